@@ -1,0 +1,49 @@
+package lokt
+
+import "time"
+
+// EventType names what happened to a lock.
+type EventType string
+
+// What can happen to a lock. The names are those of the audit log.
+const (
+	EventAcquire      EventType = "acquire"
+	EventDeny         EventType = "deny"
+	EventFreezeDeny   EventType = "freeze-deny"
+	EventRelease      EventType = "release"
+	EventRenew        EventType = "renew"
+	EventRenewFail    EventType = "renew-fail"
+	EventLost         EventType = "lost"
+	EventTakeover     EventType = "takeover"
+	EventAutoPrune    EventType = "auto-prune"
+	EventForceBreak   EventType = "force-break"
+	EventStaleBreak   EventType = "stale-break"
+	EventCorruptBreak EventType = "corrupt-break"
+	EventFreeze       EventType = "freeze"
+	EventUnfreeze     EventType = "unfreeze"
+	EventForceThaw    EventType = "force-unfreeze"
+	EventWait         EventType = "wait"
+	EventPreempt      EventType = "preempt"
+)
+
+// Keys of an event's Extra.
+const (
+	ExtraReason    = "reason"    // why a hold ended without its owner's doing: one of the Reason constants
+	ExtraOutcome   = "outcome"   // of a wait: started, granted, timeout, cancelled, died, deadlock
+	ExtraDisplaced = "displaced" // who lost the lock, as owner@host
+	ExtraLeaseWas  = "lease_was" // the lease that was displaced
+	ExtraBy        = "by"        // who forced it
+)
+
+// Event is something that happened to a lock: rules produce events together with the change they belong to, and
+// stores keep both in one step.
+type Event struct {
+	Time    time.Time
+	Type    EventType
+	Name    string
+	LeaseID string
+	Owner   Owner // whose claim or hold it is about; for breaks and freezes, who did it
+	Token   uint64
+	TTL     time.Duration
+	Extra   map[string]string
+}

@@ -1,0 +1,3 @@
+module github.com/lokt-dev/lokt
+
+go 1.26

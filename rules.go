@@ -1,0 +1,496 @@
+package lokt
+
+// The rules: what becomes of a lock, as pure functions of what the store knows and what is asked. No I/O, no clock.
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// Reasons why a hold, or a place in the queue, ended without its owner's doing.
+const (
+	ReasonExpired   = "expired"    // its time to live, or its maximum hold, is over
+	ReasonDead      = "dead"       // its process is known to be gone
+	ReasonUnclaimed = "unclaimed"  // granted from the queue, but its waiter never took it up
+	ReasonPreempted = "preempted"  // it was asked to leave, and its grace is over
+	ReasonGaveUp    = "not-asking" // a waiter that stopped asking
+)
+
+// Removed is a holder or waiter that was stale, and why.
+type Removed struct {
+	Holder Holder
+	Waiter bool // it was queued; only Holder.Claim is set
+	Reason string
+}
+
+// decision is what the rules answer to one request.
+type decision struct {
+	Change
+	holder  Holder
+	queued  bool
+	removed []Removed
+	ended   []Holder
+	freeze  Freeze
+	err     error
+}
+
+// Stale reports whether the holder has lost the lock to time or death, and why. The lock is the next claimant's then,
+// but until somebody's request removes the holder it is still on record.
+func (s Snapshot) Stale(h Holder) (reason string, stale bool) {
+	switch {
+	case s.Dead[h.LeaseID]:
+		return ReasonDead, true
+	case h.Yield != nil && past(s.Now, h.Yield.Deadline):
+		return ReasonPreempted, true
+	case past(s.Now, h.ExpiresAt):
+		return ReasonExpired, true
+	case past(s.Now, h.Pending):
+		return ReasonUnclaimed, true
+	}
+	return "", false
+}
+
+// Live returns the holders that are not stale.
+func (s Snapshot) Live() []Holder {
+	return slices.DeleteFunc(slices.Clone(s.Lock.Holders), func(h Holder) bool {
+		_, stale := s.Stale(h)
+		return stale
+	})
+}
+
+// Frozen returns the freeze that is in force, or nil.
+func (s Snapshot) Frozen() *Freeze {
+	if f := s.Lock.Freeze; f != nil && (f.Damaged != "" || !past(s.Now, f.ExpiresAt)) {
+		return f
+	}
+	return nil
+}
+
+// past reports whether the deadline, if there is one, is over: strictly after it.
+func past(now, deadline time.Time) bool { return !deadline.IsZero() && now.After(deadline) }
+
+// NextChange returns the earliest moment after now at which time alone changes who may enter: an expiry of a holder, a
+// waiter or a freeze. It is zero if there is none.
+func (s Snapshot) NextChange() time.Time {
+	var next time.Time
+	consider := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, h := range s.Lock.Holders {
+		consider(h.ExpiresAt)
+		consider(h.Pending)
+		if h.Yield != nil {
+			consider(h.Yield.Deadline)
+		}
+	}
+	for _, w := range s.Lock.Queue {
+		consider(w.Until)
+	}
+	if s.Lock.Freeze != nil {
+		consider(s.Lock.Freeze.ExpiresAt)
+	}
+	return next
+}
+
+// WouldGrant answers as an Acquire of the claim without waiting would at this moment, changing nothing: nil, or the
+// *BlockedError that it would return.
+func (s Snapshot) WouldGrant(c Claim) error {
+	c.Wait = 0
+	return acquire(s, c).err
+}
+
+// begin prunes what is stale and lets in who may enter. Every rule starts from here.
+func begin(s Snapshot) decision {
+	d := decision{Change: Change{Lock: s.Lock.clone()}}
+	l := &d.Lock
+	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
+		reason, stale := s.Stale(h)
+		if stale {
+			d.removed = append(d.removed, Removed{Holder: h, Reason: reason})
+			d.note(s.Now, EventAutoPrune, h, ExtraReason, reason)
+		}
+		return stale
+	})
+	l.Queue = slices.DeleteFunc(l.Queue, func(w Waiter) bool {
+		if _, in := l.Holder(w.LeaseID); in { // granted by a change of which only the first half was stored
+			return true
+		}
+		reason := ""
+		switch {
+		case s.Dead[w.LeaseID]:
+			reason = ReasonDead
+		case past(s.Now, w.Until):
+			reason = ReasonGaveUp
+		default:
+			return false
+		}
+		d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
+		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "died", ExtraReason, reason)
+		return true
+	})
+	if f := l.Freeze; f != nil && s.Frozen() == nil {
+		l.Freeze = nil
+		d.noteFreeze(s.Now, EventUnfreeze, *f, f.Owner, ExtraReason, ReasonExpired)
+	}
+	d.promote(s.Now)
+	return d
+}
+
+// note adds an event about a hold or claim; extra are keys and values.
+func (d *decision) note(now time.Time, t EventType, h Holder, extra ...string) {
+	e := Event{Time: now, Type: t, Name: d.Lock.Name, LeaseID: h.LeaseID, Owner: h.Owner, Token: h.Token, TTL: h.TTL}
+	for i := 0; i+1 < len(extra); i += 2 {
+		if e.Extra == nil {
+			e.Extra = map[string]string{}
+		}
+		e.Extra[extra[i]] = extra[i+1]
+	}
+	d.Events = append(d.Events, e)
+}
+
+func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, extra ...string) {
+	if f.Reason != "" {
+		extra = append(extra, "freeze_reason", f.Reason)
+	}
+	d.note(now, t, Holder{Claim: Claim{LeaseID: f.ID, Owner: by, TTL: f.TTL}}, extra...)
+}
+
+// promote grants what can be granted from the queue, in order. Behind a waiter that cannot enter yet only those may whose
+// owner holds the lock already: they would otherwise wait for themselves.
+func (d *decision) promote(now time.Time) {
+	l := &d.Lock
+	if l.Freeze == nil && l.Corrupt == "" {
+		blocked := false
+		for i := 0; i < len(l.Queue); {
+			w := l.Queue[i]
+			if blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
+				blocked = true
+				i++
+				continue
+			}
+			l.Queue = slices.Delete(l.Queue, i, i+1)
+			h := d.grant(now, w.Claim)
+			h.Pending = now.Add(WaitLease)
+			l.Holders[len(l.Holders)-1] = h
+			d.note(now, EventWait, h, ExtraOutcome, "granted", "waited_ms", millis(now.Sub(w.Since)))
+		}
+	}
+	for i := range l.Holders {
+		l.askToYield(i, now)
+	}
+}
+
+// askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left.
+func (l *Lock) askToYield(i int, now time.Time) {
+	h := &l.Holders[i]
+	var by *Waiter
+	for j := range l.Queue {
+		w := &l.Queue[j]
+		if w.Preempt > 0 && w.Priority > h.Priority && !w.Owner.Same(h.Owner) {
+			by = w
+			break
+		}
+	}
+	switch {
+	case by == nil:
+		h.Yield = nil
+	case h.Yield == nil:
+		h.Yield = &Yield{To: by.Owner, AskedAt: now, Grace: by.Preempt}
+		if h.TTL == 0 { // nothing makes this holder look again, so its grace runs from here
+			h.Yield.Deadline = now.Add(by.Preempt)
+		}
+	}
+}
+
+// admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
+// than the smallest limit among all of them. Holds of one owner count once, but strict ones count each.
+func (l *Lock) admits(c Claim) bool {
+	limit := c.limit()
+	strict := map[string]int{}
+	own := 0
+	if c.Strict {
+		own++
+	}
+	for _, h := range l.Holders {
+		if h.LeaseID == c.LeaseID {
+			continue
+		}
+		limit = min(limit, h.limit())
+		n := 0
+		if h.Strict {
+			n = 1
+		}
+		if c.Owner.Same(h.Owner) {
+			own += n
+		} else {
+			strict[h.Owner.key()] += n
+		}
+	}
+	units := max(own, 1)
+	for _, n := range strict {
+		units += max(n, 1)
+	}
+	return units <= limit
+}
+
+// reenters reports whether the claim's owner holds the lock already.
+func (l *Lock) reenters(c Claim) bool {
+	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return c.Owner.Same(h.Owner) })
+}
+
+// ahead returns the waiters that come before the claim: all of at least its priority, unless its owner is in already.
+func (l *Lock) ahead(c Claim) []Waiter {
+	if l.reenters(c) {
+		return nil
+	}
+	var first []Waiter
+	for _, w := range l.Queue {
+		if w.LeaseID == c.LeaseID {
+			break
+		}
+		if w.Priority >= c.Priority {
+			first = append(first, w)
+		}
+	}
+	return first
+}
+
+// grant adds the claim to the holders, with a new token.
+func (d *decision) grant(now time.Time, c Claim) Holder {
+	l := &d.Lock
+	l.Token++
+	c.Wait, c.Refresh = 0, false
+	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
+	h.extend(now)
+	l.Holders = append(l.Holders, h)
+	if i := slices.IndexFunc(d.removed, func(r Removed) bool { return !r.Waiter }); i >= 0 {
+		was := d.removed[i]
+		d.note(now, EventTakeover, h, ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
+	}
+	d.note(now, EventAcquire, h)
+	return h
+}
+
+// extend starts the hold's time to live again, within its maximum hold.
+func (h *Holder) extend(now time.Time) {
+	h.AcquiredAt = now
+	h.ExpiresAt = time.Time{}
+	if h.TTL > 0 {
+		h.ExpiresAt = now.Add(h.TTL)
+	}
+	if h.MaxHold > 0 {
+		if end := h.HeldSince.Add(h.MaxHold); h.ExpiresAt.IsZero() || end.Before(h.ExpiresAt) {
+			h.ExpiresAt = end
+		}
+	}
+}
+
+// acquire decides a claim.
+func acquire(s Snapshot, c Claim) decision {
+	d := begin(s)
+	l := &d.Lock
+	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
+		return d.resend(s.Now, i, c)
+	}
+	if c.Refresh && d.refresh(s.Now, c) {
+		return d
+	}
+	frozen := l.Freeze
+	admitted := frozen == nil && l.admits(c)
+	ahead := l.ahead(c)
+	if admitted && len(ahead) == 0 {
+		if l.Corrupt != "" {
+			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
+			l.Corrupt = ""
+		}
+		l.leave(c.LeaseID)
+		d.holder = d.grant(s.Now, c)
+		return d
+	}
+	d.err = &BlockedError{Name: l.Name, Freeze: frozen, Holders: l.inTheWay(c), Ahead: ahead, Now: s.Now}
+	switch {
+	case c.Wait != 0:
+		d.queue(s.Now, c)
+	case frozen != nil:
+		d.note(s.Now, EventFreezeDeny, Holder{Claim: c}, "frozen_by", frozen.Owner.String())
+	default:
+		d.note(s.Now, EventDeny, Holder{Claim: c}, "holder", firstOwner(d.err.(*BlockedError)))
+	}
+	return d
+}
+
+// firstOwner names who is first in the way.
+func firstOwner(e *BlockedError) string {
+	switch {
+	case len(e.Holders) > 0:
+		return e.Holders[0].Owner.String()
+	case len(e.Ahead) > 0:
+		return e.Ahead[0].Owner.String()
+	}
+	return ""
+}
+
+// refresh renews a re-entrant hold that the claim's owner has, if it may be as the claim wants it. A hold that went stale
+// and that nobody took since is taken up again under its lease ID, but with a new token: it is a new grant.
+func (d *decision) refresh(now time.Time, c Claim) bool {
+	l := &d.Lock
+	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
+	if i := slices.IndexFunc(l.Holders, own); i >= 0 {
+		again := l.Holders[i].refreshed(now, c)
+		if !l.admits(again.Claim) {
+			return false
+		}
+		l.Holders[i] = again
+		d.holder = again
+	} else {
+		i := slices.IndexFunc(d.removed, func(r Removed) bool { return !r.Waiter && own(r.Holder) })
+		if i < 0 || l.Freeze != nil {
+			return false
+		}
+		again := d.removed[i].Holder
+		again.HeldSince = now
+		again = again.refreshed(now, c)
+		if !l.admits(again.Claim) || len(l.ahead(again.Claim)) > 0 {
+			return false
+		}
+		d.removed = slices.Delete(d.removed, i, i+1)
+		d.Events = slices.DeleteFunc(d.Events, func(e Event) bool { return e.Type == EventAutoPrune && e.LeaseID == again.LeaseID })
+		l.Token++
+		again.Token = l.Token
+		l.Holders = append(l.Holders, again)
+		d.holder = again
+	}
+	l.leave(c.LeaseID)
+	d.note(now, EventRenew, d.holder)
+	return true
+}
+
+// resend answers a claim whose lease is in already: it is taken up if it was waiting to be, and not changed otherwise.
+func (d *decision) resend(now time.Time, i int, c Claim) decision {
+	h := &d.Lock.Holders[i]
+	if h.Owner.ID != c.Owner.ID {
+		d.err = invalid("lease ID is in use by %s", h.Owner)
+		return *d
+	}
+	if !h.Pending.IsZero() {
+		h.Pending = time.Time{}
+		h.Process = c.Process
+		h.extend(now)
+	}
+	d.holder = *h
+	return *d
+}
+
+// queue puts the claim into the queue, or lets it stay there.
+func (d *decision) queue(now time.Time, c Claim) {
+	l := &d.Lock
+	d.queued = true
+	if i, ok := l.Position(c.LeaseID); ok {
+		l.Queue[i].Until = now.Add(WaitLease)
+		return
+	}
+	if len(l.Queue)+len(l.Holders) >= maxClaimPerLock {
+		d.queued = false
+		d.err = invalid("lock %q has %d holders and waiters, the most there can be", l.Name, maxClaimPerLock)
+		return
+	}
+	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(WaitLease)})
+	d.note(now, EventWait, Holder{Claim: c}, ExtraOutcome, "started")
+	for i := range l.Holders {
+		l.askToYield(i, now)
+	}
+}
+
+// leave takes the lease out of the queue.
+func (l *Lock) leave(leaseID string) (Waiter, bool) {
+	i, ok := l.Position(leaseID)
+	if !ok {
+		return Waiter{}, false
+	}
+	w := l.Queue[i]
+	l.Queue = slices.Delete(l.Queue, i, i+1)
+	return w, true
+}
+
+// inTheWay returns the holders but for a claim's own re-entrant ones.
+func (l *Lock) inTheWay(c Claim) []Holder {
+	var others []Holder
+	for _, h := range l.Holders {
+		if !c.Owner.Same(h.Owner) || c.Strict && h.Strict {
+			others = append(others, h)
+		}
+	}
+	return others
+}
+
+// refreshed returns the hold as the same owner's new claim has it: only its lease, its token and its age stay.
+func (h Holder) refreshed(now time.Time, c Claim) Holder {
+	c.LeaseID, c.Strict, c.Refresh, c.Wait = h.LeaseID, h.Strict, false, 0
+	if c.Metadata == nil {
+		c.Metadata = maps.Clone(h.Metadata)
+	}
+	h.Claim = c
+	h.Renewals++
+	h.extend(now)
+	return h
+}
+
+// renew decides a renewal.
+func renew(s Snapshot, r Renewal) decision {
+	was, had := s.Lock.Holder(r.LeaseID)
+	d := begin(s)
+	l := &d.Lock
+	i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == r.LeaseID })
+	if i < 0 || !r.Owner.recorded(l.Holders[i].Owner) {
+		gone := &GoneError{Name: l.Name, LeaseID: r.LeaseID, Holders: slices.Clone(l.Holders)}
+		if had {
+			gone.Cause, _ = s.Stale(was)
+		} else {
+			was = Holder{Claim: Claim{LeaseID: r.LeaseID}}
+			if r.Owner != nil {
+				was.Owner = *r.Owner
+			}
+		}
+		d.note(s.Now, EventRenewFail, was, ExtraReason, gone.Error())
+		d.err = gone
+		return d
+	}
+	h := &l.Holders[i]
+	h.Pending = time.Time{}
+	h.Renewals++
+	h.extend(s.Now)
+	if y := clonePtr(h.Yield); y != nil {
+		if y.Deadline.IsZero() {
+			y.Deadline = s.Now.Add(y.Grace)
+			d.note(s.Now, EventPreempt, *h, ExtraBy, y.To.String())
+		}
+		if h.Yield = y; h.ExpiresAt.After(y.Deadline) {
+			h.ExpiresAt = y.Deadline
+		}
+	}
+	d.holder = *h
+	d.note(s.Now, EventRenew, *h)
+	return d
+}
+
+// recorded reports whether o, if known at all, is the very process's owner that is on record.
+func (o *Owner) recorded(have Owner) bool {
+	return o == nil || o.ID == have.ID && o.Host == have.Host && (o.Process.PID == 0 || o.Process.PID == have.Process.PID)
+}
+
+// prune decides a request to remove what is stale.
+func prune(s Snapshot) decision {
+	d := begin(s)
+	if d.Lock.Corrupt != "" {
+		d.note(s.Now, EventCorruptBreak, Holder{}, ExtraReason, d.Lock.Corrupt)
+		d.Lock.Corrupt = ""
+		d.promote(s.Now)
+	}
+	return d
+}
+
+func millis(t time.Duration) string { return itoa(int64(math.Round(float64(t) / float64(time.Millisecond)))) }

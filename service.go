@@ -1,0 +1,52 @@
+package lokt
+
+import (
+	"context"
+	"iter"
+)
+
+// Service answers claims. A Manager does so by the rules over a Store; a client of a server does the same from afar.
+// Implementations pass the suite lokttest.TestService.
+//
+// Errors are the sentinels of this package, found with errors.Is; anything else is the store's.
+type Service interface {
+	// Acquire grants the claim, or explains with a *BlockedError who is in the way. With c.Wait it queues first, and
+	// returns when granted, when the wait is over, or when ctx ends; then the claim has left the queue and holds
+	// nothing. A claim whose lease already holds the lock is granted as it stands, so a claim may be sent again.
+	Acquire(ctx context.Context, c Claim) (Holder, error)
+
+	// Renew starts the lease's time to live again. A *GoneError says that it is too late.
+	Renew(ctx context.Context, r Renewal) (Holder, error)
+
+	// Release ends holds and returns them. A target that names a lease also takes it out of the queue.
+	Release(ctx context.Context, t Target) ([]Holder, error)
+
+	Freeze(ctx context.Context, name string, f Freeze) (Freeze, error)
+	Unfreeze(ctx context.Context, t Target) (Freeze, error)
+
+	// Prune removes what is stale and returns it.
+	Prune(ctx context.Context, name string) ([]Removed, error)
+
+	// Get and List report locks as the store has them: stale holders included, which Snapshot.Stale tells apart.
+	Get(ctx context.Context, name string) (Snapshot, error)
+	List(ctx context.Context, f Filter) iter.Seq2[Snapshot, error]
+
+	// Wait returns when the lock has changed since w.Seen, or earlier.
+	Wait(ctx context.Context, w Watch) error
+}
+
+// Renewal names the lease to renew. The lease ID proves ownership; the owner, if given, must be the recorded one too.
+type Renewal struct {
+	Name    string
+	LeaseID string
+	Owner   *Owner
+}
+
+// Target says which holds, or which freeze, to end.
+type Target struct {
+	Name    string
+	LeaseID string // this hold only; proves ownership unless Force is set
+	Owner   Owner  // who asks. Without a lease ID: end the owner's own holds, but no running guard
+	Force   bool   // whoever's they are, guards too
+	Stale   bool   // only what is expired or dead, whoever's it is
+}
