@@ -73,6 +73,9 @@ type Process struct {
 	Boot      string // ID of the kernel's boot
 	Namespace string // ID of the PID namespace in which PID means this process
 	Liveness  string // where the store finds a kernel lock that lasts exactly as long as the process and its children
+
+	Child      int   // PID of the command that the process runs, if any: the process is not gone while that lives
+	ChildStart int64 // as Start, of the child
 }
 
 // Claim asks for a lock.
@@ -83,6 +86,10 @@ type Claim struct {
 
 	// Process is the process whose death frees the lock; nil if only release and expiry do.
 	Process *Process
+
+	// Attended says that the holder is a running program that renews the hold while it lives. A record of such a hold
+	// need not outlive the loss of power: its holder does not.
+	Attended bool
 
 	Limit    int           // most holders, itself included, that it shares with; 0 means Exclusive
 	Strict   bool          // conflicts with strict holds of the same owner too

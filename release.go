@@ -163,3 +163,30 @@ func unfreeze(s Snapshot, t Target) decision {
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// leaveQueue decides what becomes of a waiting claim whose time is up. If it was granted in the meantime, a claim that
+// only ran out of patience keeps the grant; a cancelled one gives it back.
+func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision {
+	if _, in := s.Lock.Holder(c.LeaseID); in {
+		if how == leftCancelled {
+			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
+		}
+		c.Wait = 0
+		return acquire(s, c)
+	}
+	d := begin(s)
+	if w, ok := d.Lock.leave(c.LeaseID); ok {
+		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, "waited_ms", millis(waited))
+		d.promote(s.Now)
+	}
+	if i := slices.IndexFunc(d.Lock.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 { // in this very step
+		if how == leftCancelled {
+			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
+		}
+		return d.resend(s.Now, i, c)
+	}
+	d.err = &BlockedError{
+		Name: d.Lock.Name, Freeze: d.Lock.Freeze, Holders: d.Lock.inTheWay(c), Ahead: d.Lock.ahead(c), Now: s.Now,
+	}
+	return d
+}

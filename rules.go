@@ -263,7 +263,7 @@ func (l *Lock) ahead(c Claim) []Waiter {
 func (d *decision) grant(now time.Time, c Claim) Holder {
 	l := &d.Lock
 	l.Token++
-	c.Wait, c.Refresh = 0, false
+	c.Wait, c.Preempt, c.Refresh, c.Within = 0, 0, false, nil
 	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
 	h.extend(now)
 	l.Holders = append(l.Holders, h)
@@ -429,7 +429,7 @@ func (l *Lock) inTheWay(c Claim) []Holder {
 
 // refreshed returns the hold as the same owner's new claim has it: only its lease, its token and its age stay.
 func (h Holder) refreshed(now time.Time, c Claim) Holder {
-	c.LeaseID, c.Strict, c.Refresh, c.Wait = h.LeaseID, h.Strict, false, 0
+	c.LeaseID, c.Strict, c.Refresh, c.Wait, c.Preempt, c.Within = h.LeaseID, h.Strict, false, 0, 0, nil
 	if c.Metadata == nil {
 		c.Metadata = maps.Clone(h.Metadata)
 	}
@@ -493,4 +493,6 @@ func prune(s Snapshot) decision {
 	return d
 }
 
-func millis(t time.Duration) string { return itoa(int64(math.Round(float64(t) / float64(time.Millisecond)))) }
+func millis(t time.Duration) string {
+	return itoa(int64(math.Round(float64(t) / float64(time.Millisecond))))
+}

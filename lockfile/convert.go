@@ -1,0 +1,117 @@
+package lockfile
+
+import (
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// FromHolder returns the record of a holder whose times are on now's wall clock.
+func FromHolder(h lokt.Holder, now Now) *Record {
+	r := fromClaim(h.Claim)
+	r.AcquiredTS, r.ExpiresAt = h.AcquiredAt.UTC(), utc(h.ExpiresAt)
+	r.HeldSince, r.Renewals, r.Token = utc(h.HeldSince), h.Renewals, h.Token
+	r.Pending = utc(h.Pending)
+	if y := h.Yield; y != nil {
+		r.Yield = &Yield{To: y.To.ID, Host: y.To.Host, AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: utc(y.Deadline)}
+	}
+	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
+	return r
+}
+
+func fromClaim(c lokt.Claim) *Record {
+	p := c.Owner.Process
+	if c.Process != nil {
+		p = *c.Process
+	}
+	r := &Record{
+		Name: c.Name, LockID: c.LeaseID, Owner: c.Owner.ID, Host: c.Owner.Host, AgentID: c.Owner.Session,
+		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, MaxHold: c.MaxHold,
+		Attended: c.Attended, Metadata: c.Metadata, Within: c.Within,
+		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
+		ChildPID: p.Child, ChildStart: p.ChildStart,
+		Bound: c.Process != nil, TTLSec: ceilSeconds(c.TTL),
+	}
+	if c.TTL%time.Second != 0 {
+		r.TTL = c.TTL
+	}
+	if c.Limit > lokt.Exclusive {
+		r.Limit = c.Limit
+	}
+	p.Child, p.ChildStart = 0, 0
+	if asker := c.Owner.Process; asker != p {
+		a := AskerOf(asker)
+		r.Asker = &a
+	}
+	return r
+}
+
+// Holder returns the holder that the record describes, its times moved to the reader's wall clock.
+func (r *Record) Holder(now Now) lokt.Holder {
+	shift := r.Shift(now)
+	h := lokt.Holder{
+		Claim: r.claim(), Token: r.Token, Renewals: r.Renewals,
+		AcquiredAt: move(r.AcquiredTS, shift), ExpiresAt: move(r.Expiry(), shift),
+		HeldSince: move(r.HeldSince, shift), Pending: move(r.Pending, shift),
+	}
+	if h.HeldSince.IsZero() {
+		h.HeldSince = h.AcquiredAt
+	}
+	if y := r.Yield; y != nil {
+		h.Yield = &lokt.Yield{
+			To: lokt.Owner{ID: y.To, Host: y.Host}, AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift),
+		}
+	}
+	return h
+}
+
+func (r *Record) claim() lokt.Claim {
+	p := lokt.Process{
+		PID: r.PID, Start: r.PIDStart, Boot: r.BootID, Namespace: r.PIDNS, Liveness: r.Liveness,
+		Child: r.ChildPID, ChildStart: r.ChildStart,
+	}
+	c := lokt.Claim{
+		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority,
+		Attended: r.Attended, Strict: r.Kind == KindGuard, Metadata: r.Metadata, Within: r.Within,
+		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
+	}
+	c.Owner.Process.Child, c.Owner.Process.ChildStart = 0, 0
+	if r.Asker != nil {
+		c.Owner.Process = r.Asker.Process()
+	}
+	if r.Kind == "" && r.PID > 0 || r.Bound { // older programs' holds end with their process
+		c.Process = &p
+	}
+	return c
+}
+
+// FromFreeze returns the record of a freeze whose times are on now's wall clock.
+func FromFreeze(name string, f lokt.Freeze, now Now) *Record {
+	r := &Record{
+		Name: name, LockID: f.ID, Owner: f.Owner.ID, Host: f.Owner.Host, AgentID: f.Owner.Session, AnySession: f.Owner.AnySession,
+		PID: f.Owner.Process.PID, PIDStart: f.Owner.Process.Start, BootID: f.Owner.Process.Boot, PIDNS: f.Owner.Process.Namespace,
+		AcquiredTS: f.At.UTC(), TTLSec: ceilSeconds(f.TTL), ExpiresAt: utc(f.ExpiresAt), Kind: KindFreeze, Reason: f.Reason,
+	}
+	if f.TTL%time.Second != 0 {
+		r.TTL = f.TTL
+	}
+	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
+	return r
+}
+
+// Freeze returns the freeze that the record describes, its times moved to the reader's wall clock.
+func (r *Record) Freeze(now Now) lokt.Freeze {
+	shift := r.Shift(now)
+	return lokt.Freeze{
+		ID: r.LockID, Owner: r.claim().Owner, Reason: r.Reason, TTL: r.ttl(),
+		At: move(r.AcquiredTS, shift), ExpiresAt: move(r.Expiry(), shift),
+	}
+}
+
+// utc returns t in UTC and keeps the zero time as it is.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC()
+}

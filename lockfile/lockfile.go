@@ -1,0 +1,261 @@
+// Package lockfile reads and writes the record of a lock on disk, version 1 of the format: one JSON object in
+// locks/NAME.json, or in freezes/NAME.json for a freeze.
+//
+// The fields that other programs rely on keep their names and meanings within version 1; fields may be added. A reader
+// ignores keys that it does not know, and a writer keeps them.
+package lockfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Version is the newest version of the format that this package reads and the one that it writes.
+const Version = 1
+
+// MaxSize is the largest record, in bytes, that readers accept: a lock with very many holders.
+const MaxSize = 64 << 20
+
+// The ways in which a record can be no record.
+var (
+	// ErrCorrupt means that the bytes are not a lock record: not JSON, or without a name or an owner.
+	ErrCorrupt = errors.New("not a lock record")
+	// ErrVersion means that a newer program wrote the record.
+	ErrVersion = errors.New("record has a newer version")
+	// ErrName means that the record is about another name than the file's.
+	ErrName = errors.New("record is about another lock")
+)
+
+// Record is the on-disk form of a hold or of a freeze. Times have nanoseconds; durations are in the unit that the
+// field's name gives.
+type Record struct {
+	Version    int       `json:"version"`
+	Name       string    `json:"name"`
+	LockID     string    `json:"lock_id,omitempty"` // the lease ID, 32 hexadecimal digits
+	Owner      string    `json:"owner"`
+	Host       string    `json:"host"`
+	PID        int       `json:"pid"`
+	PIDStart   int64     `json:"pid_start_ns,omitempty"` // as lokt.Process.Start; the name is historical
+	AgentID    string    `json:"agent_id,omitempty"`
+	AcquiredTS time.Time `json:"acquired_ts"`
+	TTLSec     int64     `json:"ttl_sec,omitempty"` // rounded up
+	ExpiresAt  time.Time `json:"expires_at,omitzero"`
+
+	// What follows was added within version 1.
+
+	Kind       string            `json:"kind,omitempty"` // KindGuard, KindLease, KindFreeze; empty in records of older programs
+	HeldSince  time.Time         `json:"held_since,omitzero"`
+	Renewals   int               `json:"renewals,omitempty"`
+	Token      uint64            `json:"token,omitempty"`
+	Limit      int               `json:"limit,omitempty"`  // most holders at once; absent means one
+	TTL        time.Duration     `json:"ttl_ns,omitempty"` // exact, if not whole seconds
+	MaxHold    time.Duration     `json:"max_hold_ns,omitempty"`
+	Priority   int               `json:"priority,omitempty"`
+	AnySession bool              `json:"any_session,omitempty"` // the owner is the same in every session
+	Attended   bool              `json:"attended,omitempty"`    // the holder is a running program that renews
+	Bound      bool              `json:"pid_bound,omitempty"`   // the death of pid frees the lock
+	BootID     string            `json:"boot_id,omitempty"`
+	PIDNS      string            `json:"pid_ns,omitempty"`   // the namespace in which pid is meant
+	Liveness   string            `json:"liveness,omitempty"` // byte of a liveness file that a kernel lock covers while the holder lives
+	ChildPID   int               `json:"child_pid,omitempty"`
+	ChildStart int64             `json:"child_start,omitempty"`
+	Asker      *Asker            `json:"asker,omitempty"` // the process that asked, if it is not pid
+	Pending    time.Time         `json:"pending_until,omitzero"`
+	Yield      *Yield            `json:"yield,omitempty"`
+	Within     []string          `json:"within,omitempty"`
+	Reason     string            `json:"reason,omitempty"` // of a freeze
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Clock      *Clock            `json:"clock,omitempty"`
+	Holders    []*Record         `json:"holders,omitempty"` // all of them, if there are several; the record itself is the first
+
+	raw []byte
+}
+
+// What a record's Kind can be.
+const (
+	KindGuard  = "guard"
+	KindLease  = "lease"
+	KindFreeze = "freeze"
+)
+
+// Yield is the on-disk form of lokt.Yield.
+type Yield struct {
+	To       string        `json:"to"`
+	Host     string        `json:"host,omitempty"`
+	AskedAt  time.Time     `json:"asked_at"`
+	Grace    time.Duration `json:"grace_ns"`
+	Deadline time.Time     `json:"deadline,omitzero"`
+}
+
+// Clock ties a record's wall times to the monotonic clock of the host that wrote them. It counts only within the same
+// boot and time namespace, and only while acquired_ts and expires_at are still the ones it was written with.
+type Clock struct {
+	BootID     string        `json:"boot_id"`
+	TimeNS     string        `json:"time_ns,omitempty"`
+	Monotonic  time.Duration `json:"monotonic_ns"` // reading at acquired_ts
+	AcquiredTS time.Time     `json:"acquired_ts"`
+	ExpiresAt  time.Time     `json:"expires_at,omitzero"`
+}
+
+// Now is one reading of a host's clocks.
+type Now struct {
+	Wall      time.Time
+	Monotonic time.Duration
+	BootID    string
+	TimeNS    string
+}
+
+// Shift returns what to add to the record's wall times so that they can be compared with now.Wall: zero unless the wall
+// clock was stepped since the record was written and the monotonic clock can tell by how much.
+func (r *Record) Shift(now Now) time.Duration {
+	c := r.Clock
+	if c == nil || c.BootID == "" || c.BootID != now.BootID || c.TimeNS != now.TimeNS ||
+		!c.AcquiredTS.Equal(r.AcquiredTS) || !c.ExpiresAt.Equal(r.ExpiresAt) {
+		return 0
+	}
+	return now.Wall.Sub(r.AcquiredTS) - (now.Monotonic - c.Monotonic)
+}
+
+// NewClock returns the clock entry for a record with the given times, which are on now's wall clock.
+func NewClock(now Now, acquired, expires time.Time) *Clock {
+	if now.BootID == "" {
+		return nil
+	}
+	return &Clock{
+		BootID: now.BootID, TimeNS: now.TimeNS, Monotonic: now.Monotonic - now.Wall.Sub(acquired),
+		AcquiredTS: acquired, ExpiresAt: expires,
+	}
+}
+
+// Decode reads the record of the named lock. Errors wrap ErrCorrupt, ErrVersion or ErrName.
+func Decode(name string, data []byte) (*Record, error) {
+	r := &Record{}
+	if err := json.Unmarshal(data, r); err != nil {
+		// A newer version may have given fields other types: whoever wrote it must not be taken for damage.
+		var v struct {
+			Version json.Number `json:"version"`
+		}
+		if json.Unmarshal(data, &v) == nil {
+			if n, err := v.Version.Int64(); err == nil && n > Version {
+				return nil, fmt.Errorf("%w: %d, and this program knows %d", ErrVersion, n, Version)
+			}
+		}
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	switch {
+	case r.Version > Version:
+		return nil, fmt.Errorf("%w: %d, and this program knows %d", ErrVersion, r.Version, Version)
+	case r.Version < 0:
+		return nil, fmt.Errorf("%w: version %d", ErrCorrupt, r.Version)
+	case r.Name == "":
+		return nil, fmt.Errorf("%w: it has no name", ErrCorrupt)
+	case r.Owner == "":
+		return nil, fmt.Errorf("%w: it has no owner", ErrCorrupt)
+	case r.Name != name:
+		return nil, fmt.Errorf("%w: %q", ErrName, r.Name)
+	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0:
+		return nil, fmt.Errorf("%w: a negative duration or limit", ErrCorrupt)
+	}
+	r.raw = data
+	for _, h := range r.Holders {
+		if h == nil || h.Owner == "" {
+			return nil, fmt.Errorf("%w: a holder without an owner", ErrCorrupt)
+		}
+		h.Name = name
+	}
+	return r, nil
+}
+
+// Encode returns the record as one line of JSON, with the unknown keys of the record that old was decoded from. old may
+// be nil.
+func (r *Record) Encode(old *Record) ([]byte, error) {
+	r.Version = Version
+	data, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode record of %q: %w", r.Name, err)
+	}
+	if old != nil {
+		if extra := old.unknown(); len(extra) > 0 {
+			data = append(data[:len(data)-1], extra...)
+		}
+	}
+	return append(data, '\n'), nil
+}
+
+// unknown returns the keys of the decoded record that this version does not know, as `,"k":v,"k":v}`.
+func (r *Record) unknown() []byte {
+	var all map[string]json.RawMessage
+	if len(r.raw) == 0 || json.Unmarshal(r.raw, &all) != nil {
+		return nil
+	}
+	for _, k := range known {
+		delete(all, k)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		key, _ := json.Marshal(k)
+		b.WriteByte(',')
+		b.Write(key)
+		b.WriteByte(':')
+		b.Write(all[k])
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+var known = []string{
+	"version", "name", "lock_id", "owner", "host", "pid", "pid_start_ns", "agent_id", "acquired_ts", "ttl_sec",
+	"expires_at", "kind", "held_since", "renewals", "token", "limit", "ttl_ns", "max_hold_ns", "priority", "any_session",
+	"attended", "pid_bound", "boot_id", "pid_ns", "liveness", "child_pid", "child_start", "asker", "pending_until",
+	"yield", "within", "reason", "metadata", "clock", "holders",
+}
+
+// All returns the records of all holders, first first.
+func (r *Record) All() []*Record {
+	if len(r.Holders) == 0 {
+		return []*Record{r}
+	}
+	return r.Holders
+}
+
+// Same reports whether two records say the same, whatever their unknown keys.
+func (r *Record) Same(o *Record) bool {
+	a, errA := json.Marshal(r)
+	b, errB := json.Marshal(o)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
+}
+
+// ttl returns the exact time to live.
+func (r *Record) ttl() time.Duration {
+	if r.TTL > 0 {
+		return r.TTL
+	}
+	return time.Duration(r.TTLSec) * time.Second
+}
+
+// Expiry returns when the hold expires by the record's own wall clock: expires_at, or for records that lack it the
+// acquisition plus the time to live. It is zero if the hold does not expire.
+func (r *Record) Expiry() time.Time {
+	if r.ExpiresAt.IsZero() && r.ttl() > 0 {
+		return r.AcquiredTS.Add(r.ttl())
+	}
+	return r.ExpiresAt
+}
+
+func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// move adds d to a time unless it is zero.
+func move(t time.Time, d time.Duration) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.Add(d)
+}

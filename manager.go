@@ -1,0 +1,296 @@
+package lokt
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"iter"
+	"time"
+)
+
+// undoTimeout bounds how long a claim that its caller gave up may take to leave the store.
+const undoTimeout = 5 * time.Second
+
+// Manager is the Service that applies the rules to what a Store remembers. It keeps nothing itself: any number of
+// managers, in any number of processes, may share a store.
+type Manager struct {
+	store Store
+}
+
+// NewManager returns a manager over the store. The store stays the caller's to close.
+func NewManager(s Store) *Manager { return &Manager{store: s} }
+
+var _ Service = (*Manager)(nil)
+
+// NewLeaseID returns a random lease ID: 32 hexadecimal digits, 128 bits.
+func NewLeaseID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // documented never to fail
+	return hex.EncodeToString(b[:])
+}
+
+// apply runs one rule as one atomic change.
+func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) decision) (decision, error) {
+	if err := ValidateName(name); err != nil {
+		return decision{}, err
+	}
+	var d decision
+	if err := m.store.Update(ctx, name, func(s Snapshot) Change {
+		d = rule(s)
+		return d.Change
+	}); err != nil {
+		return decision{}, err
+	}
+	return d, nil
+}
+
+// Acquire implements Service.
+func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
+	if c.LeaseID == "" {
+		c.LeaseID = NewLeaseID()
+	}
+	if err := c.Validate(); err != nil {
+		return Holder{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Holder{}, err
+	}
+	asked := time.Now()
+	d, err := m.ask(ctx, c)
+	if err != nil {
+		return Holder{}, err
+	}
+	if !d.queued {
+		return d.holder, d.err
+	}
+	return m.wait(ctx, c, asked)
+}
+
+// ask puts the claim to the rules. If the store does not say whether it kept the answer, the claim is taken back.
+func (m *Manager) ask(ctx context.Context, c Claim) (decision, error) {
+	d, err := m.apply(ctx, c.Name, func(s Snapshot) decision { return acquire(s, c) })
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		_, _ = m.leave(ctx, c, leftCancelled, 0) // best effort: an orphan would end with its process or its time to live
+	}
+	return d, err
+}
+
+// wait keeps the claim in the queue until it is granted, its time is up or ctx ends.
+func (m *Manager) wait(ctx context.Context, c Claim, asked time.Time) (Holder, error) {
+	var timeout <-chan time.Time
+	if c.Wait > 0 {
+		t := time.NewTimer(time.Until(asked.Add(c.Wait)))
+		defer t.Stop()
+		timeout = t.C
+	}
+	refresh := time.NewTicker(WaitRefresh)
+	defer refresh.Stop()
+	suspicious := time.Now().Add(deadlockAfter)
+	for {
+		s, err := m.store.View(ctx, c.Name)
+		if err == nil {
+			look := s.turn(c)
+			if !look && time.Now().After(suspicious) {
+				suspicious = time.Now().Add(deadlockAfter)
+				if cycle := m.deadlock(ctx, c); cycle != nil {
+					return m.giveUp(ctx, c, leftDeadlock, 0, cycle)
+				}
+			}
+			if !look {
+				if look, err = m.sleep(ctx, s, c, timeout, refresh.C); errors.Is(err, errWaitedEnough) {
+					return m.giveUp(ctx, c, leftTimeout, time.Since(asked), nil)
+				}
+			}
+			if look && err == nil {
+				var d decision
+				if d, err = m.ask(ctx, c); err == nil && !d.queued {
+					return d.holder, d.err
+				}
+			}
+		}
+		if err != nil {
+			_, _ = m.leave(ctx, c, leftCancelled, time.Since(asked))
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return Holder{}, err
+		}
+	}
+}
+
+// errWaitedEnough says that a claim's own time to wait is over.
+var errWaitedEnough = errors.New("waited long enough")
+
+// turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue, or
+// could enter.
+func (s Snapshot) turn(c Claim) bool {
+	if _, in := s.Lock.Holder(c.LeaseID); in {
+		return true
+	}
+	if _, queued := s.Lock.Position(c.LeaseID); !queued {
+		return true
+	}
+	return s.WouldGrant(c) == nil
+}
+
+// sleep waits until the lock changes, time alone may have changed it, or the claim must be asked for again (then it
+// returns true).
+func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refresh <-chan time.Time) (again bool, err error) {
+	nap, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var alarm <-chan time.Time
+	if next := s.NextChange(); !next.IsZero() {
+		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes.
+		ahead, _ := s.Lock.Position(c.LeaseID)
+		t := time.NewTimer(max(next.Sub(s.Now), 0) + time.Millisecond + time.Duration(min(ahead, 50))*20*time.Millisecond)
+		defer t.Stop()
+		alarm = t.C
+	}
+	changed := make(chan error, 1)
+	go func() { changed <- m.store.Wait(nap, Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}) }()
+	select {
+	case err = <-changed:
+		return false, err
+	case <-refresh:
+		again = true
+	case <-alarm:
+	case <-timeout:
+		err = errWaitedEnough
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	cancel()
+	<-changed
+	return again, err
+}
+
+// How a waiting claim left the queue.
+const (
+	leftTimeout   = "timeout"
+	leftCancelled = "cancelled"
+	leftDeadlock  = "deadlock"
+)
+
+// giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the grant.
+func (m *Manager) giveUp(ctx context.Context, c Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
+	d, err := m.leave(ctx, c, how, waited)
+	if err != nil {
+		return Holder{}, err
+	}
+	var blocked *BlockedError
+	if errors.As(d.err, &blocked) {
+		blocked.TimedOut, blocked.Cycle = waited, cycle
+	}
+	return d.holder, d.err
+}
+
+// leave takes the claim out of the queue, even if ctx has ended.
+func (m *Manager) leave(ctx context.Context, c Claim, how string, waited time.Duration) (decision, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	return m.apply(ctx, c.Name, func(s Snapshot) decision { return leaveQueue(s, c, how, waited) })
+}
+
+// deadlockAfter is how long a claim waits before it looks for circles, and between two looks.
+const deadlockAfter = time.Second
+
+// deadlock returns the circle of waiting claims of which c is the one to give way, or nil.
+func (m *Manager) deadlock(ctx context.Context, c Claim) []string {
+	if len(c.Within) == 0 {
+		return nil
+	}
+	look := func() []string {
+		var locks []Snapshot
+		for s, err := range m.store.List(ctx, Filter{Queued: true}) {
+			if err == nil {
+				locks = append(locks, s)
+			}
+		}
+		if victim, cycle, found := FindDeadlock(locks); found && victim.LeaseID == c.LeaseID {
+			return cycle
+		}
+		return nil
+	}
+	if look() == nil {
+		return nil
+	}
+	return look() // locks are read one after another: believe only what is there twice
+}
+
+// Renew implements Service.
+func (m *Manager) Renew(ctx context.Context, r Renewal) (Holder, error) {
+	d, err := m.apply(ctx, r.Name, func(s Snapshot) decision { return renew(s, r) })
+	if err != nil {
+		return Holder{}, err
+	}
+	return d.holder, d.err
+}
+
+// Release implements Service.
+func (m *Manager) Release(ctx context.Context, t Target) ([]Holder, error) {
+	d, err := m.apply(ctx, t.Name, func(s Snapshot) decision { return release(s, t) })
+	if err != nil {
+		return nil, err
+	}
+	return d.ended, d.err
+}
+
+// Freeze implements Service.
+func (m *Manager) Freeze(ctx context.Context, name string, f Freeze) (Freeze, error) {
+	switch {
+	case f.Owner.ID == "":
+		return Freeze{}, invalid("owner is empty")
+	case f.TTL < 0 || f.TTL > 0 && f.TTL < MinTTL:
+		return Freeze{}, invalid("TTL %v is not at least %v", f.TTL, MinTTL)
+	case len(f.Reason) > MaxMetadata:
+		return Freeze{}, invalid("reason has %d bytes, more than %d", len(f.Reason), MaxMetadata)
+	}
+	if f.ID == "" {
+		f.ID = NewLeaseID()
+	}
+	d, err := m.apply(ctx, name, func(s Snapshot) decision { return freeze(s, f) })
+	if err != nil {
+		return Freeze{}, err
+	}
+	return d.freeze, d.err
+}
+
+// Unfreeze implements Service.
+func (m *Manager) Unfreeze(ctx context.Context, t Target) (Freeze, error) {
+	d, err := m.apply(ctx, t.Name, func(s Snapshot) decision { return unfreeze(s, t) })
+	if err != nil {
+		return Freeze{}, err
+	}
+	return d.freeze, d.err
+}
+
+// Prune implements Service.
+func (m *Manager) Prune(ctx context.Context, name string) ([]Removed, error) {
+	d, err := m.apply(ctx, name, prune)
+	return d.removed, err
+}
+
+// Get implements Service.
+func (m *Manager) Get(ctx context.Context, name string) (Snapshot, error) {
+	if err := ValidateName(name); err != nil {
+		return Snapshot{}, err
+	}
+	return m.store.View(ctx, name)
+}
+
+// List implements Service.
+func (m *Manager) List(ctx context.Context, f Filter) iter.Seq2[Snapshot, error] {
+	if err := ValidatePrefix(f.Prefix); err != nil {
+		return func(yield func(Snapshot, error) bool) { yield(Snapshot{}, err) }
+	}
+	return m.store.List(ctx, f)
+}
+
+// Wait implements Service.
+func (m *Manager) Wait(ctx context.Context, w Watch) error {
+	if err := ValidateName(w.Name); err != nil {
+		return err
+	}
+	return m.store.Wait(ctx, w)
+}
