@@ -1,0 +1,214 @@
+package lokt
+
+import (
+	"cmp"
+	"slices"
+)
+
+// FindDeadlock looks for claims that wait for each other in a circle, in locks as List(Filter{Queued: true}) yields them.
+//
+// A claim waits for the holders in its way, and for the claims ahead of it in the queue. Such a holder is bound to a
+// waiting claim if the claim's Within names its lease; all others may end at any time. So a claim is stuck if it could
+// not enter even when every hold had ended that is not bound to a stuck claim; of a semaphore, one slot that may come
+// free is enough. What is stale, and claims that merely wait for stuck ones, are no part of a circle.
+//
+// The victim is the claim that should give way: of those in a circle to which a hold in that circle is bound, the one
+// queued last, and of several queued at once the one with the greatest lease ID. It depends on nothing else, so all
+// who look at the same locks choose the same victim. cycle tells people about one circle through it: an owner, the
+// lock it waits for, the owner whose claim keeps that one, and so on to the first owner again.
+func FindDeadlock(locks []Snapshot) (victim Waiter, cycle []string, found bool) {
+	g := newWaitGraph(locks)
+	g.dropFree()
+	g.connect()
+	component := g.components()
+	best := -1
+	for from, edges := range g.edges {
+		for _, e := range edges {
+			if e.bound && component[from] == component[e.to] && (best < 0 || g.nodes[best].before(g.nodes[e.to])) {
+				best = e.to
+			}
+		}
+	}
+	if best < 0 {
+		return Waiter{}, nil, false
+	}
+	return g.nodes[best].waiter, g.circle(best), true
+}
+
+// waitGraph says which queued claims wait for which.
+type waitGraph struct {
+	nodes []*waitNode
+	edges [][]waitEdge     // by node
+	bound map[string][]int // nodes whose claim is made within the lease
+}
+
+// waitNode is a live queued claim.
+type waitNode struct {
+	waiter  Waiter
+	lock    *Lock // with its live holders only
+	ahead   []int // the claims that must go first, nearest last; those ahead of them in turn may be left out
+	stuck   bool
+	reenter bool // the owner holds the lock, so the claim need not wait for those ahead
+}
+
+type waitEdge struct {
+	to    int
+	bound bool // a hold in the way is bound to it; otherwise it is ahead in the queue
+}
+
+// before orders claims by age; it is the order in which victims are chosen, last first.
+func (n *waitNode) before(o *waitNode) bool {
+	return cmp.Or(
+		n.waiter.Since.Compare(o.waiter.Since),
+		cmp.Compare(n.waiter.LeaseID, o.waiter.LeaseID),
+		cmp.Compare(n.lock.Name, o.lock.Name),
+	) < 0
+}
+
+func newWaitGraph(locks []Snapshot) *waitGraph {
+	locks = slices.Clone(locks)
+	slices.SortFunc(locks, func(a, b Snapshot) int { return cmp.Compare(a.Lock.Name, b.Lock.Name) })
+	g := &waitGraph{bound: map[string][]int{}}
+	for _, s := range locks {
+		l := &Lock{Name: s.Lock.Name, Holders: s.Live()}
+		var ahead []int
+		for _, w := range s.Lock.Queue {
+			if _, in := l.Holder(w.LeaseID); in || s.Dead[w.LeaseID] || past(s.Now, w.Until) {
+				continue
+			}
+			i := len(g.nodes)
+			n := &waitNode{waiter: w, lock: l, stuck: true, reenter: l.reenters(w.Claim)}
+			if n.reenter {
+				ahead = append(slices.Clip(ahead), i)
+			} else { // who waits for this one waits for all ahead of it, too
+				n.ahead = ahead
+				ahead = []int{i}
+			}
+			g.nodes = append(g.nodes, n)
+			for _, id := range w.Within {
+				g.bound[id] = append(g.bound[id], i)
+			}
+		}
+	}
+	return g
+}
+
+// keepers returns the stuck claims to which the lease is bound.
+func (g *waitGraph) keepers(leaseID string) []int {
+	var stuck []int
+	for _, i := range g.bound[leaseID] {
+		if g.nodes[i].stuck {
+			stuck = append(stuck, i)
+		}
+	}
+	return stuck
+}
+
+// dropFree finds out which claims are stuck: all but those that could enter once what may end has ended, and then those
+// that could enter once these have been and gone, and so on.
+func (g *waitGraph) dropFree() {
+	for changed := true; changed; {
+		changed = false
+		for _, n := range g.nodes {
+			if !n.stuck || slices.ContainsFunc(n.ahead, func(i int) bool { return g.nodes[i].stuck }) {
+				continue
+			}
+			staying := Lock{}
+			for _, h := range n.lock.Holders {
+				if len(g.keepers(h.LeaseID)) > 0 {
+					staying.Holders = append(staying.Holders, h)
+				}
+			}
+			if staying.admits(n.waiter.Claim) {
+				n.stuck, changed = false, true
+			}
+		}
+	}
+}
+
+// connect draws the edges between stuck claims.
+func (g *waitGraph) connect() {
+	g.edges = make([][]waitEdge, len(g.nodes))
+	for i, n := range g.nodes {
+		if !n.stuck {
+			continue
+		}
+		for _, h := range n.lock.inTheWay(n.waiter.Claim) {
+			for _, to := range g.keepers(h.LeaseID) {
+				g.edges[i] = append(g.edges[i], waitEdge{to: to, bound: true})
+			}
+		}
+		for _, to := range n.ahead {
+			if g.nodes[to].stuck {
+				g.edges[i] = append(g.edges[i], waitEdge{to: to})
+			}
+		}
+	}
+}
+
+// components numbers the strongly connected components: two claims have the same number if each waits, directly or
+// not, for the other. It is Tarjan's algorithm, a depth-first search with three colours: unseen, open and done.
+func (g *waitGraph) components() []int {
+	number := make([]int, len(g.nodes)) // order of discovery from 1; 0 is unseen
+	low := make([]int, len(g.nodes))
+	component := make([]int, len(g.nodes)) // 0 until done
+	var open []int
+	seen, done := 0, 0
+	var visit func(i int)
+	visit = func(i int) {
+		seen++
+		number[i], low[i] = seen, seen
+		open = append(open, i)
+		for _, e := range g.edges[i] {
+			switch {
+			case number[e.to] == 0:
+				visit(e.to)
+				low[i] = min(low[i], low[e.to])
+			case component[e.to] == 0:
+				low[i] = min(low[i], number[e.to])
+			}
+		}
+		if low[i] == number[i] {
+			done++
+			for component[i] == 0 {
+				component[open[len(open)-1]] = done
+				open = open[:len(open)-1]
+			}
+		}
+	}
+	for i := range g.nodes {
+		if number[i] == 0 {
+			visit(i)
+		}
+	}
+	return component
+}
+
+// circle returns a shortest way from the node back to itself, as owners and the locks they wait for.
+func (g *waitGraph) circle(start int) []string {
+	from := map[int]int{}
+	next := []int{start}
+	for len(next) > 0 {
+		i := next[0]
+		next = next[1:]
+		for _, e := range g.edges[i] {
+			if _, seen := from[e.to]; seen {
+				continue
+			}
+			from[e.to] = i
+			next = append(next, e.to)
+		}
+		if _, back := from[start]; back {
+			break
+		}
+	}
+	way := []string{g.nodes[start].waiter.Owner.String()}
+	for i := from[start]; ; i = from[i] {
+		way = append(way, g.nodes[i].lock.Name, g.nodes[i].waiter.Owner.String())
+		if i == start {
+			break
+		}
+	}
+	slices.Reverse(way)
+	return way
+}
