@@ -1,0 +1,329 @@
+package faultfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"sync"
+	"syscall"
+)
+
+// ErrCrashed is what every operation returns once a Faulty has crashed.
+var ErrCrashed = errors.New("crashed")
+
+// Faulty is a file system that counts its operations, starting at 1, and fails on cue. What counts is open, read,
+// write, sync, close, stat, rename, remove, mkdir, syncdir, lstat, readdir and truncate, whether asked of the file system or
+// of a file that it opened. It is safe for concurrent use.
+type Faulty struct {
+	inner FS
+
+	mu    sync.Mutex
+	trace []string
+	cues  map[int]cue
+	crash int // 0: never
+	open  map[*faultyFile]struct{}
+}
+
+type cue struct {
+	err    error
+	short  bool
+	before func()
+}
+
+// New returns a Faulty that passes to inner what it does not make fail.
+func New(inner FS) *Faulty {
+	return &Faulty{inner: inner, cues: map[int]cue{}, open: map[*faultyFile]struct{}{}}
+}
+
+// FailAt makes the nth operation return err without being done. A close that fails this way closes the file
+// nevertheless, as kernels do.
+func (f *Faulty) FailAt(n int, err error) { f.cue(n, func(c *cue) { c.err, c.short = err, false }) }
+
+// ShortWriteAt makes the nth operation, if it is a write, write half of its bytes and return err.
+func (f *Faulty) ShortWriteAt(n int, err error) {
+	f.cue(n, func(c *cue) { c.err, c.short = err, true })
+}
+
+// Before runs do just before the nth operation, in the goroutine that asks for it: the place to let somebody else in
+// between two steps. The file system may be used inside do; what is done there is not cued by the same n again.
+func (f *Faulty) Before(n int, do func()) { f.cue(n, func(c *cue) { c.before = do }) }
+
+// CrashAt makes the nth and every later operation return ErrCrashed without being done, as if the process had died
+// there. At that moment every file still open is closed, which releases its locks as the kernel does; what was
+// written before stays, as it does when a process dies.
+func (f *Faulty) CrashAt(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.crash = n
+}
+
+// Crash is CrashAt the next operation, but closes open files now.
+func (f *Faulty) Crash() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.crash = len(f.trace) + 1
+	f.closeAll()
+}
+
+func (f *Faulty) cue(n int, set func(*cue)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.cues[n]
+	set(&c)
+	f.cues[n] = c
+}
+
+// Ops returns the number of operations asked for so far.
+func (f *Faulty) Ops() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.trace)
+}
+
+// Trace returns the operations asked for so far, failed ones included, as "write /path/name" or
+// "rename /path/old /path/new".
+func (f *Faulty) Trace() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.trace...)
+}
+
+// Reset forgets the operations so far and every cue, and ends a crash: the next operation is the first. Files opened
+// before stay usable unless a crash closed them.
+func (f *Faulty) Reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trace, f.cues, f.crash = nil, map[int]cue{}, 0
+}
+
+// step counts an operation and says how it fails. short means that a write is to be done by half.
+func (f *Faulty) step(kind, detail string) (short bool, err error) {
+	f.mu.Lock()
+	f.trace = append(f.trace, kind+" "+detail)
+	n := len(f.trace)
+	c := f.cues[n]
+	delete(f.cues, n)
+	if c.before != nil {
+		f.mu.Unlock()
+		c.before()
+		f.mu.Lock()
+	}
+	defer f.mu.Unlock()
+	if f.crash > 0 && n >= f.crash {
+		f.closeAll()
+		return false, ErrCrashed
+	}
+	if c.short && kind != "write" {
+		return false, nil
+	}
+	return c.short, c.err
+}
+
+func (f *Faulty) closeAll() {
+	for file := range f.open {
+		file.inner.Close()
+		delete(f.open, file)
+	}
+}
+
+func failed(op, path string, err error) error {
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
+
+// OpenFile implements FS, as the other methods do.
+func (f *Faulty) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+	if _, err := f.step("open", name); err != nil {
+		return nil, failed("open", name, err)
+	}
+	inner, err := f.inner.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	file := &faultyFile{File: inner, inner: inner, fs: f}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.crash > 0 && len(f.trace) >= f.crash { // meanwhile, in another goroutine
+		inner.Close()
+		return nil, failed("open", name, ErrCrashed)
+	}
+	f.open[file] = struct{}{}
+	return file, nil
+}
+
+func (f *Faulty) Rename(oldpath, newpath string) error {
+	if _, err := f.step("rename", oldpath+" "+newpath); err != nil {
+		return failed("rename", newpath, err)
+	}
+	return f.inner.Rename(oldpath, newpath)
+}
+
+func (f *Faulty) Remove(name string) error {
+	if _, err := f.step("remove", name); err != nil {
+		return failed("remove", name, err)
+	}
+	return f.inner.Remove(name)
+}
+
+func (f *Faulty) Mkdir(name string, perm fs.FileMode) error {
+	if _, err := f.step("mkdir", name); err != nil {
+		return failed("mkdir", name, err)
+	}
+	return f.inner.Mkdir(name, perm)
+}
+
+func (f *Faulty) Lstat(name string) (fs.FileInfo, error) {
+	if _, err := f.step("lstat", name); err != nil {
+		return nil, failed("lstat", name, err)
+	}
+	return f.inner.Lstat(name)
+}
+
+func (f *Faulty) ReadDir(name string) ([]fs.DirEntry, error) {
+	if _, err := f.step("readdir", name); err != nil {
+		return nil, failed("readdir", name, err)
+	}
+	return f.inner.ReadDir(name)
+}
+
+func (f *Faulty) SyncDir(name string) error {
+	if _, err := f.step("syncdir", name); err != nil {
+		return failed("sync", name, err)
+	}
+	return f.inner.SyncDir(name)
+}
+
+// faultyFile passes Fd and Name to the real file without counting them.
+type faultyFile struct {
+	File
+	inner File
+	fs    *Faulty
+}
+
+func (file *faultyFile) step(kind string) (bool, error) {
+	short, err := file.fs.step(kind, file.Name())
+	if err != nil {
+		err = failed(kind, file.Name(), err)
+	}
+	return short, err
+}
+
+func (file *faultyFile) Read(p []byte) (int, error) {
+	if _, err := file.step("read"); err != nil {
+		return 0, err
+	}
+	return file.inner.Read(p)
+}
+
+func (file *faultyFile) ReadAt(p []byte, off int64) (int, error) {
+	if _, err := file.step("read"); err != nil {
+		return 0, err
+	}
+	return file.inner.ReadAt(p, off)
+}
+
+func (file *faultyFile) Write(p []byte) (int, error) {
+	return file.write(p, file.inner.Write)
+}
+
+func (file *faultyFile) WriteAt(p []byte, off int64) (int, error) {
+	return file.write(p, func(p []byte) (int, error) { return file.inner.WriteAt(p, off) })
+}
+
+func (file *faultyFile) write(p []byte, write func([]byte) (int, error)) (int, error) {
+	short, err := file.step("write")
+	if err == nil {
+		return write(p)
+	}
+	if !short {
+		return 0, err
+	}
+	n, e := write(p[:len(p)/2])
+	if e != nil {
+		err = e
+	}
+	return n, err
+}
+
+func (file *faultyFile) Sync() error {
+	if _, err := file.step("sync"); err != nil {
+		return err
+	}
+	return file.inner.Sync()
+}
+
+func (file *faultyFile) Stat() (fs.FileInfo, error) {
+	if _, err := file.step("stat"); err != nil {
+		return nil, err
+	}
+	return file.inner.Stat()
+}
+
+func (file *faultyFile) Truncate(size int64) error {
+	if _, err := file.step("truncate"); err != nil {
+		return err
+	}
+	return file.inner.Truncate(size)
+}
+
+func (file *faultyFile) Close() error {
+	_, err := file.step("close")
+	if errors.Is(err, ErrCrashed) {
+		return err // the crash has closed it
+	}
+	file.fs.mu.Lock()
+	delete(file.fs.open, file)
+	file.fs.mu.Unlock()
+	if e := file.inner.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// Fault is one way in which one operation fails.
+type Fault struct {
+	Op    int   // which operation, from 1
+	Err   error // nil for a crash
+	Short bool  // if the operation is a write, half of it is done; if not, it does not fail
+}
+
+func (f Fault) String() string {
+	switch {
+	case f.Err == nil:
+		return fmt.Sprintf("crash before operation %d", f.Op)
+	case f.Short:
+		return fmt.Sprintf("short write at operation %d: %v", f.Op, f.Err)
+	}
+	return fmt.Sprintf("failure of operation %d: %v", f.Op, f.Err)
+}
+
+// Inject makes the fault happen.
+func (f *Faulty) Inject(fault Fault) {
+	switch {
+	case fault.Err == nil:
+		f.CrashAt(fault.Op)
+	case fault.Short:
+		f.ShortWriteAt(fault.Op, fault.Err)
+	default:
+		f.FailAt(fault.Op, fault.Err)
+	}
+}
+
+// Faults yields every fault of an action of ops operations, one at a time: a crash before each, I/O error and full
+// disk at each, and writes cut short. Run the action once without a fault to learn how many operations it has.
+func Faults(ops int) iter.Seq[Fault] {
+	return func(yield func(Fault) bool) {
+		for n := range ops {
+			for _, fault := range []Fault{
+				{Op: n + 1},
+				{Op: n + 1, Err: syscall.EIO},
+				{Op: n + 1, Err: syscall.ENOSPC},
+				{Op: n + 1, Err: syscall.ENOSPC, Short: true},
+			} {
+				if !yield(fault) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+// Package faultfs is the part of a file system that lokt's files need, as an interface with two implementations: OS,
+// the real one, and Faulty, which counts operations and makes chosen ones fail, so that a test can step through every
+// operation of an action and see what a full disk, a broken one or a crash leaves behind.
+package faultfs
+
+import (
+	"io"
+	"io/fs"
+	"os"
+)
+
+// FS is the part of a file system that lokt's files need. Its methods behave as those of package os with the same
+// name, errors included.
+type FS interface {
+	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
+	Rename(oldpath, newpath string) error
+	Remove(name string) error
+	Mkdir(name string, perm fs.FileMode) error
+	Lstat(name string) (fs.FileInfo, error)
+	ReadDir(name string) ([]fs.DirEntry, error)
+
+	// SyncDir returns once the names in a directory are as durable as the file system makes them. Where there is
+	// no such operation it does nothing.
+	SyncDir(name string) error
+}
+
+// File is an open file. *os.File is one, and the one that OS returns.
+type File interface {
+	io.Reader
+	io.Writer
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Sync() error
+	Stat() (fs.FileInfo, error)
+	Fd() uintptr
+	Name() string
+	Truncate(size int64) error
+}
+
+// OS returns the file system of the operating system. Files that it opens are not inherited by child processes, and
+// are of type *os.File.
+func OS() FS { return osFS{} }
+
+type osFS struct{}
+
+func (osFS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+	f, err := os.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err // not a File that holds a nil *os.File
+	}
+	return f, nil
+}
+
+func (osFS) Rename(oldpath, newpath string) error       { return os.Rename(oldpath, newpath) }
+func (osFS) Remove(name string) error                   { return os.Remove(name) }
+func (osFS) Mkdir(name string, perm fs.FileMode) error  { return os.Mkdir(name, perm) }
+func (osFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat(name) }
+func (osFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+func (osFS) SyncDir(name string) error                  { return syncDir(name) }

@@ -1,0 +1,172 @@
+package process
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// BootID returns the ID of the kernel's boot, or "" if the kernel does not tell.
+func BootID() string {
+	buf := make([]byte, 64)
+	data, err := readFile("/proc/sys/kernel/random/boot_id", buf)
+	if err != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(data))
+}
+
+// initialTime is the inode of the time namespace that the kernel starts with.
+const initialTime = "4026531834"
+
+// namespace returns what must be equal for a process ID and a start time to mean the same: the inode of the PID
+// namespace and, because start times are told relative to it, that of the time namespace unless that is the initial one.
+func namespace() string {
+	pid := inode("/proc/self/ns/pid")
+	if t := TimeNamespace(); pid != "" && t != "" && t != initialTime {
+		return pid + "+" + t
+	}
+	return pid
+}
+
+// TimeNamespace returns the inode of the time namespace of the calling process, or "" if the kernel has none.
+// Readings of Monotonic can be compared only within one.
+func TimeNamespace() string { return timeNamespace() }
+
+var timeNamespace = sync.OnceValue(func() string { return inode("/proc/self/ns/time") })
+
+// inode returns the number in a link such as "pid:[4026531836]".
+func inode(link string) string {
+	buf := make([]byte, 64)
+	n, err := unix.Readlink(link, buf)
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(buf[:n]), "[")
+	number, _, _ := strings.Cut(rest, "]")
+	return number
+}
+
+// Monotonic returns the reading of the clock that no clock step moves, that stands still while the machine sleeps, and
+// that all processes of one boot and one time namespace share. ok is false where there is no such clock.
+func Monotonic() (reading time.Duration, ok bool) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, false
+	}
+	return time.Duration(ts.Nano()), true
+}
+
+func sessionID() int {
+	sid, err := unix.Getsid(0)
+	if err != nil {
+		return 0
+	}
+	return sid
+}
+
+func ownStart() int64 {
+	s, _, _ := readStat("self")
+	return s.start
+}
+
+// ownProc reports whether /proc shows process IDs as this process knows them. In a new PID namespace it does not
+// until it has been mounted anew, and then entries of the same number are of other processes.
+var ownProc = sync.OnceValue(func() bool {
+	buf := make([]byte, 16)
+	n, err := unix.Readlink("/proc/self", buf)
+	return err == nil && string(buf[:n]) == strconv.Itoa(os.Getpid())
+})
+
+func inspect(pid int) sight {
+	if ownProc() {
+		if s, ok, _ := readStat(strconv.Itoa(pid)); ok {
+			return sight{exists: true, zombie: s.ended(), start: s.start}
+		}
+	}
+	// It is gone, or hidden from this user. Whoever may not signal it learns that it exists all the same.
+	return sight{exists: unix.Kill(pid, 0) != unix.ESRCH}
+}
+
+// stat is what /proc/PID/stat tells of a process.
+type stat struct {
+	pid     int
+	state   byte
+	parent  int
+	threads int
+	start   int64 // clock ticks since boot
+}
+
+// ended reports whether all threads have. A leader that ended before its threads is a zombie, too.
+func (s stat) ended() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
+
+func readStat(pid string) (s stat, ok bool, err error) {
+	buf := make([]byte, 1024)
+	data, err := readFile("/proc/"+pid+"/stat", buf)
+	if err != nil {
+		return stat{}, false, err
+	}
+	s, ok = parseStat(data)
+	return s, ok, nil
+}
+
+// parseStat reads the fields by proc_pid_stat(5). The second, the command, may contain anything, spaces and parentheses
+// included, but is followed by the last parenthesis.
+func parseStat(line []byte) (stat, bool) {
+	first, last := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
+	if first < 1 || last < first {
+		return stat{}, false
+	}
+	var s stat
+	var err error
+	if s.pid, err = strconv.Atoi(string(bytes.TrimSpace(line[:first]))); err != nil {
+		return stat{}, false
+	}
+	field := 3
+	for f := range bytes.FieldsSeq(line[last+1:]) {
+		switch field {
+		case 3:
+			s.state = f[0]
+		case 4:
+			s.parent, err = strconv.Atoi(string(f))
+		case 20:
+			s.threads, err = strconv.Atoi(string(f))
+		case 22:
+			s.start, err = strconv.ParseInt(string(f), 10, 64)
+			return s, err == nil
+		}
+		if err != nil {
+			return stat{}, false
+		}
+		field++
+	}
+	return stat{}, false
+}
+
+// readFile reads what one read of a file of /proc gives, without the cost of an os.File.
+func readFile(path string, buf []byte) ([]byte, error) {
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	n, err := retry(func() (int, error) { return unix.Read(fd, buf) })
+	if err != nil {
+		return nil, err
+	}
+	return buf[:n], nil
+}
+
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}

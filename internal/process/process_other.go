@@ -1,0 +1,41 @@
+//go:build !linux && !darwin && !windows
+
+package process
+
+import (
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// BootID returns "": it is not known how to learn it on this system.
+func BootID() string { return "" }
+
+func namespace() string { return "" }
+
+// TimeNamespace returns "": this system has no time namespaces.
+func TimeNamespace() string { return "" }
+
+// Monotonic returns false: without a boot ID, readings of different boots could not be told apart.
+func Monotonic() (reading time.Duration, ok bool) { return 0, false }
+
+func sessionID() int {
+	sid, err := unix.Getsid(0)
+	if err != nil {
+		return 0
+	}
+	return sid
+}
+
+func ownStart() int64 { return 0 }
+
+// inspect knows existence only: neither start times nor zombies.
+func inspect(pid int) sight {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return sight{}
+	}
+	return sight{exists: p.Signal(syscall.Signal(0)) != os.ErrProcessDone}
+}
