@@ -1,0 +1,322 @@
+// Package memstore keeps locks in the memory of one process: the reference for what a lokt.Store does, a store for
+// tests, and one for programs whose locks need not outlive them.
+//
+// It takes the time from package time, so it works in testing/synctest bubbles. It knows of no process that died.
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// defaultKeep is how many events are remembered unless Options say otherwise.
+const defaultKeep = 1000
+
+// Options are what a store may be told. The zero Options are good.
+type Options struct {
+	// Observe, if set, is called with the events of each change, after the change is stored: in the order of the
+	// changes, one call at a time, by the goroutine of one of the Updates that run at the moment. An Update may return
+	// before its events were observed only if another one is running. Observe may use the store.
+	Observe func([]lokt.Event)
+
+	// Keep is how many events the store remembers for Events; 0 means 1000, negative none.
+	Keep int
+}
+
+// Store is a lokt.Store in memory. Its methods may be called by any number of goroutines.
+type Store struct {
+	observe func([]lokt.Event)
+	keep    int
+
+	mu        sync.Mutex
+	closed    bool
+	locks     map[string]*entry
+	events    []lokt.Event   // the newest keep of them, oldest first, after up to as many that are forgotten
+	unseen    [][]lokt.Event // stored, but not observed yet
+	observing bool           // some Update is busy observing
+}
+
+var _ lokt.Store = (*Store)(nil)
+
+// entry is one lock and who watches it. It stays when the lock becomes free, for the sake of its token and revision.
+type entry struct {
+	lock     lokt.Lock
+	watchers map[*watcher]struct{}
+}
+
+// watcher is one call of Wait.
+type watcher struct {
+	leaseID string // set if the watcher is queued and cares for its own claim only
+	wake    chan struct{}
+}
+
+func clones(events []lokt.Event) []lokt.Event {
+	events = slices.Clone(events)
+	for i := range events {
+		events[i].Extra = maps.Clone(events[i].Extra)
+	}
+	return events
+}
+
+// New returns an empty store.
+func New() *Store { return NewWith(Options{}) }
+
+// NewWith returns an empty store with options.
+func NewWith(o Options) *Store {
+	if o.Keep == 0 {
+		o.Keep = defaultKeep
+	}
+	return &Store{observe: o.Observe, keep: max(o.Keep, 0), locks: map[string]*entry{}}
+}
+
+// errClosed is what every method answers after Close.
+var errClosed = fmt.Errorf("%w: memory store is closed", lokt.ErrUnavailable)
+
+// usable reports why the store cannot be used. Its caller holds the mutex.
+func (s *Store) usable(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// lock returns the lock that the store itself uses. Its caller holds the mutex.
+func (s *Store) lock(name string) lokt.Lock {
+	if e := s.locks[name]; e != nil {
+		return e.lock
+	}
+	return lokt.Lock{Name: name}
+}
+
+// entry returns what is known of the name, which is remembered from now on. Its caller holds the mutex.
+func (s *Store) entry(name string) *entry {
+	e := s.locks[name]
+	if e == nil {
+		e = &entry{lock: lokt.Lock{Name: name}, watchers: map[*watcher]struct{}{}}
+		s.locks[name] = e
+	}
+	return e
+}
+
+// Update implements lokt.Store. It runs change once, while nothing else in the store changes: change must not use the
+// store.
+func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	observe, err := s.update(ctx, name, change)
+	if observe {
+		s.drain()
+	}
+	return err
+}
+
+// update stores the change, and reports whether its caller has to see to its observation.
+func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) (observe bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return false, err
+	}
+	have := s.lock(name)
+	c := change(lokt.Snapshot{Lock: have.Clone(), Now: time.Now()})
+	c.Lock.Name, c.Lock.Revision = name, have.Revision
+	if !reflect.DeepEqual(normal(c.Lock), normal(have)) {
+		e := s.entry(name)
+		e.lock = c.Lock.Clone()
+		e.lock.Revision++
+		e.wake()
+	}
+	return s.record(c.Events), nil
+}
+
+// normal makes locks comparable: no holders are no holders.
+func normal(l lokt.Lock) lokt.Lock {
+	if len(l.Holders) == 0 {
+		l.Holders = nil
+	}
+	if len(l.Queue) == 0 {
+		l.Queue = nil
+	}
+	return l
+}
+
+// wake wakes those whom a change concerns: who is not queued, or no longer, and who is first in the queue, because
+// that one watches for the holders' expiry.
+func (e *entry) wake() {
+	if len(e.watchers) == 0 {
+		return
+	}
+	sleeping := map[string]bool{}
+	for i, w := range e.lock.Queue {
+		sleeping[w.LeaseID] = i > 0
+	}
+	for w := range e.watchers {
+		if w.leaseID == "" || !sleeping[w.leaseID] {
+			delete(e.watchers, w)
+			close(w.wake)
+		}
+	}
+}
+
+// record keeps the events, and reports whether nobody is busy observing.
+func (s *Store) record(events []lokt.Event) (observe bool) {
+	if len(events) == 0 {
+		return false
+	}
+	s.events = append(s.events, clones(events)...)
+	if n := len(s.events) - s.keep; n > s.keep {
+		s.events = slices.Clone(s.events[n:])
+	}
+	if s.observe == nil {
+		return false
+	}
+	s.unseen = append(s.unseen, clones(events))
+	observe, s.observing = !s.observing, true
+	return observe
+}
+
+// drain hands events to the observer until there are none.
+func (s *Store) drain() {
+	for {
+		s.mu.Lock()
+		if len(s.unseen) == 0 {
+			s.observing = false
+			s.mu.Unlock()
+			return
+		}
+		events := s.unseen[0]
+		s.unseen = s.unseen[1:]
+		s.mu.Unlock()
+		s.observe(events)
+	}
+}
+
+// Events returns the newest events, oldest first: as many as Options.Keep.
+func (s *Store) Events() []lokt.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return clones(s.events[max(len(s.events)-s.keep, 0):])
+}
+
+// View implements lokt.Store.
+func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return lokt.Snapshot{}, err
+	}
+	return lokt.Snapshot{Lock: s.lock(name).Clone(), Now: time.Now()}, nil
+}
+
+// List implements lokt.Store. Each lock is as it was when the sequence came to it.
+func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		names, err := s.names(ctx, f)
+		if err != nil {
+			yield(lokt.Snapshot{}, err)
+			return
+		}
+		for _, name := range names {
+			snap, err := s.View(ctx, name)
+			if err != nil {
+				yield(snap, err)
+				return
+			}
+			if listed(snap.Lock, f) && !yield(snap, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) names(ctx context.Context, f lokt.Filter) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	var names []string
+	for name, e := range s.locks {
+		if listed(e.lock, f) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// listed reports whether the filter lets the lock through.
+func listed(l lokt.Lock, f lokt.Filter) bool {
+	return !l.Free() && strings.HasPrefix(l.Name, f.Prefix) && (!f.Queued || len(l.Queue) > 0)
+}
+
+// Wait implements lokt.Store. A watcher whose claim is queued behind others sleeps until it is first, or not queued.
+func (s *Store) Wait(ctx context.Context, watch lokt.Watch) error {
+	w, err := s.watch(ctx, watch)
+	if w == nil {
+		return err
+	}
+	defer s.unwatch(watch.Name, w)
+	select {
+	case <-w.wake:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.usable(context.WithoutCancel(ctx))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// watch registers a watcher; it returns nil if there is nothing to wait for.
+func (s *Store) watch(ctx context.Context, watch lokt.Watch) (*watcher, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	lock := s.lock(watch.Name)
+	w := &watcher{wake: make(chan struct{})}
+	position, queued := lock.Position(watch.LeaseID)
+	if queued {
+		w.leaseID = watch.LeaseID
+	}
+	if (!queued || position == 0) && lock.Revision != watch.Seen {
+		return nil, nil
+	}
+	s.entry(watch.Name).watchers[w] = struct{}{}
+	return w, nil
+}
+
+func (s *Store) unwatch(name string, w *watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.locks[name]
+	delete(e.watchers, w)
+	if len(e.watchers) == 0 && e.lock.Revision == 0 { // nothing was ever stored
+		delete(s.locks, name)
+	}
+}
+
+// Close makes every later call fail, and those that wait return.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, e := range s.locks {
+		for w := range e.watchers {
+			delete(e.watchers, w)
+			close(w.wake)
+		}
+	}
+	return nil
+}
