@@ -1,0 +1,335 @@
+package lokttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// TestStore checks what lokt.Store promises. open returns a new, empty store; the suite closes it. Subtests run on real
+// time, and take a few seconds together if an update takes a millisecond.
+func TestStore(t *testing.T, open func(t *testing.T) lokt.Store) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, s lokt.Store)
+	}{
+		{"an unknown name is a free lock", unknownNameIsFree},
+		{"every field comes back as it was stored", fieldsComeBack},
+		{"a free lock keeps its token", freeLockKeepsToken},
+		{"the revision differs after every change", revisionDiffers},
+		{"snapshots share no memory with the store", snapshotsShareNothing},
+		{"the store's clock does not go back", clockAdvances},
+		{"concurrent updates lose nothing", updatesLoseNothing},
+		{"updates of many names go their own ways", namesAreIndependent},
+		{"an ended context fails every call", endedContextFails},
+		{"a list is in name order and leaves free locks out", listIsOrdered},
+		{"a prefix is taken literally", prefixIsLiteral},
+		{"the filter for queued locks lets only those through", queuedFilter},
+		{"names that file systems and queries trip over are kept apart", hostileNames},
+		{"a list may be left early and used meanwhile", listIsInterruptible},
+		{"a wait returns at once if the lock has changed already", waitSeesEarlierChange},
+		{"a wait ends with its context", waitEndsWithContext},
+		{"a wait wakes on a change", waitWakesOnChange},
+		{"a queued claim's wait wakes when it is granted or leaves", waitWakesQueued},
+		{"no wake-up is lost", noWakeupIsLost},
+		{"a closed store says that it is unavailable", closedStoreIsUnavailable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := open(t)
+			t.Cleanup(func() { _ = s.Close() })
+			test.run(t, s)
+		})
+	}
+}
+
+// patience is how long the suites wait for what must happen, on real time.
+const patience = 30 * time.Second
+
+// within returns a context for a test that waits for what must happen.
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// put stores the lock that edit makes of what is there.
+func put(t *testing.T, s lokt.Store, name string, edit func(l *lokt.Lock, now time.Time)) {
+	t.Helper()
+	err := s.Update(within(t), name, func(snap lokt.Snapshot) lokt.Change {
+		edit(&snap.Lock, snap.Now)
+		return lokt.Change{Lock: snap.Lock}
+	})
+	if err != nil {
+		t.Fatalf("update of %q: %v", name, err)
+	}
+}
+
+func view(t *testing.T, s lokt.Store, name string) lokt.Snapshot {
+	t.Helper()
+	snap, err := s.View(within(t), name)
+	if err != nil {
+		t.Fatalf("view of %q: %v", name, err)
+	}
+	return snap
+}
+
+// held returns an edit that makes somebody hold the lock.
+func held(leaseID string) func(l *lokt.Lock, now time.Time) {
+	return func(l *lokt.Lock, now time.Time) {
+		l.Token++
+		l.Holders = append(slices.Clone(l.Holders), lokt.Holder{
+			Claim: lokt.Claim{Name: l.Name, LeaseID: leaseID, Owner: lokt.Owner{ID: "somebody"}},
+			Token: l.Token, HeldSince: now, AcquiredAt: now,
+		})
+	}
+}
+
+// queued returns an edit that puts somebody into the queue.
+func queued(leaseID string) func(l *lokt.Lock, now time.Time) {
+	return func(l *lokt.Lock, now time.Time) {
+		l.Queue = append(slices.Clone(l.Queue), lokt.Waiter{
+			Claim: lokt.Claim{Name: l.Name, LeaseID: leaseID, Owner: lokt.Owner{ID: "waiting"}, Wait: time.Hour},
+			Since: now, Until: now.Add(time.Hour),
+		})
+	}
+}
+
+// freed is an edit that leaves only the token.
+func freed(l *lokt.Lock, _ time.Time) { *l = lokt.Lock{Name: l.Name, Token: l.Token} }
+
+// id returns a lease ID as claimants make them, the same for the same n.
+func id(n int) string { return fmt.Sprintf("%032x", n) }
+
+func unknownNameIsFree(t *testing.T, s lokt.Store) {
+	snap := view(t, s, "nobody-asked")
+	if snap.Lock.Name != "nobody-asked" || !snap.Lock.Free() || snap.Lock.Token != 0 || snap.Now.IsZero() {
+		t.Errorf("got %+v", snap)
+	}
+	for l, err := range s.List(within(t), lokt.Filter{}) {
+		t.Errorf("an empty store lists %+v, %v", l, err)
+	}
+	if err := s.Update(within(t), "nobody-asked", func(snap lokt.Snapshot) lokt.Change {
+		if snap.Lock.Name != "nobody-asked" || !snap.Lock.Free() || snap.Lock.Token != 0 || snap.Now.IsZero() {
+			t.Errorf("a change is given %+v", snap)
+		}
+		return lokt.Change{Lock: snap.Lock}
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// full is a lock with every field set. Its processes run on another host, so that nobody here can tell them dead.
+func full(name string, now time.Time) lokt.Lock {
+	at := func(d time.Duration) time.Time { return now.Add(d + 123456789*time.Nanosecond) }
+	owner := func(id string) lokt.Owner {
+		return lokt.Owner{
+			ID: id, Session: "session of " + id, AnySession: id == "any", Host: "elsewhere.example",
+			Process: lokt.Process{PID: 4242, Start: 1 << 40, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-1"},
+		}
+	}
+	claim := func(n int, who string) lokt.Claim {
+		return lokt.Claim{
+			Name: name, LeaseID: id(n), Owner: owner(who),
+			Process: &lokt.Process{PID: 4243, Start: 2, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-2"},
+			Limit:   7, Strict: true, TTL: 1500*time.Millisecond + 1, MaxHold: time.Hour + 1, Priority: -3, Preempt: 5 * time.Second,
+			Metadata: map[string]string{"why": "“because”\n\x00\t", "": "", "größe": strings.Repeat("x", 500)},
+			Within:   []string{id(100), id(101)},
+		}
+	}
+	waiter := func(n int, who string, priority int) lokt.Waiter {
+		w := lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour)}
+		w.Priority, w.Wait, w.Refresh = priority, -1, true
+		return w
+	}
+	lease := lokt.Holder{
+		Claim: lokt.Claim{Name: name, LeaseID: id(2), Owner: lokt.Owner{ID: "any", AnySession: true, Host: "elsewhere.example"}, Limit: lokt.Shared},
+		Token: 1 << 62, HeldSince: at(-2 * time.Hour), AcquiredAt: at(-time.Hour),
+	}
+	guard := lokt.Holder{
+		Claim: claim(1, "guard"), Token: 1<<62 - 1, HeldSince: at(-3 * time.Hour), AcquiredAt: at(-time.Millisecond), ExpiresAt: at(time.Hour),
+		Renewals: 12, Pending: at(time.Hour + 1),
+		Yield: &lokt.Yield{To: owner("first"), AskedAt: at(-time.Minute), Grace: 3 * time.Second, Deadline: at(2 * time.Hour)},
+	}
+	return lokt.Lock{
+		Name: name, Token: 1<<62 + 1,
+		Holders: []lokt.Holder{guard, lease},
+		Queue:   []lokt.Waiter{waiter(9, "first", 5), waiter(4, "second", 1), waiter(8, "third", 1), waiter(3, "fourth", -1)},
+		Freeze: &lokt.Freeze{
+			ID: id(77), Owner: owner("freezer"), Reason: "release\nday", At: at(-time.Minute), TTL: time.Hour, ExpiresAt: at(time.Hour),
+		},
+	}
+}
+
+func fieldsComeBack(t *testing.T, s lokt.Store) {
+	var want lokt.Lock
+	put(t, s, "full", func(l *lokt.Lock, now time.Time) {
+		want = full("full", now)
+		*l = want.Clone()
+	})
+	check := func(how string, got lokt.Lock) {
+		t.Helper()
+		if diff := differences(want, got); diff != "" {
+			t.Errorf("%s:\n%s", how, diff)
+		}
+	}
+	check("view", view(t, s, "full").Lock)
+	for snap, err := range s.List(within(t), lokt.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("list", snap.Lock)
+	}
+	put(t, s, "full", func(l *lokt.Lock, _ time.Time) {
+		check("update", *l)
+		l.Holders, l.Freeze = l.Holders[1:], nil
+		l.Queue = slices.Delete(l.Queue, 1, 2)
+		l.Holders[0].Metadata = map[string]string{"k": "v"}
+	})
+	want.Holders, want.Freeze = want.Holders[1:], nil
+	want.Queue = slices.Delete(want.Queue, 1, 2)
+	want.Holders[0].Metadata = map[string]string{"k": "v"}
+	check("view of a change", view(t, s, "full").Lock)
+}
+
+func freeLockKeepsToken(t *testing.T, s lokt.Store) {
+	for round := range uint64(3) {
+		put(t, s, "x", held(id(1)))
+		put(t, s, "x", freed)
+		if l := view(t, s, "x").Lock; !l.Free() || l.Token != round+1 {
+			t.Fatalf("after %d grants the free lock is %+v", round+1, l)
+		}
+		for l, err := range s.List(within(t), lokt.Filter{}) {
+			t.Errorf("a free lock is listed: %+v, %v", l, err)
+		}
+	}
+}
+
+func revisionDiffers(t *testing.T, s lokt.Store) {
+	seen := map[uint64]bool{view(t, s, "x").Lock.Revision: true}
+	for range 5 { // the lock is alike again and again, its revision is not
+		for _, edit := range []func(l *lokt.Lock, now time.Time){
+			func(l *lokt.Lock, _ time.Time) { l.Freeze = &lokt.Freeze{ID: id(1), Owner: lokt.Owner{ID: "o"}} },
+			func(l *lokt.Lock, _ time.Time) { l.Freeze = nil },
+		} {
+			put(t, s, "x", edit)
+			r := view(t, s, "x").Lock.Revision
+			if seen[r] {
+				t.Fatalf("revision %d came back", r)
+			}
+			seen[r] = true
+		}
+	}
+}
+
+// scribble overwrites all that a lock refers to.
+func scribble(l lokt.Lock) {
+	for i := range l.Holders {
+		l.Holders[i].Metadata["scribbled"] = "yes"
+		l.Holders[i].Process.PID = 1
+		l.Holders[i].Within[0] = "scribbled"
+		l.Holders[i].Yield.Grace = 1
+		l.Holders[i].Token = 1
+	}
+	for i := range l.Queue {
+		l.Queue[i].Metadata["scribbled"] = "yes"
+		l.Queue[i].Process.PID = 1
+		l.Queue[i].LeaseID = "scribbled"
+	}
+	l.Freeze.Reason = "scribbled"
+}
+
+func snapshotsShareNothing(t *testing.T, s lokt.Store) {
+	var want, given lokt.Lock
+	put(t, s, "x", func(l *lokt.Lock, now time.Time) {
+		want = full("x", now)
+		want.Holders = want.Holders[:1]
+		given = want.Clone()
+		*l = given
+	})
+	scribble(given)
+	scribble(view(t, s, "x").Lock)
+	for snap := range s.List(within(t), lokt.Filter{}) {
+		scribble(snap.Lock)
+	}
+	if diff := differences(want, view(t, s, "x").Lock); diff != "" {
+		t.Errorf("the stored lock was written through a snapshot:\n%s", diff)
+	}
+}
+
+func clockAdvances(t *testing.T, s lokt.Store) {
+	var last time.Time
+	for range 20 {
+		put(t, s, "x", func(_ *lokt.Lock, now time.Time) {
+			if now.Before(last) {
+				t.Errorf("the clock went back from %v to %v", last, now)
+			}
+			last = now
+		})
+		if now := view(t, s, "x").Now; now.Before(last) {
+			t.Errorf("the clock went back from %v to %v", last, now)
+		} else {
+			last = now
+		}
+	}
+	if off := time.Since(last).Abs(); off > 24*time.Hour {
+		t.Errorf("the store's clock is %v off", off)
+	}
+}
+
+func endedContextFails(t *testing.T, s lokt.Store) {
+	put(t, s, "x", held(id(1)))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Update(ctx, "x", func(snap lokt.Snapshot) lokt.Change {
+		freed(&snap.Lock, snap.Now)
+		return lokt.Change{Lock: snap.Lock}
+	}); err == nil {
+		t.Error("Update went on")
+	}
+	if l := view(t, s, "x").Lock; len(l.Holders) != 1 {
+		t.Errorf("a failed update that had not begun was stored: %+v", l)
+	}
+	if err := s.Wait(ctx, lokt.Watch{Name: "x", Seen: view(t, s, "x").Lock.Revision}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait returned %v", err)
+	}
+}
+
+func closedStoreIsUnavailable(t *testing.T, s lokt.Store) {
+	put(t, s, "x", held(id(1)))
+	waiting := make(chan error, 1)
+	seen := view(t, s, "x").Lock.Revision
+	go func() { waiting <- s.Wait(within(t), lokt.Watch{Name: "x", Seen: seen}) }()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-waiting: // what it returns depends on how far it was
+	case <-time.After(patience):
+		t.Error("Wait went on after Close")
+	}
+	ctx := within(t)
+	unavailable := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, lokt.ErrUnavailable) {
+			t.Errorf("%s of a closed store: %v", what, err)
+		}
+	}
+	unavailable("Update", s.Update(ctx, "x", func(s lokt.Snapshot) lokt.Change { return lokt.Change{Lock: s.Lock} }))
+	_, err := s.View(ctx, "x")
+	unavailable("View", err)
+	err = nil
+	for _, e := range s.List(ctx, lokt.Filter{}) {
+		err = e
+	}
+	unavailable("List", err)
+	if err := s.Close(); err != nil {
+		t.Errorf("closing again: %v", err)
+	}
+}

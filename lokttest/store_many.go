@@ -1,0 +1,294 @@
+package lokttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// together runs n goroutines that start at the same moment, and waits for them.
+func together(n int, run func(i int)) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			run(i)
+		})
+	}
+	close(start)
+	wg.Wait()
+}
+
+func updatesLoseNothing(t *testing.T, s lokt.Store) {
+	const goroutines, rounds = 16, 10
+	var mu sync.Mutex
+	tokens := map[uint64]int{}
+	together(goroutines, func(i int) {
+		for round := range rounds {
+			var got uint64
+			lease := id(i*rounds + round)
+			if err := s.Update(within(t), "x", func(snap lokt.Snapshot) lokt.Change {
+				held(lease)(&snap.Lock, snap.Now)
+				got = snap.Lock.Token
+				return lokt.Change{Lock: snap.Lock}
+			}); err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			tokens[got]++
+			mu.Unlock()
+		}
+	})
+	l := view(t, s, "x").Lock
+	if l.Token != goroutines*rounds || len(l.Holders) != goroutines*rounds || len(tokens) != goroutines*rounds {
+		t.Errorf("after %d updates the token is %d, there are %d holders, and %d different tokens were given",
+			goroutines*rounds, l.Token, len(l.Holders), len(tokens))
+	}
+	for i, h := range l.Holders {
+		if h.Token != uint64(i+1) {
+			t.Fatalf("holder %d has token %d", i, h.Token)
+		}
+	}
+}
+
+func namesAreIndependent(t *testing.T, s lokt.Store) {
+	together(8, func(i int) {
+		name := fmt.Sprintf("lock-%d", i)
+		for range i + 1 {
+			put(t, s, name, held(id(i)))
+		}
+	})
+	for i := range 8 {
+		if l := view(t, s, fmt.Sprintf("lock-%d", i)).Lock; l.Token != uint64(i+1) || len(l.Holders) != i+1 {
+			t.Errorf("lock-%d has token %d and %d holders", i, l.Token, len(l.Holders))
+		}
+	}
+}
+
+// names lists the names that the filter lets through.
+func names(t *testing.T, s lokt.Store, f lokt.Filter) []string {
+	t.Helper()
+	got := []string{}
+	for snap, err := range s.List(within(t), f) {
+		if err != nil {
+			t.Fatalf("list %+v: %v", f, err)
+		}
+		if snap.Now.IsZero() {
+			t.Errorf("list %+v: %q has no time", f, snap.Lock.Name)
+		}
+		got = append(got, snap.Lock.Name)
+	}
+	return got
+}
+
+func expectNames(t *testing.T, s lokt.Store, f lokt.Filter, want ...string) {
+	t.Helper()
+	if got := names(t, s, f); !slices.Equal(got, want) {
+		t.Errorf("list %+v: got %q, want %q", f, got, want)
+	}
+}
+
+func listIsOrdered(t *testing.T, s lokt.Store) {
+	for i, name := range []string{"m", "b", "z", "a-9", "a-10", "Z", "free"} {
+		put(t, s, name, held(id(i)))
+	}
+	put(t, s, "free", freed)
+	put(t, s, "frozen", func(l *lokt.Lock, now time.Time) {
+		l.Freeze = &lokt.Freeze{ID: id(9), Owner: lokt.Owner{ID: "o"}, At: now}
+	})
+	put(t, s, "awaited", queued(id(10)))
+	expectNames(t, s, lokt.Filter{}, "Z", "a-10", "a-9", "awaited", "b", "frozen", "m", "z")
+}
+
+func prefixIsLiteral(t *testing.T, s lokt.Store) {
+	for i, name := range []string{"a", "a_b", "a_c", "aXb", "a.b", "a-b", "A_b", "b", "ab"} {
+		put(t, s, name, held(id(i)))
+	}
+	expectNames(t, s, lokt.Filter{Prefix: "a_"}, "a_b", "a_c")
+	expectNames(t, s, lokt.Filter{Prefix: "a."}, "a.b")
+	expectNames(t, s, lokt.Filter{Prefix: "A"}, "A_b")
+	expectNames(t, s, lokt.Filter{Prefix: "a"}, "a", "a-b", "a.b", "aXb", "a_b", "a_c", "ab")
+	expectNames(t, s, lokt.Filter{Prefix: "b"}, "b")
+	expectNames(t, s, lokt.Filter{Prefix: "c"})
+}
+
+func queuedFilter(t *testing.T, s lokt.Store) {
+	put(t, s, "held", held(id(1)))
+	put(t, s, "awaited", held(id(2)))
+	put(t, s, "awaited", queued(id(3)))
+	put(t, s, "only-awaited", queued(id(4)))
+	put(t, s, "was-awaited", queued(id(5)))
+	put(t, s, "was-awaited", freed)
+	expectNames(t, s, lokt.Filter{Queued: true}, "awaited", "only-awaited")
+	expectNames(t, s, lokt.Filter{Queued: true, Prefix: "o"}, "only-awaited")
+}
+
+// hostile are valid names that are easily taken for something else.
+func hostile() []string {
+	all := []string{
+		".", "-", "_", ".-", "-rf", "--help", ".lock", ".git", "a", "A", "aA", "Aa", "a.json", "a.json.json", "a.lock", "a.tmp",
+		"con", "CON", "nul", "aux.txt", "com1", "lpt9.json", "a.", "a_", "a-", "0", "00", "1e3", "null", "true", "lock", "locks", "token",
+		"x.20060102", "_x", "41", "index", "state", "queue", "holders", "audit.log", "LOCK", "Lock",
+		strings.Repeat("n", lokt.MaxNameLen), strings.Repeat("n", lokt.MaxNameLen-1) + "N", strings.Repeat("n", lokt.MaxNameLen-1),
+	}
+	for i := range 60 {
+		all = append(all, fmt.Sprintf("many-%x", i*i))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func hostileNames(t *testing.T, s lokt.Store) {
+	all := hostile()
+	for i, name := range all {
+		if err := lokt.ValidateName(name); err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, name, held(id(i)))
+	}
+	for i, name := range all {
+		l := view(t, s, name).Lock
+		if l.Name != name || len(l.Holders) != 1 || l.Holders[0].LeaseID != id(i) {
+			t.Errorf("%q: got %+v", name, l)
+		}
+	}
+	expectNames(t, s, lokt.Filter{}, all...)
+	for i, name := range all {
+		if i%2 == 0 {
+			put(t, s, name, freed)
+		}
+	}
+	for i, name := range all {
+		if l := view(t, s, name).Lock; l.Free() != (i%2 == 0) || l.Token != 1 {
+			t.Errorf("%q: got %+v", name, l)
+		}
+	}
+}
+
+func listIsInterruptible(t *testing.T, s lokt.Store) {
+	for i := range 5 {
+		put(t, s, fmt.Sprintf("n%d", i), held(id(i)))
+	}
+	seen := 0
+	for snap, err := range s.List(within(t), lokt.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, snap.Lock.Name, queued(id(100)))
+		if l := view(t, s, snap.Lock.Name).Lock; len(l.Queue) != 1 {
+			t.Errorf("in a list: %+v", l)
+		}
+		if seen++; seen == 3 {
+			break
+		}
+	}
+	expectNames(t, s, lokt.Filter{Queued: true}, "n0", "n1", "n2")
+}
+
+func waitSeesEarlierChange(t *testing.T, s lokt.Store) {
+	seen := view(t, s, "x").Lock.Revision
+	put(t, s, "x", held(id(1)))
+	if err := s.Wait(within(t), lokt.Watch{Name: "x", Seen: seen}); err != nil {
+		t.Error(err)
+	}
+}
+
+func waitEndsWithContext(t *testing.T, s lokt.Store) {
+	put(t, s, "x", held(id(1)))
+	for _, name := range []string{"x", "unknown"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		for { // a store may wake early, but not for ever
+			err := s.Wait(ctx, lokt.Watch{Name: name, Seen: view(t, s, name).Lock.Revision})
+			if err == nil && ctx.Err() == nil {
+				continue
+			}
+			if !errors.Is(err, context.DeadlineExceeded) && err != nil {
+				t.Errorf("wait for %q: %v", name, err)
+			}
+			break
+		}
+	}
+}
+
+// until looks at the lock again and again, waiting in between, until done says so.
+func until(ctx context.Context, s lokt.Store, name, leaseID string, done func(l lokt.Lock) bool) error {
+	for {
+		snap, err := s.View(ctx, name)
+		if err != nil || done(snap.Lock) {
+			return err
+		}
+		if err := s.Wait(ctx, lokt.Watch{Name: name, Seen: snap.Lock.Revision, LeaseID: leaseID}); err != nil {
+			return err
+		}
+	}
+}
+
+func waitWakesOnChange(t *testing.T, s lokt.Store) {
+	ctx := within(t)
+	const watchers = 10
+	var wg sync.WaitGroup
+	for range watchers {
+		wg.Go(func() {
+			if err := until(ctx, s, "x", "", func(l lokt.Lock) bool { return l.Token == 3 }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range 3 {
+		put(t, s, "x", held(id(i)))
+	}
+	wg.Wait()
+}
+
+func waitWakesQueued(t *testing.T, s lokt.Store) {
+	ctx := within(t)
+	put(t, s, "x", held(id(0)))
+	for i := range 4 {
+		put(t, s, "x", queued(id(1+i)))
+	}
+	woken := make(chan error)
+	for i := range 4 {
+		go func() {
+			woken <- until(ctx, s, "x", id(1+i), func(l lokt.Lock) bool {
+				_, waiting := l.Position(id(1 + i))
+				return !waiting
+			})
+		}()
+	}
+	for i := range 4 { // the last in the queue first; every other one is granted
+		put(t, s, "x", func(l *lokt.Lock, now time.Time) {
+			if i%2 == 0 {
+				held(id(4-i))(l, now)
+			}
+			l.Queue = l.Queue[:len(l.Queue)-1]
+		})
+		if err := <-woken; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// noWakeupIsLost lets two goroutines take turns; a store that relies on its safety net takes too long.
+func noWakeupIsLost(t *testing.T, s lokt.Store) {
+	ctx := within(t)
+	const turns = 100
+	together(2, func(me int) {
+		for turn := me; turn < turns; turn += 2 {
+			if err := until(ctx, s, "x", "", func(l lokt.Lock) bool { return l.Token == uint64(turn) }); err != nil {
+				t.Errorf("turn %d: %v", turn, err)
+				return
+			}
+			put(t, s, "x", func(l *lokt.Lock, _ time.Time) { l.Token++ })
+		}
+	})
+}

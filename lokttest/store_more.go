@@ -1,0 +1,187 @@
+package lokttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// TestReopen checks that a store that outlives its process does. place returns a function that opens the same, at first
+// empty, store again and again; what it returned before has been closed by then.
+func TestReopen(t *testing.T, place func(t *testing.T) (open func() lokt.Store)) {
+	t.Run("what was stored is there after reopening", func(t *testing.T) {
+		open := place(t)
+		var want lokt.Lock
+		s := open()
+		put(t, s, "full", func(l *lokt.Lock, now time.Time) {
+			want = full("full", now)
+			*l = want.Clone()
+		})
+		put(t, s, "free", held(id(1)))
+		put(t, s, "free", held(id(2)))
+		put(t, s, "free", freed)
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open()
+			if diff := differences(want, view(t, s, "full").Lock); diff != "" {
+				t.Error(diff)
+			}
+			if l := view(t, s, "free").Lock; !l.Free() || l.Token != 2 {
+				t.Errorf("a free lock is %+v", l)
+			}
+			expectNames(t, s, lokt.Filter{}, "full")
+		}
+		_ = s.Close()
+	})
+}
+
+// TestObserver checks that a store that tells an observer what happened to its locks tells it everything, once, in the
+// order of the changes. open returns a new, empty store that calls observe with the events of each change.
+func TestObserver(t *testing.T, open func(t *testing.T, observe func([]lokt.Event)) lokt.Store) {
+	t.Run("an observer is told every event as it was stored", func(t *testing.T) {
+		var mu sync.Mutex
+		var got []lokt.Event
+		s := open(t, func(events []lokt.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, events...)
+		})
+		defer func() { _ = s.Close() }()
+		var want []lokt.Event
+		for i := range 3 {
+			if err := s.Update(within(t), "x", func(snap lokt.Snapshot) lokt.Change {
+				want = want[:i*2]
+				held(id(i))(&snap.Lock, snap.Now)
+				h := snap.Lock.Holders[i]
+				change := lokt.Change{Lock: snap.Lock, Events: []lokt.Event{
+					{Time: snap.Now, Type: lokt.EventWait, Name: "x", LeaseID: h.LeaseID, Owner: h.Owner, Extra: map[string]string{lokt.ExtraOutcome: "granted"}},
+					{Time: snap.Now, Type: lokt.EventAcquire, Name: "x", LeaseID: h.LeaseID, Owner: h.Owner, Token: h.Token, TTL: time.Minute},
+				}}
+				want = append(want, change.Events...)
+				return change
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "all events were observed", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(got) >= len(want)
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if diff := differences(want, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+
+	t.Run("an observer is told in the order of the changes", func(t *testing.T) {
+		const goroutines, rounds = 8, 10
+		var mu sync.Mutex
+		var tokens []uint64
+		s := open(t, func(events []lokt.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range events {
+				tokens = append(tokens, e.Token)
+			}
+		})
+		defer func() { _ = s.Close() }()
+		together(goroutines, func(int) {
+			for range rounds {
+				if err := s.Update(within(t), "x", func(snap lokt.Snapshot) lokt.Change {
+					snap.Lock.Token++
+					e := lokt.Event{Time: snap.Now, Type: lokt.EventAcquire, Name: "x", Token: snap.Lock.Token}
+					return lokt.Change{Lock: snap.Lock, Events: []lokt.Event{e}}
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		eventually(t, "all events were observed", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(tokens) >= goroutines*rounds
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if len(tokens) != goroutines*rounds || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != goroutines*rounds {
+			t.Errorf("tokens were observed as %v", tokens)
+		}
+	})
+}
+
+// eventually waits until the condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never came to pass that %s", what)
+		}
+	}
+}
+
+// differences compares locks, holders or events by what they say: without a lock's revision, without the zone and the
+// monotonic reading of times. It returns an empty string if they are alike.
+func differences(want, got any) string {
+	a, b := canonical(want), canonical(got)
+	if a == b {
+		return ""
+	}
+	return fmt.Sprintf("want %s\ngot  %s", a, b)
+}
+
+func canonical(v any) string {
+	switch x := v.(type) {
+	case lokt.Lock:
+		x = x.Clone()
+		x.Revision = 0
+		v = x
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		return err.Error()
+	}
+	text, _ = json.MarshalIndent(plain(tree), "", " ")
+	return string(text)
+}
+
+// plain brings times to UTC and leaves out what is empty.
+func plain(tree any) any {
+	switch x := tree.(type) {
+	case map[string]any:
+		for k, v := range x {
+			if v = plain(v); v == nil {
+				delete(x, k)
+			} else {
+				x[k] = v
+			}
+		}
+		if len(x) == 0 {
+			return nil
+		}
+	case []any:
+		for i := range x {
+			x[i] = plain(x[i])
+		}
+		if len(x) == 0 {
+			return nil
+		}
+	case string:
+		if at, err := time.Parse(time.RFC3339Nano, x); err == nil {
+			return at.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	return tree
+}
