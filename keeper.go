@@ -1,0 +1,352 @@
+package lokt
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Bounds on clocks that holders rely on (see the package documentation).
+const (
+	// clockDrift is how much faster or slower, relative to its length, a holder's clock may measure a duration than the
+	// store's does.
+	clockDrift = 0.01
+
+	keepWorkers  = 16                    // renewals under way at once, per Keeper
+	retryAtLeast = 20 * time.Millisecond // between two tries of a renewal that failed
+	wallJump     = 2 * time.Second       // a step of the wall clock that may mean that the machine slept
+)
+
+// Keeper sends heartbeats: it renews any number of leases in time, with one timer and a bounded number of goroutines, and
+// none while there is nothing to renew. The zero Keeper is ready for use.
+type Keeper struct {
+	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps, which Go's own
+	// monotonic clock does not. It must not be changed once the keeper is in use.
+	Elapsed func() time.Duration
+
+	mu      sync.Mutex
+	base    time.Time
+	beats   beatHeap
+	ready   []*Beat // due, but all workers are busy
+	busy    int
+	running bool
+	wake    chan struct{}
+}
+
+// Beat describes one lease to be kept.
+type Beat struct {
+	// Interval is the time between two renewals.
+	Interval time.Duration
+
+	// Renew renews the lease and returns how long it lives from the moment that Renew was called; 0 is for ever. An
+	// error that wraps ErrNotOwner or ErrNotFound is final; after any other the lease is in doubt, and Renew is called
+	// again soon, until the lease's time is up. The context ends then.
+	Renew func(ctx context.Context) (life time.Duration, err error)
+
+	// Doubt, if set, is told of each renewal that failed but may still succeed.
+	Doubt func(err error)
+
+	// Lost is called once, when the lease can no longer be relied on, with an error that wraps ErrLost. It is not
+	// called after Stop has returned, and must not call Stop itself.
+	Lost func(cause error)
+
+	// Margin is how long before the end of its life the lease counts as lost.
+	Margin time.Duration
+
+	k        *Keeper
+	renewing sync.Mutex // held while Renew and its consequences run
+	telling  sync.Mutex // held while Lost runs
+	next     time.Duration
+	deadline time.Duration // never if it is forever
+	due      time.Duration
+	index    int // in the heap; -1 if not
+	inFlight bool
+	stopped  bool
+	failure  error
+	cancel   context.CancelFunc
+}
+
+const forever = 1<<63 - 1
+
+// now reads the keeper's clock.
+func (k *Keeper) now() time.Duration {
+	if k.Elapsed != nil {
+		return k.Elapsed()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.base.IsZero() {
+		k.base = time.Now()
+	}
+	return time.Since(k.base)
+}
+
+// Usable returns how long a lease of the given life may be relied on, counted from before the request for it was sent:
+// what is left when both clocks err by as much as they may, less the margin. It is negative for a lease too short to use,
+// and forever for one that does not end.
+func Usable(life, margin time.Duration) time.Duration {
+	if life <= 0 {
+		return forever
+	}
+	return life - time.Duration(float64(life)*clockDrift) - margin
+}
+
+// Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The beat
+// belongs to the keeper until Stop.
+func (k *Keeper) Keep(b *Beat, asked time.Duration, life time.Duration) {
+	deadline := time.Duration(forever)
+	if life > 0 {
+		deadline = asked + Usable(life, b.Margin)
+	}
+	k.keepUntil(b, asked, deadline)
+}
+
+// keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked.
+func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
+	b.k, b.index = k, -1
+	b.deadline = deadline
+	b.next = asked + b.Interval
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b.schedule()
+	if !k.running {
+		k.running = true
+		k.wake = make(chan struct{}, 1)
+		go k.loop(k.wake)
+	}
+}
+
+// schedule puts the beat where its next moment belongs. The keeper is locked.
+func (b *Beat) schedule() {
+	b.due = b.deadline
+	if !b.inFlight {
+		b.due = min(b.next, b.deadline)
+	}
+	switch {
+	case b.stopped:
+		return
+	case b.index < 0:
+		heap.Push(&b.k.beats, b)
+	default:
+		heap.Fix(&b.k.beats, b.index)
+	}
+	if b.index == 0 && b.k.wake != nil {
+		select {
+		case b.k.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Stop ends the heartbeats and waits for one that is under way. After it, Renew and Lost are not called again. Stopping
+// again does nothing.
+func (b *Beat) Stop() {
+	b.k.mu.Lock()
+	b.stopped = true
+	b.remove()
+	if b.cancel != nil {
+		b.cancel()
+	}
+	b.k.mu.Unlock()
+	for _, m := range []*sync.Mutex{&b.renewing, &b.telling} { // whoever is inside finishes first
+		m.Lock()
+		m.Unlock() //nolint:staticcheck // nothing to protect: only to wait
+	}
+}
+
+func (b *Beat) remove() {
+	if b.index >= 0 {
+		heap.Remove(&b.k.beats, b.index)
+	}
+}
+
+// loop waits for the next moment at which a lease needs something. It ends when there is nothing left to keep.
+func (k *Keeper) loop(wake chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	wall, mono := time.Now().Round(0), time.Now()
+	for {
+		now := k.now()
+		k.mu.Lock()
+		if drift := time.Now().Round(0).Sub(wall) - time.Since(mono); drift > wallJump || drift < -wallJump {
+			// The machine may have slept while the store's clock went on: ask at once.
+			wall, mono = time.Now().Round(0), time.Now()
+			for _, b := range k.beats {
+				b.next = min(b.next, now)
+				b.due = min(b.due, now)
+			}
+			heap.Init(&k.beats)
+		}
+		var lost []*Beat
+		for len(k.beats) > 0 && k.beats[0].due <= now {
+			b := k.beats[0]
+			switch {
+			case now >= b.deadline:
+				b.remove()
+				lost = append(lost, b)
+			case b.inFlight:
+				b.schedule()
+			default:
+				b.inFlight = true
+				b.schedule()
+				k.start(b)
+			}
+		}
+		if len(k.beats) == 0 && len(lost) == 0 {
+			k.running, k.wake = false, nil
+			k.mu.Unlock()
+			return
+		}
+		pause := time.Duration(forever)
+		if len(k.beats) > 0 {
+			pause = k.beats[0].due - now
+		}
+		k.mu.Unlock()
+		for _, b := range lost {
+			go b.expire()
+		}
+		timer.Reset(min(pause, time.Minute))
+		select {
+		case <-timer.C:
+		case <-wake:
+		}
+	}
+}
+
+// start renews the beat's lease as soon as a worker is free. The keeper is locked.
+func (k *Keeper) start(b *Beat) {
+	if k.busy >= keepWorkers {
+		k.ready = append(k.ready, b)
+		return
+	}
+	k.busy++
+	go k.work(b)
+}
+
+// work renews one lease, and then those that had to wait for a worker.
+func (k *Keeper) work(b *Beat) {
+	for b != nil {
+		b.renew()
+		k.mu.Lock()
+		b = nil
+		if len(k.ready) > 0 {
+			b = k.ready[0]
+			k.ready = k.ready[1:]
+		} else {
+			k.busy--
+		}
+		k.mu.Unlock()
+	}
+}
+
+// renew renews once and schedules what comes next.
+func (b *Beat) renew() {
+	b.renewing.Lock()
+	defer b.renewing.Unlock()
+	k := b.k
+	asked := k.now()
+	k.mu.Lock()
+	if b.stopped || b.index < 0 || asked >= b.deadline {
+		b.inFlight = false
+		k.mu.Unlock()
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if b.deadline != forever {
+		ctx, cancel = context.WithTimeout(context.Background(), b.deadline-asked)
+	}
+	b.cancel = cancel
+	k.mu.Unlock()
+
+	life, err := b.Renew(ctx)
+	cancel()
+
+	answered := k.now()
+	k.mu.Lock()
+	b.inFlight, b.cancel, b.failure = false, nil, err
+	if b.stopped {
+		k.mu.Unlock()
+		return
+	}
+	final := errors.Is(err, ErrNotOwner) || errors.Is(err, ErrNotFound)
+	switch {
+	case final:
+		b.remove()
+	case err != nil:
+		left := b.deadline - answered
+		b.next = answered + max(retryAtLeast, min(b.Interval, left)/4)
+		b.schedule()
+	default:
+		b.deadline = forever
+		if life > 0 {
+			b.deadline = asked + Usable(life, b.Margin)
+		}
+		b.next = asked + b.Interval
+		b.schedule()
+	}
+	k.mu.Unlock()
+	switch {
+	case final:
+		b.tell(err)
+	case err != nil && b.Doubt != nil:
+		b.Doubt(err)
+	}
+}
+
+// errTimeUp is the cause of a loss that no answer announced.
+var errTimeUp = errors.New("it could not be renewed in time")
+
+// expire tells of a lease whose time is up. It does not wait for a renewal under way, which is too late.
+func (b *Beat) expire() {
+	b.k.mu.Lock()
+	if b.cancel != nil {
+		b.cancel()
+	}
+	err := b.failure
+	b.k.mu.Unlock()
+	if err == nil {
+		err = errTimeUp
+	}
+	b.tell(err)
+}
+
+// tell calls Lost, once, unless the beat was stopped.
+func (b *Beat) tell(err error) {
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	b.k.mu.Lock()
+	stopped := b.stopped
+	b.stopped = true
+	b.k.mu.Unlock()
+	if !stopped {
+		b.Lost(fmt.Errorf("%w: %w", ErrLost, err))
+	}
+}
+
+// beatHeap orders beats by when they are due.
+type beatHeap []*Beat
+
+func (h beatHeap) Len() int           { return len(h) }
+func (h beatHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h beatHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *beatHeap) Push(x any) {
+	b := x.(*Beat)
+	b.index = len(*h)
+	*h = append(*h, b)
+}
+
+func (h *beatHeap) Pop() any {
+	old := *h
+	b := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	b.index = -1
+	return b
+}

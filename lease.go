@@ -1,0 +1,320 @@
+package lokt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// State is how far a lease can be relied on.
+type State int
+
+// The states of a lease.
+const (
+	Held     State = iota // renewed in time, or not in need of it
+	InDoubt               // a renewal failed; the lock is still held, and may be lost soon
+	Lost                  // no longer held: another may hold the lock
+	Released              // given back
+)
+
+func (s State) String() string {
+	switch s {
+	case Held:
+		return "held"
+	case InDoubt:
+		return "in doubt"
+	case Lost:
+		return "lost"
+	case Released:
+		return "released"
+	}
+	return fmt.Sprintf("State(%d)", int(s))
+}
+
+// Lease is a lock held by a running program. It is safe for concurrent use.
+type Lease struct {
+	name   string
+	id     string
+	token  uint64
+	k      *Locker
+	o      Options
+	ctx    *leaseContext
+	cancel context.CancelCauseFunc
+	yield  chan struct{}
+
+	renewing sync.Mutex // one renewal at a time, and none during or after release
+
+	mu       sync.Mutex
+	holder   Holder
+	deadline time.Duration // by the keeper's clock
+	state    State
+	cause    error
+	beat     *Beat
+	yielding bool
+}
+
+// leaseContext looks at the clock before it says that nothing has happened, so that a program that was stopped sees the
+// end of its lease before any timer could run.
+type leaseContext struct {
+	context.Context
+	lease *Lease
+}
+
+// leaseKey finds, in a context, the lease whose context it comes from.
+type leaseKey struct{}
+
+func (c *leaseContext) Err() error {
+	c.lease.look()
+	return c.Context.Err()
+}
+
+func (c *leaseContext) Value(key any) any {
+	if key == (leaseKey{}) {
+		return c.lease
+	}
+	return c.Context.Value(key)
+}
+
+// Name returns the name of the lock.
+func (l *Lease) Name() string { return l.name }
+
+// ID returns the lease ID, which proves ownership: keep it from those who must not release the lock.
+func (l *Lease) ID() string { return l.id }
+
+// Token returns the fencing token of the grant. It is higher than that of every earlier grant of this lock, and
+// renewals do not change it. A resource that refuses tokens lower than the highest it has seen is safe from holders
+// that act late.
+func (l *Lease) Token() uint64 { return l.token }
+
+// Holder returns what the service recorded at the grant or the last renewal.
+func (l *Lease) Holder() Holder {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holder
+}
+
+// Context returns a context that is live while the lock can be relied on. It ends with a cause that wraps ErrLost, a
+// margin before anybody else may enter; with context.Canceled as cause when the lease is released; and with
+// the context that was given to Acquire. Acquiring another lock with it tells the service that this one cannot end before.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// State returns how far the lease can be relied on at this moment.
+func (l *Lease) State() State {
+	l.look()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
+}
+
+// Err returns nil while the lock can be relied on, and afterwards why it cannot: an error that wraps ErrLost, or
+// context.Canceled if it was released.
+func (l *Lease) Err() error {
+	l.look()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
+// Remaining returns for how long the lease can be relied on if no renewal succeeds. It is 0 after loss and release, and
+// the greatest Duration if the lease does not expire.
+func (l *Lease) Remaining() time.Duration {
+	l.look()
+	now := l.k.keeper.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.cause != nil:
+		return 0
+	case l.deadline == forever:
+		return forever
+	}
+	return max(l.deadline-now, 0)
+}
+
+// Yield returns a channel that is closed when a claim of higher priority asks for the lock. The lease stays good until
+// its context ends, which it does after the grace that the other claim gives.
+func (l *Lease) Yield() <-chan struct{} { return l.yield }
+
+// look declares the lease lost if its time is up.
+func (l *Lease) look() {
+	now := l.k.keeper.now()
+	l.mu.Lock()
+	late := l.cause == nil && now >= l.deadline
+	l.mu.Unlock()
+	if late {
+		l.lose(fmt.Errorf("%w: %w", ErrLost, errTimeUp))
+	}
+}
+
+// lose ends the lease without its holder's doing, once.
+func (l *Lease) lose(cause error) {
+	if l.end(Lost, cause) {
+		l.k.forget(l)
+		l.k.emit(Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}}, l.Holder())
+	}
+}
+
+// end puts the lease into a final state, unless it is in one.
+func (l *Lease) end(s State, cause error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause != nil {
+		return false
+	}
+	l.state, l.cause = s, cause
+	l.cancel(cause)
+	return true
+}
+
+// Renew renews the lease now. Programs that leave heartbeats to the lease need not call it. After loss it returns the
+// lease's error and asks nobody.
+func (l *Lease) Renew(ctx context.Context) error {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	_, err := l.renew(ctx)
+	if err != nil && l.gone(err) {
+		l.lose(fmt.Errorf("%w: %w", ErrLost, err))
+		return l.Err()
+	}
+	return err
+}
+
+// gone reports whether the service's answer to a renewal is final.
+func (l *Lease) gone(err error) bool {
+	return errors.Is(err, ErrNotOwner) || errors.Is(err, ErrNotFound)
+}
+
+// renew asks the service once and takes in its answer.
+func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
+	l.look()
+	l.mu.Lock()
+	err, holder := l.cause, l.holder
+	l.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	asked := l.k.keeper.now()
+	h, err := l.k.service.Renew(ctx, Renewal{Name: holder.Name, LeaseID: holder.LeaseID, Owner: &holder.Owner})
+	if err != nil {
+		if !l.gone(err) {
+			l.doubt(err)
+		}
+		return 0, err
+	}
+	life = l.renewed(h, asked)
+	return life, nil
+}
+
+// renewed takes in a successful renewal that was asked for at the given time.
+func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
+	life := h.life()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holder = h
+	if l.cause == nil {
+		l.state = Held
+		l.deadline = forever
+		if life > 0 {
+			l.deadline = asked + Usable(life, l.o.Margin)
+		}
+	}
+	if h.Yield != nil && !l.yielding {
+		l.yielding = true
+		close(l.yield)
+	}
+	return life
+}
+
+// life returns how long the hold lives from its last renewal; 0 if it does not expire.
+func (h Holder) life() time.Duration {
+	if h.ExpiresAt.IsZero() {
+		return 0
+	}
+	return max(h.ExpiresAt.Sub(h.AcquiredAt), 1)
+}
+
+// doubt notes that a renewal failed.
+func (l *Lease) doubt(err error) {
+	l.mu.Lock()
+	if l.cause == nil {
+		l.state = InDoubt
+	}
+	h := l.holder
+	l.mu.Unlock()
+	l.k.emit(Event{Type: EventRenewFail, Extra: map[string]string{ExtraReason: err.Error()}}, h)
+}
+
+// StartHeartbeat renews the lease from now on, every Options.Interval, until it is lost, released or StopHeartbeat is
+// called. Without Options.ManualHeartbeat it has been called already. It does nothing for a lease that never expires or
+// has ended.
+func (l *Lease) StartHeartbeat() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.beat != nil || l.cause != nil || l.holder.TTL == 0 {
+		return
+	}
+	b := &Beat{
+		Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose,
+		Renew: func(ctx context.Context) (time.Duration, error) {
+			l.renewing.Lock()
+			defer l.renewing.Unlock()
+			if l.ctx.Context.Err() != nil {
+				return 0, context.Canceled
+			}
+			return l.renew(ctx)
+		},
+	}
+	l.beat = b
+	now := l.k.keeper.now()
+	l.k.keeper.keepUntil(b, now, l.deadline)
+	context.AfterFunc(l.ctx.Context, func() { b.Stop() })
+}
+
+// StopHeartbeat ends the heartbeats that StartHeartbeat began, and waits for one under way. The lease lasts until its time
+// is up.
+func (l *Lease) StopHeartbeat() {
+	l.mu.Lock()
+	b := l.beat
+	l.beat = nil
+	l.mu.Unlock()
+	if b != nil {
+		b.Stop()
+	}
+}
+
+// Beating reports whether heartbeats are on.
+func (l *Lease) Beating() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.beat != nil && l.cause == nil
+}
+
+// Release gives the lock back. Heartbeats are stopped first. It may be called again, and after loss, and then never
+// touches what another holds. It returns an error only if the service could not be asked: the lock then ends when its
+// time is up. A lease that had been lost, by whatever way, is no error: see Err.
+func (l *Lease) Release(ctx context.Context) error {
+	l.StopHeartbeat()
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	l.mu.Lock()
+	h := l.holder
+	done := l.state == Released
+	l.mu.Unlock()
+	if done {
+		return nil
+	}
+	_, err := l.k.service.Release(ctx, Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner})
+	var gone *GoneError
+	if errors.As(err, &gone) {
+		l.lose(fmt.Errorf("%w: %w", ErrLost, err))
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("release %q: %w", h.Name, err)
+	}
+	l.end(Released, context.Canceled)
+	l.k.forget(l)
+	return nil
+}

@@ -1,0 +1,295 @@
+package lokt
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Defaults of a Locker: a lock is stale when it has not been renewed for more than five seconds, and is renewed every
+// second.
+const (
+	DefaultTTL      = 5 * time.Second
+	DefaultInterval = time.Second
+)
+
+// NoTTL, as a TTL, asks for a hold that does not expire: only its release ends it.
+const NoTTL time.Duration = -1
+
+// Options say how to acquire a lock. The zero value asks for an exclusive, re-entrant lock with the Locker's times, and
+// does not wait.
+type Options struct {
+	// TTL is how long the lock lives without a renewal: others may take it more than TTL after the last one. 0 means the
+	// Locker's, or DefaultTTL; NoTTL means for ever.
+	TTL time.Duration
+
+	// Interval is the time between heartbeats. 0 means the Locker's, or a fifth of the TTL. It must leave time for a
+	// renewal: intervals not below the TTL less its margin are refused.
+	Interval time.Duration
+
+	// Margin is how long before anybody else may enter the lease's context ends. 0 means a tenth of the TTL, at most
+	// half a second.
+	Margin time.Duration
+
+	// Wait is how long to queue for the lock; 0 does not, negative waits until the context ends.
+	Wait time.Duration
+
+	Limit    int           // most holders it shares with, itself included; 0 means Exclusive; see also Shared
+	Strict   bool          // exclude even other holds of this owner, if they are strict too
+	Priority int           // place in the queue: higher first
+	Preempt  time.Duration // while waiting, ask holders of lower priority to leave within this time
+	MaxHold  time.Duration // the hold ends at this age, renewed or not; 0 is unlimited
+	Metadata map[string]string
+
+	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
+	ManualHeartbeat bool
+
+	// Process, if set, is a process whose death frees the lock, where the store can know of it.
+	Process *Process
+}
+
+// withDefaults fills in what is not set, from the defaults first, and validates the times.
+func (o Options) withDefaults(d Options) (Options, error) {
+	o.TTL = cmp.Or(o.TTL, d.TTL, DefaultTTL)
+	if o.TTL < 0 {
+		o.TTL = NoTTL
+		return o, nil
+	}
+	if o.Interval == 0 {
+		o.Interval = d.Interval
+		if o.Interval == 0 || d.TTL != 0 && d.TTL != o.TTL {
+			o.Interval = o.TTL / 5
+		}
+	}
+	o.Margin = cmp.Or(o.Margin, d.Margin, min(o.TTL/10, 500*time.Millisecond))
+	if usable := Usable(o.TTL, o.Margin); o.Interval <= 0 || o.Margin < 0 || o.Interval >= usable {
+		return o, invalid("heartbeats every %v cannot keep a lock with a TTL of %v: the interval must be below %v, "+
+			"which the margin of %v and the drift of clocks leave", o.Interval, o.TTL, usable, o.Margin)
+	}
+	return o, nil
+}
+
+// Locker acquires locks for one owner and keeps them while the program runs. It is safe for concurrent use. Tasks of
+// one owner re-enter each other's locks: each acquisition is a hold of its own, and the lock is free when the last of
+// them is released. Tasks that must exclude each other use different owners, or Options.Strict.
+type Locker struct {
+	service  Service
+	owner    Owner
+	defaults Options
+	observe  func(Event)
+	keeper   *Keeper
+
+	mu     sync.Mutex
+	leases map[string]*Lease // by lease ID
+}
+
+// LockerOptions configure a Locker. The zero value is what most programs want.
+type LockerOptions struct {
+	// Defaults hold for every acquisition that does not say otherwise.
+	Defaults Options
+
+	// Observe is told what happens to leases in this process: EventLost, EventRenewFail. It must be quick. What
+	// happens in the store is told by the store.
+	Observe func(Event)
+
+	// Keeper renews the leases. Lockers of a program may share one; nil means one of its own.
+	Keeper *Keeper
+}
+
+// NewLocker returns a Locker that claims as owner from the service. If owner has no ID it gets the runner ID of this
+// process, which all Lockers of the process share. The error wraps ErrInvalid if the default times do not fit
+// each other.
+func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
+	if owner.ID == "" {
+		owner.ID, owner.AnySession = RunnerID(owner.Process.PID), true
+	}
+	if _, err := o.Defaults.withDefaults(Options{}); err != nil {
+		return nil, err
+	}
+	if o.Keeper == nil {
+		o.Keeper = &Keeper{}
+	}
+	return &Locker{
+		service: s, owner: owner, defaults: o.Defaults, observe: o.Observe, keeper: o.Keeper, leases: map[string]*Lease{},
+	}, nil
+}
+
+// runnerStart is made once per process: when it first needed a runner ID, in milliseconds since 1970, and 32 random bits.
+var runnerStart = sync.OnceValue(func() string {
+	var b [4]byte
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return strconv.FormatInt(time.Now().UnixMilli(), 10) + "_" + hex.EncodeToString(b[:])
+})
+
+// RunnerID returns the ID of this process as an owner, "runner_{milliseconds}_{8 hex digits}_{pid}". It is the same
+// whenever it is called with the same PID in one process, and differs between processes and restarts.
+func RunnerID(pid int) string { return "runner_" + runnerStart() + "_" + strconv.Itoa(pid) }
+
+// Owner returns who the Locker claims as.
+func (k *Locker) Owner() Owner { return k.owner }
+
+// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends; ctx also bounds the life of the
+// lease: when it ends, so do the lease's context and its heartbeats. If another is in the way the error is a
+// *BlockedError. An acquisition that fails holds nothing and leaves nothing behind.
+func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
+	o, err := o.withDefaults(k.defaults)
+	if err != nil {
+		return nil, err
+	}
+	c := k.claim(ctx, name, o)
+	asked := k.keeper.now()
+	h, err := k.service.Acquire(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{k: k, name: name, id: h.LeaseID, token: h.Token, o: o, holder: h, deadline: forever, yield: make(chan struct{})}
+	inner, cancel := context.WithCancelCause(ctx)
+	l.ctx, l.cancel = &leaseContext{Context: inner, lease: l}, cancel
+	if life := l.renewed(h, asked); life > 0 && k.keeper.now()-asked > o.Interval/2 {
+		// Too long ago to count on: the life of the lock began at some moment of the wait. Begin it now.
+		l.deadline = forever
+		if _, err := l.renew(ctx); err != nil {
+			cancel(err)
+			undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer done()
+			return nil, errors.Join(err, l.Release(undo))
+		}
+	}
+	k.mu.Lock()
+	k.leases[h.LeaseID] = l
+	k.mu.Unlock()
+	if !o.ManualHeartbeat {
+		l.StartHeartbeat()
+	}
+	return l, nil
+}
+
+func (k *Locker) claim(ctx context.Context, name string, o Options) Claim {
+	c := Claim{
+		Name: name, LeaseID: NewLeaseID(), Owner: k.owner, Process: o.Process, Attended: true,
+		Limit: o.Limit, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
+		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: maps.Clone(o.Metadata),
+	}
+	if outer, ok := ctx.Value(leaseKey{}).(*Lease); ok {
+		c.Within = append(outer.within(), outer.ID())
+	}
+	return c
+}
+
+// within returns the leases around the one that l was acquired in.
+func (l *Lease) within() []string {
+	if outer, ok := l.ctx.Context.Value(leaseKey{}).(*Lease); ok {
+		return append(outer.within(), outer.ID())
+	}
+	return nil
+}
+
+// TryAcquire takes the named lock if it can be had at once. It reports whether it did; who is in the way is no error.
+func (k *Locker) TryAcquire(ctx context.Context, name string, o Options) (*Lease, bool, error) {
+	o.Wait = 0
+	l, err := k.Acquire(ctx, name, o)
+	if errors.Is(err, ErrHeld) || errors.Is(err, ErrFrozen) {
+		return nil, false, nil
+	}
+	return l, err == nil, err
+}
+
+// Do acquires the named lock, calls fn with the lease's context and its fencing token, and releases it. If the lock is
+// lost while fn runs, its context ends, and the error says so beside fn's own.
+func (k *Locker) Do(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) (err error) {
+	l, err := k.Acquire(ctx, name, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer done()
+		lost := l.Err()
+		if !errors.Is(lost, ErrLost) || errors.Is(err, ErrLost) {
+			lost = nil
+		}
+		err = errors.Join(err, lost, l.Release(undo))
+	}()
+	return fn(l.Context(), l.Token())
+}
+
+// Lead runs fn whenever this owner leads: while it holds the named lock, for which it waits as long as it takes. fn gets
+// a context that ends when the lead is lost, and the fencing token of this term. When fn returns because the lead was
+// lost, Lead waits to lead again; when it returns otherwise, or ctx ends, so does Lead, with fn's error or the cause of ctx.
+func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) error {
+	o.Wait, o.Strict = -1, true
+	pause := retryAtLeast
+	for {
+		var lost bool
+		err := k.Do(ctx, name, o, func(term context.Context, token uint64) error {
+			pause = retryAtLeast
+			err := fn(term, token)
+			lost = errors.Is(context.Cause(term), ErrLost)
+			return err
+		})
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case lost:
+		case !errors.Is(err, ErrUnavailable):
+			return err
+		default: // the service may come back
+			t := time.NewTimer(pause)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+			}
+			pause = min(2*pause, 5*time.Second)
+		}
+	}
+}
+
+// forget takes an ended lease out of the Locker's books.
+func (k *Locker) forget(l *Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.leases, l.id)
+}
+
+func (k *Locker) emit(e Event, h Holder) {
+	if k.observe == nil {
+		return
+	}
+	e.Time, e.Name, e.LeaseID, e.Owner, e.Token, e.TTL = time.Now(), h.Name, h.LeaseID, h.Owner, h.Token, h.TTL
+	k.observe(e)
+}
+
+// Leases returns the leases that this Locker holds, by lock name.
+func (k *Locker) Leases() []*Lease {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.SortedFunc(maps.Values(k.leases), func(a, b *Lease) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.token, b.token))
+	})
+}
+
+// ReleaseAll releases every lease of this Locker and returns how many of them were still held.
+func (k *Locker) ReleaseAll(ctx context.Context) (int, error) {
+	n := 0
+	var errs []error
+	for _, l := range k.Leases() {
+		name := l.Name()
+		if err := l.Release(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		} else if l.State() == Released {
+			n++
+		}
+	}
+	return n, errors.Join(errs...)
+}

@@ -1,0 +1,141 @@
+package lokt
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Info describes a lock that is on record, held or stale.
+type Info struct {
+	Holders []Holder
+	Queue   []Waiter
+	Stale   bool // no holder is live
+	Mine    bool // one of the live holders is this Locker's owner
+}
+
+// Held reports whether anybody holds the named lock: a stale record is not a held lock.
+func (k *Locker) Held(ctx context.Context, name string) (bool, error) {
+	s, err := k.service.Get(ctx, name)
+	return len(s.Live()) > 0, err
+}
+
+// HeldByMe reports whether the Locker's owner holds the named lock.
+func (k *Locker) HeldByMe(ctx context.Context, name string) (bool, error) {
+	s, err := k.service.Get(ctx, name)
+	return k.mine(s), err
+}
+
+func (k *Locker) mine(s Snapshot) bool {
+	for _, h := range s.Live() {
+		if k.owner.Same(h.Owner) {
+			return true
+		}
+	}
+	return false
+}
+
+// Info returns what is on record about the named lock, and whether anything is.
+func (k *Locker) Info(ctx context.Context, name string) (Info, bool, error) {
+	s, err := k.service.Get(ctx, name)
+	if err != nil {
+		return Info{}, false, err
+	}
+	return k.info(s), len(s.Lock.Holders) > 0, nil
+}
+
+func (k *Locker) info(s Snapshot) Info {
+	return Info{Holders: s.Lock.Holders, Queue: s.Lock.Queue, Stale: len(s.Live()) == 0, Mine: k.mine(s)}
+}
+
+// All returns every lock that is on record, by name.
+func (k *Locker) All(ctx context.Context) (map[string]Info, error) {
+	all := map[string]Info{}
+	var errs []error
+	for s, err := range k.service.List(ctx, Filter{}) {
+		if err != nil {
+			errs = append(errs, err)
+		} else if len(s.Lock.Holders) > 0 {
+			all[s.Lock.Name] = k.info(s)
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// CleanupStale removes the records of stale holders and returns how many. What was renewed meanwhile stays, for it is
+// judged again in the step that removes it.
+func (k *Locker) CleanupStale(ctx context.Context) (int, error) {
+	n := 0
+	var errs []error
+	for s, err := range k.service.List(ctx, Filter{}) {
+		if err == nil && len(s.Live()) < len(s.Lock.Holders) {
+			var gone []Removed
+			if gone, err = k.service.Prune(ctx, s.Lock.Name); err == nil {
+				for _, r := range gone {
+					if !r.Waiter {
+						n++
+					}
+				}
+			}
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+// Stats is a summary of the locks on record.
+type Stats struct {
+	Total            int // holds on record
+	Mine             int // of them, live and of this Locker's owner
+	Active           int // live
+	Stale            int // expired or dead
+	Waiting          int
+	ActiveHeartbeats int // leases that this Locker renews
+	Locks            []LockStats
+}
+
+// LockStats is one hold in Stats.
+type LockStats struct {
+	Name         string
+	Owner        Owner
+	Age          time.Duration // since it was granted
+	HeartbeatAge time.Duration // since it was granted or last renewed
+	Renewals     int
+	Stale        bool
+}
+
+// Stats counts the locks on record, by the store's clock.
+func (k *Locker) Stats(ctx context.Context) (Stats, error) {
+	var st Stats
+	var errs []error
+	for s, err := range k.service.List(ctx, Filter{}) {
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		st.Waiting += len(s.Lock.Queue)
+		for _, h := range s.Lock.Holders {
+			_, stale := s.Stale(h)
+			st.Total++
+			switch {
+			case stale:
+				st.Stale++
+			case k.owner.Same(h.Owner):
+				st.Mine++
+			}
+			st.Locks = append(st.Locks, LockStats{
+				Name: s.Lock.Name, Owner: h.Owner, Age: s.Now.Sub(h.HeldSince), HeartbeatAge: s.Now.Sub(h.AcquiredAt),
+				Renewals: h.Renewals, Stale: stale,
+			})
+		}
+	}
+	st.Active = st.Total - st.Stale
+	for _, l := range k.Leases() {
+		if l.Beating() {
+			st.ActiveHeartbeats++
+		}
+	}
+	return st, errors.Join(errs...)
+}

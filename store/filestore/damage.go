@@ -1,0 +1,188 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+)
+
+// Damage is something in the store's directories that does not belong there or cannot be read.
+type Damage struct {
+	Path    string
+	Name    string // of the lock, if it is about one
+	Problem string
+}
+
+// Discard moves a record that cannot be read out of the way, into the directory of damaged records, and notes that in the
+// audit log. It takes whatever stands at the lock's paths, but never what a link there points to. Records that can be
+// read are left alone. It returns what it moved.
+func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Damage, error) {
+	if err := lokt.ValidateName(name); err != nil {
+		return nil, err
+	}
+	g, err := s.enter(ctx, name)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	defer g.leave()
+	var moved []Damage
+	for range files { // each load reports the first file that is in the way
+		st, err := s.load(name, s.o.clock())
+		if err == nil && (st.snap.Lock.Freeze == nil || st.snap.Lock.Freeze.Damaged == "") {
+			break
+		}
+		d := Damage{Name: name}
+		dir := dirFreezes
+		if err != nil {
+			if !errors.Is(err, lokt.ErrDamaged) {
+				return moved, unavailable(err)
+			}
+			dir = s.dirOf(err, name)
+			d.Problem = err.Error()
+		} else {
+			d.Problem = st.snap.Lock.Freeze.Damaged
+		}
+		d.Path = s.path(dir, name)
+		if err := s.quarantine(dir, name); err != nil {
+			return moved, unavailable(err)
+		}
+		moved = append(moved, d)
+		event := lokt.Event{
+			Time: s.o.clock().Wall, Type: lokt.EventCorruptBreak, Name: name, Owner: by,
+			Extra: map[string]string{lokt.ExtraReason: d.Problem, lokt.ExtraBy: by.String()},
+		}
+		if dir == dirFreezes {
+			event.Type = lokt.EventForceThaw
+		}
+		if err := s.appendAudit(encodeEvents([]lokt.Event{event})); err != nil {
+			s.o.Warn(fmt.Errorf("audit log: %w", err))
+		}
+	}
+	return moved, nil
+}
+
+// dirOf returns which of the lock's files a load failed on.
+func (s *Store) dirOf(err error, name string) string {
+	var e *unreadableError
+	if errors.As(err, &e) {
+		return e.dir
+	}
+	return dirLocks
+}
+
+// unreadableError carries which of a lock's files cannot be read.
+type unreadableError struct {
+	dir string
+	err error
+}
+
+func (e *unreadableError) Error() string { return e.err.Error() }
+func (e *unreadableError) Unwrap() error { return e.err }
+
+// quarantine moves one of the lock's files into the directory of damaged ones.
+func (s *Store) quarantine(dir, name string) error {
+	from := s.path(dir, name)
+	if _, err := s.fs.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	to := filepath.Join(s.root, dirDamaged, fmt.Sprintf("%s-%s-%d%s", dir, name, time.Now().UnixNano(), ext))
+	if err := s.fs.Mkdir(filepath.Join(s.root, dirDamaged), dirPerm); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return s.fs.Rename(from, to)
+}
+
+// Check looks for what is wrong with the store's files: damaged records, foreign files, leftovers of crashed processes.
+// With fix, it removes leftovers; damaged records are left for Discard, by name.
+func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
+	names, err := s.names(lokt.Filter{})
+	if err != nil {
+		return nil, 0, unavailable(err)
+	}
+	queued := map[string]bool{}
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return found, fixed, ctx.Err()
+		}
+		snap, err := s.View(ctx, name)
+		switch {
+		case err != nil:
+			found = append(found, Damage{Name: name, Path: s.path(s.dirOf(err, name), name), Problem: err.Error()})
+		case snap.Lock.Corrupt != "":
+			found = append(found, Damage{Name: name, Path: s.path(dirLocks, name), Problem: snap.Lock.Corrupt})
+		case snap.Lock.Freeze != nil && snap.Lock.Freeze.Damaged != "":
+			found = append(found, Damage{Name: name, Path: s.path(dirFreezes, name), Problem: snap.Lock.Freeze.Damaged})
+		}
+		for _, w := range snap.Lock.Queue {
+			queued[filepath.Base(s.wakePath(w.LeaseID))] = true
+		}
+	}
+	left, err := s.leftovers(queued)
+	if err != nil {
+		return found, 0, unavailable(err)
+	}
+	for _, d := range left {
+		if fix && os.Remove(d.Path) == nil {
+			fixed++
+			continue
+		}
+		found = append(found, d)
+	}
+	return found, fixed, nil
+}
+
+// leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.
+const leftoverAge = time.Minute
+
+// leftovers returns temporary and wake files that nobody uses, and files that are none of the store's.
+func (s *Store) leftovers(queued map[string]bool) ([]Damage, error) {
+	var left []Damage
+	for _, dir := range []string{dirLocks, dirQueue, dirFreezes, dirWake} {
+		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			fi, err := e.Info()
+			if err != nil || time.Since(fi.ModTime()) < leftoverAge || !fi.Mode().IsRegular() {
+				continue
+			}
+			path := filepath.Join(s.root, dir, e.Name())
+			switch {
+			case dir == dirWake && !queued[e.Name()]:
+				left = append(left, Damage{Path: path, Problem: "wake file of a process that waits no more"})
+			case dir != dirWake && atomicfile.IsTemp(e.Name()):
+				left = append(left, Damage{Path: path, Problem: "temporary file of a crashed write"})
+			}
+		}
+	}
+	return left, nil
+}
+
+// SetChild notes the process that a guard runs in the records of its leases, so that it counts as the guard's life even
+// if it drops the descriptor it inherited. Leases that are gone are skipped.
+func (s *Store) SetChild(ctx context.Context, leases map[string]string, pid int, start int64) error {
+	var errs []error
+	for name, leaseID := range leases {
+		errs = append(errs, s.Update(ctx, name, func(snap lokt.Snapshot) lokt.Change {
+			l := snap.Lock.Clone()
+			for i := range l.Holders {
+				if h := &l.Holders[i]; h.LeaseID == leaseID && h.Process != nil {
+					h.Process.Child, h.Process.ChildStart = pid, start
+				}
+			}
+			return lokt.Change{Lock: l}
+		}))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,62 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// List implements lokt.Store.
+func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		names, err := s.names(f)
+		if err != nil {
+			yield(lokt.Snapshot{}, unavailable(err))
+			return
+		}
+		for _, name := range names {
+			snap, err := s.View(ctx, name)
+			if ctx.Err() != nil {
+				yield(snap, ctx.Err())
+				return
+			}
+			if err == nil && (snap.Lock.Free() || f.Queued && len(snap.Lock.Queue) == 0) {
+				continue
+			}
+			if !yield(snap, err) {
+				return
+			}
+		}
+	}
+}
+
+// names returns the names that have a file, in order.
+func (s *Store) names(f lokt.Filter) ([]string, error) {
+	var names []string
+	for _, dir := range fileDirs {
+		if f.Queued && dir != dirQueue {
+			continue
+		}
+		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			name, ok := strings.CutSuffix(e.Name(), ext)
+			if ok && strings.HasPrefix(name, f.Prefix) && lokt.ValidateName(name) == nil {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}

@@ -1,0 +1,23 @@
+//go:build !unix
+
+package filestore
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/lokt-dev/lokt/internal/faultfs"
+)
+
+const openNoFollow = 0
+
+// errUnsupported is what every operation says where the kernel locks that exclusion rests on are missing.
+var errUnsupported = errors.New("lock files need flock and atomic rename, which lokt has on Linux, macOS and the BSDs only; use a server instead")
+
+func supported() error { return errUnsupported }
+
+func tryFlock(faultfs.File) (bool, error) { return false, errUnsupported }
+func blockingFlock(faultfs.File) error    { return errUnsupported }
+func funlock(faultfs.File) error          { return errUnsupported }
+func linkCount(fs.FileInfo) uint64        { return 1 }
+func inode(fs.FileInfo) uint64            { return 0 }
