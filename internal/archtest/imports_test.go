@@ -1,0 +1,184 @@
+package archtest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ours is the import table: for each package of the module, which of the module's packages its code may import. Tests
+// may import more. Packages are named by directory, the root is ".". A package that is not here fails the test; an entry
+// whose package does not exist is harmless.
+func ours() map[string][]string {
+	table := map[string][]string{
+		".":             {},
+		"jobs":          {"."},
+		"jobs/jobstest": {".", "jobs"},
+		"lokttest":      {"."},
+		"lockfile":      {"."},
+
+		"store/memstore":  {".", "jobs"},
+		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/faultfs", "internal/process"},
+		"store/sqlstore":  {".", "jobs"},
+		"store/etcdstore": {"."},
+
+		"httpapi":   {".", "jobs"},
+		"telemetry": {".", "jobs"},
+		"dashboard": {".", "jobs"},
+
+		"internal/archtest":   {},
+		"internal/faultfs":    {},
+		"internal/atomicfile": {"internal/faultfs"},
+		"internal/process":    {"."},
+		"internal/audit":      {"."},
+		"internal/guard":      {".", "internal/process"},
+		"internal/cli/man":    {"internal/cli"}, // writes the man pages, so that lokt need not link what does
+
+		"cmd/lokt":  {"internal/cli"},
+		"cmd/loktd": {"internal/daemon"},
+	}
+	// These wire the others together, so for them the table says what they must leave alone.
+	all := append(slices.Collect(maps.Keys(table)), "internal/cli", "internal/daemon", "bench")
+	allBut := func(not ...string) []string {
+		return slices.DeleteFunc(slices.Clone(all), func(p string) bool {
+			return slices.Contains(not, p) || strings.HasPrefix(p, "cmd/")
+		})
+	}
+	table["internal/cli"] = allBut("internal/daemon", "internal/cli/man", "store/sqlstore", "store/etcdstore", "lokttest", "jobs/jobstest", "bench")
+	table["internal/daemon"] = allBut("internal/cli", "internal/cli/man", "lokttest", "jobs/jobstest", "bench")
+	table["bench"] = allBut("internal/cli/man", "lokttest", "jobs/jobstest")
+	return table
+}
+
+// theirs lists the dependencies that code, other than tests, may import, by path prefix, and which packages may. Each
+// is there for a reason, which docs/adr/0003-dependencies.md gives.
+func theirs() map[string][]string {
+	return map[string][]string{
+		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/man"},
+		"github.com/spf13/pflag":       {"internal/cli", "internal/cli/man"},
+		"github.com/fsnotify/fsnotify": {"store/filestore"},
+		"golang.org/x/sys":             {"internal/atomicfile", "internal/cli", "internal/guard", "internal/process", "store/filestore"},
+
+		"modernc.org/sqlite":          {"store/sqlstore", "bench"},
+		"github.com/jackc/pgx":        {"store/sqlstore", "bench"},
+		"go.etcd.io/etcd":             {"store/etcdstore", "internal/daemon", "bench"},
+		"go.uber.org/zap":             {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
+		"google.golang.org/grpc":      {"store/etcdstore"},                    // the etcd client's status codes
+		"go.opentelemetry.io/otel":    {"telemetry", "internal/daemon"},
+		"github.com/prometheus":       {"telemetry", "internal/daemon"},
+		"pgregory.net/rapid":          {"lokttest", "jobs/jobstest"},
+		"github.com/anishathalye":     {"lokttest", "jobs/jobstest"},
+		"go.uber.org/goleak":          {"lokttest", "jobs/jobstest"},
+		"github.com/rogpeppe":         {},
+		"go.opentelemetry.io/contrib": {"internal/daemon"},
+	}
+}
+
+// outside lists the standard packages that the vocabulary and rules of locks and jobs have no business with.
+func outside() []string { return []string{"os", "net", "database/sql", "syscall", "testing", "log"} }
+
+// under reports whether the import path is the prefix or below it.
+func under(path, prefix string) bool {
+	return path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+func importViolations(tr *tree) []string {
+	var bad []string
+	own, foreign := ours(), theirs()
+	for dir, p := range tr.pkgs {
+		allowed, known := own[dir]
+		if !known {
+			bad = append(bad, fmt.Sprintf("package %s is not in the import table: say in imports_test.go what it may import", dir))
+			continue
+		}
+		for _, f := range p.code() {
+			for _, path := range f.imports() {
+				switch {
+				case under(path, module):
+					to := strings.TrimPrefix(strings.TrimPrefix(path, module), "/")
+					if to == "" {
+						to = "."
+					}
+					if !slices.Contains(allowed, to) {
+						bad = append(bad, fmt.Sprintf("%s: package %s must not import %s", f.path, dir, to))
+					}
+				case strings.Contains(strings.Split(path, "/")[0], "."):
+					if !mayUse(foreign, path, dir) {
+						bad = append(bad, fmt.Sprintf("%s: package %s must not import %s", f.path, dir, path))
+					}
+				case (dir == "." || dir == "jobs") && slices.ContainsFunc(outside(), func(o string) bool { return under(path, o) }):
+					bad = append(bad, fmt.Sprintf("%s: package %s must not import %s", f.path, dir, path))
+				}
+			}
+		}
+	}
+	return bad
+}
+
+func mayUse(foreign map[string][]string, path, dir string) bool {
+	for prefix, users := range foreign {
+		if under(path, prefix) && slices.Contains(users, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestEveryPackageImportsOnlyWhatTheTableAllows(t *testing.T) {
+	report(t, importViolations(load(t)))
+}
+
+func TestImportCheckFindsWhatTheTableForbids(t *testing.T) {
+	bad := importViolations(sources(t, map[string]string{
+		"a.go":                   `package lokt; import ("os/signal"; "github.com/lokt-dev/lokt/jobs"; "strings")`,
+		"a_test.go":              `package lokt; import ("os"; "github.com/lokt-dev/lokt/lokttest")`,
+		"jobs/a.go":              `package jobs; import ("net/http"; "github.com/lokt-dev/lokt")`,
+		"store/memstore/a.go":    `package memstore; import "github.com/lokt-dev/lokt/store/filestore"`,
+		"store/etcdstore/a.go":   `package etcdstore; import "go.etcd.io/etcd/client/v3"`,
+		"internal/cli/a.go":      `package cli; import ("github.com/lokt-dev/lokt/store/filestore"; "modernc.org/sqlite")`,
+		"internal/newcomer/a.go": `package newcomer`,
+	}))
+	expect(t, bad,
+		"package . must not import os/signal",
+		"package . must not import jobs",
+		"package jobs must not import net/http",
+		"package store/memstore must not import store/filestore",
+		"package internal/cli must not import modernc.org/sqlite",
+		"package internal/newcomer is not in the import table",
+	)
+}
+
+// The client starts in a millisecond or two because of what it does not link; this looks at all that it does link.
+func TestClientLinksNoDatabaseAndNoEtcd(t *testing.T) {
+	top := root(t)
+	if _, err := os.Stat(filepath.Join(top, "cmd", "lokt")); os.IsNotExist(err) {
+		return
+	}
+	cmd := exec.Command("go", "list", "-deps", "./cmd/lokt")
+	cmd.Dir = top
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list -deps ./cmd/lokt: %v", err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, module) {
+		t.Fatalf("go list does not name %s among what cmd/lokt links", module)
+	}
+	for _, dep := range deps {
+		for _, no := range []string{
+			"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx", "go.etcd.io", "google.golang.org", "github.com/prometheus",
+			"go.opentelemetry.io/otel/exporters", "go.opentelemetry.io/otel/sdk", "github.com/spf13/cobra/doc", "testing", "expvar", "net/http/pprof",
+			module + "/internal/daemon", module + "/store/sqlstore", module + "/store/etcdstore",
+		} {
+			if under(dep, no) {
+				t.Errorf("cmd/lokt links %s: find the import with: go mod why, or go list -deps", dep)
+			}
+		}
+	}
+}
