@@ -1,0 +1,169 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+)
+
+// Append adds the lines to the log in one write, so that neither readers nor other writers come between them. If it fails,
+// some of the lines, the first ones, may be in the log; unless the error is ErrNotRotated, which means that all of them are.
+// It waits for nobody.
+func (l *Log) Append(lines []byte) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	if lines[len(lines)-1] != '\n' {
+		lines = append(slices.Clip(lines), '\n')
+	}
+	for attempt := range maxAttempts {
+		f, fi, err := l.openAppend()
+		if err != nil {
+			return fmt.Errorf("append to audit log: %w", err)
+		}
+		var notRotated error
+		if size := fi.Size(); size > 0 && size+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
+			var moved bool
+			if moved, notRotated = l.rotate(fi, int64(len(lines))); moved {
+				f.Close()
+				continue
+			}
+		}
+		err = write(f, fi.Size(), lines)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("append to audit log: %w", err)
+		case notRotated != nil:
+			return fmt.Errorf("%w: %w", ErrNotRotated, notRotated)
+		}
+		return nil
+	}
+	panic("unreachable: the last attempt does not rotate")
+}
+
+// maxAttempts bounds how often one Append opens the log, each time to find it rotated by others.
+const maxAttempts = 20
+
+// openAppend opens the log for one write. Until it is closed, the file will not be deleted by rotation.
+func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
+	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE
+	for attempt := 1; ; attempt++ {
+		f, _, err := openRegular(l.path(0), flags)
+		if errors.Is(err, fs.ErrNotExist) && attempt == 1 {
+			if err = os.MkdirAll(l.dir, 0o700); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		locked, err := tryLock(f, false)
+		// A foreign program may lock the file for as long as it likes, and some file systems have no locks: go on without.
+		usable := locked || err != nil || attempt >= maxAttempts
+		fi, err := f.Stat()
+		if err == nil && usable && !(unlinked(f, fi) && attempt < maxAttempts) {
+			return f, fi, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// write adds the lines to the file, which had the size when it was opened. If a crashed writer has left a line without end
+// there, that line gets its end first.
+func write(f *os.File, size int64, lines []byte) error {
+	torn, err := tornAt(f, size)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		b := lines
+		if torn {
+			b = slices.Concat([]byte{'\n'}, lines)
+		}
+		n, err := writeOnce(f, b)
+		if err != nil {
+			return err
+		}
+		if n < len(b) { // begin again with the line that was cut
+			whole := max(n-(len(b)-len(lines)), 0)
+			lines = lines[bytes.LastIndexByte(lines[:whole], '\n')+1:]
+			torn = true
+			continue
+		}
+		if torn || !appendMovesOffset {
+			return nil
+		}
+		end, err := f.Seek(0, io.SeekCurrent)
+		if err != nil || end-int64(len(b)) == size {
+			return nil
+		}
+		// Others have written since size was read. If the last of them crashed halfway, it took the first line with it.
+		if torn, err = tornAt(f, end-int64(len(b))); err != nil || !torn {
+			return nil
+		}
+		lines = lines[:bytes.IndexByte(lines, '\n')+1]
+	}
+	return io.ErrShortWrite
+}
+
+// tornAt reports whether what ends at the offset is not a whole line.
+func tornAt(f *os.File, off int64) (bool, error) {
+	if off == 0 {
+		return false, nil
+	}
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], off-1); err != nil {
+		if errors.Is(err, io.EOF) { // truncated meanwhile
+			return false, nil
+		}
+		return false, err
+	}
+	return b[0] != '\n', nil
+}
+
+// Contains reports whether the line, with or without its end, is among the newest in the log: within the last 64 KiB, a
+// file that was just rotated included. Whoever has changed a lock but may have crashed before Append learns so what is
+// left to do.
+func (l *Log) Contains(line []byte) (bool, error) {
+	line = bytes.TrimSuffix(line, []byte{'\n'})
+	if len(line) == 0 {
+		return false, nil
+	}
+	r := l.reader(Query{})
+	defer r.close()
+	failed := r.look(context.Background())
+	left := int64(newest + len(line))
+	for _, s := range slices.Backward(r.sources) {
+		n := min(left, s.end)
+		tail := make([]byte, n)
+		got, err := s.f.ReadAt(tail, s.end-n)
+		if err != nil && !errors.Is(err, io.EOF) {
+			failed = append(failed, err)
+		}
+		whole := n == s.end // the first line is not cut
+		for have := range bytes.Lines(tail[:got]) {
+			if whole && bytes.Equal(bytes.TrimSuffix(have, []byte{'\n'}), line) {
+				return true, nil
+			}
+			whole = true
+		}
+		if left -= n; left <= 0 {
+			break
+		}
+	}
+	return false, errors.Join(failed...)
+}
+
+// newest is how many bytes at the end of the log Contains searches, besides the line itself.
+const newest = 64 << 10

@@ -1,0 +1,142 @@
+// Package audit is the append-only log of what happened to locks, and the questions asked of it.
+//
+// A log is the file audit.log in a directory: one JSON object per line, oldest first. When it grows past a size it becomes
+// audit.log.1, what was audit.log.1 becomes audit.log.2, and so on up to a bounded number; the oldest is deleted.
+//
+// Any number of processes append to and read one log without a daemon and without waiting for each other. What holds:
+//
+//   - An entry whose Append returned nil is in the log exactly once, whole and on a line of its own, until the file it
+//     is in is the oldest and is deleted. It survives the death of the process, but nothing is flushed to the disk: a power failure
+//     may take the newest entries.
+//   - Entries that were appended one after another are read in that order, rotation or not. Those appended at the
+//     same time are read in either order.
+//   - A reader gets each entry once, whatever is rotated while it reads, and what it cannot read is reported, never
+//     silently passed over. What is rotated out of existence between two looks is lost to a follower.
+//
+// This takes a file system with atomic appends and flock semantics, which local ones are and network ones may not be.
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What Options default to.
+const (
+	DefaultMaxSize = 10 << 20 // bytes
+	DefaultKeep    = 5
+	DefaultPoll    = 200 * time.Millisecond
+)
+
+const (
+	fileName = "audit.log"
+	lockName = "audit.lock" // held while rotating; made by the first rotation
+)
+
+// ErrNotRegular means that something other than a regular file stands where a file of the log belongs. It is neither
+// followed nor read nor written.
+var ErrNotRegular = errors.New("not a regular file")
+
+// ErrNotRotated means that the log has outgrown its size and could not be rotated. The lines have been written all the
+// same.
+var ErrNotRotated = errors.New("audit log could not be rotated")
+
+// Options say how a log is kept. The zero Options are the defaults.
+type Options struct {
+	MaxSize int64         // bytes that no file of the log exceeds, unless a single Append does; 0 means DefaultMaxSize
+	Keep    int           // rotated files that are kept beside audit.log; 0 means DefaultKeep
+	Poll    time.Duration // how often a follower looks for new entries; 0 means DefaultPoll
+}
+
+// Log is an audit log. It may be used by several goroutines at once.
+type Log struct {
+	dir  string
+	opts Options
+}
+
+// Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the first
+// Append, and reading a log that does not exist finds no entries.
+func Open(dir string, o Options) *Log {
+	if o.MaxSize <= 0 {
+		o.MaxSize = DefaultMaxSize
+	}
+	if o.Keep <= 0 {
+		o.Keep = DefaultKeep
+	}
+	if o.Poll <= 0 {
+		o.Poll = DefaultPoll
+	}
+	return &Log{dir: dir, opts: o}
+}
+
+// Path returns the path of the file that entries are appended to.
+func (l *Log) Path() string { return l.path(0) }
+
+// path returns the path of the i-th file, counted from the newest.
+func (l *Log) path(i int) string {
+	p := filepath.Join(l.dir, fileName)
+	if i > 0 {
+		p += "." + strconv.Itoa(i)
+	}
+	return p
+}
+
+// last returns the highest number that a rotated file has, or may get.
+func (l *Log) last() int {
+	n := l.opts.Keep
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return n // opening the files tells what is wrong
+	}
+	for _, e := range entries {
+		suffix, ok := strings.CutPrefix(e.Name(), fileName+".")
+		if i, err := strconv.Atoi(suffix); ok && err == nil && e.Name() == fmt.Sprintf("%s.%d", fileName, i) && i <= maxLast {
+			n = max(n, i)
+		}
+	}
+	return n
+}
+
+// maxLast bounds the numbers that are looked for: a file with a higher one is not the log's.
+const maxLast = 10_000
+
+// openRegular opens the file, which is ErrNotRegular if it is a link, a directory, a pipe or a device.
+func openRegular(path string, flag int) (*os.File, fs.FileInfo, error) {
+	f, err := openFile(path, flag)
+	if err != nil {
+		if fi, lerr := os.Lstat(path); lerr == nil && !fi.Mode().IsRegular() {
+			err = notRegular(path, fi)
+		}
+		return nil, nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = notRegular(path, fi)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, fi, nil
+}
+
+func notRegular(path string, fi fs.FileInfo) error {
+	what := "special file"
+	switch mode := fi.Mode(); {
+	case mode&fs.ModeSymlink != 0:
+		what = "symbolic link"
+	case mode.IsDir():
+		what = "directory"
+	case mode&fs.ModeNamedPipe != 0:
+		what = "named pipe"
+	case mode&fs.ModeSocket != 0:
+		what = "socket"
+	}
+	return fmt.Errorf("%s is a %s, %w", path, what, ErrNotRegular)
+}
