@@ -1,4 +1,5 @@
 # `make check` is what CI runs. Binaries go to bin/; linters are pinned in tools/go.mod, apart from the product's go.mod.
+SHELL := bash -o pipefail
 export CGO_ENABLED = 0
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS   = -s -w -X main.version=$(VERSION)
