@@ -52,6 +52,10 @@ type Options struct {
 	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
 	ManualHeartbeat bool
 
+	// Within names further leases that cannot end before this acquisition is answered: see Claim.Within. Those that the
+	// context comes from need not be named.
+	Within []string
+
 	// Process, if set, is a process whose death frees the lock, where the store can know of it.
 	Process *Process
 }
@@ -146,13 +150,25 @@ func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, e
 	if err != nil {
 		return nil, err
 	}
-	c := k.claim(ctx, name, o)
+	return k.acquire(ctx, k.claim(ctx, name, o), o)
+}
+
+// Reclaim takes a lock again, under the same lease ID, whose lease l was lost because it was not renewed in time. It
+// fails like Acquire if anybody else has taken it since, and does not wait. The new lease has a new token, unless the old
+// grant turns out to have lasted.
+func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
+	c := k.claim(ctx, l.name, l.o)
+	c.LeaseID, c.Wait = l.id, 0
+	return k.acquire(ctx, c, l.o)
+}
+
+func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (*Lease, error) {
 	asked := k.keeper.now()
 	h, err := k.service.Acquire(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{k: k, name: name, id: h.LeaseID, token: h.Token, o: o, holder: h, deadline: forever, yield: make(chan struct{})}
+	l := &Lease{k: k, name: c.Name, id: h.LeaseID, token: h.Token, o: o, holder: h, deadline: forever, yield: make(chan struct{})}
 	inner, cancel := context.WithCancelCause(ctx)
 	l.ctx, l.cancel = &leaseContext{Context: inner, lease: l}, cancel
 	if life := l.renewed(h, asked); life > 0 && k.keeper.now()-asked > o.Interval/2 {
@@ -179,9 +195,10 @@ func (k *Locker) claim(ctx context.Context, name string, o Options) Claim {
 		Name: name, LeaseID: NewLeaseID(), Owner: k.owner, Process: o.Process, Attended: true,
 		Limit: o.Limit, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
 		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: maps.Clone(o.Metadata),
+		Within: slices.Clone(o.Within),
 	}
 	if outer, ok := ctx.Value(leaseKey{}).(*Lease); ok {
-		c.Within = append(outer.within(), outer.ID())
+		c.Within = append(append(c.Within, outer.within()...), outer.ID())
 	}
 	return c
 }

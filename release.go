@@ -16,7 +16,8 @@ func release(s Snapshot, t Target) decision {
 	d := decision{Change: Change{Lock: s.Lock.clone()}}
 	mine := func(h Holder) bool {
 		if t.LeaseID != "" {
-			return h.LeaseID == t.LeaseID
+			_, stale := s.Stale(h)
+			return h.LeaseID == t.LeaseID && (stale || !t.Stale)
 		}
 		return !h.Strict && t.Owner.Same(h.Owner)
 	}
@@ -28,7 +29,7 @@ func release(s Snapshot, t Target) decision {
 	}
 	d.Lock.Holders = slices.DeleteFunc(d.Lock.Holders, mine)
 	waiting := false
-	if t.LeaseID != "" {
+	if t.LeaseID != "" && !t.Stale {
 		var w Waiter
 		if w, waiting = d.Lock.leave(t.LeaseID); waiting {
 			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", "waited_ms", millis(s.Now.Sub(w.Since)))
@@ -184,6 +185,10 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision 
 			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
 		}
 		return d.resend(s.Now, i, c)
+	}
+	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(c) && len(d.Lock.ahead(c)) == 0 { // it had lost its place
+		c.Wait = 0
+		return acquire(s, c)
 	}
 	d.err = &BlockedError{
 		Name: d.Lock.Name, Freeze: d.Lock.Freeze, Holders: d.Lock.inTheWay(c), Ahead: d.Lock.ahead(c), Now: s.Now,

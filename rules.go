@@ -296,6 +296,10 @@ func acquire(s Snapshot, c Claim) decision {
 	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
 		return d.resend(s.Now, i, c)
 	}
+	if i, queued := l.Position(c.LeaseID); queued && l.Queue[i].Owner.ID != c.Owner.ID {
+		d.err = invalid("lease ID is in use by %s", l.Queue[i].Owner)
+		return d
+	}
 	if c.Refresh && d.refresh(s.Now, c) {
 		return d
 	}
@@ -308,7 +312,7 @@ func acquire(s Snapshot, c Claim) decision {
 			l.Corrupt = ""
 		}
 		l.leave(c.LeaseID)
-		d.holder = d.grant(s.Now, c)
+		d.settle(s.Now, d.grant(s.Now, c).LeaseID)
 		return d
 	}
 	d.err = &BlockedError{Name: l.Name, Freeze: frozen, Holders: l.inTheWay(c), Ahead: ahead, Now: s.Now}
@@ -321,6 +325,12 @@ func acquire(s Snapshot, c Claim) decision {
 		d.note(s.Now, EventDeny, Holder{Claim: c}, "holder", firstOwner(d.err.(*BlockedError)))
 	}
 	return d
+}
+
+// settle lets in whom the change of a hold made room for, asks to yield whom it concerns, and answers with the hold.
+func (d *decision) settle(now time.Time, leaseID string) {
+	d.promote(now)
+	d.holder, _ = d.Lock.Holder(leaseID)
 }
 
 // firstOwner names who is first in the way.
@@ -341,18 +351,18 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
 	if i := slices.IndexFunc(l.Holders, own); i >= 0 {
 		again := l.Holders[i].refreshed(now, c)
-		if !l.admits(again.Claim) {
+		if !l.admits(again.Claim) || past(now, again.ExpiresAt) { // older already than the claim lets it become
 			return false
 		}
 		l.Holders[i] = again
 		d.holder = again
-	} else {
+	} else { // it was not renewed in time
 		i := slices.IndexFunc(d.removed, func(r Removed) bool { return !r.Waiter && own(r.Holder) })
 		if i < 0 || l.Freeze != nil {
 			return false
 		}
 		again := d.removed[i].Holder
-		again.HeldSince = now
+		again.HeldSince, again.Yield = now, nil
 		again = again.refreshed(now, c)
 		if !l.admits(again.Claim) || len(l.ahead(again.Claim)) > 0 {
 			return false
@@ -366,10 +376,12 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 	}
 	l.leave(c.LeaseID)
 	d.note(now, EventRenew, d.holder)
+	d.settle(now, d.holder.LeaseID)
 	return true
 }
 
-// resend answers a claim whose lease is in already: it is taken up if it was waiting to be, and not changed otherwise.
+// resend answers a claim whose lease is in already: its time to live starts again, and if it was granted from the queue
+// it is taken up.
 func (d *decision) resend(now time.Time, i int, c Claim) decision {
 	h := &d.Lock.Holders[i]
 	if h.Owner.ID != c.Owner.ID {
@@ -379,10 +391,27 @@ func (d *decision) resend(now time.Time, i int, c Claim) decision {
 	if !h.Pending.IsZero() {
 		h.Pending = time.Time{}
 		h.Process = c.Process
-		h.extend(now)
 	}
+	h.renew(now)
 	d.holder = *h
 	return *d
+}
+
+// renew starts the hold's time to live again. A holder that was asked to leave is told so now, and its grace begins; it
+// reports whether this is the first time.
+func (h *Holder) renew(now time.Time) (told bool) {
+	h.extend(now)
+	if h.Yield == nil {
+		return false
+	}
+	y := *h.Yield
+	if told = y.Deadline.IsZero(); told {
+		y.Deadline = now.Add(y.Grace)
+	}
+	if h.Yield = &y; h.ExpiresAt.After(y.Deadline) {
+		h.ExpiresAt = y.Deadline
+	}
+	return told
 }
 
 // queue puts the claim into the queue, or lets it stay there.
@@ -416,13 +445,20 @@ func (l *Lock) leave(leaseID string) (Waiter, bool) {
 	return w, true
 }
 
-// inTheWay returns the holders but for a claim's own re-entrant ones.
+// inTheWay returns the holders but for a claim's own re-entrant ones. The owner's strict holds are among them if the
+// claim is strict, or if they alone are more than it shares with.
 func (l *Lock) inTheWay(c Claim) []Holder {
-	var others []Holder
+	var others, own []Holder
 	for _, h := range l.Holders {
-		if !c.Owner.Same(h.Owner) || c.Strict && h.Strict {
+		switch {
+		case !c.Owner.Same(h.Owner) || c.Strict && h.Strict:
 			others = append(others, h)
+		case h.Strict:
+			own = append(own, h)
 		}
+	}
+	if len(others) == 0 && len(own) > c.limit() {
+		return own
 	}
 	return others
 }
@@ -435,7 +471,7 @@ func (h Holder) refreshed(now time.Time, c Claim) Holder {
 	}
 	h.Claim = c
 	h.Renewals++
-	h.extend(now)
+	h.renew(now)
 	return h
 }
 
@@ -462,15 +498,8 @@ func renew(s Snapshot, r Renewal) decision {
 	h := &l.Holders[i]
 	h.Pending = time.Time{}
 	h.Renewals++
-	h.extend(s.Now)
-	if y := clonePtr(h.Yield); y != nil {
-		if y.Deadline.IsZero() {
-			y.Deadline = s.Now.Add(y.Grace)
-			d.note(s.Now, EventPreempt, *h, ExtraBy, y.To.String())
-		}
-		if h.Yield = y; h.ExpiresAt.After(y.Deadline) {
-			h.ExpiresAt = y.Deadline
-		}
+	if h.renew(s.Now) {
+		d.note(s.Now, EventPreempt, *h, ExtraBy, h.Yield.To.String())
 	}
 	d.holder = *h
 	d.note(s.Now, EventRenew, *h)

@@ -12,7 +12,8 @@ import (
 type Service interface {
 	// Acquire grants the claim, or explains with a *BlockedError who is in the way. With c.Wait it queues first, and
 	// returns when granted, when the wait is over, or when ctx ends; then the claim has left the queue and holds
-	// nothing. A claim whose lease already holds the lock is granted as it stands, so a claim may be sent again.
+	// nothing. A claim whose lease already holds the lock is granted, and its time to live starts again: a claim may be
+	// sent twice.
 	Acquire(ctx context.Context, c Claim) (Holder, error)
 
 	// Renew starts the lease's time to live again. A *GoneError says that it is too late.

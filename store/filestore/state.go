@@ -124,11 +124,7 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 		st.byID[h.LeaseID] = one
 		l.Holders = append(l.Holders, h)
 		l.Token = max(l.Token, h.Token)
-		bound := h.Process
-		if !h.Pending.IsZero() && bound == nil {
-			bound = &h.Owner.Process // until it takes the grant up, it lives as long as the waiter
-		}
-		if bound != nil && s.dead(*bound, h.Owner.Host) {
+		if s.State(h) == process.Dead {
 			st.markDead(h.LeaseID)
 		}
 	}
@@ -179,15 +175,40 @@ func (st *state) decodeFreeze() {
 	st.snap.Lock.Freeze = &f
 }
 
-// dead reports whether the process is known to be gone.
-func (s *Store) dead(p lokt.Process, host string) bool {
+// State tells whether the process that a holder depends on lives: the one whose death frees the lock, or for a grant that
+// nobody has taken up yet the waiter's. A holder that depends on none is Unknown.
+func (s *Store) State(h lokt.Holder) process.State {
+	p := h.Process
+	if p == nil && !h.Pending.IsZero() {
+		p = &h.Owner.Process
+	}
+	if p == nil {
+		return process.Unknown
+	}
+	return s.judge(*p, h.Owner.Host)
+}
+
+func (s *Store) dead(p lokt.Process, host string) bool { return s.judge(p, host) == process.Dead }
+
+// judge tells whether a process of the named host lives: by its kernel lock, if this kernel would know of it; by what the
+// process table says otherwise.
+func (s *Store) judge(p lokt.Process, host string) process.State {
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == process.BootID() || s.isLocal())
+	state := process.Unknown
 	if p.Liveness != "" && p.Boot != "" && p.Boot == process.BootID() {
-		if alive, known := s.self.alive(s, p.Liveness); known {
-			return !alive && !childAlive(p, sameHost)
+		if alive, known := s.self.alive(s, p.Liveness); known && alive {
+			return process.Alive
+		} else if known {
+			state = process.Dead
 		}
 	}
-	return process.Check(p, sameHost) == process.Dead && !childAlive(p, sameHost)
+	if state == process.Unknown {
+		state = process.Check(p, sameHost)
+	}
+	if state == process.Dead && childAlive(p, sameHost) {
+		return process.Alive
+	}
+	return state
 }
 
 // childAlive reports whether the command that a dead process ran may live on without the process's kernel lock, having

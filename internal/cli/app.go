@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/store/filestore"
+)
+
+// app is what the commands share.
+type app struct {
+	Streams
+	rootFlag   string
+	json       bool
+	jsonErrors bool // --json stands on a command line that may not parse
+	opened     *backend
+}
+
+// backend is where the locks are.
+type backend struct {
+	lokt.Service
+	store *filestore.Store
+	root  rootDir
+}
+
+// backend opens the locks that the command line, the environment and the working directory name.
+func (a *app) backend() (*backend, error) {
+	if a.opened != nil {
+		return a.opened, nil
+	}
+	dir, err := a.Dir()
+	if err != nil {
+		return nil, fmt.Errorf("working directory: %w", err)
+	}
+	root, err := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
+	if err != nil {
+		return nil, err
+	}
+	if root.Warning != "" {
+		a.tell("%s", root.Warning)
+	}
+	store, err := filestore.Open(root.Path, filestore.Options{Warn: func(err error) { a.tell("warning: %v", err) }})
+	if err != nil {
+		return nil, err
+	}
+	a.opened = &backend{Service: lokt.NewManager(store), store: store, root: root}
+	return a.opened, nil
+}
+
+// asker returns who runs this command, for commands that only look or end things.
+func (a *app) asker() lokt.Owner {
+	o := lokt.Owner{ID: a.Getenv("LOKT_OWNER"), Session: a.Getenv("LOKT_AGENT_ID"), Process: process.Self()}
+	o.Host, _ = os.Hostname()
+	o.AnySession = o.ID != ""
+	if o.ID == "" {
+		o.ID = userName()
+	}
+	if o.Session == "" {
+		o.Session = process.Session()
+	}
+	return o
+}
+
+// claimant returns who runs this command, with a kernel lock in the store that lasts as long as the process does.
+func (a *app) claimant(b *backend) (lokt.Owner, error) {
+	o := a.asker()
+	self, err := b.store.Self()
+	if err != nil {
+		return o, err
+	}
+	o.Process = self
+	return o, nil
+}
+
+func userName() string {
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return "uid-" + strconv.Itoa(os.Getuid())
+}
+
+// print writes v as one line of JSON to standard output.
+func (a *app) print(v any) error {
+	enc := json.NewEncoder(a.Out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// say writes a line to standard output.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintln(a.Out, printable(fmt.Sprintf(format, args...)))
+}
+
+// minTTL is the shortest TTL of the command line: older programs count in seconds.
+const minTTL = time.Second
+
+// ttl returns the TTL to use for the one that was given, raised if it is too short to be told to older programs.
+func (a *app) ttl(d time.Duration) (time.Duration, error) {
+	switch {
+	case d < 0:
+		return 0, usagef("--ttl %v is negative", d)
+	case d > 0 && d < minTTL:
+		a.tell("warning: --ttl %v is too short: using %v", d, minTTL)
+		return minTTL, nil
+	}
+	return d, nil
+}

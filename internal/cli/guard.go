@@ -1,0 +1,387 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/audit"
+	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/internal/process"
+)
+
+type guardOptions struct {
+	claimFlags
+	names        []string
+	command      []string
+	onLost       string
+	conflictCode int
+}
+
+// What --on-lost can say.
+const (
+	onLostWarn = "warn"
+	onLostStop = "stop"
+)
+
+func newGuard(a *app) *cobra.Command {
+	var o guardOptions
+	cmd := &cobra.Command{
+		Use:   "guard NAME... [flags] -- COMMAND [ARG...]",
+		Short: "Run a command while holding locks",
+		Long: "Run a command while holding one or more locks, all or none of them, and end as the command does. The locks are\n" +
+			"given back when it ends, however it ends. With --ttl they are renewed while it runs.",
+		Example: "  lokt guard build --ttl 5m -- make build\n  lokt guard db cache --wait -- ./migrate.sh",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dash := cmd.ArgsLenAtDash()
+			switch {
+			case dash < 0:
+				return usagef("put -- before the command: lokt guard NAME -- COMMAND")
+			case dash == 0:
+				return usagef("give the name of a lock before the --: lokt guard NAME -- COMMAND")
+			case dash == len(args):
+				return usagef("give the command behind the --: lokt guard %s -- COMMAND", strings.Join(args, " "))
+			}
+			o.names, o.command = args[:dash], args[dash:]
+			if err := o.check(a, cmd); err != nil {
+				return err
+			}
+			return a.runGuard(o)
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if cmd.ArgsLenAtDash() >= 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return a.completeNames(cmd, args, prefix)
+		},
+	}
+	o.bind(cmd)
+	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "when the lock is lost: `warn` and go on, or stop the command (default $LOKT_ON_LOST or warn)")
+	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", exitBlocked, "exit code if the lock cannot be had")
+	return cmd
+}
+
+func (o *guardOptions) check(a *app, cmd *cobra.Command) error {
+	if err := o.claimFlags.check(a, cmd); err != nil {
+		return err
+	}
+	if o.onLost == "" {
+		o.onLost = a.Getenv("LOKT_ON_LOST")
+	}
+	if o.onLost == "" {
+		o.onLost = onLostWarn
+	}
+	switch {
+	case o.onLost != onLostWarn && o.onLost != onLostStop:
+		return usagef("--on-lost (or LOKT_ON_LOST) is warn or stop, not %q", o.onLost)
+	case o.conflictCode < 0 || o.conflictCode > 255:
+		return usagef("--conflict-exit-code %d is not between 0 and 255", o.conflictCode)
+	}
+	return nil
+}
+
+func (a *app) runGuard(o guardOptions) error {
+	if err := validNames(o.names...); err != nil {
+		return err
+	}
+	b, err := a.backend()
+	if err != nil {
+		return err
+	}
+	if _, err := guard.Find(o.command[0]); err != nil {
+		return a.notRun(err)
+	}
+	signals := guard.Notify()
+	defer signals.Stop()
+	owner, err := a.claimant(b)
+	if err != nil {
+		return err
+	}
+	g := &guardRun{app: a, b: b, o: o, owner: owner}
+	if g.k, err = lokt.NewLocker(b, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
+		return err
+	}
+	ctx, stop := signals.Context(context.Background())
+	leases, inherited, err := g.acquire(ctx)
+	stop()
+	if err != nil {
+		return a.denied(b, err, o.conflictCode)
+	}
+	return g.run(leases, inherited, signals)
+}
+
+// notRun reports a command that could not be started.
+func (a *app) notRun(err error) error {
+	var e *guard.NotFoundError
+	if !errors.As(err, &e) {
+		return err
+	}
+	if a.json {
+		body := map[string]any{"error": map[string]any{"code": "command", "message": e.Error()}}
+		return errors.Join(a.print(body), exit(e.Code))
+	}
+	a.tell("%v", e)
+	return exit(e.Code)
+}
+
+// guardRun is one run of a command under locks.
+type guardRun struct {
+	*app
+	b     *backend
+	o     guardOptions
+	owner lokt.Owner
+	k     *lokt.Locker
+
+	mu     sync.Mutex
+	warned time.Time
+}
+
+func (g *guardRun) options(within []string) lokt.Options {
+	opts := lokt.Options{
+		TTL: g.o.ttl, Wait: g.o.patience(), Limit: g.o.limit(), Strict: true, Priority: g.o.priority,
+		MaxHold: g.o.maxHold, Metadata: g.o.metadata(), Process: &g.owner.Process, Within: within,
+	}
+	if opts.TTL == 0 {
+		opts.TTL = lokt.NoTTL
+	} else {
+		opts.Interval = max(opts.TTL/2, 500*time.Millisecond)
+	}
+	return opts
+}
+
+// acquire takes the locks that no guard around this one holds already.
+func (g *guardRun) acquire(ctx context.Context) (lokt.Leases, []string, error) {
+	held, err := g.heldAround(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var names, inherited, within []string
+	for name, leaseID := range held {
+		within = append(within, leaseID)
+		if slices.Contains(g.o.names, name) {
+			inherited = append(inherited, name+"="+leaseID)
+		}
+	}
+	slices.Sort(inherited)
+	for _, name := range g.o.names {
+		if _, in := held[name]; !in {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, inherited, nil
+	}
+	opts := g.options(within)
+	if opts.Wait != 0 {
+		for _, name := range names {
+			g.announce(ctx, g.b, lokt.Claim{Name: name, Owner: g.owner, Limit: opts.Limit, Strict: true, Priority: opts.Priority})
+		}
+	}
+	leases, err := g.k.AcquireAll(ctx, names, opts)
+	return leases, inherited, err
+}
+
+// heldAround returns the leases, by name, of the guards that this process runs in and that still hold.
+func (g *guardRun) heldAround(ctx context.Context) (map[string]string, error) {
+	held := map[string]string{}
+	for _, pair := range strings.Split(g.Getenv("LOKT_HELD"), ",") {
+		name, leaseID, ok := strings.Cut(pair, "=")
+		if !ok || lokt.ValidateName(name) != nil {
+			continue
+		}
+		s, err := g.b.Get(ctx, name)
+		if err != nil {
+			continue // acquiring will tell
+		}
+		h, in := s.Lock.Holder(leaseID)
+		if _, stale := s.Stale(h); !in || stale {
+			continue
+		}
+		if limit := max(h.Limit, 1); slices.Contains(g.o.names, name) && g.o.limit() < limit {
+			return nil, hint(&lokt.BlockedError{Name: name, Holders: []lokt.Holder{h}, Now: s.Now},
+				"the guard around this command holds it for up to %d, and this one wants it for %d", limit, g.o.limit())
+		}
+		held[name] = leaseID
+	}
+	return held, nil
+}
+
+// environment returns what the command is told about the locks.
+func (g *guardRun) environment(leases lokt.Leases, inherited []string) []string {
+	var names, ids, tokens []string
+	held := slices.Clone(inherited)
+	for _, pair := range inherited {
+		name, id, _ := strings.Cut(pair, "=")
+		names, ids = append(names, name), append(ids, id)
+		tokens = append(tokens, tokenAround(g.Getenv, name))
+	}
+	for _, l := range leases {
+		names, ids, tokens = append(names, l.Name()), append(ids, l.ID()), append(tokens, strconv.FormatUint(l.Token(), 10))
+		held = append(held, l.Name()+"="+l.ID())
+	}
+	for _, pair := range strings.Split(g.Getenv("LOKT_HELD"), ",") {
+		if pair != "" && !slices.Contains(held, pair) {
+			held = append(held, pair)
+		}
+	}
+	env := slices.DeleteFunc(slices.Clone(g.Environ()), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains([]string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}, name)
+	})
+	return append(env, "LOKT_NAME="+strings.Join(names, ","), "LOKT_LEASE="+strings.Join(ids, ","),
+		"LOKT_TOKEN="+strings.Join(tokens, ","), "LOKT_HELD="+strings.Join(held, ","))
+}
+
+// tokenAround returns the fencing token that a guard around this one was granted for the name.
+func tokenAround(getenv func(string) string, name string) string {
+	tokens := strings.Split(getenv("LOKT_TOKEN"), ",")
+	i := slices.Index(strings.Split(getenv("LOKT_NAME"), ","), name)
+	if i < 0 || i >= len(tokens) {
+		return ""
+	}
+	return tokens[i]
+}
+
+// childNoteDelay is how long a command must run before its process ID is worth a note in the record.
+const childNoteDelay = 20 * time.Millisecond
+
+// run runs the command, and gives the locks back when it has ended.
+func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Signals) error {
+	var notes sync.WaitGroup
+	noting, enough := context.WithCancel(context.Background())
+	defer enough()
+	c := guard.Command{
+		Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.liveFile(),
+		Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Lost: g.lost,
+		Started: func(pid int) { notes.Go(func() { g.noteChild(noting, leases, pid) }) },
+	}
+	code, err := guard.Run(c, leases, signals)
+	enough()
+	notes.Wait()
+	released := g.release(leases)
+	if err != nil {
+		return worse(g.notRun(err), released)
+	}
+	return worse(exit(code), released)
+}
+
+// worse returns how the command ended, unless it ended well and its locks could not be given back.
+func worse(end, released error) error {
+	if end == nil {
+		return released
+	}
+	return end
+}
+
+// grace is how long a command gets to end by itself before it is killed for a lock about to be lost.
+func (g *guardRun) grace() time.Duration {
+	life := g.o.ttl
+	if life == 0 {
+		life = g.o.maxHold
+	}
+	return min(life/4, 10*time.Second)
+}
+
+// noteChild puts the command's process ID into the records, if it runs long enough to be seen.
+func (g *guardRun) noteChild(ctx context.Context, leases lokt.Leases, pid int) {
+	t := time.NewTimer(childNoteDelay)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.C:
+	}
+	if g.b.store == nil || len(leases) == 0 {
+		return
+	}
+	p, err := process.Lookup(pid)
+	if err != nil {
+		return
+	}
+	ids := map[string]string{}
+	for _, l := range leases {
+		ids[l.Name()] = l.ID()
+	}
+	if err := g.b.store.SetChild(ctx, ids, pid, p.Start); err != nil && ctx.Err() == nil {
+		g.tell("warning: the command's process ID could not be noted: %v", err)
+	}
+}
+
+// release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before.
+func (g *guardRun) release(leases lokt.Leases) error {
+	ctx, done := context.WithTimeout(context.Background(), 10*time.Second)
+	defer done()
+	_, err := g.k.ReleaseAll(ctx)
+	for _, l := range leases {
+		var gone *lokt.GoneError
+		if l.Holder().TTL == 0 && errors.As(l.Err(), &gone) {
+			g.tell("warning: the lock %q was lost while the command ran: %v", l.Name(), gone)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the command has ended, but: %w", err)
+	}
+	return nil
+}
+
+// lost is told of a lease that ended while the command runs. A lock that only expired and that nobody took since is
+// taken again.
+func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
+	var gone *lokt.GoneError
+	taken := errors.As(err, &gone) && (gone.Cause == "" || len(gone.Holders) > 0)
+	if g.o.onLost == onLostWarn && !taken && g.o.maxHold == 0 {
+		ctx, done := context.WithTimeout(context.Background(), g.o.ttl)
+		defer done()
+		if again, err := g.k.Reclaim(ctx, l); err == nil {
+			g.tell("warning: the lock %q was not renewed in time; nobody took it, and it is held again", l.Name())
+			return again
+		}
+	}
+	what := "the command goes on, and others may enter"
+	if g.o.onLost == onLostStop {
+		what = "stopping the command"
+	}
+	g.tell("warning: the lock %q was lost: %v: %s", l.Name(), err, what)
+	return nil
+}
+
+// observe records what only this process knows.
+func (g *guardRun) observe(e lokt.Event) {
+	if err := g.b.record(e); err != nil {
+		g.tell("warning: audit log: %v", err)
+	}
+	if e.Type != lokt.EventRenewFail {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.warned) > g.o.ttl {
+		g.warned = time.Now()
+		g.tell("warning: the lock %q could not be renewed, trying again: %s", e.Name, e.Extra[lokt.ExtraReason])
+	}
+}
+
+// record appends an event of this process to the audit log.
+func (b *backend) record(e lokt.Event) error {
+	if b.store == nil {
+		return nil
+	}
+	return b.store.Audit().Append(audit.Encode([]lokt.Event{e}))
+}
+
+// liveFile returns the descriptor whose inheritance makes a command's life count as the guard's.
+func (b *backend) liveFile() *os.File {
+	if b.store == nil {
+		return nil
+	}
+	return b.store.LiveFile()
+}

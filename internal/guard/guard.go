@@ -1,0 +1,277 @@
+// Package guard runs a command while locks are held: it passes signals on, reports what becomes of the locks, stops the
+// command for a lost lock if it is told to, and ends as the command did.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Exit codes of a command that never ran, as shells have them, and of one that was stopped for a lost lock.
+const (
+	ExitLost          = 5
+	ExitNotExecutable = 126
+	ExitNotFound      = 127
+	exitSignal        = 128 // plus the signal's number
+)
+
+// Command is what to run, and how.
+type Command struct {
+	Args      []string // program and arguments
+	Env       []string // of the command, all of it
+	Inherit   *os.File // a further descriptor for the command to inherit; may be nil
+	StopGrace time.Duration
+
+	// Stop says to end the command when a lock is lost, or about to be: it gets SIGTERM, and SIGKILL before anybody else
+	// can enter.
+	Stop bool
+
+	// Started, if set, is called with the command's process ID once it runs.
+	Started func(pid int)
+
+	// Lost is called for each lease that is lost while the command runs; it may return another lease in its stead, which
+	// is then watched too.
+	Lost func(l *lokt.Lease, err error) *lokt.Lease
+}
+
+// NotFoundError says why a program cannot be run.
+type NotFoundError struct {
+	Program string
+	Err     error
+	Code    int // ExitNotFound or ExitNotExecutable
+}
+
+func (e *NotFoundError) Error() string { return fmt.Sprintf("%s: %v", e.Program, e.Err) }
+func (e *NotFoundError) Unwrap() error { return e.Err }
+
+// Find returns the program's path, or a *NotFoundError.
+func Find(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err == nil || errors.Is(err, exec.ErrDot) {
+		return path, nil // as a shell does: who has "." in PATH wants it
+	}
+	return "", notFound(program, err)
+}
+
+func notFound(program string, err error) error {
+	e := &NotFoundError{Program: program, Err: err, Code: ExitNotFound}
+	var inner *exec.Error
+	if errors.As(err, &inner) {
+		e.Err = inner.Err
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		e.Err = path.Err
+	}
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOEXEC) || errors.Is(err, syscall.EISDIR) {
+		e.Code = ExitNotExecutable
+	}
+	return e
+}
+
+// Signals receives what is to be passed on to a command. Notify before the first lock is taken, so that no signal ends
+// the program while it holds one.
+type Signals struct {
+	c   chan os.Signal
+	tty terminal
+}
+
+// Notify starts to receive the signals that a command should get: INT, TERM, HUP and QUIT, but none that this process was
+// started to ignore.
+func Notify() *Signals {
+	s := &Signals{c: make(chan os.Signal, 128), tty: openTerminal()}
+	for _, sig := range passedOn {
+		if !signal.Ignored(sig) {
+			signal.Notify(s.c, sig)
+		}
+	}
+	return s
+}
+
+// Stop gives the signals their usual effect again.
+func (s *Signals) Stop() {
+	signal.Stop(s.c)
+	s.tty.close()
+}
+
+// Context returns a context that the first signal ends, with a *SignalError as its cause. It lasts until then: the returned
+// function only makes the signals go to a command again.
+func (s *Signals) Context(parent context.Context) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	enough, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case sig := <-s.c:
+			cancel(&SignalError{sig.(syscall.Signal)})
+		case <-enough:
+		}
+	}()
+	return ctx, sync.OnceFunc(func() { close(enough); <-done })
+}
+
+// SignalError says that a signal ended something.
+type SignalError struct{ Signal syscall.Signal }
+
+func (e *SignalError) Error() string { return "got signal: " + e.Signal.String() }
+
+// Code returns the exit code that shells have for a program that the signal ended.
+func (e *SignalError) Code() int { return exitSignal + int(e.Signal) }
+
+// Run runs the command under the leases and returns its exit code. The error is a *NotFoundError if the command could not
+// be started. Leases are left for the caller to release, once Run has returned.
+func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) {
+	cmd := exec.Command(c.Args[0], c.Args[1:]...) //nolint:gosec // to run what the user says is what it is for
+	if errors.Is(cmd.Err, exec.ErrDot) {
+		cmd.Err = nil
+	}
+	cmd.Env = c.Env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if c.Inherit != nil {
+		cmd.ExtraFiles = []*os.File{c.Inherit}
+	}
+	select {
+	case sig := <-signals.c: // it came while the last lock was taken
+		return (&SignalError{sig.(syscall.Signal)}).Code(), nil
+	default:
+	}
+	tree := newTree(c.Stop)
+	if err := cmd.Start(); err != nil {
+		return 0, notFound(c.Args[0], err)
+	}
+	if c.Started != nil {
+		c.Started(cmd.Process.Pid)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	w := watch(c, leases)
+	defer w.stop()
+	stopped := false
+	for {
+		select {
+		case err := <-ended:
+			if stopped {
+				tree.killRest(cmd.Process.Pid)
+				return ExitLost, nil
+			}
+			return exitCode(cmd.ProcessState, err), nil
+		case sig := <-signals.c:
+			if !signals.tty.delivered(sig) {
+				_ = cmd.Process.Signal(sig) // fails only if it has just ended
+			}
+		case step := <-w.steps:
+			stopped = true
+			tree.signal(cmd.Process, step)
+		}
+	}
+}
+
+func exitCode(s *os.ProcessState, err error) int {
+	if s == nil {
+		return 1
+	}
+	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return exitSignal + int(ws.Signal())
+	}
+	if code := s.ExitCode(); code >= 0 {
+		return code
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// watcher follows the leases while the command runs.
+type watcher struct {
+	c     Command
+	steps chan syscall.Signal
+	ctx   context.Context
+	stop  context.CancelFunc
+}
+
+func watch(c Command, leases lokt.Leases) *watcher {
+	w := &watcher{c: c, steps: make(chan syscall.Signal, 2*len(leases)+2)}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	for _, l := range leases {
+		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 {
+			go w.follow(l)
+		}
+	}
+	return w
+}
+
+// look is the shortest pause between two looks at a lease that may have to be given up.
+const look = 10 * time.Millisecond
+
+// follow waits for the loss of the lease, and for its replacement's.
+func (w *watcher) follow(l *lokt.Lease) {
+	for l != nil {
+		if !w.until(l) {
+			return
+		}
+		next := w.c.Lost(l, l.Err())
+		if w.c.Stop {
+			w.end(l)
+			return
+		}
+		l = next
+	}
+}
+
+// until waits for the loss of the lease and reports whether it came. If the command is to be stopped for it, it is asked
+// to end while there is still time.
+func (w *watcher) until(l *lokt.Lease) bool {
+	if !w.c.Stop {
+		select {
+		case <-l.Context().Done():
+			return errors.Is(l.Err(), lokt.ErrLost)
+		case <-w.ctx.Done():
+			return false
+		}
+	}
+	asked := false
+	tick := time.NewTimer(look)
+	defer tick.Stop()
+	for {
+		tick.Reset(max(look, min(l.Remaining()-w.c.StopGrace, time.Minute)))
+		select {
+		case <-l.Context().Done():
+			return errors.Is(l.Err(), lokt.ErrLost)
+		case <-w.ctx.Done():
+			return false
+		case <-tick.C:
+			if !asked && l.Remaining() < w.c.StopGrace {
+				asked = true
+				w.steps <- syscall.SIGTERM
+			}
+		}
+	}
+}
+
+// end ends the command for a lease that is lost. If that came without warning, the command gets its grace all the same,
+// but a short one: somebody else may be in already.
+func (w *watcher) end(l *lokt.Lease) {
+	var gone *lokt.GoneError
+	if errors.As(l.Err(), &gone) {
+		w.steps <- syscall.SIGTERM
+		t := time.NewTimer(w.c.StopGrace)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-w.ctx.Done():
+			return
+		}
+	}
+	w.steps <- syscall.SIGKILL
+}
