@@ -296,9 +296,13 @@ func acquire(s Snapshot, c Claim) decision {
 	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
 		return d.resend(s.Now, i, c)
 	}
-	if i, queued := l.Position(c.LeaseID); queued && l.Queue[i].Owner.ID != c.Owner.ID {
-		d.err = invalid("lease ID is in use by %s", l.Queue[i].Owner)
-		return d
+	if i, queued := l.Position(c.LeaseID); queued {
+		first := l.Queue[i].Claim
+		if first.Owner.ID != c.Owner.ID {
+			d.err = invalid("lease ID is in use by %s", first.Owner)
+			return d
+		}
+		first.Wait, c = c.Wait, first // its place in the queue is that of the claim as it was first made
 	}
 	if c.Refresh && d.refresh(s.Now, c) {
 		return d

@@ -80,6 +80,7 @@ type request struct {
 	renew   *Renewal
 	release *Target // holds and places in the queue that it may end
 	leaves  string  // a lease that leaves the queue
+	gaveWay bool    // it does so for others' sake
 	freeze  *Freeze
 	thaw    *Target
 	prune   bool
@@ -121,7 +122,7 @@ func (w *world) request(st step) *request {
 		}
 		how := pick(st.shape, leftTimeout, leftCancelled, leftDeadlock)
 		r := &request{
-			text: "leave by " + how + " of " + c.LeaseID, leaves: c.LeaseID,
+			text: "leave by " + how + " of " + c.LeaseID, leaves: c.LeaseID, gaveWay: how == leftDeadlock,
 			rule: func(s Snapshot) decision { return leaveQueue(s, c, how, time.Second) },
 		}
 		if how == leftCancelled {
@@ -714,11 +715,8 @@ func (j *judge) claimAnswer() error {
 		}
 		return nil
 	}
-	if w != nil && j.leaves == "" {
+	if w != nil && j.leaves == "" || j.gaveWay {
 		return nil // whether it could be in, stuck has seen
-	}
-	if j.leaves != "" && findWaiter(j.was.Lock, j.leaves) == nil {
-		return nil // it had left before
 	}
 	behind := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Priority >= c.Priority })
 	if fits(l.Holders, c) && (!behind || inside(l.Holders, c)) {

@@ -1,0 +1,107 @@
+package lokt
+
+import "testing"
+
+// FuzzRules plays requests to one lock, made from the fuzzer's bytes six at a time, and lets the referee judge each.
+func FuzzRules(f *testing.F) {
+	for _, steps := range scenarios {
+		var b []byte
+		for _, s := range steps {
+			b = append(b, s.kind, s.owner, s.lease, s.shape, s.life, s.order)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var steps []step
+		for ; len(b) >= stepSize && len(steps) < 200; b = b[stepSize:] {
+			steps = append(steps, stepOf(b))
+		}
+		if err := play(steps); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Steps by name, for scenarios. A lease is counted back from the newest claim.
+const (
+	stepClaim   = 0
+	stepAgain   = 6
+	stepRenew   = 8
+	stepRelease = 10
+	stepEndOwn  = 12
+	stepLeave   = 13
+	stepFreeze  = 14
+	stepThaw    = 15
+	stepPrune   = 16
+	stepTime    = 17
+	stepDie     = 19
+
+	alice, bob, carol, dave, alice2, aliceAny = 0, 1, 2, 3, 4, 5
+
+	exclusive, two, sharing, strict, refreshing = 1, 2, 3, 4, 8
+
+	forEver, briefly, forThree, forTen = 0, 1, 2, 3
+	atMostFive                         = 3 << 4
+
+	urgent, preempting, waiting = 2, 2 << 3, 1 << 5
+
+	atTheEnd, pastTheEnd, forty = 1, 2, 6
+)
+
+// scenarios are courses of events worth starting from.
+var scenarios = [][]step{
+	{ // a queue, drained by releases
+		{stepClaim, alice, 0, exclusive, forTen, 0}, {stepClaim, bob, 0, exclusive, forTen, waiting}, {stepClaim, carol, 0, exclusive, forTen, waiting},
+		{stepRelease, alice, 2, 2, 0, 0}, {stepAgain, 0, 1, 0, 0, 0}, {stepRelease, bob, 1, 2, 0, 0}, {stepAgain, 0, 0, 0, 0, 0}, {stepRelease, carol, 0, 2, 0, 0},
+	},
+	{ // a queue by priority, over an expiry at the very moment and past it
+		{stepClaim, alice, 0, exclusive, forThree, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepClaim, carol, 0, exclusive, 0, waiting + urgent},
+		{stepTime, 0, 0, 0, atTheEnd, 0}, {stepClaim, dave, 0, 0, 0, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepClaim, dave, 0, 0, 0, 0}, {stepRenew, 0, 3, 0, 0, 0},
+	},
+	{ // readers, a writer among them, and a reader who re-enters past it
+		{stepClaim, alice, 0, sharing, 0, 0}, {stepClaim, bob, 0, sharing, 0, 0}, {stepClaim, carol, 0, exclusive, 0, waiting}, {stepClaim, dave, 0, sharing, 0, waiting},
+		{stepClaim, alice, 0, sharing, 0, 0}, {stepEndOwn, alice, 0, 2, 0, 0}, {stepEndOwn, bob, 0, 2, 0, 0}, {stepAgain, 0, 2, 0, 0, 0}, {stepEndOwn, carol, 0, 2, 0, 0},
+	},
+	{ // guards of one owner, and a limit that shrinks
+		{stepClaim, alice, 0, two + strict, 0, 0}, {stepClaim, alice, 0, two + strict, 0, 0}, {stepClaim, alice, 0, exclusive, 0, waiting},
+		{stepClaim, alice, 0, two + strict, 0, waiting}, {stepRelease, alice, 3, 2, 0, 0}, {stepRelease, alice, 2, 2, 0, 0},
+	},
+	{ // an exclusive hold becomes a shared one, and lets others in
+		{stepClaim, alice, 0, exclusive, forTen, 0}, {stepClaim, bob, 0, sharing, 0, waiting}, {stepClaim, alice, 0, sharing + refreshing, forThree, 0},
+		{stepClaim, alice, 0, exclusive + refreshing, forThree, waiting}, {stepRelease, bob, 2, 2, 0, 0},
+	},
+	{ // a stale hold is taken up again, but not past who waits
+		{stepClaim, alice, 0, exclusive, briefly, 0}, {stepTime, 0, 0, 0, forty, 0}, {stepClaim, alice, 0, exclusive + refreshing, briefly, 0},
+		{stepClaim, bob, 0, exclusive, 0, waiting}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepClaim, alice, 0, exclusive + refreshing, briefly, 0},
+	},
+	{ // a maximum hold, and a refresh that would shorten it to nothing
+		{stepClaim, alice, 0, exclusive, forTen + atMostFive, 0}, {stepTime, 0, 0, 0, 5, 0}, {stepRenew, 0, 0, 0, 0, 0}, {stepTime, 0, 0, 0, atTheEnd, 0},
+		{stepRenew, 0, 0, 0, 0, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepRenew, 0, 0, 0, 0, 0},
+		{stepClaim, bob, 0, exclusive, forTen, 0}, {stepTime, 0, 0, 0, atTheEnd, 0}, {stepClaim, bob, 0, exclusive + refreshing, forTen + atMostFive, 0},
+	},
+	{ // freezes: a waiter waits on, a holder goes on, the end lets in
+		{stepFreeze, alice, 0, 1, 1, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepClaim, carol, 0, exclusive, 0, 0}, {stepThaw, bob, 0, 1, 0, 0},
+		{stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0}, {stepFreeze, bob, 0, 0, 0, 0}, {stepRenew, 0, 1, 0, 0, 0}, {stepThaw, alice, 0, 0, 0, 0},
+	},
+	{ // preemption: a holder that renews is told, one that never looks is not waited for
+		{stepClaim, alice, 0, exclusive, forTen, 0}, {stepClaim, bob, 0, exclusive, 0, waiting + urgent + preempting}, {stepRenew, 0, 1, 0, 0, 0}, {stepAgain, 0, 0, 0, 0, 0},
+		{stepTime, 0, 0, 0, pastTheEnd, 0}, {stepAgain, 0, 0, 0, 0, 0}, {stepRenew, 0, 1, 0, 0, 0},
+		{stepClaim, carol, 0, exclusive, 0, waiting + preempting + 3}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0},
+	},
+	{ // deaths: of a holder, of a waiter, of one who was granted and never came
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepClaim, carol, 0, exclusive, 0, waiting}, {stepDie, 0, 1, 0, 0, 0},
+		{stepDie, 0, 2, 0, 0, 0}, {stepPrune, 0, 0, 0, 0, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepClaim, dave, 0, exclusive, 0, 0},
+	},
+	{ // waiters that leave: too late, in time, and for others' sake
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepClaim, carol, 0, sharing, 0, waiting}, {stepClaim, dave, 0, sharing, 0, waiting},
+		{stepLeave, 0, 2, 1, 0, 0}, {stepEndOwn, alice, 0, 2, 0, 0}, {stepLeave, 0, 1, 0, 0, 0}, {stepLeave, 0, 0, 1, 0, 0},
+	},
+	{ // damage: it keeps the queue out until somebody claims the lock
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepDie, 0, 0, 15, 0, 0}, {stepPrune, 0, 0, 0, 0, 0}, {stepDie, 0, 0, 15, 0, 0},
+		{stepAgain, 0, 0, 0, 0, 0}, {stepClaim, carol, 0, sharing, 0, waiting},
+	},
+	{ // sessions of one ID, and an owner that stands for all of them
+		{stepClaim, alice, 0, two, 0, 0}, {stepClaim, alice2, 0, two, 0, 0}, {stepClaim, aliceAny, 0, exclusive, forThree, 0}, {stepClaim, bob, 0, sharing, 0, waiting},
+		{stepEndOwn, aliceAny, 0, 2, 0, 0},
+	},
+}
