@@ -3,7 +3,7 @@ SHELL := bash -o pipefail
 export CGO_ENABLED = 0
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS   = -s -w -X main.version=$(VERSION)
-FUZZTIME ?= 20000x
+FUZZTIME ?= 5000x
 GO       ?= go
 TOOL      = $(GO) tool -modfile=tools/go.mod
 FUZZDIRS  = $(shell grep -rl '^func Fuzz' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
