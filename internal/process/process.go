@@ -61,7 +61,7 @@ func Self() lokt.Process { return self() }
 // Lookup returns a process of this host by its ID as this process sees it. The error is ErrInvalidPID or ErrNoProcess;
 // a zombie is no process.
 func Lookup(pid int) (lokt.Process, error) {
-	if pid <= 0 || int(int32(pid)) != pid {
+	if !validPID(pid) {
 		return lokt.Process{}, fmt.Errorf("%w: %d", ErrInvalidPID, pid)
 	}
 	s := inspect(pid)
@@ -79,10 +79,11 @@ type sight struct {
 	start  int64 // 0 if it is not told
 }
 
-// Check says whether p lives. sameHost says whether it was recorded on a host of this name.
+// Check says whether p lives: the process itself, or the child that it runs if it names one. sameHost says whether it was
+// recorded on a host of this name.
 //
-// A process of another boot is dead if the host is the same, and unknown otherwise; so is one of another PID
-// namespace. A process ID that no longer exists, or has another start time, means death. So does a zombie, unless threads
+// A process of another boot is dead if the host is the same, and unknown otherwise. One of another PID namespace is
+// unknown. A process ID that no longer exists, or has another start time, means death. So does a zombie, unless threads
 // of it still run. If p does not say when it started, existence is life; if it does and the kernel does not, nothing
 // is known. Without boot and namespace, as older programs record processes, the same host has to do.
 func Check(p lokt.Process, sameHost bool) State {
@@ -93,7 +94,7 @@ func judge(p lokt.Process, sameHost bool, here kernel, inspect func(pid int) sig
 	sameBoot := p.Boot != "" && p.Boot == here.boot
 	sameNamespace := p.Namespace == here.namespace
 	switch {
-	case p.PID <= 0 || int(int32(p.PID)) != p.PID:
+	case !validPID(p.PID):
 		return Unknown
 	case !sameHost && !(sameBoot && sameNamespace && p.Namespace != ""):
 		return Unknown // another kernel, or a container of this one that cannot be told from others
@@ -102,19 +103,38 @@ func judge(p lokt.Process, sameHost bool, here kernel, inspect func(pid int) sig
 	case p.Namespace != "" && !sameNamespace:
 		return Unknown
 	}
-	s := inspect(p.PID)
+	state := judgePID(inspect(p.PID), p.Start)
+	if state == Alive || p.Child == 0 {
+		return state
+	}
+	child := Unknown
+	if validPID(p.Child) {
+		child = judgePID(inspect(p.Child), p.ChildStart)
+	}
+	switch {
+	case child == Alive:
+		return Alive
+	case child == Dead && state == Dead:
+		return Dead
+	}
+	return Unknown
+}
+
+func judgePID(s sight, start int64) State {
 	switch {
 	case !s.exists || s.zombie:
 		return Dead
-	case p.Start == 0:
+	case start == 0:
 		return Alive
 	case s.start == 0:
 		return Unknown
-	case s.start != p.Start:
+	case s.start != start:
 		return Dead // the ID belongs to a later process
 	}
 	return Alive
 }
+
+func validPID(pid int) bool { return pid > 0 && int(int32(pid)) == pid }
 
 // Session returns an ID for the session of the calling process, such as "session-1234-ab12cd34": that of its terminal,
 // usually. It is the same for all processes of the session and differs from that of every other session living on the

@@ -71,7 +71,7 @@ func sessionID() int {
 }
 
 func ownStart() int64 {
-	s, _, _ := readStat("self")
+	s, _ := readStat("self")
 	return s.start
 }
 
@@ -84,13 +84,35 @@ var ownProc = sync.OnceValue(func() bool {
 })
 
 func inspect(pid int) sight {
-	if ownProc() {
-		if s, ok, _ := readStat(strconv.Itoa(pid)); ok {
+	if name, ok := procName(pid); ok {
+		if s, ok := readStat(name); ok {
 			return sight{exists: true, zombie: s.ended(), start: s.start}
 		}
 	}
 	// It is gone, or hidden from this user. Whoever may not signal it learns that it exists all the same.
 	return sight{exists: unix.Kill(pid, 0) != unix.ESRCH}
+}
+
+// procName returns the name in /proc of a process. If /proc is of another PID namespace, the kernel tells the number of a
+// process there in the description of a descriptor of it.
+func procName(pid int) (name string, ok bool) {
+	if ownProc() {
+		return strconv.Itoa(pid), true
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return "", false
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 1024)
+	data, err := readFile("/proc/self/fdinfo/"+strconv.Itoa(fd), buf)
+	if err != nil {
+		return "", false
+	}
+	_, rest, _ := bytes.Cut(data, []byte("\nPid:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	n, err := strconv.Atoi(string(bytes.TrimSpace(line)))
+	return strconv.Itoa(n), err == nil && n > 0
 }
 
 // stat is what /proc/PID/stat tells of a process.
@@ -105,14 +127,14 @@ type stat struct {
 // ended reports whether all threads have. A leader that ended before its threads is a zombie, too.
 func (s stat) ended() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
-func readStat(pid string) (s stat, ok bool, err error) {
+// readStat reads /proc/NAME/stat; ok is false if there is none, or none for this user.
+func readStat(name string) (s stat, ok bool) {
 	buf := make([]byte, 1024)
-	data, err := readFile("/proc/"+pid+"/stat", buf)
+	data, err := readFile("/proc/"+name+"/stat", buf)
 	if err != nil {
-		return stat{}, false, err
+		return stat{}, false
 	}
-	s, ok = parseStat(data)
-	return s, ok, nil
+	return parseStat(data)
 }
 
 // parseStat reads the fields by proc_pid_stat(5). The second, the command, may contain anything, spaces and parentheses
