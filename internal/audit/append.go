@@ -24,7 +24,7 @@ func (l *Log) Append(lines []byte) error {
 	for attempt := range maxAttempts {
 		f, fi, err := l.openAppend()
 		if err != nil {
-			return fmt.Errorf("append to audit log: %w", err)
+			return err
 		}
 		var notRotated error
 		if size := fi.Size(); size > 0 && size+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
@@ -34,13 +34,13 @@ func (l *Log) Append(lines []byte) error {
 				continue
 			}
 		}
-		err = write(f, fi.Size(), lines)
+		err = write(f, fi.Size(), lines, writeOnce)
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
 		switch {
 		case err != nil:
-			return fmt.Errorf("append to audit log: %w", err)
+			return err
 		case notRotated != nil:
 			return fmt.Errorf("%w: %w", ErrNotRotated, notRotated)
 		}
@@ -65,11 +65,9 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		locked, err := tryLock(f, false)
-		// A foreign program may lock the file for as long as it likes, and some file systems have no locks: go on without.
-		usable := locked || err != nil || attempt >= maxAttempts
-		fi, err := f.Stat()
-		if err == nil && usable && !(unlinked(f, fi) && attempt < maxAttempts) {
+		// A foreign program may lock the file for as long as it likes, so this does not go on for ever.
+		fi, pinned, err := pin(f)
+		if err == nil && (pinned || attempt >= maxAttempts) {
 			return f, fi, nil
 		}
 		f.Close()
@@ -79,9 +77,19 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 	}
 }
 
+// pin keeps rotation from deleting the open file until it is closed. It reports false if that has happened or is about to.
+func pin(f *os.File) (fs.FileInfo, bool, error) {
+	locked, lockErr := tryLock(f, false)
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, false, err
+	}
+	return fi, (locked || lockErr != nil) && !unlinked(f, fi), nil // a file system without locks has to do without
+}
+
 // write adds the lines to the file, which had the size when it was opened. If a crashed writer has left a line without end
-// there, that line gets its end first.
-func write(f *os.File, size int64, lines []byte) error {
+// there, that line gets its end first. The function once is writeOnce.
+func write(f *os.File, size int64, lines []byte, once func(*os.File, []byte) (int, error)) error {
 	torn, err := tornAt(f, size)
 	if err != nil {
 		return err
@@ -91,14 +99,16 @@ func write(f *os.File, size int64, lines []byte) error {
 		if torn {
 			b = slices.Concat([]byte{'\n'}, lines)
 		}
-		n, err := writeOnce(f, b)
+		n, err := once(f, b)
 		if err != nil {
 			return err
 		}
 		if n < len(b) { // begin again with the line that was cut
 			whole := max(n-(len(b)-len(lines)), 0)
-			lines = lines[bytes.LastIndexByte(lines[:whole], '\n')+1:]
-			torn = true
+			if lines[whole] != '\n' { // or else only its end is missing, which comes first now
+				whole = bytes.LastIndexByte(lines[:whole], '\n')
+			}
+			lines, torn = lines[whole+1:], true
 			continue
 		}
 		if torn || !appendMovesOffset {
@@ -114,7 +124,7 @@ func write(f *os.File, size int64, lines []byte) error {
 		}
 		lines = lines[:bytes.IndexByte(lines, '\n')+1]
 	}
-	return io.ErrShortWrite
+	return &fs.PathError{Op: "write", Path: f.Name(), Err: io.ErrShortWrite}
 }
 
 // tornAt reports whether what ends at the offset is not a whole line.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -175,7 +178,7 @@ func TestLineTornWhileAppendingDoesNotSwallowTheEntry(t *testing.T) {
 	defer f.Close()
 	size := fi.Size()
 	addRaw(t, l, "\n"+string(entryLine("build", 9)[:50])) // crashed after size was read: what size ends with is whole
-	if err := write(f, size, append(entryLine("build", 2), entryLine("build", 3)...)); err != nil {
+	if err := write(f, size, append(entryLine("build", 2), entryLine("build", 3)...), writeOnce); err != nil {
 		t.Fatal(err)
 	}
 	got, garbage := readAll(t, l, Query{})
@@ -199,7 +202,7 @@ func TestSlowWriterWritesToAFileThatStays(t *testing.T) {
 	if n := files(t, l); n != 2 {
 		t.Fatalf("there are %d files, want 2", n)
 	}
-	if err := write(slow, fi.Size(), entryLine("build", 5)); err != nil {
+	if err := write(slow, fi.Size(), entryLine("build", 5), writeOnce); err != nil {
 		t.Fatal(err)
 	}
 	follower.want(5)
@@ -210,6 +213,82 @@ func TestSlowWriterWritesToAFileThatStays(t *testing.T) {
 	follower.want(6, 7)
 	got, _ = readAll(t, l, Query{})
 	wantTokens(t, got, 6, 7)
+}
+
+func TestFileThatRotationDeletedIsNotWrittenTo(t *testing.T) {
+	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 1})
+	appendTokens(t, l, 1)
+	f, _, err := openRegular(l.Path(), os.O_RDWR|os.O_APPEND)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, pinned, err := pin(f); !pinned || err != nil {
+		t.Fatalf("pinned: %v, %v", pinned, err)
+	}
+	f.Close()
+	if f, _, err = openRegular(l.Path(), os.O_RDWR|os.O_APPEND); err != nil { // as a writer that has come no further
+		t.Fatal(err)
+	}
+	appendTokens(t, l, 2, 3)
+	if _, pinned, err := pin(f); pinned || err != nil {
+		t.Fatalf("a deleted file was pinned: %v, %v", pinned, err)
+	}
+}
+
+func TestSlowRotationFindsThatItIsNotNeededAnyMore(t *testing.T) {
+	l := Open(t.TempDir(), Options{MaxSize: 300, Keep: 9})
+	appendTokens(t, l, 1)
+	f, fi, err := l.openAppend()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	appendTokens(t, l, 2) // rotates
+	if moved, err := l.rotate(fi, 300); !moved || err != nil || !exists(l.Path()) || exists(l.path(2)) {
+		t.Fatalf("moved is %v, %v; want the file that another rotation has made left alone", moved, err)
+	}
+}
+
+func TestWriteCutShortAnywhereGoesOnWithTheLineThatWasCut(t *testing.T) {
+	lines := slices.Concat(entryLine("build", 1), entryLine("build", 2), entryLine("build", 3))
+	for cut := range lines {
+		l := Open(t.TempDir(), Options{})
+		f, _, err := l.openAppend()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := true
+		err = write(f, 0, lines, func(f *os.File, b []byte) (int, error) {
+			if first {
+				first = false
+				b = b[:cut]
+			}
+			return writeOnce(f, b)
+		})
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, garbage := readAll(t, l, Query{})
+		wantTokens(t, got, 1, 2, 3)
+		if len(garbage) > 1 {
+			t.Fatalf("cut at %d: garbage %v", cut, garbage)
+		}
+	}
+}
+
+func TestWriteThatIsAlwaysCutShortIsGivenUp(t *testing.T) {
+	l := Open(t.TempDir(), Options{})
+	f, _, err := l.openAppend()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = write(f, 0, entryLine("build", 1), func(f *os.File, b []byte) (int, error) { return writeOnce(f, b[:5]) })
+	if !errors.Is(err, io.ErrShortWrite) {
+		t.Fatalf("write: %v", err)
+	}
 }
 
 func TestStoppedRotationHoldsUpNobodyAndIsTakenUpLater(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -180,7 +181,7 @@ func addRaw(t *testing.T, l *Log, s string) {
 func readAll(t *testing.T, l *Log, q Query) (tokens []string, garbage []*GarbageError) {
 	t.Helper()
 	for e, err := range l.Read(context.Background(), q) {
-		if g, ok := err.(*GarbageError); ok {
+		if g := (*GarbageError)(nil); errors.As(err, &g) {
 			garbage = append(garbage, g)
 			continue
 		}

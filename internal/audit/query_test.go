@@ -186,6 +186,70 @@ func TestFollowerSurvivesSeveralRotationsBetweenLooks(t *testing.T) {
 	wantTokens(t, got, upTo(33)...)
 }
 
+func TestFileMetTwiceIsReadOnce(t *testing.T) {
+	l := Open(t.TempDir(), Options{})
+	appendTokens(t, l, 1, 2)
+	if err := os.Link(l.path(0), l.path(1)); err != nil { // what a look sees that comes before and after a rotation
+		t.Fatal(err)
+	}
+	got, _ := readAll(t, l, Query{})
+	wantTokens(t, got, 1, 2)
+}
+
+func TestEntryOfASlowWriterIsFollowedBeforeWhatWasAppendedAfterIt(t *testing.T) {
+	const pairs = 3000
+	l := Open(t.TempDir(), Options{})
+	appendTokens(t, l, 1)
+	slow, _, err := l.openAppend()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	rename(t, l.path(0), l.path(1))
+	appendTokens(t, l, 2)
+	written := make(chan error, 1)
+	go func() {
+		for n := uint64(3); n < 2*pairs; n += 2 {
+			_, err := writeOnce(slow, entryLine("build", n))
+			if err == nil {
+				err = l.Append(entryLine("build", n+1))
+			}
+			if err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- nil
+	}()
+	r := l.reader(Query{})
+	defer r.close()
+	seen := map[string]bool{"0": true}
+	keep := func(e Entry, err error) bool {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[token(e)] = true
+		if n, _ := e.Extra[ExtraToken].(json.Number).Int64(); n%2 == 0 && !seen[fmt.Sprint(n-1)] {
+			t.Fatalf("followed %d before %d", n, n-1)
+		}
+		return true
+	}
+	r.begin(t.Context(), false, keep)
+	for running := true; running; {
+		select {
+		case err := <-written:
+			if running = false; err != nil {
+				t.Fatal(err)
+			}
+		default:
+		}
+		r.again(t.Context(), keep)
+	}
+	if len(seen) != 2*pairs+1 {
+		t.Fatalf("followed %d entries, want %d", len(seen)-1, 2*pairs)
+	}
+}
+
 func TestFollowerWaitsForALogThatIsNotThereYet(t *testing.T) {
 	l := Open(filepath.Join(t.TempDir(), "later"), Options{Poll: time.Millisecond})
 	f := follow(t, l, Query{})
@@ -327,7 +391,7 @@ func TestReadSaysThatItsContextEnded(t *testing.T) {
 		}
 		last = err
 	}
-	if last != gone {
+	if !errors.Is(last, gone) {
 		t.Fatalf("Read ended with %v", last)
 	}
 	for e, err := range l.Follow(ctx, Query{}) {
