@@ -46,7 +46,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Is makes the error ErrInDoubt if it is.
 func (e *Error) Is(target error) bool { return target == ErrInDoubt && e.InDoubt }
 
-// Options says how to write. The zero value writes mode 0600, not durably.
+// Options says how to write. The zero value writes mode 0600, not durably: after a power failure, not after a mere
+// crash of the process, the file may then be the old one, the new one, or on some file systems empty.
 type Options struct {
 	Perm    fs.FileMode // of the new file, before the umask; 0 means 0600
 	Sync    bool        // sync the contents before they get their name; the name may still be lost with power
