@@ -97,7 +97,8 @@ func (a *app) runGuard(o guardOptions) error {
 	if err != nil {
 		return err
 	}
-	if _, err := guard.Find(o.command[0]); err != nil {
+	path, err := guard.Find(o.command[0])
+	if err != nil {
 		return a.notRun(err)
 	}
 	signals := guard.Notify()
@@ -106,11 +107,14 @@ func (a *app) runGuard(o guardOptions) error {
 	if err != nil {
 		return err
 	}
-	g := &guardRun{app: a, b: b, o: o, owner: owner}
+	g := &guardRun{app: a, b: b, o: o, path: path, owner: owner}
 	if g.k, err = lokt.NewLocker(b, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
 		return err
 	}
-	ctx, stop := signals.Context(context.Background())
+	ctx, stop := context.Background(), func() {}
+	if o.wait {
+		ctx, stop = signals.Context(ctx)
+	}
 	leases, inherited, err := g.acquire(ctx)
 	stop()
 	if err != nil {
@@ -138,6 +142,7 @@ type guardRun struct {
 	*app
 	b     *backend
 	o     guardOptions
+	path  string
 	owner lokt.Owner
 	k     *lokt.Locker
 
@@ -260,9 +265,13 @@ func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Si
 	noting, enough := context.WithCancel(context.Background())
 	defer enough()
 	c := guard.Command{
-		Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.liveFile(),
+		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.liveFile(),
 		Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Lost: g.lost,
-		Started: func(pid int) { notes.Go(func() { g.noteChild(noting, leases, pid) }) },
+		Started: func(pid int) {
+			if g.b.store != nil && len(leases) > 0 {
+				notes.Go(func() { g.noteChild(noting, leases, pid) })
+			}
+		},
 	}
 	code, err := guard.Run(c, leases, signals)
 	enough()
@@ -299,9 +308,6 @@ func (g *guardRun) noteChild(ctx context.Context, leases lokt.Leases, pid int) {
 	case <-ctx.Done():
 		return
 	case <-t.C:
-	}
-	if g.b.store == nil || len(leases) == 0 {
-		return
 	}
 	p, err := process.Lookup(pid)
 	if err != nil {

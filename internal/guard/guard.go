@@ -27,7 +27,8 @@ const (
 
 // Command is what to run, and how.
 type Command struct {
-	Args      []string // program and arguments
+	Path      string   // of the program, as Find returns it
+	Args      []string // program, as it was called, and arguments
 	Env       []string // of the command, all of it
 	Inherit   *os.File // a further descriptor for the command to inherit; may be nil
 	StopGrace time.Duration
@@ -131,65 +132,41 @@ func (e *SignalError) Code() int { return exitSignal + int(e.Signal) }
 // Run runs the command under the leases and returns its exit code. The error is a *NotFoundError if the command could not
 // be started. Leases are left for the caller to release, once Run has returned.
 func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) {
-	cmd := exec.Command(c.Args[0], c.Args[1:]...) //nolint:gosec // to run what the user says is what it is for
-	if errors.Is(cmd.Err, exec.ErrDot) {
-		cmd.Err = nil
-	}
-	cmd.Env = c.Env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if c.Inherit != nil {
-		cmd.ExtraFiles = []*os.File{c.Inherit}
-	}
 	select {
 	case sig := <-signals.c: // it came while the last lock was taken
 		return (&SignalError{sig.(syscall.Signal)}).Code(), nil
 	default:
 	}
 	tree := newTree(c.Stop)
-	if err := cmd.Start(); err != nil {
+	p, err := start(c)
+	if err != nil {
 		return 0, notFound(c.Args[0], err)
 	}
+	ended := make(chan int, 1)
+	go func() { ended <- p.wait() }()
 	if c.Started != nil {
-		c.Started(cmd.Process.Pid)
+		c.Started(p.pid)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	w := watch(c, leases)
 	defer w.stop()
 	stopped := false
 	for {
 		select {
-		case err := <-ended:
+		case code := <-ended:
 			if stopped {
-				tree.killRest(cmd.Process.Pid)
+				tree.killRest()
 				return ExitLost, nil
 			}
-			return exitCode(cmd.ProcessState, err), nil
+			return code, nil
 		case sig := <-signals.c:
 			if !signals.tty.delivered(sig) {
-				_ = cmd.Process.Signal(sig) // fails only if it has just ended
+				p.signal(sig.(syscall.Signal))
 			}
 		case step := <-w.steps:
 			stopped = true
-			tree.signal(cmd.Process, step)
+			tree.signal(p, step)
 		}
 	}
-}
-
-func exitCode(s *os.ProcessState, err error) int {
-	if s == nil {
-		return 1
-	}
-	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return exitSignal + int(ws.Signal())
-	}
-	if code := s.ExitCode(); code >= 0 {
-		return code
-	}
-	if err != nil {
-		return 1
-	}
-	return 0
 }
 
 // watcher follows the leases while the command runs.

@@ -16,10 +16,34 @@ func openTerminal() terminal                { return terminal{} }
 func (terminal) close()                     {}
 func (terminal) delivered(s os.Signal) bool { return s == os.Interrupt }
 
+// child is the command.
+type child struct {
+	p   *os.Process
+	pid int
+}
+
+func start(c Command) (*child, error) {
+	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	if err != nil {
+		return nil, err
+	}
+	return &child{p: p, pid: p.Pid}, nil
+}
+
+func (p *child) wait() int {
+	s, err := p.p.Wait()
+	if err != nil {
+		return 1
+	}
+	return s.ExitCode()
+}
+
+func (p *child) signal(syscall.Signal) { _ = p.p.Kill() }
+
 // tree is the command alone: what it started cannot be found here.
 type tree struct{}
 
 func newTree(bool) tree { return tree{} }
 
-func (tree) signal(p *os.Process, _ syscall.Signal) { _ = p.Kill() }
-func (tree) killRest(int)                           {}
+func (tree) signal(p *child, s syscall.Signal) { p.signal(s) }
+func (tree) killRest()                         {}

@@ -3,11 +3,11 @@
 package guard
 
 import (
+	"context"
 	"errors"
 	"os"
-	"slices"
+	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +50,59 @@ func (t terminal) delivered(sig os.Signal) bool {
 	return false
 }
 
+// child is the command. It is started and waited for with the bare system calls: os/exec spends as long on preparing for
+// cases that do not arise here as the command line may add in all.
+type child struct {
+	pid int
+
+	mu     sync.Mutex
+	reaped bool // then the process ID may be somebody else's
+}
+
+// start starts the command with this process's standard streams and directory.
+func start(c Command) (*child, error) {
+	files := []uintptr{0, 1, 2}
+	if c.Inherit != nil {
+		files = append(files, c.Inherit.Fd())
+	}
+	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: files})
+	if err != nil {
+		return nil, err
+	}
+	return &child{pid: pid}, nil
+}
+
+// wait waits for the command and returns its exit code, as shells have it.
+func (p *child) wait() int {
+	for { // leave it unreaped until no signal can be on its way
+		if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reaped = true
+	var ws syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(p.pid, &ws, 0, nil); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if ws.Signaled() {
+		return exitSignal + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// signal sends the command a signal, unless it has ended.
+func (p *child) signal(sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		_ = syscall.Kill(p.pid, sig) // fails only for a command that has become another user's
+	}
+}
+
 // tree is the command and everything that it started.
 type tree struct{ all bool }
 
@@ -57,39 +110,21 @@ func newTree(stop bool) tree {
 	return tree{all: stop && process.BecomeSubreaper() == nil} // so that nothing the command leaves behind gets away
 }
 
-// signal sends the signal to the command, and a kill to all of its descendants too.
-func (t tree) signal(p *os.Process, sig syscall.Signal) {
+// signal sends the signal to the command and all that it started.
+func (t tree) signal(p *child, sig syscall.Signal) {
 	if t.all {
-		pids := process.Descendants(os.Getpid())
-		if sig == syscall.SIGTERM {
-			slices.Reverse(pids)
-		}
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, sig)
+		for _, pid := range process.Descendants(os.Getpid()) {
+			if pid != p.pid {
+				_ = syscall.Kill(pid, sig)
+			}
 		}
 	}
-	_ = p.Signal(sig)
+	p.signal(sig)
 }
 
 // killRest ends what the command left behind, and returns when nothing of it runs any more.
-func (t tree) killRest(int) {
-	if !t.all {
-		return
-	}
-	for {
-		pids := process.Descendants(os.Getpid())
-		if len(pids) == 0 {
-			return
-		}
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		var ws syscall.WaitStatus
-		for {
-			if pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil); pid <= 0 && !errors.Is(err, syscall.EINTR) {
-				break
-			}
-		}
-		time.Sleep(time.Millisecond) // a kill takes effect when the kernel gets to it
+func (t tree) killRest() {
+	if t.all {
+		process.KillDescendants(context.Background(), os.Getpid())
 	}
 }

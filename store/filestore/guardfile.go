@@ -76,9 +76,6 @@ type guard struct {
 // enter locks the guard file of the named lock.
 func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 	shard := shardOf(name)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.o.LockTimeout, fmt.Errorf(
-		"another process has kept the guard file %s locked for %v: it may be stopped (see `lslocks`)", s.guardPath(shard), s.o.LockTimeout))
-	defer cancel()
 	done, err := s.shards.enter(ctx, shard)
 	if err != nil {
 		return nil, err
@@ -89,7 +86,7 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 			done()
 			return nil, err
 		}
-		if err := flock(ctx, f); err != nil {
+		if err := s.flock(ctx, f); err != nil {
 			done()
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
@@ -288,7 +285,7 @@ func (s *Store) appendAudit(lines []byte) error {
 const flockSpin = 2 * time.Millisecond
 
 // flock takes the exclusive kernel lock on f. If ctx ends first, f is closed as soon as the kernel lets go of it.
-func flock(ctx context.Context, f faultfs.File) error {
+func (s *Store) flock(ctx context.Context, f faultfs.File) error {
 	start := time.Now()
 	for {
 		ok, err := tryFlock(f)
@@ -304,6 +301,9 @@ func flock(ctx context.Context, f faultfs.File) error {
 		}
 		time.Sleep(50 * time.Microsecond)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.o.LockTimeout, fmt.Errorf(
+		"another process has kept it locked for %v: it may be stopped (see `lslocks`)", s.o.LockTimeout))
+	defer cancel()
 	locked := make(chan error, 1)
 	go func() { locked <- blockingFlock(f) }()
 	select {
