@@ -134,8 +134,8 @@ func NewClock(now Now, acquired, expires time.Time) *Clock {
 
 // Decode reads the record of the named lock. Errors wrap ErrCorrupt, ErrVersion or ErrName.
 func Decode(name string, data []byte) (*Record, error) {
-	r := &Record{}
-	if err := json.Unmarshal(data, r); err != nil {
+	r, err := unmarshal(data)
+	if err != nil {
 		// A newer version may have given fields other types: whoever wrote it must not be taken for damage.
 		var v struct {
 			Version json.Number `json:"version"`
@@ -175,7 +175,7 @@ func Decode(name string, data []byte) (*Record, error) {
 // be nil.
 func (r *Record) Encode(old *Record) ([]byte, error) {
 	r.Version = Version
-	data, err := json.Marshal(r)
+	data, err := r.marshal()
 	if err != nil {
 		return nil, fmt.Errorf("encode record of %q: %w", r.Name, err)
 	}
