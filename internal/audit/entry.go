@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/jsonline"
 )
 
 // Entry is one line of the log.
@@ -74,13 +77,42 @@ func ceilSeconds(d time.Duration) int {
 
 // Encode returns the lines for the events, in order. The same events always give the same bytes.
 func Encode(events []lokt.Event) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // the log is read by people too
+	var o jsonline.Object // which leaves < and > as they are: the log is read by people too
 	for _, e := range events {
-		_ = enc.Encode(FromEvent(e)) // strings, numbers and a time within range cannot fail
+		FromEvent(e).write(&o)
+		o.B = append(o.B, '\n')
 	}
-	return b.Bytes()
+	return o.B
+}
+
+// write writes the entry as encoding/json would.
+func (e Entry) write(o *jsonline.Object) {
+	o.Open()
+	o.Time("ts", e.TS)
+	o.String("event", e.Event)
+	o.String("name", e.Name)
+	o.OptString("lock_id", e.LockID)
+	o.String("owner", e.Owner)
+	o.String("host", e.Host)
+	o.Int("pid", int64(e.PID))
+	o.OptString("agent_id", e.AgentID)
+	o.OptInt("ttl_sec", int64(e.TTLSec))
+	if len(e.Extra) > 0 {
+		o.Key("extra")
+		o.Open()
+		for _, k := range slices.Sorted(maps.Keys(e.Extra)) {
+			switch v := e.Extra[k].(type) {
+			case string:
+				o.String(k, v)
+			case int64:
+				o.Int(k, v)
+			case uint64:
+				o.OptUint(k, v)
+			}
+		}
+		o.Close()
+	}
+	o.Close()
 }
 
 // line is an entry of which only what filters look at has been made sense of.

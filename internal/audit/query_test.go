@@ -161,6 +161,24 @@ func TestRotationWhileReadingNeitherLosesNorDoubles(t *testing.T) {
 	wantTokens(t, got, upTo(6)...)
 }
 
+func TestFileDeletedBeforeItsPlaceIsKnownIsNotRead(t *testing.T) {
+	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 2})
+	r := l.reader(Query{})
+	defer r.close()
+	var got []string
+	keep := func(e Entry, err error) bool {
+		got = append(got, token(e))
+		return err == nil
+	}
+	appendTokens(t, l, 1)
+	r.begin(t.Context(), false, keep)
+	appendTokens(t, l, 2)
+	r.find(map[string]error{}) // rotations came between, so that what is found first may be older than what is found last
+	appendTokens(t, l, 3, 4, 5)
+	r.again(t.Context(), keep)
+	wantTokens(t, got, 1, 3, 4, 5)
+}
+
 func TestFollowerSurvivesSeveralRotationsBetweenLooks(t *testing.T) {
 	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 10, Poll: time.Millisecond})
 	appendTokens(t, l, 1)

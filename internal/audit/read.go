@@ -52,14 +52,23 @@ func (r *reader) close() {
 // file is seen, those that were appended before it are too, even by a writer that was slow to write to a file just rotated.
 func (r *reader) look(ctx context.Context) []error {
 	wrong := map[string]error{}
+	var before []place
 	for range maxLooks {
 		clear(wrong)
-		newest := r.find(wrong)
-		fi, err := os.Lstat(r.log.path(0))
-		if ctx.Err() != nil || err != nil && newest == nil || err == nil && newest != nil && os.SameFile(fi, newest) {
-			break // not rotated meanwhile, so the order is right
+		now := r.find(wrong)
+		if ctx.Err() != nil || r.settled(now) || slices.Equal(now, before) {
+			break
 		}
+		before = now
 	}
+	r.sources = slices.DeleteFunc(r.sources, func(s *source) bool {
+		lost := !s.found && !s.placed // deleted before it was known which files it comes before
+		if lost {
+			s.f.Close()
+		}
+		s.placed = true
+		return lost
+	})
 	for _, s := range slices.Backward(r.sources) {
 		s.measure()
 	}
@@ -77,9 +86,15 @@ func (r *reader) look(ctx context.Context) []error {
 // maxLooks bounds how often the files are looked for again because they were rotated meanwhile.
 const maxLooks = 1000
 
-// find looks for the files once and returns what audit.log was, if it was a file of the log. The numbers of files only
-// grow, and so does the one looked for: no file is missed, but one may be met twice.
-func (r *reader) find(wrong map[string]error) (newest fs.FileInfo) {
+// place is where a file of the log was met.
+type place struct {
+	number int
+	source *source
+}
+
+// find looks for the files once, from the newest to the oldest. Their numbers only grow, and so does the one looked for:
+// no file is missed, but one may be met twice, and if several rotations came between, the order may be wrong.
+func (r *reader) find(wrong map[string]error) (met []place) {
 	for _, s := range r.sources {
 		s.found = false
 	}
@@ -93,9 +108,7 @@ func (r *reader) find(wrong map[string]error) (newest fs.FileInfo) {
 			}
 			continue
 		}
-		if i == 0 {
-			newest = s.fi
-		}
+		met = append(met, place{i, s})
 		if !s.found {
 			s.found, s.path = true, path
 			found = append(found, s)
@@ -104,7 +117,16 @@ func (r *reader) find(wrong map[string]error) (newest fs.FileInfo) {
 	slices.Reverse(found)
 	gone := slices.DeleteFunc(r.sources, func(s *source) bool { return s.found })
 	r.sources = append(gone, found...)
-	return newest
+	return met
+}
+
+// settled reports whether no rotation came between the places where files were met: audit.log still is what it was.
+func (r *reader) settled(met []place) bool {
+	if len(met) == 0 || met[0].number != 0 {
+		return false
+	}
+	fi, err := os.Lstat(r.log.path(0))
+	return err == nil && os.SameFile(fi, met[0].source.fi)
 }
 
 // source returns the source for the file at the path: one that is known or was just found, or a new one.
@@ -143,7 +165,8 @@ type source struct {
 	f      *os.File
 	fi     fs.FileInfo // for its identity only
 	path   string
-	found  bool // the last look found it in its place
+	found  bool // it was met when last looked for
+	placed bool // its place among r.sources is certain
 	broken bool // reading failed, which has been reported
 	off    int64
 	end    int64
