@@ -718,6 +718,9 @@ func (j *judge) claimAnswer() error {
 	if w != nil && j.leaves == "" || j.gaveWay {
 		return nil // whether it could be in, stuck has seen
 	}
+	if first := findWaiter(j.was.Lock, c.LeaseID); first != nil && !over(j.was.Now, first.Until) && !j.was.Dead[c.LeaseID] {
+		c = first.Claim // it was queued on these terms
+	}
 	behind := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Priority >= c.Priority })
 	if fits(l.Holders, c) && (!behind || inside(l.Holders, c)) {
 		return fmt.Errorf("denied without a reason: %v", j.d.err)
