@@ -113,17 +113,22 @@ func (g *waitGraph) dropFree() {
 			if !n.stuck || slices.ContainsFunc(n.ahead, func(i int) bool { return g.nodes[i].stuck }) {
 				continue
 			}
-			staying := Lock{}
-			for _, h := range n.lock.Holders {
-				if len(g.keepers(h.LeaseID)) > 0 {
-					staying.Holders = append(staying.Holders, h)
-				}
-			}
-			if staying.admits(n.waiter.Claim) {
+			if g.staying(n).admits(n.waiter.Claim) {
 				n.stuck, changed = false, true
 			}
 		}
 	}
+}
+
+// staying returns the lock that the claim waits for with those holders only that are bound to stuck claims.
+func (g *waitGraph) staying(n *waitNode) *Lock {
+	l := &Lock{Name: n.lock.Name}
+	for _, h := range n.lock.Holders {
+		if len(g.keepers(h.LeaseID)) > 0 {
+			l.Holders = append(l.Holders, h)
+		}
+	}
+	return l
 }
 
 // connect draws the edges between stuck claims.
@@ -133,9 +138,11 @@ func (g *waitGraph) connect() {
 		if !n.stuck {
 			continue
 		}
-		for _, h := range n.lock.inTheWay(n.waiter.Claim) {
-			for _, to := range g.keepers(h.LeaseID) {
-				g.edges[i] = append(g.edges[i], waitEdge{to: to, bound: true})
+		if staying := g.staying(n); !staying.admits(n.waiter.Claim) { // otherwise only those ahead keep it
+			for _, h := range staying.inTheWay(n.waiter.Claim) {
+				for _, to := range g.keepers(h.LeaseID) {
+					g.edges[i] = append(g.edges[i], waitEdge{to: to, bound: true})
+				}
 			}
 		}
 		for _, to := range n.ahead {
