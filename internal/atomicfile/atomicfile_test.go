@@ -51,20 +51,30 @@ func operations(f *faultfs.Faulty) (kinds []string) {
 }
 
 func TestReplaceDoesNoMoreThanItMust(t *testing.T) {
-	for durable, want := range map[bool][]string{
-		false: {"open", "write", "close", "rename"},
-		true:  {"open", "write", "sync", "close", "rename", "syncdir"},
+	for _, test := range []struct {
+		before string
+		o      Options
+		want   string
+	}{
+		{"", Options{}, "open write close exchange rename"},
+		{oldData, Options{}, "open write close exchange lstat remove"},
+		{"", Options{Sync: true}, "open write sync close rename"},
+		{oldData, Options{Sync: true}, "open write sync close rename"},
+		{oldData, Options{Durable: true}, "open write sync close rename syncdir"},
 	} {
-		path := filepath.Join(t.TempDir(), "x.json")
+		path := prepare(t, test.before)
 		f := faultfs.New(faultfs.OS())
-		if err := Replace(f, path, []byte(newData), Options{Durable: durable}); err != nil {
+		if err := Replace(f, path, []byte(newData), test.o); err != nil {
 			t.Fatal(err)
 		}
-		if got := operations(f); !slices.Equal(got, want) {
-			t.Errorf("durable %v: %v, want %v", durable, got, want)
+		if got := strings.Join(operations(f), " "); got != test.want {
+			t.Errorf("%+v: %s, want %s", test.o, got, test.want)
 		}
 		if got := content(t, path); got != newData {
 			t.Errorf("content %q", got)
+		}
+		if left := temps(t, filepath.Dir(path)); len(left) > 0 {
+			t.Errorf("left %v", left)
 		}
 		info, err := os.Stat(path)
 		if err != nil || info.Mode().Perm() != 0o600 {
@@ -73,18 +83,24 @@ func TestReplaceDoesNoMoreThanItMust(t *testing.T) {
 	}
 }
 
+// prepare returns the path of a file with the content, or of none.
+func prepare(t *testing.T, before string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.json")
+	if before != "" {
+		if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
+
 // Every fault at every operation, with an old file and without: what the error says is what has happened.
 func TestReplaceKeepsTheOldOrPublishesTheNew(t *testing.T) {
 	doubts := 0
 	for _, before := range []string{"", oldData} {
 		for fault := range faultfs.Faults(6) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, "x.json")
-			if before != "" {
-				if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
+			path := prepare(t, before)
 			f := faultfs.New(faultfs.OS())
 			f.Inject(fault)
 			err := Replace(f, path, []byte(newData), Options{Durable: true})
@@ -98,20 +114,47 @@ func TestReplaceKeepsTheOldOrPublishesTheNew(t *testing.T) {
 				doubts++
 				want = newData
 			}
-			if got := content(t, path); got != want {
-				t.Errorf("%v: %v, and content is %q", fault, err, got)
-			}
-			var detail *Error
-			if err != nil && (!errors.As(err, &detail) || detail.Path != path || !strings.Contains(err.Error(), detail.Step)) {
-				t.Errorf("%v: %v", fault, err)
-			}
-			if left := temps(t, dir); len(left) > 0 && !errors.Is(err, faultfs.ErrCrashed) {
-				t.Errorf("%v: left %v", fault, left)
-			}
+			checkOutcome(t, fault, err, path, want)
 		}
 	}
 	if doubts != 2*3 { // crash, EIO and ENOSPC at the last operation
 		t.Errorf("%d outcomes in doubt", doubts)
+	}
+}
+
+func TestReplaceThatWaitsForNoDiskKeepsTheOldOrPublishesTheNew(t *testing.T) {
+	for _, before := range []string{"", oldData} {
+		for fault := range faultfs.Faults(6) {
+			path := prepare(t, before)
+			f := faultfs.New(faultfs.OS())
+			f.Inject(fault)
+			err := Replace(f, path, []byte(newData), Options{})
+			want := newData
+			if err != nil {
+				want = before
+			}
+			// Once the old and the new have changed places, all is done that matters.
+			if early := fault.Op <= 3 && !fault.Short; early && err == nil || errors.Is(err, ErrInDoubt) {
+				t.Errorf("%v: %v", fault, err)
+			}
+			checkOutcome(t, fault, err, path, want)
+		}
+	}
+}
+
+func checkOutcome(t *testing.T, fault faultfs.Fault, err error, path, want string) {
+	t.Helper()
+	if got := content(t, path); got != want {
+		t.Errorf("%v: %v, and content is %q", fault, err, got)
+	}
+	var detail *Error
+	if err != nil && (!errors.As(err, &detail) || detail.Path != path || !strings.Contains(err.Error(), detail.Step)) {
+		t.Errorf("%v: %v", fault, err)
+	}
+	crashed := fault.Err == nil
+	removing := err == nil // the old version could not be removed
+	if left := temps(t, filepath.Dir(path)); len(left) > 0 && !crashed && !removing {
+		t.Errorf("%v: left %v", fault, left)
 	}
 }
 
@@ -165,22 +208,42 @@ func TestReplaceDoesNotFollowALink(t *testing.T) {
 }
 
 func TestReplaceOfADirectoryFailsAndLeavesNothing(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "x")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
+	for _, o := range []Options{{}, {Sync: true}, {Durable: true}} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "x")
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		err := Replace(faultfs.OS(), path, nil, o)
+		var detail *Error
+		if !errors.As(err, &detail) || detail.Step != "rename" || errors.Is(err, ErrInDoubt) {
+			t.Errorf("%+v: %v", o, err)
+		}
+		if info, err := os.Stat(path); err != nil || !info.IsDir() {
+			t.Errorf("%+v: the directory is gone: %v", o, err)
+		}
+		if left := temps(t, dir); len(left) > 0 {
+			t.Errorf("%+v: left %v", o, left)
+		}
+		err = Replace(faultfs.OS(), filepath.Join(dir, "none", "x"), nil, o)
+		if !errors.As(err, &detail) || detail.Step != "create" || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("without directory: %v", err)
+		}
 	}
-	err := Replace(faultfs.OS(), path, nil, Options{Durable: true})
-	var detail *Error
-	if !errors.As(err, &detail) || detail.Step != "rename" || errors.Is(err, ErrInDoubt) {
-		t.Errorf("%v", err)
+}
+
+// plain is a file system without Exchange.
+type plain struct{ faultfs.FS }
+
+func (plain) Exchange(a, b string) error { return errors.ErrUnsupported }
+
+func TestReplaceWorksWithoutExchange(t *testing.T) {
+	path := prepare(t, oldData)
+	if err := Replace(plain{faultfs.OS()}, path, []byte(newData), Options{}); err != nil || content(t, path) != newData {
+		t.Errorf("%v, content %q", err, content(t, path))
 	}
-	if left := temps(t, dir); len(left) > 0 {
+	if left := temps(t, filepath.Dir(path)); len(left) > 0 {
 		t.Errorf("left %v", left)
-	}
-	err = Replace(faultfs.OS(), filepath.Join(dir, "none", "x"), nil, Options{})
-	if !errors.As(err, &detail) || detail.Step != "create" || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without directory: %v", err)
 	}
 }
 

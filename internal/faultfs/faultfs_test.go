@@ -32,6 +32,8 @@ func tour(fsys FS, dir string) error {
 		f.Close,
 		func() error { return fsys.Mkdir(filepath.Join(dir, "d"), 0o700) },
 		func() error { return fsys.Rename(name, filepath.Join(dir, "b")) },
+		func() error { return fsys.Exchange(filepath.Join(dir, "b"), filepath.Join(dir, "d")) },
+		func() error { return fsys.Exchange(filepath.Join(dir, "b"), filepath.Join(dir, "d")) },
 		func() error { _, err := fsys.Lstat(filepath.Join(dir, "b")); return err },
 		func() error { _, err := fsys.ReadDir(dir); return err },
 		func() error { return fsys.SyncDir(dir) },
@@ -54,7 +56,7 @@ func ignore(err, expected error) error {
 }
 
 var kinds = []string{
-	"open", "write", "write", "read", "read", "stat", "truncate", "sync", "close", "mkdir", "rename", "lstat", "readdir", "syncdir", "remove",
+	"open", "write", "write", "read", "read", "stat", "truncate", "sync", "close", "mkdir", "rename", "exchange", "exchange", "lstat", "readdir", "syncdir", "remove",
 }
 
 func TestEveryOperationIsCountedAndTraced(t *testing.T) {

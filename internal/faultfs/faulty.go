@@ -13,7 +13,7 @@ import (
 var ErrCrashed = errors.New("crashed")
 
 // Faulty is a file system that counts its operations, starting at 1, and fails on cue. What counts is open, read,
-// write, sync, close, stat, rename, remove, mkdir, syncdir, lstat, readdir and truncate, whether asked of the file system or
+// write, sync, close, stat, rename, exchange, remove, mkdir, syncdir, lstat, readdir and truncate, whether asked of the file system or
 // of a file that it opened. It is safe for concurrent use.
 type Faulty struct {
 	inner FS
@@ -156,6 +156,13 @@ func (f *Faulty) Rename(oldpath, newpath string) error {
 		return failed("rename", newpath, err)
 	}
 	return f.inner.Rename(oldpath, newpath)
+}
+
+func (f *Faulty) Exchange(a, b string) error {
+	if _, err := f.step("exchange", a+" "+b); err != nil {
+		return failed("exchange", b, err)
+	}
+	return f.inner.Exchange(a, b)
 }
 
 func (f *Faulty) Remove(name string) error {

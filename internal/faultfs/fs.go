@@ -14,6 +14,10 @@ import (
 type FS interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	Rename(oldpath, newpath string) error
+
+	// Exchange makes two existing names change places in one step. Where the system or the file system cannot, the error
+	// is errors.ErrUnsupported or, as from Linux, syscall.EINVAL.
+	Exchange(a, b string) error
 	Remove(name string) error
 	Mkdir(name string, perm fs.FileMode) error
 	Lstat(name string) (fs.FileInfo, error)
@@ -45,14 +49,21 @@ func OS() FS { return osFS{} }
 type osFS struct{}
 
 func (osFS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
-	f, err := os.OpenFile(name, flag, perm)
+	f, err := OpenOS(name, flag, perm)
 	if err != nil {
 		return nil, err // not a File that holds a nil *os.File
 	}
 	return f, nil
 }
 
+// OpenOS is os.OpenFile for files that a program does not wait for: reads and writes block the calling thread. With
+// O_NONBLOCK, only the opening does not block.
+func OpenOS(name string, flag int, perm fs.FileMode) (*os.File, error) {
+	return openFile(name, flag, perm)
+}
+
 func (osFS) Rename(oldpath, newpath string) error       { return os.Rename(oldpath, newpath) }
+func (osFS) Exchange(a, b string) error                 { return exchange(a, b) }
 func (osFS) Remove(name string) error                   { return os.Remove(name) }
 func (osFS) Mkdir(name string, perm fs.FileMode) error  { return os.Mkdir(name, perm) }
 func (osFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat(name) }
