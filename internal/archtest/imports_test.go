@@ -20,7 +20,7 @@ func ours() map[string][]string {
 		"jobs":          {"."},
 		"jobs/jobstest": {".", "jobs"},
 		"lokttest":      {"."},
-		"lockfile":      {"."},
+		"lockfile":      {".", "internal/jsonline"},
 
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/faultfs", "internal/process"},
@@ -32,10 +32,11 @@ func ours() map[string][]string {
 		"dashboard": {".", "jobs"},
 
 		"internal/archtest":   {},
+		"internal/jsonline":   {},
 		"internal/faultfs":    {},
 		"internal/atomicfile": {"internal/faultfs"},
 		"internal/process":    {"."},
-		"internal/audit":      {"."},
+		"internal/audit":      {".", "internal/faultfs", "internal/jsonline"},
 		"internal/guard":      {".", "internal/process"},
 		"internal/cli/man":    {"internal/cli"}, // writes the man pages, so that lokt need not link what does
 

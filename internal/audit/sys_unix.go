@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/lokt-dev/lokt/internal/faultfs"
 )
 
 // appendMovesOffset: after a write to the end of a file, the file's offset is where that write ended.
@@ -17,7 +19,7 @@ const deletesOpenFiles = true
 
 // openFile opens the file without following a link and without waiting for the other end of a pipe.
 func openFile(path string, flag int) (*os.File, error) {
-	return os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	return faultfs.OpenOS(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 }
 
 // tryLock locks the file until it is closed, shared or exclusively. It reports false if another lock is in the way.

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/user"
-	"strconv"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -59,7 +57,7 @@ func (a *app) asker() lokt.Owner {
 	o.Host, _ = os.Hostname()
 	o.AnySession = o.ID != ""
 	if o.ID == "" {
-		o.ID = userName()
+		o.ID = process.UserName()
 	}
 	if o.Session == "" {
 		o.Session = process.Session()
@@ -76,13 +74,6 @@ func (a *app) claimant(b *backend) (lokt.Owner, error) {
 	}
 	o.Process = self
 	return o, nil
-}
-
-func userName() string {
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		return u.Username
-	}
-	return "uid-" + strconv.Itoa(os.Getuid())
 }
 
 // print writes v as one line of JSON to standard output.

@@ -93,6 +93,8 @@ func (a *app) runGuard(o guardOptions) error {
 	if err := validNames(o.names...); err != nil {
 		return err
 	}
+	signals := guard.Notify()
+	defer signals.Stop()
 	b, err := a.backend()
 	if err != nil {
 		return err
@@ -101,8 +103,6 @@ func (a *app) runGuard(o guardOptions) error {
 	if err != nil {
 		return a.notRun(err)
 	}
-	signals := guard.Notify()
-	defer signals.Stop()
 	owner, err := a.claimant(b)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -83,24 +84,29 @@ func notFound(program string, err error) error {
 // Signals receives what is to be passed on to a command. Notify before the first lock is taken, so that no signal ends
 // the program while it holds one.
 type Signals struct {
-	c   chan os.Signal
-	tty terminal
+	c     chan os.Signal
+	ready chan struct{}
+	tty   terminal
 }
 
 // Notify starts to receive the signals that a command should get: INT, TERM, HUP and QUIT, but none that this process was
-// started to ignore.
+// started to ignore. It takes effect when Ready returns, which lets other work go on meanwhile.
 func Notify() *Signals {
-	s := &Signals{c: make(chan os.Signal, 128), tty: openTerminal()}
-	for _, sig := range passedOn {
-		if !signal.Ignored(sig) {
-			signal.Notify(s.c, sig)
-		}
-	}
+	s := &Signals{c: make(chan os.Signal, 128), ready: make(chan struct{})}
+	go func() {
+		defer close(s.ready)
+		s.tty = openTerminal()
+		signal.Notify(s.c, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...)
+	}()
 	return s
 }
 
+// Ready waits until signals are received. One that came before has had its usual effect.
+func (s *Signals) Ready() { <-s.ready }
+
 // Stop gives the signals their usual effect again.
 func (s *Signals) Stop() {
+	s.Ready()
 	signal.Stop(s.c)
 	s.tty.close()
 }
@@ -108,6 +114,7 @@ func (s *Signals) Stop() {
 // Context returns a context that the first signal ends, with a *SignalError as its cause. It lasts until then: the returned
 // function only makes the signals go to a command again.
 func (s *Signals) Context(parent context.Context) (ctx context.Context, stop func()) {
+	s.Ready()
 	ctx, cancel := context.WithCancelCause(parent)
 	enough, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -132,6 +139,7 @@ func (e *SignalError) Code() int { return exitSignal + int(e.Signal) }
 // Run runs the command under the leases and returns its exit code. The error is a *NotFoundError if the command could not
 // be started. Leases are left for the caller to release, once Run has returned.
 func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) {
+	signals.Ready()
 	select {
 	case sig := <-signals.c: // it came while the last lock was taken
 		return (&SignalError{sig.(syscall.Signal)}).Code(), nil

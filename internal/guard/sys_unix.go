@@ -18,29 +18,29 @@ var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, sysc
 
 // terminal is the controlling terminal, if there is one. What it sends goes to the whole foreground process group, the
 // command included.
-type terminal struct{ f *os.File }
+type terminal struct{ fd int }
 
 func openTerminal() terminal {
-	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return terminal{}
+		return terminal{-1}
 	}
-	return terminal{f}
+	return terminal{fd}
 }
 
 func (t terminal) close() {
-	if t.f != nil {
-		_ = t.f.Close()
+	if t.fd >= 0 {
+		_ = unix.Close(t.fd)
 	}
 }
 
 // delivered reports whether the signal is taken to come from the terminal, so that the command has got it too: an
 // interrupt or quit while this process is in the foreground, or a hangup of the terminal.
 func (t terminal) delivered(sig os.Signal) bool {
-	if t.f == nil {
+	if t.fd < 0 {
 		return false
 	}
-	foreground, err := unix.IoctlGetInt(int(t.f.Fd()), unix.TIOCGPGRP)
+	foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	switch sig {
 	case syscall.SIGINT, syscall.SIGQUIT:
 		return err == nil && foreground == unix.Getpgrp()
@@ -74,14 +74,12 @@ func start(c Command) (*child, error) {
 
 // wait waits for the command and returns its exit code, as shells have it.
 func (p *child) wait() int {
-	for { // leave it unreaped until no signal can be on its way
-		if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
-			break
-		}
+	waitUnreaped(p.pid) // so that no signal can be on its way when the process ID becomes free
+	if reapsQuickly {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.reaped = true
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reaped = true
 	var ws syscall.WaitStatus
 	for {
 		if _, err := syscall.Wait4(p.pid, &ws, 0, nil); !errors.Is(err, syscall.EINTR) {

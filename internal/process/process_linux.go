@@ -12,14 +12,16 @@ import (
 )
 
 // BootID returns the ID of the kernel's boot, or "" if the kernel does not tell.
-func BootID() string {
+func BootID() string { return bootID() }
+
+var bootID = sync.OnceValue(func() string {
 	buf := make([]byte, 64)
 	data, err := readFile("/proc/sys/kernel/random/boot_id", buf)
 	if err != nil {
 		return ""
 	}
 	return string(bytes.TrimSpace(data))
-}
+})
 
 // initialTime is the inode of the time namespace that the kernel starts with.
 const initialTime = "4026531834"

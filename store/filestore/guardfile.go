@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,15 +172,12 @@ func (g *guard) read() error {
 
 func (g *guard) parseHeader(b []byte) {
 	line, _, _ := bytes.Cut(b, []byte{'\n'})
-	var magic, boot string
-	var node, token, ceiling uint64
-	var sum uint32
-	if n, err := fmt.Sscan(string(line), &magic, &boot, &node, &token, &ceiling, &sum); n != 6 || err != nil ||
-		magic != headerMagic || sum != headerSum(boot, node, token, ceiling) {
+	boot, node, token, ceiling, ok := parseHeaderLine(string(line))
+	if !ok {
 		boot, node, token, ceiling = "", 0, 0, 0
 	}
 	g.boot, g.token, g.ceiling = process.BootID(), token, ceiling
-	if boot != bootField(g.boot) { // tokens issued after the last reservation may not have been written
+	if boot != g.boot || boot == "" { // tokens issued after the last reservation may not have been written
 		g.token = ceiling
 	}
 	if node != g.inode {
@@ -186,15 +185,34 @@ func (g *guard) parseHeader(b []byte) {
 	}
 }
 
-func headerSum(boot string, node, token, ceiling uint64) uint32 {
-	return crc32.ChecksumIEEE(fmt.Append(nil, boot, node, token, ceiling))
+// headerLine is what a guard file says about its tokens: "lokt-guard-1 BOOT INODE LAST RESERVED CHECKSUM".
+func headerLine(boot string, node, token, ceiling uint64) string {
+	if boot == "" {
+		boot = "-"
+	}
+	line := headerMagic + " " + boot + " " + utoa(node) + " " + utoa(token) + " " + utoa(ceiling)
+	return line + " " + utoa(uint64(crc32.ChecksumIEEE([]byte(line))))
 }
 
-func bootField(boot string) string {
-	if boot == "" {
-		return "-"
+func utoa(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// parseHeaderLine reads what headerLine wrote.
+func parseHeaderLine(line string) (boot string, node, token, ceiling uint64, ok bool) {
+	f := strings.Fields(line)
+	if len(f) != 6 || f[0] != headerMagic {
+		return "", 0, 0, 0, false
 	}
-	return boot
+	var n [3]uint64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseUint(f[i+2], 10, 64); err != nil {
+			return "", 0, 0, 0, false
+		}
+	}
+	if boot = f[1]; boot == "-" {
+		boot = ""
+	}
+	return boot, n[0], n[1], n[2], headerLine(boot, n[0], n[1], n[2]) == line
 }
 
 // repair appends to the audit log what a change that crashed could not.
@@ -226,10 +244,7 @@ func (g *guard) prepare(token, before uint64, lines []byte) error {
 		}
 		g.token = max(token, g.token)
 		header := bytes.Repeat([]byte{' '}, headerSize)
-		boot := bootField(g.boot)
-		line := fmt.Sprintf("%s %s %d %d %d %d\n", headerMagic, boot, g.inode, g.token, g.ceiling,
-			headerSum(boot, g.inode, g.token, g.ceiling))
-		copy(header, line)
+		copy(header, headerLine(g.boot, g.inode, g.token, g.ceiling)+"\n")
 		if _, err := g.f.WriteAt(header, 0); err != nil {
 			return fmt.Errorf("write guard file: %w", err)
 		}

@@ -1,0 +1,32 @@
+package process
+
+import (
+	"bytes"
+	"os"
+	"os/user"
+	"strconv"
+)
+
+// UserName returns the name of the user that this process runs as, or "uid-N" if the user has none.
+func UserName() string {
+	uid := os.Getuid()
+	if name := passwdName(uid); name != "" {
+		return name
+	}
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return "uid-" + strconv.Itoa(uid)
+}
+
+// parsePasswd returns the name of the user in the contents of a passwd(5) file.
+func parsePasswd(file []byte, uid int) string {
+	want := []byte(strconv.Itoa(uid))
+	for line := range bytes.Lines(file) {
+		fields := bytes.SplitN(line, []byte{':'}, 4)
+		if len(fields) == 4 && bytes.Equal(fields[2], want) && len(fields[0]) > 0 && fields[0][0] != '#' {
+			return string(fields[0])
+		}
+	}
+	return ""
+}
