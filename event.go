@@ -24,6 +24,7 @@ const (
 	EventForceThaw    EventType = "force-unfreeze"
 	EventWait         EventType = "wait"
 	EventPreempt      EventType = "preempt"
+	EventMismatch     EventType = "release-mismatch" // somebody tried to give back what is not theirs, or not any more
 )
 
 // Keys of an event's Extra.
@@ -33,6 +34,7 @@ const (
 	ExtraDisplaced = "displaced" // who lost the lock, as owner@host
 	ExtraLeaseWas  = "lease_was" // the lease that was displaced
 	ExtraBy        = "by"        // who forced it
+	ExtraCleaned   = "cleaned"   // of a pruned hold: it was removed on request, not by a claim
 )
 
 // Event is something that happened to a lock: rules produce events together with the change they belong to, and

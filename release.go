@@ -54,6 +54,7 @@ func release(s Snapshot, t Target) decision {
 	rest.ended = d.ended
 	if len(d.ended) == 0 && !waiting {
 		rest.err = t.refusal(rest.Lock)
+		rest.note(s.Now, EventMismatch, Holder{Claim: Claim{LeaseID: t.LeaseID, Owner: t.Owner}}, ExtraReason, rest.err.Error())
 	}
 	return rest
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // ruleFiles are the files that decide, in the root and in jobs: pure functions of their arguments.
-func ruleFiles() []string { return []string{"rules.go", "release.go", "deadlock.go"} }
+func ruleFiles() []string { return []string{"rules.go", "queue.go", "release.go", "deadlock.go"} }
 
 // pureImports are the packages that a rule may use. Of time, only arithmetic: see impureNames.
 func pureImports() []string {
