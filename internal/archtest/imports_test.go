@@ -63,7 +63,7 @@ func theirs() map[string][]string {
 		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/man"},
 		"github.com/spf13/pflag":       {"internal/cli", "internal/cli/man"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
-		"golang.org/x/sys":             {"internal/atomicfile", "internal/cli", "internal/guard", "internal/process", "store/filestore"},
+		"golang.org/x/sys":             {"internal/atomicfile", "internal/faultfs", "internal/cli", "internal/guard", "internal/process", "store/filestore"},
 
 		"modernc.org/sqlite":          {"store/sqlstore", "bench"},
 		"github.com/jackc/pgx":        {"store/sqlstore", "bench"},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/lokt-dev/lokt/internal/faultfs"
 )
@@ -95,11 +96,12 @@ func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
 	if err != nil {
 		return &Error{Step: step, Path: path, Err: err}
 	}
-	if !o.Sync && exchange(fsys, tmp, path) {
-		return nil
+	publish := exchange
+	if o.Sync {
+		publish = faultfs.FS.Rename
 	}
-	if err := fsys.Rename(tmp, path); err != nil {
-		fsys.Remove(tmp)
+	if err := publish(fsys, tmp, path); err != nil {
+		_ = fsys.Remove(tmp)
 		return &Error{Step: "rename", Path: path, Err: err}
 	}
 	if o.Durable {
@@ -108,20 +110,24 @@ func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
 	return nil
 }
 
-// exchange publishes tmp by letting it change places with the file at path, if there is one. It reports whether it has.
+// exchange renames tmp to path. If there is a file already, the two change places and the old one is removed.
 //
 // A rename over an existing file makes several file systems, ext4 among them, write the new one out at once, so that a
 // program that forgets to sync loses less; here that costs ten times as much as all the rest.
-func exchange(fsys faultfs.FS, tmp, path string) bool {
-	if fsys.Exchange(tmp, path) != nil {
-		return false
+func exchange(fsys faultfs.FS, tmp, path string) error {
+	switch err := fsys.Exchange(tmp, path); {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrPermission):
+		return fsys.Rename(tmp, path) // nothing to change places with, or no means
+	default:
+		return err
 	}
 	// What was at path is now at tmp.
 	if old, err := fsys.Lstat(tmp); err == nil && old.IsDir() && fsys.Exchange(tmp, path) == nil {
-		return false // a directory is not replaced: rename says so
+		return fsys.Rename(tmp, path) // which says that a directory is not replaced
 	}
-	fsys.Remove(tmp)
-	return true
+	_ = fsys.Remove(tmp)
+	return nil
 }
 
 // writeTemp leaves a temporary file only if it returns no error.
@@ -142,14 +148,14 @@ func writeTemp(fsys faultfs.FS, path string, data []byte, o Options) (tmp, step 
 	}
 	step = "write"
 	_, err = f.Write(data)
-	if err == nil && (o.Sync || o.Durable) {
+	if err == nil && o.Sync {
 		step, err = "sync", f.Sync()
 	}
 	if e := f.Close(); err == nil && e != nil {
 		step, err = "close", e
 	}
 	if err != nil {
-		fsys.Remove(tmp)
+		_ = fsys.Remove(tmp)
 	}
 	return tmp, step, err
 }
@@ -208,7 +214,7 @@ func read(f faultfs.File, size, limit int64) ([]byte, error) {
 		switch {
 		case int64(len(buf)) > limit:
 			return nil, &fs.PathError{Op: "read", Path: f.Name(), Err: ErrTooLarge}
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return buf, nil
 		case err != nil:
 			return nil, err

@@ -134,7 +134,7 @@ func TestReplaceThatWaitsForNoDiskKeepsTheOldOrPublishesTheNew(t *testing.T) {
 				want = before
 			}
 			// Once the old and the new have changed places, all is done that matters.
-			if early := fault.Op <= 3 && !fault.Short; early && err == nil || errors.Is(err, ErrInDoubt) {
+			if early := fault.Op <= 4 && !fault.Short; early && err == nil || errors.Is(err, ErrInDoubt) {
 				t.Errorf("%v: %v", fault, err)
 			}
 			checkOutcome(t, fault, err, path, want)
@@ -162,7 +162,9 @@ func TestACrashLeavesOnlyWhatIsRecognisedAsTemporary(t *testing.T) {
 	dir := t.TempDir()
 	f := faultfs.New(faultfs.OS())
 	f.CrashAt(3)
-	Replace(f, filepath.Join(dir, "x.json"), []byte(newData), Options{})
+	if err := Replace(f, filepath.Join(dir, "x.json"), []byte(newData), Options{}); !errors.Is(err, faultfs.ErrCrashed) {
+		t.Errorf("%v", err)
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || !IsTemp(entries[0].Name()) || strings.HasSuffix(entries[0].Name(), ".json") {
 		t.Errorf("%v, %v", entries, err)

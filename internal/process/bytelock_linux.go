@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"io"
 	"runtime"
 
@@ -16,7 +17,7 @@ const KernelLiveness = true
 // locked the error is ErrByteLocked. The byte need not exist.
 func LockByte(f Descriptor, off int64) error {
 	_, err := byteLock(f, off, unix.F_OFD_SETLK, unix.F_WRLCK)
-	if err == unix.EAGAIN || err == unix.EACCES {
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return ErrByteLocked
 	}
 	return err

@@ -96,8 +96,8 @@ func tryStart(t *testing.T, cmd *exec.Cmd) (*actor, error) {
 		return nil, err
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	})
 	return &actor{cmd, stdin, bufio.NewReader(stdout)}, nil
 }
@@ -116,7 +116,7 @@ func (a *actor) kill(t *testing.T) {
 	if err := a.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	a.Wait()
+	_ = a.Wait()
 }
 
 // awaitZombie waits until a child has ended, and leaves it a zombie.
@@ -145,7 +145,7 @@ func hear[T any](t *testing.T, a *actor) (what T) {
 	return what
 }
 
-func untilStdinEnds() { io.Copy(io.Discard, os.Stdin) }
+func untilStdinEnds() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 func sleep(string) error {
 	fmt.Println("ready")
@@ -251,7 +251,7 @@ func headless(string) error {
 		go func() {
 			runtime.LockOSThread()
 			if unix.Gettid() == unix.Getpid() {
-				unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+				_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 			}
 			select {}
 		}()
@@ -262,7 +262,7 @@ func headless(string) error {
 			runtime.LockOSThread()
 			awaitHeadless()
 		}()
-		unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 	}
 	awaitHeadless()
 	return nil

@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -92,7 +93,7 @@ func inspect(pid int) sight {
 		}
 	}
 	// It is gone, or hidden from this user. Whoever may not signal it learns that it exists all the same.
-	return sight{exists: unix.Kill(pid, 0) != unix.ESRCH}
+	return sight{exists: !errors.Is(unix.Kill(pid, 0), unix.ESRCH)}
 }
 
 // procName returns the name in /proc of a process. If /proc is of another PID namespace, the kernel tells the number of a
@@ -105,7 +106,7 @@ func procName(pid int) (name string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	buf := make([]byte, 1024)
 	data, err := readFile("/proc/self/fdinfo/"+strconv.Itoa(fd), buf)
 	if err != nil {
@@ -178,7 +179,7 @@ func readFile(path string, buf []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
+	defer closeFD(fd)
 	n, err := retry(func() (int, error) { return unix.Read(fd, buf) })
 	if err != nil {
 		return nil, err
@@ -186,10 +187,13 @@ func readFile(path string, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
+// closeFD closes a descriptor from which there is nothing to lose.
+func closeFD(fd int) { _ = unix.Close(fd) }
+
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,7 +71,7 @@ func TestAProcessIsAliveUntilItIsKilled(t *testing.T) {
 	if _, err := Lookup(p.PID); err == nil {
 		t.Error("a zombie can be looked up")
 	}
-	a.Wait()
+	_ = a.Wait()
 	expect(t, "reaped", p, Dead)
 	expect(t, "reaped, nothing but an ID", older, Dead)
 }
@@ -231,7 +232,7 @@ func TestALockedByteOutlivesItsKilledOwnerUntilTheChildEnds(t *testing.T) {
 	}
 	locked("both run", 0, true)
 	locked("both run", 1, false)
-	if err := LockByte(f, 0); err != ErrByteLocked {
+	if err := LockByte(f, 0); !errors.Is(err, ErrByteLocked) {
 		t.Errorf("LockByte = %v", err)
 	}
 

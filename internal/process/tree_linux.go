@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strconv"
@@ -23,7 +24,7 @@ func HasChildren() bool {
 	_, err := retry(func() (int, error) {
 		return 0, unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	})
-	return err != unix.ECHILD
+	return !errors.Is(err, unix.ECHILD)
 }
 
 // ReapOrphans takes note of the end of every child of the calling process that has ended, except the given ones, so
@@ -81,7 +82,7 @@ func KillDescendants(ctx context.Context, root int) (left []int) {
 		end := time.Now().Add(round)
 		for _, fd := range fds {
 			awaitEnd(fd, time.Until(end))
-			unix.Close(fd)
+			closeFD(fd)
 		}
 		if ctx.Err() != nil {
 			return pids(descendants(root))
@@ -101,16 +102,16 @@ func killExactly(n node) int {
 	fd, err := unix.PidfdOpen(n.pid, 0)
 	if s, ok := readStat(strconv.Itoa(n.pid)); !ok || s.start != n.start {
 		if err == nil {
-			unix.Close(fd)
+			closeFD(fd)
 		}
 		return -1
 	}
 	if err != nil { // a kernel before 5.3, or a sandbox
-		unix.Kill(n.pid, unix.SIGKILL)
+		_ = unix.Kill(n.pid, unix.SIGKILL)
 		return -1
 	}
 	if unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) != nil {
-		unix.Close(fd)
+		closeFD(fd)
 		return -1
 	}
 	return fd
@@ -119,7 +120,7 @@ func killExactly(n node) int {
 // awaitEnd waits until the process of a pidfd has ended, or for the time given.
 func awaitEnd(fd int, limit time.Duration) {
 	if limit > 0 {
-		unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds())+1)
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds())+1) // an early return does no harm
 	}
 }
 
