@@ -39,10 +39,16 @@ const (
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
 // load reads what is known about the named lock.
-func (s *Store) load(name string, now lockfile.Now) (*state, error) {
+func (s *Store) load(name string, now lockfile.Now) (*state, error) { return s.loadFiles(name, now, allFiles) }
+
+// loadFiles is load without the files that are known to be absent.
+func (s *Store) loadFiles(name string, now lockfile.Now, present fileSet) (*state, error) {
 	st := &state{name: name, now: now}
 	var lockInfo fs.FileInfo
 	for f, dir := range fileDirs {
+		if !present.has(f) {
+			continue
+		}
 		data, fi, err := atomicfile.ReadRegular(s.fs, s.path(dir, name), lockfile.MaxSize)
 		switch {
 		case err == nil:
@@ -193,9 +199,10 @@ func (s *Store) dead(p lokt.Process, host string) bool { return s.judge(p, host)
 // judge tells whether a process of the named host lives: by its kernel lock, if this kernel would know of it; by what the
 // process table says otherwise.
 func (s *Store) judge(p lokt.Process, host string) process.State {
-	sameHost := host == s.host && (p.Boot == "" || p.Boot == process.BootID() || s.isLocal())
+	boot := process.Self().Boot
+	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
 	state := process.Unknown
-	if p.Liveness != "" && p.Boot != "" && p.Boot == process.BootID() {
+	if p.Liveness != "" && p.Boot != "" && p.Boot == boot {
 		if alive, known := s.self.alive(s, p.Liveness); known && alive {
 			return process.Alive
 		} else if known {
@@ -214,7 +221,7 @@ func (s *Store) judge(p lokt.Process, host string) process.State {
 // childAlive reports whether the command that a dead process ran may live on without the process's kernel lock, having
 // closed the descriptor that carried it.
 func childAlive(p lokt.Process, sameHost bool) bool {
-	if p.Child == 0 || p.Boot != process.BootID() {
+	if p.Child == 0 || p.Boot != process.Self().Boot {
 		return false
 	}
 	child := lokt.Process{PID: p.Child, Start: p.ChildStart, Boot: p.Boot, Namespace: p.Namespace}
