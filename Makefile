@@ -39,8 +39,8 @@ cross: ## the other systems at least build, tests included
 	GOOS=darwin $(GO) build ./... && GOOS=darwin $(GO) vet ./...
 	GOOS=windows $(GO) build ./... && GOOS=windows $(GO) vet ./...
 
-bench:
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+bench: ## against peers, in turn in one run; takes some minutes of a quiet machine
+	$(GO) run ./bench -o docs/benchmarks.md
 
 man: ## bin/man/man1/lokt.1 and one page per command
 	$(GO) run ./internal/cli/man bin/man/man1

@@ -93,8 +93,7 @@ func (a *app) runGuard(o guardOptions) error {
 	if err := validNames(o.names...); err != nil {
 		return err
 	}
-	signals := guard.Notify()
-	defer signals.Stop()
+	signals := guard.Notify() // until the end of the process
 	b, err := a.backend()
 	if err != nil {
 		return err
@@ -261,21 +260,16 @@ const childNoteDelay = 20 * time.Millisecond
 
 // run runs the command, and gives the locks back when it has ended.
 func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Signals) error {
-	var notes sync.WaitGroup
-	noting, enough := context.WithCancel(context.Background())
-	defer enough()
 	c := guard.Command{
 		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.liveFile(),
 		Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Lost: g.lost,
-		Started: func(pid int) {
-			if g.b.store != nil && len(leases) > 0 {
-				notes.Go(func() { g.noteChild(noting, leases, pid) })
-			}
-		},
+	}
+	noted := func() {}
+	if g.b.store != nil && len(leases) > 0 {
+		c.Started = func(pid int) { noted = g.noteChild(leases, pid) }
 	}
 	code, err := guard.Run(c, leases, signals)
-	enough()
-	notes.Wait()
+	noted()
 	released := g.release(leases)
 	if err != nil {
 		return worse(g.notRun(err), released)
@@ -300,33 +294,37 @@ func (g *guardRun) grace() time.Duration {
 	return min(life/4, 10*time.Second)
 }
 
-// noteChild puts the command's process ID into the records, if it runs long enough to be seen.
-func (g *guardRun) noteChild(ctx context.Context, leases lokt.Leases, pid int) {
-	t := time.NewTimer(childNoteDelay)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-t.C:
-	}
-	p, err := process.Lookup(pid)
-	if err != nil {
-		return
-	}
-	ids := map[string]string{}
-	for _, l := range leases {
-		ids[l.Name()] = l.ID()
-	}
-	if err := g.b.store.SetChild(ctx, ids, pid, p.Start); err != nil && ctx.Err() == nil {
-		g.tell("warning: the command's process ID could not be noted: %v", err)
+// noteChild puts the command's process ID into the records, if it runs long enough to be seen. The returned function ends
+// that, and waits for it if it is under way.
+func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var under sync.Mutex
+	t := time.AfterFunc(childNoteDelay, func() {
+		under.Lock()
+		defer under.Unlock()
+		p, err := process.Lookup(pid)
+		if err != nil || ctx.Err() != nil {
+			return
+		}
+		ids := map[string]string{}
+		for _, l := range leases {
+			ids[l.Name()] = l.ID()
+		}
+		if err := g.b.store.SetChild(ctx, ids, pid, p.Start); err != nil && ctx.Err() == nil {
+			g.tell("warning: the command's process ID could not be noted: %v", err)
+		}
+	})
+	return func() {
+		cancel()
+		t.Stop()
+		under.Lock()
+		under.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 	}
 }
 
 // release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before.
 func (g *guardRun) release(leases lokt.Leases) error {
-	ctx, done := context.WithTimeout(context.Background(), 10*time.Second)
-	defer done()
-	_, err := g.k.ReleaseAll(ctx)
+	_, err := g.k.ReleaseAll(context.Background()) // which the store bounds
 	for _, l := range leases {
 		var gone *lokt.GoneError
 		if l.Holder().TTL == 0 && errors.As(l.Err(), &gone) {

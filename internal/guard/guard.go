@@ -150,31 +150,57 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 	if err != nil {
 		return 0, notFound(c.Args[0], err)
 	}
-	ended := make(chan int, 1)
-	go func() { ended <- p.wait() }()
 	if c.Started != nil {
 		c.Started(p.pid)
 	}
 	w := watch(c, leases)
-	defer w.stop()
-	stopped := false
+	relay := &relay{p: p, tree: tree, signals: signals, steps: w.steps, ended: make(chan struct{})}
+	go relay.run()
+	code = p.wait() // here, and not in a goroutine: the end of the command is what everybody waits for
+	w.stop()
+	if relay.end() {
+		tree.killRest()
+		return ExitLost, nil
+	}
+	return code, nil
+}
+
+// relay passes on to the command what comes for it while it runs.
+type relay struct {
+	p       *child
+	tree    tree
+	signals *Signals
+	steps   chan syscall.Signal
+	ended   chan struct{}
+
+	mu      sync.Mutex
+	stopped bool // the command was told to end for a lost lock
+}
+
+func (r *relay) run() {
 	for {
 		select {
-		case code := <-ended:
-			if stopped {
-				tree.killRest()
-				return ExitLost, nil
+		case sig := <-r.signals.c:
+			if !r.signals.tty.delivered(sig) {
+				r.p.signal(sig.(syscall.Signal))
 			}
-			return code, nil
-		case sig := <-signals.c:
-			if !signals.tty.delivered(sig) {
-				p.signal(sig.(syscall.Signal))
-			}
-		case step := <-w.steps:
-			stopped = true
-			tree.signal(p, step)
+		case step := <-r.steps:
+			r.mu.Lock()
+			r.stopped = true
+			r.mu.Unlock()
+			r.tree.signal(r.p, step)
+		case <-r.ended:
+			return
 		}
 	}
+}
+
+// end stops passing things on and reports whether the command was told to end for a lost lock.
+func (r *relay) end() bool {
+	close(r.ended)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopped
 }
 
 // watcher follows the leases while the command runs.
