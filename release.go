@@ -37,11 +37,14 @@ func release(s Snapshot, t Target) decision {
 	}
 	for _, h := range d.ended {
 		how := EventRelease
-		if t.Force {
+		switch {
+		case t.Stale:
+			how = EventStaleBreak
+		case t.Force:
 			how = EventForceBreak
 		}
 		extra := []string{"held_ms", millis(s.Now.Sub(h.HeldSince))}
-		if t.Force {
+		if t.Force || t.Stale {
 			extra = append(extra, ExtraBy, t.Owner.String())
 		}
 		if reason, stale := s.Stale(h); stale {

@@ -39,7 +39,9 @@ const (
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
 // load reads what is known about the named lock.
-func (s *Store) load(name string, now lockfile.Now) (*state, error) { return s.loadFiles(name, now, allFiles) }
+func (s *Store) load(name string, now lockfile.Now) (*state, error) {
+	return s.loadFiles(name, now, allFiles)
+}
 
 // loadFiles is load without the files that are known to be absent.
 func (s *Store) loadFiles(name string, now lockfile.Now, present fileSet) (*state, error) {
