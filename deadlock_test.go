@@ -93,6 +93,7 @@ func TestCirclesAreFound(t *testing.T) {
 		{"through the queue", []string{"x: a=1 | b@1 c(3)@2", "y: c=3 | a(1)@3"}, "ay", "a y c x a"},
 		{"only through the queue", []string{"x: a=1*9 | b@1 c(3)*9@2", "y: c=3 | a(1)@3"}, "ay", "a y c x b x a"},
 		{"a bystander ahead does not give way", []string{"x: a=1 | c(3)@2 b@9", "y: c=3 | a(1)@1"}, "cx", "c x a y c"},
+		{"nor one that came last and is in the circle, but keeps nobody", []string{"x: a=1*9 | b@9 c(3)*9@2", "y: c=3 | a(1)@1"}, "cx", "c x b x a y c"},
 		{"past the queue, by re-entry", []string{"x: a=1*9 | b@1 a(3)*9@2", "y: a=3 | c@3"}, "", ""},
 		{"inside itself", []string{"x: a=1! | a(1)!@1"}, "ax", "a x a"},
 		{"inside itself, but not strictly", []string{"x: a=1! | b@1 a(1)@2"}, "", ""},

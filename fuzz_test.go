@@ -96,6 +96,19 @@ var scenarios = [][]step{
 		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepClaim, carol, 0, sharing, 0, waiting}, {stepClaim, dave, 0, sharing, 0, waiting},
 		{stepLeave, 0, 2, 1, 0, 0}, {stepEndOwn, alice, 0, 2, 0, 0}, {stepLeave, 0, 1, 0, 0, 0}, {stepLeave, 0, 0, 1, 0, 0},
 	},
+	{ // a reader's stale hold, a writer that waits, and the reader again
+		{stepClaim, alice, 0, sharing, briefly, 0}, {stepClaim, bob, 0, sharing, 0, 0}, {stepClaim, carol, 0, exclusive, 0, waiting}, {stepTime, 0, 0, 0, pastTheEnd, 0},
+		{stepClaim, alice, 0, sharing + refreshing, 0, 0},
+	},
+	{ // a guard that waits for its owner's guard, and may have its owner's lease instead
+		{stepClaim, alice, 0, exclusive + strict, 0, 0}, {stepClaim, alice, 0, exclusive + strict + refreshing, 0, waiting}, {stepClaim, alice, 0, exclusive, 0, 0},
+		{stepAgain, 0, 1, 0, 0, 0}, {stepFreeze, bob, 0, 0, 0, 0}, {stepClaim, alice, 0, exclusive + refreshing, briefly, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0},
+		{stepClaim, alice, 0, exclusive + refreshing, briefly, 0},
+	},
+	{ // damage while somebody waits, who asks again
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, two, 0, waiting}, {stepClaim, carol, 0, two, 0, waiting}, {stepDie, 0, 0, 15, 0, 0},
+		{stepRenew, 0, 2, 0, 0, 0}, {stepAgain, 0, 1, 0, 0, 0}, {stepAgain, 0, 0, 0, 0, 0},
+	},
 	{ // damage: it keeps the queue out until somebody claims the lock
 		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepDie, 0, 0, 15, 0, 0}, {stepPrune, 0, 0, 0, 0, 0}, {stepDie, 0, 0, 15, 0, 0},
 		{stepAgain, 0, 0, 0, 0, 0}, {stepClaim, carol, 0, sharing, 0, waiting},

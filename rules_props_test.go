@@ -477,7 +477,7 @@ func (j *judge) queue() error {
 			findHolder(is, w.LeaseID) != nil || findHolder(was, w.LeaseID) != nil ||
 			j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err == nil
 		now := findWaiter(is, w.LeaseID)
-		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID {
+		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil {
 			continue // it asks again
 		}
 		if left != (now == nil) {

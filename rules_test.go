@@ -549,6 +549,33 @@ func TestRefreshTakesUpAStaleHoldWithANewToken(t *testing.T) {
 	l.expect("b", "")
 }
 
+func TestRefreshOfAStaleHoldDoesNotPassWhoWaits(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", limit(Shared), ttl(time.Second)))
+	l.grant(as("b", limit(Shared)))
+	l.enqueue(as("writer"))
+	l.pass(2 * time.Second)
+	blocked := l.deny(as("a", lease("a2"), refreshed, limit(Shared)))
+	if len(blocked.Ahead) != 1 || blocked.Ahead[0].LeaseID != "writer" {
+		t.Errorf("denied with %+v", blocked)
+	}
+	l.expect("b", "writer")
+}
+
+func TestRefreshEndsTheWaitForAnotherHold(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", guard))
+	second := as("a", lease("a2"), guard, refreshed)
+	l.enqueue(second)
+	l.grant(as("a", lease("a3")))
+	waits(&second)
+	d := l.acquire(second) // there is a lease now, which it may have instead
+	if d.err != nil || d.queued || d.holder.LeaseID != "a3" {
+		t.Errorf("answered %+v", d)
+	}
+	l.expect("a a3", "")
+}
+
 func TestRefreshCannotMakeAHoldOlderThanItMayBe(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a"))
@@ -904,6 +931,17 @@ func TestDamagedLockIsTakenOverByWhoClaimsIt(t *testing.T) {
 	if d.holder.Token != 8 || l.s.Lock.Corrupt != "" {
 		t.Errorf("granted %+v of %+v", d.holder, l.s.Lock)
 	}
+	l = newLab(t)
+	l.grant(as("a"))
+	l.enqueue(as("b", limit(2)))
+	l.enqueue(as("c", limit(2)))
+	l.s.Lock.Holders, l.s.Lock.Corrupt = nil, "garbage"
+	l.apply(renew(l.s, Renewal{Name: "x", LeaseID: "a"}))
+	l.expect("", "b c") // nobody is let in without asking
+	if h := l.grant(as("b", limit(2))); !h.Pending.IsZero() {
+		t.Errorf("granted %+v", h)
+	}
+	l.expect("b c", "")
 	l.s.Lock = Lock{Name: "x", Corrupt: "garbage"}
 	told(t, l.apply(prune(l.s)), EventCorruptBreak)
 	if l.s.Lock.Corrupt != "" {
