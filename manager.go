@@ -139,14 +139,17 @@ func (s Snapshot) turn(c Claim) bool {
 func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refresh <-chan time.Time) (again bool, err error) {
 	nap, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var alarm <-chan time.Time
+	look := WaitRefresh
 	if next := s.NextChange(); !next.IsZero() {
 		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes.
 		ahead, _ := s.Lock.Position(c.LeaseID)
-		t := time.NewTimer(max(next.Sub(s.Now), 0) + time.Millisecond + time.Duration(min(ahead, 50))*20*time.Millisecond)
-		defer t.Stop()
-		alarm = t.C
+		look = min(look, next.Sub(s.Now)+time.Millisecond+time.Duration(min(ahead, 50))*20*time.Millisecond)
 	}
+	if len(c.Within) > 0 {
+		look = min(look, deadlockAfter+time.Millisecond)
+	}
+	alarm := time.NewTimer(look)
+	defer alarm.Stop()
 	changed := make(chan error, 1)
 	go func() { changed <- m.store.Wait(nap, Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}) }()
 	select {
@@ -154,7 +157,7 @@ func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refre
 		return false, err
 	case <-refresh:
 		again = true
-	case <-alarm:
+	case <-alarm.C:
 	case <-timeout:
 		err = errWaitedEnough
 	case <-ctx.Done():

@@ -76,7 +76,7 @@ func past(now, deadline time.Time) bool { return !deadline.IsZero() && now.After
 func (s Snapshot) NextChange() time.Time {
 	var next time.Time
 	consider := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+		if !t.IsZero() && !past(s.Now, t) && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
 	}

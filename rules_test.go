@@ -280,6 +280,10 @@ func TestNextChangeIsTheEarliestDeadline(t *testing.T) {
 		t.Error("a free lock changes by itself")
 	}
 	now := l.s.Now
+	l.s.Lock.Holders = []Holder{{ExpiresAt: now.Add(-1)}} // what has changed already does not change again
+	if !l.s.NextChange().IsZero() {
+		t.Errorf("next change is %v", l.s.NextChange())
+	}
 	at := func(n time.Duration) time.Time { return now.Add(n * time.Second) }
 	for n := 5; n >= 1; n-- {
 		switch n {

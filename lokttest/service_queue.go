@@ -1,0 +1,202 @@
+package lokttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+var queueTests = []serviceTest{
+	{"who waits is granted in order of arrival", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		var queue []*pending
+		for _, who := range []string{"b", "c", "d", "e"} {
+			queue = append(queue, e.enqueue(e.claim("x", who)))
+		}
+		e.expect("x", "a", "b c d e")
+		for _, next := range queue {
+			e.release(h)
+			last := h.Token
+			if h = next.granted(); h.Token <= last || !h.Pending.IsZero() || h.LeaseID != next.claim.LeaseID {
+				e.Errorf("granted %+v after token %d", h, last)
+			}
+		}
+		e.release(h)
+		e.expectFree("x")
+	}},
+	{"priority goes before arrival", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		low, middle, high := e.enqueue(e.claim("x", "low", priority(-1))), e.enqueue(e.claim("x", "middle")), e.enqueue(e.claim("x", "high", priority(5)))
+		e.expect("x", "a", "high middle low")
+		for _, next := range []*pending{high, middle, low} {
+			e.release(h)
+			h = next.granted()
+		}
+		e.release(h)
+	}},
+	{"nobody overtakes who waits", func(e *env) {
+		r := e.grant(e.claim("x", "r", limit(lokt.Shared)))
+		w := e.enqueue(e.claim("x", "w"))
+		blocked := e.deny(e.claim("x", "r2", limit(lokt.Shared)))
+		if len(blocked.Ahead) != 1 || blocked.Ahead[0].Owner.ID != "w" {
+			e.Errorf("denied with %+v", blocked)
+		}
+		r3 := e.enqueue(e.claim("x", "r3", limit(lokt.Shared)))
+		again := e.grant(e.claim("x", "r", limit(lokt.Shared))) // r is inside, and would wait for itself
+		e.release(r)
+		e.expect("x", "r", "w r3")
+		e.release(again)
+		h := w.granted()
+		e.deny(e.claim("x", "r2", limit(lokt.Shared)))
+		e.release(h)
+		e.release(r3.granted())
+		e.expectFree("x")
+	}},
+	{"one release lets in all who share", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		var readers []*pending
+		for _, who := range []string{"r1", "r2", "r3"} {
+			readers = append(readers, e.enqueue(e.claim("x", who, limit(lokt.Shared))))
+		}
+		w := e.enqueue(e.claim("x", "w"))
+		e.release(h)
+		for _, r := range readers {
+			r.granted()
+		}
+		e.expect("x", "r1 r2 r3", "w")
+		for _, r := range readers {
+			e.release(r.granted())
+		}
+		e.release(w.granted())
+	}},
+	{"a wait that is over leaves nothing behind", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		asked := time.Now()
+		p := e.enqueue(e.claim("x", "b", waits(e.short)))
+		blocked := p.denied()
+		if waited := p.at.Sub(asked); !errors.Is(p.err, lokt.ErrHeld) || waited < e.short || e.bubble && waited > e.short+slack {
+			e.Errorf("denied after %v: %v", waited, p.err)
+		}
+		if blocked.TimedOut < e.short || owners(blocked.Holders) != "a" {
+			e.Errorf("denied with %+v", blocked)
+		}
+		e.expect("x", "a", "")
+		e.release(h)
+		e.expectFree("x")
+	}},
+	{"a wait that is cancelled leaves nothing behind", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		p, q := e.enqueue(e.claim("x", "b")), e.enqueue(e.claim("x", "c"))
+		p.cancel()
+		p.wait()
+		if !errors.Is(p.err, context.Canceled) {
+			e.Errorf("cancelled with %+v, %v", p.holder, p.err)
+		}
+		e.eventually("only c waits", func() bool { return waiting(e.get("x").Lock) == "c" })
+		e.release(h)
+		e.release(q.granted())
+		e.expectFree("x")
+	}},
+	{"a wait that is cancelled when its turn comes is granted, or leaves nothing behind", func(e *env) {
+		granted := 0
+		for round := range 20 {
+			h := e.grant(e.claim("x", "a"))
+			p := e.enqueue(e.claim("x", "b"))
+			together(2, func(i int) {
+				if i == round%2 {
+					e.release(h)
+				} else {
+					p.cancel()
+				}
+			})
+			p.wait()
+			if p.err == nil {
+				granted++
+				e.release(p.holder)
+			} else if !errors.Is(p.err, context.Canceled) {
+				e.Errorf("cancelled with %v", p.err)
+			}
+			e.expectFree("x")
+		}
+		e.Logf("%d of 20 were granted", granted)
+	}},
+	{"all who wait have their turn, one at a time", func(e *env) {
+		const claimants, turns = 12, 3
+		var in atomic.Int32
+		var mu sync.Mutex
+		var tokens []uint64
+		together(claimants, func(i int) {
+			for range turns {
+				h, err := e.s.Acquire(e.Context(), e.claim("x", fmt.Sprint("claimant ", i), waits(-1)))
+				if err != nil {
+					e.Errorf("claimant %d: %v", i, err)
+					return
+				}
+				if n := in.Add(1); n != 1 {
+					e.Errorf("%d hold the lock", n)
+				}
+				mu.Lock()
+				tokens = append(tokens, h.Token)
+				mu.Unlock()
+				in.Add(-1)
+				e.release(h)
+			}
+		})
+		if len(tokens) != claimants*turns || !slices.IsSorted(tokens) {
+			e.Errorf("tokens of those who had it, in order: %v", tokens)
+		}
+		e.expectFree("x")
+	}},
+	{"a writer is not starved by readers", func(e *env) {
+		e.grant(e.claim("x", "r0", limit(lokt.Shared), ttl(e.short)))
+		w := e.enqueue(e.claim("x", "w"))
+		for i := 0; w.waits(); i++ { // a stream of readers, each of which would keep the writer out
+			if i > 0 {
+				e.expectReader(fmt.Sprint("r", i))
+			}
+			time.Sleep(e.short / 20)
+		}
+		e.release(w.granted())
+	}},
+	{"of claims that wait for each other, the last one gives way", func(e *env) {
+		x, y := e.grant(e.claim("x", "a")), e.grant(e.claim("y", "b"))
+		a := e.enqueue(e.claim("y", "a", inside(x.LeaseID)))
+		time.Sleep(2 * time.Millisecond) // so that b comes later by any clock
+		b := e.enqueue(e.claim("x", "b", inside(y.LeaseID)))
+		asked := time.Now()
+		blocked := b.denied()
+		if took := b.at.Sub(asked); e.bubble && took > 5*time.Second {
+			e.Errorf("it took %v to find out", took)
+		}
+		if !errors.Is(b.err, lokt.ErrDeadlock) || !errors.Is(b.err, lokt.ErrHeld) {
+			e.Fatalf("b gave way with %v", b.err)
+		}
+		if cycle := strings.Join(blocked.Cycle, " "); !strings.Contains(cycle, "a@") || !strings.Contains(cycle, "b@") || !strings.Contains(cycle, "x") {
+			e.Errorf("the circle is told as %v", blocked.Cycle)
+		}
+		e.expect("x", "a", "")
+		e.expect("y", "b", "a")
+		e.release(y)
+		e.release(a.granted())
+		e.release(x)
+	}},
+}
+
+// expectReader checks that a reader that came after a writer is denied, unless the writer has been and gone.
+func (e *env) expectReader(who string) {
+	e.Helper()
+	h, err := e.s.Acquire(e.Context(), e.claim("x", who, limit(lokt.Shared)))
+	if err == nil {
+		e.release(h)
+		e.Errorf("%s overtook the writer", who)
+	} else if !errors.Is(err, lokt.ErrHeld) {
+		e.Error(err)
+	}
+}

@@ -1,0 +1,263 @@
+package lokttest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// timeTests let leases expire. On real time they demand only that nothing happens too early, and that it happens.
+var timeTests = []serviceTest{
+	{"a lease is passed on after its time to live, and not before", func(e *env) {
+		asked := time.Now()
+		a := e.grant(e.claim("x", "a", ttl(e.short)))
+		p := e.enqueue(e.claim("x", "b"))
+		b := p.granted()
+		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
+			e.Errorf("a lease of %v was passed on after %v", e.short, took)
+		}
+		if b.Token <= a.Token {
+			e.Errorf("token %d after %d", b.Token, a.Token)
+		}
+		_, err := e.renew(a)
+		e.failsWith("renewal by who lost it", err, lokt.ErrNotOwner)
+		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", LeaseID: a.LeaseID, Owner: a.Owner})
+		e.failsWith("release by who lost it", err, lokt.ErrNotOwner)
+		if in := e.get("x").Lock.Holders; len(in) != 1 || in[0].Token != b.Token {
+			e.Errorf("late calls changed the holders to %+v", in)
+		}
+		e.release(b)
+		e.expectFree("x")
+	}},
+	{"an expired lease is stale, is not renewed, and is pruned", func(e *env) {
+		h := e.grant(e.claim("x", "a", ttl(e.short)))
+		e.eventually("the lease is stale", func() bool { return len(e.get("x").Live()) == 0 })
+		_, err := e.renew(h)
+		e.failsWith("renewal of an expired lease", err, lokt.ErrNotFound)
+		e.grant(e.claim("y", "a", ttl(e.short)))
+		e.eventually("the lease is stale", func() bool { return len(e.get("y").Live()) == 0 })
+		removed, err := e.s.Prune(e.Context(), "y")
+		if err != nil || len(removed) != 1 || removed[0].Holder.Owner.ID != "a" || removed[0].Reason != lokt.ReasonExpired || removed[0].Waiter {
+			e.Errorf("pruned %+v, %v", removed, err)
+		}
+		e.expectFree("y")
+		e.grant(e.claim("z", "a", ttl(e.short)))
+		e.eventually("the lease is stale", func() bool { return len(e.get("z").Live()) == 0 })
+		ended, err := e.s.Release(e.Context(), lokt.Target{Name: "z", Stale: true, Owner: root})
+		if err != nil || owners(ended) != "a" {
+			e.Errorf("broke %+v, %v", ended, err)
+		}
+	}},
+	{"an expired lease is taken over at once by who asks", func(e *env) {
+		a := e.grant(e.claim("x", "a", ttl(e.short)))
+		e.eventually("the lease is stale", func() bool { return len(e.get("x").Live()) == 0 })
+		if b := e.grant(e.claim("x", "b")); b.Token <= a.Token {
+			e.Errorf("token %d after %d", b.Token, a.Token)
+		}
+		e.expect("x", "b", "")
+	}},
+	{"a renewal starts the time to live again", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		for i := range 3 {
+			time.Sleep(2 * time.Millisecond)
+			again, err := e.renew(h)
+			if err != nil || !again.ExpiresAt.After(h.ExpiresAt) || !again.ExpiresAt.Equal(again.AcquiredAt.Add(time.Hour)) ||
+				again.Renewals != i+1 || again.Token != h.Token || !again.HeldSince.Equal(h.HeldSince) {
+				e.Fatalf("renewed %+v to %+v, %v", h, again, err)
+			}
+			h = again
+		}
+	}},
+	{"no renewal passes the maximum hold", func(e *env) {
+		asked := time.Now()
+		h := e.grant(e.claim("x", "a", maxHold(e.short)))
+		p := e.enqueue(e.claim("x", "b"))
+		for {
+			again, err := e.renew(h)
+			if err != nil {
+				if !errors.Is(err, lokt.ErrNotFound) && !errors.Is(err, lokt.ErrNotOwner) {
+					e.Error(err)
+				}
+				break
+			}
+			if !again.ExpiresAt.Equal(h.HeldSince.Add(e.short)) {
+				e.Fatalf("renewed to %+v", again)
+			}
+			time.Sleep(e.short / 20)
+		}
+		p.granted()
+		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
+			e.Errorf("a maximum hold of %v took %v", e.short, took)
+		}
+	}},
+	{"a freeze ends after its time", func(e *env) {
+		asked := time.Now()
+		f, err := e.s.Freeze(e.Context(), "x", lokt.Freeze{Owner: root, TTL: e.short})
+		if err != nil || !f.ExpiresAt.Equal(f.At.Add(e.short)) {
+			e.Fatalf("frozen as %+v, %v", f, err)
+		}
+		p := e.enqueue(e.claim("x", "a"))
+		p.granted()
+		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
+			e.Errorf("a freeze of %v took %v", e.short, took)
+		}
+		_, err = e.s.Unfreeze(e.Context(), lokt.Target{Name: "x", Owner: root})
+		e.failsWith("unfreezing what is not frozen", err, lokt.ErrNotFound)
+	}},
+	{"a holder is asked to leave by a more important claim, and has its grace", func(e *env) {
+		h := e.grant(e.claim("x", "low"))
+		p := e.enqueue(e.claim("x", "high", priority(1), preempt(e.short)))
+		asked := time.Now()
+		told, err := e.renew(h)
+		if err != nil || told.Yield == nil || told.Yield.To.ID != "high" || !told.ExpiresAt.Equal(told.AcquiredAt.Add(e.short)) {
+			e.Fatalf("renewed to %+v, %v", told, err)
+		}
+		if again, err := e.renew(h); err == nil && !again.ExpiresAt.Equal(told.ExpiresAt) {
+			e.Errorf("renewing moved the end from %v to %v", told.ExpiresAt, again.ExpiresAt)
+		}
+		p.granted()
+		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
+			e.Errorf("a grace of %v took %v", e.short, took)
+		}
+		_, err = e.renew(h)
+		e.failsWith("renewal by who had to leave", err, lokt.ErrNotOwner)
+	}},
+	{"a holder that never looks is not waited for, and equals are not asked to leave", func(e *env) {
+		forEver := e.claim("x", "low", ttl(0))
+		e.grant(forEver)
+		equal := e.enqueue(e.claim("x", "equal", preempt(e.short)))
+		if h := e.get("x").Lock.Holders; len(h) != 1 || h[0].Yield != nil {
+			e.Errorf("held by %+v", h)
+		}
+		asked := time.Now()
+		high := e.enqueue(e.claim("x", "high", priority(1), preempt(e.short)))
+		h := high.granted()
+		if took := high.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
+			e.Errorf("a grace of %v took %v", e.short, took)
+		}
+		e.release(h)
+		e.release(equal.granted())
+	}},
+}
+
+// bubbleTests need a clock that stands still while tests compute, and that passes an hour in no time.
+var bubbleTests = []serviceTest{
+	{"a lease holds to the very end of its time, renewal by renewal", func(e *env) {
+		h := e.grant(e.claim("x", "a", ttl(e.short)))
+		for range 3 {
+			time.Sleep(e.short - 1)
+			e.deny(e.claim("x", "b"))
+			time.Sleep(1)
+			e.deny(e.claim("x", "b"))
+			var err error
+			if h, err = e.renew(h); err != nil {
+				e.Fatal(err)
+			}
+		}
+		time.Sleep(e.short + 1)
+		e.grant(e.claim("x", "b"))
+	}},
+	{"what does not expire is there for ever", func(e *env) {
+		h := e.grant(e.claim("x", "a", ttl(0)))
+		if !h.ExpiresAt.IsZero() {
+			e.Errorf("granted %+v", h)
+		}
+		time.Sleep(10_000 * time.Hour)
+		e.deny(e.claim("x", "b"))
+		e.release(h)
+	}},
+	{"who waits for hours keeps its place", func(e *env) {
+		h := e.grant(e.claim("x", "a", ttl(0)))
+		var queue []*pending
+		for i := range 5 {
+			queue = append(queue, e.enqueue(e.claim("x", fmt.Sprint("w", i), ttl(0))))
+		}
+		for range 4 {
+			time.Sleep(time.Hour)
+			e.expect("x", "a", "w0 w1 w2 w3 w4")
+		}
+		e.release(h)
+		for _, p := range queue {
+			h = p.granted()
+			time.Sleep(2 * lokt.WaitLease) // a grant that was taken up stays
+			if owner := owners(e.get("x").Live()); owner != h.Owner.ID {
+				e.Fatalf("held by %q, not %q", owner, h.Owner.ID)
+			}
+			e.release(h)
+		}
+		e.expectFree("x")
+	}},
+	{"a release wakes who is next at once", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		p := e.enqueue(e.claim("x", "b"))
+		time.Sleep(time.Minute)
+		released := time.Now()
+		e.release(h)
+		p.granted()
+		if took := p.at.Sub(released); took > 10*time.Millisecond {
+			e.Errorf("it took %v", took)
+		}
+	}},
+	{"leases that expire one after another pass the lock on in order", func(e *env) {
+		e.grant(e.claim("x", "a", ttl(e.short)))
+		start := time.Now()
+		var queue []*pending
+		for i := range 5 {
+			queue = append(queue, e.enqueue(e.claim("x", fmt.Sprint("w", i), ttl(e.short))))
+		}
+		for i, p := range queue { // nobody releases
+			p.granted()
+			if took, due := p.at.Sub(start), time.Duration(i+1)*e.short; took < due-slack || took > due+time.Duration(i+1)*slack {
+				e.Errorf("w%d was granted after %v, not %v", i, took, due)
+			}
+		}
+	}},
+	{"waits in a line are no deadlock", func(e *env) {
+		x, y := e.grant(e.claim("x", "a")), e.grant(e.claim("y", "b"))
+		z := e.grant(e.claim("z", "a"))
+		b := e.enqueue(e.claim("x", "b", inside(y.LeaseID)))
+		c := e.enqueue(e.claim("y", "c"))
+		d := e.enqueue(e.claim("z", "d", inside("nobody's lease")))
+		time.Sleep(time.Minute)
+		e.release(x)
+		e.release(z)
+		e.release(b.granted())
+		e.release(y)
+		e.release(c.granted())
+		e.release(d.granted())
+	}},
+	{"of three that wait in a ring, one gives way, and the others go on", func(e *env) {
+		names, who := []string{"x", "y", "z"}, []string{"a", "b", "c"}
+		var holds []lokt.Holder
+		for i := range names {
+			holds = append(holds, e.grant(e.claim(names[i], who[i])))
+		}
+		var waiters []*pending
+		for i := range names {
+			waiters = append(waiters, e.enqueue(e.claim(names[(i+1)%3], who[i], inside(holds[i].LeaseID))))
+			time.Sleep(time.Millisecond)
+		}
+		waiters[2].denied()
+		if !errors.Is(waiters[2].err, lokt.ErrDeadlock) {
+			e.Errorf("c gave way with %v", waiters[2].err)
+		}
+		e.release(holds[2])
+		e.release(waiters[1].granted())
+		e.release(holds[1])
+		e.release(waiters[0].granted())
+		e.release(holds[0])
+	}},
+	{"a lease that was not renewed in time may be refreshed, as a new grant, if nobody came", func(e *env) {
+		first := e.grant(e.claim("x", "a", ttl(e.short)))
+		time.Sleep(e.short + 1)
+		again := e.grant(e.claim("x", "a", ttl(e.short), refresh))
+		if again.Token <= first.Token {
+			e.Errorf("refreshed to token %d after %d", again.Token, first.Token)
+		}
+		time.Sleep(e.short + 1)
+		e.grant(e.claim("x", "b"))
+		e.deny(e.claim("x", "a", refresh))
+	}},
+}
