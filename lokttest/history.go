@@ -212,8 +212,8 @@ func (r *Recorder) Check(limit time.Duration) error {
 func (r *Recorder) ghosts(ops []*operation) []*operation {
 	last := map[string]*operation{} // by lease
 	var ghosts []*operation
-	add := func(lease string, at time.Duration) {
-		ghosts = append(ghosts, &operation{kind: expired, lease: lease, call: moment{at, math.MaxInt}, ret: never})
+	add := func(lease string, call moment) {
+		ghosts = append(ghosts, &operation{kind: expired, lease: lease, call: call, ret: never})
 	}
 	ends := map[string]time.Duration{} // of maximum holds, by lease
 	for _, op := range slices.SortedFunc(slices.Values(ops), func(a, b *operation) int { return a.call.compare(b.call) }) {
@@ -230,7 +230,7 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 				last[op.lease] = &again
 			}
 		case mayAcquire:
-			add(op.lease, op.call.at)
+			add(op.lease, op.call)
 		}
 	}
 	for lease, op := range last {
@@ -242,7 +242,7 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 			at = min(at, end)
 		}
 		if at != math.MaxInt64 {
-			add(lease, at-r.Slack)
+			add(lease, moment{at - r.Slack, math.MaxInt}) // at the very end of its time it is live
 		}
 	}
 	return ghosts

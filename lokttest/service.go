@@ -28,15 +28,17 @@ func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 }
 
 // TestServiceInRealTime checks what TestService does, except for what only a bubble can show. Leases that are to expire
-// do so after 300 ms, measured by this process's clock; nothing depends on a test being fast. It takes about ten
-// seconds.
+// do so after 300 ms, measured by this process's clock; nothing depends on a test being fast. Subtests run in
+// parallel.
 func TestServiceInRealTime(t *testing.T, open func(t *testing.T) lokt.Service) {
 	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests) {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			test.run(&env{T: t, s: open(t), short: 300 * time.Millisecond})
 		})
 	}
 	t.Run("what many clients were answered can be explained", func(t *testing.T) {
+		t.Parallel()
 		checkHistories(t, open, false)
 	})
 }
@@ -247,14 +249,4 @@ func (p *pending) denied() *lokt.BlockedError {
 		p.e.Fatalf("%s was not denied to %s: %+v, %v", p.claim.Name, p.claim.Owner.ID, p.holder, p.err)
 	}
 	return blocked
-}
-
-// waits reports whether Acquire has not returned yet.
-func (p *pending) waits() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
 }

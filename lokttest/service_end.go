@@ -136,7 +136,7 @@ var endTests = []serviceTest{
 		if _, err := e.s.Freeze(e.Context(), "x", lokt.Freeze{Owner: root}); err != nil {
 			e.Fatal(err)
 		}
-		w := e.enqueue(e.claim("x", "w", waits(e.short)))
+		w := e.begin(e.claim("x", "w", waits(e.short)))
 		if blocked := w.denied(); blocked.Freeze == nil || blocked.TimedOut < e.short {
 			e.Errorf("denied with %+v", blocked)
 		}

@@ -13,7 +13,7 @@ var timeTests = []serviceTest{
 	{"a lease is passed on after its time to live, and not before", func(e *env) {
 		asked := time.Now()
 		a := e.grant(e.claim("x", "a", ttl(e.short)))
-		p := e.enqueue(e.claim("x", "b"))
+		p := e.begin(e.claim("x", "b", waits(-1)))
 		b := p.granted()
 		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
 			e.Errorf("a lease of %v was passed on after %v", e.short, took)
@@ -73,7 +73,7 @@ var timeTests = []serviceTest{
 	{"no renewal passes the maximum hold", func(e *env) {
 		asked := time.Now()
 		h := e.grant(e.claim("x", "a", maxHold(e.short)))
-		p := e.enqueue(e.claim("x", "b"))
+		p := e.begin(e.claim("x", "b", waits(-1)))
 		for {
 			again, err := e.renew(h)
 			if err != nil {
@@ -98,7 +98,7 @@ var timeTests = []serviceTest{
 		if err != nil || !f.ExpiresAt.Equal(f.At.Add(e.short)) {
 			e.Fatalf("frozen as %+v, %v", f, err)
 		}
-		p := e.enqueue(e.claim("x", "a"))
+		p := e.begin(e.claim("x", "a", waits(-1)))
 		p.granted()
 		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
 			e.Errorf("a freeze of %v took %v", e.short, took)
@@ -132,7 +132,7 @@ var timeTests = []serviceTest{
 			e.Errorf("held by %+v", h)
 		}
 		asked := time.Now()
-		high := e.enqueue(e.claim("x", "high", priority(1), preempt(e.short)))
+		high := e.begin(e.claim("x", "high", priority(1), preempt(e.short), waits(-1)))
 		h := high.granted()
 		if took := high.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
 			e.Errorf("a grace of %v took %v", e.short, took)

@@ -125,31 +125,30 @@ func unknownNameIsFree(t *testing.T, s lokt.Store) {
 	}
 }
 
-// full is a lock with every field set. Its processes run on another host, so that nobody here can tell them dead.
+// full is a lock with every field set that means something there: a holder has no wish to wait. Its processes run on another host, so that nobody here can tell them dead.
 func full(name string, now time.Time) lokt.Lock {
 	at := func(d time.Duration) time.Time { return now.Add(d + 123456789*time.Nanosecond) }
 	owner := func(id string) lokt.Owner {
 		return lokt.Owner{
 			ID: id, Session: "session of " + id, AnySession: id == "any", Host: "elsewhere.example",
-			Process: lokt.Process{PID: 4242, Start: 1 << 40, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-1"},
+			Process: lokt.Process{PID: 4242, Start: 1 << 40, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-1", Child: 4244, ChildStart: 9},
 		}
 	}
 	claim := func(n int, who string) lokt.Claim {
 		return lokt.Claim{
 			Name: name, LeaseID: id(n), Owner: owner(who),
-			Process: &lokt.Process{PID: 4243, Start: 2, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-2"},
-			Limit:   7, Strict: true, TTL: 1500*time.Millisecond + 1, MaxHold: time.Hour + 1, Priority: -3, Preempt: 5 * time.Second,
-			Metadata: map[string]string{"why": "“because”\n\x00\t", "": "", "größe": strings.Repeat("x", 500)},
-			Within:   []string{id(100), id(101)},
+			Process: &lokt.Process{PID: 4243, Start: 2, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-2", Child: 4245, ChildStart: 3},
+			Limit:   7, Strict: true, TTL: 1500*time.Millisecond + 1, MaxHold: time.Hour + 1, Priority: -3,
+			Metadata: map[string]string{"why": "“because”\n\x00\t", "größe": strings.Repeat("x", 500)},
 		}
 	}
 	waiter := func(n int, who string, priority int) lokt.Waiter {
 		w := lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour)}
-		w.Priority, w.Wait, w.Refresh = priority, -1, true
+		w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within = priority, -1, true, 5*time.Second, []string{id(100), id(101)}
 		return w
 	}
 	lease := lokt.Holder{
-		Claim: lokt.Claim{Name: name, LeaseID: id(2), Owner: lokt.Owner{ID: "any", AnySession: true, Host: "elsewhere.example"}, Limit: lokt.Shared},
+		Claim: lokt.Claim{Name: name, LeaseID: id(2), Owner: lokt.Owner{ID: "any", AnySession: true, Host: "elsewhere.example"}, Limit: lokt.Shared, Attended: true},
 		Token: 1 << 62, HeldSince: at(-2 * time.Hour), AcquiredAt: at(-time.Hour),
 	}
 	guard := lokt.Holder{
@@ -233,13 +232,13 @@ func scribble(l lokt.Lock) {
 	for i := range l.Holders {
 		l.Holders[i].Metadata["scribbled"] = "yes"
 		l.Holders[i].Process.PID = 1
-		l.Holders[i].Within[0] = "scribbled"
 		l.Holders[i].Yield.Grace = 1
 		l.Holders[i].Token = 1
 	}
 	for i := range l.Queue {
 		l.Queue[i].Metadata["scribbled"] = "yes"
 		l.Queue[i].Process.PID = 1
+		l.Queue[i].Within[0] = "scribbled"
 		l.Queue[i].LeaseID = "scribbled"
 	}
 	l.Freeze.Reason = "scribbled"
