@@ -33,6 +33,7 @@ func ours() map[string][]string {
 
 		"internal/archtest":   {},
 		"internal/jsonline":   {},
+		"internal/e2e":        {".", "internal/process", "store/filestore"},
 		"internal/faultfs":    {},
 		"internal/atomicfile": {"internal/faultfs"},
 		"internal/process":    {"."},
@@ -75,7 +76,8 @@ func theirs() map[string][]string {
 		"pgregory.net/rapid":          {"lokttest", "jobs/jobstest"},
 		"github.com/anishathalye":     {"lokttest", "jobs/jobstest"},
 		"go.uber.org/goleak":          {"lokttest", "jobs/jobstest"},
-		"github.com/rogpeppe":         {},
+		"github.com/rogpeppe":         {"bench"},
+		"github.com/gofrs":            {"bench"},
 		"go.opentelemetry.io/contrib": {"internal/daemon"},
 	}
 }
