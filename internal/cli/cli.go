@@ -39,6 +39,12 @@ func commands() []command {
 	return []command{
 		{"guard", newGuard},
 		{"lock", newLock},
+		{"unlock", newUnlock},
+		{"status", newStatus},
+		{"exists", newExists},
+		{"why", newWhy},
+		{"freeze", newFreeze},
+		{"unfreeze", newUnfreeze},
 	}
 }
 

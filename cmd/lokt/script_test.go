@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// The scripts in testdata run the real program. Beside testscript's own commands they have:
+//
+//	exits CODE PROGRAM ARG...   runs a program, which must end with this very exit code
+//	json FILE PATH [VALUE]      FILE is one JSON value and has something at PATH: VALUE, or what matches the regular
+//	                            expression after a ~. PATH is keys and indexes with dots between; len is a length. With !
+//	                            there is nothing at PATH, or something else than VALUE
+//	jsonenv NAME FILE PATH      sets an environment variable to what is at PATH
+//	await FILE [REGEXP]         waits until the file is there (and has a match)
+//
+// and, for child processes, the program hold STARTED GO, which makes the file STARTED and waits until there is a file GO.
+
+// patience is how long a script waits for what must happen.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"lokt": main, "hold": hold})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			home := filepath.Join(env.WorkDir, "home")
+			env.Setenv("HOME", home)
+			return os.Mkdir(home, 0o700)
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" { // whom permissions do not stop
+				return os.Geteuid() == 0, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   cmdExits,
+			"json":    cmdJSON,
+			"jsonenv": cmdJSONEnv,
+			"await":   cmdAwait,
+		},
+	})
+}
+
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, not %d", got, want)
+	}
+}
+
+func cmdJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: [!] json FILE PATH [VALUE]")
+	}
+	got, found := lookUp(ts, args[0], args[1])
+	switch {
+	case len(args) == 2 && found == neg:
+		ts.Fatalf("%s: found is %v: %s", args[1], found, got)
+	case len(args) == 2:
+		return
+	case !found && !neg:
+		ts.Fatalf("nothing at %s", args[1])
+	}
+	same := got == args[2]
+	if pattern, ok := strings.CutPrefix(args[2], "~"); ok {
+		re, err := regexp.Compile(pattern)
+		ts.Check(err)
+		same = re.MatchString(got)
+	}
+	if found && same == neg {
+		ts.Fatalf("%s is %s", args[1], got)
+	}
+}
+
+func cmdJSONEnv(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: jsonenv NAME FILE PATH")
+	}
+	got, found := lookUp(ts, args[1], args[2])
+	if !found {
+		ts.Fatalf("nothing at %s", args[2])
+	}
+	ts.Setenv(args[0], got)
+}
+
+// lookUp returns what is at the path in a file that has one JSON value.
+func lookUp(ts *testscript.TestScript, file, path string) (text string, found bool) {
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(file)))
+	dec.UseNumber()
+	var doc any
+	ts.Check(dec.Decode(&doc))
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		ts.Fatalf("%s has more than one JSON value", file)
+	}
+	return at(doc, path)
+}
+
+// at returns what is at the path in the document, as text.
+func at(doc any, path string) (text string, found bool) {
+	for _, key := range strings.Split(path, ".") {
+		switch v := doc.(type) {
+		case map[string]any:
+			if doc, found = v[key]; key == "len" {
+				doc, found = len(v), true
+			}
+		case []any:
+			i, err := strconv.Atoi(key)
+			if found = err == nil && i < len(v); found {
+				doc = v[i]
+			} else if found = key == "len"; found {
+				doc = len(v)
+			}
+		default:
+			found = path == "."
+		}
+		if !found {
+			return "", false
+		}
+	}
+	if s, ok := doc.(string); ok {
+		return s, true
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(doc); err != nil {
+		return err.Error(), true
+	}
+	return strings.TrimSuffix(b.String(), "\n"), true
+}
+
+func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: await FILE [REGEXP]")
+	}
+	re := regexp.MustCompile("")
+	if len(args) == 2 {
+		var err error
+		re, err = regexp.Compile("(?m)" + args[1])
+		ts.Check(err)
+	}
+	if err := poll(func() bool {
+		data, err := os.ReadFile(ts.MkAbs(args[0]))
+		return err == nil && re.Match(data)
+	}); err != nil {
+		ts.Fatalf("%s: %v", args[0], err)
+	}
+}
+
+// hold is a program for the scripts to guard.
+func hold() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: hold STARTED GO")
+		os.Exit(1)
+	}
+	if err := os.WriteFile(os.Args[1], nil, 0o600); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if err := poll(func() bool { _, err := os.Stat(os.Args[2]); return err == nil }); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func poll(done func() bool) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		if done() {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("waited in vain")
+		}
+	}
+}

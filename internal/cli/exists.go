@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+)
+
+func newExists(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "exists NAME",
+		Short: "Tell by the exit code whether a lock is held",
+		Long: "Say nothing and end with 0 if somebody holds the lock now, with 3 if nobody does. What has expired, or whose\n" +
+			"process is dead, is not held; nor is a lock that is only frozen.",
+		Example:           "  if lokt exists deploy; then echo busy; fi",
+		Args:              oneName,
+		ValidArgsFunction: a.completeNames,
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runExists(args[0]) },
+	}
+}
+
+func (a *app) runExists(name string) error {
+	if err := validNames(name); err != nil {
+		return err
+	}
+	b, err := a.backend()
+	if err != nil {
+		return err
+	}
+	s, err := b.Get(context.Background(), name)
+	if err != nil {
+		return a.repairable(err, name)
+	}
+	held := len(s.Live()) > 0
+	if a.json {
+		err = a.print(struct {
+			Name string `json:"name"`
+			Held bool   `json:"held"`
+		}{name, held})
+	}
+	if err != nil || held {
+		return err
+	}
+	return exit(exitNotFound)
+}

@@ -1,0 +1,325 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+)
+
+type unlockOptions struct {
+	name       string
+	force      bool
+	breakStale bool
+	all        bool
+	owner      string
+	id         string
+}
+
+func newUnlock(a *app) *cobra.Command {
+	var o unlockOptions
+	var ownerSet bool
+	cmd := &cobra.Command{
+		Use:   "unlock [NAME]",
+		Short: "Give a lock back, or take it from whoever has it",
+		Long: "Give back the lease that you took with lokt lock. What a running guard holds it gives back by itself, when its\n" +
+			"command ends; --force takes that away too, and whatever else holds the lock.",
+		Example: "  lokt unlock deploy\n  lokt unlock deploy --break-stale\n  lokt unlock deploy --force\n  lokt unlock --all",
+		Args: func(cmd *cobra.Command, args []string) error {
+			ownerSet = cmd.Flags().Changed("owner")
+			if len(args) == 0 && (o.all || ownerSet) {
+				return nil
+			}
+			return oneName(cmd, args)
+		},
+		ValidArgsFunction: a.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0 && (o.all || ownerSet):
+				return usagef("give either the name of a lock or --all or --owner")
+			case o.all && ownerSet:
+				return usagef("--all is about your own leases, --owner about somebody's: give one of them")
+			case ownerSet && o.owner == "":
+				return usagef("--owner is empty")
+			case o.force && o.breakStale:
+				return usagef("--force ends every hold, --break-stale only what is stale: give one of them")
+			case cmd.Flags().Changed("id") && o.id == "":
+				return usagef("--id is empty")
+			case o.id != "" && len(args) == 0:
+				return usagef("--id needs the name of the lock: lokt unlock NAME --id LOCK_ID")
+			}
+			if len(args) == 0 {
+				return a.runUnlockMany(o)
+			}
+			o.name = args[0]
+			return a.runUnlock(o)
+		},
+	}
+	fs := cmd.Flags()
+	fs.BoolVar(&o.force, "force", false, "end every hold, whoever's it is, running guards' too; remove a record that cannot be read")
+	fs.BoolVar(&o.breakStale, "break-stale", false, "end only what has expired or whose process is dead, whoever's it is")
+	fs.BoolVar(&o.all, "all", false, "end all your leases, of all names (guards only with --force)")
+	fs.StringVar(&o.owner, "owner", "", "end all leases of this `owner`, of all names (guards only with --force)")
+	fs.StringVar(&o.id, "id", "", "end only the hold with this `lock_id`")
+	return cmd
+}
+
+// unlockedJSON is how ended holds are told to programs.
+type unlockedJSON struct {
+	Status   string     `json:"status"` // "released"
+	Name     string     `json:"name,omitempty"`
+	Released []string   `json:"released"` // names
+	Count    int        `json:"count"`    // of released
+	Holds    []holdJSON `json:"holds"`
+	Removed  []string   `json:"removed_records,omitempty"` // files that could not be read
+	Warnings []string   `json:"warnings,omitempty"`
+}
+
+func (a *app) runUnlock(o unlockOptions) error {
+	if err := validNames(o.name); err != nil {
+		return err
+	}
+	b, err := a.backend()
+	if err != nil {
+		return err
+	}
+	ctx, by := context.Background(), a.asker()
+	s, err := b.Get(ctx, o.name)
+	switch {
+	case errors.Is(err, lokt.ErrDamaged) && o.force:
+		return a.discard(ctx, b, o, by)
+	case err != nil:
+		return a.repairable(err, o.name)
+	case s.Lock.Free():
+		return a.notUnlocked(b, s, o, &lokt.GoneError{Name: o.name})
+	}
+	if o.id != "" && !o.force && !o.breakStale {
+		if err := ownHold(s, o.id, by); err != nil {
+			return a.notUnlocked(b, s, o, err)
+		}
+	}
+	t := lokt.Target{Name: o.name, LeaseID: o.id, Owner: by, Force: o.force, Stale: o.breakStale}
+	ended, err := b.Release(ctx, t)
+	var gone *lokt.GoneError
+	if o.breakStale && errors.As(err, &gone) {
+		if h, in := (lokt.Lock{Holders: gone.Holders}).Holder(o.id); in { // it is there, but not stale
+			err = &lokt.BlockedError{Name: o.name, Holders: []lokt.Holder{h}, Now: s.Now}
+		}
+	}
+	if err != nil {
+		return a.notUnlocked(b, s, o, err)
+	}
+	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []holdJSON{}}
+	for _, h := range ended {
+		v.Holds = append(v.Holds, b.viewHold(s, h))
+		if w := b.endedWarning(s, h, by, o.force); w != "" {
+			v.Warnings = append(v.Warnings, w)
+		}
+	}
+	for _, w := range v.Warnings {
+		a.tell("warning: %s", w)
+	}
+	if a.json {
+		return a.print(v)
+	}
+	switch {
+	case len(ended) == 0 && o.id != "":
+		a.say("removed %s from the queue of %s", o.id, o.name)
+	case len(ended) == 0:
+		a.say("unlocked %s: its record was damaged", o.name)
+	case !o.force && !o.breakStale:
+		a.say("unlocked %s", o.name)
+	}
+	if o.force || o.breakStale {
+		for _, h := range ended {
+			a.say("unlocked %s: ended the hold of %s", o.name, b.holderText(h, s.Now))
+		}
+	}
+	return nil
+}
+
+// ownHold refuses a hold that is not the asker's own lease.
+func ownHold(s lokt.Snapshot, leaseID string, by lokt.Owner) error {
+	h, in := s.Lock.Holder(leaseID)
+	switch {
+	case !in:
+		return &lokt.GoneError{Name: s.Lock.Name, LeaseID: leaseID, Holders: s.Live()}
+	case !by.Same(h.Owner):
+		return &lokt.NotOwnerError{Name: s.Lock.Name, Holders: []lokt.Holder{h}}
+	case h.Strict:
+		return &lokt.NotOwnerError{Name: s.Lock.Name, Holders: []lokt.Holder{h}, Guard: true}
+	}
+	return nil
+}
+
+// endedWarning says what its owner should know of a hold that was ended, if anything.
+func (b *backend) endedWarning(s lokt.Snapshot, h lokt.Holder, by lokt.Owner, forced bool) string {
+	_, stale := s.Stale(h)
+	switch {
+	case !forced && by.Same(h.Owner) && !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt):
+		return fmt.Sprintf("%s had expired %s ago: others may have entered since", h.Name, short(s.Now.Sub(h.ExpiresAt)))
+	case forced && !stale && h.Strict:
+		return fmt.Sprintf("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h), h.Name)
+	}
+	return ""
+}
+
+// notUnlocked explains why there was nothing to end.
+func (a *app) notUnlocked(b *backend, s lokt.Snapshot, o unlockOptions, err error) error {
+	var gone *lokt.GoneError
+	var other *lokt.NotOwnerError
+	var blocked *lokt.BlockedError
+	switch {
+	case errors.As(err, &blocked):
+		if a.json {
+			return a.denied(b, err, exitBlocked)
+		}
+		text := fmt.Sprintf("%q is not stale", o.name)
+		for _, h := range blocked.Holders {
+			text += fmt.Sprintf(": it is held by %s", b.holderText(h, blocked.Now))
+		}
+		a.tell("%s; to end it all the same: %s", text, a.commandLine("unlock", o.name, "--force"))
+		return exit(exitBlocked)
+	case errors.As(err, &gone):
+		switch {
+		case o.id != "":
+			return hint(worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", o.name, o.id), "see: %s", a.commandLine("status", o.name))
+		case s.Lock.Corrupt != "":
+			return hint(notHeld(o.name), "its record is damaged (%s): %s", s.Lock.Corrupt, a.commandLine("unlock", o.name, "--force"))
+		case s.Frozen() != nil:
+			return hint(notHeld(o.name), "it is frozen: %s", a.commandLine("unfreeze", o.name))
+		case len(s.Lock.Holders) > 0 && !o.breakStale:
+			return hint(notHeld(o.name), "what was on record was stale, and has been removed")
+		}
+		return notHeld(o.name)
+	case errors.As(err, &other) && other.Guard:
+		return hint(err, "to take the lock from it all the same: %s", a.commandLine("unlock", o.name, "--force"))
+	case errors.As(err, &other) && len(other.Holders) > 0:
+		text := worded(err, "lock %q is held by %s", o.name, b.holderText(other.Holders[0], s.Now))
+		return hint(text, "%s, or use --force", sameAgent)
+	}
+	return a.repairable(err, o.name)
+}
+
+// notHeld is the error about a lock that nobody holds.
+func notHeld(name string) error { return worded(lokt.ErrNotFound, "nobody holds %q", name) }
+
+// discard removes the records of a lock that cannot be read, and then ends what can.
+func (a *app) discard(ctx context.Context, b *backend, o unlockOptions, by lokt.Owner) error {
+	if o.id != "" {
+		return usagef("the record of %q cannot be read, so there is no telling whether it has the lock_id: leave out --id", o.name)
+	}
+	if b.store == nil {
+		return fmt.Errorf("the record of %q cannot be read here: run this where the locks are kept", o.name)
+	}
+	moved, err := b.store.Discard(ctx, o.name, by)
+	if err != nil {
+		return err
+	}
+	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []holdJSON{}}
+	for _, d := range moved {
+		v.Removed = append(v.Removed, d.Path)
+		a.tell("warning: moved %s away, which could not be read: %s", d.Path, d.Problem)
+	}
+	s, err := b.Get(ctx, o.name)
+	if err != nil {
+		return err
+	}
+	if len(s.Lock.Holders) > 0 {
+		ended, err := b.Release(ctx, lokt.Target{Name: o.name, Owner: by, Force: true})
+		if err != nil && !errors.Is(err, lokt.ErrNotFound) {
+			return err
+		}
+		for _, h := range ended {
+			v.Holds = append(v.Holds, b.viewHold(s, h))
+			if !a.json {
+				a.say("unlocked %s: ended the hold of %s", o.name, b.holderText(h, s.Now))
+			}
+		}
+	}
+	if a.json {
+		return a.print(v)
+	}
+	a.say("unlocked %s: its record could not be read", o.name)
+	return nil
+}
+
+// runUnlockMany ends the leases of one owner over all names.
+func (a *app) runUnlockMany(o unlockOptions) error {
+	b, err := a.backend()
+	if err != nil {
+		return err
+	}
+	ctx, by := context.Background(), a.asker()
+	v := unlockedJSON{Status: "released", Released: []string{}, Holds: []holdJSON{}}
+	var failed error
+	warn := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		v.Warnings = append(v.Warnings, text)
+		a.tell("warning: %s", text)
+	}
+	for s, err := range b.List(ctx, lokt.Filter{}) {
+		if err != nil {
+			failed = fmt.Errorf("not all locks could be looked at: %w", err)
+			warn("%v", err)
+			continue
+		}
+		before := len(v.Holds)
+		for _, h := range s.Lock.Holders {
+			mine := by.Same(h.Owner)
+			if o.all && !mine || !o.all && h.Owner.ID != o.owner {
+				continue
+			}
+			_, stale := s.Stale(h)
+			switch {
+			case o.breakStale && !stale:
+				continue
+			case h.Strict && !stale && !o.force:
+				warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h))
+				continue
+			}
+			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: by, Force: o.force || !mine, Stale: o.breakStale || h.Strict && !o.force}
+			ended, err := b.Release(ctx, t)
+			if errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner) || errors.Is(err, lokt.ErrHeld) {
+				continue // it ended, or came to life, since it was listed
+			}
+			if err != nil {
+				failed = err
+				warn("%s: %v", s.Lock.Name, err)
+				continue
+			}
+			for _, h := range ended {
+				v.Holds = append(v.Holds, b.viewHold(s, h))
+				if w := b.endedWarning(s, h, by, o.force); w != "" {
+					warn("%s", w)
+				}
+				if !a.json {
+					a.say("unlocked %s: ended the hold of %s", h.Name, b.holderText(h, s.Now))
+				}
+			}
+		}
+		if len(v.Holds) > before {
+			v.Released = append(v.Released, s.Lock.Name)
+		}
+	}
+	v.Count = len(v.Released)
+	switch {
+	case a.json:
+		return errors.Join(a.print(v), silentIf(failed))
+	case v.Count == 0 && failed == nil:
+		a.tell("there was nothing to unlock")
+	}
+	return silentIf(failed)
+}
+
+// silentIf ends the program as an error does that was told already.
+func silentIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	_, code := classify(err)
+	return exit(code)
+}

@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Types of reasons: what why finds.
+const (
+	whyFrozen     = "frozen"
+	whyHeld       = "held"
+	whySelfHeld   = "self_held"
+	whyExpired    = "expired"
+	whyDead       = "dead_pid"
+	whyStale      = "stale" // over for another reason than time or death
+	whyCorrupted  = "corrupted"
+	whyUnreadable = "unreadable"
+	whyQueued     = "queued"
+)
+
+// whyJSON is how the verdict is told to programs.
+type whyJSON struct {
+	Name        string    `json:"name"`
+	Status      string    `json:"status"` // free or blocked, as lokt lock NAME would find now
+	Reasons     []reason  `json:"reasons"`
+	Suggestions []string  `json:"suggestions"`
+	ExpiresAt   time.Time `json:"expires_at,omitzero"` // when what is in the way ends by itself, if all of it does
+}
+
+// reason is one thing that is in the way, or that only looks so.
+type reason struct {
+	Type      string    `json:"type"`
+	Blocking  bool      `json:"blocking"`
+	Message   string    `json:"message"`
+	LockID    string    `json:"lock_id,omitempty"`
+	Owner     string    `json:"owner,omitempty"`
+	Host      string    `json:"host,omitempty"`
+	PID       int       `json:"pid,omitempty"`
+	AgentID   string    `json:"agent_id,omitempty"`
+	Kind      string    `json:"kind,omitempty"`
+	PIDStatus string    `json:"pid_status,omitempty"`
+	AgeSec    int64     `json:"age_sec,omitempty"`
+	TTLSec    int64     `json:"ttl_sec,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Reason    string    `json:"reason,omitempty"` // that was given for a freeze
+	Count     int       `json:"count,omitempty"`  // of waiters
+	Detail    string    `json:"detail,omitempty"` // what is wrong with a record
+}
+
+func newWhy(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "why NAME",
+		Short: "Explain who or what is in the way of taking a lock",
+		Long: "Tell whether lokt lock NAME would get the lock now, by the very rules that it goes by, who or what is in the way\n" +
+			"if not, and what can be done about it. Ends with 0 if it would, with 2 if it would not.",
+		Example:           "  lokt why deploy",
+		Args:              oneName,
+		ValidArgsFunction: a.completeNames,
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runWhy(args[0]) },
+	}
+}
+
+func (a *app) runWhy(name string) error {
+	if err := validNames(name); err != nil {
+		return err
+	}
+	b, err := a.backend()
+	if err != nil {
+		return err
+	}
+	v := whyJSON{Name: name, Status: "free"}
+	s, err := b.Get(context.Background(), name)
+	if errors.Is(err, lokt.ErrDamaged) {
+		v.Status = "blocked"
+		v.Reasons = []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it", Detail: err.Error()}}
+		v.Suggestions = []string{a.commandLine("unlock", name, "--force")}
+	} else if err != nil {
+		return err
+	} else if v, err = a.explain(b, s); err != nil {
+		return err
+	}
+	code := exitOK
+	if v.Status == "blocked" {
+		code = exitBlocked
+	}
+	if a.json {
+		return errors.Join(a.print(v), exit(code))
+	}
+	if len(v.Reasons) == 0 {
+		a.say("%s is free", name)
+		return exit(code)
+	}
+	a.say("%s is %s:", name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
+	for _, r := range v.Reasons {
+		line := r.Message
+		if r.Detail != "" {
+			line += " (" + r.Detail + ")"
+		}
+		a.say("  - %s", line)
+	}
+	a.say("what you can do:")
+	for _, line := range v.Suggestions {
+		a.say("  %s", line)
+	}
+	return exit(code)
+}
+
+// explain asks the rules what they would answer to lokt lock NAME, and says why.
+func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
+	name, by := s.Lock.Name, a.asker()
+	v := whyJSON{Name: name, Status: "free", Reasons: []reason{}, Suggestions: []string{}}
+	var blocked *lokt.BlockedError
+	err := s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: by, Refresh: true, Limit: lokt.Exclusive})
+	if err != nil && !errors.As(err, &blocked) {
+		return v, err
+	}
+	suggest := func(command string, flags ...string) {
+		if line := a.commandLine(command, name, flags...); !slices.Contains(v.Suggestions, line) {
+			v.Suggestions = append(v.Suggestions, line)
+		}
+	}
+	if blocked == nil {
+		suggest("lock")
+	} else {
+		v.Status = "blocked"
+		v.ExpiresAt = allOver(blocked)
+		suggest("lock", "--wait")
+	}
+	if f := s.Frozen(); f != nil {
+		v.Reasons = append(v.Reasons, frozenReason(f, s.Now, blocked != nil && blocked.Freeze != nil))
+		if f.Damaged != "" || !by.Same(f.Owner) {
+			suggest("unfreeze", "--force")
+		} else {
+			suggest("unfreeze")
+		}
+	}
+	for _, h := range s.Lock.Holders {
+		inTheWay := blocked != nil && slices.ContainsFunc(blocked.Holders, func(o lokt.Holder) bool { return o.LeaseID == h.LeaseID })
+		r := b.heldReason(s, h, by.Same(h.Owner))
+		r.Blocking = inTheWay
+		v.Reasons = append(v.Reasons, r)
+		switch {
+		case r.Type == whyExpired || r.Type == whyDead || r.Type == whyStale:
+			suggest("unlock", "--break-stale")
+		case r.Type == whySelfHeld && !h.Strict:
+			suggest("unlock")
+		case inTheWay && h.LeaseID == "": // an older program is about to write its record
+		case inTheWay:
+			suggest("unlock", "--force", "--id", h.LeaseID)
+		}
+	}
+	if s.Lock.Corrupt != "" {
+		v.Reasons = append(v.Reasons, reason{
+			Type: whyCorrupted, Message: "its record is damaged: whoever locks it next takes it over", Detail: s.Lock.Corrupt,
+		})
+		suggest("unlock", "--force")
+	}
+	if r, any := queuedReason(s, blocked); any {
+		v.Reasons = append(v.Reasons, r)
+	}
+	if blocked != nil {
+		suggest("status")
+	}
+	return v, nil
+}
+
+func frozenReason(f *lokt.Freeze, now time.Time, blocking bool) reason {
+	r := reason{Type: whyFrozen, Blocking: blocking, Detail: f.Damaged}
+	if f.Damaged != "" {
+		r.Message = "it is frozen by a record that cannot be read"
+		return r
+	}
+	r.Message = "it is frozen by " + freezeText(f, now)
+	r.LockID, r.Owner, r.Host, r.PID, r.AgentID, r.Reason = f.ID, f.Owner.ID, f.Owner.Host, f.Owner.Process.PID, f.Owner.Session, f.Reason
+	r.AgeSec, r.TTLSec = age(now, f.At), seconds(f.TTL)
+	if !f.ExpiresAt.IsZero() {
+		r.ExpiresAt = utc(f.ExpiresAt)
+	}
+	return r
+}
+
+// heldReason describes a hold: whose it is, or why it is over.
+func (b *backend) heldReason(s lokt.Snapshot, h lokt.Holder, own bool) reason {
+	v := b.viewHold(s, h)
+	r := reason{
+		Type: whyHeld, LockID: v.LockID, Owner: v.Owner, Host: v.Host, PID: v.PID, AgentID: v.AgentID, Kind: v.Kind,
+		PIDStatus: v.PIDStatus, AgeSec: v.AgeSec, TTLSec: v.TTLSec, ExpiresAt: v.ExpiresAt,
+	}
+	who := b.holderText(h, s.Now)
+	switch v.State {
+	case stateHeld:
+		r.Message = "it is held by " + who
+	case lokt.ReasonExpired:
+		r.Type, r.Message = whyExpired, "it was held, until it expired, by "+who
+	case lokt.ReasonDead:
+		r.Type, r.Message = whyDead, "it was held, by a process that is dead, by "+who
+	default:
+		r.Type, r.Message = whyStale, fmt.Sprintf("it was held (%s) by %s", v.State, who)
+	}
+	if v.State == stateHeld && own {
+		r.Type, r.Message = whySelfHeld, "you hold it: "+who
+	}
+	return r
+}
+
+// queuedReason describes who waits already, if anybody does.
+func queuedReason(s lokt.Snapshot, blocked *lokt.BlockedError) (reason, bool) {
+	queue := waiting(s)
+	if len(queue) == 0 {
+		return reason{}, false
+	}
+	w := queue[0]
+	r := reason{
+		Type: whyQueued, Count: len(queue), LockID: w.LeaseID, Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
+		AgentID: w.Owner.Session, Kind: w.Kind(), AgeSec: age(s.Now, w.Since),
+		Message: fmt.Sprintf("%s waits for it already", w.Owner),
+	}
+	if n := len(queue) - 1; n > 0 {
+		r.Message += fmt.Sprintf(", and %d more", n)
+	}
+	// A waiter whose turn it is counts as a holder to the rules, though it has not been told yet.
+	r.Blocking = blocked != nil && (len(blocked.Ahead) > 0 ||
+		slices.ContainsFunc(blocked.Holders, func(h lokt.Holder) bool { _, in := s.Lock.Holder(h.LeaseID); return !in }))
+	return r, true
+}
+
+// allOver returns when the last of what is in the way ends by itself, or zero if some of it does not.
+func allOver(e *lokt.BlockedError) time.Time {
+	var last time.Time
+	ends := make([]time.Time, 0, len(e.Holders)+1)
+	if e.Freeze != nil {
+		ends = append(ends, e.Freeze.ExpiresAt)
+	}
+	for _, h := range e.Holders {
+		ends = append(ends, h.ExpiresAt)
+	}
+	for _, t := range ends {
+		if t.IsZero() {
+			return time.Time{}
+		}
+		if t.After(last) {
+			last = t.UTC()
+		}
+	}
+	return last
+}
