@@ -32,10 +32,6 @@ import (
 // patience is how long a script waits for what must happen.
 const patience = 30 * time.Second
 
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"lokt": main, "hold": hold})
-}
-
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
