@@ -16,7 +16,8 @@ type app struct {
 	Streams
 	rootFlag   string
 	json       bool
-	jsonErrors bool // --json stands on a command line that may not parse
+	jsonErrors bool     // --json stands on a command line that may not parse
+	words      []string // the command line, without the program's name
 	opened     *backend
 }
 

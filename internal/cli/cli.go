@@ -45,18 +45,29 @@ func commands() []command {
 		{"why", newWhy},
 		{"freeze", newFreeze},
 		{"unfreeze", newUnfreeze},
+		{"audit", newAudit},
+		{"doctor", newDoctor},
+		{"prime", newPrime},
+		{"demo", newDemo},
+		{"version", newVersion},
+		{"completion", newCompletion},
+		{cmdProveWorker, newProveWorker},
+		{cmdDemoWorker, newDemoWorker},
 	}
 }
 
 // Main runs the command line and returns its exit code.
 func Main(args []string, s Streams) (code int) {
-	a := &app{Streams: s, jsonErrors: wantsJSON(args)}
+	a := &app{Streams: s, jsonErrors: wantsJSON(args), words: args}
 	defer func() {
 		if r := recover(); r != nil { // an uncaught panic would exit 2, which scripts read as "held"
 			fmt.Fprintf(s.Err, "lokt: internal error: %v\n%s", r, debug.Stack())
 			code = exitError
 		}
 	}()
+	if len(args) > 0 && args[0] == "--version" {
+		args = append([]string{"version"}, args[1:]...)
+	}
 	cmd := a.rootCommand(args)
 	cmd.SetArgs(args)
 	return a.finish(cmd.Execute())
@@ -73,11 +84,13 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true, SilenceUsage: true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
+	root.SetHelpCommand(newHelp())
+	a.setHelp(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.PersistentFlags().StringVar(&a.rootFlag, "root", "", "directory of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "write JSON to standard output")

@@ -58,7 +58,7 @@ func newGuard(a *app) *cobra.Command {
 			return a.runGuard(o)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			if cmd.ArgsLenAtDash() >= 0 {
+			if slices.Contains(a.words[:max(0, len(a.words)-1)], "--") { // cobra does not tell, for it parses with a -- of its own
 				return nil, cobra.ShellCompDirectiveDefault
 			}
 			return a.completeNames(cmd, args, prefix)

@@ -1,0 +1,33 @@
+// Command man writes the manual pages of lokt, one for each command, into a directory: it is apart from lokt, so that lokt
+// need not link what turns commands into pages.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra/doc"
+
+	"github.com/lokt-dev/lokt/internal/cli"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: man DIRECTORY")
+		os.Exit(64)
+	}
+	if err := write(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "man:", err)
+		os.Exit(1)
+	}
+}
+
+// write makes the directory and puts the pages there. They are dated by SOURCE_DATE_EPOCH, if that is set.
+func write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root := cli.Tree()
+	root.DisableAutoGenTag = true
+	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + cli.Version(), Manual: "lokt"}, dir)
+}
