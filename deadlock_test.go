@@ -172,6 +172,7 @@ func web(t *rapid.T) []Snapshot {
 	return locks
 }
 
+// Promise S-44.
 func TestClaimsInAGivenOrderNeverMakeACircle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		if victim, cycle, found := FindDeadlock(web(t)); found {
@@ -223,6 +224,7 @@ func TestPlantedCircleIsFoundWhoeverLooks(t *testing.T) {
 	})
 }
 
+// Promise S-45.
 func TestVictimThatGivesWayBreaksTheCircle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		locks := web(t)

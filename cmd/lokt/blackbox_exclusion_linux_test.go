@@ -31,6 +31,7 @@ func playPart(part string) int {
 	return 1
 }
 
+// Promise S-1.
 func TestOfTenGuardsThatStartTogetherOneRuns(t *testing.T) {
 	t.Parallel()
 	for what, who := range map[string]func(p *place, i int) *exec.Cmd{
@@ -97,6 +98,8 @@ func inSession(cmd *exec.Cmd) *exec.Cmd {
 // The commands of the storm write their guards' tokens to a log while they hold the lock. Tokens rise with every grant, so
 // if any command wrote anything after the next one had entered, the log would not be in order: nothing that lokt says
 // about itself is believed.
+//
+// Promise S-35.
 func TestGuardsThatAreKilledAtRandomNeverRunTwoCommandsAtOnce(t *testing.T) {
 	p := newPlace(t)
 	const workers, turns = 8, 60
@@ -194,6 +197,7 @@ const (
 	storeRounds   = 400
 )
 
+// Promise S-3.
 func TestOfFourThatFindAStaleRecordOneGetsIn(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"dead", "killed", "expired", "corrupt"} {

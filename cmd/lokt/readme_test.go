@@ -113,6 +113,8 @@ func shown(lines []string) *regexp.Regexp {
 }
 
 // TestMain has put this very program into PATH under the name of lokt.
+//
+// Promise S-60.
 func TestExamplesOfTheReadmeWorkWordForWord(t *testing.T) {
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "make"), []byte(fakeMake), 0o700); err != nil {

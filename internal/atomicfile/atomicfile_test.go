@@ -249,6 +249,7 @@ func TestReplaceWorksWithoutExchange(t *testing.T) {
 	}
 }
 
+// Promise S-8.
 func TestReadersSeeWholeVersionsOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	version := func(n int) []byte { return bytes.Repeat([]byte{byte('a' + n)}, 100*(n+1)) }

@@ -13,6 +13,7 @@ import (
 	"time"
 )
 
+// Promise S-56.
 func TestEveryEntryOfManyProcessesArrivesOnceAndInOrder(t *testing.T) {
 	const writers, each = 3, 80
 	dir := t.TempDir()
@@ -108,6 +109,7 @@ func TestWhatIsReadWhileOldFilesAreDeletedIsWholeAndInOrder(t *testing.T) {
 	}
 }
 
+// Promise S-56.
 func TestAcknowledgedEntriesSurviveKilledWriters(t *testing.T) {
 	dir := t.TempDir()
 	o := Options{MaxSize: 5000, Keep: 1000}

@@ -80,6 +80,7 @@ func token(t *testing.T, r reply) uint64 {
 	return n
 }
 
+// Promise S-27.
 func TestALockGoesStaleAfterTheThresholdAndNotBefore(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ ttl, interval time.Duration }{{5 * time.Second, time.Second}, {2 * time.Second, 500 * time.Millisecond}} {
@@ -125,6 +126,7 @@ func TestACrashedHolderIsTakenOverOneThresholdAfterItsLastHeartbeat(t *testing.T
 	}
 }
 
+// Promise S-13.
 func TestAStoppedHolderLearnsOfItsLossBeforeAnythingElse(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -160,6 +162,7 @@ func TestAStoppedHolderLearnsOfItsLossBeforeAnythingElse(t *testing.T) {
 	}
 }
 
+// Promises S-1, S-3.
 func TestFiftyProcessesHaveOneWinnerInEveryRound(t *testing.T) {
 	t.Parallel()
 	const processes, rounds = 50, 200
@@ -201,6 +204,7 @@ func TestFiftyProcessesHaveOneWinnerInEveryRound(t *testing.T) {
 	}
 }
 
+// Promise S-44.
 func TestOppositeOrdersNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

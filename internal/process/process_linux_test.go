@@ -88,6 +88,7 @@ func TestAChildKeepsTheRecordOfItsDeadParentAlive(t *testing.T) {
 	expect(t, "both killed", p, Dead)
 }
 
+// Promise S-36.
 func TestAZombieLeaderWithLivingThreadsIsAlive(t *testing.T) {
 	a := start(t, command(t, "headless", ""))
 	a.line(t)
@@ -125,6 +126,7 @@ func TestACommandNameCannotForgeItsState(t *testing.T) {
 	expect(t, "oddly named", lookup(t, cmd.Process.Pid), Alive)
 }
 
+// Promise S-34.
 func TestAnotherPIDNamespaceIsUnknownFromBothSides(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "live")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -215,6 +217,7 @@ func TestWhatIsHiddenIsUnknownAndWhatMayNotBeSignalledExists(t *testing.T) {
 	}
 }
 
+// Promises S-33, S-35.
 func TestALockedByteOutlivesItsKilledOwnerUntilTheChildEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "live")
 	a := start(t, command(t, "locker", path))

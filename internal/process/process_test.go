@@ -34,6 +34,7 @@ func TestSessionHasTheDocumentedForm(t *testing.T) {
 	}
 }
 
+// Promises S-33, S-34, S-36.
 func TestDeathIsClaimedOnlyIfItIsCertain(t *testing.T) {
 	us := kernel{boot: "boot", namespace: "ns"}
 	world := map[int]sight{
