@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/lockfile"
+)
+
+// situations are what a lock x can be in, and how it comes to be.
+func situations() map[string]func(d desk) {
+	past := time.Now().Add(-time.Hour)
+	return map[string]func(d desk){
+		"free":                    func(desk) {},
+		"held by another":         func(d desk) { d.as("zoe").must("lock", "x") },
+		"held by oneself":         func(d desk) { d.must("lock", "x") },
+		"held by another, shared": func(d desk) { d.as("zoe").must("lock", "x", "--shared") },
+		"held by several":         func(d desk) { d.as("zoe").must("lock", "x", "--slots", "2"); d.must("lock", "x", "--slots", "2") },
+		"frozen by another":       func(d desk) { d.as("zoe").must("freeze", "x", "--ttl", "5m") },
+		"frozen by oneself":       func(d desk) { d.must("freeze", "x", "--ttl", "5m") },
+		"held by oneself and frozen": func(d desk) {
+			d.must("lock", "x")
+			d.as("zoe").must("freeze", "x", "--ttl", "5m")
+		},
+		"held by another and frozen": func(d desk) {
+			d.as("zoe").must("lock", "x", "--ttl", "5m")
+			d.as("zoe").must("freeze", "x", "--ttl", "5m", "--reason", "it's broken")
+		},
+		"expired": func(d desk) {
+			d.record("locks", lockfile.Record{Name: "x", LockID: "1", Owner: "zoe", Host: "h", TTLSec: 60, AcquiredTS: past, Kind: "lease"})
+		},
+		"without an ID": func(d desk) { d.record("locks", lockfile.Record{Name: "x", Owner: "zoe", Host: "h"}) },
+		"with an ID that a shell would take apart": func(d desk) {
+			d.record("locks", lockfile.Record{Name: "x", LockID: "it's; rm $HOME", Owner: "zoe", Host: "h"})
+		},
+		"corrupt":         func(d desk) { d.write("locks/x.json", "{") },
+		"about to be":     func(d desk) { d.write("locks/x.json", "") },
+		"newer":           func(d desk) { d.write("locks/x.json", newer) },
+		"frozen, damaged": func(d desk) { d.write("freezes/x.json", "{") },
+		"freeze expired": func(d desk) {
+			d.record("freezes", lockfile.Record{Name: "x", Owner: "zoe", TTLSec: 60, AcquiredTS: past})
+		},
+		"corrupt, frozen": func(d desk) { d.write("locks/x.json", "{"); d.must("freeze", "x", "--ttl", "5m") },
+		"queued": func(d desk) {
+			w := lockfile.WaiterRecord{Record: lockfile.Record{
+				Name: "x", LockID: "w", Owner: "zoe", Host: "h", AcquiredTS: time.Now(), ExpiresAt: time.Now().Add(time.Minute),
+			}, Wait: time.Minute}
+			q := lockfile.Queue{Name: "x", Waiters: []*lockfile.WaiterRecord{&w}}
+			data, err := q.Encode()
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			d.write("queue/x.json", string(data))
+		},
+	}
+}
+
+func TestWhyAndLockNeverDisagree(t *testing.T) {
+	for name, arrange := range situations() {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, "ann")
+			arrange(d)
+			var why whyJSON
+			code := d.json(&why, "why", "x")
+			if want := map[string]int{"free": exitOK, "blocked": exitBlocked}[why.Status]; code != want {
+				t.Errorf("why says %s and ends with %d", why.Status, code)
+			}
+			blocking := slices.ContainsFunc(why.Reasons, func(r reason) bool { return r.Blocking })
+			if blocking != (why.Status == "blocked") {
+				t.Errorf("why says %s for reasons %+v", why.Status, why.Reasons)
+			}
+			locked, _, errs := d.lokt("lock", "x")
+			if (locked == 0) != (code == 0) {
+				t.Errorf("why ends with %d, and lock with %d: %s", code, locked, errs)
+			}
+		})
+	}
+}
+
+// words takes a line apart as a shell does, as far as suggestions use its syntax.
+func words(line string) []string {
+	var all []string
+	var word strings.Builder
+	in, quoted := false, false
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case c == '\'':
+			quoted, in = !quoted, true
+		case quoted:
+			word.WriteByte(c)
+		case c == '\\':
+			i++
+			word.WriteByte(line[i])
+		case c == ' ':
+			if in {
+				all = append(all, word.String())
+			}
+			word.Reset()
+			in = false
+		default:
+			word.WriteByte(c)
+			in = true
+		}
+	}
+	return append(all, word.String())
+}
+
+func TestSuggestionsOfWhyAreCommandsThatWork(t *testing.T) {
+	for name, arrange := range situations() {
+		t.Run(name, func(t *testing.T) {
+			for i := 0; ; i++ {
+				d := newDesk(t, "ann")
+				arrange(d)
+				var why whyJSON
+				d.json(&why, "why", "x")
+				if len(why.Suggestions) == 0 {
+					t.Error("there is nothing to do")
+				}
+				if i >= len(why.Suggestions) {
+					break
+				}
+				line := why.Suggestions[i]
+				args := words(line)
+				if args[0] != "lokt" {
+					t.Errorf("%q is no command of lokt", line)
+				}
+				waits := slices.Contains(args, "--wait")
+				if waits {
+					args = append(args, "--timeout", "1ms")
+				}
+				code, out, errs := d.lokt(args[1:]...)
+				if code != exitOK && !(waits && code == exitBlocked) {
+					t.Errorf("%s: exit %d: %s%s", line, code, out, errs)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatForceSuggestsLetsOneIn(t *testing.T) {
+	for _, name := range []string{"held by another", "held by several", "frozen by another", "frozen, damaged", "newer", "without an ID", "corrupt"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, "ann")
+			situations()[name](d)
+			var why whyJSON
+			d.json(&why, "why", "x")
+			for _, line := range why.Suggestions {
+				if strings.Contains(line, "--force") {
+					d.must(words(line)[1:]...)
+				}
+			}
+			d.must("lock", "x")
+		})
+	}
+}
+
+func TestWordsAreQuotedForAShell(t *testing.T) {
+	for word, want := range map[string]string{
+		"plain-1.2_3": "plain-1.2_3", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$HOME": "'$HOME'", "é": "'é'", "/tmp/x": "/tmp/x",
+	} {
+		if got := quoted(word); got != want {
+			t.Errorf("%q is quoted as %s, not %s", word, got, want)
+		}
+		if back := words(quoted(word)); len(back) != 1 || back[0] != word {
+			t.Errorf("%q comes back as %q", word, back)
+		}
+	}
+}
+
+func TestAVerdictExpiresWhenTheLastThingInTheWayDoes(t *testing.T) {
+	d := newDesk(t, "ann")
+	d.as("zoe").must("lock", "x", "--ttl", "5m")
+	d.as("zoe").must("freeze", "x", "--ttl", "1h")
+	var why whyJSON
+	d.json(&why, "why", "x")
+	if left := time.Until(why.ExpiresAt); left < 50*time.Minute || left > time.Hour {
+		t.Errorf("it is blocked for another %v", left)
+	}
+	d.as("zoe").must("lock", "x") // without an end
+	why = whyJSON{}
+	d.json(&why, "why", "x")
+	if !why.ExpiresAt.IsZero() {
+		t.Errorf("it is blocked until %v", why.ExpiresAt)
+	}
+}
