@@ -37,10 +37,7 @@ func (a *app) backend() (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("working directory: %w", err)
 	}
-	root, err := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
-	if err != nil {
-		return nil, err
-	}
+	root := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
 	if root.Warning != "" {
 		a.tell("%s", root.Warning)
 	}

@@ -15,7 +15,7 @@ func newCompletion(a *app) *cobra.Command {
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Write a script that completes command lines in a shell",
 		Long: "Write a script that makes the shell complete commands, flags and the names of locks. Load it in the shell's start-up\n" +
-			"file, or put it where the shell looks for such scripts.",
+			"file, or put it where the shell looks for such scripts. For bash, the package bash-completion must be there too.",
 		Example: "  source <(lokt completion bash)\n" +
 			"  lokt completion zsh > \"${fpath[1]}/_lokt\"\n" +
 			"  lokt completion fish > ~/.config/fish/completions/lokt.fish",

@@ -79,10 +79,7 @@ func (a *app) runDoctor(o doctorOptions) error {
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
-	root, err := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
-	if err != nil {
-		return err
-	}
+	root := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
 	d := &doctor{app: a, fix: o.fix, root: root}
 	ctx := context.Background()
 	if fi, err := os.Stat(root.Path); err == nil && fi.IsDir() {

@@ -103,6 +103,14 @@ func some(things []string) string {
 	return strings.Join(things, ", ")
 }
 
+// fixLine returns the line to type to have repaired what can be.
+func (d *doctor) fixLine() string {
+	if d.rootFlag != "" {
+		return "lokt doctor --fix --root " + quoted(d.rootFlag)
+	}
+	return "lokt doctor --fix"
+}
+
 func (d *doctor) checkPermissions() {
 	var open, closed, foreign, fixed, unfixed []string
 	for _, f := range d.files() {
@@ -136,7 +144,7 @@ func (d *doctor) checkPermissions() {
 			open = append(open, what)
 		}
 	}
-	const fix = "lokt doctor --fix"
+	fix := d.fixLine()
 	if len(unfixed) > 0 {
 		d.add(checkFail, "permissions", "cannot be read or repaired: %s", some(unfixed))
 	}
@@ -196,7 +204,7 @@ func (d *doctor) checkRecords(ctx context.Context) {
 	left, fixed = append(left, proofs...), fixed+removed
 	switch {
 	case len(left) > 0:
-		d.add(checkWarn, "leftovers", "of crashed processes: %s", some(left)).Fix = "lokt doctor --fix"
+		d.add(checkWarn, "leftovers", "of crashed processes: %s", some(left)).Fix = d.fixLine()
 	case fixed > 0:
 		d.add(checkOK, "leftovers", "removed: %d", fixed)
 	default:

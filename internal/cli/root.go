@@ -25,13 +25,13 @@ const (
 
 // findRoot finds the directory of the locks for a process in dir: the flag, LOKT_ROOT, lokt in the common directory of
 // the git repository around dir, the nearest .lokt, or .lokt in dir itself. It creates nothing and runs nothing.
-func findRoot(dir, flag, env string) (rootDir, error) {
+func findRoot(dir, flag, env string) rootDir {
 	for _, given := range []struct{ path, method string }{{flag, methodFlag}, {env, methodEnv}} {
 		if given.path != "" {
 			if !filepath.IsAbs(given.path) {
 				given.path = filepath.Join(dir, given.path)
 			}
-			return rootDir{Path: filepath.Clean(given.path), Method: given.method}, nil
+			return rootDir{Path: filepath.Clean(given.path), Method: given.method}
 		}
 	}
 	var r rootDir
@@ -40,7 +40,7 @@ func findRoot(dir, flag, env string) (rootDir, error) {
 		if fi, err := os.Stat(dotGit); err == nil {
 			common, err := gitCommonDir(dotGit, fi)
 			if err == nil {
-				return rootDir{Path: filepath.Join(common, "lokt"), Method: methodGit}, nil
+				return rootDir{Path: filepath.Join(common, "lokt"), Method: methodGit}
 			}
 			r.Warning = fmt.Sprintf("warning: %s is not usable (%v): keeping locks in .lokt instead", dotGit, err)
 			break
@@ -63,7 +63,7 @@ func findRoot(dir, flag, env string) (rootDir, error) {
 			break
 		}
 	}
-	return r, nil
+	return r
 }
 
 // gitCommonDir returns the directory that all worktrees of a repository share, given its .git: a directory, or a file that
