@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,6 +108,9 @@ func (a *app) runWhy(name string) error {
 	}
 	a.say("what you can do:")
 	for _, line := range v.Suggestions {
+		if strings.Contains(line, " --force") {
+			line += "   # if you know that nobody relies on it"
+		}
 		a.say("  %s", line)
 	}
 	return exit(code)
@@ -121,9 +125,14 @@ func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
 	if err != nil && !errors.As(err, &blocked) {
 		return v, err
 	}
+	var force []string // comes last: it takes from others what they may rely on
 	suggest := func(command string, flags ...string) {
-		if line := a.commandLine(command, name, flags...); !slices.Contains(v.Suggestions, line) {
-			v.Suggestions = append(v.Suggestions, line)
+		list := &v.Suggestions
+		if slices.Contains(flags, "--force") {
+			list = &force
+		}
+		if line := a.commandLine(command, name, flags...); !slices.Contains(*list, line) {
+			*list = append(*list, line)
 		}
 	}
 	if blocked == nil {
@@ -151,8 +160,7 @@ func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
 			suggest("unlock", "--break-stale")
 		case r.Type == whySelfHeld && !h.Strict:
 			suggest("unlock")
-		case inTheWay && h.LeaseID == "": // an older program is about to write its record
-		case inTheWay:
+		case inTheWay && h.LeaseID != "" && h.ExpiresAt.IsZero() && r.PIDStatus != pidAlive: // it might stay for good
 			suggest("unlock", "--force", "--id", h.LeaseID)
 		}
 	}
@@ -168,6 +176,7 @@ func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
 	if blocked != nil {
 		suggest("status")
 	}
+	v.Suggestions = append(v.Suggestions, force...)
 	return v, nil
 }
 
