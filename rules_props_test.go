@@ -635,9 +635,9 @@ func (j *judge) answer() error {
 		}
 		switch {
 		case may != (j.d.err == nil):
-			return fmt.Errorf("a renewal may be: %v, and is answered %v", may, j.d.err)
+			return fmt.Errorf("a renewal may be: %v, and is answered %w", may, j.d.err)
 		case !may && !errors.Is(j.d.err, ErrNotOwner) && !errors.Is(j.d.err, ErrNotFound):
-			return fmt.Errorf("a late renewal is answered %v", j.d.err)
+			return fmt.Errorf("a late renewal is answered %w", j.d.err)
 		case may && (now == nil || !now.AcquiredAt.Equal(j.is.Now) || !now.Pending.IsZero() || !promoted && now.Renewals != old.Renewals+1):
 			return fmt.Errorf("after its renewal the hold is %+v", now)
 		}
@@ -647,14 +647,14 @@ func (j *judge) answer() error {
 		}
 	case j.freeze != nil:
 		if (j.d.err == nil) != (l.Freeze != nil && inside([]Holder{{Claim: Claim{Owner: l.Freeze.Owner}}}, Claim{Owner: j.freeze.Owner})) {
-			return fmt.Errorf("a request to freeze is answered %v, and the freeze is %+v", j.d.err, l.Freeze)
+			return fmt.Errorf("a request to freeze is answered %w, and the freeze is %+v", j.d.err, l.Freeze)
 		}
 	case j.thaw != nil:
 		if j.d.err == nil && l.Freeze != nil {
 			return errors.New("it was unfrozen, and is frozen")
 		}
 		if j.thaw.Force && j.was.Lock.Freeze != nil && j.d.err != nil {
-			return fmt.Errorf("force did not unfreeze: %v", j.d.err)
+			return fmt.Errorf("force did not unfreeze: %w", j.d.err)
 		}
 	case j.prune:
 		stale := 0
@@ -681,7 +681,7 @@ func (j *judge) claimAnswer() error {
 	if errors.Is(j.d.err, ErrInvalid) {
 		h, w := findHolder(l, c.LeaseID), findWaiter(l, c.LeaseID)
 		if (h == nil || h.Owner.ID == c.Owner.ID) && (w == nil || w.Owner.ID == c.Owner.ID) {
-			return fmt.Errorf("a good claim is answered %v", j.d.err)
+			return fmt.Errorf("a good claim is answered %w", j.d.err)
 		}
 		return nil
 	}
@@ -703,7 +703,7 @@ func (j *judge) claimAnswer() error {
 		return nil
 	}
 	if !errors.Is(j.d.err, ErrHeld) && !errors.Is(j.d.err, ErrFrozen) {
-		return fmt.Errorf("a claim is answered %v", j.d.err)
+		return fmt.Errorf("a claim is answered %w", j.d.err)
 	}
 	w := findWaiter(l, c.LeaseID)
 	if c.Wait != 0 && j.leaves == "" && (w == nil || !j.d.queued || w.Until != j.is.Now.Add(WaitLease)) {
@@ -711,7 +711,7 @@ func (j *judge) claimAnswer() error {
 	}
 	if frozen(j.is) {
 		if !errors.Is(j.d.err, ErrFrozen) {
-			return fmt.Errorf("the lock is frozen, and the answer %v", j.d.err)
+			return fmt.Errorf("the lock is frozen, and the answer %w", j.d.err)
 		}
 		return nil
 	}
@@ -723,7 +723,7 @@ func (j *judge) claimAnswer() error {
 	}
 	behind := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Priority >= c.Priority })
 	if fits(l.Holders, c) && (!behind || inside(l.Holders, c)) {
-		return fmt.Errorf("denied without a reason: %v", j.d.err)
+		return fmt.Errorf("denied without a reason: %w", j.d.err)
 	}
 	var blocked *BlockedError
 	if errors.As(j.d.err, &blocked) && len(blocked.Holders) == 0 && len(blocked.Ahead) == 0 {
@@ -743,6 +743,7 @@ func play(steps []step) error {
 	return nil
 }
 
+// Promises S-1, S-4, S-55.
 func TestRulesSatisfyTheReferee(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		some := rapid.Uint8()

@@ -146,6 +146,7 @@ func TestGrantRecordsTheClaim(t *testing.T) {
 	}
 }
 
+// Promise S-1.
 func TestWhoMayShareWithWhom(t *testing.T) {
 	shared, two := limit(Shared), limit(2)
 	for _, c := range []struct {
@@ -221,6 +222,7 @@ func TestDenialNamesWhoIsInTheWay(t *testing.T) {
 	}
 }
 
+// Promise S-27.
 func TestStaleIsStrictlyAfterTheDeadline(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	yield := func(at time.Time) *Yield { return &Yield{Deadline: at} }
@@ -260,6 +262,7 @@ func TestStaleIsStrictlyAfterTheDeadline(t *testing.T) {
 	}
 }
 
+// Promise S-11.
 func TestTakeoverTellsWhoWasDisplaced(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", ttl(time.Second)))
@@ -304,6 +307,7 @@ func TestNextChangeIsTheEarliestDeadline(t *testing.T) {
 	}
 }
 
+// Promise S-7.
 func TestClaimSentAgainIsAnsweredAlike(t *testing.T) {
 	l := newLab(t)
 	first := l.grant(as("a", ttl(10*time.Second)))
@@ -359,11 +363,12 @@ func TestQueueIsByPriorityThenArrival(t *testing.T) {
 	}
 }
 
+// Promise S-37.
 func TestNobodyBarges(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", limit(2)))
 	l.enqueue(as("writer"))
-	l.deny(as("reader", limit(2)))                         // there is room, but the writer comes first
+	_ = l.deny(as("reader", limit(2)))                     // there is room, but the writer comes first
 	l.grant(as("urgent", limit(2), priority(1)))           // unless it is more important
 	l.grant(as("a", limit(2), lease("a2")))                // or its owner is inside, who would wait for itself
 	l.enqueue(as("urgent", lease("u2"), limit(Exclusive))) // and cannot get in for another reason
@@ -390,6 +395,7 @@ func TestReleaseLetsInAllThatFit(t *testing.T) {
 	}
 }
 
+// Promise S-37.
 func TestReentrantWaiterPassesTheOneThatWaitsForIt(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", limit(Shared)))
@@ -400,6 +406,7 @@ func TestReentrantWaiterPassesTheOneThatWaitsForIt(t *testing.T) {
 	l.expect("a a2", "c")
 }
 
+// Promise S-39.
 func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a"))
@@ -424,6 +431,7 @@ func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	}
 }
 
+// Promise S-39.
 func TestDeadAndSilentWaitersAreNotGranted(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", ttl(time.Second)))
@@ -431,7 +439,7 @@ func TestDeadAndSilentWaitersAreNotGranted(t *testing.T) {
 	l.enqueue(as("silent"))
 	l.s.Dead["dead"] = true
 	l.pass(WaitLease - time.Second)
-	l.renew("a") // refused: a has expired, so the queue moves
+	_, _ = l.renew("a") // refused: a has expired, so the queue moves
 	l.expect("silent", "")
 	l.release("silent")
 
@@ -503,6 +511,7 @@ func TestRenewalNeedsTheRecordedOwner(t *testing.T) {
 	}
 }
 
+// Promise S-23.
 func TestRefreshRenewsTheOwnHoldOnNewTerms(t *testing.T) {
 	l := newLab(t)
 	c := as("a", ttl(10*time.Second))
@@ -535,6 +544,7 @@ func TestRefreshLeavesGuardsAlone(t *testing.T) {
 	l.expect("a a2", "")
 }
 
+// Promise S-23.
 func TestRefreshTakesUpAStaleHoldWithANewToken(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", ttl(time.Second)))
@@ -591,6 +601,7 @@ func TestRefreshCannotMakeAHoldOlderThanItMayBe(t *testing.T) {
 	l.expect("a a2", "")
 }
 
+// Promise S-25.
 func TestRelease(t *testing.T) {
 	setup := func(t *testing.T) *lab {
 		l := newLab(t)
@@ -679,6 +690,7 @@ func TestForceAndStaleBreaksAreTold(t *testing.T) {
 	}
 }
 
+// Promise S-41.
 func TestFreezeKeepsNewcomersOut(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", limit(Shared), ttl(time.Second)))
@@ -696,7 +708,7 @@ func TestFreezeKeepsNewcomersOut(t *testing.T) {
 	if !errors.Is(d.err, ErrFrozen) || errors.Is(d.err, ErrHeld) {
 		t.Errorf("a newcomer is denied with %v", d.err)
 	}
-	l.deny(as("a", limit(Shared), lease("a2"))) // owners inside are newcomers, too
+	_ = l.deny(as("a", limit(Shared), lease("a2"))) // owners inside are newcomers, too
 	l.release("a")
 	l.expect("", "b")
 	l.pass(WaitLease)
@@ -726,6 +738,7 @@ func TestFreezeDoesNotRefreshWhatIsStale(t *testing.T) {
 	l.expect("", "")
 }
 
+// Promise S-42.
 func TestWhoMayFreezeAndUnfreeze(t *testing.T) {
 	ops, other := as("ops").Owner, as("other").Owner
 	frozen := func(t *testing.T) *lab {
@@ -791,6 +804,7 @@ func TestWhoMayFreezeAndUnfreeze(t *testing.T) {
 	}
 }
 
+// Promise S-43.
 func TestUnfreezeLetsTheQueueIn(t *testing.T) {
 	l := newLab(t)
 	l.apply(freeze(l.s, Freeze{ID: "f", Owner: as("ops").Owner}))
@@ -867,6 +881,7 @@ func TestPreemptionEndsWithWhoAskedForIt(t *testing.T) {
 	}
 }
 
+// Promise S-40.
 func TestLeavingTheQueue(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -924,6 +939,7 @@ func TestWaiterThatSleptTooLongTakesWhatIsFree(t *testing.T) {
 	l.expect("b", "")
 }
 
+// Promise S-46.
 func TestDamagedLockIsTakenOverByWhoClaimsIt(t *testing.T) {
 	l := newLab(t)
 	l.s.Lock.Token, l.s.Lock.Corrupt = 7, "garbage"
@@ -966,6 +982,7 @@ func TestQueueHasABound(t *testing.T) {
 	}
 }
 
+// Promise S-10.
 func TestWouldGrantAnswersAsAcquireWould(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", ttl(time.Second)))

@@ -16,6 +16,8 @@ import (
 // TestService checks what lokt.Service promises, and that it keeps its promises about time to the moment. open returns a
 // service without locks. Each subtest, open included, runs in a bubble of testing/synctest, so the service takes its
 // time from package time and waits for nothing outside the process. Other services have TestServiceInRealTime.
+//
+// Promises S-2, S-4, S-6, S-7, S-27.
 func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests, bubbleTests) {
 		t.Run(test.name, func(t *testing.T) {
@@ -104,6 +106,12 @@ func (e *env) deny(c lokt.Claim) *lokt.BlockedError {
 		e.Fatalf("%s was not denied to %s: %+v, %v", c.Name, c.Owner.ID, h, err)
 	}
 	return blocked
+}
+
+// keepOut acquires what must be denied because it is held, whoever holds it.
+func (e *env) keepOut(c lokt.Claim) {
+	e.Helper()
+	_ = e.deny(c)
 }
 
 // release ends a hold that must be there.

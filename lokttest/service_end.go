@@ -13,7 +13,7 @@ var root = lokt.Owner{ID: "root", Host: "suite.example"}
 func (e *env) failsWith(what string, err, want error) {
 	e.Helper()
 	for _, sentinel := range []error{lokt.ErrInvalid, lokt.ErrHeld, lokt.ErrFrozen, lokt.ErrNotFound, lokt.ErrNotOwner, lokt.ErrUnavailable} {
-		if errors.Is(err, sentinel) != (sentinel == want) {
+		if is := errors.Is(err, sentinel); is != errors.Is(want, sentinel) {
 			e.Errorf("%s: got %v, want %v", what, err, want)
 			return
 		}

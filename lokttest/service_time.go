@@ -148,9 +148,9 @@ var bubbleTests = []serviceTest{
 		h := e.grant(e.claim("x", "a", ttl(e.short)))
 		for range 3 {
 			time.Sleep(e.short - 1)
-			e.deny(e.claim("x", "b"))
-			time.Sleep(1)
-			e.deny(e.claim("x", "b"))
+			e.keepOut(e.claim("x", "b"))
+			time.Sleep(time.Nanosecond)
+			e.keepOut(e.claim("x", "b"))
 			var err error
 			if h, err = e.renew(h); err != nil {
 				e.Fatal(err)
@@ -165,7 +165,7 @@ var bubbleTests = []serviceTest{
 			e.Errorf("granted %+v", h)
 		}
 		time.Sleep(10_000 * time.Hour)
-		e.deny(e.claim("x", "b"))
+		e.keepOut(e.claim("x", "b"))
 		e.release(h)
 	}},
 	{"who waits for hours keeps its place", func(e *env) {
@@ -239,7 +239,7 @@ var bubbleTests = []serviceTest{
 			waiters = append(waiters, e.enqueue(e.claim(names[(i+1)%3], who[i], inside(holds[i].LeaseID))))
 			time.Sleep(time.Millisecond)
 		}
-		waiters[2].denied()
+		_ = waiters[2].denied()
 		if !errors.Is(waiters[2].err, lokt.ErrDeadlock) {
 			e.Errorf("c gave way with %v", waiters[2].err)
 		}
@@ -258,6 +258,6 @@ var bubbleTests = []serviceTest{
 		}
 		time.Sleep(e.short + 1)
 		e.grant(e.claim("x", "b"))
-		e.deny(e.claim("x", "a", refresh))
+		e.keepOut(e.claim("x", "a", refresh))
 	}},
 }

@@ -14,6 +14,8 @@ import (
 
 // TestStore checks what lokt.Store promises. open returns a new, empty store; the suite closes it. Subtests run on real
 // time, and take a few seconds together if an update takes a millisecond.
+//
+// Promises S-2, S-4, S-9.
 func TestStore(t *testing.T, open func(t *testing.T) lokt.Store) {
 	for _, test := range []struct {
 		name string
@@ -260,7 +262,10 @@ func snapshotsShareNothing(t *testing.T, s lokt.Store) {
 	})
 	scribble(given)
 	scribble(view(t, s, "x").Lock)
-	for snap := range s.List(within(t), lokt.Filter{}) {
+	for snap, err := range s.List(within(t), lokt.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		scribble(snap.Lock)
 	}
 	if diff := differences(want, view(t, s, "x").Lock); diff != "" {
@@ -308,14 +313,17 @@ func endedContextFails(t *testing.T, s lokt.Store) {
 
 func closedStoreIsUnavailable(t *testing.T, s lokt.Store) {
 	put(t, s, "x", held(id(1)))
-	waiting := make(chan error, 1)
+	waiting := make(chan struct{})
 	seen := view(t, s, "x").Lock.Revision
-	go func() { waiting <- s.Wait(within(t), lokt.Watch{Name: "x", Seen: seen}) }()
+	go func() {
+		defer close(waiting)
+		_ = s.Wait(within(t), lokt.Watch{Name: "x", Seen: seen}) // what it returns depends on how far it was
+	}()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-waiting: // what it returns depends on how far it was
+	case <-waiting:
 	case <-time.After(patience):
 		t.Error("Wait went on after Close")
 	}

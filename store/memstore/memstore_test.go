@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -105,7 +106,7 @@ func TestLatecomerInTheQueueSleepsThoughTheRevisionIsOld(t *testing.T) {
 		if err := s.Wait(ctx, lokt.Watch{Name: "x", LeaseID: "first"}); err != nil {
 			t.Errorf("the first in the queue: %v", err)
 		}
-		if err := s.Wait(ctx, lokt.Watch{Name: "x", LeaseID: "second"}); err != context.DeadlineExceeded {
+		if err := s.Wait(ctx, lokt.Watch{Name: "x", LeaseID: "second"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the second in the queue: %v", err)
 		}
 	})
@@ -159,7 +160,7 @@ func TestWatchingUnknownNamesLeavesNothingBehind(t *testing.T) {
 		s := memstore.New()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.Wait(ctx, lokt.Watch{Name: "never-used"}); err != context.DeadlineExceeded {
+		if err := s.Wait(ctx, lokt.Watch{Name: "never-used"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if n := memstore.Remembered(s); n != 0 {
