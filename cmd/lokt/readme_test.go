@@ -4,13 +4,18 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lokt-dev/lokt/internal/audit"
+	"github.com/lokt-dev/lokt/lockfile"
 )
 
 // block is a fenced block of the README, and the comment before it that says how to run it, if there is one.
@@ -228,5 +233,78 @@ func TestPagesLinkOnlyToWhatIsThere(t *testing.T) {
 	}
 	if found < 10 {
 		t.Errorf("%d links in all pages: this test has not found them", found)
+	}
+}
+
+// page returns a page of the documentation.
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestEveryFieldOfARecordIsDescribed(t *testing.T) {
+	protocol := page(t, "protocol.md")
+	for _, typ := range []reflect.Type{
+		reflect.TypeFor[lockfile.Record](), reflect.TypeFor[lockfile.Asker](), reflect.TypeFor[lockfile.Yield](),
+		reflect.TypeFor[lockfile.Clock](), reflect.TypeFor[lockfile.Queue](), reflect.TypeFor[audit.Entry](),
+	} {
+		for f := range typ.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" || name == "-" {
+				continue
+			}
+			if !strings.Contains(protocol, "`"+name+"`") && !strings.Contains(protocol, `"`+name+`":`) {
+				t.Errorf("docs/protocol.md does not describe %s of %s", name, typ)
+			}
+		}
+	}
+}
+
+var (
+	eventName = regexp.MustCompile(`EventType = "([a-z-]+)"`)
+	goFile    = regexp.MustCompile("`([a-z0-9_/]+\\.go)`")
+)
+
+func TestEveryEventIsDescribed(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join("..", "..", "event.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocol := page(t, "protocol.md")
+	events := eventName.FindAllStringSubmatch(string(source), -1)
+	if len(events) == 0 {
+		t.Fatal("event.go has no events")
+	}
+	for _, e := range events {
+		if !strings.Contains(protocol, "`"+e[1]+"`") {
+			t.Errorf("docs/protocol.md does not describe the event %s", e[1])
+		}
+	}
+}
+
+func TestArchitectureNamesFilesThatAreThere(t *testing.T) {
+	have := map[string]bool{}
+	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." {
+			return fs.SkipDir
+		}
+		have[filepath.Base(path)] = true
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := goFile.FindAllStringSubmatch(page(t, "architecture.md"), -1)
+	if len(files) < 10 {
+		t.Errorf("docs/architecture.md names %d files: this test has not found them", len(files))
+	}
+	for _, f := range files {
+		if !have[filepath.Base(f[1])] {
+			t.Errorf("docs/architecture.md names %s, which is not there", f[1])
+		}
 	}
 }
