@@ -2,6 +2,8 @@ package lockfile
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/jsonline"
@@ -46,28 +48,25 @@ func (r *Record) write(o *jsonline.Object) {
 	o.OptString("liveness", r.Liveness)
 	o.OptInt("child_pid", int64(r.ChildPID))
 	o.OptInt("child_start", r.ChildStart)
-	if a := r.Asker; a != nil {
-		o.Key("asker")
-		o.Open()
-		o.Int("pid", int64(a.PID))
-		o.OptInt("start", a.Start)
-		o.OptString("boot_id", a.BootID)
-		o.OptString("pid_ns", a.PIDNS)
-		o.OptString("liveness", a.Liveness)
-		o.Close()
-	}
+	r.Asker.write(o)
 	o.OptTime("pending_until", r.Pending)
 	if y := r.Yield; y != nil {
 		o.Key("yield")
 		o.Open()
 		o.String("to", y.To)
 		o.OptString("host", y.Host)
+		o.OptString("agent_id", y.AgentID)
+		o.OptBool("any_session", y.AnySession)
+		y.Asker.write(o)
 		o.Time("asked_at", y.AskedAt)
 		o.Int("grace_ns", int64(y.Grace))
 		o.OptTime("deadline", y.Deadline)
 		o.Close()
 	}
 	o.OptStrings("within", r.Within)
+	o.OptInt("wait_ns", int64(r.Wait))
+	o.OptInt("preempt_ns", int64(r.Preempt))
+	o.OptBool("refresh", r.Refresh)
 	o.OptString("reason", r.Reason)
 	o.OptMap("metadata", r.Metadata)
 	if c := r.Clock; c != nil {
@@ -91,22 +90,43 @@ func (r *Record) write(o *jsonline.Object) {
 		}
 		o.B = append(o.B, ']')
 	}
+	if len(r.extra) > 0 {
+		for _, k := range slices.Sorted(maps.Keys(r.extra)) {
+			o.Raw(k, r.extra[k])
+		}
+	}
 	o.Close()
 }
 
-// unmarshal decodes a record as encoding/json does.
-func unmarshal(data []byte) (*Record, error) {
+func (a *Asker) write(o *jsonline.Object) {
+	if a == nil {
+		return
+	}
+	o.Key("asker")
+	o.Open()
+	o.Int("pid", int64(a.PID))
+	o.OptInt("start", a.Start)
+	o.OptString("boot_id", a.BootID)
+	o.OptString("pid_ns", a.PIDNS)
+	o.OptString("liveness", a.Liveness)
+	o.OptInt("child_pid", int64(a.ChildPID))
+	o.OptInt("child_start", a.ChildStart)
+	o.Close()
+}
+
+// unmarshal decodes a record as encoding/json does. It is plain if it has nothing but keys of this version.
+func unmarshal(data []byte) (r *Record, plain bool, err error) {
 	in := jsonline.Reader{B: data}
-	r := &Record{}
+	r = &Record{}
 	r.read(&in)
 	if in.End(); !in.Bad {
-		return r, nil
+		return r, true, nil
 	}
 	r = &Record{}
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return r, nil
+	return r, false, nil
 }
 
 func (r *Record) read(in *jsonline.Reader) {
@@ -183,6 +203,12 @@ func (r *Record) readRare(key string, in *jsonline.Reader) {
 		r.Yield = readYield(in)
 	case "within":
 		r.Within = in.Strings()
+	case "wait_ns":
+		r.Wait = time.Duration(in.Int())
+	case "preempt_ns":
+		r.Preempt = time.Duration(in.Int())
+	case "refresh":
+		r.Refresh = in.Bool()
 	case "reason":
 		r.Reason = in.String()
 	case "metadata":
@@ -215,6 +241,10 @@ func readAsker(in *jsonline.Reader) *Asker {
 			a.PIDNS = in.String()
 		case "liveness":
 			a.Liveness = in.String()
+		case "child_pid":
+			a.ChildPID = int(in.Int())
+		case "child_start":
+			a.ChildStart = in.Int()
 		default:
 			in.Bad = true
 		}
@@ -230,6 +260,12 @@ func readYield(in *jsonline.Reader) *Yield {
 			y.To = in.String()
 		case "host":
 			y.Host = in.String()
+		case "agent_id":
+			y.AgentID = in.String()
+		case "any_session":
+			y.AnySession = in.Bool()
+		case "asker":
+			y.Asker = readAsker(in)
 		case "asked_at":
 			y.AskedAt = in.Time()
 		case "grace_ns":
@@ -262,4 +298,57 @@ func readClock(in *jsonline.Reader) *Clock {
 		}
 	})
 	return c
+}
+
+// marshal encodes the queue as encoding/json does.
+func (q *Queue) marshal() ([]byte, error) {
+	o := jsonline.Object{B: make([]byte, 0, 128+1024*len(q.Waiters)), HTML: true}
+	o.Open()
+	o.Int("version", int64(q.Version))
+	o.String("name", q.Name)
+	o.Key("waiters")
+	o.B = append(o.B, '[')
+	for i, w := range q.Waiters {
+		if i > 0 {
+			o.B = append(o.B, ',')
+		}
+		w.write(&o)
+	}
+	o.B = append(o.B, ']')
+	o.Close()
+	if !o.OK() {
+		return json.Marshal(q) // whose error says what is wrong
+	}
+	return o.B, nil
+}
+
+// unmarshalQueue decodes a queue as encoding/json does.
+func unmarshalQueue(data []byte) (*Queue, error) {
+	in := jsonline.Reader{B: data}
+	q := &Queue{}
+	in.Object(func(key string) {
+		switch key {
+		case "version":
+			q.Version = int(in.Int())
+		case "name":
+			q.Name = in.String()
+		case "waiters":
+			q.Waiters = []*Record{}
+			in.List(func() {
+				w := &Record{}
+				w.read(&in)
+				q.Waiters = append(q.Waiters, w)
+			})
+		default:
+			in.Bad = true
+		}
+	})
+	if in.End(); !in.Bad {
+		return q, nil
+	}
+	q = &Queue{}
+	if err := json.Unmarshal(data, q); err != nil {
+		return nil, err
+	}
+	return q, nil
 }

@@ -28,12 +28,17 @@ func anyRecord(t *rapid.T, depth int) *Record {
 		AnySession: rapid.Bool().Draw(t, "any"), Attended: rapid.Bool().Draw(t, "attended"), Bound: rapid.Bool().Draw(t, "bound"),
 		BootID: text.Draw(t, "boot"), PIDNS: text.Draw(t, "ns"), Liveness: text.Draw(t, "live"), ChildPID: int(n("child")),
 		ChildStart: n("child start"), Pending: when("pending"), Reason: text.Draw(t, "reason"),
+		Wait: time.Duration(n("wait")), Preempt: time.Duration(n("preempt")), Refresh: rapid.Bool().Draw(t, "refresh"),
 	}
-	if rapid.Bool().Draw(t, "asker") {
-		r.Asker = &Asker{PID: int(n("apid")), Start: n("astart"), BootID: text.Draw(t, "aboot"), PIDNS: text.Draw(t, "ans"), Liveness: text.Draw(t, "alive")}
+	asker := func(label string) *Asker {
+		if !rapid.Bool().Draw(t, label) {
+			return nil
+		}
+		return &Asker{PID: int(n("apid")), Start: n("astart"), BootID: text.Draw(t, "aboot"), PIDNS: text.Draw(t, "ans"), Liveness: text.Draw(t, "alive"), ChildPID: int(n("achild")), ChildStart: n("achild start")}
 	}
+	r.Asker = asker("asker")
 	if rapid.Bool().Draw(t, "yield") {
-		r.Yield = &Yield{To: text.Draw(t, "to"), Host: text.Draw(t, "yhost"), AskedAt: when("asked"), Grace: time.Duration(n("grace")), Deadline: when("deadline")}
+		r.Yield = &Yield{AgentID: text.Draw(t, "ysession"), AnySession: rapid.Bool().Draw(t, "yany"), Asker: asker("yasker"), To: text.Draw(t, "to"), Host: text.Draw(t, "yhost"), AskedAt: when("asked"), Grace: time.Duration(n("grace")), Deadline: when("deadline")}
 	}
 	if rapid.Bool().Draw(t, "clock") {
 		r.Clock = &Clock{BootID: text.Draw(t, "cboot"), TimeNS: text.Draw(t, "cns"), Monotonic: time.Duration(n("mono")), AcquiredTS: when("cacq"), ExpiresAt: when("cexp")}
@@ -70,7 +75,7 @@ func TestRecordsAreWrittenAndReadAsEncodingJSONDoes(t *testing.T) {
 		if err := json.Unmarshal(slow, &want); err != nil {
 			t.Fatal(err)
 		}
-		got, err := unmarshal(slow)
+		got, _, err := unmarshal(slow)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +97,7 @@ func FuzzUnmarshalAgreesWithEncodingJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var want Record
 		wantErr := json.Unmarshal(data, &want)
-		got, err := unmarshal(data)
+		got, _, err := unmarshal(data)
 		if (err == nil) != (wantErr == nil) {
 			t.Fatalf("error %v, and encoding/json has %v", err, wantErr)
 		}

@@ -13,7 +13,13 @@ func FromHolder(h lokt.Holder, now Now) *Record {
 	r.HeldSince, r.Renewals, r.Token = utc(h.HeldSince), h.Renewals, h.Token
 	r.Pending = utc(h.Pending)
 	if y := h.Yield; y != nil {
-		r.Yield = &Yield{To: y.To.ID, Host: y.To.Host, AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: utc(y.Deadline)}
+		r.Yield = &Yield{
+			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
+			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: utc(y.Deadline),
+		}
+		if p := askerOf(y.To.Process); *p != (Asker{}) {
+			r.Yield.Asker = p
+		}
 	}
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
@@ -27,7 +33,7 @@ func fromClaim(c lokt.Claim) *Record {
 	r := &Record{
 		Name: c.Name, LockID: c.LeaseID, Owner: c.Owner.ID, Host: c.Owner.Host, AgentID: c.Owner.Session,
 		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, MaxHold: c.MaxHold,
-		Attended: c.Attended, Metadata: c.Metadata, Within: c.Within,
+		Attended: c.Attended, Metadata: c.Metadata, Within: c.Within, Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
 		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
 		ChildPID: p.Child, ChildStart: p.ChildStart,
 		Bound: c.Process != nil, TTLSec: ceilSeconds(c.TTL),
@@ -38,10 +44,8 @@ func fromClaim(c lokt.Claim) *Record {
 	if c.Limit > lokt.Exclusive {
 		r.Limit = c.Limit
 	}
-	p.Child, p.ChildStart = 0, 0
-	if asker := c.Owner.Process; asker != p {
-		a := AskerOf(asker)
-		r.Asker = &a
+	if asker := askerOf(c.Owner.Process); *asker != *askerOf(p) {
+		r.Asker = asker
 	}
 	return r
 }
@@ -59,7 +63,10 @@ func (r *Record) Holder(now Now) lokt.Holder {
 	}
 	if y := r.Yield; y != nil {
 		h.Yield = &lokt.Yield{
-			To: lokt.Owner{ID: y.To, Host: y.Host}, AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift),
+			To: lokt.Owner{
+				ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host, Process: y.Asker.process(),
+			},
+			AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift),
 		}
 	}
 	return h
@@ -73,11 +80,11 @@ func (r *Record) claim() lokt.Claim {
 	c := lokt.Claim{
 		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority,
 		Attended: r.Attended, Strict: r.Kind == KindGuard, Metadata: r.Metadata, Within: r.Within,
+		Wait: r.Wait, Preempt: r.Preempt, Refresh: r.Refresh,
 		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
 	}
-	c.Owner.Process.Child, c.Owner.Process.ChildStart = 0, 0
 	if r.Asker != nil {
-		c.Owner.Process = r.Asker.Process()
+		c.Owner.Process = r.Asker.process()
 	}
 	if r.Kind == "" && r.PID > 0 || r.Bound { // older programs' holds end with their process
 		c.Process = &p
@@ -87,14 +94,9 @@ func (r *Record) claim() lokt.Claim {
 
 // FromFreeze returns the record of a freeze whose times are on now's wall clock.
 func FromFreeze(name string, f lokt.Freeze, now Now) *Record {
-	r := &Record{
-		Name: name, LockID: f.ID, Owner: f.Owner.ID, Host: f.Owner.Host, AgentID: f.Owner.Session, AnySession: f.Owner.AnySession,
-		PID: f.Owner.Process.PID, PIDStart: f.Owner.Process.Start, BootID: f.Owner.Process.Boot, PIDNS: f.Owner.Process.Namespace,
-		AcquiredTS: f.At.UTC(), TTLSec: ceilSeconds(f.TTL), ExpiresAt: utc(f.ExpiresAt), Kind: KindFreeze, Reason: f.Reason,
-	}
-	if f.TTL%time.Second != 0 {
-		r.TTL = f.TTL
-	}
+	r := fromClaim(lokt.Claim{Name: name, LeaseID: f.ID, Owner: f.Owner, TTL: f.TTL})
+	r.Kind, r.Reason = KindFreeze, f.Reason
+	r.AcquiredTS, r.ExpiresAt = f.At.UTC(), utc(f.ExpiresAt)
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
 }

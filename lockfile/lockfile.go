@@ -6,12 +6,17 @@
 package lockfile
 
 import (
-	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"hash/fnv"
+	"math"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 )
 
@@ -68,12 +73,15 @@ type Record struct {
 	Pending    time.Time         `json:"pending_until,omitzero"`
 	Yield      *Yield            `json:"yield,omitempty"`
 	Within     []string          `json:"within,omitempty"`
+	Wait       time.Duration     `json:"wait_ns,omitempty"` // of a waiter; negative waits without end
+	Preempt    time.Duration     `json:"preempt_ns,omitempty"`
+	Refresh    bool              `json:"refresh,omitempty"`
 	Reason     string            `json:"reason,omitempty"` // of a freeze
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Clock      *Clock            `json:"clock,omitempty"`
 	Holders    []*Record         `json:"holders,omitempty"` // all of them, if there are several; the record itself is the first
 
-	raw []byte
+	extra map[string]json.RawMessage // what this version does not know, as it was read
 }
 
 // What a record's Kind can be.
@@ -85,11 +93,14 @@ const (
 
 // Yield is the on-disk form of lokt.Yield.
 type Yield struct {
-	To       string        `json:"to"`
-	Host     string        `json:"host,omitempty"`
-	AskedAt  time.Time     `json:"asked_at"`
-	Grace    time.Duration `json:"grace_ns"`
-	Deadline time.Time     `json:"deadline,omitzero"`
+	To         string        `json:"to"`
+	Host       string        `json:"host,omitempty"`
+	AgentID    string        `json:"agent_id,omitempty"`
+	AnySession bool          `json:"any_session,omitempty"`
+	Asker      *Asker        `json:"asker,omitempty"`
+	AskedAt    time.Time     `json:"asked_at"`
+	Grace      time.Duration `json:"grace_ns"`
+	Deadline   time.Time     `json:"deadline,omitzero"`
 }
 
 // Clock ties a record's wall times to the monotonic clock of the host that wrote them. It counts only within the same
@@ -110,6 +121,10 @@ type Now struct {
 	TimeNS    string
 }
 
+// step is the least by which a wall clock is stepped: what is less comes of reading two clocks one after the other, and of
+// a wall clock that is being adjusted.
+const step = time.Millisecond
+
 // Shift returns what to add to the record's wall times so that they can be compared with now.Wall: zero unless the wall
 // clock was stepped since the record was written and the monotonic clock can tell by how much.
 func (r *Record) Shift(now Now) time.Duration {
@@ -118,12 +133,17 @@ func (r *Record) Shift(now Now) time.Duration {
 		!c.AcquiredTS.Equal(r.AcquiredTS) || !c.ExpiresAt.Equal(r.ExpiresAt) {
 		return 0
 	}
-	return now.Wall.Sub(r.AcquiredTS) - (now.Monotonic - c.Monotonic)
+	shift := now.Wall.Sub(r.AcquiredTS) - (now.Monotonic - c.Monotonic)
+	if shift.Abs() < step {
+		return 0
+	}
+	return shift
 }
 
-// NewClock returns the clock entry for a record with the given times, which are on now's wall clock.
+// NewClock returns the clock entry for a record with the given times, which are on now's wall clock; nil if there is no
+// monotonic clock to tie them to.
 func NewClock(now Now, acquired, expires time.Time) *Clock {
-	if now.BootID == "" {
+	if now.BootID == "" || acquired.IsZero() {
 		return nil
 	}
 	return &Clock{
@@ -132,20 +152,12 @@ func NewClock(now Now, acquired, expires time.Time) *Clock {
 	}
 }
 
-// Decode reads the record of the named lock. Errors wrap ErrCorrupt, ErrVersion or ErrName.
+// Decode reads the record of the named lock. A hold that has no lock_id, as hand-made ones may, is given one that is made
+// of the record's bytes. Errors wrap ErrCorrupt, ErrVersion or ErrName.
 func Decode(name string, data []byte) (*Record, error) {
-	r, err := unmarshal(data)
+	r, plain, err := unmarshal(data)
 	if err != nil {
-		// A newer version may have given fields other types: whoever wrote it must not be taken for damage.
-		var v struct {
-			Version json.Number `json:"version"`
-		}
-		if json.Unmarshal(data, &v) == nil {
-			if n, err := v.Version.Int64(); err == nil && n > Version {
-				return nil, fmt.Errorf("%w: %d, and this program knows %d", ErrVersion, n, Version)
-			}
-		}
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return nil, undecoded(data, err)
 	}
 	switch {
 	case r.Version > Version:
@@ -158,79 +170,150 @@ func Decode(name string, data []byte) (*Record, error) {
 		return nil, fmt.Errorf("%w: it has no owner", ErrCorrupt)
 	case r.Name != name:
 		return nil, fmt.Errorf("%w: %q", ErrName, r.Name)
-	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0:
-		return nil, fmt.Errorf("%w: a negative duration or limit", ErrCorrupt)
 	}
-	r.raw = data
+	if err := r.sound(); err != nil {
+		return nil, err
+	}
 	for _, h := range r.Holders {
 		if h == nil || h.Owner == "" {
 			return nil, fmt.Errorf("%w: a holder without an owner", ErrCorrupt)
 		}
+		if err := h.sound(); err != nil {
+			return nil, err
+		}
 		h.Name = name
+	}
+	if !plain {
+		r.keepUnknown(data)
+	}
+	for i, one := range append([]*Record{r}, r.Holders...) {
+		if one.LockID == "" {
+			one.LockID = madeID(data, max(i-1, 0)) // the record itself is the first of its holders
+		}
 	}
 	return r, nil
 }
 
-// Encode returns the record as one line of JSON, with the unknown keys of the record that old was decoded from. old may
-// be nil.
+// sound reports as ErrCorrupt what no program writes.
+func (r *Record) sound() error {
+	switch {
+	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0:
+		return fmt.Errorf("%w: a negative duration or limit", ErrCorrupt)
+	case r.Token >= maxToken:
+		return fmt.Errorf("%w: token %d", ErrCorrupt, r.Token)
+	}
+	return nil
+}
+
+// maxToken is more than any token can be: beyond it they could not rise for long.
+const maxToken = 1 << 63
+
+// undecoded explains bytes that are not a record. A newer version may have given fields other types: whoever wrote it
+// must not be taken for damage.
+func undecoded(data []byte, err error) error {
+	var v struct {
+		Version json.Number `json:"version"`
+	}
+	if json.Unmarshal(data, &v) == nil {
+		if n, err := v.Version.Float64(); err == nil && n > Version || errors.Is(err, strconv.ErrRange) && n > 0 {
+			return fmt.Errorf("%w: %s, and this program knows %d", ErrVersion, v.Version, Version)
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrCorrupt, err)
+}
+
+// madeID returns the lease ID of the i-th hold in a record without one.
+func madeID(data []byte, i int) string {
+	h := fnv.New128a()
+	_, _ = h.Write(data)
+	_, _ = h.Write([]byte{byte(i), byte(i >> 8), byte(i >> 16)})
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Encode returns the record as one line of JSON, with the unknown keys that its holds had in old, which may be nil. It
+// fails if the record is too large to be read again, or has a time that cannot be written.
 func (r *Record) Encode(old *Record) ([]byte, error) {
 	r.Version = Version
+	r.keep(old)
+	for _, h := range r.Holders {
+		h.Version = Version
+		h.keep(old)
+	}
 	data, err := r.marshal()
+	if err == nil && len(data) >= MaxSize {
+		err = errTooLarge
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode record of %q: %w", r.Name, err)
-	}
-	if old != nil {
-		if extra := old.unknown(); len(extra) > 0 {
-			data = append(data[:len(data)-1], extra...)
-		}
 	}
 	return append(data, '\n'), nil
 }
 
-// unknown returns the keys of the decoded record that this version does not know, as `,"k":v,"k":v}`.
-func (r *Record) unknown() []byte {
+var errTooLarge = fmt.Errorf("it would have more than %d bytes", MaxSize)
+
+// keep takes over the unknown keys of the same hold in old.
+func (r *Record) keep(old *Record) {
+	r.extra = nil
+	if old == nil {
+		return
+	}
+	for _, was := range append([]*Record{old}, old.Holders...) {
+		if was.LockID == r.LockID && len(was.extra) > 0 {
+			r.extra = was.extra
+			return
+		}
+	}
+}
+
+// keepUnknown takes in the keys of the record that this version does not know. Keys that encoding/json takes for known
+// ones because only case tells them apart are none of them.
+func (r *Record) keepUnknown(data []byte) {
 	var all map[string]json.RawMessage
-	if len(r.raw) == 0 || json.Unmarshal(r.raw, &all) != nil {
-		return nil
+	if json.Unmarshal(data, &all) != nil {
+		return
 	}
-	for _, k := range known {
-		delete(all, k)
+	for k, v := range all {
+		if strings.EqualFold(k, "holders") {
+			var holders []json.RawMessage
+			if json.Unmarshal(v, &holders) == nil && len(holders) == len(r.Holders) {
+				for i, h := range r.Holders {
+					h.keepUnknown(holders[i])
+				}
+			}
+		}
+		if slices.ContainsFunc(known(), func(known string) bool { return strings.EqualFold(k, known) }) {
+			delete(all, k)
+		}
 	}
-	if len(all) == 0 {
-		return nil
+	if len(all) > 0 {
+		r.extra = all
 	}
-	var b bytes.Buffer
-	for _, k := range slices.Sorted(maps.Keys(all)) {
-		key, _ := json.Marshal(k)
-		b.WriteByte(',')
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(all[k])
-	}
-	b.WriteByte('}')
-	return b.Bytes()
 }
 
-var known = []string{
-	"version", "name", "lock_id", "owner", "host", "pid", "pid_start_ns", "agent_id", "acquired_ts", "ttl_sec",
-	"expires_at", "kind", "held_since", "renewals", "token", "limit", "ttl_ns", "max_hold_ns", "priority", "any_session",
-	"attended", "pid_bound", "boot_id", "pid_ns", "liveness", "child_pid", "child_start", "asker", "pending_until",
-	"yield", "within", "reason", "metadata", "clock", "holders",
-}
+// known returns the keys of a record.
+var known = sync.OnceValue(func() []string {
+	var keys []string
+	for f := range reflect.TypeFor[Record]().Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			keys = append(keys, name)
+		}
+	}
+	return keys
+})
 
-// All returns the records of all holders, first first.
+// All returns the records of all holders, first first. What the record itself says of its first holder prevails over what
+// the list says: programs and people that know nothing of the list change the former.
 func (r *Record) All() []*Record {
 	if len(r.Holders) == 0 {
 		return []*Record{r}
 	}
-	return r.Holders
-}
-
-// Same reports whether two records say the same, whatever their unknown keys.
-func (r *Record) Same(o *Record) bool {
-	a, errA := json.Marshal(r)
-	b, errB := json.Marshal(o)
-	return errA == nil && errB == nil && bytes.Equal(a, b)
+	first := *r
+	first.Holders = nil
+	rest := r.Holders
+	if rest[0].LockID == r.LockID {
+		rest = rest[1:]
+	}
+	return append([]*Record{&first}, rest...)
 }
 
 // ttl returns the exact time to live.
@@ -238,7 +321,7 @@ func (r *Record) ttl() time.Duration {
 	if r.TTL > 0 {
 		return r.TTL
 	}
-	return time.Duration(r.TTLSec) * time.Second
+	return time.Duration(min(r.TTLSec, math.MaxInt64/int64(time.Second))) * time.Second
 }
 
 // Expiry returns when the hold expires by the record's own wall clock: expires_at, or for records that lack it the
@@ -250,7 +333,13 @@ func (r *Record) Expiry() time.Time {
 	return r.ExpiresAt
 }
 
-func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+func ceilSeconds(d time.Duration) int64 {
+	n := int64(d / time.Second)
+	if d%time.Second > 0 {
+		n++
+	}
+	return n
+}
 
 // move adds d to a time unless it is zero.
 func move(t time.Time, d time.Duration) time.Time {

@@ -53,6 +53,16 @@ func (o *Object) OptString(key, v string) {
 	}
 }
 
+// Raw writes a member whose key may be any string and whose value is JSON already.
+func (o *Object) Raw(key string, v []byte) {
+	if o.B[len(o.B)-1] != '{' {
+		o.B = append(o.B, ',')
+	}
+	o.text(key)
+	o.B = append(o.B, ':')
+	o.B = append(o.B, v...)
+}
+
 // Int writes a member, even if it is 0.
 func (o *Object) Int(key string, v int64) {
 	o.Key(key)

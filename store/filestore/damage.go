@@ -34,42 +34,39 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 	defer g.leave()
 	var moved []Damage
 	for range files { // each load reports the first file that is in the way
-		st, err := s.load(name, s.o.clock())
-		if err == nil && (st.snap.Lock.Freeze == nil || st.snap.Lock.Freeze.Damaged == "") {
-			break
-		}
+		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
 		d := Damage{Name: name}
-		dir := dirFreezes
-		if err != nil {
-			if !errors.Is(err, lokt.ErrDamaged) {
-				return moved, unavailable(err)
-			}
-			dir = s.dirOf(err, name)
-			d.Problem = err.Error()
-		} else {
+		how, dir := lokt.EventCorruptBreak, dirFreezes
+		switch {
+		case errors.Is(err, lokt.ErrDamaged):
+			dir, d.Problem = s.dirOf(err), err.Error()
+		case err != nil:
+			return moved, unavailable(err)
+		case st.snap.Lock.Freeze != nil && st.snap.Lock.Freeze.Damaged != "":
 			d.Problem = st.snap.Lock.Freeze.Damaged
+		default:
+			return moved, nil
+		}
+		if dir == dirFreezes {
+			how = lokt.EventForceThaw
 		}
 		d.Path = s.path(dir, name)
 		if err := s.quarantine(dir, name); err != nil {
 			return moved, unavailable(err)
 		}
 		moved = append(moved, d)
-		event := lokt.Event{
-			Time: s.o.clock().Wall, Type: lokt.EventCorruptBreak, Name: name, Owner: by,
+		events := []lokt.Event{{
+			Time: s.o.clock().Wall, Type: how, Name: name, Owner: by,
 			Extra: map[string]string{lokt.ExtraReason: d.Problem, lokt.ExtraBy: by.String()},
-		}
-		if dir == dirFreezes {
-			event.Type = lokt.EventForceThaw
-		}
-		if err := s.appendAudit(encodeEvents([]lokt.Event{event})); err != nil {
-			s.o.Warn(fmt.Errorf("audit log: %w", err))
-		}
+		}}
+		g.log(encodeEvents(events))
+		s.observe(events)
 	}
 	return moved, nil
 }
 
 // dirOf returns which of the lock's files a load failed on.
-func (s *Store) dirOf(err error, name string) string {
+func (s *Store) dirOf(err error) string {
 	var e *unreadableError
 	if errors.As(err, &e) {
 		return e.dir
@@ -114,7 +111,7 @@ func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int,
 		snap, err := s.View(ctx, name)
 		switch {
 		case err != nil:
-			found = append(found, Damage{Name: name, Path: s.path(s.dirOf(err, name), name), Problem: err.Error()})
+			found = append(found, Damage{Name: name, Path: s.path(s.dirOf(err), name), Problem: err.Error()})
 		case snap.Lock.Corrupt != "":
 			found = append(found, Damage{Name: name, Path: s.path(dirLocks, name), Problem: snap.Lock.Corrupt})
 		case snap.Lock.Freeze != nil && snap.Lock.Freeze.Damaged != "":

@@ -8,181 +8,106 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/internal/process"
 )
 
-// A guard file holds, in its first 512 bytes, one line of text about fencing tokens, and behind them the journal.
+// A guard file holds, in its first 512 bytes, one line of text about fencing tokens, and behind them the journal: how
+// often locks of the shard were changed, and the change that is being made, if any.
 const (
 	headerSize  = 512
 	headerMagic = "lokt-guard-1"
-	journalHead = 24 // length, checksum, and the revision of the lock before the change
+	journalHead = 24      // number of the change, size of its entry, checksum of both and of the entry
+	guardSize   = 4 << 10 // of a new guard file, so that entries need no further room on a full disk
 
 	// tokenBlock is how many tokens are reserved at once by a write that survives the loss of power. After a restart
 	// of the host the rest of the block is skipped.
 	tokenBlock = 1 << 12
 
-	// tokenEpochShift makes the first token of a new guard file the seconds since 1970 times 2^20, so that tokens rise
-	// even if the directory was deleted, or restored from an older copy. They stay below 2^53 until the year 2242.
+	// tokenEpochShift makes the first token of a new guard file the time since 1970 in units of 2^-20 s, so that tokens
+	// rise even if the directory was deleted, or restored from an older copy: nobody grants a lock in less than a unit.
+	// They stay below 2^53 until the year 2242.
 	tokenEpochShift = 20
 )
 
-// shardSet keeps goroutines of one process from queuing in the kernel, where a context could not call them back.
-type shardSet struct {
-	mu sync.Mutex
-	in map[uint8]chan struct{}
-}
-
-func (s *shardSet) enter(ctx context.Context, shard uint8) (leave func(), err error) {
-	s.mu.Lock()
-	if s.in == nil {
-		s.in = map[uint8]chan struct{}{}
-	}
-	c := s.in[shard]
-	if c == nil {
-		c = make(chan struct{}, 1)
-		s.in[shard] = c
-	}
-	s.mu.Unlock()
-	select {
-	case c <- struct{}{}:
-		return func() { <-c }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// guard is a locked guard file: while it is held nobody else changes a lock of its shard.
-type guard struct {
-	s       *Store
-	f       faultfs.File
-	done    func()
+// guardPage is what a guard file says.
+type guardPage struct {
+	boot    string // of the kernel that issued the last token
+	inode   uint64 // of the guard file then
 	token   uint64 // last token issued in the shard
 	ceiling uint64 // last token reserved for good
-	boot    string
-	inode   uint64
-	journal []byte // lines that a crashed change may not have appended to the audit log
-	before  uint64 // revision of the lock before that change
+	seq     uint64 // differs after every change of a lock of the shard
+	entry   *entry // the change that was begun last, unless it is known to be done
+	torn    bool   // there is an entry that has not been written to its end, or is just being written
 }
 
-// enter locks the guard file of the named lock.
-func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
-	shard := shardOf(name)
-	done, err := s.shards.enter(ctx, shard)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		f, err := s.openGuard(shard)
-		if err != nil {
-			done()
-			return nil, err
-		}
-		if err := s.flock(ctx, f); err != nil {
-			done()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-		g := &guard{s: s, f: f, done: done}
-		fi, err := f.Stat()
-		if err == nil && !fi.Mode().IsRegular() {
-			err = fmt.Errorf("%s is not a regular file", f.Name())
-		}
-		if err == nil && linkCount(fi) == 0 { // the directory was deleted between opening and locking
-			g.unlock()
-			continue
-		}
-		if err == nil {
-			g.inode = inode(fi)
-			err = g.read()
-		}
-		if err != nil {
-			g.leave()
-			return nil, err
-		}
-		return g, nil
-	}
-}
-
-func (s *Store) guardPath(shard uint8) string {
-	const hex = "0123456789abcdef"
-	return filepath.Join(s.root, dirGuards, string([]byte{hex[shard>>4], hex[shard&15]}))
-}
-
-func (s *Store) openGuard(shard uint8) (faultfs.File, error) {
-	path := s.guardPath(shard)
-	f, err := s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.makeDirs(); err != nil {
-			return nil, err
-		}
-		f, err = s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
-	}
-	return f, err
-}
-
-func (g *guard) unlock() {
-	_ = funlock(g.f)
-	_ = g.f.Close()
-}
-
-// leave lets others in.
-func (g *guard) leave() {
-	g.unlock()
-	g.done()
-}
-
-// read takes in the header and the journal. A header that cannot be read counts as none.
-func (g *guard) read() error {
-	buf := make([]byte, headerSize+4096)
-	n, err := g.f.ReadAt(buf, 0)
+// readPage reads a guard file. A header that cannot be understood counts as none, and so does an entry: it was not written
+// to its end, and nothing that it announces was done.
+func readPage(f faultfs.File) (guardPage, error) {
+	var p guardPage
+	buf := make([]byte, guardSize)
+	n, err := f.ReadAt(buf, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return err
+		return p, err
 	}
 	buf = buf[:n]
-	g.parseHeader(buf[:min(n, headerSize)])
-	if n <= headerSize+journalHead {
-		return nil
+	line, _, _ := bytes.Cut(buf[:min(n, headerSize)], []byte{'\n'})
+	p.boot, p.inode, p.token, p.ceiling = parseHeaderLine(string(line))
+	if n < headerSize+journalHead {
+		return p, nil
 	}
-	buf = buf[headerSize:]
-	size := binary.LittleEndian.Uint64(buf)
-	if size == 0 || size > 64<<20 {
-		return nil
+	head, have := buf[headerSize:headerSize+journalHead], buf[headerSize+journalHead:]
+	p.seq = binary.LittleEndian.Uint64(head)
+	size := binary.LittleEndian.Uint64(head[8:])
+	if p.torn = size != 0; size == 0 || size > maxEntry {
+		return p, nil
 	}
-	lines := make([]byte, size)
-	if have := copy(lines, buf[journalHead:]); have < len(lines) {
-		if _, err := g.f.ReadAt(lines[have:], int64(headerSize+journalHead+have)); err != nil {
-			return nil // the journal was not written to its end: nor was anything after it
+	if size > uint64(len(have)) {
+		fi, err := f.Stat()
+		if err != nil {
+			return p, err
 		}
+		if fi.Size() < headerSize+journalHead+int64(size) {
+			return p, nil
+		}
+		all := make([]byte, size)
+		rest := all[copy(all, have):]
+		if _, err := f.ReadAt(rest, headerSize+journalHead+int64(len(have))); err != nil && !errors.Is(err, io.EOF) {
+			return p, err
+		}
+		have = all
 	}
-	if binary.LittleEndian.Uint64(buf[8:]) == uint64(crc32.ChecksumIEEE(lines)) {
-		g.journal, g.before = lines, binary.LittleEndian.Uint64(buf[16:])
+	have = have[:size]
+	if binary.LittleEndian.Uint64(head[16:]) == journalSum(head, have) {
+		p.entry = decodeEntry(have)
+		p.torn = p.entry == nil
 	}
-	return nil
+	return p, nil
 }
 
-func (g *guard) parseHeader(b []byte) {
-	line, _, _ := bytes.Cut(b, []byte{'\n'})
-	boot, node, token, ceiling, ok := parseHeaderLine(string(line))
-	if !ok {
-		boot, node, token, ceiling = "", 0, 0, 0
+// journalSum returns the checksum of an entry and of what stands before it.
+func journalSum(head, entry []byte) uint64 {
+	return uint64(crc32.Update(crc32.ChecksumIEEE(head[:16]), crc32.IEEETable, entry))
+}
+
+// readSeq reads only which change of the shard was begun last.
+func readSeq(f faultfs.File) (uint64, error) {
+	var b [8]byte
+	if _, err := f.ReadAt(b[:], headerSize); err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
 	}
-	g.boot, g.token, g.ceiling = process.BootID(), token, ceiling
-	if boot != g.boot || boot == "" { // tokens issued after the last reservation may not have been written
-		g.token = ceiling
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+// issued returns the last token that the shard may have issued, as far as the page tells.
+func (p guardPage) issued() uint64 {
+	if p.boot == "" || p.boot != process.BootID() { // tokens issued after the last reservation may not have been written
+		return p.ceiling
 	}
-	if node != g.inode {
-		g.token = max(g.token, uint64(g.s.o.clock().Wall.Unix())<<tokenEpochShift)
-	}
+	return p.token
 }
 
 // headerLine is what a guard file says about its tokens: "lokt-guard-1 BOOT INODE LAST RESERVED CHECKSUM".
@@ -196,144 +121,169 @@ func headerLine(boot string, node, token, ceiling uint64) string {
 
 func utoa(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// parseHeaderLine reads what headerLine wrote.
-func parseHeaderLine(line string) (boot string, node, token, ceiling uint64, ok bool) {
+// parseHeaderLine reads what headerLine wrote, and nothing else.
+func parseHeaderLine(line string) (boot string, node, token, ceiling uint64) {
 	f := strings.Fields(line)
 	if len(f) != 6 || f[0] != headerMagic {
-		return "", 0, 0, 0, false
+		return "", 0, 0, 0
 	}
 	var n [3]uint64
 	for i := range n {
 		var err error
 		if n[i], err = strconv.ParseUint(f[i+2], 10, 64); err != nil {
-			return "", 0, 0, 0, false
+			return "", 0, 0, 0
 		}
 	}
 	if boot = f[1]; boot == "-" {
 		boot = ""
 	}
-	return boot, n[0], n[1], n[2], headerLine(boot, n[0], n[1], n[2]) == line
+	if headerLine(boot, n[0], n[1], n[2]) != line {
+		return "", 0, 0, 0
+	}
+	return boot, n[0], n[1], n[2]
 }
 
-// repair appends to the audit log what a change that crashed could not.
-func (g *guard) repair(st *state) error {
-	if g.journal == nil {
-		return nil
-	}
-	for line := range bytes.Lines(g.journal) {
-		if g.before == st.snap.Lock.Revision && bytes.Contains(line, []byte(`"name":"`+st.name+`"`)) {
-			continue // the change was not made
-		}
-		if logged, err := g.s.log.Contains(line); err != nil || logged {
-			continue
-		}
-		if err := g.s.appendAudit(line); err != nil {
-			g.s.o.Warn(fmt.Errorf("audit log: %w", err))
-			return nil
-		}
-	}
-	return g.settle()
+// guard is a locked guard file: while it is held nobody else changes a lock of its shard.
+type guard struct {
+	s     *Store
+	f     faultfs.File
+	shard *shard
+	guardPage
+	fresh   bool   // the file has not got its full size yet
+	pending bool   // an entry is in the journal
+	carry   []byte // lines of earlier changes that the audit log lacks
 }
 
-// prepare writes what must be on record before the change is: the tokens it issues, and what to tell the audit log.
-func (g *guard) prepare(token, before uint64, lines []byte) error {
-	if token > g.token || g.ceiling == 0 {
-		reserve := token > g.ceiling || g.ceiling == 0
-		if reserve {
-			g.ceiling = max(token, g.ceiling) + tokenBlock
-		}
-		g.token = max(token, g.token)
-		header := bytes.Repeat([]byte{' '}, headerSize)
-		copy(header, headerLine(g.boot, g.inode, g.token, g.ceiling)+"\n")
-		if _, err := g.f.WriteAt(header, 0); err != nil {
-			return fmt.Errorf("write guard file: %w", err)
-		}
-		if reserve {
-			if err := g.f.Sync(); err != nil {
-				return fmt.Errorf("sync guard file: %w", err)
-			}
-		}
+// enter locks the guard file of the named lock, and finishes a change in its shard that was cut short.
+func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
 	}
-	if len(lines) == 0 {
-		return nil
+	if s.closed.Load() {
+		return nil, errClosed
 	}
-	entry := make([]byte, journalHead+len(lines))
-	binary.LittleEndian.PutUint64(entry, uint64(len(lines)))
-	binary.LittleEndian.PutUint64(entry[8:], uint64(crc32.ChecksumIEEE(lines)))
-	binary.LittleEndian.PutUint64(entry[16:], before)
-	copy(entry[journalHead:], lines)
-	if _, err := g.f.WriteAt(entry, headerSize); err != nil {
-		return fmt.Errorf("write journal: %w", err)
+	n := shardOf(name)
+	sh := s.shards.of(n)
+	p := &patience{ctx: ctx, limit: s.o.LockTimeout}
+	if err := sh.enter(p); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", s.guardPath(n), err)
 	}
-	g.journal = lines
-	return nil
-}
-
-// settle empties the journal: the audit log has everything.
-func (g *guard) settle() error {
-	if g.journal == nil {
-		return nil
-	}
-	g.journal = nil
-	if _, err := g.f.WriteAt(make([]byte, journalHead), headerSize); err != nil {
-		g.s.o.Warn(fmt.Errorf("guard file %s: %w", g.f.Name(), err)) // an entry may be repeated, none is lost
-	}
-	return nil
-}
-
-// encodeEvents returns the events as lines of the audit log.
-func encodeEvents(events []lokt.Event) []byte {
-	if len(events) == 0 {
-		return nil
-	}
-	return audit.Encode(events)
-}
-
-func (s *Store) appendAudit(lines []byte) error {
-	if len(lines) == 0 {
-		return nil
-	}
-	return s.log.Append(lines)
-}
-
-// flockSpin is how long to look again for a kernel lock before sleeping in the kernel for it: changes are short.
-const flockSpin = 2 * time.Millisecond
-
-// flock takes the exclusive kernel lock on f. If ctx ends first, f is closed as soon as the kernel lets go of it.
-func (s *Store) flock(ctx context.Context, f faultfs.File) error {
-	start := time.Now()
 	for {
-		ok, err := tryFlock(f)
+		f, err := s.lockGuard(p, n, sh)
 		if err != nil {
-			_ = f.Close()
-			return err
+			sh.leave()
+			return nil, err
 		}
-		if ok {
-			return nil
+		g := &guard{s: s, f: f, shard: sh}
+		again, err := g.begin()
+		if err == nil && !again {
+			return g, nil
 		}
-		if time.Since(start) > flockSpin {
-			break
-		}
-		time.Sleep(50 * time.Microsecond)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.o.LockTimeout, fmt.Errorf(
-		"another process has kept it locked for %v: it may be stopped (see `lslocks`)", s.o.LockTimeout))
-	defer cancel()
-	locked := make(chan error, 1)
-	go func() { locked <- blockingFlock(f) }()
-	select {
-	case err := <-locked:
+		g.unlock()
 		if err != nil {
-			_ = f.Close()
+			sh.leave()
+			return nil, err
 		}
-		return err
-	case <-ctx.Done():
-		go func() {
-			if <-locked == nil {
-				_ = funlock(f)
-			}
-			_ = f.Close()
-		}()
-		return context.Cause(ctx)
 	}
+}
+
+// begin takes in what the locked file says. It reports true if the file is no longer the one to lock.
+func (g *guard) begin() (again bool, err error) {
+	fi, err := g.f.Stat()
+	switch {
+	case err != nil:
+		return false, err
+	case !fi.Mode().IsRegular():
+		return false, fmt.Errorf("%s is not a regular file", g.f.Name())
+	case linkCount(fi) == 0: // the directory was deleted between opening and locking
+		return true, nil
+	}
+	if g.guardPage, err = readPage(g.f); err != nil {
+		return false, err
+	}
+	g.fresh = fi.Size() < guardSize
+	g.token = g.issued()
+	if node := inode(fi); node != g.inode {
+		g.token = max(g.token, g.ceiling, epoch(g.s.o.clock().Wall.UnixNano()))
+		g.seq = max(g.seq, g.token)
+		g.ceiling, g.inode = 0, node
+	}
+	g.boot = process.BootID()
+	return false, g.recover()
+}
+
+// epoch returns the time as the token of a new guard file.
+func epoch(nanoseconds int64) uint64 {
+	n := uint64(max(nanoseconds, 0))
+	return n/1e9<<tokenEpochShift + n%1e9<<tokenEpochShift/1e9
+}
+
+func (g *guard) unlock() {
+	_ = funlock(g.f) // a child that is just being forked may have the file open too
+	_ = g.f.Close()
+}
+
+// leave lets others in.
+func (g *guard) leave() {
+	g.unlock()
+	g.shard.leave()
+}
+
+// prepare writes what must be on record before a change is: the tokens that it issues, and the entry, which is complete
+// then. e may be nil.
+func (g *guard) prepare(token uint64, e *entry) error {
+	var entry []byte
+	if e != nil {
+		entry = e.encode()
+	}
+	reserve := token > g.ceiling
+	at := headerSize
+	if token > g.token || reserve || g.fresh {
+		at = 0
+		if g.token = max(token, g.token); reserve {
+			g.ceiling = g.token + tokenBlock
+		}
+	}
+	size := headerSize + journalHead + len(entry)
+	if g.fresh {
+		size = max(size, guardSize)
+	}
+	buf := make([]byte, size)
+	copy(buf, headerLine(g.boot, g.inode, g.token, g.ceiling)+"\n")
+	g.seq++
+	g.putHead(buf[headerSize:], entry)
+	copy(buf[headerSize+journalHead:], entry)
+	if _, err := g.f.WriteAt(buf[at:], int64(at)); err != nil {
+		return fmt.Errorf("write guard file: %w", err)
+	}
+	g.fresh, g.pending = false, e != nil
+	if reserve || e != nil && e.durable() {
+		if err := g.f.Sync(); err != nil {
+			return fmt.Errorf("sync guard file: %w", err)
+		}
+	}
+	return nil
+}
+
+func (g *guard) putHead(b, entry []byte) {
+	binary.LittleEndian.PutUint64(b, g.seq)
+	binary.LittleEndian.PutUint64(b[8:], uint64(len(entry)))
+	binary.LittleEndian.PutUint64(b[16:], journalSum(b, entry))
+}
+
+// journal replaces the entry without announcing another change. A nil entry means that nothing is left to do.
+func (g *guard) journal(e *entry) error {
+	var entry []byte
+	if e != nil {
+		entry = e.encode()
+	} else if !g.pending {
+		return nil
+	}
+	buf := make([]byte, journalHead, journalHead+len(entry))
+	g.putHead(buf, entry)
+	if _, err := g.f.WriteAt(append(buf, entry...), headerSize); err != nil {
+		return fmt.Errorf("write guard file: %w", err)
+	}
+	g.pending = e != nil
+	return nil
 }

@@ -27,6 +27,9 @@ type seenLock struct {
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
 		names, err := s.listed(f)
+		if s.closed.Load() {
+			err = errClosed
+		}
 		if err != nil {
 			yield(lokt.Snapshot{}, unavailable(err))
 			return
@@ -47,13 +50,22 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 }
 
 // read returns what the files of the names show, in order.
+//
+// If only some of a lock's files were there when the directories were listed, no others are looked for: had a waiter or a
+// freeze come since, the list would merely be a moment older.
 func (s *Store) read(ctx context.Context, names []listedName) iter.Seq[seenLock] {
 	return func(yield func(seenLock) bool) {
+		r := &reader{s: s}
+		defer r.close()
+		look := func(n listedName) (seen seenLock) {
+			seen.snap, seen.err = r.view(ctx, n.name, n.files)
+			return seen
+		}
 		chunks := slices.Collect(slices.Chunk(names, listChunk))
 		readers := min(runtime.GOMAXPROCS(0), len(chunks), 8)
 		if readers < 2 {
 			for _, n := range names {
-				if !yield(s.look(ctx, n)) {
+				if !yield(look(n)) {
 					return
 				}
 			}
@@ -89,7 +101,7 @@ func (s *Store) read(ctx context.Context, names []listedName) iter.Seq[seenLock]
 				for i := range next {
 					seen := make([]seenLock, len(chunks[i]))
 					for j, n := range chunks[i] {
-						seen[j] = s.look(ctx, n)
+						seen[j] = look(n)
 					}
 					done[i] <- seen
 				}
@@ -105,24 +117,6 @@ func (s *Store) read(ctx context.Context, names []listedName) iter.Seq[seenLock]
 			}
 		}
 	}
-}
-
-// look reads one lock of a list. If only its lock file was there when the directories were listed, no other is looked
-// for: had a waiter or a freeze come since, the list would merely be a moment older.
-func (s *Store) look(ctx context.Context, n listedName) seenLock {
-	var seen seenLock
-	if n.files != only(fileLock) {
-		seen.snap, seen.err = s.View(ctx, n.name)
-		return seen
-	}
-	if seen.err = ctx.Err(); seen.err != nil {
-		return seen
-	}
-	st, err := s.loadFiles(n.name, s.o.clock(), n.files)
-	if err != nil {
-		return seenLock{lokt.Snapshot{Lock: lokt.Lock{Name: n.name}}, err}
-	}
-	return seenLock{st.snap, nil}
 }
 
 // listedName is a lock's name and which of its files were in the directories.

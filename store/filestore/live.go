@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -17,7 +18,9 @@ import (
 
 // Liveness files: a process covers one byte of one of them, at an offset chosen at random, with a kernel lock of its open
 // file description. Whoever inherits the descriptor keeps the lock too, and the kernel drops it with the last of them,
-// whatever becomes of PIDs. A record names the file and the byte as "FILE:OFFSET".
+// whatever becomes of PIDs. A record names the file, the byte and the file's inode, as "FILE:OFFSET:INODE": if another
+// file has taken the name, because somebody deleted the first, the lock that cannot be found in it proves nothing. While
+// anybody keeps the deleted one open, which the holder of the lock does, no other file gets its inode.
 
 const (
 	liveFiles   = 16
@@ -29,7 +32,12 @@ type selfProcess struct {
 	mu   sync.Mutex
 	p    lokt.Process
 	file faultfs.File
-	seen map[string]faultfs.File // liveness files open for looking
+	seen map[string]seenLive // liveness files open for looking, by name
+}
+
+type seenLive struct {
+	f     faultfs.File
+	inode uint64
 }
 
 // Self returns this process, with a kernel lock in the store that lasts until the store is closed and every child
@@ -37,22 +45,22 @@ type selfProcess struct {
 func (s *Store) Self() (lokt.Process, error) {
 	s.self.mu.Lock()
 	defer s.self.mu.Unlock()
+	if s.closed.Load() {
+		return lokt.Process{}, errClosed
+	}
 	if s.self.p.PID != 0 {
 		return s.self.p, nil
 	}
 	p := process.Self()
 	if process.KernelLiveness {
-		if err := s.makeDirsOnce(); err != nil {
-			return p, unavailable(err)
-		}
 		offset := rand.Int64N(liveOffsets)
 		name := strconv.FormatInt(offset%liveFiles, 16)
-		f, err := s.fs.OpenFile(filepath.Join(s.root, dirLive, name), os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
+		f, node, err := s.openLive(name)
 		if err != nil {
 			return p, unavailable(err)
 		}
 		if err := process.LockByte(f, offset); err == nil {
-			p.Liveness = name + ":" + strconv.FormatInt(offset, 10)
+			p.Liveness = name + ":" + strconv.FormatInt(offset, 10) + ":" + utoa(node)
 			s.self.file = f
 		} else if err := f.Close(); err != nil {
 			return p, unavailable(err)
@@ -62,13 +70,27 @@ func (s *Store) Self() (lokt.Process, error) {
 	return p, nil
 }
 
-// makeDirsOnce creates the store's directories if the one for liveness is missing.
-func (s *Store) makeDirsOnce() error {
-	_, err := s.fs.Lstat(filepath.Join(s.root, dirLive))
-	if errors.Is(err, fs.ErrNotExist) {
-		return s.makeDirs()
+// openLive opens a liveness file to lock a byte of it.
+func (s *Store) openLive(name string) (f faultfs.File, node uint64, err error) {
+	path := filepath.Join(s.root, dirLive, name)
+	const flags = os.O_RDWR | os.O_CREATE | openNoFollow
+	if f, err = s.fs.OpenFile(path, flags, filePerm); errors.Is(err, fs.ErrNotExist) {
+		if err = s.makeDirs(); err == nil {
+			f, err = s.fs.OpenFile(path, flags, filePerm)
+		}
 	}
-	return err
+	if err != nil {
+		return nil, 0, err
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, err
+	}
+	return f, inode(fi), nil
 }
 
 // LiveFile returns a descriptor for a child to inherit, so that the child's life counts as this process's; nil if there is
@@ -82,9 +104,14 @@ func (s *Store) LiveFile() *os.File {
 
 // alive reports whether a kernel lock covers the byte that liveness names, and whether that can be known.
 func (p *selfProcess) alive(s *Store, liveness string) (alive, known bool) {
-	name, at, ok := strings.Cut(liveness, ":")
+	name, rest, _ := strings.Cut(liveness, ":")
+	at, node, _ := strings.Cut(rest, ":")
 	offset, err := strconv.ParseInt(at, 10, 64)
-	if !ok || err != nil || offset < 0 || len(name) != 1 || !strings.Contains("0123456789abcdef", name) {
+	if err != nil || offset < 0 || len(name) != 1 || !strings.Contains("0123456789abcdef", name) {
+		return false, false
+	}
+	want, err := strconv.ParseUint(node, 10, 64)
+	if err != nil {
 		return false, false
 	}
 	p.mu.Lock()
@@ -92,30 +119,43 @@ func (p *selfProcess) alive(s *Store, liveness string) (alive, known bool) {
 	if liveness == p.p.Liveness {
 		return true, true
 	}
-	f := p.seen[name]
-	if f == nil {
-		f, err = s.fs.OpenFile(filepath.Join(s.root, dirLive, name), os.O_RDONLY|openNoFollow, 0)
-		if errors.Is(err, fs.ErrNotExist) {
+	seen, ok := p.seen[name]
+	if !ok || seen.inode != want {
+		if seen, ok = p.look(s, name); !ok || seen.inode != want {
 			return false, false // somebody deleted the file: its locks cannot be seen any more
 		}
-		if err != nil {
-			return false, false
-		}
-		if p.seen == nil {
-			p.seen = map[string]faultfs.File{}
-		}
-		p.seen[name] = f
 	}
-	locked, err := process.ByteLocked(f, offset)
+	locked, err := process.ByteLocked(seen.f, offset)
 	return locked, err == nil
+}
+
+// look opens a liveness file to see its locks.
+func (p *selfProcess) look(s *Store, name string) (seen seenLive, ok bool) {
+	f, err := s.fs.OpenFile(filepath.Join(s.root, dirLive, name), os.O_RDONLY|openNoFollow, 0)
+	if err != nil {
+		return seenLive{}, false
+	}
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		_ = f.Close()
+		return seenLive{}, false
+	}
+	if old, ok := p.seen[name]; ok {
+		_ = old.f.Close()
+	}
+	if p.seen == nil {
+		p.seen = map[string]seenLive{}
+	}
+	p.seen[name] = seenLive{f, inode(fi)}
+	return p.seen[name], true
 }
 
 func (p *selfProcess) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	for _, f := range p.seen {
-		errs = append(errs, f.Close())
+	for _, seen := range p.seen {
+		errs = append(errs, seen.f.Close())
 	}
 	if p.file != nil {
 		errs = append(errs, p.file.Close())

@@ -20,12 +20,14 @@ const emptyAge = 2 * time.Second
 
 // state is what the files say about a lock, and how they say it.
 type state struct {
-	name   string
-	now    lockfile.Now
-	snap   lokt.Snapshot
-	data   [3][]byte                   // contents of the lock, queue and freeze files; nil if absent
-	record *lockfile.Record            // the lock file, decoded; nil if absent or damaged
-	byID   map[string]*lockfile.Record // its holders by lease ID
+	name       string
+	now        lockfile.Now
+	snap       lokt.Snapshot
+	data       [files][]byte               // contents of the lock, queue and freeze files; nil if absent or unreadable
+	unreadable [files]bool                 // there is something, but it cannot be read
+	record     *lockfile.Record            // the lock file, decoded; nil if absent or damaged
+	freeze     *lockfile.Record            // the freeze file, decoded
+	byID       map[string]*lockfile.Record // its holders by lease ID
 }
 
 // The files of a lock, in the order in which a change publishes them.
@@ -38,39 +40,49 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock.
-func (s *Store) load(name string, now lockfile.Now) (*state, error) {
-	return s.loadFiles(name, now, allFiles)
+// load reads what is known about the named lock. page is what its guard file says.
+func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, error) {
+	return s.loadFiles(name, now, page, allFiles)
 }
 
 // loadFiles is load without the files that are known to be absent.
-func (s *Store) loadFiles(name string, now lockfile.Now, present fileSet) (*state, error) {
+func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
 	st := &state{name: name, now: now}
 	var lockInfo fs.FileInfo
-	for f, dir := range fileDirs {
+	var failed [files]error
+	for f := range fileDirs {
 		if !present.has(f) {
 			continue
 		}
-		data, fi, err := atomicfile.ReadRegular(s.fs, s.path(dir, name), lockfile.MaxSize)
+		var fi fs.FileInfo
+		st.data[f], fi, failed[f] = s.readFile(f, name)
+		if errors.Is(failed[f], fs.ErrNotExist) {
+			failed[f] = nil
+		}
+		st.unreadable[f] = failed[f] != nil
+		if f == fileLock {
+			lockInfo = fi
+		}
+	}
+	if page.entry != nil && page.entry.name == name {
+		st.overlay(page.entry, &failed)
+	}
+	for f, err := range failed {
 		switch {
 		case err == nil:
-			if data == nil {
-				data = []byte{}
-			}
-			st.data[f] = data
-			if f == fileLock {
-				lockInfo = fi
-			}
-		case errors.Is(err, fs.ErrNotExist):
+		case busy(err):
+			return nil, unavailable(err)
 		case f == fileFreeze: // whatever it is, it keeps everybody out
 			st.snap.Lock.Freeze = &lokt.Freeze{Damaged: err.Error()}
+		case f == fileQueue: // whatever it is, it keeps nobody out
 		default:
-			return nil, s.damaged(name, dir, err)
+			return nil, s.damaged(name, fileDirs[f], err)
 		}
 	}
 	st.snap.Now = now.Wall
 	st.snap.Lock.Name = name
-	st.snap.Lock.Revision = st.hash()
+	st.snap.Lock.Token = page.issued()
+	st.snap.Lock.Revision = st.revision(page.seq)
 	if err := st.decodeLock(s, lockInfo); err != nil {
 		return nil, err
 	}
@@ -81,15 +93,46 @@ func (s *Store) loadFiles(name string, now lockfile.Now, present fileSet) (*stat
 	return st, nil
 }
 
+// readFile returns the contents of one of the lock's files, which are not nil if there is one.
+func (s *Store) readFile(file int, name string) ([]byte, fs.FileInfo, error) {
+	data, fi, err := atomicfile.ReadRegular(s.fs, s.path(fileDirs[file], name), lockfile.MaxSize)
+	if err == nil && data == nil {
+		data = []byte{}
+	}
+	return data, fi, err
+}
+
+// busy reports whether the error is about this process or the machine, not about the file.
+func busy(err error) bool {
+	for _, e := range transient {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// overlay puts the contents that the journal announces in place of those that they replace.
+func (st *state) overlay(e *entry, failed *[files]error) {
+	for _, f := range e.files {
+		if f.redo && contentOf(st.data[f.file], failed[f.file]) == f.before {
+			st.data[f.file], failed[f.file], st.unreadable[f.file] = f.after(), nil, false
+		}
+	}
+}
+
 // damaged reports a record that cannot be read: unlike a corrupt one, it may well say that somebody holds the lock.
 func (s *Store) damaged(name, dir string, err error) error {
 	return &unreadableError{dir, fmt.Errorf("lock %q: %w: %s: %w", name, lokt.ErrDamaged, s.path(dir, name), err)}
 }
 
-// hash identifies the state by its contents.
-func (st *state) hash() uint64 {
+// revision identifies the state by its contents and by which change of its shard was the last: the same contents may
+// come again.
+func (st *state) revision(seq uint64) uint64 {
 	h := fnv.New64a()
 	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], seq)
+	_, _ = h.Write(n[:])
 	for _, data := range st.data {
 		binary.LittleEndian.PutUint64(n[:], uint64(len(data)))
 		if data == nil {
@@ -110,9 +153,9 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 	r, err := lockfile.Decode(st.name, data)
 	switch {
 	case err == nil:
-	case len(data) == 0 && st.now.Wall.Sub(fi.ModTime()) < emptyAge:
+	case len(data) == 0 && fi != nil && st.now.Wall.Sub(fi.ModTime()).Abs() < emptyAge:
 		l.Holders = []lokt.Holder{{
-			Claim:      lokt.Claim{Name: st.name, Owner: lokt.Owner{ID: "(a program that is about to write its record)"}},
+			Claim:      lokt.Claim{Name: st.name, LeaseID: "(none)", Owner: lokt.Owner{ID: "(a program that is about to write its record)"}},
 			AcquiredAt: fi.ModTime(), HeldSince: fi.ModTime(), ExpiresAt: fi.ModTime().Add(emptyAge),
 		}}
 		return nil
@@ -126,9 +169,6 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 	st.byID = make(map[string]*lockfile.Record, max(len(r.Holders), 1))
 	for _, one := range r.All() {
 		h := one.Holder(st.now)
-		if h.LeaseID == "" { // hand-made
-			h.LeaseID = fmt.Sprintf("unnamed-%016x-%d", l.Revision, len(l.Holders))
-		}
 		st.byID[h.LeaseID] = one
 		l.Holders = append(l.Holders, h)
 		l.Token = max(l.Token, h.Token)
@@ -179,6 +219,7 @@ func (st *state) decodeFreeze() {
 		st.snap.Lock.Freeze = &lokt.Freeze{Damaged: err.Error()}
 		return
 	}
+	st.freeze = r
 	f := r.Freeze(st.now)
 	st.snap.Lock.Freeze = &f
 }
@@ -230,55 +271,90 @@ func childAlive(p lokt.Process, sameHost bool) bool {
 	return process.Check(child, sameHost) == process.Alive
 }
 
-// publish stores what a change made of the state: the token first, then each file that differs, then the events.
+// publish stores what a change made of the state: what it is about to do, then each file that differs, then the events.
 func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
 	next, err := st.encode(c.Lock)
 	if err != nil {
 		return err
 	}
-	var changed [files]bool
-	any := false
+	e := &entry{name: st.name, carry: g.carry, lines: encodeEvents(c.Events)}
 	for f := range next {
-		changed[f] = (next[f] == nil) != (st.data[f] == nil) || string(next[f]) != string(st.data[f])
-		any = any || changed[f]
+		before := contentOf(st.data[f], nil)
+		if st.unreadable[f] {
+			if f == fileQueue && next[f] == nil || f == fileFreeze && c.Lock.Freeze != nil && c.Lock.Freeze.Damaged != "" {
+				continue
+			}
+			before = contentUnreadable
+		}
+		if after := contentOf(next[f], nil); after != before || string(next[f]) != string(st.data[f]) {
+			e.files = append(e.files, entryFile{file: f, before: before, gone: next[f] == nil, data: next[f], how: durability(f, st.snap.Lock, c)})
+		}
 	}
-	if freeze := st.snap.Lock.Freeze; freeze != nil && freeze.Damaged != "" && st.data[fileFreeze] == nil {
-		changed[fileFreeze] = c.Lock.Freeze == nil || c.Lock.Freeze.Damaged == ""
-		any = any || changed[fileFreeze]
+	if len(e.files) == 0 && c.Lock.Token <= g.token {
+		g.log(e.lines)
+		return nil
 	}
-	lines := encodeEvents(c.Events)
-	if !any {
-		return s.appendAudit(lines)
+	return s.apply(g, st, e, c.Lock)
+}
+
+// apply makes the change that the entry describes. When it fails, everything was changed or nothing.
+func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
+	announced := e
+	switch {
+	case len(e.files) == 1:
+		announced = &entry{name: e.name, files: []entryFile{{file: e.files[0].file, before: e.files[0].before}}, carry: e.carry, lines: e.lines}
+	case len(e.files) > 1:
+		for i := range e.files {
+			e.files[i].redo = true
+		}
 	}
-	if err := g.prepare(c.Lock.Token, st.snap.Lock.Revision, lines); err != nil {
+	if len(e.files) < 2 && len(e.lines) == 0 && len(e.carry) == 0 {
+		announced = nil
+	}
+	if err := g.prepare(l.Token, announced); err != nil {
 		return err
 	}
-	for f, dir := range fileDirs {
-		if !changed[f] {
-			continue
-		}
-		if err := s.replace(dir, st, next[f], durability(f, st.snap.Lock, c)); err != nil {
+	var doubt error
+	for i, f := range e.files {
+		err := s.replace(f.file, e.name, f.after(), f.how, f.before == contentUnreadable)
+		switch {
+		case err == nil:
+		case errors.Is(err, atomicfile.ErrInDoubt):
+			doubt = errors.Join(doubt, err)
+		default:
+			if i == 0 { // nothing was changed yet; if that cannot be noted, all of it will be
+				g.carry = e.carry
+				g.abandon()
+			}
 			return err
 		}
 	}
-	s.wakeLeft(st.snap.Lock.Queue, c.Lock.Queue)
-	if err := s.appendAudit(lines); err != nil {
-		s.o.Warn(fmt.Errorf("audit log: %w", err))
-		return nil // the journal keeps the lines for whoever changes a lock of this shard next
-	}
-	return g.settle()
+	s.wakeLeft(st.snap.Lock.Queue, l.Queue)
+	g.log(e.lines)
+	return doubt
 }
 
-// replace publishes one file's new contents, or removes it if data is nil.
-func (s *Store) replace(dir string, st *state, data []byte, d durable) error {
-	path := s.path(dir, st.name)
-	if data == nil {
-		if fi, err := s.fs.Lstat(path); err == nil && !fi.Mode().IsRegular() {
-			return s.quarantine(dir, st.name)
+// replace publishes one file's new contents, or removes it if data is nil. What cannot be read is moved away first.
+func (s *Store) replace(file int, name string, data []byte, d durable, unreadable bool) error {
+	dir := fileDirs[file]
+	if unreadable {
+		if err := s.quarantine(dir, name); err != nil {
+			return err
 		}
+	}
+	path := s.path(dir, name)
+	if data == nil {
 		return atomicfile.Remove(s.fs, path, d == durableDir)
 	}
-	return atomicfile.Replace(s.fs, path, data, atomicfile.Options{Perm: filePerm, Sync: d != volatile, Durable: d == durableDir})
+	o := atomicfile.Options{Perm: filePerm, Sync: d != volatile, Durable: d == durableDir}
+	err := atomicfile.Replace(s.fs, path, data, o)
+	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
+		if err := s.makeDirs(); err != nil {
+			return err
+		}
+		err = atomicfile.Replace(s.fs, path, data, o)
+	}
+	return err
 }
 
 // encode returns the contents of the three files for the lock. What did not change keeps its very bytes.
@@ -298,7 +374,7 @@ func (st *state) encode(l lokt.Lock) (next [files][]byte, err error) {
 	if !reflect.DeepEqual(l.Freeze, was.Freeze) {
 		next[fileFreeze] = nil
 		if l.Freeze != nil {
-			if next[fileFreeze], err = lockfile.FromFreeze(st.name, *l.Freeze, st.now).Encode(nil); err != nil {
+			if next[fileFreeze], err = lockfile.FromFreeze(st.name, *l.Freeze, st.now).Encode(st.freeze); err != nil {
 				return next, err
 			}
 		}
@@ -364,6 +440,9 @@ func durability(file int, was lokt.Lock, c lokt.Change) durable {
 			before, had := other.Holder(h.LeaseID)
 			switch {
 			case had && reflect.DeepEqual(before, h):
+				if h.Process == nil && !h.Attended { // what is on record for good stays so when its file is written anew
+					d = max(d, durableFile)
+				}
 			case h.Process == nil && !h.Attended:
 				d = durableDir
 			case h.Process == nil || had && before.Renewals != h.Renewals:

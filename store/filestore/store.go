@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -67,7 +69,12 @@ type Store struct {
 	shards shardSet
 	self   selfProcess
 	waker  waker
+	closed atomic.Bool
+	done   chan struct{} // closed by Close
 }
+
+// errClosed is what a closed store has to say.
+var errClosed = fmt.Errorf("%w: it has been closed", lokt.ErrUnavailable)
 
 // Open returns the store in the directory root. It creates nothing: the directory appears with the first change. It fails
 // if root, or one of the store's directories in it, is there but is something else.
@@ -88,7 +95,7 @@ func Open(root string, o Options) (*Store, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{})}
+	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{}), done: make(chan struct{})}
 	s.host, _ = os.Hostname()
 	if s.o.clock == nil {
 		s.o.clock = systemClock()
@@ -102,17 +109,23 @@ func Open(root string, o Options) (*Store, error) {
 
 // systemClock reads the host's clocks: the wall clock, and the monotonic one by what passed since now.
 func systemClock() func() lockfile.Now {
-	start := time.Now()
-	mono, ok := process.Monotonic()
 	base := lockfile.Now{}
-	if ok {
-		base.BootID, base.TimeNS = process.BootID(), process.TimeNamespace()
+	var start time.Time
+	for range 5 { // whatever comes between reading the two clocks is an error of all readings to come
+		start = time.Now()
+		mono, ok := process.Monotonic()
+		if base.Monotonic = mono; ok {
+			base.BootID, base.TimeNS = process.BootID(), process.TimeNamespace()
+		}
+		if time.Since(start) < 50*time.Microsecond {
+			break
+		}
 	}
 	return func() lockfile.Now {
 		t := time.Now()
 		n := base
 		n.Wall = t.Round(0)
-		n.Monotonic = mono + t.Sub(start)
+		n.Monotonic += t.Sub(start)
 		return n
 	}
 }
@@ -126,8 +139,12 @@ func (s *Store) Host() string { return s.host }
 // Audit returns the store's event log.
 func (s *Store) Audit() *audit.Log { return s.log }
 
-// Close ends the liveness of this process in the store and wakes those who wait in it.
+// Close ends the liveness of this process in the store and wakes those who wait in it. The store cannot be used after it.
 func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	close(s.done)
 	return errors.Join(s.waker.close(), s.self.close())
 }
 
@@ -156,25 +173,32 @@ func (s *Store) checkDirs() error {
 	return nil
 }
 
-// makeDirs creates what is missing of the root and its directories.
+// makeDirs creates what is missing of the root and its directories, to last.
 func (s *Store) makeDirs() error {
 	if err := os.MkdirAll(s.root, dirPerm); err != nil {
 		return err
 	}
+	made := false
 	for _, d := range subdirs {
-		if err := s.fs.Mkdir(filepath.Join(s.root, d), dirPerm); err != nil && !errors.Is(err, fs.ErrExist) {
+		err := s.fs.Mkdir(filepath.Join(s.root, d), dirPerm)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		made = made || err == nil
 	}
-	return s.checkDirs()
+	if err := s.checkDirs(); err != nil || !made {
+		return err
+	}
+	return errors.Join(s.fs.SyncDir(s.root), s.fs.SyncDir(filepath.Dir(s.root)))
 }
 
 func (s *Store) path(dir, name string) string { return filepath.Join(s.root, dir, name+ext) }
 
-// shardOf returns which of the guard files excludes changes of the named lock.
+// shardOf returns which of the guard files excludes changes of the named lock. Names that differ only in case, and may
+// have the same files, share it.
 func shardOf(name string) uint8 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(name))
+	_, _ = h.Write([]byte(strings.ToLower(name)))
 	v := h.Sum32()
 	return uint8(v ^ v>>8 ^ v>>16 ^ v>>24)
 }
@@ -194,45 +218,129 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 		return unavailable(err)
 	}
 	defer g.leave()
-	st, err := s.load(name, s.o.clock())
+	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
 	if err != nil {
 		return err
 	}
-	if err := g.repair(st); err != nil {
-		return unavailable(err)
-	}
 	st.snap.Lock.Token = max(st.snap.Lock.Token, g.token)
-	c := change(st.snap)
+	given := st.snap
+	given.Lock = st.snap.Lock.Clone() // change may overwrite what it is given
+	c := change(given)
 	if err := s.publish(g, st, c); err != nil {
 		return unavailable(err)
 	}
-	if s.o.Observe != nil {
-		for _, e := range c.Events {
-			s.o.Observe(e)
-		}
-	}
+	s.observe(c.Events)
 	return nil
 }
 
-// View implements lokt.Store. It takes no lock: each file is published whole, and a change seen between two of them is
-// read again.
+func (s *Store) observe(events []lokt.Event) {
+	if s.o.Observe != nil {
+		for _, e := range events {
+			s.o.Observe(e)
+		}
+	}
+}
+
+// View implements lokt.Store. It takes no lock, but reads again if the files were changed meanwhile.
 func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
-	if err := ctx.Err(); err != nil {
-		return lokt.Snapshot{}, err
-	}
-	st, err := s.load(name, s.o.clock())
-	for range 3 {
-		if err != nil || st.data[fileQueue] == nil && st.data[fileFreeze] == nil {
-			break
+	r := &reader{s: s}
+	defer r.close()
+	return r.view(ctx, name, allFiles)
+}
+
+// reader reads locks without excluding those who change them.
+type reader struct {
+	s      *Store
+	mu     sync.Mutex
+	guards map[uint8]*guardReader
+}
+
+// guardReader is a guard file open for reading.
+type guardReader struct {
+	f faultfs.File // nil if it cannot be read: what is in the lock's files counts
+
+	mu   sync.Mutex
+	last guardPage
+	know bool // last is set
+}
+
+// maxViews bounds how often a lock is read again because it, or one of its shard, was changed meanwhile.
+const maxViews = 20
+
+// view reads the named lock, of which the given files may be there.
+func (r *reader) view(ctx context.Context, name string, present fileSet) (lokt.Snapshot, error) {
+	none := lokt.Snapshot{Lock: lokt.Lock{Name: name}}
+	guard := r.guard(shardOf(name))
+	for try := 1; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return none, context.Cause(ctx)
 		}
-		again, err2 := s.load(name, s.o.clock())
-		if err2 == nil && again.snap.Lock.Revision == st.snap.Lock.Revision {
-			break
+		if r.s.closed.Load() {
+			return none, unavailable(errClosed)
 		}
-		st, err = again, err2
+		page := guard.page()
+		files := present
+		if page.entry != nil && page.entry.name == name {
+			files = allFiles
+		}
+		st, err := r.s.loadFiles(name, r.s.o.clock(), page, files)
+		if try < maxViews && (page.torn && try < 3 || guard.moved(page)) {
+			time.Sleep(time.Duration(try) * 10 * time.Microsecond)
+			continue
+		}
+		if err != nil {
+			return none, err
+		}
+		return st.snap, nil
 	}
-	if err != nil {
-		return lokt.Snapshot{Lock: lokt.Lock{Name: name}}, err
+}
+
+// guard returns the guard file of the shard.
+func (r *reader) guard(shard uint8) *guardReader {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.guards[shard]
+	if g == nil {
+		g = &guardReader{}
+		if f, err := r.s.fs.OpenFile(r.s.guardPath(shard), os.O_RDONLY|openNoFollow, 0); err == nil {
+			g.f = f
+		}
+		if r.guards == nil {
+			r.guards = map[uint8]*guardReader{}
+		}
+		r.guards[shard] = g
 	}
-	return st.snap, nil
+	return g
+}
+
+// page returns what the guard file says.
+func (g *guardReader) page() guardPage {
+	if g.f == nil {
+		return guardPage{}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.know && !g.last.torn && !g.moved(g.last) {
+		return g.last
+	}
+	p, err := readPage(g.f)
+	g.last, g.know = p, err == nil
+	return p
+}
+
+// moved reports whether a lock of the shard was changed since the page was read.
+func (g *guardReader) moved(p guardPage) bool {
+	if g.f == nil {
+		return false
+	}
+	seq, err := readSeq(g.f)
+	return err == nil && seq != p.seq
+}
+
+func (r *reader) close() {
+	for _, g := range r.guards {
+		if g.f != nil {
+			_ = g.f.Close()
+		}
+	}
 }

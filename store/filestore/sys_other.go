@@ -14,6 +14,9 @@ const openNoFollow = 0
 // errUnsupported is what every operation says where the kernel locks that exclusion rests on are missing.
 var errUnsupported = errors.New("lock files need flock and atomic rename, which lokt has on Linux, macOS and the BSDs only; use a server instead")
 
+// transient are errors that have nothing to do with the file that they were met at.
+var transient []error
+
 func supported() error { return errUnsupported }
 
 func tryFlock(faultfs.File) (bool, error) { return false, errUnsupported }

@@ -14,6 +14,9 @@ import (
 
 const openNoFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
+// transient are errors that have nothing to do with the file that they were met at.
+var transient = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EINTR}
+
 func supported() error { return nil }
 
 func tryFlock(f faultfs.File) (bool, error) {

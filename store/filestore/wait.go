@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"hash/fnv"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,40 +23,45 @@ const (
 	lookPerSlot = 20 * time.Millisecond // later for every waiter ahead
 	lookAtMost  = 2 * time.Second
 	lookBlind   = 20 * time.Millisecond // without file events
+	lookWatch   = 20 * time.Millisecond // of who is not queued
 )
 
 // Wait implements lokt.Store. A queued claim is woken by the removal of its wake file.
 func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
-	every := lookBlind
 	var woken <-chan struct{}
 	if w.LeaseID != "" && !s.o.noWatch {
-		if c, err := s.waker.watch(s, w.LeaseID); err == nil {
-			woken, every = c, lookEvery
-		}
+		woken, _ = s.waker.watch(s, w.LeaseID) // without events it looks more often
 	}
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
 	for {
 		snap, err := s.View(ctx, w.Name)
+		at, queued := snap.Lock.Position(w.LeaseID)
+		if woken != nil && !queued {
+			s.waker.forget(s, w.LeaseID) // who left the queue before the wake file was made wakes nobody
+		}
 		if err != nil || snap.Lock.Revision != w.Seen {
 			return err
 		}
-		if at, queued := snap.Lock.Position(w.LeaseID); queued && woken != nil {
-			every = min(lookEvery+time.Duration(at)*lookPerSlot, lookAtMost)
+		switch {
+		case w.LeaseID == "":
+			t.Reset(lookWatch)
+		case woken == nil:
+			t.Reset(min(lookBlind+time.Duration(max(at, 0))*lookPerSlot, lookAtMost))
+		default:
+			t.Reset(min(lookEvery+time.Duration(max(at, 0))*lookPerSlot, lookAtMost))
 		}
-		if w.LeaseID == "" {
-			every = lookEvery / 2
-		}
-		t := time.NewTimer(every)
 		select {
 		case <-woken:
-			t.Stop()
 			return nil
 		case <-t.C:
 			if w.LeaseID != "" {
 				return nil // who died meanwhile shows in no revision
 			}
+		case <-s.done:
+			return errClosed
 		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -67,8 +73,6 @@ type waker struct {
 	waiting map[string]chan struct{} // by path
 	closed  bool
 }
-
-var errClosed = errors.New("store is closed")
 
 // watch makes the wake file of the lease and returns a channel that is closed once somebody removed it.
 func (k *waker) watch(s *Store, leaseID string) (<-chan struct{}, error) {
@@ -89,7 +93,13 @@ func (k *waker) watch(s *Store, leaseID string) (<-chan struct{}, error) {
 		k.w, k.waiting = w, map[string]chan struct{}{}
 		go k.dispatch(w)
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|openNoFollow, filePerm)
+	const flags = os.O_CREATE | os.O_WRONLY | openNoFollow
+	f, err := s.fs.OpenFile(path, flags, filePerm)
+	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
+		if err = s.makeDirs(); err == nil {
+			f, err = s.fs.OpenFile(path, flags, filePerm)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +140,13 @@ func (k *waker) wake(path string) {
 		delete(k.waiting, path)
 		_ = k.w.Remove(path) // gone already if the file is
 	}
+}
+
+// forget ends the watch of the lease.
+func (k *waker) forget(s *Store, leaseID string) {
+	path := s.wakePath(leaseID)
+	k.wake(path)
+	_ = s.fs.Remove(path) // absent if somebody has woken it
 }
 
 func (k *waker) close() error {

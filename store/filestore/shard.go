@@ -1,0 +1,209 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/faultfs"
+)
+
+// shardSet is the part that goroutines of this process play in the exclusion: one of them at a time asks the kernel for
+// a guard file, and a context can call the others back.
+type shardSet struct {
+	mu sync.Mutex
+	in map[uint8]*shard
+}
+
+// shard is this process's side of one guard file.
+type shard struct {
+	inside chan struct{} // full while somebody is inside, or asks the kernel
+	parked *parkedLock   // the lock that an impatient one left the kernel with; for whoever is inside
+}
+
+func (s *shardSet) of(n uint8) *shard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in == nil {
+		s.in = map[uint8]*shard{}
+	}
+	if s.in[n] == nil {
+		s.in[n] = &shard{inside: make(chan struct{}, 1)}
+	}
+	return s.in[n]
+}
+
+// patience is how long a change may wait for others. Its timer starts with the first wait.
+type patience struct {
+	ctx   context.Context
+	limit time.Duration
+	over  <-chan time.Time
+}
+
+// wait returns nil when c is ready, and otherwise why it waits no more.
+func wait[T any](p *patience, c <-chan T) (v T, err error) {
+	if p.over == nil {
+		p.over = time.After(p.limit)
+	}
+	select {
+	case v = <-c:
+		return v, nil
+	case <-p.ctx.Done():
+		return v, context.Cause(p.ctx)
+	case <-p.over:
+		return v, p.ended()
+	}
+}
+
+func (p *patience) ended() error {
+	return fmt.Errorf("somebody has kept it locked for %v: a process may be stopped (see `lslocks`)", p.limit)
+}
+
+// enter makes the calling goroutine the only one of this process that uses the shard.
+func (sh *shard) enter(p *patience) error {
+	select {
+	case sh.inside <- struct{}{}:
+		return nil
+	default:
+	}
+	if p.over == nil {
+		p.over = time.After(p.limit)
+	}
+	select {
+	case sh.inside <- struct{}{}:
+		return nil
+	case <-p.ctx.Done():
+		return context.Cause(p.ctx)
+	case <-p.over:
+		return p.ended()
+	}
+}
+
+func (sh *shard) leave() { <-sh.inside }
+
+// parkedLock is a kernel lock that a goroutine waits for, in the kernel, where nothing can call it back. Whoever wanted it
+// may leave; the next one joins the wait, so that there is never more than one thread per guard file.
+type parkedLock struct {
+	f   faultfs.File
+	got chan error // the kernel's answer, for who waits
+
+	mu   sync.Mutex
+	left bool // nobody waits
+	over bool // the lock came when nobody waited, and was given back
+}
+
+func park(f faultfs.File) *parkedLock {
+	p := &parkedLock{f: f, got: make(chan error, 1)}
+	go func() {
+		err := blockingFlock(f)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.left {
+			p.drop(err)
+			return
+		}
+		p.got <- err
+	}()
+	return p
+}
+
+func (p *parkedLock) drop(err error) {
+	p.over = true
+	if err == nil {
+		_ = funlock(p.f)
+	}
+	_ = p.f.Close()
+}
+
+func (p *parkedLock) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case err := <-p.got:
+		p.drop(err)
+	default:
+		p.left = true
+	}
+}
+
+// join reports whether the lock is still to be waited for.
+func (p *parkedLock) join() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = false
+	return !p.over
+}
+
+func (s *Store) guardPath(shard uint8) string {
+	const hex = "0123456789abcdef"
+	return filepath.Join(s.root, dirGuards, string([]byte{hex[shard>>4], hex[shard&15]}))
+}
+
+func (s *Store) openGuard(shard uint8) (faultfs.File, error) {
+	path := s.guardPath(shard)
+	f, err := s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
+	for range 3 { // somebody may be deleting the directory
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err := s.makeDirs(); err != nil {
+			return nil, err
+		}
+		f, err = s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
+	}
+	return f, err
+}
+
+// flockSpin is how long to look again for a kernel lock before sleeping in the kernel for it: changes are short.
+const flockSpin = 2 * time.Millisecond
+
+// lockGuard returns the guard file of the shard, open and locked. The calling goroutine is inside the shard.
+func (s *Store) lockGuard(p *patience, n uint8, sh *shard) (faultfs.File, error) {
+	if k := sh.parked; k != nil {
+		sh.parked = nil
+		fi, err := k.f.Stat()
+		if k.join() {
+			if err == nil && linkCount(fi) > 0 {
+				return s.await(p, sh, k)
+			}
+			k.leave()
+		}
+	}
+	f, err := s.openGuard(n)
+	if err != nil {
+		return nil, err
+	}
+	for start := time.Now(); ; time.Sleep(50 * time.Microsecond) {
+		ok, err := tryFlock(f)
+		if err != nil {
+			_ = f.Close()
+			return nil, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+		}
+		if ok {
+			return f, nil
+		}
+		if time.Since(start) > flockSpin {
+			return s.await(p, sh, park(f))
+		}
+	}
+}
+
+// await waits for a lock that was asked for.
+func (s *Store) await(p *patience, sh *shard, k *parkedLock) (faultfs.File, error) {
+	err, impatient := wait(p, k.got)
+	if impatient != nil {
+		k.leave()
+		sh.parked = k
+		return nil, fmt.Errorf("lock %s: %w", k.f.Name(), impatient)
+	}
+	if err != nil {
+		_ = k.f.Close()
+		return nil, &fs.PathError{Op: "lock", Path: k.f.Name(), Err: err}
+	}
+	return k.f, nil
+}
