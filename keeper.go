@@ -38,7 +38,7 @@ type Keeper struct {
 
 // Beat describes one lease to be kept.
 type Beat struct {
-	// Interval is the time between two renewals.
+	// Interval is the time between two renewals; 0 renews never, and only the end of the lease is told.
 	Interval time.Duration
 
 	// Renew renews the lease and returns how long it lives from the moment that Renew was called; 0 is for ever. An
@@ -64,6 +64,7 @@ type Beat struct {
 	due      time.Duration
 	index    int // in the heap; -1 if not
 	inFlight bool
+	paused   bool // not renewed, but still watched
 	stopped  bool
 	failure  error
 	cancel   context.CancelFunc
@@ -101,16 +102,19 @@ func (k *Keeper) Keep(b *Beat, asked time.Duration, life time.Duration) {
 	if life > 0 {
 		deadline = asked + Usable(life, b.Margin)
 	}
+	b.paused = b.Interval <= 0
 	k.keepUntil(b, asked, deadline)
 }
 
-// keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked.
+// keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it is
+// paused.
 func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
 	b.k, b.index = k, -1
 	b.deadline = deadline
-	b.next = asked + b.Interval
+	b.nextAfter(asked)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	heap.Push(&k.beats, b)
 	b.schedule()
 	if !k.running {
 		k.running = true
@@ -119,47 +123,101 @@ func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
 	}
 }
 
-// schedule puts the beat where its next moment belongs. The keeper is locked.
+// nextAfter makes the next renewal come an interval after the moment at which the last one was asked for.
+func (b *Beat) nextAfter(asked time.Duration) {
+	b.next = forever
+	if !b.paused {
+		b.next = asked + b.Interval
+	}
+}
+
+// schedule puts the beat where its next moment belongs, unless it is over: then it has left the heap. The keeper is
+// locked.
 func (b *Beat) schedule() {
+	if b.index < 0 {
+		return
+	}
 	b.due = b.deadline
 	if !b.inFlight {
 		b.due = min(b.next, b.deadline)
 	}
-	switch {
-	case b.stopped:
-		return
-	case b.index < 0:
-		heap.Push(&b.k.beats, b)
+	heap.Fix(&b.k.beats, b.index)
+	if b.index == 0 {
+		b.k.rouse()
+	}
+}
+
+// rouse makes the loop look again. The keeper is locked.
+func (k *Keeper) rouse() {
+	select {
+	case k.wake <- struct{}{}: // nobody listens on a nil channel
 	default:
-		heap.Fix(&b.k.beats, b.index)
 	}
-	if b.index == 0 && b.k.wake != nil {
-		select {
-		case b.k.wake <- struct{}{}:
-		default:
-		}
+}
+
+// resume renews the lease from now on, an interval after the last renewal or at once.
+func (b *Beat) resume(last time.Duration) {
+	now := b.k.now()
+	b.k.mu.Lock()
+	defer b.k.mu.Unlock()
+	b.paused = false
+	b.next = max(last+b.Interval, now)
+	b.schedule()
+}
+
+// pause ends the heartbeats, but not the watch over the lease's end, and waits for one that is under way.
+func (b *Beat) pause() {
+	b.k.mu.Lock()
+	b.paused, b.next = true, forever
+	if b.cancel != nil {
+		b.cancel()
 	}
+	b.schedule()
+	b.k.mu.Unlock()
+	b.renewing.Lock()   // whoever is inside finishes first
+	b.renewing.Unlock() //nolint:staticcheck // nothing to protect: only to wait
+}
+
+// extend takes in a renewal that was not the keeper's own.
+func (b *Beat) extend(asked, deadline time.Duration) {
+	b.k.mu.Lock()
+	defer b.k.mu.Unlock()
+	b.deadline = deadline
+	if !b.inFlight {
+		b.nextAfter(asked)
+	}
+	b.schedule()
 }
 
 // Stop ends the heartbeats and waits for one that is under way. After it, Renew and Lost are not called again. Stopping
 // again does nothing.
 func (b *Beat) Stop() {
-	b.k.mu.Lock()
-	b.stopped = true
-	b.remove()
-	if b.cancel != nil {
-		b.cancel()
-	}
-	b.k.mu.Unlock()
+	b.halt()
 	for _, m := range []*sync.Mutex{&b.renewing, &b.telling} { // whoever is inside finishes first
 		m.Lock()
 		m.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 	}
 }
 
+// halt is Stop without the wait.
+func (b *Beat) halt() {
+	b.k.mu.Lock()
+	defer b.k.mu.Unlock()
+	b.stopped = true
+	b.remove()
+	if b.cancel != nil {
+		b.cancel()
+	}
+}
+
+// remove takes the beat out of the heap, and lets the loop end if it was the last. The keeper is locked.
 func (b *Beat) remove() {
-	if b.index >= 0 {
-		heap.Remove(&b.k.beats, b.index)
+	if b.index < 0 {
+		return
+	}
+	heap.Remove(&b.k.beats, b.index)
+	if len(b.k.beats) == 0 {
+		b.k.rouse()
 	}
 }
 
@@ -174,11 +232,7 @@ func (k *Keeper) loop(wake chan struct{}) {
 		if drift := time.Now().Round(0).Sub(wall) - time.Since(mono); drift > wallJump || drift < -wallJump {
 			// The machine may have slept while the store's clock went on: ask at once.
 			wall, mono = time.Now().Round(0), time.Now()
-			for _, b := range k.beats {
-				b.next = min(b.next, now)
-				b.due = min(b.due, now)
-			}
-			heap.Init(&k.beats)
+			k.hurry(now)
 		}
 		var lost []*Beat
 		for len(k.beats) > 0 && k.beats[0].due <= now {
@@ -216,6 +270,18 @@ func (k *Keeper) loop(wake chan struct{}) {
 	}
 }
 
+// hurry makes every lease be renewed at once. It changes no deadline. The keeper is locked.
+func (k *Keeper) hurry(now time.Duration) {
+	for _, b := range k.beats {
+		if b.paused || b.inFlight {
+			continue
+		}
+		b.next = min(b.next, now)
+		b.due = min(b.due, now)
+	}
+	heap.Init(&k.beats)
+}
+
 // start renews the beat's lease as soon as a worker is free. The keeper is locked.
 func (k *Keeper) start(b *Beat) {
 	if k.busy >= keepWorkers {
@@ -249,8 +315,9 @@ func (b *Beat) renew() {
 	k := b.k
 	asked := k.now()
 	k.mu.Lock()
-	if b.stopped || b.index < 0 || asked >= b.deadline {
+	if b.paused || b.index < 0 || asked >= b.deadline {
 		b.inFlight = false
+		b.schedule()
 		k.mu.Unlock()
 		return
 	}
@@ -267,33 +334,39 @@ func (b *Beat) renew() {
 	answered := k.now()
 	k.mu.Lock()
 	b.inFlight, b.cancel, b.failure = false, nil, err
-	if b.stopped {
+	if b.index < 0 { // stopped, or lost while the answer was under way
 		k.mu.Unlock()
 		return
 	}
-	final := errors.Is(err, ErrNotOwner) || errors.Is(err, ErrNotFound)
+	over := final(err)
 	switch {
-	case final:
+	case over:
 		b.remove()
 	case err != nil:
-		left := b.deadline - answered
-		b.next = answered + max(retryAtLeast, min(b.Interval, left)/4)
+		if !b.paused {
+			b.next = answered + max(retryAtLeast, min(b.Interval, b.deadline-answered)/4)
+		}
 		b.schedule()
 	default:
 		b.deadline = forever
 		if life > 0 {
 			b.deadline = asked + Usable(life, b.Margin)
 		}
-		b.next = asked + b.Interval
+		b.nextAfter(asked)
 		b.schedule()
 	}
 	k.mu.Unlock()
 	switch {
-	case final:
+	case over:
 		b.tell(err)
 	case err != nil && b.Doubt != nil:
 		b.Doubt(err)
 	}
+}
+
+// final reports whether an error is the last answer to a renewal: the lease is not there any more.
+func final(err error) bool {
+	return errors.Is(err, ErrNotOwner) || errors.Is(err, ErrNotFound)
 }
 
 // errTimeUp is the cause of a loss that no answer announced.

@@ -51,8 +51,11 @@ type Lease struct {
 	deadline time.Duration // by the keeper's clock
 	state    State
 	cause    error
-	beat     *Beat
+	asked    time.Duration // when the last successful renewal, or the grant, was asked for
+	beat     *Beat         // nil if the lease does not expire
+	beating  bool
 	yielding bool
+	retaken  bool // another lease has taken over its ID: see Locker.Reclaim
 }
 
 // leaseContext looks at the clock before it says that nothing has happened, so that a program that was stopped sees the
@@ -173,17 +176,17 @@ func (l *Lease) end(s State, cause error) bool {
 func (l *Lease) Renew(ctx context.Context) error {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
+	over := l.Err()
 	_, err := l.renew(ctx)
-	if err != nil && l.gone(err) {
+	switch {
+	case err == nil || over != nil:
+	case final(err):
 		l.lose(fmt.Errorf("%w: %w", ErrLost, err))
 		return l.Err()
+	default:
+		l.doubt(err)
 	}
 	return err
-}
-
-// gone reports whether the service's answer to a renewal is final.
-func (l *Lease) gone(err error) bool {
-	return errors.Is(err, ErrNotOwner) || errors.Is(err, ErrNotFound)
 }
 
 // renew asks the service once and takes in its answer.
@@ -198,13 +201,29 @@ func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
 	asked := l.k.keeper.now()
 	h, err := l.k.service.Renew(ctx, Renewal{Name: holder.Name, LeaseID: holder.LeaseID, Owner: &holder.Owner})
 	if err != nil {
-		if !l.gone(err) {
-			l.doubt(err)
-		}
 		return 0, err
 	}
-	life = l.renewed(h, asked)
-	return life, nil
+	return l.renewed(h, asked), nil
+}
+
+// keep is renew for the keeper. A heartbeat that failed because heartbeats were stopped is no reason for doubt.
+func (l *Lease) keep(ctx context.Context) (time.Duration, error) {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	if l.ctx.Context.Err() != nil {
+		return 0, context.Canceled
+	}
+	life, err := l.renew(ctx)
+	if err == nil || final(err) {
+		return life, err
+	}
+	l.mu.Lock()
+	stopped := !l.beating || l.cause == nil && l.ctx.Context.Err() != nil
+	l.mu.Unlock()
+	if !stopped {
+		l.doubt(err)
+	}
+	return 0, err
 }
 
 // renewed takes in a successful renewal that was asked for at the given time.
@@ -214,10 +233,13 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 	defer l.mu.Unlock()
 	l.holder = h
 	if l.cause == nil {
-		l.state = Held
+		l.state, l.asked = Held, asked
 		l.deadline = forever
 		if life > 0 {
 			l.deadline = asked + Usable(life, l.o.Margin)
+		}
+		if l.beat != nil {
+			l.beat.extend(asked, l.deadline)
 		}
 	}
 	if h.Yield != nil && !l.yielding {
@@ -246,49 +268,49 @@ func (l *Lease) doubt(err error) {
 	l.k.emit(Event{Type: EventRenewFail, Extra: map[string]string{ExtraReason: err.Error()}}, h)
 }
 
+// watch has the keeper tell the end of the lease in time, renewed or not.
+func (l *Lease) watch() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.deadline == forever {
+		return
+	}
+	l.beat = &Beat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
+	l.k.keeper.keepUntil(l.beat, l.asked, l.deadline)
+	context.AfterFunc(l.ctx.Context, l.beat.halt)
+}
+
 // StartHeartbeat renews the lease from now on, every Options.Interval, until it is lost, released or StopHeartbeat is
 // called. Without Options.ManualHeartbeat it has been called already. It does nothing for a lease that never expires or
 // has ended.
 func (l *Lease) StartHeartbeat() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.beat != nil || l.cause != nil || l.holder.TTL == 0 {
+	if l.beating || l.cause != nil || l.holder.TTL == 0 || l.beat == nil {
 		return
 	}
-	b := &Beat{
-		Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose,
-		Renew: func(ctx context.Context) (time.Duration, error) {
-			l.renewing.Lock()
-			defer l.renewing.Unlock()
-			if l.ctx.Context.Err() != nil {
-				return 0, context.Canceled
-			}
-			return l.renew(ctx)
-		},
-	}
-	l.beat = b
-	now := l.k.keeper.now()
-	l.k.keeper.keepUntil(b, now, l.deadline)
-	context.AfterFunc(l.ctx.Context, func() { b.Stop() })
+	l.beating = true
+	l.beat.resume(l.asked)
 }
 
 // StopHeartbeat ends the heartbeats that StartHeartbeat began, and waits for one under way. The lease lasts until its time
-// is up.
+// is up, and its context then ends as ever.
 func (l *Lease) StopHeartbeat() {
 	l.mu.Lock()
-	b := l.beat
-	l.beat = nil
+	was := l.beating
+	l.beating = false
 	l.mu.Unlock()
-	if b != nil {
-		b.Stop()
+	if was {
+		l.beat.pause()
 	}
 }
 
 // Beating reports whether heartbeats are on.
 func (l *Lease) Beating() bool {
+	l.look()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.beat != nil && l.cause == nil
+	return l.beating && l.cause == nil
 }
 
 // Release gives the lock back. Heartbeats are stopped first. It may be called again, and after loss, and then never
@@ -300,14 +322,13 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer l.renewing.Unlock()
 	l.mu.Lock()
 	h := l.holder
-	done := l.state == Released
+	done := l.state == Released || l.retaken
 	l.mu.Unlock()
 	if done {
 		return nil
 	}
 	_, err := l.k.service.Release(ctx, Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner})
-	var gone *GoneError
-	if errors.As(err, &gone) {
+	if e := (*GoneError)(nil); errors.As(err, &e) {
 		l.lose(fmt.Errorf("%w: %w", ErrLost, err))
 		err = nil
 	}

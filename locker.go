@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,12 +32,12 @@ type Options struct {
 	// Locker's, or DefaultTTL; NoTTL means for ever.
 	TTL time.Duration
 
-	// Interval is the time between heartbeats. 0 means the Locker's, or a fifth of the TTL. It must leave time for a
-	// renewal: intervals not below the TTL less its margin are refused.
+	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the TTL
+	// otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused.
 	Interval time.Duration
 
-	// Margin is how long before anybody else may enter the lease's context ends. 0 means a tenth of the TTL, at most
-	// half a second.
+	// Margin is how long before anybody else may enter the lease's context ends, beside what the drift of clocks takes.
+	// 0 means the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the TTL, at most half a second.
 	Margin time.Duration
 
 	// Wait is how long to queue for the lock; 0 does not, negative waits until the context ends.
@@ -60,20 +61,35 @@ type Options struct {
 	Process *Process
 }
 
-// withDefaults fills in what is not set, from the defaults first, and validates the times.
+// withDefaults fills in what is not set, from the defaults first, and validates the times. The defaults' interval and
+// margin belong to the defaults' TTL, and are not used with another.
 func (o Options) withDefaults(d Options) (Options, error) {
-	o.TTL = cmp.Or(o.TTL, d.TTL, DefaultTTL)
+	o.Wait = cmp.Or(o.Wait, d.Wait)
+	o.Limit = cmp.Or(o.Limit, d.Limit)
+	o.Strict = o.Strict || d.Strict
+	o.Priority = cmp.Or(o.Priority, d.Priority)
+	o.Preempt = cmp.Or(o.Preempt, d.Preempt)
+	o.MaxHold = cmp.Or(o.MaxHold, d.MaxHold)
+	o.ManualHeartbeat = o.ManualHeartbeat || d.ManualHeartbeat
+	o.Process = cmp.Or(o.Process, d.Process)
+	o.Within = slices.Concat(o.Within, d.Within)
+	if len(d.Metadata) > 0 {
+		own := o.Metadata
+		o.Metadata = maps.Clone(d.Metadata)
+		maps.Copy(o.Metadata, own)
+	}
+
+	usual := cmp.Or(d.TTL, DefaultTTL)
+	o.TTL = cmp.Or(o.TTL, usual)
 	if o.TTL < 0 {
 		o.TTL = NoTTL
 		return o, nil
 	}
-	if o.Interval == 0 {
-		o.Interval = d.Interval
-		if o.Interval == 0 || d.TTL != 0 && d.TTL != o.TTL {
-			o.Interval = o.TTL / 5
-		}
+	if o.TTL == usual {
+		o.Interval, o.Margin = cmp.Or(o.Interval, d.Interval), cmp.Or(o.Margin, d.Margin)
 	}
-	o.Margin = cmp.Or(o.Margin, d.Margin, min(o.TTL/10, 500*time.Millisecond))
+	o.Interval = cmp.Or(o.Interval, o.TTL/5)
+	o.Margin = cmp.Or(o.Margin, min(o.TTL/20, 500*time.Millisecond))
 	if usable := Usable(o.TTL, o.Margin); o.Interval <= 0 || o.Margin < 0 || o.Interval >= usable {
 		return o, invalid("heartbeats every %v cannot keep a lock with a TTL of %v: the interval must be below %v, "+
 			"which the margin of %v and the drift of clocks leave", o.Interval, o.TTL, usable, o.Margin)
@@ -87,6 +103,7 @@ func (o Options) withDefaults(d Options) (Options, error) {
 type Locker struct {
 	service  Service
 	owner    Owner
+	runner   bool // the owner has the runner ID of this process
 	defaults Options
 	observe  func(Event)
 	keeper   *Keeper
@@ -97,7 +114,8 @@ type Locker struct {
 
 // LockerOptions configure a Locker. The zero value is what most programs want.
 type LockerOptions struct {
-	// Defaults hold for every acquisition that does not say otherwise.
+	// Defaults hold for every acquisition whose Options leave them at zero; metadata is put together. TryAcquire does
+	// not wait whatever they say.
 	Defaults Options
 
 	// Observe is told what happens to leases in this process: EventLost, EventRenewFail. It must be quick. What
@@ -109,10 +127,12 @@ type LockerOptions struct {
 }
 
 // NewLocker returns a Locker that claims as owner from the service. If owner has no ID it gets the runner ID of this
-// process, which all Lockers of the process share. The error wraps ErrInvalid if the default times do not fit
-// each other.
+// process, which all Lockers of the process share, and what it acquires carries "pid", "hostname", "platform" and
+// "timestamp" as metadata, as far as the owner says them. The error wraps ErrInvalid if the default times do not fit each
+// other.
 func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
-	if owner.ID == "" {
+	runner := owner.ID == ""
+	if runner {
 		owner.ID, owner.AnySession = RunnerID(owner.Process.PID), true
 	}
 	if _, err := o.Defaults.withDefaults(Options{}); err != nil {
@@ -122,7 +142,7 @@ func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 		o.Keeper = &Keeper{}
 	}
 	return &Locker{
-		service: s, owner: owner, defaults: o.Defaults, observe: o.Observe, keeper: o.Keeper, leases: map[string]*Lease{},
+		service: s, owner: owner, runner: runner, defaults: o.Defaults, observe: o.Observe, keeper: o.Keeper, leases: map[string]*Lease{},
 	}, nil
 }
 
@@ -155,11 +175,27 @@ func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, e
 
 // Reclaim takes a lock again, under the same lease ID, whose lease l was lost because it was not renewed in time. It
 // fails like Acquire if anybody else has taken it since, and does not wait. The new lease has a new token, unless the old
-// grant turns out to have lasted.
+// grant turns out to have lasted. Releasing l does nothing from then on. A lease that is not lost is refused with
+// ErrInvalid.
 func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
+	l.renewing.Lock() // no release of l may end what is taken now
+	defer l.renewing.Unlock()
+	l.look()
+	l.mu.Lock()
+	state, retaken := l.state, l.retaken
+	l.mu.Unlock()
+	if state != Lost || retaken {
+		return nil, invalid("lease on %q is %v, and only a lost one can be reclaimed, once", l.name, state)
+	}
 	c := k.claim(ctx, l.name, l.o)
 	c.LeaseID, c.Wait = l.id, 0
-	return k.acquire(ctx, c, l.o)
+	again, err := k.acquire(ctx, c, l.o)
+	if err == nil {
+		l.mu.Lock()
+		l.retaken = true
+		l.mu.Unlock()
+	}
+	return again, err
 }
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (*Lease, error) {
@@ -184,6 +220,7 @@ func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (*Lease, error
 	k.mu.Lock()
 	k.leases[h.LeaseID] = l
 	k.mu.Unlock()
+	l.watch()
 	if !o.ManualHeartbeat {
 		l.StartHeartbeat()
 	}
@@ -194,13 +231,29 @@ func (k *Locker) claim(ctx context.Context, name string, o Options) Claim {
 	c := Claim{
 		Name: name, LeaseID: NewLeaseID(), Owner: k.owner, Process: o.Process, Attended: true,
 		Limit: o.Limit, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
-		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: maps.Clone(o.Metadata),
+		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: k.describe(o.Metadata),
 		Within: slices.Clone(o.Within),
 	}
 	if outer, ok := ctx.Value(leaseKey{}).(*Lease); ok {
 		c.Within = append(append(c.Within, outer.within()...), outer.ID())
 	}
 	return c
+}
+
+// describe returns the metadata of a claim: what is known of the runner, and what the caller says.
+func (k *Locker) describe(own map[string]string) map[string]string {
+	if !k.runner {
+		return maps.Clone(own)
+	}
+	all := map[string]string{"platform": runtime.GOOS, "timestamp": time.Now().UTC().Format(time.RFC3339Nano)}
+	if k.owner.Host != "" {
+		all["hostname"] = k.owner.Host
+	}
+	if pid := k.owner.Process.PID; pid != 0 {
+		all["pid"] = strconv.Itoa(pid)
+	}
+	maps.Copy(all, own)
+	return all
 }
 
 // within returns the leases around the one that l was acquired in.
@@ -213,8 +266,12 @@ func (l *Lease) within() []string {
 
 // TryAcquire takes the named lock if it can be had at once. It reports whether it did; who is in the way is no error.
 func (k *Locker) TryAcquire(ctx context.Context, name string, o Options) (*Lease, bool, error) {
+	o, err := o.withDefaults(k.defaults)
+	if err != nil {
+		return nil, false, err
+	}
 	o.Wait = 0
-	l, err := k.Acquire(ctx, name, o)
+	l, err := k.acquire(ctx, k.claim(ctx, name, o), o)
 	if errors.Is(err, ErrHeld) || errors.Is(err, ErrFrozen) {
 		return nil, false, nil
 	}
@@ -276,7 +333,9 @@ func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx c
 func (k *Locker) forget(l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.leases, l.id)
+	if k.leases[l.id] == l {
+		delete(k.leases, l.id)
+	}
 }
 
 func (k *Locker) emit(e Event, h Holder) {

@@ -20,6 +20,10 @@ func (k *Locker) AcquireAll(ctx context.Context, names []string, o Options) (Lea
 	if len(names) == 0 {
 		return nil, invalid("no lock is named")
 	}
+	o, err := o.withDefaults(k.defaults)
+	if err != nil {
+		return nil, err
+	}
 	if o.Wait == 0 && len(names) > 1 {
 		for _, name := range names {
 			s, err := k.service.Get(ctx, name)
@@ -35,10 +39,14 @@ func (k *Locker) AcquireAll(ctx context.Context, names []string, o Options) (Lea
 	leases := make(Leases, 0, len(names))
 	for _, name := range names {
 		each := o
+		each.Within = slices.Clone(o.Within)
 		if o.Wait > 0 {
 			each.Wait = max(o.Wait-time.Since(begun), time.Nanosecond)
 		}
-		l, err := k.Acquire(ctx, name, each)
+		for _, l := range leases { // which are released only after this
+			each.Within = append(each.Within, l.id)
+		}
+		l, err := k.acquire(ctx, k.claim(ctx, name, each), each)
 		if err != nil {
 			undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer done()

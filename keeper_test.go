@@ -1,0 +1,269 @@
+package lokt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lokt-dev/lokt"
+)
+
+func TestKeeperRenewsTenThousandLeasesWithFewGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const leases = 10_000
+		net := &link{Service: newService()}
+		net.slow(func() time.Duration { return 100 * time.Microsecond }, nil)
+		k := newLocker(t, net, "a", lokt.Options{TTL: time.Minute, Interval: 10 * time.Second})
+		for i := range leases {
+			acquire(t, k, fmt.Sprint("lock-", i), lokt.Options{ManualHeartbeat: true})
+		}
+		before := runtime.NumGoroutine()
+		for _, l := range k.Leases() {
+			l.StartHeartbeat()
+		}
+		most := 0
+		for range 250 {
+			time.Sleep(100 * time.Millisecond)
+			most = max(most, runtime.NumGoroutine()-before)
+		}
+		if most > 40 {
+			t.Errorf("%d goroutines keep %d leases", most, leases)
+		}
+		if n := net.renewed.Load(); n < 2*leases || n > 3*leases {
+			t.Errorf("%d renewals of %d leases in 25 s, due every 10 s", n, leases)
+		}
+		if n, err := k.ReleaseAll(t.Context()); n != leases || err != nil {
+			t.Errorf("%d of %d were still held, error %v", n, leases, err)
+		}
+	})
+}
+
+func TestKeeperLeavesNothingRunning(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	net := &link{Service: newService()}
+	k := newLocker(t, net, "a", lokt.Options{TTL: time.Hour, Interval: time.Minute})
+	var leases []*lokt.Lease
+	for i := range 100 {
+		leases = append(leases, acquire(t, k, fmt.Sprint("lock-", i), lokt.Options{ManualHeartbeat: i%2 == 0}))
+	}
+	release(t, leases...)
+	goleak.VerifyNone(t, leaks) // it looks for a while
+}
+
+func TestExpiryOfOneLeaseIsNotDelayedByAListenerOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := make(chan struct{})
+		k, err := lokt.NewLocker(newService(), lokt.Owner{ID: "a"}, lokt.LockerOptions{Observe: func(lokt.Event) { <-slow }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var leases []*lokt.Lease
+		for i := range 100 {
+			leases = append(leases, acquire(t, k, fmt.Sprint("lock-", i), lokt.Options{ManualHeartbeat: true}))
+		}
+		time.Sleep(lokt.DefaultTTL)
+		synctest.Wait()
+		for _, l := range leases {
+			select {
+			case <-l.Context().Done():
+			default:
+				t.Fatalf("%s is not told of its loss", l.Name())
+			}
+		}
+		close(slow)
+	})
+}
+
+// beats is a lease that a Keeper keeps without a Locker, as leases on other things than locks are.
+type beats struct {
+	keeper    lokt.Keeper
+	b         lokt.Beat
+	answer    func(ctx context.Context) (time.Duration, error)
+	mu        sync.Mutex
+	sent      []time.Duration
+	doubts    int
+	lost      error
+	lostAfter time.Duration
+}
+
+func newBeats(interval, margin time.Duration, answer func(ctx context.Context) (time.Duration, error)) *beats {
+	begun := time.Now()
+	b := &beats{answer: answer}
+	b.keeper.Elapsed = func() time.Duration { return time.Since(begun) }
+	b.b = lokt.Beat{
+		Interval: interval, Margin: margin,
+		Renew: func(ctx context.Context) (time.Duration, error) {
+			b.mu.Lock()
+			b.sent = append(b.sent, time.Since(begun))
+			b.mu.Unlock()
+			return b.answer(ctx)
+		},
+		Doubt: func(error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.doubts++
+		},
+		Lost: func(cause error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.lost, b.lostAfter = cause, time.Since(begun)
+		},
+	}
+	return b
+}
+
+// seen waits until everything that happens now has happened, and returns what did so far.
+func (b *beats) seen() (sent int, doubts int, lost error, after time.Duration) {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sent), b.doubts, b.lost, b.lostAfter
+}
+
+func TestKeeperRenewsAtTheIntervalCountedFromTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBeats(time.Second, 100*time.Millisecond, func(context.Context) (time.Duration, error) {
+			time.Sleep(300 * time.Millisecond)
+			return 5 * time.Second, nil
+		})
+		b.keeper.Keep(&b.b, 0, 5*time.Second)
+		time.Sleep(4500 * time.Millisecond)
+		sent, doubts, lost, _ := b.seen()
+		b.b.Stop()
+		if sent != 4 || doubts != 0 || lost != nil {
+			t.Errorf("%d sent, %d doubts, %v", sent, doubts, lost)
+		}
+		for i, at := range b.sent {
+			if at != time.Duration(i+1)*time.Second {
+				t.Errorf("renewals were sent at %v", b.sent)
+			}
+		}
+	})
+}
+
+// Promises S-14, S-15.
+func TestKeeperRetriesSoonAndThenTellsTheLossOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBeats(time.Second, 100*time.Millisecond, func(context.Context) (time.Duration, error) { return 0, errCut })
+		b.keeper.Keep(&b.b, 0, 5*time.Second)
+		time.Sleep(time.Minute)
+		sent, doubts, lost, after := b.seen()
+		if sent < 10 || sent > 60 || sent != doubts {
+			t.Errorf("%d renewals were tried, of which %d failed", sent, doubts)
+		}
+		if want := lokt.Usable(5*time.Second, 100*time.Millisecond); !errors.Is(lost, lokt.ErrLost) || !errors.Is(lost, lokt.ErrUnavailable) || after != want {
+			t.Errorf("after %v, not %v: %v", after, want, lost)
+		}
+		for i := range b.sent[1:] {
+			if gap := b.sent[i+1] - b.sent[i]; gap > 250*time.Millisecond || gap < 20*time.Millisecond {
+				t.Errorf("renewals were tried at %v", b.sent)
+			}
+		}
+		b.b.Stop()
+		b.b.Stop()
+	})
+}
+
+func TestKeeperEndsARenewalThatHangsWhenTheLeaseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBeats(time.Second, 100*time.Millisecond, func(ctx context.Context) (time.Duration, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		})
+		b.keeper.Keep(&b.b, 0, 5*time.Second)
+		time.Sleep(time.Minute)
+		sent, _, lost, after := b.seen()
+		if sent != 1 || !errors.Is(lost, lokt.ErrLost) || after != lokt.Usable(5*time.Second, 100*time.Millisecond) {
+			t.Errorf("%d sent, and after %v: %v", sent, after, lost)
+		}
+		b.b.Stop()
+	})
+}
+
+func TestKeeperTellsAFinalAnswerAtOnce(t *testing.T) {
+	for _, gone := range []error{lokt.ErrNotOwner, lokt.ErrNotFound} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBeats(time.Second, 100*time.Millisecond, func(context.Context) (time.Duration, error) { return 0, gone })
+			b.keeper.Keep(&b.b, 0, 5*time.Second)
+			time.Sleep(time.Minute)
+			sent, doubts, lost, after := b.seen()
+			if sent != 1 || doubts != 0 || !errors.Is(lost, lokt.ErrLost) || !errors.Is(lost, gone) || after != time.Second {
+				t.Errorf("%d sent, %d doubts, and after %v: %v", sent, doubts, after, lost)
+			}
+			b.b.Stop()
+		})
+	}
+}
+
+func TestKeeperKeepsWhatNeverExpiresForTheSakeOfTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gone atomic.Bool
+		b := newBeats(time.Second, 0, func(context.Context) (time.Duration, error) {
+			if gone.Load() {
+				return 0, lokt.ErrNotFound
+			}
+			return 0, nil
+		})
+		b.keeper.Keep(&b.b, 0, 0)
+		time.Sleep(10500 * time.Millisecond)
+		if sent, _, lost, _ := b.seen(); sent != 10 || lost != nil {
+			t.Errorf("%d sent, %v", sent, lost)
+		}
+		gone.Store(true)
+		time.Sleep(time.Second)
+		if _, _, lost, _ := b.seen(); !errors.Is(lost, lokt.ErrNotFound) {
+			t.Errorf("lost: %v", lost)
+		}
+		b.b.Stop()
+	})
+}
+
+func TestKeeperWatchesWhatItDoesNotRenew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBeats(0, 100*time.Millisecond, nil)
+		b.keeper.Keep(&b.b, 0, 5*time.Second)
+		time.Sleep(time.Minute)
+		sent, _, lost, after := b.seen()
+		if sent != 0 || !errors.Is(lost, lokt.ErrLost) || after != lokt.Usable(5*time.Second, 100*time.Millisecond) {
+			t.Errorf("%d sent, and after %v: %v", sent, after, lost)
+		}
+		b.b.Stop()
+	})
+}
+
+func TestHeartbeatOfOneLeaseIsStoppedWithoutTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var keeper lokt.Keeper
+		var sent [10]atomic.Int64
+		var all [10]lokt.Beat
+		for i := range all {
+			all[i] = lokt.Beat{
+				Interval: time.Second,
+				Renew:    func(context.Context) (time.Duration, error) { sent[i].Add(1); return 5 * time.Second, nil },
+				Lost:     func(cause error) { t.Errorf("%d: %v", i, cause) },
+			}
+			keeper.Keep(&all[i], 0, 5*time.Second)
+		}
+		for i := range all {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			all[i].Stop()
+		}
+		var got []string
+		for i := range sent {
+			got = append(got, fmt.Sprint(sent[i].Load()))
+		}
+		if s := strings.Join(got, " "); s != "1 2 3 4 5 6 7 8 9 10" {
+			t.Errorf("renewals per lease: %s", s)
+		}
+	})
+}

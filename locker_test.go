@@ -1,0 +1,634 @@
+package lokt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+func TestRunnersAreOnePerProcessAndDescribeThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		runner := lokt.Owner{Host: "h.example", Process: lokt.Process{PID: 4711}}
+		var lockers []*lokt.Locker
+		for range 2 {
+			k, err := lokt.NewLocker(s, runner, lokt.LockerOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lockers = append(lockers, k)
+		}
+		id := lockers[0].Owner().ID
+		if !regexp.MustCompile(`^runner_[0-9]{12,}_[0-9a-f]{8}_4711$`).MatchString(id) || id != lockers[1].Owner().ID || id != lokt.RunnerID(4711) {
+			t.Errorf("the runner IDs are %q and %q", id, lockers[1].Owner().ID)
+		}
+		l := acquire(t, lockers[0], "x", lokt.Options{Metadata: map[string]string{"source": "test", "platform": "mine"}})
+		want := map[string]string{
+			"pid": "4711", "hostname": "h.example", "platform": "mine", "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "source": "test",
+		}
+		if got := l.Holder().Metadata; fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("the metadata is %v, not %v", got, want)
+		}
+		plain := acquire(t, newLocker(t, s, "somebody", lokt.Options{}), "y", lokt.Options{})
+		if got := plain.Holder().Metadata; len(got) != 0 {
+			t.Errorf("an owner with an ID of its own has metadata %v", got)
+		}
+		release(t, l, plain)
+	})
+}
+
+func TestDefaultsHoldUnlessAnAcquisitionSaysOtherwise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k := newLocker(t, s, "a", lokt.Options{
+			TTL: time.Minute, Interval: 10 * time.Second, Margin: 5 * time.Second, Limit: 3, Priority: 4, MaxHold: time.Hour,
+			ManualHeartbeat: true, Strict: true, Metadata: map[string]string{"a": "1", "b": "1"},
+		})
+		l := acquire(t, k, "x", lokt.Options{Metadata: map[string]string{"b": "2"}})
+		h := l.Holder()
+		if h.TTL != time.Minute || h.Limit != 3 || h.Priority != 4 || h.MaxHold != time.Hour || !h.Strict || fmt.Sprint(h.Metadata) != "map[a:1 b:2]" || l.Beating() {
+			t.Errorf("with defaults: %+v, heartbeats on: %v", h, l.Beating())
+		}
+		if got, want := l.Remaining(), lokt.Usable(time.Minute, 5*time.Second); got != want {
+			t.Errorf("%v left, not %v", got, want)
+		}
+		// The defaults' interval does not fit this TTL, and is not used.
+		short := acquire(t, k, "y", lokt.Options{TTL: time.Second, Limit: 1})
+		if h := short.Holder(); h.TTL != time.Second || h.Limit != 1 {
+			t.Errorf("with options: %+v", h)
+		}
+		release(t, l, short)
+	})
+}
+
+// Promise S-17.
+func TestTimesThatCannotKeepALockAreRefused(t *testing.T) {
+	s := newService()
+	for _, o := range []lokt.Options{
+		{Interval: lokt.DefaultTTL}, {Interval: time.Minute}, {TTL: time.Second, Interval: time.Second}, {TTL: time.Second, Margin: time.Second},
+		{Interval: -1}, {Margin: -1}, {TTL: time.Second, Interval: 960 * time.Millisecond},
+	} {
+		if _, err := lokt.NewLocker(s, lokt.Owner{}, lokt.LockerOptions{Defaults: o}); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("a locker with %+v: %v", o, err)
+		}
+		k := newLocker(t, s, "a", lokt.Options{})
+		if _, err := k.Acquire(t.Context(), "x", o); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("acquire with %+v: %v", o, err)
+		}
+		if _, _, err := k.TryAcquire(t.Context(), "x", o); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("try with %+v: %v", o, err)
+		}
+		if _, err := k.AcquireAll(t.Context(), []string{"x", "y"}, o); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("acquire all with %+v: %v", o, err)
+		}
+	}
+	k := newLocker(t, s, "a", lokt.Options{})
+	if _, err := k.Acquire(t.Context(), "not/a/name", lokt.Options{}); !errors.Is(err, lokt.ErrInvalid) {
+		t.Errorf("a bad name: %v", err)
+	}
+	if _, err := k.AcquireAll(t.Context(), nil, lokt.Options{}); !errors.Is(err, lokt.ErrInvalid) {
+		t.Errorf("no names: %v", err)
+	}
+}
+
+func TestTryAcquireNeitherWaitsNorFailsOverWhoIsInTheWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{})
+		b := newLocker(t, s, "b", lokt.Options{Wait: time.Hour})
+		begun := time.Now()
+		wantRefused(t, b, "x", "while another holds it")
+		if d := time.Since(begun); d != 0 {
+			t.Errorf("trying took %v", d)
+		}
+		release(t, l)
+		if _, err := s.Freeze(t.Context(), "x", lokt.Freeze{Owner: lokt.Owner{ID: "admin"}, TTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		wantRefused(t, b, "x", "while it is frozen")
+	})
+}
+
+func TestBlockedErrorNamesTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{})
+		b := newLocker(t, s, "b", lokt.Options{})
+		for _, wait := range []time.Duration{0, 3 * time.Second} {
+			begun := time.Now()
+			_, err := b.Acquire(t.Context(), "x", lokt.Options{Wait: wait})
+			var blocked *lokt.BlockedError
+			if !errors.Is(err, lokt.ErrHeld) || !errors.As(err, &blocked) || len(blocked.Holders) != 1 || blocked.Holders[0].Owner.ID != "a" {
+				t.Errorf("waiting %v: %v", wait, err)
+			} else if blocked.TimedOut != wait || time.Since(begun) != wait {
+				t.Errorf("waiting %v gave up after %v and says %v", wait, time.Since(begun), blocked.TimedOut)
+			}
+		}
+		release(t, l)
+	})
+}
+
+// Promises S-40, S-53.
+func TestAcquisitionThatIsCalledOffHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{})
+		b := newLocker(t, s, "b", lokt.Options{})
+		why := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, why)
+		defer cancel()
+		if _, err := b.Acquire(ctx, "x", lokt.Options{Wait: -1}); !errors.Is(err, why) {
+			t.Errorf("acquire gave %v", err)
+		}
+		if info, _, err := b.Info(t.Context(), "x"); err != nil || len(info.Queue) != 0 || len(info.Holders) != 1 {
+			t.Errorf("on record: %+v, error %v", info, err)
+		}
+		release(t, l)
+		if held, err := b.Held(t.Context(), "x"); held || err != nil {
+			t.Errorf("after the release: held %v, error %v", held, err)
+		}
+	})
+}
+
+func TestLeaseThatWaitedInTheQueueIsGoodFromTheMomentItIsReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{})
+		go func() {
+			time.Sleep(time.Minute)
+			release(t, l)
+		}()
+		next := acquire(t, newLocker(t, s, "b", lokt.Options{}), "x", lokt.Options{Wait: -1})
+		wantState(t, next, lokt.Held)
+		if got, want := next.Remaining(), lokt.Usable(lokt.DefaultTTL, lokt.DefaultTTL/20); got != want {
+			t.Errorf("%v left, not %v", got, want)
+		}
+		release(t, next)
+	})
+}
+
+func TestDoHoldsTheLockWhileTheFunctionRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		a, b := newLocker(t, s, "a", lokt.Options{}), newLocker(t, s, "b", lokt.Options{})
+		failure := errors.New("the work failed")
+		var tokens []uint64
+		for _, want := range []error{nil, failure} {
+			err := a.Do(t.Context(), "x", lokt.Options{}, func(ctx context.Context, token uint64) error {
+				time.Sleep(time.Minute)
+				wantRefused(t, b, "x", "inside Do")
+				tokens = append(tokens, token)
+				if ctx.Err() != nil {
+					t.Error("the context ended inside Do")
+				}
+				return want
+			})
+			if !errors.Is(err, want) || want == nil && err != nil {
+				t.Errorf("Do gave %v, not %v", err, want)
+			}
+			wantGranted(t, b, "x", "after Do")
+		}
+		if tokens[1] <= tokens[0] {
+			t.Errorf("the tokens are %v", tokens)
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_ = a.Do(t.Context(), "x", lokt.Options{}, func(context.Context, uint64) error { panic("the work panicked") })
+		}()
+		wantGranted(t, b, "x", "after a panic inside Do")
+		if err := b.Do(t.Context(), "no good", lokt.Options{}, nil); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("a bad name: %v", err)
+		}
+	})
+}
+
+func TestDoReportsALossBesideTheFunctionsOwnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := &link{Service: newService()}
+		a := newLocker(t, net, "a", lokt.Options{})
+		failure := errors.New("the work failed")
+		for _, own := range []error{nil, failure} {
+			net.cut.Store(false)
+			err := a.Do(t.Context(), "x", lokt.Options{}, func(ctx context.Context, _ uint64) error {
+				net.cut.Store(true)
+				<-ctx.Done()
+				return own
+			})
+			if !errors.Is(err, lokt.ErrLost) || own != nil && !errors.Is(err, own) {
+				t.Errorf("Do gave %v", err)
+			}
+		}
+	})
+}
+
+// Promise S-44.
+func TestAcquireAllTakesAllOrNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		a, b := newLocker(t, s, "a", lokt.Options{}), newLocker(t, s, "b", lokt.Options{})
+		all, err := a.AcquireAll(t.Context(), []string{"z", "x", "y", "x"}, lokt.Options{})
+		if err != nil || len(all) != 3 || all[0].Name() != "x" || all[2].Name() != "z" || all.Err() != nil {
+			t.Fatalf("%v, error %v", all, err)
+		}
+		for _, o := range []lokt.Options{{}, {Wait: 3 * time.Second}} {
+			begun := time.Now()
+			if _, err := b.AcquireAll(t.Context(), []string{"v", "w", "x"}, o); !errors.Is(err, lokt.ErrHeld) || time.Since(begun) != o.Wait {
+				t.Errorf("after %v: %v", time.Since(begun), err)
+			}
+			for _, name := range []string{"v", "w"} {
+				if held, err := b.Held(t.Context(), name); held || err != nil {
+					t.Errorf("%s is held after all were refused (error %v)", name, err)
+				}
+			}
+		}
+		ctx, cancel := all.Context(t.Context())
+		defer cancel()
+		if _, err := s.Release(t.Context(), lokt.Target{Name: "y", Force: true, Owner: lokt.Owner{ID: "admin"}}); err != nil {
+			t.Fatal(err)
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), lokt.ErrLost) || !errors.Is(all.Err(), lokt.ErrLost) {
+			t.Errorf("one was lost: context %v, error %v", context.Cause(ctx), all.Err())
+		}
+		if err := all.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if locks, err := a.All(t.Context()); len(locks) != 0 || err != nil {
+			t.Errorf("left on record: %v, error %v", locks, err)
+		}
+	})
+}
+
+// Promise S-44.
+func TestSetsTakenInOppositeOrdersNeverWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		const rounds = 1000
+		var inside [2]atomic.Int64 // by lock
+		var working sync.WaitGroup
+		for i, names := range [][]string{{"x", "y"}, {"y", "x"}} {
+			k := newLocker(t, s, fmt.Sprint("owner-", i), lokt.Options{Wait: time.Minute})
+			working.Go(func() {
+				for range rounds {
+					all, err := k.AcquireAll(t.Context(), names, lokt.Options{})
+					if err != nil {
+						t.Errorf("%v: %v", names, err)
+						return
+					}
+					for n := range inside {
+						if inside[n].Add(1) != 1 {
+							t.Error("two hold the same lock")
+						}
+					}
+					runtime.Gosched()
+					for n := range inside {
+						inside[n].Add(-1)
+					}
+					if err := all.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		working.Wait()
+	})
+}
+
+// Promise S-45.
+func TestCircleThroughASetIsBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		set, nested := newLocker(t, s, "set", lokt.Options{}), newLocker(t, s, "nested", lokt.Options{})
+		y := acquire(t, nested, "y", lokt.Options{})
+		done := make(chan error)
+		go func() { // holds x, waits for y
+			all, err := set.AcquireAll(t.Context(), []string{"x", "y"}, lokt.Options{Wait: time.Hour})
+			done <- errors.Join(err, all.Release(t.Context()))
+		}()
+		synctest.Wait()
+		x, err := nested.Acquire(y.Context(), "x", lokt.Options{Wait: time.Hour}) // holds y, waits for x
+		if err == nil {
+			release(t, x)
+		}
+		release(t, y)
+		other := <-done
+		if errors.Is(err, lokt.ErrDeadlock) == errors.Is(other, lokt.ErrDeadlock) {
+			t.Errorf("one of them should have given way: %v, and %v", err, other)
+		}
+	})
+}
+
+func TestLeaderIsElectedAgainAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		nets := []*link{{Service: s}, {Service: s}}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		enough := errors.New("enough")
+		var mu sync.Mutex
+		var terms []string
+		var tokens []uint64
+		leading := 0
+		var running sync.WaitGroup
+		for i, net := range nets {
+			who := string(rune('a' + i))
+			k := newLocker(t, net, who, lokt.Options{})
+			running.Go(func() {
+				err := k.Lead(ctx, "leader", lokt.Options{}, func(term context.Context, token uint64) error {
+					mu.Lock()
+					leading++
+					if leading != 1 {
+						t.Errorf("%d lead", leading)
+					}
+					terms, tokens = append(terms, who), append(tokens, token)
+					mu.Unlock()
+					<-term.Done()
+					mu.Lock()
+					leading--
+					mu.Unlock()
+					return term.Err()
+				})
+				if !errors.Is(err, enough) {
+					t.Errorf("%s led until %v", who, err)
+				}
+			})
+			synctest.Wait()
+		}
+		for range 4 { // whoever leads is cut off for a while
+			time.Sleep(7 * time.Second)
+			mu.Lock()
+			net := nets[terms[len(terms)-1][0]-'a']
+			mu.Unlock()
+			net.cut.Store(true)
+			time.Sleep(7 * time.Second)
+			net.cut.Store(false)
+		}
+		time.Sleep(time.Minute)
+		cancel(enough)
+		running.Wait()
+		if got := fmt.Sprint(terms); got != "[a b a b a]" || !slices.IsSorted(tokens) {
+			t.Errorf("the terms were %v with tokens %v", got, tokens)
+		}
+	})
+}
+
+func TestLeadEndsWithWhatTheFunctionReturnsWhileItLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newLocker(t, newService(), "a", lokt.Options{})
+		failure := errors.New("the work failed")
+		for _, want := range []error{nil, failure} {
+			if err := k.Lead(t.Context(), "leader", lokt.Options{}, func(context.Context, uint64) error { return want }); !errors.Is(err, want) {
+				t.Errorf("Lead gave %v, not %v", err, want)
+			}
+		}
+		if held, err := k.Held(t.Context(), "leader"); held || err != nil {
+			t.Errorf("the lead is held after its end: %v, error %v", held, err)
+		}
+	})
+}
+
+func TestLostLeaseCanBeReclaimedUnlessAnotherWasFaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k, other := newLocker(t, s, "a", lokt.Options{ManualHeartbeat: true}), newLocker(t, s, "b", lokt.Options{})
+		old := acquire(t, k, "x", lokt.Options{})
+		if _, err := k.Reclaim(t.Context(), old); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("a lease that is held was reclaimed: %v", err)
+		}
+		<-old.Context().Done() // the store still has it for a moment
+		same, err := k.Reclaim(t.Context(), old)
+		if err != nil || same.ID() != old.ID() || same.Token() != old.Token() {
+			t.Fatalf("%v, error %v", same, err)
+		}
+		if _, err := k.Reclaim(t.Context(), old); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("it was reclaimed twice: %v", err)
+		}
+		release(t, old)
+		wantState(t, same, lokt.Held)
+		wantRefused(t, other, "x", "after the release of the lease that was reclaimed")
+
+		time.Sleep(time.Minute)
+		wantState(t, same, lokt.Lost)
+		again, err := k.Reclaim(t.Context(), same)
+		if err != nil || again.ID() != old.ID() || again.Token() <= old.Token() {
+			t.Fatalf("%v, error %v", again, err)
+		}
+		if got := k.Leases(); len(got) != 1 || got[0] != again {
+			t.Errorf("the locker has the leases %v", got)
+		}
+
+		time.Sleep(time.Minute)
+		next := acquire(t, other, "x", lokt.Options{})
+		if _, err := k.Reclaim(t.Context(), again); !errors.Is(err, lokt.ErrHeld) {
+			t.Errorf("a lock that another has was reclaimed: %v", err)
+		}
+		release(t, again)
+		wantState(t, next, lokt.Held)
+		release(t, next)
+	})
+}
+
+// Promise S-16.
+func TestReleaseAllGivesBackEverythingAndCountsWhatWasStillHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k := newLocker(t, s, "a", lokt.Options{})
+		var leases []*lokt.Lease
+		for i := range 5 {
+			leases = append(leases, acquire(t, k, fmt.Sprint("lock-", i), lokt.Options{}))
+		}
+		mine := acquire(t, newLocker(t, s, "b", lokt.Options{}), "other", lokt.Options{})
+		release(t, leases[0])
+		if _, err := s.Release(t.Context(), lokt.Target{Name: "lock-1", Force: true, Owner: lokt.Owner{ID: "admin"}}); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := k.ReleaseAll(t.Context()); n != 3 || err != nil {
+			t.Errorf("%d released, error %v", n, err)
+		}
+		if n, err := k.ReleaseAll(t.Context()); n != 0 || err != nil || len(k.Leases()) != 0 {
+			t.Errorf("again: %d released, error %v, %d left", n, err, len(k.Leases()))
+		}
+		all, err := k.All(t.Context())
+		if len(all) != 1 || len(all["other"].Holders) != 1 || err != nil {
+			t.Errorf("on record: %v, error %v", all, err)
+		}
+		release(t, mine)
+	})
+}
+
+func TestLocksCanBeAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		a, b := newLocker(t, s, "a", lokt.Options{}), newLocker(t, s, "b", lokt.Options{})
+		beating := acquire(t, a, "beating", lokt.Options{})
+		shared := []*lokt.Lease{
+			acquire(t, a, "shared", lokt.Options{Limit: lokt.Shared}), acquire(t, b, "shared", lokt.Options{Limit: lokt.Shared}),
+		}
+		acquire(t, a, "stale", lokt.Options{ManualHeartbeat: true})
+		waiting := make(chan error)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			_, err := b.Acquire(ctx, "beating", lokt.Options{Wait: -1})
+			waiting <- err
+		}()
+		time.Sleep(10500 * time.Millisecond)
+
+		type answer struct{ held, mine, known, stale bool }
+		for name, want := range map[string]struct{ a, b answer }{
+			"beating": {answer{true, true, true, false}, answer{true, false, true, false}},
+			"shared":  {answer{true, true, true, false}, answer{true, true, true, false}},
+			"stale":   {answer{false, false, true, true}, answer{false, false, true, true}},
+			"unknown": {answer{false, false, false, true}, answer{false, false, false, true}},
+		} {
+			for k, want := range map[*lokt.Locker]answer{a: want.a, b: want.b} {
+				held, err1 := k.Held(t.Context(), name)
+				mine, err2 := k.HeldByMe(t.Context(), name)
+				info, known, err3 := k.Info(t.Context(), name)
+				if got := (answer{held, mine, known, info.Stale}); got != want || info.Mine != mine || errors.Join(err1, err2, err3) != nil {
+					t.Errorf("%v asks about %s: %+v, not %+v; %+v; %v", k.Owner(), name, got, want, info, errors.Join(err1, err2, err3))
+				}
+			}
+		}
+		if info, _, err := a.Info(t.Context(), "beating"); err != nil || len(info.Queue) != 1 || info.Queue[0].Owner.ID != "b" || info.Holders[0].Renewals != 10 {
+			t.Errorf("beating: %+v, error %v", info, err)
+		}
+		all, err := a.All(t.Context())
+		if err != nil || len(all) != 3 || len(all["shared"].Holders) != 2 {
+			t.Errorf("all: %v, error %v", all, err)
+		}
+
+		st, err := a.Stats(t.Context())
+		if err != nil || st.Total != 4 || st.Mine != 2 || st.Active != 3 || st.Stale != 1 || st.Waiting != 1 || st.ActiveHeartbeats != 2 || len(st.Locks) != 4 {
+			t.Errorf("stats: %+v, error %v", st, err)
+		}
+		for _, l := range st.Locks {
+			wantBeat, wantRenewals := 500*time.Millisecond, 10
+			if l.Name == "stale" {
+				wantBeat, wantRenewals = 10500*time.Millisecond, 0
+			}
+			if l.Age != 10500*time.Millisecond || l.HeartbeatAge != wantBeat || l.Renewals != wantRenewals || l.Stale != (l.Name == "stale") {
+				t.Errorf("stats of %s: %+v", l.Name, l)
+			}
+		}
+
+		if n, err := b.CleanupStale(t.Context()); n != 1 || err != nil {
+			t.Errorf("%d cleaned up, error %v", n, err)
+		}
+		if n, err := b.CleanupStale(t.Context()); n != 0 || err != nil {
+			t.Errorf("again: %d cleaned up, error %v", n, err)
+		}
+		wantState(t, beating, lokt.Held)
+		stop()
+		if err := <-waiting; !errors.Is(err, context.Canceled) {
+			t.Errorf("the waiter got %v", err)
+		}
+		release(t, append(shared, beating)...)
+		if _, err := a.ReleaseAll(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestQuestionsSayWhenTheStoreCannotAnswer(t *testing.T) {
+	store := memstore.New()
+	k := newLocker(t, lokt.NewManager(store), "a", lokt.Options{})
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err1 := k.Held(t.Context(), "x")
+	_, err2 := k.HeldByMe(t.Context(), "x")
+	_, _, err3 := k.Info(t.Context(), "x")
+	_, err4 := k.All(t.Context())
+	_, err5 := k.Stats(t.Context())
+	_, err6 := k.CleanupStale(t.Context())
+	_, err7 := k.Acquire(t.Context(), "x", lokt.Options{})
+	_, _, err8 := k.TryAcquire(t.Context(), "x", lokt.Options{})
+	_, err9 := k.AcquireAll(t.Context(), []string{"x", "y"}, lokt.Options{})
+	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8, err9} {
+		if !errors.Is(err, lokt.ErrUnavailable) {
+			t.Errorf("%d: %v", i+1, err)
+		}
+	}
+}
+
+// The renewal comes just before or just after the cleaning, around the very moment at which the lock goes stale.
+func TestCleanupNeverRemovesWhatWasRenewedMeanwhile(t *testing.T) {
+	kept, cleaned := 0, 0
+	for seed := range uint64(500) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 3))
+			s := newService()
+			k, cleaner := newLocker(t, s, "a", lokt.Options{}), newLocker(t, s, "b", lokt.Options{})
+			l := acquire(t, k, "x", lokt.Options{ManualHeartbeat: true})
+			near := func() time.Duration { return lokt.DefaultTTL + time.Duration(rnd.IntN(3)) }
+			renewAt, cleanAt := near(), near()
+			var renewal error
+			var working sync.WaitGroup
+			working.Go(func() {
+				time.Sleep(renewAt)
+				_, renewal = s.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: l.ID()})
+			})
+			n := 0
+			working.Go(func() {
+				time.Sleep(cleanAt)
+				var err error
+				if n, err = cleaner.CleanupStale(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+			working.Wait()
+			info, known, err := k.Info(t.Context(), "x")
+			switch {
+			case err != nil:
+				t.Error(err)
+			case renewal == nil && (n != 0 || !known || info.Stale):
+				t.Errorf("seed %d: renewed, and %d cleaned up; on record: %+v", seed, n, info)
+			case renewal != nil && known:
+				t.Errorf("seed %d: the renewal failed with %v, and the lock is on record", seed, renewal)
+			case n > 0 && cleanAt <= lokt.DefaultTTL:
+				t.Errorf("seed %d: cleaned up after %v, when it was not stale", seed, cleanAt)
+			}
+			if renewal == nil {
+				kept++
+			} else {
+				cleaned++
+			}
+		})
+	}
+	if kept < 50 || cleaned < 50 {
+		t.Errorf("%d locks were renewed and %d were cleaned up: the race is not tried enough", kept, cleaned)
+	}
+}
+
+func TestConcurrentAcquisitionsOfManyRunnersLeaveOneHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		var won atomic.Int64
+		var working sync.WaitGroup
+		for i := range 64 {
+			k := newLocker(t, s, fmt.Sprint("runner-", i), lokt.Options{})
+			working.Go(func() {
+				if _, ok, err := k.TryAcquire(t.Context(), "x", lokt.Options{}); err != nil {
+					t.Error(err)
+				} else if ok {
+					won.Add(1)
+				}
+			})
+		}
+		working.Wait()
+		if won.Load() != 1 {
+			t.Errorf("%d of 64 were granted the lock", won.Load())
+		}
+	})
+}
