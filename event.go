@@ -47,5 +47,6 @@ type Event struct {
 	Owner   Owner // whose claim or hold it is about; for breaks and freezes, who did it
 	Token   uint64
 	TTL     time.Duration
+	Expires time.Time // of a hold that has just been granted or renewed: when it ends if nothing else happens; zero if never
 	Extra   map[string]string
 }

@@ -28,12 +28,13 @@ type Removed struct {
 // decision is what the rules answer to one request.
 type decision struct {
 	Change
-	holder  Holder
-	queued  bool
-	removed []Removed
-	ended   []Holder
-	freeze  Freeze
-	err     error
+	holder    Holder
+	queued    bool
+	removed   []Removed
+	succeeded int // how many of the removed holders have a successor
+	ended     []Holder
+	freeze    Freeze
+	err       error
 }
 
 // Stale reports whether the holder has lost the lock to time or death, and why. The lock is the next claimant's then,
@@ -143,6 +144,9 @@ func begin(s Snapshot) decision {
 // note adds an event about a hold or claim; extra are keys and values.
 func (d *decision) note(now time.Time, t EventType, h Holder, extra ...string) {
 	e := Event{Time: now, Type: t, Name: d.Lock.Name, LeaseID: h.LeaseID, Owner: h.Owner, Token: h.Token, TTL: h.TTL}
+	if t == EventAcquire || t == EventRenew {
+		e.Expires = h.ExpiresAt
+	}
 	for i := 0; i+1 < len(extra); i += 2 {
 		if e.Extra == nil {
 			e.Extra = map[string]string{}
@@ -198,12 +202,27 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
 	h.extend(now)
 	l.Holders = append(l.Holders, h)
-	if i := slices.IndexFunc(d.removed, func(r Removed) bool { return !r.Waiter }); i >= 0 {
-		was := d.removed[i]
+	if was, ok := d.displaces(); ok {
 		d.note(now, EventTakeover, h, ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
 	}
 	d.note(now, EventAcquire, h)
 	return h
+}
+
+// displaces returns the stale holder whose place the next grant takes: each has one successor.
+func (d *decision) displaces() (Removed, bool) {
+	n := 0
+	for _, r := range d.removed {
+		switch {
+		case r.Waiter:
+		case n == d.succeeded:
+			d.succeeded++
+			return r, true
+		default:
+			n++
+		}
+	}
+	return Removed{}, false
 }
 
 // extend starts the hold's time to live again, within its maximum hold.

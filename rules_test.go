@@ -277,6 +277,43 @@ func TestTakeoverTellsWhoWasDisplaced(t *testing.T) {
 	}
 }
 
+func TestEachStaleHolderHasOneSuccessor(t *testing.T) {
+	l := newLab(t)
+	for _, who := range []string{"a", "b"} {
+		l.grant(as(who, limit(2), ttl(time.Second)))
+	}
+	for _, who := range []string{"c", "d", "e"} {
+		l.enqueue(as(who, limit(3), ttl(time.Minute)))
+	}
+	l.pass(time.Second + 1)
+	var succession []string
+	for _, e := range l.apply(prune(l.s)).Events {
+		if e.Type == EventTakeover {
+			succession = append(succession, e.Extra[ExtraLeaseWas]+" "+e.LeaseID)
+		}
+	}
+	l.expect("c d e", "")
+	if got := strings.Join(succession, ", "); got != "a c, b d" {
+		t.Errorf("takeovers: %s", got)
+	}
+}
+
+func TestEventsOfGrantsAndRenewalsSayWhenTheHoldEnds(t *testing.T) {
+	l := newLab(t)
+	want := func(d decision, end time.Time) {
+		t.Helper()
+		if e := d.Events[len(d.Events)-1]; !e.Expires.Equal(end) {
+			t.Errorf("%s says %v, not %v", e.Type, e.Expires, end)
+		}
+	}
+	begun := l.s.Now
+	want(l.acquire(as("a", ttl(time.Minute), maxHold(90*time.Second))), begun.Add(time.Minute))
+	l.pass(40 * time.Second)
+	want(l.apply(renew(l.s, Renewal{Name: "x", LeaseID: "a"})), begun.Add(90*time.Second))
+	want(l.release("a"), time.Time{})
+	want(l.acquire(as("b")), time.Time{})
+}
+
 func TestNextChangeIsTheEarliestDeadline(t *testing.T) {
 	l := newLab(t)
 	if !l.s.NextChange().IsZero() {
