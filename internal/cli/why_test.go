@@ -44,10 +44,10 @@ func situations() map[string]func(d desk) {
 		},
 		"corrupt, frozen": func(d desk) { d.write("locks/x.json", "{"); d.must("freeze", "x", "--ttl", "5m") },
 		"queued": func(d desk) {
-			w := lockfile.WaiterRecord{Record: lockfile.Record{
-				Name: "x", LockID: "w", Owner: "zoe", Host: "h", AcquiredTS: time.Now(), ExpiresAt: time.Now().Add(time.Minute),
-			}, Wait: time.Minute}
-			q := lockfile.Queue{Name: "x", Waiters: []*lockfile.WaiterRecord{&w}}
+			w := lockfile.Record{
+				Name: "x", LockID: "w", Owner: "zoe", Host: "h", AcquiredTS: time.Now(), ExpiresAt: time.Now().Add(time.Minute), Wait: time.Minute,
+			}
+			q := lockfile.Queue{Name: "x", Waiters: []*lockfile.Record{&w}}
 			data, err := q.Encode()
 			if err != nil {
 				d.t.Fatal(err)
