@@ -34,6 +34,8 @@ const (
 	ExtraDisplaced = "displaced" // who lost the lock, as owner@host
 	ExtraLeaseWas  = "lease_was" // the lease that was displaced
 	ExtraBy        = "by"        // who forced it
+	ExtraWaited    = "waited_ms" // how long a claim waited, in milliseconds
+	ExtraHeld      = "held_ms"   // how long a hold that was given back, or taken away, had lasted, in milliseconds
 	ExtraCleaned   = "cleaned"   // of a pruned hold: it was removed on request, not by a claim
 )
 

@@ -24,7 +24,7 @@ func (d *decision) promote(now time.Time) {
 			h := d.grant(now, w.Claim)
 			h.Pending = now.Add(WaitLease)
 			l.Holders[len(l.Holders)-1] = h
-			d.note(now, EventWait, h, ExtraOutcome, "granted", "waited_ms", millis(now.Sub(w.Since)))
+			d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
 		}
 	}
 	for i := range l.Holders {

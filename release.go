@@ -32,7 +32,7 @@ func release(s Snapshot, t Target) decision {
 	if t.LeaseID != "" && !t.Stale {
 		var w Waiter
 		if w, waiting = d.Lock.leave(t.LeaseID); waiting {
-			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", "waited_ms", millis(s.Now.Sub(w.Since)))
+			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", ExtraWaited, millis(s.Now.Sub(w.Since)))
 		}
 	}
 	for _, h := range d.ended {
@@ -43,7 +43,7 @@ func release(s Snapshot, t Target) decision {
 		case t.Force:
 			how = EventForceBreak
 		}
-		extra := []string{"held_ms", millis(s.Now.Sub(h.HeldSince))}
+		extra := []string{ExtraHeld, millis(s.Now.Sub(h.HeldSince))}
 		if t.Force || t.Stale {
 			extra = append(extra, ExtraBy, t.Owner.String())
 		}
@@ -88,9 +88,9 @@ func breakHolds(s Snapshot, t Target) decision {
 		case t.Stale && !stale:
 			return false
 		case t.Stale:
-			d.note(s.Now, EventStaleBreak, h, ExtraReason, reason, ExtraBy, t.Owner.String())
+			d.note(s.Now, EventStaleBreak, h, ExtraReason, reason, ExtraBy, t.Owner.String(), ExtraHeld, millis(s.Now.Sub(h.HeldSince)))
 		default:
-			d.note(s.Now, EventForceBreak, h, ExtraReason, reason, ExtraBy, t.Owner.String())
+			d.note(s.Now, EventForceBreak, h, ExtraReason, reason, ExtraBy, t.Owner.String(), ExtraHeld, millis(s.Now.Sub(h.HeldSince)))
 		}
 		d.ended = append(d.ended, h)
 		return true
@@ -181,7 +181,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision 
 	}
 	d := begin(s)
 	if w, ok := d.Lock.leave(c.LeaseID); ok {
-		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, "waited_ms", millis(waited))
+		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, ExtraWaited, millis(waited))
 		d.promote(s.Now)
 	}
 	if i := slices.IndexFunc(d.Lock.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 { // in this very step

@@ -130,7 +130,7 @@ func begin(s Snapshot) decision {
 			return false
 		}
 		d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
-		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "died", ExtraReason, reason)
+		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(s.Now.Sub(w.Since)))
 		return true
 	})
 	if f := l.Freeze; f != nil && s.Frozen() == nil {
@@ -148,6 +148,9 @@ func (d *decision) note(now time.Time, t EventType, h Holder, extra ...string) {
 		e.Expires = h.ExpiresAt
 	}
 	for i := 0; i+1 < len(extra); i += 2 {
+		if extra[i+1] == "" {
+			continue
+		}
 		if e.Extra == nil {
 			e.Extra = map[string]string{}
 		}

@@ -1,0 +1,84 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// scope names this package to OpenTelemetry.
+const scope = "github.com/lokt-dev/lokt/telemetry"
+
+// instruments are what OpenTelemetry is told through. Counters and gauges are read when somebody collects them, so that an event
+// costs no more than without OpenTelemetry; only the histograms are told each value.
+type instruments struct {
+	counters     [numCounters]metric.Int64ObservableCounter
+	holder       metric.Int64ObservableGauge
+	queue        metric.Int64ObservableGauge
+	hold, wait   metric.Int64Histogram
+	registration metric.Registration
+}
+
+// instrument makes the instruments.
+func (r *Recorder) instrument(p metric.MeterProvider) (err error) {
+	meter := p.Meter(scope)
+	in := &instruments{}
+	fail := func(name string) error { return fmt.Errorf("instrument %s: %w", name, err) }
+	var observables []metric.Observable
+	for i, c := range counters() {
+		if in.counters[i], err = meter.Int64ObservableCounter(c.name, metric.WithDescription(c.help)); err != nil {
+			return fail(c.name)
+		}
+		observables = append(observables, in.counters[i])
+	}
+	if in.holder, err = meter.Int64ObservableGauge(HolderGauge, metric.WithDescription(holderHelp)); err != nil {
+		return fail(HolderGauge)
+	}
+	if in.queue, err = meter.Int64ObservableGauge(QueueLength, metric.WithDescription(queueHelp)); err != nil {
+		return fail(QueueLength)
+	}
+	buckets := metric.WithExplicitBucketBoundaries(bounds()...)
+	if in.hold, err = meter.Int64Histogram(HoldDuration, metric.WithDescription(holdHelp), buckets); err != nil {
+		return fail(HoldDuration)
+	}
+	if in.wait, err = meter.Int64Histogram(WaitDuration, metric.WithDescription(waitHelp), buckets); err != nil {
+		return fail(WaitDuration)
+	}
+	observables = append(observables, in.holder, in.queue)
+	r.otel = in
+	if in.registration, err = meter.RegisterCallback(r.collect, observables...); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return nil
+}
+
+// collect tells OpenTelemetry the counters and gauges.
+func (r *Recorder) collect(ctx context.Context, o metric.Observer) error {
+	s, err := r.Snapshot(ctx)
+	for _, l := range s.Locks {
+		name := attribute.String(attrName, l.Name)
+		just := metric.WithAttributeSet(attribute.NewSet(name))
+		for i, c := range counters() {
+			if n := l.Counters[c.name]; n != 0 {
+				o.ObserveInt64(r.otel.counters[i], n, just)
+			}
+		}
+		for holder, n := range l.Holders {
+			o.ObserveInt64(r.otel.holder, int64(n), metric.WithAttributes(name, attribute.String(attrHolder, holder)))
+		}
+		o.ObserveInt64(r.otel.queue, int64(l.Waiting), just)
+	}
+	return err
+}
+
+// prepare makes the options with which values of the series are recorded.
+func (s *series) prepare() {
+	name := attribute.String(attrName, s.name)
+	s.recordHold = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(name))}
+	for i, outcome := range outcomes() {
+		set := attribute.NewSet(name, attribute.String(attrOutcome, outcome))
+		s.recordWait[i] = []metric.RecordOption{metric.WithAttributeSet(set)}
+	}
+}
