@@ -74,7 +74,7 @@ func (b *backend) blockedJSON(e *lokt.BlockedError) blockedJSON {
 		v.Reason = "held"
 		v.HolderOwner, v.HolderHost, v.HolderPID, v.HolderAgentID = h.Owner.ID, h.Owner.Host, pid(h), h.Owner.Session
 		v.HolderKind = h.Kind()
-		v.HolderAgeSec = int64(e.Now.Sub(h.HeldSince) / time.Second)
+		v.HolderAgeSec = age(e.Now, h.HeldSince)
 		v.HolderTTLSec = seconds(h.TTL)
 		v.HolderPIDStatus = b.pidStatus(h)
 		v.HolderAcquiredTS = at(h.AcquiredAt)
@@ -156,7 +156,10 @@ func (b *backend) holderText(h lokt.Holder, now time.Time) string {
 		}
 		text.WriteString(", ")
 	}
-	fmt.Fprintf(&text, "%s for %s", h.Kind(), short(now.Sub(h.HeldSince)))
+	text.WriteString(h.Kind())
+	if !h.HeldSince.IsZero() { // as in records made by hand
+		fmt.Fprintf(&text, " for %s", short(now.Sub(h.HeldSince)))
+	}
 	switch {
 	case h.ExpiresAt.IsZero() && h.Process != nil:
 		text.WriteString(", until its command ends")
@@ -176,6 +179,8 @@ func short(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "0s"
+	case d < 100*time.Millisecond:
+		return d.Round(time.Millisecond).String()
 	case d < 10*time.Second:
 		return d.Round(100 * time.Millisecond).String()
 	case d < 48*time.Hour:

@@ -247,7 +247,9 @@ func (v *holdJSON) detail(line func(what, format string, args ...any)) {
 	if v.Token != 0 {
 		line("token", "%d", v.Token)
 	}
-	line("held", "for %s (since %s)", secondsText(v.AgeSec), stamp(v.HeldSince))
+	if !v.HeldSince.IsZero() {
+		line("held", "for %s (since %s)", secondsText(v.AgeSec), stamp(v.HeldSince))
+	}
 	if v.Renewals > 0 {
 		line("renewed", "%d times, last %s", v.Renewals, stamp(v.AcquiredTS))
 	}

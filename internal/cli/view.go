@@ -285,7 +285,12 @@ func utc(t time.Time) time.Time {
 }
 
 // age returns the whole seconds since a time.
-func age(now, since time.Time) int64 { return int64(max(now.Sub(since), 0) / time.Second) }
+func age(now, since time.Time) int64 {
+	if since.IsZero() {
+		return 0
+	}
+	return int64(max(now.Sub(since), 0) / time.Second)
+}
 
 // remaining returns the seconds until a deadline, rounded up, 0 once it is over, or nil if there is none.
 func remaining(now, deadline time.Time) *int64 {
