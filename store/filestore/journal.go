@@ -147,7 +147,8 @@ func (f entryFile) after() []byte {
 	return f.data
 }
 
-// recover finishes the change that the journal announces, if it was begun: its files, and then the audit log.
+// recover finishes the change that the journal announces, if it was begun. What the audit log lacks goes there together
+// with what the next change has to say.
 func (g *guard) recover() error {
 	e := g.entry
 	if e == nil {
@@ -174,7 +175,6 @@ func (g *guard) recover() error {
 	if len(lines) > 0 {
 		g.carry = g.s.notLogged(lines)
 	}
-	g.log(nil)
 	return nil
 }
 

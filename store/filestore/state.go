@@ -74,7 +74,7 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 			return nil, unavailable(err)
 		case f == fileFreeze: // whatever it is, it keeps everybody out
 			st.snap.Lock.Freeze = &lokt.Freeze{Damaged: err.Error()}
-		case f == fileQueue: // whatever it is, it keeps nobody out
+		case f == fileQueue && foreign(err): // it keeps nobody out
 		default:
 			return nil, s.damaged(name, fileDirs[f], err)
 		}
@@ -110,6 +110,11 @@ func busy(err error) bool {
 		}
 	}
 	return false
+}
+
+// foreign reports whether the error is that something stands in the file's place which the store did not put there.
+func foreign(err error) bool {
+	return errors.Is(err, atomicfile.ErrNotRegular) || errors.Is(err, atomicfile.ErrTooLarge) || errors.Is(err, fs.ErrPermission)
 }
 
 // overlay puts the contents that the journal announces in place of those that they replace.

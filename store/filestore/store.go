@@ -54,7 +54,9 @@ type Options struct {
 
 	fs      faultfs.FS
 	clock   func() lockfile.Now
-	noWatch bool // wait by looking again only
+	noWatch bool // no file events: wait by looking again only
+
+	lookFirst, lookEvery time.Duration // as the constants of these names
 }
 
 // Store is a lokt.Store over files. It is safe for concurrent use, by any number of processes at once.
@@ -91,6 +93,9 @@ func Open(root string, o Options) (*Store, error) {
 	}
 	if o.LockTimeout == 0 {
 		o.LockTimeout = 10 * time.Second
+	}
+	if o.lookEvery == 0 {
+		o.lookFirst, o.lookEvery = lookFirst, lookEvery
 	}
 	if o.Warn == nil {
 		o.Warn = func(error) {}

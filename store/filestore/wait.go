@@ -19,44 +19,44 @@ import (
 // How often a waiter looks, whether or not it was woken: deaths cause no event, nor do programs that know nothing of
 // wake files.
 const (
-	lookEvery   = 200 * time.Millisecond
-	lookPerSlot = 20 * time.Millisecond // later for every waiter ahead
+	lookFirst   = 20 * time.Millisecond  // and then less and less often, if there are no events, or who looks is not queued
+	lookEvery   = 200 * time.Millisecond // at least
+	lookPerSlot = 20 * time.Millisecond  // later for every waiter ahead
 	lookAtMost  = 2 * time.Second
-	lookBlind   = 20 * time.Millisecond // without file events
 	lookWatch   = 20 * time.Millisecond // of who is not queued
 )
 
-// Wait implements lokt.Store. A queued claim is woken by the removal of its wake file.
+// Wait implements lokt.Store. A queued claim is woken by the removal of its wake file, or directly if this very process
+// takes it out of the queue.
 func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	var woken <-chan struct{}
-	if w.LeaseID != "" && !s.o.noWatch {
-		woken, _ = s.waker.watch(s, w.LeaseID) // without events it looks more often
+	events := false
+	if w.LeaseID != "" {
+		woken, events = s.waker.watch(s, w.LeaseID)
 	}
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
-	for {
+	for pause := min(s.o.lookFirst, s.o.lookEvery); ; pause += pause / 2 {
 		snap, err := s.View(ctx, w.Name)
 		at, queued := snap.Lock.Position(w.LeaseID)
 		if woken != nil && !queued {
-			s.waker.forget(s, w.LeaseID) // who left the queue before the wake file was made wakes nobody
+			s.waker.forget(s, w.LeaseID) // who left the queue before it was watched would never be woken
 		}
 		if err != nil || snap.Lock.Revision != w.Seen {
 			return err
 		}
-		switch {
-		case w.LeaseID == "":
-			t.Reset(lookWatch)
-		case woken == nil:
-			t.Reset(min(lookBlind+time.Duration(max(at, 0))*lookPerSlot, lookAtMost))
-		default:
-			t.Reset(min(lookEvery+time.Duration(max(at, 0))*lookPerSlot, lookAtMost))
+		if w.LeaseID == "" {
+			pause = lookWatch
+		} else if most := min(s.o.lookEvery+time.Duration(max(at, 0))*lookPerSlot, max(lookAtMost, s.o.lookEvery)); events || pause > most {
+			pause = most
 		}
+		t.Reset(pause)
 		select {
 		case <-woken:
 			return nil
 		case <-t.C:
-			if w.LeaseID != "" {
-				return nil // who died meanwhile shows in no revision
+			if len(snap.Dead) > 0 {
+				return nil // which shows in no revision: the caller may not know yet
 			}
 		case <-s.done:
 			return errClosed
@@ -66,31 +66,50 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	}
 }
 
-// waker tells waiting claims of this process that their wake files were removed.
+// waker tells waiting claims of this process that they left the queue.
 type waker struct {
 	mu      sync.Mutex
 	w       *fsnotify.Watcher
-	waiting map[string]chan struct{} // by path
+	waiting map[string]*waiting // by path of the wake file
 	closed  bool
 }
 
-// watch makes the wake file of the lease and returns a channel that is closed once somebody removed it.
-func (k *waker) watch(s *Store, leaseID string) (<-chan struct{}, error) {
+type waiting struct {
+	c       chan struct{} // closed when it is over
+	watched bool          // the wake file is there, and its removal will be noticed
+}
+
+// watch returns a channel that is closed once the lease has left the queue, and whether that will be noticed if another
+// process does it.
+func (k *waker) watch(s *Store, leaseID string) (woken <-chan struct{}, events bool) {
 	path := s.wakePath(leaseID)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		return nil, errClosed
+		return nil, false
 	}
-	if c, ok := k.waiting[path]; ok {
-		return c, nil
+	w := k.waiting[path]
+	if w == nil {
+		w = &waiting{c: make(chan struct{})}
+		if k.waiting == nil {
+			k.waiting = map[string]*waiting{}
+		}
+		k.waiting[path] = w
 	}
+	if !w.watched && !s.o.noWatch {
+		w.watched = k.add(s, path) == nil // without events it looks more often
+	}
+	return w.c, w.watched
+}
+
+// add makes the wake file and asks for the event of its removal.
+func (k *waker) add(s *Store, path string) error {
 	if k.w == nil {
 		w, err := fsnotify.NewWatcher()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		k.w, k.waiting = w, map[string]chan struct{}{}
+		k.w = w
 		go k.dispatch(w)
 	}
 	const flags = os.O_CREATE | os.O_WRONLY | openNoFollow
@@ -101,17 +120,15 @@ func (k *waker) watch(s *Store, leaseID string) (<-chan struct{}, error) {
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := f.Close(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := k.w.Add(path); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
+		return errors.Join(err, os.Remove(path))
 	}
-	c := make(chan struct{})
-	k.waiting[path] = c
-	return c, nil
+	return nil
 }
 
 func (k *waker) dispatch(w *fsnotify.Watcher) {
@@ -132,12 +149,17 @@ func (k *waker) dispatch(w *fsnotify.Watcher) {
 	}
 }
 
+// wake wakes whoever of this process waits for the removal of the wake file.
 func (k *waker) wake(path string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if c, ok := k.waiting[path]; ok {
-		close(c)
-		delete(k.waiting, path)
+	w := k.waiting[path]
+	if w == nil {
+		return
+	}
+	close(w.c)
+	delete(k.waiting, path)
+	if w.watched {
 		_ = k.w.Remove(path) // gone already if the file is
 	}
 }
@@ -153,9 +175,11 @@ func (k *waker) close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true
-	for path, c := range k.waiting {
-		close(c)
-		_ = os.Remove(path)
+	for path, w := range k.waiting {
+		close(w.c)
+		if w.watched {
+			_ = os.Remove(path)
+		}
 	}
 	k.waiting = nil
 	if k.w == nil {
@@ -175,7 +199,9 @@ func (s *Store) wakeLeft(before, after []lokt.Waiter) {
 	}
 	for _, w := range before {
 		if !still[w.LeaseID] {
-			_ = s.fs.Remove(s.wakePath(w.LeaseID)) // absent if the waiter only looks from time to time
+			path := s.wakePath(w.LeaseID)
+			s.waker.wake(path)
+			_ = s.fs.Remove(path) // absent if the waiter only looks from time to time
 		}
 	}
 }
