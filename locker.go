@@ -37,7 +37,8 @@ type Options struct {
 	Interval time.Duration
 
 	// Margin is how long before anybody else may enter the lease's context ends, beside what the drift of clocks takes.
-	// 0 means the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the TTL, at most half a second.
+	// 0 means the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the TTL, or of MaxHold if that is
+	// less, at most half a second.
 	Margin time.Duration
 
 	// Wait is how long to queue for the lock; 0 does not, negative waits until the context ends.
@@ -83,19 +84,26 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	o.TTL = cmp.Or(o.TTL, usual)
 	if o.TTL < 0 {
 		o.TTL = NoTTL
+		o.Margin = cmp.Or(o.Margin, margin(o.MaxHold))
 		return o, nil
 	}
 	if o.TTL == usual {
 		o.Interval, o.Margin = cmp.Or(o.Interval, d.Interval), cmp.Or(o.Margin, d.Margin)
 	}
 	o.Interval = cmp.Or(o.Interval, o.TTL/5)
-	o.Margin = cmp.Or(o.Margin, min(o.TTL/20, 500*time.Millisecond))
+	if o.Margin == 0 && o.MaxHold > 0 {
+		o.Margin = margin(min(o.TTL, o.MaxHold))
+	}
+	o.Margin = cmp.Or(o.Margin, margin(o.TTL))
 	if usable := Usable(o.TTL, o.Margin); o.Interval <= 0 || o.Margin < 0 || o.Interval >= usable {
 		return o, invalid("heartbeats every %v cannot keep a lock with a TTL of %v: the interval must be below %v, "+
 			"which the margin of %v and the drift of clocks leave", o.Interval, o.TTL, usable, o.Margin)
 	}
 	return o, nil
 }
+
+// margin is the default margin of a hold that lives so long.
+func margin(life time.Duration) time.Duration { return min(life/20, 500*time.Millisecond) }
 
 // Locker acquires locks for one owner and keeps them while the program runs. It is safe for concurrent use. Tasks of
 // one owner re-enter each other's locks: each acquisition is a hold of its own, and the lock is free when the last of

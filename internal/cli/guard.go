@@ -147,6 +147,11 @@ type guardRun struct {
 
 	mu     sync.Mutex
 	warned time.Time
+
+	losing sync.Mutex           // held while a loss is dealt with
+	taken  []*lokt.Lease        // all that were acquired
+	told   map[*lokt.Lease]bool // whose loss is known to the user
+	ended  bool                 // the command has
 }
 
 func (g *guardRun) options(within []string) lokt.Options {
@@ -262,15 +267,16 @@ const childNoteDelay = 20 * time.Millisecond
 func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Signals) error {
 	c := guard.Command{
 		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.liveFile(),
-		Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Lost: g.lost,
+		Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Ending: g.ending, Lost: g.lost,
 	}
+	g.taken, g.told = slices.Clone(leases), map[*lokt.Lease]bool{}
 	noted := func() {}
 	if g.b.store != nil && len(leases) > 0 {
 		c.Started = func(pid int) { noted = g.noteChild(leases, pid) }
 	}
 	code, err := guard.Run(c, leases, signals)
 	noted()
-	released := g.release(leases)
+	released := g.release()
 	if err != nil {
 		return worse(g.notRun(err), released)
 	}
@@ -322,13 +328,16 @@ func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 	}
 }
 
-// release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before.
-func (g *guardRun) release(leases lokt.Leases) error {
+// release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before. A loss that
+// is being dealt with comes first, so that nothing is taken again after this.
+func (g *guardRun) release() error {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	g.ended = true
 	_, err := g.k.ReleaseAll(context.Background()) // which the store bounds
-	for _, l := range leases {
-		var gone *lokt.GoneError
-		if l.Holder().TTL == 0 && errors.As(l.Err(), &gone) {
-			g.tell("warning: the lock %q was lost while the command ran: %v", l.Name(), gone)
+	for _, l := range g.taken {
+		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
+			g.tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
 		}
 	}
 	if err != nil {
@@ -340,12 +349,18 @@ func (g *guardRun) release(leases lokt.Leases) error {
 // lost is told of a lease that ended while the command runs. A lock that only expired and that nobody took since is
 // taken again.
 func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	if g.ended || g.told[l] {
+		return nil
+	}
+	g.told[l] = true
 	var gone *lokt.GoneError
 	taken := errors.As(err, &gone) && (gone.Cause == "" || len(gone.Holders) > 0)
 	if g.o.onLost == onLostWarn && !taken && g.o.maxHold == 0 {
-		ctx, done := context.WithTimeout(context.Background(), g.o.ttl)
-		defer done()
-		if again, err := g.k.Reclaim(ctx, l); err == nil {
+		again, err := g.k.Reclaim(context.Background(), l) // whose end would be the lease's: the store bounds how long it takes
+		if err == nil {
+			g.taken = append(g.taken, again)
 			g.tell("warning: the lock %q was not renewed in time; nobody took it, and it is held again", l.Name())
 			return again
 		}
@@ -354,8 +369,32 @@ func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
 	if g.o.onLost == onLostStop {
 		what = "stopping the command"
 	}
-	g.tell("warning: the lock %q was lost: %v: %s", l.Name(), err, what)
+	g.tell("warning: the lock %q was lost: %s: %s", l.Name(), lossText(l, err), what)
 	return nil
+}
+
+// ending is told of a lease for whose sake the command is asked to end before it is lost.
+func (g *guardRun) ending(l *lokt.Lease) {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	if g.told[l] {
+		return
+	}
+	g.told[l] = true
+	g.tell("warning: the lock %q is about to be lost: %s: stopping the command", l.Name(), lossText(l, nil))
+}
+
+// lossText says why a lease was lost, without saying again that it was, or why it will be if err is nil.
+func lossText(l *lokt.Lease, err error) string {
+	var gone *lokt.GoneError
+	h := l.Holder()
+	switch {
+	case !errors.As(err, &gone) && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
+		return "its maximum hold is over"
+	case err == nil:
+		return "it could not be renewed in time"
+	}
+	return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
 }
 
 // observe records what only this process knows.

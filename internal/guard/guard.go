@@ -41,6 +41,9 @@ type Command struct {
 	// Started, if set, is called with the command's process ID once it runs.
 	Started func(pid int)
 
+	// Ending, if set, is called when the command is asked to end because a lease is about to be lost.
+	Ending func(l *lokt.Lease)
+
 	// Lost is called for each lease that is lost while the command runs; it may return another lease in its stead, which
 	// is then watched too.
 	Lost func(l *lokt.Lease, err error) *lokt.Lease
@@ -160,8 +163,9 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 	w.stop()
 	if relay.end() {
 		tree.killRest()
-		return ExitLost, nil
+		code = ExitLost
 	}
+	w.done.Wait() // whoever deals with a loss has said so
 	return code, nil
 }
 
@@ -209,14 +213,15 @@ type watcher struct {
 	steps chan syscall.Signal
 	ctx   context.Context
 	stop  context.CancelFunc
+	done  sync.WaitGroup
 }
 
 func watch(c Command, leases lokt.Leases) *watcher {
-	w := &watcher{c: c, steps: make(chan syscall.Signal, 2*len(leases)+2)}
+	w := &watcher{c: c, steps: make(chan syscall.Signal, 4*len(leases))} // as many as there can be
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	for _, l := range leases {
 		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 {
-			go w.follow(l)
+			w.done.Go(func() { w.follow(l) })
 		}
 	}
 	return w
@@ -227,62 +232,74 @@ const look = 10 * time.Millisecond
 
 // follow waits for the loss of the lease, and for its replacement's.
 func (w *watcher) follow(l *lokt.Lease) {
-	for l != nil {
-		if !w.until(l) {
-			return
-		}
-		next := w.c.Lost(l, l.Err())
+	for l != nil && w.until(l) {
 		if w.c.Stop {
 			w.end(l)
 			return
 		}
-		l = next
+		l = w.c.Lost(l, l.Err())
 	}
 }
 
+// killReserve is the part of the grace that is kept back: the command is killed that long before the lease ends, so that
+// it is gone by then even if the machine is busy.
+const killReserve = 4
+
 // until waits for the loss of the lease and reports whether it came. If the command is to be stopped for it, it is asked
-// to end while there is still time.
+// to end while there is still time, and killed while there is still some.
 func (w *watcher) until(l *lokt.Lease) bool {
+	ladder := []struct {
+		left time.Duration // of the lease
+		step syscall.Signal
+	}{{w.c.StopGrace, syscall.SIGTERM}, {w.c.StopGrace / killReserve, syscall.SIGKILL}}
 	if !w.c.Stop {
-		select {
-		case <-l.Context().Done():
-			return errors.Is(l.Err(), lokt.ErrLost)
-		case <-w.ctx.Done():
-			return false
-		}
+		ladder = nil
 	}
-	asked := false
-	tick := time.NewTimer(look)
+	tick := time.NewTimer(time.Minute)
 	defer tick.Stop()
 	for {
-		tick.Reset(max(look, min(l.Remaining()-w.c.StopGrace, time.Minute)))
+		pause := time.Minute
+		if len(ladder) > 0 {
+			pause = max(look, min(l.Remaining()-ladder[0].left, pause))
+		}
+		tick.Reset(pause)
 		select {
 		case <-l.Context().Done():
 			return errors.Is(l.Err(), lokt.ErrLost)
 		case <-w.ctx.Done():
 			return false
 		case <-tick.C:
-			if !asked && l.Remaining() < w.c.StopGrace {
-				asked = true
-				w.steps <- syscall.SIGTERM
+			if len(ladder) > 0 && l.Remaining() <= ladder[0].left {
+				w.steps <- ladder[0].step
+				if ladder = ladder[1:]; len(ladder) == 1 && w.c.Ending != nil {
+					w.done.Go(func() { w.c.Ending(l) }) // which may be slow
+				}
 			}
 		}
 	}
 }
 
-// end ends the command for a lease that is lost. If that came without warning, the command gets its grace all the same,
-// but a short one: somebody else may be in already.
+// end ends the command for a lease that is lost, and then tells of it: whoever is told may be slow. If the loss came
+// without warning, the command gets its grace all the same, but somebody else may be in already.
 func (w *watcher) end(l *lokt.Lease) {
 	var gone *lokt.GoneError
-	if errors.As(l.Err(), &gone) {
-		w.steps <- syscall.SIGTERM
-		t := time.NewTimer(w.c.StopGrace)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-w.ctx.Done():
-			return
-		}
+	if !errors.As(l.Err(), &gone) {
+		w.steps <- syscall.SIGKILL
+		w.c.Lost(l, l.Err())
+		return
 	}
-	w.steps <- syscall.SIGKILL
+	t := time.NewTimer(w.c.StopGrace)
+	defer t.Stop()
+	w.steps <- syscall.SIGTERM
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		w.c.Lost(l, l.Err())
+	}()
+	select {
+	case <-t.C:
+		w.steps <- syscall.SIGKILL
+	case <-w.ctx.Done():
+	}
+	<-told
 }

@@ -35,7 +35,8 @@ func (t terminal) close() {
 }
 
 // delivered reports whether the signal is taken to come from the terminal, so that the command has got it too: an
-// interrupt or quit while this process is in the foreground, or a hangup of the terminal.
+// interrupt or quit while this process is in the foreground, or a hangup of the terminal. But of a hangup the system
+// tells the leader of the session alone; a shell, or the leader's end, is what tells the others.
 func (t terminal) delivered(sig os.Signal) bool {
 	if t.fd < 0 {
 		return false
@@ -45,7 +46,9 @@ func (t terminal) delivered(sig os.Signal) bool {
 	case syscall.SIGINT, syscall.SIGQUIT:
 		return err == nil && foreground == unix.Getpgrp()
 	case syscall.SIGHUP:
-		return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOTTY)
+		hungUp := errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOTTY)
+		sid, err := unix.Getsid(0)
+		return hungUp && (err != nil || sid != os.Getpid())
 	}
 	return false
 }
@@ -108,9 +111,12 @@ func newTree(stop bool) tree {
 	return tree{all: stop && process.BecomeSubreaper() == nil} // so that nothing the command leaves behind gets away
 }
 
-// signal sends the signal to the command and all that it started.
+// signal sends the signal to the command and all that it started. It kills until nothing is left: what is being started
+// meanwhile is in no list.
 func (t tree) signal(p *child, sig syscall.Signal) {
-	if t.all {
+	if t.all && sig == syscall.SIGKILL {
+		t.killRest()
+	} else if t.all {
 		for _, pid := range process.Descendants(os.Getpid()) {
 			if pid != p.pid {
 				_ = syscall.Kill(pid, sig)
