@@ -26,6 +26,8 @@ func playPart(part string) int {
 	switch part {
 	case "contender":
 		return contend()
+	case "signal-counter":
+		return countSignals()
 	}
 	fmt.Fprintln(os.Stderr, "no such part:", part)
 	return 1

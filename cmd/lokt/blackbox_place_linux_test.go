@@ -300,9 +300,8 @@ func (h *holder) running() *holder {
 
 // childLives reports whether the command's process ID is still that of its child. It is used again seldom, and later.
 func (h *holder) childLives() bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.child))
-	_, rest, ok := bytes.Cut(stat, []byte(") "))
-	return err == nil && ok && len(rest) > 0 && rest[0] != 'Z'
+	state := stateOf(h.child)
+	return state != "" && state != "Z"
 }
 
 // line reads a line of the command's output; it is empty at the end.
@@ -601,4 +600,12 @@ func contains(t *testing.T, text string, parts ...string) {
 			t.Errorf("want %q in: %s", part, text)
 		}
 	}
+}
+
+// file returns the contents of a file below the root.
+func (p *place) file(path string) []byte {
+	p.t.Helper()
+	data, err := os.ReadFile(p.path(path))
+	check(p.t, err)
+	return data
 }
