@@ -205,7 +205,7 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
 	h.extend(now)
 	l.Holders = append(l.Holders, h)
-	if was, ok := d.displaces(); ok {
+	if was, ok := d.displaces(); ok && was.Holder.LeaseID != h.LeaseID {
 		d.note(now, EventTakeover, h, ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
 	}
 	d.note(now, EventAcquire, h)
@@ -272,7 +272,7 @@ func acquire(s Snapshot, c Claim) decision {
 		d.settle(s.Now, d.grant(s.Now, c).LeaseID)
 		return d
 	}
-	d.err = &BlockedError{Name: l.Name, Freeze: frozen, Holders: l.inTheWay(c), Ahead: ahead, Now: s.Now}
+	d.err = l.blocked(c, s.Now)
 	switch {
 	case c.Wait != 0:
 		d.queue(s.Now, c)
@@ -369,6 +369,15 @@ func (h *Holder) renew(now time.Time) (told bool) {
 		h.ExpiresAt = y.Deadline
 	}
 	return told
+}
+
+// blocked says what keeps the claim out: a freeze, holders that it cannot share with, those who were first.
+func (l *Lock) blocked(c Claim, now time.Time) *BlockedError {
+	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: l.ahead(c), Now: now}
+	if !l.admits(c) {
+		e.Holders = l.inTheWay(c)
+	}
+	return e
 }
 
 // inTheWay returns the holders but for a claim's own re-entrant ones. The owner's strict holds are among them if the
