@@ -15,7 +15,7 @@ const openNoFollow = 0
 var errUnsupported = errors.New("lock files need flock and atomic rename, which lokt has on Linux, macOS and the BSDs only; use a server instead")
 
 // transient are errors that have nothing to do with the file that they were met at.
-var transient []error
+var transient = []error{errUnsupported}
 
 func supported() error { return errUnsupported }
 
