@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,14 +134,56 @@ type line struct {
 // parse reads a line, and reports whether it is an entry at all: an object with a time and an event. Other fields that
 // are not of the type they should be are as if they were not there.
 func parse(raw []byte) (line, bool) {
-	var l line
-	var mismatch *json.UnmarshalTypeError
-	if err := json.Unmarshal(raw, &l); err != nil && !errors.As(err, &mismatch) {
-		return line{}, false
+	l, usual := parseUsual(raw)
+	if !usual {
+		l = line{}
+		var mismatch *json.UnmarshalTypeError
+		if err := json.Unmarshal(raw, &l); err != nil && !errors.As(err, &mismatch) {
+			return line{}, false
+		}
 	}
 	var err error
 	l.ts, err = time.Parse(time.RFC3339Nano, l.TS)
 	return l, err == nil && l.Event != ""
+}
+
+// parseUsual reads a line that is written as this package writes it, which is ten times as fast, and reports whether it is.
+func parseUsual(raw []byte) (l line, ok bool) {
+	r := jsonline.Reader{B: raw}
+	r.Object(func(key string) {
+		switch key {
+		case "ts":
+			l.TS = r.String()
+		case "event":
+			l.Event = r.String()
+		case "name":
+			l.Name = r.String()
+		case "lock_id":
+			l.LockID = r.String()
+		case "owner":
+			l.Owner = r.String()
+		case "host":
+			l.Host = r.String()
+		case "pid":
+			l.PID = smallInt(&r)
+		case "agent_id":
+			l.AgentID = r.String()
+		case "ttl_sec":
+			l.TTLSec = smallInt(&r)
+		case "extra":
+			l.Extra = r.Scalars()
+		default:
+			r.Bad = true
+		}
+	})
+	r.End()
+	return l, !r.Bad
+}
+
+func smallInt(r *jsonline.Reader) int {
+	n := r.Int()
+	r.Bad = r.Bad || n < math.MinInt32 || n > math.MaxInt32
+	return int(n)
 }
 
 // entry returns the whole entry, which shares nothing with raw.
@@ -150,11 +193,30 @@ func (l line) entry(raw []byte) Entry {
 		AgentID: l.AgentID, TTLSec: l.TTLSec, Raw: bytes.Clone(bytes.TrimSpace(raw)),
 	}
 	if len(l.Extra) > 0 {
-		dec := json.NewDecoder(bytes.NewReader(l.Extra))
-		dec.UseNumber() // tokens are 64 bits wide
-		if err := dec.Decode(&e.Extra); err != nil {
-			e.Extra = nil
-		}
+		e.Extra = extras(l.Extra)
 	}
 	return e
+}
+
+// extras returns what an object of extras has; nil if it cannot be read.
+func extras(raw []byte) map[string]any {
+	m := map[string]any{}
+	r := jsonline.Reader{B: raw}
+	r.Object(func(key string) {
+		if r.Next() == '"' {
+			m[key] = r.String()
+		} else {
+			m[key] = json.Number(r.Number())
+		}
+	})
+	if r.End(); !r.Bad {
+		return m
+	}
+	m = nil
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber() // tokens are 64 bits wide
+	if err := dec.Decode(&m); err != nil {
+		return nil
+	}
+	return m
 }

@@ -1,8 +1,11 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -42,4 +45,70 @@ func TestEveryEventBecomesOneLine(t *testing.T) {
 		back.Extra[ExtraToken] != json.Number("18446744073709551615") || back.TTLSec != 9223372037 {
 		t.Fatalf("read back %+v", back)
 	}
+}
+
+// unusual lines are those that only the general parser reads, and some that it refuses.
+func unusual() []string {
+	const begin = `{"ts":"2026-01-01T00:00:00Z","event":"acquire"`
+	return []string{
+		``, `{}`, `[]`, `null`, begin + `}`, begin + `,}`, ` { "ts" : "2026-01-01T00:00:00Z" , "event" : "acquire" } `,
+		`{"TS":"2026-01-01T00:00:00Z","Event":"acquire"}`, begin + `,"event":"deny"}`, begin + `,"new":{"a":[1]}}`, begin + `}x`,
+		begin + `,"pid":1.5}`, begin + `,"pid":"7"}`, begin + `,"pid":99999999999999999999}`, begin + `,"pid":4294967296}`, begin + `,"ttl_sec":-3}`,
+		`{"ts":"2026-01-01T00:00:00Z","event":"\u0061cquire"}`, begin + `,"owner":"a` + "\xff" + `"}`, begin + `,"name":null}`,
+		begin + `,"extra":{"a":1,"b":"x","c":true,"d":null,"e":1.5,"f":{"g":1}}}`, begin + `,"extra":{"token":18446744073709551615,"a":-1}}`,
+		begin + `,"extra":{"a":true}}`, begin + `,"extra":{}}`, begin + `,"extra":[]}`, begin + `,"extra":null}`, begin + `,"extra":{"a":1,"a":2}}`,
+		begin + `,"extra":{"a":tru}}`, begin + `,"extra":{"a":01}}`, begin + `,"extra":{"":"\n"}}`, begin + `,"extra":{"a":1},"extra":{"b":1}}`,
+		`{"ts":"yesterday","event":"acquire"}`, `{"ts":"2026-01-01T00:00:00Z","event":""}`, `{"ts":1,"event":"acquire"}`,
+		begin + `,"lock_id":"0123","name":"n","owner":"o","host":"h","pid":7,"agent_id":"a","ttl_sec":5,"extra":{"a_ms":1}}`,
+	}
+}
+
+// general is what parse and entry do without their short cuts.
+func general(raw []byte) (Entry, bool) {
+	var l line
+	var mismatch *json.UnmarshalTypeError
+	if err := json.Unmarshal(raw, &l); err != nil && !errors.As(err, &mismatch) {
+		return Entry{}, false
+	}
+	var err error
+	if l.ts, err = time.Parse(time.RFC3339Nano, l.TS); err != nil || l.Event == "" {
+		return Entry{}, false
+	}
+	extra := l.Extra
+	l.Extra = nil
+	e := l.entry(raw)
+	if len(extra) > 0 {
+		dec := json.NewDecoder(bytes.NewReader(extra))
+		dec.UseNumber()
+		if dec.Decode(&e.Extra) != nil {
+			e.Extra = nil
+		}
+	}
+	return e, true
+}
+
+func sameEntry(t *testing.T, raw []byte) {
+	t.Helper()
+	want, is := general(raw)
+	l, ok := parse(raw)
+	var got Entry
+	if ok {
+		got = l.entry(raw)
+	}
+	if ok != is || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q is read as %+v (%v), not as %+v (%v)", raw, got, ok, want, is)
+	}
+}
+
+func TestShortCutsOfReadingChangeNothing(t *testing.T) {
+	for _, raw := range unusual() {
+		sameEntry(t, []byte(raw))
+	}
+}
+
+func FuzzReadingIsTheSameWithAndWithoutShortCuts(f *testing.F) {
+	for _, raw := range unusual() {
+		f.Add([]byte(raw))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) { sameEntry(t, bytes.TrimSpace(raw)) })
 }

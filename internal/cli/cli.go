@@ -46,6 +46,7 @@ func commands() []command {
 		{"freeze", newFreeze},
 		{"unfreeze", newUnfreeze},
 		{"audit", newAudit},
+		{"metrics", newMetrics},
 		{"doctor", newDoctor},
 		{"prime", newPrime},
 		{"demo", newDemo},

@@ -36,6 +36,14 @@ func (r *Reader) peek(c byte) bool {
 	return !r.Bad && r.at < len(r.B) && r.B[r.at] == c
 }
 
+// Next returns the byte with which what is next begins; 0 at the end.
+func (r *Reader) Next() byte {
+	if r.space(); r.at < len(r.B) {
+		return r.B[r.at]
+	}
+	return 0
+}
+
 // End sets Bad unless everything was read.
 func (r *Reader) End() {
 	if r.space(); r.at != len(r.B) {
@@ -116,8 +124,8 @@ func (r *Reader) String() string {
 	return ""
 }
 
-// number returns the digits of an integer.
-func (r *Reader) number() string {
+// Number reads an integer and returns its digits, however many.
+func (r *Reader) Number() string {
 	r.space()
 	start := r.at
 	if r.at < len(r.B) && r.B[r.at] == '-' {
@@ -138,14 +146,14 @@ func (r *Reader) number() string {
 
 // Int reads an integer.
 func (r *Reader) Int() int64 {
-	v, err := strconv.ParseInt(r.number(), 10, 64)
+	v, err := strconv.ParseInt(r.Number(), 10, 64)
 	r.Bad = r.Bad || err != nil
 	return v
 }
 
 // Uint reads an integer that is not negative.
 func (r *Reader) Uint() uint64 {
-	v, err := strconv.ParseUint(r.number(), 10, 64)
+	v, err := strconv.ParseUint(r.Number(), 10, 64)
 	r.Bad = r.Bad || err != nil
 	return v
 }
@@ -177,6 +185,23 @@ func (r *Reader) Time() time.Time {
 		r.Bad = true
 	}
 	return t
+}
+
+// Scalars reads an object of strings, integers and booleans, and returns its text.
+func (r *Reader) Scalars() []byte {
+	r.space()
+	start := r.at
+	r.Object(func(string) {
+		switch {
+		case r.peek('"'):
+			_ = r.String()
+		case r.peek('t'), r.peek('f'):
+			_ = r.Bool()
+		default:
+			_ = r.Number()
+		}
+	})
+	return r.B[min(start, r.at):r.at]
 }
 
 // Strings reads a list of strings.
