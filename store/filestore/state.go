@@ -430,8 +430,8 @@ const (
 )
 
 // durability returns what the change of a file needs. Holds without a program behind them, and freezes, are promises that
-// outlive everything; those of running programs end with the power anyway; and what a program renewed is written as
-// carefully as a renewal can be.
+// outlive everything; those of running programs end with the power anyway. The renewals of guards are flushed all the same,
+// as readers of their records have always been able to expect.
 func durability(file int, was lokt.Lock, c lokt.Change) durable {
 	switch file {
 	case fileQueue:
@@ -450,7 +450,7 @@ func durability(file int, was lokt.Lock, c lokt.Change) durable {
 				}
 			case h.Process == nil && !h.Attended:
 				d = durableDir
-			case h.Process == nil || had && before.Renewals != h.Renewals:
+			case h.Process != nil && had && before.Renewals != h.Renewals:
 				d = max(d, durableFile)
 			}
 		}
