@@ -55,8 +55,11 @@ func main() {
 }
 
 func run(out, only string, scale float64) error {
-	dir, err := os.MkdirTemp("", "lokt-bench-")
+	dir, err := os.MkdirTemp(".", ".bench-") // locks live beside the work, and /tmp is often another file system
 	if err != nil {
+		return err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
