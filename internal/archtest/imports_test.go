@@ -42,6 +42,9 @@ func ours() map[string][]string {
 		"internal/guard":      {".", "internal/process"},
 		"internal/cli/man":    {"internal/cli"}, // writes the man pages, so that lokt need not link what does
 
+		"examples/queue":   {".", "store/filestore"},
+		"examples/metrics": {".", "store/filestore", "telemetry"},
+
 		"cmd/lokt":  {"internal/cli"},
 		"cmd/loktd": {"internal/daemon"},
 	}
@@ -49,7 +52,7 @@ func ours() map[string][]string {
 	all := append(slices.Collect(maps.Keys(table)), "internal/cli", "internal/daemon", "bench")
 	allBut := func(not ...string) []string {
 		return slices.DeleteFunc(slices.Clone(all), func(p string) bool {
-			return slices.Contains(not, p) || strings.HasPrefix(p, "cmd/")
+			return slices.Contains(not, p) || strings.HasPrefix(p, "cmd/") || strings.HasPrefix(p, "examples/")
 		})
 	}
 	table["internal/cli"] = allBut("internal/daemon", "internal/cli/man", "telemetry", "store/sqlstore", "store/etcdstore", "lokttest", "jobs/jobstest", "bench")
@@ -72,8 +75,8 @@ func theirs() map[string][]string {
 		"go.etcd.io/etcd":             {"store/etcdstore", "internal/daemon", "bench"},
 		"go.uber.org/zap":             {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":      {"store/etcdstore"},                    // the etcd client's status codes
-		"go.opentelemetry.io/otel":    {"telemetry", "internal/daemon"},
-		"github.com/prometheus":       {"telemetry", "internal/daemon"},
+		"go.opentelemetry.io/otel":    {"telemetry", "internal/daemon", "examples/metrics"},
+		"github.com/prometheus":       {"internal/daemon", "examples/metrics"},
 		"pgregory.net/rapid":          {"lokttest", "jobs/jobstest"},
 		"github.com/anishathalye":     {"lokttest", "jobs/jobstest"},
 		"go.uber.org/goleak":          {"lokttest", "jobs/jobstest"},
