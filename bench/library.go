@@ -60,7 +60,9 @@ func library(e *env) ([]result, error) {
 	fl := flock.New(filepath.Join(e.dir, "gofrs"))
 	t, err := inTurn(e.n(2000),
 		cycle(k), bare(e.dir), cycle(mem),
-		func() error { return k.Do(context.Background(), "g", lokt.Options{ManualHeartbeat: true}, increment(counter)) },
+		func() error {
+			return k.Do(context.Background(), "g", lokt.Options{ManualHeartbeat: true}, increment(counter))
+		},
 		func() error {
 			if err := fl.Lock(); err != nil {
 				return err
@@ -78,7 +80,9 @@ func library(e *env) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	perSecond := func(d time.Duration) string { return fmt.Sprintf("%s, %.0f per second", ms(d), float64(time.Second)/float64(d)) }
+	perSecond := func(d time.Duration) string {
+		return fmt.Sprintf("%s, %.0f per second", ms(d), float64(time.Second)/float64(d))
+	}
 	rows := []result{
 		compare("acquire + release on files against the file operations that durability needs", t[0], t[1], "temporary file, fsync, rename, unlink", 1.5),
 		compare("a guarded update of a file: lokt against gofrs/flock, which remembers nothing", t[3], t[4], "gofrs/flock", 0),
