@@ -36,7 +36,7 @@ const (
 // guardPage is what a guard file says.
 type guardPage struct {
 	boot    string // of the kernel that issued the last token
-	inode   uint64 // of the guard file then
+	file    uint64 // which guard file that was: its inode and its time of birth
 	token   uint64 // last token issued in the shard
 	ceiling uint64 // last token reserved for good
 	seq     uint64 // differs after every change of a lock of the shard
@@ -55,7 +55,7 @@ func readPage(f faultfs.File) (guardPage, error) {
 	}
 	buf = buf[:n]
 	line, _, _ := bytes.Cut(buf[:min(n, headerSize)], []byte{'\n'})
-	p.boot, p.inode, p.token, p.ceiling = parseHeaderLine(string(line))
+	p.boot, p.file, p.token, p.ceiling = parseHeaderLine(string(line))
 	if n < headerSize+journalHead {
 		return p, nil
 	}
@@ -110,19 +110,19 @@ func (p guardPage) issued() uint64 {
 	return p.token
 }
 
-// headerLine is what a guard file says about its tokens: "lokt-guard-1 BOOT INODE LAST RESERVED CHECKSUM".
-func headerLine(boot string, node, token, ceiling uint64) string {
+// headerLine is what a guard file says about its tokens: "lokt-guard-1 BOOT FILE LAST RESERVED CHECKSUM".
+func headerLine(boot string, file, token, ceiling uint64) string {
 	if boot == "" {
 		boot = "-"
 	}
-	line := headerMagic + " " + boot + " " + utoa(node) + " " + utoa(token) + " " + utoa(ceiling)
+	line := headerMagic + " " + boot + " " + utoa(file) + " " + utoa(token) + " " + utoa(ceiling)
 	return line + " " + utoa(uint64(crc32.ChecksumIEEE([]byte(line))))
 }
 
 func utoa(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // parseHeaderLine reads what headerLine wrote, and nothing else.
-func parseHeaderLine(line string) (boot string, node, token, ceiling uint64) {
+func parseHeaderLine(line string) (boot string, file, token, ceiling uint64) {
 	f := strings.Fields(line)
 	if len(f) != 6 || f[0] != headerMagic {
 		return "", 0, 0, 0
@@ -203,10 +203,11 @@ func (g *guard) begin() (again bool, err error) {
 	}
 	g.fresh = fi.Size() < guardSize
 	g.token = g.issued()
-	if node := inode(fi); node != g.inode {
+	// File systems use the inodes of deleted files again, often at once: a copy may well get that of the original.
+	if file := inode(fi) ^ uint64(birth(g.f)); file != g.file {
 		g.token = max(g.token, g.ceiling, epoch(g.s.o.clock().Wall.UnixNano()))
 		g.seq = max(g.seq, g.token)
-		g.ceiling, g.inode = 0, node
+		g.ceiling, g.file = 0, file
 	}
 	g.boot = process.BootID()
 	return false, g.recover()
@@ -249,7 +250,7 @@ func (g *guard) prepare(token uint64, e *entry) error {
 		size = max(size, guardSize)
 	}
 	buf := make([]byte, size)
-	copy(buf, headerLine(g.boot, g.inode, g.token, g.ceiling)+"\n")
+	copy(buf, headerLine(g.boot, g.file, g.token, g.ceiling)+"\n")
 	g.seq++
 	g.putHead(buf[headerSize:], entry)
 	copy(buf[headerSize+journalHead:], entry)
