@@ -194,8 +194,6 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision 
 		c.Wait = 0
 		return acquire(s, c)
 	}
-	d.err = &BlockedError{
-		Name: d.Lock.Name, Freeze: d.Lock.Freeze, Holders: d.Lock.inTheWay(c), Ahead: d.Lock.ahead(c), Now: s.Now,
-	}
+	d.err = d.Lock.blocked(c, s.Now)
 	return d
 }

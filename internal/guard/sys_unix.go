@@ -62,13 +62,15 @@ type child struct {
 	reaped bool // then the process ID may be somebody else's
 }
 
-// start starts the command with this process's standard streams and directory.
+// start starts the command with this process's standard streams and directory, and with every other descriptor that was
+// given to this process to pass on: what is inherited besides keeps its number, so that it takes none of theirs.
 func start(c Command) (*child, error) {
-	files := []uintptr{0, 1, 2}
 	if c.Inherit != nil {
-		files = append(files, c.Inherit.Fd())
+		if _, err := unix.FcntlInt(c.Inherit.Fd(), unix.F_SETFD, 0); err != nil {
+			return nil, err
+		}
 	}
-	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: files})
+	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}})
 	if err != nil {
 		return nil, err
 	}
