@@ -72,7 +72,10 @@ func TestAGuardThatIsKilledTogetherWithItsCommandFreesTheLockAtOnce(t *testing.T
 
 func TestACommandThatClosesAllDescriptorsStillCountsAsItsGuardsLife(t *testing.T) {
 	p := newPlace(t)
-	h := p.start(p.lokt("guard", "x", "--", "sh", "-c", `exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; `+loop)).running()
+	h := p.start(p.lokt("guard", "x", "--", "bash", "-c", `for f in /proc/$$/fd/*; do [ ${f##*/} -lt 3 ] || eval "exec ${f##*/}>&-"; done; `+loop)).running()
+	if fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.child)); err != nil || len(fds) != 3 {
+		t.Fatalf("the command has these descriptors: %v, %v", fds, err)
+	}
 	h.noted("x")
 	h.kill(syscall.SIGKILL)
 	h.died()
