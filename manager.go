@@ -164,7 +164,7 @@ func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refre
 		err = ctx.Err()
 	}
 	cancel()
-	<-changed
+	_ = <-changed // only that it has ended
 	return again, err
 }
 

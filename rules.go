@@ -272,14 +272,15 @@ func acquire(s Snapshot, c Claim) decision {
 		d.settle(s.Now, d.grant(s.Now, c).LeaseID)
 		return d
 	}
-	d.err = l.blocked(c, s.Now)
+	blocked := l.blocked(c, s.Now)
+	d.err = blocked
 	switch {
 	case c.Wait != 0:
 		d.queue(s.Now, c)
 	case frozen != nil:
 		d.note(s.Now, EventFreezeDeny, Holder{Claim: c}, "frozen_by", frozen.Owner.String())
 	default:
-		d.note(s.Now, EventDeny, Holder{Claim: c}, "holder", firstOwner(d.err.(*BlockedError)))
+		d.note(s.Now, EventDeny, Holder{Claim: c}, "holder", firstOwner(blocked))
 	}
 	return d
 }

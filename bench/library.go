@@ -48,7 +48,7 @@ func library(e *env) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	mem, err := lokt.NewLocker(lokt.NewManager(memstore.New()), lokt.Owner{}, lokt.LockerOptions{})
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (e *env) beating(locks int, interval time.Duration) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	ctx := context.Background()
 	for i := range locks {
 		if _, err := k.Acquire(ctx, "beat-"+strconv.Itoa(i), lokt.Options{}); err != nil {

@@ -62,9 +62,9 @@ func run(out, only string, scale float64) error {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	e := &env{ctx: context.Background(), dir: dir, lokt: filepath.Join(dir, "lokt"), scale: scale}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", e.lokt, "github.com/lokt-dev/lokt/cmd/lokt")
+	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", e.lokt, "github.com/lokt-dev/lokt/cmd/lokt")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w: %s", err, b)

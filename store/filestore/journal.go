@@ -199,9 +199,12 @@ func (s *Store) notLogged(lines []byte) []byte {
 			since = e.TS
 		}
 	}
-	for e := range s.log.Read(context.Background(), audit.Query{Since: since}) {
+	for e, err := range s.log.Read(context.Background(), audit.Query{Since: since}) {
 		if len(missing) == 0 {
 			break
+		}
+		if err != nil { // what cannot be read is not there: better told twice than never
+			continue
 		}
 		missing = slices.DeleteFunc(missing, func(line []byte) bool {
 			return len(e.Raw) > 0 && bytes.Equal(bytes.TrimSuffix(line, []byte{'\n'}), e.Raw)
