@@ -215,6 +215,9 @@ func (b *backend) heldReason(s lokt.Snapshot, h lokt.Holder, own bool) reason {
 	}
 	if v.State == stateHeld && own {
 		r.Type, r.Message = whySelfHeld, "you hold it: "+who
+		if h.Strict {
+			r.Message += "; a lease of yours may join it, but another guard waits for its end"
+		}
 	}
 	return r
 }
