@@ -361,7 +361,11 @@ func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
 		again, err := g.k.Reclaim(context.Background(), l) // whose end would be the lease's: the store bounds how long it takes
 		if err == nil {
 			g.taken = append(g.taken, again)
-			g.tell("warning: the lock %q was not renewed in time; nobody took it, and it is held again", l.Name())
+			since := "nobody took it"
+			if again.Token() > l.Token()+1 {
+				since = "others may have had it meanwhile"
+			}
+			g.tell("warning: the lock %q was not renewed in time; %s, and it is held again", l.Name(), since)
 			return again
 		}
 	}

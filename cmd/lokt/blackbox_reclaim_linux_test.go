@@ -1,0 +1,48 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// holdAndExpire starts a guard and stops it until its hold has expired.
+func (p *place) holdAndExpire(name string) *holder {
+	p.t.Helper()
+	h := p.hold(name, "--ttl", "1s")
+	h.noted(name) // or it may be stopped while it changes its record, and keep everybody out
+	h.kill(syscall.SIGSTOP)
+	p.eventually("the lock expires", func() bool { return p.run("exists", name).code == 3 })
+	return h
+}
+
+// Promise S-19.
+func TestGuardThatWasStoppedHoldsTheLockAgainAndKeepsIt(t *testing.T) {
+	p := newPlace(t)
+	h := p.holdAndExpire("x")
+	h.kill(syscall.SIGCONT)
+	h.tells(`the lock "x" was not renewed in time; nobody took it, and it is held again`)
+	for range 4 { // for longer than the TTL
+		time.Sleep(500 * time.Millisecond)
+		p.held("x")
+	}
+	if got := p.audit("x", "renew"); len(got) == 0 {
+		t.Error("the lock that was taken again is not renewed")
+	}
+	if r := h.end(); r.code != 0 {
+		t.Error(r)
+	}
+}
+
+// Promise S-19.
+func TestGuardThatWasStoppedSaysSoIfOthersMayHaveHadTheLock(t *testing.T) {
+	p := newPlace(t)
+	h := p.holdAndExpire("x")
+	p.free("x")
+	h.kill(syscall.SIGCONT)
+	h.tells("others may have had it meanwhile")
+	if r := h.end(); r.code != 0 || strings.Contains(h.stderr.String(), "nobody took it") {
+		t.Error(r, h.stderr.String())
+	}
+}
