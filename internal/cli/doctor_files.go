@@ -111,10 +111,29 @@ func (d *doctor) fixLine() string {
 	return "lokt doctor --fix"
 }
 
+// openDirs opens the directories that are closed to their owner, and returns which.
+func (d *doctor) openDirs() (opened []string) {
+	dirs, _ := storeDirs()
+	for _, dir := range append([]string{"."}, dirs...) {
+		path := filepath.Join(d.root.Path, dir)
+		fi, err := os.Lstat(path)
+		if err != nil || !fi.IsDir() || fi.Mode().Perm()&0o700 == 0o700 {
+			continue
+		}
+		if chmod(path, fi, 0o700) == nil {
+			opened = append(opened, fmt.Sprintf("%s (%#o)", path, fi.Mode().Perm()))
+		}
+	}
+	return opened
+}
+
 func (d *doctor) checkPermissions() {
 	var open, closed, foreign, fixed, unfixed []string
+	if d.fix {
+		fixed = d.openDirs() // or what is in them could not be looked at
+	}
 	for _, f := range d.files() {
-		if f.err != nil {
+		if f.err != nil && !(f.info != nil && f.info.IsDir() && f.info.Mode().Perm()&0o700 != 0o700) {
 			unfixed = append(unfixed, f.err.Error())
 			continue
 		}
