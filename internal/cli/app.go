@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -28,16 +30,28 @@ type backend struct {
 	root  rootDir
 }
 
+// findRoot finds the directory of the locks. The working directory need not be there any more if it does not matter.
+func (a *app) findRoot() (rootDir, error) {
+	env := a.Getenv("LOKT_ROOT")
+	if filepath.IsAbs(cmp.Or(a.rootFlag, env)) {
+		return findRoot("", a.rootFlag, env), nil
+	}
+	dir, err := a.Dir()
+	if err != nil {
+		return rootDir{}, fmt.Errorf("working directory: %w", err)
+	}
+	return findRoot(dir, a.rootFlag, env), nil
+}
+
 // backend opens the locks that the command line, the environment and the working directory name.
 func (a *app) backend() (*backend, error) {
 	if a.opened != nil {
 		return a.opened, nil
 	}
-	dir, err := a.Dir()
+	root, err := a.findRoot()
 	if err != nil {
-		return nil, fmt.Errorf("working directory: %w", err)
+		return nil, err
 	}
-	root := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
 	if root.Warning != "" {
 		a.tell("%s", root.Warning)
 	}

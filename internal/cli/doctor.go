@@ -75,11 +75,10 @@ func (d *doctor) add(status, name, format string, args ...any) *check {
 }
 
 func (a *app) runDoctor(o doctorOptions) error {
-	dir, err := a.Dir()
+	root, err := a.findRoot()
 	if err != nil {
-		return fmt.Errorf("working directory: %w", err)
+		return err
 	}
-	root := findRoot(dir, a.rootFlag, a.Getenv("LOKT_ROOT"))
 	d := &doctor{app: a, fix: o.fix, root: root}
 	ctx := context.Background()
 	if fi, err := os.Stat(root.Path); err == nil && fi.IsDir() {
