@@ -121,7 +121,7 @@ func (b *backend) blockedText(e *lokt.BlockedError) string {
 	case e.Freeze != nil:
 		fmt.Fprintf(&text, "%q is frozen by %s", e.Name, e.Freeze.Owner)
 		if e.Freeze.Reason != "" {
-			fmt.Fprintf(&text, " (%s)", e.Freeze.Reason)
+			fmt.Fprintf(&text, " (%s)", oneLine(e.Freeze.Reason))
 		}
 		if !e.Freeze.ExpiresAt.IsZero() {
 			fmt.Fprintf(&text, ", for another %s", short(e.Freeze.ExpiresAt.Sub(e.Now)))

@@ -101,7 +101,7 @@ func freezeText(f *lokt.Freeze, now time.Time) string {
 		text += " (agent " + f.Owner.Session + ")"
 	}
 	if f.Reason != "" {
-		text += ": " + f.Reason
+		text += ": " + oneLine(f.Reason)
 	}
 	if !f.ExpiresAt.IsZero() {
 		text += ", for another " + short(f.ExpiresAt.Sub(now))

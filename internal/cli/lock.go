@@ -122,7 +122,12 @@ func (a *app) denied(b *backend, err error, code int) error {
 	case a.json:
 		return errors.Join(a.print(b.blockedJSON(blocked)), exit(code))
 	}
-	a.tell("%s", b.blockedText(blocked))
+	text := b.blockedText(blocked)
+	var known *hintError
+	if errors.As(err, &known) { // why waiting would not help
+		text = fmt.Sprintf("%q is held by %s; %s", blocked.Name, b.holderText(blocked.Holders[0], blocked.Now), known.hint)
+	}
+	a.tell("%s", text)
 	return exit(code)
 }
 
