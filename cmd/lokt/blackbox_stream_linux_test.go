@@ -164,7 +164,9 @@ func TestAFullDiskGrantsNothingAndSaysSo(t *testing.T) {
 	p.want(0, "lock", "before")
 	p.want(0, "lock", "held")
 	fill := filepath.Join(p.root, "fill")
-	exec.Command("dd", "if=/dev/zero", "of="+fill, "bs=4k").Run() // until it is full
+	if err := exec.Command("dd", "if=/dev/zero", "of="+fill, "bs=4k").Run(); err == nil {
+		t.Fatal("the disk is not full")
+	}
 	before := tree(t, p.path("locks"))
 	for _, args := range [][]string{
 		{"lock", "x"}, {"guard", "x", "--", "touch", p.dir + "/ran"}, {"guard", "x", "--wait", "--timeout", "1s", "--", "touch", p.dir + "/ran"}, {"freeze", "x", "--ttl", "1m"},
@@ -235,7 +237,7 @@ func TestADirectoryThatCannotBeWrittenGrantsNothingAndSaysSo(t *testing.T) {
 		for path, was := range tree(t, p.root) {
 			if strings.HasPrefix(was, "d") {
 				check(t, os.Chmod(path, 0o500))
-				t.Cleanup(func() { os.Chmod(path, 0o700) })
+				t.Cleanup(func() { check(t, os.Chmod(path, 0o700)) })
 			} else {
 				check(t, os.Chmod(path, 0o400))
 			}
