@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Limits on what a claim may carry, so that no store and no wire has to cope with more.
@@ -188,6 +189,9 @@ func (c Claim) Validate() error {
 	for k, v := range c.Metadata {
 		if k == "" {
 			return invalid("metadata has an empty key")
+		}
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return invalid("metadata %q=%q is not UTF-8", k, v)
 		}
 		size += len(k) + len(v)
 	}

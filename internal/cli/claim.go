@@ -52,6 +52,8 @@ func (f *claimFlags) check(a *app, cmd *cobra.Command) (err error) {
 		return usagef("--timeout %v is negative", f.timeout)
 	case f.slotsSet && f.slots < 1:
 		return usagef("--slots %d leaves room for nobody", f.slots)
+	case f.slotsSet && f.slots >= lokt.Shared:
+		return usagef("--slots %d is no limit: use --shared", f.slots)
 	case f.slotsSet && f.shared:
 		return usagef("--shared has no limit and --slots sets one: give one of them")
 	case f.maxHold < 0 || f.maxHold > 0 && f.maxHold < time.Millisecond:

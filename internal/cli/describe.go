@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 // Values of pid_status.
@@ -16,6 +18,10 @@ const (
 	pidDead    = "dead"
 	pidUnknown = "unknown"
 	pidUnbound = "unbound" // the hold does not depend on a process
+
+	// The process is gone, and so is the command that it ran, but something that the command started has inherited
+	// what proves that the hold lives.
+	pidOrphaned = "orphaned"
 )
 
 // pidStatus tells whether the process that the hold depends on lives.
@@ -26,7 +32,23 @@ func (b *backend) pidStatus(h lokt.Holder) string {
 	if b.store == nil {
 		return pidUnknown
 	}
-	return b.store.State(h).String()
+	status := b.store.State(h).String()
+	if status == pidAlive && b.orphaned(h) {
+		return pidOrphaned
+	}
+	return status
+}
+
+// orphaned reports whether the process table knows that the process of a live hold is gone.
+func (b *backend) orphaned(h lokt.Holder) bool {
+	p := *h.Process
+	return p.Liveness != "" && process.Check(p, h.Owner.Host == b.store.Host()) == process.Dead
+}
+
+// liveFileOf returns the liveness file that whoever keeps the hold alive has open.
+func (b *backend) liveFileOf(h lokt.Holder) string {
+	file, _, _ := strings.Cut(h.Process.Liveness, ":")
+	return filepath.Join(b.store.Root(), "live", filepath.Base(file))
 }
 
 // pid returns the process ID to show for a hold.
@@ -126,7 +148,7 @@ func (b *backend) blockedText(e *lokt.BlockedError) string {
 		if !e.Freeze.ExpiresAt.IsZero() {
 			fmt.Fprintf(&text, ", for another %s", short(e.Freeze.ExpiresAt.Sub(e.Now)))
 		}
-		fmt.Fprintf(&text, "; wait with --wait, or end it with: lokt unfreeze %s", e.Name)
+		fmt.Fprintf(&text, "; wait with --wait, or end it with: lokt unfreeze %s (with --force if it is not yours)", e.Name)
 	case len(e.Holders) > 0:
 		fmt.Fprintf(&text, "%q is held by %s", e.Name, b.holderText(e.Holders[0], e.Now))
 		if n := len(e.Holders) - 1; n > 0 {
@@ -151,7 +173,11 @@ func (b *backend) holderText(h lokt.Holder, now time.Time) string {
 	}
 	if p := pid(h); p != 0 {
 		fmt.Fprintf(&text, "pid %d", p)
-		if status := b.pidStatus(h); status != pidUnbound {
+		switch status := b.pidStatus(h); status {
+		case pidUnbound:
+		case pidOrphaned:
+			fmt.Fprintf(&text, " dead, but something it started still runs: fuser -v %s", b.liveFileOf(h))
+		default:
 			fmt.Fprintf(&text, " %s", status)
 		}
 		text.WriteString(", ")
@@ -161,8 +187,12 @@ func (b *backend) holderText(h lokt.Holder, now time.Time) string {
 		fmt.Fprintf(&text, " for %s", short(now.Sub(h.HeldSince)))
 	}
 	switch {
-	case h.ExpiresAt.IsZero() && h.Process != nil:
+	case !h.Pending.IsZero():
+		fmt.Fprintf(&text, ", granted in its turn, and passed on in %s unless it is taken up", short(h.Pending.Sub(now)))
+	case h.ExpiresAt.IsZero() && h.Strict:
 		text.WriteString(", until its command ends")
+	case h.ExpiresAt.IsZero() && h.Process != nil:
+		text.WriteString(", until that process ends")
 	case h.ExpiresAt.IsZero():
 		text.WriteString(", until it is unlocked")
 	case now.After(h.ExpiresAt):

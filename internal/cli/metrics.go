@@ -85,7 +85,7 @@ func (a *app) runMetrics(o metricsOptions) error {
 		return err
 	}
 	if b.store != nil {
-		if err := m.count(a, b.store.Audit().Read(ctx, audit.Query{})); err != nil {
+		if err := m.count(b.store.Audit().Read(ctx, audit.Query{})); err != nil {
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (m *metrics) add(s lokt.Snapshot) lockMetrics {
 }
 
 // count counts the entries of the audit log.
-func (m *metrics) count(a *app, entries func(func(audit.Entry, error) bool)) error {
+func (m *metrics) count(entries func(func(audit.Entry, error) bool)) error {
 	m.Audit = map[string]int{}
 	for _, t := range eventTypes() {
 		m.Audit[t] = 0
