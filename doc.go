@@ -111,7 +111,7 @@
 // unless Options say otherwise; the margin is a twentieth of the time to live, at most 500 ms, so 250 ms. Without an
 // interval it is a fifth of the time to live. Times that leave no room for a renewal are refused. After a renewal that
 // failed, the next one comes after a quarter of the interval or of the time that is left, whichever is shorter, but at
-// least 20 ms.
+// least 20 ms. One without an answer is given up after half of the time that is left, and repeated.
 //
 // Points in time are the store's, and mean something only compared with the store's clock: a [Snapshot] has both.
 // Within a program, deadlines are measured by a monotonic clock, so that setting the wall clock changes nothing. That

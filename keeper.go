@@ -15,9 +15,10 @@ const (
 	// store's does.
 	clockDrift = 0.01
 
-	keepWorkers  = 16                    // renewals under way at once, per Keeper
-	retryAtLeast = 20 * time.Millisecond // between two tries of a renewal that failed
-	wallJump     = 2 * time.Second       // a step of the wall clock that may mean that the machine slept
+	keepWorkers   = 16                     // renewals under way at once, per Keeper
+	retryAtLeast  = 20 * time.Millisecond  // between two tries of a renewal that failed
+	repeatAtLeast = 100 * time.Millisecond // a shorter wait for an answer is not cut in two
+	wallJump      = 2 * time.Second        // a step of the wall clock that may mean that the machine slept
 )
 
 // Keeper sends heartbeats: it renews any number of leases in time, with one timer and a bounded number of goroutines, and
@@ -43,7 +44,8 @@ type Beat struct {
 
 	// Renew renews the lease and returns how long it lives from the moment that Renew was called; 0 is for ever. An
 	// error that wraps ErrNotOwner or ErrNotFound is final; after any other the lease is in doubt, and Renew is called
-	// again soon, until the lease's time is up. The context ends then.
+	// again soon, until the lease's time is up. The context ends when half of the time that is left is over, so that a
+	// request without an answer is repeated, and at the latest when the time is up.
 	Renew func(ctx context.Context) (life time.Duration, err error)
 
 	// Doubt, if set, is told of each renewal that failed but may still succeed.
@@ -323,7 +325,7 @@ func (b *Beat) renew() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	if b.deadline != forever {
-		ctx, cancel = context.WithTimeout(context.Background(), b.deadline-asked)
+		ctx, cancel = context.WithTimeout(context.Background(), patience(b.deadline-asked))
 	}
 	b.cancel = cancel
 	k.mu.Unlock()
@@ -362,6 +364,15 @@ func (b *Beat) renew() {
 	case err != nil && b.Doubt != nil:
 		b.Doubt(err)
 	}
+}
+
+// patience returns how long to wait for the answer to a renewal if that much time is left: half of it, so that a request
+// that went astray can be repeated, as long as that is worth while.
+func patience(left time.Duration) time.Duration {
+	if half := left / 2; half >= repeatAtLeast {
+		return half
+	}
+	return left
 }
 
 // final reports whether an error is the last answer to a renewal: the lease is not there any more.

@@ -738,3 +738,52 @@ func TestContextLooksAtTheClockBeforeAnyTimerRuns(t *testing.T) {
 		release(t, l)
 	})
 }
+
+func TestLeaseWithoutATTLIsHeldUntilItIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := &link{Service: newService()}
+		k, other := newLocker(t, net, "a", lokt.Options{}), newLocker(t, net.Service, "b", lokt.Options{})
+		l := acquire(t, k, "x", lokt.Options{TTL: lokt.NoTTL})
+		l.StartHeartbeat()
+		l.StopHeartbeat()
+		before := l.Remaining()
+		time.Sleep(1000 * time.Hour)
+		wantState(t, l, lokt.Held)
+		if l.Beating() || net.renewed.Load() != 0 || l.Remaining() != before || !l.Holder().ExpiresAt.IsZero() {
+			t.Errorf("heartbeats are on: %v; %d renewals; %v left; %+v", l.Beating(), net.renewed.Load(), l.Remaining(), l.Holder())
+		}
+		if err := l.Renew(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantRefused(t, other, "x", "a thousand hours later")
+		release(t, l)
+		wantGranted(t, other, "x", "after the release")
+	})
+}
+
+func TestManualRenewalThatComesTooLateTellsTheLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{ManualHeartbeat: true}), "x", lokt.Options{})
+		if _, err := s.Release(t.Context(), lokt.Target{Name: "x", Force: true, Owner: lokt.Owner{ID: "admin"}}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := l.Renew(t.Context()); !errors.Is(err, lokt.ErrLost) || !errors.Is(err, lokt.ErrNotFound) {
+				t.Errorf("renewal gave %v", err)
+			}
+		}
+		wantState(t, l, lokt.Lost)
+		release(t, l)
+	})
+}
+
+func TestStatesHaveNames(t *testing.T) {
+	var names []string
+	for s := lokt.Held; s <= lokt.Released+1; s++ {
+		names = append(names, s.String())
+	}
+	if got := fmt.Sprint(names); got != "[held in doubt lost released State(4)]" {
+		t.Error(got)
+	}
+}

@@ -632,3 +632,103 @@ func TestConcurrentAcquisitionsOfManyRunnersLeaveOneHolder(t *testing.T) {
 		}
 	})
 }
+
+// hideRenewals is a service whose renewals fail.
+type hideRenewals struct{ lokt.Service }
+
+func (hideRenewals) Renew(context.Context, lokt.Renewal) (lokt.Holder, error) {
+	return lokt.Holder{}, errCut
+}
+
+func TestGrantFromTheQueueThatCannotBeConfirmedIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{})
+		go func() {
+			time.Sleep(10 * time.Second)
+			release(t, l)
+		}()
+		b := newLocker(t, hideRenewals{s}, "b", lokt.Options{Wait: -1})
+		if _, err := b.Acquire(t.Context(), "x", lokt.Options{}); !errors.Is(err, lokt.ErrUnavailable) {
+			t.Errorf("acquire gave %v", err)
+		}
+		if held, err := b.Held(t.Context(), "x"); held || err != nil || len(b.Leases()) != 0 {
+			t.Errorf("afterwards: held %v, error %v, leases %v", held, err, b.Leases())
+		}
+	})
+}
+
+// away is a service that is out of reach for a while.
+type away struct {
+	lokt.Service
+	until time.Time
+	asked atomic.Int64
+}
+
+func (a *away) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	a.asked.Add(1)
+	if time.Now().Before(a.until) {
+		return lokt.Holder{}, errCut
+	}
+	return a.Service.Acquire(ctx, c)
+}
+
+func TestCandidatesOutlastAServiceThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &away{Service: newService(), until: time.Now().Add(time.Minute)}
+		k := newLocker(t, a, "a", lokt.Options{})
+		begun := time.Now()
+		var led time.Duration
+		err := k.Lead(t.Context(), "leader", lokt.Options{}, func(context.Context, uint64) error {
+			led = time.Since(begun)
+			return nil
+		})
+		if err != nil || led < time.Minute || led > 66*time.Second || a.asked.Load() > 30 {
+			t.Errorf("led after %v and %d tries, error %v", led, a.asked.Load(), err)
+		}
+		a.until = time.Now().Add(time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if err := k.Lead(ctx, "leader", lokt.Options{}, nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > 2*time.Minute {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+	})
+}
+
+// recorder keeps the claims that were made.
+type recorder struct {
+	lokt.Service
+	claims []lokt.Claim
+}
+
+func (r *recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	r.claims = append(r.claims, c)
+	return r.Service.Acquire(ctx, c)
+}
+
+func TestClaimsSayInWhichLeasesTheyAreMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{Service: newService()}
+		k := newLocker(t, r, "a", lokt.Options{})
+		type mine struct{}
+		ctx := context.WithValue(t.Context(), mine{}, "the caller's")
+		var ids []string
+		var leases []*lokt.Lease
+		for _, name := range []string{"x", "y", "z"} {
+			l, err := k.Acquire(ctx, name, lokt.Options{Within: []string{"given"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases = append(leases, l)
+			if got := r.claims[len(r.claims)-1].Within; !slices.Equal(got, append([]string{"given"}, ids...)) {
+				t.Errorf("%s is claimed within %v, not within %v", name, got, ids)
+			}
+			ids = append(ids, l.ID())
+			ctx = context.WithValue(l.Context(), mine{}, l.Context().Value(mine{}))
+		}
+		if ctx.Value(mine{}) != "the caller's" {
+			t.Error("values of the context are lost on the way")
+		}
+		release(t, leases...)
+	})
+}

@@ -31,7 +31,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	l, err := net.Listen("tcp", *listen)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", *listen)
 	if err == nil {
 		err = run(ctx, l, *dir)
 	}
@@ -42,7 +42,7 @@ func main() {
 }
 
 // run serves until the context ends, and holds a lock meanwhile.
-func run(ctx context.Context, l net.Listener, dir string) error {
+func run(ctx context.Context, l net.Listener, dir string) (err error) {
 	registry := client.NewRegistry()
 	exporter, err := prometheus.New(prometheus.WithRegisterer(registry), prometheus.WithNamespace("lokt"))
 	if err != nil {
@@ -53,12 +53,12 @@ func run(ctx context.Context, l net.Listener, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer rec.Close()
+	defer func() { err = errors.Join(err, rec.Close()) }()
 	store, err := filestore.Open(dir, filestore.Options{Observe: rec.Observe})
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	owner, err := store.Runner()
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func run(ctx context.Context, l net.Listener, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer lease.Release(context.WithoutCancel(ctx))
+	defer func() { err = errors.Join(err, lease.Release(context.WithoutCancel(ctx))) }()
 
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

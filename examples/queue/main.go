@@ -32,12 +32,12 @@ func main() {
 }
 
 // run works until nothing is left.
-func run(ctx context.Context, dir string) error {
+func run(ctx context.Context, dir string) (err error) {
 	store, err := filestore.Open(filepath.Join(dir, "locks"), filestore.Options{})
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	owner, err := store.Runner()
 	if err != nil {
 		return err
