@@ -240,7 +240,7 @@ func ExampleLease_Token() {
 	var savings account
 
 	// The first holder is about to write, and is stopped: by a garbage collector, a debugger, a hypervisor.
-	first, err := locker("first").Acquire(ctx, "savings", lokt.Options{TTL: 50 * time.Millisecond, ManualHeartbeat: true})
+	first, err := locker("first").Acquire(ctx, "savings", lokt.Options{TTL: 200 * time.Millisecond, ManualHeartbeat: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -315,13 +315,13 @@ func ExampleLocker_Reclaim() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	lease, err := locker.Acquire(ctx, "import", lokt.Options{TTL: 20 * time.Millisecond, ManualHeartbeat: true})
+	lease, err := locker.Acquire(ctx, "import", lokt.Options{TTL: 200 * time.Millisecond, ManualHeartbeat: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	<-lease.Context().Done()
 	fmt.Println("lost:", errors.Is(context.Cause(lease.Context()), lokt.ErrLost))
-	time.Sleep(20 * time.Millisecond) // the service, too, regards it as over
+	time.Sleep(50 * time.Millisecond) // the service, too, regards it as over
 
 	again, err := locker.Reclaim(ctx, lease)
 	if err != nil {

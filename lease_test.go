@@ -168,6 +168,7 @@ func after(begun time.Time, d time.Duration) {
 	synctest.Wait()
 }
 
+// Promise S-14.
 func TestLeaseIsInDoubtWhenARenewalFailsAndHeldAgainWhenOneSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &link{Service: newService()}
@@ -202,6 +203,7 @@ func TestLeaseIsInDoubtWhenARenewalFailsAndHeldAgainWhenOneSucceeds(t *testing.T
 }
 
 // Promise S-14.
+// Promise S-14.
 func TestRenewalsThatFailForNineTenthsOfTheTTLLoseNothing(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, lokt.DefaultTTL, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -228,6 +230,7 @@ func TestRenewalsThatFailForNineTenthsOfTheTTLLoseNothing(t *testing.T) {
 	}
 }
 
+// Promises S-12, S-14.
 // Promises S-12, S-14.
 func TestRenewalsThatFailForLongerThanTheTTLLoseTheLockBeforeTheTTL(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, lokt.DefaultTTL, time.Minute} {
@@ -285,6 +288,7 @@ func (s skewed) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 }
 
 // Promise S-12.
+// Promise S-12.
 func TestContextEndsBeforeAnotherEntersWhateverTheDelays(t *testing.T) {
 	losses, doubts := 0, 0
 	for seed := range uint64(400) {
@@ -333,6 +337,7 @@ func TestContextEndsBeforeAnotherEntersWhateverTheDelays(t *testing.T) {
 	}
 }
 
+// Promise S-15.
 // Promise S-15.
 func TestNoRenewalIsSentAfterRelease(t *testing.T) {
 	for seed := range uint64(200) {
@@ -391,6 +396,7 @@ func TestReleaseThatCannotBeAskedForLeavesTheLeaseToExpire(t *testing.T) {
 	})
 }
 
+// Promise S-27.
 func TestLeaseWhoseHeartbeatWasStoppedExpiresAfterItsTTLAndNotEarlier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &link{Service: newService()}
@@ -493,6 +499,7 @@ func TestManualRenewalWhileTheNetworkIsCutPutsTheLeaseInDoubt(t *testing.T) {
 }
 
 // Promise S-27.
+// Promise S-27.
 func TestLockIsStaleStrictlyAfterTheThreshold(t *testing.T) {
 	for _, ttl := range []time.Duration{lokt.MinTTL, time.Second, lokt.DefaultTTL, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -517,6 +524,7 @@ func TestLockIsStaleStrictlyAfterTheThreshold(t *testing.T) {
 	}
 }
 
+// Promises S-6, S-16.
 // Promises S-6, S-16.
 func TestHolderThatWasPassedOverChangesNothingOfAnothers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -600,6 +608,7 @@ func TestTasksOfOneRunnerReenterAndTheLastReleaseFreesTheLock(t *testing.T) {
 	})
 }
 
+// Promise S-30.
 // Promise S-30.
 func TestMaximumHoldEndsTheLeaseRenewedOrNot(t *testing.T) {
 	for name, o := range map[string]lokt.Options{
@@ -718,6 +727,7 @@ func TestLeaseEndsWithTheContextItWasAcquiredIn(t *testing.T) {
 
 // A program that was stopped runs again before any of its timers does.
 //
+// Promise S-13.
 // Promise S-13.
 func TestContextLooksAtTheClockBeforeAnyTimerRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
