@@ -10,7 +10,6 @@ import (
 // In a bubble the wall clock cannot be set, so this calls what the loop calls when it sees that it was.
 //
 // Promise S-28.
-// Promise S-28.
 func TestStepOfTheWallClockMovesNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keeper{}

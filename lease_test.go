@@ -203,7 +203,6 @@ func TestLeaseIsInDoubtWhenARenewalFailsAndHeldAgainWhenOneSucceeds(t *testing.T
 }
 
 // Promise S-14.
-// Promise S-14.
 func TestRenewalsThatFailForNineTenthsOfTheTTLLoseNothing(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, lokt.DefaultTTL, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -230,7 +229,6 @@ func TestRenewalsThatFailForNineTenthsOfTheTTLLoseNothing(t *testing.T) {
 	}
 }
 
-// Promises S-12, S-14.
 // Promises S-12, S-14.
 func TestRenewalsThatFailForLongerThanTheTTLLoseTheLockBeforeTheTTL(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, lokt.DefaultTTL, time.Minute} {
@@ -288,7 +286,6 @@ func (s skewed) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 }
 
 // Promise S-12.
-// Promise S-12.
 func TestContextEndsBeforeAnotherEntersWhateverTheDelays(t *testing.T) {
 	losses, doubts := 0, 0
 	for seed := range uint64(400) {
@@ -337,7 +334,6 @@ func TestContextEndsBeforeAnotherEntersWhateverTheDelays(t *testing.T) {
 	}
 }
 
-// Promise S-15.
 // Promise S-15.
 func TestNoRenewalIsSentAfterRelease(t *testing.T) {
 	for seed := range uint64(200) {
@@ -499,7 +495,6 @@ func TestManualRenewalWhileTheNetworkIsCutPutsTheLeaseInDoubt(t *testing.T) {
 }
 
 // Promise S-27.
-// Promise S-27.
 func TestLockIsStaleStrictlyAfterTheThreshold(t *testing.T) {
 	for _, ttl := range []time.Duration{lokt.MinTTL, time.Second, lokt.DefaultTTL, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -524,7 +519,6 @@ func TestLockIsStaleStrictlyAfterTheThreshold(t *testing.T) {
 	}
 }
 
-// Promises S-6, S-16.
 // Promises S-6, S-16.
 func TestHolderThatWasPassedOverChangesNothingOfAnothers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -608,7 +602,6 @@ func TestTasksOfOneRunnerReenterAndTheLastReleaseFreesTheLock(t *testing.T) {
 	})
 }
 
-// Promise S-30.
 // Promise S-30.
 func TestMaximumHoldEndsTheLeaseRenewedOrNot(t *testing.T) {
 	for name, o := range map[string]lokt.Options{
@@ -727,7 +720,6 @@ func TestLeaseEndsWithTheContextItWasAcquiredIn(t *testing.T) {
 
 // A program that was stopped runs again before any of its timers does.
 //
-// Promise S-13.
 // Promise S-13.
 func TestContextLooksAtTheClockBeforeAnyTimerRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -74,7 +74,6 @@ func TestDefaultsHoldUnlessAnAcquisitionSaysOtherwise(t *testing.T) {
 }
 
 // Promise S-17.
-// Promise S-17.
 func TestTimesThatCannotKeepALockAreRefused(t *testing.T) {
 	s := newService()
 	for _, o := range []lokt.Options{
@@ -142,7 +141,6 @@ func TestBlockedErrorNamesTheHolder(t *testing.T) {
 }
 
 // Promises S-40, S-53.
-// Promise S-40.
 func TestAcquisitionThatIsCalledOffHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()
@@ -236,7 +234,6 @@ func TestDoReportsALossBesideTheFunctionsOwnError(t *testing.T) {
 }
 
 // Promise S-44.
-// Promise S-44.
 func TestAcquireAllTakesAllOrNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()
@@ -275,7 +272,6 @@ func TestAcquireAllTakesAllOrNone(t *testing.T) {
 }
 
 // Promise S-44.
-// Promise S-44.
 func TestSetsTakenInOppositeOrdersNeverWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()
@@ -310,7 +306,6 @@ func TestSetsTakenInOppositeOrdersNeverWaitForEachOther(t *testing.T) {
 	})
 }
 
-// Promise S-45.
 // Promise S-45.
 func TestCircleThroughASetIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
