@@ -164,7 +164,7 @@ func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refre
 		err = ctx.Err()
 	}
 	cancel()
-	_ = <-changed // only that it has ended
+	<-changed // only that it has ended
 	return again, err
 }
 
