@@ -170,7 +170,7 @@ func TestAGuardWhoseExpiryWasEditedIntoThePastLosesToWhoeverCame(t *testing.T) {
 
 func TestAGuardThatWasStoppedPastItsTTLIsToldOfTheLossAndTouchesNothing(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "1s")
+	h := p.as("first").holdSeven("x", "--ttl", "2s")
 	h.noted("x")
 	h.kill(syscall.SIGSTOP)
 	next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "sh", "-c", loop)).running()
@@ -197,7 +197,7 @@ func TestAGuardThatWasStoppedPastItsTTLIsToldOfTheLossAndTouchesNothing(t *testi
 
 func TestAGuardThatWasStoppedPastItsTTLAloneHoldsAgain(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "1s")
+	h := p.as("first").holdSeven("x", "--ttl", "2s")
 	h.noted("x")
 	was := p.record("x")
 	h.kill(syscall.SIGSTOP)
@@ -383,7 +383,7 @@ func TestOnLostStopStopsTheCommandOfAGuardThatWasForcedOut(t *testing.T) {
 
 func TestOnLostStopStopsTheCommandOfAGuardThatWasStoppedPastItsTTL(t *testing.T) {
 	p := newPlace(t)
-	h, log := p.with("LOKT_ON_LOST=stop").family("", "x", "--ttl", "1s")
+	h, log := p.with("LOKT_ON_LOST=stop").family("", "x", "--ttl", "2s")
 	h.kill(syscall.SIGSTOP)
 	next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "sh", "-c", loop)).running()
 	h.kill(syscall.SIGCONT)
