@@ -164,7 +164,7 @@ func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refre
 		err = ctx.Err()
 	}
 	cancel()
-	<-changed // only that it has ended
+	<-changed //nolint:errcheck // that it has ended is all that matters now
 	return again, err
 }
 
