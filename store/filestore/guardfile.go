@@ -19,11 +19,12 @@ import (
 // A guard file holds, in its first 512 bytes, one line of text about fencing tokens, and behind them the journal: how
 // often locks of the shard were changed, and the change that is being made, if any.
 const (
-	headerSize   = 512
-	headerFamily = "lokt-guard-"
-	headerMagic  = headerFamily + "1"
-	journalHead  = 24      // number of the change, size of its entry, checksum of both and of the entry
-	guardSize    = 4 << 10 // of a new guard file, so that entries need no further room on a full disk
+	headerSize    = 512
+	headerFamily  = "lokt-guard-"
+	headerVersion = 1
+	headerMagic   = headerFamily + "1"
+	journalHead   = 24      // number of the change, size of its entry, checksum of both and of the entry
+	guardSize     = 4 << 10 // of a new guard file, so that entries need no further room on a full disk
 
 	// tokenBlock is how many tokens are reserved at once by a write that survives the loss of power. After a restart
 	// of the host the rest of the block is skipped.
@@ -57,8 +58,11 @@ func readPage(f faultfs.File) (guardPage, error) {
 	}
 	buf = buf[:n]
 	line, _, _ := bytes.Cut(buf[:min(n, headerSize)], []byte{'\n'})
-	if kind, _, _ := strings.Cut(string(line), " "); strings.HasPrefix(kind, headerFamily) && kind != headerMagic {
-		return p, fmt.Errorf("%w: %s is of a kind (%s) that a newer program wrote", lokt.ErrDamaged, f.Name(), kind)
+	kind, _, _ := strings.Cut(string(line), " ")
+	if digits, ours := strings.CutPrefix(kind, headerFamily); ours {
+		if n, err := strconv.ParseUint(digits, 10, 32); err == nil && n > headerVersion {
+			return p, fmt.Errorf("%w: %s is of a kind (%s) that a newer program wrote", lokt.ErrDamaged, f.Name(), kind)
+		}
 	}
 	p.boot, p.file, p.token, p.ceiling = parseHeaderLine(string(line))
 	if n < headerSize+journalHead {
