@@ -1,6 +1,8 @@
 package lockfile
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -33,7 +35,7 @@ func fromClaim(c lokt.Claim) *Record {
 	r := &Record{
 		Name: c.Name, LockID: c.LeaseID, Owner: c.Owner.ID, Host: c.Owner.Host, AgentID: c.Owner.Session,
 		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, MaxHold: c.MaxHold,
-		Attended: c.Attended, Metadata: c.Metadata, Within: c.Within, Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
+		Attended: c.Attended, Metadata: maps.Clone(c.Metadata), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
 		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
 		ChildPID: p.Child, ChildStart: p.ChildStart,
 		Bound: c.Process != nil, TTLSec: ceilSeconds(c.TTL),
@@ -50,7 +52,8 @@ func fromClaim(c lokt.Claim) *Record {
 	return r
 }
 
-// Holder returns the holder that the record describes, its times moved to the reader's wall clock.
+// Holder returns the holder that the record describes, its times moved to the reader's wall clock. It shares nothing with
+// the record.
 func (r *Record) Holder(now Now) lokt.Holder {
 	shift := r.Shift(now)
 	h := lokt.Holder{
@@ -79,7 +82,7 @@ func (r *Record) claim() lokt.Claim {
 	}
 	c := lokt.Claim{
 		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority,
-		Attended: r.Attended, Strict: r.Kind == KindGuard, Metadata: r.Metadata, Within: r.Within,
+		Attended: r.Attended, Strict: r.Kind == KindGuard, Metadata: maps.Clone(r.Metadata), Within: slices.Clone(r.Within),
 		Wait: r.Wait, Preempt: r.Preempt, Refresh: r.Refresh,
 		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
 	}

@@ -53,7 +53,8 @@ func (a *Asker) process() lokt.Process {
 	}
 }
 
-// Waiter returns the waiter that the record describes, its times moved to the reader's wall clock.
+// Waiter returns the waiter that the record describes, its times moved to the reader's wall clock. It shares nothing with
+// the record.
 func (r *Record) Waiter(now Now) lokt.Waiter {
 	shift := r.Shift(now)
 	return lokt.Waiter{Claim: r.claim(), Since: move(r.AcquiredTS, shift), Until: move(r.ExpiresAt, shift)}

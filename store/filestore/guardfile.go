@@ -173,7 +173,7 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 	}
 	n := shardOf(name)
 	sh := s.shards.of(n)
-	p := &patience{ctx: ctx, limit: s.o.LockTimeout}
+	p := patience{ctx, s.o.LockTimeout}
 	if err := sh.enter(p); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", s.guardPath(n), err)
 	}
@@ -186,6 +186,7 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 		g := &guard{s: s, f: f, shard: sh}
 		again, err := g.begin()
 		if err == nil && !again {
+			sh.entered.Add(1)
 			return g, nil
 		}
 		g.unlock()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/faultfs"
@@ -22,8 +23,9 @@ type shardSet struct {
 
 // shard is this process's side of one guard file.
 type shard struct {
-	inside chan struct{} // full while somebody is inside, or asks the kernel
-	parked *parkedLock   // the lock that an impatient one left the kernel with; for whoever is inside
+	free    chan struct{} // empty while somebody is inside, or asks the kernel
+	entered atomic.Int64  // counts who got the kernel's lock
+	parked  *parkedLock   // the lock that an impatient one left the kernel with; for whoever is inside
 }
 
 func (s *shardSet) of(n uint8) *shard {
@@ -32,59 +34,54 @@ func (s *shardSet) of(n uint8) *shard {
 	if s.in == nil {
 		s.in = map[uint8]*shard{}
 	}
-	if s.in[n] == nil {
-		s.in[n] = &shard{inside: make(chan struct{}, 1)}
+	sh := s.in[n]
+	if sh == nil {
+		sh = &shard{free: make(chan struct{}, 1)}
+		sh.leave()
+		s.in[n] = sh
 	}
-	return s.in[n]
+	return sh
 }
 
-// patience is how long a change may wait for others. Its timer starts with the first wait.
+// patience is how long a change waits while nobody gets ahead.
 type patience struct {
 	ctx   context.Context
 	limit time.Duration
-	over  <-chan time.Time
 }
 
-// wait returns nil when c is ready, and otherwise why it waits no more.
-func wait[T any](p *patience, c <-chan T) (v T, err error) {
-	if p.over == nil {
-		p.over = time.After(p.limit)
+// wait returns nil when c is ready, and otherwise why it waits no more. moved counts what others get done.
+func wait[T any](p patience, c <-chan T, moved func() int64) (v T, err error) {
+	t := time.NewTimer(p.limit)
+	defer t.Stop()
+	for was := moved(); ; {
+		select {
+		case v = <-c:
+			return v, nil
+		case <-p.ctx.Done():
+			return v, context.Cause(p.ctx)
+		case <-t.C:
+			now := moved()
+			if now == was {
+				return v, fmt.Errorf("somebody has kept it locked for %v: a process may be stopped (see `lslocks`)", p.limit)
+			}
+			was = now
+			t.Reset(p.limit)
+		}
 	}
-	select {
-	case v = <-c:
-		return v, nil
-	case <-p.ctx.Done():
-		return v, context.Cause(p.ctx)
-	case <-p.over:
-		return v, p.ended()
-	}
-}
-
-func (p *patience) ended() error {
-	return fmt.Errorf("somebody has kept it locked for %v: a process may be stopped (see `lslocks`)", p.limit)
 }
 
 // enter makes the calling goroutine the only one of this process that uses the shard.
-func (sh *shard) enter(p *patience) error {
+func (sh *shard) enter(p patience) error {
 	select {
-	case sh.inside <- struct{}{}:
+	case <-sh.free:
 		return nil
 	default:
 	}
-	if p.over == nil {
-		p.over = time.After(p.limit)
-	}
-	select {
-	case sh.inside <- struct{}{}:
-		return nil
-	case <-p.ctx.Done():
-		return context.Cause(p.ctx)
-	case <-p.over:
-		return p.ended()
-	}
+	_, err := wait(p, sh.free, sh.entered.Load)
+	return err
 }
 
-func (sh *shard) leave() { <-sh.inside }
+func (sh *shard) leave() { sh.free <- struct{}{} }
 
 // parkedLock is a kernel lock that a goroutine waits for, in the kernel, where nothing can call it back. Whoever wanted it
 // may leave; the next one joins the wait, so that there is never more than one thread per guard file.
@@ -163,7 +160,7 @@ func (s *Store) openGuard(shard uint8) (faultfs.File, error) {
 const flockSpin = 2 * time.Millisecond
 
 // lockGuard returns the guard file of the shard, open and locked. The calling goroutine is inside the shard.
-func (s *Store) lockGuard(p *patience, n uint8, sh *shard) (faultfs.File, error) {
+func (s *Store) lockGuard(p patience, n uint8, sh *shard) (faultfs.File, error) {
 	if k := sh.parked; k != nil {
 		sh.parked = nil
 		fi, err := k.f.Stat()
@@ -194,8 +191,11 @@ func (s *Store) lockGuard(p *patience, n uint8, sh *shard) (faultfs.File, error)
 }
 
 // await waits for a lock that was asked for.
-func (s *Store) await(p *patience, sh *shard, k *parkedLock) (faultfs.File, error) {
-	err, impatient := wait(p, k.got)
+func (s *Store) await(p patience, sh *shard, k *parkedLock) (faultfs.File, error) {
+	err, impatient := wait(p, k.got, func() int64 {
+		seq, _ := readSeq(k.f)
+		return int64(seq)
+	})
 	if impatient != nil {
 		k.leave()
 		sh.parked = k

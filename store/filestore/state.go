@@ -1,12 +1,12 @@
 package filestore
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -134,19 +134,11 @@ func (s *Store) damaged(name, dir string, err error) error {
 // revision identifies the state by its contents and by which change of its shard was the last: the same contents may
 // come again.
 func (st *state) revision(seq uint64) uint64 {
-	h := fnv.New64a()
-	var n [8]byte
-	binary.LittleEndian.PutUint64(n[:], seq)
-	_, _ = h.Write(n[:])
+	h := mixWord(0, seq)
 	for _, data := range st.data {
-		binary.LittleEndian.PutUint64(n[:], uint64(len(data)))
-		if data == nil {
-			n[7] = 0xff
-		}
-		_, _ = h.Write(n[:])
-		_, _ = h.Write(data)
+		h = mixWord(h, contentOf(data, nil))
 	}
-	return h.Sum64()
+	return h
 }
 
 func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
@@ -191,13 +183,33 @@ func (st *state) markDead(leaseID string) {
 	st.snap.Dead[leaseID] = true
 }
 
+// queueCache keeps the queue that was read or written last: those who wait look at the same one again and again.
+type queueCache struct{ last atomic.Pointer[seenQueue] }
+
+type seenQueue struct {
+	name string
+	data []byte
+	q    *lockfile.Queue
+}
+
+func (c *queueCache) decode(name string, data []byte) (*lockfile.Queue, error) {
+	if seen := c.last.Load(); seen != nil && seen.name == name && bytes.Equal(seen.data, data) {
+		return seen.q, nil
+	}
+	q, err := lockfile.DecodeQueue(name, data)
+	if err == nil {
+		c.last.Store(&seenQueue{name, data, q})
+	}
+	return q, err
+}
+
 // decodeQueue reads the waiters. A queue that cannot be understood keeps nobody out: its waiters ask again.
 func (st *state) decodeQueue(s *Store) error {
 	data := st.data[fileQueue]
 	if data == nil {
 		return nil
 	}
-	q, err := lockfile.DecodeQueue(st.name, data)
+	q, err := s.queues.decode(st.name, data)
 	if errors.Is(err, lockfile.ErrVersion) {
 		return s.damaged(st.name, dirQueue, err)
 	}
@@ -278,7 +290,7 @@ func childAlive(p lokt.Process, sameHost bool) bool {
 
 // publish stores what a change made of the state: what it is about to do, then each file that differs, then the events.
 func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
-	next, err := st.encode(c.Lock)
+	next, err := st.encode(c.Lock, &s.queues)
 	if err != nil {
 		return err
 	}
@@ -363,7 +375,7 @@ func (s *Store) replace(file int, name string, data []byte, d durable, unreadabl
 }
 
 // encode returns the contents of the three files for the lock. What did not change keeps its very bytes.
-func (st *state) encode(l lokt.Lock) (next [files][]byte, err error) {
+func (st *state) encode(l lokt.Lock, cache *queueCache) (next [files][]byte, err error) {
 	next = st.data
 	was := st.snap.Lock
 	if !reflect.DeepEqual(l.Holders, was.Holders) || l.Corrupt != was.Corrupt {
@@ -372,7 +384,7 @@ func (st *state) encode(l lokt.Lock) (next [files][]byte, err error) {
 		}
 	}
 	if !reflect.DeepEqual(l.Queue, was.Queue) {
-		if next[fileQueue], err = st.encodeQueue(l); err != nil {
+		if next[fileQueue], err = st.encodeQueue(l, cache); err != nil {
 			return next, err
 		}
 	}
@@ -409,15 +421,19 @@ func (st *state) encodeHolders(l lokt.Lock) ([]byte, error) {
 	return first.Encode(st.record)
 }
 
-func (st *state) encodeQueue(l lokt.Lock) ([]byte, error) {
+func (st *state) encodeQueue(l lokt.Lock, cache *queueCache) ([]byte, error) {
 	if len(l.Queue) == 0 {
 		return nil, nil
 	}
-	q := lockfile.Queue{Name: st.name}
-	for _, w := range l.Queue {
-		q.Waiters = append(q.Waiters, lockfile.FromWaiter(w, st.now))
+	q := &lockfile.Queue{Name: st.name, Waiters: make([]*lockfile.Record, len(l.Queue))}
+	for i, w := range l.Queue {
+		q.Waiters[i] = lockfile.FromWaiter(w, st.now)
 	}
-	return q.Encode()
+	data, err := q.Encode()
+	if err == nil {
+		cache.last.Store(&seenQueue{st.name, data, q})
+	}
+	return data, err
 }
 
 // durable says how much of a change must survive the loss of power.

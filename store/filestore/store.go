@@ -49,14 +49,14 @@ type Options struct {
 	Warn func(error)
 
 	// LockTimeout is how long to wait for another process inside its own change of a lock, which takes well under a
-	// millisecond unless that process is stopped. The default is 10 s.
+	// millisecond unless that process is stopped. Waiting for many, one after another, may take longer. The default is 10 s.
 	LockTimeout time.Duration
 
 	fs      faultfs.FS
 	clock   func() lockfile.Now
 	noWatch bool // no file events: wait by looking again only
 
-	lookFirst, lookEvery time.Duration // as the constants of these names
+	lookBlind time.Duration // as the constant of this name
 }
 
 // Store is a lokt.Store over files. It is safe for concurrent use, by any number of processes at once.
@@ -69,6 +69,7 @@ type Store struct {
 	isLocal func() bool
 
 	shards shardSet
+	queues queueCache
 	self   selfProcess
 	waker  waker
 	closed atomic.Bool
@@ -94,8 +95,8 @@ func Open(root string, o Options) (*Store, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = 10 * time.Second
 	}
-	if o.lookEvery == 0 {
-		o.lookFirst, o.lookEvery = lookFirst, lookEvery
+	if o.lookBlind == 0 {
+		o.lookBlind = lookBlind
 	}
 	if o.Warn == nil {
 		o.Warn = func(error) {}

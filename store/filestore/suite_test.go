@@ -74,7 +74,7 @@ func TestTheRulesHoldOverFilesToTheMoment(t *testing.T) {
 	t.Parallel()
 	lokttest.TestService(t, func(t *testing.T) lokt.Service {
 		return lokt.NewManager(open(t, memoryPlace(t), Options{
-			noWatch: true, clock: bubbleClock(), lookFirst: 10 * time.Second, lookEvery: 10 * time.Second,
+			noWatch: true, clock: bubbleClock(), lookBlind: 10 * time.Second,
 		}))
 	})
 }

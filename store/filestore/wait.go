@@ -19,14 +19,13 @@ import (
 // How often a waiter looks, whether or not it was woken: deaths cause no event, nor do programs that know nothing of
 // wake files.
 const (
-	lookFirst   = 20 * time.Millisecond  // and then less and less often, if there are no events, or who looks is not queued
-	lookEvery   = 200 * time.Millisecond // at least
-	lookPerSlot = 20 * time.Millisecond  // later for every waiter ahead
+	lookEvery   = 200 * time.Millisecond
+	lookBlind   = 20 * time.Millisecond // without file events, or if who looks is not queued
+	lookPerSlot = 20 * time.Millisecond // later for every waiter ahead
 	lookAtMost  = 2 * time.Second
-	lookWatch   = 20 * time.Millisecond // of who is not queued
 )
 
-// Wait implements lokt.Store. A queued claim is woken by the removal of its wake file, or directly if this very process
+// Wait implements lokt.Store. It sleeps through changes that leave a claim queued. A queued claim is woken by the removal of its wake file, or directly if this very process
 // takes it out of the queue.
 func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	var woken <-chan struct{}
@@ -36,27 +35,27 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	}
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
-	for pause := min(s.o.lookFirst, s.o.lookEvery); ; pause += pause / 2 {
+	for {
 		snap, err := s.View(ctx, w.Name)
 		at, queued := snap.Lock.Position(w.LeaseID)
 		if woken != nil && !queued {
 			s.waker.forget(s, w.LeaseID) // who left the queue before it was watched would never be woken
+			woken, events = nil, false
 		}
-		if err != nil || snap.Lock.Revision != w.Seen {
+		if err != nil || snap.Lock.Revision != w.Seen && !(queued && settled(snap)) {
 			return err
 		}
-		if w.LeaseID == "" {
-			pause = lookWatch
-		} else if most := min(s.o.lookEvery+time.Duration(max(at, 0))*lookPerSlot, max(lookAtMost, s.o.lookEvery)); events || pause > most {
-			pause = most
+		pause := s.o.lookBlind
+		if events {
+			pause = lookEvery
 		}
-		t.Reset(pause)
+		t.Reset(min(pause+time.Duration(max(at, 0))*lookPerSlot, max(lookAtMost, pause)))
 		select {
 		case <-woken:
 			return nil
 		case <-t.C:
-			if len(snap.Dead) > 0 {
-				return nil // which shows in no revision: the caller may not know yet
+			if queued && !settled(snap) {
+				return nil // which may show in no revision: the caller may not know yet
 			}
 		case <-s.done:
 			return errClosed
@@ -64,6 +63,14 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// settled reports whether a claim that is queued has nothing to do: whoever ends a hold or a freeze sees to the queue, but
+// nobody sees to what ends by itself, nor to what other programs do.
+func settled(s lokt.Snapshot) bool {
+	next := s.NextChange()
+	return len(s.Dead) == 0 && s.Lock.Corrupt == "" && (len(s.Lock.Holders) > 0 || s.Lock.Freeze != nil) &&
+		(next.IsZero() || next.After(s.Now))
 }
 
 // waker tells waiting claims of this process that they left the queue.
@@ -208,7 +215,7 @@ func (s *Store) wakeLeft(before, after []lokt.Waiter) {
 
 // wakePath returns the wake file of a lease. Lease IDs that are no plain names are hashed.
 func (s *Store) wakePath(leaseID string) string {
-	if lokt.ValidateName(leaseID) != nil || len(leaseID) > 64 {
+	if lokt.ValidateName(leaseID) != nil || len(leaseID) > 64 || leaseID[0] == '.' {
 		h := fnv.New128a()
 		_, _ = h.Write([]byte(leaseID))
 		leaseID = "h-" + hex.EncodeToString(h.Sum(nil))
