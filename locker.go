@@ -206,7 +206,20 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	return again, err
 }
 
-func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (*Lease, error) {
+// acquireTries is how often a lock is asked for whose grant is over before it could be taken up, on a machine that stalls.
+const acquireTries = 5
+
+func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
+	for range acquireTries {
+		var gone *GoneError
+		if l, err = k.acquireOnce(ctx, c, o); !errors.As(err, &gone) || gone.Cause != ReasonExpired || ctx.Err() != nil {
+			break
+		}
+	}
+	return l, err
+}
+
+func (k *Locker) acquireOnce(ctx context.Context, c Claim, o Options) (*Lease, error) {
 	asked := k.keeper.now()
 	h, err := k.service.Acquire(ctx, c)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestTheCommandHasTheGuardsStreamsDirectoryAndEnvironment(t *testing.T) {
@@ -135,7 +136,14 @@ func TestOnLostStopEndsTheCommandEvenIfNobodyReadsTheWarning(t *testing.T) {
 	cmd.Stderr = w
 	h := q.start(cmd).running()
 	p.eventually("the command has ended", func() bool { return !h.childLives() })
-	lastWrite(t, log)
+	p.eventually("all that it started has ended", func() bool {
+		before, err := os.ReadFile(log)
+		check(t, err)
+		time.Sleep(100 * time.Millisecond)
+		after, err := os.ReadFile(log)
+		check(t, err)
+		return string(before) == string(after)
+	})
 	check(t, r.Close())
 	check(t, w.Close())
 	if code := h.died(); code != 5 && code != 128+int(syscall.SIGPIPE) {
