@@ -96,8 +96,8 @@ func (s *Store) quarantine(dir, name string) error {
 	return s.fs.Rename(from, to)
 }
 
-// Check looks for what is wrong with the store's files: damaged records, foreign files, leftovers of crashed processes.
-// With fix, it removes leftovers; damaged records are left for Discard, by name.
+// Check looks for what is wrong with the store's files: damaged records, and leftovers of crashed processes, which have no
+// Name. With fix, it removes leftovers; damaged records are left for Discard, by name.
 func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
 	names, err := s.names(lokt.Filter{})
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int,
 // leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.
 const leftoverAge = time.Minute
 
-// leftovers returns temporary and wake files that nobody uses, and files that are none of the store's.
+// leftovers returns temporary and wake files that nobody uses.
 func (s *Store) leftovers(queued map[string]bool) ([]Damage, error) {
 	var left []Damage
 	for _, dir := range []string{dirLocks, dirQueue, dirFreezes, dirWake} {

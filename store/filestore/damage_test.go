@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -909,4 +910,88 @@ func TestJournalEntriesOfAnyShapeAreReadOrIgnored(t *testing.T) {
 		bad[n] ^= 0xff
 		decodeEntry(bad)
 	}
+}
+
+func TestCheckFindsDamageAndClearsWhatCrashesLeave(t *testing.T) {
+	t.Parallel()
+	s := open(t, place(t), Options{noWatch: true})
+	m := lokt.NewManager(s)
+	named := func(name string) string { return s.path(dirLocks, name) }
+	if err := s.makeDirs(); err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string]string{
+		named("corrupt"): "garbage", named("newer"): `{"version":9}`, s.path(dirFreezes, "freeze"): "garbage",
+		filepath.Join(s.root, dirLocks, ".x.json.tmp-0123456789abc"): "half", filepath.Join(s.root, dirQueue, ".x.json.tmp-00000000000zz"): "",
+		filepath.Join(s.root, dirLocks, ".y.json.tmp-0123456789abc"): "just being written",
+		s.wakePath("gone"): "", s.wakePath("lease of waiter"): "", filepath.Join(s.root, dirLocks, "README"): "not ours",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(content, "just") {
+			if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := m.Acquire(t.Context(), by("a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Update(t.Context(), "x", func(snap lokt.Snapshot) lokt.Change {
+		snap.Lock.Queue = []lokt.Waiter{{Claim: by("waiter"), Since: snap.Now, Until: snap.Now.Add(time.Hour)}}
+		return lokt.Change{Lock: snap.Lock}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	damaged := map[string]string{"corrupt": named("corrupt"), "newer": named("newer"), "freeze": s.path(dirFreezes, "freeze")}
+	check := func(fix bool, leftovers, removed int) {
+		t.Helper()
+		found, fixed, err := s.Check(t.Context(), fix)
+		if err != nil || fixed != removed {
+			t.Errorf("removed %d, %v", fixed, err)
+		}
+		names, left := map[string]string{}, 0
+		for _, d := range found {
+			if d.Problem == "" {
+				t.Errorf("%+v says nothing", d)
+			}
+			if d.Name == "" {
+				left++
+			} else {
+				names[d.Name] = d.Path
+			}
+		}
+		if !maps.Equal(names, damaged) || left != leftovers {
+			t.Errorf("damaged: %v, and %d leftovers", names, left)
+		}
+	}
+	check(false, 3, 0)
+	check(true, 0, 3)
+	check(true, 0, 0)
+	if _, err := os.Stat(s.wakePath("lease of waiter")); err != nil {
+		t.Errorf("who waits can no longer be woken: %v", err)
+	}
+	if data, err := os.ReadFile(filepath.Join(s.root, dirLocks, "README")); err != nil || string(data) != "not ours" {
+		t.Errorf("what is not ours became %q, %v", data, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.Check(ctx, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func FuzzDecodeEntry(f *testing.F) {
+	f.Add((&entry{name: "x", lines: []byte("1\n"), files: []entryFile{{file: 1, before: 9, redo: true, gone: true}}}).encode())
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e := decodeEntry(data)
+		if e == nil {
+			return
+		}
+		if back := decodeEntry(e.encode()); back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
+			t.Errorf("%+v became %+v", e, back)
+		}
+	})
 }

@@ -195,7 +195,12 @@ func (s *Store) makeDirs() error {
 	if err := s.checkDirs(); err != nil || !made {
 		return err
 	}
-	return errors.Join(s.fs.SyncDir(s.root), s.fs.SyncDir(filepath.Dir(s.root)))
+	for _, dir := range []string{s.root, filepath.Dir(s.root)} {
+		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) { // who may search it need not be able to read it
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Store) path(dir, name string) string { return filepath.Join(s.root, dir, name+ext) }
