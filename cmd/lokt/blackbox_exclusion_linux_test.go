@@ -233,7 +233,7 @@ func (p *place) staleRecord(kind string) func(name string) []byte {
 	case "dead":
 		pid := p.deadPID()
 		return func(name string) []byte {
-			return fmt.Appendf(nil, `{"version":1,"name":%q,"owner":"ghost","host":%q,"pid":%d,"acquired_ts":%q}`,
+			return fmt.Appendf(nil, `{"version":1,"name":%q,"owner":"ghost","host":%q,"pid":%d,"pid_start_ns":1,"acquired_ts":%q}`,
 				name, host, pid, time.Now().Format(time.RFC3339Nano))
 		}
 	case "killed":

