@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,86 @@ func TestEveryFieldOfAFreezeComesBack(t *testing.T) {
 	if got := r.Freeze(here); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
+}
+
+// without calls try with v and, one after another, each of its fields left out, those of embedded structs and of the
+// owner included.
+func without[T any](v T, try func(what string, v T)) {
+	var walk func(path string, index []int, typ reflect.Type)
+	walk = func(path string, index []int, typ reflect.Type) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			at := append(slices.Clone(index), i)
+			changed := v
+			reflect.ValueOf(&changed).Elem().FieldByIndex(at).SetZero()
+			if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[time.Time]() && f.Type != reflect.TypeFor[lokt.Process]() {
+				walk(path+f.Name+".", at, f.Type)
+				continue
+			}
+			try(path+f.Name, changed)
+		}
+	}
+	walk("", nil, reflect.TypeFor[T]())
+}
+
+func TestAFieldThatIsLeftOutStaysSo(t *testing.T) {
+	must := []string{"Claim.Name", "Claim.Owner.ID", "Owner.ID"} // or it would be no record
+	without(fullHolder(), func(what string, want lokt.Holder) {
+		switch {
+		case slices.Contains(must, what) || what == "Claim.LeaseID":
+			return
+		case what == "HeldSince":
+			want.HeldSince = want.AcquiredAt // as older programs had it
+		case what == "ExpiresAt":
+			want.TTL = 0 // or it follows from that
+		}
+		data, err := FromHolder(want, here).Encode(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Decode("build", data)
+		if err != nil {
+			t.Fatalf("without %s: %v", what, err)
+		}
+		if got := r.Holder(here); !reflect.DeepEqual(got, want) {
+			t.Errorf("without %s: got\n%+v, want\n%+v", what, got, want)
+		}
+	})
+	without(fullWaiter(), func(what string, want lokt.Waiter) {
+		if slices.Contains(must, what) || what == "Claim.LeaseID" {
+			return
+		}
+		data, err := (&Queue{Name: "build", Waiters: []*Record{FromWaiter(want, here)}}).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := DecodeQueue("build", data)
+		if err != nil {
+			t.Fatalf("without %s: %v", what, err)
+		}
+		if got := q.Waiters[0].Waiter(here); !reflect.DeepEqual(got, want) {
+			t.Errorf("without %s: got\n%+v, want\n%+v", what, got, want)
+		}
+	})
+	without(fullFreeze(), func(what string, want lokt.Freeze) {
+		switch {
+		case slices.Contains(must, what) || what == "ID":
+			return
+		case what == "ExpiresAt":
+			want.TTL = 0
+		}
+		data, err := FromFreeze("build", want, here).Encode(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Decode("build", data)
+		if err != nil {
+			t.Fatalf("without %s: %v", what, err)
+		}
+		if got := r.Freeze(here); !reflect.DeepEqual(got, want) {
+			t.Errorf("without %s: got\n%+v, want\n%+v", what, got, want)
+		}
+	})
 }
 
 // golden compares with a file that other programs, and records that exist, rely on.

@@ -166,7 +166,7 @@ func TestProcessesThatAreKilledAtAnyMomentLeaveOneHolderAndLoseNothing(t *testin
 	t.Parallel()
 	const contenders = 8
 	kills := 60
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		kills = 20
 	}
 	root := memoryPlace(t)
@@ -594,7 +594,7 @@ func unprivileged(args []string) error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)); err != nil {
 		return err
 	}
-	s, err := Open(args[0], Options{LockTimeout: time.Second})
+	s, err := Open(args[0], Options{LockTimeout: time.Second, Warn: func(err error) { fmt.Println("warning:", err) }})
 	if err != nil {
 		fmt.Println("open:", err)
 		return nil
@@ -660,6 +660,16 @@ func TestWithoutPermissionTheErrorSaysWhere(t *testing.T) {
 		{"a guard file that cannot be opened", func(s *Store) error {
 			return errors.Join(everybody(s), os.WriteFile(s.guardPath(shardOf("x")), nil, 0o600))
 		}, []string{"view: <nil>", "acquire: store is unavailable: open %s/guards/", "permission denied"}},
+		{"liveness files that cannot be opened", func(s *Store) error {
+			errs := []error{everybody(s)}
+			for i := range liveFiles {
+				errs = append(errs, os.WriteFile(filepath.Join(s.root, dirLive, strconv.FormatInt(int64(i), 16)), nil, 0o600))
+			}
+			return errors.Join(errs...)
+		}, []string{"acquire: <nil>", "self: store is unavailable: open %s/live/", "permission denied"}},
+		{"an audit log that cannot be written", func(s *Store) error {
+			return errors.Join(everybody(s), os.WriteFile(filepath.Join(s.root, "audit.log"), nil, 0o600))
+		}, []string{"acquire: <nil>", "warning: audit log: ", "%s/audit.log: permission denied"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
