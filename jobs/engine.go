@@ -147,9 +147,12 @@ type (
 		frozen  bool
 	}
 	withdrawOp struct{ id uint64 } // the client of that request has gone
-	drainOp    struct{}
-	lockedOp   struct{ leaseID, blocked string } // the answer to lockTake: the lock that could not be had, if any
-	unlockedOp struct{ leaseID string }          // the answer to lockFree
+	drainOp    struct{ last bool } // hand out nothing from now on; the last turn stores what heartbeats left
+	lockedOp   struct {            // the answer to lockTake
+		order   lockOrder
+		blocked string // the lock that could not be had, if any
+	}
+	unlockedOp struct{ leaseID string } // the answer to lockFree
 
 	getOp     struct{ jobID string }
 	listOp    struct{ Filter }
@@ -297,9 +300,10 @@ func (e *engine) apply(id uint64, o op) {
 		e.reply(id, nil)
 	case drainOp:
 		e.drain()
+		e.must = e.must || o.last && e.lazy
 		e.reply(id, nil)
 	case lockedOp:
-		e.locked(o.leaseID, o.blocked)
+		e.locked(o.order, o.blocked)
 	case unlockedOp:
 		e.unlocked(o.leaseID)
 	}

@@ -328,7 +328,7 @@ func (e *engine) keep(w *waiter, en *entry) {
 			e.kept += en.job.Units
 			e.ends.remove(w)
 			e.unline(w)
-			e.order(lockTake, w.ask.leaseID, en)
+			e.order(lockTake, w.ask.leaseID, en.job.ID, en.job.Locks)
 			return
 		}
 	}

@@ -24,17 +24,21 @@ type lockOrder struct {
 const lockRetry = time.Second
 
 // order asks for the locks of a job to be taken for a lease, or given back.
-func (e *engine) order(kind int, leaseID string, en *entry) {
-	e.orders = append(e.orders, lockOrder{kind: kind, leaseID: leaseID, jobID: en.job.ID, names: en.job.Locks})
+func (e *engine) order(kind int, leaseID, jobID string, names []string) {
+	e.orders = append(e.orders, lockOrder{kind: kind, leaseID: leaseID, jobID: jobID, names: names})
 	if kind == lockFree {
-		e.unlocking[leaseID] = en.job.Locks
+		e.unlocking[leaseID] = names
 	}
 }
 
 // locked goes on with a job whose locks were taken, or not: blocked is the one that could not be.
-func (e *engine) locked(leaseID, blocked string) {
+func (e *engine) locked(o lockOrder, blocked string) {
+	leaseID := o.leaseID
 	p := e.pendings[leaseID]
 	if p == nil {
+		if blocked == "" && e.leases[leaseID] == nil { // what it was for is forgotten: a restart came in between
+			e.order(lockFree, leaseID, o.jobID, o.names)
+		}
 		return
 	}
 	delete(e.pendings, leaseID)
@@ -52,7 +56,7 @@ func (e *engine) locked(leaseID, blocked string) {
 	p.worker.busy--
 	e.wake = true
 	if blocked == "" {
-		e.order(lockFree, leaseID, en)
+		e.order(lockFree, leaseID, o.jobID, o.names)
 	} else {
 		e.take(en.job.Locks, "")
 		e.block(blocked, plus(e.now.mono, lockRetry))

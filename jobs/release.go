@@ -86,6 +86,32 @@ func (e *engine) beat(h *hold, b *Beat) {
 	}
 }
 
+// quickBeat applies a heartbeat outside of a turn, if nothing else has to be done or stored for it, and reports whether
+// it did.
+func (e *engine) quickBeat(now instant, b *Beat) (BeatAnswer, bool) {
+	h := e.leases[b.LeaseID]
+	if h == nil || h.worker.id != b.WorkerID || h.deadline() <= now.mono || b.Wait > 0 || e.cfg.Shared {
+		return BeatAnswer{}, false
+	}
+	e.setNow(now)
+	e.beat(h, b)
+	return e.beatAnswer(h), true
+}
+
+// quickBeats applies heartbeats of one worker as quickBeat does, if it can for all of them.
+func (e *engine) quickBeats(now instant, workerID string, leaseIDs []string) ([]BatchBeat, bool) {
+	if e.cfg.Shared {
+		return nil, false
+	}
+	for _, id := range leaseIDs {
+		if h := e.leases[id]; h == nil || h.worker.id != workerID || h.deadline() <= now.mono {
+			return nil, false
+		}
+	}
+	e.setNow(now)
+	return e.beatAll(workerID, leaseIDs), true
+}
+
 // start notes the first heartbeat, or an end that stands for it.
 func (e *engine) start(h *hold) {
 	if !h.lease.FirstBeat.IsZero() {
@@ -240,7 +266,7 @@ func (e *engine) end(h *hold, how State, code string, result, failure json.RawMe
 	}
 	if len(j.Locks) > 0 {
 		if e.cfg.locking {
-			e.order(lockFree, h.lease.ID, en)
+			e.order(lockFree, h.lease.ID, j.ID, j.Locks)
 		} else {
 			e.take(j.Locks, "")
 		}

@@ -40,6 +40,13 @@ type Store interface {
 	Close() error
 }
 
+// Sharer is implemented by stores that several processes share.
+type Sharer interface {
+	// Changed receives when others may have stored something: the manager looks. It should receive now and then in any
+	// case, lest a lost message delays anybody for long.
+	Changed() <-chan struct{}
+}
+
 // Facts are what a store tells a turn.
 type Facts struct {
 	// Now is the time by the clock of a store that several processes share. It is zero if the manager's own clock is to
@@ -121,6 +128,7 @@ type Answered struct {
 
 // Rows are everything that lives in a store.
 type Rows struct {
+	Now      time.Time // as in Facts
 	Jobs     []Job     // that have not ended
 	Leases   []Lease   // that have not ended
 	Attempts []Attempt // of these jobs, in order
