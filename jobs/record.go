@@ -161,16 +161,19 @@ func (e *engine) noteLazily(t EventType, en *entry, leaseID, workerID, code, rea
 	e.events = append(e.events, ev)
 }
 
-// tally adds to the statistics.
-func (e *engine) tally(t Tally) {
-	if e.tallies == nil {
-		e.tallies = map[tallyKey]*Tally{}
+// tally returns the statistics of the hour and type, to be added to.
+func (e *engine) tally(jobType string) *Tally {
+	hour := e.now.wall.Truncate(time.Hour)
+	k := tallyKey{hour.Unix(), jobType}
+	t := e.tallies[k]
+	if t == nil {
+		t = &Tally{Hour: hour, Type: jobType}
+		if e.tallies == nil {
+			e.tallies = map[tallyKey]*Tally{}
+		}
+		e.tallies[k] = t
 	}
-	k := tallyKey{t.Hour.Unix(), t.Type}
-	if e.tallies[k] == nil {
-		e.tallies[k] = &Tally{Hour: t.Hour, Type: t.Type}
-	}
-	e.tallies[k].Add(t)
+	return t
 }
 
 // finish hands out what the turn brought.
@@ -188,6 +191,9 @@ func (e *engine) flush() Changes {
 	c := Changes{
 		Time: e.now.wall, Unleased: e.unleased, Attempts: e.attempts, Dropped: e.dropped, Answered: e.newAnswers, Forgot: e.forgot,
 		Events: e.events, Counters: e.Counters,
+	}
+	if len(e.touched) > 0 {
+		c.Jobs = make([]JobChange, 0, len(e.touched))
 	}
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
 	for _, en := range e.touched {
@@ -210,19 +216,44 @@ func (e *engine) flush() Changes {
 			c.Keys = append(c.Keys, k.Key)
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(e.tallies), func(a, b tallyKey) int {
-		return cmp.Or(cmp.Compare(a.hour, b.hour), cmp.Compare(a.jobType, b.jobType))
-	}) {
-		c.Tallies = append(c.Tallies, *e.tallies[k])
+	for _, t := range e.tallies {
+		c.Tallies = append(c.Tallies, *t)
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(e.counts), func(a, b countKey) int {
-		return cmp.Or(cmp.Compare(a.hour, b.hour), cmp.Compare(a.event, b.event), cmp.Compare(a.tag, b.tag))
-	}) {
-		c.Counts = append(c.Counts, Count{Hour: time.Unix(k.hour, 0).UTC(), Event: k.event, Tag: k.tag, N: e.counts[k]})
+	slices.SortFunc(c.Tallies, func(a, b Tally) int { return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Type, b.Type)) })
+	if len(e.counts) > 0 {
+		c.Counts = make([]Count, 0, len(e.counts))
 	}
+	for k, n := range e.counts {
+		c.Counts = append(c.Counts, Count{Hour: time.Unix(k.hour, 0).UTC(), Event: k.event, Tag: k.tag, N: n})
+	}
+	slices.SortFunc(c.Counts, func(a, b Count) int {
+		return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Event, b.Event), cmp.Compare(a.Tag, b.Tag))
+	})
 	if e.newFrozen {
 		c.Frozen, c.Refrozen = slices.Sorted(maps.Keys(e.frozen)), true
 	}
-	e.record = record{}
+	e.forgetRecord()
 	return c
+}
+
+// forgetRecord empties the record, but for what replies and orders there are. What others have now is left to them; the
+// rest is used again.
+func (e *engine) forgetRecord() {
+	clear(e.touched)
+	clear(e.unsaved)
+	clear(e.tallies)
+	if clear(e.counts); len(e.events) > 1024 {
+		e.counts = nil
+	}
+	e.record = record{
+		replies: e.replies, orders: e.orders, touched: reuse(e.touched), unsaved: reuse(e.unsaved), tallies: e.tallies, counts: e.counts,
+	}
+}
+
+// reuse returns the slice empty, unless it has become large.
+func reuse[T any](s []T) []T {
+	if cap(s) > 4096 {
+		return nil
+	}
+	return s[:0]
 }

@@ -337,7 +337,7 @@ func (e *engine) remember(a Answered, until time.Duration) {
 func (e *engine) endJob(en *entry, s State, code string) {
 	j := &en.job
 	leaseID, workerID := "", ""
-	tally := Tally{Hour: e.now.wall.Truncate(time.Hour), Type: j.Type}
+	tally := e.tally(j.Type)
 	if n := len(en.attempts); n > 0 && j.State.Active() {
 		last := en.attempts[n-1]
 		leaseID, workerID = last.LeaseID, last.WorkerID
@@ -348,14 +348,14 @@ func (e *engine) endJob(en *entry, s State, code string) {
 		if j.RunAt.After(ready) {
 			ready = j.RunAt
 		}
-		tally.Waits, tally.WaitSum = 1, max(j.StartedAt.Sub(ready), 0)
+		tally.Waits++
+		tally.WaitSum += max(j.StartedAt.Sub(ready), 0)
 	}
 	tally.ended(s)
 	e.unqueue(en)
 	j.State, j.Code, j.LeaseID, j.EndedAt = s, code, "", e.now.wall
 	e.touch(en, Moved)
 	e.note(endEvent(s, code), en, leaseID, workerID, code, j.Reason)
-	e.tally(tally)
 	if k := e.keys[j.IdempotencyKey]; k != nil && k.JobID == j.ID {
 		k.State, k.Expires = s, e.now.wall.Add(KeyLife)
 		e.newKeys = append(e.newKeys, k.Key.Key)

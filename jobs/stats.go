@@ -56,13 +56,10 @@ const growth = 1.02
 // Observe counts a duration.
 func (h *Histogram) Observe(d time.Duration) {
 	d = max(d, 0)
-	if h.Count() == 0 {
-		h.Min, h.Max = d, d
+	if len(h.Buckets) == 0 {
+		*h = Histogram{Buckets: map[int]int64{}, Min: d, Max: d}
 	}
 	h.Min, h.Max = min(h.Min, d), max(h.Max, d)
-	if h.Buckets == nil {
-		h.Buckets = map[int]int64{}
-	}
 	h.Buckets[bucketOf(d)]++
 }
 
@@ -77,11 +74,11 @@ func bucketOf(d time.Duration) int {
 
 // Merge adds what another histogram counted.
 func (h *Histogram) Merge(other Histogram) {
-	if other.Count() == 0 {
+	if len(other.Buckets) == 0 {
 		return
 	}
-	if h.Count() == 0 {
-		h.Min, h.Max, h.Buckets = other.Min, other.Max, map[int]int64{}
+	if len(h.Buckets) == 0 {
+		*h = Histogram{Buckets: map[int]int64{}, Min: other.Min, Max: other.Max}
 	}
 	h.Min, h.Max = min(h.Min, other.Min), max(h.Max, other.Max)
 	for b, n := range other.Buckets {
