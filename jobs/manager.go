@@ -53,6 +53,7 @@ type Manager struct {
 	suspect bool          // it is not known what was stored: load before the next turn
 	pause   time.Duration // before the next turn, because the store failed
 	retry   time.Time     // no turn before
+	looked  time.Time     // when the engine was last told the time by the store
 }
 
 // call is a request on its way.
@@ -125,6 +126,7 @@ func (m *Manager) load(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.engine = load(m.cfg, rows, m.instant(rows.Now))
+	m.looked = time.Now()
 	if m.locks != nil {
 		for _, h := range m.engine.leases {
 			if names := h.entry.job.Locks; len(names) > 0 {
@@ -221,8 +223,8 @@ func (m *Manager) idle() time.Duration {
 
 // sinceNow returns how much time has passed since the engine last looked at the clock.
 func (m *Manager) sinceNow() time.Duration {
-	if m.cfg.Shared {
-		return 0 // its clock is the store's
+	if m.cfg.Shared { // its clock is the store's
+		return time.Since(m.looked)
 	}
 	return max(time.Since(m.start)-m.engine.now.mono, 0)
 }
@@ -252,6 +254,7 @@ func (m *Manager) turn(look bool) {
 		defer m.mu.Unlock()
 		batch, m.queue = m.queue, nil
 		now := m.instant(f.Now)
+		m.looked = time.Now()
 		for i := range f.Others {
 			m.engine.follow(&f.Others[i], now)
 		}

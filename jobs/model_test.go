@@ -32,6 +32,7 @@ type mJob struct {
 	lease     *mLease
 	attempts  []string
 	readyWall time.Time
+	line      string
 }
 
 type mLease struct {
@@ -328,7 +329,7 @@ func (m *model) submit(all []newJob) string {
 	maps.Copy(m.keys, used)
 	for _, j := range made {
 		m.clock = max(m.clock, m.now.wall.UnixMilli())
-		j.seq = len(m.jobs)
+		j.seq, j.line = len(m.jobs), lineOf(j)
 		j.ord = m.clock + int64(slices.Index(Priorities(), j.Priority))*m.cfg.AgeingStep.Milliseconds()
 		j.wallDue = j.RunAt.Truncate(time.Millisecond)
 		if j.wallDue.After(m.now.wall) {
@@ -579,8 +580,8 @@ func (m *model) reserve() {
 	}
 	seen := map[string]bool{}
 	for _, j := range m.queue() {
-		head := !seen[lineOf(j)]
-		seen[lineOf(j)] = true
+		head := !seen[j.line]
+		seen[j.line] = true
 		if head && j.Units > m.free() && j.Units <= m.cfg.Total-m.cfg.Reserve && m.taker(j) > m.now.mono &&
 			m.now.mono >= plus(max(j.ready, j.opened), m.cfg.ReserveAfter) {
 			m.reserved, m.since = j, m.now.mono

@@ -667,8 +667,9 @@ func (g *game) play(steps int, more func() bool) error {
 	return nil
 }
 
+// LOKT_JOBS_STEPS=100000 is the long form.
 func TestEngineAnswersAsTheModelDoes(t *testing.T) {
-	seeds, steps := 10, 1000
+	seeds, steps := 25, 400
 	if s, err := strconv.Atoi(os.Getenv("LOKT_JOBS_STEPS")); err == nil {
 		seeds, steps = max(s/2000, 1), 2000
 	}

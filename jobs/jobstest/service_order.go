@@ -104,7 +104,7 @@ func runAtCounts(e *env) {
 }
 
 func locksExclude(e *env) {
-	a, b, c := e.submit(locks("x")), e.submit(locks("y", "x")), e.submit(locks("y"))
+	a, b, c := e.submit(locks("x")), e.submit(locks("x", "y")), e.submit(locks("y"))
 	g := e.grantOf(a, ask("w"))
 	e.waitsFor(b, jobs.WaitingLock+"x")
 	h := e.grantOf(c, ask("w"))
