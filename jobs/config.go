@@ -1,0 +1,81 @@
+package jobs
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Config are the numbers that the rules go by. Zero fields stand for the defaults.
+type Config struct {
+	Total        int           // units of capacity; 100
+	Reserve      int           // units that are not handed out; 0
+	TTL          time.Duration // of a lease, from the last heartbeat; 60 s
+	Grace        time.Duration // added to the TTL; 0
+	AgeingStep   time.Duration // by how much a class comes before the next; 10 min
+	ReserveAfter time.Duration // how long a job that does not fit waits before capacity is kept for it; 2 min, negative: never
+	ReserveLimit time.Duration // how long capacity is kept for a job before that rests as long; 10 min
+	MaxParked    int           // requests that wait at the same time; beyond, they are answered at once; 20,000
+
+	// Shared says that the store belongs to several processes: heartbeats are stored before they are answered.
+	Shared bool
+
+	// locking says that locks are taken outside of the rules, which then order it.
+	locking bool
+}
+
+// withDefaults returns the config with defaults for what is zero.
+func (c Config) withDefaults() Config {
+	if c.Total == 0 {
+		c.Total = 100
+	}
+	if c.MaxParked == 0 {
+		c.MaxParked = 20_000
+	}
+	for _, d := range []struct {
+		field  *time.Duration
+		normal time.Duration
+	}{
+		{&c.TTL, time.Minute}, {&c.AgeingStep, 10 * time.Minute}, {&c.ReserveAfter, 2 * time.Minute}, {&c.ReserveLimit, 10 * time.Minute},
+	} {
+		if *d.field == 0 {
+			*d.field = d.normal
+		}
+	}
+	return c
+}
+
+// Validate reports the first thing wrong with the config, as an error that wraps lokt.ErrInvalid.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	wrong := ""
+	switch {
+	case c.Total < 1 || c.Total > 1<<31-1:
+		wrong = fmt.Sprintf("total of %d units", c.Total)
+	case c.Reserve < 0 || c.Reserve >= c.Total:
+		wrong = fmt.Sprintf("reserve of %d units among %d", c.Reserve, c.Total)
+	case c.TTL < lokt.MinTTL || c.TTL > MaxDuration:
+		wrong = fmt.Sprintf("lease TTL of %v", c.TTL)
+	case c.Grace < 0 || c.Grace > MaxDuration:
+		wrong = fmt.Sprintf("grace of %v", c.Grace)
+	case c.AgeingStep < 0 || c.AgeingStep > MaxDuration:
+		wrong = fmt.Sprintf("ageing step of %v", c.AgeingStep)
+	case c.ReserveLimit < 0:
+		wrong = fmt.Sprintf("limit to reservations of %v", c.ReserveLimit)
+	case c.MaxParked < 0:
+		wrong = fmt.Sprintf("%d parked requests", c.MaxParked)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s", lokt.ErrInvalid, wrong)
+}
+
+// usable returns the units that are handed out.
+func (c *Config) usable() int { return c.Total - c.Reserve }
+
+// life is how long a lease lasts after a heartbeat.
+func (c *Config) life() time.Duration { return c.TTL + c.Grace }
+
+// interval is how often workers are asked to send heartbeats.
+func (c *Config) interval() time.Duration { return min(15*time.Second, c.TTL/3) }

@@ -1,0 +1,15 @@
+// Package jobs leases jobs to workers, within a capacity that they share.
+//
+// A [Spec] is submitted and becomes a [Job], which waits in a queue. A worker's [Ask] is answered with a [Lease] on the
+// first job in order that the worker may take and that fits; the lease holds units of the capacity until the job is
+// completed or failed, the lease is revoked, or the worker's heartbeats stop. Each lease on a job is one [Attempt].
+//
+// It has the shape of package lokt: rules decide, as pure functions of what is known and what is asked; a [Store]
+// remembers; a [Service] answers. [Manager] is the service that runs the rules over a store. It keeps what lives in
+// memory, collects requests into turns, stores what a turn changed as one step, and answers only then: what was
+// answered survives the death of the process.
+//
+// What is promised: at every moment the units leased are the sum over the active leases; no two active leases are on
+// the same job; the fencing tokens of a job's leases rise. What is not: that a worker whose lease expired has stopped.
+// Only who checks the token of each write, and refuses older ones, is safe from that.
+package jobs

@@ -1,0 +1,37 @@
+package jobs
+
+import "time"
+
+// EventType names what happened to a job.
+type EventType string
+
+// What can happen to a job. Denied asks and heartbeats other than the first are no events: idle workers grow nothing.
+const (
+	EventSubmit    EventType = "submitted"
+	EventGrant     EventType = "granted"
+	EventRunning   EventType = "running"
+	EventRetry     EventType = "retried" // an attempt failed or expired, and there will be another
+	EventComplete  EventType = "completed"
+	EventFail      EventType = "failed"
+	EventExpire    EventType = "expired"
+	EventCancelAsk EventType = "cancel_requested"
+	EventCancel    EventType = "cancelled"
+	EventRevoke    EventType = "revoked"
+	EventFreeze    EventType = "frozen"
+	EventUnfreeze  EventType = "unfrozen"
+)
+
+// Event is something that happened to a job: rules produce events together with the change they belong to, and stores
+// keep both in one step.
+type Event struct {
+	Seq      uint64 // rises by one from event to event
+	Time     time.Time
+	Type     EventType
+	JobID    string
+	LeaseID  string
+	WorkerID string
+	Attempt  int
+	Token    uint64
+	Code     string // one of the Code constants; of a freeze, its scope
+	Reason   string // for people, as given
+}

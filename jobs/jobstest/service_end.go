@@ -1,0 +1,103 @@
+package jobstest
+
+import (
+	"errors"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+var endTests = []serviceTest{
+	{name: "a queued job is cancelled at once", run: cancelQueued},
+	{name: "a running job is asked to stop, and ends as its worker says", run: cancelRunning},
+	{name: "a job asked to stop is cancelled when its lease expires", run: cancelExpired, expires: true},
+	{name: "cancelling what has ended changes nothing", run: cancelEnded},
+	{name: "a failed job returns to its old place while it has attempts", run: retryKeepsPlace},
+	{name: "an expired job returns to its old place while it has attempts", run: retryExpired, expires: true},
+}
+
+// cancel cancels a job, and checks the state in the answer.
+func (e *env) cancel(jobID string, want jobs.State) {
+	e.Helper()
+	if s, err := e.s.Cancel(e.within(), jobID, "changed my mind"); err != nil || s != want {
+		e.Fatalf("cancellation was answered with %v, %v, not with %s", s, err, want)
+	}
+}
+
+func cancelQueued(e *env) {
+	a, b := e.submit(attempts(3)), e.submit()
+	e.cancel(a, jobs.Cancelled)
+	v := e.expect(a, jobs.Cancelled)
+	if v.Job.Reason != "changed my mind" || v.Job.Code != jobs.CodeCancelled || len(v.Attempts) != 0 || v.Job.EndedAt.IsZero() {
+		e.Errorf("cancelled as %+v", v)
+	}
+	e.grantOf(b, ask("w"))
+	e.deny(jobs.DeniedEmpty, ask("w"))
+}
+
+func cancelRunning(e *env) {
+	for _, c := range []struct{ status, want jobs.State }{{jobs.Failed, jobs.Cancelled}, {jobs.Completed, jobs.Completed}} {
+		id := e.submit(attempts(3))
+		g := e.grantOf(id, ask("w"))
+		e.beat(g)
+		e.cancel(id, jobs.Running)
+		e.cancel(id, jobs.Running)
+		if b := e.beat(g); !b.Cancel {
+			e.Error("the worker was not asked to stop")
+		}
+		if v := e.expect(id, jobs.Running); !v.Job.Cancel {
+			e.Error("the job does not show that it is to stop")
+		}
+		e.complete(g, c.status)
+		if v := e.expect(id, c.want); v.Attempts[0].State != c.status {
+			e.Errorf("its attempt is %+v", v.Attempts)
+		}
+	}
+	e.deny(jobs.DeniedEmpty, ask("w"))
+}
+
+func cancelExpired(e *env) {
+	id := e.submit(attempts(3))
+	g := e.grant(ask("w"))
+	e.cancel(id, jobs.Leased)
+	e.passTTL()
+	if v := e.expect(id, jobs.Cancelled); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Expired {
+		e.Errorf("ended as %+v", v)
+	}
+	e.gone(g)
+}
+
+func cancelEnded(e *env) {
+	id := e.submit()
+	e.complete(e.grant(ask("w")), jobs.Completed)
+	e.cancel(id, jobs.Completed)
+	e.expect(id, jobs.Completed)
+	if _, err := e.s.Cancel(e.within(), "unknown", ""); !errors.Is(err, jobs.ErrJobNotFound) || jobs.Code(err) != "job_not_found" {
+		e.Errorf("cancellation of an unknown job: %v", err)
+	}
+}
+
+func retryKeepsPlace(e *env) {
+	first, second := e.submit(attempts(2), backoff(0)), e.submit()
+	g := e.grantOf(first, ask("w"))
+	e.complete(g, jobs.Failed)
+	if v := e.expect(first, jobs.Queued); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Failed || v.Job.Attempt != 1 {
+		e.Errorf("back in the queue as %+v", v)
+	}
+	g = e.grantOf(first, ask("w"))
+	e.complete(g, jobs.Failed)
+	e.expect(first, jobs.Failed)
+	e.grantOf(second, ask("w"))
+}
+
+func retryExpired(e *env) {
+	first, second := e.submit(attempts(2), backoff(0)), e.submit(class(jobs.Low))
+	old := e.grantOf(first, ask("w"))
+	e.passTTL()
+	g := e.grantOf(first, ask("v"))
+	e.gone(old)
+	if g.Lease.Token <= old.Lease.Token {
+		e.Errorf("token %d follows %d", g.Lease.Token, old.Lease.Token)
+	}
+	e.complete(g, jobs.Completed)
+	e.grantOf(second, ask("v"))
+}

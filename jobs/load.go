@@ -1,0 +1,247 @@
+package jobs
+
+// From rows back to an engine: after a restart, and to follow what other processes store.
+
+import (
+	"cmp"
+	"slices"
+)
+
+// load builds an engine from what a store keeps. Every lease gets a full TTL and grace from now, and so does its declared
+// runtime if less than that is left: none ends before the time it was promised, however long nobody was there.
+func load(cfg Config, rows Rows, now instant) *engine {
+	e := newEngine(cfg)
+	e.setNow(now)
+	e.Counters = rows.Counters
+	for _, t := range rows.Frozen {
+		e.frozen[t] = true
+	}
+	entries := make([]*entry, len(rows.Jobs))
+	for i := range rows.Jobs {
+		entries[i] = &entry{job: rows.Jobs[i]}
+		e.jobs[rows.Jobs[i].ID] = entries[i]
+	}
+	for i := range rows.Attempts {
+		if en := e.jobs[rows.Attempts[i].JobID]; en != nil {
+			en.attempts = append(en.attempts, rows.Attempts[i])
+		}
+	}
+	for i := range rows.Leases {
+		e.putLease(rows.Leases[i])
+	}
+	for i := range rows.Keys {
+		e.putKey(rows.Keys[i])
+	}
+	for i := range rows.Answered {
+		e.putAnswered(rows.Answered[i])
+	}
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
+	for _, en := range entries {
+		e.file(en)
+	}
+	slices.SortFunc(entries, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.job.Ord, b.job.Ord), cmp.Compare(a.job.Seq, b.job.Seq))
+	})
+	for _, en := range entries {
+		e.Clock = max(e.Clock, en.job.CreatedAt.UnixMilli())
+		e.settle(en)
+	}
+	return e
+}
+
+// settle puts a stored job that has no lease where it waits.
+func (e *engine) settle(en *entry) {
+	j := &en.job
+	if j.State != Queued || en.pending != nil {
+		return
+	}
+	ahead := j.ReadyAt.Sub(e.now.wall)
+	if j.Attempt == 0 || ahead <= 0 {
+		e.queue(en, 0, true)
+		en.ready = plus(e.now.mono, min(ahead, 0)) // it may have waited for long
+		return
+	}
+	e.queue(en, plus(e.now.mono, min(ahead, MaxBackoff)), false)
+}
+
+// putLease makes a stored lease count.
+func (e *engine) putLease(l Lease) {
+	en := e.jobs[l.JobID]
+	if en == nil {
+		return
+	}
+	expires, runUntil := plus(e.now.mono, e.cfg.life()), never
+	if until := e.now.wall.Add(e.cfg.life()); until.After(l.ExpiresAt) {
+		l.ExpiresAt = until
+	}
+	if !l.RunUntil.IsZero() {
+		runUntil = max(plus(e.now.mono, l.RunUntil.Sub(e.now.wall)), expires)
+	}
+	w := e.worker(l.WorkerID)
+	e.see(w)
+	w.busy++
+	e.addHold(l, en, w, expires, runUntil)
+	if len(en.job.Locks) > 0 {
+		e.take(en.job.Locks, l.ID)
+	}
+}
+
+func (e *engine) putKey(k Key) {
+	if old := e.keys[k.Key]; old != nil {
+		e.dyingKeys.remove(old)
+	}
+	kept := &key{Key: k}
+	e.keys[k.Key] = kept
+	if !k.Expires.IsZero() {
+		e.dyingKeys.push(kept)
+	}
+}
+
+func (e *engine) putAnswered(a Answered) {
+	e.remember(a, plus(e.now.mono, min(a.Expires.Sub(e.now.wall), RequestLife)))
+}
+
+// follow takes in what another process stored.
+func (e *engine) follow(c *Changes, now instant) {
+	e.setNow(now)
+	e.wake = true
+	for _, id := range c.Unleased {
+		if h := e.leases[id]; h != nil {
+			e.dropHold(h)
+			if len(h.entry.job.Locks) > 0 {
+				e.take(h.entry.job.Locks, "")
+			}
+		}
+	}
+	for _, name := range c.Dropped {
+		if k := e.keys[name]; k != nil {
+			e.dyingKeys.remove(k)
+			delete(e.keys, name)
+		}
+	}
+	for _, a := range c.Forgot {
+		key := requestKey{a.WorkerID, a.RequestID}
+		if old := e.answered[key]; old != nil {
+			e.answers.remove(old)
+			delete(e.answered, key)
+		}
+	}
+	for i := range c.Ended {
+		if en := e.jobs[c.Ended[i].ID]; en != nil {
+			e.unqueue(en)
+			en.job = c.Ended[i]
+			e.file(en)
+			e.drop(en)
+		}
+	}
+	for i := range c.Jobs {
+		e.followJob(c.Jobs[i].Job)
+	}
+	for i := range c.Leases {
+		e.followLease(c.Leases[i])
+	}
+	for i := range c.Attempts {
+		if en := e.jobs[c.Attempts[i].JobID]; en != nil {
+			en.attempts = append(en.attempts, c.Attempts[i])
+		}
+	}
+	for i := range c.Keys {
+		e.putKey(c.Keys[i])
+	}
+	for i := range c.Answered {
+		e.putAnswered(c.Answered[i])
+	}
+	if c.Refrozen {
+		e.refreeze(c.Frozen)
+	}
+	e.Counters = Counters{
+		Seq: max(e.Seq, c.Counters.Seq), Revision: max(e.Revision, c.Counters.Revision), Event: max(e.Event, c.Counters.Event),
+		Clock: max(e.Clock, c.Counters.Clock),
+	}
+}
+
+// followJob takes in a living job as another process stored it.
+func (e *engine) followJob(j Job) {
+	en := e.jobs[j.ID]
+	if en == nil {
+		en = &entry{}
+		e.jobs[j.ID] = en
+	}
+	asked := j.Cancel && !en.job.Cancel
+	e.unqueue(en)
+	en.job = j
+	e.file(en)
+	e.settle(en)
+	if asked && en.hold != nil {
+		e.tell(en.hold)
+	}
+}
+
+// followLease takes in a lease as another process stored it: granted or extended there.
+func (e *engine) followLease(l Lease) {
+	h := e.leases[l.ID]
+	if h == nil {
+		if en := e.jobs[l.JobID]; en != nil {
+			e.putLease(l)
+			h = e.leases[l.ID]
+		}
+	}
+	if h == nil {
+		return
+	}
+	h.lease = l
+	h.expires = plus(e.now.mono, l.ExpiresAt.Sub(e.now.wall))
+	h.alarm = min(h.alarm, h.deadline())
+	e.deadlines.fix(h)
+}
+
+// refreeze replaces the frozen types.
+func (e *engine) refreeze(frozen []string) {
+	clear(e.frozen)
+	for _, t := range frozen {
+		e.frozen[t] = true
+	}
+	for _, g := range e.groups {
+		for _, l := range g.lines {
+			e.reopen(l)
+		}
+	}
+}
+
+// rows returns everything that lives, as a store would hand it back, in order. It is for tests and for stores that write
+// themselves anew.
+func (e *engine) rows() Rows {
+	r := Rows{Counters: e.Counters}
+	for _, en := range e.jobs {
+		r.Jobs = append(r.Jobs, en.job)
+		r.Attempts = append(r.Attempts, en.attempts...)
+	}
+	for _, h := range e.leases {
+		r.Leases = append(r.Leases, h.lease)
+	}
+	for _, k := range e.keys {
+		r.Keys = append(r.Keys, k.Key)
+	}
+	for _, a := range e.answered {
+		r.Answered = append(r.Answered, a.Answered)
+	}
+	for t := range e.frozen {
+		r.Frozen = append(r.Frozen, t)
+	}
+	r.Sort()
+	return r
+}
+
+// Sort puts rows into one order, for comparison.
+func (r *Rows) Sort() {
+	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(r.Leases, func(a, b Lease) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.Attempts, func(a, b Attempt) int {
+		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Number, b.Number))
+	})
+	slices.SortFunc(r.Keys, func(a, b Key) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(r.Answered, func(a, b Answered) int {
+		return cmp.Or(cmp.Compare(a.WorkerID, b.WorkerID), cmp.Compare(a.RequestID, b.RequestID))
+	})
+	slices.Sort(r.Frozen)
+}

@@ -1,0 +1,142 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// locker takes, renews and gives back the locks that leased jobs need, as the engine orders.
+type locker struct {
+	m       *Manager
+	service lokt.Service
+	life    time.Duration // of a lock without renewal
+
+	mu   sync.Mutex
+	held map[string]lockOrder // by lease: taken, or being taken up again after a restart
+}
+
+// lockPatience bounds how long a lock service may take to answer.
+const lockPatience = 5 * time.Second
+
+func newLocker(m *Manager, s lokt.Service) *locker {
+	return &locker{m: m, service: s, life: max(2*m.cfg.life(), 30*time.Second), held: map[string]lockOrder{}}
+}
+
+// follow does what the engine orders, in the background, and tells it when it is done.
+func (k *locker) follow(o lockOrder) {
+	k.m.task(func() {
+		if o.kind == lockFree {
+			k.forget(o.leaseID)
+			k.release(o, o.names)
+			k.tell(unlockedOp{o.leaseID})
+			return
+		}
+		blocked := k.take(o)
+		if blocked == "" {
+			k.remember(o)
+		}
+		k.tell(lockedOp{o, blocked})
+	})
+}
+
+// resume counts the locks of a lease that lived before as held; the next renewal takes them up.
+func (k *locker) resume(o lockOrder) { k.remember(o) }
+
+func (k *locker) remember(o lockOrder) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held[o.leaseID] = o
+}
+
+func (k *locker) forget(leaseID string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.held, leaseID)
+}
+
+// tell passes on to the engine what came of an order. Nobody waits for an answer.
+func (k *locker) tell(o op) {
+	c, err := k.m.send(context.Background(), o)
+	if err == nil {
+		k.m.forgo(c)
+	}
+}
+
+// take takes all the locks, in order of name, or none. It returns the one that could not be had.
+func (k *locker) take(o lockOrder) (blocked string) {
+	names := slices.Sorted(slices.Values(o.names))
+	for i, name := range names {
+		if err := k.acquire(o, name); err != nil {
+			k.release(o, names[:i+1]) // that one too: it is not always known what became of it
+			return name
+		}
+	}
+	return ""
+}
+
+func (k *locker) acquire(o lockOrder, name string) error {
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	defer cancel()
+	_, err := k.service.Acquire(ctx, lokt.Claim{
+		Name: name, LeaseID: o.leaseID, Owner: lokt.Owner{ID: "job:" + o.jobID, AnySession: true}, Strict: true, TTL: k.life,
+	})
+	return err
+}
+
+// release gives locks back. One that cannot be given back ends by itself, within its life.
+func (k *locker) release(o lockOrder, names []string) {
+	for _, name := range names {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(k.m.ctx), lockPatience)
+		_, _ = k.service.Release(ctx, lokt.Target{Name: name, LeaseID: o.leaseID})
+		cancel()
+	}
+}
+
+// renew keeps the locks of leased jobs alive, until the manager is closed.
+func (k *locker) renew() {
+	tick := time.NewTicker(k.life / 4)
+	defer tick.Stop()
+	for {
+		k.mu.Lock()
+		orders := make([]lockOrder, 0, len(k.held))
+		for _, o := range k.held {
+			orders = append(orders, o)
+		}
+		k.mu.Unlock()
+		for _, o := range orders {
+			for _, name := range o.names {
+				k.renewOne(o, name)
+			}
+		}
+		select {
+		case <-k.m.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// renewOne renews a lock, and takes it up again if it was lost, as after a restart that took long.
+func (k *locker) renewOne(o lockOrder, name string) {
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.leaseID})
+	cancel()
+	if errors.Is(err, lokt.ErrNotFound) && k.holds(o.leaseID) {
+		_ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
+		if !k.holds(o.leaseID) {
+			k.release(o, []string{name})
+		}
+	}
+}
+
+func (k *locker) holds(leaseID string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.held[leaseID]
+	return ok
+}

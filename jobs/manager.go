@@ -1,0 +1,458 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Options are what a manager may be told. The zero Options are good.
+type Options struct {
+	Config
+
+	// Keep is how long jobs are kept after their end; 0 means 30 days. KeepMost is how many of them are kept at most; 0
+	// means a million, negative no limit.
+	Keep     time.Duration
+	KeepMost int
+
+	// Locks, if set, is where the locks that jobs name are taken. Otherwise a name excludes only jobs from each other.
+	Locks lokt.Service
+
+	// Observe, if set, is called with events after they were stored, in their order, one call at a time. Nothing is
+	// answered while it runs.
+	Observe func([]Event)
+}
+
+// Manager is the Service that applies the rules to what a Store remembers. It keeps what lives in memory. Requests that
+// arrive while it stores a turn are collected into the next.
+type Manager struct {
+	cfg   Config
+	opts  Options
+	store Store
+	start time.Time // deadlines count from here, on the monotonic clock
+
+	poke  chan struct{} // there is something to do
+	stop  context.CancelFunc
+	ctx   context.Context // ends when the manager is closed
+	ended chan struct{}   // closed when the loop has ended
+	tasks sync.WaitGroup
+	locks *locker // nil without Options.Locks
+
+	mu     sync.Mutex
+	engine *engine
+	queue  []*call          // not yet in a turn
+	calls  map[uint64]*call // not yet answered
+	lastID uint64
+	closed bool
+
+	// For the loop only.
+	suspect bool          // it is not known what was stored: load before the next turn
+	pause   time.Duration // before the next turn, because the store failed
+	retry   time.Time     // no turn before
+	looked  time.Time     // when the engine was last told the time by the store
+}
+
+// call is a request on its way.
+type call struct {
+	id   uint64
+	op   op
+	ctx  context.Context // ends when its client goes
+	done chan reply      // gets one
+}
+
+var _ Service = (*Manager)(nil)
+
+// Waits before the store is tried again after it failed: doubled from the first to the last.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// errClosed is what every method answers after Close.
+var errClosed = fmt.Errorf("%w: scheduler is closed", lokt.ErrUnavailable)
+
+// Open loads what lives in the store and returns a manager over it. Every lease gets a full TTL and grace from now. The
+// store stays the caller's to close, after the manager.
+func Open(ctx context.Context, store Store, o Options) (*Manager, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Keep == 0 {
+		o.Keep = DefaultDays * 24 * time.Hour
+	}
+	if o.KeepMost == 0 {
+		o.KeepMost = 1_000_000
+	}
+	m := &Manager{
+		cfg: o.withDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1), ended: make(chan struct{}),
+		calls: map[uint64]*call{},
+	}
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	if o.Locks != nil {
+		m.cfg.locking = true
+		m.locks = newLocker(m, o.Locks)
+	}
+	if err := m.load(ctx); err != nil {
+		m.stop()
+		return nil, err
+	}
+	go m.loop()
+	m.task(m.housekeep)
+	if m.locks != nil {
+		m.task(m.locks.renew)
+	}
+	return m, nil
+}
+
+// task runs f in the background until it returns; Close waits for it.
+func (m *Manager) task(f func()) {
+	m.tasks.Add(1)
+	go func() {
+		defer m.tasks.Done()
+		f()
+	}()
+}
+
+// load replaces the engine by what the store keeps.
+func (m *Manager) load(ctx context.Context) error {
+	rows, err := m.store.Load(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.engine = load(m.cfg, rows, m.instant(rows.Now))
+	m.looked = time.Now()
+	if m.locks != nil {
+		for _, h := range m.engine.leases {
+			if names := h.entry.job.Locks; len(names) > 0 {
+				m.locks.resume(lockOrder{kind: lockTake, leaseID: h.lease.ID, jobID: h.lease.JobID, names: names})
+			}
+		}
+	}
+	return nil
+}
+
+// instant reads the clocks, or takes over the store's.
+func (m *Manager) instant(stores time.Time) instant {
+	if !stores.IsZero() {
+		return instant{wall: stores, mono: stores.Sub(m.start)}
+	}
+	now := time.Now()
+	return instant{wall: now, mono: now.Sub(m.start)}
+}
+
+// Drain denies the asks that wait and all that come, and tells workers with their heartbeats that the service is about
+// to end. Everything else goes on.
+func (m *Manager) Drain(ctx context.Context) error {
+	_, err := m.do(ctx, drainOp{})
+	return err
+}
+
+// Close answers what waits as Drain does, stores what is left and ends the manager; later calls fail. Leases stay as they
+// are, for the next one to find.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		<-m.ended
+		return nil
+	}
+	m.mu.Unlock()
+	_, err := m.do(context.Background(), drainOp{last: true})
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.stop()
+	<-m.ended
+	m.tasks.Wait()
+	if errors.Is(err, errClosed) {
+		err = nil
+	}
+	return err
+}
+
+// loop runs turns until the manager is closed.
+func (m *Manager) loop() {
+	defer close(m.ended)
+	var changed <-chan struct{}
+	if s, ok := m.store.(Sharer); ok {
+		changed = s.Changed()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	look := false
+	for {
+		m.turn(look)
+		look = false
+		timer.Reset(m.idle())
+		select {
+		case <-m.poke:
+		case <-timer.C:
+		case <-changed:
+			look = true
+		case <-m.ctx.Done():
+			m.failAll(errClosed)
+			return
+		}
+	}
+}
+
+// idle returns how long the loop may sleep.
+func (m *Manager) idle() time.Duration {
+	if m.pause > 0 || m.suspect {
+		if d := time.Until(m.retry); d > 0 || m.suspect {
+			return max(d, 0)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.queue) > 0 {
+		return 0
+	}
+	next := m.engine.next()
+	if next == never {
+		return never
+	}
+	return max(next-m.engine.now.mono-m.sinceNow(), 0)
+}
+
+// sinceNow returns how much time has passed since the engine last looked at the clock.
+func (m *Manager) sinceNow() time.Duration {
+	if m.cfg.Shared { // its clock is the store's
+		return time.Since(m.looked)
+	}
+	return max(time.Since(m.start)-m.engine.now.mono, 0)
+}
+
+// turn runs one turn, if there is anything to do, stores what it changed, and answers.
+func (m *Manager) turn(look bool) {
+	if m.pause > 0 && time.Until(m.retry) > 0 {
+		m.failQueue(lokt.ErrUnavailable)
+		return
+	}
+	if m.suspect {
+		if err := m.load(m.ctx); err != nil {
+			m.failed()
+			m.failQueue(unavailable(err))
+			return
+		}
+		m.suspect, m.pause = false, 0
+	}
+	if !look && m.idle() > 0 {
+		return
+	}
+	var batch []*call
+	var out turned
+	ran := false
+	err := m.store.Update(m.ctx, func(f Facts) Changes {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		batch, m.queue = m.queue, nil
+		now := m.instant(f.Now)
+		m.looked = time.Now()
+		for i := range f.Others {
+			m.engine.follow(&f.Others[i], now)
+		}
+		requests := make([]request, 0, len(batch))
+		for _, c := range batch {
+			if c.ctx.Err() != nil {
+				m.answerLocked(reply{id: c.id, err: c.ctx.Err()})
+				continue
+			}
+			requests = append(requests, request{c.id, c.op})
+		}
+		out = m.engine.turn(now, requests)
+		ran = true
+		return out.changes
+	})
+	if err != nil {
+		m.failed()
+		if ran {
+			m.suspect = true
+			m.askAgain(unavailable(err))
+		} else {
+			m.failQueue(unavailable(err))
+		}
+		return
+	}
+	m.pause = 0
+	if m.opts.Observe != nil && len(out.changes.Events) > 0 {
+		m.opts.Observe(out.changes.Events)
+	}
+	m.mu.Lock()
+	for _, r := range out.replies {
+		m.answerLocked(r)
+	}
+	m.mu.Unlock()
+	for _, o := range out.orders {
+		m.locks.follow(o)
+	}
+}
+
+// failed puts off the next turn, for longer each time.
+func (m *Manager) failed() {
+	m.pause = min(max(2*m.pause, firstPause), lastPause)
+	m.retry = time.Now().Add(m.pause)
+}
+
+// askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again, because a
+// lease that was stored for one is found by its ID. The others are told that they must look themselves.
+func (m *Manager) askAgain(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	queued := map[uint64]bool{}
+	for _, c := range m.queue {
+		queued[c.id] = true
+	}
+	for id, c := range m.calls {
+		if queued[id] {
+			continue
+		}
+		if _, ask := c.op.(askOp); ask {
+			m.queue = append(m.queue, c)
+		} else {
+			m.answerLocked(reply{id: id, err: err})
+		}
+	}
+	m.retry = time.Now() // loading may well succeed at once
+}
+
+// failQueue answers those that are not in a turn yet. What only the engine is to learn waits until it can.
+func (m *Manager) failQueue(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var kept []*call
+	for _, c := range m.queue {
+		switch c.op.(type) {
+		case lockedOp, unlockedOp:
+			kept = append(kept, c)
+		default:
+			m.answerLocked(reply{id: c.id, err: err})
+		}
+	}
+	m.queue = kept
+}
+
+// failAll answers all that wait.
+func (m *Manager) failAll(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.queue = nil
+	for id := range m.calls {
+		m.answerLocked(reply{id: id, err: err})
+	}
+}
+
+// answerLocked hands an answer to who waits for it, if anybody does.
+func (m *Manager) answerLocked(r reply) {
+	if c := m.calls[r.id]; c != nil {
+		delete(m.calls, r.id)
+		c.done <- r
+	}
+}
+
+// unavailable wraps what a store says, unless it says so itself.
+func unavailable(err error) error {
+	if errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+}
+
+// send queues a request.
+func (m *Manager) send(ctx context.Context, o op) (*call, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, errClosed
+	}
+	m.lastID++
+	c := &call{id: m.lastID, op: o, ctx: ctx, done: make(chan reply, 1)}
+	m.calls[c.id] = c
+	m.queue = append(m.queue, c)
+	m.wakeUp()
+	return c, nil
+}
+
+func (m *Manager) wakeUp() {
+	select {
+	case m.poke <- struct{}{}:
+	default:
+	}
+}
+
+// do sends a request and waits for its answer. When ctx ends first, a request that is not in a turn yet is taken back.
+// One that waits in the engine is withdrawn, and if its answer came first, that counts.
+func (m *Manager) do(ctx context.Context, o op) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c, err := m.send(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-c.done:
+		return r.result, r.err
+	case <-ctx.Done():
+	}
+	if m.takeBack(c) || !waits(o) {
+		return nil, context.Cause(ctx)
+	}
+	if w, err := m.send(context.Background(), withdrawOp{c.id}); err == nil {
+		<-w.done
+	}
+	if r, ok := m.left(c); ok && r.err == nil {
+		return r.result, nil
+	}
+	return nil, context.Cause(ctx)
+}
+
+// waits reports whether the engine may keep the request beyond a turn.
+func waits(o op) bool {
+	switch o.(type) {
+	case askOp, beatOp:
+		return true
+	}
+	return false
+}
+
+// takeBack takes a request out of the queue, and reports whether it was there.
+func (m *Manager) takeBack(c *call) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, q := range m.queue {
+		if q == c {
+			m.queue = append(m.queue[:i:i], m.queue[i+1:]...)
+			delete(m.calls, c.id)
+			return true
+		}
+	}
+	return false
+}
+
+// forgo says that nobody waits for the call's answer.
+func (m *Manager) forgo(c *call) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, c.id)
+}
+
+// left returns the answer that a call had got before it was withdrawn.
+func (m *Manager) left(c *call) (reply, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, c.id)
+	select {
+	case r := <-c.done:
+		return r, true
+	default:
+		return reply{}, false
+	}
+}

@@ -1,0 +1,210 @@
+package jobs_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// open returns a manager over memory.
+func open(t *testing.T, c jobs.Config) jobs.Service { return openWith(t, jobs.Options{Config: c}) }
+
+func openWith(t *testing.T, o jobs.Options) *jobs.Manager {
+	t.Helper()
+	m, err := jobs.Open(t.Context(), memstore.NewJobs(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return m
+}
+
+func TestManagerOverMemoryKeepsEveryPromise(t *testing.T) { jobstest.TestService(t, open) }
+
+func TestManagerOverMemoryKeepsItsPromisesInRealTime(t *testing.T) {
+	jobstest.TestServiceInRealTime(t, open)
+}
+
+func TestManagerThatTakesLocksElsewhereKeepsEveryPromise(t *testing.T) {
+	jobstest.TestService(t, func(t *testing.T, c jobs.Config) jobs.Service {
+		return openWith(t, jobs.Options{Config: c, Locks: lokt.NewManager(memstore.New())})
+	})
+}
+
+// submit queues a job and returns its ID.
+func submit(t *testing.T, m jobs.Service, edits ...func(*jobs.Spec)) string {
+	t.Helper()
+	s := jobs.NewSpec()
+	for _, edit := range edits {
+		edit(&s)
+	}
+	r, err := m.Submit(t.Context(), []jobs.Spec{s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r[0].JobID
+}
+
+func grant(t *testing.T, m jobs.Service, a jobs.Ask) jobs.Grant {
+	t.Helper()
+	g, err := m.Ask(t.Context(), a)
+	if err != nil || g.Denied != nil {
+		t.Fatalf("%s was answered with %+v, %v", a.WorkerID, g.Denied, err)
+	}
+	return g
+}
+
+func complete(t *testing.T, m jobs.Service, g jobs.Grant) {
+	t.Helper()
+	if ok, err := m.Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID, Status: jobs.Completed}); err != nil || !ok {
+		t.Fatalf("completion was answered with %v, %v", ok, err)
+	}
+}
+
+func TestLocksAreHeldUnderTheLeaseWhileAJobIsLeased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := lokt.NewManager(memstore.New())
+		store := memstore.NewJobs()
+		open := func() *jobs.Manager {
+			m, err := jobs.Open(t.Context(), store, jobs.Options{Locks: locks})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		m := open()
+		id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"b", "a"} })
+		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		holds := func(name string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			s, err := locks.Get(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			live := s.Live()
+			if want != (len(live) == 1 && live[0].LeaseID == g.Lease.ID && live[0].Owner.ID == "job:"+id) {
+				t.Fatalf("lock %s is held by %+v", name, live)
+			}
+		}
+		holds("a", true)
+		holds("b", true)
+		beat := func() {
+			t.Helper()
+			if _, err := m.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 20 {
+			time.Sleep(30 * time.Second)
+			beat()
+			holds("a", true)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		m = open()
+		for range 20 {
+			time.Sleep(30 * time.Second)
+			beat()
+			holds("a", true)
+			holds("b", true)
+		}
+		complete(t, m, g)
+		holds("a", false)
+		holds("b", false)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestAJobWaitsForALockThatSomebodyElseHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := lokt.NewManager(memstore.New())
+		m := openWith(t, jobs.Options{Locks: locks})
+		claim := lokt.Claim{Name: "b", LeaseID: "x", Owner: lokt.Owner{ID: "human"}}
+		if _, err := locks.Acquire(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"a", "b"} })
+		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied == nil || g.Denied.Code != jobs.DeniedEligible {
+			t.Fatalf("answered with %+v, %v", g, err)
+		}
+		if v, err := m.Get(t.Context(), id); err != nil || v.WaitingFor != "lock:b" || v.Job.State != jobs.Queued {
+			t.Errorf("waits for %q, %v", v.WaitingFor, err)
+		}
+		if s, err := locks.Get(t.Context(), "a"); err != nil || len(s.Live()) != 0 {
+			t.Errorf("lock a is kept in vain: %+v, %v", s, err)
+		}
+		begin := time.Now()
+		go func() {
+			time.Sleep(4500 * time.Millisecond)
+			_, _ = locks.Release(t.Context(), lokt.Target{Name: "b", LeaseID: "x", Owner: claim.Owner})
+		}()
+		g := grant(t, m, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+		if d := time.Since(begin); g.Job.ID != id || d < 4500*time.Millisecond || d > 5500*time.Millisecond {
+			t.Errorf("granted %s after %v", g.Job.ID, d)
+		}
+		complete(t, m, g)
+	})
+}
+
+func TestObserverSeesEventsInOrder(t *testing.T) {
+	var seen []jobs.EventType
+	last := uint64(0)
+	m := openWith(t, jobs.Options{Observe: func(events []jobs.Event) {
+		for _, e := range events {
+			if e.Seq != last+1 {
+				t.Errorf("event %d follows %d", e.Seq, last)
+			}
+			last = e.Seq
+			seen = append(seen, e.Type)
+		}
+	}})
+	submit(t, m)
+	complete(t, m, grant(t, m, jobs.Ask{WorkerID: "w"}))
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := []jobs.EventType{jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventComplete}
+	if !slices.Equal(seen, want) {
+		t.Errorf("seen are %v", seen)
+	}
+}
+
+func TestDrainEndsWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, jobs.Options{})
+		done := make(chan jobs.Grant)
+		go func() {
+			g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+			if err != nil {
+				t.Errorf("ask: %v", err)
+			}
+			done <- g
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		if err := m.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if g := <-done; g.Denied == nil || time.Since(begin) != 0 {
+			t.Errorf("answered with %+v after %v", g, time.Since(begin))
+		}
+		submit(t, m)
+		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied == nil {
+			t.Errorf("answered with %+v, %v", g, err)
+		}
+	})
+}

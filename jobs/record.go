@@ -1,0 +1,259 @@
+package jobs
+
+// The record of a turn: what is to be answered, and what is to be stored.
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// record collects what comes out of turns. What heartbeats change waits there for a turn that has something to store
+// anyway, up to lazyWrite.
+type record struct {
+	replies []reply
+	orders  []lockOrder
+
+	must      bool          // there is something that must be stored before it is answered
+	lazySince time.Duration // since when there is something that may wait
+	lazy      bool
+
+	touched    []*entry
+	unsaved    []*hold
+	unleased   []string
+	attempts   []Attempt
+	newKeys    []string
+	dropped    []string
+	newAnswers []Answered
+	forgot     []Answered
+	events     []Event
+	tallies    map[tallyKey]*Tally
+	counts     map[countKey]int64
+	newFrozen  bool
+}
+
+type tallyKey struct {
+	hour    int64
+	jobType string
+}
+
+type countKey struct {
+	hour  int64
+	event EventType
+	tag   string
+}
+
+func (e *engine) reply(id uint64, result any) {
+	e.replies = append(e.replies, reply{id: id, result: result})
+}
+func (e *engine) fail(id uint64, err error) { e.replies = append(e.replies, reply{id: id, err: err}) }
+
+func (e *engine) answer(id uint64, result any, err error) {
+	if err != nil {
+		result = nil
+	}
+	e.replies = append(e.replies, reply{id, result, err})
+}
+
+// touch notes that parts of a job changed, and stores them with this turn.
+func (e *engine) touch(en *entry, what What) {
+	e.must = true
+	e.mark(en, what)
+}
+
+// touchLazily notes that parts of a job changed, and stores them with a later turn.
+func (e *engine) touchLazily(en *entry, what What) {
+	e.laze()
+	e.mark(en, what)
+}
+
+func (e *engine) laze() {
+	if !e.lazy {
+		e.lazy, e.lazySince = true, e.now.mono
+	}
+}
+
+// pendingWrite reports whether something waits to be stored.
+func (e *engine) pendingWrite() bool { return e.lazy }
+
+func (e *engine) mark(en *entry, what What) {
+	j := &en.job
+	e.Revision++
+	j.Revision, j.UpdatedAt = e.Revision, e.now.wall
+	e.file(en)
+	en.mark |= what
+	if !en.recorded {
+		en.recorded = true
+		e.touched = append(e.touched, en)
+	}
+}
+
+// file puts a job first among those of its state, and counts it.
+func (e *engine) file(en *entry) {
+	if en.in != nil {
+		en.in.remove(en)
+	}
+	if en.in = e.byState[en.job.State]; en.in != nil {
+		en.in.pushFront(en)
+	}
+	if queued := en.job.State == Queued; queued != en.counted {
+		en.counted = queued
+		n := 1
+		if !queued {
+			n = -1
+		}
+		switch en.job.Priority {
+		case High:
+			e.depths.High += n
+		case Low:
+			e.depths.Low += n
+		case Background:
+			e.depths.Background += n
+		default:
+			e.depths.Normal += n
+		}
+	}
+}
+
+// save stores a lease with this turn.
+func (e *engine) save(h *hold) {
+	e.must = true
+	e.keepLease(h)
+}
+
+// saveLazily stores a lease with a later turn.
+func (e *engine) saveLazily(h *hold) {
+	e.laze()
+	e.keepLease(h)
+}
+
+func (e *engine) keepLease(h *hold) {
+	if !h.unsaved {
+		h.unsaved = true
+		e.unsaved = append(e.unsaved, h)
+	}
+}
+
+// note records an event, of a job or of none.
+func (e *engine) note(t EventType, en *entry, leaseID, workerID, code, reason string) {
+	e.must = true
+	e.noteLazily(t, en, leaseID, workerID, code, reason)
+}
+
+func (e *engine) noteLazily(t EventType, en *entry, leaseID, workerID, code, reason string) {
+	e.laze()
+	e.Event++
+	ev := Event{Seq: e.Event, Time: e.now.wall, Type: t, LeaseID: leaseID, WorkerID: workerID, Code: code, Reason: reason}
+	if e.counts == nil {
+		e.counts = map[countKey]int64{}
+	}
+	hour := e.now.wall.Truncate(time.Hour).Unix()
+	e.counts[countKey{hour, t, ""}]++
+	if en != nil {
+		ev.JobID, ev.Attempt, ev.Token = en.job.ID, en.job.Attempt, en.job.Token
+		for i, tag := range en.job.Tags {
+			if tag != "" && !slices.Contains(en.job.Tags[:i], tag) {
+				e.counts[countKey{hour, t, tag}]++
+			}
+		}
+	}
+	e.events = append(e.events, ev)
+}
+
+// tally returns the statistics of the hour and type, to be added to.
+func (e *engine) tally(jobType string) *Tally {
+	hour := e.now.wall.Truncate(time.Hour)
+	k := tallyKey{hour.Unix(), jobType}
+	t := e.tallies[k]
+	if t == nil {
+		t = &Tally{Hour: hour, Type: jobType}
+		if e.tallies == nil {
+			e.tallies = map[tallyKey]*Tally{}
+		}
+		e.tallies[k] = t
+	}
+	return t
+}
+
+// finish hands out what the turn brought.
+func (e *engine) finish() turned {
+	t := turned{replies: e.replies, orders: e.orders}
+	e.replies, e.orders = nil, nil
+	if e.must || e.lazy && (e.cfg.Shared || e.now.mono >= plus(e.lazySince, lazyWrite)) {
+		t.changes = e.flush()
+	}
+	return t
+}
+
+// flush returns all that is to be stored.
+func (e *engine) flush() Changes {
+	c := Changes{
+		Time: e.now.wall, Unleased: e.unleased, Attempts: e.attempts, Dropped: e.dropped, Answered: e.newAnswers, Forgot: e.forgot,
+		Events: e.events, Counters: e.Counters,
+	}
+	if len(e.touched) > 0 {
+		c.Jobs = make([]JobChange, 0, len(e.touched))
+	}
+	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
+	for _, en := range e.touched {
+		if en.job.State.Ended() {
+			c.Ended = append(c.Ended, en.job)
+		} else {
+			c.Jobs = append(c.Jobs, JobChange{Job: en.job, What: en.mark})
+		}
+		en.mark, en.recorded = 0, false
+	}
+	for _, h := range e.unsaved {
+		if e.leases[h.lease.ID] == h {
+			c.Leases = append(c.Leases, h.lease)
+		}
+		h.unsaved = false
+	}
+	slices.Sort(e.newKeys)
+	for _, name := range slices.Compact(e.newKeys) {
+		if k := e.keys[name]; k != nil {
+			c.Keys = append(c.Keys, k.Key)
+		}
+	}
+	for _, t := range e.tallies {
+		c.Tallies = append(c.Tallies, *t)
+	}
+	slices.SortFunc(c.Tallies, func(a, b Tally) int { return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Type, b.Type)) })
+	if len(e.counts) > 0 {
+		c.Counts = make([]Count, 0, len(e.counts))
+	}
+	for k, n := range e.counts {
+		c.Counts = append(c.Counts, Count{Hour: time.Unix(k.hour, 0).UTC(), Event: k.event, Tag: k.tag, N: n})
+	}
+	slices.SortFunc(c.Counts, func(a, b Count) int {
+		return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Event, b.Event), cmp.Compare(a.Tag, b.Tag))
+	})
+	if e.newFrozen {
+		c.Frozen, c.Refrozen = slices.Sorted(maps.Keys(e.frozen)), true
+	}
+	e.forgetRecord()
+	return c
+}
+
+// forgetRecord empties the record, but for what replies and orders there are. What others have now is left to them; the
+// rest is used again.
+func (e *engine) forgetRecord() {
+	clear(e.touched)
+	clear(e.unsaved)
+	clear(e.tallies)
+	if clear(e.counts); len(e.events) > 1024 {
+		e.counts = nil
+	}
+	e.record = record{
+		replies: e.replies, orders: e.orders, touched: reuse(e.touched), unsaved: reuse(e.unsaved), tallies: e.tallies, counts: e.counts,
+	}
+}
+
+// reuse returns the slice empty, unless it has become large.
+func reuse[T any](s []T) []T {
+	if cap(s) > 4096 {
+		return nil
+	}
+	return s[:0]
+}

@@ -1,0 +1,172 @@
+package jobs
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Receipt answers a submitted spec: the job that it became, or that it became earlier under the same key.
+type Receipt struct {
+	JobID string
+	State State
+}
+
+// Ask is a worker's request for a lease.
+type Ask struct {
+	WorkerID     string
+	MaxUnits     int           // the largest job it will take; 0 for any
+	Types        []string      // the types of job it will take; empty for all
+	Capabilities []string      // what it is capable of: see NeedsPrefix
+	Wait         time.Duration // how long to wait for a job, up to MaxWait; 0 is answered at once
+	RequestID    string        // the same worker asking again with the same one is given the same lease; empty for none
+}
+
+// Grant answers an ask: with a lease and its job, or with a denial.
+type Grant struct {
+	Denied *Denial // nil if there is a lease
+	Lease  Lease
+	Job    Job
+}
+
+// Denial says why there is no lease, and when asking again may help.
+type Denial struct {
+	Code       string // one of the Denied constants
+	Reason     string // for people
+	RetryAfter time.Duration
+}
+
+// Codes of denials.
+const (
+	DeniedEmpty    = "queue_empty"     // nothing is queued
+	DeniedCapacity = "no_capacity"     // there is a job for this worker, but it does not fit, or capacity is kept for another
+	DeniedEligible = "no_eligible_job" // nothing that is queued is for this worker, now
+)
+
+// Beat is a heartbeat: it extends a lease.
+type Beat struct {
+	LeaseID    string
+	WorkerID   string
+	Progress   *float64        // from 0 to 1; nil leaves it
+	Checkpoint json.RawMessage // any JSON value; nil leaves it
+	Wait       time.Duration   // hold the answer until there is something to tell, up to MaxWait
+}
+
+// BeatAnswer says how long the lease lasts now, and what its worker should know.
+type BeatAnswer struct {
+	ExpiresAt time.Time
+	Cancel    bool          // the job is to be stopped
+	Drain     bool          // the service is about to end
+	Interval  time.Duration // between heartbeats, as proposed
+}
+
+// BatchBeat is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.
+type BatchBeat struct {
+	LeaseID string
+	BeatAnswer
+	Err error
+}
+
+// Completion ends a lease, and its attempt, with what the worker says about it.
+type Completion struct {
+	LeaseID  string
+	WorkerID string
+	Status   State           // Completed or Failed
+	Result   json.RawMessage // any JSON value, or nil
+	Error    json.RawMessage // any JSON value, or nil
+}
+
+// Progress is what a worker tells about its job between heartbeats. It does not extend the lease.
+type Progress struct {
+	LeaseID  string
+	WorkerID string
+	Progress *float64        // from 0 to 1; nil leaves it
+	Message  *string         // nil leaves it
+	Metrics  json.RawMessage // any JSON value; nil leaves it
+}
+
+// View is a job as readers see it.
+type View struct {
+	Job         Job
+	Lease       *Lease // nil unless it is leased or running
+	InQueue     bool
+	WaitingFor  string        // why a queued job is not leased: one of the Waiting constants, two of them with a name behind
+	Age         time.Duration // since submission
+	SinceUpdate time.Duration
+	Attempts    []Attempt // oldest first, with the one under way; only in answers about one job
+}
+
+// What a queued job waits for.
+const (
+	WaitingCapacity = "capacity"      // it does not fit into what is free
+	WaitingReserved = "reserved_for:" // followed by the ID of the job that what is free is kept for
+	WaitingUnique   = "unique"        // every worker that could take it holds a lease
+	WaitingWorker   = "no_worker"     // no worker that could take it asks
+	WaitingLock     = "lock:"         // followed by the name of the lock
+	WaitingRunAt    = "run_at"        // its time, or the end of its backoff, is ahead
+	WaitingFrozen   = "frozen"        // nothing of its type is handed out
+)
+
+// Filter says which jobs to list. The zero Filter lists the newest of all.
+type Filter struct {
+	Limit int    // how many, from 1 to MaxList; out of range is moved into it, 0 means DefaultList
+	State State  // empty for all
+	Type  string // empty for all
+	Tag   string // empty for all
+	After string // the Next of the page before; empty for the first page
+}
+
+// Page is part of the list of jobs, newest change first.
+type Page struct {
+	Now      time.Time
+	Jobs     []View
+	Snapshot Snapshot
+	Next     string // for Filter.After; empty if there is no more
+}
+
+// Depths are how many jobs of each class are queued.
+type Depths struct{ High, Normal, Low, Background int }
+
+// Sum returns how many jobs are queued.
+func (d Depths) Sum() int { return d.High + d.Normal + d.Low + d.Background }
+
+// Snapshot is the capacity and its use at one moment. Leased is the sum over the active leases; Available is never
+// negative.
+type Snapshot struct {
+	Total, Usable, Leased, Available int
+	Queue                            Depths
+	ActiveLeases                     int
+	Draining                         bool
+}
+
+// Worker is who asked for leases, or still has some.
+type Worker struct {
+	ID       string
+	Leases   int
+	LastSeen time.Time
+}
+
+// Limits on what requests may carry, so that no store and no wire has to cope with more.
+const (
+	MaxIDLen     = 256 // bytes in every ID, type, tag, capability and key
+	MaxSubmit    = 1000
+	MaxBeats     = 1000
+	MaxTags      = 100
+	MaxLocks     = 16
+	MaxTypes     = 1000 // in an ask, and capabilities as many
+	MaxAttempts  = 1000
+	MaxTextLen   = 64 << 10              // bytes in a reason or message
+	MaxWait      = 30 * time.Second      // of a parked request
+	MaxBackoff   = time.Hour             // between two attempts
+	MaxDuration  = 3650 * 24 * time.Hour // in a spec
+	DefaultList  = 200
+	MaxList      = 1000
+	MaxDays      = 3650 // of history
+	DefaultDays  = 30
+	KeyLife      = 24 * time.Hour   // of an idempotency key after its job's end
+	RequestLife  = 10 * time.Minute // of a request ID after its lease's end
+	SeenFor      = time.Minute      // a worker counts as there for so long after it was heard of
+	workerLife   = 24 * time.Hour   // a worker without leases is forgotten so long after it was heard of
+	maxWorkers   = 100_000          // remembered; beyond, those heard of least recently and without leases are forgotten
+	lazyWrite    = time.Second      // how long what a heartbeat reports may stay unstored
+	sweepPerTurn = 500              // keys, request IDs and workers forgotten in one turn
+)

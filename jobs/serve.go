@@ -1,0 +1,293 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// trimmed is how many jobs are forgotten in one step.
+const trimmed = 500
+
+// housekeeping is how often what is past its life is forgotten.
+const housekeeping = time.Minute
+
+// Submit implements Submitter.
+func (m *Manager) Submit(ctx context.Context, specs []Spec) ([]Receipt, error) {
+	if err := validateSubmit(specs, m.cfg.Total); err != nil {
+		return nil, err
+	}
+	all := make([]newJob, len(specs))
+	for i := range specs {
+		all[i] = newJob{Spec: specs[i], id: lokt.NewLeaseID()}
+		if all[i].IdempotencyKey != "" {
+			all[i].print = all[i].Fingerprint()
+		}
+	}
+	r, err := m.do(ctx, submitOp{all})
+	if err != nil {
+		return nil, err
+	}
+	return r.([]Receipt), nil
+}
+
+// Cancel implements Submitter.
+func (m *Manager) Cancel(ctx context.Context, jobID, reason string) (State, error) {
+	if err := validateReason(reason); err != nil {
+		return "", err
+	}
+	r, err := m.do(ctx, cancelOp{jobID, reason})
+	if errors.Is(err, ErrJobNotFound) {
+		j, _, err := m.store.Ended(ctx, jobID)
+		return j.State, err
+	}
+	if err != nil {
+		return "", err
+	}
+	return r.(State), nil
+}
+
+// Ask implements Leaser.
+func (m *Manager) Ask(ctx context.Context, a Ask) (Grant, error) {
+	if err := a.Validate(); err != nil {
+		return Grant{}, err
+	}
+	r, err := m.do(ctx, askOp{Ask: a, leaseID: lokt.NewLeaseID(), jitter: rand.Float64()})
+	if err != nil {
+		return Grant{}, err
+	}
+	g := r.(Grant)
+	if g.Denied == nil && g.Job.State == "" { // granted before, and the job has ended
+		if g.Job, _, err = m.store.Ended(ctx, g.Job.ID); err != nil {
+			return Grant{}, err
+		}
+	}
+	return g, nil
+}
+
+// Beat implements Leaser.
+func (m *Manager) Beat(ctx context.Context, b Beat) (BeatAnswer, error) {
+	if err := b.Validate(); err != nil {
+		return BeatAnswer{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return BeatAnswer{}, err
+	}
+	if answer, ok := m.quickBeat(&b); ok {
+		return answer, nil
+	}
+	r, err := m.do(ctx, beatOp{b})
+	if err != nil {
+		return BeatAnswer{}, err
+	}
+	return r.(BeatAnswer), nil
+}
+
+// quickBeat applies a heartbeat at once, if it changes nothing but the lease.
+func (m *Manager) quickBeat(b *Beat) (BeatAnswer, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return BeatAnswer{}, false
+	}
+	lazy := m.engine.lazy
+	answer, ok := m.engine.quickBeat(m.instant(time.Time{}), b)
+	if m.engine.lazy != lazy {
+		m.wakeUp() // there is something to store, later
+	}
+	return answer, ok
+}
+
+// BeatAll implements Leaser.
+func (m *Manager) BeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]BatchBeat, error) {
+	if err := validateBatch(workerID, leaseIDs); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if all, ok := m.quickBeats(workerID, leaseIDs); ok {
+		return all, nil
+	}
+	r, err := m.do(ctx, beatManyOp{workerID, leaseIDs})
+	if err != nil {
+		return nil, err
+	}
+	return r.([]BatchBeat), nil
+}
+
+func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]BatchBeat, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, false
+	}
+	lazy := m.engine.lazy
+	all, ok := m.engine.quickBeats(m.instant(time.Time{}), workerID, leaseIDs)
+	if m.engine.lazy != lazy {
+		m.wakeUp()
+	}
+	return all, ok
+}
+
+// Complete implements Leaser.
+func (m *Manager) Complete(ctx context.Context, c Completion) (bool, error) {
+	if err := c.Validate(); err != nil {
+		return false, err
+	}
+	r, err := m.do(ctx, completeOp{c})
+	if err != nil {
+		return false, err
+	}
+	return r.(bool), nil
+}
+
+// Report implements Leaser.
+func (m *Manager) Report(ctx context.Context, p Progress) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	_, err := m.do(ctx, reportOp{p})
+	return err
+}
+
+// Revoke implements Operator.
+func (m *Manager) Revoke(ctx context.Context, leaseID, reason string) error {
+	if err := validateReason(reason); err != nil {
+		return err
+	}
+	_, err := m.do(ctx, revokeOp{leaseID, reason})
+	return err
+}
+
+// Freeze implements Operator.
+func (m *Manager) Freeze(ctx context.Context, jobType string) error {
+	return m.freeze(ctx, jobType, true)
+}
+
+// Unfreeze implements Operator.
+func (m *Manager) Unfreeze(ctx context.Context, jobType string) error {
+	return m.freeze(ctx, jobType, false)
+}
+
+func (m *Manager) freeze(ctx context.Context, jobType string, frozen bool) error {
+	c := &checker{}
+	if c.id(jobType, false, at("type")); c.err() != nil {
+		return c.err()
+	}
+	_, err := m.do(ctx, freezeOp{jobType, frozen})
+	return err
+}
+
+// Cleanup implements Operator.
+func (m *Manager) Cleanup(ctx context.Context, days int) (int, error) {
+	if err := validateDays(days); err != nil {
+		return 0, err
+	}
+	return m.trim(ctx, time.Now().Add(-time.Duration(days)*24*time.Hour), -1)
+}
+
+// trim forgets jobs in steps, so that turns come in between.
+func (m *Manager) trim(ctx context.Context, before time.Time, keep int) (int, error) {
+	total := 0
+	for {
+		n, err := m.store.Trim(ctx, before, keep, trimmed)
+		total += n
+		if err != nil || n < trimmed {
+			return total, err
+		}
+	}
+}
+
+// housekeep forgets what is past its life, until the manager is closed.
+func (m *Manager) housekeep() {
+	tick := time.NewTicker(housekeeping)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-tick.C:
+			// A store that fails now is asked again in a minute; what it cannot forget does no harm.
+			_, _ = m.trim(m.ctx, time.Now().Add(-m.opts.Keep), m.opts.KeepMost)
+		}
+	}
+}
+
+// Get implements Reader.
+func (m *Manager) Get(ctx context.Context, jobID string) (View, error) {
+	r, err := m.do(ctx, getOp{jobID})
+	if errors.Is(err, ErrJobNotFound) {
+		j, attempts, err := m.store.Ended(ctx, jobID)
+		if err != nil {
+			return View{}, err
+		}
+		now := time.Now()
+		return View{Job: j, Age: max(now.Sub(j.CreatedAt), 0), SinceUpdate: max(now.Sub(j.UpdatedAt), 0), Attempts: attempts}, nil
+	}
+	if err != nil {
+		return View{}, err
+	}
+	return r.(View), nil
+}
+
+// List implements Reader.
+func (m *Manager) List(ctx context.Context, f Filter) (Page, error) {
+	if err := f.Validate(); err != nil {
+		return Page{}, err
+	}
+	r, err := m.do(ctx, listOp{f})
+	if err != nil {
+		return Page{}, err
+	}
+	p := r.(livingPage)
+	var ended []Job
+	if f.State == "" || f.State.Ended() {
+		if ended, err = m.store.ListEnded(ctx, f, p.below, f.limit()+1); err != nil {
+			return Page{}, err
+		}
+	}
+	return merge(p, ended, f.limit()), nil
+}
+
+// Status implements Reader.
+func (m *Manager) Status(ctx context.Context) (Snapshot, error) {
+	r, err := m.do(ctx, statusOp{})
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return r.(Snapshot), nil
+}
+
+// Workers implements Reader.
+func (m *Manager) Workers(ctx context.Context) ([]Worker, error) {
+	r, err := m.do(ctx, workersOp{})
+	if err != nil {
+		return nil, err
+	}
+	return r.([]Worker), nil
+}
+
+// Stats implements Reader.
+func (m *Manager) Stats(ctx context.Context, days int) (Stats, error) {
+	if err := validateDays(days); err != nil {
+		return Stats{}, err
+	}
+	now := time.Now().UTC()
+	from := since(now, days)
+	tallies, _, err := m.store.History(ctx, from)
+	return Summarize(tallies, from, now), err
+}
+
+// Decisions implements Reader.
+func (m *Manager) Decisions(ctx context.Context, days int) (Decisions, error) {
+	if err := validateDays(days); err != nil {
+		return Decisions{}, err
+	}
+	from := since(time.Now().UTC(), days)
+	_, counts, err := m.store.History(ctx, from)
+	return Decide(counts, from, days), err
+}

@@ -1,0 +1,189 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// common is a store that several managers share, each through a replica.
+type common struct {
+	mu       sync.Mutex
+	base     *memstore.Jobs
+	log      []jobs.Changes
+	replicas []*replica
+}
+
+// replica is one manager's view of a common store.
+type replica struct {
+	*memstore.Jobs
+	c       *common
+	seen    int
+	changed chan struct{}
+}
+
+func (c *common) open(t *testing.T) *jobs.Manager {
+	t.Helper()
+	r := &replica{Jobs: c.base, c: c, changed: make(chan struct{}, 1)}
+	c.mu.Lock()
+	c.replicas = append(c.replicas, r)
+	c.mu.Unlock()
+	m, err := jobs.Open(t.Context(), r, jobs.Options{Config: jobs.Config{Total: 10, Shared: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// Changed implements jobs.Sharer.
+func (r *replica) Changed() <-chan struct{} { return r.changed }
+
+// Load implements jobs.Store.
+func (r *replica) Load(ctx context.Context) (jobs.Rows, error) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	r.seen = len(r.c.log)
+	rows, err := r.c.base.Load(ctx)
+	rows.Now = time.Now()
+	return rows, err
+}
+
+// Update implements jobs.Store.
+func (r *replica) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.base.Update(ctx, func(jobs.Facts) jobs.Changes {
+		changes := turn(jobs.Facts{Now: time.Now(), Others: c.log[r.seen:]})
+		if !changes.Empty() {
+			c.log = append(c.log, changes)
+			for _, o := range c.replicas {
+				if o != r {
+					select {
+					case o.changed <- struct{}{}:
+					default:
+					}
+				}
+			}
+		}
+		r.seen = len(c.log)
+		return changes
+	})
+}
+
+func TestManagersThatShareAStoreAgree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &common{base: memstore.NewJobs()}
+		a, b := c.open(t), c.open(t)
+
+		got := make(chan jobs.Grant)
+		go func() {
+			g, err := b.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+			if err != nil {
+				t.Errorf("ask: %v", err)
+			}
+			got <- g
+		}()
+		synctest.Wait()
+		id := submit(t, a)
+		g := <-got
+		if g.Denied != nil || g.Job.ID != id {
+			t.Fatalf("an ask that waits elsewhere was answered with %+v", g)
+		}
+
+		time.Sleep(40 * time.Second)
+		if _, err := a.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(40 * time.Second)
+		told := make(chan jobs.BeatAnswer)
+		go func() {
+			answer, err := b.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+			if err != nil {
+				t.Errorf("heartbeat: %v", err)
+			}
+			told <- answer
+		}()
+		synctest.Wait()
+		if s, err := a.Cancel(t.Context(), id, ""); err != nil || s != jobs.Running {
+			t.Errorf("cancellation was answered with %v, %v", s, err)
+		}
+		if answer := <-told; !answer.Cancel {
+			t.Errorf("a heartbeat that waits elsewhere was answered with %+v", answer)
+		}
+		time.Sleep(time.Minute)
+		for _, m := range []*jobs.Manager{a, b} {
+			if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 {
+				t.Errorf("after the deadline there is %+v, %v", s, err)
+			}
+			if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Cancelled {
+				t.Errorf("the job is %s, %v", v.Job.State, err)
+			}
+			if _, err := m.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, jobs.ErrLeaseNotFound) {
+				t.Errorf("heartbeat: %v", err)
+			}
+		}
+	})
+}
+
+func TestWorkersOfManagersThatShareAStoreDoEveryJobOnce(t *testing.T) {
+	c := &common{base: memstore.NewJobs()}
+	managers := []*jobs.Manager{c.open(t), c.open(t), c.open(t)}
+	const n = 200
+	for i := range n {
+		submit(t, managers[i%3], func(s *jobs.Spec) { s.Units, s.Priority = 1+i%4, jobs.Priorities()[i%4] })
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	done, units := map[string]int{}, 0
+	for w := range 9 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				g, err := managers[(w+i)%3].Ask(t.Context(), jobs.Ask{WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
+				switch {
+				case err != nil:
+					t.Errorf("ask: %v", err)
+					return
+				case g.Denied != nil && g.Denied.Code == jobs.DeniedEmpty:
+					return
+				case g.Denied != nil:
+					continue
+				}
+				mu.Lock()
+				if units += g.Lease.Units; units > 10 {
+					t.Errorf("%d units are out", units)
+				}
+				done[g.Job.ID]++
+				mu.Unlock()
+				if _, err := managers[(w+i+1)%3].Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID}); err != nil {
+					t.Errorf("heartbeat: %v", err)
+				}
+				mu.Lock()
+				units -= g.Lease.Units
+				mu.Unlock()
+				if ok, err := managers[(w+i+2)%3].Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID, Status: jobs.Completed}); err != nil || !ok {
+					t.Errorf("completion: %v, %v", ok, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for id, times := range done {
+		if times != 1 {
+			t.Errorf("job %s was done %d times", id, times)
+		}
+	}
+	for i, m := range managers {
+		if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 || s.Queue.Sum() != 0 || len(done) != n {
+			t.Errorf("manager %d has %+v, %v; %d jobs are done", i, s, err, len(done))
+		}
+	}
+}

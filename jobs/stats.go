@@ -1,0 +1,206 @@
+package jobs
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Tally is what is known of the jobs of one type that ended within one hour. Stores add tallies up and hand them back.
+type Tally struct {
+	Hour time.Time // its beginning, UTC
+	Type string
+
+	Completed, Failed, Expired, Cancelled int64
+
+	Waits   int64         // jobs that were leased at least once
+	WaitSum time.Duration // from when they could run until they were first leased
+	Runs    Histogram     // how long last attempts took
+}
+
+// Add adds another tally of the same hour and type.
+func (t *Tally) Add(other Tally) {
+	t.Completed += other.Completed
+	t.Failed += other.Failed
+	t.Expired += other.Expired
+	t.Cancelled += other.Cancelled
+	t.Waits += other.Waits
+	t.WaitSum += other.WaitSum
+	t.Runs.Merge(other.Runs)
+}
+
+// ended counts one job's end.
+func (t *Tally) ended(s State) {
+	switch s {
+	case Completed:
+		t.Completed++
+	case Failed:
+		t.Failed++
+	case Expired:
+		t.Expired++
+	default:
+		t.Cancelled++
+	}
+}
+
+// Histogram counts durations in buckets that grow by 2%, beside the shortest and the longest: quantiles are right to 1%,
+// and exact while all durations are equal.
+type Histogram struct {
+	Buckets  map[int]int64
+	Min, Max time.Duration
+}
+
+// growth is by how much a bucket's upper end exceeds that of the one before.
+const growth = 1.02
+
+// Observe counts a duration.
+func (h *Histogram) Observe(d time.Duration) {
+	d = max(d, 0)
+	if len(h.Buckets) == 0 {
+		*h = Histogram{Buckets: map[int]int64{}, Min: d, Max: d}
+	}
+	h.Min, h.Max = min(h.Min, d), max(h.Max, d)
+	h.Buckets[bucketOf(d)]++
+}
+
+// bucketOf returns the bucket of a duration: 0 up to a millisecond, i from growth^(i-1) to growth^i milliseconds.
+func bucketOf(d time.Duration) int {
+	ms := float64(d) / float64(time.Millisecond)
+	if ms <= 1 {
+		return 0
+	}
+	return int(math.Ceil(math.Log(ms) / math.Log(growth)))
+}
+
+// Merge adds what another histogram counted.
+func (h *Histogram) Merge(other Histogram) {
+	if len(other.Buckets) == 0 {
+		return
+	}
+	if len(h.Buckets) == 0 {
+		*h = Histogram{Buckets: map[int]int64{}, Min: other.Min, Max: other.Max}
+	}
+	h.Min, h.Max = min(h.Min, other.Min), max(h.Max, other.Max)
+	for b, n := range other.Buckets {
+		h.Buckets[b] += n
+	}
+}
+
+// Count returns how many durations were counted.
+func (h *Histogram) Count() int64 {
+	var n int64
+	for _, c := range h.Buckets {
+		n += c
+	}
+	return n
+}
+
+// Quantile returns the duration below which the fraction q of them lies, and 0 if there are none.
+func (h *Histogram) Quantile(q float64) time.Duration {
+	total := h.Count()
+	if total == 0 {
+		return 0
+	}
+	rank := max(int64(math.Ceil(q*float64(total))), 1)
+	buckets := make([]int, 0, len(h.Buckets))
+	for b := range h.Buckets {
+		buckets = append(buckets, b)
+	}
+	slices.Sort(buckets)
+	for _, b := range buckets {
+		if rank -= h.Buckets[b]; rank <= 0 {
+			mid := time.Duration(math.Pow(growth, float64(b)-0.5) * float64(time.Millisecond))
+			return min(max(mid, h.Min), h.Max)
+		}
+	}
+	return h.Max
+}
+
+// Totals sum up jobs that ended.
+type Totals struct {
+	Total       int64
+	ByState     map[State]int64 // every end state, 0 included
+	SuccessRate float64         // completed among all; 0 if there are none
+	AvgWait     time.Duration   // from when a job could run until it was first leased
+	P95Runtime  time.Duration   // of the last attempts
+}
+
+// Stats sum up the jobs that ended within some days, in all and by type.
+type Stats struct {
+	From, To time.Time
+	Totals
+	ByType map[string]Totals
+}
+
+// Summarize sums tallies up. Hours that began before from are left out.
+func Summarize(tallies []Tally, from, to time.Time) Stats {
+	all, byType := Tally{}, map[string]*Tally{}
+	for _, t := range tallies {
+		if t.Hour.Before(from) || t.Hour.After(to) {
+			continue
+		}
+		all.Add(t)
+		if byType[t.Type] == nil {
+			byType[t.Type] = &Tally{}
+		}
+		byType[t.Type].Add(t)
+	}
+	s := Stats{From: from, To: to, Totals: all.totals(), ByType: map[string]Totals{}}
+	for name, t := range byType {
+		s.ByType[name] = t.totals()
+	}
+	return s
+}
+
+func (t *Tally) totals() Totals {
+	r := Totals{
+		Total:      t.Completed + t.Failed + t.Expired + t.Cancelled,
+		ByState:    map[State]int64{Completed: t.Completed, Failed: t.Failed, Expired: t.Expired, Cancelled: t.Cancelled},
+		P95Runtime: t.Runs.Quantile(0.95),
+	}
+	if r.Total > 0 {
+		r.SuccessRate = float64(t.Completed) / float64(r.Total)
+	}
+	if t.Waits > 0 {
+		r.AvgWait = t.WaitSum / time.Duration(t.Waits)
+	}
+	return r
+}
+
+// Count is how many events of a type there were in one hour, of jobs with the tag, or of all jobs if it is empty.
+type Count struct {
+	Hour  time.Time
+	Event EventType
+	Tag   string
+	N     int64
+}
+
+// Decisions count events within some days, in all and by tag.
+type Decisions struct {
+	Days   int
+	Events map[EventType]int64
+	Tags   map[string]map[EventType]int64
+}
+
+// Decide sums counts up. Hours that began before from are left out.
+func Decide(counts []Count, from time.Time, days int) Decisions {
+	d := Decisions{Days: days, Events: map[EventType]int64{}, Tags: map[string]map[EventType]int64{}}
+	for _, c := range counts {
+		switch {
+		case c.Hour.Before(from):
+		case c.Tag == "":
+			d.Events[c.Event] += c.N
+		default:
+			if d.Tags[c.Tag] == nil {
+				d.Tags[c.Tag] = map[EventType]int64{}
+			}
+			d.Tags[c.Tag][c.Event] += c.N
+		}
+	}
+	return d
+}
+
+// since returns the beginning of the hours that lie within so many days.
+func since(now time.Time, days int) time.Time {
+	return now.Add(-time.Duration(days) * 24 * time.Hour).Truncate(time.Hour)
+}

@@ -1,0 +1,254 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// checker collects what is wrong with a request.
+type checker struct{ problems []Problem }
+
+func (c *checker) add(kind string, loc []any, format string, args ...any) {
+	c.problems = append(c.problems, Problem{Type: kind, Loc: loc, Msg: fmt.Sprintf(format, args...)})
+}
+
+// err returns the problems as an error, or nil.
+func (c *checker) err() error {
+	if len(c.problems) == 0 {
+		return nil
+	}
+	return &InvalidError{Problems: c.problems}
+}
+
+// at makes the location of a problem.
+func at(loc ...any) []any { return loc }
+
+// id checks an identifier: a line of text that every store and log can keep.
+func (c *checker) id(s string, needed bool, loc []any) {
+	switch {
+	case s == "" && needed:
+		c.add("string_too_short", loc, "String should have at least 1 character")
+	case len(s) > MaxIDLen:
+		c.add("string_too_long", loc, "String should have at most %d bytes", MaxIDLen)
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		c.add("value_error", loc, "String should be UTF-8 without control characters")
+	}
+}
+
+// text checks what people write.
+func (c *checker) text(s string, loc []any) {
+	switch {
+	case len(s) > MaxTextLen:
+		c.add("string_too_long", loc, "String should have at most %d bytes", MaxTextLen)
+	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
+		c.add("value_error", loc, "String should be UTF-8 without NUL")
+	}
+}
+
+func (c *checker) between(n, least, most int, loc []any) {
+	switch {
+	case n < least:
+		c.add("greater_than_equal", loc, "Input should be greater than or equal to %d", least)
+	case n > most:
+		c.add("less_than_equal", loc, "Input should be less than or equal to %d", most)
+	}
+}
+
+func (c *checker) duration(d, most time.Duration, zero bool, loc []any) {
+	switch {
+	case d < 0 && zero:
+		c.add("greater_than_equal", loc, "Input should be greater than or equal to 0")
+	case d < 0 || d == 0 && !zero:
+		c.add("greater_than", loc, "Input should be greater than 0")
+	case d > most:
+		c.add("less_than_equal", loc, "Input should be less than or equal to %g", most.Seconds())
+	}
+}
+
+func (c *checker) fraction(f *float64, loc []any) {
+	switch {
+	case f == nil:
+	case math.IsNaN(*f) || *f < 0:
+		c.add("greater_than_equal", loc, "Input should be greater than or equal to 0")
+	case *f > 1:
+		c.add("less_than_equal", loc, "Input should be less than or equal to 1")
+	}
+}
+
+func (c *checker) size(n, most int, loc []any) {
+	if n > most {
+		c.add("too_long", loc, "List should have at most %d items, not %d", most, n)
+	}
+}
+
+// json checks a value that is passed on as it is; none is fine.
+func (c *checker) json(v json.RawMessage, loc []any) {
+	if v != nil && (!utf8.Valid(v) || !json.Valid(v)) {
+		c.add("json_invalid", loc, "Input should be one JSON value")
+	}
+}
+
+func (c *checker) ids(all []string, most int, name string, prefix []any) {
+	c.size(len(all), most, append(prefix[:len(prefix):len(prefix)], name))
+	for i, s := range all[:min(len(all), most)] {
+		c.id(s, false, append(prefix[:len(prefix):len(prefix)], name, i))
+	}
+}
+
+// Validate returns what is wrong with the spec for a service of so many units in total, as an *InvalidError with
+// locations that begin with the given elements, or nil.
+func (s *Spec) Validate(total int, prefix ...any) error {
+	c := &checker{}
+	c.spec(s, total, prefix)
+	return c.err()
+}
+
+func (c *checker) spec(s *Spec, total int, prefix []any) {
+	in := func(loc ...any) []any { return append(prefix[:len(prefix):len(prefix)], loc...) }
+	c.id(s.Type, true, in("type"))
+	switch s.Priority {
+	case High, Normal, Low, Background:
+	default:
+		c.add("enum", in("priority"), "Input should be 'high', 'normal', 'low' or 'background'")
+	}
+	c.between(s.Units, 1, total, in("requested_units"))
+	if p := strings.TrimLeft(string(s.Payload[:min(len(s.Payload), 64)]), " \t\r\n"); !strings.HasPrefix(p, "{") {
+		c.add("dict_type", in("payload"), "Input should be an object")
+	} else {
+		c.json(s.Payload, in("payload"))
+	}
+	c.id(s.IdempotencyKey, false, in("idempotency_key"))
+	c.ids(s.Tags, MaxTags, "tags", prefix)
+	if s.MaxRuntime != 0 {
+		c.duration(s.MaxRuntime, MaxDuration, false, in("max_runtime_s"))
+	}
+	c.between(s.MaxAttempts, 1, MaxAttempts, in("max_attempts"))
+	c.duration(s.RetryBackoff, MaxDuration, true, in("retry_backoff_s"))
+	if y := s.RunAt.UTC().Year(); !s.RunAt.IsZero() && (y < 1 || y > 9999) {
+		c.add("value_error", in("run_at"), "Year should be from 1 to 9999")
+	}
+	c.size(len(s.Locks), MaxLocks, in("locks"))
+	seen := map[string]bool{}
+	for i, name := range s.Locks[:min(len(s.Locks), MaxLocks)] {
+		if lokt.ValidateName(name) != nil {
+			c.add("value_error", in("locks", i), "Lock names are made of at most %d letters, digits and . _ -, without two dots in a row", lokt.MaxNameLen)
+		} else if seen[name] {
+			c.add("value_error", in("locks", i), "Each lock should be named once")
+		}
+		seen[name] = true
+	}
+}
+
+// validateSubmit checks specs that were submitted together.
+func validateSubmit(specs []Spec, total int) error {
+	c := &checker{}
+	switch {
+	case len(specs) == 0:
+		c.add("too_short", at("jobs"), "List should have at least 1 item")
+	case len(specs) > MaxSubmit:
+		c.size(len(specs), MaxSubmit, at("jobs"))
+	default:
+		for i := range specs {
+			c.spec(&specs[i], total, at("jobs", i))
+		}
+	}
+	return c.err()
+}
+
+// Validate returns what is wrong with the ask as an *InvalidError, or nil.
+func (a *Ask) Validate() error {
+	c := &checker{}
+	c.id(a.WorkerID, true, at("worker_id"))
+	if a.MaxUnits < 0 {
+		c.add("greater_than_equal", at("max_units"), "Input should be greater than or equal to 1")
+	}
+	c.ids(a.Types, MaxTypes, "types", nil)
+	c.ids(a.Capabilities, MaxTypes, "capabilities", nil)
+	c.duration(a.Wait, MaxWait, true, at("wait_ms"))
+	c.id(a.RequestID, false, at("request_id"))
+	return c.err()
+}
+
+// Validate returns what is wrong with the heartbeat as an *InvalidError, or nil. A lease ID that cannot be one is only
+// unknown.
+func (b *Beat) Validate() error {
+	c := &checker{}
+	c.id(b.WorkerID, true, at("worker_id"))
+	c.fraction(b.Progress, at("progress"))
+	c.json(b.Checkpoint, at("checkpoint"))
+	c.duration(b.Wait, MaxWait, true, at("wait_ms"))
+	return c.err()
+}
+
+// validateBatch checks heartbeats that were sent together.
+func validateBatch(workerID string, leaseIDs []string) error {
+	c := &checker{}
+	c.id(workerID, true, at("worker_id"))
+	if len(leaseIDs) == 0 {
+		c.add("too_short", at("lease_ids"), "List should have at least 1 item")
+	}
+	c.size(len(leaseIDs), MaxBeats, at("lease_ids"))
+	return c.err()
+}
+
+// Validate returns what is wrong with the completion as an *InvalidError, or nil.
+func (e *Completion) Validate() error {
+	c := &checker{}
+	c.id(e.WorkerID, true, at("worker_id"))
+	if e.Status != Completed && e.Status != Failed {
+		c.add("enum", at("status"), "Input should be 'completed' or 'failed'")
+	}
+	c.json(e.Result, at("result"))
+	c.json(e.Error, at("error"))
+	return c.err()
+}
+
+// Validate returns what is wrong with the report as an *InvalidError, or nil.
+func (p *Progress) Validate() error {
+	c := &checker{}
+	c.id(p.WorkerID, true, at("worker_id"))
+	c.fraction(p.Progress, at("progress"))
+	c.json(p.Metrics, at("metrics"))
+	if p.Message != nil {
+		c.text(*p.Message, at("message"))
+	}
+	return c.err()
+}
+
+// Validate returns what is wrong with the filter as an *InvalidError, or nil. Any limit is fine.
+func (f *Filter) Validate() error {
+	c := &checker{}
+	known := f.State == ""
+	for _, s := range States() {
+		known = known || f.State == s
+	}
+	if !known {
+		c.add("enum", at("state"), "Input should be a job's state")
+	}
+	c.id(f.Type, false, at("type"))
+	c.id(f.Tag, false, at("tag"))
+	if _, err := parseCursor(f.After); err != nil {
+		c.add("value_error", at("after"), "Input should be the 'next' of an earlier page")
+	}
+	return c.err()
+}
+
+// validateReason checks why somebody cancels or revokes.
+func validateReason(reason string) error {
+	c := &checker{}
+	c.text(reason, at("reason"))
+	return c.err()
+}
+
+// validateDays checks how many days of history are asked for.
+func validateDays(days int) error {
+	c := &checker{}
+	c.between(days, 1, MaxDays, at("days"))
+	return c.err()
+}

@@ -1,0 +1,17 @@
+package memstore_test
+
+import (
+	"testing"
+
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+func TestMemoryStoreOfJobsKeepsEveryPromise(t *testing.T) {
+	jobstest.TestStore(t, func(*testing.T) jobs.Store { return memstore.NewJobs() })
+}
+
+func TestManagersOverMemorySurviveTheirDeath(t *testing.T) {
+	jobstest.TestRestart(t, func(*testing.T) jobs.Store { return memstore.NewJobs() })
+}
