@@ -1,0 +1,52 @@
+package lokt
+
+import (
+	"context"
+	"time"
+)
+
+// EventLog is implemented by stores that keep the events of their locks for reading: an audit log that outlives the
+// change, and a stream for whoever follows along.
+//
+// Events are numbered in the order of the changes they belong to. Numbers rise; they need not be without gaps. The oldest
+// events may be forgotten, by age or by number, as the store's options say.
+type EventLog interface {
+	// ReadEvents returns the events that the query lets through, oldest first. Errors are those of Store.
+	ReadEvents(ctx context.Context, q EventQuery) (EventPage, error)
+
+	// WaitEvents returns nil once there is an event with a higher number than after, and may return nil earlier: callers
+	// read again. It returns the context's error when that ends.
+	WaitEvents(ctx context.Context, after uint64) error
+}
+
+// MaxEvents is the most events that one page has.
+const MaxEvents = 1000
+
+// EventQuery says which events to read. Zero fields let everything through.
+type EventQuery struct {
+	After  uint64 // only events with a higher number
+	Before uint64 // only events with a lower number; 0 for no bound
+	Name   string // of this lock only
+	Prefix string // of locks whose names begin so
+	Owner  string // of the owner with this ID
+	Types  []EventType
+	Since  time.Time // not earlier
+	Until  time.Time // earlier
+	Limit  int       // at most so many, up to MaxEvents; 0 stands for MaxEvents
+	Latest bool      // the last of those let through, up to the limit, instead of the first
+}
+
+// LoggedEvent is an event and its number.
+type LoggedEvent struct {
+	Seq uint64
+	Event
+}
+
+// EventPage is what a query found. A reader who has seen events up to some number, and finds Oldest higher than the next,
+// has missed what was forgotten.
+type EventPage struct {
+	Events []LoggedEvent
+	Oldest uint64 // number of the oldest event that is kept; 0 if there is none
+	Newest uint64 // number of the newest event there ever was; 0 if there was none
+	More   bool   // the limit kept some out
+}
