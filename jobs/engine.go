@@ -74,6 +74,7 @@ type engine struct {
 	answers   *heap[*answer]
 	keys      map[string]*key
 	dyingKeys *heap[*key]
+	metrics   *Metrics
 
 	record
 }
@@ -96,7 +97,7 @@ func newEngine(cfg Config) *engine {
 		cfg: cfg.withDefaults(), jobs: map[string]*entry{}, byState: map[State]*chain[entry]{}, byShape: map[shape]*group{},
 		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{}, unlocking: map[string][]string{}, leases: map[string]*hold{},
 		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{}, asked: map[requestKey][]*waiter{},
-		granted: map[requestKey]*hold{}, answered: map[requestKey]*answer{}, keys: map[string]*key{},
+		granted: map[requestKey]*hold{}, answered: map[requestKey]*answer{}, keys: map[string]*key{}, metrics: newMetrics(),
 	}
 	due := func(en *entry) *int { return &en.dueAt }
 	e.timed = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) }}

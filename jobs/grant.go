@@ -360,6 +360,7 @@ func (e *engine) grant(w *waiter, en *entry) {
 		l.RunUntil, runUntil = e.now.wall.Add(j.MaxRuntime), plus(e.now.mono, j.MaxRuntime)
 	}
 	h := e.addHold(l, en, w.worker, plus(e.now.mono, e.cfg.life()), runUntil)
+	e.metrics.Wait.observe(e.now.mono - en.ready)
 	e.touch(en, what)
 	e.save(h)
 	e.note(EventGrant, en, l.ID, l.WorkerID, "", "")
@@ -419,6 +420,7 @@ func (e *engine) deny(w *waiter) {
 		}
 		d.RetryAfter = retryAfter(e.nextChance(), w.ask.jitter)
 	}
+	e.metrics.Denied[d.Code]++
 	e.dismiss(w)
 	e.reply(w.id, Grant{Denied: d})
 }

@@ -42,12 +42,13 @@ type Manager struct {
 	tasks sync.WaitGroup
 	locks *locker // nil without Options.Locks
 
-	mu     sync.Mutex
-	engine *engine
-	queue  []*call          // not yet in a turn
-	calls  map[uint64]*call // not yet answered
-	lastID uint64
-	closed bool
+	mu      sync.Mutex
+	engine  *engine
+	metrics *Metrics         // the engine's, whichever it is
+	queue   []*call          // not yet in a turn
+	calls   map[uint64]*call // not yet answered
+	lastID  uint64
+	closed  bool
 
 	// For the loop only.
 	suspect bool          // it is not known what was stored: load before the next turn
@@ -89,7 +90,7 @@ func Open(ctx context.Context, store Store, o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: o.withDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1), ended: make(chan struct{}),
-		calls: map[uint64]*call{},
+		calls: map[uint64]*call{}, metrics: newMetrics(),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if o.Locks != nil {
@@ -126,6 +127,7 @@ func (m *Manager) load(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.engine = load(m.cfg, rows, m.instant(rows.Now))
+	m.engine.metrics = m.metrics
 	m.looked = time.Now()
 	if m.locks != nil {
 		for _, h := range m.engine.leases {
@@ -248,7 +250,7 @@ func (m *Manager) turn(look bool) {
 	}
 	var batch []*call
 	var out turned
-	ran := false
+	var decided time.Time // zero if the turn was not run
 	err := m.store.Update(m.ctx, func(f Facts) Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -267,12 +269,12 @@ func (m *Manager) turn(look bool) {
 			requests = append(requests, request{c.id, c.op})
 		}
 		out = m.engine.turn(now, requests)
-		ran = true
+		decided = time.Now()
 		return out.changes
 	})
 	if err != nil {
 		m.failed()
-		if ran {
+		if !decided.IsZero() {
 			m.suspect = true
 			m.askAgain(unavailable(err))
 		} else {
@@ -285,6 +287,9 @@ func (m *Manager) turn(look bool) {
 		m.opts.Observe(out.changes.Events)
 	}
 	m.mu.Lock()
+	if !out.changes.Empty() {
+		m.metrics.Store.observe(time.Since(decided))
+	}
 	for _, r := range out.replies {
 		m.answerLocked(r)
 	}
@@ -298,6 +303,9 @@ func (m *Manager) turn(look bool) {
 func (m *Manager) failed() {
 	m.pause = min(max(2*m.pause, firstPause), lastPause)
 	m.retry = time.Now().Add(m.pause)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.metrics.Failures++
 }
 
 // askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again, because a

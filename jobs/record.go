@@ -144,6 +144,7 @@ func (e *engine) note(t EventType, en *entry, leaseID, workerID, code, reason st
 func (e *engine) noteLazily(t EventType, en *entry, leaseID, workerID, code, reason string) {
 	e.laze()
 	e.Event++
+	e.metrics.Events[t]++
 	ev := Event{Seq: e.Event, Time: e.now.wall, Type: t, LeaseID: leaseID, WorkerID: workerID, Code: code, Reason: reason}
 	if e.counts == nil {
 		e.counts = map[countKey]int64{}

@@ -63,6 +63,7 @@ func (e *engine) leaseOf(leaseID, workerID string) (*hold, error) {
 // beat applies a heartbeat.
 func (e *engine) beat(h *hold, b *Beat) {
 	e.see(h.worker)
+	e.metrics.Beats++
 	h.expires = max(h.expires, plus(e.now.mono, e.cfg.life()))
 	if until := e.now.wall.Add(e.cfg.life()); until.After(h.lease.ExpiresAt) {
 		h.lease.ExpiresAt = until
@@ -132,6 +133,7 @@ func (e *engine) beatAnswer(h *hold) BeatAnswer {
 func (e *engine) beatOne(id uint64, b *Beat) {
 	h, err := e.leaseOf(b.LeaseID, b.WorkerID)
 	if err != nil {
+		e.metrics.Refused[Code(err)]++
 		e.fail(id, err)
 		return
 	}
@@ -161,6 +163,7 @@ func (e *engine) beatAll(workerID string, leaseIDs []string) []BatchBeat {
 		all[i].LeaseID = id
 		h, err := e.leaseOf(id, workerID)
 		if err != nil {
+			e.metrics.Refused[Code(err)]++
 			all[i].Err = err
 			continue
 		}
@@ -251,6 +254,7 @@ func (e *engine) revoke(leaseID, reason string) error {
 func (e *engine) end(h *hold, how State, code string, result, failure json.RawMessage) {
 	en, j := h.entry, &h.entry.job
 	e.dropHold(h)
+	e.metrics.Run.observe(e.now.wall.Sub(h.lease.IssuedAt))
 	e.unleased = append(e.unleased, h.lease.ID)
 	a := Attempt{
 		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID, Units: h.lease.Units,
