@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -16,18 +17,32 @@ import (
 // app is what the commands share.
 type app struct {
 	Streams
-	rootFlag   string
-	json       bool
-	jsonErrors bool     // --json stands on a command line that may not parse
-	words      []string // the command line, without the program's name
-	opened     *backend
+	Options
+	rootFlag    string
+	serverFlag  string
+	serverGiven bool // --server stands on the command line, even if empty
+	json        bool
+	jsonErrors  bool     // --json stands on a command line that may not parse
+	words       []string // the command line, without the program's name
+	opened      *backend
+	dialled     Remote
 }
 
-// backend is where the locks are.
+// backend is where the locks are: in files, or on a server.
 type backend struct {
 	lokt.Service
-	store *filestore.Store
+	store *filestore.Store // nil on a server
 	root  rootDir
+	far   Remote // nil with files
+	urls  []string
+}
+
+// where says in a word or two where the locks are.
+func (b *backend) where() string {
+	if b.far != nil {
+		return "on " + strings.Join(b.urls, ", ")
+	}
+	return "in " + b.root.Path
 }
 
 // findRoot finds the directory of the locks. The working directory need not be there any more if it does not matter.
@@ -46,6 +61,14 @@ func (a *app) findRoot() (rootDir, error) {
 // backend opens the locks that the command line, the environment and the working directory name.
 func (a *app) backend() (*backend, error) {
 	if a.opened != nil {
+		return a.opened, nil
+	}
+	if urls := a.serverURLs(); len(urls) > 0 {
+		far, err := a.remote()
+		if err != nil {
+			return nil, err
+		}
+		a.opened = &backend{Service: far.Locks(), far: far, urls: urls}
 		return a.opened, nil
 	}
 	root, err := a.findRoot()
@@ -80,6 +103,9 @@ func (a *app) asker() lokt.Owner {
 // claimant returns who runs this command, with a kernel lock in the store that lasts as long as the process does.
 func (a *app) claimant(b *backend) (lokt.Owner, error) {
 	o := a.asker()
+	if b.store == nil { // which sees no processes: what is held ends in time, or by a word
+		return o, nil
+	}
 	self, err := b.store.Self()
 	if err != nil {
 		return o, err

@@ -33,33 +33,43 @@ func System() Streams {
 type command struct {
 	name  string
 	build func(*app) *cobra.Command
+	place place
 }
+
+// place says where a command finds what it is about.
+type place int
+
+const (
+	anywhere place = iota // on a server if one is named, in files otherwise
+	nowhere               // it is about neither
+	onServer              // on a server only
+)
 
 func commands() []command {
 	return []command{
-		{"guard", newGuard},
-		{"lock", newLock},
-		{"unlock", newUnlock},
-		{"status", newStatus},
-		{"exists", newExists},
-		{"why", newWhy},
-		{"freeze", newFreeze},
-		{"unfreeze", newUnfreeze},
-		{"audit", newAudit},
-		{"metrics", newMetrics},
-		{"doctor", newDoctor},
-		{"prime", newPrime},
-		{"demo", newDemo},
-		{"version", newVersion},
-		{"completion", newCompletion},
-		{cmdProveWorker, newProveWorker},
-		{cmdDemoWorker, newDemoWorker},
+		{name: "guard", build: newGuard},
+		{name: "lock", build: newLock},
+		{name: "unlock", build: newUnlock},
+		{name: "status", build: newStatus},
+		{name: "exists", build: newExists},
+		{name: "why", build: newWhy},
+		{name: "freeze", build: newFreeze},
+		{name: "unfreeze", build: newUnfreeze},
+		{name: "audit", build: newAudit},
+		{name: "metrics", build: newMetrics},
+		{name: "doctor", build: newDoctor},
+		{name: "prime", build: newPrime},
+		{name: "demo", build: newDemo, place: nowhere},
+		{name: "version", build: newVersion, place: nowhere},
+		{name: "completion", build: newCompletion, place: nowhere},
+		{name: cmdProveWorker, build: newProveWorker, place: nowhere},
+		{name: cmdDemoWorker, build: newDemoWorker, place: nowhere},
 	}
 }
 
 // Main runs the command line and returns its exit code.
-func Main(args []string, s Streams) (code int) {
-	a := &app{Streams: s, jsonErrors: wantsJSON(args), words: args}
+func Main(args []string, s Streams, o Options) (code int) {
+	a := &app{Streams: s, Options: o, jsonErrors: wantsJSON(args), words: args}
 	defer func() {
 		if r := recover(); r != nil { // an uncaught panic would exit 2, which scripts read as "held"
 			fmt.Fprintf(s.Err, "lokt: internal error: %v\n%s", r, debug.Stack())
@@ -69,6 +79,12 @@ func Main(args []string, s Streams) (code int) {
 	if len(args) > 0 && args[0] == "--version" {
 		args = append([]string{"version"}, args[1:]...)
 	}
+	a.checkCaller()
+	defer func() {
+		if a.dialled != nil {
+			_ = a.dialled.Close() // all that was asked has been answered
+		}
+	}()
 	cmd := a.rootCommand(args)
 	cmd.SetArgs(args)
 	return a.finish(cmd.Execute())
@@ -94,6 +110,10 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 	a.setHelp(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.PersistentFlags().StringVar(&a.rootFlag, "root", "", "directory of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)")
+	root.PersistentFlags().Func("server", "`URL` of the server that keeps the locks; an empty one means files (default: $LOKT_SERVER)", func(url string) error {
+		a.serverFlag, a.serverGiven = url, true
+		return nil
+	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "write JSON to standard output")
 	all := commands()
 	if len(args) > 0 {
@@ -102,7 +122,11 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		}
 	}
 	for _, c := range all {
-		root.AddCommand(c.build(a))
+		cmd := c.build(a)
+		root.AddCommand(cmd)
+		if c.place != nowhere {
+			cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return a.goOver(c.place) }
+		}
 	}
 	return root
 }

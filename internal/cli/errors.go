@@ -79,6 +79,7 @@ func classify(err error) (code string, exit int) {
 
 // report tells of an error, in the form that was asked for, and returns the exit code.
 func (a *app) report(err error) int {
+	err = a.reached(err)
 	code, exit := classify(err)
 	if a.json || a.jsonErrors {
 		body := map[string]any{"error": map[string]any{"code": code, "message": err.Error()}}

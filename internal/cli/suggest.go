@@ -8,14 +8,19 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// commandLine returns the line to type for a command about the named lock, in the directory of locks that this one was
-// told to use.
+// commandLine returns the line to type for a command about the named lock, or about none, in the directory of locks or on
+// the server that this one was told to use.
 func (a *app) commandLine(command, name string, flags ...string) string {
 	words := []string{"lokt", command}
 	if a.rootFlag != "" {
 		flags = append(flags, "--root", a.rootFlag)
 	}
-	if !strings.HasPrefix(name, "-") {
+	if a.serverGiven {
+		flags = append(flags, "--server", a.serverFlag)
+	}
+	if name == "" {
+		words = append(words, flags...)
+	} else if !strings.HasPrefix(name, "-") {
 		words = append(append(words, name), flags...)
 	} else { // a name that would be taken for a flag
 		words = append(append(words, flags...), "--", name)

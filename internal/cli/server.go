@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// serverURLs returns the addresses of the server that the command line or the environment names; none means files.
+func (a *app) serverURLs() []string {
+	given := a.serverFlag
+	switch {
+	case a.serverGiven:
+	case a.rootFlag != "": // said on this very command line, and a directory is no server's
+	default:
+		given = a.Getenv("LOKT_SERVER")
+	}
+	var urls []string
+	for _, u := range strings.Split(given, ",") {
+		if u = strings.TrimSpace(u); u != "" {
+			urls = append(urls, u)
+		}
+	}
+	return urls
+}
+
+// server returns how to reach the server, or nil if none is named.
+func (a *app) server() (*Server, error) {
+	urls := a.serverURLs()
+	if len(urls) == 0 {
+		return nil, nil
+	}
+	for _, u := range urls {
+		if !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
+			return nil, usagef("the server %q does not begin with http:// or https://", u)
+		}
+	}
+	s := &Server{
+		URLs: urls, CAFile: a.Getenv("LOKT_CA_FILE"), CertFile: a.Getenv("LOKT_CERT_FILE"), KeyFile: a.Getenv("LOKT_KEY_FILE"),
+		Agent: "lokt/" + Version(),
+	}
+	if (s.CertFile == "") != (s.KeyFile == "") {
+		return nil, usagef("LOKT_CERT_FILE and LOKT_KEY_FILE belong together: set both or none")
+	}
+	var err error
+	s.Token, err = a.token()
+	return s, err
+}
+
+// token returns what proves to a server who asks: of LOKT_TOKEN, LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first
+// that is there.
+func (a *app) token() (string, error) {
+	if t := a.ownToken(); t != "" {
+		return t, nil
+	}
+	if t := a.Getenv("LOKT_SERVER_TOKEN"); t != "" {
+		return t, nil
+	}
+	path := a.Getenv("LOKT_TOKEN_FILE")
+	if path == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	if line = strings.TrimSpace(line); line == "" {
+		return "", fmt.Errorf("LOKT_TOKEN_FILE: the first line of %s is empty", path)
+	}
+	return line, nil
+}
+
+// ownToken returns what LOKT_TOKEN says to a server. In the command of a guard it says fencing tokens: numbers with commas
+// between.
+func (a *app) ownToken() string {
+	t := a.Getenv("LOKT_TOKEN")
+	if a.Getenv("LOKT_HELD") != "" && strings.Trim(t, "0123456789,") == "" {
+		return ""
+	}
+	return t
+}
+
+// errNoServer is the error of commands that work on a server only.
+var errNoServer = errors.New("this takes a server")
+
+// remote returns the server, for commands that work on one only.
+func (a *app) remote() (Remote, error) {
+	if a.dialled != nil {
+		return a.dialled, nil
+	}
+	s, err := a.server()
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil:
+		return nil, hint(errNoServer, "say which with LOKT_SERVER or --server, such as http://127.0.0.1:7117; loktd runs one")
+	case a.Dial == nil:
+		return nil, a.handOver()
+	}
+	if a.dialled, err = a.Dial(context.Background(), *s); err != nil {
+		return nil, err
+	}
+	return a.dialled, nil
+}
+
+// goOver leaves the command line to lokt-remote if it is about a server and this program links no network.
+func (a *app) goOver(p place) error {
+	if a.serverFlag != "" && a.rootFlag != "" {
+		return usagef("--root is about files and --server about a server: give one of them")
+	}
+	switch urls := a.serverURLs(); {
+	case len(urls) == 0 && p == onServer:
+		_, err := a.remote()
+		return err
+	case len(urls) == 0 || a.Dial != nil:
+		return nil
+	}
+	return a.handOver()
+}
+
+// filesOnly refuses what has no meaning on a server.
+func (a *app) filesOnly(what string) error {
+	if len(a.serverURLs()) == 0 {
+		return nil
+	}
+	return usagef("%s", what)
+}
+
+// reached adds to an error of a server that cannot be reached, or will not have the caller, what to do.
+func (a *app) reached(err error) error {
+	var known *hintError
+	urls := a.serverURLs()
+	if len(urls) == 0 || !errors.Is(err, lokt.ErrUnavailable) || errors.As(err, &known) {
+		return err
+	}
+	return hint(err, "is loktd running there, and is the address right (%s)? See: %s", strings.Join(urls, ", "), a.commandLine("doctor", ""))
+}
