@@ -96,6 +96,9 @@ func (a *app) asker() lokt.Owner {
 	}
 	if o.Session == "" {
 		o.Session = process.Session()
+		if process.BootID() == "" && len(a.serverURLs()) > 0 {
+			o.Session += "-" + o.Host // nothing else in it differs between hosts
+		}
 	}
 	return o
 }

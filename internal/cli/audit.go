@@ -100,18 +100,16 @@ func (a *app) runAudit(o auditOptions) error {
 	if err != nil {
 		return err
 	}
-	if b.store == nil {
-		return hint(fmt.Errorf("%w: the log is kept by the server", lokt.ErrUnavailable), "ask whoever runs it")
-	}
-	ctx, entries := context.Background(), b.store.Audit().Read
+	ctx := context.Background()
 	if o.tail {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
-		entries = b.store.Audit().Follow
 	}
+	ctx, stop := whileRead(ctx, a.Out)
+	defer stop()
 	v := auditView{app: a, tail: o.tail}
-	for e, err := range entries(ctx, o.Query) {
+	for e, err := range b.entries(ctx, o.Query, o.tail) {
 		if ctx.Err() != nil {
 			break
 		}
@@ -138,6 +136,12 @@ func (v *auditView) show(e audit.Entry, err error) error {
 		if v.junk++; v.tail {
 			v.tell("warning: %v", garbage)
 		}
+		return nil
+	case err != nil && v.far():
+		if !v.tail {
+			return err
+		}
+		v.tell("warning: %v", v.reached(err))
 		return nil
 	case err != nil:
 		v.tell("warning: audit log: %v", err)
@@ -169,6 +173,9 @@ func (v *auditView) show(e audit.Entry, err error) error {
 	}
 	return nil
 }
+
+// far reports whether a server keeps the log.
+func (v *auditView) far() bool { return v.opened != nil && v.opened.far != nil }
 
 // end says what was not shown, and fails if something could not be read.
 func (v *auditView) end() error {

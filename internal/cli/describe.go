@@ -26,10 +26,12 @@ const (
 
 // pidStatus tells whether the process that the hold depends on lives.
 func (b *backend) pidStatus(h lokt.Holder) string {
-	if h.Process == nil {
+	switch {
+	case b.store == nil && h.Strict:
+		return b.guardStatus(h)
+	case h.Process == nil:
 		return pidUnbound
-	}
-	if b.store == nil {
+	case b.store == nil:
 		return pidUnknown
 	}
 	status := b.store.State(h).String()
@@ -37,6 +39,16 @@ func (b *backend) pidStatus(h lokt.Holder) string {
 		return pidOrphaned
 	}
 	return status
+}
+
+// guardStatus tells whether the guard of a hold on a server lives, as far as this host can tell. The server itself goes by
+// heartbeats alone.
+func (b *backend) guardStatus(h lokt.Holder) string {
+	p := h.Owner.Process
+	if host, err := os.Hostname(); err != nil || h.Owner.Host != host || p.Boot == "" || p.Start == 0 {
+		return pidUnknown
+	}
+	return process.Check(p, true).String()
 }
 
 // orphaned reports whether the process table knows that the process of a live hold is gone.
@@ -173,8 +185,15 @@ func (b *backend) holderText(h lokt.Holder, now time.Time) string {
 	}
 	if p := pid(h); p != 0 {
 		fmt.Fprintf(&text, "pid %d", p)
+		if b.store == nil && h.Strict && b.pidStatus(h) == pidUnknown {
+			text.WriteString(" there") // and nothing is known of it here
+		}
 		switch status := b.pidStatus(h); status {
 		case pidUnbound:
+		case pidUnknown:
+			if b.store != nil {
+				text.WriteString(" unknown")
+			}
 		case pidOrphaned:
 			fmt.Fprintf(&text, " dead, but something it started still runs: fuser -v %s", b.liveFileOf(h))
 		default:
@@ -197,6 +216,8 @@ func (b *backend) holderText(h lokt.Holder, now time.Time) string {
 		text.WriteString(", until it is unlocked")
 	case now.After(h.ExpiresAt):
 		fmt.Fprintf(&text, ", expired %s ago", short(now.Sub(h.ExpiresAt)))
+	case h.Strict && h.Renewals > 0:
+		fmt.Fprintf(&text, ", renewed %s ago, expires in %s", short(now.Sub(h.AcquiredAt)), short(h.ExpiresAt.Sub(now)))
 	default:
 		fmt.Fprintf(&text, ", expires in %s", short(h.ExpiresAt.Sub(now)))
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,8 +80,15 @@ func classify(err error) (code string, exit int) {
 
 // report tells of an error, in the form that was asked for, and returns the exit code.
 func (a *app) report(err error) int {
-	err = a.reached(err)
 	code, exit := classify(err)
+	if a.Explain != nil {
+		known, advice := a.Explain(err)
+		code = cmp.Or(known, code)
+		if advice != "" {
+			err = hint(err, "%s", advice)
+		}
+	}
+	err = a.reached(err)
 	if a.json || a.jsonErrors {
 		body := map[string]any{"error": map[string]any{"code": code, "message": err.Error()}}
 		_ = json.NewEncoder(a.Out).Encode(body) // who cannot be told of an error cannot be told of another

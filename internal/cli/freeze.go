@@ -69,7 +69,7 @@ func (a *app) runFreeze(o freezeOptions) error {
 	if s, err := b.Get(ctx, o.name); err == nil { // the freeze stands, whatever is to be told of holders
 		stay = s.Live()
 	}
-	refreshed := f.ID != id
+	refreshed := b.shown(f.ID) != b.shown(id)
 	if a.json {
 		return a.print(struct {
 			Status    string    `json:"status"`
@@ -81,7 +81,7 @@ func (a *app) runFreeze(o freezeOptions) error {
 			ExpiresAt time.Time `json:"expires_at"`
 			Refreshed bool      `json:"refreshed,omitempty"`
 			Holders   int       `json:"holders"` // who stay in
-		}{"frozen", o.name, f.ID, f.Owner.ID, f.Reason, seconds(f.TTL), f.ExpiresAt.UTC(), refreshed, len(stay)})
+		}{"frozen", o.name, b.shown(f.ID), f.Owner.ID, f.Reason, seconds(f.TTL), f.ExpiresAt.UTC(), refreshed, len(stay)})
 	}
 	how := "froze"
 	if refreshed {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -27,6 +26,9 @@ type guardOptions struct {
 	conflictCode int
 }
 
+// serverTTL is the TTL of guards on a server that does not say otherwise.
+const serverTTL = 30 * time.Second
+
 // What --on-lost can say.
 const (
 	onLostWarn = "warn"
@@ -39,7 +41,8 @@ func newGuard(a *app) *cobra.Command {
 		Use:   "guard NAME... [flags] -- COMMAND [ARG...]",
 		Short: "Run a command while holding locks",
 		Long: "Run a command while holding one or more locks, all or none of them, and end as the command does. The locks are\n" +
-			"given back when it ends, however it ends. With --ttl they are renewed while it runs.",
+			"given back when it ends, however it ends. With --ttl they are renewed while it runs. On a server they always have\n" +
+			"a TTL, 30s unless --ttl says otherwise, and --on-lost is stop unless it says warn.",
 		Example: "  lokt guard build --ttl 5m -- make build\n  lokt guard db cache --wait -- ./migrate.sh",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
@@ -65,7 +68,7 @@ func newGuard(a *app) *cobra.Command {
 		},
 	}
 	o.bind(cmd)
-	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "when the lock is lost: `warn` and go on, or stop the command (default $LOKT_ON_LOST or warn)")
+	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "when the lock is lost: `warn` and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
 	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", exitBlocked, "exit code if the lock cannot be had")
 	return cmd
 }
@@ -77,8 +80,19 @@ func (o *guardOptions) check(a *app, cmd *cobra.Command) error {
 	if o.onLost == "" {
 		o.onLost = a.Getenv("LOKT_ON_LOST")
 	}
-	if o.onLost == "" {
+	onServer := len(a.serverURLs()) > 0
+	switch {
+	case o.onLost != "":
+	case onServer:
+		o.onLost = onLostStop // somebody else may be granted the lock while this host is cut off
+	default:
 		o.onLost = onLostWarn
+	}
+	switch {
+	case onServer && o.ttl == 0 && cmd.Flags().Changed("ttl"):
+		return usagef("--ttl 0: on a server a guard has a TTL, for the server cannot see whether it lives (default %v)", serverTTL)
+	case onServer && o.ttl == 0:
+		o.ttl = serverTTL
 	}
 	switch {
 	case o.onLost != onLostWarn && o.onLost != onLostStop:
@@ -157,7 +171,10 @@ type guardRun struct {
 func (g *guardRun) options(within []string) lokt.Options {
 	opts := lokt.Options{
 		TTL: g.o.ttl, Wait: g.o.patience(), Limit: g.o.limit(), Strict: true, Priority: g.o.priority,
-		MaxHold: g.o.maxHold, Metadata: g.o.metadata(), Process: &g.owner.Process, Within: within,
+		MaxHold: g.o.maxHold, Metadata: g.o.metadata(), Within: within,
+	}
+	if g.b.store != nil {
+		opts.Process = &g.owner.Process
 	}
 	if opts.TTL == 0 {
 		opts.TTL = lokt.NoTTL
@@ -207,6 +224,7 @@ func (g *guardRun) heldAround(ctx context.Context) (map[string]string, error) {
 		if !ok || lokt.ValidateName(name) != nil {
 			continue
 		}
+		g.b.know(leaseID)
 		s, err := g.b.Get(ctx, name)
 		if err != nil {
 			continue // acquiring will tell
@@ -242,10 +260,18 @@ func (g *guardRun) environment(leases lokt.Leases, inherited []string) []string 
 			held = append(held, pair)
 		}
 	}
+	own := []string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}
+	secret := g.ownToken()
+	if secret != "" {
+		own = append(own, "LOKT_SERVER_TOKEN")
+	}
 	env := slices.DeleteFunc(slices.Clone(g.Environ()), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains([]string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}, name)
+		return slices.Contains(own, name)
 	})
+	if secret != "" { // LOKT_TOKEN says something else from here on
+		env = append(env, "LOKT_SERVER_TOKEN="+secret)
+	}
 	return append(env, "LOKT_NAME="+strings.Join(names, ","), "LOKT_LEASE="+strings.Join(ids, ","),
 		"LOKT_TOKEN="+strings.Join(tokens, ","), "LOKT_HELD="+strings.Join(held, ","))
 }
@@ -267,7 +293,7 @@ const childNoteDelay = 20 * time.Millisecond
 func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Signals) error {
 	c := guard.Command{
 		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.liveFile(),
-		Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Ending: g.ending, Lost: g.lost,
+		Bound: g.b.store == nil, Stop: g.o.onLost == onLostStop, StopGrace: g.grace(), Ending: g.ending, Lost: g.lost,
 	}
 	g.taken, g.told = slices.Clone(leases), map[*lokt.Lease]bool{}
 	noted := func() {}
@@ -276,7 +302,7 @@ func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Si
 	}
 	code, err := guard.Run(c, leases, signals)
 	noted()
-	released := g.release()
+	released := g.release(signals)
 	if err != nil {
 		return worse(g.notRun(err), released)
 	}
@@ -328,92 +354,10 @@ func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 	}
 }
 
-// release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before. A loss that
-// is being dealt with comes first, so that nothing is taken again after this.
-func (g *guardRun) release() error {
-	g.losing.Lock()
-	defer g.losing.Unlock()
-	g.ended = true
-	_, err := g.k.ReleaseAll(context.Background()) // which the store bounds
-	for _, l := range g.taken {
-		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
-			g.tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("the command has ended, but: %w", err)
-	}
-	return nil
-}
-
-// lost is told of a lease that ended while the command runs. A lock that only expired and that nobody took since is
-// taken again.
-func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
-	g.losing.Lock()
-	defer g.losing.Unlock()
-	if g.ended || g.told[l] {
-		return nil
-	}
-	g.told[l] = true
-	var gone *lokt.GoneError
-	taken := errors.As(err, &gone) && (gone.Cause == "" || len(gone.Holders) > 0)
-	if g.o.onLost == onLostWarn && !taken && g.o.maxHold == 0 {
-		again, err := g.k.Reclaim(context.Background(), l) // whose end would be the lease's: the store bounds how long it takes
-		if err == nil {
-			g.taken = append(g.taken, again)
-			since := "nobody took it"
-			if again.Token() > l.Token()+1 {
-				since = "others may have had it meanwhile"
-			}
-			g.tell("warning: the lock %q was not renewed in time; %s, and it is held again", l.Name(), since)
-			return again
-		}
-	}
-	what := "the command goes on, and others may enter"
-	if g.o.onLost == onLostStop {
-		what = "stopping the command"
-	}
-	g.tell("warning: the lock %q was lost: %s: %s", l.Name(), lossText(l, err), what)
-	return nil
-}
-
-// ending is told of a lease for whose sake the command is asked to end before it is lost.
-func (g *guardRun) ending(l *lokt.Lease) {
-	g.losing.Lock()
-	defer g.losing.Unlock()
-	if g.told[l] {
-		return
-	}
-	g.told[l] = true
-	g.tell("warning: the lock %q is about to be lost: %s: stopping the command", l.Name(), lossText(l, nil))
-}
-
-// lossText says why a lease was lost, without saying again that it was, or why it will be if err is nil.
-func lossText(l *lokt.Lease, err error) string {
-	var gone *lokt.GoneError
-	h := l.Holder()
-	switch {
-	case !errors.As(err, &gone) && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
-		return "its maximum hold is over"
-	case err == nil:
-		return "it could not be renewed in time"
-	}
-	return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
-}
-
-// observe records what only this process knows.
-func (g *guardRun) observe(e lokt.Event) {
-	if err := g.b.record(e); err != nil {
-		g.tell("warning: audit log: %v", err)
-	}
-	if e.Type != lokt.EventRenewFail {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if time.Since(g.warned) > g.o.ttl {
-		g.warned = time.Now()
-		g.tell("warning: the lock %q could not be renewed, trying again: %s", e.Name, e.Extra[lokt.ExtraReason])
+// know tells a server of leases that another process acquired.
+func (b *backend) know(leaseIDs ...string) {
+	if b.far != nil {
+		b.far.Know(leaseIDs...)
 	}
 }
 

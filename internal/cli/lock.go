@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,8 @@ func newLock(a *app) *cobra.Command {
 		Use:   "lock NAME",
 		Short: "Take a lock and keep it until it is unlocked or expires",
 		Long: "Take a lock and keep it: nobody else gets it until it is unlocked, or --ttl is over, or the process that\n" +
-			"--pid names has ended. Locking again refreshes it. Without --pid it does not matter which processes end.",
+			"--pid names has ended. Locking again refreshes it. Without --pid, and on a server, it does not matter which processes\n" +
+			"end, or which hosts: a lock without --ttl on a server is there until somebody unlocks it.",
 		Example:           "  lokt lock deploy --ttl 30m\n  lokt lock gpu --slots 2 --wait --timeout 1m",
 		Args:              oneName,
 		ValidArgsFunction: a.completeNames,
@@ -33,8 +35,11 @@ func newLock(a *app) *cobra.Command {
 			if err := o.check(a, cmd); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("pid") && o.pid <= 0 {
+			switch {
+			case cmd.Flags().Changed("pid") && o.pid <= 0:
 				return usagef("--pid %d is not a process ID", o.pid)
+			case cmd.Flags().Changed("pid") && len(a.serverURLs()) > 0:
+				return usagef("--pid: a server cannot see processes; let the lock end by --ttl, or run the command with lokt guard")
 			}
 			return a.runLock(o)
 		},
@@ -86,21 +91,33 @@ func (a *app) runLock(o lockOptions) error {
 			Status    string `json:"status"`
 			Name      string `json:"name"`
 			LockID    string `json:"lock_id"`
+			LeaseID   string `json:"lease_id,omitempty"` // on a server: proves whose the hold is, and lock_id is what others see of it
 			Token     uint64 `json:"token"`
 			ExpiresAt any    `json:"expires_at,omitempty"`
 			Refreshed bool   `json:"refreshed,omitempty"`
-		}{"acquired", h.Name, h.LeaseID, h.Token, anyTime(h), h.Renewals > 0})
+		}{"acquired", h.Name, b.shown(h.LeaseID), b.secret(h.LeaseID), h.Token, anyTime(h), h.Renewals > 0})
 	}
 	how := "locked"
 	if h.Renewals > 0 {
 		how = "refreshed"
 	}
 	until := "until it is unlocked"
+	if b.far != nil && h.ExpiresAt.IsZero() {
+		until += ", by you or by force: nothing else ends it"
+	}
 	if !h.ExpiresAt.IsZero() {
 		until = "for " + short(h.ExpiresAt.Sub(h.AcquiredAt))
 	}
 	a.say("%s %s %s", how, h.Name, until)
 	return nil
+}
+
+// secret returns the lease ID if it is one that others do not see.
+func (b *backend) secret(leaseID string) string {
+	if b.shown(leaseID) == leaseID {
+		return ""
+	}
+	return leaseID
 }
 
 func anyTime(h lokt.Holder) any {
@@ -131,6 +148,9 @@ func (a *app) denied(b *backend, err error, code int) error {
 	return exit(code)
 }
 
+// completionTime is how long a shell may have to wait for names.
+const completionTime = 2 * time.Second
+
 // completeNames offers the names of the locks on record.
 func (a *app) completeNames(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	b, err := a.backend()
@@ -138,7 +158,9 @@ func (a *app) completeNames(_ *cobra.Command, args []string, prefix string) ([]s
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var names []string
-	for s, err := range b.List(context.Background(), lokt.Filter{Prefix: prefix}) {
+	ctx, stop := context.WithTimeout(context.Background(), completionTime)
+	defer stop()
+	for s, err := range b.List(ctx, lokt.Filter{Prefix: prefix}) {
 		if err == nil {
 			names = append(names, s.Lock.Name)
 		}

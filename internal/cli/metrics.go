@@ -84,10 +84,8 @@ func (a *app) runMetrics(o metricsOptions) error {
 	if err != nil {
 		return err
 	}
-	if b.store != nil {
-		if err := m.count(b.store.Audit().Read(ctx, audit.Query{})); err != nil {
-			return err
-		}
+	if err := m.count(b.entries(ctx, audit.Query{}, false)); err != nil {
+		return err
 	}
 	text := m.text()
 	if a.json {

@@ -14,6 +14,10 @@ type Options struct {
 	// Dial, if set, makes a client of a server. It need not reach the server: that shows when it is asked for something.
 	Dial func(ctx context.Context, s Server) (Remote, error)
 
+	// Explain says of an error of Dial or of a Remote what it is, as a stable code, and what can be done about it. Both are
+	// empty for an error that it does not know.
+	Explain func(err error) (code, advice string)
+
 	// Caller is the version of the program that left the command line to this one; empty if none did.
 	Caller string
 }
@@ -38,6 +42,10 @@ type Remote interface {
 	// Know tells of leases that the caller holds, though another process acquired them: they are shown under their own
 	// IDs from then on, as the leases acquired here are.
 	Know(leaseIDs ...string)
+
+	// Shown returns what others see instead of a lease ID, which is a secret of whoever acquired it. What is shown already
+	// stays as it is.
+	Shown(leaseID string) string
 
 	// Ask asks the server what it is, and looks at the connection.
 	Ask(ctx context.Context) (ServerInfo, error)

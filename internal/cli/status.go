@@ -107,7 +107,7 @@ func (a *app) statusAll(ctx context.Context, b *backend, o statusOptions) error 
 			t.add(v)
 		}
 		if len(t.rows) == 0 && err == nil {
-			a.tell("no locks in %s", b.root.Path)
+			a.tell("no locks %s", b.where())
 		}
 		out = t.append(out)
 	}
@@ -145,7 +145,7 @@ func (a *app) look(ctx context.Context, b *backend, name string, prune bool) (lo
 		var pruned []removedJSON
 		if s, pruned, err = a.prune(ctx, b, s); err == nil {
 			v := b.view(s)
-			v.Queue, v.Pruned = viewQueue(s), pruned
+			v.Queue, v.Pruned = b.viewQueue(s), pruned
 			return v, nil
 		}
 	}
@@ -153,7 +153,7 @@ func (a *app) look(ctx context.Context, b *backend, name string, prune bool) (lo
 		return unreadable(name, err), err
 	}
 	v := b.view(s)
-	v.Queue = viewQueue(s)
+	v.Queue = b.viewQueue(s)
 	return v, nil
 }
 
@@ -205,7 +205,7 @@ func (a *app) prune(ctx context.Context, b *backend, s lokt.Snapshot) (lokt.Snap
 	var removed []removedJSON
 	for _, r := range gone {
 		v := removedJSON{
-			LockID: r.Holder.LeaseID, Owner: r.Holder.Owner.ID, Host: r.Holder.Owner.Host, PID: pid(r.Holder),
+			LockID: b.shown(r.Holder.LeaseID), Owner: r.Holder.Owner.ID, Host: r.Holder.Owner.Host, PID: pid(r.Holder),
 			AgentID: r.Holder.Owner.Session, What: r.Holder.Kind(), Reason: r.Reason,
 		}
 		if r.Waiter {

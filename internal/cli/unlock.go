@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -87,6 +88,12 @@ func (a *app) runUnlock(o unlockOptions) error {
 		return err
 	}
 	ctx, by := context.Background(), a.asker()
+	if err := checkOwner(by); err != nil {
+		return err
+	}
+	if b.far != nil && o.id != "" && b.shown(o.id) != o.id { // a lease ID, which proves whose the hold is
+		b.know(o.id)
+	}
 	s, err := b.Get(ctx, o.name)
 	switch {
 	case errors.Is(err, lokt.ErrDamaged) && o.force:
@@ -102,6 +109,11 @@ func (a *app) runUnlock(o unlockOptions) error {
 		}
 	}
 	t := lokt.Target{Name: o.name, LeaseID: o.id, Owner: by, Force: o.force, Stale: o.breakStale}
+	if b.far != nil && o.id != "" && !o.force && !o.breakStale && b.secret(o.id) == "" {
+		if t, err = ownTarget(s, t); err != nil {
+			return err
+		}
+	}
 	ended, err := b.Release(ctx, t)
 	var gone *lokt.GoneError
 	if o.breakStale && errors.As(err, &gone) {
@@ -139,6 +151,27 @@ func (a *app) runUnlock(o unlockOptions) error {
 		}
 	}
 	return nil
+}
+
+// checkOwner refuses to act for an owner that there cannot be.
+func checkOwner(o lokt.Owner) error {
+	return (lokt.Claim{Name: "x", Owner: o}).Validate()
+}
+
+// ownTarget names the only lease of the owner by the owner: on a server, what others see of a lease ID proves nothing.
+func ownTarget(s lokt.Snapshot, t lokt.Target) (lokt.Target, error) {
+	leases := 0
+	for _, h := range s.Lock.Holders {
+		if !h.Strict && t.Owner.Same(h.Owner) {
+			leases++
+		}
+	}
+	if leases > 1 {
+		return t, hint(fmt.Errorf("%w: you have %d leases of %q, and %s only shows which one you mean", lokt.ErrInvalid, leases, t.Name, t.LeaseID),
+			"prove that it is yours with the lease_id that `lokt lock --json` gave, or use --force")
+	}
+	t.LeaseID = ""
+	return t, nil
 }
 
 // ownHold refuses a hold that is not the asker's own lease.
@@ -197,11 +230,18 @@ func (a *app) notUnlocked(b *backend, s lokt.Snapshot, o unlockOptions, err erro
 		return notHeld(o.name)
 	case errors.As(err, &other) && other.Guard:
 		return hint(err, "to take the lock from it all the same: %s", a.commandLine("unlock", o.name, "--force"))
+	case errors.As(err, &other) && len(other.Holders) > 0 && b.far != nil && ownedBy(a.asker(), other.Holders):
+		return hint(worded(err, "lock %q is yours by name, but was taken with another token of the server", o.name), "use that one, or --force")
 	case errors.As(err, &other) && len(other.Holders) > 0:
 		text := worded(err, "lock %q is held by %s", o.name, b.holderText(other.Holders[0], s.Now))
 		return hint(text, "%s, or use --force", sameAgent)
 	}
 	return a.repairable(err, o.name)
+}
+
+// ownedBy reports whether one of the holders is the owner.
+func ownedBy(o lokt.Owner, holders []lokt.Holder) bool {
+	return slices.ContainsFunc(holders, func(h lokt.Holder) bool { return o.Same(h.Owner) })
 }
 
 // notHeld is the error about a lock that nobody holds.
@@ -254,6 +294,9 @@ func (a *app) runUnlockMany(o unlockOptions) error {
 		return err
 	}
 	ctx, by := context.Background(), a.asker()
+	if err := checkOwner(by); err != nil {
+		return err
+	}
 	v := unlockedJSON{Status: "released", Released: []string{}, Holds: []holdJSON{}}
 	var failed error
 	warn := func(format string, args ...any) {
@@ -282,6 +325,9 @@ func (a *app) runUnlockMany(o unlockOptions) error {
 				continue
 			}
 			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: by, Force: o.force || !mine, Stale: o.breakStale || h.Strict && !o.force}
+			if b.far != nil && mine && !t.Force && !t.Stale {
+				t.LeaseID = "" // what is shown of it proves nothing, so this ends all leases of the owner
+			}
 			ended, err := b.Release(ctx, t)
 			if errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner) || errors.Is(err, lokt.ErrHeld) {
 				continue // it ended, or came to life, since it was listed

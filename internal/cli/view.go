@@ -216,10 +216,18 @@ func (b *backend) view(s lokt.Snapshot) lockJSON {
 	return v
 }
 
+// shown returns what a lease ID is shown as.
+func (b *backend) shown(leaseID string) string {
+	if b.far == nil {
+		return leaseID
+	}
+	return b.far.Shown(leaseID)
+}
+
 // viewHold makes of a hold what is shown of it. Its state is held, or why it is stale.
 func (b *backend) viewHold(s lokt.Snapshot, h lokt.Holder) holdJSON {
 	v := holdJSON{
-		LockID: h.LeaseID, Owner: h.Owner.ID, Host: h.Owner.Host, PID: h.Owner.Process.PID, PIDStart: h.Owner.Process.Start,
+		LockID: b.shown(h.LeaseID), Owner: h.Owner.ID, Host: h.Owner.Host, PID: h.Owner.Process.PID, PIDStart: h.Owner.Process.Start,
 		AgentID: h.Owner.Session, AcquiredTS: utc(h.AcquiredAt), TTLSec: seconds(h.TTL), AgeSec: age(s.Now, h.HeldSince),
 		Expired: !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt), State: stateHeld,
 		Kind: h.Kind(), Token: h.Token, HeldSince: utc(h.HeldSince), Renewals: h.Renewals, Remaining: remaining(s.Now, h.ExpiresAt),
@@ -253,11 +261,11 @@ func viewFreeze(f *lokt.Freeze, now time.Time) *freezeJSON {
 }
 
 // viewQueue makes of the queue what is shown of it.
-func viewQueue(s lokt.Snapshot) []waiterJSON {
+func (b *backend) viewQueue(s lokt.Snapshot) []waiterJSON {
 	var queue []waiterJSON
 	for i, w := range waiting(s) {
 		queue = append(queue, waiterJSON{
-			Position: i + 1, LockID: w.LeaseID, Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
+			Position: i + 1, LockID: b.shown(w.LeaseID), Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
 			AgentID: w.Owner.Session, Kind: w.Kind(), Priority: w.Priority, Limit: limitJSON(w.Limit),
 			Since: utc(w.Since), AgeSec: age(s.Now, w.Since),
 		})

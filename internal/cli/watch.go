@@ -17,6 +17,8 @@ const (
 	watchEvery = 200 * time.Millisecond // how often to look, unless looking takes long
 	watchShare = 10                     // looking takes at most one part in so many of the time
 	watchAges  = time.Second            // how often a terminal shows new ages
+	watchQuiet = 20 * time.Second       // how long a server is waited for that has nothing new
+	awayPause  = time.Second            // before a server that does not answer is asked again
 )
 
 // watch shows one lock, or all if name is empty, again whenever something changes, until the program is interrupted. On a
@@ -24,33 +26,96 @@ const (
 func (a *app) watch(ctx context.Context, b *backend, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
+	ctx, done := whileRead(ctx, a.Out)
+	defer done()
 	terminal := isTerminal(a.Out) && !a.json
-	next := time.NewTimer(0)
-	defer next.Stop()
 	var shown string
 	var drawn time.Time
+	away := false
 	for first := true; ; first = false {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-next.C:
-		}
 		began := time.Now()
+		seen := b.mark(ctx)
 		locks, err := a.watchOnce(ctx, b, name)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if err != nil {
+		case err != nil && !first && b.far != nil && errors.Is(err, lokt.ErrUnavailable):
+			if !away {
+				a.tell("warning: %v; trying again", err)
+			}
+			if away = true; !pause(ctx, awayPause) {
+				return nil
+			}
+			continue
+		case err != nil:
 			return err
 		}
+		away = false
 		if now := watched(locks); first || now != shown || terminal && time.Since(drawn) >= watchAges {
 			shown, drawn = now, began
 			if err := a.redraw(locks, name, terminal, first); err != nil {
 				return err
 			}
 		}
-		next.Reset(max(watchEvery, watchShare*time.Since(began)))
+		if !pause(ctx, max(watchEvery, watchShare*time.Since(began))) {
+			return nil
+		}
+		if b.far != nil {
+			limit := quiet(locks)
+			if terminal {
+				limit = watchAges - watchEvery
+			}
+			b.sleep(ctx, name, locks, seen, limit)
+		}
 	}
+}
+
+// mark returns the number of the server's newest event, or nothing if there is none.
+func (b *backend) mark(ctx context.Context) (newest uint64) {
+	if b.far == nil {
+		return 0
+	}
+	page, err := b.far.Events().ReadEvents(ctx, lokt.EventQuery{Limit: 1, Latest: true})
+	if err != nil { // then the locks cannot be read either, or the server keeps no events
+		return 0
+	}
+	return page.Newest
+}
+
+// sleep waits until something has changed on the server since what was seen, for so long at most. It may return early, but
+// not at once without end.
+func (b *backend) sleep(ctx context.Context, name string, locks []lockJSON, seen uint64, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var err error
+	if name != "" && len(locks) == 1 {
+		err = b.Wait(ctx, lokt.Watch{Name: name, Seen: locks[0].revision})
+	} else {
+		err = b.far.Events().WaitEvents(ctx, seen)
+	}
+	if err != nil { // whatever it is, the next look tells
+		pause(ctx, awayPause)
+	}
+}
+
+// quiet returns for how long time alone changes nothing in what is seen of the locks.
+func quiet(locks []lockJSON) time.Duration {
+	limit := watchQuiet
+	soon := func(left *int64) {
+		if left != nil && *left > 0 { // rounded up
+			limit = min(limit, time.Duration(*left)*time.Second)
+		}
+	}
+	for i := range locks {
+		soon(locks[i].Remaining)
+		for _, h := range locks[i].Holders {
+			soon(h.Remaining)
+		}
+		if f := locks[i].Freeze; f != nil {
+			soon(f.Remaining)
+		}
+	}
+	return limit
 }
 
 // watchOnce returns what there is to see.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,7 +141,9 @@ func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
 	} else {
 		v.Status = "blocked"
 		v.ExpiresAt = allOver(blocked)
-		suggest("lock", "--wait")
+		if blocked.Freeze == nil || blocked.Freeze.Damaged == "" { // which no waiting ends
+			suggest("lock", "--wait")
+		}
 	}
 	if f := s.Frozen(); f != nil {
 		v.Reasons = append(v.Reasons, frozenReason(f, s.Now, blocked != nil && blocked.Freeze != nil))
@@ -161,7 +164,7 @@ func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
 		case r.Type == whySelfHeld && !h.Strict:
 			suggest("unlock")
 		case inTheWay && h.LeaseID != "" && h.ExpiresAt.IsZero() && r.PIDStatus != pidAlive: // it might stay for good
-			suggest("unlock", "--force", "--id", h.LeaseID)
+			suggest("unlock", "--force", "--id", r.LockID)
 		}
 	}
 	if s.Lock.Corrupt != "" {
@@ -170,7 +173,7 @@ func (a *app) explain(b *backend, s lokt.Snapshot) (whyJSON, error) {
 		})
 		suggest("unlock", "--force")
 	}
-	if r, any := queuedReason(s, blocked); any {
+	if r, any := b.queuedReason(s, blocked); any {
 		v.Reasons = append(v.Reasons, r)
 	}
 	if blocked != nil {
@@ -213,6 +216,9 @@ func (b *backend) heldReason(s lokt.Snapshot, h lokt.Holder, own bool) reason {
 	default:
 		r.Type, r.Message = whyStale, fmt.Sprintf("it was held (%s) by %s", v.State, who)
 	}
+	if b.far != nil && v.State == stateHeld {
+		r.Detail = b.farDetail(h)
+	}
 	if v.State == stateHeld && own {
 		r.Type, r.Message = whySelfHeld, "you hold it: "+who
 		if h.Strict {
@@ -222,15 +228,28 @@ func (b *backend) heldReason(s lokt.Snapshot, h lokt.Holder, own bool) reason {
 	return r
 }
 
+// farDetail says what ends a hold on a server, which sees neither processes nor hosts.
+func (b *backend) farDetail(h lokt.Holder) string {
+	switch {
+	case h.ExpiresAt.IsZero():
+		return "only unlocking it ends it, whatever becomes of " + cmp.Or(h.Owner.Host, "its host")
+	case h.Strict && b.pidStatus(h) == pidDead:
+		return "its guard is dead, which the server cannot know: it ends by expiring"
+	case h.Strict:
+		return fmt.Sprintf("its guard on %s renews it while its command runs; if the guard or %[1]s dies, it expires", cmp.Or(h.Owner.Host, "its host"))
+	}
+	return ""
+}
+
 // queuedReason describes who waits already, if anybody does.
-func queuedReason(s lokt.Snapshot, blocked *lokt.BlockedError) (reason, bool) {
+func (b *backend) queuedReason(s lokt.Snapshot, blocked *lokt.BlockedError) (reason, bool) {
 	queue := waiting(s)
 	if len(queue) == 0 {
 		return reason{}, false
 	}
 	w := queue[0]
 	r := reason{
-		Type: whyQueued, Count: len(queue), LockID: w.LeaseID, Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
+		Type: whyQueued, Count: len(queue), LockID: b.shown(w.LeaseID), Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
 		AgentID: w.Owner.Session, Kind: w.Kind(), AgeSec: age(s.Now, w.Since),
 		Message: fmt.Sprintf("%s waits for it already", w.Owner),
 	}

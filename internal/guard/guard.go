@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -37,6 +38,10 @@ type Command struct {
 	// Stop says to end the command when a lock is lost, or about to be: it gets SIGTERM, and SIGKILL before anybody else
 	// can enter.
 	Stop bool
+
+	// Bound says that the command, though not what it starts in its turn, is killed if this process dies without waiting
+	// for it. That is so on Linux only.
+	Bound bool
 
 	// Started, if set, is called with the command's process ID once it runs.
 	Started func(pid int)
@@ -147,6 +152,10 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 	case sig := <-signals.c: // it came while the last lock was taken
 		return (&SignalError{sig.(syscall.Signal)}).Code(), nil
 	default:
+	}
+	if c.Bound { // a command is told of the death of the thread that started it
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 	}
 	tree := newTree(c.Stop)
 	p, err := start(c)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"errors"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,4 +17,12 @@ func waitUnreaped(pid int) {
 			return
 		}
 	}
+}
+
+// dying returns what makes the system kill the command when the thread that starts it ends.
+func dying(bound bool) *syscall.SysProcAttr {
+	if !bound {
+		return nil
+	}
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/guard"
+)
+
+// release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before. A loss that
+// is being dealt with comes first, so that nothing is taken again after this.
+func (g *guardRun) release(signals *guard.Signals) error {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	g.ended = true
+	ctx, stop := context.Background(), func() {} // files bound it
+	if g.b.store == nil {
+		ctx, stop = g.parting(signals)
+	}
+	_, err := g.k.ReleaseAll(ctx)
+	for errors.Is(err, lokt.ErrUnavailable) && g.b.store == nil && pause(ctx, partingPause) {
+		_, err = g.k.ReleaseAll(ctx)
+	}
+	stop()
+	for _, l := range g.taken {
+		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
+			g.tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case g.b.store == nil && g.o.ttl > 0: // nothing of the command is lost, and nothing stays locked
+		g.tell("warning: the command has ended, but not everything could be given back, which expires within %s: %v", short(g.o.ttl), err)
+		return nil
+	}
+	return fmt.Errorf("the command has ended, but: %w", err)
+}
+
+// partingTime is how long a server gets to take locks back, and partingPause the time between two tries.
+const (
+	partingTime  = 5 * time.Second
+	partingPause = 200 * time.Millisecond
+)
+
+// parting returns a context for giving locks back to a server: a signal ends it, or the time that an end may take.
+func (g *guardRun) parting(signals *guard.Signals) (context.Context, func()) {
+	ctx, stop := signals.Context(context.Background())
+	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	return ctx, func() {
+		cancel()
+		stop()
+	}
+}
+
+// pause waits, and reports whether ctx has not ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// lost is told of a lease that ended while the command runs. A lock that only expired and that nobody took since is
+// taken again.
+func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	if g.ended || g.told[l] {
+		return nil
+	}
+	g.told[l] = true
+	var gone *lokt.GoneError
+	taken := errors.As(err, &gone) && (gone.Cause == "" || len(gone.Holders) > 0)
+	if g.o.onLost == onLostWarn && !taken && g.o.maxHold == 0 {
+		again, err := g.k.Reclaim(context.Background(), l) // whose end would be the lease's: the store bounds how long it takes
+		if err == nil {
+			g.taken = append(g.taken, again)
+			since := "nobody took it"
+			if again.Token() > l.Token()+1 {
+				since = "others may have had it meanwhile"
+			}
+			g.tell("warning: the lock %q was not renewed in time; %s, and it is held again", l.Name(), since)
+			return again
+		}
+	}
+	what := "the command goes on, and others may enter"
+	if g.o.onLost == onLostStop {
+		what = "stopping the command"
+	}
+	g.tell("warning: the lock %q was lost: %s: %s", l.Name(), lossText(l, err), what)
+	return nil
+}
+
+// ending is told of a lease for whose sake the command is asked to end before it is lost.
+func (g *guardRun) ending(l *lokt.Lease) {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	if g.told[l] {
+		return
+	}
+	g.told[l] = true
+	g.tell("warning: the lock %q is about to be lost: %s: stopping the command", l.Name(), lossText(l, nil))
+}
+
+// lossText says why a lease was lost, without saying again that it was, or why it will be if err is nil.
+func lossText(l *lokt.Lease, err error) string {
+	var gone *lokt.GoneError
+	h := l.Holder()
+	switch {
+	case !errors.As(err, &gone) && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
+		return "its maximum hold is over"
+	case err == nil:
+		return "it could not be renewed in time"
+	}
+	return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
+}
+
+// observe records what only this process knows.
+func (g *guardRun) observe(e lokt.Event) {
+	if err := g.b.record(e); err != nil {
+		g.tell("warning: audit log: %v", err)
+	}
+	if e.Type != lokt.EventRenewFail {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.warned) > g.o.ttl {
+		g.warned = time.Now()
+		g.tell("warning: the lock %q could not be renewed, trying again: %s", e.Name, e.Extra[lokt.ExtraReason])
+	}
+}
