@@ -47,6 +47,23 @@ func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) de
 
 // Acquire implements Service.
 func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
+	return m.acquire(ctx, c, m.withdraw)
+}
+
+// Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
+// or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for WaitLease
+// unless it is asked for again; what was granted stays granted. Who gives up on purpose releases the lease.
+func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
+	return m.acquire(ctx, c, func(context.Context, Claim, time.Duration) {})
+}
+
+// withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
+func (m *Manager) withdraw(ctx context.Context, c Claim, waited time.Duration) {
+	_, _ = m.leave(ctx, c, leftCancelled, waited)
+}
+
+// acquire answers a claim; failed is called when no answer was had.
+func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Context, Claim, time.Duration)) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
@@ -59,25 +76,26 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 	asked := time.Now()
 	d, err := m.ask(ctx, c)
 	if err != nil {
+		if !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
+			failed(ctx, c, 0)
+		}
 		return Holder{}, err
 	}
 	if !d.queued {
 		return d.holder, d.err
 	}
-	return m.wait(ctx, c, asked)
+	return m.wait(ctx, c, asked, failed)
 }
 
-// ask puts the claim to the rules. If the store does not say whether it kept the answer, the claim is taken back.
+// ask puts the claim to the rules.
 func (m *Manager) ask(ctx context.Context, c Claim) (decision, error) {
-	d, err := m.apply(ctx, c.Name, func(s Snapshot) decision { return acquire(s, c) })
-	if err != nil && !errors.Is(err, ErrDamaged) {
-		_, _ = m.leave(ctx, c, leftCancelled, 0) // best effort: an orphan would end with its process or its time to live
-	}
-	return d, err
+	return m.apply(ctx, c.Name, func(s Snapshot) decision { return acquire(s, c) })
 }
 
 // wait keeps the claim in the queue until it is granted, its time is up or ctx ends.
-func (m *Manager) wait(ctx context.Context, c Claim, asked time.Time) (Holder, error) {
+func (m *Manager) wait(
+	ctx context.Context, c Claim, asked time.Time, failed func(context.Context, Claim, time.Duration),
+) (Holder, error) {
 	var timeout <-chan time.Time
 	if c.Wait > 0 {
 		t := time.NewTimer(time.Until(asked.Add(c.Wait)))
@@ -110,7 +128,7 @@ func (m *Manager) wait(ctx context.Context, c Claim, asked time.Time) (Holder, e
 			}
 		}
 		if err != nil {
-			_, _ = m.leave(ctx, c, leftCancelled, time.Since(asked))
+			failed(ctx, c, time.Since(asked))
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}

@@ -1,0 +1,138 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// maxDepth is how deep values in a body may be nested.
+const maxDepth = 64
+
+// readBody reads the request's body. The error is errBodyTooLarge, errMediaType, or wraps lokt.ErrInvalid if the body
+// cannot be read to its end.
+func (c *call) readBody() ([]byte, error) {
+	if !jsonMediaType(c.r.Header.Get("Content-Type")) {
+		return nil, errMediaType
+	}
+	limit := c.s.Limits.Body
+	if c.r.ContentLength > limit {
+		c.w.Header().Set("Connection", "close")
+		return nil, errBodyTooLarge
+	}
+	control := http.NewResponseController(c.w)
+	_ = control.SetReadDeadline(time.Now().Add(c.s.Limits.Request)) // where the connection has none, the server's own limits hold
+	defer control.SetReadDeadline(time.Time{})                      //nolint:errcheck // as above; a deadline that stays would end long waits
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return nil, errBodyTooLarge
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: body cannot be read: %w", lokt.ErrInvalid, err)
+	}
+	return body, nil
+}
+
+// jsonMediaType reports whether a Content-Type is JSON, or missing.
+func jsonMediaType(t string) bool {
+	if t == "" {
+		return true
+	}
+	media, params, err := mime.ParseMediaType(t)
+	if err != nil {
+		return false
+	}
+	if charset, given := params["charset"]; given && !strings.EqualFold(charset, "utf-8") {
+		return false
+	}
+	return media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
+}
+
+// checkJSON reports what is wrong with a body before it is decoded into anything: it must be valid UTF-8 and exactly one
+// JSON value, nested at most maxDepth deep.
+func checkJSON(body []byte) error {
+	if !utf8.Valid(body) {
+		return errors.New("body is not valid UTF-8")
+	}
+	depth, quoted, escaped := 0, false, false
+	for _, b := range body {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted:
+			escaped = b == '\\'
+			quoted = b != '"'
+		case b == '"':
+			quoted = true
+		case b == '[' || b == '{':
+			if depth++; depth > maxDepth {
+				return fmt.Errorf("body is nested more than %d deep", maxDepth)
+			}
+		case b == ']' || b == '}':
+			depth--
+		}
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return errors.New("body is empty")
+	}
+	if !json.Valid(body) {
+		var v json.RawMessage
+		return fmt.Errorf("body is not JSON: %w", json.Unmarshal(body, &v))
+	}
+	return nil
+}
+
+// decode reads the request's body into v, an object all of whose members must be known: a misspelt time to live is not
+// the same as none. An empty body leaves v as it is if that is optional.
+func (c *call) decode(v any, optional bool) error {
+	body, err := c.readBody()
+	if err != nil {
+		return err
+	}
+	if optional && len(body) == 0 {
+		return nil
+	}
+	if err := checkJSON(body); err != nil {
+		return invalid("%v", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return invalid("%s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", lokt.ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// writeJSON answers with a value.
+func (c *call) writeJSON(status int, contentType string, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.writeDeadline()
+	h := c.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	c.w.WriteHeader(status)
+	_, err = c.w.Write(append(body, '\n'))
+	return err
+}
+
+// writeDeadline gives a slow client so long to take in the next piece of the answer.
+func (c *call) writeDeadline() {
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.s.Limits.Request)) // as for reading
+}
