@@ -1,0 +1,168 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// Heartbeats over HTTP, beside a handler of net/http and encoding/json that decodes the same body and answers the same,
+// and does nothing else. Run both in one run and compare:
+//
+//	go test ./httpapi -run '^$' -bench Heartbeat -count 6
+
+// bare answers heartbeats without looking at them.
+func bare() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+scheduler+"/leases/{lease_id}/heartbeat", func(w http.ResponseWriter, r *http.Request) {
+		var beat struct {
+			WorkerID string `json:"worker_id"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&beat); err != nil || beat.WorkerID == "" || r.PathValue("lease_id") == "" {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(struct {
+			OK        bool    `json:"ok"`
+			ExpiresAt string  `json:"expires_at"`
+			Interval  float64 `json:"heartbeat_interval_s"`
+		}{true, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), 15})
+	})
+	return mux
+}
+
+// leases returns a handler over a manager with so many live leases of worker "w", and their IDs.
+func leases(b testing.TB, n int) (http.Handler, []string) {
+	b.Helper()
+	m, err := jobs.Open(b.Context(), memstore.NewJobs(), jobs.Options{Config: jobs.Config{Total: n, TTL: time.Hour}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = m.Close() })
+	specs := make([]jobs.Spec, min(n, jobs.MaxSubmit))
+	for i := range specs {
+		specs[i] = jobs.NewSpec()
+	}
+	ids := make([]string, 0, n)
+	for len(ids) < n {
+		if _, err := m.Submit(b.Context(), specs[:min(n-len(ids), len(specs))]); err != nil {
+			b.Fatal(err)
+		}
+		for range specs[:min(n-len(ids), len(specs))] {
+			g, err := m.Ask(b.Context(), jobs.Ask{WorkerID: "w"})
+			if err != nil || g.Denied != nil {
+				b.Fatal(g.Denied, err)
+			}
+			ids = append(ids, g.Lease.ID)
+		}
+	}
+	for _, id := range ids {
+		if _, err := m.Beat(b.Context(), jobs.Beat{LeaseID: id, WorkerID: "w"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return httpapi.NewHandler(httpapi.Config{Jobs: m}), ids
+}
+
+// load sends requests over so many connections, as fast as they are answered, with next to no cost of its own.
+func load(b *testing.B, h http.Handler, connections int, request func(i int) string) {
+	b.Helper()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	var next atomic.Int64
+	failed := make(chan error, connections)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range connections {
+		go func() {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
+			if err != nil {
+				failed <- err
+				return
+			}
+			defer conn.Close()
+			r := bufio.NewReader(conn)
+			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
+				if _, err := io.WriteString(conn, request(i)); err != nil {
+					failed <- err
+					return
+				}
+				if err := skipAnswer(r); err != nil {
+					failed <- err
+					return
+				}
+			}
+			failed <- nil
+		}()
+	}
+	for range connections {
+		if err := <-failed; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
+}
+
+// skipAnswer reads an answer, which must be 200.
+func skipAnswer(r *bufio.Reader) error {
+	length := 0
+	for n := 0; ; n++ {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		switch {
+		case n == 0 && !strings.Contains(string(line), " 200 "):
+			return fmt.Errorf("answered with %s", line)
+		case len(line) > 16 && strings.EqualFold(string(line[:16]), "Content-Length: "):
+			if length, err = strconv.Atoi(strings.TrimSpace(string(line[16:]))); err != nil {
+				return err
+			}
+		case len(line) <= 2:
+			_, err := r.Discard(length)
+			return err
+		}
+	}
+}
+
+func post(path, body string) string {
+	return fmt.Sprintf("POST %s%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", scheduler, path, len(body), body)
+}
+
+func BenchmarkHeartbeat(b *testing.B) {
+	beats := func(ids []string) func(int) string {
+		all := make([]string, len(ids))
+		for i, id := range ids {
+			all[i] = post("/leases/"+id+"/heartbeat", `{"worker_id":"w"}`)
+		}
+		return func(i int) string { return all[i*7919%len(all)] }
+	}
+	for _, n := range []int{64, 10_000, 100_000} {
+		h, ids := leases(b, n)
+		if n == 64 {
+			b.Run("bare", func(b *testing.B) { load(b, bare(), 16, beats(ids)) })
+		}
+		b.Run(fmt.Sprintf("leases=%d", n), func(b *testing.B) { load(b, h, 16, beats(ids)) })
+	}
+}
+
+func BenchmarkBatchHeartbeat(b *testing.B) {
+	h, ids := leases(b, 1000)
+	batch := post("/leases/heartbeat", `{"worker_id":"w","lease_ids":["`+strings.Join(ids[:100], `","`)+`"]}`)
+	load(b, h, 16, func(int) string { return batch })
+	b.ReportMetric(100*float64(b.N)/b.Elapsed().Seconds(), "renewals/s")
+}

@@ -1,0 +1,499 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// submit queues a job, or a list of them.
+func (c *jobsCall) submit() error {
+	d, body := newBodyReader(c.in)
+	list := [1][]byte{}
+	d.fields(body, []string{"jobs"}, list[:])
+	if list[0] == nil {
+		spec := d.spec(body)
+		if err := d.err(); err != nil {
+			return err
+		}
+		r, err := c.submitAll([]jobs.Spec{spec})
+		if err != nil {
+			return without(err, 2)
+		}
+		c.out = appendReceipt(c.out[:0], r[0])
+		return nil
+	}
+	items := d.items(list[0], jobs.MaxSubmit, "jobs")
+	if len(items) > jobs.MaxSubmit {
+		d.add("too_long", "List should have at most 1000 items", "jobs")
+	}
+	specs := make([]jobs.Spec, min(len(items), jobs.MaxSubmit))
+	for i := range specs {
+		d.at = []any{"jobs", i}
+		specs[i] = d.spec(items[i])
+	}
+	if err := d.err(); err != nil {
+		return err
+	}
+	all, err := c.submitAll(specs)
+	if err != nil {
+		return err
+	}
+	c.out = append(c.out[:0], `{"jobs":[`...)
+	for i, r := range all {
+		if i > 0 {
+			c.out = append(c.out, ',')
+		}
+		c.out = appendReceipt(c.out, r)
+	}
+	c.out = append(c.out, "]}"...)
+	return nil
+}
+
+// submitAll submits what the caller may submit. Jobs hold locks in the name of who submits them.
+func (c *jobsCall) submitAll(specs []jobs.Spec) ([]jobs.Receipt, error) {
+	if c.caller != nil {
+		for i := range specs {
+			for _, tag := range specs[i].Tags {
+				if err := c.may(ScopeSubmit, tag); err != nil {
+					return nil, err
+				}
+			}
+			for _, name := range specs[i].Locks {
+				if err := c.may(ScopeLock, name); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return c.api.jobs.Submit(c.ctx, specs)
+}
+
+// without returns the error with so many elements less at the beginning of its locations.
+func without(err error, elements int) error {
+	var wrong *jobs.InvalidError
+	if errors.As(err, &wrong) {
+		for i, p := range wrong.Problems {
+			wrong.Problems[i].Loc = p.Loc[min(elements, len(p.Loc)):]
+		}
+	}
+	return err
+}
+
+// spec reads what is asked of a job.
+func (d *bodyReader) spec(object []byte) jobs.Spec {
+	s := jobs.NewSpec()
+	names := [...]string{
+		"type", "priority", "requested_units", "unique", "payload", "idempotency_key", "tags", "max_runtime_s", "max_attempts",
+		"retry_backoff_s", "run_at", "locks",
+	}
+	var v [len(names)][]byte
+	d.fields(object, names[:], v[:])
+	if v[0] != nil {
+		s.Type = d.optional(v[0], "type")
+	}
+	if v[1] != nil {
+		s.Priority = jobs.Priority(d.optional(v[1], "priority"))
+	}
+	s.Units = d.int(v[2], s.Units, "requested_units")
+	s.Unique = d.bool(v[3], "unique")
+	if v[4] != nil {
+		if v[4][0] != '{' {
+			d.add("dict_type", "Input should be an object", "payload")
+		}
+		s.Payload = d.raw(v[4])
+	}
+	s.IdempotencyKey = d.optional(v[5], "idempotency_key")
+	s.Tags = d.strings(v[6], jobs.MaxTags, "tags")
+	if s.MaxRuntime = d.seconds(v[7], 0, "max_runtime_s"); v[7] != nil && s.MaxRuntime == 0 && (v[7][0] == '0' || v[7][0] == '-') {
+		d.add("greater_than", "Input should be greater than 0", "max_runtime_s")
+	}
+	s.MaxAttempts = d.int(v[8], s.MaxAttempts, "max_attempts")
+	s.RetryBackoff = d.seconds(v[9], s.RetryBackoff, "retry_backoff_s")
+	s.RunAt = d.time(v[10], "run_at")
+	s.Locks = d.strings(v[11], jobs.MaxLocks, "locks")
+	return s
+}
+
+func (c *jobsCall) cancel() error {
+	reason, err := c.only("reason")
+	if err != nil {
+		return err
+	}
+	if !plausible(c.pathID) {
+		return jobs.ErrJobNotFound
+	}
+	if c.caller != nil {
+		v, err := c.api.jobs.Get(c.ctx, c.pathID)
+		if err != nil {
+			return err
+		}
+		for _, tag := range v.Job.Tags {
+			if err := c.may(ScopeSubmit, tag); err != nil {
+				return err
+			}
+		}
+	}
+	state, err := c.api.jobs.Cancel(c.ctx, c.pathID, reason)
+	if err != nil {
+		return err
+	}
+	c.out = append(c.out[:0], `{"ok":true,"state":`...)
+	c.out = append(appendString(c.out, string(state)), '}')
+	return nil
+}
+
+// only reads a body with one field, a text that may be absent.
+func (c *jobsCall) only(name string) (string, error) {
+	d, body := newBodyReader(c.in)
+	v := [1][]byte{}
+	if string(body) != "null" {
+		d.fields(body, []string{name}, v[:])
+	}
+	text := d.optional(v[0], name)
+	return text, d.err()
+}
+
+// ask grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that know
+// only the plain contract end when they are answered anything but 200.
+func (c *jobsCall) ask() error {
+	names := [...]string{"worker_id", "max_units", "types", "capabilities", "wait_ms", "request_id"}
+	var v [len(names)][]byte
+	d, body := newBodyReader(c.in)
+	d.fields(body, names[:], v[:])
+	if err := d.err(); err != nil {
+		return err
+	}
+	a := jobs.Ask{
+		WorkerID: d.string(v[0], "worker_id"), MaxUnits: d.int(v[1], 0, "max_units"), Types: d.strings(v[2], jobs.MaxTypes, "types"),
+		Capabilities: d.strings(v[3], jobs.MaxTypes, "capabilities"), Wait: d.millis(v[4], "wait_ms"), RequestID: d.optional(v[5], "request_id"),
+	}
+	if v[1] != nil && a.MaxUnits == 0 && len(d.problems) == 0 {
+		d.add("greater_than_equal", "Input should be greater than or equal to 1", "max_units")
+	}
+	if err := d.err(); err != nil {
+		return err
+	}
+	ctx, done := c.wait(&a.Wait)
+	defer done()
+	g, err := c.api.jobs.Ask(ctx, a)
+	switch {
+	case err == nil:
+	case errors.Is(err, errStopping):
+		g.Denied = &jobs.Denial{Code: jobs.DeniedEligible, Reason: "the server is about to end", RetryAfter: 1500 * time.Millisecond}
+	case (jobs.Code(err) == "unavailable" || errors.Is(err, context.DeadlineExceeded)) && c.ctx.Err() == nil:
+		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: "what is granted cannot be stored at the moment", RetryAfter: 5 * time.Second}
+	default:
+		return err
+	}
+	c.out = appendGrant(c.out[:0], &g)
+	return nil
+}
+
+// deniedUnavailable is the code of a denial that stands for lokt.ErrUnavailable.
+const deniedUnavailable = "unavailable"
+
+func (c *jobsCall) beat() error {
+	names := [...]string{"worker_id", "progress", "checkpoint", "wait_ms"}
+	var v [len(names)][]byte
+	d, body := newBodyReader(c.in)
+	d.fields(body, names[:], v[:])
+	if err := d.err(); err != nil {
+		return err
+	}
+	b := jobs.Beat{
+		LeaseID: c.pathID, WorkerID: d.string(v[0], "worker_id"), Progress: d.float(v[1], "progress"), Checkpoint: d.raw(v[2]),
+		Wait: d.millis(v[3], "wait_ms"),
+	}
+	if err := d.err(); err != nil {
+		return err
+	}
+	if b.Wait == 0 {
+		answer, err := c.api.jobs.Beat(c.ctx, b)
+		c.out = appendBeat(c.out[:0], answer)
+		return err
+	}
+	ctx, done := c.wait(&b.Wait)
+	defer done()
+	answer, err := c.api.jobs.Beat(ctx, b)
+	if errors.Is(err, errStopping) { // it was applied, and may be again
+		b.Wait = 0
+		answer, err = c.api.jobs.Beat(c.ctx, b)
+		answer.Drain = true
+	}
+	if err != nil {
+		return err
+	}
+	c.out = appendBeat(c.out[:0], answer)
+	return nil
+}
+
+func (c *jobsCall) beatAll() error {
+	names := [...]string{"worker_id", "lease_ids"}
+	var v [len(names)][]byte
+	d, body := newBodyReader(c.in)
+	d.fields(body, names[:], v[:])
+	if err := d.err(); err != nil {
+		return err
+	}
+	worker := d.string(v[0], "worker_id")
+	if v[1] == nil {
+		d.add("missing", "Field required", "lease_ids")
+	}
+	leases := d.strings(v[1], jobs.MaxBeats, "lease_ids")
+	for i, id := range leases {
+		if len(id) > jobs.MaxIDLen {
+			d.add("string_too_long", "String should have at most 256 bytes", "lease_ids", i)
+		}
+	}
+	if err := d.err(); err != nil {
+		return err
+	}
+	all, err := c.api.jobs.BeatAll(c.ctx, worker, leases)
+	if err != nil {
+		return err
+	}
+	c.out = appendBeats(c.out[:0], all)
+	return nil
+}
+
+func (c *jobsCall) complete() error {
+	names := [...]string{"worker_id", "status", "result", "error"}
+	var v [len(names)][]byte
+	d, body := newBodyReader(c.in)
+	d.fields(body, names[:], v[:])
+	if err := d.err(); err != nil {
+		return err
+	}
+	e := jobs.Completion{
+		LeaseID: c.pathID, WorkerID: d.string(v[0], "worker_id"), Status: jobs.State(d.string(v[1], "status")), Result: d.raw(v[2]), Error: d.raw(v[3]),
+	}
+	if err := d.err(); err != nil {
+		return err
+	}
+	applied, err := c.api.jobs.Complete(c.ctx, e)
+	if err != nil {
+		return err
+	}
+	c.out = append(c.out[:0], `{"ok":true,"applied":`...)
+	c.out = append(strconv.AppendBool(c.out, applied), '}')
+	return nil
+}
+
+func (c *jobsCall) report() error {
+	names := [...]string{"worker_id", "progress", "metrics", "message"}
+	var v [len(names)][]byte
+	d, body := newBodyReader(c.in)
+	d.fields(body, names[:], v[:])
+	if err := d.err(); err != nil {
+		return err
+	}
+	p := jobs.Progress{
+		LeaseID: c.pathID, WorkerID: d.string(v[0], "worker_id"), Progress: d.float(v[1], "progress"), Metrics: d.raw(v[2]),
+	}
+	if v[3] != nil {
+		text := d.optional(v[3], "message")
+		p.Message = &text
+	}
+	if err := d.err(); err != nil {
+		return err
+	}
+	return c.ok(c.api.jobs.Report(c.ctx, p))
+}
+
+// ok answers with nothing but success, unless there is an error.
+func (c *jobsCall) ok(err error) error {
+	c.out = append(c.out[:0], `{"ok":true}`...)
+	return err
+}
+
+func (c *jobsCall) revoke() error {
+	reason, err := c.only("reason")
+	if err != nil {
+		return err
+	}
+	return c.ok(c.api.jobs.Revoke(c.ctx, c.pathID, reason))
+}
+
+func (c *jobsCall) freeze() error   { return c.frozen(c.api.jobs.Freeze) }
+func (c *jobsCall) unfreeze() error { return c.frozen(c.api.jobs.Unfreeze) }
+
+func (c *jobsCall) frozen(change func(context.Context, string) error) error {
+	jobType, err := c.only("type")
+	if err != nil {
+		return err
+	}
+	return c.ok(change(c.ctx, jobType))
+}
+
+func (c *jobsCall) get() error {
+	if !plausible(c.pathID) {
+		return jobs.ErrJobNotFound
+	}
+	v, err := c.api.jobs.Get(c.ctx, c.pathID)
+	if err != nil {
+		return err
+	}
+	c.out = appendView(c.out[:0], &v, c.seesLeases())
+	return nil
+}
+
+// seesLeases reports whether the caller is shown lease IDs.
+func (c *jobsCall) seesLeases() bool { return c.caller == nil || c.caller.May(ScopeAdmin, "") }
+
+func (c *jobsCall) list() error {
+	q, err := c.query()
+	if err != nil {
+		return err
+	}
+	f := jobs.Filter{
+		Limit: jobs.DefaultList, State: jobs.State(q.Get("state")), Type: q.Get("type"), Tag: q.Get("tag"), After: q.Get("after"),
+	}
+	if q.Has("limit") {
+		n, err := queryInt(q, "limit")
+		if err != nil {
+			return err
+		}
+		f.Limit = min(max(n, 1), jobs.MaxList)
+	}
+	p, err := c.api.jobs.List(c.ctx, f)
+	if err != nil {
+		return err
+	}
+	c.out = appendPage(c.out[:0], &p, c.api.busy(), c.seesLeases())
+	return nil
+}
+
+// query returns the query's parameters.
+func (c *jobsCall) query() (url.Values, error) {
+	q, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, &jobs.InvalidError{Problems: []jobs.Problem{{Type: "value_error", Msg: "Query should be key=value pairs, percent-encoded"}}}
+	}
+	return q, nil
+}
+
+// queryInt returns a parameter that is an integer; one too large for an int is the largest of these.
+func queryInt(q url.Values, name string) (int, error) {
+	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, &jobs.InvalidError{Problems: []jobs.Problem{{
+			Type: "int_parsing", Loc: []any{name}, Msg: "Input should be a valid integer, unable to parse string as an integer",
+		}}}
+	}
+	return int(n), nil
+}
+
+// days returns how many days of history are asked for. Without a default it must be said.
+func (c *jobsCall) days(absent int) (int, error) {
+	q, err := c.query()
+	if err != nil {
+		return 0, err
+	}
+	if q.Has("days") {
+		return queryInt(q, "days")
+	}
+	if absent == 0 {
+		return 0, &jobs.InvalidError{Problems: []jobs.Problem{{Type: "missing", Loc: []any{"days"}, Msg: "Field required"}}}
+	}
+	return absent, nil
+}
+
+func (c *jobsCall) status() error {
+	s, err := c.api.jobs.Status(c.ctx)
+	if err != nil {
+		return err
+	}
+	c.out = appendSnapshot(c.out[:0], &s, c.api.busy())
+	return nil
+}
+
+func (c *jobsCall) workers() error {
+	all, err := c.api.jobs.Workers(c.ctx)
+	if err != nil {
+		return err
+	}
+	c.out = append(c.out[:0], `{"workers":[`...)
+	for i := range all {
+		if i > 0 {
+			c.out = append(c.out, ',')
+		}
+		c.out = appendWorker(c.out, all[i].ID, all[i].Leases, all[i].LastSeen)
+	}
+	c.out = append(c.out, "]}"...)
+	return nil
+}
+
+func (c *jobsCall) stats() error {
+	days, err := c.days(jobs.DefaultDays)
+	if err != nil {
+		return err
+	}
+	s, err := c.api.jobs.Stats(c.ctx, days)
+	if err != nil {
+		return err
+	}
+	return c.value(statsOnWire(&s, days))
+}
+
+func (c *jobsCall) decisions() error {
+	days, err := c.days(jobs.DefaultDays)
+	if err != nil {
+		return err
+	}
+	d, err := c.api.jobs.Decisions(c.ctx, days)
+	if err != nil {
+		return err
+	}
+	return c.value(decisionsWire(d))
+}
+
+func (c *jobsCall) cleanup() error {
+	days, err := c.days(0)
+	if err != nil {
+		return err
+	}
+	// Nothing is so old; stores need not cope with times before the common era.
+	deleted, err := c.api.jobs.Cleanup(c.ctx, min(days, math.MaxInt32))
+	if err != nil {
+		return err
+	}
+	c.out = append(c.out[:0], `{"ok":true,"deleted":`...)
+	c.out = strconv.AppendInt(c.out, int64(deleted), 10)
+	c.out = append(c.out, `,"days":`...)
+	c.out = append(strconv.AppendInt(c.out, int64(days), 10), '}')
+	return nil
+}
+
+// value answers with a value.
+func (c *jobsCall) value(v any) error {
+	b, err := json.Marshal(v)
+	c.out = append(c.out[:0], b...)
+	return err
+}
+
+// wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the time
+// becomes less.
+func (c *jobsCall) wait(d *time.Duration) (context.Context, func()) {
+	if *d < 0 || *d > jobs.MaxWait { // that will be found
+		return c.ctx, func() {}
+	}
+	*d = min(*d, c.s.Limits.Wait)
+	if *d > 0 {
+		select {
+		case c.s.parked <- struct{}{}:
+			ctx, cancel := context.WithTimeout(c.ctx, *d+c.s.Limits.Request)
+			ctx, done := c.api.parking.park(ctx)
+			return ctx, func() { done(); cancel(); <-c.s.parked }
+		default:
+			*d = 0
+		}
+	}
+	return c.brief()
+}
