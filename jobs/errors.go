@@ -15,6 +15,9 @@ var (
 	ErrLeaseNotFound  = errors.New("lease is not active")
 	ErrWorkerMismatch = errors.New("lease belongs to another worker")
 	ErrConflict       = errors.New("idempotency key was used for another job")
+
+	// ErrRevoked is ErrLeaseNotFound where it is known that an operator took the lease away.
+	ErrRevoked = fmt.Errorf("%w: it was revoked", ErrLeaseNotFound)
 )
 
 // Code returns the stable code of an error: "job_not_found", "lease_not_found", "worker_mismatch",

@@ -107,7 +107,7 @@ func (e *engine) follow(c *Changes, now instant) {
 	e.wake = true
 	for _, id := range c.Unleased {
 		if h := e.leases[id]; h != nil {
-			e.dropHold(h)
+			e.dropHold(h, "")
 			if len(h.entry.job.Locks) > 0 {
 				e.take(h.entry.job.Locks, "")
 			}

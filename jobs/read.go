@@ -37,10 +37,10 @@ func (e *engine) read(id uint64, o op) {
 	case statusOp:
 		e.reply(id, e.snapshot())
 	case workersOp:
-		all := make([]Worker, 0, len(e.workers))
+		all := make([]WorkerStatus, 0, len(e.workers))
 		for _, name := range slices.Sorted(maps.Keys(e.workers)) {
 			w := e.workers[name]
-			all = append(all, Worker{ID: w.id, Leases: w.leases, LastSeen: w.lastSeen})
+			all = append(all, WorkerStatus{ID: w.id, Leases: w.leases, LastSeen: w.lastSeen})
 		}
 		e.reply(id, all)
 	}

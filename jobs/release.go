@@ -253,7 +253,7 @@ func (e *engine) revoke(leaseID, reason string) error {
 // end ends a lease: how and for what reason the attempt ended, and what the worker left.
 func (e *engine) end(h *hold, how State, code string, result, failure json.RawMessage) {
 	en, j := h.entry, &h.entry.job
-	e.dropHold(h)
+	e.dropHold(h, code)
 	e.metrics.Run.observe(e.now.wall.Sub(h.lease.IssuedAt))
 	e.unleased = append(e.unleased, h.lease.ID)
 	a := Attempt{
@@ -301,11 +301,15 @@ func (e *engine) end(h *hold, how State, code string, result, failure json.RawMe
 	e.queue(en, plus(e.now.mono, wait), false)
 }
 
-// dropHold makes a lease count no more.
-func (e *engine) dropHold(h *hold) {
+// dropHold makes a lease count no more, for a reason, if it is known.
+func (e *engine) dropHold(h *hold, code string) {
+	why := ErrLeaseNotFound
+	if code == CodeRevoked {
+		why = ErrRevoked
+	}
 	for _, w := range slices.Clone(h.beats) {
 		e.dismiss(w)
-		e.fail(w.id, ErrLeaseNotFound)
+		e.fail(w.id, why)
 	}
 	h.entry.hold = nil
 	delete(e.leases, h.lease.ID)

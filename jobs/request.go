@@ -138,8 +138,8 @@ type Snapshot struct {
 	Draining                         bool
 }
 
-// Worker is who asked for leases, or still has some.
-type Worker struct {
+// WorkerStatus is who asked for leases, or still has some.
+type WorkerStatus struct {
 	ID       string
 	Leases   int
 	LastSeen time.Time

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 
 // trimmed is how many jobs are forgotten in one step.
 const trimmed = 500
+
+// maxAge is more days than any job is old, and no more than a time.Duration can hold.
+const maxAge = 100_000
 
 // housekeeping is how often what is past its life is forgotten.
 const housekeeping = time.Minute
@@ -184,10 +188,11 @@ func (m *Manager) freeze(ctx context.Context, jobType string, frozen bool) error
 
 // Cleanup implements Operator.
 func (m *Manager) Cleanup(ctx context.Context, days int) (int, error) {
-	if err := validateDays(days); err != nil {
-		return 0, err
+	c := &checker{}
+	if c.between(days, 1, math.MaxInt, at("days")); c.err() != nil {
+		return 0, c.err()
 	}
-	return m.trim(ctx, time.Now().Add(-time.Duration(days)*24*time.Hour), -1)
+	return m.trim(ctx, time.Now().Add(-time.Duration(min(days, maxAge))*24*time.Hour), -1)
 }
 
 // trim forgets jobs in steps, so that turns come in between.
@@ -263,12 +268,12 @@ func (m *Manager) Status(ctx context.Context) (Snapshot, error) {
 }
 
 // Workers implements Reader.
-func (m *Manager) Workers(ctx context.Context) ([]Worker, error) {
+func (m *Manager) Workers(ctx context.Context) ([]WorkerStatus, error) {
 	r, err := m.do(ctx, workersOp{})
 	if err != nil {
 		return nil, err
 	}
-	return r.([]Worker), nil
+	return r.([]WorkerStatus), nil
 }
 
 // Stats implements Reader.

@@ -59,7 +59,7 @@ type Reader interface {
 	List(ctx context.Context, f Filter) (Page, error)
 
 	Status(ctx context.Context) (Snapshot, error)
-	Workers(ctx context.Context) ([]Worker, error) // in order of ID
+	Workers(ctx context.Context) ([]WorkerStatus, error) // in order of ID
 
 	// Stats sums up the jobs that ended within so many days.
 	Stats(ctx context.Context, days int) (Stats, error)

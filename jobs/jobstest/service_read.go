@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -175,8 +176,10 @@ func decisionsCount(e *env) {
 func cleanupLeavesYoung(e *env) {
 	id := e.submit()
 	e.complete(e.grant(ask("w")), jobs.Completed)
-	if n, err := e.s.Cleanup(e.within(), 1); err != nil || n != 0 {
-		e.Errorf("cleaning up answered %d, %v", n, err)
+	for _, days := range []int{1, jobs.MaxDays + 1, math.MaxInt} {
+		if n, err := e.s.Cleanup(e.within(), days); err != nil || n != 0 {
+			e.Errorf("cleaning up what is older than %d days answered %d, %v", days, n, err)
+		}
 	}
 	e.expect(id, jobs.Completed)
 }
