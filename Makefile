@@ -2,7 +2,8 @@
 SHELL := bash -o pipefail
 export CGO_ENABLED = 0
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS   = -s -w -X main.version=$(VERSION) -X github.com/lokt-dev/lokt/internal/cli.version=$(VERSION)
+LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/cli.version=$(VERSION) \
+            -X github.com/lokt-dev/lokt/internal/daemon.version=$(VERSION)
 FUZZTIME ?= 5000x
 GO       ?= go
 TOOL      = $(GO) tool -modfile=tools/go.mod

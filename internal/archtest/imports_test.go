@@ -32,6 +32,7 @@ func ours() map[string][]string {
 		"dashboard": {".", "jobs"},
 
 		"internal/archtest":   {},
+		"internal/auth":       {".", "httpapi"},
 		"internal/jsonline":   {},
 		"internal/promtext":   {},
 		"internal/e2e":        {".", "internal/process", "store/filestore"},
@@ -69,6 +70,8 @@ func theirs() map[string][]string {
 		"github.com/spf13/pflag":       {"internal/cli", "internal/cli/man"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
 		"golang.org/x/sys":             {"internal/atomicfile", "internal/faultfs", "internal/cli", "internal/guard", "internal/process", "store/filestore"},
+
+		"golang.org/x/time": {"internal/auth"},
 
 		"modernc.org/sqlite":          {"store/sqlstore", "bench"},
 		"github.com/jackc/pgx":        {"store/sqlstore", "bench"},

@@ -1,0 +1,281 @@
+// Package auth decides who may do what at the daemon: callers prove who they are with a bearer token, of which the daemon
+// keeps a hash in a file, or with a client certificate. What they may do is a list of scopes, and for locks a prefix of
+// their names.
+//
+// It promises that whoever proves nothing gets nothing, that a token that was revoked or has expired opens nothing from
+// the moment that the daemon has read the file again (at the latest with the first request a second after the change),
+// and that a file that cannot be read changes nothing: neither does it let anybody in, nor does it lock anybody out. It
+// does not encrypt: tokens are as secret as the connection.
+package auth
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/lokt-dev/lokt/httpapi"
+)
+
+// Scope is a kind of thing that a caller may do.
+type Scope = httpapi.Scope
+
+// Scopes returns all scopes. Admin includes the others.
+func Scopes() []Scope {
+	return []Scope{httpapi.ScopeRead, httpapi.ScopeLock, httpapi.ScopeForce, httpapi.ScopeSubmit, httpapi.ScopeWork, httpapi.ScopeAdmin}
+}
+
+// ParseScopes reads scopes separated by commas; "none" stands for none at all.
+func ParseScopes(list string) ([]Scope, error) {
+	if list == "none" {
+		return nil, nil
+	}
+	var scopes []Scope
+	for word := range strings.SplitSeq(list, ",") {
+		s := Scope(strings.TrimSpace(word))
+		if !slices.Contains(Scopes(), s) {
+			return nil, fmt.Errorf("%q is no scope: there are %s", s, joinScopes(Scopes()))
+		}
+		scopes = append(scopes, s)
+	}
+	return scopes, nil
+}
+
+func joinScopes(scopes []Scope) string {
+	words := make([]string, len(scopes))
+	for i, s := range scopes {
+		words[i] = string(s)
+	}
+	return strings.Join(words, ", ")
+}
+
+// Options say how a Gate tells callers apart. Without tokens and certificates everybody may do everything.
+type Options struct {
+	File         string  // of tokens; empty for none
+	Certificates bool    // accept verified client certificates
+	CertScopes   []Scope // of those that the file does not name
+	Rate         float64 // requests a second of each caller; 0 for no limit
+	Log          *slog.Logger
+}
+
+// Gate is an httpapi.Gate. It is safe for concurrent use.
+type Gate struct {
+	o      Options
+	known  atomic.Pointer[table]
+	failed atomic.Int64 // times the file could not be read again
+
+	mu      sync.Mutex // for the fields below
+	read    stamp      // of the file as it was read, or tried
+	looked  time.Time
+	callers *limits
+	failing *limits
+}
+
+var _ httpapi.Gate = (*Gate)(nil)
+
+// table is what the token file says.
+type table struct {
+	tokens map[[sha256.Size]byte]*Entry
+	certs  map[string]*Entry
+}
+
+// lookEvery is how often the token file is looked at for changes.
+const lookEvery = time.Second
+
+// Failed attempts that an address may make: a second, and in a burst.
+const (
+	failRate  = 10
+	failBurst = 50
+)
+
+// NewGate returns a gate. It fails if the token file cannot be read.
+func NewGate(o Options) (*Gate, error) {
+	g := &Gate{o: o, callers: newLimits(rate.Limit(o.Rate), int(max(1, 2*o.Rate))), failing: newLimits(failRate, failBurst)}
+	if g.o.Log == nil {
+		g.o.Log = slog.New(slog.DiscardHandler)
+	}
+	g.known.Store(&table{})
+	if o.File == "" {
+		return g, nil
+	}
+	return g, g.Reload()
+}
+
+// Reload reads the token file again. If it cannot be read, everything stays as it was.
+func (g *Gate) Reload() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.reload(time.Now())
+}
+
+func (g *Gate) reload(now time.Time) error {
+	g.looked = now
+	if g.o.File == "" {
+		return nil
+	}
+	g.read, _ = stampOf(g.o.File)
+	entries, err := ReadFile(g.o.File, now)
+	if err != nil {
+		g.failed.Add(1)
+		return err
+	}
+	t := &table{tokens: map[[sha256.Size]byte]*Entry{}, certs: map[string]*Entry{}}
+	for i := range entries {
+		e := &entries[i]
+		if e.Cert {
+			t.certs[e.Name] = e
+			continue
+		}
+		var sum [sha256.Size]byte
+		if _, err := hex.Decode(sum[:], []byte(e.SHA256)); err != nil {
+			return fmt.Errorf("token file %s: %w", g.o.File, err)
+		}
+		t.tokens[sum] = e
+	}
+	g.known.Store(t)
+	return nil
+}
+
+// look reads the file again if it has changed, and says so.
+func (g *Gate) look() {
+	if g.o.File == "" {
+		return
+	}
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Sub(g.looked) < lookEvery {
+		return
+	}
+	g.looked = now
+	if s, err := stampOf(g.o.File); err != nil && g.read.info == nil || err == nil && s.same(g.read) {
+		return
+	}
+	if err := g.reload(now); err != nil {
+		g.o.Log.Error("token file cannot be read, tokens stay as they were", "err", err)
+		return
+	}
+	t := g.known.Load()
+	g.o.Log.Info("token file read again", "tokens", len(t.tokens), "certificates", len(t.certs))
+}
+
+// Failures returns how often the token file could not be read again.
+func (g *Gate) Failures() int64 { return g.failed.Load() }
+
+// caller is somebody who may do something.
+type caller struct {
+	name   string
+	scopes []Scope
+	prefix string
+	all    bool
+}
+
+// Name implements httpapi.Caller. It is empty for callers who need not say who they are.
+func (c *caller) Name() string { return c.name }
+
+// May implements httpapi.Caller. The prefix is one of locks: for the scheduler's scopes it does not matter.
+func (c *caller) May(s Scope, name string) bool {
+	if c.all {
+		return true
+	}
+	if !slices.Contains(c.scopes, s) && !slices.Contains(c.scopes, httpapi.ScopeAdmin) {
+		return false
+	}
+	switch s {
+	case httpapi.ScopeRead, httpapi.ScopeLock, httpapi.ScopeForce:
+		return name == "" || strings.HasPrefix(name, c.prefix)
+	}
+	return true
+}
+
+// Enter implements httpapi.Gate. The error is httpapi.ErrUnauthenticated, or httpapi.ErrRateLimited for a caller who asks
+// too often, or an address from which too many unknown ones ask.
+func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
+	g.look()
+	c, err := g.identify(r, time.Now())
+	addr := address(r)
+	switch {
+	case err != nil && !g.failing.allow(addr):
+		return nil, fmt.Errorf("too many attempts without a valid token: %w", &httpapi.RateLimitedError{RetryAfter: time.Second})
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", httpapi.ErrUnauthenticated, err)
+	case g.o.Rate > 0 && !g.callers.allow(cmp.Or(c.name, addr)):
+		return nil, fmt.Errorf("more than %g requests a second: %w", g.o.Rate, &httpapi.RateLimitedError{RetryAfter: time.Second})
+	}
+	return c, nil
+}
+
+// identify finds out who makes the request.
+func (g *Gate) identify(r *http.Request, now time.Time) (*caller, error) {
+	if g.o.File == "" && !g.o.Certificates {
+		return &caller{all: true}, nil
+	}
+	if h := r.Header.Values("Authorization"); len(h) > 0 {
+		return g.bearer(h, now)
+	}
+	if g.o.Certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return g.certificate(r.TLS.VerifiedChains[0][0], now)
+	}
+	return nil, errors.New("no token")
+}
+
+// bearer finds out whose token the header has.
+func (g *Gate) bearer(header []string, now time.Time) (*caller, error) {
+	scheme, token, _ := strings.Cut(header[0], " ")
+	if len(header) > 1 || !strings.EqualFold(scheme, "Bearer") {
+		return nil, errors.New("authorization is not a bearer token")
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	e := g.known.Load().tokens[sum]
+	if e == nil {
+		return nil, errors.New("unknown token")
+	}
+	// The map compares hashes, and how long it takes tells something of them at most; nobody can make a token for a hash.
+	// The comparison that decides takes constant time all the same.
+	want, err := hex.DecodeString(e.SHA256)
+	if err != nil || subtle.ConstantTimeCompare(want, sum[:]) != 1 {
+		return nil, errors.New("unknown token")
+	}
+	if e.expired(now) {
+		return nil, errors.New("token has expired")
+	}
+	return &caller{name: e.Name, scopes: e.Scopes, prefix: e.Prefix}, nil
+}
+
+// certificate finds out who has the certificate, which was verified when the connection was made.
+func (g *Gate) certificate(leaf *x509.Certificate, now time.Time) (*caller, error) {
+	if now.After(leaf.NotAfter) {
+		return nil, errors.New("certificate has expired")
+	}
+	name := leaf.Subject.CommonName
+	switch {
+	case name != "":
+	case len(leaf.URIs) > 0:
+		name = leaf.URIs[0].String()
+	case len(leaf.DNSNames) > 0:
+		name = leaf.DNSNames[0]
+	}
+	if err := ValidateName(name); err != nil {
+		return nil, fmt.Errorf("certificate: %w", err)
+	}
+	c := &caller{name: name, scopes: g.o.CertScopes}
+	if e := g.known.Load().certs[name]; e != nil {
+		if e.expired(now) {
+			return nil, errors.New("certificate's entry has expired")
+		}
+		c.scopes, c.prefix = e.Scopes, e.Prefix
+	}
+	return c, nil
+}

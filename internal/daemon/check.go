@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+// runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving.
+func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error {
+	errs := []error{c.validate()}
+	if c.TLSCert != "" && c.TLSKey != "" {
+		_, err := loadCertificates(c)
+		errs = append(errs, err)
+	}
+	if c.Tokens != "" {
+		_, err := newGate(c, nil)
+		errs = append(errs, err)
+	}
+	errs = append(errs, checkStore(c.Store))
+	if c.JobsStore != "" && c.JobsStore != "none" {
+		errs = append(errs, checkStore(c.JobsStore))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "loktd would listen on %s, with its store in %s\n", c.Listen, redact(c.Store))
+	return nil
+}
+
+// runHealth asks the daemon at the configured address whether it is ready.
+func runHealth(ctx context.Context, s Streams, c *Config, _ []string, _ any) error {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return usagef("--listen %q is no address: give HOST:PORT", c.Listen)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	scheme := "http"
+	transport := &http.Transport{}
+	if c.TLSCert != "" {
+		scheme = "https"
+		if transport.TLSClientConfig, err = ownCertificateOnly(c.TLSCert); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // what there is of it
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s: %s", answer.Status, body)
+	}
+	fmt.Fprintln(s.Out, "ready")
+	return nil
+}
+
+// ownCertificateOnly returns a client's configuration that trusts a server with the very certificate in the file, whatever
+// the name by which it is reached: who asks is on the same machine and has the file.
+func ownCertificateOnly(file string) (*tls.Config, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	own := x509.NewCertPool()
+	if !own.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s has no certificate", file)
+	}
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, // for the name; VerifyConnection looks at the certificate
+		VerifyConnection: func(state tls.ConnectionState) error {
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: own})
+			return err
+		},
+	}, nil
+}

@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/telemetry"
+)
+
+// promName returns the name of a metric of package telemetry in Prometheus, which is that of Recorder.WriteText.
+func promName(name string) string { return "lokt_" + strings.ReplaceAll(name, ".", "_") }
+
+// lockCollector tells Prometheus what a Recorder counted.
+type lockCollector struct{ r *telemetry.Recorder }
+
+// Describe implements prometheus.Collector. It describes nothing: what there is depends on what happened.
+func (*lockCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *lockCollector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	snap, err := c.r.Snapshot(ctx)
+	if err != nil {
+		desc := prometheus.NewDesc("lokt_lock_unreadable", "The store could not be asked for its locks.", nil, nil)
+		out <- prometheus.NewInvalidMetric(desc, err)
+	}
+	holder := prometheus.NewDesc(promName(telemetry.HolderGauge), "Holds per holder at this moment.", []string{"name", "holder"}, nil)
+	queue := prometheus.NewDesc(promName(telemetry.QueueLength), "Claims waiting at this moment.", []string{"name"}, nil)
+	holds := prometheus.NewDesc(promName(telemetry.HoldDuration), "For how long holds that were given back had lasted, in milliseconds.", []string{"name"}, nil)
+	waits := prometheus.NewDesc(promName(telemetry.WaitDuration), "For how long claims waited, in milliseconds, by outcome.", []string{"name", "outcome"}, nil)
+	counters := map[string]*prometheus.Desc{}
+	for name := range snap.Counters {
+		counters[name] = prometheus.NewDesc(promName(name)+"_total", "Events of locks: "+name+".", []string{"name"}, nil)
+	}
+	for _, l := range snap.Locks {
+		for name, n := range l.Counters {
+			out <- prometheus.MustNewConstMetric(counters[name], prometheus.CounterValue, float64(n), l.Name)
+		}
+		for who, n := range l.Holders {
+			out <- prometheus.MustNewConstMetric(holder, prometheus.GaugeValue, float64(n), l.Name, strings.ToValidUTF8(who, "\uFFFD"))
+		}
+		out <- prometheus.MustNewConstMetric(queue, prometheus.GaugeValue, float64(l.Waiting), l.Name)
+		if l.Holds.Count > 0 {
+			out <- histogram(holds, l.Holds, l.Name)
+		}
+		for outcome, h := range l.Waits {
+			out <- histogram(waits, h, l.Name, outcome)
+		}
+	}
+}
+
+// histogram makes a metric of a telemetry.Histogram.
+func histogram(desc *prometheus.Desc, h telemetry.Histogram, labels ...string) prometheus.Metric {
+	buckets, below := map[float64]uint64{}, uint64(0)
+	for i, bound := range h.Bounds {
+		below += uint64(h.Counts[i])
+		buckets[bound] = below
+	}
+	return prometheus.MustNewConstHistogram(desc, uint64(h.Count), h.Sum, buckets, labels...)
+}
+
+// durations makes a metric, in seconds, of jobs.Durations.
+func durations(desc *prometheus.Desc, d *jobs.Durations) prometheus.Metric {
+	buckets, below := map[float64]uint64{}, uint64(0)
+	for i, bound := range d.Bounds {
+		below += d.Counts[i]
+		buckets[bound.Seconds()] = below
+	}
+	return prometheus.MustNewConstHistogram(desc, d.Count, d.Sum.Seconds(), buckets)
+}
+
+// gauge sends a value of this moment, whose labels are given as names and values in turn.
+func gauge(out chan<- prometheus.Metric, name, help string, value float64, labels ...string) {
+	send(out, prometheus.GaugeValue, name, help, value, labels)
+}
+
+// counter sends a value that never falls.
+func counter(out chan<- prometheus.Metric, name, help string, value float64, labels ...string) {
+	send(out, prometheus.CounterValue, name, help, value, labels)
+}
+
+func send(out chan<- prometheus.Metric, kind prometheus.ValueType, name, help string, value float64, labels []string) {
+	var names, values []string
+	for i := 0; i+1 < len(labels); i += 2 {
+		names, values = append(names, labels[i]), append(values, labels[i+1])
+	}
+	out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
+}
+
+// jobCollector tells Prometheus about the scheduler.
+type jobCollector struct{ d *daemon }
+
+// Describe implements prometheus.Collector; see lockCollector.
+func (*jobCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	m := c.d.jobs.Metrics()
+	for _, e := range eventTypes() {
+		counter(out, "lokt_scheduler_events_total", "What happened to jobs since the start.", float64(m.Events[e]), "event", string(e))
+	}
+	for _, code := range []string{jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible} {
+		counter(out, "lokt_scheduler_denied_total", "Requests for a lease that were denied, by code.", float64(m.Denied[code]), "code", code)
+	}
+	counter(out, "lokt_scheduler_heartbeats_total", "Heartbeats that extended a lease.", float64(m.Beats))
+	for _, code := range slices.Sorted(maps.Keys(m.Refused)) {
+		counter(out, "lokt_scheduler_heartbeats_refused_total", "Heartbeats that did not, by code.", float64(m.Refused[code]), "code", code)
+	}
+	counter(out, "lokt_scheduler_store_failures_total", "Turns of the scheduler that the store did not say it had stored.", float64(m.Failures))
+	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedAsks), "kind", "lease")
+	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedBeats), "kind", "heartbeat")
+	out <- durations(prometheus.NewDesc("lokt_scheduler_queue_wait_seconds", "For how long jobs that were leased could have run.", nil, nil), &m.Wait)
+	out <- durations(prometheus.NewDesc("lokt_scheduler_run_seconds", "How long leases lasted that ended.", nil, nil), &m.Run)
+	out <- durations(prometheus.NewDesc("lokt_scheduler_turn_seconds", "How long it took to store what the scheduler decided in one turn.", nil, nil), &m.Store)
+	now := time.Now()
+	for _, p := range jobs.Priorities() {
+		gauge(out, "lokt_scheduler_queue_age_seconds", "For how long the oldest queued job could have run, by priority.", c.d.meter.queued.age(p, now).Seconds(), "priority", string(p))
+	}
+	s, err := c.d.jobs.Status(ctx)
+	if err != nil {
+		desc := prometheus.NewDesc("lokt_scheduler_unreadable", "The scheduler could not be asked for its status.", nil, nil)
+		out <- prometheus.NewInvalidMetric(desc, err)
+		return
+	}
+	for p, n := range map[jobs.Priority]int{jobs.High: s.Queue.High, jobs.Normal: s.Queue.Normal, jobs.Low: s.Queue.Low, jobs.Background: s.Queue.Background} {
+		gauge(out, "lokt_scheduler_queue_depth", "Queued jobs, by priority.", float64(n), "priority", string(p))
+	}
+	gauge(out, "lokt_scheduler_capacity_units", "Units of capacity in all.", float64(s.Total))
+	gauge(out, "lokt_scheduler_usable_units", "Units of capacity that are handed out.", float64(s.Usable))
+	gauge(out, "lokt_scheduler_leased_units", "Units of capacity that leases hold.", float64(s.Leased))
+	gauge(out, "lokt_scheduler_available_units", "Units of capacity that are free.", float64(s.Available))
+	gauge(out, "lokt_scheduler_active_leases", "Leases that have not ended.", float64(s.ActiveLeases))
+}
+
+func eventTypes() []jobs.EventType {
+	return []jobs.EventType{
+		jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventRetry, jobs.EventComplete, jobs.EventFail, jobs.EventExpire,
+		jobs.EventCancelAsk, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze,
+	}
+}
+
+// daemonCollector tells Prometheus about the process.
+type daemonCollector struct{ d *daemon }
+
+// Describe implements prometheus.Collector; see lockCollector.
+func (*daemonCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *daemonCollector) Collect(out chan<- prometheus.Metric) {
+	open, evicted := c.d.crowd.count()
+	gauge(out, "lokt_http_connections", "Open connections.", float64(open))
+	counter(out, "lokt_http_connections_evicted_total", "Connections closed because there were too many.", float64(evicted))
+	counter(out, "lokt_tokens_unreadable_total", "Times the token file could not be read again.", float64(c.d.gate.Failures()))
+	ready := 1.0
+	if c.d.ready(context.Background()) != nil {
+		ready = 0
+	}
+	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
+}

@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// Config is everything that the daemon may be told. settings says which flags and variables set it, and the defaults.
+type Config struct {
+	Listen    string   // address
+	Hosts     []string // names, beside loopback's, under which clients without authentication may address the daemon
+	Store     string   // URL of the store of locks, and of jobs too unless JobsStore says otherwise
+	JobsStore string   // "none" for no jobs
+	Jobs      jobs.Options
+	KeepDays  int
+
+	Tokens       string // file; empty for no tokens
+	TLSCert      string // files
+	TLSKey       string
+	ClientCA     string
+	ClientScopes []auth.Scope // of certificates without an entry in the token file
+	Insecure     bool         // listen beyond loopback without TLS or authentication
+	Rate         float64      // requests a second of each caller; 0 for no limit
+
+	MaxParked      int // requests that wait at the same time
+	MaxStreams     int // streams of events at the same time
+	MaxBody        int64
+	MaxConnections int
+	BodyTimeout    time.Duration // for a request's body to arrive, and for a part of an answer to be taken
+	Shutdown       time.Duration // from the signal to the end
+
+	LogLevel  slog.Level
+	LogFormat string // "text" or "json"
+}
+
+// stateDir returns the directory where the daemon keeps what is its own.
+func stateDir(getenv func(string) string) (string, error) {
+	if dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); dir != "" { // systemd; several are separated by colons
+		return dir, nil
+	}
+	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "lokt"), nil
+	}
+	home := getenv("HOME")
+	if home == "" {
+		var err error
+		if home, err = os.UserHomeDir(); err != nil {
+			return "", fmt.Errorf("no place for the store: %w; say --store sqlite:PATH", err)
+		}
+	}
+	return filepath.Join(home, ".local", "state", "lokt"), nil
+}
+
+// complete fills in what depends on other settings and on the environment.
+func (c *Config) complete(getenv func(string) string) error {
+	if c.Store == "" {
+		dir, err := stateDir(getenv)
+		if err != nil {
+			return err
+		}
+		c.Store = "sqlite:" + filepath.Join(dir, "loktd.db")
+	}
+	c.Jobs.Keep = time.Duration(c.KeepDays) * 24 * time.Hour
+	return nil
+}
+
+// authenticates reports whether callers must say who they are.
+func (c *Config) authenticates() bool { return c.Tokens != "" || c.ClientCA != "" }
+
+// validate reports everything that is wrong with how settings go together.
+func (c *Config) validate() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	host, _, err := net.SplitHostPort(c.Listen)
+	switch {
+	case err != nil:
+		wrong("--listen %q is no address: give HOST:PORT", c.Listen)
+	case !isLoopback(host) && !c.Insecure && (c.TLSCert == "" || !c.authenticates()):
+		wrong("--listen %s is reachable from other machines: that needs TLS (--tls-cert, --tls-key) and authentication "+
+			"(--tokens or --client-ca), or --insecure if something else sees to both", c.Listen)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		wrong("--tls-cert and --tls-key belong together")
+	}
+	if c.ClientCA != "" && c.TLSCert == "" {
+		wrong("--client-ca needs TLS: give --tls-cert and --tls-key")
+	}
+	if err := c.Jobs.Validate(); err != nil {
+		wrong("scheduler: %w", err)
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		wrong("--log-format %q is neither text nor json", c.LogFormat)
+	}
+	for _, f := range []struct {
+		flag string
+		bad  bool
+	}{
+		{"--max-parked", c.MaxParked < 1}, {"--max-streams", c.MaxStreams < 1}, {"--max-body", c.MaxBody < 1024},
+		{"--max-connections", c.MaxConnections < 1}, {"--body-timeout", c.BodyTimeout <= 0}, {"--shutdown-timeout", c.Shutdown <= 0},
+		{"--rate", c.Rate < 0}, {"--keep-days", c.KeepDays < 1},
+	} {
+		if f.bad {
+			wrong("%s is too small", f.flag)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isLoopback reports whether only this machine can reach the host.
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt/httpapi"
+)
+
+// probeName is a lock that readiness looks at and nobody ever holds.
+const probeName = "loktd.readyz"
+
+// Bounds on how often, and for how long, the store is asked whether it answers.
+const (
+	probeTimeout = 2 * time.Second
+	probeLife    = 500 * time.Millisecond
+)
+
+// probes remembers for a moment whether the store answered, so that who asks for that often does not ask it often.
+type probes struct {
+	mu   sync.Mutex
+	at   time.Time
+	last error
+}
+
+// alive asks the store and the scheduler for something small.
+func (d *daemon) alive(ctx context.Context) error {
+	_, err := d.locks.Get(ctx, probeName)
+	for _, ping := range d.stores.pings {
+		err = errors.Join(err, ping(ctx))
+	}
+	if err == nil && d.jobs != nil {
+		_, err = d.jobs.Status(ctx)
+	}
+	return err
+}
+
+// ready returns why requests cannot be served, or nil.
+func (d *daemon) ready(ctx context.Context) error {
+	if d.stopping.Load() {
+		return errors.New("stopping")
+	}
+	d.probes.mu.Lock()
+	defer d.probes.mu.Unlock()
+	if time.Since(d.probes.at) < probeLife {
+		return d.probes.last
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	d.probes.last = d.alive(ctx)
+	d.probes.at = time.Now()
+	return d.probes.last
+}
+
+// health answers whether the process lives (/healthz), and whether it can serve (/readyz).
+func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
+		return
+	}
+	answer := map[string]any{"status": "ok", "version": Version()}
+	if r.URL.Path == "/readyz" {
+		if err := d.ready(r.Context()); err != nil {
+			d.log.Warn("not ready", "err", err)
+			why := "the store does not answer"
+			if d.stopping.Load() {
+				why = "stopping"
+			}
+			problem(w, http.StatusServiceUnavailable, "unavailable", why)
+			return
+		}
+		answer["status"] = "ready"
+	}
+	writeJSON(w, http.StatusOK, "application/json", answer)
+}
+
+// problem answers with an error in the form of the locks API.
+func problem(w http.ResponseWriter, status int, code, detail string) {
+	body := map[string]any{"type": "about:blank", "title": http.StatusText(status), "status": status, "code": code}
+	if detail != "" {
+		body["detail"] = detail
+	}
+	writeJSON(w, status, "application/problem+json", body)
+}
+
+func writeJSON(w http.ResponseWriter, status int, mediaType string, body any) {
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // if it cannot be written nobody is there to read it
+}
+
+// metrics answers with the metrics, to those who may read.
+func (d *daemon) metrics(w http.ResponseWriter, r *http.Request) {
+	if d.c.authenticates() {
+		caller, err := d.gate.Enter(r)
+		switch {
+		case errors.Is(err, httpapi.ErrRateLimited):
+			w.Header().Set("Retry-After", "1")
+			problem(w, http.StatusTooManyRequests, "rate_limited", err.Error())
+			return
+		case err != nil:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			problem(w, http.StatusUnauthorized, "unauthenticated", err.Error())
+			return
+		case !caller.May(httpapi.ScopeRead, ""):
+			problem(w, http.StatusForbidden, "forbidden", "the scope read is missing")
+			return
+		}
+	}
+	d.meter.handler.ServeHTTP(w, r)
+}

@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// crowd bounds how many connections there are. When one more comes than there may be, the one that has been without a
+// whole request for longest is closed to make room: whoever merely holds connections open, or sends requests by and by,
+// keeps nobody else out.
+type crowd struct {
+	most int
+
+	mu      sync.Mutex
+	all     map[net.Conn]*guest
+	evicted int64
+}
+
+// guest is a connection.
+type guest struct {
+	busy int       // requests that are being answered
+	idle time.Time // since when there are none
+}
+
+func newCrowd(most int) *crowd { return &crowd{most: most, all: map[net.Conn]*guest{}} }
+
+// connKey is the key of the connection in the context of its requests.
+type connKey struct{}
+
+// attach is an http.Server's ConnContext.
+func (*crowd) attach(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// follow is an http.Server's ConnState.
+func (c *crowd) follow(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if drop := c.enter(conn); drop != nil {
+			go func() { _ = drop.Close() }() // saying goodbye on TLS can take a while
+		}
+	case http.StateClosed, http.StateHijacked:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.all, conn)
+	}
+}
+
+// enter adds a connection, and returns one to be closed if there are too many.
+func (c *crowd) enter(conn net.Conn) (drop net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all[conn] = &guest{idle: time.Now()}
+	if len(c.all) <= c.most {
+		return nil
+	}
+	c.evicted++
+	drop = conn // unless somebody has been idle for longer
+	for other, g := range c.all {
+		if g.busy == 0 && g.idle.Before(c.all[drop].idle) {
+			drop = other
+		}
+	}
+	delete(c.all, drop)
+	return drop
+}
+
+// begin notes that a whole request of the connection, which the context has, has arrived; what it returns must be called
+// when it is answered.
+func (c *crowd) begin(ctx context.Context) (end func()) {
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.all[conn]
+	if g == nil {
+		return func() {}
+	}
+	g.busy++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		g.busy--
+		g.idle = time.Now()
+	}
+}
+
+// count returns how many connections there are, and how many were closed to make room.
+func (c *crowd) count() (open int, evicted int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.all), c.evicted
+}

@@ -1,0 +1,277 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// Bounds on what comes before a request is known to be one.
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 16 << 10
+)
+
+// daemon is a running loktd.
+type daemon struct {
+	c      *Config
+	log    *slog.Logger
+	stores *stores
+	locks  lokt.Service
+	jobs   *jobs.Manager // nil for no scheduler
+	gate   *auth.Gate
+	tls    *certificates // nil without TLS
+	crowd  *crowd
+	meter  *meter
+	notify notifier
+	url    string
+
+	stopping atomic.Bool
+	stop     chan struct{} // closed when requests are no longer to wait
+	probes   probes
+}
+
+// serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
+func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals <-chan os.Signal, ready func(url string)) (err error) {
+	d := &daemon{c: c, log: log, notify: n, stop: make(chan struct{}), crowd: newCrowd(c.MaxConnections), meter: newMeter()}
+	if c.TLSCert != "" {
+		if d.tls, err = loadCertificates(c); err != nil {
+			return err
+		}
+	}
+	if d.gate, err = newGate(c, log); err != nil {
+		return err
+	}
+	listener, err := d.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	server := d.server()
+	failed := make(chan error, 1)
+	go func() {
+		if d.tls != nil {
+			failed <- server.ServeTLS(listener, "", "")
+		} else {
+			failed <- server.Serve(listener)
+		}
+	}()
+	background, end := context.WithCancel(ctx)
+	defer end()
+	go d.notify.watch(background, d.alive)
+	if err := d.notify.tell(ctx, "READY=1\nSTATUS=Listening on "+d.url); err != nil {
+		log.Warn("service manager was not told", "err", err)
+	}
+	log.Info("listening", "url", d.url, "store", redact(c.Store), "authentication", c.authenticates(), "tls", d.tls != nil, "pid", os.Getpid())
+	if c.Insecure && !c.authenticates() {
+		log.Warn("everybody who can reach this address may do everything")
+	}
+	ready(d.url)
+	for {
+		select {
+		case err := <-failed:
+			return fmt.Errorf("serve: %w", err)
+		case s := <-signals:
+			if s == syscall.SIGHUP {
+				d.reload()
+				continue
+			}
+			d.shutdown(ctx, server, s, signals)
+			return nil
+		}
+	}
+}
+
+// open takes the address and opens the stores. The address comes first, because who is turned away by a store is told it;
+// but if both are taken, it is the store that says more about why.
+func (d *daemon) open(ctx context.Context) (net.Listener, error) {
+	listener, taken := (&net.ListenConfig{}).Listen(ctx, "tcp", d.c.Listen)
+	if taken != nil {
+		taken = fmt.Errorf("cannot listen on %s: %w", d.c.Listen, taken)
+		if errors.Is(taken, syscall.EADDRINUSE) {
+			taken = fmt.Errorf("%w: another program, maybe another loktd, has this address; --listen chooses another", taken)
+		}
+	} else {
+		scheme := "http://"
+		if d.tls != nil {
+			scheme = "https://"
+		}
+		d.url = scheme + listener.Addr().String()
+	}
+	var err error
+	if d.stores, err = openStores(ctx, d.c, d.url, d.meter.database); err != nil {
+		if listener != nil {
+			_ = listener.Close() // nobody was answered
+		}
+		return nil, err
+	}
+	if taken != nil {
+		return nil, errors.Join(taken, d.stores.Close())
+	}
+	if err := d.assemble(ctx); err != nil {
+		_ = listener.Close() // nobody was answered
+		return nil, errors.Join(err, d.close())
+	}
+	return listener, nil
+}
+
+// assemble puts services over the stores.
+func (d *daemon) assemble(ctx context.Context) (err error) {
+	if err := d.meter.start(d); err != nil {
+		return err
+	}
+	d.locks = lokt.NewManager(d.meter.locks(d.stores.locks))
+	if d.stores.jobs == nil {
+		return nil
+	}
+	o := d.c.Jobs
+	o.Locks, o.Shared, o.MaxParked = d.locks, d.stores.shared, d.c.MaxParked
+	if d.jobs, err = jobs.Open(ctx, d.meter.jobs(d.stores.jobs), o); err != nil {
+		return fmt.Errorf("open the scheduler: %w", err)
+	}
+	return nil
+}
+
+// server returns what answers requests.
+func (d *daemon) server() *http.Server {
+	config := httpapi.Config{
+		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.stop,
+		Limits: httpapi.Limits{Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, Request: d.c.BodyTimeout},
+	}
+	if d.jobs != nil {
+		config.Jobs = d.jobs
+	}
+	if d.c.authenticates() || d.c.Rate > 0 {
+		config.Gate = d.gate
+	}
+	s := &http.Server{
+		Handler:           d.route(arrivals(httpapi.NewHandler(config), d.crowd, d.c.BodyTimeout)),
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ConnState: d.crowd.follow, ConnContext: d.crowd.attach,
+		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug), // of clients that cannot speak HTTP or TLS
+	}
+	if d.tls != nil {
+		s.TLSConfig = d.tls.config()
+	}
+	return s
+}
+
+// observe counts a request, and logs it.
+func (d *daemon) observe(r httpapi.Request) {
+	d.meter.request(r)
+	level := slog.LevelDebug
+	if r.Status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+	}
+	d.log.LogAttrs(context.Background(), level, "request", slog.String("request_id", r.ID), slog.String("route", cmp.Or(r.Pattern, "none")),
+		slog.String("caller", r.Caller), slog.Int("status", r.Status), slog.Duration("took", r.Duration), slog.Int64("bytes", r.Bytes))
+}
+
+// route serves what is the daemon's own and hands the rest to the API.
+func (d *daemon) route(api http.Handler) http.Handler {
+	browsers := auth.Browsers{}
+	if !d.c.authenticates() {
+		host, _, _ := net.SplitHostPort(d.c.Listen)
+		browsers.Names = append([]string{host}, d.c.Hosts...)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+			d.health(w, r)
+			return
+		}
+		if why := browsers.Refuse(r); why != "" {
+			problem(w, http.StatusForbidden, "forbidden", why)
+			return
+		}
+		if r.URL.Path == "/metrics" {
+			d.metrics(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
+}
+
+// reload reads again what may have changed on disk.
+func (d *daemon) reload() {
+	_ = d.notify.tell(context.Background(), "RELOADING=1") // told best it can
+	if err := d.gate.Reload(); err != nil {
+		d.log.Error("token file cannot be read, tokens stay as they were", "err", err)
+	}
+	if d.tls != nil {
+		if err := d.tls.load(); err != nil {
+			d.log.Error("certificate cannot be read, it stays as it was", "err", err)
+		}
+	}
+	d.log.Info("reloaded")
+	_ = d.notify.tell(context.Background(), "READY=1")
+}
+
+// shutdown stops accepting, has those who wait answered at once, and gives the rest some time. A second signal ends that.
+func (d *daemon) shutdown(ctx context.Context, server *http.Server, s os.Signal, signals <-chan os.Signal) {
+	d.log.Info("stopping", "signal", s.String())
+	d.stopping.Store(true)
+	_ = d.notify.tell(ctx, "STOPPING=1\nSTATUS=Answering requests in flight")
+	ctx, cancel := context.WithTimeout(ctx, d.c.Shutdown)
+	defer cancel()
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if s != syscall.SIGHUP {
+					d.log.Warn("ended by a second signal", "signal", s.String())
+					os.Exit(exitError)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	server.SetKeepAlivesEnabled(false)
+	close(d.stop)
+	if d.jobs != nil {
+		if err := d.jobs.Drain(ctx); err != nil {
+			d.log.Warn("scheduler was not drained", "err", err)
+		}
+	}
+	if err := server.Shutdown(ctx); err != nil {
+		d.log.Warn("some requests were not answered in time", "err", err)
+		_ = server.Close() // they had their time
+	}
+}
+
+// close ends the services and closes the stores.
+func (d *daemon) close() error {
+	var errs []error
+	if d.jobs != nil {
+		errs = append(errs, d.jobs.Close())
+	}
+	if d.stores != nil {
+		errs = append(errs, d.stores.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close the store: %w", err)
+	}
+	d.log.Info("stopped")
+	return nil
+}
+
+// newGate returns the gate that the config asks for.
+func newGate(c *Config, log *slog.Logger) (*auth.Gate, error) {
+	return auth.NewGate(auth.Options{
+		File: c.Tokens, Certificates: c.ClientCA != "", CertScopes: c.ClientScopes, Rate: c.Rate, Log: log,
+	})
+}

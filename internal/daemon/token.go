@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/auth"
+)
+
+// tokenOptions are the flags of loktd token create.
+type tokenOptions struct {
+	scopes      string
+	prefix      string
+	expires     string
+	certificate bool
+}
+
+func tokenFlags(fs *flag.FlagSet) any {
+	o := &tokenOptions{}
+	fs.StringVar(&o.scopes, "scopes", "read,lock,submit,work", "what the holder may do: read, lock, force, submit, work, admin")
+	fs.StringVar(&o.prefix, "prefix", "", "only locks whose names begin so")
+	fs.StringVar(&o.expires, "expires", "", "after so long: 720h, 30d")
+	fs.BoolVar(&o.certificate, "certificate", false, "name is that of a client certificate, and there is no token")
+	return o
+}
+
+func runToken(_ context.Context, s Streams, c *Config, args []string, bound any) error {
+	o := bound.(*tokenOptions)
+	if len(args) == 0 {
+		return usagef("say what to do: loktd token create NAME, loktd token list, loktd token revoke NAME")
+	}
+	if c.Tokens == "" {
+		return usagef("say which file: --tokens FILE or LOKTD_TOKENS")
+	}
+	verb, names := args[0], args[1:]
+	switch {
+	case verb == "list" && len(names) == 0:
+		return listTokens(s, c)
+	case verb == "create" && len(names) == 1:
+		return createToken(s, c, names[0], o)
+	case verb == "revoke" && len(names) == 1:
+		return revokeToken(s, c, names[0])
+	case verb == "create" || verb == "revoke":
+		return usagef("loktd token %s takes one name", verb)
+	}
+	return usagef("loktd token does not know %q: there are create, list and revoke", strings.Join(args, " "))
+}
+
+// createToken adds an entry to the token file and prints the token, which nobody can read there later.
+func createToken(s Streams, c *Config, name string, o *tokenOptions) error {
+	scopes, err := auth.ParseScopes(o.scopes)
+	if err != nil {
+		return &usageError{fmt.Errorf("--scopes: %w", err)}
+	}
+	if err := auth.ValidateName(name); err != nil {
+		return &usageError{err}
+	}
+	if err := lokt.ValidatePrefix(o.prefix); err != nil {
+		return &usageError{fmt.Errorf("--prefix: %w", err)}
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	e := auth.Entry{Name: name, Scopes: scopes, Prefix: o.prefix, Cert: o.certificate, Created: &now}
+	if o.expires != "" {
+		d, err := lifetime(o.expires)
+		if err != nil {
+			return &usageError{fmt.Errorf("--expires: %w", err)}
+		}
+		until := now.Add(d)
+		e.Expires = &until
+	}
+	token := ""
+	if !o.certificate {
+		token, e.SHA256 = auth.NewToken()
+	}
+	if err := auth.Append(c.Tokens, e); err != nil {
+		return err
+	}
+	if token != "" {
+		fmt.Fprintln(s.Out, token)
+		fmt.Fprintf(s.Err, "loktd: token %s may %s; it is shown this once\n", name, o.scopes)
+	}
+	return nil
+}
+
+// lifetime reads a duration, also in days.
+func lifetime(v string) (time.Duration, error) {
+	var days float64
+	if n, ok := strings.CutSuffix(v, "d"); ok {
+		if _, err := fmt.Sscanf(n, "%g", &days); err != nil || days <= 0 || days > 36500 {
+			return 0, fmt.Errorf("%q is no number of days", v)
+		}
+		return time.Duration(days * float64(24*time.Hour)), nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is no lifetime: write 720h or 30d", v)
+	}
+	return d, nil
+}
+
+func listTokens(s Streams, c *Config) error {
+	all, err := auth.ReadFile(c.Tokens, time.Now())
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tKIND\tSCOPES\tPREFIX\tCREATED\tEXPIRES")
+	for _, e := range all {
+		kind := "token"
+		if e.Cert {
+			kind = "certificate"
+		}
+		scopes := make([]string, len(e.Scopes))
+		for i, sc := range e.Scopes {
+			scopes[i] = string(sc)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), orDash(e.Prefix), day(e.Created), day(e.Expires))
+	}
+	return w.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func day(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// revokeToken ends every entry of the name.
+func revokeToken(s Streams, c *Config, name string) error {
+	now := time.Now().UTC().Truncate(time.Second)
+	all, err := auth.ReadFile(c.Tokens, now)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, e := range all {
+		if e.Name == name {
+			n++
+		}
+	}
+	if n == 0 {
+		return fmt.Errorf("there is no %q in %s", name, c.Tokens)
+	}
+	if err := auth.Append(c.Tokens, auth.Entry{Name: name, Revoked: &now}); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Err, "loktd: revoked %q; a running daemon knows within a second or two\n", name)
+	return nil
+}
