@@ -22,7 +22,8 @@ type Config struct {
 	Events lokt.EventLog // nil: events and audit answer 404 with the code "no_events"
 	Jobs   jobs.Service  // nil: no scheduler API
 
-	Gate   Gate // nil: everybody may do everything
+	About  About // the version and the store to tell callers of; the rest of it is filled in
+	Gate   Gate  // nil: everybody may do everything
 	Limits Limits
 	Log    *slog.Logger // told of panics and of answers with a status of 500; nil: nobody is
 
@@ -127,6 +128,7 @@ func NewHandler(c Config) http.Handler {
 		Config: c, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		parked: make(chan struct{}, c.Limits.Parked), streams: make(chan struct{}, c.Limits.Streams),
 	}
+	s.routeAbout()
 	s.routeLocks()
 	s.routeEvents()
 	s.routeJobs()

@@ -1,0 +1,342 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// ClientOptions say how to reach a server. The zero value is right for one on this host that wants no token.
+type ClientOptions struct {
+	// Token is sent with each request as "Authorization: Bearer". TokenSource, if set, is asked for it each time.
+	Token       string
+	TokenSource func() (string, error)
+
+	// TLS configures https URLs; nil means the system's certificate authorities.
+	TLS *tls.Config
+
+	// HTTPClient replaces the client's own. TLS is then not looked at. Its Timeout should be 0: it would end long waits.
+	HTTPClient *http.Client
+
+	// Attempt bounds how long one attempt at a request may take, beside what it waits on purpose; 10 s if 0. When it is
+	// over, the request is sent again, over a new connection or to another server.
+	Attempt time.Duration
+
+	// Patience is how long a request goes on trying while no server can be reached; 5 s if 0, and at least
+	// lokt.WaitLease for a claim that is in the queue. The context may end it earlier.
+	Patience time.Duration
+
+	// UserAgent is sent with each request; "lokt" if empty.
+	UserAgent string
+}
+
+// Client is a lokt.Service and a lokt.EventLog that asks a server. It is safe for concurrent use.
+//
+// A request that fails on the way is sent again, to the same server or the next, for as long as Patience and its context
+// allow: all of them may be sent twice, because claimants choose their lease IDs. A claim that waits keeps its place in
+// the queue while it does. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server; so is
+// a request to end something of which only a lost answer could have told whether it did.
+//
+// On the wire durations are whole milliseconds, rounded up, and times are cut off to milliseconds. Of leases that others
+// hold, the client sees the PublicID in place of the lease ID.
+type Client struct {
+	urls    []*url.URL
+	current atomic.Uint32 // index of the server that answered last
+	http    *http.Client
+	o       ClientOptions
+
+	mu  sync.Mutex
+	own map[string]ownLease // by public ID
+	top int                 // size of own at which leases that have ended long since are forgotten
+}
+
+// ownLease is what a client knows about a lease that it chose the ID of.
+type ownLease struct {
+	id     string
+	holder lokt.Holder // as last granted or renewed; zero while it waits
+	ends   time.Time   // until when the lease is certain to last if nobody ends it, by this process's clock; zero if for ever
+}
+
+var (
+	_ lokt.Service  = (*Client)(nil)
+	_ lokt.EventLog = (*Client)(nil)
+)
+
+// New returns a client of the servers at urls, each with the scheme http or https: several, separated by commas, that
+// share what they remember, of which it asks any that answers. It does not connect. The error wraps lokt.ErrInvalid.
+func New(urls string, o ClientOptions) (*Client, error) {
+	c := &Client{o: o, http: o.HTTPClient, own: map[string]ownLease{}, top: 1024}
+	c.o.Attempt = orDefault(o.Attempt, 10*time.Second)
+	c.o.Patience = orDefault(o.Patience, 5*time.Second)
+	if c.o.UserAgent == "" {
+		c.o.UserAgent = "lokt"
+	}
+	for text := range strings.SplitSeq(urls, ",") {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		u, err := url.Parse(text)
+		switch {
+		case err != nil:
+			return nil, invalid("server: %v", errors.Unwrap(err)) // the whole error repeats the URL, and a password in it
+		case u.Scheme != "http" && u.Scheme != "https":
+			return nil, invalid("server %q does not begin with http:// or https://", u.Redacted())
+		case u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+			return nil, invalid("server %q is not scheme://host:port", u.Redacted())
+		}
+		u.Path = strings.TrimRight(u.Path, "/")
+		u.RawPath = ""
+		c.urls = append(c.urls, u)
+	}
+	if len(c.urls) == 0 {
+		return nil, invalid("no server is named")
+	}
+	if c.http == nil {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.MaxIdleConnsPerHost = 64
+		t.DialContext = (&net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}).DialContext
+		if o.TLS != nil {
+			t.TLSClientConfig = o.TLS.Clone()
+		}
+		c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	return c, nil
+}
+
+// URL returns the server that is asked next, without a password.
+func (c *Client) URL() string { return c.server(c.current.Load()).Redacted() }
+
+// Close closes connections that are not in use. The client can be used again.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+func (c *Client) server(i uint32) *url.URL { return c.urls[int(i)%len(c.urls)] }
+
+// exchange is a request that may be sent several times.
+type exchange struct {
+	method string
+	path   string // escaped
+	query  url.Values
+	header map[string]string
+	body   any // marshalled to JSON; nil for none
+	lease  string
+
+	// wait is how long the server may take on purpose; again, if set, is asked before each attempt for the body and
+	// the wait, which may have grown shorter.
+	wait  time.Duration
+	again func() (body any, wait time.Duration)
+
+	patience time.Duration // in place of the client's, if longer
+
+	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
+	sent     time.Time // set: when the last attempt began
+}
+
+// Pauses between attempts: they double, and are jittered by half.
+const (
+	firstPause = 50 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// errGarbage says that what answered is no loktd.
+var errGarbage = errors.New("the answer is not one of loktd's")
+
+// do sends the request until it is answered, and has the answer read by into.
+func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body io.Reader) error) error {
+	patience := max(c.o.Patience, x.patience)
+	var failing time.Time // since when
+	pause := firstPause
+	first := c.current.Load()
+	for try := uint32(0); ; try++ {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		at := first + try
+		retry, after, err := c.attempt(ctx, x, at, into)
+		if err == nil || !retry {
+			if !retry {
+				c.current.Store(at % uint32(len(c.urls))) //nolint:gosec // nobody has that many servers
+			}
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if failing.IsZero() {
+			failing = time.Now()
+		}
+		if len(c.urls) > 1 && int(try+1)%len(c.urls) != 0 { // the next server at once
+			continue
+		}
+		nap := max(pause/2+rand.N(pause), after)
+		pause = min(2*pause, mostPause)
+		if time.Since(failing)+nap > patience {
+			return err
+		}
+		select {
+		case <-time.After(nap):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// attempt sends the request once. It reports whether it may help to send it again, and when at the earliest.
+func (c *Client) attempt(
+	ctx context.Context, x *exchange, at uint32, into func(status int, body io.Reader) error,
+) (retry bool, after time.Duration, err error) {
+	body, wait := x.body, x.wait
+	if x.again != nil {
+		body, wait = x.again()
+	}
+	x.sent = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.o.Attempt+wait)
+	defer cancel()
+	r, err := c.request(ctx, x, at, body)
+	if err != nil {
+		return false, 0, err
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		x.doubtful = x.doubtful || !neverSent(err)
+		return true, 0, c.unreachable(at, err)
+	}
+	defer drain(resp.Body)
+	if resp.StatusCode < 300 {
+		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" && media != "text/event-stream" {
+			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))
+		}
+		if err := into(resp.StatusCode, resp.Body); err != nil {
+			if stopped := (*stopError)(nil); errors.As(err, &stopped) {
+				return false, 0, stopped.err
+			}
+			x.doubtful = true
+			return true, 0, c.unreachable(at, err)
+		}
+		return false, 0, nil
+	}
+	var p problem
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	switch {
+	case resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout || resp.StatusCode == http.StatusServiceUnavailable:
+		x.doubtful = true
+		if err == nil && p.Detail != "" {
+			return true, retryAfter(p), c.unreachable(at, errors.New(p.Detail))
+		}
+		return true, 0, c.unreachable(at, errors.New(resp.Status))
+	case err != nil || p.Code == "":
+		return false, 0, c.unreachable(at, fmt.Errorf("%w: %s", errGarbage, resp.Status))
+	case p.Code == "rate_limited":
+		return true, retryAfter(p), p.err(c.restore, x.lease)
+	case p.Code == "no_route" || p.Code == "method_not_allowed" || p.Code == "no_locks":
+		return false, 0, c.unreachable(at, fmt.Errorf("%s: %s %s", p.Detail, x.method, x.path))
+	case p.Code == "internal" || p.Code == "damaged":
+		return false, 0, fmt.Errorf("%s: %w", c.server(at).Redacted(), p.err(c.restore, x.lease))
+	}
+	return false, 0, p.err(c.restore, x.lease)
+}
+
+// stopError wraps an error of the caller's own that ended the reading of an answer.
+type stopError struct{ err error }
+
+func (e *stopError) Error() string { return e.err.Error() }
+
+func retryAfter(p problem) time.Duration {
+	return min(time.Duration(p.RetryAfter)*time.Millisecond, 30*time.Second)
+}
+
+func (c *Client) request(ctx context.Context, x *exchange, at uint32, body any) (*http.Request, error) {
+	u := *c.server(at)
+	base := u.EscapedPath()
+	target := u.Scheme + "://" + u.Host + base + x.path
+	if len(x.query) > 0 {
+		target += "?" + x.query.Encode()
+	}
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, invalid("%v", err)
+		}
+		content = bytes.NewReader(text)
+	}
+	r, err := http.NewRequestWithContext(ctx, x.method, target, content)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("User-Agent", c.o.UserAgent)
+	token := c.o.Token
+	if c.o.TokenSource != nil {
+		if token, err = c.o.TokenSource(); err != nil {
+			return nil, fmt.Errorf("token: %w", err)
+		}
+	}
+	switch password, has := u.User.Password(); {
+	case token != "":
+		r.Header.Set("Authorization", "Bearer "+token)
+	case has:
+		r.SetBasicAuth(u.User.Username(), password)
+	}
+	for k, v := range x.header {
+		r.Header.Set(k, v)
+	}
+	return r, nil
+}
+
+// unreachable wraps what went wrong with a server. It does not repeat a password in its URL.
+func (c *Client) unreachable(at uint32, err error) error {
+	if e := (*url.Error)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errors.New("no answer in time")
+	}
+	return fmt.Errorf("%w: %s: %w", lokt.ErrUnavailable, c.server(at).Redacted(), err)
+}
+
+// neverSent reports whether an attempt failed before the server can have seen anything of it.
+func neverSent(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// drain reads what is left of an answer, so that its connection can be used again.
+func drain(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, 64<<10)
+	_ = body.Close()
+}
+
+// decodeInto returns a reader of answers for do.
+func decodeInto(v any) func(int, io.Reader) error {
+	return func(_ int, body io.Reader) error {
+		if err := json.NewDecoder(body).Decode(v); err != nil {
+			return fmt.Errorf("%w: %w", errGarbage, err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,68 @@
+package httpapi
+
+import (
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// restore returns the client's own lease ID for a public one, or the public one if it is another's.
+func (c *Client) restore(publicID string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l, ok := c.own[publicID]; ok {
+		return l.id
+	}
+	return publicID
+}
+
+// know remembers a lease ID that the client chose.
+func (c *Client) know(leaseID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	public := PublicID(leaseID)
+	if _, known := c.own[public]; !known {
+		c.own[public] = ownLease{id: leaseID}
+		c.tidy()
+	}
+}
+
+// granted remembers a hold that was granted or renewed by a request that was sent when asked.
+func (c *Client) granted(h lokt.Holder, asked time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := ownLease{id: h.LeaseID, holder: h}
+	if !h.ExpiresAt.IsZero() {
+		l.ends = asked.Add(max(h.ExpiresAt.Sub(h.AcquiredAt), 1))
+	}
+	c.own[PublicID(h.LeaseID)] = l
+	c.tidy()
+}
+
+// forget forgets a lease that is over.
+func (c *Client) forget(leaseID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.own, PublicID(leaseID))
+}
+
+// lasting returns the hold that the lease is known to have if nobody has ended it.
+func (c *Client) lasting(leaseID string) (lokt.Holder, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, ok := c.own[PublicID(leaseID)]
+	return l.holder, ok && l.holder.Token != 0 && (l.ends.IsZero() || time.Now().Before(l.ends))
+}
+
+// tidy forgets leases that ended long ago without a word, when there are many. The client is locked.
+func (c *Client) tidy() {
+	if len(c.own) < c.top {
+		return
+	}
+	for public, l := range c.own {
+		if !l.ends.IsZero() && time.Since(l.ends) > time.Minute {
+			delete(c.own, public)
+		}
+	}
+	c.top = max(1024, 2*len(c.own))
+}

@@ -1,0 +1,98 @@
+package httpapi_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/lokttest"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// pipeListener is a network of its own: what dials is accepted, without a system call, so that it works in bubbles.
+type pipeListener struct {
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.conns <- far:
+		return near, nil
+	case <-l.done:
+		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: net.ErrClosed}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// inBubble returns a client of a server of its own over pipes.
+func inBubble(t *testing.T, c httpapi.Config) *httpapi.Client {
+	t.Helper()
+	l := newPipeListener()
+	server := &http.Server{Handler: httpapi.NewHandler(c), ReadHeaderTimeout: time.Minute}
+	go server.Serve(l) //nolint:errcheck // it ends with the test
+	transport := &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: 64}
+	client, err := httpapi.New("http://lokt.example", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: transport}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		server.Close() //nolint:errcheck // it ends with the test
+	})
+	return client
+}
+
+// onLoopback returns a client of a server of its own on this host.
+func onLoopback(t *testing.T, c httpapi.Config) *httpapi.Client {
+	t.Helper()
+	server := httptest.NewServer(httpapi.NewHandler(c))
+	t.Cleanup(server.Close)
+	client, err := httpapi.New(server.URL, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() }) //nolint:errcheck // it returns none
+	return client
+}
+
+func memory() httpapi.Config { return httpapi.Config{Locks: lokt.NewManager(memstore.New())} }
+
+// Promises S-67.
+func TestClientKeepsEveryPromiseOfAService(t *testing.T) {
+	lokttest.TestService(t, func(t *testing.T) lokt.Service { return inBubble(t, memory()) })
+}
+
+// Promises S-67.
+func TestClientKeepsItsPromisesInRealTime(t *testing.T) {
+	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return onLoopback(t, memory()) })
+}
