@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,8 @@ func newDoctor(a *app) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check that locks work here",
 		Long: "Check where the locks are, whether the file system and the clock can be relied on, what is damaged, and who you are\n" +
-			"to others. Nothing is changed without --fix or --prove. The exit code is 1 if a check failed, warnings are not failures.",
+			"to others. If a server is named, check whether it can be reached and what you may do there. Nothing is changed without\n" +
+			"--fix or --prove. The exit code is 1 if a check failed, warnings are not failures.",
 		Example: "  lokt doctor\n  lokt doctor --fix\n  lokt doctor --prove --json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE:    func(*cobra.Command, []string) error { return a.runDoctor(o) },
@@ -53,10 +55,12 @@ type check struct {
 type diagnosis struct {
 	ProtocolVersion int     `json:"protocol_version"`
 	Version         string  `json:"version"`
-	RootMethod      string  `json:"root_method"`
-	RootPath        string  `json:"root_path"`
+	RootMethod      string  `json:"root_method"` // server, if one is checked
+	RootPath        string  `json:"root_path"`   // or its addresses
 	Checks          []check `json:"checks"`
 	Overall         string  `json:"overall"` // the worst status
+
+	Servers []serverJSON `json:"servers,omitempty"`
 }
 
 // doctor looks for what is wrong. It opens the store itself, for a store that cannot be opened is what it is there for.
@@ -67,6 +71,8 @@ type doctor struct {
 	exists bool
 	store  *filestore.Store // nil if it cannot be opened
 	found  []check
+
+	servers []serverJSON // if they are what is looked at
 }
 
 func (d *doctor) add(status, name, format string, args ...any) *check {
@@ -75,6 +81,9 @@ func (d *doctor) add(status, name, format string, args ...any) *check {
 }
 
 func (a *app) runDoctor(o doctorOptions) error {
+	if len(a.serverURLs()) > 0 {
+		return a.runDoctorServer(o)
+	}
 	root, err := a.findRoot()
 	if err != nil {
 		return err
@@ -92,6 +101,7 @@ func (a *app) runDoctor(o doctorOptions) error {
 	d.checkSymlinks()
 	d.open()
 	d.checkFileSystem()
+	d.checkSpace()
 	d.checkKernelLocks()
 	d.checkClock()
 	if d.store != nil {
@@ -110,7 +120,7 @@ func (a *app) runDoctor(o doctorOptions) error {
 func (d *doctor) tellAll() error {
 	v := diagnosis{
 		ProtocolVersion: lockfile.Version, Version: Version(), RootMethod: d.root.Method, RootPath: d.root.Path,
-		Checks: d.found, Overall: checkOK,
+		Checks: d.found, Overall: checkOK, Servers: d.servers,
 	}
 	for _, c := range d.found {
 		if c.Status == checkFail || c.Status == checkWarn && v.Overall == checkOK {
@@ -145,7 +155,7 @@ func (d *doctor) checkRoot() {
 		at := existing(d.root.Path)
 		if err := writable(at); err != nil {
 			d.add(checkFail, "root", "%s does not exist and cannot be made: %s: %v (%s)", d.root.Path, at, err, how).
-				Fix = "choose another place with LOKT_ROOT or --root"
+				Fix = writableAgain(err, elsewhere)
 			return
 		}
 		d.add(checkOK, "root", "%s (%s) does not exist yet: the first lock makes it", d.root.Path, how)
@@ -155,7 +165,7 @@ func (d *doctor) checkRoot() {
 		d.add(checkFail, "root", "%s is not a directory (%s)", d.root.Path, how).Fix = "move it away, or choose another place with LOKT_ROOT or --root"
 	default:
 		if err := writable(d.root.Path); err != nil {
-			d.add(checkFail, "root", "%s (%s) cannot be written: %v", d.root.Path, how, err).Fix = "repair its permissions, or choose another place with LOKT_ROOT or --root"
+			d.add(checkFail, "root", "%s (%s) cannot be written: %v", d.root.Path, how, err).Fix = writableAgain(err, "repair its permissions, or "+elsewhere)
 			return
 		}
 		d.add(checkOK, "root", "%s (%s)", d.root.Path, how)
@@ -164,6 +174,16 @@ func (d *doctor) checkRoot() {
 		c := d.add(checkWarn, "root", "%s", strings.TrimPrefix(d.root.Warning, "warning: "))
 		c.Fix = "repair the repository, or say with LOKT_ROOT where locks belong: others may look elsewhere"
 	}
+}
+
+const elsewhere = "choose another place with LOKT_ROOT or --root"
+
+// writableAgain says what to do about a place that cannot be written: advice, unless the whole file system is read-only.
+func writableAgain(err error, advice string) string {
+	if errors.Is(err, syscall.EROFS) {
+		return "mount the file system for writing (if it was, see the kernel's log for why it is not), or " + elsewhere
+	}
+	return advice
 }
 
 // existing returns the nearest directory above path, or path, that is there.

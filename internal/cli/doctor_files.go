@@ -302,7 +302,7 @@ func (d *doctor) checkAudit(ctx context.Context) {
 		d.add(checkFail, "audit", "%s is not a regular file: nothing is recorded", path).Fix = "move it away"
 		return
 	case writable(path) != nil:
-		d.add(checkFail, "audit", "%s cannot be written: %v", path, writable(path)).Fix = "repair its permissions"
+		d.add(checkFail, "audit", "%s cannot be written: %v", path, writable(path)).Fix = writableAgain(writable(path), "repair its permissions")
 		return
 	}
 	junk := 0

@@ -29,6 +29,29 @@ func (d *doctor) checkFileSystem() {
 	}
 }
 
+// Less than this is no room for locks: a record is small, but there are queues, logs and temporary files beside it.
+const (
+	leastBytes = 1 << 20
+	leastFiles = 32
+)
+
+// checkSpace looks at whether the file system has room.
+func (d *doctor) checkSpace() {
+	at := existing(d.root.Path)
+	bytes, files, err := space(at)
+	const fix = "make room: on a full file system nobody gets a lock, for what cannot be recorded is not granted; or " + elsewhere
+	switch {
+	case err != nil:
+		d.add(checkWarn, "space", "%s: %v", at, err)
+	case bytes >= 0 && bytes < leastBytes:
+		d.add(checkFail, "space", "%s has %d KiB left", at, bytes>>10).Fix = fix
+	case files >= 0 && files < leastFiles:
+		d.add(checkFail, "space", "%s has room for %d files more", at, files).Fix = fix
+	case bytes >= 0:
+		d.add(checkOK, "space", "%d MiB left", bytes>>20)
+	}
+}
+
 // checkKernelLocks tries the locks that exclusion and proof of life rest on, on files that are there already.
 func (d *doctor) checkKernelLocks() {
 	const later = "not tried, for there is nothing to try them on yet; --prove does"
@@ -106,7 +129,8 @@ func (d *doctor) checkClock() {
 func knownVariables() []string {
 	return []string{
 		"LOKT_ROOT", "LOKT_OWNER", "LOKT_AGENT_ID", "LOKT_ON_LOST", "LOKT_SERVER", // read
-		"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD", // set for the command of a guard
+		"LOKT_TOKEN_FILE", "LOKT_CA_FILE", "LOKT_CERT_FILE", "LOKT_KEY_FILE",
+		"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD", "LOKT_SERVER_TOKEN", // set for the command of a guard; LOKT_TOKEN is also read
 	}
 }
 
@@ -118,7 +142,7 @@ func (d *doctor) checkEnvironment() {
 			d.add(checkWarn, "environment", "%s means nothing to lokt", name).Fix = "those that do are " + strings.Join(knownVariables(), ", ")
 		}
 	}
-	if env := d.Getenv("LOKT_ROOT"); env != "" && !filepath.IsAbs(env) {
+	if env := d.Getenv("LOKT_ROOT"); env != "" && !filepath.IsAbs(env) && d.servers == nil {
 		d.add(checkWarn, "environment", "LOKT_ROOT=%s is not absolute: each directory has its own locks", env).Fix = "export LOKT_ROOT=" + quoted(d.root.Path)
 	}
 	if v := d.Getenv("LOKT_ON_LOST"); v != "" && v != onLostWarn && v != onLostStop {

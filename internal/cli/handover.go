@@ -59,7 +59,7 @@ func findRemote() (string, error) {
 
 // checkCaller tells of a caller of another release.
 func (a *app) checkCaller() {
-	if v := Version(); a.Caller != "" && a.Caller != v {
+	if v := Version(); a.Caller != "" && a.Caller != v && a.Caller != unknownVersion && v != unknownVersion {
 		a.tell("warning: lokt is version %s and lokt-remote is %s: install both from one release", a.Caller, v)
 	}
 }

@@ -12,6 +12,9 @@ import (
 // version is set by the linker when a release is built.
 var version = ""
 
+// unknownVersion stands for the version of a build that does not know it.
+const unknownVersion = "dev"
+
 // versionInfo is what a build knows about itself.
 type versionInfo struct {
 	Version         string `json:"version"` // "dev" if it is not known
@@ -43,7 +46,7 @@ func buildVersion() versionInfo {
 		}
 	}
 	if v.Version == "" {
-		v.Version = "dev"
+		v.Version = unknownVersion
 	}
 	return v
 }

@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// About is what a server says of itself to a caller.
+type About struct {
+	Version   string    `json:"version,omitempty"`
+	Store     string    `json:"store,omitempty"` // the kind of store that keeps the locks
+	Now       time.Time `json:"now"`             // by the server's clock
+	Locks     bool      `json:"locks"`           // it serves locks,
+	Events    bool      `json:"events"`          // their events,
+	Jobs      bool      `json:"jobs"`            // and jobs
+	Caller    string    `json:"caller,omitempty"`
+	Anonymous bool      `json:"anonymous"` // everybody may do everything, without saying who they are
+	Scopes    []Scope   `json:"scopes"`    // what the caller may do, if only to some locks or jobs
+}
+
+func (s *server) routeAbout() {
+	s.route("GET /v1/about", func(c *call) error {
+		about := About{
+			Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(),
+			Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil, Anonymous: true, Scopes: []Scope{},
+		}
+		if c.caller != nil {
+			about.Caller = c.caller.Name()
+			about.Anonymous = about.Caller == ""
+		}
+		for _, scope := range []Scope{ScopeRead, ScopeLock, ScopeForce, ScopeSubmit, ScopeWork, ScopeAdmin} {
+			if c.may(scope, "") == nil {
+				about.Scopes = append(about.Scopes, scope)
+			}
+		}
+		c.w.Header().Set("Cache-Control", "no-store")
+		return c.writeJSON(http.StatusOK, "application/json", about)
+	})
+}
+
+// About asks the server what it is, and who it takes the caller for.
+func (c *Client) About(ctx context.Context) (About, error) {
+	var about About
+	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/v1/about"}, decodeInto(&about))
+	return about, err
+}
+
+// Know tells the client of leases that its user holds though another client acquired them: what answers say of them is
+// found under their own IDs from then on, as the leases acquired here are.
+func (c *Client) Know(leaseIDs ...string) {
+	for _, id := range leaseIDs {
+		if checkLeaseID(id) == nil {
+			c.know(id)
+		}
+	}
+}
+
+// Shown returns the public ID of a lease ID. A public one stays as it is.
+func Shown(leaseID string) string {
+	if isPublicID(leaseID) {
+		return leaseID
+	}
+	return PublicID(leaseID)
+}
