@@ -27,6 +27,7 @@ type env struct {
 	lokt  string // path of the built command
 	dir   string // of this run's files
 	scale float64
+	store string // of the daemon; empty for SQLite in the run's directory
 }
 
 // result is one line of the report.
@@ -36,6 +37,7 @@ type result struct {
 	theirs string
 	ratio  float64 // 0 if there is no peer
 	aim    float64 // the greatest ratio, or figure, that is good; 0 if none was set
+	least  float64 // the least one; 0 if none was set
 	unit   string  // of a figure without a peer; empty for a ratio
 	note   string
 }
@@ -47,14 +49,22 @@ func main() {
 	out := flag.String("o", "", "write the report to this file instead of standard output")
 	only := flag.String("run", "", "measure only the sections whose name contains this")
 	scale := flag.Float64("scale", 1, "repeat each measurement this many times as often as usual")
+	store := flag.String("store", "", "let the daemon keep its state in this store, instead of SQLite in a new directory")
+	bare := flag.Bool("bare", false, "serve a bare HTTP handler to compare with, until killed")
 	flag.Parse()
-	if err := run(*out, *only, *scale); err != nil {
+	if *bare {
+		if err := bareHandler(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+		os.Exit(1)
+	}
+	if err := run(*out, *only, *store, *scale); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, only string, scale float64) error {
+func run(out, only, store string, scale float64) error {
 	dir, err := os.MkdirTemp(".", ".bench-") // locks live beside the work, and /tmp is often another file system
 	if err != nil {
 		return err
@@ -63,8 +73,8 @@ func run(out, only string, scale float64) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	e := &env{ctx: context.Background(), dir: dir, lokt: filepath.Join(dir, "lokt"), scale: scale}
-	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", e.lokt, "github.com/lokt-dev/lokt/cmd/lokt")
+	e := &env{ctx: context.Background(), dir: dir, lokt: filepath.Join(dir, "lokt"), scale: scale, store: store}
+	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "github.com/lokt-dev/lokt/cmd/...")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w: %s", err, b)
@@ -77,6 +87,12 @@ func run(out, only string, scale float64) error {
 		{"Waiting", waiting},
 		{"The Go library", library},
 		{"Heartbeats", heartbeats},
+		{"Scheduler: heartbeats", schedulerBeats},
+		{"Scheduler: cycles", schedulerCycles},
+		{"Scheduler: grants", schedulerGrants},
+		{"Scheduler: size", schedulerSize},
+		{"Scheduler: restart", schedulerRestart},
+		{"Scheduler: parked", schedulerParked},
 	} {
 		if !strings.Contains(strings.ToLower(s.name), strings.ToLower(only)) {
 			continue
@@ -119,6 +135,16 @@ func table(b *strings.Builder, name string, results []result) {
 			}
 			verdict = "met"
 			if r.ratio > r.aim {
+				verdict = "**missed**"
+			}
+		}
+		if r.least > 0 {
+			aim = fmt.Sprintf("≥ %g", r.least)
+			if r.unit != "" {
+				aim += " " + r.unit
+			}
+			verdict = "met"
+			if r.ratio < r.least {
 				verdict = "**missed**"
 			}
 		}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// server is a process that was started to be measured.
+type server struct {
+	cmd  *exec.Cmd
+	addr string
+	log  string
+}
+
+// stop ends the process and waits for it.
+func (s *server) stop() {
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() { _ = s.cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-done
+	}
+}
+
+// resident returns how much memory the process has, in bytes.
+func (s *server) resident() (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
+	return float64(pages) * float64(os.Getpagesize()), err
+}
+
+// loktd starts the daemon on a database of that name in the run's directory, and returns once it is ready, with the time
+// that took.
+func (e *env) loktd(database string, flags ...string) (*server, time.Duration, error) {
+	store := cmp.Or(e.store, "sqlite:"+filepath.Join(e.dir, database))
+	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store}, flags...)
+	return startServer(e.dir, filepath.Join(e.dir, "loktd"), "listening", args...)
+}
+
+// startServer runs a command until it prints a line with the word, in which an http URL names its address.
+func startServer(dir, path, word string, args ...string) (*server, time.Duration, error) {
+	log := filepath.Join(dir, filepath.Base(path)+".log")
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = f.Close() }()
+	cmd := exec.Command(path, args...) //nolint:noctx // stopped by hand
+	cmd.Stderr = f
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	begun := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, 0, err
+	}
+	s := &server{cmd: cmd, log: log}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if !strings.Contains(lines.Text(), word) {
+			continue
+		}
+		took := time.Since(begun)
+		_, rest, _ := strings.Cut(lines.Text(), "http://")
+		s.addr, _, _ = strings.Cut(rest, " ")
+		go func() { _, _ = io.Copy(io.Discard, out) }()
+		return s, took, nil
+	}
+	s.stop()
+	return nil, 0, fmt.Errorf("%s is not ready: see %s", filepath.Base(path), log)
+}
+
+// startPeer runs a peer that listens on a free port, which the args name as PORT, and waits until it accepts connections.
+// It returns nil if the program is not installed.
+func (e *env) startPeer(name string, args ...string) (*server, error) {
+	path, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "PORT", port)
+	}
+	log, err := os.Create(filepath.Join(e.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(path, args...) //nolint:noctx // stopped by hand
+	cmd.Dir, cmd.Stdout, cmd.Stderr = e.dir, log, log
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s := &server{cmd: cmd, addr: addr, log: log.Name()}
+	for range 200 {
+		if c, err := net.Dial("tcp", addr); err == nil {
+			_ = c.Close()
+			return s, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.stop()
+	return nil, fmt.Errorf("%s does not listen: see %s", name, log.Name())
+}

@@ -1,0 +1,581 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// base begins the paths of the scheduler's routes.
+const base = "/api/system/scheduler"
+
+// worker is a connection that leases jobs.
+type worker struct {
+	*httpConn
+	id string
+}
+
+func newWorker(addr, id string) (*worker, error) {
+	c, err := dialHTTP(addr)
+	if err != nil {
+		return nil, err
+	}
+	return &worker{c, id}, nil
+}
+
+func (w *worker) submit() error {
+	_, err := w.post(base+"/jobs", `{"payload":{"n":1}}`)
+	return err
+}
+
+// request leases a job and returns the lease's ID.
+func (w *worker) request() (string, error) {
+	b, err := w.post(base+"/leases/request", `{"worker_id":"`+w.id+`"}`)
+	if err != nil {
+		return "", err
+	}
+	id := member(b, "lease_id")
+	if id == "" {
+		return "", fmt.Errorf("no lease: %s", b)
+	}
+	return id, nil
+}
+
+func (w *worker) beat(lease string) error {
+	_, err := w.post(base+"/leases/"+lease+"/heartbeat", `{"worker_id":"`+w.id+`"}`)
+	return err
+}
+
+func (w *worker) complete(lease string) error {
+	_, err := w.post(base+"/leases/"+lease+"/complete", `{"worker_id":"`+w.id+`","status":"completed"}`)
+	return err
+}
+
+// cycle submits a job, leases one, sends heartbeats and completes it.
+func (w *worker) cycle(beats int) error {
+	if err := w.submit(); err != nil {
+		return err
+	}
+	lease, err := w.request()
+	if err != nil {
+		return err
+	}
+	for range beats {
+		if err := w.beat(lease); err != nil {
+			return err
+		}
+	}
+	return w.complete(lease)
+}
+
+// submitMany submits n jobs, 1,000 at a time.
+func submitMany(addr string, n int) error {
+	c, err := dialHTTP(addr)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for n > 0 {
+		k := min(n, 1000)
+		if _, err := c.post(base+"/jobs", `{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{"n":1}},`, k), ",")+`]}`); err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
+}
+
+// lease takes n leases, over 16 connections, for one worker.
+func lease(addr string, n int) ([]string, error) {
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		ids   []string
+		first error
+	)
+	for i := range 16 {
+		wg.Go(func() {
+			w, err := newWorker(addr, "bench")
+			var mine []string
+			if err == nil {
+				defer w.close()
+				for range (n + 15 - i) / 16 {
+					var id string
+					if id, err = w.request(); err != nil {
+						break
+					}
+					mine = append(mine, id)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ids = append(ids, mine...)
+			if first == nil {
+				first = err
+			}
+		})
+	}
+	wg.Wait()
+	return ids, first
+}
+
+// bareHandler serves, on a port of its own process's choice, what decodes a heartbeat and answers like one, and nothing
+// else. It runs in this program started anew, so that it costs its own process as the daemon does.
+func bareHandler() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+base+"/leases/{id}/heartbeat", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			WorkerID string `json:"worker_id"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.WorkerID == "" || r.PathValue("id") == "" {
+			http.Error(w, "bad", http.StatusUnprocessableEntity)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(struct {
+			OK        bool   `json:"ok"`
+			ExpiresAt string `json:"expires_at"`
+		}{true, time.Now().UTC().Format("2006-01-02T15:04:05.000Z")})
+	})
+	fmt.Printf("listening on http://%s \n", l.Addr())
+	return (&http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}).Serve(l)
+}
+
+// beats returns how many heartbeats per second the server answers on 16 connections that take turns through the leases.
+func beats(addr string, leases []string, d time.Duration) (float64, error) {
+	return rate(16, d, func(i int) (func() error, func(), error) {
+		w, err := newWorker(addr, "bench")
+		if err != nil {
+			return nil, nil, err
+		}
+		at := i
+		return func() error {
+			at = (at + 16) % len(leases)
+			return w.beat(leases[at])
+		}, w.close, nil
+	})
+}
+
+// rounds measures each rate in turn, three times, and returns the medians.
+func rounds(fs ...func() (float64, error)) ([]float64, error) {
+	all := make([][]float64, len(fs))
+	for range 3 {
+		for i, f := range fs {
+			r, err := f()
+			if err != nil {
+				return nil, err
+			}
+			all[i] = append(all[i], r)
+		}
+	}
+	medians := make([]float64, len(fs))
+	for i := range all {
+		slices.Sort(all[i])
+		medians[i] = all[i][1]
+	}
+	return medians, nil
+}
+
+func perSecond(r float64) string { return fmt.Sprintf("%.0f/s", r) }
+
+func (e *env) span(full time.Duration) time.Duration {
+	return max(300*time.Millisecond, time.Duration(float64(full)*e.scale))
+}
+
+func schedulerBeats(e *env) ([]result, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	bare, _, err := startServer(e.dir, exe, "listening", "-bare")
+	if err != nil {
+		return nil, err
+	}
+	defer bare.stop()
+	many := e.n(100_000)
+	few, _, err := e.loktd("beats-few.db", "--capacity", "1000000", "--lease-ttl", "1h")
+	if err != nil {
+		return nil, err
+	}
+	defer few.stop()
+	lots, _, err := e.loktd("beats-many.db", "--capacity", "1000000", "--lease-ttl", "1h")
+	if err != nil {
+		return nil, err
+	}
+	defer lots.stop()
+	leases := map[*server][]string{}
+	for s, n := range map[*server]int{few: 64, lots: many} {
+		if err := submitMany(s.addr, n); err != nil {
+			return nil, err
+		}
+		if leases[s], err = lease(s.addr, n); err != nil {
+			return nil, err
+		}
+	}
+	batch := `{"worker_id":"bench","lease_ids":["` + strings.Join(leases[lots][:min(100, many)], `","`) + `"]}`
+	r, err := rounds(
+		func() (float64, error) { return beats(bare.addr, leases[few], e.span(2*time.Second)) },
+		func() (float64, error) { return beats(few.addr, leases[few], e.span(2*time.Second)) },
+		func() (float64, error) { return beats(lots.addr, leases[lots], e.span(2*time.Second)) },
+		func() (float64, error) {
+			return rate(16, e.span(2*time.Second), func(int) (func() error, func(), error) {
+				w, err := newWorker(lots.addr, "bench")
+				if err != nil {
+					return nil, nil, err
+				}
+				return func() error { _, err := w.post(base+"/leases/heartbeat", batch); return err }, w.close, nil
+			})
+		},
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []result{
+		faster("heartbeats, 64 live leases, 16 connections", r[1], r[0], "bare net/http handler that decodes and answers the same JSON", 0.6),
+		faster(fmt.Sprintf("heartbeats, %d live leases", many), r[2], r[1], "with 64", 0.8),
+		{what: "batches of 100 heartbeats", ours: perSecond(r[3]), theirs: "-", ratio: r[3] * 100 / 1e6, unit: "million renewals/s", least: 1.5},
+	}, nil
+}
+
+// faster returns a result for two rates, whose ratio should be at least the aim.
+func faster(what string, ours, theirs float64, peer string, aim float64) result {
+	return result{what: what, ours: perSecond(ours), theirs: perSecond(theirs) + " (" + peer + ")", ratio: ours / theirs, least: aim}
+}
+
+func schedulerCycles(e *env) ([]result, error) {
+	d, _, err := e.loktd("cycles.db", "--capacity", "100000")
+	if err != nil {
+		return nil, err
+	}
+	defer d.stop()
+	cycles := func(workers int, work func(w *worker) error) func() (float64, error) {
+		return func() (float64, error) {
+			return rate(workers, e.span(3*time.Second), func(i int) (func() error, func(), error) {
+				w, err := newWorker(d.addr, fmt.Sprint("bench-", i))
+				if err != nil {
+					return nil, nil, err
+				}
+				return func() error { return work(w) }, w.close, nil
+			})
+		}
+	}
+	full := func(w *worker) error { return w.cycle(1) }
+	var results []result
+	if err := os.Mkdir(filepath.Join(e.dir, "binlog"), 0o700); err != nil {
+		return nil, err
+	}
+	peer, err := e.startPeer("beanstalkd", "-l", "127.0.0.1", "-p", "PORT", "-b", filepath.Join(e.dir, "binlog"), "-f", "0")
+	if err != nil {
+		return nil, err
+	}
+	if peer != nil {
+		defer peer.stop()
+		r, err := rounds(cycles(32, full), func() (float64, error) {
+			return rate(32, e.span(3*time.Second), func(int) (func() error, func(), error) {
+				b, err := dialBeanstalk(peer.addr)
+				if err != nil {
+					return nil, nil, err
+				}
+				return func() error { return b.cycle(`{"n":1}`) }, func() { _ = b.c.Close() }, nil
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, faster("submit + request + heartbeat + complete, durable, 32 connections", r[0], r[1],
+			"beanstalkd, binlog fsynced per write: put + reserve + touch + delete", 2))
+	} else {
+		results = append(results, result{what: "durable cycles against beanstalkd", ours: "-", theirs: "not installed", note: "not measured"})
+	}
+	for _, m := range []struct {
+		workers, beats int
+		least          float64
+	}{{16, 3, 5500}, {64, 3, 10_000}, {64, 0, 15_000}} {
+		// The jobs are there already, as in a queue that never runs dry: what is measured is the workers' side.
+		var got []float64
+		for range 3 {
+			if err := submitMany(d.addr, int(float64(m.workers)*4000*max(e.scale, 0.2))); err != nil {
+				return nil, err
+			}
+			r, err := cycles(m.workers, func(w *worker) error {
+				lease, err := w.request()
+				for range m.beats {
+					if err == nil {
+						err = w.beat(lease)
+					}
+				}
+				if err == nil {
+					err = w.complete(lease)
+				}
+				return err
+			})()
+			if err != nil {
+				return nil, err
+			}
+			got = append(got, r)
+		}
+		slices.Sort(got)
+		results = append(results, result{
+			what: fmt.Sprintf("request + %d heartbeats + complete, %d connections", m.beats, m.workers),
+			ours: perSecond(got[1]), theirs: "-", ratio: got[1], unit: "/s", least: m.least,
+		})
+	}
+	return results, nil
+}
+
+// schedulerGrants measures how long a parked worker waits from the moment that a job is submitted.
+func schedulerGrants(e *env) ([]result, error) {
+	d, _, err := e.loktd("grants.db")
+	if err != nil {
+		return nil, err
+	}
+	defer d.stop()
+	w, err := newWorker(d.addr, "parked")
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	s, err := newWorker(d.addr, "submitter")
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	var waits []time.Duration
+	for range e.n(1000) {
+		type grant struct {
+			at  time.Time
+			id  string
+			err error
+		}
+		granted := make(chan grant, 1)
+		go func() {
+			b, err := w.post(base+"/leases/request", `{"worker_id":"parked","wait_ms":20000}`)
+			g := grant{at: time.Now(), err: err, id: member(b, "lease_id")}
+			if err == nil && g.id == "" {
+				g.err = fmt.Errorf("no lease: %s", b)
+			}
+			granted <- g
+		}()
+		time.Sleep(2 * time.Millisecond) // until it is parked
+		begun := time.Now()
+		if err := s.submit(); err != nil {
+			return nil, err
+		}
+		g := <-granted
+		if g.err != nil {
+			return nil, g.err
+		}
+		waits = append(waits, g.at.Sub(begun))
+		if err := s.completeFor("parked", g.id); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(waits)
+	at := func(p float64) float64 { return float64(waits[int(p*float64(len(waits)-1))]) / 1e6 }
+	return []result{
+		{what: "submit → a parked worker holds the lease, median", ours: fmt.Sprintf("%.2f ms", at(0.5)), theirs: "-", ratio: at(0.5), unit: "ms", aim: 2},
+		{what: "the same, 99th percentile", ours: fmt.Sprintf("%.2f ms", at(0.99)), theirs: "-", ratio: at(0.99), unit: "ms", aim: 10},
+	}, nil
+}
+
+func (w *worker) completeFor(id, lease string) error {
+	return (&worker{w.httpConn, id}).complete(lease)
+}
+
+// schedulerSize measures what a million queued jobs do to the daemon.
+func schedulerSize(e *env) ([]result, error) {
+	times := map[string][]time.Duration{}
+	small, large := e.n(1000), e.n(1_000_000)
+	var perJob, perLease float64
+	for _, queued := range []int{small, large} {
+		d, _, err := e.loktd(fmt.Sprintf("size-%d.db", queued), "--capacity", "1000000", "--lease-ttl", "1h")
+		if err != nil {
+			return nil, err
+		}
+		err = func() error {
+			defer d.stop()
+			before, err := d.resident()
+			if err != nil {
+				return err
+			}
+			if err := submitMany(d.addr, queued); err != nil {
+				return err
+			}
+			after, err := d.resident()
+			if err != nil {
+				return err
+			}
+			perJob = (after - before) / float64(queued)
+			w, err := newWorker(d.addr, "bench")
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			ops := []struct {
+				name string
+				do   func() error
+			}{
+				{"submit", w.submit},
+				{"grant", func() error { _, err := w.request(); return err }},
+				{"status", func() error {
+					status, b, err := w.do("GET", base+"/status", "")
+					if err == nil && status != 200 {
+						err = fmt.Errorf("status: %d %s", status, b)
+					}
+					return err
+				}},
+			}
+			for _, op := range ops {
+				var t []time.Duration
+				for range e.n(300) {
+					begun := time.Now()
+					if err := op.do(); err != nil {
+						return err
+					}
+					t = append(t, time.Since(begun))
+				}
+				times[op.name] = append(times[op.name], median(t))
+			}
+			if queued == large {
+				leases := min(large/2, 100_000)
+				before, err := d.resident()
+				if err != nil {
+					return err
+				}
+				if _, err := lease(d.addr, leases); err != nil {
+					return err
+				}
+				after, err := d.resident()
+				if err != nil {
+					return err
+				}
+				perLease = (after - before) / float64(leases)
+			}
+			return nil
+		}()
+		if err != nil {
+			return nil, err
+		}
+	}
+	var results []result
+	for _, op := range []string{"submit", "grant", "status"} {
+		t := times[op]
+		results = append(results, compare(fmt.Sprintf("%s with %d queued jobs", op, large), t[1], t[0], fmt.Sprintf("with %d", small), 2))
+	}
+	return append(results,
+		result{what: "memory per queued job (resident, with the database's cache)", ours: kib(perJob), theirs: "-", ratio: perJob / 1024, unit: "KiB"},
+		result{what: "memory per live lease, beside its job's", ours: kib(perLease), theirs: "-", ratio: perLease / 1024, unit: "KiB"},
+	), nil
+}
+
+func kib(b float64) string { return fmt.Sprintf("%.2f KiB", b/1024) }
+
+// schedulerRestart measures how long a daemon takes until it is ready with many jobs and leases.
+func schedulerRestart(e *env) ([]result, error) {
+	queued, leases := e.n(100_000), e.n(10_000)
+	d, _, err := e.loktd("restart.db", "--capacity", "1000000", "--lease-ttl", "1h")
+	if err != nil {
+		return nil, err
+	}
+	if err = submitMany(d.addr, queued+leases); err == nil {
+		_, err = lease(d.addr, leases)
+	}
+	_ = d.cmd.Process.Kill() // not told to stop: what was acknowledged must be there all the same
+	_ = d.cmd.Wait()
+	if err != nil {
+		return nil, err
+	}
+	var took []time.Duration
+	for range 5 {
+		d, t, err := e.loktd("restart.db", "--capacity", "1000000", "--lease-ttl", "1h")
+		if err != nil {
+			return nil, err
+		}
+		w, err := newWorker(d.addr, "bench")
+		if err != nil {
+			d.stop()
+			return nil, err
+		}
+		begun := time.Now()
+		status, b, err := w.do("GET", base+"/status", "")
+		took = append(took, t+time.Since(begun))
+		w.close()
+		_ = d.cmd.Process.Kill()
+		_ = d.cmd.Wait()
+		if err == nil && (status != 200 || !strings.Contains(string(b), fmt.Sprintf(`"active_leases":%d`, leases))) {
+			err = fmt.Errorf("after the restart: %d %s", status, b)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	t := median(took)
+	return []result{{
+		what: fmt.Sprintf("start after kill -9 with %d queued jobs and %d leases → first answer", queued, leases),
+		ours: ms(t), theirs: "-", ratio: t.Seconds(), unit: "s", aim: 0.5,
+	}}, nil
+}
+
+// schedulerParked measures the memory of workers that wait.
+func schedulerParked(e *env) ([]result, error) {
+	if runtime.GOOS != "linux" {
+		return nil, errors.ErrUnsupported
+	}
+	d, _, err := e.loktd("parked.db", "--max-parked", "20000", "--max-connections", "20000")
+	if err != nil {
+		return nil, err
+	}
+	defer d.stop()
+	n := e.n(10_000)
+	before, err := d.resident()
+	if err != nil {
+		return nil, err
+	}
+	conns := make([]net.Conn, 0, n)
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	body := `{"worker_id":"parked","wait_ms":30000}`
+	for range n {
+		c, err := net.Dial("tcp", d.addr)
+		if err != nil {
+			return nil, fmt.Errorf("connection %d: %w (ulimit -n?)", len(conns), err)
+		}
+		conns = append(conns, c)
+		if _, err := fmt.Fprintf(c, "POST %s/leases/request HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", base, len(body), body); err != nil {
+			return nil, err
+		}
+	}
+	time.Sleep(2 * time.Second) // until the last one is parked
+	after, err := d.resident()
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWorker(d.addr, "other")
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	if status, b, err := w.do("GET", base+"/status", ""); err != nil || status != 200 {
+		return nil, fmt.Errorf("status beside parked requests: %d %s %w", status, b, err)
+	}
+	return []result{{
+		what: fmt.Sprintf("memory of %d parked requests", n), ours: fmt.Sprintf("%.0f MB", (after-before)/1e6), theirs: "-",
+		ratio: (after - before) / 1e6, unit: "MB", aim: 250 * e.scale,
+	}}, nil
+}
