@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -148,7 +149,9 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 
 // server returns what answers requests.
 func (d *daemon) server() *http.Server {
+	kind, _, _ := strings.Cut(d.c.Store, ":") // the rest may be a secret
 	config := httpapi.Config{
+		About: httpapi.About{Version: Version(), Store: kind},
 		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.stop,
 		Limits: httpapi.Limits{Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, Request: d.c.BodyTimeout},
 	}
