@@ -145,6 +145,7 @@ type exchange struct {
 	again func() (body any, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer
+	quiet    time.Duration // the answer is a stream, which is given up when nothing comes for so long; 0 if it is not
 
 	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
 	sent     time.Time // set: when the last attempt began
@@ -208,14 +209,19 @@ func (c *Client) attempt(
 		body, wait = x.again()
 	}
 	x.sent = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.o.Attempt+wait)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(c.o.Attempt+wait, func() { cancel(context.DeadlineExceeded) })
+	defer watchdog.Stop()
 	r, err := c.request(ctx, x, at, body)
 	if err != nil {
 		return false, 0, err
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {
+		if context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint,err113 // the watchdog's own
+			err = context.DeadlineExceeded
+		}
 		x.doubtful = x.doubtful || !neverSent(err)
 		return true, 0, c.unreachable(at, err)
 	}
@@ -224,7 +230,11 @@ func (c *Client) attempt(
 		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" && media != "text/event-stream" {
 			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))
 		}
-		if err := into(resp.StatusCode, resp.Body); err != nil {
+		var answer io.Reader = resp.Body
+		if x.quiet > 0 {
+			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: x.quiet}
+		}
+		if err := into(resp.StatusCode, answer); err != nil {
 			if stopped := (*stopError)(nil); errors.As(err, &stopped) {
 				return false, 0, stopped.err
 			}
@@ -255,6 +265,18 @@ func (c *Client) attempt(
 		return false, 0, fmt.Errorf("%s: %w", c.server(at).Redacted(), p.err(c.restore, x.lease))
 	}
 	return false, 0, p.err(c.restore, x.lease)
+}
+
+// watched puts off the watchdog whenever something is read.
+type watched struct {
+	r        io.Reader
+	watchdog *time.Timer
+	quiet    time.Duration
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.watchdog.Reset(w.quiet)
+	return w.r.Read(p)
 }
 
 // stopError wraps an error of the caller's own that ended the reading of an answer.
@@ -288,7 +310,7 @@ func (c *Client) request(ctx context.Context, x *exchange, at uint32, body any) 
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	r.Header.Set("Accept", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream;q=0.9")
 	r.Header.Set("User-Agent", c.o.UserAgent)
 	token := c.o.Token
 	if c.o.TokenSource != nil {

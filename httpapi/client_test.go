@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -66,6 +67,7 @@ func inBubble(t *testing.T, c httpapi.Config) *httpapi.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		synctest.Wait() // for claims that the end of the test cancels to be taken back
 		transport.CloseIdleConnections()
 		server.Close() //nolint:errcheck // it ends with the test
 	})
