@@ -127,7 +127,9 @@ func unknownNameIsFree(t *testing.T, s lokt.Store) {
 	}
 }
 
-// full is a lock with every field set that means something there: a holder has no wish to wait. Its processes run on another host, so that nobody here can tell them dead.
+// full is a lock with every field set that means something there: a holder has no wish to wait. Its processes run on another
+// host, so that nobody here can tell them dead, and nothing ends so soon that a store which gives everybody a full time when
+// it is opened would change it.
 func full(name string, now time.Time) lokt.Lock {
 	at := func(d time.Duration) time.Time { return now.Add(d + 123456789*time.Nanosecond) }
 	owner := func(id string) lokt.Owner {
@@ -163,7 +165,7 @@ func full(name string, now time.Time) lokt.Lock {
 		Holders: []lokt.Holder{guard, lease},
 		Queue:   []lokt.Waiter{waiter(9, "first", 5), waiter(4, "second", 1), waiter(8, "third", 1), waiter(3, "fourth", -1)},
 		Freeze: &lokt.Freeze{
-			ID: id(77), Owner: owner("freezer"), Reason: "release\nday", At: at(-time.Minute), TTL: time.Hour, ExpiresAt: at(time.Hour),
+			ID: id(77), Owner: owner("freezer"), Reason: "release\nday", At: at(-time.Minute), TTL: time.Hour, ExpiresAt: at(2 * time.Hour),
 		},
 	}
 }

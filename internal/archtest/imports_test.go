@@ -87,7 +87,7 @@ func theirs() map[string][]string {
 		"github.com/anishathalye":     {"lokttest", "jobs/jobstest"},
 		"go.uber.org/goleak":          {"lokttest", "jobs/jobstest"},
 		"github.com/rogpeppe":         {"bench"},
-		"github.com/gofrs":            {"bench"},
+		"github.com/gofrs":            {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib": {"internal/daemon"},
 	}
 }

@@ -82,7 +82,9 @@ func trimForgets(t *testing.T, s jobs.Store) {
 		j.EndedAt = base().Add(time.Duration(i) * time.Hour)
 		commit(t, s, jobs.Changes{Ended: []jobs.Job{j}, Attempts: []jobs.Attempt{attempt(i, 1)}})
 	}
-	commit(t, s, jobs.Changes{Jobs: []jobs.JobChange{made(plainJob(100))}, Attempts: []jobs.Attempt{attempt(100, 1)}})
+	living := plainJob(100)
+	living.Attempt = 1
+	commit(t, s, jobs.Changes{Jobs: []jobs.JobChange{made(living)}, Attempts: []jobs.Attempt{attempt(100, 1)}})
 	trim := func(before time.Time, keep, atMost, want, left int) {
 		t.Helper()
 		if n, err := s.Trim(storeContext(t), before, keep, atMost); err != nil || n != want {

@@ -1,0 +1,250 @@
+package sqlstore
+
+// Group commit: requests that arrive while a transaction is being flushed to the disk share the next one.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// request is something to be stored. One of its functions is set, or none if it is only to be found out whether anything can be.
+type request struct {
+	name   string // of the lock that change is for
+	change func(lokt.Snapshot) lokt.Change
+	turn   func(jobs.Facts) jobs.Changes
+	write  func(context.Context, *conn) error // within the transaction
+
+	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
+	turned   bool        // the turn has been run
+	changes  jobs.Changes
+	panicked any
+	err      error
+	done     chan struct{} // closed when it is known what became of it
+}
+
+// perform has the request stored, and returns when that is done or has failed. If ctx ends before the request is looked at,
+// it is dropped.
+func (d *DB) perform(ctx context.Context, r *request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r.done = make(chan struct{})
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return errClosed
+	}
+	d.queue = append(d.queue, r)
+	first := len(d.queue) == 1
+	d.mu.Unlock()
+	if first {
+		d.wake()
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.taken.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+		<-r.done
+	}
+	if r.panicked != nil {
+		panic(r.panicked)
+	}
+	return r.err
+}
+
+func (d *DB) wake() {
+	select {
+	case d.poke <- struct{}{}:
+	default:
+	}
+}
+
+// loop commits until the database is closed.
+func (d *DB) loop() {
+	defer close(d.ended)
+	for {
+		d.mu.Lock()
+		queue, closed := d.queue, d.closed
+		d.queue = nil
+		d.mu.Unlock()
+		if len(queue) == 0 {
+			if closed {
+				return
+			}
+			<-d.poke
+			continue
+		}
+		taken := queue[:0]
+		for _, r := range queue {
+			if r.taken.CompareAndSwap(false, true) {
+				taken = append(taken, r)
+			}
+		}
+		d.serve(taken)
+	}
+}
+
+// batch is what one transaction stores.
+type batch struct {
+	now    time.Time
+	were   map[string]*entry // locks as they are stored
+	locks  map[string]*entry // those that changed, as the requests leave them
+	told   [][]lokt.Event    // the events of each change
+	events int               // how many
+	jobs   []*jobs.Changes
+	writes []func(context.Context, *conn) error
+}
+
+// serve stores the requests in one transaction. If what one of them wants cannot be stored, each gets its own.
+func (d *DB) serve(rs []*request) {
+	if len(rs) == 0 {
+		return
+	}
+	err := d.commit(rs)
+	if err != nil && single(err) && len(rs) > 1 {
+		for _, r := range rs {
+			if r.err == nil && r.panicked == nil {
+				r.err = d.commit([]*request{r})
+			}
+		}
+		err = nil
+	}
+	for _, r := range rs {
+		if err != nil && r.err == nil {
+			r.err = err
+		}
+		close(r.done)
+	}
+}
+
+// commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
+func (d *DB) commit(rs []*request) (err error) {
+	begin := time.Now()
+	ctx := context.Background()
+	if d.suspect != nil {
+		if err := d.recover(ctx); err != nil {
+			for _, r := range rs {
+				r.err = err
+			}
+			return err
+		}
+	}
+	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}}
+	for _, r := range rs {
+		if r.err == nil && r.panicked == nil {
+			d.decide(ctx, b, r)
+		}
+	}
+	if b.empty() {
+		return nil
+	}
+	defer func() { d.observe("commit", begin, err) }()
+	if err := d.store(ctx, b); err != nil {
+		if !single(err) {
+			d.suspect = err
+		}
+		if e := d.writer.exec(ctx, "ROLLBACK"); e != nil && d.suspect == nil {
+			d.suspect = err // it may have been rolled back already
+		}
+		return translate(err)
+	}
+	d.locks.publish(b)
+	d.jobs.stored(b)
+	return nil
+}
+
+func (b *batch) empty() bool {
+	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0
+}
+
+// decide runs what the request is for.
+func (d *DB) decide(ctx context.Context, b *batch, r *request) {
+	switch {
+	case r.change != nil:
+		r.err = d.locks.decide(ctx, b, r)
+	case r.turn != nil:
+		if !r.turned {
+			r.turned = true
+			r.panicked = guarded(func() { r.changes = r.turn(jobs.Facts{}) })
+		}
+		if r.panicked == nil && !r.changes.Empty() {
+			b.jobs = append(b.jobs, &r.changes)
+		}
+	case r.write != nil:
+		b.writes = append(b.writes, r.write)
+	}
+}
+
+// guarded runs what others wrote, and returns what they panicked with.
+func guarded(run func()) (panicked any) {
+	returned := false
+	defer func() {
+		if !returned {
+			if panicked = recover(); panicked == nil {
+				panicked = errors.New("change ended its goroutine")
+			}
+		}
+	}()
+	run()
+	returned = true
+	return nil
+}
+
+// store writes the batch in a transaction.
+func (d *DB) store(ctx context.Context, b *batch) error {
+	b.now = d.clock.now()
+	lazy := len(b.jobs) == 0 && len(b.writes) == 0 && d.locks.lazy(b)
+	if lazy == d.synced { // it cannot be changed within a transaction
+		mode := map[bool]string{true: "NORMAL", false: "FULL"}[lazy]
+		if err := d.writer.once(ctx, "PRAGMA synchronous = "+mode); err != nil {
+			return err
+		}
+		d.synced = !lazy
+	}
+	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	if err := d.locks.write(ctx, d.writer, b); err != nil {
+		return err
+	}
+	if err := d.jobs.write(ctx, d.writer, b); err != nil {
+		return err
+	}
+	for _, w := range b.writes {
+		if err := w(ctx, d.writer); err != nil {
+			return err
+		}
+	}
+	return d.writer.exec(ctx, "COMMIT")
+}
+
+// recover finds out what is stored after a transaction of which that is not known. It leaves no log of transactions, of which a
+// part may be missing on the disk although the system has reported that only once, before anything more is stored: everything is moved into the database's file.
+func (d *DB) recover(ctx context.Context) (err error) {
+	begin := time.Now()
+	defer func() { d.observe("recover", begin, err) }()
+	fail := func(err error) error {
+		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err))
+	}
+	_ = d.writer.exec(ctx, "ROLLBACK") // if there is still something to roll back
+	busy, err := one(ctx, d.writer, "PRAGMA wal_checkpoint(TRUNCATE)")
+	if err != nil {
+		return fail(err)
+	}
+	if busy != 0 {
+		return fail(errors.New("the database is being read"))
+	}
+	if err := d.reload(ctx); err != nil {
+		return fail(err)
+	}
+	d.suspect = nil
+	return nil
+}

@@ -1,0 +1,469 @@
+package sqlstore
+
+// Jobs as rows of tables.
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+const (
+	jobColumns      = "seq, state, lease_id, updated_at, ready_at, started_at, attempt, token, code, cancel, reason, ord, revision"
+	specColumns     = "id, type, priority, units, only_one, payload, idempotency_key, tags, max_runtime, max_attempts, retry_backoff, run_at, locks, created_at"
+	outputColumns   = "progress, message, metrics, checkpoint, result, error"
+	leaseColumns    = "id, job, worker, request, units, token, attempt, issued, expires, last_beat, first_beat, run_until, ttl, beat_every"
+	attemptColumns  = "job, number, token, lease_id, worker, units, state, code, issued, first_beat, ended, error"
+	jobEventColumns = "seq, at, type, job, lease_id, worker, attempt, token, code, reason"
+	endedColumns    = `e.seq, e.state, NULL, e.updated_at, e.ready_at, e.started_at, e.attempt, e.token, e.code, e.cancel, e.reason, e.ord, e.revision, e.ended_at,
+		s.id, s.type, s.priority, s.units, s.only_one, s.payload, s.idempotency_key, s.tags, s.max_runtime, s.max_attempts, s.retry_backoff, s.run_at,
+		s.locks, s.created_at, o.seq IS NOT NULL, o.progress, o.message, o.metrics, o.checkpoint, o.result, o.error`
+)
+
+// write stores what the batch's turns changed.
+func (s *Jobs) write(ctx context.Context, q querier, b *batch) error {
+	for _, c := range b.jobs {
+		if err := s.writeChanges(ctx, q, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeChanges stores what a turn changed, deletions first.
+func (s *Jobs) writeChanges(ctx context.Context, q querier, c *jobs.Changes) error {
+	for _, id := range c.Unleased {
+		if err := q.exec(ctx, "DELETE FROM leases WHERE id = ?", id); err != nil {
+			return err
+		}
+	}
+	for _, k := range c.Dropped {
+		if err := q.exec(ctx, "DELETE FROM idempotency_keys WHERE key = ?", k); err != nil {
+			return err
+		}
+	}
+	for i := range c.Forgot {
+		if err := q.exec(ctx, "DELETE FROM answered WHERE worker = ? AND request = ?", c.Forgot[i].WorkerID, c.Forgot[i].RequestID); err != nil {
+			return err
+		}
+	}
+	for i := range c.Jobs {
+		if err := writeJob(ctx, q, &c.Jobs[i]); err != nil {
+			return err
+		}
+	}
+	for i := range c.Leases {
+		if err := writeLease(ctx, q, &c.Leases[i]); err != nil {
+			return err
+		}
+	}
+	for i := range c.Attempts {
+		if err := writeAttempt(ctx, q, &c.Attempts[i]); err != nil {
+			return err
+		}
+	}
+	for i := range c.Ended {
+		if err := writeEnded(ctx, q, &c.Ended[i]); err != nil {
+			return err
+		}
+	}
+	if err := writeMemories(ctx, q, c); err != nil {
+		return err
+	}
+	for i := range c.Events {
+		e := &c.Events[i]
+		if err := q.exec(ctx, "INSERT INTO job_events ("+jobEventColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (seq) DO NOTHING",
+			e.Seq, millis(e.Time), string(e.Type), text(e.JobID), text(e.LeaseID), text(e.WorkerID), number(e.Attempt), number(e.Token),
+			text(e.Code), text(e.Reason)); err != nil {
+			return err
+		}
+	}
+	if err := s.writeStats(ctx, q, c); err != nil {
+		return err
+	}
+	return q.exec(ctx, "UPDATE state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
+		c.Counters.Seq, c.Counters.Revision, c.Counters.Event, c.Counters.Clock)
+}
+
+// writeMemories stores what is remembered beside the jobs.
+func writeMemories(ctx context.Context, q querier, c *jobs.Changes) error {
+	for i := range c.Keys {
+		k := &c.Keys[i]
+		if err := q.exec(ctx, `INSERT INTO idempotency_keys (key, print, job, state, expires) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT (key) DO UPDATE SET print = excluded.print, job = excluded.job, state = excluded.state, expires = excluded.expires`,
+			k.Key, k.Print[:], k.JobID, text(string(k.State)), millis(k.Expires)); err != nil {
+			return err
+		}
+	}
+	for i := range c.Answered {
+		a := &c.Answered[i]
+		lease, err := encode(a.Lease)
+		if err != nil {
+			return err
+		}
+		if err := q.exec(ctx, `INSERT INTO answered (worker, request, lease, expires) VALUES (?, ?, ?, ?)
+			ON CONFLICT (worker, request) DO UPDATE SET lease = excluded.lease, expires = excluded.expires`,
+			a.WorkerID, a.RequestID, lease, millis(a.Expires)); err != nil {
+			return err
+		}
+	}
+	if !c.Refrozen {
+		return nil
+	}
+	if err := q.exec(ctx, "DELETE FROM frozen_types"); err != nil {
+		return err
+	}
+	for _, t := range c.Frozen {
+		if err := q.exec(ctx, "INSERT INTO frozen_types (type) VALUES (?)", t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeJob(ctx context.Context, q querier, c *jobs.JobChange) error {
+	j := &c.Job
+	if c.What&jobs.New != 0 {
+		if err := writeSpec(ctx, q, j); err != nil {
+			return err
+		}
+		if err := q.exec(ctx, `INSERT INTO jobs (`+jobColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (seq) DO UPDATE SET state = excluded.state, lease_id = excluded.lease_id, updated_at = excluded.updated_at,
+			ready_at = excluded.ready_at, started_at = excluded.started_at, attempt = excluded.attempt, token = excluded.token, code = excluded.code,
+			cancel = excluded.cancel, reason = excluded.reason, ord = excluded.ord, revision = excluded.revision`,
+			j.Seq, string(j.State), text(j.LeaseID), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), j.Attempt, j.Token, text(j.Code),
+			j.Cancel, text(j.Reason), j.Ord, j.Revision); err != nil {
+			return err
+		}
+	} else if err := q.exec(ctx, `UPDATE jobs SET state = ?, lease_id = ?, updated_at = ?, ready_at = ?, started_at = ?, attempt = ?, token = ?, code = ?,
+		cancel = ?, reason = ?, ord = ?, revision = ? WHERE seq = ?`,
+		string(j.State), text(j.LeaseID), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), j.Attempt, j.Token, text(j.Code),
+		j.Cancel, text(j.Reason), j.Ord, j.Revision, j.Seq); err != nil {
+		return err
+	}
+	if c.What&(jobs.New|jobs.Reported) != 0 {
+		return writeOutput(ctx, q, j, c.What&jobs.New == 0)
+	}
+	return nil
+}
+
+// writeSpec stores what never changes about a job.
+func writeSpec(ctx context.Context, q querier, j *jobs.Job) error {
+	var tags, locks any
+	var err error
+	if len(j.Tags) > 0 {
+		if tags, err = encode(j.Tags); err != nil {
+			return err
+		}
+	}
+	if len(j.Locks) > 0 {
+		if locks, err = encode(j.Locks); err != nil {
+			return err
+		}
+	}
+	return q.exec(ctx, "INSERT INTO specs (seq, "+specColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (seq) DO NOTHING",
+		j.Seq, j.ID, j.Type, string(j.Priority), j.Units, j.Unique, document(j.Payload), text(j.IdempotencyKey), tags, number(j.MaxRuntime),
+		j.MaxAttempts, number(j.RetryBackoff), millis(j.RunAt), locks, millis(j.CreatedAt))
+}
+
+// writeOutput stores what was reported about a job; had says that something may be there.
+func writeOutput(ctx context.Context, q querier, j *jobs.Job, had bool) error {
+	o := j.Output
+	if o == nil {
+		if !had {
+			return nil
+		}
+		return q.exec(ctx, "DELETE FROM outputs WHERE seq = ?", j.Seq)
+	}
+	var progress any
+	if o.Progress != nil {
+		progress = *o.Progress
+	}
+	return q.exec(ctx, `INSERT INTO outputs (seq, `+outputColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (seq) DO UPDATE SET progress = excluded.progress, message = excluded.message, metrics = excluded.metrics,
+		checkpoint = excluded.checkpoint, result = excluded.result, error = excluded.error`,
+		j.Seq, progress, text(o.Message), document(o.Metrics), document(o.Checkpoint), document(o.Result), document(o.Error))
+}
+
+func writeLease(ctx context.Context, q querier, l *jobs.Lease) error {
+	return q.exec(ctx, `INSERT INTO leases (`+leaseColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET job = excluded.job, worker = excluded.worker, request = excluded.request, units = excluded.units,
+		token = excluded.token, attempt = excluded.attempt, issued = excluded.issued, expires = excluded.expires, last_beat = excluded.last_beat,
+		first_beat = excluded.first_beat, run_until = excluded.run_until, ttl = excluded.ttl, beat_every = excluded.beat_every`,
+		l.ID, l.JobID, l.WorkerID, text(l.RequestID), l.Units, l.Token, l.Attempt, millis(l.IssuedAt), millis(l.ExpiresAt), millis(l.LastHeartbeat),
+		millis(l.FirstBeat), millis(l.RunUntil), number(l.TTL), number(l.Interval))
+}
+
+func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
+	return q.exec(ctx, "INSERT INTO attempts ("+attemptColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job, number) DO NOTHING",
+		a.JobID, a.Number, a.Token, a.LeaseID, a.WorkerID, a.Units, string(a.State), text(a.Code), millis(a.IssuedAt), millis(a.FirstBeat),
+		millis(a.EndedAt), document(a.Error))
+}
+
+// writeEnded moves a job to those that ended.
+func writeEnded(ctx context.Context, q querier, j *jobs.Job) error {
+	if err := q.exec(ctx, "DELETE FROM jobs WHERE seq = ?", j.Seq); err != nil {
+		return err
+	}
+	if err := writeSpec(ctx, q, j); err != nil { // it may end in the turn in which it was made
+		return err
+	}
+	if err := writeOutput(ctx, q, j, true); err != nil {
+		return err
+	}
+	return q.exec(ctx, `INSERT INTO ended (revision, seq, state, updated_at, ready_at, started_at, ended_at, attempt, token, code, cancel, reason, ord)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (revision) DO NOTHING`,
+		j.Revision, j.Seq, string(j.State), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), millis(j.EndedAt), j.Attempt, j.Token,
+		text(j.Code), j.Cancel, text(j.Reason), j.Ord)
+}
+
+// readRows reads all that lives.
+func readRows(ctx context.Context, q querier) (rows jobs.Rows, err error) {
+	if err := q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock FROM state", nil, func(r *row) error {
+		rows.Counters = jobs.Counters{Seq: r.count(), Revision: r.count(), Event: r.count(), Clock: r.number()}
+		return nil
+	}); err != nil {
+		return rows, err
+	}
+	n, err := one(ctx, q, "SELECT count(*) FROM jobs")
+	if err != nil {
+		return rows, err
+	}
+	rows.Jobs = make([]jobs.Job, 0, n)
+	for _, part := range []struct {
+		statement string
+		each      func(r *row)
+	}{
+		{"SELECT j.seq, j.state, j.lease_id, j.updated_at, j.ready_at, j.started_at, j.attempt, j.token, j.code, j.cancel, j.reason, j.ord, j.revision, NULL, " +
+			specColumns + ", o.seq IS NOT NULL, " + outputColumns + " FROM jobs j CROSS JOIN specs s USING (seq) LEFT JOIN outputs o USING (seq) ORDER BY j.seq",
+			func(r *row) { rows.Jobs = append(rows.Jobs, readJob(r)) }},
+		{"SELECT " + leaseColumns + " FROM leases", func(r *row) { rows.Leases = append(rows.Leases, readLease(r)) }},
+		{"SELECT " + attemptColumns + " FROM attempts WHERE job IN (SELECT s.id FROM jobs j CROSS JOIN specs s USING (seq) WHERE j.attempt > 0) ORDER BY job, number",
+			func(r *row) { rows.Attempts = append(rows.Attempts, readAttempt(r)) }},
+		{"SELECT key, print, job, state, expires FROM idempotency_keys", func(r *row) { rows.Keys = append(rows.Keys, readKey(r)) }},
+		{"SELECT worker, request, lease, expires FROM answered", func(r *row) { rows.Answered = append(rows.Answered, readAnswered(r)) }},
+		{"SELECT type FROM frozen_types ORDER BY type", func(r *row) { rows.Frozen = append(rows.Frozen, r.text()) }},
+	} {
+		if err := q.query(ctx, part.statement, nil, func(r *row) error {
+			part.each(r)
+			return r.err
+		}); err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// readJob reads a job: what is in jobs or ended, in specs, and in outputs, if it has a row there.
+func readJob(r *row) (j jobs.Job) {
+	j.Seq, j.State, j.LeaseID, j.UpdatedAt, j.ReadyAt, j.StartedAt = r.count(), jobs.State(r.text()), r.text(), r.millis(), r.millis(), r.millis()
+	j.Attempt, j.Token, j.Code, j.Cancel, j.Reason = int(r.number()), r.count(), r.text(), r.yes(), r.text()
+	j.Ord, j.Revision, j.EndedAt = r.number(), r.count(), r.millis()
+	j.ID, j.Type, j.Priority, j.Units, j.Unique = r.text(), r.text(), jobs.Priority(r.text()), int(r.number()), r.yes()
+	j.Payload, j.IdempotencyKey = r.document(), r.text()
+	r.decode(&j.Tags)
+	j.MaxRuntime, j.MaxAttempts, j.RetryBackoff, j.RunAt = r.span(), int(r.number()), r.span(), r.millis()
+	r.decode(&j.Locks)
+	j.CreatedAt = r.millis()
+	if !r.yes() {
+		return j
+	}
+	j.Output = &jobs.Report{
+		Progress: r.float(), Message: r.text(), Metrics: r.document(), Checkpoint: r.document(), Result: r.document(), Error: r.document(),
+	}
+	return j
+}
+
+func readEnded(r *row) jobs.Job { return readJob(r) }
+
+func readLease(r *row) jobs.Lease {
+	return jobs.Lease{
+		ID: r.text(), JobID: r.text(), WorkerID: r.text(), RequestID: r.text(), Units: int(r.number()), Token: r.count(), Attempt: int(r.number()),
+		IssuedAt: r.millis(), ExpiresAt: r.millis(), LastHeartbeat: r.millis(), FirstBeat: r.millis(), RunUntil: r.millis(), TTL: r.span(), Interval: r.span(),
+	}
+}
+
+func readAttempt(r *row) jobs.Attempt {
+	return jobs.Attempt{
+		JobID: r.text(), Number: int(r.number()), Token: r.count(), LeaseID: r.text(), WorkerID: r.text(), Units: int(r.number()),
+		State: jobs.State(r.text()), Code: r.text(), IssuedAt: r.millis(), FirstBeat: r.millis(), EndedAt: r.millis(), Error: r.document(),
+	}
+}
+
+func readKey(r *row) jobs.Key {
+	k := jobs.Key{Key: r.text()}
+	if copy(k.Print[:], r.bytes()) != len(k.Print) {
+		r.fail("a fingerprint")
+	}
+	k.JobID, k.State, k.Expires = r.text(), jobs.State(r.text()), r.millis()
+	return k
+}
+
+func readAnswered(r *row) jobs.Answered {
+	a := jobs.Answered{WorkerID: r.text(), RequestID: r.text()}
+	r.decode(&a.Lease)
+	a.Expires = r.millis()
+	return a
+}
+
+func readJobEvent(r *row) jobs.Event {
+	return jobs.Event{
+		Seq: r.count(), Time: r.millis(), Type: jobs.EventType(r.text()), JobID: r.text(), LeaseID: r.text(), WorkerID: r.text(),
+		Attempt: int(r.number()), Token: r.count(), Code: r.text(), Reason: r.text(),
+	}
+}
+
+// addition is what turns added to the statistics of an hour.
+type addition struct {
+	Tallies []jobs.Tally `json:",omitempty"`
+	Counts  []jobs.Count `json:",omitempty"`
+}
+
+// addUpAfter is after how many turns their additions are added up.
+const addUpAfter = 64
+
+// writeStats stores what is to be added to the statistics: as one row, and after some turns all of these rows are added up.
+func (s *Jobs) writeStats(ctx context.Context, q querier, c *jobs.Changes) error {
+	if len(c.Tallies) > 0 || len(c.Counts) > 0 {
+		hour := time.Time{}
+		for i := range c.Tallies {
+			hour = later(hour, c.Tallies[i].Hour)
+		}
+		for i := range c.Counts {
+			hour = later(hour, c.Counts[i].Hour)
+		}
+		body, err := encode(addition{c.Tallies, c.Counts})
+		if err != nil {
+			return err
+		}
+		if err := q.exec(ctx, "INSERT INTO stats_new (hour, body) VALUES (?, ?)", hour.UnixMilli(), body); err != nil {
+			return err
+		}
+		s.fresh++
+	}
+	if s.fresh < addUpAfter {
+		return nil
+	}
+	s.fresh = 0 // not quite so if this is not committed, but then it is counted anew
+	return addUp(ctx, q)
+}
+
+// sums are statistics, added up.
+type sums struct {
+	tallies map[tallyKey]jobs.Tally
+	counts  map[countKey]int64
+}
+
+type tallyKey struct {
+	hour    int64
+	jobType string
+}
+
+type countKey struct {
+	hour       int64
+	event, tag string
+}
+
+func readAdditions(ctx context.Context, q querier, from int64, into *sums) error {
+	return q.query(ctx, "SELECT body FROM stats_new WHERE hour >= ?", []any{from}, func(r *row) error {
+		var a addition
+		r.decode(&a)
+		for _, t := range a.Tallies {
+			into.tally(t)
+		}
+		for _, n := range a.Counts {
+			into.counts[countKey{n.Hour.UnixMilli(), string(n.Event), n.Tag}] += n.N
+		}
+		return nil
+	})
+}
+
+func (s *sums) tally(t jobs.Tally) {
+	k := tallyKey{t.Hour.UnixMilli(), t.Type}
+	sum := s.tallies[k]
+	sum.Hour, sum.Type = t.Hour, t.Type
+	sum.Add(t)
+	s.tallies[k] = sum
+}
+
+func newSums() *sums {
+	return &sums{tallies: map[tallyKey]jobs.Tally{}, counts: map[countKey]int64{}}
+}
+
+// addUp adds what turns added to the sums.
+func addUp(ctx context.Context, q querier) error {
+	add := newSums()
+	if err := readAdditions(ctx, q, -1<<63, add); err != nil {
+		return err
+	}
+	for k, t := range add.tallies {
+		if err := q.query(ctx, "SELECT body FROM tallies WHERE hour = ? AND type = ?", []any{k.hour, k.jobType}, func(r *row) error {
+			var have jobs.Tally
+			r.decode(&have)
+			t.Add(have)
+			return nil
+		}); err != nil {
+			return err
+		}
+		body, err := json.Marshal(t)
+		if err != nil {
+			return err
+		}
+		if err := q.exec(ctx, "INSERT INTO tallies (hour, type, body) VALUES (?, ?, ?) ON CONFLICT (hour, type) DO UPDATE SET body = excluded.body",
+			k.hour, k.jobType, string(body)); err != nil {
+			return err
+		}
+	}
+	for k, n := range add.counts {
+		if err := q.exec(ctx, "INSERT INTO counts (hour, event, tag, n) VALUES (?, ?, ?, ?) ON CONFLICT (hour, event, tag) DO UPDATE SET n = counts.n + excluded.n",
+			k.hour, k.event, k.tag, n); err != nil {
+			return err
+		}
+	}
+	return q.exec(ctx, "DELETE FROM stats_new")
+}
+
+// History implements jobs.Store.
+func (s *Jobs) History(ctx context.Context, from time.Time) (tallies []jobs.Tally, counts []jobs.Count, err error) {
+	if err := s.usable(ctx); err != nil {
+		return nil, nil, err
+	}
+	hour := int64(-1 << 63)
+	if !from.IsZero() {
+		hour = from.UnixMilli()
+	}
+	all := newSums()
+	err = s.db.reading(ctx, "read", func(c *conn) error {
+		if err := c.query(ctx, "SELECT body FROM tallies WHERE hour >= ?", []any{hour}, func(r *row) error {
+			var t jobs.Tally
+			r.decode(&t)
+			all.tally(t)
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := c.query(ctx, "SELECT hour, event, tag, n FROM counts WHERE hour >= ?", []any{hour}, func(r *row) error {
+			all.counts[countKey{r.number(), r.text(), r.text()}] += r.number()
+			return nil
+		}); err != nil {
+			return err
+		}
+		return readAdditions(ctx, c, hour, all)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, t := range all.tallies {
+		if !t.Hour.Before(from) {
+			tallies = append(tallies, t)
+		}
+	}
+	for k, n := range all.counts {
+		if h := time.UnixMilli(k.hour).UTC(); !h.Before(from) {
+			counts = append(counts, jobs.Count{Hour: h, Event: jobs.EventType(k.event), Tag: k.tag, N: n})
+		}
+	}
+	return tallies, counts, nil
+}

@@ -1,0 +1,385 @@
+package sqlstore
+
+// Locks as rows of tables.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// entry is a lock as it is stored, and the places that order its holders and waiters there. Entries are never changed.
+type entry struct {
+	lock    lokt.Lock
+	holders []int64
+	waiters []int64
+	stored  bool // the lock has a row
+}
+
+// restOfClaim is what a claim says beyond what has a column.
+type restOfClaim struct {
+	AnySession bool              `json:"any_session,omitempty"`
+	Asks       *lokt.Process     `json:"asks,omitempty"`
+	Process    *lokt.Process     `json:"process,omitempty"`
+	Attended   bool              `json:"attended,omitempty"`
+	Limit      int               `json:"limit,omitempty"`
+	Strict     bool              `json:"strict,omitempty"`
+	Refresh    bool              `json:"refresh,omitempty"`
+	Priority   int               `json:"priority,omitempty"`
+	Preempt    time.Duration     `json:"preempt_ns,omitempty"`
+	Wait       time.Duration     `json:"wait_ns,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Within     []string          `json:"within,omitempty"`
+}
+
+func encodeClaim(c *lokt.Claim) (string, error) {
+	rest := restOfClaim{
+		AnySession: c.Owner.AnySession, Process: c.Process, Attended: c.Attended, Limit: c.Limit, Strict: c.Strict, Refresh: c.Refresh,
+		Priority: c.Priority, Preempt: c.Preempt, Wait: c.Wait, Metadata: c.Metadata, Within: c.Within,
+	}
+	if c.Owner.Process != (lokt.Process{}) {
+		rest.Asks = &c.Owner.Process
+	}
+	return encode(rest)
+}
+
+func (rest restOfClaim) into(c *lokt.Claim) {
+	c.Owner.AnySession = rest.AnySession
+	if rest.Asks != nil {
+		c.Owner.Process = *rest.Asks
+	}
+	c.Process, c.Attended, c.Limit, c.Strict, c.Refresh = rest.Process, rest.Attended, rest.Limit, rest.Strict, rest.Refresh
+	c.Priority, c.Preempt, c.Wait, c.Metadata, c.Within = rest.Priority, rest.Preempt, rest.Wait, rest.Metadata, rest.Within
+}
+
+func encode(v any) (string, error) {
+	b, err := json.Marshal(v)
+	return string(b), err
+}
+
+// restOfOwner is what an owner is beyond what has a column.
+type restOfOwner struct {
+	AnySession bool          `json:"any_session,omitempty"`
+	Asks       *lokt.Process `json:"asks,omitempty"`
+	Damaged    string        `json:"damaged,omitempty"`
+}
+
+const (
+	lockColumns   = "name, revision, token"
+	holderColumns = "lock, lease_id, place, owner, session, host, token, held_since, acquired_at, expires_at, ttl, max_hold, renewals, pending, yield, claim"
+	waiterColumns = "lock, lease_id, place, owner, session, host, priority, since, until, ttl, max_hold, claim"
+	freezeColumns = "lock, id, owner, session, host, reason, frozen_at, ttl, expires_at, detail"
+)
+
+// readLocks reads locks from their tables: one if it is named, or else all that are not free.
+func (s *Locks) readLocks(ctx context.Context, q querier, name string) (map[string]*entry, error) {
+	where, args := " WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)", []any(nil)
+	of := ""
+	if name != "" {
+		where, of, args = " WHERE name = ?", " WHERE lock = ?", []any{name}
+	}
+	all := map[string]*entry{}
+	err := q.query(ctx, "SELECT "+lockColumns+" FROM locks"+where, args, func(r *row) error {
+		e := s.unknown(r.text())
+		e.stored, e.lock.Revision, e.lock.Token = true, max(e.lock.Revision, r.count()), max(e.lock.Token, r.count())
+		all[e.lock.Name] = e
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 && name != "" {
+		return all, nil
+	}
+	// What cannot be understood keeps everybody out until somebody removes it by force.
+	damaged := func(name string, r *row) *entry {
+		e := all[name]
+		if e == nil {
+			e = s.unknown(name)
+			all[name] = e
+			r.err = errors.New("there is no such lock")
+		}
+		if r.err != nil {
+			e.lock.Freeze = &lokt.Freeze{ID: "damaged", Damaged: fmt.Sprintf("a row of the database cannot be read: %v", r.err)}
+			r.err = nil
+		}
+		return e
+	}
+	if err := q.query(ctx, "SELECT "+freezeColumns+" FROM freezes"+of, args, func(r *row) error {
+		lock := r.text()
+		f := &lokt.Freeze{
+			ID: r.text(), Owner: lokt.Owner{ID: r.text(), Session: r.text(), Host: r.text()}, Reason: r.text(), At: r.nanos(), TTL: r.span(),
+			ExpiresAt: r.nanos(),
+		}
+		var rest restOfOwner
+		r.decode(&rest)
+		f.Owner.AnySession, f.Damaged = rest.AnySession, rest.Damaged
+		if rest.Asks != nil {
+			f.Owner.Process = *rest.Asks
+		}
+		if e := damaged(lock, r); e.lock.Freeze == nil {
+			e.lock.Freeze = f
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := q.query(ctx, "SELECT "+holderColumns+" FROM holders"+of+" ORDER BY lock, place", args, func(r *row) error {
+		lock, h, place := readHolder(r)
+		e := damaged(lock, r)
+		e.lock.Holders, e.holders = append(e.lock.Holders, h), append(e.holders, place)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return all, q.query(ctx, "SELECT "+waiterColumns+" FROM waiters"+of+" ORDER BY lock, place", args, func(r *row) error {
+		lock, w, place := readWaiter(r)
+		e := damaged(lock, r)
+		e.lock.Queue, e.waiters = append(e.lock.Queue, w), append(e.waiters, place)
+		return nil
+	})
+}
+
+func readHolder(r *row) (lock string, h lokt.Holder, place int64) {
+	h.Name, h.LeaseID, place = r.text(), r.text(), r.number()
+	h.Owner.ID, h.Owner.Session, h.Owner.Host, h.Token = r.text(), r.text(), r.text(), r.count()
+	h.HeldSince, h.AcquiredAt, h.ExpiresAt, h.TTL, h.MaxHold = r.nanos(), r.nanos(), r.nanos(), r.span(), r.span()
+	h.Renewals, h.Pending = int(r.number()), r.nanos()
+	r.decode(&h.Yield)
+	var rest restOfClaim
+	r.decode(&rest)
+	rest.into(&h.Claim)
+	return h.Name, h, place
+}
+
+func readWaiter(r *row) (lock string, w lokt.Waiter, place int64) {
+	w.Name, w.LeaseID, place = r.text(), r.text(), r.number()
+	w.Owner.ID, w.Owner.Session, w.Owner.Host = r.text(), r.text(), r.text()
+	priority := int(r.number())
+	w.Since, w.Until, w.TTL, w.MaxHold = r.nanos(), r.nanos(), r.span(), r.span()
+	var rest restOfClaim
+	r.decode(&rest)
+	rest.into(&w.Claim)
+	w.Priority = priority
+	return w.Name, w, place
+}
+
+// writeLock stores what became of a lock: only rows that differ. It returns the entry with its places.
+func writeLock(ctx context.Context, q querier, was, is *entry, now time.Time) error {
+	l := &is.lock
+	if err := q.exec(ctx, `INSERT INTO locks (name, revision, token, changed) VALUES (?, ?, ?, ?)
+		ON CONFLICT (name) DO UPDATE SET revision = excluded.revision, token = excluded.token, changed = excluded.changed`,
+		l.Name, l.Revision, l.Token, now.UnixNano()); err != nil {
+		return err
+	}
+	is.stored = true
+	if err := writeHolders(ctx, q, was, is); err != nil {
+		return err
+	}
+	if err := writeWaiters(ctx, q, was, is); err != nil {
+		return err
+	}
+	if sameFreeze(was.lock.Freeze, l.Freeze) {
+		return nil
+	}
+	if f := was.lock.Freeze; f != nil && f.Damaged != "" { // it may stand for rows of any kind: all are written anew
+		return rewrite(ctx, q, is)
+	}
+	return writeFreeze(ctx, q, l)
+}
+
+func writeHolders(ctx context.Context, q querier, was, is *entry) error {
+	l := &is.lock
+	old := make(map[string]int, len(was.lock.Holders))
+	for i := range was.lock.Holders {
+		old[was.lock.Holders[i].LeaseID] = i
+	}
+	is.holders = arrange(len(l.Holders), func(i int) (int64, bool) {
+		j, ok := old[l.Holders[i].LeaseID]
+		if !ok || j >= len(was.holders) {
+			return 0, false
+		}
+		return was.holders[j], true
+	})
+	for i := range l.Holders {
+		j, had := old[l.Holders[i].LeaseID]
+		if had {
+			delete(old, l.Holders[i].LeaseID)
+			if is.holders[i] == was.holders[j] && sameHold(&l.Holders[i], &was.lock.Holders[j]) {
+				if sameHolder(l.Holders[i], was.lock.Holders[j]) {
+					continue
+				}
+				h := &l.Holders[i]
+				if err := q.exec(ctx, "UPDATE holders SET acquired_at = ?, expires_at = ?, renewals = ? WHERE lock = ? AND lease_id = ?",
+					nanos(h.AcquiredAt), nanos(h.ExpiresAt), h.Renewals, l.Name, h.LeaseID); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := writeHolder(ctx, q, l.Name, &l.Holders[i], is.holders[i]); err != nil {
+			return err
+		}
+	}
+	for lease := range old {
+		if err := q.exec(ctx, "DELETE FROM holders WHERE lock = ? AND lease_id = ?", l.Name, lease); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeHolder(ctx context.Context, q querier, lock string, h *lokt.Holder, place int64) error {
+	claim, err := encodeClaim(&h.Claim)
+	if err != nil {
+		return err
+	}
+	var yield any
+	if h.Yield != nil {
+		if yield, err = encode(h.Yield); err != nil {
+			return err
+		}
+	}
+	return q.exec(ctx, `INSERT INTO holders (`+holderColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, owner = excluded.owner, session = excluded.session, host = excluded.host,
+		token = excluded.token, held_since = excluded.held_since, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at,
+		ttl = excluded.ttl, max_hold = excluded.max_hold, renewals = excluded.renewals, pending = excluded.pending, yield = excluded.yield,
+		claim = excluded.claim`,
+		lock, h.LeaseID, place, h.Owner.ID, text(h.Owner.Session), text(h.Owner.Host), h.Token, nanos(h.HeldSince), nanos(h.AcquiredAt),
+		nanos(h.ExpiresAt), number(h.TTL), number(h.MaxHold), h.Renewals, nanos(h.Pending), yield, claim)
+}
+
+func writeWaiters(ctx context.Context, q querier, was, is *entry) error {
+	l := &is.lock
+	old := make(map[string]int, len(was.lock.Queue))
+	for i := range was.lock.Queue {
+		old[was.lock.Queue[i].LeaseID] = i
+	}
+	is.waiters = arrange(len(l.Queue), func(i int) (int64, bool) {
+		j, ok := old[l.Queue[i].LeaseID]
+		if !ok || j >= len(was.waiters) {
+			return 0, false
+		}
+		return was.waiters[j], true
+	})
+	for i := range l.Queue {
+		w := &l.Queue[i]
+		j, had := old[w.LeaseID]
+		if had {
+			delete(old, w.LeaseID)
+			if is.waiters[i] == was.waiters[j] && samePlace(w, &was.lock.Queue[j]) {
+				if w.Until.Equal(was.lock.Queue[j].Until) {
+					continue
+				}
+				if err := q.exec(ctx, "UPDATE waiters SET until = ? WHERE lock = ? AND lease_id = ?", nanos(w.Until), l.Name, w.LeaseID); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := writeWaiter(ctx, q, l.Name, w, is.waiters[i]); err != nil {
+			return err
+		}
+	}
+	for lease := range old {
+		if err := q.exec(ctx, "DELETE FROM waiters WHERE lock = ? AND lease_id = ?", l.Name, lease); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeWaiter(ctx context.Context, q querier, lock string, w *lokt.Waiter, place int64) error {
+	claim, err := encodeClaim(&w.Claim)
+	if err != nil {
+		return err
+	}
+	return q.exec(ctx, `INSERT INTO waiters (`+waiterColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, owner = excluded.owner, session = excluded.session, host = excluded.host,
+		priority = excluded.priority, since = excluded.since, until = excluded.until, ttl = excluded.ttl, max_hold = excluded.max_hold,
+		claim = excluded.claim`,
+		lock, w.LeaseID, place, w.Owner.ID, text(w.Owner.Session), text(w.Owner.Host), w.Priority, nanos(w.Since), nanos(w.Until),
+		number(w.TTL), number(w.MaxHold), claim)
+}
+
+func writeFreeze(ctx context.Context, q querier, l *lokt.Lock) error {
+	f := l.Freeze
+	if f == nil {
+		return q.exec(ctx, "DELETE FROM freezes WHERE lock = ?", l.Name)
+	}
+	rest := restOfOwner{AnySession: f.Owner.AnySession, Damaged: f.Damaged}
+	if f.Owner.Process != (lokt.Process{}) {
+		rest.Asks = &f.Owner.Process
+	}
+	detail, err := encode(rest)
+	if err != nil {
+		return err
+	}
+	return q.exec(ctx, `INSERT INTO freezes (`+freezeColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (lock) DO UPDATE SET id = excluded.id, owner = excluded.owner, session = excluded.session, host = excluded.host,
+		reason = excluded.reason, frozen_at = excluded.frozen_at, ttl = excluded.ttl, expires_at = excluded.expires_at, detail = excluded.detail`,
+		l.Name, f.ID, f.Owner.ID, text(f.Owner.Session), text(f.Owner.Host), text(f.Reason), nanos(f.At), number(f.TTL), nanos(f.ExpiresAt), detail)
+}
+
+// rewrite replaces all rows of a lock.
+func rewrite(ctx context.Context, q querier, e *entry) error {
+	l := &e.lock
+	for _, table := range []string{"holders", "waiters", "freezes"} {
+		if err := q.exec(ctx, "DELETE FROM "+table+" WHERE lock = ?", l.Name); err != nil {
+			return err
+		}
+	}
+	for i := range l.Holders {
+		if err := writeHolder(ctx, q, l.Name, &l.Holders[i], e.holders[i]); err != nil {
+			return err
+		}
+	}
+	for i := range l.Queue {
+		if err := writeWaiter(ctx, q, l.Name, &l.Queue[i], e.waiters[i]); err != nil {
+			return err
+		}
+	}
+	return writeFreeze(ctx, q, l)
+}
+
+// spacing is the distance between places, so that something fits in between.
+const spacing = 1 << 20
+
+// arrange gives places, in rising order, to n things: that which they had, if that will do.
+func arrange(n int, had func(i int) (place int64, ok bool)) []int64 {
+	places := make([]int64, n)
+	last := int64(0)
+	for i := 0; i < n; {
+		if p, ok := had(i); ok && p > last {
+			places[i], last = p, p
+			i++
+			continue
+		}
+		end, next := i+1, int64(0) // things from i to end need places before the next
+		for ; end < n; end++ {
+			if p, ok := had(end); ok && p > last {
+				next = p
+				break
+			}
+		}
+		gap := int64(spacing)
+		if next > 0 {
+			gap = (next - last) / int64(end-i+1)
+		}
+		if gap == 0 {
+			for i := range places {
+				places[i] = int64(i+1) * spacing
+			}
+			return places
+		}
+		for ; i < end; i++ {
+			last += gap
+			places[i] = last
+		}
+	}
+	return places
+}

@@ -1,0 +1,264 @@
+package sqlstore
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Locks are the locks in a database: a lokt.Store and its lokt.EventLog. Locks that are not free, and some that are, are
+// also in memory, as they were last committed.
+type Locks struct {
+	db     *DB
+	events *events
+	closed atomic.Bool
+
+	mu            sync.Mutex
+	cache         map[string]*entry // every lock that is not free
+	free          int               // how many of them are
+	watchers      map[string]map[*watcher]struct{}
+	tokenFloor    uint64 // no lock's token or revision is below these
+	revisionFloor uint64
+}
+
+var (
+	_ lokt.Store    = (*Locks)(nil)
+	_ lokt.EventLog = (*Locks)(nil)
+)
+
+// maxFree is how many free locks are remembered in memory.
+const maxFree = 50_000
+
+func newLocks(d *DB) *Locks {
+	return &Locks{db: d, events: newEvents(d.options), watchers: map[string]map[*watcher]struct{}{}}
+}
+
+// load replaces what is in memory by what is stored.
+func (s *Locks) load(ctx context.Context, q querier) error {
+	var tokens, revisions uint64
+	if err := q.query(ctx, "SELECT token_floor, revision_floor FROM state", nil, func(r *row) error {
+		tokens, revisions = r.count(), r.count()
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.tokenFloor, s.revisionFloor = tokens, revisions
+	s.mu.Unlock()
+	all, err := s.readLocks(ctx, q, "")
+	if err != nil {
+		return err
+	}
+	if err := s.events.load(ctx, q); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache, s.free = all, 0
+	s.wakeAll()
+	return nil
+}
+
+// usable reports why the store cannot be used.
+func (s *Locks) usable(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		return errClosed
+	}
+	return nil
+}
+
+// Update implements lokt.Store. change is run by another goroutine while nothing else in the database changes: it must not use
+// the database. If it panics, Update does.
+func (s *Locks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	return s.db.perform(ctx, &request{name: name, change: change})
+}
+
+// decide runs a request's change.
+func (s *Locks) decide(ctx context.Context, b *batch, r *request) error {
+	have := b.locks[r.name]
+	if have == nil {
+		was, err := s.lookUp(ctx, s.db.writer, r.name)
+		if err != nil {
+			return translate(err)
+		}
+		b.were[r.name], have = was, was
+	}
+	var c lokt.Change
+	now := s.db.clock.now()
+	if r.panicked = guarded(func() { c = r.change(lokt.Snapshot{Lock: have.lock.Clone(), Now: now}) }); r.panicked != nil {
+		return nil
+	}
+	c.Lock.Name, c.Lock.Revision = r.name, have.lock.Revision
+	if !same(&c.Lock, &have.lock) {
+		next := &entry{lock: c.Lock.Clone()}
+		next.lock.Revision++
+		b.locks[r.name] = next
+	}
+	if len(c.Events) > 0 {
+		b.told = append(b.told, cloneEvents(c.Events))
+	}
+	return nil
+}
+
+// cached returns what is in memory about a lock, or nil.
+func (s *Locks) cached(name string) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cache[name]
+}
+
+// lookUp returns what was last committed about a lock.
+func (s *Locks) lookUp(ctx context.Context, q querier, name string) (*entry, error) {
+	if e := s.cached(name); e != nil {
+		return e, nil
+	}
+	found, err := s.readLocks(ctx, q, name)
+	if err != nil {
+		return nil, err
+	}
+	if e := found[name]; e != nil {
+		return e, nil
+	}
+	return s.unknown(name), nil
+}
+
+// unknown is a lock that nobody ever had.
+func (s *Locks) unknown(name string) *entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &entry{lock: lokt.Lock{Name: name, Token: s.tokenFloor, Revision: s.revisionFloor}}
+}
+
+// lazy reports whether the batch says no more than that holders and waiters are still there, or that somebody was refused.
+func (s *Locks) lazy(b *batch) bool {
+	for name, e := range b.locks {
+		if was := b.were[name]; !was.stored || !onlyRenewed(&was.lock, &e.lock) {
+			return false
+		}
+	}
+	return true
+}
+
+// write stores the batch's locks and events.
+func (s *Locks) write(ctx context.Context, q querier, b *batch) error {
+	for name, e := range b.locks {
+		if err := writeLock(ctx, q, b.were[name], e, b.now); err != nil {
+			return err
+		}
+	}
+	if err := s.events.write(ctx, q, b); err != nil {
+		return err
+	}
+	return q.exec(ctx, "UPDATE state SET clock = ?, lock_event = ?", b.now.UnixNano(), s.events.newest.Load()+uint64(b.events))
+}
+
+// publish makes what was committed visible, and wakes whom it concerns.
+func (s *Locks) publish(b *batch) {
+	s.mu.Lock()
+	for name, e := range b.locks {
+		if was := s.cache[name]; was != nil && was.lock.Free() {
+			s.free--
+		}
+		if e.lock.Free() {
+			s.free++
+		}
+		s.cache[name] = e
+		s.wake(name, &e.lock)
+	}
+	if s.free > maxFree {
+		for name, e := range s.cache {
+			if e.lock.Free() {
+				delete(s.cache, name)
+			}
+		}
+		s.free = 0
+	}
+	s.mu.Unlock()
+	s.events.publish(b)
+}
+
+// View implements lokt.Store.
+func (s *Locks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
+	if err := s.usable(ctx); err != nil {
+		return lokt.Snapshot{}, err
+	}
+	e := s.cached(name)
+	if e == nil {
+		if err := s.db.reading(ctx, "view", func(c *conn) (err error) {
+			e, err = s.lookUp(ctx, c, name)
+			return err
+		}); err != nil {
+			return lokt.Snapshot{}, err
+		}
+	}
+	return lokt.Snapshot{Lock: e.lock.Clone(), Now: s.db.clock.now()}, nil
+}
+
+// List implements lokt.Store. Each lock is as it was when the sequence came to it.
+func (s *Locks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		begin := time.Now()
+		if err := s.usable(ctx); err != nil {
+			yield(lokt.Snapshot{}, err)
+			return
+		}
+		names := s.names(f)
+		s.db.observe("list", begin, nil)
+		for _, name := range names {
+			if err := s.usable(ctx); err != nil {
+				yield(lokt.Snapshot{Lock: lokt.Lock{Name: name}}, err)
+				return
+			}
+			e := s.cached(name)
+			if e != nil && listed(&e.lock, f) && !yield(lokt.Snapshot{Lock: e.lock.Clone(), Now: s.db.clock.now()}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// names returns those that the filter lets through, in order.
+func (s *Locks) names(f lokt.Filter) []string {
+	s.mu.Lock()
+	var names []string
+	for name, e := range s.cache {
+		if listed(&e.lock, f) {
+			names = append(names, name)
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(names)
+	return names
+}
+
+func listed(l *lokt.Lock, f lokt.Filter) bool {
+	return !l.Free() && strings.HasPrefix(l.Name, f.Prefix) && (!f.Queued || len(l.Queue) > 0)
+}
+
+// Close makes every later call fail, and waits return. The database stays open.
+func (s *Locks) Close() error {
+	s.closed.Store(true)
+	s.mu.Lock()
+	s.wakeAll()
+	s.mu.Unlock()
+	s.events.wakeAll()
+	return nil
+}
+
+// end closes the locks with the database.
+func (s *Locks) end() {
+	_ = s.Close()
+	s.events.end()
+}

@@ -1,0 +1,175 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// querier runs statements: a connection, in or outside of a transaction. Statements are written with ? for parameters.
+type querier interface {
+	// exec runs a statement for its effect.
+	exec(ctx context.Context, statement string, args ...any) error
+
+	// query runs a statement and calls each with every row, until that fails.
+	query(ctx context.Context, statement string, args []any, each func(r *row) error) error
+}
+
+// row reads the columns of one row of a result, one after another, NULL as zero. Text and bytes are copies.
+type row struct {
+	values []driver.Value
+	next   int
+	err    error // the first column that is not what was asked for
+}
+
+func (r *row) value() driver.Value {
+	if r.next >= len(r.values) {
+		r.fail("one column more")
+		return nil
+	}
+	r.next++
+	return r.values[r.next-1]
+}
+
+func (r *row) fail(want string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("column %d is not %s", r.next, want)
+	}
+}
+
+func (r *row) text() string {
+	switch v := r.value().(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	case nil:
+	default:
+		r.fail("text")
+	}
+	return ""
+}
+
+func (r *row) bytes() []byte {
+	switch v := r.value().(type) {
+	case []byte:
+		return v
+	case string:
+		return []byte(v)
+	case nil:
+	default:
+		r.fail("bytes")
+	}
+	return nil
+}
+
+func (r *row) number() int64 {
+	switch v := r.value().(type) {
+	case int64:
+		return v
+	case nil:
+	default:
+		r.fail("a whole number")
+	}
+	return 0
+}
+
+func (r *row) count() uint64 { return uint64(r.number()) }
+
+func (r *row) yes() bool { return r.number() != 0 }
+
+func (r *row) span() time.Duration { return time.Duration(r.number()) }
+
+// float reads a number that may be absent.
+func (r *row) float() *float64 {
+	switch v := r.value().(type) {
+	case float64:
+		return &v
+	case int64:
+		f := float64(v)
+		return &f
+	case nil:
+	default:
+		r.fail("a number")
+	}
+	return nil
+}
+
+// nanos reads a time that is stored in nanoseconds since 1970.
+func (r *row) nanos() time.Time {
+	if n := r.number(); n != 0 {
+		return time.Unix(0, n).UTC()
+	}
+	return time.Time{}
+}
+
+// millis reads a time that is stored in milliseconds since 1970.
+func (r *row) millis() time.Time {
+	if n := r.number(); n != 0 {
+		return time.UnixMilli(n).UTC()
+	}
+	return time.Time{}
+}
+
+// document reads JSON exactly as it was stored.
+func (r *row) document() json.RawMessage { return json.RawMessage(r.bytes()) }
+
+// decode reads JSON into a value; NULL leaves it as it is.
+func (r *row) decode(into any) {
+	b := r.bytes()
+	if b == nil {
+		return
+	}
+	if err := json.Unmarshal(b, into); err != nil && r.err == nil {
+		r.err = fmt.Errorf("column %d: %w", r.next, err)
+	}
+}
+
+// nanos stores a time; the zero time is NULL.
+func nanos(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixNano()
+}
+
+// millis stores a time in milliseconds; the zero time is NULL.
+func millis(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}
+
+// text stores a string; the empty one is NULL.
+func text(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// number stores an integer; 0 is NULL.
+func number[N ~int | ~int64 | ~uint64](n N) any {
+	if n == 0 {
+		return nil
+	}
+	return int64(n)
+}
+
+// document stores JSON as it is; none is NULL.
+func document(m json.RawMessage) any {
+	if m == nil {
+		return nil
+	}
+	return string(m)
+}
+
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,97 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// rearm gives everybody who lives by time, and was alive when something was stored last, a full time from now: nobody could
+// renew anything while the database was closed, and renewals that were not flushed to the disk may be missing. A maximum hold
+// still ends when it ends. The revisions of these locks jump, beyond any that was not flushed and that somebody may have
+// seen.
+//
+// The first time that a backup is opened, every token and every revision from then on is higher than any that was given
+// after the backup was made.
+func rearm(ctx context.Context, q querier, now, last time.Time) error {
+	t, alive := now.UnixNano(), last.UnixNano()
+	wait := t + int64(lokt.WaitLease)
+	for _, s := range []struct {
+		statement string
+		args      []any
+	}{
+		{`UPDATE holders SET expires_at = max(expires_at, min(? + ttl, coalesce(held_since + max_hold, 9223372036854775807)))
+			WHERE expires_at >= ? AND ttl > 0 AND yield IS NULL`, []any{t, alive}},
+		{"UPDATE holders SET pending = max(pending, ?) WHERE pending >= ?", []any{wait, alive}},
+		{"UPDATE waiters SET until = max(until, ?) WHERE until >= ?", []any{wait, alive}},
+		{"UPDATE freezes SET expires_at = max(expires_at, ? + ttl) WHERE expires_at >= ? AND ttl > 0", []any{t, alive}},
+		{`UPDATE locks SET revision = revision + 1048576
+			WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)`, nil},
+		{`UPDATE state SET token_floor = max(token_floor, (SELECT coalesce(max(token), 0) FROM locks)) + 4294967296,
+			revision_floor = max(revision_floor, (SELECT coalesce(max(revision), 0) FROM locks)) + 4294967296, backup = 0 WHERE backup <> 0`, nil},
+		{"UPDATE state SET clock = ?", []any{t}},
+	} {
+		if err := q.exec(ctx, s.statement, s.args...); err != nil {
+			return fmt.Errorf("start times again: %w", err)
+		}
+	}
+	return rearmAsked(ctx, q, now, last)
+}
+
+// rearmAsked does so for holders that were asked to leave: the grace of those that had been told begins again, too.
+func rearmAsked(ctx context.Context, q querier, now, last time.Time) error {
+	var asked []lokt.Holder
+	if err := q.query(ctx, "SELECT "+holderColumns+" FROM holders WHERE yield IS NOT NULL", nil, func(r *row) error {
+		_, h, _ := readHolder(r)
+		if r.err == nil && h.Yield != nil && !ended(h.ExpiresAt, last) && !ended(h.Yield.Deadline, last) {
+			asked = append(asked, h)
+		}
+		r.err = nil // whoever reads the lock is told
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, h := range asked {
+		y := h.Yield
+		if !y.Deadline.IsZero() {
+			y.Deadline = later(y.Deadline, now.Add(y.Grace))
+		}
+		if !h.ExpiresAt.IsZero() && h.TTL > 0 {
+			end := now.Add(h.TTL)
+			if h.MaxHold > 0 {
+				end = earlier(end, h.HeldSince.Add(h.MaxHold))
+			}
+			if !y.Deadline.IsZero() {
+				end = earlier(end, y.Deadline)
+			}
+			h.ExpiresAt = later(h.ExpiresAt, end)
+		}
+		yield, err := encode(y)
+		if err != nil {
+			return err
+		}
+		if err := q.exec(ctx, "UPDATE holders SET expires_at = ?, yield = ? WHERE lock = ? AND lease_id = ?", nanos(h.ExpiresAt), yield, h.Name, h.LeaseID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ended reports whether a time, if there is one, had passed.
+func ended(t, at time.Time) bool { return !t.IsZero() && t.Before(at) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,73 @@
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// writerSetup prepares the connection that writes. auto_vacuum comes first: it has no effect on a database that has tables.
+func writerSetup() []string {
+	return []string{
+		"PRAGMA busy_timeout = 1000", "PRAGMA auto_vacuum = INCREMENTAL", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL",
+		"PRAGMA cache_size = -32768", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF", "PRAGMA wal_autocheckpoint = 4000",
+		"PRAGMA journal_size_limit = 67108864",
+	}
+}
+
+func readerSetup() []string {
+	return []string{"PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON", "PRAGMA cache_size = -8192", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
+}
+
+// touch makes the file for its user alone, if there is none. SQLite gives the files beside it the same permissions.
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// errClosed is what every method answers after Close.
+var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
+
+// unavailable wraps an error that is not among those that callers tell apart.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+}
+
+// translate makes an error of the database one of those that callers tell apart.
+func translate(err error) error {
+	var e *sqlite.Error
+	if !errors.As(err, &e) || errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return fmt.Errorf("%w: %w: %w; restore a backup", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+	}
+	return unavailable(err)
+}
+
+// single reports whether an error is about what one request wanted to store, rather than about the database.
+func single(err error) bool {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return true
+	}
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE:
+		return true
+	}
+	return false
+}
