@@ -182,15 +182,15 @@ func reportsAreKept(e *env) {
 		e.Error("a report extended the lease")
 	}
 	third := 0.75
-	if _, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &third, Checkpoint: []byte(` [1, 2.50]`)}); err != nil {
+	if _, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &third, Checkpoint: []byte(`[1,  2.50]`)}); err != nil {
 		e.Fatal(err)
 	}
-	if o := e.expect(id, jobs.Running).Job.Output; *o.Progress != 0.75 || o.Message != text || string(o.Checkpoint) != ` [1, 2.50]` {
+	if o := e.expect(id, jobs.Running).Job.Output; *o.Progress != 0.75 || o.Message != text || string(o.Checkpoint) != `[1,  2.50]` {
 		e.Errorf("after a heartbeat the report is %+v", o)
 	}
 	e.complete(g, jobs.Failed)
 	g = e.grantOf(id, ask("v"))
-	if o := g.Job.Output; o == nil || string(o.Checkpoint) != ` [1, 2.50]` || o.Progress != nil {
+	if o := g.Job.Output; o == nil || string(o.Checkpoint) != `[1,  2.50]` || o.Progress != nil {
 		e.Errorf("the next attempt is handed %+v", o)
 	}
 	applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Completed, Result: []byte(`{"big":123456789012345678901234567890}`)})
