@@ -136,8 +136,13 @@ type exchange struct {
 	path   string // escaped
 	query  url.Values
 	header map[string]string
-	body   any // marshalled to JSON; nil for none
+	body   any // marshalled to JSON unless it is encoded; nil for none
 	lease  string
+	once   bool // not to be sent again when it may have been carried out
+
+	// fails, if set, returns the error that an answer of another API than that of locks tells, whether asking again may
+	// help, and when.
+	fails func(status int, h http.Header, body []byte) (again bool, after time.Duration, err error)
 
 	// wait is how long the server may take on purpose; again, if set, is asked before each attempt for the body and
 	// the wait, which may have grown shorter.
@@ -150,6 +155,9 @@ type exchange struct {
 	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
 	sent     time.Time // set: when the last attempt began
 }
+
+// encoded is a body that is JSON already.
+type encoded []byte
 
 // Pauses between attempts: they double, and are jittered by half.
 const (
@@ -180,6 +188,9 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if x.once && x.doubtful {
+			return err
 		}
 		if failing.IsZero() {
 			failing = time.Now()
@@ -243,28 +254,39 @@ func (c *Client) attempt(
 		}
 		return false, 0, nil
 	}
-	var p problem
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
-	if err == nil {
-		err = json.Unmarshal(text, &p)
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, mostProblem)) // half an answer is none
+	fails := x.fails
+	if fails == nil {
+		fails = func(_ int, _ http.Header, body []byte) (bool, time.Duration, error) { return c.failure(x, body) }
+	}
+	retry, after, err = fails(resp.StatusCode, resp.Header, text)
+	switch resp.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		x.doubtful, retry = true, true
 	}
 	switch {
-	case resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout || resp.StatusCode == http.StatusServiceUnavailable:
-		x.doubtful = true
-		if err == nil && p.Detail != "" {
-			return true, retryAfter(p), c.unreachable(at, errors.New(p.Detail))
-		}
-		return true, 0, c.unreachable(at, errors.New(resp.Status))
-	case err != nil || p.Code == "":
-		return false, 0, c.unreachable(at, fmt.Errorf("%w: %s", errGarbage, resp.Status))
-	case p.Code == "rate_limited":
-		return true, retryAfter(p), p.err(c.restore, x.lease)
-	case p.Code == "no_route" || p.Code == "method_not_allowed" || p.Code == "no_locks":
-		return false, 0, c.unreachable(at, fmt.Errorf("%s: %s %s", p.Detail, x.method, x.path))
-	case p.Code == "internal" || p.Code == "damaged":
-		return false, 0, fmt.Errorf("%s: %w", c.server(at).Redacted(), p.err(c.restore, x.lease))
+	case errors.Is(err, errGarbage):
+		err = c.unreachable(at, fmt.Errorf("%w: %s", err, resp.Status))
+	case errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrDamaged), errors.Is(err, errInternal):
+		err = fmt.Errorf("%s: %w", c.server(at).Redacted(), err)
 	}
-	return false, 0, p.err(c.restore, x.lease)
+	return retry, after, err
+}
+
+// mostProblem is the longest answer with an error that is read, in bytes.
+const mostProblem = 32 << 20
+
+// failure returns the error that the locks API answered with, and whether asking again may help, and when.
+func (c *Client) failure(x *exchange, body []byte) (again bool, after time.Duration, err error) {
+	var p problem
+	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
+		return false, 0, errGarbage
+	}
+	switch p.Code {
+	case "no_route", "method_not_allowed", "no_locks":
+		return false, 0, fmt.Errorf("%w: %s: %s %s", lokt.ErrUnavailable, p.Detail, x.method, x.path)
+	}
+	return p.Code == "rate_limited", min(time.Duration(p.RetryAfter)*time.Millisecond, 30*time.Second), p.err(c.restore, x.lease)
 }
 
 // watched puts off the watchdog whenever something is read.
@@ -284,10 +306,6 @@ type stopError struct{ err error }
 
 func (e *stopError) Error() string { return e.err.Error() }
 
-func retryAfter(p problem) time.Duration {
-	return min(time.Duration(p.RetryAfter)*time.Millisecond, 30*time.Second)
-}
-
 func (c *Client) request(ctx context.Context, x *exchange, at uint32, body any) (*http.Request, error) {
 	u := *c.server(at)
 	base := u.EscapedPath()
@@ -297,9 +315,12 @@ func (c *Client) request(ctx context.Context, x *exchange, at uint32, body any) 
 	}
 	var content io.Reader
 	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return nil, invalid("%v", err)
+		text, raw := body.(encoded)
+		if !raw {
+			var err error
+			if text, err = json.Marshal(body); err != nil {
+				return nil, invalid("%v", err)
+			}
 		}
 		content = bytes.NewReader(text)
 	}
