@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -37,38 +38,51 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 
 // runHealth asks the daemon at the configured address whether it is ready.
 func runHealth(ctx context.Context, s Streams, c *Config, _ []string, _ any) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	answer, err := c.ask(ctx, "/readyz", "")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return refused("not ready", answer)
+	}
+	fmt.Fprintln(s.Out, "ready")
+	return nil
+}
+
+// refused is the error of an answer that is none.
+func refused(what string, answer *http.Response) error {
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // what there is of it
+	return fmt.Errorf("%s: %s: %s", what, answer.Status, strings.TrimSpace(string(body)))
+}
+
+// ask sends a request to the daemon that listens, on this machine, as the config says.
+func (c *Config) ask(ctx context.Context, path, token string) (*http.Response, error) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return usagef("--listen %q is no address: give HOST:PORT", c.Listen)
+		return nil, usagef("--listen %q is no address: give HOST:PORT", c.Listen)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
 	scheme := "http"
-	transport := &http.Transport{}
+	transport := &http.Transport{DisableKeepAlives: true}
 	if c.TLSCert != "" {
 		scheme = "https"
 		if transport.TLSClientConfig, err = ownCertificateOnly(c.TLSCert); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer, err := (&http.Client{Transport: transport}).Do(r)
-	if err != nil {
-		return err
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	defer answer.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // what there is of it
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("not ready: %s: %s", answer.Status, body)
-	}
-	fmt.Fprintln(s.Out, "ready")
-	return nil
+	return (&http.Client{Transport: transport}).Do(r)
 }
 
 // ownCertificateOnly returns a client's configuration that trusts a server with the very certificate in the file, whatever

@@ -72,6 +72,7 @@ func commands() []command {
 	return []command{
 		{"serve", "", "serve requests until a signal ends it; the default", nil, runServe},
 		{"check", "", "check the configuration, and the files that it names, without serving", nil, runCheck},
+		{"backup", "PATH", "write a copy of the store to a new file, while the daemon at --listen runs or without one", nil, runBackup},
 		{"health", "", "ask the daemon at --listen whether it is ready", nil, runHealth},
 		{"token", "create NAME | list | revoke NAME", "manage the file of bearer tokens", tokenFlags, runToken},
 		{"version", "", "show the version", nil, runVersion},
@@ -141,15 +142,24 @@ func help(w io.Writer) {
 	}
 	fmt.Fprint(w, "\nSettings, each a flag or an environment variable; the flag wins:\n")
 	for _, s := range settings() {
-		fmt.Fprintf(w, "  --%s %s\n", s.name, strings.TrimRight(s.what+"  "+s.env(), " "))
+		fmt.Fprintf(w, "  %s  %s\n", strings.TrimRight("--"+s.name+" "+s.what, " "), s.env())
 		fmt.Fprintf(w, "        %s", s.help)
 		if s.normal != "" {
 			fmt.Fprintf(w, " (default %s)", s.normal)
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprint(w, "\nToken flags: --scopes LIST, --prefix PREFIX, --expires DURATION, --certificate; see loktd token\n"+
-		"Exit codes: 0 in order, 1 failed, 64 called wrongly.\n")
+	fmt.Fprint(w, "\nFlags of loktd token create:\n")
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	tokenFlags(fs)
+	fs.VisitAll(func(f *flag.Flag) {
+		fmt.Fprintf(w, "  --%s\n        %s", f.Name, f.Usage)
+		if f.DefValue != "" && f.DefValue != "false" {
+			fmt.Fprintf(w, " (default %s)", f.DefValue)
+		}
+		fmt.Fprintln(w)
+	})
+	fmt.Fprint(w, "\nExit codes: 0 in order, 1 failed, 64 called wrongly.\n")
 }
 
 func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) error {

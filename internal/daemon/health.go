@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/auth"
 )
 
 // probeName is a lock that readiness looks at and nobody ever holds.
@@ -95,23 +96,30 @@ func writeJSON(w http.ResponseWriter, status int, mediaType string, body any) {
 	_ = json.NewEncoder(w).Encode(body) // if it cannot be written nobody is there to read it
 }
 
+// allowed reports whether the caller has the scope; if not, the request has been answered.
+func (d *daemon) allowed(w http.ResponseWriter, r *http.Request, scope auth.Scope) bool {
+	if !d.c.authenticates() {
+		return true
+	}
+	caller, err := d.gate.Enter(r)
+	switch {
+	case errors.Is(err, httpapi.ErrRateLimited):
+		w.Header().Set("Retry-After", "1")
+		problem(w, http.StatusTooManyRequests, "rate_limited", err.Error())
+	case err != nil:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		problem(w, http.StatusUnauthorized, "unauthenticated", err.Error())
+	case !caller.May(scope, ""):
+		problem(w, http.StatusForbidden, "forbidden", "the scope "+string(scope)+" is missing")
+	default:
+		return true
+	}
+	return false
+}
+
 // metrics answers with the metrics, to those who may read.
 func (d *daemon) metrics(w http.ResponseWriter, r *http.Request) {
-	if d.c.authenticates() {
-		caller, err := d.gate.Enter(r)
-		switch {
-		case errors.Is(err, httpapi.ErrRateLimited):
-			w.Header().Set("Retry-After", "1")
-			problem(w, http.StatusTooManyRequests, "rate_limited", err.Error())
-			return
-		case err != nil:
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			problem(w, http.StatusUnauthorized, "unauthenticated", err.Error())
-			return
-		case !caller.May(httpapi.ScopeRead, ""):
-			problem(w, http.StatusForbidden, "forbidden", "the scope read is missing")
-			return
-		}
+	if d.allowed(w, r, httpapi.ScopeRead) {
+		d.meter.handler.ServeHTTP(w, r)
 	}
-	d.meter.handler.ServeHTTP(w, r)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -44,6 +45,7 @@ type daemon struct {
 	stopping atomic.Bool
 	stop     chan struct{} // closed when requests are no longer to wait
 	probes   probes
+	copying  sync.Mutex // held while a backup is made and sent
 }
 
 // serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
@@ -200,8 +202,12 @@ func (d *daemon) route(api http.Handler) http.Handler {
 			problem(w, http.StatusForbidden, "forbidden", why)
 			return
 		}
-		if r.URL.Path == "/metrics" {
+		switch r.URL.Path {
+		case "/metrics":
 			d.metrics(w, r)
+			return
+		case backupPath:
+			d.backup(w, r)
 			return
 		}
 		api.ServeHTTP(w, r)

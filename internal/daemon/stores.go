@@ -11,6 +11,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/store/memstore"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // stores are where the daemon keeps things.
@@ -20,6 +21,7 @@ type stores struct {
 	jobs   jobs.Store    // nil if there is no scheduler
 	shared bool          // other daemons may use the jobs at the same time
 	pings  []func(context.Context) error
+	backup *backend // that which can be backed up; nil if there is none
 	close  []func() error
 }
 
@@ -38,7 +40,9 @@ type backend struct {
 	locks  lokt.Store
 	jobs   jobs.Store
 	shared bool
-	ping   func(context.Context) error // may be nil
+	ping   func(context.Context) error                  // may be nil
+	backup func(ctx context.Context, path string) error // nil for a store that cannot
+	path   string                                       // of the store's file, if it has a backup
 	close  func() error
 }
 
@@ -80,14 +84,23 @@ func (s *stores) add(b *backend) {
 	if b.ping != nil {
 		s.pings = append(s.pings, b.ping)
 	}
+	if b.backup != nil && s.backup == nil {
+		s.backup = b
+	}
 }
 
-func openBackend(_ context.Context, url, _ string, _ observer) (*backend, error) {
+func openBackend(ctx context.Context, url, address string, observe observer) (*backend, error) {
 	kind, _, _ := strings.Cut(url, ":")
 	switch kind {
 	case "memory":
 		locks, jobs := memstore.New(), memstore.NewJobs()
 		return &backend{locks: locks, jobs: jobs, close: func() error { return errors.Join(locks.Close(), jobs.Close()) }}, nil
+	case "sqlite":
+		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
+		if err != nil {
+			return nil, err
+		}
+		return &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, backup: db.Backup, path: db.Path(), close: db.Close}, nil
 	}
 	return nil, unknownStore(url)
 }

@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/store/sqlstore"
+)
+
+// backupPath answers with a copy of the store.
+const backupPath = "/v1/backup"
+
+// backupSuffix ends the names of copies on their way to a client, beside the store.
+const backupSuffix = ".sending"
+
+// backup answers with a copy of the store as it is at one moment. The copy is made beside the store before it is sent, so
+// that a slow client delays nobody.
+func (d *daemon) backup(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method != http.MethodGet:
+		w.Header().Set("Allow", http.MethodGet)
+		problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
+	case !d.allowed(w, r, httpapi.ScopeAdmin):
+	case d.stores.backup == nil:
+		problem(w, http.StatusNotFound, "no_backup", "this store is backed up by its own means")
+	case !d.copying.TryLock():
+		w.Header().Set("Retry-After", "5")
+		problem(w, http.StatusServiceUnavailable, "unavailable", "another backup is being made")
+	default:
+		defer d.copying.Unlock()
+		if err := d.sendBackup(w, r); err != nil {
+			d.log.Error("backup failed", "err", err)
+			panic(http.ErrAbortHandler) // or the client would take part of it for all
+		}
+	}
+}
+
+func (d *daemon) sendBackup(w http.ResponseWriter, r *http.Request) error {
+	path := d.stores.backup.path + backupSuffix
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a daemon that was killed
+		return err
+	}
+	defer os.Remove(path) //nolint:errcheck // the next one tries again
+	if err := d.stores.backup.backup(r.Context(), path); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/vnd.sqlite3")
+	w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
+	control := http.NewResponseController(w)
+	for sent := int64(0); sent < info.Size(); {
+		_ = control.SetWriteDeadline(time.Now().Add(d.c.BodyTimeout)) // not every connection has one
+		n, err := io.CopyN(w, f, 1<<20)
+		if sent += n; err != nil && sent < info.Size() {
+			return err
+		}
+	}
+	d.log.Info("backup sent", "bytes", info.Size())
+	return nil
+}
+
+// runBackup has the daemon make a copy of its store, or makes it itself if none runs.
+func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) error {
+	if len(args) != 1 {
+		return usagef("say where to: loktd backup PATH")
+	}
+	path := args[0]
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("%s is there already", path)
+	}
+	token, err := ownToken(s)
+	if err != nil {
+		return err
+	}
+	answer, err := c.ask(ctx, backupPath, token)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return c.backupAlone(ctx, s, path)
+	case err != nil:
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return refused("no backup", answer)
+	}
+	n, err := receive(answer.Body, path)
+	if err == nil && n != answer.ContentLength {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("backup: %w", err), os.Remove(path+".part"))
+	}
+	if err := os.Rename(path+".part", path); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "%s: %d bytes, from the daemon at %s\n", path, n, c.Listen)
+	return nil
+}
+
+// backupAlone makes a copy when no daemon has the store.
+func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error {
+	file, ok := strings.CutPrefix(c.Store, "sqlite:")
+	if !ok {
+		return fmt.Errorf("%s is backed up by its own means", redact(c.Store))
+	}
+	if _, err := os.Stat(strings.TrimPrefix(file, "//")); err != nil {
+		return fmt.Errorf("no daemon at %s, and no store: %w", c.Listen, err)
+	}
+	db, err := sqlstore.Open(ctx, c.Store, sqlstore.Options{Describe: "making a backup"})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(db.Backup(ctx, path), db.Close()); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "%s: from %s; no daemon runs at %s\n", path, db.Path(), c.Listen)
+	return nil
+}
+
+// receive writes what comes to a new file beside path, to the disk.
+func receive(from io.Reader, path string) (n int64, err error) {
+	if err := os.Remove(path + ".part"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	f, err := os.OpenFile(path+".part", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(f, from)
+	return n, errors.Join(err, f.Sync(), f.Close())
+}
+
+// ownToken returns the token that the command's user has, in the variables that lokt takes it from: LOKT_TOKEN, or
+// LOKT_TOKEN_FILE.
+func ownToken(s Streams) (string, error) {
+	if t := s.getenv("LOKT_TOKEN"); t != "" {
+		return t, nil
+	}
+	file := s.getenv("LOKT_TOKEN_FILE")
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}

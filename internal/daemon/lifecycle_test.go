@@ -1,0 +1,270 @@
+package daemon_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Promise S-95.
+func TestReadyLineMeansThatRequestsAreAnswered(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	a := p.api()
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/locks", scheduler + "/status"} {
+		a.do(t, http.StatusOK, "GET", path, nil)
+	}
+	if got := a.do(t, http.StatusMethodNotAllowed, "POST", "/readyz", nil).header.Get("Allow"); got != "GET, HEAD" {
+		t.Errorf("Allow is %q", got)
+	}
+	p.stop()
+	if _, err := net.DialTimeout("tcp", p.address(), time.Second); err == nil {
+		t.Error("an ended daemon still listens")
+	}
+}
+
+// Promise S-95.
+func TestSignalHasRequestsThatWaitAnsweredAtOnce(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		p := start(t, "--store", "memory:")
+		a := p.api()
+		answers := make(chan answer, 3)
+		wait := func(method, path string, b any) {
+			go func() {
+				ans, err := a.try(method, path, b)
+				if err != nil {
+					ans.body = err.Error()
+				}
+				answers <- ans
+			}()
+		}
+		a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "a"}, "ttl_ms": 60_000})
+		wait("POST", scheduler+"/leases/request", body{"worker_id": "w", "wait_ms": 30_000})
+		wait("POST", locks+"x/leases", body{"owner": body{"id": "b"}, "wait_ms": 30_000})
+		eventually(t, "both wait", func() bool {
+			m := a.do(t, http.StatusOK, "GET", "/metrics", nil).body
+			return strings.Contains(m, `lokt_scheduler_parked{kind="lease"} 1`) && strings.Contains(m, `lokt_lock_queue_length{name="x"} 1`)
+		})
+		begun := time.Now()
+		p.signal(sig)
+		for range 2 {
+			if ans := <-answers; ans.status != http.StatusOK && ans.status != http.StatusServiceUnavailable {
+				t.Errorf("after %v a request that waited was answered with %d %s", sig, ans.status, ans.body)
+			}
+		}
+		if code := p.wait(); code != 0 {
+			t.Errorf("after %v the exit code is %d; the log:\n%s", sig, code, p.log)
+		}
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("it took %v to end", took)
+		}
+	}
+}
+
+// slowly sends a request whose body is not complete, and returns what completes it.
+func slowly(t *testing.T, p *proc) (c net.Conn, finish func() (*http.Response, error)) {
+	t.Helper()
+	c = p.dial()
+	text := `{"payload":{}}`
+	head := fmt.Sprintf("POST %s/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nContent-Type: application/json\r\n\r\n{", scheduler, len(text))
+	if _, err := io.WriteString(c, head); err != nil {
+		t.Fatal(err)
+	}
+	return c, func() (*http.Response, error) {
+		if _, err := io.WriteString(c, text[1:]); err != nil {
+			return nil, err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		return http.ReadResponse(bufio.NewReader(c), nil)
+	}
+}
+
+// Promise S-95.
+func TestRequestsInFlightAreAnsweredBeforeTheEnd(t *testing.T) {
+	p := start(t, "--store", "memory:", "--shutdown-timeout", "50s")
+	_, finish := slowly(t, p)
+	eventually(t, "the request has arrived", func() bool {
+		return strings.Contains(p.api().do(t, http.StatusOK, "GET", "/metrics", nil).body, "lokt_http_connections 2")
+	})
+	p.signal(syscall.SIGTERM)
+	eventually(t, "the daemon is stopping", func() bool { return strings.Contains(p.log.String(), "stopping") })
+	resp, err := finish()
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%+v, %v; the log:\n%s", resp, err, p.log)
+	}
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Promise S-95.
+func TestEndIsNotPutOffForEver(t *testing.T) {
+	p := start(t, "--store", "memory:", "--shutdown-timeout", "200ms")
+	slowly(t, p)
+	p.stop()
+
+	p = start(t, "--store", "memory:", "--shutdown-timeout", "1h", "--body-timeout", "1h")
+	slowly(t, p)
+	eventually(t, "the request has arrived", func() bool {
+		return strings.Contains(p.api().do(t, http.StatusOK, "GET", "/metrics", nil).body, "lokt_http_connections 2")
+	})
+	p.signal(syscall.SIGTERM)
+	eventually(t, "the daemon is stopping", func() bool { return strings.Contains(p.log.String(), "stopping") })
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 1 {
+		t.Errorf("after a second signal the exit code is %d", code)
+	}
+}
+
+func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, c := range []struct {
+		env  []string
+		args []string
+		code int
+		says string
+	}{
+		{nil, []string{"--no-such-flag"}, 64, "no-such-flag"},
+		{nil, []string{"frobnicate"}, 64, "frobnicate"},
+		{nil, []string{"serve", "extra"}, 64, "extra"},
+		{nil, []string{"--lease-ttl", "soon"}, 64, "lease-ttl"},
+		{nil, []string{"--capacity", "0x"}, 64, "capacity"},
+		{nil, []string{"--reserve", "100"}, 64, "reserve"},
+		{nil, []string{"--listen", "7117"}, 64, "HOST:PORT"},
+		{nil, []string{"--listen", "0.0.0.0:0"}, 64, "--insecure"},
+		{nil, []string{"--listen", "0.0.0.0:0", "--tokens", missing}, 64, "TLS"},
+		{nil, []string{"--tls-cert", missing}, 64, "--tls-key"},
+		{nil, []string{"--tls-cert", missing, "--tls-key", missing}, 1, missing},
+		{nil, []string{"--client-ca", missing}, 64, "needs TLS"},
+		{nil, []string{"--tokens", missing}, 1, missing},
+		{nil, []string{"--store", "floppy:a"}, 64, "floppy"},
+		{nil, []string{"--store", "floppy://user:secret@host/a"}, 64, "floppy"},
+		{nil, []string{"--log-format", "xml"}, 64, "xml"},
+		{nil, []string{"--log-level", "loud"}, 64, "loud"},
+		{nil, []string{"--max-body", "1"}, 64, "--max-body"},
+		{nil, []string{"--listen", taken.Addr().String()}, 1, "cannot listen on " + taken.Addr().String()},
+		{[]string{"LOKTD_LEASE_TTL=soon"}, nil, 1, "LOKTD_LEASE_TTL"},
+		{[]string{"LOKTD_INSECURE=perhaps"}, nil, 1, "LOKTD_INSECURE"},
+		{nil, []string{"token", "create", "x"}, 64, "--tokens"},
+		{nil, []string{"token"}, 64, "create"},
+	} {
+		args := c.args
+		if len(args) == 0 || args[0] != "--store" {
+			args = append(args, "--store", "memory:")
+		}
+		code, out, stderr := run(t, c.env, args...)
+		if code != c.code || !strings.Contains(stderr, c.says) || strings.Contains(stderr, "secret") || strings.Contains(stderr, "goroutine ") || out != "" {
+			t.Errorf("loktd %q with %q: exit code %d, standard output %q, standard error:\n%s", args, c.env, code, out, stderr)
+		}
+	}
+}
+
+func TestSettingsComeFromFlagsAndTheEnvironment(t *testing.T) {
+	p := startWith(t, []string{"LOKTD_CAPACITY=7", "LOKTD_RESERVE=2", "LOKTD_STORE=memory:", "LOKTD_CAPASITY=9", "LOKTD_LEASE_TTL="}, "--capacity", "9")
+	s := p.api().do(t, http.StatusOK, "GET", scheduler+"/status", nil)
+	if s.text("total_capacity_units") != "9" || s.text("usable_capacity_units") != "7" {
+		t.Errorf("status is %s", s.body)
+	}
+	if !strings.Contains(p.log.String(), "LOKTD_CAPASITY is set and means nothing") {
+		t.Errorf("a variable that means nothing is not named:\n%s", p.log)
+	}
+	p.stop()
+}
+
+func TestHelpNamesEverySettingWithItsVariableAndDefault(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"help"}, {"-h"}, {"token", "--help"}} {
+		code, out, _ := run(t, nil, args...)
+		for _, want := range []string{
+			"--listen HOST:PORT  LOKTD_LISTEN", "(default 127.0.0.1:7117)", "--lease-ttl DURATION  LOKTD_LEASE_TTL", "(default 60s)",
+			"--heartbeat-grace", "--capacity", "--ageing-step", "--reserve-after", "--insecure  LOKTD_INSECURE", "loktd token create NAME",
+		} {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("loktd %v: exit code %d, and %q is not in\n%s", args, code, want, out)
+			}
+		}
+	}
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		if code, out, _ := run(t, nil, args...); code != 0 || !strings.HasPrefix(out, "loktd ") {
+			t.Errorf("loktd %v: exit code %d, %q", args, code, out)
+		}
+	}
+}
+
+func TestCheckSaysWhatIsWrongWithoutServing(t *testing.T) {
+	if code, out, stderr := run(t, nil, "check", "--store", "memory:"); code != 0 || !strings.Contains(out, "127.0.0.1:7117") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	missing := filepath.Join(t.TempDir(), "missing")
+	code, _, stderr := run(t, nil, "check", "--store", "floppy:", "--tokens", missing, "--capacity", "1", "--reserve", "1")
+	for _, want := range []string{"floppy", missing, "reserve"} {
+		if code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, and %q is not in\n%s", code, want, stderr)
+		}
+	}
+}
+
+func TestHealthCommandAsksTheDaemon(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	if code, out, stderr := run(t, nil, "health", "--listen", p.address()); code != 0 || out != "ready\n" {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	p.stop()
+	if code, _, stderr := run(t, nil, "health", "--listen", p.address()); code != 1 || !strings.HasPrefix(stderr, "loktd: ") {
+		t.Errorf("of an ended daemon: exit code %d: %s", code, stderr)
+	}
+}
+
+func TestServiceManagerIsTold(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	if len(socket) > 100 {
+		dir, err := os.MkdirTemp("", "lokt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		socket = filepath.Join(dir, "notify")
+	}
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	_ = manager.SetReadDeadline(time.Now().Add(patience))
+	told := func(want string) {
+		t.Helper()
+		b := make([]byte, 1024)
+		for {
+			n, err := manager.Read(b)
+			if err != nil {
+				t.Fatalf("waiting for %s: %v", want, err)
+			}
+			if strings.HasPrefix(string(b[:n]), want) {
+				return
+			}
+		}
+	}
+	p := startWith(t, []string{"NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=300000"}, "--store", "memory:")
+	told("READY=1\nSTATUS=Listening on " + p.url)
+	told("WATCHDOG=1")
+	told("WATCHDOG=1")
+	p.signal(syscall.SIGHUP)
+	told("RELOADING=1")
+	told("READY=1")
+	p.signal(syscall.SIGTERM)
+	told("STOPPING=1")
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
