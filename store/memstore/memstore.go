@@ -28,7 +28,7 @@ type Options struct {
 	// before its events were observed only if another one is running. Observe may use the store.
 	Observe func([]lokt.Event)
 
-	// Keep is how many events the store remembers for Events; 0 means 1000, negative none.
+	// Keep is how many events the store remembers for Events and ReadEvents; 0 means 1000, negative none.
 	Keep int
 }
 
@@ -40,12 +40,17 @@ type Store struct {
 	mu        sync.Mutex
 	closed    bool
 	locks     map[string]*entry
-	events    []lokt.Event   // the newest keep of them, oldest first, after up to as many that are forgotten
-	unseen    [][]lokt.Event // stored, but not observed yet
-	observing bool           // some Update is busy observing
+	events    []lokt.LoggedEvent // the newest keep of them, oldest first, after up to as many that are forgotten
+	last      uint64             // number of the last event
+	grown     chan struct{}      // closed when there are more events
+	unseen    [][]lokt.Event     // stored, but not observed yet
+	observing bool               // some Update is busy observing
 }
 
-var _ lokt.Store = (*Store)(nil)
+var (
+	_ lokt.Store    = (*Store)(nil)
+	_ lokt.EventLog = (*Store)(nil)
+)
 
 // entry is one lock and who watches it. It stays when the lock becomes free, for the sake of its token and revision.
 type entry struct {
@@ -75,7 +80,7 @@ func NewWith(o Options) *Store {
 	if o.Keep == 0 {
 		o.Keep = defaultKeep
 	}
-	return &Store{observe: o.Observe, keep: max(o.Keep, 0), locks: map[string]*entry{}}
+	return &Store{observe: o.Observe, keep: max(o.Keep, 0), locks: map[string]*entry{}, grown: make(chan struct{})}
 }
 
 // errClosed is what every method answers after Close.
@@ -173,10 +178,7 @@ func (s *Store) record(events []lokt.Event) (observe bool) {
 	if len(events) == 0 {
 		return false
 	}
-	s.events = append(s.events, clones(events)...)
-	if n := len(s.events) - s.keep; n > s.keep {
-		s.events = slices.Clone(s.events[n:])
-	}
+	s.log(events)
 	if s.observe == nil {
 		return false
 	}
@@ -199,13 +201,6 @@ func (s *Store) drain() {
 		s.mu.Unlock()
 		s.observe(events)
 	}
-}
-
-// Events returns the newest events, oldest first: as many as Options.Keep.
-func (s *Store) Events() []lokt.Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return clones(s.events[max(len(s.events)-s.keep, 0):])
 }
 
 // View implements lokt.Store.
@@ -311,6 +306,9 @@ func (s *Store) unwatch(name string, w *watcher) {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.closed {
+		close(s.grown)
+	}
 	s.closed = true
 	for _, e := range s.locks {
 		for w := range e.watchers {

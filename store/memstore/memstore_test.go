@@ -24,6 +24,29 @@ func TestMemoryStoreTellsItsObserver(t *testing.T) {
 	})
 }
 
+func TestMemoryStoreLogsItsEvents(t *testing.T) {
+	lokttest.TestEventLog(t, func(*testing.T) lokt.Store { return memstore.NewWith(memstore.Options{Keep: 2000}) })
+}
+
+func TestMemoryStoreForgetsItsOldestEvents(t *testing.T) {
+	s := memstore.NewWith(memstore.Options{Keep: 10})
+	for i := range 45 {
+		update(t, s, func(*lokt.Lock) {}, lokt.Event{Token: uint64(i + 1)})
+		page, err := s.ReadEvents(t.Context(), lokt.EventQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := min(i+1, 10); len(page.Events) != n || page.Newest != uint64(i+1) || page.Oldest != uint64(i+2-n) || page.Events[0].Token != page.Oldest {
+			t.Fatalf("after %d events there are %d, from %d to %d", i+1, len(page.Events), page.Oldest, page.Newest)
+		}
+	}
+	none := memstore.NewWith(memstore.Options{Keep: -1})
+	update(t, none, func(*lokt.Lock) {}, lokt.Event{Token: 1})
+	if page, err := none.ReadEvents(t.Context(), lokt.EventQuery{}); err != nil || len(page.Events) != 0 || page.Oldest != 0 || page.Newest != 1 {
+		t.Errorf("a store that keeps none has %+v, %v", page, err)
+	}
+}
+
 // update stores what edit makes of the lock, with the events.
 func update(t *testing.T, s lokt.Store, edit func(l *lokt.Lock), events ...lokt.Event) {
 	t.Helper()

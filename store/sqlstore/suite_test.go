@@ -84,6 +84,11 @@ func TestAnObserverOfLocksSeesEveryChange(t *testing.T) {
 	})
 }
 
+func TestEventsOfLocksAreKept(t *testing.T) {
+	t.Parallel()
+	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return locksAt(t, place(t), Options{}) })
+}
+
 func TestTheRulesHoldOverADatabase(t *testing.T) {
 	t.Parallel()
 	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksAt(t, place(t), Options{})) })

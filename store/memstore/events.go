@@ -1,0 +1,97 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// log keeps events. Its caller holds the mutex.
+func (s *Store) log(events []lokt.Event) {
+	for _, e := range clones(events) {
+		s.last++
+		s.events = append(s.events, lokt.LoggedEvent{Seq: s.last, Event: e})
+	}
+	if n := len(s.events) - s.keep; n > s.keep {
+		s.events = slices.Clone(s.events[n:])
+	}
+	close(s.grown)
+	s.grown = make(chan struct{})
+}
+
+// kept returns the events that are remembered. Its caller holds the mutex.
+func (s *Store) kept() []lokt.LoggedEvent { return s.events[max(len(s.events)-s.keep, 0):] }
+
+// Events returns the newest events, oldest first: as many as Options.Keep.
+func (s *Store) Events() []lokt.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []lokt.Event
+	for _, e := range s.kept() {
+		all = append(all, e.Event)
+	}
+	return clones(all)
+}
+
+// ReadEvents implements lokt.EventLog.
+func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return lokt.EventPage{}, err
+	}
+	limit := lokt.MaxEvents
+	if q.Limit > 0 {
+		limit = min(q.Limit, limit)
+	}
+	kept := s.kept()
+	page := lokt.EventPage{Newest: s.last}
+	if len(kept) > 0 {
+		page.Oldest = kept[0].Seq
+	}
+	for i := range kept {
+		if q.Latest {
+			i = len(kept) - 1 - i
+		}
+		if !asked(q, &kept[i]) {
+			continue
+		}
+		if len(page.Events) == limit {
+			page.More = true
+			break
+		}
+		page.Events = append(page.Events, lokt.LoggedEvent{Seq: kept[i].Seq, Event: clones([]lokt.Event{kept[i].Event})[0]})
+	}
+	if q.Latest {
+		slices.Reverse(page.Events)
+	}
+	return page, nil
+}
+
+// asked reports whether the query lets the event through.
+func asked(q lokt.EventQuery, e *lokt.LoggedEvent) bool {
+	return e.Seq > q.After && (q.Before == 0 || e.Seq < q.Before) && (q.Name == "" || e.Name == q.Name) &&
+		strings.HasPrefix(e.Name, q.Prefix) && (q.Owner == "" || e.Owner.ID == q.Owner) &&
+		(len(q.Types) == 0 || slices.Contains(q.Types, e.Type)) &&
+		(q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || e.Time.Before(q.Until))
+}
+
+// WaitEvents implements lokt.EventLog.
+func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
+	s.mu.Lock()
+	err, last, grown := s.usable(ctx), s.last, s.grown
+	s.mu.Unlock()
+	if err != nil || last > after {
+		return err
+	}
+	select {
+	case <-grown:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.usable(context.WithoutCancel(ctx))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
