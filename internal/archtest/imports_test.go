@@ -49,8 +49,8 @@ func ours() map[string][]string {
 		"internal/remote": {".", "jobs", "httpapi", "internal/cli"}, // the way to a server, apart so that lokt need not link it
 
 		"cmd/lokt":        {"internal/cli"},
-		"cmd/lokt-remote": {"internal/cli", "internal/remote"},
-		"cmd/loktd": {"internal/daemon"},
+		"cmd/lokt-remote": {"internal/remote"},
+		"cmd/loktd":       {"internal/daemon"},
 	}
 	// These wire the others together, so for them the table says what they must leave alone.
 	all := append(slices.Collect(maps.Keys(table)), "internal/cli", "internal/daemon", "bench")

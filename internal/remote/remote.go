@@ -22,6 +22,13 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
+// Main runs the command line with a way to servers and returns its exit code.
+func Main(args []string) int {
+	caller := os.Getenv(cli.CallerVariable)
+	_ = os.Unsetenv(cli.CallerVariable) // which can only fail for a name that there cannot be
+	return cli.Main(args, cli.System(), cli.Options{Dial: Dial, Explain: Explain, Caller: caller})
+}
+
 // patience is how long a request goes on trying while no server answers: long enough for one that is started again, and
 // short enough for whoever sits before a command with a wrong address.
 const patience = 3 * time.Second
@@ -29,7 +36,6 @@ const patience = 3 * time.Second
 // server is a cli.Remote.
 type server struct {
 	client *httpapi.Client
-	jobs   jobs.Service
 }
 
 // Dial makes a client of the server. It does not connect. Errors are about files and addresses.
@@ -43,7 +49,7 @@ func Dial(_ context.Context, s cli.Server) (cli.Remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{client: client}, nil
+	return &server{client}, nil
 }
 
 // tlsConfig returns nil if nothing is asked for but what is usual.
@@ -74,7 +80,7 @@ func tlsConfig(s cli.Server) (*tls.Config, error) {
 
 func (s *server) Locks() lokt.Service         { return s.client }
 func (s *server) Events() lokt.EventLog       { return s.client }
-func (s *server) Jobs() jobs.Service          { return s.jobs }
+func (s *server) Jobs() jobs.Service          { return s.client.Jobs() }
 func (s *server) Know(leaseIDs ...string)     { s.client.Know(leaseIDs...) }
 func (s *server) Shown(leaseID string) string { return httpapi.Shown(leaseID) }
 func (s *server) Close() error                { return s.client.Close() }
