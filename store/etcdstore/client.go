@@ -1,0 +1,222 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Names of keys below the prefix.
+const (
+	dirLock  = "/lock/"
+	dirFree  = "/free/"
+	dirHold  = "/hold/"
+	dirThaw  = "/thaw/"
+	dirEvent = "/event/"
+)
+
+func (s *Store) lockKey(name string) string { return s.prefix + dirLock + name }
+func (s *Store) freeKey(name string) string { return s.prefix + dirFree + name }
+
+// timerKey is the key that is attached to the etcd lease on which a hold depends, or the freeze if the ID is empty. A comma
+// comes before every byte that a name can have, so that the keys are in the order of the names.
+func (s *Store) timerKey(name, id string) string {
+	if id == "" {
+		return s.prefix + dirThaw + name
+	}
+	return s.prefix + dirHold + name + "," + id
+}
+
+// pause returns how long to wait before the n-th retry: longer and longer up to a tenth of the time-out, and never the
+// same for two that failed together.
+func (s *Store) pause(n int) time.Duration {
+	most := min(5*time.Millisecond<<min(n, 10), s.timeout/10)
+	return time.Duration(rand.Int64N(int64(most))) + time.Millisecond
+}
+
+// try asks etcd, which does no harm if asked twice, again and again until it answers or ctx ends. Errors are etcd's own
+// answers, or wrap lokt.ErrUnavailable.
+func (s *Store) try(ctx context.Context, ask func(ctx context.Context) error) error {
+	for n := 0; ; n++ {
+		attempt, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.timeout/attempts)
+		err := ask(attempt)
+		cancel()
+		if err == nil || !transient(err) {
+			return err
+		}
+		select {
+		case <-time.After(s.pause(n)):
+		case <-ctx.Done():
+			return unavailable(ctx, err)
+		}
+	}
+}
+
+// attempts is how many times in a row etcd may leave a request unanswered before it counts as unavailable.
+const attempts = 5
+
+// transient reports whether another attempt, perhaps at another member, may end otherwise.
+func transient(err error) bool {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return true
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return false
+	}
+	switch code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted, codes.Internal, codes.Unknown:
+		return !errors.Is(err, clientv3.ErrNoAvailableEndpoints)
+	case codes.ResourceExhausted:
+		return errors.Is(err, rpctypes.ErrTooManyRequests)
+	}
+	return false
+}
+
+// code is the gRPC status code of a client's error.
+func code(err error) codes.Code {
+	var e rpctypes.EtcdError
+	if errors.As(err, &e) {
+		return e.Code()
+	}
+	return status.Code(err)
+}
+
+// refused reports whether etcd has answered that it did not do what it was asked to. Everything else that is no success
+// leaves it open.
+func refused(err error) bool {
+	for _, known := range []error{
+		rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNoSpace, rpctypes.ErrLeaseNotFound, rpctypes.ErrTooManyOps,
+		rpctypes.ErrRequestTooLarge, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
+		rpctypes.ErrAuthFailed, rpctypes.ErrCorrupt, clientv3.ErrNoAvailableEndpoints,
+	} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return code(err) == codes.InvalidArgument || code(err) == codes.FailedPrecondition || code(err) == codes.PermissionDenied
+}
+
+// unavailable wraps an error of the client. When ctx has been cancelled by the caller, that is the error.
+func unavailable(ctx context.Context, err error) error {
+	switch cause := ctx.Err(); {
+	case errors.Is(cause, context.Canceled) && context.Cause(ctx) == cause: //nolint:errorlint // identity tells a cause of one's own
+		return cause
+	case errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrInvalid), errors.Is(err, lokt.ErrDamaged):
+		return err
+	case errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return fmt.Errorf("%w: the lock's holders and waiters are more than etcd takes in one record: %w", lokt.ErrInvalid, err)
+	}
+	return fmt.Errorf("%w: etcd: %w", lokt.ErrUnavailable, err)
+}
+
+// queries are the operations that read all about a name, in the order in which answer expects the replies. Timers' keys
+// have no values, and are not asked for as keys only: etcd would leave out their leases then.
+func (s *Store) queries(name string) []clientv3.Op {
+	holds := s.timerKey(name, "x")
+	holds = holds[:len(holds)-1]
+	return []clientv3.Op{
+		clientv3.OpGet(s.lockKey(name)), clientv3.OpGet(s.freeKey(name)), clientv3.OpGet(s.timerKey(name, "")),
+		clientv3.OpGet(holds, clientv3.WithPrefix()),
+	}
+}
+
+// answer makes a state of the replies to queries, and lets the slot learn it.
+func (s *Store) answer(sl *slot, h *pb.ResponseHeader, replies []*pb.ResponseOp) (*state, error) {
+	kvs := func(i int) []*mvccpb.KeyValue { return replies[i].GetResponseRange().GetKvs() }
+	st := &state{
+		lock: lokt.Lock{Name: sl.name}, header: h.GetRevision(), known: time.Now(), timers: leases{}, alive: map[string]clientv3.LeaseID{},
+	}
+	for i, at := range []*int64{&st.mod, &st.free} {
+		for _, kv := range kvs(i) {
+			r, l, timers, err := decode(sl.name, kv.Value)
+			if err != nil {
+				return nil, err
+			}
+			*at = kv.ModRevision
+			if i == 1 && st.mod > 0 { // somebody else put it there
+				st.lock.Token = max(st.lock.Token, l.Token)
+				continue
+			}
+			st.lock, st.timers, st.at, st.changes = l, timers, r.At, r.Changes
+		}
+	}
+	for _, kv := range kvs(2) {
+		st.alive[""] = clientv3.LeaseID(kv.Lease)
+	}
+	before := len(s.timerKey(sl.name, "x")) - 1
+	for _, kv := range kvs(3) {
+		st.alive[string(kv.Key[before:])] = clientv3.LeaseID(kv.Lease)
+	}
+	sl.learn(st)
+	return st, nil
+}
+
+// read reads all about a name, as it is at a moment between call and return. Of the other keys, it reports which exist.
+func (s *Store) read(ctx context.Context, sl *slot, others ...string) (st *state, there map[string]bool, err error) {
+	ops := s.queries(sl.name)
+	n := len(ops)
+	for _, k := range others {
+		ops = append(ops, clientv3.OpGet(k, clientv3.WithKeysOnly()))
+	}
+	var r *clientv3.TxnResponse
+	asked := s.rev.Load()
+	if err := s.try(ctx, func(ctx context.Context) (err error) {
+		r, err = s.client.Txn(ctx).Then(ops...).Commit()
+		return err
+	}); err != nil {
+		return nil, nil, unavailable(ctx, err)
+	}
+	s.note(r.Header, asked)
+	there = map[string]bool{}
+	for i, k := range others {
+		there[k] = len(r.Responses[n+i].GetResponseRange().GetKvs()) > 0
+	}
+	st, err = s.answer(sl, r.Header, r.Responses[:n])
+	return st, there, err
+}
+
+// note takes in the header of a linearizable answer; asked is what the highest known revision was before the request was
+// sent. Revisions that fell mean that etcd was restored from a snapshot, and then nothing is as it was.
+func (s *Store) note(h *pb.ResponseHeader, asked int64) {
+	rev := h.GetRevision()
+	for {
+		was := s.rev.Load()
+		if was >= rev || s.rev.CompareAndSwap(was, rev) {
+			break
+		}
+	}
+	was := s.cluster.Swap(h.GetClusterId())
+	if rev >= asked && (was == h.GetClusterId() || was == 0) {
+		return
+	}
+	s.rev.Store(rev)
+	s.floor.Store(epoch(time.Now()))
+	s.each(func(sl *slot) { sl.forget(true) })
+	s.rewatch()
+}
+
+// nameOf takes a key apart: the directory, without slashes, and the lock's name.
+func (s *Store) nameOf(key []byte) (dir, name string) {
+	rest, ok := strings.CutPrefix(string(key), s.prefix+"/")
+	if !ok {
+		return "", ""
+	}
+	dir, name, _ = strings.Cut(rest, "/")
+	if dir == "hold" {
+		name, _, _ = strings.Cut(name, ",")
+	}
+	return dir, name
+}

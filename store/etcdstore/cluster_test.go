@@ -1,0 +1,164 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// patience is how long tests wait for what must happen.
+const patience = 60 * time.Second
+
+// member is one etcd server in this process. Its client address passes through a gate, so that it can be cut off.
+type member struct {
+	name    string
+	config  *embed.Config
+	running *embed.Etcd
+	front   string
+}
+
+// cluster is an etcd.
+type cluster struct {
+	t       testing.TB
+	members []*member
+	prefix  atomic.Int64
+}
+
+// ports returns addresses of loopback that were free a moment ago.
+func ports(t testing.TB, n int) []string {
+	t.Helper()
+	var all []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		all = append(all, l.Addr().String())
+	}
+	return all
+}
+
+// startCluster starts so many members. Nothing is flushed to the disk unless durable is set: then members keep what they
+// promise when they are stopped at any moment.
+func startCluster(t testing.TB, size int, durable bool) *cluster {
+	t.Helper()
+	c := &cluster{t: t}
+	dir := t.TempDir()
+	if !durable {
+		if shm, err := os.MkdirTemp("/dev/shm", "lokt-etcd-"); err == nil {
+			t.Cleanup(func() { _ = os.RemoveAll(shm) })
+			dir = shm
+		}
+	}
+	addresses := ports(t, 2*size)
+	var initial []string
+	for i := range size {
+		initial = append(initial, fmt.Sprintf("m%d=http://%s", i, addresses[2*i]))
+	}
+	for i := range size {
+		cfg := embed.NewConfig()
+		cfg.Name = fmt.Sprint("m", i)
+		cfg.Dir = filepath.Join(dir, cfg.Name)
+		peer, client := url.URL{Scheme: "http", Host: addresses[2*i]}, url.URL{Scheme: "http", Host: addresses[2*i+1]}
+		cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+		cfg.InitialCluster = strings.Join(initial, ",")
+		cfg.TickMs, cfg.ElectionMs = 20, 200
+		if size > 1 { // several members and their clients share two cores with other tests
+			cfg.TickMs, cfg.ElectionMs = 50, 500
+		}
+		cfg.UnsafeNoFsync = !durable
+		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+		cfg.LogLevel = "fatal"
+		c.members = append(c.members, &member{name: cfg.Name, config: cfg, front: client.Host})
+	}
+	c.start(c.members...)
+	t.Cleanup(func() {
+		for _, m := range c.members {
+			m.stop()
+		}
+	})
+	return c
+}
+
+// start starts members together, and waits until they are ready.
+func (c *cluster) start(members ...*member) {
+	c.t.Helper()
+	for _, m := range members {
+		e, err := embed.StartEtcd(m.config)
+		if err != nil {
+			c.t.Fatalf("start %s: %v", m.name, err)
+		}
+		m.running = e
+	}
+	for _, m := range members {
+		select {
+		case <-m.running.Server.ReadyNotify():
+		case <-time.After(patience):
+			c.t.Fatalf("%s is not ready", m.name)
+		}
+	}
+}
+
+// stop stops the member at once, as far as that can be done in one process.
+func (m *member) stop() {
+	if m.running != nil {
+		m.running.Close()
+		m.running = nil
+	}
+}
+
+// url names all members and a prefix of its own.
+func (c *cluster) url() string { return c.urlAt(fmt.Sprint("test-", c.prefix.Add(1))) }
+
+func (c *cluster) urlAt(prefix string) string {
+	var hosts []string
+	for _, m := range c.members {
+		hosts = append(hosts, m.front)
+	}
+	return "etcd://" + strings.Join(hosts, ",") + "/" + prefix
+}
+
+// open opens a store that the test need not close.
+func (c *cluster) open(t testing.TB, url string, o Options) *Store {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := Open(ctx, url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// client returns a client of etcd's own.
+func (c *cluster) client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	var at []string
+	for _, m := range c.members {
+		at = append(at, "http://"+m.front)
+	}
+	cl, err := clientv3.New(clientv3.Config{Endpoints: at, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cl.Close() })
+	return cl
+}

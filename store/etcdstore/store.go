@@ -1,0 +1,297 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Options are what a store may be told besides its URL. The zero Options are good.
+type Options struct {
+	// TLS, if set, is used for the connections, instead of what the URL says.
+	TLS *tls.Config
+
+	// Timeout is after how long without an answer etcd counts as unavailable; 0 means 5 s. Contexts may end earlier.
+	Timeout time.Duration
+
+	// KeepEvents is about how many changes' events etcd keeps for ReadEvents; 0 means 10,000, negative none.
+	KeepEvents int
+
+	// Observe, if set, is called with the events of each change of this store, after the change is stored: for each lock in the
+	// order of the changes, one call at a time. It must not change locks by this store.
+	Observe func([]lokt.Event)
+}
+
+// Store is a lokt.Store in etcd. Its methods may be called by any number of goroutines, and any number of stores, in
+// different processes, may work on the same keys.
+type Store struct {
+	client  *clientv3.Client
+	prefix  string
+	timeout time.Duration
+	observe func([]lokt.Event)
+	keep    int
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup
+
+	pool    pool
+	rev     atomic.Int64  // highest revision of etcd known
+	cluster atomic.Uint64 // etcd's ID of the cluster
+	floor   atomic.Uint64 // what tokens have to be above since etcd was restored
+	renew   chan struct{} // asks for a new watch
+
+	mu     sync.Mutex
+	slots  map[string]*slot
+	closed bool
+
+	observing sync.Mutex
+	log       journal
+}
+
+var _ lokt.Store = (*Store)(nil)
+
+// errClosed is what every method answers after Close.
+var errClosed = fmt.Errorf("%w: etcd store is closed", lokt.ErrUnavailable)
+
+// Open connects to the etcd that the URL names: etcd://[user:password@]host[:port][,…][/prefix], or etcds:// for TLS, with
+// the query parameters ca, cert and key for PEM files. It returns an error that wraps lokt.ErrUnavailable if etcd does not
+// answer, and one that wraps lokt.ErrInvalid if the URL is none. Errors do not contain the password.
+func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
+	t, err := parse(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
+	}
+	if o.TLS != nil {
+		t.tls = o.TLS
+		for i, e := range t.endpoints {
+			t.endpoints[i] = "https://" + strings.TrimPrefix(strings.TrimPrefix(e, "http://"), "https://")
+		}
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.KeepEvents == 0 {
+		o.KeepEvents = 10_000
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: t.endpoints, TLS: t.tls, Username: t.user, Password: t.password, Logger: zap.NewNop(), DialTimeout: o.Timeout,
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second, // etcd refuses pings every 5 s and less
+		BackoffWaitBetween: 20 * time.Millisecond, BackoffJitterFraction: 0.5, MaxUnaryRetries: 3,
+	})
+	if err != nil {
+		return nil, unavailable(ctx, err)
+	}
+	s := &Store{
+		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	var first *clientv3.GetResponse
+	if err := s.try(bounded, func(ctx context.Context) (err error) {
+		first, err = client.Get(ctx, s.prefix+dirLock, clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+		return err
+	}); err != nil {
+		s.cancel(errClosed)
+		_ = client.Close() // the connection is of no use
+		return nil, unavailable(bounded, err)
+	}
+	s.note(first.Header, 0)
+	s.work.Go(func() { s.watch(first.Header.Revision + 1) })
+	return s, nil
+}
+
+// bound returns a context for asking etcd: it ends with ctx, with the store, and when etcd counts as unavailable.
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	bounded, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return bounded, func() { stop(); cancel() }
+}
+
+var errNoAnswer = fmt.Errorf("%w: no answer from etcd", lokt.ErrUnavailable)
+
+// usable reports why the store cannot be used.
+func (s *Store) usable(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.ctx.Err() != nil {
+		return errClosed
+	}
+	return nil
+}
+
+// explain tells an error of etcd from the end of the caller's context, and of the store.
+func (s *Store) explain(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err()
+	case s.ctx.Err() != nil:
+		return errClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: etcd: %w", lokt.ErrUnavailable, ctx.Err())
+	}
+	return unavailable(context.WithoutCancel(ctx), err)
+}
+
+// View implements lokt.Store.
+func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
+	if err := s.usable(ctx); err != nil {
+		return lokt.Snapshot{}, err
+	}
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	sl := s.pin(name)
+	defer s.unpin(sl)
+	st, _, err := s.read(bounded, sl)
+	if err != nil {
+		return lokt.Snapshot{}, s.explain(ctx, err)
+	}
+	return st.look().Snapshot, nil
+}
+
+// listPage is how many locks List asks for at a time.
+const listPage = 256
+
+// List implements lokt.Store. All locks are as they were at one moment, unless etcd was compacted meanwhile or a page took longer
+// than its memory goes back.
+func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		from, rev := s.lockKey(f.Prefix), int64(0)
+		end := clientv3.GetPrefixRangeEnd(from)
+		for {
+			page, next, at, err := s.page(ctx, from, end, rev)
+			if err != nil {
+				yield(lokt.Snapshot{}, s.explain(ctx, err))
+				return
+			}
+			for _, p := range page {
+				if p.err != nil {
+					if !yield(lokt.Snapshot{Lock: lokt.Lock{Name: p.name}}, p.err) {
+						return
+					}
+				} else if l := p.st.lock; !l.Free() && (!f.Queued || len(l.Queue) > 0) && !yield(p.st.look().Snapshot, nil) {
+					return
+				}
+			}
+			if next == "" {
+				return
+			}
+			from, rev = next, at
+		}
+	}
+}
+
+// listed is one lock of a list.
+type listed struct {
+	name string
+	st   *state
+	err  error
+}
+
+// page reads some locks, at the revision if it is not 0. It returns where to go on, which is empty at the end.
+func (s *Store) page(ctx context.Context, from, end string, rev int64) (page []listed, next string, at int64, err error) {
+	if err := s.usable(ctx); err != nil {
+		return nil, "", 0, err
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	var locks, holds, thaws *clientv3.GetResponse
+	get := func(r **clientv3.GetResponse, from, end string, o ...clientv3.OpOption) error {
+		return s.try(ctx, func(ctx context.Context) (err error) {
+			*r, err = s.client.Get(ctx, from, append(o, clientv3.WithRange(end), clientv3.WithRev(rev))...)
+			return err
+		})
+	}
+	for {
+		asked := s.rev.Load()
+		if err = get(&locks, from, end, clientv3.WithLimit(listPage)); err == nil {
+			if rev == 0 {
+				s.note(locks.Header, asked)
+				rev = locks.Header.Revision
+			}
+			if len(locks.Kvs) == 0 {
+				return nil, "", rev, nil
+			}
+			_, first := s.nameOf(locks.Kvs[0].Key)
+			_, last := s.nameOf(locks.Kvs[len(locks.Kvs)-1].Key)
+			if err = get(&holds, s.timerKey(first, "x")[:len(s.prefix+dirHold+first)+1], s.prefix+dirHold+last+"-"); err == nil {
+				err = get(&thaws, s.prefix+dirThaw+first, s.prefix+dirThaw+last+"\x00")
+			}
+		}
+		if !errors.Is(err, rpctypes.ErrCompacted) && !errors.Is(err, rpctypes.ErrFutureRev) {
+			break
+		}
+		rev = 0 // go on with what there is now
+	}
+	if err != nil {
+		return nil, "", 0, unavailable(ctx, err)
+	}
+	alive := map[string]map[string]clientv3.LeaseID{}
+	for _, kv := range slices.Concat(holds.Kvs, thaws.Kvs) {
+		dir, name := s.nameOf(kv.Key)
+		if alive[name] == nil {
+			alive[name] = map[string]clientv3.LeaseID{}
+		}
+		id := ""
+		if dir == "hold" {
+			id = string(kv.Key[len(s.timerKey(name, "x"))-1:])
+		}
+		alive[name][id] = clientv3.LeaseID(kv.Lease)
+	}
+	for _, kv := range locks.Kvs {
+		_, name := s.nameOf(kv.Key)
+		p := listed{name: name, st: &state{mod: kv.ModRevision, header: rev, known: time.Now(), alive: alive[name]}}
+		var r record
+		r, p.st.lock, p.st.timers, p.err = decode(name, kv.Value)
+		p.st.at = r.At
+		if sl := s.pinned(name, false); sl != nil {
+			sl.mu.Lock()
+			if sl.latest == p.st.mod && sl.known.Before(p.st.known) && !sl.known.IsZero() {
+				p.st.known = sl.known
+			}
+			sl.mu.Unlock()
+			s.unpin(sl)
+		}
+		page = append(page, p)
+	}
+	if locks.More {
+		next = string(locks.Kvs[len(locks.Kvs)-1].Key) + "\x00"
+	}
+	return page, next, rev, nil
+}
+
+// Close ends all that is under way, and makes every later call fail. Holds live on until their time is over.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if again {
+		return nil
+	}
+	s.cancel(errClosed)
+	s.each(func(sl *slot) { sl.forget(false) })
+	s.log.wakeAll()
+	s.work.Wait()
+	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close etcd client: %w", err)
+	}
+	return nil
+}

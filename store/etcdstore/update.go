@@ -1,0 +1,412 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// request is one Update that waits for its turn.
+type request struct {
+	change    func(lokt.Snapshot) lokt.Change
+	done      chan struct{} // closed when err is the answer
+	err       error
+	begun     bool      // what it changed may have been sent; guarded by slot.mu
+	withdrawn bool      // nobody waits for it any more; guarded by slot.mu
+	tries     []attempt // of which it is not known whether they were stored
+}
+
+// attempt is a transaction of which etcd has not said what became of it.
+type attempt struct {
+	id    string // of the change, in the record if there was one to store
+	event string // the key with its events, or empty
+	base  string // ID of the change before it; empty if there was none
+	mod   int64  // revision that it was based on
+}
+
+// maxBatch is how many Updates of a name share one transaction at most.
+const maxBatch = 64
+
+// Update implements lokt.Store. Updates of the same name by the same store that come at the same time share a transaction.
+func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	r := &request{change: change, done: make(chan struct{})}
+	sl := s.pin(name)
+	defer s.unpin(sl)
+	if !s.enqueue(sl, r) {
+		return errClosed
+	}
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+	}
+	sl.mu.Lock()
+	r.withdrawn = true // from here on change is not called
+	begun := r.begun
+	sl.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.err
+	default:
+	}
+	switch err := ctx.Err(); {
+	case errors.Is(err, context.DeadlineExceeded) && begun:
+		return fmt.Errorf("%w: no answer from etcd, and it is not known whether the change was stored: %w", lokt.ErrUnavailable, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: no answer from etcd: %w", lokt.ErrUnavailable, err)
+	default:
+		return err
+	}
+}
+
+// enqueue gives the request to the goroutine that works for the slot. It reports false if the store is closed.
+func (s *Store) enqueue(sl *slot, r *request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.queue = append(sl.queue, r)
+	if !sl.running {
+		sl.running = true
+		sl.pinned(s)
+	}
+	return true
+}
+
+// pinned starts a goroutine that works for the slot while there is work. Its caller holds both mutexes.
+func (sl *slot) pinned(s *Store) {
+	sl.pins++
+	s.work.Go(func() {
+		defer s.unpin(sl)
+		for {
+			sl.mu.Lock()
+			n := min(len(sl.queue), maxBatch)
+			batch := slices.Clone(sl.queue[:n])
+			sl.queue = slices.Delete(sl.queue, 0, n)
+			sl.running = n > 0
+			sl.mu.Unlock()
+			if n == 0 {
+				return
+			}
+			s.serve(sl, batch)
+		}
+	})
+}
+
+// serve carries out the changes of the batch.
+func (s *Store) serve(sl *slot, batch []*request) {
+	quiet := time.Now() // when etcd last said something
+	for n := 0; len(batch) > 0; n++ {
+		var err error
+		batch, err = s.turn(sl, batch, quiet.Add(s.timeout))
+		switch {
+		case err == nil:
+			quiet = time.Now()
+		case s.ctx.Err() != nil:
+			err = errClosed
+			fallthrough
+		case !transient(err) || time.Since(quiet) >= s.timeout:
+			err = unavailable(context.Background(), err)
+			for _, r := range batch {
+				r.finish(err)
+			}
+			return
+		}
+		if len(batch) > 0 && n > 0 {
+			select {
+			case <-time.After(s.pause(n)):
+			case <-s.ctx.Done():
+			}
+		}
+	}
+}
+
+// finish answers the request.
+func (r *request) finish(err error) {
+	if err != nil && len(r.tries) > 0 {
+		err = fmt.Errorf("it is not known whether the change was stored: %w", err)
+	}
+	r.err = err
+	close(r.done)
+}
+
+// turn tries once to carry out the changes of the batch, and returns the requests that are not answered yet. A transient error is
+// one that another turn may not meet.
+func (s *Store) turn(sl *slot, batch []*request, until time.Time) (rest []*request, err error) {
+	ctx, cancel := context.WithDeadline(s.ctx, until)
+	defer cancel()
+	st, guess, err := s.base(ctx, sl, batch)
+	if err != nil {
+		return batch, err
+	}
+	if !guess {
+		batch = resolve(st, batch)
+	}
+	d := s.decide(sl, st, batch)
+	if len(d.batch) == 0 {
+		return nil, nil
+	}
+	if !d.changed && (len(d.events) == 0 || s.keep < 0) {
+		if guess { // what it was decided on may be old
+			sl.mu.Lock()
+			sl.cached = nil
+			sl.mu.Unlock()
+			return d.batch, nil
+		}
+		s.settle(d)
+		return nil, nil
+	}
+	return s.commit(ctx, sl, st, guess, d)
+}
+
+// base returns what to decide on: what is remembered from the last change if nothing was heard of another one since, which is
+// a guess, or what is read.
+func (s *Store) base(ctx context.Context, sl *slot, batch []*request) (st *state, guess bool, err error) {
+	var events []string
+	unsure := false
+	for _, r := range batch {
+		for _, t := range r.tries {
+			unsure = true
+			if t.event != "" {
+				events = append(events, t.event)
+			}
+		}
+	}
+	slices.Sort(events)
+	events = slices.Compact(events)
+	sl.mu.Lock()
+	if !unsure && sl.valid && sl.cached != nil && len(sl.cached.alive) <= maxGuess {
+		st = sl.cached
+	}
+	sl.mu.Unlock()
+	if st != nil {
+		return st, true, nil
+	}
+	st, there, err := s.read(ctx, sl, events[:min(len(events), maxGuess)]...)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, r := range batch {
+		for i := range r.tries {
+			if there[r.tries[i].event] {
+				st.changes = remember(st.changes, r.tries[i].id)
+			}
+		}
+	}
+	return st, false, nil
+}
+
+// maxGuess is how many timers a guess may depend on.
+const maxGuess = 32
+
+// resolve answers the requests of which it turns out that they were carried out, or that it cannot be found out, and returns
+// the others.
+func resolve(st *state, batch []*request) []*request {
+	return slices.DeleteFunc(batch, func(r *request) bool {
+		for _, t := range r.tries {
+			if slices.Contains(st.changes, t.id) {
+				r.tries = nil
+				r.finish(nil)
+				return true
+			}
+		}
+		// If nothing was changed since, an attempt may still be on its way; the next one is based on the same revision, so that
+		// only one of them can be stored.
+		r.tries = slices.DeleteFunc(r.tries, func(t attempt) bool {
+			return t.mod != st.latest() && (len(st.changes) < keepChanges || slices.Contains(st.changes, t.base))
+		})
+		for _, t := range r.tries {
+			if t.mod != st.latest() {
+				r.finish(fmt.Errorf("%w: no answer from etcd, and the lock was changed too often since to tell", lokt.ErrUnavailable))
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// decided is what a batch of changes comes to.
+type decided struct {
+	batch   []*request
+	view    view
+	lock    lokt.Lock
+	events  []lokt.Event
+	changed bool
+}
+
+// decide runs the changes one after another, each on what the one before it made.
+func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
+	d := decided{view: st.lookToChange(s.floor.Load())}
+	d.lock = d.view.Lock.Clone()
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	for _, r := range batch {
+		if r.withdrawn {
+			continue
+		}
+		r.begun = true
+		snap := d.view.Snapshot
+		snap.Lock = d.lock
+		c := r.change(snap)
+		d.lock = c.Lock.Clone() // the caller may keep what it returned
+		d.lock.Name, d.lock.Revision, d.lock.Corrupt = sl.name, d.view.Lock.Revision, ""
+		for _, e := range c.Events {
+			e.Extra = maps.Clone(e.Extra)
+			d.events = append(d.events, e)
+		}
+		d.batch = append(d.batch, r)
+	}
+	raised := d.view.Lock
+	if d.lock.Free() && st.lock.Free() && d.lock.Token == raised.Token {
+		d.lock.Token, raised.Token = st.lock.Token, st.lock.Token // nothing was granted
+	}
+	d.changed = !reflect.DeepEqual(raised, d.lock)
+	return d
+}
+
+// settle answers the requests of a batch that was carried out.
+func (s *Store) settle(d decided) {
+	if s.observe != nil && len(d.events) > 0 {
+		s.observing.Lock()
+		s.observe(d.events)
+		s.observing.Unlock()
+	}
+	for _, r := range d.batch {
+		r.tries = nil
+		r.finish(nil)
+	}
+}
+
+// commit stores what was decided on the state, if it is still as it was.
+func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d decided) (rest []*request, err error) {
+	id := changeID()
+	next := &state{lock: d.lock, at: d.view.Now, changes: st.changes, mod: st.mod, free: st.free, timers: st.timers, alive: st.alive}
+	cmps := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(s.lockKey(sl.name)), "=", st.mod), clientv3.Compare(clientv3.ModRevision(s.freeKey(sl.name)), "=", st.free),
+	}
+	var ops []clientv3.Op
+	var t timing
+	if d.changed {
+		if t, err = s.time(ctx, st, d.view, &next.lock); err != nil {
+			if errors.Is(err, errTooLate) {
+				s.doubt(sl)
+				return d.batch, nil
+			}
+			return d.batch, err
+		}
+		next.timers, next.alive, next.changes = t.leases, t.alive, remember(st.changes, id)
+		cmps = append(cmps, t.cmps...)
+		if ops, err = s.puts(next, st, t); err != nil {
+			t.giveBack(s)
+			return d.batch, err
+		}
+	}
+	if guess {
+		for timer := range next.alive {
+			if st.running(timer) {
+				cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.timerKey(sl.name, timer)), ">", 0))
+			}
+		}
+	}
+	try := attempt{id: id, mod: st.latest()}
+	if len(st.changes) > 0 {
+		try.base = st.changes[len(st.changes)-1]
+	}
+	if op, key, ok := s.logged(id, d.events); ok {
+		ops = append(ops, op)
+		try.event = key
+	}
+	asked := s.rev.Load()
+	single, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.timeout/attempts)
+	defer cancel()
+	r, err := s.client.Txn(single).If(cmps...).Then(ops...).Else(s.queries(sl.name)...).Commit()
+	switch {
+	case err != nil && refused(err):
+		t.giveBack(s)
+		s.doubt(sl)
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return d.batch, nil
+		}
+		return d.batch, err
+	case err != nil:
+		for _, q := range d.batch {
+			q.tries = append(q.tries, try)
+		}
+		s.doubt(sl)
+		return d.batch, err
+	}
+	s.note(r.Header, asked)
+	if !r.Succeeded {
+		t.giveBack(s)
+		_, err := s.answer(sl, r.Header, r.Responses)
+		return d.batch, err
+	}
+	for _, l := range t.dropped {
+		s.pool.put(l)
+	}
+	next.header, next.known = r.Header.Revision, time.Now()
+	if d.changed {
+		next.mod, next.free = 0, r.Header.Revision
+		if !next.lock.Free() {
+			next.mod, next.free = r.Header.Revision, 0
+		}
+		sl.learn(next)
+	}
+	s.log.stored(s, r.Header.Revision, d.events)
+	s.settle(d)
+	return nil, nil
+}
+
+// puts returns the operations that store the lock.
+func (s *Store) puts(next, st *state, t timing) ([]clientv3.Op, error) {
+	name := next.lock.Name
+	key, other, stale := s.lockKey(name), s.freeKey(name), st.free
+	if next.lock.Free() {
+		key, other, stale = other, key, st.mod
+		next.at = time.Now().Round(0).UTC()
+	}
+	value, err := encode(next.lock, next.at, next.timers, next.changes)
+	if err != nil {
+		return nil, err
+	}
+	ops, err := t.ops()
+	if err != nil {
+		return nil, err
+	}
+	ops = append(ops, clientv3.OpPut(key, string(value)))
+	if stale > 0 {
+		ops = append(ops, clientv3.OpDelete(other))
+	}
+	return ops, nil
+}
+
+// doubt forgets the state of the slot: it is read again.
+func (s *Store) doubt(sl *slot) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.cached = nil
+}
+
+// changeID is different for every change.
+func changeID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // documented never to fail
+	return hex.EncodeToString(b[:])
+}
