@@ -93,6 +93,7 @@ func run(out, only, store string, scale float64) error {
 		{"Scheduler: size", schedulerSize},
 		{"Scheduler: restart", schedulerRestart},
 		{"Scheduler: parked", schedulerParked},
+		{"Locks over HTTP", remoteLocks},
 	} {
 		if !strings.Contains(strings.ToLower(s.name), strings.ToLower(only)) {
 			continue
