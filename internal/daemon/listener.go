@@ -23,6 +23,7 @@ type crowd struct {
 type guest struct {
 	busy int       // requests that are being answered
 	idle time.Time // since when there are none
+	mute bool      // it has not sent a byte yet
 }
 
 func newCrowd(most int) *crowd { return &crowd{most: most, all: map[net.Conn]*guest{}} }
@@ -42,6 +43,12 @@ func (c *crowd) follow(conn net.Conn, state http.ConnState) {
 		if drop := c.enter(conn); drop != nil {
 			go func() { _ = drop.Close() }() // saying goodbye on TLS can take a while
 		}
+	case http.StateActive:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if g := c.all[conn]; g != nil {
+			g.mute = false
+		}
 	case http.StateClosed, http.StateHijacked:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -53,7 +60,7 @@ func (c *crowd) follow(conn net.Conn, state http.ConnState) {
 func (c *crowd) enter(conn net.Conn) (drop net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all[conn] = &guest{idle: time.Now()}
+	c.all[conn] = &guest{idle: time.Now(), mute: true}
 	if len(c.all) <= c.most {
 		return nil
 	}
@@ -84,6 +91,17 @@ func (c *crowd) begin(ctx context.Context) (end func()) {
 		defer c.mu.Unlock()
 		g.busy--
 		g.idle = time.Now()
+	}
+}
+
+// dismiss closes connections over which nothing has come yet. An http.Server that shuts down waits for them for a while.
+func (c *crowd) dismiss() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn, g := range c.all {
+		if g.mute {
+			go func() { _ = conn.Close() }()
+		}
 	}
 }
 

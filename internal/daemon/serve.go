@@ -256,6 +256,7 @@ func (d *daemon) shutdown(ctx context.Context, server *http.Server, s os.Signal,
 			d.log.Warn("scheduler was not drained", "err", err)
 		}
 	}
+	d.crowd.dismiss()
 	if err := server.Shutdown(ctx); err != nil {
 		d.log.Warn("some requests were not answered in time", "err", err)
 		_ = server.Close() // they had their time

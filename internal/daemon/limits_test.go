@@ -1,0 +1,250 @@
+package daemon_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// metric returns the value of a metric, named with its labels, and whether there is one.
+func (a *api) metric(t *testing.T, name string) (float64, bool) {
+	t.Helper()
+	for line := range strings.Lines(a.do(t, http.StatusOK, "GET", "/metrics", nil).body) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// Promise S-101.
+func TestSlowClientsKeepNobodyOut(t *testing.T) {
+	p := start(t, "--store", "memory:", "--max-connections", "50", "--body-timeout", "300ms")
+	heads := []string{
+		"",                             // says nothing
+		"GET /v1/locks HTTP/1.1\r\nHo", // a header by and by
+		"POST /v1/locks/x/leases HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", // a body by and by
+		"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{",        // one that nobody reads
+		"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",                                    // keeps its connection
+	}
+	for i := range 200 {
+		if _, err := io.WriteString(p.dial(), heads[i%len(heads)]); err != nil {
+			continue // it was closed to make room
+		}
+	}
+	for range 20 {
+		begun := time.Now()
+		p.api().do(t, http.StatusOK, "GET", "/v1/locks", nil) // each over a connection of its own
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("among slow clients an answer took %v", took)
+		}
+	}
+	if n, _ := p.api().metric(t, "lokt_http_connections"); n > 51 {
+		t.Errorf("%v connections are open", n)
+	}
+	if n, _ := p.api().metric(t, "lokt_http_connections_evicted_total"); n == 0 {
+		t.Error("no connection was closed to make room")
+	}
+
+	slow := p.dial()
+	if _, err := io.WriteString(slow, heads[2]); err != nil {
+		t.Fatal(err)
+	}
+	_ = slow.SetReadDeadline(time.Now().Add(patience))
+	resp, err := http.ReadResponse(bufio.NewReader(slow), nil)
+	if err == nil && resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("a body that does not come is answered with %d", resp.StatusCode)
+	}
+	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		t.Error("a body that does not come is waited for")
+	}
+	p.stop()
+}
+
+// Promises S-95, S-101.
+func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	a := p.api()
+	const n = 1000
+	statuses := make(chan int, n)
+	a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "holder"}, "ttl_ms": 600_000})
+	for i := range n {
+		go func() {
+			var ans answer
+			var err error
+			switch i % 3 {
+			case 0:
+				ans, err = a.try("POST", scheduler+"/leases/request", body{"worker_id": fmt.Sprint("w", i), "types": []string{"rare"}, "wait_ms": 30_000})
+			case 1:
+				ans, err = a.try("POST", locks+"x/leases", body{"owner": body{"id": fmt.Sprint("o", i)}, "ttl_ms": 60_000, "wait_ms": 30_000})
+			default:
+				ans, err = a.try("GET", "/v1/locks/free?seen=0&wait_ms=30000", nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			statuses <- ans.status
+		}()
+	}
+	other := p.api()
+	eventually(t, "all of them wait", func() bool {
+		connections, _ := other.metric(t, "lokt_http_connections")
+		parked, _ := other.metric(t, `lokt_scheduler_parked{kind="lease"}`)
+		queued, _ := other.metric(t, `lokt_lock_queue_length{name="x"}`)
+		return connections > n && parked == (n+2)/3 && queued == (n+1)/3
+	})
+	for range 20 {
+		begun := time.Now()
+		job := other.do(t, http.StatusOK, "POST", scheduler+"/jobs", body{}).text("job_id")
+		got := other.do(t, http.StatusOK, "POST", scheduler+"/leases/request", body{"worker_id": "quick"})
+		other.do(t, http.StatusOK, "POST", locks+"y/leases", body{"owner": body{"id": job}, "limit": 100, "ttl_ms": 60_000})
+		if took := time.Since(begun); got.text("job", "job_id") != job || took > 10*time.Second {
+			t.Errorf("with a thousand waiting, it took %v to get %s", took, got.body)
+		}
+	}
+	p.stop()
+	for range n {
+		if s := <-statuses; s != http.StatusOK && s != http.StatusServiceUnavailable {
+			t.Errorf("at the end a request that waited was answered with %d", s)
+		}
+	}
+}
+
+// Promise S-101.
+func TestMoreRequestsThanMayWaitAreAnsweredAtOnce(t *testing.T) {
+	p := start(t, "--store", "memory:", "--max-parked", "3", "--max-body", "8K")
+	a := p.api()
+	wait := body{"worker_id": "w", "wait_ms": 30_000}
+	for range 3 {
+		go func() { _, _ = a.try("POST", scheduler+"/leases/request", wait) }()
+	}
+	eventually(t, "three wait", func() bool {
+		n, _ := a.metric(t, `lokt_scheduler_parked{kind="lease"}`)
+		return n == 3
+	})
+	begun := time.Now()
+	ans, err := a.try("POST", scheduler+"/leases/request", wait)
+	if err != nil || ans.status != http.StatusOK || ans.text("denied") != "true" || time.Since(begun) > 25*time.Second {
+		t.Errorf("the fourth was answered after %v with %d %s, %v", time.Since(begun), ans.status, ans.body, err)
+	}
+	a.do(t, http.StatusRequestEntityTooLarge, "POST", scheduler+"/jobs", body{"payload": body{"x": strings.Repeat("x", 9000)}})
+	a.do(t, http.StatusBadRequest, "POST", locks+"x/leases", body{"owner": body{"id": "a"}, "metadata": body{"x": strings.Repeat("x", 5000)}})
+	a.do(t, http.StatusOK, "POST", scheduler+"/jobs", body{})
+	p.stop()
+}
+
+// Promise S-101.
+func TestGarbageLeavesNothingBehind(t *testing.T) {
+	p := start(t, "--store", "memory:", "--log-level", "error")
+	a := p.api()
+	big := strings.Repeat("x", 40_000)
+	deep := strings.Repeat("[", 100_000)
+	throw := func(i int) {
+		name := fmt.Sprint("n", rand.Uint64())
+		switch i % 12 {
+		case 0, 1:
+			c, err := net.Dial("tcp", p.address())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			b := make([]byte, 200+rand.IntN(2000))
+			for j := range b {
+				b[j] = byte(rand.Uint32())
+			}
+			if i%12 == 1 {
+				b = append([]byte("POST /v1/locks/x/leases HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"), b...)
+			}
+			_, _ = c.Write(b)
+			_ = c.(*net.TCPConn).CloseWrite()
+			_ = c.SetReadDeadline(time.Now().Add(patience))
+			_, _ = io.Copy(io.Discard, c)
+		case 2:
+			_, _ = a.try("GET", "/"+name, nil)
+		case 3:
+			_, _ = a.try("GET", "/v1/locks/"+name, nil)
+		case 4:
+			_, _ = a.try("GET", scheduler+"/jobs/"+name, nil)
+		case 5:
+			_, _ = a.try("DELETE", "/v1/locks/"+name+"/leases?owner=x", nil)
+		case 6:
+			_, _ = a.try(strings.ToUpper(name), "/v1/locks", nil)
+		case 7:
+			_, _ = a.try("POST", scheduler+"/leases/"+name+"/heartbeat", body{"worker_id": name})
+		case 8:
+			_, _ = a.try("POST", scheduler+"/jobs", body{"type": 1, name: deep[:100]})
+		default:
+			r, err := http.NewRequest("POST", p.url+scheduler+"/jobs", bytes.NewReader([]byte(deep[:rand.IntN(len(deep))])))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("X-Request-Id", name)
+			if i%12 == 9 {
+				r.Header.Set("Authorization", "Bearer "+name)
+			}
+			if i%240 == 10 {
+				r.Header.Set("X-Big", big)
+			}
+			resp, err := a.client.Do(r)
+			if err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		}
+	}
+	many := func(n int) {
+		var crew sync.WaitGroup
+		for w := range 4 {
+			crew.Go(func() {
+				for i := w; i < n; i += 4 {
+					throw(i / 4)
+				}
+			})
+		}
+		crew.Wait()
+	}
+	size := func() float64 {
+		a.client.CloseIdleConnections()
+		heap, _ := a.metric(t, "go_memstats_heap_inuse_bytes")
+		stacks, _ := a.metric(t, "go_memstats_stack_inuse_bytes")
+		return (heap + stacks) / (1 << 20)
+	}
+	many(3000)
+	before := size()
+	many(10_000)
+	after := size()
+	t.Logf("%.1f MiB before, %.1f MiB after", before, after)
+	if after > before+24 {
+		t.Errorf("memory grew from %.1f to %.1f MiB", before, after)
+	}
+	text := a.do(t, http.StatusOK, "GET", "/metrics", nil).body
+	if n := strings.Count(text, "\n"); n > 3000 {
+		t.Errorf("there are %d lines of metrics", n)
+	}
+	if n, _ := a.metric(t, "go_goroutines"); n > 100 {
+		t.Errorf("%v goroutines are left", n)
+	}
+	if n, _ := a.metric(t, `lokt_http_requests_total{route="none",status="404"}`); n == 0 {
+		t.Error("requests without a route are not counted")
+	}
+	a.do(t, http.StatusOK, "POST", scheduler+"/jobs", body{})
+	p.stop()
+	if strings.Contains(p.log.String(), "panic") {
+		t.Errorf("the log:\n%s", p.log)
+	}
+}
