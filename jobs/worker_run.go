@@ -56,6 +56,10 @@ func (r *Run) Remaining() time.Duration {
 	return time.Duration(r.until.Load()) - r.w.o.Elapsed()
 }
 
+// Until returns until when the lease may be relied on, by the worker's clock: it rises with each heartbeat that is
+// answered.
+func (r *Run) Until() time.Duration { return time.Duration(r.until.Load()) }
+
 // Err returns why the run should stop, or nil. It is the cause of the context's end, but also says so when the lease's
 // time is up and nobody has noticed yet.
 func (r *Run) Err() error {
@@ -389,10 +393,14 @@ func (r *Run) complete(result any, failure error) {
 			r.w.notify(Notice{Type: NoticeEnded, Run: r, State: c.Status, Err: failure})
 			return
 		case err == nil:
+			n := Notice{Type: NoticeUntold, Run: r, Err: ErrLeaseNotFound}
+			if r.applied(ctx, c.Status) {
+				n = Notice{Type: NoticeEnded, Run: r, State: c.Status, Err: failure}
+			}
 			r.gone.Store(true)
-			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: ErrLeaseNotFound})
+			r.w.notify(n)
 			return
-		case errors.Is(err, lokt.ErrInvalid) && c.Status == Completed:
+		case !r.w.passing(err) && !errors.Is(err, ErrWorkerMismatch) && c.Status == Completed:
 			failure = fmt.Errorf("the result was refused: %w", err)
 			c.Status, c.Result, c.Error = Failed, nil, failureJSON(failure)
 			continue
@@ -402,6 +410,27 @@ func (r *Run) complete(result any, failure error) {
 		}
 		r.w.rest(ctx, spread(pause), nil)
 	}
+}
+
+// applied reports whether the run is known to have ended as it was offered: an offer whose answer was lost may have been
+// the one that counts.
+func (r *Run) applied(ctx context.Context, as State) bool {
+	reader, ok := r.w.leaser.(Reader)
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lastReport)
+	defer cancel()
+	v, err := reader.Get(ctx, r.Job.ID)
+	if err != nil {
+		return false
+	}
+	for _, a := range v.Attempts {
+		if a.Token == r.Lease.Token {
+			return a.State == as && (a.Code == CodeCompleted || a.Code == CodeFailed)
+		}
+	}
+	return false
 }
 
 // encoded returns what a handler returned as JSON; nothing is none.

@@ -59,11 +59,14 @@ func commands() []command {
 		{name: "metrics", build: newMetrics},
 		{name: "doctor", build: newDoctor},
 		{name: "prime", build: newPrime},
+		{name: "worker", build: newWorker, place: onServer},
+		{name: "job", build: newJob, place: onServer},
 		{name: "demo", build: newDemo, place: nowhere},
 		{name: "version", build: newVersion, place: nowhere},
 		{name: "completion", build: newCompletion, place: nowhere},
 		{name: cmdProveWorker, build: newProveWorker, place: nowhere},
 		{name: cmdDemoWorker, build: newDemoWorker, place: nowhere},
+		{name: cmdRunJob, build: newRunJob, place: nowhere},
 	}
 }
 
@@ -108,7 +111,12 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 	root.SetErr(a.Err)
 	root.SetHelpCommand(newHelp())
 	a.setHelp(root)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if word := firstWord(args); cmd == root && word != "" { // its flags are beside the point
+			return usagef("unknown command %q for %q", word, cmd.Name())
+		}
+		return &usageError{err}
+	})
 	root.PersistentFlags().StringVar(&a.rootFlag, "root", "", "directory of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)")
 	root.PersistentFlags().Func("server", "`URL` of the server that keeps the locks; an empty one means files (default: $LOKT_SERVER)", func(url string) error {
 		a.serverFlag, a.serverGiven = url, true
@@ -129,6 +137,22 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		}
 	}
 	return root
+}
+
+// firstWord returns the first argument that is neither a flag of all commands nor the value of one; empty if there is none
+// or another flag comes first.
+func firstWord(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch arg := args[i]; {
+		case arg == "--root" || arg == "--server":
+			i++
+		case arg == "--":
+			return ""
+		case !strings.HasPrefix(arg, "-"):
+			return arg
+		}
+	}
+	return ""
 }
 
 // Tree returns all commands, for documentation.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,12 +22,17 @@ var errNowhere = errors.New("there is no working directory")
 
 // accepted reports what is wrong with a command line.
 func accepted(words []string) error {
+	env := map[string]string{}
+	if len(words) > 1 && (words[1] == "job" || words[1] == "worker") { // which take a server
+		env["LOKT_SERVER"] = "http://127.0.0.1:1"
+	}
 	a := &app{Streams: Streams{
 		In: strings.NewReader(""), Out: io.Discard, Err: io.Discard,
-		Getenv:  func(string) string { return "" },
+		Getenv:  func(key string) string { return env[key] },
 		Environ: func() []string { return nil },
 		Dir:     func() (string, error) { return "", errNowhere },
 	}}
+	a.Dial = func(context.Context, Server) (Remote, error) { return nil, errNowhere }
 	args := words[1:]
 	root := a.rootCommand(args)
 	for _, c := range root.Commands() {
@@ -35,7 +41,7 @@ func accepted(words []string) error {
 		}
 	}
 	root.SetArgs(args)
-	if err := root.Execute(); err != nil && !errors.Is(err, errNowhere) {
+	if err := root.Execute(); err != nil && !errors.Is(err, errNowhere) && !errors.Is(err, fs.ErrNotExist) { // as the payload's file
 		return err
 	}
 	for i, w := range args {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // Exit codes.
@@ -66,6 +67,10 @@ func classify(err error) (code string, exit int) {
 		return "frozen", exitBlocked
 	case errors.Is(err, lokt.ErrHeld):
 		return "held", exitBlocked
+	case errors.Is(err, jobs.ErrJobNotFound):
+		return jobs.Code(err), exitNotFound
+	case errors.Is(err, jobs.ErrConflict):
+		return jobs.Code(err), exitError
 	case errors.Is(err, lokt.ErrNotFound):
 		return "not_found", exitNotFound
 	case errors.Is(err, lokt.ErrNotOwner):

@@ -33,6 +33,7 @@ type Command struct {
 	Args      []string // program, as it was called, and arguments
 	Env       []string // of the command, all of it
 	Inherit   *os.File // a further descriptor for the command to inherit; may be nil
+	Stdin     *os.File // of the command; this process's if it is nil
 	StopGrace time.Duration
 
 	// Stop says to end the command when a lock is lost, or about to be: it gets SIGTERM, and SIGKILL before anybody else
@@ -43,6 +44,10 @@ type Command struct {
 	// for it. That is so on Linux only.
 	Bound bool
 
+	// Leash, if set, bounds the command's life as a lease does with Stop, but for Ending and Lost, which are not called for
+	// it.
+	Leash Leash
+
 	// Started, if set, is called with the command's process ID once it runs.
 	Started func(pid int)
 
@@ -52,6 +57,15 @@ type Command struct {
 	// Lost is called for each lease that is lost while the command runs; it may return another lease in its stead, which
 	// is then watched too.
 	Lost func(l *lokt.Lease, err error) *lokt.Lease
+}
+
+// Leash says for how long a command may run.
+type Leash interface {
+	// Done is closed when the command is to end at once: then it has StopGrace, if that much time is left.
+	Done() <-chan struct{}
+
+	// Remaining returns how much time is left. It may rise.
+	Remaining() time.Duration
 }
 
 // NotFoundError says why a program cannot be run.
@@ -157,7 +171,7 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 	}
-	tree := newTree(c.Stop)
+	tree := newTree(c.Stop || c.Leash != nil)
 	p, err := start(c)
 	if err != nil {
 		return 0, notFound(c.Args[0], err)
@@ -226,14 +240,50 @@ type watcher struct {
 }
 
 func watch(c Command, leases lokt.Leases) *watcher {
-	w := &watcher{c: c, steps: make(chan syscall.Signal, 4*len(leases))} // as many as there can be
+	w := &watcher{c: c, steps: make(chan syscall.Signal, 4*len(leases)+4)} // as many as there can be
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	for _, l := range leases {
 		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 {
 			w.done.Go(func() { w.follow(l) })
 		}
 	}
+	if c.Leash != nil {
+		w.done.Go(w.heel)
+	}
 	return w
+}
+
+// heel ends the command in time for the leash: it is asked to end when no more than the grace is left, or at once if it is
+// to, and killed when there is still some left.
+func (w *watcher) heel() {
+	reserve := w.c.StopGrace / killReserve
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for asked := false; !asked; {
+		tick.Reset(max(look, min(w.c.Leash.Remaining()-w.c.StopGrace, time.Second)))
+		select {
+		case <-w.c.Leash.Done():
+			asked = true
+		case <-w.ctx.Done():
+			return
+		case <-tick.C:
+			asked = w.c.Leash.Remaining() <= w.c.StopGrace
+		}
+	}
+	w.steps <- syscall.SIGTERM
+	for end := time.Now().Add(w.c.StopGrace); ; {
+		left := min(time.Until(end), w.c.Leash.Remaining()-reserve)
+		if left <= 0 {
+			break
+		}
+		tick.Reset(min(left, time.Second))
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	w.steps <- syscall.SIGKILL
 }
 
 // look is the shortest pause between two looks at a lease that may have to be given up.

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"cmp"
 	"os"
 	"syscall"
 )
@@ -23,7 +24,7 @@ type child struct {
 }
 
 func start(c Command) (*child, error) {
-	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Env: c.Env, Files: []*os.File{cmp.Or(c.Stdin, os.Stdin), os.Stdout, os.Stderr}})
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,11 @@ func start(c Command) (*child, error) {
 			return nil, err
 		}
 	}
-	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: dying(c.Bound)})
+	files := []uintptr{0, 1, 2}
+	if c.Stdin != nil {
+		files[0] = c.Stdin.Fd()
+	}
+	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: files, Sys: dying(c.Bound)})
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func Main(args []string) int {
 
 // patience is how long a request goes on trying while no server answers: long enough for one that is started again, and
 // short enough for whoever sits before a command with a wrong address.
-const patience = 3 * time.Second
+const patience = 2 * time.Second
 
 // server is a cli.Remote.
 type server struct {
@@ -138,6 +138,8 @@ func Explain(err error) (code, advice string) {
 		return "forbidden", "ask whoever runs the server for a token with that scope"
 	case errors.Is(err, httpapi.ErrRateLimited):
 		return "rate_limited", "ask less often, or ask whoever runs the server for a higher limit"
+	case errors.Is(err, httpapi.ErrBodyTooLarge):
+		return "body_too_large", "keep large data elsewhere and say where it is, or raise the server's --max-body"
 	case errors.Is(err, httpapi.ErrNoEvents):
 		return "no_events", "the server's store keeps none: see the log of whoever runs it"
 	case errors.As(err, &unknown):
