@@ -133,8 +133,9 @@ func (s *Store) time(ctx context.Context, st *state, v view, l *lokt.Lock) (t ti
 	}
 	end := func(id string, at *time.Time) error {
 		was, had := st.timers[id]
-		if had && before[id].Equal(*at) {
-			if recorded, ok := v.adjusted[id]; ok {
+		recorded, adjusted := v.adjusted[id]
+		if had && (before[id].Equal(*at) || adjusted && recorded.Equal(*at)) {
+			if adjusted {
 				*at = recorded
 			}
 			t.leases[id] = was
