@@ -149,9 +149,10 @@ type exchange struct {
 	wait  time.Duration
 	again func() (body any, wait time.Duration)
 
-	patience time.Duration // in place of the client's, if longer
+	patience time.Duration // in place of the client's, if longer, once a server has seen the request
 	quiet    time.Duration // the answer is a stream, which is given up when nothing comes for so long; 0 if it is not
 
+	seen     bool      // set: a server may have seen the request
 	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
 	sent     time.Time // set: when the last attempt began
 }
@@ -170,7 +171,6 @@ var errGarbage = errors.New("the answer is not one of loktd's")
 
 // do sends the request until it is answered, and has the answer read by into.
 func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body io.Reader) error) error {
-	patience := max(c.o.Patience, x.patience)
 	var failing time.Time // since when
 	pause := firstPause
 	first := c.current.Load()
@@ -200,9 +200,14 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 		}
 		nap := max(pause/2+rand.N(pause), after)
 		pause = min(2*pause, mostPause)
-		if time.Since(failing)+nap > patience {
+		left := c.o.Patience - time.Since(failing)
+		if x.seen {
+			left = max(left, x.patience-time.Since(failing))
+		}
+		if left <= 0 || after > left {
 			return err
 		}
+		nap = min(nap, left)
 		select {
 		case <-time.After(nap):
 		case <-ctx.Done():
@@ -234,9 +239,11 @@ func (c *Client) attempt(
 			err = context.DeadlineExceeded
 		}
 		x.doubtful = x.doubtful || !neverSent(err)
+		x.seen = x.seen || x.doubtful
 		return true, 0, c.unreachable(at, err)
 	}
 	defer drain(resp.Body)
+	x.seen = true
 	if resp.StatusCode < 300 {
 		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" && media != "text/event-stream" {
 			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))

@@ -71,6 +71,9 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 		method: http.MethodPost, path: lockPath(claim.Name) + "/leases", lease: claim.LeaseID,
 		header: map[string]string{headerOperation: operation},
 	}
+	if claim.Wait != 0 {
+		x.patience = lokt.WaitLease
+	}
 	body := acquireRequest{
 		LeaseID: claim.LeaseID, Owner: toOwner(claim.Owner), Limit: claim.Limit, Strict: claim.Strict, Attended: claim.Attended,
 		Refresh: claim.Refresh, TTL: millis(claim.TTL), MaxHold: millis(claim.MaxHold), Priority: claim.Priority,
@@ -106,7 +109,6 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 		case err != nil:
 			return h, x, err
 		case status == http.StatusAccepted:
-			x.patience = lokt.WaitLease
 		case answer.Holder == nil:
 			return h, x, c.unreachable(c.current.Load(), errGarbage)
 		default:

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -98,3 +99,5 @@ func TestClientKeepsEveryPromiseOfAService(t *testing.T) {
 func TestClientKeepsItsPromisesInRealTime(t *testing.T) {
 	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return onLoopback(t, memory()) })
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
