@@ -70,28 +70,28 @@ const attempts = 5
 
 // transient reports whether another attempt, perhaps at another member, may end otherwise.
 func transient(err error) bool {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return true
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return false
 	}
 	switch code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted, codes.Internal, codes.Unknown:
-		return !errors.Is(err, clientv3.ErrNoAvailableEndpoints)
+		return true
 	case codes.ResourceExhausted:
 		return errors.Is(err, rpctypes.ErrTooManyRequests)
 	}
 	return false
 }
 
-// code is the gRPC status code of a client's error.
+// code is the gRPC status code of a client's error; OK if it is none of etcd or gRPC.
 func code(err error) codes.Code {
 	var e rpctypes.EtcdError
 	if errors.As(err, &e) {
 		return e.Code()
 	}
-	return status.Code(err)
+	if st, ok := status.FromError(err); ok {
+		return st.Code()
+	}
+	return codes.OK
 }
 
 // refused reports whether etcd has answered that it did not do what it was asked to. Everything else that is no success

@@ -1,23 +1,349 @@
 package etcdstore
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lokt-dev/lokt"
 )
 
-// journal is the store's part of the events in etcd.
-type journal struct {
-	mu sync.Mutex
+// Events are numbered by the revision of the change that they belong to, shifted by eventBits, and their place in it. Their
+// key is only known to be near its place in that order, because the revision is not known before the change is
+// stored: it begins with a revision that is a little lower.
+const eventBits = 16
+
+// maxEventBytes bounds the events of one change; the rest is not kept. etcd takes 1.5 MB in one request.
+const maxEventBytes = 256 << 10
+
+type eventRecord struct {
+	Name   string  `json:"name"`
+	Events []event `json:"events"`
 }
 
-func (j *journal) wakeAll()                           {}
-func (j *journal) heard(*Store, *mvccpb.KeyValue)     {}
-func (j *journal) stored(*Store, int64, []lokt.Event) {}
-func (s *Store) logged(string, []lokt.Event) (clientv3.Op, string, bool) {
-	return clientv3.Op{}, "", false
+type event struct {
+	Time    time.Time         `json:"time"`
+	Type    lokt.EventType    `json:"type"`
+	LeaseID string            `json:"lease_id,omitempty"`
+	Owner   owner             `json:"owner"`
+	Token   uint64            `json:"token,omitempty"`
+	TTL     span              `json:"ttl,omitempty"`
+	Expires time.Time         `json:"expires,omitzero"`
+	Extra   map[string]string `json:"extra,omitempty"`
+}
+
+func (s *Store) eventKey(id string) string {
+	return fmt.Sprintf("%s%s%016x-%s", s.prefix, dirEvent, s.rev.Load(), id)
+}
+
+func encodeEvents(name string, events []lokt.Event) ([]byte, error) {
+	r := eventRecord{Name: name}
+	size := 0
+	for _, e := range events {
+		size += 200 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
+		for k, v := range e.Extra {
+			size += len(k) + len(v)
+		}
+		if size > maxEventBytes || len(r.Events) == 1<<eventBits {
+			break
+		}
+		r.Events = append(r.Events, event{
+			Time: e.Time.UTC(), Type: e.Type, LeaseID: e.LeaseID, Owner: fromOwner(e.Owner), Token: e.Token, TTL: span(e.TTL), Expires: utc(e.Expires),
+			Extra: e.Extra,
+		})
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("events of %q: %w", name, err)
+	}
+	return text, nil
+}
+
+// decodeEvents returns the events of one change; none of what cannot be read.
+func decodeEvents(kv *mvccpb.KeyValue) []lokt.LoggedEvent {
+	var r eventRecord
+	if err := json.Unmarshal(kv.Value, &r); err != nil {
+		return nil
+	}
+	var all []lokt.LoggedEvent
+	for i, e := range r.Events {
+		all = append(all, lokt.LoggedEvent{
+			Seq: uint64(kv.ModRevision)<<eventBits | uint64(i),
+			Event: lokt.Event{
+				Time: e.Time, Type: e.Type, Name: r.Name, LeaseID: e.LeaseID, Owner: e.Owner.lokt(), Token: e.Token, TTL: time.Duration(e.TTL),
+				Expires: e.Expires, Extra: e.Extra,
+			},
+		})
+	}
+	return all
+}
+
+// journal is what this process knows of the events in etcd: the newest of them, as they came in.
+type journal struct {
+	mu       sync.Mutex
+	recent   []lokt.LoggedEvent // without gaps
+	since    uint64             // all events with a higher number are among the recent, once they have come in
+	newest   uint64             // highest number known
+	heard    int64              // revision of the last change whose events came in
+	own      int64              // of the last one that this store made
+	wake     chan struct{}      // closed when an event comes in
+	unpruned int                // changes since somebody looked whether there are too many
+	pruning  bool
+}
+
+// maxRecent is how many events a store has in memory, for those who follow along.
+const maxRecent = 4096
+
+// begin says that from the revision on all events come in.
+func (j *journal) begin(rev int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.recent = nil
+	j.since, j.heard = uint64(max(rev, 1))<<eventBits-1, max(j.heard, rev-1)
+	if rev == 0 { // not known yet
+		j.since = 1<<64 - 1
+	}
+	j.ring()
+}
+
+// ring wakes all who wait for events. Its caller holds the mutex.
+func (j *journal) ring() {
+	if j.wake != nil {
+		close(j.wake)
+		j.wake = nil
+	}
+}
+
+// hear takes in the events of a change.
+func (j *journal) hear(kv *mvccpb.KeyValue) {
+	events := decodeEvents(kv)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(events) == 0 || events[0].Seq <= j.since {
+		return
+	}
+	j.recent = append(j.recent, events...)
+	if n := len(j.recent) - maxRecent; n > maxRecent {
+		j.since = j.recent[n-1].Seq
+		j.recent = slices.Clone(j.recent[n:])
+	}
+	j.heard = kv.ModRevision
+	j.newest = max(j.newest, events[len(events)-1].Seq)
+	j.ring()
+}
+
+// after returns the recent events that the query lets through, and whether these are all that there are. It is sure about
+// what this store itself has done; what others have done comes in a little later.
+func (j *journal) after(q lokt.EventQuery) (events []lokt.LoggedEvent, newest uint64, complete bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if q.Latest || q.After < j.since || j.heard < j.own || j.newest <= q.After {
+		return nil, 0, false
+	}
+	from, _ := slices.BinarySearchFunc(j.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int {
+		if e.Seq < seq {
+			return -1
+		}
+		return 1
+	})
+	for _, e := range j.recent[from:] {
+		if matches(q, e) {
+			e.Extra = maps.Clone(e.Extra)
+			events = append(events, e)
+		}
+	}
+	return events, j.newest, true
+}
+
+// matches reports whether the query lets the event through.
+func matches(q lokt.EventQuery, e lokt.LoggedEvent) bool {
+	switch {
+	case e.Seq <= q.After, q.Before > 0 && e.Seq >= q.Before,
+		q.Name != "" && e.Name != q.Name, !strings.HasPrefix(e.Name, q.Prefix),
+		q.Owner != "" && e.Owner.ID != q.Owner,
+		len(q.Types) > 0 && !slices.Contains(q.Types, e.Type),
+		!q.Since.IsZero() && e.Time.Before(q.Since), !q.Until.IsZero() && !e.Time.Before(q.Until):
+		return false
+	}
+	return true
+}
+
+// eventPage is how many changes are asked for at a time.
+const eventPage = 512
+
+// ReadEvents implements lokt.EventLog. Numbers are no smaller on any other store on the same keys. If etcd is restored from a
+// snapshot, numbers may come again.
+func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
+	if err := s.usable(ctx); err != nil {
+		return lokt.EventPage{}, err
+	}
+	if q.Limit <= 0 || q.Limit > lokt.MaxEvents {
+		q.Limit = lokt.MaxEvents
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	p := lokt.EventPage{}
+	var err error
+	if p.Oldest, err = s.lastEvent(ctx, clientv3.SortAscend); err != nil {
+		return p, s.explain(ctx, err)
+	}
+	var complete bool
+	if p.Events, p.Newest, complete = s.log.after(q); !complete {
+		if p.Newest, err = s.lastEvent(ctx, clientv3.SortDescend); err == nil {
+			p.Events, err = s.scan(ctx, q, p.Newest)
+		}
+		if err != nil {
+			return lokt.EventPage{}, s.explain(ctx, err)
+		}
+	}
+	if p.More = len(p.Events) > q.Limit; p.More && q.Latest {
+		p.Events = p.Events[len(p.Events)-q.Limit:]
+	} else if p.More {
+		p.Events = p.Events[:q.Limit]
+	}
+	return p, nil
+}
+
+// scan reads the events that the query lets through up to a number: one more than its limit, at least, if there are so many.
+// They are in order.
+func (s *Store) scan(ctx context.Context, q lokt.EventQuery, newest uint64) ([]lokt.LoggedEvent, error) {
+	low, high := int64(q.After>>eventBits), int64(newest>>eventBits)
+	if q.Before > 0 {
+		high = min(high, int64(q.Before>>eventBits))
+	}
+	order := clientv3.SortAscend
+	if q.Latest {
+		order = clientv3.SortDescend
+	}
+	var all []lokt.LoggedEvent
+	for low <= high && len(all) <= q.Limit {
+		var r *clientv3.GetResponse
+		if err := s.try(ctx, func(ctx context.Context) (err error) {
+			r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithMinModRev(low), clientv3.WithMaxModRev(max(high, 1)),
+				clientv3.WithSort(clientv3.SortByModRevision, order), clientv3.WithLimit(eventPage))
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, kv := range r.Kvs {
+			events := slices.DeleteFunc(decodeEvents(kv), func(e lokt.LoggedEvent) bool { return !matches(q, e) })
+			if q.Latest {
+				slices.Reverse(events)
+			}
+			all = append(all, events...)
+			if q.Latest {
+				high = kv.ModRevision - 1
+			} else {
+				low = kv.ModRevision + 1
+			}
+		}
+		if len(r.Kvs) < eventPage {
+			break
+		}
+	}
+	if q.Latest {
+		slices.Reverse(all)
+	}
+	return all, nil
+}
+
+// lastEvent returns the number of the oldest, or newest, event that is kept; 0 if there is none.
+func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder) (uint64, error) {
+	var r *clientv3.GetResponse
+	if err := s.try(ctx, func(ctx context.Context) (err error) {
+		r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByModRevision, order), clientv3.WithLimit(1))
+		return err
+	}); err != nil || len(r.Kvs) == 0 {
+		return 0, err
+	}
+	events := decodeEvents(r.Kvs[0])
+	switch {
+	case len(events) == 0:
+		return uint64(r.Kvs[0].ModRevision) << eventBits, nil
+	case order == clientv3.SortAscend:
+		return events[0].Seq, nil
+	}
+	return events[len(events)-1].Seq, nil
+}
+
+// WaitEvents implements lokt.EventLog.
+func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	j := &s.log
+	j.mu.Lock()
+	if j.wake == nil {
+		j.wake = make(chan struct{})
+	}
+	wake, newest, blind := j.wake, j.newest, after < j.since
+	j.mu.Unlock()
+	if newest <= after && blind { // there may be older ones that never came in
+		bounded, cancel := s.bound(ctx)
+		defer cancel()
+		var err error
+		if newest, err = s.lastEvent(bounded, clientv3.SortDescend); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return s.explain(ctx, err)
+		}
+	}
+	if newest > after {
+		return nil
+	}
+	anyway := time.NewTimer(lookAnyway)
+	defer anyway.Stop()
+	select {
+	case <-wake:
+		return s.usable(context.WithoutCancel(ctx))
+	case <-anyway.C:
+		return nil
+	case <-s.ctx.Done():
+		return errClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stored notes that this store has stored events, and sees to it that there are not too many.
+func (s *Store) stored(rev int64) {
+	j := &s.log
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.own = max(j.own, rev)
+	if j.unpruned++; j.pruning || j.unpruned < max(s.keep/20, 1) {
+		return
+	}
+	j.pruning, j.unpruned = true, 0
+	s.work.Go(func() {
+		s.prune()
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.pruning = false
+	})
+}
+
+// prune forgets the oldest events if there are too many. If it fails, a later one makes up for it.
+func (s *Store) prune() {
+	ctx, cancel := s.bound(s.ctx)
+	defer cancel()
+	ctx = clientv3.WithRequireLeader(ctx)
+	n, err := s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || n.Count <= int64(s.keep) {
+		return
+	}
+	r, err := s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(n.Count-int64(s.keep)+1))
+	if err != nil || len(r.Kvs) == 0 {
+		return
+	}
+	_, _ = s.client.Delete(ctx, s.prefix+dirEvent, clientv3.WithRange(string(r.Kvs[len(r.Kvs)-1].Key))) // see above
 }

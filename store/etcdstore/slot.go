@@ -46,8 +46,8 @@ func (s *Store) pin(name string) *slot {
 	return sl
 }
 
-// pinned is pin for those who only listen: it returns nil if there is no slot, unless there is room for one more.
-func (s *Store) pinned(name string, create bool) *slot {
+// peek is pin for those who only listen: it returns nil if there is no slot, unless there is room for one more.
+func (s *Store) peek(name string, create bool) *slot {
 	s.mu.Lock()
 	sl := s.slots[name]
 	room := len(s.slots) < maxSlots

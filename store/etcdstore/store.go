@@ -62,7 +62,10 @@ type Store struct {
 	log       journal
 }
 
-var _ lokt.Store = (*Store)(nil)
+var (
+	_ lokt.Store    = (*Store)(nil)
+	_ lokt.EventLog = (*Store)(nil)
+)
 
 // errClosed is what every method answers after Close.
 var errClosed = fmt.Errorf("%w: etcd store is closed", lokt.ErrUnavailable)
@@ -261,7 +264,7 @@ func (s *Store) page(ctx context.Context, from, end string, rev int64) (page []l
 		var r record
 		r, p.st.lock, p.st.timers, p.err = decode(name, kv.Value)
 		p.st.at = r.At
-		if sl := s.pinned(name, false); sl != nil {
+		if sl := s.peek(name, false); sl != nil {
 			sl.mu.Lock()
 			if sl.latest == p.st.mod && sl.known.Before(p.st.known) && !sl.known.IsZero() {
 				p.st.known = sl.known
@@ -288,7 +291,6 @@ func (s *Store) Close() error {
 	}
 	s.cancel(errClosed)
 	s.each(func(sl *slot) { sl.forget(false) })
-	s.log.wakeAll()
 	s.work.Wait()
 	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd client: %w", err)

@@ -37,3 +37,8 @@ func TestTheRulesHoldOverEtcd(t *testing.T) {
 		return lokt.NewManager(c.open(t, c.url(), Options{Timeout: longTimeout}))
 	})
 }
+
+func TestTheEventLogKeepsWhatEventLogsPromise(t *testing.T) {
+	c := startCluster(t, 1, false)
+	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return c.open(t, c.url(), Options{Timeout: longTimeout}) })
+}

@@ -85,13 +85,13 @@ func (s *Store) enqueue(sl *slot, r *request) bool {
 	sl.queue = append(sl.queue, r)
 	if !sl.running {
 		sl.running = true
-		sl.pinned(s)
+		s.attend(sl)
 	}
 	return true
 }
 
-// pinned starts a goroutine that works for the slot while there is work. Its caller holds both mutexes.
-func (sl *slot) pinned(s *Store) {
+// attend starts a goroutine that works for the slot while there is work. Its caller holds both mutexes.
+func (s *Store) attend(sl *slot) {
 	sl.pins++
 	s.work.Go(func() {
 		defer s.unpin(sl)
@@ -329,9 +329,13 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 	if len(st.changes) > 0 {
 		try.base = st.changes[len(st.changes)-1]
 	}
-	if op, key, ok := s.logged(id, d.events); ok {
-		ops = append(ops, op)
-		try.event = key
+	if len(d.events) > 0 && s.keep >= 0 {
+		try.event = s.eventKey(id)
+		value, err := encodeEvents(sl.name, d.events)
+		if err != nil {
+			return d.batch, err
+		}
+		ops = append(ops, clientv3.OpPut(try.event, string(value)))
 	}
 	asked := s.rev.Load()
 	single, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.timeout/attempts)
@@ -369,7 +373,9 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 		}
 		sl.learn(next)
 	}
-	s.log.stored(s, r.Header.Revision, d.events)
+	if try.event != "" {
+		s.stored(r.Header.Revision)
+	}
 	s.settle(d)
 	return nil, nil
 }

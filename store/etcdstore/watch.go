@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -82,6 +81,7 @@ func (s *Store) rewatch() {
 // watch hands on events from the revision on, until the store is closed. When events may have been missed, because etcd was
 // compacted or could not be reached, everybody looks again.
 func (s *Store) watch(from int64) {
+	s.log.begin(from)
 	for n := 0; s.ctx.Err() == nil; n++ {
 		next, seen := s.follow(from)
 		if seen {
@@ -102,8 +102,8 @@ func (s *Store) watch(from int64) {
 				from = now.Header.Revision + 1
 			}
 		}
+		s.log.begin(from)
 		s.each(func(sl *slot) { sl.forget(false) })
-		s.log.wakeAll()
 		if from == 0 || n > 0 {
 			select {
 			case <-time.After(s.pause(n)):
@@ -144,22 +144,25 @@ func (s *Store) follow(from int64) (next int64, seen bool) {
 // hear wakes those whom events concern.
 func (s *Store) hear(events []*clientv3.Event) {
 	now := time.Now()
-	stored := map[string]bool{} // names and the revisions at which they were changed
-	at := func(name string, rev int64) string { return fmt.Sprint(name, "/", rev) }
+	type change struct {
+		name string
+		rev  int64
+	}
+	stored := map[change]bool{}
 	for _, e := range events {
 		if dir, name := s.nameOf(e.Kv.Key); e.Type == mvccpb.Event_PUT && (dir == "lock" || dir == "free") {
-			stored[at(name, e.Kv.ModRevision)] = true
+			stored[change{name, e.Kv.ModRevision}] = true
 		}
 	}
 	for _, e := range events {
 		dir, name := s.nameOf(e.Kv.Key)
 		if dir == "event" {
 			if e.Type == mvccpb.Event_PUT {
-				s.log.heard(s, e.Kv)
+				s.log.hear(e.Kv)
 			}
 			continue
 		}
-		sl := s.pinned(name, dir == "lock" && e.Type == mvccpb.Event_PUT)
+		sl := s.peek(name, dir == "lock" && e.Type == mvccpb.Event_PUT)
 		if sl == nil {
 			continue
 		}
@@ -169,7 +172,7 @@ func (s *Store) hear(events []*clientv3.Event) {
 			sl.changed(rev, now, s.whom(sl, e.Kv.Value))
 		case e.Type == mvccpb.Event_PUT && dir == "free":
 			sl.changed(rev, now, nil)
-		case e.Type == mvccpb.Event_DELETE && !stored[at(name, rev)]:
+		case e.Type == mvccpb.Event_DELETE && !stored[change{name, rev}]:
 			if dir == "hold" || dir == "thaw" {
 				sl.ended(rev)
 			} else { // not our doing
