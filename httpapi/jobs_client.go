@@ -84,6 +84,9 @@ func jobsFailure(status int, h http.Header, body []byte) (again bool, after time
 	case json.Unmarshal(told.Detail, &code) != nil:
 		return false, 0, fmt.Errorf("%w: %s", errGarbage, http.StatusText(status))
 	}
+	if code == jobs.Code(jobs.ErrRevoked) && h.Get(reasonHeader) == "revoked" {
+		return false, 0, jobs.ErrRevoked
+	}
 	for _, e := range []error{jobs.ErrJobNotFound, jobs.ErrLeaseNotFound, jobs.ErrWorkerMismatch, jobs.ErrConflict} {
 		if jobs.Code(e) == code {
 			return false, 0, e

@@ -1,10 +1,7 @@
 package httpapi_test
 
 import (
-	"context"
-	"net"
 	"net/http"
-	"sync"
 	"testing"
 
 	"github.com/lokt-dev/lokt/httpapi"
@@ -13,43 +10,10 @@ import (
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
-// wire is a network of one server, in memory.
-type wire struct {
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
-}
-
-func newWire() *wire { return &wire{conns: make(chan net.Conn), done: make(chan struct{})} }
-
-func (w *wire) Accept() (net.Conn, error) {
-	select {
-	case c := <-w.conns:
-		return c, nil
-	case <-w.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (w *wire) Close() error   { w.once.Do(func() { close(w.done) }); return nil }
-func (w *wire) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
-
-func (w *wire) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	near, far := net.Pipe()
-	select {
-	case w.conns <- far:
-		return near, nil
-	case <-w.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // fromAfar returns a client of a server of the jobs, over connections in memory.
 func fromAfar(t *testing.T, s jobs.Service) *httpapi.JobsClient {
 	t.Helper()
-	w := newWire()
+	w := newPipeListener()
 	server := &http.Server{Handler: httpapi.NewHandler(httpapi.Config{Jobs: s})}
 	served := make(chan struct{})
 	go func() {

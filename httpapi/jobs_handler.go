@@ -293,6 +293,9 @@ func (c *jobsCall) send(status int) {
 // jsonContent is a header's value that need not be made anew for each answer.
 var jsonContent = []string{"application/json"}
 
+// reasonHeader says more of a lease that was not found, where it is known.
+const reasonHeader = "Lokt-Reason"
+
 // failJobs answers with an error of the scheduler's API.
 func failJobs(c *call, err error) {
 	status, code := jobsError(err)
@@ -306,6 +309,8 @@ func failJobs(c *call, err error) {
 		h.Set("Retry-After", strconv.FormatInt(max(int64((limited.RetryAfter+time.Second-1)/time.Second), 1), 10))
 	case status == http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
+	case errors.Is(err, jobs.ErrRevoked):
+		h.Set(reasonHeader, "revoked")
 	}
 	body := append(appendString([]byte(`{"detail":`), code), '}')
 	if status == http.StatusUnprocessableEntity {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt/httpapi"
@@ -23,36 +24,72 @@ type site struct {
 	*testing.T
 	url     string
 	manager *jobs.Manager
+	store   *memstore.Jobs
 	client  *http.Client
 }
 
-// newSite starts a server of 100 units. Edits change what it is made of.
+// newSite starts a server of 100 units on this host. Edits change what it is made of.
 func newSite(t *testing.T, edits ...func(*jobs.Options, *httpapi.Config)) *site {
 	t.Helper()
+	server := httptest.NewUnstartedServer(nil)
+	transport := &http.Transport{MaxIdleConnsPerHost: 100}
+	s := openSite(t, server.Config, transport, edits)
+	server.Start()
+	s.url = server.URL
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		server.Close()
+	})
+	return s
+}
+
+// bubbled runs a test of a server in a bubble of testing/synctest: time passes only while everything waits. Requests go
+// over pipes, through the same server and client of net/http.
+func bubbled(t *testing.T, test func(s *site), edits ...func(*jobs.Options, *httpapi.Config)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l, server := newPipeListener(), &http.Server{ReadHeaderTimeout: time.Minute}
+		transport := &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: 100}
+		s := openSite(t, server, transport, edits)
+		s.url = "http://lokt.example"
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = server.Serve(l)
+		}()
+		t.Cleanup(func() {
+			transport.CloseIdleConnections()
+			_ = server.Close()
+			<-served
+		})
+		test(s)
+	})
+}
+
+// openSite gives a server its handler.
+func openSite(t *testing.T, server *http.Server, transport http.RoundTripper, edits []func(*jobs.Options, *httpapi.Config)) *site {
+	t.Helper()
+	store := memstore.NewJobs()
 	var o jobs.Options
 	var c httpapi.Config
 	for _, edit := range edits {
 		edit(&o, &c)
 	}
-	m, err := jobs.Open(t.Context(), memstore.NewJobs(), o)
+	m, err := jobs.Open(t.Context(), store, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Jobs == nil {
-		c.Jobs = m
-	}
-	server := httptest.NewServer(httpapi.NewHandler(c))
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
 	t.Cleanup(func() {
-		client.CloseIdleConnections()
-		server.Close()
 		if err := m.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
 	})
-	return &site{T: t, url: server.URL, manager: m, client: client}
+	if c.Jobs == nil {
+		c.Jobs = m
+	}
+	server.Handler = httpapi.NewHandler(c)
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &site{T: t, manager: m, store: store, client: client}
 }
 
 // reply is an answer.
@@ -176,6 +213,38 @@ func (s *site) lease(worker string) (string, map[string]any) {
 func (s *site) job(id string) map[string]any {
 	s.Helper()
 	return s.ok("GET", "/jobs/"+id, "")
+}
+
+// dig returns what lies in a value in that direction.
+func (s *site) dig(v any, path ...any) any {
+	s.Helper()
+	for _, p := range path {
+		switch p := p.(type) {
+		case string:
+			m, ok := v.(map[string]any)
+			if !ok {
+				s.Fatalf("%v is no object, and has no %s", v, p)
+			}
+			if v, ok = m[p]; !ok {
+				s.Fatalf("%v has no %s", m, p)
+			}
+		case int:
+			a, ok := v.([]any)
+			if !ok || p >= len(a) {
+				s.Fatalf("%v has no element %d", v, p)
+			}
+			v = a[p]
+		}
+	}
+	return v
+}
+
+// has checks what lies in a value in that direction, as fmt writes it.
+func (s *site) has(want string, v any, path ...any) {
+	s.Helper()
+	if got := fmt.Sprint(s.dig(v, path...)); got != want {
+		s.Errorf("%v is %s, not %s", path, got, want)
+	}
 }
 
 // state checks a job's state.

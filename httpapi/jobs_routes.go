@@ -17,6 +17,9 @@ func (c *jobsCall) submit() error {
 	d, body := newBodyReader(c.in)
 	list := [1][]byte{}
 	d.fields(body, []string{"jobs"}, list[:])
+	if err := d.err(); err != nil {
+		return err
+	}
 	if list[0] == nil {
 		spec := d.spec(body)
 		if err := d.err(); err != nil {
