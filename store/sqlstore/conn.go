@@ -31,13 +31,19 @@ func dial(dsn string, setup ...string) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{raw: raw, stmts: map[string]prepared{}}
-	for _, s := range setup {
-		if err := c.once(context.Background(), s); err != nil {
-			_ = c.close()
-			return nil, fmt.Errorf("%s: %w", s, err)
-		}
+	if err := c.setUp(append([]string{"PRAGMA busy_timeout = 1000"}, setup...)); err != nil {
+		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
+}
+
+func (c *conn) setUp(statements []string) error {
+	for _, s := range statements {
+		if err := c.once(context.Background(), s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
 }
 
 // close finalizes the statements and closes the connection.
@@ -101,12 +107,25 @@ func (c *conn) once(ctx context.Context, statement string, args ...any) error {
 
 // exec implements querier.
 func (c *conn) exec(ctx context.Context, statement string, args ...any) error {
+	_, err := c.run(ctx, statement, args)
+	return err
+}
+
+// change implements querier.
+func (c *conn) change(ctx context.Context, statement string, args ...any) (int64, error) {
+	result, err := c.run(ctx, statement, args)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (c *conn) run(ctx context.Context, statement string, args []any) (driver.Result, error) {
 	s, err := c.prepare(statement)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = s.ExecContext(ctx, c.bind(args))
-	return err
+	return s.ExecContext(ctx, c.bind(args))
 }
 
 // query implements querier.

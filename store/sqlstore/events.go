@@ -65,13 +65,6 @@ func (e *events) load(ctx context.Context, q querier) error {
 	return nil
 }
 
-// restOfEvent is what an event says beyond what has a column.
-type restOfEvent struct {
-	AnySession bool              `json:"any_session,omitempty"`
-	Asks       *lokt.Process     `json:"asks,omitempty"`
-	Extra      map[string]string `json:"extra,omitempty"`
-}
-
 const eventColumns = "seq, at, type, lock, lease_id, owner, session, host, token, ttl, expires, detail"
 
 // write numbers the batch's events and stores them.
@@ -92,10 +85,7 @@ func (e *events) write(ctx context.Context, q querier, b *batch) error {
 }
 
 func writeEvent(ctx context.Context, q querier, seq uint64, e *lokt.Event) error {
-	rest := restOfEvent{AnySession: e.Owner.AnySession, Extra: e.Extra}
-	if e.Owner.Process != (lokt.Process{}) {
-		rest.Asks = &e.Owner.Process
-	}
+	rest := eventDocument{e.Owner.AnySession, processOf(e.Owner.Process), e.Extra}
 	var detail any
 	if rest.AnySession || rest.Asks != nil || len(rest.Extra) > 0 {
 		var err error
@@ -256,12 +246,9 @@ func readEvent(r *row) lokt.LoggedEvent {
 	e.Time, e.Type, e.Name, e.LeaseID = r.nanos(), lokt.EventType(r.text()), r.text(), r.text()
 	e.Owner.ID, e.Owner.Session, e.Owner.Host = r.text(), r.text(), r.text()
 	e.Token, e.TTL, e.Expires = r.count(), r.span(), r.nanos()
-	var rest restOfEvent
+	var rest eventDocument
 	r.decode(&rest)
-	e.Owner.AnySession, e.Extra = rest.AnySession, rest.Extra
-	if rest.Asks != nil {
-		e.Owner.Process = *rest.Asks
-	}
+	e.Owner.AnySession, e.Owner.Process, e.Extra = rest.AnySession, rest.Asks.process(), rest.Extra
 	return e
 }
 

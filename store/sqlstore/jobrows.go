@@ -4,8 +4,6 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
-	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -99,7 +97,7 @@ func writeMemories(ctx context.Context, q querier, c *jobs.Changes) error {
 	}
 	for i := range c.Answered {
 		a := &c.Answered[i]
-		lease, err := encode(a.Lease)
+		lease, err := encode(leaseDocument(a.Lease))
 		if err != nil {
 			return err
 		}
@@ -204,13 +202,16 @@ func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
 
 // writeEnded moves a job to those that ended.
 func writeEnded(ctx context.Context, q querier, j *jobs.Job) error {
-	if err := q.exec(ctx, "DELETE FROM jobs WHERE seq = ?", j.Seq); err != nil {
+	had, err := q.change(ctx, "DELETE FROM jobs WHERE seq = ?", j.Seq)
+	if err != nil {
 		return err
 	}
-	if err := writeSpec(ctx, q, j); err != nil { // it may end in the turn in which it was made
-		return err
+	if had == 0 { // it ends in the turn in which it was made
+		if err := writeSpec(ctx, q, j); err != nil {
+			return err
+		}
 	}
-	if err := writeOutput(ctx, q, j, true); err != nil {
+	if err := writeOutput(ctx, q, j, false); err != nil { // what was reported is never taken back
 		return err
 	}
 	return q.exec(ctx, `INSERT INTO ended (revision, seq, state, updated_at, ready_at, started_at, ended_at, attempt, token, code, cancel, reason, ord)
@@ -219,41 +220,53 @@ func writeEnded(ctx context.Context, q querier, j *jobs.Job) error {
 		text(j.Code), j.Cancel, text(j.Reason), j.Ord)
 }
 
-// readRows reads all that lives.
-func readRows(ctx context.Context, q querier) (rows jobs.Rows, err error) {
-	if err := q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock FROM state", nil, func(r *row) error {
+// Reading what lives, in parts that may be read at the same time: nobody but the manager that reads changes any of it.
+
+// readCounters reads what is counted.
+func readCounters(ctx context.Context, q querier, rows *jobs.Rows) error {
+	return q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock FROM state", nil, func(r *row) error {
 		rows.Counters = jobs.Counters{Seq: r.count(), Revision: r.count(), Event: r.count(), Clock: r.number()}
 		return nil
-	}); err != nil {
-		return rows, err
-	}
-	n, err := one(ctx, q, "SELECT count(*) FROM jobs")
+	})
+}
+
+// readLiving reads the jobs with numbers from one up to before another, in order.
+func readLiving(ctx context.Context, q querier, from, to int64) (all []jobs.Job, err error) {
+	n, err := one(ctx, q, "SELECT count(*) FROM jobs WHERE seq >= ? AND seq < ?", from, to)
 	if err != nil {
-		return rows, err
+		return nil, err
 	}
-	rows.Jobs = make([]jobs.Job, 0, n)
+	all = make([]jobs.Job, 0, n)
+	err = q.query(ctx, "SELECT j.seq, j.state, j.lease_id, j.updated_at, j.ready_at, j.started_at, j.attempt, j.token, j.code, j.cancel, j.reason, "+
+		"j.ord, j.revision, NULL, "+specColumns+", o.seq IS NOT NULL, "+outputColumns+" FROM jobs j CROSS JOIN specs s USING (seq) "+
+		"LEFT JOIN outputs o USING (seq) WHERE j.seq >= ? AND j.seq < ? ORDER BY j.seq", []any{from, to}, func(r *row) error {
+		all = append(all, readJob(r))
+		return nil
+	})
+	return all, err
+}
+
+// readRest reads what lives beside the jobs.
+func readRest(ctx context.Context, q querier, rows *jobs.Rows) error {
 	for _, part := range []struct {
 		statement string
 		each      func(r *row)
 	}{
-		{"SELECT j.seq, j.state, j.lease_id, j.updated_at, j.ready_at, j.started_at, j.attempt, j.token, j.code, j.cancel, j.reason, j.ord, j.revision, NULL, " +
-			specColumns + ", o.seq IS NOT NULL, " + outputColumns + " FROM jobs j CROSS JOIN specs s USING (seq) LEFT JOIN outputs o USING (seq) ORDER BY j.seq",
-			func(r *row) { rows.Jobs = append(rows.Jobs, readJob(r)) }},
 		{"SELECT " + leaseColumns + " FROM leases", func(r *row) { rows.Leases = append(rows.Leases, readLease(r)) }},
-		{"SELECT " + attemptColumns + " FROM attempts WHERE job IN (SELECT s.id FROM jobs j CROSS JOIN specs s USING (seq) WHERE j.attempt > 0) ORDER BY job, number",
-			func(r *row) { rows.Attempts = append(rows.Attempts, readAttempt(r)) }},
+		{"SELECT " + attemptColumns + " FROM attempts WHERE job IN (SELECT s.id FROM jobs j CROSS JOIN specs s USING (seq) WHERE j.attempt > 0) " +
+			"ORDER BY job, number", func(r *row) { rows.Attempts = append(rows.Attempts, readAttempt(r)) }},
 		{"SELECT key, print, job, state, expires FROM idempotency_keys", func(r *row) { rows.Keys = append(rows.Keys, readKey(r)) }},
 		{"SELECT worker, request, lease, expires FROM answered", func(r *row) { rows.Answered = append(rows.Answered, readAnswered(r)) }},
 		{"SELECT type FROM frozen_types ORDER BY type", func(r *row) { rows.Frozen = append(rows.Frozen, r.text()) }},
 	} {
 		if err := q.query(ctx, part.statement, nil, func(r *row) error {
 			part.each(r)
-			return r.err
+			return nil
 		}); err != nil {
-			return rows, err
+			return err
 		}
 	}
-	return rows, nil
+	return nil
 }
 
 // readJob reads a job: what is in jobs or ended, in specs, and in outputs, if it has a row there.
@@ -263,9 +276,9 @@ func readJob(r *row) (j jobs.Job) {
 	j.Ord, j.Revision, j.EndedAt = r.number(), r.count(), r.millis()
 	j.ID, j.Type, j.Priority, j.Units, j.Unique = r.text(), r.text(), jobs.Priority(r.text()), int(r.number()), r.yes()
 	j.Payload, j.IdempotencyKey = r.document(), r.text()
-	r.decode(&j.Tags)
+	j.Tags = r.list()
 	j.MaxRuntime, j.MaxAttempts, j.RetryBackoff, j.RunAt = r.span(), int(r.number()), r.span(), r.millis()
-	r.decode(&j.Locks)
+	j.Locks = r.list()
 	j.CreatedAt = r.millis()
 	if !r.yes() {
 		return j
@@ -303,8 +316,9 @@ func readKey(r *row) jobs.Key {
 
 func readAnswered(r *row) jobs.Answered {
 	a := jobs.Answered{WorkerID: r.text(), RequestID: r.text()}
-	r.decode(&a.Lease)
-	a.Expires = r.millis()
+	var lease leaseDocument
+	r.decode(&lease)
+	a.Lease, a.Expires = jobs.Lease(lease), r.millis()
 	return a
 }
 
@@ -313,157 +327,4 @@ func readJobEvent(r *row) jobs.Event {
 		Seq: r.count(), Time: r.millis(), Type: jobs.EventType(r.text()), JobID: r.text(), LeaseID: r.text(), WorkerID: r.text(),
 		Attempt: int(r.number()), Token: r.count(), Code: r.text(), Reason: r.text(),
 	}
-}
-
-// addition is what turns added to the statistics of an hour.
-type addition struct {
-	Tallies []jobs.Tally `json:",omitempty"`
-	Counts  []jobs.Count `json:",omitempty"`
-}
-
-// addUpAfter is after how many turns their additions are added up.
-const addUpAfter = 64
-
-// writeStats stores what is to be added to the statistics: as one row, and after some turns all of these rows are added up.
-func (s *Jobs) writeStats(ctx context.Context, q querier, c *jobs.Changes) error {
-	if len(c.Tallies) > 0 || len(c.Counts) > 0 {
-		hour := time.Time{}
-		for i := range c.Tallies {
-			hour = later(hour, c.Tallies[i].Hour)
-		}
-		for i := range c.Counts {
-			hour = later(hour, c.Counts[i].Hour)
-		}
-		body, err := encode(addition{c.Tallies, c.Counts})
-		if err != nil {
-			return err
-		}
-		if err := q.exec(ctx, "INSERT INTO stats_new (hour, body) VALUES (?, ?)", hour.UnixMilli(), body); err != nil {
-			return err
-		}
-		s.fresh++
-	}
-	if s.fresh < addUpAfter {
-		return nil
-	}
-	s.fresh = 0 // not quite so if this is not committed, but then it is counted anew
-	return addUp(ctx, q)
-}
-
-// sums are statistics, added up.
-type sums struct {
-	tallies map[tallyKey]jobs.Tally
-	counts  map[countKey]int64
-}
-
-type tallyKey struct {
-	hour    int64
-	jobType string
-}
-
-type countKey struct {
-	hour       int64
-	event, tag string
-}
-
-func readAdditions(ctx context.Context, q querier, from int64, into *sums) error {
-	return q.query(ctx, "SELECT body FROM stats_new WHERE hour >= ?", []any{from}, func(r *row) error {
-		var a addition
-		r.decode(&a)
-		for _, t := range a.Tallies {
-			into.tally(t)
-		}
-		for _, n := range a.Counts {
-			into.counts[countKey{n.Hour.UnixMilli(), string(n.Event), n.Tag}] += n.N
-		}
-		return nil
-	})
-}
-
-func (s *sums) tally(t jobs.Tally) {
-	k := tallyKey{t.Hour.UnixMilli(), t.Type}
-	sum := s.tallies[k]
-	sum.Hour, sum.Type = t.Hour, t.Type
-	sum.Add(t)
-	s.tallies[k] = sum
-}
-
-func newSums() *sums {
-	return &sums{tallies: map[tallyKey]jobs.Tally{}, counts: map[countKey]int64{}}
-}
-
-// addUp adds what turns added to the sums.
-func addUp(ctx context.Context, q querier) error {
-	add := newSums()
-	if err := readAdditions(ctx, q, -1<<63, add); err != nil {
-		return err
-	}
-	for k, t := range add.tallies {
-		if err := q.query(ctx, "SELECT body FROM tallies WHERE hour = ? AND type = ?", []any{k.hour, k.jobType}, func(r *row) error {
-			var have jobs.Tally
-			r.decode(&have)
-			t.Add(have)
-			return nil
-		}); err != nil {
-			return err
-		}
-		body, err := json.Marshal(t)
-		if err != nil {
-			return err
-		}
-		if err := q.exec(ctx, "INSERT INTO tallies (hour, type, body) VALUES (?, ?, ?) ON CONFLICT (hour, type) DO UPDATE SET body = excluded.body",
-			k.hour, k.jobType, string(body)); err != nil {
-			return err
-		}
-	}
-	for k, n := range add.counts {
-		if err := q.exec(ctx, "INSERT INTO counts (hour, event, tag, n) VALUES (?, ?, ?, ?) ON CONFLICT (hour, event, tag) DO UPDATE SET n = counts.n + excluded.n",
-			k.hour, k.event, k.tag, n); err != nil {
-			return err
-		}
-	}
-	return q.exec(ctx, "DELETE FROM stats_new")
-}
-
-// History implements jobs.Store.
-func (s *Jobs) History(ctx context.Context, from time.Time) (tallies []jobs.Tally, counts []jobs.Count, err error) {
-	if err := s.usable(ctx); err != nil {
-		return nil, nil, err
-	}
-	hour := int64(-1 << 63)
-	if !from.IsZero() {
-		hour = from.UnixMilli()
-	}
-	all := newSums()
-	err = s.db.reading(ctx, "read", func(c *conn) error {
-		if err := c.query(ctx, "SELECT body FROM tallies WHERE hour >= ?", []any{hour}, func(r *row) error {
-			var t jobs.Tally
-			r.decode(&t)
-			all.tally(t)
-			return nil
-		}); err != nil {
-			return err
-		}
-		if err := c.query(ctx, "SELECT hour, event, tag, n FROM counts WHERE hour >= ?", []any{hour}, func(r *row) error {
-			all.counts[countKey{r.number(), r.text(), r.text()}] += r.number()
-			return nil
-		}); err != nil {
-			return err
-		}
-		return readAdditions(ctx, c, hour, all)
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, t := range all.tallies {
-		if !t.Hour.Before(from) {
-			tallies = append(tallies, t)
-		}
-	}
-	for k, n := range all.counts {
-		if h := time.UnixMilli(k.hour).UTC(); !h.Before(from) {
-			counts = append(counts, jobs.Count{Hour: h, Event: jobs.EventType(k.event), Tag: k.tag, N: n})
-		}
-	}
-	return tallies, counts, nil
 }

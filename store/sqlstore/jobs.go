@@ -2,9 +2,11 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -220,17 +222,48 @@ func (s *Jobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 	if err := s.db.perform(ctx, &request{}); err != nil {
 		return rows, err
 	}
-	err = s.db.reading(ctx, "load", func(c *conn) error {
-		rows, err = readRows(ctx, c)
-		return err
-	})
-	if err != nil {
+	if rows, err = s.read(ctx); err != nil {
 		return jobs.Rows{}, err
 	}
 	if err := check(&rows); err != nil {
 		return jobs.Rows{}, fmt.Errorf("%w: %w: jobs of database %s: %w", lokt.ErrUnavailable, lokt.ErrDamaged, s.db.path, err)
 	}
 	return rows, nil
+}
+
+// read reads what lives, with several connections at once.
+func (s *Jobs) read(ctx context.Context) (rows jobs.Rows, err error) {
+	var middle int64
+	if err := s.db.reading(ctx, "load", func(c *conn) error {
+		if err := readCounters(ctx, c, &rows); err != nil {
+			return err
+		}
+		var first, last int64
+		if err := c.query(ctx, "SELECT (SELECT min(seq) FROM jobs), (SELECT max(seq) FROM jobs)", nil, func(r *row) error {
+			first, last = r.number(), r.number()
+			return nil
+		}); err != nil {
+			return err
+		}
+		middle = first + (last-first)/2
+		return nil
+	}); err != nil {
+		return rows, err
+	}
+	var lower, upper []jobs.Job
+	parts := []func(c *conn) error{
+		func(c *conn) (err error) { lower, err = readLiving(ctx, c, -1<<63, middle); return err },
+		func(c *conn) (err error) { upper, err = readLiving(ctx, c, middle, 1<<63-1); return err },
+		func(c *conn) error { return readRest(ctx, c, &rows) },
+	}
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i, part := range parts {
+		wg.Go(func() { errs[i] = s.db.reading(ctx, "load", part) })
+	}
+	wg.Wait()
+	rows.Jobs = append(lower, upper...)
+	return rows, errors.Join(errs...)
 }
 
 // check reports what cannot be: a lease of no job, a job that is leased without a lease or with another one.

@@ -4,7 +4,6 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -18,54 +17,6 @@ type entry struct {
 	holders []int64
 	waiters []int64
 	stored  bool // the lock has a row
-}
-
-// restOfClaim is what a claim says beyond what has a column.
-type restOfClaim struct {
-	AnySession bool              `json:"any_session,omitempty"`
-	Asks       *lokt.Process     `json:"asks,omitempty"`
-	Process    *lokt.Process     `json:"process,omitempty"`
-	Attended   bool              `json:"attended,omitempty"`
-	Limit      int               `json:"limit,omitempty"`
-	Strict     bool              `json:"strict,omitempty"`
-	Refresh    bool              `json:"refresh,omitempty"`
-	Priority   int               `json:"priority,omitempty"`
-	Preempt    time.Duration     `json:"preempt_ns,omitempty"`
-	Wait       time.Duration     `json:"wait_ns,omitempty"`
-	Metadata   map[string]string `json:"metadata,omitempty"`
-	Within     []string          `json:"within,omitempty"`
-}
-
-func encodeClaim(c *lokt.Claim) (string, error) {
-	rest := restOfClaim{
-		AnySession: c.Owner.AnySession, Process: c.Process, Attended: c.Attended, Limit: c.Limit, Strict: c.Strict, Refresh: c.Refresh,
-		Priority: c.Priority, Preempt: c.Preempt, Wait: c.Wait, Metadata: c.Metadata, Within: c.Within,
-	}
-	if c.Owner.Process != (lokt.Process{}) {
-		rest.Asks = &c.Owner.Process
-	}
-	return encode(rest)
-}
-
-func (rest restOfClaim) into(c *lokt.Claim) {
-	c.Owner.AnySession = rest.AnySession
-	if rest.Asks != nil {
-		c.Owner.Process = *rest.Asks
-	}
-	c.Process, c.Attended, c.Limit, c.Strict, c.Refresh = rest.Process, rest.Attended, rest.Limit, rest.Strict, rest.Refresh
-	c.Priority, c.Preempt, c.Wait, c.Metadata, c.Within = rest.Priority, rest.Preempt, rest.Wait, rest.Metadata, rest.Within
-}
-
-func encode(v any) (string, error) {
-	b, err := json.Marshal(v)
-	return string(b), err
-}
-
-// restOfOwner is what an owner is beyond what has a column.
-type restOfOwner struct {
-	AnySession bool          `json:"any_session,omitempty"`
-	Asks       *lokt.Process `json:"asks,omitempty"`
-	Damaged    string        `json:"damaged,omitempty"`
 }
 
 const (
@@ -115,12 +66,9 @@ func (s *Locks) readLocks(ctx context.Context, q querier, name string) (map[stri
 			ID: r.text(), Owner: lokt.Owner{ID: r.text(), Session: r.text(), Host: r.text()}, Reason: r.text(), At: r.nanos(), TTL: r.span(),
 			ExpiresAt: r.nanos(),
 		}
-		var rest restOfOwner
+		var rest freezeDocument
 		r.decode(&rest)
-		f.Owner.AnySession, f.Damaged = rest.AnySession, rest.Damaged
-		if rest.Asks != nil {
-			f.Owner.Process = *rest.Asks
-		}
+		f.Owner.AnySession, f.Owner.Process, f.Damaged = rest.AnySession, rest.Asks.process(), rest.Damaged
 		if e := damaged(lock, r); e.lock.Freeze == nil {
 			e.lock.Freeze = f
 		}
@@ -149,8 +97,10 @@ func readHolder(r *row) (lock string, h lokt.Holder, place int64) {
 	h.Owner.ID, h.Owner.Session, h.Owner.Host, h.Token = r.text(), r.text(), r.text(), r.count()
 	h.HeldSince, h.AcquiredAt, h.ExpiresAt, h.TTL, h.MaxHold = r.nanos(), r.nanos(), r.nanos(), r.span(), r.span()
 	h.Renewals, h.Pending = int(r.number()), r.nanos()
-	r.decode(&h.Yield)
-	var rest restOfClaim
+	var yield *yieldDocument
+	r.decode(&yield)
+	h.Yield = yield.yield()
+	var rest claimDocument
 	r.decode(&rest)
 	rest.into(&h.Claim)
 	return h.Name, h, place
@@ -161,7 +111,7 @@ func readWaiter(r *row) (lock string, w lokt.Waiter, place int64) {
 	w.Owner.ID, w.Owner.Session, w.Owner.Host = r.text(), r.text(), r.text()
 	priority := int(r.number())
 	w.Since, w.Until, w.TTL, w.MaxHold = r.nanos(), r.nanos(), r.span(), r.span()
-	var rest restOfClaim
+	var rest claimDocument
 	r.decode(&rest)
 	rest.into(&w.Claim)
 	w.Priority = priority
@@ -221,7 +171,7 @@ func writeHolders(ctx context.Context, q querier, was, is *entry) error {
 				continue
 			}
 		}
-		if err := writeHolder(ctx, q, l.Name, &l.Holders[i], is.holders[i]); err != nil {
+		if err := writeHolder(ctx, q, l.Name, &l.Holders[i], is.holders[i], had); err != nil {
 			return err
 		}
 	}
@@ -233,23 +183,25 @@ func writeHolders(ctx context.Context, q querier, was, is *entry) error {
 	return nil
 }
 
-func writeHolder(ctx context.Context, q querier, lock string, h *lokt.Holder, place int64) error {
+// writeHolder stores a holder; had says that there is a row to be replaced.
+func writeHolder(ctx context.Context, q querier, lock string, h *lokt.Holder, place int64, had bool) error {
 	claim, err := encodeClaim(&h.Claim)
 	if err != nil {
 		return err
 	}
-	var yield any
-	if h.Yield != nil {
-		if yield, err = encode(h.Yield); err != nil {
-			return err
-		}
+	yield, err := encodeYield(h.Yield)
+	if err != nil {
+		return err
 	}
-	return q.exec(ctx, `INSERT INTO holders (`+holderColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, owner = excluded.owner, session = excluded.session, host = excluded.host,
-		token = excluded.token, held_since = excluded.held_since, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at,
-		ttl = excluded.ttl, max_hold = excluded.max_hold, renewals = excluded.renewals, pending = excluded.pending, yield = excluded.yield,
-		claim = excluded.claim`,
-		lock, h.LeaseID, place, h.Owner.ID, text(h.Owner.Session), text(h.Owner.Host), h.Token, nanos(h.HeldSince), nanos(h.AcquiredAt),
+	statement := "INSERT INTO holders (" + holderColumns + ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+	if had {
+		statement = `INSERT INTO holders (` + holderColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, owner = excluded.owner, session = excluded.session,
+			host = excluded.host, token = excluded.token, held_since = excluded.held_since, acquired_at = excluded.acquired_at,
+			expires_at = excluded.expires_at, ttl = excluded.ttl, max_hold = excluded.max_hold, renewals = excluded.renewals,
+			pending = excluded.pending, yield = excluded.yield, claim = excluded.claim`
+	}
+	return q.exec(ctx, statement, lock, h.LeaseID, place, h.Owner.ID, text(h.Owner.Session), text(h.Owner.Host), h.Token, nanos(h.HeldSince), nanos(h.AcquiredAt),
 		nanos(h.ExpiresAt), number(h.TTL), number(h.MaxHold), h.Renewals, nanos(h.Pending), yield, claim)
 }
 
@@ -281,7 +233,7 @@ func writeWaiters(ctx context.Context, q querier, was, is *entry) error {
 				continue
 			}
 		}
-		if err := writeWaiter(ctx, q, l.Name, w, is.waiters[i]); err != nil {
+		if err := writeWaiter(ctx, q, l.Name, w, is.waiters[i], had); err != nil {
 			return err
 		}
 	}
@@ -293,16 +245,20 @@ func writeWaiters(ctx context.Context, q querier, was, is *entry) error {
 	return nil
 }
 
-func writeWaiter(ctx context.Context, q querier, lock string, w *lokt.Waiter, place int64) error {
+// writeWaiter stores a waiter; had says that there is a row to be replaced.
+func writeWaiter(ctx context.Context, q querier, lock string, w *lokt.Waiter, place int64, had bool) error {
 	claim, err := encodeClaim(&w.Claim)
 	if err != nil {
 		return err
 	}
-	return q.exec(ctx, `INSERT INTO waiters (`+waiterColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, owner = excluded.owner, session = excluded.session, host = excluded.host,
-		priority = excluded.priority, since = excluded.since, until = excluded.until, ttl = excluded.ttl, max_hold = excluded.max_hold,
-		claim = excluded.claim`,
-		lock, w.LeaseID, place, w.Owner.ID, text(w.Owner.Session), text(w.Owner.Host), w.Priority, nanos(w.Since), nanos(w.Until),
+	statement := "INSERT INTO waiters (" + waiterColumns + ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+	if had {
+		statement = `INSERT INTO waiters (` + waiterColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, owner = excluded.owner, session = excluded.session,
+			host = excluded.host, priority = excluded.priority, since = excluded.since, until = excluded.until, ttl = excluded.ttl,
+			max_hold = excluded.max_hold, claim = excluded.claim`
+	}
+	return q.exec(ctx, statement, lock, w.LeaseID, place, w.Owner.ID, text(w.Owner.Session), text(w.Owner.Host), w.Priority, nanos(w.Since), nanos(w.Until),
 		number(w.TTL), number(w.MaxHold), claim)
 }
 
@@ -311,11 +267,7 @@ func writeFreeze(ctx context.Context, q querier, l *lokt.Lock) error {
 	if f == nil {
 		return q.exec(ctx, "DELETE FROM freezes WHERE lock = ?", l.Name)
 	}
-	rest := restOfOwner{AnySession: f.Owner.AnySession, Damaged: f.Damaged}
-	if f.Owner.Process != (lokt.Process{}) {
-		rest.Asks = &f.Owner.Process
-	}
-	detail, err := encode(rest)
+	detail, err := encode(freezeDocument{f.Owner.AnySession, processOf(f.Owner.Process), f.Damaged})
 	if err != nil {
 		return err
 	}
@@ -334,12 +286,12 @@ func rewrite(ctx context.Context, q querier, e *entry) error {
 		}
 	}
 	for i := range l.Holders {
-		if err := writeHolder(ctx, q, l.Name, &l.Holders[i], e.holders[i]); err != nil {
+		if err := writeHolder(ctx, q, l.Name, &l.Holders[i], e.holders[i], false); err != nil {
 			return err
 		}
 	}
 	for i := range l.Queue {
-		if err := writeWaiter(ctx, q, l.Name, &l.Queue[i], e.waiters[i]); err != nil {
+		if err := writeWaiter(ctx, q, l.Name, &l.Queue[i], e.waiters[i], false); err != nil {
 			return err
 		}
 	}

@@ -45,29 +45,37 @@ func listMigrations(dialect string) ([]migration, error) {
 // applicationID marks databases of SQLite as lokt's: "lokt" in ASCII.
 const applicationID = 0x6c6f6b74
 
-// migrate brings a database of SQLite to the newest version, each step in a transaction of its own.
-func migrate(ctx context.Context, c *conn) error {
+// identify returns the version of a database of SQLite, 0 if it is empty. It changes nothing.
+func identify(ctx context.Context, c *conn) (version int64, err error) {
 	mark, err := one(ctx, c, "PRAGMA application_id")
 	if err != nil {
-		return err
+		return 0, err
 	}
-	version, err := one(ctx, c, "PRAGMA user_version")
-	if err != nil {
-		return err
+	if version, err = one(ctx, c, "PRAGMA user_version"); err != nil {
+		return 0, err
 	}
 	tables, err := one(ctx, c, "SELECT count(*) FROM sqlite_master")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if mark != applicationID && (mark != 0 || version != 0 || tables != 0) {
-		return fmt.Errorf("%w: it is the database of another program", lokt.ErrInvalid)
+		return 0, fmt.Errorf("%w: it is the database of another program", lokt.ErrInvalid)
 	}
 	all, err := listMigrations("sqlite")
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if version > int64(len(all)) {
-		return fmt.Errorf("%w: its version is %d, and this program knows no later one than %d: use a newer program", lokt.ErrInvalid, version, len(all))
+	if newest := int64(len(all)); version > newest {
+		return 0, fmt.Errorf("%w: its version is %d, and this program knows none after %d: use a newer program", lokt.ErrInvalid, version, newest)
+	}
+	return version, nil
+}
+
+// migrate brings a database of SQLite from its version to the newest, each step in a transaction of its own.
+func migrate(ctx context.Context, c *conn, version int64) error {
+	all, err := listMigrations("sqlite")
+	if err != nil {
+		return err
 	}
 	for _, m := range all[version:] {
 		if err := step(ctx, c, m); err != nil {

@@ -13,6 +13,9 @@ type querier interface {
 	// exec runs a statement for its effect.
 	exec(ctx context.Context, statement string, args ...any) error
 
+	// change runs a statement and returns how many rows it changed.
+	change(ctx context.Context, statement string, args ...any) (int64, error)
+
 	// query runs a statement and calls each with every row, until that fails.
 	query(ctx context.Context, statement string, args []any, each func(r *row) error) error
 }
@@ -22,6 +25,8 @@ type row struct {
 	values []driver.Value
 	next   int
 	err    error // the first column that is not what was asked for
+
+	lists map[string][]string // those that were read, because most are alike
 }
 
 func (r *row) value() driver.Value {
@@ -125,6 +130,26 @@ func (r *row) decode(into any) {
 	if err := json.Unmarshal(b, into); err != nil && r.err == nil {
 		r.err = fmt.Errorf("column %d: %w", r.next, err)
 	}
+}
+
+// list reads a JSON array of strings, which may be shared with other rows.
+func (r *row) list() (all []string) {
+	text := r.text()
+	if text == "" {
+		return nil
+	}
+	if all, ok := r.lists[text]; ok {
+		return all
+	}
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		r.fail("a list")
+		return nil
+	}
+	if r.lists == nil || len(r.lists) > 1000 {
+		r.lists = map[string][]string{}
+	}
+	r.lists[text] = all
+	return all
 }
 
 // nanos stores a time; the zero time is NULL.

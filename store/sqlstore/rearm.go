@@ -68,7 +68,7 @@ func rearmAsked(ctx context.Context, q querier, now, last time.Time) error {
 			}
 			h.ExpiresAt = later(h.ExpiresAt, end)
 		}
-		yield, err := encode(y)
+		yield, err := encodeYield(y)
 		if err != nil {
 			return err
 		}

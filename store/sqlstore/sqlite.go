@@ -11,17 +11,18 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// writerSetup prepares the connection that writes. auto_vacuum comes first: it has no effect on a database that has tables.
+// writerSetup prepares the connection that writes, once it is known that the database is lokt's. auto_vacuum comes first: it has no
+// effect on a database that has tables.
 func writerSetup() []string {
 	return []string{
-		"PRAGMA busy_timeout = 1000", "PRAGMA auto_vacuum = INCREMENTAL", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL",
+		"PRAGMA auto_vacuum = INCREMENTAL", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL",
 		"PRAGMA cache_size = -32768", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF", "PRAGMA wal_autocheckpoint = 4000",
 		"PRAGMA journal_size_limit = 67108864",
 	}
 }
 
 func readerSetup() []string {
-	return []string{"PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON", "PRAGMA cache_size = -8192", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
+	return []string{"PRAGMA query_only = ON", "PRAGMA cache_size = -8192", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
 }
 
 // touch makes the file for its user alone, if there is none. SQLite gives the files beside it the same permissions.

@@ -135,11 +135,18 @@ func (d *DB) start(ctx context.Context) (*conn, error) {
 	if err := touch(d.path); err != nil {
 		return nil, err
 	}
-	c, err := dial(dsn(d.path), writerSetup()...)
+	c, err := dial(dsn(d.path))
 	if err != nil {
 		return nil, err
 	}
-	if err := migrate(ctx, c); err != nil {
+	version, err := identify(ctx, c)
+	if err == nil {
+		err = c.setUp(writerSetup())
+	}
+	if err == nil {
+		err = migrate(ctx, c, version)
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
