@@ -1,0 +1,87 @@
+package daemon_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lokt-dev/lokt"
+)
+
+func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tokens")
+	admin, reader := newToken(t, file, "admin", "--scopes", "admin"), newToken(t, file, "reader", "--scopes", "read")
+	url := "sqlite:" + filepath.Join(dir, "loktd.db")
+	p := start(t, "--store", url, "--tokens", file)
+	a := p.api()
+	a.token = admin
+	job := a.do(t, http.StatusOK, "POST", scheduler+"/jobs", body{}).text("job_id")
+	lease := lokt.NewLeaseID()
+	a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"lease_id": lease, "owner": body{"id": "a"}, "ttl_ms": 600_000})
+
+	var crew sync.WaitGroup
+	done := make(chan struct{})
+	crew.Go(func() { // the daemon is busy meanwhile
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+				if ans, err := a.try("POST", scheduler+"/jobs", body{"payload": body{"x": strings.Repeat("x", 10_000)}}); err != nil || ans.status != http.StatusOK {
+					t.Errorf("during a backup a job was answered with %d %s, %v", ans.status, ans.body, err)
+					return
+				}
+			}
+		}
+	})
+	copies := make([]string, 3)
+	for i := range copies {
+		copies[i] = filepath.Join(dir, fmt.Sprint("copy", i))
+		code, out, stderr := run(t, []string{"LOKT_TOKEN=" + admin}, "backup", copies[i], "--listen", p.address(), "--store", url)
+		if code != 0 || !strings.Contains(out, copies[i]) {
+			t.Fatalf("exit code %d: %s%s", code, out, stderr)
+		}
+		if info, err := os.Stat(copies[i]); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the copy is %+v, %v", info, err)
+		}
+	}
+	close(done)
+	crew.Wait()
+	for _, c := range []struct{ env, path, says string }{
+		{"LOKT_TOKEN=" + admin, copies[0], "there already"},
+		{"LOKT_TOKEN=" + reader, filepath.Join(dir, "no"), "403"},
+		{"LOKT_TOKEN=", filepath.Join(dir, "no"), "401"},
+	} {
+		if code, _, stderr := run(t, []string{c.env}, "backup", c.path, "--listen", p.address(), "--store", url); code != 1 || !strings.Contains(stderr, c.says) {
+			t.Errorf("exit code %d, not because of %s: %s", code, c.says, stderr)
+		}
+	}
+	token := a.do(t, http.StatusOK, "POST", locks+"y/leases", body{"owner": body{"id": "a"}, "ttl_ms": 60_000}).number("holder", "token")
+	p.kill()
+
+	for _, copied := range copies {
+		q := start(t, "--store", "sqlite:"+copied)
+		b := q.api()
+		b.do(t, http.StatusOK, "GET", scheduler+"/jobs/"+job, nil)
+		b.with(t, http.StatusOK, lease, "PUT", locks+"x/leases/"+publicID(lease))
+		if after := b.do(t, http.StatusOK, "POST", locks+"y/leases", body{"owner": body{"id": "a"}, "ttl_ms": 60_000}).number("holder", "token"); after <= token {
+			t.Errorf("token %d of a restored store comes after %d of the lost one", after, token)
+		}
+		q.stop()
+	}
+	code, out, stderr := run(t, nil, "backup", filepath.Join(dir, "alone"), "--listen", p.address(), "--store", url)
+	if code != 0 || !strings.Contains(out, "no daemon runs") {
+		t.Errorf("without a daemon: exit code %d: %s%s", code, out, stderr)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.sending")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.part")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
