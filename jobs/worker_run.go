@@ -86,7 +86,7 @@ func (r *Run) Message(text string) {
 
 // Metrics tells numbers about the job, any value that can be encoded as JSON, as Progress does.
 func (r *Run) Metrics(v any) error {
-	b, err := json.Marshal(v)
+	b, err := toJSON(v)
 	if err == nil {
 		r.tell(func(p *Progress) { p.Metrics = b })
 	}
@@ -96,7 +96,7 @@ func (r *Run) Metrics(v any) error {
 // Checkpoint keeps a value, which is encoded as JSON, for the next attempt at the job. When it returns nil the service has
 // it; the service may take a second to store it.
 func (r *Run) Checkpoint(ctx context.Context, v any) error {
-	b, err := json.Marshal(v)
+	b, err := toJSON(v)
 	if err != nil {
 		return err
 	}
@@ -375,10 +375,13 @@ func (r *Run) complete(result any, failure error) {
 	r.flush()
 	switch {
 	case r.gone.Load():
-		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: errors.Join(cause, failure)})
+		if cause == nil {
+			cause = ErrLeaseNotFound
+		}
+		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cause})
 		return
 	case errors.Is(cause, ErrRuntime) && failure != nil:
-		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: errors.Join(cause, failure)})
+		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cause})
 		return // the service ends it, and says why
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -438,11 +441,19 @@ func encoded(result any) (json.RawMessage, error) {
 	if result == nil {
 		return nil, nil
 	}
-	b, err := json.Marshal(result)
+	b, err := toJSON(result)
 	if err != nil {
 		return nil, fmt.Errorf("the result is no JSON: %w", err)
 	}
 	return b, nil
+}
+
+// toJSON encodes a value, and leaves one that is JSON as it is.
+func toJSON(v any) (json.RawMessage, error) {
+	if raw, ok := v.(json.RawMessage); ok && json.Valid(raw) {
+		return raw, nil
+	}
+	return json.Marshal(v)
 }
 
 // failureJSON returns an error as JSON: as it has it itself, or its text.

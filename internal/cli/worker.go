@@ -250,21 +250,26 @@ func (r *workerRun) log(format string, args ...any) {
 	r.tell(format, args...)
 }
 
+// errLate is why a command was ended for the sake of a lease that is about to be lost.
+var errLate = errors.New("the lease could not be renewed in time, and the command was ended")
+
 // do runs the command for one job.
 func (r *workerRun) do(ctx context.Context, run *jobs.Run) (any, error) {
 	c := &jobCommand{workerRun: r, run: run}
 	err := c.execute(ctx)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		var failed *commandError
-		if errors.As(err, &failed) {
-			failed.Message = cause.Error() + " (" + failed.Message + ")"
+	var failed *commandError
+	cause := context.Cause(ctx)
+	if cause == nil && run.Remaining() <= c.grace() { // the command is ended before the context is
+		cause = errLate
+	}
+	if errors.As(err, &failed) && cause != nil {
+		failed.Message = cause.Error()
+		if failed.Code != guard.ExitLost {
+			failed.Message += " (" + exitText(failed.Code) + ")"
 		}
 	}
-	if err != nil {
+	if err != nil || c.result == nil {
 		return nil, err
-	}
-	if c.result == nil {
-		return nil, nil
 	}
 	return c.result, nil
 }

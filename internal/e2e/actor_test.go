@@ -39,7 +39,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if dir, err := buildDir(); err == nil {
+		_ = os.RemoveAll(dir) // a temporary directory, and nobody to tell
+	}
+	os.Exit(code)
 }
 
 func act(root string) error {

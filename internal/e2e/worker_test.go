@@ -1,0 +1,363 @@
+//go:build unix
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// marks is a command that writes its token and process ID into a file, again and again, until it is ended.
+const marks = `while :; do echo "$LOKT_JOB_TOKEN $$" >> marks; sleep 0.02; done`
+
+// pids returns the process IDs that marks wrote under a token, and fails if any line of an older token follows a newer's.
+func (s *site) pids(token int) []int {
+	s.t.Helper()
+	newest := 0
+	var pids []int
+	for _, line := range s.lines("marks") {
+		var tok, pid int
+		if _, err := fmt.Sscan(line, &tok, &pid); err != nil {
+			continue // being written
+		}
+		if tok < newest {
+			s.t.Fatalf("attempt %d wrote after attempt %d", tok, newest)
+		}
+		newest = max(newest, tok)
+		if tok == token && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// marked waits until an attempt has written, and returns who did.
+func (s *site) marked(token int) int {
+	s.t.Helper()
+	s.until(fmt.Sprintf("attempt %d writes", token), func() bool { return len(s.pids(token)) > 0 })
+	return s.pids(token)[0]
+}
+
+// gone waits until a process is.
+func (s *site) gone(pid int) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("process %d has ended", pid), func() bool { return syscall.Kill(pid, 0) != nil })
+}
+
+// Promise S-90.
+func TestACommandsEndIsItsJobs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 10*time.Second)
+	path := s.script("do.sh", `
+payload=$(cat)
+case $LOKT_JOB_TYPE in
+good) printf '::lokt result %s\n' "$payload" ;;
+plain) echo "::lokt result done"; echo "for people" ;;
+bad) echo first >&2; echo "no such thing" >&2; exit 7 ;;
+killed) kill -KILL $$ ;;
+told) echo "$LOKT_JOB_ID $LOKT_JOB_ATTEMPT/$LOKT_JOB_MAX_ATTEMPTS $LOKT_JOB_TOKEN $LOKT_JOB_UNITS $LOKT_JOB_PRIORITY $LOKT_JOB_TAGS $LOKT_JOB_WORKER" > told ;;
+esac
+`)
+	s.worker("--worker-id", "w1", "--", path)
+	payload := `{"large": 12345678901234567890123, "text": "ä\n"}`
+	compact := strings.ReplaceAll(payload, " ", "")
+	for name, want := range map[string]struct {
+		state  string
+		code   int
+		result string
+	}{
+		"good":   {"completed", 0, compact},
+		"plain":  {"completed", 0, `"done"`},
+		"bad":    {"failed", 7, "null"},
+		"killed": {"failed", 137, "null"},
+		"told":   {"completed", 0, "null"},
+	} {
+		code, out, errs := s.run("job", "submit", "--type", name, "--payload", payload, "--units", "3", "--tag", "a", "--tag", "b", "--priority", "low", "--wait", "--json")
+		var id string
+		if _, rest, ok := strings.Cut(out, `"job_id":"`); ok {
+			id, _, _ = strings.Cut(rest, `"`)
+		} else {
+			t.Fatalf("%s: exit %d: %s%s", name, code, out, errs)
+		}
+		v := s.see(id)
+		if v.State != want.state || code != want.code || string(v.Result) != want.result || v.failure().Code != want.code {
+			t.Errorf("%s: exit %d, the job is %+v, its result %s", name, code, v, v.Result)
+		}
+		if name == "bad" && (v.failure().Stderr != "first\nno such thing" || v.failure().Message != "exit status 7") {
+			t.Errorf("its error is %s", v.Error)
+		}
+		if told := s.lines("told"); name == "told" && (len(told) != 1 || told[0] != id+" 1/1 1 3 low a,b w1") {
+			t.Errorf("the command was told %q", told)
+		}
+	}
+	if code, out, _ := s.run("job", "submit", "--type", "good", "--payload", payload, "--wait"); code != 0 || out != payload+"\n" {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if code, _, errs := s.run("job", "submit", "--type", "bad", "--wait"); code != 7 || !strings.Contains(errs, "no such thing") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+}
+
+// Promise S-91.
+func TestACommandTellsWhatItIsAt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 10*time.Second)
+	path := s.script("do.sh", `
+echo "::lokt progress 25% a quarter"
+echo "::lokt metrics {\"rows\": 12}"
+echo "::lokt progress many"
+if [ -z "$LOKT_JOB_CHECKPOINT" ]; then
+	echo "::lokt checkpoint {\"row\": 12}"
+	until [ -e go ]; do sleep 0.02; done
+	exit 1
+fi
+echo "::lokt result $LOKT_JOB_CHECKPOINT"
+`)
+	w := s.worker("--", path)
+	id := s.submit("--max-attempts", "2", "--backoff", "0s")
+	s.until("its progress is known", func() bool {
+		v := s.see(id)
+		return v.Progress != nil && *v.Progress == 0.25 && v.Message == "a quarter"
+	})
+	if list := s.must("job", "list"); !strings.Contains(list, "25% a quarter") {
+		t.Errorf("listed is %s", list)
+	}
+	w.says("progress is a number")
+	if err := os.WriteFile(s.dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v := s.becomes(id, "completed"); string(v.Result) != `{"row":12}` || len(v.Attempts) != 2 {
+		t.Errorf("the job is %+v, its result %s", v, v.Result)
+	}
+}
+
+// Promise S-92.
+func TestAWorkerThatIsKilledTakesItsCommandAlong(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2*time.Second)
+	path := s.script("do.sh", marks)
+	first := s.worker("--worker-id", "first", "--", path)
+	id := s.submit("--max-attempts", "2", "--backoff", "0s")
+	pid := s.marked(1)
+	s.worker("--worker-id", "second", "--", path)
+	first.signal(syscall.SIGKILL)
+	s.marked(2)
+	s.gone(pid)
+	v := s.see(id)
+	if len(v.Attempts) != 2 || v.Attempts[0].State != "expired" || v.Attempts[1].WorkerID != "second" {
+		t.Errorf("the job is %+v", v)
+	}
+	s.must("job", "cancel", id)
+	s.becomes(id, "cancelled")
+}
+
+// Promise S-92.
+func TestAWorkerThatIsStoppedDoesNotLetItsCommandOutliveTheLease(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("what a command starts can be found on Linux only")
+	}
+	s := newSite(t, 2*time.Second)
+	path := s.script("do.sh", "trap '' TERM\n(setsid sh -c '"+marks+"' &)\n"+marks)
+	first := s.worker("--worker-id", "first", "--", path)
+	id := s.submit("--max-attempts", "2", "--backoff", "0s")
+	s.marked(1)
+	s.until("both write", func() bool { return len(s.pids(1)) == 2 })
+	old := s.pids(1)
+	first.signal(syscall.SIGSTOP)
+	s.worker("--worker-id", "second", "--", path)
+	s.marked(2)
+	for _, pid := range old {
+		s.gone(pid)
+	}
+	first.signal(syscall.SIGCONT)
+	first.says("counts for nothing")
+	s.must("job", "cancel", id)
+	s.becomes(id, "cancelled")
+	s.until("what the command started has ended", func() bool {
+		n := len(s.lines("marks"))
+		time.Sleep(200 * time.Millisecond)
+		return len(s.lines("marks")) == n
+	})
+	s.pids(1)
+	next := s.submit("--type", "next") // the worker that was stopped goes on
+	s.until("the next job runs", func() bool { return s.see(next).State == "running" })
+}
+
+// Promise S-92.
+func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("the kernel ends it on Linux only")
+	}
+	s := newSite(t, 10*time.Second)
+	s.worker("--", s.script("do.sh", marks))
+	id := s.submit()
+	pid := s.marked(1)
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	runner, err := strconv.Atoi(fields[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(runner, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	v := s.becomes(id, "failed")
+	s.gone(pid)
+	if !strings.Contains(v.failure().Message, "killed") {
+		t.Errorf("the job is %+v", v)
+	}
+}
+
+// Promise S-93.
+func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 15*time.Second)
+	w := s.worker("--concurrency", "2", "--", s.script("do.sh", `echo "$LOKT_JOB_ID" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done`))
+	running, ending := s.submit("--type", "a"), s.submit("--type", "b")
+	s.until("both run", func() bool { return len(s.lines("began")) == 2 })
+	s.kill()
+	if err := os.WriteFile(s.dir+"/b", nil, 0o600); err != nil { // it ends while nobody can be told
+		t.Fatal(err)
+	}
+	w.says("trying again")
+	s.start()
+	v := s.becomes(ending, "completed")
+	s.becomes(running, "running")
+	s.kill()
+	s.start()
+	if err := os.WriteFile(s.dir+"/a", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v.Attempt != 1 || s.becomes(running, "completed").Attempt != 1 || len(s.lines("began")) != 2 {
+		t.Errorf("began: %q", s.lines("began"))
+	}
+	s.must("job", "submit", "--type", "a", "--wait")
+}
+
+// Promise S-93.
+func TestAWorkerEndsAsItIsTold(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 10*time.Second)
+	path := s.script("do.sh", `echo "$$" > pid; until [ -e go ]; do sleep 0.02; done`)
+	w := s.worker("--", path)
+	id := s.submit()
+	s.until("it runs", func() bool { return len(s.lines("pid")) == 1 })
+	w.signal(syscall.SIGTERM)
+	w.says("taking no more jobs")
+	later := s.submit()
+	if err := os.WriteFile(s.dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := w.ends(); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	if a, b := s.see(id), s.see(later); a.State != "completed" || b.State != "queued" || b.Waiting != "no_worker" {
+		t.Errorf("the jobs are %+v and %+v", a, b)
+	}
+	if list := s.must("job", "list", "--state", "queued"); !strings.Contains(list, "no worker asks for it") {
+		t.Errorf("listed is %s", list)
+	}
+
+	if err := os.Remove(s.dir + "/go"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(s.dir + "/pid"); err != nil {
+		t.Fatal(err)
+	}
+	w = s.worker("--", path)
+	s.until("it runs", func() bool { return len(s.lines("pid")) == 1 })
+	pid, err := strconv.Atoi(s.lines("pid")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.signal(syscall.SIGTERM)
+	w.says("taking no more jobs")
+	w.signal(syscall.SIGTERM)
+	if code := w.ends(); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("it ended with %d", code)
+	}
+	s.gone(pid)
+	if v := s.see(later); v.State != "failed" || !strings.Contains(v.failure().Message, "stopped") {
+		t.Errorf("the job is %+v", v)
+	}
+}
+
+// Promise S-93.
+func TestACancelledJobsCommandIsEndedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	s.worker("--", s.script("do.sh", marks))
+	id := s.submit("--max-attempts", "3")
+	pid := s.marked(1)
+	begin := time.Now()
+	s.must("job", "cancel", id, "--reason", "not needed")
+	v := s.becomes(id, "cancelled")
+	s.gone(pid)
+	if d := time.Since(begin); d > 10*time.Second { // heartbeats come every 15 s
+		t.Errorf("it took %v", d)
+	}
+	if out := s.must("job", "show", id); len(v.Attempts) != 1 || !strings.Contains(out, "not needed") {
+		t.Errorf("the job is %s", out)
+	}
+
+	id = s.submit("--max-runtime", "1s")
+	s.marked(1)
+	if v := s.becomes(id, "failed"); v.Code != "max_runtime_exceeded" {
+		t.Errorf("the job is %+v", v)
+	}
+}
+
+// Promise S-94.
+func TestSubmittingSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"submit", "--units", "101"}, 64, "--units"},
+		{[]string{"submit", "--payload", "[1]"}, 64, "no JSON object"},
+		{[]string{"submit", "--payload", "@none.json"}, 1, "none.json"},
+		{[]string{"submit", "--priority", "urgent"}, 64, "--priority"},
+		{[]string{"submit", "--run-at", "soon"}, 64, "--run-at"},
+		{[]string{"submit", "--lock", "a b"}, 64, "--lock"},
+		{[]string{"show", "none"}, 3, "lokt job list"},
+		{[]string{"cancel", "none"}, 3, "none"},
+		{[]string{"list", "--state", "lost"}, 64, "--state"},
+		{[]string{"stop"}, 64, "submit, list, show, cancel or stats"},
+	} {
+		if code, out, errs := s.run(append([]string{"job"}, c.args...)...); code != c.code || !strings.Contains(errs, c.says) || out != "" {
+			t.Errorf("lokt job %s: exit %d: %s%s", strings.Join(c.args, " "), code, out, errs)
+		}
+	}
+	first := s.submit("--key", "k", "--units", "2")
+	if again := s.submit("--key", "k", "--units", "2"); again != first {
+		t.Errorf("the same job is %s and %s", first, again)
+	}
+	if code, _, errs := s.run("job", "submit", "--key", "k"); code != 1 || !strings.Contains(errs, "--key") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+	if code, _, errs := s.run("job", "submit", "--wait", "--timeout", "100ms"); code != 2 || !strings.Contains(errs, "goes on") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+	later := s.submit("--run-at", "1h")
+	if out := s.must("job", "show", later); !strings.Contains(out, "waits until") {
+		t.Errorf("the job is %s", out)
+	}
+	if out := s.must("job", "stats"); !strings.Contains(out, "0 of 100 units") || !strings.Contains(out, "queued:   3") {
+		t.Errorf("stats are %s", out)
+	}
+}
