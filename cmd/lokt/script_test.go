@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +27,9 @@ import (
 //	                            there is nothing at PATH, or something else than VALUE
 //	jsonenv NAME FILE PATH      sets an environment variable to what is at PATH
 //	await FILE [REGEXP]         waits until the file is there (and has a match)
+//	queued NAME OWNER           waits until the owner is in the queue of the lock
+//
+// Some of them run a second time with a server in LOKT_SERVER, and then the condition [server] is true.
 //
 // and, for child processes, the program hold STARTED GO, which makes the file STARTED and waits until there is a file GO.
 
@@ -33,18 +37,34 @@ import (
 const patience = 30 * time.Second
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
+	p := scripts(nil)
+	p.Dir = "testdata"
+	testscript.Run(t, p)
+}
+
+// scripts returns how scripts are run: with the server that start starts for each, or with files if it is nil.
+func scripts(start func(env *testscript.Env) (url string, err error)) testscript.Params {
+	return testscript.Params{
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("HOME", home)
+			if start != nil {
+				url, err := start(env)
+				if err != nil {
+					return err
+				}
+				env.Setenv("LOKT_SERVER", url)
+			}
 			return os.Mkdir(home, 0o700)
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "root" { // whom permissions do not stop
+			switch cond {
+			case "root": // whom permissions do not stop
 				return os.Geteuid() == 0, nil
+			case "server":
+				return start != nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
@@ -53,8 +73,9 @@ func TestScripts(t *testing.T) {
 			"json":    cmdJSON,
 			"jsonenv": cmdJSONEnv,
 			"await":   cmdAwait,
+			"queued":  cmdQueued,
 		},
-	})
+	}
 }
 
 func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
@@ -171,6 +192,24 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 		return err == nil && re.Match(data)
 	}); err != nil {
 		ts.Fatalf("%s: %v", args[0], err)
+	}
+}
+
+func cmdQueued(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: queued NAME OWNER")
+	}
+	if err := poll(func() bool {
+		if ts.Exec("lokt", "status", args[0], "--json") != nil {
+			return false
+		}
+		var lock struct {
+			Queue []struct{ Owner string }
+		}
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &lock))
+		return slices.ContainsFunc(lock.Queue, func(w struct{ Owner string }) bool { return w.Owner == args[1] })
+	}); err != nil {
+		ts.Fatalf("%s in the queue of %s: %v", args[1], args[0], err)
 	}
 }
 

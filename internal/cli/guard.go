@@ -121,7 +121,11 @@ func (a *app) runGuard(o guardOptions) error {
 		return err
 	}
 	g := &guardRun{app: a, b: b, o: o, path: path, owner: owner}
-	if g.k, err = lokt.NewLocker(b, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
+	var locks lokt.Service = b
+	if b.far != nil {
+		locks = insistent{Service: b, attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
+	}
+	if g.k, err = lokt.NewLocker(locks, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
 		return err
 	}
 	ctx, stop := context.Background(), func() {}

@@ -129,13 +129,17 @@ func (g *guardRun) observe(e lokt.Event) {
 	if err := g.b.record(e); err != nil {
 		g.tell("warning: audit log: %v", err)
 	}
-	if e.Type != lokt.EventRenewFail {
-		return
+	if e.Type == lokt.EventRenewFail {
+		g.doubt(e.Name, e.Extra[lokt.ExtraReason])
 	}
+}
+
+// doubt tells that a lock could not be renewed, once in a TTL.
+func (g *guardRun) doubt(name, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if time.Since(g.warned) > g.o.ttl {
 		g.warned = time.Now()
-		g.tell("warning: the lock %q could not be renewed, trying again: %s", e.Name, e.Extra[lokt.ExtraReason])
+		g.tell("warning: the lock %q could not be renewed, trying again: %s", name, reason)
 	}
 }

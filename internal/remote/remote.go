@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/http/httptrace"
 	"os"
 	"strings"
@@ -33,6 +34,9 @@ func Main(args []string) int {
 // short enough for whoever sits before a command with a wrong address.
 const patience = 2 * time.Second
 
+// dialTime is how long a connection may take to be made.
+const dialTime = 5 * time.Second
+
 // server is a cli.Remote.
 type server struct {
 	client *httpapi.Client
@@ -44,7 +48,18 @@ func Dial(_ context.Context, s cli.Server) (cli.Remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := httpapi.ClientOptions{Token: s.Token, TLS: conf, UserAgent: s.Agent, Patience: patience}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = conf
+	transport.MaxIdleConnsPerHost = 64
+	transport.DialContext = (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext
+	// Requests share an HTTP/2 connection, and go on using one that is dead without a word; HTTP/1 makes a new one after
+	// each request that was given up.
+	transport.Protocols = &http.Protocols{}
+	transport.Protocols.SetHTTP1(true)
+	o := httpapi.ClientOptions{
+		Token: s.Token, UserAgent: s.Agent, Patience: patience,
+		HTTPClient: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}
 	client, err := httpapi.New(strings.Join(s.URLs, ","), o)
 	if err != nil {
 		return nil, err
