@@ -25,10 +25,6 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 		_, err := newGate(c, nil)
 		errs = append(errs, err)
 	}
-	errs = append(errs, checkStore(c.Store))
-	if c.JobsStore != "" && c.JobsStore != "none" {
-		errs = append(errs, checkStore(c.JobsStore))
-	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

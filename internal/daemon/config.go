@@ -95,6 +95,9 @@ func (c *Config) validate() error {
 	if c.ClientCA != "" && c.TLSCert == "" {
 		wrong("--client-ca needs TLS: give --tls-cert and --tls-key")
 	}
+	if err := c.checkStores(); err != nil {
+		errs = append(errs, err)
+	}
 	if err := c.Jobs.Validate(); err != nil {
 		wrong("scheduler: %w", err)
 	}

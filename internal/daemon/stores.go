@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/etcdstore"
 	"github.com/lokt-dev/lokt/store/memstore"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
@@ -39,7 +39,6 @@ func (s *stores) Close() error {
 type backend struct {
 	locks  lokt.Store
 	jobs   jobs.Store
-	shared bool
 	ping   func(context.Context) error                  // may be nil
 	backup func(ctx context.Context, path string) error // nil for a store that cannot
 	path   string                                       // of the store's file, if it has a backup
@@ -70,9 +69,10 @@ func openStores(ctx context.Context, c *Config, address string, observe observer
 		s.add(other)
 	}
 	if other.jobs == nil {
-		return nil, errors.Join(usagef("what %s names keeps no jobs: name a store that does with --jobs-store, or none", name), s.Close())
+		return nil, errors.Join(usagef("%s keeps no jobs: %s", name, namesJobs), s.Close())
 	}
-	s.jobs, s.shared = other.jobs, other.shared
+	s.jobs = other.jobs
+	_, s.shared = other.jobs.(jobs.Sharer)
 	return s, nil
 }
 
@@ -90,32 +90,77 @@ func (s *stores) add(b *backend) {
 }
 
 func openBackend(ctx context.Context, url, address string, observe observer) (*backend, error) {
+	b, err := openURL(ctx, url, address, observe)
+	if err != nil && strings.Contains(err.Error(), url) {
+		return nil, &redactedError{err, url}
+	}
+	return b, err
+}
+
+// redactedError is an error without the password that is in a store's URL.
+type redactedError struct {
+	err error
+	url string
+}
+
+func (e *redactedError) Error() string {
+	return strings.ReplaceAll(e.err.Error(), e.url, redact(e.url))
+}
+func (e *redactedError) Unwrap() error { return e.err }
+
+func openURL(ctx context.Context, url, address string, observe observer) (*backend, error) {
 	kind, _, _ := strings.Cut(url, ":")
 	switch kind {
 	case "memory":
 		locks, jobs := memstore.New(), memstore.NewJobs()
 		return &backend{locks: locks, jobs: jobs, close: func() error { return errors.Join(locks.Close(), jobs.Close()) }}, nil
-	case "sqlite":
+	case "sqlite", "postgres", "postgresql":
 		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
 		if err != nil {
 			return nil, err
 		}
-		return &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, backup: db.Backup, path: db.Path(), close: db.Close}, nil
+		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, close: db.Close}
+		if kind == "sqlite" {
+			b.backup, b.path = db.Backup, db.Path()
+		}
+		return b, nil
+	case "etcd", "etcds":
+		s, err := etcdstore.Open(ctx, url, etcdstore.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("open %s: %w", redact(url), err)
+		}
+		return &backend{locks: s, close: s.Close}, nil
 	}
 	return nil, unknownStore(url)
 }
+
+// namesJobs says what to do about a store without jobs.
+const namesJobs = "name a store that does with --jobs-store (sqlite:PATH, memory:), or none for no scheduler"
 
 func unknownStore(url string) error {
 	return usagef("%q is no store: give sqlite:PATH, memory:, postgres://… or etcd://…", redact(url))
 }
 
-// checkStore reports what can be seen to be wrong with a store without opening it.
-func checkStore(url string) error {
-	kind, _, _ := strings.Cut(url, ":")
-	if !slices.Contains([]string{"memory", "sqlite"}, kind) {
-		return unknownStore(url)
+// checkStores reports what can be seen to be wrong with the stores without opening them.
+func (c *Config) checkStores() error {
+	var errs []error
+	for _, url := range []string{c.Store, c.JobsStore} {
+		kind, _, _ := strings.Cut(url, ":")
+		switch kind {
+		case "memory", "sqlite", "postgres", "postgresql", "":
+		case "none":
+			if url == c.Store {
+				errs = append(errs, errors.New("--store cannot be none"))
+			}
+		case "etcd", "etcds":
+			if c.JobsStore == "" || url == c.JobsStore {
+				errs = append(errs, fmt.Errorf("etcd keeps no jobs: %s", namesJobs))
+			}
+		default:
+			errs = append(errs, unknownStore(url))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // redact returns the URL without what may be a password.
