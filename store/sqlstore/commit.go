@@ -226,8 +226,9 @@ func (d *DB) store(ctx context.Context, b *batch) error {
 	return d.writer.exec(ctx, "COMMIT")
 }
 
-// recover finds out what is stored after a transaction of which that is not known. It leaves no log of transactions, of which a
-// part may be missing on the disk although the system has reported that only once, before anything more is stored: everything is moved into the database's file.
+// recover finds out what is stored after a transaction of which that is not known. Part of the log of transactions may be missing
+// on the disk, and a system reports that only once; so before anything more is stored, what the log has is moved into the
+// database's file, which writes and flushes it again, and the log is cut off.
 func (d *DB) recover(ctx context.Context) (err error) {
 	begin := time.Now()
 	defer func() { d.observe("recover", begin, err) }()

@@ -1,0 +1,821 @@
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// claim is one by an owner.
+func claim(name, owner string, ttl time.Duration) lokt.Claim {
+	return lokt.Claim{Name: name, LeaseID: "lease of " + owner, Owner: lokt.Owner{ID: owner, Host: "h"}, TTL: ttl}
+}
+
+func acquire(t *testing.T, db *DB, c lokt.Claim) lokt.Holder {
+	t.Helper()
+	h, err := lokt.NewManager(db.Locks()).Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatalf("acquire %+v: %v", c, err)
+	}
+	return h
+}
+
+func view(t *testing.T, db *DB, name string) lokt.Snapshot {
+	t.Helper()
+	snap, err := db.Locks().View(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap
+}
+
+// edit stores what a function makes of a lock.
+func edit(t *testing.T, db *DB, name string, change func(l *lokt.Lock, now time.Time)) {
+	t.Helper()
+	if err := db.Locks().Update(t.Context(), name, func(s lokt.Snapshot) lokt.Change {
+		change(&s.Lock, s.Now)
+		return lokt.Change{Lock: s.Lock}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func shut(t *testing.T, db *DB) {
+	t.Helper()
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// direct runs statements on a database that is closed.
+func direct(t *testing.T, path string, statements ...string) {
+	t.Helper()
+	c, err := dial(dsn(path), statements...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// away moves the last time at which the database was changed, and every time in it, into the past, as if it had been closed since.
+func away(t *testing.T, path string, d time.Duration) {
+	t.Helper()
+	n := int64(d)
+	direct(t, path, fmt.Sprintf("UPDATE state SET clock = clock - %d", n),
+		fmt.Sprintf("UPDATE holders SET held_since = held_since - %d, acquired_at = acquired_at - %d, expires_at = expires_at - %d, pending = pending - %d", n, n, n, n),
+		fmt.Sprintf("UPDATE waiters SET since = since - %d, until = until - %d", n, n),
+		fmt.Sprintf("UPDATE freezes SET frozen_at = frozen_at - %d, expires_at = expires_at - %d", n, n))
+}
+
+// Promise S-62.
+func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	acquire(t, db, claim("plain", "a", time.Minute))
+	bounded := claim("bounded", "a", time.Minute)
+	bounded.MaxHold = 90 * time.Second
+	acquire(t, db, bounded)
+	acquire(t, db, claim("forever", "a", 0))
+	gone := claim("gone", "a", time.Millisecond)
+	ended := acquire(t, db, gone)
+	for now := view(t, db, "gone").Now; !now.After(ended.ExpiresAt.Add(time.Millisecond)); now = view(t, db, "gone").Now {
+		time.Sleep(time.Millisecond)
+	}
+	edit(t, db, "plain", func(l *lokt.Lock, now time.Time) {
+		l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.WaitLease)})
+		l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now, TTL: time.Hour, ExpiresAt: now.Add(time.Hour)}
+	})
+	edit(t, db, "granted", func(l *lokt.Lock, now time.Time) {
+		l.Token++
+		l.Holders = []lokt.Holder{{Claim: claim("granted", "p", time.Minute), Token: l.Token, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(time.Minute), Pending: now.Add(lokt.WaitLease)}}
+	})
+	edit(t, db, "wanted", func(l *lokt.Lock, now time.Time) {
+		l.Token++
+		h := lokt.Holder{Claim: claim("wanted", "y", time.Minute), Token: l.Token, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(10 * time.Second)}
+		h.Yield = &lokt.Yield{To: lokt.Owner{ID: "z"}, AskedAt: now, Grace: 10 * time.Second, Deadline: now.Add(10 * time.Second)}
+		l.Holders = []lokt.Holder{h}
+	})
+	before := map[string]lokt.Lock{}
+	for snap, err := range db.Locks().List(t.Context(), lokt.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[snap.Lock.Name] = snap.Lock
+	}
+	shut(t, db)
+	away(t, path, 80*time.Second)
+	db = start(t, path, Options{})
+	left := func(name string, end func(l lokt.Lock) time.Time, least, most time.Duration) {
+		t.Helper()
+		snap := view(t, db, name)
+		if d := end(snap.Lock).Sub(snap.Now); d < least-5*time.Second || d > most {
+			t.Errorf("%s: %v are left, not %v to %v", name, d, least, most)
+		}
+		if snap.Lock.Revision == before[name].Revision {
+			t.Errorf("%s: the revision is the same", name)
+		}
+	}
+	holder := func(l lokt.Lock) time.Time { return l.Holders[0].ExpiresAt }
+	left("plain", holder, time.Minute, time.Minute)
+	left("plain", func(l lokt.Lock) time.Time { return l.Queue[0].Until }, lokt.WaitLease, lokt.WaitLease)
+	left("plain", func(l lokt.Lock) time.Time { return l.Freeze.ExpiresAt }, time.Hour, time.Hour)
+	left("bounded", holder, 10*time.Second, 10*time.Second)
+	left("granted", func(l lokt.Lock) time.Time { return l.Holders[0].Pending }, lokt.WaitLease, lokt.WaitLease)
+	left("wanted", holder, 10*time.Second, 10*time.Second)
+	left("wanted", func(l lokt.Lock) time.Time { return l.Holders[0].Yield.Deadline }, 10*time.Second, 10*time.Second)
+	if h := view(t, db, "forever").Lock.Holders[0]; !h.ExpiresAt.IsZero() {
+		t.Errorf("a hold without end ends at %v", h.ExpiresAt)
+	}
+	if snap := view(t, db, "gone"); len(snap.Live()) != 0 {
+		t.Errorf("a hold that had ended lives: %+v", snap)
+	}
+}
+
+// What is lost here is what the loss of power may lose: a group that was not flushed to the disk.
+//
+// Promises S-61, S-62.
+func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	m := lokt.NewManager(db.Locks())
+	acquire(t, db, claim("x", "a", time.Minute))
+	if !db.isSynced() {
+		t.Error("a grant was not flushed to the disk")
+	}
+	flushed, err := os.Stat(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var renewed lokt.Holder
+	for range 3 {
+		if renewed, err = m.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: "lease of a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Acquire(t.Context(), claim("x", "b", time.Minute)); !errors.Is(err, lokt.ErrHeld) {
+		t.Fatal(err)
+	}
+	if db.isSynced() {
+		t.Error("renewals and refusals were flushed to the disk")
+	}
+	was := view(t, db, "x").Lock
+	lost := filepath.Join(filepath.Dir(path), "lost.db")
+	for _, suffix := range []string{"", "-wal"} {
+		b, err := os.ReadFile(path + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if suffix != "" {
+			b = b[:flushed.Size()]
+		}
+		if err := os.WriteFile(lost+suffix, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := start(t, lost, Options{})
+	snap := view(t, after, "x")
+	h, ok := snap.Lock.Holder("lease of a")
+	if !ok || h.Renewals != 0 || h.Token != renewed.Token {
+		t.Fatalf("afterwards there is %+v", snap.Lock)
+	}
+	if h.ExpiresAt.Before(renewed.ExpiresAt) {
+		t.Errorf("the hold was renewed until %v, and lasts until %v", renewed.ExpiresAt, h.ExpiresAt)
+	}
+	if snap.Lock.Revision <= was.Revision {
+		t.Errorf("revision %d follows %d, which somebody may have seen", snap.Lock.Revision, was.Revision)
+	}
+	if _, err := lokt.NewManager(after.Locks()).Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: "lease of a"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil || !db.isSynced() {
+		t.Errorf("a release was not flushed to the disk, or %v", err)
+	}
+}
+
+// isSynced reports whether the last transaction was flushed to the disk.
+func (d *DB) isSynced() (synced bool) {
+	_ = d.perform(context.Background(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
+		synced = d.synced
+		return lokt.Change{Lock: s.Lock}
+	}})
+	return synced
+}
+
+// Promise S-62.
+func TestTheClockDoesNotGoBackAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	shut(t, start(t, path, Options{}))
+	ahead := time.Now().Add(48 * time.Hour)
+	direct(t, path, fmt.Sprintf("UPDATE state SET clock = %d", ahead.UnixNano()))
+	for range 2 {
+		db := start(t, path, Options{})
+		now := view(t, db, "x").Now
+		if now.Before(ahead) {
+			t.Errorf("the clock went back from %v to %v", ahead, now)
+		}
+		shut(t, db)
+		ahead = now
+	}
+}
+
+// Promise S-63.
+func TestTokensRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	acquire(t, db, claim("held", "a", time.Minute))
+	copied := filepath.Join(filepath.Dir(path), "copy.db")
+	if err := db.Backup(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Backup(t.Context(), copied); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a second backup to the same file: %v", err)
+	}
+	if info, err := os.Stat(copied); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup is %v, %v", info, err)
+	}
+	m := lokt.NewManager(db.Locks())
+	last := map[string]uint64{}
+	for range 5 {
+		for _, name := range []string{"held", "later"} {
+			if _, err := m.Release(t.Context(), lokt.Target{Name: name, Force: true}); err != nil && !errors.Is(err, lokt.ErrNotFound) {
+				t.Fatal(err)
+			}
+			last[name] = acquire(t, db, claim(name, "b", time.Minute)).Token
+		}
+	}
+	shut(t, db)
+	for range 2 { // opening it again changes nothing more
+		db = start(t, copied, Options{})
+		if h, ok := view(t, db, "held").Lock.Holder("lease of a"); !ok || h.Token != 1 {
+			t.Errorf("the backup has %+v", view(t, db, "held").Lock)
+		}
+		if view(t, db, "held").Lock.Token <= last["held"] || view(t, db, "later").Lock.Token <= last["later"] {
+			t.Errorf("tokens are %d and %d after %v", view(t, db, "held").Lock.Token, view(t, db, "later").Lock.Token, last)
+		}
+		if token := view(t, db, "never").Lock.Token; token > 1<<33 {
+			t.Errorf("the token jumped to %d", token)
+		}
+		shut(t, db)
+	}
+	db = start(t, copied, Options{})
+	if h := acquire(t, db, claim("later", "c", time.Minute)); h.Token <= last["later"] {
+		t.Errorf("token %d follows %d", h.Token, last["later"])
+	}
+}
+
+func TestABackupIsWholeWhileEverythingGoesOn(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	stop := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { // both locks always have the same token
+		for {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			default:
+			}
+			for _, name := range []string{"one", "two"} {
+				if err := db.Locks().Update(context.Background(), name, func(s lokt.Snapshot) lokt.Change {
+					s.Lock.Token++
+					return lokt.Change{Lock: s.Lock}
+				}); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}
+	}()
+	for i := range 3 {
+		copied := fmt.Sprintf("%s.%d", path, i)
+		if err := db.Backup(t.Context(), copied); err != nil {
+			t.Fatal(err)
+		}
+		c, err := dial(dsn(copied))
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err1 := one(t.Context(), c, "SELECT coalesce((SELECT token FROM locks WHERE name = 'one'), 0) - coalesce((SELECT token FROM locks WHERE name = 'two'), 0)")
+		if err1 != nil || one < 0 || one > 1 {
+			t.Errorf("tokens differ by %d, %v", one, err1)
+		}
+		if err := c.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := db.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// together has requests in one group: it stops the goroutine that commits until all are waiting.
+func together(t *testing.T, db *DB, all ...*request) []error {
+	t.Helper()
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	blocked := make(chan error, 1)
+	go func() {
+		blocked <- db.perform(t.Context(), &request{name: "stop", change: func(s lokt.Snapshot) lokt.Change {
+			close(stopped)
+			<-goOn
+			return lokt.Change{Lock: s.Lock}
+		}})
+	}()
+	<-stopped
+	errs := make([]error, len(all))
+	finished := make(chan struct{})
+	for i, r := range all {
+		go func() {
+			defer func() {
+				if p := recover(); p != nil {
+					errs[i] = fmt.Errorf("panic: %v", p)
+				}
+				finished <- struct{}{}
+			}()
+			errs[i] = db.perform(t.Context(), r)
+		}()
+		for { // in this order
+			db.mu.Lock()
+			n := len(db.queue)
+			db.mu.Unlock()
+			if n == i+1 {
+				break
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	close(goOn)
+	for range all {
+		<-finished
+	}
+	if err := <-blocked; err != nil {
+		t.Fatal(err)
+	}
+	return errs
+}
+
+func rise(name string) *request {
+	return &request{name: name, change: func(s lokt.Snapshot) lokt.Change {
+		s.Lock.Token++
+		return lokt.Change{Lock: s.Lock, Events: []lokt.Event{{Time: s.Now, Type: lokt.EventAcquire, Name: name, Token: s.Lock.Token}}}
+	}}
+}
+
+func TestARequestThatFailsTakesNobodyWithIt(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{})
+	twice := &request{name: "y", change: func(s lokt.Snapshot) lokt.Change {
+		h := lokt.Holder{Claim: claim("y", "a", 0)}
+		s.Lock.Holders = []lokt.Holder{h, h}
+		return lokt.Change{Lock: s.Lock}
+	}}
+	turns := 0
+	turn := &request{turn: func(jobs.Facts) jobs.Changes {
+		turns++
+		return jobs.Changes{Refrozen: true, Frozen: []string{"t"}}
+	}}
+	bad := &request{turn: func(jobs.Facts) jobs.Changes { return jobs.Changes{Refrozen: true, Frozen: []string{"u", "u"}} }}
+	panics := &request{name: "x", change: func(lokt.Snapshot) lokt.Change { panic("no") }}
+	errs := together(t, db, rise("x"), twice, panics, turn, rise("x"), bad, rise("y"))
+	for i, want := range []string{"", "UNIQUE", "panic: no", "", "", "UNIQUE", ""} {
+		if got := fmt.Sprint(errs[i]); (want == "") != (errs[i] == nil) || !strings.Contains(got, want) {
+			t.Errorf("request %d: %v, want %q", i, errs[i], want)
+		}
+	}
+	if x, y := view(t, db, "x").Lock, view(t, db, "y").Lock; x.Token != 2 || y.Token != 1 || len(y.Holders) != 0 {
+		t.Errorf("stored are %+v and %+v", x, y)
+	}
+	if turns != 1 {
+		t.Errorf("the turn was run %d times", turns)
+	}
+	if rows, err := db.Jobs().Load(t.Context()); err != nil || !slices.Equal(rows.Frozen, []string{"t"}) {
+		t.Errorf("frozen are %v, %v", rows.Frozen, err)
+	}
+	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{})
+	if err != nil || len(page.Events) != 3 || page.Newest != 3 {
+		t.Errorf("there are events %+v, %v", page, err)
+	}
+}
+
+func TestARequestWhoseCallerGaveUpBeforeItsTurnIsDropped(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := together(t, db, &request{name: "first", change: func(s lokt.Snapshot) lokt.Change {
+		cancel()
+		return lokt.Change{Lock: s.Lock}
+	}})
+	if errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	if err := db.perform(ctx, rise("x")); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if view(t, db, "x").Lock.Token != 0 {
+		t.Error("it was stored")
+	}
+}
+
+// Promise S-66.
+func TestAFullDatabaseRefusesAndGoesOnWhenThereIsRoom(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{})
+	pragma := func(s string) error {
+		return db.perform(t.Context(), &request{write: func(ctx context.Context, c *conn) error { return c.once(ctx, s) }})
+	}
+	acquire(t, db, claim("x", "a", time.Minute))
+	if err := pragma("PRAGMA max_page_count = 1"); err != nil { // as many as there are
+		t.Fatal(err)
+	}
+	m := lokt.NewManager(db.Locks())
+	stored := map[string]bool{"x": true}
+	refused := 0
+	for i := 0; refused < 5; i++ {
+		if i == 1000 {
+			t.Fatal("it never gets full")
+		}
+		c := claim(fmt.Sprint("n", i), "b", time.Minute)
+		c.Metadata = map[string]string{"k": strings.Repeat("v", 3000)}
+		if _, err := m.Acquire(t.Context(), c); err == nil {
+			stored[c.Name] = true
+		} else if refused++; !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "full") {
+			t.Fatal(err)
+		}
+	}
+	db2 := 0
+	for snap, err := range db.Locks().List(t.Context(), lokt.Filter{}) {
+		if err != nil || !stored[snap.Lock.Name] {
+			t.Errorf("%s is there: %v", snap.Lock.Name, err)
+		}
+		db2++
+	}
+	if db2 != len(stored) {
+		t.Errorf("%d locks are there of %d", db2, len(stored))
+	}
+	if err := pragma("PRAGMA max_page_count = 1000000"); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, db, claim("again", "b", time.Minute))
+}
+
+// Promise S-66.
+func TestWhatIsNoDatabaseOfLoktIsRefusedAndLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	refused := func(path string, want error, says string) {
+		t.Helper()
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Open(t.Context(), "sqlite:"+path, Options{})
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
+			t.Errorf("got %v", err)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%s was changed: %v", path, err)
+		}
+	}
+	other := place(t)
+	direct(t, other, "CREATE TABLE recipes (name TEXT)")
+	refused(other, lokt.ErrInvalid, "another program")
+	newer := place(t)
+	shut(t, start(t, newer, Options{}))
+	direct(t, newer, "PRAGMA journal_mode = DELETE", "PRAGMA user_version = 999")
+	refused(newer, lokt.ErrInvalid, "999")
+	text := place(t)
+	if err := os.WriteFile(text, bytes.Repeat([]byte("no database\n"), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(text, lokt.ErrDamaged, "restore a backup")
+	for _, url := range []string{"", "sqlite:", "postgres://x", "/tmp/x"} {
+		if _, err := Open(t.Context(), url, Options{}); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("open of %q: %v", url, err)
+		}
+	}
+}
+
+// Promise S-66.
+func TestDamagedPagesAreFound(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	for i := range 300 {
+		acquire(t, db, claim(fmt.Sprint("n", i), "a", time.Minute))
+	}
+	shut(t, db)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := int64(4096); at < info.Size(); at += 4096 {
+		if _, err := f.WriteAt(bytes.Repeat([]byte{0x5a}, 64), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), "sqlite:"+path, Options{}); !errors.Is(err, lokt.ErrDamaged) || !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestARowThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
+	t.Parallel()
+	for _, damage := range []string{
+		"UPDATE holders SET claim = 'no JSON'", "UPDATE holders SET yield = '['", "UPDATE waiters SET claim = 'no JSON'", "UPDATE freezes SET detail = ''",
+		"INSERT INTO holders (lock, lease_id, place, owner, token, renewals, claim) VALUES ('y', 'z', 1, 'o', 1, 0, '{}')",
+	} {
+		path := place(t)
+		db := start(t, path, Options{})
+		acquire(t, db, claim("x", "a", 0))
+		edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
+			l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("x", "w", 0), Since: now, Until: now.Add(time.Hour)})
+		})
+		edit(t, db, "frozen", func(l *lokt.Lock, now time.Time) {
+			l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now}
+		})
+		shut(t, db)
+		direct(t, path, damage)
+		db = start(t, path, Options{})
+		m := lokt.NewManager(db.Locks())
+		name := "x"
+		if strings.Contains(damage, "freezes") {
+			name = "frozen"
+		} else if strings.Contains(damage, "INSERT") {
+			name = "y"
+		}
+		if f := view(t, db, name).Lock.Freeze; f == nil || f.Damaged == "" {
+			t.Errorf("%s: there is %+v", damage, view(t, db, name).Lock)
+		}
+		for _, owner := range []string{"a", "b"} {
+			if _, err := m.Acquire(t.Context(), claim(name, owner+owner, 0)); !errors.Is(err, lokt.ErrFrozen) {
+				t.Errorf("%s: acquire: %v", damage, err)
+			}
+		}
+		if _, err := m.Unfreeze(t.Context(), lokt.Target{Name: name, Owner: lokt.Owner{ID: "root"}, Force: true}); err != nil {
+			t.Errorf("%s: %v", damage, err)
+		}
+		if _, err := m.Release(t.Context(), lokt.Target{Name: name, Owner: lokt.Owner{ID: "root"}, Force: true}); err != nil && !errors.Is(err, lokt.ErrNotFound) {
+			t.Errorf("%s: %v", damage, err)
+		}
+		shut(t, db)
+		db = start(t, path, Options{})
+		if l := view(t, db, name).Lock; l.Freeze != nil {
+			t.Errorf("%s: afterwards there is %+v", damage, l)
+		}
+		shut(t, db)
+	}
+}
+
+func TestJobsThatCannotBeAreFound(t *testing.T) {
+	t.Parallel()
+	for _, damage := range []string{
+		"DELETE FROM leases", "UPDATE leases SET job = 'another'", "UPDATE jobs SET lease_id = 'another'",
+		"INSERT INTO leases (id, job, worker, units, token, attempt) VALUES ('more', 'j', 'w', 1, 1, 1)", "UPDATE specs SET tags = '['",
+	} {
+		path := place(t)
+		db := start(t, path, Options{})
+		m, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := jobs.NewSpec()
+		spec.Tags = []string{"a"}
+		if _, err := m.Submit(t.Context(), []jobs.Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied != nil {
+			t.Fatal(g, err)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		shut(t, db)
+		direct(t, path, damage)
+		db = start(t, path, Options{})
+		if _, err := db.Jobs().Load(t.Context()); !errors.Is(err, lokt.ErrDamaged) {
+			t.Errorf("%s: %v", damage, err)
+		}
+		shut(t, db)
+	}
+}
+
+func TestFilesAreForTheirUserAlone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a", "b", "ü ?#%25 .db")
+	db := start(t, path, Options{})
+	acquire(t, db, claim("x", "a", time.Minute))
+	for name, mode := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600, path + ".lock": 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != mode {
+			t.Errorf("%s is %v, %v", name, info, err)
+		}
+	}
+}
+
+// Promise S-65.
+func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{KeepEvents: 100, KeepEventsFor: time.Hour})
+	happen := func(at time.Duration, n int) {
+		if err := db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
+			return lokt.Change{Lock: s.Lock, Events: slices.Repeat([]lokt.Event{{Time: s.Now.Add(at), Type: lokt.EventRenew, Name: "x"}}, n)}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := func() (n uint64) {
+		page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page.Oldest == 0 {
+			return 0
+		}
+		return page.Newest - page.Oldest + 1
+	}
+	happen(0, 10)
+	for range 2000 {
+		happen(0, 1)
+	}
+	if n := kept(); n < 100 || n > 100+trimAfter {
+		t.Errorf("%d events are kept", n)
+	}
+	old := start(t, place(t), Options{KeepEventsFor: time.Hour})
+	db = old
+	happen(-2*time.Hour, 300)
+	happen(-time.Minute, 300)
+	for range 2 {
+		happen(0, trimAfter)
+	}
+	if n := kept(); n != 300+2*trimAfter {
+		t.Errorf("%d events are kept", n)
+	}
+}
+
+// TestEveryFieldMatters sets every field of a lock, one after another, to something else: that is another lock.
+func TestEveryFieldMatters(t *testing.T) {
+	now := time.Now()
+	full := func() lokt.Lock {
+		c := claim("x", "a", time.Minute)
+		c.Process, c.Metadata, c.Within = &lokt.Process{PID: 1}, map[string]string{"k": "v"}, []string{"w"}
+		y := &lokt.Yield{To: lokt.Owner{ID: "o"}, AskedAt: now, Deadline: now}
+		return lokt.Lock{
+			Token: 1, Holders: []lokt.Holder{{Claim: c, HeldSince: now, AcquiredAt: now, ExpiresAt: now, Pending: now, Yield: y}},
+			Queue: []lokt.Waiter{{Claim: c, Since: now, Until: now}}, Freeze: &lokt.Freeze{At: now, ExpiresAt: now},
+		}
+	}
+	base := full()
+	var fields int
+	var visit func(path string, get func(l *lokt.Lock) reflect.Value)
+	visit = func(path string, get func(l *lokt.Lock) reflect.Value) {
+		l := full()
+		v := get(&l)
+		if v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[time.Time]() {
+			for i := range v.NumField() {
+				visit(path+"."+v.Type().Field(i).Name, func(l *lokt.Lock) reflect.Value { return get(l).Field(i) })
+			}
+			return
+		}
+		switch v.Kind() {
+		case reflect.Pointer:
+			visit(path, func(l *lokt.Lock) reflect.Value { return get(l).Elem() })
+			v.Set(reflect.Zero(v.Type()))
+		case reflect.Slice:
+			if v.Type().Elem().Kind() == reflect.Struct {
+				visit(path+"[0]", func(l *lokt.Lock) reflect.Value { return get(l).Index(0) })
+			}
+			v.Set(reflect.Zero(v.Type()))
+		case reflect.Map:
+			v.Set(reflect.ValueOf(map[string]string{"k": "w"}))
+		case reflect.Struct:
+			v.Set(reflect.ValueOf(now.Add(1)))
+		case reflect.String:
+			v.SetString(v.String() + "other")
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.Uint64:
+			v.SetUint(v.Uint() + 1)
+		default:
+			v.SetInt(v.Int() + 1)
+		}
+		fields++
+		if strings.HasSuffix(path, ".Name") && strings.Count(path, ".") == 1 || path == ".Revision" {
+			return // they say which lock it is, and which state of it
+		}
+		if same(&base, &l) {
+			t.Errorf("a lock with another %s is the same", path)
+		}
+		renewal := slices.Contains([]string{".Holders[0].AcquiredAt", ".Holders[0].ExpiresAt", ".Holders[0].Renewals", ".Queue[0].Until"}, path)
+		if onlyRenewed(&base, &l) != renewal {
+			t.Errorf("a change of %s is taken for a renewal, or a renewal is not", path)
+		}
+	}
+	visit("", func(l *lokt.Lock) reflect.Value { return reflect.ValueOf(l).Elem() })
+	again := full()
+	if !same(&base, &again) || fields < 80 {
+		t.Errorf("looked at %d fields; equal locks are equal: %v", fields, same(&base, &again))
+	}
+}
+
+func TestPlacesKeepTheOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	kept := 0
+	for range 300 {
+		have := map[int]int64{}
+		var order []int
+		for step := range 60 {
+			switch rng.IntN(4) {
+			case 0:
+				if len(order) > 0 {
+					order = slices.Delete(order, 0, 1)
+				}
+			case 1:
+				order = append(order, step)
+			case 2:
+				order = slices.Insert(order, rng.IntN(len(order)+1), step)
+			default:
+				if rng.IntN(5) == 0 {
+					rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+				}
+			}
+			places := arrange(len(order), func(i int) (int64, bool) { p, ok := have[order[i]]; return p, ok })
+			next := map[int]int64{}
+			for i, p := range places {
+				if p <= 0 || i > 0 && p <= places[i-1] {
+					t.Fatalf("places are %v", places)
+				}
+				if have[order[i]] == p {
+					kept++
+				}
+				next[order[i]] = p
+			}
+			have = next
+		}
+	}
+	if kept < 1000 {
+		t.Errorf("only %d places were kept", kept)
+	}
+	have := []int64{5, 6}
+	places := arrange(3, func(i int) (int64, bool) {
+		if i == 1 {
+			return 0, false
+		}
+		return have[i/2], true
+	})
+	if !slices.IsSorted(places) || len(slices.Compact(places)) != 3 {
+		t.Errorf("without room in between places are %v", places)
+	}
+}
+
+func TestStoreLatenciesAreObserved(t *testing.T) {
+	t.Parallel()
+	seen := make(chan string, 100)
+	db := start(t, place(t), Options{Observe: func(op string, took time.Duration, err error) {
+		if took >= 0 && err == nil {
+			seen <- op
+		}
+	}})
+	acquire(t, db, claim("x", "a", time.Minute))
+	if err := db.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range db.Locks().List(t.Context(), lokt.Filter{}) {
+	}
+	var got []string
+	for len(seen) > 0 {
+		got = append(got, <-seen)
+	}
+	for _, want := range []string{"commit", "ping", "list"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("observed were %v, not %s", got, want)
+		}
+	}
+}
