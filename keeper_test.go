@@ -286,3 +286,63 @@ func TestHeartbeatOfOneLeaseIsStoppedWithoutTheOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestRenewalsThatAreNearlyDueAreMadeTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		k := &lokt.Keeper{Elapsed: func() time.Duration { return time.Since(begun) }}
+		var mu sync.Mutex
+		at := map[time.Duration]int{}
+		var kept []*lokt.Beat
+		for i := range 50 {
+			b := &lokt.Beat{
+				Interval: time.Second, Margin: time.Millisecond, Lost: func(cause error) { t.Error(cause) },
+				Renew: func(context.Context) (time.Duration, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					at[time.Since(begun)]++
+					return 5 * time.Second, nil
+				},
+			}
+			k.Keep(b, time.Duration(i)*2*time.Millisecond, 5*time.Second)
+			kept = append(kept, b)
+		}
+		time.Sleep(3500 * time.Millisecond)
+		for _, b := range kept {
+			b.Stop()
+		}
+		if len(at) != 3 || at[time.Second] != 50 || at[2*time.Second] != 50 {
+			t.Errorf("renewals were made at %v", at)
+		}
+	})
+}
+
+func TestRenewalsThatTakeLongAreMadeSideBySide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		k := &lokt.Keeper{Elapsed: func() time.Duration { return time.Since(begun) }}
+		var now, most, made atomic.Int32
+		var kept []*lokt.Beat
+		for range 160 {
+			b := &lokt.Beat{
+				Interval: time.Second, Margin: time.Millisecond, Lost: func(cause error) { t.Error(cause) },
+				Renew: func(context.Context) (time.Duration, error) {
+					most.Store(max(most.Load(), now.Add(1)))
+					time.Sleep(50 * time.Millisecond)
+					now.Add(-1)
+					made.Add(1)
+					return 5 * time.Second, nil
+				},
+			}
+			k.Keep(b, 0, 5*time.Second)
+			kept = append(kept, b)
+		}
+		time.Sleep(1800 * time.Millisecond)
+		for _, b := range kept {
+			b.Stop()
+		}
+		if most.Load() != 16 || made.Load() != 160 { // one after the other they would take 8 s
+			t.Errorf("%d renewals of 160 in 0.8 s, at most %d at once", made.Load(), most.Load())
+		}
+	})
+}

@@ -53,6 +53,12 @@ type Options struct {
 	Perm    fs.FileMode // of the new file, before the umask; 0 means 0600
 	Sync    bool        // sync the file before it is published: a power failure leaves the old one or the new one
 	Durable bool        // sync the directory too: a power failure after the return leaves the new one
+	New     bool        // there is no file yet, as far as the caller knows
+
+	// Spare, if set, names a file of the same file system in which the old version is kept, where the system allows, to
+	// take the next new one: to change places with a file costs a fraction of creating one and removing another. Whoever
+	// names the same file must not call Replace at the same time. Not used with Sync and Durable.
+	Spare string
 }
 
 const (
@@ -92,15 +98,31 @@ func tempName(path string) string {
 // left unless the process died or the file system refuses the removal too; the error is an *Error.
 func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
 	o.Sync = o.Sync || o.Durable
+	if o.Perm == 0 {
+		o.Perm = 0o600
+	}
+	if o.Sync || o.New || !canTellUnshared {
+		o.Spare = ""
+	}
+	if o.Spare != "" {
+		done, absent := overwriteSpare(fsys, path, data, o)
+		if done {
+			return nil
+		}
+		if !absent {
+			o.Spare = ""
+		}
+	}
 	tmp, step, err := writeTemp(fsys, path, data, o)
 	if err != nil {
 		return &Error{Step: step, Path: path, Err: err}
 	}
-	publish := exchange
-	if o.Sync {
-		publish = faultfs.FS.Rename
+	if o.Sync || o.New {
+		err = fsys.Rename(tmp, path)
+	} else {
+		err = exchange(fsys, tmp, path, o)
 	}
-	if err := publish(fsys, tmp, path); err != nil {
+	if err != nil {
 		_ = fsys.Remove(tmp)
 		return &Error{Step: "rename", Path: path, Err: err}
 	}
@@ -110,11 +132,11 @@ func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
 	return nil
 }
 
-// exchange renames tmp to path. If there is a file already, the two change places and the old one is removed.
+// exchange renames tmp to path. If there is a file already, the two change places and the old one is set aside.
 //
 // A rename over an existing file makes several file systems, ext4 among them, write the new one out at once, so that a
 // program that forgets to sync loses less; here that costs ten times as much as all the rest.
-func exchange(fsys faultfs.FS, tmp, path string) error {
+func exchange(fsys faultfs.FS, tmp, path string, o Options) error {
 	switch err := fsys.Exchange(tmp, path); {
 	case err == nil:
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrPermission):
@@ -126,15 +148,12 @@ func exchange(fsys faultfs.FS, tmp, path string) error {
 	if old, err := fsys.Lstat(tmp); err == nil && old.IsDir() && fsys.Exchange(tmp, path) == nil {
 		return fsys.Rename(tmp, path) // which says that a directory is not replaced
 	}
-	_ = fsys.Remove(tmp)
+	setAside(fsys, tmp, o)
 	return nil
 }
 
 // writeTemp leaves a temporary file only if it returns no error.
 func writeTemp(fsys faultfs.FS, path string, data []byte, o Options) (tmp, step string, err error) {
-	if o.Perm == 0 {
-		o.Perm = 0o600
-	}
 	var f faultfs.File
 	for range tries {
 		tmp = tempName(path)

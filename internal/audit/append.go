@@ -56,7 +56,7 @@ const maxAttempts = 20
 func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE
 	for attempt := 1; ; attempt++ {
-		f, _, err := openRegular(l.path(0), flags)
+		f, err := openAny(l.path(0), flags)
 		if errors.Is(err, fs.ErrNotExist) && attempt == 1 {
 			if err = os.MkdirAll(l.dir, 0o700); err == nil {
 				continue
@@ -67,6 +67,9 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 		}
 		// A foreign program may lock the file for as long as it likes, so this does not go on for ever.
 		fi, pinned, err := pin(f)
+		if err == nil && !fi.Mode().IsRegular() {
+			err = notRegular(l.path(0), fi)
+		}
 		if err == nil && (pinned || attempt >= maxAttempts) {
 			return f, fi, nil
 		}

@@ -108,11 +108,8 @@ const maxLast = 10_000
 
 // openRegular opens the file, which is ErrNotRegular if it is a link, a directory, a pipe or a device.
 func openRegular(path string, flag int) (*os.File, fs.FileInfo, error) {
-	f, err := openFile(path, flag)
+	f, err := openAny(path, flag)
 	if err != nil {
-		if fi, lerr := os.Lstat(path); lerr == nil && !fi.Mode().IsRegular() {
-			err = notRegular(path, fi)
-		}
 		return nil, nil, err
 	}
 	fi, err := f.Stat()
@@ -124,6 +121,17 @@ func openRegular(path string, flag int) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	return f, fi, nil
+}
+
+// openAny is openRegular if the caller looks what kind of file it is.
+func openAny(path string, flag int) (*os.File, error) {
+	f, err := openFile(path, flag)
+	if err != nil {
+		if fi, lerr := os.Lstat(path); lerr == nil && !fi.Mode().IsRegular() {
+			err = notRegular(path, fi)
+		}
+	}
+	return f, err
 }
 
 func notRegular(path string, fi fs.FileInfo) error {

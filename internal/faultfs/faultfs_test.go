@@ -133,7 +133,7 @@ func TestACrashEndsEverythingAndClosesFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	real := file.(*faultyFile).inner.(*os.File)
+	real := file.(*faultyFile).inner
 	f.CrashAt(3)
 	if _, err := file.Write([]byte("x")); err != nil {
 		t.Fatalf("before the crash: %v", err)

@@ -28,7 +28,7 @@ type FS interface {
 	SyncDir(name string) error
 }
 
-// File is an open file. *os.File is one, and the one that OS returns.
+// File is an open file. *os.File is one. Nobody may use a File while somebody closes it.
 type File interface {
 	io.Reader
 	io.Writer
@@ -42,18 +42,14 @@ type File interface {
 	Truncate(size int64) error
 }
 
-// OS returns the file system of the operating system. Files that it opens are not inherited by child processes, and
-// are of type *os.File.
+// OS returns the file system of the operating system. Files that it opens are not inherited by child processes; see
+// OSFile.
 func OS() FS { return osFS{} }
 
 type osFS struct{}
 
 func (osFS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
-	f, err := OpenOS(name, flag, perm)
-	if err != nil {
-		return nil, err // not a File that holds a nil *os.File
-	}
-	return f, nil
+	return openRaw(name, flag, perm)
 }
 
 // OpenOS is os.OpenFile for files that a program does not wait for: reads and writes block the calling thread. With

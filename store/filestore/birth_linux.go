@@ -6,12 +6,15 @@ import (
 	"github.com/lokt-dev/lokt/internal/faultfs"
 )
 
-// birth returns when the file was made, in nanoseconds since 1970, or 0 if the file system does not say.
-func birth(f faultfs.File) int64 {
+// identify tells which file f is.
+func identify(f faultfs.File) (fileID, error) {
 	var st unix.Statx_t
-	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BTIME, &st)
-	if err != nil || st.Mask&unix.STATX_BTIME == 0 {
-		return 0
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); err != nil {
+		return identifyByStat(f)
 	}
-	return st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+	id := fileID{dev: unix.Mkdev(st.Dev_major, st.Dev_minor), inode: st.Ino, regular: st.Mode&unix.S_IFMT == unix.S_IFREG}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		id.born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+	}
+	return id, nil
 }

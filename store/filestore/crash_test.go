@@ -28,6 +28,7 @@ type action struct {
 	do    func(ctx context.Context, s *Store, m *lokt.Manager) error
 
 	frozenIsOther bool // if there were a freeze the action would do something else
+	rewritten     int  // how often the record was written again before
 }
 
 func actions() []action {
@@ -43,6 +44,15 @@ func actions() []action {
 				})
 			}
 		}
+	}
+	attend := func(l *lokt.Lock, _ time.Time) { // by a program, so that nothing waits for the disk
+		for i := range l.Holders {
+			l.Holders[i].Attended = true
+		}
+	}
+	renew := func(ctx context.Context, _ *Store, m *lokt.Manager) error {
+		_, err := m.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "a"})
+		return err
 	}
 	queue := func(ids ...string) func(l *lokt.Lock, now time.Time) {
 		return func(l *lokt.Lock, now time.Time) {
@@ -78,10 +88,10 @@ func actions() []action {
 	return []action{
 		{name: "acquire in a new directory", do: acquire("a")},
 		{name: "acquire", setup: all(), do: acquire("a")},
-		{name: "renew", setup: hold("a"), do: func(ctx context.Context, _ *Store, m *lokt.Manager) error {
-			_, err := m.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "a"})
-			return err
-		}},
+		{name: "renew", setup: hold("a"), do: renew},
+		{name: "renew what a program holds", setup: all(hold("a"), attend), do: renew},
+		{name: "renew it again", setup: all(hold("a"), attend), rewritten: 2, do: renew},
+		{name: "release it", setup: all(hold("a"), attend), rewritten: 2, do: release("a")},
 		{name: "release", setup: hold("a"), do: release("a")},
 		{name: "release and pass on", setup: all(hold("a"), queue("b", "c")), do: release("a"), frozenIsOther: true},
 		{name: "enqueue", setup: all(hold("a"), queue("b")), do: func(ctx context.Context, s *Store, _ *lokt.Manager) error {
@@ -298,6 +308,16 @@ func run(t *testing.T, a action, root string, noLog bool, fault *faultfs.Fault, 
 			t.Fatal(err)
 		}
 	}
+	for range a.rewritten {
+		if err := s.Update(ctx, "x", func(snap lokt.Snapshot) lokt.Change {
+			for i := range snap.Lock.Holders {
+				snap.Lock.Holders[i].AcquiredAt = snap.Now
+			}
+			return lokt.Change{Lock: snap.Lock}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	log := filepath.Join(root, "audit.log")
 	if noLog {
 		if err := os.MkdirAll(log, 0o700); err != nil {
@@ -372,7 +392,7 @@ func again(t *testing.T, s *Store, token uint64) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			if e.Name() != "x.json" && !strings.HasPrefix(e.Name(), ".x.json.tmp-") {
+			if e.Name() != "x.json" && e.Name() != ".x.json"+spareExt && !strings.HasPrefix(e.Name(), ".x.json.tmp-") {
 				t.Errorf("%s has %s", dir, e.Name())
 			}
 		}

@@ -155,7 +155,7 @@ func parseHeaderLine(line string) (boot string, file, token, ceiling uint64) {
 // guard is a locked guard file: while it is held nobody else changes a lock of its shard.
 type guard struct {
 	s     *Store
-	f     faultfs.File
+	f     *guardFile
 	shard *shard
 	guardPage
 	fresh   bool   // the file has not got its full size yet
@@ -199,14 +199,9 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 
 // begin takes in what the locked file says. It reports true if the file is no longer the one to lock.
 func (g *guard) begin() (again bool, err error) {
-	fi, err := g.f.Stat()
-	switch {
-	case err != nil:
-		return false, err
-	case !fi.Mode().IsRegular():
-		return false, fmt.Errorf("%s is not a regular file", g.f.Name())
-	case linkCount(fi) == 0: // the directory was deleted between opening and locking
-		return true, nil
+	fi, err := g.s.current(g.f)
+	if err != nil || fi == nil {
+		return err == nil, err
 	}
 	if g.guardPage, err = readPage(g.f); err != nil {
 		return false, err
@@ -214,7 +209,7 @@ func (g *guard) begin() (again bool, err error) {
 	g.fresh = fi.Size() < guardSize
 	g.token = g.issued()
 	// File systems use the inodes of deleted files again, often at once: a copy may well get that of the original.
-	if file := inode(fi) ^ uint64(birth(g.f)); file != g.file {
+	if file := g.f.mark(); file != g.file {
 		g.token = max(g.token, g.ceiling, epoch(g.s.o.clock().Wall.UnixNano()))
 		g.seq = max(g.seq, g.token)
 		g.ceiling, g.file = 0, file

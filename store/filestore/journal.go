@@ -175,7 +175,7 @@ func (g *guard) recover() error {
 		case !f.redo:
 			made = now != f.before
 		case now == f.before:
-			err := g.s.replace(f.file, e.name, f.after(), f.how, f.before == contentUnreadable)
+			err := g.s.replace(f.file, e.name, f.after(), f.how, f.before)
 			if err != nil && !errors.Is(err, atomicfile.ErrInDoubt) {
 				return fmt.Errorf("finish a change of lock %q that was cut short: %w", e.name, err)
 			}

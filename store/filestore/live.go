@@ -62,6 +62,9 @@ func (s *Store) Self() (lokt.Process, error) {
 		if err := process.LockByte(f, offset); err == nil {
 			p.Liveness = name + ":" + strconv.FormatInt(offset, 10) + ":" + utoa(node)
 			s.self.file = f
+			if own := faultfs.OSFile(f); own != nil {
+				s.self.file = own
+			}
 		} else if err := f.Close(); err != nil {
 			return p, unavailable(err)
 		}

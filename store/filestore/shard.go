@@ -28,6 +28,32 @@ type shard struct {
 	parked  *parkedLock   // the lock that an impatient one left the kernel with; for whoever is inside
 }
 
+// guardFile is an open guard file.
+type guardFile struct {
+	faultfs.File
+	fileID
+}
+
+// fileID tells a file from every other that is there, and from those that were there before it as far as the file system
+// says when files were made: inodes are used again, often at once.
+type fileID struct {
+	dev, inode uint64
+	born       int64 // nanoseconds since 1970, or 0
+	regular    bool
+}
+
+// identifyByStat is identify where nothing tells when a file was made.
+func identifyByStat(f faultfs.File) (fileID, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return fileID{}, err
+	}
+	return fileID{dev: device(fi), inode: inode(fi), regular: fi.Mode().IsRegular()}, nil
+}
+
+// mark is what a guard file that is copied does not share with its copy.
+func (id fileID) mark() uint64 { return id.inode ^ uint64(id.born) }
+
 func (s *shardSet) of(n uint8) *shard {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +112,7 @@ func (sh *shard) leave() { sh.free <- struct{}{} }
 // parkedLock is a kernel lock that a goroutine waits for, in the kernel, where nothing can call it back. Whoever wanted it
 // may leave; the next one joins the wait, so that there is never more than one thread per guard file.
 type parkedLock struct {
-	f   faultfs.File
+	f   *guardFile
 	got chan error // the kernel's answer, for who waits
 
 	mu   sync.Mutex
@@ -94,7 +120,7 @@ type parkedLock struct {
 	over bool // the lock came when nobody waited, and was given back
 }
 
-func park(f faultfs.File) *parkedLock {
+func park(f *guardFile) *parkedLock {
 	p := &parkedLock{f: f, got: make(chan error, 1)}
 	go func() {
 		err := blockingFlock(f)
@@ -141,7 +167,7 @@ func (s *Store) guardPath(shard uint8) string {
 	return filepath.Join(s.root, dirGuards, string([]byte{hex[shard>>4], hex[shard&15]}))
 }
 
-func (s *Store) openGuard(shard uint8) (faultfs.File, error) {
+func (s *Store) openGuard(shard uint8) (*guardFile, error) {
 	path := s.guardPath(shard)
 	f, err := s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
 	for range 3 { // somebody may be deleting the directory
@@ -153,14 +179,40 @@ func (s *Store) openGuard(shard uint8) (faultfs.File, error) {
 		}
 		f, err = s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
 	}
-	return f, err
+	if err != nil {
+		return nil, err
+	}
+	id, err := identify(f)
+	if err == nil && !id.regular {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &guardFile{f, id}, nil
+}
+
+// current returns what stands at the path of the locked guard file, or nil if that is another file or none: the directory
+// was deleted, moved or replaced since the file was opened.
+func (s *Store) current(f *guardFile) (fs.FileInfo, error) {
+	fi, err := s.fs.Lstat(f.Name())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case device(fi) != f.dev || inode(fi) != f.inode:
+		return nil, nil
+	}
+	return fi, nil
 }
 
 // flockSpin is how long to look again for a kernel lock before sleeping in the kernel for it: changes are short.
 const flockSpin = 2 * time.Millisecond
 
 // lockGuard returns the guard file of the shard, open and locked. The calling goroutine is inside the shard.
-func (s *Store) lockGuard(p patience, n uint8, sh *shard) (faultfs.File, error) {
+func (s *Store) lockGuard(p patience, n uint8, sh *shard) (*guardFile, error) {
 	if k := sh.parked; k != nil {
 		sh.parked = nil
 		fi, err := k.f.Stat()
@@ -191,7 +243,7 @@ func (s *Store) lockGuard(p patience, n uint8, sh *shard) (faultfs.File, error) 
 }
 
 // await waits for a lock that was asked for.
-func (s *Store) await(p patience, sh *shard, k *parkedLock) (faultfs.File, error) {
+func (s *Store) await(p patience, sh *shard, k *parkedLock) (*guardFile, error) {
 	err, impatient := wait(p, k.got, func() int64 {
 		seq, _ := readSeq(k.f)
 		return int64(seq)

@@ -1,12 +1,9 @@
 package filestore
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
-	"reflect"
-	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -147,7 +144,7 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 		return nil
 	}
 	l := &st.snap.Lock
-	r, err := lockfile.Decode(st.name, data)
+	r, err := s.records.decode(st.name, data)
 	switch {
 	case err == nil:
 	case len(data) == 0 && fi != nil && st.now.Wall.Sub(fi.ModTime()).Abs() < emptyAge:
@@ -181,26 +178,6 @@ func (st *state) markDead(leaseID string) {
 		st.snap.Dead = map[string]bool{}
 	}
 	st.snap.Dead[leaseID] = true
-}
-
-// queueCache keeps the queue that was read or written last: those who wait look at the same one again and again.
-type queueCache struct{ last atomic.Pointer[seenQueue] }
-
-type seenQueue struct {
-	name string
-	data []byte
-	q    *lockfile.Queue
-}
-
-func (c *queueCache) decode(name string, data []byte) (*lockfile.Queue, error) {
-	if seen := c.last.Load(); seen != nil && seen.name == name && bytes.Equal(seen.data, data) {
-		return seen.q, nil
-	}
-	q, err := lockfile.DecodeQueue(name, data)
-	if err == nil {
-		c.last.Store(&seenQueue{name, data, q})
-	}
-	return q, err
 }
 
 // decodeQueue reads the waiters. A queue that cannot be understood keeps nobody out: its waiters ask again.
@@ -290,7 +267,7 @@ func childAlive(p lokt.Process, sameHost bool) bool {
 
 // publish stores what a change made of the state: what it is about to do, then each file that differs, then the events.
 func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
-	next, err := st.encode(c.Lock, &s.queues)
+	next, err := st.encode(s, c.Lock)
 	if err != nil {
 		return err
 	}
@@ -333,7 +310,7 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	}
 	var doubt error
 	for i, f := range e.files {
-		err := s.replace(f.file, e.name, f.after(), f.how, f.before == contentUnreadable)
+		err := s.replace(f.file, e.name, f.after(), f.how, f.before)
 		switch {
 		case err == nil:
 		case errors.Is(err, atomicfile.ErrInDoubt):
@@ -351,19 +328,27 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	return doubt
 }
 
-// replace publishes one file's new contents, or removes it if data is nil. What cannot be read is moved away first.
-func (s *Store) replace(file int, name string, data []byte, d durable, unreadable bool) error {
+// replace publishes one file's new contents, or removes it if data is nil. before is the contentOf the file as it is; what
+// cannot be read is moved away first.
+func (s *Store) replace(file int, name string, data []byte, d durable, before uint64) error {
 	dir := fileDirs[file]
-	if unreadable {
+	if before == contentUnreadable {
 		if err := s.quarantine(dir, name); err != nil {
 			return err
 		}
 	}
 	path := s.path(dir, name)
 	if data == nil {
-		return atomicfile.Remove(s.fs, path, d == durableDir)
+		err := atomicfile.Remove(s.fs, path, d == durableDir)
+		if err == nil && file != fileFreeze {
+			_ = s.fs.Remove(s.sparePath(dir, name)) // mostly absent
+		}
+		return err
 	}
-	o := atomicfile.Options{Perm: filePerm, Sync: d != volatile, Durable: d == durableDir}
+	o := atomicfile.Options{
+		Perm: filePerm, Sync: d != volatile, Durable: d == durableDir,
+		New: before <= contentUnreadable, Spare: s.sparePath(dir, name),
+	}
 	err := atomicfile.Replace(s.fs, path, data, o)
 	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
 		if err := s.makeDirs(); err != nil {
@@ -375,20 +360,20 @@ func (s *Store) replace(file int, name string, data []byte, d durable, unreadabl
 }
 
 // encode returns the contents of the three files for the lock. What did not change keeps its very bytes.
-func (st *state) encode(l lokt.Lock, cache *queueCache) (next [files][]byte, err error) {
+func (st *state) encode(s *Store, l lokt.Lock) (next [files][]byte, err error) {
 	next = st.data
 	was := st.snap.Lock
-	if !reflect.DeepEqual(l.Holders, was.Holders) || l.Corrupt != was.Corrupt {
-		if next[fileLock], err = st.encodeHolders(l); err != nil {
+	if !sameAll(l.Holders, was.Holders, sameHolder) || l.Corrupt != was.Corrupt {
+		if next[fileLock], err = st.encodeHolders(l, &s.records); err != nil {
 			return next, err
 		}
 	}
-	if !reflect.DeepEqual(l.Queue, was.Queue) {
-		if next[fileQueue], err = st.encodeQueue(l, cache); err != nil {
+	if !sameAll(l.Queue, was.Queue, sameWaiter) {
+		if next[fileQueue], err = st.encodeQueue(l, &s.queues); err != nil {
 			return next, err
 		}
 	}
-	if !reflect.DeepEqual(l.Freeze, was.Freeze) {
+	if !samePtr(l.Freeze, was.Freeze) {
 		next[fileFreeze] = nil
 		if l.Freeze != nil {
 			if next[fileFreeze], err = lockfile.FromFreeze(st.name, *l.Freeze, st.now).Encode(st.freeze); err != nil {
@@ -399,14 +384,15 @@ func (st *state) encode(l lokt.Lock, cache *queueCache) (next [files][]byte, err
 	return next, nil
 }
 
-func (st *state) encodeHolders(l lokt.Lock) ([]byte, error) {
+func (st *state) encodeHolders(l lokt.Lock, cache *recordCache) ([]byte, error) {
 	if len(l.Holders) == 0 {
+		cache.drop(st.name)
 		return nil, nil
 	}
 	records := make([]*lockfile.Record, len(l.Holders))
 	for i, h := range l.Holders {
 		old := st.byID[h.LeaseID]
-		if was, ok := st.snap.Lock.Holder(h.LeaseID); ok && old != nil && reflect.DeepEqual(h, was) {
+		if was, ok := st.snap.Lock.Holder(h.LeaseID); ok && old != nil && sameHolder(&h, &was) {
 			one := *old
 			one.Holders = nil
 			records[i] = &one
@@ -418,7 +404,11 @@ func (st *state) encodeHolders(l lokt.Lock) ([]byte, error) {
 	if len(records) > 1 {
 		first.Holders = records
 	}
-	return first.Encode(st.record)
+	data, err := first.Encode(st.record)
+	if err == nil {
+		cache.put(st.name, data, &first)
+	}
+	return data, err
 }
 
 func (st *state) encodeQueue(l lokt.Lock, cache *queueCache) ([]byte, error) {
@@ -460,7 +450,7 @@ func durability(file int, was lokt.Lock, c lokt.Change) durable {
 		for _, h := range holders {
 			before, had := other.Holder(h.LeaseID)
 			switch {
-			case had && reflect.DeepEqual(before, h):
+			case had && sameHolder(&before, &h):
 				if h.Process == nil && !h.Attended { // what is on record for good stays so when its file is written anew
 					d = max(d, durableFile)
 				}

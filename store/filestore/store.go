@@ -37,6 +37,7 @@ const (
 	dirPerm  fs.FileMode = 0o700
 	filePerm fs.FileMode = 0o600
 	ext                  = ".json"
+	spareExt             = ".spare"
 )
 
 // Options change how a store works. The zero value is what programs want.
@@ -70,10 +71,12 @@ type Store struct {
 
 	shards shardSet
 	queues queueCache
-	self   selfProcess
-	waker  waker
-	closed atomic.Bool
-	done   chan struct{} // closed by Close
+
+	records recordCache
+	self    selfProcess
+	waker   waker
+	closed  atomic.Bool
+	done    chan struct{} // closed by Close
 }
 
 // errClosed is what a closed store has to say.
@@ -204,6 +207,12 @@ func (s *Store) makeDirs() error {
 }
 
 func (s *Store) path(dir, name string) string { return filepath.Join(s.root, dir, name+ext) }
+
+// sparePath returns where the old version of one of the lock's files is kept to take the next new one. After the loss of
+// power that file may still say what it said before it was used again: about this lock, and of a holder who is gone.
+func (s *Store) sparePath(dir, name string) string {
+	return filepath.Join(s.root, dir, "."+name+ext+spareExt)
+}
 
 // shardOf returns which of the guard files excludes changes of the named lock. Names that differ only in case, and may
 // have the same files, share it.

@@ -24,3 +24,4 @@ func blockingFlock(faultfs.File) error    { return errUnsupported }
 func funlock(faultfs.File) error          { return errUnsupported }
 func linkCount(fs.FileInfo) uint64        { return 1 }
 func inode(fs.FileInfo) uint64            { return 0 }
+func device(fs.FileInfo) uint64           { return 0 }

@@ -56,3 +56,10 @@ func inode(fi fs.FileInfo) uint64 {
 	}
 	return 0
 }
+
+func device(fi fs.FileInfo) uint64 {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Dev) //nolint:unconvert // int32 on some systems
+	}
+	return 0
+}

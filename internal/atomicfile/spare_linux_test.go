@@ -1,0 +1,143 @@
+package atomicfile
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lokt-dev/lokt/internal/faultfs"
+)
+
+// replaceWithSpare replaces the file at path, and returns what was done.
+func replaceWithSpare(t *testing.T, path, data string) (ops []string) {
+	t.Helper()
+	f := faultfs.New(faultfs.OS())
+	if err := Replace(f, path, []byte(data), Options{Spare: path + ".spare"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(t, path); got != data {
+		t.Fatalf("content is %q, not %q", got, data)
+	}
+	return operations(f)
+}
+
+func TestASpareFileChangesPlacesAgainAndAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	replaceWithSpare(t, path, "one") // there is nothing to keep
+	replaceWithSpare(t, path, "two, which is longer")
+	if got := content(t, path+".spare"); got != "one" {
+		t.Fatalf("the spare file has %q", got)
+	}
+	for i, data := range []string{"three", "", "four, the longest of them all", "5"} {
+		ops := strings.Join(replaceWithSpare(t, path, data), " ")
+		if strings.Contains(ops, "remove") || strings.Contains(ops, "rename") || strings.Count(ops, "open") != 1 {
+			t.Errorf("round %d: %s", i, ops)
+		}
+	}
+	if left := temps(t, filepath.Dir(path)); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestAVersionThatSomebodyStillReadsIsNotOverwritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	replaceWithSpare(t, path, "one")
+	reader, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for i := range 5 {
+		replaceWithSpare(t, path, fmt.Sprint("version ", i))
+	}
+	if got, err := io.ReadAll(reader); err != nil || string(got) != "one" {
+		t.Errorf("the reader of version one reads %q, %v", got, err)
+	}
+}
+
+func TestWhatIsNoSpareFileIsNotWrittenTo(t *testing.T) {
+	for what, make := range map[string]func(spare, other string) error{
+		"a link":          func(spare, other string) error { return os.Symlink(other, spare) },
+		"a second name":   func(spare, other string) error { return os.Link(other, spare) },
+		"a directory":     func(spare, _ string) error { return os.Mkdir(spare, 0o700) },
+		"another's right": func(spare, _ string) error { return os.WriteFile(spare, nil, 0o644) },
+	} {
+		dir := t.TempDir()
+		path, other := filepath.Join(dir, "x"), filepath.Join(dir, "other")
+		replaceWithSpare(t, path, "one")
+		if err := os.WriteFile(other, []byte("untouched"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := make(path+".spare", other); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			replaceWithSpare(t, path, fmt.Sprint("version ", i))
+		}
+		if got := content(t, other); got != "untouched" {
+			t.Errorf("%s: the other file has %q", what, got)
+		}
+	}
+}
+
+func TestReplaceWithASpareFileKeepsTheOldOrPublishesTheNew(t *testing.T) {
+	done := 0
+	for fault := range faultfs.Faults(8) {
+		path := filepath.Join(t.TempDir(), "x")
+		replaceWithSpare(t, path, "first")
+		replaceWithSpare(t, path, oldData)
+		f := faultfs.New(faultfs.OS())
+		f.Inject(fault)
+		err := Replace(f, path, []byte(newData), Options{Spare: path + ".spare"})
+		want := oldData
+		if err == nil {
+			want = newData
+			done++
+		}
+		if got := content(t, path); got != want {
+			t.Errorf("%v: %v, and content is %q", fault, err, got)
+		}
+		replaceWithSpare(t, path, "and on")
+	}
+	if done == 0 {
+		t.Error("no fault was survived")
+	}
+}
+
+// Promise S-8.
+func TestReadersOfAFileWithASpareSeeWholeVersionsOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	version := func(n int) string { return strings.Repeat(string(rune('a'+n)), 100*(n+1)) }
+	replaceWithSpare(t, path, version(0))
+	var readers sync.WaitGroup
+	done := make(chan struct{})
+	for range 3 {
+		readers.Go(func() {
+			for {
+				data, _, err := ReadRegular(faultfs.OS(), path, 4000)
+				if err != nil || len(data) == 0 || !bytes.Equal(data, []byte(version(int(data[0]-'a')))) {
+					t.Errorf("%q, %v", data, err)
+					return
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for i := range 2000 {
+		if err := Replace(faultfs.OS(), path, []byte(version(i%20)), Options{Spare: path + ".spare"}); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(done)
+	readers.Wait()
+}
