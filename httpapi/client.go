@@ -242,7 +242,11 @@ func (c *Client) attempt(
 		x.seen = x.seen || x.doubtful
 		return true, 0, c.unreachable(at, err)
 	}
-	defer drain(resp.Body)
+	if x.quiet == 0 {
+		defer drain(resp.Body)
+	} else {
+		defer resp.Body.Close() //nolint:errcheck // what is left of a stream is not wanted
+	}
 	x.seen = true
 	if resp.StatusCode < 300 {
 		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" && media != "text/event-stream" {

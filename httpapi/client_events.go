@@ -143,14 +143,17 @@ func (c *Client) Events(ctx context.Context, q lokt.EventQuery) iter.Seq2[lokt.L
 			last = ""
 		}
 		q.After = 0
+		connected := false
 		for {
 			x := &exchange{
 				method: http.MethodGet, path: "/v1/events", query: queryValues(q), patience: lokt.WaitLease, quiet: 3 * heartbeat,
 			}
+			x.seen = connected
 			if last != "" {
 				x.header = map[string]string{"Last-Event-ID": last}
 			}
 			err := c.do(ctx, x, func(_ int, body io.Reader) error {
+				connected = true
 				return &stopError{c.readStream(body, &last, yield)}
 			})
 			if ctx.Err() != nil {

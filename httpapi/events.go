@@ -228,7 +228,7 @@ func (st *eventStream) write(page wirePage) error {
 	}
 	st.seen = max(st.seen, page.Newest)
 	if len(text) == 0 {
-		text = []byte(": \n\n")
+		return nil
 	}
 	return st.send(text)
 }

@@ -17,6 +17,16 @@ type parking struct {
 	empty  chan struct{} // closed when nothing is parked any more
 }
 
+// stopping reports whether the server is about to end.
+func (p *parking) stopping() bool {
+	select {
+	case <-p.stop:
+		return true
+	default:
+		return false
+	}
+}
+
 // park returns a context that also ends, with errStopping, when the server is about to end, and what to call when the
 // request waits no longer.
 func (p *parking) park(ctx context.Context) (context.Context, func()) {
@@ -24,12 +34,6 @@ func (p *parking) park(ctx context.Context) (context.Context, func()) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	select {
-	case <-p.stop:
-		cancel(errStopping)
-		return ctx, func() {}
-	default:
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.parked) == 0 {
@@ -37,6 +41,9 @@ func (p *parking) park(ctx context.Context) (context.Context, func()) {
 		go p.watch(p.empty)
 	}
 	p.parked[&cancel] = true
+	if p.stopping() { // perhaps since the watch was over
+		cancel(errStopping)
+	}
 	return ctx, func() {
 		cancel(nil)
 		p.mu.Lock()

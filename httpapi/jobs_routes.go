@@ -188,7 +188,7 @@ func (c *jobsCall) ask() error {
 	g, err := c.api.jobs.Ask(ctx, a)
 	switch {
 	case err == nil:
-	case errors.Is(err, errStopping):
+	case errors.Is(context.Cause(ctx), errStopping):
 		g.Denied = &jobs.Denial{Code: jobs.DeniedEligible, Reason: "the server is about to end", RetryAfter: 1500 * time.Millisecond}
 	case (jobs.Code(err) == "unavailable" || errors.Is(err, context.DeadlineExceeded)) && c.ctx.Err() == nil:
 		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: "what is granted cannot be stored at the moment", RetryAfter: 5 * time.Second}
@@ -225,7 +225,7 @@ func (c *jobsCall) beat() error {
 	ctx, done := c.wait(&b.Wait)
 	defer done()
 	answer, err := c.api.jobs.Beat(ctx, b)
-	if errors.Is(err, errStopping) { // it was applied, and may be again
+	if err != nil && errors.Is(context.Cause(ctx), errStopping) { // it was applied, and may be again
 		b.Wait = 0
 		answer, err = c.api.jobs.Beat(c.ctx, b)
 		answer.Drain = true
@@ -488,6 +488,9 @@ func (c *jobsCall) wait(d *time.Duration) (context.Context, func()) {
 		return c.ctx, func() {}
 	}
 	*d = min(*d, c.s.Limits.Wait)
+	if *d > 0 && c.api.parking.stopping() {
+		*d = 0
+	}
 	if *d > 0 {
 		select {
 		case c.s.parked <- struct{}{}:

@@ -150,6 +150,9 @@ func (s *server) listLocks(c *call) error {
 	if err := lokt.ValidatePrefix(f.Prefix); err != nil {
 		return err
 	}
+	if err := c.may(ScopeRead, ""); err != nil {
+		return err
+	}
 	ctx, cancel := c.brief()
 	defer cancel()
 	out := bufio.NewWriterSize(c.w, 16<<10)
@@ -352,16 +355,17 @@ func (s *server) poll(ctx context.Context, claim lokt.Claim) (lokt.Holder, error
 // mark notes in the claim who makes it.
 func (s *server) mark(c *call, claim *lokt.Claim) {
 	_, marked := claim.Metadata[callerKey]
-	if c.caller == nil && !marked {
+	name := c.w.caller
+	if name == "" && !marked {
 		return
 	}
 	claim.Metadata = maps.Clone(claim.Metadata)
 	delete(claim.Metadata, callerKey)
-	if c.caller != nil {
+	if name != "" {
 		if claim.Metadata == nil {
 			claim.Metadata = map[string]string{}
 		}
-		claim.Metadata[callerKey] = c.caller.Name()
+		claim.Metadata[callerKey] = name
 	}
 }
 

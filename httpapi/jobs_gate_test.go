@@ -1,0 +1,122 @@
+package httpapi_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// keys is a gate that lets callers in by their token, which lists their scopes: "read,work", or "submit:tag" to submit
+// jobs of that tag only.
+type keys struct{}
+
+func (keys) Enter(r *http.Request) (httpapi.Caller, error) {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: no token", httpapi.ErrUnauthenticated)
+	case token == "busy":
+		return nil, &httpapi.RateLimitedError{RetryAfter: 2500 * time.Millisecond}
+	case token == "broken":
+		return nil, errors.New("the list of tokens is gone")
+	}
+	return bearer(strings.Split(token, ",")), nil
+}
+
+type bearer []string
+
+func (b bearer) Name() string { return "somebody" }
+
+func (b bearer) May(s httpapi.Scope, lockOrTag string) bool {
+	return slices.ContainsFunc(b, func(key string) bool {
+		scope, only, limited := strings.Cut(key, ":")
+		return scope == string(s) && (!limited || lockOrTag == "" || lockOrTag == only)
+	})
+}
+
+func guarded(_ *jobs.Options, c *httpapi.Config) { c.Gate = keys{} }
+
+func token(t string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+t) }
+}
+
+// Promise S-83.
+func TestWithAGateEachRouteNeedsItsScope(t *testing.T) {
+	s := newSite(t, guarded)
+	for _, route := range []struct{ method, path, scope string }{
+		{"GET", "/jobs", "read"}, {"GET", "/jobs/x", "read"}, {"GET", "/status", "read"}, {"GET", "/workers", "read"}, {"GET", "/history/stats", "read"},
+		{"GET", "/history/decisions", "read"}, {"POST", "/jobs", "submit"}, {"POST", "/jobs/x/cancel", "submit"}, {"POST", "/leases/request", "work"},
+		{"POST", "/leases/heartbeat", "work"}, {"POST", "/leases/x/heartbeat", "work"}, {"POST", "/leases/x/complete", "work"}, {"POST", "/leases/x/report", "work"},
+		{"POST", "/leases/x/revoke", "admin"}, {"POST", "/history/cleanup?days=1", "admin"}, {"POST", "/freeze", "admin"}, {"POST", "/unfreeze", "admin"},
+	} {
+		body := ""
+		if route.method == "POST" {
+			body = `{`
+		}
+		r := s.refused(401, "unauthenticated", route.method, route.path, body)
+		if r.header.Get("WWW-Authenticate") != "Bearer" {
+			t.Errorf("who is unknown is not told how to become known: %v", r.header)
+		}
+		if r := s.refused(429, "rate_limited", route.method, route.path, body, token("busy")); r.header.Get("Retry-After") != "3" {
+			t.Errorf("who asks too often is told to ask again after %q", r.header.Get("Retry-After"))
+		}
+		s.refused(500, "internal", route.method, route.path, body, token("broken"))
+		for _, scope := range []string{"read", "lock", "force", "submit", "work", "admin"} {
+			if scope != route.scope { // before the body is looked at
+				s.refused(403, "forbidden", route.method, route.path, body, token(scope))
+			} else if r := s.send(route.method, route.path, "", token(scope)); r.status == 401 || r.status == 403 {
+				t.Errorf("%s %s with the scope %s was answered with %d %s", route.method, route.path, scope, r.status, r.body)
+			}
+		}
+	}
+	s.refused(401, "unauthenticated", "GET", "/nowhere", "")
+	s.refused(404, "not_found", "GET", "/nowhere", "", token("read"))
+}
+
+// Promise S-83.
+func TestWithAGateOnlyAdminsAreShownLeaseIDs(t *testing.T) {
+	s := newSite(t, guarded)
+	job := s.send("POST", "/jobs", `{}`, token("submit"))
+	id := s.dig(job.value, "job_id").(string)
+	grant := s.send("POST", "/leases/request", `{"worker_id":"w"}`, token("work"))
+	lease, ok := s.dig(grant.value, "lease", "lease_id").(string)
+	if !ok || s.dig(grant.value, "job", "lease_id") != lease {
+		t.Fatalf("the worker is not told its lease ID: %s", grant.body)
+	}
+	for _, path := range []string{"/jobs", "/jobs/" + id} {
+		if r := s.send("GET", path, "", token("read")); r.status != 200 || strings.Contains(r.body, lease) || !strings.Contains(r.body, `"lease_id":null`) {
+			t.Errorf("%s shows a reader %s", path, r.body)
+		}
+		if r := s.send("GET", path, "", token("read,admin")); r.status != 200 || !strings.Contains(r.body, lease) {
+			t.Errorf("%s shows an admin %s", path, r.body)
+		}
+	}
+	if r := s.send("POST", "/leases/"+lease+"/heartbeat", `{"worker_id":"w"}`, token("work")); r.status != 200 {
+		t.Errorf("a heartbeat was answered with %d %s", r.status, r.body)
+	}
+}
+
+func TestWithAGateTagsAndLocksOfJobsNeedTheirScope(t *testing.T) {
+	s := newSite(t, guarded)
+	for body, allowed := range map[string]bool{
+		`{}`: true, `{"tags":["mine"]}`: true, `{"tags":["mine","yours"]}`: false, `{"jobs":[{},{"tags":["yours"]}]}`: false,
+		`{"locks":["l"]}`: true, `{"locks":["l","m"]}`: false,
+	} {
+		if r := s.send("POST", "/jobs", body, token("submit:mine,lock:l")); (r.status == 200) != allowed || !allowed && r.body != `{"detail":"forbidden"}` {
+			t.Errorf("submitting %s was answered with %d %s", body, r.status, r.body)
+		}
+	}
+	yours := s.dig(s.send("POST", "/jobs", `{"tags":["yours"]}`, token("submit")).value, "job_id").(string)
+	s.refused(403, "forbidden", "POST", "/jobs/"+yours+"/cancel", "", token("submit:mine"))
+	s.refused(404, "job_not_found", "POST", "/jobs/unknown/cancel", "", token("submit:mine"))
+	if r := s.send("POST", "/jobs/"+yours+"/cancel", "", token("submit:yours")); r.status != 200 {
+		t.Errorf("cancelling was answered with %d %s", r.status, r.body)
+	}
+}
