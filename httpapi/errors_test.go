@@ -23,8 +23,12 @@ type failing struct {
 	err error
 }
 
-func (f failing) Acquire(context.Context, lokt.Claim) (lokt.Holder, error)    { return lokt.Holder{}, f.err }
-func (f failing) Renew(context.Context, lokt.Renewal) (lokt.Holder, error)    { return lokt.Holder{}, f.err }
+func (f failing) Acquire(context.Context, lokt.Claim) (lokt.Holder, error) {
+	return lokt.Holder{}, f.err
+}
+func (f failing) Renew(context.Context, lokt.Renewal) (lokt.Holder, error) {
+	return lokt.Holder{}, f.err
+}
 func (f failing) Release(context.Context, lokt.Target) ([]lokt.Holder, error) { return nil, f.err }
 func (f failing) Get(context.Context, string) (lokt.Snapshot, error)          { return lokt.Snapshot{}, f.err }
 
