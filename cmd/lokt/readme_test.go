@@ -28,6 +28,7 @@ type block struct {
 
 const (
 	inCheckout = "run in the checkout"
+	onServer   = "run with a server in LOKT_SERVER"
 	notRun     = "not run:" // and why
 )
 
@@ -135,8 +136,16 @@ func TestExamplesOfTheReadmeWorkWordForWord(t *testing.T) {
 			dir := t.TempDir()
 			c := exec.Command("bash", "-c", script(b.steps()))
 			c.Dir, c.Env = dir, environment(bin)
-			if b.how == inCheckout {
+			switch b.how {
+			case inCheckout:
 				c.Dir, c.Env = filepath.Join("..", ".."), append(c.Env, "LOKT_ROOT="+dir)
+			case onServer:
+				d := &daemon{store: "sqlite:" + filepath.Join(t.TempDir(), "loktd.db")}
+				t.Cleanup(d.kill)
+				if err := d.up(); err != nil {
+					t.Fatal(err)
+				}
+				c.Env = append(c.Env, "LOKT_SERVER="+d.url)
 			}
 			out, err := c.CombinedOutput()
 			if err != nil {

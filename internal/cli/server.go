@@ -138,5 +138,5 @@ func (a *app) reached(err error) error {
 	if len(urls) == 0 || !errors.Is(err, lokt.ErrUnavailable) || errors.As(err, &known) {
 		return err
 	}
-	return hint(err, "is loktd running there, and is the address right (%s)? See: %s", strings.Join(urls, ", "), a.commandLine("doctor", ""))
+	return hint(err, "is loktd running there, and is the address right, http or https (%s)? See: %s", strings.Join(urls, ", "), a.commandLine("doctor", ""))
 }
