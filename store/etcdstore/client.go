@@ -203,7 +203,7 @@ func (s *Store) note(h *pb.ResponseHeader, asked int64) {
 		return
 	}
 	s.rev.Store(rev)
-	s.floor.Store(epoch(time.Now()))
+	s.floor.Store(epoch(s.now()))
 	s.each(func(sl *slot) { sl.forget(true) })
 	s.rewatch()
 }

@@ -62,9 +62,9 @@ const overdue = 250 * time.Millisecond
 // during which nobody knew of the last change, usually the time that an answer of etcd takes.
 //
 // While nothing is on record that could end, there is nothing to measure, and the wall clock will do.
-func (st *state) now() time.Time {
+func (st *state) now(wall time.Time) time.Time {
 	if st.lock.Free() {
-		return time.Now().Round(0).UTC()
+		return wall
 	}
 	return st.at.Add(time.Since(st.known))
 }
@@ -78,8 +78,8 @@ type view struct {
 // look makes a snapshot, which shares nothing with the state.
 //
 // Ends for which there is a timer are what the timer says: just over if it has run out, to come if it has not.
-func (st *state) look() view {
-	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now()}}
+func (st *state) look(wall time.Time) view {
+	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now(wall)}}
 	v.Lock.Revision = revision(st.latest(), st.lapsed())
 	st.adjust(&v)
 	return v
@@ -87,11 +87,10 @@ func (st *state) look() view {
 
 // lookToChange is look for a change: it may first put the lock's clock right, and let the token rise above what may have
 // been issued that is not on record any more. floor is what tokens have to be above in any case.
-func (st *state) lookToChange(floor uint64) view {
-	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now()}}
+func (st *state) lookToChange(wall time.Time, floor uint64) view {
+	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now(wall)}}
 	v.Lock.Revision = revision(st.latest(), st.lapsed())
 	v.Lock.Token = max(v.Lock.Token, floor)
-	wall := time.Now().Round(0).UTC()
 	lag := wall.Sub(v.Now)
 	if st.lock.Free() {
 		lag = wall.Sub(st.at)

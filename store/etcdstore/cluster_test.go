@@ -7,11 +7,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -25,7 +27,8 @@ type member struct {
 	name    string
 	config  *embed.Config
 	running *embed.Etcd
-	front   string
+	gate    *gate
+	front   string // the gate's address
 }
 
 // cluster is an etcd.
@@ -82,7 +85,9 @@ func startCluster(t testing.TB, size int, durable bool) *cluster {
 		cfg.UnsafeNoFsync = !durable
 		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 		cfg.LogLevel = "fatal"
-		c.members = append(c.members, &member{name: cfg.Name, config: cfg, front: client.Host})
+		c.members = append(c.members, &member{name: cfg.Name, config: cfg, gate: newGate(t, client.Host)})
+		last := c.members[i]
+		last.front = last.gate.l.Addr().String()
 	}
 	c.start(c.members...)
 	t.Cleanup(func() {
@@ -102,6 +107,7 @@ func (c *cluster) start(members ...*member) {
 			c.t.Fatalf("start %s: %v", m.name, err)
 		}
 		m.running = e
+		m.gate.unlock()
 	}
 	for _, m := range members {
 		select {
@@ -112,20 +118,68 @@ func (c *cluster) start(members ...*member) {
 	}
 }
 
-// stop stops the member at once, as far as that can be done in one process.
+// stop stops the member at once, as far as that can be done in one process: it does not hand over its leadership.
 func (m *member) stop() {
-	if m.running != nil {
-		m.running.Close()
-		m.running = nil
+	if m.running == nil {
+		return
+	}
+	m.gate.shut()
+	m.running.Server.HardStop()
+	m.running.Close()
+	m.running = nil
+}
+
+// leader returns the member that all running ones follow.
+func (c *cluster) leader() *member {
+	c.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		votes := map[types.ID]int{}
+		running := 0
+		for _, m := range c.members {
+			if m.running != nil {
+				running++
+				votes[m.running.Server.Leader()]++
+			}
+		}
+		for _, m := range c.members {
+			if m.running != nil && votes[m.running.Server.MemberID()] == running {
+				return m
+			}
+		}
+	}
+	c.t.Fatal("there is no leader")
+	return nil
+}
+
+// others returns the running members but one.
+func (c *cluster) others(m *member) []*member {
+	return slices.DeleteFunc(slices.Clone(c.members), func(o *member) bool { return o == m || o.running == nil })
+}
+
+// isolate cuts the member off from the others, but not from its clients; rejoin undoes that.
+func (c *cluster) isolate(m *member) {
+	for _, o := range c.others(m) {
+		m.running.Server.CutPeer(o.running.Server.MemberID())
+		o.running.Server.CutPeer(m.running.Server.MemberID())
+	}
+}
+
+func (c *cluster) rejoin(m *member) {
+	for _, o := range c.others(m) {
+		m.running.Server.MendPeer(o.running.Server.MemberID())
+		o.running.Server.MendPeer(m.running.Server.MemberID())
 	}
 }
 
 // url names all members and a prefix of its own.
 func (c *cluster) url() string { return c.urlAt(fmt.Sprint("test-", c.prefix.Add(1))) }
 
-func (c *cluster) urlAt(prefix string) string {
+func (c *cluster) urlAt(prefix string, members ...*member) string {
 	var hosts []string
-	for _, m := range c.members {
+	if len(members) == 0 {
+		members = c.members
+	}
+	for _, m := range members {
 		hosts = append(hosts, m.front)
 	}
 	return "etcd://" + strings.Join(hosts, ",") + "/" + prefix

@@ -300,7 +300,7 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	if newest > after {
 		return nil
 	}
-	anyway := time.NewTimer(lookAnyway)
+	anyway := time.NewTimer(s.anyway)
 	defer anyway.Stop()
 	select {
 	case <-wake:

@@ -102,7 +102,7 @@ type timing struct {
 	alive   map[string]clientv3.LeaseID
 	cmps    []clientv3.Cmp
 	puts    []clientv3.Op
-	deletes []clientv3.Op
+	gone    []string    // timers whose keys are deleted
 	taken   []etcdLease // new ones, that nothing depends on if the change is not stored
 	dropped []etcdLease // those that nothing depends on once the change is stored
 }
@@ -180,12 +180,20 @@ func (s *Store) time(ctx context.Context, st *state, v view, l *lokt.Lock) (t ti
 			return t, err
 		}
 	}
-	for id := range st.alive { // keys that belong to no timer, too
-		if _, stays := t.leases[id]; !stays {
-			t.deletes = append(t.deletes, clientv3.OpDelete(s.timerKey(l.Name, id)))
-			if st.running(id) {
-				t.dropped = append(t.dropped, st.timers[id])
-			}
+	if len(t.puts) > maxOps {
+		return t, fmt.Errorf("%w: %d etcd leases in one change, more than %d", lokt.ErrInvalid, len(t.puts), maxOps)
+	}
+	for id, on := range st.alive { // keys that belong to no timer, too
+		if _, stays := t.leases[id]; stays {
+			continue
+		}
+		if len(t.puts)+len(t.gone) == maxOps { // no hold depends on it: a later change will do
+			t.alive[id] = on
+			continue
+		}
+		t.gone = append(t.gone, id)
+		if st.running(id) {
+			t.dropped = append(t.dropped, st.timers[id])
 		}
 	}
 	return t, nil
@@ -202,11 +210,11 @@ func (t *timing) giveBack(s *Store) {
 // maxOps is how many operations etcd takes in one transaction, by default, less what else a change has.
 const maxOps = 120
 
-// ops returns the operations on the timers' keys. Deletions that do not fit in are left to the end of the etcd leases: no
-// hold depends on those keys.
-func (t *timing) ops() ([]clientv3.Op, error) {
-	if len(t.puts) > maxOps {
-		return nil, fmt.Errorf("%w: %d etcd leases in one change, more than %d", lokt.ErrInvalid, len(t.puts), maxOps)
+// ops returns the operations on the timers' keys.
+func (s *Store) ops(name string, t timing) []clientv3.Op {
+	ops := t.puts
+	for _, id := range t.gone {
+		ops = append(ops, clientv3.OpDelete(s.timerKey(name, id)))
 	}
-	return append(t.puts, t.deletes[:min(len(t.deletes), maxOps-len(t.puts))]...), nil
+	return ops
 }

@@ -48,6 +48,9 @@ type Store struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 
+	wall   func() time.Time // the wall clock
+	anyway time.Duration    // how long a wait lasts at most
+
 	pool    pool
 	rev     atomic.Int64  // highest revision of etcd known
 	cluster atomic.Uint64 // etcd's ID of the cluster
@@ -100,6 +103,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
+		wall: time.Now, anyway: lookAnyway,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	bounded, cancel := s.bound(ctx)
@@ -117,6 +121,9 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	s.work.Go(func() { s.watch(first.Header.Revision + 1) })
 	return s, nil
 }
+
+// now reads the wall clock.
+func (s *Store) now() time.Time { return s.wall().Round(0).UTC() }
 
 // bound returns a context for asking etcd: it ends with ctx, with the store, and when etcd counts as unavailable.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -166,7 +173,7 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err != nil {
 		return lokt.Snapshot{}, s.explain(ctx, err)
 	}
-	return st.look().Snapshot, nil
+	return st.look(s.now()).Snapshot, nil
 }
 
 // listPage is how many locks List asks for at a time.
@@ -189,7 +196,7 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 					if !yield(lokt.Snapshot{Lock: lokt.Lock{Name: p.name}}, p.err) {
 						return
 					}
-				} else if l := p.st.lock; !l.Free() && (!f.Queued || len(l.Queue) > 0) && !yield(p.st.look().Snapshot, nil) {
+				} else if l := p.st.lock; !l.Free() && (!f.Queued || len(l.Queue) > 0) && !yield(p.st.look(s.now()).Snapshot, nil) {
 					return
 				}
 			}

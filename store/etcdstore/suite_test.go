@@ -12,11 +12,13 @@ import (
 const longTimeout = 30 * time.Second
 
 func TestTheStoreKeepsWhatStoresPromise(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, false)
 	lokttest.TestStore(t, func(t *testing.T) lokt.Store { return c.open(t, c.url(), Options{Timeout: longTimeout}) })
 }
 
 func TestTheStoreOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, false)
 	lokttest.TestReopen(t, func(t *testing.T) func() lokt.Store {
 		url := c.url()
@@ -25,6 +27,7 @@ func TestTheStoreOutlivesItsProcess(t *testing.T) {
 }
 
 func TestAnObserverSeesEveryChange(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, false)
 	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
 		return c.open(t, c.url(), Options{Timeout: longTimeout, Observe: observe})
@@ -32,6 +35,7 @@ func TestAnObserverSeesEveryChange(t *testing.T) {
 }
 
 func TestTheRulesHoldOverEtcd(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, false)
 	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service {
 		return lokt.NewManager(c.open(t, c.url(), Options{Timeout: longTimeout}))
@@ -39,6 +43,7 @@ func TestTheRulesHoldOverEtcd(t *testing.T) {
 }
 
 func TestTheEventLogKeepsWhatEventLogsPromise(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, false)
 	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return c.open(t, c.url(), Options{Timeout: longTimeout}) })
 }

@@ -253,7 +253,7 @@ type decided struct {
 
 // decide runs the changes one after another, each on what the one before it made.
 func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
-	d := decided{view: st.lookToChange(s.floor.Load())}
+	d := decided{view: st.lookToChange(s.now(), s.floor.Load())}
 	d.lock = d.view.Lock.Clone()
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -386,17 +386,13 @@ func (s *Store) puts(next, st *state, t timing) ([]clientv3.Op, error) {
 	key, other, stale := s.lockKey(name), s.freeKey(name), st.free
 	if next.lock.Free() {
 		key, other, stale = other, key, st.mod
-		next.at = time.Now().Round(0).UTC()
+		next.at = s.now()
 	}
 	value, err := encode(next.lock, next.at, next.timers, next.changes)
 	if err != nil {
 		return nil, err
 	}
-	ops, err := t.ops()
-	if err != nil {
-		return nil, err
-	}
-	ops = append(ops, clientv3.OpPut(key, string(value)))
+	ops := append(s.ops(name, t), clientv3.OpPut(key, string(value)))
 	if stale > 0 {
 		ops = append(ops, clientv3.OpDelete(other))
 	}

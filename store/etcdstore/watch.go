@@ -56,7 +56,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 		delete(sl.waiters, me)
 		sl.mu.Unlock()
 	}()
-	anyway := time.NewTimer(lookAnyway)
+	anyway := time.NewTimer(s.anyway)
 	defer anyway.Stop()
 	select {
 	case <-me.wake:

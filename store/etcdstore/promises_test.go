@@ -1,0 +1,406 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// skewed returns stores of the same keys whose wall clocks are wrong by so much.
+func (c *cluster) skewed(t *testing.T, by ...time.Duration) []*Store {
+	url := c.url()
+	var all []*Store
+	for _, d := range by {
+		s := c.open(t, url, Options{Timeout: longTimeout})
+		s.wall = func() time.Time { return time.Now().Add(d) }
+		all = append(all, s)
+	}
+	return all
+}
+
+// Promise S-112.
+func TestReplicasWhoseClocksDifferByHoursEndNothingEarlyAndNothingNever(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	for _, skew := range [][]time.Duration{{time.Hour, -time.Hour}, {-time.Hour, time.Hour}} {
+		s := c.skewed(t, skew...)
+		here, there := lokt.NewManager(s[0]), lokt.NewManager(s[1])
+		const ttl = time.Second
+		for what, occupy := range map[string]func(name string){
+			"a hold":           func(name string) { acquire(t, here, claimOf(name, "a", ttl)) },
+			"a bounded hold":   func(name string) { c := claimOf(name, "a", 0); c.MaxHold = ttl; acquire(t, here, c) },
+			"a hold elsewhere": func(name string) { acquire(t, there, claimOf(name, "a", ttl)) },
+			"a freeze": func(name string) {
+				if _, err := here.Freeze(t.Context(), name, lokt.Freeze{Owner: lokt.Owner{ID: "a"}, TTL: ttl}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"a place in the queue": func(name string) {
+				if err := s[0].Update(t.Context(), name, func(snap lokt.Snapshot) lokt.Change {
+					inside := lokt.Claim{Name: name, LeaseID: "inside", Owner: lokt.Owner{ID: "inside"}, Limit: 2}
+					snap.Lock.Holders = []lokt.Holder{{Claim: inside, Token: 1, HeldSince: snap.Now, AcquiredAt: snap.Now}}
+					snap.Lock.Queue = []lokt.Waiter{{Claim: claimOf(name, "a", 0), Since: snap.Now, Until: snap.Now.Add(ttl)}}
+					return lokt.Change{Lock: snap.Lock}
+				}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"a grant that is not taken up": func(name string) {
+				if err := s[0].Update(t.Context(), name, func(snap lokt.Snapshot) lokt.Change {
+					snap.Lock.Token++
+					snap.Lock.Holders = []lokt.Holder{{
+						Claim: claimOf(name, "a", time.Hour), Token: snap.Lock.Token, HeldSince: snap.Now, AcquiredAt: snap.Now,
+						ExpiresAt: snap.Now.Add(time.Hour), Pending: snap.Now.Add(ttl),
+					}}
+					return lokt.Change{Lock: snap.Lock}
+				}); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			name := fmt.Sprint(strings.ReplaceAll(what, " ", "-"), skew[0])
+			asked := time.Now()
+			occupy(name)
+			if _, err := there.Acquire(t.Context(), claimOf(name, "b", 0)); !errors.Is(err, lokt.ErrHeld) && !errors.Is(err, lokt.ErrFrozen) && time.Since(asked) < ttl {
+				t.Errorf("%s, clocks %v: granted at once: %v", what, skew, err)
+			}
+			next := claimOf(name, "b", time.Hour)
+			next.Wait, next.Limit = -1, 2
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			if _, err := there.Acquire(ctx, next); err != nil {
+				t.Errorf("%s, clocks %v: %v", what, skew, err)
+			}
+			cancel()
+			if took := time.Since(asked); took < ttl {
+				t.Errorf("%s of %v, clocks %v, ended after %v", what, ttl, skew, took)
+			}
+		}
+	}
+}
+
+// Promise S-112.
+func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	wall := start.Round(0).UTC()
+	st := &state{at: wall, known: start, mod: 1, timers: leases{}}
+	st.lock = lokt.Lock{Name: "x", Token: 7, Holders: []lokt.Holder{{
+		Claim: lokt.Claim{LeaseID: "a", MaxHold: time.Hour}, HeldSince: wall, Pending: wall.Add(time.Minute), ExpiresAt: wall.Add(time.Hour),
+		Yield: &lokt.Yield{Deadline: wall.Add(time.Second)},
+	}}}
+	st.lock.Queue = []lokt.Waiter{{Until: wall.Add(2 * time.Second), Since: wall}}
+	st.lock.Freeze = &lokt.Freeze{ExpiresAt: wall.Add(3 * time.Second)}
+	for _, off := range []time.Duration{-time.Hour, 0, time.Second, time.Hour} {
+		before := time.Since(start)
+		plain := st.look(wall.Add(off))
+		if shown := plain.Now.Sub(wall); shown < before || shown > time.Since(start) {
+			t.Errorf("after %v to %v the clock shows %v", before, time.Since(start), shown)
+		}
+		v := st.lookToChange(wall.Add(off), 0)
+		h, w, f := v.Lock.Holders[0], v.Lock.Queue[0], v.Lock.Freeze
+		for what, left := range map[string]time.Duration{
+			"pending": h.Pending.Sub(v.Now) - time.Minute, "expiry": h.ExpiresAt.Sub(v.Now) - time.Hour, "grace": h.Yield.Deadline.Sub(v.Now) - time.Second,
+			"place": w.Until.Sub(v.Now) - 2*time.Second, "freeze": f.ExpiresAt.Sub(v.Now) - 3*time.Second, "age": h.HeldSince.Sub(v.Now),
+		} {
+			if left > 0 || left < -time.Since(start) {
+				t.Errorf("wall clock off by %v: %s changed by %v", off, what, left)
+			}
+		}
+		if late := off > resync; late != v.Now.Equal(wall.Add(off)) || late != (v.Lock.Token > 7) {
+			t.Errorf("wall clock off by %v: the clock shows %v, the token is %d", off, v.Now.Sub(wall), v.Lock.Token)
+		}
+	}
+	if st.lock.Holders[0].Yield.Deadline != wall.Add(time.Second) || st.lock.Freeze.ExpiresAt != wall.Add(3*time.Second) {
+		t.Error("looking changed the state")
+	}
+}
+
+// Promise S-115.
+func TestTokensRiseThoughKeysAreDeletedAndEtcdIsSetBack(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	url := c.url()
+	s := c.open(t, url, Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	var last uint64
+	turn := func(m lokt.Service, when string) {
+		t.Helper()
+		h := acquire(t, m, claimOf("x", "a", time.Hour))
+		if h.Token <= last {
+			t.Errorf("%s: token %d follows %d", when, h.Token, last)
+		}
+		last = h.Token
+		release(t, m, h)
+	}
+	later := func() *Store { // a store that is opened two minutes later
+		s := c.open(t, c.urlAt(fmt.Sprint("test-", c.prefix.Load())), Options{Timeout: longTimeout})
+		s.wall = func() time.Time { return time.Now().Add(2 * time.Minute) }
+		return s
+	}
+	for range 3 {
+		turn(m, "at first")
+	}
+	cl := c.client(t)
+	if _, err := cl.Delete(t.Context(), "/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // tokens of lost counters are told apart by the second
+	turn(m, "after all keys were deleted")
+	r, err := cl.Get(t.Context(), "/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cl.Compact(t.Context(), r.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	turn(m, "after compaction")
+
+	only := c.members[0]
+	copied := filepath.Join(t.TempDir(), "copy")
+	only.stop()
+	if err := os.CopyFS(copied, os.DirFS(only.config.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.start(only)
+	for range 5 {
+		turn(m, "after a restart")
+	}
+	setBack := func() {
+		t.Helper()
+		only.stop()
+		if err := os.RemoveAll(only.config.Dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(only.config.Dir, os.DirFS(copied)); err != nil {
+			t.Fatal(err)
+		}
+		c.start(only)
+	}
+	time.Sleep(time.Second)
+	setBack()
+	turn(m, "after etcd was set back under a running store")
+	turn(m, "after etcd was set back under a running store")
+	setBack()
+	turn(lokt.NewManager(later()), "after etcd was set back, to a new store")
+}
+
+// Promise S-110.
+func TestAHotLockIsServedToAllReplicas(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	stores := c.skewed(t, 0, 0, 0)
+	var wg sync.WaitGroup
+	const goroutines, rounds = 48, 5
+	for i := range goroutines {
+		wg.Go(func() {
+			for n := range rounds {
+				if err := stores[i%3].Update(t.Context(), "x", addHolder(fmt.Sprintf("%d-%d", i, n))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	snap, err := stores[0].View(t.Context(), "x")
+	if err != nil || len(snap.Lock.Holders) != goroutines*rounds {
+		t.Errorf("%d holders, %v", len(snap.Lock.Holders), err)
+	}
+}
+
+// Promise S-110.
+func TestManyHoldersComeAndGoInOneChange(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	first := acquire(t, m, claimOf("x", "writer", time.Hour))
+	const readers = 200
+	var wg sync.WaitGroup
+	for i := range readers {
+		wg.Go(func() {
+			cl := claimOf("x", fmt.Sprint("r", i), time.Hour)
+			cl.Limit, cl.Wait = lokt.Shared, -1
+			if _, err := m.Acquire(t.Context(), cl); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "all wait", func() bool {
+		snap, err := s.View(t.Context(), "x")
+		return err == nil && len(snap.Lock.Queue) == readers
+	})
+	release(t, m, first)
+	wg.Wait()
+	ended, err := m.Release(t.Context(), lokt.Target{Name: "x", Force: true, Owner: lokt.Owner{ID: "root"}})
+	if err != nil || len(ended) != readers {
+		t.Fatalf("%d were ended, %v", len(ended), err)
+	}
+	h := acquire(t, m, claimOf("x", "writer", time.Hour))
+	release(t, m, h)
+	for range 3 { // what did not fit in one transaction goes with the next
+		release(t, m, acquire(t, m, claimOf("x", "writer", time.Hour)))
+	}
+	keys, err := s.client.Get(t.Context(), s.prefix+dirHold, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || keys.Count != 0 {
+		t.Errorf("%d timers are left, %v", keys.Count, err)
+	}
+}
+
+// Promise S-112.
+func TestEtcdLeasesAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	for i := range 50 {
+		release(t, m, acquire(t, m, claimOf(fmt.Sprint("x", i%5), "a", time.Hour)))
+	}
+	all, err := s.client.Leases(t.Context())
+	if err != nil || len(all.Leases) != 1 {
+		t.Errorf("%d etcd leases, %v", len(all.Leases), err)
+	}
+	a, b := acquire(t, m, claimOf("x", "a", time.Hour)), acquire(t, m, claimOf("y", "a", time.Hour))
+	if all, err = s.client.Leases(t.Context()); err != nil || len(all.Leases) != 2 {
+		t.Errorf("two holds have %d etcd leases, %v", len(all.Leases), err)
+	}
+	short := claimOf("x", "a", time.Minute)
+	short.Refresh = true
+	if _, err := m.Acquire(t.Context(), short); err != nil {
+		t.Fatal(err)
+	}
+	lease := func(h lokt.Holder) int64 {
+		r, err := s.client.Get(t.Context(), s.timerKey(h.Name, h.LeaseID))
+		if err != nil || len(r.Kvs) != 1 {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+		left, err := s.client.TimeToLive(t.Context(), clientv3.LeaseID(r.Kvs[0].Lease))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left.GrantedTTL
+	}
+	if got, other := lease(a), lease(b); got != 60 || other != 3600 {
+		t.Errorf("a hold whose TTL was changed to a minute has a lease of %d s, the other one of %d s", got, other)
+	}
+}
+
+// Promise S-116.
+func TestARecordThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	for name, value := range map[string]string{
+		"garbage": "not JSON", "newer": `{"version":2,"name":"newer","token":3}`, "another": `{"version":1,"name":"x","token":3}`, "empty": "",
+		"lease": `{"version":1,"name":"lease","token":1,"holders":[{"lease_id":"l","owner":{"id":"a"},"etcd_lease":"?"}]}`,
+	} {
+		if _, err := s.client.Put(t.Context(), s.lockKey(name), value); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Acquire(t.Context(), claimOf(name, "a", time.Hour)); !errors.Is(err, lokt.ErrDamaged) {
+			t.Errorf("%s: acquired: %v", name, err)
+		}
+		if _, err := m.Get(t.Context(), name); !errors.Is(err, lokt.ErrDamaged) {
+			t.Errorf("%s: got: %v", name, err)
+		}
+	}
+	acquire(t, m, claimOf("good", "a", time.Hour))
+	good, bad := 0, 0
+	for snap, err := range m.List(t.Context(), lokt.Filter{}) {
+		switch {
+		case err == nil:
+			good++
+		case errors.Is(err, lokt.ErrDamaged) && snap.Lock.Name != "":
+			bad++
+		default:
+			t.Error(err)
+		}
+	}
+	if good != 1 || bad != 5 {
+		t.Errorf("listed %d good ones and %d damaged ones", good, bad)
+	}
+	if _, err := s.client.Delete(t.Context(), s.lockKey("garbage")); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, m, claimOf("garbage", "a", time.Hour))
+}
+
+func TestAListOfManyPagesIsWholeThoughEtcdIsCompactedMeanwhile(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	const locks = 2*listPage + 7
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			m := lokt.NewManager(s)
+			for n := i; n < locks; n += 8 {
+				if _, err := m.Acquire(t.Context(), claimOf(fmt.Sprintf("n%04d", n), "a", time.Hour)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n := 0
+	for snap, err := range s.List(t.Context(), lokt.Filter{Prefix: "n"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("n%04d", n); snap.Lock.Name != want || len(snap.Live()) != 1 {
+			t.Fatalf("%s is listed as %+v", want, snap.Lock)
+		}
+		if n%100 == 0 {
+			if err := s.Update(t.Context(), "other", addHolder(fmt.Sprint(n))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.client.Compact(t.Context(), s.rev.Load()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n++
+	}
+	if n != locks {
+		t.Errorf("%d of %d are listed", n, locks)
+	}
+}
+
+// Promise S-118.
+func TestEventsAreForgottenOldestFirst(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	const keep = 40
+	s := c.open(t, c.url(), Options{Timeout: longTimeout, KeepEvents: keep})
+	m := lokt.NewManager(s)
+	for range 3 * keep {
+		release(t, m, acquire(t, m, claimOf("x", "a", time.Hour)))
+	}
+	eventually(t, "the oldest are forgotten", func() bool {
+		n, err := s.client.Get(t.Context(), s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && n.Count <= keep+keep/5
+	})
+	page, err := s.ReadEvents(t.Context(), lokt.EventQuery{})
+	if err != nil || len(page.Events) < keep || page.Oldest != page.Events[0].Seq || page.Newest != page.Events[len(page.Events)-1].Seq {
+		t.Fatalf("%d events from %d to %d, %v", len(page.Events), page.Oldest, page.Newest, err)
+	}
+	for i, e := range page.Events[1:] {
+		if before := page.Events[i]; e.Type == before.Type || e.Token < before.Token {
+			t.Errorf("%s with token %d follows %s with token %d", e.Type, e.Token, before.Type, before.Token)
+		}
+	}
+	silent := c.open(t, c.url(), Options{Timeout: longTimeout, KeepEvents: -1})
+	acquire(t, lokt.NewManager(silent), claimOf("x", "a", time.Hour))
+	if page, err := silent.ReadEvents(t.Context(), lokt.EventQuery{}); err != nil || len(page.Events) != 0 {
+		t.Errorf("a store that keeps no events has %+v, %v", page, err)
+	}
+}
