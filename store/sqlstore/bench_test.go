@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 // Databases of benchmarks are on a disk: flushing is what they measure.
-func benchPlace(b *testing.B) string { return place(b) }
+func benchPlace(b *testing.B) string { return filepath.Join(b.TempDir(), "lokt.db") }
 
 // share runs b.N rounds in n goroutines.
 func share(b *testing.B, n int, round func(g, i int)) {

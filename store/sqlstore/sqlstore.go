@@ -58,10 +58,9 @@ type DB struct {
 	// For the goroutine that commits only.
 	suspect error // why it is not known what is stored
 	synced  bool  // transactions are flushed to the disk
-	last    int   // how many requests the last batch had
 }
 
-// readers is how many goroutines read at the same time.
+// maxReaders is how many goroutines read at the same time.
 const maxReaders = 4
 
 // Open opens a database, and makes it if it does not exist. Its URL is sqlite: and the path of a file. Directories that are
