@@ -345,7 +345,7 @@ func (u *user) May(s httpapi.Scope, name string) bool {
 	return slices.Contains(u.scopes, s) && (name == "" || strings.HasPrefix(name, u.prefix))
 }
 
-// Promises S-74.
+// Promises S-73.
 func TestCallersDoWhatTheyMay(t *testing.T) {
 	store := memstore.New()
 	locks := []httpapi.Scope{httpapi.ScopeRead, httpapi.ScopeLock}
