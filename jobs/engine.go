@@ -33,8 +33,10 @@ type entry struct {
 
 // engine is everything that lives. It is not safe for use by several goroutines.
 type engine struct {
-	cfg Config
-	now instant
+	cfg     Config
+	now     instant
+	offset  time.Duration // of the wall clock against the other one
+	ordered time.Duration // when Counters.Clock was right
 	Counters
 
 	jobs      map[string]*entry
@@ -212,7 +214,9 @@ func (e *engine) timeOut() bool {
 
 // begin moves to a moment, and does what time alone does.
 func (e *engine) begin(now instant) {
+	before := e.now.mono
 	e.setNow(now)
+	e.watchClock(before)
 	e.expire()
 	for e.timed.len() > 0 && !e.timed.top().job.ReadyAt.After(e.now.wall) {
 		e.arrive(e.timed.top())
@@ -224,10 +228,6 @@ func (e *engine) begin(now instant) {
 		e.unblock(e.blocked.top())
 	}
 	e.sweep()
-}
-
-func (e *engine) setNow(now instant) {
-	e.now = instant{wall: now.wall.UTC().Truncate(time.Millisecond), mono: max(now.mono, e.now.mono)}
 }
 
 // sweep forgets what is past its life, a bounded number at a time.
@@ -351,7 +351,7 @@ func (e *engine) submit(id uint64, all []newJob) {
 // addJob queues a new job.
 func (e *engine) addJob(n *newJob) {
 	e.Seq++
-	e.Clock = max(e.Clock, e.now.wall.UnixMilli())
+	e.tick()
 	en := &entry{}
 	en.job = Job{
 		Spec: n.Spec, ID: n.id, State: Queued, CreatedAt: e.now.wall, ReadyAt: e.now.wall, Seq: e.Seq,

@@ -19,6 +19,7 @@ const (
 	EventRevoke    EventType = "revoked"
 	EventFreeze    EventType = "frozen"
 	EventUnfreeze  EventType = "unfrozen"
+	EventClock     EventType = "clock_jumped" // of no job: the wall clock was set, which moves no deadline
 )
 
 // Event is something that happened to a job: rules produce events together with the change they belong to, and stores

@@ -12,6 +12,7 @@ import (
 func load(cfg Config, rows Rows, now instant) *engine {
 	e := newEngine(cfg)
 	e.setNow(now)
+	e.offset, e.ordered = offsetOf(e.now), now.mono
 	e.Counters = rows.Counters
 	for _, t := range rows.Frozen {
 		e.frozen[t] = true
@@ -104,6 +105,9 @@ func (e *engine) putAnswered(a Answered) {
 // follow takes in what another process stored.
 func (e *engine) follow(c *Changes, now instant) {
 	e.setNow(now)
+	if c.Counters.Clock > e.Clock {
+		e.ordered = now.mono
+	}
 	e.wake = true
 	for _, id := range c.Unleased {
 		if h := e.leases[id]; h != nil {

@@ -54,7 +54,6 @@ type Manager struct {
 	suspect bool          // it is not known what was stored: load before the next turn
 	pause   time.Duration // before the next turn, because the store failed
 	retry   time.Time     // no turn before
-	looked  time.Time     // when the engine was last told the time by the store
 }
 
 // call is a request on its way.
@@ -128,7 +127,6 @@ func (m *Manager) load(ctx context.Context) error {
 	defer m.mu.Unlock()
 	m.engine = load(m.cfg, rows, m.instant(rows.Now))
 	m.engine.metrics = m.metrics
-	m.looked = time.Now()
 	if m.locks != nil {
 		for _, h := range m.engine.leases {
 			if names := h.entry.job.Locks; len(names) > 0 {
@@ -139,13 +137,14 @@ func (m *Manager) load(ctx context.Context) error {
 	return nil
 }
 
-// instant reads the clocks, or takes over the store's.
+// instant reads the clocks; the store's, if it has one, counts as the wall's.
 func (m *Manager) instant(stores time.Time) instant {
-	if !stores.IsZero() {
-		return instant{wall: stores, mono: stores.Sub(m.start)}
-	}
 	now := time.Now()
-	return instant{wall: now, mono: now.Sub(m.start)}
+	at := instant{wall: now, mono: now.Sub(m.start)}
+	if !stores.IsZero() {
+		at.wall = stores
+	}
+	return at
 }
 
 // Drain denies the asks that wait and all that come, and tells workers with their heartbeats that the service is about
@@ -225,9 +224,6 @@ func (m *Manager) idle() time.Duration {
 
 // sinceNow returns how much time has passed since the engine last looked at the clock.
 func (m *Manager) sinceNow() time.Duration {
-	if m.cfg.Shared { // its clock is the store's
-		return time.Since(m.looked)
-	}
 	return max(time.Since(m.start)-m.engine.now.mono, 0)
 }
 
@@ -256,7 +252,6 @@ func (m *Manager) turn(look bool) {
 		defer m.mu.Unlock()
 		batch, m.queue = m.queue, nil
 		now := m.instant(f.Now)
-		m.looked = time.Now()
 		for i := range f.Others {
 			m.engine.follow(&f.Others[i], now)
 		}

@@ -11,6 +11,7 @@ import (
 type Metrics struct {
 	Events  map[EventType]uint64 // of jobs: grants, ends, retries and the like
 	Denied  map[string]uint64    // asks, by the code of the denial
+	Ended   map[string]uint64    // leases that ended, by the code of their attempt: CodeExpired and the like
 	Beats   uint64               // heartbeats that extended a lease, each of a batch
 	Refused map[string]uint64    // heartbeats that did not, by the code of the error
 
@@ -56,7 +57,7 @@ func newMetrics() *Metrics {
 	const ms, s, m, h = time.Millisecond, time.Second, time.Minute, time.Hour
 	waits := []time.Duration{ms, 5 * ms, 25 * ms, 100 * ms, 500 * ms, s, 5 * s, 15 * s, m, 5 * m, 15 * m, h, 4 * h, 24 * h}
 	return &Metrics{
-		Events: map[EventType]uint64{}, Denied: map[string]uint64{}, Refused: map[string]uint64{},
+		Events: map[EventType]uint64{}, Denied: map[string]uint64{}, Ended: map[string]uint64{}, Refused: map[string]uint64{},
 		Wait: newDurations(waits...), Run: newDurations(waits...),
 		Store: newDurations(ms/10, ms/4, ms/2, ms, 2*ms, 5*ms, 10*ms, 25*ms, 50*ms, 100*ms, 250*ms, s, 5*s),
 	}
@@ -67,7 +68,7 @@ func (m *Manager) Metrics() Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := *m.metrics
-	c.Events, c.Denied, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Refused)
+	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended), maps.Clone(c.Refused)
 	c.Wait, c.Run, c.Store = c.Wait.clone(), c.Run.clone(), c.Store.clone()
 	for _, w := range m.engine.waiters {
 		if w.ask == nil {

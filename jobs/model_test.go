@@ -72,8 +72,10 @@ type mAnswer struct {
 type model struct {
 	cfg      Config
 	now      instant
-	clock    int64
-	jobs     []*mJob // all, in order of submission
+	offset   time.Duration // of the wall clock; 0 before the first turn
+	clock    time.Time     // that jobs are ordered by
+	clockAt  time.Duration // when it was right
+	jobs     []*mJob       // all, in order of submission
 	leases   []*mLease
 	waits    []*mWait // in order of arrival
 	workers  map[string]*mSeen
@@ -99,6 +101,7 @@ func newModel(cfg Config) *model {
 
 func (m *model) turn(now instant, requests []request) map[uint64]string {
 	m.out = map[uint64]string{}
+	m.jump(now)
 	m.now = instant{wall: now.wall.UTC().Truncate(time.Millisecond), mono: now.mono}
 	for {
 		var first *mLease
@@ -159,6 +162,16 @@ func (m *model) turn(now instant, requests []request) map[uint64]string {
 		}
 	}
 	return m.out
+}
+
+// jump counts steps of the wall clock.
+func (m *model) jump(now instant) {
+	wall := now.wall.UTC().Truncate(time.Millisecond)
+	offset := wall.Sub(time.Unix(0, 0)) - now.mono
+	if d := offset - m.offset; m.offset != 0 && d.Abs() > time.Second+(now.mono-m.now.mono)/1000 {
+		m.events[EventClock]++
+	}
+	m.offset = offset
 }
 
 func (m *model) apply(r request) {
@@ -328,9 +341,13 @@ func (m *model) submit(all []newJob) string {
 	}
 	maps.Copy(m.keys, used)
 	for _, j := range made {
-		m.clock = max(m.clock, m.now.wall.UnixMilli())
+		m.clock = m.clock.Add(m.now.mono - m.clockAt)
+		if m.now.wall.After(m.clock) {
+			m.clock = m.now.wall
+		}
+		m.clockAt = m.now.mono
 		j.seq, j.line = len(m.jobs), lineOf(j)
-		j.ord = m.clock + int64(slices.Index(Priorities(), j.Priority))*m.cfg.AgeingStep.Milliseconds()
+		j.ord = m.clock.UnixMilli() + int64(slices.Index(Priorities(), j.Priority))*m.cfg.AgeingStep.Milliseconds()
 		j.wallDue = j.RunAt.Truncate(time.Millisecond)
 		if j.wallDue.After(m.now.wall) {
 			j.readyWall = j.wallDue
@@ -747,6 +764,7 @@ func (m *model) waitingFor(j *mJob) string {
 // restart forgets what no store keeps. running says which jobs were stored as running.
 func (m *model) restart(now instant, running map[string]bool) {
 	m.now = instant{wall: now.wall.UTC().Truncate(time.Millisecond), mono: now.mono}
+	m.offset, m.clockAt = m.now.wall.Sub(time.Unix(0, 0))-now.mono, now.mono
 	m.waits, m.workers, m.profiles, m.reserved, m.rest = nil, map[string]*mSeen{}, map[string]*mSeen{}, nil, 0
 	for _, l := range m.leases {
 		m.heard(l.worker, nil)

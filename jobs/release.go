@@ -254,6 +254,7 @@ func (e *engine) revoke(leaseID, reason string) error {
 func (e *engine) end(h *hold, how State, code string, result, failure json.RawMessage) {
 	en, j := h.entry, &h.entry.job
 	e.dropHold(h, code)
+	e.metrics.Ended[code]++
 	e.metrics.Run.observe(e.now.wall.Sub(h.lease.IssuedAt))
 	e.unleased = append(e.unleased, h.lease.ID)
 	a := Attempt{

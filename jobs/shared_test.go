@@ -18,6 +18,7 @@ type common struct {
 	mu       sync.Mutex
 	base     *memstore.Jobs
 	log      []jobs.Changes
+	set      time.Duration // by how much the store's clock was set
 	replicas []*replica
 }
 
@@ -52,7 +53,7 @@ func (r *replica) Load(ctx context.Context) (jobs.Rows, error) {
 	defer r.c.mu.Unlock()
 	r.seen = len(r.c.log)
 	rows, err := r.c.base.Load(ctx)
-	rows.Now = time.Now()
+	rows.Now = time.Now().Add(r.c.set)
 	return rows, err
 }
 
@@ -62,7 +63,7 @@ func (r *replica) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.base.Update(ctx, func(jobs.Facts) jobs.Changes {
-		changes := turn(jobs.Facts{Now: time.Now(), Others: c.log[r.seen:]})
+		changes := turn(jobs.Facts{Now: time.Now().Add(c.set), Others: c.log[r.seen:]})
 		if !changes.Empty() {
 			c.log = append(c.log, changes)
 			for _, o := range c.replicas {
@@ -132,6 +133,41 @@ func TestManagersThatShareAStoreAgree(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAStepOfASharedStoresClockEndsNoLease(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &common{base: memstore.NewJobs()}
+			a, b := c.open(t), c.open(t)
+			submit(t, a)
+			g := grant(t, a, jobs.Ask{WorkerID: "w"})
+			time.Sleep(50 * time.Second)
+			c.mu.Lock()
+			c.set += step
+			c.mu.Unlock()
+			for range 3 {
+				for _, m := range []*jobs.Manager{b, a} {
+					if s, err := m.Status(t.Context()); err != nil || s.Leased != 1 {
+						t.Errorf("after a step of %v there is %+v, %v", step, s, err)
+					}
+				}
+			}
+			time.Sleep(50 * time.Second) // every lease has a full life from the step
+			if _, err := b.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+			for _, m := range []*jobs.Manager{b, a} {
+				if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 {
+					t.Errorf("after the deadline there is %+v, %v", s, err)
+				}
+			}
+			if d, err := a.Decisions(t.Context(), 1); err != nil || d.Events[jobs.EventClock] == 0 {
+				t.Errorf("events are %+v, %v", d.Events, err)
+			}
+		})
+	}
 }
 
 func TestWorkersOfManagersThatShareAStoreDoEveryJobOnce(t *testing.T) {
