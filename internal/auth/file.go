@@ -142,7 +142,8 @@ func ValidateName(name string) error {
 	return nil
 }
 
-// Append adds an entry to the token file, which is made if there is none.
+// Append adds an entry to the token file, which is made if there is none: for its user alone, and if that is root, for the
+// owner of its directory.
 func Append(path string, e Entry) error {
 	if err := e.validate(); err != nil {
 		return err
@@ -159,7 +160,14 @@ func Append(path string, e Entry) error {
 		return fmt.Errorf("token file: %w", err)
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > 0 {
+	info, err := f.Stat()
+	if err == nil && info.Size() == 0 {
+		err = handOver(f)
+	}
+	if err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
+	if info.Size() > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
 			line = append([]byte("\n"), line...) // what was there was cut off, or edited

@@ -60,8 +60,11 @@ func (c *Config) ask(ctx context.Context, path, token string) (*http.Response, e
 	if err != nil {
 		return nil, usagef("--listen %q is no address: give HOST:PORT", c.Listen)
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "localhost"
+	switch host {
+	case "", "0.0.0.0":
+		host = "127.0.0.1" // without a look at /etc/hosts, which containers may lack
+	case "::":
+		host = "::1"
 	}
 	scheme := "http"
 	transport := &http.Transport{DisableKeepAlives: true}
