@@ -110,6 +110,9 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 64
+		t.Protocols = new(http.Protocols) // one request per connection at a time: to send it again takes another connection
+		t.Protocols.SetHTTP1(true)
+		t.ForceAttemptHTTP2 = false
 		t.DialContext = (&net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}).DialContext
 		if o.TLS != nil {
 			t.TLSClientConfig = o.TLS.Clone()
