@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -120,14 +118,4 @@ func TestScriptsOnAServer(t *testing.T) {
 		p.Files = append(p.Files, filepath.Join("testdata", name+".txtar"))
 	}
 	testscript.Run(t, p)
-}
-
-// within fails the test unless it happens soon.
-func within(t testing.TB, patience time.Duration, what string, happened func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !happened(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(errors.New("in vain: " + what))
-		}
-	}
 }

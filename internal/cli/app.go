@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -40,7 +39,7 @@ type backend struct {
 // where says in a word or two where the locks are.
 func (b *backend) where() string {
 	if b.far != nil {
-		return "on " + strings.Join(b.urls, ", ")
+		return "on " + shownURLs(b.urls)
 	}
 	return "in " + b.root.Path
 }

@@ -62,7 +62,7 @@ func (a *app) runDoctorServer(o doctorOptions) error {
 			d.checkServer(one)
 		}
 	}
-	d.root = rootDir{Method: "server", Path: strings.Join(a.serverURLs(), ",")}
+	d.root = rootDir{Method: "server", Path: strings.ReplaceAll(shownURLs(a.serverURLs()), ", ", ",")}
 	d.checkEnvironment()
 	d.checkIdentity()
 	return d.tellAll()
@@ -70,7 +70,7 @@ func (a *app) runDoctorServer(o doctorOptions) error {
 
 // checkServer looks at one server.
 func (d *doctor) checkServer(s Server) {
-	url := s.URLs[0]
+	url := withoutUser(s.URLs[0])
 	v := serverJSON{URL: url, Scopes: []string{}}
 	defer func() { d.servers = append(d.servers, v) }()
 	ctx, stop := context.WithTimeout(context.Background(), doctorPatience)
@@ -80,7 +80,7 @@ func (d *doctor) checkServer(s Server) {
 		d.add(checkFail, "server", "%s: %v", url, err).Fix = "correct LOKT_SERVER, LOKT_CA_FILE, LOKT_CERT_FILE and LOKT_KEY_FILE"
 		return
 	}
-	defer far.Close()
+	defer func() { _ = far.Close() }() // all that was asked has been answered
 	info, err := far.Ask(ctx)
 	if err != nil {
 		c := d.add(checkFail, "server", "%s: %v", url, err)

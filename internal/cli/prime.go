@@ -68,6 +68,7 @@ type primeFacts struct {
 	problem string // why the locks cannot be told
 	owner   lokt.Owner
 	from    string // the variable that says who the owner is; empty if it is the user and the session
+	server  string // that keeps the locks; empty for files
 }
 
 func (a *app) runPrime(f primeFormat) error {
@@ -83,6 +84,9 @@ func (a *app) runPrime(f primeFormat) error {
 	case a.Getenv("LOKT_AGENT_ID") != "":
 		facts.from = "LOKT_AGENT_ID"
 	}
+	if urls := a.serverURLs(); len(urls) > 0 {
+		facts.server = shown(withoutUser(urls[0]))
+	}
 	if err := a.liveLocks(&facts); err != nil {
 		facts.problem = "they cannot be read"
 		a.tell("warning: %v", err)
@@ -96,10 +100,11 @@ func (a *app) runPrime(f primeFormat) error {
 		return a.print(struct {
 			Format  string      `json:"format"`
 			File    string      `json:"file,omitempty"` // where such instructions belong
+			Server  string      `json:"server,omitempty"`
 			Text    string      `json:"text"`
 			Scripts []script    `json:"scripts"`
 			Locks   []primeLock `json:"locks"`
-		}{f.name, f.file, text, scripts, facts.locks})
+		}{f.name, f.file, facts.server, text, scripts, facts.locks})
 	}
 	if _, err := fmt.Fprint(a.Out, text); err != nil {
 		return fmt.Errorf("write to standard output: %w", err)

@@ -54,8 +54,13 @@ func (f primeFormat) origin() string {
 }
 
 func prompt(facts primeFacts) string {
+	about := intro()
+	if facts.server != "" {
+		about += "\n\nThe locks are kept by the server `" + facts.server + "`, and shared with other hosts. Keep `LOKT_SERVER` set for all of your commands. If the\n" +
+			"server cannot be reached, commands end with 1 and nothing was run: tell a person, and do not go on without the lock."
+	}
 	return strings.Join([]string{
-		"# Locks in this repository (lokt)", intro(), "## Rules", rules(), "## Scripts that take locks", scripts(facts), "## Exit codes", exitCodes(),
+		"# Locks in this repository (lokt)", about, "## Rules", rules(), "## Scripts that take locks", scripts(facts), "## Exit codes", exitCodes(),
 		"## Who you are", identity(facts), "## Held or frozen now", locks(facts),
 	}, "\n\n") + "\n"
 }

@@ -28,6 +28,31 @@ func (a *app) serverURLs() []string {
 	return urls
 }
 
+// shownURLs returns addresses for people.
+func shownURLs(urls []string) string {
+	var all []string
+	for _, u := range urls {
+		all = append(all, withoutUser(u))
+	}
+	return strings.Join(all, ", ")
+}
+
+// withoutUser returns the address without the name and the password that it may have.
+func withoutUser(url string) string {
+	scheme, rest, found := strings.Cut(url, "://")
+	if !found {
+		return url
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(host, '@'); i >= 0 {
+		host = host[i+1:]
+	}
+	if path != "" {
+		path = "/" + path
+	}
+	return scheme + "://" + host + path
+}
+
 // server returns how to reach the server, or nil if none is named.
 func (a *app) server() (*Server, error) {
 	urls := a.serverURLs()
@@ -36,7 +61,7 @@ func (a *app) server() (*Server, error) {
 	}
 	for _, u := range urls {
 		if !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
-			return nil, usagef("the server %q does not begin with http:// or https://", u)
+			return nil, usagef("the server %q does not begin with http:// or https://", withoutUser(u))
 		}
 	}
 	s := &Server{
@@ -123,14 +148,6 @@ func (a *app) goOver(p place) error {
 	return a.handOver()
 }
 
-// filesOnly refuses what has no meaning on a server.
-func (a *app) filesOnly(what string) error {
-	if len(a.serverURLs()) == 0 {
-		return nil
-	}
-	return usagef("%s", what)
-}
-
 // reached adds to an error of a server that cannot be reached, or will not have the caller, what to do.
 func (a *app) reached(err error) error {
 	var known *hintError
@@ -138,5 +155,5 @@ func (a *app) reached(err error) error {
 	if len(urls) == 0 || !errors.Is(err, lokt.ErrUnavailable) || errors.As(err, &known) {
 		return err
 	}
-	return hint(err, "is loktd running there, and is the address right, http or https (%s)? See: %s", strings.Join(urls, ", "), a.commandLine("doctor", ""))
+	return hint(err, "is loktd running there, and is the address right, http or https (%s)? See: %s", shownURLs(urls), a.commandLine("doctor", ""))
 }

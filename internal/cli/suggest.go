@@ -16,7 +16,7 @@ func (a *app) commandLine(command, name string, flags ...string) string {
 		flags = append(flags, "--root", a.rootFlag)
 	}
 	if a.serverGiven {
-		flags = append(flags, "--server", a.serverFlag)
+		flags = append(flags, "--server", withoutUser(a.serverFlag))
 	}
 	if name == "" {
 		words = append(words, flags...)
