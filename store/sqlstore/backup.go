@@ -13,11 +13,8 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Backup writes a copy of the database, as it is at this moment, to a file that does not exist yet, for the user alone.
-// Everything goes on meanwhile. The copy is a database of its own, to be put where the other was; it is on the disk when
-// Backup returns. When it is opened as one, fencing tokens go on far above those that were given after it was made, but holds
-// are those that it has: whatever was done since is forgotten.
-func (d *DB) Backup(ctx context.Context, path string) (err error) {
+// Backup implements backend.
+func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 	begin := time.Now()
 	defer func() { d.observe("backup", begin, err) }()
 	if _, err := os.Lstat(path); err == nil {
@@ -85,11 +82,10 @@ func finish(part, path string) error {
 	return dir.Close()
 }
 
-// Check reads all of the database and returns an error that says what is wrong with it, if anything is. It takes a while with
-// a large one; everything goes on meanwhile.
-func (d *DB) Check(ctx context.Context) error {
-	return d.reading(ctx, "check", func(c *conn) error {
-		return c.query(ctx, "PRAGMA integrity_check(10)", nil, func(r *row) error {
+// Check implements backend.
+func (d *fileDB) Check(ctx context.Context) error {
+	return d.reading(ctx, "check", func(q querier) error {
+		return q.query(ctx, "PRAGMA integrity_check(10)", nil, func(r *row) error {
 			if s := r.text(); s != "ok" {
 				return fmt.Errorf("%w: database %s: %s", lokt.ErrDamaged, d.path, s)
 			}

@@ -1,96 +1,14 @@
 package sqlstore
 
-// Group commit: requests that arrive while a transaction is being flushed to the disk share the next one.
-
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
-
-// request is something to be stored. One of its functions is set, or none if it is only to be found out whether anything can be.
-type request struct {
-	name   string // of the lock that change is for
-	change func(lokt.Snapshot) lokt.Change
-	turn   func(jobs.Facts) jobs.Changes
-	write  func(context.Context, *conn) error // within the transaction
-
-	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
-	turned   bool        // the turn has been run
-	changes  jobs.Changes
-	panicked any
-	err      error
-	done     chan struct{} // closed when it is known what became of it
-}
-
-// perform has the request stored, and returns when that is done or has failed. If ctx ends before the request is looked at,
-// it is dropped.
-func (d *DB) perform(ctx context.Context, r *request) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	r.done = make(chan struct{})
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
-		return errClosed
-	}
-	d.queue = append(d.queue, r)
-	first := len(d.queue) == 1
-	d.mu.Unlock()
-	if first {
-		d.wake()
-	}
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		if r.taken.CompareAndSwap(false, true) {
-			return ctx.Err()
-		}
-		<-r.done
-	}
-	if r.panicked != nil {
-		panic(r.panicked)
-	}
-	return r.err
-}
-
-func (d *DB) wake() {
-	select {
-	case d.poke <- struct{}{}:
-	default:
-	}
-}
-
-// loop commits until the database is closed.
-func (d *DB) loop() {
-	defer close(d.ended)
-	for {
-		d.mu.Lock()
-		queue, closed := d.queue, d.closed
-		d.queue = nil
-		d.mu.Unlock()
-		if len(queue) == 0 {
-			if closed {
-				return
-			}
-			<-d.poke
-			continue
-		}
-		taken := queue[:0]
-		for _, r := range queue {
-			if r.taken.CompareAndSwap(false, true) {
-				taken = append(taken, r)
-			}
-		}
-		d.serve(taken)
-	}
-}
 
 // batch is what one transaction stores.
 type batch struct {
@@ -100,33 +18,11 @@ type batch struct {
 	told   [][]lokt.Event    // the events of each change
 	events int               // how many
 	jobs   []*jobs.Changes
-	writes []func(context.Context, *conn) error
-}
-
-// serve stores the requests in one transaction. If what one of them wants cannot be stored, each gets its own.
-func (d *DB) serve(rs []*request) {
-	if len(rs) == 0 {
-		return
-	}
-	err := d.commit(rs)
-	if err != nil && single(err) && len(rs) > 1 {
-		for _, r := range rs {
-			if r.err == nil && r.panicked == nil {
-				r.err = d.commit([]*request{r})
-			}
-		}
-		err = nil
-	}
-	for _, r := range rs {
-		if err != nil && r.err == nil {
-			r.err = err
-		}
-		close(r.done)
-	}
+	writes []func(context.Context, querier) error
 }
 
 // commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
-func (d *DB) commit(rs []*request) (err error) {
+func (d *fileDB) commit(rs []*request) (err error) {
 	begin := time.Now()
 	ctx := context.Background()
 	if d.suspect != nil {
@@ -166,7 +62,7 @@ func (b *batch) empty() bool {
 }
 
 // decide runs what the request is for.
-func (d *DB) decide(ctx context.Context, b *batch, r *request) {
+func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	switch {
 	case r.change != nil:
 		r.err = d.locks.decide(ctx, b, r)
@@ -199,7 +95,7 @@ func guarded(run func()) (panicked any) {
 }
 
 // store writes the batch in a transaction.
-func (d *DB) store(ctx context.Context, b *batch) error {
+func (d *fileDB) store(ctx context.Context, b *batch) error {
 	b.now = d.clock.now()
 	lazy := len(b.jobs) == 0 && len(b.writes) == 0 && d.locks.lazy(b)
 	if lazy == d.synced { // it cannot be changed within a transaction
@@ -229,7 +125,7 @@ func (d *DB) store(ctx context.Context, b *batch) error {
 // recover finds out what is stored after a transaction of which that is not known. Part of the log of transactions may be missing
 // on the disk, and a system reports that only once; so before anything more is stored, what the log has is moved into the
 // database's file, which writes and flushes it again, and the log is cut off.
-func (d *DB) recover(ctx context.Context) (err error) {
+func (d *fileDB) recover(ctx context.Context) (err error) {
 	begin := time.Now()
 	defer func() { d.observe("recover", begin, err) }()
 	fail := func(err error) error {

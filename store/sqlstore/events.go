@@ -186,7 +186,7 @@ func (e *events) end() {
 }
 
 // WaitEvents implements lokt.EventLog.
-func (s *Locks) WaitEvents(ctx context.Context, after uint64) error {
+func (s *fileLocks) WaitEvents(ctx context.Context, after uint64) error {
 	s.events.mu.Lock()
 	grown := s.events.grown
 	s.events.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *Locks) WaitEvents(ctx context.Context, after uint64) error {
 }
 
 // ReadEvents implements lokt.EventLog.
-func (s *Locks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, err error) {
+func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, err error) {
 	if err := s.usable(ctx); err != nil {
 		return page, err
 	}
@@ -214,7 +214,7 @@ func (s *Locks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lokt.Ev
 		limit = min(q.Limit, limit)
 	}
 	statement, args := selectEvents(q, limit+1)
-	err = s.db.reading(ctx, "events", func(c *conn) error {
+	err = s.db.reading(ctx, "events", func(c querier) error {
 		n, err := one(ctx, c, "SELECT lock_event FROM state")
 		if err != nil {
 			return err

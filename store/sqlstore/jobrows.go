@@ -20,18 +20,8 @@ const (
 		s.locks, s.created_at, o.seq IS NOT NULL, o.progress, o.message, o.metrics, o.checkpoint, o.result, o.error`
 )
 
-// write stores what the batch's turns changed.
-func (s *Jobs) write(ctx context.Context, q querier, b *batch) error {
-	for _, c := range b.jobs {
-		if err := s.writeChanges(ctx, q, c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // writeChanges stores what a turn changed, deletions first.
-func (s *Jobs) writeChanges(ctx context.Context, q querier, c *jobs.Changes) error {
+func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) error {
 	for _, id := range c.Unleased {
 		if err := q.exec(ctx, "DELETE FROM leases WHERE id = ?", id); err != nil {
 			return err
@@ -78,10 +68,10 @@ func (s *Jobs) writeChanges(ctx context.Context, q querier, c *jobs.Changes) err
 			return err
 		}
 	}
-	if err := s.writeStats(ctx, q, c); err != nil {
+	if err := writeStats(ctx, q, c, fresh); err != nil {
 		return err
 	}
-	return q.exec(ctx, "UPDATE state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
+	return q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
 		c.Counters.Seq, c.Counters.Revision, c.Counters.Event, c.Counters.Clock)
 }
 
@@ -224,7 +214,7 @@ func writeEnded(ctx context.Context, q querier, j *jobs.Job) error {
 
 // readCounters reads what is counted.
 func readCounters(ctx context.Context, q querier, rows *jobs.Rows) error {
-	return q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock FROM state", nil, func(r *row) error {
+	return q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock FROM job_state", nil, func(r *row) error {
 		rows.Counters = jobs.Counters{Seq: r.count(), Revision: r.count(), Event: r.count(), Clock: r.number()}
 		return nil
 	})

@@ -10,8 +10,9 @@ import (
 // addUpAfter is after how many turns their additions are added up.
 const addUpAfter = 64
 
-// writeStats stores what is to be added to the statistics: as one row, and after some turns all of these rows are added up.
-func (s *Jobs) writeStats(ctx context.Context, q querier, c *jobs.Changes) error {
+// writeStats stores what is to be added to the statistics: as one row, and after some turns all of these rows are added up. fresh counts
+// them.
+func writeStats(ctx context.Context, q querier, c *jobs.Changes, fresh *int) error {
 	if len(c.Tallies) > 0 || len(c.Counts) > 0 {
 		var add addition
 		hour := int64(-1 << 63) // of the last of them
@@ -30,12 +31,12 @@ func (s *Jobs) writeStats(ctx context.Context, q querier, c *jobs.Changes) error
 		if err := q.exec(ctx, "INSERT INTO stats_new (hour, body) VALUES (?, ?)", hour, body); err != nil {
 			return err
 		}
-		s.fresh++
+		*fresh++
 	}
-	if s.fresh < addUpAfter {
+	if *fresh < addUpAfter {
 		return nil
 	}
-	s.fresh = 0 // not quite so if this is not committed, but then it is counted anew
+	*fresh = 0 // not quite so if this is not committed, but then it is counted anew
 	return addUp(ctx, q)
 }
 
@@ -115,7 +116,7 @@ func addUp(ctx context.Context, q querier) error {
 }
 
 // History implements jobs.Store.
-func (s *Jobs) History(ctx context.Context, from time.Time) (tallies []jobs.Tally, counts []jobs.Count, err error) {
+func (s *jobReader) History(ctx context.Context, from time.Time) (tallies []jobs.Tally, counts []jobs.Count, err error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -124,7 +125,7 @@ func (s *Jobs) History(ctx context.Context, from time.Time) (tallies []jobs.Tall
 		hour = from.UnixMilli()
 	}
 	all := newSums()
-	err = s.db.reading(ctx, "read", func(c *conn) error {
+	err = s.reading(ctx, "read", func(c querier) error {
 		if err := c.query(ctx, "SELECT body FROM tallies WHERE hour >= ?", []any{hour}, func(r *row) error {
 			var t tallyDocument
 			r.decode(&t)

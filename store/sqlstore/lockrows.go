@@ -16,41 +16,48 @@ type entry struct {
 	lock    lokt.Lock
 	holders []int64
 	waiters []int64
-	stored  bool // the lock has a row
+	stored  bool      // the lock has a row
+	changed time.Time // when it was changed last
 }
 
 const (
-	lockColumns   = "name, revision, token"
+	lockColumns   = "name, revision, token, changed"
 	holderColumns = "lock, lease_id, place, owner, session, host, token, held_since, acquired_at, expires_at, ttl, max_hold, renewals, pending, yield, claim"
 	waiterColumns = "lock, lease_id, place, owner, session, host, priority, since, until, ttl, max_hold, claim"
 	freezeColumns = "lock, id, owner, session, host, reason, frozen_at, ttl, expires_at, detail"
 )
 
-// readLocks reads locks from their tables: one if it is named, or else all that are not free.
-func (s *Locks) readLocks(ctx context.Context, q querier, name string) (map[string]*entry, error) {
-	where, args := " WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)", []any(nil)
-	of := ""
-	if name != "" {
-		where, of, args = " WHERE name = ?", " WHERE lock = ?", []any{name}
-	}
+// selection says which locks to read: the conditions for the table of locks and for those of what belongs to them.
+type selection struct {
+	locks, rest string
+	args        []any
+}
+
+// notFree selects all locks that are not free.
+func notFree() selection {
+	return selection{locks: " WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)"}
+}
+
+// readLocks reads locks from their tables. Nothing of theirs is lower than of a lock that nobody ever had.
+func readLocks(ctx context.Context, q querier, which selection, unknown func(name string) *entry) (map[string]*entry, error) {
 	all := map[string]*entry{}
-	err := q.query(ctx, "SELECT "+lockColumns+" FROM locks"+where, args, func(r *row) error {
-		e := s.unknown(r.text())
-		e.stored, e.lock.Revision, e.lock.Token = true, max(e.lock.Revision, r.count()), max(e.lock.Token, r.count())
+	err := q.query(ctx, "SELECT "+lockColumns+" FROM locks"+which.locks, which.args, func(r *row) error {
+		e := unknown(r.text())
+		e.stored, e.lock.Revision, e.lock.Token, e.changed = true, max(e.lock.Revision, r.count()), max(e.lock.Token, r.count()), r.nanos()
 		all[e.lock.Name] = e
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if len(all) == 0 && name != "" {
+	if len(all) == 0 && len(which.args) > 0 {
 		return all, nil
 	}
 	// What cannot be understood keeps everybody out until somebody removes it by force.
 	damaged := func(name string, r *row) *entry {
 		e := all[name]
 		if e == nil {
-			e = s.unknown(name)
+			e = unknown(name)
 			all[name] = e
 			r.err = errors.New("there is no such lock")
 		}
@@ -60,7 +67,7 @@ func (s *Locks) readLocks(ctx context.Context, q querier, name string) (map[stri
 		}
 		return e
 	}
-	if err := q.query(ctx, "SELECT "+freezeColumns+" FROM freezes"+of, args, func(r *row) error {
+	if err := q.query(ctx, "SELECT "+freezeColumns+" FROM freezes"+which.rest, which.args, func(r *row) error {
 		lock := r.text()
 		f := &lokt.Freeze{
 			ID: r.text(), Owner: lokt.Owner{ID: r.text(), Session: r.text(), Host: r.text()}, Reason: r.text(), At: r.nanos(), TTL: r.span(),
@@ -76,7 +83,7 @@ func (s *Locks) readLocks(ctx context.Context, q querier, name string) (map[stri
 	}); err != nil {
 		return nil, err
 	}
-	if err := q.query(ctx, "SELECT "+holderColumns+" FROM holders"+of+" ORDER BY lock, place", args, func(r *row) error {
+	if err := q.query(ctx, "SELECT "+holderColumns+" FROM holders"+which.rest+" ORDER BY lock, place", which.args, func(r *row) error {
 		lock, h, place := readHolder(r)
 		e := damaged(lock, r)
 		e.lock.Holders, e.holders = append(e.lock.Holders, h), append(e.holders, place)
@@ -84,7 +91,7 @@ func (s *Locks) readLocks(ctx context.Context, q querier, name string) (map[stri
 	}); err != nil {
 		return nil, err
 	}
-	return all, q.query(ctx, "SELECT "+waiterColumns+" FROM waiters"+of+" ORDER BY lock, place", args, func(r *row) error {
+	return all, q.query(ctx, "SELECT "+waiterColumns+" FROM waiters"+which.rest+" ORDER BY lock, place", which.args, func(r *row) error {
 		lock, w, place := readWaiter(r)
 		e := damaged(lock, r)
 		e.lock.Queue, e.waiters = append(e.lock.Queue, w), append(e.waiters, place)

@@ -14,8 +14,8 @@ import (
 
 // Locks are the locks in a database: a lokt.Store and its lokt.EventLog. Locks that are not free, and some that are, are
 // also in memory, as they were last committed.
-type Locks struct {
-	db     *DB
+type fileLocks struct {
+	db     *fileDB
 	events *events
 	closed atomic.Bool
 
@@ -28,19 +28,19 @@ type Locks struct {
 }
 
 var (
-	_ lokt.Store    = (*Locks)(nil)
-	_ lokt.EventLog = (*Locks)(nil)
+	_ lokt.Store    = (*fileLocks)(nil)
+	_ lokt.EventLog = (*fileLocks)(nil)
 )
 
 // maxFree is how many free locks are remembered in memory.
 const maxFree = 50_000
 
-func newLocks(d *DB) *Locks {
-	return &Locks{db: d, events: newEvents(d.options), watchers: map[string]map[*watcher]struct{}{}}
+func newLocks(d *fileDB) *fileLocks {
+	return &fileLocks{db: d, events: newEvents(d.options), watchers: map[string]map[*watcher]struct{}{}}
 }
 
 // load replaces what is in memory by what is stored.
-func (s *Locks) load(ctx context.Context, q querier) error {
+func (s *fileLocks) load(ctx context.Context, q querier) error {
 	var tokens, revisions uint64
 	if err := q.query(ctx, "SELECT token_floor, revision_floor FROM state", nil, func(r *row) error {
 		tokens, revisions = r.count(), r.count()
@@ -51,7 +51,7 @@ func (s *Locks) load(ctx context.Context, q querier) error {
 	s.mu.Lock()
 	s.tokenFloor, s.revisionFloor = tokens, revisions
 	s.mu.Unlock()
-	all, err := s.readLocks(ctx, q, "")
+	all, err := readLocks(ctx, q, notFree(), s.unknown)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (s *Locks) load(ctx context.Context, q querier) error {
 }
 
 // usable reports why the store cannot be used.
-func (s *Locks) usable(ctx context.Context) error {
+func (s *fileLocks) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -78,15 +78,15 @@ func (s *Locks) usable(ctx context.Context) error {
 
 // Update implements lokt.Store. change is run by another goroutine while nothing else in the database changes: it must not use
 // the database. If it panics, Update does.
-func (s *Locks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+func (s *fileLocks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	return s.db.perform(ctx, &request{name: name, change: change})
+	return s.db.group.perform(ctx, &request{name: name, change: change})
 }
 
 // decide runs a request's change.
-func (s *Locks) decide(ctx context.Context, b *batch, r *request) error {
+func (s *fileLocks) decide(ctx context.Context, b *batch, r *request) error {
 	have := b.locks[r.name]
 	if have == nil {
 		was, err := s.lookUp(ctx, s.db.writer, r.name)
@@ -113,18 +113,18 @@ func (s *Locks) decide(ctx context.Context, b *batch, r *request) error {
 }
 
 // cached returns what is in memory about a lock, or nil.
-func (s *Locks) cached(name string) *entry {
+func (s *fileLocks) cached(name string) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cache[name]
 }
 
 // lookUp returns what was last committed about a lock.
-func (s *Locks) lookUp(ctx context.Context, q querier, name string) (*entry, error) {
+func (s *fileLocks) lookUp(ctx context.Context, q querier, name string) (*entry, error) {
 	if e := s.cached(name); e != nil {
 		return e, nil
 	}
-	found, err := s.readLocks(ctx, q, name)
+	found, err := readLocks(ctx, q, selection{" WHERE name = ?", " WHERE lock = ?", []any{name}}, s.unknown)
 	if err != nil {
 		return nil, err
 	}
@@ -135,14 +135,14 @@ func (s *Locks) lookUp(ctx context.Context, q querier, name string) (*entry, err
 }
 
 // unknown is a lock that nobody ever had.
-func (s *Locks) unknown(name string) *entry {
+func (s *fileLocks) unknown(name string) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &entry{lock: lokt.Lock{Name: name, Token: s.tokenFloor, Revision: s.revisionFloor}}
 }
 
 // lazy reports whether the batch says no more than that holders and waiters are still there, or that somebody was refused.
-func (s *Locks) lazy(b *batch) bool {
+func (s *fileLocks) lazy(b *batch) bool {
 	for name, e := range b.locks {
 		if was := b.were[name]; !was.stored || !onlyRenewed(&was.lock, &e.lock) {
 			return false
@@ -152,7 +152,7 @@ func (s *Locks) lazy(b *batch) bool {
 }
 
 // write stores the batch's locks and events.
-func (s *Locks) write(ctx context.Context, q querier, b *batch) error {
+func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
 	for name, e := range b.locks {
 		if err := writeLock(ctx, q, b.were[name], e, b.now); err != nil {
 			return err
@@ -165,7 +165,7 @@ func (s *Locks) write(ctx context.Context, q querier, b *batch) error {
 }
 
 // publish makes what was committed visible, and wakes whom it concerns.
-func (s *Locks) publish(b *batch) {
+func (s *fileLocks) publish(b *batch) {
 	s.mu.Lock()
 	for name, e := range b.locks {
 		if was := s.cache[name]; was != nil && was.lock.Free() {
@@ -190,14 +190,14 @@ func (s *Locks) publish(b *batch) {
 }
 
 // View implements lokt.Store.
-func (s *Locks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
+func (s *fileLocks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err := s.usable(ctx); err != nil {
 		return lokt.Snapshot{}, err
 	}
 	e := s.cached(name)
 	if e == nil {
-		if err := s.db.reading(ctx, "view", func(c *conn) (err error) {
-			e, err = s.lookUp(ctx, c, name)
+		if err := s.db.reading(ctx, "view", func(q querier) (err error) {
+			e, err = s.lookUp(ctx, q, name)
 			return err
 		}); err != nil {
 			return lokt.Snapshot{}, err
@@ -207,7 +207,7 @@ func (s *Locks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 }
 
 // List implements lokt.Store. Each lock is as it was when the sequence came to it.
-func (s *Locks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+func (s *fileLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
 		begin := time.Now()
 		if err := s.usable(ctx); err != nil {
@@ -230,7 +230,7 @@ func (s *Locks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 }
 
 // names returns those that the filter lets through, in order.
-func (s *Locks) names(f lokt.Filter) []string {
+func (s *fileLocks) names(f lokt.Filter) []string {
 	s.mu.Lock()
 	var names []string
 	for name, e := range s.cache {
@@ -248,7 +248,7 @@ func listed(l *lokt.Lock, f lokt.Filter) bool {
 }
 
 // Close makes every later call fail, and waits return. The database stays open.
-func (s *Locks) Close() error {
+func (s *fileLocks) Close() error {
 	s.closed.Store(true)
 	s.mu.Lock()
 	s.wakeAll()
@@ -258,7 +258,7 @@ func (s *Locks) Close() error {
 }
 
 // end closes the locks with the database.
-func (s *Locks) end() {
+func (s *fileLocks) end() {
 	_ = s.Close()
 	s.events.end()
 }

@@ -23,7 +23,7 @@ func claim(name, owner string, ttl time.Duration) lokt.Claim {
 	return lokt.Claim{Name: name, LeaseID: "lease of " + owner, Owner: lokt.Owner{ID: owner, Host: "h"}, TTL: ttl}
 }
 
-func acquire(t *testing.T, db *DB, c lokt.Claim) lokt.Holder {
+func acquire(t *testing.T, db *fileDB, c lokt.Claim) lokt.Holder {
 	t.Helper()
 	h, err := lokt.NewManager(db.Locks()).Acquire(t.Context(), c)
 	if err != nil {
@@ -32,7 +32,7 @@ func acquire(t *testing.T, db *DB, c lokt.Claim) lokt.Holder {
 	return h
 }
 
-func view(t *testing.T, db *DB, name string) lokt.Snapshot {
+func view(t *testing.T, db *fileDB, name string) lokt.Snapshot {
 	t.Helper()
 	snap, err := db.Locks().View(t.Context(), name)
 	if err != nil {
@@ -42,7 +42,7 @@ func view(t *testing.T, db *DB, name string) lokt.Snapshot {
 }
 
 // edit stores what a function makes of a lock.
-func edit(t *testing.T, db *DB, name string, change func(l *lokt.Lock, now time.Time)) {
+func edit(t *testing.T, db *fileDB, name string, change func(l *lokt.Lock, now time.Time)) {
 	t.Helper()
 	if err := db.Locks().Update(t.Context(), name, func(s lokt.Snapshot) lokt.Change {
 		change(&s.Lock, s.Now)
@@ -52,7 +52,7 @@ func edit(t *testing.T, db *DB, name string, change func(l *lokt.Lock, now time.
 	}
 }
 
-func shut(t *testing.T, db *DB) {
+func shut(t *testing.T, db *fileDB) {
 	t.Helper()
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -209,8 +209,8 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 }
 
 // isSynced reports whether the last transaction was flushed to the disk.
-func (d *DB) isSynced() (synced bool) {
-	_ = d.perform(context.Background(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
+func (d *fileDB) isSynced() (synced bool) {
+	_ = d.group.perform(context.Background(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
 		synced = d.synced
 		return lokt.Change{Lock: s.Lock}
 	}})
@@ -333,12 +333,12 @@ func TestABackupIsWholeWhileEverythingGoesOn(t *testing.T) {
 }
 
 // together has requests in one group: it stops the goroutine that commits until all are waiting.
-func together(t *testing.T, db *DB, all ...*request) []error {
+func together(t *testing.T, db *fileDB, all ...*request) []error {
 	t.Helper()
 	stopped, goOn := make(chan struct{}), make(chan struct{})
 	blocked := make(chan error, 1)
 	go func() {
-		blocked <- db.perform(t.Context(), &request{name: "stop", change: func(s lokt.Snapshot) lokt.Change {
+		blocked <- db.group.perform(t.Context(), &request{name: "stop", change: func(s lokt.Snapshot) lokt.Change {
 			close(stopped)
 			<-goOn
 			return lokt.Change{Lock: s.Lock}
@@ -355,12 +355,12 @@ func together(t *testing.T, db *DB, all ...*request) []error {
 				}
 				finished <- struct{}{}
 			}()
-			errs[i] = db.perform(t.Context(), r)
+			errs[i] = db.group.perform(t.Context(), r)
 		}()
 		for { // in this order
-			db.mu.Lock()
-			n := len(db.queue)
-			db.mu.Unlock()
+			db.group.mu.Lock()
+			n := len(db.group.queue)
+			db.group.mu.Unlock()
 			if n == i+1 {
 				break
 			}
@@ -431,7 +431,7 @@ func TestARequestWhoseCallerGaveUpBeforeItsTurnIsDropped(t *testing.T) {
 	if errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	if err := db.perform(ctx, rise("x")); !errors.Is(err, context.Canceled) {
+	if err := db.group.perform(ctx, rise("x")); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if view(t, db, "x").Lock.Token != 0 {
@@ -444,7 +444,7 @@ func TestAFullDatabaseRefusesAndGoesOnWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
 	db := start(t, place(t), Options{})
 	pragma := func(s string) error {
-		return db.perform(t.Context(), &request{write: func(ctx context.Context, c *conn) error { return c.once(ctx, s) }})
+		return db.group.perform(t.Context(), &request{write: func(ctx context.Context, q querier) error { return q.(*conn).once(ctx, s) }})
 	}
 	acquire(t, db, claim("x", "a", time.Minute))
 	if err := pragma("PRAGMA max_page_count = 1"); err != nil { // as many as there are

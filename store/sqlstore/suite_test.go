@@ -23,12 +23,13 @@ func place(t testing.TB) string {
 }
 
 // start opens a database; the test closes it.
-func start(t testing.TB, path string, o Options) *DB {
+func start(t testing.TB, path string, o Options) *fileDB {
 	t.Helper()
-	db, err := Open(t.Context(), "sqlite:"+path, o)
+	opened, err := Open(t.Context(), "sqlite:"+path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	db := opened.backend.(*fileDB)
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -39,8 +40,8 @@ func start(t testing.TB, path string, o Options) *DB {
 
 // onlyLocks are locks that close their database.
 type onlyLocks struct {
-	*Locks
-	db *DB
+	LockStore
+	db *fileDB
 }
 
 func (s onlyLocks) Close() error { return s.db.Close() }
@@ -52,8 +53,8 @@ func locksAt(t testing.TB, path string, o Options) onlyLocks {
 
 // onlyJobs are jobs that close their database.
 type onlyJobs struct {
-	*Jobs
-	db *DB
+	jobs.Store
+	db *fileDB
 }
 
 func (s onlyJobs) Close() error { return s.db.Close() }

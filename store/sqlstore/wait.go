@@ -13,7 +13,7 @@ type watcher struct {
 }
 
 // Wait implements lokt.Store. A watcher whose claim is queued behind others sleeps until it is first, or not queued.
-func (s *Locks) Wait(ctx context.Context, watch lokt.Watch) error {
+func (s *fileLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (s *Locks) Wait(ctx context.Context, watch lokt.Watch) error {
 	}
 }
 
-func (s *Locks) register(watch lokt.Watch) *watcher {
+func (s *fileLocks) register(watch lokt.Watch) *watcher {
 	w := &watcher{leaseID: watch.LeaseID, wake: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *Locks) register(watch lokt.Watch) *watcher {
 	return w
 }
 
-func (s *Locks) unregister(name string, w *watcher) {
+func (s *fileLocks) unregister(name string, w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers[name], w)
@@ -58,7 +58,7 @@ func (s *Locks) unregister(name string, w *watcher) {
 
 // wake wakes those whom a change concerns: who is not queued, or no longer, and who is first in the queue, because that one
 // watches for the holders' expiry. Its caller holds the mutex.
-func (s *Locks) wake(name string, l *lokt.Lock) {
+func (s *fileLocks) wake(name string, l *lokt.Lock) {
 	all := s.watchers[name]
 	if len(all) == 0 {
 		return
@@ -76,7 +76,7 @@ func (s *Locks) wake(name string, l *lokt.Lock) {
 }
 
 // wakeAll wakes everybody. Its caller holds the mutex.
-func (s *Locks) wakeAll() {
+func (s *fileLocks) wakeAll() {
 	for _, all := range s.watchers {
 		for w := range all {
 			delete(all, w)

@@ -9,13 +9,17 @@ CREATE TABLE state (
 	lock_event     INTEGER NOT NULL DEFAULT 0,
 	token_floor    INTEGER NOT NULL DEFAULT 0,
 	revision_floor INTEGER NOT NULL DEFAULT 0,
-	backup         INTEGER NOT NULL DEFAULT 0,
-	job_seq        INTEGER NOT NULL DEFAULT 0,
-	job_revision   INTEGER NOT NULL DEFAULT 0,
-	job_event      INTEGER NOT NULL DEFAULT 0,
-	job_clock      INTEGER NOT NULL DEFAULT 0
+	backup         INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO state (id) VALUES (1);
+CREATE TABLE job_state (
+	id           INTEGER PRIMARY KEY CHECK (id = 1),
+	job_seq      INTEGER NOT NULL DEFAULT 0,
+	job_revision INTEGER NOT NULL DEFAULT 0,
+	job_event    INTEGER NOT NULL DEFAULT 0,
+	job_clock    INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO job_state (id) VALUES (1);
 
 -- Every name that was ever locked: a free lock keeps its token.
 CREATE TABLE locks (

@@ -1,0 +1,240 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// fileDB is an open database of SQLite.
+type fileDB struct {
+	path    string
+	options Options
+	side    *sideFile
+	clock   *clock
+	locks   *fileLocks
+	jobs    *fileJobs
+
+	group   *group
+	writer  *conn      // of the goroutine that commits
+	idle    chan *conn // readers that nobody uses
+	readers sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool          // no more readers
+	done   chan struct{} // closed when the database has been
+	err    error         // of closing; to be read after done
+
+	// For the goroutine that commits only.
+	suspect error // why it is not known what is stored
+	synced  bool  // transactions are flushed to the disk
+}
+
+// maxReaders is how many goroutines read at the same time.
+const maxReaders = 4
+
+// openFile opens a database of SQLite.
+func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, unavailable(err)
+	}
+	path, err = resolve(path)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, unavailable(err)
+	}
+	side, err := lockBeside(path, o.Describe)
+	if err != nil {
+		return nil, err
+	}
+	d := &fileDB{
+		path: path, options: o, side: side, idle: make(chan *conn, maxReaders), done: make(chan struct{}), synced: true,
+	}
+	d.group = newGroup(d.commit)
+	defer func() {
+		if err != nil {
+			d.release()
+		}
+	}()
+	if d.writer, err = d.start(ctx); err != nil {
+		return nil, translate(err)
+	}
+	for range maxReaders {
+		c, err := dial(dsn(d.path), readerSetup()...)
+		if err != nil {
+			return nil, translate(err)
+		}
+		d.idle <- c
+	}
+	d.locks, d.jobs = newLocks(d), newJobs(d)
+	if err := d.begin(ctx); err != nil {
+		return nil, translate(err)
+	}
+	go d.group.loop()
+	return d, nil
+}
+
+// start opens the connection that writes, and brings the database to this version.
+func (d *fileDB) start(ctx context.Context) (*conn, error) {
+	if err := touch(d.path); err != nil {
+		return nil, err
+	}
+	c, err := dial(dsn(d.path))
+	if err != nil {
+		return nil, err
+	}
+	version, err := identify(ctx, c)
+	if err == nil {
+		err = c.setUp(writerSetup())
+	}
+	if err == nil {
+		err = migrate(ctx, c, version)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+// begin reads what is there, gives everybody who lives by time its full time, and starts the clock.
+func (d *fileDB) begin(ctx context.Context) error {
+	clock, err := one(ctx, d.writer, "SELECT clock FROM state")
+	if err != nil {
+		return err
+	}
+	last := time.Unix(0, clock).UTC()
+	d.clock = newClock(last)
+	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	if err := rearm(ctx, d.writer, d.clock.now(), last); err != nil {
+		_ = d.writer.exec(ctx, "ROLLBACK")
+		return err
+	}
+	if err := d.writer.exec(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	return d.reload(ctx)
+}
+
+// reload replaces what is in memory by what is stored.
+func (d *fileDB) reload(ctx context.Context) error {
+	if err := d.locks.load(ctx, d.writer); err != nil {
+		return err
+	}
+	return d.jobs.load(ctx, d.writer)
+}
+
+// Locks implements backend.
+func (d *fileDB) Locks() LockStore { return d.locks }
+
+// Jobs implements backend.
+func (d *fileDB) Jobs() jobs.Store { return d.jobs }
+
+// Path implements backend.
+func (d *fileDB) Path() string { return d.path }
+
+// Close implements backend: it stores what was asked for before, closes the database, and lets another process have it.
+func (d *fileDB) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		<-d.done
+		return d.err
+	}
+	d.closed = true
+	d.mu.Unlock()
+	d.group.close()
+	d.locks.end()
+	d.readers.Wait()
+	if d.suspect == nil { // what has ended by now is not to be revived
+		d.err = d.writer.exec(context.Background(), "UPDATE state SET clock = ?", d.clock.now().UnixNano())
+	}
+	d.err = errors.Join(translate(d.err), d.release())
+	close(d.done)
+	return d.err
+}
+
+// release closes connections and gives the kernel lock back.
+func (d *fileDB) release() error {
+	var errs []error
+	for len(d.idle) > 0 {
+		errs = append(errs, (<-d.idle).close())
+	}
+	if d.writer != nil {
+		errs = append(errs, d.writer.close())
+	}
+	return errors.Join(append(errs, d.side.close())...)
+}
+
+// reading lends a connection that reads. What read calls sees the database as it was at one moment.
+func (d *fileDB) reading(ctx context.Context, op string, read func(q querier) error) (err error) {
+	begin := time.Now()
+	defer func() { d.observe(op, begin, err) }()
+	c, err := d.borrow(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.giveBack(c)
+	if err := c.exec(ctx, "BEGIN"); err != nil {
+		return translate(err)
+	}
+	err = read(c)
+	if e := c.exec(context.WithoutCancel(ctx), "ROLLBACK"); err == nil {
+		err = e
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return translate(err)
+}
+
+func (d *fileDB) borrow(ctx context.Context) (*conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, errClosed
+	}
+	d.readers.Add(1)
+	d.mu.Unlock()
+	select {
+	case c := <-d.idle:
+		return c, nil
+	case <-ctx.Done():
+		d.readers.Done()
+		return nil, ctx.Err()
+	}
+}
+
+func (d *fileDB) giveBack(c *conn) {
+	d.idle <- c
+	d.readers.Done()
+}
+
+// observe tells how something went.
+func (d *fileDB) observe(op string, begin time.Time, err error) {
+	if d.options.Observe != nil {
+		d.options.Observe(op, time.Since(begin), err)
+	}
+}
+
+// Ping implements backend.
+func (d *fileDB) Ping(ctx context.Context) error {
+	if err := d.reading(ctx, "ping", func(q querier) error {
+		_, err := one(ctx, q, "SELECT clock FROM state")
+		return err
+	}); err != nil {
+		return err
+	}
+	return d.group.perform(ctx, &request{})
+}
