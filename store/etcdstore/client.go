@@ -204,6 +204,7 @@ func (s *Store) note(h *pb.ResponseHeader, asked int64) {
 	}
 	s.rev.Store(rev)
 	s.floor.Store(epoch(s.now()))
+	s.log.reset()
 	s.each(func(sl *slot) { sl.forget(true) })
 	s.rewatch()
 }

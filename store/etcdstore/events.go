@@ -1,8 +1,10 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lokt-dev/lokt"
@@ -91,6 +94,7 @@ type journal struct {
 	mu       sync.Mutex
 	recent   []lokt.LoggedEvent // without gaps
 	since    uint64             // all events with a higher number are among the recent, once they have come in
+	oldest   uint64             // lowest number that was found in etcd
 	newest   uint64             // highest number known
 	heard    int64              // revision of the last change whose events came in
 	own      int64              // of the last one that this store made
@@ -112,6 +116,13 @@ func (j *journal) begin(rev int64) {
 		j.since = 1<<64 - 1
 	}
 	j.ring()
+}
+
+// reset forgets everything: the revisions of etcd begin anew.
+func (j *journal) reset() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.recent, j.since, j.oldest, j.newest, j.heard, j.own = nil, 1<<64-1, 0, 0, 0, 0
 }
 
 // ring wakes all who wait for events. Its caller holds the mutex.
@@ -142,25 +153,24 @@ func (j *journal) hear(kv *mvccpb.KeyValue) {
 
 // after returns the recent events that the query lets through, and whether these are all that there are. It is sure about
 // what this store itself has done; what others have done comes in a little later.
-func (j *journal) after(q lokt.EventQuery) (events []lokt.LoggedEvent, newest uint64, complete bool) {
+func (j *journal) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if q.Latest || q.After < j.since || j.heard < j.own || j.newest <= q.After {
-		return nil, 0, false
+	if q.Latest || q.After < j.since || j.heard < j.own || j.newest <= q.After || len(j.recent) == 0 {
+		return p, false
 	}
-	from, _ := slices.BinarySearchFunc(j.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int {
-		if e.Seq < seq {
-			return -1
-		}
-		return 1
-	})
+	from, _ := slices.BinarySearchFunc(j.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int { return cmp.Compare(e.Seq, seq) })
 	for _, e := range j.recent[from:] {
 		if matches(q, e) {
 			e.Extra = maps.Clone(e.Extra)
-			events = append(events, e)
+			p.Events = append(p.Events, e)
 		}
 	}
-	return events, j.newest, true
+	p.Oldest, p.Newest = j.recent[0].Seq, j.newest
+	if j.oldest > 0 {
+		p.Oldest = min(p.Oldest, j.oldest)
+	}
+	return p, true
 }
 
 // matches reports whether the query lets the event through.
@@ -179,7 +189,7 @@ func matches(q lokt.EventQuery, e lokt.LoggedEvent) bool {
 // eventPage is how many changes are asked for at a time.
 const eventPage = 512
 
-// ReadEvents implements lokt.EventLog. Numbers are no smaller on any other store on the same keys. If etcd is restored from a
+// ReadEvents implements lokt.EventLog. Numbers are the same for all stores on the same keys. If etcd is restored from a
 // snapshot, numbers may come again.
 func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
 	if err := s.usable(ctx); err != nil {
@@ -188,21 +198,20 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 	if q.Limit <= 0 || q.Limit > lokt.MaxEvents {
 		q.Limit = lokt.MaxEvents
 	}
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	p := lokt.EventPage{}
-	var err error
-	if p.Oldest, err = s.lastEvent(ctx, clientv3.SortAscend); err != nil {
-		return p, s.explain(ctx, err)
-	}
-	var complete bool
-	if p.Events, p.Newest, complete = s.log.after(q); !complete {
-		if p.Newest, err = s.lastEvent(ctx, clientv3.SortDescend); err == nil {
-			p.Events, err = s.scan(ctx, q, p.Newest)
+	p, complete := s.log.after(q)
+	if !complete {
+		bounded, cancel := s.bound(ctx)
+		defer cancel()
+		var err error
+		if p, err = s.scan(bounded, q); errors.Is(err, rpctypes.ErrCompacted) { // meanwhile
+			p, err = s.scan(bounded, q)
 		}
 		if err != nil {
 			return lokt.EventPage{}, s.explain(ctx, err)
 		}
+		s.log.mu.Lock()
+		s.log.oldest, s.log.newest = max(s.log.oldest, p.Oldest), max(s.log.newest, p.Newest)
+		s.log.mu.Unlock()
 	}
 	if p.More = len(p.Events) > q.Limit; p.More && q.Latest {
 		p.Events = p.Events[len(p.Events)-q.Limit:]
@@ -212,10 +221,17 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 	return p, nil
 }
 
-// scan reads the events that the query lets through up to a number: one more than its limit, at least, if there are so many.
-// They are in order.
-func (s *Store) scan(ctx context.Context, q lokt.EventQuery, newest uint64) ([]lokt.LoggedEvent, error) {
-	low, high := int64(q.After>>eventBits), int64(newest>>eventBits)
+// scan reads the events that the query lets through: one more than its limit, at least, if there are so many. They are in
+// order, and all of one moment.
+func (s *Store) scan(ctx context.Context, q lokt.EventQuery) (p lokt.EventPage, err error) {
+	var at int64
+	if p.Oldest, at, err = s.lastEvent(ctx, clientv3.SortAscend, 0); err != nil || p.Oldest == 0 {
+		return p, err
+	}
+	if p.Newest, _, err = s.lastEvent(ctx, clientv3.SortDescend, at); err != nil {
+		return p, err
+	}
+	low, high := int64(q.After>>eventBits), int64(p.Newest>>eventBits)
 	if q.Before > 0 {
 		high = min(high, int64(q.Before>>eventBits))
 	}
@@ -223,22 +239,21 @@ func (s *Store) scan(ctx context.Context, q lokt.EventQuery, newest uint64) ([]l
 	if q.Latest {
 		order = clientv3.SortDescend
 	}
-	var all []lokt.LoggedEvent
-	for low <= high && len(all) <= q.Limit {
+	for low <= high && len(p.Events) <= q.Limit {
 		var r *clientv3.GetResponse
 		if err := s.try(ctx, func(ctx context.Context) (err error) {
 			r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithMinModRev(low), clientv3.WithMaxModRev(max(high, 1)),
-				clientv3.WithSort(clientv3.SortByModRevision, order), clientv3.WithLimit(eventPage))
+				clientv3.WithSort(clientv3.SortByModRevision, order), clientv3.WithLimit(eventPage), clientv3.WithRev(at))
 			return err
 		}); err != nil {
-			return nil, err
+			return p, err
 		}
 		for _, kv := range r.Kvs {
 			events := slices.DeleteFunc(decodeEvents(kv), func(e lokt.LoggedEvent) bool { return !matches(q, e) })
 			if q.Latest {
 				slices.Reverse(events)
 			}
-			all = append(all, events...)
+			p.Events = append(p.Events, events...)
 			if q.Latest {
 				high = kv.ModRevision - 1
 			} else {
@@ -250,28 +265,32 @@ func (s *Store) scan(ctx context.Context, q lokt.EventQuery, newest uint64) ([]l
 		}
 	}
 	if q.Latest {
-		slices.Reverse(all)
+		slices.Reverse(p.Events)
 	}
-	return all, nil
+	return p, nil
 }
 
-// lastEvent returns the number of the oldest, or newest, event that is kept; 0 if there is none.
-func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder) (uint64, error) {
+// lastEvent returns the number of the oldest, or newest, event that is kept, or was at the revision if that is not 0, and
+// the revision at which that holds. The number is 0 if there is none.
+func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder, rev int64) (seq uint64, at int64, err error) {
 	var r *clientv3.GetResponse
 	if err := s.try(ctx, func(ctx context.Context) (err error) {
-		r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByModRevision, order), clientv3.WithLimit(1))
+		r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByModRevision, order),
+			clientv3.WithLimit(1), clientv3.WithRev(rev))
 		return err
 	}); err != nil || len(r.Kvs) == 0 {
-		return 0, err
+		return 0, 0, err
 	}
 	events := decodeEvents(r.Kvs[0])
 	switch {
 	case len(events) == 0:
-		return uint64(r.Kvs[0].ModRevision) << eventBits, nil
+		seq = uint64(r.Kvs[0].ModRevision) << eventBits
 	case order == clientv3.SortAscend:
-		return events[0].Seq, nil
+		seq = events[0].Seq
+	default:
+		seq = events[len(events)-1].Seq
 	}
-	return events[len(events)-1].Seq, nil
+	return seq, r.Header.Revision, nil
 }
 
 // WaitEvents implements lokt.EventLog.
@@ -290,7 +309,7 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 		bounded, cancel := s.bound(ctx)
 		defer cancel()
 		var err error
-		if newest, err = s.lastEvent(bounded, clientv3.SortDescend); err != nil {
+		if newest, _, err = s.lastEvent(bounded, clientv3.SortDescend, 0); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

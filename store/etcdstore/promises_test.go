@@ -32,6 +32,7 @@ func (c *cluster) skewed(t *testing.T, by ...time.Duration) []*Store {
 func TestReplicasWhoseClocksDifferByHoursEndNothingEarlyAndNothingNever(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, false)
+	var wg sync.WaitGroup
 	for _, skew := range [][]time.Duration{{time.Hour, -time.Hour}, {-time.Hour, time.Hour}} {
 		s := c.skewed(t, skew...)
 		here, there := lokt.NewManager(s[0]), lokt.NewManager(s[1])
@@ -68,24 +69,27 @@ func TestReplicasWhoseClocksDifferByHoursEndNothingEarlyAndNothingNever(t *testi
 				}
 			},
 		} {
-			name := fmt.Sprint(strings.ReplaceAll(what, " ", "-"), skew[0])
-			asked := time.Now()
-			occupy(name)
-			if _, err := there.Acquire(t.Context(), claimOf(name, "b", 0)); !errors.Is(err, lokt.ErrHeld) && !errors.Is(err, lokt.ErrFrozen) && time.Since(asked) < ttl {
-				t.Errorf("%s, clocks %v: granted at once: %v", what, skew, err)
-			}
-			next := claimOf(name, "b", time.Hour)
-			next.Wait, next.Limit = -1, 2
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			if _, err := there.Acquire(ctx, next); err != nil {
-				t.Errorf("%s, clocks %v: %v", what, skew, err)
-			}
-			cancel()
-			if took := time.Since(asked); took < ttl {
-				t.Errorf("%s of %v, clocks %v, ended after %v", what, ttl, skew, took)
-			}
+			wg.Go(func() {
+				name := fmt.Sprint(strings.ReplaceAll(what, " ", "-"), skew[0])
+				asked := time.Now()
+				occupy(name)
+				if _, err := there.Acquire(t.Context(), claimOf(name, "b", 0)); !errors.Is(err, lokt.ErrHeld) && !errors.Is(err, lokt.ErrFrozen) && time.Since(asked) < ttl {
+					t.Errorf("%s, clocks %v: granted at once: %v", what, skew, err)
+				}
+				next := claimOf(name, "b", time.Hour)
+				next.Wait, next.Limit = -1, 2
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				if _, err := there.Acquire(ctx, next); err != nil {
+					t.Errorf("%s, clocks %v: %v", what, skew, err)
+				}
+				cancel()
+				if took := time.Since(asked); took < ttl {
+					t.Errorf("%s of %v, clocks %v, ended after %v", what, ttl, skew, took)
+				}
+			})
 		}
 	}
+	wg.Wait()
 }
 
 // Promise S-112.
@@ -224,7 +228,7 @@ func TestManyHoldersComeAndGoInOneChange(t *testing.T) {
 	s := c.open(t, c.url(), Options{Timeout: longTimeout})
 	m := lokt.NewManager(s)
 	first := acquire(t, m, claimOf("x", "writer", time.Hour))
-	const readers = 200
+	const readers = maxOps + 10
 	var wg sync.WaitGroup
 	for i := range readers {
 		wg.Go(func() {
@@ -339,7 +343,8 @@ func TestAListOfManyPagesIsWholeThoughEtcdIsCompactedMeanwhile(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, false)
 	s := c.open(t, c.url(), Options{Timeout: longTimeout})
-	const locks = 2*listPage + 7
+	s.page = 16
+	const locks = 2*16 + 7
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -360,7 +365,7 @@ func TestAListOfManyPagesIsWholeThoughEtcdIsCompactedMeanwhile(t *testing.T) {
 		if want := fmt.Sprintf("n%04d", n); snap.Lock.Name != want || len(snap.Live()) != 1 {
 			t.Fatalf("%s is listed as %+v", want, snap.Lock)
 		}
-		if n%100 == 0 {
+		if n%10 == 0 {
 			if err := s.Update(t.Context(), "other", addHolder(fmt.Sprint(n))); err != nil {
 				t.Fatal(err)
 			}

@@ -50,6 +50,7 @@ type Store struct {
 
 	wall   func() time.Time // the wall clock
 	anyway time.Duration    // how long a wait lasts at most
+	page   int64            // how many locks List asks for at a time
 
 	pool    pool
 	rev     atomic.Int64  // highest revision of etcd known
@@ -103,7 +104,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
-		wall: time.Now, anyway: lookAnyway,
+		wall: time.Now, anyway: lookAnyway, page: listPage,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	bounded, cancel := s.bound(ctx)
@@ -176,7 +177,7 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	return st.look(s.now()).Snapshot, nil
 }
 
-// listPage is how many locks List asks for at a time.
+// listPage is how many locks List asks for at a time, unless a test says otherwise.
 const listPage = 256
 
 // List implements lokt.Store. All locks are as they were at one moment, unless etcd was compacted meanwhile or a page took longer
@@ -186,7 +187,7 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 		from, rev := s.lockKey(f.Prefix), int64(0)
 		end := clientv3.GetPrefixRangeEnd(from)
 		for {
-			page, next, at, err := s.page(ctx, from, end, rev)
+			page, next, at, err := s.readPage(ctx, from, end, rev)
 			if err != nil {
 				yield(lokt.Snapshot{}, s.explain(ctx, err))
 				return
@@ -215,8 +216,8 @@ type listed struct {
 	err  error
 }
 
-// page reads some locks, at the revision if it is not 0. It returns where to go on, which is empty at the end.
-func (s *Store) page(ctx context.Context, from, end string, rev int64) (page []listed, next string, at int64, err error) {
+// readPage reads some locks, at the revision if it is not 0. It returns where to go on, which is empty at the end.
+func (s *Store) readPage(ctx context.Context, from, end string, rev int64) (page []listed, next string, at int64, err error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, "", 0, err
 	}
@@ -231,7 +232,7 @@ func (s *Store) page(ctx context.Context, from, end string, rev int64) (page []l
 	}
 	for {
 		asked := s.rev.Load()
-		if err = get(&locks, from, end, clientv3.WithLimit(listPage)); err == nil {
+		if err = get(&locks, from, end, clientv3.WithLimit(s.page)); err == nil {
 			if rev == 0 {
 				s.note(locks.Header, asked)
 				rev = locks.Header.Revision
