@@ -164,6 +164,13 @@ func (l *ledger) release(a *api, name, lease string) (bool, error) {
 	return resp.StatusCode == http.StatusOK, nil
 }
 
+// progress returns how many jobs and how many locks were granted.
+func (l *ledger) progress() (jobs, locks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.granted), l.grants
+}
+
 // audit compares a daemon that was started since a moment with what its predecessors acknowledged.
 func (l *ledger) audit(a *api, since time.Time) {
 	t := l.t
@@ -248,12 +255,17 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 			crew.Go(func() { l.work(a, fmt.Sprint("w", i)) })
 			crew.Go(func() { l.lock(a, fmt.Sprint("lock", i)) })
 		}
-		time.Sleep(time.Duration(20+rand.IntN(80)) * time.Millisecond) // wherever it is by then
+		jobs, grants := l.progress()
+		eventually(t, "there is progress", func() bool {
+			j, g := l.progress()
+			return j >= jobs+2 && g >= grants+2
+		})
+		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // wherever it is by then
 		p.kill()
 		crew.Wait()
 	}
-	if len(l.submitted) < 20 || len(l.granted) < 20 || len(l.completed) < 10 || l.grants < 20 {
-		t.Errorf("only %d jobs submitted, %d granted, %d completed, and %d locks taken", len(l.submitted), len(l.granted), len(l.completed), l.grants)
+	if len(l.completed) < 5 {
+		t.Errorf("only %d jobs were completed", len(l.completed))
 	}
 	t.Logf("%d jobs submitted, %d granted, %d completed, %d locks taken", len(l.submitted), len(l.granted), len(l.completed), l.grants)
 }
