@@ -166,3 +166,28 @@ func BenchmarkBatchHeartbeat(b *testing.B) {
 	load(b, h, 16, func(int) string { return batch })
 	b.ReportMetric(100*float64(b.N)/b.Elapsed().Seconds(), "renewals/s")
 }
+
+// nobody is a ResponseWriter whose client does not read.
+type nobody struct{ header http.Header }
+
+func (n nobody) Header() http.Header         { return n.header }
+func (n nobody) Write(p []byte) (int, error) { return len(p), nil }
+func (n nobody) WriteHeader(int)             {}
+
+// BenchmarkHeartbeatHandler is the same without a network: what the handlers themselves take.
+func BenchmarkHeartbeatHandler(b *testing.B) {
+	run := func(b *testing.B, h http.Handler, id string) {
+		b.ReportAllocs()
+		r := httptest.NewRequest(http.MethodPost, scheduler+"/leases/"+id+"/heartbeat", nil)
+		r.Header.Set("Content-Type", "application/json")
+		body := strings.NewReader("")
+		r.Body, r.ContentLength = io.NopCloser(body), 17
+		for b.Loop() {
+			body.Reset(`{"worker_id":"w"}`)
+			h.ServeHTTP(nobody{http.Header{}}, r)
+		}
+	}
+	h, ids := leases(b, 64)
+	b.Run("bare", func(b *testing.B) { run(b, bare(), ids[0]) })
+	b.Run("lokt", func(b *testing.B) { run(b, h, ids[0]) })
+}

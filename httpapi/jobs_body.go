@@ -113,7 +113,7 @@ func (d *bodyReader) items(raw []byte, most int, name string) [][]byte {
 		d.add("list_type", "Input should be a valid list", name)
 		return nil
 	}
-	all := [][]byte{}
+	all := make([][]byte, 0, min(bytes.Count(raw, []byte{','}), most)+1)
 	for i := skipSpace(raw, 1); raw[i] != ']' && len(all) <= most; {
 		begin := i
 		i, _ = skipValue(raw, i, 0)
@@ -150,16 +150,22 @@ func (d *bodyReader) optional(raw []byte, loc ...any) string {
 	return text
 }
 
-// strings returns a list of texts, at most so many and one more.
+// strings returns a list of texts, at most so many and one more. They share the memory of one.
 func (d *bodyReader) strings(raw []byte, most int, name string) []string {
 	items := d.items(raw, most, name)
 	if len(items) == 0 {
 		return nil
 	}
+	shared := string(raw)
 	all := make([]string, len(items))
 	for i, item := range items {
 		if item[0] != '"' {
 			d.add("string_type", "Input should be a valid string", name, i)
+			continue
+		}
+		if bytes.IndexByte(item, '\\') < 0 {
+			begin := cap(raw) - cap(item) + 1
+			all[i] = shared[begin : begin+len(item)-2]
 			continue
 		}
 		text, ok := unquote(item)

@@ -130,6 +130,7 @@ func (s *site) send(method, path, body string, edits ...func(*http.Request)) rep
 		s.Fatalf("%s %s: %v", method, path, err)
 	}
 	got := reply{status: answer.StatusCode, header: answer.Header, body: string(text)}
+	describe().check(s.T, method, path, body, got.status, got.header, text)
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if d.Decode(&got.value) != nil {

@@ -115,6 +115,7 @@ type server struct {
 	polls   polls
 
 	scheduler *jobsAPI // nil: none
+	patterns  []string // of the routes that the mux has
 }
 
 // NewHandler returns the handler of all routes. Paths are taken as they are: nothing is redirected. Requests that a
@@ -132,6 +133,7 @@ func NewHandler(c Config) http.Handler {
 	s.routeLocks()
 	s.routeEvents()
 	s.routeJobs()
+	s.routeOpenAPI()
 	return s
 }
 
@@ -151,6 +153,7 @@ type callKey struct{}
 // route registers what serves a pattern of http.ServeMux. An error that serve returns before it has written anything is
 // answered by fail; after that, it breaks the connection, so that the client sees that the answer is not complete.
 func (s *server) route(pattern string, serve func(c *call) error) {
+	s.patterns = append(s.patterns, pattern)
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(callKey{}).(*call)
 		c.r = r
@@ -228,7 +231,7 @@ func (s *server) serve(c *call) error {
 	if err := s.origins.Check(c.r); err != nil {
 		return fmt.Errorf("%w: %w", ErrForbidden, err)
 	}
-	if s.Gate != nil {
+	if s.Gate != nil && c.r.URL.Path != openAPIPath {
 		caller, err := s.Gate.Enter(c.r)
 		if err != nil {
 			return err
