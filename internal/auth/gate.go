@@ -210,6 +210,7 @@ func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
 	case err != nil && !g.failing.allow(addr):
 		return nil, fmt.Errorf("too many attempts without a valid token: %w", &httpapi.RateLimitedError{RetryAfter: time.Second})
 	case err != nil:
+		g.o.Log.Info("refused", "address", addr, "why", err)
 		return nil, fmt.Errorf("%w: %w", httpapi.ErrUnauthenticated, err)
 	case g.o.Rate > 0 && !g.callers.allow(cmp.Or(c.name, addr)):
 		return nil, fmt.Errorf("more than %g requests a second: %w", g.o.Rate, &httpapi.RateLimitedError{RetryAfter: time.Second})

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -272,5 +274,63 @@ func TestServiceManagerIsTold(t *testing.T) {
 	told("STOPPING=1")
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestSignalEndsADaemonWhoseStoreDoesNotOpen(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	called := make(chan struct{})
+	go func() {
+		c, err := silent.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		close(called)
+		_, _ = io.Copy(io.Discard, c)
+	}()
+	cmd := command(t, nil, "--store", "etcd://"+silent.Addr().String(), "--jobs-store", "none", "--listen", "127.0.0.1:0")
+	log := &buffer{}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-called
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil && !strings.Contains(log.String(), "deadline") { // it may have given up by itself
+		t.Errorf("%v; the log:\n%s", err, log)
+	}
+}
+
+// What the manual says about flags is true.
+func TestManualNamesOnlyFlagsAndVariablesThatExist(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, manual, found := strings.Cut(string(text), "\n# Running loktd\n")
+	if !found {
+		t.Fatal("there is nothing about loktd")
+	}
+	_, help, _ := run(t, nil, "--help")
+	known := []string{"--on-lost", "--now", "--help"} // of lokt and of systemctl
+	for _, pattern := range []string{`--[a-z][a-z-]+`, `LOKTD_[A-Z_]+`} {
+		word := regexp.MustCompile(pattern)
+		known = append(known, word.FindAllString(help, -1)...)
+		named := word.FindAllString(manual, -1)
+		if len(named) < 5 {
+			t.Errorf("the manual names only %v", named)
+		}
+		for _, w := range named {
+			if !slices.Contains(known, strings.TrimSuffix(w, "_")) && w != "LOKTD_" {
+				t.Errorf("there is no %s", w)
+			}
+		}
 	}
 }

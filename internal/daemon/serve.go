@@ -59,8 +59,8 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 	if d.gate, err = newGate(c, log); err != nil {
 		return err
 	}
-	listener, err := d.open(ctx)
-	if err != nil {
+	listener, err := d.openUnless(ctx, signals)
+	if err != nil || listener == nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -95,6 +95,38 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 			}
 			d.shutdown(ctx, server, s, signals)
 			return nil
+		}
+	}
+}
+
+// openUnless is open, unless a signal ends the daemon before it is done: then there is no listener, and no error.
+func (d *daemon) openUnless(ctx context.Context, signals <-chan os.Signal) (net.Listener, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type opened struct {
+		listener net.Listener
+		err      error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		l, err := d.open(ctx)
+		done <- opened{l, err}
+	}()
+	for {
+		select {
+		case o := <-done:
+			return o.listener, o.err
+		case s := <-signals:
+			if s == syscall.SIGHUP {
+				continue
+			}
+			d.log.Info("stopping before the store was open", "signal", s.String())
+			cancel()
+			if o := <-done; o.listener != nil {
+				_ = o.listener.Close() // nobody was answered
+				return nil, d.close()
+			}
+			return nil, nil
 		}
 	}
 }
@@ -166,6 +198,7 @@ func (d *daemon) server() *http.Server {
 	s := &http.Server{
 		Handler:           d.route(arrivals(httpapi.NewHandler(config), d.crowd, d.c.BodyTimeout)),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		HTTP2:     &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}, // clients that are gone hold no places
 		ConnState: d.crowd.follow, ConnContext: d.crowd.attach,
 		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug), // of clients that cannot speak HTTP or TLS
 	}

@@ -1,0 +1,63 @@
+package auth_test
+
+import (
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/auth"
+)
+
+func FuzzTokenFile(f *testing.F) {
+	_, hash := auth.NewToken()
+	good := `{"name":"a","sha256":"` + hash + `","scopes":["read"],"expires":"2030-01-01T00:00:00Z"}`
+	for _, text := range []string{"", "#\n", good, good + "\n" + `{"name":"a","revoked":"2026-01-01T00:00:00Z"}`, `{"name":"b","certificate":true,"scopes":["admin"]}`} {
+		f.Add(text)
+	}
+	path := filepath.Join(f.TempDir(), "tokens")
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		all, err := auth.ReadFile(path, time.Unix(1_700_000_000, 0))
+		if err != nil {
+			return
+		}
+		for _, e := range all {
+			if auth.ValidateName(e.Name) != nil || len(e.Scopes) == 0 || e.Revoked != nil || e.Cert == (e.SHA256 != "") {
+				t.Errorf("%q is accepted as %+v", text, e)
+			}
+		}
+		if err := auth.Append(path, auth.Entry{Name: "last", SHA256: hash, Scopes: auth.Scopes()}); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := auth.ReadFile(path, time.Unix(1_700_000_000, 0)); err != nil || len(again) != len(all)+1 {
+			t.Errorf("after one more line %q has %d entries instead of %d, %v", text, len(again), len(all)+1, err)
+		}
+	})
+}
+
+func FuzzBrowsers(f *testing.F) {
+	for _, c := range [][2]string{{"localhost:1", ""}, {"[::1]:1", "http://[::1]:1"}, {"a.example", "https://a.example"}, {"evil.example", "null"}, {"127.0.0.1.evil.example", ""}} {
+		f.Add(c[0], c[1])
+	}
+	b := auth.Browsers{Names: []string{"127.0.0.1", "a.example"}}
+	f.Fuzz(func(t *testing.T, host, origin string) {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = host
+		if origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		refused := b.Refuse(r) != ""
+		if lower := strings.ToLower(host); !refused && host != "" && !strings.Contains(lower, "localhost") && !strings.Contains(lower, "127.") && !strings.Contains(lower, "::") &&
+			!strings.Contains(lower, "a.example") {
+			t.Errorf("%q is taken for this daemon", host)
+		}
+		if !refused && origin != "" && !strings.Contains(strings.ToLower(origin), strings.ToLower(host)) {
+			t.Errorf("origin %q is taken for %q", origin, host)
+		}
+	})
+}
