@@ -153,6 +153,7 @@ type exchange struct {
 	again func() (body any, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
+	attempt  time.Duration // in place of the client's, if shorter; 0 if not
 	quiet    time.Duration // the answer is a stream, which is given up when nothing comes for so long; 0 if it is not
 
 	seen     bool      // set: a server may have seen the request
@@ -230,7 +231,11 @@ func (c *Client) attempt(
 	x.sent = time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watchdog := time.AfterFunc(c.o.Attempt+wait, func() { cancel(context.DeadlineExceeded) })
+	limit := c.o.Attempt
+	if x.attempt > 0 {
+		limit = min(limit, x.attempt)
+	}
+	watchdog := time.AfterFunc(limit+wait, func() { cancel(context.DeadlineExceeded) })
 	defer watchdog.Stop()
 	r, err := c.request(ctx, x, at, body)
 	if err != nil {

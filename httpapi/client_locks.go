@@ -17,6 +17,9 @@ import (
 // longPoll is how long one request of a client waits.
 const longPoll = 30 * time.Second
 
+// leastPoll is how long one request for a claim waits at least, however short the time to live, unless the wait is over.
+const leastPoll = time.Second
+
 // undoTimeout bounds how long a claim that its caller gave up may take to be taken back.
 const undoTimeout = 5 * time.Second
 
@@ -74,13 +77,18 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 	if claim.Wait != 0 {
 		x.patience = lokt.WaitLease
 	}
+	poll := longPoll
+	if claim.TTL > 0 { // a grant of which the answer is lost without a word is asked for again while it lasts
+		x.attempt = max(claim.TTL/3, leastPoll)
+		poll = min(poll, x.attempt)
+	}
 	body := acquireRequest{
 		LeaseID: claim.LeaseID, Owner: toOwner(claim.Owner), Limit: claim.Limit, Strict: claim.Strict, Attended: claim.Attended,
 		Refresh: claim.Refresh, TTL: millis(claim.TTL), MaxHold: millis(claim.MaxHold), Priority: claim.Priority,
 		Preempt: millis(claim.Preempt), Metadata: claim.Metadata, Within: claim.Within,
 	}
 	x.again = func() (any, time.Duration) {
-		wait := longPoll
+		wait := poll
 		if claim.Wait > 0 {
 			wait = min(wait, claim.Wait-time.Since(begun))
 		}

@@ -125,7 +125,7 @@ func (n *badNetwork) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Promises S-69, S-70.
 func TestHistoriesOverABadNetworkCanBeExplained(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(10) {
 		var r *lokttest.Recorder
 		network := &badNetwork{random: rand.New(rand.NewPCG(seed, 1))}
 		synctest.Test(t, func(t *testing.T) {
@@ -152,13 +152,13 @@ func TestHistoriesOverABadNetworkCanBeExplained(t *testing.T) {
 					case <-time.After(7 * time.Second):
 					}
 					d.halt(i%2 == 0)
-					time.Sleep(time.Duration(seed) * 200 * time.Millisecond)
+					time.Sleep(time.Duration(seed) * 150 * time.Millisecond)
 					d.start()
 					restarts++
 				}
 				restarted <- restarts
 			}()
-			lokttest.Exercise(t, r, 6, 25, 10*time.Second, seed)
+			lokttest.Exercise(t, r, 5, 12, 30*time.Second, seed)
 			close(over)
 			if n := <-restarted; n == 0 {
 				t.Error("the server was never restarted")
