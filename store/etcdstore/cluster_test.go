@@ -55,7 +55,7 @@ func ports(t testing.TB, n int) []string {
 
 // startCluster starts so many members. Nothing is flushed to the disk unless durable is set: then members keep what they
 // promise when they are stopped at any moment.
-func startCluster(t testing.TB, size int, durable bool) *cluster {
+func startCluster(t testing.TB, size int, durable bool, edits ...func(*embed.Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
 	dir := t.TempDir()
@@ -85,6 +85,9 @@ func startCluster(t testing.TB, size int, durable bool) *cluster {
 		cfg.UnsafeNoFsync = !durable
 		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 		cfg.LogLevel = "fatal"
+		for _, edit := range edits {
+			edit(cfg)
+		}
 		c.members = append(c.members, &member{name: cfg.Name, config: cfg, gate: newGate(t, client.Host)})
 		last := c.members[i]
 		last.front = last.gate.l.Addr().String()

@@ -92,6 +92,7 @@ func decodeEvents(kv *mvccpb.KeyValue) []lokt.LoggedEvent {
 // journal is what this process knows of the events in etcd: the newest of them, as they came in.
 type journal struct {
 	mu       sync.Mutex
+	raw      []*mvccpb.KeyValue // changes whose events came in after the recent ones
 	recent   []lokt.LoggedEvent // without gaps
 	since    uint64             // all events with a higher number are among the recent, once they have come in
 	oldest   uint64             // lowest number that was found in etcd
@@ -110,7 +111,7 @@ const maxRecent = 4096
 func (j *journal) begin(rev int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.recent = nil
+	j.raw, j.recent = nil, nil
 	j.since, j.heard = uint64(max(rev, 1))<<eventBits-1, max(j.heard, rev-1)
 	if rev == 0 { // not known yet
 		j.since = 1<<64 - 1
@@ -122,7 +123,7 @@ func (j *journal) begin(rev int64) {
 func (j *journal) reset() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.recent, j.since, j.oldest, j.newest, j.heard, j.own = nil, 1<<64-1, 0, 0, 0, 0
+	j.raw, j.recent, j.since, j.oldest, j.newest, j.heard, j.own = nil, nil, 1<<64-1, 0, 0, 0, 0
 }
 
 // ring wakes all who wait for events. Its caller holds the mutex.
@@ -133,22 +134,36 @@ func (j *journal) ring() {
 	}
 }
 
-// hear takes in the events of a change.
+// hear takes in the events of a change. They are read when somebody asks for them.
 func (j *journal) hear(kv *mvccpb.KeyValue) {
-	events := decodeEvents(kv)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(events) == 0 || events[0].Seq <= j.since {
+	if uint64(kv.ModRevision)<<eventBits <= j.since {
 		return
 	}
-	j.recent = append(j.recent, events...)
+	if j.raw = append(j.raw, kv); len(j.raw) > 2*maxRecent {
+		n := len(j.raw) - maxRecent
+		j.recent, j.since = nil, uint64(j.raw[n-1].ModRevision+1)<<eventBits-1
+		j.raw = slices.Clone(j.raw[n:])
+	}
+	j.heard = kv.ModRevision
+	j.ring()
+}
+
+// digest reads what came in. Its caller holds the mutex.
+func (j *journal) digest() {
+	for _, kv := range j.raw {
+		events := decodeEvents(kv)
+		j.recent = append(j.recent, events...)
+		if len(events) > 0 {
+			j.newest = max(j.newest, events[len(events)-1].Seq)
+		}
+	}
+	j.raw = nil
 	if n := len(j.recent) - maxRecent; n > maxRecent {
 		j.since = j.recent[n-1].Seq
 		j.recent = slices.Clone(j.recent[n:])
 	}
-	j.heard = kv.ModRevision
-	j.newest = max(j.newest, events[len(events)-1].Seq)
-	j.ring()
 }
 
 // after returns the recent events that the query lets through, and whether these are all that there are. It is sure about
@@ -156,6 +171,7 @@ func (j *journal) hear(kv *mvccpb.KeyValue) {
 func (j *journal) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.digest()
 	if q.Latest || q.After < j.since || j.heard < j.own || j.newest <= q.After || len(j.recent) == 0 {
 		return p, false
 	}
@@ -300,6 +316,7 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	}
 	j := &s.log
 	j.mu.Lock()
+	j.digest()
 	if j.wake == nil {
 		j.wake = make(chan struct{})
 	}

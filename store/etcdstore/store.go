@@ -114,9 +114,10 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 		first, err = client.Get(ctx, s.prefix+dirLock, clientv3.WithKeysOnly(), clientv3.WithLimit(1))
 		return err
 	}); err != nil {
+		err = s.explain(ctx, err)
 		s.cancel(errClosed)
 		_ = client.Close() // the connection is of no use
-		return nil, unavailable(bounded, err)
+		return nil, err
 	}
 	s.note(first.Header, 0)
 	s.work.Go(func() { s.watch(first.Header.Revision + 1) })

@@ -1,0 +1,100 @@
+package etcdstore
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Promise S-117.
+func TestTLSAndAUserWithRightsForThePrefixOnlyAreEnough(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false, func(cfg *embed.Config) {
+		cfg.ClientAutoTLS, cfg.BcryptCost = true, 4
+		cfg.ListenClientUrls = []url.URL{{Scheme: "https", Host: cfg.ListenClientUrls[0].Host}}
+		cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	})
+	ca := filepath.Join(c.members[0].config.Dir, "fixtures", "client", "cert.pem")
+	at := c.members[0].front
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	trust.RootCAs.AppendCertsFromPEM(pem)
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + at}, TLS: trust, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close() }()
+	ctx := t.Context()
+	_, err1 := admin.UserAdd(ctx, "root", "root's")
+	_, err2 := admin.UserGrantRole(ctx, "root", "root")
+	_, err3 := admin.RoleAdd(ctx, "lokt")
+	_, err4 := admin.RoleGrantPermission(ctx, "lokt", "/locks/", "/locks0", clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err5 := admin.UserAdd(ctx, "lokt", "p@ss:word")
+	_, err6 := admin.UserGrantRole(ctx, "lokt", "lokt")
+	_, err7 := admin.AuthEnable(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
+		t.Fatal(err)
+	}
+
+	secured := fmt.Sprintf("etcds://lokt:p%%40ss%%3Aword@%s/locks", at)
+	s := c.open(t, secured+"?ca="+url.QueryEscape(ca), Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	h := acquire(t, m, claimOf("x", "a", time.Hour))
+	if _, err := m.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: h.LeaseID}); err != nil {
+		t.Error(err)
+	}
+	next := claimOf("x", "b", time.Hour)
+	next.Wait = -1
+	granted := make(chan error, 1)
+	go func() {
+		_, err := m.Acquire(ctx, next)
+		granted <- err
+	}()
+	eventually(t, "b waits", func() bool {
+		snap, err := m.Get(ctx, "x")
+		return err == nil && len(snap.Lock.Queue) == 1
+	})
+	release(t, m, h)
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+	if page, err := s.ReadEvents(ctx, lokt.EventQuery{}); err != nil || len(page.Events) == 0 {
+		t.Errorf("events: %+v, %v", page, err)
+	}
+	c.open(t, secured, Options{Timeout: longTimeout, TLS: trust})
+
+	for what, wrong := range map[string]string{
+		"a wrong password":     strings.Replace(secured, "word@", "secret@", 1) + "?ca=" + url.QueryEscape(ca),
+		"no user":              fmt.Sprintf("etcds://%s/locks?ca=%s", at, url.QueryEscape(ca)),
+		"another prefix":       strings.Replace(secured, "/locks", "/other", 1) + "?ca=" + url.QueryEscape(ca),
+		"an unknown authority": secured,
+		"no TLS":               strings.Replace(secured, "etcds:", "etcd:", 1),
+	} {
+		s, err := Open(ctx, wrong, Options{Timeout: 2 * time.Second})
+		if err == nil {
+			_ = s.Close()
+			t.Errorf("%s: opened", what)
+		} else if !errors.Is(err, lokt.ErrUnavailable) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "word@") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := Open(ctx, "http://"+at, Options{}); !errors.Is(err, lokt.ErrInvalid) {
+		t.Errorf("a URL of another kind: %v", err)
+	}
+}
