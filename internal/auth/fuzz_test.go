@@ -1,6 +1,7 @@
 package auth_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -46,7 +47,7 @@ func FuzzBrowsers(f *testing.F) {
 	}
 	b := auth.Browsers{Names: []string{"127.0.0.1", "a.example"}}
 	f.Fuzz(func(t *testing.T, host, origin string) {
-		r := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host = host
 		if origin != "" {
 			r.Header.Set("Origin", origin)

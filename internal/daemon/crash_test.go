@@ -151,7 +151,7 @@ func (l *ledger) lock(a *api, name string) {
 
 // release gives a lock back with the lease ID as proof, and reports whether it was held.
 func (l *ledger) release(a *api, name, lease string) (bool, error) {
-	r, err := http.NewRequest("DELETE", a.url+locks+name+"/leases/"+publicID(lease), nil)
+	r, err := http.NewRequest(http.MethodDelete, a.url+locks+name+"/leases/"+publicID(lease), nil)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestFrozenDaemonLetsNobodyInTwice(t *testing.T) {
 	if ans := a.do(t, http.StatusOK, "POST", scheduler+"/leases/"+first.text("lease", "lease_id")+"/complete", body{"worker_id": "first", "status": "completed"}); ans.text("applied") != "false" {
 		t.Errorf("the first completed what was taken from it: %s", ans.body)
 	}
-	r, err := http.NewRequest("PUT", p.url+locks+"x/leases/"+publicID(lease), nil)
+	r, err := http.NewRequest(http.MethodPut, p.url+locks+"x/leases/"+publicID(lease), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

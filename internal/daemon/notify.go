@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -38,8 +39,8 @@ func (n notifier) tell(ctx context.Context, state string) error {
 	if err != nil {
 		return fmt.Errorf("tell the service manager: %w", err)
 	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte(state)); err != nil {
+	_, err = conn.Write([]byte(state))
+	if err = errors.Join(err, conn.Close()); err != nil {
 		return fmt.Errorf("tell the service manager: %w", err)
 	}
 	return nil
