@@ -176,18 +176,25 @@ func (n nobody) WriteHeader(int)             {}
 
 // BenchmarkHeartbeatHandler is the same without a network: what the handlers themselves take.
 func BenchmarkHeartbeatHandler(b *testing.B) {
-	run := func(b *testing.B, h http.Handler, id string) {
-		b.ReportAllocs()
-		r := httptest.NewRequest(http.MethodPost, scheduler+"/leases/"+id+"/heartbeat", nil)
-		r.Header.Set("Content-Type", "application/json")
-		body := strings.NewReader("")
-		r.Body, r.ContentLength = io.NopCloser(body), 17
-		for b.Loop() {
-			body.Reset(`{"worker_id":"w"}`)
-			h.ServeHTTP(nobody{http.Header{}}, r)
+	run := func(h http.Handler, ids []string) func(b *testing.B) {
+		return func(b *testing.B) {
+			b.ReportAllocs()
+			r := httptest.NewRequest(http.MethodPost, scheduler+"/leases/x/heartbeat", nil)
+			r.Header.Set("Content-Type", "application/json")
+			body := strings.NewReader("")
+			r.Body, r.ContentLength = io.NopCloser(body), 17
+			for i := 0; b.Loop(); i++ {
+				r.URL.Path = scheduler + "/leases/" + ids[i*7919%len(ids)] + "/heartbeat"
+				body.Reset(`{"worker_id":"w"}`)
+				h.ServeHTTP(nobody{http.Header{}}, r)
+			}
 		}
 	}
-	h, ids := leases(b, 64)
-	b.Run("bare", func(b *testing.B) { run(b, bare(), ids[0]) })
-	b.Run("lokt", func(b *testing.B) { run(b, h, ids[0]) })
+	for _, n := range []int{64, 100_000} {
+		h, ids := leases(b, n)
+		if n == 64 {
+			b.Run("bare", run(bare(), ids))
+		}
+		b.Run(fmt.Sprintf("leases=%d", n), run(h, ids))
+	}
 }

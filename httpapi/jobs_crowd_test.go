@@ -31,7 +31,7 @@ func (s *site) plainWorker(worker string, waitMS int, work func(job map[string]a
 		if err != nil {
 			return nil, err
 		}
-		r, err := http.NewRequestWithContext(s.Context(), "POST", s.url+scheduler+path, strings.NewReader(string(text)))
+		r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+scheduler+path, strings.NewReader(string(text)))
 		if err != nil {
 			return nil, err
 		}
@@ -362,7 +362,7 @@ func TestRequestOfAClientThatHungUpIsGrantedNothing(t *testing.T) {
 		}
 	})
 	ctx, hangUp := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, "POST", s.url+scheduler+"/leases/request", strings.NewReader(`{"worker_id":"w","wait_ms":30000}`))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+scheduler+"/leases/request", strings.NewReader(`{"worker_id":"w","wait_ms":30000}`))
 	if err != nil {
 		t.Fatal(err)
 	}

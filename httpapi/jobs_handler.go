@@ -20,9 +20,6 @@ import (
 // jobsPrefix is where the scheduler's routes are.
 const jobsPrefix = "/api/system/scheduler"
 
-// jobsBody is the largest body, in bytes.
-const jobsBody = 1 << 20
-
 // jobsAPI serves the scheduler's routes.
 type jobsAPI struct {
 	jobs    jobs.Service

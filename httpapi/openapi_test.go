@@ -260,13 +260,13 @@ func TestEveryRouteIsDescribedAndWhatIsDescribedIsARoute(t *testing.T) {
 		}
 	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil))
 	if w.Code != 200 || w.Body.String() != string(text) || w.Header().Get("Content-Type") != "application/json" || w.Header().Get("ETag") == "" {
 		t.Errorf("the document is served as %d %v", w.Code, w.Header())
 	}
 	guarded := httpapi.NewHandler(httpapi.Config{Jobs: m, Gate: keys{}})
 	w = httptest.NewRecorder()
-	if guarded.ServeHTTP(w, httptest.NewRequest("GET", "/openapi.json", nil)); w.Code != 200 {
+	if guarded.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil)); w.Code != 200 {
 		t.Errorf("with a gate, the document is served as %d %s", w.Code, w.Body)
 	}
 }
