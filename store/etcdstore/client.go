@@ -31,10 +31,10 @@ const (
 func (s *Store) lockKey(name string) string { return s.prefix + dirLock + name }
 func (s *Store) freeKey(name string) string { return s.prefix + dirFree + name }
 
-// timerKey is the key that is attached to the etcd lease on which a hold depends, or the freeze if the ID is empty. A comma
+// timerKey is the key that is attached to the etcd lease on which a hold depends, or the freeze. A comma
 // comes before every byte that a name can have, so that the keys are in the order of the names.
 func (s *Store) timerKey(name, id string) string {
-	if id == "" {
+	if id == freezeID {
 		return s.prefix + dirThaw + name
 	}
 	return s.prefix + dirHold + name + "," + id
@@ -128,7 +128,7 @@ func (s *Store) queries(name string) []clientv3.Op {
 	holds := s.timerKey(name, "x")
 	holds = holds[:len(holds)-1]
 	return []clientv3.Op{
-		clientv3.OpGet(s.lockKey(name)), clientv3.OpGet(s.freeKey(name)), clientv3.OpGet(s.timerKey(name, "")),
+		clientv3.OpGet(s.lockKey(name)), clientv3.OpGet(s.freeKey(name)), clientv3.OpGet(s.timerKey(name, freezeID)),
 		clientv3.OpGet(holds, clientv3.WithPrefix()),
 	}
 }
@@ -154,7 +154,7 @@ func (s *Store) answer(sl *slot, h *pb.ResponseHeader, replies []*pb.ResponseOp)
 		}
 	}
 	for _, kv := range kvs(2) {
-		st.alive[""] = clientv3.LeaseID(kv.Lease)
+		st.alive[freezeID] = clientv3.LeaseID(kv.Lease)
 	}
 	before := len(s.timerKey(sl.name, "x")) - 1
 	for _, kv := range kvs(3) {

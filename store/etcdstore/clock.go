@@ -72,7 +72,7 @@ func (st *state) now(wall time.Time) time.Time {
 // view is a state as rules see it.
 type view struct {
 	lokt.Snapshot
-	adjusted map[string]time.Time // recorded ends of holds, and of the freeze under the empty ID, where Snapshot has others
+	adjusted map[string]time.Time // recorded ends of holds, and of the freeze, where Snapshot has others
 }
 
 // look makes a snapshot, which shares nothing with the state.
@@ -135,7 +135,7 @@ func (st *state) adjust(v *view) {
 		end(v.Lock.Holders[i].LeaseID, &v.Lock.Holders[i].ExpiresAt)
 	}
 	if f := v.Lock.Freeze; f != nil {
-		end("", &f.ExpiresAt)
+		end(freezeID, &f.ExpiresAt)
 	}
 }
 

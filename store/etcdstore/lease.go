@@ -129,7 +129,7 @@ func (s *Store) time(ctx context.Context, st *state, v view, l *lokt.Lock) (t ti
 		before[h.LeaseID] = h.ExpiresAt
 	}
 	if f := v.Lock.Freeze; f != nil {
-		before[""] = f.ExpiresAt
+		before[freezeID] = f.ExpiresAt
 	}
 	end := func(id string, at *time.Time) error {
 		was, had := st.timers[id]
@@ -176,7 +176,7 @@ func (s *Store) time(ctx context.Context, st *state, v view, l *lokt.Lock) (t ti
 		}
 	}
 	if f := l.Freeze; f != nil && !f.ExpiresAt.IsZero() {
-		if err := end("", &f.ExpiresAt); err != nil {
+		if err := end(freezeID, &f.ExpiresAt); err != nil {
 			return t, err
 		}
 	}

@@ -409,3 +409,83 @@ func TestEventsAreForgottenOldestFirst(t *testing.T) {
 		t.Errorf("a store that keeps no events has %+v, %v", page, err)
 	}
 }
+
+// Promise S-112.
+func TestARenewedHoldLivesOnAndOneThatIsNotRenewedEnds(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.skewed(t, 0, 0)
+	m, other := lokt.NewManager(s[0]), lokt.NewManager(s[1])
+	const ttl = 2 * time.Second
+	h := acquire(t, m, claimOf("x", "a", ttl))
+	start, renewed, longest := time.Now(), time.Now(), time.Duration(0)
+	for time.Since(start) < 2*ttl {
+		asked := time.Now()
+		if longest = max(longest, asked.Sub(renewed)); longest > ttl*9/10 {
+			t.Logf("this machine is too busy: %v between renewals", longest)
+			return
+		}
+		if _, err := m.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID}); err != nil {
+			t.Fatalf("%v after the renewal before: %v", asked.Sub(renewed), err)
+		}
+		renewed = asked
+		if _, err := other.Acquire(t.Context(), claimOf("x", "b", ttl)); !errors.Is(err, lokt.ErrHeld) {
+			t.Fatalf("%v after the last renewal: %v", time.Since(renewed), err)
+		}
+		time.Sleep(ttl / 10)
+	}
+	next := claimOf("x", "b", ttl)
+	next.Wait = -1
+	if _, err := other.Acquire(t.Context(), next); err != nil || time.Since(renewed) < ttl {
+		t.Errorf("%v after the last renewal: %v", time.Since(renewed), err)
+	}
+	if _, err := m.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID}); !errors.Is(err, lokt.ErrNotOwner) {
+		t.Errorf("renewal of what another holds: %v", err)
+	}
+}
+
+// Promise S-119.
+func TestWhatOneReplicaGrantedAnotherRenewsAndReleases(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.skewed(t, 0, 0)
+	first, second := lokt.NewManager(s[0]), lokt.NewManager(s[1])
+	h := acquire(t, first, claimOf("x", "a", time.Hour))
+	next := claimOf("x", "b", time.Hour)
+	next.Wait = -1
+	waiting := make(chan error, 2)
+	ask := func(m lokt.Service, c lokt.Claim) {
+		go func() {
+			_, err := m.Acquire(t.Context(), c)
+			waiting <- err
+		}()
+	}
+	ask(first, next)
+	eventually(t, "b waits", func() bool {
+		snap, err := s[1].View(t.Context(), "x")
+		return err == nil && len(snap.Lock.Queue) == 1
+	})
+	if err := s[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("waiting at a replica that is gone: %v", err)
+	}
+	again, err := second.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID})
+	if err != nil || again.Token != h.Token {
+		t.Errorf("renewed %+v, %v", again, err)
+	}
+	ask(second, next) // the same claim, sent again to a replica that lives
+	eventually(t, "only b waits", func() bool {
+		snap, err := s[1].View(t.Context(), "x")
+		return err == nil && len(snap.Lock.Queue) == 1 && len(snap.Lock.Holders) == 1
+	})
+	release(t, second, again)
+	if err := <-waiting; err != nil {
+		t.Errorf("the waiter that moved: %v", err)
+	}
+	snap, err := s[1].View(t.Context(), "x")
+	if err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].LeaseID != next.LeaseID || snap.Lock.Token <= h.Token {
+		t.Errorf("got %+v, %v", snap.Lock, err)
+	}
+}

@@ -125,7 +125,10 @@ type freeze struct {
 	Lease     *etcdLease `json:"etcd_lease,omitempty"`
 }
 
-// leases are the etcd leases of a lock's holds, by lease ID, and of its freeze under the empty one.
+// freezeID stands for the freeze where holds are known by lease IDs, which have no control characters.
+const freezeID = "\x00"
+
+// leases are the etcd leases of a lock's holds, by lease ID, and of its freeze, by freezeID.
 type leases map[string]etcdLease
 
 // encode makes the value of a key. The events of the lock are kept elsewhere.
@@ -142,7 +145,7 @@ func encode(l lokt.Lock, at time.Time, timers leases, changes []string) ([]byte,
 	}
 	if f := l.Freeze; f != nil {
 		r.Freeze = &freeze{
-			ID: f.ID, Owner: fromOwner(f.Owner), Reason: f.Reason, At: f.At.UTC(), TTL: span(f.TTL), ExpiresAt: utc(f.ExpiresAt), Lease: timers.of(""),
+			ID: f.ID, Owner: fromOwner(f.Owner), Reason: f.Reason, At: f.At.UTC(), TTL: span(f.TTL), ExpiresAt: utc(f.ExpiresAt), Lease: timers.of(freezeID),
 		}
 	}
 	text, err := json.Marshal(r)
@@ -182,7 +185,7 @@ func decode(name string, text []byte) (r record, l lokt.Lock, timers leases, err
 	}
 	if f := r.Freeze; f != nil {
 		if f.Lease != nil {
-			timers[""] = *f.Lease
+			timers[freezeID] = *f.Lease
 		}
 		l.Freeze = &lokt.Freeze{ID: f.ID, Owner: f.Owner.lokt(), Reason: f.Reason, At: f.At, TTL: time.Duration(f.TTL), ExpiresAt: f.ExpiresAt}
 	}

@@ -261,7 +261,7 @@ func (s *Store) readPage(ctx context.Context, from, end string, rev int64) (page
 		if alive[name] == nil {
 			alive[name] = map[string]clientv3.LeaseID{}
 		}
-		id := ""
+		id := freezeID
 		if dir == "hold" {
 			id = string(kv.Key[len(s.timerKey(name, "x"))-1:])
 		}
