@@ -825,6 +825,7 @@ func TestBrokenBodiesAreRefusedBeforeAnythingIsLookedAt(t *testing.T) {
 		s.refused(413, "body_too_large", "POST", path, large+`"}`)
 		s.refused(413, "body_too_large", "POST", path, large+`"}`, func(r *http.Request) { r.ContentLength = -1 })
 	}
+	s.refused(413, "body_too_large", "POST", "/jobs", strings.Repeat(large, 20))
 	just := `{"payload":{"x":"` + strings.Repeat("x", 1<<20-20) + `"}}`
 	s.submit(just[:17] + just[17+len(just)-1<<20:])
 	s.has("map[background:0 high:0 low:0 normal:1]", s.ok("GET", "/status", ""), "queue_depths")

@@ -227,7 +227,7 @@ func (c *jobsCall) read(rule bodyRule) error {
 		}
 	}
 	if c.r.ContentLength > most || int64(len(c.in)) > most {
-		_, _ = io.CopyN(io.Discard, c.r.Body, 4*most) // so that who is still sending hears the answer
+		_, _ = io.CopyN(io.Discard, c.r.Body, 32*most) // so that who is still sending hears the answer
 		return errBodyTooLarge
 	}
 	if rule == bodyOptional && len(c.in) == 0 {
