@@ -419,7 +419,10 @@ func TestClaimOfAClientThatDiedLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		manager := lokt.NewManager(memstore.New())
 		l := newPipeListener()
-		server := &http.Server{Handler: httpapi.NewHandler(httpapi.Config{Locks: manager}), ReadHeaderTimeout: time.Minute}
+		status := make(chan int, 1)
+		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: httpapi.NewHandler(httpapi.Config{
+			Locks: manager, Observe: func(r httpapi.Request) { status <- r.Status },
+		})}
 		go server.Serve(l) //nolint:errcheck // it ends with the test
 		h, err := manager.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}})
 		if err != nil {
@@ -440,7 +443,9 @@ func TestClaimOfAClientThatDiedLeavesTheQueue(t *testing.T) {
 		}
 		died := time.Now()
 		_ = conn.Close()
-		synctest.Wait()
+		if s := <-status; s != 499 || time.Since(died) != 0 {
+			t.Errorf("after %v it was observed as %d", time.Since(died), s)
+		}
 		if snap, err := manager.Get(t.Context(), "x"); err != nil || len(snap.Lock.Queue) != 1 {
 			t.Errorf("a client that may be about to ask again lost its place: %+v, %v", snap.Lock.Queue, err)
 		}

@@ -663,3 +663,30 @@ func TestAuditIsReadInPagesAndAwaited(t *testing.T) {
 		}
 	})
 }
+
+// Promises S-71.
+func TestClaimThatIsTakenBackStopsWaitingAtTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		manager := lokt.NewManager(memstore.New())
+		handler := httpapi.NewHandler(httpapi.Config{Locks: manager})
+		if _, err := manager.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "held", Owner: lokt.Owner{ID: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan string, 1)
+		go func() { // of which a proxy between holds the connection open
+			code, p := ask(t, handler, "POST", "/v1/locks/x/leases", `{"lease_id":"mine","owner":{"id":"b"},"wait_ms":30000,"stay":true}`, "Lokt-Operation", "op-1")
+			answered <- fmt.Sprint(code, p["code"])
+		}()
+		synctest.Wait()
+		asked := time.Now()
+		if code, p := ask(t, handler, "DELETE", "/v1/locks/x/leases/"+httpapi.PublicID("mine"), "", "Lokt-Lease", "mine", "Lokt-Cancels", "op-1"); code != 200 {
+			t.Errorf("taking it back is answered %d %v", code, p)
+		}
+		if got := <-answered; got != "400invalid" || time.Since(asked) != 0 {
+			t.Errorf("after %v the claim is answered %s", time.Since(asked), got)
+		}
+		if snap := snapshot(t, manager, "x"); len(snap.Lock.Queue) != 0 {
+			t.Errorf("still in the queue: %+v", snap.Lock.Queue)
+		}
+	})
+}
