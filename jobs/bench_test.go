@@ -117,13 +117,16 @@ func BenchmarkListPage(b *testing.B) {
 }
 
 func BenchmarkBeat(b *testing.B) {
-	for _, n := range []int{64, 10_000} {
+	for _, n := range []int{64, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			e, now := crowded(b, 0, n)
 			var beats []Beat
 			for i := range n {
 				beats = append(beats, Beat{LeaseID: "lease" + strconv.Itoa(i), WorkerID: "busy"})
+				e.quickBeat(now, &beats[i]) // the first is dearer: the job is running from then on
 			}
+			now.mono += lazyWrite
+			e.turn(now, nil)
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {
@@ -131,6 +134,31 @@ func BenchmarkBeat(b *testing.B) {
 				if _, ok := e.quickBeat(now, &beats[i%n]); !ok {
 					b.Fatal("a heartbeat was not accepted")
 				}
+			}
+		})
+	}
+}
+
+// BenchmarkMemory reports how much memory a queued job and a live lease take, with what belongs to them.
+func BenchmarkMemory(b *testing.B) {
+	used := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	for _, c := range []struct {
+		name           string
+		queued, leases int
+	}{{"job", 200_000, 0}, {"lease", 0, 100_000}} {
+		b.Run(c.name, func(b *testing.B) {
+			for range b.N {
+				before := used()
+				e, now := crowded(b, c.queued, c.leases)
+				now.mono += lazyWrite
+				e.turn(now, nil)
+				b.ReportMetric((used()-before)/float64(c.queued+c.leases), "B/"+c.name)
+				runtime.KeepAlive(e)
 			}
 		})
 	}
