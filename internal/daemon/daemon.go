@@ -169,7 +169,7 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) erro
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	ignoreLimits()
+	ignoreFailures()
 	log := c.logger(s.Err)
 	return serve(ctx, c, log, newNotifier(s.getenv, os.Getpid()), signals, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)

@@ -64,7 +64,7 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
 		return
 	}
-	answer := map[string]any{"status": "ok", "version": Version()}
+	answer := map[string]any{"status": "ok"}
 	if r.URL.Path == "/readyz" {
 		if err := d.ready(r.Context()); err != nil {
 			d.log.Warn("not ready", "err", err)

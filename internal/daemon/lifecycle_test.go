@@ -344,3 +344,21 @@ func TestManualNamesOnlyFlagsAndVariablesThatExist(t *testing.T) {
 		}
 	}
 }
+
+func TestDaemonOutlivesWhoReadsItsLog(t *testing.T) {
+	cmd := command(t, nil, "--store", "memory:", "--listen", "127.0.0.1:0", "--log-level", "debug")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, cmd, w)
+	w.Close()
+	r.Close()
+	for range 3 {
+		p.api().do(t, http.StatusOK, "POST", scheduler+"/jobs", body{})
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}

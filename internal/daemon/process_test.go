@@ -112,14 +112,16 @@ func start(t *testing.T, args ...string) *proc {
 
 func startWith(t *testing.T, env []string, args ...string) *proc {
 	t.Helper()
-	return launch(t, command(t, env, append([]string{"--listen", "127.0.0.1:0"}, args...)...))
+	return launch(t, command(t, env, append([]string{"--listen", "127.0.0.1:0"}, args...)...), nil)
 }
 
-// launch starts a daemon and waits for its ready line.
-func launch(t *testing.T, cmd *exec.Cmd) *proc {
+// launch starts a daemon and waits for its ready line. Its log is kept, or written to a file.
+func launch(t *testing.T, cmd *exec.Cmd, log *os.File) *proc {
 	t.Helper()
 	p := &proc{t: t, cmd: cmd, log: &buffer{}, done: make(chan struct{})}
-	cmd.Stderr = p.log
+	if cmd.Stderr = p.log; log != nil {
+		cmd.Stderr = log
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -200,12 +202,25 @@ func (d *daemon) server() *http.Server {
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2:     &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}, // clients that are gone hold no places
 		ConnState: d.crowd.follow, ConnContext: d.crowd.attach,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug), // of clients that cannot speak HTTP or TLS
+		ErrorLog: log.New(complaints{d.log}, "", 0),
 	}
 	if d.tls != nil {
 		s.TLSConfig = d.tls.config()
 	}
 	return s
+}
+
+// complaints logs what an http.Server complains about: of clients that cannot speak HTTP or TLS only if every request is
+// logged.
+type complaints struct{ log *slog.Logger }
+
+func (c complaints) Write(p []byte) (int, error) {
+	level := slog.LevelDebug
+	if bytes.Contains(p, []byte("panic")) {
+		level = slog.LevelError
+	}
+	c.log.Log(context.Background(), level, "http", "complaint", string(bytes.TrimSpace(p)))
+	return len(p), nil
 }
 
 // observe counts a request, and logs it.

@@ -2,5 +2,5 @@
 
 package daemon
 
-// ignoreLimits does nothing: there are no such signals.
-func ignoreLimits() {}
+// ignoreFailures does nothing: there are no such signals.
+func ignoreFailures() {}

@@ -7,5 +7,6 @@ import (
 	"syscall"
 )
 
-// ignoreLimits makes writes beyond the limit on the size of files fail, instead of ending the process.
-func ignoreLimits() { signal.Ignore(syscall.SIGXFSZ) }
+// ignoreFailures makes writes that cannot be done fail, instead of ending the process: those beyond the limit on the size of
+// files, and those to a log that nobody reads any more.
+func ignoreFailures() { signal.Ignore(syscall.SIGXFSZ, syscall.SIGPIPE) }

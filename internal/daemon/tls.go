@@ -37,13 +37,13 @@ func (t *certificates) load() error {
 			return fmt.Errorf("client CA %s has no certificate", t.c.ClientCA)
 		}
 		config.ClientAuth = tls.VerifyClientCertIfGiven // who gives none may have a token
+		config.SessionTicketsDisabled = true            // every connection is judged by the authorities of its day
 	}
 	t.current.Store(config)
 	return nil
 }
 
-// config returns what a server needs. Sessions are not resumed across a change of authorities: each connection goes by
-// the configuration that is current when it is made.
+// config returns what a server needs: each connection goes by the configuration that is current when it is made.
 func (t *certificates) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
