@@ -57,6 +57,23 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	return nil
 }
 
+// run runs a request's change of a lock.
+func (b *batch) run(r *request, have *entry, now time.Time) {
+	var c lokt.Change
+	if r.panicked = guarded(func() { c = r.change(lokt.Snapshot{Lock: have.lock.Clone(), Now: now}) }); r.panicked != nil {
+		return
+	}
+	c.Lock.Name, c.Lock.Revision = r.name, have.lock.Revision
+	if !same(&c.Lock, &have.lock) {
+		next := &entry{lock: c.Lock.Clone()}
+		next.lock.Revision++
+		b.locks[r.name] = next
+	}
+	if len(c.Events) > 0 {
+		b.told = append(b.told, cloneEvents(c.Events))
+	}
+}
+
 func (b *batch) empty() bool {
 	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0
 }

@@ -8,8 +8,6 @@ import (
 	"io"
 
 	"modernc.org/sqlite"
-
-	"github.com/lokt-dev/lokt"
 )
 
 // conn is a connection to SQLite that keeps every statement prepared. It is for one goroutine at a time.
@@ -160,7 +158,7 @@ func (c *conn) query(ctx context.Context, statement string, args []any, each fun
 			return err
 		}
 		if r.err != nil {
-			return fmt.Errorf("%w: %w: a row cannot be read: %w", lokt.ErrUnavailable, lokt.ErrDamaged, r.err)
+			return damaged(r.err)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (e *events) write(ctx context.Context, q querier, b *batch) error {
 	for _, told := range b.told {
 		for i := range told {
 			b.events++
-			if err := writeEvent(ctx, q, e.newest.Load()+uint64(b.events), &told[i]); err != nil {
+			if err := writeEvent(ctx, q, "?", e.newest.Load()+uint64(b.events), &told[i]); err != nil {
 				return err
 			}
 		}
@@ -84,7 +84,8 @@ func (e *events) write(ctx context.Context, q querier, b *batch) error {
 	return e.trim(ctx, q, b.now, e.newest.Load()+uint64(b.events))
 }
 
-func writeEvent(ctx context.Context, q querier, seq uint64, e *lokt.Event) error {
+// writeEvent stores an event, whose number the expression makes of the one given.
+func writeEvent(ctx context.Context, q querier, expression string, seq uint64, e *lokt.Event) error {
 	rest := eventDocument{e.Owner.AnySession, processOf(e.Owner.Process), e.Extra}
 	var detail any
 	if rest.AnySession || rest.Asks != nil || len(rest.Extra) > 0 {
@@ -93,23 +94,30 @@ func writeEvent(ctx context.Context, q querier, seq uint64, e *lokt.Event) error
 			return err
 		}
 	}
-	return q.exec(ctx, "INSERT INTO lock_events ("+eventColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	return q.exec(ctx, "INSERT INTO lock_events ("+eventColumns+") VALUES ("+expression+", ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 		seq, nanos(e.Time), string(e.Type), e.Name, text(e.LeaseID), text(e.Owner.ID), text(e.Owner.Session), text(e.Owner.Host),
 		number(e.Token), number(e.TTL), nanos(e.Expires), detail)
 }
 
-// trim forgets some of the oldest events that are too old or too many.
-func (e *events) trim(ctx context.Context, q querier, now time.Time, newest uint64) error {
-	upTo := uint64(0)
-	if err := q.query(ctx, "SELECT seq, at FROM lock_events ORDER BY seq LIMIT ?", []any{trimMost}, func(r *row) error {
+// oldest returns the number up to which some of the oldest events are too old or too many, or 0.
+func (e *events) oldest(ctx context.Context, q querier, now time.Time, newest uint64) (upTo uint64, err error) {
+	whole := true // all so far are to go
+	err = q.query(ctx, "SELECT seq, at FROM lock_events ORDER BY seq LIMIT ?", []any{trimMost}, func(r *row) error {
 		seq, at := r.count(), r.nanos()
 		many := e.keep >= 0 && newest-seq >= uint64(e.keep)
 		old := e.keepFor >= 0 && now.Sub(at) > e.keepFor
-		if many || old && upTo+1 >= seq || old && upTo == 0 {
+		if whole = whole && (many || old); whole {
 			upTo = seq
 		}
 		return nil
-	}); err != nil || upTo == 0 {
+	})
+	return upTo, err
+}
+
+// trim forgets some of the oldest events that are too old or too many.
+func (e *events) trim(ctx context.Context, q querier, now time.Time, newest uint64) error {
+	upTo, err := e.oldest(ctx, q, now, newest)
+	if err != nil || upTo == 0 {
 		return err
 	}
 	if err := q.exec(ctx, "DELETE FROM lock_events WHERE seq <= ?", upTo); err != nil {
@@ -185,11 +193,16 @@ func (e *events) end() {
 	e.telling.Wait()
 }
 
+// more returns a channel that is closed when there are more events.
+func (e *events) more() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.grown
+}
+
 // WaitEvents implements lokt.EventLog.
 func (s *fileLocks) WaitEvents(ctx context.Context, after uint64) error {
-	s.events.mu.Lock()
-	grown := s.events.grown
-	s.events.mu.Unlock()
+	grown := s.events.more()
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
@@ -205,16 +218,24 @@ func (s *fileLocks) WaitEvents(ctx context.Context, after uint64) error {
 }
 
 // ReadEvents implements lokt.EventLog.
-func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, err error) {
+func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
 	if err := s.usable(ctx); err != nil {
-		return page, err
+		return lokt.EventPage{}, err
 	}
+	return readEvents(ctx, s.db.reading, q)
+}
+
+// reader lends what reads the database as it was at one moment.
+type reader = func(ctx context.Context, op string, read func(q querier) error) error
+
+// readEvents answers a query.
+func readEvents(ctx context.Context, reading reader, q lokt.EventQuery) (page lokt.EventPage, err error) {
 	limit := lokt.MaxEvents
 	if q.Limit > 0 {
 		limit = min(q.Limit, limit)
 	}
 	statement, args := selectEvents(q, limit+1)
-	err = s.db.reading(ctx, "events", func(c querier) error {
+	err = reading(ctx, "events", func(c querier) error {
 		n, err := one(ctx, c, "SELECT lock_event FROM state")
 		if err != nil {
 			return err

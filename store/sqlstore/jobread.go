@@ -15,7 +15,7 @@ import (
 
 // jobReader reads jobs that ended, and statistics.
 type jobReader struct {
-	reading func(ctx context.Context, op string, read func(q querier) error) error
+	reading reader
 	hasTag  string // condition on a job's tags
 	closed  atomic.Bool
 }

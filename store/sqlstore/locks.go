@@ -17,13 +17,13 @@ import (
 type fileLocks struct {
 	db     *fileDB
 	events *events
+	watch  watchers
 	closed atomic.Bool
 
 	mu            sync.Mutex
 	cache         map[string]*entry // every lock that is not free
 	free          int               // how many of them are
-	watchers      map[string]map[*watcher]struct{}
-	tokenFloor    uint64 // no lock's token or revision is below these
+	tokenFloor    uint64            // no lock's token or revision is below these
 	revisionFloor uint64
 }
 
@@ -36,7 +36,7 @@ var (
 const maxFree = 50_000
 
 func newLocks(d *fileDB) *fileLocks {
-	return &fileLocks{db: d, events: newEvents(d.options), watchers: map[string]map[*watcher]struct{}{}}
+	return &fileLocks{db: d, events: newEvents(d.options)}
 }
 
 // load replaces what is in memory by what is stored.
@@ -59,9 +59,9 @@ func (s *fileLocks) load(ctx context.Context, q querier) error {
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.cache, s.free = all, 0
-	s.wakeAll()
+	s.mu.Unlock()
+	s.watch.wakeAll()
 	return nil
 }
 
@@ -95,20 +95,7 @@ func (s *fileLocks) decide(ctx context.Context, b *batch, r *request) error {
 		}
 		b.were[r.name], have = was, was
 	}
-	var c lokt.Change
-	now := s.db.clock.now()
-	if r.panicked = guarded(func() { c = r.change(lokt.Snapshot{Lock: have.lock.Clone(), Now: now}) }); r.panicked != nil {
-		return nil
-	}
-	c.Lock.Name, c.Lock.Revision = r.name, have.lock.Revision
-	if !same(&c.Lock, &have.lock) {
-		next := &entry{lock: c.Lock.Clone()}
-		next.lock.Revision++
-		b.locks[r.name] = next
-	}
-	if len(c.Events) > 0 {
-		b.told = append(b.told, cloneEvents(c.Events))
-	}
+	b.run(r, have, s.db.clock.now())
 	return nil
 }
 
@@ -175,7 +162,6 @@ func (s *fileLocks) publish(b *batch) {
 			s.free++
 		}
 		s.cache[name] = e
-		s.wake(name, &e.lock)
 	}
 	if s.free > maxFree {
 		for name, e := range s.cache {
@@ -186,6 +172,9 @@ func (s *fileLocks) publish(b *batch) {
 		s.free = 0
 	}
 	s.mu.Unlock()
+	for _, e := range b.locks {
+		s.watch.wake(&e.lock)
+	}
 	s.events.publish(b)
 }
 
@@ -247,12 +236,21 @@ func listed(l *lokt.Lock, f lokt.Filter) bool {
 	return !l.Free() && strings.HasPrefix(l.Name, f.Prefix) && (!f.Queued || len(l.Queue) > 0)
 }
 
+// Wait implements lokt.Store. A watcher whose claim is queued behind others sleeps until it is first, or not queued.
+func (s *fileLocks) Wait(ctx context.Context, watch lokt.Watch) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	if err := s.watch.wait(ctx, watch, 0, s.View); err != nil {
+		return err
+	}
+	return s.usable(context.WithoutCancel(ctx))
+}
+
 // Close makes every later call fail, and waits return. The database stays open.
 func (s *fileLocks) Close() error {
 	s.closed.Store(true)
-	s.mu.Lock()
-	s.wakeAll()
-	s.mu.Unlock()
+	s.watch.wakeAll()
 	s.events.wakeAll()
 	return nil
 }

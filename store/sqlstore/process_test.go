@@ -26,7 +26,9 @@ const helperEnv = "LOKT_SQLSTORE_HELPER"
 func TestMain(m *testing.M) {
 	name := os.Getenv(helperEnv)
 	if name == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		stopServer()
+		os.Exit(code)
 	}
 	helper, known := map[string]func(path string) error{"hold": hold, "work": work, "limited": limited}[name]
 	if !known {

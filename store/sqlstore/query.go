@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/lokt-dev/lokt"
 )
 
 // querier runs statements: a connection, in or outside of a transaction. Statements are written with ? for parameters.
@@ -83,7 +85,23 @@ func (r *row) number() int64 {
 
 func (r *row) count() uint64 { return uint64(r.number()) }
 
-func (r *row) yes() bool { return r.number() != 0 }
+func (r *row) yes() bool {
+	switch v := r.value().(type) {
+	case bool:
+		return v
+	case int64:
+		return v != 0
+	case nil:
+	default:
+		r.fail("yes or no")
+	}
+	return false
+}
+
+// damaged is the error of a row that is not what was stored.
+func damaged(err error) error {
+	return fmt.Errorf("%w: %w: a row cannot be read: %w", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+}
 
 func (r *row) span() time.Duration { return time.Duration(r.number()) }
 

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -16,24 +17,32 @@ import (
 // The first time that a backup is opened, every token and every revision from then on is higher than any that was given
 // after the backup was made.
 func rearm(ctx context.Context, q querier, now, last time.Time) error {
+	if err := startAgain(ctx, q, now, last, strings.NewReplacer("greatest(", "max(", "least(", "min(")); err != nil {
+		return err
+	}
+	return q.exec(ctx, `UPDATE state SET clock = ?, backup = 0,
+		token_floor = CASE backup WHEN 0 THEN token_floor ELSE max(token_floor, (SELECT coalesce(max(token), 0) FROM locks)) + 4294967296 END,
+		revision_floor = CASE backup WHEN 0 THEN revision_floor ELSE max(revision_floor, (SELECT coalesce(max(revision), 0) FROM locks)) + 4294967296 END`,
+		now.UnixNano())
+}
+
+// startAgain does so but for the state.
+func startAgain(ctx context.Context, q querier, now, last time.Time, dialect *strings.Replacer) error {
 	t, alive := now.UnixNano(), last.UnixNano()
 	wait := t + int64(lokt.WaitLease)
 	for _, s := range []struct {
 		statement string
 		args      []any
 	}{
-		{`UPDATE holders SET expires_at = max(expires_at, min(? + ttl, coalesce(held_since + max_hold, 9223372036854775807)))
+		{`UPDATE holders SET expires_at = greatest(expires_at, least(? + ttl, coalesce(held_since + max_hold, 9223372036854775807)))
 			WHERE expires_at >= ? AND ttl > 0 AND yield IS NULL`, []any{t, alive}},
-		{"UPDATE holders SET pending = max(pending, ?) WHERE pending >= ?", []any{wait, alive}},
-		{"UPDATE waiters SET until = max(until, ?) WHERE until >= ?", []any{wait, alive}},
-		{"UPDATE freezes SET expires_at = max(expires_at, ? + ttl) WHERE expires_at >= ? AND ttl > 0", []any{t, alive}},
+		{"UPDATE holders SET pending = greatest(pending, ?) WHERE pending >= ?", []any{wait, alive}},
+		{"UPDATE waiters SET until = greatest(until, ?) WHERE until >= ?", []any{wait, alive}},
+		{"UPDATE freezes SET expires_at = greatest(expires_at, ? + ttl) WHERE expires_at >= ? AND ttl > 0", []any{t, alive}},
 		{`UPDATE locks SET revision = revision + 1048576
 			WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)`, nil},
-		{`UPDATE state SET token_floor = max(token_floor, (SELECT coalesce(max(token), 0) FROM locks)) + 4294967296,
-			revision_floor = max(revision_floor, (SELECT coalesce(max(revision), 0) FROM locks)) + 4294967296, backup = 0 WHERE backup <> 0`, nil},
-		{"UPDATE state SET clock = ?", []any{t}},
 	} {
-		if err := q.exec(ctx, s.statement, s.args...); err != nil {
+		if err := q.exec(ctx, dialect.Replace(s.statement), s.args...); err != nil {
 			return fmt.Errorf("start times again: %w", err)
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -39,6 +41,9 @@ func touch(path string) error {
 // errClosed is what every method answers after Close.
 var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
 
+// errStalled is the error when a database was not used for long, again and again.
+var errStalled = errors.New("the database's clock runs away")
+
 // unavailable wraps an error that is not among those that callers tell apart.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, lokt.ErrUnavailable) {
@@ -62,9 +67,13 @@ func translate(err error) error {
 
 // single reports whether an error is about what one request wanted to store, rather than about the database.
 func single(err error) bool {
+	var p *pgconn.PgError
+	if errors.As(err, &p) { // data exception, integrity constraint violation
+		return strings.HasPrefix(p.Code, "22") || strings.HasPrefix(p.Code, "23")
+	}
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
-		return true
+		return !errors.Is(err, lokt.ErrUnavailable)
 	}
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE:

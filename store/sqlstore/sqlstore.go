@@ -56,6 +56,9 @@ type backend interface {
 //   - sqlite: and the path of a file, which is made if it does not exist, for the user alone, with the directories that are missing.
 //     One process at a time has it. Every hold, place in the queue and freeze that has not ended by time gets its full time from now,
 //     but no more than its maximum hold.
+//   - postgres:// and so on, as PostgreSQL's own programs take it. Any number of processes share the database. The tables are made in the
+//     first schema of the search path (the parameter search_path) if there are none. When nobody has used the database for ten seconds,
+//     everybody gets their full time from when somebody does again.
 //
 // Errors wrap lokt.ErrInvalid for what is no such URL, no such database or one of a newer version, lokt.ErrUnavailable if
 // another process has the database, which the error names, or it cannot be read, and lokt.ErrDamaged if its contents make no sense.
@@ -66,9 +69,16 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if o.KeepEventsFor == 0 {
 		o.KeepEventsFor = 90 * 24 * time.Hour
 	}
+	if strings.HasPrefix(url, "postgres://") || strings.HasPrefix(url, "postgresql://") {
+		d, err := openServer(ctx, url, o)
+		if err != nil {
+			return nil, fmt.Errorf("open database of PostgreSQL: %w", err)
+		}
+		return &DB{d}, nil
+	}
 	path, ok := strings.CutPrefix(url, "sqlite:")
 	if path = strings.TrimPrefix(path, "//"); !ok || path == "" {
-		return nil, fmt.Errorf("%w: %q is not sqlite: and a path", lokt.ErrInvalid, url)
+		return nil, fmt.Errorf("%w: a database is sqlite: and a path, or postgres://…", lokt.ErrInvalid)
 	}
 	d, err := openFile(ctx, path, o)
 	if err != nil {

@@ -2,6 +2,8 @@ package sqlstore
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -12,15 +14,19 @@ type watcher struct {
 	wake    chan struct{}
 }
 
-// Wait implements lokt.Store. A watcher whose claim is queued behind others sleeps until it is first, or not queued.
-func (s *fileLocks) Wait(ctx context.Context, watch lokt.Watch) error {
-	if err := s.usable(ctx); err != nil {
-		return err
-	}
+// watchers are the calls of Wait, by the lock that they wait for.
+type watchers struct {
+	mu  sync.Mutex
+	all map[string]map[*watcher]struct{}
+}
+
+// wait implements lokt.Store's Wait over a view of the locks: until the lock is another than the one seen, somebody wakes the
+// watcher, or, if that is positive, the time is over.
+func (s *watchers) wait(ctx context.Context, watch lokt.Watch, most time.Duration, view func(context.Context, string) (lokt.Snapshot, error)) error {
 	w := s.register(watch)
 	defer s.unregister(watch.Name, w)
 	// Looking after registering misses no change.
-	snap, err := s.View(ctx, watch.Name)
+	snap, err := view(ctx, watch.Name)
 	if err != nil {
 		return err
 	}
@@ -28,38 +34,51 @@ func (s *fileLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 	if (!queued || position == 0) && snap.Lock.Revision != watch.Seen {
 		return nil
 	}
+	var over <-chan time.Time
+	if most > 0 {
+		timer := time.NewTimer(most)
+		defer timer.Stop()
+		over = timer.C
+	}
 	select {
 	case <-w.wake:
-		return s.usable(context.WithoutCancel(ctx))
+		return nil
+	case <-over:
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *fileLocks) register(watch lokt.Watch) *watcher {
+func (s *watchers) register(watch lokt.Watch) *watcher {
 	w := &watcher{leaseID: watch.LeaseID, wake: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watchers[watch.Name] == nil {
-		s.watchers[watch.Name] = map[*watcher]struct{}{}
+	if s.all == nil {
+		s.all = map[string]map[*watcher]struct{}{}
 	}
-	s.watchers[watch.Name][w] = struct{}{}
+	if s.all[watch.Name] == nil {
+		s.all[watch.Name] = map[*watcher]struct{}{}
+	}
+	s.all[watch.Name][w] = struct{}{}
 	return w
 }
 
-func (s *fileLocks) unregister(name string, w *watcher) {
+func (s *watchers) unregister(name string, w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.watchers[name], w)
-	if len(s.watchers[name]) == 0 {
-		delete(s.watchers, name)
+	delete(s.all[name], w)
+	if len(s.all[name]) == 0 {
+		delete(s.all, name)
 	}
 }
 
 // wake wakes those whom a change concerns: who is not queued, or no longer, and who is first in the queue, because that one
-// watches for the holders' expiry. Its caller holds the mutex.
-func (s *fileLocks) wake(name string, l *lokt.Lock) {
-	all := s.watchers[name]
+// watches for the holders' expiry.
+func (s *watchers) wake(l *lokt.Lock) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all[l.Name]
 	if len(all) == 0 {
 		return
 	}
@@ -75,12 +94,24 @@ func (s *fileLocks) wake(name string, l *lokt.Lock) {
 	}
 }
 
-// wakeAll wakes everybody. Its caller holds the mutex.
-func (s *fileLocks) wakeAll() {
-	for _, all := range s.watchers {
+// wakeAll wakes everybody.
+func (s *watchers) wakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, all := range s.all {
 		for w := range all {
 			delete(all, w)
 			close(w.wake)
 		}
+	}
+}
+
+// wakeName wakes everybody who waits for a lock.
+func (s *watchers) wakeName(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.all[name] {
+		delete(s.all[name], w)
+		close(w.wake)
 	}
 }

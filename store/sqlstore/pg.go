@@ -1,0 +1,402 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// serverDB is a database of PostgreSQL, which any number of processes share. The database is the truth, and so is its clock: nothing
+// about a lock is kept in memory.
+type serverDB struct {
+	config  *pgx.ConnConfig
+	options Options
+	origin  string // tells this process's notifications from those of others
+	channel string // of notifications
+	words   dictionary
+	locks   *serverLocks
+	jobs    *serverJobs
+
+	group  *group
+	writer *pgConn      // of the goroutine that commits changes of locks; nil if it must be opened
+	idle   chan *pgConn // connections that nobody uses; nil for one that must be opened
+
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
+	mu      sync.Mutex
+	closed  bool
+	readers sync.WaitGroup
+	done    chan struct{}
+	err     error
+}
+
+// How long the servers' database may go unused before everybody who lives by time gets a full time again, and how often it is
+// used when there is nothing to do; how long a statement may take; after how long those who wait look again, although nobody woke them.
+const (
+	awayAfter   = 10 * time.Second
+	presence    = 2 * time.Second
+	pgTimeout   = 20 * time.Second
+	lookAnyway  = 2 * time.Second
+	pgReaders   = 8
+	pgPrincipal = "lokt" // what connections call themselves
+)
+
+// openServer opens a database of PostgreSQL. Its tables are made in the first schema of the search path if there are none.
+func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = pgPrincipal
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 10 * time.Second
+	}
+	d := &serverDB{config: config, options: o, origin: lokt.NewLeaseID(), idle: make(chan *pgConn, pgReaders), done: make(chan struct{})}
+	for range pgReaders {
+		d.idle <- nil
+	}
+	if d.writer, err = d.dial(ctx); err != nil {
+		return nil, err
+	}
+	background, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	defer func() {
+		if err != nil {
+			stop()
+			d.release()
+		}
+	}()
+	if err := d.prepare(ctx); err != nil {
+		return nil, pgError(err)
+	}
+	d.locks, d.jobs = newServerLocks(d), newServerJobs(d)
+	if err := d.arrive(ctx, d.writer); err != nil {
+		return nil, pgError(err)
+	}
+	d.group = newGroup(d.commit)
+	go d.group.loop()
+	d.tasks.Go(func() { d.listen(background) })
+	d.tasks.Go(func() { d.stay(background) })
+	return d, nil
+}
+
+// dial opens a connection.
+func (d *serverDB) dial(ctx context.Context) (*pgConn, error) {
+	raw, err := pgx.ConnectConfig(ctx, d.config)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, pgError(err)
+	}
+	return &pgConn{Conn: raw, words: &d.words}, nil
+}
+
+// prepare brings the database to this version. Servers that start at the same time do so one after another.
+func (d *serverDB) prepare(ctx context.Context) (err error) {
+	all, err := listMigrations("postgres")
+	if err != nil {
+		return err
+	}
+	c := d.writer
+	tx, err := c.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			c.abandon(context.WithoutCancel(ctx))
+		}
+	}()
+	var schema string
+	if err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), '')").Scan(&schema); err != nil {
+		return err
+	}
+	if schema == "" {
+		return fmt.Errorf("%w: the search path names no schema that is there", lokt.ErrInvalid)
+	}
+	d.channel = "lokt_" + schema
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)"); err != nil {
+		return err
+	}
+	var version int64
+	if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&version); err != nil {
+		return err
+	}
+	if newest := int64(len(all)); version > newest {
+		return fmt.Errorf("%w: its version is %d, and this program knows none after %d: use a newer program", lokt.ErrInvalid, version, newest)
+	}
+	for _, m := range all[version:] {
+		if _, err := tx.Conn().PgConn().Exec(ctx, m.text).ReadAll(); err != nil {
+			return fmt.Errorf("bring it to version %d: %w", m.version, err)
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO schema_version (version) VALUES ($1)", m.version); err != nil {
+			return err
+		}
+	}
+	return tx.Commit(ctx)
+}
+
+// pgNow selects the time, in microseconds.
+const pgNow = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+// arrive says that somebody uses the database. If nobody did for a while, everybody who lives by time gets a full time from now.
+func (d *serverDB) arrive(ctx context.Context, c *pgConn) error {
+	if err := c.exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	if err := c.exec(ctx, "SELECT 1 FROM state FOR UPDATE"); err != nil {
+		return err
+	}
+	var last, now time.Time
+	if err := c.query(ctx, "SELECT clock, "+pgNow+" * 1000 FROM state", nil, func(r *row) error {
+		last, now = r.nanos(), r.nanos()
+		return nil
+	}); err != nil {
+		return err
+	}
+	if !last.IsZero() && now.Sub(last) > awayAfter {
+		if err := startAgain(ctx, c, now, last, strings.NewReplacer()); err != nil {
+			return err
+		}
+	}
+	if err := c.exec(ctx, "UPDATE state SET clock = greatest(clock, ?)", now.UnixNano()); err != nil {
+		return err
+	}
+	if err := c.exec(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	return c.flush(ctx)
+}
+
+// stay keeps saying that somebody uses the database, and forgets the oldest events.
+func (d *serverDB) stay(ctx context.Context) {
+	tick := time.NewTicker(presence)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		_ = d.using(ctx, "presence", func(ctx context.Context, c *pgConn) error {
+			if err := d.arrive(ctx, c); err != nil || n%15 != 0 {
+				return err
+			}
+			return d.locks.trim(ctx, c)
+		})
+	}
+}
+
+// listen wakes whom the changes of other processes concern.
+func (d *serverDB) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		c, err := d.dial(ctx)
+		if err == nil {
+			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {
+				d.hear("*") // nobody told us while we did not listen
+			}
+			for err == nil {
+				var n *pgconn.Notification
+				if n, err = c.WaitForNotification(ctx); err == nil {
+					d.notified(n.Payload)
+				}
+			}
+			_ = c.Close(context.WithoutCancel(ctx))
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// notified takes a notification: who sent it, and what to look at.
+func (d *serverDB) notified(payload string) {
+	origin, what, _ := strings.Cut(payload, " ")
+	if origin != d.origin {
+		d.hear(what)
+	}
+}
+
+// hear looks at what has changed elsewhere: the named locks, or with a star everything, and with an exclamation mark the jobs.
+func (d *serverDB) hear(what string) {
+	switch what {
+	case "!":
+		d.jobs.look()
+		return
+	case "*":
+		d.jobs.look()
+		d.locks.watch.wakeAll()
+	default:
+		for _, name := range strings.Fields(what) {
+			d.locks.watch.wakeName(name)
+		}
+	}
+	d.locks.events.wakeAll()
+}
+
+// using lends a connection, opened if need be. One on which something failed is not lent again.
+func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgConn) error) (err error) {
+	begin := time.Now()
+	if op != "presence" {
+		defer func() { d.observe(op, begin, err) }()
+	}
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return errClosed
+	}
+	d.readers.Add(1)
+	d.mu.Unlock()
+	defer d.readers.Done()
+	var c *pgConn
+	select {
+	case c = <-d.idle:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { d.idle <- c }()
+	limited, cancel := context.WithTimeout(ctx, pgTimeout)
+	defer cancel()
+	if c == nil || c.IsClosed() {
+		if c, err = d.dial(limited); err != nil {
+			return err
+		}
+	}
+	err = use(limited, c)
+	if err != nil && !c.abandon(limited) {
+		_ = c.Close(context.WithoutCancel(ctx))
+		c = nil
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return pgError(err)
+}
+
+// reading lends a connection that reads the database as it was at one moment.
+func (d *serverDB) reading(ctx context.Context, op string, read func(q querier) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.using(ctx, op, func(ctx context.Context, c *pgConn) error {
+		if err := c.exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+			return err
+		}
+		if err := read(c); err != nil {
+			return err
+		}
+		if err := c.exec(ctx, "COMMIT"); err != nil {
+			return err
+		}
+		return c.flush(ctx)
+	})
+}
+
+func (d *serverDB) observe(op string, begin time.Time, err error) {
+	if d.options.Observe != nil {
+		d.options.Observe(op, time.Since(begin), err)
+	}
+}
+
+// Locks implements backend.
+func (d *serverDB) Locks() LockStore { return d.locks }
+
+// Jobs implements backend.
+func (d *serverDB) Jobs() jobs.Store { return d.jobs }
+
+// Path implements backend.
+func (d *serverDB) Path() string { return d.config.Database }
+
+// Ping implements backend.
+func (d *serverDB) Ping(ctx context.Context) error {
+	return d.using(ctx, "ping", func(ctx context.Context, c *pgConn) error {
+		_, err := one(ctx, c, "SELECT clock FROM state")
+		return err
+	})
+}
+
+// Backup implements backend.
+func (d *serverDB) Backup(context.Context, string) error {
+	return fmt.Errorf("%w: a database of PostgreSQL is backed up with pg_dump or pg_basebackup", lokt.ErrInvalid)
+}
+
+// Check implements backend.
+func (d *serverDB) Check(context.Context) error {
+	return fmt.Errorf("%w: a database of PostgreSQL is checked with pg_amcheck", lokt.ErrInvalid)
+}
+
+// Close implements backend.
+func (d *serverDB) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		<-d.done
+		return d.err
+	}
+	d.closed = true
+	d.mu.Unlock()
+	d.group.close()
+	d.stop()
+	_ = d.jobs.Close()
+	d.locks.end()
+	d.tasks.Wait()
+	d.readers.Wait()
+	d.release()
+	close(d.done)
+	return nil
+}
+
+// release closes connections.
+func (d *serverDB) release() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for len(d.idle) > 0 {
+		if c := <-d.idle; c != nil {
+			_ = c.Close(ctx)
+		}
+	}
+	if d.writer != nil {
+		_ = d.writer.Close(ctx)
+	}
+	if d.jobs != nil && d.jobs.conn != nil {
+		_ = d.jobs.conn.Close(ctx)
+	}
+}
+
+// pgError makes an error of the server, or of the way to it, one of those that callers tell apart.
+func pgError(err error) error {
+	var e *pgconn.PgError
+	var n net.Error
+	switch {
+	case err == nil, errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrInvalid), errors.Is(err, jobs.ErrJobNotFound):
+		return err
+	case errors.As(err, &e) && strings.HasPrefix(e.Code, "XX"):
+		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+	case errors.As(err, &e), errors.As(err, &n), pgconn.SafeToRetry(err):
+		return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+	}
+	return unavailable(err)
+}
+
+// again reports whether a transaction was undone because of others, and may go well the next time.
+func again(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && (e.Code == "40001" || e.Code == "40P01")
+}

@@ -1,0 +1,146 @@
+package sqlstore
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pgConn is a connection to a server of PostgreSQL. It is for one goroutine at a time. Statements that are run for their effect are
+// gathered and sent together with the next one of which the result is wanted, so that a transaction takes few round trips.
+type pgConn struct {
+	*pgx.Conn
+	waiting *pgx.Batch
+	words   *dictionary
+}
+
+// dictionary keeps statements as PostgreSQL wants them.
+type dictionary struct{ known sync.Map }
+
+// translate numbers the parameters, and leaves out what is a hint to SQLite.
+func (d *dictionary) translate(statement string) string {
+	if s, ok := d.known.Load(statement); ok {
+		return s.(string)
+	}
+	var b strings.Builder
+	n := 0
+	for rest := strings.ReplaceAll(statement, "CROSS JOIN", "JOIN"); ; {
+		before, after, more := strings.Cut(rest, "?")
+		b.WriteString(before)
+		if !more {
+			break
+		}
+		n++
+		b.WriteString("$" + strconv.Itoa(n))
+		rest = after
+	}
+	d.known.Store(statement, b.String())
+	return b.String()
+}
+
+// pgArgs makes arguments what the driver takes for the columns' types.
+func pgArgs(args []any) []any {
+	all := make([]any, len(args))
+	for i, a := range args {
+		switch v := a.(type) {
+		case int:
+			a = int64(v)
+		case uint64:
+			a = int64(v)
+		case bool:
+			a = flag(v)
+		case string:
+			a = clean(v)
+		}
+		all[i] = a
+	}
+	return all
+}
+
+// clean replaces what PostgreSQL does not take in text.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// exec implements querier.
+func (c *pgConn) exec(_ context.Context, statement string, args ...any) error {
+	if c.waiting == nil {
+		c.waiting = &pgx.Batch{}
+	}
+	c.waiting.Queue(c.words.translate(statement), pgArgs(args)...)
+	return nil
+}
+
+// change implements querier. It does not know how many rows there will be, and says none.
+func (c *pgConn) change(ctx context.Context, statement string, args ...any) (int64, error) {
+	return 0, c.exec(ctx, statement, args...)
+}
+
+// flush sends what waits.
+func (c *pgConn) flush(ctx context.Context) error {
+	b := c.waiting
+	c.waiting = nil
+	if b == nil {
+		return nil
+	}
+	return c.SendBatch(ctx, b).Close()
+}
+
+// query implements querier.
+func (c *pgConn) query(ctx context.Context, statement string, args []any, each func(r *row) error) (err error) {
+	b := c.waiting
+	c.waiting = nil
+	if b == nil {
+		b = &pgx.Batch{}
+	}
+	before := b.Len()
+	b.Queue(c.words.translate(statement), pgArgs(args)...)
+	results := c.SendBatch(ctx, b)
+	defer func() {
+		if e := results.Close(); err == nil {
+			err = e
+		}
+	}()
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var r row
+	for rows.Next() {
+		values, err := rows.Values()
+		if err != nil {
+			return err
+		}
+		r.values = r.values[:0]
+		for _, v := range values {
+			r.values = append(r.values, v)
+		}
+		r.next, r.err = 0, nil
+		if err := each(&r); err != nil {
+			return err
+		}
+		if r.err != nil {
+			return damaged(r.err)
+		}
+	}
+	return rows.Err()
+}
+
+// abandon rolls back what was begun, and reports whether the connection is of further use.
+func (c *pgConn) abandon(ctx context.Context) bool {
+	c.waiting = nil
+	if c.IsClosed() {
+		return false
+	}
+	_, err := c.Exec(ctx, "ROLLBACK")
+	return err == nil
+}

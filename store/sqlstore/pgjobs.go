@@ -1,0 +1,300 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// serverJobs are the jobs in a database of PostgreSQL, as one of several processes has them: each runs its turns while it has a row locked,
+// and is told what others changed since its last one.
+type serverJobs struct {
+	*jobReader
+	db      *serverDB
+	changed chan struct{}
+
+	mu    sync.Mutex
+	conn  *pgConn   // nil if it must be opened
+	seen  int64     // number of the last changes that the manager has been told
+	last  time.Time // the latest time that it has been told
+	fresh int       // how many additions to the statistics since they were added up
+}
+
+var _ jobs.Sharer = (*serverJobs)(nil)
+
+// keepChanges is how many turns' changes are kept for other processes to follow. Whoever falls back further reads everything anew.
+const keepChanges = 20_000
+
+func newServerJobs(d *serverDB) *serverJobs {
+	const hasTag = "s.tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_array_elements_text(s.tags::json) t WHERE t = ?)"
+	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1)}
+	return s
+}
+
+// Changed implements jobs.Sharer.
+func (s *serverJobs) Changed() <-chan struct{} { return s.changed }
+
+// look has the manager look for changes.
+func (s *serverJobs) look() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// errBehind is the error of a turn that was not told all that others had changed.
+var errBehind = errors.New("too much has changed elsewhere to follow")
+
+// Update implements jobs.Store.
+func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (err error) {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	begin := time.Now()
+	defer func() { s.db.observe("commit", begin, err) }()
+	// What was begun is finished, whatever becomes of who wanted it.
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pgTimeout)
+	defer cancel()
+	if s.conn == nil || s.conn.IsClosed() {
+		if s.conn, err = s.db.dial(limited); err != nil {
+			s.conn = nil
+			return pgError(err)
+		}
+	}
+	if err := s.turn(limited, s.conn, turn); err != nil {
+		if !s.conn.abandon(limited) {
+			_ = s.conn.Close(limited)
+			s.conn = nil
+		}
+		return pgError(err)
+	}
+	return nil
+}
+
+func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) jobs.Changes) error {
+	if err := c.exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	var f jobs.Facts
+	var newest int64
+	if err := c.query(ctx, "SELECT changes, "+pgNow+" / 1000 FROM job_state FOR UPDATE", nil, func(r *row) error {
+		newest, f.Now = r.number(), r.millis()
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.last = later(s.last, f.Now)
+	f.Now = s.last
+	behind := false
+	if newest > s.seen {
+		next := s.seen + 1
+		if err := c.query(ctx, "SELECT seq, origin, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
+			behind = behind || r.number() != next
+			next++
+			mine := r.text() == s.db.origin
+			var document changesDocument
+			if r.decode(&document); !mine && r.err == nil {
+				f.Others = append(f.Others, document.changes())
+			}
+			behind, r.err = behind || r.err != nil, nil // by a program of another version
+			return nil
+		}); err != nil {
+			return err
+		}
+		behind = behind || next != newest+1
+	}
+	changes := turn(f)
+	if behind { // what it decided is for nothing: it must read everything anew
+		return unavailable(errBehind)
+	}
+	s.seen = newest
+	if changes.Empty() {
+		if err := c.exec(ctx, "ROLLBACK"); err != nil {
+			return err
+		}
+		return c.flush(ctx)
+	}
+	return s.store(ctx, c, &changes, newest+1)
+}
+
+// store writes what a turn changed, for the tables and for the other processes, and commits.
+func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
+	if err := writeChanges(ctx, c, changes, &s.fresh); err != nil {
+		return err
+	}
+	body, err := encode(documentOfChanges(changes))
+	if err != nil {
+		return err
+	}
+	for _, w := range []struct {
+		statement string
+		args      []any
+	}{
+		{"INSERT INTO job_changes (seq, origin, at, body) VALUES (?, ?, ?, ?)", []any{seq, s.db.origin, changes.Time.UnixMilli(), body}},
+		{"UPDATE job_state SET changes = ?", []any{seq}},
+		{"SELECT pg_notify(?, ?)", []any{s.db.channel, s.db.origin + " !"}},
+	} {
+		if err := c.exec(ctx, w.statement, w.args...); err != nil {
+			return err
+		}
+	}
+	if seq%256 == 0 {
+		if err := c.exec(ctx, "DELETE FROM job_changes WHERE seq <= ?", seq-keepChanges); err != nil {
+			return err
+		}
+	}
+	if err := c.exec(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	s.seen = seq
+	return nil
+}
+
+// Load implements jobs.Store.
+func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
+	if err := s.usable(ctx); err != nil {
+		return rows, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var seen int64
+	if err := s.db.reading(ctx, "load", func(q querier) (err error) {
+		if seen, err = one(ctx, q, "SELECT changes FROM job_state"); err != nil {
+			return err
+		}
+		if err := readCounters(ctx, q, &rows); err != nil {
+			return err
+		}
+		if rows.Jobs, err = readLiving(ctx, q, -1<<63, 1<<63-1); err != nil {
+			return err
+		}
+		if err := readRest(ctx, q, &rows); err != nil {
+			return err
+		}
+		return q.query(ctx, "SELECT "+pgNow+" / 1000", nil, func(r *row) error {
+			rows.Now = r.millis()
+			return nil
+		})
+	}); err != nil {
+		return jobs.Rows{}, err
+	}
+	if err := check(&rows); err != nil {
+		return jobs.Rows{}, damaged(err)
+	}
+	s.last = later(s.last, rows.Now)
+	rows.Now, s.seen = s.last, seen
+	return rows, nil
+}
+
+// Trim implements jobs.Store.
+func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (n int, err error) {
+	if err := s.usable(ctx); err != nil {
+		return 0, err
+	}
+	err = s.db.using(ctx, "trim", func(ctx context.Context, c *pgConn) error {
+		if err := c.exec(ctx, "BEGIN"); err != nil {
+			return err
+		}
+		mine := false // one process at a time
+		if err := c.query(ctx, "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 1))", []any{s.db.channel}, func(r *row) error {
+			mine = r.yes()
+			return nil
+		}); err != nil {
+			return err
+		}
+		if mine {
+			beyond := int64(0)
+			if keep >= 0 {
+				have, err := one(ctx, c, "SELECT count(*) FROM ended")
+				if err != nil {
+					return err
+				}
+				beyond = max(have-int64(keep), 0)
+			}
+			if n, err = trimJobs(ctx, c, beyond, before, atMost); err != nil {
+				return err
+			}
+			if err := trimJobEvents(ctx, c, before, int64(s.db.options.KeepEvents), atMost); err != nil {
+				return err
+			}
+		}
+		if err := c.exec(ctx, "COMMIT"); err != nil {
+			return err
+		}
+		return c.flush(ctx)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// changesDocument is what other processes are told of a turn. JSON that clients sent is in it as text: it is to stay exactly as it is.
+type changesDocument struct{ jobs.Changes }
+
+// documentOfChanges leaves out what nobody follows.
+func documentOfChanges(c *jobs.Changes) changesDocument {
+	d := changesDocument{*c}
+	d.Events, d.Tallies, d.Counts = nil, nil, nil
+	d.Jobs, d.Ended, d.Attempts = slices.Clone(c.Jobs), slices.Clone(c.Ended), slices.Clone(c.Attempts)
+	d.each(quote)
+	return d
+}
+
+// changes returns what was told.
+func (d *changesDocument) changes() jobs.Changes {
+	d.each(unquote)
+	return d.Changes
+}
+
+// each replaces everything that is JSON.
+func (d *changesDocument) each(replace func(json.RawMessage) json.RawMessage) {
+	for i := range d.Jobs {
+		replaceIn(&d.Jobs[i].Job, replace)
+	}
+	for i := range d.Ended {
+		replaceIn(&d.Ended[i], replace)
+	}
+	for i := range d.Attempts {
+		d.Attempts[i].Error = replace(d.Attempts[i].Error)
+	}
+}
+
+func replaceIn(j *jobs.Job, replace func(json.RawMessage) json.RawMessage) {
+	j.Payload = replace(j.Payload)
+	if j.Output == nil {
+		return
+	}
+	o := *j.Output
+	o.Metrics, o.Checkpoint, o.Result, o.Error = replace(o.Metrics), replace(o.Checkpoint), replace(o.Result), replace(o.Error)
+	j.Output = &o
+}
+
+func quote(m json.RawMessage) json.RawMessage {
+	b, err := json.Marshal(string(m))
+	if err != nil {
+		return nil // a string can always be written
+	}
+	return b
+}
+
+func unquote(m json.RawMessage) json.RawMessage {
+	var s string
+	if err := json.Unmarshal(m, &s); err != nil || s == "" {
+		return nil
+	}
+	return json.RawMessage(s)
+}
+
+var _ lokt.EventLog = (*serverLocks)(nil)
