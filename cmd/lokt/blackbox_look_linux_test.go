@@ -149,3 +149,40 @@ func TestALiveHoldersRecordIsThereAndWholeWheneverAnybodyLooks(t *testing.T) {
 		t.Errorf("audited: %v", p.audit("x"))
 	}
 }
+
+func TestDoctorTellsAFullAndAReadOnlyFileSystemFromASoundOne(t *testing.T) {
+	p := newPlace(t)
+	args := []string{"--mount"}
+	if os.Getuid() != 0 {
+		args = append(args, "--user", "--map-root-user")
+	}
+	path, err := program()
+	check(t, err)
+	const script = `
+mkdir -p "$LOKT_ROOT" && mount -t tmpfs -o size=4m,mode=700 tmpfs "$LOKT_ROOT" || exit 99
+"$1" lock x || exit 98
+echo sound; "$1" doctor; echo "exit $?"
+dd if=/dev/zero of="$LOKT_ROOT/fill" bs=4k 2>/dev/null
+echo full; "$1" doctor; echo "exit $?"
+rm "$LOKT_ROOT/fill"; mount -o remount,ro "$LOKT_ROOT" || exit 97
+echo read-only; "$1" doctor; echo "exit $?"
+`
+	r := p.finish(p.command("unshare", append(args, "sh", "-c", script, "sh", path)...))
+	if r.code == 99 || r.code == 1 {
+		t.Skipf("this machine lets nobody mount: %v", r)
+	}
+	if r.code != 0 {
+		t.Fatal(r)
+	}
+	_, sound, _ := strings.Cut(r.out, "\nsound\n")
+	sound, full, _ := strings.Cut(sound, "\nfull\n")
+	full, readOnly, _ := strings.Cut(full, "\nread-only\n")
+	contains(t, sound, "ok    space", "overall: ok", "exit 0")
+	contains(t, full, "fail  space", "has 0 KiB left", "make room", "exit 1")
+	contains(t, readOnly, "fail  root", "read-only file system", "mount the file system for writing", "warn  kernel-locks", "exit 1")
+	for _, misleading := range []string{"repair its permissions", "nothing keeps processes apart"} {
+		if strings.Contains(readOnly, misleading) {
+			t.Errorf("it says %q of a read-only file system: %s", misleading, readOnly)
+		}
+	}
+}
