@@ -57,7 +57,11 @@ func (a *app) watch(ctx context.Context, b *backend, name string) error {
 				return err
 			}
 		}
-		if !pause(ctx, max(watchEvery, watchShare*time.Since(began))) {
+		rest := watchEvery
+		if b.far == nil { // a server says when to look
+			rest = max(rest, watchShare*time.Since(began))
+		}
+		if !pause(ctx, rest) {
 			return nil
 		}
 		if b.far != nil {
