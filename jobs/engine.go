@@ -149,9 +149,10 @@ type (
 		jobType string
 		frozen  bool
 	}
-	withdrawOp struct{ id uint64 } // the client of that request has gone
-	drainOp    struct{ last bool } // hand out nothing from now on; the last turn stores what heartbeats left
-	lockedOp   struct {            // the answer to lockTake
+	withdrawOp struct{ id uint64 }      // the client of that request has gone
+	returnOp   struct{ leaseID string } // nobody was told of that lease
+	drainOp    struct{ last bool }      // hand out nothing from now on; the last turn stores what heartbeats left
+	lockedOp   struct {                 // the answer to lockTake
 		order   lockOrder
 		blocked string // the lock that could not be had, if any
 	}
@@ -298,6 +299,9 @@ func (e *engine) apply(id uint64, o op) {
 			}
 			e.dismiss(w)
 		}
+		e.reply(id, nil)
+	case returnOp:
+		e.giveBack(o.leaseID)
 		e.reply(id, nil)
 	case drainOp:
 		e.drain()

@@ -10,7 +10,8 @@ const (
 	EventSubmit    EventType = "submitted"
 	EventGrant     EventType = "granted"
 	EventRunning   EventType = "running"
-	EventRetry     EventType = "retried" // an attempt failed or expired, and there will be another
+	EventReturn    EventType = "returned" // a grant was taken back, because its worker had gone before it could be told
+	EventRetry     EventType = "retried"  // an attempt failed or expired, and there will be another
 	EventComplete  EventType = "completed"
 	EventFail      EventType = "failed"
 	EventExpire    EventType = "expired"

@@ -1,6 +1,8 @@
 package jobs_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -207,4 +209,69 @@ func TestDrainEndsWaiting(t *testing.T) {
 			t.Errorf("answered with %+v, %v", g, err)
 		}
 	})
+}
+
+// slowStore is a store that tells of each step that it has stored, before anybody else hears of it.
+type slowStore struct {
+	*memstore.Jobs
+	stored func(c jobs.Changes)
+}
+
+// Update implements jobs.Store.
+func (s *slowStore) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
+	var c jobs.Changes
+	err := s.Jobs.Update(ctx, func(f jobs.Facts) jobs.Changes {
+		c = turn(f)
+		return c
+	})
+	s.stored(c)
+	return err
+}
+
+func TestAGrantThatNobodyHearsOfIsTakenBack(t *testing.T) {
+	for _, request := range []string{"", "r"} {
+		for _, locks := range []lokt.Service{nil, lokt.NewManager(memstore.New())} {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, hangUp := context.WithCancel(t.Context())
+				store := &slowStore{memstore.NewJobs(), func(c jobs.Changes) {
+					if len(c.Leases) > 0 {
+						hangUp()
+						time.Sleep(time.Second)
+					}
+				}}
+				m, err := jobs.Open(t.Context(), store, jobs.Options{Locks: locks})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"l"} })
+				later := submit(t, m)
+				g, err := m.Ask(ctx, jobs.Ask{WorkerID: "w", Wait: time.Second, RequestID: request})
+				synctest.Wait()
+				v, bad := m.Get(t.Context(), id)
+				if bad != nil {
+					t.Fatal(bad)
+				}
+				if request != "" {
+					if again := grant(t, m, jobs.Ask{WorkerID: "w", RequestID: request}); v.Job.State != jobs.Leased || again.Job.ID != id {
+						t.Errorf("answered with %+v, %v; again with %+v; the job is %s", g, err, again, v.Job.State)
+					}
+					return
+				}
+				if !errors.Is(err, context.Canceled) || v.Job.State != jobs.Queued || v.Job.Attempt != 0 || len(v.Attempts) != 0 {
+					t.Errorf("answered with %+v, %v; the job is %+v", g, err, v)
+				}
+				if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 {
+					t.Errorf("leased are %+v, %v", s, err)
+				}
+				time.Sleep(2 * time.Second)
+				for _, want := range []string{id, later} {
+					g := grant(t, m, jobs.Ask{WorkerID: "w"})
+					if g.Job.ID != want || g.Lease.Attempt != 1 || want == id && g.Lease.Token != 2 {
+						t.Errorf("granted is %+v", g.Lease)
+					}
+				}
+			})
+		}
+	}
 }

@@ -262,6 +262,11 @@ func (m *model) apply(r request) {
 		}
 		m.end(l, Failed, CodeRevoked)
 		say("<nil>")
+	case returnOp:
+		if l, _ := m.lease(o.leaseID, ""); l != nil && l.job.state == Leased {
+			m.undo(l)
+		}
+		say("<nil>")
 	case freezeOp:
 		if m.frozen[o.jobType] != o.frozen {
 			m.frozen[o.jobType] = o.frozen
@@ -506,6 +511,30 @@ func (m *model) end(l *mLease, how State, code string) {
 			j.ready = m.now.mono
 			m.newlyIn(j)
 		}
+	}
+	m.reopen()
+}
+
+// undo takes a grant back.
+func (m *model) undo(l *mLease) {
+	for _, w := range l.waiting(m) {
+		m.drop(w)
+		m.out[w.id] = "error lease_not_found"
+	}
+	m.leases = slices.DeleteFunc(m.leases, func(o *mLease) bool { return o == l })
+	j := l.job
+	j.lease = nil
+	j.attempt--
+	if j.cancel {
+		m.finish(j, Cancelled, CodeCancelled)
+	} else {
+		m.events[EventReturn]++
+		j.state = Queued
+		if j.readyWall.After(m.now.wall) {
+			j.readyWall = m.now.wall
+		}
+		j.ready = m.now.mono
+		m.newlyIn(j)
 	}
 	m.reopen()
 }

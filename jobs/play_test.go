@@ -290,7 +290,7 @@ func (g *game) request() request {
 	r := request{id: g.ids}
 	lease := g.recent(g.leases)
 	half := 0.5
-	switch g.choose(22) {
+	switch g.choose(23) {
 	case 0, 1, 2, 3, 4:
 		var all []newJob
 		for i := range pick(g, 1, 1, 1, 2, 3) {
@@ -326,6 +326,8 @@ func (g *game) request() request {
 		r.op = revokeOp{lease, "so there"}
 	case 20:
 		r.op = freezeOp{pick(g, "", "a", "b"), g.choose(3) == 0}
+	case 21:
+		r.op = returnOp{lease}
 	default:
 		id := uint64(0)
 		if n := len(g.parked); n > 0 {

@@ -269,13 +269,7 @@ func (e *engine) end(h *hold, how State, code string, result, failure json.RawMe
 		}, plus(e.now.mono, RequestLife))
 		e.newAnswers = append(e.newAnswers, e.answered[requestKey{h.lease.WorkerID, h.lease.RequestID}].Answered)
 	}
-	if len(j.Locks) > 0 {
-		if e.cfg.locking {
-			e.order(lockFree, h.lease.ID, j.ID, j.Locks)
-		} else {
-			e.take(j.Locks, "")
-		}
-	}
+	e.freeLocks(h)
 	what := Moved
 	if result != nil || failure != nil {
 		r := j.report()
@@ -300,6 +294,49 @@ func (e *engine) end(h *hold, how State, code string, result, failure json.RawMe
 	e.touch(en, what)
 	e.note(EventRetry, en, h.lease.ID, h.lease.WorkerID, code, "")
 	e.queue(en, plus(e.now.mono, wait), false)
+}
+
+// giveBack undoes a grant that nobody was told of: the job is queued at its old place, and there was no attempt. Its token
+// is used up.
+func (e *engine) giveBack(leaseID string) {
+	h := e.leases[leaseID]
+	if h == nil || !h.lease.FirstBeat.IsZero() {
+		return
+	}
+	en, j := h.entry, &h.entry.job
+	e.dropHold(h, "")
+	e.unleased = append(e.unleased, leaseID)
+	e.freeLocks(h)
+	j.Attempt--
+	j.LeaseID = ""
+	if j.Attempt == 0 {
+		j.StartedAt = time.Time{}
+	}
+	if j.Cancel {
+		j.State = Queued
+		e.endJob(en, Cancelled, CodeCancelled)
+		return
+	}
+	j.State = Queued
+	if j.ReadyAt.After(e.now.wall) { // the wall clock was set back; the job's time had come
+		j.ReadyAt = e.now.wall
+	}
+	e.touch(en, Moved)
+	e.note(EventReturn, en, leaseID, h.lease.WorkerID, "", "")
+	en.ready = e.now.mono
+	e.enqueue(en)
+}
+
+// freeLocks lets go of the locks of a lease that ended.
+func (e *engine) freeLocks(h *hold) {
+	names := h.entry.job.Locks
+	switch {
+	case len(names) == 0:
+	case e.cfg.locking:
+		e.order(lockFree, h.lease.ID, h.entry.job.ID, names)
+	default:
+		e.take(names, "")
+	}
 }
 
 // dropHold makes a lease count no more, for a reason, if it is known.

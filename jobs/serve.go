@@ -69,6 +69,10 @@ func (m *Manager) Ask(ctx context.Context, a Ask) (Grant, error) {
 		return Grant{}, err
 	}
 	g := r.(Grant)
+	if ctx.Err() != nil && g.Denied == nil && a.RequestID == "" { // nobody knows the lease, and nobody can ask for it
+		_, err := m.do(context.WithoutCancel(ctx), returnOp{g.Lease.ID})
+		return Grant{}, errors.Join(context.Cause(ctx), err)
+	}
 	if g.Denied == nil && g.Job.State == "" { // granted before, and the job has ended
 		if g.Job, _, err = m.store.Ended(ctx, g.Job.ID); err != nil {
 			return Grant{}, err
