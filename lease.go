@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -52,7 +53,7 @@ type Lease struct {
 	state    State
 	cause    error
 	asked    time.Duration // when the last successful renewal, or the grant, was asked for
-	beat     *Beat         // nil if the lease does not expire
+	beat     *Beat         // nil until the lease is handed out
 	beating  bool
 	yielding bool
 	retaken  bool // another lease has taken over its ID: see Locker.Reclaim
@@ -242,19 +243,71 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 			l.beat.extend(asked, l.deadline)
 		}
 	}
-	if h.Yield != nil && !l.yielding {
+	l.noticeYield()
+	return life
+}
+
+// glance looks whether the hold, which does not expire, is still there, and whether it is wanted, and returns how long it
+// lasts. That it cannot look changes nothing.
+func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, NoticeTime/2)
+	defer cancel()
+	asked := l.k.keeper.now()
+	s, err := l.k.service.Get(ctx, l.name)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(s.Lock.Holders, func(h Holder) bool { return h.Token == l.token })
+	if i < 0 {
+		return 0, &GoneError{Name: l.name, LeaseID: l.id, Holders: s.Live()}
+	}
+	h := s.Lock.Holders[i]
+	if reason, stale := s.Stale(h); stale {
+		return 0, &GoneError{Name: l.name, LeaseID: l.id, Cause: reason}
+	}
+	h.AcquiredAt = s.Now // it lasts from now on
+	life := h.life()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == nil {
+		l.holder.Yield = h.Yield
+		l.deadline = forever
+		if life > 0 {
+			l.deadline = asked + Usable(life, l.o.Margin)
+		}
+	}
+	l.noticeYield()
+	return life, nil
+}
+
+// yieldBy returns when the hold ends because it was asked to leave; zero if it was not.
+func (h Holder) yieldBy() time.Time {
+	if h.Yield == nil {
+		return time.Time{}
+	}
+	return h.Yield.Deadline
+}
+
+// noticeYield tells the program that it was asked to leave, once. The lease is locked.
+func (l *Lease) noticeYield() {
+	if l.holder.Yield != nil && !l.yielding {
 		l.yielding = true
 		close(l.yield)
 	}
-	return life
 }
 
 // life returns how long the hold lives from its last renewal; 0 if it does not expire.
 func (h Holder) life() time.Duration {
-	if h.ExpiresAt.IsZero() {
+	end := h.ExpiresAt
+	if by := h.yieldBy(); end.IsZero() || !by.IsZero() && by.Before(end) {
+		end = by
+	}
+	if end.IsZero() {
 		return 0
 	}
-	return max(h.ExpiresAt.Sub(h.AcquiredAt), 1)
+	return max(end.Sub(h.AcquiredAt), 1)
 }
 
 // doubt notes that a renewal failed.
@@ -272,10 +325,10 @@ func (l *Lease) doubt(err error) {
 func (l *Lease) watch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.deadline == forever {
-		return
-	}
 	l.beat = &Beat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
+	if l.holder.TTL == 0 && !l.o.ManualHeartbeat {
+		l.beat.Renew, l.beat.paused = l.glance, false
+	}
 	l.k.keeper.keepUntil(l.beat, l.asked, l.deadline)
 	context.AfterFunc(l.ctx.Context, l.beat.halt)
 }
@@ -318,6 +371,9 @@ func (l *Lease) Beating() bool {
 // time is up. A lease that had been lost, by whatever way, is no error: see Err.
 func (l *Lease) Release(ctx context.Context) error {
 	l.StopHeartbeat()
+	if l.beat != nil {
+		l.beat.pause() // one without a TTL has no heartbeats, and is looked at
+	}
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
 	l.mu.Lock()

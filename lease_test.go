@@ -749,7 +749,7 @@ func TestLeaseWithoutATTLIsHeldUntilItIsReleased(t *testing.T) {
 		l.StartHeartbeat()
 		l.StopHeartbeat()
 		before := l.Remaining()
-		time.Sleep(1000 * time.Hour)
+		time.Sleep(20 * time.Hour)
 		wantState(t, l, lokt.Held)
 		if l.Beating() || net.renewed.Load() != 0 || l.Remaining() != before || !l.Holder().ExpiresAt.IsZero() {
 			t.Errorf("heartbeats are on: %v; %d renewals; %v left; %+v", l.Beating(), net.renewed.Load(), l.Remaining(), l.Holder())
@@ -757,7 +757,7 @@ func TestLeaseWithoutATTLIsHeldUntilItIsReleased(t *testing.T) {
 		if err := l.Renew(t.Context()); err != nil {
 			t.Error(err)
 		}
-		wantRefused(t, other, "x", "a thousand hours later")
+		wantRefused(t, other, "x", "hours later")
 		release(t, l)
 		wantGranted(t, other, "x", "after the release")
 	})

@@ -22,7 +22,8 @@ const (
 	DefaultInterval = time.Second
 )
 
-// NoTTL, as a TTL, asks for a hold that does not expire: only its release ends it.
+// NoTTL, as a TTL, asks for a hold that does not expire: only its release ends it, or somebody else by force, by preemption
+// or because the process is dead.
 const NoTTL time.Duration = -1
 
 // Options say how to acquire a lock. The zero value asks for an exclusive, re-entrant lock with the Locker's times, and
@@ -33,7 +34,8 @@ type Options struct {
 	TTL time.Duration
 
 	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the TTL
-	// otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused.
+	// otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused. A hold without
+	// a TTL is not renewed but looked at, every DefaultInterval unless this says otherwise, and must be within NoticeTime.
 	Interval time.Duration
 
 	// Margin is how long before anybody else may enter the lease's context ends, beside what the drift of clocks takes.
@@ -85,6 +87,11 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	if o.TTL < 0 {
 		o.TTL = NoTTL
 		o.Margin = cmp.Or(o.Margin, margin(o.MaxHold))
+		o.Interval = cmp.Or(o.Interval, DefaultInterval)
+		if usable := Usable(NoticeTime, max(o.Margin, 0)); o.Interval < 0 || o.Margin < 0 || o.Interval >= usable {
+			return o, invalid("to look every %v is too seldom to notice preemption of a lock without a TTL: the interval must be below %v, "+
+				"which the margin of %v and the drift of clocks leave of %v", o.Interval, usable, o.Margin, NoticeTime)
+		}
 		return o, nil
 	}
 	if o.TTL == usual {

@@ -48,8 +48,11 @@ func (l *Lock) askToYield(i int, now time.Time) {
 		h.Yield = nil
 	case h.Yield == nil:
 		h.Yield = &Yield{To: by.Owner, AskedAt: now, Grace: by.Preempt}
-		if h.TTL == 0 { // nothing makes this holder look again, so its grace runs from here
+		if h.TTL == 0 { // it need not come again, so its grace runs from here, or from when a program must have looked
 			h.Yield.Deadline = now.Add(by.Preempt)
+			if h.Attended {
+				h.Yield.Deadline = h.Yield.Deadline.Add(NoticeTime)
+			}
 		}
 	}
 }

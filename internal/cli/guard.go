@@ -182,6 +182,7 @@ func (g *guardRun) options(within []string) lokt.Options {
 	}
 	if opts.TTL == 0 {
 		opts.TTL = lokt.NoTTL
+		opts.ManualHeartbeat = g.o.onLost == onLostWarn // only who has to stop the command looks for a loss
 	} else {
 		opts.Interval = max(opts.TTL/2, 500*time.Millisecond)
 	}

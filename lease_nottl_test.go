@@ -1,0 +1,155 @@
+package lokt_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// looking is a service that counts looks, and can be cut off from them.
+type looking struct {
+	lokt.Service
+	looks int
+	cut   bool
+}
+
+func (l *looking) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
+	l.looks++
+	if l.cut {
+		return lokt.Snapshot{}, errCut
+	}
+	return l.Service.Get(ctx, name)
+}
+
+func TestALeaseWithoutATTLIsToldThatItIsWantedAndEndsBeforeTheOtherEnters(t *testing.T) {
+	for what, o := range map[string]lokt.Options{
+		"looked at":          {TTL: lokt.NoTTL},
+		"looked at seldom":   {TTL: lokt.NoTTL, Interval: 4 * time.Second},
+		"with maximum hold":  {TTL: lokt.NoTTL, MaxHold: time.Hour},
+		"renewed by hand":    {TTL: lokt.NoTTL, ManualHeartbeat: true},
+		"with a TTL as well": {TTL: 5 * time.Second},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService()
+				l := acquire(t, newLocker(t, s, "low", lokt.Options{}), "x", o)
+				time.Sleep(time.Minute)
+				wantState(t, l, lokt.Held)
+				entered := make(chan time.Time, 1)
+				go func() {
+					high := newLocker(t, s, "high", lokt.Options{})
+					_, err := high.Acquire(t.Context(), "x", lokt.Options{Wait: time.Minute, Priority: 1, Preempt: 2 * time.Second})
+					if err != nil {
+						t.Error(err)
+					}
+					entered <- time.Now()
+				}()
+				synctest.Wait()
+				asked := time.Now()
+				if o.ManualHeartbeat {
+					if err := l.Renew(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				<-l.Yield()
+				if told := time.Since(asked); told > 4*time.Second {
+					t.Errorf("told after %v", told)
+				}
+				<-l.Context().Done()
+				ended := time.Now()
+				wantState(t, l, lokt.Lost)
+				if kept := ended.Sub(asked); kept < 1500*time.Millisecond {
+					t.Errorf("the lease ended %v after it was asked for, with a grace of 2 s", kept)
+				}
+				if at := <-entered; !at.After(ended) || at.Sub(asked) > 2*time.Second+lokt.NoticeTime+time.Second {
+					t.Errorf("the other entered %v after it asked, %v after the lease had ended", at.Sub(asked), at.Sub(ended))
+				}
+			})
+		})
+	}
+}
+
+func TestALeaseWithoutATTLThatIsNotWantedAnyMoreStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "low", lokt.Options{}), "x", lokt.Options{TTL: lokt.NoTTL})
+		_, err := newLocker(t, s, "high", lokt.Options{}).Acquire(t.Context(), "x", lokt.Options{Wait: 3 * time.Second, Priority: 1, Preempt: 2 * time.Second})
+		if !errors.Is(err, lokt.ErrHeld) {
+			t.Fatalf("the other: %v", err)
+		}
+		time.Sleep(time.Hour)
+		wantState(t, l, lokt.Held)
+		if l.Remaining() < 1000*time.Hour {
+			t.Errorf("%v left", l.Remaining())
+		}
+		release(t, l)
+	})
+}
+
+func TestALeaseWithoutATTLNoticesThatItWasEndedByForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{TTL: lokt.NoTTL})
+		time.Sleep(10 * time.Second)
+		if _, err := s.Release(t.Context(), lokt.Target{Name: "x", Force: true, Owner: lokt.Owner{ID: "admin"}}); err != nil {
+			t.Fatal(err)
+		}
+		ended := time.Now()
+		other := acquire(t, newLocker(t, s, "b", lokt.Options{}), "x", lokt.Options{TTL: lokt.NoTTL})
+		<-l.Context().Done()
+		if after := time.Since(ended); after > lokt.DefaultInterval {
+			t.Errorf("noticed after %v", after)
+		}
+		wantState(t, l, lokt.Lost)
+		if !errors.Is(l.Err(), lokt.ErrNotOwner) {
+			t.Errorf("lost because of %v", l.Err())
+		}
+		release(t, l)
+		wantState(t, other, lokt.Held)
+		release(t, other)
+	})
+}
+
+func TestALeaseWithoutATTLOutlivesEveryOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &looking{Service: newService(), cut: true}
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{TTL: lokt.NoTTL})
+		time.Sleep(time.Hour)
+		wantState(t, l, lokt.Held)
+		if s.looks < 3600 {
+			t.Errorf("looked %d times in an hour", s.looks)
+		}
+		release(t, l)
+		looks := s.looks
+		time.Sleep(time.Hour)
+		if s.looks != looks {
+			t.Error("a released lease is looked at")
+		}
+	})
+}
+
+func TestHeartbeatsByHandAreNotLookedAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &looking{Service: newService()}
+		l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{TTL: lokt.NoTTL, ManualHeartbeat: true})
+		time.Sleep(time.Hour)
+		wantState(t, l, lokt.Held)
+		if s.looks != 0 {
+			t.Errorf("looked %d times", s.looks)
+		}
+		release(t, l)
+	})
+}
+
+func TestLooksThatCannotNoticePreemptionInTimeAreRefused(t *testing.T) {
+	k := newLocker(t, newService(), "a", lokt.Options{})
+	_, err := k.Acquire(t.Context(), "x", lokt.Options{TTL: lokt.NoTTL, Interval: lokt.NoticeTime})
+	if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "must be below") {
+		t.Errorf("an interval of %v: %v", lokt.NoticeTime, err)
+	}
+}
