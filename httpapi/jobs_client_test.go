@@ -192,13 +192,18 @@ func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 		time.Sleep(time.Minute)
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if g, err := c.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: "s", Wait: 10 * time.Second}); !errors.Is(err, context.Canceled) {
+		other := jobs.NewSpec()
+		other.Type = "other"
+		if _, err := m.Submit(t.Context(), []jobs.Spec{other}); err != nil {
+			t.Fatal(err)
+		}
+		if g, err := c.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: "s", Types: []string{"mine"}, Wait: 10 * time.Second}); !errors.Is(err, context.Canceled) {
 			t.Errorf("answered with %+v, %v", g, err)
 		}
 		if _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := m.Status(t.Context()); err != nil || s.Queue.Sum() != 1 {
+		if s, err := m.Status(t.Context()); err != nil || s.Queue.Sum() != 2 {
 			t.Errorf("a request that was given up was granted a job: %+v, %v", s, err)
 		}
 	})
@@ -252,4 +257,34 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 		_ = c.Close()
 		server.Close()
 	}
+}
+
+func TestParkedHeartbeatOfARevokedLeaseSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		c := fromAfar(t, m)
+		if _, err := c.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
+			t.Fatal(err)
+		}
+		g, err := c.Ask(t.Context(), jobs.Ask{WorkerID: "w"})
+		if err != nil || g.Denied != nil {
+			t.Fatal(g, err)
+		}
+		told := make(chan error)
+		go func() {
+			_, err := c.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+			told <- err
+		}()
+		time.Sleep(time.Second)
+		if err := c.Revoke(t.Context(), g.Lease.ID, "off with it"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; !errors.Is(err, jobs.ErrRevoked) || jobs.Code(err) != "lease_not_found" {
+			t.Errorf("the worker is told %v", err)
+		}
+	})
 }

@@ -322,7 +322,9 @@ func TestRequestsThatWaitAreAnsweredWhenTheServerStops(t *testing.T) {
 		begin := time.Now()
 		close(stop)
 		for range 3 {
-			s.has("true", <-answers, "denied")
+			v := <-answers
+			s.has("true", v, "denied")
+			s.has("no_eligible_job", v, "code")
 		}
 		s.has("true", <-beat, "drain")
 		s.has("true", s.ok("POST", "/leases/request", `{"worker_id":"w","wait_ms":30000}`), "denied")
