@@ -376,3 +376,56 @@ func TestAnotherTokenDoesNotReleaseWhatItsOwnerNameHolds(t *testing.T) {
 	contains(t, two.want(1, "unlock", "x", "--force").stderr, `the scope "force" is missing`)
 	one.want(0, "unlock", "x")
 }
+
+func TestAGuardGoesOnWithAnotherAddressOfItsServer(t *testing.T) {
+	p, d := served(t)
+	_, x := p.through(d)
+	_, y := p.through(d)
+	q := p.as("first").with("LOKT_SERVER=" + x.url() + "," + y.url())
+	h := q.holdSeven("x", "--ttl", "4s")
+	for i, cut := range []*proxy{x, y, x} {
+		was := p.status("x").Renewals
+		cut.cut()
+		p.eventually("it is renewed", func() bool { return p.status("x").Renewals > was })
+		if cut.mend(); !h.childLives() {
+			t.Fatalf("the command ended, %d: %s", i, &h.stderr)
+		}
+	}
+	if r := h.end(); r.code != 7 || r.stderr != "" {
+		t.Error(r)
+	}
+	p.free("x")
+}
+
+func TestWhyExplainsHoldersOnOtherHosts(t *testing.T) {
+	p, _ := served(t)
+	args := []string{"--uts"}
+	if os.Getuid() != 0 {
+		args = append(args, "--user", "--map-root-user")
+	}
+	path, err := program()
+	check(t, err)
+	const script = `hostname elsewhere || exit 99; "$1" lock y; exec "$1" guard x -- sh -c 'echo $$; exec cat'`
+	probe := p.finish(p.command("unshare", append(args, "hostname", "elsewhere")...))
+	if probe.code != 0 {
+		t.Skipf("this machine lets nobody have another name: %v", probe)
+	}
+	h := p.as("ann").start(p.as("ann").command("unshare", append(args, "sh", "-c", script, "sh", path)...))
+	if line := h.line(); !strings.HasPrefix(line, "locked y until it is unlocked") {
+		t.Fatal(line, &h.stderr)
+	}
+	h.running()
+	q := p.as("bob")
+	r := q.want(2, "why", "x")
+	contains(t, r.out, "it is held by ann@elsewhere", " there, guard for", "expires in", "its guard on elsewhere renews it while its command runs; if the guard or elsewhere dies, it expires")
+	if strings.Contains(r.out, "--force") {
+		t.Errorf("it suggests force against a guard that expires: %s", r.out)
+	}
+	r = q.want(2, "why", "y")
+	contains(t, r.out, "only unlocking it ends it, whatever becomes of elsewhere", "lokt unlock y --force --id L-")
+	contains(t, q.want(0, "status", "x").out, "(unknown)")
+	p.as("ann").want(0, "unlock", "y")
+	if r := h.end(); r.code != 0 {
+		t.Error(r)
+	}
+}

@@ -99,7 +99,8 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		Use:   "lokt",
 		Short: "Locks and leases for people and programs that share things",
 		Long: "lokt lets one process at a time touch what only one may touch. Locks live in files: of the repository,\n" +
-			"of the directory, or wherever LOKT_ROOT says. No daemon is needed.",
+			"of the directory, or wherever LOKT_ROOT says. No daemon is needed. For several hosts, a server keeps them,\n" +
+			"which LOKT_SERVER names: see loktd.",
 		Example:       "  lokt guard build --ttl 5m -- make build",
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

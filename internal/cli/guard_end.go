@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,15 +18,12 @@ func (g *guardRun) release(signals *guard.Signals) error {
 	g.losing.Lock()
 	defer g.losing.Unlock()
 	g.ended = true
-	ctx, stop := context.Background(), func() {} // files bound it
+	var err error
 	if g.b.store == nil {
-		ctx, stop = g.parting(signals)
+		err = g.part(signals)
+	} else {
+		_, err = g.k.ReleaseAll(context.Background()) // which files bound
 	}
-	_, err := g.k.ReleaseAll(ctx)
-	for errors.Is(err, lokt.ErrUnavailable) && g.b.store == nil && pause(ctx, partingPause) {
-		_, err = g.k.ReleaseAll(ctx)
-	}
-	stop()
 	for _, l := range g.taken {
 		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
 			g.tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
@@ -34,27 +32,44 @@ func (g *guardRun) release(signals *guard.Signals) error {
 	switch {
 	case err == nil:
 		return nil
-	case g.b.store == nil && g.o.ttl > 0: // nothing of the command is lost, and nothing stays locked
+	case g.b.store == nil: // nothing of the command is lost, and nothing stays locked
+		if g.allLost() {
+			return nil
+		}
 		g.tell("warning: the command has ended, but not everything could be given back, which expires within %s: %v", short(g.o.ttl), err)
 		return nil
 	}
 	return fmt.Errorf("the command has ended, but: %w", err)
 }
 
-// partingTime is how long a server gets to take locks back, and partingPause the time between two tries.
+// How long a server gets to take locks back: in all, for one answer, and between two tries.
 const (
-	partingTime  = 5 * time.Second
-	partingPause = 200 * time.Millisecond
+	partingTime    = 5 * time.Second
+	partingAttempt = 2 * time.Second
+	partingPause   = 200 * time.Millisecond
 )
 
-// parting returns a context for giving locks back to a server: a signal ends it, or the time that an end may take.
-func (g *guardRun) parting(signals *guard.Signals) (context.Context, func()) {
+// part gives the locks back to a server. A signal ends that, or the time that an end may take, which is one try for locks
+// that are lost anyway.
+func (g *guardRun) part(signals *guard.Signals) error {
 	ctx, stop := signals.Context(context.Background())
+	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, partingTime)
-	return ctx, func() {
-		cancel()
-		stop()
+	defer cancel()
+	for {
+		attempt, done := context.WithTimeout(ctx, partingAttempt)
+		_, err := g.k.ReleaseAll(attempt)
+		done()
+		again := errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+		if !again || g.allLost() || !pause(ctx, partingPause) {
+			return err
+		}
 	}
+}
+
+// allLost reports whether none of the locks is held any more.
+func (g *guardRun) allLost() bool {
+	return !slices.ContainsFunc(g.taken, func(l *lokt.Lease) bool { return l.State() != lokt.Lost })
 }
 
 // pause waits, and reports whether ctx has not ended meanwhile.
