@@ -338,7 +338,12 @@ func TestAWaiterIsWokenThoughItsWatchWasLostAndCompactedAway(t *testing.T) {
 		if err := other.Update(t.Context(), name, addHolder("second")); err != nil {
 			t.Fatal(err)
 		}
-		now, err := other.View(t.Context(), name)
+		for i := range 2 { // so that the change is older than what is left
+			if err := other.Update(t.Context(), "unrelated", addHolder(fmt.Sprint(round, i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now, err := other.View(t.Context(), "unrelated")
 		if err != nil {
 			t.Fatal(err)
 		}
