@@ -52,8 +52,15 @@ func (d *daemon) ready(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
+	before := d.probes.last
 	d.probes.last = d.alive(ctx)
 	d.probes.at = time.Now()
+	switch {
+	case d.probes.last != nil && before == nil:
+		d.log.Error("not ready", "err", d.probes.last)
+	case d.probes.last == nil && before != nil:
+		d.log.Info("ready again")
+	}
 	return d.probes.last
 }
 
@@ -67,7 +74,6 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	answer := map[string]any{"status": "ok"}
 	if r.URL.Path == "/readyz" {
 		if err := d.ready(r.Context()); err != nil {
-			d.log.Warn("not ready", "err", err)
 			why := "the store does not answer"
 			if d.stopping.Load() {
 				why = "stopping"

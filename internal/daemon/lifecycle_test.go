@@ -165,7 +165,7 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"--tokens", missing}, 1, missing},
 		{nil, []string{"--store", "floppy:a"}, 64, "floppy"},
 		{nil, []string{"--store", "floppy://user:secret@host/a"}, 64, "floppy"},
-		{nil, []string{"--store", "postgres://user:secret@127.0.0.1:1/x?password=secret", "--listen", "127.0.0.1:0"}, 1, "postgres"},
+		{nil, []string{"--store", "postgres://user:secret@127.0.0.1:1/x?password=secret", "--listen", "127.0.0.1:0"}, 1, "PostgreSQL"},
 		{nil, []string{"--store", "etcd://127.0.0.1:1"}, 64, "--jobs-store"},
 		{nil, []string{"--store", "memory:", "--jobs-store", "etcd://127.0.0.1:1"}, 64, "--jobs-store"},
 		{nil, []string{"--store", "none"}, 64, "none"},

@@ -47,6 +47,7 @@ type daemon struct {
 	stopping atomic.Bool
 	stop     chan struct{} // closed when requests are no longer to wait
 	probes   probes
+	failures few
 	copying  sync.Mutex // held while a backup is made and sent
 }
 
@@ -210,6 +211,23 @@ func (d *daemon) server() *http.Server {
 	return s
 }
 
+// few lets ten things a second through: when the store fails, so does every request, and one line for each helps nobody.
+type few struct {
+	mu     sync.Mutex
+	second int64
+	n      int
+}
+
+func (f *few) allow(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := now.Unix(); s != f.second {
+		f.second, f.n = s, 0
+	}
+	f.n++
+	return f.n <= 10
+}
+
 // complaints logs what an http.Server complains about: of clients that cannot speak HTTP or TLS only if every request is
 // logged.
 type complaints struct{ log *slog.Logger }
@@ -227,7 +245,7 @@ func (c complaints) Write(p []byte) (int, error) {
 func (d *daemon) observe(r httpapi.Request) {
 	d.meter.request(r)
 	level := slog.LevelDebug
-	if r.Status >= http.StatusInternalServerError {
+	if r.Status >= http.StatusInternalServerError && d.failures.allow(time.Now()) {
 		level = slog.LevelWarn
 	}
 	d.log.LogAttrs(context.Background(), level, "request", slog.String("request_id", r.ID), slog.String("route", cmp.Or(r.Pattern, "none")),
