@@ -134,6 +134,12 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 		}
 	case errors.Is(err, lokt.ErrHeld):
 		op.kind = denied
+		if lasted := time.Duration(r.called().at - op.call.at); r.Slack > 0 && c.Wait != 0 && c.TTL > 0 && lasted > c.TTL-r.Slack {
+			// On real time a claim that waits may be granted, not get to run before its time to live is over, and be denied then.
+			granted := op
+			granted.kind = mayAcquire
+			r.returned(granted)
+		}
 	case errors.Is(err, lokt.ErrFrozen), errors.Is(err, lokt.ErrInvalid):
 		op.kind = notRecorded
 	default:

@@ -510,7 +510,7 @@ func TestWhatIsNoDatabaseOfLoktIsRefusedAndLeftAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(text, lokt.ErrDamaged, "restore a backup")
-	for _, url := range []string{"", "sqlite:", "postgres://x", "/tmp/x"} {
+	for _, url := range []string{"", "sqlite:", "mysql://x", "/tmp/x"} {
 		if _, err := Open(t.Context(), url, Options{}); !errors.Is(err, lokt.ErrInvalid) {
 			t.Errorf("open of %q: %v", url, err)
 		}
