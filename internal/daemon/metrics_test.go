@@ -230,12 +230,22 @@ func TestLogsAndMetricsShowNoSecrets(t *testing.T) {
 		a := p.api()
 		a.token = token
 		secrets := append(story(t, a), token)
-		metrics := a.do(t, 200, "GET", "/metrics", nil).body
-		a.do(t, 200, "GET", "/v1/audit", nil)
+		seen := a.do(t, 200, "GET", "/metrics", nil).body
+		a.token = newToken(t, file, "reader", "--scopes", "read")
+		eventually(t, "the reader is known", func() bool {
+			ans, err := a.try("GET", "/v1/locks", nil)
+			return err == nil && ans.status == http.StatusOK
+		})
+		for _, path := range []string{"/v1/locks", locks + "b", "/v1/audit", scheduler + "/jobs", scheduler + "/workers", scheduler + "/status"} {
+			seen += a.do(t, 200, "GET", path, nil).body
+		}
+		for _, job := range regexp.MustCompile(`"job_id":"([0-9a-f]+)"`).FindAllStringSubmatch(seen, -1) {
+			seen += a.do(t, 200, "GET", scheduler+"/jobs/"+job[1], nil).body
+		}
 		p.stop()
 		log := p.log.String()
 		for _, secret := range secrets {
-			if strings.Contains(log, secret) || strings.Contains(metrics, secret) {
+			if strings.Contains(log, secret) || strings.Contains(seen, secret) {
 				t.Errorf("secret %s shows", secret)
 			}
 		}

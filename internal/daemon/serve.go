@@ -82,7 +82,7 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 	if err := d.notify.tell(ctx, "READY=1\nSTATUS=Listening on "+d.url); err != nil {
 		log.Warn("service manager was not told", "err", err)
 	}
-	log.Info("listening", "url", d.url, "store", redact(c.Store), "authentication", c.authenticates(), "tls", d.tls != nil, "pid", os.Getpid())
+	log.Info("listening", "url", d.url, "version", Version(), "store", redact(c.Store), "authentication", c.authenticates(), "tls", d.tls != nil, "pid", os.Getpid())
 	if c.Insecure && !c.authenticates() {
 		log.Warn("everybody who can reach this address may do everything")
 	}
