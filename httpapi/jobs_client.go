@@ -273,7 +273,7 @@ func (c *JobsClient) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
 		return encoded(appendAsk(nil, &a)), a.Wait
 	}}
 	g, err := c.grant(ctx, x)
-	if ctx.Err() == nil || err == nil {
+	if err == nil || ctx.Err() == nil || !x.doubtful {
 		return g, err
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
@@ -312,7 +312,7 @@ func appendAsk(b []byte, a *jobs.Ask) []byte {
 	b = appendString(b, a.WorkerID)
 	if a.MaxUnits > 0 {
 		b = append(b, `,"max_units":`...)
-		b = strconv.AppendInt(b, int64(min(a.MaxUnits, mostInt)), 10)
+		b = strconv.AppendInt(b, min(int64(a.MaxUnits), mostInt), 10)
 	}
 	if len(a.Types) > 0 {
 		b = append(b, `,"types":`...)

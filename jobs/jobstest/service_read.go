@@ -83,7 +83,7 @@ func listIsPaged(e *env) {
 	if p := e.list(jobs.Filter{Limit: -5}); len(p.Jobs) != 1 {
 		e.Errorf("a limit below 1 gives %d jobs", len(p.Jobs))
 	}
-	if p := e.list(jobs.Filter{Limit: 1 << 40}); len(p.Jobs) != 10 {
+	if p := e.list(jobs.Filter{Limit: math.MaxInt}); len(p.Jobs) != 10 {
 		e.Errorf("a large limit gives %d jobs", len(p.Jobs))
 	}
 	half := e.list(jobs.Filter{Limit: 5})
