@@ -160,8 +160,12 @@ func stopServer() {
 		_ = server.stdin.Close()
 		_ = server.process.Wait()
 	}
-	if server.dir != "" {
-		_ = os.RemoveAll(server.dir)
+	removeAll(server.dir)
+}
+
+func removeAll(dir string) {
+	if dir != "" {
+		_ = os.RemoveAll(dir)
 	}
 }
 

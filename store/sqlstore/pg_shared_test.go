@@ -1,0 +1,491 @@
+//go:build unix
+
+package sqlstore
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/lokttest"
+)
+
+// either is a service whose requests go to one of several in turn.
+type either struct {
+	lokt.Service
+	n   atomic.Int64
+	all []lokt.Service
+}
+
+func (e *either) next() lokt.Service { return e.all[int(e.n.Add(1))%len(e.all)] }
+
+func (e *either) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	return e.next().Acquire(ctx, c)
+}
+
+func (e *either) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	return e.next().Renew(ctx, r)
+}
+
+func (e *either) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	return e.next().Release(ctx, t)
+}
+
+func TestTheRulesHoldOverSeveralServersOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service {
+		url := schemaURL(t)
+		e := &either{}
+		for range 2 {
+			e.all = append(e.all, lokt.NewManager(pgLocks(t, url, Options{})))
+		}
+		e.Service = e.all[0]
+		return e
+	})
+}
+
+func TestServersOnPostgreSQLWakeEachOther(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	a, b := pgLocks(t, url, Options{}), pgLocks(t, url, Options{})
+	ma, mb := lokt.NewManager(a), lokt.NewManager(b)
+	h, err := ma.Acquire(t.Context(), claim("x", "a", time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	waits := claim("x", "b", time.Hour)
+	waits.Wait = time.Minute
+	go func() {
+		_, err := mb.Acquire(t.Context(), waits)
+		got <- err
+	}()
+	newest := uint64(0)
+	for {
+		snap, err := a.View(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(snap.Lock.Queue) == 1 {
+			break
+		}
+		if err := a.Wait(t.Context(), lokt.Watch{Name: "x", Seen: snap.Lock.Revision}); err != nil {
+			t.Fatal(err)
+		}
+		page, err := a.ReadEvents(t.Context(), lokt.EventQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest = page.Newest
+	}
+	if _, err := ma.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	for newest < 4 { // granted, queued, released, granted
+		if err := a.WaitEvents(t.Context(), newest); err != nil {
+			t.Fatal(err)
+		}
+		page, err := b.ReadEvents(t.Context(), lokt.EventQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest = page.Newest
+	}
+}
+
+func TestNotificationsArriveWithoutLooking(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	a, b := openPG(t, url, Options{}), openPG(t, url, Options{})
+	s := b.backend.(*serverDB)
+	for i := range 5 { // each is heard long before anybody looks anyway
+		w := s.locks.watch.register(lokt.Watch{Name: "x"})
+		deadline := time.After(30 * time.Second)
+		for heard := false; !heard; {
+			if err := a.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
+				s.Lock.Token++
+				return lokt.Change{Lock: s.Lock}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-w.wake:
+				heard = true
+			case <-time.After(200 * time.Millisecond): // it may not have begun to listen
+			case <-deadline:
+				t.Fatalf("notification %d was not heard", i)
+			}
+		}
+		s.locks.watch.unregister("x", w)
+	}
+}
+
+// Promise S-62.
+func TestNothingEndsBecauseNobodyUsedPostgreSQL(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	db := openPG(t, url, Options{})
+	m := lokt.NewManager(db.Locks())
+	if _, err := m.Acquire(t.Context(), claim("x", "a", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	bounded := claim("y", "a", time.Minute)
+	bounded.MaxHold = 90 * time.Second
+	if _, err := m.Acquire(t.Context(), bounded); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n := int64(80 * time.Second) // it was in use until then
+	sql(t, url, fmt.Sprintf("UPDATE state SET clock = clock - %d", n),
+		fmt.Sprintf("UPDATE locks SET changed = changed - %d", n),
+		fmt.Sprintf("UPDATE holders SET held_since = held_since - %d, acquired_at = acquired_at - %d, expires_at = expires_at - %d", n, n, n))
+	db = openPG(t, url, Options{})
+	for name, want := range map[string]time.Duration{"x": time.Minute, "y": 10 * time.Second} {
+		snap, err := db.Locks().View(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := snap.Lock.Holders[0].ExpiresAt.Sub(snap.Now); left < want-9*time.Second || left > want {
+			t.Errorf("%s: %v are left, not %v", name, left, want)
+		}
+	}
+	// The same while it is open, if nobody could reach the database: whoever comes first sees to it before judging.
+	sql(t, url, fmt.Sprintf("UPDATE state SET clock = clock - %d", n),
+		fmt.Sprintf("UPDATE locks SET changed = changed - %d", n),
+		fmt.Sprintf("UPDATE holders SET expires_at = expires_at - %d WHERE lock = 'x'", n))
+	if _, err := lokt.NewManager(db.Locks()).Acquire(t.Context(), claim("x", "b", time.Minute)); !errors.Is(err, lokt.ErrHeld) {
+		t.Errorf("somebody else got the lock: %v", err)
+	}
+}
+
+// manager opens a manager over a database of its own.
+func manager(t *testing.T, url string, total int) *jobs.Manager {
+	t.Helper()
+	m, err := jobs.Open(t.Context(), pgJobs(t, url), jobs.Options{Config: jobs.Config{Total: total, Shared: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func TestSchedulersOnPostgreSQLShareJobsAndCapacity(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	const total, count = 4, 120
+	managers := []*jobs.Manager{manager(t, url, total), manager(t, url, total), manager(t, url, total)}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var held, most, done atomic.Int64
+	seen := sync.Map{}
+	var wg sync.WaitGroup
+	for w := range 9 {
+		m := managers[w%len(managers)]
+		wg.Go(func() {
+			worker := fmt.Sprint("w", w)
+			for ctx.Err() == nil && done.Load() < count {
+				g, err := m.Ask(ctx, jobs.Ask{WorkerID: worker, Wait: 200 * time.Millisecond})
+				if err != nil || g.Denied != nil {
+					continue
+				}
+				if _, twice := seen.LoadOrStore(g.Job.ID, true); twice {
+					t.Errorf("job %s was granted twice", g.Job.ID)
+				}
+				if n := held.Add(1); n > total {
+					t.Errorf("%d units are held of %d", n, total)
+				} else if n > most.Load() {
+					most.Store(n)
+				}
+				time.Sleep(time.Millisecond)
+				held.Add(-1)
+				other := managers[(w+1)%len(managers)] // a lease is everybody's
+				if ended, err := other.Complete(ctx, jobs.Completion{LeaseID: g.Lease.ID, WorkerID: worker, Status: jobs.Completed}); err != nil || !ended {
+					t.Errorf("completion elsewhere: %v, %v", ended, err)
+				}
+				done.Add(1)
+			}
+		})
+	}
+	for i := range count {
+		spec := jobs.NewSpec()
+		spec.Payload = []byte(fmt.Sprintf(`{ "n" :  %d }`, i))
+		spec.IdempotencyKey = fmt.Sprint("key ", i)
+		for _, m := range managers[:1+i%3] { // some of them more than once
+			if _, err := m.Submit(ctx, []jobs.Spec{spec}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	wg.Wait()
+	if done.Load() != count || most.Load() < 2 {
+		t.Errorf("%d jobs were done of %d, %d at the same time", done.Load(), count, most.Load())
+	}
+	for i, m := range managers {
+		s, err := m.Status(ctx)
+		if err != nil || s.Queue.Sum() != 0 || s.Leased != 0 || s.ActiveLeases != 0 {
+			t.Errorf("manager %d: status is %+v, %v", i, s, err)
+		}
+	}
+}
+
+func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	a, b := manager(t, url, 10), manager(t, url, 10)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	submit := func(m *jobs.Manager) string {
+		t.Helper()
+		spec := jobs.NewSpec()
+		spec.Payload = []byte(`{"a":  [1,   2]}`)
+		for { // it may be told to ask again
+			r, err := m.Submit(ctx, []jobs.Spec{spec})
+			if err == nil {
+				return r[0].JobID
+			}
+			if !errors.Is(err, lokt.ErrUnavailable) || ctx.Err() != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first := submit(a)
+	for _, forget := range []string{"DELETE FROM job_changes", "UPDATE job_changes SET body = '[]'"} {
+		id := submit(a)
+		sql(t, url, forget)
+		submit(b)
+		for _, m := range []*jobs.Manager{a, b} {
+			for {
+				v, err := m.Get(ctx, id)
+				if err == nil {
+					if string(v.Job.Payload) != `{"a":  [1,   2]}` {
+						t.Errorf("the payload is %s", v.Job.Payload)
+					}
+					break
+				}
+				if ctx.Err() != nil {
+					t.Fatalf("after %s: %v", forget, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	if g, err := b.Ask(ctx, jobs.Ask{WorkerID: "w"}); err != nil || g.Denied != nil || g.Job.ID != first {
+		t.Errorf("granted was %+v, %v", g, err)
+	}
+}
+
+func TestChangesArriveElsewhereExactlyAsTheyAre(t *testing.T) {
+	half, zero := 0.5, 0.0
+	c := jobs.Changes{
+		Jobs: []jobs.JobChange{{Job: jobs.Job{
+			Spec: jobs.Spec{Payload: []byte(` {"n": 1.0} `), Tags: []string{"a"}}, ID: "j", Token: 1 << 63,
+			Output: &jobs.Report{Progress: &zero, Message: "<m>", Metrics: []byte(`[ 1 ]`), Checkpoint: []byte("null")},
+		}, What: jobs.New}},
+		Ended:    []jobs.Job{{ID: "k", Output: &jobs.Report{Progress: &half, Result: []byte(` "r"`), Error: []byte(`{ }`)}}},
+		Attempts: []jobs.Attempt{{JobID: "k", Error: []byte(` 1`)}, {JobID: "l"}},
+		Keys:     []jobs.Key{{Key: "k", Print: [32]byte{1, 255}}}, Refrozen: true, Frozen: []string{""}, Events: []jobs.Event{{Seq: 1}},
+	}
+	before := fmt.Sprintf("%+v %+v", *c.Jobs[0].Output, *c.Ended[0].Output)
+	text, err := encode(documentOfChanges(&c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := fmt.Sprintf("%+v %+v", *c.Jobs[0].Output, *c.Ended[0].Output); after != before {
+		t.Errorf("what was told was changed to %s", after)
+	}
+	r := row{values: []driver.Value{text}}
+	var d changesDocument
+	r.decode(&d)
+	got := d.changes()
+	if r.err != nil || len(got.Events) != 0 {
+		t.Fatal(r.err, got.Events)
+	}
+	o, p := got.Jobs[0].Output, got.Ended[0].Output
+	if string(got.Jobs[0].Payload) != ` {"n": 1.0} ` || *o.Progress != 0 || o.Message != "<m>" || string(o.Metrics) != "[ 1 ]" ||
+		string(o.Checkpoint) != "null" || o.Result != nil || *p.Progress != half || string(p.Result) != ` "r"` || string(p.Error) != "{ }" ||
+		p.Metrics != nil || string(got.Attempts[0].Error) != " 1" || got.Attempts[1].Error != nil || got.Keys[0].Print != c.Keys[0].Print ||
+		got.Jobs[0].What != jobs.New || got.Jobs[0].Token != 1<<63 || got.Jobs[0].Tags[0] != "a" || !got.Refrozen || len(got.Frozen) != 1 {
+		t.Errorf("arrived is %+v, %+v, %+v", got, o, p)
+	}
+}
+
+// Promise S-61.
+func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
+	t.Parallel()
+	_ = schemaURL(t) // or there is no server at all
+	own := &postgres{}
+	defer func() {
+		if own.stdin != nil {
+			_ = own.stdin.Close()
+			_ = own.process.Wait()
+		}
+		removeAll(own.dir)
+	}()
+	if err := own.start(); err != nil {
+		t.Fatal(err)
+	}
+	url := own.url("public")
+	db := openPG(t, url, Options{})
+	m := lokt.NewManager(db.Locks())
+	js, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{Config: jobs.Config{Shared: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = js.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if _, err := m.Acquire(ctx, claim("kept", "a", 5*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		stop, ended := make(chan struct{}), make(chan struct{})
+		var token uint64
+		var ids []string
+		failed := 0
+		go func() { // until it fails, and works again
+			defer close(ended)
+			for recovered := false; !recovered && ctx.Err() == nil; {
+				h, err := m.Acquire(ctx, claim("x", "a", time.Minute))
+				if err == nil {
+					if h.Token <= token {
+						t.Errorf("token %d follows %d", h.Token, token)
+					}
+					token = h.Token
+					_, err = m.Release(ctx, lokt.Target{Name: "x", LeaseID: h.LeaseID})
+				}
+				if err != nil && !errors.Is(err, lokt.ErrUnavailable) && !errors.Is(err, lokt.ErrNotFound) {
+					t.Errorf("a lock: %v", err)
+				}
+				r, err2 := js.Submit(ctx, []jobs.Spec{jobs.NewSpec()})
+				if err2 == nil {
+					ids = append(ids, r[0].JobID)
+				} else if !errors.Is(err2, lokt.ErrUnavailable) {
+					t.Errorf("a job: %v", err2)
+				}
+				if err != nil || err2 != nil {
+					failed++
+					time.Sleep(time.Millisecond)
+				}
+				select {
+				case <-stop:
+					recovered = err == nil && err2 == nil
+				default:
+				}
+			}
+		}()
+		for db.Ping(ctx) != nil && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		own.crash(t)
+		close(stop)
+		<-ended
+		if ctx.Err() != nil {
+			t.Fatal("it did not work again")
+		}
+		if failed == 0 {
+			t.Error("nobody noticed the crash")
+		}
+		for _, id := range ids {
+			if _, err := js.Get(ctx, id); err != nil {
+				t.Errorf("job %s was acknowledged: %v", id, err)
+			}
+		}
+		snap, err := db.Locks().View(ctx, "kept")
+		if err != nil || len(snap.Live()) != 1 {
+			t.Errorf("a hold that was acknowledged is %+v, %v", snap, err)
+		}
+	}
+}
+
+func TestPostgreSQLThroughAPoolerNeedsNoPreparedStatements(t *testing.T) {
+	t.Parallel()
+	lokttest.TestStore(t, func(t *testing.T) lokt.Store {
+		return pgLocks(t, schemaURL(t)+"&default_query_exec_mode=exec", Options{})
+	})
+}
+
+func TestDatabasesOfPostgreSQLThatCannotBeUsedAreRefused(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	newer := openPG(t, url, Options{})
+	if err := newer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sql(t, url, "UPDATE schema_version SET version = 999")
+	for what, c := range map[string]struct {
+		url, says string
+		want      error
+	}{
+		"newer":     {url, "999", lokt.ErrInvalid},
+		"no schema": {server.url("nowhere"), "search path", lokt.ErrInvalid},
+		"no server": {"postgres:///postgres?host=" + t.TempDir() + "&user=lokt", "connect", lokt.ErrUnavailable},
+		"no URL":    {"postgres://%zz", "parse", lokt.ErrInvalid},
+	} {
+		if _, err := Open(t.Context(), c.url, Options{}); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestServersThatStartTogetherMakeTheTablesOnce(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			db, err := Open(t.Context(), url, Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(db.Ping(t.Context()), db.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	for _, view := range []string{"lock_list", "holder_list", "queue_list", "event_list", "job_list"} {
+		if _, err := c.Exec(t.Context(), "SELECT * FROM "+view); err != nil {
+			t.Error(err)
+		}
+	}
+	var versions int
+	if err := c.QueryRow(t.Context(), "SELECT count(*) FROM schema_version").Scan(&versions); err != nil || versions != 1 {
+		t.Errorf("%d versions, %v", versions, err)
+	}
+}
+
+func TestTextThatPostgreSQLDoesNotTakeIsReplaced(t *testing.T) {
+	t.Parallel()
+	db := openPG(t, schemaURL(t), Options{})
+	if err := db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
+		s.Lock.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "o"}, Reason: "a\x00b\xff"}
+		return lokt.Change{Lock: s.Lock}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := db.Locks().View(t.Context(), "x")
+	if err != nil || snap.Lock.Freeze.Reason != "a\uFFFDb\uFFFD" {
+		t.Errorf("got %+v, %v", snap.Lock.Freeze, err)
+	}
+}
