@@ -243,7 +243,7 @@ func watch(c Command, leases lokt.Leases) *watcher {
 	w := &watcher{c: c, steps: make(chan syscall.Signal, 4*len(leases)+4)} // as many as there can be
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	for _, l := range leases {
-		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 {
+		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 || c.Stop { // others are lost only if somebody ends them
 			w.done.Go(func() { w.follow(l) })
 		}
 	}
