@@ -253,7 +253,7 @@ func (c *Client) attempt(
 	if x.quiet == 0 {
 		defer drain(resp.Body)
 	} else {
-		defer resp.Body.Close() //nolint:errcheck // what is left of a stream is not wanted
+		defer resp.Body.Close() // what is left of a stream is not wanted
 	}
 	x.seen = true
 	if resp.StatusCode < 300 {

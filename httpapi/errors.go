@@ -191,7 +191,7 @@ type wireError struct {
 }
 
 func (e *wireError) Error() string {
-	if e.kind == errInternal && e.requestID != "" {
+	if errors.Is(e.kind, errInternal) && e.requestID != "" {
 		return fmt.Sprintf("%s (request %s)", e.detail, e.requestID)
 	}
 	return e.detail

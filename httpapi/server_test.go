@@ -584,12 +584,12 @@ func TestStreamOfEventsCanBeReadByAnybody(t *testing.T) {
 	if err != nil || resp.Header.Get("Content-Type") != "text/event-stream" {
 		t.Fatalf("%+v, %v", resp, err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // it is read to its end
+	defer resp.Body.Close()
 	again, err := http.DefaultClient.Do(r)
 	if err != nil || again.StatusCode != http.StatusServiceUnavailable {
 		t.Fatalf("one stream too many: %+v, %v", again, err)
 	}
-	again.Body.Close() //nolint:errcheck // nothing depends on it
+	again.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	var text []string
 	for lines.Scan() {
