@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,6 +73,27 @@ func TestSlowClientsKeepNobodyOut(t *testing.T) {
 		t.Errorf("a body that does not come is answered with %d", status)
 	}
 	p.stop()
+}
+
+// Promise S-101.
+func TestIdleConnectionsDoNotUseUpAllFiles(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, nil, "--store", "memory:", "--listen", "127.0.0.1:0")
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `ulimit -n 150; exec "$0" "$@"`, self}, cmd.Args[1:]...)
+	p := launch(t, cmd, nil)
+	for range 300 {
+		p.dial()
+	}
+	for range 5 {
+		p.api().do(t, http.StatusOK, "GET", "/v1/locks", nil)
+	}
+	p.stop()
+	if !strings.Contains(p.log.String(), "limit on open files") {
+		t.Errorf("the log:\n%s", p.log)
+	}
 }
 
 // Promises S-95, S-101.

@@ -53,7 +53,7 @@ type daemon struct {
 
 // serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals <-chan os.Signal, ready func(url string)) (err error) {
-	d := &daemon{c: c, log: log, notify: n, stop: make(chan struct{}), crowd: newCrowd(c.MaxConnections), meter: newMeter()}
+	d := &daemon{c: c, log: log, notify: n, stop: make(chan struct{}), crowd: newCrowd(mostConnections(c, log)), meter: newMeter()}
 	if c.TLSCert != "" {
 		if d.tls, err = loadCertificates(c); err != nil {
 			return err
@@ -100,6 +100,21 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 			return nil
 		}
 	}
+}
+
+// spareFiles is how many files are kept for other things than connections.
+const spareFiles = 100
+
+// mostConnections returns how many connections there may be: no more than there may be files, because then nobody could
+// be let in any more, not even by closing the connection of somebody who is idle.
+func mostConnections(c *Config, log *slog.Logger) int {
+	limit := fileLimit()
+	room := max(limit-spareFiles, limit/2)
+	if limit == 0 || c.MaxConnections <= room {
+		return c.MaxConnections
+	}
+	log.Warn("fewer connections than --max-connections, because of the limit on open files", "connections", room, "files", limit)
+	return room
 }
 
 // openUnless is open, unless a signal ends the daemon before it is done: then there is no listener, and no error.
@@ -234,7 +249,7 @@ type complaints struct{ log *slog.Logger }
 
 func (c complaints) Write(p []byte) (int, error) {
 	level := slog.LevelDebug
-	if bytes.Contains(p, []byte("panic")) {
+	if bytes.Contains(p, []byte("panic")) || bytes.Contains(p, []byte("Accept error")) {
 		level = slog.LevelError
 	}
 	c.log.Log(context.Background(), level, "http", "complaint", string(bytes.TrimSpace(p)))
