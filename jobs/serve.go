@@ -59,26 +59,33 @@ func (m *Manager) Cancel(ctx context.Context, jobID, reason string) (State, erro
 	return r.(State), nil
 }
 
-// Ask implements Leaser.
-func (m *Manager) Ask(ctx context.Context, a Ask) (Grant, error) {
+// Ask implements Leaser. Its frame stays small while it waits: many asks do.
+func (m *Manager) Ask(ctx context.Context, a Ask) (g Grant, err error) {
 	if err := a.Validate(); err != nil {
 		return Grant{}, err
 	}
 	r, err := m.do(ctx, askOp{Ask: a, leaseID: lokt.NewLeaseID(), jitter: rand.Float64()})
-	if err != nil {
-		return Grant{}, err
+	if err == nil {
+		err = m.granted(ctx, &a, r, &g)
 	}
-	g := r.(Grant)
-	if ctx.Err() != nil && g.Denied == nil && a.RequestID == "" { // nobody knows the lease, and nobody can ask for it
-		_, err := m.do(context.WithoutCancel(ctx), returnOp{g.Lease.ID})
-		return Grant{}, errors.Join(context.Cause(ctx), err)
+	return g, err
+}
+
+// granted finishes the answer to an ask. What is an error leaves g as it is.
+func (m *Manager) granted(ctx context.Context, a *Ask, r any, g *Grant) error {
+	answer := r.(Grant)
+	if ctx.Err() != nil && answer.Denied == nil && a.RequestID == "" { // nobody knows the lease, and nobody can ask for it
+		_, err := m.do(context.WithoutCancel(ctx), returnOp{answer.Lease.ID})
+		return errors.Join(context.Cause(ctx), err)
 	}
-	if g.Denied == nil && g.Job.State == "" { // granted before, and the job has ended
-		if g.Job, _, err = m.store.Ended(ctx, g.Job.ID); err != nil {
-			return Grant{}, err
+	if answer.Denied == nil && answer.Job.State == "" { // granted before, and the job has ended
+		var err error
+		if answer.Job, _, err = m.store.Ended(ctx, answer.Job.ID); err != nil {
+			return err
 		}
 	}
-	return g, nil
+	*g = answer
+	return nil
 }
 
 // Beat implements Leaser.

@@ -216,14 +216,11 @@ func (w *Worker) ask(ctx context.Context) error {
 	request, pause := lokt.NewLeaseID(), time.Duration(0)
 	for {
 		most, grew, err := w.room(ctx)
-		a := w.askFor(most)
-		a.RequestID = request
 		if err != nil {
-			if pause > 0 {
-				w.collect(a)
-			}
 			return nil
 		}
+		a := w.askFor(most)
+		a.RequestID = request
 		if pause > 0 {
 			a.Wait = 0 // to know soon whether the service is back
 		}

@@ -469,6 +469,40 @@ func TestAWorkerRidesOutARestart(t *testing.T) {
 	})
 }
 
+// Promise S-88.
+func TestTheLeaseIsKeptUntilTheEndIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, jobs.Options{})
+		id := submit(t, m)
+		l := &shaky{Leaser: m, until: time.Now().Add(10 * time.Minute)}
+		w, err := jobs.NewWorker(l, func(context.Context, *jobs.Run) (any, error) { return "done", nil }, jobs.WorkerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Completed || len(v.Attempts) != 1 {
+			t.Errorf("the job is %+v, %v", v.Job, err)
+		}
+	})
+}
+
+// shaky is a service that takes no ends for a time.
+type shaky struct {
+	jobs.Leaser
+	until time.Time
+}
+
+func (s *shaky) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
+	if time.Now().Before(s.until) {
+		return false, errLine
+	}
+	return s.Leaser.Complete(ctx, c)
+}
+
 // Promise S-88. The second attempt would be another's.
 func TestAnAskWhoseAnswerWasLostIsGrantedTheSameLease(t *testing.T) {
 	bubble(t, jobs.Config{}, jobs.WorkerOptions{Wait: -1}, func(_ context.Context, r *jobs.Run) (any, error) { return r.Job.Attempt, nil }, func(t *testing.T, s *shop) {
@@ -566,6 +600,7 @@ func TestNewsAboutAJobArriveAndTheirNumberIsBounded(t *testing.T) {
 				r.Progress(float64(i) / 1000)
 				time.Sleep(10 * time.Millisecond)
 			}
+			time.Sleep(50 * time.Millisecond) // what comes now is younger than the last report
 			r.Message("half way")
 			if err := r.Metrics(map[string]int{"rows": 7}); err != nil {
 				return nil, err
