@@ -51,7 +51,7 @@ func (s *Store) pause(n int) time.Duration {
 // answers, or wrap lokt.ErrUnavailable.
 func (s *Store) try(ctx context.Context, ask func(ctx context.Context) error) error {
 	for n := 0; ; n++ {
-		attempt, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.timeout/attempts)
+		attempt, cancel := s.attempt(ctx, n)
 		err := ask(attempt)
 		cancel()
 		if err == nil || !transient(err) {
@@ -65,8 +65,11 @@ func (s *Store) try(ctx context.Context, ask func(ctx context.Context) error) er
 	}
 }
 
-// attempts is how many times in a row etcd may leave a request unanswered before it counts as unavailable.
-const attempts = 5
+// attempt returns a context for the n-th try of a request, from 0 on. Some member may leave it unanswered, and then another
+// one is asked soon; but if all are slow, they get more time.
+func (s *Store) attempt(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(clientv3.WithRequireLeader(ctx), min(s.timeout/5, time.Second)<<min(max(n-1, 0), 5))
+}
 
 // transient reports whether another attempt, perhaps at another member, may end otherwise.
 func transient(err error) bool {

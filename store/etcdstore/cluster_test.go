@@ -22,6 +22,11 @@ import (
 // patience is how long tests wait for what must happen.
 const patience = 60 * time.Second
 
+// contextFor returns a context that ends after the time, or with the test.
+func contextFor(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}
+
 // member is one etcd server in this process. Its client address passes through a gate, so that it can be cut off.
 type member struct {
 	name    string

@@ -338,7 +338,7 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 		ops = append(ops, clientv3.OpPut(try.event, string(value)))
 	}
 	asked := s.rev.Load()
-	single, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.timeout/attempts)
+	single, cancel := s.attempt(ctx, 0) // what becomes of it can be found out
 	defer cancel()
 	r, err := s.client.Txn(single).If(cmps...).Then(ops...).Else(s.queries(sl.name)...).Commit()
 	switch {
