@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/telemetry"
 )
 
 // probeName is a lock that readiness looks at and nobody ever holds.
@@ -102,7 +103,7 @@ func writeJSON(w http.ResponseWriter, status int, mediaType string, body any) {
 	_ = json.NewEncoder(w).Encode(body) // if it cannot be written nobody is there to read it
 }
 
-// allowed reports whether the caller has the scope; if not, the request has been answered.
+// allowed reports whether the caller has the scope, for all locks; if not, the request has been answered.
 func (d *daemon) allowed(w http.ResponseWriter, r *http.Request, scope auth.Scope) bool {
 	if !d.c.authenticates() {
 		return true
@@ -115,8 +116,8 @@ func (d *daemon) allowed(w http.ResponseWriter, r *http.Request, scope auth.Scop
 	case err != nil:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		problem(w, http.StatusUnauthorized, "unauthenticated", err.Error())
-	case !caller.May(scope, ""):
-		problem(w, http.StatusForbidden, "forbidden", "the scope "+string(scope)+" is missing")
+	case !caller.May(scope, telemetry.Overflow): // which no prefix lets through
+		problem(w, http.StatusForbidden, "forbidden", "the scope "+string(scope)+", without a prefix, is missing")
 	default:
 		return true
 	}

@@ -55,7 +55,8 @@ func TestScopesSayWhatATokenMayDo(t *testing.T) {
 	}{
 		{"GET", "/v1/locks/held", nil, "read"},
 		{"GET", "/v1/locks/team.x", nil, "read prefix"},
-		{"GET", "/metrics", nil, "read prefix"},
+		{"GET", "/metrics", nil, "read"},
+		{"GET", "/v1/backup", nil, ""},
 		{"POST", locks + "held/leases", claim, "lock both"},
 		{"POST", locks + "team.x/leases", claim, "lock both prefix"},
 		{"DELETE", locks + "none/leases?force=true&owner=b", nil, "both"},
@@ -85,6 +86,9 @@ func TestScopesSayWhatATokenMayDo(t *testing.T) {
 		}
 	}
 	a.token = tokens["prefix"]
+	if got := a.do(t, 200, "GET", "/v1/audit", nil).body; strings.Contains(got, `"held"`) || !strings.Contains(got, `"team.x"`) {
+		t.Errorf("a token for team. sees what happened: %s", got)
+	}
 	if got := a.do(t, 200, "GET", "/v1/locks", nil).body; strings.Contains(got, `"name":"held"`) || !strings.Contains(got, `"name":"team.x"`) {
 		t.Errorf("a token for team. sees %s", got)
 	}
