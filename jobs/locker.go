@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,7 +84,7 @@ func (k *locker) acquire(o lockOrder, name string) error {
 	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
 	defer cancel()
 	_, err := k.service.Acquire(ctx, lokt.Claim{
-		Name: name, LeaseID: o.leaseID, Owner: lokt.Owner{ID: "job:" + o.jobID, AnySession: true}, Strict: true, TTL: k.life,
+		Name: name, LeaseID: o.leaseID, Owner: lokt.Owner{ID: ownerPrefix + o.jobID, AnySession: true}, Strict: true, TTL: k.life,
 	})
 	return err
 }
@@ -97,8 +98,53 @@ func (k *locker) release(o lockOrder, names []string) {
 	}
 }
 
+// ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
+const ownerPrefix = "job:"
+
+// tidy gives back the locks that an earlier manager of the store took for its jobs, and was killed before it could give
+// back: those that jobs here name, lest these wait until such a lock ends by itself.
+func (k *locker) tidy() {
+	if k.m.cfg.Shared {
+		return // it may be at work for another manager
+	}
+	names := map[string]bool{}
+	k.m.mu.Lock()
+	for _, en := range k.m.engine.jobs {
+		for _, name := range en.job.Locks {
+			names[name] = true
+		}
+	}
+	k.m.mu.Unlock()
+	for name := range names {
+		ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+		s, err := k.service.Get(ctx, name)
+		if err == nil {
+			for _, h := range s.Live() {
+				if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.orphaned(ctx, jobID, h.LeaseID) {
+					k.release(lockOrder{leaseID: h.LeaseID}, []string{name})
+				}
+			}
+		}
+		cancel()
+	}
+}
+
+// orphaned reports whether a lease that holds a lock is of a job of this store, and neither active nor about to be.
+func (k *locker) orphaned(ctx context.Context, jobID, leaseID string) bool {
+	k.m.mu.Lock()
+	e := k.m.engine
+	wanted, lives := e.leases[leaseID] != nil || e.pendings[leaseID] != nil, e.jobs[jobID] != nil
+	k.m.mu.Unlock()
+	if wanted || lives {
+		return !wanted
+	}
+	_, _, err := k.m.store.Ended(ctx, jobID)
+	return err == nil
+}
+
 // renew keeps the locks of leased jobs alive, until the manager is closed.
 func (k *locker) renew() {
+	k.tidy()
 	tick := time.NewTicker(k.life / 4)
 	defer tick.Stop()
 	for {

@@ -275,3 +275,50 @@ func TestAGrantThatNobodyHearsOfIsTakenBack(t *testing.T) {
 		}
 	}
 }
+
+// lostLocks is a lock service that takes nothing back, as if who asks it had been killed before.
+type lostLocks struct{ lokt.Service }
+
+func (lostLocks) Release(context.Context, lokt.Target) ([]lokt.Holder, error) {
+	return nil, lokt.ErrUnavailable
+}
+
+func TestLocksOfAManagerThatWasKilledAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, store := lokt.NewManager(memstore.New()), memstore.NewJobs()
+		other := lokt.Claim{Name: "c", LeaseID: "x", Owner: lokt.Owner{ID: "job:of another store"}}
+		if _, err := locks.Acquire(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		first, err := jobs.Open(t.Context(), store, jobs.Options{Locks: lostLocks{locks}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := func(lock string) func(*jobs.Spec) { return func(s *jobs.Spec) { s.Locks = []string{lock} } }
+		ended, running := submit(t, first, name("a")), submit(t, first, name("b"))
+		complete(t, first, grant(t, first, jobs.Ask{WorkerID: "w"}))
+		kept := grant(t, first, jobs.Ask{WorkerID: "w"})
+		next, foreign := submit(t, first, name("a")), submit(t, first, name("c"))
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+
+		m, err := jobs.Open(t.Context(), store, jobs.Options{Locks: locks})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		synctest.Wait()
+		if g := grant(t, m, jobs.Ask{WorkerID: "v"}); g.Job.ID != next {
+			t.Errorf("granted is %s; %s has ended, %s runs", g.Job.ID, ended, running)
+		}
+		for lock, want := range map[string]string{"b": kept.Lease.ID, "c": "x"} {
+			if s, err := locks.Get(t.Context(), lock); err != nil || len(s.Live()) != 1 || s.Live()[0].LeaseID != want {
+				t.Errorf("lock %s is held by %+v, %v", lock, s.Live(), err)
+			}
+		}
+		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "v"}); err != nil || g.Denied == nil {
+			t.Errorf("granted is %+v, %v, and %s waits for a lock of others", g, err, foreign)
+		}
+	})
+}
