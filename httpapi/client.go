@@ -176,11 +176,12 @@ var errGarbage = errors.New("the answer is not one of loktd's")
 // do sends the request until it is answered, and has the answer read by into.
 func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body io.Reader) error) error {
 	var failing time.Time // since when
+	var last error        // why the last attempt failed
 	pause := firstPause
 	first := c.current.Load()
 	for try := uint32(0); ; try++ {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
+		if ctx.Err() != nil {
+			return ended(ctx, last)
 		}
 		at := first + try
 		retry, after, err := c.attempt(ctx, x, at, into)
@@ -191,8 +192,12 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 			return err
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			if last == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && x.wait == 0 && x.again == nil { // it should have been answered by then
+				last = err
+			}
+			return ended(ctx, last)
 		}
+		last = err
 		if x.once && x.doubtful {
 			return err
 		}
@@ -215,9 +220,17 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 		select {
 		case <-time.After(nap):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ended(ctx, last)
 		}
 	}
+}
+
+// ended returns the cause with which ctx has ended, and with it what kept the request from being answered, if anything did.
+func ended(ctx context.Context, why error) error {
+	if why == nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), why)
 }
 
 // attempt sends the request once. It reports whether it may help to send it again, and when at the earliest.

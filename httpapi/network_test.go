@@ -268,7 +268,8 @@ func TestHalfOpenConnectionIsGivenUp(t *testing.T) {
 		asked = time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if _, err := client.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "l"}); !errors.Is(err, context.DeadlineExceeded) || time.Since(asked) != 3*time.Second {
+		if _, err := client.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "l"}); !errors.Is(err, context.DeadlineExceeded) ||
+			!errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "http://lokt.example") || time.Since(asked) != 3*time.Second {
 			t.Errorf("after %v: %v", time.Since(asked), err)
 		}
 		asked = time.Now()
