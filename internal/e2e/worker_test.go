@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -359,5 +360,70 @@ func TestSubmittingSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	}
 	if out := s.must("job", "stats"); !strings.Contains(out, "0 of 100 units") || !strings.Contains(out, "queued:   3") {
 		t.Errorf("stats are %s", out)
+	}
+}
+
+// Promises S-92, S-93. Workers and server are killed and stopped at random; what is written under an older token never comes
+// after what is written under a newer one, every job is completed, and all of the trouble has been there.
+func TestNothingIsDoneTwiceAtATimeWhateverIsKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2*time.Second)
+	path := s.script("do.sh", `i=0; while [ $i -lt 8 ]; do echo "$LOKT_JOB_TOKEN" >> "$LOKT_JOB_ID.log"; sleep 0.05; i=$((i+1)); done`)
+	var ids []string
+	for range 40 {
+		ids = append(ids, s.submit("--max-attempts", "100", "--backoff", "10ms"))
+	}
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	var hands []*hand
+	for range 3 {
+		hands = append(hands, s.worker("--quiet", "--concurrency", "3", "--", path))
+	}
+	left := func() int {
+		n := 0
+		for _, state := range []string{"queued", "leased", "running"} {
+			n += strings.Count(s.must("job", "list", "--state", state, "--json"), `"job_id"`)
+		}
+		return n
+	}
+	killed, stopped, restarted := 0, 0, 0
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && (killed == 0 || stopped == 0 || restarted == 0 || left() > 5); {
+		time.Sleep(time.Duration(100+rng.IntN(400)) * time.Millisecond)
+		i := rng.IntN(len(hands))
+		switch rng.IntN(4) {
+		case 0:
+			hands[i].signal(syscall.SIGKILL)
+			hands[i].ends()
+			hands[i] = s.worker("--quiet", "--concurrency", "3", "--", path)
+			killed++
+		case 1:
+			hands[i].signal(syscall.SIGSTOP)
+			time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
+			hands[i].signal(syscall.SIGCONT)
+			stopped++
+		case 2:
+			s.kill()
+			time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
+			s.start()
+			restarted++
+		}
+	}
+	again := 0
+	for _, id := range ids {
+		v := s.becomes(id, "completed")
+		newest := 0
+		for _, line := range s.lines(id + ".log") {
+			token, err := strconv.Atoi(line)
+			if err != nil || token < newest {
+				t.Fatalf("job %s: %q follows %d", id, line, newest)
+			}
+			newest = token
+		}
+		if v.Attempt > 1 {
+			again++
+		}
+	}
+	t.Logf("%d workers were killed, %d stopped, the server %d times; %d of %d jobs took several attempts", killed, stopped, restarted, again, len(ids))
+	if killed == 0 || stopped == 0 || restarted == 0 || again == 0 {
+		t.Error("there was too little trouble")
 	}
 }
