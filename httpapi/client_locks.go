@@ -20,6 +20,9 @@ const longPoll = 30 * time.Second
 // leastPoll is how long one request for a claim waits at least, however short the time to live, unless the wait is over.
 const leastPoll = time.Second
 
+// circlePoll is the same for a claim that may be part of a circle.
+const circlePoll = 5 * time.Second
+
 // undoTimeout bounds how long a claim that its caller gave up may take to be taken back.
 const undoTimeout = 5 * time.Second
 
@@ -81,6 +84,9 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 	if claim.TTL > 0 { // a grant of which the answer is lost without a word is asked for again while it lasts
 		x.attempt = max(claim.TTL/3, leastPoll)
 		poll = min(poll, x.attempt)
+	}
+	if len(claim.Within) > 0 { // finding out that it waits in a circle takes the server some time
+		poll = max(poll, circlePoll)
 	}
 	body := acquireRequest{
 		LeaseID: claim.LeaseID, Owner: toOwner(claim.Owner), Limit: claim.Limit, Strict: claim.Strict, Attended: claim.Attended,

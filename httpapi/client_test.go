@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -101,3 +102,33 @@ func TestClientKeepsItsPromisesInRealTime(t *testing.T) {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// Promises S-67.
+func TestCircleOfShortClaimsIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := inBubble(t, memory())
+		claim := func(name, who string, ttl, wait time.Duration, within ...string) lokt.Claim {
+			return lokt.Claim{Name: name, LeaseID: name + "-" + who, Owner: lokt.Owner{ID: who}, TTL: ttl, Wait: wait, Within: within}
+		}
+		for name, who := range map[string]string{"x": "a", "y": "b"} {
+			if _, err := client.Acquire(t.Context(), claim(name, who, time.Hour, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		failed := make(chan error, 2)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for name, who := range map[string]string{"x": "b", "y": "a"} {
+			go func() {
+				_, err := client.Acquire(ctx, claim(name, who, time.Second, -1, map[string]string{"a": "x-a", "b": "y-b"}[who]))
+				failed <- err
+				cancel()
+			}()
+		}
+		asked := time.Now()
+		if err := <-failed; !errors.Is(err, lokt.ErrDeadlock) || time.Since(asked) > 10*time.Second {
+			t.Errorf("after %v: %v", time.Since(asked), err)
+		}
+		<-failed
+	})
+}
