@@ -37,9 +37,23 @@ func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) e
 			return err
 		}
 	}
+	for i := range c.Jobs { // table by table: what is alike in a row may be made one
+		if c.Jobs[i].What&jobs.New != 0 {
+			if err := writeSpec(ctx, q, &c.Jobs[i].Job); err != nil {
+				return err
+			}
+		}
+	}
 	for i := range c.Jobs {
-		if err := writeJob(ctx, q, &c.Jobs[i]); err != nil {
+		if err := writeJob(ctx, q, &c.Jobs[i].Job); err != nil {
 			return err
+		}
+	}
+	for i := range c.Jobs {
+		if what := c.Jobs[i].What; what&(jobs.New|jobs.Reported) != 0 {
+			if err := writeOutput(ctx, q, &c.Jobs[i].Job, what&jobs.New == 0); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range c.Leases {
@@ -52,10 +66,8 @@ func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) e
 			return err
 		}
 	}
-	for i := range c.Ended {
-		if err := writeEnded(ctx, q, &c.Ended[i]); err != nil {
-			return err
-		}
+	if err := writeEnded(ctx, q, c.Ended); err != nil {
+		return err
 	}
 	if err := writeMemories(ctx, q, c); err != nil {
 		return err
@@ -111,30 +123,14 @@ func writeMemories(ctx context.Context, q querier, c *jobs.Changes) error {
 	return nil
 }
 
-func writeJob(ctx context.Context, q querier, c *jobs.JobChange) error {
-	j := &c.Job
-	if c.What&jobs.New != 0 {
-		if err := writeSpec(ctx, q, j); err != nil {
-			return err
-		}
-		if err := q.exec(ctx, `INSERT INTO jobs (`+jobColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (seq) DO UPDATE SET state = excluded.state, lease_id = excluded.lease_id, updated_at = excluded.updated_at,
-			ready_at = excluded.ready_at, started_at = excluded.started_at, attempt = excluded.attempt, token = excluded.token, code = excluded.code,
-			cancel = excluded.cancel, reason = excluded.reason, ord = excluded.ord, revision = excluded.revision`,
-			j.Seq, string(j.State), text(j.LeaseID), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), j.Attempt, j.Token, text(j.Code),
-			j.Cancel, text(j.Reason), j.Ord, j.Revision); err != nil {
-			return err
-		}
-	} else if err := q.exec(ctx, `UPDATE jobs SET state = ?, lease_id = ?, updated_at = ?, ready_at = ?, started_at = ?, attempt = ?, token = ?, code = ?,
-		cancel = ?, reason = ?, ord = ?, revision = ? WHERE seq = ?`,
-		string(j.State), text(j.LeaseID), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), j.Attempt, j.Token, text(j.Code),
-		j.Cancel, text(j.Reason), j.Ord, j.Revision, j.Seq); err != nil {
-		return err
-	}
-	if c.What&(jobs.New|jobs.Reported) != 0 {
-		return writeOutput(ctx, q, j, c.What&jobs.New == 0)
-	}
-	return nil
+// writeJob stores what changes about a living job.
+func writeJob(ctx context.Context, q querier, j *jobs.Job) error {
+	return q.exec(ctx, `INSERT INTO jobs (`+jobColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (seq) DO UPDATE SET state = excluded.state, lease_id = excluded.lease_id, updated_at = excluded.updated_at,
+		ready_at = excluded.ready_at, started_at = excluded.started_at, attempt = excluded.attempt, token = excluded.token, code = excluded.code,
+		cancel = excluded.cancel, reason = excluded.reason, ord = excluded.ord, revision = excluded.revision`,
+		j.Seq, string(j.State), text(j.LeaseID), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), j.Attempt, j.Token, text(j.Code),
+		j.Cancel, text(j.Reason), j.Ord, j.Revision)
 }
 
 // writeSpec stores what never changes about a job.
@@ -190,24 +186,37 @@ func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
 		millis(a.EndedAt), document(a.Error))
 }
 
-// writeEnded moves a job to those that ended.
-func writeEnded(ctx context.Context, q querier, j *jobs.Job) error {
-	had, err := q.change(ctx, "DELETE FROM jobs WHERE seq = ?", j.Seq)
-	if err != nil {
-		return err
+// writeEnded moves jobs to those that ended.
+func writeEnded(ctx context.Context, q querier, ended []jobs.Job) error {
+	var made []*jobs.Job
+	for i := range ended {
+		had, err := q.change(ctx, "DELETE FROM jobs WHERE seq = ?", ended[i].Seq)
+		if err != nil {
+			return err
+		}
+		if had == 0 { // it may end in the turn in which it was made
+			made = append(made, &ended[i])
+		}
 	}
-	if had == 0 { // it ends in the turn in which it was made
+	for _, j := range made {
 		if err := writeSpec(ctx, q, j); err != nil {
 			return err
 		}
 	}
-	if err := writeOutput(ctx, q, j, false); err != nil { // what was reported is never taken back
-		return err
+	for i := range ended {
+		if err := writeOutput(ctx, q, &ended[i], false); err != nil { // what was reported is never taken back
+			return err
+		}
 	}
-	return q.exec(ctx, `INSERT INTO ended (revision, seq, state, updated_at, ready_at, started_at, ended_at, attempt, token, code, cancel, reason, ord)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (revision) DO NOTHING`,
-		j.Revision, j.Seq, string(j.State), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), millis(j.EndedAt), j.Attempt, j.Token,
-		text(j.Code), j.Cancel, text(j.Reason), j.Ord)
+	for i := range ended {
+		j := &ended[i]
+		if err := q.exec(ctx, `INSERT INTO ended (revision, seq, state, updated_at, ready_at, started_at, ended_at, attempt, token, code, cancel, reason, ord) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (revision) DO NOTHING`,
+			j.Revision, j.Seq, string(j.State), millis(j.UpdatedAt), millis(j.ReadyAt), millis(j.StartedAt), millis(j.EndedAt), j.Attempt, j.Token,
+			text(j.Code), j.Cancel, text(j.Reason), j.Ord); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Reading what lives, in parts that may be read at the same time: nobody but the manager that reads changes any of it.

@@ -360,7 +360,9 @@ func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 		go func() { // until it fails, and works again
 			defer close(ended)
 			for recovered := false; !recovered && ctx.Err() == nil; {
-				h, err := m.Acquire(ctx, claim("x", "a", time.Minute))
+				c := claim("x", "a", time.Minute)
+				c.LeaseID = "" // another hold each time
+				h, err := m.Acquire(ctx, c)
 				if err == nil {
 					if h.Token <= token {
 						t.Errorf("token %d follows %d", h.Token, token)

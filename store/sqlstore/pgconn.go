@@ -13,12 +13,21 @@ import (
 // gathered and sent together with the next one of which the result is wanted, so that a transaction takes few round trips.
 type pgConn struct {
 	*pgx.Conn
-	waiting *pgx.Batch
+	waiting []effect
 	words   *dictionary
 }
 
+// effect is a statement to be run for its effect.
+type effect struct {
+	statement string
+	args      []any
+}
+
 // dictionary keeps statements as PostgreSQL wants them.
-type dictionary struct{ known sync.Map }
+type dictionary struct {
+	known sync.Map // by statement
+	forms sync.Map // *form by statement, or nil
+}
 
 // translate numbers the parameters, and leaves out what is a hint to SQLite.
 func (d *dictionary) translate(statement string) string {
@@ -67,10 +76,7 @@ func clean(s string) string {
 
 // exec implements querier.
 func (c *pgConn) exec(_ context.Context, statement string, args ...any) error {
-	if c.waiting == nil {
-		c.waiting = &pgx.Batch{}
-	}
-	c.waiting.Queue(c.words.translate(statement), pgArgs(args)...)
+	c.waiting = append(c.waiting, effect{statement, pgArgs(args)})
 	return nil
 }
 
@@ -81,21 +87,38 @@ func (c *pgConn) change(ctx context.Context, statement string, args ...any) (int
 
 // flush sends what waits.
 func (c *pgConn) flush(ctx context.Context) error {
-	b := c.waiting
-	c.waiting = nil
-	if b == nil {
+	b := c.batch()
+	if b.Len() == 0 {
 		return nil
 	}
 	return c.SendBatch(ctx, b).Close()
 }
 
+// batch returns what waits, the same statements in a row made one.
+func (c *pgConn) batch() *pgx.Batch {
+	b := &pgx.Batch{}
+	for rest := c.waiting; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].statement == rest[0].statement {
+			n++
+		}
+		if f := c.words.form(rest[0].statement); n > 1 && f != nil {
+			f.queue(b, c.words, rest[:n])
+		} else {
+			for _, e := range rest[:n] {
+				b.Queue(c.words.translate(e.statement), e.args...)
+			}
+		}
+		rest = rest[n:]
+	}
+	clear(c.waiting)
+	c.waiting = c.waiting[:0]
+	return b
+}
+
 // query implements querier.
 func (c *pgConn) query(ctx context.Context, statement string, args []any, each func(r *row) error) (err error) {
-	b := c.waiting
-	c.waiting = nil
-	if b == nil {
-		b = &pgx.Batch{}
-	}
+	b := c.batch()
 	before := b.Len()
 	b.Queue(c.words.translate(statement), pgArgs(args)...)
 	results := c.SendBatch(ctx, b)
