@@ -161,8 +161,20 @@ func (c *jobsCall) only(name string) (string, error) {
 }
 
 // ask grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that know
-// only the plain contract end when they are answered anything but 200.
+// only the plain contract end when they are answered anything but 200. Frames are small while it waits: many do.
 func (c *jobsCall) ask() error {
+	var a jobs.Ask
+	if err := c.readAsk(&a); err != nil {
+		return err
+	}
+	ctx, done := c.wait(&a.Wait)
+	defer done()
+	g, err := c.api.jobs.Ask(ctx, a)
+	return c.granted(ctx, &g, err)
+}
+
+// readAsk reads a worker's request.
+func (c *jobsCall) readAsk(a *jobs.Ask) error {
 	names := [...]string{"worker_id", "max_units", "types", "capabilities", "wait_ms", "request_id"}
 	var v [len(names)][]byte
 	d, body := newBodyReader(c.in)
@@ -170,19 +182,18 @@ func (c *jobsCall) ask() error {
 	if err := d.err(); err != nil {
 		return err
 	}
-	a := jobs.Ask{
+	*a = jobs.Ask{
 		WorkerID: d.string(v[0], "worker_id"), MaxUnits: d.int(v[1], 0, "max_units"), Types: d.strings(v[2], jobs.MaxTypes, "types"),
 		Capabilities: d.strings(v[3], jobs.MaxTypes, "capabilities"), Wait: d.millis(v[4], "wait_ms"), RequestID: d.optional(v[5], "request_id"),
 	}
 	if v[1] != nil && a.MaxUnits == 0 && len(d.problems) == 0 {
 		d.add("greater_than_equal", "Input should be greater than or equal to 1", "max_units")
 	}
-	if err := d.err(); err != nil {
-		return err
-	}
-	ctx, done := c.wait(&a.Wait)
-	defer done()
-	g, err := c.api.jobs.Ask(ctx, a)
+	return d.err()
+}
+
+// granted answers a worker's request.
+func (c *jobsCall) granted(ctx context.Context, g *jobs.Grant, err error) error {
 	switch {
 	case err == nil:
 	case errors.Is(context.Cause(ctx), errStopping):
@@ -192,7 +203,7 @@ func (c *jobsCall) ask() error {
 	default:
 		return err
 	}
-	c.out = appendGrant(c.out[:0], &g)
+	c.out = appendGrant(c.out[:0], g)
 	return nil
 }
 
@@ -345,9 +356,9 @@ func (c *jobsCall) wait(d *time.Duration) (context.Context, func()) {
 	if *d > 0 {
 		select {
 		case c.s.parked <- struct{}{}:
-			ctx, cancel := context.WithTimeout(c.ctx, *d+c.s.Limits.Request)
-			ctx, done := c.api.parking.park(ctx)
-			return ctx, func() { done(); cancel(); <-c.s.parked }
+			c.in, c.out = nil, nil // others can use the memory better
+			ctx, done := c.api.parking.park(c.ctx)
+			return ctx, func() { done(); <-c.s.parked }
 		default:
 			*d = 0
 		}
