@@ -31,17 +31,19 @@ func ours() map[string][]string {
 		"telemetry": {".", "jobs", "internal/promtext"},
 		"dashboard": {".", "jobs"},
 
-		"internal/archtest":   {},
-		"internal/auth":       {".", "httpapi"},
-		"internal/jsonline":   {},
-		"internal/promtext":   {},
-		"internal/e2e":        {".", "internal/process", "store/filestore"},
-		"internal/faultfs":    {},
-		"internal/atomicfile": {"internal/faultfs"},
-		"internal/process":    {"."},
-		"internal/audit":      {".", "internal/faultfs", "internal/jsonline"},
-		"internal/guard":      {".", "internal/process"},
-		"internal/cli/man":    {"internal/cli"}, // writes the man pages, so that lokt need not link what does
+		"internal/archtest":    {},
+		"internal/auth":        {".", "httpapi"},
+		"internal/jsonline":    {},
+		"internal/promtext":    {},
+		"internal/replicas":    {},
+		"internal/testservers": {},
+		"internal/e2e":         {".", "internal/process", "store/filestore"},
+		"internal/faultfs":     {},
+		"internal/atomicfile":  {"internal/faultfs"},
+		"internal/process":     {"."},
+		"internal/audit":       {".", "internal/faultfs", "internal/jsonline"},
+		"internal/guard":       {".", "internal/process"},
+		"internal/cli/man":     {"internal/cli"}, // writes the man pages, so that lokt need not link what does
 
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
@@ -77,7 +79,7 @@ func theirs() map[string][]string {
 		"golang.org/x/time": {"internal/auth"},
 
 		"modernc.org/sqlite":          {"store/sqlstore", "bench"},
-		"github.com/jackc/pgx":        {"store/sqlstore", "bench"},
+		"github.com/jackc/pgx":        {"store/sqlstore", "bench", "internal/testservers"},
 		"go.etcd.io/etcd":             {"store/etcdstore", "internal/daemon", "bench"},
 		"go.uber.org/zap":             {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":      {"store/etcdstore"},                    // the etcd client's status codes

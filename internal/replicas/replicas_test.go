@@ -1,0 +1,519 @@
+//go:build unix
+
+package replicas_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/lokttest"
+)
+
+func contextWithin(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}
+
+// faultTime is how long faults are made: 30 s, or what LOKT_FAULT_TIME says.
+func faultTime(t *testing.T) time.Duration {
+	t.Helper()
+	s := os.Getenv("LOKT_FAULT_TIME")
+	if s == "" {
+		return 30 * time.Second
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// system is what a test is about: replicas on a store, and how to hurt that.
+type system struct {
+	replicas []*replica
+	hurt     func() (what string, err error) // the store, and let it recover
+	jobs     bool
+}
+
+// Promises S-1, S-4, S-12, S-13, S-14, S-27, S-68.
+func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute and more")
+	}
+	pg := testservers.NeedPostgres(t)
+	s := &system{jobs: true, hurt: func() (string, error) { return "PostgreSQL is killed", pg.Crash() }}
+	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.replicas = append(s.replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
+			return []string{"--store", pg.URL(a[0], "lokt")}
+		}))
+	}
+	s.survive(t)
+}
+
+func TestReplicasOnEtcdUnderFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute and more")
+	}
+	cluster := startEtcd(t)
+	s := &system{hurt: func() (string, error) {
+		m := cluster.leader(t)
+		m.kill()
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond)
+		return "etcd's leader is killed", m.start(t)
+	}}
+	for range 3 {
+		s.replicas = append(s.replicas, startReplica(t, cluster.clients, func(a []string) []string {
+			return []string{"--store", "etcd://" + strings.Join(a, ",") + "/lokt", "--jobs-store", "none"}
+		}))
+	}
+	s.survive(t)
+}
+
+// survive runs contenders, histories and jobs while faults are made, and then checks that nobody was told anything wrong and
+// that everything can be had again.
+func (s *system) survive(t *testing.T) {
+	d := newDetector()
+	names := []string{"left", "right"}
+	var crowd []*contender
+	for i := range 8 {
+		crowd = append(crowd, startContender(t, d, fmt.Sprint("c", i), urls(s.replicas), names...))
+	}
+	// One client reaches the replicas through proxies of its own, so that it can be cut off from all of them.
+	var own []string
+	var lonely []*testservers.Proxy
+	for _, r := range s.replicas {
+		p := testservers.NewProxy(t, r.front.Addr())
+		lonely = append(lonely, p)
+		own = append(own, "http://"+p.Addr())
+	}
+	histories := s.record(t, []string{urls(s.replicas), strings.Join(own, ",")})
+	var work *workload
+	if s.jobs {
+		work = startJobs(t, []string{urls(s.replicas), strings.Join(own, ",")})
+	}
+
+	made := s.faults(t, d, lonely, crowd, func(i int) *contender {
+		return startContender(t, d, fmt.Sprint("d", i), urls(s.replicas), names...)
+	})
+	t.Logf("faults: %v", made)
+
+	for _, c := range crowd {
+		c.end()
+	}
+	s.obtainable(t, names)
+	histories(t)
+	if work != nil {
+		work.finish(t)
+	}
+	for _, s := range d.judge() {
+		t.Error(s)
+	}
+	t.Logf("%d leases, %d uses of the resource, %d losses told, %d late uses refused", len(d.all), d.uses, d.lost, d.fenced)
+	if len(d.all) < 20 || d.uses < 100 || d.lost == 0 || d.fenced == 0 {
+		t.Error("too little happened to put anything to the test")
+	}
+}
+
+// faults makes one fault after the other until the time is up, heals everything, and returns how many of each it made.
+func (s *system) faults(t *testing.T, d *detector, lonely []*testservers.Proxy, crowd []*contender, another func(int) *contender) map[string]int {
+	made := map[string]int{}
+	pause := func(most time.Duration) { time.Sleep(time.Duration(rand.Int64N(int64(most)))) }
+	restart := func(r *replica) {
+		for end := time.Now().Add(patience); ; {
+			err := r.restart(t)
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+	}
+	kinds := []func() string{
+		func() string {
+			r := s.replicas[rand.IntN(len(s.replicas))]
+			r.kill()
+			pause(2 * time.Second)
+			restart(r)
+			return "a replica is killed"
+		},
+		func() string {
+			r := s.replicas[rand.IntN(len(s.replicas))]
+			r.signal(syscall.SIGSTOP)
+			pause(5 * time.Second)
+			r.signal(syscall.SIGCONT)
+			return "a replica stands still"
+		},
+		func() string {
+			r := s.replicas[rand.IntN(len(s.replicas))]
+			for _, p := range r.back {
+				p.Hole()
+			}
+			pause(5 * time.Second)
+			r.heal()
+			return "a replica is cut off from the store"
+		},
+		func() string {
+			r := s.replicas[rand.IntN(len(s.replicas))]
+			for _, p := range append(slices.Clone(r.back), r.front) {
+				p.Delay(time.Duration(rand.IntN(100)) * time.Millisecond)
+			}
+			pause(3 * time.Second)
+			r.heal()
+			return "a replica is slow"
+		},
+		func() string {
+			r := s.replicas[rand.IntN(len(s.replicas))]
+			r.front.Cut()
+			for _, p := range r.back {
+				p.Cut()
+			}
+			return "connections break"
+		},
+		func() string {
+			for _, p := range lonely {
+				if rand.IntN(2) == 0 {
+					p.Hole()
+				} else {
+					p.Refuse()
+				}
+			}
+			pause(5 * time.Second)
+			for _, p := range lonely {
+				p.Heal()
+			}
+			return "a client is cut off from all replicas"
+		},
+		func() string {
+			c := crowd[rand.IntN(len(crowd))]
+			_ = c.cmd.Process.Signal(syscall.SIGSTOP)
+			pause(2 * lockTTL)
+			_ = c.cmd.Process.Signal(syscall.SIGCONT)
+			return "a contender stands still"
+		},
+		func() string {
+			for range 1000 { // until one is stopped while it holds a lock: it will find that it has lost it
+				who := d.holder()
+				i := slices.IndexFunc(crowd, func(c *contender) bool { return c.who == who })
+				if i >= 0 {
+					_ = crowd[i].cmd.Process.Signal(syscall.SIGSTOP)
+					time.Sleep(20 * time.Millisecond) // for what it said before
+					still := d.holder() == who
+					if still {
+						time.Sleep(lockTTL + 2*time.Second)
+					}
+					_ = crowd[i].cmd.Process.Signal(syscall.SIGCONT)
+					if still {
+						break
+					}
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			return "a holder stands still for longer than its lock lasts"
+		},
+		func() string {
+			i := rand.IntN(len(crowd))
+			_ = crowd[i].cmd.Process.Kill()
+			crowd[i].end()
+			total := 0
+			for _, n := range made {
+				total += n
+			}
+			crowd[i] = another(total)
+			return "a contender is killed"
+		},
+		func() string {
+			what, err := s.hurt()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return what
+		},
+	}
+	end := time.Now().Add(faultTime(t))
+	for round := 0; time.Now().Before(end) || round < len(kinds); round++ {
+		if round%len(kinds) == 0 {
+			rand.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+		}
+		what := kinds[round%len(kinds)]()
+		made[what]++
+		pause(time.Second)
+	}
+	for _, r := range s.replicas {
+		r.heal()
+	}
+	for _, p := range lonely {
+		p.Heal()
+	}
+	return made
+}
+
+// obtainable checks that every lock can be had soon, now that nothing fails any more.
+func (s *system) obtainable(t *testing.T, names []string) {
+	t.Helper()
+	c, err := httpapi.New(urls(s.replicas), httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := contextWithin(t, patience)
+	defer cancel()
+	for _, name := range names {
+		begun := time.Now()
+		h, err := c.Acquire(ctx, lokt.Claim{
+			Name: name, LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "afterwards"}, Strict: true, TTL: lockTTL, Wait: patience,
+		})
+		if err != nil {
+			t.Errorf("%s cannot be had after the faults: %v", name, err)
+			continue
+		}
+		took := time.Since(begun)
+		t.Logf("%s was to be had %v after the faults", name, took.Round(time.Millisecond))
+		if limit := lockTTL + 2*time.Second + stretch; took > limit {
+			t.Errorf("%s was to be had only after %v", name, took)
+		}
+		if _, err := c.Release(ctx, lokt.Target{Name: name, LeaseID: h.LeaseID}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// stretch is what a busy machine may add to a time that is promised.
+const stretch = 10 * time.Second
+
+// record lets eight clients acquire, renew and release locks without pause, and returns what ends them and checks that their
+// histories can be explained.
+func (s *system) record(t *testing.T, reach []string) func(*testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var recorders []*lokttest.Recorder
+	const clients = 8
+	shared := make([]*httpapi.Client, 0, clients)
+	for i := range clients {
+		c, err := httpapi.New(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 2 * time.Second, Patience: 3 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared = append(shared, c)
+	}
+	var answered atomic.Int64
+	wg.Go(func() {
+		for episode := 0; ctx.Err() == nil; episode++ {
+			hub := &hub{}
+			r := lokttest.NewRecorder(hub)
+			r.Slack = 300 * time.Millisecond // the replicas' clocks are one, but this process may be late to look at its own
+			mu.Lock()
+			recorders = append(recorders, r)
+			mu.Unlock()
+			name := fmt.Sprint("history-", episode)
+			end := time.Now().Add(8 * time.Second)
+			var turn sync.WaitGroup
+			for i := range clients {
+				turn.Go(func() {
+					for n := 0; time.Now().Before(end) && ctx.Err() == nil && r.Len() < 300; n++ {
+						scramble(hub.as(ctx, shared[i]), r, name, fmt.Sprintf("client-%d-%d", i, n))
+						answered.Add(1)
+					}
+				})
+			}
+			turn.Wait()
+		}
+	})
+	return func(t *testing.T) {
+		t.Helper()
+		stop()
+		wg.Wait()
+		for _, c := range shared {
+			_ = c.Close()
+		}
+		for _, r := range recorders {
+			if err := r.Check(time.Minute); err != nil {
+				t.Error(err)
+			}
+		}
+		t.Logf("%d histories of %d turns are explained", len(recorders), answered.Load())
+		if answered.Load() < 50 {
+			t.Errorf("only %d turns", answered.Load())
+		}
+	}
+}
+
+// hub is a service that asks the client that the context names, so that one recorder sees many clients.
+type hub struct{ lokt.Service }
+
+type clientKey struct{}
+
+func (*hub) as(ctx context.Context, c *httpapi.Client) context.Context {
+	return context.WithValue(ctx, clientKey{}, c)
+}
+
+func (*hub) client(ctx context.Context) *httpapi.Client {
+	return ctx.Value(clientKey{}).(*httpapi.Client)
+}
+
+func (h *hub) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	return h.client(ctx).Acquire(ctx, c)
+}
+
+func (h *hub) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	return h.client(ctx).Renew(ctx, r)
+}
+
+func (h *hub) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	return h.client(ctx).Release(ctx, t)
+}
+
+// scramble takes a lock, if it can be had soon, renews it now and then, and gives it back or forgets it.
+func scramble(ctx context.Context, r *lokttest.Recorder, name, who string) {
+	owner := lokt.Owner{ID: who}
+	h, err := r.Acquire(ctx, lokt.Claim{
+		Name: name, LeaseID: lokt.NewLeaseID(), Owner: owner, Strict: true, TTL: 2 * time.Second,
+		Wait: time.Duration(rand.IntN(2)) * time.Second,
+	})
+	if err != nil {
+		time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond)
+		return
+	}
+	for range rand.IntN(3) {
+		time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+		if _, err := r.Renew(ctx, lokt.Renewal{Name: name, LeaseID: h.LeaseID}); err != nil {
+			return
+		}
+	}
+	if rand.IntN(10) > 0 {
+		_, _ = r.Release(ctx, lokt.Target{Name: name, LeaseID: h.LeaseID, Owner: owner})
+	}
+}
+
+// workload is jobs that are submitted and done while faults are made.
+type workload struct {
+	stop     context.CancelFunc
+	submits  sync.WaitGroup
+	works    sync.WaitGroup
+	clients  []*httpapi.JobsClient
+	mu       sync.Mutex
+	accepted []string                   // jobs whose submission was acknowledged
+	doing    map[string]map[uint64]bool // by job: tokens of attempts that think they are on it
+	twice    []string
+	attempts int
+}
+
+func startJobs(t *testing.T, reach []string) *workload {
+	ctx, stop := context.WithCancel(t.Context())
+	w := &workload{stop: stop, doing: map[string]map[uint64]bool{}}
+	client := func(i int) *httpapi.JobsClient {
+		c, err := httpapi.NewJobs(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.clients = append(w.clients, c)
+		return c
+	}
+	for i := range 2 {
+		c := client(i)
+		w.submits.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				spec := jobs.NewSpec()
+				spec.MaxAttempts = 50
+				spec.RetryBackoff = 100 * time.Millisecond
+				spec.IdempotencyKey = fmt.Sprintf("key-%d-%d", i, n)
+				if got, err := c.Submit(ctx, []jobs.Spec{spec}); err == nil {
+					w.mu.Lock()
+					w.accepted = append(w.accepted, got[0].JobID)
+					w.mu.Unlock()
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+	working, rest := context.WithCancel(t.Context())
+	for i := range 8 {
+		c := client(i)
+		worker, err := jobs.NewWorker(c, w.work, jobs.WorkerOptions{ID: fmt.Sprint("worker-", i), Concurrency: 2, Wait: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.works.Go(func() {
+			if err := worker.Run(working); err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	submits := w.stop
+	w.stop = func() { submits(); w.submits.Wait() }
+	t.Cleanup(func() { w.stop(); rest(); w.works.Wait() })
+	return w
+}
+
+// work does a job: it notes while it may rely on its lease that it does so.
+func (w *workload) work(ctx context.Context, r *jobs.Run) (any, error) {
+	w.mu.Lock()
+	w.attempts++
+	on := w.doing[r.Job.ID]
+	if on == nil {
+		on = map[uint64]bool{}
+		w.doing[r.Job.ID] = on
+	}
+	if len(on) > 0 {
+		w.twice = append(w.twice, fmt.Sprintf("job %s is done by token %d while %v think they are on it", r.Job.ID, r.Token(), on))
+	}
+	on[r.Token()] = true
+	w.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(rand.IntN(400)) * time.Millisecond):
+	}
+	w.mu.Lock()
+	delete(on, r.Token())
+	w.mu.Unlock()
+	return nil, ctx.Err()
+}
+
+// finish checks that every job that was acknowledged gets done, by one worker at a time.
+func (w *workload) finish(t *testing.T) {
+	t.Helper()
+	w.stop()
+	w.mu.Lock()
+	accepted := slices.Clone(w.accepted)
+	w.mu.Unlock()
+	end := time.Now().Add(2 * patience)
+	for _, id := range accepted {
+		for {
+			v, err := w.clients[0].Get(t.Context(), id)
+			if err == nil && v.Job.State == jobs.Completed {
+				break
+			}
+			if errors.Is(err, jobs.ErrJobNotFound) || err == nil && v.Job.State.Ended() || time.Now().After(end) {
+				t.Errorf("acknowledged job %s: %v, %v", id, v.Job.State, err)
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.twice {
+		t.Error(s)
+	}
+	t.Logf("%d jobs acknowledged and done, in %d attempts", len(accepted), w.attempts)
+	if len(accepted) < 20 {
+		t.Errorf("only %d jobs", len(accepted))
+	}
+}

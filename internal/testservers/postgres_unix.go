@@ -1,0 +1,192 @@
+//go:build unix
+
+package testservers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNoPostgres says that PostgreSQL is not installed on this machine.
+var ErrNoPostgres = errors.New("no initdb of PostgreSQL is found")
+
+// Postgres is a server of PostgreSQL with data of its own. It trusts everybody, and its user is lokt.
+type Postgres struct {
+	Addr string // where it listens: an address of loopback
+
+	bin, dir string
+	account  *syscall.Credential
+	stdin    io.Closer // the server ends when this is closed, or this process ends
+	process  *exec.Cmd
+}
+
+// NeedPostgres starts a server, which ends with the test. Without PostgreSQL the test is skipped, unless the environment
+// variable CI is set: then it fails.
+func NeedPostgres(t testing.TB) *Postgres {
+	t.Helper()
+	p, err := StartPostgres()
+	if errors.Is(err, ErrNoPostgres) && os.Getenv("CI") == "" {
+		t.Skipf("%v: install the package postgresql", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// StartPostgres makes new data in a temporary directory, and starts a server on them.
+func StartPostgres() (*Postgres, error) {
+	bin, err := programs()
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{bin: bin}
+	if p.dir, err = os.MkdirTemp("", "lokt-pg-"); err != nil {
+		return nil, err
+	}
+	if err := p.init(); err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// programs returns the directory of the server's programs.
+func programs() (string, error) {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path), nil
+	}
+	all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if len(all) == 0 {
+		return "", ErrNoPostgres
+	}
+	slices.Sort(all)
+	return filepath.Dir(all[len(all)-1]), nil
+}
+
+func (p *Postgres) init() error {
+	if os.Getuid() == 0 { // the server refuses to be root's
+		account, err := user.Lookup("postgres")
+		if err != nil {
+			if account, err = user.Lookup("nobody"); err != nil {
+				return err
+			}
+		}
+		uid, _ := strconv.Atoi(account.Uid)
+		gid, _ := strconv.Atoi(account.Gid)
+		if err := os.Chown(p.dir, uid, gid); err != nil {
+			return err
+		}
+		p.account = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	p.Addr = l.Addr().String()
+	_ = l.Close()
+	initdb := p.command(filepath.Join(p.bin, "initdb"), "-D", p.data(), "-U", "lokt", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return p.run()
+}
+
+func (p *Postgres) data() string { return filepath.Join(p.dir, "data") }
+
+func (p *Postgres) command(name string, args ...string) *exec.Cmd {
+	c := exec.Command(name, args...) //nolint:noctx // ended by its standard input
+	c.Dir = p.dir
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
+	return c
+}
+
+// run starts the server on the data that are there, and waits until it answers. A shell stands between, which stops the
+// server when its standard input ends, so that it does not outlive this process.
+func (p *Postgres) run() error {
+	_, port, _ := net.SplitHostPort(p.Addr)
+	script := `"$1" -D "$2" -k "$3" -p "$4" -c listen_addresses=127.0.0.1 -c max_connections=300 -c shared_buffers=64MB >>"$3/log" 2>&1 &
+pid=$!; read -r line; kill -INT $pid; wait $pid`
+	p.process = p.command("/bin/sh", "-c", script, "sh", filepath.Join(p.bin, "postgres"), p.data(), p.dir, port)
+	stdin, err := p.process.StdinPipe()
+	if err != nil {
+		return err
+	}
+	p.stdin = stdin
+	if err := p.process.Start(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		err := p.Exec(`SELECT 1`)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			log, _ := os.ReadFile(filepath.Join(p.dir, "log"))
+			return fmt.Errorf("PostgreSQL does not answer: %w: %s", err, log)
+		}
+	}
+}
+
+// Exec runs SQL.
+func (p *Postgres) Exec(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, p.URL(p.Addr, "public"))
+	if err != nil {
+		return err
+	}
+	_, err = c.Exec(ctx, sql)
+	return errors.Join(err, c.Close(ctx))
+}
+
+// URL names the server, as seen at the address, which may be a proxy's, with a schema to work in.
+func (p *Postgres) URL(addr, schema string) string {
+	return fmt.Sprintf("postgres://lokt@%s/postgres?sslmode=disable&search_path=%s", addr, schema)
+}
+
+// Crash kills the server with all its processes, without letting it write anything, and starts it again.
+func (p *Postgres) Crash() error {
+	b, err := os.ReadFile(filepath.Join(p.data(), "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.Fields(string(b))[0])
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGQUIT); err != nil { // it ends at once, and so do its children
+		return err
+	}
+	for end := time.Now().Add(30 * time.Second); syscall.Kill(pid, 0) == nil && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	_ = p.stdin.Close()
+	_ = p.process.Wait()
+	return p.run()
+}
+
+// Stop ends the server and removes its data.
+func (p *Postgres) Stop() {
+	if p.stdin != nil {
+		_ = p.stdin.Close()
+		_ = p.process.Wait()
+	}
+	_ = os.RemoveAll(p.dir)
+}
