@@ -61,6 +61,11 @@ func newSite(t *testing.T, ttl time.Duration) *site {
 		t.Fatal(err)
 	}
 	s := &site{t: t, bin: bin, dir: t.TempDir(), addr: l.Addr().String(), ttl: ttl}
+	t.Cleanup(func() { // what killed workers ran may write for a moment yet
+		for end := time.Now().Add(patience); os.RemoveAll(s.dir) != nil && time.Now().Before(end); {
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // marks is a command that writes its token and process ID into a file, again and again, until it is ended.
 const marks = `while :; do echo "$LOKT_JOB_TOKEN $$" >> marks; sleep 0.02; done`
 
-// pids returns the process IDs that marks wrote under a token, and fails if any line of an older token follows a newer's.
+// pids returns the process IDs that marks wrote under a token, or under any but the first if it is 0, and fails if any line of an older token follows a newer's.
 func (s *site) pids(token int) []int {
 	s.t.Helper()
 	newest := 0
@@ -32,14 +32,14 @@ func (s *site) pids(token int) []int {
 			s.t.Fatalf("attempt %d wrote after attempt %d", tok, newest)
 		}
 		newest = max(newest, tok)
-		if tok == token && !slices.Contains(pids, pid) {
+		if (tok == token || token == 0 && tok > 1) && !slices.Contains(pids, pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// marked waits until an attempt has written, and returns who did.
+// marked waits until an attempt has written, or any but the first for 0, and returns who did.
 func (s *site) marked(token int) int {
 	s.t.Helper()
 	s.until(fmt.Sprintf("attempt %d writes", token), func() bool { return len(s.pids(token)) > 0 })
@@ -142,17 +142,17 @@ echo "::lokt result $LOKT_JOB_CHECKPOINT"
 // Promise S-92.
 func TestAWorkerThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 2*time.Second)
+	s := newSite(t, 3*time.Second)
 	path := s.script("do.sh", marks)
 	first := s.worker("--worker-id", "first", "--", path)
-	id := s.submit("--max-attempts", "2", "--backoff", "0s")
+	id := s.submit("--max-attempts", "100", "--backoff", "0s")
 	pid := s.marked(1)
 	s.worker("--worker-id", "second", "--", path)
 	first.signal(syscall.SIGKILL)
-	s.marked(2)
+	s.marked(0)
 	s.gone(pid)
 	v := s.see(id)
-	if len(v.Attempts) != 2 || v.Attempts[0].State != "expired" || v.Attempts[1].WorkerID != "second" {
+	if len(v.Attempts) < 2 || v.Attempts[0].State != "expired" || v.Attempts[1].WorkerID != "second" {
 		t.Errorf("the job is %+v", v)
 	}
 	s.must("job", "cancel", id)
@@ -165,16 +165,16 @@ func TestAWorkerThatIsStoppedDoesNotLetItsCommandOutliveTheLease(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("what a command starts can be found on Linux only")
 	}
-	s := newSite(t, 2*time.Second)
+	s := newSite(t, 3*time.Second)
 	path := s.script("do.sh", "trap '' TERM\n(setsid sh -c '"+marks+"' &)\n"+marks)
 	first := s.worker("--worker-id", "first", "--", path)
-	id := s.submit("--max-attempts", "2", "--backoff", "0s")
+	id := s.submit("--max-attempts", "100", "--backoff", "0s")
 	s.marked(1)
 	s.until("both write", func() bool { return len(s.pids(1)) == 2 })
 	old := s.pids(1)
 	first.signal(syscall.SIGSTOP)
 	s.worker("--worker-id", "second", "--", path)
-	s.marked(2)
+	s.marked(0)
 	for _, pid := range old {
 		s.gone(pid)
 	}
@@ -370,23 +370,16 @@ func TestNothingIsDoneTwiceAtATimeWhateverIsKilled(t *testing.T) {
 	s := newSite(t, 2*time.Second)
 	path := s.script("do.sh", `i=0; while [ $i -lt 8 ]; do echo "$LOKT_JOB_TOKEN" >> "$LOKT_JOB_ID.log"; sleep 0.05; i=$((i+1)); done`)
 	var ids []string
-	for range 40 {
-		ids = append(ids, s.submit("--max-attempts", "100", "--backoff", "10ms"))
-	}
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	var hands []*hand
 	for range 3 {
 		hands = append(hands, s.worker("--quiet", "--concurrency", "3", "--", path))
 	}
-	left := func() int {
-		n := 0
-		for _, state := range []string{"queued", "leased", "running"} {
-			n += strings.Count(s.must("job", "list", "--state", state, "--json"), `"job_id"`)
-		}
-		return n
-	}
 	killed, stopped, restarted := 0, 0, 0
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && (killed == 0 || stopped == 0 || restarted == 0 || left() > 5); {
+	for killed < 3 || stopped < 2 || restarted < 2 {
+		for range 3 {
+			ids = append(ids, s.submit("--max-attempts", "100", "--backoff", "10ms"))
+		}
 		time.Sleep(time.Duration(100+rng.IntN(400)) * time.Millisecond)
 		i := rng.IntN(len(hands))
 		switch rng.IntN(4) {
