@@ -259,9 +259,10 @@ func (c *Client) attempt(
 		if context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint,err113 // the watchdog's own
 			err = context.DeadlineExceeded
 		}
-		x.doubtful = x.doubtful || !neverSent(err)
+		distrusted := notTrusted(err)
+		x.doubtful = x.doubtful || !distrusted && !neverSent(err)
 		x.seen = x.seen || x.doubtful
-		return true, 0, c.unreachable(at, err)
+		return !distrusted || len(c.urls) > 1, 0, c.unreachable(at, err)
 	}
 	if x.quiet == 0 {
 		defer drain(resp.Body)
@@ -398,6 +399,13 @@ func (c *Client) unreachable(at uint32, err error) error {
 func neverSent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// notTrusted reports whether an attempt failed because what answered does not speak TLS, or has no certificate that counts.
+func notTrusted(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	return errors.As(err, &certificate) || errors.As(err, &record)
 }
 
 // drain reads what is left of an answer, so that its connection can be used again.

@@ -60,7 +60,7 @@ func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, er
 		}
 		return h, nil
 	}
-	if ctx.Err() != nil || x.doubtful {
+	if x.seen && (ctx.Err() != nil || x.doubtful) {
 		c.takeBack(ctx, claim, operation)
 	}
 	if _, held := c.lasting(claim.LeaseID); !held {

@@ -2,11 +2,15 @@ package httpapi_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -131,4 +135,41 @@ func TestCircleOfShortClaimsIsFound(t *testing.T) {
 		}
 		<-failed
 	})
+}
+
+func TestClientSpeaksTLSAndShowsItsToken(t *testing.T) {
+	var agents, tokens []string
+	handler := httpapi.NewHandler(memory())
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		agents, tokens = append(agents, r.UserAgent()), append(tokens, r.Header.Get("Authorization"))
+		handler.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	for _, o := range []httpapi.ClientOptions{
+		{TLS: &tls.Config{RootCAs: roots}, Token: "t-1", UserAgent: "tests"},
+		{TLS: &tls.Config{RootCAs: roots}, Token: "t-1", TokenSource: func() (string, error) { return "t-2", nil }},
+	} {
+		client, err := httpapi.New(server.URL, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get(t.Context(), "x"); err != nil {
+			t.Error(err)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(tokens, []string{"Bearer t-1", "Bearer t-2"}) || !slices.Equal(agents, []string{"tests", "lokt"}) {
+		t.Errorf("the server saw %q of %q", tokens, agents)
+	}
+	client, err := httpapi.New(server.URL, httpapi.ClientOptions{Patience: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, Wait: -1}); !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a certificate that nobody vouches for: %v", err)
+	}
 }
