@@ -182,6 +182,13 @@ func TestDurationsAndTimesAreWrittenExactly(t *testing.T) {
 	if got := string(appendTime(nil, at)); got != `"2026-02-06T19:15:30.123Z"` {
 		t.Errorf("%v is written as %s", at, got)
 	}
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 10_000 {
+		at := time.Unix(r.Int64N(253402300800+62167219200)-62167219200, r.Int64N(1e9)) // the years 0 to 9999
+		if got, want := string(appendTime(nil, at)), at.UTC().Format(`"`+timeLayout+`"`); got != want {
+			t.Fatalf("%v is written as %s, not %s", at, got, want)
+		}
+	}
 	if got := string(appendTime(nil, time.Time{})); got != "null" {
 		t.Errorf("no time is written as %s", got)
 	}

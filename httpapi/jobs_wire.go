@@ -18,10 +18,25 @@ func appendTime(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, "null"...)
 	}
+	t = t.UTC()
+	year, month, day := t.Date()
+	if year < 0 || year > 9999 {
+		return append(t.AppendFormat(append(b, '"'), timeLayout), '"')
+	}
+	hour, minute, second := t.Clock() // by hand, because each heartbeat's answer has one
 	b = append(b, '"')
-	b = t.UTC().AppendFormat(b, timeLayout)
-	return append(b, '"')
+	b = append(append2(append2(b, year/100), year%100), '-')
+	b = append(append2(b, int(month)), '-')
+	b = append(append2(b, day), 'T')
+	b = append(append2(b, hour), ':')
+	b = append(append2(b, minute), ':')
+	b = append(append2(b, second), '.')
+	ms := t.Nanosecond() / 1e6
+	return append(append2(append(b, '0'+byte(ms/100)), ms%100), 'Z', '"')
 }
+
+// append2 appends a number of two digits.
+func append2(b []byte, n int) []byte { return append(b, '0'+byte(n/10), '0'+byte(n%10)) }
 
 // appendSeconds appends a duration as a number of seconds.
 func appendSeconds(b []byte, d time.Duration) []byte {
@@ -112,6 +127,8 @@ func appendNews(b []byte, a jobs.BeatAnswer) []byte {
 func appendBeats(b []byte, all []jobs.BatchBeat) []byte {
 	b = append(b, `{"leases":[`...)
 	var interval time.Duration
+	var at time.Time // what was written last, and where
+	var from, to int
 	for i := range all {
 		if i > 0 {
 			b = append(b, ',')
@@ -123,7 +140,13 @@ func appendBeats(b []byte, all []jobs.BatchBeat) []byte {
 			b = appendString(b, jobs.Code(err))
 		} else {
 			b = append(b, `,"ok":true,"expires_at":`...)
-			b = appendTime(b, all[i].ExpiresAt)
+			if all[i].ExpiresAt == at { // most are equal
+				b = append(b, b[from:to]...)
+			} else {
+				at, from = all[i].ExpiresAt, len(b)
+				b = appendTime(b, at)
+				to = len(b)
+			}
 			b = appendNews(b, all[i].BeatAnswer)
 			interval = all[i].Interval
 		}
