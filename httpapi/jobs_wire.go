@@ -140,7 +140,7 @@ func appendBeats(b []byte, all []jobs.BatchBeat) []byte {
 			b = appendString(b, jobs.Code(err))
 		} else {
 			b = append(b, `,"ok":true,"expires_at":`...)
-			if all[i].ExpiresAt == at { // most are equal
+			if to > 0 && all[i].ExpiresAt.Equal(at) { // most are
 				b = append(b, b[from:to]...)
 			} else {
 				at, from = all[i].ExpiresAt, len(b)
