@@ -163,6 +163,16 @@ func (c *conn) query(ctx context.Context, statement string, args []any, each fun
 	}
 }
 
+// ask implements querier.
+func (c *conn) ask(ctx context.Context, questions ...question) error {
+	for _, q := range questions {
+		if err := c.query(ctx, q.statement, q.args, q.each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // one runs a query that finds one number.
 func one(ctx context.Context, q querier, statement string, args ...any) (n int64, err error) {
 	err = q.query(ctx, statement, args, func(r *row) error {

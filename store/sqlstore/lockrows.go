@@ -38,23 +38,12 @@ func notFree() selection {
 	return selection{locks: " WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)"}
 }
 
-// readLocks reads locks from their tables. Nothing of theirs is lower than of a lock that nobody ever had.
-func readLocks(ctx context.Context, q querier, which selection, unknown func(name string) *entry) (map[string]*entry, error) {
+// readLocks reads locks from their tables, in the same round trip as more that is asked. Nothing of theirs is lower than of a lock
+// that nobody ever had.
+func readLocks(ctx context.Context, q querier, which selection, unknown func(name string) *entry, more ...question) (map[string]*entry, error) {
 	all := map[string]*entry{}
-	err := q.query(ctx, "SELECT "+lockColumns+" FROM locks"+which.locks, which.args, func(r *row) error {
-		e := unknown(r.text())
-		e.stored, e.lock.Revision, e.lock.Token, e.changed = true, max(e.lock.Revision, r.count()), max(e.lock.Token, r.count()), r.nanos()
-		all[e.lock.Name] = e
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if len(all) == 0 && len(which.args) > 0 {
-		return all, nil
-	}
 	// What cannot be understood keeps everybody out until somebody removes it by force.
-	damaged := func(name string, r *row) *entry {
+	of := func(name string, r *row) *entry {
 		e := all[name]
 		if e == nil {
 			e = unknown(name)
@@ -67,36 +56,46 @@ func readLocks(ctx context.Context, q querier, which selection, unknown func(nam
 		}
 		return e
 	}
-	if err := q.query(ctx, "SELECT "+freezeColumns+" FROM freezes"+which.rest, which.args, func(r *row) error {
-		lock := r.text()
-		f := &lokt.Freeze{
-			ID: r.text(), Owner: lokt.Owner{ID: r.text(), Session: r.text(), Host: r.text()}, Reason: r.text(), At: r.nanos(), TTL: r.span(),
-			ExpiresAt: r.nanos(),
-		}
-		var rest freezeDocument
-		r.decode(&rest)
-		f.Owner.AnySession, f.Owner.Process, f.Damaged = rest.AnySession, rest.Asks.process(), rest.Damaged
-		if e := damaged(lock, r); e.lock.Freeze == nil {
-			e.lock.Freeze = f
-		}
-		return nil
-	}); err != nil {
-		return nil, err
+	questions := []question{
+		{"SELECT " + lockColumns + " FROM locks" + which.locks, which.args, func(r *row) error {
+			e := unknown(r.text())
+			e.stored, e.lock.Revision, e.lock.Token, e.changed = true, max(e.lock.Revision, r.count()), max(e.lock.Token, r.count()), r.nanos()
+			all[e.lock.Name] = e
+			return nil
+		}},
+		{"SELECT " + freezeColumns + " FROM freezes" + which.rest, which.args, func(r *row) error {
+			lock, f := readFreeze(r)
+			if e := of(lock, r); e.lock.Freeze == nil {
+				e.lock.Freeze = f
+			}
+			return nil
+		}},
+		{"SELECT " + holderColumns + " FROM holders" + which.rest + " ORDER BY lock, place", which.args, func(r *row) error {
+			lock, h, place := readHolder(r)
+			e := of(lock, r)
+			e.lock.Holders, e.holders = append(e.lock.Holders, h), append(e.holders, place)
+			return nil
+		}},
+		{"SELECT " + waiterColumns + " FROM waiters" + which.rest + " ORDER BY lock, place", which.args, func(r *row) error {
+			lock, w, place := readWaiter(r)
+			e := of(lock, r)
+			e.lock.Queue, e.waiters = append(e.lock.Queue, w), append(e.waiters, place)
+			return nil
+		}},
 	}
-	if err := q.query(ctx, "SELECT "+holderColumns+" FROM holders"+which.rest+" ORDER BY lock, place", which.args, func(r *row) error {
-		lock, h, place := readHolder(r)
-		e := damaged(lock, r)
-		e.lock.Holders, e.holders = append(e.lock.Holders, h), append(e.holders, place)
-		return nil
-	}); err != nil {
-		return nil, err
+	return all, q.ask(ctx, append(questions, more...)...)
+}
+
+func readFreeze(r *row) (lock string, f *lokt.Freeze) {
+	lock = r.text()
+	f = &lokt.Freeze{
+		ID: r.text(), Owner: lokt.Owner{ID: r.text(), Session: r.text(), Host: r.text()}, Reason: r.text(), At: r.nanos(), TTL: r.span(),
+		ExpiresAt: r.nanos(),
 	}
-	return all, q.query(ctx, "SELECT "+waiterColumns+" FROM waiters"+which.rest+" ORDER BY lock, place", which.args, func(r *row) error {
-		lock, w, place := readWaiter(r)
-		e := damaged(lock, r)
-		e.lock.Queue, e.waiters = append(e.lock.Queue, w), append(e.waiters, place)
-		return nil
-	})
+	var rest freezeDocument
+	r.decode(&rest)
+	f.Owner.AnySession, f.Owner.Process, f.Damaged = rest.AnySession, rest.Asks.process(), rest.Damaged
+	return lock, f
 }
 
 func readHolder(r *row) (lock string, h lokt.Holder, place int64) {

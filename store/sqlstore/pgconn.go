@@ -117,10 +117,17 @@ func (c *pgConn) batch() *pgx.Batch {
 }
 
 // query implements querier.
-func (c *pgConn) query(ctx context.Context, statement string, args []any, each func(r *row) error) (err error) {
+func (c *pgConn) query(ctx context.Context, statement string, args []any, each func(r *row) error) error {
+	return c.ask(ctx, question{statement, args, each})
+}
+
+// ask implements querier.
+func (c *pgConn) ask(ctx context.Context, questions ...question) (err error) {
 	b := c.batch()
 	before := b.Len()
-	b.Queue(c.words.translate(statement), pgArgs(args)...)
+	for _, q := range questions {
+		b.Queue(c.words.translate(q.statement), pgArgs(q.args)...)
+	}
 	results := c.SendBatch(ctx, b)
 	defer func() {
 		if e := results.Close(); err == nil {
@@ -132,10 +139,20 @@ func (c *pgConn) query(ctx context.Context, statement string, args []any, each f
 			return err
 		}
 	}
-	rows, err := results.Query()
-	if err != nil {
-		return err
+	for _, q := range questions {
+		rows, err := results.Query()
+		if err == nil {
+			err = each(rows, q.each)
+		}
+		if err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// each calls a function with every row.
+func each(rows pgx.Rows, f func(r *row) error) error {
 	defer rows.Close()
 	var r row
 	for rows.Next() {
@@ -148,7 +165,7 @@ func (c *pgConn) query(ctx context.Context, statement string, args []any, each f
 			r.values = append(r.values, v)
 		}
 		r.next, r.err = 0, nil
-		if err := each(&r); err != nil {
+		if err := f(&r); err != nil {
 			return err
 		}
 		if r.err != nil {

@@ -157,22 +157,14 @@ func (s *serverLocks) fetch(ctx context.Context, c *pgConn, b *batch) (now time.
 				return now, err
 			}
 		}
-		found, err := readLocks(ctx, c, selection{` WHERE name = ANY(?) ORDER BY name FOR UPDATE`, " WHERE lock = ANY(?)", []any{names}}, nobodys)
+		state := &lockState{}
+		found, err := readLocks(ctx, c, selection{` WHERE name = ANY(?) ORDER BY name FOR UPDATE`, " WHERE lock = ANY(?)", []any{names}}, nobodys, state.question())
 		if err != nil {
 			return now, err
 		}
-		var last time.Time
-		if err := c.query(ctx, "SELECT "+pgNow+" * 1000, clock FROM state", nil, func(r *row) error {
-			now, last = r.nanos(), r.nanos()
-			return nil
-		}); err != nil {
-			return now, err
-		}
-		if now.Sub(last) <= awayAfter {
+		if now = state.now; now.Sub(state.last) <= awayAfter {
 			for _, name := range names {
-				if b.were[name] = found[name]; found[name] == nil {
-					b.were[name] = nobodys(name)
-				}
+				b.were[name] = state.raise(found, name)
 			}
 			return now, nil
 		}
@@ -189,6 +181,29 @@ func (s *serverLocks) fetch(ctx context.Context, c *pgConn, b *batch) (now time.
 
 // nobodys is a lock of which nothing is known.
 func nobodys(name string) *entry { return &entry{lock: lokt.Lock{Name: name}} }
+
+// lockState is what the database says of all locks: the time, when it was used last, and below which nothing is.
+type lockState struct {
+	now, last         time.Time
+	tokens, revisions uint64
+}
+
+func (s *lockState) question() question {
+	return question{"SELECT " + pgNow + " * 1000, clock, token_floor, revision_floor FROM state", nil, func(r *row) error {
+		s.now, s.last, s.tokens, s.revisions = r.nanos(), r.nanos(), r.count(), r.count()
+		return nil
+	}}
+}
+
+// raise returns a lock, known or not, with nothing below the floors.
+func (s *lockState) raise(found map[string]*entry, name string) *entry {
+	e := found[name]
+	if e == nil {
+		e = nobodys(name)
+	}
+	e.lock.Token, e.lock.Revision = max(e.lock.Token, s.tokens), max(e.lock.Revision, s.revisions)
+	return e
+}
 
 // notice says what has changed, in as many bytes as a notification has.
 func (s *serverLocks) notice(b *batch) string {
@@ -257,36 +272,15 @@ func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot
 		return snap, err
 	}
 	err = s.db.reading(ctx, "view", func(q querier) error {
-		all, now, err := readAll(ctx, q, selection{" WHERE name = ?", " WHERE lock = ?", []any{name}}, name)
+		state := &lockState{}
+		found, err := readLocks(ctx, q, selection{" WHERE name = ?", " WHERE lock = ?", []any{name}}, nobodys, state.question())
 		if err == nil {
-			snap = lokt.Snapshot{Lock: all[name].lock, Now: later(now, all[name].changed)}
+			e := state.raise(found, name)
+			snap = lokt.Snapshot{Lock: e.lock, Now: later(state.now, e.changed)}
 		}
 		return err
 	})
 	return snap, err
-}
-
-// readAll reads the selected locks, those that are named in any case, and the time.
-func readAll(ctx context.Context, q querier, which selection, names ...string) (all map[string]*entry, now time.Time, err error) {
-	var tokens, revisions uint64
-	if err := q.query(ctx, "SELECT token_floor, revision_floor, "+pgNow+" * 1000 FROM state", nil, func(r *row) error {
-		tokens, revisions, now = r.count(), r.count(), r.nanos()
-		return nil
-	}); err != nil {
-		return nil, now, err
-	}
-	unknown := func(name string) *entry {
-		return &entry{lock: lokt.Lock{Name: name, Token: tokens, Revision: revisions}}
-	}
-	if all, err = readLocks(ctx, q, which, unknown); err != nil {
-		return nil, now, err
-	}
-	for _, name := range names {
-		if all[name] == nil {
-			all[name] = unknown(name)
-		}
-	}
-	return all, now, nil
 }
 
 // List implements lokt.Store. All locks are as they were at one moment.
@@ -297,13 +291,13 @@ func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Sn
 			return
 		}
 		var all map[string]*entry
-		var now time.Time
+		state := &lockState{}
 		which := notFree()
 		if f.Prefix != "" {
 			which = selection{which.locks + " AND starts_with(name, ?)", " WHERE starts_with(lock, ?)", []any{f.Prefix}}
 		}
 		if err := s.db.reading(ctx, "list", func(q querier) (err error) {
-			all, now, err = readAll(ctx, q, which)
+			all, err = readLocks(ctx, q, which, nobodys, state.question())
 			return err
 		}); err != nil {
 			yield(lokt.Snapshot{}, err)
@@ -314,8 +308,8 @@ func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Sn
 				yield(lokt.Snapshot{Lock: lokt.Lock{Name: name}}, err)
 				return
 			}
-			e := all[name]
-			if listed(&e.lock, f) && !yield(lokt.Snapshot{Lock: e.lock, Now: later(now, e.changed)}, nil) {
+			e := state.raise(all, name)
+			if listed(&e.lock, f) && !yield(lokt.Snapshot{Lock: e.lock, Now: later(state.now, e.changed)}, nil) {
 				return
 			}
 		}

@@ -20,6 +20,16 @@ type querier interface {
 
 	// query runs a statement and calls each with every row, until that fails.
 	query(ctx context.Context, statement string, args []any, each func(r *row) error) error
+
+	// ask does so for several statements, one after another, but in one round trip.
+	ask(ctx context.Context, questions ...question) error
+}
+
+// question is a statement to be run for its rows.
+type question struct {
+	statement string
+	args      []any
+	each      func(r *row) error
 }
 
 // row reads the columns of one row of a result, one after another, NULL as zero. Text and bytes are copies.
