@@ -4,6 +4,7 @@ package jobs
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 )
@@ -176,10 +177,9 @@ func (e *engine) beatAll(workerID string, leaseIDs []string) []BatchBeat {
 // complete ends a lease as its worker says, and reports whether it did.
 func (e *engine) complete(c *Completion) (bool, error) {
 	h, err := e.leaseOf(c.LeaseID, c.WorkerID)
-	switch err {
-	case ErrLeaseNotFound:
+	if errors.Is(err, ErrLeaseNotFound) {
 		return false, nil
-	case ErrWorkerMismatch:
+	} else if err != nil {
 		return false, err
 	}
 	e.see(h.worker)

@@ -205,7 +205,7 @@ func (m *Manager) freeze(ctx context.Context, jobType string, frozen bool) error
 // Cleanup implements Operator.
 func (m *Manager) Cleanup(ctx context.Context, days int) (int, error) {
 	c := &checker{}
-	if c.between(days, 1, math.MaxInt, at("days")); c.err() != nil {
+	if c.upTo(days, math.MaxInt, at("days")); c.err() != nil {
 		return 0, c.err()
 	}
 	return m.trim(ctx, time.Now().Add(-time.Duration(min(days, maxAge))*24*time.Hour), -1)

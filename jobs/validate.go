@@ -51,10 +51,11 @@ func (c *checker) text(s string, loc []any) {
 	}
 }
 
-func (c *checker) between(n, least, most int, loc []any) {
+// upTo checks a number that begins at 1.
+func (c *checker) upTo(n, most int, loc []any) {
 	switch {
-	case n < least:
-		c.add("greater_than_equal", loc, "Input should be greater than or equal to %d", least)
+	case n < 1:
+		c.add("greater_than_equal", loc, "Input should be greater than or equal to 1")
 	case n > most:
 		c.add("less_than_equal", loc, "Input should be less than or equal to %d", most)
 	}
@@ -117,7 +118,7 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 	default:
 		c.add("enum", in("priority"), "Input should be 'high', 'normal', 'low' or 'background'")
 	}
-	c.between(s.Units, 1, total, in("requested_units"))
+	c.upTo(s.Units, total, in("requested_units"))
 	if p := strings.TrimLeft(string(s.Payload[:min(len(s.Payload), 64)]), " \t\r\n"); !strings.HasPrefix(p, "{") {
 		c.add("dict_type", in("payload"), "Input should be an object")
 	} else {
@@ -128,7 +129,7 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 	if s.MaxRuntime != 0 {
 		c.duration(s.MaxRuntime, MaxDuration, false, in("max_runtime_s"))
 	}
-	c.between(s.MaxAttempts, 1, MaxAttempts, in("max_attempts"))
+	c.upTo(s.MaxAttempts, MaxAttempts, in("max_attempts"))
 	c.duration(s.RetryBackoff, MaxDuration, true, in("retry_backoff_s"))
 	if y := s.RunAt.UTC().Year(); !s.RunAt.IsZero() && (y < 1 || y > 9999) {
 		c.add("value_error", in("run_at"), "Year should be from 1 to 9999")
@@ -249,6 +250,6 @@ func validateReason(reason string) error {
 // validateDays checks how many days of history are asked for.
 func validateDays(days int) error {
 	c := &checker{}
-	c.between(days, 1, MaxDays, at("days"))
+	c.upTo(days, MaxDays, at("days"))
 	return c.err()
 }

@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -49,7 +50,7 @@ func waitToTheMoment(e *env) {
 	ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
 	defer cancel()
 	begin = time.Now()
-	if g, err := e.s.Ask(ctx, ask("w", waiting(7*time.Second))); err != context.DeadlineExceeded {
+	if g, err := e.s.Ask(ctx, ask("w", waiting(7*time.Second))); !errors.Is(err, context.DeadlineExceeded) {
 		e.Errorf("answered with %+v, %v", g, err)
 	}
 	if d := time.Since(begin); d != 3*time.Second {
@@ -68,7 +69,7 @@ func beatWaitToTheMoment(e *env) {
 	}
 	ctx, cancel := context.WithTimeout(e.Context(), time.Second)
 	defer cancel()
-	if _, err := e.s.Beat(ctx, jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second}); err != context.DeadlineExceeded {
+	if _, err := e.s.Beat(ctx, jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second}); !errors.Is(err, context.DeadlineExceeded) {
 		e.Errorf("a cancelled heartbeat was answered with %v", err)
 	}
 	e.beat(g)

@@ -51,8 +51,10 @@ func TestReopen(t *testing.T, open func(t *testing.T, dir string) jobs.Store) {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	defer s.Close()
 	checkFull(t, s, full)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // storeContext bounds what a store is asked.
