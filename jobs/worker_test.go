@@ -142,7 +142,9 @@ func bubble(t *testing.T, c jobs.Config, o jobs.WorkerOptions, h jobs.Handler, t
 		test(t, s)
 		cancel()
 		s.w.Stop()
-		_ = <-s.done // tests that care have looked
+		if err := <-s.done; err != nil {
+			t.Errorf("the worker ended with %v", err)
+		}
 		synctest.Wait()
 	})
 }

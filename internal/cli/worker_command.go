@@ -29,7 +29,8 @@ const outputPatience = 2 * time.Second
 
 // execute runs the command to its end. The error is a *commandError unless the command could not be run.
 func (c *jobCommand) execute(ctx context.Context) error {
-	cmd := exec.Command(c.self, append([]string{cmdRunJob, "--"}, c.o.command...)...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.self, // which ends when it is told to, and has ended the command
+		append([]string{cmdRunJob, "--"}, c.o.command...)...)
 	cmd.Env = c.environment(c.run)
 	stdout, stderr := &lineWriter{line: c.outLine}, &lineWriter{line: c.errLine}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, outputPatience
