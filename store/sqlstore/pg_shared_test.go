@@ -491,3 +491,26 @@ func TestTextThatPostgreSQLDoesNotTakeIsReplaced(t *testing.T) {
 		t.Errorf("got %+v, %v", snap.Lock.Freeze, err)
 	}
 }
+
+// Promise S-63.
+func TestTheFloorOfTokensHoldsForEveryName(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	db := openPG(t, url, Options{})
+	m := lokt.NewManager(db.Locks())
+	if _, err := m.Acquire(t.Context(), claim("held", "a", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	sql(t, url, "UPDATE state SET token_floor = (SELECT coalesce(max(token), 0) FROM locks) + 4294967296")
+	for _, name := range []string{"held", "new"} {
+		if snap, err := db.Locks().View(t.Context(), name); err != nil || snap.Lock.Token <= 1<<32-1 {
+			t.Errorf("%s: %+v, %v", name, snap, err)
+		}
+		if _, err := m.Release(t.Context(), lokt.Target{Name: name, Force: true}); err != nil && !errors.Is(err, lokt.ErrNotFound) {
+			t.Fatal(err)
+		}
+		if h, err := m.Acquire(t.Context(), claim(name, "b", time.Minute)); err != nil || h.Token <= 1<<32 {
+			t.Errorf("%s: %+v, %v", name, h, err)
+		}
+	}
+}
