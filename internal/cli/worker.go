@@ -231,9 +231,9 @@ func (r *workerRun) notify(n jobs.Notice) {
 	case jobs.NoticeUntold:
 		r.log("warning: the end of job %s (%s) counts for nothing: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
 	case jobs.NoticeDoubt:
-		r.log("warning: job %s (%s): a heartbeat failed, trying again: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
+		r.log("warning: job %s (%s): a heartbeat failed, trying again: %s", n.Run.Job.ID, n.Run.Job.Type, awayText(n.Err))
 	case jobs.NoticeAway:
-		r.log("warning: the server does not answer, trying again: %v", n.Err)
+		r.log("warning: the server does not answer, trying again: %s", awayText(n.Err))
 	case jobs.NoticeBack:
 		r.log("the server answers again")
 	case jobs.NoticeDraining:
@@ -241,6 +241,11 @@ func (r *workerRun) notify(n jobs.Notice) {
 			r.log("taking no more jobs; a second signal ends those under way")
 		}
 	}
+}
+
+// awayText says why a server does not answer, without saying that it does not.
+func awayText(err error) string {
+	return strings.TrimPrefix(err.Error(), lokt.ErrUnavailable.Error()+": ")
 }
 
 // log writes a line for people, whole.

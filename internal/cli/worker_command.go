@@ -21,6 +21,7 @@ type jobCommand struct {
 	*workerRun
 	run    *jobs.Run
 	result json.RawMessage
+	long   bool // a report was longer than any may be
 	tail   tail
 }
 
@@ -57,8 +58,11 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	} else if code > 0 {
 		return &commandError{Message: exitText(code), Code: code, Stderr: c.tail.String()}
 	}
-	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+	switch {
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return err
+	case c.long:
+		return &commandError{Message: fmt.Sprintf("a line that begins with %q has more than %d bytes", reportPrefix, maxLine), Stderr: c.tail.String()}
 	}
 	return nil
 }
@@ -130,6 +134,10 @@ const reportPrefix = "::lokt "
 // outLine takes in a line of the command's standard output, or a piece of one that is too long.
 func (c *jobCommand) outLine(line []byte) {
 	if report, ok := bytes.CutPrefix(line, []byte(reportPrefix)); ok {
+		if line[len(line)-1] != '\n' {
+			c.long = true
+			return
+		}
 		if err := c.report(strings.TrimSpace(string(report))); err != nil {
 			c.log("warning: job %s (%s): %q: %v", c.run.Job.ID, c.run.Job.Type, strings.TrimSpace(string(line)), err)
 		}

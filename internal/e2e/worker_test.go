@@ -420,3 +420,28 @@ func TestNothingIsDoneTwiceAtATimeWhateverIsKilled(t *testing.T) {
 		t.Error("there was too little trouble")
 	}
 }
+
+// Promise S-91.
+func TestAReportThatIsTooLongFailsTheJob(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 10*time.Second)
+	w := s.worker("--quiet", "--", s.script("do.sh", `
+echo before
+printf '::lokt result "'
+head -c "$(cat)" /dev/zero | tr '\0' a
+echo '"'
+`))
+	id := s.submit("--payload", "{}") // which head takes for a mistake, and writes nothing
+	if v := s.becomes(id, "completed"); string(v.Result) != `""` {
+		t.Errorf("the result is %s", v.Result)
+	}
+	s.script("do.sh", `printf '::lokt result "'; head -c 1200000 /dev/zero | tr '\0' a; echo '"'`)
+	if v := s.becomes(s.submit(), "failed"); !strings.Contains(v.failure().Message, "bytes") {
+		t.Errorf("the job is %s", v.Error)
+	}
+	s.script("do.sh", `printf '::lokt result "'; head -c 1048500 /dev/zero | tr '\0' a; echo '"'`) // no room for anything else in a request
+	if v := s.becomes(s.submit(), "failed"); !strings.Contains(string(v.Error), "refused") {
+		t.Errorf("the job is %s", v.Error)
+	}
+	w.says("before")
+}
