@@ -123,7 +123,7 @@ func (a *app) runGuard(o guardOptions) error {
 	g := &guardRun{app: a, b: b, o: o, path: path, owner: owner}
 	var locks lokt.Service = b
 	if b.far != nil {
-		locks = insistent{Service: b, attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
+		locks = insistent{Service: b, from: shownURLs(b.urls), attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
 	}
 	if g.k, err = lokt.NewLocker(locks, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
 		return err

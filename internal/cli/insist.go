@@ -14,6 +14,7 @@ import (
 // while the server is well. To wait for one answer until the lease is nearly over would be to lose it for that.
 type insistent struct {
 	lokt.Service
+	from    string                    // the server, for people
 	attempt time.Duration             // how long one answer may take
 	failed  func(lokt.Renewal, error) // is told of each attempt that failed, though more will follow
 }
@@ -25,7 +26,7 @@ func (s insistent) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, erro
 		h, err := s.Service.Renew(short, r)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: no answer within %v", lokt.ErrUnavailable, s.attempt)
+			err = fmt.Errorf("%w: no answer from %s within %v", lokt.ErrUnavailable, s.from, s.attempt)
 		}
 		if err == nil || !errors.Is(err, lokt.ErrUnavailable) {
 			return h, err
