@@ -82,13 +82,16 @@ func shellCommands(script string) ([][]string, error) {
 			inWord = true
 			word.WriteByte(s[i])
 		case c == '\'' || c == '"':
-			n := strings.IndexByte(s[i+1:], c)
-			if n < 0 {
+			inWord = true
+			for i++; i < len(s) && s[i] != c; i++ {
+				if s[i] == '\\' && c == '"' && i+1 < len(s) && strings.IndexByte("\\\"$`", s[i+1]) >= 0 {
+					i++
+				}
+				word.WriteByte(s[i])
+			}
+			if i == len(s) {
 				return nil, fmt.Errorf("quote %c has no end", c)
 			}
-			inWord = true
-			word.WriteString(s[i+1 : i+1+n])
-			i += n + 1
 		case c == '$' && i+1 < len(s) && s[i+1] == '(':
 			n := strings.IndexByte(s[i:], ')')
 			if n < 0 {
