@@ -442,6 +442,33 @@ func TestARenewedHoldLivesOnAndOneThatIsNotRenewedEnds(t *testing.T) {
 	}
 }
 
+func TestAChangeThatPanicsDoesSoInItsCallerAndHarmsNobodyElse(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			defer func() {
+				if r := recover(); (r != nil) != (i%2 == 0) {
+					t.Errorf("%d: recovered %v", i, r)
+				}
+			}()
+			change := addHolder(fmt.Sprint(i))
+			if i%2 == 0 {
+				change = func(lokt.Snapshot) lokt.Change { panic("a mistake") }
+			}
+			if err := s.Update(t.Context(), "x", change); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if snap, err := s.View(t.Context(), "x"); err != nil || len(snap.Lock.Holders) != 5 {
+		t.Errorf("got %+v, %v", snap.Lock, err)
+	}
+}
+
 // Promise S-119.
 func TestWhatOneReplicaGrantedAnotherRenewsAndReleases(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,7 @@ type request struct {
 	change    func(lokt.Snapshot) lokt.Change
 	done      chan struct{} // closed when err is the answer
 	err       error
+	panicked  any       // what change panicked with, if it did: Update does so too
 	begun     bool      // what it changed may have been sent; guarded by slot.mu
 	withdrawn bool      // nobody waits for it any more; guarded by slot.mu
 	tries     []attempt // of which it is not known whether they were stored
@@ -51,7 +52,7 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 	}
 	select {
 	case <-r.done:
-		return r.err
+		return r.answer()
 	case <-ctx.Done():
 	}
 	sl.mu.Lock()
@@ -60,7 +61,7 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 	sl.mu.Unlock()
 	select {
 	case <-r.done:
-		return r.err
+		return r.answer()
 	default:
 	}
 	switch err := ctx.Err(); {
@@ -71,6 +72,24 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 	default:
 		return err
 	}
+}
+
+// answer is what Update returns when the request is done.
+func (r *request) answer() error {
+	if r.panicked != nil {
+		panic(r.panicked)
+	}
+	return r.err
+}
+
+// run calls the change. It reports false if that panicked.
+func (r *request) run(s lokt.Snapshot) (c lokt.Change, ok bool) {
+	defer func() {
+		if !ok {
+			r.panicked = recover()
+		}
+	}()
+	return r.change(s), true
 }
 
 // enqueue gives the request to the goroutine that works for the slot. It reports false if the store is closed.
@@ -110,9 +129,13 @@ func (s *Store) attend(sl *slot) {
 	})
 }
 
+// maxLosing is for how many time-outs changes may lose against those of other stores before they are given up.
+const maxLosing = 6
+
 // serve carries out the changes of the batch.
 func (s *Store) serve(sl *slot, batch []*request) {
-	quiet := time.Now() // when etcd last said something
+	start := time.Now()
+	quiet := start // when etcd last said something
 	for n := 0; len(batch) > 0; n++ {
 		var err error
 		batch, err = s.turn(sl, batch, quiet.Add(s.timeout))
@@ -129,9 +152,19 @@ func (s *Store) serve(sl *slot, batch []*request) {
 			}
 			return
 		}
+		most := n
+		if err == nil { // others were faster: no reason to wait for long
+			most = min(n, 3)
+			if time.Since(start) > maxLosing*s.timeout {
+				for _, r := range batch {
+					r.finish(fmt.Errorf("%w: others change the lock all the time", lokt.ErrUnavailable))
+				}
+				return
+			}
+		}
 		if len(batch) > 0 && n > 0 {
 			select {
-			case <-time.After(s.pause(n)):
+			case <-time.After(s.pause(most)):
 			case <-s.ctx.Done():
 			}
 		}
@@ -264,7 +297,11 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 		r.begun = true
 		snap := d.view.Snapshot
 		snap.Lock = d.lock
-		c := r.change(snap)
+		c, ok := r.run(snap)
+		if !ok {
+			close(r.done)
+			continue
+		}
 		d.lock = c.Lock.Clone() // the caller may keep what it returned
 		d.lock.Name, d.lock.Revision, d.lock.Corrupt = sl.name, d.view.Lock.Revision, ""
 		for _, e := range c.Events {
