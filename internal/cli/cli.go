@@ -82,7 +82,7 @@ func Main(args []string, s Streams, o Options) (code int) {
 	if len(args) > 0 && args[0] == "--version" {
 		args = append([]string{"version"}, args[1:]...)
 	}
-	a.checkCaller()
+	a.checkCaller(Version())
 	defer func() {
 		if a.dialled != nil {
 			_ = a.dialled.Close() // all that was asked has been answered

@@ -57,9 +57,9 @@ func findRemote() (string, error) {
 	return path, nil
 }
 
-// checkCaller tells of a caller of another release.
-func (a *app) checkCaller() {
-	if v := Version(); a.Caller != "" && a.Caller != v && a.Caller != unknownVersion && v != unknownVersion {
-		a.tell("warning: lokt is version %s and lokt-remote is %s: install both from one release", a.Caller, v)
+// checkCaller tells of a caller of another release than this program's.
+func (a *app) checkCaller(own string) {
+	if a.Caller != "" && a.Caller != own && a.Caller != unknownVersion && own != unknownVersion {
+		a.tell("warning: lokt is version %s and lokt-remote is %s: install both from one release", a.Caller, own)
 	}
 }

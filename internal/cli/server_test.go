@@ -216,15 +216,16 @@ func TestPrimeNamesTheServerIfThereIsOne(t *testing.T) {
 }
 
 func TestAnotherReleaseOfTheCallerIsTold(t *testing.T) {
-	was := version
-	version = "v1.2.3" // as the linker sets it
-	defer func() { version = was }()
 	for caller, told := range map[string]bool{"v1.2.2": true, "v1.2.3": false, "": false, unknownVersion: false} {
-		a := newAtServer(t)
-		a.caller = caller
-		code, _, errs := a.lokt("exists", "x")
-		if got := strings.Contains(errs, "lokt is version "+caller+" and lokt-remote is v1.2.3"); got != told || code != 3 {
-			t.Errorf("called by %q: exit %d: %s", caller, code, errs)
+		var errs bytes.Buffer
+		a := &app{Streams: Streams{Err: &errs}, Options: Options{Caller: caller}}
+		a.checkCaller("v1.2.3")
+		if got := strings.Contains(errs.String(), "lokt is version "+caller+" and lokt-remote is v1.2.3"); got != told || !told && errs.Len() > 0 {
+			t.Errorf("called by %q: %s", caller, &errs)
+		}
+		a.checkCaller(unknownVersion)
+		if n := strings.Count(errs.String(), "\n"); n > 1 {
+			t.Errorf("a build that does not know its version is compared: %s", &errs)
 		}
 	}
 }
