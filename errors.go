@@ -24,6 +24,9 @@ var (
 	// waited for each other in a circle.
 	ErrDeadlock = errors.New("waiting would never end")
 
+	// ErrWithdrawn is what Manager.Poll returns for a claim that was taken out of the queue by somebody else.
+	ErrWithdrawn = errors.New("claim was withdrawn")
+
 	// ErrLost is the cause with which a lease's context ends when the lock can no longer be relied on.
 	ErrLost = errors.New("lock was lost")
 )

@@ -52,9 +52,10 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
 // or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for WaitLease
-// unless it is asked for again; what was granted stays granted. Who gives up on purpose releases the lease.
+// unless it is asked for again; what was granted stays granted. Who gives up on purpose releases the lease: if that happens
+// while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, c, func(context.Context, Claim, time.Duration) {})
+	return m.acquire(ctx, c, nil)
 }
 
 // withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
@@ -62,7 +63,7 @@ func (m *Manager) withdraw(ctx context.Context, c Claim, waited time.Duration) {
 	_, _ = m.leave(ctx, c, leftCancelled, waited)
 }
 
-// acquire answers a claim; failed is called when no answer was had.
+// acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may withdraw.
 func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Context, Claim, time.Duration)) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
@@ -76,7 +77,7 @@ func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Cont
 	asked := time.Now()
 	d, err := m.ask(ctx, c)
 	if err != nil {
-		if !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
+		if failed != nil && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
 			failed(ctx, c, 0)
 		}
 		return Holder{}, err
@@ -90,6 +91,17 @@ func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Cont
 // ask puts the claim to the rules.
 func (m *Manager) ask(ctx context.Context, c Claim) (decision, error) {
 	return m.apply(ctx, c.Name, func(s Snapshot) decision { return acquire(s, c) })
+}
+
+// askAgain does so for a claim that was queued, unless it was withdrawn since.
+func (m *Manager) askAgain(ctx context.Context, c Claim) (decision, error) {
+	return m.apply(ctx, c.Name, func(s Snapshot) decision {
+		_, in := s.Lock.Holder(c.LeaseID)
+		if _, queued := s.Lock.Position(c.LeaseID); !in && !queued {
+			return decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
+		}
+		return acquire(s, c)
+	})
 }
 
 // wait keeps the claim in the queue until it is granted, its time is up or ctx ends.
@@ -121,14 +133,20 @@ func (m *Manager) wait(
 				}
 			}
 			if look && err == nil {
+				ask := m.ask
+				if failed == nil {
+					ask = m.askAgain
+				}
 				var d decision
-				if d, err = m.ask(ctx, c); err == nil && !d.queued {
+				if d, err = ask(ctx, c); err == nil && !d.queued {
 					return d.holder, d.err
 				}
 			}
 		}
 		if err != nil {
-			failed(ctx, c, time.Since(asked))
+			if failed != nil {
+				failed(ctx, c, time.Since(asked))
+			}
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}

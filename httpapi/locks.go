@@ -324,10 +324,17 @@ func (s *server) acquire(c *call) error {
 	}
 	h, err := s.poll(ctx, claim)
 	end()
+	if errors.Is(err, lokt.ErrWithdrawn) { // a client that has not given up asks again
+		err = errWaitOver
+	}
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		w := toOwnHolder(h, claim.LeaseID)
 		return c.writeJSON(http.StatusOK, "application/json", acquireAnswer{Holder: &w})
+	case errors.Is(err, errWaitOver) && q.Stay:
+		return c.writeJSON(http.StatusAccepted, "application/json", acquireAnswer{Queued: true, ID: PublicID(claim.LeaseID)})
+	case errors.Is(err, errWaitOver):
+		return errBusy
 	case cause == nil || !errors.Is(err, ctx.Err()) && !errors.Is(err, cause):
 		return err
 	case errors.Is(cause, errWaitOver) && q.Stay:

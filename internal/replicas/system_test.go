@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lokt-dev/lokt/internal/daemon"
+	"github.com/lokt-dev/lokt/internal/remote"
 	"github.com/lokt-dev/lokt/internal/testservers"
 )
 
@@ -32,6 +33,8 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "daemon":
 		os.Exit(daemon.Main(os.Args[1:], daemon.System()))
+	case "lokt":
+		os.Exit(remote.Main(os.Args[1:]))
 	case "contender":
 		if err := contend(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "contender:", err)
