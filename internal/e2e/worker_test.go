@@ -221,12 +221,17 @@ func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
 	}
 }
 
-// Promise S-93.
+// Promises S-93, S-94.
 func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 15*time.Second)
 	w := s.worker("--concurrency", "2", "--", s.script("do.sh", `echo "$LOKT_JOB_ID" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done`))
-	running, ending := s.submit("--type", "a"), s.submit("--type", "b")
+	running, ending := s.submit("--type", "a", "--key", "k"), s.submit("--type", "b")
+	waits := make(chan int, 1) // the exit code of who waits for the same job meanwhile
+	go func() {
+		code, _, _ := s.run("job", "submit", "--type", "a", "--key", "k", "--wait")
+		waits <- code
+	}()
 	s.until("both run", func() bool { return len(s.lines("began")) == 2 })
 	s.kill()
 	if err := os.WriteFile(s.dir+"/b", nil, 0o600); err != nil { // it ends while nobody can be told
@@ -243,6 +248,9 @@ func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 	}
 	if v.Attempt != 1 || s.becomes(running, "completed").Attempt != 1 || len(s.lines("began")) != 2 {
 		t.Errorf("began: %q", s.lines("began"))
+	}
+	if code := <-waits; code != 0 {
+		t.Errorf("waiting for it ended with %d", code)
 	}
 	s.must("job", "submit", "--type", "a", "--wait")
 }
