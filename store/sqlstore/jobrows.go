@@ -20,7 +20,7 @@ const (
 		s.locks, s.created_at, o.seq IS NOT NULL, o.progress, o.message, o.metrics, o.checkpoint, o.result, o.error`
 )
 
-// writeChanges stores what a turn changed, deletions first.
+// writeChanges stores what a turn changed, deletions first, but for the counters.
 func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) error {
 	for _, id := range c.Unleased {
 		if err := q.exec(ctx, "DELETE FROM leases WHERE id = ?", id); err != nil {
@@ -80,11 +80,7 @@ func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) e
 			return err
 		}
 	}
-	if err := writeStats(ctx, q, c, fresh); err != nil {
-		return err
-	}
-	return q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
-		c.Counters.Seq, c.Counters.Revision, c.Counters.Event, c.Counters.Clock)
+	return writeStats(ctx, q, c, fresh)
 }
 
 // writeMemories stores what is remembered beside the jobs.

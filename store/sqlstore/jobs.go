@@ -49,6 +49,10 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 		if err := writeChanges(ctx, q, c, &s.fresh); err != nil {
 			return err
 		}
+		if err := q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
+			c.Counters.Seq, c.Counters.Revision, c.Counters.Event, c.Counters.Clock); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -375,8 +375,8 @@ func (d *serverDB) release() {
 	if d.writer != nil {
 		_ = d.writer.Close(ctx)
 	}
-	if d.jobs != nil && d.jobs.conn != nil {
-		_ = d.jobs.conn.Close(ctx)
+	if d.jobs != nil {
+		d.jobs.hangUp(ctx)
 	}
 }
 

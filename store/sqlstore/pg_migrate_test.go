@@ -28,6 +28,8 @@ func columns(t *testing.T, url string) string {
 			FROM information_schema.columns WHERE table_schema = current_schema()
 		UNION ALL SELECT regexp_replace(indexdef, current_schema() || '\.', '') FROM pg_indexes WHERE schemaname = current_schema()
 		UNION ALL SELECT relname || ' ' || array_to_string(reloptions, ',') FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND reloptions IS NOT NULL
+		UNION ALL SELECT c.relname || '.' || a.attname || ' ' || a.attstorage::text FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+			WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0
 		UNION ALL SELECT 'version ' || max(version) FROM schema_version ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)

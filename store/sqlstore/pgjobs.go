@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -45,6 +44,16 @@ func (s *serverJobs) look() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
+	}
+}
+
+// hangUp closes the connection.
+func (s *serverJobs) hangUp(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		_ = s.conn.Close(ctx)
+		s.conn = nil
 	}
 }
 
@@ -139,7 +148,8 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		args      []any
 	}{
 		{"INSERT INTO job_changes (seq, origin, at, body) VALUES (?, ?, ?, ?)", []any{seq, s.db.origin, changes.Time.UnixMilli(), body}},
-		{"UPDATE job_state SET changes = ?", []any{seq}},
+		{"UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?, changes = ?",
+			[]any{changes.Counters.Seq, changes.Counters.Revision, changes.Counters.Event, changes.Counters.Clock, seq}},
 		{"SELECT pg_notify(?, ?)", []any{s.db.channel, s.db.origin + " !"}},
 	} {
 		if err := c.exec(ctx, w.statement, w.args...); err != nil {
@@ -296,5 +306,3 @@ func unquote(m json.RawMessage) json.RawMessage {
 	}
 	return json.RawMessage(s)
 }
-
-var _ lokt.EventLog = (*serverLocks)(nil)

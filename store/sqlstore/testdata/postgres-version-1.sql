@@ -128,6 +128,7 @@ CREATE TABLE job_changes (
     body text NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+ALTER TABLE ONLY job_changes ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE TABLE job_events (
     seq bigint NOT NULL,
     at bigint,

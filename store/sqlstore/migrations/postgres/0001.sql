@@ -30,6 +30,7 @@ CREATE TABLE job_changes (
 	at     BIGINT NOT NULL,
 	body   TEXT NOT NULL
 );
+ALTER TABLE job_changes ALTER COLUMN body SET STORAGE EXTERNAL; -- it is read at once or never: not worth compressing
 
 -- Every name that was ever locked: a free lock keeps its token.
 CREATE TABLE locks (
