@@ -141,21 +141,29 @@ func (m *member) stop() {
 func (c *cluster) leader() *member {
 	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		votes := map[types.ID]int{}
-		running := 0
-		for _, m := range c.members {
-			if m.running != nil {
-				running++
-				votes[m.running.Server.Leader()]++
-			}
-		}
-		for _, m := range c.members {
-			if m.running != nil && votes[m.running.Server.MemberID()] == running {
-				return m
-			}
+		if m := c.leading(); m != nil {
+			return m
 		}
 	}
 	c.t.Fatal("there is no leader")
+	return nil
+}
+
+// leading returns the member that all running ones follow at the moment, or nil.
+func (c *cluster) leading() *member {
+	votes := map[types.ID]int{}
+	running := 0
+	for _, m := range c.members {
+		if m.running != nil {
+			running++
+			votes[m.running.Server.Leader()]++
+		}
+	}
+	for _, m := range c.members {
+		if m.running != nil && votes[m.running.Server.MemberID()] == running {
+			return m
+		}
+	}
 	return nil
 }
 

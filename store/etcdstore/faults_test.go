@@ -414,6 +414,7 @@ func underFaults(t *testing.T, c *cluster) {
 		s := c.open(t, url, Options{})
 		skew := time.Duration(i-1) * time.Hour // the replicas' clocks differ
 		s.wall = func() time.Time { return time.Now().Add(skew) }
+		defer func() { _ = s.Close() }() // there may be many rounds
 		services = append(services, lokt.NewManager(s))
 	}
 	r := lokttest.NewRecorder(&many{services: services})
@@ -455,8 +456,8 @@ func harm(c *cluster, stop <-chan struct{}, faults map[string]int) {
 	}
 	for n := 0; nap(300 * time.Millisecond); n++ {
 		victim := c.members[random.IntN(3)]
-		if random.IntN(2) == 0 {
-			victim = c.leader()
+		if leader := c.leading(); leader != nil && random.IntN(2) == 0 {
+			victim = leader
 		}
 		switch n % 4 {
 		case 0:
