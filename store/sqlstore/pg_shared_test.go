@@ -139,28 +139,28 @@ func TestNothingEndsBecauseNobodyUsedPostgreSQL(t *testing.T) {
 	url := schemaURL(t)
 	db := openPG(t, url, Options{})
 	m := lokt.NewManager(db.Locks())
-	if _, err := m.Acquire(t.Context(), claim("x", "a", time.Minute)); err != nil {
+	if _, err := m.Acquire(t.Context(), claim("x", "a", 10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	bounded := claim("y", "a", time.Minute)
-	bounded.MaxHold = 90 * time.Second
+	bounded := claim("y", "a", 10*time.Minute)
+	bounded.MaxHold = 15 * time.Minute
 	if _, err := m.Acquire(t.Context(), bounded); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	n := int64(80 * time.Second) // it was in use until then
+	n := int64(13 * time.Minute) // it was in use until then
 	sql(t, url, fmt.Sprintf("UPDATE state SET clock = clock - %d", n),
 		fmt.Sprintf("UPDATE locks SET changed = changed - %d", n),
 		fmt.Sprintf("UPDATE holders SET held_since = held_since - %d, acquired_at = acquired_at - %d, expires_at = expires_at - %d", n, n, n))
 	db = openPG(t, url, Options{})
-	for name, want := range map[string]time.Duration{"x": time.Minute, "y": 10 * time.Second} {
+	for name, want := range map[string]time.Duration{"x": 10 * time.Minute, "y": 2 * time.Minute} {
 		snap, err := db.Locks().View(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left := snap.Lock.Holders[0].ExpiresAt.Sub(snap.Now); left < want-9*time.Second || left > want {
+		if left := snap.Lock.Holders[0].ExpiresAt.Sub(snap.Now); left < want-time.Minute || left > want {
 			t.Errorf("%s: %v are left, not %v", name, left, want)
 		}
 	}

@@ -86,9 +86,9 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	db := start(t, path, Options{})
-	acquire(t, db, claim("plain", "a", time.Minute))
-	bounded := claim("bounded", "a", time.Minute)
-	bounded.MaxHold = 90 * time.Second
+	acquire(t, db, claim("plain", "a", 10*time.Minute))
+	bounded := claim("bounded", "a", 10*time.Minute)
+	bounded.MaxHold = 15 * time.Minute
 	acquire(t, db, bounded)
 	acquire(t, db, claim("forever", "a", 0))
 	gone := claim("gone", "a", time.Millisecond)
@@ -106,8 +106,8 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 	})
 	edit(t, db, "wanted", func(l *lokt.Lock, now time.Time) {
 		l.Token++
-		h := lokt.Holder{Claim: claim("wanted", "y", time.Minute), Token: l.Token, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(10 * time.Second)}
-		h.Yield = &lokt.Yield{To: lokt.Owner{ID: "z"}, AskedAt: now, Grace: 10 * time.Second, Deadline: now.Add(10 * time.Second)}
+		h := lokt.Holder{Claim: claim("wanted", "y", 10*time.Minute), Token: l.Token, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(10 * time.Minute)}
+		h.Yield = &lokt.Yield{To: lokt.Owner{ID: "z"}, AskedAt: now, Grace: 10 * time.Minute, Deadline: now.Add(10 * time.Minute)}
 		l.Holders = []lokt.Holder{h}
 	})
 	before := map[string]lokt.Lock{}
@@ -118,12 +118,12 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 		before[snap.Lock.Name] = snap.Lock
 	}
 	shut(t, db)
-	away(t, path, 80*time.Second)
+	away(t, path, 13*time.Minute)
 	db = start(t, path, Options{})
 	left := func(name string, end func(l lokt.Lock) time.Time, least, most time.Duration) {
 		t.Helper()
 		snap := view(t, db, name)
-		if d := end(snap.Lock).Sub(snap.Now); d < least-5*time.Second || d > most {
+		if d := end(snap.Lock).Sub(snap.Now); d < least-25*time.Second || d > most {
 			t.Errorf("%s: %v are left, not %v to %v", name, d, least, most)
 		}
 		if snap.Lock.Revision == before[name].Revision {
@@ -131,13 +131,13 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 		}
 	}
 	holder := func(l lokt.Lock) time.Time { return l.Holders[0].ExpiresAt }
-	left("plain", holder, time.Minute, time.Minute)
+	left("plain", holder, 10*time.Minute, 10*time.Minute)
 	left("plain", func(l lokt.Lock) time.Time { return l.Queue[0].Until }, lokt.WaitLease, lokt.WaitLease)
 	left("plain", func(l lokt.Lock) time.Time { return l.Freeze.ExpiresAt }, time.Hour, time.Hour)
-	left("bounded", holder, 10*time.Second, 10*time.Second)
+	left("bounded", holder, 2*time.Minute, 2*time.Minute)
 	left("granted", func(l lokt.Lock) time.Time { return l.Holders[0].Pending }, lokt.WaitLease, lokt.WaitLease)
-	left("wanted", holder, 10*time.Second, 10*time.Second)
-	left("wanted", func(l lokt.Lock) time.Time { return l.Holders[0].Yield.Deadline }, 10*time.Second, 10*time.Second)
+	left("wanted", holder, 10*time.Minute, 10*time.Minute)
+	left("wanted", func(l lokt.Lock) time.Time { return l.Holders[0].Yield.Deadline }, 10*time.Minute, 10*time.Minute)
 	if h := view(t, db, "forever").Lock.Holders[0]; !h.ExpiresAt.IsZero() {
 		t.Errorf("a hold without end ends at %v", h.ExpiresAt)
 	}
