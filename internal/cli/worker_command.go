@@ -22,6 +22,7 @@ type jobCommand struct {
 	run    *jobs.Run
 	result json.RawMessage
 	long   bool // a report was longer than any may be
+	skip   bool // until its end
 	tail   tail
 }
 
@@ -133,9 +134,14 @@ const reportPrefix = "::lokt "
 
 // outLine takes in a line of the command's standard output, or a piece of one that is too long.
 func (c *jobCommand) outLine(line []byte) {
+	whole := line[len(line)-1] == '\n'
+	if c.skip {
+		c.skip = !whole
+		return
+	}
 	if report, ok := bytes.CutPrefix(line, []byte(reportPrefix)); ok {
-		if line[len(line)-1] != '\n' {
-			c.long = true
+		if !whole {
+			c.long, c.skip = true, true
 			return
 		}
 		if err := c.report(strings.TrimSpace(string(report))); err != nil {

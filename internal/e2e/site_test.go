@@ -258,7 +258,7 @@ func (s *site) worker(args ...string) *hand {
 		_ = cmd.Process.Kill()
 		<-h.done
 		if s.t.Failed() {
-			s.t.Logf("worker: %s", strings.Join(s.lines(h.log), "\n        "))
+			s.t.Logf("worker: %.5000s", strings.Join(s.lines(h.log), "\n        "))
 		}
 	})
 	return h

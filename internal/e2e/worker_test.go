@@ -433,7 +433,7 @@ func TestNothingIsDoneTwiceAtATimeWhateverIsKilled(t *testing.T) {
 func TestAReportThatIsTooLongFailsTheJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 10*time.Second)
-	w := s.worker("--quiet", "--", s.script("do.sh", `
+	w := s.worker("--quiet", "--worker-id", strings.Repeat("w", 200), "--", s.script("do.sh", `
 echo before
 printf '::lokt result "'
 head -c "$(cat)" /dev/zero | tr '\0' a
