@@ -154,7 +154,7 @@ func TestAGuardThatIsCutOffEndsItsCommandBeforeAnotherEnters(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			p, d := served(t)
 			q, x := p.as("first").through(d)
-			h, log := q.family("TERM", "x", "--ttl", "4s")
+			h, log := q.family("TERM", "x", "--ttl", "8s")
 			nemesis(x)
 			next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "date", "+%s%N"))
 			entered, err := strconv.ParseInt(next.line(), 10, 64)
@@ -175,7 +175,7 @@ func TestAGuardThatIsCutOffEndsItsCommandBeforeAnotherEnters(t *testing.T) {
 
 func TestAGuardWhoseServerIsPausedEndsItsCommandBeforeAnotherEnters(t *testing.T) {
 	p, d := served(t)
-	h, log := p.as("first").family("TERM", "x", "--ttl", "4s")
+	h, log := p.as("first").family("TERM", "x", "--ttl", "8s")
 	check(t, d.cmd.Process.Signal(syscall.SIGSTOP))
 	next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "date", "+%s%N"))
 	if code := h.died(); code != 5 {
@@ -373,7 +373,16 @@ func TestAnotherTokenDoesNotReleaseWhatItsOwnerNameHolds(t *testing.T) {
 	one.want(0, "lock", "x")
 	contains(t, two.want(4, "unlock", "x").stderr, "taken with another token")
 	contains(t, two.want(1, "unlock", "x", "--force").stderr, `the scope "force" is missing`)
+	contains(t, two.want(2, "lock", "x").stderr, "one/same")
+	contains(t, two.want(2, "why", "x").out, "one/same")
+	one.want(0, "lock", "x") // enters again
+	if r := one.want(0, "status", "x"); strings.Contains(r.out, "one/") {
+		t.Error(r)
+	}
 	one.want(0, "unlock", "x")
+	one.want(0, "freeze", "x")
+	contains(t, two.want(4, "unfreeze", "x").stderr, "one/same")
+	one.want(0, "unfreeze", "x")
 }
 
 func TestAGuardGoesOnWithAnotherAddressOfItsServer(t *testing.T) {
