@@ -98,7 +98,7 @@ func (e *env) startPeer(name string, args ...string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (e *env) startPeer(name string, args ...string) (*server, error) {
 	}
 	s := &server{cmd: cmd, addr: addr, log: log.Name()}
 	for range 200 {
-		if c, err := net.Dial("tcp", addr); err == nil {
+		if c, err := dial(addr); err == nil {
 			_ = c.Close()
 			return s, nil
 		}

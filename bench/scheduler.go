@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -129,7 +128,7 @@ func lease(addr string, n int) ([]string, error) {
 // bareHandler serves, on a port of its own process's choice, what decodes a heartbeat and answers like one, and nothing
 // else. It runs in this program started anew, so that it costs its own process as the daemon does.
 func bareHandler() error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
 	if err != nil {
 		return err
 	}

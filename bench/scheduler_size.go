@@ -166,7 +166,7 @@ func schedulerParked(e *env) ([]result, error) {
 	}()
 	body := `{"worker_id":"parked","wait_ms":30000}`
 	for range n {
-		c, err := net.Dial("tcp", d.addr)
+		c, err := dial(d.addr)
 		if err != nil {
 			return nil, fmt.Errorf("connection %d: %w (ulimit -n?)", len(conns), err)
 		}

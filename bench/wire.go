@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,16 @@ import (
 	"sync"
 	"time"
 )
+
+// dial connects to an address.
+func dial(addr string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: time.Minute}).DialContext(context.Background(), "tcp", addr)
+}
+
+// listen listens on a free port of loopback.
+func listen() (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+}
 
 // httpConn is one connection to an HTTP server. The load comes from the same machine that serves it, so it must cost little:
 // requests are written with one call, answers are read with a Content-Length only.
@@ -23,7 +34,7 @@ type httpConn struct {
 }
 
 func dialHTTP(addr string) (*httpConn, error) {
-	c, err := net.Dial("tcp", addr)
+	c, err := dial(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +121,7 @@ type beanstalk struct {
 }
 
 func dialBeanstalk(addr string) (*beanstalk, error) {
-	c, err := net.Dial("tcp", addr)
+	c, err := dial(addr)
 	if err != nil {
 		return nil, err
 	}

@@ -249,7 +249,7 @@ func newReadyBalancer(t *testing.T, replicas []*replica) string {
 	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
 	ready := func(r *replica) bool {
 		c := http.Client{Timeout: 2 * time.Second}
-		a, err := c.Get("http://" + r.front.Addr() + "/readyz") //nolint:noctx // it has a timeout
+		a, err := c.Get("http://" + r.front.Addr() + "/readyz")
 		if err != nil {
 			return false
 		}

@@ -95,7 +95,7 @@ func (p *Postgres) init() error {
 		}
 		p.account = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}

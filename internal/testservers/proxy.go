@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"context"
 	"net"
 	"sync"
 	"testing"
@@ -24,7 +25,7 @@ type Proxy struct {
 // NewProxy returns a proxy to the address, which may change, until the test ends.
 func NewProxy(t testing.TB, to string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func (p *Proxy) pass(c net.Conn) {
 	p.mu.Lock()
 	to := p.to
 	p.mu.Unlock()
-	up, err := net.Dial("tcp", to)
+	up, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", to)
 	if err != nil {
 		return
 	}
