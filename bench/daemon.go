@@ -51,11 +51,11 @@ func (s *server) resident() (float64, error) {
 func (e *env) loktd(database string, flags ...string) (*server, time.Duration, error) {
 	store := cmp.Or(e.store, "sqlite:"+filepath.Join(e.dir, database))
 	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store}, flags...)
-	return startServer(e.dir, filepath.Join(e.dir, "loktd"), "listening", args...)
+	return startServer(e.dir, filepath.Join(e.dir, "loktd"), args...)
 }
 
-// startServer runs a command until it prints a line with the word, in which an http URL names its address.
-func startServer(dir, path, word string, args ...string) (*server, time.Duration, error) {
+// startServer runs a command until it prints a line with the word listening, in which an http URL names its address.
+func startServer(dir, path string, args ...string) (*server, time.Duration, error) {
 	log := filepath.Join(dir, filepath.Base(path)+".log")
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -75,7 +75,7 @@ func startServer(dir, path, word string, args ...string) (*server, time.Duration
 	s := &server{cmd: cmd, log: log}
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		if !strings.Contains(lines.Text(), word) {
+		if !strings.Contains(lines.Text(), "listening") {
 			continue
 		}
 		took := time.Since(begun)

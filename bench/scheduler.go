@@ -197,7 +197,7 @@ func schedulerBeats(e *env) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	bare, _, err := startServer(e.dir, exe, "listening", "-bare")
+	bare, _, err := startServer(e.dir, exe, "-bare")
 	if err != nil {
 		return nil, err
 	}
