@@ -25,13 +25,15 @@ type batch struct {
 func (d *fileDB) commit(rs []*request) (err error) {
 	begin := time.Now()
 	ctx := context.Background()
-	if d.suspect != nil {
-		if err := d.recover(ctx); err != nil {
-			for _, r := range rs {
-				r.err = err
-			}
-			return err
+	err = d.present()
+	if err == nil && d.suspect != nil {
+		err = d.recover(ctx)
+	}
+	if err != nil {
+		for _, r := range rs {
+			r.err = err
 		}
+		return err
 	}
 	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}}
 	for _, r := range rs {

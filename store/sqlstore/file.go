@@ -14,6 +14,7 @@ import (
 // fileDB is an open database of SQLite.
 type fileDB struct {
 	path    string
+	file    os.FileInfo // of path, when it was opened
 	options Options
 	side    *sideFile
 	clock   *clock
@@ -60,7 +61,10 @@ func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error
 	d.group = newGroup(d.commit)
 	defer func() {
 		if err != nil {
-			d.release()
+			if d.locks != nil {
+				d.locks.end()
+			}
+			err = errors.Join(err, d.release())
 		}
 	}()
 	if d.writer, err = d.start(ctx); err != nil {
@@ -84,6 +88,10 @@ func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error
 // start opens the connection that writes, and brings the database to this version.
 func (d *fileDB) start(ctx context.Context) (*conn, error) {
 	if err := touch(d.path); err != nil {
+		return nil, err
+	}
+	var err error
+	if d.file, err = os.Stat(d.path); err != nil {
 		return nil, err
 	}
 	c, err := dial(dsn(d.path))

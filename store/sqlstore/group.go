@@ -26,14 +26,18 @@ type request struct {
 	done     chan struct{} // closed when it is known what became of it
 }
 
-// group collects requests and has them stored by one goroutine.
+// group collects requests and has those that arrive together stored in one transaction. Who finds nobody storing does it himself:
+// passing a request on to another goroutine and waiting for it takes longer than a fast disk does. What has arrived meanwhile is left
+// to the group's own goroutine, so that nobody waits for the requests of others after his own.
 type group struct {
 	commit func([]*request) error // stores requests in one transaction; those that fail by themselves have their error set
 
 	mu     sync.Mutex
 	queue  []*request
+	busy   bool // somebody commits, or is about to
+	passed bool // it is the group's goroutine
 	closed bool
-	poke   chan struct{} // there is something in the queue
+	poke   chan struct{} // there is something for the goroutine to look at
 	ended  chan struct{} // the goroutine has returned
 }
 
@@ -41,8 +45,8 @@ func newGroup(commit func([]*request) error) *group {
 	return &group{commit: commit, poke: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// perform has the request stored, and returns when that is done or has faileg. If ctx ends before the request is looked at,
-// it is droppeg.
+// perform has the request stored, and returns when that is done or has failed. If ctx ends before the request is looked at,
+// it is dropped.
 func (g *group) perform(ctx context.Context, r *request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -53,12 +57,14 @@ func (g *group) perform(ctx context.Context, r *request) error {
 		g.mu.Unlock()
 		return errClosed
 	}
-	g.queue = append(g.queue, r)
-	first := len(g.queue) == 1
-	g.mu.Unlock()
-	if first {
-		g.wake()
+	if !g.busy {
+		g.busy = true
+		g.mu.Unlock()
+		g.alone(r)
+		return r.outcome()
 	}
+	g.queue = append(g.queue, r)
+	g.mu.Unlock()
 	select {
 	case <-r.done:
 	case <-ctx.Done():
@@ -67,10 +73,31 @@ func (g *group) perform(ctx context.Context, r *request) error {
 		}
 		<-r.done
 	}
+	return r.outcome()
+}
+
+// outcome returns what became of a request that is done.
+func (r *request) outcome() error {
 	if r.panicked != nil {
 		panic(r.panicked)
 	}
 	return r.err
+}
+
+// alone stores a request that found nobody storing, and passes on what has arrived since, even if the request ends its goroutine.
+func (g *group) alone(r *request) {
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.passed = len(g.queue) > 0; !g.passed {
+			g.busy = false
+		}
+		if g.passed || g.closed {
+			g.wake()
+		}
+	}()
+	r.taken.Store(true)
+	g.serve([]*request{r})
 }
 
 func (g *group) wake() {
@@ -80,28 +107,33 @@ func (g *group) wake() {
 	}
 }
 
-// loop commits until the database is closeg.
+// loop commits what is passed on to it, until the database is closed.
 func (g *group) loop() {
 	defer close(g.ended)
 	for {
 		g.mu.Lock()
-		queue, closed := g.queue, g.closed
-		g.queue = nil
+		for g.passed && len(g.queue) > 0 {
+			queue := g.queue
+			g.queue = nil
+			g.mu.Unlock()
+			taken := queue[:0]
+			for _, r := range queue {
+				if r.taken.CompareAndSwap(false, true) {
+					taken = append(taken, r)
+				}
+			}
+			g.serve(taken)
+			g.mu.Lock()
+		}
+		if g.passed {
+			g.passed, g.busy = false, false
+		}
+		over := g.closed && !g.busy
 		g.mu.Unlock()
-		if len(queue) == 0 {
-			if closed {
-				return
-			}
-			<-g.poke
-			continue
+		if over {
+			return
 		}
-		taken := queue[:0]
-		for _, r := range queue {
-			if r.taken.CompareAndSwap(false, true) {
-				taken = append(taken, r)
-			}
-		}
-		g.serve(taken)
+		<-g.poke
 	}
 }
 
@@ -127,13 +159,11 @@ func (g *group) serve(rs []*request) {
 	}
 }
 
-// close lets no more requests in, and returns when those that are in have been stored. It reports whether it is the first to do so.
-func (g *group) close() bool {
+// close lets no more requests in, and returns when those that are in have been stored.
+func (g *group) close() {
 	g.mu.Lock()
-	first := !g.closed
 	g.closed = true
 	g.mu.Unlock()
 	g.wake()
 	<-g.ended
-	return first
 }

@@ -35,7 +35,7 @@ func (s *fileJobs) load(ctx context.Context, q querier) error {
 	return err
 }
 
-// Update implements jobs.Store. The turn is run by another goroutine: it must not use the database. If it panics, Update does.
+// Update implements jobs.Store. The turn may be run by another goroutine: it must not use the database. If it panics, Update does.
 func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
 	if err := s.usable(ctx); err != nil {
 		return err

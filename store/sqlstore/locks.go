@@ -76,8 +76,8 @@ func (s *fileLocks) usable(ctx context.Context) error {
 	return nil
 }
 
-// Update implements lokt.Store. change is run by another goroutine while nothing else in the database changes: it must not use
-// the database. If it panics, Update does.
+// Update implements lokt.Store. change is run, maybe by another goroutine, while nothing else in the database changes: it must not
+// use the database. If it panics, Update does.
 func (s *fileLocks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	if err := s.usable(ctx); err != nil {
 		return err

@@ -75,6 +75,9 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	defer func() {
 		if err != nil {
 			stop()
+			if d.locks != nil {
+				d.locks.end()
+			}
 			d.release()
 		}
 	}()

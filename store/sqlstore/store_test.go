@@ -807,7 +807,10 @@ func TestStoreLatenciesAreObserved(t *testing.T) {
 	if err := db.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range db.Locks().List(t.Context(), lokt.Filter{}) {
+	for _, err := range db.Locks().List(t.Context(), lokt.Filter{}) {
+		if err != nil {
+			t.Error(err)
+		}
 	}
 	var got []string
 	for len(seen) > 0 {
