@@ -94,6 +94,9 @@ func run(out, only, store string, scale float64) error {
 		{"Scheduler: restart", schedulerRestart},
 		{"Scheduler: parked", schedulerParked},
 		{"Locks over HTTP", remoteLocks},
+		{"Stores", stores},
+		{"Replicas", replicas},
+		{"Costs", costs},
 	} {
 		if !strings.Contains(strings.ToLower(s.name), strings.ToLower(only)) {
 			continue

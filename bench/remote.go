@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -15,9 +14,8 @@ import (
 	"github.com/lokt-dev/lokt/httpapi"
 )
 
-// overHTTP returns, for each of many goroutines, what acquires and releases a lock of its own through one client of the
-// daemon.
-func overHTTP(c *httpapi.Client) func(worker int) (func() error, func(), error) {
+// turns returns, for each of many goroutines, what acquires and releases a lock of its own through the service.
+func turns(c lokt.Service) func(worker int) (func() error, func(), error) {
 	ctx := context.Background()
 	return func(worker int) (func() error, func(), error) {
 		name := fmt.Sprint("bench-", worker)
@@ -95,8 +93,7 @@ func remoteLocks(e *env) ([]result, error) {
 		return nil, err
 	}
 	defer func() { _ = client.Close() }()
-	peer, err := e.startPeer("etcd", "--data-dir", filepath.Join(e.dir, "etcd"), "--listen-client-urls", "http://127.0.0.1:PORT",
-		"--advertise-client-urls", "http://127.0.0.1:PORT", "--listen-peer-urls", "http://127.0.0.1:0")
+	peer, etcd, err := e.etcd("etcd")
 	if err != nil {
 		return nil, err
 	}
@@ -104,16 +101,12 @@ func remoteLocks(e *env) ([]result, error) {
 		return []result{{what: "acquire + release over HTTP against etcd's lock and unlock", ours: "-", theirs: "etcd is not installed", note: "not measured"}}, nil
 	}
 	defer peer.stop()
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{peer.addr}, DialTimeout: 10 * time.Second})
-	if err != nil {
-		return nil, err
-	}
 	defer func() { _ = etcd.Close() }()
 	var results []result
 	for _, workers := range []int{1, 16, 64} {
 		var ours, theirs timed
 		r, err := rounds(
-			func() (float64, error) { return rate(workers, e.span(2*time.Second), ours.of(overHTTP(client))) },
+			func() (float64, error) { return rate(workers, e.span(2*time.Second), ours.of(turns(client))) },
 			func() (float64, error) { return rate(workers, e.span(2*time.Second), theirs.of(byEtcd(etcd))) },
 		)
 		if err != nil {
