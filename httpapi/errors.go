@@ -145,7 +145,7 @@ func newProblem(err error) problem {
 
 // failLocks answers with an error of the locks API.
 func failLocks(c *call, err error) {
-	p := newProblem(err)
+	p := newProblem(c.view().error(err))
 	p.RequestID = c.id
 	p.Detail = scrub(p.Detail, c.secret())
 	h := c.w.Header()

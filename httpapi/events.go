@@ -1,12 +1,14 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -63,15 +65,46 @@ func (q *query) eventQuery() lokt.EventQuery {
 
 // readEvents returns the events that the caller may see.
 func (s *server) readEvents(ctx context.Context, c *call, e lokt.EventQuery) (wirePage, error) {
-	page, err := s.Events.ReadEvents(ctx, e)
+	page, err := s.readOwner(ctx, c.view(), e)
 	w := wirePage{Events: []wireEvent{}, Oldest: page.Oldest, Newest: page.Newest, More: page.More}
 	for _, e := range page.Events {
 		w.last = e.Seq
 		if c.may(ScopeRead, e.Name) == nil {
-			w.Events = append(w.Events, toEvent(e))
+			w.Events = append(w.Events, toEvent(c.view().event(e)))
 		}
 	}
 	return w, err
+}
+
+// readOwner reads events. An owner's ID that they are asked for is one as the caller sees it: of its own owners, or with
+// its caller before it.
+func (s *server) readOwner(ctx context.Context, v view, e lokt.EventQuery) (lokt.EventPage, error) {
+	page, err := s.Events.ReadEvents(ctx, e)
+	if v == "" || e.Owner == "" || err != nil {
+		return page, err
+	}
+	e.Owner = string(v) + e.Owner
+	own, err := s.Events.ReadEvents(ctx, e)
+	if err != nil {
+		return page, err
+	}
+	return merged(e, page, own), nil
+}
+
+// merged returns the page of what one query or another lets through, which are the same but for the owner. The second was
+// made after the first: what is newer than that one knows is left for later.
+func merged(q lokt.EventQuery, a, b lokt.EventPage) lokt.EventPage {
+	newer := func(e lokt.LoggedEvent) bool { return e.Seq > a.Newest }
+	all := slices.Concat(a.Events, slices.DeleteFunc(b.Events, newer))
+	slices.SortFunc(all, func(a, b lokt.LoggedEvent) int { return cmp.Compare(a.Seq, b.Seq) })
+	p := lokt.EventPage{Events: all, Oldest: max(a.Oldest, b.Oldest), Newest: a.Newest, More: a.More || b.More}
+	if most := cmp.Or(q.Limit, lokt.MaxEvents); len(all) > most {
+		p.More = true
+		if p.Events = all[:most]; q.Latest {
+			p.Events = all[len(all)-most:]
+		}
+	}
+	return p
 }
 
 // audit answers with events. With after and wait_ms it waits for there to be one.

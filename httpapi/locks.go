@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -20,9 +20,6 @@ const (
 	headerOperation = "Lokt-Operation" // the same for all copies of one request to claim
 	headerCancels   = "Lokt-Cancels"   // with a release: the operation that is taken back
 )
-
-// callerKey is the metadata of a claim that says which caller made it. Only the handler sets it.
-const callerKey = "lokt.caller"
 
 // maxWithin is how many leases a claim may be made within.
 const maxWithin = 100
@@ -121,7 +118,7 @@ func (s *server) getLock(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", toLock(snap))
+	return c.writeJSON(http.StatusOK, "application/json", toLock(c.view().snapshot(snap)))
 }
 
 func (s *server) waitForChange(c *call, w lokt.Watch, wait time.Duration) error {
@@ -179,10 +176,10 @@ func (s *server) listLocks(c *call) error {
 		case c.may(ScopeRead, snap.Lock.Name) != nil:
 			continue
 		case err != nil:
-			p := newProblem(err)
+			p := newProblem(c.view().error(err))
 			entry = wireLock{Name: snap.Lock.Name, Revision: "0", Error: &p}
 		default:
-			entry = toLock(snap)
+			entry = toLock(c.view().snapshot(snap))
 		}
 		begin()
 		text, err := json.Marshal(entry)
@@ -292,15 +289,14 @@ func (s *server) acquire(c *call) error {
 	if err != nil {
 		return err
 	}
-	operation := c.r.Header.Get(headerOperation)
-	if len(operation) > 64 {
-		return invalid("%s has more than 64 bytes", headerOperation)
+	operation, err := c.operation(headerOperation)
+	if err != nil {
+		return err
 	}
-	s.mark(c, &claim)
 	if err := claim.Validate(); err != nil {
 		return err
 	}
-	if err := s.ownRefresh(c, &claim); err != nil {
+	if claim.Owner, err = c.view().stored(claim.Owner); err != nil {
 		return err
 	}
 	ctx, done := c.brief()
@@ -329,7 +325,7 @@ func (s *server) acquire(c *call) error {
 	}
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		w := toOwnHolder(h, claim.LeaseID)
+		w := toOwnHolder(c.view().holder(h), claim.LeaseID)
 		return c.writeJSON(http.StatusOK, "application/json", acquireAnswer{Holder: &w})
 	case errors.Is(err, errWaitOver) && q.Stay:
 		return c.writeJSON(http.StatusAccepted, "application/json", acquireAnswer{Queued: true, ID: PublicID(claim.LeaseID)})
@@ -359,38 +355,16 @@ func (s *server) poll(ctx context.Context, claim lokt.Claim) (lokt.Holder, error
 	return s.Locks.Acquire(ctx, claim)
 }
 
-// mark notes in the claim who makes it.
-func (s *server) mark(c *call, claim *lokt.Claim) {
-	_, marked := claim.Metadata[callerKey]
-	name := c.w.caller
-	if name == "" && !marked {
-		return
+// operation returns the operation that a header names, or nothing. Those of different callers are different.
+func (c *call) operation(header string) (string, error) {
+	name := c.r.Header.Get(header)
+	switch {
+	case len(name) > 64:
+		return "", invalid("%s has more than 64 bytes", header)
+	case name == "":
+		return "", nil
 	}
-	claim.Metadata = maps.Clone(claim.Metadata)
-	delete(claim.Metadata, callerKey)
-	if name != "" {
-		if claim.Metadata == nil {
-			claim.Metadata = map[string]string{}
-		}
-		claim.Metadata[callerKey] = name
-	}
-}
-
-// ownRefresh keeps a claim from refreshing a hold of the same owner that another caller took: it gets its own instead.
-func (s *server) ownRefresh(c *call, claim *lokt.Claim) error {
-	if c.caller == nil || !claim.Refresh {
-		return nil
-	}
-	snap, err := s.Locks.Get(c.r.Context(), claim.Name)
-	if err != nil {
-		return err
-	}
-	for _, h := range snap.Lock.Holders {
-		if claim.Owner.Same(h.Owner) && !h.Strict && h.Metadata[callerKey] != c.caller.Name() {
-			claim.Refresh = false
-		}
-	}
-	return nil
+	return string(c.view()) + name, nil
 }
 
 // leaseOf returns the lease ID that the request proves to know, which must be the one that the path names.
@@ -433,8 +407,8 @@ func (s *server) renew(c *call) error {
 	}
 	r := lokt.Renewal{Name: name, LeaseID: leaseID}
 	if q.Owner != nil {
-		owner := q.Owner.owner()
-		if err := checkOwner(owner); err != nil {
+		owner, err := c.view().stored(q.Owner.owner())
+		if err != nil {
 			return err
 		}
 		r.Owner = &owner
@@ -442,10 +416,35 @@ func (s *server) renew(c *call) error {
 	ctx, cancel := c.brief()
 	defer cancel()
 	h, err := s.Locks.Renew(ctx, r)
+	if another := takenByAnother(q, r, err); another != nil {
+		r.Owner = another
+		h, err = s.Locks.Renew(ctx, r)
+	}
 	if err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", holderAnswer{Holder: toOwnHolder(h, leaseID)})
+	return c.writeJSON(http.StatusOK, "application/json", holderAnswer{Holder: toOwnHolder(c.view().holder(h), leaseID)})
+}
+
+// takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the caller names
+// but was put on record by another caller, or without any. The lease ID is what proves ownership: a token can be replaced by one of
+// another name while its holds last.
+func takenByAnother(q renewRequest, r lokt.Renewal, err error) *lokt.Owner {
+	var gone *lokt.GoneError
+	if q.Owner == nil || !errors.As(err, &gone) || gone.Cause != "" {
+		return nil
+	}
+	for _, h := range gone.Holders {
+		if h.LeaseID != r.LeaseID || h.Owner.ID == r.Owner.ID {
+			continue
+		}
+		if _, id, found := strings.Cut(h.Owner.ID, "/"); h.Owner.ID == q.Owner.ID || found && id == q.Owner.ID {
+			owner := *r.Owner
+			owner.ID = h.Owner.ID
+			return &owner
+		}
+	}
+	return nil
 }
 
 // checkOwner refuses an owner that no claim could have.

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -89,7 +88,7 @@ func (q *query) target(name string) lokt.Target {
 	}
 	t.Owner.Process.PID = int(pid) //nolint:gosec // bounded above
 	if q.err == nil && t.Owner != (lokt.Owner{}) {
-		q.err = checkOwner(t.Owner)
+		t.Owner, q.err = q.c.view().stored(t.Owner)
 	}
 	return t
 }
@@ -121,7 +120,7 @@ type releaseAnswer struct {
 func (c *call) released(ended []lokt.Holder, leaseID string) error {
 	answer := releaseAnswer{Released: []wireHolder{}}
 	for _, h := range ended {
-		answer.Released = append(answer.Released, toOwnHolder(h, leaseID))
+		answer.Released = append(answer.Released, toOwnHolder(c.view().holder(h), leaseID))
 	}
 	return c.writeJSON(http.StatusOK, "application/json", answer)
 }
@@ -144,8 +143,12 @@ func (s *server) release(c *call) error {
 		if err != nil {
 			return err
 		}
+		operation, err := c.operation(headerCancels)
+		if err != nil {
+			return err
+		}
 		t.LeaseID = leaseID
-		s.polls.takeBack(ctx, c.r.Header.Get(headerCancels))
+		s.polls.takeBack(ctx, operation)
 		ended, err := s.Locks.Release(ctx, t)
 		if err != nil {
 			return err
@@ -210,44 +213,11 @@ func (s *server) releaseAll(c *call) error {
 	}
 	ctx, cancel := c.brief()
 	defer cancel()
-	if c.caller == nil || t.Force || t.Stale {
-		ended, err := s.Locks.Release(ctx, t)
-		if err != nil {
-			return err
-		}
-		return c.released(ended, "")
-	}
-	// An owner is who it says it is; a caller is not. So this ends only what the same caller took.
-	snap, err := s.Locks.Get(ctx, name)
+	ended, err := s.Locks.Release(ctx, t)
 	if err != nil {
 		return err
 	}
-	var ended []lokt.Holder
-	for _, h := range snap.Lock.Holders {
-		if h.Strict || !t.Owner.Same(h.Owner) || h.Metadata[callerKey] != c.caller.Name() {
-			continue
-		}
-		t.LeaseID = h.LeaseID
-		one, err := s.Locks.Release(ctx, t)
-		if err != nil && len(ended) == 0 {
-			return err
-		}
-		ended = append(ended, one...)
-	}
-	switch live := snap.Live(); {
-	case len(ended) > 0:
-		return c.released(ended, "")
-	case len(live) == 0:
-		return &lokt.GoneError{Name: name}
-	default:
-		own := slices.DeleteFunc(slices.Clone(live), func(h lokt.Holder) bool {
-			return !t.Owner.Same(h.Owner) || h.Metadata[callerKey] != c.caller.Name()
-		})
-		if len(own) > 0 {
-			return &lokt.NotOwnerError{Name: name, Holders: own, Guard: true}
-		}
-		return &lokt.NotOwnerError{Name: name, Holders: live}
-	}
+	return c.released(ended, "")
 }
 
 // pruneAnswer is what was stale.
@@ -275,7 +245,7 @@ func (s *server) prune(c *call) error {
 	}
 	answer := pruneAnswer{Removed: []wireRemoved{}}
 	for _, r := range removed {
-		answer.Removed = append(answer.Removed, wireRemoved{Holder: toHolder(r.Holder, lokt.Snapshot{}), Waiter: r.Waiter, Reason: r.Reason})
+		answer.Removed = append(answer.Removed, wireRemoved{Holder: toHolder(c.view().holder(r.Holder), lokt.Snapshot{}), Waiter: r.Waiter, Reason: r.Reason})
 	}
 	return c.writeJSON(http.StatusOK, "application/json", answer)
 }
@@ -306,8 +276,8 @@ func (s *server) freeze(c *call) error {
 	if err != nil {
 		return err
 	}
-	f := lokt.Freeze{ID: q.ID, Owner: q.Owner.owner(), Reason: q.Reason, TTL: ttl}
-	if err := checkOwner(f.Owner); err != nil {
+	f := lokt.Freeze{ID: q.ID, Reason: q.Reason, TTL: ttl}
+	if f.Owner, err = c.view().stored(q.Owner.owner()); err != nil {
 		return err
 	}
 	if len(f.ID) > lokt.MaxIDLen {
@@ -318,7 +288,7 @@ func (s *server) freeze(c *call) error {
 	if f, err = s.Locks.Freeze(ctx, name, f); err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", freezeAnswer{Freeze: toFreeze(&f)})
+	return c.writeJSON(http.StatusOK, "application/json", freezeAnswer{Freeze: toFreeze(c.view().freeze(&f))})
 }
 
 func (s *server) unfreeze(c *call) error {
@@ -345,5 +315,5 @@ func (s *server) unfreeze(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", freezeAnswer{Freeze: toFreeze(&f)})
+	return c.writeJSON(http.StatusOK, "application/json", freezeAnswer{Freeze: toFreeze(c.view().freeze(&f))})
 }

@@ -373,7 +373,16 @@ func TestAnotherTokenDoesNotReleaseWhatItsOwnerNameHolds(t *testing.T) {
 	one.want(0, "lock", "x")
 	contains(t, two.want(4, "unlock", "x").stderr, "taken with another token")
 	contains(t, two.want(1, "unlock", "x", "--force").stderr, `the scope "force" is missing`)
+	contains(t, two.want(2, "lock", "x").stderr, "one/same")
+	contains(t, two.want(2, "why", "x").out, "one/same")
+	one.want(0, "lock", "x") // enters again
+	if r := one.want(0, "status", "x"); strings.Contains(r.out, "one/") {
+		t.Error(r)
+	}
 	one.want(0, "unlock", "x")
+	one.want(0, "freeze", "x", "--ttl", "10m")
+	contains(t, two.want(4, "unfreeze", "x").stderr, "one/same")
+	one.want(0, "unfreeze", "x")
 }
 
 func TestAGuardGoesOnWithAnotherAddressOfItsServer(t *testing.T) {

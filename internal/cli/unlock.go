@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -230,8 +231,8 @@ func (a *app) notUnlocked(b *backend, s lokt.Snapshot, o unlockOptions, err erro
 		return notHeld(o.name)
 	case errors.As(err, &other) && other.Guard:
 		return hint(err, "to take the lock from it all the same: %s", a.commandLine("unlock", o.name, "--force"))
-	case errors.As(err, &other) && len(other.Holders) > 0 && b.far != nil && ownedBy(a.asker(), other.Holders):
-		return hint(worded(err, "lock %q is yours by name, but was taken with another token of the server", o.name), "use that one, or --force")
+	case errors.As(err, &other) && len(other.Holders) > 0 && b.far != nil && namedLike(a.asker(), other.Holders):
+		return hint(worded(err, "lock %q is held by %s: yours by name, but taken with another token of the server", o.name, b.holderText(other.Holders[0], s.Now)), "use that one, or --force")
 	case errors.As(err, &other) && len(other.Holders) > 0:
 		text := worded(err, "lock %q is held by %s", o.name, b.holderText(other.Holders[0], s.Now))
 		return hint(text, "%s, or use --force", sameAgent)
@@ -239,9 +240,13 @@ func (a *app) notUnlocked(b *backend, s lokt.Snapshot, o unlockOptions, err erro
 	return a.repairable(err, o.name)
 }
 
-// ownedBy reports whether one of the holders is the owner.
-func ownedBy(o lokt.Owner, holders []lokt.Holder) bool {
-	return slices.ContainsFunc(holders, func(h lokt.Holder) bool { return o.Same(h.Owner) })
+// namedLike reports whether one of the holders has the owner's name, behind that of another caller of the server.
+func namedLike(o lokt.Owner, holders []lokt.Holder) bool {
+	return slices.ContainsFunc(holders, func(h lokt.Holder) bool {
+		_, id, found := strings.Cut(h.Owner.ID, "/")
+		h.Owner.ID = id
+		return found && o.Same(h.Owner)
+	})
 }
 
 // notHeld is the error about a lock that nobody holds.
