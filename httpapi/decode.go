@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -29,17 +30,42 @@ func (c *call) readBody() ([]byte, error) {
 		c.w.Header().Set("Connection", "close")
 		return nil, errBodyTooLarge
 	}
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(c.s.Limits.Request)) // where the connection has none, the server's own limits hold
-	defer control.SetReadDeadline(time.Time{})                      //nolint:errcheck // as above; a deadline that stays would end long waits
+	c.bodyDeadline()
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return nil, errBodyTooLarge
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: body cannot be read: %w", lokt.ErrInvalid, err)
+		return nil, c.bodyLost(err)
 	}
+	c.bodyArrived()
 	return body, nil
+}
+
+// bodyDeadline gives a slow client so long to send its body. Where the connection has no deadlines, the server's own limits hold.
+func (c *call) bodyDeadline() {
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(c.s.Limits.Request))
+}
+
+// bodyArrived lifts bodyDeadline, which would end long waits. If the body did not arrive it must stay: the server reads what is left
+// of a body before it sends the answer, and would wait for it for ever.
+func (c *call) bodyArrived() { _ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) }
+
+// bodyLost says why a body cannot be read, without what the network says of it, and keeps the connection from being used again.
+func (c *call) bodyLost(err error) error {
+	c.w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now()) // nothing is worth waiting for any more
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return invalid("body did not arrive in time")
+	}
+	return invalid("body could not be read to its end")
+}
+
+// unread sees to it that the answer is sent even if not all of the body has arrived.
+func (c *call) unread() {
+	if c.r.Body != nil && c.r.Body != http.NoBody && c.r.ProtoMajor == 1 {
+		_ = http.NewResponseController(c.w).EnableFullDuplex() // where there is none, the answer waits for the body
+	}
 }
 
 // jsonMediaType reports whether a Content-Type is JSON, or missing.
@@ -107,9 +133,18 @@ func (c *call) decode(v any, optional bool) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return invalid("%s", strings.TrimPrefix(err.Error(), "json: "))
+		return invalid("%s", clipped(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	return nil
+}
+
+// clipped returns what may be repeated of a text that a client sent: it need not get back all that it sends.
+func clipped(text string) string {
+	const most = 500
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 func invalid(format string, args ...any) error {

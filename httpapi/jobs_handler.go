@@ -216,13 +216,12 @@ func (c *jobsCall) read(rule bodyRule) error {
 	if !jsonMedia(c.r.Header) {
 		return errMediaType
 	}
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(c.s.Limits.Request)) // where the connection has none, the server's own limits hold
-	defer control.SetReadDeadline(time.Time{})                      //nolint:errcheck // as above; a deadline that stays would end long waits
+	c.bodyDeadline()
 	most := c.s.Limits.Body
 	if c.r.ContentLength <= most {
 		var err error
 		if c.in, err = readMost(c.r.Body, c.in[:0], most+1); err != nil {
+			_ = c.bodyLost(err)
 			return &jobs.InvalidError{Problems: []jobs.Problem{{Type: "json_invalid", Msg: "the body could not be read to its end"}}}
 		}
 	}
@@ -230,6 +229,7 @@ func (c *jobsCall) read(rule bodyRule) error {
 		_, _ = io.CopyN(io.Discard, c.r.Body, 32*most) // so that who is still sending hears the answer
 		return errBodyTooLarge
 	}
+	c.bodyArrived()
 	if rule == bodyOptional && len(c.in) == 0 {
 		c.in = append(c.in, "{}"...)
 	}

@@ -166,6 +166,9 @@ func (s *server) route(pattern string, serve func(c *call) error) {
 
 // fail answers with an error, in the form of the API that the path belongs to.
 func (c *call) fail(err error) {
+	if c.w.status == 0 {
+		c.unread()
+	}
 	switch {
 	case c.w.status != 0:
 		panic(http.ErrAbortHandler)
