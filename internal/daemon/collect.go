@@ -111,6 +111,9 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 	for _, code := range []string{jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible} {
 		counter(out, "lokt_scheduler_denied_total", "Requests for a lease that were denied, by code.", float64(m.Denied[code]), "code", code)
 	}
+	for _, code := range endCodes() {
+		counter(out, "lokt_scheduler_leases_ended_total", "Leases that ended, by why.", float64(m.Ended[code]), "code", code)
+	}
 	counter(out, "lokt_scheduler_heartbeats_total", "Heartbeats that extended a lease.", float64(m.Beats))
 	for _, code := range slices.Sorted(maps.Keys(m.Refused)) {
 		counter(out, "lokt_scheduler_heartbeats_refused_total", "Heartbeats that did not, by code.", float64(m.Refused[code]), "code", code)
@@ -144,8 +147,12 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 func eventTypes() []jobs.EventType {
 	return []jobs.EventType{
 		jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventRetry, jobs.EventComplete, jobs.EventFail, jobs.EventExpire,
-		jobs.EventCancelAsk, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze,
+		jobs.EventReturn, jobs.EventCancelAsk, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
 	}
+}
+
+func endCodes() []string {
+	return []string{jobs.CodeCompleted, jobs.CodeFailed, jobs.CodeExpired, jobs.CodeRuntime, jobs.CodeRevoked, jobs.CodeCancelled}
 }
 
 // daemonCollector tells Prometheus about the process.
