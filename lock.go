@@ -19,6 +19,7 @@ const (
 	Exclusive       = 1                // the limit of a claim that shares with nobody
 	Shared          = 1<<31 - 1        // the limit of a claim that shares with any number of others
 	WaitLease       = 30 * time.Second // how long a queued claim, or a grant its waiter has not taken up, stays without being asked for again
+	AwayLease       = 10 * time.Second // how long one stays whose client is known to have hung up, so that it can ask again over a new connection
 	WaitRefresh     = WaitLease / 3    // how often a waiter asks again to stay in the queue
 	NoticeTime      = DefaultTTL       // how much longer than its grace a running program may stay that holds without a time to live: it looks from time to time only
 	maxClaimPerLock = 100_000          // holders and waiters together

@@ -213,13 +213,14 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	return again, err
 }
 
-// acquireTries is how often a lock is asked for whose grant is over before it could be taken up, on a machine that stalls.
+// acquireTries is how often a lock is asked for whose grant is over, and maybe another's, before it could be taken up, on a
+// machine that stalls.
 const acquireTries = 5
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
 	for range acquireTries {
 		var gone *GoneError
-		if l, err = k.acquireOnce(ctx, c, o); !errors.As(err, &gone) || gone.Cause != ReasonExpired || ctx.Err() != nil {
+		if l, err = k.acquireOnce(ctx, c, o); !errors.As(err, &gone) || ctx.Err() != nil {
 			break
 		}
 	}

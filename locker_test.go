@@ -695,6 +695,47 @@ func TestCandidatesOutlastAServiceThatIsAway(t *testing.T) {
 	})
 }
 
+// tardy is a service whose first answer to a claim comes after the grant has passed to another.
+type tardy struct {
+	lokt.Service
+	between func()
+}
+
+func (s *tardy) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	h, err := s.Service.Acquire(ctx, c)
+	if between := s.between; between != nil {
+		s.between = nil
+		between()
+	}
+	return h, err
+}
+
+func TestAGrantThatPassedToAnotherBeforeItsAnswerCameIsAskedForAgain(t *testing.T) {
+	for _, wait := range []time.Duration{0, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newService()
+			other := newLocker(t, s, "b", lokt.Options{})
+			var theirs *lokt.Lease
+			late := &tardy{Service: s, between: func() {
+				time.Sleep(lokt.DefaultTTL + time.Second)
+				theirs = acquire(t, other, "x", lokt.Options{})
+				time.AfterFunc(time.Minute, func() { release(t, theirs) })
+			}}
+			l, err := newLocker(t, late, "a", lokt.Options{}).Acquire(t.Context(), "x", lokt.Options{Wait: wait})
+			switch {
+			case wait == 0 && !errors.Is(err, lokt.ErrHeld):
+				t.Errorf("without waiting: %v", err)
+			case wait > 0 && err != nil:
+				t.Errorf("with waiting: %v", err)
+			case wait > 0:
+				wantState(t, theirs, lokt.Released)
+				release(t, l)
+			}
+			time.Sleep(2 * time.Minute)
+		})
+	}
+}
+
 // recorder keeps the claims that were made.
 type recorder struct {
 	lokt.Service

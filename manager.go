@@ -52,7 +52,8 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
 // or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for WaitLease
-// unless it is asked for again; what was granted stays granted. Who gives up on purpose releases the lease: if that happens
+// unless it is asked for again, and for AwayLease if ctx was cancelled without a cause, as the context of a request is
+// whose client has hung up; what was granted stays granted. Who gives up on purpose releases the lease: if that happens
 // while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, c, nil)
@@ -85,7 +86,7 @@ func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Cont
 	if !d.queued {
 		return d.holder, d.err
 	}
-	return m.wait(ctx, c, asked, failed)
+	return m.wait(ctx, c, asked, d.Lock.placeUntil(c.LeaseID), failed)
 }
 
 // ask puts the claim to the rules.
@@ -104,9 +105,10 @@ func (m *Manager) askAgain(ctx context.Context, c Claim) (decision, error) {
 	})
 }
 
-// wait keeps the claim in the queue until it is granted, its time is up or ctx ends.
+// wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its time
+// is up or ctx ends.
 func (m *Manager) wait(
-	ctx context.Context, c Claim, asked time.Time, failed func(context.Context, Claim, time.Duration),
+	ctx context.Context, c Claim, asked, until time.Time, failed func(context.Context, Claim, time.Duration),
 ) (Holder, error) {
 	var timeout <-chan time.Time
 	if c.Wait > 0 {
@@ -141,11 +143,17 @@ func (m *Manager) wait(
 				if d, err = ask(ctx, c); err == nil && !d.queued {
 					return d.holder, d.err
 				}
+				if err == nil {
+					until = d.Lock.placeUntil(c.LeaseID)
+				}
 			}
 		}
 		if err != nil {
-			if failed != nil {
+			switch {
+			case failed != nil:
 				failed(ctx, c, time.Since(asked))
+			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
+				m.hungUp(ctx, c, until)
 			}
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -155,11 +163,19 @@ func (m *Manager) wait(
 	}
 }
 
+// hungUp notes that nobody may be there any more who asks for the claim. It does its best: if it fails, the claim stays
+// for longer.
+func (m *Manager) hungUp(ctx context.Context, c Claim, until time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	_, _ = m.apply(ctx, c.Name, func(s Snapshot) decision { return away(s, c.LeaseID, until) })
+}
+
 // errWaitedEnough says that a claim's own time to wait is over.
 var errWaitedEnough = errors.New("waited long enough")
 
 // turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue, or
-// could enter.
+// could enter, or somebody before it could, who is not there to ask: the time of that grant has to begin.
 func (s Snapshot) turn(c Claim) bool {
 	if _, in := s.Lock.Holder(c.LeaseID); in {
 		return true
@@ -167,7 +183,7 @@ func (s Snapshot) turn(c Claim) bool {
 	if _, queued := s.Lock.Position(c.LeaseID); !queued {
 		return true
 	}
-	return s.WouldGrant(c) == nil
+	return s.WouldGrant(c) == nil || s.promotes()
 }
 
 // sleep waits until the lock changes, time alone may have changed it, or the claim must be asked for again (then it

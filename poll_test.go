@@ -59,3 +59,74 @@ func TestPolledClaimStaysWhereItIsWhenItsContextEnds(t *testing.T) {
 		}
 	})
 }
+
+// Promise S-39.
+func TestWaitersThatHungUpHoldUpNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		claim := func(who string) lokt.Claim {
+			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, TTL: time.Hour, Wait: -1}
+		}
+		if _, err := m.Poll(t.Context(), lokt.Claim{Name: "x", LeaseID: "short", Owner: lokt.Owner{ID: "a"}, TTL: 3 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		ended := make(chan error)
+		for _, who := range []string{"b", "c", "d"} {
+			go func() {
+				_, err := m.Poll(ctx, claim(who))
+				ended <- err
+			}()
+			synctest.Wait()
+		}
+		hangUp()
+		for range 3 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		begun := time.Now()
+		again := make(chan error)
+		go func() { // one of them asks again, and keeps its place
+			time.Sleep(time.Second)
+			h, err := m.Poll(t.Context(), claim("c"))
+			if took := time.Since(begun); err == nil && (took > lokt.AwayLease+time.Second || h.Token != 3) {
+				t.Errorf("c was granted after %v, with token %d", took, h.Token)
+			}
+			_, left := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID})
+			again <- errors.Join(err, left)
+		}()
+		h, err := m.Poll(t.Context(), claim("e"))
+		if took := time.Since(begun); err != nil || took > lokt.AwayLease+time.Second || h.Token != 4 {
+			t.Errorf("e was granted after %v, with token %d: %v", took, h.Token, err)
+		}
+		if err := <-again; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Promise S-39.
+func TestTheTimeOfAGrantBeginsThoughItsWaiterIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		claim := func(who string) lokt.Claim {
+			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, TTL: 2 * time.Second, Wait: -1}
+		}
+		begun := time.Now()
+		if _, err := m.Poll(t.Context(), claim("a")); err != nil {
+			t.Fatal(err)
+		}
+		for _, who := range []string{"b", "c"} { // whose connections are cut without a word
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := m.Poll(ctx, claim(who))
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+		}
+		if _, err := m.Poll(t.Context(), claim("d")); err != nil || time.Since(begun) > 7*time.Second {
+			t.Errorf("the lock passed on after %v: %v", time.Since(begun), err)
+		}
+	})
+}

@@ -23,6 +23,9 @@ func (d *decision) promote(now time.Time) {
 			l.Queue = slices.Delete(l.Queue, i, i+1)
 			h := d.grant(now, w.Claim)
 			h.Pending = now.Add(WaitLease)
+			if !w.Until.After(now.Add(AwayLease)) { // nobody may be there to take it up
+				h.Pending = w.Until
+			}
 			l.Holders[len(l.Holders)-1] = h
 			d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
 		}
@@ -97,6 +100,36 @@ func (d *decision) queue(now time.Time, c Claim) {
 	for i := range l.Holders {
 		l.askToYield(i, now)
 	}
+}
+
+// promotes reports whether any request would grant the lock to somebody in the queue.
+func (s Snapshot) promotes() bool {
+	d := begin(s)
+	return slices.ContainsFunc(d.Lock.Holders, func(h Holder) bool {
+		_, in := s.Lock.Holder(h.LeaseID)
+		return !in
+	})
+}
+
+// placeUntil returns when the lease's place in the queue lapses, or the zero time if it has none.
+func (l *Lock) placeUntil(leaseID string) time.Time {
+	if i, ok := l.Position(leaseID); ok {
+		return l.Queue[i].Until
+	}
+	return time.Time{}
+}
+
+// away leaves a claim less time to be asked for again, unless it was since it got its place until then.
+func away(s Snapshot, leaseID string, until time.Time) decision {
+	d := decision{Change: Change{Lock: s.Lock}}
+	i, queued := s.Lock.Position(leaseID)
+	soon := s.Now.Add(AwayLease)
+	if !queued || s.Lock.Queue[i].Until.After(until.Add(time.Millisecond)) || !soon.Before(until) { // stores round
+		return d
+	}
+	d.Lock = s.Lock.clone()
+	d.Lock.Queue[i].Until = soon
+	return d
 }
 
 // leave takes the lease out of the queue.

@@ -443,7 +443,11 @@ func (j *judge) holders() error {
 			if j.renew != nil && j.renew.LeaseID == h.LeaseID && h.Pending.IsZero() {
 				continue // renewing takes it up
 			}
-			if h.Pending != j.is.Now.Add(WaitLease) {
+			takeUp := j.is.Now.Add(WaitLease)
+			if w.Until.Sub(j.is.Now) <= AwayLease {
+				takeUp = w.Until
+			}
+			if h.Pending != takeUp {
 				return fmt.Errorf("%s was granted from the queue, to be taken up by %v", h.LeaseID, h.Pending)
 			}
 			continue
