@@ -171,6 +171,8 @@ func TestWhatOutlivesTheLossOfPowerIsFlushedBeforeItIsReported(t *testing.T) {
 	lease := leaseOf("a", "lease-a")
 	guard := leaseOf("a", "guard-a")
 	guard.Process, guard.Strict, guard.Attended, guard.TTL = &self, true, true, time.Minute
+	program := guard
+	program.LeaseID, program.Strict = "program-a", false
 	for _, step := range []struct {
 		what string
 		do   func() error
@@ -186,6 +188,12 @@ func TestWhatOutlivesTheLossOfPowerIsFlushedBeforeItIsReported(t *testing.T) {
 			return err
 		}, "file locks"},
 		{"its end is not waited for", release(guard), ""},
+		{"neither is the grant of a program that is no guard", acquire(program), ""},
+		{"nor its renewal", func() error {
+			_, err := m.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "program-a"})
+			return err
+		}, ""},
+		{"nor its end", release(program), ""},
 		{"a freeze is on the disk", func() error {
 			_, err := m.Freeze(ctx, "x", lokt.Freeze{Owner: lease.Owner, TTL: time.Minute})
 			return err

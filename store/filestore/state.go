@@ -456,7 +456,7 @@ func durability(file int, was lokt.Lock, c lokt.Change) durable {
 				}
 			case h.Process == nil && !h.Attended:
 				d = durableDir
-			case h.Process != nil && had && before.Renewals != h.Renewals:
+			case h.Strict && h.Process != nil && had && before.Renewals != h.Renewals:
 				d = max(d, durableFile)
 			}
 		}
