@@ -190,15 +190,34 @@ func (s *server) stream(c *call) error {
 		}
 		e.After = page.Newest
 	}
-	st := &eventStream{c: c, query: e}
+	st := &eventStream{c: c, query: e, entered: time.Now()}
 	return st.run(ctx)
 }
 
 // eventStream writes events to one client.
 type eventStream struct {
-	c     *call
-	query lokt.EventQuery // After is the last event that was written, or is known not to be wanted
-	seen  uint64          // the newest event there was before the last reading
+	c       *call
+	query   lokt.EventQuery // After is the last event that was written, or is known not to be wanted
+	seen    uint64          // the newest event there was before the last reading
+	entered time.Time       // when the Gate last let the caller in
+}
+
+// enterEvery is how often a stream asks the Gate, at most, whether its caller is still let in.
+const enterEvery = time.Second
+
+// still reports whether the caller may go on: a stream would outlive its token otherwise. One that a Gate turns away for another
+// reason connects again.
+func (st *eventStream) still() bool {
+	c := st.c
+	if c.s.Gate == nil || time.Since(st.entered) < enterEvery {
+		return true
+	}
+	caller, err := c.s.Gate.Enter(c.r)
+	if err != nil || caller.Name() != c.w.caller {
+		return false
+	}
+	st.entered, c.caller = time.Now(), caller
+	return c.may(ScopeRead, st.query.Name) == nil
 }
 
 func (st *eventStream) run(ctx context.Context) error {
@@ -225,6 +244,9 @@ func (st *eventStream) run(ctx context.Context) error {
 			if err := st.wait(ctx, page.Newest); err != nil {
 				return nil //nolint:nilerr // the stream ends when its client goes, or the server does
 			}
+		}
+		if !st.still() {
+			return nil
 		}
 		if page, err = s.readEvents(ctx, st.c, st.query); err != nil {
 			if ctx.Err() == nil {
@@ -283,6 +305,9 @@ func (st *eventStream) wait(ctx context.Context, newest uint64) error {
 		cancel()
 		if err == nil || ctx.Err() != nil || !over {
 			return err
+		}
+		if !st.still() {
+			return ErrUnauthenticated
 		}
 		if err := st.send([]byte(": alive\n\n")); err != nil {
 			return err

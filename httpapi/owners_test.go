@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -261,6 +262,54 @@ func TestCallersWithAnyNameAreDifferentOwners(t *testing.T) {
 		answer.Body.Close()
 		if answer.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", body, answer.Status)
+		}
+	}
+}
+
+// revocable lets everybody in until it is told not to.
+type revocable struct {
+	anybody
+	revoked atomic.Bool
+}
+
+func (r *revocable) Enter(q *http.Request) (httpapi.Caller, error) {
+	if r.revoked.Load() {
+		return nil, httpapi.ErrUnauthenticated
+	}
+	return r.anybody.Enter(q)
+}
+
+// Promise S-98.
+func TestAStreamEndsWithTheTokenOfItsCaller(t *testing.T) {
+	store := memstore.New()
+	locks, gate := lokt.NewManager(store), &revocable{anybody: anybody{[]httpapi.Scope{httpapi.ScopeRead}}}
+	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: locks, Events: store, Gate: gate}))
+	defer server.Close()
+	answer, err := http.Get(server.URL + "/v1/events")
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatal(answer, err)
+	}
+	defer answer.Body.Close()
+	over := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, answer.Body)
+		over <- err
+	}()
+	gate.revoked.Store(true)
+	deadline := time.After(20 * time.Second)
+	for i := 0; ; i++ {
+		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: fmt.Sprint("x", i), Owner: ci}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-over:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		case <-deadline:
+			t.Fatal("the stream goes on")
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
