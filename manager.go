@@ -130,7 +130,9 @@ func (m *Manager) wait(
 				}
 			}
 			if !look {
-				if look, err = m.sleep(ctx, s, c, timeout, refresh.C); errors.Is(err, errWaitedEnough) {
+				watch, most := s.nap(c)
+				s = Snapshot{} // of a crowded lock it is large, and many may wait
+				if look, err = m.sleep(ctx, watch, most, timeout, refresh.C); errors.Is(err, errWaitedEnough) {
 					return m.giveUp(ctx, c, leftTimeout, time.Since(asked), nil)
 				}
 			}
@@ -186,11 +188,8 @@ func (s Snapshot) turn(c Claim) bool {
 	return s.WouldGrant(c) == nil || s.promotes()
 }
 
-// sleep waits until the lock changes, time alone may have changed it, or the claim must be asked for again (then it
-// returns true).
-func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refresh <-chan time.Time) (again bool, err error) {
-	nap, cancel := context.WithCancel(ctx)
-	defer cancel()
+// nap returns what a queued claim waits for, and for how long at most, before it looks again.
+func (s Snapshot) nap(c Claim) (Watch, time.Duration) {
 	look := WaitRefresh
 	if next := s.NextChange(); !next.IsZero() {
 		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes.
@@ -200,10 +199,18 @@ func (m *Manager) sleep(ctx context.Context, s Snapshot, c Claim, timeout, refre
 	if len(c.Within) > 0 {
 		look = min(look, deadlockAfter+time.Millisecond)
 	}
+	return Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}, look
+}
+
+// sleep waits until the lock changes, time alone may have changed it, or the claim must be asked for again (then it
+// returns true).
+func (m *Manager) sleep(ctx context.Context, w Watch, look time.Duration, timeout, refresh <-chan time.Time) (again bool, err error) {
+	nap, cancel := context.WithCancel(ctx)
+	defer cancel()
 	alarm := time.NewTimer(look)
 	defer alarm.Stop()
 	changed := make(chan error, 1)
-	go func() { changed <- m.store.Wait(nap, Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}) }()
+	go func() { changed <- m.store.Wait(nap, w) }()
 	select {
 	case err = <-changed:
 		return false, err
