@@ -207,6 +207,14 @@ func TestAnOutageThatEndsInTimeLosesNothing(t *testing.T) {
 	p.free("x")
 }
 
+func TestASignalThatComesWhenItsCommandHasEndedLeavesNoLockBehind(t *testing.T) {
+	p, _ := served(t)
+	for range 10 {
+		p.want(7, "guard", "x", "--ttl", "1h", "--", "sh", "-c", "trap '' INT; kill -INT $PPID; exit 7")
+		p.want(3, "exists", "x")
+	}
+}
+
 // Promise S-108.
 func TestTheCommandOfAKilledGuardOnAServerDiesWithIt(t *testing.T) {
 	p, _ := served(t)

@@ -49,15 +49,15 @@ const (
 	partingPause   = 200 * time.Millisecond
 )
 
-// part gives the locks back to a server. A signal ends that, or the time that an end may take, which is one try for locks
-// that are lost anyway.
+// part gives the locks back to a server. There is one try for locks that are lost anyway, and after a signal: it may be the
+// one that has ended the command, and must not keep the lock from being free.
 func (g *guardRun) part(signals *guard.Signals) error {
-	ctx, stop := signals.Context(context.Background())
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, partingTime)
+	whole, cancel := context.WithTimeout(context.Background(), partingTime)
 	defer cancel()
+	ctx, stop := signals.Context(whole)
+	defer stop()
 	for {
-		attempt, done := context.WithTimeout(ctx, partingAttempt)
+		attempt, done := context.WithTimeout(whole, partingAttempt)
 		_, err := g.k.ReleaseAll(attempt)
 		done()
 		again := errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
