@@ -204,6 +204,31 @@ func TestTwoWhoAppendDoNotUndoEachOther(t *testing.T) {
 	}
 }
 
+// Promise S-98.
+func TestWhatHasExpiredIsRefusedAsThatAfterARestart(t *testing.T) {
+	over, later := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	path, tokens := tokenFile(t,
+		auth.Entry{Name: "a", Scopes: auth.Scopes(), Expires: &over},
+		auth.Entry{Name: "guest", Cert: true, Scopes: []auth.Scope{httpapi.ScopeRead}, Expires: &over},
+		auth.Entry{Name: "boss", Cert: true, Scopes: []auth.Scope{httpapi.ScopeAdmin}, Expires: &later},
+		auth.Entry{Name: "boss", Cert: true, Scopes: []auth.Scope{httpapi.ScopeRead}, Expires: &over})
+	g := gate(t, auth.Options{File: path, Certificates: true, CertScopes: []auth.Scope{httpapi.ScopeLock}})
+	if _, err := g.Enter(request(tokens[0])); !errors.Is(err, httpapi.ErrUnauthenticated) || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("with a token that has expired: %v", err)
+	}
+	guest := x509.Certificate{Subject: pkix.Name{CommonName: "guest"}, NotAfter: later}
+	if c, err := g.Enter(withCertificate(&guest)); !errors.Is(err, httpapi.ErrUnauthenticated) || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("a certificate whose entry has expired entered as %v: %v", c, err)
+	}
+	boss := x509.Certificate{Subject: pkix.Name{CommonName: "boss"}, NotAfter: later}
+	if c, err := g.Enter(withCertificate(&boss)); err != nil || !c.May(httpapi.ScopeAdmin, "") {
+		t.Errorf("an entry that has expired is in the way of one that has not: %v", err)
+	}
+	if all, err := auth.ReadFile(path, time.Now()); err != nil || len(all) != 1 {
+		t.Errorf("of what has not expired there is %v, %v", all, err)
+	}
+}
+
 func TestTokenFilesThatCannotBeTrustedAreRefused(t *testing.T) {
 	_, hash := auth.NewToken()
 	good := `{"name":"a","sha256":"` + hash + `","scopes":["read"]}`

@@ -58,7 +58,8 @@ func NewToken() (token, hash string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// ReadFile returns the entries of a token file that are neither revoked nor expired at the given time, in order. A file
+// ReadFile returns the entries of a token file that are neither revoked nor expired at the given time, in order; those that
+// have expired, too, if the time is zero. A file
 // that others than its owner and group may write to is refused: whoever can write to it can do everything.
 func ReadFile(path string, now time.Time) ([]Entry, error) {
 	f, err := os.Open(path)

@@ -126,7 +126,9 @@ func (g *Gate) reload(now time.Time) error {
 		return nil
 	}
 	g.read, _ = stampOf(g.o.File)
-	entries, err := ReadFile(g.o.File, now)
+	// With those that have expired: they are refused as what they are, and a certificate whose entry has expired does not
+	// become one that the file does not name.
+	entries, err := ReadFile(g.o.File, time.Time{})
 	if err != nil {
 		g.failed.Add(1)
 		return err
@@ -135,7 +137,9 @@ func (g *Gate) reload(now time.Time) error {
 	for i := range entries {
 		e := &entries[i]
 		if e.Cert {
-			t.certs[e.Name] = e
+			if t.certs[e.Name] == nil || !e.expired(now) {
+				t.certs[e.Name] = e
+			}
 			continue
 		}
 		var sum [sha256.Size]byte

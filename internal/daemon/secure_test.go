@@ -135,6 +135,12 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 	if code, out, _ := run(t, nil, "token", "list", "--tokens", file); code != 0 || strings.Contains(out, "first") || !strings.Contains(out, "second") {
 		t.Errorf("exit code %d, list:\n%s", code, out)
 	}
+	if code, _, stderr := run(t, nil, "token", "create", "brief", "--expires", "1ns", "--tokens", file); code != 0 {
+		t.Error(stderr)
+	}
+	if code, out, _ := run(t, nil, "token", "list", "--tokens", file); code != 0 || !strings.Contains(out, "brief") || !strings.Contains(out, "(expired)") {
+		t.Errorf("exit code %d, list:\n%s", code, out)
+	}
 	if code, _, stderr := run(t, nil, "token", "revoke", "first", "--tokens", file); code != 1 {
 		t.Errorf("revoked twice: exit code %d, %s", code, stderr)
 	}

@@ -103,8 +103,9 @@ func lifetime(v string) (time.Duration, error) {
 	return d, nil
 }
 
+// listTokens shows what is not revoked: who looks for the reason of a refusal finds the token that has expired.
 func listTokens(s Streams, c *Config) error {
-	all, err := auth.ReadFile(c.Tokens, time.Now())
+	all, err := auth.ReadFile(c.Tokens, time.Time{})
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func listTokens(s Streams, c *Config) error {
 		for i, sc := range e.Scopes {
 			scopes[i] = string(sc)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), orDash(e.Prefix), day(e.Created), day(e.Expires))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), orDash(e.Prefix), day(e.Created), expiry(e.Expires))
 	}
 	return w.Flush()
 }
@@ -138,17 +139,25 @@ func day(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
+func expiry(t *time.Time) string {
+	if t != nil && !time.Now().Before(*t) {
+		return day(t) + " (expired)"
+	}
+	return day(t)
+}
+
 // revokeToken ends every entry of the name.
 func revokeToken(s Streams, c *Config, name string) error {
 	now := time.Now().UTC().Truncate(time.Second)
-	all, err := auth.ReadFile(c.Tokens, now)
+	all, err := auth.ReadFile(c.Tokens, time.Time{})
 	if err != nil {
 		return err
 	}
-	n := 0
+	n, certificate := 0, false
 	for _, e := range all {
 		if e.Name == name {
 			n++
+			certificate = certificate || e.Cert
 		}
 	}
 	if n == 0 {
@@ -158,5 +167,8 @@ func revokeToken(s Streams, c *Config, name string) error {
 		return err
 	}
 	fmt.Fprintf(s.Err, "loktd: revoked %q; a running daemon knows within a second or two\n", name)
+	if certificate {
+		fmt.Fprintf(s.Err, "loktd: a certificate of that name may do what --client-scopes says; none there lets in only names in the file\n")
+	}
 	return nil
 }
