@@ -150,13 +150,15 @@ func Explain(err error) (code, advice string) {
 	case errors.Is(err, httpapi.ErrUnauthenticated):
 		return "unauthenticated", "set LOKT_TOKEN, or LOKT_TOKEN_FILE, to a token that the server knows"
 	case errors.Is(err, httpapi.ErrForbidden):
-		return "forbidden", "ask whoever runs the server for a token with that scope"
+		return "forbidden", "ask whoever runs the server for a token that may do this"
 	case errors.Is(err, httpapi.ErrRateLimited):
 		return "rate_limited", "ask less often, or ask whoever runs the server for a higher limit"
 	case errors.Is(err, httpapi.ErrBodyTooLarge):
 		return "body_too_large", "keep large data elsewhere and say where it is, or raise the server's --max-body"
 	case errors.Is(err, httpapi.ErrNoEvents):
 		return "no_events", "the server's store keeps none: see the log of whoever runs it"
+	case errors.Is(err, lokt.ErrUnavailable) && httpapi.Answered(err):
+		return "", "the server is there, but its store is not: see its log, or try again later"
 	case errors.As(err, &unknown):
 		return "", "name the certificate of the authority that signed the server's with LOKT_CA_FILE"
 	case errors.As(err, &host), errors.As(err, &invalid):
