@@ -61,11 +61,26 @@ func (c *call) bodyLost(err error) error {
 	return invalid("body could not be read to its end")
 }
 
-// unread sees to it that the answer is sent even if not all of the body has arrived.
+// What an answer that does not need the body waits for it, and how much of it is read.
+const (
+	unreadPatience = 200 * time.Millisecond
+	mostUnread     = 256 << 10
+)
+
+// unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection that is closed with
+// something unread is reset, and the client may lose the answer with it.
 func (c *call) unread() {
-	if c.r.Body != nil && c.r.Body != http.NoBody && c.r.ProtoMajor == 1 {
-		_ = http.NewResponseController(c.w).EnableFullDuplex() // where there is none, the answer waits for the body
+	if c.r.Body == nil || c.r.Body == http.NoBody || c.r.ProtoMajor != 1 {
+		return
 	}
+	control := http.NewResponseController(c.w)
+	if control.SetReadDeadline(time.Now().Add(unreadPatience)) == nil {
+		if _, err := io.CopyN(io.Discard, c.r.Body, mostUnread); errors.Is(err, io.EOF) {
+			c.bodyArrived()
+			return
+		}
+	}
+	_ = control.EnableFullDuplex() // where there is none, the answer waits for the body
 }
 
 // jsonMediaType reports whether a Content-Type is JSON, or missing.
