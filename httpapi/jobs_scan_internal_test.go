@@ -193,3 +193,39 @@ func TestDurationsAndTimesAreWrittenExactly(t *testing.T) {
 		t.Errorf("no time is written as %s", got)
 	}
 }
+
+func TestEachByteOfAStringIsLookedAt(t *testing.T) {
+	for c := range 256 {
+		plain := c >= ' ' && c < 0x80 && c != '"' && c != '\\'
+		for at := range 20 {
+			text := []byte(strings.Repeat("a", 20))
+			text[at] = byte(c)
+			want := at / 8 * 8
+			if plain {
+				want = 16
+			}
+			if n := skipPlain(text, 0); n != min(want, 16) {
+				t.Errorf("byte %#x at %d: %d bytes are plain, want %d", c, at, n, want)
+			}
+			quoted := `"` + string(text) + `"`
+			end, ok := skipString([]byte(quoted), 0)
+			switch {
+			case c == '"': // the string ends there
+				ok = ok && end == at+2
+			case c < ' ' || c == '\\': // \a is no escape
+				ok = !ok && (end == at+1 || end == at+2)
+			default:
+				ok = ok && end == len(quoted)
+			}
+			if c == '\\' && at == 19 { // what follows is the quotation mark
+				continue
+			}
+			if !ok {
+				t.Errorf("byte %#x at %d: the string ends at %d", c, at, end)
+			}
+			if made := string(appendString(nil, string(text))); plain && made != quoted {
+				t.Errorf("byte %#x at %d becomes %s", c, at, made)
+			}
+		}
+	}
+}

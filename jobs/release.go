@@ -105,13 +105,21 @@ func (e *engine) quickBeats(now instant, workerID string, leaseIDs []string) ([]
 	if e.cfg.Shared {
 		return nil, false
 	}
-	for _, id := range leaseIDs {
-		if h := e.leases[id]; h == nil || h.worker.id != workerID || h.deadline() <= now.mono {
+	holds := make([]*hold, len(leaseIDs))
+	for i, id := range leaseIDs {
+		h := e.leases[id]
+		if h == nil || h.worker.id != workerID || h.deadline() <= now.mono {
 			return nil, false
 		}
+		holds[i] = h
 	}
 	e.setNow(now)
-	return e.beatAll(workerID, leaseIDs), true
+	all := make([]BatchBeat, len(holds))
+	for i, h := range holds {
+		e.beat(h, &Beat{})
+		all[i] = BatchBeat{LeaseID: leaseIDs[i], BeatAnswer: e.beatAnswer(h)}
+	}
+	return all, true
 }
 
 // start notes the first heartbeat, or an end that stands for it.
