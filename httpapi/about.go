@@ -2,8 +2,12 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"time"
+
+	"github.com/lokt-dev/lokt"
 )
 
 // About is what a server says of itself to a caller.
@@ -44,6 +48,15 @@ func (c *Client) About(ctx context.Context) (About, error) {
 	var about About
 	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/v1/about"}, decodeInto(&about))
 	return about, err
+}
+
+// Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it does not tell.
+func (c *Client) Ready(ctx context.Context) error {
+	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/readyz"}, func(int, io.Reader) error { return nil })
+	if Answered(err) && errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	return nil
 }
 
 // Know tells the client of leases that its user holds though another client acquired them: what answers say of them is

@@ -103,6 +103,9 @@ func (d *doctor) checkServer(s Server) {
 	if mine := Version(); info.Version != "" && mine != info.Version && mine != unknownVersion && info.Version != unknownVersion {
 		d.add(checkWarn, "version", "this is lokt %s, and the server is %s", mine, info.Version).Fix = "use one release for both; the older of the two may not know what the other asks"
 	}
+	if info.Trouble != nil {
+		d.add(checkFail, "store", "%v", info.Trouble).Fix = "see the server's log: its disk may be full, its database out of reach, or it is about to end"
+	}
 	d.checkRoundTrip(info)
 	d.checkServerClock(info)
 	d.checkConnection(url, s, info)

@@ -239,7 +239,7 @@ func reasonText(j *jobs.Job) string {
 		return b.String()
 	}
 	message, stderr := failureText(j.Output.Error)
-	if message != "" && message != j.Code {
+	if message != "" && message != j.Code && message != j.Reason {
 		b.WriteString(": " + message)
 	}
 	if stderr != "" {

@@ -65,6 +65,7 @@ type ServerInfo struct {
 	Events    bool // their events,
 	Jobs      bool // and jobs
 	TLS       string
+	Trouble   error // what it says of its store, if that is not ready
 	RoundTrip time.Duration
 	Ahead     time.Duration // how far the server's clock is ahead of this host's, give or take half the round trip
 }

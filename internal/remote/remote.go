@@ -100,6 +100,9 @@ func (s *server) Know(leaseIDs ...string)     { s.client.Know(leaseIDs...) }
 func (s *server) Shown(leaseID string) string { return httpapi.Shown(leaseID) }
 func (s *server) Close() error                { return s.client.Close() }
 
+// readyPatience is how long a server may take to say that its store is ready.
+const readyPatience = 2 * time.Second
+
 // Ask implements cli.Remote. It asks twice, because the first answer takes the time to connect as well.
 func (s *server) Ask(ctx context.Context) (cli.ServerInfo, error) {
 	var secured string
@@ -120,6 +123,9 @@ func (s *server) Ask(ctx context.Context) (cli.ServerInfo, error) {
 		Locks: about.Locks, Events: about.Events, Jobs: about.Jobs, TLS: secured,
 		RoundTrip: took, Ahead: about.Now.Sub(sent.Add(took / 2)),
 	}
+	short, done := context.WithTimeout(ctx, readyPatience)
+	defer done()
+	info.Trouble = s.client.Ready(short)
 	for _, scope := range about.Scopes {
 		info.Scopes = append(info.Scopes, string(scope))
 	}
