@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -172,6 +173,12 @@ func (c *call) writeJSON(status int, contentType string, v any) error {
 	if err != nil {
 		return err
 	}
+	if len(body) > largeAnswer && (c.r.Method == http.MethodGet || status >= http.StatusBadRequest) { // others have done what they tell of
+		if !c.s.large.take(int64(len(body))) {
+			return errCrowded
+		}
+		defer c.s.large.give(int64(len(body)))
+	}
 	c.writeDeadline()
 	h := c.w.Header()
 	h.Set("Content-Type", contentType)
@@ -181,6 +188,27 @@ func (c *call) writeJSON(status int, contentType string, v any) error {
 	_, err = c.w.Write(append(body, '\n'))
 	return err
 }
+
+// largeAnswer is how many bytes an answer has that is not written while too much is being written already: clients that ask for
+// crowded locks and do not take in the answers would fill the memory.
+const largeAnswer = 128 << 10
+
+// mostLarge bounds the bytes of large answers that are being written, unless it is one only.
+const mostLarge = 64 << 20
+
+// budget counts bytes.
+type budget struct{ taken atomic.Int64 }
+
+// take reports whether there is room for n more.
+func (b *budget) take(n int64) bool {
+	if taken := b.taken.Add(n); taken > mostLarge && taken > n {
+		b.taken.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.taken.Add(-n) }
 
 // writeDeadline gives a slow client so long to take in the next piece of the answer.
 func (c *call) writeDeadline() {

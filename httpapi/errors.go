@@ -155,7 +155,10 @@ func failLocks(c *call, err error) {
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfter+999)/1000, 10))
 	}
-	_ = c.writeJSON(p.Status, "application/problem+json", p) // if it cannot be written nobody is there to read it
+	if errors.Is(c.writeJSON(p.Status, "application/problem+json", p), errCrowded) {
+		p.Holders, p.Ahead = nil, nil
+		_ = c.writeJSON(p.Status, "application/problem+json", p) // if it cannot be written nobody is there to read it
+	}
 }
 
 // err returns the error that the problem was made from, as far as the wire tells. own puts the caller's lease IDs back.

@@ -15,6 +15,7 @@ var (
 	errWaitOver  = errors.New("the wait is over")
 	errTakenBack = fmt.Errorf("%w: the request was taken back by its client", lokt.ErrInvalid)
 	errStopping  = fmt.Errorf("%w: the server is going down", lokt.ErrUnavailable)
+	errCrowded   = fmt.Errorf("%w: too many large answers are being sent already", lokt.ErrUnavailable)
 	errFull      = fmt.Errorf("%w: too many requests wait already", lokt.ErrUnavailable)
 )
 

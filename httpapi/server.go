@@ -113,6 +113,7 @@ type server struct {
 	parked  chan struct{} // one token per parked request
 	streams chan struct{} // one token per stream
 	polls   polls
+	large   budget // of answers that are being written
 
 	scheduler *jobsAPI // nil: none
 	patterns  []string // of the routes that the mux has
