@@ -38,7 +38,7 @@ type ClientOptions struct {
 	Attempt time.Duration
 
 	// Patience is how long a request goes on trying while no server can be reached; 5 s if 0, and at least
-	// lokt.WaitLease for a claim that is in the queue. The context may end it earlier.
+	// lokt.WaitLease, or what it waits at most, for a claim that is in the queue. The context may end it earlier.
 	Patience time.Duration
 
 	// UserAgent is sent with each request; "lokt" if empty.

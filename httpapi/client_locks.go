@@ -80,6 +80,9 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 	if claim.Wait != 0 {
 		x.patience = lokt.WaitLease
 	}
+	if claim.Wait > 0 { // who does not want to wait any more does not wait for a server either
+		x.patience = min(x.patience, claim.Wait)
+	}
 	poll := longPoll
 	if claim.TTL > 0 { // a grant of which the answer is lost without a word is asked for again while it lasts
 		x.attempt = max(claim.TTL/3, leastPoll)
