@@ -24,7 +24,7 @@ import (
 // usage is what processes have used up to a moment.
 type usage struct {
 	daemon, database time.Duration // of CPU
-	written          float64       // bytes that the store's processes gave the system to write
+	written          float64       // bytes that the store's processes gave the system to write; of PostgreSQL, of its log
 	flushes          float64       // calls that wait for the disk
 	commits          float64       // changes of the store, each of which may be many requests
 }
@@ -179,16 +179,14 @@ func (e *env) onPostgres(use func(subject) error) error {
 		if err != nil {
 			return u, err
 		}
-		u.written = 0
 		for _, pid := range pids {
-			cpu, written, err := spent(pid)
+			cpu, _, err := spent(pid)
 			if err != nil {
 				return u, err
 			}
 			u.database += cpu
-			u.written += written
 		}
-		return u, c.QueryRow(e.ctx, "SELECT wal_sync::float8 FROM pg_stat_wal").Scan(&u.flushes)
+		return u, c.QueryRow(e.ctx, "SELECT wal_bytes::float8, wal_sync::float8 FROM pg_stat_wal").Scan(&u.written, &u.flushes)
 	}, true})
 }
 
@@ -320,4 +318,3 @@ func beating(addr string) func(int) (func() error, func(), error) {
 		return func() error { _, err := w.post(base+"/leases/heartbeat", body); return err }, w.close, nil
 	}
 }
-

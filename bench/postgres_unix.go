@@ -26,7 +26,9 @@ func startPostgres() (*postgres, error) {
 	return &postgres{
 		url:  func(schema string) string { return p.URL(p.Addr, schema) },
 		exec: p.Exec,
-		pids: func() ([]int, error) { return family("-p\x00" + p.Addr[strings.LastIndexByte(p.Addr, ':')+1:] + "\x00") },
+		pids: func() ([]int, error) {
+			return family("-p\x00" + p.Addr[strings.LastIndexByte(p.Addr, ':')+1:] + "\x00")
+		},
 		stop: p.Stop,
 	}, nil
 }

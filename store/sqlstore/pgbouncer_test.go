@@ -1,0 +1,174 @@
+//go:build unix
+
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/lokttest"
+)
+
+// pooler starts PgBouncer in transaction mode before the tests' server, and returns what makes an empty schema and the URL
+// that leads to it through the pooler. A schema is chosen by a user of its own: PgBouncer takes no search path.
+func pooler(t *testing.T) func(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/pgbouncer") // where Debian has it, which is not in everybody's PATH
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
+		if os.Getenv("CI") == "" {
+			t.Skip("no pgbouncer is found: install the package pgbouncer")
+		}
+		t.Fatal("no pgbouncer is found: install the package pgbouncer")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = schemaURL(t) // or there is no server at all
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	_, port, _ := net.SplitHostPort(address)
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // the pooler refuses to be root's, and must get there
+		if err := os.Chmod(d, 0o755); err != nil {
+			break
+		}
+	}
+	config := filepath.Join(dir, "pgbouncer.ini")
+	text := fmt.Sprintf(`[databases]
+* = host=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %s
+unix_socket_dir =
+auth_type = trust
+auth_file = %s
+pool_mode = transaction
+default_pool_size = 20
+max_client_conn = 500
+server_lifetime = 2
+server_idle_timeout = 1
+`, server.dir, port, filepath.Join(dir, "users"))
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var users strings.Builder
+	const most = 100
+	for i := range most {
+		fmt.Fprintf(&users, "\"pooled_%s_%d\" \"\"\n", port, i)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "users"), []byte(users.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := server.command(path, config)
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = log.Close()
+		if t.Failed() {
+			b, _ := os.ReadFile(log.Name())
+			t.Logf("the pooler says: %s", b[max(0, len(b)-4000):])
+		}
+	})
+	var n atomic.Int64
+	return func(t testing.TB) string {
+		t.Helper()
+		i := n.Add(1) - 1
+		if i >= most {
+			t.Fatal("more schemas than the pooler has users")
+		}
+		name := fmt.Sprintf("pooled_%s_%d", port, i)
+		sql(t, server.url("public"), "CREATE ROLE "+name+" LOGIN", "CREATE SCHEMA "+name+" AUTHORIZATION "+name)
+		url := fmt.Sprintf("postgres://%s@%s/postgres?sslmode=disable&default_query_exec_mode=exec", name, address)
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			c, err := pgx.Connect(t.Context(), url)
+			if err == nil {
+				_ = c.Close(t.Context())
+				return url
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestLocksKeepTheirPromisesThroughAPooler(t *testing.T) {
+	t.Parallel()
+	schema := pooler(t)
+	lokttest.TestStore(t, func(t *testing.T) lokt.Store { return pgLocks(t, schema(t), Options{}) })
+}
+
+func TestTheRulesHoldThroughAPooler(t *testing.T) {
+	t.Parallel()
+	schema := pooler(t)
+	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return lokt.NewManager(pgLocks(t, schema(t), Options{})) })
+}
+
+func TestJobsKeepTheirPromisesThroughAPooler(t *testing.T) {
+	t.Parallel()
+	schema := pooler(t)
+	jobstest.TestStore(t, func(t *testing.T) jobs.Store { return pgJobs(t, schema(t)) })
+}
+
+// Notifications do not come through a pooler: what another process changes is seen when those who wait look again.
+func TestWhoWaitsThroughAPoolerLooksAgain(t *testing.T) {
+	t.Parallel()
+	url := pooler(t)(t)
+	store := pgLocks(t, url, Options{})
+	a, b := lokt.NewManager(store), lokt.NewManager(pgLocks(t, url, Options{}))
+	h, err := a.Acquire(t.Context(), claim("x", "a", time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := claim("x", "b", time.Hour)
+	waits.Wait = time.Minute
+	got := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(t.Context(), waits)
+		got <- err
+	}()
+	for {
+		snap, err := store.View(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(snap.Lock.Queue) == 1 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := a.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Errorf("who waited through the pooler: %v", err)
+	}
+}
