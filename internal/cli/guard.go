@@ -68,7 +68,7 @@ func newGuard(a *app) *cobra.Command {
 		},
 	}
 	o.bind(cmd)
-	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "when the lock is lost: `warn` and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
+	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "`WHAT` to do when the lock is lost: warn and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
 	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", exitBlocked, "exit code if the lock cannot be had")
 	return cmd
 }
