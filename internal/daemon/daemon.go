@@ -159,7 +159,7 @@ func help(w io.Writer) {
 		}
 		fmt.Fprintln(w)
 	})
-	fmt.Fprint(w, "\nExit codes: 0 in order, 1 failed, 64 called wrongly.\n")
+	fmt.Fprint(w, "\nExit codes: 0 in order, 1 failed, 2 ended by a defect of loktd, 64 called wrongly.\n")
 }
 
 func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) error {
@@ -170,6 +170,7 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) erro
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	ignoreFailures()
+	defer collectLess(s.getenv("GOGC"))()
 	log := c.logger(s.Err)
 	return serve(ctx, c, log, newNotifier(s.getenv, os.Getpid()), signals, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)
