@@ -97,7 +97,8 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	edit(t, db, "plain", func(l *lokt.Lock, now time.Time) {
-		l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.WaitLease)})
+		l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.WaitLease)},
+			lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Since: now, Until: now.Add(lokt.AwayLease)})
 		l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now, TTL: time.Hour, ExpiresAt: now.Add(time.Hour)}
 	})
 	edit(t, db, "granted", func(l *lokt.Lock, now time.Time) {
@@ -133,6 +134,7 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 	holder := func(l lokt.Lock) time.Time { return l.Holders[0].ExpiresAt }
 	left("plain", holder, 10*time.Minute, 10*time.Minute)
 	left("plain", func(l lokt.Lock) time.Time { return l.Queue[0].Until }, lokt.WaitLease, lokt.WaitLease)
+	left("plain", func(l lokt.Lock) time.Time { return l.Queue[1].Until }, lokt.AwayLease, lokt.AwayLease)
 	left("plain", func(l lokt.Lock) time.Time { return l.Freeze.ExpiresAt }, time.Hour, time.Hour)
 	left("bounded", holder, 2*time.Minute, 2*time.Minute)
 	left("granted", func(l lokt.Lock) time.Time { return l.Holders[0].Pending }, lokt.WaitLease, lokt.WaitLease)
