@@ -25,6 +25,10 @@ func (e *env) replica(flags ...string) (*server, error) {
 	return s, err
 }
 
+// cyclers is how many connections submit, request and complete jobs, and how many goroutines insert them for River: enough that both are
+// limited by what they do, not by how long each waits for the disk.
+const cyclers = 128
+
 // kill ends the process at once.
 func (s *server) kill() {
 	_ = s.cmd.Process.Kill()
@@ -72,7 +76,7 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 	_, noPeers := e.peers()
 	if noPeers == nil {
 		measures = append(measures, func() (float64, error) {
-			r, _, err := e.byPeer("river", river)(32, e.span(3*time.Second))
+			r, _, err := e.byPeer("river", river)(cyclers, e.span(3*time.Second))
 			return r, err
 		})
 	}
@@ -82,8 +86,8 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 	}
 	peer := result{what: "durable job cycles against River", ours: perSecond(r[0]), theirs: "bench/peers cannot be built here", ratio: r[0], unit: "/s", note: "not compared"}
 	if noPeers == nil {
-		peer = faster("submit + request + complete over HTTP, PostgreSQL, 32 connections", r[0], r[4],
-			"River on the same server: 32 goroutines insert one job each time, 200 work, in one process", 0)
+		peer = faster(fmt.Sprintf("submit + request + complete over HTTP, PostgreSQL, %d connections", cyclers), r[0], r[4],
+			fmt.Sprintf("River on the same server: %d goroutines insert one job each time, 200 work, in one process", cyclers), 0)
 	}
 	const shared = "the replicas, the database and the load share this machine's CPUs: growth would need machines of their own"
 	jobs := faster("the same cycles by three replicas", r[1], r[0], "by one", 0)
@@ -96,7 +100,7 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 // jobCycles returns what measures cycles of jobs over connections to all of the replicas.
 func (e *env) jobCycles(all []*server) func() (float64, error) {
 	return func() (float64, error) {
-		return rate(32, e.span(3*time.Second), func(i int) (func() error, func(), error) {
+		return rate(cyclers, e.span(3*time.Second), func(i int) (func() error, func(), error) {
 			w, err := newWorker(all[i%len(all)].addr, fmt.Sprint("bench-", i))
 			if err != nil {
 				return nil, nil, err

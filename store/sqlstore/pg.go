@@ -97,7 +97,15 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 
 // dial opens a connection.
 func (d *serverDB) dial(ctx context.Context) (*pgConn, error) {
-	raw, err := pgx.ConnectConfig(ctx, d.config)
+	// A pooler passes on notifications that another connection asked for. Nobody would ever take them from here.
+	return d.connect(ctx, func(string) {})
+}
+
+// connect opens a connection that passes the notifications that come to it to a function.
+func (d *serverDB) connect(ctx context.Context, hear func(payload string)) (*pgConn, error) {
+	config := d.config.Copy()
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { hear(n.Payload) }
+	raw, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -187,7 +195,8 @@ func (d *serverDB) arrive(ctx context.Context, c *pgConn) error {
 	return c.flush(ctx)
 }
 
-// stay keeps saying that somebody uses the database, and forgets the oldest events.
+// stay keeps saying that somebody uses the database, looks at the jobs although nobody said that they have changed, and forgets the oldest
+// events.
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
 	defer tick.Stop()
@@ -197,6 +206,7 @@ func (d *serverDB) stay(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		d.jobs.look()
 		_ = d.using(ctx, "presence", func(ctx context.Context, c *pgConn) error {
 			if err := d.arrive(ctx, c); err != nil || n%15 != 0 {
 				return err
@@ -209,16 +219,13 @@ func (d *serverDB) stay(ctx context.Context) {
 // listen wakes whom the changes of other processes concern.
 func (d *serverDB) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		c, err := d.dial(ctx)
+		c, err := d.connect(ctx, d.notified)
 		if err == nil {
 			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {
 				d.hear("*") // nobody told us while we did not listen
 			}
 			for err == nil {
-				var n *pgconn.Notification
-				if n, err = c.WaitForNotification(ctx); err == nil {
-					d.notified(n.Payload)
-				}
+				err = c.PgConn().WaitForNotification(ctx)
 			}
 			_ = c.Close(context.WithoutCancel(ctx))
 		}

@@ -172,3 +172,41 @@ func TestWhoWaitsThroughAPoolerLooksAgain(t *testing.T) {
 		t.Errorf("who waited through the pooler: %v", err)
 	}
 }
+
+func TestWorkersThatWaitThroughAPoolerAreGrantedWhatWasSubmittedElsewhere(t *testing.T) {
+	t.Parallel()
+	url := pooler(t)(t)
+	var all []*jobs.Manager
+	for range 2 {
+		m, err := jobs.Open(t.Context(), pgJobs(t, url), jobs.Options{Config: jobs.Config{Shared: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		all = append(all, m)
+	}
+	granted := make(chan error, 1)
+	go func() {
+		g, err := all[1].Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: 30 * time.Second})
+		if err == nil && g.Denied != nil {
+			err = fmt.Errorf("denied: %+v", g.Denied)
+		}
+		granted <- err
+	}()
+	select {
+	case err := <-granted:
+		t.Fatalf("granted before anything was submitted: %v", err)
+	case <-time.After(500 * time.Millisecond): // it is parked by now, or finds the job when it comes
+	}
+	if _, err := all[0].Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-granted:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the job waits although somebody waits for it, until that one has waited half a minute")
+	}
+}
