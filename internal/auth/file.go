@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -62,7 +63,7 @@ func NewToken() (token, hash string) {
 // have expired, too, if the time is zero. A file
 // that others than its owner and group may write to is refused: whoever can write to it can do everything.
 func ReadFile(path string, now time.Time) ([]Entry, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would keep everybody waiting
 	if err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
