@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -239,7 +240,7 @@ func validateText(what, s string) error {
 		return invalid("%s has %d bytes, more than %d", what, len(s), MaxIDLen)
 	}
 	for _, r := range s {
-		if r < 0x20 || r == 0x7f || r == 0xfffd {
+		if unicode.IsControl(r) || r == 0xfffd {
 			return invalid("%s %q has a control character or is not UTF-8", what, s)
 		}
 	}
