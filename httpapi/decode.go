@@ -50,7 +50,10 @@ func (c *call) bodyDeadline() {
 
 // bodyArrived lifts bodyDeadline, which would end long waits. If the body did not arrive it must stay: the server reads what is left
 // of a body before it sends the answer, and would wait for it for ever.
-func (c *call) bodyArrived() { _ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) }
+func (c *call) bodyArrived() {
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
+	c.arrived = true
+}
 
 // bodyLost says why a body cannot be read, without what the network says of it, and keeps the connection from being used again.
 func (c *call) bodyLost(err error) error {
@@ -70,10 +73,15 @@ const (
 
 // unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection that is closed with
 // something unread is reset, and the client may lose the answer with it.
+//
+// Once a body has been read to its end, the server reads on to notice that the client hangs up. A deadline that passes then looks to
+// it like a client that has gone, and every later request of the connection is cancelled; so there must be none, and where there was one
+// for a moment, the connection is not used again.
 func (c *call) unread() {
-	if c.r.Body == nil || c.r.Body == http.NoBody || c.r.ProtoMajor != 1 {
+	if c.arrived || c.r.Body == nil || c.r.Body == http.NoBody || c.r.ProtoMajor != 1 {
 		return
 	}
+	c.w.Header().Set("Connection", "close")
 	control := http.NewResponseController(c.w)
 	if control.SetReadDeadline(time.Now().Add(unreadPatience)) == nil {
 		if _, err := io.CopyN(io.Discard, c.r.Body, mostUnread); errors.Is(err, io.EOF) {

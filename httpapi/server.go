@@ -146,6 +146,8 @@ type call struct {
 	id     string
 	caller Caller // nil without a Gate
 	lease  string // the lease ID that the body names
+
+	arrived bool // the body has been read to its end
 }
 
 // callKey finds the call in a request's context.
@@ -175,7 +177,7 @@ func (c *call) fail(err error) {
 		panic(http.ErrAbortHandler)
 	case c.r.Context().Err() != nil && errors.Is(err, context.Canceled):
 		c.w.status = statusHungUp
-		return
+		panic(http.ErrAbortHandler) // to return would mean 200 to a client that is there after all
 	case strings.HasPrefix(c.r.URL.Path, jobsPrefix+"/"):
 		failJobs(c, err)
 	default:
