@@ -5,7 +5,6 @@ package sqlstore
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,27 +38,25 @@ func pooler(t *testing.T) func(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = schemaURL(t) // or there is no server at all
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	_ = schemaURL(t)                           // or there is no server at all
+	dir, err := os.MkdirTemp("", "lokt-pool-") // its socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	_ = l.Close()
-	_, port, _ := net.SplitHostPort(address)
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) { // the pooler refuses to be root's, and must get there
-		if err := os.Chmod(d, 0o755); err != nil {
-			break
+	t.Cleanup(func() { removeAll(dir) })
+	if server.account != nil { // the pooler refuses to be root's
+		if err := os.Chown(dir, int(server.account.Uid), int(server.account.Gid)); err != nil {
+			t.Fatal(err)
 		}
 	}
+	user := "pooled_" + dir[strings.LastIndexByte(dir, '-')+1:]
 	config := filepath.Join(dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
 * = host=%s
 [pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %s
-unix_socket_dir =
+listen_addr =
+listen_port = 6432
+unix_socket_dir = %s
 auth_type = trust
 auth_file = %s
 pool_mode = transaction
@@ -67,14 +64,14 @@ default_pool_size = 20
 max_client_conn = 500
 server_lifetime = 2
 server_idle_timeout = 1
-`, server.dir, port, filepath.Join(dir, "users"))
+`, server.dir, dir, filepath.Join(dir, "users"))
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var users strings.Builder
 	const most = 100
 	for i := range most {
-		fmt.Fprintf(&users, "\"pooled_%s_%d\" \"\"\n", port, i)
+		fmt.Fprintf(&users, "\"%s_%d\" \"\"\n", user, i)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "users"), []byte(users.String()), 0o644); err != nil {
 		t.Fatal(err)
@@ -104,9 +101,9 @@ server_idle_timeout = 1
 		if i >= most {
 			t.Fatal("more schemas than the pooler has users")
 		}
-		name := fmt.Sprintf("pooled_%s_%d", port, i)
+		name := fmt.Sprintf("%s_%d", user, i)
 		sql(t, server.url("public"), "CREATE ROLE "+name+" LOGIN", "CREATE SCHEMA "+name+" AUTHORIZATION "+name)
-		url := fmt.Sprintf("postgres://%s@%s/postgres?sslmode=disable&default_query_exec_mode=exec", name, address)
+		url := fmt.Sprintf("postgres:///postgres?host=%s&port=6432&user=%s&sslmode=disable&default_query_exec_mode=exec", dir, name)
 		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 			c, err := pgx.Connect(t.Context(), url)
 			if err == nil {
