@@ -36,7 +36,7 @@ func TestLargeAnswersThatNobodyTakesInDoNotFillTheMemory(t *testing.T) {
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
-			c.Close()
+			_ = c.Close()
 		}
 	}()
 	ask := func(request string) net.Conn {
@@ -50,7 +50,7 @@ func TestLargeAnswersThatNobodyTakesInDoNotFillTheMemory(t *testing.T) {
 		return conn
 	}
 	status := func(conn net.Conn) int {
-		answer, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), nil)
+		answer, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), nil) //nolint:bodyclose // the connection is closed
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestLargeAnswersThatNobodyTakesInDoNotFillTheMemory(t *testing.T) {
 		t.Errorf("a claim is answered with %d", got)
 	}
 	for _, c := range conns {
-		c.Close()
+		_ = c.Close()
 	}
 	for begun := time.Now(); status(ask(get)) != http.StatusOK; {
 		if time.Since(begun) > 20*time.Second {

@@ -286,10 +286,13 @@ func TestAStreamEndsWithTheTokenOfItsCaller(t *testing.T) {
 	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: locks, Events: store, Gate: gate}))
 	defer server.Close()
 	answer, err := http.Get(server.URL + "/v1/events")
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatal(answer, err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		t.Fatal(answer.Status)
+	}
 	over := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, answer.Body)

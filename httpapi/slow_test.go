@@ -47,6 +47,7 @@ func TestWhoSendsABodyTooSlowlyIsAnswered(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer func() { _ = answer.Body.Close() }()
 			body, err := io.ReadAll(answer.Body)
 			if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.says) || strings.Contains(string(body), "127.0.0.1") {
 				t.Errorf("%d %s, %v", answer.StatusCode, body, err)
