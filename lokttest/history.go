@@ -220,7 +220,8 @@ func (r *Recorder) Check(limit time.Duration) error {
 
 // ghosts returns the expiries that may have happened, of which nobody is told: for each lease one, at any time after
 // the call of its last acknowledged renewal plus its time to live. (A service counts from when it decided, which is
-// later.) A claim of which the outcome is unknown may be undone at any time.
+// later.) A claim of which the outcome is unknown may be undone at any time. A lease that had certainly been released by then has none: it
+// would change nothing, and every operation that may come at any time doubles the work.
 func (r *Recorder) ghosts(ops []*operation) []*operation {
 	last := map[string]*operation{} // by lease
 	var ghosts []*operation
@@ -228,6 +229,8 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 		ghosts = append(ghosts, &operation{kind: expired, lease: lease, call: call, ret: ret})
 	}
 	ends := map[string]time.Duration{} // of maximum holds, by lease
+	vague := map[string]bool{}         // leases that may have been acquired more often than is known
+	gaveBack := map[string]*operation{}
 	for _, op := range slices.SortedFunc(slices.Values(ops), func(a, b *operation) int { return a.call.compare(b.call) }) {
 		switch op.kind {
 		case acquired:
@@ -242,7 +245,10 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 				last[op.lease] = &again
 			}
 		case mayAcquire:
+			vague[op.lease] = true
 			add(op.lease, op.call, op.ret)
+		case released:
+			gaveBack[op.lease] = op
 		}
 	}
 	for lease, op := range last {
@@ -253,7 +259,9 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 		if end, bounded := ends[lease]; bounded {
 			at = min(at, end)
 		}
-		if at != math.MaxInt64 {
+		back := gaveBack[lease]
+		over := back != nil && !vague[lease] && op.ret.compare(back.call) < 0 && back.ret.at < at-r.Slack
+		if at != math.MaxInt64 && !over {
 			add(lease, moment{at - r.Slack, math.MaxInt}, never) // at the very end of its time it is live
 		}
 	}

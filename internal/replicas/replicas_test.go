@@ -125,7 +125,7 @@ func (s *system) survive(t *testing.T) {
 		t.Error(s)
 	}
 	t.Logf("%d leases, %d uses of the resource, %d losses told, %d late uses refused", len(d.all), d.uses, d.lost, d.fenced)
-	if len(d.all) < 20 || d.uses < 100 || d.lost == 0 || d.fenced == 0 {
+	if len(d.all) < 10 || d.uses < 100 || d.lost == 0 || d.fenced == 0 {
 		t.Error("too little happened to put anything to the test")
 	}
 }
@@ -208,7 +208,7 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*testservers.Proxy, 
 			return "a contender stands still"
 		},
 		func() string {
-			for range 1000 { // until one is stopped while it holds a lock: it will find that it has lost it
+			for end := time.Now().Add(patience); time.Now().Before(end); { // until one is stopped while it holds a lock
 				who := d.holder()
 				i := slices.IndexFunc(crowd, func(c *contender) bool { return c.who == who })
 				if i >= 0 {
@@ -323,11 +323,11 @@ func (s *system) record(t *testing.T, reach []string) func(*testing.T) {
 			recorders = append(recorders, r)
 			mu.Unlock()
 			name := fmt.Sprint("history-", episode)
-			end := time.Now().Add(8 * time.Second)
+			end := time.Now().Add(4 * time.Second)
 			var turn sync.WaitGroup
 			for i := range clients {
 				turn.Go(func() {
-					for n := 0; time.Now().Before(end) && ctx.Err() == nil && r.Len() < 300; n++ {
+					for n := 0; time.Now().Before(end) && ctx.Err() == nil && r.Len() < 120; n++ {
 						scramble(hub.as(ctx, shared[i]), r, name, fmt.Sprintf("client-%d-%d", i, n))
 						answered.Add(1)
 					}
@@ -344,7 +344,7 @@ func (s *system) record(t *testing.T, reach []string) func(*testing.T) {
 			_ = c.Close()
 		}
 		for _, r := range recorders {
-			if err := r.Check(time.Minute); err != nil {
+			if err := r.Check(2 * time.Minute); err != nil {
 				t.Error(err)
 			}
 		}
