@@ -192,24 +192,33 @@ func findPublic(l lokt.Lock, id string) string {
 	return ""
 }
 
-// releaseAll ends an owner's holds but its guards, all holds by force, or all that are stale.
-func (s *server) releaseAll(c *call) error {
+// ownersTarget returns what a request without a lease ID wants to end, if its caller may.
+func (c *call) ownersTarget() (lokt.Target, error) {
 	name := c.r.PathValue("name")
 	if err := c.may(ScopeLock, name); err != nil {
-		return err
+		return lokt.Target{}, err
 	}
 	q := c.query()
 	t := q.target(name)
-	if q.err != nil {
-		return q.err
-	}
-	if t.Force {
+	switch {
+	case q.err != nil:
+		return t, q.err
+	case t.Force:
 		if err := c.may(ScopeForce, name); err != nil {
-			return err
+			return t, err
 		}
 	}
 	if t.Owner.ID == "" {
-		return invalid("owner is missing")
+		return t, invalid("owner is missing")
+	}
+	return t, nil
+}
+
+// releaseAll ends an owner's holds but its guards, all holds by force, or all that are stale.
+func (s *server) releaseAll(c *call) error {
+	t, err := c.ownersTarget()
+	if err != nil {
+		return err
 	}
 	ctx, cancel := c.brief()
 	defer cancel()
@@ -292,22 +301,9 @@ func (s *server) freeze(c *call) error {
 }
 
 func (s *server) unfreeze(c *call) error {
-	name := c.r.PathValue("name")
-	if err := c.may(ScopeLock, name); err != nil {
+	t, err := c.ownersTarget()
+	if err != nil {
 		return err
-	}
-	q := c.query()
-	t := q.target(name)
-	if q.err != nil {
-		return q.err
-	}
-	if t.Force {
-		if err := c.may(ScopeForce, name); err != nil {
-			return err
-		}
-	}
-	if t.Owner.ID == "" {
-		return invalid("owner is missing")
 	}
 	ctx, cancel := c.brief()
 	defer cancel()

@@ -28,8 +28,10 @@ var ErrNoPostgres = errors.New("no initdb of PostgreSQL is found")
 // Postgres is a server of PostgreSQL with data of its own. It trusts everybody, and its user is lokt.
 type Postgres struct {
 	Addr string // where it listens: an address of loopback
+	Dir  string // the directory of its socket, whose port is that of Addr; it goes when the server is stopped
 
-	bin, dir string
+	bin      string
+	settings []string
 	account  *syscall.Credential
 	stdin    io.Closer // the server ends when this is closed, or this process ends
 	process  *exec.Cmd
@@ -37,27 +39,33 @@ type Postgres struct {
 
 // NeedPostgres starts a server, which ends with the test. Without PostgreSQL the test is skipped, unless the environment
 // variable CI is set: then it fails.
-func NeedPostgres(t testing.TB) *Postgres {
+func NeedPostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
-	p, err := StartPostgres()
+	p, err := StartPostgres(settings...)
+	Need(t, err)
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// Need ends the test if there is an error: it is skipped if PostgreSQL is not installed and CI is not set, and has failed otherwise.
+func Need(t testing.TB, err error) {
+	t.Helper()
 	if errors.Is(err, ErrNoPostgres) && os.Getenv("CI") == "" {
 		t.Skipf("%v: install the package postgresql", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Stop)
-	return p
 }
 
-// StartPostgres makes new data in a temporary directory, and starts a server on them.
-func StartPostgres() (*Postgres, error) {
+// StartPostgres makes new data in a temporary directory, and starts a server on them, with settings like "fsync=off".
+func StartPostgres(settings ...string) (*Postgres, error) {
 	bin, err := programs()
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{bin: bin}
-	if p.dir, err = os.MkdirTemp("", "lokt-pg-"); err != nil {
+	p := &Postgres{bin: bin, settings: settings}
+	if p.Dir, err = os.MkdirTemp("", "lokt-pg-"); err != nil {
 		return nil, err
 	}
 	if err := p.init(); err != nil {
@@ -90,10 +98,10 @@ func (p *Postgres) init() error {
 		}
 		uid, _ := strconv.Atoi(account.Uid)
 		gid, _ := strconv.Atoi(account.Gid)
-		if err := os.Chown(p.dir, uid, gid); err != nil {
+		p.account = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		if err := p.Own(p.Dir); err != nil {
 			return err
 		}
-		p.account = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -101,18 +109,19 @@ func (p *Postgres) init() error {
 	}
 	p.Addr = l.Addr().String()
 	_ = l.Close()
-	initdb := p.command(filepath.Join(p.bin, "initdb"), "-D", p.data(), "-U", "lokt", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
+	initdb := p.Command(filepath.Join(p.bin, "initdb"), "-D", p.data(), "-U", "lokt", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
 	}
 	return p.run()
 }
 
-func (p *Postgres) data() string { return filepath.Join(p.dir, "data") }
+func (p *Postgres) data() string { return filepath.Join(p.Dir, "data") }
 
-func (p *Postgres) command(name string, args ...string) *exec.Cmd {
+// Command returns a command that runs in Dir as the account of the server, which is not root's.
+func (p *Postgres) Command(name string, args ...string) *exec.Cmd {
 	c := exec.Command(name, args...) //nolint:noctx // ended by its standard input
-	c.Dir = p.dir
+	c.Dir = p.Dir
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
 	return c
 }
@@ -121,9 +130,13 @@ func (p *Postgres) command(name string, args ...string) *exec.Cmd {
 // server when its standard input ends, so that it does not outlive this process.
 func (p *Postgres) run() error {
 	_, port, _ := net.SplitHostPort(p.Addr)
-	script := `"$1" -D "$2" -k "$3" -p "$4" -c listen_addresses=127.0.0.1 -c max_connections=300 -c shared_buffers=64MB >>"$3/log" 2>&1 &
+	script := `"$1" -D "$2" -k "$3" -p "$4" -c listen_addresses=127.0.0.1 -c max_connections=300 -c shared_buffers=64MB $5 >>"$3/log" 2>&1 &
 pid=$!; read -r line; kill -INT $pid; wait $pid`
-	p.process = p.command("/bin/sh", "-c", script, "sh", filepath.Join(p.bin, "postgres"), p.data(), p.dir, port)
+	var settings strings.Builder
+	for _, s := range p.settings {
+		settings.WriteString(" -c " + s)
+	}
+	p.process = p.Command("/bin/sh", "-c", script, "sh", filepath.Join(p.bin, "postgres"), p.data(), p.Dir, port, settings.String())
 	stdin, err := p.process.StdinPipe()
 	if err != nil {
 		return err
@@ -138,10 +151,18 @@ pid=$!; read -r line; kill -INT $pid; wait $pid`
 			return nil
 		}
 		if time.Now().After(end) {
-			log, _ := os.ReadFile(filepath.Join(p.dir, "log"))
+			log, _ := os.ReadFile(filepath.Join(p.Dir, "log"))
 			return fmt.Errorf("PostgreSQL does not answer: %w: %s", err, log)
 		}
 	}
+}
+
+// Own gives a file to the account of the server.
+func (p *Postgres) Own(path string) error {
+	if p.account == nil {
+		return nil
+	}
+	return os.Chown(path, int(p.account.Uid), int(p.account.Gid))
 }
 
 // Exec runs SQL.
@@ -188,5 +209,5 @@ func (p *Postgres) Stop() {
 		_ = p.stdin.Close()
 		_ = p.process.Wait()
 	}
-	_ = os.RemoveAll(p.dir)
+	_ = os.RemoveAll(p.Dir)
 }

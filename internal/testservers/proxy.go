@@ -17,6 +17,7 @@ type Proxy struct {
 	to      string
 	refuse  bool
 	hole    bool
+	swallow bool
 	delay   time.Duration
 	closed  bool
 	conns   map[net.Conn]struct{}
@@ -65,10 +66,13 @@ func (p *Proxy) Refuse() {
 // Hole lets connections be, and be made, but nothing through in either direction: what a cable that is pulled out does.
 func (p *Proxy) Hole() { p.set(func() { p.hole = true }) }
 
+// Swallow lets requests through, but no answers: when the first one comes, its connection is cut.
+func (p *Proxy) Swallow() { p.set(func() { p.swallow = true }) }
+
 // Delay holds everything up that goes through, in each direction.
 func (p *Proxy) Delay(d time.Duration) { p.set(func() { p.delay = d }) }
 
-// Heal ends Refuse, Hole and Delay. Connections that were in a hole are cut: their ends gave them up, or should.
+// Heal ends Refuse, Hole, Swallow and Delay. Connections that were in a hole are cut: their ends gave them up, or should.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	hole := p.hole
@@ -76,7 +80,7 @@ func (p *Proxy) Heal() {
 	if hole {
 		p.Cut()
 	}
-	p.set(func() { p.refuse, p.hole, p.delay = false, false, 0 })
+	p.set(func() { p.refuse, p.hole, p.swallow, p.delay = false, false, false, 0 })
 }
 
 // Cut ends all connections. New ones may be made.
@@ -135,10 +139,16 @@ func (p *Proxy) pass(c net.Conn) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.copy(up, c)
+		p.copy(up, c, false)
 	}()
-	p.copy(c, up)
+	p.copy(c, up, true)
 	<-done
+}
+
+func (p *Proxy) swallows() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.swallow
 }
 
 // through waits while there is a hole, and then for the delay. It returns false if the connection is cut meanwhile.
@@ -158,13 +168,13 @@ func (p *Proxy) through(c net.Conn) bool {
 	return ok
 }
 
-func (p *Proxy) copy(to, from net.Conn) {
+func (p *Proxy) copy(to, from net.Conn, answers bool) {
 	defer func() { p.drop(to); p.drop(from) }()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
-			if !p.through(from) {
+			if !p.through(from) || answers && p.swallows() {
 				return
 			}
 			if _, err := to.Write(buffer[:n]); err != nil {

@@ -17,6 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/lokt-dev/lokt/internal/testservers"
 )
 
 // patience is how long tests wait for what must happen.
@@ -32,7 +34,7 @@ type member struct {
 	name    string
 	config  *embed.Config
 	running *embed.Etcd
-	gate    *gate
+	gate    *testservers.Proxy
 	front   string // the gate's address
 }
 
@@ -93,9 +95,9 @@ func startCluster(t testing.TB, size int, durable bool, edits ...func(*embed.Con
 		for _, edit := range edits {
 			edit(cfg)
 		}
-		c.members = append(c.members, &member{name: cfg.Name, config: cfg, gate: newGate(t, client.Host)})
+		c.members = append(c.members, &member{name: cfg.Name, config: cfg, gate: testservers.NewProxy(t, client.Host)})
 		last := c.members[i]
-		last.front = last.gate.l.Addr().String()
+		last.front = last.gate.Addr()
 	}
 	c.start(c.members...)
 	t.Cleanup(func() {
@@ -115,7 +117,7 @@ func (c *cluster) start(members ...*member) {
 			c.t.Fatalf("start %s: %v", m.name, err)
 		}
 		m.running = e
-		m.gate.unlock()
+		m.gate.Heal()
 	}
 	for _, m := range members {
 		select {
@@ -131,7 +133,7 @@ func (m *member) stop() {
 	if m.running == nil {
 		return
 	}
-	m.gate.shut()
+	m.gate.Refuse()
 	m.running.Server.HardStop()
 	m.running.Close()
 	m.running = nil

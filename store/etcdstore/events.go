@@ -336,18 +336,7 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	if newest > after {
 		return nil
 	}
-	anyway := time.NewTimer(s.anyway)
-	defer anyway.Stop()
-	select {
-	case <-wake:
-		return s.usable(context.WithoutCancel(ctx))
-	case <-anyway.C:
-		return nil
-	case <-s.ctx.Done():
-		return errClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.sleep(ctx, wake)
 }
 
 // stored notes that this store has stored events, and sees to it that there are not too many.

@@ -228,9 +228,9 @@ func TestAChangeWhoseAnswerIsLostIsStoredOnceAtMost(t *testing.T) {
 			if cuts == 60 {
 				return
 			}
-			g.swallow(true)
+			g.Swallow()
 			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
-			g.swallow(false)
+			g.Heal()
 			cuts++
 		}
 	})
@@ -252,7 +252,7 @@ func TestAChangeWhoseAnswerIsLostIsStoredOnceAtMost(t *testing.T) {
 	clients.Wait()
 	close(stop)
 	nemesis.Wait()
-	g.unlock()
+	g.Heal()
 	var l lokt.Lock
 	eventually(t, "etcd answers again", func() bool {
 		snap, err := s.View(t.Context(), "x")
@@ -334,7 +334,7 @@ func TestAWaiterIsWokenThoughItsWatchWasLostAndCompactedAway(t *testing.T) {
 			defer sl.mu.Unlock()
 			return len(sl.waiters) > 0
 		})
-		c.members[0].gate.shut()
+		c.members[0].gate.Refuse()
 		if err := other.Update(t.Context(), name, addHolder("second")); err != nil {
 			t.Fatal(err)
 		}
@@ -350,7 +350,7 @@ func TestAWaiterIsWokenThoughItsWatchWasLostAndCompactedAway(t *testing.T) {
 		if _, err := other.client.Compact(t.Context(), int64(now.Lock.Revision>>10)); err != nil {
 			t.Fatal(err)
 		}
-		c.members[0].gate.unlock()
+		c.members[0].gate.Heal()
 		if err := <-woken; err != nil {
 			t.Errorf("round %d: %v", round, err)
 		}
@@ -472,14 +472,14 @@ func harm(c *cluster, stop <-chan struct{}, faults map[string]int) {
 			c.rejoin(victim)
 		case 2:
 			faults["swallow answers"]++
-			victim.gate.swallow(true)
+			victim.gate.Swallow()
 			nap(300 * time.Millisecond)
-			victim.gate.swallow(false)
+			victim.gate.Heal()
 		case 3:
 			faults["slow answers"]++
-			victim.gate.slow(20 * time.Millisecond)
+			victim.gate.Delay(20 * time.Millisecond)
 			nap(300 * time.Millisecond)
-			victim.gate.slow(0)
+			victim.gate.Heal()
 		}
 	}
 }

@@ -56,10 +56,15 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 		delete(sl.waiters, me)
 		sl.mu.Unlock()
 	}()
+	return s.sleep(ctx, me.wake)
+}
+
+// sleep returns when it is woken, and after a while in any case, because watches can be lost.
+func (s *Store) sleep(ctx context.Context, wake <-chan struct{}) error {
 	anyway := time.NewTimer(s.anyway)
 	defer anyway.Stop()
 	select {
-	case <-me.wake:
+	case <-wake:
 		return s.usable(context.WithoutCancel(ctx))
 	case <-anyway.C:
 		return nil

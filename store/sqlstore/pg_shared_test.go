@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testservers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/lokttest"
 )
@@ -327,19 +328,8 @@ func TestChangesArriveElsewhereExactlyAsTheyAre(t *testing.T) {
 // Promise S-61.
 func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 	t.Parallel()
-	_ = schemaURL(t) // or there is no server at all
-	own := &postgres{}
-	defer func() {
-		if own.stdin != nil {
-			_ = own.stdin.Close()
-			_ = own.process.Wait()
-		}
-		removeAll(own.dir)
-	}()
-	if err := own.start(); err != nil {
-		t.Fatal(err)
-	}
-	url := own.url("public")
+	own := testservers.NeedPostgres(t, "fsync=off")
+	url := own.URL(own.Addr, "public")
 	db := openPG(t, url, Options{})
 	m := lokt.NewManager(db.Locks())
 	js, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{Config: jobs.Config{Shared: true}})
@@ -393,7 +383,9 @@ func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 		for db.Ping(ctx) != nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
-		own.crash(t)
+		if err := own.Crash(); err != nil {
+			t.Fatal(err)
+		}
 		close(stop)
 		<-ended
 		if ctx.Err() != nil {

@@ -3,179 +3,47 @@
 package sqlstore
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/url"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testservers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
-// postgres is a server of PostgreSQL for the tests of this process, in a directory of its own, reached through a socket there.
+// postgres is a server for the tests of this process, started by the first that needs it.
 type postgres struct {
+	*testservers.Postgres
 	once    sync.Once
-	dir     string
-	bin     string
 	err     error
-	account *syscall.Credential
-	stdin   io.Closer // the server ends when this is closed, or this process ends
-	process *exec.Cmd
 	schemas atomic.Int64
 }
 
 var server postgres
 
-// errNoPostgres says that there is none on this machine.
-var errNoPostgres = errors.New("no initdb of PostgreSQL is found")
-
-// programs returns the directory of the server's programs.
-func programs() (string, error) {
-	if path, err := exec.LookPath("initdb"); err == nil {
-		return filepath.Dir(path), nil
-	}
-	all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(all) == 0 {
-		return "", errNoPostgres
-	}
-	slices.Sort(all)
-	return filepath.Dir(all[len(all)-1]), nil
-}
-
-func (p *postgres) start() error {
-	var err error
-	if p.bin, err = programs(); err != nil {
-		return err
-	}
-	if p.dir, err = os.MkdirTemp("", "lokt-pg-"); err != nil {
-		return err
-	}
-	if os.Getuid() == 0 { // the server refuses to be root's
-		account, err := user.Lookup("nobody")
-		if other, e := user.Lookup("postgres"); e == nil {
-			account, err = other, nil
-		}
-		if err != nil {
-			return err
-		}
-		uid, _ := strconv.Atoi(account.Uid)
-		gid, _ := strconv.Atoi(account.Gid)
-		if err := os.Chown(p.dir, uid, gid); err != nil {
-			return err
-		}
-		p.account = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	}
-	data := filepath.Join(p.dir, "data")
-	initdb := p.command(filepath.Join(p.bin, "initdb"), "-D", data, "-U", "lokt", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, out)
-	}
-	return p.run()
-}
-
-func (p *postgres) command(name string, args ...string) *exec.Cmd {
-	c := exec.Command(name, args...)
-	c.Dir = p.dir
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
-	return c
-}
-
-// run starts the server on the data that are there.
-func (p *postgres) run() error {
-	script := `"$1" -D "$2" -k "$3" -c listen_addresses= -c fsync=off -c max_connections=200 -c shared_buffers=64MB >"$3/log" 2>&1 &
-pid=$!; echo $pid; read -r line; kill -INT $pid; wait $pid`
-	p.process = p.command("/bin/sh", "-c", script, "sh", filepath.Join(p.bin, "postgres"), filepath.Join(p.dir, "data"), p.dir)
-	stdin, err := p.process.StdinPipe()
-	if err != nil {
-		return err
-	}
-	p.stdin = stdin
-	var out bytes.Buffer
-	p.process.Stdout = &out
-	if err := p.process.Start(); err != nil {
-		return err
-	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		c, err := pgx.Connect(context.Background(), p.url("public"))
-		if err == nil {
-			return c.Close(context.Background())
-		}
-		if time.Now().After(end) {
-			log, _ := os.ReadFile(filepath.Join(p.dir, "log"))
-			return fmt.Errorf("%w: %s", err, log)
-		}
-	}
-}
-
-// crash kills the server and its children, and starts it again.
-func (p *postgres) crash(t *testing.T) {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(p.dir, "data", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.Fields(string(b))[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGQUIT); err != nil { // at once, without writing anything
-		t.Fatal(err)
-	}
-	_ = p.stdin.Close()
-	_ = p.process.Wait()
-	if err := p.run(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (p *postgres) url(schema string) string {
-	q := url.Values{"host": {p.dir}, "user": {"lokt"}, "search_path": {schema}, "sslmode": {"disable"}}
-	return "postgres:///postgres?" + q.Encode()
-}
+// url names a schema of the server.
+func (p *postgres) url(schema string) string { return p.URL(p.Addr, schema) }
 
 // stopServer ends the server, if there is one.
 func stopServer() {
-	if server.stdin != nil {
-		_ = server.stdin.Close()
-		_ = server.process.Wait()
-	}
-	removeAll(server.dir)
-}
-
-func removeAll(dir string) {
-	if dir != "" {
-		_ = os.RemoveAll(dir)
+	if server.Postgres != nil {
+		server.Stop()
 	}
 }
 
 // schemaURL returns the URL of an empty schema.
 func schemaURL(t testing.TB) string {
 	t.Helper()
-	server.once.Do(func() { server.err = server.start() })
-	if errors.Is(server.err, errNoPostgres) && os.Getenv("CI") == "" {
-		t.Skip(server.err)
-	}
-	if server.err != nil {
-		t.Fatal(server.err)
-	}
+	server.once.Do(func() { server.Postgres, server.err = testservers.StartPostgres("fsync=off") })
+	testservers.Need(t, server.err)
 	name := fmt.Sprint("t", server.schemas.Add(1))
 	sql(t, server.url("public"), "CREATE SCHEMA "+name)
 	return server.url(name)

@@ -5,6 +5,7 @@ package sqlstore
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,16 +44,18 @@ func pooler(t *testing.T) func(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { removeAll(dir) })
-	if server.account != nil { // the pooler refuses to be root's
-		if err := os.Chown(dir, int(server.account.Uid), int(server.account.Gid)); err != nil {
-			t.Fatal(err)
-		}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := server.Own(dir); err != nil { // the pooler refuses to be root's
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(server.Addr)
+	if err != nil {
+		t.Fatal(err)
 	}
 	user := "pooled_" + dir[strings.LastIndexByte(dir, '-')+1:]
 	config := filepath.Join(dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
-* = host=%s
+* = host=127.0.0.1 port=%s
 [pgbouncer]
 listen_addr =
 listen_port = 6432
@@ -64,7 +67,7 @@ default_pool_size = 20
 max_client_conn = 500
 server_lifetime = 2
 server_idle_timeout = 1
-`, server.dir, dir, filepath.Join(dir, "users"))
+`, port, dir, filepath.Join(dir, "users"))
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +79,7 @@ server_idle_timeout = 1
 	if err := os.WriteFile(filepath.Join(dir, "users"), []byte(users.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := server.command(path, config)
+	cmd := server.Command(path, config)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
