@@ -157,7 +157,7 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	db := start(t, path, Options{})
 	m := lokt.NewManager(db.Locks())
 	acquire(t, db, claim("x", "a", time.Minute))
-	if !db.isSynced() {
+	if !db.isSynced(t) {
 		t.Error("a grant was not flushed to the disk")
 	}
 	flushed, err := os.Stat(path + "-wal")
@@ -173,7 +173,7 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	if _, err := m.Acquire(t.Context(), claim("x", "b", time.Minute)); !errors.Is(err, lokt.ErrHeld) {
 		t.Fatal(err)
 	}
-	if db.isSynced() {
+	if db.isSynced(t) {
 		t.Error("renewals and refusals were flushed to the disk")
 	}
 	was := view(t, db, "x").Lock
@@ -205,17 +205,24 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	if _, err := lokt.NewManager(after.Locks()).Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: "lease of a"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil || !db.isSynced() {
+	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil || !db.isSynced(t) {
 		t.Errorf("a release was not flushed to the disk, or %v", err)
 	}
 }
 
-// isSynced reports whether the last transaction was flushed to the disk.
-func (d *fileDB) isSynced() (synced bool) {
-	_ = d.group.perform(context.Background(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
+// isSynced reports whether the last transaction was flushed to the disk, as SQLite was told to do.
+func (d *fileDB) isSynced(t *testing.T) (synced bool) {
+	t.Helper()
+	var mode int64
+	err := d.group.perform(t.Context(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
 		synced = d.synced
+		mode, _ = one(t.Context(), d.writer, "PRAGMA synchronous")
 		return lokt.Change{Lock: s.Lock}
 	}})
+	const normal, full = 1, 2 // https://www.sqlite.org/pragma.html#pragma_synchronous
+	if want := map[bool]int64{false: normal, true: full}[synced]; err != nil || mode != want {
+		t.Fatalf("synchronous is %d, not %d; %v", mode, want, err)
+	}
 	return synced
 }
 
