@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lokt-dev/lokt/internal/remote"
+	"github.com/lokt-dev/lokt/internal/testports"
 )
 
 // remoteMain is what cmd/lokt-remote does.
@@ -37,7 +38,7 @@ var serverPrograms = sync.OnceValues(func() (daemon string, err error) {
 type daemon struct {
 	store  string
 	args   []string
-	listen string // once it has been up, always the same
+	listen string // always the same
 	url    string
 	cmd    *exec.Cmd
 	log    *bytes.Buffer // to be looked at when it has ended
@@ -50,7 +51,11 @@ func (d *daemon) up() error {
 		return err
 	}
 	if d.listen == "" {
-		d.listen = "127.0.0.1:0"
+		addresses, err := testports.Free(1)
+		if err != nil {
+			return err
+		}
+		d.listen = addresses[0]
 	}
 	d.log = &bytes.Buffer{}
 	d.cmd = exec.Command(path, append([]string{"serve", "--store", d.store, "--listen", d.listen}, d.args...)...)

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/testports"
 )
 
 // buildDir makes the directory that the programs are built in.
@@ -37,7 +38,7 @@ var programs = sync.OnceValues(func() (string, error) {
 })
 
 // patience is how long a test waits for what should happen soon, on a machine that does much else.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // site is a server, and a directory in which its workers' commands are at home.
 type site struct {
@@ -56,19 +57,16 @@ func newSite(t *testing.T, ttl time.Duration) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addresses, err := testports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, bin: bin, dir: t.TempDir(), addr: l.Addr().String(), ttl: ttl}
+	s := &site{t: t, bin: bin, dir: t.TempDir(), addr: addresses[0], ttl: ttl}
 	t.Cleanup(func() { // what killed workers ran may write for a moment yet
 		for end := time.Now().Add(patience); os.RemoveAll(s.dir) != nil && time.Now().Before(end); {
 			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
 	s.start()
 	return s
 }

@@ -169,6 +169,13 @@ func (d *detector) access(b *believed) {
 	d.uses++
 }
 
+// late returns how many losses were told, and how many late uses were refused.
+func (d *detector) late() (lost, fenced int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lost, d.fenced
+}
+
 // holder returns who was granted a lock last and has not left it.
 func (d *detector) holder() string {
 	d.mu.Lock()

@@ -208,7 +208,14 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*testservers.Proxy, 
 			return "a contender stands still"
 		},
 		func() string {
-			for end := time.Now().Add(patience); time.Now().Before(end); { // until one is stopped while it holds a lock
+			// Until one is stopped while it uses what a lock is for, and another gets that lock: one that was giving it back is
+			// told of no loss.
+			lost, fenced := d.late()
+			happened := func() bool {
+				l, f := d.late()
+				return l > lost && f > fenced
+			}
+			for end := time.Now().Add(2 * patience); time.Now().Before(end) && !happened(); {
 				who := d.holder()
 				i := slices.IndexFunc(crowd, func(c *contender) bool { return c.who == who })
 				if i >= 0 {
@@ -219,8 +226,8 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*testservers.Proxy, 
 						time.Sleep(lockTTL + 2*time.Second)
 					}
 					_ = crowd[i].cmd.Process.Signal(syscall.SIGCONT)
-					if still {
-						break
+					for told := time.Now().Add(2 * time.Second); still && !happened() && time.Now().Before(told); {
+						time.Sleep(10 * time.Millisecond)
 					}
 				}
 				time.Sleep(5 * time.Millisecond)
@@ -409,15 +416,15 @@ type workload struct {
 	works    sync.WaitGroup
 	clients  []*httpapi.JobsClient
 	mu       sync.Mutex
-	accepted []string                   // jobs whose submission was acknowledged
-	doing    map[string]map[uint64]bool // by job: tokens of attempts that think they are on it
+	accepted []string                        // jobs whose submission was acknowledged
+	doing    map[string]map[uint64]*jobs.Run // by job and token: attempts that are under way
 	twice    []string
 	attempts int
 }
 
 func startJobs(t *testing.T, reach []string) *workload {
 	ctx, stop := context.WithCancel(t.Context())
-	w := &workload{stop: stop, doing: map[string]map[uint64]bool{}}
+	w := &workload{stop: stop, doing: map[string]map[uint64]*jobs.Run{}}
 	client := func(i int) *httpapi.JobsClient {
 		c, err := httpapi.NewJobs(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
 		if err != nil {
@@ -468,13 +475,15 @@ func (w *workload) work(ctx context.Context, r *jobs.Run) (any, error) {
 	w.attempts++
 	on := w.doing[r.Job.ID]
 	if on == nil {
-		on = map[uint64]bool{}
+		on = map[uint64]*jobs.Run{}
 		w.doing[r.Job.ID] = on
 	}
-	if len(on) > 0 {
-		w.twice = append(w.twice, fmt.Sprintf("job %s is done by token %d while %v think they are on it", r.Job.ID, r.Token(), on))
+	for token, other := range on {
+		if other.Err() == nil { // it would go on
+			w.twice = append(w.twice, fmt.Sprintf("job %s is done by token %d while %d thinks it is on it", r.Job.ID, r.Token(), token))
+		}
 	}
-	on[r.Token()] = true
+	on[r.Token()] = r
 	w.mu.Unlock()
 	select {
 	case <-ctx.Done():

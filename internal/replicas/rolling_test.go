@@ -57,7 +57,7 @@ func TestGuardsAndWorkersOutliveThatEveryReplicaIsReplaced(t *testing.T) {
 	var replicas []*replica
 	for range 2 {
 		replicas = append(replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
-			return []string{"--store", pg.URL(a[0], "lokt")}
+			return []string{"--store", pg.URL(a[0], "lokt"), "--lease-ttl", "15s"}
 		}))
 	}
 	servers := urls(replicas)
@@ -71,7 +71,7 @@ func TestGuardsAndWorkersOutliveThatEveryReplicaIsReplaced(t *testing.T) {
 	}
 	var guards []running
 	for i := range 4 {
-		c, out := startLokt(t, servers, "guard", "deploy", "--ttl", "3s", "--wait", "120s", "--", "sh", "-c", script, "sh", fmt.Sprint(i))
+		c, out := startLokt(t, servers, "guard", "deploy", "--ttl", "10s", "--wait", "--timeout", "5m", "--", "sh", "-c", script, "sh", fmt.Sprint(i))
 		guards = append(guards, running{c, out})
 		if i == 0 {
 			waitFor(t, func() bool { _, err := os.Stat(filepath.Join(dir, "inside")); return err == nil })
@@ -187,7 +187,7 @@ func TestABalancerThatAsksForReadinessHidesAReplicaThatStops(t *testing.T) {
 	var replicas []*replica
 	for range 2 {
 		replicas = append(replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
-			return []string{"--store", pg.URL(a[0], "lokt")}
+			return []string{"--store", pg.URL(a[0], "lokt"), "--lease-ttl", "15s"}
 		}))
 	}
 	balancer := newReadyBalancer(t, replicas)
@@ -200,7 +200,7 @@ func TestABalancerThatAsksForReadinessHidesAReplicaThatStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := k.Acquire(t.Context(), "x", lokt.Options{TTL: 4 * time.Second})
+	l, err := k.Acquire(t.Context(), "x", lokt.Options{TTL: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestABalancerThatAsksForReadinessHidesAReplicaThatStops(t *testing.T) {
 	}()
 	replicas[0].signal(syscall.SIGTERM)
 	<-replicas[0].done
-	time.Sleep(5 * time.Second) // more than the lock lasts without a renewal
+	time.Sleep(11 * time.Second) // more than the lock lasts without a renewal
 	if l.Err() != nil {
 		t.Errorf("the lease was lost because a replica stopped: %v", l.Err())
 	}

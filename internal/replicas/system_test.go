@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/daemon"
 	"github.com/lokt-dev/lokt/internal/remote"
+	"github.com/lokt-dev/lokt/internal/testports"
 	"github.com/lokt-dev/lokt/internal/testservers"
 )
 
@@ -202,18 +202,9 @@ type etcdCluster struct {
 
 func startEtcd(t *testing.T) *etcdCluster {
 	t.Helper()
-	var addresses []string
-	var held []net.Listener
-	for range 6 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, l)
-		addresses = append(addresses, l.Addr().String())
-	}
-	for _, l := range held {
-		_ = l.Close()
+	addresses, err := testports.Free(6)
+	if err != nil {
+		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	var cluster []string

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/lokt-dev/lokt/internal/testports"
 )
 
 // ErrNoPostgres says that PostgreSQL is not installed on this machine.
@@ -103,12 +105,11 @@ func (p *Postgres) init() error {
 			return err
 		}
 	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	addresses, err := testports.Free(1)
 	if err != nil {
 		return err
 	}
-	p.Addr = l.Addr().String()
-	_ = l.Close()
+	p.Addr = addresses[0]
 	initdb := p.Command(filepath.Join(p.bin, "initdb"), "-D", p.data(), "-U", "lokt", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
@@ -145,7 +146,7 @@ pid=$!; read -r line; kill -INT $pid; wait $pid`
 	if err := p.process.Start(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		err := p.Exec(`SELECT 1`)
 		if err == nil {
 			return nil
@@ -167,7 +168,7 @@ func (p *Postgres) Own(path string) error {
 
 // Exec runs SQL.
 func (p *Postgres) Exec(sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := pgx.Connect(ctx, p.URL(p.Addr, "public"))
 	if err != nil {

@@ -3,7 +3,6 @@ package etcdstore
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"github.com/lokt-dev/lokt/internal/testports"
 	"github.com/lokt-dev/lokt/internal/testservers"
 )
 
@@ -45,21 +45,6 @@ type cluster struct {
 	prefix  atomic.Int64
 }
 
-// ports returns addresses of loopback that were free a moment ago.
-func ports(t testing.TB, n int) []string {
-	t.Helper()
-	var all []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		all = append(all, l.Addr().String())
-	}
-	return all
-}
-
 // startCluster starts so many members. Nothing is flushed to the disk unless durable is set: then members keep what they
 // promise when they are stopped at any moment.
 func startCluster(t testing.TB, size int, durable bool, edits ...func(*embed.Config)) *cluster {
@@ -72,7 +57,10 @@ func startCluster(t testing.TB, size int, durable bool, edits ...func(*embed.Con
 			dir = shm
 		}
 	}
-	addresses := ports(t, 2*size)
+	addresses, err := testports.Free(2 * size)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var initial []string
 	for i := range size {
 		initial = append(initial, fmt.Sprintf("m%d=http://%s", i, addresses[2*i]))

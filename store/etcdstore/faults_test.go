@@ -78,7 +78,7 @@ func TestAClusterOfThreeUnderFaults(t *testing.T) {
 }
 
 func killedLeader(t *testing.T, c *cluster) {
-	s := c.open(t, c.url(), Options{})
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
 	m := lokt.NewManager(s)
 	h := acquire(t, m, claimOf("x", "a", time.Hour))
 	leader := c.leader()
@@ -108,7 +108,7 @@ func killedLeader(t *testing.T, c *cluster) {
 }
 
 func leaderChangeKeepsHolds(t *testing.T, c *cluster) {
-	m := lokt.NewManager(c.open(t, c.url(), Options{}))
+	m := lokt.NewManager(c.open(t, c.url(), Options{Timeout: longTimeout}))
 	const ttl = 3 * time.Second
 	asked := time.Now()
 	h := acquire(t, m, claimOf("x", "a", ttl))
@@ -176,8 +176,8 @@ func isolatedMember(t *testing.T, c *cluster) {
 	rest := c.others(leader)
 	prefix := fmt.Sprint("test-", c.prefix.Load())
 	there := c.open(t, c.urlAt(prefix, leader), Options{Timeout: time.Second}) // sees the isolated member only
-	here := c.open(t, c.urlAt(prefix, rest...), Options{})
-	all := c.open(t, url, Options{})
+	here := c.open(t, c.urlAt(prefix, rest...), Options{Timeout: longTimeout})
+	all := c.open(t, url, Options{Timeout: longTimeout})
 	if err := here.Update(t.Context(), "x", addHolder("first")); err != nil {
 		t.Fatal(err)
 	}
@@ -436,7 +436,11 @@ func underFaults(t *testing.T, c *cluster) {
 		cl := claimOf(name, "last", time.Hour)
 		cl.Wait = -1
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		if _, err := services[0].Acquire(ctx, cl); err != nil {
+		_, err := services[0].Acquire(ctx, cl)
+		for errors.Is(err, lokt.ErrUnavailable) && ctx.Err() == nil { // the members may be about to elect a leader
+			_, err = services[0].Acquire(ctx, cl)
+		}
+		if err != nil {
 			t.Errorf("after the faults: %s: %v", name, err)
 		}
 		cancel()

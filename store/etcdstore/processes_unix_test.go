@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testports"
 )
 
 // memberVariable makes this program a member of etcd, of the configuration that it has.
@@ -76,7 +77,10 @@ type processes struct {
 func startProcesses(t *testing.T, size int) *processes {
 	t.Helper()
 	p := &processes{t: t, running: make([]*exec.Cmd, size), input: make([]io.Closer, size)}
-	at := ports(t, 2*size)
+	at, err := testports.Free(2 * size)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var all []string
 	for i := range size {
 		all = append(all, fmt.Sprintf("m%d=http://%s", i, at[2*i]))
