@@ -321,7 +321,7 @@ func ExampleLocker_Reclaim() {
 	}
 	<-lease.Context().Done()
 	fmt.Println("lost:", errors.Is(context.Cause(lease.Context()), lokt.ErrLost))
-	time.Sleep(50 * time.Millisecond) // the service, too, regards it as over
+	time.Sleep(time.Until(lease.Holder().ExpiresAt) + time.Millisecond) // the service, too, regards it as over
 
 	again, err := locker.Reclaim(ctx, lease)
 	if err != nil {

@@ -327,7 +327,8 @@ func TestRenewalsThatTakeLongAreMadeSideBySide(t *testing.T) {
 			b := &lokt.Beat{
 				Interval: time.Second, Margin: time.Millisecond, Lost: func(cause error) { t.Error(cause) },
 				Renew: func(context.Context) (time.Duration, error) {
-					most.Store(max(most.Load(), now.Add(1)))
+					for n, m := now.Add(1), most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
 					time.Sleep(50 * time.Millisecond)
 					now.Add(-1)
 					made.Add(1)

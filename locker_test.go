@@ -728,6 +728,7 @@ func TestAGrantThatPassedToAnotherBeforeItsAnswerCameIsAskedForAgain(t *testing.
 			case wait > 0 && err != nil:
 				t.Errorf("with waiting: %v", err)
 			case wait > 0:
+				synctest.Wait() // the release has passed the lock on, and may not have returned
 				wantState(t, theirs, lokt.Released)
 				release(t, l)
 			}

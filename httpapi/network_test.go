@@ -167,7 +167,7 @@ func TestHistoriesOverABadNetworkCanBeExplained(t *testing.T) {
 			transport.CloseIdleConnections()
 			time.Sleep(time.Minute) // for copies that are still under way
 		})
-		if err := r.Check(30 * time.Second); err != nil {
+		if err := r.Check(2 * time.Minute); err != nil {
 			t.Errorf("seed %d: %v", seed, err)
 		}
 		if network.lost.Load() == 0 {
@@ -321,6 +321,8 @@ func TestRenewalIsNotSentAgainAfterItsContextEnded(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Hour)
+		handler.mu.Lock()
+		defer handler.mu.Unlock()
 		if len(handler.arrivals) < 3 {
 			t.Errorf("it was sent %d times", len(handler.arrivals))
 		}

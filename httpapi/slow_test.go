@@ -42,7 +42,7 @@ func TestWhoSendsABodyTooSlowlyIsAnswered(t *testing.T) {
 			}
 			defer conn.Close()
 			fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{", c.request)
-			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
 			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
 				t.Fatal(err)

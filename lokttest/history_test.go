@@ -74,7 +74,7 @@ func script(t *testing.T, lines ...string) error {
 			}
 		}
 	})
-	return r.Check(10 * time.Second)
+	return r.Check(2 * time.Minute)
 }
 
 func TestHistoriesAreJudged(t *testing.T) {
@@ -212,7 +212,7 @@ func TestBrokenServicesAreFoundOut(t *testing.T) {
 					r = lokttest.NewRecorder(broken())
 					lokttest.Exercise(t, r, 6, 15, 10*time.Second, seed)
 				})
-				if err := r.Check(2 * time.Second); err != nil {
+				if err := r.Check(10 * time.Second); err != nil {
 					if !strings.Contains(err.Error(), "illegal") {
 						t.Logf("seed %d: %.60s", seed, err)
 						continue

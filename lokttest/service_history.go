@@ -16,7 +16,7 @@ import (
 // they were answered.
 func checkHistories(t *testing.T, open func(t *testing.T) lokt.Service, bubble bool) {
 	var r *Recorder
-	const limit = 30 * time.Second
+	const limit = 2 * time.Minute
 	if !bubble {
 		r = NewRecorder(open(t))
 		r.Slack = 5 * time.Millisecond

@@ -51,7 +51,7 @@ func TestStore(t *testing.T, open func(t *testing.T) lokt.Store) {
 }
 
 // patience is how long the suites wait for what must happen, on real time.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // within returns a context for a test that waits for what must happen.
 func within(t *testing.T) context.Context {

@@ -36,10 +36,14 @@ func racers(t *testing.T, n int, enter func() (func() error, error)) (sum raceRe
 }
 
 func TestRaceShowsThatNothingExcludes(t *testing.T) {
-	sum, count := racers(t, 4, func() (func() error, error) { return func() error { return nil }, nil })
-	if sum.Overlaps == 0 || count >= sum.Entered {
-		t.Errorf("entered %d times, %d overlaps, counted %d", sum.Entered, sum.Overlaps, count)
+	for range 20 { // on a busy machine they may come one after the other
+		sum, count := racers(t, 4, func() (func() error, error) { return func() error { return nil }, nil })
+		if sum.Overlaps > 0 && count < sum.Entered {
+			return
+		}
+		t.Logf("entered %d times, %d overlaps, counted %d", sum.Entered, sum.Overlaps, count)
 	}
+	t.Error("nothing is found")
 }
 
 func TestRaceFindsNothingWrongWithAMutex(t *testing.T) {

@@ -275,7 +275,7 @@ func TestRenewalsAreRepeatedWhileTheServerIsOutOfReachAndNoLonger(t *testing.T) 
 			t.Errorf("%s: %d calls, %d told, %v, %v", what, c.r.calls, told, h, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	r := &refusing{fail: make([]error, 1000)}
 	for i := range r.fail {

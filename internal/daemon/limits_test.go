@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -102,23 +103,29 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 	a := p.api()
 	const n = 1000
 	statuses := make(chan int, n)
+	var stopping atomic.Bool
 	a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "holder"}, "ttl_ms": 600_000})
 	for i := range n {
 		go func() {
-			var ans answer
-			var err error
-			switch i % 3 {
-			case 0:
-				ans, err = a.try("POST", scheduler+"/leases/request", body{"worker_id": fmt.Sprint("w", i), "types": []string{"rare"}, "wait_ms": 30_000})
-			case 1:
-				ans, err = a.try("POST", locks+"x/leases", body{"owner": body{"id": fmt.Sprint("o", i)}, "ttl_ms": 60_000, "wait_ms": 30_000})
-			default:
-				ans, err = a.try("GET", "/v1/locks/free?seen=0&wait_ms=30000", nil)
+			for {
+				var ans answer
+				var err error
+				switch i % 3 {
+				case 0:
+					ans, err = a.try("POST", scheduler+"/leases/request", body{"worker_id": fmt.Sprint("w", i), "types": []string{"rare"}, "wait_ms": 30_000})
+				case 1:
+					ans, err = a.try("POST", locks+"x/leases", body{"owner": body{"id": fmt.Sprint("o", i)}, "ttl_ms": 60_000, "wait_ms": 30_000})
+				default:
+					ans, err = a.try("GET", "/v1/locks/free?seen=0&wait_ms=30000", nil)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				if err != nil || stopping.Load() || ans.status >= 500 {
+					statuses <- ans.status
+					return
+				} // or it has waited in vain, on a slow machine, and waits again
 			}
-			if err != nil {
-				t.Error(err)
-			}
-			statuses <- ans.status
 		}()
 	}
 	other := p.api()
@@ -133,10 +140,11 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 		job := other.do(t, http.StatusOK, "POST", scheduler+"/jobs", body{}).text("job_id")
 		got := other.do(t, http.StatusOK, "POST", scheduler+"/leases/request", body{"worker_id": "quick"})
 		other.do(t, http.StatusOK, "POST", locks+"y/leases", body{"owner": body{"id": job}, "limit": 100, "ttl_ms": 60_000})
-		if took := time.Since(begun); got.text("job", "job_id") != job || took > 10*time.Second {
+		if took := time.Since(begun); got.text("job", "job_id") != job || took > 20*time.Second {
 			t.Errorf("with a thousand waiting, it took %v to get %s", took, got.body)
 		}
 	}
+	stopping.Store(true)
 	p.stop()
 	for range n {
 		if s := <-statuses; s != http.StatusOK && s != http.StatusServiceUnavailable {

@@ -235,7 +235,7 @@ func (p *proc) hear() reply {
 			p.t.Fatalf("actor said %q: %v", line, err)
 		}
 		r.what, r.rest = f[2], f[3:]
-	case <-time.After(2 * time.Minute):
+	case <-time.After(5 * time.Minute):
 		p.t.Fatal("actor does not answer")
 	}
 	if r.what == "error" {

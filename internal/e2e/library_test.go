@@ -27,21 +27,26 @@ func now(t *testing.T) time.Duration {
 	return d
 }
 
-// expiry returns when the only holder of the lock goes stale, on the shared clock, or the zero time.
-func expiry(t *testing.T, root, name string) (at time.Duration, h lokt.Holder) {
+// span is when something happens, on the shared clock: not before the one and not after the other.
+type span struct{ from, to time.Duration }
+
+// expiry returns when the only holder of the lock goes stale.
+func expiry(t *testing.T, root, name string) (stale span, h lokt.Holder) {
 	t.Helper()
 	s, err := filestore.Open(root, filestore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	before := now(t)
 	snap, err := s.View(context.Background(), name)
-	at = now(t)
+	after := now(t)
 	if err != nil || len(snap.Lock.Holders) != 1 {
 		t.Fatalf("lock %s: %d holders, %v", name, len(snap.Lock.Holders), err)
 	}
 	h = snap.Lock.Holders[0]
-	return at + h.ExpiresAt.Sub(snap.Now), h
+	left := h.ExpiresAt.Sub(snap.Now)
+	return span{before + left, after + left}, h
 }
 
 // slack is what two readings of clocks, one after the other, may differ by.
@@ -49,19 +54,19 @@ const slack = 20 * time.Millisecond
 
 // takeWhenStale asks again and again until it gets the lock. No attempt that ended before the lock went stale may have got
 // it.
-func takeWhenStale(t *testing.T, p *proc, name string, stale time.Duration) reply {
+func takeWhenStale(t *testing.T, p *proc, name string, stale span) reply {
 	t.Helper()
 	for {
 		r := p.ask("try %s", name)
 		switch r.what {
 		case "ok":
-			if r.done < stale-slack {
-				t.Fatalf("taken %v before it went stale", stale-r.done)
+			if r.done < stale.from-slack {
+				t.Fatalf("taken %v before it went stale", stale.from-r.done)
 			}
 			return r
 		case "held":
-			if r.begun > stale+slack {
-				t.Fatalf("refused %v after it went stale", r.begun-stale)
+			if r.begun > stale.to+slack {
+				t.Fatalf("refused %v after it went stale", r.begun-stale.to)
 			}
 		default:
 			t.Fatalf("try: %s %v", r.what, r.rest)
@@ -93,8 +98,8 @@ func TestALockGoesStaleAfterTheThresholdAndNotBefore(t *testing.T) {
 			first := a.ask("manual x")
 			tokenA := token(t, first)
 			stale, _ := expiry(t, root, "x")
-			if stale < first.begun+c.ttl-slack || stale > first.done+c.ttl+slack {
-				t.Fatalf("goes stale %v after it was acquired, not %v", stale-first.done, c.ttl)
+			if stale.to < first.begun+c.ttl-slack || stale.from > first.done+c.ttl+slack {
+				t.Fatalf("goes stale %v after it was acquired, not %v", stale.from-first.done, c.ttl)
 			}
 			if r := takeWhenStale(t, b, "x", stale); token(t, r) <= tokenA {
 				t.Fatal("the token did not rise")
@@ -121,7 +126,7 @@ func TestACrashedHolderIsTakenOverOneThresholdAfterItsLastHeartbeat(t *testing.T
 	if token(t, r) <= tokenA {
 		t.Fatal("the token did not rise")
 	}
-	after := r.done - (stale - h.TTL)
+	after := r.done - (stale.from - h.TTL)
 	t.Logf("taken %v after the last heartbeat", after)
 	if after < 5*time.Second-slack {
 		t.Errorf("taken %v after the last heartbeat, before the threshold of 5 s", after)
@@ -198,7 +203,7 @@ func TestFiftyProcessesHaveOneWinnerInEveryRound(t *testing.T) {
 	}
 	stale, _ := expiry(t, root, fmt.Sprintf("stale-%d", rounds-1))
 	crashed.kill()
-	for now(t) < stale+slack {
+	for now(t) < stale.to+slack {
 		time.Sleep(slack)
 	}
 	for i := range rounds {

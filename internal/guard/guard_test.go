@@ -112,7 +112,7 @@ func interrupt(t *testing.T, s *Signals) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); len(s.c) == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); len(s.c) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the signal did not come")
 		}
@@ -145,11 +145,11 @@ func TestACommandIsStoppedBeforeItsLeaseEnds(t *testing.T) {
 	for what, script := range scripts {
 		t.Run(what, func(t *testing.T) {
 			d := newDesk(t)
-			leases := d.lease(lokt.Options{TTL: 3 * time.Second, ManualHeartbeat: true})
+			leases := d.lease(lokt.Options{TTL: 8 * time.Second, Margin: 1500 * time.Millisecond, ManualHeartbeat: true}) // the margin is for a machine that is busy
 			expires := leases[0].Holder().ExpiresAt
 			told := make(chan string, 10)
 			code, err := d.run(Command{
-				Stop: true, StopGrace: time.Second,
+				Stop: true, StopGrace: 3 * time.Second,
 				Ending: func(*lokt.Lease) { told <- "ending" },
 				Lost:   func(*lokt.Lease, error) *lokt.Lease { told <- "lost"; return nil },
 			}, leases, script)

@@ -114,7 +114,7 @@ func TestNotificationsArriveWithoutLooking(t *testing.T) {
 	s := b.backend.(*serverDB)
 	for i := range 5 { // each is heard long before anybody looks anyway
 		w := s.locks.watch.register(lokt.Watch{Name: "x"})
-		deadline := time.After(30 * time.Second)
+		deadline := time.After(2 * time.Minute)
 		for heard := false; !heard; {
 			if err := a.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
 				s.Lock.Token++
@@ -190,7 +190,7 @@ func TestSchedulersOnPostgreSQLShareJobsAndCapacity(t *testing.T) {
 	url := schemaURL(t)
 	const total, count = 4, 120
 	managers := []*jobs.Manager{manager(t, url, total), manager(t, url, total), manager(t, url, total)}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var held, most, done atomic.Int64
 	seen := sync.Map{}
@@ -248,7 +248,7 @@ func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T)
 	t.Parallel()
 	url := schemaURL(t)
 	a, b := manager(t, url, 10), manager(t, url, 10)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	submit := func(m *jobs.Manager) string {
 		t.Helper()
@@ -337,7 +337,7 @@ func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = js.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	if _, err := m.Acquire(ctx, claim("kept", "a", 5*time.Minute)); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func schemaURL(t testing.TB) string {
 // sql runs statements.
 func sql(t testing.TB, url string, statements ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {

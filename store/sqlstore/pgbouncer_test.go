@@ -107,7 +107,7 @@ server_idle_timeout = 1
 		name := fmt.Sprintf("%s_%d", user, i)
 		sql(t, server.url("public"), "CREATE ROLE "+name+" LOGIN", "CREATE SCHEMA "+name+" AUTHORIZATION "+name)
 		url := fmt.Sprintf("postgres:///postgres?host=%s&port=6432&user=%s&sslmode=disable&default_query_exec_mode=exec", dir, name)
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			c, err := pgx.Connect(t.Context(), url)
 			if err == nil {
 				_ = c.Close(t.Context())

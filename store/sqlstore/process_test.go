@@ -241,8 +241,9 @@ type heard struct {
 	lines     int
 }
 
-func (h *heard) hear(t *testing.T, out io.Reader) {
-	for s := bufio.NewScanner(out); s.Scan(); {
+// hear listens to a helper until it ends, and calls after for every line.
+func (h *heard) hear(t *testing.T, out io.Reader, after func()) {
+	for s := bufio.NewScanner(out); s.Scan(); after() {
 		f := strings.Fields(s.Text())
 		h.lines++
 		switch f[0] {
@@ -330,9 +331,15 @@ func TestWhatIsAcknowledgedSurvivesKills(t *testing.T) {
 		if got := c.line(t); got != "ready" {
 			t.Fatal(got)
 		}
-		timer := time.AfterFunc(time.Duration(20+rand.IntN(150))*time.Millisecond, func() { _ = c.Process.Kill() })
-		h.hear(t, c.out)
-		timer.Stop()
+		enough := h.lines + 15 + rand.IntN(100)
+		kill := sync.OnceFunc(func() {
+			time.AfterFunc(time.Duration(rand.IntN(10_000))*time.Microsecond, func() { _ = c.Process.Kill() })
+		})
+		h.hear(t, c.out, func() {
+			if h.lines >= enough {
+				kill()
+			}
+		})
 		_ = c.Wait()
 		if c.err.Len() > 0 {
 			t.Fatalf("helper said: %s", c.err)
