@@ -321,7 +321,7 @@ func TestALeaseAndAGuardOfOneOwnerNeverEndEachOther(t *testing.T) {
 		t.Errorf("unlock ended a guard: %v", r)
 	}
 	other.want(2, "lock", "x")
-	agent.want(0, "lock", "x", "--ttl", "1s")
+	agent.want(0, "lock", "x", "--ttl", "1m")
 	h.finish()
 	other.want(2, "lock", "x")
 	agent.want(0, "unlock", "x")

@@ -63,6 +63,7 @@ func TestAGuardThatIsKilledTogetherWithItsCommandFreesTheLockAtOnce(t *testing.T
 		h := p.start(cmd).running()
 		check(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL))
 		h.wait()
+		p.eventually("the command is gone", func() bool { return !h.childLives() }) // it has closed its files before it ends
 		p.free("x")
 	}
 }

@@ -104,7 +104,7 @@ func TestLookingChangesNoByteOfAnyRecord(t *testing.T) {
 
 func TestALiveHoldersRecordIsThereAndWholeWheneverAnybodyLooks(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").hold("x", "--ttl", "4s")
+	h := p.as("first").hold("x", "--ttl", "8s")
 	id := p.record("x").LockID
 	done := make(chan struct{})
 	var looking sync.WaitGroup

@@ -34,7 +34,7 @@ import (
 // and, for child processes, the program hold STARTED GO, which makes the file STARTED and waits until there is a file GO.
 
 // patience is how long a script waits for what must happen.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func TestScripts(t *testing.T) {
 	p := scripts(nil)

@@ -27,8 +27,8 @@ const (
 	demoWorkers   = 4
 	demoRounds    = 5
 	demoThinking  = 20 * time.Millisecond
-	demoLimit     = time.Minute // on a machine that does little else
-	demoTries     = 3           // of the race that is meant to be lost
+	demoLimit     = 5 * time.Minute // on a machine that does much else
+	demoTries     = 3               // of the race that is meant to be lost
 )
 
 // demoPart is how one half of the demonstration came out.
