@@ -150,12 +150,18 @@ func TestAnEmptyRecordIsHeldForAMoment(t *testing.T) {
 	t.Parallel()
 	for age, held := range map[time.Duration]bool{0: true, time.Second: true, 5 * time.Second: false, time.Hour: false, -time.Hour: false} {
 		s := open(t, place(t), Options{})
+		if err := s.makeDirs(); err != nil {
+			t.Fatal(err)
+		}
 		path := put(t, s, dirLocks, nil)
 		written := time.Now().Add(-age)
 		if err := os.Chtimes(path, written, written); err != nil {
 			t.Fatal(err)
 		}
 		_, err := lokt.NewManager(s).Acquire(t.Context(), by("a"))
+		if held && time.Since(written) >= emptyAge {
+			continue // this machine is too slow to tell
+		}
 		if held != errors.Is(err, lokt.ErrHeld) || !held && err != nil {
 			t.Errorf("an empty record of age %v: %v", age, err)
 		}

@@ -324,6 +324,7 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 		}
 	}
 	s.wakeLeft(st.snap.Lock.Queue, l.Queue)
+	s.forgetHolders(l.Holders)
 	g.log(e.lines)
 	return doubt
 }

@@ -213,6 +213,20 @@ func (s *Store) wakeLeft(before, after []lokt.Waiter) {
 	}
 }
 
+// forgetHolders ends what is left of the watches of claims that were granted: one that another process granted, and that
+// looked again before it was woken, waits no more.
+func (s *Store) forgetHolders(holders []lokt.Holder) {
+	s.waker.mu.Lock()
+	none := len(s.waker.waiting) == 0
+	s.waker.mu.Unlock()
+	if none {
+		return
+	}
+	for _, h := range holders {
+		s.waker.wake(s.wakePath(h.LeaseID))
+	}
+}
+
 // wakePath returns the wake file of a lease. Lease IDs that are no plain names are hashed.
 func (s *Store) wakePath(leaseID string) string {
 	if lokt.ValidateName(leaseID) != nil || len(leaseID) > 64 || leaseID[0] == '.' {

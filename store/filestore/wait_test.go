@@ -61,6 +61,13 @@ func TestNoHandOverBetweenGoroutinesIsMissed(t *testing.T) {
 	wakeFilesAreGone(t, root)
 }
 
+// count returns how many claims of this process wait to be woken.
+func (k *waker) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.waiting)
+}
+
 // wakeFilesAreGone checks that nobody is left to be woken.
 func wakeFilesAreGone(t *testing.T, root string) {
 	t.Helper()
@@ -168,9 +175,7 @@ func TestManyWhoWaitAreServedInOrder(t *testing.T) {
 	}
 	wakeFilesAreGone(t, root)
 	for i, s := range stores {
-		if n := len(s.waker.waiting); n != 0 {
-			t.Errorf("store %d still waits for %d wake files", i, n)
-		}
+		eventually(t, fmt.Sprintf("store %d waits for no wake file", i), func() bool { return s.waker.count() == 0 })
 	}
 }
 
@@ -306,8 +311,8 @@ func TestAWaitThatComesTooLateLeavesNoWakeFile(t *testing.T) {
 		t.Error(err)
 	}
 	wakeFilesAreGone(t, root)
-	if len(s.waker.waiting) != 0 {
-		t.Errorf("still waiting: %v", s.waker.waiting)
+	if n := s.waker.count(); n != 0 {
+		t.Errorf("still waiting are %d", n)
 	}
 }
 
