@@ -250,6 +250,7 @@ func stopInside(args []string) error {
 	fmt.Println("ready")
 	return s.Update(context.Background(), "x", func(snap lokt.Snapshot) lokt.Change {
 		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		time.Sleep(2 * time.Second) // another thread may take the signal, and this one would go on for a moment
 		return lokt.Change{Lock: snap.Lock}
 	})
 }
