@@ -73,7 +73,7 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 		l := &Lock{Name: s.Lock.Name, Holders: s.Live()}
 		var ahead []int
 		for _, w := range s.Lock.Queue {
-			if _, in := l.Holder(w.LeaseID); in || s.Dead[w.LeaseID] || past(s.Now, w.Until) {
+			if _, in := l.Holder(w.LeaseID); in || s.Away(w) {
 				continue
 			}
 			i := len(g.nodes)

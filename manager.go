@@ -52,9 +52,10 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
 // or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for WaitLease
-// unless it is asked for again, and for AwayLease if ctx was cancelled without a cause, as the context of a request is
+// more unless it is asked for again, and for AwayLease if ctx was cancelled without a cause, as the context of a request is
 // whose client has hung up; what was granted stays granted. Who gives up on purpose releases the lease: if that happens
-// while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn.
+// while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn. If ctx has a deadline,
+// the client is expected to ask again within ReturnTime of it; after that, those behind pass the claim until it does.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, c, nil)
 }
@@ -75,8 +76,12 @@ func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Cont
 	if err := ctx.Err(); err != nil {
 		return Holder{}, err
 	}
-	asked := time.Now()
-	d, err := m.ask(ctx, c)
+	begun := time.Now()
+	ask := m.ask
+	if failed == nil {
+		ask = m.askOnce
+	}
+	d, err := ask(ctx, c)
 	if err != nil {
 		if failed != nil && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
 			failed(ctx, c, 0)
@@ -86,7 +91,7 @@ func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Cont
 	if !d.queued {
 		return d.holder, d.err
 	}
-	return m.wait(ctx, c, asked, d.Lock.placeUntil(c.LeaseID), failed)
+	return m.wait(ctx, c, begun, d.Lock.placeUntil(c.LeaseID), failed)
 }
 
 // ask puts the claim to the rules.
@@ -94,25 +99,40 @@ func (m *Manager) ask(ctx context.Context, c Claim) (decision, error) {
 	return m.apply(ctx, c.Name, func(s Snapshot) decision { return acquire(s, c) })
 }
 
+// askOnce does so for a claim that its client asks for again when ctx has ended.
+func (m *Manager) askOnce(ctx context.Context, c Claim) (decision, error) {
+	again := untilAskedAgain(ctx)
+	return m.apply(ctx, c.Name, func(s Snapshot) decision { return asked(s, c, again) })
+}
+
+// untilAskedAgain returns how long it takes at most until the next request for a claim comes after the one of ctx.
+func untilAskedAgain(ctx context.Context) time.Duration {
+	if end, ends := ctx.Deadline(); ends {
+		return max(time.Until(end), 0) + ReturnTime
+	}
+	return HereLease
+}
+
 // askAgain does so for a claim that was queued, unless it was withdrawn since.
 func (m *Manager) askAgain(ctx context.Context, c Claim) (decision, error) {
+	again := untilAskedAgain(ctx)
 	return m.apply(ctx, c.Name, func(s Snapshot) decision {
 		_, in := s.Lock.Holder(c.LeaseID)
 		if _, queued := s.Lock.Position(c.LeaseID); !in && !queued {
 			return decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
 		}
-		return acquire(s, c)
+		return asked(s, c, again)
 	})
 }
 
 // wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its time
 // is up or ctx ends.
 func (m *Manager) wait(
-	ctx context.Context, c Claim, asked, until time.Time, failed func(context.Context, Claim, time.Duration),
+	ctx context.Context, c Claim, begun, until time.Time, failed func(context.Context, Claim, time.Duration),
 ) (Holder, error) {
 	var timeout <-chan time.Time
 	if c.Wait > 0 {
-		t := time.NewTimer(time.Until(asked.Add(c.Wait)))
+		t := time.NewTimer(time.Until(begun.Add(c.Wait)))
 		defer t.Stop()
 		timeout = t.C
 	}
@@ -133,7 +153,7 @@ func (m *Manager) wait(
 				watch, most := s.nap(c)
 				s = Snapshot{} // of a crowded lock it is large, and many may wait
 				if look, err = m.sleep(ctx, watch, most, timeout, refresh.C); errors.Is(err, errWaitedEnough) {
-					return m.giveUp(ctx, c, leftTimeout, time.Since(asked), nil)
+					return m.giveUp(ctx, c, leftTimeout, time.Since(begun), nil)
 				}
 			}
 			if look && err == nil {
@@ -153,7 +173,7 @@ func (m *Manager) wait(
 		if err != nil {
 			switch {
 			case failed != nil:
-				failed(ctx, c, time.Since(asked))
+				failed(ctx, c, time.Since(begun))
 			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 				m.hungUp(ctx, c, until)
 			}

@@ -8,13 +8,17 @@ import (
 )
 
 // promote grants what can be granted from the queue, in order. Behind a waiter that cannot enter yet only those may whose
-// owner holds the lock already: they would otherwise wait for themselves.
+// owner holds the lock already: they would otherwise wait for themselves. Those that are away are passed over.
 func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
 		blocked := false
 		for i := 0; i < len(l.Queue); {
 			w := l.Queue[i]
+			if w.away(now) {
+				i++
+				continue
+			}
 			if blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
 				blocked = true
 				i++
@@ -22,10 +26,7 @@ func (d *decision) promote(now time.Time) {
 			}
 			l.Queue = slices.Delete(l.Queue, i, i+1)
 			h := d.grant(now, w.Claim)
-			h.Pending = now.Add(WaitLease)
-			if !w.Until.After(now.Add(AwayLease)) { // nobody may be there to take it up
-				h.Pending = w.Until
-			}
+			h.Pending = now.Add(OfferLease)
 			l.Holders[len(l.Holders)-1] = h
 			d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
 		}
@@ -35,21 +36,80 @@ func (d *decision) promote(now time.Time) {
 	}
 }
 
-// askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left.
+// missed returns the place in the queue that a claim gets back whose grant was not taken up in time, if any: its claimant is
+// away, and may return.
+func (h *Holder) missed(reason string) (Waiter, bool) {
+	if h.Pending.IsZero() || reason != ReasonUnclaimed && reason != ReasonExpired {
+		return Waiter{}, false
+	}
+	end := h.Pending
+	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
+		end = h.ExpiresAt
+	}
+	return Waiter{Claim: h.Claim, Since: h.HeldSince, Until: end.Add(AwayLease)}, true
+}
+
+// missed reports whether the holder was granted the lock from the queue, and too late takes it up.
+func (s Snapshot) missed(h Holder) bool {
+	reason, stale := s.Stale(h)
+	_, missed := h.missed(reason)
+	return stale && missed
+}
+
+// putBack puts waiters, in their order, before all others of their priority.
+func (l *Lock) putBack(all []Waiter) {
+	for _, w := range slices.Backward(all) {
+		if _, queued := l.Position(w.LeaseID); queued {
+			continue
+		}
+		i := slices.IndexFunc(l.Queue, func(have Waiter) bool { return have.Priority <= w.Priority })
+		if i < 0 {
+			i = len(l.Queue)
+		}
+		l.Queue = slices.Insert(l.Queue, i, w)
+	}
+}
+
+// asking returns the snapshot in which the queued claim's claimant is there.
+func (s Snapshot) asking(c Claim) Snapshot {
+	i, queued := s.Lock.Position(c.LeaseID)
+	if !queued || !s.Lock.Queue[i].away(s.Now) || past(s.Now, s.Lock.Queue[i].Until) || s.Lock.Queue[i].Owner.ID != c.Owner.ID {
+		return s
+	}
+	s.Lock.Queue = slices.Clone(s.Lock.Queue)
+	s.Lock.Queue[i].Until = s.Now.Add(HereLease + WaitLease)
+	return s
+}
+
+// asked decides a claim that will be asked for again within that time.
+func asked(s Snapshot, c Claim, again time.Duration) decision {
+	d := acquire(s, c)
+	if i, ok := d.Lock.Position(c.LeaseID); ok && d.queued && again < HereLease {
+		d.Lock.Queue[i].Until = s.Now.Add(again + WaitLease)
+	}
+	return d
+}
+
+// askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left. Those
+// that are away do not ask.
 func (l *Lock) askToYield(i int, now time.Time) {
 	h := &l.Holders[i]
 	var by *Waiter
+	wanted := false
 	for j := range l.Queue {
 		w := &l.Queue[j]
 		if w.Preempt > 0 && w.Priority > h.Priority && !w.Owner.Same(h.Owner) {
-			by = w
-			break
+			wanted = true
+			if !w.away(now) {
+				by = w
+				break
+			}
 		}
 	}
 	switch {
-	case by == nil:
+	case !wanted:
 		h.Yield = nil
-	case h.Yield == nil:
+	case h.Yield == nil && by != nil:
 		h.Yield = &Yield{To: by.Owner, AskedAt: now, Grace: by.Preempt}
 		if h.TTL == 0 { // it need not come again, so its grace runs from here, or from when a program must have looked
 			h.Yield.Deadline = now.Add(by.Preempt)
@@ -65,8 +125,9 @@ func (l *Lock) reenters(c Claim) bool {
 	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return c.Owner.Same(h.Owner) })
 }
 
-// ahead returns the waiters that come before the claim: all of at least its priority, unless its owner is in already.
-func (l *Lock) ahead(c Claim) []Waiter {
+// ahead returns the waiters that come before the claim: all of at least its priority that are not away, unless its owner is
+// in already.
+func (l *Lock) ahead(c Claim, now time.Time) []Waiter {
 	if l.reenters(c) {
 		return nil
 	}
@@ -75,7 +136,7 @@ func (l *Lock) ahead(c Claim) []Waiter {
 		if w.LeaseID == c.LeaseID {
 			break
 		}
-		if w.Priority >= c.Priority {
+		if w.Priority >= c.Priority && !w.away(now) {
 			first = append(first, w)
 		}
 	}
@@ -87,7 +148,11 @@ func (d *decision) queue(now time.Time, c Claim) {
 	l := &d.Lock
 	d.queued = true
 	if i, ok := l.Position(c.LeaseID); ok {
-		l.Queue[i].Until = now.Add(WaitLease)
+		w := &l.Queue[i]
+		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, now.Add(HereLease+WaitLease)
+		for i := range l.Holders {
+			l.askToYield(i, now)
+		}
 		return
 	}
 	if len(l.Queue)+len(l.Holders) >= maxClaimPerLock {
@@ -95,7 +160,7 @@ func (d *decision) queue(now time.Time, c Claim) {
 		d.err = invalid("lock %q has %d holders and waiters, the most there can be", l.Name, maxClaimPerLock)
 		return
 	}
-	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(WaitLease)})
+	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(HereLease + WaitLease)})
 	d.note(now, EventWait, Holder{Claim: c}, ExtraOutcome, "started")
 	for i := range l.Holders {
 		l.askToYield(i, now)

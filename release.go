@@ -172,7 +172,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // leaveQueue decides what becomes of a waiting claim whose time is up. If it was granted in the meantime, a claim that
 // only ran out of patience keeps the grant; a cancelled one gives it back.
 func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision {
-	if _, in := s.Lock.Holder(c.LeaseID); in {
+	if h, in := s.Lock.Holder(c.LeaseID); in && !s.missed(h) {
 		if how == leftCancelled {
 			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
 		}
@@ -190,7 +190,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision 
 		}
 		return d.resend(s.Now, i, c)
 	}
-	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(c) && len(d.Lock.ahead(c)) == 0 { // it had lost its place
+	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(c) && len(d.Lock.ahead(c, s.Now)) == 0 { // it had lost its place
 		c.Wait = 0
 		return acquire(s, c)
 	}

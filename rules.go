@@ -72,6 +72,13 @@ func (s Snapshot) Frozen() *Freeze {
 // past reports whether the deadline, if there is one, is over: strictly after it.
 func past(now, deadline time.Time) bool { return !deadline.IsZero() && now.After(deadline) }
 
+// Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up, or it
+// was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind pass.
+func (s Snapshot) Away(w Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
+
+// away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked for.
+func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(WaitLease)) }
+
 // NextChange returns the earliest moment after now at which time alone changes who may enter: an expiry of a holder, a
 // waiter or a freeze. It is zero if there is none.
 func (s Snapshot) NextChange() time.Time {
@@ -91,10 +98,22 @@ func (s Snapshot) NextChange() time.Time {
 	for _, w := range s.Lock.Queue {
 		consider(w.Until)
 	}
+	consider(s.passable())
 	if s.Lock.Freeze != nil {
 		consider(s.Lock.Freeze.ExpiresAt)
 	}
 	return next
+}
+
+// passable returns when those behind the first in the queue may pass it, because its claimant does not count as being there
+// any more. It is zero if they could not enter anyway.
+func (s Snapshot) passable() time.Time {
+	first := slices.IndexFunc(s.Lock.Queue, func(w Waiter) bool { return !s.Away(w) })
+	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
+		slices.ContainsFunc(s.Lock.Holders, func(h Holder) bool { return h.limit() == Exclusive }) {
+		return time.Time{}
+	}
+	return s.Lock.Queue[first].Until.Add(-WaitLease)
 }
 
 // WouldGrant answers as an Acquire of the claim without waiting would at this moment, changing nothing: nil, or the
@@ -108,14 +127,19 @@ func (s Snapshot) WouldGrant(c Claim) error {
 func begin(s Snapshot) decision {
 	d := decision{Change: Change{Lock: s.Lock.clone()}}
 	l := &d.Lock
+	var missed []Waiter
 	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
 		reason, stale := s.Stale(h)
 		if stale {
+			if w, stays := h.missed(reason); stays {
+				missed = append(missed, w)
+			}
 			d.removed = append(d.removed, Removed{Holder: h, Reason: reason})
 			d.note(s.Now, EventAutoPrune, h, ExtraReason, reason)
 		}
 		return stale
 	})
+	l.putBack(missed)
 	l.Queue = slices.DeleteFunc(l.Queue, func(w Waiter) bool {
 		if _, in := l.Holder(w.LeaseID); in { // granted by a change of which only the first half was stored
 			return true
@@ -244,7 +268,7 @@ func (h *Holder) extend(now time.Time) {
 
 // acquire decides a claim.
 func acquire(s Snapshot, c Claim) decision {
-	d := begin(s)
+	d := begin(s.asking(c))
 	l := &d.Lock
 	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
 		return d.resend(s.Now, i, c)
@@ -255,14 +279,17 @@ func acquire(s Snapshot, c Claim) decision {
 			d.err = invalid("lease ID is in use by %s", first.Owner)
 			return d
 		}
-		first.Wait, c = c.Wait, first // its place in the queue is that of the claim as it was first made
+		if first.Wait = c.Wait; first.Preempt == 0 && len(first.Within) == 0 { // which a grant that was not taken up has lost
+			first.Preempt, first.Within = c.Preempt, c.Within
+		}
+		c = first // its place in the queue is that of the claim as it was first made
 	}
 	if c.Refresh && d.refresh(s.Now, c) {
 		return d
 	}
 	frozen := l.Freeze
 	admitted := frozen == nil && l.admits(c)
-	ahead := l.ahead(c)
+	ahead := l.ahead(c, s.Now)
 	if admitted && len(ahead) == 0 {
 		if l.Corrupt != "" {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
@@ -322,7 +349,7 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		again := d.removed[i].Holder
 		again.HeldSince, again.Yield = now, nil
 		again = again.refreshed(now, c)
-		if !l.admits(again.Claim) || len(l.ahead(again.Claim)) > 0 {
+		if !l.admits(again.Claim) || len(l.ahead(again.Claim, now)) > 0 {
 			return false
 		}
 		d.removed = slices.Delete(d.removed, i, i+1)
@@ -374,7 +401,7 @@ func (h *Holder) renew(now time.Time) (told bool) {
 
 // blocked says what keeps the claim out: a freeze, holders that it cannot share with, those who were first.
 func (l *Lock) blocked(c Claim, now time.Time) *BlockedError {
-	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: l.ahead(c), Now: now}
+	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: l.ahead(c, now), Now: now}
 	if !l.admits(c) {
 		e.Holders = l.inTheWay(c)
 	}

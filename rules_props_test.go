@@ -144,7 +144,7 @@ func (w *world) request(st step) *request {
 	case 17, 18: // time goes by: a little, up to the very moment of a change, or just past it
 		next := Snapshot{Lock: w.lock, Now: w.now}.NextChange()
 		until := max(next.Sub(w.now), 0)
-		d := pick(st.life, time.Millisecond, until, until+1, until, until+1, 700*time.Millisecond, 40*time.Second)
+		d := pick(st.life, time.Millisecond, until, until+1, until, until+1, 700*time.Millisecond, 40*time.Second, 16*time.Second, 2*time.Second+1)
 		w.now = w.now.Add(d)
 		w.tell("%v go by", d)
 		return nil
@@ -153,6 +153,12 @@ func (w *world) request(st step) *request {
 		case st.shape%16 == 15: // the store finds something that is no lock
 			w.lock = Lock{Name: "x", Revision: w.lock.Revision + 1, Token: w.lock.Token, Queue: w.lock.Queue, Corrupt: "garbage"}
 			w.tell("the record is damaged")
+		case known && st.shape%4 == 1:
+			at, queued := w.lock.Position(c.LeaseID)
+			if queued {
+				w.lock = away(Snapshot{Lock: w.lock, Now: w.now}, c.LeaseID, w.lock.Queue[at].Until).Lock
+				w.tell("%s hangs up", c.LeaseID)
+			}
 		case known:
 			w.dead[c.LeaseID] = true
 			w.tell("%s dies", c.LeaseID)
@@ -202,8 +208,10 @@ func (w *world) do(st step) error {
 		dead = maps.Clone(w.dead)
 		delete(dead, d.holder.LeaseID)
 	}
-	for _, q := range d.Lock.Queue {
-		if old := findWaiter(w.lock, q.LeaseID); old == nil || w.dead[q.LeaseID] || over(w.now, old.Until) {
+	for i, q := range d.Lock.Queue {
+		if h := findHolder(w.lock, q.LeaseID); h != nil && !w.dead[q.LeaseID] { // its turn was over before it came
+			w.arrival[q.LeaseID] = i - 1000*len(w.told)
+		} else if old := findWaiter(w.lock, q.LeaseID); old == nil || w.dead[q.LeaseID] || over(w.now, old.Until) {
 			w.arrival[q.LeaseID] = len(w.told)
 		}
 	}
@@ -237,6 +245,17 @@ func over(now, deadline time.Time) bool { return !deadline.IsZero() && deadline.
 
 func gone(s Snapshot, h Holder) bool {
 	return s.Dead[h.LeaseID] || over(s.Now, h.ExpiresAt) || over(s.Now, h.Pending) || h.Yield != nil && over(s.Now, h.Yield.Deadline)
+}
+
+// absent says whether a waiter was not asked for lately, and is not now.
+func (j *judge) absent(w Waiter) bool {
+	asks := j.claim != nil && j.leaves == "" && j.claim.LeaseID == w.LeaseID && j.claim.Owner.ID == w.Owner.ID
+	return !asks && w.Until.Sub(j.was.Now) <= 30*time.Second
+}
+
+// late says whether the hold was granted in its turn, and is over because its claimant did not come.
+func (j *judge) late(h *Holder) bool {
+	return h != nil && !h.Pending.IsZero() && gone(j.was, *h) && !j.was.Dead[h.LeaseID]
 }
 
 func frozen(s Snapshot) bool {
@@ -443,11 +462,10 @@ func (j *judge) holders() error {
 			if j.renew != nil && j.renew.LeaseID == h.LeaseID && h.Pending.IsZero() {
 				continue // renewing takes it up
 			}
-			takeUp := j.is.Now.Add(WaitLease)
-			if w.Until.Sub(j.is.Now) <= AwayLease {
-				takeUp = w.Until
+			if j.absent(*w) {
+				return fmt.Errorf("%s was granted from the queue, though it was away", h.LeaseID)
 			}
-			if h.Pending != takeUp {
+			if h.Pending != j.is.Now.Add(2*time.Second) {
 				return fmt.Errorf("%s was granted from the queue, to be taken up by %v", h.LeaseID, h.Pending)
 			}
 			continue
@@ -492,7 +510,7 @@ func (j *judge) queue() error {
 		}
 	}
 	for i, w := range is.Queue {
-		if findWaiter(was, w.LeaseID) == nil && (j.claim == nil || j.claim.LeaseID != w.LeaseID || j.claim.Wait == 0) {
+		if findWaiter(was, w.LeaseID) == nil && !j.late(findHolder(was, w.LeaseID)) && (j.claim == nil || j.claim.LeaseID != w.LeaseID || j.claim.Wait == 0) {
 			return fmt.Errorf("%s came into the queue without asking", w.LeaseID)
 		}
 		if i == 0 {
@@ -528,8 +546,8 @@ func (j *judge) barging() error {
 			queued = false
 		}
 		for _, w := range j.is.Lock.Queue {
-			if findWaiter(j.was.Lock, w.LeaseID) == nil {
-				continue // it came in this step, behind
+			if findWaiter(j.was.Lock, w.LeaseID) == nil || j.absent(w) {
+				continue // it came in this step, behind, or was away
 			}
 			if w.Priority > h.Priority || w.Priority == h.Priority && (!queued || j.arrival[w.LeaseID] < came) {
 				return fmt.Errorf("%s overtook %s", h.LeaseID, w.LeaseID)
@@ -545,7 +563,8 @@ func (j *judge) stuck() error {
 	if frozen(j.is) || l.Corrupt != "" {
 		return nil
 	}
-	for i, w := range l.Queue {
+	present := slices.DeleteFunc(slices.Clone(l.Queue), j.absent)
+	for i, w := range present {
 		if (i == 0 || inside(l.Holders, w.Claim)) && fits(l.Holders, w.Claim) {
 			return fmt.Errorf("%s waits, %d from the head, though it could be in", w.LeaseID, i)
 		}
@@ -579,10 +598,12 @@ func (j *judge) events() error {
 
 func (j *judge) yields() error {
 	for _, h := range j.is.Lock.Holders {
-		wanted := slices.ContainsFunc(j.is.Lock.Queue, func(w Waiter) bool {
+		preempts := func(w Waiter) bool {
 			return w.Preempt > 0 && w.Priority > h.Priority && !inside([]Holder{h}, w.Claim)
-		})
-		if wanted != (h.Yield != nil) {
+		}
+		wanted := slices.ContainsFunc(j.is.Lock.Queue, preempts)
+		now := slices.ContainsFunc(j.is.Lock.Queue, func(w Waiter) bool { return preempts(w) && !j.absent(w) })
+		if !wanted && h.Yield != nil || now && h.Yield == nil {
 			return fmt.Errorf("%s is wanted: %v, was asked to yield: %+v", h.LeaseID, wanted, h.Yield)
 		}
 		if h.Yield == nil {
@@ -710,7 +731,7 @@ func (j *judge) claimAnswer() error {
 		return fmt.Errorf("a claim is answered %w", j.d.err)
 	}
 	w := findWaiter(l, c.LeaseID)
-	if c.Wait != 0 && j.leaves == "" && (w == nil || !j.d.queued || w.Until != j.is.Now.Add(WaitLease)) {
+	if c.Wait != 0 && j.leaves == "" && (w == nil || !j.d.queued || w.Until != j.is.Now.Add(45*time.Second)) {
 		return fmt.Errorf("a waiting claim is not in the queue: %+v", w)
 	}
 	if frozen(j.is) {
@@ -724,8 +745,10 @@ func (j *judge) claimAnswer() error {
 	}
 	if first := findWaiter(j.was.Lock, c.LeaseID); first != nil && !over(j.was.Now, first.Until) && !j.was.Dead[c.LeaseID] {
 		c = first.Claim // it was queued on these terms
+	} else if h := findHolder(j.was.Lock, c.LeaseID); j.late(h) {
+		c = h.Claim
 	}
-	behind := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Priority >= c.Priority })
+	behind := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Priority >= c.Priority && !j.absent(w) })
 	if fits(l.Holders, c) && (!behind || inside(l.Holders, c)) {
 		return fmt.Errorf("denied without a reason: %w", j.d.err)
 	}

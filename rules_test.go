@@ -46,6 +46,7 @@ func preempt(grace time.Duration) func(*Claim) { return func(c *Claim) { c.Preem
 func guard(c *Claim)                           { c.Strict = true }
 func refreshed(c *Claim)                       { c.Refresh = true }
 func waits(c *Claim)                           { c.Wait = -1 }
+func within(ids ...string) func(*Claim)        { return func(c *Claim) { c.Within = ids } }
 func anySession(c *Claim)                      { c.Owner.AnySession = true }
 
 func (l *lab) acquire(c Claim) decision { return l.apply(acquire(l.s, c)) }
@@ -373,10 +374,10 @@ func TestQueuedClaimAskedAgainKeepsItsPlaceAndItsTerms(t *testing.T) {
 	l.pass(20 * time.Second)
 	l.enqueue(as("b", priority(5), limit(2)))
 	l.expect("a", "b c")
-	if w := l.s.Lock.Queue[0]; w.Priority != 0 || !w.Until.Equal(l.s.Now.Add(WaitLease)) || !w.Since.Equal(l.s.Now.Add(-20*time.Second)) {
+	if w := l.s.Lock.Queue[0]; w.Priority != 0 || !w.Until.Equal(l.s.Now.Add(HereLease+WaitLease)) || !w.Since.Equal(l.s.Now.Add(-20*time.Second)) {
 		t.Errorf("b waits as %+v", w)
 	}
-	l.pass(WaitLease - 20*time.Second + 1) // c did not ask
+	l.pass(HereLease + WaitLease - 20*time.Second + 1) // c did not ask
 	l.apply(prune(l.s))
 	l.expect("a", "b")
 }
@@ -426,7 +427,7 @@ func TestReleaseLetsInAllThatFit(t *testing.T) {
 	l.release("a")
 	l.expect("b c d", "e f")
 	for i, h := range l.s.Lock.Holders {
-		if h.Token != uint64(2+i) || !h.Pending.Equal(l.s.Now.Add(WaitLease)) {
+		if h.Token != uint64(2+i) || !h.Pending.Equal(l.s.Now.Add(OfferLease)) {
 			t.Errorf("holder %+v", h)
 		}
 	}
@@ -450,7 +451,7 @@ func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	l.enqueue(as("b", ttl(time.Hour)))
 	l.enqueue(as("c", ttl(time.Hour)))
 	l.release("a")
-	l.pass(WaitLease)
+	l.pass(OfferLease)
 	d := l.apply(prune(l.s))
 	told(t, d)
 	l.expect("b", "c")
@@ -459,7 +460,9 @@ func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	if d.err != nil || d.queued || d.holder.LeaseID != "c" || !d.holder.Pending.IsZero() || !d.holder.ExpiresAt.Equal(l.s.Now.Add(time.Hour)) {
 		t.Errorf("c is answered %+v", d)
 	}
-	l.expect("c", "")
+	l.expect("c", "b") // it may come back, and is the next then
+	l.enqueue(as("d"))
+	l.expect("c", "b d")
 	l.pass(WaitLease * 2)
 	l.apply(prune(l.s))
 	l.expect("c", "")
@@ -475,18 +478,139 @@ func TestDeadAndSilentWaitersAreNotGranted(t *testing.T) {
 	l.enqueue(as("dead"))
 	l.enqueue(as("silent"))
 	l.s.Dead["dead"] = true
-	l.pass(WaitLease - time.Second)
+	l.pass(HereLease - time.Second)
 	_, _ = l.renew("a") // refused: a has expired, so the queue moves
 	l.expect("silent", "")
 	l.release("silent")
 
 	l.grant(as("a"))
 	l.enqueue(as("silent"))
-	l.pass(WaitLease + 1)
+	l.pass(HereLease)
 	l.enqueue(as("b"))
 	d := l.release("a")
-	l.expect("b", "")
+	l.expect("b", "silent") // which is passed over, and keeps its place
 	told(t, d, EventRelease, EventAcquire, EventWait)
+	l.acquire(as("b"))
+	l.pass(WaitLease + 1)
+	l.enqueue(as("c"))
+	l.expect("b", "c")
+}
+
+// hangUp has the claim's client go away.
+func (l *lab) hangUp(leaseID string) {
+	l.t.Helper()
+	l.apply(away(l.s, leaseID, l.s.Lock.placeUntil(leaseID)))
+}
+
+// Promise S-125.
+func TestWaitersThatAreAwayArePassedOverAndKeepTheirPlace(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a"))
+	for _, who := range []string{"b", "c", "d", "e"} {
+		l.enqueue(as(who))
+	}
+	l.hangUp("b")
+	l.hangUp("c")
+	l.release("a")
+	l.expect("d", "b c e")
+	l.acquire(as("d"))
+	l.enqueue(as("b")) // which is back
+	l.release("d")
+	l.expect("b", "c e")
+	l.acquire(as("b"))
+	l.hangUp("e")
+	if err := l.deny(as("f")); len(err.Ahead) != 0 { // only the holder is in the way
+		t.Errorf("f is told of %+v", err.Ahead)
+	}
+	l.release("b")
+	l.expect("", "c e")
+	l.grant(as("f")) // nobody else is there
+	l.enqueue(as("e"))
+	l.enqueue(as("c"))
+	l.release("f")
+	l.expect("c", "e")
+}
+
+// Promise S-125.
+func TestAClaimantThatReturnsLateIsNotOvertakenInTheSameStep(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", ttl(20*time.Second)))
+	l.enqueue(as("b"))
+	l.pass(18 * time.Second)
+	l.enqueue(as("c"))
+	l.pass(2*time.Second + 1)
+	if d := l.acquire(as("b", waits)); d.err != nil || d.queued || !d.holder.Pending.IsZero() {
+		t.Errorf("b asks when a is over, and is answered %+v", d)
+	}
+	l.expect("b", "c")
+}
+
+// Promise S-125.
+func TestGrantsThatNobodyTakesUpDoNotAddUpForThoseWhoCame(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a"))
+	for _, who := range []string{"b", "c", "d"} {
+		l.enqueue(as(who, ttl(time.Hour), within("outer of "+who), preempt(time.Second), priority(1)))
+	}
+	l.release("a")
+	l.pass(OfferLease + 1)
+	l.apply(prune(l.s))
+	l.expect("c", "b d")
+	l.pass(OfferLease + 1)
+	l.apply(prune(l.s))
+	l.expect("d", "c b")
+	d := l.acquire(as("c", ttl(time.Hour), within("outer of c"), preempt(time.Second), priority(1), waits))
+	if w := l.s.Lock.Queue[0]; !d.queued || w.LeaseID != "c" || w.Preempt != time.Second || len(w.Within) != 1 {
+		t.Errorf("c waits again as %+v", w)
+	}
+	l.s.Dead["d"] = true
+	l.apply(prune(l.s))
+	l.expect("c", "b") // the dead do not come back
+}
+
+// Promise S-125.
+func TestReadersPassAWriterThatIsAway(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", limit(Shared)))
+	l.enqueue(as("writer"))
+	l.pass(5 * time.Second)
+	l.enqueue(as("reader", limit(Shared)))
+	if next := l.s.NextChange(); !next.Equal(l.s.Now.Add(HereLease - 5*time.Second)) {
+		t.Errorf("the next change is %v, in %v", next, next.Sub(l.s.Now))
+	}
+	l.pass(HereLease - 5*time.Second)
+	l.apply(prune(l.s))
+	l.expect("a reader", "writer")
+}
+
+// Promise S-125.
+func TestWhoIsAwayDoesNotPreempt(t *testing.T) {
+	l := newLab(t)
+	l.enqueueAway(as("urgent", priority(1), preempt(time.Minute)))
+	l.grant(as("a"))
+	if l.s.Lock.Holders[0].Yield != nil {
+		t.Error("it was asked to yield")
+	}
+	l.enqueue(as("urgent", priority(1), preempt(time.Minute)))
+	l.enqueue(as("other"))
+	if l.s.Lock.Holders[0].Yield == nil {
+		t.Error("it was not asked to yield")
+	}
+	deadline := l.s.Lock.Holders[0].Yield.Deadline
+	l.hangUp("urgent")
+	l.enqueue(as("third"))
+	if y := l.s.Lock.Holders[0].Yield; y == nil || !y.Deadline.Equal(deadline) {
+		t.Errorf("its grace became %+v", y)
+	}
+}
+
+// enqueueAway has a claim in the queue whose client has hung up.
+func (l *lab) enqueueAway(c Claim) {
+	l.t.Helper()
+	l.grant(as("first"))
+	l.enqueue(c)
+	l.hangUp(c.LeaseID)
+	l.release("first")
 }
 
 func TestRenewal(t *testing.T) {

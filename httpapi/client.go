@@ -168,6 +168,7 @@ type encoded []byte
 const (
 	firstPause = 50 * time.Millisecond
 	mostPause  = 2 * time.Second
+	waitPause  = time.Second // the same for who waits in a queue, and is passed over while away
 )
 
 // errGarbage says that what answered is no loktd.
@@ -208,7 +209,9 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 			continue
 		}
 		nap := max(pause/2+rand.N(pause), after)
-		pause = min(2*pause, mostPause)
+		if pause = min(2*pause, mostPause); x.again != nil {
+			pause = min(pause, waitPause)
+		}
 		left := c.o.Patience - time.Since(failing)
 		if x.seen {
 			left = max(left, x.patience-time.Since(failing))

@@ -37,7 +37,7 @@ func leasePath(name, publicID string) string {
 }
 
 // Acquire implements lokt.Service. If ctx ends while the claim waits, it is taken back before Acquire returns, within
-// five seconds; if the server cannot be told, it leaves the queue within lokt.WaitLease, or ends with its time to live.
+// five seconds; if the server cannot be told, others pass it as soon as the server misses it, or it ends with its time to live.
 func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, error) {
 	if claim.LeaseID == "" {
 		claim.LeaseID = lokt.NewLeaseID()

@@ -273,8 +273,8 @@ func checkLeaseID(id string) error {
 }
 
 // acquire grants a claim, or waits in the queue for up to wait_ms. A client that hangs up leaves its claim where it is:
-// if only the connection broke, the client is about to ask again and must find it. If it does not, the claim leaves
-// the queue within lokt.WaitLease; a client that gives up on purpose takes it back with a release.
+// if only the connection broke, the client is about to ask again and must find it. If it does not, others pass
+// the claim, and it leaves the queue later; a client that gives up on purpose takes it back with a release.
 func (s *server) acquire(c *call) error {
 	name := c.r.PathValue("name")
 	if err := c.may(ScopeLock, name); err != nil {

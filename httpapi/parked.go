@@ -27,8 +27,8 @@ func (c *call) park(wait time.Duration) (context.Context, func(), error) {
 	default:
 		return nil, nil, errFull
 	}
-	ctx, cancel := context.WithCancelCause(c.r.Context())
-	timer := time.AfterFunc(wait, func() { cancel(errWaitOver) })
+	timed, stop := context.WithTimeoutCause(c.r.Context(), wait, errWaitOver)
+	ctx, cancel := context.WithCancelCause(timed)
 	if c.s.Stop != nil {
 		go func() {
 			select {
@@ -39,8 +39,8 @@ func (c *call) park(wait time.Duration) (context.Context, func(), error) {
 		}()
 	}
 	return ctx, func() {
-		timer.Stop()
 		cancel(nil)
+		stop()
 		<-c.s.parked
 	}, nil
 }

@@ -127,24 +127,28 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 	}
 	op := operation{name: c.Name, lease: c.LeaseID, ttl: c.TTL, maxHold: c.MaxHold, call: r.called()}
 	h, err := r.Service.Acquire(ctx, c)
+	lasted := r.called().at - op.call.at
+	maybe := false // it was granted before, in vain
 	switch {
 	case err == nil:
+		maybe = c.Wait != 0 && lasted > lokt.OfferLease
 		op.kind, op.token = acquired, h.Token
 		if h.LeaseID != c.LeaseID {
 			r.refuse("lease %s of %q was granted as %s", c.LeaseID, c.Name, h.LeaseID)
 		}
 	case errors.Is(err, lokt.ErrHeld):
 		op.kind = denied
-		if lasted := time.Duration(r.called().at - op.call.at); r.Slack > 0 && c.Wait != 0 && c.TTL > 0 && lasted > c.TTL-r.Slack {
-			// On real time a claim that waits may be granted, not get to run before its time to live is over, and be denied then.
-			granted := op
-			granted.kind, granted.over = mayAcquire, true
-			r.returned(granted)
-		}
+		maybe = c.Wait != 0 && (lasted > lokt.OfferLease || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
 	case errors.Is(err, lokt.ErrFrozen), errors.Is(err, lokt.ErrInvalid):
 		op.kind = notRecorded
 	default:
 		op.kind = mayAcquire
+	}
+	if maybe {
+		// A claim that waits may be granted the lock, not get to run, or not be heard of, in time, and wait again.
+		granted := op
+		granted.kind, granted.over = mayAcquire, true
+		r.returned(granted)
 	}
 	r.returned(op)
 	return h, err

@@ -154,6 +154,50 @@ var queueTests = []serviceTest{
 		}
 		e.expectFree("x")
 	}},
+	{"who has hung up is passed over, and keeps its place", func(e *env) {
+		poller, ok := e.s.(interface {
+			Poll(ctx context.Context, c lokt.Claim) (lokt.Holder, error)
+		})
+		if !ok { // from afar nobody can hang up without taking the claim back
+			return
+		}
+		h := e.grant(e.claim("x", "a", ttl(0)))
+		b := e.claim("x", "b", ttl(0))
+		b.Wait = -1
+		ctx, hangUp := context.WithCancel(e.Context())
+		over := make(chan error, 1)
+		go func() {
+			_, err := poller.Poll(ctx, b)
+			over <- err
+		}()
+		e.eventually("b waits", func() bool { return len(e.get("x").Lock.Queue) == 1 })
+		c, d := e.enqueue(e.claim("x", "c", ttl(0))), e.enqueue(e.claim("x", "d", ttl(0)))
+		hangUp()
+		if err := <-over; !errors.Is(err, context.Canceled) {
+			e.Fatal(err)
+		}
+		e.release(h)
+		h = c.granted()
+		e.expect("x", "c", "b d")
+		go func() { // it is back
+			h, err := poller.Poll(e.Context(), b)
+			if err == nil {
+				_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID})
+			}
+			over <- err
+		}()
+		e.eventually("b is back", func() bool {
+			s := e.get("x")
+			return len(s.Lock.Queue) == 2 && !s.Away(s.Lock.Queue[0])
+		})
+		e.release(h)
+		if err := <-over; err != nil {
+			e.Fatal(err)
+		}
+		if last := h.Token; d.granted().Token != last+2 {
+			e.Errorf("d was granted token %d after %d", d.holder.Token, last)
+		}
+	}},
 	{"a writer is not starved by readers", func(e *env) {
 		h := e.grant(e.claim("x", "r0", limit(lokt.Shared)))
 		w := e.enqueue(e.claim("x", "w"))
@@ -168,7 +212,7 @@ var queueTests = []serviceTest{
 	{"of claims that wait for each other, the last one gives way", func(e *env) {
 		x, y := e.grant(e.claim("x", "a")), e.grant(e.claim("y", "b"))
 		a := e.enqueue(e.claim("y", "a", inside(x.LeaseID)))
-		time.Sleep(2 * time.Millisecond) // so that b comes later by any clock
+		time.Sleep(e.short) // so that b comes later by any clock
 		b := e.enqueue(e.claim("x", "b", inside(y.LeaseID)))
 		asked := time.Now()
 		blocked := b.denied()
