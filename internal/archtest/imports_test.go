@@ -40,6 +40,7 @@ func ours() map[string][]string {
 		"internal/testservers": {"internal/testports"},
 		"internal/e2e":         {".", "internal/process", "store/filestore"},
 		"internal/faultfs":     {},
+		"internal/faultvfs":    {},
 		"internal/atomicfile":  {"internal/faultfs"},
 		"internal/process":     {"."},
 		"internal/audit":       {".", "internal/faultfs", "internal/jsonline"},
@@ -81,7 +82,8 @@ func theirs() map[string][]string {
 
 		"golang.org/x/time": {"internal/auth"},
 
-		"modernc.org/sqlite":          {"store/sqlstore", "bench"},
+		"modernc.org/sqlite":          {"store/sqlstore", "bench", "internal/faultvfs"},
+		"modernc.org/libc":            {"internal/faultvfs"},
 		"github.com/jackc/pgx":        {"store/sqlstore", "bench", "internal/testservers"},
 		"go.etcd.io/etcd":             {"store/etcdstore", "internal/daemon", "bench"},
 		"go.uber.org/zap":             {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +32,13 @@ const envAsDaemon = "LOKT_TEST_AS_DAEMON"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envAsDaemon) != "" {
-		os.Exit(daemon.Main(os.Args[1:], daemon.System()))
+		faults, err := failOn(os.Getenv(envFaults))
+		if err != nil {
+			panic(err)
+		}
+		code := daemon.Main(os.Args[1:], daemon.System())
+		runtime.KeepAlive(faults)
+		os.Exit(code)
 	}
 	os.Exit(m.Run())
 }

@@ -96,9 +96,14 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 				d.reload()
 				continue
 			}
-			d.shutdown(ctx, server, s, signals)
+			d.shutdown(ctx, server, slog.String("signal", s.String()), signals)
 			return nil
+		case <-d.stores.failed[0]:
+		case <-d.stores.failed[1]:
 		}
+		log.Error("the store cannot be relied on any more: ending, so that it is opened anew by the next process")
+		d.shutdown(ctx, server, slog.String("reason", "store failed"), signals)
+		return nil // closing the store says why
 	}
 }
 
@@ -311,8 +316,8 @@ func (d *daemon) reload() {
 }
 
 // shutdown stops accepting, has those who wait answered at once, and gives the rest some time. A second signal ends that.
-func (d *daemon) shutdown(ctx context.Context, server *http.Server, s os.Signal, signals <-chan os.Signal) {
-	d.log.Info("stopping", "signal", s.String())
+func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Attr, signals <-chan os.Signal) {
+	d.log.Info("stopping", why)
 	d.stopping.Store(true)
 	_ = d.notify.tell(ctx, "STOPPING=1\nSTATUS=Answering requests in flight")
 	ctx, cancel := context.WithTimeout(ctx, d.c.Shutdown)

@@ -21,7 +21,8 @@ type stores struct {
 	jobs   jobs.Store    // nil if there is no scheduler
 	shared bool          // other daemons may use the jobs at the same time
 	pings  []func(context.Context) error
-	backup *backend // that which can be backed up; nil if there is none
+	backup *backend           // that which can be backed up; nil if there is none
+	failed [2]<-chan struct{} // closed when one cannot be relied on any more by this process
 	close  []func() error
 }
 
@@ -42,6 +43,7 @@ type backend struct {
 	ping   func(context.Context) error                  // may be nil
 	backup func(ctx context.Context, path string) error // nil for a store that cannot
 	path   string                                       // of the store's file, if it has a backup
+	failed <-chan struct{}                              // closed when it cannot be relied on any more; may be nil
 	close  func() error
 }
 
@@ -80,6 +82,7 @@ func openStores(ctx context.Context, c *Config, address string, observe observer
 type observer = func(operation string, took time.Duration, err error)
 
 func (s *stores) add(b *backend) {
+	s.failed[len(s.close)] = b.failed
 	s.close = append(s.close, b.close)
 	if b.ping != nil {
 		s.pings = append(s.pings, b.ping)
@@ -119,7 +122,7 @@ func openURL(ctx context.Context, url, address string, observe observer) (*backe
 		if err != nil {
 			return nil, err
 		}
-		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, close: db.Close}
+		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
 		if kind == "sqlite" {
 			b.backup, b.path = db.Backup, db.Path()
 		}

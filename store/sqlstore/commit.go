@@ -25,7 +25,9 @@ type batch struct {
 func (d *fileDB) commit(rs []*request) (err error) {
 	begin := time.Now()
 	ctx := context.Background()
-	err = d.present()
+	if err = d.failure; err == nil {
+		err = d.present()
+	}
 	if err == nil && d.suspect != nil {
 		err = d.recover(ctx)
 	}
@@ -46,6 +48,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	}
 	defer func() { d.observe("commit", begin, err) }()
 	if err := d.store(ctx, b); err != nil {
+		d.flushed(err)
 		if !single(err) {
 			d.suspect = err
 		}
@@ -56,6 +59,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	}
 	d.locks.publish(b)
 	d.jobs.stored(b)
+	d.checkpoint(ctx)
 	return nil
 }
 
@@ -152,15 +156,21 @@ func (d *fileDB) recover(ctx context.Context) (err error) {
 	}
 	_ = d.writer.exec(ctx, "ROLLBACK") // if there is still something to roll back
 	busy, err := one(ctx, d.writer, "PRAGMA wal_checkpoint(TRUNCATE)")
+	d.flushed(err)
 	if err != nil {
 		return fail(err)
 	}
 	if busy != 0 {
 		return fail(errors.New("the database is being read"))
 	}
+	// Only what is stored shows that something can be stored again.
+	if err := d.writer.exec(ctx, "UPDATE state SET clock = ?", d.clock.now().UnixNano()); err != nil {
+		d.flushed(err)
+		return fail(err)
+	}
 	if err := d.reload(ctx); err != nil {
 		return fail(err)
 	}
-	d.suspect = nil
+	d.suspect, d.moved = nil, d.writer.written()
 	return nil
 }

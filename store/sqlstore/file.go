@@ -31,9 +31,15 @@ type fileDB struct {
 	done   chan struct{} // closed when the database has been
 	err    error         // of closing; to be read after done
 
+	failed chan struct{} // closed when the database cannot be relied on any more in this process
+
 	// For the goroutine that commits only.
+	failure error // why it cannot
 	suspect error // why it is not known what is stored
-	synced  bool  // transactions are flushed to the disk
+	moved   int   // pages written to the log when all of them were in the database's file
+
+	checkpointAt int  // pages more, until they are moved
+	synced       bool // transactions are flushed to the disk
 }
 
 // maxReaders is how many goroutines read at the same time.
@@ -57,6 +63,7 @@ func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error
 	}
 	d := &fileDB{
 		path: path, options: o, side: side, idle: make(chan *conn, maxReaders), done: make(chan struct{}), synced: true,
+		failed: make(chan struct{}), checkpointAt: checkpointPages,
 	}
 	d.group = newGroup(d.commit)
 	defer func() {
@@ -89,6 +96,9 @@ func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error
 func (d *fileDB) start(ctx context.Context) (*conn, error) {
 	if err := touch(d.path); err != nil {
 		return nil, err
+	}
+	if err := rewriteFile(d.path + "-wal"); err != nil {
+		return nil, unavailable(err)
 	}
 	var err error
 	if d.file, err = os.Stat(d.path); err != nil {
@@ -149,6 +159,9 @@ func (d *fileDB) Jobs() jobs.Store { return d.jobs }
 // Path implements backend.
 func (d *fileDB) Path() string { return d.path }
 
+// Failed implements backend.
+func (d *fileDB) Failed() <-chan struct{} { return d.failed }
+
 // Close implements backend: it stores what was asked for before, closes the database, and lets another process have it.
 func (d *fileDB) Close() error {
 	d.mu.Lock()
@@ -162,10 +175,15 @@ func (d *fileDB) Close() error {
 	d.group.close()
 	d.locks.end()
 	d.readers.Wait()
-	if d.suspect == nil { // what has ended by now is not to be revived
+	if d.suspect == nil && d.failure == nil { // what has ended by now is not to be revived
 		d.err = d.writer.exec(context.Background(), "UPDATE state SET clock = ?", d.clock.now().UnixNano())
+		d.flushed(d.err)
 	}
-	d.err = errors.Join(translate(d.err), d.release())
+	if d.failure != nil {
+		d.err = d.failure // and everything stays open, and nobody else's, until the process ends
+	} else {
+		d.err = errors.Join(translate(d.err), d.release())
+	}
 	close(d.done)
 	return d.err
 }

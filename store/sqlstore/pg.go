@@ -352,6 +352,9 @@ func (d *serverDB) Check(context.Context) error {
 	return fmt.Errorf("%w: a database of PostgreSQL is checked with pg_amcheck", lokt.ErrInvalid)
 }
 
+// Failed implements backend: a server is asked again and again.
+func (d *serverDB) Failed() <-chan struct{} { return nil }
+
 // Close implements backend.
 func (d *serverDB) Close() error {
 	d.mu.Lock()

@@ -18,7 +18,7 @@ import (
 func writerSetup() []string {
 	return []string{
 		"PRAGMA auto_vacuum = INCREMENTAL", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL",
-		"PRAGMA cache_size = -32768", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF", "PRAGMA wal_autocheckpoint = 4000",
+		"PRAGMA cache_size = -32768", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF", "PRAGMA wal_autocheckpoint = 0",
 		"PRAGMA journal_size_limit = 67108864",
 	}
 }

@@ -17,7 +17,7 @@ type Options struct {
 	Describe string
 
 	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took, and how it
-	// ended. Operations are "commit", "recover", "ping", "view", "list", "events", "load", "read", "backup" and "check". It may be called by several
+	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "backup" and "check". It may be called by several
 	// goroutines at once, and must not wait for the database.
 	Observe func(op string, took time.Duration, err error)
 
@@ -48,6 +48,7 @@ type backend interface {
 	Backup(ctx context.Context, path string) error
 	Check(ctx context.Context) error
 	Path() string
+	Failed() <-chan struct{}
 	Close() error
 }
 
@@ -109,6 +110,11 @@ func (d *DB) Backup(ctx context.Context, path string) error { return d.backend.B
 // Check reads all of the database and returns an error that says what is wrong with it, if anything is. It takes a while with
 // a large one; everything goes on meanwhile.
 func (d *DB) Check(ctx context.Context) error { return d.backend.Check(ctx) }
+
+// Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can be stored any more then
+// by this process: Close only gives the reason, and leaves the files open. The process should end, and another one open the database,
+// which then has everything that was acknowledged.
+func (d *DB) Failed() <-chan struct{} { return d.backend.Failed() }
 
 // Close stores what was asked for before and closes the database. Later calls fail, and waits return.
 func (d *DB) Close() error { return d.backend.Close() }
