@@ -246,8 +246,8 @@ func (f *follower) next() (Entry, error) {
 	select {
 	case i := <-f.items:
 		return i.entry, i.err
-	case <-time.After(time.Minute):
-		f.t.Fatal("nothing came from the follower in a minute")
+	case <-time.After(5 * time.Minute):
+		f.t.Fatal("nothing came from the follower in five minutes")
 		return Entry{}, nil
 	}
 }
