@@ -65,7 +65,10 @@ func (e *events) load(ctx context.Context, q querier) error {
 	return nil
 }
 
-const eventColumns = "seq, at, type, lock, lease_id, owner, session, host, token, ttl, expires, detail"
+const (
+	eventFields  = "at, type, lock, lease_id, owner, session, host, token, ttl, expires, detail"
+	eventColumns = "seq, " + eventFields
+)
 
 // write numbers the batch's events and stores them.
 func (e *events) write(ctx context.Context, q querier, b *batch) error {
@@ -73,7 +76,12 @@ func (e *events) write(ctx context.Context, q querier, b *batch) error {
 	for _, told := range b.told {
 		for i := range told {
 			b.events++
-			if err := writeEvent(ctx, q, "?", e.newest.Load()+uint64(b.events), &told[i]); err != nil {
+			values, err := eventValues(&told[i])
+			if err != nil {
+				return err
+			}
+			if err := q.exec(ctx, "INSERT INTO lock_events ("+eventColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+				append([]any{e.newest.Load() + uint64(b.events)}, values...)...); err != nil {
 				return err
 			}
 		}
@@ -84,25 +92,26 @@ func (e *events) write(ctx context.Context, q querier, b *batch) error {
 	return e.trim(ctx, q, b.now, e.newest.Load()+uint64(b.events))
 }
 
-// writeEvent stores an event, whose number the expression makes of the one given.
-func writeEvent(ctx context.Context, q querier, expression string, seq uint64, e *lokt.Event) error {
+// eventValues returns what is stored of an event, but for its number.
+func eventValues(e *lokt.Event) ([]any, error) {
 	rest := eventDocument{e.Owner.AnySession, processOf(e.Owner.Process), e.Extra}
 	var detail any
 	if rest.AnySession || rest.Asks != nil || len(rest.Extra) > 0 {
 		var err error
 		if detail, err = encode(rest); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return q.exec(ctx, "INSERT INTO lock_events ("+eventColumns+") VALUES ("+expression+", ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		seq, nanos(e.Time), string(e.Type), e.Name, text(e.LeaseID), text(e.Owner.ID), text(e.Owner.Session), text(e.Owner.Host),
-		number(e.Token), number(e.TTL), nanos(e.Expires), detail)
+	return []any{
+		nanos(e.Time), string(e.Type), e.Name, text(e.LeaseID), text(e.Owner.ID), text(e.Owner.Session), text(e.Owner.Host),
+		number(e.Token), number(e.TTL), nanos(e.Expires), detail,
+	}, nil
 }
 
-// oldest returns the number up to which some of the oldest events are too old or too many, or 0.
-func (e *events) oldest(ctx context.Context, q querier, now time.Time, newest uint64) (upTo uint64, err error) {
+// oldest returns the number up to which some of the oldest events, at most so many, are too old or too many, or 0.
+func (e *events) oldest(ctx context.Context, q querier, now time.Time, newest uint64, most int) (upTo uint64, err error) {
 	whole := true // all so far are to go
-	err = q.query(ctx, "SELECT seq, at FROM lock_events ORDER BY seq LIMIT ?", []any{trimMost}, func(r *row) error {
+	err = q.query(ctx, "SELECT seq, at FROM lock_events ORDER BY seq LIMIT ?", []any{most}, func(r *row) error {
 		seq, at := r.count(), r.nanos()
 		many := e.keep >= 0 && newest-seq >= uint64(e.keep)
 		old := e.keepFor >= 0 && now.Sub(at) > e.keepFor
@@ -116,7 +125,7 @@ func (e *events) oldest(ctx context.Context, q querier, now time.Time, newest ui
 
 // trim forgets some of the oldest events that are too old or too many.
 func (e *events) trim(ctx context.Context, q querier, now time.Time, newest uint64) error {
-	upTo, err := e.oldest(ctx, q, now, newest)
+	upTo, err := e.oldest(ctx, q, now, newest, trimMost)
 	if err != nil || upTo == 0 {
 		return err
 	}
@@ -222,26 +231,32 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.Eve
 	if err := s.usable(ctx); err != nil {
 		return lokt.EventPage{}, err
 	}
-	return readEvents(ctx, s.db.reading, q)
+	return readEvents(ctx, s.db.reading, newestNumber, q)
+}
+
+// newestNumber returns the number of the last event.
+func newestNumber(ctx context.Context, q querier) (uint64, error) {
+	n, err := one(ctx, q, "SELECT lock_event FROM state")
+	return uint64(n), err
 }
 
 // reader lends what reads the database as it was at one moment.
 type reader = func(ctx context.Context, op string, read func(q querier) error) error
 
 // readEvents answers a query.
-func readEvents(ctx context.Context, reading reader, q lokt.EventQuery) (page lokt.EventPage, err error) {
+func readEvents(ctx context.Context, reading reader, newest func(context.Context, querier) (uint64, error), q lokt.EventQuery) (page lokt.EventPage, err error) {
 	limit := lokt.MaxEvents
 	if q.Limit > 0 {
 		limit = min(q.Limit, limit)
 	}
 	statement, args := selectEvents(q, limit+1)
 	err = reading(ctx, "events", func(c querier) error {
-		n, err := one(ctx, c, "SELECT lock_event FROM state")
-		if err != nil {
+		var err error
+		if page.Newest, err = newest(ctx, c); err != nil {
 			return err
 		}
-		page.Newest = uint64(n)
-		if n, err = one(ctx, c, "SELECT min(seq) FROM lock_events"); err != nil {
+		n, err := one(ctx, c, "SELECT min(seq) FROM lock_events")
+		if err != nil {
 			return err
 		}
 		page.Oldest = uint64(n)

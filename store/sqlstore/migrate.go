@@ -18,6 +18,7 @@ var migrations embed.FS
 type migration struct {
 	version int64
 	text    string
+	beside  int64 // programs that know this version may use the database beside newer ones
 }
 
 // listMigrations returns a dialect's migrations, in order: the files NNNN.sql of its directory, without gaps from 1 on.
@@ -37,7 +38,14 @@ func listMigrations(dialect string) ([]migration, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, migration{int64(n), string(text)})
+		m := migration{int64(n), string(text), int64(n)}
+		if _, line, ok := strings.Cut(m.text, "\n-- beside: "); ok {
+			line, _, _ = strings.Cut(line, "\n")
+			if m.beside, err = strconv.ParseInt(line, 10, 64); err != nil {
+				return nil, fmt.Errorf("migration %s/%s is beside %q", dir, f.Name(), line)
+			}
+		}
+		all = append(all, m)
 	}
 	return all, nil
 }

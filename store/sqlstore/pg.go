@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,10 @@ type serverDB struct {
 	words   dictionary
 	locks   *serverLocks
 	jobs    *serverJobs
+
+	known  int64       // the newest version of the database that this program knows
+	unfit  atomic.Bool // the database says that this program is too old for it
+	notice notices     // that other processes are to be sent
 
 	group  *group
 	writer *pgConn      // of the goroutine that commits changes of locks; nil if it must be opened
@@ -48,11 +53,21 @@ const (
 	pgTimeout   = 20 * time.Second
 	lookAnyway  = 2 * time.Second
 	pgReaders   = 8
-	pgPrincipal = "lokt" // what connections call themselves
+	pgPrincipal = "lokt"     // what connections call themselves
+	presenceOp  = "presence" // what this process does of its own accord, which is not observed
 )
 
 // openServer opens a database of PostgreSQL. Its tables are made in the first schema of the search path if there are none.
-func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err error) {
+func openServer(ctx context.Context, url string, o Options) (*serverDB, error) {
+	all, err := listMigrations("postgres")
+	if err != nil {
+		return nil, err
+	}
+	return openServerAt(ctx, url, o, all)
+}
+
+// openServerAt does so as a program does that knows these migrations.
+func openServerAt(ctx context.Context, url string, o Options, all []migration) (_ *serverDB, err error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
@@ -64,6 +79,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 		config.ConnectTimeout = 10 * time.Second
 	}
 	d := &serverDB{config: config, options: o, origin: lokt.NewLeaseID(), idle: make(chan *pgConn, pgReaders), done: make(chan struct{})}
+	d.notice.poke = make(chan struct{}, 1)
 	for range pgReaders {
 		d.idle <- nil
 	}
@@ -81,17 +97,22 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 			d.release()
 		}
 	}()
-	if err := d.prepare(ctx); err != nil {
+	if err := d.prepare(ctx, all); err != nil {
 		return nil, pgError(err)
 	}
 	d.locks, d.jobs = newServerLocks(d), newServerJobs(d)
 	if err := d.arrive(ctx, d.writer); err != nil {
 		return nil, pgError(err)
 	}
+	// Tables may have been copied from another cluster, whose transactions had other numbers.
+	if _, err := one(ctx, d.writer, "SELECT number_lock_events(true)"); err != nil {
+		return nil, pgError(err)
+	}
 	d.group = newGroup(d.commit)
 	go d.group.loop()
 	d.tasks.Go(func() { d.listen(background) })
 	d.tasks.Go(func() { d.stay(background) })
+	d.tasks.Go(func() { d.tell(background) })
 	return d, nil
 }
 
@@ -115,54 +136,6 @@ func (d *serverDB) connect(ctx context.Context, hear func(payload string)) (*pgC
 	return &pgConn{Conn: raw, words: &d.words}, nil
 }
 
-// prepare brings the database to this version. Servers that start at the same time do so one after another.
-func (d *serverDB) prepare(ctx context.Context) (err error) {
-	all, err := listMigrations("postgres")
-	if err != nil {
-		return err
-	}
-	c := d.writer
-	tx, err := c.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			c.abandon(context.WithoutCancel(ctx))
-		}
-	}()
-	var schema string
-	if err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), '')").Scan(&schema); err != nil {
-		return err
-	}
-	if schema == "" {
-		return fmt.Errorf("%w: the search path names no schema that is there", lokt.ErrInvalid)
-	}
-	d.channel = "lokt_" + schema
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)"); err != nil {
-		return err
-	}
-	var version int64
-	if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&version); err != nil {
-		return err
-	}
-	if newest := int64(len(all)); version > newest {
-		return fmt.Errorf("%w: its version is %d, and this program knows none after %d: use a newer program", lokt.ErrInvalid, version, newest)
-	}
-	for _, m := range all[version:] {
-		if _, err := tx.Conn().PgConn().Exec(ctx, m.text).ReadAll(); err != nil {
-			return fmt.Errorf("bring it to version %d: %w", m.version, err)
-		}
-		if _, err := tx.Exec(ctx, "INSERT INTO schema_version (version) VALUES ($1)", m.version); err != nil {
-			return err
-		}
-	}
-	return tx.Commit(ctx)
-}
-
 // pgNow selects the time, in microseconds.
 const pgNow = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -175,9 +148,9 @@ func (d *serverDB) arrive(ctx context.Context, c *pgConn) error {
 		return err
 	}
 	var last, now time.Time
-	if err := c.query(ctx, "SELECT clock, "+pgNow+" * 1000 FROM state", nil, func(r *row) error {
+	if err := c.query(ctx, "SELECT clock, "+pgNow+" * 1000, oldest FROM state", nil, func(r *row) error {
 		last, now = r.nanos(), r.nanos()
-		return nil
+		return d.fits(r.number())
 	}); err != nil {
 		return err
 	}
@@ -203,12 +176,18 @@ func (d *serverDB) stay(ctx context.Context) {
 	for n := 1; ; n++ {
 		select {
 		case <-tick.C:
+		case <-d.locks.many:
+			_ = d.using(ctx, presenceOp, d.locks.numberNew)
+			continue
 		case <-ctx.Done():
 			return
 		}
 		d.jobs.look()
-		_ = d.using(ctx, "presence", func(ctx context.Context, c *pgConn) error {
-			if err := d.arrive(ctx, c); err != nil || n%15 != 0 {
+		_ = d.using(ctx, presenceOp, func(ctx context.Context, c *pgConn) error {
+			if err := d.arrive(ctx, c); err != nil {
+				return err
+			}
+			if err := d.locks.numberNew(ctx, c); err != nil || n%15 != 0 {
 				return err
 			}
 			return d.locks.trim(ctx, c)
@@ -264,7 +243,10 @@ func (d *serverDB) hear(what string) {
 // using lends a connection, opened if need be. One on which something failed is not lent again.
 func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgConn) error) (err error) {
 	begin := time.Now()
-	if op != "presence" {
+	if op != presenceOp {
+		if d.unfit.Load() {
+			return d.tooOld()
+		}
 		defer func() { d.observe(op, begin, err) }()
 	}
 	d.mu.Lock()
@@ -337,8 +319,11 @@ func (d *serverDB) Path() string { return d.config.Database }
 // Ping implements backend.
 func (d *serverDB) Ping(ctx context.Context) error {
 	return d.using(ctx, "ping", func(ctx context.Context, c *pgConn) error {
-		_, err := one(ctx, c, "SELECT clock FROM state")
-		return err
+		oldest, err := one(ctx, c, "SELECT oldest FROM state")
+		if err != nil {
+			return err
+		}
+		return d.fits(oldest)
 	})
 }
 
@@ -371,6 +356,7 @@ func (d *serverDB) Close() error {
 	d.locks.end()
 	d.tasks.Wait()
 	d.readers.Wait()
+	d.lastWords()
 	d.release()
 	close(d.done)
 	return nil

@@ -94,9 +94,9 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	}
 	var f jobs.Facts
 	var newest int64
-	if err := c.query(ctx, "SELECT changes, "+pgNow+" / 1000 FROM job_state FOR UPDATE", nil, func(r *row) error {
+	if err := c.query(ctx, "SELECT changes, "+pgNow+" / 1000, (SELECT oldest FROM state) FROM job_state FOR UPDATE", nil, func(r *row) error {
 		newest, f.Now = r.number(), r.millis()
-		return nil
+		return s.db.fits(r.number())
 	}); err != nil {
 		return err
 	}
@@ -150,7 +150,6 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		{"INSERT INTO job_changes (seq, origin, at, body) VALUES (?, ?, ?, ?)", []any{seq, s.db.origin, changes.Time.UnixMilli(), body}},
 		{"UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?, changes = ?",
 			[]any{changes.Counters.Seq, changes.Counters.Revision, changes.Counters.Event, changes.Counters.Clock, seq}},
-		{"SELECT pg_notify(?, ?)", []any{s.db.channel, s.db.origin + " !"}},
 	} {
 		if err := c.exec(ctx, w.statement, w.args...); err != nil {
 			return err
@@ -168,6 +167,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		return err
 	}
 	s.seen = seq
+	s.db.notice.turn()
 	return nil
 }
 
@@ -217,9 +217,9 @@ func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost in
 			return err
 		}
 		mine := false // one process at a time
-		if err := c.query(ctx, "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 1))", []any{s.db.channel}, func(r *row) error {
+		if err := c.query(ctx, "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 1)), oldest FROM state", []any{s.db.channel}, func(r *row) error {
 			mine = r.yes()
-			return nil
+			return s.db.fits(r.number())
 		}); err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,13 +17,17 @@ type serverLocks struct {
 	events *events
 	watch  watchers
 	closed atomic.Bool
+	many   chan struct{} // many events have no number
+
+	numbering numbering
 
 	// For the goroutine that commits only.
 	known map[string]bool // names that have a row
+	fresh int             // how many events were stored since many were told of
 }
 
 func newServerLocks(d *serverDB) *serverLocks {
-	return &serverLocks{db: d, events: newEvents(d.options), known: map[string]bool{}}
+	return &serverLocks{db: d, events: newEvents(d.options), many: make(chan struct{}, 1), known: map[string]bool{}}
 }
 
 func (s *serverLocks) usable(ctx context.Context) error {
@@ -86,11 +89,11 @@ func (s *serverLocks) store(ctx context.Context, c *pgConn, rs []*request) (*bat
 			b.were[r.name] = nil
 		}
 	}
-	now, err := s.fetch(ctx, c, b)
+	last, err := s.fetch(ctx, c, b)
 	if err != nil {
 		return nil, err
 	}
-	b.now = now
+	now := b.now
 	for _, r := range rs {
 		if r.err != nil || r.panicked != nil || r.change == nil {
 			continue
@@ -120,8 +123,10 @@ func (s *serverLocks) store(ctx context.Context, c *pgConn, rs []*request) (*bat
 	if err := s.writeEvents(ctx, c, b); err != nil {
 		return nil, err
 	}
-	if err := c.exec(ctx, "SELECT pg_notify(?, ?)", s.db.channel, s.notice(b)); err != nil {
-		return nil, err
+	if now.Sub(last) > 2*presence { // whoever should have said that somebody is there could not
+		if err := c.exec(ctx, "UPDATE state SET clock = greatest(clock, ?)", now.UnixNano()); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.exec(ctx, "COMMIT"); err != nil {
 		return nil, err
@@ -138,12 +143,13 @@ func (s *serverLocks) store(ctx context.Context, c *pgConn, rs []*request) (*bat
 	return b, nil
 }
 
-// fetch begins a transaction and reads the locks that the batch is about, which nobody else changes until it ends. It returns the time.
-func (s *serverLocks) fetch(ctx context.Context, c *pgConn, b *batch) (now time.Time, err error) {
+// fetch begins a transaction and reads the time, and the locks that the batch is about, which nobody else changes until it ends. It returns
+// when the database was used last.
+func (s *serverLocks) fetch(ctx context.Context, c *pgConn, b *batch) (last time.Time, err error) {
 	names := slices.Sorted(maps.Keys(b.were))
 	for range 2 {
 		if err := c.exec(ctx, "BEGIN"); err != nil {
-			return now, err
+			return last, err
 		}
 		var missing []string
 		for _, name := range names {
@@ -154,29 +160,29 @@ func (s *serverLocks) fetch(ctx context.Context, c *pgConn, b *batch) (now time.
 		if len(missing) > 0 { // a row can be locked only if it is there; the order is everybody's
 			if err := c.exec(ctx, `INSERT INTO locks (name, revision, token, changed)
 				SELECT n, revision_floor, token_floor, 0 FROM state, unnest(?::text[]) AS n ORDER BY n COLLATE "C" ON CONFLICT (name) DO NOTHING`, missing); err != nil {
-				return now, err
+				return last, err
 			}
 		}
-		state := &lockState{}
+		state := s.state()
 		found, err := readLocks(ctx, c, selection{` WHERE name = ANY(?) ORDER BY name FOR UPDATE`, " WHERE lock = ANY(?)", []any{names}}, nobodys, state.question())
 		if err != nil {
-			return now, err
+			return last, err
 		}
-		if now = state.now; now.Sub(state.last) <= awayAfter {
+		if b.now = state.now; b.now.Sub(state.last) <= awayAfter {
 			for _, name := range names {
 				b.were[name] = state.raise(found, name)
 			}
-			return now, nil
+			return state.last, nil
 		}
 		// Nobody was there for a while: nothing is judged by its time before everybody has a full time again.
 		if err := c.exec(ctx, "ROLLBACK"); err != nil {
-			return now, err
+			return last, err
 		}
 		if err := s.db.arrive(ctx, c); err != nil {
-			return now, err
+			return last, err
 		}
 	}
-	return now, unavailable(errStalled)
+	return last, unavailable(errStalled)
 }
 
 // nobodys is a lock of which nothing is known.
@@ -186,12 +192,15 @@ func nobodys(name string) *entry { return &entry{lock: lokt.Lock{Name: name}} }
 type lockState struct {
 	now, last         time.Time
 	tokens, revisions uint64
+	fits              func(oldest int64) error
 }
 
+func (s *serverLocks) state() *lockState { return &lockState{fits: s.db.fits} }
+
 func (s *lockState) question() question {
-	return question{"SELECT " + pgNow + " * 1000, clock, token_floor, revision_floor FROM state", nil, func(r *row) error {
+	return question{"SELECT " + pgNow + " * 1000, clock, token_floor, revision_floor, oldest FROM state", nil, func(r *row) error {
 		s.now, s.last, s.tokens, s.revisions = r.nanos(), r.nanos(), r.count(), r.count()
-		return nil
+		return s.fits(r.number())
 	}}
 }
 
@@ -205,65 +214,20 @@ func (s *lockState) raise(found map[string]*entry, name string) *entry {
 	return e
 }
 
-// notice says what has changed, in as many bytes as a notification has.
-func (s *serverLocks) notice(b *batch) string {
-	text := s.db.origin + " " + strings.Join(slices.Collect(maps.Keys(b.locks)), " ")
-	if len(text) > 7900 {
-		return s.db.origin + " *"
-	}
-	return text
-}
-
-// writeEvents numbers the batch's events and stores them. Until the transaction ends nobody else can, so the numbers are in the order of
-// the commits.
-func (s *serverLocks) writeEvents(ctx context.Context, c *pgConn, b *batch) error {
-	n := 0
-	for _, told := range b.told {
-		n += len(told)
-	}
-	if b.events = n; n == 0 {
-		return nil
-	}
-	if err := c.exec(ctx, "UPDATE state SET lock_event = lock_event + ?, clock = greatest(clock, ?)", n, b.now.UnixNano()); err != nil {
-		return err
-	}
-	for _, told := range b.told {
-		for i := range told {
-			n--
-			if err := writeEvent(ctx, c, "(SELECT lock_event FROM state) - ?", uint64(n), &told[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// trim forgets some of the oldest events.
-func (s *serverLocks) trim(ctx context.Context, c *pgConn) error {
-	newest, err := one(ctx, c, "SELECT lock_event FROM state")
-	if err != nil {
-		return err
-	}
-	now, err := one(ctx, c, "SELECT "+pgNow+" * 1000")
-	if err != nil {
-		return err
-	}
-	upTo, err := s.events.oldest(ctx, c, time.Unix(0, now), uint64(newest))
-	if err != nil || upTo == 0 {
-		return err
-	}
-	if err := c.exec(ctx, "DELETE FROM lock_events WHERE seq <= ?", upTo); err != nil {
-		return err
-	}
-	return c.flush(ctx)
-}
-
 // publish wakes whom a batch concerns.
 func (s *serverLocks) publish(b *batch) {
 	for _, e := range b.locks {
 		s.watch.wake(&e.lock)
 	}
 	s.events.publish(b)
+	s.db.notice.locks(slices.Collect(maps.Keys(b.locks)), b.events > 0)
+	if s.fresh += b.events; s.fresh >= numberAfter {
+		s.fresh = 0
+		select {
+		case s.many <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // View implements lokt.Store.
@@ -272,7 +236,7 @@ func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot
 		return snap, err
 	}
 	err = s.db.reading(ctx, "view", func(q querier) error {
-		state := &lockState{}
+		state := s.state()
 		found, err := readLocks(ctx, q, selection{" WHERE name = ?", " WHERE lock = ?", []any{name}}, nobodys, state.question())
 		if err == nil {
 			e := state.raise(found, name)
@@ -291,7 +255,7 @@ func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Sn
 			return
 		}
 		var all map[string]*entry
-		state := &lockState{}
+		state := s.state()
 		which := notFree()
 		if f.Prefix != "" {
 			which = selection{which.locks + " AND starts_with(name, ?)", " WHERE starts_with(lock, ?)", []any{f.Prefix}}
@@ -325,41 +289,6 @@ func (s *serverLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 		return err
 	}
 	return s.usable(context.WithoutCancel(ctx))
-}
-
-// WaitEvents implements lokt.EventLog.
-func (s *serverLocks) WaitEvents(ctx context.Context, after uint64) error {
-	grown := s.events.more()
-	if err := s.usable(ctx); err != nil {
-		return err
-	}
-	var newest int64
-	if err := s.db.using(ctx, "events", func(ctx context.Context, c *pgConn) (err error) {
-		newest, err = one(ctx, c, "SELECT lock_event FROM state")
-		return err
-	}); err != nil {
-		return err
-	}
-	if uint64(newest) > after {
-		return nil
-	}
-	timer := time.NewTimer(lookAnyway)
-	defer timer.Stop()
-	select {
-	case <-grown:
-	case <-timer.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return s.usable(context.WithoutCancel(ctx))
-}
-
-// ReadEvents implements lokt.EventLog.
-func (s *serverLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
-	if err := s.usable(ctx); err != nil {
-		return lokt.EventPage{}, err
-	}
-	return readEvents(ctx, s.db.reading, q)
 }
 
 // Close makes every later call fail, and waits return. The database stays open.
