@@ -59,15 +59,15 @@ const (
 
 // openServer opens a database of PostgreSQL. Its tables are made in the first schema of the search path if there are none.
 func openServer(ctx context.Context, url string, o Options) (*serverDB, error) {
-	all, err := listMigrations("postgres")
+	known, err := knownVersions()
 	if err != nil {
 		return nil, err
 	}
-	return openServerAt(ctx, url, o, all)
+	return openServerAs(ctx, url, o, known)
 }
 
-// openServerAt does so as a program does that knows these migrations.
-func openServerAt(ctx context.Context, url string, o Options, all []migration) (_ *serverDB, err error) {
+// openServerAs does so as a program does that knows these versions.
+func openServerAs(ctx context.Context, url string, o Options, known versions) (_ *serverDB, err error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
@@ -97,7 +97,7 @@ func openServerAt(ctx context.Context, url string, o Options, all []migration) (
 			d.release()
 		}
 	}()
-	if err := d.prepare(ctx, all); err != nil {
+	if err := d.prepare(ctx, known); err != nil {
 		return nil, pgError(err)
 	}
 	d.locks, d.jobs = newServerLocks(d), newServerJobs(d)

@@ -16,7 +16,7 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// columns describes the tables, views and indexes of a schema.
+// columns describes the tables, views, indexes, functions and triggers of a schema.
 func columns(t *testing.T, url string) string {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -30,6 +30,9 @@ func columns(t *testing.T, url string) string {
 		UNION ALL SELECT relname || ' ' || array_to_string(reloptions, ',') FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND reloptions IS NOT NULL
 		UNION ALL SELECT c.relname || '.' || a.attname || ' ' || a.attstorage::text FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 			WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0
+		UNION ALL SELECT proname || ' ' || provolatile::text || coalesce(array_to_string(proconfig, ','), '') || prosrc FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+		UNION ALL SELECT regexp_replace(pg_get_triggerdef(t.oid), current_schema() || '\.', '', 'g') FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+			WHERE c.relnamespace = current_schema()::regnamespace
 		UNION ALL SELECT 'version ' || max(version) FROM schema_version ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +87,8 @@ func TestDatabasesOfPostgreSQLOfEveryOlderVersionAreBroughtToThisOne(t *testing.
 		page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{})
 		if err != nil || len(page.Events) != 3 || page.Events[2].Extra[lokt.ExtraHeld] == "" {
 			t.Errorf("version %d: events are %+v, %v", m.version, page, err)
+		} else if page.Events[2].Seq != 3 || page.Newest != 3 {
+			t.Errorf("version %d: the last event has number %d, the newest is %d", m.version, page.Events[2].Seq, page.Newest)
 		}
 		rows, err := db.Jobs().Load(t.Context())
 		if err != nil || len(rows.Jobs) != 2 || len(rows.Leases) != 1 || rows.Jobs[0].State != jobs.Leased || rows.Jobs[1].Tags[0] != "nightly" ||

@@ -17,12 +17,19 @@ import (
 // "-- beside: N". Every change and turn reads that in its own transaction, and is given up if this program is too old. Migrations lock the
 // table of which it is read, so none comes between the reading and the commit.
 
-// How long a migration waits for tables that somebody is using, while everybody else waits for it; and for how long it is tried.
-const (
-	migrateWait  = 2 * time.Second
-	migratePause = time.Second
-	migrateFor   = 30 * time.Second
-)
+// versions are what a program knows of the database's versions, and how patiently it brings a database to the newest.
+type versions struct {
+	migrations []migration
+	wait       time.Duration // how long tables are waited for that somebody uses: everybody else waits meanwhile
+	pause      time.Duration // after that, for everybody else
+	atMost     time.Duration // how long it is tried
+}
+
+// knownVersions returns what this program knows.
+func knownVersions() (versions, error) {
+	all, err := listMigrations("postgres")
+	return versions{migrations: all, wait: 2 * time.Second, pause: time.Second, atMost: 30 * time.Second}, err
+}
 
 // fits returns nil if this program may use the database, which is for those that know a version at least.
 func (d *serverDB) fits(oldest int64) error {
@@ -39,18 +46,18 @@ func (d *serverDB) tooOld() error {
 }
 
 // prepare brings the database to the newest version that is known, unless it is of a newer one that this program works with.
-func (d *serverDB) prepare(ctx context.Context, all []migration) error {
-	d.known = int64(len(all))
-	for end := time.Now().Add(migrateFor); ; {
-		err := d.migrate(ctx, all)
+func (d *serverDB) prepare(ctx context.Context, known versions) error {
+	d.known = int64(len(known.migrations))
+	for end := time.Now().Add(known.atMost); ; {
+		err := d.migrate(ctx, known)
 		if !inTheWay(err) {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%w: others use its tables for longer than %v, such as a backup that is being made: %w", lokt.ErrUnavailable, migrateWait, err)
+			return fmt.Errorf("%w: others use its tables for longer than %v, such as a backup that is being made: %w", lokt.ErrUnavailable, known.wait, err)
 		}
 		select {
-		case <-time.After(migratePause): // the others go on meanwhile
+		case <-time.After(known.pause): // the others go on meanwhile
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -64,7 +71,7 @@ func inTheWay(err error) bool {
 }
 
 // migrate does so in one transaction. Servers that start at the same time do so one after another.
-func (d *serverDB) migrate(ctx context.Context, all []migration) (err error) {
+func (d *serverDB) migrate(ctx context.Context, known versions) (err error) {
 	c := d.writer
 	tx, err := c.Begin(ctx)
 	if err != nil {
@@ -103,8 +110,8 @@ func (d *serverDB) migrate(ctx context.Context, all []migration) (err error) {
 		}
 		return tx.Commit(ctx)
 	}
-	for _, m := range all[version:] {
-		if err := m.apply(ctx, tx); err != nil {
+	for _, m := range known.migrations[version:] {
+		if err := m.apply(ctx, tx, known.wait); err != nil {
 			return fmt.Errorf("bring it to version %d: %w", m.version, err)
 		}
 	}
@@ -112,9 +119,9 @@ func (d *serverDB) migrate(ctx context.Context, all []migration) (err error) {
 }
 
 // apply brings the database to the migration's version.
-func (m *migration) apply(ctx context.Context, tx pgx.Tx) error {
+func (m *migration) apply(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
 	if m.version > 1 {
-		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", migrateWait.Milliseconds())); err != nil {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", wait.Milliseconds())); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "LOCK TABLE state IN ACCESS EXCLUSIVE MODE"); err != nil {
