@@ -121,8 +121,8 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 	if !ok {
 		return fmt.Errorf("%s is backed up by its own means", redact(c.Store))
 	}
-	if _, err := os.Stat(strings.TrimPrefix(file, "//")); err != nil {
-		return fmt.Errorf("no daemon at %s, and no store: %w", c.Listen, err)
+	if file = strings.TrimSuffix(strings.TrimPrefix(file, "//"), "?mode=rw"); !exists(file) {
+		return fmt.Errorf("no daemon at %s, and no store: there is no %s", c.Listen, file)
 	}
 	db, err := sqlstore.Open(ctx, c.Store, sqlstore.Options{Describe: "making a backup"})
 	if err != nil {
@@ -133,6 +133,11 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 	}
 	fmt.Fprintf(s.Out, "%s: from %s; no daemon runs at %s\n", path, db.Path(), c.Listen)
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // receive writes what comes to a new file beside path, to the disk.

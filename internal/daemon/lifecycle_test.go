@@ -374,3 +374,25 @@ func TestDaemonOutlivesWhoReadsItsLog(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// Promise S-137.
+func TestTheLogTellsANewDatabaseFromAnOldOne(t *testing.T) {
+	t.Parallel()
+	url := "sqlite:" + filepath.Join(t.TempDir(), "loktd.db")
+	code, _, stderr := run(t, nil, "--listen", "127.0.0.1:0", "--store", url+"?mode=rw")
+	if code != 1 || !strings.Contains(stderr, "none is made") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	p := start(t, "--store", url)
+	p.api().do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "a"}, "ttl_ms": 600_000})
+	p.api().do(t, http.StatusOK, "POST", scheduler+"/jobs", body{})
+	p.stop()
+	if log := p.log.String(); !strings.Contains(log, "made a new database") {
+		t.Errorf("the log of a new database is %s", log)
+	}
+	p = start(t, "--store", url+"?mode=rw")
+	p.stop()
+	if log := p.log.String(); !strings.Contains(log, "opened the database") || !strings.Contains(log, "locks=1 jobs=1") {
+		t.Errorf("the log of an old database is %s", log)
+	}
+}

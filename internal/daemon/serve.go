@@ -171,7 +171,7 @@ func (d *daemon) open(ctx context.Context) (net.Listener, error) {
 		d.url = scheme + listener.Addr().String()
 	}
 	var err error
-	if d.stores, err = openStores(ctx, d.c, d.url, d.meter.database); err != nil {
+	if d.stores, err = openStores(ctx, d.c, d.url, d.log, d.meter.database); err != nil {
 		if listener != nil {
 			_ = listener.Close() // nobody was answered
 		}

@@ -99,7 +99,7 @@ func settings() []setting {
 	return []setting{
 		{"listen", "HOST:PORT", "127.0.0.1:7117", "address to listen on; port 0 takes a free one", text(func(c *Config) *string { return &c.Listen })},
 		{"hosts", "NAMES", "", "names, beside those of loopback and of --listen, under which clients may address a daemon without authentication", list(func(c *Config) *[]string { return &c.Hosts })},
-		{"store", "URL", "", "where locks and jobs are kept: sqlite:PATH, memory:, postgres://…, etcd://H1,H2/PREFIX (default: loktd.db in the user's state directory)", text(func(c *Config) *string { return &c.Store })},
+		{"store", "URL", "", "where locks and jobs are kept: sqlite:PATH (sqlite:PATH?mode=rw if it must exist), memory:, postgres://…, etcd://H1,H2/PREFIX (default: loktd.db in the user's state directory)", text(func(c *Config) *string { return &c.Store })},
 		{"jobs-store", "URL", "", "where jobs are kept, if not in --store; none for no scheduler", text(func(c *Config) *string { return &c.JobsStore })},
 
 		{"capacity", "UNITS", "100", "units of capacity that jobs share", number(func(c *Config) *int { return &c.Jobs.Total })},

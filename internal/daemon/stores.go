@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -49,9 +50,9 @@ type backend struct {
 
 // openStores opens what the config names. address is what those are told whom the store turns away because this daemon
 // has it. observe is told what a database was asked for.
-func openStores(ctx context.Context, c *Config, address string, observe observer) (*stores, error) {
+func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (*stores, error) {
 	s := &stores{}
-	main, err := openBackend(ctx, c.Store, address, observe)
+	main, err := openBackend(ctx, c.Store, address, log, observe)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func openStores(ctx context.Context, c *Config, address string, observe observer
 	case "", c.Store:
 	default:
 		name = "--jobs-store"
-		if other, err = openBackend(ctx, c.JobsStore, address, observe); err != nil {
+		if other, err = openBackend(ctx, c.JobsStore, address, log, observe); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		s.add(other)
@@ -92,8 +93,8 @@ func (s *stores) add(b *backend) {
 	}
 }
 
-func openBackend(ctx context.Context, url, address string, observe observer) (*backend, error) {
-	b, err := openURL(ctx, url, address, observe)
+func openBackend(ctx context.Context, url, address string, log *slog.Logger, observe observer) (*backend, error) {
+	b, err := openURL(ctx, url, address, log, observe)
 	if err != nil && strings.Contains(err.Error(), url) {
 		return nil, &redactedError{err, url}
 	}
@@ -111,7 +112,7 @@ func (e *redactedError) Error() string {
 }
 func (e *redactedError) Unwrap() error { return e.err }
 
-func openURL(ctx context.Context, url, address string, observe observer) (*backend, error) {
+func openURL(ctx context.Context, url, address string, log *slog.Logger, observe observer) (*backend, error) {
 	kind, _, _ := strings.Cut(url, ":")
 	switch kind {
 	case "memory":
@@ -121,6 +122,9 @@ func openURL(ctx context.Context, url, address string, observe observer) (*backe
 		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
 		if err != nil {
 			return nil, err
+		}
+		if err := tellContents(ctx, db, url, log); err != nil {
+			return nil, errors.Join(err, db.Close())
 		}
 		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
 		if kind == "sqlite" {
@@ -135,6 +139,20 @@ func openURL(ctx context.Context, url, address string, observe observer) (*backe
 		return &backend{locks: s, close: s.Close}, nil
 	}
 	return nil, unknownStore(url)
+}
+
+// tellContents logs what is in a database: somebody who mistyped its path sees that it is a new one.
+func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Logger) error {
+	has, err := db.Contents(ctx)
+	if err != nil {
+		return err
+	}
+	if has.Created {
+		log.Info("made a new database, which is empty", "store", redact(url), "path", db.Path())
+	} else {
+		log.Info("opened the database", "store", redact(url), "path", db.Path(), "locks", has.Locks, "jobs", has.Jobs)
+	}
+	return nil
 }
 
 // namesJobs says what to do about a store without jobs.

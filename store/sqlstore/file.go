@@ -3,11 +3,13 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -17,9 +19,12 @@ type fileDB struct {
 	file    os.FileInfo // of path, when it was opened
 	options Options
 	side    *sideFile
+	inode   *os.File // has the kernel lock on the file itself; may be nil
 	clock   *clock
 	locks   *fileLocks
 	jobs    *fileJobs
+
+	contents Contents // when it was opened
 
 	group   *group
 	writer  *conn      // of the goroutine that commits
@@ -45,8 +50,13 @@ type fileDB struct {
 // maxReaders is how many goroutines read at the same time.
 const maxReaders = 4
 
-// openFile opens a database of SQLite.
-func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error) {
+// openFile opens a database of SQLite, which there must be if it is said to be old.
+func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB, err error) {
+	if old {
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("%w: there is none, and none is made: %w", lokt.ErrInvalid, err)
+		}
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, unavailable(err)
 	}
@@ -74,7 +84,7 @@ func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error
 			err = errors.Join(err, d.release())
 		}
 	}()
-	if d.writer, err = d.start(ctx); err != nil {
+	if d.writer, err = d.start(ctx, old); err != nil {
 		return nil, translate(err)
 	}
 	for range maxReaders {
@@ -88,19 +98,27 @@ func openFile(ctx context.Context, path string, o Options) (_ *fileDB, err error
 	if err := d.begin(ctx); err != nil {
 		return nil, translate(err)
 	}
+	living, err := one(ctx, d.writer, "SELECT count(*) FROM jobs")
+	if err != nil {
+		return nil, translate(err)
+	}
+	d.contents.Jobs, d.contents.Locks = int(living), len(d.locks.cache)
 	go d.group.loop()
 	return d, nil
 }
 
 // start opens the connection that writes, and brings the database to this version.
-func (d *fileDB) start(ctx context.Context) (*conn, error) {
+func (d *fileDB) start(ctx context.Context, old bool) (*conn, error) {
 	if err := touch(d.path); err != nil {
+		return nil, err
+	}
+	var err error
+	if d.inode, err = lockFile(d.path); err != nil {
 		return nil, err
 	}
 	if err := rewriteFile(d.path + "-wal"); err != nil {
 		return nil, unavailable(err)
 	}
-	var err error
 	if d.file, err = os.Stat(d.path); err != nil {
 		return nil, err
 	}
@@ -109,6 +127,10 @@ func (d *fileDB) start(ctx context.Context) (*conn, error) {
 		return nil, err
 	}
 	version, err := identify(ctx, c)
+	d.contents.Created = version == 0
+	if err == nil && old && version == 0 {
+		err = fmt.Errorf("%w: it is empty, and is not filled", lokt.ErrInvalid)
+	}
 	if err == nil {
 		err = c.setUp(writerSetup())
 	}
@@ -159,6 +181,9 @@ func (d *fileDB) Jobs() jobs.Store { return d.jobs }
 // Path implements backend.
 func (d *fileDB) Path() string { return d.path }
 
+// Contents implements backend.
+func (d *fileDB) Contents(context.Context) (Contents, error) { return d.contents, nil }
+
 // Failed implements backend.
 func (d *fileDB) Failed() <-chan struct{} { return d.failed }
 
@@ -188,7 +213,7 @@ func (d *fileDB) Close() error {
 	return d.err
 }
 
-// release closes connections and gives the kernel lock back.
+// release closes connections and gives the kernel locks back.
 func (d *fileDB) release() error {
 	var errs []error
 	for len(d.idle) > 0 {
@@ -196,6 +221,9 @@ func (d *fileDB) release() error {
 	}
 	if d.writer != nil {
 		errs = append(errs, d.writer.close())
+	}
+	if d.inode != nil {
+		errs = append(errs, d.inode.Close())
 	}
 	return errors.Join(append(errs, d.side.close())...)
 }

@@ -337,6 +337,18 @@ func (d *serverDB) Check(context.Context) error {
 	return fmt.Errorf("%w: a database of PostgreSQL is checked with pg_amcheck", lokt.ErrInvalid)
 }
 
+// Contents implements backend.
+func (d *serverDB) Contents(ctx context.Context) (c Contents, err error) {
+	err = d.reading(ctx, "contents", func(q querier) error {
+		return q.query(ctx, `SELECT (SELECT count(*) FROM (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes) l),
+			(SELECT count(*) FROM jobs)`, nil, func(r *row) error {
+			c.Locks, c.Jobs = int(r.number()), int(r.number())
+			return nil
+		})
+	})
+	return c, err
+}
+
 // Failed implements backend: a server is asked again and again.
 func (d *serverDB) Failed() <-chan struct{} { return nil }
 

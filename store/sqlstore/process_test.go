@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,6 +131,39 @@ func TestASecondProcessIsRefusedAndToldWhoIsFirst(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), "sqlite:"+path, Options{}); !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
 		t.Errorf("open again in the same process: %v", err)
+	}
+}
+
+// Promise S-64.
+func TestASecondProcessIsRefusedByWhateverNameItCallsTheFile(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("the kernel lock on the file itself is Linux's")
+	}
+	path := place(t)
+	first := spawn(t, "hold", path)
+	first.line(t)
+	link := path + ".other"
+	if err := os.Link(path, link); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(t.Context(), "sqlite:"+link, Options{})
+	if !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", first.Process.Pid)) {
+		t.Errorf("open by a hard link: %v", err)
+	}
+	// SQLite's own locks are as they were.
+	if out, err := exec.CommandContext(t.Context(), "grep", "-c", fmt.Sprintf("POSIX.* %d ", first.Process.Pid), "/proc/locks").Output(); err != nil {
+		t.Errorf("the first has no locks: %s, %v", out, err)
+	}
+	first.kill()
+	if _, err := Open(t.Context(), "sqlite:"+link, Options{}); !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "hard links") {
+		t.Errorf("what the first stored last is not found by the link, but it is opened: %v", err)
+	}
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if s := view(t, start(t, path, Options{}), "kept"); len(s.Lock.Holders) != 1 {
+		t.Errorf("afterwards there is %+v", s.Lock)
 	}
 }
 

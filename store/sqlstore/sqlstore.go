@@ -48,14 +48,25 @@ type backend interface {
 	Backup(ctx context.Context, path string) error
 	Check(ctx context.Context) error
 	Path() string
+	Contents(ctx context.Context) (Contents, error)
 	Failed() <-chan struct{}
 	Close() error
+}
+
+// mustExist ends the URL of a database of SQLite that is not to be made.
+const mustExist = "?mode=rw"
+
+// Contents is what a database had when it was opened.
+type Contents struct {
+	Created bool // it was made, and is empty
+	Locks   int  // that are not free
+	Jobs    int  // that have not ended
 }
 
 // Open opens a database. Its URL is
 //
 //   - sqlite: and the path of a file, which is made if it does not exist, for the user alone, with the directories that are missing.
-//     One process at a time has it. Every hold, place in the queue and freeze that has not ended by time gets its full time from now,
+//     With ?mode=rw after the path a database is not made: without one, opening fails. One process at a time has it. Every hold, place in the queue and freeze that has not ended by time gets its full time from now,
 //     but no more than its maximum hold.
 //   - postgres:// and so on, as PostgreSQL's own programs take it. Any number of processes share the database. The tables are made in the
 //     first schema of the search path (the parameter search_path) if there are none. When nobody has used the database for ten seconds,
@@ -81,7 +92,8 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if path = strings.TrimPrefix(path, "//"); !ok || path == "" {
 		return nil, fmt.Errorf("%w: a database is sqlite: and a path, or postgres://…", lokt.ErrInvalid)
 	}
-	d, err := openFile(ctx, path, o)
+	path, old := strings.CutSuffix(path, mustExist)
+	d, err := openFile(ctx, path, old, o)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
@@ -110,6 +122,9 @@ func (d *DB) Backup(ctx context.Context, path string) error { return d.backend.B
 // Check reads all of the database and returns an error that says what is wrong with it, if anything is. It takes a while with
 // a large one; everything goes on meanwhile.
 func (d *DB) Check(ctx context.Context) error { return d.backend.Check(ctx) }
+
+// Contents returns what the database had when it was opened, or for a server's database has now.
+func (d *DB) Contents(ctx context.Context) (Contents, error) { return d.backend.Contents(ctx) }
 
 // Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can be stored any more then
 // by this process: Close only gives the reason, and leaves the files open. The process should end, and another one open the database,
