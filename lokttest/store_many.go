@@ -285,8 +285,9 @@ func waitWakesQueued(t *testing.T, s lokt.Store) {
 
 // noWakeupIsLost lets two goroutines take turns; a store that relies on its safety net takes too long.
 func noWakeupIsLost(t *testing.T, s lokt.Store) {
-	ctx := within(t)
 	const turns = 100
+	ctx, cancel := context.WithTimeout(t.Context(), turns*600*time.Millisecond) // such nets are a second wide, and more
+	defer cancel()
 	together(2, func(me int) {
 		for turn := me; turn < turns; turn += 2 {
 			if err := until(ctx, s, "x", "", func(l lokt.Lock) bool { return len(l.Holders) == turn }); err != nil {
