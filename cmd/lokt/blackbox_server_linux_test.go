@@ -82,7 +82,7 @@ func TestAServerOutOfReachIsAnErrorOfEveryCommandAndNothingIsRun(t *testing.T) {
 // Promise S-107.
 func TestAGuardSurvivesTheDeathOfItsServerIfItIsBackInTime(t *testing.T) {
 	p, d := served(t)
-	h := p.as("first").holdSeven("x", "--ttl", "8s")
+	h := p.as("first").holdSeven("x", "--ttl", "15s")
 	was := p.status("x")
 	d.kill()
 	check(t, d.up())
@@ -195,7 +195,7 @@ func TestAGuardWhoseServerIsPausedEndsItsCommandBeforeAnotherEnters(t *testing.T
 func TestAnOutageThatEndsInTimeLosesNothing(t *testing.T) {
 	p, d := served(t)
 	q, x := p.as("first").through(d)
-	h := q.holdSeven("x", "--ttl", "12s")
+	h := q.holdSeven("x", "--ttl", "20s")
 	was := p.status("x")
 	x.swallow()
 	h.tells("could not be renewed, trying again")
@@ -398,7 +398,7 @@ func TestAGuardGoesOnWithAnotherAddressOfItsServer(t *testing.T) {
 	_, x := p.through(d)
 	_, y := p.through(d)
 	q := p.as("first").with("LOKT_SERVER=" + x.url() + "," + y.url())
-	h := q.holdSeven("x", "--ttl", "6s")
+	h := q.holdSeven("x", "--ttl", "15s")
 	for i, cut := range []*proxy{x, y, x} {
 		was := p.status("x").Renewals
 		cut.cut()
