@@ -66,7 +66,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 // run runs a request's change of a lock.
 func (b *batch) run(r *request, have *entry, now time.Time) {
 	var c lokt.Change
-	if r.panicked = guarded(func() { c = r.change(lokt.Snapshot{Lock: have.lock.Clone(), Now: now}) }); r.panicked != nil {
+	if !r.guard(func() { c = r.change(lokt.Snapshot{Lock: have.lock.Clone(), Now: now}) }) {
 		return
 	}
 	c.Lock.Name, c.Lock.Revision = r.name, have.lock.Revision
@@ -92,7 +92,7 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	case r.turn != nil:
 		if !r.turned {
 			r.turned = true
-			r.panicked = guarded(func() { r.changes = r.turn(jobs.Facts{}) })
+			r.guard(func() { r.changes = r.turn(jobs.Facts{}) })
 		}
 		if r.panicked == nil && !r.changes.Empty() {
 			b.jobs = append(b.jobs, &r.changes)
@@ -102,19 +102,21 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	}
 }
 
-// guarded runs what others wrote, and returns what they panicked with.
-func guarded(run func()) (panicked any) {
-	returned := false
+// errEnded is what a request's function that ends its goroutine (runtime.Goexit, testing.T.Fatal) counts as having panicked with.
+var errEnded = errors.New("change ended its goroutine")
+
+// guard runs what others wrote, keeps what they panicked with, and reports whether they did not. If they end the goroutine, that is
+// noted, but it does end: group.serve has another one go on.
+func (r *request) guard(run func()) (returned bool) {
 	defer func() {
 		if !returned {
-			if panicked = recover(); panicked == nil {
-				panicked = errors.New("change ended its goroutine")
+			if r.panicked = recover(); r.panicked == nil {
+				r.panicked = errEnded
 			}
 		}
 	}()
 	run()
-	returned = true
-	return nil
+	return true
 }
 
 // store writes the batch in a transaction.

@@ -4,6 +4,7 @@ package sqlstore
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +23,7 @@ type request struct {
 	turned   bool        // the turn has been run
 	changes  jobs.Changes
 	panicked any
+	settled  bool // it is stored, or failed by itself
 	err      error
 	done     chan struct{} // closed when it is known what became of it
 }
@@ -39,6 +41,8 @@ type group struct {
 	closed bool
 	poke   chan struct{} // there is something for the goroutine to look at
 	ended  chan struct{} // the goroutine has returned
+
+	left []*request // what a goroutine that a request has ended leaves to the next
 }
 
 func newGroup(commit func([]*request) error) *group {
@@ -78,10 +82,13 @@ func (g *group) perform(ctx context.Context, r *request) error {
 
 // outcome returns what became of a request that is done.
 func (r *request) outcome() error {
-	if r.panicked != nil {
-		panic(r.panicked)
+	switch r.panicked {
+	case nil:
+		return r.err
+	case errEnded:
+		runtime.Goexit()
 	}
-	return r.err
+	panic(r.panicked)
 }
 
 // alone stores a request that found nobody storing, and passes on what has arrived since, even if the request ends its goroutine.
@@ -109,7 +116,17 @@ func (g *group) wake() {
 
 // loop commits what is passed on to it, until the database is closed.
 func (g *group) loop() {
-	defer close(g.ended)
+	over := false
+	defer func() {
+		if over {
+			close(g.ended)
+		} else { // a request has ended this goroutine
+			go g.loop()
+		}
+	}()
+	left := g.left
+	g.left = nil
+	g.serve(left)
 	for {
 		g.mu.Lock()
 		for g.passed && len(g.queue) > 0 {
@@ -128,7 +145,7 @@ func (g *group) loop() {
 		if g.passed {
 			g.passed, g.busy = false, false
 		}
-		over := g.closed && !g.busy
+		over = g.closed && !g.busy
 		g.mu.Unlock()
 		if over {
 			return
@@ -142,12 +159,26 @@ func (g *group) serve(rs []*request) {
 	if len(rs) == 0 {
 		return
 	}
+	done := false
+	defer func() {
+		if done {
+			return
+		}
+		for _, r := range rs {
+			if r.settled || r.err != nil || r.panicked != nil {
+				close(r.done)
+			} else {
+				g.left = append(g.left, r)
+			}
+		}
+	}()
 	err := g.commit(rs)
 	if err != nil && single(err) && len(rs) > 1 {
 		for _, r := range rs {
 			if r.err == nil && r.panicked == nil {
 				r.err = g.commit([]*request{r})
 			}
+			r.settled = true
 		}
 		err = nil
 	}
@@ -157,6 +188,7 @@ func (g *group) serve(rs []*request) {
 		}
 		close(r.done)
 	}
+	done = true
 }
 
 // close lets no more requests in, and returns when those that are in have been stored.

@@ -263,7 +263,14 @@ func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Co
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { d.idle <- c }()
+	returned := true
+	defer func() {
+		if !returned && c != nil { // what was called has panicked, or ended its goroutine, within a transaction
+			_ = c.Close(context.WithoutCancel(ctx))
+			c = nil
+		}
+		d.idle <- c
+	}()
 	limited, cancel := context.WithTimeout(ctx, pgTimeout)
 	defer cancel()
 	if c == nil || c.IsClosed() {
@@ -271,7 +278,9 @@ func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Co
 			return err
 		}
 	}
+	returned = false
 	err = use(limited, c)
+	returned = true
 	if err != nil && !c.abandon(limited) {
 		_ = c.Close(context.WithoutCancel(ctx))
 		c = nil

@@ -56,7 +56,20 @@ func (d *serverDB) commit(rs []*request) (err error) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), pgTimeout)
 	defer cancel()
-	defer func() { d.observe("commit", begin, err) }()
+	returned := false
+	defer func() {
+		if !returned && d.writer != nil { // a request has ended this goroutine within the transaction
+			_ = d.writer.Close(ctx)
+			d.writer = nil
+		}
+		d.observe("commit", begin, err)
+	}()
+	err = d.tryCommit(ctx, rs)
+	returned = true
+	return err
+}
+
+func (d *serverDB) tryCommit(ctx context.Context, rs []*request) (err error) {
 	for range attempts {
 		if d.writer == nil || d.writer.IsClosed() {
 			if d.writer, err = d.dial(ctx); err != nil {
