@@ -209,7 +209,7 @@ func (w *world) do(st step) error {
 		delete(dead, d.holder.LeaseID)
 	}
 	for i, q := range d.Lock.Queue {
-		if h := findHolder(w.lock, q.LeaseID); h != nil && !w.dead[q.LeaseID] { // its turn was over before it came
+		if h := findHolder(w.lock, q.LeaseID); h != nil && !h.Pending.IsZero() && !w.dead[q.LeaseID] { // its turn was over before it came
 			w.arrival[q.LeaseID] = i - 1000*len(w.told)
 		} else if old := findWaiter(w.lock, q.LeaseID); old == nil || w.dead[q.LeaseID] || over(w.now, old.Until) {
 			w.arrival[q.LeaseID] = len(w.told)
