@@ -204,6 +204,47 @@ func TestTwoWhoAppendDoNotUndoEachOther(t *testing.T) {
 	}
 }
 
+// Promise S-139.
+func TestNoPartOfTheFileRevivesWhoWasRevoked(t *testing.T) {
+	path, _ := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()}, auth.Entry{Name: "b", Scopes: auth.Scopes()},
+		auth.Entry{Name: "a", Cert: true, Scopes: auth.Scopes()})
+	now := time.Now().UTC().Truncate(time.Second)
+	if n, _, err := auth.Revoke(path, "nobody", now); n != 0 || err != nil {
+		t.Errorf("of nobody %d were revoked, %v", n, err)
+	}
+	if n, certificate, err := auth.Revoke(path, "a", now); n != 2 || !certificate || err != nil {
+		t.Errorf("%d were revoked, %v, %v", n, certificate, err)
+	}
+	_, hash := auth.NewToken()
+	if err := auth.Append(path, auth.Entry{Name: "a", SHA256: hash, Scopes: auth.Scopes()}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	for n := range lines {
+		part := strings.Join(lines[:n], "")
+		cut := filepath.Join(t.TempDir(), "cut")
+		if err := os.WriteFile(cut, []byte(part), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		all, err := auth.ReadFile(cut, time.Time{})
+		if err != nil {
+			t.Errorf("the first %d lines cannot be read: %v\n%s", n, err, part)
+		}
+		for _, e := range all {
+			if e.Name == "a" && e.SHA256 != hash {
+				t.Errorf("the first %d lines revive %+v", n, e)
+			}
+		}
+	}
+	if all, err := auth.ReadFile(path, time.Time{}); err != nil || len(all) != 2 {
+		t.Errorf("in the whole file there is %v, %v", all, err)
+	}
+}
+
 // Promise S-98.
 func TestWhatHasExpiredIsRefusedAsThatAfterARestart(t *testing.T) {
 	over, later := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)

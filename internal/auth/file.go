@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,8 +26,10 @@ import (
 // Entry is one caller in a token file, or the end of one.
 //
 // The file has one JSON object per line. Lines are only ever appended: one that has Revoked set ends every earlier entry
-// of the name. So two commands that add to the file at the same time do not undo each other, and the file tells who had
-// access when. Lines may be removed with any editor. Empty lines, and those that begin with #, are ignored.
+// of the name, and Revoke makes comments of those by overwriting one byte of each. So two commands that change the file at the same
+// time do not undo each other, the file tells who had access when, and no part of it, if it is copied and cut off between two lines,
+// lets in whom the whole does not. (For lines with Revoked set that were written by other means the last is not true.)
+// Lines may be removed with any editor. Empty lines, and those that begin with #, are ignored.
 type Entry struct {
 	Name    string     `json:"name"`
 	SHA256  string     `json:"sha256,omitempty"` // of the token, in hexadecimal
@@ -182,6 +185,65 @@ func Append(path string, e Entry) error {
 		return fmt.Errorf("token file: %w", err)
 	}
 	return nil
+}
+
+// Revoke ends every entry of the name in the token file, and returns how many there were, and whether one was a certificate's.
+func Revoke(path, name string, now time.Time) (n int, certificate bool, err error) {
+	all, err := ReadFile(path, time.Time{})
+	if err != nil {
+		return 0, false, err
+	}
+	for _, e := range all {
+		if e.Name == name {
+			n++
+			certificate = certificate || e.Cert
+		}
+	}
+	if n == 0 {
+		return 0, false, nil
+	}
+	if err := Append(path, Entry{Name: name, Revoked: &now}); err != nil {
+		return 0, false, err
+	}
+	return n, certificate, comment(path, name)
+}
+
+// comment makes comments of the entries of a name that are revoked.
+func comment(path, name string) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			err = fmt.Errorf("token file %s: %w", path, err)
+		}
+	}()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return err
+	}
+	var open, revoked []int64 // where entries begin
+	at := 0
+	for line := range bytes.Lines(text) {
+		begin := at + len(line) - len(bytes.TrimLeft(line, " \t"))
+		at += len(line)
+		var e Entry
+		if json.Unmarshal(line, &e) != nil || e.Name != name {
+			continue
+		}
+		if e.Revoked == nil {
+			open = append(open, int64(begin))
+		} else {
+			revoked, open = append(revoked, open...), nil
+		}
+	}
+	for _, begin := range revoked {
+		if _, err := f.WriteAt([]byte("#"), begin); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
 }
 
 // stamp tells versions of a file apart.

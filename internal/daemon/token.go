@@ -149,22 +149,12 @@ func expiry(t *time.Time) string {
 // revokeToken ends every entry of the name.
 func revokeToken(s Streams, c *Config, name string) error {
 	now := time.Now().UTC().Truncate(time.Second)
-	all, err := auth.ReadFile(c.Tokens, time.Time{})
+	n, certificate, err := auth.Revoke(c.Tokens, name, now)
 	if err != nil {
 		return err
 	}
-	n, certificate := 0, false
-	for _, e := range all {
-		if e.Name == name {
-			n++
-			certificate = certificate || e.Cert
-		}
-	}
 	if n == 0 {
 		return fmt.Errorf("there is no %q in %s", name, c.Tokens)
-	}
-	if err := auth.Append(c.Tokens, auth.Entry{Name: name, Revoked: &now}); err != nil {
-		return err
 	}
 	fmt.Fprintf(s.Err, "loktd: revoked %q; a running daemon knows within a second or two\n", name)
 	if certificate {
