@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,6 +116,21 @@ func (s *site) environ() []string {
 		}
 	}
 	return append(env, "LOKT_SERVER=http://"+s.addr)
+}
+
+// metrics returns what the server counts.
+func (s *site) metrics() string {
+	s.t.Helper()
+	resp, err := http.Get("http://" + s.addr + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // run runs a command line of lokt to its end.

@@ -233,6 +233,9 @@ func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 		waits <- code
 	}()
 	s.until("both run", func() bool { return len(s.lines("began")) == 2 })
+	s.until("three submissions were answered", func() bool {
+		return strings.Contains(s.metrics(), `lokt_http_requests_total{route="POST /api/system/scheduler/jobs",status="200"} 3`)
+	})
 	s.kill()
 	if err := os.WriteFile(s.dir+"/b", nil, 0o600); err != nil { // it ends while nobody can be told
 		t.Fatal(err)
