@@ -24,7 +24,6 @@ type engine struct {
 	turn    cost // acquire and release
 	batched cost // renewal of one of 100 leases in a request; zero if there is no such request
 	writers int  // how many transactions of one daemon run at a time; 0 if nothing limits them but the CPU
-	ordered bool // whether transactions that tell of events are flushed one after another, because they number the events
 }
 
 func postgres() engine {
@@ -33,7 +32,7 @@ func postgres() engine {
 		renewal: cost{101 * time.Microsecond, 64 * time.Microsecond, 877},
 		turn:    cost{191 * time.Microsecond, 120 * time.Microsecond, 1360},
 		batched: cost{13700 * time.Nanosecond, 11800 * time.Nanosecond, 534},
-		writers: 1, ordered: true,
+		writers: 1,
 	}
 }
 
@@ -197,7 +196,6 @@ func (s scenario) simulate() (median, p99 float64, kept bool) {
 		d.renewal, d.grant = d.random.ExpFloat64()*m.renewalEvery, d.random.ExpFloat64()*m.grantEvery
 		daemons[i] = d
 	}
-	numbered := 0.0 // until when somebody holds the number of the next event
 	for {
 		d := slices.MinFunc(daemons, func(a, b *daemon) int {
 			if a.at < b.at {
@@ -213,10 +211,6 @@ func (s scenario) simulate() (median, p99 float64, kept bool) {
 			continue
 		}
 		end := d.at + flush.Seconds()
-		if s.ordered && slices.ContainsFunc(d.batch, func(a arrival) bool { return a.grant }) {
-			end = max(d.at, numbered) + flush.Seconds()
-			numbered = end
-		}
 		for _, a := range d.batch {
 			if a.grant && end > span.Seconds()/4 { // until then it fills
 				m.waits = append(m.waits, end-a.at)
