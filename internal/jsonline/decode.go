@@ -1,6 +1,7 @@
 package jsonline
 
 import (
+	"encoding/json"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -118,6 +119,31 @@ func (r *Reader) String() string {
 			return string(s)
 		case c == '\\' || c < 0x20:
 			r.Bad = true
+		}
+	}
+	r.Bad = true
+	return ""
+}
+
+// Text reads any string.
+func (r *Reader) Text() string {
+	r.space()
+	start, escaped := r.at, false
+	r.take('"')
+	for ; !r.Bad && r.at < len(r.B); r.at++ {
+		switch r.B[r.at] {
+		case '\\':
+			escaped = true
+			r.at++
+		case '"':
+			if !escaped {
+				r.at = start
+				return r.String()
+			}
+			r.at++
+			var s string
+			r.Bad = json.Unmarshal(r.B[start:r.at], &s) != nil
+			return s
 		}
 	}
 	r.Bad = true

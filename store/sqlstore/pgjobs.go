@@ -2,9 +2,7 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -109,11 +107,12 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 			behind = behind || r.number() != next
 			next++
 			mine := r.text() == s.db.origin
-			var document changesDocument
-			if r.decode(&document); !mine && r.err == nil {
-				f.Others = append(f.Others, document.changes())
+			c, err := decodeChanges(r.bytes())
+			if !mine && err == nil {
+				f.Others = append(f.Others, c)
 			}
-			behind, r.err = behind || r.err != nil, nil // by a program of another version
+			behind = behind || err != nil || r.err != nil // by a program of another version
+			r.err = nil
 			return nil
 		}); err != nil {
 			return err
@@ -139,7 +138,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 	if err := writeChanges(ctx, c, changes, &s.fresh); err != nil {
 		return err
 	}
-	body, err := encode(documentOfChanges(changes))
+	body, err := encodeChanges(changes)
 	if err != nil {
 		return err
 	}
@@ -248,61 +247,4 @@ func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost in
 		return 0, err
 	}
 	return n, nil
-}
-
-// changesDocument is what other processes are told of a turn. JSON that clients sent is in it as text: it is to stay exactly as it is.
-type changesDocument struct{ jobs.Changes }
-
-// documentOfChanges leaves out what nobody follows.
-func documentOfChanges(c *jobs.Changes) changesDocument {
-	d := changesDocument{*c}
-	d.Events, d.Tallies, d.Counts = nil, nil, nil
-	d.Jobs, d.Ended, d.Attempts = slices.Clone(c.Jobs), slices.Clone(c.Ended), slices.Clone(c.Attempts)
-	d.each(quote)
-	return d
-}
-
-// changes returns what was told.
-func (d *changesDocument) changes() jobs.Changes {
-	d.each(unquote)
-	return d.Changes
-}
-
-// each replaces everything that is JSON.
-func (d *changesDocument) each(replace func(json.RawMessage) json.RawMessage) {
-	for i := range d.Jobs {
-		replaceIn(&d.Jobs[i].Job, replace)
-	}
-	for i := range d.Ended {
-		replaceIn(&d.Ended[i], replace)
-	}
-	for i := range d.Attempts {
-		d.Attempts[i].Error = replace(d.Attempts[i].Error)
-	}
-}
-
-func replaceIn(j *jobs.Job, replace func(json.RawMessage) json.RawMessage) {
-	j.Payload = replace(j.Payload)
-	if j.Output == nil {
-		return
-	}
-	o := *j.Output
-	o.Metrics, o.Checkpoint, o.Result, o.Error = replace(o.Metrics), replace(o.Checkpoint), replace(o.Result), replace(o.Error)
-	j.Output = &o
-}
-
-func quote(m json.RawMessage) json.RawMessage {
-	b, err := json.Marshal(string(m))
-	if err != nil {
-		return nil // a string can always be written
-	}
-	return b
-}
-
-func unquote(m json.RawMessage) json.RawMessage {
-	var s string
-	if err := json.Unmarshal(m, &s); err != nil || s == "" {
-		return nil
-	}
-	return json.RawMessage(s)
 }
