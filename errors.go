@@ -16,6 +16,9 @@ var (
 	ErrNotOwner    = errors.New("lock is held by another")
 	ErrUnavailable = errors.New("store is unavailable")
 
+	// ErrFull means that so much is on record about the lock that a claim must not add to it. It is over when others have left.
+	ErrFull = errors.New("lock is full")
+
 	// ErrDamaged means that what is stored about a lock cannot be read and keeps everybody out until an operator
 	// removes it by force.
 	ErrDamaged = errors.New("stored lock cannot be read")

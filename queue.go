@@ -13,7 +13,8 @@ func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
 		blocked := false
-		for i := 0; i < len(l.Queue); {
+		told := 0
+		for i := 0; i < len(l.Queue) && told < eventsPerStep; {
 			w := l.Queue[i]
 			if w.away(now) {
 				i++
@@ -25,6 +26,7 @@ func (d *decision) promote(now time.Time) {
 				continue
 			}
 			l.Queue = slices.Delete(l.Queue, i, i+1)
+			told += eventSize(&w.Claim)
 			h := d.grant(now, w.Claim)
 			h.Pending = now.Add(OfferLease)
 			l.Holders[len(l.Holders)-1] = h
@@ -34,6 +36,24 @@ func (d *decision) promote(now time.Time) {
 	for i := range l.Holders {
 		l.askToYield(i, now)
 	}
+}
+
+// Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up, or it
+// was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind pass.
+func (s Snapshot) Away(w Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
+
+// away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked for.
+func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(WaitLease)) }
+
+// passable returns when those behind the first in the queue may pass it, because its claimant does not count as being there
+// any more. It is zero if they could not enter anyway.
+func (s Snapshot) passable() time.Time {
+	first := slices.IndexFunc(s.Lock.Queue, func(w Waiter) bool { return !s.Away(w) })
+	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
+		slices.ContainsFunc(s.Lock.Holders, func(h Holder) bool { return h.limit() == Exclusive }) {
+		return time.Time{}
+	}
+	return s.Lock.Queue[first].Until.Add(-WaitLease)
 }
 
 // missed returns the place in the queue that a claim gets back whose grant was not taken up in time, if any: its claimant is
@@ -155,9 +175,7 @@ func (d *decision) queue(now time.Time, c Claim) {
 		}
 		return
 	}
-	if len(l.Queue)+len(l.Holders) >= maxClaimPerLock {
-		d.queued = false
-		d.err = invalid("lock %q has %d holders and waiters, the most there can be", l.Name, maxClaimPerLock)
+	if d.noRoom(now, c) {
 		return
 	}
 	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(HereLease + WaitLease)})
@@ -165,6 +183,16 @@ func (d *decision) queue(now time.Time, c Claim) {
 	for i := range l.Holders {
 		l.askToYield(i, now)
 	}
+}
+
+// noRoom refuses the claim if the lock has no room for it, and reports whether it did.
+func (d *decision) noRoom(now time.Time, c Claim) bool {
+	err := d.Lock.room(c)
+	if err != nil {
+		d.queued, d.err = false, err
+		d.note(now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
+	}
+	return err != nil
 }
 
 // promotes reports whether any request would grant the lock to somebody in the queue.

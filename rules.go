@@ -72,13 +72,6 @@ func (s Snapshot) Frozen() *Freeze {
 // past reports whether the deadline, if there is one, is over: strictly after it.
 func past(now, deadline time.Time) bool { return !deadline.IsZero() && now.After(deadline) }
 
-// Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up, or it
-// was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind pass.
-func (s Snapshot) Away(w Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
-
-// away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked for.
-func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(WaitLease)) }
-
 // NextChange returns the earliest moment after now at which time alone changes who may enter: an expiry of a holder, a
 // waiter or a freeze. It is zero if there is none.
 func (s Snapshot) NextChange() time.Time {
@@ -103,17 +96,6 @@ func (s Snapshot) NextChange() time.Time {
 		consider(s.Lock.Freeze.ExpiresAt)
 	}
 	return next
-}
-
-// passable returns when those behind the first in the queue may pass it, because its claimant does not count as being there
-// any more. It is zero if they could not enter anyway.
-func (s Snapshot) passable() time.Time {
-	first := slices.IndexFunc(s.Lock.Queue, func(w Waiter) bool { return !s.Away(w) })
-	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
-		slices.ContainsFunc(s.Lock.Holders, func(h Holder) bool { return h.limit() == Exclusive }) {
-		return time.Time{}
-	}
-	return s.Lock.Queue[first].Until.Add(-WaitLease)
 }
 
 // WouldGrant answers as an Acquire of the claim without waiting would at this moment, changing nothing: nil, or the
@@ -291,6 +273,9 @@ func acquire(s Snapshot, c Claim) decision {
 	admitted := frozen == nil && l.admits(c)
 	ahead := l.ahead(c, s.Now)
 	if admitted && len(ahead) == 0 {
+		if _, queued := l.Position(c.LeaseID); !queued && d.noRoom(s.Now, c) {
+			return d
+		}
 		if l.Corrupt != "" {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
 			l.Corrupt = ""
@@ -339,6 +324,9 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		if !l.admits(again.Claim) || past(now, again.ExpiresAt) { // older already than the claim lets it become
 			return false
 		}
+		if ClaimSize(again.Claim) > ClaimSize(l.Holders[i].Claim) && d.noRoom(now, again.Claim) {
+			return true
+		}
 		l.Holders[i] = again
 		d.holder = again
 	} else { // it was not renewed in time
@@ -351,6 +339,9 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		again = again.refreshed(now, c)
 		if !l.admits(again.Claim) || len(l.ahead(again.Claim, now)) > 0 {
 			return false
+		}
+		if d.noRoom(now, again.Claim) {
+			return true
 		}
 		d.removed = slices.Delete(d.removed, i, i+1)
 		d.Events = slices.DeleteFunc(d.Events, func(e Event) bool { return e.Type == EventAutoPrune && e.LeaseID == again.LeaseID })

@@ -1130,16 +1130,87 @@ func TestDamagedLockIsTakenOverByWhoClaimsIt(t *testing.T) {
 	}
 }
 
-func TestQueueHasABound(t *testing.T) {
+// Promise S-126.
+func TestAFullLockRefusesMoreAndIsNeverStuck(t *testing.T) {
 	l := newLab(t)
-	l.grant(as("a"))
-	full := make([]Waiter, maxClaimPerLock-1)
-	for i := range full {
-		full[i] = Waiter{Claim: as(fmt.Sprint(i)), Until: l.s.Now.Add(time.Hour)}
+	fat := func(c *Claim) { c.Metadata = map[string]string{"k": strings.Repeat("<", MaxMetadata-1)} }
+	n := 0
+	for ; ; n++ {
+		d := l.acquire(as(fmt.Sprint("h", n), limit(Shared), ttl(time.Minute), fat))
+		if errors.Is(d.err, ErrFull) {
+			told(t, d, EventDeny)
+			break
+		}
+		if d.err != nil || n > 100 {
+			t.Fatalf("claim %d is answered %v", n, d.err)
+		}
 	}
-	l.s.Lock.Queue = full
-	if d := acquire(l.s, as("b", waits)); !errors.Is(d.err, ErrInvalid) || d.queued || len(d.Lock.Queue) != len(full) {
-		t.Errorf("queued %v, %v", d.queued, d.err)
+	if n < 20 {
+		t.Errorf("full with %d holders", n)
+	}
+	if d := l.acquire(as("w", waits, fat)); !errors.Is(d.err, ErrFull) || d.queued {
+		t.Errorf("a fat waiter is answered %v, queued: %v", d.err, d.queued)
+	}
+	for i := range n { // who is in can do all that he could
+		if _, err := l.renew(fmt.Sprint("h", i)); err != nil {
+			t.Error(err)
+		}
+		if d := l.acquire(as(fmt.Sprint("h", i), limit(Shared), ttl(time.Minute), fat)); d.err != nil {
+			t.Error(d.err)
+		}
+	}
+	l.apply(freeze(l.s, Freeze{ID: "f", Owner: as("h0").Owner, Reason: strings.Repeat("<", MaxMetadata)}))
+	l.apply(unfreeze(l.s, Target{Name: "x", Owner: as("h0").Owner}))
+	l.release("h0")
+	l.enqueue(as("w"))
+	thin := as("h1", limit(Shared), ttl(time.Minute), refreshed)
+	thin.Metadata = map[string]string{}
+	l.grant(thin)
+	if d := l.acquire(as("h2", limit(Shared), ttl(time.Minute), refreshed, fat)); d.err != nil {
+		t.Errorf("a refresh that adds nothing: %v", d.err)
+	}
+	l.pass(time.Minute + 1)
+	l.grant(as("w2"))
+	l.enqueue(as("w3", fat))
+	l.expect("w2", "w3") // w has been away for long
+}
+
+// Promise S-126.
+func TestAPoolOfAThousandWithAThousandWaitersHasRoomAndIsServedInSteps(t *testing.T) {
+	l := newLab(t)
+	agent := func(who string, edits ...func(*Claim)) Claim {
+		c := as(who, append(edits, limit(1000), ttl(30*time.Second), guard)...)
+		c.LeaseID = strings.Repeat("0", 32-len(who)) + who
+		c.Owner.Session, c.Owner.Host = "session-0123456789abcdef", "runner-17.ci.example.com"
+		c.Owner.Process = Process{PID: 4194304, Start: 123456789, Boot: "7f0c3d5e-6f61-4b8e-9a8e-0d6f3f2b1a11", Namespace: "4026531836"}
+		c.Metadata = map[string]string{"build": "1234567890"}
+		return c
+	}
+	for i := range 1000 {
+		l.s.Lock.Holders = append(l.s.Lock.Holders, Holder{Claim: agent(fmt.Sprint("h", i)), Token: uint64(i + 1)})
+		l.s.Lock.Queue = append(l.s.Lock.Queue, Waiter{Claim: agent(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(HereLease + WaitLease)})
+	}
+	last := len(l.s.Lock.Queue) - 1
+	l.s.Lock.Token, l.s.Lock.Queue = 1000, l.s.Lock.Queue[:last]
+	l.enqueue(agent("last"))
+	d := l.apply(release(l.s, Target{Name: "x", Force: true}))
+	size := 0
+	for _, e := range d.Events {
+		if e.Type == EventAcquire || e.Type == EventWait {
+			size += 300 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
+		}
+	}
+	if size > 2*eventsPerStep || len(l.s.Lock.Holders) < 50 {
+		t.Errorf("one step grants %d, and tells %d bytes of it", len(l.s.Lock.Holders), size)
+	}
+	for steps := 0; len(l.s.Lock.Queue) > 0; steps++ { // who was granted the lock takes it up
+		h := l.s.Lock.Holders[steps]
+		if d := l.acquire(h.Claim); d.err != nil || steps > 50 {
+			t.Fatalf("after %d steps %d wait: %v", steps, len(l.s.Lock.Queue), d.err)
+		}
+	}
+	if n := len(l.s.Lock.Holders); n != 1000 {
+		t.Errorf("%d hold it", n)
 	}
 }
 

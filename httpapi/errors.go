@@ -71,6 +71,7 @@ func errorTable() []errorKind {
 		{ErrNoEvents, http.StatusNotFound, "no_events", "No events"},
 		{lokt.ErrFrozen, http.StatusLocked, "frozen", "Lock is frozen"},
 		{lokt.ErrHeld, http.StatusConflict, "held", "Lock is held"},
+		{lokt.ErrFull, http.StatusTooManyRequests, "full", "Lock is full"},
 		{lokt.ErrNotOwner, http.StatusForbidden, "not_owner", "Lock is held by another"},
 		{lokt.ErrNotFound, http.StatusNotFound, "not_found", "Lock is not held"},
 		{lokt.ErrDamaged, http.StatusInternalServerError, "damaged", "Stored lock cannot be read"},
@@ -137,7 +138,7 @@ func newProblem(err error) problem {
 		p.RetryAfter = max(millis(limited.RetryAfter), 1)
 	case k.code == "internal":
 		p.Detail = ""
-	case k.code == "unavailable":
+	case k.code == "unavailable", k.code == "full":
 		p.RetryAfter = 1000
 	}
 	return p

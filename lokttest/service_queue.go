@@ -198,6 +198,44 @@ var queueTests = []serviceTest{
 			e.Errorf("d was granted token %d after %d", d.holder.Token, last)
 		}
 	}},
+	{"a lock has a largest size, and is not stuck there", func(e *env) {
+		fat := func(c *lokt.Claim) {
+			c.Limit = lokt.Shared
+			c.Metadata = map[string]string{"k": strings.Repeat("<", lokt.MaxMetadata-1)} // each takes six bytes in JSON
+		}
+		var in []lokt.Holder
+		for {
+			h, err := e.s.Acquire(e.Context(), e.claim("x", fmt.Sprint("h", len(in)), ttl(0), fat))
+			if errors.Is(err, lokt.ErrFull) {
+				break
+			}
+			if err != nil || len(in) > 100 {
+				e.Fatalf("claim %d: %v", len(in), err)
+			}
+			in = append(in, h)
+		}
+		over := e.claim("x", "w", fat)
+		over.Wait, over.Limit = -1, lokt.Exclusive
+		if _, err := e.s.Acquire(e.Context(), over); !errors.Is(err, lokt.ErrFull) {
+			e.Errorf("who would wait is answered %v", err)
+		}
+		if n := len(e.get("x").Lock.Holders); n != len(in) || n < 20 {
+			e.Errorf("%d hold it, and %d were granted", n, len(in))
+		}
+		for i, h := range in { // who is in renews and leaves as ever
+			if _, err := e.renew(h); err != nil {
+				e.Fatal(err)
+			}
+			if i > 0 {
+				e.release(h)
+			}
+		}
+		over.LeaseID = lokt.NewLeaseID()
+		w := e.enqueue(over)
+		e.release(in[0])
+		e.release(w.granted())
+		e.expectFree("x")
+	}},
 	{"a writer is not starved by readers", func(e *env) {
 		h := e.grant(e.claim("x", "r0", limit(lokt.Shared)))
 		w := e.enqueue(e.claim("x", "w"))

@@ -67,6 +67,8 @@ func classify(err error) (code string, exit int) {
 		return "frozen", exitBlocked
 	case errors.Is(err, lokt.ErrHeld):
 		return "held", exitBlocked
+	case errors.Is(err, lokt.ErrFull):
+		return "full", exitError
 	case errors.Is(err, jobs.ErrJobNotFound):
 		return jobs.Code(err), exitNotFound
 	case errors.Is(err, jobs.ErrConflict):

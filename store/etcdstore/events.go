@@ -24,12 +24,22 @@ import (
 // stored: it begins with a revision that is a little lower.
 const eventBits = 16
 
-// maxEventBytes bounds the events of one change; the rest is not kept. etcd takes 1.5 MB in one request.
-const maxEventBytes = 256 << 10
+// maxRequestBytes is how much one change may put into one request, of which etcd takes 1.5 MiB with all that belongs to it. Events
+// that find no room beside a record are not kept; lokt.MaxLockSize leaves enough for what one step of the rules tells.
+const maxRequestBytes = 1_500_000
+
+// manyEventBytes is how much of events a transaction has, about, that takes no further changes along.
+const manyEventBytes = 32 << 10
 
 type eventRecord struct {
 	Name   string  `json:"name"`
 	Events []event `json:"events"`
+}
+
+// rawEvents is an eventRecord whose events are encoded.
+type rawEvents struct {
+	Name   string            `json:"name"`
+	Events []json.RawMessage `json:"events"`
 }
 
 type event struct {
@@ -47,21 +57,22 @@ func (s *Store) eventKey(id string) string {
 	return fmt.Sprintf("%s%s%016x-%s", s.prefix, dirEvent, s.rev.Load(), id)
 }
 
-func encodeEvents(name string, events []lokt.Event) ([]byte, error) {
-	r := eventRecord{Name: name}
-	size := 0
+// encodeEvents makes the value of a key of those of the events that fit into so many bytes.
+func encodeEvents(name string, events []lokt.Event, most int) ([]byte, error) {
+	r := rawEvents{Name: name}
+	size := 100 + len(name)
 	for _, e := range events {
-		size += 200 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
-		for k, v := range e.Extra {
-			size += len(k) + len(v)
-		}
-		if size > maxEventBytes || len(r.Events) == 1<<eventBits {
-			break
-		}
-		r.Events = append(r.Events, event{
+		one, err := json.Marshal(event{
 			Time: e.Time.UTC(), Type: e.Type, LeaseID: e.LeaseID, Owner: fromOwner(e.Owner), Token: e.Token, TTL: span(e.TTL), Expires: utc(e.Expires),
 			Extra: e.Extra,
 		})
+		if err != nil {
+			return nil, fmt.Errorf("events of %q: %w", name, err)
+		}
+		if size += len(one) + 1; size > most || len(r.Events) == 1<<eventBits {
+			break
+		}
+		r.Events = append(r.Events, one)
 	}
 	text, err := json.Marshal(r)
 	if err != nil {

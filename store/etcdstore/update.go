@@ -193,6 +193,9 @@ func (s *Store) turn(sl *slot, batch []*request, until time.Time) (rest []*reque
 		batch = resolve(st, batch)
 	}
 	d := s.decide(sl, st, batch)
+	if len(d.later) > 0 {
+		defer func() { rest = append(slices.Clone(rest), d.later...) }()
+	}
 	if len(d.batch) == 0 {
 		return nil, nil
 	}
@@ -278,6 +281,7 @@ func resolve(st *state, batch []*request) []*request {
 // decided is what a batch of changes comes to.
 type decided struct {
 	batch   []*request
+	later   []*request // for which there is no room in the same transaction
 	view    view
 	lock    lokt.Lock
 	events  []lokt.Event
@@ -290,9 +294,14 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 	d.lock = d.view.Lock.Clone()
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	for _, r := range batch {
+	told := 0
+	for i, r := range batch {
 		if r.withdrawn {
 			continue
+		}
+		if told > manyEventBytes {
+			d.later = batch[i:]
+			break
 		}
 		r.begun = true
 		snap := d.view.Snapshot
@@ -307,6 +316,7 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 		for _, e := range c.Events {
 			e.Extra = maps.Clone(e.Extra)
 			d.events = append(d.events, e)
+			told += 300 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
 		}
 		d.batch = append(d.batch, r)
 	}
@@ -368,7 +378,11 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 	}
 	if len(d.events) > 0 && s.keep >= 0 {
 		try.event = s.eventKey(id)
-		value, err := encodeEvents(sl.name, d.events)
+		left := maxRequestBytes
+		for _, op := range ops {
+			left -= len(op.KeyBytes()) + len(op.ValueBytes())
+		}
+		value, err := encodeEvents(sl.name, d.events, left)
 		if err != nil {
 			return d.batch, err
 		}
