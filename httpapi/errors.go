@@ -35,13 +35,18 @@ var (
 // RateLimitedError says that a caller asks too often. It is ErrRateLimited.
 type RateLimitedError struct {
 	RetryAfter time.Duration // when to ask again; 0 if that is not known
+	Why        string        // if it is not the number of requests in a time
 }
 
 func (e *RateLimitedError) Error() string {
-	if e.RetryAfter > 0 {
-		return fmt.Sprintf("%v: ask again in %v", ErrRateLimited, e.RetryAfter)
+	text := ErrRateLimited.Error()
+	if e.Why != "" {
+		text += ": " + e.Why
 	}
-	return ErrRateLimited.Error()
+	if e.RetryAfter > 0 {
+		text += fmt.Sprintf(": ask again in %v", e.RetryAfter)
+	}
+	return text
 }
 
 // Is makes the error ErrRateLimited.

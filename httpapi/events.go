@@ -166,12 +166,11 @@ func (s *server) stream(c *call) error {
 	if err := c.may(ScopeRead, e.Name); err != nil {
 		return err
 	}
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
-		return errFull
+	free, err := s.streams.take(c.who())
+	if err != nil {
+		return err
 	}
+	defer free()
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	if s.Stop != nil {

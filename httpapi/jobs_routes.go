@@ -354,14 +354,12 @@ func (c *jobsCall) wait(d *time.Duration) (context.Context, func()) {
 		*d = 0
 	}
 	if *d > 0 {
-		select {
-		case c.s.parked <- struct{}{}:
+		if free, err := c.s.parked.take(c.who()); err == nil {
 			c.in, c.out = nil, nil // others can use the memory better
 			ctx, done := c.api.parking.park(c.ctx)
-			return ctx, func() { done(); <-c.s.parked }
-		default:
-			*d = 0
+			return ctx, func() { done(); free() }
 		}
+		*d = 0
 	}
 	return c.brief()
 }

@@ -20,12 +20,11 @@ var (
 )
 
 // park lets the request wait: its context ends when the wait is over, with errWaitOver as cause, when its client hangs
-// up, and when the server stops. The returned function ends the wait. The error is errFull if too many others wait.
+// up, and when the server stops. The returned function ends the wait. The error is that of slots.take.
 func (c *call) park(wait time.Duration) (context.Context, func(), error) {
-	select {
-	case c.s.parked <- struct{}{}:
-	default:
-		return nil, nil, errFull
+	free, err := c.s.parked.take(c.who())
+	if err != nil {
+		return nil, nil, err
 	}
 	timed, stop := context.WithTimeoutCause(c.r.Context(), wait, errWaitOver)
 	ctx, cancel := context.WithCancelCause(timed)
@@ -41,7 +40,7 @@ func (c *call) park(wait time.Duration) (context.Context, func(), error) {
 	return ctx, func() {
 		cancel(nil)
 		stop()
-		<-c.s.parked
+		free()
 	}, nil
 }
 

@@ -37,9 +37,14 @@ type Config struct {
 
 // Limits bound what one request may cost. Zero fields stand for the defaults.
 type Limits struct {
-	Body    int64         // bytes of a request's body; 1 MiB
-	Parked  int           // requests that wait at the same time; 10,000
-	Streams int           // open event streams; 1,000
+	Body    int64 // bytes of a request's body; 1 MiB
+	Parked  int   // requests that wait at the same time; 10,000
+	Streams int   // open event streams; 1,000
+
+	// The same for each caller that a Gate tells from others; half of that.
+	ParkedEach  int
+	StreamsEach int
+
 	Wait    time.Duration // the longest that one request waits, whatever it asks for; 30 s
 	Request time.Duration // for reading a request, for working on it beside its wait, and for writing one piece of its answer; 30 s
 }
@@ -110,8 +115,8 @@ type server struct {
 	Config
 	mux     *http.ServeMux
 	origins *http.CrossOriginProtection
-	parked  chan struct{} // one token per parked request
-	streams chan struct{} // one token per stream
+	parked  *slots // of requests that wait
+	streams *slots // of open streams
 	polls   polls
 	large   budget // of answers that are being written
 
@@ -128,7 +133,8 @@ func NewHandler(c Config) http.Handler {
 	}
 	s := &server{
 		Config: c, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		parked: make(chan struct{}, c.Limits.Parked), streams: make(chan struct{}, c.Limits.Streams),
+		parked:  newSlots("requests that wait", c.Limits.Parked, c.Limits.ParkedEach),
+		streams: newSlots("streams of events", c.Limits.Streams, c.Limits.StreamsEach),
 	}
 	s.routeAbout()
 	s.routeLocks()

@@ -34,6 +34,8 @@ type Config struct {
 
 	MaxParked      int // requests that wait at the same time
 	MaxStreams     int // streams of events at the same time
+	MaxParkedEach  int // of one caller; 0 for half
+	MaxStreamsEach int // of one caller; 0 for half
 	MaxBody        int64
 	MaxConnections int
 	BodyTimeout    time.Duration // for a request's body to arrive, and for a part of an answer to be taken
@@ -108,7 +110,7 @@ func (c *Config) validate() error {
 		flag string
 		bad  bool
 	}{
-		{"--max-parked", c.MaxParked < 1}, {"--max-streams", c.MaxStreams < 1}, {"--max-body", c.MaxBody < 1024},
+		{"--max-parked", c.MaxParked < 1}, {"--max-streams", c.MaxStreams < 1}, {"--max-parked-each", c.MaxParkedEach < 0}, {"--max-streams-each", c.MaxStreamsEach < 0}, {"--max-body", c.MaxBody < 1024},
 		{"--max-connections", c.MaxConnections < 1}, {"--body-timeout", c.BodyTimeout <= 0}, {"--shutdown-timeout", c.Shutdown <= 0},
 		{"--rate", c.Rate < 0}, {"--keep-days", c.KeepDays < 1},
 	} {

@@ -210,7 +210,10 @@ func (d *daemon) server() *http.Server {
 	config := httpapi.Config{
 		About: httpapi.About{Version: Version(), Store: kind},
 		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.stop,
-		Limits: httpapi.Limits{Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, Request: d.c.BodyTimeout},
+		Limits: httpapi.Limits{
+			Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, ParkedEach: d.c.MaxParkedEach, StreamsEach: d.c.MaxStreamsEach,
+			Request: d.c.BodyTimeout,
+		},
 	}
 	if d.jobs != nil {
 		config.Jobs = d.jobs

@@ -134,6 +134,8 @@ func settings() []setting {
 
 		{"max-parked", "N", "10000", "requests that may wait at the same time", number(func(c *Config) *int { return &c.MaxParked })},
 		{"max-streams", "N", "1000", "streams of events that may be open at the same time", number(func(c *Config) *int { return &c.MaxStreams })},
+		{"max-parked-each", "N", "0", "requests of one caller that may wait at the same time; 0 for half of --max-parked", number(func(c *Config) *int { return &c.MaxParkedEach })},
+		{"max-streams-each", "N", "0", "streams of one caller that may be open at the same time; 0 for half of --max-streams", number(func(c *Config) *int { return &c.MaxStreamsEach })},
 		{"max-body", "SIZE", "1M", "largest body of a request", size(func(c *Config) *int64 { return &c.MaxBody })},
 		{"max-connections", "N", "20000", "connections at the same time; beyond, idle ones are closed", number(func(c *Config) *int { return &c.MaxConnections })},
 		{"body-timeout", "DURATION", "30s", "for a request's body to arrive, and for part of an answer to be taken", duration(func(c *Config) *time.Duration { return &c.BodyTimeout })},
