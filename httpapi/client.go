@@ -41,6 +41,10 @@ type ClientOptions struct {
 	// lokt.WaitLease, or what it waits at most, for a claim that is in the queue. The context may end it earlier.
 	Patience time.Duration
 
+	// Look bounds how long a request that only reads, and does not wait, tries all servers for an answer to begin; 0: Attempt and
+	// Patience do. It does not bound how long an answer may be.
+	Look time.Duration
+
 	// UserAgent is sent with each request; "lokt" if empty.
 	UserAgent string
 }
@@ -141,6 +145,7 @@ type exchange struct {
 	header map[string]string
 	body   any // marshalled to JSON unless it is encoded; nil for none
 	lease  string
+	looks  bool // it only reads: ClientOptions.Look is for it
 	once   bool // not to be sent again when it may have been carried out
 
 	// fails, if set, returns the error that an answer of another API than that of locks tells, whether asking again may
@@ -180,11 +185,16 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 	var last error        // why the last attempt failed
 	pause := firstPause
 	first := c.current.Load()
+	begun := time.Now()
+	looks := x.looks && c.o.Look > 0
 	for try := uint32(0); ; try++ {
 		if ctx.Err() != nil {
 			return ended(ctx, last)
 		}
 		at := first + try
+		if looks { // each server at least once, and one twice, for a connection may be dead and the next one not
+			x.attempt = max(min(c.o.Look/time.Duration(max(len(c.urls), 2)), c.o.Look-time.Since(begun)), firstPause)
+		}
 		retry, after, err := c.attempt(ctx, x, at, into)
 		if err == nil || !retry {
 			if !retry {
@@ -204,6 +214,9 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 		}
 		if failing.IsZero() {
 			failing = time.Now()
+		}
+		if looks && time.Since(begun) > c.o.Look-firstPause {
+			return c.silent(try+1, c.o.Look, err)
 		}
 		if len(c.urls) > 1 && int(try+1)%len(c.urls) != 0 { // the next server at once
 			continue
@@ -226,6 +239,26 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 			return ended(ctx, last)
 		}
 	}
+}
+
+// slow returns how much longer an answer may take that is put together from much. Who bounds how long to look does not wait for that.
+func (c *Client) slow() time.Duration {
+	if c.o.Look > 0 {
+		return 0
+	}
+	return longPoll
+}
+
+// silent returns the error of a request that no server has answered in time.
+func (c *Client) silent(tries uint32, most time.Duration, last error) error {
+	var asked []string
+	for _, u := range c.urls[:min(int(tries), len(c.urls))] {
+		asked = append(asked, u.Redacted())
+	}
+	if len(asked) == 1 {
+		return last
+	}
+	return fmt.Errorf("%w: none of %s has answered within %v; the last one: %w", lokt.ErrUnavailable, strings.Join(asked, ", "), most, last)
 }
 
 // ended returns the cause with which ctx has ended, and with it what kept the request from being answered, if anything did.
@@ -278,8 +311,8 @@ func (c *Client) attempt(
 			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))
 		}
 		var answer io.Reader = resp.Body
-		if x.quiet > 0 {
-			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: x.quiet}
+		if x.quiet > 0 || x.looks {
+			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: max(x.quiet, c.o.Attempt)}
 		}
 		if err := into(resp.StatusCode, answer); err != nil {
 			if stopped := (*stopError)(nil); errors.As(err, &stopped) {

@@ -82,7 +82,7 @@ func queryValues(q lokt.EventQuery) url.Values {
 
 // ReadEvents implements lokt.EventLog. A server whose store keeps no events answers with ErrNoEvents.
 func (c *Client) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
-	return c.readEvents(ctx, &exchange{method: http.MethodGet, path: "/v1/audit", query: queryValues(q), wait: longPoll})
+	return c.readEvents(ctx, &exchange{method: http.MethodGet, path: "/v1/audit", query: queryValues(q), wait: c.slow(), looks: true})
 }
 
 func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, error) {

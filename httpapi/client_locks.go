@@ -289,7 +289,7 @@ func (c *Client) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err := lokt.ValidateName(name); err != nil {
 		return lokt.Snapshot{}, err
 	}
-	return c.get(ctx, &exchange{method: http.MethodGet, path: lockPath(name)})
+	return c.get(ctx, &exchange{method: http.MethodGet, path: lockPath(name), looks: true})
 }
 
 func (c *Client) get(ctx context.Context, x *exchange) (lokt.Snapshot, error) {
@@ -311,7 +311,7 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 			yield(lokt.Snapshot{}, err)
 			return
 		}
-		x := &exchange{method: http.MethodGet, path: "/v1/locks", query: url.Values{}, wait: longPoll}
+		x := &exchange{method: http.MethodGet, path: "/v1/locks", query: url.Values{}, wait: c.slow(), looks: true}
 		if f.Prefix != "" {
 			x.query.Set("prefix", f.Prefix)
 		}

@@ -105,6 +105,7 @@ type Request struct {
 	Status   int           // 499 if the client hung up before it was answered
 	Duration time.Duration // until the answer was written, waiting included
 	Bytes    int64         // of the answer's body
+	Reason   string        // why, if the status is 500 or more: for a log, without secrets
 }
 
 // statusHungUp stands for an answer that nobody was there to read.
@@ -188,6 +189,9 @@ func (c *call) fail(err error) {
 		failJobs(c, err)
 	default:
 		failLocks(c, err)
+	}
+	if c.w.status >= http.StatusInternalServerError {
+		c.w.reason = scrub(err.Error(), c.secret())
 	}
 	if c.w.status == http.StatusInternalServerError {
 		c.s.Log.Error("request failed", "request_id", c.id, "route", c.w.pattern, "error", scrub(err.Error(), c.secret()))
@@ -298,7 +302,7 @@ func (s *server) observe(c *call, took time.Duration) {
 	if !routed {
 		method = "other"
 	}
-	o := Request{ID: c.id, Method: method, Pattern: c.w.pattern, Status: c.w.status, Duration: took, Bytes: c.w.bytes, Caller: c.w.caller}
+	o := Request{ID: c.id, Method: method, Pattern: c.w.pattern, Status: c.w.status, Duration: took, Bytes: c.w.bytes, Caller: c.w.caller, Reason: c.w.reason}
 	if o.Status == 0 {
 		o.Status = http.StatusOK
 	}
@@ -325,6 +329,7 @@ type answer struct {
 	http.ResponseWriter
 	pattern string
 	caller  string
+	reason  string
 	status  int // 0 while nothing has been written
 	bytes   int64
 }

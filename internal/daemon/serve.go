@@ -271,8 +271,14 @@ func (d *daemon) observe(r httpapi.Request) {
 	if r.Status >= http.StatusInternalServerError && d.failures.allow(time.Now()) {
 		level = slog.LevelWarn
 	}
-	d.log.LogAttrs(context.Background(), level, "request", slog.String("request_id", r.ID), slog.String("route", cmp.Or(r.Pattern, "none")),
-		slog.String("caller", r.Caller), slog.Int("status", r.Status), slog.Duration("took", r.Duration), slog.Int64("bytes", r.Bytes))
+	attrs := []slog.Attr{
+		slog.String("request_id", r.ID), slog.String("route", cmp.Or(r.Pattern, "none")),
+		slog.String("caller", r.Caller), slog.Int("status", r.Status), slog.Duration("took", r.Duration), slog.Int64("bytes", r.Bytes),
+	}
+	if r.Reason != "" {
+		attrs = append(attrs, slog.String("reason", r.Reason))
+	}
+	d.log.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
 // route serves what is the daemon's own and hands the rest to the API.

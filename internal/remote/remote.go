@@ -34,6 +34,9 @@ func Main(args []string) int {
 // short enough for whoever sits before a command with a wrong address.
 const patience = 2 * time.Second
 
+// lookTime is how long a command that only looks tries all servers.
+const lookTime = 10 * time.Second
+
 // dialTime is how long a connection may take to be made.
 const dialTime = 5 * time.Second
 
@@ -57,7 +60,7 @@ func Dial(_ context.Context, s cli.Server) (cli.Remote, error) {
 	transport.Protocols = &http.Protocols{}
 	transport.Protocols.SetHTTP1(true)
 	o := httpapi.ClientOptions{
-		Token: s.Token, UserAgent: s.Agent, Patience: patience,
+		Token: s.Token, UserAgent: s.Agent, Patience: patience, Look: lookTime,
 		HTTPClient: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 	client, err := httpapi.New(strings.Join(s.URLs, ","), o)
