@@ -3,8 +3,10 @@ package httpapi_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,5 +86,55 @@ func TestNoCallerMayHaveMoreThanItsShareOfWhatWaits(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// away is a service whose store is out of reach.
+type away struct{ lokt.Service }
+
+func (away) Get(context.Context, string) (lokt.Snapshot, error) {
+	return lokt.Snapshot{}, fmt.Errorf("%w: the disk is full", lokt.ErrUnavailable)
+}
+
+func TestWhoObservesIsToldWhyAnAnswerWasAFailure(t *testing.T) {
+	var seen httpapi.Request
+	handler := httpapi.NewHandler(httpapi.Config{Locks: away{}, Observe: func(r httpapi.Request) { seen = r }})
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/v1/locks/x", nil))
+	if seen.Status != http.StatusServiceUnavailable || !strings.Contains(seen.Reason, "the disk is full") {
+		t.Errorf("it is told %+v", seen)
+	}
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/v1/nothing", nil))
+	if seen.Status != http.StatusNotFound || seen.Reason != "" {
+		t.Errorf("of another it is told %+v", seen)
+	}
+}
+
+func TestNoCallerMayHaveMoreThanItsShareOfStreams(t *testing.T) {
+	store := memstore.New()
+	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{
+		Locks: lokt.NewManager(store), Events: store, Gate: byToken{}, Limits: httpapi.Limits{Streams: 5, StreamsEach: 1},
+	}))
+	t.Cleanup(server.Close)
+	open := func(who string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/v1/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", who)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp
+	}
+	if first := open("greedy"); first.StatusCode != http.StatusOK {
+		t.Errorf("the first stream is answered %s", first.Status)
+	}
+	if second := open("greedy"); second.StatusCode != http.StatusTooManyRequests || second.Header.Get("Retry-After") == "" {
+		t.Errorf("the second is answered %s, to come again after %q", second.Status, second.Header.Get("Retry-After"))
+	}
+	if other := open("modest"); other.StatusCode != http.StatusOK {
+		t.Errorf("another caller's is answered %s", other.Status)
 	}
 }
