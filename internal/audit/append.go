@@ -22,21 +22,28 @@ func (l *Log) Append(lines []byte) error {
 		lines = append(slices.Clip(lines), '\n')
 	}
 	for attempt := range maxAttempts {
-		f, fi, err := l.openAppend()
+		f, size, fi, err := l.take()
 		if err != nil {
 			return err
 		}
 		var notRotated error
-		if size := fi.Size(); size > 0 && size+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
+		if size > 0 && size+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
+			if fi == nil {
+				fi, err = f.Stat()
+			}
 			var moved bool
-			if moved, notRotated = l.rotate(fi, int64(len(lines))); moved {
+			if err == nil {
+				moved, notRotated = l.rotate(fi, int64(len(lines)))
+			}
+			if moved || err != nil {
 				f.Close()
 				continue
 			}
 		}
-		err = write(f, fi.Size(), lines, writeOnce)
-		if cerr := f.Close(); err == nil {
-			err = cerr
+		if err = write(f, size, lines, writeOnce); err != nil {
+			f.Close()
+		} else {
+			err = l.put(f)
 		}
 		switch {
 		case err != nil:
@@ -51,6 +58,43 @@ func (l *Log) Append(lines []byte) error {
 
 // maxAttempts bounds how often one Append opens the log, each time to find it rotated by others.
 const maxAttempts = 20
+
+// take returns the log, open for one write, and its size: the file that the last Append has left open, if it is still the log,
+// or else one that is opened, and then what it is. Until it is put back or closed, the file will not be deleted by rotation.
+func (l *Log) take() (f *os.File, size int64, fi fs.FileInfo, err error) {
+	if f := l.kept.Swap(nil); f != nil {
+		if locked, err := tryLock(f, false); err == nil && locked {
+			if size, same := stillAt(l.path(0), f); same {
+				return f, size, nil, nil
+			}
+		}
+		f.Close()
+	}
+	if f, fi, err = l.openAppend(); err != nil {
+		return nil, 0, nil, err
+	}
+	return f, fi.Size(), fi, nil
+}
+
+// put lets rotation delete the file again, and keeps it open for the next Append where that can be done.
+func (l *Log) put(f *os.File) error {
+	if !keepsOpen || unlock(f) != nil || !l.kept.CompareAndSwap(nil, f) {
+		return f.Close()
+	}
+	if l.closed.Load() {
+		return l.Close()
+	}
+	return nil
+}
+
+// Close closes the file that Append has left open for the next one. Appending to a closed log opens and closes it each time.
+func (l *Log) Close() error {
+	l.closed.Store(true)
+	if f := l.kept.Swap(nil); f != nil {
+		return f.Close()
+	}
+	return nil
+}
 
 // openAppend opens the log for one write. Until it is closed, the file will not be deleted by rotation.
 func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {

@@ -398,3 +398,40 @@ func BenchmarkAppend(b *testing.B) {
 		}
 	}
 }
+
+func TestTheFileLeftOpenIsNotWrittenToWhenItIsNotTheLogAnyMore(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		away func(l *Log) error
+		want []uint64
+	}{
+		{"rotated by another", func(l *Log) error { return os.Rename(l.path(0), l.path(1)) }, []uint64{1, 2, 3, 4}},
+		{"deleted", func(l *Log) error { return os.Remove(l.path(0)) }, []uint64{3, 4}},
+		{"replaced", func(l *Log) error {
+			return errors.Join(os.Remove(l.path(0)), os.WriteFile(l.path(0), entryLine("build", 7), 0o600))
+		}, []uint64{7, 3, 4}},
+		{"directory deleted", func(l *Log) error { return os.RemoveAll(l.dir) }, []uint64{3, 4}},
+		{"still there", func(*Log) error { return nil }, []uint64{1, 2, 3, 4}},
+		{"closed", func(l *Log) error { return errors.Join(l.Close(), l.Close()) }, []uint64{1, 2, 3, 4}},
+	} {
+		l := Open(filepath.Join(t.TempDir(), "log"), Options{})
+		appendTokens(t, l, 1, 2)
+		if kept := l.kept.Load() != nil; kept != keepsOpen {
+			t.Errorf("%s: a file is left open: %v", c.what, kept)
+		}
+		if err := c.away(l); err != nil {
+			t.Fatal(err)
+		}
+		appendTokens(t, l, 3, 4)
+		if in, err := os.ReadFile(l.Path()); err != nil || strings.Count(string(in), "\n") < 2 {
+			t.Errorf("%s: %v, the log is %s", c.what, err, in)
+		}
+		got, garbage := readAll(t, l, Query{})
+		if wantTokens(t, got, c.want...); len(garbage) > 0 {
+			t.Errorf("%s: garbage %v", c.what, garbage)
+		}
+		if err := l.Close(); err != nil || l.kept.Load() != nil {
+			t.Errorf("%s: %v, a file is left open after Close", c.what, err)
+		}
+	}
+}

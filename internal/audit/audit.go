@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,10 +55,13 @@ type Options struct {
 	Poll    time.Duration // how often a follower looks for new entries; 0 means DefaultPoll
 }
 
-// Log is an audit log. It may be used by several goroutines at once.
+// Log is an audit log. It may be used by several goroutines at once. Between two Appends it may keep a file open, which Close
+// closes; so does the garbage collector.
 type Log struct {
-	dir  string
-	opts Options
+	dir    string
+	opts   Options
+	kept   atomic.Pointer[os.File] // the file of the last Append; nil while one is under way
+	closed atomic.Bool
 }
 
 // Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the first

@@ -78,16 +78,29 @@ func ceilSeconds(d time.Duration) int {
 
 // Encode returns the lines for the events, in order. The same events always give the same bytes.
 func Encode(events []lokt.Event) []byte {
-	var o jsonline.Object // which leaves < and > as they are: the log is read by people too
+	o := jsonline.Object{B: make([]byte, 0, 320*len(events))} // which leaves < and > as they are: the log is read by people too
 	for _, e := range events {
-		FromEvent(e).write(&o)
+		if len(e.Extra) > 0 {
+			FromEvent(e).write(&o)
+		} else { // the same without a map for the token alone, as most are
+			token := e.Token
+			e.Token = 0
+			FromEvent(e).writePlain(&o)
+			if token != 0 {
+				o.Key("extra")
+				o.Open()
+				o.OptUint(ExtraToken, token)
+				o.Close()
+			}
+			o.Close()
+		}
 		o.B = append(o.B, '\n')
 	}
 	return o.B
 }
 
-// write writes the entry as encoding/json would.
-func (e Entry) write(o *jsonline.Object) {
+// writePlain writes the entry as encoding/json would, but for its extras and the end.
+func (e Entry) writePlain(o *jsonline.Object) {
 	o.Open()
 	o.Time("ts", e.TS)
 	o.String("event", e.Event)
@@ -98,6 +111,11 @@ func (e Entry) write(o *jsonline.Object) {
 	o.Int("pid", int64(e.PID))
 	o.OptString("agent_id", e.AgentID)
 	o.OptInt("ttl_sec", int64(e.TTLSec))
+}
+
+// write writes the entry as encoding/json would.
+func (e Entry) write(o *jsonline.Object) {
+	e.writePlain(o)
 	if len(e.Extra) > 0 {
 		o.Key("extra")
 		o.Open()

@@ -17,6 +17,9 @@ const appendMovesOffset = true
 // deletesOpenFiles: a file can be deleted although a process has it open.
 const deletesOpenFiles = true
 
+// keepsOpen: a file that is open for appending can be renamed and deleted, and its path tells whether it was.
+const keepsOpen = true
+
 // openFile opens the file without following a link and without waiting for the other end of a pipe.
 func openFile(path string, flag int) (*os.File, error) {
 	return faultfs.OpenOS(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -33,6 +36,23 @@ func tryLock(f *os.File, exclusive bool) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// unlock ends what tryLock began, also for a child process that has inherited the file.
+func unlock(f *os.File) error {
+	return control(f, "unlock", func(fd int) error { return syscall.Flock(fd, syscall.LOCK_UN) })
+}
+
+// stillAt reports whether the open file is what stands at the path, and its size.
+func stillAt(path string, f *os.File) (size int64, same bool) {
+	var at, open syscall.Stat_t
+	if retry(func() error { return syscall.Lstat(path, &at) }) != nil {
+		return 0, false
+	}
+	if retry(func() error { return syscall.Fstat(int(f.Fd()), &open) }) != nil {
+		return 0, false
+	}
+	return at.Size, at.Dev == open.Dev && at.Ino == open.Ino
 }
 
 // unlinked reports whether the open file, of which fi was just read, is deleted.
@@ -52,20 +72,17 @@ func writeOnce(f *os.File, b []byte) (n int, err error) {
 
 // control calls the function, which does op, with the file's descriptor, again as long as signals interrupt it.
 func control(f *os.File, op string, do func(fd int) error) error {
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	if err := c.Control(func(fd uintptr) {
-		for failed = do(int(fd)); errors.Is(failed, syscall.EINTR); {
-			failed = do(int(fd))
-		}
-	}); err != nil {
-		return err
-	}
-	if failed != nil {
-		return &fs.PathError{Op: op, Path: f.Name(), Err: failed}
+	if err := retry(func() error { return do(int(f.Fd())) }); err != nil {
+		return &fs.PathError{Op: op, Path: f.Name(), Err: err}
 	}
 	return nil
+}
+
+// retry calls the function again as long as signals interrupt it.
+func retry(do func() error) error {
+	for {
+		if err := do(); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
 }
