@@ -19,8 +19,8 @@ func FromHolder(h lokt.Holder, now Now) *Record {
 			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
 			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: utc(y.Deadline),
 		}
-		if p := askerOf(y.To.Process); *p != (Asker{}) {
-			r.Yield.Asker = p
+		if p := askerOf(y.To.Process); p != (Asker{}) {
+			r.Yield.Asker = &p
 		}
 	}
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
@@ -46,8 +46,9 @@ func fromClaim(c lokt.Claim) *Record {
 	if c.Limit > lokt.Exclusive {
 		r.Limit = c.Limit
 	}
-	if asker := askerOf(c.Owner.Process); *asker != *askerOf(p) {
-		r.Asker = asker
+	if c.Owner.Process != p {
+		asker := askerOf(c.Owner.Process)
+		r.Asker = &asker
 	}
 	return r
 }

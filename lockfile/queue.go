@@ -36,8 +36,8 @@ func FromWaiter(w lokt.Waiter, now Now) *Record {
 }
 
 // askerOf returns the on-disk form of a process that asks.
-func askerOf(p lokt.Process) *Asker {
-	return &Asker{
+func askerOf(p lokt.Process) Asker {
+	return Asker{
 		PID: p.PID, Start: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
 		ChildPID: p.Child, ChildStart: p.ChildStart,
 	}

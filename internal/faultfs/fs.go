@@ -62,6 +62,6 @@ func (osFS) Rename(oldpath, newpath string) error       { return os.Rename(oldpa
 func (osFS) Exchange(a, b string) error                 { return exchange(a, b) }
 func (osFS) Remove(name string) error                   { return os.Remove(name) }
 func (osFS) Mkdir(name string, perm fs.FileMode) error  { return os.Mkdir(name, perm) }
-func (osFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat(name) }
+func (osFS) Lstat(name string) (fs.FileInfo, error)     { return lstat(name) }
 func (osFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 func (osFS) SyncDir(name string) error                  { return syncDir(name) }

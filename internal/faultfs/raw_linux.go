@@ -115,6 +115,19 @@ func (f *rawFile) Stat() (fs.FileInfo, error) {
 	return fi, nil
 }
 
+// lstat is os.Lstat, at less cost if there is nothing.
+func lstat(name string) (fs.FileInfo, error) {
+	var st syscall.Stat_t
+	for {
+		switch err := syscall.Lstat(name, &st); {
+		case err == nil:
+			return &rawInfo{name, st}, nil
+		case !errors.Is(err, unix.EINTR):
+			return nil, &fs.PathError{Op: "lstat", Path: name, Err: err}
+		}
+	}
+}
+
 // rawInfo is what os.File.Stat would return.
 type rawInfo struct {
 	name string

@@ -21,3 +21,5 @@ func OSFile(f File) *os.File {
 	own, _ := f.(*os.File)
 	return own
 }
+
+func lstat(name string) (fs.FileInfo, error) { return os.Lstat(name) }

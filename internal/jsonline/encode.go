@@ -5,7 +5,6 @@ package jsonline
 
 import (
 	"encoding/json"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -136,7 +135,13 @@ func (o *Object) OptMap(key string, v map[string]string) {
 	}
 	o.Key(key)
 	o.Open()
-	for i, k := range slices.Sorted(maps.Keys(v)) {
+	var few [8]string // sorted without an allocation
+	keys := few[:0]
+	for k := range v {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for i, k := range keys {
 		if i > 0 {
 			o.B = append(o.B, ',')
 		}
