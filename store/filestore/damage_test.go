@@ -909,7 +909,7 @@ func TestJournalEntriesOfAnyShapeAreReadOrIgnored(t *testing.T) {
 		name: "x", carry: []byte("1\n"), lines: []byte("2\n3\n"),
 		files: []entryFile{{file: 0, before: 7, redo: true, data: []byte("new"), how: durableDir}, {file: 1, before: 9, redo: true, gone: true}, {file: 2, before: 1}},
 	}
-	data := e.encode()
+	data := e.encode(nil)
 	back := decodeEntry(data)
 	if back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
 		t.Fatalf("came back as %+v", back)
@@ -993,14 +993,14 @@ func TestCheckFindsDamageAndClearsWhatCrashesLeave(t *testing.T) {
 }
 
 func FuzzDecodeEntry(f *testing.F) {
-	f.Add((&entry{name: "x", lines: []byte("1\n"), files: []entryFile{{file: 1, before: 9, redo: true, gone: true}}}).encode())
+	f.Add((&entry{name: "x", lines: []byte("1\n"), files: []entryFile{{file: 1, before: 9, redo: true, gone: true}}}).encode(nil))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e := decodeEntry(data)
 		if e == nil {
 			return
 		}
-		if back := decodeEntry(e.encode()); back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
+		if back := decodeEntry(e.encode(nil)); back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
 			t.Errorf("%+v became %+v", e, back)
 		}
 	})

@@ -47,24 +47,41 @@ type guardPage struct {
 	torn    bool   // there is an entry that has not been written to its end, or is just being written
 }
 
-// readPage reads a guard file. A header that cannot be understood counts as none, and so does an entry: it was not written
-// to its end, and nothing that it announces was done.
-func readPage(f faultfs.File) (guardPage, error) {
+// page is room for what a new guard file has.
+type page [guardSize]byte
+
+// header is the line of a guard file that was read last, and what it says.
+type header struct {
+	line                 string
+	boot                 string
+	file, token, ceiling uint64
+}
+
+// readPage reads a guard file, into the page first. A header that cannot be understood counts as none, and so does an entry: it
+// was not written to its end, and nothing that it announces was done. known, if not nil, saves reading the same line again.
+func readPage(f faultfs.File, page *page, known *header) (guardPage, error) {
 	var p guardPage
-	buf := make([]byte, guardSize)
-	n, err := f.ReadAt(buf, 0)
+	n, err := f.ReadAt(page[:], 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return p, err
 	}
-	buf = buf[:n]
+	buf := page[:n]
 	line, _, _ := bytes.Cut(buf[:min(n, headerSize)], []byte{'\n'})
-	kind, _, _ := strings.Cut(string(line), " ")
-	if digits, ours := strings.CutPrefix(kind, headerFamily); ours {
-		if n, err := strconv.ParseUint(digits, 10, 32); err == nil && n > headerVersion {
-			return p, fmt.Errorf("%w: %s is of a kind (%s) that a newer program wrote", lokt.ErrDamaged, f.Name(), kind)
-		}
+	if known == nil {
+		known = &header{}
 	}
-	p.boot, p.file, p.token, p.ceiling = parseHeaderLine(string(line))
+	if known.line == "" || known.line != string(line) {
+		*known = header{line: string(line)}
+		kind, _, _ := strings.Cut(known.line, " ")
+		if digits, ours := strings.CutPrefix(kind, headerFamily); ours {
+			if n, err := strconv.ParseUint(digits, 10, 32); err == nil && n > headerVersion {
+				known.line = ""
+				return p, fmt.Errorf("%w: %s is of a kind (%s) that a newer program wrote", lokt.ErrDamaged, f.Name(), kind)
+			}
+		}
+		known.boot, known.file, known.token, known.ceiling = parseHeaderLine(known.line)
+	}
+	p.boot, p.file, p.token, p.ceiling = known.boot, known.file, known.token, known.ceiling
 	if n < headerSize+journalHead {
 		return p, nil
 	}
@@ -91,7 +108,7 @@ func readPage(f faultfs.File) (guardPage, error) {
 	}
 	have = have[:size]
 	if binary.LittleEndian.Uint64(head[16:]) == journalSum(head, have) {
-		p.entry = decodeEntry(have)
+		p.entry = decodeEntry(bytes.Clone(have))
 		p.torn = p.entry == nil
 	}
 	return p, nil
@@ -158,6 +175,7 @@ type guard struct {
 	f     *guardFile
 	shard *shard
 	guardPage
+	page    *page  // room for what is read and written, until the guard is left
 	fresh   bool   // the file has not got its full size yet
 	pending bool   // an entry is in the journal
 	carry   []byte // lines of earlier changes that the audit log lacks
@@ -183,13 +201,13 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 			sh.leave()
 			return nil, err
 		}
-		g := &guard{s: s, f: f, shard: sh}
+		g := &guard{s: s, f: f, shard: sh, page: s.pages.Get().(*page)}
 		again, err := g.begin()
 		if err == nil && !again {
 			sh.entered.Add(1)
 			return g, nil
 		}
-		g.unlock()
+		g.unlock(false)
 		if err != nil {
 			sh.leave()
 			return nil, err
@@ -203,7 +221,7 @@ func (g *guard) begin() (again bool, err error) {
 	if err != nil || fi == nil {
 		return err == nil, err
 	}
-	if g.guardPage, err = readPage(g.f); err != nil {
+	if g.guardPage, err = readPage(g.f, g.page, &g.f.header); err != nil {
 		return false, err
 	}
 	g.fresh = fi.Size() < guardSize
@@ -224,41 +242,43 @@ func epoch(nanoseconds int64) uint64 {
 	return n/1e9<<tokenEpochShift + n%1e9<<tokenEpochShift/1e9
 }
 
-func (g *guard) unlock() {
-	_ = funlock(g.f) // a child that is just being forked may have the file open too
-	_ = g.f.Close()
+// unlock ends the kernel's lock, and keeps the file open for the next change if it is still good.
+func (g *guard) unlock(good bool) {
+	err := funlock(g.f) // a child that is just being forked may have the file open too
+	if !good || err != nil || !g.s.keep(g.shard, g.f) {
+		_ = g.f.Close()
+	}
+	g.s.pages.Put(g.page)
+	g.page = nil
 }
 
 // leave lets others in.
 func (g *guard) leave() {
-	g.unlock()
+	g.unlock(true)
 	g.shard.leave()
+	if g.s.closed.Load() {
+		_ = g.s.shards.close()
+	}
 }
 
 // prepare writes what must be on record before a change is: the tokens that it issues, and the entry, which is complete
 // then. e may be nil.
 func (g *guard) prepare(token uint64, e *entry) error {
-	var entry []byte
-	if e != nil {
-		entry = e.encode()
-	}
 	reserve := token > g.ceiling
 	at := headerSize
+	clear(g.page[:headerSize+journalHead])
 	if token > g.token || reserve || g.fresh {
 		at = 0
 		if g.token = max(token, g.token); reserve {
 			g.ceiling = g.token + tokenBlock
 		}
+		copy(g.page[:headerSize], headerLine(g.boot, g.file, g.token, g.ceiling)+"\n")
 	}
-	size := headerSize + journalHead + len(entry)
-	if g.fresh {
-		size = max(size, guardSize)
-	}
-	buf := make([]byte, size)
-	copy(buf, headerLine(g.boot, g.file, g.token, g.ceiling)+"\n")
 	g.seq++
-	g.putHead(buf[headerSize:], entry)
-	copy(buf[headerSize+journalHead:], entry)
+	buf := g.encode(e)
+	if missing := guardSize - len(buf); g.fresh && missing > 0 {
+		buf = append(buf, make([]byte, missing)...)
+	}
 	if _, err := g.f.WriteAt(buf[at:], int64(at)); err != nil {
 		return fmt.Errorf("write guard file: %w", err)
 	}
@@ -271,6 +291,16 @@ func (g *guard) prepare(token uint64, e *entry) error {
 	return nil
 }
 
+// encode returns the contents of the guard file's page, of which the line about tokens is not touched, with the entry.
+func (g *guard) encode(e *entry) []byte {
+	buf := g.page[:headerSize+journalHead]
+	if e != nil {
+		buf = e.encode(buf)
+	}
+	g.putHead(buf[headerSize:], buf[headerSize+journalHead:])
+	return buf
+}
+
 func (g *guard) putHead(b, entry []byte) {
 	binary.LittleEndian.PutUint64(b, g.seq)
 	binary.LittleEndian.PutUint64(b[8:], uint64(len(entry)))
@@ -279,15 +309,10 @@ func (g *guard) putHead(b, entry []byte) {
 
 // journal replaces the entry without announcing another change. A nil entry means that nothing is left to do.
 func (g *guard) journal(e *entry) error {
-	var entry []byte
-	if e != nil {
-		entry = e.encode()
-	} else if !g.pending {
+	if e == nil && !g.pending {
 		return nil
 	}
-	buf := make([]byte, journalHead, journalHead+len(entry))
-	g.putHead(buf, entry)
-	if _, err := g.f.WriteAt(append(buf, entry...), headerSize); err != nil {
+	if _, err := g.f.WriteAt(g.encode(e)[headerSize:], headerSize); err != nil {
 		return fmt.Errorf("write guard file: %w", err)
 	}
 	g.pending = e != nil

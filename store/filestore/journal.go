@@ -89,12 +89,13 @@ func mixWord(h, word uint64) uint64 {
 	return h ^ h>>32
 }
 
-func (e *entry) encode() []byte {
+// encode appends the entry to b.
+func (e *entry) encode(b []byte) []byte {
 	size := 64 + len(e.name) + len(e.carry) + len(e.lines)
 	for _, f := range e.files {
 		size += 32 + len(f.data)
 	}
-	b := appendBytes(make([]byte, 0, size), []byte(e.name))
+	b = append(binary.AppendUvarint(slices.Grow(b, size), uint64(len(e.name))), e.name...)
 	b = append(b, byte(len(e.files)))
 	for _, f := range e.files {
 		b = append(b, byte(f.file), flag(f.redo)|flag(f.gone)<<1|byte(f.how)<<2)

@@ -117,7 +117,11 @@ func TestOnAReadOnlyDiskTheErrorSaysSo(t *testing.T) {
 	t.Parallel()
 	dir := mountTiny(t, "size=256k")
 	root := filepath.Join(dir, "root")
-	recordOf(t, open(t, root, Options{}), by("a"))
+	before := open(t, root, Options{})
+	recordOf(t, before, by("a"))
+	if err := before.Close(); err != nil { // which leaves files open until then
+		t.Fatal(err)
+	}
 	if err := unix.Mount("lokt-test", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, "size=256k"); err != nil {
 		t.Fatal(err)
 	}

@@ -18,41 +18,51 @@ import (
 )
 
 // Whoever has a guard file open when its directory is moved away, and another put in its place, must not take that one's
-// exclusion for that of the new one.
+// exclusion for that of the new one: neither if it was just opened, nor if it has been open since the last change.
 func TestADirectoryThatIsMovedAwayBetweenOpeningAndLockingIsNoticed(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
-	root := filepath.Join(place(t), "root")
-	f := faultfs.New(faultfs.OS())
-	s, err := Open(root, Options{fs: f, noWatch: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	m := lokt.NewManager(s)
-	if _, err := m.Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "old"}}); err != nil {
-		t.Fatal(err)
-	}
-	f.Reset()
-	moved := false
-	f.Before(2, func() {
-		moved = true
-		if err := os.Rename(root, root+"-moved"); err != nil {
-			t.Error(err)
+	for _, kept := range []bool{false, true} {
+		ctx := context.Background()
+		root := filepath.Join(place(t), "root")
+		f := faultfs.New(faultfs.OS())
+		s, err := Open(root, Options{fs: f, noWatch: true})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	if _, err := m.Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "new"}}); err != nil {
-		t.Fatalf("in the new directory: %v", err)
-	}
-	if first := f.Trace()[0]; !moved || !strings.HasPrefix(first, "open") || !strings.Contains(first, dirGuards) {
-		t.Fatalf("moved: %v; the first operation was %s: this test shows nothing", moved, first)
-	}
-	if got := holders(t, s); len(got) != 1 || got[0] != "new" {
-		t.Errorf("the new directory's lock is held by %v", got)
-	}
-	old := open(t, root+"-moved", Options{})
-	if got := holders(t, old); len(got) != 1 || got[0] != "old" {
-		t.Errorf("the moved directory's lock is held by %v", got)
+		defer s.Close()
+		first := s
+		if !kept {
+			first = open(t, root, Options{})
+		}
+		renewed(t, first, 1, keepAfter)
+		if _, err := lokt.NewManager(first).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "old"}}); err != nil {
+			t.Fatal(err)
+		}
+		f.Reset()
+		before, op := 2, "open"
+		if kept {
+			before, op = 1, "lstat"
+		}
+		moved := false
+		f.Before(before, func() {
+			moved = true
+			if err := os.Rename(root, root+"-moved"); err != nil {
+				t.Error(err)
+			}
+		})
+		if _, err := lokt.NewManager(s).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "new"}}); err != nil {
+			t.Fatalf("in the new directory: %v", err)
+		}
+		if first := f.Trace()[0]; !moved || !strings.HasPrefix(first, op) || !strings.Contains(first, dirGuards) {
+			t.Fatalf("moved: %v; the first operation was %s: this test shows nothing", moved, first)
+		}
+		if got := holders(t, s); len(got) != 1 || got[0] != "new" {
+			t.Errorf("the new directory's lock is held by %v", got)
+		}
+		old := open(t, root+"-moved", Options{})
+		if got := holders(t, old); len(got) != 1 || got[0] != "old" {
+			t.Errorf("the moved directory's lock is held by %v", got)
+		}
 	}
 }
 

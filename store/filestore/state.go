@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -20,11 +21,11 @@ type state struct {
 	name       string
 	now        lockfile.Now
 	snap       lokt.Snapshot
-	data       [files][]byte               // contents of the lock, queue and freeze files; nil if absent or unreadable
-	unreadable [files]bool                 // there is something, but it cannot be read
-	record     *lockfile.Record            // the lock file, decoded; nil if absent or damaged
-	freeze     *lockfile.Record            // the freeze file, decoded
-	byID       map[string]*lockfile.Record // its holders by lease ID
+	data       [files][]byte      // contents of the lock, queue and freeze files; nil if absent or unreadable
+	unreadable [files]bool        // there is something, but it cannot be read
+	record     *lockfile.Record   // the lock file, decoded; nil if absent or damaged
+	freeze     *lockfile.Record   // the freeze file, decoded
+	holders    []*lockfile.Record // those of its holders, in their order
 }
 
 // The files of a lock, in the order in which a change publishes them.
@@ -92,7 +93,13 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 
 // readFile returns the contents of one of the lock's files, which are not nil if there is one.
 func (s *Store) readFile(file int, name string) ([]byte, fs.FileInfo, error) {
-	data, fi, err := atomicfile.ReadRegular(s.fs, s.path(fileDirs[file], name), lockfile.MaxSize)
+	path := s.path(fileDirs[file], name)
+	if file != fileLock { // mostly there is none, and to find that out by opening it takes twice as long
+		if _, err := s.fs.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, err
+		}
+	}
+	data, fi, err := atomicfile.ReadRegular(s.fs, path, lockfile.MaxSize)
 	if err == nil && data == nil {
 		data = []byte{}
 	}
@@ -160,10 +167,9 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 		return s.damaged(st.name, dirLocks, err)
 	}
 	st.record = r
-	st.byID = make(map[string]*lockfile.Record, max(len(r.Holders), 1))
-	for _, one := range r.All() {
+	st.holders = r.All()
+	for _, one := range st.holders {
 		h := one.Holder(st.now)
-		st.byID[h.LeaseID] = one
 		l.Holders = append(l.Holders, h)
 		l.Token = max(l.Token, h.Token)
 		if s.State(h) == process.Dead {
@@ -392,22 +398,24 @@ func (st *state) encodeHolders(l lokt.Lock, cache *recordCache) ([]byte, error) 
 	}
 	records := make([]*lockfile.Record, len(l.Holders))
 	for i, h := range l.Holders {
-		old := st.byID[h.LeaseID]
-		if was, ok := st.snap.Lock.Holder(h.LeaseID); ok && old != nil && sameHolder(&h, &was) {
-			one := *old
+		was := slices.IndexFunc(st.snap.Lock.Holders, func(w lokt.Holder) bool { return w.LeaseID == h.LeaseID })
+		if was >= 0 && was < len(st.holders) && sameHolder(&h, &st.snap.Lock.Holders[was]) {
+			one := *st.holders[was]
 			one.Holders = nil
 			records[i] = &one
 			continue
 		}
 		records[i] = lockfile.FromHolder(h, st.now)
 	}
-	first := *records[0]
+	r := records[0]
 	if len(records) > 1 {
+		first := *r
 		first.Holders = records
+		r = &first
 	}
-	data, err := first.Encode(st.record)
+	data, err := r.Encode(st.record)
 	if err == nil {
-		cache.put(st.name, data, &first)
+		cache.put(st.name, data, r)
 	}
 	return data, err
 }

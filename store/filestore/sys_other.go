@@ -25,3 +25,5 @@ func funlock(faultfs.File) error          { return errUnsupported }
 func linkCount(fs.FileInfo) uint64        { return 1 }
 func inode(fs.FileInfo) uint64            { return 0 }
 func device(fs.FileInfo) uint64           { return 0 }
+
+func openFileLimit() uint64 { return 0 }

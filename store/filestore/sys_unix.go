@@ -43,6 +43,15 @@ func blockingFlock(f faultfs.File) error {
 
 func funlock(f faultfs.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
+// openFileLimit returns how many files this process may have open, or 0 if nobody knows.
+func openFileLimit() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return uint64(limit.Cur) //nolint:unconvert // signed on some systems
+}
+
 func linkCount(fi fs.FileInfo) uint64 {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)
