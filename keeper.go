@@ -38,6 +38,7 @@ type Keeper struct {
 	busy    int     // workers
 	made    int     // renewals, made by whatever worker
 	running bool
+	asleep  time.Duration // until when the loop sleeps unless it is roused
 	wake    chan struct{}
 }
 
@@ -123,7 +124,7 @@ func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
 	heap.Push(&k.beats, b)
 	b.schedule()
 	if !k.running {
-		k.running = true
+		k.running, k.asleep = true, 0
 		k.wake = make(chan struct{}, 1)
 		go k.loop(k.wake)
 	}
@@ -148,7 +149,7 @@ func (b *Beat) schedule() {
 		b.due = min(b.next, b.deadline)
 	}
 	heap.Fix(&b.k.beats, b.index)
-	if b.index == 0 {
+	if b.index == 0 && b.due < b.k.asleep {
 		b.k.rouse()
 	}
 }
@@ -276,11 +277,13 @@ func (k *Keeper) loop(wake chan struct{}) {
 		if len(k.ready) > 0 {
 			pause = min(pause, hireAfter)
 		}
+		pause = min(pause, time.Minute)
+		k.asleep = now + pause
 		k.mu.Unlock()
 		for _, b := range lost {
 			go b.expire()
 		}
-		timer.Reset(min(pause, time.Minute))
+		timer.Reset(pause)
 		select {
 		case <-timer.C:
 		case <-wake:

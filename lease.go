@@ -194,13 +194,13 @@ func (l *Lease) Renew(ctx context.Context) error {
 func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
 	l.look()
 	l.mu.Lock()
-	err, holder := l.cause, l.holder
+	err, owner := l.cause, l.holder.Owner
 	l.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
 	asked := l.k.keeper.now()
-	h, err := l.k.service.Renew(ctx, Renewal{Name: holder.Name, LeaseID: holder.LeaseID, Owner: &holder.Owner})
+	h, err := l.k.service.Renew(ctx, Renewal{Name: l.name, LeaseID: l.id, Owner: &owner})
 	if err != nil {
 		return 0, err
 	}

@@ -146,7 +146,7 @@ func heartbeats(e *env) ([]result, error) {
 		}
 		rows = append(rows, result{
 			what: fmt.Sprintf("%d locks on files, renewed every %v", c.locks, c.interval), ours: fmt.Sprintf("%.2f %%", percent),
-			ratio: percent, aim: c.aim, unit: "% of one core", note: "most of it opens, reads, fills and exchanges small files for each renewal",
+			ratio: percent, aim: c.aim, unit: "% of one core", note: "most of it looks for, reads, fills and exchanges small files for each renewal",
 		})
 	}
 	crowd, err := crowd()
