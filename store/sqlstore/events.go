@@ -142,11 +142,11 @@ func shrink(ctx context.Context, q querier) error {
 
 // publish makes what was committed known.
 func (e *events) publish(b *batch) {
-	if b.events == 0 {
-		return
-	}
 	if e.sinceTrim += b.events; e.sinceTrim >= trimAfter || b.now.Sub(e.trimmed) >= trimEvery {
 		e.sinceTrim, e.trimmed = 0, b.now
+	}
+	if b.events == 0 {
+		return
 	}
 	e.newest.Add(uint64(b.events))
 	e.mu.Lock()
