@@ -18,6 +18,7 @@ type batch struct {
 	told   [][]lokt.Event    // the events of each change
 	events int               // how many
 	jobs   []*jobs.Changes
+	fold   bool // what the journal of jobs has is to be in the tables
 	writes []func(context.Context, querier) error
 }
 
@@ -81,11 +82,14 @@ func (b *batch) run(r *request, have *entry, now time.Time) {
 }
 
 func (b *batch) empty() bool {
-	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0
+	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold
 }
 
 // decide runs what the request is for.
 func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
+	if r.fold && (r.write != nil || len(d.jobs.unfolded()) > 0) {
+		b.fold = true
+	}
 	switch {
 	case r.change != nil:
 		r.err = d.locks.decide(ctx, b, r)
@@ -122,6 +126,7 @@ func (r *request) guard(run func()) (returned bool) {
 // store writes the batch in a transaction.
 func (d *fileDB) store(ctx context.Context, b *batch) error {
 	b.now = d.clock.now()
+	// What is in the journal is flushed already: that it is in the tables need not be.
 	lazy := len(b.jobs) == 0 && len(b.writes) == 0 && d.locks.lazy(b)
 	if lazy == d.synced { // it cannot be changed within a transaction
 		mode := map[bool]string{true: "NORMAL", false: "FULL"}[lazy]

@@ -201,7 +201,8 @@ func (d *fileDB) Close() error {
 	d.locks.end()
 	d.readers.Wait()
 	if d.suspect == nil && d.failure == nil { // what has ended by now is not to be revived
-		d.err = d.writer.exec(context.Background(), "UPDATE state SET clock = ?", d.clock.now().UnixNano())
+		d.err = errors.Join(d.jobs.finish(context.Background(), d.writer),
+			d.writer.exec(context.Background(), "UPDATE state SET clock = ?", d.clock.now().UnixNano()))
 		d.flushed(d.err)
 	}
 	if d.failure != nil {

@@ -12,12 +12,13 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// request is something to be stored. One of its functions is set, or none if it is only to be found out whether anything can be.
+// request is something to be stored. At most one of its functions is set; none if it is only to be found out whether anything can be.
 type request struct {
 	name   string // of the lock that change is for
 	change func(lokt.Snapshot) lokt.Change
 	turn   func(jobs.Facts) jobs.Changes
 	write  func(context.Context, querier) error // within the transaction
+	fold   bool                                 // the tables of jobs are to be complete, before that
 
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run

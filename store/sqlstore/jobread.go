@@ -3,6 +3,7 @@ package sqlstore
 // Reading jobs, and what does not depend on where they are.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,12 +31,31 @@ func (s *jobReader) usable(ctx context.Context) error {
 	return nil
 }
 
+// unfolded says, of the database as a reader sees it, which turns' changes are not in the tables yet, oldest first. nil says that
+// there are none.
+type unfolded = func(ctx context.Context, c querier) ([]*jobs.Changes, error)
+
+func (s *jobReader) rest(ctx context.Context, c querier, u unfolded) ([]*jobs.Changes, error) {
+	if u == nil {
+		return nil, nil
+	}
+	return u(ctx, c)
+}
+
 // Ended implements jobs.Store.
 func (s *jobReader) Ended(ctx context.Context, jobID string) (j jobs.Job, attempts []jobs.Attempt, err error) {
+	return s.endedBeside(ctx, jobID, nil)
+}
+
+func (s *jobReader) endedBeside(ctx context.Context, jobID string, u unfolded) (j jobs.Job, attempts []jobs.Attempt, err error) {
 	if err := s.usable(ctx); err != nil {
 		return j, nil, err
 	}
 	err = s.reading(ctx, "read", func(c querier) error {
+		rest, err := s.rest(ctx, c, u)
+		if err != nil {
+			return err
+		}
 		found := false
 		if err := c.query(ctx, "SELECT "+endedColumns+" FROM specs s JOIN ended e USING (seq) LEFT JOIN outputs o USING (seq) WHERE s.id = ?", []any{jobID}, func(r *row) error {
 			j, found = readEnded(r), true
@@ -43,19 +63,40 @@ func (s *jobReader) Ended(ctx context.Context, jobID string) (j jobs.Job, attemp
 		}); err != nil {
 			return err
 		}
+		for _, c := range rest {
+			for i := range c.Ended {
+				if c.Ended[i].ID == jobID {
+					j, found = c.Ended[i], true
+				}
+			}
+		}
 		if !found {
 			return jobs.ErrJobNotFound
 		}
-		return c.query(ctx, "SELECT "+attemptColumns+" FROM attempts WHERE job = ? ORDER BY number", []any{jobID}, func(r *row) error {
+		if err := c.query(ctx, "SELECT "+attemptColumns+" FROM attempts WHERE job = ? ORDER BY number", []any{jobID}, func(r *row) error {
 			attempts = append(attempts, readAttempt(r))
 			return nil
-		})
+		}); err != nil {
+			return err
+		}
+		for _, c := range rest {
+			for _, a := range c.Attempts {
+				if a.JobID == jobID {
+					attempts = append(attempts, a)
+				}
+			}
+		}
+		return nil
 	})
 	return j, attempts, err
 }
 
 // ListEnded implements jobs.Store.
 func (s *jobReader) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) (all []jobs.Job, err error) {
+	return s.listBeside(ctx, f, below, limit, nil)
+}
+
+func (s *jobReader) listBeside(ctx context.Context, f jobs.Filter, below uint64, limit int, u unfolded) (all []jobs.Job, err error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -72,25 +113,56 @@ func (s *jobReader) ListEnded(ctx context.Context, f jobs.Filter, below uint64, 
 	statement := "SELECT " + endedColumns + " FROM ended e CROSS JOIN specs s USING (seq) LEFT JOIN outputs o USING (seq) WHERE " +
 		strings.Join(where, " AND ") + " ORDER BY e.revision DESC LIMIT ?"
 	err = s.reading(ctx, "read", func(c querier) error {
+		rest, err := s.rest(ctx, c, u)
+		if err != nil {
+			return err
+		}
+		for _, c := range rest {
+			for _, j := range c.Ended {
+				if j.Revision < below && (f.State == "" || j.State == f.State) && (f.Type == "" || j.Type == f.Type) &&
+					(f.Tag == "" || slices.Contains(j.Tags, f.Tag)) {
+					all = append(all, j)
+				}
+			}
+		}
 		return c.query(ctx, statement, append(args, limit), func(r *row) error {
 			all = append(all, readEnded(r))
 			return nil
 		})
 	})
-	return all, err
+	slices.SortStableFunc(all, func(a, b jobs.Job) int { return cmp.Compare(b.Revision, a.Revision) })
+	return all[:min(len(all), limit)], err
 }
 
 // Events returns up to limit events of jobs with higher numbers than after, oldest first; after 0 they begin with the oldest that
 // is kept.
 func (s *jobReader) Events(ctx context.Context, after uint64, limit int) (all []jobs.Event, err error) {
+	return s.eventsBeside(ctx, after, limit, nil)
+}
+
+func (s *jobReader) eventsBeside(ctx context.Context, after uint64, limit int, u unfolded) (all []jobs.Event, err error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
 	err = s.reading(ctx, "events", func(c querier) error {
-		return c.query(ctx, "SELECT "+jobEventColumns+" FROM job_events WHERE seq > ? ORDER BY seq LIMIT ?", []any{after, limit}, func(r *row) error {
+		rest, err := s.rest(ctx, c, u)
+		if err != nil {
+			return err
+		}
+		if err := c.query(ctx, "SELECT "+jobEventColumns+" FROM job_events WHERE seq > ? ORDER BY seq LIMIT ?", []any{after, limit}, func(r *row) error {
 			all = append(all, readJobEvent(r))
 			return nil
-		})
+		}); err != nil {
+			return err
+		}
+		for _, c := range rest {
+			for _, e := range c.Events {
+				if e.Seq > after && len(all) < limit {
+					all = append(all, e)
+				}
+			}
+		}
+		return nil
 	})
 	return all, err
 }

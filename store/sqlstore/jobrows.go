@@ -4,6 +4,7 @@ package sqlstore
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -195,6 +196,9 @@ func writeEnded(ctx context.Context, q querier, ended []jobs.Job) error {
 		}
 	}
 	for _, j := range made {
+		if j.ID == "" {
+			return fmt.Errorf("job number %d, which has ended, is not there", j.Seq)
+		}
 		if err := writeSpec(ctx, q, j); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -12,14 +13,36 @@ import (
 )
 
 // fileJobs are the jobs in a database of SQLite. It belongs to one manager at a time, which has in memory what lives.
+//
+// What a turn changed is stored as one row of a journal. The rows of the tables for jobs are written later, those of many turns at
+// once, with what became of them in the end: most jobs change several times within a moment.
 type fileJobs struct {
 	*jobReader
 	db *fileDB
 
+	mu      sync.Mutex
+	pending []turnChanges // stored in the journal only; entries are never changed
+	timer   *time.Timer   // folds; nil if none runs
+
 	// For the goroutine that commits only.
-	ended int64 // how many jobs that ended are stored; -1 if that is not known
-	fresh int   // how many rows wait to be added up
+	ended  int64  // how many jobs that ended are stored; -1 if that is not known
+	fresh  int    // how many rows wait to be added up
+	size   int    // of what is pending
+	last   int64  // number of the last turn in the journal
+	newest uint64 // number of the newest job
 }
+
+// turnChanges is what a turn changed.
+type turnChanges struct {
+	id int64 // in the journal
+	*jobs.Changes
+}
+
+// When the rows of the tables are written: when so much has changed, or so much time has passed.
+const (
+	foldSize  = 2048
+	foldEvery = 100 * time.Millisecond
+)
 
 var _ jobs.Store = (*fileJobs)(nil)
 
@@ -28,11 +51,58 @@ func newJobs(d *fileDB) *fileJobs {
 	return &fileJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d}
 }
 
-// load forgets what was known of the database.
+// load forgets what was known of the database, and writes the rows of what its journal has.
 func (s *fileJobs) load(ctx context.Context, q querier) error {
+	if err := s.replay(ctx, q); err != nil {
+		return err
+	}
+	newest, err := one(ctx, q, "SELECT job_seq FROM job_state")
+	if err != nil {
+		return err
+	}
 	n, err := one(ctx, q, "SELECT count(*) FROM stats_new")
-	s.ended, s.fresh = -1, int(n)
+	s.ended, s.fresh, s.size, s.newest = -1, int(n), 0, uint64(newest)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = nil
 	return err
+}
+
+// replay writes the rows of every turn in the journal.
+func (s *fileJobs) replay(ctx context.Context, q querier) error {
+	var all []*jobs.Changes
+	if err := q.query(ctx, "SELECT id, body FROM job_journal ORDER BY id", nil, func(r *row) error {
+		s.last = max(s.last, r.number())
+		c, err := unpackChanges(r.bytes())
+		all = append(all, c)
+		return err
+	}); err != nil {
+		return damaged(err)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	for _, c := range all { // not merged: they have only what changed about a job
+		if err := s.rows(ctx, q, c); err != nil {
+			return errors.Join(err, q.exec(ctx, "ROLLBACK"))
+		}
+	}
+	if err := q.exec(ctx, "DELETE FROM job_journal"); err != nil {
+		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
+	}
+	return q.exec(ctx, "COMMIT")
+}
+
+// rows writes the rows of what was changed.
+func (s *fileJobs) rows(ctx context.Context, q querier, c *jobs.Changes) error {
+	if err := writeChanges(ctx, q, c, &s.fresh); err != nil {
+		return err
+	}
+	return q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
+		c.Counters.Seq, c.Counters.Revision, c.Counters.Event, c.Counters.Clock)
 }
 
 // Update implements jobs.Store. The turn may be run by another goroutine: it must not use the database. If it panics, Update does.
@@ -43,27 +113,152 @@ func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Change
 	return s.db.group.perform(ctx, &request{turn: turn})
 }
 
-// write stores what the batch's turns changed.
+// sizeOf returns how much there is to be written of what a turn changed.
+func sizeOf(c *jobs.Changes) int {
+	return len(c.Jobs) + len(c.Leases) + len(c.Unleased) + len(c.Attempts) + len(c.Ended) + len(c.Keys) + len(c.Dropped) + len(c.Answered) +
+		len(c.Forgot) + len(c.Events) + len(c.Counts) + len(c.Frozen)
+}
+
+// write stores what the batch's turns changed: in the journal, or, if that has become long, with what is pending in the tables.
 func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
+	size := s.size
 	for _, c := range b.jobs {
-		if err := writeChanges(ctx, q, c, &s.fresh); err != nil {
-			return err
-		}
-		if err := q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
-			c.Counters.Seq, c.Counters.Revision, c.Counters.Event, c.Counters.Clock); err != nil {
+		size += sizeOf(c)
+		b.fold = b.fold || c.Refrozen // seldom, and could be refused
+	}
+	if b.fold = b.fold || size >= foldSize; b.fold {
+		return s.fold(ctx, q, b.jobs)
+	}
+	known := s.newest
+	for i, c := range b.jobs {
+		body := packChanges(nil, c, known)
+		known = max(known, c.Counters.Seq)
+		if err := q.exec(ctx, "INSERT INTO job_journal (id, body) VALUES (?, ?)", s.last+int64(i)+1, body); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// fold writes the rows of what is pending, and then of what else was changed, and empties the journal.
+func (s *fileJobs) fold(ctx context.Context, q querier, more []*jobs.Changes) error {
+	pending := s.unfolded()
+	all := make([]*jobs.Changes, 0, len(pending)+len(more))
+	for _, c := range pending {
+		all = append(all, c.Changes)
+	}
+	if all = append(all, more...); len(all) == 0 {
+		return nil
+	}
+	if err := s.rows(ctx, q, merge(all)); err != nil {
+		return err
+	}
+	return q.exec(ctx, "DELETE FROM job_journal")
+}
+
+// unfolded returns what is in the journal only.
+func (s *fileJobs) unfolded() []turnChanges {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pending
+}
+
 // stored takes note of what was committed.
 func (s *fileJobs) stored(b *batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.fold {
+		s.pending, s.size = nil, 0
+	}
 	for _, c := range b.jobs {
-		if s.ended >= 0 {
+		if s.newest = max(s.newest, c.Counters.Seq); s.ended >= 0 {
 			s.ended += int64(len(c.Ended))
 		}
+		if !b.fold {
+			s.last++
+			s.pending, s.size = append(s.pending, turnChanges{s.last, c}), s.size+sizeOf(c)
+		}
 	}
+	if len(s.pending) > 0 && s.timer == nil {
+		s.timer = time.AfterFunc(foldEvery, s.settle)
+	}
+}
+
+// settle has the rows of what is pending written.
+func (s *fileJobs) settle() {
+	s.mu.Lock()
+	s.timer = nil
+	s.mu.Unlock()
+	if err := s.db.group.perform(context.Background(), &request{fold: true}); err == nil || errors.Is(err, errClosed) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer == nil { // it is in the journal, and may be there for longer
+		s.timer = time.AfterFunc(10*foldEvery, s.settle)
+	}
+}
+
+// finish writes the rows of what is pending when the database is about to be closed and nobody else uses it.
+func (s *fileJobs) finish(ctx context.Context, q querier) error {
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	if len(s.unfolded()) == 0 {
+		return nil
+	}
+	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	if err := s.fold(ctx, q, nil); err != nil {
+		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
+	}
+	return q.exec(ctx, "COMMIT")
+}
+
+// beside returns what is in the journal only, of the database as a reader sees it. It is called outside of any transaction, so that
+// nothing that was acknowledged before can be missing in both; what a reader finds in the tables already is no longer in the
+// journal that it sees.
+func (s *fileJobs) beside() unfolded {
+	pending := s.unfolded()
+	if len(pending) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, c querier) (rest []*jobs.Changes, err error) {
+		oldest := int64(math.MaxInt64)
+		err = c.query(ctx, "SELECT id FROM job_journal ORDER BY id LIMIT 1", nil, func(r *row) error {
+			oldest = r.number()
+			return nil
+		})
+		for _, p := range pending {
+			if p.id >= oldest {
+				rest = append(rest, p.Changes)
+			}
+		}
+		return rest, err
+	}
+}
+
+// Ended implements jobs.Store.
+func (s *fileJobs) Ended(ctx context.Context, jobID string) (jobs.Job, []jobs.Attempt, error) {
+	return s.endedBeside(ctx, jobID, s.beside())
+}
+
+// ListEnded implements jobs.Store.
+func (s *fileJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Job, error) {
+	return s.listBeside(ctx, f, below, limit, s.beside())
+}
+
+// History implements jobs.Store.
+func (s *fileJobs) History(ctx context.Context, from time.Time) ([]jobs.Tally, []jobs.Count, error) {
+	return s.historyBeside(ctx, from, s.beside())
+}
+
+// Events returns what jobReader.Events does.
+func (s *fileJobs) Events(ctx context.Context, after uint64, limit int) ([]jobs.Event, error) {
+	return s.eventsBeside(ctx, after, limit, s.beside())
 }
 
 // Trim implements jobs.Store. Events go when they are older than every job that is kept, or too many.
@@ -71,7 +266,7 @@ func (s *fileJobs) Trim(ctx context.Context, before time.Time, keep, atMost int)
 	if err := s.usable(ctx); err != nil {
 		return 0, err
 	}
-	err = s.db.group.perform(ctx, &request{write: func(ctx context.Context, c querier) error {
+	err = s.db.group.perform(ctx, &request{fold: true, write: func(ctx context.Context, c querier) error {
 		n, err = s.trim(ctx, c, before, keep, atMost)
 		return err
 	}})
@@ -115,7 +310,7 @@ func (s *fileJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		return rows, err
 	}
 	// Only a request finds out what is stored after a transaction of which that is not known.
-	if err := s.db.group.perform(ctx, &request{}); err != nil {
+	if err := s.db.group.perform(ctx, &request{fold: true}); err != nil {
 		return rows, err
 	}
 	if rows, err = s.read(ctx); err != nil {
@@ -125,39 +320,4 @@ func (s *fileJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		return jobs.Rows{}, fmt.Errorf("%w: %w: jobs of database %s: %w", lokt.ErrUnavailable, lokt.ErrDamaged, s.db.path, err)
 	}
 	return rows, nil
-}
-
-// read reads what lives, with several connections at once.
-func (s *fileJobs) read(ctx context.Context) (rows jobs.Rows, err error) {
-	var middle int64
-	if err := s.db.reading(ctx, "load", func(c querier) error {
-		if err := readCounters(ctx, c, &rows); err != nil {
-			return err
-		}
-		var first, last int64
-		if err := c.query(ctx, "SELECT (SELECT min(seq) FROM jobs), (SELECT max(seq) FROM jobs)", nil, func(r *row) error {
-			first, last = r.number(), r.number()
-			return nil
-		}); err != nil {
-			return err
-		}
-		middle = first + (last-first)/2
-		return nil
-	}); err != nil {
-		return rows, err
-	}
-	var lower, upper []jobs.Job
-	parts := []func(c querier) error{
-		func(c querier) (err error) { lower, err = readLiving(ctx, c, -1<<63, middle); return err },
-		func(c querier) (err error) { upper, err = readLiving(ctx, c, middle, 1<<63-1); return err },
-		func(c querier) error { return readRest(ctx, c, &rows) },
-	}
-	errs := make([]error, len(parts))
-	var wg sync.WaitGroup
-	for i, part := range parts {
-		wg.Go(func() { errs[i] = s.db.reading(ctx, "load", part) })
-	}
-	wg.Wait()
-	rows.Jobs = append(lower, upper...)
-	return rows, errors.Join(errs...)
 }

@@ -117,6 +117,10 @@ func addUp(ctx context.Context, q querier) error {
 
 // History implements jobs.Store.
 func (s *jobReader) History(ctx context.Context, from time.Time) (tallies []jobs.Tally, counts []jobs.Count, err error) {
+	return s.historyBeside(ctx, from, nil)
+}
+
+func (s *jobReader) historyBeside(ctx context.Context, from time.Time, u unfolded) (tallies []jobs.Tally, counts []jobs.Count, err error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -126,6 +130,18 @@ func (s *jobReader) History(ctx context.Context, from time.Time) (tallies []jobs
 	}
 	all := newSums()
 	err = s.reading(ctx, "read", func(c querier) error {
+		rest, err := s.rest(ctx, c, u)
+		if err != nil {
+			return err
+		}
+		for _, c := range rest {
+			for _, t := range c.Tallies {
+				all.tally(t)
+			}
+			for _, n := range c.Counts {
+				all.counts[countKey{n.Hour.UnixMilli(), string(n.Event), n.Tag}] += n.N
+			}
+		}
 		if err := c.query(ctx, "SELECT body FROM tallies WHERE hour >= ?", []any{hour}, func(r *row) error {
 			var t tallyDocument
 			r.decode(&t)

@@ -145,7 +145,7 @@ func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
 			return err
 		}
 	}
-	if err := s.events.write(ctx, q, b); err != nil {
+	if err := s.events.write(ctx, q, b); err != nil || len(b.locks) == 0 && b.events == 0 {
 		return err
 	}
 	return q.exec(ctx, "UPDATE state SET clock = ?, lock_event = ?", b.now.UnixNano(), s.events.newest.Load()+uint64(b.events))

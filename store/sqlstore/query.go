@@ -39,6 +39,7 @@ type row struct {
 	err    error // the first column that is not what was asked for
 
 	lists map[string][]string // those that were read, because most are alike
+	words map[string]string   // the same
 }
 
 func (r *row) value() driver.Value {
@@ -128,6 +129,19 @@ func (r *row) float() *float64 {
 		r.fail("a number")
 	}
 	return nil
+}
+
+// word reads a text of which there are few different ones.
+func (r *row) word() string {
+	text := r.text()
+	if word, ok := r.words[text]; ok {
+		return word
+	}
+	if r.words == nil || len(r.words) > 1000 {
+		r.words = map[string]string{}
+	}
+	r.words[text] = text
+	return text
 }
 
 // nanos reads a time that is stored in nanoseconds since 1970.

@@ -1,0 +1,339 @@
+package sqlstore
+
+// What a turn of the scheduler changed, as bytes: what the journal has of it. One description serves for both directions.
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// journalVersion begins every entry of the journal. A program reads what those before it wrote.
+const journalVersion = 1
+
+// errJournal is the error of an entry that is not what was written.
+var errJournal = errors.New("an entry of the journal cannot be read")
+
+// packChanges appends a turn's changes, but for its time. Jobs have with them only what changed; those with numbers above
+// the given one, which is the highest before the turn, are new.
+func packChanges(b []byte, c *jobs.Changes, known uint64) []byte {
+	p := &packer{b: append(b, journalVersion)}
+	p.changes(c, known)
+	return p.b
+}
+
+// unpackChanges reads what packChanges wrote. The parts of a job that are not in it are zero.
+func unpackChanges(b []byte) (*jobs.Changes, error) {
+	if len(b) == 0 || b[0] != journalVersion {
+		return nil, errJournal
+	}
+	p := &packer{b: b[1:], reads: true}
+	c := &jobs.Changes{}
+	if p.changes(c, 0); p.failed || len(p.b) != 0 {
+		return nil, errJournal
+	}
+	return c, nil
+}
+
+// packer appends values to bytes, or takes them off their beginning. What cannot be read is zero.
+type packer struct {
+	b      []byte
+	reads  bool
+	failed bool
+}
+
+func (p *packer) number(n *int64) {
+	if !p.reads {
+		p.b = binary.AppendVarint(p.b, *n)
+		return
+	}
+	v, size := binary.Varint(p.b)
+	if size <= 0 {
+		p.fail()
+		return
+	}
+	*n, p.b = v, p.b[size:]
+}
+
+func (p *packer) fail() { p.failed, p.b = true, nil }
+
+func (p *packer) bytes(what *[]byte) {
+	n := int64(len(*what))
+	if p.number(&n); !p.reads {
+		p.b = append(p.b, *what...)
+		return
+	}
+	if n < 0 || n > int64(len(p.b)) {
+		p.fail()
+		return
+	}
+	*what, p.b = p.b[:n:n], p.b[n:]
+}
+
+// integer is what a number of 64 bits can hold.
+type integer interface {
+	~int | ~int64 | ~uint8 | ~uint64
+}
+
+func packNumber[N integer](p *packer, n *N) {
+	v := int64(*n)
+	p.number(&v)
+	*n = N(v)
+}
+
+func packText[S ~string](p *packer, s *S) {
+	if !p.reads {
+		p.b = append(binary.AppendVarint(p.b, int64(len(*s))), *s...)
+		return
+	}
+	var b []byte
+	p.bytes(&b)
+	*s = S(b)
+}
+
+func packList[T any](p *packer, all *[]T, each func(*packer, *T)) {
+	n := len(*all)
+	if packNumber(p, &n); p.reads {
+		if n < 0 || n > len(p.b) {
+			p.fail()
+		}
+		if n == 0 || p.failed {
+			return
+		}
+		*all = make([]T, n)
+	}
+	for i := range *all {
+		each(p, &(*all)[i])
+	}
+}
+
+func (p *packer) yes(y *bool) {
+	n := flag(*y)
+	p.number(&n)
+	*y = n != 0
+}
+
+// time keeps milliseconds, as the tables do.
+func (p *packer) time(t *time.Time) {
+	n := int64(0)
+	if !p.reads && !t.IsZero() {
+		n = t.UnixMilli()
+	}
+	if p.number(&n); p.reads && n != 0 {
+		*t = time.UnixMilli(n).UTC()
+	}
+}
+
+func (p *packer) json(m *json.RawMessage) {
+	there := *m != nil
+	if p.yes(&there); !there {
+		return
+	}
+	b := []byte(*m)
+	if p.bytes(&b); p.reads {
+		*m = slices.Clone(b)
+		if *m == nil {
+			*m = json.RawMessage{}
+		}
+	}
+}
+
+func (p *packer) changes(c *jobs.Changes, known uint64) {
+	packList(p, &c.Jobs, (*packer).job)
+	packList(p, &c.Ended, func(p *packer, j *jobs.Job) {
+		p.state(j)
+		p.time(&j.EndedAt)
+		fresh := j.Seq > known
+		if p.yes(&fresh); fresh {
+			p.spec(j)
+		}
+		p.output(&j.Output)
+	})
+	packList(p, &c.Leases, (*packer).lease)
+	packList(p, &c.Unleased, packText)
+	packList(p, &c.Attempts, (*packer).attempt)
+	packList(p, &c.Keys, func(p *packer, k *jobs.Key) {
+		packText(p, &k.Key)
+		print := k.Print[:]
+		if p.bytes(&print); p.reads && copy(k.Print[:], print) != len(k.Print) {
+			p.fail()
+		}
+		packText(p, &k.JobID)
+		packText(p, &k.State)
+		p.time(&k.Expires)
+	})
+	packList(p, &c.Dropped, packText)
+	packList(p, &c.Answered, func(p *packer, a *jobs.Answered) {
+		packText(p, &a.WorkerID)
+		packText(p, &a.RequestID)
+		p.lease(&a.Lease)
+		p.time(&a.Expires)
+	})
+	packList(p, &c.Forgot, func(p *packer, a *jobs.Answered) {
+		packText(p, &a.WorkerID)
+		packText(p, &a.RequestID)
+	})
+	packList(p, &c.Events, (*packer).event)
+	packList(p, &c.Tallies, (*packer).tally)
+	packList(p, &c.Counts, func(p *packer, n *jobs.Count) {
+		p.time(&n.Hour)
+		packText(p, &n.Event)
+		packText(p, &n.Tag)
+		packNumber(p, &n.N)
+	})
+	p.yes(&c.Refrozen)
+	packList(p, &c.Frozen, packText)
+	packNumber(p, &c.Counters.Seq)
+	packNumber(p, &c.Counters.Revision)
+	packNumber(p, &c.Counters.Event)
+	packNumber(p, &c.Counters.Clock)
+}
+
+func (p *packer) job(c *jobs.JobChange) {
+	packNumber(p, &c.What)
+	p.state(&c.Job)
+	if c.What&jobs.New != 0 {
+		p.spec(&c.Job)
+	}
+	if c.What&(jobs.New|jobs.Reported) != 0 {
+		p.output(&c.Output)
+	}
+}
+
+// state packs what changes about a job.
+func (p *packer) state(j *jobs.Job) {
+	packNumber(p, &j.Seq)
+	packText(p, &j.State)
+	packText(p, &j.LeaseID)
+	p.time(&j.UpdatedAt)
+	p.time(&j.ReadyAt)
+	p.time(&j.StartedAt)
+	packNumber(p, &j.Attempt)
+	packNumber(p, &j.Token)
+	packText(p, &j.Code)
+	p.yes(&j.Cancel)
+	packText(p, &j.Reason)
+	packNumber(p, &j.Ord)
+	packNumber(p, &j.Revision)
+}
+
+// spec packs what never changes about a job.
+func (p *packer) spec(j *jobs.Job) {
+	packText(p, &j.ID)
+	packText(p, &j.Type)
+	packText(p, &j.Priority)
+	packNumber(p, &j.Units)
+	p.yes(&j.Unique)
+	p.json(&j.Payload)
+	packText(p, &j.IdempotencyKey)
+	packList(p, &j.Tags, packText)
+	packNumber(p, &j.MaxRuntime)
+	packNumber(p, &j.MaxAttempts)
+	packNumber(p, &j.RetryBackoff)
+	p.time(&j.RunAt)
+	packList(p, &j.Locks, packText)
+	p.time(&j.CreatedAt)
+}
+
+func (p *packer) output(o *jobs.Output) {
+	there := *o != nil
+	if p.yes(&there); !there {
+		return
+	}
+	if p.reads {
+		*o = &jobs.Report{}
+	}
+	r := *o
+	measured := r.Progress != nil
+	if p.yes(&measured); measured {
+		if p.reads {
+			r.Progress = new(float64)
+		}
+		bits := math.Float64bits(*r.Progress)
+		packNumber(p, &bits)
+		*r.Progress = math.Float64frombits(bits)
+	}
+	packText(p, &r.Message)
+	p.json(&r.Metrics)
+	p.json(&r.Checkpoint)
+	p.json(&r.Result)
+	p.json(&r.Error)
+}
+
+func (p *packer) lease(l *jobs.Lease) {
+	packText(p, &l.ID)
+	packText(p, &l.JobID)
+	packText(p, &l.WorkerID)
+	packText(p, &l.RequestID)
+	packNumber(p, &l.Units)
+	packNumber(p, &l.Token)
+	packNumber(p, &l.Attempt)
+	p.time(&l.IssuedAt)
+	p.time(&l.ExpiresAt)
+	p.time(&l.LastHeartbeat)
+	p.time(&l.FirstBeat)
+	p.time(&l.RunUntil)
+	packNumber(p, &l.TTL)
+	packNumber(p, &l.Interval)
+}
+
+func (p *packer) attempt(a *jobs.Attempt) {
+	packText(p, &a.JobID)
+	packNumber(p, &a.Number)
+	packNumber(p, &a.Token)
+	packText(p, &a.LeaseID)
+	packText(p, &a.WorkerID)
+	packNumber(p, &a.Units)
+	packText(p, &a.State)
+	packText(p, &a.Code)
+	p.time(&a.IssuedAt)
+	p.time(&a.FirstBeat)
+	p.time(&a.EndedAt)
+	p.json(&a.Error)
+}
+
+func (p *packer) event(e *jobs.Event) {
+	packNumber(p, &e.Seq)
+	p.time(&e.Time)
+	packText(p, &e.Type)
+	packText(p, &e.JobID)
+	packText(p, &e.LeaseID)
+	packText(p, &e.WorkerID)
+	packNumber(p, &e.Attempt)
+	packNumber(p, &e.Token)
+	packText(p, &e.Code)
+	packText(p, &e.Reason)
+}
+
+// bucket is one of a histogram's.
+type bucket struct{ at, n int64 }
+
+func (p *packer) tally(t *jobs.Tally) {
+	p.time(&t.Hour)
+	packText(p, &t.Type)
+	for _, n := range []*int64{&t.Completed, &t.Failed, &t.Expired, &t.Cancelled, &t.Waits} {
+		p.number(n)
+	}
+	packNumber(p, &t.WaitSum)
+	packNumber(p, &t.Runs.Min)
+	packNumber(p, &t.Runs.Max)
+	var buckets []bucket
+	for at, n := range t.Runs.Buckets {
+		buckets = append(buckets, bucket{int64(at), n})
+	}
+	packList(p, &buckets, func(p *packer, b *bucket) {
+		p.number(&b.at)
+		p.number(&b.n)
+	})
+	if p.reads && len(buckets) > 0 {
+		t.Runs.Buckets = make(map[int]int64, len(buckets))
+		for _, b := range buckets {
+			t.Runs.Buckets[int(b.at)] = b.n
+		}
+	}
+}
