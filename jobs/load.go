@@ -18,6 +18,7 @@ func load(cfg Config, rows Rows, now instant) *engine {
 		e.frozen[t] = true
 	}
 	entries := make([]*entry, len(rows.Jobs))
+	e.jobs = make(map[string]*entry, len(rows.Jobs))
 	for i := range rows.Jobs {
 		entries[i] = &entry{job: rows.Jobs[i]}
 		e.jobs[rows.Jobs[i].ID] = entries[i]
@@ -36,18 +37,38 @@ func load(cfg Config, rows Rows, now instant) *engine {
 	for i := range rows.Answered {
 		e.putAnswered(rows.Answered[i])
 	}
-	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
+	arrange(entries, func(j *Job) rank { return rank{int64(j.Revision), 0} })
 	for _, en := range entries {
 		e.file(en)
 	}
-	slices.SortFunc(entries, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.job.Ord, b.job.Ord), cmp.Compare(a.job.Seq, b.job.Seq))
-	})
+	arrange(entries, func(j *Job) rank { return rank{j.Ord, j.Seq} })
 	for _, en := range entries {
 		e.Clock = max(e.Clock, en.job.CreatedAt.UnixMilli())
 		e.settle(en)
 	}
 	return e
+}
+
+// rank is what decides about an order.
+type rank struct {
+	first  int64
+	second uint64
+}
+
+// arrange sorts entries by their jobs' ranks. It looks at each job once: they are all over the memory.
+func arrange(entries []*entry, of func(*Job) rank) {
+	type ranked struct {
+		rank
+		en *entry
+	}
+	all := make([]ranked, len(entries))
+	for i, en := range entries {
+		all[i] = ranked{of(&en.job), en}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second)) })
+	for i := range all {
+		entries[i] = all[i].en
+	}
 }
 
 // settle puts a stored job that has no lease where it waits.

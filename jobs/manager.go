@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -247,6 +248,7 @@ func (m *Manager) turn(look bool) {
 	var batch []*call
 	var out turned
 	var decided time.Time // zero if the turn was not run
+	runtime.Gosched()     // let those who are about to ask for something be in time for this turn
 	err := m.store.Update(m.ctx, func(f Facts) Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -26,20 +26,38 @@ type waitingJob struct {
 
 func newQueued() *queued {
 	q := &queued{}
-	q.reset(nil)
+	q.fill(nil)
 	return q
 }
 
-// reset forgets everything but these jobs.
+// reset forgets everything but these jobs. It returns before it has, because nobody who starts should wait for that; whoever wants to
+// know something does.
 func (q *queued) reset(all []jobs.Job) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ready, q.line = map[string]time.Time{}, map[jobs.Priority]*line{}
+	go func() {
+		defer q.mu.Unlock()
+		q.fill(all)
+	}()
+}
+
+// fill does what reset says. The mutex is held.
+func (q *queued) fill(all []jobs.Job) {
+	q.ready, q.line = make(map[string]time.Time, len(all)), map[jobs.Priority]*line{}
 	for _, p := range jobs.Priorities() {
 		q.line[p] = &line{}
 	}
 	for i := range all {
-		q.note(&all[i])
+		j := &all[i]
+		if j.State != jobs.Queued {
+			continue
+		}
+		q.ready[j.ID] = j.ReadyAt
+		if l := q.line[j.Priority]; l != nil {
+			*l = append(*l, waitingJob{j.ID, j.ReadyAt})
+		}
+	}
+	for _, l := range q.line {
+		heap.Init(l)
 	}
 }
 
