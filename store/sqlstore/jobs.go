@@ -30,7 +30,11 @@ type fileJobs struct {
 	size   int    // of what is pending
 	last   int64  // number of the last turn in the journal
 	newest uint64 // number of the newest job
+	body   []byte // of an entry of the journal, to be used again
 }
+
+// keptBody is the largest entry whose memory is used again.
+const keptBody = 256 << 10
 
 // turnChanges is what a turn changed.
 type turnChanges struct {
@@ -131,11 +135,14 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 	}
 	known := s.newest
 	for i, c := range b.jobs {
-		body := packChanges(nil, c, known)
+		s.body = packChanges(s.body[:0], c, known)
 		known = max(known, c.Counters.Seq)
-		if err := q.exec(ctx, "INSERT INTO job_journal (id, body) VALUES (?, ?)", s.last+int64(i)+1, body); err != nil {
+		if err := q.exec(ctx, "INSERT INTO job_journal (id, body) VALUES (?, ?)", s.last+int64(i)+1, s.body); err != nil {
 			return err
 		}
+	}
+	if cap(s.body) > keptBody {
+		s.body = nil
 	}
 	return nil
 }

@@ -145,7 +145,6 @@ func turnsOf(random *rand.Rand) []*jobs.Changes {
 	type life struct {
 		job   jobs.Job
 		lease *jobs.Lease
-		born  bool
 	}
 	var (
 		all    []*jobs.Changes
