@@ -320,7 +320,7 @@ func TestTheTablesFollowTheJournalByThemselves(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		flushed = db.isSynced()
+		flushed = db.isSynced(t)
 	}
 	if !flushed {
 		t.Error("turns are not flushed")
@@ -330,7 +330,7 @@ func TestTheTablesFollowTheJournalByThemselves(t *testing.T) {
 			t.Fatal("it is still in the journal only")
 		}
 	}
-	if db.isSynced() {
+	if db.isSynced(t) {
 		t.Error("what was flushed in the journal was flushed again")
 	}
 	var events, entries int64
