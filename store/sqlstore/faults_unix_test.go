@@ -75,7 +75,7 @@ type trial struct {
 	base *fileDB
 
 	allowed map[string][]string // leases that may hold a lock, "" for none
-	frozen  []string            // types of jobs of which one is frozen
+	kept    []string            // jobs of which one has the key
 	serial  int
 	crashes int
 	errs    []error
@@ -146,11 +146,17 @@ func (t *trial) renew(ctx context.Context, name string) {
 	}
 }
 
-func (t *trial) freeze(ctx context.Context) {
+// keep stores something of jobs: by the journal, and then sometimes in its table.
+func (t *trial) keep(ctx context.Context) {
 	t.serial++
-	kind := fmt.Sprint("kind-", t.serial)
-	err := t.db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return jobs.Changes{Frozen: []string{kind}, Refrozen: true} })
-	t.frozen = outcome(t, t.frozen, kind, err)
+	id := fmt.Sprint("job-", t.serial)
+	err := t.db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return jobs.Changes{Keys: []jobs.Key{{Key: "key", JobID: id}}} })
+	t.kept = outcome(t, t.kept, id, err)
+	if t.serial%2 == 0 {
+		if err := t.db.backend.(*fileDB).group.perform(ctx, &request{fold: true}); err != nil && !errors.Is(err, lokt.ErrUnavailable) {
+			t.errorf("journal: %w", err)
+		}
+	}
 }
 
 // look reads through the connections that read, and moves what is in memory out of their way.
@@ -187,10 +193,14 @@ func (t *trial) compare(ctx context.Context, what string, db *DB, settle bool) {
 		t.errorf("%s: jobs: %w", what, err)
 		return
 	}
-	if has := strings.Join(rows.Frozen, ","); !slices.Contains(t.frozen, has) {
-		t.errorf("%s: %q is frozen, not one of %q", what, has, t.frozen)
+	has := ""
+	for _, k := range rows.Keys {
+		has += k.JobID
+	}
+	if !slices.Contains(t.kept, has) {
+		t.errorf("%s: the key is of %q, not one of %q", what, has, t.kept)
 	} else if settle {
-		t.frozen = []string{has}
+		t.kept = []string{has}
 	}
 }
 
@@ -206,7 +216,7 @@ func (t *trial) reopened(ctx context.Context, what, path string, again bool) {
 	}
 	t.compare(ctx, what, db, false)
 	if again {
-		next := &trial{fs: t.fs, path: path, cue: t.cue, db: db, allowed: maps.Clone(t.allowed), frozen: t.frozen, serial: t.serial + 1000}
+		next := &trial{fs: t.fs, path: path, cue: t.cue, db: db, allowed: maps.Clone(t.allowed), kept: t.kept, serial: t.serial + 1000}
 		next.allowed["next"] = []string{""}
 		next.acquire(ctx, "next")
 		next.compare(ctx, what+", next", db, true)
@@ -224,7 +234,7 @@ func (t *trial) run(ctx context.Context, reader bool) {
 	for _, name := range names {
 		t.allowed[name] = []string{""}
 	}
-	t.frozen = []string{""}
+	t.kept = []string{""}
 	t.cue.armed = true
 	if err := t.open(ctx); err != nil {
 		if t.cue.disarm() == 0 {
@@ -242,7 +252,7 @@ func (t *trial) run(ctx context.Context, reader bool) {
 			t.acquire(ctx, "a")
 			t.acquire(ctx, "b")
 			t.renew(ctx, "a")
-			t.freeze(ctx)
+			t.keep(ctx)
 			t.acquire(ctx, "c")
 			if t.cue.hit() {
 				end() // nothing can be recovered while somebody reads
