@@ -180,7 +180,7 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 		c.Started(p.pid)
 	}
 	w := watch(c, leases)
-	relay := &relay{p: p, tree: tree, signals: signals, steps: w.steps, ended: make(chan struct{})}
+	relay := &relay{p: p, tree: tree, signals: signals, steps: w.steps, ended: make(chan struct{}), done: make(chan struct{})}
 	go relay.run()
 	code = p.wait() // here, and not in a goroutine: the end of the command is what everybody waits for
 	w.stop()
@@ -199,12 +199,12 @@ type relay struct {
 	signals *Signals
 	steps   chan syscall.Signal
 	ended   chan struct{}
-
-	mu      sync.Mutex
-	stopped bool // the command was told to end for a lost lock
+	done    chan struct{}
+	stopped bool // the command was told to end for a lost lock; to be read when done is closed
 }
 
 func (r *relay) run() {
+	defer close(r.done)
 	for {
 		select {
 		case sig := <-r.signals.c:
@@ -212,9 +212,7 @@ func (r *relay) run() {
 				r.p.signal(sig.(syscall.Signal))
 			}
 		case step := <-r.steps:
-			r.mu.Lock()
 			r.stopped = true
-			r.mu.Unlock()
 			r.tree.signal(r.p, step)
 		case <-r.ended:
 			return
@@ -222,11 +220,11 @@ func (r *relay) run() {
 	}
 }
 
-// end stops passing things on and reports whether the command was told to end for a lost lock.
+// end stops passing things on and reports whether the command was told to end for a lost lock. When it returns, nothing is
+// under way that could kill what is started next.
 func (r *relay) end() bool {
 	close(r.ended)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	<-r.done
 	return r.stopped
 }
 

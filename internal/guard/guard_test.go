@@ -200,6 +200,28 @@ func TestACommandIsStoppedForALeaseThatWasTakenAway(t *testing.T) {
 	}
 }
 
+func TestACommandIsNotKilledForTheOneBeforeIt(t *testing.T) {
+	for range 20 {
+		d := newDesk(t)
+		leases := d.lease(lokt.Options{TTL: 20 * time.Second, Interval: 20 * time.Millisecond})
+		code, err := d.run(Command{
+			Stop: true, StopGrace: time.Millisecond,
+			Started: func(int) {
+				if _, err := d.m.Release(context.Background(), lokt.Target{Name: "x", Force: true}); err != nil {
+					t.Error(err)
+				}
+			},
+			Lost: func(*lokt.Lease, error) *lokt.Lease { return nil },
+		}, leases, "trap '' TERM; while :; do sleep 0.01; done")
+		if err != nil || code != ExitLost {
+			t.Fatalf("the one before: code %d, %v", code, err)
+		}
+		if code, err := d.run(Command{}, nil, "sleep 0.02; exit 3"); err != nil || code != 3 {
+			t.Fatalf("code %d, %v", code, err)
+		}
+	}
+}
+
 func TestALeaseInPlaceOfALostOneIsWatchedToo(t *testing.T) {
 	d := newDesk(t)
 	o := lokt.Options{TTL: time.Second, ManualHeartbeat: true}
