@@ -196,13 +196,14 @@ func (m *Manager) hungUp(ctx context.Context, c Claim, until time.Time) {
 // errWaitedEnough says that a claim's own time to wait is over.
 var errWaitedEnough = errors.New("waited long enough")
 
-// turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue, or
-// could enter, or somebody before it could, who is not there to ask: the time of that grant has to begin.
+// turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue, taken
+// for one whose claimant is away, or could enter, or somebody before it could, who is not there to ask: the time of that
+// grant has to begin.
 func (s Snapshot) turn(c Claim) bool {
 	if _, in := s.Lock.Holder(c.LeaseID); in {
 		return true
 	}
-	if _, queued := s.Lock.Position(c.LeaseID); !queued {
+	if i, queued := s.Lock.Position(c.LeaseID); !queued || s.Lock.Queue[i].away(s.Now) {
 		return true
 	}
 	return s.WouldGrant(c) == nil || s.promotes()

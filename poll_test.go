@@ -3,6 +3,7 @@ package lokt_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,6 +166,177 @@ func TestTheTimeOfAGrantBeginsThoughItsWaiterIsAway(t *testing.T) {
 		}
 		if _, err := m.Poll(t.Context(), claim("d")); err != nil || time.Since(begun) > 5*time.Second {
 			t.Errorf("the lock passed on after %v: %v", time.Since(begun), err)
+		}
+	})
+}
+
+// lateOnce is a store of which one Wait returns late.
+type lateOnce struct {
+	lokt.Store
+	by   time.Duration
+	once sync.Once
+}
+
+func (s *lateOnce) Wait(ctx context.Context, w lokt.Watch) error {
+	err := s.Store.Wait(ctx, w)
+	s.once.Do(func() { time.Sleep(s.by) })
+	return err
+}
+
+// Promise S-125.
+func TestAWaiterThatComesTooLateForItsGrantAsksAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New()
+		m, slow := lokt.NewManager(st), lokt.NewManager(&lateOnce{Store: st, by: lokt.OfferLease + time.Second/2})
+		claim := func(who string) lokt.Claim {
+			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, Wait: -1}
+		}
+		release := func(who string) {
+			if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of " + who}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := m.Acquire(t.Context(), claim("a")); err != nil {
+			t.Fatal(err)
+		}
+		granted := make(chan string)
+		wait := func(m *lokt.Manager, who string) {
+			go func() {
+				if _, err := m.Acquire(t.Context(), claim(who)); err != nil {
+					t.Error(err)
+				}
+				granted <- who
+			}()
+			synctest.Wait()
+		}
+		wait(slow, "b")
+		wait(m, "c")
+		wait(m, "d")
+		release("a")
+		if got := <-granted; got != "c" {
+			t.Fatalf("%s was granted the lock", got)
+		}
+		time.Sleep(time.Second) // b is awake by now
+		release("c")
+		for _, want := range []string{"b", "d"} {
+			got := <-granted
+			if got != want {
+				t.Errorf("%s was granted the lock before %s", got, want)
+			}
+			release(got)
+		}
+	})
+}
+
+// Promise S-125.
+func TestARequestThatEndsLateDoesNotCountForTheOneThatFollowedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		claim := func(who string) lokt.Claim {
+			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, Wait: -1}
+		}
+		for _, second := range []time.Duration{2 * time.Second, 9 * time.Second, 20 * time.Second} { // with 9 s both end together
+			if _, err := m.Acquire(t.Context(), claim("a")); err != nil {
+				t.Fatal(err)
+			}
+			over := make(chan error, 1)
+			poll := func(wait time.Duration) (hangUp context.CancelFunc) {
+				ctx, hangUp := context.WithCancel(t.Context())
+				ctx, cancel := context.WithTimeout(ctx, wait)
+				go func() {
+					defer cancel()
+					_, err := m.Poll(ctx, claim("b"))
+					over <- err
+				}()
+				return hangUp
+			}
+			first := poll(10 * time.Second)
+			time.Sleep(time.Second)
+			defer poll(second)()
+			time.Sleep(time.Second / 2)
+			first() // the server hears of it late
+			if err := <-over; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if s, err := m.Get(t.Context(), "x"); err != nil || len(s.Lock.Queue) != 1 || s.Away(s.Lock.Queue[0]) {
+				t.Errorf("a request of %v waits: %+v, %v", second, s.Lock.Queue, err)
+			}
+			if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-over; err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of b"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Promise S-125.
+func TestReadersEnterAtOnceWhenAWriterBeforeThemHangsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		claim := func(who string, limit int) lokt.Claim {
+			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, Wait: -1, Limit: limit}
+		}
+		if _, err := m.Acquire(t.Context(), claim("a", lokt.Shared)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		over := make(chan error)
+		go func() { _, err := m.Poll(ctx, claim("writer", lokt.Exclusive)); over <- err }()
+		synctest.Wait()
+		in := make(chan error)
+		go func() { _, err := m.Acquire(t.Context(), claim("reader", lokt.Shared)); in <- err }()
+		synctest.Wait()
+		begun := time.Now()
+		hangUp()
+		if err := <-over; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if err := <-in; err != nil || time.Since(begun) > time.Second {
+			t.Errorf("the reader entered after %v: %v", time.Since(begun), err)
+		}
+	})
+}
+
+// Promise S-125.
+func TestWhoIsBehindAWaiterThatIsAwaySeesWhenAHoldExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		claim := func(who string, ttl time.Duration) lokt.Claim {
+			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, TTL: ttl, Wait: -1}
+		}
+		if _, err := m.Acquire(t.Context(), claim("a", 0)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		over, got := make(chan error), make(chan error, 2)
+		go func() {
+			_, err := m.Poll(ctx, claim("away", 0))
+			over <- err
+		}()
+		synctest.Wait()
+		for _, c := range []lokt.Claim{claim("b", 3*time.Second), claim("c", 0)} {
+			go func() {
+				_, err := m.Acquire(t.Context(), c)
+				got <- err
+			}()
+			synctest.Wait()
+		}
+		hangUp()
+		<-over
+		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-got; err != nil { // b, which dies
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := <-got; err != nil || time.Since(begun) > 5*time.Second {
+			t.Errorf("c was granted the lock %v after b, which had it for 3 s: %v", time.Since(begun), err)
 		}
 	})
 }

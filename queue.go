@@ -90,8 +90,18 @@ func (l *Lock) putBack(all []Waiter) {
 	}
 }
 
-// asking returns the snapshot in which the queued claim's claimant is there.
+// asking returns the snapshot in which the claim's claimant is there: in its place in the queue, or just in time for a grant that
+// nobody has passed on yet.
 func (s Snapshot) asking(c Claim) Snapshot {
+	if i := slices.IndexFunc(s.Lock.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
+		if h := s.Lock.Holders[i]; h.Owner.ID == c.Owner.ID && s.Frozen() == nil {
+			if reason, stale := s.Stale(h); stale && reason == ReasonUnclaimed {
+				s.Lock.Holders = slices.Clone(s.Lock.Holders)
+				s.Lock.Holders[i].Pending = s.Now
+			}
+		}
+		return s
+	}
 	i, queued := s.Lock.Position(c.LeaseID)
 	if !queued || !s.Lock.Queue[i].away(s.Now) || past(s.Now, s.Lock.Queue[i].Until) || s.Lock.Queue[i].Owner.ID != c.Owner.ID {
 		return s
@@ -101,14 +111,26 @@ func (s Snapshot) asking(c Claim) Snapshot {
 	return s
 }
 
-// asked decides a claim that will be asked for again within that time.
+// asked decides a claim that will be asked for again within that time. The end of its place differs from what it was, so that a
+// request that ends can tell whether there was another since (see away).
 func asked(s Snapshot, c Claim, again time.Duration) decision {
 	d := acquire(s, c)
-	if i, ok := d.Lock.Position(c.LeaseID); ok && d.queued && again < HereLease {
-		d.Lock.Queue[i].Until = s.Now.Add(again + WaitLease)
+	i, ok := d.Lock.Position(c.LeaseID)
+	if !ok || !d.queued {
+		return d
+	}
+	w := &d.Lock.Queue[i]
+	if again < HereLease {
+		w.Until = s.Now.Add(again + WaitLease)
+	}
+	if was := s.Lock.placeUntil(c.LeaseID); w.Until.Sub(was).Abs() <= rounding {
+		w.Until = was.Add(2 * rounding)
 	}
 	return d
 }
+
+// rounding is by how much a time may be off that a store has kept.
+const rounding = time.Millisecond
 
 // askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left. Those
 // that are away do not ask.
@@ -212,17 +234,17 @@ func (l *Lock) placeUntil(leaseID string) time.Time {
 	return time.Time{}
 }
 
-// away leaves a claim less time to be asked for again, unless it was since it got its place until then.
+// away leaves a claim less time to be asked for again, unless it was since it got its place until then, and lets in whom it
+// was in the way of.
 func away(s Snapshot, leaseID string, until time.Time) decision {
-	d := decision{Change: Change{Lock: s.Lock}}
 	i, queued := s.Lock.Position(leaseID)
 	soon := s.Now.Add(AwayLease)
-	if !queued || s.Lock.Queue[i].Until.After(until.Add(time.Millisecond)) || !soon.Before(until) { // stores round
-		return d
+	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding || !soon.Before(until) {
+		return decision{Change: Change{Lock: s.Lock}}
 	}
-	d.Lock = s.Lock.clone()
-	d.Lock.Queue[i].Until = soon
-	return d
+	s.Lock = s.Lock.clone()
+	s.Lock.Queue[i].Until = soon
+	return begin(s)
 }
 
 // leave takes the lease out of the queue.
@@ -234,4 +256,17 @@ func (l *Lock) leave(leaseID string) (Waiter, bool) {
 	w := l.Queue[i]
 	l.Queue = slices.Delete(l.Queue, i, i+1)
 	return w, true
+}
+
+// Sleepers is for stores: it returns the lease IDs of those queued claims that a change of the lock need not wake, because one before
+// them is awake: the first for which here reports that somebody waits in this process. That one looks when holds expire.
+func (l *Lock) Sleepers(here func(leaseID string) bool) map[string]bool {
+	asleep := make(map[string]bool, len(l.Queue))
+	behind := false
+	for i := range l.Queue {
+		id := l.Queue[i].LeaseID
+		asleep[id] = behind
+		behind = behind || here(id)
+	}
+	return asleep
 }

@@ -3,8 +3,6 @@ package etcdstore
 import (
 	"sync"
 	"time"
-
-	"github.com/lokt-dev/lokt"
 )
 
 // slot is what this process knows, and does, about one name.
@@ -153,15 +151,4 @@ func (sl *slot) wake(f func(*waiting) bool) {
 			close(w.wake)
 		}
 	}
-}
-
-// sleepers says whom a change of the lock need not wake: those who are queued behind others.
-func sleepers(l lokt.Lock) func(*waiting) bool {
-	behind := map[string]bool{}
-	for i, w := range l.Queue {
-		if i > 0 {
-			behind[w.LeaseID] = true
-		}
-	}
-	return func(w *waiting) bool { return w.leaseID == "" || !behind[w.leaseID] }
 }

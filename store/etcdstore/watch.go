@@ -190,18 +190,21 @@ func (s *Store) hear(events []*clientv3.Event) {
 
 // whom says who is to be woken by a record, which is only read if somebody could sleep on.
 func (s *Store) whom(sl *slot, value []byte) func(*waiting) bool {
+	here := map[string]bool{}
 	sl.mu.Lock()
-	queued := false
 	for w := range sl.waiters {
-		queued = queued || w.leaseID != ""
+		if w.leaseID != "" {
+			here[w.leaseID] = true
+		}
 	}
 	sl.mu.Unlock()
-	if !queued {
+	if len(here) == 0 {
 		return nil
 	}
 	_, l, _, err := decode(sl.name, value)
 	if err != nil {
 		return nil
 	}
-	return sleepers(l)
+	asleep := l.Sleepers(func(leaseID string) bool { return here[leaseID] })
+	return func(w *waiting) bool { return w.leaseID == "" || !asleep[w.leaseID] }
 }

@@ -155,22 +155,28 @@ func normal(l lokt.Lock) lokt.Lock {
 	return l
 }
 
-// wake wakes those whom a change concerns: who is not queued, or no longer, and who is first in the queue, because
-// that one watches for the holders' expiry.
+// wake wakes those whom a change concerns: who is not queued, or no longer, and the first in the queue that waits here,
+// because that one watches for the holders' expiry.
 func (e *entry) wake() {
 	if len(e.watchers) == 0 {
 		return
 	}
-	sleeping := map[string]bool{}
-	for i, w := range e.lock.Queue {
-		sleeping[w.LeaseID] = i > 0
-	}
+	asleep := e.sleepers()
 	for w := range e.watchers {
-		if w.leaseID == "" || !sleeping[w.leaseID] {
+		if w.leaseID == "" || !asleep[w.leaseID] {
 			delete(e.watchers, w)
 			close(w.wake)
 		}
 	}
+}
+
+// sleepers returns the queued claims that a change does not concern.
+func (e *entry) sleepers() map[string]bool {
+	here := make(map[string]bool, len(e.watchers))
+	for w := range e.watchers {
+		here[w.leaseID] = true
+	}
+	return e.lock.Sleepers(func(leaseID string) bool { return here[leaseID] })
 }
 
 // record keeps the events, and reports whether nobody is busy observing.
@@ -281,11 +287,10 @@ func (s *Store) watch(ctx context.Context, watch lokt.Watch) (*watcher, error) {
 	}
 	lock := s.lock(watch.Name)
 	w := &watcher{wake: make(chan struct{})}
-	position, queued := lock.Position(watch.LeaseID)
-	if queued {
+	if _, queued := lock.Position(watch.LeaseID); queued {
 		w.leaseID = watch.LeaseID
 	}
-	if (!queued || position == 0) && lock.Revision != watch.Seen {
+	if lock.Revision != watch.Seen && !s.entry(watch.Name).sleepers()[w.leaseID] {
 		return nil, nil
 	}
 	s.entry(watch.Name).watchers[w] = struct{}{}

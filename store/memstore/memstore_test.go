@@ -82,10 +82,10 @@ func TestQueuedWatcherIsWokenOnlyAtTheHeadOrOutOfTheQueue(t *testing.T) {
 		rev := seen(t, s)
 		for _, who := range []string{"0", "1", "2", "3", "stranger", ""} {
 			go func() {
-				if s.Wait(ctx, lokt.Watch{Name: "x", Seen: rev, LeaseID: who}) == nil {
+				for rev := rev; s.Wait(ctx, lokt.Watch{Name: "x", Seen: rev, LeaseID: who}) == nil; rev = seen(t, s) {
 					mu.Lock()
-					defer mu.Unlock()
 					woken[who] = true
+					mu.Unlock()
 				}
 			}()
 			synctest.Wait()
@@ -126,11 +126,20 @@ func TestLatecomerInTheQueueSleepsThoughTheRevisionIsOld(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := s.Wait(ctx, lokt.Watch{Name: "x", LeaseID: "first"}); err != nil {
-			t.Errorf("the first in the queue: %v", err)
+		for _, who := range []string{"first", "second"} {
+			if err := s.Wait(ctx, lokt.Watch{Name: "x", LeaseID: who}); err != nil {
+				t.Errorf("%s while nobody waits before: %v", who, err)
+			}
 		}
+		over := make(chan error, 1)
+		rev := seen(t, s)
+		go func() { over <- s.Wait(ctx, lokt.Watch{Name: "x", Seen: rev, LeaseID: "first"}) }()
+		synctest.Wait()
 		if err := s.Wait(ctx, lokt.Watch{Name: "x", LeaseID: "second"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the second in the queue: %v", err)
+		}
+		if err := <-over; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the first in the queue: %v", err)
 		}
 	})
 }

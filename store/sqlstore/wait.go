@@ -30,8 +30,7 @@ func (s *watchers) wait(ctx context.Context, watch lokt.Watch, most time.Duratio
 	if err != nil {
 		return err
 	}
-	position, queued := snap.Lock.Position(watch.LeaseID)
-	if (!queued || position == 0) && snap.Lock.Revision != watch.Seen {
+	if snap.Lock.Revision != watch.Seen && !s.sleepers(&snap.Lock)[watch.LeaseID] {
 		return nil
 	}
 	var over <-chan time.Time
@@ -73,8 +72,23 @@ func (s *watchers) unregister(name string, w *watcher) {
 	}
 }
 
-// wake wakes those whom a change concerns: who is not queued, or no longer, and who is first in the queue, because that one
-// watches for the holders' expiry.
+// sleepers returns the queued claims that a change of the lock does not concern.
+func (s *watchers) sleepers(l *lokt.Lock) map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sleepers(l, s.all[l.Name])
+}
+
+func sleepers(l *lokt.Lock, all map[*watcher]struct{}) map[string]bool {
+	here := make(map[string]bool, len(all))
+	for w := range all {
+		here[w.leaseID] = true
+	}
+	return l.Sleepers(func(leaseID string) bool { return here[leaseID] })
+}
+
+// wake wakes those whom a change concerns: who is not queued, or no longer, and the first in the queue that waits here, because
+// that one watches for the holders' expiry.
 func (s *watchers) wake(l *lokt.Lock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,12 +96,9 @@ func (s *watchers) wake(l *lokt.Lock) {
 	if len(all) == 0 {
 		return
 	}
-	sleeping := map[string]bool{}
-	for i, w := range l.Queue {
-		sleeping[w.LeaseID] = i > 0
-	}
+	asleep := sleepers(l, all)
 	for w := range all {
-		if w.leaseID == "" || !sleeping[w.leaseID] {
+		if w.leaseID == "" || !asleep[w.leaseID] {
 			delete(all, w)
 			close(w.wake)
 		}
