@@ -39,6 +39,7 @@ type Keeper struct {
 	made    int     // renewals, made by whatever worker
 	running bool
 	asleep  time.Duration // until when the loop sleeps unless it is roused
+	alarm   time.Time     // the same by the clock of its timer, which stands still while the machine sleeps
 	wake    chan struct{}
 }
 
@@ -124,7 +125,7 @@ func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
 	heap.Push(&k.beats, b)
 	b.schedule()
 	if !k.running {
-		k.running, k.asleep = true, 0
+		k.running, k.asleep, k.alarm = true, 0, time.Time{}
 		k.wake = make(chan struct{}, 1)
 		go k.loop(k.wake)
 	}
@@ -149,9 +150,17 @@ func (b *Beat) schedule() {
 		b.due = min(b.next, b.deadline)
 	}
 	heap.Fix(&b.k.beats, b.index)
-	if b.index == 0 && b.due < b.k.asleep {
+	if b.index == 0 && b.k.oversleeps(b.due) {
 		b.k.rouse()
 	}
+}
+
+// oversleeps reports whether the loop, if it sleeps, would wake up too late for what is due. The keeper is locked.
+func (k *Keeper) oversleeps(due time.Duration) bool {
+	if k.Elapsed == nil {
+		return due < k.asleep
+	}
+	return due-k.Elapsed() < time.Until(k.alarm)
 }
 
 // rouse makes the loop look again. The keeper is locked.
@@ -278,7 +287,7 @@ func (k *Keeper) loop(wake chan struct{}) {
 			pause = min(pause, hireAfter)
 		}
 		pause = min(pause, time.Minute)
-		k.asleep = now + pause
+		k.asleep, k.alarm = now+pause, time.Now().Add(pause)
 		k.mu.Unlock()
 		for _, b := range lost {
 			go b.expire()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -27,7 +28,7 @@ func (m *Manager) Submit(ctx context.Context, specs []Spec) ([]Receipt, error) {
 	}
 	all := make([]newJob, len(specs))
 	for i := range specs {
-		all[i] = newJob{Spec: specs[i], id: newJobID()}
+		all[i] = newJob{Spec: specs[i].clone(), id: newJobID()}
 		if all[i].IdempotencyKey != "" {
 			all[i].print = all[i].Fingerprint()
 		}
@@ -37,6 +38,21 @@ func (m *Manager) Submit(ctx context.Context, specs []Spec) ([]Receipt, error) {
 		return nil, err
 	}
 	return r.([]Receipt), nil
+}
+
+// clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
+func (s *Spec) clone() Spec {
+	c := *s
+	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
+	return c
+}
+
+func cloneNumber(f *float64) *float64 {
+	if f == nil {
+		return nil
+	}
+	c := *f
+	return &c
 }
 
 // newJobID returns a new job's ID: 32 hexadecimal digits, of which the first twelve are the time in milliseconds, so that
@@ -96,6 +112,7 @@ func (m *Manager) Beat(ctx context.Context, b Beat) (BeatAnswer, error) {
 	if err := ctx.Err(); err != nil {
 		return BeatAnswer{}, err
 	}
+	b.Progress, b.Checkpoint = cloneNumber(b.Progress), slices.Clone(b.Checkpoint)
 	if answer, ok := m.quickBeat(&b); ok {
 		return answer, nil
 	}
@@ -158,6 +175,7 @@ func (m *Manager) Complete(ctx context.Context, c Completion) (bool, error) {
 	if err := c.Validate(); err != nil {
 		return false, err
 	}
+	c.Result, c.Error = slices.Clone(c.Result), slices.Clone(c.Error)
 	r, err := m.do(ctx, completeOp{c})
 	if err != nil {
 		return false, err
@@ -170,6 +188,7 @@ func (m *Manager) Report(ctx context.Context, p Progress) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
+	p.Progress, p.Metrics = cloneNumber(p.Progress), slices.Clone(p.Metrics)
 	_, err := m.do(ctx, reportOp{p})
 	return err
 }

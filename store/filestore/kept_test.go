@@ -198,3 +198,41 @@ func TestAStoreThatWasUsedInABubbleMayBeDropped(t *testing.T) {
 		}
 	}
 }
+
+// Somebody stands still inside a change in a directory that was moved away.
+func TestAGuardFileLeftOpenThatWasMovedAwayIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, removed := range []bool{false, true} {
+		root := memoryPlace(t)
+		s := open(t, root, Options{LockTimeout: 200 * time.Millisecond})
+		renewed(t, s, 1, keepAfter)
+		m := lokt.NewManager(s)
+		first, err := m.Acquire(t.Context(), by("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: first.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		guards := filepath.Join(root, dirGuards)
+		f, err := os.OpenFile(s.guardPath(shardOf("x")), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if free, err := tryFlock(f); !free || err != nil {
+			t.Fatal(free, err)
+		}
+		if removed {
+			err = os.RemoveAll(guards)
+		} else {
+			err = errors.Join(os.Rename(guards, guards+"-old"), os.CopyFS(guards, os.DirFS(guards+"-old")))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Acquire(t.Context(), by("b")); err != nil {
+			t.Errorf("removed: %v: %v", removed, err)
+		}
+	}
+}

@@ -262,6 +262,12 @@ func (s *Store) current(f *guardFile) (fs.FileInfo, error) {
 	return fi, nil
 }
 
+// replaced reports whether the file is known not to be the guard file any more: nobody is to wait for its lock.
+func (s *Store) replaced(f *guardFile) bool {
+	fi, err := s.current(f)
+	return err == nil && fi == nil
+}
+
 // flockSpin is how long to look again for a kernel lock before sleeping in the kernel for it: changes are short.
 const flockSpin = 2 * time.Millisecond
 
@@ -269,9 +275,8 @@ const flockSpin = 2 * time.Millisecond
 func (s *Store) lockGuard(p patience, n uint8, sh *shard) (*guardFile, error) {
 	if k := sh.parked; k != nil {
 		sh.parked = nil
-		fi, err := k.f.Stat()
 		if k.join() {
-			if err == nil && linkCount(fi) > 0 {
+			if !s.replaced(k.f) {
 				return s.await(p, sh, k)
 			}
 			k.leave()
@@ -294,7 +299,11 @@ func (s *Store) lockGuard(p patience, n uint8, sh *shard) (*guardFile, error) {
 			return f, nil
 		}
 		if time.Since(start) > flockSpin {
-			return s.await(p, sh, park(f))
+			if !s.replaced(f) {
+				return s.await(p, sh, park(f))
+			}
+			_ = f.Close() // whoever has it locked is in nobody's way
+			f = nil
 		}
 	}
 }

@@ -22,7 +22,6 @@ func supported() error { return errUnsupported }
 func tryFlock(faultfs.File) (bool, error) { return false, errUnsupported }
 func blockingFlock(faultfs.File) error    { return errUnsupported }
 func funlock(faultfs.File) error          { return errUnsupported }
-func linkCount(fs.FileInfo) uint64        { return 1 }
 func inode(fs.FileInfo) uint64            { return 0 }
 func device(fs.FileInfo) uint64           { return 0 }
 

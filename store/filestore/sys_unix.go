@@ -52,13 +52,6 @@ func openFileLimit() uint64 {
 	return uint64(limit.Cur) //nolint:unconvert // signed on some systems
 }
 
-func linkCount(fi fs.FileInfo) uint64 {
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-		return uint64(st.Nlink)
-	}
-	return 1
-}
-
 func inode(fi fs.FileInfo) uint64 {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		return st.Ino

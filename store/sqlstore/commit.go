@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -38,6 +39,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		}
 		return err
 	}
+	d.catchUp(ctx, rs)
 	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}}
 	for _, r := range rs {
 		if r.err == nil && r.panicked == nil {
@@ -175,9 +177,33 @@ func (d *fileDB) recover(ctx context.Context) (err error) {
 		d.flushed(err)
 		return fail(err)
 	}
-	if err := d.reload(ctx); err != nil {
+	err = d.reload(ctx)
+	d.flushed(err)
+	if d.jobs.behind = full(err); err != nil && !d.jobs.behind { // locks may need no more room than they have
 		return fail(err)
 	}
 	d.suspect, d.moved = nil, d.writer.written()
 	return nil
+}
+
+// catchUp writes the rows of what is in the journal of jobs if there was no room for them, and one of the requests is about jobs. Those
+// fail if there is none yet.
+func (d *fileDB) catchUp(ctx context.Context, rs []*request) {
+	ofJobs := func(r *request) bool { return r.turn != nil || r.fold }
+	if !d.jobs.behind || !slices.ContainsFunc(rs, ofJobs) {
+		return
+	}
+	err := d.jobs.load(ctx, d.writer)
+	if err == nil {
+		return
+	}
+	d.flushed(err)
+	if !full(err) {
+		d.suspect = err
+	}
+	for _, r := range rs {
+		if d.suspect != nil || ofJobs(r) {
+			r.err = translate(err)
+		}
+	}
 }

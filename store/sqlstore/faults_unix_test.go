@@ -76,6 +76,7 @@ type trial struct {
 
 	allowed map[string][]string // leases that may hold a lock, "" for none
 	kept    []string            // jobs of which one has the key
+	turns   []uint64            // how many turns there may have been
 	serial  int
 	crashes int
 	errs    []error
@@ -150,12 +151,80 @@ func (t *trial) renew(ctx context.Context, name string) {
 func (t *trial) keep(ctx context.Context) {
 	t.serial++
 	id := fmt.Sprint("job-", t.serial)
-	err := t.db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return jobs.Changes{Keys: []jobs.Key{{Key: "key", JobID: id}}} })
+	err := t.db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes {
+		return jobs.Changes{Keys: []jobs.Key{{Key: "key", JobID: id}}, Counters: turnNumber(t.turns[0]).Counters}
+	})
 	t.kept = outcome(t, t.kept, id, err)
 	if t.serial%2 == 0 {
 		if err := t.db.backend.(*fileDB).group.perform(ctx, &request{fold: true}); err != nil && !errors.Is(err, lokt.ErrUnavailable) {
 			t.errorf("journal: %w", err)
 		}
+	}
+}
+
+// turn submits a job, and ends the one before it.
+func (t *trial) turn(ctx context.Context) {
+	if len(t.turns) != 1 {
+		rows, err := t.db.Jobs().Load(ctx)
+		if err != nil {
+			if !errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, lokt.ErrDamaged) {
+				t.errorf("load: %w", err)
+			}
+			return
+		}
+		if !slices.Contains(t.turns, rows.Counters.Seq) {
+			t.errorf("after a failure there are %d turns, not %d", rows.Counters.Seq, t.turns)
+		}
+		t.turns = []uint64{rows.Counters.Seq}
+	}
+	n := t.turns[0]
+	t.turns = outcome(t, t.turns, n+1, t.db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return turnNumber(n + 1) }))
+	if len(t.turns) == 1 { // what was acknowledged can be read
+		ended, err := t.db.Jobs().ListEnded(ctx, jobs.Filter{}, 1<<62, 1000)
+		if err == nil && len(ended) != int(n) {
+			t.errorf("after turn %d, %d ended", n+1, len(ended))
+		} else if err != nil && !errors.Is(err, lokt.ErrUnavailable) {
+			t.errorf("list: %w", err)
+		}
+	}
+}
+
+// turned checks how many turns there were, and that each is there whole and once.
+func (t *trial) turned(ctx context.Context, what string, db *DB, n uint64) {
+	if !slices.Contains(t.turns, n) {
+		t.errorf("%s: there are %d turns, not %d", what, n, t.turns)
+	}
+	js := db.backend.(*fileDB).jobs
+	events, err := js.Events(ctx, 0, 1000)
+	ended, err2 := js.ListEnded(ctx, jobs.Filter{}, 1<<62, 1000)
+	tallies, counts, err3 := js.History(ctx, time.Time{})
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.errorf("%s: %w", what, err)
+		return
+	}
+	var tally, count int64
+	for _, a := range tallies {
+		tally += a.Completed
+	}
+	for _, a := range counts {
+		count += a.N
+	}
+	if len(events) != int(n) || len(ended) != int(n-min(n, 1)) || tally != int64(n) || count != int64(n) {
+		t.errorf("%s: of %d turns there are %d events, %d ended, tally %d, count %d", what, n, len(events), len(ended), tally, count)
+	}
+	for i, j := range ended {
+		if j.Seq != n-1-uint64(i) || j.ID != fmt.Sprint("job-", j.Seq) || j.Output == nil || j.Type != "generic" {
+			t.errorf("%s: ended %d is %+v", what, i, j)
+		}
+		if _, attempts, err := js.Ended(ctx, j.ID); i < 3 && (err != nil || len(attempts) != 1) {
+			t.errorf("%s: attempts of %s: %+v, %w", what, j.ID, attempts, err)
+		}
+	}
+}
+
+func (t *trial) fold(ctx context.Context) {
+	if err := t.db.backend.(*fileDB).group.perform(ctx, &request{fold: true}); err != nil && (!errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, lokt.ErrDamaged)) {
+		t.errorf("fold: %w", err)
 	}
 }
 
@@ -193,6 +262,13 @@ func (t *trial) compare(ctx context.Context, what string, db *DB, settle bool) {
 		t.errorf("%s: jobs: %w", what, err)
 		return
 	}
+	t.turned(ctx, what, db, rows.Counters.Seq)
+	if n := rows.Counters.Seq; n > 0 && (len(rows.Jobs) != 1 || len(rows.Leases) != 1 || rows.Jobs[0].Seq != n) {
+		t.errorf("%s: living after %d turns is %+v", what, n, rows)
+	}
+	if settle {
+		t.turns = []uint64{rows.Counters.Seq}
+	}
 	has := ""
 	for _, k := range rows.Keys {
 		has += k.JobID
@@ -216,9 +292,12 @@ func (t *trial) reopened(ctx context.Context, what, path string, again bool) {
 	}
 	t.compare(ctx, what, db, false)
 	if again {
-		next := &trial{fs: t.fs, path: path, cue: t.cue, db: db, allowed: maps.Clone(t.allowed), kept: t.kept, serial: t.serial + 1000}
+		next := &trial{fs: t.fs, path: path, cue: t.cue, db: db, allowed: maps.Clone(t.allowed), kept: t.kept, turns: slices.Clone(t.turns), serial: t.serial + 1000}
 		next.allowed["next"] = []string{""}
 		next.acquire(ctx, "next")
+		next.turn(ctx)
+		next.fold(ctx)
+		next.turn(ctx)
 		next.compare(ctx, what+", next", db, true)
 		next.after(ctx, what+", next, without power", t.fs.Cut, false)
 		t.errs = append(t.errs, next.errs...)
@@ -235,6 +314,7 @@ func (t *trial) run(ctx context.Context, reader bool) {
 		t.allowed[name] = []string{""}
 	}
 	t.kept = []string{""}
+	t.turns = []uint64{0}
 	t.cue.armed = true
 	if err := t.open(ctx); err != nil {
 		if t.cue.disarm() == 0 {
@@ -250,9 +330,14 @@ func (t *trial) run(ctx context.Context, reader bool) {
 	use := func() {
 		for i := range 4 {
 			t.acquire(ctx, "a")
+			t.turn(ctx)
 			t.acquire(ctx, "b")
+			t.turn(ctx)
 			t.renew(ctx, "a")
-			t.keep(ctx)
+			if len(t.turns) == 1 { // otherwise it is not known how to go on counting
+				t.keep(ctx)
+			}
+			t.turn(ctx)
 			t.acquire(ctx, "c")
 			if t.cue.hit() {
 				end() // nothing can be recovered while somebody reads
@@ -260,7 +345,10 @@ func (t *trial) run(ctx context.Context, reader bool) {
 			t.release(ctx, "b")
 			t.renew(ctx, "c")
 			t.look(ctx)
+			t.turn(ctx)
+			t.fold(ctx)
 			t.release(ctx, "a")
+			t.turn(ctx)
 			t.release(ctx, "c")
 			if i == 1 {
 				t.acquire(ctx, "a")

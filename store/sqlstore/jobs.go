@@ -31,10 +31,15 @@ type fileJobs struct {
 	last   int64  // number of the last turn in the journal
 	newest uint64 // number of the newest job
 	body   []byte // of an entry of the journal, to be used again
+	behind bool   // there was no room for the rows of what is in the journal: they are written before anything else about jobs is
 }
 
-// keptBody is the largest entry whose memory is used again.
-const keptBody = 256 << 10
+// keptBody is the largest entry whose memory is used again. What is larger than mostBody is not worth storing twice, and may be more than
+// a row can hold.
+const (
+	keptBody = 256 << 10
+	mostBody = 4 << 20
+)
 
 // turnChanges is what a turn changed.
 type turnChanges struct {
@@ -66,10 +71,13 @@ func (s *fileJobs) load(ctx context.Context, q querier) error {
 	}
 	n, err := one(ctx, q, "SELECT count(*) FROM stats_new")
 	s.ended, s.fresh, s.size, s.newest = -1, int(n), 0, uint64(newest)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending = nil
-	return err
+	s.pending, s.behind = nil, false
+	return nil
 }
 
 // replay writes the rows of every turn in the journal.
@@ -78,10 +86,13 @@ func (s *fileJobs) replay(ctx context.Context, q querier) error {
 	if err := q.query(ctx, "SELECT id, body FROM job_journal ORDER BY id", nil, func(r *row) error {
 		s.last = max(s.last, r.number())
 		c, err := unpackChanges(r.bytes())
+		if err != nil {
+			return damaged(err)
+		}
 		all = append(all, c)
-		return err
+		return nil
 	}); err != nil {
-		return damaged(err)
+		return err
 	}
 	if len(all) == 0 {
 		return nil
@@ -97,7 +108,10 @@ func (s *fileJobs) replay(ctx context.Context, q querier) error {
 	if err := q.exec(ctx, "DELETE FROM job_journal"); err != nil {
 		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
 	}
-	return q.exec(ctx, "COMMIT")
+	if err := q.exec(ctx, "COMMIT"); err != nil {
+		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
+	}
+	return nil
 }
 
 // rows writes the rows of what was changed.
@@ -131,11 +145,14 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 		b.fold = b.fold || c.Refrozen // seldom, and could be refused
 	}
 	if b.fold = b.fold || size >= foldSize; b.fold {
-		return s.fold(ctx, q, b.jobs)
+		return s.foldAt(ctx, q, b)
 	}
 	known := s.newest
 	for i, c := range b.jobs {
-		s.body = packChanges(s.body[:0], c, known)
+		if s.body = packChanges(s.body[:0], c, known); len(s.body) > mostBody {
+			s.body, b.fold = nil, true
+			return s.foldAt(ctx, q, b)
+		}
 		known = max(known, c.Counters.Seq)
 		if err := q.exec(ctx, "INSERT INTO job_journal (id, body) VALUES (?, ?)", s.last+int64(i)+1, s.body); err != nil {
 			return err
@@ -145,6 +162,14 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 		s.body = nil
 	}
 	return nil
+}
+
+// foldAt does what fold does for a batch, and notes when: what has ended by then is not to be revived.
+func (s *fileJobs) foldAt(ctx context.Context, q querier, b *batch) error {
+	if err := s.fold(ctx, q, b.jobs); err != nil {
+		return err
+	}
+	return q.exec(ctx, "UPDATE state SET clock = ?", b.now.UnixNano())
 }
 
 // fold writes the rows of what is pending, and then of what else was changed, and empties the journal.
@@ -186,6 +211,9 @@ func (s *fileJobs) stored(b *batch) {
 			s.pending, s.size = append(s.pending, turnChanges{s.last, c}), s.size+sizeOf(c)
 		}
 	}
+	if len(b.jobs) > 0 && len(b.writes) > 0 {
+		s.ended = -1 // they may have been counted within the transaction
+	}
 	if len(s.pending) > 0 && s.timer == nil {
 		s.timer = time.AfterFunc(foldEvery, s.settle)
 	}
@@ -213,7 +241,7 @@ func (s *fileJobs) finish(ctx context.Context, q querier) error {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
-	if len(s.unfolded()) == 0 {
+	if s.behind || len(s.unfolded()) == 0 { // whoever opens it next writes what the journal has
 		return nil
 	}
 	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {

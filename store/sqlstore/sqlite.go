@@ -81,3 +81,9 @@ func single(err error) bool {
 	}
 	return false
 }
+
+// full reports whether an error is that there is no room.
+func full(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL
+}
