@@ -25,6 +25,7 @@ type serverDB struct {
 	origin  string // tells this process's notifications from those of others
 	channel string // of notifications
 	words   dictionary
+	losses  atomic.Int64 // how many connections were lost
 	locks   *serverLocks
 	jobs    *serverJobs
 
@@ -126,6 +127,7 @@ func (d *serverDB) dial(ctx context.Context) (*pgConn, error) {
 func (d *serverDB) connect(ctx context.Context, hear func(payload string)) (*pgConn, error) {
 	config := d.config.Copy()
 	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { hear(n.Payload) }
+	before := d.losses.Load()
 	raw, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -133,7 +135,7 @@ func (d *serverDB) connect(ctx context.Context, hear func(payload string)) (*pgC
 		}
 		return nil, pgError(err)
 	}
-	return &pgConn{Conn: raw, words: &d.words}, nil
+	return &pgConn{Conn: raw, words: &d.words, losses: &d.losses, before: before}, nil
 }
 
 // pgNow selects the time, in microseconds.
@@ -273,7 +275,11 @@ func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Co
 	}()
 	limited, cancel := context.WithTimeout(ctx, pgTimeout)
 	defer cancel()
-	if c == nil || c.IsClosed() {
+	if c != nil && c.gone() {
+		_ = c.Close(limited)
+		c = nil
+	}
+	if c == nil {
 		if c, err = d.dial(limited); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -15,6 +16,8 @@ type pgConn struct {
 	*pgx.Conn
 	waiting []effect
 	words   *dictionary
+	losses  *atomic.Int64 // how many connections were lost
+	before  int64         // how many, when this one was opened
 }
 
 // effect is a statement to be run for its effect.
@@ -178,9 +181,17 @@ func each(rows pgx.Rows, f func(r *row) error) error {
 // abandon rolls back what was begun, and reports whether the connection is of further use.
 func (c *pgConn) abandon(ctx context.Context) bool {
 	c.waiting = nil
-	if c.IsClosed() {
-		return false
+	fit := false
+	if !c.IsClosed() {
+		_, err := c.Exec(ctx, "ROLLBACK")
+		fit = err == nil
 	}
-	_, err := c.Exec(ctx, "ROLLBACK")
-	return err == nil
+	if c.IsClosed() && ctx.Err() == nil { // nobody here closed it
+		c.losses.Add(1)
+	}
+	return fit
 }
+
+// gone reports whether the connection is closed, or likely to be: another one was lost since this one was opened, as all are when
+// the server ends.
+func (c *pgConn) gone() bool { return c.IsClosed() || c.before != c.losses.Load() }

@@ -70,7 +70,11 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 	// What was begun is finished, whatever becomes of who wanted it.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pgTimeout)
 	defer cancel()
-	if s.conn == nil || s.conn.IsClosed() {
+	if s.conn != nil && s.conn.gone() {
+		_ = s.conn.Close(limited)
+		s.conn = nil
+	}
+	if s.conn == nil {
 		if s.conn, err = s.db.dial(limited); err != nil {
 			s.conn = nil
 			return pgError(err)

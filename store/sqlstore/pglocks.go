@@ -71,7 +71,11 @@ func (d *serverDB) commit(rs []*request) (err error) {
 
 func (d *serverDB) tryCommit(ctx context.Context, rs []*request) (err error) {
 	for range attempts {
-		if d.writer == nil || d.writer.IsClosed() {
+		if d.writer != nil && d.writer.gone() {
+			_ = d.writer.Close(ctx)
+			d.writer = nil
+		}
+		if d.writer == nil {
 			if d.writer, err = d.dial(ctx); err != nil {
 				d.writer = nil
 				return pgError(err)
