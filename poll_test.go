@@ -327,7 +327,9 @@ func TestWhoIsBehindAWaiterThatIsAwaySeesWhenAHoldExpires(t *testing.T) {
 			synctest.Wait()
 		}
 		hangUp()
-		<-over
+		if err := <-over; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
 		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil {
 			t.Fatal(err)
 		}
