@@ -82,8 +82,9 @@ type integer interface {
 
 func packNumber[N integer](p *packer, n *N) {
 	v := int64(*n)
-	p.number(&v)
-	*n = N(v)
+	if p.number(&v); p.reads { // what is packed may be read by others meanwhile
+		*n = N(v)
+	}
 }
 
 func packText[S ~string](p *packer, s *S) {
@@ -114,8 +115,9 @@ func packList[T any](p *packer, all *[]T, each func(*packer, *T)) {
 
 func (p *packer) yes(y *bool) {
 	n := flag(*y)
-	p.number(&n)
-	*y = n != 0
+	if p.number(&n); p.reads {
+		*y = n != 0
+	}
 }
 
 // time keeps milliseconds, as the tables do.
@@ -255,8 +257,9 @@ func (p *packer) output(o *jobs.Output) {
 			r.Progress = new(float64)
 		}
 		bits := math.Float64bits(*r.Progress)
-		packNumber(p, &bits)
-		*r.Progress = math.Float64frombits(bits)
+		if packNumber(p, &bits); p.reads {
+			*r.Progress = math.Float64frombits(bits)
+		}
 	}
 	packText(p, &r.Message)
 	p.json(&r.Metrics)
