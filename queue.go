@@ -90,18 +90,8 @@ func (l *Lock) putBack(all []Waiter) {
 	}
 }
 
-// asking returns the snapshot in which the claim's claimant is there: in its place in the queue, or just in time for a grant that
-// nobody has passed on yet.
+// asking returns the snapshot in which the queued claim's claimant is there.
 func (s Snapshot) asking(c Claim) Snapshot {
-	if i := slices.IndexFunc(s.Lock.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
-		if h := s.Lock.Holders[i]; h.Owner.ID == c.Owner.ID && s.Frozen() == nil {
-			if reason, stale := s.Stale(h); stale && reason == ReasonUnclaimed {
-				s.Lock.Holders = slices.Clone(s.Lock.Holders)
-				s.Lock.Holders[i].Pending = s.Now
-			}
-		}
-		return s
-	}
 	i, queued := s.Lock.Position(c.LeaseID)
 	if !queued || !s.Lock.Queue[i].away(s.Now) || past(s.Now, s.Lock.Queue[i].Until) || s.Lock.Queue[i].Owner.ID != c.Owner.ID {
 		return s

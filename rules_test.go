@@ -545,30 +545,6 @@ func TestAClaimantThatReturnsLateIsNotOvertakenInTheSameStep(t *testing.T) {
 	l.expect("b", "c")
 }
 
-// Promises S-41, S-125.
-func TestAGrantThatNobodyHasPassedOnYetIsTakenUpLate(t *testing.T) {
-	for _, frozen := range []bool{false, true} {
-		l := newLab(t)
-		l.grant(as("a"))
-		l.enqueue(as("b", ttl(time.Hour)))
-		l.enqueue(as("c"))
-		l.release("a")
-		token := l.s.Lock.Token
-		if l.pass(OfferLease + 1); frozen {
-			l.s.Lock.Freeze = &Freeze{ID: "f", Owner: Owner{ID: "f"}, At: l.s.Now}
-		}
-		d := l.apply(acquire(l.s, as("b", ttl(time.Hour), waits)))
-		if got := d.err == nil && !d.queued && d.holder.Token == token && d.holder.Pending.IsZero() && d.holder.ExpiresAt.Equal(l.s.Now.Add(time.Hour)); got == frozen {
-			t.Errorf("frozen: %v, b is answered %+v", frozen, d)
-		}
-		if frozen {
-			l.expect("", "b c")
-		} else {
-			l.expect("b", "c")
-		}
-	}
-}
-
 // Promise S-125.
 func TestGrantsThatNobodyTakesUpDoNotAddUpForThoseWhoCame(t *testing.T) {
 	l := newLab(t)
