@@ -69,7 +69,7 @@ func (h *Holder) missed(reason string) (Waiter, bool) {
 	return Waiter{Claim: h.Claim, Since: h.HeldSince, Until: end.Add(AwayLease)}, true
 }
 
-// missed reports whether the holder was granted the lock from the queue, and too late takes it up.
+// missed reports whether the holder was granted the lock from the queue, and takes it up too late.
 func (s Snapshot) missed(h Holder) bool {
 	reason, stale := s.Stale(h)
 	_, missed := h.missed(reason)
@@ -249,14 +249,14 @@ func (l *Lock) leave(leaseID string) (Waiter, bool) {
 }
 
 // Sleepers is for stores: it returns the lease IDs of those queued claims that a change of the lock need not wake, because one before
-// them is awake: the first for which here reports that somebody waits in this process. That one looks when holds expire.
-func (l *Lock) Sleepers(here func(leaseID string) bool) map[string]bool {
+// them is awake: the first of those that are waited for here, in this process. That one looks when holds expire.
+func (l *Lock) Sleepers(here map[string]bool) map[string]bool {
 	asleep := make(map[string]bool, len(l.Queue))
 	behind := false
 	for i := range l.Queue {
 		id := l.Queue[i].LeaseID
 		asleep[id] = behind
-		behind = behind || here(id)
+		behind = behind || here[id]
 	}
 	return asleep
 }

@@ -205,6 +205,6 @@ func (s *Store) whom(sl *slot, value []byte) func(*waiting) bool {
 	if err != nil {
 		return nil
 	}
-	asleep := l.Sleepers(func(leaseID string) bool { return here[leaseID] })
+	asleep := l.Sleepers(here)
 	return func(w *waiting) bool { return w.leaseID == "" || !asleep[w.leaseID] }
 }

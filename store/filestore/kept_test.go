@@ -125,6 +125,16 @@ func TestAStoreThatIsClosedInTheMiddleOfChangesLeavesNothingOpen(t *testing.T) {
 	}
 }
 
+// collect waits until what nobody refers to any more is closed.
+func (c openGuards) collect(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); c.open.Load() > 0; runtime.Gosched() {
+		if runtime.GC(); time.Now().After(deadline) {
+			t.Fatalf("%d guard files are still open", c.open.Load())
+		}
+	}
+}
+
 func TestAStoreThatIsDroppedWithoutCloseLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	c := countGuards()
@@ -135,11 +145,7 @@ func TestAStoreThatIsDroppedWithoutCloseLeavesNothingOpen(t *testing.T) {
 		}
 		renewed(t, s, 3, 4)
 	}()
-	for deadline := time.Now().Add(time.Minute); c.open.Load() > 0; runtime.Gosched() {
-		if runtime.GC(); time.Now().After(deadline) {
-			t.Fatalf("%d guard files are still open", c.open.Load())
-		}
-	}
+	c.collect(t)
 }
 
 // Promises S-1, S-5. The guard files are replaced by copies between two changes of a store that has the first ones open.
@@ -192,11 +198,7 @@ func TestAStoreThatWasUsedInABubbleMayBeDropped(t *testing.T) {
 		}
 		renewed(t, s, 3, 4)
 	})
-	for deadline := time.Now().Add(time.Minute); c.open.Load() > 0; runtime.Gosched() {
-		if runtime.GC(); time.Now().After(deadline) {
-			t.Fatalf("%d guard files are still open", c.open.Load())
-		}
-	}
+	c.collect(t)
 }
 
 // Somebody stands still inside a change in a directory that was moved away.

@@ -176,7 +176,7 @@ func (e *entry) sleepers() map[string]bool {
 	for w := range e.watchers {
 		here[w.leaseID] = true
 	}
-	return e.lock.Sleepers(func(leaseID string) bool { return here[leaseID] })
+	return e.lock.Sleepers(here)
 }
 
 // record keeps the events, and reports whether nobody is busy observing.

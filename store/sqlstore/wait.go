@@ -84,7 +84,7 @@ func sleepers(l *lokt.Lock, all map[*watcher]struct{}) map[string]bool {
 	for w := range all {
 		here[w.leaseID] = true
 	}
-	return l.Sleepers(func(leaseID string) bool { return here[leaseID] })
+	return l.Sleepers(here)
 }
 
 // wake wakes those whom a change concerns: who is not queued, or no longer, and the first in the queue that waits here, because
