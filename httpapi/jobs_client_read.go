@@ -222,13 +222,15 @@ type leaseWire struct {
 	Interval      float64    `json:"heartbeat_interval_s"`
 	FirstBeat     *time.Time `json:"first_heartbeat"`
 	RunUntil      *time.Time `json:"run_until"`
+
+	LockTokens map[string]uint64 `json:"lock_tokens"`
 }
 
 func (w *leaseWire) lease() jobs.Lease {
 	return jobs.Lease{
 		ID: w.ID, JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, Token: w.Token, Attempt: w.Attempt,
 		IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt, LastHeartbeat: w.LastHeartbeat, FirstBeat: timeOf(w.FirstBeat),
-		RunUntil: timeOf(w.RunUntil), TTL: secondsOf(w.TTL), Interval: secondsOf(w.Interval),
+		RunUntil: timeOf(w.RunUntil), LockTokens: w.LockTokens, TTL: secondsOf(w.TTL), Interval: secondsOf(w.Interval),
 	}
 }
 

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 // withConfig sets the numbers that the rules go by.
@@ -465,6 +467,36 @@ func TestGrantShowsLeaseAndJob(t *testing.T) {
 	two := s.ok("POST", "/leases/request", `{"worker_id":"w","request_id":"r"}`)
 	s.has(fmt.Sprint(s.dig(one, "lease", "lease_id")), two, "lease", "lease_id")
 	s.has("true", s.ok("POST", "/leases/request", `{"worker_id":"v","request_id":"r"}`), "denied")
+}
+
+// Promise S-140.
+func TestGrantTellsTheTokensOfLocks(t *testing.T) {
+	locks := lokt.NewManager(memstore.New())
+	s := newSite(t, func(o *jobs.Options, _ *httpapi.Config) { o.Locks = locks })
+	for range 2 { // which b does not have in common with a
+		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "b", LeaseID: "l", Owner: lokt.Owner{ID: "o"}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := locks.Release(t.Context(), lokt.Target{Name: "b", LeaseID: "l"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := s.submit(`{"locks":["b","a"]}`)
+	g := s.ok("POST", "/leases/request", `{"worker_id":"w","wait_ms":30000}`)
+	s.has("map[a:1 b:3]", g, "lease", "lock_tokens")
+	s.has("map[a:1 b:3]", s.job(id), "lease", "lock_tokens")
+	for name, want := range map[string]string{"a": "1", "b": "3"} {
+		if l, err := locks.Get(t.Context(), name); err != nil || fmt.Sprint(l.Lock.Token) != want {
+			t.Errorf("the lock is %+v, %v", l.Lock, err)
+		}
+	}
+	c, err := httpapi.NewJobs(s.url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := c.Get(t.Context(), id); err != nil || len(v.Lease.LockTokens) != 2 || v.Lease.LockTokens["b"] != 3 {
+		t.Errorf("the client sees %+v, %v", v.Lease, err)
+	}
 }
 
 func TestParkedRequestIsAnsweredTheMomentAJobCanBeGranted(t *testing.T) {

@@ -4,6 +4,8 @@ package httpapi
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -206,6 +208,16 @@ func appendLease(b []byte, l *jobs.Lease, id bool) []byte {
 	b = appendTime(b, l.FirstBeat)
 	b = append(b, `,"run_until":`...)
 	b = appendTime(b, l.RunUntil)
+	if len(l.LockTokens) > 0 {
+		b = append(b, `,"lock_tokens":`...)
+		open := byte('{')
+		for _, name := range slices.Sorted(maps.Keys(l.LockTokens)) {
+			b = appendString(append(b, open), name)
+			b = strconv.AppendUint(append(b, ':'), l.LockTokens[name], 10)
+			open = ','
+		}
+		b = append(b, '}')
+	}
 	return append(b, '}')
 }
 

@@ -154,7 +154,8 @@ type (
 	drainOp    struct{ last bool }      // hand out nothing from now on; the last turn stores what heartbeats left
 	lockedOp   struct {                 // the answer to lockTake
 		order   lockOrder
-		blocked string // the lock that could not be had, if any
+		tokens  map[string]uint64 // of the locks, by name
+		blocked string            // the lock that could not be had, if any
 	}
 	unlockedOp struct{ leaseID string } // the answer to lockFree
 
@@ -308,7 +309,7 @@ func (e *engine) apply(id uint64, o op) {
 		e.must = e.must || o.last && e.lazy
 		e.reply(id, nil)
 	case lockedOp:
-		e.locked(o.order, o.blocked)
+		e.locked(&o)
 	case unlockedOp:
 		e.unlocked(o.leaseID)
 	}

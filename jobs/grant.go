@@ -332,12 +332,12 @@ func (e *engine) keep(w *waiter, en *entry) {
 			return
 		}
 	}
-	e.grant(w, en)
+	e.grant(w, en, nil)
 }
 
-// grant makes a lease and answers the ask, and those with the same request ID. The job is out of its line, and its
-// worker counted as busy.
-func (e *engine) grant(w *waiter, en *entry) {
+// grant makes a lease and answers the ask, and those with the same request ID. The job is out of its line, its worker
+// counted as busy, and its locks are taken, with those tokens.
+func (e *engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	what := Moved
 	j := &en.job
 	j.Attempt++
@@ -354,6 +354,7 @@ func (e *engine) grant(w *waiter, en *entry) {
 	l := Lease{
 		ID: w.ask.leaseID, JobID: j.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: j.Units, Token: j.Token, Attempt: j.Attempt,
 		IssuedAt: e.now.wall, ExpiresAt: e.now.wall.Add(e.cfg.life()), LastHeartbeat: e.now.wall,
+		LockTokens: locks,
 	}
 	runUntil := never
 	if j.MaxRuntime > 0 {

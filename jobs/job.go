@@ -157,6 +157,10 @@ type Lease struct {
 	FirstBeat     time.Time // zero before the first
 	RunUntil      time.Time // zero without Spec.MaxRuntime
 
+	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was granted; nil if
+	// none were. They stay what they were then, whatever becomes of the locks. The map is never changed.
+	LockTokens map[string]uint64
+
 	TTL      time.Duration // by how much a heartbeat extends it, but for the grace
 	Interval time.Duration // between heartbeats, as proposed to the worker
 }

@@ -214,6 +214,9 @@ func (e *engine) followLease(l Lease) {
 	if h == nil {
 		return
 	}
+	if l.LockTokens == nil { // it was extended by a program that does not know of them
+		l.LockTokens = h.lease.LockTokens
+	}
 	h.lease = l
 	h.expires = plus(e.now.mono, l.ExpiresAt.Sub(e.now.wall))
 	h.alarm = min(h.alarm, h.deadline())

@@ -37,11 +37,11 @@ func (k *locker) follow(o lockOrder) {
 			k.tell(unlockedOp{o.leaseID})
 			return
 		}
-		blocked := k.take(o)
+		tokens, blocked := k.take(o)
 		if blocked == "" {
 			k.remember(o)
 		}
-		k.tell(lockedOp{o, blocked})
+		k.tell(lockedOp{o, tokens, blocked})
 	})
 }
 
@@ -68,25 +68,28 @@ func (k *locker) tell(o op) {
 	}
 }
 
-// take takes all the locks, in order of name, or none. It returns the one that could not be had.
-func (k *locker) take(o lockOrder) (blocked string) {
+// take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be had.
+func (k *locker) take(o lockOrder) (tokens map[string]uint64, blocked string) {
 	names := slices.Sorted(slices.Values(o.names))
+	tokens = make(map[string]uint64, len(names))
 	for i, name := range names {
-		if err := k.acquire(o, name); err != nil {
+		token, err := k.acquire(o, name)
+		if err != nil {
 			k.release(o, names[:i+1]) // that one too: it is not always known what became of it
-			return name
+			return nil, name
 		}
+		tokens[name] = token
 	}
-	return ""
+	return tokens, ""
 }
 
-func (k *locker) acquire(o lockOrder, name string) error {
+func (k *locker) acquire(o lockOrder, name string) (token uint64, err error) {
 	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
 	defer cancel()
-	_, err := k.service.Acquire(ctx, lokt.Claim{
+	h, err := k.service.Acquire(ctx, lokt.Claim{
 		Name: name, LeaseID: o.leaseID, Owner: lokt.Owner{ID: ownerPrefix + o.jobID, AnySession: true}, Strict: true, TTL: k.life,
 	})
-	return err
+	return h.Token, err
 }
 
 // release gives locks back. One that cannot be given back ends by itself, within its life.
@@ -173,7 +176,7 @@ func (k *locker) renewOne(o lockOrder, name string) {
 	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.leaseID})
 	cancel()
 	if errors.Is(err, lokt.ErrNotFound) && k.holds(o.leaseID) {
-		_ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
+		_, _ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
 		if !k.holds(o.leaseID) {
 			k.release(o, []string{name})
 		}

@@ -31,8 +31,9 @@ func (e *engine) order(kind int, leaseID, jobID string, names []string) {
 	}
 }
 
-// locked goes on with a job whose locks were taken, or not: blocked is the one that could not be.
-func (e *engine) locked(o lockOrder, blocked string) {
+// locked goes on with a job whose locks were taken, or not.
+func (e *engine) locked(done *lockedOp) {
+	o, blocked := done.order, done.blocked
 	leaseID := o.leaseID
 	p := e.pendings[leaseID]
 	if p == nil {
@@ -50,7 +51,7 @@ func (e *engine) locked(o lockOrder, blocked string) {
 		w.pending = nil
 	}
 	if blocked == "" && w != nil && queued && !e.draining {
-		e.grant(w, en)
+		e.grant(w, en, done.tokens)
 		return
 	}
 	p.worker.busy--

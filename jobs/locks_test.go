@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"maps"
 	"testing"
 	"time"
 )
@@ -32,9 +33,10 @@ func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
 	w.submit("b", func(s *Spec) { s.Units = 3 })
 	w.want("capacity that is kept", w.ask("v", "M"), DeniedCapacity)
 	w.want("waiting", w.do(getOp{"a"}).(View).WaitingFor, "lock:x")
-	out := w.turn(request{2, lockedOp{o, ""}})
+	tokens := map[string]uint64{"x": 3, "y": 8}
+	out := w.turn(request{2, lockedOp{o, tokens, ""}})
 	g, ok := out.replies[0].result.(Grant)
-	if !ok || g.Denied != nil || g.Job.ID != "a" || g.Lease.ID != "L" || out.replies[0].id != 1 {
+	if !ok || g.Denied != nil || g.Job.ID != "a" || !maps.Equal(g.Lease.LockTokens, tokens) || g.Lease.ID != "L" || out.replies[0].id != 1 {
 		t.Fatalf("answered with %+v", out.replies)
 	}
 	out = w.turn(request{3, completeOp{Completion{LeaseID: "L", WorkerID: "w", Status: Completed}}})
@@ -51,7 +53,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	w := lockingWorld(t)
 	o := w.order(1, Ask{WorkerID: "w"}, "L")
 	w.submit("b", func(s *Spec) { s.Priority = Background })
-	out := w.turn(request{2, lockedOp{o, "y"}})
+	out := w.turn(request{2, lockedOp{o, nil, "y"}})
 	g, ok := out.replies[0].result.(Grant)
 	if !ok || g.Denied != nil || g.Job.ID != "b" || len(out.orders) != 0 {
 		t.Fatalf("answered with %+v, orders %+v", out.replies, out.orders)
@@ -61,7 +63,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	w.want("next look", w.e.next()-w.now.mono, time.Second)
 	w.pass(time.Second)
 	o = w.order(3, Ask{WorkerID: "v", Wait: MaxWait}, "N")
-	w.turn(request{4, lockedOp{o, "y"}})
+	w.turn(request{4, lockedOp{o, nil, "y"}})
 	w.pass(time.Second)
 	out = w.turn()
 	if len(out.orders) != 1 || out.orders[0].leaseID != "N" {
@@ -78,7 +80,7 @@ func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
 		} else {
 			w.turn(request{2, gone})
 		}
-		out := w.turn(request{3, lockedOp{o, ""}})
+		out := w.turn(request{3, lockedOp{o, nil, ""}})
 		if len(out.orders) != 1 || out.orders[0].kind != lockFree || out.orders[0].leaseID != "L" {
 			t.Errorf("%s: ordered are %+v", name, out.orders)
 		}
@@ -101,8 +103,21 @@ func TestOfTwinsOnlyOneAsksWhileLocksAreTaken(t *testing.T) {
 	if out := w.turn(request{2, askOp{Ask: Ask{WorkerID: "w", RequestID: "r", Wait: MaxWait}, leaseID: "M"}}); len(out.replies) != 0 {
 		t.Fatalf("the twin was answered with %+v", out.replies)
 	}
-	out := w.turn(request{3, lockedOp{o, ""}})
+	out := w.turn(request{3, lockedOp{o, nil, ""}})
 	if len(out.replies) != 2 || out.replies[0].result.(Grant).Lease.ID != "L" || out.replies[1].result.(Grant).Lease.ID != "L" {
 		t.Errorf("answered with %+v", out.replies)
+	}
+}
+
+// A program from before, on the same store, extends a lease without knowing of the tokens.
+func TestALeaseThatIsExtendedElsewhereKeepsTheTokensOfItsLocks(t *testing.T) {
+	w := lockingWorld(t)
+	o := w.order(1, Ask{WorkerID: "w"}, "L")
+	out := w.turn(request{2, lockedOp{o, map[string]uint64{"x": 3, "y": 8}, ""}})
+	l := out.changes.Leases[0]
+	l.LockTokens, l.ExpiresAt = nil, l.ExpiresAt.Add(time.Minute)
+	w.e.follow(&Changes{Leases: []Lease{l}}, w.now)
+	if v := w.do(getOp{"a"}).(View); v.Lease.LockTokens["y"] != 8 || !v.Lease.ExpiresAt.Equal(l.ExpiresAt) {
+		t.Errorf("the lease is %+v", v.Lease)
 	}
 }

@@ -47,6 +47,11 @@ func (r *Run) Resume(v any) (bool, error) {
 // Token returns the fencing token of the lease: writes that carry it can be told from those of earlier attempts.
 func (r *Run) Token() uint64 { return r.Lease.Token }
 
+// LockToken returns the fencing token of a lock that the job names, as it was when the job was granted: higher than that
+// of every earlier holder of the lock, whether a job or not. It is 0 if the job does not name the lock, or the service does
+// not tell.
+func (r *Run) LockToken(name string) uint64 { return r.Lease.LockTokens[name] }
+
 // Remaining returns for how long the lease may still be relied on without another heartbeat; it is not above 0 once it is
 // lost. It reads the clock, so that a process that was stopped can tell before it goes on.
 func (r *Run) Remaining() time.Duration {

@@ -33,7 +33,8 @@ func newWorker(a *app) *cobra.Command {
 		Use:   "worker [flags] -- COMMAND [ARG...]",
 		Short: "Run a command for each job that a server hands out",
 		Long: "Ask a server for jobs and run the command for each. The job's payload is on its standard input, and what else is\n" +
-			"known of it in LOKT_JOB_ID, LOKT_JOB_TYPE, LOKT_JOB_ATTEMPT, LOKT_JOB_TOKEN and further variables.\n\n" +
+			"known of it in LOKT_JOB_ID, LOKT_JOB_TYPE, LOKT_JOB_ATTEMPT, LOKT_JOB_TOKEN and further variables.\n" +
+			"LOKT_JOB_LOCK_TOKENS has the fencing tokens of the locks in LOKT_JOB_LOCKS, in that order, with commas between.\n\n" +
 			"A command that exits 0 has completed its job; after any other end the attempt has failed, with the last lines of\n" +
 			"its standard error as the reason. Lines on standard output that begin with \"::lokt \" are for the server:\n\n" +
 			"  ::lokt progress 0.5 half of it is done\n  ::lokt message copying\n  ::lokt metrics {\"rows\": 12}\n" +
@@ -300,6 +301,20 @@ func (e *commandError) MarshalJSON() ([]byte, error) {
 // maxVariable is the longest checkpoint that is put in a variable: systems bound what an environment may hold.
 const maxVariable = 100 << 10
 
+// lockTokens returns the fencing tokens of the job's locks, in the order in which it names them; nothing if there is one
+// that the service does not tell.
+func lockTokens(run *jobs.Run) string {
+	tokens := make([]string, len(run.Job.Locks))
+	for i, name := range run.Job.Locks {
+		t := run.LockToken(name)
+		if t == 0 {
+			return ""
+		}
+		tokens[i] = strconv.FormatUint(t, 10)
+	}
+	return strings.Join(tokens, ",")
+}
+
 // environment returns what a command is told of its job.
 func (r *workerRun) environment(run *jobs.Run) []string {
 	var env []string
@@ -312,7 +327,8 @@ func (r *workerRun) environment(run *jobs.Run) []string {
 	env = append(env, "LOKT_JOB_ID="+j.ID, "LOKT_JOB_TYPE="+j.Type, "LOKT_JOB_PRIORITY="+string(j.Priority),
 		"LOKT_JOB_UNITS="+strconv.Itoa(l.Units), "LOKT_JOB_TAGS="+strings.Join(j.Tags, ","), "LOKT_JOB_LOCKS="+strings.Join(j.Locks, ","),
 		"LOKT_JOB_ATTEMPT="+strconv.Itoa(l.Attempt), "LOKT_JOB_MAX_ATTEMPTS="+strconv.Itoa(j.MaxAttempts),
-		"LOKT_JOB_TOKEN="+strconv.FormatUint(l.Token, 10), "LOKT_JOB_LEASE="+l.ID, "LOKT_JOB_WORKER="+r.o.id)
+		"LOKT_JOB_TOKEN="+strconv.FormatUint(l.Token, 10), "LOKT_JOB_LEASE="+l.ID, "LOKT_JOB_WORKER="+r.o.id,
+		"LOKT_JOB_LOCK_TOKENS="+lockTokens(run))
 	if o := j.Output; o != nil && o.Checkpoint != nil {
 		if len(o.Checkpoint) <= maxVariable {
 			env = append(env, "LOKT_JOB_CHECKPOINT="+string(o.Checkpoint))

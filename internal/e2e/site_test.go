@@ -133,6 +133,36 @@ func (s *site) metrics() string {
 	return string(text)
 }
 
+// get reads JSON from the server.
+func (s *site) get(path string, into any) {
+	s.t.Helper()
+	resp, err := http.Get("http://" + s.addr + path)
+	s.take(resp, err, into)
+}
+
+// post sends JSON to the server.
+func (s *site) post(path, body string, into any) {
+	s.t.Helper()
+	resp, err := http.Post("http://"+s.addr+path, "application/json", strings.NewReader(body))
+	s.take(resp, err, into)
+}
+
+// take reads an answer, which must be good.
+func (s *site) take(resp *http.Response, err error, into any) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil || resp.StatusCode != http.StatusOK {
+		s.t.Fatalf("the server answered %s %s, %v", resp.Status, text, err)
+	}
+}
+
 // run runs a command line of lokt to its end.
 func (s *site) run(args ...string) (code int, out, errs string) {
 	s.t.Helper()

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -455,4 +456,90 @@ echo '"'
 		t.Errorf("the job is %s", v.Error)
 	}
 	w.says("before")
+}
+
+// Promise S-140.
+func TestCommandsAreToldTheTokensOfTheirLocks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 10*time.Second)
+	s.worker("--", s.script("do.sh", `echo "::lokt result \"$LOKT_JOB_LOCKS $LOKT_JOB_LOCK_TOKENS\""`))
+	last := 0
+	for i := range 4 {
+		want := last + 1
+		if i == 2 { // a person comes in between, and the server is killed
+			want++
+			s.must("guard", "b", "--", "true")
+			s.kill()
+			s.start()
+		}
+		var names string
+		var b, a int
+		if _, err := fmt.Sscanf(s.must("job", "submit", "--lock", "b", "--lock", "a", "--wait"), `"%s %d,%d"`, &names, &b, &a); err != nil {
+			t.Fatal(err)
+		}
+		if names != "b,a" || b != want || a != i+1 {
+			t.Errorf("the command was told of %s %d and %d, not %d and %d", names, b, a, want, i+1)
+		}
+		last = b
+	}
+	if out := s.must("job", "submit", "--wait"); out != `" "` {
+		t.Errorf("a job without locks was told %s", out)
+	}
+}
+
+// Promise S-140.
+func TestTokensOfLocksAreTheSameAfterAKill(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	type lease struct {
+		ID     string         `json:"lease_id"`
+		Tokens map[string]int `json:"lock_tokens"`
+	}
+	ask := func(request string) lease {
+		t.Helper()
+		var g struct{ Lease lease }
+		s.post("/api/system/scheduler/leases/request", `{"worker_id":"w","wait_ms":30000,"request_id":"`+request+`"}`, &g)
+		if g.Lease.ID == "" {
+			t.Fatal("nothing was granted")
+		}
+		return g.Lease
+	}
+	last := 0
+	for i := range 3 {
+		s.submit("--lock", "x", "--lock", "y")
+		request := fmt.Sprint("r", i)
+		first := ask(request)
+		if len(first.Tokens) != 2 || first.Tokens["x"] <= last {
+			t.Fatalf("told are %v after %d", first.Tokens, last)
+		}
+		last = first.Tokens["x"]
+		for name, token := range first.Tokens {
+			var l struct {
+				Token   int
+				Holders []struct {
+					Token   int
+					OwnerID string `json:"owner_id"`
+				}
+			}
+			s.get("/v1/locks/"+name, &l)
+			if l.Token != token || len(l.Holders) != 1 || l.Holders[0].Token != token {
+				t.Errorf("of %s is told %d, and it is %+v", name, token, l)
+			}
+		}
+		same := func(when string) {
+			t.Helper()
+			if again := ask(request); again.ID != first.ID || !maps.Equal(again.Tokens, first.Tokens) {
+				t.Errorf("%s told are %v, not %v", when, again, first)
+			}
+		}
+		same("again")
+		s.kill()
+		s.start()
+		same("after a kill")
+		s.post("/api/system/scheduler/leases/"+first.ID+"/complete", `{"worker_id":"w","status":"completed"}`, &struct{}{})
+		same("after its end")
+		s.kill()
+		s.start()
+		same("after its end and a kill")
+	}
 }

@@ -3,6 +3,7 @@ package memstore_test
 import (
 	"testing"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
 	"github.com/lokt-dev/lokt/store/memstore"
@@ -14,4 +15,11 @@ func TestMemoryStoreOfJobsKeepsEveryPromise(t *testing.T) {
 
 func TestManagersOverMemorySurviveTheirDeath(t *testing.T) {
 	jobstest.TestRestart(t, func(*testing.T) jobs.Store { return memstore.NewJobs() })
+}
+
+// Promise S-140.
+func TestManagersOverMemoryTellTheTokensOfLocks(t *testing.T) {
+	jobstest.TestLockTokens(t, func(*testing.T) (jobs.Store, lokt.Service) {
+		return memstore.NewJobs(), lokt.NewManager(memstore.New())
+	})
 }

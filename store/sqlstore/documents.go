@@ -124,20 +124,23 @@ type eventDocument struct {
 }
 
 type leaseDocument struct {
-	ID            string        `json:"id"`
-	JobID         string        `json:"job"`
-	WorkerID      string        `json:"worker"`
-	RequestID     string        `json:"request"`
-	Units         int           `json:"units"`
-	Token         uint64        `json:"token"`
-	Attempt       int           `json:"attempt"`
-	IssuedAt      time.Time     `json:"issued"`
-	ExpiresAt     time.Time     `json:"expires"`
-	LastHeartbeat time.Time     `json:"last_beat"`
-	FirstBeat     time.Time     `json:"first_beat,omitzero"`
-	RunUntil      time.Time     `json:"run_until,omitzero"`
-	TTL           time.Duration `json:"ttl_ns"`
-	Interval      time.Duration `json:"beat_every_ns"`
+	ID            string    `json:"id"`
+	JobID         string    `json:"job"`
+	WorkerID      string    `json:"worker"`
+	RequestID     string    `json:"request"`
+	Units         int       `json:"units"`
+	Token         uint64    `json:"token"`
+	Attempt       int       `json:"attempt"`
+	IssuedAt      time.Time `json:"issued"`
+	ExpiresAt     time.Time `json:"expires"`
+	LastHeartbeat time.Time `json:"last_beat"`
+	FirstBeat     time.Time `json:"first_beat,omitzero"`
+	RunUntil      time.Time `json:"run_until,omitzero"`
+
+	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
+
+	TTL      time.Duration `json:"ttl_ns"`
+	Interval time.Duration `json:"beat_every_ns"`
 }
 
 type histogramDocument struct {
@@ -188,4 +191,20 @@ type addition struct {
 func encode(v any) (string, error) {
 	b, err := json.Marshal(v)
 	return string(b), err
+}
+
+// unquoteJob takes JSON out of the texts in which it is, as encoding/json reads them.
+func unquoteJob(j *jobs.Job) {
+	j.Payload = unquote(j.Payload)
+	if p := j.Output; p != nil {
+		p.Metrics, p.Checkpoint, p.Result, p.Error = unquote(p.Metrics), unquote(p.Checkpoint), unquote(p.Result), unquote(p.Error)
+	}
+}
+
+func unquote(m json.RawMessage) json.RawMessage {
+	var s string
+	if err := json.Unmarshal(m, &s); err != nil || s == "" {
+		return nil
+	}
+	return json.RawMessage(s)
 }

@@ -4,6 +4,7 @@ package sqlstore
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -13,7 +14,7 @@ const (
 	jobColumns      = "seq, state, lease_id, updated_at, ready_at, started_at, attempt, token, code, cancel, reason, ord, revision"
 	specColumns     = "id, type, priority, units, only_one, payload, idempotency_key, tags, max_runtime, max_attempts, retry_backoff, run_at, locks, created_at"
 	outputColumns   = "progress, message, metrics, checkpoint, result, error"
-	leaseColumns    = "id, job, worker, request, units, token, attempt, issued, expires, last_beat, first_beat, run_until, ttl, beat_every"
+	leaseColumns    = "id, job, worker, request, units, token, attempt, issued, expires, last_beat, first_beat, run_until, ttl, beat_every, lock_tokens"
 	attemptColumns  = "job, number, token, lease_id, worker, units, state, code, issued, first_beat, ended, error"
 	jobEventColumns = "seq, at, type, job, lease_id, worker, attempt, token, code, reason"
 	endedColumns    = `e.seq, e.state, NULL, e.updated_at, e.ready_at, e.started_at, e.attempt, e.token, e.code, e.cancel, e.reason, e.ord, e.revision, e.ended_at,
@@ -169,12 +170,13 @@ func writeOutput(ctx context.Context, q querier, j *jobs.Job, had bool) error {
 }
 
 func writeLease(ctx context.Context, q querier, l *jobs.Lease) error {
-	return q.exec(ctx, `INSERT INTO leases (`+leaseColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+	return q.exec(ctx, `INSERT INTO leases (`+leaseColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET job = excluded.job, worker = excluded.worker, request = excluded.request, units = excluded.units,
 		token = excluded.token, attempt = excluded.attempt, issued = excluded.issued, expires = excluded.expires, last_beat = excluded.last_beat,
-		first_beat = excluded.first_beat, run_until = excluded.run_until, ttl = excluded.ttl, beat_every = excluded.beat_every`,
+		first_beat = excluded.first_beat, run_until = excluded.run_until, ttl = excluded.ttl, beat_every = excluded.beat_every,
+		lock_tokens = excluded.lock_tokens`,
 		l.ID, l.JobID, l.WorkerID, text(l.RequestID), l.Units, l.Token, l.Attempt, millis(l.IssuedAt), millis(l.ExpiresAt), millis(l.LastHeartbeat),
-		millis(l.FirstBeat), millis(l.RunUntil), number(l.TTL), number(l.Interval))
+		millis(l.FirstBeat), millis(l.RunUntil), number(l.TTL), number(l.Interval), tokensText(l.LockTokens))
 }
 
 func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
@@ -291,10 +293,21 @@ func readJob(r *row) (j jobs.Job) {
 func readEnded(r *row) jobs.Job { return readJob(r) }
 
 func readLease(r *row) jobs.Lease {
-	return jobs.Lease{
+	l := jobs.Lease{
 		ID: r.text(), JobID: r.text(), WorkerID: r.text(), RequestID: r.text(), Units: int(r.number()), Token: r.count(), Attempt: int(r.number()),
 		IssuedAt: r.millis(), ExpiresAt: r.millis(), LastHeartbeat: r.millis(), FirstBeat: r.millis(), RunUntil: r.millis(), TTL: r.span(), Interval: r.span(),
 	}
+	r.decode(&l.LockTokens)
+	return l
+}
+
+// tokensText stores the tokens of a lease's locks as a JSON object; none are NULL.
+func tokensText(tokens map[string]uint64) any {
+	if tokens == nil {
+		return nil
+	}
+	b, _ := json.Marshal(tokens) // numbers by name always encode
+	return string(b)
 }
 
 func readAttempt(r *row) jobs.Attempt {

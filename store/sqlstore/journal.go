@@ -13,8 +13,9 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// journalVersion begins every entry of the journal. A program reads what those before it wrote.
-const journalVersion = 1
+// journalVersion begins every entry of the journal. A program reads what those before it wrote: in version 1 leases have no
+// tokens of locks.
+const journalVersion = 2
 
 // errJournal is the error of an entry that is not what was written.
 var errJournal = errors.New("an entry of the journal cannot be read")
@@ -29,10 +30,10 @@ func packChanges(b []byte, c *jobs.Changes, known uint64) []byte {
 
 // unpackChanges reads what packChanges wrote. The parts of a job that are not in it are zero.
 func unpackChanges(b []byte) (*jobs.Changes, error) {
-	if len(b) == 0 || b[0] != journalVersion {
+	if len(b) == 0 || b[0] == 0 || b[0] > journalVersion {
 		return nil, errJournal
 	}
-	p := &packer{b: b[1:], reads: true}
+	p := &packer{b: b[1:], reads: true, first: b[0] == 1}
 	c := &jobs.Changes{}
 	if p.changes(c, 0); p.failed || len(p.b) != 0 {
 		return nil, errJournal
@@ -44,6 +45,7 @@ func unpackChanges(b []byte) (*jobs.Changes, error) {
 type packer struct {
 	b      []byte
 	reads  bool
+	first  bool // it reads version 1
 	failed bool
 }
 
@@ -283,6 +285,32 @@ func (p *packer) lease(l *jobs.Lease) {
 	p.time(&l.RunUntil)
 	packNumber(p, &l.TTL)
 	packNumber(p, &l.Interval)
+	if !p.first {
+		p.lockTokens(&l.LockTokens)
+	}
+}
+
+// lockToken is one of a lease's.
+type lockToken struct {
+	name  string
+	token uint64
+}
+
+func (p *packer) lockTokens(tokens *map[string]uint64) {
+	var all []lockToken
+	for name, token := range *tokens {
+		all = append(all, lockToken{name, token})
+	}
+	packList(p, &all, func(p *packer, t *lockToken) {
+		packText(p, &t.name)
+		packNumber(p, &t.token)
+	})
+	if p.reads && len(all) > 0 {
+		*tokens = make(map[string]uint64, len(all))
+		for _, t := range all {
+			(*tokens)[t.name] = t.token
+		}
+	}
 }
 
 func (p *packer) attempt(a *jobs.Attempt) {

@@ -95,6 +95,23 @@ func TestTheJournalKeepsEveryField(t *testing.T) {
 	}
 }
 
+func TestTheJournalOfTheVersionBeforeIsRead(t *testing.T) {
+	t.Parallel()
+	first := &packer{b: []byte{1}, first: true}
+	c := jobs.Changes{Leases: []jobs.Lease{{ID: "l", Token: 7}, {ID: "m", Token: 8}}, Frozen: []string{"t"}}
+	first.changes(&c, 0)
+	got, err := unpackChanges(first.b)
+	if err != nil || !reflect.DeepEqual(*got, c) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, version := range []byte{0, journalVersion + 1} {
+		first.b[0] = version
+		if _, err := unpackChanges(first.b); err == nil {
+			t.Errorf("an entry of version %d was read", version)
+		}
+	}
+}
+
 func FuzzEntriesOfTheJournal(f *testing.F) {
 	var c jobs.Changes
 	new(filler).fill(reflect.ValueOf(&c).Elem())

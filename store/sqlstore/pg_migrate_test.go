@@ -94,6 +94,8 @@ func TestDatabasesOfPostgreSQLOfEveryOlderVersionAreBroughtToThisOne(t *testing.
 		if err != nil || len(rows.Jobs) != 2 || len(rows.Leases) != 1 || rows.Jobs[0].State != jobs.Leased || rows.Jobs[1].Tags[0] != "nightly" ||
 			len(rows.Keys) != 3 || len(rows.Answered) != 1 || rows.Answered[0].Lease.WorkerID != "w" || rows.Frozen[0] != "deploy" || rows.Counters.Seq != 3 {
 			t.Errorf("version %d: living is %+v, %v", m.version, rows, err)
+		} else if told := rows.Leases[0].LockTokens; m.version >= 3 && told["deploy"] != 4 || m.version < 3 && told != nil {
+			t.Errorf("version %d: the tokens of the locks are %v", m.version, told)
 		}
 		ended, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{Tag: "nightly"}, 1<<63, 10)
 		if err != nil || len(ended) != 1 || string(ended[0].Output.Result) != `"done"` || string(ended[0].Payload) != `{"n": 1}` {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -188,6 +189,61 @@ func manager(t *testing.T, url string, total int) *jobs.Manager {
 	}
 	t.Cleanup(func() { _ = m.Close() })
 	return m
+}
+
+// Promise S-140.
+func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	open := func() *jobs.Manager {
+		m, err := jobs.Open(t.Context(), pgJobs(t, url), jobs.Options{Config: jobs.Config{Shared: true}, Locks: lokt.NewManager(pgLocks(t, url, Options{}))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		return m
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	a, b := open(), open()
+	ask := func(m *jobs.Manager, request string) jobs.Lease {
+		t.Helper()
+		g, err := m.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: request, Wait: jobs.MaxWait})
+		if err != nil || g.Denied != nil {
+			t.Fatalf("not granted: %+v, %v", g.Denied, err)
+		}
+		return g.Lease
+	}
+	spec := jobs.NewSpec()
+	spec.Locks = []string{"x", "y"}
+	last := uint64(0)
+	for i := range 4 {
+		if _, err := b.Submit(ctx, []jobs.Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		request := fmt.Sprint("r", i)
+		first := ask(a, request)
+		if len(first.LockTokens) != 2 || first.LockTokens["x"] <= last {
+			t.Fatalf("told are %v after %d", first.LockTokens, last)
+		}
+		last = first.LockTokens["x"]
+		if _, err := b.Beat(ctx, jobs.Beat{LeaseID: first.ID, WorkerID: "w"}); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 2 { // while the lease is active, and when it has ended
+			for who, m := range map[string]*jobs.Manager{"the same replica": a, "another": b, "a third, which was started later,": open()} {
+				if again := ask(m, request); again.ID != first.ID || !maps.Equal(again.LockTokens, first.LockTokens) {
+					t.Errorf("%s tells %v, not %v", who, again.LockTokens, first.LockTokens)
+				}
+			}
+			if n == 0 {
+				if _, err := b.Complete(ctx, jobs.Completion{LeaseID: first.ID, WorkerID: "w", Status: jobs.Completed}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		a, b = b, a
+	}
 }
 
 func TestSchedulersOnPostgreSQLShareJobsAndCapacity(t *testing.T) {

@@ -3,6 +3,8 @@ package sqlstore
 import (
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -162,6 +164,14 @@ func encodeLease(o *jsonline.Object, l *jobs.Lease) {
 	o.OptTime("LastHeartbeat", l.LastHeartbeat)
 	o.OptTime("FirstBeat", l.FirstBeat)
 	o.OptTime("RunUntil", l.RunUntil)
+	if len(l.LockTokens) > 0 {
+		o.Key("LockTokens")
+		o.Open()
+		for _, name := range slices.Sorted(maps.Keys(l.LockTokens)) {
+			o.OptUint(name, l.LockTokens[name])
+		}
+		o.Close()
+	}
 	o.OptInt("TTL", int64(l.TTL))
 	o.OptInt("Interval", int64(l.Interval))
 }
@@ -399,6 +409,9 @@ func decodeLease(r *jsonline.Reader, key string, l *jobs.Lease) {
 		l.FirstBeat = r.Time()
 	case "RunUntil":
 		l.RunUntil = r.Time()
+	case "LockTokens":
+		l.LockTokens = map[string]uint64{}
+		r.Object(func(name string) { l.LockTokens[name] = r.Uint() })
 	case "TTL":
 		l.TTL = time.Duration(r.Int())
 	case "Interval":
@@ -478,20 +491,4 @@ func decodeAnswered(r *jsonline.Reader, key string, a *jobs.Answered) {
 	default:
 		r.Bad = true
 	}
-}
-
-// unquoteJob takes JSON out of the texts in which it is, as encoding/json reads them.
-func unquoteJob(j *jobs.Job) {
-	j.Payload = unquote(j.Payload)
-	if p := j.Output; p != nil {
-		p.Metrics, p.Checkpoint, p.Result, p.Error = unquote(p.Metrics), unquote(p.Checkpoint), unquote(p.Result), unquote(p.Error)
-	}
-}
-
-func unquote(m json.RawMessage) json.RawMessage {
-	var s string
-	if err := json.Unmarshal(m, &s); err != nil || s == "" {
-		return nil
-	}
-	return json.RawMessage(s)
 }

@@ -114,3 +114,12 @@ func TestManagersOverADatabaseSurviveTheirDeath(t *testing.T) {
 	t.Parallel()
 	jobstest.TestRestart(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
 }
+
+// Promise S-140.
+func TestManagersOverADatabaseTellTheTokensOfLocks(t *testing.T) {
+	t.Parallel()
+	jobstest.TestLockTokens(t, func(t *testing.T) (jobs.Store, lokt.Service) {
+		db := start(t, place(t), Options{})
+		return onlyJobs{db.Jobs(), db}, lokt.NewManager(db.Locks())
+	})
+}
