@@ -59,6 +59,9 @@ type Options struct {
 	// take the next new one: to change places with a file costs a fraction of creating one and removing another. Whoever
 	// names the same file must not call Replace at the same time. Not used with Sync and Durable.
 	Spare string
+
+	// Pair, if set, keeps the file and its spare open for the next Replace.
+	Pair *Pair
 }
 
 const (
@@ -112,6 +115,9 @@ func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
 		if !absent {
 			o.Spare = ""
 		}
+	}
+	if o.Pair != nil { // another file will be at path
+		_ = o.Pair.Close()
 	}
 	tmp, step, err := writeTemp(fsys, path, data, o)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 
 	"github.com/lokt-dev/lokt/internal/faultfs"
 )
@@ -14,11 +13,20 @@ import (
 //
 // The spare was published once, and who opened it then may still be reading it: it is only used if nobody has it open.
 func overwriteSpare(fsys faultfs.FS, path string, data []byte, o Options) (done, absent bool) {
-	f, err := fsys.OpenFile(o.Spare, os.O_RDWR|noFollow, 0) // a FIFO opened for both does not block
+	pair := o.Pair
+	if pair == nil {
+		pair = &Pair{}
+	}
+	h, fi, err := pair.openSpare(fsys, o.Spare)
 	if err == nil {
-		err = fillSpare(f, data, o.Perm)
-		if e := f.Close(); err == nil {
-			err = e
+		err = fillSpare(h, fi, data, o.Perm)
+		if err == nil && o.Pair != nil {
+			err = share(h) // before it has the name that others open
+		}
+		if err != nil || o.Pair == nil {
+			if e := h.Close(); err == nil {
+				err = e
+			}
 		}
 	}
 	switch {
@@ -29,7 +37,15 @@ func overwriteSpare(fsys faultfs.FS, path string, data []byte, o Options) (done,
 	case err != nil:
 		return false, fsys.Remove(o.Spare) == nil
 	}
-	return fsys.Exchange(o.Spare, path) == nil, false
+	done = fsys.Exchange(o.Spare, path) == nil
+	switch {
+	case o.Pair == nil:
+	case done:
+		pair.at, pair.spare = h, pair.at
+	default:
+		_ = h.Close()
+	}
+	return done, false
 }
 
 // What is wrong with a spare file.
@@ -38,11 +54,8 @@ var (
 	errSpare = errors.New("not a spare file")
 )
 
-func fillSpare(f faultfs.File, data []byte, perm fs.FileMode) error {
-	fi, err := f.Stat()
+func fillSpare(f faultfs.File, fi fs.FileInfo, data []byte, perm fs.FileMode) error {
 	switch {
-	case err != nil:
-		return err
 	case !fi.Mode().IsRegular() || fi.Mode().Perm() != perm || !ownAlone(fi):
 		return errSpare
 	case !unshared(f):

@@ -13,11 +13,22 @@ import (
 	"github.com/lokt-dev/lokt/internal/faultfs"
 )
 
+// eachWay runs the test with files that are opened each time, and with files that are kept open.
+func eachWay(t *testing.T, test func(t *testing.T, pair *Pair)) {
+	t.Helper()
+	t.Run("opened each time", func(t *testing.T) { test(t, nil) })
+	t.Run("kept open", func(t *testing.T) {
+		pair := &Pair{}
+		defer pair.Close()
+		test(t, pair)
+	})
+}
+
 // replaceWithSpare replaces the file at path, and returns what was done.
-func replaceWithSpare(t *testing.T, path, data string) (ops []string) {
+func replaceWithSpare(t *testing.T, path, data string, pair *Pair) (ops []string) {
 	t.Helper()
 	f := faultfs.New(faultfs.OS())
-	if err := Replace(f, path, []byte(data), Options{Spare: path + ".spare"}); err != nil {
+	if err := Replace(f, path, []byte(data), Options{Spare: path + ".spare", Pair: pair}); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(t, path); got != data {
@@ -28,13 +39,13 @@ func replaceWithSpare(t *testing.T, path, data string) (ops []string) {
 
 func TestASpareFileChangesPlacesAgainAndAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
-	replaceWithSpare(t, path, "one") // there is nothing to keep
-	replaceWithSpare(t, path, "two, which is longer")
+	replaceWithSpare(t, path, "one", nil) // there is nothing to keep
+	replaceWithSpare(t, path, "two, which is longer", nil)
 	if got := content(t, path+".spare"); got != "one" {
 		t.Fatalf("the spare file has %q", got)
 	}
 	for i, data := range []string{"three", "", "four, the longest of them all", "5"} {
-		ops := strings.Join(replaceWithSpare(t, path, data), " ")
+		ops := strings.Join(replaceWithSpare(t, path, data, nil), " ")
 		if strings.Contains(ops, "remove") || strings.Contains(ops, "rename") || strings.Count(ops, "open") != 1 {
 			t.Errorf("round %d: %s", i, ops)
 		}
@@ -45,15 +56,19 @@ func TestASpareFileChangesPlacesAgainAndAgain(t *testing.T) {
 }
 
 func TestAVersionThatSomebodyStillReadsIsNotOverwritten(t *testing.T) {
+	eachWay(t, whatSomebodyReadsStays)
+}
+
+func whatSomebodyReadsStays(t *testing.T, pair *Pair) {
 	path := filepath.Join(t.TempDir(), "x")
-	replaceWithSpare(t, path, "one")
+	replaceWithSpare(t, path, "one", pair)
 	reader, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
 	for i := range 5 {
-		replaceWithSpare(t, path, fmt.Sprint("version ", i))
+		replaceWithSpare(t, path, fmt.Sprint("version ", i), pair)
 	}
 	if got, err := io.ReadAll(reader); err != nil || string(got) != "one" {
 		t.Errorf("the reader of version one reads %q, %v", got, err)
@@ -61,6 +76,10 @@ func TestAVersionThatSomebodyStillReadsIsNotOverwritten(t *testing.T) {
 }
 
 func TestWhatIsNoSpareFileIsNotWrittenTo(t *testing.T) {
+	eachWay(t, noSpareNoWrite)
+}
+
+func noSpareNoWrite(t *testing.T, pair *Pair) {
 	for what, make := range map[string]func(spare, other string) error{
 		"a link":          func(spare, other string) error { return os.Symlink(other, spare) },
 		"a second name":   func(spare, other string) error { return os.Link(other, spare) },
@@ -69,7 +88,7 @@ func TestWhatIsNoSpareFileIsNotWrittenTo(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path, other := filepath.Join(dir, "x"), filepath.Join(dir, "other")
-		replaceWithSpare(t, path, "one")
+		replaceWithSpare(t, path, "one", pair)
 		if err := os.WriteFile(other, []byte("untouched"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +96,7 @@ func TestWhatIsNoSpareFileIsNotWrittenTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 3 {
-			replaceWithSpare(t, path, fmt.Sprint("version ", i))
+			replaceWithSpare(t, path, fmt.Sprint("version ", i), pair)
 		}
 		if got := content(t, other); got != "untouched" {
 			t.Errorf("%s: the other file has %q", what, got)
@@ -86,14 +105,18 @@ func TestWhatIsNoSpareFileIsNotWrittenTo(t *testing.T) {
 }
 
 func TestReplaceWithASpareFileKeepsTheOldOrPublishesTheNew(t *testing.T) {
+	eachWay(t, keepsTheOldOrPublishesTheNew)
+}
+
+func keepsTheOldOrPublishesTheNew(t *testing.T, pair *Pair) {
 	done := 0
 	for fault := range faultfs.Faults(8) {
 		path := filepath.Join(t.TempDir(), "x")
-		replaceWithSpare(t, path, "first")
-		replaceWithSpare(t, path, oldData)
+		replaceWithSpare(t, path, "first", pair)
+		replaceWithSpare(t, path, oldData, pair)
 		f := faultfs.New(faultfs.OS())
 		f.Inject(fault)
-		err := Replace(f, path, []byte(newData), Options{Spare: path + ".spare"})
+		err := Replace(f, path, []byte(newData), Options{Spare: path + ".spare", Pair: pair})
 		want := oldData
 		if err == nil {
 			want = newData
@@ -102,7 +125,7 @@ func TestReplaceWithASpareFileKeepsTheOldOrPublishesTheNew(t *testing.T) {
 		if got := content(t, path); got != want {
 			t.Errorf("%v: %v, and content is %q", fault, err, got)
 		}
-		replaceWithSpare(t, path, "and on")
+		replaceWithSpare(t, path, "and on", pair)
 	}
 	if done == 0 {
 		t.Error("no fault was survived")
@@ -111,9 +134,13 @@ func TestReplaceWithASpareFileKeepsTheOldOrPublishesTheNew(t *testing.T) {
 
 // Promise S-8.
 func TestReadersOfAFileWithASpareSeeWholeVersionsOnly(t *testing.T) {
+	eachWay(t, readersSeeWholeVersionsOnly)
+}
+
+func readersSeeWholeVersionsOnly(t *testing.T, pair *Pair) {
 	path := filepath.Join(t.TempDir(), "x")
 	version := func(n int) string { return strings.Repeat(string(rune('a'+n)), 100*(n+1)) }
-	replaceWithSpare(t, path, version(0))
+	replaceWithSpare(t, path, version(0), pair)
 	var readers sync.WaitGroup
 	done := make(chan struct{})
 	for range 3 {
@@ -133,7 +160,7 @@ func TestReadersOfAFileWithASpareSeeWholeVersionsOnly(t *testing.T) {
 		})
 	}
 	for i := range 2000 {
-		if err := Replace(faultfs.OS(), path, []byte(version(i%20)), Options{Spare: path + ".spare"}); err != nil {
+		if err := Replace(faultfs.OS(), path, []byte(version(i%20)), Options{Spare: path + ".spare", Pair: pair}); err != nil {
 			t.Error(err)
 			break
 		}

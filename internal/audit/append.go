@@ -22,25 +22,20 @@ func (l *Log) Append(lines []byte) error {
 		lines = append(slices.Clip(lines), '\n')
 	}
 	for attempt := range maxAttempts {
-		f, size, fi, err := l.take()
+		f, size, err := l.take()
 		if err != nil {
 			return err
 		}
 		var notRotated error
 		if size > 0 && size+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
-			if fi == nil {
-				fi, err = f.Stat()
-			}
 			var moved bool
-			if err == nil {
-				moved, notRotated = l.rotate(fi, int64(len(lines)))
-			}
-			if moved || err != nil {
+			moved, notRotated = l.rotate(f.is, int64(len(lines)))
+			if moved {
 				f.Close()
 				continue
 			}
 		}
-		if err = write(f, size, lines, writeOnce); err != nil {
+		if f.end, err = write(f.File, size, f.end, lines, writeOnce); err != nil {
 			f.Close()
 		} else {
 			err = l.put(f)
@@ -60,25 +55,26 @@ func (l *Log) Append(lines []byte) error {
 const maxAttempts = 20
 
 // take returns the log, open for one write, and its size: the file that the last Append has left open, if it is still the log,
-// or else one that is opened, and then what it is. Until it is put back or closed, the file will not be deleted by rotation.
-func (l *Log) take() (f *os.File, size int64, fi fs.FileInfo, err error) {
+// or else one that is opened. Until it is put back or closed, the file will not be deleted by rotation.
+func (l *Log) take() (f *keptFile, size int64, err error) {
 	if f := l.kept.Swap(nil); f != nil {
-		if locked, err := tryLock(f, false); err == nil && locked {
-			if size, same := stillAt(l.path(0), f); same {
-				return f, size, nil, nil
+		if locked, err := tryLock(f.File, false); err == nil && locked {
+			if size, same := stillAt(l.path(0), f.is); same {
+				return f, size, nil
 			}
 		}
 		f.Close()
 	}
-	if f, fi, err = l.openAppend(); err != nil {
-		return nil, 0, nil, err
+	opened, fi, err := l.openAppend()
+	if err != nil {
+		return nil, 0, err
 	}
-	return f, fi.Size(), fi, nil
+	return &keptFile{opened, fi, 0}, fi.Size(), nil
 }
 
 // put lets rotation delete the file again, and keeps it open for the next Append where that can be done.
-func (l *Log) put(f *os.File) error {
-	if !keepsOpen || unlock(f) != nil || !l.kept.CompareAndSwap(nil, f) {
+func (l *Log) put(f *keptFile) error {
+	if !keepsOpen || unlock(f.File) != nil || !l.kept.CompareAndSwap(nil, f) {
 		return f.Close()
 	}
 	if l.closed.Load() {
@@ -134,12 +130,15 @@ func pin(f *os.File) (fs.FileInfo, bool, error) {
 	return fi, (locked || lockErr != nil) && !unlinked(f, fi), nil // a file system without locks has to do without
 }
 
-// write adds the lines to the file, which had the size when it was opened. If a crashed writer has left a line without end
-// there, that line gets its end first. The function once is writeOnce.
-func write(f *os.File, size int64, lines []byte, once func(*os.File, []byte) (int, error)) error {
-	torn, err := tornAt(f, size)
-	if err != nil {
-		return err
+// write adds the lines to the file, which had the size when it was opened, and returns where they end, or 0 if that is not
+// known. If a crashed writer has left a line without end there, that line gets its end first, unless what ends at the size is
+// known to be whole. The function once is writeOnce.
+func write(f *os.File, size, whole int64, lines []byte, once func(*os.File, []byte) (int, error)) (end int64, err error) {
+	torn := false
+	if size != whole {
+		if torn, err = tornAt(f, size); err != nil {
+			return 0, err
+		}
 	}
 	for range 3 {
 		b := lines
@@ -148,30 +147,33 @@ func write(f *os.File, size int64, lines []byte, once func(*os.File, []byte) (in
 		}
 		n, err := once(f, b)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if n < len(b) { // begin again with the line that was cut
-			whole := max(n-(len(b)-len(lines)), 0)
-			if lines[whole] != '\n' { // or else only its end is missing, which comes first now
-				whole = bytes.LastIndexByte(lines[:whole], '\n')
+			done := max(n-(len(b)-len(lines)), 0)
+			if lines[done] != '\n' { // or else only its end is missing, which comes first now
+				done = bytes.LastIndexByte(lines[:done], '\n')
 			}
-			lines, torn = lines[whole+1:], true
+			lines, torn = lines[done+1:], true
 			continue
 		}
 		if torn || !appendMovesOffset {
-			return nil
+			return 0, nil
 		}
 		end, err := f.Seek(0, io.SeekCurrent)
-		if err != nil || end-int64(len(b)) == size {
-			return nil
+		if err != nil {
+			return 0, nil
+		}
+		if end-int64(len(b)) == size {
+			return end, nil
 		}
 		// Others have written since size was read. If the last of them crashed halfway, it took the first line with it.
 		if torn, err = tornAt(f, end-int64(len(b))); err != nil || !torn {
-			return nil
+			return end, nil
 		}
 		lines = lines[:bytes.IndexByte(lines, '\n')+1]
 	}
-	return &fs.PathError{Op: "write", Path: f.Name(), Err: io.ErrShortWrite}
+	return 0, &fs.PathError{Op: "write", Path: f.Name(), Err: io.ErrShortWrite}
 }
 
 // tornAt reports whether what ends at the offset is not a whole line.

@@ -182,7 +182,7 @@ func TestLineTornWhileAppendingDoesNotSwallowTheEntry(t *testing.T) {
 	defer f.Close()
 	size := fi.Size()
 	addRaw(t, l, "\n"+string(entryLine("build", 9)[:50])) // crashed after size was read: what size ends with is whole
-	if err := write(f, size, append(entryLine("build", 2), entryLine("build", 3)...), writeOnce); err != nil {
+	if _, err := write(f, size, -1, append(entryLine("build", 2), entryLine("build", 3)...), writeOnce); err != nil {
 		t.Fatal(err)
 	}
 	got, garbage := readAll(t, l, Query{})
@@ -206,7 +206,7 @@ func TestSlowWriterWritesToAFileThatStays(t *testing.T) {
 	if n := files(t, l); n != 2 {
 		t.Fatalf("there are %d files, want 2", n)
 	}
-	if err := write(slow, fi.Size(), entryLine("build", 5), writeOnce); err != nil {
+	if _, err := write(slow, fi.Size(), -1, entryLine("build", 5), writeOnce); err != nil {
 		t.Fatal(err)
 	}
 	follower.want(5)
@@ -263,7 +263,7 @@ func TestWriteCutShortAnywhereGoesOnWithTheLineThatWasCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := true
-		err = write(f, 0, lines, func(f *os.File, b []byte) (int, error) {
+		_, err = write(f, 0, -1, lines, func(f *os.File, b []byte) (int, error) {
 			if first {
 				first = false
 				b = b[:cut]
@@ -289,7 +289,7 @@ func TestWriteThatIsAlwaysCutShortIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	err = write(f, 0, entryLine("build", 1), func(f *os.File, b []byte) (int, error) { return writeOnce(f, b[:5]) })
+	_, err = write(f, 0, -1, entryLine("build", 1), func(f *os.File, b []byte) (int, error) { return writeOnce(f, b[:5]) })
 	if !errors.Is(err, io.ErrShortWrite) {
 		t.Fatalf("write: %v", err)
 	}

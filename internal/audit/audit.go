@@ -60,8 +60,15 @@ type Options struct {
 type Log struct {
 	dir    string
 	opts   Options
-	kept   atomic.Pointer[os.File] // the file of the last Append; nil while one is under way
+	kept   atomic.Pointer[keptFile] // the file of the last Append; nil while one is under way
 	closed atomic.Bool
+}
+
+// keptFile is the log, open between two Appends.
+type keptFile struct {
+	*os.File
+	is  fs.FileInfo // tells it from others
+	end int64       // where the last Append has left it, with a whole line; 0 if that is not known
 }
 
 // Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the first

@@ -43,13 +43,11 @@ func unlock(f *os.File) error {
 	return control(f, "unlock", func(fd int) error { return syscall.Flock(fd, syscall.LOCK_UN) })
 }
 
-// stillAt reports whether the open file is what stands at the path, and its size.
-func stillAt(path string, f *os.File) (size int64, same bool) {
-	var at, open syscall.Stat_t
-	if retry(func() error { return syscall.Lstat(path, &at) }) != nil {
-		return 0, false
-	}
-	if retry(func() error { return syscall.Fstat(int(f.Fd()), &open) }) != nil {
+// stillAt reports whether the open file, of which fi was read when it was opened, is what stands at the path, and its size.
+func stillAt(path string, fi fs.FileInfo) (size int64, same bool) {
+	open, ok := fi.Sys().(*syscall.Stat_t)
+	var at syscall.Stat_t
+	if !ok || retry(func() error { return syscall.Lstat(path, &at) }) != nil {
 		return 0, false
 	}
 	return at.Size, at.Dev == open.Dev && at.Ino == open.Ino

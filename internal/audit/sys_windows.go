@@ -19,7 +19,7 @@ const keepsOpen = false
 
 func unlock(*os.File) error { return errors.ErrUnsupported }
 
-func stillAt(string, *os.File) (size int64, same bool) { return 0, false }
+func stillAt(string, fs.FileInfo) (size int64, same bool) { return 0, false }
 
 // openFile opens the file without following a link, and so that it can be renamed and deleted while it is open.
 func openFile(path string, flag int) (*os.File, error) {

@@ -258,6 +258,7 @@ func (g *guard) leave() {
 	g.shard.leave()
 	if g.s.closed.Load() {
 		_ = g.s.shards.close()
+		_ = g.s.pairs.close()
 	}
 }
 

@@ -3,6 +3,7 @@
 package filestore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,9 +23,10 @@ import (
 	"github.com/lokt-dev/lokt/internal/faultfs"
 )
 
-// openGuards counts the guard files that are open.
-type openGuards struct {
+// openFiles counts the open files of the given directories.
+type openFiles struct {
 	faultfs.FS
+	dirs         []string
 	opened, open *atomic.Int64
 }
 
@@ -32,11 +35,14 @@ type countedFile struct {
 	open *atomic.Int64
 }
 
-func countGuards() openGuards { return openGuards{faultfs.OS(), &atomic.Int64{}, &atomic.Int64{}} }
+func countOpen(dirs ...string) openFiles {
+	return openFiles{faultfs.OS(), dirs, &atomic.Int64{}, &atomic.Int64{}}
+}
 
-func (c openGuards) OpenFile(name string, flag int, perm fs.FileMode) (faultfs.File, error) {
+func (c openFiles) OpenFile(name string, flag int, perm fs.FileMode) (faultfs.File, error) {
 	f, err := c.FS.OpenFile(name, flag, perm)
-	if err != nil || !strings.Contains(name, dirGuards+separator) {
+	in := func(dir string) bool { return strings.Contains(name, separator+dir+separator) }
+	if err != nil || !slices.ContainsFunc(c.dirs, in) {
 		return f, err
 	}
 	c.opened.Add(1)
@@ -68,7 +74,7 @@ func renewed(t *testing.T, s *Store, names, times int) {
 
 func TestRenewalsUseTheSameOpenGuardFileUntilTheStoreIsClosed(t *testing.T) {
 	t.Parallel()
-	c := countGuards()
+	c := countOpen(dirGuards)
 	s, err := Open(memoryPlace(t), Options{fs: c})
 	if err != nil {
 		t.Fatal(err)
@@ -87,19 +93,142 @@ func TestRenewalsUseTheSameOpenGuardFileUntilTheStoreIsClosed(t *testing.T) {
 
 func TestAStoreKeepsABoundedNumberOfFilesOpen(t *testing.T) {
 	t.Parallel()
-	c := countGuards()
+	c := countOpen(dirGuards)
 	s := open(t, memoryPlace(t), Options{fs: c})
 	renewed(t, s, 600, 1) // in nearly all of the 256 shards
 	most := min(maxKept, int64(openFileLimit()/keptShare))
 	if n := c.open.Load(); n != most || most == 0 {
-		t.Errorf("%d guard files are open, want %d", n, most)
+		t.Errorf("%d files are open, want %d", n, most)
+	}
+}
+
+func TestRenewalsUseTheSameOpenRecordUntilTheReleaseOrTheStoreIsClosed(t *testing.T) {
+	if !canKeepRecords {
+		t.Skip("old records are used again on Linux only")
+	}
+	t.Parallel()
+	for _, released := range []bool{false, true} {
+		c := countOpen(dirLocks)
+		s, err := Open(memoryPlace(t), Options{fs: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewed(t, s, 1, 20)
+		before := c.opened.Load()
+		m := lokt.NewManager(s)
+		for range 20 {
+			if _, err := m.Renew(t.Context(), lokt.Renewal{Name: "x0", LeaseID: "lease 0"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := c.opened.Load() - before; n != 0 || c.open.Load() != 2 {
+			t.Errorf("20 renewals opened %d files, and %d are open", n, c.open.Load())
+		}
+		if released {
+			_, err = m.Release(t.Context(), lokt.Target{Name: "x0", LeaseID: "lease 0"})
+			defer s.Close()
+		} else {
+			err = s.Close()
+		}
+		if n := c.open.Load(); n != 0 || err != nil {
+			t.Errorf("released: %v: %d records are open, %v", released, n, err)
+		}
+	}
+}
+
+func TestAStoreKeepsABoundedNumberOfRecordsOpen(t *testing.T) {
+	t.Parallel()
+	c := countOpen(dirLocks)
+	s := open(t, memoryPlace(t), Options{fs: c})
+	renewed(t, s, 2*maxPairs, 4)
+	if n := c.open.Load(); n > 2*maxPairs || canKeepRecords && n < min(maxPairs, int64(openFileLimit()/pairShare/2)) {
+		t.Errorf("%d files are open", n)
+	}
+}
+
+// canKeepRecords: old records are used again here, and so kept open.
+const canKeepRecords = runtime.GOOS == "linux"
+
+// Promises S-5, S-8. Whoever changes, replaces or deletes the record finds the holder looking at what is there.
+func TestARecordLeftOpenIsNotTakenForWhatIsThere(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(path string) error{
+		"replaced by another program": func(path string) error {
+			data, err := os.ReadFile(path)
+			data = bytes.ReplaceAll(data, []byte("lease 0"), []byte("lease 1"))
+			return errors.Join(err, os.WriteFile(path+".x", data, 0o600), os.Rename(path+".x", path))
+		},
+		"edited where it stands": func(path string) error {
+			data, err := os.ReadFile(path)
+			return errors.Join(err, os.WriteFile(path, bytes.ReplaceAll(data, []byte("lease 0"), []byte("lease 1")), 0o600))
+		},
+		"moved away": func(path string) error { return os.Rename(path, path+".moved") },
+		"deleted":    os.Remove,
+		"a link": func(path string) error {
+			return errors.Join(os.Rename(path, path+".moved"), os.Symlink(path+".moved", path))
+		},
+	} {
+		root := memoryPlace(t)
+		s := open(t, root, Options{})
+		renewed(t, s, 1, 20)
+		path := s.path(dirLocks, "x0")
+		if err := change(path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lokt.NewManager(s).Renew(t.Context(), lokt.Renewal{Name: "x0", LeaseID: "lease 0"}); err == nil {
+			t.Errorf("%s: it was renewed", what)
+		}
+		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte("lease 0")) && what != "a link" {
+			t.Errorf("%s: the record is back", what)
+		}
+	}
+}
+
+// Promise S-8. The spare file, which the store has open, is replaced or deleted between two renewals.
+func TestASpareLeftOpenIsNotTakenForTheOneThatReplacedIt(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(spare, other string) error{
+		"deleted": func(spare, _ string) error { return os.Remove(spare) },
+		"a link": func(spare, other string) error {
+			return errors.Join(os.Remove(spare), os.Symlink(other, spare))
+		},
+		"given a second name": func(spare, other string) error { return errors.Join(os.Remove(other), os.Link(spare, other)) },
+		"another's":           func(spare, _ string) error { return os.Chmod(spare, 0o644) },
+	} {
+		root := memoryPlace(t)
+		s := open(t, root, Options{})
+		renewed(t, s, 1, 20)
+		other := filepath.Join(root, "other")
+		if err := os.WriteFile(other, []byte("untouched"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := change(s.sparePath(dirLocks, "x0"), other); err != nil && canKeepRecords {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			h, err := lokt.NewManager(s).Renew(t.Context(), lokt.Renewal{Name: "x0", LeaseID: "lease 0"})
+			if err != nil || h.Renewals != 21+i {
+				t.Errorf("%s: %v, %+v", what, err, h)
+			}
+			snap, err := s.View(t.Context(), "x0")
+			if err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].Renewals != h.Renewals {
+				t.Errorf("%s: %v, %+v", what, err, snap.Lock)
+			}
+		}
+		if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: the other file has %q, %v", what, got, err)
+		}
 	}
 }
 
 func TestAStoreThatIsClosedInTheMiddleOfChangesLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	for range 30 {
-		c := countGuards()
+		c := countOpen(dirGuards, dirLocks)
 		s, err := Open(memoryPlace(t), Options{fs: c})
 		if err != nil {
 			t.Fatal(err)
@@ -120,24 +249,24 @@ func TestAStoreThatIsClosedInTheMiddleOfChangesLeavesNothingOpen(t *testing.T) {
 		}
 		users.Wait()
 		if n := c.open.Load(); n != 0 {
-			t.Fatalf("%d guard files are open", n)
+			t.Fatalf("%d files are open", n)
 		}
 	}
 }
 
 // collect waits until what nobody refers to any more is closed.
-func (c openGuards) collect(t *testing.T) {
+func (c openFiles) collect(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); c.open.Load() > 0; runtime.Gosched() {
 		if runtime.GC(); time.Now().After(deadline) {
-			t.Fatalf("%d guard files are still open", c.open.Load())
+			t.Fatalf("%d files are still open", c.open.Load())
 		}
 	}
 }
 
 func TestAStoreThatIsDroppedWithoutCloseLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
-	c := countGuards()
+	c := countOpen(dirGuards, dirLocks)
 	func() {
 		s, err := Open(memoryPlace(t), Options{fs: c})
 		if err != nil {
@@ -189,7 +318,7 @@ func TestAGuardFileLeftOpenIsNotTakenForTheOneThatReplacedIt(t *testing.T) {
 }
 
 func TestAStoreThatWasUsedInABubbleMayBeDropped(t *testing.T) {
-	c := countGuards()
+	c := countOpen(dirGuards, dirLocks)
 	root := memoryPlace(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(root, Options{fs: c})

@@ -92,6 +92,7 @@ func (s *Store) keep(sh *shard, f *guardFile) bool {
 	case used == keepAfter:
 		set.most.Store(int64(min(maxKept, openFileLimit()/keptShare)))
 		runtime.AddCleanup(s, func(set *shardSet) { _ = set.close() }, set) // programs may drop a store without closing it
+		runtime.AddCleanup(s, func(ps *pairSet) { _ = ps.close() }, s.pairs)
 	}
 	if set.kept.Add(1) > set.most.Load() {
 		set.kept.Add(-1)

@@ -20,6 +20,7 @@ const emptyAge = 2 * time.Second
 type state struct {
 	name       string
 	now        lockfile.Now
+	pair       *atomicfile.Pair // the open files of the record; nil if none are to be kept
 	snap       lokt.Snapshot
 	data       [files][]byte      // contents of the lock, queue and freeze files; nil if absent or unreadable
 	unreadable [files]bool        // there is something, but it cannot be read
@@ -38,14 +39,14 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock. page is what its guard file says.
-func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, error) {
-	return s.loadFiles(name, now, page, allFiles)
+// load reads what is known about the named lock. page is what its guard file says; pair, if not nil, has its record open.
+func (s *Store) load(name string, now lockfile.Now, page guardPage, pair *atomicfile.Pair) (*state, error) {
+	return s.loadFiles(name, now, page, allFiles, pair)
 }
 
 // loadFiles is load without the files that are known to be absent.
-func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
-	st := &state{name: name, now: now}
+func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present fileSet, pair *atomicfile.Pair) (*state, error) {
+	st := &state{name: name, now: now, pair: pair}
 	var lockInfo fs.FileInfo
 	var failed [files]error
 	for f := range fileDirs {
@@ -53,7 +54,7 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 			continue
 		}
 		var fi fs.FileInfo
-		st.data[f], fi, failed[f] = s.readFile(f, name)
+		st.data[f], fi, failed[f] = s.readFile(f, name, pair)
 		if errors.Is(failed[f], fs.ErrNotExist) {
 			failed[f] = nil
 		}
@@ -92,14 +93,17 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 }
 
 // readFile returns the contents of one of the lock's files, which are not nil if there is one.
-func (s *Store) readFile(file int, name string) ([]byte, fs.FileInfo, error) {
+func (s *Store) readFile(file int, name string, pair *atomicfile.Pair) ([]byte, fs.FileInfo, error) {
 	path := s.path(fileDirs[file], name)
 	if file != fileLock { // mostly there is none, and to find that out by opening it takes twice as long
 		if _, err := s.fs.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, err
 		}
 	}
-	data, fi, err := atomicfile.ReadRegular(s.fs, path, lockfile.MaxSize)
+	if file != fileLock || pair == nil {
+		pair = &atomicfile.Pair{}
+	}
+	data, fi, err := pair.ReadRegular(s.fs, path, lockfile.MaxSize)
 	if err == nil && data == nil {
 		data = []byte{}
 	}
@@ -314,9 +318,13 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	if err := g.prepare(l.Token, announced); err != nil {
 		return err
 	}
+	if st.pair != nil && !renewal(st.snap.Lock, l) {
+		_ = st.pair.Close()
+		st.pair = nil
+	}
 	var doubt error
 	for i, f := range e.files {
-		err := s.replace(f.file, e.name, f.after(), f.how, f.before)
+		err := s.replace(f.file, e.name, f.after(), f.how, f.before, st.pair)
 		switch {
 		case err == nil:
 		case errors.Is(err, atomicfile.ErrInDoubt):
@@ -336,8 +344,8 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 }
 
 // replace publishes one file's new contents, or removes it if data is nil. before is the contentOf the file as it is; what
-// cannot be read is moved away first.
-func (s *Store) replace(file int, name string, data []byte, d durable, before uint64) error {
+// cannot be read is moved away first. pair, if not nil, is that of the lock's record.
+func (s *Store) replace(file int, name string, data []byte, d durable, before uint64, pair *atomicfile.Pair) error {
 	dir := fileDirs[file]
 	if before == contentUnreadable {
 		if err := s.quarantine(dir, name); err != nil {
@@ -355,6 +363,9 @@ func (s *Store) replace(file int, name string, data []byte, d durable, before ui
 	o := atomicfile.Options{
 		Perm: filePerm, Sync: d != volatile, Durable: d == durableDir,
 		New: before <= contentUnreadable, Spare: s.sparePath(dir, name),
+	}
+	if file == fileLock {
+		o.Pair = pair
 	}
 	err := atomicfile.Replace(s.fs, path, data, o)
 	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
