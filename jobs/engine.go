@@ -55,7 +55,8 @@ type engine struct {
 	kept      int                 // units of these
 	reserved  reservation
 	leases    map[string]*hold
-	leased    int // units
+	holding   map[string]*hold // of these, whose jobs name locks
+	leased    int              // units
 	deadlines *heap[*hold]
 	limits    []*hold // with a declared runtime, by its end
 
@@ -97,7 +98,7 @@ type key struct {
 func newEngine(cfg Config) *engine {
 	e := &engine{
 		cfg: cfg.withDefaults(), jobs: map[string]*entry{}, byState: map[State]*chain[entry]{}, byShape: map[shape]*group{},
-		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{}, unlocking: map[string][]string{}, leases: map[string]*hold{},
+		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{}, unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
 		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{}, asked: map[requestKey][]*waiter{},
 		granted: map[requestKey]*hold{}, answered: map[requestKey]*answer{}, keys: map[string]*key{}, metrics: newMetrics(),
 	}

@@ -381,6 +381,9 @@ func (e *engine) addHold(l Lease, en *entry, w *worker, expires, runUntil time.D
 	h.alarm = h.deadline()
 	en.hold = h
 	e.leases[l.ID] = h
+	if len(en.job.Locks) > 0 {
+		e.holding[l.ID] = h
+	}
 	e.deadlines.push(h)
 	if runUntil != never {
 		i, _ := slices.BinarySearchFunc(e.limits, runUntil, byRunUntil)

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,53 +12,82 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// locker takes, renews and gives back the locks that leased jobs need, as the engine orders.
+// locker takes, renews and gives back the locks that leased jobs need, as the engine orders. What leases of the engine hold
+// is renewed whoever took it: managers that share a store do so for each other, lest a lock end with the process that took it.
 type locker struct {
 	m       *Manager
 	service lokt.Service
 	life    time.Duration // of a lock without renewal
 
-	mu   sync.Mutex
-	held map[string]lockOrder // by lease: taken, or being taken up again after a restart
+	mu    sync.Mutex
+	taken map[string]lockOrder     // by lease: the engine does not know of it yet
+	tails map[string]chan struct{} // by lease: closed when the last order so far has been followed
 }
 
 // lockPatience bounds how long a lock service may take to answer.
 const lockPatience = 5 * time.Second
 
 func newLocker(m *Manager, s lokt.Service) *locker {
-	return &locker{m: m, service: s, life: max(2*m.cfg.life(), 30*time.Second), held: map[string]lockOrder{}}
+	return &locker{
+		m: m, service: s, life: max(2*m.cfg.life(), 30*time.Second), taken: map[string]lockOrder{}, tails: map[string]chan struct{}{},
+	}
 }
 
-// follow does what the engine orders, in the background, and tells it when it is done.
+// follow does what the engine orders, in the background, and tells it when it is done. Orders for one lease are followed one
+// after another: what one takes for a lease that is granted then, none that was given before gives back.
 func (k *locker) follow(o lockOrder) {
+	done := make(chan struct{})
+	k.mu.Lock()
+	before := k.tails[o.leaseID]
+	k.tails[o.leaseID] = done
+	k.mu.Unlock()
 	k.m.task(func() {
-		if o.kind == lockFree {
-			k.forget(o.leaseID)
+		defer k.end(o.leaseID, done)
+		if before != nil {
+			<-before
+		}
+		switch {
+		case o.kind == lockFree:
 			k.release(o, o.names)
 			k.tell(unlockedOp{o.leaseID})
-			return
+		case !k.active(o.leaseID): // or it was granted after an order before this one
+			k.offer(o)
 		}
-		tokens, blocked := k.take(o)
-		if blocked == "" {
-			k.remember(o)
-		}
-		k.tell(lockedOp{o, tokens, blocked})
 	})
 }
 
-// resume counts the locks of a lease that lived before as held; the next renewal takes them up.
-func (k *locker) resume(o lockOrder) { k.remember(o) }
-
-func (k *locker) remember(o lockOrder) {
+// end lets the next order for the lease begin.
+func (k *locker) end(leaseID string, done chan struct{}) {
+	close(done)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[o.leaseID] = o
+	if k.tails[leaseID] == done {
+		delete(k.tails, leaseID)
+	}
 }
 
-func (k *locker) forget(leaseID string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.held, leaseID)
+// offer takes the locks, and tells the engine what came of it until it has taken that in. Meanwhile the locks are renewed.
+func (k *locker) offer(o lockOrder) {
+	tokens, blocked := k.take(o)
+	if blocked == "" {
+		k.mu.Lock()
+		k.taken[o.leaseID] = o
+		k.mu.Unlock()
+		defer func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			delete(k.taken, o.leaseID)
+		}()
+	}
+	for {
+		c, err := k.m.send(context.Background(), lockedOp{o, tokens, blocked})
+		if err != nil {
+			return
+		}
+		if r := <-c.done; r.err == nil { // otherwise it is not known what was stored
+			return
+		}
+	}
 }
 
 // tell passes on to the engine what came of an order. Nobody waits for an answer.
@@ -68,12 +98,22 @@ func (k *locker) tell(o op) {
 	}
 }
 
+// active reports whether the engine has the lease.
+func (k *locker) active(leaseID string) bool {
+	k.m.mu.Lock()
+	defer k.m.mu.Unlock()
+	return k.m.engine.leases[leaseID] != nil
+}
+
 // take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be had.
 func (k *locker) take(o lockOrder) (tokens map[string]uint64, blocked string) {
 	names := slices.Sorted(slices.Values(o.names))
 	tokens = make(map[string]uint64, len(names))
 	for i, name := range names {
 		token, err := k.acquire(o, name)
+		if err != nil && k.free(err, name) {
+			token, err = k.acquire(o, name)
+		}
 		if err != nil {
 			k.release(o, names[:i+1]) // that one too: it is not always known what became of it
 			return nil, name
@@ -103,6 +143,36 @@ func (k *locker) release(o lockOrder, names []string) {
 
 // ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
 const ownerPrefix = "job:"
+
+// free gives back what is in the way of a lock that a job needs, and was left behind by jobs that have ended: whoever held it
+// for them was killed before it could give it back. It reports whether there was anything.
+func (k *locker) free(err error, name string) (any bool) {
+	var blocked *lokt.BlockedError
+	if !errors.As(err, &blocked) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	defer cancel()
+	for _, h := range blocked.Holders {
+		if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.over(ctx, jobID) {
+			k.release(lockOrder{leaseID: h.LeaseID}, []string{name})
+			any = true
+		}
+	}
+	return any
+}
+
+// over reports whether a job of this store has ended: no lease of it will ever be active.
+func (k *locker) over(ctx context.Context, jobID string) bool {
+	k.m.mu.Lock()
+	lives := k.m.engine.jobs[jobID] != nil
+	k.m.mu.Unlock()
+	if lives {
+		return false
+	}
+	_, _, err := k.m.store.Ended(ctx, jobID)
+	return err == nil
+}
 
 // tidy gives back the locks that an earlier manager of the store took for its jobs, and was killed before it could give
 // back: those that jobs here name, lest these wait until such a lock ends by itself.
@@ -141,8 +211,7 @@ func (k *locker) orphaned(ctx context.Context, jobID, leaseID string) bool {
 	if wanted || lives {
 		return !wanted
 	}
-	_, _, err := k.m.store.Ended(ctx, jobID)
-	return err == nil
+	return k.over(ctx, jobID)
 }
 
 // renew keeps the locks of leased jobs alive, until the manager is closed.
@@ -151,13 +220,7 @@ func (k *locker) renew() {
 	tick := time.NewTicker(k.life / 4)
 	defer tick.Stop()
 	for {
-		k.mu.Lock()
-		orders := make([]lockOrder, 0, len(k.held))
-		for _, o := range k.held {
-			orders = append(orders, o)
-		}
-		k.mu.Unlock()
-		for _, o := range orders {
+		for _, o := range k.orders() {
 			for _, name := range o.names {
 				k.renewOne(o, name)
 			}
@@ -170,22 +233,53 @@ func (k *locker) renew() {
 	}
 }
 
-// renewOne renews a lock, and takes it up again if it was lost, as after a restart that took long.
+// orders returns what is to be renewed.
+func (k *locker) orders() []lockOrder {
+	k.mu.Lock()
+	orders := slices.Collect(maps.Values(k.taken))
+	k.mu.Unlock()
+	k.m.mu.Lock()
+	defer k.m.mu.Unlock()
+	for _, h := range k.m.engine.holding {
+		orders = append(orders, lockOrder{leaseID: h.lease.ID, jobID: h.lease.JobID, names: h.entry.job.Locks})
+	}
+	return orders
+}
+
+// renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a restart that
+// took long.
 func (k *locker) renewOne(o lockOrder, name string) {
 	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	defer cancel()
+	if k.m.cfg.Shared {
+		s, err := k.service.Get(ctx, name)
+		if err != nil {
+			return
+		}
+		if h, held := s.Lock.Holder(o.leaseID); held && s.Now.Sub(h.AcquiredAt) < k.life/5 {
+			return
+		}
+	}
 	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.leaseID})
-	cancel()
-	if errors.Is(err, lokt.ErrNotFound) && k.holds(o.leaseID) {
+	if errors.Is(err, lokt.ErrNotFound) && k.wanted(o.leaseID) {
 		_, _ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
-		if !k.holds(o.leaseID) {
+		if !k.wanted(o.leaseID) {
 			k.release(o, []string{name})
 		}
 	}
 }
 
-func (k *locker) holds(leaseID string) bool {
+// wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it was called:
+// what one of them ends later, it gives back itself.
+func (k *locker) wanted(leaseID string) bool {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, ok := k.held[leaseID]
-	return ok
+	_, taken := k.taken[leaseID]
+	k.mu.Unlock()
+	if taken {
+		return true
+	}
+	if k.m.cfg.Shared {
+		_, _ = k.m.do(k.m.ctx, statusOp{}) // if it fails, what is known must do
+	}
+	return k.active(leaseID)
 }

@@ -128,13 +128,6 @@ func (m *Manager) load(ctx context.Context) error {
 	defer m.mu.Unlock()
 	m.engine = load(m.cfg, rows, m.instant(rows.Now))
 	m.engine.metrics = m.metrics
-	if m.locks != nil {
-		for _, h := range m.engine.leases {
-			if names := h.entry.job.Locks; len(names) > 0 {
-				m.locks.resume(lockOrder{kind: lockTake, leaseID: h.lease.ID, jobID: h.lease.JobID, names: names})
-			}
-		}
-	}
 	return nil
 }
 
@@ -289,6 +282,11 @@ func (m *Manager) turn(look bool) {
 	}
 	for _, r := range out.replies {
 		m.answerLocked(r)
+	}
+	for _, c := range batch {
+		if _, told := c.op.(lockedOp); told {
+			m.answerLocked(reply{id: c.id})
+		}
 	}
 	m.mu.Unlock()
 	for _, o := range out.orders {

@@ -359,6 +359,7 @@ func (e *engine) dropHold(h *hold, code string) {
 	}
 	h.entry.hold = nil
 	delete(e.leases, h.lease.ID)
+	delete(e.holding, h.lease.ID)
 	e.deadlines.remove(h)
 	if h.runUntil != never {
 		i, _ := slices.BinarySearchFunc(e.limits, h.runUntil, byRunUntil)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
@@ -30,13 +31,15 @@ type replica struct {
 	changed chan struct{}
 }
 
-func (c *common) open(t *testing.T) *jobs.Manager {
+func (c *common) open(t *testing.T) *jobs.Manager { return c.openWith(t, nil) }
+
+func (c *common) openWith(t *testing.T, locks lokt.Service) *jobs.Manager {
 	t.Helper()
 	r := &replica{Jobs: c.base, c: c, changed: make(chan struct{}, 1)}
 	c.mu.Lock()
 	c.replicas = append(c.replicas, r)
 	c.mu.Unlock()
-	m, err := jobs.Open(t.Context(), r, jobs.Options{Config: jobs.Config{Total: 10, Shared: true}})
+	m, err := jobs.Open(t.Context(), r, jobs.Options{Config: jobs.Config{Total: 10, Shared: true}, Locks: locks})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,4 +225,73 @@ func TestWorkersOfManagersThatShareAStoreDoEveryJobOnce(t *testing.T) {
 			t.Errorf("manager %d has %+v, %v; %d jobs are done", i, s, err, len(done))
 		}
 	}
+}
+
+// heldFor checks for a while that a lock is held by that lease, with that token, or by nobody if there is none.
+func heldFor(t *testing.T, locks lokt.Service, name, leaseID string, token uint64, d time.Duration, beat func()) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Second) {
+		beat()
+		s, err := locks.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if live := s.Live(); leaseID == "" && len(live) != 0 || leaseID != "" && (len(live) != 1 || live[0].LeaseID != leaseID || live[0].Token != token) {
+			t.Fatalf("%v before the end the lock is held by %+v, not by %q", time.Until(end), live, leaseID)
+		}
+	}
+}
+
+// Promise S-141.
+func TestLocksOfAJobAreKeptAndGivenBackWhicheverManagerLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, locks := &common{base: memstore.NewJobs()}, lokt.NewManager(memstore.New())
+		a, b := c.openWith(t, locks), c.openWith(t, locks)
+		name := func(s *jobs.Spec) { s.Locks = []string{"x"} }
+
+		submit(t, a, name)
+		g := grant(t, a, jobs.Ask{WorkerID: "w"})
+		beat := func() {
+			if _, err := b.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		heldFor(t, locks, "x", g.Lease.ID, g.Lease.LockTokens["x"], 10*time.Minute, beat)
+		complete(t, b, g) // not where it was granted
+		synctest.Wait()
+		heldFor(t, locks, "x", "", 0, 10*time.Minute, func() {})
+
+		submit(t, b, name)
+		g = grant(t, a, jobs.Ask{WorkerID: "w"})
+		beat()
+		if err := a.Close(); err != nil { // and is not started again
+			t.Fatal(err)
+		}
+		heldFor(t, locks, "x", g.Lease.ID, g.Lease.LockTokens["x"], 10*time.Minute, beat)
+		complete(t, b, g)
+		synctest.Wait()
+		heldFor(t, locks, "x", "", 0, 10*time.Minute, func() {})
+	})
+}
+
+// A manager was killed after a job had ended, and before it had given its locks back. Promise S-141.
+func TestALockThatAnEndedJobLeftBehindKeepsNoJobWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, locks := &common{base: memstore.NewJobs()}, lokt.NewManager(memstore.New())
+		a, b := c.openWith(t, lostLocks{locks}), c.openWith(t, locks)
+		name := func(s *jobs.Spec) { s.Locks = []string{"x"} }
+		submit(t, a, name)
+		g := grant(t, a, jobs.Ask{WorkerID: "w"})
+		complete(t, a, g)
+		synctest.Wait()
+		if s, err := locks.Get(t.Context(), "x"); err != nil || len(s.Live()) != 1 {
+			t.Fatalf("the lock was given back: %+v, %v", s, err)
+		}
+		submit(t, b, name)
+		begin := time.Now()
+		again := grant(t, b, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+		if d := time.Since(begin); d > 2*time.Second || again.Lease.LockTokens["x"] <= g.Lease.LockTokens["x"] {
+			t.Errorf("granted with %v after %v", again.Lease.LockTokens, d)
+		}
+	})
 }
