@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 
@@ -50,11 +49,14 @@ type Manager struct {
 	calls   map[uint64]*call // not yet answered
 	lastID  uint64
 	closed  bool
+	want    int           // a turn waits for so many in the queue
+	enough  chan struct{} // they are there
 
 	// For the loop only.
-	suspect bool          // it is not known what was stored: load before the next turn
-	pause   time.Duration // before the next turn, because the store failed
-	retry   time.Time     // no turn before
+	answered int           // how many the last turn answered that stored something
+	suspect  bool          // it is not known what was stored: load before the next turn
+	pause    time.Duration // before the next turn, because the store failed
+	retry    time.Time     // no turn before
 }
 
 // call is a request on its way.
@@ -90,7 +92,7 @@ func Open(ctx context.Context, store Store, o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: o.withDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1), ended: make(chan struct{}),
-		calls: map[uint64]*call{}, metrics: newMetrics(),
+		enough: make(chan struct{}, 1), calls: map[uint64]*call{}, metrics: newMetrics(),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if o.Locks != nil {
@@ -241,7 +243,7 @@ func (m *Manager) turn(look bool) {
 	var batch []*call
 	var out turned
 	var decided time.Time // zero if the turn was not run
-	runtime.Gosched()     // let those who are about to ask for something be in time for this turn
+	m.gather()
 	err := m.store.Update(m.ctx, func(f Facts) Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -273,6 +275,9 @@ func (m *Manager) turn(look bool) {
 		return
 	}
 	m.pause = 0
+	if m.answered = 0; !out.changes.Empty() {
+		m.answered = min(len(batch), len(out.replies))
+	}
 	if m.opts.Observe != nil && len(out.changes.Events) > 0 {
 		m.opts.Observe(out.changes.Events)
 	}
@@ -378,7 +383,10 @@ func (m *Manager) send(ctx context.Context, o op) (*call, error) {
 	m.lastID++
 	c := &call{id: m.lastID, op: o, ctx: ctx, done: make(chan reply, 1)}
 	m.calls[c.id] = c
-	m.queue = append(m.queue, c)
+	if m.queue = append(m.queue, c); len(m.queue) == m.want {
+		m.want = 0
+		m.enough <- struct{}{}
+	}
 	m.wakeUp()
 	return c, nil
 }
