@@ -2,9 +2,12 @@ package httpapi_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 // Promise S-128.
@@ -67,4 +71,63 @@ func TestWhoOnlyLooksGivesUpOnServersThatNeverAnswer(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Promise S-142.
+func TestWaitersThatAreAwayAreMarkedUntilTheyAskAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := lokt.NewManager(memstore.New())
+		handler := httpapi.NewHandler(httpapi.Config{Locks: locks})
+		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "holder"}}); err != nil {
+			t.Fatal(err)
+		}
+		wait := func(id string) (hangUp func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				_, _ = locks.Poll(ctx, lokt.Claim{Name: "x", LeaseID: id, Owner: lokt.Owner{ID: id}, Wait: -1})
+			}()
+			synctest.Wait()
+			return func() { cancel(); synctest.Wait() }
+		}
+		away := func() (marked string) {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/locks/x", nil))
+			var l struct {
+				Now   time.Time
+				Queue []struct {
+					Owner struct{ ID string }
+					Away  *bool
+					Until time.Time
+				}
+			}
+			if err := json.Unmarshal(w.Body.Bytes(), &l); err != nil || w.Code != http.StatusOK {
+				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+			}
+			for _, q := range l.Queue {
+				marked += q.Owner.ID
+				if q.Away != nil && *q.Away {
+					marked += fmt.Sprintf(" away %v", q.Until.Sub(l.Now))
+				}
+				marked += ";"
+			}
+			return marked
+		}
+		first := wait("a")
+		second := wait("b")
+		for _, step := range []struct {
+			do   func()
+			want string
+		}{
+			{func() {}, "a;b;"},
+			{first, "a away 10s;b;"},
+			{func() { time.Sleep(4 * time.Second) }, "a away 6s;b;"},
+			{func() { first = wait("a") }, "a;b;"},
+			{second, "a;b away 10s;"},
+			{func() { first() }, "a away 10s;b away 10s;"},
+		} {
+			if step.do(); away() != step.want {
+				t.Errorf("waiting are %s, not %s", away(), step.want)
+			}
+		}
+	})
 }

@@ -234,6 +234,7 @@ type wireWaiter struct {
 	Since   wireTime `json:"since"`
 	Until   wireTime `json:"until"`
 	Dead    bool     `json:"dead,omitempty"`
+	Away    bool     `json:"away,omitempty"` // for those who read: clients find out by Until
 }
 
 func toWaiters(waiters []lokt.Waiter, s lokt.Snapshot) []wireWaiter {
@@ -241,6 +242,7 @@ func toWaiters(waiters []lokt.Waiter, s lokt.Snapshot) []wireWaiter {
 	for i, w := range waiters {
 		all[i] = wireWaiter{
 			Name: w.Name, wireClaim: toClaim(w.Claim), Preempt: millis(w.Preempt), Since: wireTime(w.Since), Until: wireTime(w.Until), Dead: s.Dead[w.LeaseID],
+			Away: s.Away(w),
 		}
 		for _, id := range w.Within {
 			all[i].Within = append(all[i].Within, PublicID(id))

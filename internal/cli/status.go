@@ -246,7 +246,7 @@ func of(r removedJSON) string {
 func watched(locks []lockJSON) string {
 	var b strings.Builder
 	for _, v := range locks {
-		fmt.Fprintf(&b, "%s %x %s %s %d %v %q\n", v.Name, v.revision, v.State, v.PIDStatus, v.Waiters, v.Freeze != nil, v.Problem)
+		fmt.Fprintf(&b, "%s %x %s %s %d %d %v %q\n", v.Name, v.revision, v.State, v.PIDStatus, v.Waiters, v.Away, v.Freeze != nil, v.Problem)
 		for _, h := range v.Holders {
 			fmt.Fprintf(&b, "%s %s %s\n", h.LockID, h.State, h.PIDStatus)
 		}

@@ -52,6 +52,9 @@ func (t *table) add(v *lockJSON) {
 		if i == 0 {
 			if v.Waiters > 0 {
 				row[cellWaiting] = strconv.Itoa(v.Waiters)
+				if v.Away > 0 {
+					row[cellWaiting] += fmt.Sprintf(" (%d away)", v.Away)
+				}
 			}
 			row[cellFreeze] = v.Freeze.short()
 		}
@@ -219,9 +222,17 @@ func (v *lockJSON) appendDetail(b []byte) []byte {
 		if w.Priority != 0 {
 			text += fmt.Sprintf(", priority %d", w.Priority)
 		}
+		if w.Away {
+			text += "; " + awayUntil(*w.Leaves)
+		}
 		line("waiting", "%s)", text)
 	}
 	return out.Bytes()
+}
+
+// awayUntil says what becomes of a waiter that is away.
+func awayUntil(leaves int64) string {
+	return fmt.Sprintf("away: passed over until it asks again, out of the queue in %s", secondsText(leaves))
 }
 
 func (v *holdJSON) detail(line func(what, format string, args ...any)) {

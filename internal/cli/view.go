@@ -59,7 +59,8 @@ type lockJSON struct {
 	Freeze  *freezeJSON   `json:"freeze,omitempty"`
 	Holders []holdJSON    `json:"holders,omitempty"` // all of them, if there are several
 	Waiters int           `json:"waiters,omitempty"`
-	Queue   []waiterJSON  `json:"queue,omitempty"` // in the view of one lock
+	Away    int           `json:"waiters_away,omitempty"` // of these, those that are passed over until they ask again
+	Queue   []waiterJSON  `json:"queue,omitempty"`        // in the view of one lock
 	Problem string        `json:"problem,omitempty"`
 	Pruned  []removedJSON `json:"pruned,omitempty"` // what --prune-expired removed
 
@@ -95,6 +96,9 @@ type waiterJSON struct {
 	Limit    int       `json:"limit,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	AgeSec   int64     `json:"age_sec"`
+	Away     bool      `json:"away,omitempty"`       // passed over until it asks again
+	Until    time.Time `json:"until,omitzero"`       // if so: when it leaves the queue otherwise
+	Leaves   *int64    `json:"leaves_sec,omitempty"` // the same from now
 }
 
 // removedJSON is how something stale that was removed is told to programs.
@@ -133,6 +137,7 @@ func (v *lockJSON) append(o *jsonline.Object) {
 		o.B = append(o.B, ']')
 	}
 	o.OptInt("waiters", int64(v.Waiters))
+	o.OptInt("waiters_away", int64(v.Away))
 	if len(v.Queue) > 0 {
 		o.Key("queue")
 		o.B = appendAny(o.B, v.Queue)
@@ -185,7 +190,8 @@ func appendAny(b []byte, v any) []byte {
 
 // view makes of a snapshot what is shown of it.
 func (b *backend) view(s lokt.Snapshot) lockJSON {
-	v := lockJSON{Version: lockfile.Version, Name: s.Lock.Name, Waiters: len(waiting(s)), Problem: s.Lock.Corrupt, revision: s.Lock.Revision}
+	queue := waiting(s)
+	v := lockJSON{Version: lockfile.Version, Name: s.Lock.Name, Waiters: len(queue), Away: len(away(s, queue)), Problem: s.Lock.Corrupt, revision: s.Lock.Revision}
 	shown := -1
 	if len(s.Lock.Holders) > 1 {
 		v.Holders = make([]holdJSON, len(s.Lock.Holders))
@@ -264,16 +270,30 @@ func viewFreeze(f *lokt.Freeze, now time.Time) *freezeJSON {
 func (b *backend) viewQueue(s lokt.Snapshot) []waiterJSON {
 	var queue []waiterJSON
 	for i, w := range waiting(s) {
-		queue = append(queue, waiterJSON{
+		v := waiterJSON{
 			Position: i + 1, LockID: b.shown(w.LeaseID), Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
 			AgentID: w.Owner.Session, Kind: w.Kind(), Priority: w.Priority, Limit: limitJSON(w.Limit),
 			Since: utc(w.Since), AgeSec: age(s.Now, w.Since),
-		})
+		}
+		if s.Away(w) {
+			v.Away, v.Until, v.Leaves = true, utc(w.Until), remaining(s.Now, w.Until)
+		}
+		queue = append(queue, v)
 	}
 	return queue
 }
 
-// waiting returns the claims that still wait: those whose claimant lives and keeps asking.
+// away returns those of the waiting claims that are passed over, because nobody is known to be there for them.
+func away(s lokt.Snapshot, queue []lokt.Waiter) (all []lokt.Waiter) {
+	for _, w := range queue {
+		if s.Away(w) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// waiting returns the claims that still have a place in the queue, and whose claimant is not known to be dead.
 func waiting(s lokt.Snapshot) []lokt.Waiter {
 	if len(s.Lock.Queue) == 0 {
 		return nil

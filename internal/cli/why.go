@@ -53,6 +53,7 @@ type reason struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 	Reason    string    `json:"reason,omitempty"` // that was given for a freeze
 	Count     int       `json:"count,omitempty"`  // of waiters
+	Away      int       `json:"away,omitempty"`   // of these, those that are passed over until they ask again
 	Detail    string    `json:"detail,omitempty"` // what is wrong with a record
 }
 
@@ -247,14 +248,24 @@ func (b *backend) queuedReason(s lokt.Snapshot, blocked *lokt.BlockedError) (rea
 	if len(queue) == 0 {
 		return reason{}, false
 	}
-	w := queue[0]
+	gone := away(s, queue)
+	here := slices.DeleteFunc(slices.Clone(queue), s.Away)
+	w := append(here, queue...)[0] // the first who is there, if there is one
 	r := reason{
-		Type: whyQueued, Count: len(queue), LockID: b.shown(w.LeaseID), Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
+		Type: whyQueued, Count: len(queue), Away: len(gone), LockID: b.shown(w.LeaseID), Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
 		AgentID: w.Owner.Session, Kind: w.Kind(), AgeSec: age(s.Now, w.Since),
 		Message: fmt.Sprintf("%s waits for it already", w.Owner),
 	}
-	if n := len(queue) - 1; n > 0 {
+	if n := len(here) - 1; n > 0 {
 		r.Message += fmt.Sprintf(", and %d more", n)
+	}
+	switch leaves := func() int64 { return *remaining(s.Now, gone[0].Until) }; {
+	case len(gone) > 1:
+		r.Detail = fmt.Sprintf("%d of those who wait are away: they are passed over until they ask again", len(gone))
+	case len(gone) == 1 && len(here) > 0:
+		r.Detail = fmt.Sprintf("%s, who waits too, is %s", gone[0].Owner, awayUntil(leaves()))
+	case len(gone) == 1:
+		r.Detail = "but is " + awayUntil(leaves())
 	}
 	// A waiter whose turn it is counts as a holder to the rules, though it has not been told yet.
 	r.Blocking = blocked != nil && (len(blocked.Ahead) > 0 ||

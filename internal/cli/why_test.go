@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -183,5 +184,74 @@ func TestAVerdictExpiresWhenTheLastThingInTheWayDoes(t *testing.T) {
 	d.json(&why, "why", "x")
 	if !why.ExpiresAt.IsZero() {
 		t.Errorf("it is blocked until %v", why.ExpiresAt)
+	}
+}
+
+// Promise S-142.
+func TestWaitersThatAreAwayAreMarked(t *testing.T) {
+	d := newDesk(t, "ann")
+	waits := func(ids ...string) {
+		q := lockfile.Queue{Name: "x"}
+		for _, id := range ids {
+			left := time.Minute
+			if strings.HasPrefix(id, "away") {
+				left = 20 * time.Second
+			}
+			q.Waiters = append(q.Waiters, &lockfile.Record{
+				Name: "x", LockID: id, Owner: id, Host: "h", AcquiredTS: time.Now(), ExpiresAt: time.Now().Add(left), Wait: time.Minute,
+			})
+		}
+		data, err := q.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.write("queue/x.json", string(data))
+	}
+	queued := func() reason {
+		t.Helper()
+		var why whyJSON
+		d.json(&why, "why", "x")
+		i := slices.IndexFunc(why.Reasons, func(r reason) bool { return r.Type == whyQueued })
+		if i < 0 {
+			t.Fatalf("nobody waits: %+v", why)
+		}
+		return why.Reasons[i]
+	}
+	says := func(want string, args ...string) {
+		t.Helper()
+		if _, out, _ := d.lokt(args...); !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("%s says\n%s, not %s", args, out, want)
+		}
+	}
+
+	waits("away1", "here1", "away2", "here2")
+	var v lockJSON
+	d.json(&v, "status", "x")
+	if v.Waiters != 4 || v.Away != 2 || len(v.Queue) != 4 || !v.Queue[0].Away || v.Queue[1].Away || !v.Queue[1].Until.IsZero() ||
+		*v.Queue[2].Leaves < 10 || *v.Queue[2].Leaves > 20 || v.Queue[2].Until.IsZero() {
+		t.Errorf("the status is %+v", v)
+	}
+	says(`(?m)^waiting: +1\. away1@h \(.*; away: passed over until it asks again, out of the queue in [12]?\ds\)\nwaiting: +2\. here1@h \([^;]*\)$`, "status", "x")
+	says(`4 \(2 away\)`, "status")
+	if r := queued(); !r.Blocking || r.Owner != "here1" || r.Count != 4 || r.Away != 2 || r.Message != "here1@h waits for it already, and 1 more" {
+		t.Errorf("the reason is %+v", r)
+	}
+	says(`2 of those who wait are away: they are passed over`, "why", "x")
+
+	waits("away1", "here1")
+	says(`here1@h waits for it already \(away1@h, who waits too, is away: passed over until it asks again, out of the queue in `, "why", "x")
+
+	waits("away1") // keeps nobody out
+	if r := queued(); r.Blocking || r.Owner != "away1" || r.Count != 1 || r.Away != 1 {
+		t.Errorf("the reason is %+v", r)
+	}
+	says(`to be had:\n.* away1@h waits for it already \(but is away: `, "why", "x")
+	d.must("lock", "x")
+
+	waits("here1")
+	var one map[string]any
+	d.json(&one, "status", "x")
+	if _, there := one["waiters_away"]; there {
+		t.Errorf("nobody is away: %v", one)
 	}
 }

@@ -4,6 +4,7 @@ package replicas_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/testservers"
 )
 
-// Promise S-125.
+// Promises S-125, S-142.
 func TestWaitersThatAreKilledOrCutOffArePassedOverAtEveryReplica(t *testing.T) {
 	pg := testservers.NeedPostgres(t)
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
@@ -64,6 +65,10 @@ func TestWaitersThatAreKilledOrCutOffArePassedOverAtEveryReplica(t *testing.T) {
 			gone := time.Now()
 			waitFor(t, func() bool { s := queue(2); return s.Away(s.Lock.Queue[0]) })
 			t.Logf("away after %v", time.Since(gone).Round(time.Millisecond))
+			status, out := startLokt(t, near, "status", name)
+			if err := status.Wait(); err != nil || strings.Count(out.String(), "; away: passed over until it asks again") != 1 {
+				t.Errorf("its status is %s, %v", out, err)
+			}
 			if _, err := client.Release(t.Context(), lokt.Target{Name: name, LeaseID: held.LeaseID}); err != nil {
 				t.Fatal(err)
 			}
