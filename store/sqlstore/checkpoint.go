@@ -57,6 +57,35 @@ func (d *fileDB) checkpoint(ctx context.Context) {
 	}
 }
 
+// extendBy is by how much the log is made longer when it has grown, and extendTo up to which size: where it starts over.
+const (
+	extendBy = 512 << 10
+	extendTo = checkpointPages * (4096 + 24)
+)
+
+// extend makes the log longer, by zeros, when a transaction has made it longer. To flush a file that has become longer takes twice as long as
+// one in which something was overwritten, so one transaction in many shall do that. To SQLite, whose log keeps its length when it
+// starts over, zeros at its end are as good as nothing: they are no frame, and are written over.
+func (d *fileDB) extend() {
+	if d.log == nil {
+		var err error
+		if d.log, err = os.OpenFile(d.path+"-wal", os.O_RDWR, 0); err != nil {
+			d.log = nil // then it is as long as it is
+			return
+		}
+	}
+	info, err := d.log.Stat()
+	if err != nil || info.Size() == d.extended {
+		return
+	}
+	d.extended = info.Size()
+	if d.extended == 0 || d.extended >= extendTo {
+		return
+	}
+	n, _ := d.log.WriteAt(make([]byte, extendBy), d.extended) // if there is no room for it, there may be for what is needed
+	d.extended += int64(n)
+}
+
 // flushed looks at how something ended that may have flushed a file. After a flush that failed, what was written before it may be on
 // the disk or not, and no later flush tells: systems forget what they could not write. SQLite's memory of what it has moved
 // into the database's file cannot be relied on any more then, so the connections must not even be closed, which would move

@@ -20,7 +20,9 @@ type batch struct {
 	events int               // how many
 	jobs   []*jobs.Changes
 	fold   bool // what the journal of jobs has is to be in the tables
-	writes []func(context.Context, querier) error
+
+	foldLocks bool // what that of locks has
+	writes    []func(context.Context, querier) error
 }
 
 // commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
@@ -63,6 +65,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	d.locks.publish(b)
 	d.jobs.stored(b)
 	d.checkpoint(ctx)
+	d.extend()
 	return nil
 }
 
@@ -84,7 +87,7 @@ func (b *batch) run(r *request, have *entry, now time.Time) {
 }
 
 func (b *batch) empty() bool {
-	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold
+	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.foldLocks
 }
 
 // decide runs what the request is for.
@@ -92,6 +95,7 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	if r.fold && (r.write != nil || len(d.jobs.unfolded()) > 0) {
 		b.fold = true
 	}
+	b.foldLocks = b.foldLocks || r.fold && d.locks.unfolded()
 	switch {
 	case r.change != nil:
 		r.err = d.locks.decide(ctx, b, r)
@@ -183,6 +187,9 @@ func (d *fileDB) recover(ctx context.Context) (err error) {
 		return fail(err)
 	}
 	d.suspect, d.moved = nil, d.writer.written()
+	d.locks.mu.Lock()
+	d.locks.arm(d.locks.foldAfter)
+	d.locks.mu.Unlock()
 	return nil
 }
 

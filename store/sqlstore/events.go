@@ -54,15 +54,10 @@ func cloneEvents(all []lokt.Event) []lokt.Event {
 	return all
 }
 
-// load reads the number of the last event.
-func (e *events) load(ctx context.Context, q querier) error {
-	n, err := one(ctx, q, "SELECT lock_event FROM state")
-	if err != nil {
-		return err
-	}
-	e.newest.Store(uint64(n))
+// load is told the number of the last event.
+func (e *events) load(newest uint64) {
+	e.newest.Store(newest)
 	e.wakeAll()
-	return nil
 }
 
 const (
@@ -70,18 +65,18 @@ const (
 	eventColumns = "seq, " + eventFields
 )
 
-// write numbers the batch's events and stores them.
-func (e *events) write(ctx context.Context, q querier, b *batch) error {
-	b.events = 0
+// write writes the rows of events that have their numbers, and of the batch's.
+func (e *events) write(ctx context.Context, q querier, before []lokt.LoggedEvent, b *batch) error {
+	for i := range before {
+		if err := writeEvent(ctx, q, before[i].Seq, &before[i].Event); err != nil {
+			return err
+		}
+	}
+	seq := e.newest.Load()
 	for _, told := range b.told {
 		for i := range told {
-			b.events++
-			values, err := eventValues(&told[i])
-			if err != nil {
-				return err
-			}
-			if err := q.exec(ctx, "INSERT INTO lock_events ("+eventColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-				append([]any{e.newest.Load() + uint64(b.events)}, values...)...); err != nil {
+			seq++
+			if err := writeEvent(ctx, q, seq, &told[i]); err != nil {
 				return err
 			}
 		}
@@ -89,7 +84,15 @@ func (e *events) write(ctx context.Context, q querier, b *batch) error {
 	if e.sinceTrim+b.events < trimAfter && b.now.Sub(e.trimmed) < trimEvery {
 		return nil
 	}
-	return e.trim(ctx, q, b.now, e.newest.Load()+uint64(b.events))
+	return e.trim(ctx, q, b.now, seq)
+}
+
+func writeEvent(ctx context.Context, q querier, seq uint64, e *lokt.Event) error {
+	values, err := eventValues(e)
+	if err != nil {
+		return err
+	}
+	return q.exec(ctx, "INSERT INTO lock_events ("+eventColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", append([]any{seq}, values...)...)
 }
 
 // eventValues returns what is stored of an event, but for its number.
@@ -142,7 +145,7 @@ func shrink(ctx context.Context, q querier) error {
 
 // publish makes what was committed known.
 func (e *events) publish(b *batch) {
-	if e.sinceTrim += b.events; e.sinceTrim >= trimAfter || b.now.Sub(e.trimmed) >= trimEvery {
+	if e.sinceTrim += b.events; b.foldLocks && (e.sinceTrim >= trimAfter || b.now.Sub(e.trimmed) >= trimEvery) {
 		e.sinceTrim, e.trimmed = 0, b.now
 	}
 	if b.events == 0 {
@@ -226,14 +229,6 @@ func (s *fileLocks) WaitEvents(ctx context.Context, after uint64) error {
 	}
 }
 
-// ReadEvents implements lokt.EventLog.
-func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
-	if err := s.usable(ctx); err != nil {
-		return lokt.EventPage{}, err
-	}
-	return readEvents(ctx, s.db.reading, newestNumber, q)
-}
-
 // newestNumber returns the number of the last event.
 func newestNumber(ctx context.Context, q querier) (uint64, error) {
 	n, err := one(ctx, q, "SELECT lock_event FROM state")
@@ -243,8 +238,10 @@ func newestNumber(ctx context.Context, q querier) (uint64, error) {
 // reader lends what reads the database as it was at one moment.
 type reader = func(ctx context.Context, op string, read func(q querier) error) error
 
-// readEvents answers a query.
-func readEvents(ctx context.Context, reading reader, newest func(context.Context, querier) (uint64, error), q lokt.EventQuery) (page lokt.EventPage, err error) {
+// readEvents answers a query. The rest are the newest events, some or all of which may not be in the tables yet.
+func readEvents(ctx context.Context, reading reader, newest func(context.Context, querier) (uint64, error), q lokt.EventQuery, rest []lokt.LoggedEvent) (
+	page lokt.EventPage, err error,
+) {
 	limit := lokt.MaxEvents
 	if q.Limit > 0 {
 		limit = min(q.Limit, limit)
@@ -268,6 +265,7 @@ func readEvents(ctx context.Context, reading reader, newest func(context.Context
 	if err != nil {
 		return lokt.EventPage{}, err
 	}
+	addEvents(&page, q, limit+1, rest)
 	if page.More = len(page.Events) > limit; page.More {
 		page.Events = page.Events[:limit]
 	}

@@ -257,6 +257,15 @@ func (t *trial) compare(ctx context.Context, what string, db *DB, settle bool) {
 			t.allowed[name] = []string{has}
 		}
 	}
+	if page, err := db.Locks().ReadEvents(ctx, lokt.EventQuery{}); err != nil || len(page.Events) != int(page.Newest) {
+		t.errorf("%s: %d of %d events of locks: %w", what, len(page.Events), page.Newest, err)
+	} else {
+		for i, e := range page.Events {
+			if e.Seq != uint64(i)+1 {
+				t.errorf("%s: event %d of locks is %+v", what, i+1, e)
+			}
+		}
+	}
 	rows, err := db.Jobs().Load(ctx)
 	if err != nil {
 		t.errorf("%s: jobs: %w", what, err)

@@ -45,6 +45,9 @@ type fileDB struct {
 
 	checkpointAt int  // pages more, until they are moved
 	synced       bool // transactions are flushed to the disk
+
+	log      *os.File // of transactions, to be made longer; nil if it has not been yet
+	extended int64    // to which length
 }
 
 // maxReaders is how many goroutines read at the same time.
@@ -145,6 +148,18 @@ func (d *fileDB) start(ctx context.Context, old bool) (*conn, error) {
 
 // begin reads what is there, gives everybody who lives by time its full time, and starts the clock.
 func (d *fileDB) begin(ctx context.Context) error {
+	left, err := one(ctx, d.writer, "SELECT count(*) FROM lock_journal")
+	if err != nil {
+		return err
+	}
+	if left > 0 {
+		if err := d.locks.load(ctx, d.writer); err != nil {
+			return err
+		}
+		if err := d.locks.finish(ctx, d.writer); err != nil {
+			return err
+		}
+	}
 	clock, err := one(ctx, d.writer, "SELECT clock FROM state")
 	if err != nil {
 		return err
@@ -201,7 +216,7 @@ func (d *fileDB) Close() error {
 	d.locks.end()
 	d.readers.Wait()
 	if d.suspect == nil && d.failure == nil { // what has ended by now is not to be revived
-		d.err = errors.Join(d.jobs.finish(context.Background(), d.writer),
+		d.err = errors.Join(d.locks.finish(context.Background(), d.writer), d.jobs.finish(context.Background(), d.writer),
 			d.writer.exec(context.Background(), "UPDATE state SET clock = ?", d.clock.now().UnixNano()))
 		d.flushed(d.err)
 	}
@@ -219,6 +234,9 @@ func (d *fileDB) release() error {
 	var errs []error
 	for len(d.idle) > 0 {
 		errs = append(errs, (<-d.idle).close())
+	}
+	if d.log != nil {
+		errs = append(errs, d.log.Close())
 	}
 	if d.writer != nil {
 		errs = append(errs, d.writer.close())

@@ -18,7 +18,7 @@ type request struct {
 	change func(lokt.Snapshot) lokt.Change
 	turn   func(jobs.Facts) jobs.Changes
 	write  func(context.Context, querier) error // within the transaction
-	fold   bool                                 // the tables of jobs are to be complete, before that
+	fold   bool                                 // the tables are to be complete, before that
 
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run

@@ -38,6 +38,11 @@ func notFree() selection {
 	return selection{locks: " WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)"}
 }
 
+// named selects one lock.
+func named(name string) selection {
+	return selection{" WHERE name = ?", " WHERE lock = ?", []any{name}}
+}
+
 // readLocks reads locks from their tables, in the same round trip as more that is asked. Nothing of theirs is lower than of a lock
 // that nobody ever had.
 func readLocks(ctx context.Context, q querier, which selection, unknown func(name string) *entry, more ...question) (map[string]*entry, error) {
@@ -124,7 +129,7 @@ func readWaiter(r *row) (lock string, w lokt.Waiter, place int64) {
 	return w.Name, w, place
 }
 
-// writeLock stores what became of a lock: only rows that differ. It returns the entry with its places.
+// writeLock writes what became of a lock whose parts have their places: only rows that differ.
 func writeLock(ctx context.Context, q querier, was, is *entry, now time.Time) error {
 	l := &is.lock
 	if err := q.exec(ctx, `INSERT INTO locks (name, revision, token, changed) VALUES (?, ?, ?, ?)
@@ -132,7 +137,6 @@ func writeLock(ctx context.Context, q querier, was, is *entry, now time.Time) er
 		l.Name, l.Revision, l.Token, now.UnixNano()); err != nil {
 		return err
 	}
-	is.stored = true
 	if err := writeHolders(ctx, q, was, is); err != nil {
 		return err
 	}
@@ -150,17 +154,7 @@ func writeLock(ctx context.Context, q querier, was, is *entry, now time.Time) er
 
 func writeHolders(ctx context.Context, q querier, was, is *entry) error {
 	l := &is.lock
-	old := make(map[string]int, len(was.lock.Holders))
-	for i := range was.lock.Holders {
-		old[was.lock.Holders[i].LeaseID] = i
-	}
-	is.holders = arrange(len(l.Holders), func(i int) (int64, bool) {
-		j, ok := old[l.Holders[i].LeaseID]
-		if !ok || j >= len(was.holders) {
-			return 0, false
-		}
-		return was.holders[j], true
-	})
+	old := byLease(was.lock.Holders, leaseOfHolder)
 	for i := range l.Holders {
 		j, had := old[l.Holders[i].LeaseID]
 		if had {
@@ -213,17 +207,7 @@ func writeHolder(ctx context.Context, q querier, lock string, h *lokt.Holder, pl
 
 func writeWaiters(ctx context.Context, q querier, was, is *entry) error {
 	l := &is.lock
-	old := make(map[string]int, len(was.lock.Queue))
-	for i := range was.lock.Queue {
-		old[was.lock.Queue[i].LeaseID] = i
-	}
-	is.waiters = arrange(len(l.Queue), func(i int) (int64, bool) {
-		j, ok := old[l.Queue[i].LeaseID]
-		if !ok || j >= len(was.waiters) {
-			return 0, false
-		}
-		return was.waiters[j], true
-	})
+	old := byLease(was.lock.Queue, leaseOfWaiter)
 	for i := range l.Queue {
 		w := &l.Queue[i]
 		j, had := old[w.LeaseID]

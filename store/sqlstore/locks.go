@@ -23,8 +23,11 @@ type fileLocks struct {
 	mu            sync.Mutex
 	cache         map[string]*entry // every lock that is not free
 	free          int               // how many of them are
+	mostFree      int               // how many may be
+	foldAfter     time.Duration     // how long something may be in the journal only
 	tokenFloor    uint64            // no lock's token or revision is below these
 	revisionFloor uint64
+	journal       lockJournal
 }
 
 var (
@@ -36,7 +39,7 @@ var (
 const maxFree = 50_000
 
 func newLocks(d *fileDB) *fileLocks {
-	return &fileLocks{db: d, events: newEvents(d.options)}
+	return &fileLocks{db: d, events: newEvents(d.options), mostFree: maxFree, foldAfter: foldEvery}
 }
 
 // load replaces what is in memory by what is stored.
@@ -55,12 +58,27 @@ func (s *fileLocks) load(ctx context.Context, q querier) error {
 	if err != nil {
 		return err
 	}
-	if err := s.events.load(ctx, q); err != nil {
+	newest, err := newestNumber(ctx, q)
+	if err != nil {
 		return err
 	}
+	journal, err := s.replay(ctx, q, all, newest)
+	if err != nil {
+		return err
+	}
+	if n := len(journal.events); n > 0 {
+		newest = journal.events[n-1].Seq
+	}
 	s.mu.Lock()
-	s.cache, s.free = all, 0
+	journal.timer = s.journal.timer
+	s.cache, s.free, s.journal = all, 0, journal
+	for _, e := range all {
+		if e.lock.Free() {
+			s.free++
+		}
+	}
 	s.mu.Unlock()
+	s.events.load(newest)
 	s.watch.wakeAll()
 	return nil
 }
@@ -111,7 +129,7 @@ func (s *fileLocks) lookUp(ctx context.Context, q querier, name string) (*entry,
 	if e := s.cached(name); e != nil {
 		return e, nil
 	}
-	found, err := readLocks(ctx, q, selection{" WHERE name = ?", " WHERE lock = ?", []any{name}}, s.unknown)
+	found, err := readLocks(ctx, q, named(name), s.unknown)
 	if err != nil {
 		return nil, err
 	}
@@ -138,22 +156,10 @@ func (s *fileLocks) lazy(b *batch) bool {
 	return true
 }
 
-// write stores the batch's locks and events.
-func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
-	for name, e := range b.locks {
-		if err := writeLock(ctx, q, b.were[name], e, b.now); err != nil {
-			return err
-		}
-	}
-	if err := s.events.write(ctx, q, b); err != nil || len(b.locks) == 0 && b.events == 0 {
-		return err
-	}
-	return q.exec(ctx, "UPDATE state SET clock = ?, lock_event = ?", b.now.UnixNano(), s.events.newest.Load()+uint64(b.events))
-}
-
 // publish makes what was committed visible, and wakes whom it concerns.
 func (s *fileLocks) publish(b *batch) {
 	s.mu.Lock()
+	s.stored(b)
 	for name, e := range b.locks {
 		if was := s.cache[name]; was != nil && was.lock.Free() {
 			s.free--
@@ -163,13 +169,13 @@ func (s *fileLocks) publish(b *batch) {
 		}
 		s.cache[name] = e
 	}
-	if s.free > maxFree {
+	if s.free > s.mostFree {
 		for name, e := range s.cache {
-			if e.lock.Free() {
+			if e.lock.Free() && s.journal.tables[name] == nil { // or the tables have another state of it
 				delete(s.cache, name)
+				s.free--
 			}
 		}
-		s.free = 0
 	}
 	s.mu.Unlock()
 	for _, e := range b.locks {

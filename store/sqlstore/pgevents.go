@@ -128,14 +128,14 @@ func (s *serverLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page l
 			}
 			return err
 		})
-	}, s.newest, q)
+	}, s.newest, q, nil)
 	if err != nil || !fresh {
 		return page, err
 	}
 	if err := s.number(ctx); err != nil {
 		return lokt.EventPage{}, err
 	}
-	return readEvents(ctx, s.db.reading, newestNumber, q) // what was stored meanwhile is left for later
+	return readEvents(ctx, s.db.reading, newestNumber, q, nil) // what was stored meanwhile is left for later
 }
 
 // The most events that are forgotten by one statement, and by how many at a time.

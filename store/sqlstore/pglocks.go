@@ -133,6 +133,7 @@ func (s *serverLocks) store(ctx context.Context, c *pgConn, rs []*request) (*bat
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.locks)) {
+		putInOrder(b.were[name], b.locks[name])
 		if err := writeLock(ctx, c, b.were[name], b.locks[name], later(now, b.were[name].changed)); err != nil {
 			return nil, err
 		}
