@@ -16,7 +16,8 @@ var (
 	ErrNotOwner    = errors.New("lock is held by another")
 	ErrUnavailable = errors.New("store is unavailable")
 
-	// ErrFull means that so much is on record about the lock that a claim must not add to it. It is over when others have left.
+	// ErrFull means that so much is on record about the lock that a claim must not add to it, not even to wait. It is over when
+	// others have left: see WaitForRoom.
 	ErrFull = errors.New("lock is full")
 
 	// ErrDamaged means that what is stored about a lock cannot be read and keeps everybody out until an operator

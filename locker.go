@@ -177,7 +177,8 @@ func RunnerID(pid int) string { return "runner_" + runnerStart() + "_" + strconv
 // Owner returns who the Locker claims as.
 func (k *Locker) Owner() Owner { return k.owner }
 
-// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends; ctx also bounds the life of the
+// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends, and before that for the queue to have
+// room, if the lock is full; ctx also bounds the life of the
 // lease: when it ends, so do the lease's context and its heartbeats. If another is in the way the error is a
 // *BlockedError. An acquisition that fails holds nothing and leaves nothing behind.
 func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
@@ -218,6 +219,15 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 const acquireTries = 5
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
+	err = WaitForRoom(ctx, c.Wait, func(left time.Duration) error {
+		c.Wait = left
+		l, err = k.acquireFresh(ctx, c, o)
+		return err
+	})
+	return l, err
+}
+
+func (k *Locker) acquireFresh(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
 	for range acquireTries {
 		var gone *GoneError
 		if l, err = k.acquireOnce(ctx, c, o); !errors.As(err, &gone) || ctx.Err() != nil {

@@ -448,3 +448,50 @@ func (p *place) rebootOf(name string) {
 		p.t.Fatal("no guard file was changed")
 	}
 }
+
+// Promise S-143.
+func TestAGuardThatWaitsDoesSoForRoomInALockThatIsFull(t *testing.T) {
+	p := newPlace(t)
+	meta := "k=" + strings.Repeat("<", 4095) // each takes six bytes on record
+	in := 0
+	for ; ; in++ {
+		r := p.as(fmt.Sprint("o", in)).run("lock", "x", "--shared", "--meta", meta)
+		if r.code == 2 && strings.Contains(r.stderr, "lock is full") {
+			break
+		}
+		if r.code != 0 || in > 100 {
+			t.Fatalf("claim %d: %v", in, r)
+		}
+	}
+	guard := func(flags ...string) []string {
+		return append(append([]string{"guard", "x", "--shared", "--meta", meta}, flags...), "--", "sh", "-c", "echo $$; touch ran; exec cat")
+	}
+	contains(t, p.want(2, guard()...).stderr, "lock is full", "spread them over several locks")
+	p.want(75, guard("--conflict-exit-code", "75")...)
+	contains(t, p.want(2, guard("--json")...).out, `{"error":{"code":"full"`)
+	began := time.Now()
+	r := p.want(2, guard("--wait", "--timeout", "700ms")...)
+	contains(t, r.stderr, "gave up after 700ms: lock is full")
+	if d := time.Since(began); d < 700*time.Millisecond {
+		t.Errorf("it gave up after %v", d)
+	}
+	contains(t, p.want(2, "lock", "x", "--shared", "--meta", meta, "--wait", "--timeout", "300ms").stderr, "gave up after 300ms: lock is full")
+	if _, err := os.Lstat(filepath.Join(p.dir, "ran")); err == nil {
+		t.Error("a command ran")
+	}
+
+	refused := len(p.audit("x", "deny"))
+	h := p.start(p.lokt(guard("--wait")...)) // for room
+	p.eventually("it was refused twice", func() bool { return len(p.audit("x", "deny")) >= refused+2 })
+	p.as("o0").want(0, "unlock", "x")
+	h.running()
+	refused = len(p.audit("x", "deny"))
+	other := p.start(p.lokt("guard", "x", "--wait", "--meta", meta, "--", "sh", "-c", loop))
+	p.eventually("the next one was refused", func() bool { return len(p.audit("x", "deny")) > refused })
+	p.as("o1").want(0, "unlock", "x")
+	p.queued("x", 1) // it has got a place, and others are in its way
+	h.finish()
+	p.want(0, "unlock", "x", "--force")
+	other.running().finish()
+	p.free("x")
+}

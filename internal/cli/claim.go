@@ -119,8 +119,10 @@ func (a *app) announce(ctx context.Context, b *backend, c lokt.Claim) {
 	if err != nil {
 		return
 	}
-	var blocked *lokt.BlockedError
-	if errors.As(s.WouldGrant(c), &blocked) {
+	err = s.WouldGrant(c)
+	if blocked := (*lokt.BlockedError)(nil); errors.As(err, &blocked) {
 		a.tell("waiting: %s", b.blockedText(blocked))
+	} else if errors.Is(err, lokt.ErrFull) {
+		a.tell("waiting for room: %v", err)
 	}
 }

@@ -68,7 +68,7 @@ func classify(err error) (code string, exit int) {
 	case errors.Is(err, lokt.ErrHeld):
 		return "held", exitBlocked
 	case errors.Is(err, lokt.ErrFull):
-		return "full", exitError
+		return "full", exitBlocked
 	case errors.Is(err, jobs.ErrJobNotFound):
 		return jobs.Code(err), exitNotFound
 	case errors.Is(err, jobs.ErrConflict):

@@ -82,8 +82,12 @@ func (a *app) runLock(o lockOptions) error {
 		}
 		c.Process = &p
 	}
-	h, err := b.Acquire(ctx, c)
-	if err != nil {
+	var h lokt.Holder
+	if err := lokt.WaitForRoom(ctx, c.Wait, func(left time.Duration) (err error) {
+		c.Wait = left
+		h, err = b.Acquire(ctx, c)
+		return err
+	}); err != nil {
 		return a.denied(b, err, exitBlocked)
 	}
 	if a.json {
@@ -134,6 +138,9 @@ func (a *app) denied(b *backend, err error, code int) error {
 	switch {
 	case errors.As(err, &signal):
 		return exit(signal.Code())
+	case errors.Is(err, lokt.ErrFull):
+		a.report(err)
+		return exit(code)
 	case !errors.As(err, &blocked):
 		return err
 	case a.json:
