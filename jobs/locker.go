@@ -105,10 +105,12 @@ func (k *locker) active(leaseID string) bool {
 	return k.m.engine.leases[leaseID] != nil
 }
 
-// take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be had.
+// take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be had. Where that
+// takes long, those that it has are renewed meanwhile.
 func (k *locker) take(o lockOrder) (tokens map[string]uint64, blocked string) {
 	names := slices.Sorted(slices.Values(o.names))
 	tokens = make(map[string]uint64, len(names))
+	renewed := time.Now()
 	for i, name := range names {
 		token, err := k.acquire(o, name)
 		if err != nil && k.free(err, name) {
@@ -119,8 +121,26 @@ func (k *locker) take(o lockOrder) (tokens map[string]uint64, blocked string) {
 			return nil, name
 		}
 		tokens[name] = token
+		if time.Since(renewed) < k.life/8 {
+			continue
+		}
+		renewed = time.Now()
+		for _, had := range names[:i+1] {
+			if k.keep(o, had) != nil {
+				k.release(o, names[:i+1])
+				return nil, had
+			}
+		}
 	}
 	return tokens, ""
+}
+
+// keep renews a lock that is held.
+func (k *locker) keep(o lockOrder, name string) error {
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	defer cancel()
+	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.leaseID})
+	return err
 }
 
 func (k *locker) acquire(o lockOrder, name string) (token uint64, err error) {
@@ -249,24 +269,24 @@ func (k *locker) orders() []lockOrder {
 // renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a restart that
 // took long.
 func (k *locker) renewOne(o lockOrder, name string) {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
-	defer cancel()
-	if k.m.cfg.Shared {
-		s, err := k.service.Get(ctx, name)
-		if err != nil {
-			return
-		}
-		if h, held := s.Lock.Holder(o.leaseID); held && s.Now.Sub(h.AcquiredAt) < k.life/5 {
-			return
-		}
+	if k.m.cfg.Shared && k.fresh(o, name) {
+		return
 	}
-	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.leaseID})
-	if errors.Is(err, lokt.ErrNotFound) && k.wanted(o.leaseID) {
+	if err := k.keep(o, name); errors.Is(err, lokt.ErrNotFound) && k.wanted(o.leaseID) {
 		_, _ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
 		if !k.wanted(o.leaseID) {
 			k.release(o, []string{name})
 		}
 	}
+}
+
+// fresh reports whether a lock was renewed lately, by whomever. What cannot be read is renewed.
+func (k *locker) fresh(o lockOrder, name string) bool {
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	defer cancel()
+	s, err := k.service.Get(ctx, name)
+	h, held := s.Lock.Holder(o.leaseID)
+	return err == nil && held && s.Now.Sub(h.AcquiredAt) < k.life/5
 }
 
 // wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it was called:

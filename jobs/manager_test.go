@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -320,5 +321,38 @@ func TestLocksOfAManagerThatWasKilledAreGivenBack(t *testing.T) {
 		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "v"}); err != nil || g.Denied == nil {
 			t.Errorf("granted is %+v, %v, and %s waits for a lock of others", g, err, foreign)
 		}
+	})
+}
+
+// slowLocks is a lock service that takes its time for each claim.
+type slowLocks struct{ lokt.Service }
+
+func (s slowLocks) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	time.Sleep(4 * time.Second)
+	return s.Service.Acquire(ctx, c)
+}
+
+// Promise S-141.
+func TestLocksThatAreTakenSlowlyAreAllHeldWhenTheJobIsGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := lokt.NewManager(memstore.New())
+		m := openWith(t, jobs.Options{Config: jobs.Config{TTL: time.Second}, Locks: slowLocks{locks}}) // each lock lives for 30 s
+		var names []string
+		for i := range jobs.MaxLocks {
+			names = append(names, fmt.Sprintf("l%02d", i))
+		}
+		submit(t, m, func(s *jobs.Spec) { s.Locks = names })
+		asked := time.Now()
+		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		if d := time.Since(asked); d != time.Minute+4*time.Second {
+			t.Errorf("it was granted after %v", d)
+		}
+		for _, name := range names {
+			s, err := locks.Get(t.Context(), name)
+			if live := s.Live(); err != nil || len(live) != 1 || live[0].LeaseID != g.Lease.ID || live[0].Token != g.Lease.LockTokens[name] {
+				t.Errorf("%s is held by %+v, %v", name, live, err)
+			}
+		}
+		complete(t, m, g)
 	})
 }

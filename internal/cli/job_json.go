@@ -100,6 +100,8 @@ type leaseJSON struct {
 	LastHeartbeat moment  `json:"last_heartbeat"`
 	Token         uint64  `json:"token"`
 	Attempt       int     `json:"attempt"`
+
+	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
 }
 
 type attemptJSON struct {
@@ -132,7 +134,7 @@ func newSeenJSON(v *jobs.View) seenJSON {
 	if l := v.Lease; l != nil {
 		s.Lease = &leaseJSON{
 			ID: optional(l.ID), JobID: l.JobID, WorkerID: l.WorkerID, Units: l.Units, IssuedAt: moment{l.IssuedAt}, ExpiresAt: moment{l.ExpiresAt},
-			LastHeartbeat: moment{l.LastHeartbeat}, Token: l.Token, Attempt: l.Attempt,
+			LastHeartbeat: moment{l.LastHeartbeat}, Token: l.Token, Attempt: l.Attempt, LockTokens: l.LockTokens,
 		}
 	}
 	return s

@@ -222,6 +222,21 @@ func newJobShow(a *app) *cobra.Command {
 	}
 }
 
+// locksText names the locks of a job, and the tokens that its worker was told of them, if it has one.
+func locksText(v *jobs.View) string {
+	locks := make([]string, len(v.Job.Locks))
+	for i, name := range v.Job.Locks {
+		locks[i] = name
+		if v.Lease == nil {
+			continue
+		}
+		if token := v.Lease.LockTokens[name]; token != 0 {
+			locks[i] += fmt.Sprintf(" (token %d)", token)
+		}
+	}
+	return strings.Join(locks, ", ")
+}
+
 // showJob writes what there is to know about a job, a line for each thing that there is.
 func (a *app) showJob(v *jobs.View) {
 	j := &v.Job
@@ -248,7 +263,7 @@ func (a *app) showJob(v *jobs.View) {
 		line("unique", "only for a worker without another job")
 	}
 	line("tags", strings.Join(j.Tags, ", "))
-	line("locks", strings.Join(j.Locks, ", "))
+	line("locks", locksText(v))
 	line("key", j.IdempotencyKey)
 	if j.MaxRuntime > 0 {
 		line("max runtime", j.MaxRuntime.String())

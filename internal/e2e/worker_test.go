@@ -506,7 +506,7 @@ func TestTokensOfLocksAreTheSameAfterAKill(t *testing.T) {
 	}
 	last := 0
 	for i := range 3 {
-		s.submit("--lock", "x", "--lock", "y")
+		id := s.submit("--lock", "x", "--lock", "y")
 		request := fmt.Sprint("r", i)
 		first := ask(request)
 		if len(first.Tokens) != 2 || first.Tokens["x"] <= last {
@@ -531,6 +531,9 @@ func TestTokensOfLocksAreTheSameAfterAKill(t *testing.T) {
 			if again := ask(request); again.ID != first.ID || !maps.Equal(again.Tokens, first.Tokens) {
 				t.Errorf("%s told are %v, not %v", when, again, first)
 			}
+		}
+		if out := s.must("job", "show", id); !strings.Contains(out, fmt.Sprintf("x (token %d), y (token %d)", first.Tokens["x"], first.Tokens["y"])) {
+			t.Errorf("shown is %s", out)
 		}
 		same("again")
 		s.kill()
