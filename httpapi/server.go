@@ -155,6 +155,9 @@ type call struct {
 	lease  string // the lease ID that the body names
 
 	arrived bool // the body has been read to its end
+
+	answer   answer    // what w is
+	idHeader [1]string // the ID, as a header has it
 }
 
 // callKey finds the call in a request's context.
@@ -212,8 +215,9 @@ func (c *call) may(s Scope, lockOrTag string) error {
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
-	c := &call{s: s, w: &answer{ResponseWriter: w}, r: r, id: requestID(r.Header.Get("X-Request-Id"))}
-	c.w.Header().Set("X-Request-Id", c.id)
+	c := &call{s: s, r: r, answer: answer{ResponseWriter: w}, idHeader: [1]string{requestID(r.Header.Get("X-Request-Id"))}}
+	c.w, c.id = &c.answer, c.idHeader[0]
+	w.Header()["X-Request-Id"] = c.idHeader[:]
 	defer func() {
 		p := recover()
 		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // panics are compared as they are

@@ -190,7 +190,7 @@ type turned struct {
 // that is done.
 func (e *engine) turn(now instant, requests []request) turned {
 	e.begin(now)
-	for _, r := range requests {
+	for _, r := range e.expect(requests) {
 		e.apply(r.id, r.op)
 	}
 	for e.match(); e.timeOut(); { // an ask that gives up may let one with the same request ID ask

@@ -12,8 +12,9 @@ import (
 // record collects what comes out of turns. What heartbeats change waits there for a turn that has something to store
 // anyway, up to lazyWrite.
 type record struct {
-	replies []reply
-	orders  []lockOrder
+	requests int // of the turn
+	replies  []reply
+	orders   []lockOrder
 
 	must      bool          // there is something that must be stored before it is answered
 	lazySince time.Duration // since when there is something that may wait
@@ -42,6 +43,13 @@ type countKey struct {
 	hour  int64
 	event EventType
 	tag   string
+}
+
+// expect makes room for what a turn of these requests brings, and returns them.
+func (e *engine) expect(all []request) []request {
+	e.requests = len(all)
+	e.replies = slices.Grow(e.replies, len(all))
+	return all
 }
 
 func (e *engine) reply(id uint64, result any) {
@@ -159,6 +167,9 @@ func (e *engine) noteLazily(t EventType, en *entry, leaseID, workerID, code, rea
 			}
 		}
 	}
+	if e.events == nil {
+		e.events = make([]Event, 0, max(e.requests, 1)) // most make one
+	}
 	e.events = append(e.events, ev)
 }
 
@@ -193,8 +204,17 @@ func (e *engine) flush() Changes {
 		Time: e.now.wall, Unleased: e.unleased, Attempts: e.attempts, Dropped: e.dropped, Answered: e.newAnswers, Forgot: e.forgot,
 		Events: e.events, Counters: e.Counters,
 	}
-	if len(e.touched) > 0 {
-		c.Jobs = make([]JobChange, 0, len(e.touched))
+	ended := 0
+	for _, en := range e.touched {
+		if en.job.State.Ended() {
+			ended++
+		}
+	}
+	if ended > 0 {
+		c.Ended = make([]Job, 0, ended)
+	}
+	if ended < len(e.touched) {
+		c.Jobs = make([]JobChange, 0, len(e.touched)-ended)
 	}
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
 	for _, en := range e.touched {
@@ -204,6 +224,9 @@ func (e *engine) flush() Changes {
 			c.Jobs = append(c.Jobs, JobChange{Job: en.job, What: en.mark})
 		}
 		en.mark, en.recorded = 0, false
+	}
+	if len(e.unsaved) > 0 {
+		c.Leases = make([]Lease, 0, len(e.unsaved))
 	}
 	for _, h := range e.unsaved {
 		if e.leases[h.lease.ID] == h {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,21 @@ type meter struct {
 	sent     *prometheus.CounterVec
 	store    *prometheus.HistogramVec
 	failures *prometheus.CounterVec
+
+	mu     sync.RWMutex
+	routes map[routeStatus]routeSeries // to find series by their labels takes longer than to count
+}
+
+// routeStatus is what requests are counted by.
+type routeStatus struct {
+	route  string
+	status int
+}
+
+// routeSeries is where requests are counted.
+type routeSeries struct {
+	requests, sent prometheus.Counter
+	duration       prometheus.Observer
 }
 
 // scrapeTimeout bounds how long a store may be asked for what is in it.
@@ -39,7 +55,7 @@ const scrapeTimeout = 5 * time.Second
 // newMeter returns a meter that can observe databases.
 func newMeter() *meter {
 	return &meter{
-		queued: newQueued(),
+		queued: newQueued(), routes: map[routeStatus]routeSeries{},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lokt_http_requests_total", Help: "Requests answered, by route and status; 499 is a client that hung up.",
 		}, []string{"route", "status"}),
@@ -110,9 +126,21 @@ func (m *meter) request(r httpapi.Request) {
 	if route == "" {
 		route = "none"
 	}
-	m.requests.WithLabelValues(route, strconv.Itoa(r.Status)).Inc()
-	m.duration.WithLabelValues(route).Observe(r.Duration.Seconds())
-	m.sent.WithLabelValues(route).Add(float64(r.Bytes))
+	key := routeStatus{route, r.Status}
+	m.mu.RLock()
+	series, ok := m.routes[key]
+	m.mu.RUnlock()
+	if !ok {
+		series = routeSeries{
+			m.requests.WithLabelValues(route, strconv.Itoa(r.Status)), m.sent.WithLabelValues(route), m.duration.WithLabelValues(route),
+		}
+		m.mu.Lock()
+		m.routes[key] = series
+		m.mu.Unlock()
+	}
+	series.requests.Inc()
+	series.duration.Observe(r.Duration.Seconds())
+	series.sent.Add(float64(r.Bytes))
 }
 
 // did counts what a store was asked for. What a caller gave up is no error of the store.

@@ -271,6 +271,9 @@ func (d *daemon) observe(r httpapi.Request) {
 	if r.Status >= http.StatusInternalServerError && d.failures.allow(time.Now()) {
 		level = slog.LevelWarn
 	}
+	if !d.log.Enabled(context.Background(), level) {
+		return
+	}
 	attrs := []slog.Attr{
 		slog.String("request_id", r.ID), slog.String("route", cmp.Or(r.Pattern, "none")),
 		slog.String("caller", r.Caller), slog.Int("status", r.Status), slog.Duration("took", r.Duration), slog.Int64("bytes", r.Bytes),

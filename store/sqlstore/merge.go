@@ -13,39 +13,41 @@ func merge(all []*jobs.Changes) *jobs.Changes {
 	if len(all) == 1 {
 		return all[0]
 	}
-	m := &jobs.Changes{}
-	living, leases := map[uint64]int{}, map[string]int{} // where they are in m
-	keys, answered := map[string]int{}, map[[2]string]int{}
+	m := roomFor(all)
+	living, leases := newest[uint64, jobs.JobChange]{}, newest[string, jobs.Lease]{}
+	keys, answered := newest[string, jobs.Key]{}, newest[[2]string, jobs.Answered]{}
+	var what []jobs.What // of living, all that changed
 	tallies, counts := map[tallyKey]int{}, map[countKey]int{}
 	for _, c := range all {
 		for _, id := range c.Unleased {
-			drop(leases, id, m.Leases, func(l *jobs.Lease) { l.ID = "" })
+			leases.drop(id)
 		}
 		for _, k := range c.Dropped {
-			drop(keys, k, m.Keys, func(k *jobs.Key) { k.Key = "" })
+			keys.drop(k)
 		}
 		for i := range c.Forgot {
-			drop(answered, [2]string{c.Forgot[i].WorkerID, c.Forgot[i].RequestID}, m.Answered, func(a *jobs.Answered) { a.RequestID = "" })
+			answered.drop([2]string{c.Forgot[i].WorkerID, c.Forgot[i].RequestID})
 		}
 		m.Unleased, m.Dropped, m.Forgot = append(m.Unleased, c.Unleased...), append(m.Dropped, c.Dropped...), append(m.Forgot, c.Forgot...)
 		for i := range c.Jobs {
-			j := c.Jobs[i]
-			if at, ok := living[j.Seq]; ok {
-				j.What |= m.Jobs[at].What
+			j := &c.Jobs[i]
+			if at := living.put(j.Seq, j); at == len(what) {
+				what = append(what, j.What)
+			} else {
+				what[at] |= j.What
 			}
-			put(living, j.Seq, &m.Jobs, j)
 		}
 		for i := range c.Leases {
-			put(leases, c.Leases[i].ID, &m.Leases, c.Leases[i])
+			leases.put(c.Leases[i].ID, &c.Leases[i])
 		}
 		for i := range c.Ended {
-			drop(living, c.Ended[i].Seq, m.Jobs, func(j *jobs.JobChange) { j.Seq = 0 })
+			living.drop(c.Ended[i].Seq)
 		}
 		for i := range c.Keys {
-			put(keys, c.Keys[i].Key, &m.Keys, c.Keys[i])
+			keys.put(c.Keys[i].Key, &c.Keys[i])
 		}
 		for i := range c.Answered {
-			put(answered, [2]string{c.Answered[i].WorkerID, c.Answered[i].RequestID}, &m.Answered, c.Answered[i])
+			answered.put([2]string{c.Answered[i].WorkerID, c.Answered[i].RequestID}, &c.Answered[i])
 		}
 		m.Ended, m.Attempts, m.Events = append(m.Ended, c.Ended...), append(m.Attempts, c.Attempts...), append(m.Events, c.Events...)
 		for i := range c.Tallies {
@@ -68,10 +70,13 @@ func merge(all []*jobs.Changes) *jobs.Changes {
 		}
 		m.Time, m.Counters = c.Time, c.Counters
 	}
-	m.Jobs = slices.DeleteFunc(m.Jobs, func(j jobs.JobChange) bool { return j.Seq == 0 })
-	m.Leases = slices.DeleteFunc(m.Leases, func(l jobs.Lease) bool { return l.ID == "" })
-	m.Keys = slices.DeleteFunc(m.Keys, func(k jobs.Key) bool { return k.Key == "" })
-	m.Answered = slices.DeleteFunc(m.Answered, func(a jobs.Answered) bool { return a.RequestID == "" })
+	m.Jobs = make([]jobs.JobChange, 0, len(living.at))
+	for at, j := range living.all {
+		if j != nil {
+			m.Jobs = append(m.Jobs, jobs.JobChange{Job: j.Job, What: what[at]})
+		}
+	}
+	m.Leases, m.Keys, m.Answered = leases.values(), keys.values(), answered.values()
 	slices.SortFunc(m.Jobs, func(a, b jobs.JobChange) int { return cmp.Compare(a.Revision, b.Revision) })
 	return m
 }
@@ -86,10 +91,52 @@ func put[K comparable, T any](places map[K]int, key K, all *[]T, one T) {
 	*all = append(*all, one)
 }
 
-// drop marks what has the key as gone, if it is there.
-func drop[K comparable, T any](places map[K]int, key K, all []T, mark func(*T)) {
-	if at, ok := places[key]; ok {
-		mark(&all[at])
-		delete(places, key)
+// roomFor returns a change without anything in it that has room for what there is most of.
+func roomFor(all []*jobs.Changes) *jobs.Changes {
+	var unleased, ended, attempts, events int
+	for _, c := range all {
+		unleased, ended, attempts, events = unleased+len(c.Unleased), ended+len(c.Ended), attempts+len(c.Attempts), events+len(c.Events)
 	}
+	return &jobs.Changes{
+		Unleased: make([]string, 0, unleased), Ended: make([]jobs.Job, 0, ended), Attempts: make([]jobs.Attempt, 0, attempts),
+		Events: make([]jobs.Event, 0, events),
+	}
+}
+
+// newest has what was put last under each key, in the order in which they came.
+type newest[K comparable, T any] struct {
+	at  map[K]int
+	all []*T // nil for what is gone
+}
+
+// put returns the place.
+func (n *newest[K, T]) put(key K, one *T) int {
+	if at, ok := n.at[key]; ok {
+		n.all[at] = one
+		return at
+	}
+	if n.at == nil {
+		n.at = map[K]int{}
+	}
+	at := len(n.all)
+	n.at[key], n.all = at, append(n.all, one)
+	return at
+}
+
+func (n *newest[K, T]) drop(key K) {
+	if at, ok := n.at[key]; ok {
+		n.all[at] = nil
+		delete(n.at, key)
+	}
+}
+
+// values returns what is there.
+func (n *newest[K, T]) values() []T {
+	all := make([]T, 0, len(n.at))
+	for _, one := range n.all {
+		if one != nil {
+			all = append(all, *one)
+		}
+	}
+	return all
 }
