@@ -13,7 +13,7 @@ import (
 const (
 	usualPercent = 100
 	mostPercent  = 400
-	spareGarbage = 64 << 20
+	spareGarbage = 128 << 20
 )
 
 // garbagePercent returns how much garbage there may be, in percent of the bytes in use.
