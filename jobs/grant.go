@@ -86,18 +86,21 @@ type worker struct {
 // see notes that something was heard of the worker.
 func (e *engine) see(w *worker) {
 	w.seen, w.lastSeen = e.now.mono, e.now.wall
-	e.recent.remove(w)
-	e.recent.pushFront(w)
-	if p := w.profile; p != nil {
+	e.recent.toFront(w)
+	p := w.profile
+	if p == nil {
+		return
+	}
+	if p != e.profiles.first { // which is the one under its key
 		if known := e.byProfile[p.key]; known != nil {
 			p = known
 		} else {
 			e.byProfile[p.key] = p
 		}
-		w.profile, p.seen = p, e.now.mono
-		e.profiles.remove(p)
-		e.profiles.pushFront(p)
+		w.profile = p
+		e.profiles.toFront(p)
 	}
+	p.seen = e.now.mono
 }
 
 func (e *engine) worker(id string) *worker {

@@ -103,6 +103,14 @@ func (c *chain[T]) pushFront(x *T) {
 	c.n++
 }
 
+// toFront makes the item the first, whether it is in or not.
+func (c *chain[T]) toFront(x *T) {
+	if c.first != x {
+		c.remove(x)
+		c.pushFront(x)
+	}
+}
+
 func (c *chain[T]) pushBack(x *T) {
 	l := c.link(x)
 	*l = link[T]{prev: c.last, in: true}
