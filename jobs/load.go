@@ -19,10 +19,16 @@ func load(cfg Config, rows Rows, now instant) *engine {
 	}
 	entries := make([]*entry, len(rows.Jobs))
 	e.jobs = make(map[string]*entry, len(rows.Jobs))
+	var block []entry
 	for i := range rows.Jobs {
-		entries[i] = &entry{job: rows.Jobs[i]}
+		if len(block) == 0 {
+			block = make([]entry, min(entriesAtOnce, len(rows.Jobs)-i))
+		}
+		block[0].job = rows.Jobs[i]
+		entries[i], block = &block[0], block[1:]
 		e.jobs[rows.Jobs[i].ID] = entries[i]
 	}
+	e.leases = make(map[string]*hold, len(rows.Leases))
 	for i := range rows.Attempts {
 		if en := e.jobs[rows.Attempts[i].JobID]; en != nil {
 			en.attempts = append(en.attempts, rows.Attempts[i])
@@ -48,6 +54,9 @@ func load(cfg Config, rows Rows, now instant) *engine {
 	}
 	return e
 }
+
+// entriesAtOnce is for how many jobs memory is taken at once. It is given back when none of them lives any more.
+const entriesAtOnce = 16
 
 // rank is what decides about an order.
 type rank struct {

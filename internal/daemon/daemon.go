@@ -170,10 +170,12 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) erro
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	ignoreFailures()
-	defer collectLess(s.getenv("GOGC"))()
+	started, restore := collectLess(s.getenv("GOGC"))
+	defer restore()
 	log := c.logger(s.Err)
 	return serve(ctx, c, log, newNotifier(s.getenv, os.Getpid()), signals, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)
+		started()
 	})
 }
 

@@ -21,16 +21,17 @@ func garbagePercent(live uint64) int {
 	return int(max(usualPercent, min(mostPercent, spareGarbage*100/max(live, 1))))
 }
 
-// collectLess makes the runtime collect garbage less often while little memory is in use, unless GOGC says how often. The
-// returned function puts back what was there before.
-func collectLess(gogc string) (restore func()) {
+// collectLess makes the runtime collect no garbage until it is told that the daemon has started, unless that meets the limit on memory
+// (GOMEMLIMIT): most of what is read when it starts is kept. After that it collects less often while little memory is in use. GOGC
+// changes all of that. The second function puts back what was there before.
+func collectLess(gogc string) (started, restore func()) {
 	if gogc != "" {
-		return func() {}
+		return func() {}, func() {}
 	}
 	var (
 		mu     sync.Mutex
 		over   bool
-		was    = debug.SetGCPercent(mostPercent)
+		was    = debug.SetGCPercent(-1)
 		set    = mostPercent
 		sample = []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 		look   func(*sentinel)
@@ -50,7 +51,14 @@ func collectLess(gogc string) (restore func()) {
 		runtime.SetFinalizer(s, look)
 	}
 	runtime.SetFinalizer(&sentinel{}, look)
-	return func() {
+	started = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			debug.SetGCPercent(set)
+		}
+	}
+	return started, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		over = true

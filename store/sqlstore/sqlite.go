@@ -23,8 +23,11 @@ func writerSetup() []string {
 	}
 }
 
+// readerCache is how much memory each connection that reads may keep, in KiB with a minus sign.
+const readerCache = "-8192"
+
 func readerSetup() []string {
-	return []string{"PRAGMA query_only = ON", "PRAGMA cache_size = -8192", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
+	return []string{"PRAGMA query_only = ON", "PRAGMA cache_size = " + readerCache, "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
 }
 
 // touch makes the file for its user alone, if there is none. SQLite gives the files beside it the same permissions.
