@@ -41,7 +41,7 @@ func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
 	for _, told := range b.told {
 		b.events += len(told)
 	}
-	fold := b.foldLocks || s.journal.size+len(b.locks)+b.events >= foldLocksSize
+	fold := b.foldLocks || s.journal.size+len(b.locks)+b.events >= foldLocksSize || s.events.sinceTrim+b.events >= trimAfter
 	for name, e := range b.locks {
 		putInOrder(b.were[name], e)
 		e.changed = b.now
