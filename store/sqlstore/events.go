@@ -31,7 +31,8 @@ type events struct {
 	trimmed   time.Time // when they were
 }
 
-// When the oldest events are looked at: after so many more, or so much time; and how many are forgotten then.
+// When the oldest events are looked at: after so many more, or so much time; and how many are forgotten then, or twice as many as were
+// added, if those are more.
 const (
 	trimAfter = 256
 	trimEvery = time.Hour
@@ -84,7 +85,7 @@ func (e *events) write(ctx context.Context, q querier, before []lokt.LoggedEvent
 	if e.sinceTrim+b.events < trimAfter && b.now.Sub(e.trimmed) < trimEvery {
 		return nil
 	}
-	return e.trim(ctx, q, b.now, seq)
+	return e.trim(ctx, q, b.now, seq, max(trimMost, 2*(e.sinceTrim+b.events)))
 }
 
 func writeEvent(ctx context.Context, q querier, seq uint64, e *lokt.Event) error {
@@ -126,9 +127,9 @@ func (e *events) oldest(ctx context.Context, q querier, now time.Time, newest ui
 	return upTo, err
 }
 
-// trim forgets some of the oldest events that are too old or too many.
-func (e *events) trim(ctx context.Context, q querier, now time.Time, newest uint64) error {
-	upTo, err := e.oldest(ctx, q, now, newest, trimMost)
+// trim forgets some of the oldest events, at most so many, that are too old or too many.
+func (e *events) trim(ctx context.Context, q querier, now time.Time, newest uint64, most int) error {
+	upTo, err := e.oldest(ctx, q, now, newest, most)
 	if err != nil || upTo == 0 {
 		return err
 	}

@@ -690,6 +690,24 @@ func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 	}
 }
 
+// However many come with each transaction.
+func TestOldEventsAreForgottenFasterThanTheyCome(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{KeepEvents: 100})
+	const each = 5 * trimMost
+	for range 4 {
+		if err := db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
+			return lokt.Change{Lock: s.Lock, Events: slices.Repeat([]lokt.Event{{Time: s.Now, Type: lokt.EventDeny, Name: "x"}}, each)}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{Limit: 1})
+	if n := page.Newest - page.Oldest + 1; err != nil || page.Newest != 4*each || n != 100 {
+		t.Errorf("%d of %d events are kept, %v", n, page.Newest, err)
+	}
+}
+
 // TestEveryFieldMatters sets every field of a lock, one after another, to something else: that is another lock.
 func TestEveryFieldMatters(t *testing.T) {
 	now := time.Now()
