@@ -316,10 +316,10 @@ func selectEvents(q lokt.EventQuery, limit int) (statement string, args []any) {
 		add("type IN (?"+strings.Repeat(", ?", len(types)-1)+")", types...)
 	}
 	if !q.Since.IsZero() {
-		add("at >= ?", q.Since.UnixNano())
+		add("at >= ?", unixNano(q.Since))
 	}
 	if !q.Until.IsZero() {
-		add("at < ?", q.Until.UnixNano())
+		add("at < ?", unixNano(q.Until))
 	}
 	statement = "SELECT " + eventColumns + " FROM lock_events"
 	if len(where) > 0 {

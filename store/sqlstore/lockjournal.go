@@ -137,7 +137,7 @@ func plain(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
-	return time.Unix(0, t.UnixNano()).UTC()
+	return time.Unix(0, unixNano(t)).UTC()
 }
 
 // arm has the rows of what is in the journal written after a while. It is called with the lock's guard.

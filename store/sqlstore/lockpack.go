@@ -61,7 +61,7 @@ func unpackLocks(b []byte) (*lockEntry, error) {
 func (p *packer) nanos(t *time.Time) {
 	n := int64(0)
 	if !p.reads && !t.IsZero() {
-		n = t.UnixNano()
+		n = unixNano(*t)
 	}
 	if p.number(&n); p.reads && n != 0 {
 		*t = time.Unix(0, n).UTC()

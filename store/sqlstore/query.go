@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -198,6 +199,21 @@ func (r *row) list() (all []string) {
 func nanos(t time.Time) any {
 	if t.IsZero() {
 		return nil
+	}
+	return unixNano(t)
+}
+
+// The first and the last time that there are nanoseconds for, in 1677 and 2262.
+const firstNano, lastNano = math.MinInt64, math.MaxInt64
+
+// unixNano returns nanoseconds since 1970: of times that are too far away, those of the last one that is not, lest what ends then has
+// ended long ago.
+func unixNano(t time.Time) int64 {
+	switch {
+	case t.After(time.Unix(0, lastNano)):
+		return lastNano
+	case t.Before(time.Unix(0, firstNano)):
+		return firstNano
 	}
 	return t.UnixNano()
 }

@@ -34,12 +34,13 @@ func startAgain(ctx context.Context, q querier, now, last time.Time, dialect *st
 		statement string
 		args      []any
 	}{
-		{`UPDATE holders SET expires_at = greatest(expires_at, least(? + ttl, coalesce(held_since + max_hold, 9223372036854775807)))
+		{`UPDATE holders SET expires_at = greatest(expires_at, least(least(?, 9223372036854775807 - ttl) + ttl,
+			coalesce(least(held_since, 9223372036854775807 - max_hold) + max_hold, 9223372036854775807)))
 			WHERE expires_at >= ? AND ttl > 0 AND yield IS NULL`, []any{t, alive}},
 		{"UPDATE holders SET pending = greatest(pending, ?) WHERE pending >= ?", []any{t + int64(lokt.OfferLease), alive}},
 		{"UPDATE waiters SET until = greatest(until, ?) WHERE until > ?", []any{t + int64(lokt.ReturnTime) + place, alive + place}},
 		{"UPDATE waiters SET until = greatest(until, ?) WHERE until >= ? AND until <= ?", []any{t + away, alive, alive + place}}, // who was away
-		{"UPDATE freezes SET expires_at = greatest(expires_at, ? + ttl) WHERE expires_at >= ? AND ttl > 0", []any{t, alive}},
+		{"UPDATE freezes SET expires_at = greatest(expires_at, least(?, 9223372036854775807 - ttl) + ttl) WHERE expires_at >= ? AND ttl > 0", []any{t, alive}},
 		{`UPDATE locks SET revision = revision + 1048576
 			WHERE name IN (SELECT lock FROM holders UNION SELECT lock FROM waiters UNION SELECT lock FROM freezes)`, nil},
 	} {

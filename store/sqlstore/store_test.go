@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -705,6 +706,45 @@ func TestOldEventsAreForgottenFasterThanTheyCome(t *testing.T) {
 	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{Limit: 1})
 	if n := page.Newest - page.Oldest + 1; err != nil || page.Newest != 4*each || n != 100 {
 		t.Errorf("%d of %d events are kept, %v", n, page.Newest, err)
+	}
+}
+
+// What is stored of times ends in 2262. Promise S-27.
+func TestWhatLastsForCenturiesOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	m := lokt.NewManager(db.Locks())
+	last := time.Unix(0, math.MaxInt64)
+	lives := map[string]lokt.Claim{"ever": {TTL: math.MaxInt64}, "held": {MaxHold: math.MaxInt64}, "both": {TTL: math.MaxInt64, MaxHold: math.MaxInt64}, "almost": {TTL: time.Until(last) - time.Millisecond}}
+	for name, c := range lives {
+		c.Name, c.Owner, c.LeaseID = name, lokt.Owner{ID: "a"}, name
+		if _, err := m.Acquire(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Freeze(t.Context(), "frozen-"+name, lokt.Freeze{Owner: c.Owner, TTL: c.TTL}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asKilled(t, path, path+".found")
+	there := func(path string) {
+		t.Helper()
+		db := start(t, path, Options{})
+		m := lokt.NewManager(db.Locks())
+		for name := range lives {
+			if _, err := m.Acquire(t.Context(), claim(name, "b", time.Minute)); !errors.Is(err, lokt.ErrHeld) {
+				t.Errorf("%s is %+v: %v", name, view(t, db, name).Lock, err)
+			}
+			if _, err := m.Acquire(t.Context(), claim("frozen-"+name, "b", time.Minute)); !errors.Is(err, lokt.ErrFrozen) {
+				t.Errorf("frozen-%s is %+v: %v", name, view(t, db, "frozen-"+name).Lock, err)
+			}
+		}
+		shut(t, db)
+	}
+	there(path + ".found")
+	shut(t, db)
+	for range 2 {
+		there(path)
 	}
 }
 
