@@ -21,7 +21,8 @@ type batch struct {
 	jobs   []*jobs.Changes
 	fold   bool // what the journal of jobs has is to be in the tables
 
-	foldLocks bool // what that of locks has
+	foldLocks bool   // what that of locks has
+	body      []byte // of the row of that journal, if there is to be one
 	writes    []func(context.Context, querier) error
 }
 
@@ -140,6 +141,9 @@ func (d *fileDB) store(ctx context.Context, b *batch) error {
 			return err
 		}
 		d.synced = !lazy
+	}
+	if d.locks.prepare(b); b.body != nil && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold {
+		return d.locks.write(ctx, d.writer, b) // one row: a transaction of its own
 	}
 	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err

@@ -35,8 +35,11 @@ const foldLocksSize = 512
 // unfolded reports whether something is in the journal only. It is for the goroutine that commits.
 func (s *fileLocks) unfolded() bool { return len(s.journal.tables) > 0 || len(s.journal.events) > 0 }
 
-// write stores what the batch changed: in the journal, or, if that has become long, with what is in it in the tables.
-func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
+// insertLocks adds a row to the journal.
+const insertLocks = "INSERT INTO lock_journal (id, body) VALUES (?, ?)"
+
+// prepare finds out how the batch is to be stored: in the journal, or, if that has become long, with what is in it in the tables.
+func (s *fileLocks) prepare(b *batch) {
 	b.events = 0
 	for _, told := range b.told {
 		b.events += len(told)
@@ -48,10 +51,10 @@ func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
 		fold = fold || !journalable(&e.lock)
 	}
 	if len(b.locks) == 0 && b.events == 0 && !b.foldLocks {
-		return nil
+		return
 	}
 	if b.foldLocks = fold; fold {
-		return s.fold(ctx, q, b)
+		return
 	}
 	e := lockEntry{at: b.now, locks: make([]lockChange, 0, len(b.locks)), first: s.events.newest.Load() + 1, events: slices.Concat(b.told...)}
 	for name, is := range b.locks {
@@ -61,11 +64,20 @@ func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
 	if s.journal.body = body; len(body) > keptBody {
 		s.journal.body = nil
 	}
-	if len(body) > mostBody {
-		b.foldLocks = true
-		return s.fold(ctx, q, b)
+	if b.foldLocks = len(body) > mostBody; !b.foldLocks {
+		b.body = body
 	}
-	return q.exec(ctx, "INSERT INTO lock_journal (id, body) VALUES (?, ?)", s.journal.last+1, body)
+}
+
+// write stores the batch as it was prepared.
+func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
+	switch {
+	case b.foldLocks:
+		return s.fold(ctx, q, b)
+	case b.body != nil:
+		return q.exec(ctx, insertLocks, s.journal.last+1, b.body)
+	}
+	return nil
 }
 
 // fold writes the rows of what is in the journal and of what the batch changed, and empties the journal.
