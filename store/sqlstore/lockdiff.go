@@ -86,6 +86,39 @@ func journalable(l *lokt.Lock) bool {
 	return true
 }
 
+// total returns what changes of a lock, one after another, come to: to make a large lock anew for each would take long.
+func total(all []*lockChange) *lockChange {
+	t := *all[len(all)-1]
+	for _, c := range slices.Backward(all) {
+		if c.frozen {
+			t.frozen, t.freeze = true, c.freeze
+			break
+		}
+	}
+	t.holders, t.released = latest(all, func(c *lockChange) ([]placed[lokt.Holder], []string) { return c.holders, c.released }, leaseOfHolder)
+	t.waiters, t.left = latest(all, func(c *lockChange) ([]placed[lokt.Waiter], []string) { return c.waiters, c.left }, leaseOfWaiter)
+	return &t
+}
+
+// latest returns what the last of the changes that are about it say of each lease.
+func latest[T any](all []*lockChange, of func(*lockChange) ([]placed[T], []string), lease func(*T) string) (put []placed[T], gone []string) {
+	known := map[string]bool{}
+	for _, c := range slices.Backward(all) {
+		came, went := of(c)
+		for i := range came {
+			if l := lease(&came[i].one); !known[l] {
+				known[l], put = true, append(put, came[i])
+			}
+		}
+		for _, l := range went {
+			if !known[l] {
+				known[l], gone = true, append(gone, l)
+			}
+		}
+	}
+	return put, gone
+}
+
 // after returns what a lock became of what it was.
 func (c *lockChange) after(was *entry) *entry {
 	is := &entry{lock: was.lock.Clone(), stored: true}

@@ -187,24 +187,12 @@ func (s *fileLocks) replay(ctx context.Context, q querier, all map[string]*entry
 	}); err != nil {
 		return j, err
 	}
+	changes := map[string][]*lockChange{}
+	last := map[string]time.Time{}
 	for _, e := range entries {
 		for i := range e.locks {
-			c := &e.locks[i]
-			was := all[c.name]
-			if was == nil {
-				found, err := readLocks(ctx, q, named(c.name), s.unknown)
-				if err != nil {
-					return j, err
-				}
-				if was = found[c.name]; was == nil {
-					was = s.unknown(c.name)
-				}
-			}
-			if j.tables[c.name] == nil {
-				j.tables[c.name] = was
-			}
-			all[c.name] = c.after(was)
-			all[c.name].changed = e.at
+			name := e.locks[i].name
+			changes[name], last[name] = append(changes[name], &e.locks[i]), e.at
 		}
 		for i := range e.events {
 			if seq := e.first + uint64(i); seq > newest {
@@ -212,6 +200,21 @@ func (s *fileLocks) replay(ctx context.Context, q querier, all map[string]*entry
 			}
 		}
 		j.size, j.at = j.size+len(e.locks)+len(e.events), e.at
+	}
+	for name, of := range changes {
+		was := all[name]
+		if was == nil {
+			found, err := readLocks(ctx, q, named(name), s.unknown)
+			if err != nil {
+				return j, err
+			}
+			if was = found[name]; was == nil {
+				was = s.unknown(name)
+			}
+		}
+		is := total(of).after(was)
+		is.changed = last[name]
+		j.tables[name], all[name] = was, is
 	}
 	return j, nil
 }

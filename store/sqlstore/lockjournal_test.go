@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -238,6 +239,37 @@ func testLockJournal(t *testing.T, random *rand.Rand) {
 		if got := dumpLocks(t, path(name)); got != want {
 			t.Errorf("%s:\n%s\nnot\n%s", name, got, want)
 		}
+	}
+}
+
+// Who finds a journal makes every lock anew once, however often it was changed: the whole service waits for that after a failure.
+func TestManyChangesOfALargeLockAreReadAsOne(t *testing.T) { // not parallel: it looks at what is allocated
+	db := start(t, place(t), Options{})
+	db.locks.mu.Lock()
+	db.locks.foldAfter = time.Hour
+	db.locks.mu.Unlock()
+	edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
+		for i := range 1000 {
+			l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("x", fmt.Sprint(i), 0), Since: now, Until: now})
+		}
+	})
+	cost := func() uint64 {
+		var before, after runtime.MemStats
+		if err := db.group.perform(t.Context(), &request{write: func(ctx context.Context, q querier) error {
+			runtime.ReadMemStats(&before)
+			defer runtime.ReadMemStats(&after)
+			return db.locks.load(ctx, q)
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	few := cost()
+	for i := range 200 {
+		edit(t, db, "x", func(l *lokt.Lock, now time.Time) { l.Queue[i].Until = now.Add(time.Hour) })
+	}
+	if many := cost(); many > 5*few {
+		t.Errorf("%d bytes for one change, %d for 201", few, many)
 	}
 }
 
