@@ -166,7 +166,7 @@ const ownerPrefix = "job:"
 
 // free gives back what is in the way of a lock that a job needs, and was left behind by jobs that have ended: whoever held it
 // for them was killed before it could give it back. It reports whether there was anything.
-func (k *locker) free(err error, name string) (any bool) {
+func (k *locker) free(err error, name string) (freed bool) {
 	var blocked *lokt.BlockedError
 	if !errors.As(err, &blocked) {
 		return false
@@ -176,10 +176,10 @@ func (k *locker) free(err error, name string) (any bool) {
 	for _, h := range blocked.Holders {
 		if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.over(ctx, jobID) {
 			k.release(lockOrder{leaseID: h.LeaseID}, []string{name})
-			any = true
+			freed = true
 		}
 	}
-	return any
+	return freed
 }
 
 // over reports whether a job of this store has ended: no lease of it will ever be active.

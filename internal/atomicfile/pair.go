@@ -45,9 +45,9 @@ func (p *Pair) Open() (n int) {
 	return n
 }
 
-// ReadRegular is the function of that name.
+// ReadRegular is the function of that name. A nil Pair has nothing open either.
 func (p *Pair) ReadRegular(fsys faultfs.FS, path string, limit int64) ([]byte, fs.FileInfo, error) {
-	if p.at != nil {
+	if p != nil && p.at != nil {
 		fi, err := fsys.Lstat(path)
 		if err == nil && sameFile(fi, p.at.is) && fi.Size() <= limit {
 			data := make([]byte, fi.Size())

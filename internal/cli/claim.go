@@ -119,10 +119,11 @@ func (a *app) announce(ctx context.Context, b *backend, c lokt.Claim) {
 	if err != nil {
 		return
 	}
-	err = s.WouldGrant(c)
-	if blocked := (*lokt.BlockedError)(nil); errors.As(err, &blocked) {
+	var blocked *lokt.BlockedError
+	switch err = s.WouldGrant(c); {
+	case errors.As(err, &blocked):
 		a.tell("waiting: %s", b.blockedText(blocked))
-	} else if errors.Is(err, lokt.ErrFull) {
+	case errors.Is(err, lokt.ErrFull):
 		a.tell("waiting for room: %v", err)
 	}
 }

@@ -100,8 +100,8 @@ func (s *Store) readFile(file int, name string, pair *atomicfile.Pair) ([]byte, 
 			return nil, nil, err
 		}
 	}
-	if file != fileLock || pair == nil {
-		pair = &atomicfile.Pair{}
+	if file != fileLock {
+		pair = nil // it is of the record
 	}
 	data, fi, err := pair.ReadRegular(s.fs, path, lockfile.MaxSize)
 	if err == nil && data == nil {

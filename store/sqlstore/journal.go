@@ -286,29 +286,30 @@ func (p *packer) lease(l *jobs.Lease) {
 	packNumber(p, &l.TTL)
 	packNumber(p, &l.Interval)
 	if !p.first {
-		p.lockTokens(&l.LockTokens)
+		packMap(p, &l.LockTokens, packNumber)
 	}
 }
 
-// lockToken is one of a lease's.
-type lockToken struct {
-	name  string
-	token uint64
+// keyed is what a map has under a key.
+type keyed[V any] struct {
+	key   string
+	value V
 }
 
-func (p *packer) lockTokens(tokens *map[string]uint64) {
-	var all []lockToken
-	for name, token := range *tokens {
-		all = append(all, lockToken{name, token})
+// packMap packs a map; one that is empty is none.
+func packMap[V any](p *packer, m *map[string]V, value func(*packer, *V)) {
+	var all []keyed[V]
+	for k, v := range *m {
+		all = append(all, keyed[V]{k, v})
 	}
-	packList(p, &all, func(p *packer, t *lockToken) {
-		packText(p, &t.name)
-		packNumber(p, &t.token)
+	packList(p, &all, func(p *packer, a *keyed[V]) {
+		packText(p, &a.key)
+		value(p, &a.value)
 	})
 	if p.reads && len(all) > 0 {
-		*tokens = make(map[string]uint64, len(all))
-		for _, t := range all {
-			(*tokens)[t.name] = t.token
+		*m = make(map[string]V, len(all))
+		for _, a := range all {
+			(*m)[a.key] = a.value
 		}
 	}
 }

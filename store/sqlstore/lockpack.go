@@ -80,27 +80,6 @@ func packPointed[T any](p *packer, at **T, each func(*packer, *T)) {
 	each(p, *at)
 }
 
-// pair is a key and its value.
-type pair struct{ key, value string }
-
-// pairs packs a map; one that is empty is none.
-func (p *packer) pairs(m *map[string]string) {
-	var all []pair
-	for k, v := range *m {
-		all = append(all, pair{k, v})
-	}
-	packList(p, &all, func(p *packer, a *pair) {
-		packText(p, &a.key)
-		packText(p, &a.value)
-	})
-	if p.reads && len(all) > 0 {
-		*m = make(map[string]string, len(all))
-		for _, a := range all {
-			(*m)[a.key] = a.value
-		}
-	}
-}
-
 func (p *packer) lockEntry(e *lockEntry) {
 	p.nanos(&e.at)
 	packList(p, &e.locks, (*packer).lockChange)
@@ -176,7 +155,7 @@ func (p *packer) claim(c *lokt.Claim) {
 	packNumber(p, &c.Priority)
 	packNumber(p, &c.Preempt)
 	packNumber(p, &c.Wait)
-	p.pairs(&c.Metadata)
+	packMap(p, &c.Metadata, packText)
 	packList(p, &c.Within, packText)
 }
 
@@ -211,5 +190,5 @@ func (p *packer) lockEvent(e *lokt.Event) {
 	packNumber(p, &e.Token)
 	packNumber(p, &e.TTL)
 	p.nanos(&e.Expires)
-	p.pairs(&e.Extra)
+	packMap(p, &e.Extra, packText)
 }
