@@ -49,9 +49,16 @@ func (s *server) resident() (float64, error) {
 // loktd starts the daemon on a database of that name in the run's directory, and returns once it is ready, with the time
 // that took.
 func (e *env) loktd(database string, flags ...string) (*server, time.Duration, error) {
-	store := cmp.Or(e.store, "sqlite:"+filepath.Join(e.dir, database))
-	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store}, flags...)
-	return startServer(e.dir, filepath.Join(e.dir, "loktd"), args...)
+	return e.loktdOn(cmp.Or(e.store, "sqlite:"+filepath.Join(e.dir, database)), flags...)
+}
+
+// loktdOn starts the daemon on a store.
+func (e *env) loktdOn(store string, flags ...string) (*server, time.Duration, error) {
+	command := append([]string{filepath.Join(e.dir, "loktd"), "serve", "--listen", "127.0.0.1:0", "--store", store}, flags...)
+	if e.wrap != nil {
+		command = e.wrap(command)
+	}
+	return startServer(e.dir, command[0], command[1:]...)
 }
 
 // startServer runs a command until it prints a line with the word listening, in which an http URL names its address.
@@ -113,7 +120,11 @@ func (e *env) startPeer(name string, args ...string) (*server, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(path, args...) //nolint:noctx // stopped by hand
+	command := append([]string{path}, args...)
+	if e.wrap != nil {
+		command = e.wrap(command)
+	}
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // stopped by hand
 	cmd.Dir, cmd.Stdout, cmd.Stderr = e.dir, log, log
 	if err := cmd.Start(); err != nil {
 		return nil, err

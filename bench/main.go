@@ -28,6 +28,8 @@ type env struct {
 	dir   string // of this run's files
 	scale float64
 	store string // of the daemon; empty for SQLite in the run's directory
+
+	wrap func(command []string) []string // what runs a server's command, if set
 }
 
 // result is one line of the report.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -269,97 +268,6 @@ func schedulerBeats(e *env) ([]result, error) {
 // faster returns a result for two rates, whose ratio should be at least the aim.
 func faster(what string, ours, theirs float64, peer string, aim float64) result {
 	return result{what: what, ours: perSecond(ours), theirs: perSecond(theirs) + " (" + peer + ")", ratio: ours / theirs, least: aim}
-}
-
-func schedulerCycles(e *env) ([]result, error) {
-	d, _, err := e.loktd("cycles.db", "--capacity", "100000")
-	if err != nil {
-		return nil, err
-	}
-	defer d.stop()
-	addr := d.addr
-	cycles := func(workers int, d time.Duration, work func(w *worker) error) func() (float64, error) {
-		return func() (float64, error) {
-			return rate(workers, d, func(i int) (func() error, func(), error) {
-				w, err := newWorker(addr, fmt.Sprint("bench-", i))
-				if err != nil {
-					return nil, nil, err
-				}
-				return func() error { return work(w) }, w.close, nil
-			})
-		}
-	}
-	full := e.span(3 * time.Second)
-	var results []result
-	if err := os.Mkdir(filepath.Join(e.dir, "binlog"), 0o700); err != nil {
-		return nil, err
-	}
-	peer, err := e.startPeer("beanstalkd", "-l", "127.0.0.1", "-p", "PORT", "-b", filepath.Join(e.dir, "binlog"), "-f", "0")
-	if err != nil {
-		return nil, err
-	}
-	if peer != nil {
-		defer peer.stop()
-		r, err := rounds(cycles(32, full, func(w *worker) error { return w.cycle(1) }), func() (float64, error) {
-			return rate(32, full, func(int) (func() error, func(), error) {
-				b, err := dialBeanstalk(peer.addr)
-				if err != nil {
-					return nil, nil, err
-				}
-				return func() error { return b.cycle(`{"n":1}`) }, func() { _ = b.c.Close() }, nil
-			})
-		})
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, faster("submit + request + heartbeat + complete, durable, 32 connections", r[0], r[1],
-			"beanstalkd, binlog fsynced per write: put + reserve + touch + delete", 2))
-	} else {
-		results = append(results, result{what: "durable cycles against beanstalkd", ours: "-", theirs: "not installed", note: "not measured"})
-	}
-	for _, m := range []struct {
-		workers, beats int
-		least          float64
-	}{{16, 3, 5500}, {64, 3, 10_000}, {64, 0, 15_000}} {
-		// The jobs are there already, as in a queue that never runs dry: what is measured is the workers' side.
-		work := func(w *worker) error {
-			lease, err := w.request()
-			for range m.beats {
-				if err == nil {
-					err = w.beat(lease)
-				}
-			}
-			if err == nil {
-				err = w.complete(lease)
-			}
-			return err
-		}
-		if err := submitMany(addr, 30_000); err != nil {
-			return nil, err
-		}
-		most, err := cycles(m.workers, 300*time.Millisecond, work)() // about
-		if err != nil {
-			return nil, err
-		}
-		var got []float64
-		for range 3 {
-			if err := submitMany(addr, int(1.5*most*full.Seconds())); err != nil {
-				return nil, err
-			}
-			r, err := cycles(m.workers, full, work)()
-			if err != nil {
-				return nil, err
-			}
-			got = append(got, r)
-			most = max(most, r)
-		}
-		slices.Sort(got)
-		results = append(results, result{
-			what: fmt.Sprintf("request + %d heartbeats + complete, %d connections", m.beats, m.workers),
-			ours: perSecond(got[1]), theirs: "-", ratio: got[1], unit: "/s", least: m.least,
-		})
-	}
-	return results, nil
 }
 
 // schedulerGrants measures how long a parked worker waits from the moment that a job is submitted.
