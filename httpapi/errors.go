@@ -64,11 +64,11 @@ type errorKind struct {
 // the row of a code. Typed errors put their fields beside the code: see problem.
 func errorTable() []errorKind {
 	return []errorKind{
+		{ErrBodyTooLarge, http.StatusRequestEntityTooLarge, "body_too_large", "Body too large"},
 		{lokt.ErrInvalid, http.StatusBadRequest, "invalid", "Invalid request"},
 		{ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "Unauthenticated"},
 		{ErrForbidden, http.StatusForbidden, "forbidden", "Forbidden"},
 		{ErrRateLimited, http.StatusTooManyRequests, "rate_limited", "Too many requests"},
-		{ErrBodyTooLarge, http.StatusRequestEntityTooLarge, "body_too_large", "Body too large"},
 		{errMediaType, http.StatusUnsupportedMediaType, "unsupported_media_type", "Unsupported media type"},
 		{errNoRoute, http.StatusNotFound, "no_route", "No such route"},
 		{errMethod, http.StatusMethodNotAllowed, "method_not_allowed", "Method not allowed"},

@@ -95,6 +95,8 @@ func jobsFailure(status int, h http.Header, body []byte) (again bool, after time
 	switch code {
 	case "rate_limited":
 		return true, after, &RateLimitedError{RetryAfter: after}
+	case "body_too_large": // it will be so the next time
+		return false, 0, fmt.Errorf("%w: %w", lokt.ErrInvalid, ErrBodyTooLarge)
 	case "not_found":
 		return false, 0, fmt.Errorf("%w: this server has no scheduler", lokt.ErrUnavailable)
 	}

@@ -209,6 +209,38 @@ func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 	})
 }
 
+// A worker that does not know of ErrBodyTooLarge must not offer the same result for ever.
+func TestAResultThatIsTooLargeForTheServerFailsTheJob(t *testing.T) {
+	s := newSite(t, func(_ *jobs.Options, config *httpapi.Config) { config.Limits.Body = 1000 })
+	c, err := httpapi.NewJobs(s.url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := jobs.NewSpec()
+	spec.Type = "x"
+	r, err := c.Submit(t.Context(), []jobs.Spec{spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w, err := jobs.NewWorker(c, func(context.Context, *jobs.Run) (any, error) {
+		cancel() // the last job that it takes
+		return strings.Repeat("x", 2000), nil
+	}, jobs.WorkerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	giveUp := time.AfterFunc(time.Minute, w.Stop)
+	defer giveUp.Stop()
+	if err := w.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := c.Get(t.Context(), r[0].JobID); err != nil || v.Job.State != jobs.Failed || !strings.Contains(string(v.Job.Output.Error), "too large") {
+		t.Errorf("the job is %+v, %v", v.Job, err)
+	}
+}
+
 func TestJobsClientTellsErrorsApart(t *testing.T) {
 	answer := func(w http.ResponseWriter, status int, body string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -226,7 +258,7 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 		{404, `{"detail":"lease_not_found"}`, []error{jobs.ErrLeaseNotFound}},
 		{404, `{"detail":"not_found"}`, []error{lokt.ErrUnavailable}},
 		{409, `{"detail":"idempotency_conflict"}`, []error{jobs.ErrConflict}},
-		{413, `{"detail":"body_too_large"}`, []error{httpapi.ErrBodyTooLarge}},
+		{413, `{"detail":"body_too_large"}`, []error{httpapi.ErrBodyTooLarge, lokt.ErrInvalid}},
 		{422, `{"detail":[{"type":"missing","loc":["body","worker_id"],"msg":"Field required"}]}`, []error{lokt.ErrInvalid}},
 		{429, `{"detail":"rate_limited"}`, []error{httpapi.ErrRateLimited}},
 		{503, `{"detail":"unavailable"}`, []error{lokt.ErrUnavailable}},

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -83,9 +85,15 @@ func (r *Run) Progress(fraction float64) {
 	r.tell(func(p *Progress) { p.Progress = &fraction })
 }
 
-// Message tells people what the job is at, as Progress does.
+// Message tells people what the job is at, as Progress does. What is no text in it is replaced, and what is beyond MaxTextLen
+// bytes cut off.
 func (r *Run) Message(text string) {
-	text = text[:min(len(text), MaxTextLen)]
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
+	end := min(len(text), MaxTextLen)
+	for end < len(text) && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	text = text[:end]
 	r.tell(func(p *Progress) { p.Message = &text })
 }
 
@@ -392,6 +400,7 @@ func (r *Run) complete(result any, failure error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer context.AfterFunc(r.w.hard, func() { time.AfterFunc(r.w.o.StopGrace, cancel) })()
+	refused := false // what the handler returned
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4, 2*time.Second) {
 		try, end := context.WithTimeout(ctx, max(r.life()/2, time.Second))
 		applied, err := r.w.leaser.Complete(try, c)
@@ -408,16 +417,25 @@ func (r *Run) complete(result any, failure error) {
 			r.gone.Store(true)
 			r.w.notify(n)
 			return
-		case !r.w.passing(err) && !errors.Is(err, ErrWorkerMismatch) && c.Status == Completed:
-			failure = fmt.Errorf("the result was refused: %w", err)
+		case !r.w.passing(err) && !errors.Is(err, ErrWorkerMismatch) && !refused:
+			refused = true
+			failure = refusal(failure, err)
 			c.Status, c.Result, c.Error = Failed, nil, failureJSON(failure)
 			continue
-		case !r.w.passing(err) && try.Err() == nil, ctx.Err() != nil, r.Remaining() < -completePatience, r.gone.Load():
+		case !r.w.passing(err), ctx.Err() != nil, r.Remaining() < -completePatience, r.gone.Load():
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
 			return
 		}
 		r.w.rest(ctx, spread(pause), nil)
 	}
+}
+
+// refusal returns what is told instead of a result, or of what a failure says of itself, that the service refused.
+func refusal(failure, refused error) error {
+	if failure == nil {
+		return fmt.Errorf("the result was refused: %w", refused)
+	}
+	return fmt.Errorf("%s (what more it says was refused: %w)", failure, refused) //nolint:errorlint // only its text: its JSON was refused
 }
 
 // applied reports whether the run is known to have ended as it was offered: an offer whose answer was lost may have been

@@ -638,7 +638,7 @@ func TestNewsAboutAJobArriveAndTheirNumberIsBounded(t *testing.T) {
 // refusing is a service that answers with errors of its own.
 type refusing struct {
 	jobs.Leaser
-	ask, complete error
+	ask, complete, fail error
 }
 
 func (r refusing) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
@@ -651,6 +651,9 @@ func (r refusing) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
 func (r refusing) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
 	if r.complete != nil && c.Status == jobs.Completed {
 		return false, r.complete
+	}
+	if r.fail != nil && c.Status == jobs.Failed {
+		return false, r.fail
 	}
 	return r.Leaser.Complete(ctx, c)
 }
@@ -691,4 +694,93 @@ func TestAResultThatIsRefusedFailsTheJob(t *testing.T) {
 			t.Errorf("the job is %+v, %v", v.Job, err)
 		}
 	})
+}
+
+// lengthy is an error that says more than the service takes.
+type lengthy struct{}
+
+func (lengthy) Error() string                { return "no room" }
+func (lengthy) MarshalJSON() ([]byte, error) { return json.Marshal(strings.Repeat("x", 1000)) }
+
+// brief refuses failures that say too much.
+type brief struct{ jobs.Leaser }
+
+func (b brief) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
+	if len(c.Error) > 500 {
+		return false, fmt.Errorf("%w: too large", lokt.ErrInvalid)
+	}
+	return b.Leaser.Complete(ctx, c)
+}
+
+func TestAnErrorThatIsRefusedFailsTheJobWithItsText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, jobs.Options{})
+		id := submit(t, m)
+		w, err := jobs.NewWorker(brief{m}, func(context.Context, *jobs.Run) (any, error) { return nil, lengthy{} }, jobs.WorkerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		v, err := m.Get(t.Context(), id)
+		if err != nil || v.Job.State != jobs.Failed || v.Job.Code != jobs.CodeFailed {
+			t.Fatalf("the job is %+v, %v", v.Job, err)
+		}
+		if said := string(v.Job.Output.Error); !strings.Contains(said, "no room") || !strings.Contains(said, "too large") {
+			t.Errorf("it says %s", said)
+		}
+	})
+}
+
+func TestALeaseIsLetGoWhoseEndIsRefusedForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, jobs.Options{})
+		id := submit(t, m)
+		untold := make(chan error, 1)
+		never := fmt.Errorf("%w: not like this", lokt.ErrInvalid)
+		w, err := jobs.NewWorker(refusing{Leaser: m, complete: never, fail: never}, func(context.Context, *jobs.Run) (any, error) { return 1, nil },
+			jobs.WorkerOptions{Notify: func(n jobs.Notice) {
+				if n.Type == jobs.NoticeUntold {
+					untold <- n.Err
+				}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-untold:
+			if !errors.Is(err, never) {
+				t.Errorf("untold because of %v", err)
+			}
+		default:
+			t.Error("it was not said that the end was refused")
+		}
+		time.Sleep(2 * time.Minute) // nobody renews the lease any more
+		if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Expired {
+			t.Errorf("the job is %+v, %v", v.Job, err)
+		}
+	})
+}
+
+func TestWhatIsNoTextInAMessageDoesNotKeepItBack(t *testing.T) {
+	long := strings.Repeat("x", jobs.MaxTextLen-1) + "\u00e9" // which is cut in two
+	for _, text := range []string{"a\xffb", "a\x00b", long, strings.Repeat("x\xff", jobs.MaxTextLen/2)} {
+		bubble(t, jobs.Config{}, jobs.WorkerOptions{}, func(_ context.Context, r *jobs.Run) (any, error) {
+			r.Message(text)
+			return nil, nil
+		}, func(t *testing.T, s *shop) {
+			id := submit(t, s.m)
+			if v := s.is(id, jobs.Completed); v.Job.Output == nil || !strings.HasPrefix(v.Job.Output.Message, text[:1]) {
+				t.Errorf("of %.10q... nothing was told", text)
+			}
+		})
+	}
 }
