@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -65,6 +64,8 @@ func (q *query) eventQuery() lokt.EventQuery {
 
 // readEvents returns the events that the caller may see.
 func (s *server) readEvents(ctx context.Context, c *call, e lokt.EventQuery) (wirePage, error) {
+	ctx, done := context.WithTimeout(ctx, s.Limits.Request)
+	defer done()
 	page, err := s.readOwner(ctx, c.view(), e)
 	w := wirePage{Events: []wireEvent{}, Oldest: page.Oldest, Newest: page.Newest, More: page.More}
 	for _, e := range page.Events {
@@ -120,22 +121,10 @@ func (s *server) audit(c *call) error {
 	if err := c.may(ScopeRead, e.Name); err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	page, err := s.readEvents(ctx, c, e)
-	cancel()
+	page, err := s.readEvents(c.r.Context(), c, e)
 	if err == nil && wait > 0 && q.Has("after") && page.Newest <= e.After {
-		if ctx, cancel, err = c.park(wait); err != nil {
-			return err
-		}
-		err = s.Events.WaitEvents(ctx, e.After)
-		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause
-		}
-		cancel()
-		if err == nil || errors.Is(err, errWaitOver) {
-			ctx, cancel = c.brief()
-			page, err = s.readEvents(ctx, c, e)
-			cancel()
+		if err = c.waitFor(wait, func(ctx context.Context) error { return s.Events.WaitEvents(ctx, e.After) }); err == nil {
+			page, err = s.readEvents(c.r.Context(), c, e)
 		}
 	}
 	if err != nil {
@@ -183,7 +172,9 @@ func (s *server) stream(c *call) error {
 		}()
 	}
 	if !resumed {
-		page, err := s.Events.ReadEvents(ctx, lokt.EventQuery{Latest: true, Limit: 1})
+		brief, done := c.brief()
+		page, err := s.Events.ReadEvents(brief, lokt.EventQuery{Latest: true, Limit: 1})
+		done()
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ type jobsRoute struct {
 	path    string // below the prefix, with the name of the ID in braces if there is one
 	scope   Scope
 	body    bodyRule
-	waits   bool                  // it bounds its time itself
+	waits   bool                  // it may wait: it ends in time by itself, or with its client
 	answer  func(*jobsCall) error // appends the answer to the call's out
 	pattern string                // method and whole path, for logs and metrics
 }
@@ -63,7 +63,7 @@ func jobsRoutes() []jobsRoute {
 		{method: "GET", path: "/jobs/{job_id}", scope: ScopeRead, answer: (*jobsCall).get},
 		{method: "POST", path: "/jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, answer: (*jobsCall).cancel},
 		{method: "POST", path: "/leases/request", scope: ScopeWork, body: bodyNeeded, waits: true, answer: (*jobsCall).ask},
-		{method: "POST", path: "/leases/heartbeat", scope: ScopeWork, body: bodyNeeded, waits: true, answer: (*jobsCall).beatAll},
+		{method: "POST", path: "/leases/heartbeat", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).beatAll},
 		{method: "POST", path: "/leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, waits: true, answer: (*jobsCall).beat},
 		{method: "POST", path: "/leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).complete},
 		{method: "POST", path: "/leases/{lease_id}/report", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).report},

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -109,32 +108,21 @@ func (s *server) getLock(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	snap, err := s.Locks.Get(c.r.Context(), name)
+	look := func() (lokt.Snapshot, error) {
+		ctx, done := c.brief()
+		defer done()
+		return s.Locks.Get(ctx, name)
+	}
+	snap, err := look()
 	if err == nil && wait > 0 && q.Has("seen") && snap.Lock.Revision == seen {
-		if err = s.waitForChange(c, lokt.Watch{Name: name, Seen: seen}, wait); err == nil {
-			snap, err = s.Locks.Get(c.r.Context(), name)
+		if err = c.waitFor(wait, func(ctx context.Context) error { return s.Locks.Wait(ctx, lokt.Watch{Name: name, Seen: seen}) }); err == nil {
+			snap, err = look()
 		}
 	}
 	if err != nil {
 		return err
 	}
 	return c.writeJSON(http.StatusOK, "application/json", toLock(c.view().snapshot(snap)))
-}
-
-func (s *server) waitForChange(c *call, w lokt.Watch, wait time.Duration) error {
-	ctx, done, err := c.park(wait)
-	if err != nil {
-		return err
-	}
-	defer done()
-	err = s.Locks.Wait(ctx, w)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
-	}
-	if errors.Is(err, errWaitOver) {
-		return nil
-	}
-	return err
 }
 
 // listLocks answers with the locks that the caller may look at. It writes them as it reads them.

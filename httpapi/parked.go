@@ -44,6 +44,23 @@ func (c *call) park(wait time.Duration) (context.Context, func(), error) {
 	}, nil
 }
 
+// waitFor lets the request wait for a change. That there was none in that time is no error.
+func (c *call) waitFor(most time.Duration, change func(context.Context) error) error {
+	ctx, done, err := c.park(most)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = change(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	if errors.Is(err, errWaitOver) {
+		return nil
+	}
+	return err
+}
+
 // brief bounds what is to be answered at once.
 func (c *call) brief() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), c.s.Limits.Request)

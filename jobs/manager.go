@@ -427,9 +427,11 @@ func (m *Manager) do(ctx context.Context, o op) (any, error) {
 
 // waits reports whether the engine may keep the request beyond a turn.
 func waits(o op) bool {
-	switch o.(type) {
-	case askOp, beatOp:
+	switch o := o.(type) {
+	case askOp:
 		return true
+	case beatOp:
+		return o.Wait > 0
 	}
 	return false
 }

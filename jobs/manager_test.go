@@ -356,3 +356,46 @@ func TestLocksThatAreTakenSlowlyAreAllHeldWhenTheJobIsGranted(t *testing.T) {
 		complete(t, m, g)
 	})
 }
+
+// stuckStore is a store that does not come back once it is told so.
+type stuckStore struct {
+	*memstore.Jobs
+	stuck chan struct{} // closed: from now on
+	freed chan struct{} // closed: not any more
+}
+
+func (s *stuckStore) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
+	err := s.Jobs.Update(ctx, turn)
+	select {
+	case <-s.stuck:
+		<-s.freed
+	default:
+	}
+	return err
+}
+
+func TestAHeartbeatThatDoesNotWaitReturnsWhenItsContextEndsWhateverTheStoreDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &stuckStore{memstore.NewJobs(), make(chan struct{}), make(chan struct{})}
+		m, err := jobs.Open(t.Context(), store, jobs.Options{Config: jobs.Config{Shared: true}}) // every heartbeat is stored
+		if err != nil {
+			t.Fatal(err)
+		}
+		submit(t, m)
+		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		close(store.stuck)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		free := time.AfterFunc(time.Minute, func() { close(store.freed) })
+		if _, err := m.Beat(ctx, jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > time.Second {
+			t.Errorf("it returned %v after %v", err, time.Since(begin))
+		}
+		if free.Stop() {
+			close(store.freed)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
