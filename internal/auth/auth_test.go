@@ -1,11 +1,13 @@
 package auth_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -184,6 +186,38 @@ func TestFileIsReadAgainOnlyWhenItChanged(t *testing.T) {
 	if _, err := g.Enter(request(tokens[0])); err != nil {
 		t.Errorf("without a file a token that was good: %v", err)
 	}
+}
+
+// A file that could not be read because of its permissions does not change when these do. Promise S-98.
+func TestAFileThatCouldNotBeReadIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()})
+		var log bytes.Buffer
+		g := gate(t, auth.Options{File: path, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		now := time.Now()
+		if err := auth.Append(path, auth.Entry{Name: "a", Revoked: &now}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o666); err != nil { // which is refused
+			t.Fatal(err)
+		}
+		for range 5 {
+			time.Sleep(2 * time.Second)
+			if _, err := g.Enter(request(tokens[0])); err != nil {
+				t.Fatalf("while the file cannot be read: %v", err)
+			}
+		}
+		if n := strings.Count(log.String(), "cannot be read"); n != 1 || g.Failures() != 5 {
+			t.Errorf("it was told %d times, and counted %d times: %s", n, g.Failures(), log.String())
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := g.Enter(request(tokens[0])); err == nil {
+			t.Error("a revoked token opens, although the file can be read again")
+		}
+	})
 }
 
 func TestTwoWhoAppendDoNotUndoEachOther(t *testing.T) {

@@ -78,6 +78,7 @@ type Gate struct {
 
 	mu      sync.Mutex // for the fields below
 	read    stamp      // of the file as it was read, or tried
+	broken  string     // why it could not be read; empty if it was
 	looked  time.Time
 	callers *limits
 	failing *limits
@@ -120,8 +121,13 @@ func (g *Gate) Reload() error {
 	return g.reload(time.Now())
 }
 
-func (g *Gate) reload(now time.Time) error {
-	g.looked = now
+func (g *Gate) reload(now time.Time) (err error) {
+	g.looked, g.broken = now, ""
+	defer func() {
+		if err != nil {
+			g.broken = err.Error()
+		}
+	}()
 	if g.o.File == "" {
 		return nil
 	}
@@ -152,7 +158,7 @@ func (g *Gate) reload(now time.Time) error {
 	return nil
 }
 
-// look reads the file again if it has changed, and says so.
+// look reads the file again if it has changed, or could not be read: what was in the way need not be in the file. It says so, once.
 func (g *Gate) look() {
 	if g.o.File == "" {
 		return
@@ -164,10 +170,14 @@ func (g *Gate) look() {
 		return
 	}
 	g.looked = now
-	if s, err := stampOf(g.o.File); err != nil && g.read.info == nil || err == nil && s.same(g.read) {
+	was := g.broken
+	if s, err := stampOf(g.o.File); was == "" && err == nil && s.same(g.read) {
 		return
 	}
 	if err := g.reload(now); err != nil {
+		if err.Error() == was {
+			return
+		}
 		g.o.Log.Error("token file cannot be read, tokens stay as they were", "err", err)
 		return
 	}
