@@ -20,8 +20,8 @@ func overwriteSpare(fsys faultfs.FS, path string, data []byte, o Options) (done,
 	h, fi, err := pair.openSpare(fsys, o.Spare)
 	if err == nil {
 		err = fillSpare(h, fi, data, o.Perm)
-		if err == nil && o.Pair != nil {
-			err = share(h) // before it has the name that others open
+		if err == nil { // before it has the name that others open; to close it does not do, if a child is just being forked
+			err = share(h)
 		}
 		if err != nil || o.Pair == nil {
 			if e := h.Close(); err == nil {

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lokt-dev/lokt/internal/faultfs"
 )
@@ -167,4 +170,48 @@ func readersSeeWholeVersionsOnly(t *testing.T, pair *Pair) {
 	}
 	close(done)
 	readers.Wait()
+}
+
+// forking is a file system of a process that is just being forked whenever a file is opened: the child has every file open, too,
+// until it runs another program.
+type forking struct {
+	faultfs.FS
+	child []int
+}
+
+func (f *forking) OpenFile(name string, flag int, perm fs.FileMode) (faultfs.File, error) {
+	file, err := f.FS.OpenFile(name, flag, perm)
+	if err == nil {
+		fd, err := unix.Dup(int(file.Fd()))
+		if err != nil {
+			return nil, err
+		}
+		f.child = append(f.child, fd)
+	}
+	return file, err
+}
+
+func TestAForkedChildKeepsNobodyFromOpeningTheFile(t *testing.T) {
+	eachWay(t, func(t *testing.T, pair *Pair) {
+		path := filepath.Join(t.TempDir(), "x")
+		o := Options{Spare: path + ".spare", Pair: pair}
+		for _, data := range []string{"one", "two"} {
+			if err := Replace(faultfs.OS(), path, []byte(data), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := &forking{FS: faultfs.OS()}
+		defer func() {
+			for _, fd := range f.child {
+				_ = unix.Close(fd)
+			}
+		}()
+		if err := Replace(f, path, []byte("three"), o); err != nil {
+			t.Fatal(err)
+		}
+		data, _, err := ReadRegular(faultfs.OS(), path, 100)
+		if err != nil || string(data) != "three" {
+			t.Errorf("read %q, %v", data, err)
+		}
+	})
 }
