@@ -57,6 +57,7 @@ type Manager struct {
 	suspect  bool          // it is not known what was stored: load before the next turn
 	pause    time.Duration // before the next turn, because the store failed
 	retry    time.Time     // no turn before
+	failures int           // turns that could not be stored, since the last one that was
 }
 
 // call is a request on its way.
@@ -268,7 +269,8 @@ func (m *Manager) turn(look bool) {
 		m.failed()
 		if !decided.IsZero() {
 			m.suspect = true
-			m.askAgain(unavailable(err))
+			m.failures++
+			m.askAgain(unavailable(err), m.failures == 1)
 		} else {
 			m.failQueue(unavailable(err))
 		}
@@ -276,6 +278,7 @@ func (m *Manager) turn(look bool) {
 	}
 	m.pause = 0
 	if m.answered = 0; !out.changes.Empty() {
+		m.failures = 0
 		m.answered = min(len(batch), len(out.replies))
 	}
 	if m.opts.Observe != nil && len(out.changes.Events) > 0 {
@@ -309,8 +312,9 @@ func (m *Manager) failed() {
 }
 
 // askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again, because a
-// lease that was stored for one is found by its ID. The others are told that they must look themselves.
-func (m *Manager) askAgain(err error) {
+// lease that was stored for one is found by its ID. The others are told that they must look themselves; and so are asks unless this is
+// the first time in a row, because what is granted may be what cannot be stored.
+func (m *Manager) askAgain(err error, first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	queued := map[uint64]bool{}
@@ -321,7 +325,7 @@ func (m *Manager) askAgain(err error) {
 		if queued[id] {
 			continue
 		}
-		if _, ask := c.op.(askOp); ask {
+		if _, ask := c.op.(askOp); ask && first {
 			m.queue = append(m.queue, c)
 		} else {
 			m.answerLocked(reply{id: id, err: err})

@@ -39,10 +39,14 @@ func (c *conn) written() int {
 // checkpoint moves what the log has into the database's file when it is long. SQLite would do that by itself, and keep quiet
 // about what fails.
 func (d *fileDB) checkpoint(ctx context.Context) {
-	written := d.writer.written()
-	if written-d.moved < d.checkpointAt {
-		return
+	if d.writer.written()-d.moved >= d.checkpointAt {
+		_ = d.move(ctx) // it is tried again
 	}
+}
+
+// move moves what the log has into the database's file.
+func (d *fileDB) move(ctx context.Context) error {
+	written := d.writer.written()
 	begin := time.Now()
 	var busy, pages, moved int64
 	err := d.writer.query(ctx, "PRAGMA wal_checkpoint(PASSIVE)", nil, func(r *row) error {
@@ -55,6 +59,7 @@ func (d *fileDB) checkpoint(ctx context.Context) {
 	if err != nil || busy != 0 || moved < pages {
 		d.moved -= max(d.checkpointAt-checkpointAgain, d.checkpointAt/2)
 	}
+	return err
 }
 
 // extendBy is by how much the log is made longer when it has grown, and extendTo up to which size: where it starts over.

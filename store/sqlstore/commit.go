@@ -23,7 +23,12 @@ type batch struct {
 
 	foldLocks bool   // what that of locks has
 	body      []byte // of the row of that journal, if there is to be one
+	packed    int    // bytes of the rows of that of jobs
 	writes    []func(context.Context, querier) error
+
+	folds bool // that the tables are complete was asked for, and not only found to be in order
+	brief bool // it is stored in the journals alone, as far as they may grow
+	fresh int  // what jobs had as fresh before
 }
 
 // commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
@@ -43,7 +48,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return err
 	}
 	d.catchUp(ctx, rs)
-	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}}
+	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}, fresh: d.jobs.fresh}
 	for _, r := range rs {
 		if r.err == nil && r.panicked == nil {
 			d.decide(ctx, b, r)
@@ -53,7 +58,14 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return nil
 	}
 	defer func() { d.observe("commit", begin, err) }()
-	if err := d.store(ctx, b); err != nil {
+	b.folds = b.fold || b.foldLocks
+	if err = d.store(ctx, b); full(err) || isCramped(err) {
+		err = d.squeeze(ctx, b, err)
+	}
+	if d.crowded = isCramped(err); d.crowded {
+		return translate(err)
+	}
+	if err != nil {
 		d.flushed(err)
 		if !single(err) {
 			d.suspect = err
@@ -62,6 +74,9 @@ func (d *fileDB) commit(rs []*request) (err error) {
 			d.suspect = err // it may have been rolled back already
 		}
 		return translate(err)
+	}
+	if b.fold || b.foldLocks {
+		d.foldAgain = time.Time{}
 	}
 	d.locks.publish(b)
 	d.jobs.stored(b)
@@ -110,6 +125,8 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 		}
 	case r.write != nil:
 		b.writes = append(b.writes, r.write)
+	case d.crowded && !r.fold:
+		b.writes = append(b.writes, d.probe)
 	}
 }
 

@@ -43,6 +43,10 @@ type fileDB struct {
 	suspect error // why it is not known what is stored
 	moved   int   // pages written to the log when all of them were in the database's file
 
+	foldAgain time.Time // there was no room for the rows of the tables: not before then
+	foldError error     // what was said about it
+	crowded   bool      // the last transaction failed because there was no room
+
 	checkpointAt int  // pages more, until they are moved
 	synced       bool // transactions are flushed to the disk
 

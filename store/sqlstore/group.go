@@ -155,7 +155,7 @@ func (g *group) loop() {
 	}
 }
 
-// serve stores the requests in one transaction. If what one of them wants cannot be stored, each gets its own.
+// serve stores the requests in one transaction. If what one of them wants cannot be stored, or there is no room for all of it, each gets its own.
 func (g *group) serve(rs []*request) {
 	if len(rs) == 0 {
 		return
@@ -174,7 +174,7 @@ func (g *group) serve(rs []*request) {
 		}
 	}()
 	err := g.commit(rs)
-	if err != nil && single(err) && len(rs) > 1 {
+	if err != nil && (single(err) || isCramped(err)) && len(rs) > 1 {
 		for _, r := range rs {
 			if r.err == nil && r.panicked == nil {
 				r.err = g.commit([]*request{r})

@@ -28,6 +28,7 @@ type fileJobs struct {
 	ended  int64  // how many jobs that ended are stored; -1 if that is not known
 	fresh  int    // how many rows wait to be added up
 	size   int    // of what is pending
+	packed int    // bytes of its rows in the journal
 	last   int64  // number of the last turn in the journal
 	newest uint64 // number of the newest job
 	body   []byte // of an entry of the journal, to be used again
@@ -70,7 +71,7 @@ func (s *fileJobs) load(ctx context.Context, q querier) error {
 		return err
 	}
 	n, err := one(ctx, q, "SELECT count(*) FROM stats_new")
-	s.ended, s.fresh, s.size, s.newest = -1, int(n), 0, uint64(newest)
+	s.ended, s.fresh, s.size, s.packed, s.newest = -1, int(n), 0, 0, uint64(newest)
 	if err != nil {
 		return err
 	}
@@ -140,11 +141,12 @@ func sizeOf(c *jobs.Changes) int {
 // write stores what the batch's turns changed: in the journal, or, if that has become long, with what is pending in the tables.
 func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 	size := s.size
+	b.packed = 0
 	for _, c := range b.jobs {
 		size += sizeOf(c)
 		b.fold = b.fold || c.Refrozen // seldom, and could be refused
 	}
-	if b.fold = b.fold || size >= foldSize; b.fold {
+	if b.fold = b.fold || size >= foldSize && !s.db.spares(b, size, s.packed); b.fold {
 		return s.foldAt(ctx, q, b)
 	}
 	known := s.newest
@@ -153,7 +155,7 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 			s.body, b.fold = nil, true
 			return s.foldAt(ctx, q, b)
 		}
-		known = max(known, c.Counters.Seq)
+		known, b.packed = max(known, c.Counters.Seq), b.packed+len(s.body)
 		if err := q.exec(ctx, "INSERT INTO job_journal (id, body) VALUES (?, ?)", s.last+int64(i)+1, s.body); err != nil {
 			return err
 		}
@@ -166,6 +168,9 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 
 // foldAt does what fold does for a batch, and notes when: what has ended by then is not to be revived.
 func (s *fileJobs) foldAt(ctx context.Context, q querier, b *batch) error {
+	if err := s.db.mayFold(b); err != nil {
+		return err
+	}
 	if err := s.fold(ctx, q, b.jobs); err != nil {
 		return err
 	}
@@ -200,7 +205,9 @@ func (s *fileJobs) stored(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.fold {
-		s.pending, s.size = nil, 0
+		s.pending, s.size, s.packed = nil, 0, 0
+	} else {
+		s.packed += b.packed
 	}
 	for _, c := range b.jobs {
 		if s.newest = max(s.newest, c.Counters.Seq); s.ended >= 0 {
@@ -224,13 +231,14 @@ func (s *fileJobs) settle() {
 	s.mu.Lock()
 	s.timer = nil
 	s.mu.Unlock()
+	begin := time.Now()
 	if err := s.db.group.perform(context.Background(), &request{fold: true}); err == nil || errors.Is(err, errClosed) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer == nil { // it is in the journal, and may be there for longer
-		s.timer = time.AfterFunc(10*foldEvery, s.settle)
+		s.timer = time.AfterFunc(max(foldPause, foldFactor*time.Since(begin)), s.settle)
 	}
 }
 
@@ -345,12 +353,14 @@ func (s *fileJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		return rows, err
 	}
 	// Only a request finds out what is stored after a transaction of which that is not known.
-	if err := s.db.group.perform(ctx, &request{fold: true}); err != nil {
+	if err := s.db.group.perform(ctx, &request{fold: true}); err != nil && !isCramped(err) {
 		return rows, err
 	}
+	pending := s.unfolded() // for want of room
 	if rows, err = s.read(ctx); err != nil {
 		return jobs.Rows{}, err
 	}
+	amend(&rows, pending)
 	if err := check(&rows); err != nil {
 		return jobs.Rows{}, fmt.Errorf("%w: %w: jobs of database %s: %w", lokt.ErrUnavailable, lokt.ErrDamaged, s.db.path, err)
 	}

@@ -36,7 +36,7 @@ func writeStats(ctx context.Context, q querier, c *jobs.Changes, fresh *int) err
 	if *fresh < addUpAfter {
 		return nil
 	}
-	*fresh = 0 // not quite so if this is not committed, but then it is counted anew
+	*fresh = 0 // not quite so if this is not committed, but then it is counted anew, or put back
 	return addUp(ctx, q)
 }
 

@@ -22,10 +22,11 @@ type lockJournal struct {
 	timer  *time.Timer        // folds; nil if none runs
 
 	// For the goroutine that commits only.
-	last int64     // number of the last row
-	size int       // how much is to be written
-	at   time.Time // of the last change
-	body []byte    // of a row, to be used again
+	last   int64     // number of the last row
+	size   int       // how much is to be written
+	packed int       // bytes of the rows
+	at     time.Time // of the last change
+	body   []byte    // of a row, to be used again
 }
 
 // foldLocksSize is after how many changes and events the rows of the tables are written: writing those of many takes no longer for
@@ -40,11 +41,13 @@ const insertLocks = "INSERT INTO lock_journal (id, body) VALUES (?, ?)"
 
 // prepare finds out how the batch is to be stored: in the journal, or, if that has become long, with what is in it in the tables.
 func (s *fileLocks) prepare(b *batch) {
-	b.events = 0
+	b.events, b.body = 0, nil
 	for _, told := range b.told {
 		b.events += len(told)
 	}
-	fold := b.foldLocks || s.journal.size+len(b.locks)+b.events >= foldLocksSize || s.events.sinceTrim+b.events >= trimAfter
+	size := s.journal.size + len(b.locks) + b.events
+	long := size >= foldLocksSize || s.events.sinceTrim+b.events >= trimAfter
+	fold := b.foldLocks || long && !s.db.spares(b, size, s.journal.packed)
 	for name, e := range b.locks {
 		putInOrder(b.were[name], e)
 		e.changed = b.now
@@ -73,6 +76,9 @@ func (s *fileLocks) prepare(b *batch) {
 func (s *fileLocks) write(ctx context.Context, q querier, b *batch) error {
 	switch {
 	case b.foldLocks:
+		if err := s.db.mayFold(b); err != nil {
+			return err
+		}
 		return s.fold(ctx, q, b)
 	case b.body != nil:
 		return q.exec(ctx, insertLocks, s.journal.last+1, b.body)
@@ -112,7 +118,7 @@ func (s *fileLocks) fold(ctx context.Context, q querier, b *batch) error {
 func (s *fileLocks) stored(b *batch) {
 	j := &s.journal
 	if b.foldLocks {
-		j.tables, j.events, j.size = map[string]*entry{}, nil, 0
+		j.tables, j.events, j.size, j.packed = map[string]*entry{}, nil, 0, 0
 		return
 	}
 	if len(b.locks) == 0 && b.events == 0 {
@@ -130,7 +136,7 @@ func (s *fileLocks) stored(b *batch) {
 			j.events = append(j.events, logged(seq, &told[i]))
 		}
 	}
-	j.last, j.size, j.at = j.last+1, j.size+len(b.locks)+b.events, b.now
+	j.last, j.size, j.packed, j.at = j.last+1, j.size+len(b.locks)+b.events, j.packed+len(b.body), b.now
 	s.arm(s.foldAfter)
 }
 
@@ -164,12 +170,13 @@ func (s *fileLocks) settle() {
 	s.mu.Lock()
 	s.journal.timer = nil
 	s.mu.Unlock()
+	begin := time.Now()
 	if err := s.db.group.perform(context.Background(), &request{fold: true}); err == nil || errors.Is(err, errClosed) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arm(10 * s.foldAfter) // it is in the journal, and may be there for longer
+	s.arm(max(10*s.foldAfter, foldFactor*time.Since(begin))) // it is in the journal, and may be there for longer
 }
 
 // replay adds what the journal has to what was read of the tables, and returns what is then in the journal only. It writes nothing.
@@ -178,7 +185,9 @@ func (s *fileLocks) replay(ctx context.Context, q querier, all map[string]*entry
 	var entries []*lockEntry
 	if err := q.query(ctx, "SELECT id, body FROM lock_journal ORDER BY id", nil, func(r *row) error {
 		j.last = r.number()
-		e, err := unpackLocks(r.bytes())
+		body := r.bytes()
+		j.packed += len(body)
+		e, err := unpackLocks(body)
 		if err != nil {
 			return damaged(err)
 		}

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		stopServer()
 		os.Exit(code)
 	}
-	helper, known := map[string]func(path string) error{"hold": hold, "work": work, "limited": limited, "fail": fail}[name]
+	helper, known := map[string]func(path string) error{"hold": hold, "work": work, "limited": limited, "fail": fail, "crowd": crowd}[name]
 	if !known {
 		fmt.Fprintf(os.Stderr, "no helper %q\n", name)
 		os.Exit(2)
