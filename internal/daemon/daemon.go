@@ -73,6 +73,7 @@ func commands() []command {
 		{"serve", "", "serve requests until a signal ends it; the default", nil, runServe},
 		{"check", "", "check the configuration, and the files that it names, without serving", nil, runCheck},
 		{"backup", "PATH", "write a copy of the store to a new file, while the daemon at --listen runs or without one", nil, runBackup},
+		{"repair", "FILE", "take what is damaged out of the journals of --store, which no daemon may use, and put it into a new file", nil, runRepair},
 		{"health", "", "ask the daemon at --listen whether it is ready", nil, runHealth},
 		{"token", "create NAME | list | revoke NAME", "manage the file of bearer tokens", tokenFlags, runToken},
 		{"version", "", "show the version", nil, runVersion},

@@ -83,36 +83,43 @@ func (s *fileJobs) load(ctx context.Context, q querier) error {
 
 // replay writes the rows of every turn in the journal.
 func (s *fileJobs) replay(ctx context.Context, q querier) error {
-	var all []*jobs.Changes
-	if err := q.query(ctx, "SELECT id, body FROM job_journal ORDER BY id", nil, func(r *row) error {
-		s.last = max(s.last, r.number())
-		c, err := unpackChanges(r.bytes())
-		if err != nil {
-			return damaged(err)
-		}
-		all = append(all, c)
-		return nil
-	}); err != nil {
+	left, err := one(ctx, q, "SELECT count(*) FROM job_journal")
+	if err != nil || left == 0 {
 		return err
-	}
-	if len(all) == 0 {
-		return nil
 	}
 	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	for _, c := range all { // not merged: they have only what changed about a job
-		if err := s.rows(ctx, q, c); err != nil {
-			return errors.Join(err, q.exec(ctx, "ROLLBACK"))
-		}
-	}
-	if err := q.exec(ctx, "DELETE FROM job_journal"); err != nil {
+	if err := s.replayRows(ctx, q); err != nil {
 		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
 	}
 	if err := q.exec(ctx, "COMMIT"); err != nil {
 		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
 	}
 	return nil
+}
+
+// replayRows does so within a transaction.
+func (s *fileJobs) replayRows(ctx context.Context, q querier) error {
+	var all []*jobs.Changes
+	if err := q.query(ctx, "SELECT id, body FROM job_journal ORDER BY id", nil, func(r *row) error {
+		id := r.number()
+		s.last = max(s.last, id)
+		c, err := unpackChanges(r.bytes())
+		if err != nil {
+			return damagedRow("job_journal", id, err)
+		}
+		all = append(all, c)
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, c := range all { // not merged: they have only what changed about a job
+		if err := s.rows(ctx, q, c); err != nil {
+			return err
+		}
+	}
+	return q.exec(ctx, "DELETE FROM job_journal")
 }
 
 // rows writes the rows of what was changed.

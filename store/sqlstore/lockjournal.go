@@ -189,7 +189,7 @@ func (s *fileLocks) replay(ctx context.Context, q querier, all map[string]*entry
 		j.packed += len(body)
 		e, err := unpackLocks(body)
 		if err != nil {
-			return damaged(err)
+			return damagedRow("lock_journal", j.last, err)
 		}
 		entries = append(entries, e)
 		return nil

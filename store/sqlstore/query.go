@@ -115,6 +115,12 @@ func damaged(err error) error {
 	return fmt.Errorf("%w: %w: a row cannot be read: %w", lokt.ErrUnavailable, lokt.ErrDamaged, err)
 }
 
+// damagedRow is the error of a row of a journal, which somebody may want to set aside.
+func damagedRow(table string, id int64, err error) error {
+	return fmt.Errorf("%w: %w: row %d of table %s: %w: restore a backup, or set what is damaged aside with SetAside (loktd repair FILE), which says what is lost by it",
+		lokt.ErrUnavailable, lokt.ErrDamaged, id, table, err)
+}
+
 func (r *row) span() time.Duration { return time.Duration(r.number()) }
 
 // float reads a number that may be absent.
