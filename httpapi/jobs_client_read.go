@@ -186,10 +186,11 @@ type beatWire struct {
 	Cancel    bool      `json:"cancel_requested"`
 	Drain     bool      `json:"drain"`
 	Interval  float64   `json:"heartbeat_interval_s"`
+	LostLocks []string  `json:"lost_locks"`
 }
 
 func (w *beatWire) answer(interval float64) jobs.BeatAnswer {
-	return jobs.BeatAnswer{ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: secondsOf(interval)}
+	return jobs.BeatAnswer{ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: secondsOf(interval), LostLocks: w.LostLocks}
 }
 
 type grantWire struct {

@@ -122,6 +122,10 @@ func appendNews(b []byte, a jobs.BeatAnswer) []byte {
 	if a.Drain {
 		b = append(b, `,"drain":true`...)
 	}
+	if len(a.LostLocks) > 0 {
+		b = append(b, `,"lost_locks":`...)
+		b = appendStrings(b, a.LostLocks)
+	}
 	return b
 }
 

@@ -57,6 +57,7 @@ type BeatAnswer struct {
 	Cancel    bool          // the job is to be stopped
 	Drain     bool          // the service is about to end
 	Interval  time.Duration // between heartbeats, as proposed
+	LostLocks []string      // of the job's, those that are not held for it any more, or were not for a while: somebody else may have them
 }
 
 // BatchBeat is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.

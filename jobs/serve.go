@@ -113,14 +113,16 @@ func (m *Manager) Beat(ctx context.Context, b Beat) (BeatAnswer, error) {
 		return BeatAnswer{}, err
 	}
 	b.Progress, b.Checkpoint = cloneNumber(b.Progress), slices.Clone(b.Checkpoint)
-	if answer, ok := m.quickBeat(&b); ok {
-		return answer, nil
+	answer, ok := m.quickBeat(&b)
+	if !ok {
+		r, err := m.do(ctx, beatOp{b})
+		if err != nil {
+			return BeatAnswer{}, err
+		}
+		answer = r.(BeatAnswer)
 	}
-	r, err := m.do(ctx, beatOp{b})
-	if err != nil {
-		return BeatAnswer{}, err
-	}
-	return r.(BeatAnswer), nil
+	m.lostLocks(ctx, b.LeaseID, &answer)
+	return answer, nil
 }
 
 // quickBeat applies a heartbeat at once, if it changes nothing but the lease.
@@ -146,14 +148,16 @@ func (m *Manager) BeatAll(ctx context.Context, workerID string, leaseIDs []strin
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if all, ok := m.quickBeats(workerID, leaseIDs); ok {
-		return all, nil
+	all, ok := m.quickBeats(workerID, leaseIDs)
+	if !ok {
+		r, err := m.do(ctx, beatManyOp{workerID, leaseIDs})
+		if err != nil {
+			return nil, err
+		}
+		all = r.([]BatchBeat)
 	}
-	r, err := m.do(ctx, beatManyOp{workerID, leaseIDs})
-	if err != nil {
-		return nil, err
-	}
-	return r.([]BatchBeat), nil
+	m.lostLocksOf(ctx, leaseIDs, all)
+	return all, nil
 }
 
 func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]BatchBeat, bool) {

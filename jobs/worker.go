@@ -12,8 +12,8 @@ import (
 )
 
 // Handler does one job. Its context ends when it should stop, and then has a cause: one that wraps lokt.ErrLost if the
-// lease is gone or about to be, and with it the right to go on (and also ErrRevoked, if that is known); ErrCancelled,
-// ErrRuntime or ErrStopped otherwise.
+// lease is gone or about to be, and with it the right to go on (and also ErrRevoked, if that is known); ErrLockLost if a lock
+// of the job is; ErrCancelled, ErrRuntime or ErrStopped otherwise.
 //
 // What it returns completes the job: a nil error with a result, which is encoded as JSON; any other error fails the
 // attempt, and is kept as its text, or as JSON if it implements json.Marshaler. So does a panic.
@@ -41,6 +41,9 @@ type WorkerOptions struct {
 	// Wait is how long an ask may wait at the service, and a heartbeat that listens for news; 0 means 20 s, negative that
 	// nothing waits there: then jobs are found by asking again, and a cancellation by the next heartbeat.
 	Wait time.Duration
+
+	// KeepWithoutLocks has handlers go on when a lock of their job was lost: they look at Run.LostLocks, or rely on fencing tokens.
+	KeepWithoutLocks bool
 
 	// StopGrace is how long handlers have, after Stop, until Run returns without them; 0 means 5 s.
 	StopGrace time.Duration

@@ -33,6 +33,8 @@ type Run struct {
 	fresh   bool     // there is something in it
 	telling bool     // a goroutine is at it, or it is too late
 	told    sync.WaitGroup
+
+	lostLocks []string // that the service has told
 }
 
 // Payload decodes the job's payload into v.
@@ -212,6 +214,7 @@ func (r *Run) send(ctx context.Context, b Beat) (asked time.Duration, err error)
 		if answer.Cancel {
 			r.cancel(ErrCancelled)
 		}
+		r.hear(answer.LostLocks)
 		if answer.Interval > 0 {
 			r.interval.Store(int64(answer.Interval))
 		}
@@ -380,10 +383,11 @@ func (r *Run) complete(result any, failure error) {
 	if failure == nil {
 		c.Result, failure = encoded(result)
 	}
+	cause := context.Cause(r.ctx)
 	if failure != nil {
+		failure = forLocks(cause, failure)
 		c.Status, c.Error = Failed, failureJSON(failure)
 	}
-	cause := context.Cause(r.ctx)
 	r.cancel(nil)
 	r.flush()
 	switch {

@@ -39,8 +39,8 @@ func newWorker(a *app) *cobra.Command {
 			"its standard error as the reason. Lines on standard output that begin with \"::lokt \" are for the server:\n\n" +
 			"  ::lokt progress 0.5 half of it is done\n  ::lokt message copying\n  ::lokt metrics {\"rows\": 12}\n" +
 			"  ::lokt checkpoint {\"row\": 12}      for the next attempt, in LOKT_JOB_CHECKPOINT\n  ::lokt result {\"url\": \"https://example.com/1\"}\n\n" +
-			"The command, with all that it has started, is ended before its lease can end, and when the job is cancelled or\n" +
-			"revoked. The first INT or TERM makes the worker finish what it is at and take no more; the second ends it.",
+			"The command, with all that it has started, is ended before its lease can end, when the job is cancelled or\n" +
+			"revoked, and when the server says that a lock of the job was lost. The first INT or TERM makes the worker finish what it is at and take no more; the second ends it.",
 		Example: "  lokt worker --type thumbnail -- ./thumbnail.sh\n  lokt worker --type build --units 8 --concurrency 2 --capability gpu -- make job",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
@@ -268,9 +268,18 @@ func (r *workerRun) do(ctx context.Context, run *jobs.Run) (any, error) {
 	if cause == nil && run.Remaining() <= c.grace() { // the command is ended before the context is
 		cause = errLate
 	}
+	var lost *jobs.LockLostError
+	if errors.As(cause, &lost) {
+		if err == nil && c.stopped { // it may have left something undone
+			err = &commandError{}
+		}
+		if errors.As(err, &failed) {
+			failed.Lost = lost.Names
+		}
+	}
 	if errors.As(err, &failed) && cause != nil {
 		failed.Message = cause.Error()
-		if failed.Code != guard.ExitLost {
+		if failed.Code != guard.ExitLost && failed.Code != 0 {
 			failed.Message += " (" + exitText(failed.Code) + ")"
 		}
 	}
@@ -285,17 +294,24 @@ type commandError struct {
 	Message string
 	Code    int // as shells have it
 	Stderr  string
+	Lost    []string // locks, because of which the command was ended
 }
 
 func (e *commandError) Error() string { return e.Message }
 
 // MarshalJSON implements json.Marshaler.
 func (e *commandError) MarshalJSON() ([]byte, error) {
+	code := ""
+	if len(e.Lost) > 0 {
+		code = jobs.CodeLostLocks
+	}
 	return json.Marshal(struct {
-		Message  string `json:"message"`
-		ExitCode int    `json:"exit_code"`
-		Stderr   string `json:"stderr,omitempty"`
-	}{e.Message, e.Code, e.Stderr})
+		Code     string   `json:"code,omitempty"`
+		Message  string   `json:"message"`
+		ExitCode int      `json:"exit_code"`
+		Stderr   string   `json:"stderr,omitempty"`
+		Lost     []string `json:"lost_locks,omitempty"`
+	}{code, e.Message, e.Code, e.Stderr, e.Lost})
 }
 
 // maxVariable is the longest checkpoint that is put in a variable: systems bound what an environment may hold.

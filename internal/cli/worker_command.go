@@ -23,7 +23,9 @@ type jobCommand struct {
 	result json.RawMessage
 	long   bool // a report was longer than any may be
 	skip   bool // until its end
-	tail   tail
+
+	stopped bool // it was told to end
+	tail    tail
 }
 
 // outputPatience is how long what a command started, and left behind, is listened to after its end.
@@ -98,10 +100,10 @@ func (c *jobCommand) order(ctx, over context.Context, orders io.WriteCloser) {
 	told := c.run.Until()
 	for {
 		select {
-		case <-ctx.Done():
-			tell(leashNews{}, nil)
-			return
-		case <-over.Done():
+		case <-over.Done(): // also if ctx is
+			if ctx.Err() != nil {
+				c.stopped = tell(leashNews{}, nil)
+			}
 			return
 		case <-tick.C:
 			if until := c.run.Until(); until != told {

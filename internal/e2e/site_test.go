@@ -208,7 +208,8 @@ type seen struct {
 	Error    json.RawMessage `json:"error"`
 	Attempts []struct {
 		State, Code string
-		WorkerID    string `json:"worker_id"`
+		WorkerID    string          `json:"worker_id"`
+		Error       json.RawMessage `json:"error"`
 	} `json:"attempts"`
 }
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -545,4 +546,32 @@ func TestTokensOfLocksAreTheSameAfterAKill(t *testing.T) {
 		s.start()
 		same("after its end and a kill")
 	}
+}
+
+// Promise S-146.
+func TestACommandIsEndedWhenALockOfItsJobIsBroken(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 6*time.Second)
+	s.worker("--", s.script("do.sh", `trap 'exit 0' TERM; `+marks))
+	id := s.submit("--lock", "deploy", "--lock", "other", "--max-attempts", "2")
+	pid := s.marked(1)
+	s.must("unlock", "deploy", "--force")
+	s.must("lock", "deploy", "--ttl", "1h", "--wait")
+	s.gone(pid)
+	s.until("the first attempt has failed", func() bool { return len(s.see(id).Attempts) > 0 })
+	a := s.see(id).Attempts[0]
+	var failure struct {
+		Code    string
+		Message string
+		Lost    []string `json:"lost_locks"`
+	}
+	if err := json.Unmarshal(a.Error, &failure); err != nil || a.State != "failed" || failure.Code != "lost_locks" || !slices.Equal(failure.Lost, []string{"deploy"}) ||
+		!strings.Contains(failure.Message, "lost the lock deploy") {
+		t.Errorf("the attempt is %+v, %s, %v", a, a.Error, err)
+	}
+	// Another attempt has the lock when the one who broke it has given it back.
+	s.must("unlock", "deploy")
+	second := s.marked(2)
+	s.must("job", "cancel", id)
+	s.gone(second)
 }
