@@ -165,4 +165,3 @@ func forLocks(cause, failure error) error {
 	}
 	return e
 }
-
