@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,11 @@ import (
 // deafLocks are locks of which nothing can be found out.
 type deafLocks struct {
 	lokt.Service
-	deaf bool
+	deaf atomic.Bool
 }
 
 func (d *deafLocks) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
-	if d.deaf {
+	if d.deaf.Load() {
 		<-ctx.Done()
 		return lokt.Snapshot{}, lokt.ErrUnavailable
 	}
@@ -66,12 +67,12 @@ func TestEveryHeartbeatAfterALockWasBrokenSaysSoWhoeverAnswers(t *testing.T) {
 		}
 		breakLock(t, locks, "x")
 		told("x")
-		locks.deaf = true
+		locks.deaf.Store(true)
 		begin := time.Now()
 		if answer, err := a.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil || answer.LostLocks != nil || time.Since(begin) > 2*time.Second {
 			t.Errorf("what is not known is told: %+v, %v after %v", answer, err, time.Since(begin))
 		}
-		locks.deaf = false
+		locks.deaf.Store(false)
 		for range 3 {
 			time.Sleep(30 * time.Second)
 			told("x")
