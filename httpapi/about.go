@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -41,6 +42,15 @@ func (s *server) routeAbout() {
 		c.w.Header().Set("Cache-Control", "no-store")
 		return c.writeJSON(http.StatusOK, "application/json", about)
 	})
+}
+
+// MarshalJSON implements json.Marshaler: the time is as all times on the wire are.
+func (a About) MarshalJSON() ([]byte, error) {
+	type plain About
+	return json.Marshal(struct {
+		plain
+		Now wireTime `json:"now"`
+	}{plain(a), wireTime(a.Now)})
 }
 
 // About asks the server what it is, and who it takes the caller for.

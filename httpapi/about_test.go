@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,5 +81,16 @@ func TestAClientFindsTheLeasesThatItWasToldOf(t *testing.T) {
 	other.Know(h.LeaseID, shown, "", strings.Repeat("x", lokt.MaxIDLen+1)) // the others are no lease IDs
 	if got := sees(); got != h.LeaseID {
 		t.Errorf("told of %q it sees %q", h.LeaseID, got)
+	}
+}
+
+func TestAboutHasATimeAsAllAnswersHave(t *testing.T) {
+	handler := httpapi.NewHandler(httpapi.Config{})
+	for range 20 { // of which some would have fewer digits
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/about", nil))
+		if body := w.Body.String(); !regexp.MustCompile(`"now":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`).MatchString(body) || strings.Count(body, `"now"`) != 1 {
+			t.Fatalf("it is %s", body)
+		}
 	}
 }

@@ -266,3 +266,12 @@ func (s *site) moment(v any) time.Time {
 	}
 	return t
 }
+
+func TestTheBoundOfAWaitIsToldInItsUnit(t *testing.T) {
+	s := newSite(t)
+	for _, path := range []string{"/leases/request", "/leases/never/heartbeat"} {
+		if a := s.post(path, `{"worker_id":"w","wait_ms":30001}`); a.status != 422 || !strings.Contains(a.body, "less than or equal to 30000\"") {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+}

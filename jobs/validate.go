@@ -72,6 +72,16 @@ func (c *checker) duration(d, most time.Duration, zero bool, loc []any) {
 	}
 }
 
+// wait checks for how long a request may be held, which is in milliseconds on the wire.
+func (c *checker) wait(d time.Duration) {
+	switch {
+	case d < 0:
+		c.add("greater_than_equal", at("wait_ms"), "Input should be greater than or equal to 0")
+	case d > MaxWait:
+		c.add("less_than_equal", at("wait_ms"), "Input should be less than or equal to %d", MaxWait.Milliseconds())
+	}
+}
+
 func (c *checker) fraction(f *float64, loc []any) {
 	switch {
 	case f == nil:
@@ -171,7 +181,7 @@ func (a *Ask) Validate() error {
 	}
 	c.ids(a.Types, MaxTypes, "types", nil)
 	c.ids(a.Capabilities, MaxTypes, "capabilities", nil)
-	c.duration(a.Wait, MaxWait, true, at("wait_ms"))
+	c.wait(a.Wait)
 	c.id(a.RequestID, false, at("request_id"))
 	return c.err()
 }
@@ -183,7 +193,7 @@ func (b *Beat) Validate() error {
 	c.id(b.WorkerID, true, at("worker_id"))
 	c.fraction(b.Progress, at("progress"))
 	c.json(b.Checkpoint, at("checkpoint"))
-	c.duration(b.Wait, MaxWait, true, at("wait_ms"))
+	c.wait(b.Wait)
 	return c.err()
 }
 
