@@ -25,6 +25,9 @@ type Config struct {
 	locking bool
 }
 
+// maxTotal is the most units that there can be.
+const maxTotal = 1<<31 - 1
+
 // withDefaults returns the config with defaults for what is zero.
 func (c Config) withDefaults() Config {
 	if c.Total == 0 {
@@ -51,7 +54,7 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	wrong := ""
 	switch {
-	case c.Total < 1 || c.Total > 1<<31-1:
+	case c.Total < 1 || c.Total > maxTotal:
 		wrong = fmt.Sprintf("total of %d units", c.Total)
 	case c.Reserve < 0 || c.Reserve >= c.Total:
 		wrong = fmt.Sprintf("reserve of %d units among %d", c.Reserve, c.Total)

@@ -399,3 +399,47 @@ func TestAHeartbeatThatDoesNotWaitReturnsWhenItsContextEndsWhateverTheStoreDoes(
 		}
 	})
 }
+
+// Promise S-82.
+func TestAJobThatIsTooLargeByNowIsFoundByItsKey(t *testing.T) {
+	store := memstore.NewJobs()
+	reopen := func(total int) *jobs.Manager {
+		m, err := jobs.Open(t.Context(), store, jobs.Options{Config: jobs.Config{Total: total}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	large := func(key string) jobs.Spec {
+		s := jobs.NewSpec()
+		s.Units, s.IdempotencyKey = 9, key
+		return s
+	}
+	m := reopen(10)
+	first, err := m.Submit(t.Context(), []jobs.Spec{large("k")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m = reopen(5)
+	defer m.Close()
+	if again, err := m.Submit(t.Context(), []jobs.Spec{large("k")}); err != nil || again[0] != first[0] {
+		t.Errorf("submitted again: %v, %v", again, err)
+	}
+	other := large("k")
+	other.Type = "other"
+	for what, all := range map[string][]jobs.Spec{
+		"without a key": {large("")}, "with a new key": {jobs.NewSpec(), large("n")}, "twice with a new key": {large("n"), large("n")},
+		"another with the key": {other}, "one of them is there": {large("k"), large("n")},
+	} {
+		var invalid *jobs.InvalidError
+		if _, err := m.Submit(t.Context(), all); !errors.As(err, &invalid) || !slices.Equal(invalid.Problems[len(invalid.Problems)-1].Loc[2:], []any{"requested_units"}) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if s, err := m.Status(t.Context()); err != nil || s.Queue != (jobs.Depths{Normal: 1}) {
+		t.Errorf("queued are %+v, %v", s, err)
+	}
+}

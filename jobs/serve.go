@@ -23,8 +23,16 @@ const housekeeping = time.Minute
 
 // Submit implements Submitter.
 func (m *Manager) Submit(ctx context.Context, specs []Spec) ([]Receipt, error) {
-	if err := validateSubmit(specs, m.cfg.Total); err != nil {
-		return nil, err
+	tooLarge := validateSubmit(specs, m.cfg.Total)
+	if tooLarge != nil {
+		if err := validateSubmit(specs, maxTotal); err != nil {
+			return nil, tooLarge
+		}
+		for i := range specs { // with a key, the job may be there since there was more capacity: the engine knows
+			if specs[i].Units > m.cfg.Total && specs[i].IdempotencyKey == "" {
+				return nil, tooLarge
+			}
+		}
 	}
 	all := make([]newJob, len(specs))
 	for i := range specs {

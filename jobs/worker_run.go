@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -81,8 +82,12 @@ func (r *Run) Err() error {
 	return nil
 }
 
-// Progress tells how far the job is, from 0 to 1. It returns at once: what is newest is sent, at most once a second.
+// Progress tells how far the job is, from 0 to 1. It returns at once: what is newest is sent, at most once a second. What is
+// no number is not.
 func (r *Run) Progress(fraction float64) {
+	if math.IsNaN(fraction) {
+		return
+	}
 	fraction = min(max(fraction, 0), 1)
 	r.tell(func(p *Progress) { p.Progress = &fraction })
 }
@@ -99,7 +104,8 @@ func (r *Run) Message(text string) {
 	r.tell(func(p *Progress) { p.Message = &text })
 }
 
-// Metrics tells numbers about the job, any value that can be encoded as JSON, as Progress does.
+// Metrics tells numbers about the job, any value that can be encoded as JSON, as Progress does. If the service refuses them,
+// because they are too large for it, the rest arrives all the same.
 func (r *Run) Metrics(v any) error {
 	b, err := toJSON(v)
 	if err == nil {
@@ -352,7 +358,12 @@ func (r *Run) untell(p Progress) {
 
 func (r *Run) sendReport(ctx context.Context, p Progress) error {
 	p.LeaseID, p.WorkerID = r.Lease.ID, r.w.o.ID
-	return r.w.leaser.Report(ctx, p)
+	err := r.w.leaser.Report(ctx, p)
+	if errors.Is(err, lokt.ErrInvalid) && p.Metrics != nil && (p.Progress != nil || p.Message != nil) {
+		p.Metrics = nil // which alone can be what is refused
+		err = r.w.leaser.Report(ctx, p)
+	}
+	return err
 }
 
 // lastReport bounds how long the end of a job waits for its last news.
@@ -461,37 +472,4 @@ func (r *Run) applied(ctx context.Context, as State) bool {
 		}
 	}
 	return false
-}
-
-// encoded returns what a handler returned as JSON; nothing is none.
-func encoded(result any) (json.RawMessage, error) {
-	if result == nil {
-		return nil, nil
-	}
-	b, err := toJSON(result)
-	if err != nil {
-		return nil, fmt.Errorf("the result is no JSON: %w", err)
-	}
-	return b, nil
-}
-
-// toJSON encodes a value, and leaves one that is JSON as it is.
-func toJSON(v any) (json.RawMessage, error) {
-	if raw, ok := v.(json.RawMessage); ok && json.Valid(raw) {
-		return raw, nil
-	}
-	return json.Marshal(v)
-}
-
-// failureJSON returns an error as JSON: as it has it itself, or its text.
-func failureJSON(err error) json.RawMessage {
-	var own json.Marshaler
-	if errors.As(err, &own) {
-		if b, err := json.Marshal(own); err == nil {
-			return b
-		}
-	}
-	text := err.Error()
-	b, _ := json.Marshal(text[:min(len(text), MaxTextLen)]) // strings always encode
-	return b
 }

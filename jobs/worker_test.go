@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -635,9 +636,43 @@ func TestNewsAboutAJobArriveAndTheirNumberIsBounded(t *testing.T) {
 	})
 }
 
+// Promise S-91.
+func TestMetricsThatAreRefusedTakeNothingElseWithThem(t *testing.T) {
+	h := func(_ context.Context, r *jobs.Run) (any, error) {
+		r.Progress(math.NaN())
+		r.Progress(0.5)
+		r.Progress(math.NaN())
+		r.Message("half way")
+		return nil, r.Metrics(json.RawMessage(`"large"`))
+	}
+	for _, wait := range []time.Duration{0, 5 * time.Second} { // told with the end of the job, and before it
+		synctest.Test(t, func(t *testing.T) {
+			m := openWith(t, jobs.Options{})
+			id := submit(t, m)
+			w, err := jobs.NewWorker(refusing{Leaser: m, metrics: fmt.Errorf("%w: too large", lokt.ErrInvalid)}, func(ctx context.Context, r *jobs.Run) (any, error) {
+				defer time.Sleep(wait)
+				return h(ctx, r)
+			}, jobs.WorkerOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := w.Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			v, err := m.Get(t.Context(), id)
+			if o := v.Job.Output; err != nil || v.Job.State != jobs.Completed || o == nil || o.Progress == nil || *o.Progress != 0.5 || o.Message != "half way" {
+				t.Errorf("the job is %+v with %+v, %v", v.Job, o, err)
+			}
+		})
+	}
+}
+
 // refusing is a service that answers with errors of its own.
 type refusing struct {
 	jobs.Leaser
+	metrics             error
 	ask, complete, fail error
 }
 
@@ -646,6 +681,13 @@ func (r refusing) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
 		return jobs.Grant{}, r.ask
 	}
 	return r.Leaser.Ask(ctx, a)
+}
+
+func (r refusing) Report(ctx context.Context, p jobs.Progress) error {
+	if r.metrics != nil && p.Metrics != nil {
+		return r.metrics
+	}
+	return r.Leaser.Report(ctx, p)
 }
 
 func (r refusing) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
