@@ -88,7 +88,7 @@ func TestAboutHasATimeAsAllAnswersHave(t *testing.T) {
 	handler := httpapi.NewHandler(httpapi.Config{})
 	for range 20 { // of which some would have fewer digits
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/about", nil))
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/about", nil))
 		if body := w.Body.String(); !regexp.MustCompile(`"now":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`).MatchString(body) || strings.Count(body, `"now"`) != 1 {
 			t.Fatalf("it is %s", body)
 		}

@@ -215,7 +215,7 @@ func (c *call) may(s Scope, lockOrTag string) error {
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
-	c := &call{s: s, r: r, answer: answer{ResponseWriter: w}, idHeader: [1]string{requestID(r.Header.Get("X-Request-Id"))}}
+	c := &call{s: s, r: r, answer: answer{ResponseWriter: w}, idHeader: [1]string{RequestID(r)}}
 	c.w, c.id = &c.answer, c.idHeader[0]
 	w.Header()["X-Request-Id"] = c.idHeader[:]
 	defer func() {
@@ -313,8 +313,9 @@ func (s *server) observe(c *call, took time.Duration) {
 	s.Observe(o)
 }
 
-// requestID returns the ID that came with the request, if it is fit for logs, or a new one.
-func requestID(given string) string {
+// RequestID returns the ID that came with the request in X-Request-Id, if it is fit for logs, or a new one.
+func RequestID(r *http.Request) string {
+	given := r.Header.Get("X-Request-Id")
 	fit := given != "" && len(given) <= 64
 	for i := range len(given) {
 		b := given[i]

@@ -117,11 +117,11 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 
 // backupAlone makes a copy when no daemon has the store.
 func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error {
-	file, ok := strings.CutPrefix(c.Store, "sqlite:")
+	file, _, ok := sqliteFile(c.Store)
 	if !ok {
 		return fmt.Errorf("%s is backed up by its own means", redact(c.Store))
 	}
-	if file = strings.TrimSuffix(strings.TrimPrefix(file, "//"), "?mode=rw"); !exists(file) {
+	if !exists(file) {
 		return fmt.Errorf("no daemon at %s, and no store: there is no %s", c.Listen, file)
 	}
 	db, err := sqlstore.Open(ctx, c.Store, sqlstore.Options{Describe: "making a backup"})
@@ -133,6 +133,13 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 	}
 	fmt.Fprintf(s.Out, "%s: from %s; no daemon runs at %s\n", path, db.Path(), c.Listen)
 	return nil
+}
+
+// sqliteFile returns the file of a store in SQLite, and whether it must exist.
+func sqliteFile(store string) (file string, must, ok bool) {
+	file, ok = strings.CutPrefix(store, "sqlite:")
+	file, must = strings.CutSuffix(strings.TrimPrefix(file, "//"), "?mode=rw")
+	return file, must, ok
 }
 
 func exists(path string) bool {

@@ -25,6 +25,11 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 		_, err := newGate(c, nil)
 		errs = append(errs, err)
 	}
+	for _, store := range []string{c.Store, c.JobsStore} {
+		if file, must, ok := sqliteFile(store); ok && must && !exists(file) {
+			errs = append(errs, fmt.Errorf("store %s: there is no %s", store, file))
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -51,6 +56,9 @@ func runHealth(ctx context.Context, s Streams, c *Config, _ []string, _ any) err
 // refused is the error of an answer that is none.
 func refused(what string, answer *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // what there is of it
+	if strings.Contains(string(body), "HTTP request to an HTTPS server") {
+		return fmt.Errorf("%s: the daemon there speaks TLS: give --tls-cert, as it has it", what)
+	}
 	return fmt.Errorf("%s: %s: %s", what, answer.Status, strings.TrimSpace(string(body)))
 }
 

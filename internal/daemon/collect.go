@@ -40,8 +40,11 @@ func (c *lockCollector) Collect(out chan<- prometheus.Metric) {
 		counters[name] = prometheus.NewDesc(promName(name)+"_total", "Events of locks: "+name+".", []string{"name"}, nil)
 	}
 	for _, l := range snap.Locks {
-		for name, n := range l.Counters {
-			out <- prometheus.MustNewConstMetric(counters[name], prometheus.CounterValue, float64(n), l.Name)
+		for name, desc := range counters {
+			// What a counter rose by is seen only if it was there before: those with alerts are, at 0.
+			if n := l.Counters[name]; n > 0 || name == telemetry.Broken || name == telemetry.StaleDetected {
+				out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), l.Name)
+			}
 		}
 		for who, n := range l.Holders {
 			out <- prometheus.MustNewConstMetric(holder, prometheus.GaugeValue, float64(n), l.Name, strings.ToValidUTF8(who, "\uFFFD"))

@@ -113,6 +113,9 @@ func (c *Config) validate() error {
 		{"--max-parked", c.MaxParked < 1}, {"--max-streams", c.MaxStreams < 1}, {"--max-parked-each", c.MaxParkedEach < 0}, {"--max-streams-each", c.MaxStreamsEach < 0}, {"--max-body", c.MaxBody < 1024},
 		{"--max-connections", c.MaxConnections < 1}, {"--body-timeout", c.BodyTimeout <= 0}, {"--shutdown-timeout", c.Shutdown <= 0},
 		{"--rate", c.Rate < 0}, {"--keep-days", c.KeepDays < 1},
+		// For the scheduler zero stands for its default, which who writes a zero does not mean.
+		{"--capacity", c.Jobs.Total == 0}, {"--lease-ttl", c.Jobs.TTL == 0}, {"--ageing-step", c.Jobs.AgeingStep == 0}, {"--reserve-after", c.Jobs.ReserveAfter == 0},
+		{"--keep-jobs", c.Jobs.KeepMost == 0},
 	} {
 		if f.bad {
 			wrong("%s is too small", f.flag)

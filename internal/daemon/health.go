@@ -67,9 +67,7 @@ func (d *daemon) ready(ctx context.Context) error {
 
 // health answers whether the process lives (/healthz), and whether it can serve (/readyz).
 func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
+	if !looks(w, r) {
 		return
 	}
 	answer := map[string]any{"status": "ok"}
@@ -85,6 +83,16 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 		answer["status"] = "ready"
 	}
 	writeJSON(w, http.StatusOK, "application/json", answer)
+}
+
+// looks reports whether the request only looks; if not, it has been answered.
+func looks(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
+	return false
 }
 
 // problem answers with an error in the form of the locks API.
@@ -126,7 +134,7 @@ func (d *daemon) allowed(w http.ResponseWriter, r *http.Request, scope auth.Scop
 
 // metrics answers with the metrics, to those who may read.
 func (d *daemon) metrics(w http.ResponseWriter, r *http.Request) {
-	if d.allowed(w, r, httpapi.ScopeRead) {
+	if looks(w, r) && d.allowed(w, r, httpapi.ScopeRead) {
 		d.meter.handler.ServeHTTP(w, r)
 	}
 }

@@ -25,8 +25,10 @@ func TestReadyLineMeansThatRequestsAreAnswered(t *testing.T) {
 	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/locks", scheduler + "/status"} {
 		a.do(t, http.StatusOK, "GET", path, nil)
 	}
-	if got := a.do(t, http.StatusMethodNotAllowed, "POST", "/readyz", nil).header.Get("Allow"); got != "GET, HEAD" {
-		t.Errorf("Allow is %q", got)
+	for _, path := range []string{"/readyz", "/metrics"} {
+		if got := a.do(t, http.StatusMethodNotAllowed, "POST", path, nil).header.Get("Allow"); got != "GET, HEAD" {
+			t.Errorf("Allow of %s is %q", path, got)
+		}
 	}
 	p.stop()
 	if _, err := net.DialTimeout("tcp", p.address(), time.Second); err == nil {
@@ -173,8 +175,13 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"--log-level", "loud"}, 64, "loud"},
 		{nil, []string{"--max-body", "1"}, 64, "--max-body"},
 		{nil, []string{"--listen", taken.Addr().String()}, 1, "cannot listen on " + taken.Addr().String()},
-		{[]string{"LOKTD_LEASE_TTL=soon"}, nil, 1, "LOKTD_LEASE_TTL"},
-		{[]string{"LOKTD_INSECURE=perhaps"}, nil, 1, "LOKTD_INSECURE"},
+		{[]string{"LOKTD_LEASE_TTL=soon"}, nil, 64, "LOKTD_LEASE_TTL"},
+		{[]string{"LOKTD_INSECURE=perhaps"}, nil, 64, "LOKTD_INSECURE"},
+		{[]string{"LOKTD_CAPACITY=0"}, nil, 64, "--capacity"},
+		{nil, []string{"--lease-ttl", "0s"}, 64, "--lease-ttl"},
+		{nil, []string{"--ageing-step", "0"}, 64, "--ageing-step"},
+		{nil, []string{"--reserve-after", "0"}, 64, "--reserve-after"},
+		{nil, []string{"--keep-jobs", "0"}, 64, "--keep-jobs"},
 		{nil, []string{"token", "create", "x"}, 64, "--tokens"},
 		{nil, []string{"token"}, 64, "create"},
 	} {
@@ -225,6 +232,12 @@ func TestCheckSaysWhatIsWrongWithoutServing(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, out, stderr)
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
+	if code, _, stderr := run(t, nil, "check", "--store", "sqlite:"+missing+"?mode=rw"); code != 1 || !strings.Contains(stderr, "there is no "+missing) {
+		t.Errorf("a database that must exist: exit code %d: %s", code, stderr)
+	}
+	if code, _, stderr := run(t, nil, "check", "--store", "sqlite:"+missing); code != 0 {
+		t.Errorf("a database that will be made: exit code %d: %s", code, stderr)
+	}
 	code, _, stderr := run(t, nil, "check", "--store", "floppy:", "--tokens", missing, "--capacity", "1", "--reserve", "1")
 	for _, want := range []string{"floppy", missing, "reserve"} {
 		if code == 0 || !strings.Contains(stderr, want) {
@@ -395,4 +408,32 @@ func TestTheLogTellsANewDatabaseFromAnOldOne(t *testing.T) {
 	if log := p.log.String(); !strings.Contains(log, "opened the database") || !strings.Contains(log, "locks=1 jobs=1") {
 		t.Errorf("the log of an old database is %s", log)
 	}
+}
+
+func TestEveryAnswerHasARequestID(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	a := p.api()
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/backup", "/v1/locks", scheduler + "/status", "/openapi.json", "/nothing"} {
+		for _, method := range []string{"GET", "DELETE"} {
+			for _, host := range []string{"", "evil.example"} {
+				r, err := http.NewRequest(method, a.url+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if host != "" {
+					r.Host = host
+				}
+				r.Header.Set("X-Request-Id", "mine-1")
+				resp, err := a.client.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if got := resp.Header.Values("X-Request-Id"); !slices.Equal(got, []string{"mine-1"}) {
+					t.Errorf("%s %s at %q: %d with the ID %q", method, path, host, resp.StatusCode, got)
+				}
+			}
+		}
+	}
+	p.stop()
 }

@@ -102,6 +102,8 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 		`lokt_lock_heartbeat_failure_total{name="a"}`:                                1,
 		`lokt_lock_broken_total{name="a"}`:                                           1,
 		`lokt_lock_freeze_denied_total{name="a"}`:                                    1,
+		`lokt_lock_broken_total{name="b"}`:                                           0, // so that an alert sees the first one
+		`lokt_lock_stale_detected_total{name="a"}`:                                   0,
 		`lokt_lock_takeover_detected_total{name="b"}`:                                1,
 		`lokt_lock_stale_detected_total{name="b"}`:                                   1,
 		`lokt_lock_holder{holder="second",name="b"}`:                                 1,

@@ -384,6 +384,11 @@ func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 	if code, out, stderr := run(t, nil, "health", "--listen", p.address(), "--tls-cert", cert, "--tls-key", key); code != 0 {
 		t.Errorf("health: exit code %d: %s%s", code, out, stderr)
 	}
+	for _, args := range [][]string{{"health"}, {"backup", filepath.Join(t.TempDir(), "copy")}} {
+		if code, _, stderr := run(t, nil, append(args, "--listen", p.address())...); code != 1 || !strings.Contains(stderr, "give --tls-cert") {
+			t.Errorf("%s of a daemon with TLS, without: exit code %d: %s", args[0], code, stderr)
+		}
+	}
 
 	a := server.client(p, boss, bossKey)
 	serial := func() string {

@@ -292,23 +292,26 @@ func (d *daemon) route(api http.Handler) http.Handler {
 		browsers.Names = append([]string{host}, d.c.Hosts...)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
+		why := ""
+		if !own {
+			why = browsers.Refuse(r)
+		}
+		if !own && why == "" && r.URL.Path != "/metrics" && r.URL.Path != backupPath {
+			api.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("X-Request-Id", httpapi.RequestID(r))
+		switch {
+		case own:
 			d.health(w, r)
-			return
-		}
-		if why := browsers.Refuse(r); why != "" {
+		case why != "":
 			problem(w, http.StatusForbidden, "forbidden", why)
-			return
-		}
-		switch r.URL.Path {
-		case "/metrics":
-			d.metrics(w, r)
-			return
-		case backupPath:
+		case r.URL.Path == backupPath:
 			d.backup(w, r)
-			return
+		default:
+			d.metrics(w, r)
 		}
-		api.ServeHTTP(w, r)
 	})
 }
 

@@ -212,7 +212,7 @@ func parse(args []string, environ []string, extra func(*flag.FlagSet)) (c *Confi
 	}
 	slices.Sort(unknown)
 	if err := errors.Join(fromEnv...); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, &usageError{err}
 	}
 	return c, rest, unknown, c.complete(getenv)
 }
