@@ -438,6 +438,41 @@ func TestStoppingHeartbeatsWaitsForTheOneUnderWay(t *testing.T) {
 	})
 }
 
+// An answer that was long on its way says how long the lock lasts from before it was decided, not from when it came.
+func TestALeaseIsReliedOnFromWhenItsRenewalWasAskedFor(t *testing.T) {
+	for name, o := range map[string]lokt.Options{
+		"by hand":       {TTL: 20 * time.Second, ManualHeartbeat: true},
+		"by heartbeats": {TTL: 20 * time.Second, Interval: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := &link{Service: newService()}
+				l := acquire(t, newLocker(t, net, "a", lokt.Options{}), "x", o)
+				net.slow(nil, func() time.Duration { return 3 * time.Second })
+				if o.ManualHeartbeat {
+					time.Sleep(10 * time.Second)
+					if err := l.Renew(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					time.Sleep(13*time.Second + time.Millisecond)
+				}
+				if net.renewed.Load() != 1 || net.active.Load() != 0 {
+					t.Fatalf("%d renewals were sent, %d are under way", net.renewed.Load(), net.active.Load())
+				}
+				net.cut.Store(true)
+				if left, safe := l.Remaining(), lokt.Usable(o.TTL, 500*time.Millisecond)-3*time.Second; left > safe {
+					t.Errorf("3 s after it was asked for, it is relied on for %v more, not %v", left, safe)
+				}
+				<-l.Context().Done()
+				if since := time.Duration(time.Now().UnixNano() - net.last.Load()); since >= o.TTL {
+					t.Errorf("its context ended %v after the renewal", since)
+				}
+			})
+		})
+	}
+}
+
 func TestHeartbeatsCanBeLeftToTheProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &link{Service: newService()}

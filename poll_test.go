@@ -342,3 +342,79 @@ func TestWhoIsBehindAWaiterThatIsAwaySeesWhenAHoldExpires(t *testing.T) {
 		}
 	})
 }
+
+// doubtful is a store that says of one change that nobody knows what became of it, although it was stored.
+type doubtful struct {
+	lokt.Store
+	left *int
+}
+
+func (s doubtful) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	err := s.Store.Update(ctx, name, change)
+	if *s.left--; *s.left == 0 && err == nil {
+		return lokt.ErrUnavailable
+	}
+	return err
+}
+
+func TestAClaimOfWhichTheOutcomeIsUnknownLeavesNothingBehind(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"granted": 0, "queued": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, left := memstore.New(), 1
+				m := lokt.NewManager(doubtful{store, &left})
+				sound := lokt.NewManager(store)
+				if wait > 0 {
+					if _, err := sound.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, Wait: wait}); !errors.Is(err, lokt.ErrUnavailable) {
+					t.Fatalf("it was answered with %v", err)
+				}
+				s, err := sound.Get(t.Context(), "x")
+				if _, in := s.Lock.Holder("b"); err != nil || len(s.Lock.Queue) > 0 || in != (wait > 0) || len(s.Lock.Holders) > 1 || !in && !s.Lock.Free() {
+					t.Errorf("the lock is %+v, %v", s.Lock, err)
+				}
+			})
+		})
+	}
+}
+
+// Whoever gives up on purpose releases the lease, perhaps at another server than the one where the request still waits.
+func TestAPolledClaimThatWasWithdrawnIsNotMadeAgain(t *testing.T) {
+	for name, free := range map[string]bool{"while the lock is held": false, "as the lock becomes free": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				here, elsewhere := lokt.NewManager(store), lokt.NewManager(store)
+				h, err := here.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				answered := make(chan error, 1)
+				go func() {
+					_, err := here.Poll(t.Context(), lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, Wait: -1})
+					answered <- err
+				}()
+				synctest.Wait()
+				targets := []lokt.Target{{Name: "x", LeaseID: "b"}}
+				if free {
+					targets = append(targets, lokt.Target{Name: "x", LeaseID: h.LeaseID})
+				}
+				for _, target := range targets {
+					if _, err := elsewhere.Release(t.Context(), target); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := <-answered; !errors.Is(err, lokt.ErrWithdrawn) {
+					t.Errorf("it was answered with %v", err)
+				}
+				s, err := here.Get(t.Context(), "x")
+				if _, in := s.Lock.Holder("b"); err != nil || in || len(s.Lock.Queue) > 0 {
+					t.Errorf("the lock is %+v, %v", s.Lock, err)
+				}
+			})
+		})
+	}
+}
