@@ -108,7 +108,7 @@ func (m *Manager) askOnce(ctx context.Context, c Claim) (decision, error) {
 // untilAskedAgain returns how long it takes at most until the next request for a claim comes after the one of ctx.
 func untilAskedAgain(ctx context.Context) time.Duration {
 	if end, ends := ctx.Deadline(); ends {
-		return max(time.Until(end), 0) + ReturnTime
+		return min(max(time.Until(end), 0), HereLease) + ReturnTime // longer ones make no difference
 	}
 	return HereLease
 }

@@ -418,3 +418,30 @@ func TestAPolledClaimThatWasWithdrawnIsNotMadeAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestARequestWithADeadlineInTheFarFutureKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		h, err := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now().AddDate(1000, 0, 0))
+		defer cancel()
+		answered := make(chan error, 1)
+		go func() {
+			_, err := m.Poll(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "b"}, Wait: -1})
+			answered <- err
+		}()
+		synctest.Wait()
+		if s, err := m.Get(t.Context(), "x"); err != nil || len(s.Lock.Queue) != 1 || s.Away(s.Lock.Queue[0]) {
+			t.Errorf("the queue is %+v, %v", s.Lock.Queue, err)
+		}
+		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+	})
+}
