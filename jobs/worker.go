@@ -323,7 +323,7 @@ func (w *Worker) passing(err error) bool {
 
 // take begins to do a job that was granted. It was asked for at that moment, or later.
 func (w *Worker) take(g Grant, asked time.Duration) {
-	r := &Run{Job: g.Job, Lease: g.Lease, w: w}
+	r := &Run{Job: g.Job, Lease: g.Lease, w: w, taken: w.o.Elapsed()}
 	w.mu.Lock()
 	w.runs[r] = true
 	w.units += g.Lease.Units

@@ -22,6 +22,7 @@ type Run struct {
 	Lease Lease // as it was granted
 
 	w        *Worker
+	taken    time.Duration // when the grant arrived, by Worker.o.Elapsed
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	until    atomic.Int64 // the lease may be relied on so long, by Worker.o.Elapsed
@@ -291,12 +292,14 @@ func (r *Run) listen() (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// limit ends the context when the job's maximum runtime is about to be over. The returned function ends that.
+// limit ends the context when the job's maximum runtime, which began with the grant, is about to be over. The returned function
+// ends that.
 func (r *Run) limit() (stop func()) {
 	if r.Job.MaxRuntime <= 0 {
 		return func() {}
 	}
-	t := time.AfterFunc(r.Job.MaxRuntime-min(r.margin(), r.Job.MaxRuntime/10), func() { r.cancel(ErrRuntime) })
+	spent := r.w.o.Elapsed() - r.taken
+	t := time.AfterFunc(r.Job.MaxRuntime-min(r.margin(), r.Job.MaxRuntime/10)-spent, func() { r.cancel(ErrRuntime) })
 	return func() { t.Stop() }
 }
 

@@ -826,3 +826,46 @@ func TestWhatIsNoTextInAMessageDoesNotKeepItBack(t *testing.T) {
 		})
 	}
 }
+
+// tardy is a service whose first heartbeat takes its time.
+type tardy struct {
+	jobs.Leaser
+	by   time.Duration
+	once sync.Once
+}
+
+func (l *tardy) Beat(ctx context.Context, b jobs.Beat) (jobs.BeatAnswer, error) {
+	l.once.Do(func() { time.Sleep(l.by) })
+	return l.Leaser.Beat(ctx, b)
+}
+
+// The service counts from the grant, which a worker whose ask has waited confirms before it begins.
+func TestTheMaximumRuntimeCountsFromTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, jobs.Options{})
+		const most = 10 * time.Second
+		stopped := make(chan time.Time, 1)
+		w, err := jobs.NewWorker(&tardy{Leaser: m, by: 5 * time.Second}, func(ctx context.Context, _ *jobs.Run) (any, error) {
+			<-ctx.Done()
+			stopped <- time.Now()
+			return nil, context.Cause(ctx)
+		}, jobs.WorkerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		time.Sleep(18 * time.Second) // the ask waits
+		granted := time.Now()
+		submit(t, m, func(s *jobs.Spec) { s.MaxRuntime = most })
+		if took := (<-stopped).Sub(granted); took >= most || took < most/2 {
+			t.Errorf("the handler was stopped %v after the grant", took)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
