@@ -443,3 +443,50 @@ func TestAJobThatIsTooLargeByNowIsFoundByItsKey(t *testing.T) {
 		t.Errorf("queued are %+v, %v", s, err)
 	}
 }
+
+// doubtfulStore says of one turn that nobody knows what became of it, although it was stored, or was not.
+type doubtfulStore struct {
+	*memstore.Jobs
+	doubt, stored bool
+}
+
+func (s *doubtfulStore) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
+	if !s.doubt {
+		return s.Jobs.Update(ctx, turn)
+	}
+	s.doubt = false
+	if s.stored {
+		_ = s.Jobs.Update(ctx, turn)
+	} else {
+		turn(jobs.Facts{})
+	}
+	return lokt.ErrUnavailable
+}
+
+func TestAnAskWhoseTurnIsInDoubtIsGrantedOnce(t *testing.T) {
+	for name, stored := range map[string]bool{"it was stored": true, "it was not": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &doubtfulStore{Jobs: memstore.NewJobs(), stored: stored}
+				m, err := jobs.Open(t.Context(), store, jobs.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := submit(t, m)
+				synctest.Wait()
+				store.doubt = true
+				g := grant(t, m, jobs.Ask{WorkerID: "w"}) // without a request ID, it could not be found again
+				if g.Job.ID != id || g.Lease.Attempt != 1 {
+					t.Errorf("granted %+v", g.Lease)
+				}
+				if s, err := m.Status(t.Context()); err != nil || s.ActiveLeases != 1 {
+					t.Errorf("there are %+v, %v", s, err)
+				}
+				complete(t, m, g)
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
