@@ -318,6 +318,9 @@ func (c *Client) attempt(
 			if stopped := (*stopError)(nil); errors.As(err, &stopped) {
 				return false, 0, stopped.err
 			}
+			if limited := (*RateLimitedError)(nil); errors.As(err, &limited) {
+				return true, limited.RetryAfter, limited
+			}
 			x.doubtful = true
 			return true, 0, c.unreachable(at, err)
 		}

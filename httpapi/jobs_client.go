@@ -300,8 +300,11 @@ func (c *JobsClient) grant(ctx context.Context, x *exchange) (jobs.Grant, error)
 		if err := decodeInto(&answer)(status, body); err != nil {
 			return err
 		}
-		if answer.Denied && answer.Code == deniedUnavailable {
+		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
+		case answer.Denied && answer.Code == deniedUnavailable:
 			return errors.New(answer.Reason)
+		case answer.Denied && answer.Code == deniedOften:
+			return &RateLimitedError{RetryAfter: time.Duration(answer.RetryAfter) * time.Millisecond}
 		}
 		return nil
 	})

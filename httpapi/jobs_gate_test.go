@@ -1,9 +1,11 @@
 package httpapi_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +26,8 @@ func (keys) Enter(r *http.Request) (httpapi.Caller, error) {
 		return nil, fmt.Errorf("%w: no token", httpapi.ErrUnauthenticated)
 	case token == "busy":
 		return nil, &httpapi.RateLimitedError{RetryAfter: 2500 * time.Millisecond}
+	case strings.HasPrefix(token, "often,"):
+		return bearer(strings.Split(token, ",")[1:]), fmt.Errorf("too often: %w", &httpapi.RateLimitedError{RetryAfter: 2500 * time.Millisecond})
 	case token == "broken":
 		return nil, errors.New("the list of tokens is gone")
 	}
@@ -118,5 +122,52 @@ func TestWithAGateTagsAndLocksOfJobsNeedTheirScope(t *testing.T) {
 	s.refused(404, "job_not_found", "POST", "/jobs/unknown/cancel", "", token("submit:mine"))
 	if r := s.send("POST", "/jobs/"+yours+"/cancel", "", token("submit:yours")); r.status != 200 {
 		t.Errorf("cancelling was answered with %d %s", r.status, r.body)
+	}
+}
+
+// Promise S-150.
+func TestAKnownWorkerThatAsksTooOftenIsDeniedAJob(t *testing.T) {
+	s := newSite(t, guarded)
+	often := token("often,work,read,submit")
+	for _, body := range []string{`{"worker_id":"w"}`, `{"worker_id":"w","wait_ms":30000}`} {
+		r := s.send("POST", "/leases/request", body, often)
+		if want := `{"denied":true,"reason":"this caller asks too often","retry_after_ms":2500,"code":"rate_limited"}`; r.status != 200 || r.body != want {
+			t.Errorf("%s: answered with %d %s", body, r.status, r.body)
+		}
+	}
+	for _, route := range [][2]string{{"POST", "/leases/x/heartbeat"}, {"POST", "/jobs"}, {"GET", "/status"}} {
+		s.refused(429, "rate_limited", route[0], route[1], "", often)
+	}
+	s.refused(403, "forbidden", "POST", "/leases/request", `{"worker_id":"w"}`, token("often,read"))
+}
+
+// Promises S-84, S-150.
+func TestAnAskThatCameTooOftenIsMadeAgain(t *testing.T) {
+	var ids []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var ask struct {
+			RequestID string `json:"request_id"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&ask); err != nil {
+			t.Error(err)
+		}
+		code := "rate_limited"
+		if ids = append(ids, ask.RequestID); len(ids) == 3 {
+			code = "queue_empty"
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"denied":true,"reason":"r","retry_after_ms":1,"code":%q}`, code)
+	}))
+	defer server.Close()
+	client, err := httpapi.NewJobs(server.URL, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := client.Ask(t.Context(), jobs.Ask{WorkerID: "w"})
+	if err != nil || g.Denied == nil || g.Denied.Code != "queue_empty" {
+		t.Errorf("answered with %+v, %v", g, err)
+	}
+	if len(ids) != 3 || ids[0] == "" || ids[1] != ids[0] || ids[2] != ids[0] {
+		t.Errorf("it was asked as %q", ids)
 	}
 }

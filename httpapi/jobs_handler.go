@@ -36,6 +36,7 @@ type jobsRoute struct {
 	scope   Scope
 	body    bodyRule
 	waits   bool                  // it may wait: it ends in time by itself, or with its client
+	denies  bool                  // it is answered with a denial where others are with an error
 	answer  func(*jobsCall) error // appends the answer to the call's out
 	pattern string                // method and whole path, for logs and metrics
 }
@@ -62,7 +63,7 @@ func jobsRoutes() []jobsRoute {
 		{method: "GET", path: "/jobs", scope: ScopeRead, answer: (*jobsCall).list},
 		{method: "GET", path: "/jobs/{job_id}", scope: ScopeRead, answer: (*jobsCall).get},
 		{method: "POST", path: "/jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, answer: (*jobsCall).cancel},
-		{method: "POST", path: "/leases/request", scope: ScopeWork, body: bodyNeeded, waits: true, answer: (*jobsCall).ask},
+		{method: "POST", path: "/leases/request", scope: ScopeWork, body: bodyNeeded, waits: true, denies: true, answer: (*jobsCall).ask},
 		{method: "POST", path: "/leases/heartbeat", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).beatAll},
 		{method: "POST", path: "/leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, waits: true, answer: (*jobsCall).beat},
 		{method: "POST", path: "/leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).complete},
@@ -136,10 +137,13 @@ func (a *jobsAPI) find(u *url.URL) (map[string]*jobsRoute, string) {
 // serve answers a request whose path begins with the prefix. Its paths need no cleaning and no mux.
 func (a *jobsAPI) serve(c *call) error {
 	methods, id := a.find(c.r.URL)
+	route := methods[c.r.Method]
+	if c.often != nil && (route == nil || !route.denies) {
+		return c.often
+	}
 	if methods == nil {
 		return errNoRoute
 	}
-	route := methods[c.r.Method]
 	if route == nil {
 		c.w.Header().Set("Allow", allowed(methods))
 		return errMethod
@@ -151,6 +155,11 @@ func (a *jobsAPI) serve(c *call) error {
 	j := a.calls.Get().(*jobsCall)
 	defer a.release(j)
 	j.call, j.api, j.pathID, j.ctx = c, a, id, c.r.Context()
+	if c.often != nil {
+		j.out = appendGrant(j.out[:0], &jobs.Grant{Denied: tooOften(c.often)})
+		j.send(http.StatusOK)
+		return nil
+	}
 	if !route.waits {
 		var done context.CancelFunc
 		j.ctx, done = c.brief()

@@ -207,8 +207,20 @@ func (c *jobsCall) granted(ctx context.Context, g *jobs.Grant, err error) error 
 	return nil
 }
 
-// deniedUnavailable is the code of a denial that stands for lokt.ErrUnavailable.
-const deniedUnavailable = "unavailable"
+// Codes of denials that are the server's own.
+const (
+	deniedUnavailable = "unavailable"  // stands for lokt.ErrUnavailable
+	deniedOften       = "rate_limited" // stands for ErrRateLimited
+)
+
+// tooOften returns the denial for a worker that asks too often.
+func tooOften(err error) *jobs.Denial {
+	after := time.Second
+	if limited := (*RateLimitedError)(nil); errors.As(err, &limited) {
+		after = min(max(limited.RetryAfter, 250*time.Millisecond), 5*time.Second)
+	}
+	return &jobs.Denial{Code: deniedOften, Reason: "this caller asks too often", RetryAfter: after}
+}
 
 func (c *jobsCall) beat() error {
 	names := [...]string{"worker_id", "progress", "checkpoint", "wait_ms"}

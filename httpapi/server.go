@@ -81,8 +81,9 @@ const (
 
 // Gate decides who may do what.
 type Gate interface {
-	// Enter returns who makes the request. An error wraps ErrUnauthenticated, is a *RateLimitedError, or is answered
-	// as an internal one.
+	// Enter returns who makes the request. An error wraps ErrUnauthenticated, or a *RateLimitedError, or is answered
+	// as an internal one. With a RateLimitedError there may be a caller, too, if it is known who asks too often: then
+	// requests for a job are denied, with 200, where others are answered with the error.
 	Enter(r *http.Request) (Caller, error)
 }
 
@@ -152,6 +153,7 @@ type call struct {
 	r      *http.Request
 	id     string
 	caller Caller // nil without a Gate
+	often  error  // why the caller may do nothing at the moment but be denied a job; nil if it may
 	lease  string // the lease ID that the body names
 
 	arrived bool // the body has been read to its end
@@ -254,7 +256,10 @@ func (s *server) serve(c *call) error {
 	if s.Gate != nil && c.r.URL.Path != openAPIPath {
 		caller, err := s.Gate.Enter(c.r)
 		if err != nil {
-			return err
+			if caller == nil || !scheduled || !errors.Is(err, ErrRateLimited) {
+				return err
+			}
+			c.often = err
 		}
 		c.caller = caller
 		c.w.caller = caller.Name()

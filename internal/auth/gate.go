@@ -215,7 +215,7 @@ func (c *caller) May(s Scope, name string) bool {
 }
 
 // Enter implements httpapi.Gate. The error is httpapi.ErrUnauthenticated, or httpapi.ErrRateLimited for a caller who asks
-// too often, or an address from which too many unknown ones ask.
+// too often, who is returned as well, or an address from which too many unknown ones ask.
 func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
 	g.look()
 	c, err := g.identify(r, time.Now())
@@ -227,7 +227,7 @@ func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
 		g.o.Log.Info("refused", "address", addr, "why", err)
 		return nil, fmt.Errorf("%w: %w", httpapi.ErrUnauthenticated, err)
 	case g.o.Rate > 0 && !g.callers.allow(cmp.Or(c.name, addr)):
-		return nil, fmt.Errorf("more than %g requests a second: %w", g.o.Rate, &httpapi.RateLimitedError{RetryAfter: time.Second})
+		return c, fmt.Errorf("more than %g requests a second: %w", g.o.Rate, &httpapi.RateLimitedError{RetryAfter: time.Second})
 	}
 	return c, nil
 }

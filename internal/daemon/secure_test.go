@@ -158,7 +158,7 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 	p.stop()
 }
 
-// Promise S-98.
+// Promises S-98, S-150.
 func TestCallersAreHeldToTheirRate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	busy, calm := newToken(t, file, "busy"), newToken(t, file, "calm")
@@ -178,6 +178,10 @@ func TestCallersAreHeldToTheirRate(t *testing.T) {
 	}
 	if got := count(busy, 100); got[200] == 0 || got[429] == 0 || got[200]+got[429] != 100 {
 		t.Errorf("one who asks too often is answered %v", got)
+	}
+	a.token = busy
+	for denied := ""; denied != "rate_limited"; { // the scheduler is asked as often
+		denied = a.do(t, http.StatusOK, "POST", scheduler+"/leases/request", body{"worker_id": "w"}).text("code")
 	}
 	if got := count("", 200); got[401] == 0 || got[429] == 0 || got[401]+got[429] != 200 {
 		t.Errorf("strangers are answered %v", got)
