@@ -120,7 +120,7 @@ type Holder struct {
 	AcquiredAt time.Time // time of the grant or of the last renewal
 	ExpiresAt  time.Time // zero if it does not expire
 	Renewals   int
-	Pending    time.Time // if set: granted from the queue, and passed on at this time unless its waiter takes it up
+	Pending    time.Time // if set: granted from the queue, and passed on at this time unless its waiter takes it up; Wait is how long that had waited
 	Yield      *Yield    // if set: a claim of higher priority asked this holder to leave
 }
 

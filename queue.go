@@ -28,7 +28,7 @@ func (d *decision) promote(now time.Time) {
 			l.Queue = slices.Delete(l.Queue, i, i+1)
 			told += eventSize(&w.Claim)
 			h := d.grant(now, w.Claim)
-			h.Pending = now.Add(OfferLease)
+			h.Pending, h.Wait = now.Add(OfferLease), max(now.Sub(w.Since), 0)
 			l.Holders[len(l.Holders)-1] = h
 			d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
 		}
@@ -66,7 +66,9 @@ func (h *Holder) missed(reason string) (Waiter, bool) {
 	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
 		end = h.ExpiresAt
 	}
-	return Waiter{Claim: h.Claim, Since: h.HeldSince, Until: end.Add(AwayLease)}, true
+	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(AwayLease)}
+	w.Wait = 0
+	return w, true
 }
 
 // missed reports whether the holder was granted the lock from the queue, and takes it up too late.

@@ -365,12 +365,19 @@ func (d *decision) resend(now time.Time, i int, c Claim) decision {
 		return *d
 	}
 	if !h.Pending.IsZero() {
-		h.Pending = time.Time{}
+		h.takeUp()
 		h.Process = c.Process
 	}
 	h.renew(now)
 	d.holder = *h
 	return *d
+}
+
+// takeUp makes a grant from the queue a hold like any other.
+func (h *Holder) takeUp() {
+	if !h.Pending.IsZero() {
+		h.Pending, h.Wait = time.Time{}, 0
+	}
 }
 
 // renew starts the hold's time to live again. A holder that was asked to leave is told so now, and its grace begins; it
@@ -450,7 +457,7 @@ func renew(s Snapshot, r Renewal) decision {
 		return d
 	}
 	h := &l.Holders[i]
-	h.Pending = time.Time{}
+	h.takeUp()
 	h.Renewals++
 	if h.renew(s.Now) {
 		d.note(s.Now, EventPreempt, *h, ExtraBy, h.Yield.To.String())

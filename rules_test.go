@@ -545,13 +545,15 @@ func TestAClaimantThatReturnsLateIsNotOvertakenInTheSameStep(t *testing.T) {
 	l.expect("b", "c")
 }
 
-// Promise S-125.
+// Promises S-125, S-147.
 func TestGrantsThatNobodyTakesUpDoNotAddUpForThoseWhoCame(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a"))
 	for _, who := range []string{"b", "c", "d"} {
 		l.enqueue(as(who, ttl(time.Hour), within("outer of "+who), preempt(time.Second), priority(1)))
 	}
+	came := l.s.Now
+	l.pass(3 * time.Second)
 	l.release("a")
 	l.pass(OfferLease + 1)
 	l.apply(prune(l.s))
@@ -559,6 +561,11 @@ func TestGrantsThatNobodyTakesUpDoNotAddUpForThoseWhoCame(t *testing.T) {
 	l.pass(OfferLease + 1)
 	l.apply(prune(l.s))
 	l.expect("d", "c b")
+	for _, w := range l.s.Lock.Queue {
+		if !w.Since.Equal(came) || w.Wait != 0 {
+			t.Errorf("%s waits since %v, not since it came, %v: %+v", w.LeaseID, w.Since, came, w)
+		}
+	}
 	d := l.acquire(as("c", ttl(time.Hour), within("outer of c"), preempt(time.Second), priority(1), waits))
 	if w := l.s.Lock.Queue[0]; !d.queued || w.LeaseID != "c" || w.Preempt != time.Second || len(w.Within) != 1 {
 		t.Errorf("c waits again as %+v", w)

@@ -73,7 +73,7 @@ type Record struct {
 	Pending    time.Time         `json:"pending_until,omitzero"`
 	Yield      *Yield            `json:"yield,omitempty"`
 	Within     []string          `json:"within,omitempty"`
-	Wait       time.Duration     `json:"wait_ns,omitempty"` // of a waiter; negative waits without end
+	Wait       time.Duration     `json:"wait_ns,omitempty"` // of a waiter, negative waits without end; of a holder with pending_until, how long it had waited
 	Preempt    time.Duration     `json:"preempt_ns,omitempty"`
 	Refresh    bool              `json:"refresh,omitempty"`
 	Reason     string            `json:"reason,omitempty"` // of a freeze
