@@ -85,6 +85,10 @@ func (c *crowded) run(use func(context.Context, *crowded) error) (err error) {
 		return err
 	}
 	c.base = c.db.backend.(*fileDB)
+	c.base.locks.foldAfter = time.Hour // the tables are written when the journals are long, and not before, however slow this is
+	c.base.jobs.mu.Lock()
+	c.base.jobs.timer = time.NewTimer(time.Hour)
+	c.base.jobs.mu.Unlock()
 	if err := use(ctx, c); err != nil {
 		return err
 	}
