@@ -141,6 +141,7 @@ func TestACommandIsStoppedBeforeItsLeaseEnds(t *testing.T) {
 	}
 	if runtime.GOOS == "linux" { // elsewhere what detaches itself cannot be found
 		scripts["ignores TERM"] = "trap '' TERM; (setsid sh -c 'while :; do sleep 0.01; done' &) ; while :; do sleep 0.01; done"
+		scripts["obeys, but what it started does not"] = "(trap '' TERM; setsid sh -c 'while :; do sleep 0.01; done' &) ; while :; do sleep 0.01; done"
 	}
 	for what, script := range scripts {
 		t.Run(what, func(t *testing.T) {
