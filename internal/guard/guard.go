@@ -203,10 +203,24 @@ type relay struct {
 	stopped bool // the command was told to end for a lost lock; to be read when done is closed
 }
 
+// reapPause is how long what has lost its parent stays a zombie after its end, at most: to find such processes is to look at all there
+// are.
+const reapPause = time.Second
+
 func (r *relay) run() {
 	defer close(r.done)
+	deaths, enough := r.tree.deaths()
+	defer enough()
+	var reap <-chan time.Time
 	for {
 		select {
+		case <-deaths:
+			if reap == nil {
+				reap = time.After(reapPause)
+			}
+		case <-reap:
+			reap = nil
+			r.tree.reap(r.p)
 		case sig := <-r.signals.c:
 			if !r.signals.tty.delivered(sig) {
 				r.p.signal(sig.(syscall.Signal))

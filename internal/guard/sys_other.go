@@ -46,5 +46,8 @@ type tree struct{}
 
 func newTree(bool) tree { return tree{} }
 
+func (tree) deaths() (deaths <-chan os.Signal, enough func()) { return nil, func() {} }
+func (tree) reap(*child)                                      {}
+
 func (tree) signal(p *child, s syscall.Signal) { p.signal(s) }
 func (tree) killRest()                         {}

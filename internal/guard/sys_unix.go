@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"sync"
 	"syscall"
 
@@ -116,6 +117,20 @@ type tree struct{ all bool }
 func newTree(stop bool) tree {
 	return tree{all: stop && process.BecomeSubreaper() == nil} // so that nothing the command leaves behind gets away
 }
+
+// deaths tells of children that have ended: the command, and what it left behind, which is this process's to bury. The returned function
+// ends that.
+func (t tree) deaths() (deaths <-chan os.Signal, enough func()) {
+	if !t.all {
+		return nil, func() {}
+	}
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGCHLD)
+	return c, func() { signal.Stop(c) }
+}
+
+// reap takes note of the end of what the command left behind: as zombies, all of it together would become too many processes.
+func (t tree) reap(p *child) { process.ReapOrphans(p.pid) }
 
 // signal sends the signal to the command and all that it started. It kills until nothing is left: what is being started
 // meanwhile is in no list.
