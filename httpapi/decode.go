@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -157,9 +159,29 @@ func (c *call) decode(v any, optional bool) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return invalid("%s", clipped(strings.TrimPrefix(err.Error(), "json: ")))
+		return invalid("%s", clipped(misfit(err)))
 	}
 	return nil
+}
+
+// misfit says why a body does not decode, in the words of JSON and not of this program.
+func misfit(err error) string {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return strings.TrimPrefix(err.Error(), "json: ")
+	}
+	want := "an object"
+	switch wrong.Type.Kind() {
+	case reflect.String:
+		want = "a string"
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		want = "a whole number that is not too large"
+	}
+	return fmt.Sprintf("%s should be %s, not %s", cmp.Or(wrong.Field, "body"), want, strings.Replace(wrong.Value, "number ", "", 1))
 }
 
 // clipped returns what may be repeated of a text that a client sent: it need not get back all that it sends.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 // failing is a service whose every answer is an error.
@@ -267,5 +268,28 @@ func TestAnswersThatAreNotOfLoktdAreTold(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		server.Close()
+	}
+}
+
+func TestWhatIsWrongWithABodyIsSaidInTheWordsOfJSON(t *testing.T) {
+	handler := httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New())})
+	for body, want := range map[string]string{
+		`[]`:                                   "body should be an object, not array",
+		`"x"`:                                  "body should be an object, not string",
+		`{"owner":5}`:                          "owner should be an object, not number",
+		`{"owner":{"id":["a"]}}`:               "owner.id should be a string, not array",
+		`{"owner":{"id":"a","any_session":1}}`: "owner.any_session should be true or false, not number",
+		`{"owner":{"id":"a"},"ttl_ms":"5"}`:    "ttl_ms should be a whole number that is not too large, not string",
+		`{"owner":{"id":"a"},"ttl_ms":1.5}`:    "ttl_ms should be a whole number that is not too large, not 1.5",
+		`{"owner":{"id":"a"},"limit":1e30}`:    "limit should be a whole number that is not too large, not 1e30",
+		`{"owner":{"id":"a"},"within":{}}`:     "within should be a list, not object",
+		`{"owner":{"id":"a"},"metadata":[]}`:   "metadata should be an object, not array",
+	} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/locks/x/leases", strings.NewReader(body)))
+		var got struct{ Detail string }
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusBadRequest || got.Detail != "invalid request: "+want {
+			t.Errorf("%s: %d %s, %v", body, w.Code, w.Body, err)
+		}
 	}
 }
