@@ -2,7 +2,6 @@ package audit
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -190,39 +189,3 @@ func tornAt(f *os.File, off int64) (bool, error) {
 	}
 	return b[0] != '\n', nil
 }
-
-// Contains reports whether the line, with or without its end, is among the newest in the log: within the last 64 KiB, a
-// file that was just rotated included. Whoever has changed a lock but may have crashed before Append learns so what is
-// left to do.
-func (l *Log) Contains(line []byte) (bool, error) {
-	line = bytes.TrimSuffix(line, []byte{'\n'})
-	if len(line) == 0 {
-		return false, nil
-	}
-	r := l.reader(Query{})
-	defer r.close()
-	failed := r.look(context.Background())
-	left := int64(newest + len(line))
-	for _, s := range slices.Backward(r.sources) {
-		n := min(left, s.end)
-		tail := make([]byte, n)
-		got, err := s.f.ReadAt(tail, s.end-n)
-		if err != nil && !errors.Is(err, io.EOF) {
-			failed = append(failed, err)
-		}
-		whole := n == s.end // the first line is not cut
-		for have := range bytes.Lines(tail[:got]) {
-			if whole && bytes.Equal(bytes.TrimSuffix(have, []byte{'\n'}), line) {
-				return true, nil
-			}
-			whole = true
-		}
-		if left -= n; left <= 0 {
-			break
-		}
-	}
-	return false, errors.Join(failed...)
-}
-
-// newest is how many bytes at the end of the log Contains searches, besides the line itself.
-const newest = 64 << 10

@@ -348,47 +348,6 @@ func TestOnlyAnAppendThatIsLargerItselfExceedsTheSize(t *testing.T) {
 	wantTokens(t, got, 1, 2, 3, 4, 4, 4, 4, 4)
 }
 
-func TestContainsFindsWholeLinesAmongTheNewest(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 200_000})
-	have := func(line []byte, want bool) {
-		t.Helper()
-		if got, err := l.Contains(line); err != nil || got != want {
-			t.Fatalf("Contains is %v, %v; want %v", got, err, want)
-		}
-	}
-	first := entryLine("build", 1)
-	have(first, false)
-	if err := l.Append(first); err != nil {
-		t.Fatal(err)
-	}
-	have(first, true)
-	have(first[:len(first)-1], true)
-	have(first[1:], false)
-	have(first[:len(first)-2], false)
-	have(nil, false)
-
-	torn := entryLine("build", 2)
-	addRaw(t, l, string(torn[:40]))
-	have(torn, false)
-	have(first, true)
-	addRaw(t, l, string(torn[40:len(torn)-1])) // only its end is missing, which the next Append adds
-	have(torn, true)
-
-	rename(t, l.path(0), l.path(1))
-	appendTokens(t, l, 3)
-	have(first, true)
-	if err := l.Append([]byte(strings.Repeat("x", 70_000))); err != nil {
-		t.Fatal(err)
-	}
-	have(first, false)
-	long := []byte(strings.Repeat("y", 100_000))
-	if err := l.Append(long); err != nil {
-		t.Fatal(err)
-	}
-	have(long, true)
-	have(long[:70_000], false)
-}
-
 func BenchmarkAppend(b *testing.B) {
 	l := Open(b.TempDir(), Options{})
 	line := entryLine("build", 1)

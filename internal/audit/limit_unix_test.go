@@ -54,9 +54,6 @@ func TestWhatIsNotARegularFileIsNeitherFollowedNorWaitedFor(t *testing.T) {
 			if err := l.Append(entryLine("build", 2)); !errors.Is(err, ErrNotRegular) {
 				t.Errorf("Append: %v", err)
 			}
-			if _, err := l.Contains(entryLine("build", 2)); !errors.Is(err, ErrNotRegular) {
-				t.Errorf("Contains: %v", err)
-			}
 			n := 0
 			for e, err := range l.Read(t.Context(), Query{}) {
 				n++
