@@ -150,7 +150,7 @@ type Freeze struct {
 	Damaged   string // why the stored freeze cannot be read; nobody enters until it is removed by force
 }
 
-// Limits returns the most holders the claim shares with, with the default applied.
+// limit returns the most holders the claim shares with, with the default applied.
 func (c Claim) limit() int {
 	if c.Limit == 0 {
 		return Exclusive

@@ -177,10 +177,10 @@ func RunnerID(pid int) string { return "runner_" + runnerStart() + "_" + strconv
 // Owner returns who the Locker claims as.
 func (k *Locker) Owner() Owner { return k.owner }
 
-// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends, and before that for the queue to have
-// room, if the lock is full; ctx also bounds the life of the
-// lease: when it ends, so do the lease's context and its heartbeats. If another is in the way the error is a
-// *BlockedError. An acquisition that fails holds nothing and leaves nothing behind.
+// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends, and before that for the queue to
+// have room, if the lock is full. ctx also bounds the life of the lease: when it ends, so do the lease's context and its
+// heartbeats. If another is in the way the error is a *BlockedError. An acquisition that fails holds nothing and leaves
+// nothing behind.
 func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
 	o, err := o.withDefaults(k.defaults)
 	if err != nil {

@@ -93,7 +93,7 @@ func (q *query) target(name string) lokt.Target {
 	return t
 }
 
-// values is the inverse of target, but for the name and the lease ID.
+// targetValues is the inverse of target, but for the name and the lease ID.
 func targetValues(t lokt.Target) url.Values {
 	v := url.Values{}
 	for name, text := range map[string]string{"owner": t.Owner.ID, "session": t.Owner.Session, "host": t.Owner.Host} {

@@ -126,7 +126,7 @@ func (r *Run) Checkpoint(ctx context.Context, v any) error {
 	return err
 }
 
-// lifeOf returns how long the lease lasts after a heartbeat, as far as the worker is told. A service that does not tell is
+// life returns how long the lease lasts after a heartbeat, as far as the worker is told. A service that does not tell is
 // taken to have the default.
 func (r *Run) life() time.Duration {
 	if r.Lease.TTL > 0 {

@@ -104,7 +104,7 @@ func hiddenWithScripts(name string) bool {
 	return slices.Contains([]string{".github", ".gitlab", ".circleci", ".buildkite", ".woodpecker", ".ci", ".husky", ".githooks"}, name)
 }
 
-// kind of a file that may call programs.
+// scriptKind is the kind of a file that may call programs.
 type scriptKind int
 
 const (

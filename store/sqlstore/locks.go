@@ -12,7 +12,7 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Locks are the locks in a database: a lokt.Store and its lokt.EventLog. Locks that are not free, and some that are, are
+// fileLocks are the locks in a database: a lokt.Store and its lokt.EventLog. Locks that are not free, and some that are, are
 // also in memory, as they were last committed.
 type fileLocks struct {
 	db     *fileDB
