@@ -8,7 +8,8 @@ LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/cli.version=$(VERSION) \
             -X github.com/lokt-dev/lokt/internal/daemon.version=$(VERSION)
 FUZZTIME ?= 5000x
 GO       ?= go
-TOOL      = $(GO) tool -modfile=tools/go.mod
+# go tool takes no notice of GOFLAGS, and would compile once more what linters and product both import.
+TOOL      = $(GO) run -modfile=tools/go.mod
 # Two packages at a time for each processor: their tests wait for something more than they compute.
 ATONCE    = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN || echo 2))))
 
@@ -39,7 +40,7 @@ fuzz:
 	done
 
 lint:
-	$(TOOL) golangci-lint run ./...
+	$(TOOL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint run ./...
 
 vet:
 	$(GO) vet ./...
@@ -55,7 +56,7 @@ man: ## bin/man/man1/lokt.1 and one page per command
 	$(GO) run ./internal/cli/man bin/man/man1
 
 vuln: ## needs the network: the vulnerability database is no module, so this is not part of check
-	$(TOOL) govulncheck ./...
+	$(TOOL) golang.org/x/vuln/cmd/govulncheck ./...
 
 check: build vet cross lint race model fuzz
 
