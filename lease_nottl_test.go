@@ -75,6 +75,36 @@ func TestALeaseWithoutATTLIsToldThatItIsWantedAndEndsBeforeTheOtherEnters(t *tes
 	}
 }
 
+// tardyLooks is a service whose answers about locks are long on their way.
+type tardyLooks struct {
+	lokt.Service
+	by time.Duration
+}
+
+func (s tardyLooks) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
+	snap, err := s.Service.Get(ctx, name)
+	return snap, errors.Join(err, pause(ctx, func() time.Duration { return s.by }))
+}
+
+func TestALeaseWithoutATTLIsReliedOnFromWhenItWasLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		l := acquire(t, newLocker(t, tardyLooks{s, 2 * time.Second}, "low", lokt.Options{}), "x", lokt.Options{TTL: lokt.NoTTL})
+		go func() {
+			_, _ = newLocker(t, s, "high", lokt.Options{}).Acquire(t.Context(), "x", lokt.Options{Wait: time.Minute, Priority: 1, Preempt: 10 * time.Second})
+		}()
+		<-l.Yield()
+		snap, err := s.Get(t.Context(), "x")
+		if err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].Yield == nil {
+			t.Fatalf("the lock is %+v, %v", snap.Lock, err)
+		}
+		if until, ends := time.Now().Add(l.Remaining()), snap.Lock.Holders[0].Yield.Deadline; !until.Before(ends) {
+			t.Errorf("it is relied on until %v, and ends %v", until, ends)
+		}
+		release(t, l)
+	})
+}
+
 func TestALeaseWithoutATTLThatIsNotWantedAnyMoreStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()
