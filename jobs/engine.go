@@ -159,6 +159,7 @@ type (
 		blocked string            // the lock that could not be had, if any
 	}
 	unlockedOp struct{ leaseID string } // the answer to lockFree
+	vacantOp   struct{ lock string }    // somebody outside has given it back
 
 	getOp     struct{ jobID string }
 	listOp    struct{ Filter }
@@ -313,6 +314,8 @@ func (e *engine) apply(id uint64, o op) {
 		e.locked(&o)
 	case unlockedOp:
 		e.unlocked(o.leaseID)
+	case vacantOp:
+		e.vacant(o.lock)
 	}
 }
 

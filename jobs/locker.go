@@ -22,6 +22,8 @@ type locker struct {
 	mu    sync.Mutex
 	taken map[string]lockOrder     // by lease: the engine does not know of it yet
 	tails map[string]chan struct{} // by lease: closed when the last order so far has been followed
+
+	watched map[string]bool // locks that somebody outside holds, and that are looked at until they are tried again
 }
 
 // lockPatience bounds how long a lock service may take to answer.
@@ -30,6 +32,7 @@ const lockPatience = 5 * time.Second
 func newLocker(m *Manager, s lokt.Service) *locker {
 	return &locker{
 		m: m, service: s, life: max(2*m.cfg.life(), 30*time.Second), taken: map[string]lockOrder{}, tails: map[string]chan struct{}{},
+		watched: map[string]bool{},
 	}
 }
 
@@ -85,6 +88,9 @@ func (k *locker) offer(o lockOrder) {
 			return
 		}
 		if r := <-c.done; r.err == nil { // otherwise it is not known what was stored
+			if blocked != "" {
+				k.watch(blocked)
+			}
 			return
 		}
 	}

@@ -20,7 +20,7 @@ type lockOrder struct {
 	names   []string
 }
 
-// lockRetry is when a lock that somebody outside holds is tried again.
+// lockRetry is when a lock that somebody outside holds is tried again, if nobody says before that it was given back.
 const lockRetry = time.Second
 
 // order asks for the locks of a job to be taken for a lease, or given back.
@@ -79,6 +79,14 @@ func (e *engine) unlocked(leaseID string) {
 	if names := e.unlocking[leaseID]; names != nil {
 		delete(e.unlocking, leaseID)
 		e.take(names, "")
+		e.wake = true
+	}
+}
+
+// vacant has a lock tried again that somebody outside held.
+func (e *engine) vacant(lock string) {
+	if n := e.names[lock]; n != nil && n.at != 0 {
+		e.unblock(n)
 		e.wake = true
 	}
 }

@@ -341,7 +341,7 @@ func (m *Manager) failQueue(err error) {
 	var kept []*call
 	for _, c := range m.queue {
 		switch c.op.(type) {
-		case lockedOp, unlockedOp:
+		case lockedOp, unlockedOp, vacantOp:
 			kept = append(kept, c)
 		default:
 			m.answerLocked(reply{id: c.id, err: err})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,10 +157,85 @@ func TestAJobWaitsForALockThatSomebodyElseHolds(t *testing.T) {
 			_, _ = locks.Release(t.Context(), lokt.Target{Name: "b", LeaseID: "x", Owner: claim.Owner})
 		}()
 		g := grant(t, m, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
-		if d := time.Since(begin); g.Job.ID != id || d < 4500*time.Millisecond || d > 5500*time.Millisecond {
+		if d := time.Since(begin); g.Job.ID != id || d < 4500*time.Millisecond || d > 4600*time.Millisecond {
 			t.Errorf("granted %s after %v", g.Job.ID, d)
 		}
 		complete(t, m, g)
+	})
+}
+
+// Promise S-148.
+func TestAParkedRequestGetsAJobTheMomentThatItsLockCanBeHad(t *testing.T) {
+	human := lokt.Owner{ID: "human"}
+	for _, c := range []struct {
+		name string
+		hold func(t *testing.T, locks *lokt.Manager, end time.Duration) // for that long, more or less
+	}{
+		{"a hold that is over", func(t *testing.T, locks *lokt.Manager, end time.Duration) {
+			if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "l", Owner: human, TTL: end}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"a hold that is renewed, and given back", func(t *testing.T, locks *lokt.Manager, end time.Duration) {
+			if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "l", Owner: human, TTL: time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				for range 10 {
+					time.Sleep(end / 10)
+					_, _ = locks.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: "l"})
+				}
+				_, _ = locks.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "l", Owner: human})
+			}()
+		}},
+		{"a freeze", func(t *testing.T, locks *lokt.Manager, end time.Duration) {
+			if _, err := locks.Freeze(t.Context(), "x", lokt.Freeze{Owner: human, TTL: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(end, func() { _, _ = locks.Unfreeze(t.Context(), lokt.Target{Name: "x", Owner: human}) })
+		}},
+	} {
+		for _, end := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond, 10*time.Second + 300*time.Millisecond} {
+			t.Run(fmt.Sprint(c.name, " of ", end), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					locks := lokt.NewManager(memstore.New())
+					m := openWith(t, jobs.Options{Locks: locks})
+					c.hold(t, locks, end)
+					submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"x"} })
+					begin := time.Now()
+					g := grant(t, m, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+					if d := time.Since(begin); d < end || d > end+100*time.Millisecond {
+						t.Errorf("granted after %v", d)
+					}
+					complete(t, m, g)
+				})
+			})
+		}
+	}
+}
+
+// busyLocks seem to be free, but are granted to nobody.
+type busyLocks struct {
+	lokt.Service
+	asked atomic.Int64
+}
+
+func (b *busyLocks) Acquire(context.Context, lokt.Claim) (lokt.Holder, error) {
+	b.asked.Add(1)
+	return lokt.Holder{}, lokt.ErrHeld
+}
+
+func TestALockThatSeemsFreeAndIsRefusedIsNotAskedForWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := &busyLocks{Service: lokt.NewManager(memstore.New())}
+		m := openWith(t, jobs.Options{Locks: locks})
+		submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"x"} })
+		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: 10 * time.Second}); err != nil || g.Denied == nil {
+			t.Fatalf("answered with %+v, %v", g, err)
+		}
+		if n := locks.asked.Load(); n < 10 || n > 250 {
+			t.Errorf("asked for %d times in 10 s", n)
+		}
 	})
 }
 

@@ -128,17 +128,19 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 	op := operation{name: c.Name, lease: c.LeaseID, ttl: c.TTL, maxHold: c.MaxHold, call: r.called()}
 	h, err := r.Service.Acquire(ctx, c)
 	lasted := r.called().at - op.call.at
+	// A grant from the queue ends when nobody takes it up in time, or, where the machine is busy, before anybody could.
+	missed := c.Wait != 0 && (lasted > lokt.OfferLease || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
 	maybe := false // it was granted before, in vain
 	switch {
 	case err == nil:
-		maybe = c.Wait != 0 && lasted > lokt.OfferLease
+		maybe = missed
 		op.kind, op.token = acquired, h.Token
 		if h.LeaseID != c.LeaseID {
 			r.refuse("lease %s of %q was granted as %s", c.LeaseID, c.Name, h.LeaseID)
 		}
 	case errors.Is(err, lokt.ErrHeld):
 		op.kind = denied
-		maybe = c.Wait != 0 && (lasted > lokt.OfferLease || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
+		maybe = missed
 	case errors.Is(err, lokt.ErrFrozen), errors.Is(err, lokt.ErrInvalid):
 		op.kind = notRecorded
 	default:
