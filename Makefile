@@ -10,8 +10,6 @@ FUZZTIME ?= 5000x
 GO       ?= go
 # go tool takes no notice of GOFLAGS, and would compile once more what linters and product both import.
 TOOL      = $(GO) run -modfile=tools/go.mod
-# Two packages at a time for each processor: their tests wait for something more than they compute.
-ATONCE    = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN || echo 2))))
 
 # What vet has looked at is not vetted again: race and fuzz would, with all that they import, for flags of their own.
 TEST      = $(GO) test -vet=off
@@ -25,7 +23,7 @@ test:
 	$(GO) test ./...
 
 race: ## the race detector needs cgo, and a C compiler
-	CGO_ENABLED=1 $(TEST) -race -p $(ATONCE) -timeout 20m ./...
+	CGO_ENABLED=1 $(TEST) -race -timeout 20m ./...
 
 model: ## the 100,000 steps of the scheduler against its model, of which race plays a tenth
 	CI=true $(TEST) -count=1 -run '^TestEngineAnswersAsTheModelDoes$$' ./jobs
