@@ -162,6 +162,13 @@ func crowdLocks(ctx context.Context, c *crowded) error {
 	if err := c.db.Ping(ctx); !errors.Is(err, lokt.ErrUnavailable) {
 		return fmt.Errorf("ping without any room: %w", err)
 	}
+	c.base.foldAgain = time.Time{} // so that the tables are tried before the journal alone is
+	if _, err := m.Release(ctx, lokt.Target{Name: claim(1).Name, LeaseID: held[claim(1).Name]}); !errors.Is(err, lokt.ErrUnavailable) {
+		return fmt.Errorf("release without any room, when the tables are due: %w", err)
+	}
+	if c.base.foldAgain.IsZero() {
+		return errors.New("the tables were not tried")
+	}
 	if c.base.suspect != nil {
 		return fmt.Errorf("it is not known what is stored: %w", c.base.suspect)
 	}
