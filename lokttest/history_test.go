@@ -125,6 +125,51 @@ func TestHistoriesAreJudged(t *testing.T) {
 	}
 }
 
+// lateGrants grants claims that wait the token 3 after a while, denies others, and grants these the token 2 when they come again.
+type lateGrants struct {
+	lokt.Service
+	denied bool
+}
+
+func (l *lateGrants) Acquire(_ context.Context, c lokt.Claim) (lokt.Holder, error) {
+	switch {
+	case c.Wait > 0:
+		time.Sleep(100 * time.Millisecond)
+		return lokt.Holder{Claim: c, Token: 3}, nil
+	case !l.denied:
+		l.denied = true
+		return lokt.Holder{}, &lokt.BlockedError{}
+	}
+	return lokt.Holder{Claim: c, Token: 2}, nil
+}
+
+func (l *lateGrants) Release(_ context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	return []lokt.Holder{{Claim: lokt.Claim{Name: t.Name, LeaseID: t.LeaseID}, Token: 2}}, nil
+}
+
+func TestAGrantThatEndedBeforeItsClaimantRanExplainsADenial(t *testing.T) {
+	for slack, explained := range map[time.Duration]bool{0: false, 5 * time.Millisecond: true} {
+		var r *lokttest.Recorder
+		synctest.Test(t, func(t *testing.T) {
+			r = lokttest.NewRecorder(&lateGrants{})
+			r.Slack = slack
+			go func() {
+				_, _ = r.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "a", TTL: 30 * time.Millisecond, Wait: time.Minute})
+			}()
+			b := lokt.Claim{Name: "x", LeaseID: "b", TTL: time.Minute}
+			for range 2 {
+				time.Sleep(20 * time.Millisecond)
+				_, _ = r.Acquire(t.Context(), b)
+			}
+			_, _ = r.Release(t.Context(), lokt.Target{Name: b.Name, LeaseID: b.LeaseID})
+			time.Sleep(time.Minute)
+		})
+		if err := r.Check(time.Minute); (err == nil) != explained {
+			t.Errorf("with slack %v: %v", slack, err)
+		}
+	}
+}
+
 func TestHistoriesThatCannotBeJudgedAreNotPassed(t *testing.T) {
 	for what, ask := range map[string]func(r *lokttest.Recorder){
 		"shared": func(r *lokttest.Recorder) {
