@@ -20,7 +20,7 @@ func (k *locker) watch(name string) {
 	}
 	k.watched[name] = true
 	k.m.task(func() {
-		vacant := k.falls(name)
+		vacant := k.awaitVacancy(name)
 		k.mu.Lock()
 		delete(k.watched, name)
 		k.mu.Unlock()
@@ -30,8 +30,8 @@ func (k *locker) watch(name string) {
 	})
 }
 
-// falls waits until nobody holds the lock and nobody waits for it, and reports whether that came in time.
-func (k *locker) falls(name string) bool {
+// awaitVacancy waits until nobody holds the lock and nobody waits for it, and reports whether that came in time.
+func (k *locker) awaitVacancy(name string) bool {
 	ctx, cancel := context.WithTimeout(k.m.ctx, lockRetry)
 	defer cancel()
 	for first := true; ; first = false {
@@ -40,7 +40,7 @@ func (k *locker) falls(name string) bool {
 			return false
 		}
 		wait := lockRetry
-		switch ends, vacant := falling(s); {
+		switch ends, vacant := vacancy(s); {
 		case vacant && !first:
 			return true
 		case vacant: // just now, or it is not what it seems
@@ -58,9 +58,9 @@ func (k *locker) falls(name string) bool {
 	}
 }
 
-// falling reports whether a lock can be had by somebody who is not in its queue, and otherwise when the first of its holds, or its freeze,
+// vacancy reports whether a lock can be had by somebody who is not in its queue, and otherwise when the first of its holds, or its freeze,
 // ends by itself; zero for never.
-func falling(s lokt.Snapshot) (ends time.Time, vacant bool) {
+func vacancy(s lokt.Snapshot) (ends time.Time, vacant bool) {
 	consider := func(t time.Time) {
 		if !t.IsZero() && (ends.IsZero() || t.Before(ends)) {
 			ends = t

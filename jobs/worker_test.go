@@ -470,21 +470,27 @@ func TestAWorkerRidesOutARestart(t *testing.T) {
 	})
 }
 
+// workASecond runs a worker for a second.
+func workASecond(t *testing.T, l jobs.Leaser, h jobs.Handler, o jobs.WorkerOptions) {
+	t.Helper()
+	w, err := jobs.NewWorker(l, h, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := w.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Promise S-88.
 func TestTheLeaseIsKeptUntilTheEndIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openWith(t, jobs.Options{})
 		id := submit(t, m)
 		l := &shaky{Leaser: m, until: time.Now().Add(10 * time.Minute)}
-		w, err := jobs.NewWorker(l, func(context.Context, *jobs.Run) (any, error) { return "done", nil }, jobs.WorkerOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := w.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		workASecond(t, l, func(context.Context, *jobs.Run) (any, error) { return "done", nil }, jobs.WorkerOptions{})
 		if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Completed || len(v.Attempts) != 1 {
 			t.Errorf("the job is %+v, %v", v.Job, err)
 		}
@@ -649,18 +655,10 @@ func TestMetricsThatAreRefusedTakeNothingElseWithThem(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := openWith(t, jobs.Options{})
 			id := submit(t, m)
-			w, err := jobs.NewWorker(refusing{Leaser: m, metrics: fmt.Errorf("%w: too large", lokt.ErrInvalid)}, func(ctx context.Context, r *jobs.Run) (any, error) {
+			workASecond(t, refusing{Leaser: m, metrics: fmt.Errorf("%w: too large", lokt.ErrInvalid)}, func(ctx context.Context, r *jobs.Run) (any, error) {
 				defer time.Sleep(wait)
 				return h(ctx, r)
 			}, jobs.WorkerOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if err := w.Run(ctx); err != nil {
-				t.Fatal(err)
-			}
 			v, err := m.Get(t.Context(), id)
 			if o := v.Job.Output; err != nil || v.Job.State != jobs.Completed || o == nil || o.Progress == nil || *o.Progress != 0.5 || o.Message != "half way" {
 				t.Errorf("the job is %+v with %+v, %v", v.Job, o, err)
@@ -723,15 +721,7 @@ func TestAResultThatIsRefusedFailsTheJob(t *testing.T) {
 		m := openWith(t, jobs.Options{})
 		id := submit(t, m)
 		h := func(context.Context, *jobs.Run) (any, error) { return json.RawMessage(`"large"`), nil }
-		w, err := jobs.NewWorker(refusing{Leaser: m, complete: fmt.Errorf("%w: too large", lokt.ErrInvalid)}, h, jobs.WorkerOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := w.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		workASecond(t, refusing{Leaser: m, complete: fmt.Errorf("%w: too large", lokt.ErrInvalid)}, h, jobs.WorkerOptions{})
 		if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Failed || !strings.Contains(string(v.Job.Output.Error), "too large") {
 			t.Errorf("the job is %+v, %v", v.Job, err)
 		}
@@ -758,15 +748,7 @@ func TestAnErrorThatIsRefusedFailsTheJobWithItsText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openWith(t, jobs.Options{})
 		id := submit(t, m)
-		w, err := jobs.NewWorker(brief{m}, func(context.Context, *jobs.Run) (any, error) { return nil, lengthy{} }, jobs.WorkerOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := w.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		workASecond(t, brief{m}, func(context.Context, *jobs.Run) (any, error) { return nil, lengthy{} }, jobs.WorkerOptions{})
 		v, err := m.Get(t.Context(), id)
 		if err != nil || v.Job.State != jobs.Failed || v.Job.Code != jobs.CodeFailed {
 			t.Fatalf("the job is %+v, %v", v.Job, err)
@@ -783,20 +765,12 @@ func TestALeaseIsLetGoWhoseEndIsRefusedForGood(t *testing.T) {
 		id := submit(t, m)
 		untold := make(chan error, 1)
 		never := fmt.Errorf("%w: not like this", lokt.ErrInvalid)
-		w, err := jobs.NewWorker(refusing{Leaser: m, complete: never, fail: never}, func(context.Context, *jobs.Run) (any, error) { return 1, nil },
+		workASecond(t, refusing{Leaser: m, complete: never, fail: never}, func(context.Context, *jobs.Run) (any, error) { return 1, nil },
 			jobs.WorkerOptions{Notify: func(n jobs.Notice) {
 				if n.Type == jobs.NoticeUntold {
 					untold <- n.Err
 				}
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := w.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
 		select {
 		case err := <-untold:
 			if !errors.Is(err, never) {

@@ -130,23 +130,20 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 	lasted := r.called().at - op.call.at
 	// A grant from the queue ends when nobody takes it up in time, or, where the machine is busy, before anybody could.
 	missed := c.Wait != 0 && (lasted > lokt.OfferLease || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
-	maybe := false // it was granted before, in vain
 	switch {
 	case err == nil:
-		maybe = missed
 		op.kind, op.token = acquired, h.Token
 		if h.LeaseID != c.LeaseID {
 			r.refuse("lease %s of %q was granted as %s", c.LeaseID, c.Name, h.LeaseID)
 		}
 	case errors.Is(err, lokt.ErrHeld):
 		op.kind = denied
-		maybe = missed
 	case errors.Is(err, lokt.ErrFrozen), errors.Is(err, lokt.ErrInvalid):
 		op.kind = notRecorded
 	default:
 		op.kind = mayAcquire
 	}
-	if maybe {
+	if missed && (op.kind == acquired || op.kind == denied) {
 		// A claim that waits may be granted the lock, not get to run, or not be heard of, in time, and wait again.
 		granted := op
 		granted.kind, granted.over = mayAcquire, true

@@ -117,7 +117,7 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 
 // backupAlone makes a copy when no daemon has the store.
 func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error {
-	file, _, ok := sqliteFile(c.Store)
+	file, _, ok := sqlstore.File(c.Store)
 	if !ok {
 		return fmt.Errorf("%s is backed up by its own means", redact(c.Store))
 	}
@@ -133,13 +133,6 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 	}
 	fmt.Fprintf(s.Out, "%s: from %s; no daemon runs at %s\n", path, db.Path(), c.Listen)
 	return nil
-}
-
-// sqliteFile returns the file of a store in SQLite, and whether it must exist.
-func sqliteFile(store string) (file string, must, ok bool) {
-	file, ok = strings.CutPrefix(store, "sqlite:")
-	file, must = strings.CutSuffix(strings.TrimPrefix(file, "//"), "?mode=rw")
-	return file, must, ok
 }
 
 func exists(path string) bool {

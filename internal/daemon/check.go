@@ -12,6 +12,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving.
@@ -26,7 +28,7 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 		errs = append(errs, err)
 	}
 	for _, store := range []string{c.Store, c.JobsStore} {
-		if file, must, ok := sqliteFile(store); ok && must && !exists(file) {
+		if file, must, ok := sqlstore.File(store); ok && must && !exists(file) {
 			errs = append(errs, fmt.Errorf("store %s: there is no %s", store, file))
 		}
 	}

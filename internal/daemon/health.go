@@ -67,7 +67,7 @@ func (d *daemon) ready(ctx context.Context) error {
 
 // health answers whether the process lives (/healthz), and whether it can serve (/readyz).
 func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
-	if !looks(w, r) {
+	if !onlyLooks(w, r) {
 		return
 	}
 	answer := map[string]any{"status": "ok"}
@@ -85,8 +85,8 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, "application/json", answer)
 }
 
-// looks reports whether the request only looks; if not, it has been answered.
-func looks(w http.ResponseWriter, r *http.Request) bool {
+// onlyLooks reports whether the request only looks; if not, it has been answered.
+func onlyLooks(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return true
 	}
@@ -134,7 +134,7 @@ func (d *daemon) allowed(w http.ResponseWriter, r *http.Request, scope auth.Scop
 
 // metrics answers with the metrics, to those who may read.
 func (d *daemon) metrics(w http.ResponseWriter, r *http.Request) {
-	if looks(w, r) && d.allowed(w, r, httpapi.ScopeRead) {
+	if onlyLooks(w, r) && d.allowed(w, r, httpapi.ScopeRead) {
 		d.meter.handler.ServeHTTP(w, r)
 	}
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
@@ -13,7 +12,7 @@ func runRepair(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 	if len(args) != 1 {
 		return usagef("say into which new file to put what is damaged: loktd repair FILE")
 	}
-	if !strings.HasPrefix(c.Store, "sqlite:") {
+	if _, _, ok := sqlstore.File(c.Store); !ok {
 		return usagef("%s is no database of SQLite, and only these have rows to be set aside", redact(c.Store))
 	}
 	all, err := sqlstore.SetAside(ctx, c.Store, args[0], sqlstore.Options{Describe: "being repaired"})

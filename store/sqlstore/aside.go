@@ -11,9 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -45,8 +43,8 @@ const asideGap = 1 << 16
 // Tokens and revisions of locks, tokens of jobs, and the numbers of events then go on above all that were given. It has opened the
 // database when it returns without an error.
 func SetAside(ctx context.Context, url, file string, o Options) (all []Aside, err error) {
-	path, ok := strings.CutPrefix(url, "sqlite:")
-	if path = strings.TrimSuffix(strings.TrimPrefix(path, "//"), mustExist); !ok || path == "" {
+	path, _, ok := File(url)
+	if !ok {
 		return nil, fmt.Errorf("%w: only databases of SQLite have such rows", lokt.ErrInvalid)
 	}
 	if _, err := os.Lstat(file); err == nil {
@@ -201,10 +199,5 @@ func writeAside(file string, all []Aside) error {
 	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	_ = dir.Sync() // not every system can
-	return dir.Close()
+	return flushName(file)
 }

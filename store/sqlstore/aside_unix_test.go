@@ -31,15 +31,7 @@ func torn(t *testing.T, use func(db *bare), damage string) string {
 	db.jobs.mu.Unlock()
 	use(&bare{t, db})
 	found := place(t)
-	for _, suffix := range []string{"", "-wal"} {
-		b, err := os.ReadFile(path + suffix)
-		if err == nil {
-			err = os.WriteFile(found+suffix, b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	asKilled(t, path, found)
 	c, err := dial(dsn(found))
 	if err != nil {
 		t.Fatal(err)

@@ -74,6 +74,11 @@ func finish(part, path string) error {
 	if err := errors.Join(f.Sync(), f.Close(), os.Rename(part, path)); err != nil {
 		return err
 	}
+	return flushName(path)
+}
+
+// flushName has the name of a new file on the disk.
+func flushName(path string) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err

@@ -26,9 +26,9 @@ type batch struct {
 	packed    int    // bytes of the rows of that of jobs
 	writes    []func(context.Context, querier) error
 
-	folds bool // that the tables are complete was asked for, and not only found to be in order
-	brief bool // it is stored in the journals alone, as far as they may grow
-	fresh int  // what jobs had as fresh before
+	foldAsked   bool // that the tables are complete was asked for, and not only found to be in order
+	journalOnly bool // it is stored in the journals alone, as far as they may grow
+	freshBefore int  // what jobs had as fresh before
 }
 
 // commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
@@ -48,7 +48,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return err
 	}
 	d.catchUp(ctx, rs)
-	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}, fresh: d.jobs.fresh}
+	b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}, freshBefore: d.jobs.fresh}
 	for _, r := range rs {
 		if r.err == nil && r.panicked == nil {
 			d.decide(ctx, b, r)
@@ -58,11 +58,11 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return nil
 	}
 	defer func() { d.observe("commit", begin, err) }()
-	b.folds = b.fold || b.foldLocks
+	b.foldAsked = b.fold || b.foldLocks
 	if err = d.store(ctx, b); full(err) || isCramped(err) {
 		err = d.squeeze(ctx, b, err)
 	}
-	if d.crowded = isCramped(err); d.crowded {
+	if d.noRoom = isCramped(err); d.noRoom {
 		return translate(err)
 	}
 	if err != nil {
@@ -125,7 +125,7 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 		}
 	case r.write != nil:
 		b.writes = append(b.writes, r.write)
-	case d.crowded && !r.fold:
+	case d.noRoom && !r.fold:
 		b.writes = append(b.writes, d.probe)
 	}
 }

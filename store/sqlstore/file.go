@@ -45,7 +45,7 @@ type fileDB struct {
 
 	foldAgain time.Time // there was no room for the rows of the tables: not before then
 	foldError error     // what was said about it
-	crowded   bool      // the last transaction failed because there was no room
+	noRoom    bool      // the last transaction failed because there was no room
 
 	checkpointAt int  // pages more, until they are moved
 	synced       bool // transactions are flushed to the disk

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -305,15 +304,7 @@ func testJournal(t *testing.T, random *rand.Rand) {
 			t.Fatalf("events are %+v, %v beside %+v, %v", e1, err1, e2, err2)
 		}
 	}
-	for _, suffix := range []string{"", "-wal"} { // as a process that is killed leaves them
-		b, err := os.ReadFile(path("killed") + suffix)
-		if err == nil {
-			err = os.WriteFile(path("found")+suffix, b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	asKilled(t, path("killed"), path("found"))
 	shut(t, each)
 	shut(t, once)
 	shut(t, start(t, path("found"), Options{}))

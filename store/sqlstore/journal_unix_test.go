@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,15 +85,7 @@ func TestAHoldThatEndedBeforeTheLastTurnIsNotRevivedByAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := place(t)
-	for _, suffix := range []string{"", "-wal"} {
-		b, err := os.ReadFile(path + suffix)
-		if err == nil {
-			err = os.WriteFile(found+suffix, b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	asKilled(t, path, found)
 	again := start(t, found, Options{})
 	if hs := view(t, again, "gone").Lock.Holders; len(hs) == 1 && hs[0].ExpiresAt.After(h.ExpiresAt) {
 		t.Errorf("a hold that ended at %v ends at %v", h.ExpiresAt, hs[0].ExpiresAt)

@@ -52,10 +52,10 @@ func (d *fileDB) squeeze(ctx context.Context, b *batch, err error) error {
 		return err
 	}
 	d.foldAgain, d.foldError = time.Now().Add(max(foldPause, foldFactor*time.Since(begin))), err
-	if b.folds {
+	if b.foldAsked {
 		return err
 	}
-	b.brief, b.fold, b.foldLocks = true, false, false
+	b.journalOnly, b.fold, b.foldLocks = true, false, false
 	return d.storeAgain(ctx, b)
 }
 
@@ -82,7 +82,7 @@ func (d *fileDB) cramp(ctx context.Context, b *batch, err error) error {
 // finds that there is no room, it has not written the last page of the transaction, without which the others do not count.
 func (d *fileDB) undo(ctx context.Context, b *batch) bool {
 	_ = d.writer.exec(ctx, "ROLLBACK") // it may have been rolled back already
-	d.jobs.fresh, d.jobs.ended = b.fresh, -1
+	d.jobs.fresh, d.jobs.ended = b.freshBefore, -1
 	err := d.writer.exec(ctx, "BEGIN IMMEDIATE")
 	if err == nil {
 		err = d.writer.exec(ctx, "ROLLBACK")
@@ -92,12 +92,12 @@ func (d *fileDB) undo(ctx context.Context, b *batch) bool {
 
 // spares reports whether a journal that has become long is left as it is, for want of room.
 func (d *fileDB) spares(b *batch, changes, bytes int) bool {
-	return (b.brief || time.Now().Before(d.foldAgain)) && changes < mostUnfolded && bytes < mostUnfoldedBytes
+	return (b.journalOnly || time.Now().Before(d.foldAgain)) && changes < mostUnfolded && bytes < mostUnfoldedBytes
 }
 
 // mayFold returns why it is not even tried to write the tables: there was no room a moment ago.
 func (d *fileDB) mayFold(b *batch) error {
-	if !b.folds && time.Now().Before(d.foldAgain) {
+	if !b.foldAsked && time.Now().Before(d.foldAgain) {
 		return d.foldError
 	}
 	return nil

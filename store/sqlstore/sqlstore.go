@@ -88,16 +88,25 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		}
 		return &DB{d}, nil
 	}
-	path, ok := strings.CutPrefix(url, "sqlite:")
-	if path = strings.TrimPrefix(path, "//"); !ok || path == "" {
+	path, old, ok := File(url)
+	if !ok {
 		return nil, fmt.Errorf("%w: a database is sqlite: and a path, or postgres://…", lokt.ErrInvalid)
 	}
-	path, old := strings.CutSuffix(path, mustExist)
 	d, err := openFile(ctx, path, old, o)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
 	return &DB{d}, nil
+}
+
+// File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok if the URL is
+// none of SQLite.
+func File(url string) (path string, old, ok bool) {
+	path, ok = strings.CutPrefix(url, "sqlite:")
+	path = strings.TrimPrefix(path, "//")
+	ok = ok && path != ""
+	path, old = strings.CutSuffix(path, mustExist)
+	return path, old, ok
 }
 
 // Locks returns the locks in the database. They end with the database; closing them closes nothing else.
