@@ -26,7 +26,7 @@ var serverPrograms = sync.OnceValues(func() (daemon string, err error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "../lokt-remote", "../loktd")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), "../lokt-remote", "../loktd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as users get them, and as program is built, so that what both link is compiled once
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
