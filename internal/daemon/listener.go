@@ -79,6 +79,11 @@ func (c *crowd) enter(conn net.Conn) (drop net.Conn) {
 // when it is answered.
 func (c *crowd) begin(ctx context.Context) (end func()) {
 	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	return c.start(conn)
+}
+
+// start does what begin does, for a connection.
+func (c *crowd) start(conn net.Conn) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.all[conn]

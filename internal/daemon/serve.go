@@ -20,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/internal/lane"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -40,6 +41,8 @@ type daemon struct {
 	gate   *auth.Gate
 	tls    *certificates // nil without TLS
 	crowd  *crowd
+	api    http.Handler
+	lane   *lane.Listener // nil with TLS
 	meter  *meter
 	notify notifier
 	url    string
@@ -69,6 +72,10 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 	defer func() { err = errors.Join(err, d.close()) }()
 	server := d.server()
 	failed := make(chan error, 1)
+	if d.tls == nil {
+		d.lane = d.simpleRequests(listener)
+		listener = d.lane
+	}
 	go func() {
 		if d.tls != nil {
 			failed <- server.ServeTLS(listener, "", "")
@@ -221,8 +228,9 @@ func (d *daemon) server() *http.Server {
 	if d.c.authenticates() || d.c.Rate > 0 {
 		config.Gate = d.gate
 	}
+	d.api = httpapi.NewHandler(config)
 	s := &http.Server{
-		Handler:           d.route(arrivals(httpapi.NewHandler(config), d.crowd, d.c.BodyTimeout)),
+		Handler:           d.route(arrivals(d.api, d.crowd, d.c.BodyTimeout)),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2:     &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}, // clients that are gone hold no places
 		ConnState: d.crowd.follow, ConnContext: d.crowd.attach,
@@ -351,6 +359,9 @@ func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Att
 		}
 	}()
 	server.SetKeepAlivesEnabled(false)
+	if d.lane != nil {
+		d.lane.Drain()
+	}
 	close(d.stop)
 	if d.jobs != nil {
 		if err := d.jobs.Drain(ctx); err != nil {
@@ -358,7 +369,11 @@ func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Att
 		}
 	}
 	d.crowd.dismiss()
-	if err := server.Shutdown(ctx); err != nil {
+	var simple error
+	if d.lane != nil {
+		simple = d.lane.Shutdown(ctx)
+	}
+	if err := errors.Join(simple, server.Shutdown(ctx)); err != nil {
 		d.log.Warn("some requests were not answered in time", "err", err)
 		_ = server.Close() // they had their time
 	}

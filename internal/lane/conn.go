@@ -1,0 +1,213 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// What a connection is doing.
+const (
+	idle  int32 = iota // nothing of a request has come
+	busy               // with a request, or a part of one
+	ended              // nothing: it was closed by Shutdown
+)
+
+// conn is a connection.
+type conn struct {
+	net.Conn
+	l      *Listener
+	base   context.Context //nolint:containedctx // of all its requests
+	remote string
+	state  atomic.Int32
+
+	in   []byte    // what was read and not answered
+	body []byte    // of the last answer
+	out  []byte    // all of it
+	due  time.Time // until when to read
+	late bool      // the answer has a deadline
+	used bool      // something has come
+
+	request request // that in begins with
+	watcher watcher
+}
+
+// serve serves a connection until it ends or is for the http.Server.
+func (l *Listener) serve(nc net.Conn) {
+	c := &conn{
+		Conn: nc, l: l, remote: nc.RemoteAddr().String(),
+		base: context.WithValue(context.Background(), http.LocalAddrContextKey, nc.LocalAddr()),
+	}
+	l.mu.Lock()
+	l.conns[c] = struct{}{}
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.conns, c)
+	}()
+	l.o.ConnState(nc, http.StateNew)
+	if !c.run() || c.SetReadDeadline(time.Time{}) != nil {
+		_ = nc.Close() // nothing more is said on it
+		l.o.ConnState(nc, http.StateClosed)
+		return
+	}
+	l.o.ConnState(nc, http.StateHijacked)
+	if !l.pass(accepted{conn: &replay{nc, c.in}}) {
+		_ = nc.Close() // the server is not there any more
+	}
+}
+
+// run answers simple requests. It returns true at the first bytes that are no such thing, and false when the connection is over.
+func (c *conn) run() (handOver bool) {
+	for wait := c.l.o.First; ; wait = c.l.o.Idle {
+		switch c.read(wait) {
+		case whole:
+		case other:
+			return true
+		default:
+			return false
+		}
+		end := c.l.o.Begin(c.Conn)
+		goOn := c.serveRequest()
+		end()
+		if !goOn || !c.state.CompareAndSwap(busy, idle) {
+			return false
+		}
+	}
+}
+
+// read reads until there is a simple request, or something else. A part of a request is left if there is nothing more to read.
+func (c *conn) read(wait time.Duration) verdict {
+	for begun := false; ; {
+		if len(c.in) > 0 {
+			if !begun && !c.state.CompareAndSwap(idle, busy) {
+				return part
+			}
+			v := parse(c.in, &c.request)
+			if v == whole && !c.l.o.Takes(c.request.path) {
+				v = other
+			}
+			if v != part {
+				return v
+			}
+		}
+		switch now := time.Now(); {
+		case len(c.in) == 0:
+			if left := c.due.Sub(now); left < wait-wait/64 || left > wait { // not for every request
+				c.due = now.Add(wait)
+				_ = c.SetReadDeadline(c.due) // if not, reading fails, too
+			}
+		case !begun:
+			begun, c.due = true, now.Add(c.l.o.Part)
+			_ = c.SetReadDeadline(c.due) // as above
+		}
+		n, err := c.Read(c.room())
+		if n > 0 && !c.used {
+			c.used = true
+			c.l.o.ConnState(c.Conn, http.StateActive)
+		}
+		if c.in = c.in[:len(c.in)+n]; err != nil && n == 0 {
+			if len(c.in) > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+				return other // the http.Server knows what to do with those who are slow
+			}
+			return part
+		}
+	}
+}
+
+// room returns where to read to: for as much as the request needs, or more.
+func (c *conn) room() []byte {
+	if need := max(c.request.length, len(c.in)+1, mostHeader); need > cap(c.in) {
+		c.in = append(make([]byte, 0, need), c.in...)
+	}
+	return c.in[len(c.in):cap(c.in)]
+}
+
+// exchange is what belongs to a request, so that it is allocated at once.
+type exchange struct {
+	url    url.URL
+	values [len(known)]string
+	body   body
+	answer answer
+}
+
+// serveRequest has a request answered, and reports whether the connection goes on.
+func (c *conn) serveRequest() bool {
+	x := &exchange{url: url.URL{Path: c.request.path}, values: c.request.values}
+	header := make(http.Header, 8)
+	for i := range x.values {
+		if x.values[i] != "" && i != fieldHost {
+			header[known[i]] = x.values[i : i+1 : i+1]
+		}
+	}
+	r := &http.Request{
+		Method: c.request.method, URL: &x.url, RequestURI: c.request.path, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, Host: c.request.values[fieldHost], RemoteAddr: c.remote, Body: http.NoBody,
+	}
+	if len(c.request.body) > 0 {
+		x.body.rest = c.request.body
+		r.Body, r.ContentLength = &x.body, int64(len(c.request.body))
+	}
+	x.answer = answer{c: c, header: make(http.Header, 4), body: c.body[:0]}
+	ctx, cancel := context.WithCancel(c.base)
+	c.watch(cancel)
+	answered := c.handle(&x.answer, r.WithContext(ctx))
+	cancel()
+	early := c.unwatch()
+	x.body.end()
+	if !answered || !x.answer.send() {
+		return false
+	}
+	rest := c.in[c.request.length:]
+	if cap(c.in) > keptBuffer {
+		c.in = nil
+	}
+	c.in = append(append(c.in[:0], rest...), early...)
+	if cap(c.out) > keptBuffer {
+		c.out, c.body = nil, nil
+	}
+	c.request = request{} // its strings need not stay
+	return true
+}
+
+// keptBuffer is the largest buffer that is kept between requests.
+const keptBuffer = 2 * mostHeader
+
+// handle calls the handler, and reports whether there is an answer.
+func (c *conn) handle(w http.ResponseWriter, r *http.Request) (answered bool) {
+	defer func() {
+		if answered {
+			return
+		}
+		if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // panics are compared as they are
+			c.l.o.Log.Error("panic", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		}
+	}()
+	c.l.o.Handler.ServeHTTP(w, r)
+	return true
+}
+
+// replay is a connection of which something has been read already.
+type replay struct {
+	net.Conn
+	rest []byte
+}
+
+func (r *replay) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 {
+		return r.Conn.Read(p)
+	}
+	n := copy(p, r.rest)
+	if r.rest = r.rest[n:]; len(r.rest) == 0 {
+		r.rest = nil
+	}
+	return n, nil
+}
