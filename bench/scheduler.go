@@ -165,6 +165,16 @@ func bareHandler() error {
 	return (&http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}).Serve(l)
 }
 
+// bareServer starts a bare handler.
+func (e *env) bareServer() (*server, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	s, _, err := startServer(e.dir, exe, "-bare")
+	return s, err
+}
+
 // beats returns how many heartbeats per second the server answers on 16 connections that take turns through the leases.
 func beats(addr string, leases []string, d time.Duration) (float64, error) {
 	return rate(16, d, func(i int) (func() error, func(), error) {
@@ -207,11 +217,7 @@ func (e *env) span(full time.Duration) time.Duration {
 }
 
 func schedulerBeats(e *env) ([]result, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	bare, _, err := startServer(e.dir, exe, "-bare")
+	bare, err := e.bareServer()
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +267,10 @@ func schedulerBeats(e *env) ([]result, error) {
 	return []result{
 		faster("heartbeats, 64 live leases, 16 connections", r[1], r[0], "bare net/http handler that decodes and answers the same JSON", 0.6),
 		faster(fmt.Sprintf("heartbeats, %d live leases", many), r[2], r[1], "with 64", 0.8),
-		{what: "batches of 100 heartbeats", ours: perSecond(r[3]), theirs: "-", ratio: r[3] * 100 / 1e6, unit: "million renewals/s", least: 1.5},
+		{
+			what: "batches of 100 heartbeats", ours: fmt.Sprintf("%.0f/s, %.2f million renewals/s", r[3], r[3]*100/1e6), theirs: perSecond(r[0]) + " (the bare handler)",
+			ratio: r[3] / r[0], least: scaled(15_000), note: fmt.Sprintf("aim: 1.5 million renewals/s where the bare handler answers %d requests/s", reference),
+		},
 	}, nil
 }
 

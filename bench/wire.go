@@ -31,6 +31,7 @@ type httpConn struct {
 	r    *bufio.Reader
 	out  []byte
 	body []byte
+	due  time.Time // the connection's deadline
 }
 
 func dialHTTP(addr string) (*httpConn, error) {
@@ -52,8 +53,11 @@ func (h *httpConn) do(method, path, body string) (int, []byte, error) {
 		h.out = append(strconv.AppendInt(h.out, int64(len(body)), 10), "\r\n"...)
 	}
 	h.out = append(append(h.out, "\r\n"...), body...)
-	if err := h.c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return 0, nil, err
+	if now := time.Now(); h.due.Sub(now) < time.Minute { // not for every request
+		h.due = now.Add(2 * time.Minute)
+		if err := h.c.SetDeadline(h.due); err != nil {
+			return 0, nil, err
+		}
 	}
 	if _, err := h.c.Write(h.out); err != nil {
 		return 0, nil, err

@@ -156,6 +156,9 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 		t.Errorf("with a broken file a revoked token: %d", got)
 	}
 	p.stop()
+	if strings.Contains(p.log.String(), "msg=reloaded") {
+		t.Errorf("a file that cannot be read was reloaded:\n%s", p.log)
+	}
 }
 
 // Promises S-98, S-150.

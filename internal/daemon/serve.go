@@ -326,15 +326,20 @@ func (d *daemon) route(api http.Handler) http.Handler {
 // reload reads again what may have changed on disk.
 func (d *daemon) reload() {
 	_ = d.notify.tell(context.Background(), "RELOADING=1") // told best it can
+	all := true
 	if err := d.gate.Reload(); err != nil {
 		d.log.Error("token file cannot be read, tokens stay as they were", "err", err)
+		all = false
 	}
 	if d.tls != nil {
 		if err := d.tls.load(); err != nil {
 			d.log.Error("certificate cannot be read, it stays as it was", "err", err)
+			all = false
 		}
 	}
-	d.log.Info("reloaded")
+	if all {
+		d.log.Info("reloaded")
+	}
 	_ = d.notify.tell(context.Background(), "READY=1")
 }
 
