@@ -46,6 +46,46 @@ func (s *server) resident() (float64, error) {
 	return float64(pages) * float64(os.Getpagesize()), err
 }
 
+// settle waits until the process has next to nothing to do, for a minute at most.
+func (s *server) settle() error {
+	const look = 500 * time.Millisecond
+	last := time.Duration(-1)
+	for range 120 {
+		used, err := s.cpu()
+		if err != nil {
+			return err
+		}
+		if last >= 0 && used-last < look/20 {
+			return nil
+		}
+		last = used
+		time.Sleep(look)
+	}
+	return errors.New(s.cmd.Path + " does not come to rest")
+}
+
+// cpu returns how much time the process has used of the CPUs, to a hundredth of a second.
+func (s *server) cpu() (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), ") ") // the command's name may have spaces
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("unexpected: %q", b)
+	}
+	var ticks int64
+	for _, f := range fields[11:13] { // utime and stime: proc(5)
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / 100), nil
+}
+
 // loktd starts the daemon on a database of that name in the run's directory, and returns once it is ready, with the time
 // that took.
 func (e *env) loktd(database string, flags ...string) (*server, time.Duration, error) {

@@ -244,8 +244,10 @@ func schedulerBeats(e *env) ([]result, error) {
 		if err := beatOnce(s.addr, leases[s]); err != nil {
 			return nil, err
 		}
+		if err := s.settle(); err != nil { // all that is stored
+			return nil, err
+		}
 	}
-	time.Sleep(time.Second) // until that is stored
 	batch := `{"worker_id":"bench","lease_ids":["` + strings.Join(leases[lots][:min(100, many)], `","`) + `"]}`
 	r, err := rounds(
 		func() (float64, error) { return beats(bare.addr, leases[few], e.span(2*time.Second)) },
