@@ -75,10 +75,7 @@ func (c *conn) run() (handOver bool) {
 		default:
 			return false
 		}
-		end := c.l.o.Begin(c.Conn)
-		goOn := c.serveRequest()
-		end()
-		if !goOn || !c.state.CompareAndSwap(busy, idle) {
+		if !c.serveRequest() || !c.state.CompareAndSwap(busy, idle) {
 			return false
 		}
 	}
@@ -158,8 +155,10 @@ func (c *conn) serveRequest() bool {
 	}
 	x.answer = answer{c: c, header: make(http.Header, 4), body: c.body[:0]}
 	ctx, cancel := context.WithCancel(c.base)
+	end := c.l.o.Begin(c.Conn)
 	c.watch(cancel)
 	answered := c.handle(&x.answer, r.WithContext(ctx))
+	end()
 	cancel()
 	early := c.unwatch()
 	x.body.end()

@@ -31,7 +31,8 @@ type Options struct {
 	// ones again, and has another net.Conn for them.
 	ConnState func(net.Conn, http.ConnState)
 
-	// Begin is told that a request has come over a connection. What it returns is called when that is answered.
+	// Begin is told that a request has come over a connection. What it returns is called when the Handler has returned: a
+	// client that does not take in the answer keeps nothing busy.
 	Begin func(net.Conn) (end func())
 
 	First time.Duration // how long a new connection may be without a request
