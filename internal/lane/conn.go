@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -112,13 +113,16 @@ func (c *conn) read(wait time.Duration) verdict {
 			c.l.o.ConnState(c.Conn, http.StateActive)
 		}
 		if c.in = c.in[:len(c.in)+n]; err != nil && n == 0 {
-			if len(c.in) > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-				return other // the http.Server knows what to do with those who are slow
+			if len(c.in) > 0 && errors.Is(err, os.ErrDeadlineExceeded) || len(c.in) >= leastPart && errors.Is(err, io.EOF) {
+				return other // the http.Server knows what to do with those who are slow, and what to tell those who send no more
 			}
 			return part
 		}
 	}
 }
+
+// leastPart is how many bytes of a request net/http answers where nothing follows them and other requests went before.
+const leastPart = 4
 
 // room returns where to read to: for as much as the request needs, or more.
 func (c *conn) room() []byte {
