@@ -214,3 +214,11 @@ func (r *replay) Read(p []byte) (int, error) {
 	}
 	return n, nil
 }
+
+// CloseWrite is what an http.Server calls when it has said its last before the client has: so the client knows at once.
+func (r *replay) CloseWrite() error {
+	if half, ok := r.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}

@@ -1,6 +1,9 @@
 package lane_test
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"reflect"
 	"testing"
@@ -34,5 +37,43 @@ func TestRequestsThatEndEarly(t *testing.T) {
 				t.Errorf("%q is answered with\n%+v\nand by net/http with\n%+v", all, with, without)
 			}
 		}
+	}
+}
+
+type halves struct {
+	net.Listener
+	ended chan struct{}
+}
+
+type half struct {
+	net.Conn
+	ended chan struct{}
+}
+
+func (l *halves) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &half{c, l.ended}, err
+}
+
+func (c *half) CloseWrite() error {
+	c.ended <- struct{}{}
+	return c.Conn.(*net.TCPConn).CloseWrite()
+}
+
+func TestTheServerCanEndItsHalf(t *testing.T) {
+	l := &halves{listen(t), make(chan struct{}, 1)}
+	newSiteOn(t, l, listen(t), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }), nil)
+	c := dial(t, l.Addr().String())
+	c.send(fmt.Sprintf("POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n1", 1<<20))
+	if a := c.must(); a.status != http.StatusTeapot || !a.close {
+		t.Errorf("%+v", a)
+	}
+	if _, err := io.ReadAll(c.in); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-l.ended:
+	default:
+		t.Error("only the whole connection was ended")
 	}
 }
