@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -76,4 +78,28 @@ func TestTheServerCanEndItsHalf(t *testing.T) {
 	default:
 		t.Error("only the whole connection was ended")
 	}
+}
+
+func TestPathsDoNotKeepTheHeader(t *testing.T) {
+	const many, filler = 2000, 3800
+	kept := make([]string, 0, many)
+	s := newSite(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { kept = append(kept, r.URL.Path[1:]) }), nil)
+	c := dial(t, s.simple)
+	request := "GET /name HTTP/1.1\r\nHost: h\r\nAccept: " + strings.Repeat("a", filler) + "\r\n\r\n"
+	before := heap()
+	for range many {
+		c.send(request)
+		c.must()
+	}
+	if grown := heap() - before; grown > many*filler/2 {
+		t.Errorf("%d names keep %d bytes", len(kept), grown)
+	}
+	runtime.KeepAlive(kept)
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // far from that
 }

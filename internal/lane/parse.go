@@ -55,14 +55,14 @@ func parse(b []byte, r *request) verdict {
 		}
 		return part
 	}
-	head := string(b[:end+2]) // the strings of the request share it
+	head := string(b[:end+2]) // the values of the request share it
 	line, fields, _ := strings.Cut(head, "\r\n")
 	method, line, _ := strings.Cut(line, " ")
 	path, protocol, _ := strings.Cut(line, " ")
 	if !methods(method) || !simplePath(path) || protocol != "HTTP/1.1" {
 		return other
 	}
-	r.method, r.path = method, path
+	r.method, r.path = method, strings.Clone(path) // whoever keeps a name from it does not keep all of the header
 	for fields != "" {
 		line, fields, _ = strings.Cut(fields, "\r\n")
 		name, value, ok := strings.Cut(line, ":")
