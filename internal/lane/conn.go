@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -27,6 +28,7 @@ type conn struct {
 	l      *Listener
 	base   context.Context //nolint:containedctx // of all its requests
 	remote string
+	raw    syscall.RawConn // nil: there is none
 	state  atomic.Int32
 
 	in   []byte    // what was read and not answered
@@ -45,6 +47,9 @@ func (l *Listener) serve(nc net.Conn) {
 	c := &conn{
 		Conn: nc, l: l, remote: nc.RemoteAddr().String(),
 		base: context.WithValue(context.Background(), http.LocalAddrContextKey, nc.LocalAddr()),
+	}
+	if s, ok := nc.(syscall.Conn); ok {
+		c.raw, _ = s.SyscallConn() // nil if not
 	}
 	l.mu.Lock()
 	l.conns[c] = struct{}{}
@@ -160,6 +165,9 @@ func (c *conn) serveRequest() bool {
 	x.answer = answer{c: c, header: make(http.Header, 4), body: c.body[:0]}
 	ctx, cancel := context.WithCancel(c.base)
 	end := c.l.o.Begin(c.Conn)
+	if c.l.o.Grants != nil && c.l.o.Grants(c.request.path) && c.gone() {
+		cancel()
+	}
 	c.watch(cancel)
 	answered := c.handle(&x.answer, r.WithContext(ctx))
 	end()

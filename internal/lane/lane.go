@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Options say how simple requests are answered. All but Log are needed.
+// Options say how simple requests are answered. All but Grants and Log are needed.
 type Options struct {
 	// Handler answers simple requests, as it would for an http.Server, but in one piece, which is sent when it returns:
 	// it can neither flush nor take over the connection.
@@ -25,6 +25,10 @@ type Options struct {
 
 	// Takes reports whether the Handler answers requests for a path in that way. Others go to the http.Server.
 	Takes func(path string) bool
+
+	// Grants reports whether the Handler may give the client something that is lost if that is gone. Before such a request
+	// it is looked whether it has hung up already, as those do that had no patience with a busy server. nil: none may.
+	Grants func(path string) bool
 
 	// ConnState is told of connections as http.Server.ConnState is: of new ones, as active of those over which something
 	// has come, once, of closed ones, and, as hijacked, of those that the http.Server gets, which will tell of them as new
