@@ -260,7 +260,7 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(q querier) er
 		return err
 	}
 	defer d.giveBack(c)
-	if err := c.exec(ctx, "BEGIN"); err != nil {
+	if err := c.exec(context.WithoutCancel(ctx), "BEGIN"); err != nil { // at once; were it cancelled, it could have begun all the same
 		return translate(err)
 	}
 	err = read(c)

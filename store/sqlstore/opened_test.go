@@ -1,10 +1,12 @@
 package sqlstore
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -45,5 +47,27 @@ func TestADatabaseThatMustExistIsNotMade(t *testing.T) {
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Readers that are cancelled at any moment leave nothing behind for the next.
+func TestReadersThatAreCancelled(t *testing.T) {
+	t.Parallel()
+	db := start(t, filepath.Join(t.TempDir(), "lokt.db"), Options{})
+	for i := range 50_000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range i % 20 {
+				runtime.Gosched()
+			}
+			cancel()
+		}()
+		read := func(q querier) error { return q.exec(ctx, "SELECT 1") }
+		if err := db.reading(ctx, "look", read); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("reader %d: %v", i, err)
+		}
+		<-done
 	}
 }
