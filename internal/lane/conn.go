@@ -129,9 +129,9 @@ func (c *conn) read(wait time.Duration) verdict {
 // leastPart is how many bytes of a request net/http answers where nothing follows them and other requests went before.
 const leastPart = 4
 
-// room returns where to read to: for as much as the request needs, or more.
+// room returns where to read to: for as much as the request needs, or more, but not for all that is only announced.
 func (c *conn) room() []byte {
-	if need := max(c.request.length, len(c.in)+1, mostHeader); need > cap(c.in) {
+	if need := max(min(c.request.length, 4*len(c.in)), len(c.in)+1, mostHeader); need > cap(c.in) {
 		c.in = append(make([]byte, 0, need), c.in...)
 	}
 	return c.in[len(c.in):cap(c.in)]

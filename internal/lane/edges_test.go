@@ -9,6 +9,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/lane"
 )
 
 func TestAnswersThatAreNotTakenInKeepNothingBusy(t *testing.T) {
@@ -102,4 +105,24 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // far from that
+}
+
+// Who only announces a large request costs no more than others.
+func TestAnnouncementsCostNothing(t *testing.T) {
+	const many = 300
+	s := newSite(t, http.HandlerFunc(echo), func(o *lane.Options) { o.Part = patience })
+	clients := make([]*client, many)
+	for i := range clients {
+		clients[i] = dial(t, s.simple)
+	}
+	s.until("all are there", func() bool { return s.states[http.StateNew] == many })
+	before := heap()
+	for _, c := range clients {
+		c.send("POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n1")
+	}
+	s.until("all have begun", func() bool { return s.states[http.StateActive] == many })
+	time.Sleep(50 * time.Millisecond) // so that they read on
+	if grown := heap() - before; grown > many*30_000 {
+		t.Errorf("%d announced requests take %d bytes", many, grown)
+	}
 }
