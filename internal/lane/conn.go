@@ -37,6 +37,7 @@ type conn struct {
 	due  time.Time // until when to read
 	late bool      // the answer has a deadline
 	used bool      // something has come
+	ends int       // so many line ends are nothing: old clients send them behind the body of a POST
 
 	request request // that in begins with
 	watcher watcher
@@ -90,6 +91,9 @@ func (c *conn) run() (handOver bool) {
 // read reads until there is a simple request, or something else. A part of a request is left if there is nothing more to read.
 func (c *conn) read(wait time.Duration) verdict {
 	for begun := false; ; {
+		for ; c.ends > 0 && len(c.in) > 0 && (c.in[0] == '\r' || c.in[0] == '\n'); c.ends-- {
+			c.in = append(c.in[:0], c.in[1:]...)
+		}
 		if len(c.in) > 0 {
 			if !begun && !c.state.CompareAndSwap(idle, busy) {
 				return part
@@ -185,9 +189,15 @@ func (c *conn) serveRequest() bool {
 	if cap(c.out) > keptBuffer {
 		c.out, c.body = nil, nil
 	}
+	if c.ends = 0; c.request.method == http.MethodPost {
+		c.ends = mostEnds
+	}
 	c.request = request{} // its strings need not stay
 	return true
 }
+
+// mostEnds is how many line ends behind the body of a POST are nothing, as for net/http.
+const mostEnds = 4
 
 // keptBuffer is the largest buffer that is kept between requests.
 const keptBuffer = 2 * mostHeader

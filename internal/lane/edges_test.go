@@ -14,6 +14,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/lane"
 )
 
+// A connection is busy until its handler has returned, and no longer for a client that does not take in the answer.
 func TestAnswersThatAreNotTakenInKeepNothingBusy(t *testing.T) {
 	returned := make(chan struct{})
 	large := make([]byte, 64<<20)
@@ -27,6 +28,7 @@ func TestAnswersThatAreNotTakenInKeepNothingBusy(t *testing.T) {
 	s.until("nothing is busy", func() bool { return s.waiting == 0 })
 }
 
+// Whoever sends a part of a request and says that this was all is told the same as by net/http.
 func TestRequestsThatEndEarly(t *testing.T) {
 	simple, plain := &recorded{Listener: listen(t)}, &recorded{Listener: listen(t)}
 	newSiteOn(t, simple, plain, http.HandlerFunc(echo), nil)
@@ -45,6 +47,23 @@ func TestRequestsThatEndEarly(t *testing.T) {
 	}
 }
 
+// Old clients send line ends behind the body of a POST.
+func TestLineEndsBehindABody(t *testing.T) {
+	simple, plain := &recorded{Listener: listen(t)}, &recorded{Listener: listen(t)}
+	newSiteOn(t, simple, plain, http.HandlerFunc(echo), nil)
+	const get, put = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n", "PUT /a HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1"
+	for _, before := range []string{"", get, put, post("/b", ""), post("/b", "1"), post("/b", "1") + "\r\n" + get, post("/stream", "1")} {
+		for _, ends := range []string{"\r\n", "\n", "\r\n\r\n", "\r\n\r\n\n"} {
+			all := before + ends + post("/c", "2") + get
+			with, without := exchange(t, simple, all, []int{len(before), len(before) + 1}), exchange(t, plain, all, nil)
+			if !reflect.DeepEqual(with, without) {
+				t.Errorf("%q is answered with\n%+v\nand by net/http with\n%+v", all, with, without)
+			}
+		}
+	}
+}
+
+// halves tells when the server ends its half of a connection.
 type halves struct {
 	net.Listener
 	ended chan struct{}
@@ -65,6 +84,7 @@ func (c *half) CloseWrite() error {
 	return c.Conn.(*net.TCPConn).CloseWrite()
 }
 
+// A client that is answered before it has sent all of its request sees at once that this was the last answer.
 func TestTheServerCanEndItsHalf(t *testing.T) {
 	l := &halves{listen(t), make(chan struct{}, 1)}
 	newSiteOn(t, l, listen(t), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }), nil)
@@ -83,6 +103,7 @@ func TestTheServerCanEndItsHalf(t *testing.T) {
 	}
 }
 
+// Whoever keeps a part of a path does not keep the rest of the header with it.
 func TestPathsDoNotKeepTheHeader(t *testing.T) {
 	const many, filler = 2000, 3800
 	kept := make([]string, 0, many)
@@ -100,6 +121,7 @@ func TestPathsDoNotKeepTheHeader(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
+// heap returns how many bytes are in use.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
