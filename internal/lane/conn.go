@@ -43,8 +43,8 @@ type conn struct {
 	watcher watcher
 }
 
-// serve serves a connection until it ends or is for the http.Server.
-func (l *Listener) serve(nc net.Conn) {
+// enter counts a connection in.
+func (l *Listener) enter(nc net.Conn) *conn {
 	c := &conn{
 		Conn: nc, l: l, remote: nc.RemoteAddr().String(),
 		base: context.WithValue(context.Background(), http.LocalAddrContextKey, nc.LocalAddr()),
@@ -53,22 +53,28 @@ func (l *Listener) serve(nc net.Conn) {
 		c.raw, _ = s.SyscallConn() // nil if not
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
-	l.mu.Unlock()
+	return c
+}
+
+// serve serves a connection until it ends or is for the http.Server.
+func (c *conn) serve() {
+	l := c.l
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.conns, c)
 	}()
-	l.o.ConnState(nc, http.StateNew)
+	l.o.ConnState(c.Conn, http.StateNew)
 	if !c.run() || c.SetReadDeadline(time.Time{}) != nil {
-		_ = nc.Close() // nothing more is said on it
-		l.o.ConnState(nc, http.StateClosed)
+		_ = c.Close() // nothing more is said on it
+		l.o.ConnState(c.Conn, http.StateClosed)
 		return
 	}
-	l.o.ConnState(nc, http.StateHijacked)
-	if !l.pass(accepted{conn: &replay{nc, c.in}}) {
-		_ = nc.Close() // the server is not there any more
+	l.o.ConnState(c.Conn, http.StateHijacked)
+	if !l.pass(accepted{conn: &replay{c.Conn, c.in}}) {
+		_ = c.Close() // the server is not there any more
 	}
 }
 
@@ -168,11 +174,13 @@ func (c *conn) serveRequest() bool {
 	}
 	x.answer = answer{c: c, header: make(http.Header, 4), body: c.body[:0]}
 	ctx, cancel := context.WithCancel(c.base)
-	end := c.l.o.Begin(c.Conn)
-	if c.l.o.Grants != nil && c.l.o.Grants(c.request.path) && c.gone() {
-		cancel()
+	end, patience := c.l.o.Begin(c.Conn), watchAfter
+	if c.l.o.Grants != nil && c.l.o.Grants(c.request.path) {
+		if patience = 0; c.gone() {
+			cancel()
+		}
 	}
-	c.watch(cancel)
+	c.watch(cancel, patience)
 	answered := c.handle(&x.answer, r.WithContext(ctx))
 	end()
 	cancel()

@@ -51,6 +51,7 @@ type Listener struct {
 	net.Listener
 	o        Options
 	rest     chan accepted // what Accept returns
+	accepted chan struct{} // closed when there will be no more connections
 	shut     func() error  // closes the socket
 	closed   chan struct{} // so that nothing more is for the http.Server
 	closing  sync.Once
@@ -71,7 +72,7 @@ func Listen(inner net.Listener, o Options) *Listener {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{Listener: inner, o: o, rest: make(chan accepted), closed: make(chan struct{}), conns: map[*conn]struct{}{}}
+	l := &Listener{Listener: inner, o: o, rest: make(chan accepted), accepted: make(chan struct{}), closed: make(chan struct{}), conns: map[*conn]struct{}{}}
 	l.shut = sync.OnceValue(inner.Close)
 	go l.accept()
 	return l
@@ -80,10 +81,11 @@ func Listen(inner net.Listener, o Options) *Listener {
 // accept takes connections until the socket is closed. Errors are for the http.Server, which logs them and asks again after
 // a while.
 func (l *Listener) accept() {
+	defer close(l.accepted)
 	for {
 		c, err := l.Listener.Accept()
 		if err == nil {
-			go l.serve(c)
+			go l.enter(c).serve()
 			continue
 		}
 		over := errors.Is(err, net.ErrClosed)
@@ -128,6 +130,10 @@ func (l *Listener) Drain() { l.draining.Store(true) }
 func (l *Listener) Shutdown(ctx context.Context) error {
 	l.Drain()
 	err := l.shut()
+	select {
+	case <-l.accepted: // all are counted
+	case <-ctx.Done():
+	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for l.end(false) > 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// watchAfter is how long a request is worked on before it is found out whether its client is still there.
+// watchAfter is how long a request that grants nothing is worked on before it is found out whether its client is still there.
 const watchAfter = 10 * time.Millisecond
 
 // watcher reads while a request is worked on for long: only so is it known that the client has hung up.
@@ -23,16 +23,16 @@ type watcher struct {
 	early  []byte // what was read: the beginning of the next request
 }
 
-// watch has cancel called if the client hangs up.
-func (c *conn) watch(cancel context.CancelFunc) {
+// watch has cancel called if the client hangs up after so long, or later.
+func (c *conn) watch(cancel context.CancelFunc, after time.Duration) {
 	w := &c.watcher
 	w.over, w.cancel, w.early = false, cancel, nil // nobody watches yet
 	if w.timer == nil {
 		w.done = make(chan struct{}, 1)
-		w.timer = time.AfterFunc(watchAfter, c.look)
+		w.timer = time.AfterFunc(after, c.look)
 		return
 	}
-	w.timer.Reset(watchAfter)
+	w.timer.Reset(after)
 }
 
 // look waits for a byte, or for the end.
