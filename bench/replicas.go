@@ -93,8 +93,12 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 	jobs := faster("the same cycles by three replicas", r[1], r[0], "by one", 0)
 	locks := faster("acquire + release over HTTP, PostgreSQL, 16 at a time, by three replicas", r[3], r[2], "by one", 0)
 	jobs.note, locks.note = shared, shared
+	inProcess, err := replicaTurns(e, pg)
+	if err != nil {
+		return nil, err
+	}
 	failover, err := failovers(e, pg)
-	return append([]result{peer, jobs, locks}, failover...), err
+	return append(append([]result{peer, jobs, locks}, inProcess...), failover...), err
 }
 
 // jobCycles returns what measures cycles of jobs over connections to all of the replicas.
