@@ -22,8 +22,9 @@ const (
 		s.locks, s.created_at, o.seq IS NOT NULL, o.progress, o.message, o.metrics, o.checkpoint, o.result, o.error`
 )
 
-// writeChanges stores what a turn changed, deletions first, but for the counters.
-func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) error {
+// writeChanges stores what a turn changed, deletions first, but for the counters. Jobs with numbers up to stored were stored before, if that
+// is not 0.
+func writeChanges(ctx context.Context, q querier, c *jobs.Changes, stored uint64, fresh *int) error {
 	for _, id := range c.Unleased {
 		if err := q.exec(ctx, "DELETE FROM leases WHERE id = ?", id); err != nil {
 			return err
@@ -68,7 +69,7 @@ func writeChanges(ctx context.Context, q querier, c *jobs.Changes, fresh *int) e
 			return err
 		}
 	}
-	if err := writeEnded(ctx, q, c.Ended); err != nil {
+	if err := writeEnded(ctx, q, c.Ended, stored); err != nil {
 		return err
 	}
 	if err := writeMemories(ctx, q, c); err != nil {
@@ -186,14 +187,14 @@ func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
 }
 
 // writeEnded moves jobs to those that ended.
-func writeEnded(ctx context.Context, q querier, ended []jobs.Job) error {
+func writeEnded(ctx context.Context, q querier, ended []jobs.Job, stored uint64) error {
 	var made []*jobs.Job
 	for i := range ended {
 		had, err := q.change(ctx, "DELETE FROM jobs WHERE seq = ?", ended[i].Seq)
 		if err != nil {
 			return err
 		}
-		if had == 0 { // it may end in the turn in which it was made
+		if had == 0 && (stored == 0 || ended[i].Seq > stored) { // it may end in the turn in which it was made
 			made = append(made, &ended[i])
 		}
 	}

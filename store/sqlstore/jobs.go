@@ -124,7 +124,7 @@ func (s *fileJobs) replayRows(ctx context.Context, q querier) error {
 
 // rows writes the rows of what was changed.
 func (s *fileJobs) rows(ctx context.Context, q querier, c *jobs.Changes) error {
-	if err := writeChanges(ctx, q, c, &s.fresh); err != nil {
+	if err := writeChanges(ctx, q, c, 0, &s.fresh); err != nil {
 		return err
 	}
 	return q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",

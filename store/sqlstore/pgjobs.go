@@ -96,18 +96,15 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	}
 	var f jobs.Facts
 	var newest int64
-	if err := c.query(ctx, "SELECT changes, "+pgNow+" / 1000, (SELECT oldest FROM state) FROM job_state FOR UPDATE", nil, func(r *row) error {
-		newest, f.Now = r.number(), r.millis()
-		return s.db.fits(r.number())
-	}); err != nil {
-		return err
-	}
-	s.last = later(s.last, f.Now)
-	f.Now = s.last
-	behind := false
-	if newest > s.seen {
-		next := s.seen + 1
-		if err := c.query(ctx, "SELECT seq, origin, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
+	var stored uint64 // jobs
+	next, behind := s.seen+1, false
+	// What others changed is read by a statement of its own, because only that sees what they stored while the row was waited for.
+	if err := c.ask(ctx,
+		question{"SELECT changes, job_seq, " + pgNow + " / 1000, (SELECT oldest FROM state) FROM job_state FOR UPDATE", nil, func(r *row) error {
+			newest, stored, f.Now = r.number(), r.count(), r.millis()
+			return s.db.fits(r.number())
+		}},
+		question{"SELECT seq, origin, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
 			behind = behind || r.number() != next
 			next++
 			mine := r.text() == s.db.origin
@@ -118,11 +115,13 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 			behind = behind || err != nil || r.err != nil // by a program of another version
 			r.err = nil
 			return nil
-		}); err != nil {
-			return err
-		}
-		behind = behind || next != newest+1
+		}},
+	); err != nil {
+		return err
 	}
+	behind = behind || next != max(newest, s.seen)+1
+	s.last = later(s.last, f.Now)
+	f.Now = s.last
 	changes := turn(f)
 	if behind { // what it decided is for nothing: it must read everything anew
 		return unavailable(errBehind)
@@ -134,12 +133,13 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 		}
 		return c.flush(ctx)
 	}
-	return s.store(ctx, c, &changes, newest+1)
+	return s.store(ctx, c, &changes, newest+1, stored)
 }
 
-// store writes what a turn changed, for the tables and for the other processes, and commits.
-func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
-	if err := writeChanges(ctx, c, changes, &s.fresh); err != nil {
+// store writes what a turn changed, for the tables and for the other processes, and commits. stored is the number of the last job that was
+// stored before.
+func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64, stored uint64) error {
+	if err := writeChanges(ctx, c, changes, stored, &s.fresh); err != nil {
 		return err
 	}
 	body, err := encodeChanges(changes)
