@@ -123,7 +123,7 @@ func (b *batches) exec(ctx context.Context, sql string) error {
 // turns has workers take jobs from two batchers and complete them.
 func (b *batches) turns(ctx context.Context, d time.Duration) (float64, error) {
 	if err := b.exec(ctx, fmt.Sprintf(`INSERT INTO batched (payload) SELECT '{"n":1}' FROM
-		generate_series(1, %d - (SELECT count(*) FROM batched)); ANALYZE batched`, stock(d))); err != nil {
+		generate_series(1, %d - (SELECT count(*) FROM batched)); ANALYZE batched`, 4*stock(d))); err != nil {
 		return 0, err
 	}
 	ended := make(chan error, 2)
