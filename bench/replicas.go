@@ -98,7 +98,7 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 		return nil, err
 	}
 	failover, err := failovers(e, pg)
-	return append(append([]result{peer, jobs, locks}, inProcess...), failover...), err
+	return append([]result{peer, jobs, locks, inProcess}, failover...), err
 }
 
 // jobCycles returns what measures cycles of jobs over connections to all of the replicas.

@@ -244,7 +244,7 @@ func schedulerBeats(e *env) ([]result, error) {
 		if err := beatOnce(s.addr, leases[s]); err != nil {
 			return nil, err
 		}
-		if err := s.settle(); err != nil { // all that is stored
+		if err := s.settle(); err != nil { // until all that is stored
 			return nil, err
 		}
 	}

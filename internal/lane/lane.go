@@ -27,7 +27,8 @@ type Options struct {
 	Takes func(path string) bool
 
 	// Grants reports whether the Handler may give the client something that is lost if that is gone. Before such a request
-	// it is looked whether it has hung up already, as those do that had no patience with a busy server. nil: none may.
+	// it is looked whether it has hung up already, as those do that had no patience with a busy server, and from then on it
+	// is watched. nil: none may.
 	Grants func(path string) bool
 
 	// ConnState is told of connections as http.Server.ConnState is: of new ones, as active of those over which something
@@ -51,7 +52,7 @@ type Listener struct {
 	net.Listener
 	o        Options
 	rest     chan accepted // what Accept returns
-	accepted chan struct{} // closed when there will be no more connections
+	full     chan struct{} // closed when there will be no more connections
 	shut     func() error  // closes the socket
 	closed   chan struct{} // so that nothing more is for the http.Server
 	closing  sync.Once
@@ -62,6 +63,7 @@ type Listener struct {
 	conns map[*conn]struct{}
 }
 
+// accepted is what Accept returns.
 type accepted struct {
 	conn net.Conn
 	err  error
@@ -72,7 +74,7 @@ func Listen(inner net.Listener, o Options) *Listener {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{Listener: inner, o: o, rest: make(chan accepted), accepted: make(chan struct{}), closed: make(chan struct{}), conns: map[*conn]struct{}{}}
+	l := &Listener{Listener: inner, o: o, rest: make(chan accepted), full: make(chan struct{}), closed: make(chan struct{}), conns: map[*conn]struct{}{}}
 	l.shut = sync.OnceValue(inner.Close)
 	go l.accept()
 	return l
@@ -81,15 +83,15 @@ func Listen(inner net.Listener, o Options) *Listener {
 // accept takes connections until the socket is closed. Errors are for the http.Server, which logs them and asks again after
 // a while.
 func (l *Listener) accept() {
-	defer close(l.accepted)
+	defer close(l.full)
 	for {
 		c, err := l.Listener.Accept()
 		if err == nil {
 			go l.enter(c).serve()
 			continue
 		}
-		over := errors.Is(err, net.ErrClosed)
-		if over && l.draining.Load() || !l.pass(accepted{err: err}) || over {
+		closed := errors.Is(err, net.ErrClosed)
+		if closed && l.draining.Load() || !l.pass(accepted{err: err}) || closed {
 			return
 		}
 	}
@@ -131,7 +133,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	l.Drain()
 	err := l.shut()
 	select {
-	case <-l.accepted: // all are counted
+	case <-l.full:
 	case <-ctx.Done():
 	}
 	tick := time.NewTicker(5 * time.Millisecond)

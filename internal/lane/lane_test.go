@@ -28,27 +28,10 @@ type site struct {
 	lane    *lane.Listener
 	simple  string // the address of the one with
 	server  *http.Server
-	log     *lockedBuffer
+	log     bytes.Buffer // of a connection, to be read once it is known to be closed
 	mu      sync.Mutex
 	states  map[http.ConnState]int
 	waiting int // requests
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 const patience = 2 * time.Minute
@@ -60,7 +43,7 @@ func newSite(t *testing.T, h http.Handler, change func(*lane.Options)) *site {
 
 func newSiteOn(t *testing.T, simple, plain net.Listener, h http.Handler, change func(*lane.Options)) *site {
 	t.Helper()
-	s := &site{T: t, log: &lockedBuffer{}, states: map[http.ConnState]int{}}
+	s := &site{T: t, states: map[http.ConnState]int{}}
 	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Lane", strconv.FormatBool(isSimple(w)))
 		h.ServeHTTP(w, r)
@@ -76,7 +59,7 @@ func newSiteOn(t *testing.T, simple, plain net.Listener, h http.Handler, change 
 			s.count(1)
 			return func() { s.count(-1) }
 		},
-		First: patience, Idle: patience, Part: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		First: patience, Idle: patience, Part: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 	}
 	if change != nil {
 		change(&o)
@@ -491,8 +474,9 @@ func TestPanicsEndTheConnectionOnly(t *testing.T) {
 	if a, err := c.receive(); err == nil {
 		t.Errorf("answered: %+v", a)
 	}
+	s.until("it is closed", func() bool { return s.states[http.StateClosed] == 1 })
 	if !strings.Contains(s.log.String(), "out of order") {
-		t.Errorf("log: %s", s.log)
+		t.Errorf("log: %s", &s.log)
 	}
 	c = dial(t, s.simple)
 	c.send(post("/good", ""))
