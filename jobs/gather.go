@@ -8,7 +8,7 @@ import (
 // A turn waits for requests for gatherTime at the longest, of which systems with coarse timers may make a millisecond, and only after a
 // turn that answered so many that one more turn costs more than that.
 const (
-	gatherTime = 300 * time.Microsecond
+	gatherTime = 500 * time.Microsecond
 	gatherFrom = 5
 )
 

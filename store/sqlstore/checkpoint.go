@@ -79,11 +79,13 @@ func (d *fileDB) extend() {
 			return
 		}
 	}
-	info, err := d.log.Stat()
-	if err != nil || info.Size() == d.extended {
+	// Not with Stat: systems note a time anew with every write to a file after somebody asked for its times, which one more write to the
+	// disk is needed for when it is flushed (Linux since 6.13: Documentation/filesystems/multigrain-ts.rst).
+	size, err := d.log.Seek(0, io.SeekEnd)
+	if err != nil || size == d.extended {
 		return
 	}
-	d.extended = info.Size()
+	d.extended = size
 	if d.extended == 0 || d.extended >= extendTo {
 		return
 	}
