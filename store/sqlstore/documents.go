@@ -192,19 +192,3 @@ func encode(v any) (string, error) {
 	b, err := json.Marshal(v)
 	return string(b), err
 }
-
-// unquoteJob takes JSON out of the texts in which it is, as encoding/json reads them.
-func unquoteJob(j *jobs.Job) {
-	j.Payload = unquote(j.Payload)
-	if p := j.Output; p != nil {
-		p.Metrics, p.Checkpoint, p.Result, p.Error = unquote(p.Metrics), unquote(p.Checkpoint), unquote(p.Result), unquote(p.Error)
-	}
-}
-
-func unquote(m json.RawMessage) json.RawMessage {
-	var s string
-	if err := json.Unmarshal(m, &s); err != nil || s == "" {
-		return nil
-	}
-	return json.RawMessage(s)
-}

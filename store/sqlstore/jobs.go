@@ -48,6 +48,14 @@ type turnChanges struct {
 	*jobs.Changes
 }
 
+func changesOf(turns []turnChanges) []*jobs.Changes {
+	all := make([]*jobs.Changes, len(turns))
+	for i := range turns {
+		all[i] = turns[i].Changes
+	}
+	return all
+}
+
 // When the rows of the tables are written: when so much has changed, or so much time has passed.
 const (
 	foldSize  = 2048
@@ -186,12 +194,8 @@ func (s *fileJobs) foldAt(ctx context.Context, q querier, b *batch) error {
 
 // fold writes the rows of what is pending, and then of what else was changed, and empties the journal.
 func (s *fileJobs) fold(ctx context.Context, q querier, more []*jobs.Changes) error {
-	pending := s.unfolded()
-	all := make([]*jobs.Changes, 0, len(pending)+len(more))
-	for _, c := range pending {
-		all = append(all, c.Changes)
-	}
-	if all = append(all, more...); len(all) == 0 {
+	all := append(changesOf(s.unfolded()), more...)
+	if len(all) == 0 {
 		return nil
 	}
 	if err := s.rows(ctx, q, merge(all)); err != nil {
@@ -367,7 +371,7 @@ func (s *fileJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 	if rows, err = s.read(ctx); err != nil {
 		return jobs.Rows{}, err
 	}
-	amend(&rows, pending)
+	amend(&rows, changesOf(pending))
 	if err := check(&rows); err != nil {
 		return jobs.Rows{}, fmt.Errorf("%w: %w: jobs of database %s: %w", lokt.ErrUnavailable, lokt.ErrDamaged, s.db.path, err)
 	}

@@ -1,6 +1,7 @@
 package sqlstore
 
-// What a turn of the scheduler changed, as bytes: what the journal has of it. One description serves for both directions.
+// What a turn of the scheduler changed, as bytes: what the journal of SQLite, or the table job_changes of PostgreSQL, has of it. One
+// description serves for both directions.
 
 import (
 	"encoding/binary"
@@ -17,6 +18,9 @@ import (
 // tokens of locks.
 const journalVersion = 2
 
+// journalWhole begins an entry in which jobs have with them everything, for those who do not have the entries before it.
+const journalWhole = 3
+
 // errJournal is the error of an entry that is not what was written.
 var errJournal = errors.New("an entry of the journal cannot be read")
 
@@ -28,12 +32,19 @@ func packChanges(b []byte, c *jobs.Changes, known uint64) []byte {
 	return p.b
 }
 
-// unpackChanges reads what packChanges wrote. The parts of a job that are not in it are zero.
+// packWhole does so with everything about each job.
+func packWhole(b []byte, c *jobs.Changes) []byte {
+	p := &packer{b: append(b, journalWhole), whole: true}
+	p.changes(c, 0)
+	return p.b
+}
+
+// unpackChanges reads what packChanges and packWhole wrote. The parts of a job that are not in it are zero.
 func unpackChanges(b []byte) (*jobs.Changes, error) {
-	if len(b) == 0 || b[0] == 0 || b[0] > journalVersion {
+	if len(b) == 0 || b[0] == 0 || b[0] > journalWhole {
 		return nil, errJournal
 	}
-	p := &packer{b: b[1:], reads: true, first: b[0] == 1}
+	p := &packer{b: b[1:], reads: true, first: b[0] == 1, whole: b[0] == journalWhole}
 	c := &jobs.Changes{}
 	if p.changes(c, 0); p.failed || len(p.b) != 0 {
 		return nil, errJournal
@@ -46,6 +57,7 @@ type packer struct {
 	b      []byte
 	reads  bool
 	first  bool // it reads version 1
+	whole  bool // everything about a job is there
 	failed bool
 }
 
@@ -152,7 +164,7 @@ func (p *packer) changes(c *jobs.Changes, known uint64) {
 	packList(p, &c.Ended, func(p *packer, j *jobs.Job) {
 		p.state(j)
 		p.time(&j.EndedAt)
-		fresh := j.Seq > known
+		fresh := p.whole || j.Seq > known
 		if p.yes(&fresh); fresh {
 			p.spec(j)
 		}
@@ -201,10 +213,10 @@ func (p *packer) changes(c *jobs.Changes, known uint64) {
 func (p *packer) job(c *jobs.JobChange) {
 	packNumber(p, &c.What)
 	p.state(&c.Job)
-	if c.What&jobs.New != 0 {
+	if p.whole || c.What&jobs.New != 0 {
 		p.spec(&c.Job)
 	}
-	if c.What&(jobs.New|jobs.Reported) != 0 {
+	if p.whole || c.What&(jobs.New|jobs.Reported) != 0 {
 		p.output(&c.Output)
 	}
 }

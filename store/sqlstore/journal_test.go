@@ -92,6 +92,12 @@ func TestTheJournalKeepsEveryField(t *testing.T) {
 	if _, err := unpackChanges(append(bytes.Clone(packed), 0)); err == nil {
 		t.Error("a byte too many was read")
 	}
+	for i := range want.Jobs {
+		want.Jobs[i].What = jobs.Moved
+	}
+	if got, err := unpackChanges(packWhole(nil, &want)); err != nil || !reflect.DeepEqual(*got, want) {
+		t.Errorf("got\n%+v, %v\nof whole\n%+v", got, err, want)
+	}
 }
 
 func TestTheJournalOfTheVersionBeforeIsRead(t *testing.T) {
@@ -103,7 +109,7 @@ func TestTheJournalOfTheVersionBeforeIsRead(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(*got, c) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for _, version := range []byte{0, journalVersion + 1} {
+	for _, version := range []byte{0, journalWhole + 1} {
 		first.b[0] = version
 		if _, err := unpackChanges(first.b); err == nil {
 			t.Errorf("an entry of version %d was read", version)
@@ -116,6 +122,7 @@ func FuzzEntriesOfTheJournal(f *testing.F) {
 	new(filler).fill(reflect.ValueOf(&c).Elem())
 	f.Add(packChanges(nil, &c, 0))
 	f.Add(packChanges(nil, &jobs.Changes{}, 0))
+	f.Add(packWhole(nil, &c))
 	f.Add([]byte{journalVersion})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := unpackChanges(b)

@@ -114,6 +114,7 @@ func openServerAs(ctx context.Context, url string, o Options, known versions) (_
 	d.tasks.Go(func() { d.listen(background) })
 	d.tasks.Go(func() { d.stay(background) })
 	d.tasks.Go(func() { d.tell(background) })
+	d.tasks.Go(func() { d.jobs.follow(background) })
 	return d, nil
 }
 
@@ -185,6 +186,7 @@ func (d *serverDB) stay(ctx context.Context) {
 			return
 		}
 		d.jobs.look()
+		d.jobs.tables.poke()
 		_ = d.using(ctx, presenceOp, func(ctx context.Context, c *pgConn) error {
 			if err := d.arrive(ctx, c); err != nil {
 				return err
@@ -369,6 +371,7 @@ func (d *serverDB) Failed() <-chan struct{} { return nil }
 
 // Close implements backend.
 func (d *serverDB) Close() error {
+	d.jobs.finish()
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()

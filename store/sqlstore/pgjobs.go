@@ -16,21 +16,21 @@ type serverJobs struct {
 	db      *serverDB
 	changed chan struct{}
 
-	mu    sync.Mutex
-	conn  *pgConn   // nil if it must be opened
-	seen  int64     // number of the last changes that the manager has been told
-	last  time.Time // the latest time that it has been told
-	fresh int       // how many additions to the statistics since they were added up
+	mu   sync.Mutex
+	conn *pgConn   // nil if it must be opened
+	seen int64     // number of the last changes that the manager has been told
+	last time.Time // the latest time that it has been told
+	body []byte    // of a row of job_changes, to be used again
+
+	tables pgTables
 }
 
 var _ jobs.Sharer = (*serverJobs)(nil)
 
-// keepChanges is how many turns' changes are kept for other processes to follow. Whoever falls back further reads everything anew.
-const keepChanges = 20_000
-
 func newServerJobs(d *serverDB) *serverJobs {
 	const hasTag = "s.tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_array_elements_text(s.tags::json) t WHERE t = ?)"
 	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1)}
+	s.tables.behind, s.tables.after = make(chan struct{}, 1), foldEvery
 	return s
 }
 
@@ -70,6 +70,9 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 	// What was begun is finished, whatever becomes of who wanted it.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pgTimeout)
 	defer cancel()
+	if err := s.catchUp(limited); err != nil {
+		return err
+	}
 	if s.conn != nil && s.conn.gone() {
 		_ = s.conn.Close(limited)
 		s.conn = nil
@@ -96,23 +99,26 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	}
 	var f jobs.Facts
 	var newest int64
-	var stored uint64 // jobs
 	next, behind := s.seen+1, false
 	// What others changed is read by a statement of its own, because only that sees what they stored while the row was waited for.
 	if err := c.ask(ctx,
-		question{"SELECT changes, job_seq, " + pgNow + " / 1000, (SELECT oldest FROM state) FROM job_state FOR UPDATE", nil, func(r *row) error {
-			newest, stored, f.Now = r.number(), r.count(), r.millis()
-			return s.db.fits(r.number())
+		question{"SELECT changes, " + pgNow + " / 1000, (SELECT oldest FROM state), (SELECT changes FROM job_folded) FROM job_state FOR UPDATE", nil, func(r *row) error {
+			newest, f.Now = r.number(), r.millis()
+			err := s.db.fits(r.number())
+			s.tables.reached(r.number())
+			return err
 		}},
 		question{"SELECT seq, origin, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
 			behind = behind || r.number() != next
 			next++
 			mine := r.text() == s.db.origin
-			c, err := decodeChanges(r.bytes())
-			if !mine && err == nil {
-				f.Others = append(f.Others, c)
+			if mine {
+				return nil
 			}
-			behind = behind || err != nil || r.err != nil // by a program of another version
+			c, err := unpackChanges(r.bytes())
+			if behind = behind || err != nil || r.err != nil; !behind { // otherwise by a program of another version
+				f.Others = append(f.Others, *c)
+			}
 			r.err = nil
 			return nil
 		}},
@@ -133,18 +139,14 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 		}
 		return c.flush(ctx)
 	}
-	return s.store(ctx, c, &changes, newest+1, stored)
+	return s.store(ctx, c, &changes, newest+1)
 }
 
-// store writes what a turn changed, for the tables and for the other processes, and commits. stored is the number of the last job that was
-// stored before.
-func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64, stored uint64) error {
-	if err := writeChanges(ctx, c, changes, stored, &s.fresh); err != nil {
-		return err
-	}
-	body, err := encodeChanges(changes)
-	if err != nil {
-		return err
+// store writes what a turn changed, for the other processes and for whoever writes the tables, and commits.
+func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
+	body := packWhole(s.body[:0], changes)
+	if s.body = body; len(body) > keptBody {
+		s.body = nil
 	}
 	for _, w := range []struct {
 		statement string
@@ -158,11 +160,6 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 			return err
 		}
 	}
-	if seq%256 == 0 {
-		if err := c.exec(ctx, "DELETE FROM job_changes WHERE seq <= ?", seq-keepChanges); err != nil {
-			return err
-		}
-	}
 	if err := c.exec(ctx, "COMMIT"); err != nil {
 		return err
 	}
@@ -170,6 +167,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		return err
 	}
 	s.seen = seq
+	s.tables.grow(len(body))
 	s.db.notice.turn()
 	return nil
 }
@@ -195,6 +193,11 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		if err := readRest(ctx, q, &rows); err != nil {
 			return err
 		}
+		ahead, err := s.ahead(ctx, q)
+		if err != nil {
+			return err
+		}
+		amend(&rows, ahead)
 		return q.query(ctx, "SELECT "+pgNow+" / 1000", nil, func(r *row) error {
 			rows.Now = r.millis()
 			return nil
@@ -213,6 +216,9 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 // Trim implements jobs.Store.
 func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (n int, err error) {
 	if err := s.usable(ctx); err != nil {
+		return 0, err
+	}
+	if err := s.foldAll(ctx); err != nil {
 		return 0, err
 	}
 	err = s.db.using(ctx, "trim", func(ctx context.Context, c *pgConn) error {

@@ -109,13 +109,9 @@ func (d *fileDB) probe(ctx context.Context, q querier) error {
 }
 
 // amend adds to what was read from the tables what is in the journal only, which some of it may be in the tables by now.
-func amend(rows *jobs.Rows, pending []turnChanges) {
-	if len(pending) == 0 {
+func amend(rows *jobs.Rows, all []*jobs.Changes) {
+	if len(all) == 0 {
 		return
-	}
-	all := make([]*jobs.Changes, len(pending))
-	for i := range pending {
-		all[i] = pending[i].Changes
 	}
 	c := merge(all)
 	living := make([]jobs.Job, len(c.Jobs))

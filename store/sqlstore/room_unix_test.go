@@ -331,7 +331,7 @@ func crowdBound(ctx context.Context, c *crowded) error {
 		return fmt.Errorf("in the tables is %+v", read.Jobs)
 	}
 	for range 2 { // once more, as if the tables had it
-		amend(&read, before)
+		amend(&read, changesOf(before))
 		if len(read.Jobs) != 1 || read.Jobs[0].Seq != 4 || len(read.Leases) != 1 || read.Leases[0].ID != "lease-4" || read.Counters.Seq != 4 || len(read.Attempts) != 0 {
 			return fmt.Errorf("with the journal it is %+v", read)
 		}
