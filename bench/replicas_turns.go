@@ -49,7 +49,7 @@ func replicaTurns(e *env, pg *postgres) (row result, err error) {
 	}
 	d := e.span(3 * time.Second)
 	r, err := rounds(
-		func() (float64, error) { return schedulerTurns(e.ctx, both, d) },
+		func() (float64, error) { return schedulerTurns(e.ctx, url, both, d) },
 		func() (float64, error) { return batches.turns(e.ctx, d) },
 	)
 	if err != nil {
@@ -61,8 +61,8 @@ func replicaTurns(e *env, pg *postgres) (row result, err error) {
 	return row, nil
 }
 
-// schedulerTurns has workers take jobs from the schedulers and complete them.
-func schedulerTurns(ctx context.Context, all []*jobs.Manager, d time.Duration) (float64, error) {
+// schedulerTurns has workers take jobs from the schedulers and complete them. The time counts until all of that is in the tables.
+func schedulerTurns(ctx context.Context, url string, all []*jobs.Manager, d time.Duration) (float64, error) {
 	now, err := all[0].Status(ctx)
 	if err != nil {
 		return 0, err
@@ -77,7 +77,10 @@ func schedulerTurns(ctx context.Context, all []*jobs.Manager, d time.Duration) (
 			return 0, err
 		}
 	}
-	return rate(turners, d, func(i int) (func() error, func(), error) {
+	if err := tablesComplete(ctx, url); err != nil {
+		return 0, err
+	}
+	r, err := rate(turners, d, func(i int) (func() error, func(), error) {
 		m, id := all[i%len(all)], fmt.Sprint("bench-", i)
 		return func() error {
 			g, err := m.Ask(ctx, jobs.Ask{WorkerID: id})
@@ -94,6 +97,23 @@ func schedulerTurns(ctx context.Context, all []*jobs.Manager, d time.Duration) (
 			return err
 		}, func() {}, nil
 	})
+	ended := time.Now()
+	if err == nil {
+		err = tablesComplete(ctx, url)
+	}
+	return r * d.Seconds() / (d + time.Since(ended)).Seconds(), err
+}
+
+// tablesComplete waits until the tables for jobs have all that turns changed.
+func tablesComplete(ctx context.Context, url string) error {
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	for behind := true; behind && err == nil; time.Sleep(time.Millisecond) {
+		err = c.QueryRow(ctx, "SELECT f.changes < s.changes FROM job_folded f, job_state s").Scan(&behind)
+	}
+	return errors.Join(err, c.Close(ctx))
 }
 
 // batches are jobs in a table that nobody but workers looks at.

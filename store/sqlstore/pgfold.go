@@ -7,18 +7,20 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Bounds on one step of writing the tables, and on by how much turns may be ahead of them before the next one waits.
+// Bounds on one step of writing the tables, for which a turn may wait, and on by how much turns may be ahead of the tables before the next
+// one does. Bytes are those of the rows of job_changes.
 const (
 	foldTurns = 256
-	foldBytes = 16 << 20
+	foldBytes = 2 << 20
 	mostAhead = 2 * foldTurns
-	mostBytes = 2 * foldBytes
+	mostBytes = 8 * foldBytes
 )
 
 // keepChanges is how many turns' changes are kept for other servers to follow. Whoever falls back further reads everything anew.
@@ -31,11 +33,18 @@ type pgTables struct {
 	mu    sync.Mutex
 	after time.Duration // how long turns may be ahead of them
 	upTo  int64         // number of the last changes that are known to be in them
-	bytes int           // of changes that this server stored since it last found that out
+	turns []pgTurn      // of this server that may not be, oldest first
+	bytes int           // of them
 
 	writing sync.Mutex // guards the others
 	fresh   int        // how many additions to the statistics since they were added up
 	fails   int        // how often they could not be written, since they were
+}
+
+// pgTurn is a turn that was stored.
+type pgTurn struct {
+	seq   int64
+	bytes int
 }
 
 func (t *pgTables) delay() time.Duration {
@@ -55,15 +64,19 @@ func (t *pgTables) poke() {
 func (t *pgTables) reached(seq int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if seq > t.upTo {
-		t.upTo, t.bytes = seq, 0
+	t.upTo = max(t.upTo, seq)
+	n := 0
+	for n < len(t.turns) && t.turns[n].seq <= t.upTo {
+		t.bytes -= t.turns[n].bytes
+		n++
 	}
+	t.turns = slices.Delete(t.turns, 0, n)
 }
 
-// grow is told how many bytes a turn has stored.
-func (t *pgTables) grow(bytes int) {
+// grow is told of a turn that was stored.
+func (t *pgTables) grow(seq int64, bytes int) {
 	t.mu.Lock()
-	t.bytes += bytes
+	t.turns, t.bytes = append(t.turns, pgTurn{seq, bytes}), t.bytes+bytes
 	t.mu.Unlock()
 	t.poke()
 }
@@ -77,10 +90,12 @@ func (t *pgTables) far(newest int64) bool {
 
 // catchUp writes the tables if they are too far behind for another turn.
 func (s *serverJobs) catchUp(ctx context.Context) error {
-	if !s.tables.far(s.seen) {
-		return nil
+	for s.tables.far(s.seen) {
+		if more, err := s.fold(ctx, true); err != nil || !more {
+			return err
+		}
 	}
-	return s.foldAll(ctx)
+	return nil
 }
 
 // foldAll writes the tables for all turns that were stored before.

@@ -167,7 +167,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		return err
 	}
 	s.seen = seq
-	s.tables.grow(len(body))
+	s.tables.grow(seq, len(body))
 	s.db.notice.turn()
 	return nil
 }
