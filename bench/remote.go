@@ -105,7 +105,7 @@ func remoteLocks(e *env) ([]result, error) {
 	var results []result
 	for _, workers := range []int{1, 16, 64} {
 		var ours, theirs timed
-		r, err := rounds(
+		r, err := rounds(fewRounds,
 			func() (float64, error) { return rate(workers, e.span(2*time.Second), ours.of(turns(client))) },
 			func() (float64, error) { return rate(workers, e.span(2*time.Second), theirs.of(byEtcd(etcd))) },
 		)

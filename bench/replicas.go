@@ -80,7 +80,7 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 			return r, err
 		})
 	}
-	r, err := rounds(measures...)
+	r, err := rounds(fewRounds, measures...)
 	if err != nil {
 		return nil, err
 	}

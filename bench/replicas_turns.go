@@ -48,7 +48,7 @@ func replicaTurns(e *env, pg *postgres) (row result, err error) {
 		return row, err
 	}
 	d := e.span(3 * time.Second)
-	r, err := rounds(
+	r, err := rounds(fewRounds,
 		func() (float64, error) { return schedulerTurns(e.ctx, url, both, d) },
 		func() (float64, error) { return batches.turns(e.ctx, d) },
 	)

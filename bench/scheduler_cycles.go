@@ -9,6 +9,12 @@ import (
 	"time"
 )
 
+// Disks that are shared flush twice as fast in one second as in another, so what depends on them is measured in many short turns.
+const (
+	diskTurns = 15
+	diskTurn  = 600 * time.Millisecond
+)
+
 // slowFlush is by how much flushes to the disk are made longer to see what group commit is worth on a slower one.
 const slowFlush = time.Millisecond
 
@@ -38,7 +44,7 @@ func durableCycles(e *env) ([]result, error) {
 	if _, err := exec.LookPath("beanstalkd"); err != nil {
 		return []result{{what: what, ours: "-", theirs: "beanstalkd is not installed", note: "not measured"}}, nil
 	}
-	full := e.span(3 * time.Second)
+	full := e.span(diskTurn)
 	peer, err := e.beanstalkd("binlog")
 	if err != nil {
 		return nil, err
@@ -57,7 +63,7 @@ func durableCycles(e *env) ([]result, error) {
 	ours := func(s *server) func() (float64, error) {
 		return func() (float64, error) { return cycles(s.addr, 32, full, func(w *worker) error { return w.cycle(1) }) }
 	}
-	r, err := rounds(ours(d), beanstalkCycles(peer, full), ours(memory))
+	r, err := rounds(diskTurns, ours(d), beanstalkCycles(peer, full), ours(memory))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +87,7 @@ func durableCycles(e *env) ([]result, error) {
 		return nil, err
 	}
 	defer p.stop()
-	if r, err = rounds(ours(s), beanstalkCycles(p, full)); err != nil {
+	if r, err = rounds(diskTurns, ours(s), beanstalkCycles(p, full)); err != nil {
 		return nil, err
 	}
 	return append(results, faster(fmt.Sprintf("durable, where each flush takes %s longer", slowFlush), r[0], r[1], put+", with the same flushes", 2)), nil
@@ -151,7 +157,7 @@ func workerCycles(e *env) ([]result, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := rounds(
+		r, err := rounds(fewRounds,
 			func() (float64, error) { return beats(bare.addr, []string{"lease"}, full) },
 			func() (float64, error) {
 				if err := submitMany(d.addr, int(1.5*most*full.Seconds())); err != nil {

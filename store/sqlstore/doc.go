@@ -16,6 +16,7 @@
 //
 // Any number of processes share the database. It is the truth, and so is its clock. A change of a lock is one transaction that has
 // the lock's row locked; changes that arrive at one process meanwhile share the next. A turn of the scheduler has the row locked that all turns
-// need, and is told what other processes changed since its last one. Processes wake each other by LISTEN and NOTIFY, and look every two
+// need, and is told what other processes changed since its last one; it is stored as one row, and any of the processes writes the tables for jobs
+// soon after, which readers complete by what is not in them yet. Processes wake each other by LISTEN and NOTIFY, and look every two
 // seconds in any case. Everything that is acknowledged is as durable as the server's synchronous_commit says, refusals excepted.
 package sqlstore
