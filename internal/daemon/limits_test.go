@@ -106,6 +106,7 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 	type end struct {
 		status int
 		err    error
+		vain   bool // 409 for a lock, having waited as long as was asked for
 	}
 	ends := make(chan end, n)
 	var stopping atomic.Bool
@@ -115,6 +116,7 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 			for {
 				var ans answer
 				var err error
+				begun := time.Now()
 				switch i % 3 {
 				case 0:
 					ans, err = a.try("POST", scheduler+"/leases/request", body{"worker_id": fmt.Sprint("w", i), "types": []string{"rare"}, "wait_ms": 30_000})
@@ -124,7 +126,7 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 					ans, err = a.try("GET", "/v1/locks/free?seen=0&wait_ms=30000", nil)
 				}
 				if err != nil || stopping.Load() || ans.status >= 500 {
-					ends <- end{ans.status, err}
+					ends <- end{ans.status, err, ans.status == http.StatusConflict && time.Since(begun) >= 30*time.Second}
 					return
 				} // or it has waited in vain, on a slow machine, and waits again
 			}
@@ -149,7 +151,7 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 	stopping.Store(true)
 	p.stop()
 	for range n {
-		if e := <-ends; e.err != nil || e.status != http.StatusOK && e.status != http.StatusServiceUnavailable {
+		if e := <-ends; e.err != nil || e.status != http.StatusOK && e.status != http.StatusServiceUnavailable && !e.vain {
 			t.Errorf("at the end a request that waited was answered with %d, %v", e.status, e.err)
 		}
 	}
