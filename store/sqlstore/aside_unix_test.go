@@ -164,6 +164,19 @@ func TestADamagedRowOfTheJournalOfLocksIsNamedAndCanBeSetAside(t *testing.T) {
 	}
 }
 
+// Promise S-156.
+func TestARowThatStillMakesSenseButIsNotWhatWasStoredIsDamaged(t *testing.T) {
+	t.Parallel()
+	path := torn(t, func(b *bare) {
+		b.acquire("a", "lease-1")
+		b.acquire("b", "lease-2")
+	}, "UPDATE lock_journal SET body = unhex(replace(hex(body), hex('lease-2'), hex('lease-3'))) WHERE id = 2")
+	refused(t, path, "lock_journal", 2)
+	if _, err := Open(t.Context(), "sqlite:"+path, Options{}); err == nil || !strings.Contains(err.Error(), "checksum") {
+		t.Errorf("open: %v", err)
+	}
+}
+
 // Promise S-145.
 func TestADamagedRowOfTheJournalOfJobsIsSetAsideWithThoseAfterIt(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"math"
 	"slices"
 	"time"
@@ -21,30 +23,66 @@ const journalVersion = 2
 // journalWhole begins an entry in which jobs have with them everything, for those who do not have the entries before it.
 const journalWhole = 3
 
+// summed is set in the version of an entry that ends with a checksum. Those of programs that wrote none are read as well. An entry that has
+// lost just this bit is not taken for one of theirs, because it has bytes too many.
+const summed = 0x80
+
 // errJournal is the error of an entry that is not what was written.
 var errJournal = errors.New("an entry of the journal cannot be read")
+
+var (
+	errSum     = fmt.Errorf("%w: its checksum is not that of its content, so something has changed it since it was written", errJournal)
+	errVersion = fmt.Errorf("%w: it is damaged, or a newer program wrote it", errJournal)
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal ends an entry with its checksum, which is about its version, too. The entry begins at the given place.
+func seal(b []byte, from int) []byte {
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
+}
+
+// unseal returns an entry's version, of which the given one is the newest, and its content. Whatever was changed since it was sealed is
+// noticed; without that, some of what was changed would be read as something else.
+func unseal(b []byte, newest byte) (version byte, content []byte, err error) {
+	if len(b) == 0 {
+		return 0, nil, errJournal
+	}
+	if b[0]&summed != 0 {
+		end := len(b) - crc32.Size
+		if end < 1 || binary.LittleEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], castagnoli) {
+			return 0, nil, errSum
+		}
+		b = b[:end:end]
+	}
+	if version = b[0] &^ summed; version == 0 || version > newest {
+		return 0, nil, errVersion
+	}
+	return version, b[1:], nil
+}
 
 // packChanges appends a turn's changes, but for its time. Jobs have with them only what changed; those with numbers above
 // the given one, which is the highest before the turn, are new.
 func packChanges(b []byte, c *jobs.Changes, known uint64) []byte {
-	p := &packer{b: append(b, journalVersion)}
+	p := &packer{b: append(b, journalVersion|summed)}
 	p.changes(c, known)
-	return p.b
+	return seal(p.b, len(b))
 }
 
 // packWhole does so with everything about each job.
 func packWhole(b []byte, c *jobs.Changes) []byte {
-	p := &packer{b: append(b, journalWhole), whole: true}
+	p := &packer{b: append(b, journalWhole|summed), whole: true}
 	p.changes(c, 0)
-	return p.b
+	return seal(p.b, len(b))
 }
 
 // unpackChanges reads what packChanges and packWhole wrote. The parts of a job that are not in it are zero.
 func unpackChanges(b []byte) (*jobs.Changes, error) {
-	if len(b) == 0 || b[0] == 0 || b[0] > journalWhole {
-		return nil, errJournal
+	version, content, err := unseal(b, journalWhole)
+	if err != nil {
+		return nil, err
 	}
-	p := &packer{b: b[1:], reads: true, first: b[0] == 1, whole: b[0] == journalWhole}
+	p := &packer{b: content, reads: true, first: version == 1, whole: version == journalWhole}
 	c := &jobs.Changes{}
 	if p.changes(c, 0); p.failed || len(p.b) != 0 {
 		return nil, errJournal

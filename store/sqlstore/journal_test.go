@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -100,19 +101,64 @@ func TestTheJournalKeepsEveryField(t *testing.T) {
 	}
 }
 
-func TestTheJournalOfTheVersionBeforeIsRead(t *testing.T) {
+func TestJournalsOfVersionsBeforeAreRead(t *testing.T) {
 	t.Parallel()
-	first := &packer{b: []byte{1}, first: true}
 	c := jobs.Changes{Leases: []jobs.Lease{{ID: "l", Token: 7}, {ID: "m", Token: 8}}, Frozen: []string{"t"}}
-	first.changes(&c, 0)
-	got, err := unpackChanges(first.b)
-	if err != nil || !reflect.DeepEqual(*got, c) {
-		t.Errorf("got %+v, %v", got, err)
+	for version, p := range map[byte]*packer{1: {first: true}, journalVersion: {}, journalWhole: {whole: true}} {
+		p.b = []byte{version} // and no checksum
+		p.changes(&c, 0)
+		got, err := unpackChanges(p.b)
+		if err != nil || !reflect.DeepEqual(*got, c) {
+			t.Errorf("version %d: got %+v, %v", version, got, err)
+		}
 	}
-	for _, version := range []byte{0, journalWhole + 1} {
-		first.b[0] = version
-		if _, err := unpackChanges(first.b); err == nil {
-			t.Errorf("an entry of version %d was read", version)
+	e := filledEntry()
+	p := &packer{b: []byte{lockJournalVersion}}
+	p.lockEntry(&e)
+	if got, err := unpackLocks(p.b); err != nil || !reflect.DeepEqual(*got, e) {
+		t.Errorf("of locks: got %+v, %v", got, err)
+	}
+}
+
+func TestEntriesOfAnotherVersionAreNotRead(t *testing.T) {
+	t.Parallel()
+	for _, version := range []byte{0, summed, journalWhole + 1, (journalWhole + 1) | summed} {
+		b := []byte{version}
+		if version&summed != 0 {
+			b = seal(b, 0)
+		}
+		if _, err := unpackChanges(b); !errors.Is(err, errVersion) {
+			t.Errorf("version %d: %v", version, err)
+		}
+	}
+}
+
+// Promise S-156.
+func TestEveryBitThatChangedInAnEntryIsNoticed(t *testing.T) {
+	t.Parallel()
+	var c jobs.Changes
+	new(filler).fill(reflect.ValueOf(&c).Elem())
+	e := filledEntry()
+	ofJobs := func(b []byte) error { _, err := unpackChanges(b); return err }
+	ofLocks := func(b []byte) error { _, err := unpackLocks(b); return err }
+	for _, entry := range []struct {
+		name   string
+		packed []byte
+		read   func([]byte) error
+	}{
+		{"a turn", packChanges(nil, &c, 0), ofJobs},
+		{"a whole turn", packWhole([]byte("before"), &c)[len("before"):], ofJobs},
+		{"locks", packLocks(nil, &e), ofLocks},
+	} {
+		if err := entry.read(entry.packed); err != nil {
+			t.Errorf("%s: %v", entry.name, err)
+		}
+		for bit := range 8 * len(entry.packed) {
+			entry.packed[bit/8] ^= 1 << (bit % 8)
+			if err := entry.read(entry.packed); !errors.Is(err, errJournal) {
+				t.Errorf("%s with bit %d changed was read: %v", entry.name, bit, err)
+			}
+			entry.packed[bit/8] ^= 1 << (bit % 8)
 		}
 	}
 }

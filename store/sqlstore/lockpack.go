@@ -39,17 +39,18 @@ type placed[T any] struct {
 
 // packLocks appends what a transaction changed.
 func packLocks(b []byte, e *lockEntry) []byte {
-	p := &packer{b: append(b, lockJournalVersion)}
+	p := &packer{b: append(b, lockJournalVersion|summed)}
 	p.lockEntry(e)
-	return p.b
+	return seal(p.b, len(b))
 }
 
 // unpackLocks reads what packLocks wrote.
 func unpackLocks(b []byte) (*lockEntry, error) {
-	if len(b) == 0 || b[0] != lockJournalVersion {
-		return nil, errJournal
+	_, content, err := unseal(b, lockJournalVersion)
+	if err != nil {
+		return nil, err
 	}
-	p := &packer{b: b[1:], reads: true}
+	p := &packer{b: content, reads: true}
 	e := &lockEntry{}
 	if p.lockEntry(e); p.failed || len(p.b) != 0 {
 		return nil, errJournal

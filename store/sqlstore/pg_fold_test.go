@@ -4,6 +4,7 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
 )
@@ -247,5 +249,26 @@ func TestTablesAreNotWrittenPastWhatIsMissing(t *testing.T) {
 	cancel()
 	if _, err := s.fold(ctx, true); err == nil {
 		t.Error("folded although it was over")
+	}
+}
+
+// Promise S-156.
+func TestADamagedRowOfWhatTurnsChangedIsNamedAndNeverUsed(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	for _, c := range turnsOf(rand.New(rand.NewPCG(1, 1)))[:3] {
+		if err := s.Update(t.Context(), func(jobs.Facts) jobs.Changes { return *c }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, session(t, url), "UPDATE job_changes SET body = set_byte(body, 9, get_byte(body, 9) # 1) WHERE seq = 2")
+	other := openPG(t, url, Options{}).Jobs().(*serverJobs)
+	_, loaded := other.Load(t.Context())
+	_, folded := s.fold(t.Context(), true)
+	for what, err := range map[string]error{"load": loaded, "fold": folded} {
+		if !errors.Is(err, lokt.ErrDamaged) || !strings.Contains(err.Error(), "row 2 of table job_changes") || !strings.Contains(err.Error(), "checksum") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -7,6 +7,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -226,7 +227,7 @@ func readChanges(ctx context.Context, q querier, after int64, turns, bytes int) 
 			size += len(body)
 			c, err := unpackChanges(body)
 			if err != nil {
-				return damaged(err)
+				return damaged(fmt.Errorf("row %d of table job_changes: %w", last, err))
 			}
 			all = append(all, c)
 			return nil
