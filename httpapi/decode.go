@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -156,12 +157,69 @@ func (c *call) decode(v any, optional bool) error {
 	if err := checkJSON(body); err != nil {
 		return invalid("%v", err)
 	}
+	if member := repeated(body); member != "" {
+		return invalid("%s is there more than once", clipped(member))
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
 		return invalid("%s", clipped(misfit(err)))
 	}
 	return nil
+}
+
+// repeated returns the path of a member that an object of a body has more than once, or "": programs do not agree on which of them counts. The
+// body was found to be JSON.
+func repeated(body []byte) string {
+	_, path := repeatedIn(body, skipSpace(body, 0), "")
+	return path
+}
+
+// mostMembers is more than any object has whose members are known.
+const mostMembers = 64
+
+// repeatedIn does so for the value at i, which has a path itself, and returns where the value ends.
+func repeatedIn(body []byte, i int, path string) (end int, found string) {
+	switch body[i] {
+	case '"':
+		end, _ = skipString(body, i)
+		return end, ""
+	case '{', '[':
+	default: // whether a number fits anywhere is found out later
+		for end = i; end < len(body) && !strings.ContainsRune(",]} \t\r\n", rune(body[end])); end++ {
+		}
+		return end, ""
+	}
+	object := body[i] == '{'
+	free := strings.EqualFold(path, "metadata") // has names of the client's choice, which differ if their case does
+	var known []string
+	seen := map[string]bool{}
+	for i = skipSpace(body, i+1); body[i] != '}' && body[i] != ']'; {
+		at := path
+		if object {
+			begin := i
+			i, _ = skipString(body, i)
+			var name string
+			_ = json.Unmarshal(body[begin:i], &name)  // as it will be decoded
+			i = skipSpace(body, skipSpace(body, i)+1) // behind the colon
+			at = strings.TrimPrefix(path+"."+name, ".")
+			switch {
+			case free && seen[name], !free && slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }):
+				return i, at
+			case free:
+				seen[name] = true
+			case len(known) < mostMembers: // what has more is refused for one that is not known
+				known = append(known, name)
+			}
+		}
+		if i, found = repeatedIn(body, i, at); found != "" {
+			return i, found
+		}
+		if i = skipSpace(body, i); body[i] == ',' {
+			i = skipSpace(body, i+1)
+		}
+	}
+	return i + 1, ""
 }
 
 // misfit says why a body does not decode, in the words of JSON and not of this program.

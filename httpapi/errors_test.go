@@ -199,6 +199,36 @@ func TestErrorsOfTheWireItselfAreProblems(t *testing.T) {
 	}
 }
 
+// Promise S-157.
+func TestMemberThatIsThereTwiceIsRefusedByName(t *testing.T) {
+	handler := httpapi.NewHandler(memory())
+	for _, test := range []struct{ method, path, body, member string }{
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"ttl_ms":1000,"ttl_ms":2000}`, "ttl_ms"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"ttl_ms":1000,"TTL_MS":2000}`, "TTL_MS"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"ttl_ms":1000,"ttl\u005fms":1000}`, "ttl_ms"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"owner":{"session":"b"}}`, "owner"},
+		{"POST", "/v1/locks/x/leases", `{"owner" : { "id" : "a" , "id" : "b" } }`, "owner.id"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a","process":{"pid":1,"pid":2}}}`, "owner.process.pid"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"within":["l"],"within":null}`, "within"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"metadata":{"k":"1","K":"2","k":"3"}}`, "metadata.k"},
+		{"PUT", "/v1/locks/x/leases/L-00000000000000000000", `{"owner":{"id":"a"},"owner":{"id":"a"}}`, "owner"},
+		{"PUT", "/v1/locks/x/freeze", `{"owner":{"id":"a"},"reason":"r","reason":"s"}`, "reason"},
+		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"ttl_ms":60000,"metadata":{"k":"1","K":"2","ttl_ms":"3"}}`, ""},
+	} {
+		r := httptest.NewRequest(test.method, test.path, strings.NewReader(test.body))
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		var p struct{ Code, Detail string }
+		_ = json.Unmarshal(w.Body.Bytes(), &p)
+		if test.member == "" && w.Code == http.StatusOK {
+			continue
+		}
+		if w.Code != http.StatusBadRequest || p.Code != "invalid" || !strings.Contains(p.Detail, test.member+" is there more than once") {
+			t.Errorf("%s %s is answered %d %s", test.path, test.body, w.Code, w.Body)
+		}
+	}
+}
+
 func TestServerWithoutLocksSaysSo(t *testing.T) {
 	client := onLoopback(t, httpapi.Config{})
 	if _, err := client.Get(t.Context(), "x"); !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), client.URL()) {
