@@ -137,7 +137,11 @@ func (a *jobsAPI) find(u *url.URL) (map[string]*jobsRoute, string) {
 // serve answers a request whose path begins with the prefix. Its paths need no cleaning and no mux.
 func (a *jobsAPI) serve(c *call) error {
 	methods, id := a.find(c.r.URL)
-	route := methods[c.r.Method]
+	method := c.r.Method
+	if method == http.MethodHead { // the server keeps the body of the answer back
+		method = http.MethodGet
+	}
+	route := methods[method]
 	if c.often != nil && (route == nil || !route.denies) {
 		return c.often
 	}

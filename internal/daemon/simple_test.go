@@ -3,8 +3,12 @@
 package daemon_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,6 +34,51 @@ func TestWhoHangsUpAtOnceIsGrantedNothing(t *testing.T) {
 	})
 	if n, ok := a.metric(t, "lokt_scheduler_active_leases"); !ok || n > many/4 {
 		t.Errorf("of %d clients that were gone %v hold jobs", many, n)
+	}
+	p.stop()
+}
+
+func TestHEADIsAnsweredAsGETIsButForTheBody(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	a := p.api()
+	a.do(t, 200, "POST", scheduler+"/jobs", json.RawMessage(`{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{}},`, 20), ",")+`]}`))
+	var c net.Conn // the first request is a simple one, HEAD is not
+	var in *bufio.Reader
+	ask := func(method, path string) (status int, media, text string) {
+		t.Helper()
+		if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method, path); err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.ReadResponse(in, &http.Request{Method: method})
+		if err != nil {
+			t.Fatalf("%s %s: %v", method, path, err)
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatalf("%s %s: %v", method, path, err)
+		}
+		return r.StatusCode, r.Header.Get("Content-Type"), string(body)
+	}
+	for _, path := range []string{
+		scheduler + "/status", scheduler + "/jobs", scheduler + "/jobs/never", scheduler + "/workers", scheduler + "/history/stats",
+		scheduler + "/history/decisions", locks + "x", "/v1/locks", "/v1/about", "/v1/openapi.json", "/healthz", "/readyz", "/metrics",
+	} {
+		c = p.dial()
+		in = bufio.NewReader(c)
+		status, media, _ := ask("GET", path)
+		if got, its, text := ask("HEAD", path); got != status || its != media || text != "" {
+			t.Errorf("HEAD %s is answered %d %q, %d bytes; GET %d %q", path, got, its, len(text), status, media)
+		}
+		_ = c.Close()
+	}
+	for _, path := range []string{scheduler + "/leases/request", locks + "x/leases"} {
+		c = p.dial()
+		in = bufio.NewReader(c)
+		if got, _, _ := ask("HEAD", path); got != http.StatusMethodNotAllowed {
+			t.Errorf("HEAD %s is answered %d", path, got)
+		}
+		_ = c.Close()
 	}
 	p.stop()
 }
