@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // write to its log, starting one again does not.
 type pool struct {
 	mu    sync.Mutex
-	spare map[int64][]spare // by seconds
+	spare []spare // in the order in which they came
 }
 
 type spare struct {
@@ -25,37 +26,35 @@ type spare struct {
 	since time.Time // when it came; it lives for its seconds from then at most
 }
 
-// maxSpare bounds how many leases of the same TTL are kept.
-const maxSpare = 64
+// maxSpare bounds how many leases are kept. Clients choose TTLs, and may choose another one each time, so it is for all of them together.
+const maxSpare = 256
 
+// put keeps a lease, for which the one that came first may have to go.
 func (p *pool) put(l etcdLease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.spare == nil {
-		p.spare = map[int64][]spare{}
+	if len(p.spare) == maxSpare {
+		p.spare = slices.Delete(p.spare, 0, 1)
 	}
-	have := p.spare[l.Seconds]
-	if len(have) == maxSpare {
-		have = append(have[:0], have[1:]...)
-	}
-	p.spare[l.Seconds] = append(have, spare{l, time.Now()})
+	p.spare = append(p.spare, spare{l, time.Now()})
 }
 
-// get returns the lease that came last, if it may be alive.
+// get returns the lease of so many seconds that came last, if it may be alive.
 func (p *pool) get(seconds int64) (etcdLease, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	have := p.spare[seconds]
-	if len(have) == 0 {
-		return etcdLease{}, false
+	for i, s := range slices.Backward(p.spare) {
+		switch {
+		case s.lease.Seconds != seconds:
+			continue
+		case time.Since(s.since) <= time.Duration(seconds)*time.Second:
+			p.spare = slices.Delete(p.spare, i, i+1)
+			return s.lease, true
+		}
+		p.spare = slices.DeleteFunc(p.spare, func(s spare) bool { return s.lease.Seconds == seconds }) // all the others came before
+		break
 	}
-	last := have[len(have)-1]
-	if time.Since(last.since) > time.Duration(seconds)*time.Second { // and so are all the others
-		delete(p.spare, seconds)
-		return etcdLease{}, false
-	}
-	p.spare[seconds] = have[:len(have)-1]
-	return last.lease, true
+	return etcdLease{}, false
 }
 
 // start returns an etcd lease of so many seconds, all of which are to come.
