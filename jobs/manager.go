@@ -248,7 +248,7 @@ func (m *Manager) turn(look bool) {
 	err := m.store.Update(m.ctx, func(f Facts) Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		batch, m.queue = m.queue, nil
+		batch = m.take()
 		now := m.instant(f.Now)
 		for i := range f.Others {
 			m.engine.follow(&f.Others[i], now)

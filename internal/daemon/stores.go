@@ -119,7 +119,11 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 		locks, jobs := memstore.New(), memstore.NewJobs()
 		return &backend{locks: locks, jobs: jobs, close: func() error { return errors.Join(locks.Close(), jobs.Close()) }}, nil
 	case "sqlite", "postgres", "postgresql":
-		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
+		tables := &tablesLog{log: log}
+		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: func(operation string, took time.Duration, err error) {
+			observe(operation, took, err)
+			tables.observe(operation, err, time.Now())
+		}})
 		if err != nil {
 			return nil, err
 		}

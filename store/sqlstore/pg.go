@@ -53,7 +53,7 @@ const (
 	presence    = 2 * time.Second
 	pgTimeout   = 20 * time.Second
 	lookAnyway  = 2 * time.Second
-	pgReaders   = 8
+	pgReaders   = 7
 	pgPrincipal = "lokt"     // what connections call themselves
 	presenceOp  = "presence" // what this process does of its own accord, which is not observed
 )
@@ -245,14 +245,22 @@ func (d *serverDB) hear(what string) {
 }
 
 // using lends a connection, opened if need be. One on which something failed is not lent again.
-func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgConn) error) (err error) {
-	begin := time.Now()
-	if op != presenceOp {
-		if d.unfit.Load() {
-			return d.tooOld()
+func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgConn) error) error {
+	return d.doing(op, func() error {
+		var c *pgConn
+		select {
+		case c = <-d.idle:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		defer func() { d.observe(op, begin, err) }()
-	}
+		defer func() { d.idle <- c }()
+		return d.lend(ctx, &c, pgTimeout, use)
+	})
+}
+
+// doing does something with the database, unless it is closed or this program is too old for it; Close waits.
+func (d *serverDB) doing(op string, do func() error) (err error) {
+	begin := time.Now()
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -261,21 +269,26 @@ func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Co
 	d.readers.Add(1)
 	d.mu.Unlock()
 	defer d.readers.Done()
-	var c *pgConn
-	select {
-	case c = <-d.idle:
-	case <-ctx.Done():
-		return ctx.Err()
+	if op != presenceOp {
+		if d.unfit.Load() {
+			return d.tooOld()
+		}
+		defer func() { d.observe(op, begin, err) }()
 	}
-	returned := true
+	return do()
+}
+
+// lend lends a connection for so long at most, opened if it is nil or gone; it is nil afterwards if something failed on it.
+func (d *serverDB) lend(ctx context.Context, lent **pgConn, atMost time.Duration, use func(ctx context.Context, c *pgConn) error) (err error) {
+	c, returned := *lent, true
 	defer func() {
 		if !returned && c != nil { // what was called has panicked, or ended its goroutine, within a transaction
 			_ = c.Close(context.WithoutCancel(ctx))
 			c = nil
 		}
-		d.idle <- c
+		*lent = c
 	}()
-	limited, cancel := context.WithTimeout(ctx, pgTimeout)
+	limited, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	if c != nil && c.gone() {
 		_ = c.Close(limited)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -24,8 +25,11 @@ const (
 	mostBytes = 8 * foldBytes
 )
 
-// keepChanges is how many turns' changes are kept for other servers to follow. Whoever falls back further reads everything anew.
-const keepChanges = 20_000
+// How many turns' changes are kept for other servers to follow, and about how many bytes of them. Whoever falls back further reads everything anew.
+const (
+	keepChanges = 20_000
+	keepBytes   = 128 << 20
+)
 
 // pgTables is what one server knows of how far the tables are behind.
 type pgTables struct {
@@ -37,9 +41,17 @@ type pgTables struct {
 	turns []pgTurn      // of this server that may not be, oldest first
 	bytes int           // of them
 
-	writing sync.Mutex // guards the others
-	fresh   int        // how many additions to the statistics since they were added up
-	fails   int        // how often they could not be written, since they were
+	failure error // why they could not be written, if they were not since
+
+	keep     int           // bytes of changes that are kept for others to follow
+	patience time.Duration // for writing, unless it failed
+
+	writing   chan struct{} // has an element while somebody writes, who alone uses the others
+	conn      *pgConn       // nil if it must be opened. It is none of the readers', of whom each may take his time
+	fresh     int           // how many additions to the statistics since they were added up
+	fails     int           // how often they could not be written
+	unweighed int           // bytes of changes that were written since it was found out how many are kept
+	forgot    int64         // number of the changes after which others were forgotten last
 }
 
 // pgTurn is a turn that was stored.
@@ -74,6 +86,35 @@ func (t *pgTables) reached(seq int64) {
 	t.turns = slices.Delete(t.turns, 0, n)
 }
 
+// begin is told how far the tables are when everything was read anew. They may be less far than was known before, if an older state of the
+// database was put in its place.
+func (t *pgTables) begin(upTo int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.upTo, t.turns, t.bytes = upTo, nil, 0
+}
+
+// wrote takes note of how writing ended, unless somebody else was at it.
+func (t *pgTables) wrote(did bool, err error) {
+	switch {
+	case err != nil && !errors.Is(err, errClosed):
+		t.fails = min(t.fails+1, 16)
+	case did && t.fails > 0:
+		t.fails-- // not to none at once: so many turns may still be too many
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if did || err != nil {
+		t.failure = err
+	}
+}
+
+func (t *pgTables) lastFailure() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failure
+}
+
 // grow is told of a turn that was stored.
 func (t *pgTables) grow(seq int64, bytes int) {
 	t.mu.Lock()
@@ -89,9 +130,17 @@ func (t *pgTables) far(newest int64) bool {
 	return newest-t.upTo > mostAhead || t.bytes > mostBytes
 }
 
-// catchUp writes the tables if they are too far behind for another turn.
+// errAhead is the error of a turn for which the tables are too far behind.
+var errAhead = errors.New("the tables for jobs cannot be written, and too many turns are ahead of them")
+
+// catchUp writes the tables if they are too far behind for another turn. After a failure that is left to follow, which may take longer than
+// anybody waits, and nobody is kept waiting in vain.
 func (s *serverJobs) catchUp(ctx context.Context) error {
 	for s.tables.far(s.seen) {
+		if err := s.tables.lastFailure(); err != nil {
+			s.tables.poke()
+			return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, errAhead, err)
+		}
 		if more, err := s.fold(ctx, true); err != nil || !more {
 			return err
 		}
@@ -148,101 +197,139 @@ func (s *serverJobs) finish() {
 // fold writes the rows of the tables for the oldest turns that are not in them, and reports whether there may be more. If another server does so,
 // it is left alone, or waited for.
 func (s *serverJobs) fold(ctx context.Context, wait bool) (more bool, err error) {
-	s.tables.writing.Lock()
-	defer s.tables.writing.Unlock()
-	turns := max(foldTurns>>s.tables.fails, 1) // many may take longer than a statement may
-	err = s.db.using(ctx, "fold", func(ctx context.Context, c *pgConn) error {
-		more, err = s.foldOn(ctx, c, wait, turns)
-		return err
-	})
-	if err != nil {
-		s.tables.fails = min(s.tables.fails+1, 16)
-		return false, err
+	t := &s.tables
+	select {
+	case t.writing <- struct{}{}:
+		defer func() { <-t.writing }()
+	case <-ctx.Done():
+		return false, ctx.Err()
 	}
-	s.tables.fails = 0
-	return more, nil
+	// What fails may be more than can be written in the time: next time it is less, and there is more time. One turn may be a lot.
+	turns, atMost := max(foldTurns>>t.fails, 1), t.patience<<min(t.fails, 5)
+	did := false
+	err = s.db.doing("fold", func() error {
+		return s.db.lend(ctx, &t.conn, atMost, func(ctx context.Context, c *pgConn) error {
+			did, more, err = s.foldOn(ctx, c, wait, turns)
+			return err
+		})
+	})
+	t.wrote(did, err)
+	return more && err == nil, err
 }
 
-func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int) (more bool, err error) {
+// foldOn does so with a connection, and reports whether nobody else was at it.
+func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int) (did, more bool, err error) {
 	lock := "SELECT changes, job_seq, (SELECT oldest FROM state) FROM job_folded FOR UPDATE"
 	if !wait {
 		lock += " SKIP LOCKED"
 	}
 	// What is lost with it when the server ends is still in job_changes.
 	if err := errors.Join(c.exec(ctx, "BEGIN"), c.exec(ctx, "SET LOCAL synchronous_commit TO off")); err != nil {
-		return false, err
+		return false, false, err
 	}
 	upTo, stored := int64(-1), uint64(0)
 	if err := c.query(ctx, lock, nil, func(r *row) error {
 		upTo, stored = r.number(), r.count()
 		return s.db.fits(r.number())
 	}); err != nil {
-		return false, err
+		return false, false, err
 	}
-	var all []*jobs.Changes
-	if upTo >= 0 {
-		if all, more, err = readChanges(ctx, c, upTo, turns, foldBytes); err != nil {
-			return false, err
-		}
+	if did = upTo >= 0; !did {
+		s.tables.poke() // whoever is at it may have begun too early for what was stored last
+		return false, false, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
 	}
+	all, size, err := readChanges(ctx, c, upTo, turns, foldBytes)
+	if err != nil {
+		return true, false, err
+	}
+	last := upTo + int64(len(all))
 	if len(all) == 0 {
-		if upTo < 0 {
-			s.tables.poke() // whoever is at it may have begun too early for what was stored last
-		}
-		return false, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
+		s.tables.reached(last)
+		return true, false, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
 	}
-	last, changes := upTo+int64(len(all)), merge(all)
-	if err := writeChanges(ctx, c, changes, stored, &s.tables.fresh); err != nil {
-		return false, err
-	}
-	if err := c.exec(ctx, "UPDATE job_folded SET changes = ?, job_seq = ?", last, changes.Counters.Seq); err != nil {
-		return false, err
-	}
-	if last/foldTurns > upTo/foldTurns {
-		if err := c.exec(ctx, "DELETE FROM job_changes WHERE seq <= ?", last-keepChanges); err != nil {
-			return false, err
-		}
-	}
-	if err := errors.Join(c.exec(ctx, "COMMIT"), c.flush(ctx)); err != nil {
-		return false, err
+	if err := s.writeTables(ctx, c, merge(all), stored, last, size); err != nil {
+		return true, false, fmt.Errorf("write the tables for turns %d to %d: %w", upTo+1, last, err)
 	}
 	s.tables.reached(last)
-	return more, nil
+	return true, len(all) == turns || size >= foldBytes, nil
+}
+
+// writeTables writes the rows of what turns up to the given one changed, of so many bytes, and commits.
+func (s *serverJobs) writeTables(ctx context.Context, c *pgConn, changes *jobs.Changes, stored uint64, last int64, size int) error {
+	t := &s.tables
+	if err := writeChanges(ctx, c, changes, stored, &t.fresh); err != nil {
+		return err
+	}
+	if err := c.exec(ctx, "UPDATE job_folded SET changes = ?, job_seq = greatest(job_seq, ?)", last, changes.Counters.Seq); err != nil {
+		return err
+	}
+	if t.unweighed += size; t.unweighed > t.keep/4 || last/foldTurns != t.forgot/foldTurns {
+		if err := s.forget(ctx, c, last); err != nil {
+			return err
+		}
+	}
+	return errors.Join(c.exec(ctx, "COMMIT"), c.flush(ctx))
+}
+
+// forget deletes the oldest changes that are in the tables, of which too many are kept.
+func (s *serverJobs) forget(ctx context.Context, c *pgConn, last int64) error {
+	t := &s.tables
+	upTo := last - keepChanges
+	if t.unweighed > t.keep/4 {
+		heavy, err := one(ctx, c, `SELECT coalesce(max(seq), 0) FROM (SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq DESC) AS bytes
+			FROM job_changes WHERE seq <= ?) t WHERE bytes > ?`, last, t.keep-t.keep/4)
+		if err != nil {
+			return err
+		}
+		upTo, t.unweighed = max(upTo, heavy), 0
+	}
+	t.forgot = last
+	return c.exec(ctx, "DELETE FROM job_changes WHERE seq <= ?", upTo)
 }
 
 // errGap is the error when a row of job_changes is not there.
 var errGap = errors.New("a row of job_changes is missing that is not in the tables")
 
 // readChanges reads what turns after the given one changed: so many turns at most, and no more bytes than that but for the last of them. It
-// reports whether it left something out.
-func readChanges(ctx context.Context, q querier, after int64, turns, bytes int) (all []*jobs.Changes, more bool, err error) {
-	last, size := after, 0
+// returns how many bytes that are.
+func readChanges(ctx context.Context, q querier, after int64, turns, bytes int) (all []*jobs.Changes, size int, err error) {
+	last := after
 	err = q.query(ctx, `SELECT seq, body FROM (SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
 		FROM (SELECT seq, body FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?) oldest) t WHERE before < ? ORDER BY seq`,
 		[]any{after, turns, bytes}, func(r *row) error {
 			if last++; r.number() != last {
-				return damaged(errGap)
+				return damagedChanges(last, errGap)
 			}
 			body := r.bytes()
 			size += len(body)
 			c, err := unpackChanges(body)
 			if err != nil {
-				return damaged(fmt.Errorf("row %d of table job_changes: %w", last, err))
+				return damagedChanges(last, err)
 			}
 			all = append(all, c)
 			return nil
 		})
-	return all, len(all) == turns || size >= bytes, err
+	return all, size, err
+}
+
+// damagedChanges is the error of a row of job_changes, without which nothing after it can be told.
+func damagedChanges(seq int64, err error) error {
+	return fmt.Errorf("%w: %w: row %d of table job_changes: %w", lokt.ErrUnavailable, lokt.ErrDamaged, seq, err)
 }
 
 // ahead returns what turns changed that is not in the tables yet, as a transaction sees them.
-func (s *serverJobs) ahead(ctx context.Context, q querier) (all []*jobs.Changes, err error) {
-	upTo, err := one(ctx, q, "SELECT changes FROM job_folded")
-	if err != nil {
-		return nil, err
+func (s *serverJobs) ahead(ctx context.Context, q querier) ([]*jobs.Changes, error) {
+	_, all, err := s.aheadOf(ctx, q)
+	return all, err
+}
+
+// aheadOf does so, and returns the number of the last changes that are in the tables.
+func (s *serverJobs) aheadOf(ctx context.Context, q querier) (upTo int64, all []*jobs.Changes, err error) {
+	if upTo, err = one(ctx, q, "SELECT changes FROM job_folded"); err != nil {
+		return 0, nil, err
 	}
 	all, _, err = readChanges(ctx, q, upTo, 1<<31-1, 1<<62)
-	return all, err
+	return upTo, all, err
 }
 
 // Ended implements jobs.Store.

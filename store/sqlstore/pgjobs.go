@@ -30,7 +30,8 @@ var _ jobs.Sharer = (*serverJobs)(nil)
 func newServerJobs(d *serverDB) *serverJobs {
 	const hasTag = "s.tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_array_elements_text(s.tags::json) t WHERE t = ?)"
 	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1)}
-	s.tables.behind, s.tables.after = make(chan struct{}, 1), foldEvery
+	s.tables.behind, s.tables.writing = make(chan struct{}, 1), make(chan struct{}, 1)
+	s.tables.after, s.tables.patience, s.tables.keep, s.tables.unweighed = foldEvery, pgTimeout, keepBytes, keepBytes
 	return s
 }
 
@@ -45,8 +46,14 @@ func (s *serverJobs) look() {
 	}
 }
 
-// hangUp closes the connection.
+// hangUp closes the connections.
 func (s *serverJobs) hangUp(ctx context.Context) {
+	s.tables.writing <- struct{}{}
+	if s.tables.conn != nil {
+		_ = s.tables.conn.Close(ctx)
+		s.tables.conn = nil
+	}
+	<-s.tables.writing
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil {
@@ -125,7 +132,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	); err != nil {
 		return err
 	}
-	behind = behind || next != max(newest, s.seen)+1
+	behind = behind || next != newest+1 // also when it knows of more than is there: an older state of the database was put in its place
 	s.last = later(s.last, f.Now)
 	f.Now = s.last
 	changes := turn(f)
@@ -193,10 +200,11 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		if err := readRest(ctx, q, &rows); err != nil {
 			return err
 		}
-		ahead, err := s.ahead(ctx, q)
+		upTo, ahead, err := s.aheadOf(ctx, q)
 		if err != nil {
 			return err
 		}
+		s.tables.begin(upTo)
 		amend(&rows, ahead)
 		return q.query(ctx, "SELECT "+pgNow+" / 1000", nil, func(r *row) error {
 			rows.Now = r.millis()

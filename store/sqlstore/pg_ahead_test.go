@@ -1,0 +1,183 @@
+//go:build unix
+
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// store stores what a turn changed.
+func store(t *testing.T, s *serverJobs, c jobs.Changes) {
+	t.Helper()
+	if err := s.Update(t.Context(), func(jobs.Facts) jobs.Changes { return c }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventOf is a turn that stored an event, of so many bytes.
+func eventOf(seq uint64, bytes int) jobs.Changes {
+	return jobs.Changes{
+		Events:   []jobs.Event{{Seq: seq, Type: jobs.EventSubmit, Time: time.UnixMilli(int64(seq)), Reason: strings.Repeat("x", bytes)}},
+		Counters: jobs.Counters{Event: seq, Seq: seq},
+	}
+}
+
+// Promise S-153.
+func TestATurnThatTakesLongToWriteKeepsNobodyWaitingAndIsWrittenInTheEnd(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	s.tables.patience = 150 * time.Millisecond
+	sql(t, url, "CREATE FUNCTION slow() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$",
+		"CREATE TRIGGER slow BEFORE INSERT ON job_events FOR EACH ROW EXECUTE FUNCTION slow()")
+	for i := range 4 { // as many as there may be ahead
+		store(t, s, eventOf(uint64(i+1), mostBytes/4))
+	}
+	if _, err := s.fold(t.Context(), false); err == nil {
+		t.Fatal("it was written at once")
+	}
+	begun := time.Now()
+	err := s.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(5, 1) })
+	if took := time.Since(begun); !errors.Is(err, errAhead) || !errors.Is(err, lokt.ErrUnavailable) || took > time.Second {
+		t.Errorf("a turn that had to wait was told %v after %v", err, took)
+	}
+	for end := time.Now().Add(time.Minute); s.foldAll(t.Context()) != nil; {
+		if time.Now().After(end) {
+			t.Fatal("it is not written")
+		}
+	}
+	store(t, s, eventOf(5, 1))
+	if events, err := s.Events(t.Context(), 0, 10); err != nil || len(events) != 5 {
+		t.Errorf("there are %d events, %v", len(events), err)
+	}
+}
+
+// Promise S-153.
+func TestWhoReadsKeepsNobodyFromWritingTheTables(t *testing.T) {
+	t.Parallel()
+	s := serverJobsOf(openPG(t, schemaURL(t), Options{}))
+	for range pgReaders {
+		c := <-s.db.idle
+		defer func() { s.db.idle <- c }()
+	}
+	store(t, s, eventOf(1, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := s.foldAll(ctx); err != nil {
+		t.Errorf("not written while others read: %v", err)
+	}
+}
+
+// Promise S-154.
+func TestChangesAreKeptForOthersUpToSoManyBytes(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s, other := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+	const keep, each = 1 << 20, 100 << 10
+	s.tables.keep, s.tables.unweighed = keep, 0
+	c := session(t, url)
+	bytes, rows := 0, 0
+	kept := func() {
+		t.Helper()
+		if err := c.QueryRow(t.Context(), "SELECT coalesce(sum(octet_length(body)), 0), count(*) FROM job_changes").Scan(&bytes, &rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 40 {
+		store(t, s, eventOf(uint64(i+1), each))
+		if i == 3 {
+			if rows, err := other.Load(t.Context()); err != nil || rows.Counters.Event != 4 {
+				t.Fatalf("loaded %+v, %v", rows.Counters, err)
+			}
+		}
+		if i < 20 {
+			continue // nothing is forgotten that is not in the tables
+		}
+		if kept(); i == 20 && rows != 21 {
+			t.Errorf("of 21 turns that are not in the tables %d are there", rows)
+		}
+		if err := s.foldAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if kept(); bytes > keep+each || bytes < keep/2 {
+			t.Errorf("after %d turns %d with %d bytes are kept", i+1, rows, bytes)
+		}
+	}
+	// Who was behind what is kept is told so, reads everything anew, and goes on.
+	ran := false
+	if err := other.Update(t.Context(), func(jobs.Facts) jobs.Changes { ran = true; return eventOf(41, 1) }); !ran || !errors.Is(err, errBehind) {
+		t.Fatalf("who was behind was told %v", err)
+	}
+	if rows, err := other.Load(t.Context()); err != nil || rows.Counters.Event != 40 {
+		t.Fatalf("loaded %+v, %v", rows.Counters, err)
+	}
+	store(t, other, eventOf(41, 1))
+	if got, want := everything(t, other), everything(t, s); got != want {
+		t.Errorf("it has\n%s\nnot\n%s", got, want)
+	}
+	var seq int
+	if err := s.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store(t, s, jobs.Changes{Events: []jobs.Event{{Seq: 42, Type: jobs.EventSubmit}}}) // of a turn that has counted nothing
+	if err := s.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.QueryRow(t.Context(), "SELECT job_seq FROM job_folded").Scan(&seq); err != nil || seq != 41 {
+		t.Errorf("the newest job that was made has number %d, %v", seq, err)
+	}
+}
+
+// Promise S-154.
+func TestAServerThatKnowsOfMoreThanThereIsReadsEverythingAnew(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	store(t, s, eventOf(1, 1))
+	if err := s.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sql(t, url, "CREATE TABLE older AS SELECT * FROM job_state", "CREATE TABLE older_folded AS SELECT * FROM job_folded")
+	store(t, s, eventOf(2, 1))
+	store(t, s, eventOf(3, 1))
+	if err := s.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sql(t, url, "DELETE FROM job_changes WHERE seq > 1", "DELETE FROM job_events WHERE seq > 1", "UPDATE job_state s SET job_event = o.job_event, changes = o.changes FROM older o",
+		"UPDATE job_folded s SET job_seq = o.job_seq, changes = o.changes FROM older_folded o")
+	if err := s.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(4, 1) }); !errors.Is(err, errBehind) {
+		t.Errorf("on an older state it stored %v", err)
+	}
+	if rows, err := s.Load(t.Context()); err != nil || rows.Counters.Event != 1 {
+		t.Errorf("loaded %+v, %v", rows.Counters, err)
+	}
+	if s.tables.upTo != 1 {
+		t.Errorf("the tables count as written up to turn %d", s.tables.upTo)
+	}
+	store(t, s, eventOf(2, 1))
+}
+
+// Promise S-155.
+func TestARowThatCannotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	store(t, s, eventOf(1, 1))
+	for body, want := range map[string]string{`\x04`: "a newer program", `\x03`: "cannot be read", `\x`: "cannot be read"} {
+		sql(t, url, "UPDATE job_changes SET body = '"+body+"'")
+		_, folded := s.fold(t.Context(), true)
+		_, loaded := s.Load(t.Context())
+		for _, err := range []error{folded, loaded} {
+			if !errors.Is(err, lokt.ErrDamaged) || !strings.Contains(err.Error(), "row 1 of table job_changes") || !strings.Contains(err.Error(), want) {
+				t.Errorf("of %s it is said: %v", body, err)
+			}
+		}
+	}
+}
