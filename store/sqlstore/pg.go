@@ -76,6 +76,7 @@ func openServerAs(ctx context.Context, url string, o Options, known versions) (_
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = pgPrincipal
 	}
+	config.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second
 	}

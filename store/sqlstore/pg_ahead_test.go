@@ -181,3 +181,33 @@ func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// Promise S-158.
+func TestADatabaseThatDoesNotTakeAllTextIsRefused(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	smile := jobs.Changes{Events: []jobs.Event{{Seq: 1, Type: jobs.EventSubmit, JobID: "\U0001F600 \u00e9 \u65e5"}}}
+	for encoding, fits := range map[string]bool{"UTF8": true, "SQL_ASCII": true, "EUC_JP": false, "LATIN1": false} {
+		name := "enc_" + strings.ToLower(encoding)
+		sql(t, url, "CREATE DATABASE "+name+" ENCODING '"+encoding+"' TEMPLATE template0 LOCALE 'C'", "ALTER DATABASE "+name+" SET client_encoding = 'SQL_ASCII'")
+		db, err := Open(t.Context(), strings.Replace(server.url("public"), "/postgres?", "/"+name+"?", 1), Options{})
+		if !fits {
+			if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), encoding) {
+				t.Errorf("%s: %v", encoding, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		s := serverJobsOf(db)
+		store(t, s, smile)
+		if err := s.foldAll(t.Context()); err != nil {
+			t.Errorf("%s: %v", encoding, err)
+		}
+		if events, err := s.Events(t.Context(), 0, 1); err != nil || len(events) != 1 || events[0].JobID != smile.Events[0].JobID {
+			t.Errorf("%s: there are %+v, %v", encoding, events, err)
+		}
+	}
+}

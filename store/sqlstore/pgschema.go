@@ -48,6 +48,9 @@ func (d *serverDB) tooOld() error {
 // prepare brings the database to the newest version that is known, unless it is of a newer one that this program works with.
 func (d *serverDB) prepare(ctx context.Context, known versions) error {
 	d.known = int64(len(known.migrations))
+	if err := d.takesText(ctx); err != nil {
+		return err
+	}
 	for end := time.Now().Add(known.atMost); ; {
 		err := d.migrate(ctx, known)
 		if !inTheWay(err) {
@@ -62,6 +65,22 @@ func (d *serverDB) prepare(ctx context.Context, known versions) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// takesText returns nil if the database takes all text. With another encoding it would refuse to have in the tables what was stored as
+// bytes and acknowledged before.
+func (d *serverDB) takesText(ctx context.Context) error {
+	var encoding string
+	if err := d.writer.query(ctx, "SHOW server_encoding", nil, func(r *row) error {
+		encoding = r.text()
+		return nil
+	}); err != nil {
+		return err
+	}
+	if encoding != "UTF8" && encoding != "SQL_ASCII" {
+		return fmt.Errorf("%w: the database's encoding is %s: use one that was made with ENCODING 'UTF8' TEMPLATE template0", lokt.ErrInvalid, encoding)
+	}
+	return nil
 }
 
 // inTheWay reports whether a migration failed because others had what it needs.
