@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -335,6 +336,11 @@ func (c *Client) attempt(
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		x.doubtful, retry = true, true
+	case http.StatusTooManyRequests:
+		retry = retry || errors.Is(err, errGarbage) // of a proxy, which has passed nothing on
+	}
+	if errors.Is(err, errGarbage) {
+		after = retryAfter(resp.Header)
 	}
 	switch {
 	case errors.Is(err, errGarbage):
@@ -343,6 +349,12 @@ func (c *Client) attempt(
 		err = fmt.Errorf("%s: %w", c.server(at).Redacted(), err)
 	}
 	return retry, after, err
+}
+
+// retryAfter returns when an answer says to come again at the earliest: after half a minute at most, and 0 if it does not say so in seconds.
+func retryAfter(h http.Header) time.Duration {
+	seconds, _ := strconv.Atoi(h.Get("Retry-After"))
+	return time.Duration(min(max(seconds, 0), 30)) * time.Second
 }
 
 // mostProblem is the longest answer with an error that is read, in bytes.

@@ -69,8 +69,7 @@ func (c *JobsClient) do(ctx context.Context, x *exchange, answer any) error {
 
 // jobsFailure returns the error that the server's failJobs answered with, whether asking again may help, and when.
 func jobsFailure(status int, h http.Header, body []byte) (again bool, after time.Duration, err error) {
-	seconds, _ := strconv.Atoi(h.Get("Retry-After")) // 0 if there is none
-	after = time.Duration(min(max(seconds, 0), 30)) * time.Second
+	after = retryAfter(h)
 	again = status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 	var told struct {
 		Detail json.RawMessage `json:"detail"`

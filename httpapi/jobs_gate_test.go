@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt/httpapi"
@@ -135,10 +136,88 @@ func TestAKnownWorkerThatAsksTooOftenIsDeniedAJob(t *testing.T) {
 			t.Errorf("%s: answered with %d %s", body, r.status, r.body)
 		}
 	}
-	for _, route := range [][2]string{{"POST", "/leases/x/heartbeat"}, {"POST", "/jobs"}, {"GET", "/status"}} {
+	for _, route := range [][2]string{{"POST", "/leases/x/report"}, {"POST", "/jobs"}, {"GET", "/status"}} {
 		s.refused(429, "rate_limited", route[0], route[1], "", often)
 	}
 	s.refused(403, "forbidden", "POST", "/leases/request", `{"worker_id":"w"}`, token("often,read"))
+}
+
+// Promise S-158.
+func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
+	s := newSite(t, guarded, func(_ *jobs.Options, c *httpapi.Config) { c.Locks = memory().Locks })
+	calm, often := token("work,submit,lock"), token("often,work,lock")
+	for _, end := range []string{"completed", "failed"} {
+		id := s.dig(s.send("POST", "/jobs", `{}`, calm).value, "job_id").(string)
+		lease := s.dig(s.send("POST", "/leases/request", `{"worker_id":"w"}`, calm).value, "lease", "lease_id").(string)
+		for path, body := range map[string]string{
+			"/leases/" + lease + "/heartbeat": `{"worker_id":"w"}`, "/leases/heartbeat": fmt.Sprintf(`{"worker_id":"w","lease_ids":[%q]}`, lease),
+		} {
+			if r := s.send("POST", path, body, often); r.status != 200 || !strings.Contains(r.body, `"expires_at"`) {
+				t.Errorf("%s is answered %d %s", path, r.status, r.body)
+			}
+		}
+		if r := s.send("POST", "/leases/"+lease+"/complete", `{"worker_id":"w","status":"`+end+`"}`, often); r.status != 200 || r.value["applied"] != true {
+			t.Errorf("the end of job %s is answered %d %s", id, r.status, r.body)
+		}
+	}
+	s.refused(403, "forbidden", "POST", "/leases/x/complete", `{"worker_id":"w","status":"failed"}`, token("often,read"))
+	ask := func(method, path, body string, as func(*http.Request)) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, s.url+"/v1/locks/x/leases"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		as(r)
+		answer, err := s.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if retry := answer.Header.Get("Retry-After"); (retry != "") != (answer.StatusCode == http.StatusTooManyRequests) {
+			t.Errorf("%s %s is answered %d with Retry-After %q", method, path, answer.StatusCode, retry)
+		}
+		return answer.StatusCode
+	}
+	const claim = `{"lease_id":"mine","owner":{"id":"a"},"ttl_ms":60000}`
+	own := "/" + httpapi.PublicID("mine")
+	proved := func(r *http.Request) { often(r); r.Header.Set("Lokt-Lease", "mine") }
+	for i, got := range []int{
+		ask("POST", "", claim, often), ask("POST", "", claim, calm), ask("PUT", own, "", proved), ask("DELETE", "", "", often), ask("DELETE", own, "", proved), ask("PUT", own, "", token("busy")),
+	} {
+		if want := []int{429, 200, 200, 429, 200, 429}[i]; got != want {
+			t.Errorf("request %d is answered %d, not %d", i, got, want)
+		}
+	}
+}
+
+// Promise S-158.
+func TestAnAnswerOfAProxyThatItIsAskedTooOftenIsNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var came []time.Time
+		begin := time.Now()
+		proxy := roundTrip(func(*http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			if came = append(came, time.Now()); len(came) < 3 {
+				w.Header().Set("Retry-After", "2")
+				http.Error(w, "<html>slow down</html>", http.StatusTooManyRequests)
+				return w.Result(), nil
+			}
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"ok":true,"applied":true}`)
+			return w.Result(), nil
+		})
+		client, err := httpapi.NewJobs("http://lokt.example", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: proxy}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		applied, err := client.Complete(t.Context(), jobs.Completion{LeaseID: "l", WorkerID: "w", Status: jobs.Completed})
+		if err != nil || !applied {
+			t.Errorf("answered with %v, %v", applied, err)
+		}
+		if len(came) != 3 || came[2].Sub(begin) < 4*time.Second {
+			t.Errorf("it was asked %v after the beginning at %v", came, begin)
+		}
+	})
 }
 
 // Promises S-84, S-150.

@@ -37,6 +37,7 @@ type jobsRoute struct {
 	body    bodyRule
 	waits   bool                  // it may wait: it ends in time by itself, or with its client
 	denies  bool                  // it is answered with a denial where others are with an error
+	keeps   bool                  // it keeps a lease, or ends it: it is answered however often its caller asks
 	answer  func(*jobsCall) error // appends the answer to the call's out
 	pattern string                // method and whole path, for logs and metrics
 }
@@ -64,9 +65,9 @@ func jobsRoutes() []jobsRoute {
 		{method: "GET", path: "/jobs/{job_id}", scope: ScopeRead, answer: (*jobsCall).get},
 		{method: "POST", path: "/jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, answer: (*jobsCall).cancel},
 		{method: "POST", path: "/leases/request", scope: ScopeWork, body: bodyNeeded, waits: true, denies: true, answer: (*jobsCall).ask},
-		{method: "POST", path: "/leases/heartbeat", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).beatAll},
-		{method: "POST", path: "/leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, waits: true, answer: (*jobsCall).beat},
-		{method: "POST", path: "/leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).complete},
+		{method: "POST", path: "/leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, answer: (*jobsCall).beatAll},
+		{method: "POST", path: "/leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, waits: true, keeps: true, answer: (*jobsCall).beat},
+		{method: "POST", path: "/leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, keeps: true, answer: (*jobsCall).complete},
 		{method: "POST", path: "/leases/{lease_id}/report", scope: ScopeWork, body: bodyNeeded, answer: (*jobsCall).report},
 		{method: "POST", path: "/leases/{lease_id}/revoke", scope: ScopeAdmin, body: bodyOptional, answer: (*jobsCall).revoke},
 		{method: "GET", path: "/status", scope: ScopeRead, answer: (*jobsCall).status},
@@ -142,7 +143,7 @@ func (a *jobsAPI) serve(c *call) error {
 		method = http.MethodGet
 	}
 	route := methods[method]
-	if c.often != nil && (route == nil || !route.denies) {
+	if c.often != nil && (route == nil || !route.denies && !route.keeps) {
 		return c.often
 	}
 	if methods == nil {
@@ -159,7 +160,7 @@ func (a *jobsAPI) serve(c *call) error {
 	j := a.calls.Get().(*jobsCall)
 	defer a.release(j)
 	j.call, j.api, j.pathID, j.ctx = c, a, id, c.r.Context()
-	if c.often != nil {
+	if c.often != nil && route.denies {
 		j.out = appendGrant(j.out[:0], &jobs.Grant{Denied: tooOften(c.often)})
 		j.send(http.StatusOK)
 		return nil

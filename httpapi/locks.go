@@ -23,17 +23,27 @@ const (
 // maxWithin is how many leases a claim may be made within.
 const maxWithin = 100
 
+// The routes of what is held.
+const (
+	patternRenew   = "PUT /v1/locks/{name}/leases/{id}"
+	patternRelease = "DELETE /v1/locks/{name}/leases/{id}"
+)
+
+// keeps reports whether a route of the locks API keeps a lease, or ends it: who holds something must not lose it because others, or he
+// himself, asked for too much under the same name.
+func keeps(pattern string) bool { return pattern == patternRenew || pattern == patternRelease }
+
 func (s *server) routeLocks() {
 	for pattern, serve := range map[string]func(c *call) error{
-		"GET /v1/locks":                       s.listLocks,
-		"GET /v1/locks/{name}":                s.getLock,
-		"POST /v1/locks/{name}/leases":        s.acquire,
-		"PUT /v1/locks/{name}/leases/{id}":    s.renew,
-		"DELETE /v1/locks/{name}/leases/{id}": s.release,
-		"DELETE /v1/locks/{name}/leases":      s.releaseAll,
-		"POST /v1/locks/{name}/prune":         s.prune,
-		"PUT /v1/locks/{name}/freeze":         s.freeze,
-		"DELETE /v1/locks/{name}/freeze":      s.unfreeze,
+		"GET /v1/locks":                  s.listLocks,
+		"GET /v1/locks/{name}":           s.getLock,
+		"POST /v1/locks/{name}/leases":   s.acquire,
+		patternRenew:                     s.renew,
+		patternRelease:                   s.release,
+		"DELETE /v1/locks/{name}/leases": s.releaseAll,
+		"POST /v1/locks/{name}/prune":    s.prune,
+		"PUT /v1/locks/{name}/freeze":    s.freeze,
+		"DELETE /v1/locks/{name}/freeze": s.unfreeze,
 	} {
 		s.route(pattern, func(c *call) error {
 			if s.Locks == nil {

@@ -83,7 +83,8 @@ const (
 type Gate interface {
 	// Enter returns who makes the request. An error wraps ErrUnauthenticated, or a *RateLimitedError, or is answered
 	// as an internal one. With a RateLimitedError there may be a caller, too, if it is known who asks too often: then
-	// requests for a job are denied, with 200, where others are answered with the error.
+	// requests for a job are denied, with 200, what keeps or ends a lease is done all the same, and others are answered
+	// with the error.
 	Enter(r *http.Request) (Caller, error)
 }
 
@@ -153,7 +154,7 @@ type call struct {
 	r      *http.Request
 	id     string
 	caller Caller // nil without a Gate
-	often  error  // why the caller may do nothing at the moment but be denied a job; nil if it may
+	often  error  // why the caller may do nothing at the moment but keep what it has; nil if it may
 	lease  string // the lease ID that the body names
 
 	arrived bool // the body has been read to its end
@@ -256,7 +257,7 @@ func (s *server) serve(c *call) error {
 	if s.Gate != nil && c.r.URL.Path != openAPIPath {
 		caller, err := s.Gate.Enter(c.r)
 		if err != nil {
-			if caller == nil || !scheduled || !errors.Is(err, ErrRateLimited) {
+			if caller == nil || !errors.Is(err, ErrRateLimited) {
 				return err
 			}
 			c.often = err
@@ -267,7 +268,11 @@ func (s *server) serve(c *call) error {
 	if scheduled {
 		return s.scheduler.serve(c)
 	}
-	if h, pattern := s.mux.Handler(c.r); pattern == "" {
+	h, pattern := s.mux.Handler(c.r)
+	if c.often != nil && !keeps(pattern) {
+		return c.often
+	}
+	if pattern == "" {
 		var probe answer
 		probe.ResponseWriter = headerOnly{}
 		h.ServeHTTP(&probe, c.r)
