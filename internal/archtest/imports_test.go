@@ -24,7 +24,7 @@ func ours() map[string][]string {
 
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/faultfs", "internal/process"},
-		"store/sqlstore":  {".", "jobs", "internal/jsonline"},
+		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/faultfs", "internal/jsonline"},
 		"store/etcdstore": {"."},
 
 		"httpapi":   {".", "jobs"},

@@ -197,6 +197,18 @@ func Remove(fsys faultfs.FS, path string, durable bool) error {
 	return nil
 }
 
+// Publish gives a file that is on the disk already the name path, in the same directory, for which there may be a file. When it returns nil the name
+// survives a power failure. The error is an *Error.
+func Publish(fsys faultfs.FS, file, path string) error {
+	if err := fsys.Rename(file, path); err != nil {
+		return &Error{Step: "rename", Path: path, Err: err}
+	}
+	return syncDir(fsys, path)
+}
+
+// Named returns nil once the name of a new file, which is on the disk already, survives a power failure. The error is an *Error.
+func Named(fsys faultfs.FS, path string) error { return syncDir(fsys, path) }
+
 func syncDir(fsys faultfs.FS, path string) error {
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
 		return &Error{Step: "sync directory", Path: path, Err: err, InDoubt: true}

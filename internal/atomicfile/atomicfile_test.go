@@ -424,3 +424,31 @@ func BenchmarkReadRegular(b *testing.B) {
 		}
 	}
 }
+
+func TestANameThatMayNotOutliveAPowerFailureIsTold(t *testing.T) {
+	for n, want := range map[int]struct {
+		step    string
+		inDoubt bool
+	}{1: {"rename", false}, 2: {"sync directory", true}, 3: {}} {
+		path := prepare(t, "")
+		part := path + ".part"
+		if err := os.WriteFile(part, []byte(newData), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := faultfs.New(faultfs.OS())
+		f.FailAt(n, fs.ErrPermission)
+		err := Publish(f, part, path)
+		var detail *Error
+		if errors.As(err, &detail) != (want.step != "") || detail != nil && (detail.Step != want.step || detail.InDoubt != want.inDoubt) {
+			t.Errorf("fault %d: %v", n, err)
+		}
+		if got, there := content(t, path), content(t, part); (got == newData) != (want.step != "rename") || (there == newData) != (want.step == "rename") {
+			t.Errorf("fault %d: %q is there, and %q beside it", n, got, there)
+		}
+	}
+	f := faultfs.New(faultfs.OS())
+	f.FailAt(1, fs.ErrPermission)
+	if err := Named(f, prepare(t, oldData)); !errors.Is(err, ErrInDoubt) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
@@ -108,8 +110,8 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 	if err != nil {
 		return errors.Join(fmt.Errorf("backup: %w", err), os.Remove(path+".part"))
 	}
-	if err := os.Rename(path+".part", path); err != nil {
-		return err
+	if err := atomicfile.Publish(faultfs.OS(), path+".part", path); err != nil {
+		return fmt.Errorf("backup: %w", err)
 	}
 	fmt.Fprintf(s.Out, "%s: %d bytes, from the daemon at %s\n", path, n, c.Listen)
 	return nil

@@ -14,6 +14,8 @@ import (
 	"slices"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -86,7 +88,7 @@ func setAside(ctx context.Context, path, file string, o Options) (_ []Aside, err
 	if err != nil || len(all) == 0 {
 		return nil, translate(err)
 	}
-	if err := writeAside(file, all); err != nil {
+	if err := writeAside(faultfs.OS(), file, all); err != nil {
 		return nil, unavailable(err)
 	}
 	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
@@ -185,8 +187,8 @@ func forget(ctx context.Context, q querier, all []Aside, next jobs.Counters) err
 	return q.exec(ctx, "UPDATE jobs SET token = token + 4294967296")
 }
 
-// writeAside writes what is set aside to a new file, to the disk.
-func writeAside(file string, all []Aside) error {
+// writeAside writes what is set aside to a new file, to the disk. When it fails there is none.
+func writeAside(fsys faultfs.FS, file string, all []Aside) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -196,8 +198,11 @@ func writeAside(file string, all []Aside) error {
 	for i := range all {
 		err = cmp.Or(err, e.Encode(&all[i]))
 	}
-	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err == nil {
+		err = atomicfile.Named(fsys, file)
 	}
-	return flushName(file)
+	if err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	return nil
 }

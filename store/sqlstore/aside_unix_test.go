@@ -12,10 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -259,5 +262,32 @@ func TestWithoutADamagedRowNothingIsSetAside(t *testing.T) {
 	}
 	if token := (&bare{t, db}).acquire("c", "c1"); token > 1<<31 {
 		t.Errorf("tokens were raised to %d", token)
+	}
+}
+
+// Promise S-159.
+func TestANameThatCannotBeFlushedIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{})
+	dir := t.TempDir()
+	copied, part, aside := filepath.Join(dir, "copy"), filepath.Join(dir, "part"), filepath.Join(dir, "aside")
+	if err := db.Backup(t.Context(), part); err != nil {
+		t.Fatal(err)
+	}
+	f := faultfs.New(faultfs.OS())
+	f.FailAt(2, syscall.EIO) // after the renaming
+	if err := finish(f, part, copied); !errors.Is(err, syscall.EIO) || !errors.Is(err, atomicfile.ErrInDoubt) {
+		t.Errorf("of a backup: %v", err)
+	}
+	if _, err := os.Stat(copied); err != nil {
+		t.Errorf("the copy is not left: %v", err)
+	}
+	f = faultfs.New(faultfs.OS())
+	f.FailAt(1, syscall.EIO)
+	if err := writeAside(f, aside, []Aside{{Table: "lock_journal", Row: 1}}); !errors.Is(err, syscall.EIO) {
+		t.Errorf("of a row: %v", err)
+	}
+	if _, err := os.Stat(aside); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that was not finished is left, so that another try is refused: %v", err)
 	}
 }

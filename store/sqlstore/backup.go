@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/faultfs"
 )
 
 // Backup implements backend.
@@ -48,14 +50,14 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 		}
 		return translate(fmt.Errorf("backup to %s: %w", path, err))
 	}
-	if err := finish(part, path); err != nil {
+	if err := finish(faultfs.OS(), part, path); err != nil {
 		return translate(unavailable(fmt.Errorf("backup to %s: %w", path, err)))
 	}
 	return nil
 }
 
-// finish marks a copy as such, and gives it its name when it is on the disk.
-func finish(part, path string) error {
+// finish marks a copy as such, and gives it its name when it is on the disk. If only the name may not be, the copy is left there.
+func finish(fsys faultfs.FS, part, path string) error {
 	full, err := filepath.Abs(part)
 	if err != nil {
 		return err
@@ -71,20 +73,10 @@ func finish(part, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close(), os.Rename(part, path)); err != nil {
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return flushName(path)
-}
-
-// flushName has the name of a new file on the disk.
-func flushName(path string) error {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	_ = dir.Sync() // not every system can
-	return dir.Close()
+	return atomicfile.Publish(fsys, part, path)
 }
 
 // Check implements backend.
