@@ -1,0 +1,148 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// answeredKey finds in a request's context how many requests of its connection were answered.
+type answeredKey struct{}
+
+// onceEach serves, but resets a connection with the second request that comes over it, as a server does that ends at this moment. It counts the
+// resets.
+func onceEach(t *testing.T, handler http.Handler) (url string, resets *atomic.Int32) {
+	t.Helper()
+	resets = new(atomic.Int32)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(answeredKey{}).(*atomic.Int32).Add(1) == 1 {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resets.Add(1)
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Close()
+	}))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, answeredKey{}, new(atomic.Int32))
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.URL, resets
+}
+
+// Promises S-69, S-84.
+func TestARequestOverAConnectionThatTheServerEndsAtThatMomentIsMadeAgain(t *testing.T) {
+	m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	url, resets := onceEach(t, httpapi.NewHandler(httpapi.Config{Jobs: m, Locks: lokt.NewManager(memstore.New())}))
+	worker, err := httpapi.NewJobs(url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := httpapi.New(url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if _, err := worker.Status(ctx); err != nil { // from here on there is a connection
+		t.Fatal(err)
+	}
+	if _, err := client.Get(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	var lease jobs.Lease
+	owner := lokt.Owner{ID: "a"}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"submit", func() error {
+			keyed := jobs.NewSpec()
+			keyed.IdempotencyKey = "k"
+			_, err := worker.Submit(ctx, []jobs.Spec{keyed})
+			return err
+		}},
+		{"ask", func() error {
+			g, err := worker.Ask(ctx, jobs.Ask{WorkerID: "w"})
+			if lease = g.Lease; err == nil && g.Denied != nil {
+				err = errors.New(g.Denied.Reason)
+			}
+			return err
+		}},
+		{"beat", func() error {
+			_, err := worker.Beat(ctx, jobs.Beat{LeaseID: lease.ID, WorkerID: "w"})
+			return err
+		}},
+		{"beat all", func() error {
+			all, err := worker.BeatAll(ctx, "w", []string{lease.ID})
+			if err == nil {
+				err = all[0].Err
+			}
+			return err
+		}},
+		{"report", func() error {
+			return worker.Report(ctx, jobs.Progress{LeaseID: lease.ID, WorkerID: "w", Message: new(string)})
+		}},
+		{"complete", func() error {
+			applied, err := worker.Complete(ctx, jobs.Completion{LeaseID: lease.ID, WorkerID: "w", Status: jobs.Completed})
+			if err == nil && !applied {
+				err = errors.New("it changed nothing")
+			}
+			return err
+		}},
+		{"acquire", func() error {
+			_, err := client.Acquire(ctx, lokt.Claim{Name: "x", LeaseID: "mine", Owner: owner, TTL: time.Minute})
+			return err
+		}},
+		{"renew", func() error {
+			_, err := client.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "mine"})
+			return err
+		}},
+		{"release", func() error {
+			_, err := client.Release(ctx, lokt.Target{Name: "x", LeaseID: "mine", Owner: owner})
+			return err
+		}},
+		{"freeze", func() error {
+			_, err := client.Freeze(ctx, "x", lokt.Freeze{Owner: owner, TTL: time.Minute})
+			return err
+		}},
+		{"unfreeze", func() error {
+			_, err := client.Unfreeze(ctx, lokt.Target{Name: "x", Owner: owner})
+			return err
+		}},
+	} {
+		before := resets.Load()
+		if err := step.do(); err != nil {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if resets.Load() == before {
+			t.Errorf("%s: no connection was reset", step.name)
+		}
+	}
+	if _, err := worker.Submit(ctx, []jobs.Spec{jobs.NewSpec()}); !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("a job without a key, which may be there already: %v", err)
+	}
+	s, err := m.List(ctx, jobs.Filter{})
+	if err != nil || len(s.Jobs) != 1 {
+		t.Errorf("there are %d jobs, %v", len(s.Jobs), err)
+	}
+}
