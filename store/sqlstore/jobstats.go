@@ -2,13 +2,19 @@ package sqlstore
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// addUpAfter is after how many turns their additions are added up.
-const addUpAfter = 64
+// After how many turns their additions are added up: or fewer, if what they add is more than so much each. More than that of so many is not added
+// up at once, so that it takes a moment whatever there is.
+const (
+	addUpAfter = 64
+	addUpEach  = 256
+)
 
 // writeStats stores what is to be added to the statistics: as one row, and after some turns all of these rows are added up. fresh counts
 // them.
@@ -31,13 +37,16 @@ func writeStats(ctx context.Context, q querier, c *jobs.Changes, fresh *int) err
 		if err := q.exec(ctx, "INSERT INTO stats_new (hour, body) VALUES (?, ?)", hour, body); err != nil {
 			return err
 		}
-		*fresh++
+		*fresh += 1 + (len(add.Tallies)+len(add.Counts))/addUpEach
 	}
 	if *fresh < addUpAfter {
 		return nil
 	}
-	*fresh = 0 // not quite so if this is not committed, but then it is counted anew, or put back
-	return addUp(ctx, q)
+	left, err := addUp(ctx, q)
+	if err == nil && !left {
+		*fresh = 0 // not quite so if this is not committed, but then it is counted anew, or put back
+	}
+	return err
 }
 
 // sums are statistics, added up.
@@ -58,16 +67,22 @@ type countKey struct {
 
 func readAdditions(ctx context.Context, q querier, from int64, into *sums) error {
 	return q.query(ctx, "SELECT body FROM stats_new WHERE hour >= ?", []any{from}, func(r *row) error {
-		var a addition
-		r.decode(&a)
-		for i := range a.Tallies {
-			into.tally(a.Tallies[i].tally())
-		}
-		for _, n := range a.Counts {
-			into.counts[countKey{n.Hour, n.Event, n.Tag}] += n.N
-		}
+		into.addition(r)
 		return nil
 	})
+}
+
+// addition adds what the next column has, and returns how much it is.
+func (s *sums) addition(r *row) int {
+	var a addition
+	r.decode(&a)
+	for i := range a.Tallies {
+		s.tally(a.Tallies[i].tally())
+	}
+	for _, n := range a.Counts {
+		s.counts[countKey{n.Hour, n.Event, n.Tag}] += n.N
+	}
+	return len(a.Tallies) + len(a.Counts)
 }
 
 func (s *sums) tally(t jobs.Tally) {
@@ -82,21 +97,55 @@ func newSums() *sums {
 	return &sums{tallies: map[tallyKey]jobs.Tally{}, counts: map[countKey]int64{}}
 }
 
-// addUp adds what turns added to the sums.
-func addUp(ctx context.Context, q querier) error {
-	add := newSums()
-	if err := readAdditions(ctx, q, -1<<63, add); err != nil {
-		return err
-	}
-	for k, t := range add.tallies {
-		if err := q.query(ctx, "SELECT body FROM tallies WHERE hour = ? AND type = ?", []any{k.hour, k.jobType}, func(r *row) error {
-			var have tallyDocument
-			r.decode(&have)
-			t.Add(have.tally())
+// addUp adds what turns added to the sums, that of the oldest first, and reports whether it left some.
+func addUp(ctx context.Context, q querier) (left bool, err error) {
+	add, last := newSums(), int64(-1<<63)
+	for n, rows := 0, addUpAfter; rows == addUpAfter && !left; {
+		rows = 0
+		if err := q.query(ctx, "SELECT id, body FROM stats_new WHERE id > ? ORDER BY id LIMIT ?", []any{last, addUpAfter}, func(r *row) error {
+			rows++
+			if left = left || n >= addUpAfter*addUpEach; !left {
+				last = r.number()
+				n += 1 + add.addition(r)
+			}
 			return nil
 		}); err != nil {
+			return false, err
+		}
+	}
+	if err := addTallies(ctx, q, add.tallies); err != nil {
+		return false, err
+	}
+	for k, n := range add.counts {
+		if err := q.exec(ctx, "INSERT INTO counts (hour, event, tag, n) VALUES (?, ?, ?, ?) ON CONFLICT (hour, event, tag) DO UPDATE SET n = counts.n + excluded.n",
+			k.hour, k.event, k.tag, n); err != nil {
+			return false, err
+		}
+	}
+	return left, q.exec(ctx, "DELETE FROM stats_new WHERE id <= ?", last)
+}
+
+// addTallies adds to those that are there, which are read many at once.
+func addTallies(ctx context.Context, q querier, add map[tallyKey]jobs.Tally) error {
+	keys := slices.Collect(maps.Keys(add))
+	for part := range slices.Chunk(keys, addUpEach) {
+		questions := make([]question, len(part))
+		for i, k := range part {
+			questions[i] = question{"SELECT body FROM tallies WHERE hour = ? AND type = ?", []any{k.hour, k.jobType}, func(r *row) error {
+				var have tallyDocument
+				r.decode(&have)
+				t := add[k]
+				t.Add(have.tally())
+				add[k] = t
+				return nil
+			}}
+		}
+		if err := q.ask(ctx, questions...); err != nil {
 			return err
 		}
+	}
+	for _, k := range keys {
+		t := add[k]
 		body, err := encode(documentOfTally(&t))
 		if err != nil {
 			return err
@@ -106,13 +155,7 @@ func addUp(ctx context.Context, q querier) error {
 			return err
 		}
 	}
-	for k, n := range add.counts {
-		if err := q.exec(ctx, "INSERT INTO counts (hour, event, tag, n) VALUES (?, ?, ?, ?) ON CONFLICT (hour, event, tag) DO UPDATE SET n = counts.n + excluded.n",
-			k.hour, k.event, k.tag, n); err != nil {
-			return err
-		}
-	}
-	return q.exec(ctx, "DELETE FROM stats_new")
+	return nil
 }
 
 // History implements jobs.Store.

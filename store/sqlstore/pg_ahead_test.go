@@ -5,6 +5,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -208,6 +209,68 @@ func TestADatabaseThatDoesNotTakeAllTextIsRefused(t *testing.T) {
 		}
 		if events, err := s.Events(t.Context(), 0, 1); err != nil || len(events) != 1 || events[0].JobID != smile.Events[0].JobID {
 			t.Errorf("%s: there are %+v, %v", encoding, events, err)
+		}
+	}
+}
+
+// Promise S-153.
+func TestStatisticsOfManyTypesAndTagsAreAddedUpInParts(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	const most = addUpAfter * addUpEach
+	hour := time.Unix(0, 0).Add(time.Hour).UTC()
+	var c jobs.Changes
+	for i := range most / 2 {
+		c.Counts = append(c.Counts, jobs.Count{Hour: hour, Event: jobs.EventSubmit, Tag: fmt.Sprint("tag", i), N: 1})
+	}
+	for i := range 1000 {
+		c.Tallies = append(c.Tallies, jobs.Tally{Hour: hour, Type: fmt.Sprint("type", i), Completed: 1})
+	}
+	db := session(t, url)
+	waiting := func() (rows int) {
+		t.Helper()
+		if err := s.foldAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.QueryRow(t.Context(), "SELECT count(*) FROM stats_new").Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	times := int64(0)
+	add := func() int {
+		t.Helper()
+		times++
+		store(t, s, c)
+		return waiting()
+	}
+	if first, second := add(), add(); first != 1 || second != 0 {
+		t.Errorf("%d additions wait after one turn that adds much, %d after two", first, second)
+	}
+	add()
+	run(t, db, "INSERT INTO stats_new (hour, body) SELECT hour, body FROM stats_new, generate_series(1, 5)") // that could not be added up before
+	times += 5
+	for before := 6; before > 0; {
+		rows := add()
+		if added := before + 1 - rows; added < 1 || added > 3 {
+			t.Errorf("%d additions of %d were added up at once", added, before+1)
+			break
+		}
+		before = rows
+	}
+	tallies, counts, err := s.History(t.Context(), time.Time{})
+	if err != nil || len(tallies) != 1000 || len(counts) != most/2 {
+		t.Fatalf("there are %d tallies and %d counts, %v", len(tallies), len(counts), err)
+	}
+	for _, n := range counts {
+		if n.N != times {
+			t.Fatalf("%s was counted %d times, not %d", n.Tag, n.N, times)
+		}
+	}
+	for _, n := range tallies {
+		if n.Completed != times {
+			t.Fatalf("%s was counted %d times, not %d", n.Type, n.Completed, times)
 		}
 	}
 }
