@@ -142,7 +142,7 @@ func TestAKnownWorkerThatAsksTooOftenIsDeniedAJob(t *testing.T) {
 	s.refused(403, "forbidden", "POST", "/leases/request", `{"worker_id":"w"}`, token("often,read"))
 }
 
-// Promise S-158.
+// Promise S-160.
 func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
 	s := newSite(t, guarded, func(_ *jobs.Options, c *httpapi.Config) { c.Locks = memory().Locks })
 	calm, often := token("work,submit,lock"), token("often,work,lock")
@@ -190,7 +190,7 @@ func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
 	}
 }
 
-// Promise S-158.
+// Promise S-160.
 func TestAnAnswerOfAProxyThatItIsAskedTooOftenIsNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var came []time.Time
