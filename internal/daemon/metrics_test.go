@@ -22,16 +22,16 @@ func story(t *testing.T, a *api) (secrets []string) {
 	t.Helper()
 	lease := lokt.NewLeaseID()
 	secrets = append(secrets, lease)
-	a.do(t, 200, "POST", locks+"a/leases", body{"lease_id": lease, "owner": body{"id": "first"}, "ttl_ms": 60_000})
-	a.do(t, 409, "POST", locks+"a/leases", body{"owner": body{"id": "second"}, "ttl_ms": 60_000})
+	a.do(t, 200, "POST", locks+"a/leases", body{"lease_id": lease, "owner": body{"id": "first"}, "ttl_ms": 600_000})
+	a.do(t, 409, "POST", locks+"a/leases", body{"owner": body{"id": "second"}, "ttl_ms": 600_000})
 	waiter := lokt.NewLeaseID()
 	secrets = append(secrets, waiter)
-	a.do(t, 409, "POST", locks+"a/leases", body{"lease_id": waiter, "owner": body{"id": "second"}, "ttl_ms": 60_000, "wait_ms": 1})
+	a.do(t, 409, "POST", locks+"a/leases", body{"lease_id": waiter, "owner": body{"id": "second"}, "ttl_ms": 600_000, "wait_ms": 1})
 	a.with(t, 200, lease, "PUT", locks+"a/leases/"+publicID(lease))
 	a.with(t, 403, waiter, "PUT", locks+"a/leases/"+publicID(waiter))
 	waited := make(chan answer, 1)
 	go func() {
-		ans, _ := a.try("POST", locks+"a/leases", body{"lease_id": waiter, "owner": body{"id": "second"}, "ttl_ms": 60_000, "wait_ms": 30_000})
+		ans, _ := a.try("POST", locks+"a/leases", body{"lease_id": waiter, "owner": body{"id": "second"}, "ttl_ms": 600_000, "wait_ms": 30_000})
 		waited <- ans
 	}()
 	eventually(t, "the second waits", func() bool {
@@ -44,13 +44,13 @@ func story(t *testing.T, a *api) (secrets []string) {
 	}
 	a.do(t, 200, "DELETE", locks+"a/leases?force=true&owner=boss", nil)
 	a.do(t, 200, "PUT", locks+"a/freeze", body{"owner": body{"id": "boss"}, "reason": "test"})
-	a.do(t, 423, "POST", locks+"a/leases", body{"owner": body{"id": "second"}, "ttl_ms": 60_000})
+	a.do(t, 423, "POST", locks+"a/leases", body{"owner": body{"id": "second"}, "ttl_ms": 600_000})
 	a.do(t, 200, "DELETE", locks+"a/freeze?owner=boss", nil)
 	brief := lokt.NewLeaseID()
 	secrets = append(secrets, brief)
 	a.do(t, 200, "POST", locks+"b/leases", body{"lease_id": brief, "owner": body{"id": "first"}, "ttl_ms": 1})
 	eventually(t, "the brief hold is over", func() bool {
-		ans, err := a.try("POST", locks+"b/leases", body{"owner": body{"id": "second"}, "ttl_ms": 60_000})
+		ans, err := a.try("POST", locks+"b/leases", body{"owner": body{"id": "second"}, "ttl_ms": 600_000})
 		return err == nil && ans.status == 200
 	})
 
@@ -91,7 +91,7 @@ func (a *api) with(t *testing.T, status int, lease, method, path string) {
 
 // Promise S-104.
 func TestMetricsTellWhatHappened(t *testing.T) {
-	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"))
+	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"), "--lease-ttl", "10m")
 	a := p.api()
 	story(t, a)
 	for name, want := range map[string]float64{
@@ -140,7 +140,7 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 			t.Errorf("%s is %v", name, got)
 		}
 	}
-	problems, err := promlint.New(strings.NewReader(a.do(t, 200, "GET", "/metrics", nil).body)).Lint()
+	problems, err := promlint.New(strings.NewReader(a.metrics(t))).Lint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestDashboardAndAlertsUseOnlyMetricsThatExist(t *testing.T) {
 	a := p.api()
 	story(t, a)
 	exist := []string{"up"}
-	for line := range strings.Lines(a.do(t, 200, "GET", "/metrics", nil).body) {
+	for line := range strings.Lines(a.metrics(t)) {
 		fields := strings.Fields(line)
 		if len(fields) < 4 || fields[1] != "TYPE" {
 			continue
@@ -232,7 +232,7 @@ func TestLogsAndMetricsShowNoSecrets(t *testing.T) {
 		a := p.api()
 		a.token = token
 		secrets := append(story(t, a), token)
-		seen := a.do(t, 200, "GET", "/metrics", nil).body
+		seen := a.metrics(t)
 		a.token = newToken(t, file, "reader", "--scopes", "read")
 		eventually(t, "the reader is known", func() bool {
 			ans, err := a.try("GET", "/v1/locks", nil)

@@ -11,16 +11,19 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
-// Jobs are not granted to clients that hang up as soon as they have asked, but for a few that nobody could notice in time.
+// Jobs are not granted to clients that have hung up when their requests are looked at. The daemon is stopped meanwhile, so that it
+// is slower than they are.
 func TestWhoHangsUpAtOnceIsGrantedNothing(t *testing.T) {
 	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "lokt.db"))
 	a := p.api()
 	const many = 100
 	a.do(t, 200, "POST", scheduler+"/jobs", json.RawMessage(`{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{}},`, many), ",")+`]}`))
 	const body = `{"worker_id":"w"}`
+	p.signal(syscall.SIGSTOP)
 	for range many {
 		c := p.dial()
 		if _, err := fmt.Fprintf(c, "POST %s/leases/request HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", scheduler, len(body), body); err != nil {
@@ -28,6 +31,7 @@ func TestWhoHangsUpAtOnceIsGrantedNothing(t *testing.T) {
 		}
 		_ = c.Close()
 	}
+	p.signal(syscall.SIGCONT)
 	eventually(t, "all connections are over", func() bool {
 		open, ok := a.metric(t, "lokt_http_connections")
 		return ok && open <= 2
