@@ -29,11 +29,12 @@ func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 	})
 }
 
-// TestServiceInRealTime checks what TestService does, except for what only a bubble can show. Leases that are to expire
+// TestServiceInRealTime checks what TestService does, except for what only a bubble can show, and that a lock has a largest
+// size. Leases that are to expire
 // do so after 300 ms, measured by this process's clock; nothing depends on a test being fast. Subtests run in
 // parallel.
 func TestServiceInRealTime(t *testing.T, open func(t *testing.T) lokt.Service) {
-	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests) {
+	for _, test := range slices.Concat(grantTests, queueTests, slowTests, endTests, timeTests) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			test.run(&env{T: t, s: open(t), short: 300 * time.Millisecond})
@@ -174,7 +175,11 @@ func waiting(l lokt.Lock) string {
 // eventually waits until the condition holds.
 func (e *env) eventually(what string, holds func() bool) {
 	e.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+	pause := 2 * time.Millisecond
+	if e.bubble {
+		pause = 20 * time.Millisecond // time that passes at once, but for the service's answers
+	}
+	for end := time.Now().Add(patience); !holds(); time.Sleep(pause) {
 		if time.Now().After(end) {
 			e.Fatalf("it never came to pass that %s", what)
 		}

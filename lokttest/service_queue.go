@@ -198,6 +198,43 @@ var queueTests = []serviceTest{
 			e.Errorf("d was granted token %d after %d", d.holder.Token, last)
 		}
 	}},
+	{"a writer is not starved by readers", func(e *env) {
+		h := e.grant(e.claim("x", "r0", limit(lokt.Shared)))
+		w := e.enqueue(e.claim("x", "w"))
+		for i := range 20 { // a stream of readers, each of which would keep the writer out
+			e.keepOut(e.claim("x", fmt.Sprint("r", i+1), limit(lokt.Shared)))
+		}
+		e.release(h)
+		h = w.granted()
+		e.keepOut(e.claim("x", "r21", limit(lokt.Shared)))
+		e.release(h)
+	}},
+	{"of claims that wait for each other, the last one gives way", func(e *env) {
+		x, y := e.grant(e.claim("x", "a")), e.grant(e.claim("y", "b"))
+		a := e.enqueue(e.claim("y", "a", inside(x.LeaseID)))
+		time.Sleep(e.short) // so that b comes later by any clock
+		b := e.enqueue(e.claim("x", "b", inside(y.LeaseID)))
+		asked := time.Now()
+		blocked := b.denied()
+		if took := b.at.Sub(asked); e.bubble && took > 5*time.Second {
+			e.Errorf("it took %v to find out", took)
+		}
+		if !errors.Is(b.err, lokt.ErrDeadlock) || !errors.Is(b.err, lokt.ErrHeld) {
+			e.Fatalf("b gave way with %v", b.err)
+		}
+		if cycle := strings.Join(blocked.Cycle, " "); !strings.Contains(cycle, "a@") || !strings.Contains(cycle, "b@") || !strings.Contains(cycle, "x") {
+			e.Errorf("the circle is told as %v", blocked.Cycle)
+		}
+		e.expect("x", "a", "")
+		e.expect("y", "b", "a")
+		e.release(y)
+		e.release(a.granted())
+		e.release(x)
+	}},
+}
+
+// slowTests take a service with files, or a network, much computing, and depend on no clock.
+var slowTests = []serviceTest{
 	{"a lock has a largest size, and is not stuck there", func(e *env) {
 		fat := func(c *lokt.Claim) {
 			c.Limit = lokt.Shared
@@ -236,38 +273,5 @@ var queueTests = []serviceTest{
 		}
 		e.release(w.granted())
 		e.expectFree("x")
-	}},
-	{"a writer is not starved by readers", func(e *env) {
-		h := e.grant(e.claim("x", "r0", limit(lokt.Shared)))
-		w := e.enqueue(e.claim("x", "w"))
-		for i := range 20 { // a stream of readers, each of which would keep the writer out
-			e.keepOut(e.claim("x", fmt.Sprint("r", i+1), limit(lokt.Shared)))
-		}
-		e.release(h)
-		h = w.granted()
-		e.keepOut(e.claim("x", "r21", limit(lokt.Shared)))
-		e.release(h)
-	}},
-	{"of claims that wait for each other, the last one gives way", func(e *env) {
-		x, y := e.grant(e.claim("x", "a")), e.grant(e.claim("y", "b"))
-		a := e.enqueue(e.claim("y", "a", inside(x.LeaseID)))
-		time.Sleep(e.short) // so that b comes later by any clock
-		b := e.enqueue(e.claim("x", "b", inside(y.LeaseID)))
-		asked := time.Now()
-		blocked := b.denied()
-		if took := b.at.Sub(asked); e.bubble && took > 5*time.Second {
-			e.Errorf("it took %v to find out", took)
-		}
-		if !errors.Is(b.err, lokt.ErrDeadlock) || !errors.Is(b.err, lokt.ErrHeld) {
-			e.Fatalf("b gave way with %v", b.err)
-		}
-		if cycle := strings.Join(blocked.Cycle, " "); !strings.Contains(cycle, "a@") || !strings.Contains(cycle, "b@") || !strings.Contains(cycle, "x") {
-			e.Errorf("the circle is told as %v", blocked.Cycle)
-		}
-		e.expect("x", "a", "")
-		e.expect("y", "b", "a")
-		e.release(y)
-		e.release(a.granted())
-		e.release(x)
 	}},
 }
