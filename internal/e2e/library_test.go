@@ -111,12 +111,13 @@ func TestALockGoesStaleAfterTheThresholdAndNotBefore(t *testing.T) {
 func TestACrashedHolderIsTakenOverOneThresholdAfterItsLastHeartbeat(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, 5*time.Second, time.Second)
+	const ttl = 8 * time.Second // of which a machine that stands still may take some
+	a, b := start(t, root, ttl, time.Second), start(t, root, ttl, time.Second)
 	tokenA := token(t, a.ask("try x"))
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for _, h := expiry(t, root, "x"); h.Renewals < 2; _, h = expiry(t, root, "x") {
 		if time.Now().After(deadline) {
-			t.Fatal("no heartbeat within 30 s")
+			t.Fatalf("no heartbeat within %v", patience)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -128,8 +129,8 @@ func TestACrashedHolderIsTakenOverOneThresholdAfterItsLastHeartbeat(t *testing.T
 	}
 	after := r.done - (stale.from - h.TTL)
 	t.Logf("taken %v after the last heartbeat", after)
-	if after < 5*time.Second-slack {
-		t.Errorf("taken %v after the last heartbeat, before the threshold of 5 s", after)
+	if after < ttl-slack {
+		t.Errorf("taken %v after the last heartbeat, before the threshold of %v", after, ttl)
 	}
 }
 
@@ -137,7 +138,7 @@ func TestACrashedHolderIsTakenOverOneThresholdAfterItsLastHeartbeat(t *testing.T
 func TestAStoppedHolderLearnsOfItsLossBeforeAnythingElse(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, 5*time.Second, time.Second)
+	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, time.Minute, time.Second)
 	tokenA := token(t, a.ask("try x"))
 	a.signal(syscall.SIGSTOP)
 	stopped := now(t)
@@ -172,11 +173,11 @@ func TestAStoppedHolderLearnsOfItsLossBeforeAnythingElse(t *testing.T) {
 // Promises S-1, S-3.
 func TestFiftyProcessesHaveOneWinnerInEveryRound(t *testing.T) {
 	t.Parallel()
-	const processes, rounds = 50, 200
+	const processes, rounds = 50, 100
 	root := t.TempDir()
 	procs := make([]*proc, processes)
 	for i := range procs {
-		procs[i] = start(t, root, time.Minute, 10*time.Second)
+		procs[i] = start(t, root, time.Hour, 10*time.Second)
 	}
 	round := func(name string) {
 		t.Helper()
@@ -215,7 +216,7 @@ func TestFiftyProcessesHaveOneWinnerInEveryRound(t *testing.T) {
 func TestOppositeOrdersNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, 5*time.Second, time.Second)
+	a, b := start(t, root, time.Minute, time.Second), start(t, root, time.Minute, time.Second)
 	a.tell("all 1000 a b")
 	b.tell("all 1000 b a")
 	for _, p := range []*proc{a, b} {
@@ -228,7 +229,7 @@ func TestOppositeOrdersNeverDeadlock(t *testing.T) {
 func TestEachProcessIsARunnerOfItsOwn(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, 5*time.Second, time.Second)
+	a, b := start(t, root, time.Minute, time.Second), start(t, root, time.Minute, time.Second)
 	idA, idB := a.ask("runner").rest[0], b.ask("runner").rest[0]
 	for p, id := range map[*proc]string{a: idA, b: idB} {
 		if want := fmt.Sprintf(`^runner_\d{13}_[0-9a-f]{8}_%d$`, p.cmd.Process.Pid); !regexp.MustCompile(want).MatchString(id) {
@@ -256,7 +257,7 @@ func TestEachProcessIsARunnerOfItsOwn(t *testing.T) {
 	}
 	token(t, b.ask("try x"))
 	a.kill()
-	if again := start(t, root, 5*time.Second, time.Second).ask("runner").rest[0]; again == idA || again == idB {
+	if again := start(t, root, time.Minute, time.Second).ask("runner").rest[0]; again == idA || again == idB {
 		t.Errorf("a restarted program is the runner %s again", again)
 	}
 }
@@ -264,9 +265,10 @@ func TestEachProcessIsARunnerOfItsOwn(t *testing.T) {
 func TestAHolderThatComputesWithoutPauseKeepsItsLock(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, 5*time.Second, time.Second)
+	const ttl = 8 * time.Second // of which a machine that stands still may take some
+	a, b := start(t, root, ttl, time.Second), start(t, root, ttl, time.Second)
 	token(t, a.ask("try x"))
-	a.tell("spin 10s")
+	a.tell("spin 12s")
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { defer close(done); a.hear() })

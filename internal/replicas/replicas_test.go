@@ -302,7 +302,7 @@ func (s *system) obtainable(t *testing.T, names []string) {
 }
 
 // stretch is what a busy machine may add to a time that is promised.
-const stretch = 10 * time.Second
+const stretch = 20 * time.Second
 
 // record lets eight clients acquire, renew and release locks without pause, and returns what ends them and checks that their
 // histories can be explained.
