@@ -52,16 +52,18 @@ func (s *jobReader) endedBeside(ctx context.Context, jobID string, u unfolded) (
 		return j, nil, err
 	}
 	err = s.reading(ctx, "read", func(c querier) error {
-		rest, err := s.rest(ctx, c, u)
-		if err != nil {
-			return err
-		}
 		found := false
 		if err := c.query(ctx, "SELECT "+endedColumns+" FROM specs s JOIN ended e USING (seq) LEFT JOIN outputs o USING (seq) WHERE s.id = ?", []any{jobID}, func(r *row) error {
 			j, found = readEnded(r), true
 			return nil
 		}); err != nil {
 			return err
+		}
+		var rest []*jobs.Changes
+		if !found { // otherwise its attempts, which ended before it, are in the tables as well
+			if rest, err = s.rest(ctx, c, u); err != nil {
+				return err
+			}
 		}
 		for _, c := range rest {
 			for i := range c.Ended {

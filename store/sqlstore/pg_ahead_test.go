@@ -274,3 +274,60 @@ func TestStatisticsOfManyTypesAndTagsAreAddedUpInParts(t *testing.T) {
 		}
 	}
 }
+
+// Promise S-155.
+func TestAJobInTheTablesIsReadWithoutWhatIsAheadOfThem(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	at := time.UnixMilli(1000).UTC()
+	job := func(seq uint64, id string) jobs.Changes {
+		j := jobs.Job{Seq: seq, Revision: seq, ID: id, State: jobs.Failed, CreatedAt: at, UpdatedAt: at, EndedAt: at, Spec: jobs.NewSpec()}
+		return jobs.Changes{Ended: []jobs.Job{j}, Attempts: []jobs.Attempt{{JobID: id, Number: 1, State: jobs.Failed, EndedAt: at}}, Counters: jobs.Counters{Seq: seq, Revision: seq}}
+	}
+	store(t, s, job(1, "first"))
+	if err := s.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store(t, s, job(2, "second"))
+	for _, id := range []string{"first", "second"} {
+		if j, attempts, err := s.Ended(t.Context(), id); err != nil || j.ID != id || len(attempts) != 1 {
+			t.Errorf("%s is %+v with %d attempts, %v", id, j, len(attempts), err)
+		}
+	}
+	sql(t, url, "UPDATE job_changes SET body = '\\x03'")
+	if j, attempts, err := s.Ended(t.Context(), "first"); err != nil || j.ID != "first" || len(attempts) != 1 {
+		t.Errorf("with a damaged row ahead it is %+v with %d attempts, %v", j, len(attempts), err)
+	}
+	if _, _, err := s.Ended(t.Context(), "second"); !errors.Is(err, lokt.ErrDamaged) {
+		t.Errorf("what is in the damaged row was answered with %v", err)
+	}
+}
+
+// Promise S-161.
+func TestAServerThatIsStoppedInTheMiddleOfATurnKeepsOthersWaitingForABoundedTime(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	stopped, other := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+	stopped.idle = time.Second
+	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		ended <- stopped.Update(context.WithoutCancel(t.Context()), func(jobs.Facts) jobs.Changes {
+			close(begun)
+			<-goOn
+			return eventOf(1, 1)
+		})
+	}()
+	<-begun
+	err := other.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(1, 1) })
+	close(goOn)
+	if err != nil {
+		t.Errorf("another server's turn: %v", err)
+	}
+	if err := <-ended; !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("when it went on, its turn ended with %v", err)
+	}
+	if events, err := other.Events(t.Context(), 0, 10); err != nil || len(events) != 1 {
+		t.Errorf("there are %d events, %v", len(events), err)
+	}
+}

@@ -209,7 +209,7 @@ func (s *serverJobs) fold(ctx context.Context, wait bool) (more bool, err error)
 	did := false
 	err = s.db.doing("fold", func() error {
 		return s.db.lend(ctx, &t.conn, atMost, func(ctx context.Context, c *pgConn) error {
-			did, more, err = s.foldOn(ctx, c, wait, turns)
+			did, more, err = s.foldOn(ctx, c, wait, turns, atMost)
 			return err
 		})
 	})
@@ -218,8 +218,8 @@ func (s *serverJobs) fold(ctx context.Context, wait bool) (more bool, err error)
 }
 
 // foldOn does so with a connection, and reports whether nobody else was at it.
-func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int) (did, more bool, err error) {
-	lock := "SELECT changes, job_seq, (SELECT oldest FROM state) FROM job_folded FOR UPDATE"
+func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int, idle time.Duration) (did, more bool, err error) {
+	lock := "SELECT changes, job_seq, (SELECT oldest FROM state), " + endIdle + " FROM job_folded FOR UPDATE"
 	if !wait {
 		lock += " SKIP LOCKED"
 	}
@@ -228,7 +228,7 @@ func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int
 		return false, false, err
 	}
 	upTo, stored := int64(-1), uint64(0)
-	if err := c.query(ctx, lock, nil, func(r *row) error {
+	if err := c.query(ctx, lock, []any{fmt.Sprint(idle.Milliseconds())}, func(r *row) error {
 		upTo, stored = r.number(), r.count()
 		return s.db.fits(r.number())
 	}); err != nil {

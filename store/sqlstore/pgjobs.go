@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type serverJobs struct {
 	last time.Time // the latest time that it has been told
 	body []byte    // of a row of job_changes, to be used again
 
+	idle   time.Duration // after which the database ends a turn of which it hears nothing
 	tables pgTables
 }
 
@@ -29,7 +31,7 @@ var _ jobs.Sharer = (*serverJobs)(nil)
 
 func newServerJobs(d *serverDB) *serverJobs {
 	const hasTag = "s.tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_array_elements_text(s.tags::json) t WHERE t = ?)"
-	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1)}
+	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1), idle: pgTimeout}
 	s.tables.behind, s.tables.writing = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.tables.after, s.tables.patience, s.tables.keep, s.tables.unweighed = foldEvery, pgTimeout, keepBytes, keepBytes
 	return s
@@ -61,6 +63,10 @@ func (s *serverJobs) hangUp(ctx context.Context) {
 		s.conn = nil
 	}
 }
+
+// endIdle has the database end a transaction of which it hears nothing for so many milliseconds: a server that is stopped or cut off in
+// the middle of one would keep all others from theirs.
+const endIdle = "set_config('idle_in_transaction_session_timeout', CAST(? AS TEXT), true)"
 
 // errBehind is the error of a turn that was not told all that others had changed.
 var errBehind = errors.New("too much has changed elsewhere to follow")
@@ -109,7 +115,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	next, behind := s.seen+1, false
 	// What others changed is read by a statement of its own, because only that sees what they stored while the row was waited for.
 	if err := c.ask(ctx,
-		question{"SELECT changes, " + pgNow + " / 1000, (SELECT oldest FROM state), (SELECT changes FROM job_folded) FROM job_state FOR UPDATE", nil, func(r *row) error {
+		question{"SELECT changes, " + pgNow + " / 1000, (SELECT oldest FROM state), (SELECT changes FROM job_folded), " + endIdle + " FROM job_state FOR UPDATE", []any{fmt.Sprint(s.idle.Milliseconds())}, func(r *row) error {
 			newest, f.Now = r.number(), r.millis()
 			err := s.db.fits(r.number())
 			s.tables.reached(r.number())
