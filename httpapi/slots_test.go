@@ -58,8 +58,9 @@ func TestNoCallerMayHaveMoreThanItsShareOfWhatWaits(t *testing.T) {
 		}()
 	}
 	var limited *httpapi.RateLimitedError
-	for end := time.Now().Add(time.Minute); ; { // the two may not be there yet
-		short, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	soon := 100 * time.Millisecond
+	for end := time.Now().Add(5 * time.Minute); ; soon = min(2*soon, 10*time.Second) { // the two may not be there yet, or this machine is slow
+		short, done := context.WithTimeout(t.Context(), soon)
 		err := wait(short, greedy)
 		done()
 		if errors.As(err, &limited) {

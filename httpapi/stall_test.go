@@ -50,7 +50,7 @@ func TestConnectionGoesOnAfterARefusal(t *testing.T) {
 		_, _ = io.Copy(io.Discard, a.Body)
 		return a.StatusCode, a.Close
 	}
-	claim := `{"lease_id":"%s","owner":{"id":"%s"},"strict":true,"ttl_ms":60000}`
+	claim := `{"lease_id":"%s","owner":{"id":"%s"},"strict":true,"ttl_ms":600000}`
 	if status, _ := ask("POST", "/v1/locks/x/leases", fmt.Sprintf(claim, "one", "a")); status != http.StatusOK {
 		t.Fatalf("the first claim was answered with %d", status)
 	}

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/lokt-dev/lokt/internal/lane"
 )
 
 // A connection is busy until its handler has returned, and no longer for a client that does not take in the answer.
@@ -132,7 +130,7 @@ func heap() int64 {
 // Who only announces a large request costs no more than others.
 func TestAnnouncementsCostNothing(t *testing.T) {
 	const many = 300
-	s := newSite(t, http.HandlerFunc(echo), func(o *lane.Options) { o.Part = patience })
+	s := newSite(t, http.HandlerFunc(echo), nil)
 	clients := make([]*client, many)
 	for i := range clients {
 		clients[i] = dial(t, s.simple)

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,7 +60,7 @@ func newSiteOn(t *testing.T, simple, plain net.Listener, h http.Handler, change 
 			s.count(1)
 			return func() { s.count(-1) }
 		},
-		First: patience, Idle: patience, Part: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+		First: patience, Idle: patience, Part: patience, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 	}
 	if change != nil {
 		change(&o)
@@ -367,7 +368,7 @@ func TestTheSlowAreLeftToTheServer(t *testing.T) {
 	s := newSite(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		_, _ = w.Write(b)
-	}), nil)
+	}), func(o *lane.Options) { o.Part = 50 * time.Millisecond })
 	for _, cut := range []int{1, 20, len(post("/a", "12345")) - 2} {
 		c := dial(t, s.simple)
 		whole := post("/a", "12345")
@@ -499,7 +500,8 @@ func TestShutdown(t *testing.T) {
 	s.until("one waits", func() bool { return s.waiting == 1 && s.states[http.StateNew] == 4 })
 	whole := post("/a", "1")
 	partly.send(whole[:len(whole)-1])
-	time.Sleep(time.Millisecond)
+	s.until("a part has come", func() bool { return s.states[http.StateActive] == 3 })
+	time.Sleep(50 * time.Millisecond) // so that it is noted
 	done := make(chan error, 1)
 	go func() { done <- s.lane.Shutdown(context.Background()) }()
 	for _, c := range []*client{quiet, used} {
@@ -547,8 +549,9 @@ func TestShutdownWaitsNoLongerThanItsContext(t *testing.T) {
 
 // Who sends nothing has no place for ever.
 func TestIdleConnectionsAreClosed(t *testing.T) {
-	s := newSite(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(o *lane.Options) { o.First, o.Idle = 30*time.Millisecond, 30*time.Millisecond })
-	quiet, used := dial(t, s.simple), dial(t, s.simple)
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	quiet := dial(t, newSite(t, nothing, func(o *lane.Options) { o.First = 30 * time.Millisecond }).simple)
+	used := dial(t, newSite(t, nothing, func(o *lane.Options) { o.Idle = 30 * time.Millisecond }).simple)
 	used.send(post("/a", ""))
 	used.must()
 	for _, c := range []*client{quiet, used} {
@@ -561,6 +564,8 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 // An answer can have a deadline; the next one has it no more.
 func TestClientsThatDoNotRead(t *testing.T) {
 	failed := make(chan error, 1)
+	var soon atomic.Int64 // how long there is for an answer: long enough for this machine to give it
+	soon.Store(int64(time.Millisecond))
 	large := strings.Repeat("x", 64<<20)
 	s := newSite(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/large" {
@@ -573,7 +578,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 			return
 		}
 		if r.URL.Path == "/late" {
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Millisecond))
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Duration(soon.Load())))
 			_, _ = io.WriteString(w, "a")
 		}
 	}), nil)
@@ -583,10 +588,17 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	if err := <-failed; !errors.As(err, &late) || !late.Timeout() {
 		t.Errorf("writing ended with %v", err)
 	}
-	c = dial(t, s.simple)
-	c.send(post("/late", ""))
-	c.must()
-	time.Sleep(10 * time.Millisecond)
+	for {
+		c = dial(t, s.simple)
+		c.send(post("/late", ""))
+		if _, err := c.receive(); err == nil {
+			break
+		}
+		if soon.Store(4 * soon.Load()); soon.Load() > int64(patience) {
+			t.Fatal("no answer comes in time")
+		}
+	}
+	time.Sleep(time.Duration(soon.Load()) + 10*time.Millisecond)
 	c.send(post("/a", ""))
 	c.must()
 }
