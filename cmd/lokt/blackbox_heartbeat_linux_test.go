@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -239,8 +240,26 @@ func (p *place) family(ignore string, args ...string) (h *holder, log string) {
 	return h, log
 }
 
-// lastWrite returns the time of the last thing that the family did, and fails the test if it does anything after that.
-func lastWrite(t *testing.T, log string) time.Time {
+// stoodStill is how long nobody of a family writes only if the machine stands still.
+const stoodStill = time.Second
+
+// workedUntil fails the test if the family did anything from a moment on, or does anything now. What it does at the end of a
+// pause in which the machine stood still, and nobody could stop it, is not told from what it did before.
+func workedUntil(t *testing.T, log string, end time.Time) {
+	t.Helper()
+	all := writes(t, log)
+	i := slices.IndexFunc(all, func(at time.Time) bool { return !at.Before(end) })
+	if i < 0 {
+		return
+	}
+	late, last := all[i], all[len(all)-1]
+	if i == 0 || late.Sub(all[i-1]) < stoodStill || last.Sub(late) > stoodStill {
+		t.Errorf("the command was at work from %v to %v, and was to have ended before %v", late, last, end)
+	}
+}
+
+// writes returns the times of all that the family did, in order, and fails the test if it does anything after that.
+func writes(t *testing.T, log string) (all []time.Time) {
 	t.Helper()
 	data, err := os.ReadFile(log)
 	check(t, err)
@@ -250,15 +269,15 @@ func lastWrite(t *testing.T, log string) time.Time {
 	if string(again) != string(data) {
 		t.Error("something of the command lives on")
 	}
-	var last int64
 	for line := range strings.Lines(string(data)) {
 		var n int64
 		if _, err := fmt.Sscan(line, &n); err != nil {
 			t.Fatalf("in the log: %q", line)
 		}
-		last = max(last, n)
+		all = append(all, time.Unix(0, n))
 	}
-	return time.Unix(0, last)
+	slices.SortFunc(all, time.Time.Compare)
+	return all
 }
 
 func TestOnLostStopEndsTheCommandAndItsWholeFamilyBeforeTheLockCanPass(t *testing.T) {
@@ -280,9 +299,7 @@ func TestOnLostStopEndsTheCommandAndItsWholeFamilyBeforeTheLockCanPass(t *testin
 				check(t, err)
 				return string(data) == string(again)
 			})
-			if last := lastWrite(t, log); !last.Before(expires) {
-				t.Errorf("the command was at work until %v, and the lock expired %v", last, expires)
-			}
+			workedUntil(t, log, expires)
 			guards()
 			if r := h.wait(); r.code != 5 {
 				t.Errorf("want exit 5: %v", r)
@@ -370,7 +387,7 @@ func TestOnLostStopStopsTheCommandOfAGuardThatWasForcedOut(t *testing.T) {
 		if r := h.wait(); r.code != 5 {
 			t.Errorf("want exit 5: %v", r)
 		}
-		lastWrite(t, log)
+		writes(t, log)
 		if said != "" && h.line() != said {
 			t.Errorf("a command that obeys did not get TERM")
 		}
@@ -390,7 +407,7 @@ func TestOnLostStopStopsTheCommandOfAGuardThatWasStoppedPastItsTTL(t *testing.T)
 	if r := h.wait(); r.code != 5 {
 		t.Errorf("want exit 5: %v", r)
 	}
-	lastWrite(t, log)
+	writes(t, log)
 	next.finish()
 }
 
@@ -443,9 +460,7 @@ func TestMaxHoldWithOnLostStopEndsTheFamilyBeforeTheNextEnters(t *testing.T) {
 				t.Errorf("want exit 5 and one warning: %v", r)
 			}
 			contains(t, h.stderr.String(), "its maximum hold is over: stopping the command")
-			if last := lastWrite(t, log); !last.Before(time.Unix(0, entered)) {
-				t.Errorf("the command was at work until %v, and the next entered at %v", last, time.Unix(0, entered))
-			}
+			workedUntil(t, log, time.Unix(0, entered))
 			if r := next.wait(); r.code != 0 {
 				t.Error(r)
 			}

@@ -159,9 +159,7 @@ func TestAGuardThatIsCutOffEndsItsCommandBeforeAnotherEnters(t *testing.T) {
 			next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "date", "+%s%N"))
 			entered, err := strconv.ParseInt(next.line(), 10, 64)
 			check(t, err)
-			if last := lastWrite(t, log); !last.Before(time.Unix(0, entered)) {
-				t.Errorf("the command was at work until %v, and the next entered at %v", last, time.Unix(0, entered))
-			}
+			workedUntil(t, log, time.Unix(0, entered))
 			r := h.wait()
 			if r.code != 5 || strings.Count(r.stderr, "is about to be lost: it could not be renewed in time: stopping the command") != 1 {
 				t.Errorf("want exit 5 and to be told once: %v", r)
@@ -184,9 +182,7 @@ func TestAGuardWhoseServerIsPausedEndsItsCommandBeforeAnotherEnters(t *testing.T
 	check(t, d.cmd.Process.Signal(syscall.SIGCONT))
 	entered, err := strconv.ParseInt(next.line(), 10, 64)
 	check(t, err)
-	if last := lastWrite(t, log); !last.Before(time.Unix(0, entered)) {
-		t.Errorf("the command was at work until %v, and the next entered at %v", last, time.Unix(0, entered))
-	}
+	workedUntil(t, log, time.Unix(0, entered))
 	if r := next.wait(); r.code != 0 {
 		t.Error(r)
 	}
