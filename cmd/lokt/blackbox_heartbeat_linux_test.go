@@ -138,12 +138,12 @@ func TestAGuardThatWasForcedOutWarnsOnceAndLeavesTheNextHolderAlone(t *testing.T
 
 func TestAGuardWhoseExpiryWasEditedIntoThePastHoldsAgainIfNobodyCame(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "2s")
+	h := p.as("first").holdSeven("x", "--ttl", "6s")
 	h.noted("x")
 	was := p.record("x")
 	p.edit("x", map[string]any{"expires_at": time.Now().Add(-10 * time.Second).UTC().Format(time.RFC3339Nano)})
 	p.eventually("it holds again", func() bool { return !p.absent("x") && p.record("x").ExpiresAt.After(time.Now()) })
-	if is := p.record("x"); is.LockID != was.LockID || is.Owner != "first" || is.ExpiresAt.Sub(is.AcquiredTS) != 2*time.Second || is.Token < was.Token {
+	if is := p.record("x"); is.LockID != was.LockID || is.Owner != "first" || is.ExpiresAt.Sub(is.AcquiredTS) != 6*time.Second || is.Token < was.Token {
 		t.Errorf("was %+v and is %+v", was, is)
 	}
 	p.held("x")

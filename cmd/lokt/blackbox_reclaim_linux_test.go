@@ -10,7 +10,7 @@ import (
 // holdAndExpire starts a guard and stops it until its hold has expired.
 func (p *place) holdAndExpire(name string) *holder {
 	p.t.Helper()
-	h := p.hold(name, "--ttl", "1s")
+	h := p.hold(name, "--ttl", "4s")
 	h.noted(name) // or it may be stopped while it changes its record, and keep everybody out
 	h.kill(syscall.SIGSTOP)
 	p.eventually("the lock expires", func() bool { return p.run("exists", name).code == 3 })
@@ -23,7 +23,7 @@ func TestGuardThatWasStoppedHoldsTheLockAgainAndKeepsIt(t *testing.T) {
 	h := p.holdAndExpire("x")
 	h.kill(syscall.SIGCONT)
 	h.tells(`the lock "x" was not renewed in time; nobody took it, and it is held again`)
-	for range 4 { // for longer than the TTL
+	for range 10 { // for longer than the TTL
 		time.Sleep(500 * time.Millisecond)
 		p.held("x")
 	}
