@@ -23,7 +23,8 @@ type batch struct {
 
 	foldLocks bool   // what that of locks has
 	body      []byte // of the row of that journal, if there is to be one
-	packed    int    // bytes of the rows of that of jobs
+	packed    []int  // bytes of each row of that of jobs
+	step      bool   // some of what the journal of jobs has is to be written to the tables
 	writes    []func(context.Context, querier) error
 
 	foldAsked   bool // that the tables are complete was asked for, and not only found to be in order
@@ -66,6 +67,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return translate(err)
 	}
 	if err != nil {
+		d.jobs.abandon()
 		d.flushed(err)
 		if !single(err) {
 			d.suspect = err
@@ -103,7 +105,7 @@ func (b *batch) run(r *request, have *entry, now time.Time) {
 }
 
 func (b *batch) empty() bool {
-	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.foldLocks
+	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.foldLocks && !b.step
 }
 
 // decide runs what the request is for.
@@ -111,6 +113,7 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	if r.fold && (r.write != nil || len(d.jobs.unfolded()) > 0) {
 		b.fold = true
 	}
+	b.step = r.step && !d.jobs.behind && len(d.jobs.unfolded()) > 0 && !time.Now().Before(d.foldAgain)
 	b.foldLocks = b.foldLocks || r.fold && d.locks.unfolded()
 	switch {
 	case r.change != nil:
@@ -159,7 +162,7 @@ func (d *fileDB) store(ctx context.Context, b *batch) error {
 		}
 		d.synced = !lazy
 	}
-	if d.locks.prepare(b); b.body != nil && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold {
+	if d.locks.prepare(b); b.body != nil && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.step {
 		return d.locks.write(ctx, d.writer, b) // one row: a transaction of its own
 	}
 	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
