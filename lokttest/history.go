@@ -195,6 +195,10 @@ func (r *Recorder) Len() int {
 	return len(r.ops)
 }
 
+// errTooLong says that a history is not known to be wrong. One of a machine that stood still now and then has much in it of which nobody
+// knows whether it happened, and there may be too many ways to explain it.
+var errTooLong = errors.New("could not be explained in the time that there was")
+
 // Check returns an error if the answers to the requests about some name cannot be explained, or if no explanation was
 // found within the time limit for each name. It must not run in a bubble, where time does not pass while it thinks.
 func (r *Recorder) Check(limit time.Duration) error {
@@ -214,7 +218,11 @@ func (r *Recorder) Check(limit time.Duration) error {
 			continue
 		}
 		ops = append(ops, r.ghosts(ops)...)
-		if result := porcupine.CheckEventsTimeout(model, events(ops), limit); result != porcupine.Ok {
+		switch result := porcupine.CheckEventsTimeout(model, events(ops), limit); result {
+		case porcupine.Ok:
+		case porcupine.Unknown:
+			return fmt.Errorf("the history of %q %w:\n%s", name, errTooLong, story(ops))
+		default:
 			return fmt.Errorf("the history of %q is %s:\n%s", name, strings.ToLower(string(result)), story(ops))
 		}
 	}

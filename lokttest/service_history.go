@@ -2,6 +2,7 @@ package lokttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -18,10 +19,17 @@ func checkHistories(t *testing.T, open func(t *testing.T) lokt.Service, bubble b
 	var r *Recorder
 	const limit = 2 * time.Minute
 	if !bubble {
-		r = NewRecorder(open(t))
-		r.Slack = 5 * time.Millisecond
-		Exercise(t, r, 6, 20, 40*time.Millisecond, rand.Uint64())
-		if err := r.Check(limit); err != nil {
+		var err error
+		for range 5 { // until there is a history short enough to be explained
+			r = NewRecorder(open(t))
+			r.Slack = 5 * time.Millisecond
+			Exercise(t, r, 6, 20, 40*time.Millisecond, rand.Uint64())
+			if err = r.Check(limit / 4); !errors.Is(err, errTooLong) {
+				break
+			}
+			t.Log(err)
+		}
+		if err != nil {
 			t.Error(err)
 		}
 		return
