@@ -58,7 +58,13 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	if b.empty() {
 		return nil
 	}
-	defer func() { d.observe("commit", begin, err) }()
+	defer func() {
+		if b.step {
+			d.observe("fold", begin, err)
+		} else {
+			d.observe("commit", begin, err)
+		}
+	}()
 	b.foldAsked = b.fold || b.foldLocks
 	if err = d.store(ctx, b); full(err) || isCramped(err) {
 		err = d.squeeze(ctx, b, err)
@@ -113,7 +119,11 @@ func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	if r.fold && (r.write != nil || len(d.jobs.unfolded()) > 0) {
 		b.fold = true
 	}
-	b.step = r.step && !d.jobs.behind && len(d.jobs.unfolded()) > 0 && !time.Now().Before(d.foldAgain)
+	if r.step && len(d.jobs.unfolded()) > 0 {
+		if b.step = !time.Now().Before(d.foldAgain); !b.step {
+			r.err = d.foldError
+		}
+	}
 	b.foldLocks = b.foldLocks || r.fold && d.locks.unfolded()
 	switch {
 	case r.change != nil:

@@ -263,7 +263,7 @@ func (s *fileJobs) stored(b *batch) {
 	}
 }
 
-// settle has the rows of what is pending written.
+// settle has the rows of what is pending written, when nothing else is to be stored.
 func (s *fileJobs) settle() {
 	s.mu.Lock()
 	s.timer = nil
@@ -271,12 +271,11 @@ func (s *fileJobs) settle() {
 	s.db.group.idle()
 }
 
-// settleMore has one more step written, and reports whether there is more.
+// settleMore writes one step, and reports whether there is more.
 func (s *fileJobs) settleMore() bool {
 	begin := time.Now()
 	r := &request{step: true}
-	err := s.db.commit([]*request{r})
-	if err == nil {
+	if err := s.db.commit([]*request{r}); err == nil && r.err == nil {
 		return s.folding != nil
 	}
 	s.mu.Lock()
