@@ -55,6 +55,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 			d.decide(ctx, b, r)
 		}
 	}
+	b.step = b.step && len(rs) == 1
 	if b.empty() {
 		return nil
 	}

@@ -19,7 +19,7 @@ type request struct {
 	turn   func(jobs.Facts) jobs.Changes
 	write  func(context.Context, querier) error // within the transaction
 	fold   bool                                 // the tables are to be complete, before that
-	step   bool                                 // a part of what is missing in them is to be written
+	step   bool                                 // some of what is missing in them is to be written, if nobody wants anything else
 
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run
