@@ -12,8 +12,8 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// stepSize is how many statements a step runs.
-const stepSize = 64
+// stepSize is how many statements a step runs: what takes a few milliseconds. Each step costs as much as some dozens of them.
+const stepSize = 512
 
 // folding is what is being written.
 type folding struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,10 +15,10 @@ import (
 // What has begun to be written in steps is left alone while there is no room, and neither forgotten nor tried again and again.
 func TestStepsWaitUntilThereIsRoom(t *testing.T) {
 	t.Parallel()
-	folds := make(chan error, 1000)
-	db := start(t, place(t), Options{Observe: func(op string, _ time.Duration, err error) {
+	var folds atomic.Int64
+	db := start(t, place(t), Options{Observe: func(op string, _ time.Duration, _ error) {
 		if op == "fold" {
-			folds <- err
+			folds.Add(1)
 		}
 	}})
 	ask := func(r *request) {
@@ -42,12 +43,10 @@ func TestStepsWaitUntilThereIsRoom(t *testing.T) {
 	if err := db.group.perform(t.Context(), &request{step: true}); !errors.Is(err, lokt.ErrUnavailable) {
 		t.Errorf("a step without room: %v", err)
 	}
-	for len(folds) > 0 {
-		<-folds
-	}
+	folds.Store(0)
 	db.group.idle()
 	time.Sleep(10 * time.Millisecond)
-	if n := len(folds); n > 0 || len(db.jobs.unfolded()) == 0 {
+	if n := folds.Load(); n > 0 || len(db.jobs.unfolded()) == 0 {
 		t.Errorf("%d steps were written without room, %d turns are left", n, len(db.jobs.unfolded()))
 	}
 	ask(until(time.Time{}))
