@@ -70,6 +70,8 @@ type engine struct {
 	waiting   []*profile // with asks
 	fresh     []*profile // with asks of this turn
 	wake      bool       // something other than an ask has made grants possible
+	moved     int        // weight, in bytes, of the jobs that this turn granted or took back
+	more      bool       // it left some to the next turn
 	draining  bool
 	asked     map[requestKey][]*waiter
 	granted   map[requestKey]*hold
@@ -205,7 +207,7 @@ func (e *engine) turn(now instant, requests []request) turned {
 
 // timeOut answers the requests that waited for long enough, and reports whether others are to be matched for that.
 func (e *engine) timeOut() bool {
-	for e.ends.len() > 0 && e.ends.top().until <= e.now.mono {
+	for !e.more && e.ends.len() > 0 && e.ends.top().until <= e.now.mono { // otherwise there may be a job for it yet
 		if w := e.ends.top(); w.ask != nil {
 			e.deny(w)
 		} else {
@@ -221,6 +223,7 @@ func (e *engine) begin(now instant) {
 	before := e.now.mono
 	e.setNow(now)
 	e.watchClock(before)
+	e.moved, e.more = 0, false
 	e.expire()
 	for e.timed.len() > 0 && !e.timed.top().job.ReadyAt.After(e.now.wall) {
 		e.arrive(e.timed.top())
@@ -403,6 +406,9 @@ func (e *engine) drain() {
 func (e *engine) next() time.Duration {
 	next := never
 	consider := func(t time.Duration) { next = min(next, t) }
+	if e.more {
+		consider(e.now.mono)
+	}
 	if h := e.firstDeadline(); h != nil {
 		consider(h.deadline())
 	}

@@ -62,6 +62,27 @@ func (o beatOp) weight() int     { return jobWeight + len(o.Checkpoint)>>10 }
 func (o reportOp) weight() int   { return jobWeight + len(o.Metrics)>>10 }
 func (o completeOp) weight() int { return jobWeight + (len(o.Result)+len(o.Error))>>10 }
 
+// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at one moment: a type that is no longer
+// frozen, or workers that are all gone. A job counts for moveWeight more than what it has been given.
+const (
+	mostMoved  = 8 << 20
+	moveWeight = 1 << 10
+)
+
+// move takes note of a job that is granted or taken back.
+func (e *engine) move(j *Job) {
+	e.moved += moveWeight + len(j.Payload)
+	if o := j.Output; o != nil {
+		e.moved += len(o.Checkpoint) + len(o.Metrics) + len(o.Result) + len(o.Error)
+	}
+}
+
+// full reports whether what else is to be moved is left to the next turn, which is due at once.
+func (e *engine) full() bool {
+	e.more = e.more || e.moved >= mostMoved
+	return e.more
+}
+
 // take takes from the queue what is for this turn: the oldest, and one at least.
 func (m *Manager) take() []*call {
 	n, weight := 0, 0

@@ -1,6 +1,8 @@
 package jobs_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -60,4 +62,65 @@ func TestWhatATurnStoresIsBoundedHoweverManyAskAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Promise S-152.
+func TestWhatATurnGrantsAndTakesBackIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, size = 100, 512 << 10
+		most, turns := 0, 0
+		store := &slowStore{memstore.NewJobs(), func(c jobs.Changes) {
+			bytes := 0
+			for i := range c.Jobs {
+				bytes += len(c.Jobs[i].Payload)
+			}
+			time.Sleep(time.Millisecond)
+			if bytes > 0 {
+				most, turns = max(most, bytes), turns+1
+			}
+		}}
+		m, err := jobs.Open(t.Context(), store, jobs.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err := m.Freeze(t.Context(), "large"); err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			spec := jobs.NewSpec()
+			spec.Type, spec.Payload = "large", []byte(`{"p":"`+strings.Repeat("x", size)+`"}`)
+			if _, err := m.Submit(t.Context(), []jobs.Spec{spec}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		begun := time.Now()
+		for i := range n {
+			wg.Go(func() {
+				wait := time.Duration(0)
+				if i%2 == 0 {
+					wait = 10 * time.Second
+				} else { // many of these are in one turn, and do not wait
+					time.Sleep(2 * time.Second)
+				}
+				if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: fmt.Sprint("w", i), Wait: wait}); err != nil || g.Denied != nil {
+					t.Errorf("not granted: %+v, %v", g.Denied, err)
+				}
+				if took := time.Since(begun); i%2 == 0 && took > 3*time.Second/2 {
+					t.Errorf("granted after %v", took)
+				}
+			})
+		}
+		time.Sleep(time.Second / 2)
+		time.AfterFunc(time.Second/2, func() { _ = m.Unfreeze(context.Background(), "large") })
+		wg.Wait()
+		time.Sleep(time.Hour)
+		if s, err := m.Status(t.Context()); err != nil || s.ActiveLeases != 0 {
+			t.Errorf("%d leases are left, %v", s.ActiveLeases, err)
+		}
+		if most > 9<<20 || turns < 3*n/16 {
+			t.Errorf("in %d turns, one stored %d bytes", turns, most)
+		}
+	})
 }

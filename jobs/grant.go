@@ -247,9 +247,10 @@ func (e *engine) advertised(l Lease) Lease {
 	return l
 }
 
-// match hands out what can be handed out. When it is done, no ask that waits could be granted. Unless something other
-// than asks arrived, only those that arrived in this turn need be looked at.
+// match hands out what can be handed out. When it is done, no ask that waits could be granted, unless more is left to the next turn. Unless
+// something other than asks arrived, only those that arrived in this turn need be looked at.
 func (e *engine) match() {
+	left := false
 	for {
 		e.reserve()
 		if e.draining {
@@ -268,12 +269,16 @@ func (e *engine) match() {
 		if pick == nil {
 			break
 		}
+		if left = e.full(); left {
+			break
+		}
+		e.move(&pick.job)
 		e.keep(e.receiver(among, pick), pick)
 		if e.reserved.job != nil {
 			e.wake = true // what runs behind the reservation depends on when others end
 		}
 	}
-	e.wake = false
+	e.wake = left
 	for _, p := range e.fresh {
 		p.fresh = false
 	}

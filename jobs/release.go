@@ -40,7 +40,8 @@ func (e *engine) firstDeadline() *hold {
 
 // expire ends the leases whose time is up.
 func (e *engine) expire() {
-	for h := e.firstDeadline(); h != nil && h.deadline() <= e.now.mono; h = e.firstDeadline() {
+	for h := e.firstDeadline(); h != nil && h.deadline() <= e.now.mono && !e.full(); h = e.firstDeadline() {
+		e.move(&h.entry.job)
 		if h.runUntil <= h.expires {
 			e.end(h, Failed, CodeRuntime, nil, quoted(CodeRuntime))
 		} else {
