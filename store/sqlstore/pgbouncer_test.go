@@ -3,6 +3,7 @@
 package sqlstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -156,7 +157,40 @@ func TestLocksKeepTheirPromisesThroughAPooler(t *testing.T) {
 
 func TestTheRulesHoldThroughAPooler(t *testing.T) {
 	t.Parallel()
-	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return lokt.NewManager(pgLocks(t, pooler(t)(t), Options{})) })
+	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service {
+		return patient{lokt.NewManager(pgLocks(t, pooler(t)(t), Options{}))}
+	})
+}
+
+// patient is a service that is asked again when the pooler has ended, and is about to be there again: any request may be sent twice.
+type patient struct{ lokt.Service }
+
+func retried[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		answer, err := ask()
+		if !errors.Is(err, lokt.ErrUnavailable) || ctx.Err() != nil || time.Now().After(end) {
+			return answer, err
+		}
+	}
+}
+
+func (p patient) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	if c.LeaseID == "" {
+		c.LeaseID = lokt.NewLeaseID()
+	}
+	return retried(ctx, func() (lokt.Holder, error) { return p.Service.Acquire(ctx, c) })
+}
+
+func (p patient) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	return retried(ctx, func() (lokt.Holder, error) { return p.Service.Renew(ctx, r) })
+}
+
+func (p patient) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	return retried(ctx, func() ([]lokt.Holder, error) { return p.Service.Release(ctx, t) })
+}
+
+func (p patient) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
+	return retried(ctx, func() (lokt.Snapshot, error) { return p.Service.Get(ctx, name) })
 }
 
 func TestJobsKeepTheirPromisesThroughAPooler(t *testing.T) {
