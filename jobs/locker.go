@@ -23,7 +23,7 @@ type locker struct {
 	taken map[string]lockOrder     // by lease: the engine does not know of it yet
 	tails map[string]chan struct{} // by lease: closed when the last order so far has been followed
 
-	watched map[string]bool // locks that somebody outside holds, and that are looked at until they are tried again
+	watched map[string]bool // locks that somebody outside holds, and that are looked at until they are tried again: whether they are to be looked at for longer
 }
 
 // lockPatience bounds how long a lock service may take to answer.

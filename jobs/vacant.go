@@ -15,17 +15,24 @@ const minWatch = 50 * time.Millisecond
 func (k *locker) watch(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.watched[name] {
+	if _, ok := k.watched[name]; ok {
+		k.watched[name] = true // the watch may be about to end: the engine tries the lock again at the same moment
 		return
 	}
-	k.watched[name] = true
+	k.watched[name] = false
 	k.m.task(func() {
-		vacant := k.awaitVacancy(name)
-		k.mu.Lock()
-		delete(k.watched, name)
-		k.mu.Unlock()
-		if vacant {
-			k.tell(vacantOp{name})
+		for more := true; more; {
+			vacant := k.awaitVacancy(name)
+			k.mu.Lock()
+			if more = k.watched[name] && !vacant; more {
+				k.watched[name] = false
+			} else {
+				delete(k.watched, name)
+			}
+			k.mu.Unlock()
+			if vacant {
+				k.tell(vacantOp{name})
+			}
 		}
 	})
 }
