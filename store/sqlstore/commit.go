@@ -23,8 +23,7 @@ type batch struct {
 
 	foldLocks bool   // what that of locks has
 	body      []byte // of the row of that journal, if there is to be one
-	packed    []int  // bytes of each row of that of jobs
-	step      bool   // some of what the journal of jobs has is to be written to the tables
+	packed    int    // bytes of the rows of that of jobs
 	writes    []func(context.Context, querier) error
 
 	foldAsked   bool // that the tables are complete was asked for, and not only found to be in order
@@ -55,17 +54,10 @@ func (d *fileDB) commit(rs []*request) (err error) {
 			d.decide(ctx, b, r)
 		}
 	}
-	b.step = b.step && len(rs) == 1
 	if b.empty() {
 		return nil
 	}
-	defer func() {
-		if b.step {
-			d.observe("fold", begin, err)
-		} else {
-			d.observe("commit", begin, err)
-		}
-	}()
+	defer func() { d.observe("commit", begin, err) }()
 	b.foldAsked = b.fold || b.foldLocks
 	if err = d.store(ctx, b); full(err) || isCramped(err) {
 		err = d.squeeze(ctx, b, err)
@@ -74,7 +66,6 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return translate(err)
 	}
 	if err != nil {
-		d.jobs.abandon()
 		d.flushed(err)
 		if !single(err) {
 			d.suspect = err
@@ -112,18 +103,13 @@ func (b *batch) run(r *request, have *entry, now time.Time) {
 }
 
 func (b *batch) empty() bool {
-	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.foldLocks && !b.step
+	return len(b.locks) == 0 && len(b.told) == 0 && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.foldLocks
 }
 
 // decide runs what the request is for.
 func (d *fileDB) decide(ctx context.Context, b *batch, r *request) {
 	if r.fold && (r.write != nil || len(d.jobs.unfolded()) > 0) {
 		b.fold = true
-	}
-	if r.step && len(d.jobs.unfolded()) > 0 {
-		if b.step = !time.Now().Before(d.foldAgain); !b.step {
-			r.err = d.foldError
-		}
 	}
 	b.foldLocks = b.foldLocks || r.fold && d.locks.unfolded()
 	switch {
@@ -173,7 +159,7 @@ func (d *fileDB) store(ctx context.Context, b *batch) error {
 		}
 		d.synced = !lazy
 	}
-	if d.locks.prepare(b); b.body != nil && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold && !b.step {
+	if d.locks.prepare(b); b.body != nil && len(b.jobs) == 0 && len(b.writes) == 0 && !b.fold {
 		return d.locks.write(ctx, d.writer, b) // one row: a transaction of its own
 	}
 	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {

@@ -228,18 +228,6 @@ func (t *trial) fold(ctx context.Context) {
 	}
 }
 
-// step writes two rows of what the journal has, so that some of it is in the tables as well when something fails.
-func (t *trial) step(ctx context.Context) {
-	d := t.db.backend.(*fileDB)
-	few := func(context.Context, querier) error { d.jobs.stepSize = 2; return nil }
-	if err := d.group.perform(ctx, &request{write: few}); err == nil {
-		err = d.group.perform(ctx, &request{step: true})
-		if err != nil && (!errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, lokt.ErrDamaged)) {
-			t.errorf("step: %w", err)
-		}
-	}
-}
-
 // look reads through the connections that read, and moves what is in memory out of their way.
 func (t *trial) look(ctx context.Context) {
 	if _, err := t.db.Locks().View(ctx, "nobody had this"); err != nil && !errors.Is(err, lokt.ErrUnavailable) {
@@ -354,7 +342,6 @@ func (t *trial) run(ctx context.Context, reader bool) {
 			t.turn(ctx)
 			t.acquire(ctx, "b")
 			t.turn(ctx)
-			t.step(ctx)
 			t.renew(ctx, "a")
 			if len(t.turns) == 1 { // otherwise it is not known how to go on counting
 				t.keep(ctx)

@@ -102,7 +102,6 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		d.idle <- c
 	}
 	d.locks, d.jobs = newLocks(d), newJobs(d)
-	d.group.spare = d.jobs.settleMore
 	if err := d.begin(ctx); err != nil {
 		return nil, translate(err)
 	}

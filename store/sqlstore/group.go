@@ -19,7 +19,6 @@ type request struct {
 	turn   func(jobs.Facts) jobs.Changes
 	write  func(context.Context, querier) error // within the transaction
 	fold   bool                                 // the tables are to be complete, before that
-	step   bool                                 // some of what is missing in them is to be written, if nobody wants anything else
 
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run
@@ -35,13 +34,11 @@ type request struct {
 // to the group's own goroutine, so that nobody waits for the requests of others after his own.
 type group struct {
 	commit func([]*request) error // stores requests in one transaction; those that fail by themselves have their error set
-	spare  func() (more bool)     // does some of what can wait, and is called when nobody stores anything
 
 	mu     sync.Mutex
 	queue  []*request
 	busy   bool // somebody commits, or is about to
 	passed bool // it is the group's goroutine
-	more   bool // there is something to do for spare
 	closed bool
 	poke   chan struct{} // there is something for the goroutine to look at
 	ended  chan struct{} // the goroutine has returned
@@ -100,7 +97,7 @@ func (g *group) alone(r *request) {
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.passed = len(g.queue) > 0 || g.more; !g.passed {
+		if g.passed = len(g.queue) > 0; !g.passed {
 			g.busy = false
 		}
 		if g.passed || g.closed {
@@ -109,16 +106,6 @@ func (g *group) alone(r *request) {
 	}()
 	r.taken.Store(true)
 	g.serve([]*request{r})
-}
-
-// idle has spare called, when nobody stores anything, until it says that there is no more to do.
-func (g *group) idle() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.more = true; !g.busy && !g.closed {
-		g.busy, g.passed = true, true
-		g.wake()
-	}
 }
 
 func (g *group) wake() {
@@ -143,15 +130,7 @@ func (g *group) loop() {
 	g.serve(left)
 	for {
 		g.mu.Lock()
-		for g.passed && (len(g.queue) > 0 || g.more && !g.closed) {
-			if len(g.queue) == 0 {
-				g.more = false
-				g.mu.Unlock()
-				more := g.spare()
-				g.mu.Lock()
-				g.more = g.more || more
-				continue
-			}
+		for g.passed && len(g.queue) > 0 {
 			queue := g.queue
 			g.queue = nil
 			g.mu.Unlock()

@@ -31,8 +31,8 @@ func (s *jobReader) usable(ctx context.Context) error {
 	return nil
 }
 
-// unfolded says, of the database as a reader sees it, which turns' changes are not in the tables yet, oldest first; of jobs, attempts and
-// events some may be. nil says that there are none.
+// unfolded says, of the database as a reader sees it, which turns' changes are not in the tables yet, oldest first. nil says that
+// there are none.
 type unfolded = func(ctx context.Context, c querier) ([]*jobs.Changes, error)
 
 func (s *jobReader) rest(ctx context.Context, c querier, u unfolded) ([]*jobs.Changes, error) {
@@ -83,7 +83,7 @@ func (s *jobReader) endedBeside(ctx context.Context, jobID string, u unfolded) (
 		}
 		for _, c := range rest {
 			for _, a := range c.Attempts {
-				if a.JobID == jobID && (len(attempts) == 0 || a.Number > attempts[len(attempts)-1].Number) {
+				if a.JobID == jobID {
 					attempts = append(attempts, a)
 				}
 			}
@@ -133,7 +133,6 @@ func (s *jobReader) listBeside(ctx context.Context, f jobs.Filter, below uint64,
 		})
 	})
 	slices.SortStableFunc(all, func(a, b jobs.Job) int { return cmp.Compare(b.Revision, a.Revision) })
-	all = slices.CompactFunc(all, func(a, b jobs.Job) bool { return a.Revision == b.Revision })
 	return all[:min(len(all), limit)], err
 }
 
@@ -154,7 +153,6 @@ func (s *jobReader) eventsBeside(ctx context.Context, after uint64, limit int, u
 		}
 		if err := c.query(ctx, "SELECT "+jobEventColumns+" FROM job_events WHERE seq > ? ORDER BY seq LIMIT ?", []any{after, limit}, func(r *row) error {
 			all = append(all, readJobEvent(r))
-			after = all[len(all)-1].Seq
 			return nil
 		}); err != nil {
 			return err

@@ -22,9 +22,9 @@ const (
 		s.locks, s.created_at, o.seq IS NOT NULL, o.progress, o.message, o.metrics, o.checkpoint, o.result, o.error`
 )
 
-// writeChanges stores what a turn changed, deletions first, but for what is counted. Jobs with numbers up to stored were stored before, if that
+// writeChanges stores what a turn changed, deletions first, but for the counters. Jobs with numbers up to stored were stored before, if that
 // is not 0.
-func writeChanges(ctx context.Context, q querier, c *jobs.Changes, stored uint64) error {
+func writeChanges(ctx context.Context, q querier, c *jobs.Changes, stored uint64, fresh *int) error {
 	for _, id := range c.Unleased {
 		if err := q.exec(ctx, "DELETE FROM leases WHERE id = ?", id); err != nil {
 			return err
@@ -83,7 +83,7 @@ func writeChanges(ctx context.Context, q querier, c *jobs.Changes, stored uint64
 			return err
 		}
 	}
-	return nil
+	return writeStats(ctx, q, c, fresh)
 }
 
 // writeMemories stores what is remembered beside the jobs.
@@ -200,11 +200,6 @@ func writeEnded(ctx context.Context, q querier, ended []jobs.Job, stored uint64)
 	}
 	for _, j := range made {
 		if j.ID == "" {
-			if n, err := one(ctx, q, "SELECT count(*) FROM specs WHERE seq = ?", j.Seq); err != nil {
-				return err
-			} else if n > 0 { // a step before a crash has taken it from the living
-				continue
-			}
 			return fmt.Errorf("job number %d, which has ended, is not there", j.Seq)
 		}
 		if err := writeSpec(ctx, q, j); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -26,16 +25,14 @@ type fileJobs struct {
 	timer   *time.Timer   // folds; nil if none runs
 
 	// For the goroutine that commits only.
-	ended    int64    // how many jobs that ended are stored; -1 if that is not known
-	fresh    int      // how many rows wait to be added up
-	size     int      // of what is pending
-	packed   int      // bytes of its rows in the journal
-	folding  *folding // what is being written to the tables; nil if nothing is
-	stepSize int      // how many statements a step runs
-	last     int64    // number of the last turn in the journal
-	newest   uint64   // number of the newest job
-	body     []byte   // of an entry of the journal, to be used again
-	behind   bool     // there was no room for the rows of what is in the journal: they are written before anything else about jobs is
+	ended  int64  // how many jobs that ended are stored; -1 if that is not known
+	fresh  int    // how many rows wait to be added up
+	size   int    // of what is pending
+	packed int    // bytes of its rows in the journal
+	last   int64  // number of the last turn in the journal
+	newest uint64 // number of the newest job
+	body   []byte // of an entry of the journal, to be used again
+	behind bool   // there was no room for the rows of what is in the journal: they are written before anything else about jobs is
 }
 
 // keptBody is the largest entry whose memory is used again. What is larger than mostBody is not worth storing twice, and may be more than
@@ -47,8 +44,7 @@ const (
 
 // turnChanges is what a turn changed.
 type turnChanges struct {
-	id     int64 // in the journal
-	packed int   // bytes of its row there
+	id int64 // in the journal
 	*jobs.Changes
 }
 
@@ -63,7 +59,6 @@ func changesOf(turns []turnChanges) []*jobs.Changes {
 // When the rows of the tables are written: when so much has changed, or so much time has passed.
 const (
 	foldSize  = 2048
-	mostSize  = 4 * foldSize // then nothing goes on before they are
 	foldEvery = 100 * time.Millisecond
 )
 
@@ -71,12 +66,11 @@ var _ jobs.Store = (*fileJobs)(nil)
 
 func newJobs(d *fileDB) *fileJobs {
 	const hasTag = "s.tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(s.tags) t WHERE t.value = ?)"
-	return &fileJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, stepSize: stepSize}
+	return &fileJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d}
 }
 
 // load forgets what was known of the database, and writes the rows of what its journal has.
 func (s *fileJobs) load(ctx context.Context, q querier) error {
-	s.abandon()
 	if err := s.replay(ctx, q); err != nil {
 		return err
 	}
@@ -138,15 +132,7 @@ func (s *fileJobs) replayRows(ctx context.Context, q querier) error {
 
 // rows writes the rows of what was changed.
 func (s *fileJobs) rows(ctx context.Context, q querier, c *jobs.Changes) error {
-	if err := writeChanges(ctx, q, c, 0); err != nil {
-		return err
-	}
-	return s.finishRows(ctx, q, c)
-}
-
-// finishRows writes what is counted.
-func (s *fileJobs) finishRows(ctx context.Context, q querier, c *jobs.Changes) error {
-	if err := writeStats(ctx, q, c, &s.fresh); err != nil {
+	if err := writeChanges(ctx, q, c, 0, &s.fresh); err != nil {
 		return err
 	}
 	return q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",
@@ -170,15 +156,12 @@ func sizeOf(c *jobs.Changes) int {
 // write stores what the batch's turns changed: in the journal, or, if that has become long, with what is pending in the tables.
 func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 	size := s.size
-	b.packed = b.packed[:0]
+	b.packed = 0
 	for _, c := range b.jobs {
 		size += sizeOf(c)
 		b.fold = b.fold || c.Refrozen // seldom, and could be refused
 	}
-	if b.step {
-		return s.step(ctx, q)
-	}
-	if b.fold = b.fold || size >= mostSize && !s.db.spares(b, size, s.packed); b.fold {
+	if b.fold = b.fold || size >= foldSize && !s.db.spares(b, size, s.packed); b.fold {
 		return s.foldAt(ctx, q, b)
 	}
 	known := s.newest
@@ -187,7 +170,7 @@ func (s *fileJobs) write(ctx context.Context, q querier, b *batch) error {
 			s.body, b.fold = nil, true
 			return s.foldAt(ctx, q, b)
 		}
-		known, b.packed = max(known, c.Counters.Seq), append(b.packed, len(s.body))
+		known, b.packed = max(known, c.Counters.Seq), b.packed+len(s.body)
 		if err := q.exec(ctx, "INSERT INTO job_journal (id, body) VALUES (?, ?)", s.last+int64(i)+1, s.body); err != nil {
 			return err
 		}
@@ -233,57 +216,41 @@ func (s *fileJobs) stored(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.fold {
-		s.abandon()
 		s.pending, s.size, s.packed = nil, 0, 0
-	} else if f := s.folding; b.step && f.done {
-		for _, t := range s.pending[:f.turns] {
-			s.size, s.packed = s.size-sizeOf(t.Changes), s.packed-t.packed
-		}
-		s.pending, s.folding = slices.Clone(s.pending[f.turns:]), nil
+	} else {
+		s.packed += b.packed
 	}
-	for i, c := range b.jobs {
+	for _, c := range b.jobs {
 		if s.newest = max(s.newest, c.Counters.Seq); s.ended >= 0 {
 			s.ended += int64(len(c.Ended))
 		}
 		if !b.fold {
 			s.last++
-			s.pending = append(s.pending, turnChanges{s.last, b.packed[i], c})
-			s.size, s.packed = s.size+sizeOf(c), s.packed+b.packed[i]
+			s.pending, s.size = append(s.pending, turnChanges{s.last, c}), s.size+sizeOf(c)
 		}
 	}
 	if len(b.jobs) > 0 && len(b.writes) > 0 {
 		s.ended = -1 // they may have been counted within the transaction
 	}
-	switch {
-	case len(s.pending) == 0 || s.folding != nil:
-	case s.size >= foldSize && len(b.jobs) > 0 && !s.db.spares(b, s.size, s.packed):
-		s.db.group.idle()
-	case s.timer == nil:
+	if len(s.pending) > 0 && s.timer == nil {
 		s.timer = time.AfterFunc(foldEvery, s.settle)
 	}
 }
 
-// settle has the rows of what is pending written, when nothing else is to be stored.
+// settle has the rows of what is pending written.
 func (s *fileJobs) settle() {
 	s.mu.Lock()
 	s.timer = nil
 	s.mu.Unlock()
-	s.db.group.idle()
-}
-
-// settleMore writes one step, and reports whether there is more.
-func (s *fileJobs) settleMore() bool {
 	begin := time.Now()
-	r := &request{step: true}
-	if err := s.db.commit([]*request{r}); err == nil && r.err == nil {
-		return s.folding != nil
+	if err := s.db.group.perform(context.Background(), &request{fold: true}); err == nil || errors.Is(err, errClosed) {
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer == nil { // it is in the journal, and may be there for longer
 		s.timer = time.AfterFunc(max(foldPause, foldFactor*time.Since(begin)), s.settle)
 	}
-	return false
 }
 
 // finish writes the rows of what is pending when the database is about to be closed and nobody else uses it.
@@ -293,7 +260,6 @@ func (s *fileJobs) finish(ctx context.Context, q querier) error {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
-	s.abandon()
 	if s.behind || len(s.unfolded()) == 0 { // whoever opens it next writes what the journal has
 		return nil
 	}

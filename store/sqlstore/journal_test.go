@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -259,7 +258,6 @@ func turnsOf(random *rand.Rand) []*jobs.Changes {
 			case what == 3 && (l.lease == nil || !containsLease(c.Leases, l.lease.ID)):
 				if l.lease != nil {
 					c.Unleased = append(c.Unleased, l.lease.ID)
-					c.Attempts = append(c.Attempts, jobs.Attempt{JobID: l.job.ID, Number: l.job.Attempt, LeaseID: l.lease.ID, WorkerID: "w", State: jobs.Completed})
 				}
 				l.job.State, l.job.EndedAt, l.job.LeaseID = jobs.Completed, at, ""
 				c.Ended = append(c.Ended, l.job)
@@ -304,7 +302,7 @@ func containsLease(all []jobs.Lease, id string) bool {
 // them in the journal of one that was killed; and readers see all of it at any time.
 func TestTheJournalChangesNothing(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(24) {
+	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			testJournal(t, rand.New(rand.NewPCG(seed, 1)))
@@ -326,13 +324,6 @@ func testJournal(t *testing.T, random *rand.Rand) {
 		}
 	}
 	each, once, killed := start(t, path("each"), Options{}), start(t, path("once"), Options{}), start(t, path("killed"), Options{})
-	steps := start(t, path("steps"), Options{})
-	if err := steps.group.perform(t.Context(), &request{write: func(context.Context, querier) error {
-		steps.jobs.stepSize = 1 + random.IntN(4)
-		return nil
-	}}); err != nil {
-		t.Fatal(err)
-	}
 	ended := 0
 	for _, c := range turnsOf(random) {
 		update(each, c)
@@ -342,67 +333,39 @@ func testJournal(t *testing.T, random *rand.Rand) {
 		if random.IntN(4) == 0 {
 			fold(killed)
 		}
-		update(steps, c)
-		if random.IntN(6) == 0 {
-			fold(steps)
+		ended += len(c.Ended)
+		a, errA := each.jobs.ListEnded(t.Context(), jobs.Filter{}, 1<<62, 1000)
+		b, errB := once.jobs.ListEnded(t.Context(), jobs.Filter{}, 1<<62, 1000)
+		if errA != nil || errB != nil || len(a) != ended || !reflect.DeepEqual(a, b) {
+			t.Fatalf("ended are %+v, %v beside %+v, %v", a, errA, b, errB)
 		}
-		for range random.IntN(8) {
-			if err := steps.group.perform(t.Context(), &request{step: true}); err != nil {
-				t.Fatal(err)
+		for i := range a {
+			j, attempts, err := each.jobs.Ended(t.Context(), a[i].ID)
+			j2, attempts2, err2 := once.jobs.Ended(t.Context(), a[i].ID)
+			if err != nil || err2 != nil || !reflect.DeepEqual(j, j2) || !reflect.DeepEqual(attempts, attempts2) {
+				t.Fatalf("%s is %+v, %+v, %v beside %+v, %+v, %v", a[i].ID, j, attempts, err, j2, attempts2, err2)
 			}
 		}
-		ended += len(c.Ended)
-		compareReaders(t, each, once, ended)
-		compareReaders(t, each, steps, ended)
-		if random.IntN(2) == 0 {
-			continue
+		t1, c1, err1 := each.jobs.History(t.Context(), time.Time{})
+		t2, c2, err2 := once.jobs.History(t.Context(), time.Time{})
+		if err1 != nil || err2 != nil || !reflect.DeepEqual(t1, t2) || !reflect.DeepEqual(c1, c2) {
+			t.Fatalf("history is %+v, %+v, %v beside %+v, %+v, %v", t1, c1, err1, t2, c2, err2)
 		}
-		part := path(fmt.Sprint("part of ", c.Counters.Seq, c.Counters.Event))
-		asKilled(t, path("steps"), part)
-		again := start(t, part, Options{})
-		compareReaders(t, each, again, ended)
-		if got, want := dump(t, part), dump(t, path("each")); got != want {
-			t.Errorf("killed between steps:\n%s\nnot\n%s", got, want)
+		e1, err1 := each.jobs.Events(t.Context(), 0, 1000)
+		e2, err2 := once.jobs.Events(t.Context(), 0, 1000)
+		if err1 != nil || err2 != nil || !reflect.DeepEqual(e1, e2) {
+			t.Fatalf("events are %+v, %v beside %+v, %v", e1, err1, e2, err2)
 		}
-		shut(t, again)
 	}
 	asKilled(t, path("killed"), path("found"))
 	shut(t, each)
 	shut(t, once)
-	shut(t, steps)
 	shut(t, start(t, path("found"), Options{}))
 	want := dump(t, path("each"))
-	for _, name := range []string{"once", "found", "steps"} {
+	for _, name := range []string{"once", "found"} {
 		if got := dump(t, path(name)); got != want {
 			t.Errorf("%s:\n%s\nnot\n%s", name, got, want)
 		}
-	}
-}
-
-// compareReaders checks that who reads finds the same in two databases.
-func compareReaders(t *testing.T, each, other *fileDB, ended int) {
-	t.Helper()
-	a, errA := each.jobs.ListEnded(t.Context(), jobs.Filter{}, 1<<62, 1000)
-	b, errB := other.jobs.ListEnded(t.Context(), jobs.Filter{}, 1<<62, 1000)
-	if errA != nil || errB != nil || len(a) != ended || !reflect.DeepEqual(a, b) {
-		t.Fatalf("ended are %+v, %v beside %+v, %v", a, errA, b, errB)
-	}
-	for i := range a {
-		j, attempts, err := each.jobs.Ended(t.Context(), a[i].ID)
-		j2, attempts2, err2 := other.jobs.Ended(t.Context(), a[i].ID)
-		if err != nil || err2 != nil || !reflect.DeepEqual(j, j2) || !reflect.DeepEqual(attempts, attempts2) {
-			t.Fatalf("%s is %+v, %+v, %v beside %+v, %+v, %v", a[i].ID, j, attempts, err, j2, attempts2, err2)
-		}
-	}
-	t1, c1, err1 := each.jobs.History(t.Context(), time.Time{})
-	t2, c2, err2 := other.jobs.History(t.Context(), time.Time{})
-	if err1 != nil || err2 != nil || !reflect.DeepEqual(t1, t2) || !reflect.DeepEqual(c1, c2) {
-		t.Fatalf("history is %+v, %+v, %v beside %+v, %+v, %v", t1, c1, err1, t2, c2, err2)
-	}
-	e1, err1 := each.jobs.Events(t.Context(), 0, 1000)
-	e2, err2 := other.jobs.Events(t.Context(), 0, 1000)
-	if err1 != nil || err2 != nil || !reflect.DeepEqual(e1, e2) {
-		t.Fatalf("events are %+v, %v beside %+v, %v", e1, err1, e2, err2)
 	}
 }
 

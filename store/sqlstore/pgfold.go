@@ -257,10 +257,7 @@ func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int
 // writeTables writes the rows of what turns up to the given one changed, of so many bytes, and commits.
 func (s *serverJobs) writeTables(ctx context.Context, c *pgConn, changes *jobs.Changes, stored uint64, last int64, size int) error {
 	t := &s.tables
-	if err := writeChanges(ctx, c, changes, stored); err != nil {
-		return err
-	}
-	if err := writeStats(ctx, c, changes, &t.fresh); err != nil {
+	if err := writeChanges(ctx, c, changes, stored, &t.fresh); err != nil {
 		return err
 	}
 	if err := c.exec(ctx, "UPDATE job_folded SET changes = ?, job_seq = greatest(job_seq, ?)", last, changes.Counters.Seq); err != nil {

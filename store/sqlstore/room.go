@@ -48,14 +48,14 @@ func (d *fileDB) squeeze(ctx context.Context, b *batch, err error) error {
 	if err := d.move(ctx); d.failure != nil {
 		return err
 	}
-	if err = d.storeAgain(ctx, b); !isCramped(err) || !b.fold && !b.foldLocks && !b.step {
+	if err = d.storeAgain(ctx, b); !isCramped(err) || !b.fold && !b.foldLocks {
 		return err
 	}
 	d.foldAgain, d.foldError = time.Now().Add(max(foldPause, foldFactor*time.Since(begin))), err
-	if b.foldAsked || b.step {
+	if b.foldAsked {
 		return err
 	}
-	b.journalOnly, b.fold, b.foldLocks, b.step = true, false, false, false
+	b.journalOnly, b.fold, b.foldLocks = true, false, false
 	return d.storeAgain(ctx, b)
 }
 
@@ -82,7 +82,6 @@ func (d *fileDB) cramp(ctx context.Context, b *batch, err error) error {
 // finds that there is no room, it has not written the last page of the transaction, without which the others do not count.
 func (d *fileDB) undo(ctx context.Context, b *batch) bool {
 	_ = d.writer.exec(ctx, "ROLLBACK") // it may have been rolled back already
-	d.jobs.abandon()
 	d.jobs.fresh, d.jobs.ended = b.freshBefore, -1
 	err := d.writer.exec(ctx, "BEGIN IMMEDIATE")
 	if err == nil {
