@@ -71,7 +71,7 @@ type engine struct {
 	fresh     []*profile // with asks of this turn
 	wake      bool       // something other than an ask has made grants possible
 	moved     int        // weight, in bytes, of the jobs that this turn granted or took back
-	more      bool       // it left some to the next turn
+	more      bool       // it left some of that to the next turn, which is due at once
 	draining  bool
 	asked     map[requestKey][]*waiter
 	granted   map[requestKey]*hold

@@ -17,9 +17,9 @@ type Options struct {
 	Describe string
 
 	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took, and how it
-	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "trim", "backup" and "check", and with PostgreSQL "fold", which writes the tables for
-	// jobs. It may be called by several
-	// goroutines at once, and must not wait for the database.
+	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "trim", "backup" and "check",
+	// and with PostgreSQL "fold", which writes the tables for jobs. It may be called by several goroutines at once, and must not wait for
+	// the database.
 	Observe func(op string, took time.Duration, err error)
 
 	// Events, if set, is called with the events of locks after they were stored: in the order of the changes, one call at a
