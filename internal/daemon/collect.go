@@ -127,6 +127,12 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 	out <- durations(prometheus.NewDesc("lokt_scheduler_queue_wait_seconds", "For how long jobs that were leased could have run.", nil, nil), &m.Wait)
 	out <- durations(prometheus.NewDesc("lokt_scheduler_run_seconds", "How long leases lasted that ended.", nil, nil), &m.Run)
 	out <- durations(prometheus.NewDesc("lokt_scheduler_turn_seconds", "How long it took to store what the scheduler decided in one turn.", nil, nil), &m.Store)
+	if c.d.stores.lag != nil {
+		lag := c.d.stores.lag()
+		gauge(out, "lokt_scheduler_tables_lag_turns", "Turns of the scheduler, of all instances, that are stored, but not in the tables for jobs yet.", float64(lag.Turns))
+		gauge(out, "lokt_scheduler_tables_lag_bytes", "Bytes of those of them that this instance stored.", float64(lag.Bytes))
+		gauge(out, "lokt_scheduler_tables_lag_seconds", "For how long the oldest of them is known to this instance.", lag.Age.Seconds())
+	}
 	now := time.Now()
 	for _, p := range jobs.Priorities() {
 		gauge(out, "lokt_scheduler_queue_age_seconds", "For how long the oldest queued job could have run, by priority.", c.d.meter.queued.age(p, now).Seconds(), "priority", string(p))

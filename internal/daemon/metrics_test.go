@@ -94,6 +94,10 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"), "--lease-ttl", "10m")
 	a := p.api()
 	story(t, a)
+	eventually(t, "the tables for jobs have followed", func() bool {
+		lag, ok := a.metric(t, "lokt_scheduler_tables_lag_turns")
+		return ok && lag == 0
+	})
 	for name, want := range map[string]float64{
 		`lokt_lock_acquired_total{name="a"}`:                                         2,
 		`lokt_lock_released_total{name="a"}`:                                         1,
@@ -115,6 +119,9 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 		`lokt_scheduler_leased_units`:                                                1,
 		`lokt_scheduler_available_units`:                                             99,
 		`lokt_scheduler_active_leases`:                                               1,
+		`lokt_scheduler_tables_lag_turns`:                                            0, // a tenth of a second later
+		`lokt_scheduler_tables_lag_bytes`:                                            0,
+		`lokt_scheduler_tables_lag_seconds`:                                          0,
 		`lokt_scheduler_events_total{event="submitted"}`:                             3,
 		`lokt_scheduler_events_total{event="granted"}`:                               2,
 		`lokt_scheduler_events_total{event="completed"}`:                             1,

@@ -18,9 +18,10 @@ import (
 // stores are where the daemon keeps things.
 type stores struct {
 	locks  lokt.Store
-	events lokt.EventLog // nil if the store keeps none
-	jobs   jobs.Store    // nil if there is no scheduler
-	shared bool          // other daemons may use the jobs at the same time
+	events lokt.EventLog       // nil if the store keeps none
+	jobs   jobs.Store          // nil if there is no scheduler
+	shared bool                // other daemons may use the jobs at the same time
+	lag    func() sqlstore.Lag // nil if the jobs are in no database
 	pings  []func(context.Context) error
 	backup *backend           // that which can be backed up; nil if there is none
 	failed [2]<-chan struct{} // closed when one cannot be relied on any more by this process
@@ -45,6 +46,7 @@ type backend struct {
 	backup func(ctx context.Context, path string) error // nil for a store that cannot
 	path   string                                       // of the store's file, if it has a backup
 	failed <-chan struct{}                              // closed when it cannot be relied on any more; may be nil
+	lag    func() sqlstore.Lag                          // how far its tables for jobs are behind; nil if it has none
 	close  func() error
 }
 
@@ -74,7 +76,7 @@ func openStores(ctx context.Context, c *Config, address string, log *slog.Logger
 	if other.jobs == nil {
 		return nil, errors.Join(usagef("%s keeps no jobs: %s", name, namesJobs), s.Close())
 	}
-	s.jobs = other.jobs
+	s.jobs, s.lag = other.jobs, other.lag
 	_, s.shared = other.jobs.(jobs.Sharer)
 	return s, nil
 }
@@ -130,7 +132,7 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 		if err := tellContents(ctx, db, url, log); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
-		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
+		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), lag: db.Lag, close: db.Close}
 		if kind == "sqlite" {
 			b.backup, b.path = db.Backup, db.Path()
 		}

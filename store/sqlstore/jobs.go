@@ -45,6 +45,7 @@ const (
 // turnChanges is what a turn changed.
 type turnChanges struct {
 	id int64 // in the journal
+	at time.Time
 	*jobs.Changes
 }
 
@@ -79,13 +80,13 @@ func (s *fileJobs) load(ctx context.Context, q querier) error {
 		return err
 	}
 	n, err := one(ctx, q, "SELECT count(*) FROM stats_new")
-	s.ended, s.fresh, s.size, s.packed, s.newest = -1, int(n), 0, 0, uint64(newest)
+	s.ended, s.fresh, s.size, s.newest = -1, int(n), 0, uint64(newest)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending, s.behind = nil, false
+	s.pending, s.packed, s.behind = nil, 0, false
 	return nil
 }
 
@@ -226,7 +227,7 @@ func (s *fileJobs) stored(b *batch) {
 		}
 		if !b.fold {
 			s.last++
-			s.pending, s.size = append(s.pending, turnChanges{s.last, c}), s.size+sizeOf(c)
+			s.pending, s.size = append(s.pending, turnChanges{s.last, time.Now(), c}), s.size+sizeOf(c)
 		}
 	}
 	if len(b.jobs) > 0 && len(b.writes) > 0 {

@@ -40,6 +40,9 @@ type pgTables struct {
 	upTo  int64         // number of the last changes that are known to be in them
 	turns []pgTurn      // of this server that may not be, oldest first
 	bytes int           // of them
+	marks []pgMark      // of all servers' turns that may not be, oldest first
+
+	newest int64 // number of the newest turn that is known of
 
 	failure error // why they could not be written, if they were not since
 
@@ -92,6 +95,7 @@ func (t *pgTables) begin(upTo int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.upTo, t.turns, t.bytes = upTo, nil, 0
+	t.newest, t.marks = 0, nil
 }
 
 // wrote takes note of how writing ended, unless somebody else was at it.

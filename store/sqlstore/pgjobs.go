@@ -146,6 +146,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 		return unavailable(errBehind)
 	}
 	s.seen = newest
+	s.tables.learned(newest)
 	if changes.Empty() {
 		if err := c.exec(ctx, "ROLLBACK"); err != nil {
 			return err
@@ -181,6 +182,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 	}
 	s.seen = seq
 	s.tables.grow(seq, len(body))
+	s.tables.learned(seq)
 	s.db.notice.turn()
 	return nil
 }
@@ -211,6 +213,7 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 			return err
 		}
 		s.tables.begin(upTo)
+		s.tables.learned(seen)
 		amend(&rows, ahead)
 		return q.query(ctx, "SELECT "+pgNow+" / 1000", nil, func(r *row) error {
 			rows.Now = r.millis()

@@ -51,6 +51,7 @@ type backend interface {
 	Path() string
 	Contents(ctx context.Context) (Contents, error)
 	Failed() <-chan struct{}
+	lag() Lag
 	Close() error
 }
 
@@ -140,6 +141,9 @@ func (d *DB) Contents(ctx context.Context) (Contents, error) { return d.backend.
 // by this process: Close only gives the reason, and leaves the files open. The process should end, and another one open the database,
 // which then has everything that was acknowledged.
 func (d *DB) Failed() <-chan struct{} { return d.backend.Failed() }
+
+// Lag returns how far the tables for jobs are behind the turns of the scheduler, as this process knows without asking the database.
+func (d *DB) Lag() Lag { return d.lag() }
 
 // Close stores what was asked for before and closes the database. Later calls fail, and waits return.
 func (d *DB) Close() error { return d.backend.Close() }
