@@ -279,7 +279,8 @@ func (d *serverDB) doing(op string, do func() error) (err error) {
 	return do()
 }
 
-// lend lends a connection for so long at most, opened if it is nil or gone; it is nil afterwards if something failed on it.
+// lend lends a connection for so long at most, opened if it is nil or gone; it is nil afterwards if something failed on it. What was begun goes on
+// for a moment when ctx ends.
 func (d *serverDB) lend(ctx context.Context, lent **pgConn, atMost time.Duration, use func(ctx context.Context, c *pgConn) error) (err error) {
 	c, returned := *lent, true
 	defer func() {
@@ -289,7 +290,7 @@ func (d *serverDB) lend(ctx context.Context, lent **pgConn, atMost time.Duration
 		}
 		*lent = c
 	}()
-	limited, cancel := context.WithTimeout(ctx, atMost)
+	limited, cancel := outliving(ctx, atMost)
 	defer cancel()
 	if c != nil && c.gone() {
 		_ = c.Close(limited)
@@ -322,7 +323,7 @@ func (d *serverDB) reading(ctx context.Context, op string, read func(q querier) 
 		if err := c.exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
 			return err
 		}
-		if err := read(c); err != nil {
+		if err := read(lasting{ctx, c}); err != nil {
 			return err
 		}
 		if err := c.exec(ctx, "COMMIT"); err != nil {

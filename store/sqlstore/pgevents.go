@@ -34,7 +34,7 @@ func (s *serverLocks) writeEvents(ctx context.Context, c *pgConn, b *batch) erro
 
 // numbering lets those who want events to be numbered at the same time share one transaction.
 type numbering struct {
-	mu    sync.Mutex
+	busy  chan struct{} // has an element while somebody numbers
 	count sync.Mutex
 	begun int // how often it was begun
 	err   error
@@ -46,8 +46,12 @@ func (s *serverLocks) number(ctx context.Context) error {
 	n.count.Lock()
 	before := n.begun
 	n.count.Unlock()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	select {
+	case n.busy <- struct{}{}:
+		defer func() { <-n.busy }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if n.begun > before && n.err == nil { // somebody began after this was called, and is done
 		return nil
 	}

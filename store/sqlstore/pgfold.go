@@ -101,6 +101,8 @@ func (t *pgTables) begin(upTo int64) {
 // wrote takes note of how writing ended, unless somebody else was at it.
 func (t *pgTables) wrote(did bool, err error) {
 	switch {
+	case errors.Is(err, context.Canceled): // who wanted it has left
+		return
 	case err != nil && !errors.Is(err, errClosed):
 		t.fails = min(t.fails+1, 16)
 	case did && t.fails > 0:

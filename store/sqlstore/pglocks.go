@@ -27,7 +27,7 @@ type serverLocks struct {
 }
 
 func newServerLocks(d *serverDB) *serverLocks {
-	return &serverLocks{db: d, events: newEvents(d.options), many: make(chan struct{}, 1), known: map[string]bool{}}
+	return &serverLocks{db: d, events: newEvents(d.options), many: make(chan struct{}, 1), known: map[string]bool{}, numbering: numbering{busy: make(chan struct{}, 1)}}
 }
 
 func (s *serverLocks) usable(ctx context.Context) error {
