@@ -20,8 +20,13 @@ import (
 // tokens of locks.
 const journalVersion = 2
 
-// journalWhole begins an entry in which jobs have with them everything, for those who do not have the entries before it.
-const journalWhole = 3
+// journalWhole begins an entry in which jobs have with them everything, for those who do not have the entries before it, and in which nothing is
+// written twice: texts that were in it before are referred to, times are told by how far they are from the one before. In version 3 they were
+// written out.
+const (
+	journalWhole      = 4
+	journalWrittenOut = 3
+)
 
 // summed is set in the version of an entry that ends with a checksum. Those of programs that wrote none are read as well. An entry that has
 // lost just this bit is not taken for one of theirs, because it has bytes too many.
@@ -69,9 +74,10 @@ func packChanges(b []byte, c *jobs.Changes, known uint64) []byte {
 	return seal(p.b, len(b))
 }
 
-// packWhole does so with everything about each job.
-func packWhole(b []byte, c *jobs.Changes) []byte {
-	p := &packer{b: append(b, journalWhole|summed), whole: true}
+// packWhole does so with everything about each job. The places of texts, which are none at first, are used again.
+func packWhole(b []byte, c *jobs.Changes, places map[string]int) []byte {
+	clear(places)
+	p := &packer{b: append(b, journalWhole|summed), whole: true, brief: true, places: places}
 	p.changes(c, 0)
 	return seal(p.b, len(b))
 }
@@ -82,7 +88,7 @@ func unpackChanges(b []byte) (*jobs.Changes, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &packer{b: content, reads: true, first: version == 1, whole: version == journalWhole}
+	p := &packer{b: content, reads: true, first: version == 1, whole: version >= journalWrittenOut, brief: version == journalWhole}
 	c := &jobs.Changes{}
 	if p.changes(c, 0); p.failed || len(p.b) != 0 {
 		return nil, errJournal
@@ -97,6 +103,11 @@ type packer struct {
 	first  bool // it reads version 1
 	whole  bool // everything about a job is there
 	failed bool
+
+	brief  bool           // texts are referred to, and times are told by how far they are from the last one
+	places map[string]int // of texts that were written
+	texts  []string       // that were read
+	last   int64          // the last time
 }
 
 func (p *packer) number(n *int64) {
@@ -140,6 +151,13 @@ func packNumber[N integer](p *packer, n *N) {
 }
 
 func packText[S ~string](p *packer, s *S) {
+	if p.brief {
+		text := string(*s)
+		if p.text(&text); p.reads {
+			*s = S(text)
+		}
+		return
+	}
 	if !p.reads {
 		p.b = append(binary.AppendVarint(p.b, int64(len(*s))), *s...)
 		return
@@ -147,6 +165,33 @@ func packText[S ~string](p *packer, s *S) {
 	var b []byte
 	p.bytes(&b)
 	*s = S(b)
+}
+
+// text packs a text as its length and itself, or, if it was there before, as minus the number of those that were there before it and one more.
+func (p *packer) text(s *string) {
+	if !p.reads {
+		if at, ok := p.places[*s]; ok {
+			p.b = binary.AppendVarint(p.b, int64(-1-at))
+			return
+		}
+		p.b = append(binary.AppendVarint(p.b, int64(len(*s))), *s...)
+		if *s != "" {
+			p.places[*s] = len(p.places)
+		}
+		return
+	}
+	n := int64(0)
+	switch p.number(&n); {
+	case n < 0 && -1-n < int64(len(p.texts)):
+		*s = p.texts[-1-n]
+	case n < 0 || n > int64(len(p.b)):
+		p.fail()
+	case n == 0:
+		*s = ""
+	default:
+		*s = string(p.b[:n])
+		p.b, p.texts = p.b[n:], append(p.texts, *s)
+	}
 }
 
 func packList[T any](p *packer, all *[]T, each func(*packer, *T)) {
@@ -174,6 +219,10 @@ func (p *packer) yes(y *bool) {
 
 // time keeps milliseconds, as the tables do.
 func (p *packer) time(t *time.Time) {
+	if p.brief {
+		p.step(t)
+		return
+	}
 	n := int64(0)
 	if !p.reads && !t.IsZero() {
 		n = t.UnixMilli()
@@ -181,6 +230,27 @@ func (p *packer) time(t *time.Time) {
 	if p.number(&n); p.reads && n != 0 {
 		*t = time.UnixMilli(n).UTC()
 	}
+}
+
+// step keeps how many milliseconds a time is after the last one, and one more if that is not less than none, so that none says that there
+// is no time.
+func (p *packer) step(t *time.Time) {
+	n := int64(0)
+	if !p.reads && !t.IsZero() {
+		at := t.UnixMilli()
+		if n = at - p.last; n >= 0 {
+			n++
+		}
+		p.last = at
+	}
+	if p.number(&n); !p.reads || n == 0 {
+		return
+	}
+	if n > 0 {
+		n--
+	}
+	p.last += n
+	*t = time.UnixMilli(p.last).UTC()
 }
 
 func (p *packer) json(m *json.RawMessage) {

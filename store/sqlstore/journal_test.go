@@ -96,7 +96,7 @@ func TestTheJournalKeepsEveryField(t *testing.T) {
 	for i := range want.Jobs {
 		want.Jobs[i].What = jobs.Moved
 	}
-	if got, err := unpackChanges(packWhole(nil, &want)); err != nil || !reflect.DeepEqual(*got, want) {
+	if got, err := unpackChanges(packWhole(nil, &want, map[string]int{})); err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("got\n%+v, %v\nof whole\n%+v", got, err, want)
 	}
 }
@@ -104,7 +104,9 @@ func TestTheJournalKeepsEveryField(t *testing.T) {
 func TestJournalsOfVersionsBeforeAreRead(t *testing.T) {
 	t.Parallel()
 	c := jobs.Changes{Leases: []jobs.Lease{{ID: "l", Token: 7}, {ID: "m", Token: 8}}, Frozen: []string{"t"}}
-	for version, p := range map[byte]*packer{1: {first: true}, journalVersion: {}, journalWhole: {whole: true}} {
+	for version, p := range map[byte]*packer{
+		1: {first: true}, journalVersion: {}, journalWrittenOut: {whole: true}, journalWhole: {whole: true, brief: true, places: map[string]int{}},
+	} {
 		p.b = []byte{version} // and no checksum
 		p.changes(&c, 0)
 		got, err := unpackChanges(p.b)
@@ -117,6 +119,37 @@ func TestJournalsOfVersionsBeforeAreRead(t *testing.T) {
 	p.lockEntry(&e)
 	if got, err := unpackLocks(p.b); err != nil || !reflect.DeepEqual(*got, e) {
 		t.Errorf("of locks: got %+v, %v", got, err)
+	}
+}
+
+func TestWhatIsSaidAgainInAnEntryIsReferredTo(t *testing.T) {
+	t.Parallel()
+	at := func(ms int64) time.Time { return time.UnixMilli(1_700_000_000_000 + ms).UTC() }
+	long := strings.Repeat("a long name ", 40)
+	c := jobs.Changes{Unleased: []string{"l", "", "l", "m"}, Dropped: []string{long, "m", ""}}
+	for i, when := range []time.Time{at(0), at(5), at(5), {}, at(-1 << 40), at(1 << 40), {}, time.UnixMilli(0).UTC(), time.UnixMilli(-1).UTC(), at(7)} {
+		c.Events = append(c.Events, jobs.Event{Seq: uint64(i), Time: when, JobID: long, WorkerID: []string{"l", "w", ""}[i%3], Reason: long})
+	}
+	places := map[string]int{"of an entry before": 0}
+	packed := packWhole(nil, &c, places)
+	if got, err := unpackChanges(packed); err != nil || !reflect.DeepEqual(*got, c) {
+		t.Errorf("got\n%+v, %v\nof\n%+v", got, err, c)
+	}
+	if n := bytes.Count(packed, []byte(long)); n != 1 {
+		t.Errorf("a name is written %d times", n)
+	}
+	if len(packed) > len(long)+300 {
+		t.Errorf("%d bytes, of which a name takes %d", len(packed), len(long))
+	}
+	for _, content := range [][]byte{{1}, {3}, {2, 'a', 3}} { // to what there is none of yet: -1 and -2, as varints
+		p := &packer{b: content, reads: true, brief: true}
+		var s string
+		for p.text(&s); !p.failed && len(p.b) > 0; {
+			p.text(&s)
+		}
+		if !p.failed {
+			t.Errorf("%v was read as %q", content, s)
+		}
 	}
 }
 
@@ -147,7 +180,7 @@ func TestEveryBitThatChangedInAnEntryIsNoticed(t *testing.T) {
 		read   func([]byte) error
 	}{
 		{"a turn", packChanges(nil, &c, 0), ofJobs},
-		{"a whole turn", packWhole([]byte("before"), &c)[len("before"):], ofJobs},
+		{"a whole turn", packWhole([]byte("before"), &c, map[string]int{})[len("before"):], ofJobs},
 		{"locks", packLocks(nil, &e), ofLocks},
 	} {
 		if err := entry.read(entry.packed); err != nil {
@@ -168,7 +201,7 @@ func FuzzEntriesOfTheJournal(f *testing.F) {
 	new(filler).fill(reflect.ValueOf(&c).Elem())
 	f.Add(packChanges(nil, &c, 0))
 	f.Add(packChanges(nil, &jobs.Changes{}, 0))
-	f.Add(packWhole(nil, &c))
+	f.Add(packWhole(nil, &c, map[string]int{}))
 	f.Add([]byte{journalVersion})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := unpackChanges(b)

@@ -171,7 +171,7 @@ func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 	url := schemaURL(t)
 	s := serverJobsOf(openPG(t, url, Options{}))
 	store(t, s, eventOf(1, 1))
-	for body, want := range map[string]string{`\x04`: "a newer program", `\x03`: "cannot be read", `\x`: "cannot be read"} {
+	for body, want := range map[string]string{`\x05`: "a newer program", `\x04`: "cannot be read", `\x03`: "cannot be read", `\x`: "cannot be read"} {
 		sql(t, url, "UPDATE job_changes SET body = '"+body+"'")
 		_, folded := s.fold(t.Context(), true)
 		_, loaded := s.Load(t.Context())

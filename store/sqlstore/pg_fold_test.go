@@ -23,7 +23,7 @@ func serverJobsOf(db *DB) *serverJobs {
 	s := db.Jobs().(*serverJobs)
 	s.tables.mu.Lock()
 	defer s.tables.mu.Unlock()
-	s.tables.after = 24 * time.Hour
+	s.tables.late = 24 * time.Hour
 	return s
 }
 
@@ -265,10 +265,93 @@ func TestADamagedRowOfWhatTurnsChangedIsNamedAndNeverUsed(t *testing.T) {
 	run(t, session(t, url), "UPDATE job_changes SET body = set_byte(body, 9, get_byte(body, 9) # 1) WHERE seq = 2")
 	other := openPG(t, url, Options{}).Jobs().(*serverJobs)
 	_, loaded := other.Load(t.Context())
-	_, folded := s.fold(t.Context(), true)
+	_, folded := other.fold(t.Context(), true)
 	for what, err := range map[string]error{"load": loaded, "fold": folded} {
 		if !errors.Is(err, lokt.ErrDamaged) || !strings.Contains(err.Error(), "row 2 of table job_changes") || !strings.Contains(err.Error(), "checksum") {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.fold(t.Context(), true); err != nil { // it knows what the row said
+		t.Error(err)
+	}
+	var most int64
+	if err := session(t, url).QueryRow(t.Context(), "SELECT changes FROM job_folded").Scan(&most); err != nil || most != 3 {
+		t.Errorf("the tables are as far as turn %d, %v", most, err)
+	}
+}
+
+// What a server knows of a turn is not written if the database says something else about it, as after an older state was put in its place.
+func TestWhatTheDatabaseSaysOfATurnCounts(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	for i := range uint64(3) {
+		store(t, s, eventOf(i+1, 10))
+	}
+	theirs := eventOf(2, 10)
+	theirs.Events[0].Reason = strings.Repeat("y", 10) // just as long
+	run(t, session(t, url), fmt.Sprintf(`UPDATE job_changes SET origin = 'another', body = '\x%x' WHERE seq = 2`, packWhole(nil, &theirs, map[string]int{})))
+	if err := s.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var reasons string
+	if err := session(t, url).QueryRow(t.Context(), "SELECT string_agg(left(reason, 1), '' ORDER BY seq) FROM job_events").Scan(&reasons); err != nil || reasons != "xyx" {
+		t.Errorf("the tables have %q, %v", reasons, err)
+	}
+}
+
+func TestRowsThatAreThereAlreadyAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	run(t, session(t, url), "INSERT INTO job_events (seq, type, job) VALUES (2, 'submit', 'first')")
+	for i := range uint64(3) {
+		store(t, s, eventOf(i+1, 10))
+	}
+	if _, err := s.fold(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	var job string
+	if err := session(t, url).QueryRow(t.Context(), "SELECT string_agg(coalesce(job, '-'), ' ' ORDER BY seq) FROM job_events").Scan(&job); err != nil || job != "- first -" {
+		t.Errorf("the tables have %q, %v", job, err)
+	}
+	if err := s.tables.lastFailure(); err != nil {
+		t.Errorf("it counts as a failure: %v", err)
+	}
+}
+
+func TestTextOfAnyKindGetsIntoTheTablesAsItIs(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	odd := []string{`\N`, `\`, `\\`, "a\tb\nc\rd\\", `\.`, "\\.\n", "\x00", "\xff", "\u2028\U0001F600", `"',;$1`, " ", "\b\f\v\x1b\x7f", strings.Repeat("\\\n", 5000)}
+	c := jobs.Changes{Counters: jobs.Counters{Seq: 1, Revision: 1}}
+	for i, text := range odd {
+		c.Events = append(c.Events, jobs.Event{Seq: uint64(i + 1), Type: jobs.EventSubmit, JobID: text, LeaseID: text, Reason: text})
+		c.Attempts = append(c.Attempts, jobs.Attempt{JobID: "job", Number: i + 1, WorkerID: text, State: jobs.Failed, Code: text, Error: []byte(fmt.Sprint(i))})
+	}
+	store(t, s, c)
+	if _, err := s.fold(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	events, err := openPG(t, url, Options{}).Jobs().(*serverJobs).Events(t.Context(), 0, 100)
+	if err != nil || len(events) != len(odd) {
+		t.Fatalf("%d events, %v", len(events), err)
+	}
+	for i, text := range odd {
+		if e, want := events[i], clean(text); e.JobID != want || e.LeaseID != want || e.Reason != want || e.WorkerID != "" || !e.Time.IsZero() {
+			t.Errorf("of %q it has %+v", text, e)
+		}
+	}
+	rows, err := session(t, url).Query(t.Context(), "SELECT worker, code, error FROM attempts ORDER BY number")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for i := 0; rows.Next(); i++ {
+		var worker, code, failure string
+		if err := rows.Scan(&worker, &code, &failure); err != nil || worker != clean(odd[i]) || code != clean(odd[i]) || failure != fmt.Sprint(i) {
+			t.Errorf("of %q there is %q, %q, %s, %v", odd[i], worker, code, failure, err)
 		}
 	}
 }

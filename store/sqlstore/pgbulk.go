@@ -1,11 +1,17 @@
 package sqlstore
 
 import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // form is a statement of which many can be made one: an insertion of one row, or a deletion by one column.
@@ -13,6 +19,102 @@ type form struct {
 	head, row, tail string // of an insertion: up to VALUES, the parameters in parentheses, what follows
 	keys            []int  // which parameters must not be alike, because a statement may change a row once only
 	delete          string // of a deletion: up to the parameter
+
+	copy string // what does the same as an insertion that leaves rows alone that are there, if there are none
+}
+
+// copies are rows of new things in the text format of COPY (https://www.postgresql.org/docs/current/sql-copy.html), which is the fastest way into a table.
+type copies struct {
+	form *form
+	rows []byte
+}
+
+// keptRows is the most memory of copies that is used again.
+const keptRows = 1 << 20
+
+// gather keeps a row to be copied, and reports whether it is of a kind that can be.
+func (c *pgConn) gather(statement string, args []any) bool {
+	f := c.words.form(statement)
+	if f == nil || f.copy == "" {
+		return false
+	}
+	i := slices.IndexFunc(c.copies, func(p copies) bool { return p.form == f })
+	if i < 0 {
+		i, c.copies = len(c.copies), append(c.copies, copies{form: f})
+	}
+	c.copies[i].rows = appendRow(c.copies[i].rows, args)
+	return true
+}
+
+// pour sends what waits, and then the rows that were gathered, which ends the gathering.
+func (c *pgConn) pour(ctx context.Context) error {
+	c.copying = false
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	for i := range c.copies {
+		p := &c.copies[i]
+		if len(p.rows) == 0 {
+			continue
+		}
+		if _, err := c.PgConn().CopyFrom(ctx, bytes.NewReader(p.rows), p.form.copy); err != nil {
+			return err
+		}
+		if p.rows = p.rows[:0]; cap(p.rows) > keptRows {
+			p.rows = nil
+		}
+	}
+	return nil
+}
+
+// alreadyThere reports whether rows could not be copied because there is such a row already, which insertions leave alone.
+func alreadyThere(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == "23505"
+}
+
+// appendRow appends a row, of what pgArgs returns.
+func appendRow(b []byte, args []any) []byte {
+	for _, a := range args {
+		switch v := a.(type) {
+		case nil:
+			b = append(b, `\N`...)
+		case int64:
+			b = strconv.AppendInt(b, v, 10)
+		case float64:
+			b = strconv.AppendFloat(b, v, 'g', -1, 64)
+		case []byte:
+			b = hex.AppendEncode(append(b, `\\x`...), v)
+		case string:
+			b = appendEscaped(b, v)
+		default: // no column has any other
+			b = appendEscaped(b, fmt.Sprint(v))
+		}
+		b = append(b, '\t')
+	}
+	b[len(b)-1] = '\n'
+	return b
+}
+
+func appendEscaped(b []byte, s string) []byte {
+	for {
+		i := strings.IndexAny(s, "\\\t\n\r")
+		if i < 0 {
+			return append(b, s...)
+		}
+		b = append(append(b, s[:i]...), '\\')
+		switch s[i] {
+		case '\t':
+			b = append(b, 't')
+		case '\n':
+			b = append(b, 'n')
+		case '\r':
+			b = append(b, 'r')
+		default:
+			b = append(b, '\\')
+		}
+		s = s[i+1:]
+	}
 }
 
 // sizes are how many rows are inserted by one statement: few different ones, because each stays prepared.
@@ -42,6 +144,9 @@ func parseForm(statement string) *form {
 		return nil
 	}
 	f := &form{head: head + " VALUES ", row: "(" + row + ")", tail: tail}
+	if strings.HasSuffix(tail, "DO NOTHING") {
+		f.copy = "COPY " + strings.TrimPrefix(head, "INSERT INTO ") + " FROM STDIN"
+	}
 	if !strings.Contains(tail, "DO UPDATE") {
 		return f
 	}

@@ -15,6 +15,8 @@ import (
 type pgConn struct {
 	*pgx.Conn
 	waiting []effect
+	copying bool     // rows of new things are gathered to be copied, which pour does
+	copies  []copies // those that were
 	words   *dictionary
 	losses  *atomic.Int64 // how many connections were lost
 	before  int64         // how many, when this one was opened
@@ -53,9 +55,8 @@ func (d *dictionary) translate(statement string) string {
 	return b.String()
 }
 
-// pgArgs makes arguments what the driver takes for the columns' types.
+// pgArgs makes arguments, where they are, what the driver takes for the columns' types.
 func pgArgs(args []any) []any {
-	all := make([]any, len(args))
 	for i, a := range args {
 		switch v := a.(type) {
 		case int:
@@ -67,9 +68,9 @@ func pgArgs(args []any) []any {
 		case string:
 			a = clean(v)
 		}
-		all[i] = a
+		args[i] = a
 	}
-	return all
+	return args
 }
 
 // clean replaces what PostgreSQL does not take in text.
@@ -79,7 +80,9 @@ func clean(s string) string {
 
 // exec implements querier.
 func (c *pgConn) exec(_ context.Context, statement string, args ...any) error {
-	c.waiting = append(c.waiting, effect{statement, pgArgs(args)})
+	if args = pgArgs(args); !c.copying || !c.gather(statement, args) {
+		c.waiting = append(c.waiting, effect{statement, args})
+	}
 	return nil
 }
 
@@ -180,7 +183,7 @@ func each(rows pgx.Rows, f func(r *row) error) error {
 
 // abandon rolls back what was begun, and reports whether the connection is of further use.
 func (c *pgConn) abandon(ctx context.Context) bool {
-	c.waiting = nil
+	c.waiting, c.copying, c.copies = nil, false, nil
 	fit := false
 	if !c.IsClosed() {
 		_, err := c.Exec(ctx, "ROLLBACK")

@@ -36,9 +36,9 @@ type pgTables struct {
 	behind chan struct{} // they may be
 
 	mu    sync.Mutex
-	after time.Duration // how long turns may be ahead of them
+	late  time.Duration // how long turns may be ahead of them
 	upTo  int64         // number of the last changes that are known to be in them
-	turns []pgTurn      // of this server that may not be, oldest first
+	turns []pgTurn      // later ones, as this server knows them, oldest first
 	bytes int           // of them
 	marks []pgMark      // of all servers' turns that may not be, oldest first
 
@@ -57,16 +57,19 @@ type pgTables struct {
 	forgot    int64         // number of the changes after which others were forgotten last
 }
 
-// pgTurn is a turn that was stored.
+// pgTurn is a turn that was stored, by whichever server.
 type pgTurn struct {
-	seq   int64
-	bytes int
+	seq     int64
+	origin  string
+	at      int64
+	bytes   int
+	changes *jobs.Changes
 }
 
 func (t *pgTables) delay() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.after
+	return t.late
 }
 
 func (t *pgTables) poke() {
@@ -121,12 +124,34 @@ func (t *pgTables) lastFailure() error {
 	return t.failure
 }
 
-// grow is told of a turn that was stored.
-func (t *pgTables) grow(seq int64, bytes int) {
+// grow is told of turns that were stored.
+func (t *pgTables) grow(stored ...pgTurn) {
 	t.mu.Lock()
-	t.turns, t.bytes = append(t.turns, pgTurn{seq, bytes}), t.bytes+bytes
+	for _, one := range stored {
+		if one.seq > t.upTo {
+			t.turns, t.bytes = append(t.turns, one), t.bytes+one.bytes
+		}
+	}
 	t.mu.Unlock()
 	t.poke()
+}
+
+// after returns the turns that follow the given one, as far as they are known: so many at most, and no more bytes than that but for the
+// last of them.
+func (t *pgTables) after(seq int64, atMost, bytes int) []pgTurn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []pgTurn
+	for _, one := range t.turns {
+		if one.seq <= seq {
+			continue
+		}
+		if seq++; one.seq != seq || len(all) == atMost || bytes <= 0 {
+			break
+		}
+		all, bytes = append(all, one), bytes-one.bytes
+	}
+	return all
 }
 
 // far reports whether the tables are too far behind.
@@ -213,11 +238,19 @@ func (s *serverJobs) fold(ctx context.Context, wait bool) (more bool, err error)
 	// What fails may be more than can be written in the time: next time it is less, and there is more time. One turn may be a lot.
 	turns, atMost := max(foldTurns>>t.fails, 1), t.patience<<min(t.fails, 5)
 	did := false
-	err = s.db.doing("fold", func() error {
+	fold := func(copying bool) error {
 		return s.db.lend(ctx, &t.conn, atMost, func(ctx context.Context, c *pgConn) error {
+			c.copying = copying
 			did, more, err = s.foldOn(ctx, c, wait, turns, atMost)
 			return err
 		})
+	}
+	err = s.db.doing("fold", func() error {
+		err := fold(true)
+		if alreadyThere(err) {
+			err = fold(false)
+		}
+		return err
 	})
 	t.wrote(did, err)
 	return more && err == nil, err
@@ -244,7 +277,7 @@ func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int
 		s.tables.poke() // whoever is at it may have begun too early for what was stored last
 		return false, false, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
 	}
-	all, size, err := readChanges(ctx, c, upTo, turns, foldBytes)
+	all, size, err := s.following(ctx, c, upTo, turns)
 	if err != nil {
 		return true, false, err
 	}
@@ -257,13 +290,36 @@ func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int
 		return true, false, fmt.Errorf("write the tables for turns %d to %d: %w", upTo+1, last, err)
 	}
 	s.tables.reached(last)
-	return true, len(all) == turns || size >= foldBytes, nil
+	return true, wait || len(all) == turns || size >= foldBytes, nil
+}
+
+// following returns what turns after the given one changed, so many at most, and how many bytes that are. What this server knows of them need
+// not be read, if the rows are those that it knows.
+func (s *serverJobs) following(ctx context.Context, c *pgConn, upTo int64, turns int) (all []*jobs.Changes, size int, err error) {
+	known := s.tables.after(upTo, turns, foldBytes)
+	n := 0
+	if err := c.query(ctx, "SELECT seq, origin, at, octet_length(body)::bigint FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?", []any{upTo, len(known)}, func(r *row) error {
+		if k := known[n]; r.number() == k.seq && r.text() == k.origin && r.number() == k.at && int(r.number()) == k.bytes {
+			all, size = append(all, k.changes), size+k.bytes
+		}
+		n++
+		return nil
+	}); err != nil {
+		return nil, 0, err
+	}
+	if len(all) > 0 && len(all) == len(known) {
+		return all, size, nil
+	}
+	return readChanges(ctx, c, upTo, turns, foldBytes)
 }
 
 // writeTables writes the rows of what turns up to the given one changed, of so many bytes, and commits.
 func (s *serverJobs) writeTables(ctx context.Context, c *pgConn, changes *jobs.Changes, stored uint64, last int64, size int) error {
 	t := &s.tables
 	if err := writeChanges(ctx, c, changes, stored, &t.fresh); err != nil {
+		return err
+	}
+	if err := c.pour(ctx); err != nil {
 		return err
 	}
 	if err := c.exec(ctx, "UPDATE job_folded SET changes = ?, job_seq = greatest(job_seq, ?)", last, changes.Counters.Seq); err != nil {

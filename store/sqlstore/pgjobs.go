@@ -23,6 +23,8 @@ type serverJobs struct {
 	last time.Time // the latest time that it has been told
 	body []byte    // of a row of job_changes, to be used again
 
+	places map[string]int // of texts in it
+
 	idle   time.Duration // after which the database ends a turn of which it hears nothing
 	tables pgTables
 }
@@ -31,9 +33,9 @@ var _ jobs.Sharer = (*serverJobs)(nil)
 
 func newServerJobs(d *serverDB) *serverJobs {
 	const hasTag = "s.tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_array_elements_text(s.tags::json) t WHERE t = ?)"
-	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1), idle: pgTimeout}
+	s := &serverJobs{jobReader: &jobReader{reading: d.reading, hasTag: hasTag}, db: d, changed: make(chan struct{}, 1), idle: pgTimeout, places: map[string]int{}}
 	s.tables.behind, s.tables.writing = make(chan struct{}, 1), make(chan struct{}, 1)
-	s.tables.after, s.tables.patience, s.tables.keep, s.tables.unweighed = foldEvery, pgTimeout, keepBytes, keepBytes
+	s.tables.late, s.tables.patience, s.tables.keep, s.tables.unweighed = foldEvery, pgTimeout, keepBytes, keepBytes
 	return s
 }
 
@@ -113,6 +115,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	var f jobs.Facts
 	var newest int64
 	next, behind := s.seen+1, false
+	var others []pgTurn
 	// What others changed is read by a statement of its own, because only that sees what they stored while the row was waited for.
 	if err := c.ask(ctx,
 		question{"SELECT changes, " + pgNow + " / 1000, (SELECT oldest FROM state), (SELECT changes FROM job_folded), " + endIdle + " FROM job_state FOR UPDATE", []any{fmt.Sprint(s.idle.Milliseconds())}, func(r *row) error {
@@ -121,16 +124,18 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 			s.tables.reached(r.number())
 			return err
 		}},
-		question{"SELECT seq, origin, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
+		question{"SELECT seq, origin, at, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
 			behind = behind || r.number() != next
 			next++
-			mine := r.text() == s.db.origin
-			if mine {
+			origin, at := r.text(), r.number()
+			if origin == s.db.origin {
 				return nil
 			}
-			c, err := unpackChanges(r.bytes())
+			body := r.bytes()
+			c, err := unpackChanges(body)
 			if behind = behind || err != nil || r.err != nil; !behind { // otherwise by a program of another version
 				f.Others = append(f.Others, *c)
+				others = append(others, pgTurn{next - 1, origin, at, len(body), c})
 			}
 			r.err = nil
 			return nil
@@ -146,6 +151,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 		return unavailable(errBehind)
 	}
 	s.seen = newest
+	s.tables.grow(others...)
 	s.tables.learned(newest)
 	if changes.Empty() {
 		if err := c.exec(ctx, "ROLLBACK"); err != nil {
@@ -158,7 +164,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 
 // store writes what a turn changed, for the other processes and for whoever writes the tables, and commits.
 func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
-	body := packWhole(s.body[:0], changes)
+	body := packWhole(s.body[:0], changes, s.places)
 	if s.body = body; len(body) > keptBody {
 		s.body = nil
 	}
@@ -181,7 +187,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		return err
 	}
 	s.seen = seq
-	s.tables.grow(seq, len(body))
+	s.tables.grow(pgTurn{seq, s.db.origin, changes.Time.UnixMilli(), len(body), changes})
 	s.tables.learned(seq)
 	s.db.notice.turn()
 	return nil
