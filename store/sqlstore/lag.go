@@ -9,7 +9,7 @@ import (
 // job_changes, and counts as stored.
 type Lag struct {
 	Turns int           // that are not in the tables; in PostgreSQL those of all servers
-	Bytes int           // of the turns of this process that are not
+	Bytes int           // of the turns that are not, as far as this process knows them
 	Age   time.Duration // for how long this process has known of the oldest of them
 }
 
