@@ -125,6 +125,7 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: func(operation string, took time.Duration, err error) {
 			observe(operation, took, err)
 			tables.observe(operation, err, time.Now())
+			tellReserve(log, operation, err)
 		}})
 		if err != nil {
 			return nil, err
@@ -145,6 +146,17 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 		return &backend{locks: s, close: s.Close}, nil
 	}
 	return nil, unknownStore(url)
+}
+
+// tellReserve logs that the room that a database keeps for a full disk is used, or there again.
+func tellReserve(log *slog.Logger, operation string, err error) {
+	switch {
+	case operation != "reserve":
+	case err != nil:
+		log.Warn("the disk is full: make room", "err", err)
+	default:
+		log.Info("there is room on the disk again, and some of it is kept for when it is full")
+	}
 }
 
 // tellContents logs what is in a database: somebody who mistyped its path sees that it is a new one.

@@ -60,7 +60,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	defer func() { d.observe("commit", begin, err) }()
 	b.foldAsked = b.fold || b.foldLocks
 	if err = d.store(ctx, b); full(err) || isCramped(err) {
-		err = d.squeeze(ctx, b, err)
+		err = d.useReserve(ctx, b, d.squeeze(ctx, b, err))
 	}
 	if d.noRoom = isCramped(err); d.noRoom {
 		return translate(err)
@@ -82,6 +82,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	d.jobs.stored(b)
 	d.checkpoint(ctx)
 	d.extend()
+	d.fillReserve()
 	return nil
 }
 
@@ -186,6 +187,9 @@ func (d *fileDB) recover(ctx context.Context) (err error) {
 	begin := time.Now()
 	defer func() { d.observe("recover", begin, err) }()
 	fail := func(err error) error {
+		if full(err) {
+			d.giveReserve(reserveSize) // for when it is tried again
+		}
 		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err))
 	}
 	_ = d.writer.exec(ctx, "ROLLBACK") // if there is still something to roll back

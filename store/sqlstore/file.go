@@ -52,13 +52,14 @@ type fileDB struct {
 
 	log      *os.File // of transactions, to be made longer; nil if it has not been yet
 	extended int64    // to which length
+	reserve  *reserve // nil if nothing is stored but what sets rows aside
 }
 
 // maxReaders is how many goroutines read at the same time.
 const maxReaders = 4
 
 // openFile opens a database of SQLite, which there must be if it is said to be old.
-func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB, err error) {
+func openFile(ctx context.Context, path string, old bool, o Options) (*fileDB, error) {
 	if old {
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("%w: there is none, and none is made: %w", lokt.ErrInvalid, err)
@@ -67,19 +68,30 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, unavailable(err)
 	}
-	path, err = resolve(path)
+	path, err := resolve(path)
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, unavailable(err)
 	}
+	d := &fileDB{path: path, options: o, reserve: reserveOf(path)}
+	opened, err := d.open(ctx, old)
+	if lacksRoom(err, path) && d.giveReserve(reserveSize) {
+		opened, err = d.open(ctx, old)
+	}
+	return opened, err
+}
+
+// open opens the database at the path of a fileDB, which has nothing else.
+func (d *fileDB) open(ctx context.Context, old bool) (_ *fileDB, err error) {
+	path, o := d.path, d.options
 	side, err := lockBeside(path, o.Describe)
 	if err != nil {
 		return nil, err
 	}
-	d := &fileDB{
-		path: path, options: o, side: side, idle: make(chan *conn, maxReaders), done: make(chan struct{}), synced: true,
+	d = &fileDB{
+		path: path, options: o, reserve: d.reserve, side: side, idle: make(chan *conn, maxReaders), done: make(chan struct{}), synced: true,
 		failed: make(chan struct{}), checkpointAt: checkpointPages,
 	}
 	d.group = newGroup(d.commit)
@@ -110,6 +122,9 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		return nil, translate(err)
 	}
 	d.contents.Jobs, d.contents.Locks = int(living), len(d.locks.cache)
+	if !d.reserve.given {
+		d.reserve.fill(true)
+	}
 	go d.group.loop()
 	return d, nil
 }

@@ -18,7 +18,8 @@ type Options struct {
 
 	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took, and how it
 	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "trim", "backup" and "check",
-	// and with PostgreSQL "fold", which writes the tables for jobs. It may be called by several goroutines at once, and must not wait for
+	// with PostgreSQL "fold", which writes the tables for jobs, and with SQLite "reserve", which ended with an error when the room that is kept for a full disk
+	// began to be used, and without one when it is there again. It may be called by several goroutines at once, and must not wait for
 	// the database.
 	Observe func(op string, took time.Duration, err error)
 

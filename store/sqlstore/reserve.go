@@ -1,0 +1,163 @@
+package sqlstore
+
+// Room that is kept for when the disk is full: a file beside the database, which is given up then, so that what ends or frees something can
+// still be stored, and the database be opened.
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// How large the reserve is, by how much it is given up at a time, how much room there must be beside it before it is made, and how often that
+// is looked at.
+const (
+	reserveSize   = 1 << 20
+	reserveStep   = 128 << 10
+	reserveMargin = 1 << 20
+	reserveAgain  = 2 * time.Second
+)
+
+// errReserve says that the reserve is being used up.
+var errReserve = errors.New("the disk is full, and the room that was kept for that is used now: only what ends something can be relied on to be stored until it is used up too")
+
+// reserve is the file. That it cannot be made is no error: then there is none.
+type reserve struct {
+	path   string
+	size   int64     // of it
+	given  bool      // some of it was given up
+	looked time.Time // when it was tried to make it
+	barred bool      // something else has its name
+}
+
+// reserveOf returns what there is of a database's reserve.
+func reserveOf(path string) *reserve {
+	r := &reserve{path: path + ".reserve"}
+	if info, err := os.Lstat(r.path); err == nil {
+		if r.barred = !info.Mode().IsRegular(); !r.barred {
+			r.size = min(info.Size(), reserveSize)
+		}
+	}
+	return r
+}
+
+// fill makes the reserve, or what is missing of it, if there is room for more than that. What is written is such that no file system keeps it in
+// less room. It reports whether something was missing that is there now.
+func (r *reserve) fill(opening bool) bool {
+	missing := reserveSize - r.size
+	if missing <= 0 || r.barred {
+		return false
+	}
+	r.looked = time.Now()
+	if free, known := space(filepath.Dir(r.path)); known && free < missing+reserveMargin || !known && !opening {
+		return false
+	}
+	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return false
+	}
+	noise := make([]byte, missing)
+	_, _ = rand.Read(noise)
+	if _, err = f.WriteAt(noise, r.size); err != nil {
+		_ = f.Truncate(r.size)
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		r.size = reserveSize
+	}
+	return err == nil
+}
+
+// give gives up so much of the reserve, and reports whether there was any.
+func (r *reserve) give(bytes int64) bool {
+	if r.size == 0 {
+		return false
+	}
+	r.size = max(r.size-bytes, 0)
+	return os.Truncate(r.path, r.size) == nil
+}
+
+// useReserve stores a batch for which there was no room in what the reserve gives up for it.
+func (d *fileDB) useReserve(ctx context.Context, b *batch, err error) error {
+	for isCramped(err) && !b.fold && !b.foldLocks && b.ends() && d.giveReserve(reserveStep) {
+		if e := d.move(ctx); d.failure != nil { // the log may start over now
+			return e
+		}
+		err = d.storeAgain(ctx, b)
+	}
+	return err
+}
+
+// giveReserve gives up so much of the reserve, reports whether there was any, and tells of the first time.
+func (d *fileDB) giveReserve(bytes int64) bool {
+	if d.reserve == nil || !d.reserve.give(bytes) {
+		return false
+	}
+	if !d.reserve.given {
+		d.reserve.given = true
+		d.observe("reserve", time.Now(), errReserve)
+	}
+	return true
+}
+
+// fillReserve makes the reserve again when there is room.
+func (d *fileDB) fillReserve() {
+	if r := d.reserve; r.size < reserveSize && time.Since(r.looked) >= reserveAgain && r.fill(false) && r.given {
+		r.given = false
+		d.observe("reserve", r.looked, nil)
+	}
+}
+
+// ends reports whether all that a batch changes ends, frees or keeps something.
+func (b *batch) ends() bool {
+	for name, e := range b.locks {
+		is, was := &e.lock, &b.were[name].lock
+		if len(is.Holders) > len(was.Holders) || len(is.Queue) > len(was.Queue) || is.Freeze != nil && was.Freeze == nil {
+			return false
+		}
+	}
+	for _, c := range b.jobs {
+		if !endsJobs(c) {
+			return false
+		}
+	}
+	return len(b.locks)+len(b.jobs) > 0 && len(b.writes) == 0
+}
+
+// endsJobs reports whether a turn ended something, or added and granted nothing.
+func endsJobs(c *jobs.Changes) bool {
+	if len(c.Ended)+len(c.Unleased) > 0 {
+		return true
+	}
+	for i := range c.Events {
+		if t := c.Events[i].Type; t == jobs.EventSubmit || t == jobs.EventGrant {
+			return false
+		}
+	}
+	return !c.Refrozen
+}
+
+// lacksRoom reports whether a database at the path may not have been opened because the disk is full. SQLite calls that by many names.
+func lacksRoom(err error, path string) bool {
+	if free, known := space(filepath.Dir(path)); err == nil || known && free >= reserveMargin {
+		return false
+	}
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return errors.Is(err, syscall.ENOSPC)
+	}
+	switch e.Code() {
+	case sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC:
+		return false
+	}
+	kind := e.Code() & 0xff
+	return kind == sqlite3.SQLITE_FULL || kind == sqlite3.SQLITE_CANTOPEN || kind == sqlite3.SQLITE_IOERR
+}
