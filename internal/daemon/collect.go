@@ -130,7 +130,7 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 	if c.d.stores.lag != nil {
 		lag := c.d.stores.lag()
 		gauge(out, "lokt_scheduler_tables_lag_turns", "Turns of the scheduler, of all instances, that are stored, but not in the tables for jobs yet.", float64(lag.Turns))
-		gauge(out, "lokt_scheduler_tables_lag_bytes", "Bytes of those of them that this instance stored.", float64(lag.Bytes))
+		gauge(out, "lokt_scheduler_tables_lag_bytes", "Bytes of those of them that this instance has read or stored.", float64(lag.Bytes))
 		gauge(out, "lokt_scheduler_tables_lag_seconds", "For how long the oldest of them is known to this instance.", lag.Age.Seconds())
 	}
 	now := time.Now()
