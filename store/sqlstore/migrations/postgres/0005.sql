@@ -1,0 +1,2 @@
+-- Version 5. A row of job_changes refers to texts that it had before. Programs that know no version as high cannot read that.
+-- beside: 5
