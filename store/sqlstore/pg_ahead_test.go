@@ -165,6 +165,54 @@ func TestAServerThatKnowsOfMoreThanThereIsReadsEverythingAnew(t *testing.T) {
 	store(t, s, eventOf(2, 1))
 }
 
+// Promise S-154.
+func TestAServerThatKnowsOfOthersThanThereAreReadsEverythingAnew(t *testing.T) {
+	t.Parallel()
+	for _, more := range []uint64{0, 1, 2} { // than it knows
+		url := schemaURL(t)
+		s, idle := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+		store(t, s, eventOf(1, 1))
+		sql(t, url, "CREATE TABLE older AS SELECT * FROM job_state")
+		store(t, s, eventOf(2, 1))
+		store(t, s, eventOf(3, 1))
+		store(t, idle, jobs.Changes{}) // which is told, and stores nothing
+		loaded := serverJobsOf(openPG(t, url, Options{}))
+		if _, err := loaded.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sql(t, url, "DELETE FROM job_changes WHERE seq > 1", "UPDATE job_state s SET job_event = o.job_event, changes = o.changes FROM older o")
+		other := serverJobsOf(openPG(t, url, Options{}))
+		if _, err := other.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 2 + more {
+			store(t, other, eventOf(2+n, 2))
+		}
+		for _, s := range []*serverJobs{s, idle, loaded} {
+			if err := s.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(9, 1) }); !errors.Is(err, errBehind) {
+				t.Errorf("on a state of others, %d turns further, it stored %v", more, err)
+			}
+			if rows, err := s.Load(t.Context()); err != nil || rows.Counters.Event != 3+more {
+				t.Errorf("loaded %+v, %v", rows.Counters, err)
+			}
+			store(t, s, jobs.Changes{})
+		}
+		store(t, s, eventOf(4+more, 1))
+		store(t, idle, eventOf(5+more, 1))
+		if err := idle.foldAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sql(t, url, "DELETE FROM job_changes")
+		if err := idle.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(9, 1) }); !errors.Is(err, errBehind) {
+			t.Errorf("without the turn that it knows of it stored %v", err)
+		}
+		if _, err := idle.Load(t.Context()); err != nil {
+			t.Error(err)
+		}
+		store(t, idle, eventOf(6+more, 1))
+	}
+}
+
 // Promise S-155.
 func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 	t.Parallel()

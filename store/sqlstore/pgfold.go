@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -60,11 +61,18 @@ type pgTables struct {
 // pgTurn is a turn that was stored, by whichever server.
 type pgTurn struct {
 	seq     int64
-	origin  string
-	at      int64
+	id      pgTurnID
 	bytes   int
 	changes *jobs.Changes
 }
+
+// pgTurnID tells turns with the same number apart, of which there may be several when an older state of the database was put in its place.
+type pgTurnID struct {
+	origin string // whose it is
+	at     int64  // of when, in milliseconds
+}
+
+func (t pgTurnID) known() bool { return t.origin != "" }
 
 func (t *pgTables) delay() time.Duration {
 	t.mu.Lock()
@@ -299,7 +307,7 @@ func (s *serverJobs) following(ctx context.Context, c *pgConn, upTo int64, turns
 	known := s.tables.after(upTo, turns, foldBytes)
 	n := 0
 	if err := c.query(ctx, "SELECT seq, origin, at, octet_length(body)::bigint FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?", []any{upTo, len(known)}, func(r *row) error {
-		if k := known[n]; r.number() == k.seq && r.text() == k.origin && r.number() == k.at && int(r.number()) == k.bytes {
+		if k := known[n]; r.number() == k.seq && (pgTurnID{r.text(), r.number()}) == k.id && int(r.number()) == k.bytes {
 			all, size = append(all, k.changes), size+k.bytes
 		}
 		n++
@@ -390,7 +398,7 @@ func (s *serverJobs) aheadOf(ctx context.Context, q querier) (upTo int64, all []
 	if upTo, err = one(ctx, q, "SELECT changes FROM job_folded"); err != nil {
 		return 0, nil, err
 	}
-	all, _, err = readChanges(ctx, q, upTo, 1<<31-1, 1<<62)
+	all, _, err = readChanges(ctx, q, upTo, math.MaxInt32, math.MaxInt)
 	return upTo, all, err
 }
 

@@ -20,6 +20,7 @@ type serverJobs struct {
 	mu   sync.Mutex
 	conn *pgConn   // nil if it must be opened
 	seen int64     // number of the last changes that the manager has been told
+	by   pgTurnID  // whose they are, if that is known
 	last time.Time // the latest time that it has been told
 	body []byte    // of a row of job_changes, to be used again
 
@@ -114,7 +115,8 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	}
 	var f jobs.Facts
 	var newest int64
-	next, behind := s.seen+1, false
+	behind, confirmed := false, false
+	next, by := s.seen+1, s.by
 	var others []pgTurn
 	// What others changed is read by a statement of its own, because only that sees what they stored while the row was waited for.
 	if err := c.ask(ctx,
@@ -124,18 +126,23 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 			s.tables.reached(r.number())
 			return err
 		}},
-		question{"SELECT seq, origin, at, body FROM job_changes WHERE seq >= ? ORDER BY seq", []any{next}, func(r *row) error {
-			behind = behind || r.number() != next
-			next++
-			origin, at := r.text(), r.number()
-			if origin == s.db.origin {
+		question{"SELECT seq, origin, at, CASE WHEN seq > ? THEN body END FROM job_changes WHERE seq >= ? ORDER BY seq", []any{s.seen, s.seen}, func(r *row) error {
+			seq, id := r.number(), pgTurnID{r.text(), r.number()}
+			if seq == s.seen {
+				behind = s.by.known() && id != s.by
+				confirmed = true
+				return nil
+			}
+			behind = behind || seq != next
+			next, by = next+1, id
+			if id.origin == s.db.origin {
 				return nil
 			}
 			body := r.bytes()
 			c, err := unpackChanges(body)
 			if behind = behind || err != nil || r.err != nil; !behind { // otherwise by a program of another version
 				f.Others = append(f.Others, *c)
-				others = append(others, pgTurn{next - 1, origin, at, len(body), c})
+				others = append(others, pgTurn{seq, id, len(body), c})
 			}
 			r.err = nil
 			return nil
@@ -143,14 +150,16 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 	); err != nil {
 		return err
 	}
-	behind = behind || next != newest+1 // also when it knows of more than is there: an older state of the database was put in its place
+	// An older state of the database may have been put in its place: then it knows of more than is there, or what others stored since has the
+	// numbers of what it knows.
+	behind = behind || next != newest+1 || s.by.known() && !confirmed
 	s.last = later(s.last, f.Now)
 	f.Now = s.last
 	changes := turn(f)
 	if behind { // what it decided is for nothing: it must read everything anew
 		return unavailable(errBehind)
 	}
-	s.seen = newest
+	s.seen, s.by = newest, by
 	s.tables.grow(others...)
 	s.tables.learned(newest)
 	if changes.Empty() {
@@ -164,6 +173,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 
 // store writes what a turn changed, for the other processes and for whoever writes the tables, and commits.
 func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
+	id := pgTurnID{s.db.origin, changes.Time.UnixMilli()}
 	body := packWhole(s.body[:0], changes, s.places)
 	if s.body = body; len(body) > keptBody {
 		s.body = nil
@@ -172,7 +182,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		statement string
 		args      []any
 	}{
-		{"INSERT INTO job_changes (seq, origin, at, body) VALUES (?, ?, ?, ?)", []any{seq, s.db.origin, changes.Time.UnixMilli(), body}},
+		{"INSERT INTO job_changes (seq, origin, at, body) VALUES (?, ?, ?, ?)", []any{seq, id.origin, id.at, body}},
 		{"UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?, changes = ?",
 			[]any{changes.Counters.Seq, changes.Counters.Revision, changes.Counters.Event, changes.Counters.Clock, seq}},
 	} {
@@ -186,8 +196,8 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 	if err := c.flush(ctx); err != nil {
 		return err
 	}
-	s.seen = seq
-	s.tables.grow(pgTurn{seq, s.db.origin, changes.Time.UnixMilli(), len(body), changes})
+	s.seen, s.by = seq, id
+	s.tables.grow(pgTurn{seq, id, len(body), changes})
 	s.tables.learned(seq)
 	s.db.notice.turn()
 	return nil
@@ -201,8 +211,15 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var seen int64
+	var by pgTurnID
 	if err := s.db.reading(ctx, "load", func(q querier) (err error) {
 		if seen, err = one(ctx, q, "SELECT changes FROM job_state"); err != nil {
+			return err
+		}
+		if err := q.query(ctx, "SELECT origin, at FROM job_changes WHERE seq = ?", []any{seen}, func(r *row) error {
+			by = pgTurnID{r.text(), r.number()}
+			return nil
+		}); err != nil {
 			return err
 		}
 		if err := readCounters(ctx, q, &rows); err != nil {
@@ -232,7 +249,7 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		return jobs.Rows{}, damaged(err)
 	}
 	s.last = later(s.last, rows.Now)
-	rows.Now, s.seen = s.last, seen
+	rows.Now, s.seen, s.by = s.last, seen, by
 	return rows, nil
 }
 
