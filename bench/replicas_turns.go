@@ -17,7 +17,7 @@ import (
 const turners = 256
 
 // stock is how many jobs are queued before workers take them for so long: more than the schedulers hand out.
-func stock(d time.Duration) int { return int(50_000 * d.Seconds()) }
+func stock(d time.Duration) int { return int(30_000 * d.Seconds()) }
 
 // replicaTurns measures two schedulers in this process, which share a database, against plain batches.
 func replicaTurns(e *env, pg *postgres) (row result, err error) {

@@ -18,9 +18,19 @@ func merge(all []*jobs.Changes) *jobs.Changes {
 	keys, answered := newest[string, jobs.Key]{}, newest[[2]string, jobs.Answered]{}
 	var what []jobs.What // of living, all that changed
 	tallies, counts := map[tallyKey]int{}, map[countKey]int{}
+	granted := map[string]bool{} // leases that are not stored yet
 	for _, c := range all {
+		for i := range c.Events {
+			if e := &c.Events[i]; e.Type == jobs.EventGrant {
+				granted[e.LeaseID] = true
+			}
+		}
 		for _, id := range c.Unleased {
-			leases.drop(id)
+			if leases.drop(id); granted[id] {
+				delete(granted, id)
+			} else {
+				m.Unleased = append(m.Unleased, id)
+			}
 		}
 		for _, k := range c.Dropped {
 			keys.drop(k)
@@ -28,7 +38,7 @@ func merge(all []*jobs.Changes) *jobs.Changes {
 		for i := range c.Forgot {
 			answered.drop([2]string{c.Forgot[i].WorkerID, c.Forgot[i].RequestID})
 		}
-		m.Unleased, m.Dropped, m.Forgot = append(m.Unleased, c.Unleased...), append(m.Dropped, c.Dropped...), append(m.Forgot, c.Forgot...)
+		m.Dropped, m.Forgot = append(m.Dropped, c.Dropped...), append(m.Forgot, c.Forgot...)
 		for i := range c.Jobs {
 			j := &c.Jobs[i]
 			if at := living.put(j.Seq, j); at == len(what) {
@@ -93,12 +103,12 @@ func put[K comparable, T any](places map[K]int, key K, all *[]T, one T) {
 
 // roomFor returns a change without anything in it that has room for what there is most of.
 func roomFor(all []*jobs.Changes) *jobs.Changes {
-	var unleased, ended, attempts, events int
+	var ended, attempts, events int
 	for _, c := range all {
-		unleased, ended, attempts, events = unleased+len(c.Unleased), ended+len(c.Ended), attempts+len(c.Attempts), events+len(c.Events)
+		ended, attempts, events = ended+len(c.Ended), attempts+len(c.Attempts), events+len(c.Events)
 	}
 	return &jobs.Changes{
-		Unleased: make([]string, 0, unleased), Ended: make([]jobs.Job, 0, ended), Attempts: make([]jobs.Attempt, 0, attempts),
+		Ended: make([]jobs.Job, 0, ended), Attempts: make([]jobs.Attempt, 0, attempts),
 		Events: make([]jobs.Event, 0, events),
 	}
 }
