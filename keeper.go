@@ -265,7 +265,7 @@ func (k *Keeper) loop(wake chan struct{}) {
 				k.startSoon(now)
 			}
 		}
-		if len(k.beats) == 0 && len(lost) == 0 && len(k.ready) == 0 {
+		if len(k.beats) == 0 && len(lost) == 0 { // what still waits for a worker is over too
 			k.running, k.wake = false, nil
 			k.mu.Unlock()
 			return

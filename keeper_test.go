@@ -59,6 +59,33 @@ func TestKeeperLeavesNothingRunning(t *testing.T) {
 	goleak.VerifyNone(t, leaks) // it looks for a while
 }
 
+// Leases whose time is up while they wait for a worker leave no timer behind either: in a bubble whose main goroutine is
+// over no time passes in which one could go off.
+func TestKeeperEndsThoughLeasesThatAreLostWaitForAWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const leases = 20 // more than are renewed at once
+		k := &lokt.Keeper{}
+		answer := make(chan struct{})
+		var asked, lost atomic.Int64
+		for range leases {
+			k.Keep(&lokt.Beat{
+				Interval: time.Second,
+				Renew: func(context.Context) (time.Duration, error) {
+					asked.Add(1)
+					<-answer
+					return time.Minute, nil
+				},
+				Lost: func(error) { lost.Add(1) },
+			}, 0, time.Minute)
+		}
+		time.Sleep(time.Minute)
+		if asked.Load() >= leases || lost.Load() != leases {
+			t.Errorf("of %d leases %d were asked for and %d lost", leases, asked.Load(), lost.Load())
+		}
+		close(answer)
+	})
+}
+
 func TestExpiryOfOneLeaseIsNotDelayedByAListenerOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := make(chan struct{})
