@@ -53,14 +53,16 @@ func main() {
 	scale := flag.Float64("scale", 1, "repeat each measurement this many times as often as usual")
 	store := flag.String("store", "", "let the daemon keep its state in this store, instead of SQLite in a new directory")
 	bare := flag.Bool("bare", false, "serve a bare HTTP handler to compare with, until killed")
+	database := flag.String("scheduler", "", "keep the jobs of this database, as standard input asks for")
 	flag.Parse()
-	if *bare {
-		if err := bareHandler(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-		}
-		os.Exit(1)
+	measure := func() error { return run(*out, *only, *store, *scale) }
+	switch {
+	case *bare:
+		measure = bareHandler
+	case *database != "":
+		measure = func() error { return keepJobs(*database) }
 	}
-	if err := run(*out, *only, *store, *scale); err != nil {
+	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

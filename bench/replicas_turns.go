@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/lokt-dev/lokt/jobs"
-	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // turners is how many workers ask for jobs and complete them, half of them of each scheduler or batcher.
@@ -19,7 +16,7 @@ const turners = 256
 // stock is how many jobs are queued before workers take them for so long: more than the schedulers hand out.
 func stock(d time.Duration) int { return int(30_000 * d.Seconds()) }
 
-// replicaTurns measures two schedulers in this process, which share a database, against plain batches.
+// replicaTurns measures two schedulers, each in a process of its own, which share a database, against plain batches.
 func replicaTurns(e *env, pg *postgres) (row result, err error) {
 	url, err := pg.schema("turns")
 	if err != nil {
@@ -29,19 +26,14 @@ func replicaTurns(e *env, pg *postgres) (row result, err error) {
 	if err != nil {
 		return row, err
 	}
-	var both []*jobs.Manager
+	var both []*scheduler
 	for range 2 {
-		db, err := sqlstore.Open(e.ctx, url, sqlstore.Options{})
+		s, err := startScheduler(e.ctx, url)
 		if err != nil {
 			return row, err
 		}
-		defer func() { _ = db.Close() }()
-		m, err := jobs.Open(e.ctx, db.Jobs(), jobs.Options{Config: jobs.Config{Total: 2 * turners, Shared: true}})
-		if err != nil {
-			return row, err
-		}
-		defer func() { _ = m.Close() }()
-		both = append(both, m)
+		defer s.stop()
+		both = append(both, s)
 	}
 	batches, err := newBatches(e.ctx, plain)
 	if err != nil {
@@ -62,46 +54,35 @@ func replicaTurns(e *env, pg *postgres) (row result, err error) {
 }
 
 // schedulerTurns has workers take jobs from the schedulers and complete them. The time counts until all of that is in the tables.
-func schedulerTurns(ctx context.Context, url string, all []*jobs.Manager, d time.Duration) (float64, error) {
-	now, err := all[0].Status(ctx)
-	if err != nil {
+func schedulerTurns(ctx context.Context, url string, all []*scheduler, d time.Duration) (float64, error) {
+	if _, err := all[0].do(order{Stock: stock(d)}); err != nil {
 		return 0, err
-	}
-	for n := stock(d) - now.Queue.Sum(); n > 0; n -= jobs.MaxSubmit {
-		specs := make([]jobs.Spec, jobs.MaxSubmit)
-		for i := range specs {
-			specs[i] = jobs.NewSpec()
-			specs[i].Payload = []byte(`{"n":1}`)
-		}
-		if _, err := all[0].Submit(ctx, specs); err != nil {
-			return 0, err
-		}
 	}
 	if err := tablesComplete(ctx, url); err != nil {
 		return 0, err
 	}
-	r, err := rate(turners, d, func(i int) (func() error, func(), error) {
-		m, id := all[i%len(all)], fmt.Sprint("bench-", i)
-		return func() error {
-			g, err := m.Ask(ctx, jobs.Ask{WorkerID: id})
-			if err != nil {
-				return err
-			}
-			if g.Denied != nil {
-				return fmt.Errorf("no lease: %s", g.Denied.Reason)
-			}
-			ok, err := m.Complete(ctx, jobs.Completion{LeaseID: g.Lease.ID, WorkerID: id, Status: jobs.Completed})
-			if err == nil && !ok {
-				err = errors.New("a lease has ended by itself")
-			}
-			return err
-		}, func() {}, nil
-	})
-	ended := time.Now()
+	type outcome struct {
+		rate float64
+		err  error
+	}
+	ended := make(chan outcome, len(all))
+	for _, s := range all {
+		go func() {
+			r, err := s.do(order{Workers: turners / len(all), Span: d})
+			ended <- outcome{r, err}
+		}()
+	}
+	var total float64
+	var err error
+	for range all {
+		o := <-ended
+		total, err = total+o.rate, errors.Join(err, o.err)
+	}
+	begun := time.Now()
 	if err == nil {
 		err = tablesComplete(ctx, url)
 	}
-	return r * d.Seconds() / (d + time.Since(ended)).Seconds(), err
+	return total * d.Seconds() / (d + time.Since(begun)).Seconds(), err
 }
 
 // tablesComplete waits until the tables for jobs have all that turns changed.

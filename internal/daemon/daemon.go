@@ -171,7 +171,7 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) erro
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	ignoreFailures()
-	started, restore := collectLess(s.getenv("GOGC"))
+	started, restore := CollectLess(s.getenv("GOGC"))
 	defer restore()
 	log := c.logger(s.Err)
 	return serve(ctx, c, log, newNotifier(s.getenv, os.Getpid()), signals, func(url string) {

@@ -21,10 +21,10 @@ func garbagePercent(live uint64) int {
 	return int(max(usualPercent, min(mostPercent, spareGarbage*100/max(live, 1))))
 }
 
-// collectLess makes the runtime collect no garbage until it is told that the daemon has started, unless that meets the limit on memory
+// CollectLess makes the runtime collect no garbage until it is told that the daemon has started, unless that meets the limit on memory
 // (GOMEMLIMIT): most of what is read when it starts is kept. After that it collects less often while little memory is in use. GOGC
 // changes all of that. The second function puts back what was there before.
-func collectLess(gogc string) (started, restore func()) {
+func CollectLess(gogc string) (started, restore func()) {
 	if gogc != "" {
 		return func() {}, func() {}
 	}

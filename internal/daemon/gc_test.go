@@ -25,7 +25,7 @@ func percent() uint64 {
 
 func TestTheCollectorFollowsWhatIsInUseUntilItIsPutBack(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(77))
-	started, restore := collectLess("")
+	started, restore := CollectLess("")
 	if p := percent(); p < 10_000 {
 		t.Errorf("during the start there may be %d %% of garbage only", p)
 	}
@@ -42,7 +42,7 @@ func TestTheCollectorFollowsWhatIsInUseUntilItIsPutBack(t *testing.T) {
 	if p := percent(); p != 77 {
 		t.Errorf("afterwards it is %d", p)
 	}
-	started, restore = collectLess("50")
+	started, restore = CollectLess("50")
 	started()
 	restore()
 	if p := percent(); p != 77 {
