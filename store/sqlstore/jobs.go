@@ -25,14 +25,15 @@ type fileJobs struct {
 	timer   *time.Timer   // folds; nil if none runs
 
 	// For the goroutine that commits only.
-	ended  int64  // how many jobs that ended are stored; -1 if that is not known
-	fresh  int    // how many rows wait to be added up
-	size   int    // of what is pending
-	packed int    // bytes of its rows in the journal
-	last   int64  // number of the last turn in the journal
-	newest uint64 // number of the newest job
-	body   []byte // of an entry of the journal, to be used again
-	behind bool   // there was no room for the rows of what is in the journal: they are written before anything else about jobs is
+	ended      int64  // how many jobs that ended are stored; -1 if that is not known
+	fresh      int    // how many rows wait to be added up
+	size       int    // of what is pending
+	packed     int    // bytes of its rows in the journal
+	last       int64  // number of the last turn in the journal
+	newest     uint64 // number of the newest job
+	body       []byte // of an entry of the journal, to be used again
+	insertions insertions
+	behind     bool // there was no room for the rows of what is in the journal: they are written before anything else about jobs is
 }
 
 // keptBody is the largest entry whose memory is used again. What is larger than mostBody is not worth storing twice, and may be more than
@@ -133,7 +134,11 @@ func (s *fileJobs) replayRows(ctx context.Context, q querier) error {
 
 // rows writes the rows of what was changed.
 func (s *fileJobs) rows(ctx context.Context, q querier, c *jobs.Changes) error {
-	if err := writeChanges(ctx, q, c, 0, &s.fresh); err != nil {
+	j := &joined{querier: q, insertions: &s.insertions}
+	if err := writeChanges(ctx, j, c, 0, &s.fresh); err != nil {
+		return err
+	}
+	if err := j.flush(ctx); err != nil {
 		return err
 	}
 	return q.exec(ctx, "UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?",

@@ -177,7 +177,7 @@ func (f *form) queue(b *pgx.Batch, words *dictionary, all []effect) {
 				for _, e := range all[:size] {
 					args = append(args, e.args...)
 				}
-				b.Queue(words.translate(f.head+f.row+strings.Repeat(", "+f.row, size-1)+f.tail), args...)
+				b.Queue(words.translate(f.insertion(size)), args...)
 				all = all[size:]
 			}
 		}
