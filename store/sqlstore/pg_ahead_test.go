@@ -76,6 +76,31 @@ func TestWhoReadsKeepsNobodyFromWritingTheTables(t *testing.T) {
 	}
 }
 
+// Promise S-151: also while others store as fast as the tables are written.
+func TestWhoWantsTheTablesWrittenDoesNotWaitForWhatIsStoredMeanwhile(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s, other := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+	for _, s := range []*serverJobs{s, other} {
+		store(t, s, jobs.Changes{Refrozen: true, Frozen: []string{"x"}})
+	}
+	sql(t, url, `CREATE FUNCTION another() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO job_changes SELECT NEW.changes + 1, origin, at, body FROM job_changes WHERE seq = NEW.changes;
+			UPDATE job_state SET changes = NEW.changes + 1;
+			RETURN NEW;
+		END $$`,
+		"CREATE TRIGGER another AFTER UPDATE ON job_folded FOR EACH ROW WHEN (NEW.changes >= 2) EXECUTE FUNCTION another()")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := s.Trim(ctx, time.Time{}, -1, 1); err != nil {
+		t.Errorf("while others stored: %v", err)
+	}
+	var upTo, stored int
+	if err := session(t, url).QueryRow(t.Context(), "SELECT f.changes, s.changes FROM job_folded f, job_state s").Scan(&upTo, &stored); err != nil || upTo != 2 || stored != 3 {
+		t.Errorf("the tables are as far as turn %d of %d, %v", upTo, stored, err)
+	}
+}
+
 // Promise S-154.
 func TestChangesAreKeptForOthersUpToSoManyBytes(t *testing.T) {
 	t.Parallel()

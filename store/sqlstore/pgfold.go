@@ -187,13 +187,13 @@ func (s *serverJobs) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// foldAll writes the tables for all turns that were stored before.
+// foldAll writes the tables for all turns that were stored before. Those that are stored meanwhile are not waited for: there may always be some.
 func (s *serverJobs) foldAll(ctx context.Context) error {
-	for {
-		if more, err := s.fold(ctx, true); err != nil || !more {
-			return err
-		}
+	first, err := s.foldSome(ctx, true)
+	for step := first; err == nil && step.more && step.last < first.newest; {
+		step, err = s.foldSome(ctx, true)
 	}
+	return err
 }
 
 // follow writes the tables a moment after there is something to be written, until the database is closed.
@@ -236,20 +236,33 @@ func (s *serverJobs) finish() {
 // fold writes the rows of the tables for the oldest turns that are not in them, and reports whether there may be more. If another server does so,
 // it is left alone, or waited for.
 func (s *serverJobs) fold(ctx context.Context, wait bool) (more bool, err error) {
+	step, err := s.foldSome(ctx, wait)
+	return step.more && err == nil, err
+}
+
+// folded is what a step of writing the tables came to.
+type folded struct {
+	did    bool  // nobody else was at it
+	more   bool  // there may be more
+	last   int64 // number of the last turn that is in the tables
+	newest int64 // of the newest that was stored when the step began, or a moment later
+}
+
+// foldSome does what fold does.
+func (s *serverJobs) foldSome(ctx context.Context, wait bool) (step folded, err error) {
 	t := &s.tables
 	select {
 	case t.writing <- struct{}{}:
 		defer func() { <-t.writing }()
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return step, ctx.Err()
 	}
 	// What fails may be more than can be written in the time: next time it is less, and there is more time. One turn may be a lot.
 	turns, atMost := max(foldTurns>>t.fails, 1), t.patience<<min(t.fails, 5)
-	did := false
 	fold := func(copying bool) error {
-		return s.db.lend(ctx, &t.conn, atMost, func(ctx context.Context, c *pgConn) error {
+		return s.db.lend(ctx, &t.conn, atMost, func(ctx context.Context, c *pgConn) (err error) {
 			c.copying = copying
-			did, more, err = s.foldOn(ctx, c, wait, turns, atMost)
+			step, err = s.foldOn(ctx, c, wait, turns, atMost)
 			return err
 		})
 	}
@@ -260,45 +273,48 @@ func (s *serverJobs) fold(ctx context.Context, wait bool) (more bool, err error)
 		}
 		return err
 	})
-	t.wrote(did, err)
-	return more && err == nil, err
+	t.wrote(step.did, err)
+	return step, err
 }
 
-// foldOn does so with a connection, and reports whether nobody else was at it.
-func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int, idle time.Duration) (did, more bool, err error) {
-	lock := "SELECT changes, job_seq, (SELECT oldest FROM state), " + endIdle + " FROM job_folded FOR UPDATE"
+// foldOn does so with a connection.
+func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int, idle time.Duration) (step folded, err error) {
+	lock := "SELECT changes, job_seq, (SELECT oldest FROM state), (SELECT changes FROM job_state), " + endIdle + " FROM job_folded FOR UPDATE"
 	if !wait {
 		lock += " SKIP LOCKED"
 	}
 	// What is lost with it when the server ends is still in job_changes.
 	if err := errors.Join(c.exec(ctx, "BEGIN"), c.exec(ctx, "SET LOCAL synchronous_commit TO off")); err != nil {
-		return false, false, err
+		return step, err
 	}
 	upTo, stored := int64(-1), uint64(0)
 	if err := c.query(ctx, lock, []any{fmt.Sprint(idle.Milliseconds())}, func(r *row) error {
 		upTo, stored = r.number(), r.count()
-		return s.db.fits(r.number())
+		err := s.db.fits(r.number())
+		step.newest = r.number()
+		return err
 	}); err != nil {
-		return false, false, err
+		return step, err
 	}
-	if did = upTo >= 0; !did {
+	if step.did = upTo >= 0; !step.did {
 		s.tables.poke() // whoever is at it may have begun too early for what was stored last
-		return false, false, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
+		return step, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
 	}
 	all, size, err := s.following(ctx, c, upTo, turns)
 	if err != nil {
-		return true, false, err
+		return step, err
 	}
-	last := upTo + int64(len(all))
+	step.last = upTo + int64(len(all))
 	if len(all) == 0 {
-		s.tables.reached(last)
-		return true, false, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
+		s.tables.reached(step.last)
+		return step, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
 	}
-	if err := s.writeTables(ctx, c, merge(all), stored, last, size); err != nil {
-		return true, false, fmt.Errorf("write the tables for turns %d to %d: %w", upTo+1, last, err)
+	if err := s.writeTables(ctx, c, merge(all), stored, step.last, size); err != nil {
+		return step, fmt.Errorf("write the tables for turns %d to %d: %w", upTo+1, step.last, err)
 	}
-	s.tables.reached(last)
-	return true, wait || len(all) == turns || size >= foldBytes, nil
+	s.tables.reached(step.last)
+	step.more = wait || len(all) == turns || size >= foldBytes
+	return step, nil
 }
 
 // following returns what turns after the given one changed, so many at most, and how many bytes that are. What this server knows of them need
