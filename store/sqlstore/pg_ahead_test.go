@@ -238,6 +238,42 @@ func TestAServerThatKnowsOfOthersThanThereAreReadsEverythingAnew(t *testing.T) {
 	}
 }
 
+// Promise S-154: also if it was the same server that stored others, and the clock of what is there now is behind.
+func TestAServerThatStoresAnewWhatWasLostIsNotTakenForTheOneThatItWas(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s, idle := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+	turn := func(seq uint64, reason string) {
+		t.Helper()
+		if err := s.Update(t.Context(), func(f jobs.Facts) jobs.Changes {
+			c := eventOf(seq, 0)
+			c.Time, c.Events[0].Reason = f.Now, reason
+			return c
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn(1, "first")
+	sql(t, url, "CREATE TABLE older AS SELECT * FROM job_state")
+	s.last = time.Now().Add(time.Minute)
+	turn(2, "lost")
+	store(t, idle, jobs.Changes{})
+	sql(t, url, "DELETE FROM job_changes WHERE seq > 1", "UPDATE job_state s SET job_event = o.job_event, changes = o.changes FROM older o")
+	if _, err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	turn(2, "anew")
+	if err := idle.foldAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if events, err := s.Events(t.Context(), 1, 2); err != nil || len(events) != 1 || events[0].Reason != "anew" {
+		t.Errorf("there are %+v, %v", events, err)
+	}
+	if err := idle.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(3, 1) }); !errors.Is(err, errBehind) {
+		t.Errorf("who knew what was lost stored %v", err)
+	}
+}
+
 // Promise S-155.
 func TestARowThatCannotBeReadIsNamed(t *testing.T) {
 	t.Parallel()

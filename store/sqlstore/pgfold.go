@@ -66,13 +66,20 @@ type pgTurn struct {
 	changes *jobs.Changes
 }
 
-// pgTurnID tells turns with the same number apart, of which there may be several when an older state of the database was put in its place.
+// pgTurnID tells turns with the same number apart, of which there may be several when an older state of the database was put in its place. Those of one
+// server may then be of the same time, because it lets no time go back.
 type pgTurnID struct {
 	origin string // whose it is
 	at     int64  // of when, in milliseconds
+	sum    string // its checksum
 }
 
 func (t pgTurnID) known() bool { return t.origin != "" }
+
+// turnID selects what readTurnID reads.
+const turnID = "origin, at, substr(body, greatest(octet_length(body) - 3, 1))"
+
+func readTurnID(r *row) pgTurnID { return pgTurnID{r.text(), r.number(), string(r.bytes())} }
 
 func (t *pgTables) delay() time.Duration {
 	t.mu.Lock()
@@ -322,8 +329,8 @@ func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int
 func (s *serverJobs) following(ctx context.Context, c *pgConn, upTo int64, turns int) (all []*jobs.Changes, size int, err error) {
 	known := s.tables.after(upTo, turns, foldBytes)
 	n := 0
-	if err := c.query(ctx, "SELECT seq, origin, at, octet_length(body)::bigint FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?", []any{upTo, len(known)}, func(r *row) error {
-		if k := known[n]; r.number() == k.seq && (pgTurnID{r.text(), r.number()}) == k.id && int(r.number()) == k.bytes {
+	if err := c.query(ctx, "SELECT seq, "+turnID+", octet_length(body)::bigint FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?", []any{upTo, len(known)}, func(r *row) error {
+		if k := known[n]; r.number() == k.seq && readTurnID(r) == k.id && int(r.number()) == k.bytes {
 			all, size = append(all, k.changes), size+k.bytes
 		}
 		n++

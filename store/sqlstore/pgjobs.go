@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"sync"
 	"time"
 
@@ -126,8 +127,8 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 			s.tables.reached(r.number())
 			return err
 		}},
-		question{"SELECT seq, origin, at, CASE WHEN seq > ? THEN body END FROM job_changes WHERE seq >= ? ORDER BY seq", []any{s.seen, s.seen}, func(r *row) error {
-			seq, id := r.number(), pgTurnID{r.text(), r.number()}
+		question{"SELECT seq, " + turnID + ", CASE WHEN seq > ? THEN body END FROM job_changes WHERE seq >= ? ORDER BY seq", []any{s.seen, s.seen}, func(r *row) error {
+			seq, id := r.number(), readTurnID(r)
 			if seq == s.seen {
 				behind = s.by.known() && id != s.by
 				confirmed = true
@@ -173,8 +174,8 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 
 // store writes what a turn changed, for the other processes and for whoever writes the tables, and commits.
 func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
-	id := pgTurnID{s.db.origin, changes.Time.UnixMilli()}
 	body := packWhole(s.body[:0], changes, s.places)
+	id := pgTurnID{s.db.origin, changes.Time.UnixMilli(), string(body[len(body)-crc32.Size:])}
 	if s.body = body; len(body) > keptBody {
 		s.body = nil
 	}
@@ -216,8 +217,8 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		if seen, err = one(ctx, q, "SELECT changes FROM job_state"); err != nil {
 			return err
 		}
-		if err := q.query(ctx, "SELECT origin, at FROM job_changes WHERE seq = ?", []any{seen}, func(r *row) error {
-			by = pgTurnID{r.text(), r.number()}
+		if err := q.query(ctx, "SELECT "+turnID+" FROM job_changes WHERE seq = ?", []any{seen}, func(r *row) error {
+			by = readTurnID(r)
 			return nil
 		}); err != nil {
 			return err
