@@ -101,6 +101,43 @@ func TestWhoWantsTheTablesWrittenDoesNotWaitForWhatIsStoredMeanwhile(t *testing.
 	}
 }
 
+// Promise S-153: nobody's turn is refused because of that.
+func TestWhoDoesNotWaitForTheTablesHasNotFailedToWriteThem(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	store(t, s, eventOf(1, 1))
+	tx, err := session(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT 1 FROM job_folded FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	for _, begin := range []func(context.Context) (context.Context, context.CancelFunc){
+		func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 50*time.Millisecond)
+		},
+		func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, leave := context.WithCancel(ctx)
+			time.AfterFunc(50*time.Millisecond, leave)
+			return ctx, leave
+		},
+	} {
+		ctx, leave := begin(t.Context())
+		if _, err := s.Trim(ctx, time.Time{}, -1, 1); err == nil || !errors.Is(err, ctx.Err()) {
+			t.Errorf("it ended with %v, not %v", err, ctx.Err())
+		}
+		leave()
+		if err := s.tables.lastFailure(); err != nil || s.tables.fails != 0 {
+			t.Errorf("it counts as a failure: %d, %v", s.tables.fails, err)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Promise S-154.
 func TestChangesAreKeptForOthersUpToSoManyBytes(t *testing.T) {
 	t.Parallel()

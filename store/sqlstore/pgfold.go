@@ -195,10 +195,17 @@ func (s *serverJobs) catchUp(ctx context.Context) error {
 }
 
 // foldAll writes the tables for all turns that were stored before. Those that are stored meanwhile are not waited for: there may always be some.
+// That somebody's time is over says nothing about how long it takes, and counts as that he has left.
 func (s *serverJobs) foldAll(ctx context.Context) error {
-	first, err := s.foldSome(ctx, true)
+	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	defer context.AfterFunc(ctx, leave)()
+	first, err := s.foldSome(staying, true)
 	for step := first; err == nil && step.more && step.last < first.newest; {
-		step, err = s.foldSome(ctx, true)
+		step, err = s.foldSome(staying, true)
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	return err
 }
