@@ -252,6 +252,25 @@ func TestTablesAreNotWrittenPastWhatIsMissing(t *testing.T) {
 	}
 }
 
+// Promise S-155.
+func TestTheNewestTurnIsMissedAsWell(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	for i := range uint64(2) {
+		store(t, s, eventOf(i+1, 1))
+	}
+	sql(t, url, "DELETE FROM job_changes WHERE seq = 2")
+	other := serverJobsOf(openPG(t, url, Options{}))
+	_, loaded := other.Load(t.Context())
+	_, read := other.Events(t.Context(), 0, 10)
+	for what, err := range map[string]error{"load": loaded, "events": read, "fold": errors.Join(other.foldAll(t.Context()), other.foldAll(t.Context()))} {
+		if !errors.Is(err, lokt.ErrDamaged) || !strings.Contains(err.Error(), "row 2 of table job_changes") || !strings.Contains(err.Error(), "missing") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // Promise S-156.
 func TestADamagedRowOfWhatTurnsChangedIsNamedAndNeverUsed(t *testing.T) {
 	t.Parallel()

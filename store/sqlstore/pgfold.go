@@ -319,6 +319,9 @@ func (s *serverJobs) foldOn(ctx context.Context, c *pgConn, wait bool, turns int
 		return step, err
 	}
 	step.last = upTo + int64(len(all))
+	if len(all) == 0 && upTo < step.newest {
+		return step, damagedChanges(upTo+1, errGap)
+	}
 	if len(all) == 0 {
 		s.tables.reached(step.last)
 		return step, errors.Join(c.exec(ctx, "ROLLBACK"), c.flush(ctx))
@@ -425,10 +428,17 @@ func (s *serverJobs) ahead(ctx context.Context, q querier) ([]*jobs.Changes, err
 
 // aheadOf does so, and returns the number of the last changes that are in the tables.
 func (s *serverJobs) aheadOf(ctx context.Context, q querier) (upTo int64, all []*jobs.Changes, err error) {
-	if upTo, err = one(ctx, q, "SELECT changes FROM job_folded"); err != nil {
+	newest := int64(0)
+	if err = q.query(ctx, "SELECT f.changes, s.changes FROM job_folded f, job_state s", nil, func(r *row) error {
+		upTo, newest = r.number(), r.number()
+		return nil
+	}); err != nil {
 		return 0, nil, err
 	}
 	all, _, err = readChanges(ctx, q, upTo, math.MaxInt32, math.MaxInt)
+	if last := upTo + int64(len(all)); err == nil && last < newest {
+		err = damagedChanges(last+1, errGap)
+	}
 	return upTo, all, err
 }
 
