@@ -224,6 +224,9 @@ func TestAServerThatKnowsOfMoreThanThereIsReadsEverythingAnew(t *testing.T) {
 	if s.tables.upTo != 1 {
 		t.Errorf("the tables count as written up to turn %d", s.tables.upTo)
 	}
+	if l := s.tables.lag(); l != (Lag{}) {
+		t.Errorf("the tables are behind by %+v", l)
+	}
 	store(t, s, eventOf(2, 1))
 }
 

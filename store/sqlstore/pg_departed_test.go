@@ -125,3 +125,37 @@ func TestWaitingEndsAtOnceForWhoLeaves(t *testing.T) {
 	}
 	<-d.locks.numbering.busy
 }
+
+// Promise S-163.
+func TestWhatTakesLongIsCalledBackWhenNobodyWaitsForIt(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	db := openPG(t, url, Options{})
+	before := sessions(t, db)
+	tx, err := session(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE ended"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer leave()
+	begun := time.Now()
+	_, err = db.Jobs().ListEnded(ctx, jobs.Filter{}, 1<<63, 10)
+	if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took > pgTimeout/2 {
+		t.Errorf("who left was told %v after %v", err, took)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for c := range sessions(t, db) {
+		if !before[c] {
+			lost++
+		}
+	}
+	if lost != 1 {
+		t.Errorf("it has cost %d connections", lost)
+	}
+}

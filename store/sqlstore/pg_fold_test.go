@@ -339,6 +339,48 @@ func TestRowsThatAreThereAlreadyAreLeftAlone(t *testing.T) {
 	}
 }
 
+// Rows are copied once: those that were copied before would be there already, and everything be done twice.
+func TestRowsAreCopiedOnce(t *testing.T) {
+	t.Parallel()
+	s := serverJobsOf(openPG(t, schemaURL(t), Options{}))
+	for i, bytes := range []int{1, 2 * keptRows} {
+		store(t, s, eventOf(uint64(i+1), bytes))
+		if err := s.foldAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.tables.conn.copies); n != 1 {
+			t.Fatalf("of %d tables rows were copied", n)
+		}
+		if rows := s.tables.conn.copies[0].rows; len(rows) != 0 || cap(rows) > keptRows {
+			t.Errorf("%d bytes of rows are left, and room for %d", len(rows), cap(rows))
+		}
+	}
+}
+
+// Promise S-153: less is written at once, also of turns that are known.
+func TestOfTurnsThatAreKnownNoMoreAreTakenThanAreWanted(t *testing.T) {
+	t.Parallel()
+	s := pgTables{behind: make(chan struct{}, 1)}
+	for seq := range int64(10) {
+		s.grow(pgTurn{seq: seq + 1 + seq/8, bytes: 100})
+	}
+	for _, c := range []struct {
+		after         int64
+		atMost, bytes int
+		want          int
+	}{{0, 100, 1000, 8}, {0, 3, 1000, 3}, {0, 100, 201, 3}, {5, 100, 1000, 3}, {8, 100, 1000, 0}, {9, 100, 1000, 2}, {0, 100, 0, 0}} {
+		all := s.after(c.after, c.atMost, c.bytes)
+		if len(all) != c.want || len(all) > 0 && all[0].seq != c.after+1 {
+			t.Errorf("after %d, %d turns and %d bytes at most, there are %d", c.after, c.atMost, c.bytes, len(all))
+		}
+	}
+	s.reached(4)
+	s.grow(pgTurn{seq: 3, bytes: 100})
+	if len(s.turns) != 6 || s.bytes != 600 {
+		t.Errorf("%d turns are known, of %d bytes", len(s.turns), s.bytes)
+	}
+}
+
 func TestTextOfAnyKindGetsIntoTheTablesAsItIs(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
