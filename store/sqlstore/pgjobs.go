@@ -100,7 +100,15 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 			return pgError(err)
 		}
 	}
-	if err := s.turn(limited, s.conn, turn); err != nil {
+	returned := false
+	defer func() {
+		if !returned { // the turn has panicked, or ended its goroutine, within a transaction that keeps all others from theirs
+			_ = s.conn.Close(limited)
+			s.conn = nil
+		}
+	}()
+	err = s.turn(limited, s.conn, turn)
+	if returned = true; err != nil {
 		if !s.conn.abandon(limited) {
 			_ = s.conn.Close(limited)
 			s.conn = nil
