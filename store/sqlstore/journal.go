@@ -47,6 +47,9 @@ func seal(b []byte, from int) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
 }
 
+// sumOf returns the checksum of a sealed entry.
+func sumOf(b []byte) int64 { return int64(binary.LittleEndian.Uint32(b[len(b)-crc32.Size:])) }
+
 // unseal returns an entry's version, of which the given one is the newest, and its content. Whatever was changed since it was sealed is
 // noticed; without that, some of what was changed would be read as something else.
 func unseal(b []byte, newest byte) (version byte, content []byte, err error) {

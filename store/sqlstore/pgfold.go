@@ -71,15 +71,15 @@ type pgTurn struct {
 type pgTurnID struct {
 	origin string // whose it is
 	at     int64  // of when, in milliseconds
-	sum    string // its checksum
+	sum    int64  // its checksum; 0 if it was stored before there was one beside it
 }
 
 func (t pgTurnID) known() bool { return t.origin != "" }
 
 // turnID selects what readTurnID reads.
-const turnID = "origin, at, substr(body, greatest(octet_length(body) - 3, 1))"
+const turnID = "origin, at, sum"
 
-func readTurnID(r *row) pgTurnID { return pgTurnID{r.text(), r.number(), string(r.bytes())} }
+func readTurnID(r *row) pgTurnID { return pgTurnID{r.text(), r.number(), r.number()} }
 
 func (t *pgTables) delay() time.Duration {
 	t.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"sync"
 	"time"
 
@@ -183,7 +182,7 @@ func (s *serverJobs) turn(ctx context.Context, c *pgConn, turn func(jobs.Facts) 
 // store writes what a turn changed, for the other processes and for whoever writes the tables, and commits.
 func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes, seq int64) error {
 	body := packWhole(s.body[:0], changes, s.places)
-	id := pgTurnID{s.db.origin, changes.Time.UnixMilli(), string(body[len(body)-crc32.Size:])}
+	id := pgTurnID{s.db.origin, changes.Time.UnixMilli(), sumOf(body)}
 	if s.body = body; len(body) > keptBody {
 		s.body = nil
 	}
@@ -191,7 +190,7 @@ func (s *serverJobs) store(ctx context.Context, c *pgConn, changes *jobs.Changes
 		statement string
 		args      []any
 	}{
-		{"INSERT INTO job_changes (seq, origin, at, body) VALUES (?, ?, ?, ?)", []any{seq, id.origin, id.at, body}},
+		{"INSERT INTO job_changes (seq, origin, at, body, sum) VALUES (?, ?, ?, ?, ?)", []any{seq, id.origin, id.at, body, id.sum}},
 		{"UPDATE job_state SET job_seq = ?, job_revision = ?, job_event = ?, job_clock = ?, changes = ?",
 			[]any{changes.Counters.Seq, changes.Counters.Revision, changes.Counters.Event, changes.Counters.Clock, seq}},
 	} {
