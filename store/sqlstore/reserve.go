@@ -82,7 +82,11 @@ func (r *reserve) give(bytes int64) bool {
 		return false
 	}
 	r.size = max(r.size-bytes, 0)
-	return os.Truncate(r.path, r.size) == nil
+	if os.Truncate(r.path, r.size) != nil {
+		r.size = 0 // somebody has removed it
+		return false
+	}
+	return true
 }
 
 // useReserve stores a batch for which there was no room in what the reserve gives up for it.

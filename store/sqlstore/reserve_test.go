@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,6 +31,36 @@ func TestWhereNoRoomCanBeKeptADatabaseIsOpenedAllTheSame(t *testing.T) {
 	}
 	if b, err := os.ReadFile(other); err != nil || string(b) != "other" {
 		t.Errorf("the other file has %q, %v", b, err)
+	}
+}
+
+func TestAReserveThatWasRemovedIsMadeAnewAsAWhole(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lokt.db")
+	r := reserveOf(path)
+	if !r.fill(true) {
+		t.Skip("there is too little room on this disk")
+	}
+	if !r.give(reserveStep) || r.size != reserveSize-reserveStep {
+		t.Errorf("a step was given up, and %d bytes are left", r.size)
+	}
+	if err := os.Remove(path + ".reserve"); err != nil {
+		t.Fatal(err)
+	}
+	if r.give(reserveStep) {
+		t.Error("a file that is not there was given up")
+	}
+	if !r.fill(true) {
+		t.Fatal("it was not made again")
+	}
+	b, err := os.ReadFile(path + ".reserve")
+	if err != nil || len(b) != reserveSize {
+		t.Fatalf("it has %d bytes, error %v", len(b), err)
+	}
+	for at := 0; at < len(b); at += 4096 {
+		if block := b[at : at+4096]; bytes.Count(block, []byte{0}) == len(block) {
+			t.Fatalf("at %d there is nothing in it", at)
+		}
 	}
 }
 
