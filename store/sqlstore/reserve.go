@@ -35,29 +35,35 @@ type reserve struct {
 	path   string
 	size   int64     // of it
 	given  bool      // some of it was given up
-	looked time.Time // when it was tried to make it
+	looked time.Time // when it was seen to
 	barred bool      // something else has its name
 }
 
 // reserveOf returns what there is of a database's reserve.
 func reserveOf(path string) *reserve {
 	r := &reserve{path: path + ".reserve"}
-	if info, err := os.Lstat(r.path); err == nil {
-		if r.barred = !info.Mode().IsRegular(); !r.barred {
-			r.size = min(info.Size(), reserveSize)
-		}
-	}
+	r.look()
 	return r
+}
+
+// look finds out what there is of it: somebody may have removed it, or cut it off, or put something else there.
+func (r *reserve) look() {
+	info, err := os.Lstat(r.path)
+	r.size, r.barred = 0, err == nil && (!info.Mode().IsRegular() || info.Size() > reserveSize)
+	if err == nil && !r.barred {
+		r.size = info.Size()
+	}
 }
 
 // fill makes the reserve, or what is missing of it, if there is room for more than that. What is written is such that no file system keeps it in
 // less room. It reports whether something was missing that is there now.
 func (r *reserve) fill(opening bool) bool {
+	r.look()
+	r.looked = time.Now()
 	missing := reserveSize - r.size
 	if missing <= 0 || r.barred {
 		return false
 	}
-	r.looked = time.Now()
 	if free, known := space(filepath.Dir(r.path)); known && free < missing+reserveMargin || !known && !opening {
 		return false
 	}
@@ -78,7 +84,7 @@ func (r *reserve) fill(opening bool) bool {
 
 // give gives up so much of the reserve, and reports whether there was any.
 func (r *reserve) give(bytes int64) bool {
-	if r.size == 0 {
+	if r.look(); r.size == 0 {
 		return false
 	}
 	r.size = max(r.size-bytes, 0)
@@ -114,7 +120,7 @@ func (d *fileDB) giveReserve(bytes int64) bool {
 
 // fillReserve makes the reserve again when there is room.
 func (d *fileDB) fillReserve() {
-	if r := d.reserve; r.size < reserveSize && time.Since(r.looked) >= reserveAgain && r.fill(false) && r.given {
+	if r := d.reserve; time.Since(r.looked) >= reserveAgain && r.fill(false) && r.given {
 		r.given = false
 		d.observe("reserve", r.looked, nil)
 	}

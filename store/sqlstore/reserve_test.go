@@ -64,6 +64,47 @@ func TestAReserveThatWasRemovedIsMadeAnewAsAWhole(t *testing.T) {
 	}
 }
 
+// Promise S-164.
+func TestOfTheReserveThatIsGivenUpWhichIsThere(t *testing.T) {
+	t.Parallel()
+	size := func(path string) int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			return -1
+		}
+		return info.Size()
+	}
+	r := reserveOf(filepath.Join(t.TempDir(), "lokt.db"))
+	if !r.fill(true) || size(r.path) != reserveSize {
+		t.Skip("there is no room for it")
+	}
+	if err := os.Truncate(r.path, 1000); err != nil { // by somebody else
+		t.Fatal(err)
+	}
+	if !r.give(reserveStep) || size(r.path) != 0 {
+		t.Errorf("of 1000 bytes %d are left", size(r.path))
+	}
+	if !r.fill(true) || size(r.path) != reserveSize {
+		t.Errorf("it is made again with %d bytes", size(r.path))
+	}
+	if err := os.Remove(r.path); err != nil {
+		t.Fatal(err)
+	}
+	if r.give(reserveStep) || size(r.path) >= 0 {
+		t.Errorf("it is given up though it was removed, and has %d bytes then", size(r.path))
+	}
+	if !r.fill(true) || size(r.path) != reserveSize {
+		t.Errorf("it is made again with %d bytes", size(r.path))
+	}
+	const foreign = reserveSize + 1
+	if err := os.Truncate(r.path, foreign); err != nil {
+		t.Fatal(err)
+	}
+	if r.give(reserveSize) || r.fill(true) || size(r.path) != foreign {
+		t.Errorf("a file that is too large to be it has %d bytes", size(r.path))
+	}
+}
+
 func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 	t.Parallel()
 	locked := func(holders, waiters int) *entry {
