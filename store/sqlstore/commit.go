@@ -55,6 +55,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		}
 	}
 	if b.empty() {
+		d.fillReserve()
 		return nil
 	}
 	defer func() { d.observe("commit", begin, err) }()

@@ -105,6 +105,27 @@ func TestOfTheReserveThatIsGivenUpWhichIsThere(t *testing.T) {
 	}
 }
 
+// Promise S-164.
+func TestAReserveThatWasRemovedIsMadeAgainThoughNothingIsStored(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{})
+	path := db.Path() + ".reserve"
+	if err := os.Remove(path); err != nil {
+		t.Skip("there is no room for it")
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if err := db.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err == nil && info.Size() == reserveSize {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("it is not made again")
+		}
+	}
+}
+
 func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 	t.Parallel()
 	locked := func(holders, waiters int) *entry {
