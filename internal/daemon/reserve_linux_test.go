@@ -93,6 +93,12 @@ func (d *smallDisk) free(t *testing.T) {
 // start starts a daemon whose database is on the disk.
 func (d *smallDisk) start(t *testing.T) *proc {
 	t.Helper()
+	return launch(t, d.command(t), nil)
+}
+
+// command returns what start starts.
+func (d *smallDisk) command(t *testing.T) *exec.Cmd {
+	t.Helper()
 	cmd := command(t, nil, "--listen", "127.0.0.1:0", "--store", "sqlite:"+filepath.Join(d.dir, "loktd.db"), "--lease-ttl", "1h")
 	enter, err := exec.LookPath("nsenter")
 	if err != nil {
@@ -100,7 +106,7 @@ func (d *smallDisk) start(t *testing.T) *proc {
 	}
 	cmd.Args = append([]string{enter, "-t", fmt.Sprint(d.holder.Process.Pid), "-U", "-m", "--preserve-credentials", "--", cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = enter
-	return launch(t, cmd, nil)
+	return cmd
 }
 
 // Promise S-164.
@@ -186,4 +192,19 @@ func TestADatabaseIsOpenedOnADiskThatIsFull(t *testing.T) {
 		t.Errorf("the reserve has %d bytes", size)
 	}
 	p.stop()
+}
+
+// Promise S-164.
+func TestADaemonThatFindsNoRoomToStartSaysSo(t *testing.T) {
+	disk := newSmallDisk(t, "8m")
+	p := disk.start(t)
+	p.stop()
+	if err := os.Remove(disk.path("loktd.db.reserve")); err != nil {
+		t.Fatal(err)
+	}
+	disk.fill(t)
+	out, err := disk.command(t).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "the disk is full: make room") {
+		t.Errorf("it ends with %v:\n%s", err, out)
+	}
 }

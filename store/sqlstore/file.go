@@ -80,6 +80,9 @@ func openFile(ctx context.Context, path string, old bool, o Options) (*fileDB, e
 	if lacksRoom(err, path) && d.giveReserve(reserveSize) {
 		opened, err = d.open(ctx, old)
 	}
+	if _, known := space(filepath.Dir(path)); lacksRoom(err, path) && (known || full(err)) {
+		err = fmt.Errorf("%w: %w", errNoRoom, err)
+	}
 	return opened, err
 }
 

@@ -155,8 +155,14 @@ func endsJobs(c *jobs.Changes) bool {
 	return !c.Refrozen
 }
 
+// errNoRoom says in plain words what lacksRoom found out.
+var errNoRoom = errors.New("the disk is full: make room")
+
 // lacksRoom reports whether a database at the path may not have been opened because the disk is full. SQLite calls that by many names.
 func lacksRoom(err error, path string) bool {
+	if full(err) {
+		return true // however much is free by now, after what there was room for was taken back
+	}
 	if free, known := space(filepath.Dir(path)); err == nil || known && free >= reserveMargin {
 		return false
 	}
@@ -169,5 +175,5 @@ func lacksRoom(err error, path string) bool {
 		return false
 	}
 	kind := e.Code() & 0xff
-	return kind == sqlite3.SQLITE_FULL || kind == sqlite3.SQLITE_CANTOPEN || kind == sqlite3.SQLITE_IOERR
+	return kind == sqlite3.SQLITE_CANTOPEN || kind == sqlite3.SQLITE_IOERR
 }

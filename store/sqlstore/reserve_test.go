@@ -126,6 +126,20 @@ func TestAReserveThatWasRemovedIsMadeAgainThoughNothingIsStored(t *testing.T) {
 	}
 }
 
+// There is room again as soon as a transaction that was too large is undone.
+func TestADatabaseThatWasFoundFullLacksRoomWhateverIsFreeThen(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "small.db")
+	c, err := dial(dsn(path), "PRAGMA max_page_count = 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if err := c.once(t.Context(), "CREATE TABLE x (y)"); !lacksRoom(err, path) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 	t.Parallel()
 	locked := func(holders, waiters int) *entry {
