@@ -208,3 +208,21 @@ func TestADaemonThatFindsNoRoomToStartSaysSo(t *testing.T) {
 		t.Errorf("it ends with %v:\n%s", err, out)
 	}
 }
+
+// Promise S-164.
+func TestOnADiskThatStaysFullADaemonIsStartedAgainAndAgain(t *testing.T) {
+	disk := newSmallDisk(t, "8m")
+	p := disk.start(t)
+	held := lokt.NewLeaseID()
+	p.api().do(t, http.StatusOK, "POST", locks+"held/leases", body{"lease_id": held, "owner": body{"id": "a"}, "ttl_ms": 600_000})
+	for range 4 {
+		p.signal(syscall.SIGTERM)
+		p.wait() // it may say that it could not store when it ended
+		disk.fill(t)
+		p = disk.start(t)
+		disk.fill(t)
+	}
+	disk.free(t)
+	p.api().with(t, http.StatusOK, held, "DELETE", locks+"held/leases/"+publicID(held))
+	p.stop()
+}

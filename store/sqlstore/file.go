@@ -261,7 +261,7 @@ func (d *fileDB) release() error {
 		errs = append(errs, d.log.Close())
 	}
 	if d.writer != nil {
-		errs = append(errs, d.writer.close())
+		errs = append(errs, d.closing())
 	}
 	if d.inode != nil {
 		errs = append(errs, d.inode.Close())

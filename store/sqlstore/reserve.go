@@ -82,6 +82,33 @@ func (r *reserve) fill(opening bool) bool {
 	return err == nil
 }
 
+// keep adds to the reserve so much as is missing of it, or as there is room for, but no more than that.
+func (r *reserve) keep(bytes int64) {
+	r.look()
+	if bytes = min(bytes, reserveSize-r.size); bytes <= 0 || r.barred {
+		return
+	}
+	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return
+	}
+	noise := make([]byte, bytes)
+	_, _ = rand.Read(noise)
+	_, _ = f.WriteAt(noise, r.size)
+	_ = f.Close()
+}
+
+// closing closes the connection that writes, which gives back the room of the log of transactions. What is missing of the reserve is taken from
+// that, so that the database can be opened again though the disk stays full.
+func (d *fileDB) closing() error {
+	before, _ := space(filepath.Dir(d.path))
+	err := d.writer.close()
+	if after, known := space(filepath.Dir(d.path)); known && d.reserve != nil {
+		d.reserve.keep(after - before)
+	}
+	return err
+}
+
 // give gives up so much of the reserve, and reports whether there was any.
 func (r *reserve) give(bytes int64) bool {
 	if r.look(); r.size == 0 {
