@@ -226,3 +226,23 @@ func TestOnADiskThatStaysFullADaemonIsStartedAgainAndAgain(t *testing.T) {
 	p.api().with(t, http.StatusOK, held, "DELETE", locks+"held/leases/"+publicID(held))
 	p.stop()
 }
+
+// Promise S-164.
+func TestWhatWasGivenUpToStartIsNotLostToOthersWhoFillTheDisk(t *testing.T) {
+	disk := newSmallDisk(t, "8m")
+	p := disk.start(t)
+	a := p.api()
+	var held []string
+	for i := range 300 {
+		held = append(held, lokt.NewLeaseID())
+		a.do(t, http.StatusOK, "POST", fmt.Sprint(locks, "held-", i, "/leases"), body{"lease_id": held[i], "owner": body{"id": "a"}, "ttl_ms": 600_000})
+	}
+	p.stop()
+	disk.fill(t)
+	p = disk.start(t)
+	a = p.api()
+	for i := range held {
+		disk.fill(t)
+		a.with(t, http.StatusOK, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
+	}
+}

@@ -125,8 +125,10 @@ func (d *fileDB) open(ctx context.Context, old bool) (_ *fileDB, err error) {
 		return nil, translate(err)
 	}
 	d.contents.Jobs, d.contents.Locks = int(living), len(d.locks.cache)
-	if !d.reserve.given {
+	if free, known := space(filepath.Dir(path)); !d.reserve.given {
 		d.reserve.fill(true)
+	} else if known {
+		d.reserve.keep(free - reserveStep) // what was not needed, before others take it
 	}
 	go d.group.loop()
 	return d, nil
