@@ -104,7 +104,7 @@ func Usable(life, margin time.Duration) time.Duration {
 }
 
 // Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The beat
-// belongs to the keeper until Stop.
+// belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the loss.
 func (k *Keeper) Keep(b *Beat, asked time.Duration, life time.Duration) {
 	deadline := time.Duration(forever)
 	if life > 0 {
