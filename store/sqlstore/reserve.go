@@ -116,8 +116,8 @@ func (r *reserve) give(bytes int64) bool {
 	}
 	r.size = max(r.size-bytes, 0)
 	if os.Truncate(r.path, r.size) != nil {
-		r.size = 0 // somebody has removed it
-		return false
+		r.size = 0
+		return os.Remove(r.path) == nil // it is somebody else's, who opened the database once
 	}
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -137,6 +138,24 @@ func TestADatabaseThatWasFoundFullLacksRoomWhateverIsFreeThen(t *testing.T) {
 	defer c.close()
 	if err := c.once(t.Context(), "CREATE TABLE x (y)"); !lacksRoom(err, path) {
 		t.Errorf("%v", err)
+	}
+}
+
+// Promise S-164. Somebody else, such as root, may have made a backup of a database that nobody used, and the reserve with it.
+func TestAReserveThatOthersMadeIsGivenUpAsAWhole(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" || os.Getuid() == 0 {
+		t.Skip("every file can be written here, or none removed")
+	}
+	r := reserveOf(filepath.Join(t.TempDir(), "lokt.db"))
+	if err := os.WriteFile(r.path, make([]byte, reserveSize), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if !r.give(reserveStep) {
+		t.Error("it is not given up")
+	}
+	if !r.fill(true) || !r.give(reserveStep) || r.size != reserveSize-reserveStep {
+		t.Errorf("it is made anew, and %d bytes are left of it", r.size)
 	}
 }
 
