@@ -246,3 +246,33 @@ func TestWhatWasGivenUpToStartIsNotLostToOthersWhoFillTheDisk(t *testing.T) {
 		a.with(t, http.StatusOK, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
 	}
 }
+
+// Promise S-164.
+func TestWhatIsNewLeavesTheReserveToWhatEndsSomething(t *testing.T) {
+	disk := newSmallDisk(t, "8m")
+	p := disk.start(t)
+	a := p.api()
+	var held []string
+	for i := range 60 {
+		held = append(held, lokt.NewLeaseID())
+		a.do(t, http.StatusOK, "POST", fmt.Sprint(locks, "held-", i, "/leases"), body{"lease_id": held[i], "owner": body{"id": "a"}, "ttl_ms": 600_000})
+	}
+	disk.fill(t)
+	n := 0
+	crowd := func() { // those who are refused come again
+		for range 40 {
+			n++
+			if _, err := a.try("POST", fmt.Sprint(locks, "new-", n, "/leases"), body{"owner": body{"id": "b"}, "ttl_ms": 600_000}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		disk.fill(t)
+	}
+	for i := range held {
+		crowd()
+		a.with(t, http.StatusOK, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
+	}
+	disk.free(t)
+	a.do(t, http.StatusOK, "POST", locks+"then/leases", body{"owner": body{"id": "b"}, "ttl_ms": 600_000})
+	p.stop()
+}

@@ -59,6 +59,10 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		return nil
 	}
 	defer func() { d.observe("commit", begin, err) }()
+	if d.refuses(b) {
+		d.noRoom = true
+		return cramped{fmt.Errorf("%w: %w", lokt.ErrUnavailable, errReserve)}
+	}
 	b.foldAsked = b.fold || b.foldLocks
 	if err = d.store(ctx, b); full(err) || isCramped(err) {
 		err = d.useReserve(ctx, b, d.squeeze(ctx, b, err))

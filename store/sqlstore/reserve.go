@@ -133,6 +133,15 @@ func (d *fileDB) useReserve(ctx context.Context, b *batch, err error) error {
 	return err
 }
 
+// refuses reports whether a batch must leave to others what the reserve gave up: it is of what is new, and on the disk there is no more than that.
+func (d *fileDB) refuses(b *batch) bool {
+	if !d.reserve.given || len(b.locks)+len(b.jobs) == 0 || b.ends() {
+		return false
+	}
+	free, known := space(filepath.Dir(d.path))
+	return known && free < 2*reserveStep
+}
+
 // giveReserve gives up so much of the reserve, reports whether there was any, and tells of the first time.
 func (d *fileDB) giveReserve(bytes int64) bool {
 	if d.reserve == nil || !d.reserve.give(bytes) {
