@@ -34,3 +34,39 @@ func TestTheLagOfTheTablesIsWhatTheJournalHas(t *testing.T) {
 		}
 	}
 }
+
+// Promise S-162.
+func TestTheLagInPostgreSQLIsOfAllThatIsKnownOf(t *testing.T) {
+	t.Parallel()
+	s := &pgTables{behind: make(chan struct{}, 1)}
+	lags := func(when string, turns, bytes int, since time.Time) {
+		t.Helper()
+		l := s.lag()
+		if old := time.Since(since); l.Turns != turns || l.Bytes != bytes || (l.Age > 0) != (turns > 0) || turns > 0 && (l.Age > old || l.Age < old-time.Millisecond*500) {
+			t.Errorf("%s it is %+v", when, l)
+		}
+	}
+	s.begin(10)
+	s.learned(10)
+	lags("at first", 0, 0, time.Now())
+	first := time.Now()
+	s.learned(12) // of others
+	time.Sleep(time.Second)
+	second := time.Now()
+	s.grow(pgTurn{seq: 13, bytes: 100})
+	s.learned(13)
+	s.learned(13)
+	lags("with turns of others and an own one", 3, 100, first)
+	s.reached(12)
+	lags("with the own one", 1, 100, second)
+	s.reached(13)
+	lags("when all are in the tables", 0, 0, time.Now())
+	s.learned(13)
+	lags("when it is looked again", 0, 0, time.Now())
+	s.learned(14)
+	s.begin(5) // an older state of the database
+	lags("when everything is read anew", 0, 0, time.Now())
+	again := time.Now()
+	s.learned(6)
+	lags("after that", 1, 0, again)
+}

@@ -164,6 +164,8 @@ func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 	locked := func(holders, waiters int) *entry {
 		return &entry{lock: lokt.Lock{Holders: make([]lokt.Holder, holders), Queue: make([]lokt.Waiter, waiters)}}
 	}
+	frozen := locked(1, 0)
+	frozen.lock.Freeze = &lokt.Freeze{}
 	event := func(types ...jobs.EventType) (all []jobs.Event) {
 		for _, kind := range types {
 			all = append(all, jobs.Event{Type: kind})
@@ -186,6 +188,9 @@ func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 		"completion":          {nil, nil, &jobs.Changes{Events: event(jobs.EventComplete), Ended: make([]jobs.Job, 1)}, true},
 		"failure, and grant":  {nil, nil, &jobs.Changes{Events: event(jobs.EventRetry, jobs.EventGrant), Unleased: []string{"x"}}, true},
 		"heartbeat":           {nil, nil, &jobs.Changes{Events: event(jobs.EventRunning), Leases: make([]jobs.Lease, 1)}, true},
+		"freeze of a type":    {nil, nil, &jobs.Changes{Refrozen: true}, false},
+		"freeze":              {locked(1, 0), frozen, nil, false},
+		"renewal when frozen": {frozen, frozen, nil, true},
 		"release, and submit": {locked(1, 0), locked(0, 0), &jobs.Changes{Events: event(jobs.EventSubmit)}, false},
 	} {
 		b := &batch{were: map[string]*entry{}, locks: map[string]*entry{}}
