@@ -122,13 +122,19 @@ func (r *reserve) give(bytes int64) bool {
 	return true
 }
 
-// useReserve stores a batch for which there was no room in what the reserve gives up for it.
+// useReserve stores a batch for which there was no room in what the reserve gives up for it. What was not needed is taken back before others
+// who fill the disk take it, or the log of transactions does.
 func (d *fileDB) useReserve(ctx context.Context, b *batch, err error) error {
+	given := int64(0)
 	for isCramped(err) && !b.fold && !b.foldLocks && b.ends() && d.giveReserve(reserveStep) {
+		given += reserveStep
 		if e := d.move(ctx); d.failure != nil { // the log may start over now
 			return e
 		}
 		err = d.storeAgain(ctx, b)
+	}
+	if given > 0 {
+		d.reserve.keep(given)
 	}
 	return err
 }
