@@ -79,7 +79,7 @@ type engine struct {
 	answers   *heap[*answer]
 	keys      map[string]*key
 	dyingKeys *heap[*key]
-	metrics   *Metrics
+	metrics   *Metrics // what was counted since they were taken
 
 	record
 }

@@ -44,7 +44,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	engine  *engine
-	metrics *Metrics         // the engine's, whichever it is
+	metrics *Metrics         // of the turns that are known to be stored
 	queue   []*call          // not yet in a turn
 	calls   map[uint64]*call // not yet answered
 	lastID  uint64
@@ -130,7 +130,6 @@ func (m *Manager) load(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.engine = load(m.cfg, rows, m.instant(rows.Now))
-	m.engine.metrics = m.metrics
 	return nil
 }
 
@@ -285,6 +284,7 @@ func (m *Manager) turn(look bool) {
 		m.opts.Observe(out.changes.Events)
 	}
 	m.mu.Lock()
+	m.metrics.take(m.engine.metrics)
 	if !out.changes.Empty() {
 		m.metrics.Store.observe(time.Since(decided))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -565,4 +566,49 @@ func TestAnAskWhoseTurnIsInDoubtIsGrantedOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &doubtfulStore{Jobs: memstore.NewJobs()}
+		m, err := jobs.Open(t.Context(), store, jobs.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		submit(t, m)
+		submit(t, m)
+		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		time.Sleep(time.Second)
+		before := m.Metrics()
+		for what, ask := range map[string]func() error{
+			"submit": func() error { _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); return err },
+			"complete": func() error {
+				_, err := m.Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed})
+				return err
+			},
+			"beats": func() error { _, err := m.BeatAll(t.Context(), "w", []string{g.Lease.ID, "none"}); return err },
+		} {
+			store.doubt = true
+			if err := ask(); !errors.Is(err, lokt.ErrUnavailable) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		after := m.Metrics()
+		if after.Failures != before.Failures+3 {
+			t.Errorf("%d turns failed", after.Failures-before.Failures)
+		}
+		after.Failures = before.Failures
+		if !reflect.DeepEqual(after, before) {
+			t.Errorf("counted are\n%+v, before were\n%+v", after, before)
+		}
+		complete(t, m, g)
+		store.doubt = true
+		grant(t, m, jobs.Ask{WorkerID: "w"}) // when it is asked for the second time
+		if after = m.Metrics(); after.Events[jobs.EventGrant] != 2 || after.Wait.Count != 2 || after.Ended[jobs.CodeCompleted] != 1 || after.Run.Count != 1 || after.Events[jobs.EventSubmit] != 2 {
+			t.Errorf("counted are %+v", after)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

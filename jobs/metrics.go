@@ -7,7 +7,7 @@ import (
 )
 
 // Metrics are what a manager has counted since it was opened, and what waits in it now. Counts never fall. What a turn
-// did counts even if it could not be stored: exact numbers, over restarts, are those of Decisions and Stats.
+// did counts once it is known to be stored. Numbers over restarts are those of Decisions and Stats.
 type Metrics struct {
 	Events  map[EventType]uint64 // of jobs: grants, ends, retries and the like
 	Denied  map[string]uint64    // asks, by the code of the denial
@@ -43,6 +43,39 @@ func (d *Durations) observe(t time.Duration) {
 	d.Counts[i]++
 	d.Count++
 	d.Sum += t
+}
+
+// take adds what others counted, who begin anew.
+func (d *Durations) take(from *Durations) {
+	if from.Count == 0 {
+		return
+	}
+	for i, n := range from.Counts {
+		d.Counts[i] += n
+	}
+	d.Count += from.Count
+	d.Sum += from.Sum
+	clear(from.Counts)
+	from.Count, from.Sum = 0, 0
+}
+
+// take adds what an engine counted in a turn, which begins anew.
+func (m *Metrics) take(from *Metrics) {
+	take(m.Events, from.Events)
+	take(m.Denied, from.Denied)
+	take(m.Ended, from.Ended)
+	take(m.Refused, from.Refused)
+	m.Beats += from.Beats
+	from.Beats = 0
+	m.Wait.take(&from.Wait)
+	m.Run.take(&from.Run)
+}
+
+func take[K comparable](to, from map[K]uint64) {
+	for k, n := range from {
+		to[k] += n
+	}
+	clear(from)
 }
 
 // clone returns a copy that does not change any more.
