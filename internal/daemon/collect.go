@@ -180,5 +180,8 @@ func (c *daemonCollector) Collect(out chan<- prometheus.Metric) {
 	if c.d.ready(context.Background()) != nil {
 		ready = 0
 	}
+	for path, bytes := range c.d.stores.keep {
+		gauge(out, "lokt_store_reserve_bytes", "Room that is kept for when the disk is full.", float64(bytes()), "path", path)
+	}
 	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 	"github.com/lokt-dev/lokt/telemetry"
 )
 
@@ -74,8 +75,11 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/readyz" {
 		if err := d.ready(r.Context()); err != nil {
 			why := "the store does not answer"
-			if d.stopping.Load() {
+			switch {
+			case d.stopping.Load():
 				why = "stopping"
+			case errors.Is(err, sqlstore.ErrFull):
+				why = sqlstore.ErrFull.Error()
 			}
 			problem(w, http.StatusServiceUnavailable, "unavailable", why)
 			return

@@ -14,6 +14,9 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
+// tellsFull is in the log of a daemon that uses the reserve.
+const tellsFull = `msg="the disk is full: make room"`
+
 // smallDisk is a file system in memory, of its own, which daemons are started on. Others find it below /proc.
 type smallDisk struct {
 	holder *exec.Cmd
@@ -134,15 +137,26 @@ func TestOnADiskThatIsFullWhatEndsSomethingIsStored(t *testing.T) {
 		}
 		if ans.status == http.StatusServiceUnavailable {
 			refused++
+			if !strings.Contains(ans.body, "the disk is full: make room") {
+				t.Errorf("a claim is answered with %s", ans.body)
+			}
 		}
 	}
-	if strings.Contains(p.log.String(), "the disk is full: make room") {
+	reserved := func() float64 {
+		bytes, _ := a.metric(t, fmt.Sprintf("lokt_store_reserve_bytes{path=%q}", filepath.Join(disk.dir, "loktd.db")))
+		return bytes
+	}
+	if bytes := reserved(); bytes != 1<<20 {
+		t.Errorf("that the reserve is kept is told with %v bytes", bytes)
+	}
+	if strings.Contains(p.log.String(), tellsFull) {
 		t.Error("the reserve is used for what is new")
 	}
 	again := 0
 	for i := range held {
 		a.with(t, http.StatusOK, held[i], "PUT", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
 		a.with(t, http.StatusOK, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
+		a.with(t, http.StatusNotFound, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i]))) // the answer was lost, perhaps
 		eventually(t, "a job is completed", func() bool { // the scheduler pauses after a failure
 			ans, err := a.try("POST", scheduler+"/leases/"+leases[i]+"/complete", body{"worker_id": "w", "status": "completed"})
 			if again++; again > 500 {
@@ -152,8 +166,11 @@ func TestOnADiskThatIsFullWhatEndsSomethingIsStored(t *testing.T) {
 		})
 		disk.fill(t)
 	}
+	if bytes := reserved(); bytes >= 1<<20 || bytes != float64(disk.size(t, "loktd.db.reserve")) {
+		t.Errorf("that the reserve is used is told with %v bytes", bytes)
+	}
 	t.Logf("%d of %d answers to completions were errors; %d bytes of the reserve are left", again-len(held), again, disk.size(t, "loktd.db.reserve"))
-	if n := strings.Count(p.log.String(), "the disk is full: make room"); n != 1 {
+	if n := strings.Count(p.log.String(), tellsFull); n != 1 {
 		t.Errorf("that the disk is full is logged %d times:\n%s", n, p.log)
 	}
 	p.kill()
@@ -181,7 +198,7 @@ func TestADatabaseIsOpenedOnADiskThatIsFull(t *testing.T) {
 	disk.fill(t)
 	p = disk.start(t)
 	a := p.api()
-	if !strings.Contains(p.log.String(), "the disk is full: make room") {
+	if !strings.Contains(p.log.String(), tellsFull) {
 		t.Errorf("it is not logged that the disk is full:\n%s", p.log)
 	}
 	a.with(t, http.StatusOK, held, "DELETE", locks+"held/leases/"+publicID(held))

@@ -18,10 +18,11 @@ import (
 // stores are where the daemon keeps things.
 type stores struct {
 	locks  lokt.Store
-	events lokt.EventLog       // nil if the store keeps none
-	jobs   jobs.Store          // nil if there is no scheduler
-	shared bool                // other daemons may use the jobs at the same time
-	lag    func() sqlstore.Lag // nil if the jobs are in no database
+	events lokt.EventLog           // nil if the store keeps none
+	jobs   jobs.Store              // nil if there is no scheduler
+	shared bool                    // other daemons may use the jobs at the same time
+	lag    func() sqlstore.Lag     // nil if the jobs are in no database
+	keep   map[string]func() int64 // how many bytes of room are kept for when the disk is full, by the path of the database
 	pings  []func(context.Context) error
 	backup *backend           // that which can be backed up; nil if there is none
 	failed [2]<-chan struct{} // closed when one cannot be relied on any more by this process
@@ -47,13 +48,14 @@ type backend struct {
 	path   string                                       // of the store's file, if it has a backup
 	failed <-chan struct{}                              // closed when it cannot be relied on any more; may be nil
 	lag    func() sqlstore.Lag                          // how far its tables for jobs are behind; nil if it has none
+	keep   func() int64                                 // how much room is kept for when the disk is full; nil if none is
 	close  func() error
 }
 
 // openStores opens what the config names. address is what those are told whom the store turns away because this daemon
 // has it. observe is told what a database was asked for.
 func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (*stores, error) {
-	s := &stores{}
+	s := &stores{keep: map[string]func() int64{}}
 	main, err := openBackend(ctx, c.Store, address, log, observe)
 	if err != nil {
 		return nil, err
@@ -92,6 +94,9 @@ func (s *stores) add(b *backend) {
 	}
 	if b.backup != nil && s.backup == nil {
 		s.backup = b
+	}
+	if b.keep != nil {
+		s.keep[b.path] = b.keep
 	}
 }
 
@@ -136,6 +141,7 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), lag: db.Lag, close: db.Close}
 		if kind == "sqlite" {
 			b.backup, b.path = db.Backup, db.Path()
+			b.keep = db.Reserve
 		}
 		return b, nil
 	case "etcd", "etcds":

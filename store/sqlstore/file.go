@@ -80,8 +80,8 @@ func openFile(ctx context.Context, path string, old bool, o Options) (*fileDB, e
 	if lacksRoom(err, path) && d.giveReserve(reserveSize) {
 		opened, err = d.open(ctx, old)
 	}
-	if _, known := space(filepath.Dir(path)); lacksRoom(err, path) && (known || full(err)) {
-		err = fmt.Errorf("%w: %w", errNoRoom, err)
+	if _, known := space(filepath.Dir(path)); lacksRoom(err, path) && (known || full(err)) && !errors.Is(err, ErrFull) {
+		err = fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return opened, err
 }

@@ -381,6 +381,9 @@ func (d *serverDB) Contents(ctx context.Context) (c Contents, err error) {
 	return c, err
 }
 
+// reserved implements backend.
+func (d *serverDB) reserved() int64 { return 0 }
+
 // Failed implements backend: a server is asked again and again.
 func (d *serverDB) Failed() <-chan struct{} { return nil }
 

@@ -7,14 +7,17 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -27,8 +30,14 @@ const (
 	reserveAgain  = 2 * time.Second
 )
 
+// reserveSuffix is what its name has after that of the database.
+const reserveSuffix = ".reserve"
+
+// ErrFull is wrapped by the errors of a database of SQLite for which there is no room on the disk.
+var ErrFull = errors.New("the disk is full: make room")
+
 // errReserve says that the reserve is being used up.
-var errReserve = errors.New("the disk is full, and the room that was kept for that is used now: only what ends something can be relied on to be stored until it is used up too")
+var errReserve = fmt.Errorf("%w; the room that was kept for that is being used, and only what ends something can be relied on to be stored", ErrFull)
 
 // reserve is the file. That it cannot be made is no error: then there is none.
 type reserve struct {
@@ -41,7 +50,7 @@ type reserve struct {
 
 // reserveOf returns what there is of a database's reserve.
 func reserveOf(path string) *reserve {
-	r := &reserve{path: path + ".reserve"}
+	r := &reserve{path: path + reserveSuffix}
 	r.look()
 	return r
 }
@@ -49,7 +58,7 @@ func reserveOf(path string) *reserve {
 // look finds out what there is of it: somebody may have removed it, or cut it off, or put something else there.
 func (r *reserve) look() {
 	info, err := os.Lstat(r.path)
-	r.size, r.barred = 0, err == nil && (!info.Mode().IsRegular() || info.Size() > reserveSize)
+	r.size, r.barred = 0, err == nil && !reserves(info)
 	if err == nil && !r.barred {
 		r.size = info.Size()
 	}
@@ -141,7 +150,7 @@ func (d *fileDB) useReserve(ctx context.Context, b *batch, err error) error {
 
 // refuses reports whether a batch must leave to others what the reserve gave up: it is of what is new, and on the disk there is no more than that.
 func (d *fileDB) refuses(b *batch) bool {
-	if !d.reserve.given || len(b.locks)+len(b.jobs) == 0 || b.ends() {
+	if !d.reserve.given || len(b.locks)+len(b.jobs)+len(b.told) == 0 || b.ends() {
 		return false
 	}
 	free, known := space(filepath.Dir(d.path))
@@ -158,6 +167,19 @@ func (d *fileDB) giveReserve(bytes int64) bool {
 		d.observe("reserve", time.Now(), errReserve)
 	}
 	return true
+}
+
+// reserved implements backend.
+func (d *fileDB) reserved() int64 {
+	if info, err := os.Lstat(d.path + reserveSuffix); err == nil && reserves(info) {
+		return info.Size()
+	}
+	return 0
+}
+
+// reserves reports whether a file is one in which room is kept.
+func reserves(info os.FileInfo) bool {
+	return info.Mode().IsRegular() && info.Size() <= reserveSize
 }
 
 // fillReserve makes the reserve again when there is room.
@@ -181,7 +203,15 @@ func (b *batch) ends() bool {
 			return false
 		}
 	}
-	return len(b.locks)+len(b.jobs) > 0 && len(b.writes) == 0
+	if len(b.locks)+len(b.jobs) > 0 {
+		return len(b.writes) == 0
+	}
+	for _, told := range b.told { // who gives back what is not there any more, such as for the second time, is to be told so
+		if slices.ContainsFunc(told, func(e lokt.Event) bool { return e.Type != lokt.EventMismatch && e.Type != lokt.EventRenewFail }) {
+			return false
+		}
+	}
+	return len(b.told) > 0 && len(b.writes) == 0
 }
 
 // endsJobs reports whether a turn ended something, or added and granted nothing.
@@ -196,9 +226,6 @@ func endsJobs(c *jobs.Changes) bool {
 	}
 	return !c.Refrozen
 }
-
-// errNoRoom says in plain words what lacksRoom found out.
-var errNoRoom = errors.New("the disk is full: make room")
 
 // lacksRoom reports whether a database at the path may not have been opened because the disk is full. SQLite calls that by many names.
 func lacksRoom(err error, path string) bool {

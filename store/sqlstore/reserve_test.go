@@ -204,4 +204,27 @@ func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 			t.Errorf("%s: %v", name, b.ends())
 		}
 	}
+	for name, c := range map[string]struct {
+		told []lokt.EventType
+		turn *jobs.Changes
+		ends bool
+	}{
+		"release of what is gone":     {[]lokt.EventType{lokt.EventMismatch}, nil, true},
+		"renewal of what is gone":     {[]lokt.EventType{lokt.EventRenewFail, lokt.EventMismatch}, nil, true},
+		"refusal":                     {[]lokt.EventType{lokt.EventDeny}, nil, false},
+		"refusal, and late release":   {[]lokt.EventType{lokt.EventMismatch, lokt.EventDeny}, nil, false},
+		"refusal beside a completion": {[]lokt.EventType{lokt.EventDeny}, &jobs.Changes{Events: event(jobs.EventComplete), Ended: make([]jobs.Job, 1)}, true},
+		"late release, and submit":    {[]lokt.EventType{lokt.EventMismatch}, &jobs.Changes{Events: event(jobs.EventSubmit)}, false},
+	} {
+		b := &batch{}
+		for _, kind := range c.told {
+			b.told = append(b.told, []lokt.Event{{Type: kind}})
+		}
+		if c.turn != nil {
+			b.jobs = append(b.jobs, c.turn)
+		}
+		if b.ends() != c.ends {
+			t.Errorf("%s: %v", name, b.ends())
+		}
+	}
 }

@@ -64,6 +64,8 @@ func translate(err error) error {
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w: %w: %w; restore a backup", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, ErrFull, err)
 	}
 	return unavailable(err)
 }

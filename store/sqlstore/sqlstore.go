@@ -53,6 +53,7 @@ type backend interface {
 	Contents(ctx context.Context) (Contents, error)
 	Failed() <-chan struct{}
 	lag() Lag
+	reserved() int64
 	Close() error
 }
 
@@ -142,6 +143,10 @@ func (d *DB) Contents(ctx context.Context) (Contents, error) { return d.backend.
 // by this process: Close only gives the reason, and leaves the files open. The process should end, and another one open the database,
 // which then has everything that was acknowledged.
 func (d *DB) Failed() <-chan struct{} { return d.backend.Failed() }
+
+// Reserve returns how many bytes of room a database of SQLite keeps for when the disk is full. Less than a mebibyte means that it is full, or
+// was so full when the room was to be made that there was none.
+func (d *DB) Reserve() int64 { return d.reserved() }
 
 // Lag returns how far the tables for jobs are behind the turns of the scheduler, as this process knows without asking the database.
 func (d *DB) Lag() Lag { return d.lag() }
