@@ -239,7 +239,7 @@ func (e *env) cost(s subject) ([]result, error) {
 		}
 		operations = append(operations,
 			operation{"submit + grant + completion of a job", 1, func(i int) (func() error, func(), error) {
-				w, err := newWorker(s.addr, fmt.Sprint("bench-", i))
+				w, err := newWorker(dial, s.addr, fmt.Sprint("bench-", i))
 				if err != nil {
 					return nil, nil, err
 				}
@@ -310,7 +310,7 @@ func beating(addr string) func(int) (func() error, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		w, err := newWorker(addr, "bench")
+		w, err := newWorker(dial, addr, "bench")
 		if err != nil {
 			return nil, nil, err
 		}

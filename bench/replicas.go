@@ -105,7 +105,7 @@ func replicasOnPostgres(e *env, pg *postgres) ([]result, error) {
 func (e *env) jobCycles(all []*server) func() (float64, error) {
 	return func() (float64, error) {
 		return rate(cyclers, e.span(3*time.Second), func(i int) (func() error, func(), error) {
-			w, err := newWorker(all[i%len(all)].addr, fmt.Sprint("bench-", i))
+			w, err := newWorker(dial, all[i%len(all)].addr, fmt.Sprint("bench-", i))
 			if err != nil {
 				return nil, nil, err
 			}

@@ -20,8 +20,8 @@ type worker struct {
 	id string
 }
 
-func newWorker(addr, id string) (*worker, error) {
-	c, err := dialHTTP(addr)
+func newWorker(dial dialer, addr, id string) (*worker, error) {
+	c, err := dialHTTP(dial, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (w *worker) cycle(beats int) error {
 
 // submitMany submits n jobs, 1,000 at a time.
 func submitMany(addr string, n int) error {
-	c, err := dialHTTP(addr)
+	c, err := dialHTTP(dial, addr)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func lease(addr string, n int) ([]string, error) {
 	)
 	for i := range 16 {
 		wg.Go(func() {
-			w, err := newWorker(addr, "bench")
+			w, err := newWorker(dial, addr, "bench")
 			var mine []string
 			if err == nil {
 				defer w.close()
@@ -126,7 +126,7 @@ func lease(addr string, n int) ([]string, error) {
 
 // beatOnce sends the first heartbeat of each lease, which starts its job: that is stored, and what is measured is what follows.
 func beatOnce(addr string, leases []string) error {
-	c, err := dialHTTP(addr)
+	c, err := dialHTTP(dial, addr)
 	if err != nil {
 		return err
 	}
@@ -177,8 +177,8 @@ func (e *env) bareServer() (*server, error) {
 
 // beats returns how many heartbeats per second the server answers on 16 connections that take turns through the leases.
 func beats(addr string, leases []string, d time.Duration) (float64, error) {
-	return rate(16, d, func(i int) (func() error, func(), error) {
-		w, err := newWorker(addr, "bench")
+	return load(16, d, func(dial dialer, i int) (func() error, func(), error) {
+		w, err := newWorker(dial, addr, "bench")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -257,8 +257,8 @@ func schedulerBeats(e *env) ([]result, error) {
 		func() (float64, error) { return beats(few.addr, leases[few], e.span(2*time.Second)) },
 		func() (float64, error) { return beats(lots.addr, leases[lots], e.span(2*time.Second)) },
 		func() (float64, error) {
-			return rate(16, e.span(2*time.Second), func(int) (func() error, func(), error) {
-				w, err := newWorker(lots.addr, "bench")
+			return load(16, e.span(2*time.Second), func(dial dialer, _ int) (func() error, func(), error) {
+				w, err := newWorker(dial, lots.addr, "bench")
 				if err != nil {
 					return nil, nil, err
 				}
@@ -291,12 +291,12 @@ func schedulerGrants(e *env) ([]result, error) {
 		return nil, err
 	}
 	defer d.stop()
-	w, err := newWorker(d.addr, "parked")
+	w, err := newWorker(dial, d.addr, "parked")
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
-	s, err := newWorker(d.addr, "submitter")
+	s, err := newWorker(dial, d.addr, "submitter")
 	if err != nil {
 		return nil, err
 	}

@@ -29,8 +29,8 @@ func schedulerCycles(e *env) ([]result, error) {
 
 // cycles returns how many cycles per second so many workers do.
 func cycles(addr string, workers int, d time.Duration, work func(w *worker) error) (float64, error) {
-	return rate(workers, d, func(i int) (func() error, func(), error) {
-		w, err := newWorker(addr, fmt.Sprint("bench-", i))
+	return load(workers, d, func(dial dialer, i int) (func() error, func(), error) {
+		w, err := newWorker(dial, addr, fmt.Sprint("bench-", i))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -110,8 +110,8 @@ func (e *env) beanstalkd(name string) (*server, error) {
 
 func beanstalkCycles(peer *server, d time.Duration) func() (float64, error) {
 	return func() (float64, error) {
-		return rate(32, d, func(int) (func() error, func(), error) {
-			b, err := dialBeanstalk(peer.addr)
+		return load(32, d, func(dial dialer, _ int) (func() error, func(), error) {
+			b, err := dialBeanstalk(dial, peer.addr)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"runtime"
 	"strings"
 	"time"
@@ -33,7 +32,7 @@ func schedulerSize(e *env) ([]result, error) {
 				return err
 			}
 			perJob = (after - before) / float64(queued)
-			w, err := newWorker(d.addr, "bench")
+			w, err := newWorker(dial, d.addr, "bench")
 			if err != nil {
 				return err
 			}
@@ -118,7 +117,7 @@ func schedulerRestart(e *env) ([]result, error) {
 		if err != nil {
 			return nil, err
 		}
-		w, err := newWorker(d.addr, "bench")
+		w, err := newWorker(dial, d.addr, "bench")
 		if err != nil {
 			d.stop()
 			return nil, err
@@ -158,7 +157,7 @@ func schedulerParked(e *env) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	conns := make([]net.Conn, 0, n)
+	conns := make([]link, 0, n)
 	defer func() {
 		for _, c := range conns {
 			_ = c.Close()
@@ -180,7 +179,7 @@ func schedulerParked(e *env) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := newWorker(d.addr, "other")
+	w, err := newWorker(dial, d.addr, "other")
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,17 @@ import (
 	"time"
 )
 
-// dial connects to an address.
-func dial(addr string) (net.Conn, error) {
+// link is a connection as far as a load needs it.
+type link interface {
+	io.ReadWriteCloser
+	SetDeadline(t time.Time) error
+}
+
+// dialer connects to an address.
+type dialer func(addr string) (link, error)
+
+// dial is the dialer of those who have no other.
+func dial(addr string) (link, error) {
 	return (&net.Dialer{Timeout: time.Minute}).DialContext(context.Background(), "tcp", addr)
 }
 
@@ -27,14 +36,14 @@ func listen() (net.Listener, error) {
 // httpConn is one connection to an HTTP server. The load comes from the same machine that serves it, so it must cost little:
 // requests are written with one call, answers are read with a Content-Length only.
 type httpConn struct {
-	c    net.Conn
+	c    link
 	r    *bufio.Reader
 	out  []byte
 	body []byte
 	due  time.Time // the connection's deadline
 }
 
-func dialHTTP(addr string) (*httpConn, error) {
+func dialHTTP(dial dialer, addr string) (*httpConn, error) {
 	c, err := dial(addr)
 	if err != nil {
 		return nil, err
@@ -120,11 +129,11 @@ func member(object []byte, name string) string {
 
 // beanstalk is one connection to beanstalkd, whose protocol is lines of text.
 type beanstalk struct {
-	c net.Conn
+	c link
 	r *bufio.Reader
 }
 
-func dialBeanstalk(addr string) (*beanstalk, error) {
+func dialBeanstalk(dial dialer, addr string) (*beanstalk, error) {
 	c, err := dial(addr)
 	if err != nil {
 		return nil, err
@@ -168,7 +177,7 @@ func (b *beanstalk) cycle(body string) error {
 }
 
 // rate runs work in so many goroutines for the given time and returns how often it was done per second. Each goroutine
-// calls start for its own work function, which is called again and again, and then stop.
+// calls start for its own work function, which is called again and again, and then stop. For work on plain connections see load.
 func rate(workers int, d time.Duration, start func(worker int) (work func() error, stop func(), err error)) (float64, error) {
 	var (
 		wg    sync.WaitGroup
