@@ -157,7 +157,7 @@ func TestOnADiskThatIsFullWhatEndsSomethingIsStored(t *testing.T) {
 		a.with(t, http.StatusOK, held[i], "PUT", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
 		a.with(t, http.StatusOK, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i])))
 		a.with(t, http.StatusNotFound, held[i], "DELETE", fmt.Sprint(locks, "held-", i, "/leases/", publicID(held[i]))) // the answer was lost, perhaps
-		eventually(t, "a job is completed", func() bool { // the scheduler pauses after a failure
+		eventually(t, "a job is completed", func() bool {                                                               // the scheduler pauses after a failure
 			ans, err := a.try("POST", scheduler+"/leases/"+leases[i]+"/complete", body{"worker_id": "w", "status": "completed"})
 			if again++; again > 500 {
 				t.Fatalf("a completion is answered with %d %s, %v", ans.status, ans.body, err)
@@ -233,8 +233,7 @@ func TestOnADiskThatStaysFullADaemonIsStartedAgainAndAgain(t *testing.T) {
 	held := lokt.NewLeaseID()
 	p.api().do(t, http.StatusOK, "POST", locks+"held/leases", body{"lease_id": held, "owner": body{"id": "a"}, "ttl_ms": 600_000})
 	for range 4 {
-		p.signal(syscall.SIGTERM)
-		p.wait() // it may say that it could not store when it ended
+		p.stop()
 		disk.fill(t)
 		p = disk.start(t)
 		disk.fill(t)

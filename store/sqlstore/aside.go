@@ -91,15 +91,8 @@ func setAside(ctx context.Context, path, file string, o Options) (_ []Aside, err
 	if err := writeAside(faultfs.OS(), file, all); err != nil {
 		return nil, unavailable(err)
 	}
-	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
+	if err := atomically(ctx, d.writer, func() error { return forget(ctx, d.writer, all, next) }); err != nil {
 		return nil, translate(err)
-	}
-	err = forget(ctx, d.writer, all, next)
-	if err == nil {
-		err = d.writer.exec(ctx, "COMMIT")
-	}
-	if err != nil {
-		return nil, translate(errors.Join(err, d.writer.exec(ctx, "ROLLBACK")))
 	}
 	return all, nil
 }

@@ -240,8 +240,7 @@ func (d *fileDB) Close() error {
 	d.locks.end()
 	d.readers.Wait()
 	if d.suspect == nil && d.failure == nil { // what has ended by now is not to be revived
-		d.err = errors.Join(d.locks.finish(context.Background(), d.writer), d.jobs.finish(context.Background(), d.writer),
-			d.writer.exec(context.Background(), "UPDATE state SET clock = ?", d.clock.now().UnixNano()))
+		d.err = d.finish(context.Background())
 		d.flushed(d.err)
 	}
 	if d.failure != nil {
@@ -251,6 +250,20 @@ func (d *fileDB) Close() error {
 	}
 	close(d.done)
 	return d.err
+}
+
+// finish stores what is left when nobody else uses the database. If there is no room for that, nothing that was acknowledged is lost: it is in the
+// journals, and whoever opens the database next does it.
+func (d *fileDB) finish(ctx context.Context) error {
+	var errs []error
+	for _, step := range []func(context.Context, querier) error{d.locks.finish, d.jobs.finish, func(ctx context.Context, q querier) error {
+		return q.exec(ctx, "UPDATE state SET clock = ?", d.clock.now().UnixNano())
+	}} {
+		if err := step(ctx, d.writer); !full(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // release closes connections and gives the kernel locks back.

@@ -97,16 +97,7 @@ func (s *fileJobs) replay(ctx context.Context, q querier) error {
 	if err != nil || left == 0 {
 		return err
 	}
-	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	if err := s.replayRows(ctx, q); err != nil {
-		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
-	}
-	if err := q.exec(ctx, "COMMIT"); err != nil {
-		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
-	}
-	return nil
+	return atomically(ctx, q, func() error { return s.replayRows(ctx, q) })
 }
 
 // replayRows does so within a transaction.
@@ -269,13 +260,7 @@ func (s *fileJobs) finish(ctx context.Context, q querier) error {
 	if s.behind || len(s.unfolded()) == 0 { // whoever opens it next writes what the journal has
 		return nil
 	}
-	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	if err := s.fold(ctx, q, nil); err != nil {
-		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
-	}
-	return q.exec(ctx, "COMMIT")
+	return atomically(ctx, q, func() error { return s.fold(ctx, q, nil) })
 }
 
 // beside returns what is in the journal only, of the database as a reader sees it. It is called outside of any transaction, so that

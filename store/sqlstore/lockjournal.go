@@ -238,17 +238,7 @@ func (s *fileLocks) finish(ctx context.Context, q querier) error {
 	if !s.unfolded() {
 		return nil
 	}
-	if err := q.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	err := s.fold(ctx, q, &batch{now: s.journal.at})
-	if err == nil {
-		err = q.exec(ctx, "COMMIT")
-	}
-	if err != nil {
-		return errors.Join(err, q.exec(ctx, "ROLLBACK"))
-	}
-	return nil
+	return atomically(ctx, q, func() error { return s.fold(ctx, q, &batch{now: s.journal.at}) })
 }
 
 // ReadEvents implements lokt.EventLog. Events that are in the journal are added as of the moment that a reader sees: what it finds in the

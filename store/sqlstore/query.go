@@ -33,6 +33,21 @@ type question struct {
 	each      func(r *row) error
 }
 
+// atomically runs f in a transaction of SQLite that nobody else writes beside.
+func atomically(ctx context.Context, q querier, f func() error) error {
+	err := q.exec(ctx, "BEGIN IMMEDIATE")
+	if err != nil {
+		return err
+	}
+	if err = f(); err == nil {
+		err = q.exec(ctx, "COMMIT")
+	}
+	if err != nil {
+		_ = q.exec(ctx, "ROLLBACK") // it may have been rolled back already
+	}
+	return err
+}
+
 // row reads the columns of one row of a result, one after another, NULL as zero. Text and bytes are copies.
 type row struct {
 	values []driver.Value

@@ -60,7 +60,7 @@ func crowd(dir string) error {
 		return err
 	}
 	defer runtime.KeepAlive(fs)
-	for i, use := range []func(context.Context, *crowded) error{crowdLocks, crowdJobs, crowdBound} {
+	for i, use := range []func(context.Context, *crowded) error{crowdLocks, crowdJobs, crowdBound, crowdClose} {
 		c := &crowded{fs: fs, disk: disk, path: filepath.Join(dir, fmt.Sprint(i), "lokt.db")}
 		if err := c.run(use); err != nil {
 			return err
@@ -338,6 +338,44 @@ func crowdBound(ctx context.Context, c *crowded) error {
 	}
 	c.base.foldAgain = time.Time{}
 	return nil
+}
+
+// crowdClose closes a database while there is no room for anything.
+func crowdClose(ctx context.Context, c *crowded) error {
+	path := c.path + ".closed"
+	open := func() (*DB, error) { return Open(ctx, "sqlite:"+path, Options{}) }
+	db, err := open()
+	if err != nil {
+		return err
+	}
+	c.disk.set(fewPages)
+	a := lokt.Claim{Name: "held", LeaseID: "lease", Owner: lokt.Owner{ID: "o"}, TTL: time.Hour}
+	if _, err := lokt.NewManager(db.Locks()).Acquire(ctx, a); err != nil {
+		return err
+	}
+	if err := db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return turnNumber(1) }); err != nil {
+		return err
+	}
+	base := db.backend.(*fileDB)
+	if len(base.jobs.unfolded()) == 0 || !base.locks.unfolded() {
+		return errors.New("nothing is in the journals only")
+	}
+	c.disk.set(0)
+	if err := db.Close(); err != nil {
+		return fmt.Errorf("closed without any room: %w", err)
+	}
+	c.disk.set(-1)
+	if db, err = open(); err != nil {
+		return err
+	}
+	snap, err := db.Locks().View(ctx, a.Name)
+	if err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].LeaseID != a.LeaseID {
+		return fmt.Errorf("the lock is %+v, %w", snap.Lock, err)
+	}
+	if rows, err := db.Jobs().Load(ctx); err != nil || len(rows.Jobs) != 1 || rows.Jobs[0].Seq != 1 {
+		return fmt.Errorf("the jobs are %+v, %w", rows.Jobs, err)
+	}
+	return errors.Join(db.Check(ctx), db.Close())
 }
 
 // Promise S-144.
