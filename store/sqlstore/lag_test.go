@@ -46,7 +46,7 @@ func TestTheLagInPostgreSQLIsOfAllThatIsKnownOf(t *testing.T) {
 			t.Errorf("%s it is %+v", when, l)
 		}
 	}
-	s.begin(10)
+	s.begin(10, nil)
 	s.learned(10)
 	lags("at first", 0, 0, time.Now())
 	first := time.Now()
@@ -64,9 +64,15 @@ func TestTheLagInPostgreSQLIsOfAllThatIsKnownOf(t *testing.T) {
 	s.learned(13)
 	lags("when it is looked again", 0, 0, time.Now())
 	s.learned(14)
-	s.begin(5) // an older state of the database
+	s.begin(5, nil) // an older state of the database
 	lags("when everything is read anew", 0, 0, time.Now())
 	again := time.Now()
 	s.learned(6)
 	lags("after that", 1, 0, again)
+	anew := time.Now()
+	s.begin(5, []pgTurn{{seq: 6, bytes: 70}, {seq: 7, bytes: 80}})
+	s.learned(7)
+	lags("when turns are read that are not in the tables", 2, 150, anew)
+	s.reached(6)
+	lags("when one of them is", 1, 80, anew)
 }

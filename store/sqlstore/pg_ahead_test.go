@@ -60,6 +60,41 @@ func TestATurnThatTakesLongToWriteKeepsNobodyWaitingAndIsWrittenInTheEnd(t *test
 	}
 }
 
+// Promises S-152 and S-162.
+func TestAServerThatIsStartedKnowsHowMuchTheTablesLack(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	sql(t, url, "CREATE FUNCTION never() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'never'; END $$",
+		"CREATE TRIGGER never BEFORE INSERT ON job_events FOR EACH ROW EXECUTE FUNCTION never()")
+	for i := range 4 {
+		store(t, s, eventOf(uint64(i+1), mostBytes/4))
+	}
+	other := serverJobsOf(openPG(t, url, Options{}))
+	if _, err := other.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if has, knows := s.tables.lag(), other.tables.lag(); knows.Turns != 4 || knows.Bytes != has.Bytes || knows.Bytes <= mostBytes {
+		t.Errorf("it knows of %+v, and there are %+v", knows, has)
+	}
+	if err := other.Update(t.Context(), func(jobs.Facts) jobs.Changes { return eventOf(5, 1) }); !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("one turn more was told %v", err)
+	}
+	sql(t, url, "DROP TRIGGER never ON job_events")
+	for end := time.Now().Add(time.Minute); other.foldAll(t.Context()) != nil; {
+		if time.Now().After(end) {
+			t.Fatal("it is not written")
+		}
+	}
+	store(t, other, eventOf(5, 1))
+	if events, err := s.Events(t.Context(), 0, 10); err != nil || len(events) != 5 {
+		t.Errorf("there are %d events, %v", len(events), err)
+	}
+	if l := other.tables.lag(); l.Turns > 1 || l.Bytes > 1<<10 {
+		t.Errorf("in the end it knows of %+v", l)
+	}
+}
+
 // Promise S-153.
 func TestWhoReadsKeepsNobodyFromWritingTheTables(t *testing.T) {
 	t.Parallel()

@@ -107,12 +107,15 @@ func (t *pgTables) reached(seq int64) {
 	t.turns = slices.Delete(t.turns, 0, n)
 }
 
-// begin is told how far the tables are when everything was read anew. They may be less far than was known before, if an older state of the
-// database was put in its place.
-func (t *pgTables) begin(upTo int64) {
+// begin is told how far the tables are when everything was read anew, and of the turns that they do not have. They may be less far than was known
+// before, if an older state of the database was put in its place.
+func (t *pgTables) begin(upTo int64, ahead []pgTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.upTo, t.turns, t.bytes = upTo, nil, 0
+	t.upTo, t.turns, t.bytes = upTo, ahead, 0
+	for _, one := range ahead {
+		t.bytes += one.bytes
+	}
 	t.newest, t.marks = 0, nil
 }
 
@@ -351,7 +354,8 @@ func (s *serverJobs) following(ctx context.Context, c *pgConn, upTo int64, turns
 	if len(all) > 0 && len(all) == len(known) {
 		return all, size, nil
 	}
-	return readChanges(ctx, c, upTo, turns, foldBytes)
+	read, size, err := readTurns(ctx, c, upTo, turns, foldBytes)
+	return changesIn(read), size, err
 }
 
 // writeTables writes the rows of what turns up to the given one changed, of so many bytes, and commits.
@@ -393,26 +397,34 @@ func (s *serverJobs) forget(ctx context.Context, c *pgConn, last int64) error {
 // errGap is the error when a row of job_changes is not there.
 var errGap = errors.New("a row of job_changes is missing that is not in the tables")
 
-// readChanges reads what turns after the given one changed: so many turns at most, and no more bytes than that but for the last of them. It
-// returns how many bytes that are.
-func readChanges(ctx context.Context, q querier, after int64, turns, bytes int) (all []*jobs.Changes, size int, err error) {
+// readTurns reads turns after the given one: so many at most, and no more bytes than that but for the last of them. It returns how many bytes that
+// are.
+func readTurns(ctx context.Context, q querier, after int64, turns, bytes int) (all []pgTurn, size int, err error) {
 	last := after
-	err = q.query(ctx, `SELECT seq, body FROM (SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
-		FROM (SELECT seq, body FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?) oldest) t WHERE before < ? ORDER BY seq`,
+	err = q.query(ctx, "SELECT seq, "+turnID+`, body FROM (SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before
+		FROM (SELECT seq, `+turnID+`, body FROM job_changes WHERE seq > ? ORDER BY seq LIMIT ?) oldest) t WHERE before < ? ORDER BY seq`,
 		[]any{after, turns, bytes}, func(r *row) error {
 			if last++; r.number() != last {
 				return damagedChanges(last, errGap)
 			}
-			body := r.bytes()
+			id, body := readTurnID(r), r.bytes()
 			size += len(body)
 			c, err := unpackChanges(body)
 			if err != nil {
 				return damagedChanges(last, err)
 			}
-			all = append(all, c)
+			all = append(all, pgTurn{last, id, len(body), c})
 			return nil
 		})
 	return all, size, err
+}
+
+func changesIn(turns []pgTurn) []*jobs.Changes {
+	all := make([]*jobs.Changes, len(turns))
+	for i := range turns {
+		all[i] = turns[i].changes
+	}
+	return all
 }
 
 // damagedChanges is the error of a row of job_changes, without which nothing after it can be told.
@@ -423,11 +435,11 @@ func damagedChanges(seq int64, err error) error {
 // ahead returns what turns changed that is not in the tables yet, as a transaction sees them.
 func (s *serverJobs) ahead(ctx context.Context, q querier) ([]*jobs.Changes, error) {
 	_, all, err := s.aheadOf(ctx, q)
-	return all, err
+	return changesIn(all), err
 }
 
 // aheadOf does so, and returns the number of the last changes that are in the tables.
-func (s *serverJobs) aheadOf(ctx context.Context, q querier) (upTo int64, all []*jobs.Changes, err error) {
+func (s *serverJobs) aheadOf(ctx context.Context, q querier) (upTo int64, all []pgTurn, err error) {
 	newest := int64(0)
 	if err = q.query(ctx, "SELECT f.changes, s.changes FROM job_folded f, job_state s", nil, func(r *row) error {
 		upTo, newest = r.number(), r.number()
@@ -435,7 +447,7 @@ func (s *serverJobs) aheadOf(ctx context.Context, q querier) (upTo int64, all []
 	}); err != nil {
 		return 0, nil, err
 	}
-	all, _, err = readChanges(ctx, q, upTo, math.MaxInt32, math.MaxInt)
+	all, _, err = readTurns(ctx, q, upTo, math.MaxInt32, math.MaxInt)
 	if last := upTo + int64(len(all)); err == nil && last < newest {
 		err = damagedChanges(last+1, errGap)
 	}

@@ -243,9 +243,9 @@ func (s *serverJobs) Load(ctx context.Context) (rows jobs.Rows, err error) {
 		if err != nil {
 			return err
 		}
-		s.tables.begin(upTo)
+		s.tables.begin(upTo, ahead)
 		s.tables.learned(seen)
-		amend(&rows, ahead)
+		amend(&rows, changesIn(ahead))
 		return q.query(ctx, "SELECT "+pgNow+" / 1000", nil, func(r *row) error {
 			rows.Now = r.millis()
 			return nil
