@@ -13,7 +13,7 @@ import (
 
 // load does what rate does, for work that waits for nothing but answers on a connection that it has been given the means to dial. All of it takes
 // turns in one thread, which waits for the answers to all of it with one call of the system (epoll(7)), and Go's scheduler is told of none of those
-// calls: what it does about goroutines that wait for the network, and about threads that are in the system, is otherwise half of what a load
+// calls: what it does about goroutines that wait for the network, and about threads that are in the system, is otherwise two fifths of what a load
 // costs, which comes from the machine that serves it.
 func load(workers int, d time.Duration, start func(dial dialer, worker int) (work func() error, stop func(), err error)) (float64, error) {
 	poll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)

@@ -578,8 +578,18 @@ func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
 		submit(t, m)
 		submit(t, m)
 		g := grant(t, m, jobs.Ask{WorkerID: "w"})
-		time.Sleep(time.Second)
+		beat := jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}
+		if _, err := m.Beat(t.Context(), beat); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(8 * time.Second) // until that is stored
+		if _, err := m.Beat(t.Context(), beat); err != nil {
+			t.Fatal(err)
+		}
 		before := m.Metrics()
+		if before.Beats != 2 {
+			t.Errorf("%d heartbeats are counted", before.Beats)
+		}
 		for what, ask := range map[string]func() error{
 			"submit": func() error { _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); return err },
 			"complete": func() error {

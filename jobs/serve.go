@@ -140,8 +140,9 @@ func (m *Manager) quickBeat(b *Beat) (BeatAnswer, bool) {
 	if m.closed {
 		return BeatAnswer{}, false
 	}
-	lazy := m.engine.lazy
+	lazy, counted := m.engine.lazy, m.engine.metrics.Beats
 	answer, ok := m.engine.quickBeat(m.instant(time.Time{}), b)
+	m.countQuick(counted)
 	if m.engine.lazy != lazy {
 		m.wakeUp() // there is something to store, later
 	}
@@ -174,12 +175,19 @@ func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]BatchBeat, b
 	if m.closed {
 		return nil, false
 	}
-	lazy := m.engine.lazy
+	lazy, counted := m.engine.lazy, m.engine.metrics.Beats
 	all, ok := m.engine.quickBeats(m.instant(time.Time{}), workerID, leaseIDs)
+	m.countQuick(counted)
 	if m.engine.lazy != lazy {
 		m.wakeUp()
 	}
 	return all, ok
+}
+
+// countQuick counts the heartbeats that the engine has counted since it had counted so many: they are in no turn that must be stored first.
+func (m *Manager) countQuick(before uint64) {
+	m.metrics.Beats += m.engine.metrics.Beats - before
+	m.engine.metrics.Beats = before
 }
 
 // Complete implements Leaser.
