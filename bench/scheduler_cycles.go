@@ -11,7 +11,7 @@ import (
 
 // Disks that are shared flush twice as fast in one second as in another, so what depends on them is measured in many short turns.
 const (
-	diskTurns = 15
+	diskTurns = 31
 	diskTurn  = 600 * time.Millisecond
 )
 
