@@ -135,3 +135,46 @@ func BenchmarkLoad(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkFold writes the rows of what 64 turns changed, in which 384 jobs were submitted, leased, and completed.
+func BenchmarkFold(b *testing.B) {
+	const each = 384
+	now := time.Now()
+	turnsFrom := func(first uint64) (all []*jobs.Changes) {
+		for i := range uint64(64) {
+			c := &jobs.Changes{Time: now}
+			for n := range uint64(each / 64) {
+				seq := first + i*each/64 + n
+				j := jobs.Job{
+					Spec: jobs.NewSpec(), ID: fmt.Sprintf("job-%016x", seq), State: jobs.Completed, CreatedAt: now, UpdatedAt: now, ReadyAt: now,
+					StartedAt: now, EndedAt: now, Attempt: 1, Token: seq, Seq: seq, Ord: int64(seq), Revision: 4 * seq,
+				}
+				lease, worker := fmt.Sprintf("lease-%016x", seq), fmt.Sprint("worker-", n)
+				for k, what := range []jobs.EventType{jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventComplete} {
+					c.Events = append(c.Events, jobs.Event{Seq: 4*seq + uint64(k), Time: now, Type: what, JobID: j.ID, LeaseID: lease, WorkerID: worker, Attempt: 1, Token: seq})
+				}
+				c.Unleased = append(c.Unleased, lease)
+				c.Attempts = append(c.Attempts, jobs.Attempt{
+					JobID: j.ID, Number: 1, Token: seq, LeaseID: lease, WorkerID: worker, Units: 1, State: jobs.Completed, IssuedAt: now, FirstBeat: now, EndedAt: now,
+				})
+				c.Ended = append(c.Ended, j)
+				c.Counters = jobs.Counters{Seq: seq, Revision: j.Revision, Event: 4*seq + 3}
+			}
+			all = append(all, c)
+		}
+		return all
+	}
+	db := start(b, benchPlace(b), Options{})
+	ctx := context.Background()
+	first := uint64(1)
+	for b.Loop() {
+		b.StopTimer()
+		all := turnsFrom(first)
+		db.jobs.folded = first - 1
+		first += each
+		b.StartTimer()
+		if err := atomically(ctx, db.writer, func() error { return db.jobs.fold(ctx, db.writer, all) }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -188,13 +188,17 @@ func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
 
 // writeEnded moves jobs to those that ended.
 func writeEnded(ctx context.Context, q querier, ended []jobs.Job, stored uint64) error {
-	var made []*jobs.Job
+	var made []*jobs.Job // since the last of those that were stored before
 	for i := range ended {
+		if stored > 0 && ended[i].Seq > stored {
+			made = append(made, &ended[i])
+			continue
+		}
 		had, err := q.change(ctx, "DELETE FROM jobs WHERE seq = ?", ended[i].Seq)
 		if err != nil {
 			return err
 		}
-		if had == 0 && (stored == 0 || ended[i].Seq > stored) { // it may end in the turn in which it was made
+		if had == 0 && stored == 0 { // it may end in the turn in which it was made
 			made = append(made, &ended[i])
 		}
 	}

@@ -31,6 +31,7 @@ type fileJobs struct {
 	packed     int    // bytes of its rows in the journal
 	last       int64  // number of the last turn in the journal
 	newest     uint64 // number of the newest job
+	folded     uint64 // number of the newest job of which the tables have rows, if it lives
 	body       []byte // of an entry of the journal, to be used again
 	insertions insertions
 	behind     bool // there was no room for the rows of what is in the journal: they are written before anything else about jobs is
@@ -81,7 +82,7 @@ func (s *fileJobs) load(ctx context.Context, q querier) error {
 		return err
 	}
 	n, err := one(ctx, q, "SELECT count(*) FROM stats_new")
-	s.ended, s.fresh, s.size, s.newest = -1, int(n), 0, uint64(newest)
+	s.ended, s.fresh, s.size, s.newest, s.folded = -1, int(n), 0, uint64(newest), uint64(newest)
 	if err != nil {
 		return err
 	}
@@ -116,17 +117,17 @@ func (s *fileJobs) replayRows(ctx context.Context, q querier) error {
 		return err
 	}
 	for _, c := range all { // not merged: they have only what changed about a job
-		if err := s.rows(ctx, q, c); err != nil {
+		if err := s.rows(ctx, q, c, 0); err != nil {
 			return err
 		}
 	}
 	return q.exec(ctx, "DELETE FROM job_journal")
 }
 
-// rows writes the rows of what was changed.
-func (s *fileJobs) rows(ctx context.Context, q querier, c *jobs.Changes) error {
+// rows writes the rows of what was changed. The tables have those of jobs with numbers up to stored; 0: that is not known.
+func (s *fileJobs) rows(ctx context.Context, q querier, c *jobs.Changes, stored uint64) error {
 	j := &joined{querier: q, insertions: &s.insertions}
-	if err := writeChanges(ctx, j, c, 0, &s.fresh); err != nil {
+	if err := writeChanges(ctx, j, c, stored, &s.fresh); err != nil {
 		return err
 	}
 	if err := j.flush(ctx); err != nil {
@@ -195,7 +196,7 @@ func (s *fileJobs) fold(ctx context.Context, q querier, more []*jobs.Changes) er
 	if len(all) == 0 {
 		return nil
 	}
-	if err := s.rows(ctx, q, merge(all)); err != nil {
+	if err := s.rows(ctx, q, merge(all), s.folded); err != nil {
 		return err
 	}
 	return q.exec(ctx, "DELETE FROM job_journal")
@@ -225,6 +226,9 @@ func (s *fileJobs) stored(b *batch) {
 			s.last++
 			s.pending, s.size = append(s.pending, turnChanges{s.last, time.Now(), c}), s.size+sizeOf(c)
 		}
+	}
+	if b.fold {
+		s.folded = s.newest
 	}
 	if len(b.jobs) > 0 && len(b.writes) > 0 {
 		s.ended = -1 // they may have been counted within the transaction

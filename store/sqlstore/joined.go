@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// joinedRows is how many rows are inserted into a table of SQLite by one statement. Half of what it takes to insert a row belongs to
-// the statement; when four share one, little is left of that.
-const joinedRows = 4
+// joinedRows are how many rows are inserted into a table of SQLite by one statement, as many as there are. Half of what it takes to insert a row
+// belongs to the statement.
+var joinedRows = [...]int{32, 8, 2} //nolint:gochecknoglobals // never changed
 
 // joined runs insertions of rows into one table, one after another, as fewer statements. What waits is run before anything else, and
 // by flush, so an error may be that of an insertion that was asked for before.
@@ -15,27 +15,30 @@ type joined struct {
 	querier
 	insertions *insertions
 
-	statement string // what waits is for
-	several   string // what inserts joinedRows of its rows
+	statement string   // what waits is for
+	several   []string // what inserts joinedRows of its rows
 	args      []any
 	rows      int
 }
 
-// insertions keep the statements that insert several rows, by the one that inserts one; empty for one that does something else. The
+// insertions keep the statements that insert several rows, by the one that inserts one; none for one that does something else. The
 // zero value is ready for use, by one goroutine at a time.
-type insertions struct{ known map[string]string }
+type insertions struct{ known map[string][]string }
 
-// several returns the statement that inserts joinedRows rows as the given one inserts one, or nothing if it does not.
-func (i *insertions) several(statement string) string {
+// several returns the statements that insert joinedRows rows as the given one inserts one, or none if it does not. When they fail, what they
+// have inserted stays until the transaction is rolled back: SQLite would note how each page was before for less than that.
+func (i *insertions) several(statement string) []string {
 	several, ok := i.known[statement]
 	if ok {
 		return several
 	}
 	if f := parseForm(statement); f != nil && f.head != "" {
-		several = f.insertion(joinedRows)
+		for _, rows := range joinedRows {
+			several = append(several, strings.Replace(f.insertion(rows), "INSERT INTO ", "INSERT OR FAIL INTO ", 1))
+		}
 	}
 	if i.known == nil {
-		i.known = map[string]string{}
+		i.known = map[string][]string{}
 	}
 	i.known[statement] = several
 	return several
@@ -52,16 +55,15 @@ func (j *joined) exec(ctx context.Context, statement string, args ...any) error 
 		if err := j.flush(ctx); err != nil {
 			return err
 		}
-		if j.statement, j.several = statement, j.insertions.several(statement); j.several == "" {
+		if j.statement, j.several = statement, j.insertions.several(statement); j.several == nil {
 			return j.querier.exec(ctx, statement, args...)
 		}
 	}
 	j.args = append(j.args, args...)
-	if j.rows++; j.rows < joinedRows {
+	if j.rows++; j.rows < joinedRows[0] {
 		return nil
 	}
-	defer j.forget()
-	return j.querier.exec(ctx, j.several, j.args...)
+	return j.flush(ctx)
 }
 
 // flush runs what waits.
@@ -70,9 +72,16 @@ func (j *joined) flush(ctx context.Context) error {
 		return nil
 	}
 	defer j.forget()
-	n := len(j.args) / j.rows
-	for i := range j.rows {
-		if err := j.querier.exec(ctx, j.statement, j.args[i*n:(i+1)*n]...); err != nil {
+	args, each := j.args, len(j.args)/j.rows
+	for i, rows := range joinedRows {
+		for ; len(args) >= rows*each; args = args[rows*each:] {
+			if err := j.querier.exec(ctx, j.several[i], args[:rows*each]...); err != nil {
+				return err
+			}
+		}
+	}
+	for ; len(args) > 0; args = args[each:] {
+		if err := j.querier.exec(ctx, j.statement, args[:each]...); err != nil {
 			return err
 		}
 	}

@@ -57,14 +57,20 @@ func TestInsertionsIntoOneTableAreJoinedInTheirOrder(t *testing.T) {
 		r := &recorder{}
 		j := &joined{querier: r, insertions: &insertions{}}
 		var err error
-		for i := range 9 {
+		for i := range 32 + 8 + 2 + 1 {
 			err = errors.Join(err, j.exec(ctx, a, i, "y"))
 		}
-		err = errors.Join(err, j.exec(ctx, b, 1), j.exec(ctx, b, 2), other(j), j.exec(ctx, a, 9, "y"), j.flush(ctx), j.flush(ctx))
+		err = errors.Join(err, j.exec(ctx, b, 1), j.exec(ctx, b, 2), j.exec(ctx, b, 3), other(j), j.exec(ctx, a, 43, "y"), j.flush(ctx), j.flush(ctx))
+		several := func(first, rows int) string {
+			var args []any
+			for i := range rows {
+				args = append(args, first+i, "y")
+			}
+			return "INSERT OR FAIL INTO a (x, y) VALUES (?, ?)" + strings.Repeat(", (?, ?)", rows-1) + " ON CONFLICT (x) DO NOTHING" + fmt.Sprint(args)
+		}
 		want := []string{
-			"INSERT INTO a (x, y) VALUES (?, ?), (?, ?), (?, ?), (?, ?) ON CONFLICT (x) DO NOTHING[0 y 1 y 2 y 3 y]",
-			"INSERT INTO a (x, y) VALUES (?, ?), (?, ?), (?, ?), (?, ?) ON CONFLICT (x) DO NOTHING[4 y 5 y 6 y 7 y]",
-			a + "[8 y]", b + "[1]", b + "[2]", gone + "[1]", a + "[9 y]",
+			several(0, 32), several(32, 8), several(40, 2), a + "[42 y]",
+			"INSERT OR FAIL INTO b (z) VALUES (?), (?)[1 2]", b + "[3]", gone + "[1]", a + "[43 y]",
 		}
 		if err != nil || !slices.Equal(r.ran, want) {
 			t.Errorf("with a %s: error %v, ran\n%s\nwant\n%s", what, err, strings.Join(r.ran, "\n"), strings.Join(want, "\n"))
