@@ -41,7 +41,12 @@ type conn struct {
 
 	request request // that in begins with
 	watcher watcher
+
+	asked, answered http.Header // of the last request and answer, to be used again
 }
+
+// nothing is what requests are made of.
+var nothing http.Request //nolint:gochecknoglobals // never changed
 
 // enter counts a connection in.
 func (l *Listener) enter(nc net.Conn) *conn {
@@ -158,22 +163,23 @@ type exchange struct {
 // serveRequest has a request answered, and reports whether the connection goes on.
 func (c *conn) serveRequest() bool {
 	x := &exchange{url: url.URL{Path: c.request.path}, values: c.request.values}
-	header := make(http.Header, 8)
+	if c.asked == nil {
+		c.asked, c.answered = make(http.Header, 8), make(http.Header, 4)
+	}
 	for i := range x.values {
 		if x.values[i] != "" && i != fieldHost {
-			header[known[i]] = x.values[i : i+1 : i+1]
+			c.asked[known[i]] = x.values[i : i+1 : i+1]
 		}
 	}
-	r := &http.Request{
-		Method: c.request.method, URL: &x.url, RequestURI: c.request.path, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Host: c.request.values[fieldHost], RemoteAddr: c.remote, Body: http.NoBody,
-	}
+	ctx, cancel := context.WithCancel(c.base)
+	r := nothing.WithContext(ctx)
+	r.Method, r.URL, r.RequestURI, r.Proto, r.ProtoMajor, r.ProtoMinor = c.request.method, &x.url, c.request.path, "HTTP/1.1", 1, 1
+	r.Header, r.Host, r.RemoteAddr, r.Body = c.asked, c.request.values[fieldHost], c.remote, http.NoBody
 	if len(c.request.body) > 0 {
 		x.body.rest = c.request.body
 		r.Body, r.ContentLength = &x.body, int64(len(c.request.body))
 	}
-	x.answer = answer{c: c, header: make(http.Header, 4), body: c.body[:0]}
-	ctx, cancel := context.WithCancel(c.base)
+	x.answer = answer{c: c, header: c.answered, body: c.body[:0]}
 	end, patience := c.l.o.Begin(c.Conn), watchAfter
 	if c.l.o.Grants != nil && c.l.o.Grants(c.request.path) {
 		if patience = 0; c.gone() {
@@ -181,7 +187,7 @@ func (c *conn) serveRequest() bool {
 		}
 	}
 	c.watch(cancel, patience)
-	answered := c.handle(&x.answer, r.WithContext(ctx))
+	answered := c.handle(&x.answer, r)
 	end()
 	cancel()
 	early := c.unwatch()
@@ -201,6 +207,8 @@ func (c *conn) serveRequest() bool {
 		c.ends = mostEnds
 	}
 	c.request = request{} // its strings need not stay
+	clear(c.asked)
+	clear(c.answered)
 	return true
 }
 

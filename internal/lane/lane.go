@@ -20,7 +20,8 @@ import (
 // Options say how simple requests are answered. All but Grants and Log are needed.
 type Options struct {
 	// Handler answers simple requests, as it would for an http.Server, but in one piece, which is sent when it returns:
-	// it can neither flush nor take over the connection.
+	// it can neither flush nor take over the connection. When it has returned, it must not use the request any more: its
+	// header is that of the next one.
 	Handler http.Handler
 
 	// Takes reports whether the Handler answers requests for a path in that way. Others go to the http.Server.
