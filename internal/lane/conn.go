@@ -162,7 +162,7 @@ type exchange struct {
 
 // serveRequest has a request answered, and reports whether the connection goes on.
 func (c *conn) serveRequest() bool {
-	x := &exchange{url: url.URL{Path: c.request.path}, values: c.request.values}
+	x := &exchange{url: url.URL{Path: c.request.path, RawQuery: c.request.query}, values: c.request.values}
 	if c.asked == nil {
 		c.asked, c.answered = make(http.Header, 8), make(http.Header, 4)
 	}
@@ -173,7 +173,7 @@ func (c *conn) serveRequest() bool {
 	}
 	ctx, cancel := context.WithCancel(c.base)
 	r := nothing.WithContext(ctx)
-	r.Method, r.URL, r.RequestURI, r.Proto, r.ProtoMajor, r.ProtoMinor = c.request.method, &x.url, c.request.path, "HTTP/1.1", 1, 1
+	r.Method, r.URL, r.RequestURI, r.Proto, r.ProtoMajor, r.ProtoMinor = c.request.method, &x.url, c.request.target, "HTTP/1.1", 1, 1
 	r.Header, r.Host, r.RemoteAddr, r.Body = c.asked, c.request.values[fieldHost], c.remote, http.NoBody
 	if len(c.request.body) > 0 {
 		x.body.rest = c.request.body

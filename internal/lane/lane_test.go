@@ -167,7 +167,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	h := w.Header()
 	h.Del("Lane") // the same from both
-	told := fmt.Sprintf("%s %s %s %s %v %v %d %q %v", r.Method, r.RequestURI, r.URL.Path, r.Host, r.Header, r.Proto, r.ContentLength, body, err)
+	told := fmt.Sprintf("%s %s %s %v %s %v %v %d %q %v", r.Method, r.RequestURI, r.URL.Path, r.URL.Query(), r.Host, r.Header, r.Proto, r.ContentLength, body, err)
 	switch r.URL.Path {
 	case "/none":
 		w.WriteHeader(http.StatusNoContent)
@@ -198,7 +198,7 @@ func TestAnswersAreThoseOfNetHTTP(t *testing.T) {
 	simple, plain := &recorded{Listener: listen(t)}, &recorded{Listener: listen(t)}
 	newSiteOn(t, simple, plain, http.HandlerFunc(echo), nil)
 	random := rand.New(rand.NewPCG(1, 2))
-	paths := []string{"/a", "/a/b", "/none", "/silent", "/typed", "/large", "/last", "/abort", "/stream/x", "/a%2Fb", "/a?b", "//a", "/a/../b", "*"}
+	paths := []string{"/a", "/a/b", "/none", "/silent", "/typed", "/a?b=c&d=%2Fe+f", "/large", "/last", "/abort", "/stream/x", "/a%2Fb", "/a?b", "/none?b=;", "/a?%zz&b", "/a??", "//a", "/a/../b", "*"}
 	methods := []string{"POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH", "BREW"}
 	fields := []string{
 		"Accept: */*", "user-agent: x", "Authorization: Bearer a b", "X-Request-Id: 1", "X-Other: 1", "Connection: keep-alive",
@@ -207,7 +207,7 @@ func TestAnswersAreThoseOfNetHTTP(t *testing.T) {
 	one := func() string {
 		method, path := methods[random.IntN(len(methods))], paths[random.IntN(len(paths))]
 		if random.IntN(3) > 0 {
-			path = paths[random.IntN(5)]
+			path = paths[random.IntN(6)]
 		}
 		head := method + " " + path + " HTTP/1.1\r\nHost: h\r\n"
 		for range random.IntN(3) {

@@ -24,7 +24,9 @@ const (
 // request is a simple request.
 type request struct {
 	method string
+	target string // path and query
 	path   string
+	query  string
 	values [len(known)]string // of the known fields of its header; none is empty but those that it does not have
 	body   []byte             // a part of what was read
 	length int                // of all of it, in bytes; 0 while that is not known
@@ -58,11 +60,13 @@ func parse(b []byte, r *request) verdict {
 	head := string(b[:end+2]) // the values of the request share it
 	line, fields, _ := strings.Cut(head, "\r\n")
 	method, line, _ := strings.Cut(line, " ")
-	path, protocol, _ := strings.Cut(line, " ")
-	if !methods(method) || !simplePath(path) || protocol != "HTTP/1.1" {
+	target, protocol, _ := strings.Cut(line, " ")
+	target = strings.Clone(target) // whoever keeps a name from it does not keep all of the header
+	path, query, asks := strings.Cut(target, "?")
+	if !methods(method) || !simplePath(path) || asks && !simpleQuery(query) || protocol != "HTTP/1.1" {
 		return other
 	}
-	r.method, r.path = method, strings.Clone(path) // whoever keeps a name from it does not keep all of the header
+	r.method, r.target, r.path, r.query = method, target, path, query
 	for fields != "" {
 		line, fields, _ = strings.Cut(fields, "\r\n")
 		name, value, ok := strings.Cut(line, ":")
@@ -115,7 +119,7 @@ func methods(m string) bool {
 	return m == http.MethodPost || m == http.MethodPut || m == http.MethodGet || m == http.MethodDelete
 }
 
-// simplePath reports whether a path is absolute and needs no decoding and no cleaning, and nothing follows it.
+// simplePath reports whether a path is absolute and needs no decoding and no cleaning.
 func simplePath(p string) bool {
 	if len(p) < 2 || p[0] != '/' {
 		return false
@@ -130,6 +134,18 @@ func simplePath(p string) bool {
 		}
 	}
 	return true
+}
+
+// simpleQuery reports whether a query is there and has nothing that is not for whoever takes it apart: RFC 3986, section 3.4, without what
+// a path has no need for either.
+func simpleQuery(q string) bool {
+	for i := range len(q) {
+		c := q[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~%=&+:,/", c) >= 0) {
+			return false
+		}
+	}
+	return q != ""
 }
 
 // simpleHost reports whether it is a name or an IPv4 address, with a port or without.
