@@ -105,7 +105,11 @@ func (s *fileLocks) fold(ctx context.Context, q querier, b *batch) error {
 			return err
 		}
 	}
-	if err := s.events.write(ctx, q, s.journal.events, b); err != nil {
+	j := &joined{querier: q, insertions: &s.insertions}
+	if err := s.events.write(ctx, j, s.journal.events, b); err != nil {
+		return err
+	}
+	if err := j.flush(ctx); err != nil {
 		return err
 	}
 	if err := q.exec(ctx, "UPDATE state SET clock = max(clock, ?), lock_event = ?", b.now.UnixNano(), s.events.newest.Load()+uint64(b.events)); err != nil {

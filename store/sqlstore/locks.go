@@ -20,6 +20,8 @@ type fileLocks struct {
 	watch  watchers
 	closed atomic.Bool
 
+	insertions insertions // for the goroutine that commits only
+
 	mu            sync.Mutex
 	cache         map[string]*entry // every lock that is not free
 	free          int               // how many of them are
