@@ -45,9 +45,6 @@ type conn struct {
 	asked, answered http.Header // of the last request and answer, to be used again
 }
 
-// nothing is what requests are made of.
-var nothing http.Request //nolint:gochecknoglobals // never changed
-
 // enter counts a connection in.
 func (l *Listener) enter(nc net.Conn) *conn {
 	c := &conn{
@@ -172,9 +169,10 @@ func (c *conn) serveRequest() bool {
 		}
 	}
 	ctx, cancel := context.WithCancel(c.base)
-	r := nothing.WithContext(ctx)
-	r.Method, r.URL, r.RequestURI, r.Proto, r.ProtoMajor, r.ProtoMinor = c.request.method, &x.url, c.request.target, "HTTP/1.1", 1, 1
-	r.Header, r.Host, r.RemoteAddr, r.Body = c.asked, c.request.values[fieldHost], c.remote, http.NoBody
+	r := (&http.Request{
+		Method: c.request.method, URL: &x.url, RequestURI: c.request.target, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: c.asked, Host: c.request.values[fieldHost], RemoteAddr: c.remote, Body: http.NoBody,
+	}).WithContext(ctx)
 	if len(c.request.body) > 0 {
 		x.body.rest = c.request.body
 		r.Body, r.ContentLength = &x.body, int64(len(c.request.body))
