@@ -38,6 +38,7 @@ type engine struct {
 	offset  time.Duration // of the wall clock against the other one
 	ordered time.Duration // when Counters.Clock was right
 	Counters
+	tokenFloor uint64 // Rows.TokenFloor
 
 	jobs      map[string]*entry
 	byState   map[State]*chain[entry] // newest change first

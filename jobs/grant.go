@@ -349,7 +349,7 @@ func (e *engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	what := Moved
 	j := &en.job
 	j.Attempt++
-	j.Token++
+	j.Token = max(j.Token, e.tokenFloor) + 1
 	j.State, j.LeaseID, j.Code = Leased, w.ask.leaseID, ""
 	if j.StartedAt.IsZero() {
 		j.StartedAt = e.now.wall

@@ -13,7 +13,7 @@ func load(cfg Config, rows Rows, now instant) *engine {
 	e := newEngine(cfg)
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.now), now.mono
-	e.Counters = rows.Counters
+	e.Counters, e.tokenFloor = rows.Counters, rows.TokenFloor
 	for _, t := range rows.Frozen {
 		e.frozen[t] = true
 	}
@@ -248,7 +248,7 @@ func (e *engine) refreeze(frozen []string) {
 // rows returns everything that lives, as a store would hand it back, in order. It is for tests and for stores that write
 // themselves anew.
 func (e *engine) rows() Rows {
-	r := Rows{Counters: e.Counters}
+	r := Rows{Counters: e.Counters, TokenFloor: e.tokenFloor}
 	for _, en := range e.jobs {
 		r.Jobs = append(r.Jobs, en.job)
 		r.Attempts = append(r.Attempts, en.attempts...)

@@ -136,4 +136,8 @@ type Rows struct {
 	Answered []Answered
 	Frozen   []string
 	Counters Counters
+
+	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens that it does not
+	// know have been given.
+	TokenFloor uint64
 }

@@ -172,12 +172,9 @@ func forget(ctx context.Context, q querier, all []Aside, next jobs.Counters) err
 	if err := s.replayRows(ctx, q); err != nil {
 		return err
 	}
-	if err := q.exec(ctx, `UPDATE job_state SET job_seq = max(job_seq, ?) + ?, job_revision = max(job_revision, ?) + ?,
+	return q.exec(ctx, `UPDATE job_state SET job_seq = max(job_seq, ?) + ?, job_revision = max(job_revision, ?) + ?,
 		job_event = max(job_event, ?) + ?, job_clock = max(job_clock, ?)`,
-		next.Seq, asideGap, next.Revision, asideGap, next.Event, asideGap, next.Clock); err != nil {
-		return err
-	}
-	return q.exec(ctx, "UPDATE jobs SET token = token + 4294967296")
+		next.Seq, asideGap, next.Revision, asideGap, next.Event, asideGap, next.Clock)
 }
 
 // writeAside writes what is set aside to a new file, to the disk. When it fails there is none.

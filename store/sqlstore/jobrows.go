@@ -228,10 +228,11 @@ func writeEnded(ctx context.Context, q querier, ended []jobs.Job, stored uint64)
 
 // Reading what lives, in parts that may be read at the same time: nobody but the manager that reads changes any of it.
 
-// readCounters reads what is counted.
+// readCounters reads what is counted, and the floor of the tokens.
 func readCounters(ctx context.Context, q querier, rows *jobs.Rows) error {
-	return q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock FROM job_state", nil, func(r *row) error {
+	return q.query(ctx, "SELECT job_seq, job_revision, job_event, job_clock, token_floor FROM job_state, state", nil, func(r *row) error {
 		rows.Counters = jobs.Counters{Seq: r.count(), Revision: r.count(), Event: r.count(), Clock: r.number()}
+		rows.TokenFloor = r.count()
 		return nil
 	})
 }

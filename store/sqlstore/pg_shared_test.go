@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -512,25 +513,65 @@ func TestTextThatPostgreSQLDoesNotTakeIsReplaced(t *testing.T) {
 	}
 }
 
+// raiseFloor returns the statement that docs/operations.md gives to those who restored a dump.
+func raiseFloor(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "psql \"$URL\" -c '")
+	statement, _, ok := strings.Cut(rest, "'\n")
+	if !ok {
+		t.Fatal("docs/operations.md does not say how the floor of the tokens is raised")
+	}
+	return statement
+}
+
 // Promise S-63.
 func TestTheFloorOfTokensHoldsForEveryName(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
 	db := openPG(t, url, Options{})
 	m := lokt.NewManager(db.Locks())
+	raise := raiseFloor(t)
+	sql(t, url, raise) // there is no lock yet
 	if _, err := m.Acquire(t.Context(), claim("held", "a", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	sql(t, url, "UPDATE state SET token_floor = (SELECT coalesce(max(token), 0) FROM locks) + 4294967296")
-	for _, name := range []string{"held", "new"} {
-		if snap, err := db.Locks().View(t.Context(), name); err != nil || snap.Lock.Token <= 1<<32-1 {
-			t.Errorf("%s: %+v, %v", name, snap, err)
-		}
-		if _, err := m.Release(t.Context(), lokt.Target{Name: name, Force: true}); err != nil && !errors.Is(err, lokt.ErrNotFound) {
+	lockNow := func() lokt.Lock {
+		t.Helper()
+		snap, err := db.Locks().View(t.Context(), "held")
+		if err != nil {
 			t.Fatal(err)
 		}
-		if h, err := m.Acquire(t.Context(), claim(name, "b", time.Minute)); err != nil || h.Token <= 1<<32 {
-			t.Errorf("%s: %+v, %v", name, h, err)
+		return snap.Lock
+	}
+	floor, revision := uint64(1<<32), lockNow().Revision
+	for range 2 {
+		sql(t, url, raise)
+		if is := lockNow(); is.Revision <= revision+1<<31 {
+			t.Errorf("revision %d follows %d", is.Revision, revision)
 		}
+		floor += 1 << 32
+		for _, name := range []string{"held", "new"} {
+			if snap, err := db.Locks().View(t.Context(), name); err != nil || snap.Lock.Token <= floor-1 {
+				t.Errorf("%s: %+v, %v", name, snap, err)
+			}
+			if _, err := m.Release(t.Context(), lokt.Target{Name: name, Force: true}); err != nil && !errors.Is(err, lokt.ErrNotFound) {
+				t.Fatal(err)
+			}
+			if h, err := m.Acquire(t.Context(), claim(name, "b", time.Minute)); err != nil || h.Token <= floor {
+				t.Errorf("%s: %+v, %v", name, h, err)
+			}
+		}
+		revision = lockNow().Revision
+	}
+	j := manager(t, url, 1) // it has been started since
+	if _, err := j.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := j.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Lease.Token <= floor {
+		t.Errorf("token %d of a job, denied %v, %v", g.Lease.Token, g.Denied, err)
 	}
 }
