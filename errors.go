@@ -22,7 +22,7 @@ var (
 
 	// ErrDamaged means that what is stored about a lock cannot be read and keeps everybody out until an operator
 	// removes it by force.
-	ErrDamaged = errors.New("stored lock cannot be read")
+	ErrDamaged = errors.New("stored record cannot be read")
 
 	// ErrDeadlock is wrapped, beside ErrHeld, by the error of a waiting claim that gave way because it and others
 	// waited for each other in a circle.

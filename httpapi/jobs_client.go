@@ -101,6 +101,9 @@ func jobsFailure(status int, h http.Header, body []byte) (again bool, after time
 	}
 	for _, k := range errorTable() {
 		if k.code == code && k.status == status {
+			if why := h.Get(reasonHeader); why != "" {
+				return again, after, fmt.Errorf("%w: %s", k.err, why)
+			}
 			return again, after, k.err
 		}
 	}

@@ -244,6 +244,9 @@ func TestAResultThatIsTooLargeForTheServerFailsTheJob(t *testing.T) {
 func TestJobsClientTellsErrorsApart(t *testing.T) {
 	answer := func(w http.ResponseWriter, status int, body string) {
 		w.Header().Set("Content-Type", "application/json")
+		if status == http.StatusForbidden {
+			w.Header().Set("Lokt-Reason", "of the scope")
+		}
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
@@ -282,6 +285,9 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 			if !errors.Is(err, want) {
 				t.Errorf("%d %s is %v, not %v", test.status, test.body, err, want)
 			}
+		}
+		if errors.Is(err, httpapi.ErrForbidden) && !strings.Contains(err.Error(), "of the scope") {
+			t.Errorf("%v does not say why", err)
 		}
 		if errors.Is(err, lokt.ErrUnavailable) && !strings.Contains(err.Error(), server.URL) {
 			t.Errorf("%v does not name the server", err)

@@ -75,7 +75,10 @@ func TestWithAGateEachRouteNeedsItsScope(t *testing.T) {
 		s.refused(500, "internal", route.method, route.path, body, token("broken"))
 		for _, scope := range []string{"read", "lock", "force", "submit", "work", "admin"} {
 			if scope != route.scope { // before the body is looked at
-				s.refused(403, "forbidden", route.method, route.path, body, token(scope))
+				r := s.refused(403, "forbidden", route.method, route.path, body, token(scope))
+				if why := r.header.Get("Lokt-Reason"); why != fmt.Sprintf("the scope %q is missing", route.scope) {
+					t.Errorf("%s %s is refused because %q", route.method, route.path, why)
+				}
 			} else if r := s.send(route.method, route.path, "", token(scope)); r.status == 401 || r.status == 403 {
 				t.Errorf("%s %s with the scope %s was answered with %d %s", route.method, route.path, scope, r.status, r.body)
 			}

@@ -304,7 +304,7 @@ func (c *jobsCall) send(status int) {
 // jsonContent is a header's value that need not be made anew for each answer.
 var jsonContent = []string{"application/json"}
 
-// reasonHeader says more of a lease that was not found, where it is known.
+// reasonHeader says more than the code: of a lease that was not found, where it is known, and of what is not allowed.
 const reasonHeader = "Lokt-Reason"
 
 // failJobs answers with an error of the scheduler's API.
@@ -322,6 +322,8 @@ func failJobs(c *call, err error) {
 		h.Set("Retry-After", "1")
 	case errors.Is(err, jobs.ErrRevoked):
 		h.Set(reasonHeader, "revoked")
+	case status == http.StatusForbidden && errors.Is(err, ErrForbidden):
+		h.Set(reasonHeader, strings.TrimPrefix(err.Error(), ErrForbidden.Error()+": "))
 	}
 	body := append(appendString([]byte(`{"detail":`), code), '}')
 	if status == http.StatusUnprocessableEntity {
