@@ -365,7 +365,7 @@ func TestManualNamesOnlyFlagsAndVariablesThatExist(t *testing.T) {
 		t.Fatal("there is nothing about loktd")
 	}
 	_, help, _ := run(t, nil, "--help")
-	known := []string{"--on-lost", "--now", "--help"} // of lokt and of systemctl
+	known := []string{"--on-lost", "--force", "--now", "--reference", "--help"} // of lokt, systemctl, chown
 	for _, pattern := range []string{`--[a-z][a-z-]+`, `LOKTD_[A-Z_]+`} {
 		word := regexp.MustCompile(pattern)
 		known = append(known, word.FindAllString(help, -1)...)
