@@ -108,7 +108,11 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("backup: %w", err), os.Remove(path+".part"))
+		err = fmt.Errorf("backup: %w", err)
+		if e := os.Remove(path + ".part"); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+		return err
 	}
 	if err := atomicfile.Publish(faultfs.OS(), path+".part", path); err != nil {
 		return fmt.Errorf("backup: %w", err)

@@ -56,10 +56,12 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 	crew.Wait()
 	for _, c := range []struct{ env, path, says string }{
 		{"LOKT_TOKEN=" + admin, copies[0], "there already"},
-		{"LOKT_TOKEN=" + reader, filepath.Join(dir, "no"), "403"},
-		{"LOKT_TOKEN=", filepath.Join(dir, "no"), "401"},
+		{"LOKT_TOKEN=" + admin, filepath.Join(dir, "none", "no"), "no such file"},
+		{"LOKT_TOKEN=" + reader, filepath.Join(dir, "no"), "403 Forbidden: the scope admin, without a prefix, is missing; set LOKT_TOKEN"},
+		{"LOKT_TOKEN=", filepath.Join(dir, "no"), "401 Unauthorized: who asks is not known: no token; set LOKT_TOKEN"},
 	} {
-		if code, _, stderr := run(t, []string{c.env}, "backup", c.path, "--listen", p.address(), "--store", url); code != 1 || !strings.Contains(stderr, c.says) {
+		code, _, stderr := run(t, []string{c.env}, "backup", c.path, "--listen", p.address(), "--store", url)
+		if code != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("exit code %d, not because of %s: %s", code, c.says, stderr)
 		}
 	}

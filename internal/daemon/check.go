@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +62,15 @@ func refused(what string, answer *http.Response) error {
 	if strings.Contains(string(body), "HTTP request to an HTTPS server") {
 		return fmt.Errorf("%s: the daemon there speaks TLS: give --tls-cert, as it has it", what)
 	}
-	return fmt.Errorf("%s: %s: %s", what, answer.Status, strings.TrimSpace(string(body)))
+	says := strings.TrimSpace(string(body))
+	var p struct{ Detail string }
+	if json.Unmarshal(body, &p) == nil && p.Detail != "" {
+		says = p.Detail
+	}
+	if answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden {
+		says += "; set LOKT_TOKEN, or LOKT_TOKEN_FILE, to a token that may do this"
+	}
+	return fmt.Errorf("%s: %s: %s", what, answer.Status, says)
 }
 
 // ask sends a request to the daemon that listens, on this machine, as the config says.

@@ -203,6 +203,7 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"--keep-jobs", "0"}, 64, "--keep-jobs"},
 		{nil, []string{"token", "create", "x"}, 64, "--tokens"},
 		{nil, []string{"token"}, 64, "create"},
+		{nil, []string{"--lease-tll", "5s"}, 64, "--lease-tll is no flag: see loktd --help"},
 	} {
 		args := c.args
 		if len(args) == 0 || args[0] != "--store" {

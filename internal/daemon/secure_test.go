@@ -145,8 +145,22 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 	if code, _, stderr := run(t, nil, "token", "revoke", "first", "--tokens", file); code != 1 {
 		t.Errorf("revoked twice: exit code %d, %s", code, stderr)
 	}
+	for _, v := range []string{"30", "soon", "1h30d", "3xd", "NaNd", "-1d", "40000d"} {
+		if code, out, stderr := run(t, nil, "token", "create", "x", "--expires", v, "--tokens", file); code != 64 || out != "" || !strings.Contains(stderr, "30d") {
+			t.Errorf("--expires %s: exit code %d, %s%s", v, code, out, stderr)
+		}
+	}
+	if code, _, stderr := run(t, nil, "token", "create", "x", "--certificate", "--tokens", file); code != 0 || !strings.Contains(stderr, "certificate of the name x may read") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if code, out, stderr := run(t, nil, "token", "create", "x", "--tokens", file); code != 1 || out != "" || !strings.Contains(stderr, "nothing was made: token file "+file+", line 1") {
+		t.Errorf("with a broken file a token is made that counts nowhere: exit code %d, %s%s", code, out, stderr)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "{" {
+		t.Errorf("the broken file is now %q, %v", text, err)
 	}
 	p.signal(syscall.SIGHUP)
 	eventually(t, "the broken file is noticed", func() bool { return strings.Contains(p.log.String(), "token file cannot be read") })

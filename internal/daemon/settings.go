@@ -199,6 +199,9 @@ func parse(args []string, environ []string, extra func(*flag.FlagSet)) (c *Confi
 			if errors.Is(err, flag.ErrHelp) {
 				return nil, nil, nil, err
 			}
+			if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
+				return nil, nil, nil, usagef("--%s is no flag: see loktd --help", name)
+			}
 			return nil, nil, nil, &usageError{err}
 		}
 		if fs.NArg() == 0 {

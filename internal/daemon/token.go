@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -77,22 +80,28 @@ func createToken(s Streams, c *Config, name string, o *tokenOptions) error {
 	if !o.certificate {
 		token, e.SHA256 = auth.NewToken()
 	}
+	// What is added to a file that cannot be read counts for no daemon.
+	if _, err := auth.ReadFile(c.Tokens, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("nothing was made: %w", err)
+	}
 	if err := auth.Append(c.Tokens, e); err != nil {
 		return err
 	}
-	if token != "" {
-		fmt.Fprintln(s.Out, token)
-		fmt.Fprintf(s.Err, "loktd: token %s may %s; it is shown this once\n", name, o.scopes)
+	if token == "" {
+		fmt.Fprintf(s.Err, "loktd: who has a certificate of the name %s may %s\n", name, o.scopes)
+		return nil
 	}
+	fmt.Fprintln(s.Out, token)
+	fmt.Fprintf(s.Err, "loktd: token %s may %s; it is shown this once\n", name, o.scopes)
 	return nil
 }
 
 // lifetime reads a duration, also in days.
 func lifetime(v string) (time.Duration, error) {
-	var days float64
 	if n, ok := strings.CutSuffix(v, "d"); ok {
-		if _, err := fmt.Sscanf(n, "%g", &days); err != nil || days <= 0 || days > 36500 {
-			return 0, fmt.Errorf("%q is no number of days", v)
+		days, err := strconv.ParseFloat(n, 64)
+		if err != nil || !(days > 0 && days <= 36500) { // nor not a number
+			return 0, fmt.Errorf("%q is no number of days up to 36500: write 30d, or 720h", v)
 		}
 		return time.Duration(days * float64(24*time.Hour)), nil
 	}
