@@ -23,6 +23,7 @@ type app struct {
 	json        bool
 	jsonErrors  bool     // --json stands on a command line that may not parse
 	words       []string // the command line, without the program's name
+	help        string   // the command line that tells of the command that runs; empty for lokt help
 	opened      *backend
 	dialled     Remote
 }

@@ -35,7 +35,7 @@ func newAudit(a *app) *cobra.Command {
 		Long: "Show what happened to locks, oldest first: who took, renewed, lost and gave back what, who was denied, and why. With\n" +
 			"--json each entry is a line, as it stands in the log.",
 		Example: "  lokt audit --since 2h --name build\n  lokt audit --tail --event takeover\n  lokt audit --since 2006-01-02 --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.limitSet = cmd.Flags().Changed("limit")
 			if err := o.check(a); err != nil {

@@ -90,7 +90,11 @@ func Main(args []string, s Streams, o Options) (code int) {
 	}()
 	cmd := a.rootCommand(args)
 	cmd.SetArgs(args)
-	return a.finish(cmd.Execute())
+	run, err := cmd.ExecuteC()
+	if run.HasParent() {
+		a.help = run.CommandPath() + " --help"
+	}
+	return a.finish(err)
 }
 
 // rootCommand returns the command tree: with one branch if args call for one, whole otherwise.
@@ -116,7 +120,7 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		if word := firstWord(args); cmd == root && word != "" { // its flags are beside the point
 			return usagef("unknown command %q for %q", word, cmd.Name())
 		}
-		return &usageError{err}
+		return &usageError{plainFlagError(err)}
 	})
 	root.PersistentFlags().StringVar(&a.rootFlag, "root", "", "directory of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)")
 	root.PersistentFlags().Func("server", "`URL` of the server that keeps the locks; an empty one means files (default: $LOKT_SERVER)", func(url string) error {
@@ -138,6 +142,18 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		}
 	}
 	return root
+}
+
+// plainFlagError says what a flag's value should be, where the error says what a parser of Go stumbled over.
+func plainFlagError(err error) error {
+	what, why, _ := strings.Cut(err.Error(), " flag: ")
+	switch {
+	case strings.HasPrefix(why, "time: "):
+		return fmt.Errorf("%s: that is no duration: write 90s, 5m or 1h30m", what)
+	case strings.HasPrefix(why, "strconv.ParseInt: "):
+		return fmt.Errorf("%s: that is no whole number", what)
+	}
+	return err
 }
 
 // firstWord returns the first argument that is neither a flag of all commands nor the value of one; empty if there is none
@@ -182,6 +198,14 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// noArgs checks that there are no arguments: what stands there may have been meant as a flag's value.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes flags alone, and there is %q", cmd.CommandPath(), args[0])
+	}
+	return nil
 }
 
 // oneName checks that there is one argument, the name of a lock.

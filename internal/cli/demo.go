@@ -55,7 +55,7 @@ func newDemo(a *app) *cobra.Command {
 		Long: "Show what happens when several programs change a file at once, and what happens when lokt guard runs them. Everything\n" +
 			"takes place in a temporary directory, with real processes, and takes a few seconds at most.",
 		Example: "  lokt demo\n  lokt demo --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runDemo() },
 	}
 }

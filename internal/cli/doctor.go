@@ -28,7 +28,7 @@ func newDoctor(a *app) *cobra.Command {
 			"to others. If a server is named, check whether it can be reached and what you may do there. Nothing is changed without\n" +
 			"--fix or --prove. The exit code is 1 if a check failed, warnings are not failures.",
 		Example: "  lokt doctor\n  lokt doctor --fix\n  lokt doctor --prove --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runDoctor(o) },
 	}
 	cmd.Flags().BoolVar(&o.fix, "fix", false, "repair permissions and remove what crashed processes left")

@@ -103,7 +103,7 @@ func (a *app) report(err error) int {
 	}
 	text := err.Error()
 	if exit == exitUsage {
-		text += " (see `lokt help`)"
+		text += " (see `" + cmp.Or(a.help, "lokt help") + "`)"
 	}
 	a.tell("%s", text)
 	return exit

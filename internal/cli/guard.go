@@ -58,6 +58,11 @@ func newGuard(a *app) *cobra.Command {
 			if err := o.check(a, cmd); err != nil {
 				return err
 			}
+			for _, name := range o.names {
+				if d, err := time.ParseDuration(name); err == nil && d > 0 {
+					a.tell("warning: %s is taken for the name of a lock; to wait for that long, write --wait --timeout %s", name, name)
+				}
+			}
 			return a.runGuard(o)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {

@@ -171,7 +171,7 @@ func newJobStats(a *app) *cobra.Command {
 		Long: "Show how much of the server's capacity is in use and how much is waiting, and of the jobs that ended within some days\n" +
 			"how many succeeded, how long they waited and how long they ran (95 of 100 no longer).",
 		Example: "  lokt job stats\n  lokt job stats --days 7 --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runJobStats(cmd.Context(), o) },
 	}
 	cmd.Flags().IntVar(&o.days, "days", jobs.DefaultDays, "of how many days")

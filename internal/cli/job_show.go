@@ -31,7 +31,7 @@ func newJobList(a *app) *cobra.Command {
 		Long: "List jobs, the newest change first. Of a job that is queued it says why: there is no capacity, no worker that takes it,\n" +
 			"a lock that it names is held, its time has not come, and so on.",
 		Example: "  lokt job list --state queued\n  lokt job list --type build --all --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runJobList(cmd.Context(), o) },
 	}
 	fs := cmd.Flags()

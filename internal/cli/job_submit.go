@@ -45,7 +45,7 @@ func newJobSubmit(a *app) *cobra.Command {
 		Example: "  lokt job submit --type thumbnail --payload '{\"file\": \"a.png\"}'\n" +
 			"  lokt job submit --type build --units 4 --lock cache --max-attempts 3 --backoff 10s --payload @build.json --wait\n" +
 			"  lokt job submit --type report --run-at 2h --key report-today",
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobSubmit(cmd.Context(), o) },
 	}
 	fs := cmd.Flags()

@@ -39,7 +39,7 @@ func newMetrics(a *app) *cobra.Command {
 			"entries of each kind the audit log has, in Prometheus's text format. With --output the file is replaced in one\n" +
 			"step, which is what the text-file collector of the node exporter needs: run it from a timer.",
 		Example: "  lokt metrics\n  lokt metrics --output /var/lib/node_exporter/lokt.prom",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if o.maxNames < 0 {
 				return usagef("--max-names %d is negative", o.maxNames)

@@ -29,7 +29,7 @@ func newPrime(a *app) *cobra.Command {
 			"the agent is to others, and who holds what now. With --format it is written for a file of instructions instead, which\n" +
 			"does not say who holds what, for that would soon be wrong.",
 		Example: "  lokt prime\n  lokt prime --format claude-md >> CLAUDE.md\n  lokt prime --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			i := slices.IndexFunc(primeFormats(), func(f primeFormat) bool { return f.name == o.format })
 			if i < 0 {

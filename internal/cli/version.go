@@ -58,7 +58,7 @@ func newVersion(a *app) *cobra.Command {
 		Long: "Show the version of lokt, what it was built from, and the version of the lock files that it writes: programs\n" +
 			"with the same protocol version can share a directory.",
 		Example: "  lokt version\n  lokt version --json",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runVersion() },
 	}
 }
