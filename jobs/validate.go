@@ -240,7 +240,7 @@ func (f *Filter) Validate() error {
 		known = known || f.State == s
 	}
 	if !known {
-		c.add("enum", at("state"), "Input should be a job's state")
+		c.add("enum", at("state"), "Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
 	}
 	c.id(f.Type, false, at("type"))
 	c.id(f.Tag, false, at("tag"))
