@@ -255,6 +255,15 @@ func TestCheckSaysWhatIsWrongWithoutServing(t *testing.T) {
 	if code, _, stderr := run(t, nil, "check", "--store", "sqlite:"+missing+"?mode=rw"); code != 1 || !strings.Contains(stderr, "there is no "+missing) {
 		t.Errorf("a database that must exist: exit code %d: %s", code, stderr)
 	}
+	for _, command := range []string{"check", "serve"} { // mistyped, that is no name for a new database
+		code, _, stderr := run(t, nil, command, "--store", "sqlite:"+missing+"?mode=wr", "--listen", "127.0.0.1:0")
+		if code != 64 && code != 1 || !strings.Contains(stderr, "?mode=rw") {
+			t.Errorf("%s: exit code %d, %s", command, code, stderr)
+		}
+		if made, _ := filepath.Glob(missing + "*"); len(made) > 0 {
+			t.Errorf("%s made %v", command, made)
+		}
+	}
 	if code, _, stderr := run(t, nil, "check", "--store", "sqlite:"+missing); code != 0 {
 		t.Errorf("a database that will be made: exit code %d: %s", code, stderr)
 	}

@@ -183,7 +183,7 @@ func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Lo
 const namesJobs = "name a store that does with --jobs-store (sqlite:PATH, memory:), or none for no scheduler"
 
 func unknownStore(url string) error {
-	return usagef("%q is no store: give sqlite:PATH, memory:, postgres://… or etcd://…", redact(url))
+	return usagef("%q is no store: give sqlite:PATH (sqlite:PATH?mode=rw if it must exist), memory:, postgres://… or etcd://…", redact(url))
 }
 
 // checkStores reports what can be seen to be wrong with the stores without opening them.

@@ -94,7 +94,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	}
 	path, old, ok := File(url)
 	if !ok {
-		return nil, fmt.Errorf("%w: a database is sqlite: and a path, or postgres://…", lokt.ErrInvalid)
+		return nil, fmt.Errorf("%w: a database is sqlite: and a path, with ?mode=rw behind it if it must exist, or postgres://…", lokt.ErrInvalid)
 	}
 	d, err := openFile(ctx, path, old, o)
 	if err != nil {
@@ -104,13 +104,13 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 }
 
 // File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok if the URL is
-// none of SQLite.
+// none of SQLite, or ends with a parameter that is none: a mistyped ?mode=rw is not the name of a new database.
 func File(url string) (path string, old, ok bool) {
 	path, ok = strings.CutPrefix(url, "sqlite:")
 	path = strings.TrimPrefix(path, "//")
-	ok = ok && path != ""
 	path, old = strings.CutSuffix(path, mustExist)
-	return path, old, ok
+	_, parameter, _ := strings.Cut(path[strings.LastIndexByte(path, '/')+1:], "?")
+	return path, old, ok && path != "" && !strings.Contains(parameter, "=")
 }
 
 // Locks returns the locks in the database. They end with the database; closing them closes nothing else.
