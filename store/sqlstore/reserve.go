@@ -184,10 +184,19 @@ func reserves(info os.FileInfo) bool {
 
 // fillReserve makes the reserve again when there is room.
 func (d *fileDB) fillReserve() {
-	if r := d.reserve; time.Since(r.looked) >= reserveAgain && r.fill(false) && r.given {
-		r.given = false
-		d.observe("reserve", r.looked, nil)
+	r := d.reserve
+	if time.Since(r.looked) < reserveAgain || !r.fill(false) && !r.spare() || !r.given {
+		return
 	}
+	r.given = false
+	d.observe("reserve", r.looked, nil)
+}
+
+// spare reports whether nothing of the reserve is missing and there is room beside it. So it may be though some was given up: what was not
+// needed of that is taken back at once.
+func (r *reserve) spare() bool {
+	free, known := space(filepath.Dir(r.path))
+	return r.given && r.size >= reserveSize && known && free >= reserveMargin
 }
 
 // ends reports whether all that a batch changes ends, frees or keeps something.

@@ -228,3 +228,22 @@ func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 		}
 	}
 }
+
+func TestAReserveThatIsWholeWithRoomBesideItIsNotTakenForOneThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	var told []error
+	db := start(t, place(t), Options{Observe: func(op string, _ time.Duration, err error) {
+		if op == "reserve" {
+			told = append(told, err)
+		}
+	}})
+	if _, known := space(t.TempDir()); !known {
+		t.Skip("how much room there is is not known here")
+	}
+	acquire(t, db, claim("a", "a", time.Minute))
+	told, db.reserve.given, db.reserve.looked = nil, true, time.Time{} // what was given up was taken back
+	acquire(t, db, claim("b", "b", time.Minute))
+	if db.reserve.given || len(told) != 1 || told[0] != nil {
+		t.Errorf("given up: %v, told %v", db.reserve.given, told)
+	}
+}
