@@ -136,8 +136,8 @@ func simplePath(p string) bool {
 	return true
 }
 
-// simpleQuery reports whether a query is there and has nothing that is not for whoever takes it apart: RFC 3986, section 3.4, without what
-// a path has no need for either.
+// simpleQuery reports whether a query is not empty and has only characters that mean nothing to whoever passes it on: some of those of RFC 3986,
+// section 3.4.
 func simpleQuery(q string) bool {
 	for i := range len(q) {
 		c := q[i]

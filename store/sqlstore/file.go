@@ -190,14 +190,7 @@ func (d *fileDB) begin(ctx context.Context) error {
 	}
 	last := time.Unix(0, clock).UTC()
 	d.clock = newClock(last)
-	if err := d.writer.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	if err := rearm(ctx, d.writer, d.clock.now(), last); err != nil {
-		_ = d.writer.exec(ctx, "ROLLBACK")
-		return err
-	}
-	if err := d.writer.exec(ctx, "COMMIT"); err != nil {
+	if err := atomically(ctx, d.writer, func() error { return rearm(ctx, d.writer, d.clock.now(), last) }); err != nil {
 		return err
 	}
 	return d.reload(ctx)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// joinedRows are how many rows are inserted into a table of SQLite by one statement, as many as there are. Half of what it takes to insert a row
-// belongs to the statement.
+// joinedRows are how many rows are inserted into a table of SQLite by one statement: the largest number for which there are enough. Half of what it
+// takes to insert a row by itself belongs to the statement.
 var joinedRows = [...]int{32, 8, 2} //nolint:gochecknoglobals // never changed
 
 // joined runs insertions of rows into one table, one after another, as fewer statements. What waits is run before anything else, and
@@ -25,8 +25,9 @@ type joined struct {
 // zero value is ready for use, by one goroutine at a time.
 type insertions struct{ known map[string][]string }
 
-// several returns the statements that insert joinedRows rows as the given one inserts one, or none if it does not. When they fail, what they
-// have inserted stays until the transaction is rolled back: SQLite would note how each page was before for less than that.
+// several returns the statements that insert joinedRows rows as the given one inserts one, or none if it does not. When one of them fails, the
+// rows that it has inserted stay until the transaction is rolled back (OR FAIL). To take back those of the statement alone, SQLite would have to
+// copy each page before the statement changes it.
 func (i *insertions) several(statement string) []string {
 	several, ok := i.known[statement]
 	if ok {

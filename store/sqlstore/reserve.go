@@ -185,18 +185,20 @@ func reserves(info os.FileInfo) bool {
 // fillReserve makes the reserve again when there is room.
 func (d *fileDB) fillReserve() {
 	r := d.reserve
-	if time.Since(r.looked) < reserveAgain || !r.fill(false) && !r.spare() || !r.given {
+	if time.Since(r.looked) < reserveAgain {
 		return
 	}
-	r.given = false
-	d.observe("reserve", r.looked, nil)
+	if made := r.fill(false); r.given && (made || r.spare()) {
+		r.given = false
+		d.observe("reserve", r.looked, nil)
+	}
 }
 
-// spare reports whether nothing of the reserve is missing and there is room beside it. So it may be though some was given up: what was not
+// spare reports whether nothing of the reserve is missing and there is room beside it. It may be so though some was given up: what was not
 // needed of that is taken back at once.
 func (r *reserve) spare() bool {
 	free, known := space(filepath.Dir(r.path))
-	return r.given && r.size >= reserveSize && known && free >= reserveMargin
+	return r.size >= reserveSize && known && free >= reserveMargin
 }
 
 // ends reports whether all that a batch changes ends, frees or keeps something.
