@@ -29,11 +29,7 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 		errs = append(errs, err)
 	}
 	for _, store := range []string{c.Store, c.JobsStore} {
-		file, must, ok := sqlstore.File(store)
-		if !ok && strings.HasPrefix(store, "sqlite:") {
-			errs = append(errs, unknownStore(store))
-		}
-		if ok && must && !exists(file) {
+		if file, must, ok := sqlstore.File(store); ok && must && !exists(file) {
 			errs = append(errs, fmt.Errorf("store %s: there is no %s", store, file))
 		}
 	}

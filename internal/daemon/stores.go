@@ -192,7 +192,11 @@ func (c *Config) checkStores() error {
 	for _, url := range []string{c.Store, c.JobsStore} {
 		kind, _, _ := strings.Cut(url, ":")
 		switch kind {
-		case "memory", "sqlite", "postgres", "postgresql", "":
+		case "memory", "postgres", "postgresql", "":
+		case "sqlite":
+			if _, _, ok := sqlstore.File(url); !ok {
+				errs = append(errs, unknownStore(url))
+			}
 		case "none":
 			if url == c.Store {
 				errs = append(errs, errors.New("--store cannot be none"))
