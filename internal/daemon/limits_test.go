@@ -100,6 +100,31 @@ func TestSlowClientsKeepNobodyOut(t *testing.T) {
 	p.stop()
 }
 
+// A connection that lane leaves to the http.Server is no newer than it was: those who send requests by and by would
+// outlive whoever has come after them.
+//
+// Promise S-101.
+func TestSlowConnectionsStayTheFirstToGo(t *testing.T) {
+	p := start(t, "--store", "memory:", "--max-connections", "2")
+	slow, quick := p.dial(), p.dial()
+	if _, err := io.WriteString(slow, "OPTIONS /"); err != nil { // at once no simple request
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // for the http.Server to get it
+	const request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	for what, conn := range map[string]net.Conn{"the third connection": p.dial(), "the second": quick} {
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Errorf("%s: %v", what, err)
+		} else if status, err := statusFrom(conn); err != nil || status != http.StatusOK {
+			t.Errorf("%s is answered with %d, %v", what, status, err)
+		}
+	}
+	if _, err := statusFrom(slow); err == nil {
+		t.Error("the first connection was not closed to make room")
+	}
+	p.stop()
+}
+
 // Promise S-101.
 func TestIdleConnectionsDoNotUseUpAllFiles(t *testing.T) {
 	self, err := os.Executable()

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/lane"
 )
 
 // crowd bounds how many connections there are. When one more comes than there may be, the one that has been without a
@@ -33,26 +35,38 @@ type connKey struct{}
 
 // attach is an http.Server's ConnContext.
 func (*crowd) attach(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, conn)
+	return context.WithValue(ctx, connKey{}, counted(conn))
 }
 
-// follow is an http.Server's ConnState.
+// counted returns the connection as it is counted: one that has changed hands is still the same.
+func counted(conn net.Conn) net.Conn {
+	if r, ok := conn.(*lane.Resumed); ok {
+		return r.Conn
+	}
+	return conn
+}
+
+// follow is the ConnState of an http.Server and of a lane.
 func (c *crowd) follow(conn net.Conn, state http.ConnState) {
+	known := counted(conn)
 	switch state {
 	case http.StateNew:
+		if known != conn {
+			return // it came long ago, and if it is not there any more, it was closed to make room
+		}
 		if drop := c.enter(conn); drop != nil {
 			go func() { _ = drop.Close() }() // saying goodbye on TLS can take a while
 		}
 	case http.StateActive:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if g := c.all[conn]; g != nil {
+		if g := c.all[known]; g != nil {
 			g.mute = false
 		}
-	case http.StateClosed, http.StateHijacked:
+	case http.StateClosed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.all, conn)
+		delete(c.all, known)
 	}
 }
 

@@ -54,6 +54,7 @@ func (l *Listener) enter(nc net.Conn) *conn {
 	if s, ok := nc.(syscall.Conn); ok {
 		c.raw, _ = s.SyscallConn() // nil if not
 	}
+	l.o.ConnState(nc, http.StateNew)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
@@ -68,15 +69,15 @@ func (c *conn) serve() {
 		defer l.mu.Unlock()
 		delete(l.conns, c)
 	}()
-	l.o.ConnState(c.Conn, http.StateNew)
 	if !c.run() || c.SetReadDeadline(time.Time{}) != nil {
 		_ = c.Close() // nothing more is said on it
 		l.o.ConnState(c.Conn, http.StateClosed)
 		return
 	}
 	l.o.ConnState(c.Conn, http.StateHijacked)
-	if !l.pass(accepted{conn: &replay{c.Conn, c.in}}) {
+	if !l.pass(accepted{conn: &Resumed{c.Conn, c.in}}) {
 		_ = c.Close() // the server is not there any more
+		l.o.ConnState(c.Conn, http.StateClosed)
 	}
 }
 
@@ -230,13 +231,14 @@ func (c *conn) handle(w http.ResponseWriter, r *http.Request) (answered bool) {
 	return true
 }
 
-// replay is a connection of which something has been read already.
-type replay struct {
-	net.Conn
-	rest []byte
+// Resumed is the connection that the http.Server gets for one of which something has been read already.
+type Resumed struct {
+	net.Conn // that one
+	rest     []byte
 }
 
-func (r *replay) Read(p []byte) (int, error) {
+// Read implements net.Conn.
+func (r *Resumed) Read(p []byte) (int, error) {
 	if len(r.rest) == 0 {
 		return r.Conn.Read(p)
 	}
@@ -248,7 +250,7 @@ func (r *replay) Read(p []byte) (int, error) {
 }
 
 // CloseWrite is what an http.Server calls when it has said its last before the client has: so the client knows at once.
-func (r *replay) CloseWrite() error {
+func (r *Resumed) CloseWrite() error {
 	if half, ok := r.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

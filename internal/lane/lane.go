@@ -32,9 +32,9 @@ type Options struct {
 	// is watched. nil: none may.
 	Grants func(path string) bool
 
-	// ConnState is told of connections as http.Server.ConnState is: of new ones, as active of those over which something
-	// has come, once, of closed ones, and, as hijacked, of those that the http.Server gets, which will tell of them as new
-	// ones again, and has another net.Conn for them.
+	// ConnState is told of connections as http.Server.ConnState is: of new ones, in the order in which they came, as active
+	// of those over which something has come, once, of closed ones, and, as hijacked, of those that the http.Server gets,
+	// which will tell of them as new ones again: it has a *Resumed for them.
 	ConnState func(net.Conn, http.ConnState)
 
 	// Begin is told that a request has come over a connection. What it returns is called when the Handler has returned: a
