@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -110,6 +111,9 @@ func (a *app) runMetrics(o metricsOptions) error {
 			return fmt.Errorf("working directory: %w", err)
 		}
 		path = filepath.Join(dir, path)
+	}
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return usagef("--output %q is a directory: name a file", o.output)
 	}
 	return atomicfile.Replace(faultfs.OS(), path, text, atomicfile.Options{Perm: 0o644}) // for the collector to read, whoever it is
 }

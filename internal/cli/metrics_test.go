@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -20,6 +21,14 @@ func TestMetricsPassThePrometheusLinter(t *testing.T) {
 		if err != nil || len(problems) != 0 {
 			t.Errorf("%v: %v, error %v, in\n%s", args, problems, err, out)
 		}
+	}
+}
+
+func TestMetricsIntoADirectoryAreRefused(t *testing.T) {
+	d := newDesk(t, "zoe")
+	code, out, errs := d.lokt("metrics", "--output", ".")
+	if code != exitUsage || out != "" || !strings.Contains(errs, "is a directory: name a file") {
+		t.Errorf("exit %d: %q %q", code, out, errs)
 	}
 }
 

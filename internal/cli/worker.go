@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -77,6 +78,10 @@ func (o *workerOptions) check() error {
 		return usagef("--concurrency is at least 1, not %d", o.concurrency)
 	case o.grace < 0:
 		return usagef("--grace %v is negative", o.grace)
+	case slices.Contains(o.types, ""): // no job has such a type, and the worker would wait for ever
+		return usagef("--type is empty: leave it out to take jobs of any type")
+	case slices.Contains(o.capabilities, ""):
+		return usagef("--capability is empty: leave it out if there is none")
 	}
 	return nil
 }

@@ -40,6 +40,22 @@ func TestOutputIsPassedOnByWholeLines(t *testing.T) {
 	}
 }
 
+func TestAWorkerThatNoJobIsForIsRefused(t *testing.T) { // as of a variable that is not set
+	good := workerOptions{concurrency: 1, types: []string{"a", "b c"}, capabilities: []string{"gpu"}}
+	if err := good.check(); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+	for says, o := range map[string]workerOptions{
+		"--type is empty":       {concurrency: 1, types: []string{"a", ""}},
+		"--capability is empty": {concurrency: 1, capabilities: []string{""}},
+	} {
+		err := o.check()
+		if _, code := classify(err); code != exitUsage || !strings.Contains(err.Error(), says) {
+			t.Errorf("exit code %d, not because %s: %v", code, says, err)
+		}
+	}
+}
+
 func TestTheEndOfAnOutputIsKept(t *testing.T) {
 	for _, c := range []struct {
 		lines []string

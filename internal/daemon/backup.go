@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -88,6 +89,9 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s is there already", path)
 	}
+	if err := writable(filepath.Dir(path)); err != nil { // before anybody is asked for a copy that cannot be kept
+		return fmt.Errorf("backup: %w", err)
+	}
 	token, err := ownToken(s)
 	if err != nil {
 		return err
@@ -139,6 +143,18 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 	}
 	fmt.Fprintf(s.Out, "%s: from %s; no daemon runs at %s\n", path, db.Path(), c.Listen)
 	return nil
+}
+
+// writable returns nil if files can be made in the directory.
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".loktd-*")
+	if err != nil {
+		if e := new(fs.PathError); errors.As(err, &e) {
+			err = e.Err // the name that was tried says nothing
+		}
+		return fmt.Errorf("no file can be made in %s: %w", dir, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func exists(path string) bool {

@@ -56,7 +56,7 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 	crew.Wait()
 	for _, c := range []struct{ env, path, says string }{
 		{"LOKT_TOKEN=" + admin, copies[0], "there already"},
-		{"LOKT_TOKEN=" + admin, filepath.Join(dir, "none", "no"), "no such file"},
+		{"LOKT_TOKEN=", filepath.Join(dir, "none", "no"), "no such file"}, // the daemon is not asked
 		{"LOKT_TOKEN=" + reader, filepath.Join(dir, "no"), "403 Forbidden: the scope admin, without a prefix, is missing; set LOKT_TOKEN"},
 		{"LOKT_TOKEN=", filepath.Join(dir, "no"), "401 Unauthorized: who asks is not known: no token; set LOKT_TOKEN"},
 	} {

@@ -74,7 +74,7 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	answer := map[string]any{"status": "ok"}
 	if r.URL.Path == "/readyz" {
 		if err := d.ready(r.Context()); err != nil {
-			why := "the store does not answer"
+			why := "the store does not answer: the daemon's log says why"
 			switch {
 			case d.stopping.Load():
 				why = "stopping"

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
@@ -12,8 +13,15 @@ func runRepair(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 	if len(args) != 1 {
 		return usagef("say into which new file to put what is damaged: loktd repair FILE")
 	}
-	if _, _, ok := sqlstore.File(c.Store); !ok {
+	path, _, ok := sqlstore.File(c.Store)
+	if !ok {
 		return usagef("%s is no database of SQLite, and only these have rows to be set aside", redact(c.Store))
+	}
+	if _, err := os.Lstat(args[0]); err == nil {
+		return fmt.Errorf("%s is there already: name a file that is not", args[0])
+	}
+	if !exists(path) {
+		return fmt.Errorf("nothing to repair: there is no %s; name the database with --store", path)
 	}
 	all, err := sqlstore.SetAside(ctx, c.Store, args[0], sqlstore.Options{Describe: "being repaired"})
 	if len(all) == 0 {

@@ -54,6 +54,16 @@ func TestRepairSetsADamagedRowAsideAndTheDaemonStarts(t *testing.T) {
 	if err != nil || strings.Count(string(text), "\n") != 2 {
 		t.Errorf("the file has %s, %v", text, err)
 	}
+	for store, says := range map[string]string{url: file + " is there already", url + ".none": "there is no " + path + ".none"} {
+		to := file
+		if store != url {
+			to += ".none"
+		}
+		code, _, stderr := run(t, nil, "repair", "--store", store, to)
+		if code != 1 || !strings.Contains(stderr, says) || strings.Contains(stderr, "invalid request") {
+			t.Errorf("repair of %s: exit code %d, not because %s: %s", store, code, says, stderr)
+		}
+	}
 	p = start(t, "--store", url)
 	defer p.stop()
 	a := p.api()

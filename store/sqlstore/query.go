@@ -132,7 +132,7 @@ func damaged(err error) error {
 
 // damagedRow is the error of a row of a journal, which somebody may want to set aside.
 func damagedRow(table string, id int64, err error) error {
-	return fmt.Errorf("%w: %w: row %d of table %s: %w: restore a backup, or set what is damaged aside with SetAside (loktd repair FILE), which says what is lost by it",
+	return fmt.Errorf("%w: %w: row %d of table %s: %w: restore a backup, or set what is damaged aside with loktd repair FILE (SetAside), which says what is lost by it",
 		lokt.ErrUnavailable, lokt.ErrDamaged, id, table, err)
 }
 
