@@ -50,6 +50,10 @@ func revision(latest int64, lapsed int) uint64 {
 // resync is how far a lock's clock may lag behind the wall clock before the next change puts it right.
 const resync = time.Minute
 
+// early is for how long after its end by the lock's clock, which may lag, a hold is thought to live whose etcd lease has ended: by
+// the wall clock, which may be wrong. It is as far as both may be off together.
+const early = 2 * resync
+
 // overdue is how soon to look again after a hold that is due, but whose etcd lease still lives.
 const overdue = 250 * time.Millisecond
 
@@ -77,11 +81,12 @@ type view struct {
 
 // look makes a snapshot, which shares nothing with the state.
 //
-// Ends for which there is a timer are what the timer says: just over if it has run out, to come if it has not.
+// Ends for which there is a timer are still to come if it has not run out. If it has they are what is on record: etcd now and
+// then ends a lease too early (see the package's comment).
 func (st *state) look(wall time.Time) view {
 	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now(wall)}}
 	v.Lock.Revision = revision(st.latest(), st.lapsed())
-	st.adjust(&v)
+	st.adjust(&v, wall)
 	return v
 }
 
@@ -95,21 +100,21 @@ func (st *state) lookToChange(wall time.Time, floor uint64) view {
 	if st.lock.Free() {
 		lag = wall.Sub(st.at)
 	} else if lag > resync {
-		shift(&v.Lock, lag)
+		st.shift(&v.Lock, lag)
 		v.Now = wall
 	}
 	if lag > resync || st.latest() == 0 {
 		v.Lock.Token = max(v.Lock.Token, uint64(max(st.header, 0)), epoch(wall))
 	}
-	st.adjust(&v)
+	st.adjust(&v, wall)
 	return v
 }
 
 // epoch is a number that tokens of a name have not reached unless there were a million grants per second.
 func epoch(wall time.Time) uint64 { return uint64(max(wall.Unix(), 0)) << 20 }
 
-// adjust sets ends to what their timers say.
-func (st *state) adjust(v *view) {
+// adjust sets ends to what their timers and the clocks say.
+func (st *state) adjust(v *view, wall time.Time) {
 	end := func(id string, at *time.Time) {
 		if _, timed := st.timers[id]; !timed {
 			return
@@ -117,8 +122,8 @@ func (st *state) adjust(v *view) {
 		says := *at
 		switch {
 		case !st.running(id):
-			if over := v.Now.Add(-1); says.After(over) {
-				says = over
+			if over := v.Now.Add(-1); !says.After(v.Now) || !wall.Before(says.Add(early)) {
+				says = earlier(says, over)
 			}
 		case !says.After(v.Now):
 			says = v.Now.Add(overdue)
@@ -139,9 +144,25 @@ func (st *state) adjust(v *view) {
 	}
 }
 
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // shift moves the lock's clock forward: what is still to come moves with it. So does the beginning of holds whose age is
-// bounded; what else is past stays where it is.
-func shift(l *lokt.Lock, by time.Duration) {
+// bounded; what else is past stays where it is. Ends whose timers have run out move no further than they may be off.
+func (st *state) shift(l *lokt.Lock, by time.Duration) {
+	end := func(id string, at *time.Time) {
+		switch _, timed := st.timers[id]; {
+		case at.IsZero():
+		case timed && !st.running(id):
+			*at = at.Add(min(by, early))
+		default:
+			*at = at.Add(by)
+		}
+	}
 	move := func(t *time.Time) {
 		if !t.IsZero() {
 			*t = t.Add(by)
@@ -149,7 +170,7 @@ func shift(l *lokt.Lock, by time.Duration) {
 	}
 	for i := range l.Holders {
 		h := &l.Holders[i]
-		move(&h.ExpiresAt)
+		end(h.LeaseID, &h.ExpiresAt)
 		move(&h.Pending)
 		if h.MaxHold > 0 {
 			move(&h.HeldSince)
@@ -162,7 +183,7 @@ func shift(l *lokt.Lock, by time.Duration) {
 		move(&l.Queue[i].Until)
 	}
 	if l.Freeze != nil {
-		move(&l.Freeze.ExpiresAt)
+		end(freezeID, &l.Freeze.ExpiresAt)
 	}
 }
 

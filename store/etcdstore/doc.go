@@ -8,14 +8,21 @@
 // answer was lost is looked for before it is tried again, so it takes effect at most once; if it cannot be found out
 // what became of it, Update says so with an error that wraps lokt.ErrUnavailable.
 //
-// Time is etcd's. The life of a hold, and of a freeze, hangs on an etcd lease: while etcd has the lease the hold lives,
-// whatever any wall clock says, and when etcd has revoked it the hold is over. ExpiresAt, as it is on record, is a
-// forecast for people. Leases count in whole seconds and have a minimum (with etcd's defaults 2 s), so a TTL is
+// The life of a hold, and of a freeze, hangs on an etcd lease: while etcd has the lease the hold lives, whatever any clock
+// says. Leases count in whole seconds and have a minimum (with etcd's defaults 2 s), so a TTL is
 // rounded up; and they end some time, usually less than a second, after they are due, later by up to a TTL if etcd's leader
-// changed. They never end early. All shorter times (how long a waiter that stopped asking keeps its place, how long a grant
-// waits to be taken up, the grace of a preemption) are judged on a clock that is the lock's own and that
-// advances only while somebody can prove that time has passed: see the comment of clock. It needs clocks
-// of about the same rate, not of the same reading, and errs on the late side.
+// changed.
+//
+// They may end early, too. A leader that stood still, and was replaced, goes on for a moment as if it led: it ends leases that were
+// renewed meanwhile, and says of others that it renewed them, which its successor does not know (etcd 3.7 asks for its
+// leadership only a member that has not been running for three ticks; see etcd's issue 15247). So a hold whose lease is gone is
+// over only when a second clock says so, too: the lock's own, which advances only while somebody can prove that time has passed.
+// See the comment of state.now. It needs clocks of about the same rate, not of the same reading, and errs on the late side. Whoever
+// hears of a lock for the first time after its holder died may have to wait for a TTL more, but not for longer than two minutes after the hold's
+// end by the wall clock.
+//
+// All shorter times (how long a waiter that stopped asking keeps its place, how long a grant waits to be taken up, the grace of a
+// preemption) are judged on the lock's own clock alone.
 //
 // Fencing tokens rise over release, expiry, force, restarts of clients and members, changes of the leader and compaction, because the
 // last one is stored with the lock and stays when the lock is free. If keys were deleted, or etcd was restored from a

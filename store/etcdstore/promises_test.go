@@ -129,6 +129,83 @@ func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t 
 	}
 }
 
+// etcd ends leases too early now and then: a member that led and stood still does so.
+//
+// Promises S-1, S-112.
+func TestAHoldLastsThoughEtcdEndsItsLease(t *testing.T) {
+	t.Parallel()
+	const ttl = 4 * time.Second
+	c := startCluster(t, 1, false)
+	cl := c.client(t)
+	url := c.url()
+	mine, others := lokt.NewManager(c.open(t, url, Options{Timeout: longTimeout})), lokt.NewManager(c.open(t, url, Options{Timeout: longTimeout}))
+	asked := time.Now()
+	if _, err := mine.Freeze(t.Context(), "cold", lokt.Freeze{Owner: lokt.Owner{ID: "a"}, TTL: ttl}); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, mine, claimOf("left", "a", ttl))
+	renewed := acquire(t, mine, claimOf("renewed", "a", ttl))
+	all, err := cl.Leases(t.Context())
+	if err != nil || len(all.Leases) < 3 {
+		t.Fatalf("etcd has %v, %v", all, err)
+	}
+	for _, l := range all.Leases {
+		if _, err := cl.Revoke(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if time.Since(asked) > ttl/2 {
+		t.Skip("this machine is too slow for it")
+	}
+	for _, name := range []string{"left", "renewed", "cold"} {
+		if _, err := others.Acquire(t.Context(), claimOf(name, "b", ttl)); !errors.As(err, new(*lokt.BlockedError)) {
+			t.Errorf("%s is given to another: %v", name, err)
+		}
+	}
+	since := map[string]time.Time{"left": asked, "renewed": time.Now(), "cold": asked}
+	if h, err := mine.Renew(t.Context(), lokt.Renewal{Name: "renewed", LeaseID: renewed.LeaseID}); err != nil || h.Token != renewed.Token {
+		t.Errorf("the renewal is answered with %+v, %v", h, err)
+	}
+	for _, name := range []string{"left", "cold", "renewed"} {
+		claim := claimOf(name, "b", ttl)
+		claim.Wait = patience
+		h := acquire(t, others, claim)
+		if lasted := time.Since(since[name]); lasted < ttl {
+			t.Errorf("%s is another's after %v", name, lasted)
+		}
+		if name == "renewed" && h.Token <= renewed.Token {
+			t.Errorf("token %d follows %d", h.Token, renewed.Token)
+		}
+	}
+}
+
+// Who hears of a lock for the first time cannot have measured anything, and waits for what is left on record, but for no longer
+// than clocks may be off after etcd has ended the lease.
+//
+// Promise S-112.
+func TestAHoldWhoseLeaseEndedLongAgoIsOver(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Minute
+	for late, left := range map[time.Duration]time.Duration{ // by the wall clock, after it was renewed
+		0: ttl, ttl / 2: ttl/2 + early, ttl: early, ttl + early/2: early / 2, ttl + early: 0, 24 * time.Hour: 0, -time.Hour: ttl,
+	} {
+		wall := time.Now().Round(0).UTC()
+		begun := wall.Add(-late)
+		st := &state{at: begun, known: time.Now(), mod: 1, timers: leases{"a": {ID: 1, Seconds: 600}}, alive: map[string]clientv3.LeaseID{}}
+		st.lock = lokt.Lock{Name: "x", Token: 7, Holders: []lokt.Holder{{
+			Claim: lokt.Claim{LeaseID: "a", TTL: ttl}, HeldSince: begun, AcquiredAt: begun, ExpiresAt: begun.Add(ttl),
+		}}}
+		v := st.lookToChange(wall, 0)
+		got := v.Lock.Holders[0].ExpiresAt.Sub(v.Now)
+		if over := got < 0; over != (left == 0) || !over && (got > left || got < left-resync/2) { // what this machine takes
+			t.Errorf("%v after its renewal a hold has %v left, not %v", late, got, left)
+		}
+		if plain := st.look(wall); plain.Lock.Holders[0].ExpiresAt.Before(plain.Now) != (left == 0) {
+			t.Errorf("%v after its renewal it is seen to end %v, at %v", late, plain.Lock.Holders[0].ExpiresAt, plain.Now)
+		}
+	}
+}
+
 // Promise S-115.
 func TestTokensRiseThoughKeysAreDeletedAndEtcdIsSetBack(t *testing.T) {
 	t.Parallel()
