@@ -73,6 +73,12 @@ func TestReplicasOnEtcdUnderFaults(t *testing.T) {
 	cluster := startEtcd(t)
 	s := &system{hurt: func() (string, error) {
 		m := cluster.leader(t)
+		if rand.IntN(2) == 0 {
+			m.signal(syscall.SIGSTOP)
+			time.Sleep(time.Duration(rand.Int64N(int64(2 * lockTTL))))
+			m.signal(syscall.SIGCONT)
+			return "etcd's leader stands still", nil
+		}
 		m.kill()
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond)
 		return "etcd's leader is killed", m.start(t)
