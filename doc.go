@@ -100,7 +100,7 @@
 //   - That a program that does not look at its lease stops in time.
 //   - That a lease without a time to live ([NoTTL]) ends when the service is out of reach. It is not renewed but looked
 //     at, so what others do to it is noticed only as long as it can be: an end by force within [Options].Interval, and
-//     preemption in time, for which the grace is longer by [NoticeTime]. With [Options].ManualHeartbeat nobody looks.
+//     preemption in time, for which the grace is longer by [NoticeTimeout]. With [Options].ManualHeartbeat nobody looks.
 //   - That a hold that is ended by force ends after its holder knows: [Target].Force means at once, and the holder
 //     learns of it with its next heartbeat.
 //   - Fairness between a program that waits and one that only tries: who does not wait is not in the queue.

@@ -252,7 +252,7 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, NoticeTime/2)
+	ctx, cancel := context.WithTimeout(ctx, NoticeTimeout/2)
 	defer cancel()
 	asked := l.k.keeper.now()
 	s, err := l.k.service.Get(ctx, l.name)

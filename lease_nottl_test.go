@@ -67,7 +67,7 @@ func TestALeaseWithoutATTLIsToldThatItIsWantedAndEndsBeforeTheOtherEnters(t *tes
 				if kept := ended.Sub(asked); kept < 1500*time.Millisecond {
 					t.Errorf("the lease ended %v after it was asked for, with a grace of 2 s", kept)
 				}
-				if at := <-entered; !at.After(ended) || at.Sub(asked) > 2*time.Second+lokt.NoticeTime+time.Second {
+				if at := <-entered; !at.After(ended) || at.Sub(asked) > 2*time.Second+lokt.NoticeTimeout+time.Second {
 					t.Errorf("the other entered %v after it asked, %v after the lease had ended", at.Sub(asked), at.Sub(ended))
 				}
 			})
@@ -181,8 +181,8 @@ func TestHeartbeatsByHandAreNotLookedAfter(t *testing.T) {
 
 func TestLooksThatCannotNoticePreemptionInTimeAreRefused(t *testing.T) {
 	k := newLocker(t, newService(), "a", lokt.Options{})
-	_, err := k.Acquire(t.Context(), "x", lokt.Options{TTL: lokt.NoTTL, Interval: lokt.NoticeTime})
+	_, err := k.Acquire(t.Context(), "x", lokt.Options{TTL: lokt.NoTTL, Interval: lokt.NoticeTimeout})
 	if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "must be below") {
-		t.Errorf("an interval of %v: %v", lokt.NoticeTime, err)
+		t.Errorf("an interval of %v: %v", lokt.NoticeTimeout, err)
 	}
 }

@@ -19,13 +19,13 @@ const (
 	MinTTL      = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
 	Exclusive   = 1                // the limit of a claim that shares with nobody
 	Shared      = 1<<31 - 1        // the limit of a claim that shares with any number of others
-	HereLease   = 15 * time.Second // how long the claimant of a queued claim counts as being there after it asked: later, those behind pass
-	WaitLease   = 30 * time.Second // how long its claim keeps its place then, unless it asks again
-	OfferLease  = 2 * time.Second  // how long a grant from the queue stays whose claimant does not take it up
-	ReturnTime  = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
-	AwayLease   = 10 * time.Second // how long one stays whose client is known to have hung up, so that it can ask again over a new connection
+	PresenceTTL   = 15 * time.Second // how long the claimant of a queued claim counts as being there after it asked: later, those behind pass
+	QueueTTL   = 30 * time.Second // how long its claim keeps its place then, unless it asks again
+	OfferTTL  = 2 * time.Second  // how long a grant from the queue stays whose claimant does not take it up
+	ReturnTimeout  = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
+	AwayTTL   = 10 * time.Second // how long one stays whose client is known to have hung up, so that it can ask again over a new connection
 	WaitRefresh = 10 * time.Second // how often a waiter asks again to stay in the queue
-	NoticeTime  = DefaultTTL       // how much longer than its grace a running program may stay that holds without a time to live: it looks from time to time only
+	NoticeTimeout  = DefaultTTL       // how much longer than its grace a running program may stay that holds without a time to live: it looks from time to time only
 )
 
 // Lock is everything remembered about one name. A name that nobody holds, waits for or froze is a free lock:

@@ -35,7 +35,7 @@ type Options struct {
 
 	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the TTL
 	// otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused. A hold without
-	// a TTL is not renewed but looked at, every DefaultInterval unless this says otherwise, and must be within NoticeTime.
+	// a TTL is not renewed but looked at, every DefaultInterval unless this says otherwise, and must be within NoticeTimeout.
 	Interval time.Duration
 
 	// Margin is how long before anybody else may enter the lease's context ends, beside what the drift of clocks takes.
@@ -88,9 +88,9 @@ func (o Options) withDefaults(d Options) (Options, error) {
 		o.TTL = NoTTL
 		o.Margin = cmp.Or(o.Margin, margin(o.MaxHold))
 		o.Interval = cmp.Or(o.Interval, DefaultInterval)
-		if usable := Usable(NoticeTime, max(o.Margin, 0)); o.Interval < 0 || o.Margin < 0 || o.Interval >= usable {
+		if usable := Usable(NoticeTimeout, max(o.Margin, 0)); o.Interval < 0 || o.Margin < 0 || o.Interval >= usable {
 			return o, invalid("to look every %v is too seldom to notice preemption of a lock without a TTL: the interval must be below %v, "+
-				"which the margin of %v and the drift of clocks leave of %v", o.Interval, usable, o.Margin, NoticeTime)
+				"which the margin of %v and the drift of clocks leave of %v", o.Interval, usable, o.Margin, NoticeTimeout)
 		}
 		return o, nil
 	}

@@ -51,11 +51,11 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 }
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
-// or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for WaitLease
-// more unless it is asked for again, and for AwayLease if ctx was cancelled without a cause, as the context of a request is
+// or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for QueueTTL
+// more unless it is asked for again, and for AwayTTL if ctx was cancelled without a cause, as the context of a request is
 // whose client has hung up; what was granted stays granted. Who gives up on purpose releases the lease: if that happens
 // while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn. If ctx has a deadline,
-// the client is expected to ask again within ReturnTime of it; after that, those behind pass the claim until it does.
+// the client is expected to ask again within ReturnTimeout of it; after that, those behind pass the claim until it does.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, c, nil)
 }
@@ -108,9 +108,9 @@ func (m *Manager) askOnce(ctx context.Context, c Claim) (decision, error) {
 // untilAskedAgain returns how long it takes at most until the next request for a claim comes after the one of ctx.
 func untilAskedAgain(ctx context.Context) time.Duration {
 	if end, ends := ctx.Deadline(); ends {
-		return min(max(time.Until(end), 0), HereLease) + ReturnTime // longer ones make no difference
+		return min(max(time.Until(end), 0), PresenceTTL) + ReturnTimeout // longer ones make no difference
 	}
-	return HereLease
+	return PresenceTTL
 }
 
 // askAgain does so for a claim that was queued, unless it was withdrawn since.

@@ -54,7 +54,7 @@ func TestPolledClaimStaysWhereItIsWhenItsContextEnds(t *testing.T) {
 		if h, err = poll("b"); err != nil || !h.Pending.IsZero() {
 			t.Errorf("b was granted %+v, %v", h, err)
 		}
-		time.Sleep(lokt.ReturnTime + lokt.WaitLease + time.Second) // nobody asks for c any more
+		time.Sleep(lokt.ReturnTimeout + lokt.QueueTTL + time.Second) // nobody asks for c any more
 		if _, err := m.Prune(t.Context(), "x"); err != nil || queue() != "" {
 			t.Errorf("in the queue are %s, %v", queue(), err)
 		}
@@ -131,7 +131,7 @@ func TestAClientThatPollsInTimeIsNotPassedOver(t *testing.T) {
 		if s, err := m.Get(t.Context(), "x"); err != nil || len(s.Lock.Holders) != 1 || s.Lock.Holders[0].Owner.ID != "b" {
 			t.Errorf("held by %+v, %v", s.Lock.Holders, err)
 		}
-		time.Sleep(lokt.OfferLease)
+		time.Sleep(lokt.OfferTTL)
 		if h, err := m.Poll(t.Context(), claim("b")); err != nil || h.Token != 2 || !h.Pending.IsZero() {
 			t.Errorf("b comes in time, and is answered %+v, %v", h, err)
 		}
@@ -187,7 +187,7 @@ func (s *lateOnce) Wait(ctx context.Context, w lokt.Watch) error {
 func TestAWaiterThatComesTooLateForItsGrantAsksAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New()
-		m, slow := lokt.NewManager(st), lokt.NewManager(&lateOnce{Store: st, by: lokt.OfferLease + time.Second/2})
+		m, slow := lokt.NewManager(st), lokt.NewManager(&lateOnce{Store: st, by: lokt.OfferTTL + time.Second/2})
 		claim := func(who string) lokt.Claim {
 			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, Wait: -1}
 		}

@@ -28,7 +28,7 @@ func (d *decision) promote(now time.Time) {
 			l.Queue = slices.Delete(l.Queue, i, i+1)
 			told += eventSize(&w.Claim)
 			h := d.grant(now, w.Claim)
-			h.Pending, h.Wait = now.Add(OfferLease), max(now.Sub(w.Since), 0)
+			h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
 			l.Holders[len(l.Holders)-1] = h
 			d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
 		}
@@ -43,7 +43,7 @@ func (d *decision) promote(now time.Time) {
 func (s Snapshot) Away(w Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
 
 // away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked for.
-func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(WaitLease)) }
+func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueTTL)) }
 
 // passable returns when those behind the first in the queue may pass it, because its claimant does not count as being there
 // any more. It is zero if they could not enter anyway.
@@ -53,7 +53,7 @@ func (s Snapshot) passable() time.Time {
 		slices.ContainsFunc(s.Lock.Holders, func(h Holder) bool { return h.limit() == Exclusive }) {
 		return time.Time{}
 	}
-	return s.Lock.Queue[first].Until.Add(-WaitLease)
+	return s.Lock.Queue[first].Until.Add(-QueueTTL)
 }
 
 // missed returns the place in the queue that a claim gets back whose grant was not taken up in time, if any: its claimant is
@@ -66,7 +66,7 @@ func (h *Holder) missed(reason string) (Waiter, bool) {
 	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
 		end = h.ExpiresAt
 	}
-	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(AwayLease)}
+	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(AwayTTL)}
 	w.Wait = 0
 	return w, true
 }
@@ -99,7 +99,7 @@ func (s Snapshot) asking(c Claim) Snapshot {
 		return s
 	}
 	s.Lock.Queue = slices.Clone(s.Lock.Queue)
-	s.Lock.Queue[i].Until = s.Now.Add(HereLease + WaitLease)
+	s.Lock.Queue[i].Until = s.Now.Add(PresenceTTL + QueueTTL)
 	return s
 }
 
@@ -112,8 +112,8 @@ func asked(s Snapshot, c Claim, again time.Duration) decision {
 		return d
 	}
 	w := &d.Lock.Queue[i]
-	if again < HereLease {
-		w.Until = s.Now.Add(again + WaitLease)
+	if again < PresenceTTL {
+		w.Until = s.Now.Add(again + QueueTTL)
 	}
 	if was := s.Lock.placeUntil(c.LeaseID); w.Until.Sub(was).Abs() <= rounding {
 		w.Until = was.Add(2 * rounding)
@@ -148,7 +148,7 @@ func (l *Lock) askToYield(i int, now time.Time) {
 		if h.TTL == 0 { // it need not come again, so its grace runs from here, or from when a program must have looked
 			h.Yield.Deadline = now.Add(by.Preempt)
 			if h.Attended {
-				h.Yield.Deadline = h.Yield.Deadline.Add(NoticeTime)
+				h.Yield.Deadline = h.Yield.Deadline.Add(NoticeTimeout)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (d *decision) queue(now time.Time, c Claim) {
 	d.queued = true
 	if i, ok := l.Position(c.LeaseID); ok {
 		w := &l.Queue[i]
-		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, now.Add(HereLease+WaitLease)
+		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, now.Add(PresenceTTL+QueueTTL)
 		for i := range l.Holders {
 			l.askToYield(i, now)
 		}
@@ -192,7 +192,7 @@ func (d *decision) queue(now time.Time, c Claim) {
 	if d.noRoom(now, c) {
 		return
 	}
-	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(HereLease + WaitLease)})
+	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(PresenceTTL + QueueTTL)})
 	d.note(now, EventWait, Holder{Claim: c}, ExtraOutcome, "started")
 	for i := range l.Holders {
 		l.askToYield(i, now)
@@ -230,7 +230,7 @@ func (l *Lock) placeUntil(leaseID string) time.Time {
 // was in the way of.
 func away(s Snapshot, leaseID string, until time.Time) decision {
 	i, queued := s.Lock.Position(leaseID)
-	soon := s.Now.Add(AwayLease)
+	soon := s.Now.Add(AwayTTL)
 	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding || !soon.Before(until) {
 		return decision{Change: Change{Lock: s.Lock}}
 	}

@@ -374,10 +374,10 @@ func TestQueuedClaimAskedAgainKeepsItsPlaceAndItsTerms(t *testing.T) {
 	l.pass(20 * time.Second)
 	l.enqueue(as("b", priority(5), limit(2)))
 	l.expect("a", "b c")
-	if w := l.s.Lock.Queue[0]; w.Priority != 0 || !w.Until.Equal(l.s.Now.Add(HereLease+WaitLease)) || !w.Since.Equal(l.s.Now.Add(-20*time.Second)) {
+	if w := l.s.Lock.Queue[0]; w.Priority != 0 || !w.Until.Equal(l.s.Now.Add(PresenceTTL+QueueTTL)) || !w.Since.Equal(l.s.Now.Add(-20*time.Second)) {
 		t.Errorf("b waits as %+v", w)
 	}
-	l.pass(HereLease + WaitLease - 20*time.Second + 1) // c did not ask
+	l.pass(PresenceTTL + QueueTTL - 20*time.Second + 1) // c did not ask
 	l.apply(prune(l.s))
 	l.expect("a", "b")
 }
@@ -427,7 +427,7 @@ func TestReleaseLetsInAllThatFit(t *testing.T) {
 	l.release("a")
 	l.expect("b c d", "e f")
 	for i, h := range l.s.Lock.Holders {
-		if h.Token != uint64(2+i) || !h.Pending.Equal(l.s.Now.Add(OfferLease)) {
+		if h.Token != uint64(2+i) || !h.Pending.Equal(l.s.Now.Add(OfferTTL)) {
 			t.Errorf("holder %+v", h)
 		}
 	}
@@ -451,7 +451,7 @@ func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	l.enqueue(as("b", ttl(time.Hour)))
 	l.enqueue(as("c", ttl(time.Hour)))
 	l.release("a")
-	l.pass(OfferLease)
+	l.pass(OfferTTL)
 	d := l.apply(prune(l.s))
 	told(t, d)
 	l.expect("b", "c")
@@ -463,7 +463,7 @@ func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	l.expect("c", "b") // it may come back, and is the next then
 	l.enqueue(as("d"))
 	l.expect("c", "b d")
-	l.pass(WaitLease * 2)
+	l.pass(QueueTTL * 2)
 	l.apply(prune(l.s))
 	l.expect("c", "")
 	if d := l.acquire(as("b", ttl(time.Hour))); !errors.Is(d.err, ErrHeld) {
@@ -478,20 +478,20 @@ func TestDeadAndSilentWaitersAreNotGranted(t *testing.T) {
 	l.enqueue(as("dead"))
 	l.enqueue(as("silent"))
 	l.s.Dead["dead"] = true
-	l.pass(HereLease - time.Second)
+	l.pass(PresenceTTL - time.Second)
 	_, _ = l.renew("a") // refused: a has expired, so the queue moves
 	l.expect("silent", "")
 	l.release("silent")
 
 	l.grant(as("a"))
 	l.enqueue(as("silent"))
-	l.pass(HereLease)
+	l.pass(PresenceTTL)
 	l.enqueue(as("b"))
 	d := l.release("a")
 	l.expect("b", "silent") // which is passed over, and keeps its place
 	told(t, d, EventRelease, EventAcquire, EventWait)
 	l.acquire(as("b"))
-	l.pass(WaitLease + 1)
+	l.pass(QueueTTL + 1)
 	l.enqueue(as("c"))
 	l.expect("b", "c")
 }
@@ -555,10 +555,10 @@ func TestGrantsThatNobodyTakesUpDoNotAddUpForThoseWhoCame(t *testing.T) {
 	came := l.s.Now
 	l.pass(3 * time.Second)
 	l.release("a")
-	l.pass(OfferLease + 1)
+	l.pass(OfferTTL + 1)
 	l.apply(prune(l.s))
 	l.expect("c", "b d")
-	l.pass(OfferLease + 1)
+	l.pass(OfferTTL + 1)
 	l.apply(prune(l.s))
 	l.expect("d", "c b")
 	for _, w := range l.s.Lock.Queue {
@@ -582,10 +582,10 @@ func TestReadersPassAWriterThatIsAway(t *testing.T) {
 	l.enqueue(as("writer"))
 	l.pass(5 * time.Second)
 	l.enqueue(as("reader", limit(Shared)))
-	if next := l.s.NextChange(); !next.Equal(l.s.Now.Add(HereLease - 5*time.Second)) {
+	if next := l.s.NextChange(); !next.Equal(l.s.Now.Add(PresenceTTL - 5*time.Second)) {
 		t.Errorf("the next change is %v, in %v", next, next.Sub(l.s.Now))
 	}
-	l.pass(HereLease - 5*time.Second)
+	l.pass(PresenceTTL - 5*time.Second)
 	l.apply(prune(l.s))
 	l.expect("a reader", "writer")
 }
@@ -879,9 +879,9 @@ func TestFreezeKeepsNewcomersOut(t *testing.T) {
 	_ = l.deny(as("a", limit(Shared), lease("a2"))) // owners inside are newcomers, too
 	l.release("a")
 	l.expect("", "b")
-	l.pass(WaitLease)
+	l.pass(QueueTTL)
 	l.enqueue(as("b"))
-	l.pass(WaitLease)
+	l.pass(QueueTTL)
 	l.apply(prune(l.s))
 	l.expect("", "b") // at the very end it is frozen still
 	l.enqueue(as("b"))
@@ -1195,7 +1195,7 @@ func TestAPoolOfAThousandWithAThousandWaitersHasRoomAndIsServedInSteps(t *testin
 	}
 	for i := range 1000 {
 		l.s.Lock.Holders = append(l.s.Lock.Holders, Holder{Claim: agent(fmt.Sprint("h", i)), Token: uint64(i + 1)})
-		l.s.Lock.Queue = append(l.s.Lock.Queue, Waiter{Claim: agent(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(HereLease + WaitLease)})
+		l.s.Lock.Queue = append(l.s.Lock.Queue, Waiter{Claim: agent(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(PresenceTTL + QueueTTL)})
 	}
 	last := len(l.s.Lock.Queue) - 1
 	l.s.Lock.Token, l.s.Lock.Queue = 1000, l.s.Lock.Queue[:last]

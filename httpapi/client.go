@@ -39,7 +39,7 @@ type ClientOptions struct {
 	Attempt time.Duration
 
 	// Patience is how long a request goes on trying while no server can be reached; 5 s if 0, and at least
-	// lokt.WaitLease, or what it waits at most, for a claim that is in the queue. The context may end it earlier.
+	// lokt.QueueTTL, or what it waits at most, for a claim that is in the queue. The context may end it earlier.
 	Patience time.Duration
 
 	// Look bounds how long a request that only reads, and does not wait, tries all servers for an answer to begin; 0: Attempt and

@@ -104,7 +104,7 @@ func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, e
 func (c *Client) WaitEvents(ctx context.Context, after uint64) error {
 	for {
 		page, err := c.readEvents(ctx, &exchange{
-			method: http.MethodGet, path: "/v1/audit", wait: longPoll, patience: lokt.WaitLease,
+			method: http.MethodGet, path: "/v1/audit", wait: longPoll, patience: lokt.QueueTTL,
 			query: url.Values{
 				"after": {strconv.FormatUint(after, 10)}, "limit": {"1"}, "wait_ms": {strconv.FormatInt(millis(longPoll), 10)},
 			},
@@ -146,7 +146,7 @@ func (c *Client) Events(ctx context.Context, q lokt.EventQuery) iter.Seq2[lokt.L
 		connected := false
 		for {
 			x := &exchange{
-				method: http.MethodGet, path: "/v1/events", query: queryValues(q), patience: lokt.WaitLease, quiet: 3 * heartbeat,
+				method: http.MethodGet, path: "/v1/events", query: queryValues(q), patience: lokt.QueueTTL, quiet: 3 * heartbeat,
 			}
 			x.seen = connected
 			if last != "" {

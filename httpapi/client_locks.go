@@ -78,7 +78,7 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 		header: map[string]string{headerOperation: operation},
 	}
 	if claim.Wait != 0 {
-		x.patience = lokt.WaitLease
+		x.patience = lokt.QueueTTL
 	}
 	if claim.Wait > 0 { // who does not want to wait any more does not wait for a server either
 		x.patience = min(x.patience, claim.Wait)
@@ -347,7 +347,7 @@ func (c *Client) Wait(ctx context.Context, w lokt.Watch) error {
 	}
 	for {
 		s, err := c.get(ctx, &exchange{
-			method: http.MethodGet, path: lockPath(w.Name), wait: longPoll, patience: lokt.WaitLease,
+			method: http.MethodGet, path: lockPath(w.Name), wait: longPoll, patience: lokt.QueueTTL,
 			query: url.Values{"seen": {strconv.FormatUint(w.Seen, 10)}, "wait_ms": {strconv.FormatInt(millis(longPoll), 10)}},
 		})
 		if err != nil || s.Lock.Revision != w.Seen {

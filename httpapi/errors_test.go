@@ -51,7 +51,7 @@ func TestEveryErrorSurvivesTheWire(t *testing.T) {
 		},
 		Token: 9, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(time.Minute),
 	}
-	waiter := lokt.Waiter{Claim: lokt.Claim{Name: "x", LeaseID: "secret of the waiter", Owner: lokt.Owner{ID: "w"}}, Since: now, Until: now.Add(lokt.WaitLease)}
+	waiter := lokt.Waiter{Claim: lokt.Claim{Name: "x", LeaseID: "secret of the waiter", Owner: lokt.Owner{ID: "w"}}, Since: now, Until: now.Add(lokt.QueueTTL)}
 	freeze := &lokt.Freeze{ID: "freeze", Owner: lokt.Owner{ID: "root"}, Reason: "release day", At: now}
 	for _, test := range []struct {
 		err    error

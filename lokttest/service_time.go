@@ -181,7 +181,7 @@ var bubbleTests = []serviceTest{
 		e.release(h)
 		for _, p := range queue {
 			h = p.granted()
-			time.Sleep(2 * lokt.WaitLease) // a grant that was taken up stays
+			time.Sleep(2 * lokt.QueueTTL) // a grant that was taken up stays
 			if owner := owners(e.get("x").Live()); owner != h.Owner.ID {
 				e.Fatalf("held by %q, not %q", owner, h.Owner.ID)
 			}

@@ -50,7 +50,7 @@ func TestReplicasWhoseClocksDifferByHoursEndNothingEarlyAndNothingNever(t *testi
 				if err := s[0].Update(t.Context(), name, func(snap lokt.Snapshot) lokt.Change {
 					inside := lokt.Claim{Name: name, LeaseID: "inside", Owner: lokt.Owner{ID: "inside"}, Limit: 2}
 					snap.Lock.Holders = []lokt.Holder{{Claim: inside, Token: 1, HeldSince: snap.Now, AcquiredAt: snap.Now}}
-					snap.Lock.Queue = []lokt.Waiter{{Claim: claimOf(name, "a", 0), Since: snap.Now, Until: snap.Now.Add(ttl + lokt.WaitLease)}}
+					snap.Lock.Queue = []lokt.Waiter{{Claim: claimOf(name, "a", 0), Since: snap.Now, Until: snap.Now.Add(ttl + lokt.QueueTTL)}}
 					return lokt.Change{Lock: snap.Lock}
 				}); err != nil {
 					t.Fatal(err)

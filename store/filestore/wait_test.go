@@ -167,7 +167,7 @@ func TestManyWhoWaitAreServedInOrder(t *testing.T) {
 		tokens[g.i] = g.token
 	}
 	// Nobody was away or missed a turn, unless this process did not get to run.
-	inOrder := time.Since(begun) < lokt.HereLease
+	inOrder := time.Since(begun) < lokt.PresenceTTL
 	for e, err := range stores[0].Audit().Read(t.Context(), audit.Query{}) {
 		if err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func rearm(ctx context.Context, q querier, now, last time.Time) error {
 // startAgain does so but for the state.
 func startAgain(ctx context.Context, q querier, now, last time.Time, dialect *strings.Replacer) error {
 	t, alive := now.UnixNano(), last.UnixNano()
-	place, away := int64(lokt.WaitLease), int64(lokt.AwayLease)
+	place, away := int64(lokt.QueueTTL), int64(lokt.AwayTTL)
 	for _, s := range []struct {
 		statement string
 		args      []any
@@ -37,8 +37,8 @@ func startAgain(ctx context.Context, q querier, now, last time.Time, dialect *st
 		{`UPDATE holders SET expires_at = greatest(expires_at, least(least(?, 9223372036854775807 - ttl) + ttl,
 			coalesce(least(held_since, 9223372036854775807 - max_hold) + max_hold, 9223372036854775807)))
 			WHERE expires_at >= ? AND ttl > 0 AND yield IS NULL`, []any{t, alive}},
-		{"UPDATE holders SET pending = greatest(pending, ?) WHERE pending >= ?", []any{t + int64(lokt.OfferLease), alive}},
-		{"UPDATE waiters SET until = greatest(until, ?) WHERE until > ?", []any{t + int64(lokt.ReturnTime) + place, alive + place}},
+		{"UPDATE holders SET pending = greatest(pending, ?) WHERE pending >= ?", []any{t + int64(lokt.OfferTTL), alive}},
+		{"UPDATE waiters SET until = greatest(until, ?) WHERE until > ?", []any{t + int64(lokt.ReturnTimeout) + place, alive + place}},
 		{"UPDATE waiters SET until = greatest(until, ?) WHERE until >= ? AND until <= ?", []any{t + away, alive, alive + place}}, // who was away
 		{"UPDATE freezes SET expires_at = greatest(expires_at, least(?, 9223372036854775807 - ttl) + ttl) WHERE expires_at >= ? AND ttl > 0", []any{t, alive}},
 		{`UPDATE locks SET revision = revision + 1048576

@@ -98,13 +98,13 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	edit(t, db, "plain", func(l *lokt.Lock, now time.Time) {
-		l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.HereLease + lokt.WaitLease)},
-			lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Since: now, Until: now.Add(lokt.AwayLease)})
+		l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.PresenceTTL + lokt.QueueTTL)},
+			lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Since: now, Until: now.Add(lokt.AwayTTL)})
 		l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now, TTL: time.Hour, ExpiresAt: now.Add(time.Hour)}
 	})
 	edit(t, db, "granted", func(l *lokt.Lock, now time.Time) {
 		l.Token++
-		l.Holders = []lokt.Holder{{Claim: claim("granted", "p", time.Minute), Token: l.Token, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(time.Minute), Pending: now.Add(lokt.OfferLease)}}
+		l.Holders = []lokt.Holder{{Claim: claim("granted", "p", time.Minute), Token: l.Token, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(time.Minute), Pending: now.Add(lokt.OfferTTL)}}
 	})
 	edit(t, db, "wanted", func(l *lokt.Lock, now time.Time) {
 		l.Token++
@@ -134,11 +134,11 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 	}
 	holder := func(l lokt.Lock) time.Time { return l.Holders[0].ExpiresAt }
 	left("plain", holder, 10*time.Minute, 10*time.Minute)
-	left("plain", func(l lokt.Lock) time.Time { return l.Queue[0].Until }, lokt.ReturnTime+lokt.WaitLease, lokt.ReturnTime+lokt.WaitLease)
-	left("plain", func(l lokt.Lock) time.Time { return l.Queue[1].Until }, lokt.AwayLease, lokt.AwayLease)
+	left("plain", func(l lokt.Lock) time.Time { return l.Queue[0].Until }, lokt.ReturnTimeout+lokt.QueueTTL, lokt.ReturnTimeout+lokt.QueueTTL)
+	left("plain", func(l lokt.Lock) time.Time { return l.Queue[1].Until }, lokt.AwayTTL, lokt.AwayTTL)
 	left("plain", func(l lokt.Lock) time.Time { return l.Freeze.ExpiresAt }, time.Hour, time.Hour)
 	left("bounded", holder, 2*time.Minute, 2*time.Minute)
-	left("granted", func(l lokt.Lock) time.Time { return l.Holders[0].Pending }, lokt.OfferLease, lokt.OfferLease)
+	left("granted", func(l lokt.Lock) time.Time { return l.Holders[0].Pending }, lokt.OfferTTL, lokt.OfferTTL)
 	left("wanted", holder, 10*time.Minute, 10*time.Minute)
 	left("wanted", func(l lokt.Lock) time.Time { return l.Holders[0].Yield.Deadline }, 10*time.Minute, 10*time.Minute)
 	if h := view(t, db, "forever").Lock.Holders[0]; !h.ExpiresAt.IsZero() {
