@@ -77,7 +77,7 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 				continue
 			}
 			i := len(g.nodes)
-			n := &waitNode{waiter: w, lock: l, stuck: true, reenter: l.reenters(w.Claim)}
+			n := &waitNode{waiter: *w, lock: l, stuck: true, reenter: l.reenters(w.Claim)}
 			if n.reenter {
 				ahead = append(slices.Clip(ahead), i)
 			} else { // who waits for this one waits for all ahead of it, too

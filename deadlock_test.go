@@ -61,7 +61,7 @@ func table(t *testing.T, lines ...string) []Snapshot {
 			if gone {
 				s.Dead[c.LeaseID] = true
 			}
-			s.Lock.Queue = append(s.Lock.Queue, Waiter{
+			s.Lock.Queue = append(s.Lock.Queue, &Waiter{
 				Claim: c, Since: noon.Add(time.Duration(second-60) * time.Second), Until: noon.Add(time.Minute),
 			})
 		}
@@ -123,7 +123,7 @@ func TestLongQueueBehindACircleIsNoPartOfIt(t *testing.T) {
 	ring := table(t, "x: a=1 | b(2)@1", "y: b=2 | a(1)@2")
 	for i := range n {
 		w := Waiter{Claim: Claim{Name: "x", LeaseID: fmt.Sprint(i), Owner: Owner{ID: fmt.Sprint(i)}, Within: []string{fmt.Sprint("lease-", i)}}, Since: noon, Until: noon}
-		ring[0].Lock.Queue = append(ring[0].Lock.Queue, w)
+		ring[0].Lock.Queue = append(ring[0].Lock.Queue, &w)
 	}
 	victim, _, found := FindDeadlock(ring)
 	if !found || victim.LeaseID != "ay" {
@@ -193,13 +193,13 @@ func TestPlantedCircleIsFoundWhoeverLooks(t *testing.T) {
 			locks = append(locks, Snapshot{Now: noon, Lock: Lock{
 				Name:    name,
 				Holders: []Holder{{Claim: Claim{Name: name, LeaseID: fmt.Sprintf("ring-%d", i), Owner: Owner{ID: fmt.Sprintf("ring-%d", i)}}}},
-				Queue: []Waiter{{
+				Queue: []*Waiter{{
 					Claim: Claim{Name: name, LeaseID: id, Owner: Owner{ID: fmt.Sprintf("ring-%d", next)}, Within: []string{fmt.Sprintf("ring-%d", next)}},
 					Since: noon.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "since")) * time.Second), Until: noon.Add(time.Hour),
 				}},
 			}})
 		}
-		last := Waiter{}
+		last := &Waiter{}
 		for _, s := range locks {
 			for _, w := range s.Lock.Queue {
 				if members[w.LeaseID] && (w.Since.After(last.Since) || w.Since.Equal(last.Since) && w.LeaseID > last.LeaseID) {
@@ -232,7 +232,7 @@ func TestVictimThatGivesWayBreaksTheCircle(t *testing.T) {
 		for i := range locks {
 			l := &locks[i].Lock
 			for j := range l.Queue {
-				w := &l.Queue[j]
+				w := l.Queue[j]
 				for k := range locks {
 					for _, h := range locks[k].Lock.Holders {
 						if rapid.IntRange(0, 3).Draw(t, "bound") == 0 {

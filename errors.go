@@ -16,8 +16,7 @@ var (
 	ErrNotOwner    = errors.New("lock is held by another")
 	ErrUnavailable = errors.New("store is unavailable")
 
-	// ErrFull means that so much is on record about the lock that a claim must not add to it, not even to wait. It is over when
-	// others have left: see WaitForRoom.
+	// ErrFull means that so many wait for the lock that nobody else may. It is over when some of them have left.
 	ErrFull = errors.New("lock is full")
 
 	// ErrDamaged means that what is stored about a lock cannot be read and keeps everybody out until an operator
@@ -39,9 +38,9 @@ var (
 // ErrDeadlock too if that is why the claim was refused.
 type BlockedError struct {
 	Name     string
-	Freeze   *Freeze  // set if the lock is frozen
-	Holders  []Holder // the holders in the way
-	Ahead    []Waiter // the waiters that come first
+	Freeze   *Freeze   // set if the lock is frozen
+	Holders  []Holder  // the holders in the way
+	Ahead    []*Waiter // the waiters that come first
 	Now      time.Time
 	TimedOut time.Duration // how long the claim waited in vain
 	Cycle    []string      // set for a deadlock: owner, lock it waits for, owner that holds that one, and so on

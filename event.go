@@ -42,13 +42,14 @@ const (
 // Event is something that happened to a lock: rules produce events together with the change they belong to, and
 // stores keep both in one step.
 type Event struct {
-	Time    time.Time
-	Type    EventType
-	Name    string
-	LeaseID string
-	Owner   Owner // whose claim or hold it is about; for breaks and freezes, who did it
-	Token   uint64
-	TTL     time.Duration
-	Expires time.Time // of a hold that has just been granted or renewed: when it ends if nothing else happens; zero if never
-	Extra   map[string]string
+	Time    time.Time         `json:"time"`
+	Type    EventType         `json:"type"`
+	Name    string            `json:"name,omitzero"`
+	LeaseID string            `json:"lease_id,omitzero"`
+	ID      string            `json:"id,omitzero"` // stands for the lease ID where that is not told: see PublicID
+	Owner   Owner             `json:"owner"`       // whose claim or hold it is about; for breaks and freezes, who did it
+	Token   uint64            `json:"token,omitzero"`
+	TTL     time.Duration     `json:"ttl_ms,omitzero"`
+	Expires time.Time         `json:"expires_at,omitzero"` // of a hold that has just been granted or renewed: when it ends if nothing else happens; zero if never
+	Extra   map[string]string `json:"extra,omitempty"`
 }

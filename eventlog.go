@@ -2,6 +2,8 @@ package lokt
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -36,17 +38,26 @@ type EventQuery struct {
 	Latest bool      // the last of those let through, up to the limit, instead of the first
 }
 
+// Matches reports whether the query lets the event through; Limit and Latest are left to who reads.
+func (q EventQuery) Matches(e *LoggedEvent) bool {
+	return e.Seq > q.After && (q.Before == 0 || e.Seq < q.Before) &&
+		(q.Name == "" || e.Name == q.Name) && strings.HasPrefix(e.Name, q.Prefix) &&
+		(q.Owner == "" || e.Owner.ID == q.Owner) &&
+		(len(q.Types) == 0 || slices.Contains(q.Types, e.Type)) &&
+		(q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || e.Time.Before(q.Until))
+}
+
 // LoggedEvent is an event and its number.
 type LoggedEvent struct {
-	Seq uint64
+	Seq uint64 `json:"seq"`
 	Event
 }
 
 // EventPage is what a query found. A reader who has seen events up to some number, and finds Oldest higher than the next,
 // has missed what was forgotten.
 type EventPage struct {
-	Events []LoggedEvent
-	Oldest uint64 // number of the oldest event that is kept; 0 if there is none
-	Newest uint64 // number of the newest event there ever was; 0 if there was none
-	More   bool   // the limit kept some out
+	Events []LoggedEvent `json:"events"`
+	Oldest uint64        `json:"oldest"`        // number of the oldest event that is kept; 0 if there is none
+	Newest uint64        `json:"newest"`        // number of the newest event there ever was; 0 if there was none
+	More   bool          `json:"more,omitzero"` // the limit kept some out
 }

@@ -1,10 +1,10 @@
 package lokt
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 	"unicode"
@@ -13,40 +13,42 @@ import (
 
 // Limits on what a claim may carry, so that no store and no wire has to cope with more.
 const (
-	MaxNameLen  = 200              // bytes in a lock's name
-	MaxIDLen    = 256              // bytes in an owner's ID, session or host, and in a lease ID
-	MaxMetadata = 4096             // bytes in all keys and values of a claim's metadata together
-	MinTTL      = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
-	Exclusive   = 1                // the limit of a claim that shares with nobody
-	Shared      = 1<<31 - 1        // the limit of a claim that shares with any number of others
+	MaxNameLen    = 200              // bytes in a lock's name
+	MaxIDLen      = 256              // bytes in an owner's ID, session or host, and in a lease ID
+	MaxHolders    = 2_500            // holds of one lock at a time
+	MaxWaiters    = 10_000           // waiters of one lock; more are refused with ErrFull
+	MaxMetadata   = 4096             // bytes in all keys and values of a claim's metadata together
+	MinTTL        = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
+	Exclusive     = 1                // the limit of a claim that shares with nobody
+	Shared        = 1<<31 - 1        // the limit of a claim that shares with any number of others
 	PresenceTTL   = 15 * time.Second // how long the claimant of a queued claim counts as being there after it asked: later, those behind pass
-	QueueTTL   = 30 * time.Second // how long its claim keeps its place then, unless it asks again
-	OfferTTL  = 2 * time.Second  // how long a grant from the queue stays whose claimant does not take it up
-	ReturnTimeout  = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
-	AwayTTL   = 10 * time.Second // how long one stays whose client is known to have hung up, so that it can ask again over a new connection
-	WaitRefresh = 10 * time.Second // how often a waiter asks again to stay in the queue
-	NoticeTimeout  = DefaultTTL       // how much longer than its grace a running program may stay that holds without a time to live: it looks from time to time only
+	QueueTTL      = 30 * time.Second // how long its claim keeps its place then, unless it asks again
+	OfferTTL      = 2 * time.Second  // how long a grant from the queue stays whose claimant does not take it up
+	ReturnTimeout = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
+	AwayTTL       = 10 * time.Second // how long one stays whose client is known to have hung up, so that it can ask again over a new connection
+	WaitRefresh   = 10 * time.Second // how often a waiter asks again to stay in the queue
+	NoticeTimeout = DefaultTTL       // how much longer than its grace a running program may stay that holds without a time to live: it looks from time to time only
 )
 
 // Lock is everything remembered about one name. A name that nobody holds, waits for or froze is a free lock:
 // the zero Lock but for its name and its token.
 type Lock struct {
-	Name     string
-	Revision uint64   // differs after every stored change; compare for equality only
-	Token    uint64   // last fencing token issued; never falls, not even across release and restart
-	Holders  []Holder // in order of grant
-	Queue    []Waiter // next first: by priority, then arrival
-	Freeze   *Freeze
-	Corrupt  string // why what the store found cannot be a lock; empty if it can. The next change clears it
+	Name     string    `json:"name"`
+	Revision uint64    `json:"revision,string"` // differs after every stored change; compare for equality only
+	Token    uint64    `json:"token"`           // last fencing token issued; never falls, not even across release and restart
+	Holders  []Holder  `json:"holders"`         // in order of grant
+	Queue    []*Waiter `json:"queue"`           // next first: by priority, then place
+	Freeze   *Freeze   `json:"freeze,omitzero"`
+	Corrupt  string    `json:"corrupt,omitzero"` // why what the store found cannot be a lock; empty if it can. The next change clears it
 }
 
 // Owner says who claims: two claims of the same owner do not block each other, unless both are strict.
 type Owner struct {
-	ID         string // a user, an agent, a runner
-	Session    string // the terminal or agent session within the ID ("agent_id" in records)
-	AnySession bool   // the ID alone tells this owner apart, whatever the session: it was chosen on purpose
-	Host       string
-	Process    Process // the process that asks
+	ID         string  `json:"id"`                   // a user, an agent, a runner
+	Session    string  `json:"session,omitzero"`     // the terminal or agent session within the ID ("agent_id" in records)
+	AnySession bool    `json:"any_session,omitzero"` // the ID alone tells this owner apart, whatever the session: it was chosen on purpose
+	Host       string  `json:"host,omitzero"`
+	Process    Process `json:"process,omitzero"` // the process that asks
 }
 
 // Same reports whether o, who claims, is the owner of what other claimed earlier: the ID is equal, and so is the
@@ -74,80 +76,82 @@ func (o Owner) String() string {
 // Process identifies a process so that its death can be told from another's life. All fields are optional: what is
 // not known cannot prove death.
 type Process struct {
-	PID       int
-	Start     int64  // as the operating system counts it: Linux clock ticks since boot, macOS nanoseconds since 1970
-	Boot      string // ID of the kernel's boot
-	Namespace string // ID of the PID namespace in which PID means this process
-	Liveness  string // where the store finds a kernel lock that lasts exactly as long as the process and its children
+	PID       int    `json:"pid,omitzero"`
+	Start     int64  `json:"start,omitzero"`     // as the operating system counts it: Linux clock ticks since boot, macOS nanoseconds since 1970
+	Boot      string `json:"boot,omitzero"`      // ID of the kernel's boot
+	Namespace string `json:"namespace,omitzero"` // ID of the PID namespace in which PID means this process
+	Liveness  string `json:"liveness,omitzero"`  // where the store finds a kernel lock that lasts exactly as long as the process and its children
 
-	Child      int   // PID of the command that the process runs, if any: the process is not gone while that lives
-	ChildStart int64 // as Start, of the child
+	Child      int   `json:"child,omitzero"`       // PID of the command that the process runs, if any: the process is not gone while that lives
+	ChildStart int64 `json:"child_start,omitzero"` // as Start, of the child
 }
 
 // Claim asks for a lock.
 type Claim struct {
-	Name    string
-	LeaseID string // chosen by the claimant before asking, so that a claim may be sent twice; generated if empty
-	Owner   Owner
+	Name    string `json:"name,omitzero"`
+	LeaseID string `json:"lease_id,omitzero"` // chosen by the claimant before asking, so that a claim may be sent twice; generated if empty
+	ID      string `json:"id,omitzero"`       // stands for the lease ID where that is not told: see PublicID
+	Owner   Owner  `json:"owner"`
 
 	// Process is the process whose death frees the lock; nil if only release and expiry do.
-	Process *Process
+	Process *Process `json:"process,omitzero"`
 
 	// Attended says that the holder is a running program that renews the hold while it lives. A record of such a hold
 	// need not outlive the loss of power: its holder does not.
-	Attended bool
+	Attended bool `json:"attended,omitzero"`
 
-	Limit    int           // most holders, itself included, that it shares with; 0 means Exclusive
-	Strict   bool          // conflicts with strict holds of the same owner too
-	Refresh  bool          // if the owner has a hold that is not strict, renew that one instead of adding another
-	TTL      time.Duration // life without renewal; 0 never expires
-	MaxHold  time.Duration // no renewal passes this age; 0 is unlimited
-	Priority int           // place in the queue: higher first
-	Preempt  time.Duration // ask holders of lower priority to leave within this time, while waiting; 0 does not
-	Wait     time.Duration // how long to queue; 0 does not, negative without end
-	Metadata map[string]string
+	Limit    int               `json:"limit,omitzero"`       // most holders, itself included, that it shares with; 0 means Exclusive
+	Strict   bool              `json:"strict,omitzero"`      // conflicts with strict holds of the same owner too
+	Refresh  bool              `json:"refresh,omitzero"`     // if the owner has a hold that is not strict, renew that one instead of adding another
+	TTL      time.Duration     `json:"ttl_ms,omitzero"`      // life without renewal; 0 never expires
+	MaxHold  time.Duration     `json:"max_hold_ms,omitzero"` // no renewal passes this age; 0 is unlimited
+	Priority int               `json:"priority,omitzero"`    // place in the queue: higher first
+	Preempt  time.Duration     `json:"preempt_ms,omitzero"`  // ask holders of lower priority to leave within this time, while waiting; 0 does not
+	Wait     time.Duration     `json:"wait_ms,omitzero"`     // how long to queue; 0 does not, negative without end
+	Metadata map[string]string `json:"metadata,omitempty"`
 
 	// Within names the leases that cannot end before this claim is answered, because their holder is what claims: a
 	// command inside a guard, a function that holds another lock. Circles of such claims are found and broken.
-	Within []string
+	Within []string `json:"within,omitempty"`
 }
 
 // Holder is a granted claim.
 type Holder struct {
 	Claim
-	Token      uint64    // fencing token of the grant: higher than that of every earlier grant of the name
-	HeldSince  time.Time // time of the grant
-	AcquiredAt time.Time // time of the grant or of the last renewal
-	ExpiresAt  time.Time // zero if it does not expire
-	Renewals   int
-	Pending    time.Time // if set: granted from the queue, and passed on at this time unless its waiter takes it up; Wait is how long that had waited
-	Yield      *Yield    // if set: a claim of higher priority asked this holder to leave
+	Token      uint64    `json:"token"`               // fencing token of the grant: higher than that of every earlier grant of the name
+	HeldSince  time.Time `json:"held_since"`          // time of the grant
+	AcquiredAt time.Time `json:"acquired_at"`         // time of the grant or of the last renewal
+	ExpiresAt  time.Time `json:"expires_at,omitzero"` // zero if it does not expire
+	Renewals   int       `json:"renewals,omitzero"`
+	Pending    time.Time `json:"pending_until,omitzero"` // if set: granted from the queue, and passed on at this time unless its waiter takes it up; Wait is how long that had waited
+	Yield      *Yield    `json:"yield,omitzero"`         // if set: a claim of higher priority asked this holder to leave
 }
 
 // Yield is the wish of a waiting claim of higher priority that a holder leave.
 type Yield struct {
-	To       Owner
-	AskedAt  time.Time
-	Grace    time.Duration
-	Deadline time.Time // when the hold ends; zero until the holder has been told
+	To       Owner         `json:"to"`
+	AskedAt  time.Time     `json:"asked_at"`
+	Grace    time.Duration `json:"grace_ms"`
+	Deadline time.Time     `json:"deadline,omitzero"` // when the hold ends; zero until the holder has been told
 }
 
-// Waiter is a queued claim.
+// Waiter is a queued claim. It is never changed in place: snapshots share it.
 type Waiter struct {
 	Claim
-	Since time.Time // when it was queued
-	Until time.Time // when it leaves the queue unless its claimant asks again; see Snapshot.Away
+	Place int64     `json:"place"` // among those of its priority: lower ones come first
+	Since time.Time `json:"since"` // when it was queued
+	Until time.Time `json:"until"` // when it leaves the queue unless its claimant asks again; see Snapshot.Away
 }
 
 // Freeze keeps everybody out who is not in already.
 type Freeze struct {
-	ID        string
-	Owner     Owner
-	Reason    string
-	At        time.Time
-	TTL       time.Duration
-	ExpiresAt time.Time
-	Damaged   string // why the stored freeze cannot be read; nobody enters until it is removed by force
+	ID        string        `json:"id,omitzero"`
+	Owner     Owner         `json:"owner"`
+	Reason    string        `json:"reason,omitzero"`
+	At        time.Time     `json:"at"`
+	TTL       time.Duration `json:"ttl_ms,omitzero"`
+	ExpiresAt time.Time     `json:"expires_at,omitzero"`
+	Damaged   string        `json:"damaged,omitzero"` // why the stored freeze cannot be read; nobody enters until it is removed by force
 }
 
 // limit returns the most holders the claim shares with, with the default applied.
@@ -263,7 +267,7 @@ func (l Lock) Holder(leaseID string) (Holder, bool) {
 
 // Position returns how many waiters are ahead of the lease ID in the queue, and whether it is queued at all.
 func (l Lock) Position(leaseID string) (int, bool) {
-	i := slices.IndexFunc(l.Queue, func(w Waiter) bool { return w.LeaseID == leaseID })
+	i := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return w.LeaseID == leaseID })
 	return i, i >= 0
 }
 
@@ -287,8 +291,8 @@ func (l Lock) Clone() Lock {
 		h.Claim = h.Claim.clone()
 		h.Yield = clonePtr(h.Yield)
 	}
-	for i := range l.Queue {
-		l.Queue[i].Claim = l.Queue[i].Claim.clone()
+	for i, w := range l.Queue {
+		l.Queue[i] = &Waiter{Claim: w.Claim.clone(), Place: w.Place, Since: w.Since, Until: w.Until}
 	}
 	l.Freeze = clonePtr(l.Freeze)
 	return l
@@ -311,11 +315,30 @@ func clonePtr[T any](p *T) *T {
 
 // enqueue puts w behind every waiter of at least its priority.
 func (l *Lock) enqueue(w Waiter) {
-	i, _ := slices.BinarySearchFunc(l.Queue, w, func(have, w Waiter) int {
-		if have.Priority >= w.Priority {
-			return -1
+	i := sort.Search(len(l.Queue), func(i int) bool { return l.Queue[i].Priority < w.Priority })
+	if w.Place = 1; i > 0 && l.Queue[i-1].Priority == w.Priority {
+		w.Place = l.Queue[i-1].Place + 1
+	}
+	l.Queue = slices.Insert(l.Queue, i, &w)
+}
+
+// putBack puts waiters, in their order, before all others of their priority.
+func (l *Lock) putBack(all []Waiter) {
+	for _, w := range slices.Backward(all) {
+		if _, queued := l.Position(w.LeaseID); queued {
+			continue
 		}
-		return cmp.Compare(w.Priority, have.Priority)
-	})
-	l.Queue = slices.Insert(l.Queue, i, w)
+		i := sort.Search(len(l.Queue), func(i int) bool { return l.Queue[i].Priority <= w.Priority })
+		if w.Place = 0; i < len(l.Queue) && l.Queue[i].Priority == w.Priority {
+			w.Place = l.Queue[i].Place - 1
+		}
+		l.Queue = slices.Insert(l.Queue, i, &w)
+	}
+}
+
+// edit replaces the i-th waiter by a copy that may be changed.
+func (l *Lock) edit(i int) *Waiter {
+	w := *l.Queue[i]
+	l.Queue[i] = &w
+	return &w
 }

@@ -219,15 +219,6 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 const acquireTries = 5
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
-	err = WaitForRoom(ctx, c.Wait, func(left time.Duration) error {
-		c.Wait = left
-		l, err = k.acquireFresh(ctx, c, o)
-		return err
-	})
-	return l, err
-}
-
-func (k *Locker) acquireFresh(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
 	for range acquireTries {
 		var gone *GoneError
 		if l, err = k.acquireOnce(ctx, c, o); !errors.As(err, &gone) || ctx.Err() != nil {

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -773,65 +772,5 @@ func TestClaimsSayInWhichLeasesTheyAreMade(t *testing.T) {
 			t.Error("values of the context are lost on the way")
 		}
 		release(t, leases...)
-	})
-}
-
-// Promise S-143.
-func TestAcquiringWaitsForRoomInALockThatIsFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newService()
-		fat := map[string]string{"k": strings.Repeat("<", lokt.MaxMetadata-1)}
-		var in []lokt.Holder
-		for {
-			h, err := s.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: fmt.Sprint(len(in))}, Limit: lokt.Shared, Metadata: fat})
-			if errors.Is(err, lokt.ErrFull) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			in = append(in, h)
-		}
-		k := newLocker(t, s, "a", lokt.Options{Metadata: fat})
-		waited := func(o lokt.Options, ctx context.Context, want error) time.Duration {
-			t.Helper()
-			begun := time.Now()
-			if _, err := k.Acquire(ctx, "x", o); !errors.Is(err, want) {
-				t.Errorf("it ends with %v, not with %v", err, want)
-			}
-			return time.Since(begun)
-		}
-		if d := waited(lokt.Options{Limit: lokt.Shared}, t.Context(), lokt.ErrFull); d != 0 {
-			t.Errorf("who does not wait waits %v", d)
-		}
-		if d := waited(lokt.Options{Wait: 10 * time.Second}, t.Context(), lokt.ErrFull); d != 10*time.Second {
-			t.Errorf("who waits for 10 seconds waits %v", d)
-		}
-		gone := errors.New("gone")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, gone)
-		defer cancel()
-		if d := waited(lokt.Options{Wait: -1}, ctx, gone); d != time.Minute {
-			t.Errorf("who waits without end waits %v", d)
-		}
-		go func() {
-			time.Sleep(10 * time.Minute)
-			for i, h := range in { // room first, and the lock later
-				if i == 2 {
-					time.Sleep(time.Minute)
-				}
-				if _, err := s.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
-					t.Error(err)
-				}
-			}
-		}()
-		begun := time.Now()
-		release(t, acquire(t, k, "x", lokt.Options{Wait: 12 * time.Minute}))
-		if d := time.Since(begun).Round(time.Second); d != 11*time.Minute {
-			t.Errorf("it took %v", d)
-		}
-		led := errors.New("led")
-		if err := k.Lead(t.Context(), "x", lokt.Options{}, func(context.Context, uint64) error { return led }); !errors.Is(err, led) {
-			t.Error(err)
-		}
 	})
 }

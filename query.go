@@ -9,7 +9,7 @@ import (
 // Info describes a lock that is on record, held or stale.
 type Info struct {
 	Holders []Holder
-	Queue   []Waiter
+	Queue   []*Waiter
 	Stale   bool // no holder is live
 	Mine    bool // one of the live holders is this Locker's owner
 }

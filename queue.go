@@ -3,9 +3,13 @@ package lokt
 // The rules of waiting: who is next, who may pass, who is asked to leave.
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
+
+// grantsPerStep is how many waiters one step lets in: the next step, which those take at once, lets in the rest.
+const grantsPerStep = 250
 
 // promote grants what can be granted from the queue, in order. Behind a waiter that cannot enter yet only those may whose
 // owner holds the lock already: they would otherwise wait for themselves. Those that are away are passed over.
@@ -13,8 +17,8 @@ func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
 		blocked := false
-		told := 0
-		for i := 0; i < len(l.Queue) && told < eventsPerStep; {
+		granted := 0
+		for i := 0; i < len(l.Queue) && granted < grantsPerStep; {
 			w := l.Queue[i]
 			if w.away(now) {
 				i++
@@ -26,7 +30,7 @@ func (d *decision) promote(now time.Time) {
 				continue
 			}
 			l.Queue = slices.Delete(l.Queue, i, i+1)
-			told += eventSize(&w.Claim)
+			granted++
 			h := d.grant(now, w.Claim)
 			h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
 			l.Holders[len(l.Holders)-1] = h
@@ -40,7 +44,7 @@ func (d *decision) promote(now time.Time) {
 
 // Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up, or it
 // was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind pass.
-func (s Snapshot) Away(w Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
+func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
 
 // away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked for.
 func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueTTL)) }
@@ -48,7 +52,7 @@ func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueT
 // passable returns when those behind the first in the queue may pass it, because its claimant does not count as being there
 // any more. It is zero if they could not enter anyway.
 func (s Snapshot) passable() time.Time {
-	first := slices.IndexFunc(s.Lock.Queue, func(w Waiter) bool { return !s.Away(w) })
+	first := slices.IndexFunc(s.Lock.Queue, func(w *Waiter) bool { return !s.Away(w) })
 	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
 		slices.ContainsFunc(s.Lock.Holders, func(h Holder) bool { return h.limit() == Exclusive }) {
 		return time.Time{}
@@ -78,20 +82,6 @@ func (s Snapshot) missed(h Holder) bool {
 	return stale && missed
 }
 
-// putBack puts waiters, in their order, before all others of their priority.
-func (l *Lock) putBack(all []Waiter) {
-	for _, w := range slices.Backward(all) {
-		if _, queued := l.Position(w.LeaseID); queued {
-			continue
-		}
-		i := slices.IndexFunc(l.Queue, func(have Waiter) bool { return have.Priority <= w.Priority })
-		if i < 0 {
-			i = len(l.Queue)
-		}
-		l.Queue = slices.Insert(l.Queue, i, w)
-	}
-}
-
 // asking returns the snapshot in which the queued claim's claimant is there.
 func (s Snapshot) asking(c Claim) Snapshot {
 	i, queued := s.Lock.Position(c.LeaseID)
@@ -99,7 +89,7 @@ func (s Snapshot) asking(c Claim) Snapshot {
 		return s
 	}
 	s.Lock.Queue = slices.Clone(s.Lock.Queue)
-	s.Lock.Queue[i].Until = s.Now.Add(PresenceTTL + QueueTTL)
+	s.Lock.edit(i).Until = s.Now.Add(PresenceTTL + QueueTTL)
 	return s
 }
 
@@ -111,7 +101,7 @@ func asked(s Snapshot, c Claim, again time.Duration) decision {
 	if !ok || !d.queued {
 		return d
 	}
-	w := &d.Lock.Queue[i]
+	w := d.Lock.edit(i)
 	if again < PresenceTTL {
 		w.Until = s.Now.Add(again + QueueTTL)
 	}
@@ -131,7 +121,7 @@ func (l *Lock) askToYield(i int, now time.Time) {
 	var by *Waiter
 	wanted := false
 	for j := range l.Queue {
-		w := &l.Queue[j]
+		w := l.Queue[j]
 		if w.Preempt > 0 && w.Priority > h.Priority && !w.Owner.Same(h.Owner) {
 			wanted = true
 			if !w.away(now) {
@@ -161,11 +151,11 @@ func (l *Lock) reenters(c Claim) bool {
 
 // ahead returns the waiters that come before the claim: all of at least its priority that are not away, unless its owner is
 // in already.
-func (l *Lock) ahead(c Claim, now time.Time) []Waiter {
+func (l *Lock) ahead(c Claim, now time.Time) []*Waiter {
 	if l.reenters(c) {
 		return nil
 	}
-	var first []Waiter
+	var first []*Waiter
 	for _, w := range l.Queue {
 		if w.LeaseID == c.LeaseID {
 			break
@@ -182,14 +172,17 @@ func (d *decision) queue(now time.Time, c Claim) {
 	l := &d.Lock
 	d.queued = true
 	if i, ok := l.Position(c.LeaseID); ok {
-		w := &l.Queue[i]
+		w := l.edit(i)
 		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, now.Add(PresenceTTL+QueueTTL)
 		for i := range l.Holders {
 			l.askToYield(i, now)
 		}
 		return
 	}
-	if d.noRoom(now, c) {
+	if len(l.Queue) >= MaxWaiters {
+		d.queued, d.err = false, fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
+			ErrFull, len(l.Queue), l.Name)
+		d.note(now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
 		return
 	}
 	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(PresenceTTL + QueueTTL)})
@@ -197,16 +190,6 @@ func (d *decision) queue(now time.Time, c Claim) {
 	for i := range l.Holders {
 		l.askToYield(i, now)
 	}
-}
-
-// noRoom refuses the claim if the lock has no room for it, and reports whether it did.
-func (d *decision) noRoom(now time.Time, c Claim) bool {
-	err := d.Lock.room(c)
-	if err != nil {
-		d.queued, d.err = false, err
-		d.note(now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
-	}
-	return err != nil
 }
 
 // promotes reports whether any request would grant the lock to somebody in the queue.
@@ -235,15 +218,15 @@ func away(s Snapshot, leaseID string, until time.Time) decision {
 		return decision{Change: Change{Lock: s.Lock}}
 	}
 	s.Lock = s.Lock.clone()
-	s.Lock.Queue[i].Until = soon
+	s.Lock.edit(i).Until = soon
 	return begin(s)
 }
 
 // leave takes the lease out of the queue.
-func (l *Lock) leave(leaseID string) (Waiter, bool) {
+func (l *Lock) leave(leaseID string) (*Waiter, bool) {
 	i, ok := l.Position(leaseID)
 	if !ok {
-		return Waiter{}, false
+		return nil, false
 	}
 	w := l.Queue[i]
 	l.Queue = slices.Delete(l.Queue, i, i+1)

@@ -30,7 +30,7 @@ func release(s Snapshot, t Target) decision {
 	d.Lock.Holders = slices.DeleteFunc(d.Lock.Holders, mine)
 	waiting := false
 	if t.LeaseID != "" && !t.Stale {
-		var w Waiter
+		var w *Waiter
 		if w, waiting = d.Lock.leave(t.LeaseID); waiting {
 			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", ExtraWaited, millis(s.Now.Sub(w.Since)))
 		}

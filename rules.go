@@ -122,7 +122,7 @@ func begin(s Snapshot) decision {
 		return stale
 	})
 	l.putBack(missed)
-	l.Queue = slices.DeleteFunc(l.Queue, func(w Waiter) bool {
+	l.Queue = slices.DeleteFunc(l.Queue, func(w *Waiter) bool {
 		if _, in := l.Holder(w.LeaseID); in { // granted by a change of which only the first half was stored
 			return true
 		}
@@ -173,9 +173,15 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 }
 
 // admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
-// than the smallest limit among all of them. Holds of one owner count once, but strict ones count each.
+// than the smallest limit among all of them. Holds of one owner count once, but strict ones count each. A lock has at
+// most MaxHolders holds, whatever the limits.
 func (l *Lock) admits(c Claim) bool {
 	limit := c.limit()
+	if len(l.Holders) >= MaxHolders {
+		if _, in := l.Holder(c.LeaseID); !in {
+			return false
+		}
+	}
 	strict := map[string]int{}
 	own := 0
 	if c.Strict {
@@ -273,9 +279,6 @@ func acquire(s Snapshot, c Claim) decision {
 	admitted := frozen == nil && l.admits(c)
 	ahead := l.ahead(c, s.Now)
 	if admitted && len(ahead) == 0 {
-		if _, queued := l.Position(c.LeaseID); !queued && d.noRoom(s.Now, c) {
-			return d
-		}
 		if l.Corrupt != "" {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
 			l.Corrupt = ""
@@ -324,9 +327,6 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		if !l.admits(again.Claim) || past(now, again.ExpiresAt) { // older already than the claim lets it become
 			return false
 		}
-		if ClaimSize(again.Claim) > ClaimSize(l.Holders[i].Claim) && d.noRoom(now, again.Claim) {
-			return true
-		}
 		l.Holders[i] = again
 		d.holder = again
 	} else { // it was not renewed in time
@@ -339,9 +339,6 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		again = again.refreshed(now, c)
 		if !l.admits(again.Claim) || len(l.ahead(again.Claim, now)) > 0 {
 			return false
-		}
-		if d.noRoom(now, again.Claim) {
-			return true
 		}
 		d.removed = slices.Delete(d.removed, i, i+1)
 		d.Events = slices.DeleteFunc(d.Events, func(e Event) bool { return e.Type == EventAutoPrune && e.LeaseID == again.LeaseID })

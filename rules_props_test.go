@@ -248,7 +248,7 @@ func gone(s Snapshot, h Holder) bool {
 }
 
 // absent says whether a waiter was not asked for lately, and is not now.
-func (j *judge) absent(w Waiter) bool {
+func (j *judge) absent(w *Waiter) bool {
 	asks := j.claim != nil && j.leaves == "" && j.claim.LeaseID == w.LeaseID && j.claim.Owner.ID == w.Owner.ID
 	return !asks && w.Until.Sub(j.was.Now) <= 30*time.Second
 }
@@ -275,7 +275,7 @@ func findHolder(l Lock, leaseID string) *Holder {
 func findWaiter(l Lock, leaseID string) *Waiter {
 	for i := range l.Queue {
 		if l.Queue[i].LeaseID == leaseID {
-			return &l.Queue[i]
+			return l.Queue[i]
 		}
 	}
 	return nil
@@ -462,7 +462,7 @@ func (j *judge) holders() error {
 			if j.renew != nil && j.renew.LeaseID == h.LeaseID && h.Pending.IsZero() {
 				continue // renewing takes it up
 			}
-			if j.absent(*w) {
+			if j.absent(w) {
 				return fmt.Errorf("%s was granted from the queue, though it was away", h.LeaseID)
 			}
 			if h.Pending != j.is.Now.Add(2*time.Second) {
@@ -505,8 +505,8 @@ func (j *judge) queue() error {
 		if left != (now == nil) {
 			return fmt.Errorf("%s waited, should it have left: %v, did it: %v", w.LeaseID, left, now == nil)
 		}
-		if now != nil && !reflect.DeepEqual(w, *now) {
-			return fmt.Errorf("%s changed while it waited: %+v, %+v", w.LeaseID, w, *now)
+		if now != nil && !reflect.DeepEqual(*w, *now) {
+			return fmt.Errorf("%s changed while it waited: %+v, %+v", w.LeaseID, *w, *now)
 		}
 	}
 	for i, w := range is.Queue {
@@ -598,11 +598,11 @@ func (j *judge) events() error {
 
 func (j *judge) yields() error {
 	for _, h := range j.is.Lock.Holders {
-		preempts := func(w Waiter) bool {
+		preempts := func(w *Waiter) bool {
 			return w.Preempt > 0 && w.Priority > h.Priority && !inside([]Holder{h}, w.Claim)
 		}
 		wanted := slices.ContainsFunc(j.is.Lock.Queue, preempts)
-		now := slices.ContainsFunc(j.is.Lock.Queue, func(w Waiter) bool { return preempts(w) && !j.absent(w) })
+		now := slices.ContainsFunc(j.is.Lock.Queue, func(w *Waiter) bool { return preempts(w) && !j.absent(w) })
 		if !wanted && h.Yield != nil || now && h.Yield == nil {
 			return fmt.Errorf("%s is wanted: %v, was asked to yield: %+v", h.LeaseID, wanted, h.Yield)
 		}
@@ -748,7 +748,7 @@ func (j *judge) claimAnswer() error {
 	} else if h := findHolder(j.was.Lock, c.LeaseID); j.late(h) {
 		c = h.Claim
 	}
-	behind := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Priority >= c.Priority && !j.absent(w) })
+	behind := slices.ContainsFunc(l.Queue, func(w *Waiter) bool { return w.Priority >= c.Priority && !j.absent(w) })
 	if fits(l.Holders, c) && (!behind || inside(l.Holders, c)) {
 		return fmt.Errorf("denied without a reason: %w", j.d.err)
 	}

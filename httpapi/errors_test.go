@@ -51,7 +51,7 @@ func TestEveryErrorSurvivesTheWire(t *testing.T) {
 		},
 		Token: 9, HeldSince: now, AcquiredAt: now, ExpiresAt: now.Add(time.Minute),
 	}
-	waiter := lokt.Waiter{Claim: lokt.Claim{Name: "x", LeaseID: "secret of the waiter", Owner: lokt.Owner{ID: "w"}}, Since: now, Until: now.Add(lokt.QueueTTL)}
+	waiter := &lokt.Waiter{Claim: lokt.Claim{Name: "x", LeaseID: "secret of the waiter", Owner: lokt.Owner{ID: "w"}}, Since: now, Until: now.Add(lokt.QueueTTL)}
 	freeze := &lokt.Freeze{ID: "freeze", Owner: lokt.Owner{ID: "root"}, Reason: "release day", At: now}
 	for _, test := range []struct {
 		err    error
@@ -59,7 +59,7 @@ func TestEveryErrorSurvivesTheWire(t *testing.T) {
 		code   string
 	}{
 		{&lokt.BlockedError{Name: "x", Holders: []lokt.Holder{holder}, Now: now}, 409, "held"},
-		{&lokt.BlockedError{Name: "x", Ahead: []lokt.Waiter{waiter}, Now: now, TimedOut: 3 * time.Second}, 409, "held"},
+		{&lokt.BlockedError{Name: "x", Ahead: []*lokt.Waiter{waiter}, Now: now, TimedOut: 3 * time.Second}, 409, "held"},
 		{&lokt.BlockedError{Name: "x", Holders: []lokt.Holder{holder}, Now: now, Cycle: []string{"a", "x", "b", "y", "a"}}, 409, "held"},
 		{&lokt.BlockedError{Name: "x", Freeze: freeze, Now: now}, 423, "frozen"},
 		{&lokt.BlockedError{Name: "x", Freeze: &lokt.Freeze{Damaged: "no JSON"}, Now: now}, 423, "frozen"},

@@ -80,13 +80,15 @@ func (v view) holders(all []lokt.Holder) []lokt.Holder {
 	return all
 }
 
-func (v view) waiters(all []lokt.Waiter) []lokt.Waiter {
+func (v view) waiters(all []*lokt.Waiter) []*lokt.Waiter {
 	if v == "" {
 		return all
 	}
 	all = slices.Clone(all)
-	for i := range all {
-		all[i].Owner = v.owner(all[i].Owner)
+	for i, w := range all {
+		seen := *w
+		seen.Owner = v.owner(w.Owner)
+		all[i] = &seen
 	}
 	return all
 }

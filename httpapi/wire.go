@@ -237,7 +237,7 @@ type wireWaiter struct {
 	Away    bool     `json:"away,omitempty"` // for those who read: clients find out by Until
 }
 
-func toWaiters(waiters []lokt.Waiter, s lokt.Snapshot) []wireWaiter {
+func toWaiters(waiters []*lokt.Waiter, s lokt.Snapshot) []wireWaiter {
 	all := make([]wireWaiter, len(waiters))
 	for i, w := range waiters {
 		all[i] = wireWaiter{
@@ -251,13 +251,13 @@ func toWaiters(waiters []lokt.Waiter, s lokt.Snapshot) []wireWaiter {
 	return all
 }
 
-func fromWaiters(ws []wireWaiter, own func(string) string) []lokt.Waiter {
+func fromWaiters(ws []wireWaiter, own func(string) string) []*lokt.Waiter {
 	if len(ws) == 0 {
 		return nil
 	}
-	all := make([]lokt.Waiter, len(ws))
+	all := make([]*lokt.Waiter, len(ws))
 	for i, w := range ws {
-		all[i] = lokt.Waiter{Claim: w.claim(w.Name, own), Since: w.Since.time(), Until: w.Until.time()}
+		all[i] = &lokt.Waiter{Claim: w.claim(w.Name, own), Since: w.Since.time(), Until: w.Until.time()}
 		all[i].Preempt = time.Duration(w.Preempt) * time.Millisecond
 		for _, id := range w.Within {
 			all[i].Within = append(all[i].Within, own(id))

@@ -81,6 +81,6 @@ func vacancy(s lokt.Snapshot) (ends time.Time, vacant bool) {
 	if frozen != nil {
 		consider(frozen.ExpiresAt)
 	}
-	waits := slices.ContainsFunc(s.Lock.Queue, func(w lokt.Waiter) bool { return !s.Away(w) })
+	waits := slices.ContainsFunc(s.Lock.Queue, func(w *lokt.Waiter) bool { return !s.Away(w) })
 	return ends, len(live) == 0 && frozen == nil && s.Lock.Corrupt == "" && !waits
 }

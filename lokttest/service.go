@@ -223,7 +223,7 @@ func (e *env) enqueue(c lokt.Claim) *pending {
 			e.Fatalf("%s does not wait for %s: %+v, %v", c.Owner.ID, c.Name, p.holder, p.err)
 		default:
 		}
-		return slices.ContainsFunc(e.get(c.Name).Lock.Queue, func(w lokt.Waiter) bool { return w.Owner.ID == c.Owner.ID })
+		return slices.ContainsFunc(e.get(c.Name).Lock.Queue, func(w *lokt.Waiter) bool { return w.Owner.ID == c.Owner.ID })
 	})
 	return p
 }

@@ -96,7 +96,7 @@ func held(leaseID string) func(l *lokt.Lock, now time.Time) {
 // queued returns an edit that puts somebody into the queue.
 func queued(leaseID string) func(l *lokt.Lock, now time.Time) {
 	return func(l *lokt.Lock, now time.Time) {
-		l.Queue = append(slices.Clone(l.Queue), lokt.Waiter{
+		l.Queue = append(slices.Clone(l.Queue), &lokt.Waiter{
 			Claim: lokt.Claim{Name: l.Name, LeaseID: leaseID, Owner: lokt.Owner{ID: "waiting"}, Wait: time.Hour},
 			Since: now, Until: now.Add(time.Hour),
 		})
@@ -146,8 +146,8 @@ func full(name string, now time.Time) lokt.Lock {
 			Metadata: map[string]string{"why": "“because”\n\x00\t", "größe": strings.Repeat("x", 500)},
 		}
 	}
-	waiter := func(n int, who string, priority int) lokt.Waiter {
-		w := lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour)}
+	waiter := func(n int, who string, priority int) *lokt.Waiter {
+		w := &lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour)}
 		w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within = priority, -1, true, 5*time.Second, []string{id(100), id(101)}
 		return w
 	}
@@ -164,7 +164,7 @@ func full(name string, now time.Time) lokt.Lock {
 	return lokt.Lock{
 		Name: name, Token: 1<<62 + 1,
 		Holders: []lokt.Holder{guard, lease},
-		Queue:   []lokt.Waiter{waiter(9, "first", 5), waiter(4, "second", 1), waiter(8, "third", 1), waiter(3, "fourth", -1)},
+		Queue:   []*lokt.Waiter{waiter(9, "first", 5), waiter(4, "second", 1), waiter(8, "third", 1), waiter(3, "fourth", -1)},
 		Freeze: &lokt.Freeze{
 			ID: id(77), Owner: owner("freezer"), Reason: "release\nday", At: at(-time.Minute), TTL: time.Hour, ExpiresAt: at(2 * time.Hour),
 		},

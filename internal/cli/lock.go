@@ -82,12 +82,8 @@ func (a *app) runLock(o lockOptions) error {
 		}
 		c.Process = &p
 	}
-	var h lokt.Holder
-	if err := lokt.WaitForRoom(ctx, c.Wait, func(left time.Duration) (err error) {
-		c.Wait = left
-		h, err = b.Acquire(ctx, c)
-		return err
-	}); err != nil {
+	h, err := b.Acquire(ctx, c)
+	if err != nil {
 		return a.denied(b, err, exitBlocked)
 	}
 	if a.json {

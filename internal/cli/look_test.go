@@ -141,12 +141,12 @@ func TestNoNameOfOthersMovesTheCursor(t *testing.T) {
 
 func TestWaitersThatGaveUpAreNotCounted(t *testing.T) {
 	now := time.Now()
-	w := func(id string, until time.Time) lokt.Waiter {
-		return lokt.Waiter{Claim: lokt.Claim{LeaseID: id}, Since: now, Until: until}
+	w := func(id string, until time.Time) *lokt.Waiter {
+		return &lokt.Waiter{Claim: lokt.Claim{LeaseID: id}, Since: now, Until: until}
 	}
 	s := lokt.Snapshot{
 		Lock: lokt.Lock{
-			Queue:   []lokt.Waiter{w("dead", now.Add(1)), w("late", now.Add(-1)), w("granted", now.Add(1)), w("patient", now.Add(1))},
+			Queue:   []*lokt.Waiter{w("dead", now.Add(1)), w("late", now.Add(-1)), w("granted", now.Add(1)), w("patient", now.Add(1))},
 			Holders: []lokt.Holder{{Claim: lokt.Claim{LeaseID: "granted"}}},
 		},
 		Now: now, Dead: map[string]bool{"dead": true},

@@ -284,7 +284,7 @@ func (b *backend) viewQueue(s lokt.Snapshot) []waiterJSON {
 }
 
 // away returns those of the waiting claims that are passed over, because nobody is known to be there for them.
-func away(s lokt.Snapshot, queue []lokt.Waiter) (all []lokt.Waiter) {
+func away(s lokt.Snapshot, queue []*lokt.Waiter) (all []*lokt.Waiter) {
 	for _, w := range queue {
 		if s.Away(w) {
 			all = append(all, w)
@@ -294,11 +294,11 @@ func away(s lokt.Snapshot, queue []lokt.Waiter) (all []lokt.Waiter) {
 }
 
 // waiting returns the claims that still have a place in the queue, and whose claimant is not known to be dead.
-func waiting(s lokt.Snapshot) []lokt.Waiter {
+func waiting(s lokt.Snapshot) []*lokt.Waiter {
 	if len(s.Lock.Queue) == 0 {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(s.Lock.Queue), func(w lokt.Waiter) bool {
+	return slices.DeleteFunc(slices.Clone(s.Lock.Queue), func(w *lokt.Waiter) bool {
 		_, in := s.Lock.Holder(w.LeaseID)
 		return in || s.Dead[w.LeaseID] || s.Now.After(w.Until)
 	})

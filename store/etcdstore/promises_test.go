@@ -50,7 +50,7 @@ func TestReplicasWhoseClocksDifferByHoursEndNothingEarlyAndNothingNever(t *testi
 				if err := s[0].Update(t.Context(), name, func(snap lokt.Snapshot) lokt.Change {
 					inside := lokt.Claim{Name: name, LeaseID: "inside", Owner: lokt.Owner{ID: "inside"}, Limit: 2}
 					snap.Lock.Holders = []lokt.Holder{{Claim: inside, Token: 1, HeldSince: snap.Now, AcquiredAt: snap.Now}}
-					snap.Lock.Queue = []lokt.Waiter{{Claim: claimOf(name, "a", 0), Since: snap.Now, Until: snap.Now.Add(ttl + lokt.QueueTTL)}}
+					snap.Lock.Queue = []*lokt.Waiter{{Claim: claimOf(name, "a", 0), Since: snap.Now, Until: snap.Now.Add(ttl + lokt.QueueTTL)}}
 					return lokt.Change{Lock: snap.Lock}
 				}); err != nil {
 					t.Fatal(err)
@@ -102,7 +102,7 @@ func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t 
 		Claim: lokt.Claim{LeaseID: "a", MaxHold: time.Hour}, HeldSince: wall, Pending: wall.Add(time.Minute), ExpiresAt: wall.Add(time.Hour),
 		Yield: &lokt.Yield{Deadline: wall.Add(time.Second)},
 	}}}
-	st.lock.Queue = []lokt.Waiter{{Until: wall.Add(2 * time.Second), Since: wall}}
+	st.lock.Queue = []*lokt.Waiter{{Until: wall.Add(2 * time.Second), Since: wall}}
 	st.lock.Freeze = &lokt.Freeze{ExpiresAt: wall.Add(3 * time.Second)}
 	for _, off := range []time.Duration{-time.Hour, 0, time.Second, time.Hour} {
 		before := time.Since(start)

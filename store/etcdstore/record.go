@@ -181,7 +181,7 @@ func decode(name string, text []byte) (r record, l lokt.Lock, timers leases, err
 		})
 	}
 	for _, w := range r.Queue {
-		l.Queue = append(l.Queue, lokt.Waiter{Claim: w.lokt(name), Since: w.Since, Until: w.Until})
+		l.Queue = append(l.Queue, &lokt.Waiter{Claim: w.lokt(name), Since: w.Since, Until: w.Until})
 	}
 	if f := r.Freeze; f != nil {
 		if f.Lease != nil {

@@ -73,7 +73,7 @@ func TestAStepOfTheWallClockNeitherEndsNorProlongsAnything(t *testing.T) {
 		waiter := lokt.Waiter{Claim: claim("x", "w")}
 		if err := s.Update(t.Context(), "x", func(snap lokt.Snapshot) lokt.Change {
 			waiter.Since, waiter.Until = snap.Now, snap.Now.Add(time.Minute)
-			snap.Lock.Queue = append(snap.Lock.Queue, waiter)
+			snap.Lock.Queue = append(snap.Lock.Queue, &waiter)
 			return lokt.Change{Lock: snap.Lock}
 		}); err != nil {
 			t.Fatal(err)

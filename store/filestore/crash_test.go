@@ -59,7 +59,7 @@ func actions() []action {
 			for _, id := range ids {
 				w := lokt.Waiter{Claim: claim(id), Since: now, Until: now.Add(time.Hour)}
 				w.Wait = time.Hour
-				l.Queue = append(l.Queue, w)
+				l.Queue = append(l.Queue, &w)
 			}
 		}
 	}

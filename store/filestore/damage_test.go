@@ -949,7 +949,7 @@ func TestCheckFindsDamageAndClearsWhatCrashesLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Update(t.Context(), "x", func(snap lokt.Snapshot) lokt.Change {
-		snap.Lock.Queue = []lokt.Waiter{{Claim: by("waiter"), Since: snap.Now, Until: snap.Now.Add(time.Hour)}}
+		snap.Lock.Queue = []*lokt.Waiter{{Claim: by("waiter"), Since: snap.Now, Until: snap.Now.Add(time.Hour)}}
 		return lokt.Change{Lock: snap.Lock}
 	}); err != nil {
 		t.Fatal(err)

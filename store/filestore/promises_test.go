@@ -72,7 +72,7 @@ func TestAChangeOfThreeFilesThatIsCutShortAnywhereIsMadeOrNot(t *testing.T) {
 		l := snap.Lock
 		l.Token++
 		l.Holders = []lokt.Holder{holder(leaseOf("a", "lease-a"), l.Token)}
-		l.Queue = []lokt.Waiter{{Claim: leaseOf("b", "lease-b"), Since: now, Until: now.Add(time.Hour)}}
+		l.Queue = []*lokt.Waiter{{Claim: leaseOf("b", "lease-b"), Since: now, Until: now.Add(time.Hour)}}
 		return lokt.Change{Lock: l}
 	}
 	after := func(snap lokt.Snapshot) lokt.Change {

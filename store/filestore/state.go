@@ -208,7 +208,7 @@ func (st *state) decodeQueue(s *Store) error {
 		if s.dead(w.Owner.Process, w.Owner.Host) {
 			st.markDead(w.LeaseID)
 		}
-		st.snap.Lock.Queue = append(st.snap.Lock.Queue, w)
+		st.snap.Lock.Queue = append(st.snap.Lock.Queue, &w)
 	}
 	return nil
 }
@@ -386,7 +386,7 @@ func (st *state) encode(s *Store, l lokt.Lock) (next [files][]byte, err error) {
 			return next, err
 		}
 	}
-	if !sameAll(l.Queue, was.Queue, sameWaiter) {
+	if !slices.EqualFunc(l.Queue, was.Queue, sameWaiter) {
 		if next[fileQueue], err = st.encodeQueue(l, &s.queues); err != nil {
 			return next, err
 		}
@@ -437,7 +437,7 @@ func (st *state) encodeQueue(l lokt.Lock, cache *queueCache) ([]byte, error) {
 	}
 	q := &lockfile.Queue{Name: st.name, Waiters: make([]*lockfile.Record, len(l.Queue))}
 	for i, w := range l.Queue {
-		q.Waiters[i] = lockfile.FromWaiter(w, st.now)
+		q.Waiters[i] = lockfile.FromWaiter(*w, st.now)
 	}
 	data, err := q.Encode()
 	if err == nil {

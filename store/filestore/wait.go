@@ -196,7 +196,7 @@ func (k *waker) close() error {
 }
 
 // wakeLeft wakes whoever was in the queue before a change and is not after it.
-func (s *Store) wakeLeft(before, after []lokt.Waiter) {
+func (s *Store) wakeLeft(before, after []*lokt.Waiter) {
 	if len(before) == 0 {
 		return
 	}

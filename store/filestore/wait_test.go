@@ -236,7 +236,7 @@ func TestDeadWaitersDelayNobody(t *testing.T) {
 	if err := s.Update(t.Context(), "x", func(snap lokt.Snapshot) lokt.Change {
 		for i := range 50 {
 			gone.LeaseID = fmt.Sprint("gone ", i)
-			snap.Lock.Queue = append(snap.Lock.Queue, lokt.Waiter{Claim: gone, Since: snap.Now, Until: snap.Now.Add(time.Hour)})
+			snap.Lock.Queue = append(snap.Lock.Queue, &lokt.Waiter{Claim: gone, Since: snap.Now, Until: snap.Now.Add(time.Hour)})
 		}
 		return lokt.Change{Lock: snap.Lock}
 	}); err != nil {

@@ -72,7 +72,7 @@ func TestQueuedWatcherIsWokenOnlyAtTheHeadOrOutOfTheQueue(t *testing.T) {
 		s := memstore.New()
 		update(t, s, func(l *lokt.Lock) {
 			for i := range 4 {
-				l.Queue = append(l.Queue, lokt.Waiter{Claim: lokt.Claim{LeaseID: fmt.Sprint(i)}})
+				l.Queue = append(l.Queue, &lokt.Waiter{Claim: lokt.Claim{LeaseID: fmt.Sprint(i)}})
 			}
 		})
 		var mu sync.Mutex
@@ -122,7 +122,7 @@ func TestLatecomerInTheQueueSleepsThoughTheRevisionIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		update(t, s, func(l *lokt.Lock) {
-			l.Queue = []lokt.Waiter{{Claim: lokt.Claim{LeaseID: "first"}}, {Claim: lokt.Claim{LeaseID: "second"}}}
+			l.Queue = []*lokt.Waiter{{Claim: lokt.Claim{LeaseID: "first"}}, {Claim: lokt.Claim{LeaseID: "second"}}}
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()

@@ -7,8 +7,8 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-func leaseOfHolder(h *lokt.Holder) string { return h.LeaseID }
-func leaseOfWaiter(w *lokt.Waiter) string { return w.LeaseID }
+func leaseOfHolder(h *lokt.Holder) string  { return h.LeaseID }
+func leaseOfWaiter(w **lokt.Waiter) string { return (*w).LeaseID }
 
 // byLease returns where those with each lease are.
 func byLease[T any](all []T, lease func(*T) string) map[string]int {
@@ -96,7 +96,7 @@ func total(all []*lockChange) *lockChange {
 		}
 	}
 	t.holders, t.released = latest(all, func(c *lockChange) ([]placed[lokt.Holder], []string) { return c.holders, c.released }, leaseOfHolder)
-	t.waiters, t.left = latest(all, func(c *lockChange) ([]placed[lokt.Waiter], []string) { return c.waiters, c.left }, leaseOfWaiter)
+	t.waiters, t.left = latest(all, func(c *lockChange) ([]placed[*lokt.Waiter], []string) { return c.waiters, c.left }, leaseOfWaiter)
 	return &t
 }
 

@@ -30,12 +30,12 @@ func filledEntry() lockEntry {
 	for i := range 2 {
 		c := lockChange{
 			name: fmt.Sprint("lock-", i), revision: 5, token: 6, frozen: true, freeze: &lokt.Freeze{}, holders: make([]placed[lokt.Holder], 2),
-			released: []string{"r", "s"}, waiters: make([]placed[lokt.Waiter], 2), left: []string{"l"},
+			released: []string{"r", "s"}, waiters: []placed[*lokt.Waiter]{{one: &lokt.Waiter{}}, {one: &lokt.Waiter{}}}, left: []string{"l"},
 		}
 		fill(c.freeze)
 		for i := range 2 {
 			fill(&c.holders[i].one)
-			fill(&c.waiters[i].one)
+			fill(c.waiters[i].one)
 			c.holders[i].place, c.waiters[i].place = int64(i), int64(10*i)
 			c.holders[i].one.Name, c.waiters[i].one.Name = c.name, c.name
 		}
@@ -106,7 +106,7 @@ func gamble(random *rand.Rand, n int) (name string, change func(lokt.Snapshot) l
 			l.Token++
 			l.Holders = slices.Insert(l.Holders, where%(len(l.Holders)+1), lokt.Holder{Claim: c, Token: l.Token, HeldSince: at, AcquiredAt: at})
 		case what < 4:
-			l.Queue = slices.Insert(l.Queue, where%(len(l.Queue)+1), lokt.Waiter{Claim: c, Since: at, Until: at})
+			l.Queue = slices.Insert(l.Queue, where%(len(l.Queue)+1), &lokt.Waiter{Claim: c, Since: at, Until: at})
 		case what == 4 && len(l.Holders) > 0:
 			l.Holders = slices.Delete(l.Holders, where%len(l.Holders), where%len(l.Holders)+1)
 			e.Type, e.Extra = lokt.EventRelease, map[string]string{"n": fmt.Sprint(n)}
@@ -250,7 +250,7 @@ func TestManyChangesOfALargeLockAreReadAsOne(t *testing.T) { // not parallel: it
 	db.locks.mu.Unlock()
 	edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
 		for i := range 1000 {
-			l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("x", fmt.Sprint(i), 0), Since: now, Until: now})
+			l.Queue = append(l.Queue, &lokt.Waiter{Claim: claim("x", fmt.Sprint(i), 0), Since: now, Until: now})
 		}
 	})
 	cost := func() uint64 {

@@ -27,7 +27,7 @@ type lockChange struct {
 	freeze          *lokt.Freeze
 	holders         []placed[lokt.Holder] // new, or replaced
 	released        []string              // leases of holders that are gone
-	waiters         []placed[lokt.Waiter]
+	waiters         []placed[*lokt.Waiter]
 	left            []string // leases of waiters that are gone
 }
 
@@ -99,7 +99,10 @@ func (p *packer) lockChange(c *lockChange) {
 		p.holder(&h.one)
 	})
 	packList(p, &c.released, packText)
-	packList(p, &c.waiters, func(p *packer, w *placed[lokt.Waiter]) {
+	packList(p, &c.waiters, func(p *packer, w *placed[*lokt.Waiter]) {
+		if w.one == nil {
+			w.one = &lokt.Waiter{}
+		}
 		packNumber(p, &w.place)
 		p.claim(&w.one.Claim)
 		p.nanos(&w.one.Since)

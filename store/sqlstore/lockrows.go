@@ -84,7 +84,7 @@ func readLocks(ctx context.Context, q querier, which selection, unknown func(nam
 		{"SELECT " + waiterColumns + " FROM waiters" + which.rest + " ORDER BY lock, place", which.args, func(r *row) error {
 			lock, w, place := readWaiter(r)
 			e := of(lock, r)
-			e.lock.Queue, e.waiters = append(e.lock.Queue, w), append(e.waiters, place)
+			e.lock.Queue, e.waiters = append(e.lock.Queue, &w), append(e.waiters, place)
 			return nil
 		}},
 	}
@@ -209,11 +209,11 @@ func writeWaiters(ctx context.Context, q querier, was, is *entry) error {
 	l := &is.lock
 	old := byLease(was.lock.Queue, leaseOfWaiter)
 	for i := range l.Queue {
-		w := &l.Queue[i]
+		w := l.Queue[i]
 		j, had := old[w.LeaseID]
 		if had {
 			delete(old, w.LeaseID)
-			if is.waiters[i] == was.waiters[j] && samePlace(w, &was.lock.Queue[j]) {
+			if is.waiters[i] == was.waiters[j] && samePlace(w, was.lock.Queue[j]) {
 				if w.Until.Equal(was.lock.Queue[j].Until) {
 					continue
 				}
@@ -281,7 +281,7 @@ func rewrite(ctx context.Context, q querier, e *entry) error {
 		}
 	}
 	for i := range l.Queue {
-		if err := writeWaiter(ctx, q, l.Name, &l.Queue[i], e.waiters[i], false); err != nil {
+		if err := writeWaiter(ctx, q, l.Name, l.Queue[i], e.waiters[i], false); err != nil {
 			return err
 		}
 	}

@@ -162,7 +162,7 @@ func TestAReserveThatOthersMadeIsGivenUpAsAWhole(t *testing.T) {
 func TestTheReserveIsForWhatEndsSomething(t *testing.T) {
 	t.Parallel()
 	locked := func(holders, waiters int) *entry {
-		return &entry{lock: lokt.Lock{Holders: make([]lokt.Holder, holders), Queue: make([]lokt.Waiter, waiters)}}
+		return &entry{lock: lokt.Lock{Holders: make([]lokt.Holder, holders), Queue: make([]*lokt.Waiter, waiters)}}
 	}
 	frozen := locked(1, 0)
 	frozen.lock.Freeze = &lokt.Freeze{}

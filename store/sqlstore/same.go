@@ -23,7 +23,7 @@ func sameHold(a, b *lokt.Holder) bool {
 		sameClaim(&a.Claim, &b.Claim)
 }
 
-func sameWaiter(a, b lokt.Waiter) bool { return a.Until.Equal(b.Until) && samePlace(&a, &b) }
+func sameWaiter(a, b *lokt.Waiter) bool { return a.Until.Equal(b.Until) && samePlace(a, b) }
 
 // samePlace compares all but what asking again changes.
 func samePlace(a, b *lokt.Waiter) bool {
@@ -64,5 +64,5 @@ func samePointed[T comparable](a, b *T) bool {
 func onlyRenewed(was, is *lokt.Lock) bool {
 	return was.Token == is.Token && was.Corrupt == is.Corrupt && sameFreeze(was.Freeze, is.Freeze) &&
 		slices.EqualFunc(was.Holders, is.Holders, func(a, b lokt.Holder) bool { return sameHold(&a, &b) }) &&
-		slices.EqualFunc(was.Queue, is.Queue, func(a, b lokt.Waiter) bool { return samePlace(&a, &b) })
+		slices.EqualFunc(was.Queue, is.Queue, samePlace)
 }

@@ -98,8 +98,8 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	edit(t, db, "plain", func(l *lokt.Lock, now time.Time) {
-		l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.PresenceTTL + lokt.QueueTTL)},
-			lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Since: now, Until: now.Add(lokt.AwayTTL)})
+		l.Queue = append(l.Queue, &lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.PresenceTTL + lokt.QueueTTL)},
+			&lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Since: now, Until: now.Add(lokt.AwayTTL)})
 		l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now, TTL: time.Hour, ExpiresAt: now.Add(time.Hour)}
 	})
 	edit(t, db, "granted", func(l *lokt.Lock, now time.Time) {
@@ -613,7 +613,7 @@ func TestARowThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
 		db := start(t, path, Options{})
 		acquire(t, db, claim("x", "a", 0))
 		edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
-			l.Queue = append(l.Queue, lokt.Waiter{Claim: claim("x", "w", 0), Since: now, Until: now.Add(time.Hour)})
+			l.Queue = append(l.Queue, &lokt.Waiter{Claim: claim("x", "w", 0), Since: now, Until: now.Add(time.Hour)})
 		})
 		edit(t, db, "frozen", func(l *lokt.Lock, now time.Time) {
 			l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now}
@@ -802,7 +802,7 @@ func TestEveryFieldMatters(t *testing.T) {
 		y := &lokt.Yield{To: lokt.Owner{ID: "o"}, AskedAt: now, Deadline: now}
 		return lokt.Lock{
 			Token: 1, Holders: []lokt.Holder{{Claim: c, HeldSince: now, AcquiredAt: now, ExpiresAt: now, Pending: now, Yield: y}},
-			Queue: []lokt.Waiter{{Claim: c, Since: now, Until: now}}, Freeze: &lokt.Freeze{At: now, ExpiresAt: now},
+			Queue: []*lokt.Waiter{{Claim: c, Since: now, Until: now}}, Freeze: &lokt.Freeze{At: now, ExpiresAt: now},
 		}
 	}
 	base := full()
