@@ -47,7 +47,7 @@ func TestJSONFormBringsEverythingBack(t *testing.T) {
 	}
 }
 
-// Promise S-29.
+
 func TestPublicFormHasNoSecrets(t *testing.T) {
 	lock := Lock{
 		Name:    "x",

@@ -34,7 +34,7 @@ func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 // do so after 300 ms, measured by this process's clock; nothing depends on a test being fast. Subtests run in
 // parallel.
 func TestServiceInRealTime(t *testing.T, open func(t *testing.T) lokt.Service) {
-	for _, test := range slices.Concat(grantTests, queueTests, slowTests, endTests, timeTests) {
+	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			test.run(&env{T: t, s: open(t), short: 300 * time.Millisecond})
