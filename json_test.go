@@ -47,7 +47,6 @@ func TestJSONFormBringsEverythingBack(t *testing.T) {
 	}
 }
 
-
 func TestPublicFormHasNoSecrets(t *testing.T) {
 	lock := Lock{
 		Name:    "x",

@@ -3,6 +3,7 @@ package lokt
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sort"
 	"strings"
@@ -281,6 +282,13 @@ func (l Lock) clone() Lock {
 	l.Holders = slices.Clone(l.Holders)
 	l.Queue = slices.Clone(l.Queue)
 	return l
+}
+
+// Equal reports whether the locks are the same but for their revisions.
+func (l *Lock) Equal(o *Lock) bool {
+	return l.Name == o.Name && l.Token == o.Token && l.Corrupt == o.Corrupt && reflect.DeepEqual(l.Freeze, o.Freeze) &&
+		slices.EqualFunc(l.Holders, o.Holders, func(a, b Holder) bool { return reflect.DeepEqual(a, b) }) &&
+		slices.EqualFunc(l.Queue, o.Queue, func(a, b *Waiter) bool { return a == b || reflect.DeepEqual(a, b) })
 }
 
 // Clone returns a copy that shares nothing with l.

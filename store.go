@@ -14,7 +14,7 @@ import (
 type Store interface {
 	// Update replaces the named lock with what change returns, as one atomic step: nothing else changes the lock
 	// between what change sees and what is stored. change may run again after a conflict, so it has no side
-	// effects. When Update returns nil, the change is stored as durably as the store promises, its events are kept in
+	// effects; it leaves what it is given as it is, and what it returns is the store's. When Update returns nil, the change is stored as durably as the store promises, its events are kept in
 	// the order of the changes, and waiters will look again. When it returns an error the outcome is unknown:
 	// either everything was stored or nothing was.
 	Update(ctx context.Context, name string, change func(Snapshot) Change) error
@@ -47,7 +47,8 @@ type Watch struct {
 	LeaseID string // the caller's own claim, if it is queued
 }
 
-// Snapshot is what a store knows about a lock at one moment.
+// Snapshot is what a store knows about a lock at one moment. Whoever gets one shares it with others: nothing in it is to be
+// changed.
 type Snapshot struct {
 	Lock Lock
 	Now  time.Time       // by the clock that wrote the lock's times

@@ -3,14 +3,13 @@ package memstore
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/lokt-dev/lokt"
 )
 
 // log keeps events. Its caller holds the mutex.
 func (s *Store) log(events []lokt.Event) {
-	for _, e := range clones(events) {
+	for _, e := range events {
 		s.last++
 		s.events = append(s.events, lokt.LoggedEvent{Seq: s.last, Event: e})
 	}
@@ -32,7 +31,7 @@ func (s *Store) Events() []lokt.Event {
 	for _, e := range s.kept() {
 		all = append(all, e.Event)
 	}
-	return clones(all)
+	return all
 }
 
 // ReadEvents implements lokt.EventLog.
@@ -55,27 +54,19 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 		if q.Latest {
 			i = len(kept) - 1 - i
 		}
-		if !asked(q, &kept[i]) {
+		if !q.Matches(&kept[i]) {
 			continue
 		}
 		if len(page.Events) == limit {
 			page.More = true
 			break
 		}
-		page.Events = append(page.Events, lokt.LoggedEvent{Seq: kept[i].Seq, Event: clones([]lokt.Event{kept[i].Event})[0]})
+		page.Events = append(page.Events, kept[i])
 	}
 	if q.Latest {
 		slices.Reverse(page.Events)
 	}
 	return page, nil
-}
-
-// asked reports whether the query lets the event through.
-func asked(q lokt.EventQuery, e *lokt.LoggedEvent) bool {
-	return e.Seq > q.After && (q.Before == 0 || e.Seq < q.Before) && (q.Name == "" || e.Name == q.Name) &&
-		strings.HasPrefix(e.Name, q.Prefix) && (q.Owner == "" || e.Owner.ID == q.Owner) &&
-		(len(q.Types) == 0 || slices.Contains(q.Types, e.Type)) &&
-		(q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || e.Time.Before(q.Until))
 }
 
 // WaitEvents implements lokt.EventLog.

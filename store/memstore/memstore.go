@@ -8,8 +8,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -55,21 +53,7 @@ var (
 // entry is one lock and who watches it. It stays when the lock becomes free, for the sake of its token and revision.
 type entry struct {
 	lock     lokt.Lock
-	watchers map[*watcher]struct{}
-}
-
-// watcher is one call of Wait.
-type watcher struct {
-	leaseID string // set if the watcher is queued and cares for its own claim only
-	wake    chan struct{}
-}
-
-func clones(events []lokt.Event) []lokt.Event {
-	events = slices.Clone(events)
-	for i := range events {
-		events[i].Extra = maps.Clone(events[i].Extra)
-	}
-	return events
+	watchers lokt.Watchers
 }
 
 // New returns an empty store.
@@ -109,7 +93,7 @@ func (s *Store) lock(name string) lokt.Lock {
 func (s *Store) entry(name string) *entry {
 	e := s.locks[name]
 	if e == nil {
-		e = &entry{lock: lokt.Lock{Name: name}, watchers: map[*watcher]struct{}{}}
+		e = &entry{lock: lokt.Lock{Name: name}}
 		s.locks[name] = e
 	}
 	return e
@@ -133,50 +117,15 @@ func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapsh
 		return false, err
 	}
 	have := s.lock(name)
-	c := change(lokt.Snapshot{Lock: have.Clone(), Now: time.Now()})
+	c := change(lokt.Snapshot{Lock: have, Now: time.Now()})
 	c.Lock.Name, c.Lock.Revision = name, have.Revision
-	if !reflect.DeepEqual(normal(c.Lock), normal(have)) {
+	if !c.Lock.Equal(&have) {
 		e := s.entry(name)
-		e.lock = c.Lock.Clone()
+		e.lock = c.Lock
 		e.lock.Revision++
-		e.wake()
+		e.watchers.Wake(&have, &e.lock)
 	}
 	return s.record(c.Events), nil
-}
-
-// normal makes locks comparable: no holders are no holders.
-func normal(l lokt.Lock) lokt.Lock {
-	if len(l.Holders) == 0 {
-		l.Holders = nil
-	}
-	if len(l.Queue) == 0 {
-		l.Queue = nil
-	}
-	return l
-}
-
-// wake wakes those whom a change concerns: who is not queued, or no longer, and the first in the queue that waits here,
-// because that one watches for the holders' expiry.
-func (e *entry) wake() {
-	if len(e.watchers) == 0 {
-		return
-	}
-	asleep := e.sleepers()
-	for w := range e.watchers {
-		if w.leaseID == "" || !asleep[w.leaseID] {
-			delete(e.watchers, w)
-			close(w.wake)
-		}
-	}
-}
-
-// sleepers returns the queued claims that a change does not concern.
-func (e *entry) sleepers() map[string]bool {
-	here := make(map[string]bool, len(e.watchers))
-	for w := range e.watchers {
-		here[w.leaseID] = true
-	}
-	return e.lock.Sleepers(here)
 }
 
 // record keeps the events, and reports whether nobody is busy observing.
@@ -188,7 +137,7 @@ func (s *Store) record(events []lokt.Event) (observe bool) {
 	if s.observe == nil {
 		return false
 	}
-	s.unseen = append(s.unseen, clones(events))
+	s.unseen = append(s.unseen, events)
 	observe, s.observing = !s.observing, true
 	return observe
 }
@@ -216,7 +165,7 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err := s.usable(ctx); err != nil {
 		return lokt.Snapshot{}, err
 	}
-	return lokt.Snapshot{Lock: s.lock(name).Clone(), Now: time.Now()}, nil
+	return lokt.Snapshot{Lock: s.lock(name), Now: time.Now()}, nil
 }
 
 // List implements lokt.Store. Each lock is as it was when the sequence came to it.
@@ -269,7 +218,7 @@ func (s *Store) Wait(ctx context.Context, watch lokt.Watch) error {
 	}
 	defer s.unwatch(watch.Name, w)
 	select {
-	case <-w.wake:
+	case <-w.Changed:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.usable(context.WithoutCancel(ctx))
@@ -279,30 +228,30 @@ func (s *Store) Wait(ctx context.Context, watch lokt.Watch) error {
 }
 
 // watch registers a watcher; it returns nil if there is nothing to wait for.
-func (s *Store) watch(ctx context.Context, watch lokt.Watch) (*watcher, error) {
+func (s *Store) watch(ctx context.Context, watch lokt.Watch) (*lokt.Watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	lock := s.lock(watch.Name)
-	w := &watcher{wake: make(chan struct{})}
-	if _, queued := lock.Position(watch.LeaseID); queued {
-		w.leaseID = watch.LeaseID
+	e := s.entry(watch.Name)
+	w := e.watchers.Watch(&e.lock, watch)
+	if w == nil {
+		s.forget(watch.Name)
 	}
-	if lock.Revision != watch.Seen && !s.entry(watch.Name).sleepers()[w.leaseID] {
-		return nil, nil
-	}
-	s.entry(watch.Name).watchers[w] = struct{}{}
 	return w, nil
 }
 
-func (s *Store) unwatch(name string, w *watcher) {
+func (s *Store) unwatch(name string, w *lokt.Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.locks[name]
-	delete(e.watchers, w)
-	if len(e.watchers) == 0 && e.lock.Revision == 0 { // nothing was ever stored
+	s.locks[name].watchers.Remove(w)
+	s.forget(name)
+}
+
+// forget forgets a name of which nothing was ever stored and for which nobody waits.
+func (s *Store) forget(name string) {
+	if e := s.locks[name]; e.watchers.None() && e.lock.Revision == 0 {
 		delete(s.locks, name)
 	}
 }
@@ -316,10 +265,7 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	for _, e := range s.locks {
-		for w := range e.watchers {
-			delete(e.watchers, w)
-			close(w.wake)
-		}
+		e.watchers.WakeAll()
 	}
 	return nil
 }
