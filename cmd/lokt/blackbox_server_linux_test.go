@@ -55,7 +55,7 @@ func (p *place) status(name string) (s seen) {
 
 func TestAServerOutOfReachIsAnErrorOfEveryCommandAndNothingIsRun(t *testing.T) {
 	p := newPlace(t).with("LOKT_SERVER=http://127.0.0.1:1")
-	_, err := serverPrograms()
+	_, err := serverProgram()
 	check(t, err)
 	var all sync.WaitGroup
 	for _, args := range [][]string{
@@ -293,7 +293,7 @@ func TestEightGuardsOverBrokenConnectionsNeverWorkAtOnce(t *testing.T) {
 func TestTokensOpenAServerAndAreNowhereToBeSeen(t *testing.T) {
 	p := newPlace(t)
 	file := filepath.Join(p.dir, "tokens")
-	loktd, err := serverPrograms()
+	loktd, err := serverProgram()
 	check(t, err)
 	token := func(name string, args ...string) string {
 		r := p.finish(p.command(loktd, append([]string{"token", "create", name, "--tokens", file}, args...)...))
@@ -354,7 +354,7 @@ func TestTokensOpenAServerAndAreNowhereToBeSeen(t *testing.T) {
 func TestAnotherTokenDoesNotReleaseWhatItsOwnerNameHolds(t *testing.T) {
 	p := newPlace(t)
 	file := filepath.Join(p.dir, "tokens")
-	loktd, err := serverPrograms()
+	loktd, err := serverProgram()
 	check(t, err)
 	var tokens []string
 	for _, name := range []string{"one", "two"} {

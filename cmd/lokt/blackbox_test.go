@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv(helperVariable); part != "" {
 		os.Exit(playPart(part))
 	}
-	testscript.Main(suite{m}, map[string]func(){"lokt": main, "lokt-remote": remoteMain, "hold": hold})
+	testscript.Main(suite{m}, map[string]func(){"lokt": main, "hold": hold})
 }
 
 // suite is all tests of the package, and what must be done before and after them.

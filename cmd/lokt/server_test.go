@@ -13,20 +13,16 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/lokt-dev/lokt/internal/remote"
 	"github.com/lokt-dev/lokt/internal/testports"
 )
 
-// remoteMain is what cmd/lokt-remote does.
-func remoteMain() { os.Exit(remote.Main(os.Args[1:])) }
-
-// serverPrograms returns the path of loktd, which the first call builds, with lokt-remote beside it.
-var serverPrograms = sync.OnceValues(func() (daemon string, err error) {
+// serverProgram returns the path of loktd, which the first call builds.
+var serverProgram = sync.OnceValues(func() (daemon string, err error) {
 	dir, err := buildDir()
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), "../lokt-remote", "../loktd")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), "../loktd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as users get them, and as program is built, so that what both link is compiled once
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
@@ -46,7 +42,7 @@ type daemon struct {
 
 // up starts the daemon and waits until it answers. Started again it has the same address.
 func (d *daemon) up() error {
-	path, err := serverPrograms()
+	path, err := serverProgram()
 	if err != nil {
 		return err
 	}
@@ -105,7 +101,7 @@ var scriptsForBoth = []string{
 }
 
 func TestScriptsOnAServer(t *testing.T) {
-	if _, err := serverPrograms(); err != nil {
+	if _, err := serverProgram(); err != nil {
 		t.Fatal(err)
 	}
 	p := scripts(func(env *testscript.Env) (string, error) {

@@ -53,11 +53,8 @@ func ours() map[string][]string {
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
 
-		"internal/remote": {".", "jobs", "httpapi", "internal/cli"}, // the way to a server, apart so that lokt need not link it
-
-		"cmd/lokt":        {"internal/cli"},
-		"cmd/lokt-remote": {"internal/remote"},
-		"cmd/loktd":       {"internal/daemon"},
+		"cmd/lokt":  {"internal/cli"},
+		"cmd/loktd": {"internal/daemon"},
 	}
 	// These wire the others together, so for them the table says what they must leave alone.
 	all := append(slices.Collect(maps.Keys(table)), "internal/cli", "internal/daemon", "bench")
@@ -66,8 +63,8 @@ func ours() map[string][]string {
 			return slices.Contains(not, p) || strings.HasPrefix(p, "cmd/") || strings.HasPrefix(p, "examples/")
 		})
 	}
-	table["internal/cli"] = allBut("internal/daemon", "internal/auth", "internal/cli/man", "internal/lane", "internal/remote", "httpapi", "dashboard", "telemetry", "store/sqlstore", "store/etcdstore", "lokttest", "jobs/jobstest", "bench")
-	table["internal/daemon"] = allBut("internal/cli", "internal/cli/man", "internal/remote", "lokttest", "jobs/jobstest", "bench")
+	table["internal/cli"] = allBut("internal/daemon", "internal/auth", "internal/cli/man", "internal/lane", "dashboard", "telemetry", "store/sqlstore", "store/etcdstore", "lokttest", "jobs/jobstest", "bench")
+	table["internal/daemon"] = allBut("internal/cli", "internal/cli/man", "lokttest", "jobs/jobstest", "bench")
 	table["bench"] = allBut("internal/cli/man", "lokttest", "jobs/jobstest")
 	return table
 }
@@ -174,9 +171,8 @@ func TestImportCheckFindsWhatTheTableForbids(t *testing.T) {
 	)
 }
 
-// The client starts in a millisecond or two because of what it does not link; this looks at all that it does link. What
-// talks to servers is in lokt-remote: see docs/adr/0006-two-client-programs.md.
-func TestClientLinksNoNetworkNoDatabaseAndNoEtcd(t *testing.T) {
+// The client starts in two milliseconds because of what it does not link; this looks at all that it does link.
+func TestClientLinksNoDatabaseAndNoEtcd(t *testing.T) {
 	top := root(t)
 	if _, err := os.Stat(filepath.Join(top, "cmd", "lokt")); os.IsNotExist(err) {
 		return
@@ -195,7 +191,7 @@ func TestClientLinksNoNetworkNoDatabaseAndNoEtcd(t *testing.T) {
 	for _, dep := range deps {
 		for _, no := range []string{
 			"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx", "go.etcd.io", "google.golang.org", "github.com/prometheus",
-			"go.opentelemetry.io", "github.com/spf13/cobra/doc", "testing", "expvar", "net/http", "crypto/tls", "crypto/x509",
+			"go.opentelemetry.io", "github.com/spf13/cobra/doc", "testing", "expvar",
 			module + "/internal/daemon", module + "/store/sqlstore", module + "/store/etcdstore",
 		} {
 			if under(dep, no) {

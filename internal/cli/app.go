@@ -16,7 +16,7 @@ import (
 // app is what the commands share.
 type app struct {
 	Streams
-	Options
+	dial        func(Server) (Remote, error)
 	rootFlag    string
 	serverFlag  string
 	serverGiven bool // --server stands on the command line, even if empty

@@ -61,7 +61,7 @@ func BenchmarkStatusOf10000Locks(b *testing.B) {
 				if form == "json" {
 					args = append(args, "--json")
 				}
-				if code := Main(args, s, Options{}); code != 0 || out.Len() < 10_000*100 {
+				if code := Main(args, s); code != 0 || out.Len() < 10_000*100 {
 					b.Fatalf("exit %d, %d bytes, %s", code, out.Len(), errs.String())
 				}
 			}

@@ -71,8 +71,10 @@ func commands() []command {
 }
 
 // Main runs the command line and returns its exit code.
-func Main(args []string, s Streams, o Options) (code int) {
-	a := &app{Streams: s, Options: o, jsonErrors: wantsJSON(args), words: args}
+func Main(args []string, s Streams) int { return run(args, s, dial) }
+
+func run(args []string, s Streams, dial func(Server) (Remote, error)) (code int) {
+	a := &app{Streams: s, dial: dial, jsonErrors: wantsJSON(args), words: args}
 	defer func() {
 		if r := recover(); r != nil { // an uncaught panic would exit 2, which scripts read as "held"
 			fmt.Fprintf(s.Err, "lokt: internal error: %v\n%s", r, debug.Stack())
@@ -82,16 +84,18 @@ func Main(args []string, s Streams, o Options) (code int) {
 	if len(args) > 0 && args[0] == "--version" {
 		args = append([]string{"version"}, args[1:]...)
 	}
-	a.checkCaller(Version())
 	defer func() {
 		if a.dialled != nil {
 			_ = a.dialled.Close() // all that was asked has been answered
 		}
 	}()
+	if path := further(args); path != "" {
+		return a.finish(a.replaceBy(path, args[1:]))
+	}
 	cmd := a.rootCommand(args)
 	cmd.SetArgs(args)
 	run, err := cmd.ExecuteC()
-	if run.HasParent() {
+	if run.HasParent() && run.Name() != "help" {
 		a.help = run.CommandPath() + " --help"
 	}
 	return a.finish(err)
@@ -104,9 +108,15 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		Short: "Locks and leases for people and programs that share things",
 		Long: "lokt lets one process at a time touch what only one may touch. Locks live in files: of the repository,\n" +
 			"of the directory, or wherever LOKT_ROOT says. No daemon is needed. For several hosts, a server keeps them,\n" +
-			"which LOKT_SERVER names: see loktd.",
-		Example:       "  lokt guard build --ttl 5m -- make build",
-		Args:          usageArgs(cobra.NoArgs),
+			"which LOKT_SERVER names: see loktd.\n\n" +
+			"lokt NAME runs the program lokt-NAME, beside lokt or on the path, if there is no such command.",
+		Example: "  lokt guard build --ttl 5m -- make build",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknown(cmd, args[0])
+			}
+			return nil
+		},
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -118,7 +128,7 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 	a.setHelp(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if word := firstWord(args); cmd == root && word != "" { // its flags are beside the point
-			return usagef("unknown command %q for %q", word, cmd.Name())
+			return unknown(cmd, word)
 		}
 		return &usageError{plainFlagError(err)}
 	})
@@ -138,7 +148,7 @@ func (a *app) rootCommand(args []string) *cobra.Command {
 		cmd := c.build(a)
 		root.AddCommand(cmd)
 		if c.place != nowhere {
-			cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return a.goOver(c.place) }
+			cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkPlace(c.place) }
 		}
 	}
 	return root

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +31,7 @@ func accepted(words []string) error {
 		Environ: func() []string { return nil },
 		Dir:     func() (string, error) { return "", errNowhere },
 	}}
-	a.Dial = func(context.Context, Server) (Remote, error) { return nil, errNowhere }
+	a.dial = func(Server) (Remote, error) { return nil, errNowhere }
 	args := words[1:]
 	root := a.rootCommand(args)
 	for _, c := range root.Commands() {

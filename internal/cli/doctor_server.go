@@ -75,7 +75,7 @@ func (d *doctor) checkServer(s Server) {
 	defer func() { d.servers = append(d.servers, v) }()
 	ctx, stop := context.WithTimeout(context.Background(), doctorPatience)
 	defer stop()
-	far, err := d.Dial(ctx, s)
+	far, err := d.dial(s)
 	if err != nil {
 		d.add(checkFail, "server", "%s: %v", url, err).Fix = "correct LOKT_SERVER, LOKT_CA_FILE, LOKT_CERT_FILE and LOKT_KEY_FILE"
 		return
@@ -85,7 +85,7 @@ func (d *doctor) checkServer(s Server) {
 	if err != nil {
 		c := d.add(checkFail, "server", "%s: %v", url, err)
 		c.Fix = "start loktd there, or correct the address"
-		if _, advice := d.explain(err); advice != "" {
+		if _, advice := explain(err); advice != "" {
 			v.Reachable = !errors.Is(err, lokt.ErrUnavailable)
 			c.Fix = advice
 		}
@@ -114,14 +114,6 @@ func (d *doctor) checkServer(s Server) {
 
 func inMillis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
-}
-
-// explain says what can be done about an error of a server.
-func (d *doctor) explain(err error) (code, advice string) {
-	if d.Explain == nil {
-		return "", ""
-	}
-	return d.Explain(err)
 }
 
 func (d *doctor) checkRoundTrip(info ServerInfo) {

@@ -88,12 +88,10 @@ func classify(err error) (code string, exit int) {
 // report tells of an error, in the form that was asked for, and returns the exit code.
 func (a *app) report(err error) int {
 	code, exit := classify(err)
-	if a.Explain != nil {
-		known, advice := a.Explain(err)
-		code = cmp.Or(known, code)
-		if advice != "" {
-			err = hint(err, "%s", advice)
-		}
+	known, advice := explain(err)
+	code = cmp.Or(known, code)
+	if advice != "" {
+		err = hint(err, "%s", advice)
 	}
 	err = a.reached(err)
 	if a.json || a.jsonErrors {

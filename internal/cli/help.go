@@ -24,9 +24,9 @@ func newHelp() *cobra.Command {
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			about, rest, err := cmd.Root().Find(args)
-			if err != nil || len(rest) > 0 {
-				return usagef("there is no command %q", strings.Join(args, " "))
+			about, rest, _ := cmd.Root().Find(args) // whose error does not say what was meant
+			if len(rest) > 0 {
+				return unknown(about, rest[0])
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()

@@ -45,7 +45,7 @@ func (d desk) lokt(args ...string) (code int, out, errs string) {
 		},
 		Environ: os.Environ,
 		Dir:     func() (string, error) { return d.dir, nil },
-	}, Options{})
+	})
 	return code, stdout.String(), stderr.String()
 }
 

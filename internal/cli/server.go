@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -124,28 +123,21 @@ func (a *app) remote() (Remote, error) {
 		return nil, err
 	case s == nil:
 		return nil, hint(errNoServer, "say which with LOKT_SERVER or --server, such as http://127.0.0.1:7117; loktd runs one")
-	case a.Dial == nil:
-		return nil, a.handOver()
 	}
-	if a.dialled, err = a.Dial(context.Background(), *s); err != nil {
-		return nil, err
-	}
-	return a.dialled, nil
+	a.dialled, err = a.dial(*s)
+	return a.dialled, err
 }
 
-// goOver leaves the command line to lokt-remote if it is about a server and this program links no network.
-func (a *app) goOver(p place) error {
+// checkPlace refuses a command line that names two places, or none for a command that needs a server.
+func (a *app) checkPlace(p place) error {
 	if a.serverFlag != "" && a.rootFlag != "" {
 		return usagef("--root is about files and --server about a server: give one of them")
 	}
-	switch urls := a.serverURLs(); {
-	case len(urls) == 0 && p == onServer:
+	if p == onServer {
 		_, err := a.remote()
 		return err
-	case len(urls) == 0 || a.Dial != nil:
-		return nil
 	}
-	return a.handOver()
+	return nil
 }
 
 // reached adds to an error of a server that cannot be reached, or will not have the caller, what to do.

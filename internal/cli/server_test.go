@@ -44,8 +44,7 @@ type atServer struct {
 	t      *testing.T
 	server *fakeServer
 	env    map[string]string
-	caller string
-	asked  []Server // that Dial was given
+	asked  []Server // that were dialled
 }
 
 func newAtServer(t *testing.T, env ...string) *atServer {
@@ -62,7 +61,7 @@ func (a *atServer) lokt(args ...string) (code int, out, errs string) {
 	a.t.Helper()
 	var stdout, stderr bytes.Buffer
 	dir := a.t.TempDir()
-	code = Main(args, Streams{
+	code = run(args, Streams{
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr,
 		Getenv: func(key string) string { return a.env[key] },
 		Environ: func() []string {
@@ -73,10 +72,10 @@ func (a *atServer) lokt(args ...string) (code int, out, errs string) {
 			return all
 		},
 		Dir: func() (string, error) { return dir, nil },
-	}, Options{Caller: a.caller, Dial: func(_ context.Context, s Server) (Remote, error) {
+	}, func(s Server) (Remote, error) {
 		a.asked = append(a.asked, s)
 		return a.server, nil
-	}})
+	})
 	return code, stdout.String(), stderr.String()
 }
 
@@ -212,21 +211,6 @@ func TestPrimeNamesTheServerIfThereIsOne(t *testing.T) {
 	}
 	if _, out, _ := newDesk(t, "ann").lokt("prime"); strings.Contains(strings.ToLower(out), "server") {
 		t.Errorf("a server is named: %s", out)
-	}
-}
-
-func TestAnotherReleaseOfTheCallerIsTold(t *testing.T) {
-	for caller, told := range map[string]bool{"v1.2.2": true, "v1.2.3": false, "": false, unknownVersion: false} {
-		var errs bytes.Buffer
-		a := &app{Streams: Streams{Err: &errs}, Options: Options{Caller: caller}}
-		a.checkCaller("v1.2.3")
-		if got := strings.Contains(errs.String(), "lokt is version "+caller+" and lokt-remote is v1.2.3"); got != told || !told && errs.Len() > 0 {
-			t.Errorf("called by %q: %s", caller, &errs)
-		}
-		a.checkCaller(unknownVersion)
-		if n := strings.Count(errs.String(), "\n"); n > 1 {
-			t.Errorf("a build that does not know its version is compared: %s", &errs)
-		}
 	}
 }
 

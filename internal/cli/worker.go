@@ -125,7 +125,7 @@ func (a *app) runWorker(o workerOptions) error {
 	most := max(o.grace, defaultStopGrace)
 	run.w, err = jobs.NewWorker(r.Jobs(), run.do, jobs.WorkerOptions{
 		ID: o.id, Types: o.types, Capabilities: o.capabilities, Units: o.units, Concurrency: o.concurrency,
-		StopGrace: most + stopReserve, Final: a.inVain, Notify: run.notify,
+		StopGrace: most + stopReserve, Final: inVain, Notify: run.notify,
 	})
 	if err != nil {
 		return err
@@ -144,11 +144,8 @@ const (
 )
 
 // inVain reports whether an error is about who asks.
-func (a *app) inVain(err error) bool {
-	if a.Explain == nil {
-		return false
-	}
-	switch code, _ := a.Explain(err); code {
+func inVain(err error) bool {
+	switch code, _ := explain(err); code {
 	case "unauthenticated", "forbidden", "body_too_large", "no_jobs":
 		return true
 	}

@@ -25,7 +25,7 @@ import (
 // buildDir makes the directory that the programs are built in.
 var buildDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "lokt-e2e-") })
 
-// programs builds lokt, lokt-remote and loktd, once, as users get them, and returns where they are.
+// programs builds lokt and loktd, once, as users get them, and returns where they are.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := buildDir()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/daemon"
-	"github.com/lokt-dev/lokt/internal/remote"
 	"github.com/lokt-dev/lokt/internal/testports"
 	"github.com/lokt-dev/lokt/internal/testservers"
 )
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	case "daemon":
 		os.Exit(daemon.Main(os.Args[1:], daemon.System()))
 	case "lokt":
-		os.Exit(remote.Main(os.Args[1:]))
+		os.Exit(cli.Main(os.Args[1:], cli.System()))
 	case "contender":
 		if err := contend(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "contender:", err)

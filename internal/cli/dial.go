@@ -1,8 +1,4 @@
-// Package remote is the command line's way to a server: it makes the clients of package httpapi that internal/cli knows as
-// cli.Remote. It is apart from both, so that the command line links no network where it needs none.
-//
-// Tokens and keys are read here and sent; they are in no error and in no text for people.
-package remote
+package cli
 
 import (
 	"context"
@@ -19,15 +15,54 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Main runs the command line with a way to servers and returns its exit code.
-func Main(args []string) int {
-	caller := os.Getenv(cli.CallerVariable)
-	_ = os.Unsetenv(cli.CallerVariable) // which can only fail for a name that there cannot be
-	return cli.Main(args, cli.System(), cli.Options{Dial: Dial, Explain: Explain, Caller: caller})
+// Server says how to reach a server: what the flag --server and the environment say of it.
+type Server struct {
+	URLs     []string // at least one; the first that answers is used
+	Token    string   // proves who asks; empty without one. It is not shown to anybody
+	CAFile   string   // certificates to trust, in PEM, instead of the system's
+	CertFile string   // certificate that proves who asks, in PEM
+	KeyFile  string   // its key
+	Agent    string   // name and version of the program, for the server's log
+}
+
+// Remote is a server as commands see it. Errors wrap lokt.ErrUnavailable if it cannot be reached.
+type Remote interface {
+	Locks() lokt.Service
+	Events() lokt.EventLog
+	Jobs() jobs.Service
+
+	// Know tells of leases that the caller holds, though another process acquired them: they are shown under their own
+	// IDs from then on, as the leases acquired here are.
+	Know(leaseIDs ...string)
+
+	// Shown returns what others see instead of a lease ID, which is a secret of whoever acquired it. What is shown already
+	// stays as it is.
+	Shown(leaseID string) string
+
+	// Ask asks the server what it is, and looks at the connection.
+	Ask(ctx context.Context) (ServerInfo, error)
+
+	Close() error
+}
+
+// ServerInfo is what a server says of itself, and what its answer shows of the connection. What is not known is zero.
+type ServerInfo struct {
+	URL       string // of the server that answered
+	Version   string
+	Store     string // the kind of store that it keeps its locks in
+	Caller    string // who the server takes the caller for
+	Anonymous bool   // it asks nobody who they are
+	Scopes    []string
+	Locks     bool // it serves locks,
+	Events    bool // their events,
+	Jobs      bool // and jobs
+	TLS       string
+	Trouble   error // what it says of its store, if that is not ready
+	RoundTrip time.Duration
+	Ahead     time.Duration // how far the server's clock is ahead of this host's, give or take half the round trip
 }
 
 // patience is how long a request goes on trying while no server answers: long enough for one that is started again, and
@@ -40,13 +75,13 @@ const lookTime = 10 * time.Second
 // dialTime is how long a connection may take to be made.
 const dialTime = 5 * time.Second
 
-// server is a cli.Remote.
-type server struct {
-	client *httpapi.Client
+// client is a Remote.
+type client struct {
+	*httpapi.Client
 }
 
-// Dial makes a client of the server. It does not connect. Errors are about files and addresses.
-func Dial(_ context.Context, s cli.Server) (cli.Remote, error) {
+// dial makes a client of the server. It does not connect. Errors are about files and addresses.
+func dial(s Server) (Remote, error) {
 	conf, err := tlsConfig(s)
 	if err != nil {
 		return nil, err
@@ -63,15 +98,15 @@ func Dial(_ context.Context, s cli.Server) (cli.Remote, error) {
 		Token: s.Token, UserAgent: s.Agent, Patience: patience, Look: lookTime,
 		HTTPClient: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
-	client, err := httpapi.New(strings.Join(s.URLs, ","), o)
+	c, err := httpapi.New(strings.Join(s.URLs, ","), o)
 	if err != nil {
 		return nil, err
 	}
-	return &server{client}, nil
+	return client{c}, nil
 }
 
 // tlsConfig returns nil if nothing is asked for but what is usual.
-func tlsConfig(s cli.Server) (*tls.Config, error) {
+func tlsConfig(s Server) (*tls.Config, error) {
 	if s.CAFile == "" && s.CertFile == "" {
 		return nil, nil
 	}
@@ -96,39 +131,37 @@ func tlsConfig(s cli.Server) (*tls.Config, error) {
 	return conf, nil
 }
 
-func (s *server) Locks() lokt.Service         { return s.client }
-func (s *server) Events() lokt.EventLog       { return s.client }
-func (s *server) Jobs() jobs.Service          { return s.client.Jobs() }
-func (s *server) Know(leaseIDs ...string)     { s.client.Know(leaseIDs...) }
-func (s *server) Shown(leaseID string) string { return httpapi.Shown(leaseID) }
-func (s *server) Close() error                { return s.client.Close() }
+func (c client) Locks() lokt.Service         { return c.Client }
+func (c client) Events() lokt.EventLog       { return c.Client }
+func (c client) Jobs() jobs.Service          { return c.Client.Jobs() }
+func (c client) Shown(leaseID string) string { return httpapi.Shown(leaseID) }
 
 // readyPatience is how long a server may take to say that its store is ready.
 const readyPatience = 2 * time.Second
 
-// Ask implements cli.Remote. It asks twice, because the first answer takes the time to connect as well.
-func (s *server) Ask(ctx context.Context) (cli.ServerInfo, error) {
+// Ask implements Remote. It asks twice, because the first answer takes the time to connect as well.
+func (c client) Ask(ctx context.Context) (ServerInfo, error) {
 	var secured string
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		secured = describe(got.Conn)
 	}})
-	if _, err := s.client.About(traced); err != nil {
-		return cli.ServerInfo{}, err
+	if _, err := c.About(traced); err != nil {
+		return ServerInfo{}, err
 	}
 	sent := time.Now()
-	about, err := s.client.About(traced)
+	about, err := c.About(traced)
 	if err != nil {
-		return cli.ServerInfo{}, err
+		return ServerInfo{}, err
 	}
 	took := time.Since(sent)
-	info := cli.ServerInfo{
-		URL: s.client.URL(), Version: about.Version, Store: about.Store, Caller: about.Caller, Anonymous: about.Anonymous,
+	info := ServerInfo{
+		URL: c.URL(), Version: about.Version, Store: about.Store, Caller: about.Caller, Anonymous: about.Anonymous,
 		Locks: about.Locks, Events: about.Events, Jobs: about.Jobs, TLS: secured,
 		RoundTrip: took, Ahead: about.Now.Sub(sent.Add(took / 2)),
 	}
 	short, done := context.WithTimeout(ctx, readyPatience)
 	defer done()
-	info.Trouble = s.client.Ready(short)
+	info.Trouble = c.Ready(short)
 	for _, scope := range about.Scopes {
 		info.Scopes = append(info.Scopes, string(scope))
 	}
@@ -149,8 +182,9 @@ func describe(conn net.Conn) string {
 	return text
 }
 
-// Explain implements cli.Options.
-func Explain(err error) (code, advice string) {
+// explain says of an error of a server what it is, as a stable code, and what can be done about it. Both are empty for an
+// error that it does not know.
+func explain(err error) (code, advice string) {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
