@@ -42,8 +42,8 @@
 //
 // An [Owner] does not block itself: if it holds a lock and asks for it again, it gets a second hold, with a lease of
 // its own, and the lock is free when the last hold is released. A Locker without an owner ID claims under the runner
-// ID of its process (see [RunnerID]), so the goroutines of a program re-enter each other's locks. To have them exclude
-// each other, set [Options].Strict, or give them different owners.
+// ID of its process (see [RunnerID]), so what the goroutines of a program acquire re-enters. [Locker.Do] and [Locker.Lead]
+// exclude each other all the same, and so do acquisitions with [Options].Strict.
 //
 // # Waiting
 //

@@ -260,16 +260,30 @@ func invalid(format string, args ...any) error {
 
 // Holder returns the holder with the lease ID.
 func (l Lock) Holder(leaseID string) (Holder, bool) {
-	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == leaseID }); i >= 0 {
+	if i := l.held(leaseID); i >= 0 {
 		return l.Holders[i], true
 	}
 	return Holder{}, false
 }
 
+// held returns the place of the lease among the holders, or -1.
+func (l *Lock) held(leaseID string) int {
+	for i := range l.Holders {
+		if l.Holders[i].LeaseID == leaseID {
+			return i
+		}
+	}
+	return -1
+}
+
 // Position returns how many waiters are ahead of the lease ID in the queue, and whether it is queued at all.
 func (l Lock) Position(leaseID string) (int, bool) {
-	i := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return w.LeaseID == leaseID })
-	return i, i >= 0
+	for i, w := range l.Queue {
+		if w.LeaseID == leaseID {
+			return i, true
+		}
+	}
+	return -1, false
 }
 
 // Free reports whether nothing is remembered but the token.

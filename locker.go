@@ -26,8 +26,7 @@ const (
 // or because the process is dead.
 const NoTTL time.Duration = -1
 
-// Options say how to acquire a lock. The zero value asks for an exclusive, re-entrant lock with the Locker's times, and
-// does not wait.
+// Options say how to acquire a lock. The zero value asks for an exclusive lock with the Locker's times, and does not wait.
 type Options struct {
 	// TTL is how long the lock lives without a renewal: others may take it more than TTL after the last one. 0 means the
 	// Locker's, or DefaultTTL; NoTTL means for ever.
@@ -47,7 +46,7 @@ type Options struct {
 	Wait time.Duration
 
 	Limit    int           // most holders it shares with, itself included; 0 means Exclusive; see also Shared
-	Strict   bool          // exclude even other holds of this owner, if they are strict too
+	Strict   bool          // exclude even other holds of this owner, if they are strict too; Do and Lead always do but for Reentrant
 	Priority int           // place in the queue: higher first
 	Preempt  time.Duration // while waiting, ask holders of lower priority to leave within this time
 	MaxHold  time.Duration // the hold ends at this age, renewed or not; 0 is unlimited
@@ -55,6 +54,10 @@ type Options struct {
 
 	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
 	ManualHeartbeat bool
+
+	// Reentrant lets several calls of Do by this owner in at the same time, as several calls of Acquire are: an exclusive lock
+	// then excludes other owners only, and not the goroutines of one program from each other.
+	Reentrant bool
 
 	// Within names further leases that cannot end before this acquisition is answered: see Claim.Within. Those that the
 	// context comes from need not be named.
@@ -70,6 +73,7 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	o.Wait = cmp.Or(o.Wait, d.Wait)
 	o.Limit = cmp.Or(o.Limit, d.Limit)
 	o.Strict = o.Strict || d.Strict
+	o.Reentrant = o.Reentrant || d.Reentrant
 	o.Priority = cmp.Or(o.Priority, d.Priority)
 	o.Preempt = cmp.Or(o.Preempt, d.Preempt)
 	o.MaxHold = cmp.Or(o.MaxHold, d.MaxHold)
@@ -85,7 +89,9 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	usual := cmp.Or(d.TTL, DefaultTTL)
 	o.TTL = cmp.Or(o.TTL, usual)
 	if o.TTL < 0 {
-		o.TTL = NoTTL
+		if o.TTL != NoTTL {
+			return o, invalid("TTL %v is negative: NoTTL asks for a hold that does not expire", o.TTL)
+		}
 		o.Margin = cmp.Or(o.Margin, margin(o.MaxHold))
 		o.Interval = cmp.Or(o.Interval, DefaultInterval)
 		if usable := Usable(NoticeTimeout, max(o.Margin, 0)); o.Interval < 0 || o.Margin < 0 || o.Interval >= usable {
@@ -112,9 +118,9 @@ func (o Options) withDefaults(d Options) (Options, error) {
 // margin is the default margin of a hold that lives so long.
 func margin(life time.Duration) time.Duration { return min(life/20, 500*time.Millisecond) }
 
-// Locker acquires locks for one owner and keeps them while the program runs. It is safe for concurrent use. Tasks of
-// one owner re-enter each other's locks: each acquisition is a hold of its own, and the lock is free when the last of
-// them is released. Tasks that must exclude each other use different owners, or Options.Strict.
+// Locker acquires locks for one owner and keeps them while the program runs. It is safe for concurrent use. Do and Lead
+// exclude each other even within a program. Acquire and TryAcquire re-enter what the owner holds, unless Options.Strict
+// says otherwise: each acquisition is a hold of its own, and the lock is free when the last of them is released.
 type Locker struct {
 	service  Service
 	owner    Owner
@@ -177,8 +183,7 @@ func RunnerID(pid int) string { return "runner_" + runnerStart() + "_" + strconv
 // Owner returns who the Locker claims as.
 func (k *Locker) Owner() Owner { return k.owner }
 
-// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends, and before that for the queue to
-// have room, if the lock is full. ctx also bounds the life of the lease: when it ends, so do the lease's context and its
+// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends. ctx also bounds the life of the lease: when it ends, so do the lease's context and its
 // heartbeats. If another is in the way the error is a *BlockedError. An acquisition that fails holds nothing and leaves
 // nothing behind.
 func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
@@ -309,8 +314,10 @@ func (k *Locker) TryAcquire(ctx context.Context, name string, o Options) (*Lease
 }
 
 // Do acquires the named lock, calls fn with the lease's context and its fencing token, and releases it. If the lock is
-// lost while fn runs, its context ends, and the error says so beside fn's own.
+// lost while fn runs, its context ends, and the error says so beside fn's own. Calls of Do exclude each other, those of one
+// program and owner too, unless Options.Reentrant says otherwise.
 func (k *Locker) Do(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) (err error) {
+	o.Strict = o.Strict || !o.Reentrant && !k.defaults.Reentrant
 	l, err := k.Acquire(ctx, name, o)
 	if err != nil {
 		return err
@@ -331,7 +338,7 @@ func (k *Locker) Do(ctx context.Context, name string, o Options, fn func(ctx con
 // a context that ends when the lead is lost, and the fencing token of this term. When fn returns because the lead was
 // lost, Lead waits to lead again; when it returns otherwise, or ctx ends, so does Lead, with fn's error or the cause of ctx.
 func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) error {
-	o.Wait, o.Strict = -1, true
+	o.Wait = -1
 	pause := retryAtLeast
 	for {
 		var lost bool

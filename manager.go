@@ -31,23 +31,23 @@ func NewLeaseID() string {
 }
 
 // apply runs one rule as one atomic change.
-func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) decision) (decision, error) {
+func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) *decision) (*decision, error) {
 	if err := ValidateName(name); err != nil {
-		return decision{}, err
+		return nil, err
 	}
-	var d decision
+	var d *decision
 	if err := m.store.Update(ctx, name, func(s Snapshot) Change {
 		d = rule(s)
 		return d.Change
 	}); err != nil {
-		return decision{}, err
+		return nil, err
 	}
 	return d, nil
 }
 
 // Acquire implements Service.
 func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, c, m.withdraw)
+	return m.acquire(ctx, &c, m.withdraw)
 }
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
@@ -57,16 +57,16 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 // while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn. If ctx has a deadline,
 // the client is expected to ask again within ReturnTimeout of it; after that, those behind pass the claim until it does.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, c, nil)
+	return m.acquire(ctx, &c, nil)
 }
 
 // withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
-func (m *Manager) withdraw(ctx context.Context, c Claim, waited time.Duration) {
+func (m *Manager) withdraw(ctx context.Context, c *Claim, waited time.Duration) {
 	_, _ = m.leave(ctx, c, leftCancelled, waited)
 }
 
 // acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may withdraw.
-func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Context, Claim, time.Duration)) (Holder, error) {
+func (m *Manager) acquire(ctx context.Context, c *Claim, failed func(context.Context, *Claim, time.Duration)) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
@@ -95,14 +95,14 @@ func (m *Manager) acquire(ctx context.Context, c Claim, failed func(context.Cont
 }
 
 // ask puts the claim to the rules.
-func (m *Manager) ask(ctx context.Context, c Claim) (decision, error) {
-	return m.apply(ctx, c.Name, func(s Snapshot) decision { return acquire(s, c) })
+func (m *Manager) ask(ctx context.Context, c *Claim) (*decision, error) {
+	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return acquire(s, *c) })
 }
 
 // askOnce does so for a claim that its client asks for again when ctx has ended.
-func (m *Manager) askOnce(ctx context.Context, c Claim) (decision, error) {
+func (m *Manager) askOnce(ctx context.Context, c *Claim) (*decision, error) {
 	again := untilAskedAgain(ctx)
-	return m.apply(ctx, c.Name, func(s Snapshot) decision { return asked(s, c, again) })
+	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return asked(s, *c, again) })
 }
 
 // untilAskedAgain returns how long it takes at most until the next request for a claim comes after the one of ctx.
@@ -114,37 +114,34 @@ func untilAskedAgain(ctx context.Context) time.Duration {
 }
 
 // askAgain does so for a claim that was queued, unless it was withdrawn since.
-func (m *Manager) askAgain(ctx context.Context, c Claim) (decision, error) {
+func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 	again := untilAskedAgain(ctx)
-	return m.apply(ctx, c.Name, func(s Snapshot) decision {
+	return m.apply(ctx, c.Name, func(s Snapshot) *decision {
 		_, in := s.Lock.Holder(c.LeaseID)
 		if _, queued := s.Lock.Position(c.LeaseID); !in && !queued {
-			return decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
+			return &decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
 		}
-		return asked(s, c, again)
+		return asked(s, *c, again)
 	})
 }
 
 // wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its time
 // is up or ctx ends.
 func (m *Manager) wait(
-	ctx context.Context, c Claim, begun, until time.Time, failed func(context.Context, Claim, time.Duration),
+	ctx context.Context, c *Claim, begun, until time.Time, failed func(context.Context, *Claim, time.Duration),
 ) (Holder, error) {
-	var timeout <-chan time.Time
-	if c.Wait > 0 {
-		t := time.NewTimer(time.Until(begun.Add(c.Wait)))
-		defer t.Stop()
-		timeout = t.C
-	}
-	refresh := time.NewTicker(WaitRefresh)
-	defer refresh.Stop()
-	suspicious := time.Now().Add(deadlockAfter)
+	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	for {
 		s, err := m.store.View(ctx, c.Name)
 		if err == nil {
-			look := s.turn(c)
-			if !look && time.Now().After(suspicious) {
-				suspicious = time.Now().Add(deadlockAfter)
+			now := time.Now()
+			look := s.turn(c) || !now.Before(refresh)
+			switch {
+			case look:
+			case c.Wait > 0 && now.Sub(begun) >= c.Wait:
+				return m.giveUp(ctx, c, leftTimeout, now.Sub(begun), nil)
+			case now.After(suspicious):
+				suspicious = now.Add(deadlockAfter)
 				if cycle := m.deadlock(ctx, c); cycle != nil {
 					return m.giveUp(ctx, c, leftDeadlock, 0, cycle)
 				}
@@ -152,16 +149,18 @@ func (m *Manager) wait(
 			if !look {
 				watch, most := s.nap(c)
 				s = Snapshot{} // of a crowded lock it is large, and many may wait
-				if look, err = m.sleep(ctx, watch, most, timeout, refresh.C); errors.Is(err, errWaitedEnough) {
-					return m.giveUp(ctx, c, leftTimeout, time.Since(begun), nil)
+				alarm := earliest(now.Add(most), refresh)
+				if c.Wait > 0 {
+					alarm = earliest(alarm, begun.Add(c.Wait))
 				}
-			}
-			if look && err == nil {
+				err = m.sleep(ctx, watch, alarm)
+			} else {
+				refresh = now.Add(WaitRefresh)
 				ask := m.ask
 				if failed == nil {
 					ask = m.askAgain
 				}
-				var d decision
+				var d *decision
 				if d, err = ask(ctx, c); err == nil && !d.queued {
 					return d.holder, d.err
 				}
@@ -187,30 +186,27 @@ func (m *Manager) wait(
 
 // hungUp notes that nobody may be there any more who asks for the claim. It does its best: if it fails, the claim stays
 // for longer.
-func (m *Manager) hungUp(ctx context.Context, c Claim, until time.Time) {
+func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	_, _ = m.apply(ctx, c.Name, func(s Snapshot) decision { return away(s, c.LeaseID, until) })
+	_, _ = m.apply(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, until) })
 }
-
-// errWaitedEnough says that a claim's own time to wait is over.
-var errWaitedEnough = errors.New("waited long enough")
 
 // turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue, taken
 // for one whose claimant is away, or could enter, or somebody before it could, who is not there to ask: the time of that
 // grant has to begin.
-func (s Snapshot) turn(c Claim) bool {
+func (s Snapshot) turn(c *Claim) bool {
 	if _, in := s.Lock.Holder(c.LeaseID); in {
 		return true
 	}
 	if i, queued := s.Lock.Position(c.LeaseID); !queued || s.Lock.Queue[i].away(s.Now) {
 		return true
 	}
-	return s.WouldGrant(c) == nil || s.promotes()
+	return s.promotes() || (c.Refresh || s.Lock.Corrupt != "") && s.WouldGrant(*c) == nil
 }
 
 // nap returns what a queued claim waits for, and for how long at most, before it looks again.
-func (s Snapshot) nap(c Claim) (Watch, time.Duration) {
+func (s Snapshot) nap(c *Claim) (Watch, time.Duration) {
 	look := WaitRefresh
 	if next := s.NextChange(); !next.IsZero() {
 		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes.
@@ -223,29 +219,22 @@ func (s Snapshot) nap(c Claim) (Watch, time.Duration) {
 	return Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}, look
 }
 
-// sleep waits until the lock changes, time alone may have changed it, or the claim must be asked for again (then it
-// returns true).
-func (m *Manager) sleep(ctx context.Context, w Watch, look time.Duration, timeout, refresh <-chan time.Time) (again bool, err error) {
-	nap, cancel := context.WithCancel(ctx)
+// sleep waits until the lock changes, or until the alarm.
+func (m *Manager) sleep(ctx context.Context, w Watch, alarm time.Time) error {
+	nap, cancel := context.WithDeadline(ctx, alarm)
 	defer cancel()
-	alarm := time.NewTimer(look)
-	defer alarm.Stop()
-	changed := make(chan error, 1)
-	go func() { changed <- m.store.Wait(nap, w) }()
-	select {
-	case err = <-changed:
-		return false, err
-	case <-refresh:
-		again = true
-	case <-alarm.C:
-	case <-timeout:
-		err = errWaitedEnough
-	case <-ctx.Done():
-		err = ctx.Err()
+	err := m.store.Wait(nap, w)
+	if err != nil && nap.Err() != nil {
+		return ctx.Err()
 	}
-	cancel()
-	<-changed //nolint:errcheck // that it has ended is all that matters now
-	return again, err
+	return err
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // How a waiting claim left the queue.
@@ -256,7 +245,7 @@ const (
 )
 
 // giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the grant.
-func (m *Manager) giveUp(ctx context.Context, c Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
+func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
 	d, err := m.leave(ctx, c, how, waited)
 	if err != nil {
 		return Holder{}, err
@@ -269,17 +258,17 @@ func (m *Manager) giveUp(ctx context.Context, c Claim, how string, waited time.D
 }
 
 // leave takes the claim out of the queue, even if ctx has ended.
-func (m *Manager) leave(ctx context.Context, c Claim, how string, waited time.Duration) (decision, error) {
+func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited time.Duration) (*decision, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	return m.apply(ctx, c.Name, func(s Snapshot) decision { return leaveQueue(s, c, how, waited) })
+	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
 }
 
 // deadlockAfter is how long a claim waits before it looks for circles, and between two looks.
 const deadlockAfter = time.Second
 
 // deadlock returns the circle of waiting claims of which c is the one to give way, or nil.
-func (m *Manager) deadlock(ctx context.Context, c Claim) []string {
+func (m *Manager) deadlock(ctx context.Context, c *Claim) []string {
 	if len(c.Within) == 0 {
 		return nil
 	}
@@ -303,7 +292,7 @@ func (m *Manager) deadlock(ctx context.Context, c Claim) []string {
 
 // Renew implements Service.
 func (m *Manager) Renew(ctx context.Context, r Renewal) (Holder, error) {
-	d, err := m.apply(ctx, r.Name, func(s Snapshot) decision { return renew(s, r) })
+	d, err := m.apply(ctx, r.Name, func(s Snapshot) *decision { return renew(s, r) })
 	if err != nil {
 		return Holder{}, err
 	}
@@ -312,7 +301,7 @@ func (m *Manager) Renew(ctx context.Context, r Renewal) (Holder, error) {
 
 // Release implements Service.
 func (m *Manager) Release(ctx context.Context, t Target) ([]Holder, error) {
-	d, err := m.apply(ctx, t.Name, func(s Snapshot) decision { return release(s, t) })
+	d, err := m.apply(ctx, t.Name, func(s Snapshot) *decision { return release(s, t) })
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +321,7 @@ func (m *Manager) Freeze(ctx context.Context, name string, f Freeze) (Freeze, er
 	if f.ID == "" {
 		f.ID = NewLeaseID()
 	}
-	d, err := m.apply(ctx, name, func(s Snapshot) decision { return freeze(s, f) })
+	d, err := m.apply(ctx, name, func(s Snapshot) *decision { return freeze(s, f) })
 	if err != nil {
 		return Freeze{}, err
 	}
@@ -341,7 +330,7 @@ func (m *Manager) Freeze(ctx context.Context, name string, f Freeze) (Freeze, er
 
 // Unfreeze implements Service.
 func (m *Manager) Unfreeze(ctx context.Context, t Target) (Freeze, error) {
-	d, err := m.apply(ctx, t.Name, func(s Snapshot) decision { return unfreeze(s, t) })
+	d, err := m.apply(ctx, t.Name, func(s Snapshot) *decision { return unfreeze(s, t) })
 	if err != nil {
 		return Freeze{}, err
 	}
@@ -351,7 +340,28 @@ func (m *Manager) Unfreeze(ctx context.Context, t Target) (Freeze, error) {
 // Prune implements Service.
 func (m *Manager) Prune(ctx context.Context, name string) ([]Removed, error) {
 	d, err := m.apply(ctx, name, prune)
-	return d.removed, err
+	if err != nil {
+		return nil, err
+	}
+	return d.removed, nil
+}
+
+// Sweep forgets what is stale, of every lock, and returns how many holds and waiters that were. A lock is judged again in
+// the step that changes it, so what was renewed meanwhile stays.
+func (m *Manager) Sweep(ctx context.Context) (int, error) {
+	n := 0
+	var errs []error
+	for s, err := range m.store.List(ctx, Filter{}) {
+		if err == nil && s.overdue() {
+			var gone []Removed
+			gone, err = m.Prune(ctx, s.Lock.Name)
+			n += len(gone)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return n, errors.Join(errs...)
 }
 
 // Get implements Service.

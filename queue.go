@@ -95,7 +95,7 @@ func (s Snapshot) asking(c Claim) Snapshot {
 
 // asked decides a claim that will be asked for again within that time. The end of its place differs from what it was, so that a
 // request that ends can tell whether there was another since (see away).
-func asked(s Snapshot, c Claim, again time.Duration) decision {
+func asked(s Snapshot, c Claim, again time.Duration) *decision {
 	d := acquire(s, c)
 	i, ok := d.Lock.Position(c.LeaseID)
 	if !ok || !d.queued {
@@ -146,7 +146,12 @@ func (l *Lock) askToYield(i int, now time.Time) {
 
 // reenters reports whether the claim's owner holds the lock already.
 func (l *Lock) reenters(c Claim) bool {
-	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return c.Owner.Same(h.Owner) })
+	for i := range l.Holders {
+		if c.Owner.Same(l.Holders[i].Owner) {
+			return true
+		}
+	}
+	return false
 }
 
 // ahead returns the waiters that come before the claim: all of at least its priority that are not away, unless its owner is
@@ -195,10 +200,12 @@ func (d *decision) queue(now time.Time, c Claim) {
 // promotes reports whether any request would grant the lock to somebody in the queue.
 func (s Snapshot) promotes() bool {
 	d := begin(s)
-	return slices.ContainsFunc(d.Lock.Holders, func(h Holder) bool {
-		_, in := s.Lock.Holder(h.LeaseID)
-		return !in
-	})
+	for i := range d.Lock.Holders {
+		if s.Lock.held(d.Lock.Holders[i].LeaseID) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // placeUntil returns when the lease's place in the queue lapses, or the zero time if it has none.
@@ -211,11 +218,11 @@ func (l *Lock) placeUntil(leaseID string) time.Time {
 
 // away leaves a claim less time to be asked for again, unless it was since it got its place until then, and lets in whom it
 // was in the way of.
-func away(s Snapshot, leaseID string, until time.Time) decision {
+func away(s Snapshot, leaseID string, until time.Time) *decision {
 	i, queued := s.Lock.Position(leaseID)
 	soon := s.Now.Add(AwayTTL)
 	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding || !soon.Before(until) {
-		return decision{Change: Change{Lock: s.Lock}}
+		return &decision{Change: Change{Lock: s.Lock}}
 	}
 	s.Lock = s.Lock.clone()
 	s.Lock.edit(i).Until = soon

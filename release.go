@@ -9,11 +9,11 @@ import (
 )
 
 // release decides a request to end holds.
-func release(s Snapshot, t Target) decision {
+func release(s Snapshot, t Target) *decision {
 	if t.LeaseID == "" && (t.Force || t.Stale) {
 		return breakHolds(s, t)
 	}
-	d := decision{Change: Change{Lock: s.Lock.clone()}}
+	d := &decision{Change: Change{Lock: s.Lock.clone()}}
 	mine := func(h Holder) bool {
 		if t.LeaseID != "" {
 			_, stale := s.Stale(h)
@@ -79,8 +79,8 @@ func (t Target) refusal(l Lock) error {
 }
 
 // breakHolds ends holds whoever's they are: all by force, or the stale ones.
-func breakHolds(s Snapshot, t Target) decision {
-	d := decision{Change: Change{Lock: s.Lock.clone()}}
+func breakHolds(s Snapshot, t Target) *decision {
+	d := &decision{Change: Change{Lock: s.Lock.clone()}}
 	l := &d.Lock
 	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
 		reason, stale := s.Stale(h)
@@ -114,7 +114,7 @@ func breakHolds(s Snapshot, t Target) decision {
 }
 
 // freeze decides a request to keep newcomers out.
-func freeze(s Snapshot, f Freeze) decision {
+func freeze(s Snapshot, f Freeze) *decision {
 	d := begin(s)
 	if have := d.Lock.Freeze; have != nil {
 		if have.Damaged != "" || !f.Owner.Same(have.Owner) {
@@ -135,7 +135,7 @@ func freeze(s Snapshot, f Freeze) decision {
 }
 
 // unfreeze decides a request to let newcomers in again.
-func unfreeze(s Snapshot, t Target) decision {
+func unfreeze(s Snapshot, t Target) *decision {
 	f := s.Lock.Freeze
 	if f == nil {
 		d := begin(s)
@@ -155,7 +155,7 @@ func unfreeze(s Snapshot, t Target) decision {
 	}
 	thawed := s.Lock.clone()
 	thawed.Freeze = nil
-	d := decision{Change: Change{Lock: thawed}}
+	d := &decision{Change: Change{Lock: thawed}}
 	how := EventUnfreeze
 	if t.Force {
 		how = EventForceThaw
@@ -171,7 +171,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
 // leaveQueue decides what becomes of a waiting claim whose time is up. If it was granted in the meantime, a claim that
 // only ran out of patience keeps the grant; a cancelled one gives it back.
-func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision {
+func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision {
 	if h, in := s.Lock.Holder(c.LeaseID); in && !s.missed(h) {
 		if how == leftCancelled {
 			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
@@ -184,7 +184,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) decision 
 		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, ExtraWaited, millis(waited))
 		d.promote(s.Now)
 	}
-	if i := slices.IndexFunc(d.Lock.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 { // in this very step
+	if i := d.Lock.held(c.LeaseID); i >= 0 { // in this very step
 		if how == leftCancelled {
 			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
 		}

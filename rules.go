@@ -61,6 +61,36 @@ func (s Snapshot) Live() []Holder {
 	})
 }
 
+// overdue reports whether something of the lock is stale, or over.
+func (s Snapshot) overdue() bool {
+	for i := range s.Lock.Holders {
+		if _, stale := s.Stale(s.Lock.Holders[i]); stale {
+			return true
+		}
+	}
+	for _, w := range s.Lock.Queue {
+		if past(s.Now, w.Until) || s.Dead[w.LeaseID] {
+			return true
+		}
+	}
+	return s.Lock.Freeze != nil && s.Frozen() == nil
+}
+
+// Over reports whether nothing of the lock counts any more: everything that is on record is stale, or over.
+func (s Snapshot) Over() bool {
+	for i := range s.Lock.Holders {
+		if _, stale := s.Stale(s.Lock.Holders[i]); !stale {
+			return false
+		}
+	}
+	for _, w := range s.Lock.Queue {
+		if !past(s.Now, w.Until) && !s.Dead[w.LeaseID] {
+			return false
+		}
+	}
+	return s.Frozen() == nil && s.Lock.Corrupt == ""
+}
+
 // Frozen returns the freeze that is in force, or nil.
 func (s Snapshot) Frozen() *Freeze {
 	if f := s.Lock.Freeze; f != nil && (f.Damaged != "" || !past(s.Now, f.ExpiresAt)) {
@@ -106,8 +136,8 @@ func (s Snapshot) WouldGrant(c Claim) error {
 }
 
 // begin prunes what is stale and lets in who may enter. Every rule starts from here.
-func begin(s Snapshot) decision {
-	d := decision{Change: Change{Lock: s.Lock.clone()}}
+func begin(s Snapshot) *decision {
+	d := &decision{Change: Change{Lock: s.Lock.clone()}}
 	l := &d.Lock
 	var missed []Waiter
 	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
@@ -123,7 +153,7 @@ func begin(s Snapshot) decision {
 	})
 	l.putBack(missed)
 	l.Queue = slices.DeleteFunc(l.Queue, func(w *Waiter) bool {
-		if _, in := l.Holder(w.LeaseID); in { // granted by a change of which only the first half was stored
+		if l.held(w.LeaseID) >= 0 { // granted by a change of which only the first half was stored
 			return true
 		}
 		reason := ""
@@ -178,7 +208,7 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 func (l *Lock) admits(c Claim) bool {
 	limit := c.limit()
 	if len(l.Holders) >= MaxHolders {
-		if _, in := l.Holder(c.LeaseID); !in {
+		if l.held(c.LeaseID) < 0 {
 			return false
 		}
 	}
@@ -255,10 +285,10 @@ func (h *Holder) extend(now time.Time) {
 }
 
 // acquire decides a claim.
-func acquire(s Snapshot, c Claim) decision {
+func acquire(s Snapshot, c Claim) *decision {
 	d := begin(s.asking(c))
 	l := &d.Lock
-	if i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == c.LeaseID }); i >= 0 {
+	if i := l.held(c.LeaseID); i >= 0 {
 		return d.resend(s.Now, i, c)
 	}
 	if i, queued := l.Position(c.LeaseID); queued {
@@ -355,11 +385,11 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 
 // resend answers a claim whose lease is in already: its time to live starts again, and if it was granted from the queue
 // it is taken up.
-func (d *decision) resend(now time.Time, i int, c Claim) decision {
+func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 	h := &d.Lock.Holders[i]
 	if h.Owner.ID != c.Owner.ID {
 		d.err = invalid("lease ID is in use by %s", h.Owner)
-		return *d
+		return d
 	}
 	if !h.Pending.IsZero() {
 		h.takeUp()
@@ -367,7 +397,7 @@ func (d *decision) resend(now time.Time, i int, c Claim) decision {
 	}
 	h.renew(now)
 	d.holder = *h
-	return *d
+	return d
 }
 
 // takeUp makes a grant from the queue a hold like any other.
@@ -434,11 +464,11 @@ func (h Holder) refreshed(now time.Time, c Claim) Holder {
 }
 
 // renew decides a renewal.
-func renew(s Snapshot, r Renewal) decision {
+func renew(s Snapshot, r Renewal) *decision {
 	was, had := s.Lock.Holder(r.LeaseID)
 	d := begin(s)
 	l := &d.Lock
-	i := slices.IndexFunc(l.Holders, func(h Holder) bool { return h.LeaseID == r.LeaseID })
+	i := l.held(r.LeaseID)
 	if i < 0 || !r.Owner.recorded(l.Holders[i].Owner) {
 		gone := &GoneError{Name: l.Name, LeaseID: r.LeaseID, Holders: slices.Clone(l.Holders)}
 		if had {
@@ -470,7 +500,7 @@ func (o *Owner) recorded(have Owner) bool {
 }
 
 // prune decides a request to remove what is stale.
-func prune(s Snapshot) decision {
+func prune(s Snapshot) *decision {
 	d := begin(s)
 	for i := range d.Events {
 		if e := &d.Events[i]; e.Type == EventAutoPrune {

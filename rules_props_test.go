@@ -75,7 +75,7 @@ func (w *world) known(n uint8) (Claim, bool) {
 // request is a step in the form in which the rules are asked.
 type request struct {
 	text    string
-	rule    func(Snapshot) decision
+	rule    func(Snapshot) *decision
 	claim   *Claim // set for whatever may bring this claim in
 	renew   *Renewal
 	release *Target // holds and places in the queue that it may end
@@ -108,7 +108,7 @@ func (w *world) request(st step) *request {
 			return nil
 		}
 		r := Renewal{Name: "x", LeaseID: c.LeaseID, Owner: pick(st.owner, nil, nil, &c.Owner, &Owner{ID: "mallory"})}
-		return &request{text: fmt.Sprintf("renew %s as %v", c.LeaseID, r.Owner), renew: &r, rule: func(s Snapshot) decision { return renew(s, r) }}
+		return &request{text: fmt.Sprintf("renew %s as %v", c.LeaseID, r.Owner), renew: &r, rule: func(s Snapshot) *decision { return renew(s, r) }}
 	case 10, 11:
 		if !known {
 			return nil
@@ -123,7 +123,7 @@ func (w *world) request(st step) *request {
 		how := pick(st.shape, leftTimeout, leftCancelled, leftDeadlock)
 		r := &request{
 			text: "leave by " + how + " of " + c.LeaseID, leaves: c.LeaseID, gaveWay: how == leftDeadlock,
-			rule: func(s Snapshot) decision { return leaveQueue(s, c, how, time.Second) },
+			rule: func(s Snapshot) *decision { return leaveQueue(s, c, how, time.Second) },
 		}
 		if how == leftCancelled {
 			r.release = &Target{LeaseID: c.LeaseID}
@@ -135,10 +135,10 @@ func (w *world) request(st step) *request {
 		return r
 	case 14:
 		f := Freeze{ID: "freeze", Owner: st.who(), TTL: pick(st.life, 0, 2*time.Second, time.Minute), Reason: pick(st.shape, "", "why")}
-		return &request{text: fmt.Sprintf("freeze by %v for %v", f.Owner, f.TTL), freeze: &f, rule: func(s Snapshot) decision { return freeze(s, f) }}
+		return &request{text: fmt.Sprintf("freeze by %v for %v", f.Owner, f.TTL), freeze: &f, rule: func(s Snapshot) *decision { return freeze(s, f) }}
 	case 15:
 		t := Target{Name: "x", Owner: st.who(), Force: st.shape%2 == 0}
-		return &request{text: fmt.Sprintf("unfreeze %+v", t), thaw: &t, rule: func(s Snapshot) decision { return unfreeze(s, t) }}
+		return &request{text: fmt.Sprintf("unfreeze %+v", t), thaw: &t, rule: func(s Snapshot) *decision { return unfreeze(s, t) }}
 	case 16:
 		return &request{text: "prune", prune: true, rule: prune}
 	case 17, 18: // time goes by: a little, up to the very moment of a change, or just past it
@@ -168,11 +168,11 @@ func (w *world) request(st step) *request {
 }
 
 func asking(text string, c Claim) *request {
-	return &request{text: fmt.Sprintf("%s: %s", text, describe(c)), claim: &c, rule: func(s Snapshot) decision { return acquire(s, c) }}
+	return &request{text: fmt.Sprintf("%s: %s", text, describe(c)), claim: &c, rule: func(s Snapshot) *decision { return acquire(s, c) }}
 }
 
 func ending(t Target) *request {
-	return &request{text: fmt.Sprintf("release %+v", t), release: &t, leaves: t.LeaseID, rule: func(s Snapshot) decision { return release(s, t) }}
+	return &request{text: fmt.Sprintf("release %+v", t), release: &t, leaves: t.LeaseID, rule: func(s Snapshot) *decision { return release(s, t) }}
 }
 
 func describe(c Claim) string {
@@ -232,7 +232,7 @@ func (w *world) String() string {
 type judge struct {
 	*request
 	was, is Snapshot
-	d       decision
+	d       *decision
 	arrival map[string]int
 }
 

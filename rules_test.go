@@ -22,7 +22,7 @@ func newLab(t *testing.T) *lab {
 	}}
 }
 
-func (l *lab) apply(d decision) decision {
+func (l *lab) apply(d *decision) *decision {
 	l.s.Lock = d.Lock
 	return d
 }
@@ -49,7 +49,7 @@ func waits(c *Claim)                           { c.Wait = -1 }
 func within(ids ...string) func(*Claim)        { return func(c *Claim) { c.Within = ids } }
 func anySession(c *Claim)                      { c.Owner.AnySession = true }
 
-func (l *lab) acquire(c Claim) decision { return l.apply(acquire(l.s, c)) }
+func (l *lab) acquire(c Claim) *decision { return l.apply(acquire(l.s, c)) }
 
 // grant acquires what must be granted.
 func (l *lab) grant(c Claim) Holder {
@@ -86,7 +86,7 @@ func (l *lab) renew(leaseID string) (Holder, error) {
 	return d.holder, d.err
 }
 
-func (l *lab) release(leaseID string) decision {
+func (l *lab) release(leaseID string) *decision {
 	l.t.Helper()
 	d := l.apply(release(l.s, Target{Name: "x", LeaseID: leaseID}))
 	if d.err != nil {
@@ -121,7 +121,7 @@ func (l *lab) expect(holders, queue string) {
 }
 
 // told compares the types of the events.
-func told(t *testing.T, d decision, want ...EventType) {
+func told(t *testing.T, d *decision, want ...EventType) {
 	t.Helper()
 	var got []EventType
 	for _, e := range d.Events {
@@ -301,7 +301,7 @@ func TestEachStaleHolderHasOneSuccessor(t *testing.T) {
 
 func TestEventsOfGrantsAndRenewalsSayWhenTheHoldEnds(t *testing.T) {
 	l := newLab(t)
-	want := func(d decision, end time.Time) {
+	want := func(d *decision, end time.Time) {
 		t.Helper()
 		if e := d.Events[len(d.Events)-1]; !e.Expires.Equal(end) {
 			t.Errorf("%s says %v, not %v", e.Type, e.Expires, end)

@@ -39,7 +39,7 @@ func (s *Steps) Acquire(c Claim) (Holder, error) {
 		return Holder{}, err
 	}
 	c.Wait = 0
-	d, err := s.apply(c.Name, func(s Snapshot) decision { return acquire(s, c) })
+	d, err := s.apply(c.Name, func(s Snapshot) *decision { return acquire(s, c) })
 	if err != nil {
 		return Holder{}, err
 	}
@@ -48,22 +48,22 @@ func (s *Steps) Acquire(c Claim) (Holder, error) {
 
 // Release implements Step.
 func (s *Steps) Release(t Target) ([]Holder, error) {
-	d, err := s.apply(t.Name, func(s Snapshot) decision { return release(s, t) })
+	d, err := s.apply(t.Name, func(s Snapshot) *decision { return release(s, t) })
 	if err != nil {
 		return nil, err
 	}
 	return d.ended, d.err
 }
 
-func (s *Steps) apply(name string, rule func(Snapshot) decision) (decision, error) {
+func (s *Steps) apply(name string, rule func(Snapshot) *decision) (*decision, error) {
 	if err := ValidateName(name); err != nil {
-		return decision{}, err
+		return nil, err
 	}
 	l := s.seen[name]
 	if l == nil {
 		snap, err := s.view(name)
 		if err != nil {
-			return decision{}, err
+			return nil, err
 		}
 		l = &stepped{snap, -1}
 		s.seen[name] = l

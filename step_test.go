@@ -34,7 +34,7 @@ func TestAStepCollectsOneChangeForEachLock(t *testing.T) {
 	if len(all) != 2 || views != 2 || len(all[0].Lock.Holders) != 1 || all[0].Lock.Holders[0].LeaseID != "b" || all[1].Lock.Name != "y" {
 		t.Errorf("%d views, changes %+v", views, all)
 	}
-	told(t, decision{Change: all[0]}, EventDeny, EventRelease, EventAcquire)
+	told(t, &decision{Change: all[0]}, EventDeny, EventRelease, EventAcquire)
 	if l.s.Lock.Holders[0].LeaseID != "a" {
 		t.Error("the store's lock has changed")
 	}
