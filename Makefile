@@ -4,7 +4,7 @@ export CGO_ENABLED = 0
 # The same flags for every stage of check, and for the programs that tests build: what two stages need is compiled once.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/cli.version=$(VERSION) \
+LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/cli/app.version=$(VERSION) \
             -X github.com/lokt-dev/lokt/internal/daemon.version=$(VERSION)
 FUZZTIME ?= 5000x
 GO       ?= go

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/clitest"
 )
 
 // Command lines that are shown to people and agents must work. They are taken out of where they stand as a shell would, and given
@@ -25,15 +28,14 @@ func accepted(words []string) error {
 	if len(words) > 1 && (words[1] == "job" || words[1] == "worker") { // which take a server
 		env["LOKT_SERVER"] = "http://127.0.0.1:1"
 	}
-	a := &app{Streams: Streams{
+	a := app.New(Commands(), app.Streams{
 		In: strings.NewReader(""), Out: io.Discard, Err: io.Discard,
 		Getenv:  func(key string) string { return env[key] },
 		Environ: func() []string { return nil },
 		Dir:     func() (string, error) { return "", errNowhere },
-	}}
-	a.dial = func(Server) (Remote, error) { return nil, errNowhere }
+	}, func(app.Server) (app.Remote, error) { return nil, errNowhere })
 	args := words[1:]
-	root := a.rootCommand(args)
+	root := a.Tree(args)
 	for _, c := range root.Commands() {
 		if c.Name() == "demo" { // which needs no directory of its caller's
 			c.RunE = func(*cobra.Command, []string) error { return errNowhere }
@@ -269,11 +271,10 @@ func TestCommandLinesInDocumentsAreAccepted(t *testing.T) {
 }
 
 func TestCommandLinesForAgentsAreAccepted(t *testing.T) {
-	for _, f := range primeFormats() {
-		for _, facts := range []primeFacts{{}, manyFacts()} {
-			if n := checkMarkdown(t, "prime --format "+f.name, f.text(facts), true); n < 5 {
-				t.Errorf("prime --format %s: %d command lines were found", f.name, n)
-			}
+	for _, format := range []string{"prompt", "claude-md", "cursorrules", "windsurfrules", "copilot", "clinerules", "aider"} {
+		text := clitest.New(t, "ann", Commands()).Must("prime", "--format", format)
+		if n := checkMarkdown(t, "prime --format "+format, text, true); n < 5 {
+			t.Errorf("prime --format %s: %d command lines were found", format, n)
 		}
 	}
 }

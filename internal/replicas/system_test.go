@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	case "daemon":
 		os.Exit(daemon.Main(os.Args[1:], daemon.System()))
 	case "lokt":
-		os.Exit(cli.Main(os.Args[1:], cli.System()))
+		os.Exit(cli.Main(os.Args[1:]))
 	case "contender":
 		if err := contend(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "contender:", err)

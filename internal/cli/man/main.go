@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/lokt-dev/lokt/internal/cli"
+	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
 func main() {
@@ -29,5 +30,5 @@ func write(dir string) error {
 	}
 	root := cli.Tree()
 	root.DisableAutoGenTag = true
-	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + cli.Version(), Manual: "lokt"}, dir)
+	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + app.Version(), Manual: "lokt"}, dir)
 }

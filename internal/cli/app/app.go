@@ -1,0 +1,409 @@
+// Package app is what all commands of lokt share: where the locks are, in files or on a server, how a command line is run,
+// errors and exit codes, and words for people.
+package app
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/audit"
+	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/store/filestore"
+)
+
+// Streams are what a command reads and writes.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Getenv   func(string) string
+	Environ  func() []string
+	Dir      func() (string, error)
+}
+
+// System returns the streams of this process.
+func System() Streams {
+	return Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Environ: os.Environ, Dir: os.Getwd}
+}
+
+// Command builds one command of the tree. Only the one that is called is built: building all of them costs more than a
+// command takes.
+type Command struct {
+	Name  string
+	Build func(*App) *cobra.Command
+	Place Place
+}
+
+// Place says where a command finds what it is about.
+type Place int
+
+// Places.
+const (
+	Anywhere Place = iota // on a server if one is named, in files otherwise
+	Nowhere               // it is about neither
+	OnServer              // on a server only
+)
+
+// App is what the commands share.
+type App struct {
+	Streams
+	all         []Command
+	Dial        func(Server) (Remote, error)
+	RootFlag    string
+	ServerFlag  string
+	ServerGiven bool // --server stands on the command line, even if empty
+	JSON        bool
+	JSONErrors  bool     // --json stands on a command line that may not parse
+	Words       []string // the command line, without the program's name
+	Help        string   // the command line that tells of the command that runs; empty for lokt help
+	Opened      *Backend
+	Dialled     Remote
+}
+
+// Backend is where the locks are: in files, or on a server.
+type Backend struct {
+	lokt.Service
+	Store *filestore.Store // nil on a server
+	Root  RootDir
+	Far   Remote // nil with files
+	URLs  []string
+}
+
+// Where says in a word or two where the locks are.
+func (b *Backend) Where() string {
+	if b.Far != nil {
+		return "on " + ShownURLs(b.URLs)
+	}
+	return "in " + b.Root.Path
+}
+
+// FindRoot finds the directory of the locks. The working directory need not be there any more if it does not matter.
+func (a *App) FindRoot() (RootDir, error) {
+	env := a.Getenv("LOKT_ROOT")
+	if filepath.IsAbs(cmp.Or(a.RootFlag, env)) {
+		return findRoot("", a.RootFlag, env), nil
+	}
+	dir, err := a.Dir()
+	if err != nil {
+		return RootDir{}, fmt.Errorf("working directory: %w", err)
+	}
+	return findRoot(dir, a.RootFlag, env), nil
+}
+
+// Backend opens the locks that the command line, the environment and the working directory name.
+func (a *App) Backend() (*Backend, error) {
+	if a.Opened != nil {
+		return a.Opened, nil
+	}
+	if urls := a.ServerURLs(); len(urls) > 0 {
+		far, err := a.Remote()
+		if err != nil {
+			return nil, err
+		}
+		a.Opened = &Backend{Service: far.Locks(), Far: far, URLs: urls}
+		return a.Opened, nil
+	}
+	root, err := a.FindRoot()
+	if err != nil {
+		return nil, err
+	}
+	if root.Warning != "" {
+		a.Tell("%s", root.Warning)
+	}
+	store, err := filestore.Open(root.Path, filestore.Options{Warn: func(err error) { a.Tell("warning: %v", err) }})
+	if err != nil {
+		return nil, err
+	}
+	a.Opened = &Backend{Service: lokt.NewManager(store), Store: store, Root: root}
+	return a.Opened, nil
+}
+
+// Asker returns who runs this command, for commands that only look or end things.
+func (a *App) Asker() lokt.Owner {
+	o := lokt.Owner{ID: a.Getenv("LOKT_OWNER"), Session: a.Getenv("LOKT_AGENT_ID"), Process: process.Self()}
+	o.Host, _ = os.Hostname()
+	o.AnySession = o.ID != ""
+	if o.ID == "" {
+		o.ID = process.UserName()
+	}
+	if o.Session == "" {
+		o.Session = process.Session()
+		if process.BootID() == "" && len(a.ServerURLs()) > 0 {
+			o.Session += "-" + o.Host // nothing else in it differs between hosts
+		}
+	}
+	return o
+}
+
+// Claimant returns who runs this command, with a kernel lock in the store that lasts as long as the process does.
+func (a *App) Claimant(b *Backend) (lokt.Owner, error) {
+	o := a.Asker()
+	if b.Store == nil { // which sees no processes: what is held ends in time, or by a word
+		return o, nil
+	}
+	self, err := b.Store.Self()
+	if err != nil {
+		return o, err
+	}
+	o.Process = self
+	return o, nil
+}
+
+// Print writes v as one line of JSON to standard output.
+func (a *App) Print(v any) error {
+	enc := json.NewEncoder(a.Out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// Say writes a line to standard output.
+func (a *App) Say(format string, args ...any) {
+	fmt.Fprintln(a.Out, Printable(fmt.Sprintf(format, args...)))
+}
+
+// minTTL is the shortest TTL of the command line: older programs count in seconds.
+const minTTL = time.Second
+
+// TTL returns the TTL to use for the one that was given, raised if it is too short to be told to older programs.
+func (a *App) TTL(d time.Duration) (time.Duration, error) {
+	switch {
+	case d < 0:
+		return 0, Usagef("--ttl %v is negative", d)
+	case d > 0 && d < minTTL:
+		a.Tell("warning: --ttl %v is too short: using %v", d, minTTL)
+		return minTTL, nil
+	}
+	return d, nil
+}
+
+// completionTime is how long a shell may have to wait for names.
+const completionTime = 2 * time.Second
+
+// CompleteNames offers the names of the locks on record.
+func (a *App) CompleteNames(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	b, err := a.Backend()
+	if err != nil || lokt.ValidatePrefix(prefix) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	ctx, stop := context.WithTimeout(context.Background(), completionTime)
+	defer stop()
+	for s, err := range b.List(ctx, lokt.Filter{Prefix: prefix}) {
+		if err == nil {
+			names = append(names, s.Lock.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// NotRun reports a command that could not be started.
+func (a *App) NotRun(err error) error {
+	var e *guard.NotFoundError
+	if !errors.As(err, &e) {
+		return err
+	}
+	if a.JSON {
+		body := map[string]any{"error": map[string]any{"code": "command", "message": e.Error()}}
+		return errors.Join(a.Print(body), Exit(e.Code))
+	}
+	a.Tell("%v", e)
+	return Exit(e.Code)
+}
+
+// NoArgs checks that there are no arguments: what stands there may have been meant as a flag's value.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("%s takes flags alone, and there is %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// OneName checks that there is one argument, the name of a lock.
+func OneName(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return Usagef("give the name of a lock: lokt %s NAME", cmd.Name())
+	case len(args) > 1:
+		return Usagef("one name is enough, and there are %d: %s", len(args), strings.Join(args, " "))
+	}
+	return nil
+}
+
+// UsageArgs makes what a check of arguments finds a usage error.
+func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &UsageError{err}
+		}
+		return nil
+	}
+}
+
+// Pause waits, and reports whether ctx has not ended meanwhile.
+func Pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Seconds rounds a duration up to whole seconds.
+func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// Short rounds a duration for people.
+func Short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < 100*time.Millisecond:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 48*time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// IsTerminal reports whether a person sees what is written to w.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	fi, err := f.Stat()
+	return err == nil && fi.Mode()&os.ModeCharDevice != 0 && fi.Name() != "null"
+}
+
+// UTC returns a time for JSON: in UTC, and zero if it is out of what JSON can tell.
+func UTC(t time.Time) time.Time {
+	if t = t.UTC(); t.IsZero() || t.Year() < 0 || t.Year() > 9999 {
+		return time.Time{}
+	}
+	return t
+}
+
+// Age returns the whole seconds since a time.
+func Age(now, since time.Time) int64 {
+	if since.IsZero() {
+		return 0
+	}
+	return int64(max(now.Sub(since), 0) / time.Second)
+}
+
+// Remaining returns the seconds until a deadline, rounded up, 0 once it is over, or nil if there is none.
+func Remaining(now, deadline time.Time) *int64 {
+	if deadline.IsZero() {
+		return nil
+	}
+	left := Seconds(max(deadline.Sub(now), 0))
+	return &left
+}
+
+// Shown returns what a lease ID is shown as.
+func (b *Backend) Shown(leaseID string) string {
+	if b.Far == nil {
+		return leaseID
+	}
+	return b.Far.Shown(leaseID)
+}
+
+// OneLine replaces what could confuse a terminal, or a reader of lines.
+func OneLine(s string) string {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] >= 0x7f {
+			return strings.Map(func(r rune) rune {
+				if r == '\n' || r == '\t' {
+					return ' '
+				}
+				return r
+			}, Printable(s))
+		}
+	}
+	return s
+}
+
+// Columns writes rows as a table for people.
+func Columns(rows [][]string) []byte {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for c, cell := range row {
+			if cell == "" {
+				cell = "-"
+			}
+			row[c] = OneLine(cell)
+			width[c] = max(width[c], utf8.RuneCountInString(row[c]))
+		}
+	}
+	var b []byte
+	for _, row := range rows {
+		for c, cell := range row {
+			b = append(b, cell...)
+			if c < len(row)-1 {
+				b = Pad(b, width[c]-utf8.RuneCountInString(cell)+2)
+			}
+		}
+		b = append(bytes.TrimRight(b, " "), '\n')
+	}
+	return b
+}
+
+func Pad(b []byte, n int) []byte {
+	for range n {
+		b = append(b, ' ')
+	}
+	return b
+}
+
+// ValidNames checks the names of locks before any file is touched.
+func ValidNames(names ...string) error {
+	for _, name := range names {
+		if err := lokt.ValidateName(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Know tells a server of leases that another process acquired.
+func (b *Backend) Know(leaseIDs ...string) {
+	if b.Far != nil {
+		b.Far.Know(leaseIDs...)
+	}
+}
+
+// Record appends an event of this process to the audit log.
+func (b *Backend) Record(e lokt.Event) error {
+	if b.Store == nil {
+		return nil
+	}
+	return b.Store.Audit().Append(audit.Encode([]lokt.Event{e}))
+}
+
+// LiveFile returns the descriptor whose inheritance makes a command's life count as the guard's.
+func (b *Backend) LiveFile() *os.File {
+	if b.Store == nil {
+		return nil
+	}
+	return b.Store.LiveFile()
+}

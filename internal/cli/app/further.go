@@ -1,0 +1,54 @@
+package app
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// further returns the program that carries out a command that is none of lokt's own, as git finds those of its own: lokt-NAME
+// beside lokt, else in PATH. It is empty if there is none.
+func (a *App) further(args []string) string {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") || lokt.ValidateName(args[0]) != nil || a.has(args[0]) {
+		return ""
+	}
+	name := "lokt-" + args[0]
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	if self, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), name)); err == nil {
+			return path
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+func (a *App) has(name string) bool {
+	return name == "help" || strings.HasPrefix(name, "__") || slices.ContainsFunc(a.all, func(c Command) bool { return c.Name == name })
+}
+
+// unknown is the error about a command that there is not. It names those that were probably meant.
+func unknown(parent *cobra.Command, word string) error {
+	if parent.SuggestionsMinimumDistance <= 0 {
+		parent.SuggestionsMinimumDistance = 2
+	}
+	if near := parent.SuggestionsFor(word); len(near) > 0 {
+		return Usagef("unknown command %q for %q: did you mean %s?", word, parent.Name(), strings.Join(near, " or "))
+	}
+	return Usagef("unknown command %q for %q", word, parent.Name())
+}

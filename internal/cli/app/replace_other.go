@@ -1,0 +1,20 @@
+//go:build !unix
+
+package app
+
+import (
+	"errors"
+	"os/exec"
+)
+
+// replaceBy runs another program and ends with its exit code.
+func (a *app) replaceBy(path string, args []string) error {
+	c := exec.Command(path, args...)
+	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, a.Environ()
+	err := c.Run()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return exit(ended.ExitCode())
+	}
+	return err
+}

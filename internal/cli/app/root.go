@@ -1,0 +1,115 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// RootDir is where locks live, and why there.
+type RootDir struct {
+	Path    string
+	Method  string // flag, env, git or local
+	Warning string // something that looked like the right place, but was not usable
+}
+
+const (
+	MethodFlag  = "flag"
+	MethodEnv   = "env"
+	MethodGit   = "git"
+	MethodLocal = "local"
+)
+
+// findRoot finds the directory of the locks for a process in dir: the flag, LOKT_ROOT, lokt in the common directory of
+// the git repository around dir, the nearest .lokt, or .lokt in dir itself. It creates nothing and runs nothing.
+func findRoot(dir, flag, env string) RootDir {
+	for _, given := range []struct{ path, method string }{{flag, MethodFlag}, {env, MethodEnv}} {
+		if given.path != "" {
+			if !filepath.IsAbs(given.path) {
+				given.path = filepath.Join(dir, given.path)
+			}
+			return RootDir{Path: filepath.Clean(given.path), Method: given.method}
+		}
+	}
+	var r RootDir
+	for at := dir; ; at = filepath.Dir(at) {
+		dotGit := filepath.Join(at, ".git")
+		if fi, err := os.Stat(dotGit); err == nil {
+			common, err := gitCommonDir(dotGit, fi)
+			if err == nil {
+				return RootDir{Path: filepath.Join(common, "lokt"), Method: MethodGit}
+			}
+			r.Warning = fmt.Sprintf("warning: %s is not usable (%v): keeping locks in .lokt instead", dotGit, err)
+			break
+		} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+			r.Warning = fmt.Sprintf("warning: %s is not usable (%v): keeping locks in .lokt instead", dotGit, err)
+			break
+		}
+		if filepath.Dir(at) == at {
+			break
+		}
+	}
+	r.Method = MethodLocal
+	r.Path = filepath.Join(dir, ".lokt")
+	for at := dir; ; at = filepath.Dir(at) {
+		if fi, err := os.Stat(filepath.Join(at, ".lokt")); err == nil && fi.IsDir() {
+			r.Path = filepath.Join(at, ".lokt")
+			break
+		}
+		if filepath.Dir(at) == at {
+			break
+		}
+	}
+	return r
+}
+
+// gitCommonDir returns the directory that all worktrees of a repository share, given its .git: a directory, or a file that
+// names one, as worktrees and submodules have it (gitrepository-layout(5)).
+func gitCommonDir(dotGit string, fi fs.FileInfo) (string, error) {
+	dir := dotGit
+	if !fi.IsDir() {
+		line, err := readLine(dotGit)
+		if err != nil {
+			return "", err
+		}
+		path, ok := strings.CutPrefix(line, "gitdir:")
+		if !ok {
+			return "", errors.New("it names no gitdir")
+		}
+		dir = against(filepath.Dir(dotGit), strings.TrimSpace(path))
+	}
+	if line, err := readLine(filepath.Join(dir, "commondir")); err == nil {
+		dir = against(dir, line)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if fi, err := os.Stat(filepath.Join(dir, "HEAD")); err != nil || fi.IsDir() {
+		return "", fmt.Errorf("%s is no git directory", dir)
+	}
+	return dir, nil
+}
+
+// against resolves path relative to base, unless it is absolute.
+func against(base, path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(base, path)
+}
+
+// readLine returns the first line of a small regular file.
+func readLine(path string) (string, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > 1<<16 {
+		return "", fmt.Errorf("%s is no small file", path)
+	}
+	b, err := os.ReadFile(path)
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line), err
+}

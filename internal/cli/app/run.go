@@ -1,0 +1,144 @@
+package app
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// New returns what commands share.
+func New(all []Command, s Streams, dial func(Server) (Remote, error)) *App {
+	return &App{Streams: s, Dial: dial, all: all}
+}
+
+// Commands returns the commands that are about lokt itself.
+func Commands() []Command {
+	return []Command{{Name: "version", Build: newVersion, Place: Nowhere}, {Name: "completion", Build: newCompletion, Place: Nowhere}}
+}
+
+// Run runs the command line with the given commands and returns its exit code.
+func Run(all []Command, args []string, s Streams, dial func(Server) (Remote, error)) (code int) {
+	a := New(all, s, dial)
+	a.JSONErrors, a.Words = wantsJSON(args), args
+	defer func() {
+		if r := recover(); r != nil { // an uncaught panic would exit 2, which scripts read as "held"
+			fmt.Fprintf(s.Err, "lokt: internal error: %v\n%s", r, debug.Stack())
+			code = ExitError
+		}
+	}()
+	if len(args) > 0 && args[0] == "--version" {
+		args = append([]string{"version"}, args[1:]...)
+	}
+	defer func() {
+		if a.Dialled != nil {
+			_ = a.Dialled.Close() // all that was asked has been answered
+		}
+	}()
+	if path := a.further(args); path != "" {
+		return a.Finish(a.replaceBy(path, args[1:]))
+	}
+	cmd := a.Tree(args)
+	cmd.SetArgs(args)
+	run, err := cmd.ExecuteC()
+	if run.HasParent() && run.Name() != "help" {
+		a.Help = run.CommandPath() + " --help"
+	}
+	return a.Finish(err)
+}
+
+// Tree returns the command tree: with one branch if args call for one, whole otherwise.
+func (a *App) Tree(args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lokt",
+		Short: "Locks and leases for people and programs that share things",
+		Long: "lokt lets one process at a time touch what only one may touch. Locks live in files: of the repository,\n" +
+			"of the directory, or wherever LOKT_ROOT says. No daemon is needed. For several hosts, a server keeps them,\n" +
+			"which LOKT_SERVER names: see loktd.\n\n" +
+			"lokt NAME runs the program lokt-NAME, beside lokt or on the path, if there is no such command.",
+		Example: "  lokt guard build --ttl 5m -- make build",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknown(cmd, args[0])
+			}
+			return nil
+		},
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetIn(a.In)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	root.SetHelpCommand(newHelp())
+	a.setHelp(root)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if word := firstWord(args); cmd == root && word != "" { // its flags are beside the point
+			return unknown(cmd, word)
+		}
+		return Usage(plainFlagError(err))
+	})
+	root.PersistentFlags().StringVar(&a.RootFlag, "root", "", "directory of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)")
+	root.PersistentFlags().Func("server", "`URL` of the server that keeps the locks; an empty one means files (default: $LOKT_SERVER)", func(url string) error {
+		a.ServerFlag, a.ServerGiven = url, true
+		return nil
+	})
+	root.PersistentFlags().BoolVar(&a.JSON, "json", false, "write JSON to standard output")
+	all := a.all
+	if len(args) > 0 {
+		if i := slices.IndexFunc(all, func(c Command) bool { return c.Name == args[0] }); i >= 0 {
+			all = all[i : i+1]
+		}
+	}
+	for _, c := range all {
+		cmd := c.Build(a)
+		root.AddCommand(cmd)
+		if c.Place != Nowhere {
+			cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return a.CheckPlace(c.Place) }
+		}
+	}
+	return root
+}
+
+// plainFlagError says what a flag's value should be, where the error says what a parser of Go stumbled over.
+func plainFlagError(err error) error {
+	what, why, _ := strings.Cut(err.Error(), " flag: ")
+	switch {
+	case strings.HasPrefix(why, "time: "):
+		return fmt.Errorf("%s: that is no duration: write 90s, 5m or 1h30m", what)
+	case strings.HasPrefix(why, "strconv.ParseInt: "):
+		return fmt.Errorf("%s: that is no whole number", what)
+	}
+	return err
+}
+
+// firstWord returns the first argument that is neither a flag of all commands nor the value of one; empty if there is none
+// or another flag comes first.
+func firstWord(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch arg := args[i]; {
+		case arg == "--root" || arg == "--server":
+			i++
+		case arg == "--":
+			return ""
+		case !strings.HasPrefix(arg, "-"):
+			return arg
+		}
+	}
+	return ""
+}
+
+// wantsJSON reports whether the arguments ask for JSON, even if they cannot be parsed.
+func wantsJSON(args []string) bool {
+	for _, arg := range args {
+		switch {
+		case arg == "--":
+			return false
+		case arg == "--json" || arg == "--json=true":
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,184 @@
+package care
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/locks"
+)
+
+type primeOptions struct{ format string }
+
+func newPrime(a cmd) *cobra.Command {
+	var o primeOptions
+	var names []string
+	for _, f := range primeFormats() {
+		names = append(names, f.name)
+	}
+	cmd := &cobra.Command{
+		Use:   "prime",
+		Short: "Tell an AI agent how to use locks here",
+		Long: "Write what an AI agent has to know about the locks of this repository: the rules, which scripts take which locks, who\n" +
+			"the agent is to others, and who holds what now. With --format it is written for a file of instructions instead, which\n" +
+			"does not say who holds what, for that would soon be wrong.",
+		Example: "  lokt prime\n  lokt prime --format claude-md >> CLAUDE.md\n  lokt prime --json",
+		Args:    app.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			i := slices.IndexFunc(primeFormats(), func(f primeFormat) bool { return f.name == o.format })
+			if i < 0 {
+				return app.Usagef("--format %q is none of %s", o.format, strings.Join(names, ", "))
+			}
+			return a.runPrime(primeFormats()[i])
+		},
+	}
+	cmd.Flags().StringVar(&o.format, "format", formatPrompt, "what to write it for: "+strings.Join(names, ", "))
+	// The error is for flags that there are not.
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// primeLock is a lock that is held or frozen now. Its texts are fit to be shown to an agent: see shown.
+type primeLock struct {
+	Name         string    `json:"name"`
+	State        string    `json:"state"` // held or frozen
+	Owner        string    `json:"owner,omitempty"`
+	Host         string    `json:"host,omitempty"`
+	AgentID      string    `json:"agent_id,omitempty"`
+	Kind         string    `json:"kind,omitempty"`
+	Mine         bool      `json:"mine,omitempty"`
+	HeldFor      int64     `json:"held_for_sec,omitempty"`
+	ExpiresAt    time.Time `json:"expires_at,omitzero"`
+	RemainingSec *int64    `json:"remaining_sec,omitempty"`
+	Waiters      int       `json:"waiters,omitempty"`
+}
+
+// primeFacts is what there is to tell.
+type primeFacts struct {
+	scripts []script
+	cut     bool // there may be more
+	odd     int  // scripts that are left out for their names
+	locks   []primeLock
+	problem string // why the locks cannot be told
+	owner   lokt.Owner
+	from    string // the variable that says who the owner is; empty if it is the user and the session
+	server  string // that keeps the locks; empty for files
+}
+
+func (a cmd) runPrime(f primeFormat) error {
+	dir, err := a.Dir()
+	if err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	scan := a.scan(repository(dir))
+	facts := primeFacts{scripts: scan.found, cut: scan.cut, odd: scan.odd, owner: a.Asker(), locks: []primeLock{}}
+	switch {
+	case a.Getenv("LOKT_OWNER") != "":
+		facts.from = "LOKT_OWNER"
+	case a.Getenv("LOKT_AGENT_ID") != "":
+		facts.from = "LOKT_AGENT_ID"
+	}
+	if urls := a.ServerURLs(); len(urls) > 0 {
+		facts.server = shown(app.WithoutUser(urls[0]))
+	}
+	if err := a.liveLocks(&facts); err != nil {
+		facts.problem = "they cannot be read"
+		a.Tell("warning: %v", err)
+	}
+	text := f.text(facts)
+	if a.JSON {
+		scripts := facts.scripts
+		if scripts == nil {
+			scripts = []script{}
+		}
+		return a.Print(struct {
+			Format  string      `json:"format"`
+			File    string      `json:"file,omitempty"` // where such instructions belong
+			Server  string      `json:"server,omitempty"`
+			Text    string      `json:"text"`
+			Scripts []script    `json:"scripts"`
+			Locks   []primeLock `json:"locks"`
+		}{f.name, f.file, facts.server, text, scripts, facts.locks})
+	}
+	if _, err := fmt.Fprint(a.Out, text); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// repository returns the top of the repository around dir, or dir.
+func repository(dir string) string {
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at
+		}
+		if filepath.Dir(at) == at {
+			return dir
+		}
+	}
+}
+
+// liveLocks finds what is held and frozen now.
+func (a cmd) liveLocks(facts *primeFacts) error {
+	b, err := a.Backend()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for s, err := range b.List(context.Background(), lokt.Filter{}) {
+		if err != nil {
+			failed = err
+			continue
+		}
+		if f := s.Frozen(); f != nil {
+			facts.locks = append(facts.locks, primeLock{
+				Name: s.Lock.Name, State: locks.StateFrozen, Owner: tame(f.Owner.ID), Host: tame(f.Owner.Host), AgentID: tame(f.Owner.Session),
+				Mine: facts.owner.Same(f.Owner), ExpiresAt: f.ExpiresAt, RemainingSec: app.Remaining(s.Now, f.ExpiresAt), Waiters: len(s.Lock.Queue),
+			})
+		}
+		for _, h := range s.Live() {
+			facts.locks = append(facts.locks, primeLock{
+				Name: s.Lock.Name, State: locks.StateHeld, Owner: tame(h.Owner.ID), Host: tame(h.Owner.Host), AgentID: tame(h.Owner.Session), Kind: h.Kind(),
+				Mine: facts.owner.Same(h.Owner), HeldFor: int64(s.Now.Sub(h.HeldSince) / time.Second), ExpiresAt: h.ExpiresAt,
+				RemainingSec: app.Remaining(s.Now, h.ExpiresAt), Waiters: len(s.Lock.Queue),
+			})
+		}
+	}
+	return failed
+}
+
+// Names of files and owners are other people's: an agent reads them beside its instructions and must not take them for
+// some. So they are shown only if they are plain words, and short.
+
+const shownMost = 100 // bytes
+
+func plainWord(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/@+:", r)
+}
+
+// shown returns the word if it is fit to be shown as it is, and nothing otherwise.
+func shown(word string) string {
+	if len(word) > shownMost || strings.IndexFunc(word, func(r rune) bool { return !plainWord(r) }) >= 0 {
+		return ""
+	}
+	return word
+}
+
+// tame makes a word fit to be shown.
+func tame(word string) string {
+	word = strings.Map(func(r rune) rune {
+		if plainWord(r) {
+			return r
+		}
+		return '_'
+	}, word)
+	return word[:min(len(word), 40)]
+}

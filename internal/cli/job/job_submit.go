@@ -1,0 +1,275 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+type jobSubmitOptions struct {
+	jobType, priority string
+	units             int
+	payload           string
+	tags, locks       []string
+	unique            bool
+	key               string
+	attempts          int
+	backoff, runtime  time.Duration
+	runAt             string
+	wait              bool
+	timeout           time.Duration
+}
+
+func newJobSubmit(a cmd) *cobra.Command {
+	var o jobSubmitOptions
+	cmd := &cobra.Command{
+		Use:   "submit",
+		Short: "Submit a job",
+		Long: "Submit a job, and print its ID. A worker that takes its type gets it when there is room: jobs wait in order of priority,\n" +
+			"and of arrival within one.\n\n" +
+			"With --wait the command waits for the end, prints the result, and exits 0 if the job completed, with the exit status of\n" +
+			"its command if it failed with one, and with 1 otherwise.",
+		Example: "  lokt job submit --type thumbnail --payload '{\"file\": \"a.png\"}'\n" +
+			"  lokt job submit --type build --units 4 --lock cache --max-attempts 3 --backoff 10s --payload @build.json --wait\n" +
+			"  lokt job submit --type report --run-at 2h --key report-today",
+		Args: app.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobSubmit(cmd.Context(), o) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.jobType, "type", "generic", "what kind of job it is: workers take the types that they are told to")
+	fs.StringVar(&o.priority, "priority", string(jobs.Normal), "high, normal, low or background")
+	fs.IntVar(&o.units, "units", 1, "units of the server's capacity that it takes while it runs")
+	fs.StringVar(&o.payload, "payload", "{}", "what its worker is given: a JSON object, @`FILE` with one, or - for standard input")
+	fs.StringArrayVar(&o.tags, "tag", nil, "label; needs:X asks for a worker with the capability X; may be given several times")
+	fs.BoolVar(&o.unique, "unique", false, "only for a worker that has no other job")
+	fs.StringVar(&o.key, "key", "", "idempotency `key`: submitting the same again under the same key gives the same job")
+	fs.IntVar(&o.attempts, "max-attempts", 1, "how often it is tried in all, if it fails or its worker is lost")
+	fs.DurationVar(&o.backoff, "backoff", time.Second, "time before the second attempt, doubled before each later one")
+	fs.StringVar(&o.runAt, "run-at", "", "not before: a `time` as in RFC 3339, or a duration from now")
+	fs.DurationVar(&o.runtime, "max-runtime", 0, "end each attempt after this time; 0 for no limit")
+	fs.StringArrayVar(&o.locks, "lock", nil, "`NAME` of a lock that is held while the job runs; may be given several times")
+	fs.BoolVar(&o.wait, "wait", false, "wait for the end, and exit as the job did")
+	fs.DurationVar(&o.timeout, "timeout", 0, "with --wait: give up waiting after this long, the job goes on; 0 never does")
+	return cmd
+}
+
+// spec returns the job that the options describe.
+func (a cmd) spec(o jobSubmitOptions) (jobs.Spec, error) {
+	s := jobs.NewSpec()
+	s.Type, s.Priority, s.Units, s.Unique, s.Tags, s.Locks = o.jobType, jobs.Priority(o.priority), o.units, o.unique, o.tags, o.locks
+	s.IdempotencyKey, s.MaxAttempts, s.RetryBackoff, s.MaxRuntime = o.key, o.attempts, o.backoff, o.runtime
+	switch {
+	case o.timeout < 0:
+		return s, app.Usagef("--timeout %v is negative", o.timeout)
+	case o.timeout > 0 && !o.wait:
+		return s, app.Usagef("--timeout says how long to wait: give --wait, too")
+	}
+	var err error
+	if s.Payload, err = a.payload(o.payload); err != nil {
+		return s, err
+	}
+	if o.runAt != "" {
+		if s.RunAt, err = runAt(o.runAt, time.Now()); err != nil {
+			return s, err
+		}
+	}
+	if err := s.Validate(1 << 30); err != nil { // the server knows its capacity
+		return s, a.jobsError(err)
+	}
+	return s, nil
+}
+
+// payload reads a JSON object.
+func (a cmd) payload(given string) (json.RawMessage, error) {
+	text, from := []byte(given), "--payload"
+	var err error
+	switch path, file := strings.CutPrefix(given, "@"); {
+	case given == "-":
+		from = "standard input"
+		text, err = io.ReadAll(a.In)
+	case file:
+		from = path
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("payload: %w", err)
+	}
+	text = bytes.TrimSpace(text)
+	if !json.Valid(text) || !bytes.HasPrefix(text, []byte("{")) {
+		return nil, app.Usagef("%s is no JSON object, such as {\"file\": \"a.png\"}", from)
+	}
+	return text, nil
+}
+
+// runAt reads a time, or a duration from now.
+func runAt(s string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(strings.TrimPrefix(s, "+")); err == nil {
+		return now.Add(d), nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return t, app.Usagef("--run-at %q is neither a duration, such as 90m, nor a time, such as %s", s, now.UTC().Format(time.RFC3339))
+	}
+	return t, nil
+}
+
+func (a cmd) runJobSubmit(ctx context.Context, o jobSubmitOptions) error {
+	spec, err := a.spec(o)
+	if err != nil {
+		return err
+	}
+	s, err := a.jobsService()
+	if err != nil {
+		return err
+	}
+	receipts, err := s.Submit(ctx, []jobs.Spec{spec})
+	if err != nil {
+		return a.jobsError(err)
+	}
+	id := receipts[0].JobID
+	if !o.wait {
+		if a.JSON {
+			return a.Print(map[string]any{"job_id": id, "state": receipts[0].State})
+		}
+		a.Say("%s", id)
+		return nil
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if o.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.timeout)
+		defer cancel()
+	}
+	if app.IsTerminal(a.Err) {
+		a.Tell("job %s is submitted", id)
+	}
+	v, err := a.await(ctx, s, id)
+	if err != nil {
+		return err
+	}
+	return a.ended(v)
+}
+
+// Between two looks at a job whose end is waited for.
+const (
+	firstLook = 50 * time.Millisecond
+	lastLook  = 2 * time.Second
+)
+
+// await waits for the end of a job. A server that is away meanwhile is asked again.
+func (a cmd) await(ctx context.Context, s jobs.Service, id string) (jobs.View, error) {
+	away := false
+	for pause := firstLook; ; pause = min(pause*5/4, lastLook) {
+		v, err := s.Get(ctx, id)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil && v.Job.State.Ended():
+			return v, nil
+		case errors.Is(err, lokt.ErrUnavailable):
+			if !away {
+				a.Tell("warning: trying again: %v", err)
+			}
+			away = true
+		case err != nil:
+			return v, a.jobsError(about(id, err))
+		default:
+			away = false
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			a.Tell("job %s goes on; see it with: %s", id, a.jobLine("show", id))
+			return v, app.Exit(app.ExitBlocked)
+		}
+	}
+}
+
+// ended prints what came of a job, and returns an error with the exit code for it.
+func (a cmd) ended(v jobs.View) error {
+	j := &v.Job
+	code := app.ExitOK
+	if j.State != jobs.Completed {
+		code = app.ExitError
+		if j.Output != nil {
+			var failure struct {
+				Code int `json:"exit_code"`
+			}
+			if json.Unmarshal(j.Output.Error, &failure) == nil && j.State == jobs.Failed && failure.Code > 0 && failure.Code < 256 {
+				code = failure.Code
+			}
+		}
+	}
+	switch {
+	case a.JSON:
+		return errors.Join(a.Print(newViewJSON(&v)), app.Exit(code))
+	case j.State != jobs.Completed:
+		a.Tell("job %s %s%s", j.ID, j.State, reasonText(j))
+	case j.Output != nil && j.Output.Result != nil:
+		a.Say("%s", j.Output.Result)
+	}
+	return app.Exit(code)
+}
+
+// reasonText says why a job ended as it did.
+func reasonText(j *jobs.Job) string {
+	var b strings.Builder
+	if text := codeText(j.Code); text != "" {
+		b.WriteString(": " + text)
+	}
+	if j.Reason != "" {
+		b.WriteString(": " + j.Reason)
+	}
+	if j.Output == nil || j.Output.Error == nil {
+		return b.String()
+	}
+	message, stderr := failureText(j.Output.Error)
+	if message != "" && message != j.Code && message != j.Reason {
+		b.WriteString(": " + message)
+	}
+	if stderr != "" {
+		b.WriteString("\n" + stderr)
+	}
+	return b.String()
+}
+
+// codeText says in words why a job ended, if its state does not say it already.
+func codeText(code string) string {
+	switch code {
+	case jobs.CodeRuntime:
+		return "it took longer than its maximum runtime"
+	case jobs.CodeRevoked:
+		return "its lease was revoked"
+	case jobs.CodeExpired:
+		return "its worker was not heard of in time"
+	}
+	return ""
+}
+
+// failureText returns what a worker said about a failure: its message, and the end of what the command wrote.
+func failureText(failure json.RawMessage) (message, stderr string) {
+	var f struct{ Message, Stderr string }
+	if json.Unmarshal(failure, &message) == nil {
+		return message, ""
+	}
+	if json.Unmarshal(failure, &f) == nil && f.Message != "" {
+		return f.Message, f.Stderr
+	}
+	return string(failure), ""
+}

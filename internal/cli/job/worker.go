@@ -1,0 +1,359 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+type workerOptions struct {
+	types, capabilities []string
+	units, concurrency  int
+	id                  string
+	grace               time.Duration
+	quiet               bool
+	command             []string
+}
+
+func newWorker(a cmd) *cobra.Command {
+	var o workerOptions
+	cmd := &cobra.Command{
+		Use:   "worker [flags] -- COMMAND [ARG...]",
+		Short: "Run a command for each job that a server hands out",
+		Long: "Ask a server for jobs and run the command for each. The job's payload is on its standard input, and what else is\n" +
+			"known of it in LOKT_JOB_ID, LOKT_JOB_TYPE, LOKT_JOB_ATTEMPT, LOKT_JOB_TOKEN and further variables.\n" +
+			"LOKT_JOB_LOCK_TOKENS has the fencing tokens of the locks in LOKT_JOB_LOCKS, in that order, with commas between.\n\n" +
+			"A command that exits 0 has completed its job; after any other end the attempt has failed, with the last lines of\n" +
+			"its standard error as the reason. Lines on standard output that begin with \"::lokt \" are for the server:\n\n" +
+			"  ::lokt progress 0.5 half of it is done\n  ::lokt message copying\n  ::lokt metrics {\"rows\": 12}\n" +
+			"  ::lokt checkpoint {\"row\": 12}      for the next attempt, in LOKT_JOB_CHECKPOINT\n  ::lokt result {\"url\": \"https://example.com/1\"}\n\n" +
+			"The command, with all that it has started, is ended before its lease can end, when the job is cancelled or\n" +
+			"revoked, and when the server says that a lock of the job was lost. The first INT or TERM makes the worker finish what it is at and take no more; the second ends it.",
+		Example: "  lokt worker --type thumbnail -- ./thumbnail.sh\n  lokt worker --type build --units 8 --concurrency 2 --capability gpu -- make job",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case dash < 0:
+				return app.Usagef("put -- before the command: lokt worker -- COMMAND")
+			case dash > 0:
+				return app.Usagef("%q stands before the --: say what jobs to take with --type", args[0])
+			case len(args) == 0:
+				return app.Usagef("give the command behind the --: lokt worker -- COMMAND")
+			}
+			o.command = args
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.runWorker(o)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVar(&o.types, "type", nil, "take jobs of this `TYPE`; may be given several times (default: of any type)")
+	fs.StringArrayVar(&o.capabilities, "capability", nil, "what jobs may need, such as gpu for the tag needs:gpu; may be given several times")
+	fs.IntVar(&o.units, "units", 0, "most `units` of capacity at the same time, and so of one job; 0 is any number")
+	fs.IntVar(&o.concurrency, "concurrency", 1, "most jobs at the same time")
+	fs.StringVar(&o.id, "worker-id", "", "name of this worker, which no other may have (default: host, process and a random part)")
+	fs.DurationVar(&o.grace, "grace", 0, "time between TERM and KILL when a command is ended (default: a quarter of the lease, at most 10s)")
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell of jobs that begin and end as they should")
+	return cmd
+}
+
+func (o *workerOptions) check() error {
+	switch {
+	case o.units < 0:
+		return app.Usagef("--units %d is negative", o.units)
+	case o.concurrency < 1:
+		return app.Usagef("--concurrency is at least 1, not %d", o.concurrency)
+	case o.grace < 0:
+		return app.Usagef("--grace %v is negative", o.grace)
+	case slices.Contains(o.types, ""): // no job has such a type, and the worker would wait for ever
+		return app.Usagef("--type is empty: leave it out to take jobs of any type")
+	case slices.Contains(o.capabilities, ""):
+		return app.Usagef("--capability is empty: leave it out if there is none")
+	}
+	return nil
+}
+
+// workerName makes up a name for this worker.
+func workerName() string {
+	host, _ := os.Hostname()
+	id := lokt.NewLeaseID()
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), id[len(id)-6:])
+}
+
+// workerRun is one run of a worker.
+type workerRun struct {
+	cmd
+	o    workerOptions
+	path string
+	self string // the program that runs a command
+	w    *jobs.Worker
+
+	out sync.Mutex // held while a line is written to standard output or error
+}
+
+func (a cmd) runWorker(o workerOptions) error {
+	signals := guard.Notify() // until the end of the process
+	r, err := a.Remote()
+	if err != nil {
+		return err
+	}
+	path, err := guard.Find(o.command[0])
+	if err != nil {
+		return a.NotRun(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("path of this program: %w", err)
+	}
+	if o.id == "" {
+		o.id = workerName()
+	}
+	run := &workerRun{cmd: a, o: o, path: path, self: self}
+	most := max(o.grace, defaultStopGrace)
+	run.w, err = jobs.NewWorker(r.Jobs(), run.do, jobs.WorkerOptions{
+		ID: o.id, Types: o.types, Capabilities: o.capabilities, Units: o.units, Concurrency: o.concurrency,
+		StopGrace: most + stopReserve, Final: inVain, Notify: run.notify,
+	})
+	if err != nil {
+		return err
+	}
+	if !o.quiet {
+		run.log("worker %s asks %s for jobs", o.id, strings.Join(a.ServerURLs(), ", "))
+	}
+	return run.until(signals)
+}
+
+// How long commands may take to end by themselves if the worker is stopped, and how long the server may then take to be
+// told.
+const (
+	defaultStopGrace = 10 * time.Second
+	stopReserve      = 3 * time.Second
+)
+
+// inVain reports whether an error is about who asks.
+func inVain(err error) bool {
+	switch code, _ := app.Explain(err); code {
+	case "unauthenticated", "forbidden", "body_too_large", "no_jobs":
+		return true
+	}
+	return false
+}
+
+// until works until signals end it: the first makes it take no more jobs, the second stops those under way.
+func (r *workerRun) until(signals *guard.Signals) error {
+	first, enough := signals.Context(context.Background())
+	defer enough()
+	stopped := make(chan *guard.SignalError, 1)
+	ended, end := context.WithCancel(context.Background())
+	defer end()
+	go func() {
+		select {
+		case <-first.Done():
+		case <-ended.Done():
+			return
+		}
+		second, enough := signals.Context(context.Background())
+		defer enough()
+		select {
+		case <-second.Done():
+			var e *guard.SignalError
+			if errors.As(context.Cause(second), &e) {
+				stopped <- e
+			}
+			r.log("stopping: commands under way are ended")
+			r.w.Stop()
+		case <-ended.Done():
+		}
+	}()
+	if err := r.w.Run(first); err != nil {
+		return r.jobsError(err)
+	}
+	select {
+	case e := <-stopped:
+		return app.Exit(e.Code())
+	default:
+		return nil
+	}
+}
+
+// notice is what happens to a worker, as JSON.
+type notice struct {
+	Time     time.Time       `json:"time"`
+	Event    jobs.NoticeType `json:"event"`
+	WorkerID string          `json:"worker_id"`
+	JobID    string          `json:"job_id,omitempty"`
+	JobType  string          `json:"job_type,omitempty"`
+	Attempt  int             `json:"attempt,omitempty"`
+	Token    uint64          `json:"token,omitempty"`
+	State    jobs.State      `json:"state,omitempty"`
+	Error    string          `json:"error,omitempty"`
+}
+
+// notify tells what happens.
+func (r *workerRun) notify(n jobs.Notice) {
+	if r.JSON {
+		v := notice{Time: time.Now().UTC(), Event: n.Type, WorkerID: r.w.ID(), State: n.State}
+		if n.Run != nil {
+			v.JobID, v.JobType, v.Attempt, v.Token = n.Run.Job.ID, n.Run.Job.Type, n.Run.Lease.Attempt, n.Run.Lease.Token
+		}
+		if n.Err != nil {
+			v.Error = n.Err.Error()
+		}
+		r.out.Lock()
+		defer r.out.Unlock()
+		_ = r.Print(v) // who cannot be told goes on working
+		return
+	}
+	switch n.Type {
+	case jobs.NoticeStarted:
+		if !r.o.quiet {
+			r.log("job %s (%s) started, attempt %d", n.Run.Job.ID, n.Run.Job.Type, n.Run.Lease.Attempt)
+		}
+	case jobs.NoticeEnded:
+		switch {
+		case n.Err != nil:
+			r.log("job %s (%s) %s: %v", n.Run.Job.ID, n.Run.Job.Type, n.State, n.Err)
+		case !r.o.quiet:
+			r.log("job %s (%s) %s", n.Run.Job.ID, n.Run.Job.Type, n.State)
+		}
+	case jobs.NoticeStop:
+		r.log("job %s (%s) is stopped: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
+	case jobs.NoticeUntold:
+		r.log("warning: the end of job %s (%s) counts for nothing: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
+	case jobs.NoticeDoubt:
+		r.log("warning: job %s (%s): a heartbeat failed, trying again: %s", n.Run.Job.ID, n.Run.Job.Type, awayText(n.Err))
+	case jobs.NoticeAway:
+		r.log("warning: the server does not answer, trying again: %s", awayText(n.Err))
+	case jobs.NoticeBack:
+		r.log("the server answers again")
+	case jobs.NoticeDraining:
+		if n.Err == nil && !r.o.quiet {
+			r.log("taking no more jobs; a second signal ends those under way")
+		}
+	}
+}
+
+// awayText says why a server does not answer, without saying that it does not.
+func awayText(err error) string {
+	return strings.TrimPrefix(err.Error(), lokt.ErrUnavailable.Error()+": ")
+}
+
+// log writes a line for people, whole.
+func (r *workerRun) log(format string, args ...any) {
+	r.out.Lock()
+	defer r.out.Unlock()
+	r.Tell(format, args...)
+}
+
+// errLate is why a command was ended for the sake of a lease that is about to be lost.
+var errLate = errors.New("the lease could not be renewed in time, and the command was ended")
+
+// do runs the command for one job.
+func (r *workerRun) do(ctx context.Context, run *jobs.Run) (any, error) {
+	c := &jobCommand{workerRun: r, run: run}
+	err := c.execute(ctx)
+	var failed *commandError
+	cause := context.Cause(ctx)
+	if cause == nil && run.Remaining() <= c.grace() { // the command is ended before the context is
+		cause = errLate
+	}
+	var lost *jobs.LockLostError
+	if errors.As(cause, &lost) {
+		if err == nil && c.stopped { // it may have left something undone
+			err = &commandError{}
+		}
+		if errors.As(err, &failed) {
+			failed.Lost = lost.Names
+		}
+	}
+	if errors.As(err, &failed) && cause != nil {
+		failed.Message = cause.Error()
+		if failed.Code != guard.ExitLost && failed.Code != 0 {
+			failed.Message += " (" + exitText(failed.Code) + ")"
+		}
+	}
+	if err != nil || c.result == nil {
+		return nil, err
+	}
+	return c.result, nil
+}
+
+// commandError is how a command failed, as it is kept with the job.
+type commandError struct {
+	Message string
+	Code    int // as shells have it
+	Stderr  string
+	Lost    []string // locks, because of which the command was ended
+}
+
+func (e *commandError) Error() string { return e.Message }
+
+// MarshalJSON implements json.Marshaler.
+func (e *commandError) MarshalJSON() ([]byte, error) {
+	code := ""
+	if len(e.Lost) > 0 {
+		code = jobs.CodeLostLocks
+	}
+	return json.Marshal(struct {
+		Code     string   `json:"code,omitempty"`
+		Message  string   `json:"message"`
+		ExitCode int      `json:"exit_code"`
+		Stderr   string   `json:"stderr,omitempty"`
+		Lost     []string `json:"lost_locks,omitempty"`
+	}{code, e.Message, e.Code, e.Stderr, e.Lost})
+}
+
+// maxVariable is the longest checkpoint that is put in a variable: systems bound what an environment may hold.
+const maxVariable = 100 << 10
+
+// lockTokens returns the fencing tokens of the job's locks, in the order in which it names them; nothing if there is one
+// that the service does not tell.
+func lockTokens(run *jobs.Run) string {
+	tokens := make([]string, len(run.Job.Locks))
+	for i, name := range run.Job.Locks {
+		t := run.LockToken(name)
+		if t == 0 {
+			return ""
+		}
+		tokens[i] = strconv.FormatUint(t, 10)
+	}
+	return strings.Join(tokens, ",")
+}
+
+// environment returns what a command is told of its job.
+func (r *workerRun) environment(run *jobs.Run) []string {
+	var env []string
+	for _, kv := range r.Environ() {
+		if !strings.HasPrefix(kv, "LOKT_JOB_") {
+			env = append(env, kv)
+		}
+	}
+	j, l := &run.Job, &run.Lease
+	env = append(env, "LOKT_JOB_ID="+j.ID, "LOKT_JOB_TYPE="+j.Type, "LOKT_JOB_PRIORITY="+string(j.Priority),
+		"LOKT_JOB_UNITS="+strconv.Itoa(l.Units), "LOKT_JOB_TAGS="+strings.Join(j.Tags, ","), "LOKT_JOB_LOCKS="+strings.Join(j.Locks, ","),
+		"LOKT_JOB_ATTEMPT="+strconv.Itoa(l.Attempt), "LOKT_JOB_MAX_ATTEMPTS="+strconv.Itoa(j.MaxAttempts),
+		"LOKT_JOB_TOKEN="+strconv.FormatUint(l.Token, 10), "LOKT_JOB_LEASE="+l.ID, "LOKT_JOB_WORKER="+r.o.id,
+		"LOKT_JOB_LOCK_TOKENS="+lockTokens(run))
+	if o := j.Output; o != nil && o.Checkpoint != nil {
+		if len(o.Checkpoint) <= maxVariable {
+			env = append(env, "LOKT_JOB_CHECKPOINT="+string(o.Checkpoint))
+		} else {
+			r.log("warning: job %s (%s): its checkpoint of %d bytes is too long for a variable", j.ID, j.Type, len(o.Checkpoint))
+		}
+	}
+	return env
+}

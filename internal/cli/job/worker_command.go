@@ -1,0 +1,292 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// jobCommand is a command that does a job.
+type jobCommand struct {
+	*workerRun
+	run    *jobs.Run
+	result json.RawMessage
+	long   bool // a report was longer than any may be
+	skip   bool // until its end
+
+	stopped bool // it was told to end
+	tail    tail
+}
+
+// outputPatience is how long what a command started, and left behind, is listened to after its end.
+const outputPatience = 2 * time.Second
+
+// execute runs the command to its end. The error is a *commandError unless the command could not be run.
+func (c *jobCommand) execute(ctx context.Context) error {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.self, // which ends when it is told to, and has ended the command
+		append([]string{cmdRunJob, "--"}, c.o.command...)...)
+	cmd.Env = c.environment(c.run)
+	stdout, stderr := &lineWriter{line: c.outLine}, &lineWriter{line: c.errLine}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, outputPatience
+	apart(cmd)
+	orders, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	over, finish := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { c.order(ctx, over, orders) })
+	err = cmd.Wait()
+	finish()
+	_ = orders.Close() // and so ends a write that nobody reads
+	done.Wait()
+	stdout.end()
+	stderr.end()
+	if code := cmd.ProcessState.ExitCode(); code < 0 { // the process that runs the command was killed, and cannot end it
+		killGroup(cmd.Process.Pid)
+		return &commandError{Message: "the process that runs the command was killed", Code: app.ExitError, Stderr: c.tail.String()}
+	} else if code > 0 {
+		return &commandError{Message: exitText(code), Code: code, Stderr: c.tail.String()}
+	}
+	switch {
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		return err
+	case c.long:
+		return &commandError{Message: fmt.Sprintf("a line that begins with %q has more than %d bytes", reportPrefix, maxLine), Stderr: c.tail.String()}
+	}
+	return nil
+}
+
+// exitText says in words how a command ended.
+func exitText(code int) string {
+	switch {
+	case code > 128 && code < 128+65:
+		return fmt.Sprintf("the command was ended by signal %d", code-128)
+	case code == 126 || code == 127:
+		return fmt.Sprintf("the command could not be run (exit status %d)", code)
+	}
+	return fmt.Sprintf("exit status %d", code)
+}
+
+// order tells the process that runs the command what to do, until it has ended (over) or must (ctx).
+func (c *jobCommand) order(ctx, over context.Context, orders io.WriteCloser) {
+	left := c.run.Remaining()
+	first := childOrders{
+		Payload: len(c.run.Job.Payload), leashNews: newLeashNews(left), Grace: c.grace().Milliseconds(),
+	}
+	tell := func(v any, more []byte) bool {
+		b, _ := json.Marshal(v) // numbers always encode
+		_, err := orders.Write(append(append(b, '\n'), more...))
+		return err == nil
+	}
+	if !tell(first, c.run.Job.Payload) {
+		return // it has ended
+	}
+	tick := time.NewTicker(max(min(time.Second, c.life()/20), 10*time.Millisecond))
+	defer tick.Stop()
+	told := c.run.Until()
+	for {
+		select {
+		case <-over.Done(): // also if ctx is
+			if ctx.Err() != nil {
+				c.stopped = tell(leashNews{}, nil)
+			}
+			return
+		case <-tick.C:
+			if until := c.run.Until(); until != told {
+				told = until
+				if !tell(newLeashNews(c.run.Remaining()), nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (c *jobCommand) life() time.Duration {
+	if c.run.Lease.TTL > 0 {
+		return c.run.Lease.TTL
+	}
+	return time.Minute
+}
+
+// grace is how long the command has to end by itself.
+func (c *jobCommand) grace() time.Duration {
+	if c.o.grace > 0 {
+		return min(c.o.grace, c.life()/2)
+	}
+	return min(c.life()/4, defaultStopGrace)
+}
+
+// reportPrefix begins the lines on standard output that are for the server.
+const reportPrefix = "::lokt "
+
+// outLine takes in a line of the command's standard output, or a piece of one that is too long.
+func (c *jobCommand) outLine(line []byte) {
+	whole := line[len(line)-1] == '\n'
+	if c.skip {
+		c.skip = !whole
+		return
+	}
+	if report, ok := bytes.CutPrefix(line, []byte(reportPrefix)); ok {
+		if !whole {
+			c.long, c.skip = true, true
+			return
+		}
+		if err := c.report(strings.TrimSpace(string(report))); err != nil {
+			c.log("warning: job %s (%s): %q: %v", c.run.Job.ID, c.run.Job.Type, strings.TrimSpace(string(line)), err)
+		}
+		return
+	}
+	c.out.Lock()
+	defer c.out.Unlock()
+	to := c.Out
+	if c.JSON { // which is for notices then
+		to = c.Err
+	}
+	_, _ = to.Write(line) // who does not read the command's output does not stop its work
+}
+
+// errLine takes in a line of the command's standard error.
+func (c *jobCommand) errLine(line []byte) {
+	c.tail.add(line)
+	c.out.Lock()
+	defer c.out.Unlock()
+	_, _ = c.Err.Write(line)
+}
+
+// report passes on what a command says about its job.
+func (c *jobCommand) report(text string) error {
+	what, rest, _ := strings.Cut(text, " ")
+	rest = strings.TrimSpace(rest)
+	switch what {
+	case "progress":
+		number, message, _ := strings.Cut(rest, " ")
+		f, err := fraction(number)
+		if err != nil {
+			return err
+		}
+		c.run.Progress(f)
+		if message = strings.TrimSpace(message); message != "" {
+			c.run.Message(message)
+		}
+	case "message":
+		c.run.Message(rest)
+	case "metrics":
+		return c.run.Metrics(value(rest))
+	case "checkpoint":
+		ctx, cancel := context.WithTimeout(context.Background(), c.life()/2)
+		defer cancel()
+		return c.run.Checkpoint(ctx, value(rest))
+	case "result":
+		c.result = value(rest)
+	default:
+		return errors.New("say progress, message, metrics, checkpoint or result")
+	}
+	return nil
+}
+
+// fraction reads a number from 0 to 1, or of percent.
+func fraction(s string) (float64, error) {
+	number, percent := strings.CutSuffix(s, "%")
+	f, err := strconv.ParseFloat(number, 64)
+	if percent {
+		f /= 100
+	}
+	if err != nil || !(f >= 0 && f <= 1) {
+		return 0, errors.New("progress is a number from 0 to 1, or from 0% to 100%")
+	}
+	return f, nil
+}
+
+// value returns a word of a script as JSON: as it is if it is JSON, as a string otherwise.
+func value(s string) json.RawMessage {
+	if json.Valid([]byte(s)) {
+		return json.RawMessage(s)
+	}
+	b, _ := json.Marshal(s) // strings always encode
+	return b
+}
+
+// maxLine is the longest line that is kept together.
+const maxLine = 1 << 20
+
+// lineWriter passes on what is written to it by whole lines, with their ends.
+type lineWriter struct {
+	line func([]byte)
+	rest []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			break
+		}
+		if len(w.rest) > 0 {
+			w.rest = append(w.rest, p[:i+1]...)
+			w.line(w.rest)
+			w.rest = w.rest[:0]
+		} else {
+			w.line(p[:i+1])
+		}
+		p = p[i+1:]
+	}
+	if w.rest = append(w.rest, p...); len(w.rest) > maxLine {
+		w.line(w.rest)
+		w.rest = nil
+	}
+	return n, nil
+}
+
+// end passes on a last line that has no end, with one.
+func (w *lineWriter) end() {
+	if len(w.rest) > 0 {
+		w.line(append(w.rest, '\n'))
+		w.rest = nil
+	}
+}
+
+// How much of a command's standard error is kept with a job that failed.
+const (
+	tailLines = 20
+	tailBytes = 4 << 10
+)
+
+// tail is the last lines of an output.
+type tail struct{ lines []string }
+
+func (t *tail) add(line []byte) {
+	s := strings.ToValidUTF8(strings.TrimRight(string(line), "\r\n"), "\uFFFD")
+	if len(s) > tailBytes {
+		s = strings.ToValidUTF8(s[len(s)-tailBytes:], "")
+	}
+	if t.lines = append(t.lines, s); len(t.lines) > tailLines {
+		t.lines = t.lines[1:]
+	}
+}
+
+// String returns the lines, the oldest left out if there is too much of them.
+func (t *tail) String() string {
+	first, size := len(t.lines), 0
+	for first > 0 && size+len(t.lines[first-1]) < tailBytes+1 {
+		first--
+		size += len(t.lines[first]) + 1
+	}
+	return strings.Join(t.lines[first:], "\n")
+}

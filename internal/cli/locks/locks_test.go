@@ -1,0 +1,9 @@
+package locks
+
+import (
+	"testing"
+
+	"github.com/lokt-dev/lokt/internal/cli/clitest"
+)
+
+func newDesk(t testing.TB, owner string) clitest.Desk { return clitest.New(t, owner, Commands()) }
