@@ -135,7 +135,7 @@ func takeJobs(ctx context.Context, m *jobs.Manager, workers int, d time.Duration
 	return rate(workers, d, func(i int) (func() error, func(), error) {
 		id := fmt.Sprintf("bench-%d-%d", os.Getpid(), i)
 		return func() error {
-			g, err := m.Ask(ctx, jobs.Ask{WorkerID: id})
+			g, err := m.Request(ctx, jobs.Request{WorkerID: id})
 			if err != nil {
 				return err
 			}

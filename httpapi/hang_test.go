@@ -30,7 +30,7 @@ func (hangingEvents) ReadEvents(ctx context.Context, _ lokt.EventQuery) (lokt.Ev
 	return lokt.EventPage{}, ctx.Err()
 }
 
-func (hangingJobs) BeatAll(ctx context.Context, _ string, _ []string) ([]jobs.BatchBeat, error) {
+func (hangingJobs) HeartbeatAll(ctx context.Context, _ string, _ []string) ([]jobs.LeaseAnswer, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

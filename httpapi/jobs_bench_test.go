@@ -63,7 +63,7 @@ func leases(b testing.TB, n int) (http.Handler, []string) {
 			b.Fatal(err)
 		}
 		for range specs[:min(n-len(ids), len(specs))] {
-			g, err := m.Ask(b.Context(), jobs.Ask{WorkerID: "w"})
+			g, err := m.Request(b.Context(), jobs.Request{WorkerID: "w"})
 			if err != nil || g.Denied != nil {
 				b.Fatal(g.Denied, err)
 			}
@@ -71,7 +71,7 @@ func leases(b testing.TB, n int) (http.Handler, []string) {
 		}
 	}
 	for _, id := range ids {
-		if _, err := m.Beat(b.Context(), jobs.Beat{LeaseID: id, WorkerID: "w"}); err != nil {
+		if _, err := m.Heartbeat(b.Context(), jobs.Heartbeat{LeaseID: id, WorkerID: "w"}); err != nil {
 			b.Fatal(err)
 		}
 	}

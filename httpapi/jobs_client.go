@@ -259,9 +259,9 @@ func onlyText(name, text string) ([]byte, error) {
 	return append(appendText(b, text), '}'), nil
 }
 
-// Ask implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has not
+// Request implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has not
 // arrived, before the error is returned.
-func (c *JobsClient) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
+func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
 	if err := a.Validate(); err != nil {
 		return jobs.Grant{}, err
 	}
@@ -314,7 +314,7 @@ func (c *JobsClient) grant(ctx context.Context, x *exchange) (jobs.Grant, error)
 }
 
 // appendAsk appends a worker's request.
-func appendAsk(b []byte, a *jobs.Ask) []byte {
+func appendAsk(b []byte, a *jobs.Request) []byte {
 	b = append(b, `{"worker_id":`...)
 	b = appendString(b, a.WorkerID)
 	if a.MaxUnits > 0 {
@@ -337,13 +337,13 @@ func appendAsk(b []byte, a *jobs.Ask) []byte {
 	return append(appendText(b, a.RequestID), '}')
 }
 
-// Beat implements jobs.Leaser.
-func (c *JobsClient) Beat(ctx context.Context, b jobs.Beat) (jobs.BeatAnswer, error) {
+// Heartbeat implements jobs.Leaser.
+func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
 	if err := b.Validate(); err != nil {
-		return jobs.BeatAnswer{}, err
+		return jobs.HeartbeatAnswer{}, err
 	}
 	if b.LeaseID == "" {
-		return jobs.BeatAnswer{}, jobs.ErrLeaseNotFound
+		return jobs.HeartbeatAnswer{}, jobs.ErrLeaseNotFound
 	}
 	until := time.Now().Add(b.Wait)
 	x := &exchange{method: http.MethodPost, path: "/leases/" + url.PathEscape(b.LeaseID) + "/heartbeat", again: func() (any, time.Duration) {
@@ -352,12 +352,12 @@ func (c *JobsClient) Beat(ctx context.Context, b jobs.Beat) (jobs.BeatAnswer, er
 	}}
 	var answer beatWire
 	if err := c.do(ctx, x, &answer); err != nil {
-		return jobs.BeatAnswer{}, err
+		return jobs.HeartbeatAnswer{}, err
 	}
 	return answer.answer(answer.Interval), nil
 }
 
-func appendBeatOf(b []byte, beat *jobs.Beat) []byte {
+func appendBeatOf(b []byte, beat *jobs.Heartbeat) []byte {
 	b = append(b, `{"worker_id":`...)
 	b = appendString(b, beat.WorkerID)
 	if beat.Progress != nil {
@@ -375,8 +375,8 @@ func appendBeatOf(b []byte, beat *jobs.Beat) []byte {
 	return append(b, '}')
 }
 
-// BeatAll implements jobs.Leaser.
-func (c *JobsClient) BeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]jobs.BatchBeat, error) {
+// HeartbeatAll implements jobs.Leaser.
+func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, error) {
 	if text := workerID + strings.Join(leaseIDs, ""); !utf8.ValidString(text) {
 		return nil, &jobs.InvalidError{Problems: []jobs.Problem{{Type: "string_unicode", Loc: []any{"lease_ids"}, Msg: "Input should be UTF-8"}}}
 	}
@@ -395,12 +395,12 @@ func (c *JobsClient) BeatAll(ctx context.Context, workerID string, leaseIDs []st
 	if err := c.post(ctx, "/leases/heartbeat", body, &answer); err != nil {
 		return nil, err
 	}
-	all := make([]jobs.BatchBeat, len(answer.Leases))
+	all := make([]jobs.LeaseAnswer, len(answer.Leases))
 	for i, l := range answer.Leases {
 		all[i].LeaseID = l.LeaseID
 		switch {
 		case l.OK:
-			all[i].BeatAnswer = l.answer(answer.Interval)
+			all[i].HeartbeatAnswer = l.answer(answer.Interval)
 		case l.Code == jobs.Code(jobs.ErrWorkerMismatch):
 			all[i].Err = jobs.ErrWorkerMismatch
 		default:

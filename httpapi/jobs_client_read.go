@@ -189,8 +189,8 @@ type beatWire struct {
 	LostLocks []string  `json:"lost_locks"`
 }
 
-func (w *beatWire) answer(interval float64) jobs.BeatAnswer {
-	return jobs.BeatAnswer{ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: secondsOf(interval), LostLocks: w.LostLocks}
+func (w *beatWire) answer(interval float64) jobs.HeartbeatAnswer {
+	return jobs.HeartbeatAnswer{ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: secondsOf(interval), LostLocks: w.LostLocks}
 }
 
 type grantWire struct {
@@ -230,7 +230,7 @@ type leaseWire struct {
 func (w *leaseWire) lease() jobs.Lease {
 	return jobs.Lease{
 		ID: w.ID, JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, Token: w.Token, Attempt: w.Attempt,
-		IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt, LastHeartbeat: w.LastHeartbeat, FirstBeat: timeOf(w.FirstBeat),
+		IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt, LastHeartbeat: w.LastHeartbeat, FirstHeartbeat: timeOf(w.FirstBeat),
 		RunUntil: timeOf(w.RunUntil), LockTokens: w.LockTokens, TTL: secondsOf(w.TTL), Interval: secondsOf(w.Interval),
 	}
 }

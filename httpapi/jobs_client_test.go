@@ -119,7 +119,7 @@ func TestJobsAreDoneOnceOverABadNetwork(t *testing.T) {
 			wg.Go(func() {
 				worker := fmt.Sprint("w", i)
 				for {
-					g, err := c.Ask(t.Context(), jobs.Ask{WorkerID: worker})
+					g, err := c.Request(t.Context(), jobs.Request{WorkerID: worker})
 					if err != nil {
 						t.Errorf("ask: %v", err)
 						return
@@ -130,7 +130,7 @@ func TestJobsAreDoneOnceOverABadNetwork(t *testing.T) {
 					mu.Lock()
 					done[g.Job.ID]++
 					mu.Unlock()
-					if _, err := c.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: worker}); err != nil {
+					if _, err := c.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: worker}); err != nil {
 						t.Errorf("heartbeat: %v", err)
 					}
 					if _, err := c.Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: worker, Status: jobs.Completed}); err != nil {
@@ -181,11 +181,11 @@ func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 		if _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
 			t.Fatal(err)
 		}
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w", RequestID: "r"}); err != nil || g.Denied != nil {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w", RequestID: "r"}); err != nil || g.Denied != nil {
 			t.Fatal(g, err)
 		}
 		time.AfterFunc(time.Second, cancel)
-		g, err := c.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: "r", Wait: 10 * time.Second})
+		g, err := c.Request(ctx, jobs.Request{WorkerID: "w", RequestID: "r", Wait: 10 * time.Second})
 		if err != nil || g.Lease.WorkerID != "w" {
 			t.Errorf("answered with %+v, %v", g, err)
 		}
@@ -197,7 +197,7 @@ func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 		if _, err := m.Submit(t.Context(), []jobs.Spec{other}); err != nil {
 			t.Fatal(err)
 		}
-		if g, err := c.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: "s", Types: []string{"mine"}, Wait: 10 * time.Second}); !errors.Is(err, context.Canceled) {
+		if g, err := c.Request(ctx, jobs.Request{WorkerID: "w", RequestID: "s", Types: []string{"mine"}, Wait: 10 * time.Second}); !errors.Is(err, context.Canceled) {
 			t.Errorf("answered with %+v, %v", g, err)
 		}
 		if _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
@@ -280,7 +280,7 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = c.Ask(t.Context(), jobs.Ask{WorkerID: "w"})
+		_, err = c.Request(t.Context(), jobs.Request{WorkerID: "w"})
 		for _, want := range test.want {
 			if !errors.Is(err, want) {
 				t.Errorf("%d %s is %v, not %v", test.status, test.body, err, want)
@@ -308,13 +308,13 @@ func TestParkedHeartbeatOfARevokedLeaseSaysSo(t *testing.T) {
 		if _, err := c.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
 			t.Fatal(err)
 		}
-		g, err := c.Ask(t.Context(), jobs.Ask{WorkerID: "w"})
+		g, err := c.Request(t.Context(), jobs.Request{WorkerID: "w"})
 		if err != nil || g.Denied != nil {
 			t.Fatal(g, err)
 		}
 		told := make(chan error)
 		go func() {
-			_, err := c.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+			_, err := c.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
 			told <- err
 		}()
 		time.Sleep(time.Second)

@@ -448,7 +448,7 @@ func TestWhileTheStoreIsAwayWorkersAreDeniedAndKeepTheirLeases(t *testing.T) {
 			s.beat(lease, "w")
 			time.Sleep(20 * time.Second)
 		}
-		if _, err := client.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); !errors.Is(err, lokt.ErrUnavailable) || jobs.Code(err) != "unavailable" {
+		if _, err := client.Request(t.Context(), jobs.Request{WorkerID: "w"}); !errors.Is(err, lokt.ErrUnavailable) || jobs.Code(err) != "unavailable" {
 			t.Errorf("the client says %v", err)
 		}
 		store.set(false)

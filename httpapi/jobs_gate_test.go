@@ -245,7 +245,7 @@ func TestAnAskThatCameTooOftenIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := client.Ask(t.Context(), jobs.Ask{WorkerID: "w"})
+	g, err := client.Request(t.Context(), jobs.Request{WorkerID: "w"})
 	if err != nil || g.Denied == nil || g.Denied.Code != "queue_empty" {
 		t.Errorf("answered with %+v, %v", g, err)
 	}

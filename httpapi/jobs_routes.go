@@ -163,18 +163,18 @@ func (c *jobsCall) only(name string) (string, error) {
 // ask grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that know
 // only the plain contract end when they are answered anything but 200. Frames are small while it waits: many do.
 func (c *jobsCall) ask() error {
-	var a jobs.Ask
+	var a jobs.Request
 	if err := c.readAsk(&a); err != nil {
 		return err
 	}
 	ctx, done := c.wait(&a.Wait)
 	defer done()
-	g, err := c.api.jobs.Ask(ctx, a)
+	g, err := c.api.jobs.Request(ctx, a)
 	return c.granted(ctx, &g, err)
 }
 
 // readAsk reads a worker's request.
-func (c *jobsCall) readAsk(a *jobs.Ask) error {
+func (c *jobsCall) readAsk(a *jobs.Request) error {
 	names := [...]string{"worker_id", "max_units", "types", "capabilities", "wait_ms", "request_id"}
 	var v [len(names)][]byte
 	d, body := newBodyReader(c.in)
@@ -182,7 +182,7 @@ func (c *jobsCall) readAsk(a *jobs.Ask) error {
 	if err := d.err(); err != nil {
 		return err
 	}
-	*a = jobs.Ask{
+	*a = jobs.Request{
 		WorkerID: d.string(v[0], "worker_id"), MaxUnits: d.int(v[1], 0, "max_units"), Types: d.strings(v[2], jobs.MaxTypes, "types"),
 		Capabilities: d.strings(v[3], jobs.MaxTypes, "capabilities"), Wait: d.millis(v[4], "wait_ms"), RequestID: d.optional(v[5], "request_id"),
 	}
@@ -230,7 +230,7 @@ func (c *jobsCall) beat() error {
 	if err := d.err(); err != nil {
 		return err
 	}
-	b := jobs.Beat{
+	b := jobs.Heartbeat{
 		LeaseID: c.pathID, WorkerID: d.string(v[0], "worker_id"), Progress: d.float(v[1], "progress"), Checkpoint: d.raw(v[2]),
 		Wait: d.millis(v[3], "wait_ms"),
 	}
@@ -238,16 +238,16 @@ func (c *jobsCall) beat() error {
 		return err
 	}
 	if b.Wait == 0 {
-		answer, err := c.api.jobs.Beat(c.ctx, b)
+		answer, err := c.api.jobs.Heartbeat(c.ctx, b)
 		c.out = appendBeat(c.out[:0], answer)
 		return err
 	}
 	ctx, done := c.wait(&b.Wait)
 	defer done()
-	answer, err := c.api.jobs.Beat(ctx, b)
+	answer, err := c.api.jobs.Heartbeat(ctx, b)
 	if err != nil && errors.Is(context.Cause(ctx), errStopping) { // it was applied, and may be again
 		b.Wait = 0
-		answer, err = c.api.jobs.Beat(c.ctx, b)
+		answer, err = c.api.jobs.Heartbeat(c.ctx, b)
 		answer.Drain = true
 	}
 	if err != nil {
@@ -278,7 +278,7 @@ func (c *jobsCall) beatAll() error {
 	if err := d.err(); err != nil {
 		return err
 	}
-	all, err := c.api.jobs.BeatAll(c.ctx, worker, leases)
+	all, err := c.api.jobs.HeartbeatAll(c.ctx, worker, leases)
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func appendReceipt(b []byte, r jobs.Receipt) []byte {
 }
 
 // appendBeat appends the answer to a heartbeat.
-func appendBeat(b []byte, a jobs.BeatAnswer) []byte {
+func appendBeat(b []byte, a jobs.HeartbeatAnswer) []byte {
 	b = append(b, `{"ok":true,"expires_at":`...)
 	b = appendTime(b, a.ExpiresAt)
 	b = appendNews(b, a)
@@ -115,7 +115,7 @@ func appendBeat(b []byte, a jobs.BeatAnswer) []byte {
 }
 
 // appendNews appends what a worker should know, if there is anything.
-func appendNews(b []byte, a jobs.BeatAnswer) []byte {
+func appendNews(b []byte, a jobs.HeartbeatAnswer) []byte {
 	if a.Cancel {
 		b = append(b, `,"cancel_requested":true`...)
 	}
@@ -130,7 +130,7 @@ func appendNews(b []byte, a jobs.BeatAnswer) []byte {
 }
 
 // appendBeats appends the answer to many heartbeats.
-func appendBeats(b []byte, all []jobs.BatchBeat) []byte {
+func appendBeats(b []byte, all []jobs.LeaseAnswer) []byte {
 	b = append(b, `{"leases":[`...)
 	var interval time.Duration
 	var at time.Time // what was written last, and where
@@ -153,7 +153,7 @@ func appendBeats(b []byte, all []jobs.BatchBeat) []byte {
 				b = appendTime(b, at)
 				to = len(b)
 			}
-			b = appendNews(b, all[i].BeatAnswer)
+			b = appendNews(b, all[i].HeartbeatAnswer)
 			interval = all[i].Interval
 		}
 		b = append(b, '}')
@@ -209,7 +209,7 @@ func appendLease(b []byte, l *jobs.Lease, id bool) []byte {
 	b = append(b, `,"heartbeat_interval_s":`...)
 	b = appendSeconds(b, l.Interval)
 	b = append(b, `,"first_heartbeat":`...)
-	b = appendTime(b, l.FirstBeat)
+	b = appendTime(b, l.FirstHeartbeat)
 	b = append(b, `,"run_until":`...)
 	b = appendTime(b, l.RunUntil)
 	if len(l.LockTokens) > 0 {

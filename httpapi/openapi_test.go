@@ -369,15 +369,15 @@ func TestAnswersOfEveryRouteAreAsDescribed(t *testing.T) {
 	r, err := j.Submit(ctx, []jobs.Spec{spec, spec, spec})
 	must(err)
 	ask := func() jobs.Grant {
-		g, err := j.Ask(ctx, jobs.Ask{WorkerID: "w", MaxUnits: 5, Types: []string{"generic"}})
+		g, err := j.Request(ctx, jobs.Request{WorkerID: "w", MaxUnits: 5, Types: []string{"generic"}})
 		must(err)
 		return g
 	}
 	g := ask()
 	half, text := 0.5, "half way"
-	_, err = j.Beat(ctx, jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Checkpoint: []byte(`[1]`)})
+	_, err = j.Heartbeat(ctx, jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Checkpoint: []byte(`[1]`)})
 	must(err)
-	_, err = j.BeatAll(ctx, "w", []string{g.Lease.ID, "never"})
+	_, err = j.HeartbeatAll(ctx, "w", []string{g.Lease.ID, "never"})
 	must(err)
 	must(j.Report(ctx, jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w", Message: &text, Metrics: []byte(`{"a":1}`)}))
 	_, err = j.Get(ctx, r[0].JobID)

@@ -82,18 +82,18 @@ func TestARequestOverAConnectionThatTheServerEndsAtThatMomentIsMadeAgain(t *test
 			return err
 		}},
 		{"ask", func() error {
-			g, err := worker.Ask(ctx, jobs.Ask{WorkerID: "w"})
+			g, err := worker.Request(ctx, jobs.Request{WorkerID: "w"})
 			if lease = g.Lease; err == nil && g.Denied != nil {
 				err = errors.New(g.Denied.Reason)
 			}
 			return err
 		}},
 		{"beat", func() error {
-			_, err := worker.Beat(ctx, jobs.Beat{LeaseID: lease.ID, WorkerID: "w"})
+			_, err := worker.Heartbeat(ctx, jobs.Heartbeat{LeaseID: lease.ID, WorkerID: "w"})
 			return err
 		}},
 		{"beat all", func() error {
-			all, err := worker.BeatAll(ctx, "w", []string{lease.ID})
+			all, err := worker.HeartbeatAll(ctx, "w", []string{lease.ID})
 			if err == nil {
 				err = all[0].Err
 			}

@@ -16,7 +16,7 @@ func crowded(b *testing.B, queued, leases int) (*engine, instant) {
 	for i := range leases {
 		s := NewSpec()
 		e.turn(now, []request{{1, submitOp{[]newJob{{Spec: s, id: "L" + strconv.Itoa(i)}}}}})
-		e.turn(now, []request{{2, askOp{Ask: Ask{WorkerID: "busy"}, leaseID: "lease" + strconv.Itoa(i)}}})
+		e.turn(now, []request{{2, askOp{Request: Request{WorkerID: "busy"}, leaseID: "lease" + strconv.Itoa(i)}}})
 	}
 	batch := make([]newJob, 0, 1000)
 	for i := range queued {
@@ -63,7 +63,7 @@ func BenchmarkAskComplete(b *testing.B) {
 			b.ResetTimer()
 			for i := range b.N {
 				lease := "G" + strconv.Itoa(i)
-				out := e.turn(now, []request{{1, askOp{Ask: Ask{WorkerID: "w"}, leaseID: lease}}})
+				out := e.turn(now, []request{{1, askOp{Request: Request{WorkerID: "w"}, leaseID: lease}}})
 				g := out.replies[0].result.(Grant)
 				if g.Denied != nil {
 					b.Fatal(*g.Denied)
@@ -82,7 +82,7 @@ func BenchmarkDeniedAsk(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
-				e.turn(now, []request{{1, askOp{Ask: Ask{WorkerID: "w", Types: []string{"none"}}, leaseID: "G"}}})
+				e.turn(now, []request{{1, askOp{Request: Request{WorkerID: "w", Types: []string{"none"}}, leaseID: "G"}}})
 			}
 		})
 	}
@@ -120,9 +120,9 @@ func BenchmarkBeat(b *testing.B) {
 	for _, n := range []int{64, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			e, now := crowded(b, 0, n)
-			var beats []Beat
+			var beats []Heartbeat
 			for i := range n {
-				beats = append(beats, Beat{LeaseID: "lease" + strconv.Itoa(i), WorkerID: "busy"})
+				beats = append(beats, Heartbeat{LeaseID: "lease" + strconv.Itoa(i), WorkerID: "busy"})
 				e.quickBeat(now, &beats[i]) // the first is dearer: the job is running from then on
 			}
 			now.mono += lazyWrite

@@ -1,6 +1,6 @@
 // Package jobs leases jobs to workers, within a capacity that they share.
 //
-// A [Spec] is submitted and becomes a [Job], which waits in a queue. A worker's [Ask] is answered with a [Lease] on the
+// A [Spec] is submitted and becomes a [Job], which waits in a queue. A worker's [Request] is answered with a [Lease] on the
 // first job in order that the worker may take and that fits; the lease holds units of the capacity until the job is
 // completed or failed, the lease is revoked, or the worker's heartbeats stop. Each lease on a job is one [Attempt].
 //

@@ -136,11 +136,11 @@ type (
 		print [sha256.Size]byte // if there is a key
 	}
 	askOp struct {
-		Ask
+		Request
 		leaseID string  // of the lease, if there is one
 		jitter  float64 // from 0 to 1
 	}
-	beatOp     struct{ Beat }
+	beatOp     struct{ Heartbeat }
 	beatManyOp struct {
 		workerID string
 		leaseIDs []string
@@ -283,7 +283,7 @@ func (e *engine) apply(id uint64, o op) {
 	case askOp:
 		e.ask(id, &o)
 	case beatOp:
-		e.beatOne(id, &o.Beat)
+		e.beatOne(id, &o.Heartbeat)
 	case beatManyOp:
 		e.reply(id, e.beatAll(o.workerID, o.leaseIDs))
 	case completeOp:

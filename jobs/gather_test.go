@@ -104,7 +104,7 @@ func TestWhatATurnGrantsAndTakesBackIsBounded(t *testing.T) {
 				} else { // many of these are in one turn, and do not wait
 					time.Sleep(2 * time.Second)
 				}
-				if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: fmt.Sprint("w", i), Wait: wait}); err != nil || g.Denied != nil {
+				if g, err := m.Request(t.Context(), jobs.Request{WorkerID: fmt.Sprint("w", i), Wait: wait}); err != nil || g.Denied != nil {
 					t.Errorf("not granted: %+v, %v", g.Denied, err)
 				}
 				if took := time.Since(begun); i%2 == 0 && took > 3*time.Second/2 {

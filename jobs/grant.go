@@ -24,7 +24,7 @@ type profile struct {
 	fresh        bool          // it is in engine.fresh
 }
 
-func profileKey(a *Ask) string {
+func profileKey(a *Request) string {
 	types, caps := slices.Clone(a.Types), slices.Clone(a.Capabilities)
 	slices.Sort(types)
 	slices.Sort(caps)
@@ -115,7 +115,7 @@ func (e *engine) worker(id string) *worker {
 // ask takes in a worker's request, to be matched at the end of the turn.
 func (e *engine) ask(id uint64, op *askOp) {
 	w := e.worker(op.WorkerID)
-	key := profileKey(&op.Ask)
+	key := profileKey(&op.Request)
 	if w.profile == nil || w.profile.key != key {
 		p := &profile{key: key, types: op.Types, capabilities: map[string]bool{}, max: op.MaxUnits}
 		p.asks.link = func(w *waiter) *link[waiter] { return &w.inLine }

@@ -154,7 +154,7 @@ type Lease struct {
 	IssuedAt      time.Time
 	ExpiresAt     time.Time
 	LastHeartbeat time.Time // IssuedAt before the first
-	FirstBeat     time.Time // zero before the first
+	FirstHeartbeat     time.Time // zero before the first
 	RunUntil      time.Time // zero without Spec.MaxRuntime
 
 	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was granted; nil if

@@ -14,9 +14,9 @@ func lockingWorld(t *testing.T) *world {
 }
 
 // order plays an ask, and returns what it makes the rules order.
-func (w *world) order(id uint64, a Ask, leaseID string) lockOrder {
+func (w *world) order(id uint64, a Request, leaseID string) lockOrder {
 	w.Helper()
-	out := w.turn(request{id, askOp{Ask: a, leaseID: leaseID}})
+	out := w.turn(request{id, askOp{Request: a, leaseID: leaseID}})
 	if len(out.orders) != 1 || out.orders[0].kind != lockTake || len(out.replies) != 0 {
 		w.Fatalf("an ask brought %+v, and orders %+v", out.replies, out.orders)
 	}
@@ -25,7 +25,7 @@ func (w *world) order(id uint64, a Ask, leaseID string) lockOrder {
 
 func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
 	w := lockingWorld(t)
-	o := w.order(1, Ask{WorkerID: "w"}, "L")
+	o := w.order(1, Request{WorkerID: "w"}, "L")
 	w.want("lease", o.leaseID, "L")
 	w.want("job", o.jobID, "a")
 	s := w.do(statusOp{}).(Snapshot)
@@ -46,12 +46,12 @@ func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
 	w.submit("c", func(s *Spec) { s.Locks = []string{"y"} })
 	w.want("lock that is being given back", w.do(getOp{"c"}).(View).WaitingFor, "lock:y")
 	w.turn(request{4, unlockedOp{"L"}})
-	w.want("job", w.order(5, Ask{WorkerID: "w", Types: []string{"generic"}, MaxUnits: 1}, "N").jobID, "c")
+	w.want("job", w.order(5, Request{WorkerID: "w", Types: []string{"generic"}, MaxUnits: 1}, "N").jobID, "c")
 }
 
 func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	w := lockingWorld(t)
-	o := w.order(1, Ask{WorkerID: "w"}, "L")
+	o := w.order(1, Request{WorkerID: "w"}, "L")
 	w.submit("b", func(s *Spec) { s.Priority = Background })
 	out := w.turn(request{2, lockedOp{o, nil, "y"}})
 	g, ok := out.replies[0].result.(Grant)
@@ -62,7 +62,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	w.want("ask", w.ask("v", "M"), DeniedEligible)
 	w.want("next look", w.e.next()-w.now.mono, time.Second)
 	w.pass(time.Second)
-	o = w.order(3, Ask{WorkerID: "v", Wait: MaxWait}, "N")
+	o = w.order(3, Request{WorkerID: "v", Wait: MaxWait}, "N")
 	w.turn(request{4, lockedOp{o, nil, "y"}})
 	w.pass(time.Second)
 	out = w.turn()
@@ -74,7 +74,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
 	for name, gone := range map[string]op{"withdrawn": withdrawOp{1}, "cancelled": cancelOp{"a", ""}, "drained": drainOp{}, "forgotten": nil} {
 		w := lockingWorld(t)
-		o := w.order(1, Ask{WorkerID: "w", Wait: MaxWait}, "L")
+		o := w.order(1, Request{WorkerID: "w", Wait: MaxWait}, "L")
 		if gone == nil {
 			w.e = newEngine(w.e.cfg) // what was not stored
 		} else {
@@ -99,8 +99,8 @@ func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
 func TestOfTwinsOnlyOneAsksWhileLocksAreTaken(t *testing.T) {
 	w := lockingWorld(t)
 	w.submit("b")
-	o := w.order(1, Ask{WorkerID: "w", RequestID: "r", Wait: MaxWait}, "L")
-	if out := w.turn(request{2, askOp{Ask: Ask{WorkerID: "w", RequestID: "r", Wait: MaxWait}, leaseID: "M"}}); len(out.replies) != 0 {
+	o := w.order(1, Request{WorkerID: "w", RequestID: "r", Wait: MaxWait}, "L")
+	if out := w.turn(request{2, askOp{Request: Request{WorkerID: "w", RequestID: "r", Wait: MaxWait}, leaseID: "M"}}); len(out.replies) != 0 {
 		t.Fatalf("the twin was answered with %+v", out.replies)
 	}
 	out := w.turn(request{3, lockedOp{o, nil, ""}})
@@ -112,7 +112,7 @@ func TestOfTwinsOnlyOneAsksWhileLocksAreTaken(t *testing.T) {
 // A program from before, on the same store, extends a lease without knowing of the tokens.
 func TestALeaseThatIsExtendedElsewhereKeepsTheTokensOfItsLocks(t *testing.T) {
 	w := lockingWorld(t)
-	o := w.order(1, Ask{WorkerID: "w"}, "L")
+	o := w.order(1, Request{WorkerID: "w"}, "L")
 	out := w.turn(request{2, lockedOp{o, map[string]uint64{"x": 3, "y": 8}, ""}})
 	l := out.changes.Leases[0]
 	l.LockTokens, l.ExpiresAt = nil, l.ExpiresAt.Add(time.Minute)

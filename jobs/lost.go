@@ -67,14 +67,14 @@ func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) b
 }
 
 // lostLocks completes the answer to a heartbeat.
-func (m *Manager) lostLocks(ctx context.Context, leaseID string, a *BeatAnswer) {
+func (m *Manager) lostLocks(ctx context.Context, leaseID string, a *HeartbeatAnswer) {
 	if m.locks != nil {
 		a.LostLocks = m.locks.lost(ctx, leaseID)[leaseID]
 	}
 }
 
 // lostLocksOf completes the answers to many heartbeats.
-func (m *Manager) lostLocksOf(ctx context.Context, leaseIDs []string, all []BatchBeat) {
+func (m *Manager) lostLocksOf(ctx context.Context, leaseIDs []string, all []LeaseAnswer) {
 	if m.locks == nil {
 		return
 	}

@@ -45,16 +45,16 @@ func TestEveryHeartbeatAfterALockWasBrokenSaysSoWhoeverAnswers(t *testing.T) {
 		a, b := c.openWith(t, locks), c.openWith(t, locks)
 		submit(t, a, func(s *jobs.Spec) { s.Locks = []string{"y", "x", "z"} })
 		submit(t, a)
-		g, other := grant(t, a, jobs.Ask{WorkerID: "w"}), grant(t, a, jobs.Ask{WorkerID: "w"})
+		g, other := grant(t, a, jobs.Request{WorkerID: "w"}), grant(t, a, jobs.Request{WorkerID: "w"})
 		told := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
 			for i, m := range []*jobs.Manager{a, b, a} {
-				answer, err := m.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Checkpoint: []byte(fmt.Sprint(i / 2))})
+				answer, err := m.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Checkpoint: []byte(fmt.Sprint(i / 2))})
 				if err != nil || !slices.Equal(answer.LostLocks, want) {
 					t.Errorf("manager %d tells of %q, not %q, %v", i, answer.LostLocks, want, err)
 				}
-				all, err := m.BeatAll(t.Context(), "w", []string{"none", other.Lease.ID, g.Lease.ID})
+				all, err := m.HeartbeatAll(t.Context(), "w", []string{"none", other.Lease.ID, g.Lease.ID})
 				if err != nil || len(all) != 3 || all[0].LostLocks != nil || all[1].LostLocks != nil || !slices.Equal(all[2].LostLocks, want) {
 					t.Errorf("manager %d tells of %+v, not of %q, %v", i, all, want, err)
 				}
@@ -69,7 +69,7 @@ func TestEveryHeartbeatAfterALockWasBrokenSaysSoWhoeverAnswers(t *testing.T) {
 		told("x")
 		locks.deaf.Store(true)
 		begin := time.Now()
-		if answer, err := a.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil || answer.LostLocks != nil || time.Since(begin) > 2*time.Second {
+		if answer, err := a.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil || answer.LostLocks != nil || time.Since(begin) > 2*time.Second {
 			t.Errorf("what is not known is told: %+v, %v after %v", answer, err, time.Since(begin))
 		}
 		locks.deaf.Store(false)

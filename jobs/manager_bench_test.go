@@ -29,13 +29,13 @@ func BenchmarkCycle(b *testing.B) {
 						b.Error(err)
 						return
 					}
-					g, err := m.Ask(b.Context(), jobs.Ask{WorkerID: worker, Wait: jobs.MaxWait})
+					g, err := m.Request(b.Context(), jobs.Request{WorkerID: worker, Wait: jobs.MaxWait})
 					if err != nil || g.Denied != nil {
 						b.Error(g.Denied, err)
 						return
 					}
 					for range 3 {
-						if _, err := m.Beat(b.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: worker}); err != nil {
+						if _, err := m.Heartbeat(b.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: worker}); err != nil {
 							b.Error(err)
 							return
 						}

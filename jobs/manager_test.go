@@ -60,9 +60,9 @@ func submit(t *testing.T, m jobs.Service, edits ...func(*jobs.Spec)) string {
 	return r[0].JobID
 }
 
-func grant(t *testing.T, m jobs.Service, a jobs.Ask) jobs.Grant {
+func grant(t *testing.T, m jobs.Service, a jobs.Request) jobs.Grant {
 	t.Helper()
-	g, err := m.Ask(t.Context(), a)
+	g, err := m.Request(t.Context(), a)
 	if err != nil || g.Denied != nil {
 		t.Fatalf("%s was answered with %+v, %v", a.WorkerID, g.Denied, err)
 	}
@@ -89,7 +89,7 @@ func TestLocksAreHeldUnderTheLeaseWhileAJobIsLeased(t *testing.T) {
 		}
 		m := open()
 		id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"b", "a"} })
-		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		g := grant(t, m, jobs.Request{WorkerID: "w"})
 		holds := func(name string, want bool) {
 			t.Helper()
 			synctest.Wait()
@@ -106,7 +106,7 @@ func TestLocksAreHeldUnderTheLeaseWhileAJobIsLeased(t *testing.T) {
 		holds("b", true)
 		beat := func() {
 			t.Helper()
-			if _, err := m.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+			if _, err := m.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -143,7 +143,7 @@ func TestAJobWaitsForALockThatSomebodyElseHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"a", "b"} })
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied == nil || g.Denied.Code != jobs.DeniedEligible {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Denied == nil || g.Denied.Code != jobs.DeniedEligible {
 			t.Fatalf("answered with %+v, %v", g, err)
 		}
 		if v, err := m.Get(t.Context(), id); err != nil || v.WaitingFor != "lock:b" || v.Job.State != jobs.Queued {
@@ -157,7 +157,7 @@ func TestAJobWaitsForALockThatSomebodyElseHolds(t *testing.T) {
 			time.Sleep(4500 * time.Millisecond)
 			_, _ = locks.Release(t.Context(), lokt.Target{Name: "b", LeaseID: "x", Owner: claim.Owner})
 		}()
-		g := grant(t, m, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+		g := grant(t, m, jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
 		if d := time.Since(begin); g.Job.ID != id || d < 4500*time.Millisecond || d > 4600*time.Millisecond {
 			t.Errorf("granted %s after %v", g.Job.ID, d)
 		}
@@ -204,7 +204,7 @@ func TestAParkedRequestGetsAJobTheMomentThatItsLockCanBeHad(t *testing.T) {
 					c.hold(t, locks, end)
 					submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"x"} })
 					begin := time.Now()
-					g := grant(t, m, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+					g := grant(t, m, jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
 					if d := time.Since(begin); d < end || d > end+100*time.Millisecond {
 						t.Errorf("granted after %v", d)
 					}
@@ -231,7 +231,7 @@ func TestALockThatSeemsFreeAndIsRefusedIsNotAskedForWithoutEnd(t *testing.T) {
 		locks := &busyLocks{Service: lokt.NewManager(memstore.New())}
 		m := openWith(t, jobs.Options{Locks: locks})
 		submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"x"} })
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: 10 * time.Second}); err != nil || g.Denied == nil {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: 10 * time.Second}); err != nil || g.Denied == nil {
 			t.Fatalf("answered with %+v, %v", g, err)
 		}
 		if n := locks.asked.Load(); n < 10 || n > 250 {
@@ -253,7 +253,7 @@ func TestObserverSeesEventsInOrder(t *testing.T) {
 		}
 	}})
 	submit(t, m)
-	complete(t, m, grant(t, m, jobs.Ask{WorkerID: "w"}))
+	complete(t, m, grant(t, m, jobs.Request{WorkerID: "w"}))
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestDrainEndsWaiting(t *testing.T) {
 		m := openWith(t, jobs.Options{})
 		done := make(chan jobs.Grant)
 		go func() {
-			g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+			g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
 			if err != nil {
 				t.Errorf("ask: %v", err)
 			}
@@ -283,7 +283,7 @@ func TestDrainEndsWaiting(t *testing.T) {
 			t.Errorf("answered with %+v after %v", g, time.Since(begin))
 		}
 		submit(t, m)
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied == nil {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Denied == nil {
 			t.Errorf("answered with %+v, %v", g, err)
 		}
 	})
@@ -324,14 +324,14 @@ func TestAGrantThatNobodyHearsOfIsTakenBack(t *testing.T) {
 				defer m.Close()
 				id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"l"} })
 				later := submit(t, m)
-				g, err := m.Ask(ctx, jobs.Ask{WorkerID: "w", Wait: time.Second, RequestID: request})
+				g, err := m.Request(ctx, jobs.Request{WorkerID: "w", Wait: time.Second, RequestID: request})
 				synctest.Wait()
 				v, bad := m.Get(t.Context(), id)
 				if bad != nil {
 					t.Fatal(bad)
 				}
 				if request != "" {
-					if again := grant(t, m, jobs.Ask{WorkerID: "w", RequestID: request}); v.Job.State != jobs.Leased || again.Job.ID != id {
+					if again := grant(t, m, jobs.Request{WorkerID: "w", RequestID: request}); v.Job.State != jobs.Leased || again.Job.ID != id {
 						t.Errorf("answered with %+v, %v; again with %+v; the job is %s", g, err, again, v.Job.State)
 					}
 					return
@@ -344,7 +344,7 @@ func TestAGrantThatNobodyHearsOfIsTakenBack(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second)
 				for _, want := range []string{id, later} {
-					g := grant(t, m, jobs.Ask{WorkerID: "w"})
+					g := grant(t, m, jobs.Request{WorkerID: "w"})
 					if g.Job.ID != want || g.Lease.Attempt != 1 || want == id && g.Lease.Token != 2 {
 						t.Errorf("granted is %+v", g.Lease)
 					}
@@ -374,8 +374,8 @@ func TestLocksOfAManagerThatWasKilledAreGivenBack(t *testing.T) {
 		}
 		name := func(lock string) func(*jobs.Spec) { return func(s *jobs.Spec) { s.Locks = []string{lock} } }
 		ended, running := submit(t, first, name("a")), submit(t, first, name("b"))
-		complete(t, first, grant(t, first, jobs.Ask{WorkerID: "w"}))
-		kept := grant(t, first, jobs.Ask{WorkerID: "w"})
+		complete(t, first, grant(t, first, jobs.Request{WorkerID: "w"}))
+		kept := grant(t, first, jobs.Request{WorkerID: "w"})
 		next, foreign := submit(t, first, name("a")), submit(t, first, name("c"))
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
@@ -387,7 +387,7 @@ func TestLocksOfAManagerThatWasKilledAreGivenBack(t *testing.T) {
 		}
 		defer m.Close()
 		synctest.Wait()
-		if g := grant(t, m, jobs.Ask{WorkerID: "v"}); g.Job.ID != next {
+		if g := grant(t, m, jobs.Request{WorkerID: "v"}); g.Job.ID != next {
 			t.Errorf("granted is %s; %s has ended, %s runs", g.Job.ID, ended, running)
 		}
 		for lock, want := range map[string]string{"b": kept.Lease.ID, "c": "x"} {
@@ -395,7 +395,7 @@ func TestLocksOfAManagerThatWasKilledAreGivenBack(t *testing.T) {
 				t.Errorf("lock %s is held by %+v, %v", lock, s.Live(), err)
 			}
 		}
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "v"}); err != nil || g.Denied == nil {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "v"}); err != nil || g.Denied == nil {
 			t.Errorf("granted is %+v, %v, and %s waits for a lock of others", g, err, foreign)
 		}
 	})
@@ -420,7 +420,7 @@ func TestLocksThatAreTakenSlowlyAreAllHeldWhenTheJobIsGranted(t *testing.T) {
 		}
 		submit(t, m, func(s *jobs.Spec) { s.Locks = names })
 		asked := time.Now()
-		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		g := grant(t, m, jobs.Request{WorkerID: "w"})
 		if d := time.Since(asked); d != time.Minute+4*time.Second {
 			t.Errorf("it was granted after %v", d)
 		}
@@ -459,13 +459,13 @@ func TestAHeartbeatThatDoesNotWaitReturnsWhenItsContextEndsWhateverTheStoreDoes(
 			t.Fatal(err)
 		}
 		submit(t, m)
-		g := grant(t, m, jobs.Ask{WorkerID: "w"})
+		g := grant(t, m, jobs.Request{WorkerID: "w"})
 		close(store.stuck)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
 		free := time.AfterFunc(time.Minute, func() { close(store.freed) })
-		if _, err := m.Beat(ctx, jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > time.Second {
+		if _, err := m.Heartbeat(ctx, jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > time.Second {
 			t.Errorf("it returned %v after %v", err, time.Since(begin))
 		}
 		if free.Stop() {
@@ -552,7 +552,7 @@ func TestAnAskWhoseTurnIsInDoubtIsGrantedOnce(t *testing.T) {
 				id := submit(t, m)
 				synctest.Wait()
 				store.doubt = true
-				g := grant(t, m, jobs.Ask{WorkerID: "w"}) // without a request ID, it could not be found again
+				g := grant(t, m, jobs.Request{WorkerID: "w"}) // without a request ID, it could not be found again
 				if g.Job.ID != id || g.Lease.Attempt != 1 {
 					t.Errorf("granted %+v", g.Lease)
 				}
@@ -577,13 +577,13 @@ func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
 		}
 		submit(t, m)
 		submit(t, m)
-		g := grant(t, m, jobs.Ask{WorkerID: "w"})
-		beat := jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}
-		if _, err := m.Beat(t.Context(), beat); err != nil {
+		g := grant(t, m, jobs.Request{WorkerID: "w"})
+		beat := jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}
+		if _, err := m.Heartbeat(t.Context(), beat); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(8 * time.Second) // until that is stored
-		if _, err := m.Beat(t.Context(), beat); err != nil {
+		if _, err := m.Heartbeat(t.Context(), beat); err != nil {
 			t.Fatal(err)
 		}
 		before := m.Metrics()
@@ -596,7 +596,7 @@ func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
 				_, err := m.Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed})
 				return err
 			},
-			"beats": func() error { _, err := m.BeatAll(t.Context(), "w", []string{g.Lease.ID, "none"}); return err },
+			"beats": func() error { _, err := m.HeartbeatAll(t.Context(), "w", []string{g.Lease.ID, "none"}); return err },
 		} {
 			store.doubt = true
 			if err := ask(); !errors.Is(err, lokt.ErrUnavailable) {
@@ -613,7 +613,7 @@ func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
 		}
 		complete(t, m, g)
 		store.doubt = true
-		grant(t, m, jobs.Ask{WorkerID: "w"}) // when it is asked for the second time
+		grant(t, m, jobs.Request{WorkerID: "w"}) // when it is asked for the second time
 		if after = m.Metrics(); after.Events[jobs.EventGrant] != 2 || after.Wait.Count != 2 || after.Ended[jobs.CodeCompleted] != 1 || after.Run.Count != 1 || after.Events[jobs.EventSubmit] != 2 {
 			t.Errorf("counted are %+v", after)
 		}

@@ -12,28 +12,28 @@ import (
 func TestMetricsCountWhatHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openWith(t, jobs.Options{})
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied == nil {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Denied == nil {
 			t.Fatalf("asked for nothing: %+v, %v", g, err)
 		}
 		submit(t, m)
 		time.Sleep(3 * time.Second)
-		g := grant(t, m, jobs.Ask{WorkerID: "w"})
-		beat := jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}
-		if _, err := m.Beat(t.Context(), beat); err != nil {
+		g := grant(t, m, jobs.Request{WorkerID: "w"})
+		beat := jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}
+		if _, err := m.Heartbeat(t.Context(), beat); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.BeatAll(t.Context(), "w", []string{g.Lease.ID, "none"}); err != nil {
+		if _, err := m.HeartbeatAll(t.Context(), "w", []string{g.Lease.ID, "none"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(20 * time.Second)
 		complete(t, m, g)
-		if _, err := m.Beat(t.Context(), beat); !errors.Is(err, jobs.ErrLeaseNotFound) {
+		if _, err := m.Heartbeat(t.Context(), beat); !errors.Is(err, jobs.ErrLeaseNotFound) {
 			t.Fatal(err)
 		}
 		submit(t, m)
-		grant(t, m, jobs.Ask{WorkerID: "w"})
+		grant(t, m, jobs.Request{WorkerID: "w"})
 		time.Sleep(2 * time.Minute) // and it expires
-		go func() { _, _ = m.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: time.Second}) }()
+		go func() { _, _ = m.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: time.Second}) }()
 		synctest.Wait()
 
 		got := m.Metrics()

@@ -142,7 +142,7 @@ func told(r reply) string {
 	if r.err != nil {
 		return "error " + Code(r.err)
 	}
-	beaten := func(b BeatAnswer) string {
+	beaten := func(b HeartbeatAnswer) string {
 		return fmt.Sprintf("until %s cancel %v drain %v", b.ExpiresAt.Format(time.RFC3339Nano), b.Cancel, b.Drain)
 	}
 	switch v := r.result.(type) {
@@ -158,15 +158,15 @@ func told(r reply) string {
 		}
 		l := v.Lease
 		return fmt.Sprintf("grant %s of %s to %s token %d attempt %d until %s", l.ID, v.Job.ID, l.WorkerID, l.Token, l.Attempt, l.ExpiresAt.Format(time.RFC3339Nano))
-	case BeatAnswer:
+	case HeartbeatAnswer:
 		return beaten(v)
-	case []BatchBeat:
+	case []LeaseAnswer:
 		var all []string
 		for _, b := range v {
 			if b.Err != nil {
 				all = append(all, Code(b.Err))
 			} else {
-				all = append(all, beaten(b.BeatAnswer))
+				all = append(all, beaten(b.HeartbeatAnswer))
 			}
 		}
 		return strings.Join(all, ", ")
@@ -306,7 +306,7 @@ func (g *game) request() request {
 		r.op = g.ask()
 		g.parked = append(g.parked, r.id)
 	case 11, 12:
-		b := Beat{LeaseID: lease, WorkerID: g.holder(lease)}
+		b := Heartbeat{LeaseID: lease, WorkerID: g.holder(lease)}
 		if g.choose(3) == 0 {
 			b.Progress, b.Checkpoint = &half, json.RawMessage(`{"at": 1}`)
 		}

@@ -28,7 +28,7 @@ func (e *engine) read(id uint64, o op) {
 		if h := en.hold; h != nil {
 			v.Attempts = append(v.Attempts, Attempt{
 				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
-				Units: h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstBeat,
+				Units: h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat,
 			})
 		}
 		e.reply(id, v)

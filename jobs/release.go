@@ -63,7 +63,7 @@ func (e *engine) leaseOf(leaseID, workerID string) (*hold, error) {
 }
 
 // beat applies a heartbeat.
-func (e *engine) beat(h *hold, b *Beat) {
+func (e *engine) beat(h *hold, b *Heartbeat) {
 	e.see(h.worker)
 	e.metrics.Beats++
 	h.expires = max(h.expires, plus(e.now.mono, e.cfg.life()))
@@ -91,10 +91,10 @@ func (e *engine) beat(h *hold, b *Beat) {
 
 // quickBeat applies a heartbeat outside of a turn, if nothing else has to be done or stored for it, and reports whether
 // it did.
-func (e *engine) quickBeat(now instant, b *Beat) (BeatAnswer, bool) {
+func (e *engine) quickBeat(now instant, b *Heartbeat) (HeartbeatAnswer, bool) {
 	h := e.leases[b.LeaseID]
 	if h == nil || h.worker.id != b.WorkerID || h.deadline() <= now.mono || b.Wait > 0 || e.cfg.Shared {
-		return BeatAnswer{}, false
+		return HeartbeatAnswer{}, false
 	}
 	e.setNow(now)
 	e.beat(h, b)
@@ -102,7 +102,7 @@ func (e *engine) quickBeat(now instant, b *Beat) (BeatAnswer, bool) {
 }
 
 // quickBeats applies heartbeats of one worker as quickBeat does, if it can for all of them.
-func (e *engine) quickBeats(now instant, workerID string, leaseIDs []string) ([]BatchBeat, bool) {
+func (e *engine) quickBeats(now instant, workerID string, leaseIDs []string) ([]LeaseAnswer, bool) {
 	if e.cfg.Shared {
 		return nil, false
 	}
@@ -115,32 +115,32 @@ func (e *engine) quickBeats(now instant, workerID string, leaseIDs []string) ([]
 		holds[i] = h
 	}
 	e.setNow(now)
-	all := make([]BatchBeat, len(holds))
+	all := make([]LeaseAnswer, len(holds))
 	for i, h := range holds {
-		e.beat(h, &Beat{})
-		all[i] = BatchBeat{LeaseID: leaseIDs[i], BeatAnswer: e.beatAnswer(h)}
+		e.beat(h, &Heartbeat{})
+		all[i] = LeaseAnswer{LeaseID: leaseIDs[i], HeartbeatAnswer: e.beatAnswer(h)}
 	}
 	return all, true
 }
 
 // start notes the first heartbeat, or an end that stands for it.
 func (e *engine) start(h *hold) {
-	if !h.lease.FirstBeat.IsZero() {
+	if !h.lease.FirstHeartbeat.IsZero() {
 		return
 	}
-	h.lease.FirstBeat = e.now.wall
+	h.lease.FirstHeartbeat = e.now.wall
 	h.entry.job.State = Running
 	e.touchLazily(h.entry, Moved)
 	e.saveLazily(h)
 	e.noteLazily(EventRunning, h.entry, h.lease.ID, h.lease.WorkerID, "", "")
 }
 
-func (e *engine) beatAnswer(h *hold) BeatAnswer {
-	return BeatAnswer{ExpiresAt: h.lease.ExpiresAt, Cancel: h.entry.job.Cancel, Drain: e.draining, Interval: e.cfg.interval()}
+func (e *engine) beatAnswer(h *hold) HeartbeatAnswer {
+	return HeartbeatAnswer{ExpiresAt: h.lease.ExpiresAt, Cancel: h.entry.job.Cancel, Drain: e.draining, Interval: e.cfg.interval()}
 }
 
 // beatOne applies a heartbeat, and answers it unless it waits.
-func (e *engine) beatOne(id uint64, b *Beat) {
+func (e *engine) beatOne(id uint64, b *Heartbeat) {
 	h, err := e.leaseOf(b.LeaseID, b.WorkerID)
 	if err != nil {
 		e.metrics.Refused[Code(err)]++
@@ -167,8 +167,8 @@ func (e *engine) tell(h *hold) {
 }
 
 // beatAll applies heartbeats of one worker.
-func (e *engine) beatAll(workerID string, leaseIDs []string) []BatchBeat {
-	all := make([]BatchBeat, len(leaseIDs))
+func (e *engine) beatAll(workerID string, leaseIDs []string) []LeaseAnswer {
+	all := make([]LeaseAnswer, len(leaseIDs))
 	for i, id := range leaseIDs {
 		all[i].LeaseID = id
 		h, err := e.leaseOf(id, workerID)
@@ -177,8 +177,8 @@ func (e *engine) beatAll(workerID string, leaseIDs []string) []BatchBeat {
 			all[i].Err = err
 			continue
 		}
-		e.beat(h, &Beat{})
-		all[i].BeatAnswer = e.beatAnswer(h)
+		e.beat(h, &Heartbeat{})
+		all[i].HeartbeatAnswer = e.beatAnswer(h)
 	}
 	return all
 }
@@ -268,7 +268,7 @@ func (e *engine) end(h *hold, how State, code string, result, failure json.RawMe
 	e.unleased = append(e.unleased, h.lease.ID)
 	a := Attempt{
 		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID, Units: h.lease.Units,
-		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstBeat, EndedAt: e.now.wall, Error: failure,
+		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat, EndedAt: e.now.wall, Error: failure,
 	}
 	en.attempts = append(en.attempts, a)
 	e.attempts = append(e.attempts, a)
@@ -309,7 +309,7 @@ func (e *engine) end(h *hold, how State, code string, result, failure json.RawMe
 // is used up.
 func (e *engine) giveBack(leaseID string) {
 	h := e.leases[leaseID]
-	if h == nil || !h.lease.FirstBeat.IsZero() {
+	if h == nil || !h.lease.FirstHeartbeat.IsZero() {
 		return
 	}
 	en, j := h.entry, &h.entry.job

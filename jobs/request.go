@@ -11,8 +11,8 @@ type Receipt struct {
 	State State
 }
 
-// Ask is a worker's request for a lease.
-type Ask struct {
+// Request is a worker's request for a lease.
+type Request struct {
 	WorkerID     string
 	MaxUnits     int           // the largest job it will take; 0 for any
 	Types        []string      // the types of job it will take; empty for all
@@ -42,8 +42,8 @@ const (
 	DeniedEligible = "no_eligible_job" // nothing that is queued is for this worker, now
 )
 
-// Beat is a heartbeat: it extends a lease.
-type Beat struct {
+// Heartbeat is a heartbeat: it extends a lease.
+type Heartbeat struct {
 	LeaseID    string
 	WorkerID   string
 	Progress   *float64        // from 0 to 1; nil leaves it
@@ -51,8 +51,8 @@ type Beat struct {
 	Wait       time.Duration   // hold the answer until there is something to tell, up to MaxWait
 }
 
-// BeatAnswer says how long the lease lasts now, and what its worker should know.
-type BeatAnswer struct {
+// HeartbeatAnswer says how long the lease lasts now, and what its worker should know.
+type HeartbeatAnswer struct {
 	ExpiresAt time.Time
 	Cancel    bool          // the job is to be stopped
 	Drain     bool          // the service is about to end
@@ -60,10 +60,10 @@ type BeatAnswer struct {
 	LostLocks []string      // of the job's, those that are not held for it any more, or were not for a while: somebody else may have them
 }
 
-// BatchBeat is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.
-type BatchBeat struct {
+// LeaseAnswer is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.
+type LeaseAnswer struct {
 	LeaseID string
-	BeatAnswer
+	HeartbeatAnswer
 	Err error
 }
 

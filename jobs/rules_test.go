@@ -287,7 +287,7 @@ func (w *world) submit(id string, edits ...func(*Spec)) {
 // ask asks for a lease of that ID, and returns the job, or why there is none.
 func (w *world) ask(worker, leaseID string) string {
 	w.Helper()
-	g, ok := w.do(askOp{Ask: Ask{WorkerID: worker}, leaseID: leaseID}).(Grant)
+	g, ok := w.do(askOp{Request: Request{WorkerID: worker}, leaseID: leaseID}).(Grant)
 	switch {
 	case !ok:
 		return ""
@@ -313,7 +313,7 @@ func TestSteppingTheWallClockNeitherKillsNorProlongsALease(t *testing.T) {
 		w.now.wall = w.now.wall.Add(step)
 		w.pass(time.Minute - 1)
 		w.want("leases before the deadline", w.do(statusOp{}).(Snapshot).ActiveLeases, 1)
-		b := w.do(beatOp{Beat{LeaseID: "L", WorkerID: "w"}}).(BeatAnswer)
+		b := w.do(beatOp{Heartbeat{LeaseID: "L", WorkerID: "w"}}).(HeartbeatAnswer)
 		if b.ExpiresAt.Before(shown) {
 			t.Errorf("with the clock set by %v, expiry moved from %v to %v", step, shown, b.ExpiresAt)
 		}
@@ -353,7 +353,7 @@ func TestDrainAnswersAllThatWaitAndGrantsNothing(t *testing.T) {
 	w := newWorld(t, Config{})
 	w.submit("a")
 	w.want("ask", w.ask("w", "L"), "a")
-	w.turn(request{100, askOp{Ask: Ask{WorkerID: "v", Wait: MaxWait}, leaseID: "M"}}, request{101, beatOp{Beat{LeaseID: "L", WorkerID: "w", Wait: MaxWait}}})
+	w.turn(request{100, askOp{Request: Request{WorkerID: "v", Wait: MaxWait}, leaseID: "M"}}, request{101, beatOp{Heartbeat{LeaseID: "L", WorkerID: "w", Wait: MaxWait}}})
 	out := w.turn(request{102, drainOp{}})
 	got := map[uint64]any{}
 	for _, r := range out.replies {
@@ -362,14 +362,14 @@ func TestDrainAnswersAllThatWaitAndGrantsNothing(t *testing.T) {
 	if g, ok := got[100].(Grant); !ok || g.Denied == nil {
 		t.Errorf("the ask was answered with %+v", got[100])
 	}
-	if b, ok := got[101].(BeatAnswer); !ok || !b.Drain {
+	if b, ok := got[101].(HeartbeatAnswer); !ok || !b.Drain {
 		t.Errorf("the heartbeat was answered with %+v", got[101])
 	}
 	w.submit("b")
-	if g, ok := w.do(askOp{Ask: Ask{WorkerID: "v", Wait: MaxWait}, leaseID: "N"}).(Grant); !ok || g.Denied == nil {
+	if g, ok := w.do(askOp{Request: Request{WorkerID: "v", Wait: MaxWait}, leaseID: "N"}).(Grant); !ok || g.Denied == nil {
 		t.Errorf("an ask was answered with %+v", g)
 	}
-	if b, ok := w.do(beatOp{Beat{LeaseID: "L", WorkerID: "w", Wait: MaxWait}}).(BeatAnswer); !ok || !b.Drain {
+	if b, ok := w.do(beatOp{Heartbeat{LeaseID: "L", WorkerID: "w", Wait: MaxWait}}).(HeartbeatAnswer); !ok || !b.Drain {
 		t.Errorf("a heartbeat was answered with %+v", b)
 	}
 	w.want("completion", w.do(completeOp{Completion{LeaseID: "L", WorkerID: "w", Status: Completed}}), true)
@@ -378,7 +378,7 @@ func TestDrainAnswersAllThatWaitAndGrantsNothing(t *testing.T) {
 func TestParkedRequestsAreLimited(t *testing.T) {
 	w := newWorld(t, Config{MaxParked: 2})
 	for i := range 4 {
-		g, answered := w.do(askOp{Ask: Ask{WorkerID: strconv.Itoa(i), Wait: MaxWait}, leaseID: strconv.Itoa(i)}).(Grant)
+		g, answered := w.do(askOp{Request: Request{WorkerID: strconv.Itoa(i), Wait: MaxWait}, leaseID: strconv.Itoa(i)}).(Grant)
 		if answered != (i >= 2) || answered && g.Denied == nil {
 			t.Errorf("ask %d was answered with %+v", i, g)
 		}
@@ -389,7 +389,7 @@ func TestPollingGrowsNothing(t *testing.T) {
 	w := newWorld(t, Config{})
 	w.submit("a", func(s *Spec) { s.Type = "other" })
 	for i := range 100 {
-		o := askOp{Ask: Ask{WorkerID: "w", Types: []string{"t"}, RequestID: "r" + strconv.Itoa(i)}, leaseID: strconv.Itoa(i)}
+		o := askOp{Request: Request{WorkerID: "w", Types: []string{"t"}, RequestID: "r" + strconv.Itoa(i)}, leaseID: strconv.Itoa(i)}
 		if out := w.turn(request{uint64(1000 + i), o}); !out.changes.Empty() {
 			t.Fatalf("a denied ask stores %+v", out.changes)
 		}
@@ -405,7 +405,7 @@ func TestWhatIsPastItsLifeIsForgotten(t *testing.T) {
 	for i := range 3 {
 		id := strconv.Itoa(i)
 		w.submit(id, func(s *Spec) { s.IdempotencyKey = id; s.Locks = []string{"l" + id} })
-		w.do(askOp{Ask: Ask{WorkerID: "w" + id, RequestID: "r", Types: []string{"generic"}}, leaseID: "L" + id})
+		w.do(askOp{Request: Request{WorkerID: "w" + id, RequestID: "r", Types: []string{"generic"}}, leaseID: "L" + id})
 		w.do(completeOp{Completion{LeaseID: "L" + id, WorkerID: "w" + id, Status: Completed}})
 	}
 	w.pass(25 * time.Hour)

@@ -83,12 +83,12 @@ func (m *Manager) Cancel(ctx context.Context, jobID, reason string) (State, erro
 	return r.(State), nil
 }
 
-// Ask implements Leaser. Its frame stays small while it waits: many asks do.
-func (m *Manager) Ask(ctx context.Context, a Ask) (g Grant, err error) {
+// Request implements Leaser. Its frame stays small while it waits: many asks do.
+func (m *Manager) Request(ctx context.Context, a Request) (g Grant, err error) {
 	if err := a.Validate(); err != nil {
 		return Grant{}, err
 	}
-	r, err := m.do(ctx, askOp{Ask: a, leaseID: lokt.NewLeaseID(), jitter: rand.Float64()})
+	r, err := m.do(ctx, askOp{Request: a, leaseID: lokt.NewLeaseID(), jitter: rand.Float64()})
 	if err == nil {
 		err = m.granted(ctx, &a, r, &g)
 	}
@@ -96,7 +96,7 @@ func (m *Manager) Ask(ctx context.Context, a Ask) (g Grant, err error) {
 }
 
 // granted finishes the answer to an ask. What is an error leaves g as it is.
-func (m *Manager) granted(ctx context.Context, a *Ask, r any, g *Grant) error {
+func (m *Manager) granted(ctx context.Context, a *Request, r any, g *Grant) error {
 	answer := r.(Grant)
 	if ctx.Err() != nil && answer.Denied == nil && a.RequestID == "" { // nobody knows the lease, and nobody can ask for it
 		_, err := m.do(context.WithoutCancel(ctx), returnOp{answer.Lease.ID})
@@ -112,33 +112,33 @@ func (m *Manager) granted(ctx context.Context, a *Ask, r any, g *Grant) error {
 	return nil
 }
 
-// Beat implements Leaser.
-func (m *Manager) Beat(ctx context.Context, b Beat) (BeatAnswer, error) {
+// Heartbeat implements Leaser.
+func (m *Manager) Heartbeat(ctx context.Context, b Heartbeat) (HeartbeatAnswer, error) {
 	if err := b.Validate(); err != nil {
-		return BeatAnswer{}, err
+		return HeartbeatAnswer{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return BeatAnswer{}, err
+		return HeartbeatAnswer{}, err
 	}
 	b.Progress, b.Checkpoint = cloneNumber(b.Progress), slices.Clone(b.Checkpoint)
 	answer, ok := m.quickBeat(&b)
 	if !ok {
 		r, err := m.do(ctx, beatOp{b})
 		if err != nil {
-			return BeatAnswer{}, err
+			return HeartbeatAnswer{}, err
 		}
-		answer = r.(BeatAnswer)
+		answer = r.(HeartbeatAnswer)
 	}
 	m.lostLocks(ctx, b.LeaseID, &answer)
 	return answer, nil
 }
 
 // quickBeat applies a heartbeat at once, if it changes nothing but the lease.
-func (m *Manager) quickBeat(b *Beat) (BeatAnswer, bool) {
+func (m *Manager) quickBeat(b *Heartbeat) (HeartbeatAnswer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return BeatAnswer{}, false
+		return HeartbeatAnswer{}, false
 	}
 	lazy, counted := m.engine.lazy, m.engine.metrics.Beats
 	answer, ok := m.engine.quickBeat(m.instant(time.Time{}), b)
@@ -149,8 +149,8 @@ func (m *Manager) quickBeat(b *Beat) (BeatAnswer, bool) {
 	return answer, ok
 }
 
-// BeatAll implements Leaser.
-func (m *Manager) BeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]BatchBeat, error) {
+// HeartbeatAll implements Leaser.
+func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]LeaseAnswer, error) {
 	if err := validateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
@@ -163,13 +163,13 @@ func (m *Manager) BeatAll(ctx context.Context, workerID string, leaseIDs []strin
 		if err != nil {
 			return nil, err
 		}
-		all = r.([]BatchBeat)
+		all = r.([]LeaseAnswer)
 	}
 	m.lostLocksOf(ctx, leaseIDs, all)
 	return all, nil
 }
 
-func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]BatchBeat, bool) {
+func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]LeaseAnswer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

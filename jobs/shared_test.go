@@ -90,7 +90,7 @@ func TestManagersThatShareAStoreAgree(t *testing.T) {
 
 		got := make(chan jobs.Grant)
 		go func() {
-			g, err := b.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+			g, err := b.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
 			if err != nil {
 				t.Errorf("ask: %v", err)
 			}
@@ -104,13 +104,13 @@ func TestManagersThatShareAStoreAgree(t *testing.T) {
 		}
 
 		time.Sleep(40 * time.Second)
-		if _, err := a.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+		if _, err := a.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(40 * time.Second)
-		told := make(chan jobs.BeatAnswer)
+		told := make(chan jobs.HeartbeatAnswer)
 		go func() {
-			answer, err := b.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+			answer, err := b.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
 			if err != nil {
 				t.Errorf("heartbeat: %v", err)
 			}
@@ -131,7 +131,7 @@ func TestManagersThatShareAStoreAgree(t *testing.T) {
 			if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Cancelled {
 				t.Errorf("the job is %s, %v", v.Job.State, err)
 			}
-			if _, err := m.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, jobs.ErrLeaseNotFound) {
+			if _, err := m.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, jobs.ErrLeaseNotFound) {
 				t.Errorf("heartbeat: %v", err)
 			}
 		}
@@ -144,7 +144,7 @@ func TestAStepOfASharedStoresClockEndsNoLease(t *testing.T) {
 			c := &common{base: memstore.NewJobs()}
 			a, b := c.open(t), c.open(t)
 			submit(t, a)
-			g := grant(t, a, jobs.Ask{WorkerID: "w"})
+			g := grant(t, a, jobs.Request{WorkerID: "w"})
 			time.Sleep(50 * time.Second)
 			c.mu.Lock()
 			c.set += step
@@ -157,7 +157,7 @@ func TestAStepOfASharedStoresClockEndsNoLease(t *testing.T) {
 				}
 			}
 			time.Sleep(50 * time.Second) // every lease has a full life from the step
-			if _, err := b.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+			if _, err := b.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(time.Minute)
@@ -186,7 +186,7 @@ func TestWorkersOfManagersThatShareAStoreDoEveryJobOnce(t *testing.T) {
 	for w := range 9 {
 		wg.Go(func() {
 			for i := 0; ; i++ {
-				g, err := managers[(w+i)%3].Ask(t.Context(), jobs.Ask{WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
+				g, err := managers[(w+i)%3].Request(t.Context(), jobs.Request{WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
 				switch {
 				case err != nil:
 					t.Errorf("ask: %v", err)
@@ -202,7 +202,7 @@ func TestWorkersOfManagersThatShareAStoreDoEveryJobOnce(t *testing.T) {
 				}
 				done[g.Job.ID]++
 				mu.Unlock()
-				if _, err := managers[(w+i+1)%3].Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID}); err != nil {
+				if _, err := managers[(w+i+1)%3].Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID}); err != nil {
 					t.Errorf("heartbeat: %v", err)
 				}
 				mu.Lock()
@@ -250,9 +250,9 @@ func TestLocksOfAJobAreKeptAndGivenBackWhicheverManagerLives(t *testing.T) {
 		name := func(s *jobs.Spec) { s.Locks = []string{"x"} }
 
 		submit(t, a, name)
-		g := grant(t, a, jobs.Ask{WorkerID: "w"})
+		g := grant(t, a, jobs.Request{WorkerID: "w"})
 		beat := func() {
-			if _, err := b.Beat(t.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+			if _, err := b.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -262,7 +262,7 @@ func TestLocksOfAJobAreKeptAndGivenBackWhicheverManagerLives(t *testing.T) {
 		heldFor(t, locks, "x", "", 0, 10*time.Minute, func() {})
 
 		submit(t, b, name)
-		g = grant(t, a, jobs.Ask{WorkerID: "w"})
+		g = grant(t, a, jobs.Request{WorkerID: "w"})
 		beat()
 		if err := a.Close(); err != nil { // and is not started again
 			t.Fatal(err)
@@ -281,7 +281,7 @@ func TestALockThatAnEndedJobLeftBehindKeepsNoJobWaiting(t *testing.T) {
 		a, b := c.openWith(t, lostLocks{locks}), c.openWith(t, locks)
 		name := func(s *jobs.Spec) { s.Locks = []string{"x"} }
 		submit(t, a, name)
-		g := grant(t, a, jobs.Ask{WorkerID: "w"})
+		g := grant(t, a, jobs.Request{WorkerID: "w"})
 		complete(t, a, g)
 		synctest.Wait()
 		if s, err := locks.Get(t.Context(), "x"); err != nil || len(s.Live()) != 1 {
@@ -289,7 +289,7 @@ func TestALockThatAnEndedJobLeftBehindKeepsNoJobWaiting(t *testing.T) {
 		}
 		submit(t, b, name)
 		begin := time.Now()
-		again := grant(t, b, jobs.Ask{WorkerID: "w", Wait: jobs.MaxWait})
+		again := grant(t, b, jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
 		if d := time.Since(begin); d > 2*time.Second || again.Lease.LockTokens["x"] <= g.Lease.LockTokens["x"] {
 			t.Errorf("granted with %v after %v", again.Lease.LockTokens, d)
 		}

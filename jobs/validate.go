@@ -173,7 +173,7 @@ func validateSubmit(specs []Spec, total int) error {
 }
 
 // Validate returns what is wrong with the ask as an *InvalidError, or nil.
-func (a *Ask) Validate() error {
+func (a *Request) Validate() error {
 	c := &checker{}
 	c.id(a.WorkerID, true, at("worker_id"))
 	if a.MaxUnits < 0 {
@@ -188,7 +188,7 @@ func (a *Ask) Validate() error {
 
 // Validate returns what is wrong with the heartbeat as an *InvalidError, or nil. A lease ID that cannot be one is only
 // unknown.
-func (b *Beat) Validate() error {
+func (b *Heartbeat) Validate() error {
 	c := &checker{}
 	c.id(b.WorkerID, true, at("worker_id"))
 	c.fraction(b.Progress, at("progress"))

@@ -195,11 +195,11 @@ func (w *Worker) room(ctx context.Context) (most int, grew <-chan struct{}, err 
 	}
 }
 
-func (w *Worker) askFor(most int) Ask {
+func (w *Worker) askFor(most int) Request {
 	if most == 0 {
 		most = w.o.Units
 	}
-	return Ask{WorkerID: w.o.ID, MaxUnits: most, Types: w.o.Types, Capabilities: w.o.Capabilities, Wait: w.o.Wait}
+	return Request{WorkerID: w.o.ID, MaxUnits: most, Types: w.o.Types, Capabilities: w.o.Capabilities, Wait: w.o.Wait}
 }
 
 // Between two tries to reach a service that is away: doubled from the first to the last, and spread by a fifth.
@@ -262,7 +262,7 @@ func (w *Worker) ask(ctx context.Context) error {
 var errGrew = errors.New("there is more room")
 
 // askOnce asks. If there comes to be more room while the ask waits, it is given up: it said how much there was.
-func (w *Worker) askOnce(ctx context.Context, a Ask, grew <-chan struct{}) (g Grant, asked time.Duration, err error) {
+func (w *Worker) askOnce(ctx context.Context, a Request, grew <-chan struct{}) (g Grant, asked time.Duration, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
@@ -277,7 +277,7 @@ func (w *Worker) askOnce(ctx context.Context, a Ask, grew <-chan struct{}) (g Gr
 		}()
 	}
 	asked = w.o.Elapsed()
-	g, err = w.leaser.Ask(asking, a)
+	g, err = w.leaser.Request(asking, a)
 	if cause := context.Cause(asking); err != nil && errors.Is(cause, errGrew) && ctx.Err() == nil {
 		err = cause
 	}
@@ -289,12 +289,12 @@ const collectPatience = 2 * time.Second
 
 // collect takes the lease that an ask without an answer may have been granted, and no other: it asks for jobs that there
 // are not, under the same request ID.
-func (w *Worker) collect(a Ask) {
+func (w *Worker) collect(a Request) {
 	ctx, cancel := context.WithTimeout(w.hard, collectPatience)
 	defer cancel()
 	a.Types, a.Wait = []string{"none-" + a.RequestID}, 0
 	asked := w.o.Elapsed()
-	if g, err := w.leaser.Ask(ctx, a); err == nil && g.Denied == nil {
+	if g, err := w.leaser.Request(ctx, a); err == nil && g.Denied == nil {
 		w.take(g, asked)
 	}
 }

@@ -122,7 +122,7 @@ func (r *Run) Checkpoint(ctx context.Context, v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.send(ctx, Beat{Checkpoint: b})
+	_, err = r.send(ctx, Heartbeat{Checkpoint: b})
 	return err
 }
 
@@ -212,10 +212,10 @@ func (e *panicError) MarshalJSON() ([]byte, error) {
 }
 
 // send sends a heartbeat and takes in what its answer says.
-func (r *Run) send(ctx context.Context, b Beat) (asked time.Duration, err error) {
+func (r *Run) send(ctx context.Context, b Heartbeat) (asked time.Duration, err error) {
 	b.LeaseID, b.WorkerID = r.Lease.ID, r.w.o.ID
 	asked = r.w.o.Elapsed()
-	answer, err := r.w.leaser.Beat(ctx, b)
+	answer, err := r.w.leaser.Heartbeat(ctx, b)
 	switch {
 	case err == nil:
 		if answer.Cancel {
@@ -236,7 +236,7 @@ func (r *Run) confirm() (asked time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(r.w.hard, r.life())
 	defer cancel()
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4) {
-		if asked, err = r.send(ctx, Beat{}); err == nil || !r.w.passing(err) || ctx.Err() != nil {
+		if asked, err = r.send(ctx, Heartbeat{}); err == nil || !r.w.passing(err) || ctx.Err() != nil {
 			r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 			return asked, err
 		}
@@ -246,7 +246,7 @@ func (r *Run) confirm() (asked time.Duration, err error) {
 
 // renew is what the keeper calls.
 func (r *Run) renew(ctx context.Context) (time.Duration, error) {
-	asked, err := r.send(ctx, Beat{})
+	asked, err := r.send(ctx, Heartbeat{})
 	if err != nil {
 		if r.gone.Load() {
 			err = fmt.Errorf("%w: %w", lokt.ErrNotFound, err)
@@ -278,7 +278,7 @@ func (r *Run) listen() (stop func()) {
 			if r.w.rest(ctx, pause, nil); ctx.Err() != nil {
 				return
 			}
-			asked, err := r.send(ctx, Beat{Wait: r.w.o.Wait})
+			asked, err := r.send(ctx, Heartbeat{Wait: r.w.o.Wait})
 			if r.gone.Load() && ctx.Err() == nil {
 				r.cancel(fmt.Errorf("%w: %w", lokt.ErrLost, err))
 				return

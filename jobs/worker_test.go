@@ -72,11 +72,11 @@ func through[T any](f *faulty, name string, call func(jobs.Service) (T, error)) 
 	return v, err
 }
 
-func (f *faulty) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
-	return through(f, "ask", func(s jobs.Service) (jobs.Grant, error) { return s.Ask(ctx, a) })
+func (f *faulty) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
+	return through(f, "ask", func(s jobs.Service) (jobs.Grant, error) { return s.Request(ctx, a) })
 }
 
-func (f *faulty) Beat(ctx context.Context, b jobs.Beat) (jobs.BeatAnswer, error) {
+func (f *faulty) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
 	name := "beat"
 	if b.Wait > 0 {
 		name = "listen"
@@ -85,7 +85,7 @@ func (f *faulty) Beat(ctx context.Context, b jobs.Beat) (jobs.BeatAnswer, error)
 		f.times = append(f.times, time.Now())
 		f.mu.Unlock()
 	}
-	return through(f, name, func(s jobs.Service) (jobs.BeatAnswer, error) { return s.Beat(ctx, b) })
+	return through(f, name, func(s jobs.Service) (jobs.HeartbeatAnswer, error) { return s.Heartbeat(ctx, b) })
 }
 
 func (f *faulty) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
@@ -349,8 +349,8 @@ func TestAnAnswerThatCameTooLateStartsNothing(t *testing.T) {
 // slowGrants is a service whose grants take longer to arrive than leases last.
 type slowGrants struct{ jobs.Leaser }
 
-func (s slowGrants) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
-	g, err := s.Leaser.Ask(ctx, a)
+func (s slowGrants) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
+	g, err := s.Leaser.Request(ctx, a)
 	time.Sleep(90 * time.Second)
 	return g, err
 }
@@ -674,11 +674,11 @@ type refusing struct {
 	ask, complete, fail error
 }
 
-func (r refusing) Ask(ctx context.Context, a jobs.Ask) (jobs.Grant, error) {
+func (r refusing) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
 	if r.ask != nil {
 		return jobs.Grant{}, r.ask
 	}
-	return r.Leaser.Ask(ctx, a)
+	return r.Leaser.Request(ctx, a)
 }
 
 func (r refusing) Report(ctx context.Context, p jobs.Progress) error {
@@ -808,9 +808,9 @@ type tardy struct {
 	once sync.Once
 }
 
-func (l *tardy) Beat(ctx context.Context, b jobs.Beat) (jobs.BeatAnswer, error) {
+func (l *tardy) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
 	l.once.Do(func() { time.Sleep(l.by) })
-	return l.Leaser.Beat(ctx, b)
+	return l.Leaser.Heartbeat(ctx, b)
 }
 
 // The service counts from the grant, which a worker whose ask has waited confirms before it begins.

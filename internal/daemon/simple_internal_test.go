@@ -64,11 +64,11 @@ func TestWhatClientsAskForMostIsSimple(t *testing.T) {
 	}
 	j := c.Jobs()
 	_, submit := j.Submit(ctx, []jobs.Spec{jobs.NewSpec()})
-	grant, ask := j.Ask(ctx, jobs.Ask{WorkerID: "w"})
+	grant, ask := j.Request(ctx, jobs.Request{WorkerID: "w"})
 	if err := errors.Join(submit, ask); err != nil || grant.Denied != nil {
 		t.Fatalf("error %v, denied %v", err, grant.Denied)
 	}
-	_, beat := j.Beat(ctx, jobs.Beat{LeaseID: grant.Lease.ID, WorkerID: "w"})
+	_, beat := j.Heartbeat(ctx, jobs.Heartbeat{LeaseID: grant.Lease.ID, WorkerID: "w"})
 	_, complete := j.Complete(ctx, jobs.Completion{LeaseID: grant.Lease.ID, WorkerID: "w", Status: jobs.Completed})
 	_, list := j.List(ctx, jobs.Filter{State: jobs.Completed, Type: "default"})
 	_, status := j.Status(ctx)

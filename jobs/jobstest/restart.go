@@ -278,7 +278,7 @@ func lazyWritesHappen(r *restarts) {
 	id := r.submit()
 	g := r.grant(ask("w"))
 	half := 0.5
-	if _, err := r.s.Beat(r.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Checkpoint: []byte("7")}); err != nil {
+	if _, err := r.s.Heartbeat(r.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Checkpoint: []byte("7")}); err != nil {
 		r.Fatal(err)
 	}
 	time.Sleep(time.Second + time.Millisecond)
@@ -311,7 +311,7 @@ func failingStore(r *restarts) {
 	for _, err := range []error{
 		func() error { _, err := r.s.Submit(r.Context(), []jobs.Spec{spec()}); return err }(),
 		func() error { _, err := r.s.Cancel(r.Context(), id, ""); return err }(),
-		func() error { _, err := r.s.Ask(r.Context(), ask("w")); return err }(),
+		func() error { _, err := r.s.Request(r.Context(), ask("w")); return err }(),
 		func() error { _, err := r.s.Status(r.Context()); return err }(),
 	} {
 		if !errors.Is(err, lokt.ErrUnavailable) || jobs.Code(err) != "unavailable" {

@@ -103,19 +103,19 @@ func notBefore(at time.Time) func(*jobs.Spec)  { return func(s *jobs.Spec) { s.R
 func locks(names ...string) func(*jobs.Spec)   { return func(s *jobs.Spec) { s.Locks = names } }
 func payload(json string) func(*jobs.Spec)     { return func(s *jobs.Spec) { s.Payload = []byte(json) } }
 func unique(s *jobs.Spec)                      { s.Unique = true }
-func ask(worker string, edits ...func(*jobs.Ask)) jobs.Ask {
-	a := jobs.Ask{WorkerID: worker}
+func ask(worker string, edits ...func(*jobs.Request)) jobs.Request {
+	a := jobs.Request{WorkerID: worker}
 	for _, edit := range edits {
 		edit(&a)
 	}
 	return a
 }
 
-func waiting(d time.Duration) func(*jobs.Ask) { return func(a *jobs.Ask) { a.Wait = d } }
-func types(t ...string) func(*jobs.Ask)       { return func(a *jobs.Ask) { a.Types = t } }
-func capable(c ...string) func(*jobs.Ask)     { return func(a *jobs.Ask) { a.Capabilities = c } }
-func atMostUnits(n int) func(*jobs.Ask)       { return func(a *jobs.Ask) { a.MaxUnits = n } }
-func request(id string) func(*jobs.Ask)       { return func(a *jobs.Ask) { a.RequestID = id } }
+func waiting(d time.Duration) func(*jobs.Request) { return func(a *jobs.Request) { a.Wait = d } }
+func types(t ...string) func(*jobs.Request)       { return func(a *jobs.Request) { a.Types = t } }
+func capable(c ...string) func(*jobs.Request)     { return func(a *jobs.Request) { a.Capabilities = c } }
+func atMostUnits(n int) func(*jobs.Request)       { return func(a *jobs.Request) { a.MaxUnits = n } }
+func request(id string) func(*jobs.Request)       { return func(a *jobs.Request) { a.RequestID = id } }
 
 // submit submits one job.
 func (e *env) submit(edits ...func(*jobs.Spec)) string {
@@ -128,9 +128,9 @@ func (e *env) submit(edits ...func(*jobs.Spec)) string {
 }
 
 // grant asks for what must be granted.
-func (e *env) grant(a jobs.Ask) jobs.Grant {
+func (e *env) grant(a jobs.Request) jobs.Grant {
 	e.Helper()
-	g, err := e.s.Ask(e.within(), a)
+	g, err := e.s.Request(e.within(), a)
 	if err != nil || g.Denied != nil {
 		e.Fatalf("%s was not granted a job: %+v, %v", a.WorkerID, g.Denied, err)
 	}
@@ -141,7 +141,7 @@ func (e *env) grant(a jobs.Ask) jobs.Grant {
 }
 
 // grantOf asks for what must be that job.
-func (e *env) grantOf(jobID string, a jobs.Ask) jobs.Grant {
+func (e *env) grantOf(jobID string, a jobs.Request) jobs.Grant {
 	e.Helper()
 	g := e.grant(a)
 	if g.Job.ID != jobID {
@@ -151,9 +151,9 @@ func (e *env) grantOf(jobID string, a jobs.Ask) jobs.Grant {
 }
 
 // deny asks for what must be denied with the code.
-func (e *env) deny(code string, a jobs.Ask) jobs.Denial {
+func (e *env) deny(code string, a jobs.Request) jobs.Denial {
 	e.Helper()
-	g, err := e.s.Ask(e.within(), a)
+	g, err := e.s.Request(e.within(), a)
 	if err != nil || g.Denied == nil {
 		e.Fatalf("%s was not denied a job: %+v, %v", a.WorkerID, g.Job, err)
 	}
@@ -173,9 +173,9 @@ func (e *env) complete(g jobs.Grant, status jobs.State) {
 }
 
 // beat sends a heartbeat that must be accepted.
-func (e *env) beat(g jobs.Grant) jobs.BeatAnswer {
+func (e *env) beat(g jobs.Grant) jobs.HeartbeatAnswer {
 	e.Helper()
-	b, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID})
+	b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID})
 	if err != nil {
 		e.Fatalf("heartbeat of %s: %v", g.Lease.ID, err)
 	}
@@ -185,7 +185,7 @@ func (e *env) beat(g jobs.Grant) jobs.BeatAnswer {
 // gone checks that no heartbeat of the lease is accepted any more.
 func (e *env) gone(g jobs.Grant) {
 	e.Helper()
-	_, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID})
+	_, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID})
 	if !errors.Is(err, jobs.ErrLeaseNotFound) {
 		e.Fatalf("heartbeat of an ended lease: %v", err)
 	}

@@ -80,7 +80,7 @@ func beatExtends(e *env) {
 func mismatchChangesNothing(e *env) {
 	id := e.submit()
 	g := e.grant(ask("w"))
-	_, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "thief"})
+	_, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "thief"})
 	_, err2 := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "thief", Status: jobs.Completed})
 	err3 := e.s.Report(e.within(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "thief"})
 	for _, err := range []error{err, err2, err3} {
@@ -120,7 +120,7 @@ func beatsInABatch(e *env) {
 		e.submit()
 	}
 	a, b, other := e.grant(ask("w")), e.grant(ask("w")), e.grant(ask("v"))
-	all, err := e.s.BeatAll(e.within(), "w", []string{a.Lease.ID, "unknown", other.Lease.ID, b.Lease.ID})
+	all, err := e.s.HeartbeatAll(e.within(), "w", []string{a.Lease.ID, "unknown", other.Lease.ID, b.Lease.ID})
 	if err != nil || len(all) != 4 {
 		e.Fatalf("a batch was answered with %+v, %v", all, err)
 	}
@@ -131,7 +131,7 @@ func beatsInABatch(e *env) {
 	}
 	e.expect(a.Job.ID, jobs.Running)
 	e.expect(other.Job.ID, jobs.Leased)
-	all, err = e.s.BeatAll(e.within(), "w", []string{b.Lease.ID, a.Lease.ID})
+	all, err = e.s.HeartbeatAll(e.within(), "w", []string{b.Lease.ID, a.Lease.ID})
 	if err != nil || all[0].LeaseID != b.Lease.ID || all[0].Err != nil || all[1].Err != nil {
 		e.Errorf("a batch of good ones was answered with %+v, %v", all, err)
 	}
@@ -182,7 +182,7 @@ func reportsAreKept(e *env) {
 		e.Error("a report extended the lease")
 	}
 	third := 0.75
-	if _, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &third, Checkpoint: []byte(`[1,  2.50]`)}); err != nil {
+	if _, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &third, Checkpoint: []byte(`[1,  2.50]`)}); err != nil {
 		e.Fatal(err)
 	}
 	if o := e.expect(id, jobs.Running).Job.Output; *o.Progress != 0.75 || o.Message != text || string(o.Checkpoint) != `[1,  2.50]` {

@@ -198,7 +198,7 @@ func manyAsksForOneJob(e *env) {
 	for i := range 64 {
 		wg.Go(func() {
 			<-start
-			g, err := e.s.Ask(e.within(), ask(fmt.Sprint("w", i)))
+			g, err := e.s.Request(e.within(), ask(fmt.Sprint("w", i)))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -229,7 +229,7 @@ func manyWorkers(e *env) {
 	done, holding, units := map[string]int{}, map[string]bool{}, 0
 	work := func(worker string) {
 		for round := 0; ; round++ {
-			g, err := e.s.Ask(e.within(), ask(worker, waiting(jobs.MaxWait/100)))
+			g, err := e.s.Request(e.within(), ask(worker, waiting(jobs.MaxWait/100)))
 			if err != nil {
 				e.Errorf("ask: %v", err)
 				return
@@ -253,7 +253,7 @@ func manyWorkers(e *env) {
 				done[g.Job.ID]++
 			}
 			mu.Unlock()
-			if _, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: worker}); err != nil {
+			if _, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: worker}); err != nil {
 				e.Errorf("heartbeat: %v", err)
 			}
 			mu.Lock() // before the service may give them to another
@@ -300,7 +300,7 @@ func beatsRaceCompletion(e *env) {
 			})
 			wg.Go(func() {
 				for range 5 {
-					_, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"})
+					_, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"})
 					if err != nil && jobs.Code(err) != "lease_not_found" {
 						e.Errorf("heartbeat: %v", err)
 					}

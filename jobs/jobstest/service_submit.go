@@ -95,7 +95,7 @@ func wrongSpecs(e *env) {
 func wrongRequests(e *env) {
 	ctx := e.within()
 	long, bad, half := strings.Repeat("x", jobs.MaxIDLen+1), math.NaN(), 1.5
-	askFor := func(a jobs.Ask) error { _, err := e.s.Ask(ctx, a); return err }
+	askFor := func(a jobs.Request) error { _, err := e.s.Request(ctx, a); return err }
 	e.invalid(askFor(ask("")), "worker_id")
 	e.invalid(askFor(ask(long)), "worker_id")
 	e.invalid(askFor(ask("w", atMostUnits(-1))), "max_units")
@@ -105,14 +105,14 @@ func wrongRequests(e *env) {
 	e.invalid(askFor(ask("w", waiting(jobs.MaxWait+1))), "wait_ms")
 	e.invalid(askFor(ask("w", request(long))), "request_id")
 
-	beat := func(b jobs.Beat) error { _, err := e.s.Beat(ctx, b); return err }
-	e.invalid(beat(jobs.Beat{LeaseID: "unknown"}), "worker_id")
-	e.invalid(beat(jobs.Beat{LeaseID: "unknown", WorkerID: "w", Progress: &bad}), "progress")
-	e.invalid(beat(jobs.Beat{LeaseID: "unknown", WorkerID: "w", Progress: &half}), "progress")
-	e.invalid(beat(jobs.Beat{LeaseID: "unknown", WorkerID: "w", Checkpoint: []byte("{")}), "checkpoint")
-	_, err := e.s.BeatAll(ctx, "", nil)
+	beat := func(b jobs.Heartbeat) error { _, err := e.s.Heartbeat(ctx, b); return err }
+	e.invalid(beat(jobs.Heartbeat{LeaseID: "unknown"}), "worker_id")
+	e.invalid(beat(jobs.Heartbeat{LeaseID: "unknown", WorkerID: "w", Progress: &bad}), "progress")
+	e.invalid(beat(jobs.Heartbeat{LeaseID: "unknown", WorkerID: "w", Progress: &half}), "progress")
+	e.invalid(beat(jobs.Heartbeat{LeaseID: "unknown", WorkerID: "w", Checkpoint: []byte("{")}), "checkpoint")
+	_, err := e.s.HeartbeatAll(ctx, "", nil)
 	e.invalid(err, "worker_id", "lease_ids")
-	_, err = e.s.BeatAll(ctx, "w", make([]string, jobs.MaxBeats+1))
+	_, err = e.s.HeartbeatAll(ctx, "w", make([]string, jobs.MaxBeats+1))
 	e.invalid(err, "lease_ids")
 	_, err = e.s.Complete(ctx, jobs.Completion{LeaseID: "unknown", Status: jobs.Expired, Result: []byte("x"), Error: []byte("\xff")})
 	e.invalid(err, "worker_id", "status", "result", "error")

@@ -50,7 +50,7 @@ func waitToTheMoment(e *env) {
 	ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
 	defer cancel()
 	begin = time.Now()
-	if g, err := e.s.Ask(ctx, ask("w", waiting(7*time.Second))); !errors.Is(err, context.DeadlineExceeded) {
+	if g, err := e.s.Request(ctx, ask("w", waiting(7*time.Second))); !errors.Is(err, context.DeadlineExceeded) {
 		e.Errorf("answered with %+v, %v", g, err)
 	}
 	if d := time.Since(begin); d != 3*time.Second {
@@ -63,13 +63,13 @@ func beatWaitToTheMoment(e *env) {
 	g := e.grant(ask("w"))
 	time.Sleep(10 * time.Second)
 	begin := time.Now()
-	b, err := e.s.Beat(e.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second})
+	b, err := e.s.Heartbeat(e.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second})
 	if err != nil || b.Cancel || time.Since(begin) != 9*time.Second || b.ExpiresAt.Sub(begin).Round(time.Second) != e.ttl {
 		e.Errorf("answered with %+v, %v after %v", b, err, time.Since(begin))
 	}
 	ctx, cancel := context.WithTimeout(e.Context(), time.Second)
 	defer cancel()
-	if _, err := e.s.Beat(ctx, jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := e.s.Heartbeat(ctx, jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second}); !errors.Is(err, context.DeadlineExceeded) {
 		e.Errorf("a cancelled heartbeat was answered with %v", err)
 	}
 	e.beat(g)
@@ -96,7 +96,7 @@ func beatAtTheDeadline(e *env) {
 		var err error
 		wg.Go(func() {
 			time.Sleep(time.Nanosecond * time.Duration(i%2))
-			_, err = e.s.Beat(e.Context(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w"})
+			_, err = e.s.Heartbeat(e.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"})
 		})
 		wg.Wait()
 		if want := map[bool]jobs.State{true: jobs.Running, false: jobs.Expired}[err == nil]; i%2 == 0 {
@@ -131,7 +131,7 @@ func backoffDoubles(e *env) {
 // asks waits for a job for as long as a request may.
 func (e *env) asks(worker string) jobs.Grant {
 	e.Helper()
-	g, err := e.s.Ask(e.Context(), ask(worker, waiting(jobs.MaxWait)))
+	g, err := e.s.Request(e.Context(), ask(worker, waiting(jobs.MaxWait)))
 	if err != nil {
 		e.Fatal(err)
 	}

@@ -21,10 +21,10 @@ var waitTests = []serviceTest{
 }
 
 // background runs an ask and returns what will be its answer.
-func (e *env) background(ctx context.Context, a jobs.Ask) <-chan jobs.Grant {
+func (e *env) background(ctx context.Context, a jobs.Request) <-chan jobs.Grant {
 	c := make(chan jobs.Grant, 1)
 	go func() {
-		g, err := e.s.Ask(ctx, a)
+		g, err := e.s.Request(ctx, a)
 		if err != nil {
 			g = jobs.Grant{Denied: &jobs.Denial{Code: err.Error()}}
 		}
@@ -107,7 +107,7 @@ func goneClientGetsNothing(e *env) {
 	ctx, cancel := context.WithCancel(e.within())
 	done := make(chan error, 1)
 	go func() {
-		_, err := e.s.Ask(ctx, ask("w", waiting(jobs.MaxWait)))
+		_, err := e.s.Request(ctx, ask("w", waiting(jobs.MaxWait)))
 		done <- err
 	}()
 	e.parked("w")
@@ -141,11 +141,11 @@ func twins(e *env) {
 func beatWaitsForCancel(e *env) {
 	id := e.submit()
 	g := e.grant(ask("w"))
-	c := make(chan jobs.BeatAnswer, 1)
+	c := make(chan jobs.HeartbeatAnswer, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		b, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+		b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
 		if err != nil {
 			e.Errorf("a heartbeat that waits: %v", err)
 		}
@@ -160,7 +160,7 @@ func beatWaitsForCancel(e *env) {
 	if b := <-c; !b.Cancel || b.ExpiresAt.IsZero() {
 		e.Errorf("answered with %+v", b)
 	}
-	if b, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait}); err != nil || !b.Cancel {
+	if b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait}); err != nil || !b.Cancel {
 		e.Errorf("with a cancellation known, a heartbeat was answered with %+v, %v", b, err)
 	}
 }
@@ -170,7 +170,7 @@ func beatWaitsForRevoke(e *env) {
 	g := e.grant(ask("w"))
 	c := make(chan error, 1)
 	go func() {
-		_, err := e.s.Beat(e.within(), jobs.Beat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+		_, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
 		c <- err
 	}()
 	for e.view(id).Job.State != jobs.Running {

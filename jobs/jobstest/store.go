@@ -194,7 +194,7 @@ func fullLease(n int) jobs.Lease {
 	at := base().Add(time.Duration(n) * time.Millisecond)
 	return jobs.Lease{
 		ID: fmt.Sprint("lease", n), JobID: fmt.Sprintf("job%04d", n), WorkerID: "worker ü", RequestID: "r", Units: 3, Token: 5, Attempt: 2,
-		IssuedAt: at, ExpiresAt: at.Add(time.Minute), LastHeartbeat: at.Add(time.Second), FirstBeat: at.Add(2 * time.Second), RunUntil: at.Add(time.Hour),
+		IssuedAt: at, ExpiresAt: at.Add(time.Minute), LastHeartbeat: at.Add(time.Second), FirstHeartbeat: at.Add(2 * time.Second), RunUntil: at.Add(time.Hour),
 		LockTokens: map[string]uint64{"lock a": 1, "lock-b": 1<<63 + uint64(n)},
 	}
 }
@@ -290,7 +290,7 @@ func rowsAreReplaced(t *testing.T, s jobs.Store) {
 	b.Spec = full.Jobs[1].Spec
 	b.CreatedAt, b.Seq, b.Ord = full.Jobs[1].CreatedAt, full.Jobs[1].Seq, full.Jobs[1].Ord
 	lease := fullLease(2)
-	lease.RequestID, lease.FirstBeat, lease.RunUntil, lease.LockTokens = "", time.Time{}, time.Time{}, nil
+	lease.RequestID, lease.FirstHeartbeat, lease.RunUntil, lease.LockTokens = "", time.Time{}, time.Time{}, nil
 	key := jobs.Key{Key: "key 3", Print: [32]byte{7}, JobID: "job0002"}
 	again := full.Answered[0]
 	again.Lease.ID = "another"
@@ -310,7 +310,7 @@ func rowsAreReplaced(t *testing.T, s jobs.Store) {
 	moved.State, moved.LeaseID, moved.Revision = jobs.Leased, "lease9", 2002
 	lease9, beaten := fullLease(1), lease
 	lease9.ID = "lease9"
-	beaten.FirstBeat, beaten.ExpiresAt = base(), base().Add(time.Hour)
+	beaten.FirstHeartbeat, beaten.ExpiresAt = base(), base().Add(time.Hour)
 	commit(t, s, jobs.Changes{
 		Jobs: []jobs.JobChange{{Job: moved, What: jobs.Moved}}, Leases: []jobs.Lease{lease9, beaten}, Counters: jobs.Counters{Seq: 4, Revision: 2002},
 	})

@@ -228,7 +228,7 @@ func misbehave(t *testing.T, m *jobs.Manager, rng *rand.Rand, worker string) {
 			if rng.IntN(2) == 0 {
 				a.RequestID = fmt.Sprint(i)
 			}
-			if g, err = m.Ask(ctx, a); err == nil && g.Denied == nil {
+			if g, err = m.Request(ctx, a); err == nil && g.Denied == nil {
 				held = append(held, g.Lease)
 			}
 		case n < 7:
@@ -239,7 +239,7 @@ func misbehave(t *testing.T, m *jobs.Manager, rng *rand.Rand, worker string) {
 			})
 		case n == 7:
 			half := 0.5
-			_, err = m.Beat(ctx, jobs.Beat{LeaseID: held[0].ID, WorkerID: worker, Progress: &half, Checkpoint: []byte(`[1]`)})
+			_, err = m.Heartbeat(ctx, jobs.Heartbeat{LeaseID: held[0].ID, WorkerID: worker, Progress: &half, Checkpoint: []byte(`[1]`)})
 		case n == 8:
 			_, err = m.Cancel(ctx, mine[rng.IntN(len(mine))], "because")
 		default:

@@ -134,7 +134,7 @@ type leaseDocument struct {
 	IssuedAt      time.Time `json:"issued"`
 	ExpiresAt     time.Time `json:"expires"`
 	LastHeartbeat time.Time `json:"last_beat"`
-	FirstBeat     time.Time `json:"first_beat,omitzero"`
+	FirstHeartbeat     time.Time `json:"first_beat,omitzero"`
 	RunUntil      time.Time `json:"run_until,omitzero"`
 
 	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`

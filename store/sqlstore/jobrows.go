@@ -177,7 +177,7 @@ func writeLease(ctx context.Context, q querier, l *jobs.Lease) error {
 		first_beat = excluded.first_beat, run_until = excluded.run_until, ttl = excluded.ttl, beat_every = excluded.beat_every,
 		lock_tokens = excluded.lock_tokens`,
 		l.ID, l.JobID, l.WorkerID, text(l.RequestID), l.Units, l.Token, l.Attempt, millis(l.IssuedAt), millis(l.ExpiresAt), millis(l.LastHeartbeat),
-		millis(l.FirstBeat), millis(l.RunUntil), number(l.TTL), number(l.Interval), tokensText(l.LockTokens))
+		millis(l.FirstHeartbeat), millis(l.RunUntil), number(l.TTL), number(l.Interval), tokensText(l.LockTokens))
 }
 
 func writeAttempt(ctx context.Context, q querier, a *jobs.Attempt) error {
@@ -301,7 +301,7 @@ func readEnded(r *row) jobs.Job { return readJob(r) }
 func readLease(r *row) jobs.Lease {
 	l := jobs.Lease{
 		ID: r.text(), JobID: r.text(), WorkerID: r.text(), RequestID: r.text(), Units: int(r.number()), Token: r.count(), Attempt: int(r.number()),
-		IssuedAt: r.millis(), ExpiresAt: r.millis(), LastHeartbeat: r.millis(), FirstBeat: r.millis(), RunUntil: r.millis(), TTL: r.span(), Interval: r.span(),
+		IssuedAt: r.millis(), ExpiresAt: r.millis(), LastHeartbeat: r.millis(), FirstHeartbeat: r.millis(), RunUntil: r.millis(), TTL: r.span(), Interval: r.span(),
 	}
 	r.decode(&l.LockTokens)
 	return l

@@ -404,7 +404,7 @@ func (p *packer) lease(l *jobs.Lease) {
 	p.time(&l.IssuedAt)
 	p.time(&l.ExpiresAt)
 	p.time(&l.LastHeartbeat)
-	p.time(&l.FirstBeat)
+	p.time(&l.FirstHeartbeat)
 	p.time(&l.RunUntil)
 	packNumber(p, &l.TTL)
 	packNumber(p, &l.Interval)

@@ -53,7 +53,7 @@ func TestWhatACallerHandedInIsItsOwnAgainWhenTheCallReturns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"})
+	g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"})
 	if err != nil || g.Denied != nil {
 		t.Fatal(err, g)
 	}

@@ -51,7 +51,7 @@ func BenchmarkPostgreSQL(b *testing.B) {
 				_, err := m.Submit(ctx, []jobs.Spec{jobs.NewSpec()})
 				var grant jobs.Grant
 				if err == nil {
-					grant, err = m.Ask(ctx, jobs.Ask{WorkerID: worker, Wait: time.Second})
+					grant, err = m.Request(ctx, jobs.Request{WorkerID: worker, Wait: time.Second})
 				}
 				if err == nil && grant.Denied == nil {
 					_, err = m.Complete(ctx, jobs.Completion{LeaseID: grant.Lease.ID, WorkerID: worker, Status: jobs.Completed})

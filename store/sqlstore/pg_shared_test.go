@@ -203,7 +203,7 @@ func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
 	a, b := open(), open()
 	ask := func(m *jobs.Manager, request string) jobs.Lease {
 		t.Helper()
-		g, err := m.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: request, Wait: jobs.MaxWait})
+		g, err := m.Request(ctx, jobs.Request{WorkerID: "w", RequestID: request, Wait: jobs.MaxWait})
 		if err != nil || g.Denied != nil {
 			t.Fatalf("not granted: %+v, %v", g.Denied, err)
 		}
@@ -222,7 +222,7 @@ func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
 			t.Fatalf("told are %v after %d", first.LockTokens, last)
 		}
 		last = first.LockTokens["x"]
-		if _, err := b.Beat(ctx, jobs.Beat{LeaseID: first.ID, WorkerID: "w"}); err != nil {
+		if _, err := b.Heartbeat(ctx, jobs.Heartbeat{LeaseID: first.ID, WorkerID: "w"}); err != nil {
 			t.Fatal(err)
 		}
 		for n := range 2 { // while the lease is active, and when it has ended
@@ -257,7 +257,7 @@ func TestSchedulersOnPostgreSQLShareJobsAndCapacity(t *testing.T) {
 		wg.Go(func() {
 			worker := fmt.Sprint("w", w)
 			for ctx.Err() == nil && done.Load() < count {
-				g, err := m.Ask(ctx, jobs.Ask{WorkerID: worker, Wait: 200 * time.Millisecond})
+				g, err := m.Request(ctx, jobs.Request{WorkerID: worker, Wait: 200 * time.Millisecond})
 				if err != nil || g.Denied != nil {
 					continue
 				}
@@ -345,7 +345,7 @@ func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T)
 			}
 		}
 	}
-	if g, err := b.Ask(ctx, jobs.Ask{WorkerID: "w"}); err != nil || g.Denied != nil || g.Job.ID != first {
+	if g, err := b.Request(ctx, jobs.Request{WorkerID: "w"}); err != nil || g.Denied != nil || g.Job.ID != first {
 		t.Errorf("granted was %+v, %v", g, err)
 	}
 }
@@ -571,7 +571,7 @@ func TestTheFloorOfTokensHoldsForEveryName(t *testing.T) {
 	if _, err := j.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
 		t.Fatal(err)
 	}
-	if g, err := j.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Lease.Token <= floor {
+	if g, err := j.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Lease.Token <= floor {
 		t.Errorf("token %d of a job, denied %v, %v", g.Lease.Token, g.Denied, err)
 	}
 }

@@ -247,7 +247,7 @@ func TestWorkersThatWaitThroughAPoolerAreGrantedWhatWasSubmittedElsewhere(t *tes
 	}
 	granted := make(chan error, 1)
 	go func() {
-		g, err := all[1].Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: 30 * time.Second})
+		g, err := all[1].Request(t.Context(), jobs.Request{WorkerID: "w", Wait: 30 * time.Second})
 		if err == nil && g.Denied != nil {
 			err = fmt.Errorf("denied: %+v", g.Denied)
 		}

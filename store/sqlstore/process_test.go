@@ -249,7 +249,7 @@ func work(path string) error {
 					return
 				}
 				say("submitted %s", r[0].JobID)
-				grant, err := js.Ask(ctx, jobs.Ask{WorkerID: worker})
+				grant, err := js.Request(ctx, jobs.Request{WorkerID: worker})
 				if err != nil || grant.Denied != nil {
 					failed <- fmt.Errorf("%w %v", err, grant.Denied)
 					return

@@ -242,7 +242,7 @@ func crowdJobs(ctx context.Context, c *crowded) error {
 			}
 		}
 		var g jobs.Grant
-		if err := persist(func() (err error) { g, err = m.Ask(ctx, jobs.Ask{WorkerID: "w", RequestID: fmt.Sprint(i)}); return err }); err != nil || g.Denied != nil {
+		if err := persist(func() (err error) { g, err = m.Request(ctx, jobs.Request{WorkerID: "w", RequestID: fmt.Sprint(i)}); return err }); err != nil || g.Denied != nil {
 			return fmt.Errorf("job %d: %+v, %w", i, g.Denied, err)
 		}
 		if err := persist(func() error {

@@ -314,7 +314,7 @@ func TestTokensOfJobsRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
 			}
 		}
 		for i := range 5 {
-			g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w", Wait: 20 * time.Second})
+			g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: 20 * time.Second})
 			if err != nil || g.Denied != nil || g.Lease.Token <= last {
 				t.Fatalf("token %d follows %d: denied %v, %v", g.Lease.Token, last, g.Denied, err)
 			}
@@ -668,7 +668,7 @@ func TestJobsThatCannotBeAreFound(t *testing.T) {
 		if _, err := m.Submit(t.Context(), []jobs.Spec{spec}); err != nil {
 			t.Fatal(err)
 		}
-		if g, err := m.Ask(t.Context(), jobs.Ask{WorkerID: "w"}); err != nil || g.Denied != nil {
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Denied != nil {
 			t.Fatal(g, err)
 		}
 		if err := m.Close(); err != nil {
