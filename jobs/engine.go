@@ -10,6 +10,13 @@ import (
 	"time"
 )
 
+const (
+	workerLife   = 24 * time.Hour // a worker without leases is forgotten so long after it was heard of
+	maxWorkers   = 100_000        // remembered; beyond, those heard of least recently and without leases are forgotten
+	lazyWrite    = time.Second    // how long what a heartbeat reports may stay unstored
+	sweepPerTurn = 500            // keys, request IDs and workers forgotten in one turn
+)
+
 // entry is a living job, and where it stands.
 type entry struct {
 	job      Job

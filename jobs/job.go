@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -144,18 +145,18 @@ func (j *Job) report() *Report {
 // Lease keeps a job with a worker. Times are UTC, whole milliseconds, and for display: deadlines are kept on a clock
 // that nobody sets.
 type Lease struct {
-	ID            string
-	JobID         string
-	WorkerID      string
-	RequestID     string // of the ask that it answered
-	Units         int
-	Token         uint64 // higher than that of every earlier lease on the job
-	Attempt       int
-	IssuedAt      time.Time
-	ExpiresAt     time.Time
-	LastHeartbeat time.Time // IssuedAt before the first
-	FirstHeartbeat     time.Time // zero before the first
-	RunUntil      time.Time // zero without Spec.MaxRuntime
+	ID             string
+	JobID          string
+	WorkerID       string
+	RequestID      string // of the ask that it answered
+	Units          int
+	Token          uint64 // higher than that of every earlier lease on the job
+	Attempt        int
+	IssuedAt       time.Time
+	ExpiresAt      time.Time
+	LastHeartbeat  time.Time // IssuedAt before the first
+	FirstHeartbeat time.Time // zero before the first
+	RunUntil       time.Time // zero without Spec.MaxRuntime
 
 	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was granted; nil if
 	// none were. They stay what they were then, whatever becomes of the locks. The map is never changed.
@@ -190,3 +191,10 @@ const (
 	CodeRevoked   = "revoked"              // an operator took the lease away
 	CodeCancelled = "cancelled"            // somebody asked for it, and the worker stopped or there was none
 )
+
+// clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
+func (s *Spec) clone() Spec {
+	c := *s
+	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
+	return c
+}

@@ -268,17 +268,3 @@ func (e *engine) rows() Rows {
 	r.Sort()
 	return r
 }
-
-// Sort puts rows into one order, for comparison.
-func (r *Rows) Sort() {
-	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Seq, b.Seq) })
-	slices.SortFunc(r.Leases, func(a, b Lease) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(r.Attempts, func(a, b Attempt) int {
-		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Number, b.Number))
-	})
-	slices.SortFunc(r.Keys, func(a, b Key) int { return cmp.Compare(a.Key, b.Key) })
-	slices.SortFunc(r.Answered, func(a, b Answered) int {
-		return cmp.Or(cmp.Compare(a.WorkerID, b.WorkerID), cmp.Compare(a.RequestID, b.RequestID))
-	})
-	slices.Sort(r.Frozen)
-}

@@ -108,7 +108,7 @@ func (k *locker) tell(o op) {
 func (k *locker) active(leaseID string) bool {
 	k.m.mu.Lock()
 	defer k.m.mu.Unlock()
-	return k.m.engine.leases[leaseID] != nil
+	return k.m.engine.active(leaseID)
 }
 
 // take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be had. Where that
@@ -191,7 +191,7 @@ func (k *locker) free(err error, name string) (freed bool) {
 // over reports whether a job of this store has ended: no lease of it will ever be active.
 func (k *locker) over(ctx context.Context, jobID string) bool {
 	k.m.mu.Lock()
-	lives := k.m.engine.jobs[jobID] != nil
+	lives := k.m.engine.lives(jobID)
 	k.m.mu.Unlock()
 	if lives {
 		return false
@@ -208,10 +208,8 @@ func (k *locker) tidy() {
 	}
 	names := map[string]bool{}
 	k.m.mu.Lock()
-	for _, en := range k.m.engine.jobs {
-		for _, name := range en.job.Locks {
-			names[name] = true
-		}
+	for name := range k.m.engine.lockNames() {
+		names[name] = true
 	}
 	k.m.mu.Unlock()
 	for name := range names {
@@ -232,7 +230,7 @@ func (k *locker) tidy() {
 func (k *locker) orphaned(ctx context.Context, jobID, leaseID string) bool {
 	k.m.mu.Lock()
 	e := k.m.engine
-	wanted, lives := e.leases[leaseID] != nil || e.pendings[leaseID] != nil, e.jobs[jobID] != nil
+	wanted, lives := e.active(leaseID) || e.awaits(leaseID), e.lives(jobID)
 	k.m.mu.Unlock()
 	if wanted || lives {
 		return !wanted
@@ -266,10 +264,7 @@ func (k *locker) orders() []lockOrder {
 	k.mu.Unlock()
 	k.m.mu.Lock()
 	defer k.m.mu.Unlock()
-	for _, h := range k.m.engine.holding {
-		orders = append(orders, lockOrder{leaseID: h.lease.ID, jobID: h.lease.JobID, names: h.entry.job.Locks})
-	}
-	return orders
+	return append(orders, k.m.engine.locksHeld()...)
 }
 
 // renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a restart that
@@ -308,4 +303,77 @@ func (k *locker) wanted(leaseID string) bool {
 		_, _ = k.m.do(k.m.ctx, statusOp{}) // if it fails, what is known must do
 	}
 	return k.active(leaseID)
+}
+
+// lookPatience bounds how long the answer to a heartbeat waits for the lock service. What it does not say by then, it says the next time.
+const lookPatience = time.Second
+
+// lost returns the locks of leases that are not held as they were when these were granted, by name: not at all, or with a newer
+// token, so that somebody else may have held them in between. What cannot be found out is not lost.
+func (k *locker) lost(ctx context.Context, leaseIDs ...string) map[string][]string {
+	type held struct {
+		names  []string
+		tokens map[string]uint64
+	}
+	found := map[string]held{}
+	k.m.mu.Lock()
+	for _, id := range leaseIDs {
+		if o, tokens, ok := k.m.engine.lockedBy(id); ok {
+			found[id] = held{o.names, tokens}
+		}
+	}
+	k.m.mu.Unlock()
+	if len(found) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	all := map[string][]string{}
+	for id, h := range found {
+		var lost []string
+		for _, name := range h.names {
+			if k.gone(ctx, id, name, h.tokens[name]) {
+				lost = append(lost, name)
+			}
+		}
+		if lost != nil && k.active(id) { // otherwise they were given back meanwhile
+			slices.Sort(lost)
+			all[id] = lost
+		}
+	}
+	return all
+}
+
+// gone reports whether it is certain that a lock is not held for a lease as it was. A token of 0 is not known.
+func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) bool {
+	s, err := k.service.Get(ctx, name)
+	if err != nil || s.Lock.Corrupt != "" || s.Lock.Freeze != nil && s.Lock.Freeze.Damaged != "" {
+		return false
+	}
+	h, held := s.Lock.Holder(leaseID)
+	if held {
+		_, stale := s.Stale(h)
+		held = !stale
+	}
+	return !held || token != 0 && h.Token != token
+}
+
+// lostLocks completes the answer to a heartbeat.
+func (m *Manager) lostLocks(ctx context.Context, leaseID string, a *HeartbeatAnswer) {
+	if m.locks != nil {
+		a.LostLocks = m.locks.lost(ctx, leaseID)[leaseID]
+	}
+}
+
+// lostLocksOf completes the answers to many heartbeats.
+func (m *Manager) lostLocksOf(ctx context.Context, leaseIDs []string, all []LeaseAnswer) {
+	if m.locks == nil {
+		return
+	}
+	lost := m.locks.lost(ctx, leaseIDs...)
+	for i := range all {
+		if all[i].Err == nil {
+			all[i].LostLocks = lost[all[i].LeaseID]
+		}
+	}
 }

@@ -4,7 +4,10 @@ package jobs
 // it from each other. With somebody, the rules order what they need, keep the job and its capacity meanwhile, and go on
 // when they are told.
 
-import "time"
+import (
+	"iter"
+	"time"
+)
 
 // What a lock order asks for.
 const (
@@ -89,4 +92,44 @@ func (e *engine) vacant(lock string) {
 		e.unblock(n)
 		e.wake = true
 	}
+}
+
+// active reports whether the lease lives.
+func (e *engine) active(leaseID string) bool { return e.leases[leaseID] != nil }
+
+// awaits reports whether a job is kept for the lease until its locks are taken.
+func (e *engine) awaits(leaseID string) bool { return e.pendings[leaseID] != nil }
+
+// lives reports whether the job has not ended.
+func (e *engine) lives(jobID string) bool { return e.jobs[jobID] != nil }
+
+// lockNames yields the locks that living jobs name; some more than once.
+func (e *engine) lockNames() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, en := range e.jobs {
+			for _, name := range en.job.Locks {
+				if !yield(name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// locksHeld returns the locks that active leases hold.
+func (e *engine) locksHeld() []lockOrder {
+	all := make([]lockOrder, 0, len(e.holding))
+	for _, h := range e.holding {
+		all = append(all, lockOrder{leaseID: h.lease.ID, jobID: h.lease.JobID, names: h.entry.job.Locks})
+	}
+	return all
+}
+
+// lockedBy returns the locks of an active lease, and their tokens.
+func (e *engine) lockedBy(leaseID string) (o lockOrder, tokens map[string]uint64, ok bool) {
+	h := e.holding[leaseID]
+	if h == nil {
+		return o, nil, false
+	}
+	return lockOrder{leaseID: leaseID, jobID: h.lease.JobID, names: h.entry.job.Locks}, h.lease.LockTokens, true
 }

@@ -7,84 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
-	"time"
 )
-
-// lookPatience bounds how long the answer to a heartbeat waits for the lock service. What it does not say by then, it says the next time.
-const lookPatience = time.Second
-
-// lost returns the locks of leases that are not held as they were when these were granted, by name: not at all, or with a newer
-// token, so that somebody else may have held them in between. What cannot be found out is not lost.
-func (k *locker) lost(ctx context.Context, leaseIDs ...string) map[string][]string {
-	type held struct {
-		names  []string
-		tokens map[string]uint64
-	}
-	found := map[string]held{}
-	k.m.mu.Lock()
-	for _, id := range leaseIDs {
-		if h := k.m.engine.holding[id]; h != nil {
-			found[id] = held{h.entry.job.Locks, maps.Clone(h.lease.LockTokens)}
-		}
-	}
-	k.m.mu.Unlock()
-	if len(found) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
-	defer cancel()
-	all := map[string][]string{}
-	for id, h := range found {
-		var lost []string
-		for _, name := range h.names {
-			if k.gone(ctx, id, name, h.tokens[name]) {
-				lost = append(lost, name)
-			}
-		}
-		if lost != nil && k.active(id) { // otherwise they were given back meanwhile
-			slices.Sort(lost)
-			all[id] = lost
-		}
-	}
-	return all
-}
-
-// gone reports whether it is certain that a lock is not held for a lease as it was. A token of 0 is not known.
-func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) bool {
-	s, err := k.service.Get(ctx, name)
-	if err != nil || s.Lock.Corrupt != "" || s.Lock.Freeze != nil && s.Lock.Freeze.Damaged != "" {
-		return false
-	}
-	h, held := s.Lock.Holder(leaseID)
-	if held {
-		_, stale := s.Stale(h)
-		held = !stale
-	}
-	return !held || token != 0 && h.Token != token
-}
-
-// lostLocks completes the answer to a heartbeat.
-func (m *Manager) lostLocks(ctx context.Context, leaseID string, a *HeartbeatAnswer) {
-	if m.locks != nil {
-		a.LostLocks = m.locks.lost(ctx, leaseID)[leaseID]
-	}
-}
-
-// lostLocksOf completes the answers to many heartbeats.
-func (m *Manager) lostLocksOf(ctx context.Context, leaseIDs []string, all []LeaseAnswer) {
-	if m.locks == nil {
-		return
-	}
-	lost := m.locks.lost(ctx, leaseIDs...)
-	for i := range all {
-		if all[i].Err == nil {
-			all[i].LostLocks = lost[all[i].LeaseID]
-		}
-	}
-}
 
 // ErrLockLost is why the context of a handler ends when the service says that a lock which was taken for the job is not held for it any more,
 // or was not for a while: somebody else may have it. The cause is a *LockLostError. The lease lasts, so what the handler returns counts.

@@ -85,6 +85,26 @@ func (d *Durations) clone() Durations {
 	return c
 }
 
+// Clone returns a copy that does not change any more.
+func (m *Metrics) Clone() Metrics {
+	c := *m
+	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended), maps.Clone(c.Refused)
+	c.Wait, c.Run, c.Store = c.Wait.clone(), c.Run.clone(), c.Store.clone()
+	return c
+}
+
+// parked counts the requests that wait.
+func (e *engine) parked() (asks, beats int) {
+	for _, w := range e.waiters {
+		if w.ask == nil {
+			beats++
+		} else {
+			asks++
+		}
+	}
+	return asks, beats
+}
+
 // newMetrics returns metrics that have counted nothing.
 func newMetrics() *Metrics {
 	const ms, s, m, h = time.Millisecond, time.Second, time.Minute, time.Hour
@@ -94,21 +114,4 @@ func newMetrics() *Metrics {
 		Wait: newDurations(waits...), Run: newDurations(waits...),
 		Store: newDurations(ms/10, ms/4, ms/2, ms, 2*ms, 5*ms, 10*ms, 25*ms, 50*ms, 100*ms, 250*ms, s, 5*s),
 	}
-}
-
-// Metrics returns what was counted until now. The caller may keep and change it.
-func (m *Manager) Metrics() Metrics {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := *m.metrics
-	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended), maps.Clone(c.Refused)
-	c.Wait, c.Run, c.Store = c.Wait.clone(), c.Run.clone(), c.Store.clone()
-	for _, w := range m.engine.waiters {
-		if w.ask == nil {
-			c.ParkedBeats++
-		} else {
-			c.ParkedAsks++
-		}
-	}
-	return c
 }

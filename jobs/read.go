@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // listBudget bounds how many living jobs one page looks at, so that a filter that lets few through stalls nobody: the
@@ -104,36 +102,6 @@ func (e *engine) anyIdle(l *line) bool {
 	return false
 }
 
-// cursor is where a page of the list begins: below a revision. The last job seen among those of each state, if it has
-// not changed since, saves looking for that place.
-type cursor struct {
-	below uint64
-	last  [3]string // by State, in the order queued, leased, running
-}
-
-// listed are the states that living jobs are listed by, in the order of cursor.last.
-func listed() [3]State { return [3]State{Queued, Leased, Running} }
-
-func (c cursor) String() string {
-	return strconv.FormatUint(c.below, 36) + "." + strings.Join(c.last[:], ".")
-}
-
-// parseCursor reads a cursor; the empty string is the beginning.
-func parseCursor(s string) (cursor, error) {
-	c := cursor{below: 1<<64 - 1}
-	if s == "" {
-		return c, nil
-	}
-	parts := strings.SplitN(s, ".", 4)
-	below, err := strconv.ParseUint(parts[0], 36, 64)
-	if err != nil {
-		return c, err
-	}
-	c.below = below
-	copy(c.last[:], parts[1:])
-	return c, nil
-}
-
 // livingPage is what the engine knows for a page of the list.
 type livingPage struct {
 	page  Page
@@ -187,14 +155,6 @@ func (e *engine) seek(c *chain[entry], below uint64, last string) *entry {
 		en = en.inState.next
 	}
 	return en
-}
-
-// limit returns how many jobs the filter lets through.
-func (f *Filter) limit() int {
-	if f.Limit == 0 {
-		return DefaultList
-	}
-	return min(max(f.Limit, 1), MaxList)
 }
 
 // merge puts jobs that ended among the living ones of a page. ended are those below p.below, newest change first, one

@@ -281,3 +281,48 @@ func reuse[T any](s []T) []T {
 	}
 	return s[:0]
 }
+
+// jobWeight is what a request that concerns one job counts for in a turn: its payload is stored again.
+const jobWeight = 16
+
+// weightOf returns about how many rows there are to be written for a request; a kilobyte counts as one more.
+func weightOf(o op) int {
+	switch o := o.(type) {
+	case submitOp:
+		n := 0
+		for i := range o.jobs {
+			n += 1 + len(o.jobs[i].Tags) + len(o.jobs[i].Payload)>>10
+		}
+		return n
+	case askOp:
+		return jobWeight
+	case beatOp:
+		return jobWeight + len(o.Checkpoint)>>10
+	case reportOp:
+		return jobWeight + len(o.Metrics)>>10
+	case completeOp:
+		return jobWeight + (len(o.Result)+len(o.Error))>>10
+	}
+	return 1
+}
+
+// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at one moment: a type that is no longer
+// frozen, or workers that are all gone. A job counts for moveWeight more than what it has been given.
+const (
+	mostMoved  = 8 << 20
+	moveWeight = 1 << 10
+)
+
+// move takes note of a job that is granted or taken back.
+func (e *engine) move(j *Job) {
+	e.moved += moveWeight + len(j.Payload)
+	if o := j.Output; o != nil {
+		e.moved += len(o.Checkpoint) + len(o.Metrics) + len(o.Result) + len(o.Error)
+	}
+}
+
+// full reports whether what else is to be moved is left to the next turn, which is due at once.
+func (e *engine) full() bool {
+	e.more = e.more || e.moved >= mostMoved
+	return e.more
+}

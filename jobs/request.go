@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"encoding/json"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -148,26 +150,60 @@ type WorkerStatus struct {
 
 // Limits on what requests may carry, so that no store and no wire has to cope with more.
 const (
-	MaxIDLen     = 256 // bytes in every ID, type, tag, capability and key
-	MaxSubmit    = 1000
-	MaxBeats     = 1000
-	MaxTags      = 100
-	MaxLocks     = 16
-	MaxTypes     = 1000 // in an ask, and capabilities as many
-	MaxAttempts  = 1000
-	MaxTextLen   = 64 << 10              // bytes in a reason or message
-	MaxWait      = 30 * time.Second      // of a parked request
-	MaxBackoff   = time.Hour             // between two attempts
-	MaxDuration  = 3650 * 24 * time.Hour // in a spec
-	DefaultList  = 200
-	MaxList      = 1000
-	MaxDays      = 3650 // of history
-	DefaultDays  = 30
-	KeyLife      = 24 * time.Hour   // of an idempotency key after its job's end
-	RequestLife  = 10 * time.Minute // of a request ID after its lease's end
-	SeenFor      = time.Minute      // a worker counts as there for so long after it was heard of
-	workerLife   = 24 * time.Hour   // a worker without leases is forgotten so long after it was heard of
-	maxWorkers   = 100_000          // remembered; beyond, those heard of least recently and without leases are forgotten
-	lazyWrite    = time.Second      // how long what a heartbeat reports may stay unstored
-	sweepPerTurn = 500              // keys, request IDs and workers forgotten in one turn
+	MaxIDLen    = 256 // bytes in every ID, type, tag, capability and key
+	MaxSubmit   = 1000
+	MaxBeats    = 1000
+	MaxTags     = 100
+	MaxLocks    = 16
+	MaxTypes    = 1000 // in an ask, and capabilities as many
+	MaxAttempts = 1000
+	MaxTextLen  = 64 << 10              // bytes in a reason or message
+	MaxWait     = 30 * time.Second      // of a parked request
+	MaxBackoff  = time.Hour             // between two attempts
+	MaxDuration = 3650 * 24 * time.Hour // in a spec
+	DefaultList = 200
+	MaxList     = 1000
+	MaxDays     = 3650 // of history
+	DefaultDays = 30
+	KeyLife     = 24 * time.Hour   // of an idempotency key after its job's end
+	RequestLife = 10 * time.Minute // of a request ID after its lease's end
+	SeenFor     = time.Minute      // a worker counts as there for so long after it was heard of
 )
+
+// limit returns how many jobs the filter lets through.
+func (f *Filter) limit() int {
+	if f.Limit == 0 {
+		return DefaultList
+	}
+	return min(max(f.Limit, 1), MaxList)
+}
+
+// cursor is where a page of the list begins: below a revision. The last job seen among those of each state, if it has
+// not changed since, saves looking for that place.
+type cursor struct {
+	below uint64
+	last  [3]string // by State, in the order queued, leased, running
+}
+
+// listed are the states that living jobs are listed by, in the order of cursor.last.
+func listed() [3]State { return [3]State{Queued, Leased, Running} }
+
+func (c cursor) String() string {
+	return strconv.FormatUint(c.below, 36) + "." + strings.Join(c.last[:], ".")
+}
+
+// parseCursor reads a cursor; the empty string is the beginning.
+func parseCursor(s string) (cursor, error) {
+	c := cursor{below: 1<<64 - 1}
+	if s == "" {
+		return c, nil
+	}
+	parts := strings.SplitN(s, ".", 4)
+	below, err := strconv.ParseUint(parts[0], 36, 64)
+	if err != nil {
+		return c, err
+	}
+	c.below = below
+	copy(c.last[:], parts[1:])
+	return c, nil
+}

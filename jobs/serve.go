@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -46,13 +45,6 @@ func (m *Manager) Submit(ctx context.Context, specs []Spec) ([]Receipt, error) {
 		return nil, err
 	}
 	return r.([]Receipt), nil
-}
-
-// clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
-func (s *Spec) clone() Spec {
-	c := *s
-	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
-	return c
 }
 
 func cloneNumber(f *float64) *float64 {
@@ -233,9 +225,8 @@ func (m *Manager) Unfreeze(ctx context.Context, jobType string) error {
 }
 
 func (m *Manager) freeze(ctx context.Context, jobType string, frozen bool) error {
-	c := &checker{}
-	if c.id(jobType, false, at("type")); c.err() != nil {
-		return c.err()
+	if err := validateType(jobType); err != nil {
+		return err
 	}
 	_, err := m.do(ctx, freezeOp{jobType, frozen})
 	return err
@@ -243,9 +234,8 @@ func (m *Manager) freeze(ctx context.Context, jobType string, frozen bool) error
 
 // Cleanup implements Operator.
 func (m *Manager) Cleanup(ctx context.Context, days int) (int, error) {
-	c := &checker{}
-	if c.upTo(days, math.MaxInt, at("days")); c.err() != nil {
-		return 0, c.err()
+	if err := validateAge(days); err != nil {
+		return 0, err
 	}
 	return m.trim(ctx, time.Now().Add(-time.Duration(min(days, maxAge))*24*time.Hour), -1)
 }
@@ -350,4 +340,13 @@ func (m *Manager) Decisions(ctx context.Context, days int) (Decisions, error) {
 	from := since(time.Now().UTC(), days)
 	_, counts, err := m.store.History(ctx, from)
 	return Decide(counts, from, days), err
+}
+
+// Metrics returns what was counted until now. The caller may keep and change it.
+func (m *Manager) Metrics() Metrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.metrics.Clone()
+	c.ParkedAsks, c.ParkedBeats = m.engine.parked()
+	return c
 }

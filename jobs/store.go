@@ -1,8 +1,10 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"slices"
 	"time"
 )
 
@@ -140,4 +142,18 @@ type Rows struct {
 	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens that it does not
 	// know have been given.
 	TokenFloor uint64
+}
+
+// Sort puts rows into one order, for comparison.
+func (r *Rows) Sort() {
+	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(r.Leases, func(a, b Lease) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(r.Attempts, func(a, b Attempt) int {
+		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Number, b.Number))
+	})
+	slices.SortFunc(r.Keys, func(a, b Key) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(r.Answered, func(a, b Answered) int {
+		return cmp.Or(cmp.Compare(a.WorkerID, b.WorkerID), cmp.Compare(a.RequestID, b.RequestID))
+	})
+	slices.Sort(r.Frozen)
 }

@@ -1,16 +1,13 @@
 package jobs
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // submit takes in jobs, all of them or none. A job that is larger than there are units is refused, but not if it is there
 // already, from when there were more.
 func (e *engine) submit(id uint64, all []newJob) {
 	receipts := make([]Receipt, len(all))
 	fresh := map[string]int{} // keys that are new with this request
-	tooLarge, conflict := &checker{}, false
+	tooLarge, conflict := []int(nil), false
 	for i := range all {
 		n := &all[i]
 		first, twice := fresh[n.IdempotencyKey]
@@ -35,11 +32,15 @@ func (e *engine) submit(id uint64, all []newJob) {
 			fresh[n.IdempotencyKey] = i
 		}
 		if n.Units > e.cfg.Total {
-			tooLarge.upTo(n.Units, e.cfg.Total, at("jobs", i, "requested_units"))
+			tooLarge = append(tooLarge, i)
 		}
 	}
-	if err := tooLarge.err(); err != nil || conflict {
-		e.fail(id, cmp.Or(err, ErrConflict))
+	switch {
+	case len(tooLarge) > 0:
+		e.fail(id, tooLargeError(tooLarge, e.cfg.Total))
+		return
+	case conflict:
+		e.fail(id, ErrConflict)
 		return
 	}
 	for i := range all {

@@ -263,3 +263,26 @@ func validateDays(days int) error {
 	c.upTo(days, MaxDays, at("days"))
 	return c.err()
 }
+
+// tooLargeError says which specs of a list ask for more units than there are.
+func tooLargeError(specs []int, total int) error {
+	c := &checker{}
+	for _, i := range specs {
+		c.upTo(total+1, total, at("jobs", i, "requested_units"))
+	}
+	return c.err()
+}
+
+// validateType checks the name of a type; the empty one stands for all.
+func validateType(jobType string) error {
+	c := &checker{}
+	c.id(jobType, false, at("type"))
+	return c.err()
+}
+
+// validateAge checks how many days old what is to be forgotten is at least.
+func validateAge(days int) error {
+	c := &checker{}
+	c.upTo(days, math.MaxInt, at("days"))
+	return c.err()
+}
