@@ -12,6 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/daemon"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
@@ -85,7 +86,7 @@ func keepJobs(url string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	m, err := jobs.Open(ctx, db.Jobs(), jobs.Options{Config: jobs.Config{Total: 2 * turners, Shared: true}})
+	m, err := manager.Open(ctx, db.Jobs(), manager.Options{Config: jobs.Config{Total: 2 * turners, Shared: true}})
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func keepJobs(url string) (err error) {
 }
 
 // fillQueue submits jobs until so many are queued.
-func fillQueue(ctx context.Context, m *jobs.Manager, n int) error {
+func fillQueue(ctx context.Context, m *manager.Manager, n int) error {
 	now, err := m.Status(ctx)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func fillQueue(ctx context.Context, m *jobs.Manager, n int) error {
 }
 
 // takeJobs has workers take and complete jobs, and returns how many per second.
-func takeJobs(ctx context.Context, m *jobs.Manager, workers int, d time.Duration) (float64, error) {
+func takeJobs(ctx context.Context, m *manager.Manager, workers int, d time.Duration) (float64, error) {
 	return rate(workers, d, func(i int) (func() error, func(), error) {
 		id := fmt.Sprintf("bench-%d-%d", os.Getpid(), i)
 		return func() error {

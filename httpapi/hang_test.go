@@ -11,6 +11,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // hanging is a store's services while the store does not answer.
@@ -61,7 +62,7 @@ func TestAStoreThatDoesNotAnswerKeepsNoRequestForLongerThanTheLimit(t *testing.T
 			}
 			cancel()
 		}
-	}, func(_ *jobs.Options, c *httpapi.Config) {
+	}, func(_ *manager.Options, c *httpapi.Config) {
 		c.Limits.Request = 5 * time.Second
 		c.Locks, c.Events, c.Jobs = hangingLocks{c.Locks}, hangingEvents{c.Events}, hangingJobs{c.Jobs}
 	})

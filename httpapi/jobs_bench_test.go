@@ -16,6 +16,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -48,7 +49,7 @@ func bare() http.Handler {
 // leases returns a handler over a manager with so many live leases of worker "w", and their IDs.
 func leases(b testing.TB, n int) (http.Handler, []string) {
 	b.Helper()
-	m, err := jobs.Open(b.Context(), memstore.NewJobs(), jobs.Options{Config: jobs.Config{Total: n, TTL: time.Hour}})
+	m, err := manager.Open(b.Context(), memstore.NewJobs(), manager.Options{Config: jobs.Config{Total: n, TTL: time.Hour}})
 	if err != nil {
 		b.Fatal(err)
 	}

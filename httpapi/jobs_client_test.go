@@ -18,6 +18,8 @@ import (
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/jobs/manager"
+	"github.com/lokt-dev/lokt/jobs/worker"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -47,7 +49,7 @@ func fromAfar(t *testing.T, s jobs.Service) *httpapi.JobsClient {
 // Promise S-84.
 func TestJobsClientKeepsEveryPromiseOfTheService(t *testing.T) {
 	jobstest.TestService(t, func(t *testing.T, c jobs.Config) jobs.Service {
-		m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{Config: c})
+		m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{Config: c})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +90,7 @@ func (n *lossyNetwork) RoundTrip(r *http.Request) (*http.Response, error) {
 // Promise S-84.
 func TestJobsAreDoneOnceOverABadNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+		m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +172,7 @@ func TestJobsAreDoneOnceOverABadNetwork(t *testing.T) {
 
 func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+		m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +213,7 @@ func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 
 // A worker that does not know of ErrBodyTooLarge must not offer the same result for ever.
 func TestAResultThatIsTooLargeForTheServerFailsTheJob(t *testing.T) {
-	s := newSite(t, func(_ *jobs.Options, config *httpapi.Config) { config.Limits.Body = 1000 })
+	s := newSite(t, func(_ *manager.Options, config *httpapi.Config) { config.Limits.Body = 1000 })
 	c, err := httpapi.NewJobs(s.url, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -224,10 +226,10 @@ func TestAResultThatIsTooLargeForTheServerFailsTheJob(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	w, err := jobs.NewWorker(c, func(context.Context, *jobs.Run) (any, error) {
+	w, err := worker.NewWorker(c, func(context.Context, *worker.Run) (any, error) {
 		cancel() // the last job that it takes
 		return strings.Repeat("x", 2000), nil
-	}, jobs.WorkerOptions{})
+	}, worker.WorkerOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +301,7 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 
 func TestParkedHeartbeatOfARevokedLeaseSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+		m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

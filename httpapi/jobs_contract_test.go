@@ -12,12 +12,13 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 // withConfig sets the numbers that the rules go by.
-func withConfig(c jobs.Config) func(*jobs.Options, *httpapi.Config) {
-	return func(o *jobs.Options, _ *httpapi.Config) { o.Config = c }
+func withConfig(c jobs.Config) func(*manager.Options, *httpapi.Config) {
+	return func(o *manager.Options, _ *httpapi.Config) { o.Config = c }
 }
 
 // beat sends a heartbeat, which must be accepted, and returns the new end of the lease.
@@ -190,7 +191,7 @@ func TestHeartbeatContract(t *testing.T) {
 				s.Fatal(err)
 			}
 			time.Sleep(time.Hour)
-			m, err := jobs.Open(s.Context(), s.store, jobs.Options{})
+			m, err := manager.Open(s.Context(), s.store, manager.Options{})
 			if err != nil {
 				s.Fatal(err)
 			}
@@ -472,7 +473,7 @@ func TestGrantShowsLeaseAndJob(t *testing.T) {
 // Promise S-140.
 func TestGrantTellsTheTokensOfLocks(t *testing.T) {
 	locks := lokt.NewManager(memstore.New())
-	s := newSite(t, func(o *jobs.Options, _ *httpapi.Config) { o.Locks = locks })
+	s := newSite(t, func(o *manager.Options, _ *httpapi.Config) { o.Locks = locks })
 	for range 2 { // which b does not have in common with a
 		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "b", LeaseID: "l", Owner: lokt.Owner{ID: "o"}}); err != nil {
 			t.Fatal(err)

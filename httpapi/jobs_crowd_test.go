@@ -16,6 +16,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -331,7 +332,7 @@ func TestRequestsThatWaitAreAnsweredWhenTheServerStops(t *testing.T) {
 		if d := time.Since(begin); d != 0 {
 			s.Errorf("that took %v", d)
 		}
-	}, func(_ *jobs.Options, c *httpapi.Config) {
+	}, func(_ *manager.Options, c *httpapi.Config) {
 		stop = make(chan struct{}) // in the bubble
 		c.Stop = stop
 	})
@@ -356,7 +357,7 @@ func TestDrainingManagerDeniesAndTellsWorkers(t *testing.T) {
 
 func TestRequestOfAClientThatHungUpIsGrantedNothing(t *testing.T) {
 	seen := make(chan httpapi.Request, 1)
-	s := newSite(t, func(_ *jobs.Options, c *httpapi.Config) {
+	s := newSite(t, func(_ *manager.Options, c *httpapi.Config) {
 		c.Observe = func(r httpapi.Request) {
 			if r.Status != http.StatusOK {
 				seen <- r
@@ -417,7 +418,7 @@ func (f *failingJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Cha
 func TestWhileTheStoreIsAwayWorkersAreDeniedAndKeepTheirLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &failingJobs{Store: memstore.NewJobs()}
-		m, err := jobs.Open(t.Context(), store, jobs.Options{})
+		m, err := manager.Open(t.Context(), store, manager.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -49,7 +50,7 @@ type quarry struct {
 
 func newQuarry(t testing.TB) *quarry {
 	t.Helper()
-	m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{Config: jobs.Config{MaxParked: 1}})
+	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{Config: jobs.Config{MaxParked: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // keys is a gate that lets callers in by their token, which lists their scopes: "read,work", or "submit:tag" to submit
@@ -46,7 +47,7 @@ func (b bearer) May(s httpapi.Scope, lockOrTag string) bool {
 	})
 }
 
-func guarded(_ *jobs.Options, c *httpapi.Config) { c.Gate = keys{} }
+func guarded(_ *manager.Options, c *httpapi.Config) { c.Gate = keys{} }
 
 func token(t string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+t) }
@@ -147,7 +148,7 @@ func TestAKnownWorkerThatAsksTooOftenIsDeniedAJob(t *testing.T) {
 
 // Promise S-160.
 func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
-	s := newSite(t, guarded, func(_ *jobs.Options, c *httpapi.Config) { c.Locks = memory().Locks })
+	s := newSite(t, guarded, func(_ *manager.Options, c *httpapi.Config) { c.Locks = memory().Locks })
 	calm, often := token("work,submit,lock"), token("often,work,lock")
 	for _, end := range []string{"completed", "failed"} {
 		id := s.dig(s.send("POST", "/jobs", `{}`, calm).value, "job_id").(string)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -23,13 +23,13 @@ const scheduler = "/api/system/scheduler"
 type site struct {
 	*testing.T
 	url     string
-	manager *jobs.Manager
+	manager *manager.Manager
 	store   *memstore.Jobs
 	client  *http.Client
 }
 
 // newSite starts a server of 100 units on this host. Edits change what it is made of.
-func newSite(t *testing.T, edits ...func(*jobs.Options, *httpapi.Config)) *site {
+func newSite(t *testing.T, edits ...func(*manager.Options, *httpapi.Config)) *site {
 	t.Helper()
 	server := httptest.NewUnstartedServer(nil)
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
@@ -45,7 +45,7 @@ func newSite(t *testing.T, edits ...func(*jobs.Options, *httpapi.Config)) *site 
 
 // bubbled runs a test of a server in a bubble of testing/synctest: time passes only while everything waits. Requests go
 // over pipes, through the same server and client of net/http.
-func bubbled(t *testing.T, test func(s *site), edits ...func(*jobs.Options, *httpapi.Config)) {
+func bubbled(t *testing.T, test func(s *site), edits ...func(*manager.Options, *httpapi.Config)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l, server := newPipeListener(), &http.Server{ReadHeaderTimeout: time.Minute}
@@ -67,15 +67,15 @@ func bubbled(t *testing.T, test func(s *site), edits ...func(*jobs.Options, *htt
 }
 
 // openSite gives a server its handler.
-func openSite(t *testing.T, server *http.Server, transport http.RoundTripper, edits []func(*jobs.Options, *httpapi.Config)) *site {
+func openSite(t *testing.T, server *http.Server, transport http.RoundTripper, edits []func(*manager.Options, *httpapi.Config)) *site {
 	t.Helper()
 	store := memstore.NewJobs()
-	var o jobs.Options
+	var o manager.Options
 	var c httpapi.Config
 	for _, edit := range edits {
 		edit(&o, &c)
 	}
-	m, err := jobs.Open(t.Context(), store, o)
+	m, err := manager.Open(t.Context(), store, o)
 	if err != nil {
 		t.Fatal(err)
 	}

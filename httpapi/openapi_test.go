@@ -21,6 +21,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -205,7 +206,7 @@ func (d *description) watched(t testing.TB, h http.Handler, seen func(method, pa
 func TestEveryRouteIsDescribedAndWhatIsDescribedIsARoute(t *testing.T) {
 	d := describe()
 	store := memstore.New()
-	m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +277,7 @@ func TestEveryRouteIsDescribedAndWhatIsDescribedIsARoute(t *testing.T) {
 func TestAnswersOfEveryRouteAreAsDescribed(t *testing.T) {
 	d := describe()
 	store := memstore.New()
-	m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -48,7 +49,7 @@ func onceEach(t *testing.T, handler http.Handler) (url string, resets *atomic.In
 
 // Promises S-69, S-84.
 func TestARequestOverAConnectionThatTheServerEndsAtThatMomentIsMadeAgain(t *testing.T) {
-	m, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

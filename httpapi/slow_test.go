@@ -14,7 +14,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -33,7 +33,7 @@ func TestWhoSendsABodyTooSlowlyIsAnswered(t *testing.T) {
 		{"no method", "PATCH /v1/locks", time.Hour, 405, "method_not_allowed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSite(t, func(_ *jobs.Options, config *httpapi.Config) {
+			s := newSite(t, func(_ *manager.Options, config *httpapi.Config) {
 				config.Locks, config.Limits.Request = lokt.NewManager(memstore.New()), c.limit
 			})
 			conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))

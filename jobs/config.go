@@ -21,15 +21,15 @@ type Config struct {
 	// Shared says that the store belongs to several processes: heartbeats are stored before they are answered.
 	Shared bool
 
-	// locking says that locks are taken outside of the rules, which then order it.
-	locking bool
+	// Locking says that locks are taken outside of the rules, which then order it.
+	Locking bool
 }
 
-// maxTotal is the most units that there can be.
-const maxTotal = 1<<31 - 1
+// MaxTotal is the most units that there can be.
+const MaxTotal = 1<<31 - 1
 
-// withDefaults returns the config with defaults for what is zero.
-func (c Config) withDefaults() Config {
+// WithDefaults returns the config with defaults for what is zero.
+func (c Config) WithDefaults() Config {
 	if c.Total == 0 {
 		c.Total = 100
 	}
@@ -51,10 +51,10 @@ func (c Config) withDefaults() Config {
 
 // Validate reports the first thing wrong with the config, as an error that wraps lokt.ErrInvalid.
 func (c Config) Validate() error {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	wrong := ""
 	switch {
-	case c.Total < 1 || c.Total > maxTotal:
+	case c.Total < 1 || c.Total > MaxTotal:
 		wrong = fmt.Sprintf("total of %d units", c.Total)
 	case c.Reserve < 0 || c.Reserve >= c.Total:
 		wrong = fmt.Sprintf("reserve of %d units among %d", c.Reserve, c.Total)
@@ -74,11 +74,11 @@ func (c Config) Validate() error {
 	return fmt.Errorf("%w: %s", lokt.ErrInvalid, wrong)
 }
 
-// usable returns the units that are handed out.
-func (c *Config) usable() int { return c.Total - c.Reserve }
+// Usable returns the units that are handed out.
+func (c *Config) Usable() int { return c.Total - c.Reserve }
 
-// life is how long a lease lasts after a heartbeat.
-func (c *Config) life() time.Duration { return c.TTL + c.Grace }
+// Life is how long a lease lasts after a heartbeat.
+func (c *Config) Life() time.Duration { return c.TTL + c.Grace }
 
-// interval is how often workers are asked to send heartbeats.
-func (c *Config) interval() time.Duration { return min(15*time.Second, c.TTL/3) }
+// Interval is how often workers are asked to send heartbeats.
+func (c *Config) Interval() time.Duration { return min(15*time.Second, c.TTL/3) }

@@ -5,9 +5,8 @@
 // completed or failed, the lease is revoked, or the worker's heartbeats stop. Each lease on a job is one [Attempt].
 //
 // It has the shape of package lokt: rules decide, as pure functions of what is known and what is asked; a [Store]
-// remembers; a [Service] answers. [Manager] is the service that runs the rules over a store. It keeps what lives in
-// memory, collects requests into turns, stores what a turn changed as one step, and answers only then: what was
-// answered survives the death of the process.
+// remembers; a [Service] answers. Package engine has the rules, package manager is the service that runs them over a store,
+// and package worker asks a service for jobs and does them. What a service has answered survives the death of the process.
 //
 // What is promised: at every moment the units leased are the sum over the active leases; no two active leases are on
 // the same job; the fencing tokens of a job's leases rise. What is not: that a worker whose lease expired has stopped.

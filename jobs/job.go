@@ -48,8 +48,8 @@ const (
 // Priorities returns the classes, first to last.
 func Priorities() []Priority { return []Priority{High, Normal, Low, Background} }
 
-// class counts from 0, the first class.
-func (p Priority) class() int {
+// Class counts from 0, the first class.
+func (p Priority) Class() int {
 	switch p {
 	case High:
 		return 0
@@ -124,16 +124,16 @@ type Report struct {
 	Error      json.RawMessage // any JSON value, as sent
 }
 
-// before reports whether j comes before other in the queue.
-func (j *Job) before(other *Job) bool {
+// Before reports whether j comes before other in the queue.
+func (j *Job) Before(other *Job) bool {
 	if j.Ord != other.Ord {
 		return j.Ord < other.Ord
 	}
 	return j.Seq < other.Seq
 }
 
-// report returns what was said about the job so far, to be changed: nobody else has it.
-func (j *Job) report() *Report {
+// Report returns what was said about the job so far, to be changed: nobody else has it.
+func (j *Job) Report() *Report {
 	r := Report{}
 	if j.Output != nil {
 		r = *j.Output
@@ -192,8 +192,8 @@ const (
 	CodeCancelled = "cancelled"            // somebody asked for it, and the worker stopped or there was none
 )
 
-// clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
-func (s *Spec) clone() Spec {
+// Clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
+func (s *Spec) Clone() Spec {
 	c := *s
 	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
 	return c

@@ -170,31 +170,31 @@ const (
 	SeenFor     = time.Minute      // a worker counts as there for so long after it was heard of
 )
 
-// limit returns how many jobs the filter lets through.
-func (f *Filter) limit() int {
+// Most returns how many jobs the filter lets through.
+func (f *Filter) Most() int {
 	if f.Limit == 0 {
 		return DefaultList
 	}
 	return min(max(f.Limit, 1), MaxList)
 }
 
-// cursor is where a page of the list begins: below a revision. The last job seen among those of each state, if it has
+// Cursor is where a page of the list begins: below a revision. The last job seen among those of each state, if it has
 // not changed since, saves looking for that place.
-type cursor struct {
-	below uint64
-	last  [3]string // by State, in the order queued, leased, running
+type Cursor struct {
+	Below uint64
+	Last  [3]string // by State, in the order queued, leased, running
 }
 
 // listed are the states that living jobs are listed by, in the order of cursor.last.
-func listed() [3]State { return [3]State{Queued, Leased, Running} }
+func LivingStates() [3]State { return [3]State{Queued, Leased, Running} }
 
-func (c cursor) String() string {
-	return strconv.FormatUint(c.below, 36) + "." + strings.Join(c.last[:], ".")
+func (c Cursor) String() string {
+	return strconv.FormatUint(c.Below, 36) + "." + strings.Join(c.Last[:], ".")
 }
 
-// parseCursor reads a cursor; the empty string is the beginning.
-func parseCursor(s string) (cursor, error) {
-	c := cursor{below: 1<<64 - 1}
+// ParseCursor reads a cursor; the empty string is the beginning.
+func ParseCursor(s string) (Cursor, error) {
+	c := Cursor{Below: 1<<64 - 1}
 	if s == "" {
 		return c, nil
 	}
@@ -203,7 +203,7 @@ func parseCursor(s string) (cursor, error) {
 	if err != nil {
 		return c, err
 	}
-	c.below = below
-	copy(c.last[:], parts[1:])
+	c.Below = below
+	copy(c.Last[:], parts[1:])
 	return c, nil
 }

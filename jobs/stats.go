@@ -29,8 +29,8 @@ func (t *Tally) Add(other Tally) {
 	t.Runs.Merge(other.Runs)
 }
 
-// ended counts one job's end.
-func (t *Tally) ended(s State) {
+// Ended counts one job's end.
+func (t *Tally) Ended(s State) {
 	switch s {
 	case Completed:
 		t.Completed++
@@ -145,14 +145,15 @@ func Summarize(tallies []Tally, from, to time.Time) Stats {
 		}
 		byType[t.Type].Add(t)
 	}
-	s := Stats{From: from, To: to, Totals: all.totals(), ByType: map[string]Totals{}}
+	s := Stats{From: from, To: to, Totals: all.Totals(), ByType: map[string]Totals{}}
 	for name, t := range byType {
-		s.ByType[name] = t.totals()
+		s.ByType[name] = t.Totals()
 	}
 	return s
 }
 
-func (t *Tally) totals() Totals {
+// Totals sums the tally up.
+func (t *Tally) Totals() Totals {
 	r := Totals{
 		Total:      t.Completed + t.Failed + t.Expired + t.Cancelled,
 		ByState:    map[State]int64{Completed: t.Completed, Failed: t.Failed, Expired: t.Expired, Cancelled: t.Cancelled},
@@ -200,7 +201,7 @@ func Decide(counts []Count, from time.Time, days int) Decisions {
 	return d
 }
 
-// since returns the beginning of the hours that lie within so many days.
-func since(now time.Time, days int) time.Time {
+// Since returns the beginning of the hours that lie within so many days.
+func Since(now time.Time, days int) time.Time {
 	return now.Add(-time.Duration(days) * 24 * time.Hour).Truncate(time.Hour)
 }

@@ -26,8 +26,8 @@ func (c *checker) err() error {
 	return &InvalidError{Problems: c.problems}
 }
 
-// at makes the location of a problem.
-func at(loc ...any) []any { return loc }
+// At makes the location of a problem.
+func At(loc ...any) []any { return loc }
 
 // id checks an identifier: a line of text that every store and log can keep.
 func (c *checker) id(s string, needed bool, loc []any) {
@@ -76,9 +76,9 @@ func (c *checker) duration(d, most time.Duration, zero bool, loc []any) {
 func (c *checker) wait(d time.Duration) {
 	switch {
 	case d < 0:
-		c.add("greater_than_equal", at("wait_ms"), "Input should be greater than or equal to 0")
+		c.add("greater_than_equal", At("wait_ms"), "Input should be greater than or equal to 0")
 	case d > MaxWait:
-		c.add("less_than_equal", at("wait_ms"), "Input should be less than or equal to %d", MaxWait.Milliseconds())
+		c.add("less_than_equal", At("wait_ms"), "Input should be less than or equal to %d", MaxWait.Milliseconds())
 	}
 }
 
@@ -156,17 +156,17 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 	}
 }
 
-// validateSubmit checks specs that were submitted together.
-func validateSubmit(specs []Spec, total int) error {
+// ValidateSubmit checks specs that were submitted together.
+func ValidateSubmit(specs []Spec, total int) error {
 	c := &checker{}
 	switch {
 	case len(specs) == 0:
-		c.add("too_short", at("jobs"), "List should have at least 1 item")
+		c.add("too_short", At("jobs"), "List should have at least 1 item")
 	case len(specs) > MaxSubmit:
-		c.size(len(specs), MaxSubmit, at("jobs"))
+		c.size(len(specs), MaxSubmit, At("jobs"))
 	default:
 		for i := range specs {
-			c.spec(&specs[i], total, at("jobs", i))
+			c.spec(&specs[i], total, At("jobs", i))
 		}
 	}
 	return c.err()
@@ -175,14 +175,14 @@ func validateSubmit(specs []Spec, total int) error {
 // Validate returns what is wrong with the ask as an *InvalidError, or nil.
 func (a *Request) Validate() error {
 	c := &checker{}
-	c.id(a.WorkerID, true, at("worker_id"))
+	c.id(a.WorkerID, true, At("worker_id"))
 	if a.MaxUnits < 0 {
-		c.add("greater_than_equal", at("max_units"), "Input should be greater than or equal to 1")
+		c.add("greater_than_equal", At("max_units"), "Input should be greater than or equal to 1")
 	}
 	c.ids(a.Types, MaxTypes, "types", nil)
 	c.ids(a.Capabilities, MaxTypes, "capabilities", nil)
 	c.wait(a.Wait)
-	c.id(a.RequestID, false, at("request_id"))
+	c.id(a.RequestID, false, At("request_id"))
 	return c.err()
 }
 
@@ -190,44 +190,44 @@ func (a *Request) Validate() error {
 // unknown.
 func (b *Heartbeat) Validate() error {
 	c := &checker{}
-	c.id(b.WorkerID, true, at("worker_id"))
-	c.fraction(b.Progress, at("progress"))
-	c.json(b.Checkpoint, at("checkpoint"))
+	c.id(b.WorkerID, true, At("worker_id"))
+	c.fraction(b.Progress, At("progress"))
+	c.json(b.Checkpoint, At("checkpoint"))
 	c.wait(b.Wait)
 	return c.err()
 }
 
-// validateBatch checks heartbeats that were sent together.
-func validateBatch(workerID string, leaseIDs []string) error {
+// ValidateBatch checks heartbeats that were sent together.
+func ValidateBatch(workerID string, leaseIDs []string) error {
 	c := &checker{}
-	c.id(workerID, true, at("worker_id"))
+	c.id(workerID, true, At("worker_id"))
 	if len(leaseIDs) == 0 {
-		c.add("too_short", at("lease_ids"), "List should have at least 1 item")
+		c.add("too_short", At("lease_ids"), "List should have at least 1 item")
 	}
-	c.size(len(leaseIDs), MaxBeats, at("lease_ids"))
+	c.size(len(leaseIDs), MaxBeats, At("lease_ids"))
 	return c.err()
 }
 
 // Validate returns what is wrong with the completion as an *InvalidError, or nil.
 func (e *Completion) Validate() error {
 	c := &checker{}
-	c.id(e.WorkerID, true, at("worker_id"))
+	c.id(e.WorkerID, true, At("worker_id"))
 	if e.Status != Completed && e.Status != Failed {
-		c.add("enum", at("status"), "Input should be 'completed' or 'failed'")
+		c.add("enum", At("status"), "Input should be 'completed' or 'failed'")
 	}
-	c.json(e.Result, at("result"))
-	c.json(e.Error, at("error"))
+	c.json(e.Result, At("result"))
+	c.json(e.Error, At("error"))
 	return c.err()
 }
 
 // Validate returns what is wrong with the report as an *InvalidError, or nil.
 func (p *Progress) Validate() error {
 	c := &checker{}
-	c.id(p.WorkerID, true, at("worker_id"))
-	c.fraction(p.Progress, at("progress"))
-	c.json(p.Metrics, at("metrics"))
+	c.id(p.WorkerID, true, At("worker_id"))
+	c.fraction(p.Progress, At("progress"))
+	c.json(p.Metrics, At("metrics"))
 	if p.Message != nil {
-		c.text(*p.Message, at("message"))
+		c.text(*p.Message, At("message"))
 	}
 	return c.err()
 }
@@ -240,49 +240,49 @@ func (f *Filter) Validate() error {
 		known = known || f.State == s
 	}
 	if !known {
-		c.add("enum", at("state"), "Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
+		c.add("enum", At("state"), "Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
 	}
-	c.id(f.Type, false, at("type"))
-	c.id(f.Tag, false, at("tag"))
-	if _, err := parseCursor(f.After); err != nil {
-		c.add("value_error", at("after"), "Input should be the 'next' of an earlier page")
+	c.id(f.Type, false, At("type"))
+	c.id(f.Tag, false, At("tag"))
+	if _, err := ParseCursor(f.After); err != nil {
+		c.add("value_error", At("after"), "Input should be the 'next' of an earlier page")
 	}
 	return c.err()
 }
 
-// validateReason checks why somebody cancels or revokes.
-func validateReason(reason string) error {
+// ValidateReason checks why somebody cancels or revokes.
+func ValidateReason(reason string) error {
 	c := &checker{}
-	c.text(reason, at("reason"))
+	c.text(reason, At("reason"))
 	return c.err()
 }
 
-// validateDays checks how many days of history are asked for.
-func validateDays(days int) error {
+// ValidateDays checks how many days of history are asked for.
+func ValidateDays(days int) error {
 	c := &checker{}
-	c.upTo(days, MaxDays, at("days"))
+	c.upTo(days, MaxDays, At("days"))
 	return c.err()
 }
 
-// tooLargeError says which specs of a list ask for more units than there are.
-func tooLargeError(specs []int, total int) error {
+// TooLargeError says which specs of a list ask for more units than there are.
+func TooLargeError(specs []int, total int) error {
 	c := &checker{}
 	for _, i := range specs {
-		c.upTo(total+1, total, at("jobs", i, "requested_units"))
+		c.upTo(total+1, total, At("jobs", i, "requested_units"))
 	}
 	return c.err()
 }
 
-// validateType checks the name of a type; the empty one stands for all.
-func validateType(jobType string) error {
+// ValidateType checks the name of a type; the empty one stands for all.
+func ValidateType(jobType string) error {
 	c := &checker{}
-	c.id(jobType, false, at("type"))
+	c.id(jobType, false, At("type"))
 	return c.err()
 }
 
-// validateAge checks how many days old what is to be forgotten is at least.
-func validateAge(days int) error {
+// ValidateAge checks how many days old what is to be forgotten is at least.
+func ValidateAge(days int) error {
 	c := &checker{}
-	c.upTo(days, math.MaxInt, at("days"))
+	c.upTo(days, math.MaxInt, At("days"))
 	return c.err()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/engine"
 	"github.com/lokt-dev/lokt/telemetry"
 )
 
@@ -69,8 +70,8 @@ func histogram(desc *prometheus.Desc, h telemetry.Histogram, labels ...string) p
 	return prometheus.MustNewConstHistogram(desc, uint64(h.Count), h.Sum, buckets, labels...)
 }
 
-// durations makes a metric, in seconds, of jobs.Durations.
-func durations(desc *prometheus.Desc, d *jobs.Durations) prometheus.Metric {
+// durations makes a metric, in seconds, of engine.Durations.
+func durations(desc *prometheus.Desc, d *engine.Durations) prometheus.Metric {
 	buckets, below := map[float64]uint64{}, uint64(0)
 	for i, bound := range d.Bounds {
 		below += d.Counts[i]

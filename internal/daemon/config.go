@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/auth"
-	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // Config is everything that the daemon may be told. settings says which flags and variables set it, and the defaults.
@@ -21,7 +21,7 @@ type Config struct {
 	Hosts     []string // names, beside loopback's, under which clients without authentication may address the daemon
 	Store     string   // URL of the store of locks, and of jobs too unless JobsStore says otherwise
 	JobsStore string   // "none" for no jobs
-	Jobs      jobs.Options
+	Jobs      manager.Options
 	KeepDays  int
 
 	Tokens       string // file; empty for no tokens

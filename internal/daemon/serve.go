@@ -21,7 +21,7 @@ import (
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
 	"github.com/lokt-dev/lokt/internal/lane"
-	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // Bounds on what comes before a request is known to be one.
@@ -37,7 +37,7 @@ type daemon struct {
 	log    *slog.Logger
 	stores *stores
 	locks  lokt.Service
-	jobs   *jobs.Manager // nil for no scheduler
+	jobs   *manager.Manager // nil for no scheduler
 	gate   *auth.Gate
 	tls    *certificates // nil without TLS
 	crowd  *crowd
@@ -205,7 +205,7 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 	}
 	o := d.c.Jobs
 	o.Locks, o.Shared, o.MaxParked = d.locks, d.stores.shared, d.c.MaxParked
-	if d.jobs, err = jobs.Open(ctx, d.meter.jobs(d.stores.jobs), o); err != nil {
+	if d.jobs, err = manager.Open(ctx, d.meter.jobs(d.stores.jobs), o); err != nil {
 		return fmt.Errorf("open the scheduler: %w", err)
 	}
 	return nil

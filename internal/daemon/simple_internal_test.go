@@ -10,12 +10,13 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 // Nothing that the clients ask for all the time makes a connection one for the http.Server, where each request costs more.
 func TestWhatClientsAskForMostIsSimple(t *testing.T) {
-	scheduler, err := jobs.Open(t.Context(), memstore.NewJobs(), jobs.Options{})
+	scheduler, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/testservers"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/worker"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
@@ -422,15 +423,15 @@ type workload struct {
 	works    sync.WaitGroup
 	clients  []*httpapi.JobsClient
 	mu       sync.Mutex
-	accepted []string                        // jobs whose submission was acknowledged
-	doing    map[string]map[uint64]*jobs.Run // by job and token: attempts that are under way
+	accepted []string                          // jobs whose submission was acknowledged
+	doing    map[string]map[uint64]*worker.Run // by job and token: attempts that are under way
 	twice    []string
 	attempts int
 }
 
 func startJobs(t *testing.T, reach []string) *workload {
 	ctx, stop := context.WithCancel(t.Context())
-	w := &workload{stop: stop, doing: map[string]map[uint64]*jobs.Run{}}
+	w := &workload{stop: stop, doing: map[string]map[uint64]*worker.Run{}}
 	client := func(i int) *httpapi.JobsClient {
 		c, err := httpapi.NewJobs(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
 		if err != nil {
@@ -459,7 +460,7 @@ func startJobs(t *testing.T, reach []string) *workload {
 	working, rest := context.WithCancel(t.Context())
 	for i := range 8 {
 		c := client(i)
-		worker, err := jobs.NewWorker(c, w.work, jobs.WorkerOptions{ID: fmt.Sprint("worker-", i), Concurrency: 2, Wait: 2 * time.Second})
+		worker, err := worker.NewWorker(c, w.work, worker.WorkerOptions{ID: fmt.Sprint("worker-", i), Concurrency: 2, Wait: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -476,12 +477,12 @@ func startJobs(t *testing.T, reach []string) *workload {
 }
 
 // work does a job: it notes while it may rely on its lease that it does so.
-func (w *workload) work(ctx context.Context, r *jobs.Run) (any, error) {
+func (w *workload) work(ctx context.Context, r *worker.Run) (any, error) {
 	w.mu.Lock()
 	w.attempts++
 	on := w.doing[r.Job.ID]
 	if on == nil {
-		on = map[uint64]*jobs.Run{}
+		on = map[uint64]*worker.Run{}
 		w.doing[r.Job.ID] = on
 	}
 	for token, other := range on {

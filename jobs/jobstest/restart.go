@@ -13,6 +13,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // TestRestart checks what a manager over the store promises across the death of its process, and when the store fails.
@@ -44,7 +45,7 @@ func TestRestart(t *testing.T, open func(t *testing.T) jobs.Store) {
 // newRestarts opens a manager over the store, which the end of the test closes. Locks may be nil.
 func newRestarts(t *testing.T, s jobs.Store, locks lokt.Service) *restarts {
 	r := &restarts{env: &env{T: t, bubble: true, ttl: time.Minute}, store: s}
-	r.o = jobs.Options{Config: jobs.Config{Total: 10, TTL: r.ttl}, Locks: locks}
+	r.o = manager.Options{Config: jobs.Config{Total: 10, TTL: r.ttl}, Locks: locks}
 	r.start()
 	t.Cleanup(func() { _ = r.store.Close() })
 	t.Cleanup(func() { _ = r.m.Close() })
@@ -55,16 +56,16 @@ func newRestarts(t *testing.T, s jobs.Store, locks lokt.Service) *restarts {
 type restarts struct {
 	*env
 	store jobs.Store
-	o     jobs.Options
+	o     manager.Options
 	cut   *cut
-	m     *jobs.Manager
+	m     *manager.Manager
 }
 
 // start opens a manager over the store.
 func (r *restarts) start() {
 	r.Helper()
 	r.cut = &cut{Store: r.store}
-	m, err := jobs.Open(r.Context(), r.cut, r.o)
+	m, err := manager.Open(r.Context(), r.cut, r.o)
 	if err != nil {
 		r.Fatal(err)
 	}

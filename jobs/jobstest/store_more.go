@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 func endedIsListed(t *testing.T, s jobs.Store) {
@@ -190,7 +191,7 @@ func (s *shadow) check(t *testing.T) {
 func randomGame(t *testing.T, s jobs.Store) {
 	sh := &shadow{Store: s, ended: map[string]jobs.Job{}, done: map[string][]jobs.Attempt{}}
 	for round := range 3 {
-		m, err := jobs.Open(storeContext(t), sh, jobs.Options{Config: jobs.Config{Total: 10, TTL: time.Minute}})
+		m, err := manager.Open(storeContext(t), sh, manager.Options{Config: jobs.Config{Total: 10, TTL: time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +208,7 @@ func randomGame(t *testing.T, s jobs.Store) {
 }
 
 // misbehave sends requests of all kinds.
-func misbehave(t *testing.T, m *jobs.Manager, rng *rand.Rand, worker string) {
+func misbehave(t *testing.T, m *manager.Manager, rng *rand.Rand, worker string) {
 	ctx := storeContext(t)
 	var held []jobs.Lease
 	var mine []string

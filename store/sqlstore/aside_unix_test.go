@@ -20,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // torn returns a copy of a database as a kill leaves it, after something was done to it. Its journals have one row for each thing that
@@ -225,7 +226,7 @@ func TestADamagedRowOfTheJournalOfJobsIsSetAsideWithThoseAfterIt(t *testing.T) {
 		t.Errorf("a is held by %q", got)
 	}
 	// It goes on.
-	m, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{})
+	m, err := manager.Open(t.Context(), db.Jobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

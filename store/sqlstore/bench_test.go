@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // Databases of benchmarks are on a disk: flushing is what they measure.
@@ -81,7 +82,7 @@ func BenchmarkView(b *testing.B) {
 func BenchmarkJobs(b *testing.B) {
 	for _, n := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("submit+ask+complete/%d", n), func(b *testing.B) {
-			m, err := jobs.Open(b.Context(), start(b, benchPlace(b), Options{}).Jobs(), jobs.Options{Config: jobs.Config{Total: 1000}})
+			m, err := manager.Open(b.Context(), start(b, benchPlace(b), Options{}).Jobs(), manager.Options{Config: jobs.Config{Total: 1000}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -124,18 +124,18 @@ type eventDocument struct {
 }
 
 type leaseDocument struct {
-	ID            string    `json:"id"`
-	JobID         string    `json:"job"`
-	WorkerID      string    `json:"worker"`
-	RequestID     string    `json:"request"`
-	Units         int       `json:"units"`
-	Token         uint64    `json:"token"`
-	Attempt       int       `json:"attempt"`
-	IssuedAt      time.Time `json:"issued"`
-	ExpiresAt     time.Time `json:"expires"`
-	LastHeartbeat time.Time `json:"last_beat"`
-	FirstHeartbeat     time.Time `json:"first_beat,omitzero"`
-	RunUntil      time.Time `json:"run_until,omitzero"`
+	ID             string    `json:"id"`
+	JobID          string    `json:"job"`
+	WorkerID       string    `json:"worker"`
+	RequestID      string    `json:"request"`
+	Units          int       `json:"units"`
+	Token          uint64    `json:"token"`
+	Attempt        int       `json:"attempt"`
+	IssuedAt       time.Time `json:"issued"`
+	ExpiresAt      time.Time `json:"expires"`
+	LastHeartbeat  time.Time `json:"last_beat"`
+	FirstHeartbeat time.Time `json:"first_beat,omitzero"`
+	RunUntil       time.Time `json:"run_until,omitzero"`
 
 	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // turnNumber is what a turn changed that submits and leases a job, and ends the one before it.
@@ -44,7 +45,7 @@ func turnNumber(n uint64) jobs.Changes {
 
 func TestWhatACallerHandedInIsItsOwnAgainWhenTheCallReturns(t *testing.T) {
 	db := start(t, place(t), Options{})
-	m, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{})
+	m, err := manager.Open(t.Context(), db.Jobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // BenchmarkPostgreSQL does what the benchmarks of SQLite do, by one server and by two. The server of the tests does not flush: what is
@@ -36,9 +37,9 @@ func BenchmarkPostgreSQL(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("submit+ask+complete/%d/%d", c.servers, c.goroutines), func(b *testing.B) {
 			url := schemaURL(b)
-			var all []*jobs.Manager
+			var all []*manager.Manager
 			for range c.servers {
-				m, err := jobs.Open(b.Context(), openPG(b, url, Options{}).Jobs(), jobs.Options{Config: jobs.Config{Total: 1000, Shared: true}})
+				m, err := manager.Open(b.Context(), openPG(b, url, Options{}).Jobs(), manager.Options{Config: jobs.Config{Total: 1000, Shared: true}})
 				if err != nil {
 					b.Fatal(err)
 				}

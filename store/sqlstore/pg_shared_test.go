@@ -19,6 +19,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/testservers"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
@@ -176,9 +177,9 @@ func TestNothingEndsBecauseNobodyUsedPostgreSQL(t *testing.T) {
 }
 
 // manager opens a manager over a database of its own.
-func manager(t *testing.T, url string, total int) *jobs.Manager {
+func openManager(t *testing.T, url string, total int) *manager.Manager {
 	t.Helper()
-	m, err := jobs.Open(t.Context(), pgJobs(t, url), jobs.Options{Config: jobs.Config{Total: total, Shared: true}})
+	m, err := manager.Open(t.Context(), pgJobs(t, url), manager.Options{Config: jobs.Config{Total: total, Shared: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +191,8 @@ func manager(t *testing.T, url string, total int) *jobs.Manager {
 func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
-	open := func() *jobs.Manager {
-		m, err := jobs.Open(t.Context(), pgJobs(t, url), jobs.Options{Config: jobs.Config{Shared: true}, Locks: lokt.NewManager(pgLocks(t, url, Options{}))})
+	open := func() *manager.Manager {
+		m, err := manager.Open(t.Context(), pgJobs(t, url), manager.Options{Config: jobs.Config{Shared: true}, Locks: lokt.NewManager(pgLocks(t, url, Options{}))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +202,7 @@ func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	a, b := open(), open()
-	ask := func(m *jobs.Manager, request string) jobs.Lease {
+	ask := func(m *manager.Manager, request string) jobs.Lease {
 		t.Helper()
 		g, err := m.Request(ctx, jobs.Request{WorkerID: "w", RequestID: request, Wait: jobs.MaxWait})
 		if err != nil || g.Denied != nil {
@@ -226,7 +227,7 @@ func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := range 2 { // while the lease is active, and when it has ended
-			for who, m := range map[string]*jobs.Manager{"the same replica": a, "another": b, "a third, which was started later,": open()} {
+			for who, m := range map[string]*manager.Manager{"the same replica": a, "another": b, "a third, which was started later,": open()} {
 				if again := ask(m, request); again.ID != first.ID || !maps.Equal(again.LockTokens, first.LockTokens) {
 					t.Errorf("%s tells %v, not %v", who, again.LockTokens, first.LockTokens)
 				}
@@ -245,7 +246,7 @@ func TestSchedulersOnPostgreSQLShareJobsAndCapacity(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
 	const total, count = 4, 120
-	managers := []*jobs.Manager{manager(t, url, total), manager(t, url, total), manager(t, url, total)}
+	managers := []*manager.Manager{openManager(t, url, total), openManager(t, url, total), openManager(t, url, total)}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var held, done atomic.Int64
@@ -306,10 +307,10 @@ func TestSchedulersOnPostgreSQLShareJobsAndCapacity(t *testing.T) {
 func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
-	a, b := manager(t, url, 10), manager(t, url, 10)
+	a, b := openManager(t, url, 10), openManager(t, url, 10)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	submit := func(m *jobs.Manager) string {
+	submit := func(m *manager.Manager) string {
 		t.Helper()
 		spec := jobs.NewSpec()
 		spec.Payload = []byte(`{"a":  [1,   2]}`)
@@ -329,7 +330,7 @@ func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T)
 		awaitTables(t, url)
 		sql(t, url, forget)
 		submit(b)
-		for _, m := range []*jobs.Manager{a, b} {
+		for _, m := range []*manager.Manager{a, b} {
 			for {
 				v, err := m.Get(ctx, id)
 				if err == nil {
@@ -357,7 +358,7 @@ func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 	url := own.URL(own.Addr, "public")
 	db := openPG(t, url, Options{})
 	m := lokt.NewManager(db.Locks())
-	js, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{Config: jobs.Config{Shared: true}})
+	js, err := manager.Open(t.Context(), db.Jobs(), manager.Options{Config: jobs.Config{Shared: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -567,7 +568,7 @@ func TestTheFloorOfTokensHoldsForEveryName(t *testing.T) {
 		}
 		revision = lockNow().Revision
 	}
-	j := manager(t, url, 1) // it has been started since
+	j := openManager(t, url, 1) // it has been started since
 	if _, err := j.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/testservers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
@@ -158,7 +159,7 @@ func TestTheSchedulersRulesHoldOverPostgreSQL(t *testing.T) {
 	t.Parallel()
 	jobstest.TestServiceInRealTime(t, func(t *testing.T, c jobs.Config) jobs.Service {
 		c.Shared = true
-		m, err := jobs.Open(t.Context(), pgJobs(t, schemaURL(t)), jobs.Options{Config: c})
+		m, err := manager.Open(t.Context(), pgJobs(t, schemaURL(t)), manager.Options{Config: c})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // laterVersions returns what a later program knows, whose migrations are beside these versions.
@@ -42,7 +43,7 @@ func TestProgramsGoOnBesideNewerOnesThatAllowIt(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
 	old := openPG(t, url, Options{})
-	m := manager(t, url, 10)
+	m := openManager(t, url, 10)
 	if err := raise(t.Context(), old.Locks(), "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestProgramsRefuseToChangeADatabaseThatIsTooNewForThem(t *testing.T) {
 	url := schemaURL(t)
 	old := openPG(t, url, Options{})
 	oldJobs := openPG(t, url, Options{})
-	m, err := jobs.Open(t.Context(), oldJobs.Jobs(), jobs.Options{Config: jobs.Config{Total: 10, Shared: true}})
+	m, err := manager.Open(t.Context(), oldJobs.Jobs(), manager.Options{Config: jobs.Config{Total: 10, Shared: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
@@ -236,9 +237,9 @@ func TestWhoWaitsThroughAPoolerLooksAgain(t *testing.T) {
 func TestWorkersThatWaitThroughAPoolerAreGrantedWhatWasSubmittedElsewhere(t *testing.T) {
 	t.Parallel()
 	url := pooler(t)(t)
-	var all []*jobs.Manager
+	var all []*manager.Manager
 	for range 2 {
-		m, err := jobs.Open(t.Context(), pgJobs(t, url), jobs.Options{Config: jobs.Config{Shared: true}})
+		m, err := manager.Open(t.Context(), pgJobs(t, url), manager.Options{Config: jobs.Config{Shared: true}})
 		if err != nil {
 			t.Fatal(err)
 		}

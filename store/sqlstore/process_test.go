@@ -19,6 +19,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // helperEnv names what a process that runs this test binary is to do instead of testing.
@@ -201,7 +202,7 @@ func work(path string) error {
 	if err != nil {
 		return err
 	}
-	js, err := jobs.Open(ctx, db.Jobs(), jobs.Options{})
+	js, err := manager.Open(ctx, db.Jobs(), manager.Options{})
 	if err != nil {
 		return err
 	}

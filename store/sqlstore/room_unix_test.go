@@ -16,6 +16,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/faultvfs"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // tight is a disk that has room for transactions of a few pages only, or for none.
@@ -210,7 +211,7 @@ func crowdLocks(ctx context.Context, c *crowded) error {
 
 // crowdJobs completes jobs while others, which are too large, are refused.
 func crowdJobs(ctx context.Context, c *crowded) error {
-	m, err := jobs.Open(ctx, c.db.Jobs(), jobs.Options{})
+	m, err := manager.Open(ctx, c.db.Jobs(), manager.Options{})
 	if err != nil {
 		return err
 	}
@@ -242,7 +243,10 @@ func crowdJobs(ctx context.Context, c *crowded) error {
 			}
 		}
 		var g jobs.Grant
-		if err := persist(func() (err error) { g, err = m.Request(ctx, jobs.Request{WorkerID: "w", RequestID: fmt.Sprint(i)}); return err }); err != nil || g.Denied != nil {
+		if err := persist(func() (err error) {
+			g, err = m.Request(ctx, jobs.Request{WorkerID: "w", RequestID: fmt.Sprint(i)})
+			return err
+		}); err != nil || g.Denied != nil {
 			return fmt.Errorf("job %d: %+v, %w", i, g.Denied, err)
 		}
 		if err := persist(func() error {

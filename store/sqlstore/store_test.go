@@ -17,6 +17,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
 // claim is one by an owner.
@@ -301,7 +302,7 @@ func TestTokensOfJobsRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
 	rounds := func(path string, backup bool) {
 		db := start(t, path, Options{})
 		defer shut(t, db)
-		m, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{Config: jobs.Config{Total: 1}})
+		m, err := manager.Open(t.Context(), db.Jobs(), manager.Options{Config: jobs.Config{Total: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -659,7 +660,7 @@ func TestJobsThatCannotBeAreFound(t *testing.T) {
 	} {
 		path := place(t)
 		db := start(t, path, Options{})
-		m, err := jobs.Open(t.Context(), db.Jobs(), jobs.Options{})
+		m, err := manager.Open(t.Context(), db.Jobs(), manager.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/worker"
 )
 
 type workerOptions struct {
@@ -100,7 +101,7 @@ type workerRun struct {
 	o    workerOptions
 	path string
 	self string // the program that runs a command
-	w    *jobs.Worker
+	w    *worker.Worker
 
 	out sync.Mutex // held while a line is written to standard output or error
 }
@@ -124,7 +125,7 @@ func (a cmd) runWorker(o workerOptions) error {
 	}
 	run := &workerRun{cmd: a, o: o, path: path, self: self}
 	most := max(o.grace, defaultStopGrace)
-	run.w, err = jobs.NewWorker(r.Jobs(), run.do, jobs.WorkerOptions{
+	run.w, err = worker.NewWorker(r.Jobs(), run.do, worker.WorkerOptions{
 		ID: o.id, Types: o.types, Capabilities: o.capabilities, Units: o.units, Concurrency: o.concurrency,
 		StopGrace: most + stopReserve, Final: inVain, Notify: run.notify,
 	})
@@ -192,19 +193,19 @@ func (r *workerRun) until(signals *guard.Signals) error {
 
 // notice is what happens to a worker, as JSON.
 type notice struct {
-	Time     time.Time       `json:"time"`
-	Event    jobs.NoticeType `json:"event"`
-	WorkerID string          `json:"worker_id"`
-	JobID    string          `json:"job_id,omitempty"`
-	JobType  string          `json:"job_type,omitempty"`
-	Attempt  int             `json:"attempt,omitempty"`
-	Token    uint64          `json:"token,omitempty"`
-	State    jobs.State      `json:"state,omitempty"`
-	Error    string          `json:"error,omitempty"`
+	Time     time.Time         `json:"time"`
+	Event    worker.NoticeType `json:"event"`
+	WorkerID string            `json:"worker_id"`
+	JobID    string            `json:"job_id,omitempty"`
+	JobType  string            `json:"job_type,omitempty"`
+	Attempt  int               `json:"attempt,omitempty"`
+	Token    uint64            `json:"token,omitempty"`
+	State    jobs.State        `json:"state,omitempty"`
+	Error    string            `json:"error,omitempty"`
 }
 
 // notify tells what happens.
-func (r *workerRun) notify(n jobs.Notice) {
+func (r *workerRun) notify(n worker.Notice) {
 	if r.JSON {
 		v := notice{Time: time.Now().UTC(), Event: n.Type, WorkerID: r.w.ID(), State: n.State}
 		if n.Run != nil {
@@ -219,28 +220,28 @@ func (r *workerRun) notify(n jobs.Notice) {
 		return
 	}
 	switch n.Type {
-	case jobs.NoticeStarted:
+	case worker.NoticeStarted:
 		if !r.o.quiet {
 			r.log("job %s (%s) started, attempt %d", n.Run.Job.ID, n.Run.Job.Type, n.Run.Lease.Attempt)
 		}
-	case jobs.NoticeEnded:
+	case worker.NoticeEnded:
 		switch {
 		case n.Err != nil:
 			r.log("job %s (%s) %s: %v", n.Run.Job.ID, n.Run.Job.Type, n.State, n.Err)
 		case !r.o.quiet:
 			r.log("job %s (%s) %s", n.Run.Job.ID, n.Run.Job.Type, n.State)
 		}
-	case jobs.NoticeStop:
+	case worker.NoticeStop:
 		r.log("job %s (%s) is stopped: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
-	case jobs.NoticeUntold:
+	case worker.NoticeUntold:
 		r.log("warning: the end of job %s (%s) counts for nothing: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
-	case jobs.NoticeDoubt:
+	case worker.NoticeDoubt:
 		r.log("warning: job %s (%s): a heartbeat failed, trying again: %s", n.Run.Job.ID, n.Run.Job.Type, awayText(n.Err))
-	case jobs.NoticeAway:
+	case worker.NoticeAway:
 		r.log("warning: the server does not answer, trying again: %s", awayText(n.Err))
-	case jobs.NoticeBack:
+	case worker.NoticeBack:
 		r.log("the server answers again")
-	case jobs.NoticeDraining:
+	case worker.NoticeDraining:
 		if n.Err == nil && !r.o.quiet {
 			r.log("taking no more jobs; a second signal ends those under way")
 		}
@@ -263,7 +264,7 @@ func (r *workerRun) log(format string, args ...any) {
 var errLate = errors.New("the lease could not be renewed in time, and the command was ended")
 
 // do runs the command for one job.
-func (r *workerRun) do(ctx context.Context, run *jobs.Run) (any, error) {
+func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
 	c := &jobCommand{workerRun: r, run: run}
 	err := c.execute(ctx)
 	var failed *commandError
@@ -271,7 +272,7 @@ func (r *workerRun) do(ctx context.Context, run *jobs.Run) (any, error) {
 	if cause == nil && run.Remaining() <= c.grace() { // the command is ended before the context is
 		cause = errLate
 	}
-	var lost *jobs.LockLostError
+	var lost *worker.LockLostError
 	if errors.As(cause, &lost) {
 		if err == nil && c.stopped { // it may have left something undone
 			err = &commandError{}
@@ -306,7 +307,7 @@ func (e *commandError) Error() string { return e.Message }
 func (e *commandError) MarshalJSON() ([]byte, error) {
 	code := ""
 	if len(e.Lost) > 0 {
-		code = jobs.CodeLostLocks
+		code = worker.CodeLostLocks
 	}
 	return json.Marshal(struct {
 		Code     string   `json:"code,omitempty"`
@@ -322,7 +323,7 @@ const maxVariable = 100 << 10
 
 // lockTokens returns the fencing tokens of the job's locks, in the order in which it names them; nothing if there is one
 // that the service does not tell.
-func lockTokens(run *jobs.Run) string {
+func lockTokens(run *worker.Run) string {
 	tokens := make([]string, len(run.Job.Locks))
 	for i, name := range run.Job.Locks {
 		t := run.LockToken(name)
@@ -335,7 +336,7 @@ func lockTokens(run *jobs.Run) string {
 }
 
 // environment returns what a command is told of its job.
-func (r *workerRun) environment(run *jobs.Run) []string {
+func (r *workerRun) environment(run *worker.Run) []string {
 	var env []string
 	for _, kv := range r.Environ() {
 		if !strings.HasPrefix(kv, "LOKT_JOB_") {

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/worker"
 )
 
 // jobCommand is a command that does a job.
 type jobCommand struct {
 	*workerRun
-	run    *jobs.Run
+	run    *worker.Run
 	result json.RawMessage
 	long   bool // a report was longer than any may be
 	skip   bool // until its end

@@ -1,0 +1,176 @@
+package engine
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// crowded returns an engine with so many queued jobs of some shapes that nobody who asks may take, and as many leases.
+func crowded(b *testing.B, queued, leases int) (*Engine, Instant) {
+	b.Helper()
+	e := newEngine(jobs.Config{Total: 1 << 30, TTL: 24 * time.Hour})
+	now := Instant{Wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	for i := range leases {
+		s := jobs.NewSpec()
+		e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: s, ID: "L" + strconv.Itoa(i)}}}}})
+		e.Turn(now, []Call{{2, Request{Request: jobs.Request{WorkerID: "busy"}, LeaseID: "lease" + strconv.Itoa(i)}}})
+	}
+	batch := make([]NewJob, 0, 1000)
+	for i := range queued {
+		s := jobs.NewSpec()
+		s.Type, s.Units, s.Priority = "t"+strconv.Itoa(i%10), 1+i%5, jobs.Priorities()[i%4]
+		batch = append(batch, NewJob{Spec: s, ID: "Q" + strconv.Itoa(i)})
+		if len(batch) == cap(batch) || i == queued-1 {
+			now.Mono += time.Millisecond
+			now.Wall = now.Wall.Add(time.Millisecond)
+			e.Turn(now, []Call{{3, Submit{batch}}})
+			batch = batch[:0]
+		}
+	}
+	runtime.GC() // of what came up on the way
+	return e, now
+}
+
+// sizes are what must not matter.
+var sizes = []int{1_000, 1_000_000}
+
+func BenchmarkSubmit(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e, now := crowded(b, n, 100)
+			ids := make([]string, b.N)
+			for i := range ids {
+				ids[i] = "N" + strconv.Itoa(i)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: jobs.NewSpec(), ID: ids[i]}}}}})
+			}
+		})
+	}
+}
+
+// BenchmarkAskComplete grants the first job in order, completes it, and submits one like it.
+func BenchmarkAskComplete(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e, now := crowded(b, n, 100)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				lease := "G" + strconv.Itoa(i)
+				out := e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: lease}}})
+				g := out.Replies[0].Result.(jobs.Grant)
+				if g.Denied != nil {
+					b.Fatal(*g.Denied)
+				}
+				e.Turn(now, []Call{{2, Complete{jobs.Completion{LeaseID: lease, WorkerID: "w", Status: jobs.Completed}}}})
+				e.Turn(now, []Call{{3, Submit{[]NewJob{{Spec: g.Job.Spec, ID: lease}}}}})
+			}
+		})
+	}
+}
+
+func BenchmarkDeniedAsk(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e, now := crowded(b, n, 100)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w", Types: []string{"none"}}, LeaseID: "G"}}})
+			}
+		})
+	}
+}
+
+func BenchmarkStatus(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e, now := crowded(b, n, 100)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				e.Turn(now, []Call{{1, Status{}}})
+			}
+		})
+	}
+}
+
+func BenchmarkListPage(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e, now := crowded(b, n, 100)
+			f := jobs.Filter{Limit: 200}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				p := e.Turn(now, []Call{{1, List{f}}}).Replies[0].Result.(LivingPage)
+				f.After = Merge(p, nil, f.Limit).Next
+			}
+		})
+	}
+}
+
+func BenchmarkBeat(b *testing.B) {
+	for _, n := range []int{64, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e, now := crowded(b, 0, n)
+			var beats []jobs.Heartbeat
+			for i := range n {
+				beats = append(beats, jobs.Heartbeat{LeaseID: "lease" + strconv.Itoa(i), WorkerID: "busy"})
+				e.QuickHeartbeat(now, &beats[i]) // the first is dearer: the job is running from then on
+			}
+			now.Mono += lazyWrite
+			e.Turn(now, nil)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				now.Mono += time.Microsecond
+				if _, ok := e.QuickHeartbeat(now, &beats[i%n]); !ok {
+					b.Fatal("a heartbeat was not accepted")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkMemory reports how much memory a queued job and a live lease take, with what belongs to them.
+func BenchmarkMemory(b *testing.B) {
+	used := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	for _, c := range []struct {
+		name           string
+		queued, leases int
+	}{{"job", 200_000, 0}, {"lease", 0, 100_000}} {
+		b.Run(c.name, func(b *testing.B) {
+			for range b.N {
+				before := used()
+				e, now := crowded(b, c.queued, c.leases)
+				now.Mono += lazyWrite
+				e.Turn(now, nil)
+				b.ReportMetric((used()-before)/float64(c.queued+c.leases), "B/"+c.name)
+				runtime.KeepAlive(e)
+			}
+		})
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	e, now := crowded(b, 100_000, 10_000)
+	rows := e.rows()
+	b.ResetTimer()
+	for range b.N {
+		Load(e.cfg, rows, now)
+	}
+}

@@ -1,0 +1,487 @@
+// Package engine has the rules of the scheduler: everything that lives, in memory, and the turn that changes it. A turn is
+// a function of what is there, the time, and the requests: no I/O, no context, no lock. What it changed comes out as
+// jobs.Changes, from which the same can be built again. An Engine belongs to one goroutine at a time.
+package engine
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"slices"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+const (
+	workerLife   = 24 * time.Hour // a worker without leases is forgotten so long after it was heard of
+	maxWorkers   = 100_000        // remembered; beyond, those heard of least recently and without leases are forgotten
+	lazyWrite    = time.Second    // how long what a heartbeat reports may stay unstored
+	sweepPerTurn = 500            // keys, request IDs and workers forgotten in one turn
+)
+
+// entry is a living job, and where it stands.
+type entry struct {
+	job      jobs.Job
+	hold     *hold
+	attempts []jobs.Attempt // that ended
+	pending  *pending
+
+	in       *chain[entry] // of its state
+	inState  link[entry]
+	counted  bool // among the queued
+	line     *line
+	inLine   link[entry]
+	lateAt   int
+	waitsIn  *heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
+	dueAt    int
+	due      time.Duration // end of the backoff
+	ready    time.Duration // in a line since then
+	mark     jobs.What     // parts to be stored
+	recorded bool          // it is in engine.touched
+}
+
+// Engine is everything that lives. It is not safe for use by several goroutines.
+type Engine struct {
+	cfg     jobs.Config
+	Now     Instant
+	offset  time.Duration // of the wall clock against the other one
+	ordered time.Duration // when Counters.Clock was right
+	jobs.Counters
+	tokenFloor uint64 // Rows.TokenFloor
+
+	jobs      map[string]*entry
+	byState   map[jobs.State]*chain[entry] // newest change first
+	depths    jobs.Depths
+	byShape   map[shape]*group
+	groups    []*group
+	uniques   int           // groups of unique jobs
+	timed     *heap[*entry] // by ReadyAt on the wall clock
+	backoffs  *heap[*entry] // by due
+	frozen    map[string]bool
+	names     map[string]*name
+	blocked   *heap[*name]
+	pendings  map[string]*pending // by lease ID
+	unlocking map[string][]string // locks that are being given back, by lease ID
+	kept      int                 // units of these
+	reserved  reservation
+	leases    map[string]*hold
+	holding   map[string]*hold // of these, whose jobs name locks
+	leased    int              // units
+	deadlines *heap[*hold]
+	limits    []*hold // with a declared runtime, by its end
+
+	workers   map[string]*worker
+	recent    chain[worker] // heard of last comes first
+	byProfile map[string]*profile
+	profiles  chain[profile] // heard of last comes first
+	waiters   map[uint64]*waiter
+	ends      *heap[*waiter]
+	arrivals  uint64
+	waiting   []*profile // with asks
+	fresh     []*profile // with asks of this turn
+	wake      bool       // something other than an ask has made grants possible
+	moved     int        // weight, in bytes, of the jobs that this turn granted or took back
+	more      bool       // it left some of that to the next turn, which is due at once
+	draining  bool
+	asked     map[requestKey][]*waiter
+	granted   map[requestKey]*hold
+	answered  map[requestKey]*answer
+	answers   *heap[*answer]
+	keys      map[string]*key
+	dyingKeys *heap[*key]
+	Metrics   *Metrics // what was counted since they were taken
+
+	record
+}
+
+// answer is a request ID whose lease has ended.
+type answer struct {
+	jobs.Answered
+	until time.Duration
+	at    int
+}
+
+// key is an idempotency key.
+type key struct {
+	jobs.Key
+	at int // place in engine.dyingKeys
+}
+
+func newEngine(cfg jobs.Config) *Engine {
+	e := &Engine{
+		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*chain[entry]{}, byShape: map[shape]*group{},
+		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{}, unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
+		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{}, asked: map[requestKey][]*waiter{},
+		granted: map[requestKey]*hold{}, answered: map[requestKey]*answer{}, keys: map[string]*key{}, Metrics: NewMetrics(),
+	}
+	due := func(en *entry) *int { return &en.dueAt }
+	e.timed = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) }}
+	e.backoffs = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.due < b.due }}
+	e.blocked = &heap[*name]{place: func(n *name) *int { return &n.at }, before: func(a, b *name) bool { return a.until < b.until }}
+	e.deadlines = &heap[*hold]{place: func(h *hold) *int { return &h.at }, before: func(a, b *hold) bool {
+		return a.alarm < b.alarm || a.alarm == b.alarm && a.lease.ID < b.lease.ID
+	}}
+	e.ends = &heap[*waiter]{place: func(w *waiter) *int { return &w.at }, before: func(a, b *waiter) bool {
+		return a.until < b.until || a.until == b.until && a.id < b.id
+	}}
+	e.answers = &heap[*answer]{place: func(a *answer) *int { return &a.at }, before: func(a, b *answer) bool { return a.until < b.until }}
+	e.dyingKeys = &heap[*key]{place: func(k *key) *int { return &k.at }, before: func(a, b *key) bool { return a.Expires.Before(b.Expires) }}
+	e.recent.link = func(w *worker) *link[worker] { return &w.recent }
+	e.profiles.link = func(p *profile) *link[profile] { return &p.recent }
+	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
+		e.byState[s] = &chain[entry]{link: func(en *entry) *link[entry] { return &en.inState }}
+	}
+	return e
+}
+
+// Op is a request to the engine: one of the types below.
+type Op any
+
+// What may be asked of an engine.
+type (
+	// Submit queues jobs: all of them, or none.
+	Submit struct{ Jobs []NewJob }
+
+	// NewJob is a job to be queued, under the ID that it will have.
+	NewJob struct {
+		jobs.Spec
+		ID    string
+		Print [sha256.Size]byte // its fingerprint, if there is an idempotency key
+	}
+
+	// Request asks for a lease.
+	Request struct {
+		jobs.Request
+		LeaseID string  // of the lease, if there is one
+		Jitter  float64 // from 0 to 1
+	}
+
+	// Heartbeat extends a lease.
+	Heartbeat struct{ jobs.Heartbeat }
+
+	// HeartbeatMany extends leases of one worker.
+	HeartbeatMany struct {
+		WorkerID string
+		LeaseIDs []string
+	}
+
+	// Complete ends a lease as its worker says.
+	Complete struct{ jobs.Completion }
+
+	// Report keeps what a worker tells about its job.
+	Report struct{ jobs.Progress }
+
+	// Cancel ends a queued job, or asks the worker of a leased one to stop.
+	Cancel struct{ JobID, Reason string }
+
+	// Revoke ends a lease, and fails its job.
+	Revoke struct{ LeaseID, Reason string }
+
+	// Freeze closes or opens the queue to jobs of a type, or to all.
+	Freeze struct {
+		Type   string
+		Frozen bool
+	}
+
+	// Withdraw forgets a call whose client has gone.
+	Withdraw struct{ CallID uint64 }
+
+	// Return takes back a lease that nobody was told of.
+	Return struct{ LeaseID string }
+
+	// Drain hands out nothing from now on. The last turn stores what heartbeats left.
+	Drain struct{ Last bool }
+
+	// Locked is the answer to TakeLocks.
+	Locked struct {
+		Order   LockOrder
+		Tokens  map[string]uint64 // of the locks, by name
+		Blocked string            // the lock that could not be had, if any
+	}
+
+	// Unlocked is the answer to FreeLocks.
+	Unlocked struct{ LeaseID string }
+
+	// Vacant says that somebody outside has given a lock back.
+	Vacant struct{ Lock string }
+
+	// Get reads a job that has not ended.
+	Get struct{ JobID string }
+
+	// List reads jobs that have not ended.
+	List struct{ jobs.Filter }
+
+	// Status reads the capacity and its use.
+	Status struct{}
+
+	// Workers reads who asks.
+	Workers struct{}
+)
+
+// Call is an op with the number under which it is answered, in this turn or a later one.
+type Call struct {
+	ID uint64
+	Op Op
+}
+
+// Reply is the answer to a request.
+type Reply struct {
+	ID     uint64
+	Result any
+	Err    error
+}
+
+// Outcome is what comes out of a turn.
+type Outcome struct {
+	Changes jobs.Changes
+	Replies []Reply
+	Orders  []LockOrder
+}
+
+// Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all
+// that is done.
+func (e *Engine) Turn(now Instant, requests []Call) Outcome {
+	e.begin(now)
+	for _, r := range e.expect(requests) {
+		e.apply(r.ID, r.Op)
+	}
+	for e.match(); e.timeOut(); { // an ask that gives up may let one with the same request ID ask
+		e.match()
+	}
+	for _, r := range requests {
+		e.read(r.ID, r.Op)
+	}
+	return e.finish()
+}
+
+// timeOut answers the requests that waited for long enough, and reports whether others are to be matched for that.
+func (e *Engine) timeOut() bool {
+	for !e.more && e.ends.len() > 0 && e.ends.top().until <= e.Now.Mono { // otherwise there may be a job for it yet
+		if w := e.ends.top(); w.ask != nil {
+			e.deny(w)
+		} else {
+			e.dismiss(w)
+			e.reply(w.id, e.beatAnswer(w.hold))
+		}
+	}
+	return len(e.fresh) > 0
+}
+
+// begin moves to a moment, and does what time alone does.
+func (e *Engine) begin(now Instant) {
+	before := e.Now.Mono
+	e.setNow(now)
+	e.watchClock(before)
+	e.moved, e.more = 0, false
+	e.expire()
+	for e.timed.len() > 0 && !e.timed.top().job.ReadyAt.After(e.Now.Wall) {
+		e.arrive(e.timed.top())
+	}
+	for e.backoffs.len() > 0 && e.backoffs.top().due <= e.Now.Mono {
+		e.arrive(e.backoffs.top())
+	}
+	for e.blocked.len() > 0 && e.blocked.top().until <= e.Now.Mono {
+		e.unblock(e.blocked.top())
+	}
+	e.sweep()
+}
+
+// sweep forgets what is past its life, a bounded number at a time.
+func (e *Engine) sweep() {
+	for n := 0; n < sweepPerTurn && e.dyingKeys.len() > 0 && !e.dyingKeys.top().Expires.After(e.Now.Wall); n++ {
+		k := e.dyingKeys.top()
+		e.dyingKeys.remove(k)
+		delete(e.keys, k.Key.Key)
+		e.dropped = append(e.dropped, k.Key.Key)
+		e.must = true
+	}
+	for n := 0; n < sweepPerTurn && e.answers.len() > 0 && e.answers.top().until <= e.Now.Mono; n++ {
+		a := e.answers.top()
+		e.answers.remove(a)
+		delete(e.answered, requestKey{a.WorkerID, a.RequestID})
+		e.forgot = append(e.forgot, a.Answered)
+		e.must = true
+	}
+	for n := 0; n < sweepPerTurn; n++ {
+		w := e.recent.last
+		if w == nil || w.busy > 0 || plus(w.seen, jobs.SeenFor) > e.Now.Mono {
+			break
+		}
+		if len(e.workers) <= maxWorkers && plus(w.seen, workerLife) > e.Now.Mono {
+			break
+		}
+		e.recent.remove(w)
+		delete(e.workers, w.id)
+	}
+	for n := 0; n < sweepPerTurn; n++ {
+		p := e.profiles.last
+		if p == nil || p.asks.n > 0 || plus(p.seen, jobs.SeenFor) > e.Now.Mono {
+			break
+		}
+		e.profiles.remove(p)
+		delete(e.byProfile, p.key)
+	}
+}
+
+// apply does what a request asks for. Answers to what only reads come later.
+func (e *Engine) apply(id uint64, o Op) {
+	switch o := o.(type) {
+	case Submit:
+		e.submit(id, o.Jobs)
+	case Request:
+		e.ask(id, &o)
+	case Heartbeat:
+		e.beatOne(id, &o.Heartbeat)
+	case HeartbeatMany:
+		e.reply(id, e.beatAll(o.WorkerID, o.LeaseIDs))
+	case Complete:
+		applied, err := e.complete(&o.Completion)
+		e.answer(id, applied, err)
+	case Report:
+		e.answer(id, nil, e.report(&o.Progress))
+	case Cancel:
+		state, err := e.cancel(o.JobID, o.Reason)
+		e.answer(id, state, err)
+	case Revoke:
+		e.answer(id, nil, e.revoke(o.LeaseID, o.Reason))
+	case Freeze:
+		e.freeze(o.Type, o.Frozen)
+		e.reply(id, nil)
+	case Withdraw:
+		if w := e.waiters[o.CallID]; w != nil {
+			if w.pending != nil {
+				w.pending.waiter = nil
+			}
+			e.dismiss(w)
+		}
+		e.reply(id, nil)
+	case Return:
+		e.giveBack(o.LeaseID)
+		e.reply(id, nil)
+	case Drain:
+		e.drain()
+		e.must = e.must || o.Last && e.Lazy
+		e.reply(id, nil)
+	case Locked:
+		e.locked(&o)
+	case Unlocked:
+		e.unlocked(o.LeaseID)
+	case Vacant:
+		e.vacant(o.Lock)
+	}
+}
+
+// queue puts a queued job in line, or where it waits for its time: ReadyAt on the wall clock, or due.
+func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
+	en.due = due
+	switch {
+	case byWall && en.job.ReadyAt.After(e.Now.Wall):
+		en.waitsIn = e.timed
+	case !byWall && due > e.Now.Mono:
+		en.waitsIn = e.backoffs
+	default:
+		en.ready = e.Now.Mono
+		e.enqueue(en)
+		return
+	}
+	en.waitsIn.push(en)
+}
+
+// arrive puts a job in line whose time has come.
+func (e *Engine) arrive(en *entry) {
+	en.waitsIn.remove(en)
+	en.waitsIn = nil
+	en.ready = e.Now.Mono
+	e.enqueue(en)
+}
+
+// unqueue takes a job out of wherever it waits.
+func (e *Engine) unqueue(en *entry) {
+	if en.waitsIn != nil {
+		en.waitsIn.remove(en)
+		en.waitsIn = nil
+	}
+	e.dequeue(en)
+}
+
+// drop forgets a job that has ended.
+func (e *Engine) drop(en *entry) { delete(e.jobs, en.job.ID) }
+
+// free returns the units that could be handed out; it is negative if more are leased than there should be.
+func (e *Engine) free() int { return e.cfg.Usable() - e.leased - e.kept }
+
+// freeze closes or opens the lines of a type, or of all.
+func (e *Engine) freeze(jobType string, frozen bool) {
+	if e.frozen[jobType] == frozen {
+		return
+	}
+	what := jobs.EventFreeze
+	if frozen {
+		e.frozen[jobType] = true
+	} else {
+		what = jobs.EventUnfreeze
+		delete(e.frozen, jobType)
+	}
+	e.newFrozen = true
+	e.must = true
+	e.note(what, nil, "", "", jobType, "")
+	for _, g := range e.groups {
+		for _, l := range g.lines {
+			if jobType == "" || l.jobType == jobType {
+				e.reopen(l)
+			}
+		}
+	}
+}
+
+// drain answers all that wait, and hands out nothing from now on.
+func (e *Engine) drain() {
+	e.draining = true
+	waiters := make([]*waiter, 0, len(e.waiters))
+	for _, w := range e.waiters {
+		waiters = append(waiters, w)
+	}
+	slices.SortFunc(waiters, func(a, b *waiter) int { return cmp.Compare(a.id, b.id) })
+	for _, w := range waiters {
+		if w.pending == nil {
+			e.ends.remove(w)
+			w.until = e.Now.Mono
+			e.ends.push(w)
+		}
+	}
+}
+
+// Next returns the moment at which the engine has something to do without being asked; never if there is none.
+func (e *Engine) Next() time.Duration {
+	next := Never
+	consider := func(t time.Duration) { next = min(next, t) }
+	if e.more {
+		consider(e.Now.Mono)
+	}
+	if h := e.firstDeadline(); h != nil {
+		consider(h.deadline())
+	}
+	if e.timed.len() > 0 { // the wall clock may be set: look at it now and then
+		consider(plus(e.Now.Mono, min(e.timed.top().job.ReadyAt.Sub(e.Now.Wall), wallCheck)))
+	}
+	if e.backoffs.len() > 0 {
+		consider(e.backoffs.top().due)
+	}
+	if e.blocked.len() > 0 {
+		consider(e.blocked.top().until)
+	}
+	if e.ends.len() > 0 {
+		consider(e.ends.top().until)
+	}
+	if e.pendingWrite() {
+		consider(plus(e.lazySince, lazyWrite))
+	}
+	if r := &e.reserved; r.job != nil && len(e.waiting) > 0 {
+		consider(plus(r.since, e.cfg.ReserveLimit))
+		consider(r.lapses)
+	}
+	return next
+}
+
+// wallCheck is how often a job that waits for a time is compared with the wall clock.
+const wallCheck = 10 * time.Second

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// lockingWorld has rules that order locks.
+func lockingWorld(t *testing.T) *world {
+	w := newWorld(t, jobs.Config{Total: 5, Locking: true})
+	w.submit("a", func(s *jobs.Spec) { s.Units, s.Locks = 3, []string{"x", "y"} })
+	return w
+}
+
+// order plays an ask, and returns what it makes the rules order.
+func (w *world) order(id uint64, a jobs.Request, leaseID string) LockOrder {
+	w.Helper()
+	out := w.turn(Call{id, Request{Request: a, LeaseID: leaseID}})
+	if len(out.Orders) != 1 || out.Orders[0].Kind != TakeLocks || len(out.Replies) != 0 {
+		w.Fatalf("an ask brought %+v, and orders %+v", out.Replies, out.Orders)
+	}
+	return out.Orders[0]
+}
+
+func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
+	w := lockingWorld(t)
+	o := w.order(1, jobs.Request{WorkerID: "w"}, "L")
+	w.want("lease", o.LeaseID, "L")
+	w.want("job", o.JobID, "a")
+	s := w.do(Status{}).(jobs.Snapshot)
+	w.want("leased before", s.Leased, 0)
+	w.submit("b", func(s *jobs.Spec) { s.Units = 3 })
+	w.want("capacity that is kept", w.ask("v", "M"), jobs.DeniedCapacity)
+	w.want("waiting", w.do(Get{"a"}).(jobs.View).WaitingFor, "lock:x")
+	tokens := map[string]uint64{"x": 3, "y": 8}
+	out := w.turn(Call{2, Locked{o, tokens, ""}})
+	g, ok := out.Replies[0].Result.(jobs.Grant)
+	if !ok || g.Denied != nil || g.Job.ID != "a" || !maps.Equal(g.Lease.LockTokens, tokens) || g.Lease.ID != "L" || out.Replies[0].ID != 1 {
+		t.Fatalf("answered with %+v", out.Replies)
+	}
+	out = w.turn(Call{3, Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: jobs.Completed}}})
+	if len(out.Orders) != 1 || out.Orders[0].Kind != FreeLocks || out.Orders[0].LeaseID != "L" {
+		t.Fatalf("the end ordered %+v", out.Orders)
+	}
+	w.submit("c", func(s *jobs.Spec) { s.Locks = []string{"y"} })
+	w.want("lock that is being given back", w.do(Get{"c"}).(jobs.View).WaitingFor, "lock:y")
+	w.turn(Call{4, Unlocked{"L"}})
+	w.want("job", w.order(5, jobs.Request{WorkerID: "w", Types: []string{"generic"}, MaxUnits: 1}, "N").JobID, "c")
+}
+
+func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
+	w := lockingWorld(t)
+	o := w.order(1, jobs.Request{WorkerID: "w"}, "L")
+	w.submit("b", func(s *jobs.Spec) { s.Priority = jobs.Background })
+	out := w.turn(Call{2, Locked{o, nil, "y"}})
+	g, ok := out.Replies[0].Result.(jobs.Grant)
+	if !ok || g.Denied != nil || g.Job.ID != "b" || len(out.Orders) != 0 {
+		t.Fatalf("answered with %+v, orders %+v", out.Replies, out.Orders)
+	}
+	w.want("waiting", w.do(Get{"a"}).(jobs.View).WaitingFor, "lock:y")
+	w.want("ask", w.ask("v", "M"), jobs.DeniedEligible)
+	w.want("next look", w.e.Next()-w.now.Mono, time.Second)
+	w.pass(time.Second)
+	o = w.order(3, jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, "N")
+	w.turn(Call{4, Locked{o, nil, "y"}})
+	w.pass(time.Second)
+	out = w.turn()
+	if len(out.Orders) != 1 || out.Orders[0].LeaseID != "N" {
+		t.Fatalf("after a second there are orders %+v", out.Orders)
+	}
+}
+
+func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
+	for name, gone := range map[string]Op{"withdrawn": Withdraw{1}, "cancelled": Cancel{"a", ""}, "drained": Drain{}, "forgotten": nil} {
+		w := lockingWorld(t)
+		o := w.order(1, jobs.Request{WorkerID: "w", Wait: jobs.MaxWait}, "L")
+		if gone == nil {
+			w.e = newEngine(w.e.cfg) // what was not stored
+		} else {
+			w.turn(Call{2, gone})
+		}
+		out := w.turn(Call{3, Locked{o, nil, ""}})
+		if len(out.Orders) != 1 || out.Orders[0].Kind != FreeLocks || out.Orders[0].LeaseID != "L" {
+			t.Errorf("%s: ordered are %+v", name, out.Orders)
+		}
+		for _, r := range out.Replies {
+			if g, ok := r.Result.(jobs.Grant); ok && g.Denied == nil {
+				t.Errorf("%s: granted %+v", name, g)
+			}
+		}
+		w.turn(Call{4, Unlocked{"L"}})
+		if s := w.do(Status{}).(jobs.Snapshot); s.Leased != 0 || w.e.kept != 0 || len(w.e.unlocking) != 0 {
+			t.Errorf("%s: left is %+v, and %d units are kept", name, s, w.e.kept)
+		}
+	}
+}
+
+func TestOfTwinsOnlyOneAsksWhileLocksAreTaken(t *testing.T) {
+	w := lockingWorld(t)
+	w.submit("b")
+	o := w.order(1, jobs.Request{WorkerID: "w", RequestID: "r", Wait: jobs.MaxWait}, "L")
+	if out := w.turn(Call{2, Request{Request: jobs.Request{WorkerID: "w", RequestID: "r", Wait: jobs.MaxWait}, LeaseID: "M"}}); len(out.Replies) != 0 {
+		t.Fatalf("the twin was answered with %+v", out.Replies)
+	}
+	out := w.turn(Call{3, Locked{o, nil, ""}})
+	if len(out.Replies) != 2 || out.Replies[0].Result.(jobs.Grant).Lease.ID != "L" || out.Replies[1].Result.(jobs.Grant).Lease.ID != "L" {
+		t.Errorf("answered with %+v", out.Replies)
+	}
+}
+
+// A program from before, on the same store, extends a lease without knowing of the tokens.
+func TestALeaseThatIsExtendedElsewhereKeepsTheTokensOfItsLocks(t *testing.T) {
+	w := lockingWorld(t)
+	o := w.order(1, jobs.Request{WorkerID: "w"}, "L")
+	out := w.turn(Call{2, Locked{o, map[string]uint64{"x": 3, "y": 8}, ""}})
+	l := out.Changes.Leases[0]
+	l.LockTokens, l.ExpiresAt = nil, l.ExpiresAt.Add(time.Minute)
+	w.e.Follow(&jobs.Changes{Leases: []jobs.Lease{l}}, w.now)
+	if v := w.do(Get{"a"}).(jobs.View); v.Lease.LockTokens["y"] != 8 || !v.Lease.ExpiresAt.Equal(l.ExpiresAt) {
+		t.Errorf("the lease is %+v", v.Lease)
+	}
+}

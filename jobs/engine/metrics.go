@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// Metrics are what a manager has counted since it was opened, and what waits in it now. Counts never fall. What a turn
+// did counts once it is known to be stored. Numbers over restarts are those of Decisions and Stats.
+type Metrics struct {
+	Events  map[jobs.EventType]uint64 // of jobs: grants, ends, retries and the like
+	Denied  map[string]uint64         // asks, by the code of the denial
+	Ended   map[string]uint64         // leases that ended, by the code of their attempt: CodeExpired and the like
+	Beats   uint64                    // heartbeats that extended a lease, each of a batch
+	Refused map[string]uint64         // heartbeats that did not, by the code of the error
+
+	Wait  Durations // of each lease's job, from when it could run until it was leased
+	Run   Durations // of each lease that ended, from its beginning
+	Store Durations // of each turn, in the store
+
+	Failures uint64 // turns of which the store did not say that they are stored
+
+	ParkedAsks, ParkedBeats int // requests that wait now
+}
+
+// Durations counts durations in buckets.
+type Durations struct {
+	Bounds []time.Duration // upper ends of the buckets, rising; the last bucket has none
+	Counts []uint64        // one for each bound, and one beyond
+	Count  uint64          // the sum of Counts
+	Sum    time.Duration
+}
+
+func newDurations(bounds ...time.Duration) Durations {
+	return Durations{Bounds: bounds, Counts: make([]uint64, len(bounds)+1)}
+}
+
+// Observe counts a duration; one that seems negative, because the wall clock was set, is counted as none.
+func (d *Durations) Observe(t time.Duration) {
+	t = max(t, 0)
+	i, _ := slices.BinarySearch(d.Bounds, t)
+	d.Counts[i]++
+	d.Count++
+	d.Sum += t
+}
+
+// take adds what others counted, who begin anew.
+func (d *Durations) take(from *Durations) {
+	if from.Count == 0 {
+		return
+	}
+	for i, n := range from.Counts {
+		d.Counts[i] += n
+	}
+	d.Count += from.Count
+	d.Sum += from.Sum
+	clear(from.Counts)
+	from.Count, from.Sum = 0, 0
+}
+
+// Take adds what an engine counted in a turn, which begins anew.
+func (m *Metrics) Take(from *Metrics) {
+	take(m.Events, from.Events)
+	take(m.Denied, from.Denied)
+	take(m.Ended, from.Ended)
+	take(m.Refused, from.Refused)
+	m.Beats += from.Beats
+	from.Beats = 0
+	m.Wait.take(&from.Wait)
+	m.Run.take(&from.Run)
+}
+
+func take[K comparable](to, from map[K]uint64) {
+	for k, n := range from {
+		to[k] += n
+	}
+	clear(from)
+}
+
+// clone returns a copy that does not change any more.
+func (d *Durations) clone() Durations {
+	c := *d
+	c.Counts = slices.Clone(d.Counts) // nobody changes the bounds
+	return c
+}
+
+// Clone returns a copy that does not change any more.
+func (m *Metrics) Clone() Metrics {
+	c := *m
+	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended), maps.Clone(c.Refused)
+	c.Wait, c.Run, c.Store = c.Wait.clone(), c.Run.clone(), c.Store.clone()
+	return c
+}
+
+// Parked counts the requests that wait.
+func (e *Engine) Parked() (asks, beats int) {
+	for _, w := range e.waiters {
+		if w.ask == nil {
+			beats++
+		} else {
+			asks++
+		}
+	}
+	return asks, beats
+}
+
+// NewMetrics returns metrics that have counted nothing.
+func NewMetrics() *Metrics {
+	const ms, s, m, h = time.Millisecond, time.Second, time.Minute, time.Hour
+	waits := []time.Duration{ms, 5 * ms, 25 * ms, 100 * ms, 500 * ms, s, 5 * s, 15 * s, m, 5 * m, 15 * m, h, 4 * h, 24 * h}
+	return &Metrics{
+		Events: map[jobs.EventType]uint64{}, Denied: map[string]uint64{}, Ended: map[string]uint64{}, Refused: map[string]uint64{},
+		Wait: newDurations(waits...), Run: newDurations(waits...),
+		Store: newDurations(ms/10, ms/4, ms/2, ms, 2*ms, 5*ms, 10*ms, 25*ms, 50*ms, 100*ms, 250*ms, s, 5*s),
+	}
+}

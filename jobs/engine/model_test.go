@@ -1,0 +1,833 @@
+package engine
+
+import "github.com/lokt-dev/lokt/jobs"
+
+// An independent model of the rules: lists, no indexes, everything looked at every time. The engine must answer as it does.
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+)
+
+type mJob struct {
+	jobs.Spec
+	id        string
+	state     jobs.State
+	seq       int
+	ord       int64
+	created   time.Time
+	wallDue   time.Time     // not before, by the wall
+	monoDue   time.Duration // not before, by the other clock
+	runnable  bool          // its time has come
+	ready     time.Duration // since then
+	open      bool
+	opened    time.Duration // since then, if it was closed before
+	attempt   int
+	token     uint64
+	cancel    bool
+	code      string
+	lease     *mLease
+	attempts  []string
+	readyWall time.Time
+	line      string
+}
+
+type mLease struct {
+	id, worker, request string
+	job                 *mJob
+	issued, shown       time.Time
+	expires, runUntil   time.Duration
+}
+
+type mWait struct {
+	id    uint64
+	until time.Duration
+	ask   *Request
+	lease *mLease
+	twin  bool
+}
+
+type mKey struct {
+	print   [32]byte
+	job     *mJob
+	expires time.Time
+}
+
+type mSeen struct {
+	at time.Duration
+	by *Request // what it said of itself last
+}
+
+type mAnswer struct {
+	lease  mLease
+	token  uint64
+	number int
+	until  time.Duration
+	wall   time.Time
+}
+
+type model struct {
+	cfg      jobs.Config
+	now      Instant
+	offset   time.Duration // of the wall clock; 0 before the first turn
+	clock    time.Time     // that jobs are ordered by
+	clockAt  time.Duration // when it was right
+	jobs     []*mJob       // all, in order of submission
+	leases   []*mLease
+	waits    []*mWait // in order of arrival
+	workers  map[string]*mSeen
+	profiles map[string]*mSeen
+	keys     map[string]*mKey
+	answered map[string]*mAnswer
+	frozen   map[string]bool
+	draining bool
+	reserved *mJob
+	since    time.Duration
+	rest     time.Duration
+	out      map[uint64]string
+	events   map[jobs.EventType]int
+	ended    map[jobs.State]int
+}
+
+func newModel(cfg jobs.Config) *model {
+	return &model{
+		cfg: cfg.WithDefaults(), workers: map[string]*mSeen{}, profiles: map[string]*mSeen{}, keys: map[string]*mKey{},
+		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
+	}
+}
+
+func (m *model) turn(now Instant, requests []Call) map[uint64]string {
+	m.out = map[uint64]string{}
+	m.jump(now)
+	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
+	for {
+		var first *mLease
+		for _, l := range m.leases {
+			if min(l.expires, l.runUntil) <= now.Mono && (first == nil || min(l.expires, l.runUntil) < min(first.expires, first.runUntil)) {
+				first = l
+			}
+		}
+		if first == nil {
+			break
+		}
+		if first.runUntil <= first.expires {
+			m.end(first, jobs.Failed, jobs.CodeRuntime)
+		} else {
+			m.end(first, jobs.Expired, jobs.CodeExpired)
+		}
+	}
+	for _, j := range m.jobs {
+		if j.state == jobs.Queued && !j.runnable && !j.wallDue.After(m.now.Wall) && j.monoDue <= now.Mono {
+			j.runnable, j.ready = true, now.Mono
+			m.newlyIn(j)
+		}
+	}
+	maps.DeleteFunc(m.answered, func(_ string, a *mAnswer) bool { return a.until <= now.Mono })
+	maps.DeleteFunc(m.keys, func(_ string, k *mKey) bool { return !k.expires.IsZero() && !k.expires.After(m.now.Wall) })
+	for _, r := range requests {
+		m.apply(r)
+	}
+	for {
+		m.match()
+		again := false
+		for _, w := range slices.Clone(m.waits) {
+			if w.until > now.Mono {
+				continue
+			}
+			if w.ask == nil {
+				m.out[w.id] = m.beaten(w.lease)
+				m.drop(w)
+				continue
+			}
+			code, retry := m.denial(w)
+			again = m.drop(w) || again
+			m.out[w.id] = fmt.Sprintf("denied %s %v", code, retry)
+		}
+		if !again {
+			break
+		}
+	}
+	for _, r := range requests {
+		switch o := r.Op.(type) {
+		case Status:
+			m.out[r.ID] = fmt.Sprintf("%+v", m.snapshot())
+		case Get:
+			m.out[r.ID] = "error job_not_found"
+			if j := m.job(o.JobID); j != nil && !j.state.Ended() {
+				m.out[r.ID] = fmt.Sprintf("%s %s attempts %d", j.state, m.waitingFor(j), j.attempt)
+			}
+		}
+	}
+	return m.out
+}
+
+// jump counts steps of the wall clock.
+func (m *model) jump(now Instant) {
+	wall := now.Wall.UTC().Truncate(time.Millisecond)
+	offset := wall.Sub(time.Unix(0, 0)) - now.Mono
+	if d := offset - m.offset; m.offset != 0 && d.Abs() > time.Second+(now.Mono-m.now.Mono)/1000 {
+		m.events[jobs.EventClock]++
+	}
+	m.offset = offset
+}
+
+func (m *model) apply(r Call) {
+	say := func(format string, args ...any) { m.out[r.ID] = fmt.Sprintf(format, args...) }
+	worker := func(l *mLease) { m.heard(l.worker, nil) }
+	switch o := r.Op.(type) {
+	case Submit:
+		say("%s", m.submit(o.Jobs))
+	case Request:
+		m.ask(r.ID, &o)
+	case Heartbeat:
+		l, code := m.lease(o.LeaseID, o.WorkerID)
+		if code != "" {
+			say("error %s", code)
+			return
+		}
+		worker(l)
+		m.beat(l)
+		if o.Wait == 0 || l.job.cancel || m.draining || len(m.waits) >= m.cfg.MaxParked {
+			say("%s", m.beaten(l))
+			return
+		}
+		w := &mWait{id: r.ID, until: m.now.Mono + o.Wait, lease: l}
+		m.waits = append(m.waits, w)
+	case HeartbeatMany:
+		var all []string
+		for _, id := range o.LeaseIDs {
+			l, code := m.lease(id, o.WorkerID)
+			if code != "" {
+				all = append(all, code)
+				continue
+			}
+			worker(l)
+			m.beat(l)
+			all = append(all, m.beaten(l))
+		}
+		say("%s", strings.Join(all, ", "))
+	case Complete:
+		l, code := m.lease(o.LeaseID, o.WorkerID)
+		switch code {
+		case "lease_not_found":
+			say("false")
+			return
+		case "":
+			worker(l)
+			m.run(l)
+			code := jobs.CodeCompleted
+			if o.Status == jobs.Failed {
+				code = jobs.CodeFailed
+			}
+			m.end(l, o.Status, code)
+			say("true")
+			return
+		}
+		say("error %s", code)
+	case Report:
+		l, code := m.lease(o.LeaseID, o.WorkerID)
+		if code != "" {
+			say("error %s", code)
+			return
+		}
+		worker(l)
+		say("<nil>")
+	case Cancel:
+		j := m.job(o.JobID)
+		switch {
+		case j == nil || j.state.Ended():
+			say("error job_not_found")
+		case j.lease == nil:
+			m.finish(j, jobs.Cancelled, jobs.CodeCancelled)
+			say("%s", jobs.Cancelled)
+		default:
+			if !j.cancel {
+				j.cancel = true
+				m.events[jobs.EventCancelAsk]++
+				for _, w := range slices.Clone(j.lease.waiting(m)) {
+					m.out[w.id] = m.beaten(j.lease)
+					m.drop(w)
+				}
+			}
+			say("%s", j.state)
+		}
+	case Revoke:
+		l, _ := m.lease(o.LeaseID, "")
+		if l == nil {
+			say("error lease_not_found")
+			return
+		}
+		m.end(l, jobs.Failed, jobs.CodeRevoked)
+		say("<nil>")
+	case Return:
+		if l, _ := m.lease(o.LeaseID, ""); l != nil && l.job.state == jobs.Leased {
+			m.undo(l)
+		}
+		say("<nil>")
+	case Freeze:
+		if m.frozen[o.Type] != o.Frozen {
+			m.frozen[o.Type] = o.Frozen
+			m.events[map[bool]jobs.EventType{true: jobs.EventFreeze, false: jobs.EventUnfreeze}[o.Frozen]]++
+			m.reopen()
+		}
+		say("<nil>")
+	case Withdraw:
+		for _, w := range slices.Clone(m.waits) {
+			if w.id == o.CallID {
+				m.drop(w)
+			}
+		}
+		say("<nil>")
+	}
+}
+
+// waiting returns the heartbeats that wait on the lease.
+func (l *mLease) waiting(m *model) []*mWait {
+	var all []*mWait
+	for _, w := range m.waits {
+		if w.lease == l {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+func (m *model) job(id string) *mJob {
+	for _, j := range m.jobs {
+		if j.id == id {
+			return j
+		}
+	}
+	return nil
+}
+
+// lease finds an active lease; an empty worker is anybody.
+func (m *model) lease(id, worker string) (*mLease, string) {
+	for _, l := range m.leases {
+		if l.id == id {
+			if worker != "" && l.worker != worker {
+				return l, "worker_mismatch"
+			}
+			return l, ""
+		}
+	}
+	return nil, "lease_not_found"
+}
+
+func (m *model) submit(all []NewJob) string {
+	var made []*mJob
+	used := map[string]*mKey{}
+	var said []string
+	for _, n := range all {
+		if n.IdempotencyKey != "" {
+			k := used[n.IdempotencyKey]
+			if k == nil {
+				if k = m.keys[n.IdempotencyKey]; k != nil && !k.expires.IsZero() && !k.expires.After(m.now.Wall) {
+					k = nil
+				}
+			}
+			if k != nil {
+				if k.print != n.Print {
+					return "error idempotency_conflict"
+				}
+				said = append(said, k.job.id+":"+string(k.job.state))
+				continue
+			}
+		}
+		j := &mJob{Spec: n.Spec, id: n.ID, state: jobs.Queued, created: m.now.Wall, readyWall: m.now.Wall}
+		if n.IdempotencyKey != "" {
+			used[n.IdempotencyKey] = &mKey{print: n.Print, job: j}
+		}
+		made = append(made, j)
+		said = append(said, j.id+":queued")
+	}
+	maps.Copy(m.keys, used)
+	for _, j := range made {
+		m.clock = m.clock.Add(m.now.Mono - m.clockAt)
+		if m.now.Wall.After(m.clock) {
+			m.clock = m.now.Wall
+		}
+		m.clockAt = m.now.Mono
+		j.seq, j.line = len(m.jobs), lineOf(j)
+		j.ord = m.clock.UnixMilli() + int64(slices.Index(jobs.Priorities(), j.Priority))*m.cfg.AgeingStep.Milliseconds()
+		j.wallDue = j.RunAt.Truncate(time.Millisecond)
+		if j.wallDue.After(m.now.Wall) {
+			j.readyWall = j.wallDue
+		}
+		m.jobs = append(m.jobs, j)
+		m.events[jobs.EventSubmit]++
+		if !j.wallDue.After(m.now.Wall) {
+			j.runnable, j.ready = true, m.now.Mono
+			m.newlyIn(j)
+		}
+	}
+	return strings.Join(said, " ")
+}
+
+// newlyIn opens or closes a job that has become runnable.
+func (m *model) newlyIn(j *mJob) {
+	j.open, j.opened = !m.closed(j), -Never
+}
+
+// reopen notes which jobs could be handed out now, after something has changed.
+func (m *model) reopen() {
+	for _, j := range m.jobs {
+		if j.state == jobs.Queued && j.runnable {
+			open := !m.closed(j)
+			if open && !j.open {
+				j.opened = m.now.Mono
+			}
+			j.open = open
+		}
+	}
+}
+
+func (m *model) lockOf(j *mJob) string {
+	for _, name := range j.Locks {
+		for _, l := range m.leases {
+			if slices.Contains(l.job.Locks, name) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func (m *model) closed(j *mJob) bool {
+	return m.frozen[""] || m.frozen[j.Type] || m.lockOf(j) != ""
+}
+
+func saidBy(op *Request) string {
+	types, caps := slices.Clone(op.Types), slices.Clone(op.Capabilities)
+	sort.Strings(types)
+	sort.Strings(caps)
+	return fmt.Sprint(types, caps, op.MaxUnits)
+}
+
+func (m *model) heard(worker string, by *Request) {
+	if m.workers[worker] == nil {
+		m.workers[worker] = &mSeen{}
+	}
+	w := m.workers[worker]
+	w.at = m.now.Mono
+	if by != nil {
+		w.by = by
+	}
+	if w.by != nil {
+		m.profiles[saidBy(w.by)] = &mSeen{at: m.now.Mono, by: w.by}
+	}
+}
+
+func (m *model) ask(id uint64, op *Request) {
+	m.heard(op.WorkerID, op)
+	for _, l := range m.leases {
+		if op.RequestID != "" && l.worker == op.WorkerID && l.request == op.RequestID {
+			m.out[id] = m.granted(l, l.job.token, l.job.attempt)
+			return
+		}
+	}
+	if a := m.answered[op.WorkerID+"/"+op.RequestID]; op.RequestID != "" && a != nil && a.until > m.now.Mono {
+		m.out[id] = m.granted(&a.lease, a.token, a.number)
+		return
+	}
+	w := &mWait{id: id, ask: op, until: m.now.Mono}
+	if !m.draining && len(m.waits) < m.cfg.MaxParked {
+		w.until += op.Wait
+	}
+	for _, other := range m.waits {
+		if other.ask != nil && op.RequestID != "" && other.ask.WorkerID == op.WorkerID && other.ask.RequestID == op.RequestID {
+			w.twin = true
+		}
+	}
+	m.waits = append(m.waits, w)
+}
+
+func (m *model) granted(l *mLease, token uint64, attempt int) string {
+	return fmt.Sprintf("grant %s of %s to %s token %d attempt %d until %s", l.id, l.job.id, l.worker, token, attempt, l.shown.Format(time.RFC3339Nano))
+}
+
+// drop forgets a request, and reports whether another with its request ID asks instead.
+func (m *model) drop(w *mWait) bool {
+	m.waits = slices.DeleteFunc(m.waits, func(o *mWait) bool { return o == w })
+	if w.ask == nil || w.ask.RequestID == "" || w.twin {
+		return false
+	}
+	for _, o := range m.waits {
+		if o.ask != nil && o.ask.WorkerID == w.ask.WorkerID && o.ask.RequestID == w.ask.RequestID {
+			o.twin = false
+			return true
+		}
+	}
+	return false
+}
+
+func (m *model) beat(l *mLease) {
+	l.expires = max(l.expires, m.now.Mono+m.cfg.TTL+m.cfg.Grace)
+	if s := m.now.Wall.Add(m.cfg.TTL + m.cfg.Grace); s.After(l.shown) {
+		l.shown = s
+	}
+	m.run(l)
+}
+
+func (m *model) run(l *mLease) {
+	if l.job.state == jobs.Leased {
+		l.job.state = jobs.Running
+		m.events[jobs.EventRunning]++
+	}
+}
+
+func (m *model) beaten(l *mLease) string {
+	return fmt.Sprintf("until %s cancel %v drain %v", l.shown.Format(time.RFC3339Nano), l.job.cancel, m.draining)
+}
+
+func (m *model) end(l *mLease, how jobs.State, code string) {
+	for _, w := range l.waiting(m) {
+		m.drop(w)
+		m.out[w.id] = "error lease_not_found"
+	}
+	m.leases = slices.DeleteFunc(m.leases, func(o *mLease) bool { return o == l })
+	j := l.job
+	if l.request != "" {
+		m.answered[l.worker+"/"+l.request] = &mAnswer{*l, j.token, j.attempt, m.now.Mono + jobs.RequestLife, m.now.Wall.Add(jobs.RequestLife)}
+	}
+	j.attempts = append(j.attempts, string(how)+" "+code)
+	j.lease = nil
+	switch {
+	case how == jobs.Completed || code == jobs.CodeRevoked:
+		m.finish(j, how, code)
+	case j.cancel:
+		m.finish(j, jobs.Cancelled, jobs.CodeCancelled)
+	case j.attempt >= j.MaxAttempts:
+		m.finish(j, how, code)
+	default:
+		m.events[jobs.EventRetry]++
+		j.state, j.code = jobs.Queued, code
+		wait := min(jobs.MaxBackoff, time.Duration(math.Min(float64(j.RetryBackoff)*math.Pow(2, float64(j.attempt-1)), float64(jobs.MaxBackoff))))
+		j.wallDue, j.monoDue, j.readyWall = time.Time{}, m.now.Mono+wait, m.now.Wall.Add(wait)
+		if j.runnable = wait <= 0; j.runnable {
+			j.ready = m.now.Mono
+			m.newlyIn(j)
+		}
+	}
+	m.reopen()
+}
+
+// undo takes a grant back.
+func (m *model) undo(l *mLease) {
+	for _, w := range l.waiting(m) {
+		m.drop(w)
+		m.out[w.id] = "error lease_not_found"
+	}
+	m.leases = slices.DeleteFunc(m.leases, func(o *mLease) bool { return o == l })
+	j := l.job
+	j.lease = nil
+	j.attempt--
+	if j.cancel {
+		m.finish(j, jobs.Cancelled, jobs.CodeCancelled)
+	} else {
+		m.events[jobs.EventReturn]++
+		j.state = jobs.Queued
+		if j.readyWall.After(m.now.Wall) {
+			j.readyWall = m.now.Wall
+		}
+		j.ready = m.now.Mono
+		m.newlyIn(j)
+	}
+	m.reopen()
+}
+
+func (m *model) finish(j *mJob, s jobs.State, code string) {
+	j.state, j.code = s, code
+	m.ended[s]++
+	switch {
+	case code == jobs.CodeRevoked:
+		m.events[jobs.EventRevoke]++
+	default:
+		m.events[map[jobs.State]jobs.EventType{jobs.Completed: jobs.EventComplete, jobs.Failed: jobs.EventFail, jobs.Expired: jobs.EventExpire, jobs.Cancelled: jobs.EventCancel}[s]]++
+	}
+	if k := m.keys[j.IdempotencyKey]; k != nil && k.job == j {
+		k.expires = m.now.Wall.Add(jobs.KeyLife)
+	}
+}
+
+func (m *model) free() int {
+	free := m.cfg.Total - m.cfg.Reserve
+	for _, l := range m.leases {
+		free -= l.job.Units
+	}
+	return free
+}
+
+// queue returns the jobs that could be handed out but for capacity and workers, in order.
+func (m *model) queue() []*mJob {
+	var q []*mJob
+	for _, j := range m.jobs {
+		if j.state == jobs.Queued && j.runnable && j.open {
+			q = append(q, j)
+		}
+	}
+	sort.SliceStable(q, func(a, b int) bool { return q[a].ord < q[b].ord })
+	return q
+}
+
+// takes reports whether a worker that said so of itself may take the job, unless it is busy.
+func (m *model) takes(by *Request, j *mJob) bool {
+	if by.MaxUnits > 0 && j.Units > by.MaxUnits || len(by.Types) > 0 && !slices.Contains(by.Types, j.Type) {
+		return false
+	}
+	for _, t := range j.Tags {
+		if need, ok := strings.CutPrefix(t, "needs:"); ok && !slices.Contains(by.Capabilities, t) && !slices.Contains(by.Capabilities, need) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *model) idle(worker string) bool {
+	for _, l := range m.leases {
+		if l.worker == worker {
+			return false
+		}
+	}
+	return true
+}
+
+// taker returns until when somebody who could take the job counts as there.
+func (m *model) taker(j *mJob) time.Duration {
+	until := m.now.Mono
+	for _, p := range m.profiles {
+		if m.takes(p.by, j) {
+			until = max(until, p.at+jobs.SeenFor)
+		}
+	}
+	return until
+}
+
+func lineOf(j *mJob) string {
+	return fmt.Sprint(j.Units, needsOf(j.Tags), j.Unique, j.Type, j.Locks, j.Priority, j.MaxRuntime)
+}
+
+func (m *model) reserve() {
+	if j := m.reserved; j != nil {
+		switch {
+		case j.state != jobs.Queued || !j.runnable || !j.open:
+			m.reserved = nil
+		case m.now.Mono >= m.since+m.cfg.ReserveLimit:
+			m.reserved, m.rest = nil, m.now.Mono+m.cfg.ReserveLimit
+		case m.taker(j) <= m.now.Mono:
+			m.reserved = nil
+		}
+	}
+	if m.reserved != nil || m.now.Mono < m.rest || m.cfg.ReserveAfter < 0 {
+		return
+	}
+	seen := map[string]bool{}
+	for _, j := range m.queue() {
+		head := !seen[j.line]
+		seen[j.line] = true
+		if head && j.Units > m.free() && j.Units <= m.cfg.Total-m.cfg.Reserve && m.taker(j) > m.now.Mono &&
+			m.now.Mono >= plus(max(j.ready, j.opened), m.cfg.ReserveAfter) {
+			m.reserved, m.since = j, m.now.Mono
+			return
+		}
+	}
+}
+
+// behind reports whether the job may start although it stands behind one with a reservation.
+func (m *model) behind(j *mJob) bool {
+	r := m.reserved
+	if r == nil || r == j || j.ord < r.ord || j.ord == r.ord && j.seq < r.seq {
+		return true
+	}
+	have := m.free()
+	at := m.now.Mono
+	leases := slices.DeleteFunc(slices.Clone(m.leases), func(l *mLease) bool { return l.runUntil == Never })
+	for have < r.Units {
+		first := Never
+		for _, l := range leases {
+			first = min(first, l.runUntil)
+		}
+		if first == Never {
+			return false
+		}
+		at = first
+		leases = slices.DeleteFunc(leases, func(l *mLease) bool {
+			if l.runUntil == at {
+				have += l.job.Units
+			}
+			return l.runUntil == at
+		})
+	}
+	return j.Units <= have-r.Units || j.MaxRuntime > 0 && m.now.Mono+j.MaxRuntime <= at
+}
+
+func (m *model) match() {
+	for again := true; again; {
+		again = false
+		m.reserve()
+		if m.draining {
+			return
+		}
+		for _, j := range m.queue() {
+			if j.Units > m.free() || !m.behind(j) {
+				continue
+			}
+			if w := m.first(j); w != nil {
+				m.grant(w, j)
+				again = true
+				break
+			}
+		}
+	}
+}
+
+// first returns the ask that the job goes to.
+func (m *model) first(j *mJob) *mWait {
+	for _, w := range m.waits {
+		if w.ask != nil && !w.twin && m.takes(w.ask, j) && (!j.Unique || m.idle(w.ask.WorkerID)) {
+			return w
+		}
+	}
+	return nil
+}
+
+func (m *model) grant(w *mWait, j *mJob) {
+	j.attempt++
+	j.token++
+	j.state, j.code = jobs.Leased, ""
+	l := &mLease{
+		id: w.ask.LeaseID, worker: w.ask.WorkerID, request: w.ask.RequestID, job: j, issued: m.now.Wall,
+		shown: m.now.Wall.Add(m.cfg.TTL + m.cfg.Grace), expires: m.now.Mono + m.cfg.TTL + m.cfg.Grace, runUntil: Never,
+	}
+	if j.MaxRuntime > 0 {
+		l.runUntil = m.now.Mono + j.MaxRuntime
+	}
+	j.lease = l
+	m.leases = append(m.leases, l)
+	m.events[jobs.EventGrant]++
+	for _, o := range slices.Clone(m.waits) {
+		if o == w || o.ask != nil && w.ask.RequestID != "" && o.ask.WorkerID == w.ask.WorkerID && o.ask.RequestID == w.ask.RequestID {
+			m.out[o.id] = m.granted(l, j.token, j.attempt)
+			m.waits = slices.DeleteFunc(m.waits, func(x *mWait) bool { return x == o })
+		}
+	}
+	m.reopen()
+}
+
+func (m *model) snapshot() jobs.Snapshot {
+	s := jobs.Snapshot{Total: m.cfg.Total, Usable: m.cfg.Total - m.cfg.Reserve, ActiveLeases: len(m.leases), Draining: m.draining}
+	for _, l := range m.leases {
+		s.Leased += l.job.Units
+	}
+	s.Available = max(0, s.Usable-s.Leased)
+	for _, j := range m.jobs {
+		if j.state == jobs.Queued {
+			*map[jobs.Priority]*int{jobs.High: &s.Queue.High, jobs.Normal: &s.Queue.Normal, jobs.Low: &s.Queue.Low, jobs.Background: &s.Queue.Background}[j.Priority]++
+		}
+	}
+	return s
+}
+
+func (m *model) denial(w *mWait) (string, time.Duration) {
+	if m.snapshot().Queue.Sum() == 0 {
+		return jobs.DeniedEmpty, 1500 * time.Millisecond
+	}
+	code := jobs.DeniedEligible
+	for _, j := range m.queue() {
+		if m.takes(w.ask, j) && (!j.Unique || m.idle(w.ask.WorkerID)) {
+			code = jobs.DeniedCapacity
+		}
+	}
+	next := Never
+	for _, l := range m.leases {
+		next = min(next, l.expires-m.now.Mono, l.runUntil-m.now.Mono)
+	}
+	for _, j := range m.jobs {
+		if j.state == jobs.Queued && !j.runnable {
+			if j.wallDue.IsZero() {
+				next = min(next, j.monoDue-m.now.Mono)
+			} else {
+				next = min(next, j.wallDue.Sub(m.now.Wall))
+			}
+		}
+	}
+	if next == Never {
+		return code, 1500 * time.Millisecond
+	}
+	next = min(max(next, 0), 5*time.Second)
+	next += time.Duration(float64(next) * 0.2 * w.ask.Jitter)
+	return code, min(max(next, 250*time.Millisecond), 5*time.Second).Truncate(time.Millisecond)
+}
+
+func (m *model) waitingFor(j *mJob) string {
+	switch {
+	case j.state != jobs.Queued:
+		return ""
+	case m.frozen[""] || m.frozen[j.Type]:
+		return "frozen"
+	case !j.runnable:
+		return "run_at"
+	case m.lockOf(j) != "":
+		return "lock:" + m.lockOf(j)
+	case m.taker(j) <= m.now.Mono:
+		return "no_worker"
+	case j.Units > m.free():
+		return "capacity"
+	case !m.behind(j):
+		return "reserved_for:" + m.reserved.id
+	}
+	if j.Unique {
+		for name, w := range m.workers {
+			if w.by != nil && w.at+jobs.SeenFor > m.now.Mono && m.takes(w.by, j) && m.idle(name) {
+				return "no_worker"
+			}
+		}
+		return "unique"
+	}
+	return "no_worker"
+}
+
+// restart forgets what no store keeps. running says which jobs were stored as running.
+func (m *model) restart(now Instant, running map[string]bool) {
+	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
+	m.offset, m.clockAt = m.now.Wall.Sub(time.Unix(0, 0))-now.Mono, now.Mono
+	m.waits, m.workers, m.profiles, m.reserved, m.rest = nil, map[string]*mSeen{}, map[string]*mSeen{}, nil, 0
+	for _, l := range m.leases {
+		m.heard(l.worker, nil)
+		l.expires = now.Mono + m.cfg.TTL + m.cfg.Grace
+		if s := m.now.Wall.Add(m.cfg.TTL + m.cfg.Grace); s.After(l.shown) {
+			l.shown = s
+		}
+		if l.runUntil != Never {
+			l.runUntil = max(now.Mono+l.issued.Add(l.job.MaxRuntime).Sub(m.now.Wall), l.expires)
+		}
+		if l.job.state == jobs.Running && !running[l.job.id] {
+			l.job.state = jobs.Leased
+			m.events[jobs.EventRunning]--
+		}
+	}
+	for _, a := range m.answered {
+		a.until = now.Mono + min(a.wall.Sub(m.now.Wall), jobs.RequestLife)
+	}
+	for _, j := range m.jobs {
+		if j.state != jobs.Queued {
+			continue
+		}
+		ahead := j.readyWall.Sub(m.now.Wall)
+		j.runnable = ahead <= 0
+		switch {
+		case j.runnable:
+			j.ready = now.Mono + ahead
+			m.newlyIn(j)
+		case j.attempt == 0:
+			j.wallDue, j.monoDue = j.readyWall, 0
+		default:
+			j.wallDue, j.monoDue = time.Time{}, now.Mono+min(ahead, jobs.MaxBackoff)
+		}
+	}
+}

@@ -1,0 +1,744 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// table is a store of rows in the simplest form: what comes out of a turn goes in, and all of it comes back.
+type table struct {
+	jobs     map[string]jobs.Job
+	ended    map[string]jobs.Job
+	leases   map[string]jobs.Lease
+	attempts []jobs.Attempt
+	keys     map[string]jobs.Key
+	answered map[requestKey]jobs.Answered
+	frozen   []string
+	counters jobs.Counters
+	counts   map[jobs.EventType]int64
+	tallies  jobs.Tally
+	events   []jobs.Event
+}
+
+func newTable() *table {
+	return &table{
+		jobs: map[string]jobs.Job{}, ended: map[string]jobs.Job{}, leases: map[string]jobs.Lease{}, keys: map[string]jobs.Key{},
+		answered: map[requestKey]jobs.Answered{}, counts: map[jobs.EventType]int64{},
+	}
+}
+
+// legal are the states that may follow a stored one, in one turn or in several that were stored together.
+func legal(from, to jobs.State) bool {
+	switch from {
+	case "", jobs.Queued, jobs.Leased, jobs.Running:
+		return from != "" || to == jobs.Queued || to == jobs.Leased || to == jobs.Cancelled
+	}
+	return false // nothing follows an end
+}
+
+func (tb *table) apply(c *jobs.Changes) error {
+	if c.Empty() {
+		return nil
+	}
+	for _, id := range c.Unleased {
+		delete(tb.leases, id)
+	}
+	for _, k := range c.Dropped {
+		delete(tb.keys, k)
+	}
+	for _, a := range c.Forgot {
+		delete(tb.answered, requestKey{a.WorkerID, a.RequestID})
+	}
+	move := func(j *jobs.Job) error {
+		old, ok := tb.jobs[j.ID]
+		switch {
+		case tb.ended[j.ID].ID != "":
+			return fmt.Errorf("job %s lives after its end", j.ID)
+		case !legal(old.State, j.State):
+			return fmt.Errorf("job %s went from %q to %q", j.ID, old.State, j.State)
+		case ok && (j.Token < old.Token || j.Revision <= old.Revision || j.Ord != old.Ord || j.Seq != old.Seq):
+			return fmt.Errorf("job %s went from %+v to %+v", j.ID, old, j)
+		}
+		return nil
+	}
+	for i := range c.Jobs {
+		if err := move(&c.Jobs[i].Job); err != nil {
+			return err
+		}
+		if _, known := tb.jobs[c.Jobs[i].ID]; known == (c.Jobs[i].What&jobs.New != 0) {
+			return fmt.Errorf("job %s is said to be new, or not to be, wrongly", c.Jobs[i].ID)
+		}
+		tb.jobs[c.Jobs[i].ID] = c.Jobs[i].Job
+	}
+	for i := range c.Ended {
+		if err := move(&c.Ended[i]); err != nil {
+			return err
+		}
+		if !c.Ended[i].State.Ended() || c.Ended[i].LeaseID != "" || c.Ended[i].EndedAt.IsZero() {
+			return fmt.Errorf("job ended as %+v", c.Ended[i])
+		}
+		delete(tb.jobs, c.Ended[i].ID)
+		tb.ended[c.Ended[i].ID] = c.Ended[i]
+	}
+	for _, l := range c.Leases {
+		tb.leases[l.ID] = l
+	}
+	tb.attempts = append(tb.attempts, c.Attempts...)
+	for _, k := range c.Keys {
+		tb.keys[k.Key] = k
+	}
+	for _, a := range c.Answered {
+		tb.answered[requestKey{a.WorkerID, a.RequestID}] = a
+	}
+	if c.Refrozen {
+		tb.frozen = c.Frozen
+	}
+	tb.counters = c.Counters
+	for _, n := range c.Counts {
+		if n.Tag == "" {
+			tb.counts[n.Event] += n.N
+		}
+	}
+	for _, t := range c.Tallies {
+		tb.tallies.Add(t)
+	}
+	for _, ev := range c.Events {
+		if n := len(tb.events); n > 0 && ev.Seq != tb.events[n-1].Seq+1 {
+			return fmt.Errorf("event %d follows %d", ev.Seq, tb.events[n-1].Seq)
+		}
+		tb.events = append(tb.events, ev)
+	}
+	return nil
+}
+
+func (tb *table) rows() jobs.Rows {
+	r := jobs.Rows{
+		Jobs: slices.Collect(maps.Values(tb.jobs)), Leases: slices.Collect(maps.Values(tb.leases)), Keys: slices.Collect(maps.Values(tb.keys)),
+		Answered: slices.Collect(maps.Values(tb.answered)), Frozen: slices.Clone(tb.frozen), Counters: tb.counters,
+	}
+	for _, a := range tb.attempts {
+		if _, ok := tb.jobs[a.JobID]; ok {
+			r.Attempts = append(r.Attempts, a)
+		}
+	}
+	r.Sort()
+	return r
+}
+
+// told says in words what was answered, as the model does.
+func told(r Reply) string {
+	if r.Err != nil {
+		return "error " + jobs.Code(r.Err)
+	}
+	beaten := func(b jobs.HeartbeatAnswer) string {
+		return fmt.Sprintf("until %s cancel %v drain %v", b.ExpiresAt.Format(time.RFC3339Nano), b.Cancel, b.Drain)
+	}
+	switch v := r.Result.(type) {
+	case []jobs.Receipt:
+		var all []string
+		for _, rc := range v {
+			all = append(all, rc.JobID+":"+string(rc.State))
+		}
+		return strings.Join(all, " ")
+	case jobs.Grant:
+		if v.Denied != nil {
+			return fmt.Sprintf("denied %s %v", v.Denied.Code, v.Denied.RetryAfter)
+		}
+		l := v.Lease
+		return fmt.Sprintf("grant %s of %s to %s token %d attempt %d until %s", l.ID, v.Job.ID, l.WorkerID, l.Token, l.Attempt, l.ExpiresAt.Format(time.RFC3339Nano))
+	case jobs.HeartbeatAnswer:
+		return beaten(v)
+	case []jobs.LeaseAnswer:
+		var all []string
+		for _, b := range v {
+			if b.Err != nil {
+				all = append(all, jobs.Code(b.Err))
+			} else {
+				all = append(all, beaten(b.HeartbeatAnswer))
+			}
+		}
+		return strings.Join(all, ", ")
+	case jobs.View:
+		return fmt.Sprintf("%s %s attempts %d", v.Job.State, v.WaitingFor, len(v.Attempts))
+	case jobs.Snapshot:
+		return fmt.Sprintf("%+v", v)
+	}
+	return fmt.Sprint(r.Result)
+}
+
+// game plays the same requests to the engine and to the model.
+type game struct {
+	choose   func(n int) int // from 0 to n-1
+	cfg      jobs.Config
+	e        *Engine
+	m        *model
+	tb       *table
+	follower *Engine
+	now      Instant
+	ids      uint64
+	jobs     []string
+	leases   []string // granted ones, the newest last
+	owner    map[string]string
+	tokens   map[string]uint64 // by lease
+	last     map[string]uint64 // by job
+	parked   []uint64
+	did      map[string]int // what happened, to see that everything does
+}
+
+// gameConfig is small numbers, so that everything happens soon.
+func gameConfig() jobs.Config {
+	return jobs.Config{
+		Total: 10, Reserve: 1, TTL: 10 * time.Second, Grace: time.Second, AgeingStep: 20 * time.Second,
+		ReserveAfter: 4 * time.Second, ReserveLimit: 15 * time.Second, MaxParked: 6,
+	}
+}
+
+func newGame(choose func(n int) int) *game {
+	g := &game{
+		choose: choose, cfg: gameConfig(), tb: newTable(), owner: map[string]string{}, tokens: map[string]uint64{},
+		last: map[string]uint64{}, did: map[string]int{}, now: Instant{Wall: time.Date(2030, 1, 2, 3, 4, 5, 678901234, time.UTC)},
+	}
+	g.e, g.m = newEngine(g.cfg), newModel(g.cfg)
+	g.follower = newEngine(g.cfg)
+	return g
+}
+
+func pick[T any](g *game, all ...T) T { return all[g.choose(len(all))] }
+
+// recent picks one of the newest, rarely an older one.
+func (g *game) recent(all []string) string {
+	if len(all) == 0 {
+		return "unknown"
+	}
+	n := min(len(all), 8)
+	if g.choose(20) == 0 {
+		n = len(all)
+	}
+	return all[len(all)-1-g.choose(n)]
+}
+
+func (g *game) spec() jobs.Spec {
+	s := jobs.NewSpec()
+	s.Type = pick(g, "a", "a", "b", "c")
+	s.Priority = pick(g, jobs.Normal, jobs.Normal, jobs.High, jobs.Low, jobs.Background)
+	s.Units = pick(g, 1, 1, 2, 3, 5, 8, 9, 10)
+	s.Unique = g.choose(6) == 0
+	s.MaxAttempts = pick(g, 1, 1, 2, 4)
+	s.RetryBackoff = pick(g, 0, time.Second, 3*time.Second)
+	s.MaxRuntime = pick(g, 0, 0, 0, 3*time.Second, 8*time.Second, 30*time.Second)
+	switch g.choose(8) {
+	case 0:
+		s.Tags = []string{"needs:x", "x"}
+	case 1:
+		s.Tags = []string{"y", "y", "needs:y", "needs:x"}
+	}
+	if g.choose(6) == 0 {
+		s.Locks = pick(g, []string{"l"}, []string{"l", "k"}, []string{"k"})
+	}
+	if g.choose(8) == 0 {
+		s.RunAt = g.now.Wall.Add(pick(g, -time.Second, time.Second, 20*time.Second))
+	}
+	if g.choose(5) == 0 {
+		s = jobs.NewSpec()
+		s.IdempotencyKey, s.Units = pick(g, "k1", "k2", "k3"), pick(g, 1, 1, 1, 2)
+	}
+	return s
+}
+
+func (g *game) ask() Request {
+	a := Request{LeaseID: "L" + strconv.FormatUint(g.ids, 10), Jitter: pick(g, 0, 0.5, 1)}
+	a.WorkerID = pick(g, "w1", "w2", "w3", "w4")
+	switch g.choose(6) {
+	case 0:
+		a.MaxUnits = pick(g, 1, 3)
+	case 1:
+		a.Types = pick(g, []string{"a"}, []string{"b", "c"})
+	case 2:
+		a.Capabilities = pick(g, []string{"x"}, []string{"needs:x", "y"})
+	}
+	if g.choose(3) == 0 {
+		a.Wait = pick(g, time.Second, 5*time.Second, 30*time.Second)
+	}
+	if g.choose(6) == 0 {
+		a.RequestID = pick(g, "r1", "r2")
+	}
+	return a
+}
+
+// holder returns the worker of a lease, mostly.
+func (g *game) holder(leaseID string) string {
+	if w := g.owner[leaseID]; w != "" && g.choose(12) > 0 {
+		return w
+	}
+	return pick(g, "w1", "w2")
+}
+
+func (g *game) request() Call {
+	g.ids++
+	r := Call{ID: g.ids}
+	lease := g.recent(g.leases)
+	half := 0.5
+	switch g.choose(23) {
+	case 0, 1, 2, 3, 4:
+		var all []NewJob
+		for i := range pick(g, 1, 1, 1, 2, 3) {
+			n := NewJob{Spec: g.spec(), ID: fmt.Sprintf("J%d-%d", g.ids, i)}
+			if n.IdempotencyKey != "" {
+				n.Print = n.Fingerprint()
+			}
+			all = append(all, n)
+			g.jobs = append(g.jobs, n.ID)
+		}
+		r.Op = Submit{all}
+	case 5, 6, 7, 8, 9, 10:
+		r.Op = g.ask()
+		g.parked = append(g.parked, r.ID)
+	case 11, 12:
+		b := jobs.Heartbeat{LeaseID: lease, WorkerID: g.holder(lease)}
+		if g.choose(3) == 0 {
+			b.Progress, b.Checkpoint = &half, json.RawMessage(`{"at": 1}`)
+		}
+		if g.choose(4) == 0 {
+			b.Wait = 3 * time.Second
+		}
+		r.Op = Heartbeat{b}
+	case 13:
+		r.Op = HeartbeatMany{pick(g, "w1", "w2", "w3"), []string{lease, g.recent(g.leases), "unknown"}}
+	case 14, 15, 16:
+		r.Op = Complete{jobs.Completion{LeaseID: lease, WorkerID: g.holder(lease), Status: pick(g, jobs.Completed, jobs.Completed, jobs.Failed), Error: json.RawMessage(`"e"`)}}
+	case 17:
+		r.Op = Report{jobs.Progress{LeaseID: lease, WorkerID: g.holder(lease), Progress: &half}}
+	case 18:
+		r.Op = Cancel{g.recent(g.jobs), "because"}
+	case 19:
+		r.Op = Revoke{lease, "so there"}
+	case 20:
+		r.Op = Freeze{pick(g, "", "a", "b"), g.choose(3) == 0}
+	case 21:
+		r.Op = Return{lease}
+	default:
+		id := uint64(0)
+		if n := len(g.parked); n > 0 {
+			id = g.parked[n-1-g.choose(min(n, 5))]
+		}
+		r.Op = Withdraw{id}
+	}
+	return r
+}
+
+// pass lets time go by.
+func (g *game) pass() {
+	d := time.Duration(0)
+	switch g.choose(12) {
+	case 0, 1, 2:
+	case 3, 4, 5, 6:
+		d = time.Duration(1+g.choose(40)) * 50 * time.Millisecond
+	case 7, 8:
+		if next := g.e.Next(); next != Never {
+			d = max(next-g.now.Mono, 0)
+		}
+	case 9:
+		d = g.cfg.TTL / 2
+	case 10:
+		d = pick(g, jobs.SeenFor, g.cfg.ReserveAfter, g.cfg.ReserveLimit, jobs.RequestLife)
+	default:
+		if g.choose(8) == 0 {
+			g.now.Wall = g.now.Wall.Add(pick(g, -time.Hour, time.Minute, 25*time.Hour))
+			g.did["clock set"]++
+		}
+	}
+	g.now.Mono += d
+	g.now.Wall = g.now.Wall.Add(d)
+}
+
+// step plays one turn, and compares.
+func (g *game) step() error {
+	if g.choose(150) == 0 {
+		if err := g.restart(); err != nil {
+			return err
+		}
+	}
+	g.pass()
+	var all []Call
+	for range pick(g, 1, 1, 1, 2, 5) {
+		all = append(all, g.request())
+	}
+	g.ids++
+	all = append(all, Call{g.ids, Status{}})
+	for range 2 {
+		g.ids++
+		all = append(all, Call{g.ids, Get{g.recent(g.jobs)}})
+	}
+	out := g.e.Turn(g.now, all)
+	want := g.m.turn(g.now, all)
+	got := map[uint64]string{}
+	for _, r := range out.Replies {
+		if _, twice := got[r.ID]; twice {
+			return fmt.Errorf("request %d is answered twice", r.ID)
+		}
+		got[r.ID] = told(r)
+		if err := g.learn(r); err != nil {
+			return err
+		}
+	}
+	if !maps.Equal(got, want) {
+		return fmt.Errorf("at %v requests %s\nanswered %s\nexpected %s", g.now.Mono, words(all), sorted(got), sorted(want))
+	}
+	if err := g.tb.apply(&out.Changes); err != nil {
+		return err
+	}
+	if !out.Changes.Empty() {
+		g.follower.Follow(&out.Changes, g.now)
+		if len(out.Changes.Jobs)+len(out.Changes.Ended) == 0 && len(out.Changes.Events) == 0 {
+			g.did["stored without a job"]++
+		}
+	}
+	return g.e.check()
+}
+
+// learn notes what was granted, and checks the tokens.
+func (g *game) learn(r Reply) error {
+	switch v := r.Result.(type) {
+	case jobs.Grant:
+		if v.Denied != nil {
+			g.did[v.Denied.Code]++
+			return nil
+		}
+		if had := g.tokens[v.Lease.ID]; had != 0 && had == v.Lease.Token {
+			g.did["granted again"]++
+			return nil
+		}
+		if v.Lease.Token <= g.last[v.Job.ID] {
+			return fmt.Errorf("token %d of %s follows %d", v.Lease.Token, v.Job.ID, g.last[v.Job.ID])
+		}
+		g.last[v.Job.ID], g.tokens[v.Lease.ID], g.owner[v.Lease.ID] = v.Lease.Token, v.Lease.Token, v.Lease.WorkerID
+		g.leases = append(g.leases, v.Lease.ID)
+		g.did["granted"]++
+	case jobs.View:
+		what, _, _ := strings.Cut(v.WaitingFor, ":")
+		g.did["waiting for "+what]++
+	}
+	if r.Err != nil {
+		g.did[jobs.Code(r.Err)]++
+	}
+	return nil
+}
+
+// restart replaces the engine by one that knows what was stored.
+func (g *game) restart() error {
+	g.did["restart"]++
+	rows := g.tb.rows()
+	running := map[string]bool{}
+	for _, j := range rows.Jobs {
+		running[j.ID] = j.State == jobs.Running
+	}
+	if !g.e.Lazy {
+		if err := same(rows, g.e.rows()); err != nil {
+			return fmt.Errorf("what was stored is not what was there: %w", err)
+		}
+	}
+	if err := same(rows, g.follower.rows()); err != nil {
+		return fmt.Errorf("who followed knows something else: %w", err)
+	}
+	if err := g.follower.check(); err != nil {
+		return fmt.Errorf("who followed: %w", err)
+	}
+	g.e = Load(g.cfg, rows, g.now)
+	g.m.restart(g.now, running)
+	g.parked = nil
+	if err := same(rows, g.e.rows()); err != nil {
+		return fmt.Errorf("what was loaded is not what was stored: %w", err)
+	}
+	return g.e.check()
+}
+
+// same compares rows, but for what heartbeats move without storing it.
+func same(a, b jobs.Rows) error {
+	for _, r := range []*jobs.Rows{&a, &b} {
+		r.Leases = slices.Clone(r.Leases)
+		for i := range r.Leases {
+			r.Leases[i].ExpiresAt, r.Leases[i].LastHeartbeat = time.Time{}, time.Time{}
+		}
+		r.Answered = slices.Clone(r.Answered)
+		if len(r.Frozen) == 0 {
+			r.Frozen = nil
+		}
+		r.Counters.Revision, r.Counters.Event = 0, 0
+		for i := range r.Keys {
+			if len(r.Keys) == 0 {
+				r.Keys[i] = jobs.Key{}
+			}
+		}
+	}
+	if reflect.DeepEqual(a, b) {
+		return nil
+	}
+	x, y := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b)
+	i := 0
+	for i < len(x) && i < len(y) && x[i] == y[i] {
+		i++
+	}
+	if i == len(x) && i == len(y) {
+		return nil // empty and nil slices
+	}
+	i = max(i-200, 0)
+	return fmt.Errorf("...%s\nis not\n...%s", x[i:min(i+600, len(x))], y[i:min(i+600, len(y))])
+}
+
+func words(all []Call) string {
+	var b strings.Builder
+	for _, r := range all {
+		fmt.Fprintf(&b, "\n  %d %T %+v", r.ID, r.Op, r.Op)
+	}
+	return b.String()
+}
+
+func sorted(m map[uint64]string) string {
+	var b strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(&b, "\n  %d %s", id, m[id])
+	}
+	return b.String()
+}
+
+// check reports what is inconsistent in the engine.
+func (e *Engine) check() error {
+	leased, kept := 0, 0
+	byWorker := map[string]int{}
+	for id, h := range e.leases {
+		leased += h.lease.Units
+		byWorker[h.worker.id]++
+		if h.entry.hold != h || h.entry.job.LeaseID != id || !h.entry.job.State.Active() || e.jobs[h.entry.job.ID] != h.entry {
+			return fmt.Errorf("lease %s and job %+v do not belong together", id, h.entry.job)
+		}
+		if h.alarm > h.deadline() {
+			return fmt.Errorf("lease %s would expire too late", id)
+		}
+	}
+	for _, p := range e.pendings {
+		kept += p.entry.job.Units
+	}
+	for id, w := range e.workers {
+		if w.leases != byWorker[id] {
+			return fmt.Errorf("worker %s has %d leases, not %d", id, byWorker[id], w.leases)
+		}
+	}
+	if leased != e.leased || kept != e.kept || len(e.leases) != e.deadlines.len() {
+		return fmt.Errorf("%d units are leased and %d kept, not %d and %d; %d deadlines", leased, kept, e.leased, e.kept, e.deadlines.len())
+	}
+	inLines, queued := 0, jobs.Depths{}
+	for id, en := range e.jobs {
+		if en.job.ID != id || en.job.State.Ended() || en.in != e.byState[en.job.State] {
+			return fmt.Errorf("job %s is %+v", id, en.job)
+		}
+		if en.job.State != jobs.Queued {
+			if en.hold == nil || en.line != nil || en.waitsIn != nil {
+				return fmt.Errorf("job %s is leased, and in the queue or without a lease", id)
+			}
+			continue
+		}
+		*map[jobs.Priority]*int{jobs.High: &queued.High, jobs.Normal: &queued.Normal, jobs.Low: &queued.Low, jobs.Background: &queued.Background}[en.job.Priority]++
+		places := 0
+		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending != nil} {
+			if in {
+				places++
+			}
+		}
+		if places != 1 || en.hold != nil || en.job.LeaseID != "" {
+			return fmt.Errorf("job %s waits in %d places", id, places)
+		}
+		if en.line != nil {
+			inLines++
+		}
+	}
+	if queued != e.depths {
+		return fmt.Errorf("queued are %+v, not %+v", queued, e.depths)
+	}
+	for _, g := range e.groups {
+		open := 0
+		for _, l := range g.lines {
+			inLines -= l.len()
+			if l.len() == 0 || l.group != g {
+				return fmt.Errorf("line %+v of %+v is empty or lost", l.alike, g.shape)
+			}
+			for en := l.inOrder.first; en != nil; en = en.inLine.next {
+				if en.line != l || en.job.Before(&l.head().job) {
+					return fmt.Errorf("job %s stands in a wrong line, or before its head", en.job.ID)
+				}
+				if next := en.inLine.next; next != nil && next.job.Before(&en.job) {
+					return fmt.Errorf("job %s stands behind %s", next.job.ID, en.job.ID)
+				}
+			}
+			if (l.closed == "") != (l.anyAt > 0) || (l.closed == "") != (l.typeAt > 0) {
+				return fmt.Errorf("line %+v is closed by %q, and in the heaps or not", l.alike, l.closed)
+			}
+			if l.closed == "" {
+				open++
+			}
+		}
+		if open != g.any.len() {
+			return fmt.Errorf("%d lines are open, not %d", open, g.any.len())
+		}
+		for i, l := range g.any.items {
+			if i > 0 && l.head().job.Before(&g.any.items[(i-1)/2].head().job) {
+				return fmt.Errorf("heap of lines is out of order")
+			}
+		}
+	}
+	if inLines != 0 {
+		return fmt.Errorf("%d more jobs are in lines than there are", -inLines)
+	}
+	for _, c := range e.byState {
+		n := 0
+		for en := c.first; en != nil; en = en.inState.next {
+			n++
+			if next := en.inState.next; next != nil && next.job.Revision >= en.job.Revision {
+				return fmt.Errorf("job %s is listed before a newer one", en.job.ID)
+			}
+		}
+		if n != c.n {
+			return fmt.Errorf("%d jobs are listed, not %d", n, c.n)
+		}
+	}
+	asks := 0
+	for _, p := range e.waiting {
+		asks += p.asks.n
+		if p.asks.n == 0 || e.byProfile[p.key] != p {
+			return fmt.Errorf("a profile waits without asks, or unknown")
+		}
+	}
+	for _, w := range e.waiters {
+		if w.ask != nil && w.inLine.in {
+			asks--
+		}
+	}
+	if asks != 0 {
+		return fmt.Errorf("%d asks in line are of nobody", asks)
+	}
+	if !slices.IsSortedFunc(e.limits, func(a, b *hold) int { return cmp.Compare(a.runUntil, b.runUntil) }) {
+		return fmt.Errorf("runtimes are out of order")
+	}
+	return nil
+}
+
+// play plays steps, and then lets everything end.
+func (g *game) play(steps int, more func() bool) error {
+	for i := 0; i < steps && more(); i++ {
+		if err := g.step(); err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	g.now.Mono += lazyWrite
+	g.now.Wall = g.now.Wall.Add(lazyWrite)
+	out := g.e.Turn(g.now, nil)
+	g.m.turn(g.now, nil)
+	if err := g.tb.apply(&out.Changes); err != nil {
+		return err
+	}
+	for _, j := range g.m.jobs {
+		stored, lives := g.tb.jobs[j.id]
+		if !lives {
+			stored = g.tb.ended[j.id]
+		}
+		if stored.State != j.state || stored.Code != j.code || stored.Attempt != j.attempt || stored.Token != j.token || !stored.ReadyAt.Equal(j.readyWall) {
+			return fmt.Errorf("job %s is %+v, not %+v", j.id, stored, j)
+		}
+	}
+	for t, n := range g.m.events {
+		if g.tb.counts[t] != int64(n) {
+			return fmt.Errorf("%d events %s were counted, not %d", g.tb.counts[t], t, n)
+		}
+	}
+	got := g.tb.tallies.Totals().ByState
+	for s, n := range g.m.ended {
+		if got[s] != int64(n) {
+			return fmt.Errorf("%d jobs were counted as %s, not %d", got[s], s, n)
+		}
+	}
+	return nil
+}
+
+// It plays 100,000 steps of random requests where CI is set, but a tenth of them under the race detector, and with
+// LOKT_JOBS_STEPS as many as it says, in games of more steps.
+func TestEngineAnswersAsTheModelDoes(t *testing.T) {
+	seeds, steps := 25, 400
+	if os.Getenv("CI") != "" && !raceEnabled {
+		seeds = 250
+	}
+	if s, err := strconv.Atoi(os.Getenv("LOKT_JOBS_STEPS")); err == nil {
+		seeds, steps = max(s/2000, 1), 2000
+	}
+	var mu sync.Mutex
+	did := map[string]int{}
+	var wg sync.WaitGroup
+	for part := range 4 {
+		wg.Go(func() {
+			for seed := part; seed < seeds; seed += 4 {
+				rng := rand.New(rand.NewPCG(uint64(seed), 7))
+				g := newGame(rng.IntN)
+				if err := g.play(steps, func() bool { return true }); err != nil {
+					t.Errorf("seed %d: %v", seed, err)
+					return
+				}
+				mu.Lock()
+				for what, n := range g.did {
+					did[what] += n
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, what := range []string{
+		"granted", "granted again", "restart", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
+		"idempotency_conflict", "waiting for capacity", "waiting for reserved_for", "waiting for unique", "waiting for no_worker",
+		"waiting for lock", "waiting for run_at", "waiting for frozen",
+	} {
+		if did[what] == 0 {
+			t.Errorf("it never came to %q: %v", what, did)
+		}
+	}
+}
+
+// FuzzEngine plays requests made from the fuzzer's bytes to the engine and to the model.
+func FuzzEngine(f *testing.F) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 4 {
+		b := make([]byte, 2000)
+		for i := range b {
+			b[i] = byte(rng.IntN(256))
+		}
+		f.Add(b)
+	}
+	f.Add(bytes.Repeat([]byte{0}, 400))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g := newGame(func(n int) int {
+			if len(b) == 0 {
+				return 0
+			}
+			c := int(b[0])
+			b = b[1:]
+			return c % n
+		})
+		if err := g.play(200, func() bool { return len(b) > 0 }); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

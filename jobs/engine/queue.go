@@ -1,0 +1,288 @@
+package engine
+
+import "github.com/lokt-dev/lokt/jobs"
+
+// The queue: jobs that could run, in lines of jobs that are alike, so that choosing one does not look at those that do
+// not fit.
+
+import "time"
+
+// shape is what decides which workers may take a job, but for its type, and whether it fits.
+type shape struct {
+	units  int
+	needs  string // joined
+	unique bool
+}
+
+// group is the lines of one shape.
+type group struct {
+	shape
+	needed []string
+	lines  map[alike]*line
+	any    *heap[*line]            // the lines that are open, by their first job
+	byType map[string]*heap[*line] // the same by type
+	at     int                     // index in engine.groups
+}
+
+// alike is what jobs of one line have in common beside their shape.
+type alike struct {
+	jobType string
+	locks   string // joined
+	class   int
+	runtime time.Duration
+}
+
+// line is queued jobs that differ in nothing that choosing one depends on. Those that arrive in order stand in a chain;
+// those that come back to an earlier place, in a heap.
+type line struct {
+	alike
+	group   *group
+	names   []string // of the locks
+	inOrder chain[entry]
+	late    *heap[*entry]
+	closed  string        // why nothing of it is handed out: "frozen", a lock's name; empty if it is open
+	since   time.Duration // open since then
+	anyAt   int
+	typeAt  int
+}
+
+func newLine(key alike, g *group, names []string) *line {
+	return &line{
+		alike: key, group: g, names: names,
+		inOrder: chain[entry]{link: func(en *entry) *link[entry] { return &en.inLine }},
+		late: &heap[*entry]{
+			before: func(a, b *entry) bool { return a.job.Before(&b.job) },
+			place:  func(en *entry) *int { return &en.lateAt },
+		},
+	}
+}
+
+func lineHeap(place func(*line) *int) *heap[*line] {
+	return &heap[*line]{before: func(a, b *line) bool { return a.head().job.Before(&b.head().job) }, place: place}
+}
+
+// head returns the first job in the line, which must not be empty.
+func (l *line) head() *entry {
+	switch {
+	case l.inOrder.n == 0:
+		return l.late.top()
+	case l.late.len() == 0 || l.inOrder.first.job.Before(&l.late.top().job):
+		return l.inOrder.first
+	}
+	return l.late.top()
+}
+
+func (l *line) len() int { return l.inOrder.n + l.late.len() }
+
+// enqueue puts a job that could run in line.
+func (e *Engine) enqueue(en *entry) {
+	j := &en.job
+	needs := needsOf(j.Tags)
+	s := shape{j.Units, joined(needs), j.Unique}
+	g := e.byShape[s]
+	if g == nil {
+		g = &group{
+			shape: s, needed: needs, lines: map[alike]*line{}, byType: map[string]*heap[*line]{}, at: len(e.groups),
+			any: lineHeap(func(l *line) *int { return &l.anyAt }),
+		}
+		e.byShape[s] = g
+		e.groups = append(e.groups, g)
+		if s.unique {
+			e.uniques++
+		}
+	}
+	key := alike{j.Type, joined(j.Locks), j.Priority.Class(), j.MaxRuntime}
+	l := g.lines[key]
+	if l == nil {
+		l = newLine(key, g, j.Locks)
+		g.lines[key] = l
+		l.closed = "new" // until its head is known
+		for _, name := range l.names {
+			e.name(name).lines[l] = true
+		}
+	}
+	var was *entry
+	if l.len() > 0 {
+		was = l.head()
+	}
+	if l.inOrder.n == 0 || !j.Before(&l.inOrder.last.job) {
+		l.inOrder.pushBack(en)
+	} else {
+		l.late.push(en)
+	}
+	en.line = l
+	if was == nil {
+		e.reopen(l)
+	} else if l.closed == "" && l.head() != was {
+		g.any.fix(l)
+		g.byType[l.jobType].fix(l)
+		e.wake = true // it may stand before a reservation that the one behind it must respect
+	}
+}
+
+// dequeue takes a job out of its line.
+func (e *Engine) dequeue(en *entry) {
+	l := en.line
+	if l == nil {
+		return
+	}
+	wasHead := l.head() == en
+	if en.inLine.in {
+		l.inOrder.remove(en)
+	} else {
+		l.late.remove(en)
+	}
+	en.line = nil
+	switch {
+	case l.len() == 0:
+		e.dropLine(l)
+	case wasHead && l.closed == "":
+		l.group.any.fix(l)
+		l.group.byType[l.jobType].fix(l)
+	}
+}
+
+// dropLine forgets a line that is empty.
+func (e *Engine) dropLine(l *line) {
+	g := l.group
+	if l.closed == "" {
+		e.leaveHeaps(l)
+	}
+	delete(g.lines, l.alike)
+	for _, name := range l.names {
+		n := e.names[name]
+		delete(n.lines, l)
+		e.forgetName(name, n)
+	}
+	if len(g.lines) == 0 {
+		last := e.groups[len(e.groups)-1]
+		e.groups[g.at] = last
+		last.at = g.at
+		e.groups[len(e.groups)-1] = nil
+		e.groups = e.groups[:len(e.groups)-1]
+		delete(e.byShape, g.shape)
+		if g.unique {
+			e.uniques--
+		}
+	}
+}
+
+// reopen opens or closes a line, as its locks and its type have it now.
+func (e *Engine) reopen(l *line) {
+	closed := ""
+	if e.frozen[""] || e.frozen[l.jobType] {
+		closed = jobs.WaitingFrozen
+	}
+	for _, name := range l.names {
+		if closed == "" && e.names[name].taken() {
+			closed = jobs.WaitingLock + name
+		}
+	}
+	was := l.closed
+	l.closed = closed
+	g := l.group
+	switch {
+	case closed != "" && was == "":
+		e.leaveHeaps(l)
+	case closed == "" && was != "":
+		l.since = e.Now.Mono
+		if was == "new" {
+			l.since = -Never
+		}
+		g.any.push(l)
+		if g.byType[l.jobType] == nil {
+			g.byType[l.jobType] = lineHeap(func(l *line) *int { return &l.typeAt })
+		}
+		g.byType[l.jobType].push(l)
+		e.wake = true
+	}
+}
+
+// leaveHeaps takes a line that was open out of the heaps of its group. It may be empty: heaps do not compare what leaves.
+func (e *Engine) leaveHeaps(l *line) {
+	g := l.group
+	g.any.remove(l)
+	h := g.byType[l.jobType]
+	h.remove(l)
+	if h.len() == 0 {
+		delete(g.byType, l.jobType)
+	}
+}
+
+// name is a lock that queued or leased jobs name.
+type name struct {
+	holder string // the lease that holds it, or is about to; or that held it, until it is known to be free
+	until  time.Duration
+	lines  map[*line]bool
+	at     int // place in engine.blocked
+	key    string
+}
+
+// taken reports whether the lock cannot be had now.
+func (n *name) taken() bool { return n.holder != "" || n.at != 0 }
+
+func (e *Engine) name(key string) *name {
+	n := e.names[key]
+	if n == nil {
+		n = &name{lines: map[*line]bool{}, key: key}
+		e.names[key] = n
+	}
+	return n
+}
+
+// forgetName forgets a lock that nobody names any more.
+func (e *Engine) forgetName(key string, n *name) {
+	if len(n.lines) == 0 && !n.taken() {
+		delete(e.names, key)
+	}
+}
+
+// take gives locks to a lease, or frees them if it is empty.
+func (e *Engine) take(names []string, leaseID string) {
+	for _, key := range names {
+		n := e.name(key)
+		n.holder = leaseID
+		for l := range n.lines {
+			e.reopen(l)
+		}
+		e.forgetName(key, n)
+	}
+}
+
+// block closes the lines that need a lock which somebody else holds, until it is tried again.
+func (e *Engine) block(key string, until time.Duration) {
+	n := e.name(key)
+	e.blocked.remove(n)
+	n.until = until
+	e.blocked.push(n)
+	for l := range n.lines {
+		e.reopen(l)
+	}
+}
+
+// unblock lets a lock be tried again.
+func (e *Engine) unblock(n *name) {
+	e.blocked.remove(n)
+	for l := range n.lines {
+		e.reopen(l)
+	}
+	e.forgetName(n.key, n)
+}
+
+// best returns the first job in order that a worker of the profile may take now, or nil. idle says whether the worker
+// holds no lease.
+func (e *Engine) best(p *profile, idle bool) *entry {
+	free := e.free()
+	var best *entry
+	for _, g := range e.groups {
+		if g.units > free || !p.takes(g, idle) {
+			continue
+		}
+		for h := range p.heaps(g) {
+			if c := e.reserved.first(h); c != nil && (best == nil || c.job.Before(&best.job)) {
+				best = c
+			}
+		}
+	}
+	return best
+}

@@ -1,0 +1,193 @@
+package engine
+
+import "github.com/lokt-dev/lokt/jobs"
+
+// What readers see, as it is at the end of a turn.
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// listBudget bounds how many living jobs one page looks at, so that a filter that lets few through stalls nobody: the
+// page ends early, and the next one goes on.
+const listBudget = 10_000
+
+// read answers a request that changes nothing.
+func (e *Engine) read(id uint64, o Op) {
+	switch o := o.(type) {
+	case Get:
+		en := e.jobs[o.JobID]
+		if en == nil {
+			e.fail(id, jobs.ErrJobNotFound)
+			return
+		}
+		v := e.view(en)
+		v.Attempts = slices.Clone(en.attempts)
+		if h := en.hold; h != nil {
+			v.Attempts = append(v.Attempts, jobs.Attempt{
+				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
+				Units: h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat,
+			})
+		}
+		e.reply(id, v)
+	case List:
+		e.reply(id, e.list(&o.Filter))
+	case Status:
+		e.reply(id, e.snapshot())
+	case Workers:
+		all := make([]jobs.WorkerStatus, 0, len(e.workers))
+		for _, name := range slices.Sorted(maps.Keys(e.workers)) {
+			w := e.workers[name]
+			all = append(all, jobs.WorkerStatus{ID: w.id, Leases: w.leases, LastSeen: w.lastSeen})
+		}
+		e.reply(id, all)
+	}
+}
+
+// snapshot returns the capacity and its use.
+func (e *Engine) snapshot() jobs.Snapshot {
+	return jobs.Snapshot{
+		Total: e.cfg.Total, Usable: e.cfg.Usable(), Leased: e.leased, Available: max(0, e.cfg.Usable()-e.leased),
+		Queue: e.depths, ActiveLeases: len(e.leases), Draining: e.draining,
+	}
+}
+
+// view returns a job as readers see it.
+func (e *Engine) view(en *entry) jobs.View {
+	v := jobs.View{
+		Job: en.job, InQueue: en.job.State == jobs.Queued,
+		Age: max(e.Now.Wall.Sub(en.job.CreatedAt), 0), SinceUpdate: max(e.Now.Wall.Sub(en.job.UpdatedAt), 0),
+	}
+	if en.hold != nil {
+		l := e.advertised(en.hold.lease)
+		v.Lease = &l
+	}
+	if v.InQueue {
+		v.WaitingFor = e.waitingFor(en)
+	}
+	return v
+}
+
+// waitingFor says why a queued job was not handed out, by the rules that hand out.
+func (e *Engine) waitingFor(en *entry) string {
+	l, r := en.line, &e.reserved
+	switch {
+	case e.frozen[""] || e.frozen[en.job.Type]:
+		return jobs.WaitingFrozen
+	case en.pending != nil:
+		return jobs.WaitingLock + en.job.Locks[0]
+	case l == nil:
+		return jobs.WaitingRunAt
+	case l.closed != "":
+		return l.closed
+	case e.takenUntil(l) <= e.Now.Mono:
+		return jobs.WaitingWorker
+	case l.group.units > e.free():
+		return jobs.WaitingCapacity
+	case r.job != nil && r.job != en && r.job.job.Before(&en.job) && !r.allows(l.group.units, l.runtime):
+		return jobs.WaitingReserved + r.job.job.ID
+	case l.group.unique && !e.anyIdle(l):
+		return jobs.WaitingUnique
+	}
+	return jobs.WaitingWorker // there is one, but it does not ask
+}
+
+// anyIdle reports whether a worker that could take the jobs of the line, and counts as there, holds no lease.
+func (e *Engine) anyIdle(l *line) bool {
+	for w := e.recent.first; w != nil && plus(w.seen, jobs.SeenFor) > e.Now.Mono; w = w.recent.next {
+		if w.busy == 0 && w.profile != nil && w.profile.takes(l.group, true) && w.profile.takesType(l.jobType) {
+			return true
+		}
+	}
+	return false
+}
+
+// LivingPage is what the engine knows for a page of the list.
+type LivingPage struct {
+	page  jobs.Page
+	Below uint64      // jobs that ended belong into the page if their revision is below
+	last  [3]string   // of the cursor that the page began at
+	more  bool        // there are living jobs behind those of the page
+	next  jobs.Cursor // behind them
+}
+
+// list returns living jobs, newest change first. What ended, and belongs in between, is not the engine's to know.
+func (e *Engine) list(f *jobs.Filter) LivingPage {
+	c, _ := jobs.ParseCursor(f.After) // it was checked
+	p := LivingPage{page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(c.Below, e.Revision+1), last: c.Last, next: c}
+	var at [3]*entry
+	for i, s := range jobs.LivingStates() {
+		if f.State == "" || f.State == s {
+			at[i] = e.seek(e.byState[s], c.Below, c.Last[i])
+		}
+	}
+	for looked := 0; ; looked++ {
+		next := -1
+		for i, en := range at {
+			if en != nil && (next < 0 || en.job.Revision > at[next].job.Revision) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return p
+		}
+		if len(p.page.Jobs) == f.Most() || looked == listBudget {
+			p.more = true
+			return p
+		}
+		en := at[next]
+		at[next] = en.inState.next
+		p.next.Below = en.job.Revision
+		p.next.Last[next] = en.job.ID
+		if (f.Type == "" || f.Type == en.job.Type) && (f.Tag == "" || slices.Contains(en.job.Tags, f.Tag)) {
+			p.page.Jobs = append(p.page.Jobs, e.view(en))
+		}
+	}
+}
+
+// seek returns the first job of a state whose revision is below the given one.
+func (e *Engine) seek(c *chain[entry], below uint64, last string) *entry {
+	en := c.first
+	if hint := e.jobs[last]; hint != nil && hint.in == c && hint.job.Revision >= below && c.first != hint {
+		en = hint
+	}
+	for en != nil && en.job.Revision >= below {
+		en = en.inState.next
+	}
+	return en
+}
+
+// Merge puts jobs that ended among the living ones of a page. ended are those below p.below, newest change first, one
+// more than the page holds if there are so many.
+func Merge(p LivingPage, ended []jobs.Job, limit int) jobs.Page {
+	page := p.page
+	for _, j := range ended {
+		if p.more && j.Revision < p.next.Below {
+			break // it belongs on a later page
+		}
+		page.Jobs = append(page.Jobs, jobs.View{
+			Job: j, Age: max(page.Now.Sub(j.CreatedAt), 0), SinceUpdate: max(page.Now.Sub(j.UpdatedAt), 0),
+		})
+	}
+	slices.SortFunc(page.Jobs, func(a, b jobs.View) int { return cmp.Compare(b.Job.Revision, a.Job.Revision) })
+	next := p.next
+	switch {
+	case len(page.Jobs) > limit:
+		page.Jobs = page.Jobs[:limit]
+		next.Below = page.Jobs[limit-1].Job.Revision
+		next.Last = p.last
+		for i, s := range jobs.LivingStates() {
+			for _, v := range page.Jobs {
+				if v.Job.State == s {
+					next.Last[i] = v.Job.ID
+				}
+			}
+		}
+	case !p.more:
+		return page
+	}
+	page.Next = next.String()
+	return page
+}

@@ -1,0 +1,118 @@
+package engine
+
+import "github.com/lokt-dev/lokt/jobs"
+
+// The reservation: capacity that is kept for a job which would starve, because smaller ones take what becomes free.
+
+import "time"
+
+// reservation is what the first job in order that does not fit, and has waited long enough, has on what becomes free.
+// Behind it only those jobs start that do not delay it, as far as declared runtimes tell: EASY backfilling.
+type reservation struct {
+	job    *entry        // nil without one
+	since  time.Duration // when it began
+	rest   time.Duration // there is none before
+	lapses time.Duration // when no worker that could take the job will have been heard of for too long
+
+	room   time.Duration // jobs that end within it do not delay the job; negative if it is not known when there is place
+	beside int           // units that will be left beside the job at that moment; negative if it is not known
+}
+
+// reserve brings the reservation up to date.
+func (e *Engine) reserve() {
+	r := &e.reserved
+	if r.job != nil {
+		switch {
+		case r.job.line == nil || r.job.line.closed != "":
+			r.job = nil
+		case e.Now.Mono >= plus(r.since, e.cfg.ReserveLimit):
+			r.job, r.rest = nil, plus(e.Now.Mono, e.cfg.ReserveLimit)
+		default:
+			if r.lapses = e.takenUntil(r.job.line); r.lapses <= e.Now.Mono {
+				r.job = nil
+			}
+		}
+		if r.job == nil {
+			e.wake = true
+		}
+	}
+	if r.job == nil && e.cfg.ReserveAfter >= 0 && e.Now.Mono >= r.rest {
+		e.startReservation()
+	}
+	if r.job != nil {
+		e.foresee()
+	}
+}
+
+// startReservation looks for a job that deserves one: the first in order that does not fit though it could, has been
+// runnable for long enough, and has a worker. Of a line only the head is looked at.
+func (e *Engine) startReservation() {
+	free, usable := e.free(), e.cfg.Usable()
+	var first *entry
+	for _, g := range e.groups {
+		if g.units <= free || g.units > usable {
+			continue
+		}
+		for _, l := range g.any.items {
+			head := l.head()
+			ready := max(head.ready, l.since)
+			if first != nil && !head.job.Before(&first.job) || e.Now.Mono < plus(ready, e.cfg.ReserveAfter) {
+				continue
+			}
+			if e.takenUntil(l) > e.Now.Mono {
+				first = head
+			}
+		}
+	}
+	if first != nil {
+		e.reserved = reservation{job: first, since: e.Now.Mono, rest: e.reserved.rest, lapses: e.takenUntil(first.line)}
+	}
+}
+
+// takenUntil returns until when a worker that could take the jobs of the line counts as there; it is not after now if
+// there is none.
+func (e *Engine) takenUntil(l *line) time.Duration {
+	for p := e.profiles.first; p != nil && plus(p.seen, jobs.SeenFor) > e.Now.Mono; p = p.recent.next {
+		if p.takes(l.group, true) && p.takesType(l.jobType) {
+			return plus(p.seen, jobs.SeenFor) // the most recent one comes first
+		}
+	}
+	return e.Now.Mono
+}
+
+// foresee finds the moment at which enough leases must have ended for the job: now, or by their declared runtimes.
+func (e *Engine) foresee() {
+	r := &e.reserved
+	need, have := r.job.job.Units, e.free()
+	r.room, r.beside = 0, have-need
+	for i := 0; i < len(e.limits) && (have < need || i > 0 && e.limits[i].runUntil == e.limits[i-1].runUntil); i++ {
+		have += e.limits[i].lease.Units
+		r.room, r.beside = e.limits[i].runUntil-e.Now.Mono, have-need
+	}
+	if have < need {
+		r.room, r.beside = -1, -1
+	}
+}
+
+// allows reports whether a job may start that stands behind the one with the reservation.
+func (r *reservation) allows(units int, runtime time.Duration) bool {
+	return units <= r.beside || runtime > 0 && runtime <= r.room
+}
+
+// first returns the first job of the lines that the reservation lets through, or nil.
+func (r *reservation) first(h *heap[*line]) *entry {
+	if h.len() == 0 {
+		return nil
+	}
+	top := h.top().head()
+	if r.job == nil || top == r.job || top.job.Before(&r.job.job) {
+		return top
+	}
+	var first *entry
+	for _, l := range h.items {
+		if c := l.head(); r.allows(l.group.units, l.runtime) && (first == nil || c.job.Before(&first.job)) {
+			first = c
+		}
+	}
+	return first
+}

@@ -1,0 +1,87 @@
+package engine
+
+import "github.com/lokt-dev/lokt/jobs"
+
+import "time"
+
+// submit takes in jobs, all of them or none. A job that is larger than there are units is refused, but not if it is there
+// already, from when there were more.
+func (e *Engine) submit(id uint64, all []NewJob) {
+	receipts := make([]jobs.Receipt, len(all))
+	fresh := map[string]int{} // keys that are new with this request
+	tooLarge, conflict := []int(nil), false
+	for i := range all {
+		n := &all[i]
+		first, twice := fresh[n.IdempotencyKey]
+		old := e.keys[n.IdempotencyKey]
+		if old != nil && !old.Expires.IsZero() && !old.Expires.After(e.Now.Wall) {
+			old = nil
+		}
+		switch {
+		case n.IdempotencyKey == "":
+		case twice && all[first].Print == n.Print:
+			receipts[i] = jobs.Receipt{JobID: all[first].ID, State: jobs.Queued}
+			continue
+		case twice, old != nil && old.Print != n.Print:
+			conflict = true
+		case old != nil:
+			receipts[i] = jobs.Receipt{JobID: old.JobID, State: old.State}
+			if en := e.jobs[old.JobID]; en != nil {
+				receipts[i].State = en.job.State
+			}
+			continue
+		default:
+			fresh[n.IdempotencyKey] = i
+		}
+		if n.Units > e.cfg.Total {
+			tooLarge = append(tooLarge, i)
+		}
+	}
+	switch {
+	case len(tooLarge) > 0:
+		e.fail(id, jobs.TooLargeError(tooLarge, e.cfg.Total))
+		return
+	case conflict:
+		e.fail(id, jobs.ErrConflict)
+		return
+	}
+	for i := range all {
+		if receipts[i].JobID == "" {
+			e.addJob(&all[i])
+			receipts[i] = jobs.Receipt{JobID: all[i].ID, State: jobs.Queued}
+		}
+	}
+	e.reply(id, receipts)
+}
+
+// addJob queues a new job.
+func (e *Engine) addJob(n *NewJob) {
+	e.Seq++
+	e.tick()
+	en := &entry{}
+	en.job = jobs.Job{
+		Spec: n.Spec, ID: n.ID, State: jobs.Queued, CreatedAt: e.Now.Wall, ReadyAt: e.Now.Wall, Seq: e.Seq,
+		Ord: place(e.Clock, n.Priority, e.cfg.AgeingStep),
+	}
+	j := &en.job
+	if !j.RunAt.IsZero() {
+		j.RunAt = j.RunAt.UTC().Truncate(time.Millisecond)
+		if j.RunAt.After(e.Now.Wall) {
+			j.ReadyAt = j.RunAt
+		}
+	}
+	if len(j.Payload) == 0 {
+		j.Payload = []byte("{}")
+	}
+	e.jobs[j.ID] = en
+	e.touch(en, jobs.New|jobs.Moved|jobs.Reported)
+	e.note(jobs.EventSubmit, en, "", "", "", "")
+	if j.IdempotencyKey != "" {
+		if old := e.keys[j.IdempotencyKey]; old != nil {
+			e.dyingKeys.remove(old)
+		}
+		e.keys[j.IdempotencyKey] = &key{Key: jobs.Key{Key: j.IdempotencyKey, Print: n.Print, JobID: j.ID}}
+		e.newKeys = append(e.newKeys, j.IdempotencyKey)
+	}
+	e.queue(en, 0, true)
+}

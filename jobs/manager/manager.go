@@ -1,0 +1,479 @@
+// Package manager runs the rules of jobs/engine over a jobs.Store, and is a jobs.Service by that. Requests that arrive
+// while a turn is stored are collected into the next; what a turn changed is stored as one step before it is answered.
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/engine"
+)
+
+// Options are what a manager may be told. The zero Options are good.
+type Options struct {
+	jobs.Config
+
+	// Keep is how long jobs are kept after their end; 0 means 30 days. KeepMost is how many of them are kept at most; 0
+	// means a million, negative no limit.
+	Keep     time.Duration
+	KeepMost int
+
+	// Locks, if set, is where the locks that jobs name are taken. Otherwise a name excludes only jobs from each other.
+	Locks lokt.Service
+
+	// Observe, if set, is called with events after they were stored, in their order, one call at a time. Nothing is
+	// answered while it runs.
+	Observe func([]jobs.Event)
+}
+
+// Manager is the Service that applies the rules to what a Store remembers. It keeps what lives in memory. Requests that
+// arrive while it stores a turn are collected into the next.
+type Manager struct {
+	cfg   jobs.Config
+	opts  Options
+	store jobs.Store
+	start time.Time // deadlines count from here, on the monotonic clock
+
+	poke  chan struct{} // there is something to do
+	stop  context.CancelFunc
+	ctx   context.Context // ends when the manager is closed
+	ended chan struct{}   // closed when the loop has ended
+	tasks sync.WaitGroup
+	locks *locker // nil without Options.Locks
+
+	mu      sync.Mutex
+	engine  *engine.Engine
+	metrics *engine.Metrics  // of the turns that are known to be stored
+	queue   []*call          // not yet in a turn
+	calls   map[uint64]*call // not yet answered
+	lastID  uint64
+	closed  bool
+	want    int           // a turn waits for so many in the queue
+	enough  chan struct{} // they are there
+
+	// For the loop only.
+	answered int           // how many the last turn answered that stored something
+	suspect  bool          // it is not known what was stored: load before the next turn
+	pause    time.Duration // before the next turn, because the store failed
+	retry    time.Time     // no turn before
+	failures int           // turns that could not be stored, since the last one that was
+}
+
+// call is a request on its way.
+type call struct {
+	id   uint64
+	op   engine.Op
+	ctx  context.Context   // ends when its client goes
+	done chan engine.Reply // gets one
+}
+
+var _ jobs.Service = (*Manager)(nil)
+
+// Waits before the store is tried again after it failed: doubled from the first to the last.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// errClosed is what every method answers after Close.
+var errClosed = fmt.Errorf("%w: scheduler is closed", lokt.ErrUnavailable)
+
+// Open loads what lives in the store and returns a manager over it. Every lease gets a full TTL and grace from now. The
+// store stays the caller's to close, after the manager.
+func Open(ctx context.Context, store jobs.Store, o Options) (*Manager, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Keep == 0 {
+		o.Keep = jobs.DefaultDays * 24 * time.Hour
+	}
+	if o.KeepMost == 0 {
+		o.KeepMost = 1_000_000
+	}
+	m := &Manager{
+		cfg: o.WithDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1), ended: make(chan struct{}),
+		enough: make(chan struct{}, 1), calls: map[uint64]*call{}, metrics: engine.NewMetrics(),
+	}
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	if o.Locks != nil {
+		m.cfg.Locking = true
+		m.locks = newLocker(m, o.Locks)
+	}
+	if err := m.load(ctx); err != nil {
+		m.stop()
+		return nil, err
+	}
+	go m.loop()
+	m.task(m.housekeep)
+	if m.locks != nil {
+		m.task(m.locks.renew)
+	}
+	return m, nil
+}
+
+// task runs f in the background until it returns; Close waits for it.
+func (m *Manager) task(f func()) {
+	m.tasks.Add(1)
+	go func() {
+		defer m.tasks.Done()
+		f()
+	}()
+}
+
+// load replaces the engine by what the store keeps.
+func (m *Manager) load(ctx context.Context) error {
+	rows, err := m.store.Load(ctx)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.engine = engine.Load(m.cfg, rows, m.instant(rows.Now))
+	return nil
+}
+
+// instant reads the clocks; the store's, if it has one, counts as the wall's.
+func (m *Manager) instant(stores time.Time) engine.Instant {
+	now := time.Now()
+	at := engine.Instant{Wall: now, Mono: now.Sub(m.start)}
+	if !stores.IsZero() {
+		at.Wall = stores
+	}
+	return at
+}
+
+// Drain denies the asks that wait and all that come, and tells workers with their heartbeats that the service is about
+// to end. Everything else goes on.
+func (m *Manager) Drain(ctx context.Context) error {
+	_, err := m.do(ctx, engine.Drain{})
+	return err
+}
+
+// Close answers what waits as Drain does, stores what is left and ends the manager; later calls fail. Leases stay as they
+// are, for the next one to find.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		<-m.ended
+		return nil
+	}
+	m.mu.Unlock()
+	_, err := m.do(context.Background(), engine.Drain{Last: true})
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.stop()
+	<-m.ended
+	m.tasks.Wait()
+	if errors.Is(err, errClosed) {
+		err = nil
+	}
+	return err
+}
+
+// loop runs turns until the manager is closed.
+func (m *Manager) loop() {
+	defer close(m.ended)
+	var changed <-chan struct{}
+	if s, ok := m.store.(jobs.Sharer); ok {
+		changed = s.Changed()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	look := false
+	for {
+		m.turn(look)
+		look = false
+		timer.Reset(m.idle())
+		select {
+		case <-m.poke:
+		case <-timer.C:
+		case <-changed:
+			look = true
+		case <-m.ctx.Done():
+			m.failAll(errClosed)
+			return
+		}
+	}
+}
+
+// idle returns how long the loop may sleep.
+func (m *Manager) idle() time.Duration {
+	if m.pause > 0 || m.suspect {
+		if d := time.Until(m.retry); d > 0 || m.suspect {
+			return max(d, 0)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.queue) > 0 {
+		return 0
+	}
+	next := m.engine.Next()
+	if next == engine.Never {
+		return engine.Never
+	}
+	return max(next-m.engine.Now.Mono-m.sinceNow(), 0)
+}
+
+// sinceNow returns how much time has passed since the engine last looked at the clock.
+func (m *Manager) sinceNow() time.Duration {
+	return max(time.Since(m.start)-m.engine.Now.Mono, 0)
+}
+
+// turn runs one turn, if there is anything to do, stores what it changed, and answers.
+func (m *Manager) turn(look bool) {
+	if m.pause > 0 && time.Until(m.retry) > 0 {
+		m.failQueue(lokt.ErrUnavailable)
+		return
+	}
+	if m.suspect {
+		if err := m.load(m.ctx); err != nil {
+			m.failed()
+			m.failQueue(unavailable(err))
+			return
+		}
+		m.suspect, m.pause = false, 0
+	}
+	if !look && m.idle() > 0 {
+		return
+	}
+	var batch []*call
+	var out engine.Outcome
+	var decided time.Time // zero if the turn was not run
+	m.gather()
+	err := m.store.Update(m.ctx, func(f jobs.Facts) jobs.Changes {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		batch = m.take()
+		now := m.instant(f.Now)
+		for i := range f.Others {
+			m.engine.Follow(&f.Others[i], now)
+		}
+		requests := make([]engine.Call, 0, len(batch))
+		for _, c := range batch {
+			if c.ctx.Err() != nil {
+				m.answerLocked(engine.Reply{ID: c.id, Err: c.ctx.Err()})
+				continue
+			}
+			requests = append(requests, engine.Call{ID: c.id, Op: c.op})
+		}
+		out = m.engine.Turn(now, requests)
+		decided = time.Now()
+		return out.Changes
+	})
+	if err != nil {
+		m.failed()
+		if !decided.IsZero() {
+			m.suspect = true
+			m.failures++
+			m.askAgain(unavailable(err), m.failures == 1)
+		} else {
+			m.failQueue(unavailable(err))
+		}
+		return
+	}
+	m.pause = 0
+	if m.answered = 0; !out.Changes.Empty() {
+		m.failures = 0
+		m.answered = min(len(batch), len(out.Replies))
+	}
+	if m.opts.Observe != nil && len(out.Changes.Events) > 0 {
+		m.opts.Observe(out.Changes.Events)
+	}
+	m.mu.Lock()
+	m.metrics.Take(m.engine.Metrics)
+	if !out.Changes.Empty() {
+		m.metrics.Store.Observe(time.Since(decided))
+	}
+	for _, r := range out.Replies {
+		m.answerLocked(r)
+	}
+	for _, c := range batch {
+		if _, told := c.op.(engine.Locked); told {
+			m.answerLocked(engine.Reply{ID: c.id})
+		}
+	}
+	m.mu.Unlock()
+	for _, o := range out.Orders {
+		m.locks.follow(o)
+	}
+}
+
+// failed puts off the next turn, for longer each time.
+func (m *Manager) failed() {
+	m.pause = min(max(2*m.pause, firstPause), lastPause)
+	m.retry = time.Now().Add(m.pause)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.metrics.Failures++
+}
+
+// askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again, because a
+// lease that was stored for one is found by its ID. The others are told that they must look themselves; and so are asks unless this is
+// the first time in a row, because what is granted may be what cannot be stored.
+func (m *Manager) askAgain(err error, first bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	queued := map[uint64]bool{}
+	for _, c := range m.queue {
+		queued[c.id] = true
+	}
+	for id, c := range m.calls {
+		if queued[id] {
+			continue
+		}
+		if _, ask := c.op.(engine.Request); ask && first {
+			m.queue = append(m.queue, c)
+		} else {
+			m.answerLocked(engine.Reply{ID: id, Err: err})
+		}
+	}
+	m.retry = time.Now() // loading may well succeed at once
+}
+
+// failQueue answers those that are not in a turn yet. What only the engine is to learn waits until it can.
+func (m *Manager) failQueue(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var kept []*call
+	for _, c := range m.queue {
+		switch c.op.(type) {
+		case engine.Locked, engine.Unlocked, engine.Vacant:
+			kept = append(kept, c)
+		default:
+			m.answerLocked(engine.Reply{ID: c.id, Err: err})
+		}
+	}
+	m.queue = kept
+}
+
+// failAll answers all that wait.
+func (m *Manager) failAll(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.queue = nil
+	for id := range m.calls {
+		m.answerLocked(engine.Reply{ID: id, Err: err})
+	}
+}
+
+// answerLocked hands an answer to who waits for it, if anybody does.
+func (m *Manager) answerLocked(r engine.Reply) {
+	if c := m.calls[r.ID]; c != nil {
+		delete(m.calls, r.ID)
+		c.done <- r
+	}
+}
+
+// unavailable wraps what a store says, unless it says so itself.
+func unavailable(err error) error {
+	if errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+}
+
+// send queues a request.
+func (m *Manager) send(ctx context.Context, o engine.Op) (*call, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, errClosed
+	}
+	m.lastID++
+	c := &call{id: m.lastID, op: o, ctx: ctx, done: make(chan engine.Reply, 1)}
+	m.calls[c.id] = c
+	if m.queue = append(m.queue, c); len(m.queue) == m.want {
+		m.want = 0
+		m.enough <- struct{}{}
+	}
+	m.wakeUp()
+	return c, nil
+}
+
+func (m *Manager) wakeUp() {
+	select {
+	case m.poke <- struct{}{}:
+	default:
+	}
+}
+
+// do sends a request and waits for its answer. When ctx ends first, a request that is not in a turn yet is taken back.
+// One that waits in the engine is withdrawn, and if its answer came first, that counts.
+func (m *Manager) do(ctx context.Context, o engine.Op) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c, err := m.send(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-c.done:
+		return r.Result, r.Err
+	case <-ctx.Done():
+	}
+	if m.takeBack(c) || !waits(o) {
+		return nil, context.Cause(ctx)
+	}
+	if w, err := m.send(context.Background(), engine.Withdraw{CallID: c.id}); err == nil {
+		<-w.done
+	}
+	if r, ok := m.left(c); ok && r.Err == nil {
+		return r.Result, nil
+	}
+	return nil, context.Cause(ctx)
+}
+
+// waits reports whether the engine may keep the request beyond a turn.
+func waits(o engine.Op) bool {
+	switch o := o.(type) {
+	case engine.Request:
+		return true
+	case engine.Heartbeat:
+		return o.Wait > 0
+	}
+	return false
+}
+
+// takeBack takes a request out of the queue, and reports whether it was there.
+func (m *Manager) takeBack(c *call) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, q := range m.queue {
+		if q == c {
+			m.queue = append(m.queue[:i:i], m.queue[i+1:]...)
+			delete(m.calls, c.id)
+			return true
+		}
+	}
+	return false
+}
+
+// forgo says that nobody waits for the call's answer.
+func (m *Manager) forgo(c *call) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, c.id)
+}
+
+// left returns the answer that a call had got before it was withdrawn.
+func (m *Manager) left(c *call) (engine.Reply, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, c.id)
+	select {
+	case r := <-c.done:
+		return r, true
+	default:
+		return engine.Reply{}, false
+	}
+}

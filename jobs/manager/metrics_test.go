@@ -1,0 +1,72 @@
+package manager_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/engine"
+	"github.com/lokt-dev/lokt/jobs/manager"
+)
+
+func TestMetricsCountWhatHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, manager.Options{})
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Denied == nil {
+			t.Fatalf("asked for nothing: %+v, %v", g, err)
+		}
+		submit(t, m)
+		time.Sleep(3 * time.Second)
+		g := grant(t, m, jobs.Request{WorkerID: "w"})
+		beat := jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}
+		if _, err := m.Heartbeat(t.Context(), beat); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.HeartbeatAll(t.Context(), "w", []string{g.Lease.ID, "none"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		complete(t, m, g)
+		if _, err := m.Heartbeat(t.Context(), beat); !errors.Is(err, jobs.ErrLeaseNotFound) {
+			t.Fatal(err)
+		}
+		submit(t, m)
+		grant(t, m, jobs.Request{WorkerID: "w"})
+		time.Sleep(2 * time.Minute) // and it expires
+		go func() { _, _ = m.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: time.Second}) }()
+		synctest.Wait()
+
+		got := m.Metrics()
+		for e, n := range map[jobs.EventType]uint64{
+			jobs.EventSubmit: 2, jobs.EventGrant: 2, jobs.EventRunning: 1, jobs.EventComplete: 1, jobs.EventExpire: 1, jobs.EventFail: 0,
+		} {
+			if got.Events[e] != n {
+				t.Errorf("%d events %s, not %d", got.Events[e], e, n)
+			}
+		}
+		if got.Denied[jobs.DeniedEmpty] != 1 || got.Ended[jobs.CodeExpired] != 1 || got.Ended[jobs.CodeCompleted] != 1 || got.Beats != 2 || got.Refused["lease_not_found"] != 2 || got.ParkedAsks != 1 || got.ParkedBeats != 0 {
+			t.Errorf("counted are %+v", got)
+		}
+		if got.Wait.Count != 2 || got.Wait.Sum != 3*time.Second || got.Run.Count != 2 || got.Run.Sum != 80*time.Second {
+			t.Errorf("jobs waited %+v and ran %+v", got.Wait, got.Run)
+		}
+		for _, d := range []engine.Durations{got.Wait, got.Run, got.Store} {
+			sum := uint64(0)
+			for _, n := range d.Counts {
+				sum += n
+			}
+			if sum != d.Count || sum == 0 || len(d.Counts) != len(d.Bounds)+1 {
+				t.Errorf("buckets are %+v", d)
+			}
+		}
+		if i := 6; got.Wait.Bounds[i] != 5*time.Second || got.Wait.Counts[i] != 1 {
+			t.Errorf("three seconds of waiting are not between one and five: %+v", got.Wait)
+		}
+		got.Events[jobs.EventSubmit]++
+		if m.Metrics().Events[jobs.EventSubmit] != 2 {
+			t.Error("who gets metrics changes them")
+		}
+	})
+}

@@ -1,0 +1,298 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// common is a store that several managers share, each through a replica.
+type common struct {
+	mu       sync.Mutex
+	base     *memstore.Jobs
+	log      []jobs.Changes
+	set      time.Duration // by how much the store's clock was set
+	replicas []*replica
+}
+
+// replica is one manager's view of a common store.
+type replica struct {
+	*memstore.Jobs
+	c       *common
+	seen    int
+	changed chan struct{}
+}
+
+func (c *common) open(t *testing.T) *manager.Manager { return c.openWith(t, nil) }
+
+func (c *common) openWith(t *testing.T, locks lokt.Service) *manager.Manager {
+	t.Helper()
+	r := &replica{Jobs: c.base, c: c, changed: make(chan struct{}, 1)}
+	c.mu.Lock()
+	c.replicas = append(c.replicas, r)
+	c.mu.Unlock()
+	m, err := manager.Open(t.Context(), r, manager.Options{Config: jobs.Config{Total: 10, Shared: true}, Locks: locks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// Changed implements jobs.Sharer.
+func (r *replica) Changed() <-chan struct{} { return r.changed }
+
+// Load implements jobs.Store.
+func (r *replica) Load(ctx context.Context) (jobs.Rows, error) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	r.seen = len(r.c.log)
+	rows, err := r.c.base.Load(ctx)
+	rows.Now = time.Now().Add(r.c.set)
+	return rows, err
+}
+
+// Update implements jobs.Store.
+func (r *replica) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.base.Update(ctx, func(jobs.Facts) jobs.Changes {
+		changes := turn(jobs.Facts{Now: time.Now().Add(c.set), Others: c.log[r.seen:]})
+		if !changes.Empty() {
+			c.log = append(c.log, changes)
+			for _, o := range c.replicas {
+				if o != r {
+					select {
+					case o.changed <- struct{}{}:
+					default:
+					}
+				}
+			}
+		}
+		r.seen = len(c.log)
+		return changes
+	})
+}
+
+func TestManagersThatShareAStoreAgree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &common{base: memstore.NewJobs()}
+		a, b := c.open(t), c.open(t)
+
+		got := make(chan jobs.Grant)
+		go func() {
+			g, err := b.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
+			if err != nil {
+				t.Errorf("ask: %v", err)
+			}
+			got <- g
+		}()
+		synctest.Wait()
+		id := submit(t, a)
+		g := <-got
+		if g.Denied != nil || g.Job.ID != id {
+			t.Fatalf("an ask that waits elsewhere was answered with %+v", g)
+		}
+
+		time.Sleep(40 * time.Second)
+		if _, err := a.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(40 * time.Second)
+		told := make(chan jobs.HeartbeatAnswer)
+		go func() {
+			answer, err := b.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
+			if err != nil {
+				t.Errorf("heartbeat: %v", err)
+			}
+			told <- answer
+		}()
+		synctest.Wait()
+		if s, err := a.Cancel(t.Context(), id, ""); err != nil || s != jobs.Running {
+			t.Errorf("cancellation was answered with %v, %v", s, err)
+		}
+		if answer := <-told; !answer.Cancel {
+			t.Errorf("a heartbeat that waits elsewhere was answered with %+v", answer)
+		}
+		time.Sleep(time.Minute)
+		for _, m := range []*manager.Manager{a, b} {
+			if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 {
+				t.Errorf("after the deadline there is %+v, %v", s, err)
+			}
+			if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Cancelled {
+				t.Errorf("the job is %s, %v", v.Job.State, err)
+			}
+			if _, err := m.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, jobs.ErrLeaseNotFound) {
+				t.Errorf("heartbeat: %v", err)
+			}
+		}
+	})
+}
+
+func TestAStepOfASharedStoresClockEndsNoLease(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &common{base: memstore.NewJobs()}
+			a, b := c.open(t), c.open(t)
+			submit(t, a)
+			g := grant(t, a, jobs.Request{WorkerID: "w"})
+			time.Sleep(50 * time.Second)
+			c.mu.Lock()
+			c.set += step
+			c.mu.Unlock()
+			for range 3 {
+				for _, m := range []*manager.Manager{b, a} {
+					if s, err := m.Status(t.Context()); err != nil || s.Leased != 1 {
+						t.Errorf("after a step of %v there is %+v, %v", step, s, err)
+					}
+				}
+			}
+			time.Sleep(50 * time.Second) // every lease has a full life from the step
+			if _, err := b.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+			for _, m := range []*manager.Manager{b, a} {
+				if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 {
+					t.Errorf("after the deadline there is %+v, %v", s, err)
+				}
+			}
+			if d, err := a.Decisions(t.Context(), 1); err != nil || d.Events[jobs.EventClock] == 0 {
+				t.Errorf("events are %+v, %v", d.Events, err)
+			}
+		})
+	}
+}
+
+func TestWorkersOfManagersThatShareAStoreDoEveryJobOnce(t *testing.T) {
+	c := &common{base: memstore.NewJobs()}
+	managers := []*manager.Manager{c.open(t), c.open(t), c.open(t)}
+	const n = 200
+	for i := range n {
+		submit(t, managers[i%3], func(s *jobs.Spec) { s.Units, s.Priority = 1+i%4, jobs.Priorities()[i%4] })
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	done, units := map[string]int{}, 0
+	for w := range 9 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				g, err := managers[(w+i)%3].Request(t.Context(), jobs.Request{WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
+				switch {
+				case err != nil:
+					t.Errorf("ask: %v", err)
+					return
+				case g.Denied != nil && g.Denied.Code == jobs.DeniedEmpty:
+					return
+				case g.Denied != nil:
+					continue
+				}
+				mu.Lock()
+				if units += g.Lease.Units; units > 10 {
+					t.Errorf("%d units are out", units)
+				}
+				done[g.Job.ID]++
+				mu.Unlock()
+				if _, err := managers[(w+i+1)%3].Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID}); err != nil {
+					t.Errorf("heartbeat: %v", err)
+				}
+				mu.Lock()
+				units -= g.Lease.Units
+				mu.Unlock()
+				if ok, err := managers[(w+i+2)%3].Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID, Status: jobs.Completed}); err != nil || !ok {
+					t.Errorf("completion: %v, %v", ok, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for id, times := range done {
+		if times != 1 {
+			t.Errorf("job %s was done %d times", id, times)
+		}
+	}
+	for i, m := range managers {
+		if s, err := m.Status(t.Context()); err != nil || s.Leased != 0 || s.Queue.Sum() != 0 || len(done) != n {
+			t.Errorf("manager %d has %+v, %v; %d jobs are done", i, s, err, len(done))
+		}
+	}
+}
+
+// heldFor checks for a while that a lock is held by that lease, with that token, or by nobody if there is none.
+func heldFor(t *testing.T, locks lokt.Service, name, leaseID string, token uint64, d time.Duration, beat func()) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Second) {
+		beat()
+		s, err := locks.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if live := s.Live(); leaseID == "" && len(live) != 0 || leaseID != "" && (len(live) != 1 || live[0].LeaseID != leaseID || live[0].Token != token) {
+			t.Fatalf("%v before the end the lock is held by %+v, not by %q", time.Until(end), live, leaseID)
+		}
+	}
+}
+
+// Promise S-141.
+func TestLocksOfAJobAreKeptAndGivenBackWhicheverManagerLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, locks := &common{base: memstore.NewJobs()}, lokt.NewManager(memstore.New())
+		a, b := c.openWith(t, locks), c.openWith(t, locks)
+		name := func(s *jobs.Spec) { s.Locks = []string{"x"} }
+
+		submit(t, a, name)
+		g := grant(t, a, jobs.Request{WorkerID: "w"})
+		beat := func() {
+			if _, err := b.Heartbeat(t.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		heldFor(t, locks, "x", g.Lease.ID, g.Lease.LockTokens["x"], 10*time.Minute, beat)
+		complete(t, b, g) // not where it was granted
+		synctest.Wait()
+		heldFor(t, locks, "x", "", 0, 10*time.Minute, func() {})
+
+		submit(t, b, name)
+		g = grant(t, a, jobs.Request{WorkerID: "w"})
+		beat()
+		if err := a.Close(); err != nil { // and is not started again
+			t.Fatal(err)
+		}
+		heldFor(t, locks, "x", g.Lease.ID, g.Lease.LockTokens["x"], 10*time.Minute, beat)
+		complete(t, b, g)
+		synctest.Wait()
+		heldFor(t, locks, "x", "", 0, 10*time.Minute, func() {})
+	})
+}
+
+// A manager was killed after a job had ended, and before it had given its locks back. Promise S-141.
+func TestALockThatAnEndedJobLeftBehindKeepsNoJobWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, locks := &common{base: memstore.NewJobs()}, lokt.NewManager(memstore.New())
+		a, b := c.openWith(t, lostLocks{locks}), c.openWith(t, locks)
+		name := func(s *jobs.Spec) { s.Locks = []string{"x"} }
+		submit(t, a, name)
+		g := grant(t, a, jobs.Request{WorkerID: "w"})
+		complete(t, a, g)
+		synctest.Wait()
+		if s, err := locks.Get(t.Context(), "x"); err != nil || len(s.Live()) != 1 {
+			t.Fatalf("the lock was given back: %+v, %v", s, err)
+		}
+		submit(t, b, name)
+		begin := time.Now()
+		again := grant(t, b, jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
+		if d := time.Since(begin); d > 2*time.Second || again.Lease.LockTokens["x"] <= g.Lease.LockTokens["x"] {
+			t.Errorf("granted with %v after %v", again.Lease.LockTokens, d)
+		}
+	})
+}

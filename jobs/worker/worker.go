@@ -1,0 +1,354 @@
+// Package worker does jobs: it asks a service for leases, keeps them by heartbeats while handlers run, and says how that
+// ended.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// Handler does one job. Its context ends when it should stop, and then has a cause: one that wraps lokt.ErrLost if the
+// lease is gone or about to be, and with it the right to go on (and also ErrRevoked, if that is known); ErrLockLost if a lock
+// of the job is; ErrCancelled, ErrRuntime or ErrStopped otherwise.
+//
+// What it returns completes the job: a nil error with a result, which is encoded as JSON; any other error fails the
+// attempt, and is kept as its text, or as JSON if it implements json.Marshaler. So does a panic.
+type Handler func(ctx context.Context, r *Run) (result any, err error)
+
+// Why the context of a handler may end, beside the loss of its lease.
+var (
+	ErrCancelled = errors.New("the job is to be cancelled")
+	ErrRuntime   = errors.New("the job's maximum runtime is over")
+	ErrStopped   = errors.New("the worker was stopped")
+)
+
+// WorkerOptions say how to work. The zero value takes one job at a time, of any type and size.
+type WorkerOptions struct {
+	ID           string   // told to the service; one that nobody else has is made up if it is empty
+	Types        []string // of jobs to take; empty for all
+	Capabilities []string // see NeedsPrefix
+	Concurrency  int      // most jobs at the same time; 0 means 1
+	Units        int      // most units of jobs at the same time, and so of one job; 0 for any
+
+	// Margin is how long before its lease may expire a handler's context ends, beside what the drift of clocks takes; 0
+	// means a tenth of the lease's TTL, at most 5 s.
+	Margin time.Duration
+
+	// Wait is how long an ask may wait at the service, and a heartbeat that listens for news; 0 means 20 s, negative that
+	// nothing waits there: then jobs are found by asking again, and a cancellation by the next heartbeat.
+	Wait time.Duration
+
+	// KeepWithoutLocks has handlers go on when a lock of their job was lost: they look at Run.LostLocks, or rely on fencing tokens.
+	KeepWithoutLocks bool
+
+	// StopGrace is how long handlers have, after Stop, until Run returns without them; 0 means 5 s.
+	StopGrace time.Duration
+
+	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps.
+	Elapsed func() time.Duration
+
+	// Final, if set, reports whether an error of the service is about who asks, so that to ask again is in vain. Errors
+	// of this package, and those of a service out of reach, need not be looked at.
+	Final func(error) bool
+
+	// Notify, if set, is told what happens, by any of the worker's goroutines. It should return soon.
+	Notify func(Notice)
+}
+
+// Notice is something that happened to a worker.
+type Notice struct {
+	Type  NoticeType
+	Run   *Run       // nil if it concerns none
+	State jobs.State // of NoticeEnded: as it was reported
+	Err   error      // what came in between; of NoticeEnded, what the handler returned
+}
+
+// NoticeType is what happened to a worker.
+type NoticeType string
+
+// What can happen to a worker.
+const (
+	NoticeStarted  NoticeType = "started"  // a handler was called
+	NoticeStop     NoticeType = "stop"     // a handler's context ended: Err is the cause
+	NoticeEnded    NoticeType = "ended"    // the service knows how a run ended
+	NoticeUntold   NoticeType = "untold"   // a run has ended, but its lease had before, or the service could not be told: Err says why
+	NoticeDoubt    NoticeType = "doubt"    // a heartbeat failed, and is tried again
+	NoticeAway     NoticeType = "away"     // the service does not answer asks
+	NoticeBack     NoticeType = "back"     // it does again
+	NoticeDraining NoticeType = "draining" // no more jobs are asked for
+)
+
+// Worker asks a service for jobs and has them done. One Keeper sends the heartbeats of all its leases.
+//
+// It rides out a service that is away: leases in doubt are renewed until they may have ended, results are offered until
+// they are answered. It promises that a handler's context ends before its lease can expire, if clock rates differ by
+// less than 1 %. It does not promise that a handler looks.
+type Worker struct {
+	leaser jobs.Leaser
+	handle Handler
+	o      WorkerOptions
+	keeper lokt.Keeper
+	start  time.Time
+	hard   context.Context // ends with Stop
+	stop   context.CancelCauseFunc
+
+	mu    sync.Mutex
+	runs  map[*Run]bool
+	units int
+	grew  chan struct{} // closed when a run ends
+}
+
+// NewWorker returns a worker for the service. It does nothing until Run is called. The error wraps lokt.ErrInvalid.
+func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
+	if o.ID == "" {
+		o.ID = "worker-" + lokt.NewLeaseID()
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 1
+	}
+	if o.Wait == 0 {
+		o.Wait = 20 * time.Second
+	}
+	if o.StopGrace == 0 {
+		o.StopGrace = 5 * time.Second
+	}
+	o.Wait = min(max(o.Wait, 0), jobs.MaxWait)
+	w := &Worker{leaser: l, handle: h, o: o, start: time.Now(), runs: map[*Run]bool{}, grew: make(chan struct{})}
+	if o.Elapsed == nil {
+		w.o.Elapsed = func() time.Duration { return time.Since(w.start) }
+	}
+	w.keeper.Elapsed = w.o.Elapsed
+	w.hard, w.stop = context.WithCancelCause(context.Background())
+	ask := w.askFor(0)
+	if err := ask.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Concurrency < 0 || o.Units < 0 || o.Margin < 0 || o.StopGrace < 0 {
+		return nil, fmt.Errorf("%w: a worker's numbers are not negative", lokt.ErrInvalid)
+	}
+	return w, nil
+}
+
+// ID returns the name under which the worker asks.
+func (w *Worker) ID() string { return w.o.ID }
+
+// Stop ends the contexts of all handlers, with ErrStopped, and makes Run return within StopGrace. What they were at fails.
+func (w *Worker) Stop() { w.stop(ErrStopped) }
+
+// Run works until ctx ends, and then until the jobs under way have ended: it asks for no more, and keeps their leases.
+// Stop cuts that short. It returns nil, or before that an error that asking again will not mend, such as lokt.ErrInvalid
+// or that of a service that does not know this worker. It must be called once.
+func (w *Worker) Run(ctx context.Context) error {
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(w.hard, func() { cancel(ErrStopped) })()
+	err := w.ask(asking)
+	w.notify(Notice{Type: NoticeDraining, Err: err})
+	w.drain()
+	w.stop(ErrStopped) // for what is left behind
+	return err
+}
+
+// drain waits for the runs under way.
+func (w *Worker) drain() {
+	var late <-chan time.Time
+	stopped := w.hard.Done()
+	for {
+		w.mu.Lock()
+		n, grew := len(w.runs), w.grew
+		w.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-grew:
+		case <-stopped:
+			stopped = nil
+			t := time.NewTimer(w.o.StopGrace)
+			defer t.Stop()
+			late = t.C
+		case <-late:
+			return
+		}
+	}
+}
+
+// room waits until another job may be taken, and returns of how many units at most (0 for any), and a channel that is
+// closed when that changes.
+func (w *Worker) room(ctx context.Context) (most int, grew <-chan struct{}, err error) {
+	for {
+		w.mu.Lock()
+		n, units, grew := len(w.runs), w.units, w.grew
+		w.mu.Unlock()
+		if n < w.o.Concurrency && (w.o.Units == 0 || units < w.o.Units) {
+			return max(w.o.Units-units, 0), grew, nil
+		}
+		select {
+		case <-grew:
+		case <-ctx.Done():
+			return 0, nil, ctx.Err()
+		}
+	}
+}
+
+func (w *Worker) askFor(most int) jobs.Request {
+	if most == 0 {
+		most = w.o.Units
+	}
+	return jobs.Request{WorkerID: w.o.ID, MaxUnits: most, Types: w.o.Types, Capabilities: w.o.Capabilities, Wait: w.o.Wait}
+}
+
+// Between two tries to reach a service that is away: doubled from the first to the last, and spread by a fifth.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
+// spread moves a duration by up to a fifth, so that many workers do not do the same thing at the same time.
+func spread(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// ask asks for jobs and starts them, until ctx ends. An ask that was not answered is made again under the same request
+// ID, lest a lease be granted to nobody.
+func (w *Worker) ask(ctx context.Context) error {
+	request, pause := lokt.NewLeaseID(), time.Duration(0)
+	for {
+		most, grew, err := w.room(ctx)
+		if err != nil {
+			return nil
+		}
+		a := w.askFor(most)
+		a.RequestID = request
+		if pause > 0 {
+			a.Wait = 0 // to know soon whether the service is back
+		}
+		g, asked, err := w.askOnce(ctx, a, grew)
+		switch {
+		case err == nil:
+			if pause > 0 {
+				w.notify(Notice{Type: NoticeBack})
+			}
+			request, pause = lokt.NewLeaseID(), 0
+			if g.Denied == nil {
+				w.take(g, asked)
+				continue
+			}
+			if a.Wait > 0 && w.o.Elapsed()-asked >= a.Wait/2 {
+				continue // it has waited there
+			}
+			w.rest(ctx, g.Denied.RetryAfter, grew)
+		case ctx.Err() != nil:
+			w.collect(a)
+			return nil
+		case errors.Is(err, errGrew):
+		case !w.passing(err):
+			return err
+		default:
+			if pause == 0 {
+				w.notify(Notice{Type: NoticeAway, Err: err})
+			}
+			pause = min(max(2*pause, firstRetry), lastRetry)
+			w.rest(ctx, spread(pause), nil)
+		}
+	}
+}
+
+// errGrew says that an ask was given up because there is room for larger jobs now.
+var errGrew = errors.New("there is more room")
+
+// askOnce asks. If there comes to be more room while the ask waits, it is given up: it said how much there was.
+func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct{}) (g jobs.Grant, asked time.Duration, err error) {
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			select {
+			case <-grew:
+				cancel(errGrew)
+			case <-done:
+			}
+		}()
+	}
+	asked = w.o.Elapsed()
+	g, err = w.leaser.Request(asking, a)
+	if cause := context.Cause(asking); err != nil && errors.Is(cause, errGrew) && ctx.Err() == nil {
+		err = cause
+	}
+	return g, asked, err
+}
+
+// collectPatience is how long a worker that was told to end looks for a lease that it may have been granted meanwhile.
+const collectPatience = 2 * time.Second
+
+// collect takes the lease that an ask without an answer may have been granted, and no other: it asks for jobs that there
+// are not, under the same request ID.
+func (w *Worker) collect(a jobs.Request) {
+	ctx, cancel := context.WithTimeout(w.hard, collectPatience)
+	defer cancel()
+	a.Types, a.Wait = []string{"none-" + a.RequestID}, 0
+	asked := w.o.Elapsed()
+	if g, err := w.leaser.Request(ctx, a); err == nil && g.Denied == nil {
+		w.take(g, asked)
+	}
+}
+
+// rest waits, at most until there is more room or ctx ends.
+func (w *Worker) rest(ctx context.Context, d time.Duration, grew <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-grew:
+	case <-ctx.Done():
+	}
+}
+
+// passing reports whether an error may pass: what the request was about is not decided by it.
+func (w *Worker) passing(err error) bool {
+	switch jobs.Code(err) {
+	case "internal":
+		return w.o.Final == nil || !w.o.Final(err)
+	case "unavailable":
+		return true
+	}
+	return false
+}
+
+// take begins to do a job that was granted. It was asked for at that moment, or later.
+func (w *Worker) take(g jobs.Grant, asked time.Duration) {
+	r := &Run{Job: g.Job, Lease: g.Lease, w: w, taken: w.o.Elapsed()}
+	w.mu.Lock()
+	w.runs[r] = true
+	w.units += g.Lease.Units
+	w.mu.Unlock()
+	go func() {
+		defer w.finish(r)
+		r.work(asked)
+	}()
+}
+
+// finish makes room for other jobs.
+func (w *Worker) finish(r *Run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.runs, r)
+	w.units -= r.Lease.Units
+	close(w.grew)
+	w.grew = make(chan struct{})
+}
+
+func (w *Worker) notify(n Notice) {
+	if w.o.Notify != nil {
+		w.o.Notify(n)
+	}
+}
