@@ -45,7 +45,7 @@ func TestStyleCheckFindsMissingCommentsLongFilesAndInits(t *testing.T) {
 		"b/b.go":      "// Package b is commented.\npackage b\n" + strings.Repeat("\n", maxLines-1),
 		"c/c_test.go": "package c\n" + strings.Repeat("\n", maxLines+1),
 	}))
-	expect(t, bad, "package a has no package comment", "a/a.go:2: func init", "b/b.go has 501 lines")
+	expect(t, bad, "package a has no package comment", "a/a.go:2: func init", "b/b.go has 901 lines")
 }
 
 // conventional methods say nothing that their names do not.
