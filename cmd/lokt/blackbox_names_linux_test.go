@@ -28,8 +28,8 @@ func TestHostileNamesAreRefusedBeforeAnythingIsTouched(t *testing.T) {
 			{"unfreeze", name, "--force"},
 		} {
 			r := p.run(args...)
-			if r.code != 1 {
-				t.Errorf("%.60q: want exit 1, got %v", args, r)
+			if r.code != 64 {
+				t.Errorf("%.60q: want exit 64, got %v", args, r)
 			}
 			text := r.stderr
 			if args[len(args)-1] == "--json" {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -90,7 +91,7 @@ func environment(dir string, more ...string) []string {
 const fakeMake = `#!/bin/sh
 mkdir started 2>/dev/null || exit 0
 i=0
-until ls .lokt/queue/*.json >/dev/null 2>&1; do
+until ls .git/lokt/queue/*.json >/dev/null 2>&1; do
 	i=$((i+1)); [ $i -lt 600 ] || exit 1
 	sleep 0.05
 done
@@ -105,7 +106,7 @@ func script(steps []step) string {
 	for _, st := range steps {
 		fmt.Fprintf(&s, "(exit ${code:-0})\n%s\ncode=$?\n", st.command)
 		if strings.HasSuffix(st.command, "&") {
-			s.WriteString("for i in {1..600}; do ls .lokt/locks/*.json >/dev/null 2>&1 && break; sleep 0.05; done\n")
+			s.WriteString("for i in {1..600}; do ls .git/lokt/locks/*.json >/dev/null 2>&1 && break; sleep 0.05; done\n")
 		}
 		fmt.Fprintf(&s, "echo; echo '%s' $code\n", mark)
 	}
@@ -134,6 +135,9 @@ func TestExamplesOfTheReadmeWorkWordForWord(t *testing.T) {
 		ran++
 		t.Run(fmt.Sprintf("line %d", b.line), func(t *testing.T) {
 			dir := t.TempDir()
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, ".git"), 0o700), os.WriteFile(filepath.Join(dir, ".git", "HEAD"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
 			c := exec.Command("bash", "-c", script(b.steps()))
 			c.Dir, c.Env = dir, environment(bin)
 			switch b.how {

@@ -3,18 +3,16 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -100,7 +98,11 @@ func (a *App) FindRoot() (RootDir, error) {
 	if err != nil {
 		return RootDir{}, fmt.Errorf("working directory: %w", err)
 	}
-	return findRoot(dir, a.RootFlag, env), nil
+	r := findRoot(dir, a.RootFlag, env)
+	if at := filepath.Dir(r.Path); r.Method == MethodLocal && filepath.Dir(at) == at {
+		return r, Hint(fmt.Errorf("the working directory is %s, and locks there would be those of every directory", at), "name a directory for them with LOKT_ROOT or --root")
+	}
+	return r, nil
 }
 
 // Backend opens the locks that the command line, the environment and the working directory name.
@@ -164,12 +166,11 @@ func (a *App) Claimant(b *Backend) (lokt.Owner, error) {
 
 // Print writes v as one line of JSON to standard output.
 func (a *App) Print(v any) error {
-	enc := json.NewEncoder(a.Out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
+	line, err := lokt.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("JSON: %w", err)
 	}
-	return nil
+	return a.Write(string(line) + "\n")
 }
 
 // Say writes a line to standard output.
@@ -219,8 +220,7 @@ func (a *App) NotRun(err error) error {
 		return err
 	}
 	if a.JSON {
-		body := map[string]any{"error": map[string]any{"code": "command", "message": e.Error()}}
-		return errors.Join(a.Print(body), Exit(e.Code))
+		return errors.Join(a.Print(errorBody("command", e.Error())), Exit(e.Code))
 	}
 	a.Tell("%v", e)
 	return Exit(e.Code)
@@ -343,43 +343,47 @@ func OneLine(s string) string {
 	return s
 }
 
-// Columns writes rows as a table for people.
-func Columns(rows [][]string) []byte {
-	width := make([]int, len(rows[0]))
+// Table returns rows as a table for people.
+func Table(rows [][]string) string {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		for c, cell := range row {
-			if cell == "" {
-				cell = "-"
-			}
-			row[c] = OneLine(cell)
-			width[c] = max(width[c], utf8.RuneCountInString(row[c]))
+		for i, cell := range row {
+			row[i] = cmp.Or(OneLine(cell), "-")
 		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	var b []byte
-	for _, row := range rows {
-		for c, cell := range row {
-			b = append(b, cell...)
-			if c < len(row)-1 {
-				b = Pad(b, width[c]-utf8.RuneCountInString(cell)+2)
-			}
-		}
-		b = append(bytes.TrimRight(b, " "), '\n')
-	}
-	return b
+	_ = w.Flush() // a builder takes everything
+	return out.String()
 }
 
-func Pad(b []byte, n int) []byte {
-	for range n {
-		b = append(b, ' ')
+// Table writes rows as a table to standard output.
+func (a *App) Table(rows [][]string) error { return a.Write(Table(rows)) }
+
+// Write writes text to standard output as it is.
+func (a *App) Write(text string) error {
+	if _, err := io.WriteString(a.Out, text); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
 	}
-	return b
+	return nil
+}
+
+// Agent reports whether a program asks that goes by what lokt prime says, as far as can be told.
+func (a *App) Agent() bool { return a.Getenv("LOKT_AGENT_ID") != "" && a.Getenv("LOKT_OWNER") == "" }
+
+// MakeRoot makes the directory of the locks if it is not there yet, and says so if it is one that other directories do
+// not share.
+func (a *App) MakeRoot(b *Backend) {
+	if b.Store != nil && b.Root.Method == MethodLocal && os.Mkdir(b.Root.Path, 0o700) == nil {
+		a.Tell("made %s: locks of this directory and of those below it; LOKT_ROOT names another place", b.Root.Path)
+	}
 }
 
 // ValidNames checks the names of locks before any file is touched.
 func ValidNames(names ...string) error {
 	for _, name := range names {
 		if err := lokt.ValidateName(name); err != nil {
-			return err
+			return Usage(err)
 		}
 	}
 	return nil

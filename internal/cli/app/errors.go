@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -63,6 +62,8 @@ func Hint(err error, format string, args ...any) error {
 func Classify(err error) (code string, exit int) {
 	var usage *UsageError
 	switch {
+	case errors.As(err, &usage) && errors.Is(err, lokt.ErrInvalid):
+		return "invalid", ExitUsage
 	case errors.As(err, &usage):
 		return "usage", ExitUsage
 	case errors.Is(err, lokt.ErrInvalid):
@@ -99,12 +100,11 @@ func (a *App) Report(err error) int {
 	}
 	err = a.Reached(err)
 	if a.JSON || a.JSONErrors {
-		body := map[string]any{"error": map[string]any{"code": code, "message": err.Error()}}
-		_ = json.NewEncoder(a.Out).Encode(body) // who cannot be told of an error cannot be told of another
+		_ = a.Print(errorBody(code, err.Error())) // who cannot be told of an error cannot be told of another
 		return exit
 	}
 	text := err.Error()
-	if exit == ExitUsage {
+	if code == "usage" {
 		text += " (see `" + cmp.Or(a.Help, "lokt help") + "`)"
 	}
 	a.Tell("%s", text)
@@ -137,4 +137,9 @@ func (a *App) Finish(err error) int {
 		return e.Code
 	}
 	return a.Report(err)
+}
+
+// errorBody is how an error is told to programs.
+func errorBody(code, message string) any {
+	return map[string]any{"error": map[string]string{"code": code, "message": message}}
 }

@@ -24,7 +24,8 @@ const (
 )
 
 // findRoot finds the directory of the locks for a process in dir: the flag, LOKT_ROOT, lokt in the common directory of
-// the git repository around dir, the nearest .lokt, or .lokt in dir itself. It creates nothing and runs nothing.
+// the git repository around dir, the nearest .lokt, or .lokt in dir itself, but never
+// one in the top directory. It creates nothing and runs nothing.
 func findRoot(dir, flag, env string) RootDir {
 	for _, given := range []struct{ path, method string }{{flag, MethodFlag}, {env, MethodEnv}} {
 		if given.path != "" {
@@ -54,12 +55,9 @@ func findRoot(dir, flag, env string) RootDir {
 	}
 	r.Method = MethodLocal
 	r.Path = filepath.Join(dir, ".lokt")
-	for at := dir; ; at = filepath.Dir(at) {
+	for at := dir; filepath.Dir(at) != at; at = filepath.Dir(at) { // never in the top directory, which everything is below
 		if fi, err := os.Stat(filepath.Join(at, ".lokt")); err == nil && fi.IsDir() {
 			r.Path = filepath.Join(at, ".lokt")
-			break
-		}
-		if filepath.Dir(at) == at {
 			break
 		}
 	}

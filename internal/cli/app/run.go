@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -110,6 +111,12 @@ func plainFlagError(err error) error {
 		return fmt.Errorf("%s: that is no duration: write 90s, 5m or 1h30m", what)
 	case strings.HasPrefix(why, "strconv.ParseInt: "):
 		return fmt.Errorf("%s: that is no whole number", what)
+	case strings.HasPrefix(why, "strconv.ParseBool: "):
+		text := what + ": it is said or left out, and has no value"
+		if given, waits := strings.CutSuffix(what, ` for "--wait"`); waits {
+			text += "; to wait for that long: --wait --timeout " + strings.Trim(strings.TrimPrefix(given, "invalid argument "), `"`)
+		}
+		return errors.New(text)
 	}
 	return err
 }

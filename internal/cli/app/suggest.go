@@ -47,7 +47,23 @@ func (a *App) Repairable(err error, name string) error {
 	if !errors.Is(err, lokt.ErrDamaged) {
 		return err
 	}
-	return Hint(err, "nobody gets this lock until the record is removed: %s", a.CommandLine("unlock", name, "--force"))
+	return Hint(err, "nobody gets this lock until the record is removed: %s", a.ByForce("unlock", name))
+}
+
+// ByForce returns the line to type to have it by force, unless a program asks that lokt prime tells never to.
+func (a *App) ByForce(command, name string) string {
+	if a.Agent() {
+		return "that is for a person to do"
+	}
+	return a.CommandLine(command, name, "--force")
+}
+
+// OrForce is the last of what can be done, unless a program asks that lokt prime tells never to.
+func (a *App) OrForce() string {
+	if a.Agent() {
+		return ""
+	}
+	return ", or use --force"
 }
 
 // SameAgent says how to be taken for the owner of what others than the caller own.

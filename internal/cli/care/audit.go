@@ -33,8 +33,8 @@ func newAudit(a cmd) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show what happened to locks",
-		Long: "Show what happened to locks, oldest first: who took, renewed, lost and gave back what, who was denied, and why. With\n" +
-			"--json each entry is a line, as it stands in the log.",
+		Long: "Show what happened to locks, oldest first: who took, renewed, lost and gave back what, who was denied, and why.\n" +
+			"With --json the entries are an array, each as it stands in the log; with --tail, a line each.",
 		Example: "  lokt audit --since 2h --name build\n  lokt audit --tail --event takeover\n  lokt audit --since 2006-01-02 --json",
 		Args:    app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -125,7 +125,7 @@ func (a cmd) runAudit(o auditOptions) error {
 type auditView struct {
 	cmd
 	tail   bool
-	header bool
+	header bool  // something was written
 	junk   int   // lines that are no entries
 	failed error // the last thing that could not be read
 }
@@ -148,11 +148,14 @@ func (v *auditView) show(e audit.Entry, err error) error {
 		v.Tell("warning: audit log: %v", err)
 		v.failed = err
 		return nil
+	case v.JSON && v.tail:
+		return v.Write(string(e.Raw) + "\n")
 	case v.JSON:
-		if _, err := v.Out.Write(append(slices.Clip(e.Raw), '\n')); err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
+		before := ",\n"
+		if !v.header {
+			v.header, before = true, "["
 		}
-		return nil
+		return v.Write(before + string(e.Raw))
 	}
 	const layout = "%-23s  %-15s %-20s %-24s %7s %16s  %s\n"
 	if !v.header {
@@ -180,6 +183,15 @@ func (v *auditView) far() bool { return v.Opened != nil && v.Opened.Far != nil }
 
 // end says what was not shown, and fails if something could not be read.
 func (v *auditView) end() error {
+	if v.JSON && !v.tail {
+		end := "]\n"
+		if !v.header {
+			end = "[]\n"
+		}
+		if err := v.Write(end); err != nil {
+			return err
+		}
+	}
 	if v.junk > 0 && !v.tail {
 		v.Tell("warning: lines of the audit log that are no entries: %d", v.junk)
 	}

@@ -208,8 +208,7 @@ func (a cmd) runJobStats(ctx context.Context, o jobStatsOptions) error {
 		a.Say("the server is about to end, and hands out nothing")
 	}
 	a.Say("")
-	_, err = a.Out.Write(statsTable(past))
-	return err
+	return a.Table(statsTable(past))
 }
 
 // cmd is what the commands of this package share.

@@ -88,8 +88,8 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 	for i := range p.Jobs {
 		rows = append(rows, jobRow(&p.Jobs[i]))
 	}
-	if _, err := a.Out.Write(app.Columns(rows)); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
+	if err := a.Table(rows); err != nil {
+		return err
 	}
 	if p.Next != "" {
 		a.Tell("there are more: see them with --all or a higher --limit")
@@ -280,7 +280,7 @@ func attemptText(t *jobs.Attempt) string {
 }
 
 // statsTable is what became of jobs, by type.
-func statsTable(s jobs.Stats) []byte {
+func statsTable(s jobs.Stats) [][]string {
 	rows := [][]string{{"TYPE", "ENDED", "COMPLETED", "FAILED", "EXPIRED", "CANCELLED", "SUCCESS", "AVG WAIT", "P95 RUNTIME"}}
 	row := func(name string, t jobs.Totals) {
 		n := func(s jobs.State) string { return strconv.FormatInt(t.ByState[s], 10) }
@@ -293,5 +293,5 @@ func statsTable(s jobs.Stats) []byte {
 		row(name, s.ByType[name])
 	}
 	row("all", s.Totals)
-	return app.Columns(rows)
+	return rows
 }

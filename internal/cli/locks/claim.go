@@ -3,27 +3,68 @@ package locks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
 )
 
 // claimFlags are the flags that guard and lock share: what to ask for.
 type claimFlags struct {
-	ttl      time.Duration
-	wait     bool
-	timeout  time.Duration
-	shared   bool
-	slots    int
+	ttl     time.Duration
+	wait    bool
+	timeout time.Duration
+	share
 	priority int
 	maxHold  time.Duration
 	meta     []string
 
-	timeoutSet, slotsSet bool
+	timeoutSet bool
+	guard      bool // of a guard
+}
+
+// share says with whom a claim shares.
+type share struct {
+	shared   bool
+	slots    int
+	slotsSet bool
+}
+
+func (f *share) bind(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.shared, "shared", false, "share with others that share; exclude those that do not")
+	cmd.Flags().IntVar(&f.slots, "slots", 0, "share with others, as long as there are no more than this many holders")
+}
+
+func (f *share) check(cmd *cobra.Command) error {
+	f.slotsSet = cmd.Flags().Changed("slots")
+	switch {
+	case f.slotsSet && f.slots < 1:
+		return app.Usagef("--slots %d leaves room for nobody", f.slots)
+	case f.slotsSet && f.slots >= lokt.Shared:
+		return app.Usagef("--slots %d is no limit: use --shared", f.slots)
+	case f.slotsSet && f.shared:
+		return app.Usagef("--shared has no limit and --slots sets one: give one of them")
+	}
+	return nil
+}
+
+// shareFlags returns the flags as they were given.
+func (f *share) shareFlags() []string {
+	switch {
+	case f.shared:
+		return []string{"--shared"}
+	case f.slotsSet:
+		return []string{"--slots", strconv.Itoa(f.slots)}
+	}
+	return nil
 }
 
 const defaultTimeout = 10 * time.Minute
@@ -33,8 +74,7 @@ func (f *claimFlags) bind(cmd *cobra.Command) {
 	fs.DurationVar(&f.ttl, "ttl", 0, "free the lock if it is not renewed for this long, such as 90s or 5m (at least 1s)")
 	fs.BoolVar(&f.wait, "wait", false, "wait in the queue until the lock is free")
 	fs.DurationVar(&f.timeout, "timeout", defaultTimeout, "with --wait: give up after this long; 0 never does")
-	fs.BoolVar(&f.shared, "shared", false, "share with others that share; exclude those that do not")
-	fs.IntVar(&f.slots, "slots", 0, "share with others, as long as there are no more than this many holders")
+	f.share.bind(cmd)
 	fs.IntVar(&f.priority, "priority", 0, "place in the queue: higher first")
 	fs.DurationVar(&f.maxHold, "max-hold", 0, "free the lock after this long, renewed or not")
 	fs.StringArrayVar(&f.meta, "meta", nil, "note KEY=VALUE in the lock's record; may be repeated")
@@ -42,7 +82,10 @@ func (f *claimFlags) bind(cmd *cobra.Command) {
 
 // check finds out what the command line means, before anything is touched.
 func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
-	f.timeoutSet, f.slotsSet = cmd.Flags().Changed("timeout"), cmd.Flags().Changed("slots")
+	f.timeoutSet = cmd.Flags().Changed("timeout")
+	if err := f.share.check(cmd); err != nil {
+		return err
+	}
 	if f.ttl, err = a.TTL(f.ttl); err != nil {
 		return err
 	}
@@ -51,12 +94,6 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 		return app.Usagef("--timeout says how long to wait: it needs --wait")
 	case f.timeout < 0:
 		return app.Usagef("--timeout %v is negative", f.timeout)
-	case f.slotsSet && f.slots < 1:
-		return app.Usagef("--slots %d leaves room for nobody", f.slots)
-	case f.slotsSet && f.slots >= lokt.Shared:
-		return app.Usagef("--slots %d is no limit: use --shared", f.slots)
-	case f.slotsSet && f.shared:
-		return app.Usagef("--shared has no limit and --slots sets one: give one of them")
 	case f.maxHold < 0 || f.maxHold > 0 && f.maxHold < time.Millisecond:
 		return app.Usagef("--max-hold %v is too short", f.maxHold)
 	}
@@ -68,7 +105,7 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (f *claimFlags) limit() int {
+func (f *share) limit() int {
 	switch {
 	case f.shared:
 		return lokt.Shared
@@ -101,20 +138,116 @@ func (f *claimFlags) metadata() map[string]string {
 	return m
 }
 
-// announce tells a person at a terminal whom a claim is about to wait for.
-func (a cmd) announce(ctx context.Context, b *app.Backend, c lokt.Claim) {
-	if !app.IsTerminal(a.Err) {
-		return
+// noteEvery is how often a claim that waits says what it waits for.
+const noteEvery = 30 * time.Second
+
+// announce says on standard error what claims are about to wait for, at once and again while they do, until stop is called.
+func (a cmd) announce(ctx context.Context, b *app.Backend, claims ...lokt.Claim) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	note := func() {
+		for _, c := range claims {
+			if text := waitText(ctx, b, c); text != "" && ctx.Err() == nil {
+				a.Tell("%s", text)
+			}
+		}
 	}
+	note()
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for app.Pause(ctx, noteEvery) {
+			note()
+		}
+	})
+	return func() { cancel(); telling.Wait() }
+}
+
+// waitText says what a claim waits for, and its place in the queue; nothing if there is nothing to wait for.
+func waitText(ctx context.Context, b *app.Backend, c lokt.Claim) string {
 	s, err := b.Get(ctx, c.Name)
-	if err != nil {
-		return
+	if err != nil || slices.ContainsFunc(s.Lock.Holders, func(h lokt.Holder) bool { return sameClaimant(c, h.Claim) }) {
+		return ""
+	}
+	queue := waiting(s)
+	place := slices.IndexFunc(queue, func(w *lokt.Waiter) bool { return sameClaimant(c, w.Claim) })
+	if place < 0 {
+		place = len(slices.DeleteFunc(slices.Clone(queue), func(w *lokt.Waiter) bool { return w.Priority < c.Priority }))
+	} else {
+		c = queue[place].Claim
 	}
 	var blocked *lokt.BlockedError
 	switch err = s.WouldGrant(c); {
 	case errors.As(err, &blocked):
-		a.Tell("waiting: %s", blockedText(b, blocked))
+		return fmt.Sprintf("waiting, %s in the queue: %s%s", ordinal(place+1), blockedText(b, blocked), rootText(b))
 	case errors.Is(err, lokt.ErrFull):
-		a.Tell("waiting for room: %v", err)
+		return fmt.Sprintf("waiting for room in the queue: %v", err)
 	}
+	return ""
+}
+
+// sameClaimant reports whether a claim in the store is the one that this process makes.
+func sameClaimant(c, stored lokt.Claim) bool {
+	if c.LeaseID != "" {
+		return stored.LeaseID == c.LeaseID
+	}
+	return c.Owner.Process.PID != 0 && stored.Owner.Process.PID == c.Owner.Process.PID && stored.Owner.Same(c.Owner)
+}
+
+// rootText names the directory of the locks if it is not the repository's: others may look elsewhere.
+func rootText(b *app.Backend) string {
+	if b.Store == nil || b.Root.Method == app.MethodGit {
+		return ""
+	}
+	return ", in " + b.Root.Path
+}
+
+// denied reports a claim that was not granted, and returns what ends the program with the right code. It points to the
+// command that explains this very claim.
+func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
+	var signal *guard.SignalError
+	var blocked *lokt.BlockedError
+	switch {
+	case errors.As(err, &signal):
+		return app.Exit(signal.Code())
+	case errors.Is(err, lokt.ErrFull):
+		a.Report(err)
+		return app.Exit(code)
+	case !errors.As(err, &blocked):
+		return err
+	}
+	text := blockedText(b, blocked) + rootText(b)
+	if blocked.TimedOut > 0 {
+		text = fmt.Sprintf("gave up after %s: %s", app.Short(blocked.TimedOut), text)
+	}
+	var known *app.HintError
+	switch fz := blocked.Freeze; {
+	case errors.As(err, &known): // why waiting would not help
+		text += "; " + known.Hint
+	case len(blocked.Cycle) > 0 || fz != nil && fz.Damaged != "":
+	default:
+		do := "; "
+		if f != nil && !f.wait {
+			do += "wait with --wait, or "
+		}
+		if fz != nil && a.Asker().Same(fz.Owner) {
+			do += "end the freeze with: " + a.CommandLine("unfreeze", blocked.Name) + ", or "
+		}
+		text += do + "see: " + a.whyLine(blocked.Name, f)
+	}
+	if a.JSON {
+		return errors.Join(a.Print(viewBlocked(b, blocked, text)), app.Exit(code))
+	}
+	a.Tell("%s", text)
+	return app.Exit(code)
+}
+
+// whyLine returns the command that explains a claim with these flags.
+func (a cmd) whyLine(name string, f *claimFlags) string {
+	var flags []string
+	if f != nil && f.guard {
+		flags = append(flags, "--guard")
+	}
+	if f != nil {
+		flags = append(flags, f.shareFlags()...)
+	}
+	return a.CommandLine("why", name, flags...)
 }

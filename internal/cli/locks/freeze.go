@@ -56,15 +56,16 @@ func (a cmd) runFreeze(o freezeOptions) error {
 		return err
 	}
 	ctx, id := context.Background(), lokt.NewLeaseID()
+	a.MakeRoot(b)
 	f, err := b.Freeze(ctx, o.name, lokt.Freeze{ID: id, Owner: a.Asker(), Reason: o.reason, TTL: o.ttl})
 	var blocked *lokt.BlockedError
 	switch {
 	case errors.As(err, &blocked) && !a.JSON && blocked.Freeze != nil && blocked.Freeze.Damaged == "":
 		a.Tell("%q is frozen already, by %s; to end that: %s", o.name, freezeText(blocked.Freeze, blocked.Now),
-			a.CommandLine("unfreeze", o.name, "--force"))
+			a.ByForce("unfreeze", o.name))
 		return app.Exit(app.ExitBlocked)
 	case err != nil:
-		return a.denied(b, a.Repairable(err, o.name), app.ExitBlocked)
+		return a.denied(b, a.Repairable(err, o.name), app.ExitBlocked, nil)
 	}
 	var stay []lokt.Holder
 	if s, err := b.Get(ctx, o.name); err == nil { // the freeze stands, whatever is to be told of holders
@@ -77,10 +78,10 @@ func (a cmd) runFreeze(o freezeOptions) error {
 			Name      string    `json:"name"`
 			LockID    string    `json:"lock_id"`
 			Owner     string    `json:"owner"`
-			Reason    string    `json:"reason,omitempty"`
+			Reason    string    `json:"reason,omitzero"`
 			TTLSec    int64     `json:"ttl_sec"`
 			ExpiresAt time.Time `json:"expires_at"`
-			Refreshed bool      `json:"refreshed,omitempty"`
+			Refreshed bool      `json:"refreshed,omitzero"`
 			Holders   int       `json:"holders"` // who stay in
 		}{"frozen", o.name, b.Shown(f.ID), f.Owner.ID, f.Reason, app.Seconds(f.TTL), f.ExpiresAt.UTC(), refreshed, len(stay)})
 	}
@@ -93,21 +94,6 @@ func (a cmd) runFreeze(o freezeOptions) error {
 		a.Tell("%s stays in: %s", o.name, holderText(b, h, f.At))
 	}
 	return nil
-}
-
-// freezeText describes a freeze in half a line.
-func freezeText(f *lokt.Freeze, now time.Time) string {
-	text := f.Owner.String()
-	if f.Owner.Session != "" {
-		text += " (agent " + f.Owner.Session + ")"
-	}
-	if f.Reason != "" {
-		text += ": " + app.OneLine(f.Reason)
-	}
-	if !f.ExpiresAt.IsZero() {
-		text += ", for another " + app.Short(f.ExpiresAt.Sub(now))
-	}
-	return text
 }
 
 func newUnfreeze(a cmd) *cobra.Command {
@@ -151,21 +137,21 @@ func (a cmd) runUnfreeze(name string, force bool) error {
 		return notFrozen
 	case errors.As(err, &other) && other.Freeze != nil:
 		text := app.Worded(err, "%q was frozen by %s", name, freezeText(other.Freeze, s.Now))
-		return app.Hint(text, "%s, or use --force", app.SameAgent)
+		return app.Hint(text, "%s%s", app.SameAgent, a.OrForce())
 	case errors.As(err, &blocked):
-		return a.denied(b, err, app.ExitBlocked)
+		return a.denied(b, err, app.ExitBlocked, nil)
 	case err != nil:
 		return a.Repairable(err, name)
 	}
 	if a.JSON {
 		return a.Print(struct {
-			Status string      `json:"status"`
-			Name   string      `json:"name"`
-			LockID string      `json:"lock_id,omitempty"`
-			Owner  string      `json:"owner,omitempty"` // whose freeze it was
-			Forced bool        `json:"forced,omitempty"`
-			Freeze *freezeJSON `json:"freeze"`
-		}{"unfrozen", name, f.ID, f.Owner.ID, force, viewFreeze(&f, s.Now)})
+			Status string  `json:"status"`
+			Name   string  `json:"name"`
+			LockID string  `json:"lock_id,omitzero"`
+			Owner  string  `json:"owner,omitzero"` // whose freeze it was
+			Forced bool    `json:"forced,omitzero"`
+			Freeze *freeze `json:"freeze"`
+		}{"unfrozen", name, f.ID, f.Owner.ID, force, viewFreeze(b, &f, s.Now)})
 	}
 	switch {
 	case f.Damaged != "":

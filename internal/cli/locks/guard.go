@@ -34,7 +34,7 @@ const (
 )
 
 func newGuard(a cmd) *cobra.Command {
-	var o guardOptions
+	o := guardOptions{claimFlags: claimFlags{guard: true}}
 	cmd := &cobra.Command{
 		Use:   "guard NAME... [flags] -- COMMAND [ARG...]",
 		Short: "Run a command while holding locks",
@@ -119,6 +119,7 @@ func (a cmd) runGuard(o guardOptions) error {
 	if err != nil {
 		return a.NotRun(err)
 	}
+	a.MakeRoot(b)
 	owner, err := a.Claimant(b)
 	if err != nil {
 		return err
@@ -138,7 +139,7 @@ func (a cmd) runGuard(o guardOptions) error {
 	leases, inherited, err := g.acquire(ctx)
 	stop()
 	if err != nil {
-		return a.denied(b, err, o.conflictCode)
+		return a.denied(b, err, o.conflictCode, &o.claimFlags)
 	}
 	return g.run(leases, inherited, signals)
 }
@@ -202,9 +203,11 @@ func (g *guardRun) acquire(ctx context.Context) (lokt.Leases, []string, error) {
 	}
 	opts := g.options(within)
 	if opts.Wait != 0 {
+		var claims []lokt.Claim
 		for _, name := range names {
-			g.announce(ctx, g.b, lokt.Claim{Name: name, Owner: g.owner, Limit: opts.Limit, Strict: true, Priority: opts.Priority})
+			claims = append(claims, lokt.Claim{Name: name, Owner: g.owner, Limit: opts.Limit, Strict: true, Priority: opts.Priority})
 		}
+		defer g.announce(ctx, g.b, claims...)()
 	}
 	leases, err := g.k.AcquireAll(ctx, names, opts)
 	return leases, inherited, err

@@ -2,8 +2,8 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -57,6 +57,7 @@ func (a cmd) runLock(o lockOptions) error {
 	if err != nil {
 		return err
 	}
+	a.MakeRoot(b)
 	c := lokt.Claim{
 		Name: o.name, LeaseID: lokt.NewLeaseID(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
 		Priority: o.priority, Wait: o.patience(), Metadata: o.metadata(),
@@ -71,7 +72,6 @@ func (a cmd) runLock(o lockOptions) error {
 		if c.Owner, err = a.Claimant(b); err != nil {
 			return err
 		}
-		a.announce(ctx, b, c)
 	} else {
 		c.Owner = a.Asker()
 	}
@@ -82,20 +82,25 @@ func (a cmd) runLock(o lockOptions) error {
 		}
 		c.Process = &p
 	}
+	waited := func() {}
+	if c.Wait != 0 {
+		waited = a.announce(ctx, b, c)
+	}
 	h, err := b.Acquire(ctx, c)
+	waited()
 	if err != nil {
-		return a.denied(b, err, app.ExitBlocked)
+		return a.denied(b, err, app.ExitBlocked, &o.claimFlags)
 	}
 	if a.JSON {
 		return a.Print(struct {
-			Status    string `json:"status"`
-			Name      string `json:"name"`
-			LockID    string `json:"lock_id"`
-			LeaseID   string `json:"lease_id,omitempty"` // on a server: proves whose the hold is, and lock_id is what others see of it
-			Token     uint64 `json:"token"`
-			ExpiresAt any    `json:"expires_at,omitempty"`
-			Refreshed bool   `json:"refreshed,omitempty"`
-		}{"acquired", h.Name, b.Shown(h.LeaseID), secret(b, h.LeaseID), h.Token, anyTime(h), h.Renewals > 0})
+			Status    string    `json:"status"`
+			Name      string    `json:"name"`
+			LockID    string    `json:"lock_id"`
+			LeaseID   string    `json:"lease_id,omitzero"` // on a server: proves whose the hold is, and lock_id is what others see of it
+			Token     uint64    `json:"token"`
+			ExpiresAt time.Time `json:"expires_at,omitzero"`
+			Refreshed bool      `json:"refreshed,omitzero"`
+		}{"acquired", h.Name, b.Shown(h.LeaseID), secret(b, h.LeaseID), h.Token, h.ExpiresAt.UTC(), h.Renewals > 0})
 	}
 	how := "locked"
 	if h.Renewals > 0 {
@@ -118,35 +123,4 @@ func secret(b *app.Backend, leaseID string) string {
 		return ""
 	}
 	return leaseID
-}
-
-func anyTime(h lokt.Holder) any {
-	if t := at(h.ExpiresAt); t != nil {
-		return t
-	}
-	return nil
-}
-
-// denied reports a claim that was not granted, and returns what ends the program with the right code.
-func (a cmd) denied(b *app.Backend, err error, code int) error {
-	var signal *guard.SignalError
-	var blocked *lokt.BlockedError
-	switch {
-	case errors.As(err, &signal):
-		return app.Exit(signal.Code())
-	case errors.Is(err, lokt.ErrFull):
-		a.Report(err)
-		return app.Exit(code)
-	case !errors.As(err, &blocked):
-		return err
-	case a.JSON:
-		return errors.Join(a.Print(viewBlocked(b, blocked)), app.Exit(code))
-	}
-	text := blockedText(b, blocked)
-	var known *app.HintError
-	if errors.As(err, &known) { // why waiting would not help
-		text = fmt.Sprintf("%q is held by %s; %s", blocked.Name, holderText(b, blocked.Holders[0], blocked.Now), known.Hint)
-	}
-	a.Tell("%s", text)
-	return app.Exit(code)
 }

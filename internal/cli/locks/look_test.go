@@ -2,10 +2,8 @@ package locks
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,62 +14,8 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/clitest"
-	"github.com/lokt-dev/lokt/internal/jsonline"
 	"github.com/lokt-dev/lokt/lockfile"
 )
-
-// fill sets every field of the struct to something.
-func fill(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Struct:
-		if v.Type() == reflect.TypeFor[time.Time]() {
-			v.Set(reflect.ValueOf(time.Date(2026, 2, 1, 14, 30, 0, 123456789, time.UTC)))
-			return
-		}
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() || v.Type().Field(i).Anonymous {
-				fill(v.Field(i))
-			}
-		}
-	case reflect.String:
-		v.SetString("é <&> \"quoted\"\n")
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
-		v.SetInt(-7)
-	case reflect.Uint64:
-		v.SetUint(1 << 53)
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fill(v.Index(0))
-	case reflect.Map:
-		v.Set(reflect.ValueOf(map[string]string{"b": "2", "a": "1"}))
-	default:
-		panic("a field of kind " + v.Kind().String())
-	}
-}
-
-func TestLocksAreWrittenAsReflectionWouldWriteThem(t *testing.T) {
-	var full, held lockJSON
-	fill(reflect.ValueOf(&full).Elem())
-	fill(reflect.ValueOf(&held.holdJSON).Elem())
-	for name, v := range map[string]lockJSON{"empty": {}, "full": full, "held": held} {
-		var want bytes.Buffer
-		enc := json.NewEncoder(&want)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(v); err != nil {
-			t.Fatal(err)
-		}
-		var o jsonline.Object
-		v.append(&o)
-		if got := string(o.B) + "\n"; got != want.String() || !o.OK() {
-			t.Errorf("%s:\n%s, and reflection writes\n%s", name, got, want.String())
-		}
-	}
-}
 
 func TestTimesThatJSONCannotTellAreLeftOut(t *testing.T) {
 	d := newDesk(t, "ann")
@@ -88,18 +32,14 @@ func TestTimesThatJSONCannotTellAreLeftOut(t *testing.T) {
 }
 
 func TestTheTableIsAligned(t *testing.T) {
-	var tab table
-	for _, v := range []lockJSON{
-		{Name: "a", holdJSON: holdJSON{Owner: "ann", Host: "h", State: StateHeld, Kind: "lease"}},
-		{Name: "much-longer", Waiters: 3, Holders: []holdJSON{
-			{Owner: "émile", Host: "h", State: StateHeld, Kind: "guard", Limit: -1, PID: 12345},
-			{Owner: "zoe", State: lokt.ReasonDead, Kind: "guard", Limit: 3},
+	lines := strings.Split(strings.TrimSuffix(app.Table(table([]lockView{
+		{Name: "a", hold: hold{party: party{Owner: "ann", Host: "h", Kind: "lease"}, State: StateHeld}},
+		{Name: "much-longer", Waiters: 3, Holders: []hold{
+			{party: party{Owner: "émile", Host: "h", Kind: "guard", Limit: -1, PID: 12345}, State: StateHeld},
+			{party: party{Owner: "zoe", Kind: "guard", Limit: 3}, State: lokt.ReasonDead},
 		}},
-		{Name: "ice", holdJSON: holdJSON{State: StateFrozen}, Freeze: &freezeJSON{Owner: "bob"}},
-	} {
-		tab.add(&v)
-	}
-	lines := strings.Split(strings.TrimSuffix(string(tab.append(nil)), "\n"), "\n")
+		{Name: "ice", hold: hold{State: StateFrozen}, Freeze: &freeze{party: party{Owner: "bob"}}},
+	})), "\n"), "\n")
 	if len(lines) != 5 {
 		t.Fatalf("%d lines: %q", len(lines), lines)
 	}
@@ -183,7 +123,7 @@ func TestAgesAloneAreNoChange(t *testing.T) {
 		Claim: lokt.Claim{LeaseID: "1", TTL: time.Minute}, AcquiredAt: now, HeldSince: now, ExpiresAt: now.Add(time.Minute),
 	}}}}
 	b := &app.Backend{}
-	look := func() string { return watched([]lockJSON{view(b, s)}) }
+	look := func() string { return watched([]lockView{view(b, s)}) }
 	first := look()
 	s.Now = now.Add(30 * time.Second)
 	if look() != first {
@@ -203,7 +143,7 @@ func TestAgesAloneAreNoChange(t *testing.T) {
 func TestATerminalIsDrawnOver(t *testing.T) {
 	var out bytes.Buffer
 	a := cmd{&app.App{Streams: app.Streams{Out: &out}}}
-	locks := []lockJSON{{Name: "x", holdJSON: holdJSON{Owner: "ann", State: StateHeld}}}
+	locks := []lockView{{Name: "x", hold: hold{party: party{Owner: "ann"}, State: StateHeld}}}
 	for _, first := range []bool{true, false} {
 		out.Reset()
 		if err := a.redraw(locks, "", true, first); err != nil || !strings.HasPrefix(out.String(), "\x1b[H\x1b[J") || !strings.Contains(out.String(), "ann") {
@@ -226,11 +166,11 @@ func TestManyLocksAreAllShownInOrder(t *testing.T) {
 	d.Write("locks/lock-00200.json", "{")
 	d.Record("freezes", lockfile.Record{Name: "lock-00300", Owner: "zoe", TTLSec: 60})
 	d.Record("freezes", lockfile.Record{Name: "lock-00300-b", Owner: "zoe", TTLSec: 60})
-	var locks []lockJSON
+	var locks []lockView
 	if code := d.JSON(&locks, "status"); code != 0 || len(locks) != n+1 {
 		t.Fatalf("exit %d, %d locks", code, len(locks))
 	}
-	if !slices.IsSortedFunc(locks, func(a, b lockJSON) int { return strings.Compare(a.Name, b.Name) }) {
+	if !slices.IsSortedFunc(locks, func(a, b lockView) int { return strings.Compare(a.Name, b.Name) }) {
 		t.Error("they are not in order")
 	}
 	for _, v := range locks {

@@ -72,13 +72,13 @@ func newUnlock(a cmd) *cobra.Command {
 
 // unlockedJSON is how ended holds are told to programs.
 type unlockedJSON struct {
-	Status   string     `json:"status"` // "released"
-	Name     string     `json:"name,omitempty"`
-	Released []string   `json:"released"` // names
-	Count    int        `json:"count"`    // of released
-	Holds    []holdJSON `json:"holds"`
-	Removed  []string   `json:"removed_records,omitempty"` // files that could not be read
-	Warnings []string   `json:"warnings,omitempty"`
+	Status   string   `json:"status"` // "released"
+	Name     string   `json:"name,omitzero"`
+	Released []string `json:"released"` // names
+	Count    int      `json:"count"`    // of released
+	Holds    []hold   `json:"holds"`
+	Removed  []string `json:"removed_records,omitempty"` // files that could not be read
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func (a cmd) runUnlock(o unlockOptions) error {
@@ -126,7 +126,7 @@ func (a cmd) runUnlock(o unlockOptions) error {
 	if err != nil {
 		return a.notUnlocked(b, s, o, err)
 	}
-	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []holdJSON{}}
+	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []hold{}}
 	for _, h := range ended {
 		v.Holds = append(v.Holds, viewHold(b, s, h))
 		if w := endedWarning(b, s, h, by, o.force); w != "" {
@@ -197,7 +197,7 @@ func endedWarning(b *app.Backend, s lokt.Snapshot, h lokt.Holder, by lokt.Owner,
 	case !forced && by.Same(h.Owner) && !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt):
 		return fmt.Sprintf("%s had expired %s ago: others may have entered since", h.Name, app.Short(s.Now.Sub(h.ExpiresAt)))
 	case forced && !stale && h.Strict:
-		return fmt.Sprintf("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h), h.Name)
+		return fmt.Sprintf("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h.Claim), h.Name)
 	}
 	return ""
 }
@@ -210,20 +210,20 @@ func (a cmd) notUnlocked(b *app.Backend, s lokt.Snapshot, o unlockOptions, err e
 	switch {
 	case errors.As(err, &blocked):
 		if a.JSON {
-			return a.denied(b, err, app.ExitBlocked)
+			return a.denied(b, err, app.ExitBlocked, nil)
 		}
 		text := fmt.Sprintf("%q is not stale", o.name)
 		for _, h := range blocked.Holders {
 			text += fmt.Sprintf(": it is held by %s", holderText(b, h, blocked.Now))
 		}
-		a.Tell("%s; to end it all the same: %s", text, a.CommandLine("unlock", o.name, "--force"))
+		a.Tell("%s; to end it all the same: %s", text, a.ByForce("unlock", o.name))
 		return app.Exit(app.ExitBlocked)
 	case errors.As(err, &gone):
 		switch {
 		case o.id != "":
 			return app.Hint(app.Worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", o.name, o.id), "see: %s", a.CommandLine("status", o.name))
 		case s.Lock.Corrupt != "":
-			return app.Hint(notHeld(o.name), "its record is damaged (%s): %s", s.Lock.Corrupt, a.CommandLine("unlock", o.name, "--force"))
+			return app.Hint(notHeld(o.name), "its record is damaged (%s): %s", s.Lock.Corrupt, a.ByForce("unlock", o.name))
 		case s.Frozen() != nil:
 			return app.Hint(notHeld(o.name), "it is frozen: %s", a.CommandLine("unfreeze", o.name))
 		case len(s.Lock.Holders) > 0 && !o.breakStale:
@@ -231,12 +231,12 @@ func (a cmd) notUnlocked(b *app.Backend, s lokt.Snapshot, o unlockOptions, err e
 		}
 		return notHeld(o.name)
 	case errors.As(err, &other) && other.Guard:
-		return app.Hint(err, "to take the lock from it all the same: %s", a.CommandLine("unlock", o.name, "--force"))
+		return app.Hint(err, "to take the lock from it all the same: %s", a.ByForce("unlock", o.name))
 	case errors.As(err, &other) && len(other.Holders) > 0 && b.Far != nil && namedLike(a.Asker(), other.Holders):
-		return app.Hint(app.Worded(err, "lock %q is held by %s: yours by name, but taken with another token of the server", o.name, holderText(b, other.Holders[0], s.Now)), "use that one, or --force")
+		return app.Hint(app.Worded(err, "lock %q is held by %s: yours by name, but taken with another token of the server", o.name, holderText(b, other.Holders[0], s.Now)), "use that one%s", a.OrForce())
 	case errors.As(err, &other) && len(other.Holders) > 0:
 		text := app.Worded(err, "lock %q is held by %s", o.name, holderText(b, other.Holders[0], s.Now))
-		return app.Hint(text, "%s, or use --force", app.SameAgent)
+		return app.Hint(text, "%s%s", app.SameAgent, a.OrForce())
 	}
 	return a.Repairable(err, o.name)
 }
@@ -265,7 +265,7 @@ func (a cmd) discard(ctx context.Context, b *app.Backend, o unlockOptions, by lo
 	if err != nil {
 		return err
 	}
-	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []holdJSON{}}
+	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []hold{}}
 	for _, d := range moved {
 		v.Removed = append(v.Removed, d.Path)
 		a.Tell("warning: moved %s away, which could not be read: %s", d.Path, d.Problem)
@@ -303,7 +303,7 @@ func (a cmd) runUnlockMany(o unlockOptions) error {
 	if err := checkOwner(by); err != nil {
 		return err
 	}
-	v := unlockedJSON{Status: "released", Released: []string{}, Holds: []holdJSON{}}
+	v := unlockedJSON{Status: "released", Released: []string{}, Holds: []hold{}}
 	var failed error
 	warn := func(format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
@@ -327,7 +327,7 @@ func (a cmd) runUnlockMany(o unlockOptions) error {
 			case o.breakStale && !stale:
 				continue
 			case h.Strict && !stale && !o.force:
-				warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h))
+				warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h.Claim))
 				continue
 			}
 			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: by, Force: o.force || !mine, Stale: o.breakStale || h.Strict && !o.force}

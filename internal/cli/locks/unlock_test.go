@@ -110,11 +110,11 @@ func TestErrorsAreJSONWhenAskedFor(t *testing.T) {
 		exit int
 		code string
 	}{
-		{"unlock held", 4, "not_owner"}, {"unlock free", 3, "not_found"}, {"unlock ../x", 1, "invalid"}, {"unlock", 64, "usage"},
-		{"unlock x", 1, "damaged"}, {"status free", 3, "not_found"}, {"status a b", 64, "usage"}, {"status ..", 1, "invalid"},
-		{"exists x", 1, "damaged"}, {"exists ..", 1, "invalid"}, {"why ..", 1, "invalid"}, {"why", 64, "usage"},
-		{"freeze free", 64, "usage"}, {"freeze x --ttl 1m", 1, "damaged"}, {"freeze .. --ttl 1m", 1, "invalid"},
-		{"unfreeze free", 3, "not_found"}, {"unfreeze ice", 4, "not_owner"}, {"unfreeze x", 1, "damaged"}, {"unfreeze ..", 1, "invalid"},
+		{"unlock held", 4, "not_owner"}, {"unlock free", 3, "not_found"}, {"unlock ../x", 64, "invalid"}, {"unlock", 64, "usage"},
+		{"unlock x", 1, "damaged"}, {"status free", 3, "not_found"}, {"status a b", 64, "usage"}, {"status ..", 64, "invalid"},
+		{"exists x", 1, "damaged"}, {"exists ..", 64, "invalid"}, {"why ..", 64, "invalid"}, {"why", 64, "usage"},
+		{"freeze free", 64, "usage"}, {"freeze x --ttl 1m", 1, "damaged"}, {"freeze .. --ttl 1m", 64, "invalid"},
+		{"unfreeze free", 3, "not_found"}, {"unfreeze ice", 4, "not_owner"}, {"unfreeze x", 1, "damaged"}, {"unfreeze ..", 64, "invalid"},
 	} {
 		var body struct {
 			Error struct{ Code, Message string }

@@ -1,13 +1,12 @@
 package locks
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -89,7 +88,7 @@ func mark(b *app.Backend, ctx context.Context) (newest uint64) {
 
 // sleep waits until something has changed on the server since what was seen, for so long at most. It may return early, but
 // not at once without end.
-func sleep(b *app.Backend, ctx context.Context, name string, locks []lockJSON, seen uint64, limit time.Duration) {
+func sleep(b *app.Backend, ctx context.Context, name string, locks []lockView, seen uint64, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var err error
@@ -104,7 +103,7 @@ func sleep(b *app.Backend, ctx context.Context, name string, locks []lockJSON, s
 }
 
 // quiet returns for how long time alone changes nothing in what is seen of the locks.
-func quiet(locks []lockJSON) time.Duration {
+func quiet(locks []lockView) time.Duration {
 	limit := watchQuiet
 	soon := func(left *int64) {
 		if left != nil && *left > 0 { // rounded up
@@ -124,36 +123,26 @@ func quiet(locks []lockJSON) time.Duration {
 }
 
 // watchOnce returns what there is to see.
-func (a cmd) watchOnce(ctx context.Context, b *app.Backend, name string) (locks []lockJSON, err error) {
+func (a cmd) watchOnce(ctx context.Context, b *app.Backend, name string) ([]lockView, error) {
 	if name == "" {
-		for v, err := range a.lookAtAll(ctx, b, false) {
-			if err != nil {
-				return nil, err
-			}
-			locks = append(locks, *v)
-		}
-		return locks, nil
+		return a.lookAtAll(ctx, b, false)
 	}
 	v, err := a.look(ctx, b, name, false)
 	if err != nil && !errors.Is(err, lokt.ErrDamaged) {
 		return nil, err
 	}
-	return []lockJSON{v}, nil
+	return []lockView{v}, nil
 }
 
 // redraw writes what there is to see.
-func (a cmd) redraw(locks []lockJSON, name string, terminal, first bool) error {
-	if a.JSON {
-		if name != "" {
-			return a.Print(locks[0])
-		}
-		line, err := appendArray(nil, each(locks))
-		if err == nil {
-			_, err = a.Out.Write(line)
-		}
-		return err
+func (a cmd) redraw(locks []lockView, name string, terminal, first bool) error {
+	switch {
+	case a.JSON && name != "":
+		return a.Print(locks[0])
+	case a.JSON:
+		return a.Print(locks)
 	}
-	var out bytes.Buffer
+	var out strings.Builder
 	switch {
 	case terminal:
 		out.WriteString("\x1b[H\x1b[J") // to the top, and clear from there
@@ -165,28 +154,11 @@ func (a cmd) redraw(locks []lockJSON, name string, terminal, first bool) error {
 	}
 	switch {
 	case name != "":
-		out.Write(locks[0].appendDetail(nil))
+		out.WriteString(locks[0].detail())
 	case len(locks) == 0:
 		out.WriteString("no locks\n")
 	default:
-		var t table
-		for i := range locks {
-			t.add(&locks[i])
-		}
-		out.Write(t.append(nil))
+		out.WriteString(app.Table(table(locks)))
 	}
-	if _, err := a.Out.Write(out.Bytes()); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
-}
-
-func each(locks []lockJSON) iter.Seq2[*lockJSON, error] {
-	return func(yield func(*lockJSON, error) bool) {
-		for i := range locks {
-			if !yield(&locks[i], nil) {
-				return
-			}
-		}
-	}
+	return a.Write(out.String())
 }

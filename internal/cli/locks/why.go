@@ -39,39 +39,48 @@ type whyJSON struct {
 
 // reason is one thing that is in the way, or that only looks so.
 type reason struct {
-	Type      string    `json:"type"`
-	Blocking  bool      `json:"blocking"`
-	Message   string    `json:"message"`
-	LockID    string    `json:"lock_id,omitempty"`
-	Owner     string    `json:"owner,omitempty"`
-	Host      string    `json:"host,omitempty"`
-	PID       int       `json:"pid,omitempty"`
-	AgentID   string    `json:"agent_id,omitempty"`
-	Kind      string    `json:"kind,omitempty"`
-	PIDStatus string    `json:"pid_status,omitempty"`
-	AgeSec    int64     `json:"age_sec,omitempty"`
-	TTLSec    int64     `json:"ttl_sec,omitempty"`
-	ExpiresAt time.Time `json:"expires_at,omitzero"`
-	Reason    string    `json:"reason,omitempty"` // that was given for a freeze
-	Count     int       `json:"count,omitempty"`  // of waiters
-	Away      int       `json:"away,omitempty"`   // of these, those that are passed over until they ask again
-	Detail    string    `json:"detail,omitempty"` // what is wrong with a record
+	Type     string `json:"type"`
+	Blocking bool   `json:"blocking"`
+	Message  string `json:"message"`
+	party
+	Reason string `json:"reason,omitzero"` // that was given for a freeze
+	Count  int    `json:"count,omitzero"`  // of waiters
+	Away   int    `json:"away,omitzero"`   // of these, those that are passed over until they ask again
+	Detail string `json:"detail,omitzero"` // what is wrong with a record
+}
+
+type whyOptions struct {
+	share
+	name  string
+	guard bool
 }
 
 func newWhy(a cmd) *cobra.Command {
-	return &cobra.Command{
+	var o whyOptions
+	cmd := &cobra.Command{
 		Use:   "why NAME",
 		Short: "Explain who or what is in the way of taking a lock",
 		Long: "Tell whether lokt lock NAME would get the lock now, by the very rules that it goes by, who or what is in the way\n" +
-			"if not, and what can be done about it. Ends with 0 if it would, with 2 if it would not.",
-		Example:           "  lokt why deploy",
+			"if not, and what can be done about it. With --guard, --shared and --slots it answers for such a claim. It ends with 0\n" +
+			"if the lock can be had, with 2 if not.",
+		Example:           "  lokt why deploy\n  lokt why build --guard",
 		Args:              app.OneName,
 		ValidArgsFunction: a.CompleteNames,
-		RunE:              func(_ *cobra.Command, args []string) error { return a.runWhy(args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.name = args[0]
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			return a.runWhy(o)
+		},
 	}
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&o.guard, "guard", false, "answer for lokt guard, which no hold of one's own lets in")
+	return cmd
 }
 
-func (a cmd) runWhy(name string) error {
+func (a cmd) runWhy(o whyOptions) error {
+	name := o.name
 	if err := app.ValidNames(name); err != nil {
 		return err
 	}
@@ -84,10 +93,10 @@ func (a cmd) runWhy(name string) error {
 	if errors.Is(err, lokt.ErrDamaged) {
 		v.Status = "blocked"
 		v.Reasons = []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it", Detail: err.Error()}}
-		v.Suggestions = []string{a.CommandLine("unlock", name, "--force")}
+		v.Suggestions = []string{a.ByForce("unlock", name)}
 	} else if err != nil {
 		return err
-	} else if v, err = a.explain(b, s); err != nil {
+	} else if v, err = a.explain(b, s, o); err != nil {
 		return err
 	}
 	code := app.ExitOK
@@ -119,12 +128,12 @@ func (a cmd) runWhy(name string) error {
 	return app.Exit(code)
 }
 
-// explain asks the rules what they would answer to lokt lock NAME, and says why.
-func (a cmd) explain(b *app.Backend, s lokt.Snapshot) (whyJSON, error) {
+// explain asks the rules what they would answer to such a claim, and says why.
+func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, error) {
 	name, by := s.Lock.Name, a.Asker()
 	v := whyJSON{Name: name, Status: "free", Reasons: []reason{}, Suggestions: []string{}}
 	var blocked *lokt.BlockedError
-	err := s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: by, Refresh: true, Limit: lokt.Exclusive})
+	err := s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: by, Refresh: !o.guard, Strict: o.guard, Limit: o.limit()})
 	if err != nil && !errors.As(err, &blocked) {
 		return v, err
 	}
@@ -138,17 +147,25 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot) (whyJSON, error) {
 			*list = append(*list, line)
 		}
 	}
+	take := func(flags ...string) {
+		flags = append(o.shareFlags(), flags...)
+		if o.guard {
+			v.Suggestions = append(v.Suggestions, a.CommandLine("guard", name, flags...)+" -- COMMAND")
+		} else {
+			suggest("lock", flags...)
+		}
+	}
 	if blocked == nil {
-		suggest("lock")
+		take()
 	} else {
 		v.Status = "blocked"
 		v.ExpiresAt = allOver(blocked)
 		if blocked.Freeze == nil || blocked.Freeze.Damaged == "" { // which no waiting ends
-			suggest("lock", "--wait")
+			take("--wait")
 		}
 	}
 	if f := s.Frozen(); f != nil {
-		v.Reasons = append(v.Reasons, frozenReason(f, s.Now, blocked != nil && blocked.Freeze != nil))
+		v.Reasons = append(v.Reasons, frozenReason(b, f, s.Now, blocked != nil && blocked.Freeze != nil))
 		if f.Damaged != "" || !by.Same(f.Owner) {
 			suggest("unfreeze", "--force")
 		} else {
@@ -181,32 +198,28 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot) (whyJSON, error) {
 	if blocked != nil {
 		suggest("status")
 	}
-	v.Suggestions = append(v.Suggestions, force...)
+	if !a.Agent() { // whom lokt prime tells not to
+		v.Suggestions = append(v.Suggestions, force...)
+	}
 	return v, nil
 }
 
-func frozenReason(f *lokt.Freeze, now time.Time, blocking bool) reason {
+func frozenReason(b *app.Backend, f *lokt.Freeze, now time.Time, blocking bool) reason {
 	r := reason{Type: whyFrozen, Blocking: blocking, Detail: f.Damaged}
 	if f.Damaged != "" {
 		r.Message = "it is frozen by a record that cannot be read"
 		return r
 	}
 	r.Message = "it is frozen by " + freezeText(f, now)
-	r.LockID, r.Owner, r.Host, r.PID, r.AgentID, r.Reason = f.ID, f.Owner.ID, f.Owner.Host, f.Owner.Process.PID, f.Owner.Session, f.Reason
-	r.AgeSec, r.TTLSec = app.Age(now, f.At), app.Seconds(f.TTL)
-	if !f.ExpiresAt.IsZero() {
-		r.ExpiresAt = app.UTC(f.ExpiresAt)
-	}
+	v := viewFreeze(b, f, now)
+	r.party, r.Reason = v.party, v.Reason
 	return r
 }
 
 // heldReason describes a hold: whose it is, or why it is over.
 func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason {
 	v := viewHold(b, s, h)
-	r := reason{
-		Type: whyHeld, LockID: v.LockID, Owner: v.Owner, Host: v.Host, PID: v.PID, AgentID: v.AgentID, Kind: v.Kind,
-		PIDStatus: v.PIDStatus, AgeSec: v.AgeSec, TTLSec: v.TTLSec, ExpiresAt: v.ExpiresAt,
-	}
+	r := reason{Type: whyHeld, party: v.party}
 	who := holderText(b, h, s.Now)
 	switch v.State {
 	case StateHeld:
@@ -253,8 +266,7 @@ func queuedReason(b *app.Backend, s lokt.Snapshot, blocked *lokt.BlockedError) (
 	here := slices.DeleteFunc(slices.Clone(queue), s.Away)
 	w := append(here, queue...)[0] // the first who is there, if there is one
 	r := reason{
-		Type: whyQueued, Count: len(queue), Away: len(gone), LockID: b.Shown(w.LeaseID), Owner: w.Owner.ID, Host: w.Owner.Host, PID: w.Owner.Process.PID,
-		AgentID: w.Owner.Session, Kind: w.Kind(), AgeSec: app.Age(s.Now, w.Since),
+		Type: whyQueued, Count: len(queue), Away: len(gone), party: viewClaim(b, s.Now, w.Claim, w.Since, time.Time{}),
 		Message: fmt.Sprintf("%s waits for it already", w.Owner),
 	}
 	if n := len(here) - 1; n > 0 {

@@ -230,7 +230,7 @@ func TestWaitersThatAreAwayAreMarked(t *testing.T) {
 	}
 
 	waits("away1", "here1", "away2", "here2")
-	var v lockJSON
+	var v lockView
 	d.JSON(&v, "status", "x")
 	if v.Waiters != 4 || v.Away != 2 || len(v.Queue) != 4 || !v.Queue[0].Away || v.Queue[1].Away || !v.Queue[1].Until.IsZero() ||
 		*v.Queue[2].Leaves < 10 || *v.Queue[2].Leaves > 20 || v.Queue[2].Until.IsZero() {
