@@ -1,8 +1,7 @@
 # `make check` is what CI runs. Binaries go to bin/; linters are pinned in tools/go.mod, apart from the product's go.mod.
 SHELL := bash -o pipefail
 export CGO_ENABLED = 0
-# The same flags for every stage of check, and for the programs that tests build: what two stages need is compiled once.
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+# No further flags: what two stages of check need, or go test by itself, is compiled once.
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/cli/app.version=$(VERSION) \
             -X github.com/lokt-dev/lokt/internal/daemon.version=$(VERSION)
@@ -17,10 +16,13 @@ TEST      = $(GO) test -vet=off
 # What is only to be seen to compile need not be fast.
 PLAIN = '-gcflags=all=-N -l'
 
-.PHONY: build test race model fuzz lint vet cross bench man vuln check clean
+.PHONY: build release test race model fuzz lint vet cross bench man vuln check clean
 
 build: ## bin/lokt and bin/loktd
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+release: ## the same without the paths of this machine in them
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 test:
 	$(GO) test ./...

@@ -315,17 +315,17 @@ func TestTokensOpenAServerAndAreNowhereToBeSeen(t *testing.T) {
 	p = p.with("LOKT_SERVER=" + d.url)
 
 	r := p.want(1, "guard", "x", "--", "touch", "wrong")
-	contains(t, r.stderr, "set LOKT_TOKEN, or LOKT_TOKEN_FILE")
-	r = p.with("LOKT_TOKEN="+bob).want(1, "lock", "x", "--json")
+	contains(t, r.stderr, "set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE")
+	r = p.with("LOKT_SERVER_TOKEN="+bob).want(1, "lock", "x", "--json")
 	contains(t, r.out, `"code":"forbidden"`)
-	p.with("LOKT_TOKEN="+bob).want(3, "exists", "x")
-	r = p.with("LOKT_TOKEN=nonsense-and-more").want(1, "status")
+	p.with("LOKT_SERVER_TOKEN="+bob).want(3, "exists", "x")
+	r = p.with("LOKT_SERVER_TOKEN=nonsense-and-more").want(1, "status")
 	if strings.Contains(r.String(), "nonsense") {
 		t.Errorf("the token is told: %v", r)
 	}
-	contains(t, p.with("LOKT_TOKEN="+bob).want(0, "doctor").out, `you are "bob" to the server, with the scopes read: taking locks needs lock too`)
+	contains(t, p.with("LOKT_SERVER_TOKEN="+bob).want(0, "doctor").out, `you are "bob" to the server, with the scopes read: taking locks needs lock too`)
 
-	q := p.with("LOKT_TOKEN=" + ann)
+	q := p.with("LOKT_SERVER_TOKEN=" + ann)
 	h := q.hold("x")
 	for _, pid := range []int{h.cmd.Process.Pid, h.child} {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -335,7 +335,7 @@ func TestTokensOpenAServerAndAreNowhereToBeSeen(t *testing.T) {
 		}
 	}
 	h.finish()
-	// Inside a guard LOKT_TOKEN means something else; commands there reach the server all the same.
+	// Commands inside a guard reach the server all the same.
 	path, err := program()
 	check(t, err)
 	q.want(0, "guard", "x", "--", path, "guard", "x", "y", "--", path, "lock", "z")
@@ -373,7 +373,7 @@ func TestAnotherTokenDoesNotReleaseWhatItsOwnerNameHolds(t *testing.T) {
 	t.Cleanup(d.kill)
 	check(t, d.up())
 	p = p.as("same").with("LOKT_SERVER=" + d.url)
-	one, two := p.with("LOKT_TOKEN="+tokens[0]), p.with("LOKT_TOKEN="+tokens[1])
+	one, two := p.with("LOKT_SERVER_TOKEN="+tokens[0]), p.with("LOKT_SERVER_TOKEN="+tokens[1])
 	one.want(0, "lock", "x")
 	contains(t, two.want(4, "unlock", "x").stderr, "taken with another token")
 	contains(t, two.want(1, "unlock", "x", "--force").stderr, `the scope "force" is missing`)

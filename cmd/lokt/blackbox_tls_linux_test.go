@@ -72,7 +72,7 @@ func TestServersWithTLSAreTrustedByTheirAuthorityAndClientsByTheirs(t *testing.T
 	p = p.with("LOKT_SERVER=" + d.url)
 	contains(t, p.want(1, "lock", "x").stderr, "LOKT_CA_FILE")
 	trusting := p.with("LOKT_CA_FILE=" + ca.file("ca.pem"))
-	contains(t, trusting.want(1, "lock", "x").stderr, "set LOKT_TOKEN")
+	contains(t, trusting.want(1, "lock", "x").stderr, "set LOKT_SERVER_TOKEN")
 	q := trusting.with("LOKT_CERT_FILE="+ca.file("ann.pem"), "LOKT_KEY_FILE="+ca.file("ann.key"))
 	q.want(0, "guard", "x", "--", "true")
 	r := q.want(0, "doctor")

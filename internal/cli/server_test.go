@@ -20,13 +20,13 @@ func TestTheTokenComesFromWhereItIsSaid(t *testing.T) {
 		want string
 	}{
 		"nothing":                         {nil, ""},
-		"the variable":                    {[]string{"LOKT_TOKEN=mine", "LOKT_TOKEN_FILE=" + file}, "mine"},
+		"the variable":                    {[]string{"LOKT_SERVER_TOKEN=mine", "LOKT_TOKEN=2", "LOKT_TOKEN_FILE=" + file}, "mine"},
 		"the file":                        {[]string{"LOKT_TOKEN_FILE=" + file}, "of-the-file"},
-		"digits outside of a guard":       {[]string{"LOKT_TOKEN=123"}, "123"},
+		"the other, outside of a guard":   {[]string{"LOKT_TOKEN=123"}, "123"},
 		"fencing tokens":                  {[]string{"LOKT_TOKEN=12,13", "LOKT_HELD=a=x,b=y"}, ""},
 		"fencing tokens, and the guard's": {[]string{"LOKT_TOKEN=12,13", "LOKT_HELD=a=x,b=y", "LOKT_SERVER_TOKEN=handed-on"}, "handed-on"},
 		"fencing tokens, and the file":    {[]string{"LOKT_TOKEN=12", "LOKT_HELD=a=x", "LOKT_TOKEN_FILE=" + file}, "of-the-file"},
-		"another inside of a guard":       {[]string{"LOKT_TOKEN=other", "LOKT_HELD=a=x", "LOKT_SERVER_TOKEN=handed-on"}, "other"},
+		"another inside of a guard":       {[]string{"LOKT_TOKEN=other", "LOKT_HELD=a=x", "LOKT_SERVER_TOKEN=handed-on"}, "handed-on"},
 	} {
 		a := clitest.NewAtServer(t, Commands(), c.env...)
 		if code, _, errs := a.Lokt("exists", "x"); code != 3 || len(a.Asked) != 1 || a.Asked[0].Token != c.want {

@@ -191,7 +191,7 @@ func Explain(err error) (code, advice string) {
 	var notTLS tls.RecordHeaderError
 	switch {
 	case errors.Is(err, httpapi.ErrUnauthenticated):
-		return "unauthenticated", "set LOKT_TOKEN, or LOKT_TOKEN_FILE, to a token that the server knows"
+		return "unauthenticated", "set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that the server knows"
 	case errors.Is(err, httpapi.ErrForbidden):
 		return "forbidden", "ask whoever runs the server for a token that may do this"
 	case errors.Is(err, httpapi.ErrRateLimited):

@@ -75,13 +75,12 @@ func (a *App) Server() (*Server, error) {
 	return s, err
 }
 
-// token returns what proves to a server who asks: of LOKT_TOKEN, LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first
-// that is there.
+// token returns what proves to a server who asks: of LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first that is there.
 func (a *App) token() (string, error) {
-	if t := a.OwnToken(); t != "" {
-		return t, nil
-	}
-	if t := a.Getenv("LOKT_SERVER_TOKEN"); t != "" {
+	if t := a.ServerToken(); t != "" {
+		if a.Getenv("LOKT_SERVER_TOKEN") == "" {
+			a.Tell("warning: LOKT_TOKEN is for fencing tokens: set LOKT_SERVER_TOKEN to the server's")
+		}
 		return t, nil
 	}
 	path := a.Getenv("LOKT_TOKEN_FILE")
@@ -99,12 +98,12 @@ func (a *App) token() (string, error) {
 	return line, nil
 }
 
-// OwnToken returns what LOKT_TOKEN says to a server. In the command of a guard it says fencing tokens: numbers with commas
-// between.
-func (a *App) OwnToken() string {
-	t := a.Getenv("LOKT_TOKEN")
-	if a.Getenv("LOKT_HELD") != "" && strings.Trim(t, "0123456789,") == "" {
-		return ""
+// ServerToken returns the token for the server in the environment. LOKT_TOKEN is taken for one outside of guards, which set
+// it to fencing tokens.
+func (a *App) ServerToken() string {
+	t := a.Getenv("LOKT_SERVER_TOKEN")
+	if t == "" && a.Getenv("LOKT_HELD") == "" {
+		t = a.Getenv("LOKT_TOKEN")
 	}
 	return t
 }

@@ -54,7 +54,7 @@ func (a cmd) runDoctorServer(o doctorOptions) error {
 	case errors.As(err, &usage):
 		return err
 	case err != nil:
-		d.add(checkFail, "token", "%v", err).Fix = "correct LOKT_TOKEN_FILE, or set LOKT_TOKEN"
+		d.add(checkFail, "token", "%v", err).Fix = "correct LOKT_TOKEN_FILE, or set LOKT_SERVER_TOKEN"
 	default:
 		d.checkTokenFile()
 		for _, url := range s.URLs {
@@ -223,7 +223,7 @@ func (d *doctor) checkScopes(ctx context.Context, far app.Remote, info app.Serve
 // checkTokenFile looks at who else may read the token.
 func (d *doctor) checkTokenFile() {
 	path := d.Getenv("LOKT_TOKEN_FILE")
-	if path == "" || d.OwnToken() != "" || d.Getenv("LOKT_SERVER_TOKEN") != "" {
+	if path == "" || d.ServerToken() != "" {
 		return
 	}
 	fi, err := os.Stat(path)

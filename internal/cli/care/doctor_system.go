@@ -137,8 +137,8 @@ func (d *doctor) checkClock() {
 func knownVariables() []string {
 	return []string{
 		"LOKT_ROOT", "LOKT_OWNER", "LOKT_AGENT_ID", "LOKT_ON_LOST", "LOKT_SERVER", // read
-		"LOKT_TOKEN_FILE", "LOKT_CA_FILE", "LOKT_CERT_FILE", "LOKT_KEY_FILE",
-		"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD", "LOKT_SERVER_TOKEN", // set for the command of a guard; LOKT_TOKEN is also read
+		"LOKT_SERVER_TOKEN", "LOKT_TOKEN_FILE", "LOKT_CA_FILE", "LOKT_CERT_FILE", "LOKT_KEY_FILE",
+		"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD", // set for the command of a guard
 	}
 }
 

@@ -2,7 +2,10 @@ package care
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +15,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
+	"github.com/lokt-dev/lokt/internal/faultfs"
 )
 
-type primeOptions struct{ format string }
+type primeOptions struct {
+	format string
+	write  bool
+}
 
 func newPrime(a cmd) *cobra.Command {
 	var o primeOptions
@@ -29,18 +37,22 @@ func newPrime(a cmd) *cobra.Command {
 		Short: "Tell an AI agent how to use locks here",
 		Long: "Write what an AI agent has to know about the locks of this repository: the rules, which scripts take which locks, who\n" +
 			"the agent is to others, and who holds what now. With --format it is written for a file of instructions instead, which\n" +
-			"does not say who holds what, for that would soon be wrong.",
-		Example: "  lokt prime\n  lokt prime --format claude-md >> CLAUDE.md\n  lokt prime --json",
+			"does not say who holds what, for that would soon be wrong; --write puts it there, in place of what an earlier run wrote.",
+		Example: "  lokt prime\n  lokt prime --format claude-md --write\n  lokt prime --json",
 		Args:    app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			i := slices.IndexFunc(primeFormats(), func(f primeFormat) bool { return f.name == o.format })
 			if i < 0 {
 				return app.Usagef("--format %q is none of %s", o.format, strings.Join(names, ", "))
 			}
-			return a.runPrime(primeFormats()[i])
+			if o.write && primeFormats()[i].file == "" {
+				return app.Usagef("--write needs the --format of a file of instructions")
+			}
+			return a.runPrime(primeFormats()[i], o.write)
 		},
 	}
 	cmd.Flags().StringVar(&o.format, "format", formatPrompt, "what to write it for: "+strings.Join(names, ", "))
+	cmd.Flags().BoolVar(&o.write, "write", false, "write it into the file that the format is for, at the top of the repository")
 	// The error is for flags that there are not.
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -73,12 +85,13 @@ type primeFacts struct {
 	server  string // that keeps the locks; empty for files
 }
 
-func (a cmd) runPrime(f primeFormat) error {
+func (a cmd) runPrime(f primeFormat, write bool) error {
 	dir, err := a.Dir()
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
-	scan := a.scan(repository(dir))
+	top := repository(dir)
+	scan := a.scan(top)
 	facts := primeFacts{scripts: scan.found, cut: scan.cut, odd: scan.odd, owner: a.Asker(), locks: []primeLock{}}
 	switch {
 	case a.Getenv("LOKT_OWNER") != "":
@@ -94,24 +107,81 @@ func (a cmd) runPrime(f primeFormat) error {
 		a.Tell("warning: %v", err)
 	}
 	text := f.text(facts)
-	if a.JSON {
-		scripts := facts.scripts
-		if scripts == nil {
-			scripts = []script{}
+	path := filepath.Join(top, f.file)
+	if write {
+		if err := replaceSection(path, text); err != nil {
+			return err
 		}
+	}
+	switch {
+	case a.JSON:
 		return a.Print(struct {
 			Format  string      `json:"format"`
-			File    string      `json:"file,omitempty"` // where such instructions belong
-			Server  string      `json:"server,omitempty"`
+			File    string      `json:"file,omitzero"` // where such instructions belong
+			Server  string      `json:"server,omitzero"`
 			Text    string      `json:"text"`
 			Scripts []script    `json:"scripts"`
 			Locks   []primeLock `json:"locks"`
-		}{f.name, f.file, facts.server, text, scripts, facts.locks})
+		}{f.name, f.file, facts.server, text, facts.scripts, facts.locks})
+	case write:
+		a.Say("wrote the section about locks in %s", path)
+		return nil
+	case f.file != "" && appends(a.Out, path):
+		return app.Hint(fmt.Errorf("%s has a section about locks already", path), "to replace it: %s", a.CommandLine("prime", "", "--format", f.name, "--write"))
 	}
-	if _, err := fmt.Fprint(a.Out, text); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
+	return a.Write(text)
+}
+
+// What stands before and behind a section, so that it can be replaced.
+const (
+	sectionBegin = "<!-- lokt prime: begin -->\n"
+	sectionEnd   = "<!-- lokt prime: end -->\n"
+)
+
+// replaceSection puts the section into the file, in place of what was there between the marks, or else at its end.
+func replaceSection(path, section string) error {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	text, err := os.ReadFile(path)
+	perm := fs.FileMode(0o644)
+	switch fi, stat := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		err = os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // of a repository, as git makes it
+	case err == nil && stat == nil:
+		perm = fi.Mode().Perm()
+	}
+	if err != nil {
+		return err
+	}
+	old := string(text)
+	before, rest, begun := strings.Cut(old, sectionBegin)
+	_, after, ended := strings.Cut(rest, sectionEnd)
+	switch {
+	case begun != ended:
+		return fmt.Errorf("%s: the section about locks has no end: remove it, and its marks", path)
+	case !begun && old != "":
+		before = strings.TrimRight(old, "\n") + "\n\n"
+	}
+	if text := before + section + after; text != old {
+		return atomicfile.Replace(faultfs.OS(), path, []byte(text), atomicfile.Options{Perm: perm})
 	}
 	return nil
+}
+
+// appends reports whether what is written to w ends up in the file, which has a section already.
+func appends(w io.Writer, path string) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	out, err := f.Stat()
+	file, err2 := os.Stat(path)
+	if err != nil || err2 != nil || !out.Mode().IsRegular() || !os.SameFile(out, file) {
+		return false
+	}
+	text, err := os.ReadFile(path)
+	return err == nil && strings.Contains(string(text), sectionBegin)
 }
 
 // repository returns the top of the repository around dir, or dir.

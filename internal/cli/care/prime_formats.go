@@ -38,19 +38,19 @@ const (
 func (f primeFormat) text(facts primeFacts) string {
 	switch {
 	case f.plain:
-		return f.rules(facts)
+		return sectionBegin + f.rules(facts) + sectionEnd
 	case f.file == "":
 		return prompt(facts)
 	}
-	return strings.Join([]string{
+	return sectionBegin + strings.Join([]string{
 		"## Locks (lokt)", intro(), "### Rules", rules(), "### Scripts that take locks", scripts(facts), "### Exit codes", exitCodes(),
 		"### Who you are", namelessIdentity(), f.origin(),
-	}, "\n\n") + "\n"
+	}, "\n\n") + "\n" + sectionEnd
 }
 
 // origin says where a file of instructions comes from.
 func (f primeFormat) origin() string {
-	return fmt.Sprintf("(This section is for %s and was written by `lokt prime --format %s`: write it again when scripts change.)", f.file, f.name)
+	return fmt.Sprintf("(This section is for %s and was written by `lokt prime --format %s --write`: write it again when scripts change.)", f.file, f.name)
 }
 
 func prompt(facts primeFacts) string {
@@ -226,7 +226,7 @@ func (f primeFormat) rules(facts primeFacts) string {
 	tail := f.origin() + "\n"
 	bytes := 1 << 20
 	if f.most > 0 {
-		bytes = f.most - len(head) - len(tail) - moreBytes
+		bytes = f.most - len(head) - len(tail) - len(sectionBegin+sectionEnd) - moreBytes
 	}
 	lines := scriptLines(facts, primeScripts, bytes)
 	if len(lines) == 0 {

@@ -57,7 +57,7 @@ func (a cmd) scan(top string) *scanner {
 	s.lokt.PersistentFlags().Bool("json", false, "")
 	s.lokt.AddCommand(locks.Guards(a.App)...)
 	for _, name := range []string{
-		"node_modules", "vendor", "venv", "target", "dist", "build", "out", "bin", "obj", "__pycache__", "third_party", "bower_components", "testdata",
+		"node_modules", "vendor", "venv", "target", "dist", "build", "out", "obj", "__pycache__", "third_party", "bower_components", "testdata",
 	} {
 		s.ignore[name] = true
 	}
