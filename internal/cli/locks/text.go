@@ -152,7 +152,7 @@ func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
 	parts = append(parts, kind)
 	switch {
 	case !h.Pending.IsZero():
-		add("granted in its turn, and passed on in %s unless it is taken up", app.Short(h.Pending.Sub(now)))
+		add("granted in its turn after it had waited %s, and passed on in %s unless it is taken up", app.Short(h.Wait), app.Short(h.Pending.Sub(now)))
 	case h.ExpiresAt.IsZero() && h.Strict:
 		add("until its command ends")
 	case h.ExpiresAt.IsZero() && h.Process != nil:
