@@ -195,7 +195,7 @@ func TestGuardsThatAreKilledAtRandomNeverRunTwoCommandsAtOnce(t *testing.T) {
 // Rounds of TestOfFourThatFindAStaleRecordOneGetsIn: through the program, and through the store in long-lived processes,
 // which come closer to each other.
 const (
-	programRounds = 100
+	programRounds = 30
 	storeRounds   = 400
 )
 

@@ -394,7 +394,7 @@ func TestAGuardGoesOnWithAnotherAddressOfItsServer(t *testing.T) {
 	_, x := p.through(d)
 	_, y := p.through(d)
 	q := p.as("first").with("LOKT_SERVER=" + x.url() + "," + y.url())
-	h := q.holdSeven("x", "--ttl", "15s")
+	h := q.holdSeven("x", "--ttl", "6s")
 	for i, cut := range []*proxy{x, y, x} {
 		was := p.status("x").Renewals
 		cut.cut()

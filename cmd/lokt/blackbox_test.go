@@ -13,8 +13,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The black-box tests run separate processes of the program as users get it: built once, without cgo, without the race
-// detector. They know nothing of its insides but the files that docs/protocol.md describes.
+// All tests run separate processes of the program as users get it: built once, without cgo, without the race detector. The
+// black-box tests know nothing of its insides but the files that docs/protocol.md describes.
 
 // helperVariable makes the test binary play one of the parts that a test needs a process for.
 const helperVariable = "LOKT_TEST_HELPER"
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv(helperVariable); part != "" {
 		os.Exit(playPart(part))
 	}
-	testscript.Main(suite{m}, map[string]func(){"lokt": main, "hold": hold})
+	testscript.Main(suite{m}, map[string]func(){"hold": hold})
 }
 
 // suite is all tests of the package, and what must be done before and after them.

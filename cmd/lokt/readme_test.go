@@ -119,10 +119,12 @@ func shown(lines []string) *regexp.Regexp {
 	return regexp.MustCompile("^" + pattern + "$")
 }
 
-// TestMain has put this very program into PATH under the name of lokt.
-//
 // Promise S-60.
 func TestExamplesOfTheReadmeWorkWordForWord(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "make"), []byte(fakeMake), 0o700); err != nil {
 		t.Fatal(err)
@@ -139,7 +141,7 @@ func TestExamplesOfTheReadmeWorkWordForWord(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := exec.Command("bash", "-c", script(b.steps()))
-			c.Dir, c.Env = dir, environment(bin)
+			c.Dir, c.Env = dir, environment(bin+":"+filepath.Dir(path))
 			switch b.how {
 			case inCheckout:
 				c.Dir, c.Env = filepath.Join("..", ".."), append(c.Env, "LOKT_ROOT="+dir)

@@ -48,6 +48,11 @@ func scripts(start func(env *testscript.Env) (url string, err error)) testscript
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
+			path, err := program()
+			if err != nil {
+				return err
+			}
+			env.Setenv("PATH", filepath.Dir(path)+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("HOME", home)
 			if start != nil {
