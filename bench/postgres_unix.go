@@ -11,13 +11,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // startPostgres starts a server, or returns nil if there is none on this machine.
 func startPostgres() (*postgres, error) {
-	p, err := testservers.StartPostgres()
-	if errors.Is(err, testservers.ErrNoPostgres) {
+	p, err := servers.StartPostgres()
+	if errors.Is(err, servers.ErrNoPostgres) {
 		return nil, nil
 	}
 	if err != nil {

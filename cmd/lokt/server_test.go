@@ -13,7 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/lokt-dev/lokt/internal/testports"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
 // serverProgram returns the path of loktd, which the first call builds.
@@ -47,7 +47,7 @@ func (d *daemon) up() error {
 		return err
 	}
 	if d.listen == "" {
-		addresses, err := testports.Free(1)
+		addresses, err := ports.Free(1)
 		if err != nil {
 			return err
 		}

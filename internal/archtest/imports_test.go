@@ -26,36 +26,37 @@ func ours() map[string][]string {
 		"lockfile":      {".", "internal/jsonline"},
 
 		"store/memstore":  {".", "jobs"},
-		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/faultfs", "internal/process"},
-		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/faultfs", "internal/jsonline"},
+		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
+		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs", "internal/jsonline"},
 		"store/etcdstore": {"."},
 
 		"httpapi":   {".", "jobs", "jobs/engine"},
 		"telemetry": {".", "jobs", "internal/promtext"},
 		"dashboard": {".", "jobs"},
 
-		"internal/archtest":    {},
-		"internal/auth":        {".", "httpapi"},
-		"internal/jsonline":    {},
-		"internal/lane":        {},
-		"internal/promtext":    {},
-		"internal/replicas":    {},
-		"internal/testports":   {},
-		"internal/testservers": {"internal/testports"},
-		"internal/e2e":         {".", "internal/process", "store/filestore"},
-		"internal/faultfs":     {},
-		"internal/faultvfs":    {},
-		"internal/atomicfile":  {"internal/faultfs"},
-		"internal/process":     {"."},
-		"internal/audit":       {".", "internal/faultfs", "internal/jsonline"},
-		"internal/guard":       {".", "internal/process"},
-		"internal/cli/app":     {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "jobs", "lockfile", "store/filestore"},
-		"internal/cli/locks":   {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/jsonline", "internal/process", "lockfile"},
-		"internal/cli/job":     {".", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
-		"internal/cli/care":    {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/faultfs", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
-		"internal/cli/clitest": {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
-		"internal/cli":         {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
-		"internal/cli/man":     {"internal/cli", "internal/cli/app"}, // writes the man pages, so that lokt need not link what does
+		"internal/archtest":         {},
+		"internal/auth":             {".", "httpapi"},
+		"internal/jsonline":         {},
+		"internal/lane":             {},
+		"internal/promtext":         {},
+		"internal/replicas":         {},
+		"internal/testkit/ports":    {},
+		"internal/testkit/servers":  {"internal/testkit/ports"},
+		"internal/e2e":              {".", "internal/process", "store/filestore"},
+		"internal/vfs":              {},
+		"internal/testkit/faultfs":  {"internal/vfs"},
+		"internal/testkit/faultvfs": {},
+		"internal/atomicfile":       {"internal/vfs"},
+		"internal/process":          {"."},
+		"internal/audit":            {".", "internal/vfs", "internal/jsonline"},
+		"internal/guard":            {".", "internal/process"},
+		"internal/cli/app":          {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "jobs", "lockfile", "store/filestore"},
+		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/jsonline", "internal/process", "lockfile"},
+		"internal/cli/job":          {".", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
+		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/cli/clitest":      {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
+		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
+		"internal/cli/man":          {"internal/cli", "internal/cli/app"}, // writes the man pages, so that lokt need not link what does
 
 		"bench/scale": {}, // counts on from what bench measured
 
@@ -84,13 +85,13 @@ func theirs() map[string][]string {
 		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man"},
 		"github.com/spf13/pflag":       {"internal/cli/job"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
-		"golang.org/x/sys":             {"internal/atomicfile", "internal/faultfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
+		"golang.org/x/sys":             {"internal/atomicfile", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
 
 		"golang.org/x/time": {"internal/auth"},
 
-		"modernc.org/sqlite":                 {"store/sqlstore", "bench", "internal/faultvfs"},
-		"modernc.org/libc":                   {"internal/faultvfs"},
-		"github.com/jackc/pgx":               {"store/sqlstore", "bench", "internal/testservers"},
+		"modernc.org/sqlite":                 {"store/sqlstore", "bench", "internal/testkit/faultvfs"},
+		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
+		"github.com/jackc/pgx":               {"store/sqlstore", "bench", "internal/testkit/servers"},
 		"go.etcd.io/etcd":                    {"store/etcdstore", "internal/daemon", "bench"},
 		"go.uber.org/zap":                    {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":             {"store/etcdstore"},                    // the etcd client's status codes

@@ -10,9 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // The errors that callers tell apart, with errors.Is.
@@ -53,15 +52,6 @@ type Options struct {
 	Perm    fs.FileMode // of the new file, before the umask; 0 means 0600
 	Sync    bool        // sync the file before it is published: a power failure leaves the old one or the new one
 	Durable bool        // sync the directory too: a power failure after the return leaves the new one
-	New     bool        // there is no file yet, as far as the caller knows
-
-	// Spare, if set, names a file of the same file system in which the old version is kept, where the system allows, to
-	// take the next new one: to change places with a file costs a fraction of creating one and removing another. Whoever
-	// names the same file must not call Replace at the same time. Not used with Sync and Durable.
-	Spare string
-
-	// Pair, if set, keeps the file and its spare open for the next Replace.
-	Pair *Pair
 }
 
 const (
@@ -99,36 +89,16 @@ func tempName(path string) string {
 // Replace makes data the content of the file at path, whether or not there was one, in one step for every reader. A
 // symbolic link at path is replaced, not followed. The directory must exist. When Replace fails, no temporary file is
 // left unless the process died or the file system refuses the removal too; the error is an *Error.
-func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
+func Replace(fsys vfs.FS, path string, data []byte, o Options) error {
 	o.Sync = o.Sync || o.Durable
 	if o.Perm == 0 {
 		o.Perm = 0o600
-	}
-	if o.Sync || o.New || !canTellUnshared {
-		o.Spare = ""
-	}
-	if o.Spare != "" {
-		done, absent := overwriteSpare(fsys, path, data, o)
-		if done {
-			return nil
-		}
-		if !absent {
-			o.Spare = ""
-		}
-	}
-	if o.Pair != nil { // another file will be at path
-		_ = o.Pair.Close()
 	}
 	tmp, step, err := writeTemp(fsys, path, data, o)
 	if err != nil {
 		return &Error{Step: step, Path: path, Err: err}
 	}
-	if o.Sync || o.New {
-		err = fsys.Rename(tmp, path)
-	} else {
-		err = exchange(fsys, tmp, path, o)
-	}
-	if err != nil {
+	if err := fsys.Rename(tmp, path); err != nil {
 		_ = fsys.Remove(tmp)
 		return &Error{Step: "rename", Path: path, Err: err}
 	}
@@ -138,29 +108,9 @@ func Replace(fsys faultfs.FS, path string, data []byte, o Options) error {
 	return nil
 }
 
-// exchange renames tmp to path. If there is a file already, the two change places and the old one is set aside.
-//
-// A rename over an existing file makes several file systems, ext4 among them, write the new one out at once, so that a
-// program that forgets to sync loses less; here that costs ten times as much as all the rest.
-func exchange(fsys faultfs.FS, tmp, path string, o Options) error {
-	switch err := fsys.Exchange(tmp, path); {
-	case err == nil:
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrPermission):
-		return fsys.Rename(tmp, path) // nothing to change places with, or no means
-	default:
-		return err
-	}
-	// What was at path is now at tmp.
-	if old, err := fsys.Lstat(tmp); err == nil && old.IsDir() && fsys.Exchange(tmp, path) == nil {
-		return fsys.Rename(tmp, path) // which says that a directory is not replaced
-	}
-	setAside(fsys, tmp, o)
-	return nil
-}
-
 // writeTemp leaves a temporary file only if it returns no error.
-func writeTemp(fsys faultfs.FS, path string, data []byte, o Options) (tmp, step string, err error) {
-	var f faultfs.File
+func writeTemp(fsys vfs.FS, path string, data []byte, o Options) (tmp, step string, err error) {
+	var f vfs.File
 	for range tries {
 		tmp = tempName(path)
 		f, err = fsys.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|noFollow, o.Perm)
@@ -187,7 +137,7 @@ func writeTemp(fsys faultfs.FS, path string, data []byte, o Options) (tmp, step 
 
 // Remove removes the file at path. That there is none is no error, so that a removal in doubt can be repeated; if
 // durable, the directory is synced even then. The error is an *Error.
-func Remove(fsys faultfs.FS, path string, durable bool) error {
+func Remove(fsys vfs.FS, path string, durable bool) error {
 	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &Error{Step: "remove", Path: path, Err: err}
 	}
@@ -199,7 +149,7 @@ func Remove(fsys faultfs.FS, path string, durable bool) error {
 
 // Publish gives a file that is on the disk already the name path, in the same directory, for which there may be a file. When it returns nil the name
 // survives a power failure. The error is an *Error.
-func Publish(fsys faultfs.FS, file, path string) error {
+func Publish(fsys vfs.FS, file, path string) error {
 	if err := fsys.Rename(file, path); err != nil {
 		return &Error{Step: "rename", Path: path, Err: err}
 	}
@@ -207,9 +157,9 @@ func Publish(fsys faultfs.FS, file, path string) error {
 }
 
 // Named returns nil once the name of a new file, which is on the disk already, survives a power failure. The error is an *Error.
-func Named(fsys faultfs.FS, path string) error { return syncDir(fsys, path) }
+func Named(fsys vfs.FS, path string) error { return syncDir(fsys, path) }
 
-func syncDir(fsys faultfs.FS, path string) error {
+func syncDir(fsys vfs.FS, path string) error {
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
 		return &Error{Step: "sync directory", Path: path, Err: err, InDoubt: true}
 	}
@@ -219,7 +169,7 @@ func syncDir(fsys faultfs.FS, path string) error {
 // ReadRegular returns the content of the regular file at path, and what it was when it was opened. It follows no symbolic link and never blocks on a
 // FIFO or device: for everything that is not a regular file the error is ErrNotRegular. If the file has more than limit
 // bytes, the error is ErrTooLarge. If there is no file it is fs.ErrNotExist.
-func ReadRegular(fsys faultfs.FS, path string, limit int64) ([]byte, fs.FileInfo, error) {
+func ReadRegular(fsys vfs.FS, path string, limit int64) ([]byte, fs.FileInfo, error) {
 	f, err := openRegular(fsys, path)
 	if err != nil {
 		return nil, nil, err
@@ -243,7 +193,7 @@ func ReadRegular(fsys faultfs.FS, path string, limit int64) ([]byte, fs.FileInfo
 }
 
 // read reads a file that is expected to have size bytes, with one call of Read if it has.
-func read(f faultfs.File, size, limit int64) ([]byte, error) {
+func read(f vfs.File, size, limit int64) ([]byte, error) {
 	buf := make([]byte, 0, size+1) // the one more shows that it is all
 	for {
 		n, err := f.Read(buf[len(buf):cap(buf)])

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 func TestReadRegularRefusesEverythingElseWithoutBlocking(t *testing.T) {
@@ -37,11 +37,11 @@ func TestReadRegularRefusesEverythingElseWithoutBlocking(t *testing.T) {
 	}
 	defer l.Close()
 	for _, path := range []string{at("link"), at("dangling"), at("dir"), at("fifo"), at("socket"), "/dev/null", "/dev/zero", dir} {
-		if data, info, err := ReadRegular(faultfs.OS(), path, 1<<20); !errors.Is(err, ErrNotRegular) || data != nil || info != nil {
+		if data, info, err := ReadRegular(vfs.OS(), path, 1<<20); !errors.Is(err, ErrNotRegular) || data != nil || info != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, _, err := ReadRegular(faultfs.OS(), at("file"), 1<<20); err != nil {
+	if _, _, err := ReadRegular(vfs.OS(), at("file"), 1<<20); err != nil {
 		t.Errorf("a regular file: %v", err)
 	}
 }

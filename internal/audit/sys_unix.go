@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // appendMovesOffset: after a write to the end of a file, the file's offset is where that write ended.
@@ -22,7 +22,7 @@ const keepsOpen = true
 
 // openFile opens the file without following a link and without waiting for the other end of a pipe.
 func openFile(path string, flag int) (*os.File, error) {
-	return faultfs.OpenOS(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	return vfs.Open(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 }
 
 // tryLock locks the file until it is closed, shared or exclusively. It reports false if another lock is in the way.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
@@ -118,7 +118,7 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) 
 		}
 		return err
 	}
-	if err := atomicfile.Publish(faultfs.OS(), path+".part", path); err != nil {
+	if err := atomicfile.Publish(vfs.OS(), path+".part", path); err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
 	fmt.Fprintf(s.Out, "%s: %d bytes, from the daemon at %s\n", path, n, c.Listen)

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/faultvfs"
+	"github.com/lokt-dev/lokt/internal/testkit/faultvfs"
 )
 
 // envFaults names a file that says which operations on the files of SQLite fail: a line for each, with the operation and how the

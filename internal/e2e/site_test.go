@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lokt-dev/lokt/internal/testports"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
 // buildDir makes the directory that the programs are built in.
@@ -59,7 +59,7 @@ func newSite(t *testing.T, ttl time.Duration) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addresses, err := testports.Free(1)
+	addresses, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // leave sends a request and hangs up after so long, whatever has come back.
@@ -35,7 +35,7 @@ func leave(t *testing.T, r *replica, stay time.Duration, method, path, body stri
 }
 
 // opened returns how many connections to the server daemons have ever opened.
-func opened(t *testing.T, pg *testservers.Postgres) int {
+func opened(t *testing.T, pg *servers.Postgres) int {
 	t.Helper()
 	log, err := os.ReadFile(filepath.Join(pg.Dir, "log"))
 	if err != nil {
@@ -46,7 +46,7 @@ func opened(t *testing.T, pg *testservers.Postgres) int {
 
 // Promise S-163.
 func TestClientsThatHangUpCostNoConnections(t *testing.T) {
-	pg := testservers.NeedPostgres(t, "fsync=off", "log_connections=on")
+	pg := servers.NeedPostgres(t, "fsync=off", "log_connections=on")
 	r := startReplicas(t, pg, 1)[0]
 	const locks, scheduler = "/v1/locks", "/api/system/scheduler"
 	call(t, r, "POST", locks+"/held/leases", `{"owner": {"id": "holder"}, "ttl_ms": 600000}`)
@@ -83,7 +83,7 @@ func TestClientsThatHangUpCostNoConnections(t *testing.T) {
 
 // Promise S-163.
 func TestClientsThatHungUpKeepNoConnectionsBusy(t *testing.T) {
-	pg := testservers.NeedPostgres(t, "fsync=off")
+	pg := servers.NeedPostgres(t, "fsync=off")
 	r := startReplicas(t, pg, 1)[0]
 	held := make(chan error, 1)
 	go func() { held <- pg.Exec("BEGIN; LOCK TABLE lokt.lock_events; SELECT pg_sleep(8); COMMIT") }()

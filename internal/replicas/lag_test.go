@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // startReplicas starts daemons that share a PostgreSQL.
-func startReplicas(t *testing.T, pg *testservers.Postgres, n int) (all []*replica) {
+func startReplicas(t *testing.T, pg *servers.Postgres, n int) (all []*replica) {
 	t.Helper()
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func call(t *testing.T, r *replica, method, path, body string) string {
 
 // Promise S-162.
 func TestMetricsOfEveryReplicaTellHowFarTheTablesAreBehind(t *testing.T) {
-	pg := testservers.NeedPostgres(t, "fsync=off")
+	pg := servers.NeedPostgres(t, "fsync=off")
 	replicas := startReplicas(t, pg, 2)
 	lag := func(r *replica) (turns, bytes, seconds float64) {
 		t.Helper()

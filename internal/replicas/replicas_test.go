@@ -18,7 +18,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/worker"
 	"github.com/lokt-dev/lokt/lokttest"
@@ -54,7 +54,7 @@ func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute and more")
 	}
-	pg := testservers.NeedPostgres(t)
+	pg := servers.NeedPostgres(t)
 	s := &system{jobs: true, hurt: func() (string, error) { return "PostgreSQL is killed", pg.Crash() }}
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)
@@ -103,9 +103,9 @@ func (s *system) survive(t *testing.T) {
 	}
 	// One client reaches the replicas through proxies of its own, so that it can be cut off from all of them.
 	var own []string
-	var lonely []*testservers.Proxy
+	var lonely []*servers.Proxy
 	for _, r := range s.replicas {
-		p := testservers.NewProxy(t, r.front.Addr())
+		p := servers.NewProxy(t, r.front.Addr())
 		lonely = append(lonely, p)
 		own = append(own, "http://"+p.Addr())
 	}
@@ -138,7 +138,7 @@ func (s *system) survive(t *testing.T) {
 }
 
 // faults makes one fault after the other until the time is up, heals everything, and returns how many of each it made.
-func (s *system) faults(t *testing.T, d *detector, lonely []*testservers.Proxy, crowd []*contender, another func(int) *contender) map[string]int {
+func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crowd []*contender, another func(int) *contender) map[string]int {
 	made := map[string]int{}
 	pause := func(most time.Duration) { time.Sleep(time.Duration(rand.Int64N(int64(most)))) }
 	restart := func(r *replica) {

@@ -25,7 +25,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/lokttest"
 	"github.com/lokt-dev/lokt/store/memstore"
@@ -50,7 +50,7 @@ func TestGuardsAndWorkersOutliveThatEveryReplicaIsReplaced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute and more")
 	}
-	pg := testservers.NeedPostgres(t)
+	pg := servers.NeedPostgres(t)
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestServiceBehindABalancerKeepsItsPromises(t *testing.T) {
 
 // A balancer in front of two replicas on one database takes one away whose readiness fails, and nobody notices.
 func TestABalancerThatAsksForReadinessHidesAReplicaThatStops(t *testing.T) {
-	pg := testservers.NeedPostgres(t)
+	pg := servers.NeedPostgres(t)
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)
 	}

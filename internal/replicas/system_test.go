@@ -22,8 +22,8 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/daemon"
-	"github.com/lokt-dev/lokt/internal/testports"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // The processes of these tests are this test's own binary in other roles.
@@ -111,8 +111,8 @@ func (p *process) kill() {
 // replica is a daemon, with proxies on both sides.
 type replica struct {
 	process
-	front *testservers.Proxy   // clients come through it
-	back  []*testservers.Proxy // to the store
+	front *servers.Proxy   // clients come through it
+	back  []*servers.Proxy // to the store
 }
 
 // startReplica starts a daemon whose store's addresses are reached through proxies of its own.
@@ -121,7 +121,7 @@ func startReplica(t *testing.T, addresses []string, flags func(addresses []strin
 	r := &replica{}
 	var through []string
 	for _, a := range addresses {
-		p := testservers.NewProxy(t, a)
+		p := servers.NewProxy(t, a)
 		r.back = append(r.back, p)
 		through = append(through, p.Addr())
 	}
@@ -134,7 +134,7 @@ func startReplica(t *testing.T, addresses []string, flags func(addresses []strin
 		r.signal(syscall.SIGCONT)
 		r.kill()
 	})
-	r.front = testservers.NewProxy(t, r.address())
+	r.front = servers.NewProxy(t, r.address())
 	return r
 }
 
@@ -202,7 +202,7 @@ type etcdCluster struct {
 
 func startEtcd(t *testing.T) *etcdCluster {
 	t.Helper()
-	addresses, err := testports.Free(6)
+	addresses, err := ports.Free(6)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,12 +10,12 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // Promises S-125, S-142.
 func TestWaitersThatAreKilledOrCutOffArePassedOverAtEveryReplica(t *testing.T) {
-	pg := testservers.NeedPostgres(t)
+	pg := servers.NeedPostgres(t)
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)
 	}

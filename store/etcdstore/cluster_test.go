@@ -17,8 +17,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"github.com/lokt-dev/lokt/internal/testports"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // patience is how long tests wait for what must happen.
@@ -34,7 +34,7 @@ type member struct {
 	name    string
 	config  *embed.Config
 	running *embed.Etcd
-	gate    *testservers.Proxy
+	gate    *servers.Proxy
 	front   string // the gate's address
 }
 
@@ -57,7 +57,7 @@ func startCluster(t testing.TB, size int, durable bool, edits ...func(*embed.Con
 			dir = shm
 		}
 	}
-	addresses, err := testports.Free(2 * size)
+	addresses, err := ports.Free(2 * size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func startCluster(t testing.TB, size int, durable bool, edits ...func(*embed.Con
 		for _, edit := range edits {
 			edit(cfg)
 		}
-		c.members = append(c.members, &member{name: cfg.Name, config: cfg, gate: testservers.NewProxy(t, client.Host)})
+		c.members = append(c.members, &member{name: cfg.Name, config: cfg, gate: servers.NewProxy(t, client.Host)})
 		last := c.members[i]
 		last.front = last.gate.Addr()
 	}

@@ -23,7 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/testports"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
 // memberVariable makes this program a member of etcd, of the configuration that it has.
@@ -77,7 +77,7 @@ type processes struct {
 func startProcesses(t *testing.T, size int) *processes {
 	t.Helper()
 	p := &processes{t: t, running: make([]*exec.Cmd, size), input: make([]io.Closer, size)}
-	at, err := testports.Free(2 * size)
+	at, err := ports.Free(2 * size)
 	if err != nil {
 		t.Fatal(err)
 	}

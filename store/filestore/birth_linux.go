@@ -3,11 +3,11 @@ package filestore
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // identify tells which file f is.
-func identify(f faultfs.File) (fileID, error) {
+func identify(f vfs.File) (fileID, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); err != nil {
 		return identifyByStat(f)

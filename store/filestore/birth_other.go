@@ -2,7 +2,7 @@
 
 package filestore
 
-import "github.com/lokt-dev/lokt/internal/faultfs"
+import "github.com/lokt-dev/lokt/internal/vfs"
 
 // identify tells which file f is.
-func identify(f faultfs.File) (fileID, error) { return identifyByStat(f) }
+func identify(f vfs.File) (fileID, error) { return identifyByStat(f) }

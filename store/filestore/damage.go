@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -35,7 +34,7 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 	defer g.leave()
 	var moved []Damage
 	for range files { // each load reports the first file that is in the way
-		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq}, nil)
+		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
 		d := Damage{Name: name}
 		how, dir := lokt.EventCorruptBreak, dirFreezes
 		switch {
@@ -139,7 +138,7 @@ func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int,
 // leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.
 const leftoverAge = time.Minute
 
-// leftovers returns temporary, spare and wake files that nobody uses.
+// leftovers returns temporary and wake files that nobody uses.
 func (s *Store) leftovers(queued map[string]bool) ([]Damage, error) {
 	var left []Damage
 	for _, dir := range []string{dirLocks, dirQueue, dirFreezes, dirWake} {
@@ -161,22 +160,10 @@ func (s *Store) leftovers(queued map[string]bool) ([]Damage, error) {
 				left = append(left, Damage{Path: path, Problem: "wake file of a process that waits no more"})
 			case dir != dirWake && atomicfile.IsTemp(e.Name()):
 				left = append(left, Damage{Path: path, Problem: "temporary file of a crashed write"})
-			case dir != dirWake && s.spareOfNothing(dir, e.Name()):
-				left = append(left, Damage{Path: path, Problem: "spare file of a lock that is gone"})
 			}
 		}
 	}
 	return left, nil
-}
-
-// spareOfNothing reports whether the file keeps an old version of one that is not there any more.
-func (s *Store) spareOfNothing(dir, file string) bool {
-	of, spare := strings.CutSuffix(file, spareExt)
-	if !spare || !strings.HasPrefix(of, ".") || !strings.HasSuffix(of, ext) {
-		return false
-	}
-	_, err := s.fs.Lstat(filepath.Join(s.root, dir, of[1:]))
-	return errors.Is(err, fs.ErrNotExist)
 }
 
 // SetChild notes the process that a guard runs in the records of its leases, so that it counts as the guard's life even

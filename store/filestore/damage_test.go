@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // by returns a claim on "x" that needs no flushing.
@@ -386,7 +386,7 @@ func TestARecordAboutAnotherLockKeepsEverybodyOut(t *testing.T) {
 
 // foldFS is a file system that does not tell upper from lower case below the root.
 type foldFS struct {
-	faultfs.FS
+	vfs.FS
 	root string
 }
 
@@ -397,11 +397,10 @@ func (f foldFS) fold(name string) string {
 	return name
 }
 
-func (f foldFS) OpenFile(name string, flag int, perm fs.FileMode) (faultfs.File, error) {
+func (f foldFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
 	return f.FS.OpenFile(f.fold(name), flag, perm)
 }
 func (f foldFS) Rename(a, b string) error               { return f.FS.Rename(f.fold(a), f.fold(b)) }
-func (f foldFS) Exchange(a, b string) error             { return f.FS.Exchange(f.fold(a), f.fold(b)) }
 func (f foldFS) Remove(name string) error               { return f.FS.Remove(f.fold(name)) }
 func (f foldFS) Lstat(name string) (fs.FileInfo, error) { return f.FS.Lstat(f.fold(name)) }
 
@@ -414,7 +413,7 @@ func TestNamesThatAFileSystemTakesForOneExcludeEachOther(t *testing.T) {
 		failed := make(chan error, len(names))
 		start := make(chan struct{})
 		for _, name := range names {
-			s := open(t, root, Options{fs: foldFS{faultfs.OS(), root}})
+			s := open(t, root, Options{fs: foldFS{vfs.OS(), root}})
 			go func() {
 				<-start
 				c := by(name)

@@ -4,7 +4,6 @@
 //
 //	locks/NAME.json     the record of who holds the lock; absent when nobody does
 //	queue/NAME.json     who waits for it; absent when nobody does
-//	*/.NAME.json.spare   beside either: its last version, which the next one may overwrite and then change places with it
 //	freezes/NAME.json   the record of a freeze
 //	guards/HH           256 files, never removed: a kernel lock on one of them excludes all who change the locks whose
 //	                    names hash to it; it also holds their fencing-token counter and a one-entry journal

@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // A guard file holds, in its first 512 bytes, one line of text about fencing tokens, and behind them the journal: how
@@ -50,16 +50,9 @@ type guardPage struct {
 // page is room for what a new guard file has.
 type page [guardSize]byte
 
-// header is the line of a guard file that was read last, and what it says.
-type header struct {
-	line                 string
-	boot                 string
-	file, token, ceiling uint64
-}
-
 // readPage reads a guard file, into the page first. A header that cannot be understood counts as none, and so does an entry: it
-// was not written to its end, and nothing that it announces was done. known, if not nil, saves reading the same line again.
-func readPage(f faultfs.File, page *page, known *header) (guardPage, error) {
+// was not written to its end, and nothing that it announces was done.
+func readPage(f vfs.File, page *page) (guardPage, error) {
 	var p guardPage
 	n, err := f.ReadAt(page[:], 0)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -67,21 +60,13 @@ func readPage(f faultfs.File, page *page, known *header) (guardPage, error) {
 	}
 	buf := page[:n]
 	line, _, _ := bytes.Cut(buf[:min(n, headerSize)], []byte{'\n'})
-	if known == nil {
-		known = &header{}
-	}
-	if known.line == "" || known.line != string(line) {
-		*known = header{line: string(line)}
-		kind, _, _ := strings.Cut(known.line, " ")
-		if digits, ours := strings.CutPrefix(kind, headerFamily); ours {
-			if n, err := strconv.ParseUint(digits, 10, 32); err == nil && n > headerVersion {
-				known.line = ""
-				return p, fmt.Errorf("%w: %s is of a kind (%s) that a newer program wrote", lokt.ErrDamaged, f.Name(), kind)
-			}
+	kind, _, _ := strings.Cut(string(line), " ")
+	if digits, ours := strings.CutPrefix(kind, headerFamily); ours {
+		if n, err := strconv.ParseUint(digits, 10, 32); err == nil && n > headerVersion {
+			return p, fmt.Errorf("%w: %s is of a kind (%s) that a newer program wrote", lokt.ErrDamaged, f.Name(), kind)
 		}
-		known.boot, known.file, known.token, known.ceiling = parseHeaderLine(known.line)
 	}
-	p.boot, p.file, p.token, p.ceiling = known.boot, known.file, known.token, known.ceiling
+	p.boot, p.file, p.token, p.ceiling = parseHeaderLine(string(line))
 	if n < headerSize+journalHead {
 		return p, nil
 	}
@@ -120,7 +105,7 @@ func journalSum(head, entry []byte) uint64 {
 }
 
 // readSeq reads only which change of the shard was begun last.
-func readSeq(f faultfs.File) (uint64, error) {
+func readSeq(f vfs.File) (uint64, error) {
 	var b [8]byte
 	if _, err := f.ReadAt(b[:], headerSize); err != nil && !errors.Is(err, io.EOF) {
 		return 0, err
@@ -207,7 +192,7 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 			sh.entered.Add(1)
 			return g, nil
 		}
-		g.unlock(false)
+		g.unlock()
 		if err != nil {
 			sh.leave()
 			return nil, err
@@ -221,7 +206,7 @@ func (g *guard) begin() (again bool, err error) {
 	if err != nil || fi == nil {
 		return err == nil, err
 	}
-	if g.guardPage, err = readPage(g.f, g.page, &g.f.header); err != nil {
+	if g.guardPage, err = readPage(g.f, g.page); err != nil {
 		return false, err
 	}
 	g.fresh = fi.Size() < guardSize
@@ -242,24 +227,18 @@ func epoch(nanoseconds int64) uint64 {
 	return n/1e9<<tokenEpochShift + n%1e9<<tokenEpochShift/1e9
 }
 
-// unlock ends the kernel's lock, and keeps the file open for the next change if it is still good.
-func (g *guard) unlock(good bool) {
-	err := funlock(g.f) // a child that is just being forked may have the file open too
-	if !good || err != nil || !g.s.keep(g.shard, g.f) {
-		_ = g.f.Close()
-	}
+// unlock ends the kernel's lock.
+func (g *guard) unlock() {
+	_ = funlock(g.f) // a child that is just being forked may have the file open too
+	_ = g.f.Close()
 	g.s.pages.Put(g.page)
 	g.page = nil
 }
 
 // leave lets others in.
 func (g *guard) leave() {
-	g.unlock(true)
+	g.unlock()
 	g.shard.leave()
-	if g.s.closed.Load() {
-		_ = g.s.shards.close()
-		_ = g.s.pairs.close()
-	}
 }
 
 // prepare writes what must be on record before a change is: the tokens that it issues, and the entry, which is complete

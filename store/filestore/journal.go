@@ -176,7 +176,7 @@ func (g *guard) recover() error {
 		case !f.redo:
 			made = now != f.before
 		case now == f.before:
-			err := g.s.replace(f.file, e.name, f.after(), f.how, f.before, nil)
+			err := g.s.replace(f.file, e.name, f.after(), f.how, f.before)
 			if err != nil && !errors.Is(err, atomicfile.ErrInDoubt) {
 				return fmt.Errorf("finish a change of lock %q that was cut short: %w", e.name, err)
 			}
@@ -194,7 +194,7 @@ func (g *guard) recover() error {
 
 // contentNow returns the contentOf one of the lock's files.
 func (s *Store) contentNow(name string, file int) uint64 {
-	data, _, err := s.readFile(file, name, nil)
+	data, _, err := s.readFile(file, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

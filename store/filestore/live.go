@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // Liveness files: a process covers one byte of one of them, at an offset chosen at random, with a kernel lock of its open
@@ -31,12 +31,12 @@ const (
 type selfProcess struct {
 	mu   sync.Mutex
 	p    lokt.Process
-	file faultfs.File
+	file vfs.File
 	seen map[string]seenLive // liveness files open for looking, by name
 }
 
 type seenLive struct {
-	f     faultfs.File
+	f     vfs.File
 	inode uint64
 }
 
@@ -62,9 +62,6 @@ func (s *Store) Self() (lokt.Process, error) {
 		if err := process.LockByte(f, offset); err == nil {
 			p.Liveness = name + ":" + strconv.FormatInt(offset, 10) + ":" + utoa(node)
 			s.self.file = f
-			if own := faultfs.OSFile(f); own != nil {
-				s.self.file = own
-			}
 		} else if err := f.Close(); err != nil {
 			return p, unavailable(err)
 		}
@@ -74,7 +71,7 @@ func (s *Store) Self() (lokt.Process, error) {
 }
 
 // openLive opens a liveness file to lock a byte of it.
-func (s *Store) openLive(name string) (f faultfs.File, node uint64, err error) {
+func (s *Store) openLive(name string) (f vfs.File, node uint64, err error) {
 	path := filepath.Join(s.root, dirLive, name)
 	const flags = os.O_RDWR | os.O_CREATE | openNoFollow
 	if f, err = s.fs.OpenFile(path, flags, filePerm); errors.Is(err, fs.ErrNotExist) {

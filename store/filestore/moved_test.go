@@ -3,6 +3,7 @@
 package filestore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,55 +15,45 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/testkit/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // Whoever has a guard file open when its directory is moved away, and another put in its place, must not take that one's
-// exclusion for that of the new one: neither if it was just opened, nor if it has been open since the last change.
+// exclusion for that of the new one.
 func TestADirectoryThatIsMovedAwayBetweenOpeningAndLockingIsNoticed(t *testing.T) {
 	t.Parallel()
-	for _, kept := range []bool{false, true} {
-		ctx := context.Background()
-		root := filepath.Join(place(t), "root")
-		f := faultfs.New(faultfs.OS())
-		s, err := Open(root, Options{fs: f, noWatch: true})
-		if err != nil {
-			t.Fatal(err)
+	ctx := context.Background()
+	root := filepath.Join(place(t), "root")
+	f := faultfs.New(vfs.OS())
+	s, err := Open(root, Options{fs: f, noWatch: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := lokt.NewManager(open(t, root, Options{})).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "old"}}); err != nil {
+		t.Fatal(err)
+	}
+	f.Reset()
+	moved := false
+	f.Before(2, func() {
+		moved = true
+		if err := os.Rename(root, root+"-moved"); err != nil {
+			t.Error(err)
 		}
-		defer s.Close()
-		first := s
-		if !kept {
-			first = open(t, root, Options{})
-		}
-		renewed(t, first, 1, keepAfter)
-		if _, err := lokt.NewManager(first).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "old"}}); err != nil {
-			t.Fatal(err)
-		}
-		f.Reset()
-		before, op := 2, "open"
-		if kept {
-			before, op = 1, "lstat"
-		}
-		moved := false
-		f.Before(before, func() {
-			moved = true
-			if err := os.Rename(root, root+"-moved"); err != nil {
-				t.Error(err)
-			}
-		})
-		if _, err := lokt.NewManager(s).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "new"}}); err != nil {
-			t.Fatalf("in the new directory: %v", err)
-		}
-		if first := f.Trace()[0]; !moved || !strings.HasPrefix(first, op) || !strings.Contains(first, dirGuards) {
-			t.Fatalf("moved: %v; the first operation was %s: this test shows nothing", moved, first)
-		}
-		if got := holders(t, s); len(got) != 1 || got[0] != "new" {
-			t.Errorf("the new directory's lock is held by %v", got)
-		}
-		old := open(t, root+"-moved", Options{})
-		if got := holders(t, old); len(got) != 1 || got[0] != "old" {
-			t.Errorf("the moved directory's lock is held by %v", got)
-		}
+	})
+	if _, err := lokt.NewManager(s).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "new"}}); err != nil {
+		t.Fatalf("in the new directory: %v", err)
+	}
+	if first := f.Trace()[0]; !moved || !strings.HasPrefix(first, "open") || !strings.Contains(first, dirGuards) {
+		t.Fatalf("moved: %v; the first operation was %s: this test shows nothing", moved, first)
+	}
+	if got := holders(t, s); len(got) != 1 || got[0] != "new" {
+		t.Errorf("the new directory's lock is held by %v", got)
+	}
+	old := open(t, root+"-moved", Options{})
+	if got := holders(t, old); len(got) != 1 || got[0] != "old" {
+		t.Errorf("the moved directory's lock is held by %v", got)
 	}
 }
 
@@ -107,6 +98,58 @@ func TestAStoreThatIsClosedWhileItIsUsedFailsCleanly(t *testing.T) {
 		cancel()
 		if _, err := open(t, root, Options{}).View(t.Context(), "x"); err != nil {
 			t.Errorf("round %d: what is left cannot be read: %v", round, err)
+		}
+	}
+}
+
+// renewed acquires a lock of each name and renews it some times.
+func renewed(t *testing.T, s *Store, names, times int) {
+	t.Helper()
+	m := lokt.NewManager(s)
+	for i := range names {
+		c := lokt.Claim{Name: fmt.Sprint("x", i), LeaseID: fmt.Sprint("lease ", i), Owner: lokt.Owner{ID: "a"}, TTL: time.Minute, Attended: true}
+		if _, err := m.Acquire(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		for range times {
+			if _, err := m.Renew(t.Context(), lokt.Renewal{Name: c.Name, LeaseID: c.LeaseID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Promises S-5, S-8. Whoever changes, replaces or deletes the record finds the holder looking at what is there.
+func TestARenewalSeesWhatOthersMadeOfTheRecord(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(path string) error{
+		"replaced by another program": func(path string) error {
+			data, err := os.ReadFile(path)
+			data = bytes.ReplaceAll(data, []byte("lease 0"), []byte("lease 1"))
+			return errors.Join(err, os.WriteFile(path+".x", data, 0o600), os.Rename(path+".x", path))
+		},
+		"edited where it stands": func(path string) error {
+			data, err := os.ReadFile(path)
+			return errors.Join(err, os.WriteFile(path, bytes.ReplaceAll(data, []byte("lease 0"), []byte("lease 1")), 0o600))
+		},
+		"moved away": func(path string) error { return os.Rename(path, path+".moved") },
+		"deleted":    os.Remove,
+		"a link": func(path string) error {
+			return errors.Join(os.Rename(path, path+".moved"), os.Symlink(path+".moved", path))
+		},
+	} {
+		root := memoryPlace(t)
+		s := open(t, root, Options{})
+		renewed(t, s, 1, 20)
+		path := s.path(dirLocks, "x0")
+		if err := change(path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lokt.NewManager(s).Renew(t.Context(), lokt.Renewal{Name: "x0", LeaseID: "lease 0"}); err == nil {
+			t.Errorf("%s: it was renewed", what)
+		}
+		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte("lease 0")) && what != "a link" {
+			t.Errorf("%s: the record is back", what)
 		}
 	}
 }

@@ -15,13 +15,14 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/audit"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/testkit/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // openFaulty returns a store over files that fail on cue.
 func openFaulty(t *testing.T, dir string) (*Store, *faultfs.Faulty) {
 	t.Helper()
-	f := faultfs.New(faultfs.OS())
+	f := faultfs.New(vfs.OS())
 	s, err := Open(dir, Options{fs: f, noWatch: true})
 	if err != nil {
 		t.Fatal(err)

@@ -7,45 +7,31 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // shardSet is the part that goroutines of this process play in the exclusion: one of them at a time asks the kernel for
 // a guard file, and a context can call the others back.
 type shardSet struct {
-	mu   sync.Mutex
-	in   map[uint8]*shard
-	used atomic.Int64 // changes
-	kept atomic.Int64 // guard files that are open although nobody is inside
-	most atomic.Int64 // how many may be
+	mu sync.Mutex
+	in map[uint8]*shard
 }
-
-// Guard files stay open from one change to the next, as programs want it that renew their locks.
-const (
-	keepAfter = 8   // changes: a command makes fewer
-	maxKept   = 128 // files, of a store
-	keptShare = 8   // and no more than one in so many of the files that a process may have open
-)
 
 // shard is this process's side of one guard file.
 type shard struct {
 	free    chan struct{} // empty while somebody is inside, or asks the kernel
 	entered atomic.Int64  // counts who got the kernel's lock
 	parked  *parkedLock   // the lock that an impatient one left the kernel with; for whoever is inside
-
-	kept atomic.Pointer[guardFile] // open and not locked, for the next change; nil if there is none, or it is in use
 }
 
 // guardFile is an open guard file.
 type guardFile struct {
-	faultfs.File
+	vfs.File
 	fileID
-	header header
 }
 
 // fileID tells a file from every other that is there, and from those that were there before it as far as the file system
@@ -57,7 +43,7 @@ type fileID struct {
 }
 
 // identifyByStat is identify where nothing tells when a file was made.
-func identifyByStat(f faultfs.File) (fileID, error) {
+func identifyByStat(f vfs.File) (fileID, error) {
 	fi, err := f.Stat()
 	if err != nil {
 		return fileID{}, err
@@ -81,47 +67,6 @@ func (s *shardSet) of(n uint8) *shard {
 		s.in[n] = sh
 	}
 	return sh
-}
-
-// keep leaves the file open for the shard's next change, and reports whether it does. The caller is inside.
-func (s *Store) keep(sh *shard, f *guardFile) bool {
-	set := s.shards
-	switch used := set.used.Add(1); {
-	case used < keepAfter:
-		return false
-	case used == keepAfter:
-		set.most.Store(int64(min(maxKept, openFileLimit()/keptShare)))
-		runtime.AddCleanup(s, func(set *shardSet) { _ = set.close() }, set) // programs may drop a store without closing it
-		runtime.AddCleanup(s, func(ps *pairSet) { _ = ps.close() }, s.pairs)
-	}
-	if set.kept.Add(1) > set.most.Load() {
-		set.kept.Add(-1)
-		return false
-	}
-	sh.kept.Store(f)
-	return true
-}
-
-// take returns the file that was kept, or nil: whoever takes it is the only one who has it.
-func (s *shardSet) take(sh *shard) *guardFile {
-	f := sh.kept.Swap(nil)
-	if f != nil {
-		s.kept.Add(-1)
-	}
-	return f
-}
-
-// close closes what was kept. It may be called at any time, and from outside the bubble of a test.
-func (s *shardSet) close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var errs []error
-	for _, sh := range s.in {
-		if f := s.take(sh); f != nil {
-			errs = append(errs, f.Close())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // patience is how long a change waits while nobody gets ahead.
@@ -283,7 +228,7 @@ func (s *Store) lockGuard(p patience, n uint8, sh *shard) (*guardFile, error) {
 			k.leave()
 		}
 	}
-	f := s.shards.take(sh)
+	var f *guardFile
 	for start := time.Now(); ; time.Sleep(50 * time.Microsecond) {
 		if f == nil {
 			var err error

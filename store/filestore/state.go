@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 	"slices"
 	"time"
 
@@ -20,7 +21,6 @@ const emptyAge = 2 * time.Second
 type state struct {
 	name       string
 	now        lockfile.Now
-	pair       *atomicfile.Pair // the open files of the record; nil if none are to be kept
 	snap       lokt.Snapshot
 	data       [files][]byte      // contents of the lock, queue and freeze files; nil if absent or unreadable
 	unreadable [files]bool        // there is something, but it cannot be read
@@ -39,14 +39,14 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock. page is what its guard file says; pair, if not nil, has its record open.
-func (s *Store) load(name string, now lockfile.Now, page guardPage, pair *atomicfile.Pair) (*state, error) {
-	return s.loadFiles(name, now, page, allFiles, pair)
+// load reads what is known about the named lock. page is what its guard file says.
+func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, error) {
+	return s.loadFiles(name, now, page, allFiles)
 }
 
 // loadFiles is load without the files that are known to be absent.
-func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present fileSet, pair *atomicfile.Pair) (*state, error) {
-	st := &state{name: name, now: now, pair: pair}
+func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
+	st := &state{name: name, now: now}
 	var lockInfo fs.FileInfo
 	var failed [files]error
 	for f := range fileDirs {
@@ -54,7 +54,7 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 			continue
 		}
 		var fi fs.FileInfo
-		st.data[f], fi, failed[f] = s.readFile(f, name, pair)
+		st.data[f], fi, failed[f] = s.readFile(f, name)
 		if errors.Is(failed[f], fs.ErrNotExist) {
 			failed[f] = nil
 		}
@@ -93,17 +93,14 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 }
 
 // readFile returns the contents of one of the lock's files, which are not nil if there is one.
-func (s *Store) readFile(file int, name string, pair *atomicfile.Pair) ([]byte, fs.FileInfo, error) {
+func (s *Store) readFile(file int, name string) ([]byte, fs.FileInfo, error) {
 	path := s.path(fileDirs[file], name)
 	if file != fileLock { // mostly there is none, and to find that out by opening it takes twice as long
 		if _, err := s.fs.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, err
 		}
 	}
-	if file != fileLock {
-		pair = nil // it is of the record
-	}
-	data, fi, err := pair.ReadRegular(s.fs, path, lockfile.MaxSize)
+	data, fi, err := atomicfile.ReadRegular(s.fs, path, lockfile.MaxSize)
 	if err == nil && data == nil {
 		data = []byte{}
 	}
@@ -155,7 +152,7 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 		return nil
 	}
 	l := &st.snap.Lock
-	r, err := s.records.decode(st.name, data)
+	r, err := lockfile.Decode(st.name, data)
 	switch {
 	case err == nil:
 	case len(data) == 0 && fi != nil && st.now.Wall.Sub(fi.ModTime()).Abs() < emptyAge:
@@ -196,7 +193,7 @@ func (st *state) decodeQueue(s *Store) error {
 	if data == nil {
 		return nil
 	}
-	q, err := s.queues.decode(st.name, data)
+	q, err := lockfile.DecodeQueue(st.name, data)
 	if errors.Is(err, lockfile.ErrVersion) {
 		return s.damaged(st.name, dirQueue, err)
 	}
@@ -277,7 +274,7 @@ func childAlive(p lokt.Process, sameHost bool) bool {
 
 // publish stores what a change made of the state: what it is about to do, then each file that differs, then the events.
 func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
-	next, err := st.encode(s, c.Lock)
+	next, err := st.encode(c.Lock)
 	if err != nil {
 		return err
 	}
@@ -318,13 +315,9 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	if err := g.prepare(l.Token, announced); err != nil {
 		return err
 	}
-	if st.pair != nil && !renewal(st.snap.Lock, l) {
-		_ = st.pair.Close()
-		st.pair = nil
-	}
 	var doubt error
 	for i, f := range e.files {
-		err := s.replace(f.file, e.name, f.after(), f.how, f.before, st.pair)
+		err := s.replace(f.file, e.name, f.after(), f.how, f.before)
 		switch {
 		case err == nil:
 		case errors.Is(err, atomicfile.ErrInDoubt):
@@ -344,8 +337,8 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 }
 
 // replace publishes one file's new contents, or removes it if data is nil. before is the contentOf the file as it is; what
-// cannot be read is moved away first. pair, if not nil, is that of the lock's record.
-func (s *Store) replace(file int, name string, data []byte, d durable, before uint64, pair *atomicfile.Pair) error {
+// cannot be read is moved away first.
+func (s *Store) replace(file int, name string, data []byte, d durable, before uint64) error {
 	dir := fileDirs[file]
 	if before == contentUnreadable {
 		if err := s.quarantine(dir, name); err != nil {
@@ -354,19 +347,9 @@ func (s *Store) replace(file int, name string, data []byte, d durable, before ui
 	}
 	path := s.path(dir, name)
 	if data == nil {
-		err := atomicfile.Remove(s.fs, path, d == durableDir)
-		if err == nil && file != fileFreeze {
-			_ = s.fs.Remove(s.sparePath(dir, name)) // mostly absent
-		}
-		return err
+		return atomicfile.Remove(s.fs, path, d == durableDir)
 	}
-	o := atomicfile.Options{
-		Perm: filePerm, Sync: d != volatile, Durable: d == durableDir,
-		New: before <= contentUnreadable, Spare: s.sparePath(dir, name),
-	}
-	if file == fileLock {
-		o.Pair = pair
-	}
+	o := atomicfile.Options{Perm: filePerm, Sync: d != volatile, Durable: d == durableDir}
 	err := atomicfile.Replace(s.fs, path, data, o)
 	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
 		if err := s.makeDirs(); err != nil {
@@ -378,20 +361,20 @@ func (s *Store) replace(file int, name string, data []byte, d durable, before ui
 }
 
 // encode returns the contents of the three files for the lock. What did not change keeps its very bytes.
-func (st *state) encode(s *Store, l lokt.Lock) (next [files][]byte, err error) {
+func (st *state) encode(l lokt.Lock) (next [files][]byte, err error) {
 	next = st.data
 	was := st.snap.Lock
-	if !sameAll(l.Holders, was.Holders, sameHolder) || l.Corrupt != was.Corrupt {
-		if next[fileLock], err = st.encodeHolders(l, &s.records); err != nil {
+	if !reflect.DeepEqual(l.Holders, was.Holders) || l.Corrupt != was.Corrupt {
+		if next[fileLock], err = st.encodeHolders(l); err != nil {
 			return next, err
 		}
 	}
-	if !slices.EqualFunc(l.Queue, was.Queue, sameWaiter) {
-		if next[fileQueue], err = st.encodeQueue(l, &s.queues); err != nil {
+	if !reflect.DeepEqual(l.Queue, was.Queue) {
+		if next[fileQueue], err = st.encodeQueue(l); err != nil {
 			return next, err
 		}
 	}
-	if !samePtr(l.Freeze, was.Freeze) {
+	if !reflect.DeepEqual(l.Freeze, was.Freeze) {
 		next[fileFreeze] = nil
 		if l.Freeze != nil {
 			if next[fileFreeze], err = lockfile.FromFreeze(st.name, *l.Freeze, st.now).Encode(st.freeze); err != nil {
@@ -402,15 +385,14 @@ func (st *state) encode(s *Store, l lokt.Lock) (next [files][]byte, err error) {
 	return next, nil
 }
 
-func (st *state) encodeHolders(l lokt.Lock, cache *recordCache) ([]byte, error) {
+func (st *state) encodeHolders(l lokt.Lock) ([]byte, error) {
 	if len(l.Holders) == 0 {
-		cache.drop(st.name)
 		return nil, nil
 	}
 	records := make([]*lockfile.Record, len(l.Holders))
 	for i, h := range l.Holders {
 		was := slices.IndexFunc(st.snap.Lock.Holders, func(w lokt.Holder) bool { return w.LeaseID == h.LeaseID })
-		if was >= 0 && was < len(st.holders) && sameHolder(&h, &st.snap.Lock.Holders[was]) {
+		if was >= 0 && was < len(st.holders) && reflect.DeepEqual(h, st.snap.Lock.Holders[was]) {
 			one := *st.holders[was]
 			one.Holders = nil
 			records[i] = &one
@@ -424,14 +406,10 @@ func (st *state) encodeHolders(l lokt.Lock, cache *recordCache) ([]byte, error) 
 		first.Holders = records
 		r = &first
 	}
-	data, err := r.Encode(st.record)
-	if err == nil {
-		cache.put(st.name, data, r)
-	}
-	return data, err
+	return r.Encode(st.record)
 }
 
-func (st *state) encodeQueue(l lokt.Lock, cache *queueCache) ([]byte, error) {
+func (st *state) encodeQueue(l lokt.Lock) ([]byte, error) {
 	if len(l.Queue) == 0 {
 		return nil, nil
 	}
@@ -439,11 +417,7 @@ func (st *state) encodeQueue(l lokt.Lock, cache *queueCache) ([]byte, error) {
 	for i, w := range l.Queue {
 		q.Waiters[i] = lockfile.FromWaiter(*w, st.now)
 	}
-	data, err := q.Encode()
-	if err == nil {
-		cache.last.Store(&seenQueue{st.name, data, q})
-	}
-	return data, err
+	return q.Encode()
 }
 
 // durable says how much of a change must survive the loss of power.
@@ -470,7 +444,7 @@ func durability(file int, was lokt.Lock, c lokt.Change) durable {
 		for _, h := range holders {
 			before, had := other.Holder(h.LeaseID)
 			switch {
-			case had && sameHolder(&before, &h):
+			case had && reflect.DeepEqual(before, h):
 				if h.Process == nil && !h.Attended { // what is on record for good stays so when its file is written anew
 					d = max(d, durableFile)
 				}

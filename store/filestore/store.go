@@ -15,8 +15,8 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/audit"
-	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/lockfile"
 )
 
@@ -37,7 +37,6 @@ const (
 	dirPerm  fs.FileMode = 0o700
 	filePerm fs.FileMode = 0o600
 	ext                  = ".json"
-	spareExt             = ".spare"
 )
 
 // Options change how a store works. The zero value is what programs want.
@@ -53,33 +52,29 @@ type Options struct {
 	// millisecond unless that process is stopped. Waiting for many, one after another, may take longer. The default is 10 s.
 	LockTimeout time.Duration
 
-	fs      faultfs.FS
+	fs      vfs.FS
 	clock   func() lockfile.Now
 	noWatch bool // no file events: wait by looking again only
 
 	lookBlind time.Duration // as the constant of this name
 }
 
-// Store is a lokt.Store over files. It is safe for concurrent use, by any number of processes at once. Between
-// changes it keeps up to 385 files open, or a quarter of what the process may, until it is closed or dropped.
+// Store is a lokt.Store over files. It is safe for concurrent use, by any number of processes at once.
 type Store struct {
 	root    string
 	o       Options
-	fs      faultfs.FS
+	fs      vfs.FS
 	log     *audit.Log
 	host    string
 	isLocal func() bool
 
 	shards *shardSet
-	pairs  *pairSet
 	pages  sync.Pool // of *page
-	queues queueCache
 
-	records recordCache
-	self    selfProcess
-	waker   waker
-	closed  atomic.Bool
-	done    chan struct{} // closed by Close
+	self   selfProcess
+	waker  waker
+	closed atomic.Bool
+	done   chan struct{} // closed by Close
 }
 
 // errClosed is what a closed store has to say.
@@ -96,7 +91,7 @@ func Open(root string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("lock directory %q: %w", root, err)
 	}
 	if o.fs == nil {
-		o.fs = faultfs.OS()
+		o.fs = vfs.OS()
 	}
 	if o.LockTimeout == 0 {
 		o.LockTimeout = 10 * time.Second
@@ -107,7 +102,7 @@ func Open(root string, o Options) (*Store, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{}), shards: &shardSet{}, pairs: &pairSet{}, done: make(chan struct{})}
+	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{}), shards: &shardSet{}, done: make(chan struct{})}
 	s.pages.New = func() any { return new(page) }
 	s.host, _ = os.Hostname()
 	if s.o.clock == nil {
@@ -152,14 +147,13 @@ func (s *Store) Host() string { return s.host }
 // Audit returns the store's event log.
 func (s *Store) Audit() *audit.Log { return s.log }
 
-// Close ends the liveness of this process in the store, wakes those who wait in it, and closes the files that changes leave
-// open for the next. The store cannot be used after it.
+// Close ends the liveness of this process in the store and wakes those who wait in it. The store cannot be used after it.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
 	close(s.done)
-	return errors.Join(s.shards.close(), s.pairs.close(), s.log.Close(), s.waker.close(), s.self.close())
+	return errors.Join(s.log.Close(), s.waker.close(), s.self.close())
 }
 
 // checkDirs refuses anything but directories where the store's directories belong, symbolic links above all.
@@ -217,12 +211,6 @@ func (s *Store) path(dir, name string) string {
 
 const separator = string(filepath.Separator)
 
-// sparePath returns where the old version of one of the lock's files is kept to take the next new one. After the loss of
-// power that file may still say what it said before it was used again: about this lock, and of a holder who is gone.
-func (s *Store) sparePath(dir, name string) string {
-	return s.root + separator + dir + separator + "." + name + ext + spareExt
-}
-
 // shardOf returns which of the guard files excludes changes of the named lock. Names that differ only in case, and may
 // have the same files, share it.
 func shardOf(name string) uint8 {
@@ -247,9 +235,7 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 		return unavailable(err)
 	}
 	defer g.leave()
-	pair := s.pair(name)
-	defer func() { s.pairs.put(name, pair) }()
-	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq}, pair)
+	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
 	if err != nil {
 		return err
 	}
@@ -288,7 +274,7 @@ type reader struct {
 
 // guardReader is a guard file open for reading.
 type guardReader struct {
-	f     faultfs.File // nil if it cannot be read: what is in the lock's files counts
+	f     vfs.File // nil if it cannot be read: what is in the lock's files counts
 	pages *sync.Pool
 
 	mu   sync.Mutex
@@ -315,7 +301,7 @@ func (r *reader) view(ctx context.Context, name string, present fileSet) (lokt.S
 		if page.entry != nil && page.entry.name == name {
 			files = allFiles
 		}
-		st, err := r.s.loadFiles(name, r.s.o.clock(), page, files, nil)
+		st, err := r.s.loadFiles(name, r.s.o.clock(), page, files)
 		if try < maxViews && (page.torn && try < 3 || guard.moved(page)) {
 			time.Sleep(time.Duration(try) * 10 * time.Microsecond)
 			continue
@@ -357,7 +343,7 @@ func (g *guardReader) page() guardPage {
 	}
 	buf := g.pages.Get().(*page)
 	defer g.pages.Put(buf)
-	p, err := readPage(g.f, buf, nil)
+	p, err := readPage(g.f, buf)
 	g.last, g.know = p, err == nil
 	return p
 }

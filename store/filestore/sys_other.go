@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 const openNoFollow = 0
@@ -19,10 +19,8 @@ var transient = []error{errUnsupported}
 
 func supported() error { return errUnsupported }
 
-func tryFlock(faultfs.File) (bool, error) { return false, errUnsupported }
-func blockingFlock(faultfs.File) error    { return errUnsupported }
-func funlock(faultfs.File) error          { return errUnsupported }
-func inode(fs.FileInfo) uint64            { return 0 }
-func device(fs.FileInfo) uint64           { return 0 }
-
-func openFileLimit() uint64 { return 0 }
+func tryFlock(vfs.File) (bool, error) { return false, errUnsupported }
+func blockingFlock(vfs.File) error    { return errUnsupported }
+func funlock(vfs.File) error          { return errUnsupported }
+func inode(fs.FileInfo) uint64        { return 0 }
+func device(fs.FileInfo) uint64       { return 0 }

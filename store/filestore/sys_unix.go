@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 const openNoFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK
@@ -19,7 +19,7 @@ var transient = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix
 
 func supported() error { return nil }
 
-func tryFlock(f faultfs.File) (bool, error) {
+func tryFlock(f vfs.File) (bool, error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
@@ -33,7 +33,7 @@ func tryFlock(f faultfs.File) (bool, error) {
 	}
 }
 
-func blockingFlock(f faultfs.File) error {
+func blockingFlock(f vfs.File) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
 			return err
@@ -41,16 +41,7 @@ func blockingFlock(f faultfs.File) error {
 	}
 }
 
-func funlock(f faultfs.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
-
-// openFileLimit returns how many files this process may have open, or 0 if nobody knows.
-func openFileLimit() uint64 {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0
-	}
-	return uint64(limit.Cur) //nolint:unconvert // signed on some systems
-}
+func funlock(f vfs.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
 func inode(fi fs.FileInfo) uint64 {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -88,7 +88,7 @@ func setAside(ctx context.Context, path, file string, o Options) (_ []Aside, err
 	if err != nil || len(all) == 0 {
 		return nil, translate(err)
 	}
-	if err := writeAside(faultfs.OS(), file, all); err != nil {
+	if err := writeAside(vfs.OS(), file, all); err != nil {
 		return nil, unavailable(err)
 	}
 	if err := atomically(ctx, d.writer, func() error { return forget(ctx, d.writer, all, next) }); err != nil {
@@ -178,7 +178,7 @@ func forget(ctx context.Context, q querier, all []Aside, next jobs.Counters) err
 }
 
 // writeAside writes what is set aside to a new file, to the disk. When it fails there is none.
-func writeAside(fsys faultfs.FS, file string, all []Aside) error {
+func writeAside(fsys vfs.FS, file string, all []Aside) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

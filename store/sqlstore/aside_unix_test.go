@@ -18,7 +18,8 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/testkit/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
@@ -275,7 +276,7 @@ func TestANameThatCannotBeFlushedIsNoSuccess(t *testing.T) {
 	if err := db.Backup(t.Context(), part); err != nil {
 		t.Fatal(err)
 	}
-	f := faultfs.New(faultfs.OS())
+	f := faultfs.New(vfs.OS())
 	f.FailAt(2, syscall.EIO) // after the renaming
 	if err := finish(f, part, copied); !errors.Is(err, syscall.EIO) || !errors.Is(err, atomicfile.ErrInDoubt) {
 		t.Errorf("of a backup: %v", err)
@@ -283,7 +284,7 @@ func TestANameThatCannotBeFlushedIsNoSuccess(t *testing.T) {
 	if _, err := os.Stat(copied); err != nil {
 		t.Errorf("the copy is not left: %v", err)
 	}
-	f = faultfs.New(faultfs.OS())
+	f = faultfs.New(vfs.OS())
 	f.FailAt(1, syscall.EIO)
 	if err := writeAside(f, aside, []Aside{{Table: "lock_journal", Row: 1}}); !errors.Is(err, syscall.EIO) {
 		t.Errorf("of a row: %v", err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // Backup implements backend.
@@ -50,14 +50,14 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 		}
 		return translate(fmt.Errorf("backup to %s: %w", path, err))
 	}
-	if err := finish(faultfs.OS(), part, path); err != nil {
+	if err := finish(vfs.OS(), part, path); err != nil {
 		return translate(unavailable(fmt.Errorf("backup to %s: %w", path, err)))
 	}
 	return nil
 }
 
 // finish marks a copy as such, and gives it its name when it is on the disk. If only the name may not be, the copy is left there.
-func finish(fsys faultfs.FS, part, path string) error {
+func finish(fsys vfs.FS, part, path string) error {
 	full, err := filepath.Abs(part)
 	if err != nil {
 		return err

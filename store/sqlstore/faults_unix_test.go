@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/faultvfs"
+	"github.com/lokt-dev/lokt/internal/testkit/faultvfs"
 	"github.com/lokt-dev/lokt/jobs"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/lokttest"
@@ -354,7 +354,7 @@ func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T)
 // Promise S-61.
 func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 	t.Parallel()
-	own := testservers.NeedPostgres(t, "fsync=off")
+	own := servers.NeedPostgres(t, "fsync=off")
 	url := own.URL(own.Addr, "public")
 	db := openPG(t, url, Options{})
 	m := lokt.NewManager(db.Locks())

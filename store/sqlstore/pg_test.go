@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/testservers"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
 	"github.com/lokt-dev/lokt/jobs/manager"
@@ -22,7 +22,7 @@ import (
 
 // postgres is a server for the tests of this process, started by the first that needs it.
 type postgres struct {
-	*testservers.Postgres
+	*servers.Postgres
 	once    sync.Once
 	err     error
 	schemas atomic.Int64
@@ -43,8 +43,8 @@ func stopServer() {
 // schemaURL returns the URL of an empty schema.
 func schemaURL(t testing.TB) string {
 	t.Helper()
-	server.once.Do(func() { server.Postgres, server.err = testservers.StartPostgres("fsync=off") })
-	testservers.Need(t, server.err)
+	server.once.Do(func() { server.Postgres, server.err = servers.StartPostgres("fsync=off") })
+	servers.Need(t, server.err)
 	name := fmt.Sprint("t", server.schemas.Add(1))
 	sql(t, server.url("public"), "CREATE SCHEMA "+name)
 	return server.url(name)

@@ -17,8 +17,8 @@ import (
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/faultfs"
 	"github.com/lokt-dev/lokt/internal/promtext"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // defaultMaxNames is how many locks have series of their own, so that a monitoring system is not flooded.
@@ -116,7 +116,7 @@ func (a cmd) runMetrics(o metricsOptions) error {
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return app.Usagef("--output %q is a directory: name a file", o.output)
 	}
-	return atomicfile.Replace(faultfs.OS(), path, text, atomicfile.Options{Perm: 0o644}) // for the collector to read, whoever it is
+	return atomicfile.Replace(vfs.OS(), path, text, atomicfile.Options{Perm: 0o644}) // for the collector to read, whoever it is
 }
 
 // measure looks at all locks.

@@ -18,7 +18,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
-	"github.com/lokt-dev/lokt/internal/faultfs"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 type primeOptions struct {
@@ -164,7 +164,7 @@ func replaceSection(path, section string) error {
 		before = strings.TrimRight(old, "\n") + "\n\n"
 	}
 	if text := before + section + after; text != old {
-		return atomicfile.Replace(faultfs.OS(), path, []byte(text), atomicfile.Options{Perm: perm})
+		return atomicfile.Replace(vfs.OS(), path, []byte(text), atomicfile.Options{Perm: perm})
 	}
 	return nil
 }

@@ -1,3 +1,5 @@
+// Package faultfs is a file system that fails on cue, so that a test can step through every operation of an action and see
+// what a full disk, a broken one or a crash leaves behind.
 package faultfs
 
 import (
@@ -7,16 +9,18 @@ import (
 	"iter"
 	"sync"
 	"syscall"
+
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // ErrCrashed is what every operation returns once a Faulty has crashed.
 var ErrCrashed = errors.New("crashed")
 
 // Faulty is a file system that counts its operations, starting at 1, and fails on cue. What counts is open, read,
-// write, sync, close, stat, rename, exchange, remove, mkdir, syncdir, lstat, readdir and truncate, whether asked of the file system or
+// write, sync, close, stat, rename, remove, mkdir, syncdir, lstat, readdir and truncate, whether asked of the file system or
 // of a file that it opened. It is safe for concurrent use.
 type Faulty struct {
-	inner FS
+	inner vfs.FS
 
 	mu    sync.Mutex
 	trace []string
@@ -32,7 +36,7 @@ type cue struct {
 }
 
 // New returns a Faulty that passes to inner what it does not make fail.
-func New(inner FS) *Faulty {
+func New(inner vfs.FS) *Faulty {
 	return &Faulty{inner: inner, cues: map[int]cue{}, open: map[*faultyFile]struct{}{}}
 }
 
@@ -131,8 +135,8 @@ func failed(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// OpenFile implements FS, as the other methods do.
-func (f *Faulty) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+// OpenFile implements vfs.FS, as the other methods do.
+func (f *Faulty) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
 	if _, err := f.step("open", name); err != nil {
 		return nil, failed("open", name, err)
 	}
@@ -156,13 +160,6 @@ func (f *Faulty) Rename(oldpath, newpath string) error {
 		return failed("rename", newpath, err)
 	}
 	return f.inner.Rename(oldpath, newpath)
-}
-
-func (f *Faulty) Exchange(a, b string) error {
-	if _, err := f.step("exchange", a+" "+b); err != nil {
-		return failed("exchange", b, err)
-	}
-	return f.inner.Exchange(a, b)
 }
 
 func (f *Faulty) Remove(name string) error {
@@ -202,8 +199,8 @@ func (f *Faulty) SyncDir(name string) error {
 
 // faultyFile passes Fd and Name to the real file without counting them.
 type faultyFile struct {
-	File
-	inner File
+	vfs.File
+	inner vfs.File
 	fs    *Faulty
 }
 

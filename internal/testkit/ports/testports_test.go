@@ -1,4 +1,4 @@
-package testports_test
+package ports_test
 
 import (
 	"net"
@@ -6,11 +6,11 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/lokt-dev/lokt/internal/testports"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
 func TestPortsAreFreeDifferentAndNotThoseOfConnections(t *testing.T) {
-	all, err := testports.Free(50)
+	all, err := ports.Free(50)
 	if err != nil {
 		t.Fatal(err)
 	}

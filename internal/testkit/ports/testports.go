@@ -1,6 +1,6 @@
-// Package testports chooses ports for the servers of tests that must be known before the server listens, or that it must
+// Package ports chooses ports for the servers of tests that must be known before the server listens, or that it must
 // get again when it is started anew.
-package testports
+package ports
 
 import (
 	"errors"

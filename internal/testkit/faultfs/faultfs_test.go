@@ -12,10 +12,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // tour does one of everything in dir, and stops at the first error.
-func tour(fsys FS, dir string) error {
+func tour(fsys vfs.FS, dir string) error {
 	name := filepath.Join(dir, "a")
 	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -32,8 +34,6 @@ func tour(fsys FS, dir string) error {
 		f.Close,
 		func() error { return fsys.Mkdir(filepath.Join(dir, "d"), 0o700) },
 		func() error { return fsys.Rename(name, filepath.Join(dir, "b")) },
-		func() error { return fsys.Exchange(filepath.Join(dir, "b"), filepath.Join(dir, "d")) },
-		func() error { return fsys.Exchange(filepath.Join(dir, "b"), filepath.Join(dir, "d")) },
 		func() error { _, err := fsys.Lstat(filepath.Join(dir, "b")); return err },
 		func() error { _, err := fsys.ReadDir(dir); return err },
 		func() error { return fsys.SyncDir(dir) },
@@ -56,11 +56,11 @@ func ignore(err, expected error) error {
 }
 
 var kinds = []string{
-	"open", "write", "write", "read", "read", "stat", "truncate", "sync", "close", "mkdir", "rename", "exchange", "exchange", "lstat", "readdir", "syncdir", "remove",
+	"open", "write", "write", "read", "read", "stat", "truncate", "sync", "close", "mkdir", "rename", "lstat", "readdir", "syncdir", "remove",
 }
 
 func TestEveryOperationIsCountedAndTraced(t *testing.T) {
-	f := New(OS())
+	f := New(vfs.OS())
 	dir := t.TempDir()
 	if err := tour(f, dir); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestEveryOperationIsCountedAndTraced(t *testing.T) {
 func TestEveryOperationCanFailAndIsNotDoneThen(t *testing.T) {
 	for n, kind := range kinds {
 		dir := t.TempDir()
-		f := New(OS())
+		f := New(vfs.OS())
 		f.FailAt(n+1, syscall.EIO)
 		if err := tour(f, dir); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: %v", kind, err)
@@ -107,7 +107,7 @@ func TestEveryOperationCanFailAndIsNotDoneThen(t *testing.T) {
 
 func TestAShortWriteWritesHalf(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a")
-	f := New(OS())
+	f := New(vfs.OS())
 	f.ShortWriteAt(1, syscall.EIO) // not a write: does not fail
 	f.ShortWriteAt(2, syscall.ENOSPC)
 	file, err := f.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
@@ -128,7 +128,7 @@ func TestAShortWriteWritesHalf(t *testing.T) {
 
 func TestACrashEndsEverythingAndClosesFiles(t *testing.T) {
 	dir := t.TempDir()
-	f := New(OS())
+	f := New(vfs.OS())
 	file, err := f.OpenFile(filepath.Join(dir, "a"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestACrashEndsEverythingAndClosesFiles(t *testing.T) {
 }
 
 func TestCrashClosesFilesAtOnce(t *testing.T) {
-	f := New(OS())
+	f := New(vfs.OS())
 	file, err := f.OpenFile(filepath.Join(t.TempDir(), "a"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestCrashClosesFilesAtOnce(t *testing.T) {
 }
 
 func TestAFailedCloseClosesTheFile(t *testing.T) {
-	f := New(OS())
+	f := New(vfs.OS())
 	f.FailAt(2, syscall.EIO)
 	file, err := f.OpenFile(filepath.Join(t.TempDir(), "a"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -192,7 +192,7 @@ func TestAFailedCloseClosesTheFile(t *testing.T) {
 
 func TestBeforeLetsOthersInBetweenTwoSteps(t *testing.T) {
 	dir := t.TempDir()
-	f := New(OS())
+	f := New(vfs.OS())
 	f.Before(2, func() { _ = f.Mkdir(filepath.Join(dir, "d"), 0o700) })
 	if _, err := f.Lstat(dir); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestBeforeLetsOthersInBetweenTwoSteps(t *testing.T) {
 func TestFaultsCoverEveryOperation(t *testing.T) {
 	var got []string
 	for fault := range Faults(len(kinds)) {
-		f := New(OS())
+		f := New(vfs.OS())
 		f.Inject(fault)
 		err := tour(f, t.TempDir())
 		want := fault.Err
@@ -227,7 +227,7 @@ func TestFaultsCoverEveryOperation(t *testing.T) {
 
 func TestOperationsAreCountedFromManyGoroutines(t *testing.T) {
 	dir := t.TempDir()
-	f := New(OS())
+	f := New(vfs.OS())
 	f.CrashAt(8*20 - 5)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -250,11 +250,11 @@ func TestOperationsAreCountedFromManyGoroutines(t *testing.T) {
 }
 
 func TestOSGivesRealFilesAndNoNilInDisguise(t *testing.T) {
-	f, err := OS().OpenFile(filepath.Join(t.TempDir(), "none"), os.O_RDONLY, 0)
+	f, err := vfs.OS().OpenFile(filepath.Join(t.TempDir(), "none"), os.O_RDONLY, 0)
 	if f != nil || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, %v", f, err)
 	}
-	if err := OS().SyncDir(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+	if err := vfs.OS().SyncDir(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("SyncDir = %v", err)
 	}
 }

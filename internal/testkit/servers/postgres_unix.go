@@ -1,6 +1,6 @@
 //go:build unix
 
-package testservers
+package servers
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/lokt-dev/lokt/internal/testports"
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
 // ErrNoPostgres says that PostgreSQL is not installed on this machine.
@@ -105,7 +105,7 @@ func (p *Postgres) init() error {
 			return err
 		}
 	}
-	addresses, err := testports.Free(1)
+	addresses, err := ports.Free(1)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,16 @@
+//go:build !unix
+
+package vfs
+
+import (
+	"io/fs"
+	"os"
+)
+
+// Open is os.OpenFile for regular files.
+func Open(name string, flag int, perm fs.FileMode) (*os.File, error) {
+	return os.OpenFile(name, flag, perm)
+}
+
+// syncDir does nothing: Windows cannot flush a directory, and makes renames durable by itself or not at all.
+func syncDir(string) error { return nil }
