@@ -7,17 +7,16 @@ package lockfile
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Version is the newest version of the format that this package reads and the one that it writes.
@@ -25,6 +24,18 @@ const Version = 1
 
 // MaxSize is the largest record, in bytes, that readers accept: a lock with very many holders.
 const MaxSize = 64 << 20
+
+// form is how records are written and read: durations as nanoseconds, and names as encoding/json has always matched them.
+var form = json.JoinOptions(
+	json.Deterministic(true), json.MatchCaseInsensitiveNames(true),
+	jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true),
+	json.WithMarshalers(json.MarshalToFunc(func(out *jsontext.Encoder, d time.Duration) error {
+		return out.WriteToken(jsontext.Int(int64(d)))
+	})),
+	json.WithUnmarshalers(json.UnmarshalFromFunc(func(in *jsontext.Decoder, d *time.Duration) error {
+		return json.UnmarshalDecode(in, (*int64)(d))
+	})),
+)
 
 // The ways in which a record can be no record.
 var (
@@ -41,47 +52,47 @@ var (
 type Record struct {
 	Version    int       `json:"version"`
 	Name       string    `json:"name"`
-	LockID     string    `json:"lock_id,omitempty"` // the lease ID, 32 hexadecimal digits
+	LockID     string    `json:"lock_id,omitzero"` // the lease ID, 32 hexadecimal digits
 	Owner      string    `json:"owner"`
 	Host       string    `json:"host"`
 	PID        int       `json:"pid"`
-	PIDStart   int64     `json:"pid_start_ns,omitempty"` // as lokt.Process.Start; the name is historical
-	AgentID    string    `json:"agent_id,omitempty"`
+	PIDStart   int64     `json:"pid_start_ns,omitzero"` // as lokt.Process.Start; the name is historical
+	AgentID    string    `json:"agent_id,omitzero"`
 	AcquiredTS time.Time `json:"acquired_ts"`
-	TTLSec     int64     `json:"ttl_sec,omitempty"` // rounded up
+	TTLSec     int64     `json:"ttl_sec,omitzero"` // rounded up
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`
 
 	// What follows was added within version 1.
 
-	Kind       string            `json:"kind,omitempty"` // KindGuard, KindLease, KindFreeze; empty in records of older programs
+	Kind       string            `json:"kind,omitzero"` // KindGuard, KindLease, KindFreeze; empty in records of older programs
 	HeldSince  time.Time         `json:"held_since,omitzero"`
-	Renewals   int               `json:"renewals,omitempty"`
-	Token      uint64            `json:"token,omitempty"`
-	Limit      int               `json:"limit,omitempty"`  // most holders at once; absent means one
-	TTL        time.Duration     `json:"ttl_ns,omitempty"` // exact, if not whole seconds
-	MaxHold    time.Duration     `json:"max_hold_ns,omitempty"`
-	Priority   int               `json:"priority,omitempty"`
-	AnySession bool              `json:"any_session,omitempty"` // the owner is the same in every session
-	Attended   bool              `json:"attended,omitempty"`    // the holder is a running program that renews
-	Bound      bool              `json:"pid_bound,omitempty"`   // the death of pid frees the lock
-	BootID     string            `json:"boot_id,omitempty"`
-	PIDNS      string            `json:"pid_ns,omitempty"`   // the namespace in which pid is meant
-	Liveness   string            `json:"liveness,omitempty"` // byte of a liveness file that a kernel lock covers while the holder lives
-	ChildPID   int               `json:"child_pid,omitempty"`
-	ChildStart int64             `json:"child_start,omitempty"`
-	Asker      *Asker            `json:"asker,omitempty"` // the process that asked, if it is not pid
+	Renewals   int               `json:"renewals,omitzero"`
+	Token      uint64            `json:"token,omitzero"`
+	Limit      int               `json:"limit,omitzero"`  // most holders at once; absent means one
+	TTL        time.Duration     `json:"ttl_ns,omitzero"` // exact, if not whole seconds
+	MaxHold    time.Duration     `json:"max_hold_ns,omitzero"`
+	Priority   int               `json:"priority,omitzero"`
+	AnySession bool              `json:"any_session,omitzero"` // the owner is the same in every session
+	Attended   bool              `json:"attended,omitzero"`    // the holder is a running program that renews
+	Bound      bool              `json:"pid_bound,omitzero"`   // the death of pid frees the lock
+	BootID     string            `json:"boot_id,omitzero"`
+	PIDNS      string            `json:"pid_ns,omitzero"`   // the namespace in which pid is meant
+	Liveness   string            `json:"liveness,omitzero"` // byte of a liveness file that a kernel lock covers while the holder lives
+	ChildPID   int               `json:"child_pid,omitzero"`
+	ChildStart int64             `json:"child_start,omitzero"`
+	Asker      *Asker            `json:"asker,omitzero"` // the process that asked, if it is not pid
 	Pending    time.Time         `json:"pending_until,omitzero"`
-	Yield      *Yield            `json:"yield,omitempty"`
+	Yield      *Yield            `json:"yield,omitzero"`
 	Within     []string          `json:"within,omitempty"`
-	Wait       time.Duration     `json:"wait_ns,omitempty"` // of a waiter, negative waits without end; of a holder with pending_until, how long it had waited
-	Preempt    time.Duration     `json:"preempt_ns,omitempty"`
-	Refresh    bool              `json:"refresh,omitempty"`
-	Reason     string            `json:"reason,omitempty"` // of a freeze
+	Wait       time.Duration     `json:"wait_ns,omitzero"` // of a waiter, negative waits without end; of a holder with pending_until, how long it had waited
+	Preempt    time.Duration     `json:"preempt_ns,omitzero"`
+	Refresh    bool              `json:"refresh,omitzero"`
+	Reason     string            `json:"reason,omitzero"` // of a freeze
 	Metadata   map[string]string `json:"metadata,omitempty"`
-	Clock      *Clock            `json:"clock,omitempty"`
+	Clock      *Clock            `json:"clock,omitzero"`
 	Holders    []*Record         `json:"holders,omitempty"` // all of them, if there are several; the record itself is the first
 
-	extra map[string]json.RawMessage // what this version does not know, as it was read
+	Unknown map[string]jsontext.Value `json:",embed"` // what this version does not know, as it was read
 }
 
 // What a record's Kind can be.
@@ -94,10 +105,10 @@ const (
 // Yield is the on-disk form of lokt.Yield.
 type Yield struct {
 	To         string        `json:"to"`
-	Host       string        `json:"host,omitempty"`
-	AgentID    string        `json:"agent_id,omitempty"`
-	AnySession bool          `json:"any_session,omitempty"`
-	Asker      *Asker        `json:"asker,omitempty"`
+	Host       string        `json:"host,omitzero"`
+	AgentID    string        `json:"agent_id,omitzero"`
+	AnySession bool          `json:"any_session,omitzero"`
+	Asker      *Asker        `json:"asker,omitzero"`
 	AskedAt    time.Time     `json:"asked_at"`
 	Grace      time.Duration `json:"grace_ns"`
 	Deadline   time.Time     `json:"deadline,omitzero"`
@@ -107,7 +118,7 @@ type Yield struct {
 // boot and time namespace, and only while acquired_ts and expires_at are still the ones it was written with.
 type Clock struct {
 	BootID     string        `json:"boot_id"`
-	TimeNS     string        `json:"time_ns,omitempty"`
+	TimeNS     string        `json:"time_ns,omitzero"`
 	Monotonic  time.Duration `json:"monotonic_ns"` // reading at acquired_ts
 	AcquiredTS time.Time     `json:"acquired_ts"`
 	ExpiresAt  time.Time     `json:"expires_at,omitzero"`
@@ -155,8 +166,8 @@ func NewClock(now Now, acquired, expires time.Time) *Clock {
 // Decode reads the record of the named lock. A hold that has no lock_id, as hand-made ones may, is given one that is made
 // of the record's bytes. Errors wrap ErrCorrupt, ErrVersion or ErrName.
 func Decode(name string, data []byte) (*Record, error) {
-	r, plain, err := unmarshal(data)
-	if err != nil {
+	r := &Record{}
+	if err := json.Unmarshal(data, r, form); err != nil {
 		return nil, undecoded(data, err)
 	}
 	switch {
@@ -182,9 +193,6 @@ func Decode(name string, data []byte) (*Record, error) {
 			return nil, err
 		}
 		h.Name = name
-	}
-	if !plain {
-		r.keepUnknown(data)
 	}
 	for i, one := range append([]*Record{r}, r.Holders...) {
 		if one.LockID == "" {
@@ -212,10 +220,11 @@ const maxToken = 1 << 63
 // must not be taken for damage.
 func undecoded(data []byte, err error) error {
 	var v struct {
-		Version json.Number `json:"version"`
+		Version jsontext.Value `json:"version"`
 	}
-	if json.Unmarshal(data, &v) == nil {
-		if n, err := v.Version.Float64(); err == nil && n > Version || errors.Is(err, strconv.ErrRange) && n > 0 {
+	if json.Unmarshal(data, &v, form) == nil {
+		n, err := strconv.ParseFloat(strings.Trim(string(v.Version), `"`), 64)
+		if err == nil && n > Version || errors.Is(err, strconv.ErrRange) && n > 0 {
 			return fmt.Errorf("%w: %s, and this program knows %d", ErrVersion, v.Version, Version)
 		}
 	}
@@ -239,7 +248,7 @@ func (r *Record) Encode(old *Record) ([]byte, error) {
 		h.Version = Version
 		h.keep(old)
 	}
-	data, err := r.marshal()
+	data, err := json.Marshal(r, form)
 	if err == nil && len(data) >= MaxSize {
 		err = errTooLarge
 	}
@@ -253,53 +262,17 @@ var errTooLarge = fmt.Errorf("it would have more than %d bytes", MaxSize)
 
 // keep takes over the unknown keys of the same hold in old.
 func (r *Record) keep(old *Record) {
-	r.extra = nil
+	r.Unknown = nil
 	if old == nil {
 		return
 	}
 	for _, was := range append([]*Record{old}, old.Holders...) {
-		if was.LockID == r.LockID && len(was.extra) > 0 {
-			r.extra = was.extra
+		if was.LockID == r.LockID && len(was.Unknown) > 0 {
+			r.Unknown = was.Unknown
 			return
 		}
 	}
 }
-
-// keepUnknown takes in the keys of the record that this version does not know. Keys that encoding/json takes for known
-// ones because only case tells them apart are none of them.
-func (r *Record) keepUnknown(data []byte) {
-	var all map[string]json.RawMessage
-	if json.Unmarshal(data, &all) != nil {
-		return
-	}
-	for k, v := range all {
-		if strings.EqualFold(k, "holders") {
-			var holders []json.RawMessage
-			if json.Unmarshal(v, &holders) == nil && len(holders) == len(r.Holders) {
-				for i, h := range r.Holders {
-					h.keepUnknown(holders[i])
-				}
-			}
-		}
-		if slices.ContainsFunc(known(), func(known string) bool { return strings.EqualFold(k, known) }) {
-			delete(all, k)
-		}
-	}
-	if len(all) > 0 {
-		r.extra = all
-	}
-}
-
-// known returns the keys of a record.
-var known = sync.OnceValue(func() []string {
-	var keys []string
-	for f := range reflect.TypeFor[Record]().Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			keys = append(keys, name)
-		}
-	}
-	return keys
-})
 
 // All returns the records of all holders, first first. What the record itself says of its first holder prevails over what
 // the list says: programs and people that know nothing of the list change the former.

@@ -3,6 +3,8 @@ package lockfile
 import (
 	"fmt"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/lokt-dev/lokt"
 )
 
@@ -17,13 +19,13 @@ type Queue struct {
 // Asker is a process that asks for a lock: its death takes a waiting claim out of the queue.
 type Asker struct {
 	PID      int    `json:"pid"`
-	Start    int64  `json:"start,omitempty"`
-	BootID   string `json:"boot_id,omitempty"`
-	PIDNS    string `json:"pid_ns,omitempty"`
-	Liveness string `json:"liveness,omitempty"`
+	Start    int64  `json:"start,omitzero"`
+	BootID   string `json:"boot_id,omitzero"`
+	PIDNS    string `json:"pid_ns,omitzero"`
+	Liveness string `json:"liveness,omitzero"`
 
-	ChildPID   int   `json:"child_pid,omitempty"`
-	ChildStart int64 `json:"child_start,omitempty"`
+	ChildPID   int   `json:"child_pid,omitzero"`
+	ChildStart int64 `json:"child_start,omitzero"`
 }
 
 // FromWaiter returns the record of a waiter whose times are on now's wall clock.
@@ -62,8 +64,8 @@ func (r *Record) Waiter(now Now) lokt.Waiter {
 
 // DecodeQueue reads the queue of the named lock. Errors wrap ErrCorrupt, ErrVersion or ErrName.
 func DecodeQueue(name string, data []byte) (*Queue, error) {
-	q, err := unmarshalQueue(data)
-	if err != nil {
+	q := &Queue{}
+	if err := json.Unmarshal(data, q, form); err != nil {
 		return nil, undecoded(data, err)
 	}
 	switch {
@@ -88,7 +90,7 @@ func DecodeQueue(name string, data []byte) (*Queue, error) {
 // cannot be written.
 func (q *Queue) Encode() ([]byte, error) {
 	q.Version = Version
-	data, err := q.marshal()
+	data, err := json.Marshal(q, form)
 	if err == nil && len(data) >= MaxSize {
 		err = errTooLarge
 	}

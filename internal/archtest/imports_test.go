@@ -23,7 +23,7 @@ func ours() map[string][]string {
 		"jobs/worker":   {".", "jobs"},
 		"jobs/jobstest": {".", "jobs", "jobs/manager", "jobs/worker"},
 		"lokttest":      {"."},
-		"lockfile":      {".", "internal/jsonline"},
+		"lockfile":      {"."},
 
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
