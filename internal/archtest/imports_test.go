@@ -37,7 +37,6 @@ func ours() map[string][]string {
 		"internal/archtest":         {},
 		"internal/auth":             {".", "httpapi"},
 		"internal/jsonline":         {},
-		"internal/lane":             {},
 		"internal/promtext":         {},
 		"internal/replicas":         {},
 		"internal/testkit/ports":    {},
@@ -96,6 +95,7 @@ func theirs() map[string][]string {
 		"go.uber.org/zap":                    {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":             {"store/etcdstore"},                    // the etcd client's status codes
 		"go.opentelemetry.io/otel":           {"telemetry", "internal/daemon", "examples/metrics"},
+		"golang.org/x/net":                   {"internal/daemon"},
 		"github.com/prometheus":              {"internal/daemon", "examples/metrics"},
 		"pgregory.net/rapid":                 {"lokttest", "jobs/jobstest"},
 		"github.com/anishathalye":            {"lokttest", "jobs/jobstest"},

@@ -173,9 +173,7 @@ func (*daemonCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c *daemonCollector) Collect(out chan<- prometheus.Metric) {
-	open, evicted := c.d.crowd.count()
-	gauge(out, "lokt_http_connections", "Open connections.", float64(open))
-	counter(out, "lokt_http_connections_evicted_total", "Connections closed because there were too many.", float64(evicted))
+	gauge(out, "lokt_http_connections", "Open connections.", float64(c.d.conns.open.Load()))
 	counter(out, "lokt_tokens_unreadable_total", "Times the token file could not be read again.", float64(c.d.gate.Failures()))
 	ready := 1.0
 	if c.d.ready(context.Background()) != nil {

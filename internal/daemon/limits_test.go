@@ -68,11 +68,10 @@ func TestSlowClientsKeepNobodyOut(t *testing.T) {
 		"GET /v1/locks HTTP/1.1\r\nHo", // a header by and by
 		"POST /v1/locks/x/leases HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", // a body by and by
 		"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{",        // one that nobody reads
-		"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",                                    // keeps its connection
 	}
 	for i := range 200 {
 		if _, err := io.WriteString(p.dial(), heads[i%len(heads)]); err != nil {
-			continue // it was closed to make room
+			continue // it was too slow
 		}
 	}
 	if took := usually(20, func() {
@@ -83,10 +82,6 @@ func TestSlowClientsKeepNobodyOut(t *testing.T) {
 	if n, _ := p.api().metric(t, "lokt_http_connections"); n > 51 {
 		t.Errorf("%v connections are open", n)
 	}
-	if n, _ := p.api().metric(t, "lokt_http_connections_evicted_total"); n == 0 {
-		t.Error("no connection was closed to make room")
-	}
-
 	slow := p.dial()
 	if _, err := io.WriteString(slow, heads[2]); err != nil {
 		t.Fatal(err)
@@ -100,38 +95,13 @@ func TestSlowClientsKeepNobodyOut(t *testing.T) {
 	p.stop()
 }
 
-// A connection that lane leaves to the http.Server is no newer than it was: those who send requests by and by would
-// outlive whoever has come after them.
-//
-// Promise S-101.
-func TestSlowConnectionsStayTheFirstToGo(t *testing.T) {
-	p := start(t, "--store", "memory:", "--max-connections", "2")
-	slow, quick := p.dial(), p.dial()
-	if _, err := io.WriteString(slow, "OPTIONS /"); err != nil { // at once no simple request
-		t.Fatal(err)
-	}
-	time.Sleep(200 * time.Millisecond) // for the http.Server to get it
-	const request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	for what, conn := range map[string]net.Conn{"the third connection": p.dial(), "the second": quick} {
-		if _, err := io.WriteString(conn, request); err != nil {
-			t.Errorf("%s: %v", what, err)
-		} else if status, err := statusFrom(conn); err != nil || status != http.StatusOK {
-			t.Errorf("%s is answered with %d, %v", what, status, err)
-		}
-	}
-	if _, err := statusFrom(slow); err == nil {
-		t.Error("the first connection was not closed to make room")
-	}
-	p.stop()
-}
-
 // Promise S-101.
 func TestIdleConnectionsDoNotUseUpAllFiles(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := command(t, nil, "--store", "memory:", "--listen", "127.0.0.1:0")
+	cmd := command(t, nil, "--store", "memory:", "--listen", "127.0.0.1:0", "--body-timeout", "300ms")
 	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `ulimit -n 150; exec "$0" "$@"`, self}, cmd.Args[1:]...)
 	p := launch(t, cmd, nil)
 	for range 300 {

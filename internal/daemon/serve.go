@@ -17,18 +17,12 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
-	"github.com/lokt-dev/lokt/internal/lane"
 	"github.com/lokt-dev/lokt/jobs/manager"
-)
-
-// Bounds on what comes before a request is known to be one.
-const (
-	headerTimeout = 10 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 16 << 10
 )
 
 // daemon is a running loktd.
@@ -40,9 +34,8 @@ type daemon struct {
 	jobs   *manager.Manager // nil for no scheduler
 	gate   *auth.Gate
 	tls    *certificates // nil without TLS
-	crowd  *crowd
+	conns  connections
 	api    http.Handler
-	lane   *lane.Listener // nil with TLS
 	meter  *meter
 	notify notifier
 	url    string
@@ -56,7 +49,7 @@ type daemon struct {
 
 // serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals <-chan os.Signal, ready func(url string)) (err error) {
-	d := &daemon{c: c, log: log, notify: n, stop: make(chan struct{}), crowd: newCrowd(mostConnections(c, log)), meter: newMeter()}
+	d := &daemon{c: c, log: log, notify: n, stop: make(chan struct{}), meter: newMeter()}
 	if c.TLSCert != "" {
 		if d.tls, err = loadCertificates(c); err != nil {
 			return err
@@ -72,10 +65,7 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 	defer func() { err = errors.Join(err, d.close()) }()
 	server := d.server()
 	failed := make(chan error, 1)
-	if d.tls == nil {
-		d.lane = d.simpleRequests(listener)
-		listener = d.lane
-	}
+	listener = netutil.LimitListener(listener, mostConnections(c, log))
 	go func() {
 		if d.tls != nil {
 			failed <- server.ServeTLS(listener, "", "")
@@ -230,11 +220,11 @@ func (d *daemon) server() *http.Server {
 	}
 	d.api = httpapi.NewHandler(config)
 	s := &http.Server{
-		Handler:           d.route(arrivals(d.api, d.crowd, d.c.BodyTimeout)),
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler:           d.route(d.api),
+		ReadHeaderTimeout: min(headerTimeout, d.c.BodyTimeout), IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2:     &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}, // clients that are gone hold no places
-		ConnState: d.crowd.follow, ConnContext: d.crowd.attach,
-		ErrorLog: log.New(complaints{d.log}, "", 0),
+		ConnState: d.conns.follow,
+		ErrorLog:  log.New(complaints{d.log}, "", 0),
 	}
 	if d.tls != nil {
 		s.TLSConfig = d.tls.config()
@@ -364,21 +354,13 @@ func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Att
 		}
 	}()
 	server.SetKeepAlivesEnabled(false)
-	if d.lane != nil {
-		d.lane.Drain()
-	}
 	close(d.stop)
 	if d.jobs != nil {
 		if err := d.jobs.Drain(ctx); err != nil {
 			d.log.Warn("scheduler was not drained", "err", err)
 		}
 	}
-	d.crowd.dismiss()
-	var simple error
-	if d.lane != nil {
-		simple = d.lane.Shutdown(ctx)
-	}
-	if err := errors.Join(simple, server.Shutdown(ctx)); err != nil {
+	if err := server.Shutdown(ctx); err != nil {
 		d.log.Warn("some requests were not answered in time", "err", err)
 		_ = server.Close() // they had their time
 	}

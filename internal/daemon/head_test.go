@@ -15,38 +15,11 @@ import (
 	"testing"
 )
 
-// Jobs are not granted to clients that have hung up when their requests are looked at. The daemon is stopped meanwhile, so that it
-// is slower than they are.
-func TestWhoHangsUpAtOnceIsGrantedNothing(t *testing.T) {
-	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "lokt.db"))
-	a := p.api()
-	const many = 100
-	a.do(t, 200, "POST", scheduler+"/jobs", json.RawMessage(`{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{}},`, many), ",")+`]}`))
-	const body = `{"worker_id":"w"}`
-	p.signal(syscall.SIGSTOP)
-	for range many {
-		c := p.dial()
-		if _, err := fmt.Fprintf(c, "POST %s/leases/request HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", scheduler, len(body), body); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Close()
-	}
-	p.signal(syscall.SIGCONT)
-	eventually(t, "all connections are over", func() bool {
-		open, ok := a.metric(t, "lokt_http_connections")
-		return ok && open <= 2
-	})
-	if n, ok := a.metric(t, "lokt_scheduler_active_leases"); !ok || n > many/4 {
-		t.Errorf("of %d clients that were gone %v hold jobs", many, n)
-	}
-	p.stop()
-}
-
 func TestHEADIsAnsweredAsGETIsButForTheBody(t *testing.T) {
 	p := start(t, "--store", "memory:")
 	a := p.api()
 	a.do(t, 200, "POST", scheduler+"/jobs", json.RawMessage(`{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{}},`, 20), ",")+`]}`))
-	var c net.Conn // the first request is a simple one, HEAD is not
+	var c net.Conn
 	var in *bufio.Reader
 	ask := func(method, path string) (status int, media, text string) {
 		t.Helper()
