@@ -9,9 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
