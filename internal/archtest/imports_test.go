@@ -50,7 +50,7 @@ func ours() map[string][]string {
 		"internal/audit":            {".", "internal/vfs", "internal/jsonline"},
 		"internal/guard":            {".", "internal/process"},
 		"internal/cli/app":          {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "jobs", "lockfile", "store/filestore"},
-		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/jsonline", "internal/process", "lockfile"},
+		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/cli/clitest":      {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests

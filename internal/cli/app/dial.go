@@ -50,19 +50,20 @@ type Remote interface {
 
 // ServerInfo is what a server says of itself, and what its answer shows of the connection. What is not known is zero.
 type ServerInfo struct {
-	URL       string // of the server that answered
-	Version   string
-	Store     string // the kind of store that it keeps its locks in
-	Caller    string // who the server takes the caller for
-	Anonymous bool   // it asks nobody who they are
-	Scopes    []string
-	Locks     bool // it serves locks,
-	Events    bool // their events,
-	Jobs      bool // and jobs
-	TLS       string
-	Trouble   error // what it says of its store, if that is not ready
-	RoundTrip time.Duration
-	Ahead     time.Duration // how far the server's clock is ahead of this host's, give or take half the round trip
+	URL       string        `json:"url"` // of the server that answered
+	Reachable bool          `json:"reachable"`
+	Version   string        `json:"version,omitzero"`
+	Store     string        `json:"store,omitzero"` // the kind of store that it keeps its locks in
+	TLS       string        `json:"tls,omitzero"`
+	RoundTrip time.Duration `json:"round_trip_ms,omitzero"`
+	Ahead     time.Duration `json:"clock_ahead_ms"`  // of this host's, give or take half the round trip
+	Caller    string        `json:"caller,omitzero"` // who the server takes the caller for
+	Anonymous bool          `json:"anonymous"`       // it asks nobody who they are
+	Scopes    []string      `json:"scopes"`
+	Locks     bool          `json:"locks"` // it serves locks,
+	Events    bool          `json:"events"`
+	Jobs      bool          `json:"jobs"`
+	Trouble   error         `json:"-"` // what it says of its store, if that is not ready
 }
 
 // patience is how long a request goes on trying while no server answers: long enough for one that is started again, and
@@ -155,9 +156,9 @@ func (c client) Ask(ctx context.Context) (ServerInfo, error) {
 	}
 	took := time.Since(sent)
 	info := ServerInfo{
-		URL: c.URL(), Version: about.Version, Store: about.Store, Caller: about.Caller, Anonymous: about.Anonymous,
+		URL: c.URL(), Reachable: true, Version: about.Version, Store: about.Store, Caller: about.Caller, Anonymous: about.Anonymous,
 		Locks: about.Locks, Events: about.Events, Jobs: about.Jobs, TLS: secured,
-		RoundTrip: took, Ahead: about.Now.Sub(sent.Add(took / 2)),
+		RoundTrip: took.Round(10 * time.Microsecond), Ahead: about.Now.Sub(sent.Add(took / 2)).Round(10 * time.Microsecond),
 	}
 	short, done := context.WithTimeout(ctx, readyPatience)
 	defer done()

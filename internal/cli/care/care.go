@@ -22,7 +22,6 @@ func Commands() []app.Command {
 		{Name: "doctor", Build: on(newDoctor)},
 		{Name: "prime", Build: on(newPrime)},
 		{Name: "demo", Build: on(newDemo), Place: app.Nowhere},
-		{Name: cmdProveWorker, Build: on(newProveWorker), Place: app.Nowhere},
-		{Name: cmdDemoWorker, Build: on(newDemoWorker), Place: app.Nowhere},
+		{Name: cmdAddOne, Build: on(newAddOne), Place: app.Nowhere},
 	}
 }

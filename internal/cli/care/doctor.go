@@ -61,7 +61,7 @@ type diagnosis struct {
 	Checks          []check `json:"checks"`
 	Overall         string  `json:"overall"` // the worst status
 
-	Servers []serverJSON `json:"servers,omitempty"`
+	Servers []app.ServerInfo `json:"servers,omitempty"`
 }
 
 // doctor looks for what is wrong. It opens the store itself, for a store that cannot be opened is what it is there for.
@@ -73,7 +73,7 @@ type doctor struct {
 	store  *filestore.Store // nil if it cannot be opened
 	found  []check
 
-	servers []serverJSON // if they are what is looked at
+	servers []app.ServerInfo // if they are what is looked at
 }
 
 func (d *doctor) add(status, name, format string, args ...any) *check {

@@ -22,23 +22,6 @@ const (
 	clockApart     = 5 * time.Second // clocks that far apart confuse people; nothing else depends on them
 )
 
-// serverJSON is what doctor tells programs of a server.
-type serverJSON struct {
-	URL         string   `json:"url"`
-	Reachable   bool     `json:"reachable"`
-	Version     string   `json:"version,omitempty"`
-	Store       string   `json:"store,omitempty"`
-	TLS         string   `json:"tls,omitempty"`
-	RoundTripMS float64  `json:"round_trip_ms,omitempty"`
-	AheadMS     float64  `json:"clock_ahead_ms"` // of this host's, give or take half the round trip
-	Caller      string   `json:"caller,omitempty"`
-	Anonymous   bool     `json:"anonymous"` // it asks nobody who they are
-	Scopes      []string `json:"scopes"`
-	Locks       bool     `json:"locks"`
-	Events      bool     `json:"events"`
-	Jobs        bool     `json:"jobs"`
-}
-
 // runDoctorServer checks the servers that are named, instead of files.
 func (a cmd) runDoctorServer(o doctorOptions) error {
 	switch {
@@ -47,7 +30,7 @@ func (a cmd) runDoctorServer(o doctorOptions) error {
 	case o.prove:
 		return app.Usagef("--prove tries files: run it without a server, or with --server ''")
 	}
-	d := &doctor{cmd: a, servers: []serverJSON{}}
+	d := &doctor{cmd: a, servers: []app.ServerInfo{}}
 	s, err := a.Server()
 	var usage *app.UsageError
 	switch {
@@ -72,7 +55,7 @@ func (a cmd) runDoctorServer(o doctorOptions) error {
 // checkServer looks at one server.
 func (d *doctor) checkServer(s app.Server) {
 	url := app.WithoutUser(s.URLs[0])
-	v := serverJSON{URL: url, Scopes: []string{}}
+	v := app.ServerInfo{URL: url}
 	defer func() { d.servers = append(d.servers, v) }()
 	ctx, stop := context.WithTimeout(context.Background(), doctorPatience)
 	defer stop()
@@ -92,10 +75,8 @@ func (d *doctor) checkServer(s app.Server) {
 		}
 		return
 	}
-	v = serverJSON{
-		URL: url, Reachable: true, Version: info.Version, Store: info.Store, TLS: info.TLS, RoundTripMS: inMillis(info.RoundTrip), AheadMS: inMillis(info.Ahead),
-		Caller: info.Caller, Anonymous: info.Anonymous, Scopes: append(v.Scopes, info.Scopes...), Locks: info.Locks, Events: info.Events, Jobs: info.Jobs,
-	}
+	v = info
+	v.URL, v.Reachable = url, true
 	what := "loktd " + info.Version
 	if info.Store != "" {
 		what += ", which keeps its locks in " + info.Store
@@ -111,10 +92,6 @@ func (d *doctor) checkServer(s app.Server) {
 	d.checkServerClock(info)
 	d.checkConnection(url, s, info)
 	d.checkScopes(ctx, far, info)
-}
-
-func inMillis(d time.Duration) float64 {
-	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
 }
 
 func (d *doctor) checkRoundTrip(info app.ServerInfo) {

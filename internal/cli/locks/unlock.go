@@ -54,10 +54,10 @@ func newUnlock(a cmd) *cobra.Command {
 			case o.id != "" && len(args) == 0:
 				return app.Usagef("--id needs the name of the lock: lokt unlock NAME --id LOCK_ID")
 			}
-			if len(args) == 0 {
-				return a.runUnlockMany(o)
+			o.name = strings.Join(args, "")
+			if len(args) > 0 && o.name == "" {
+				return app.ValidNames("")
 			}
-			o.name = args[0]
 			return a.runUnlock(o)
 		},
 	}
@@ -70,8 +70,8 @@ func newUnlock(a cmd) *cobra.Command {
 	return cmd
 }
 
-// unlockedJSON is how ended holds are told to programs.
-type unlockedJSON struct {
+// unlocked is how ended holds are told to programs.
+type unlocked struct {
 	Status   string   `json:"status"` // "released"
 	Name     string   `json:"name,omitzero"`
 	Released []string `json:"released"` // names
@@ -81,83 +81,115 @@ type unlockedJSON struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// unlocking is one run of the command.
+type unlocking struct {
+	cmd
+	unlockOptions
+	b  *app.Backend
+	by lokt.Owner
+	v  unlocked
+}
+
 func (a cmd) runUnlock(o unlockOptions) error {
-	if err := app.ValidNames(o.name); err != nil {
-		return err
+	many := o.name == ""
+	if !many {
+		if err := app.ValidNames(o.name); err != nil {
+			return err
+		}
 	}
 	b, err := a.Backend()
 	if err != nil {
 		return err
 	}
-	ctx, by := context.Background(), a.Asker()
-	if err := checkOwner(by); err != nil {
+	u := unlocking{cmd: a, unlockOptions: o, b: b, by: a.Asker(), v: unlocked{Status: "released", Name: o.name}}
+	if err := (lokt.Claim{Name: "x", Owner: u.by}).Validate(); err != nil {
 		return err
 	}
-	if b.Far != nil && o.id != "" && b.Shown(o.id) != o.id { // a lease ID, which proves whose the hold is
-		b.Know(o.id)
+	ctx := context.Background()
+	if many {
+		return u.many(ctx)
 	}
-	s, err := b.Get(ctx, o.name)
+	return u.one(ctx)
+}
+
+func (u *unlocking) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	u.v.Warnings = append(u.v.Warnings, text)
+	u.Tell("warning: %s", text)
+}
+
+// ended takes note of holds that were ended, and tells of them if others than their owner might want to know.
+func (u *unlocking) ended(s lokt.Snapshot, holders []lokt.Holder, tell bool) {
+	for _, h := range holders {
+		u.v.Holds = append(u.v.Holds, viewHold(u.b, s, h))
+		_, stale := s.Stale(h)
+		switch {
+		case !u.force && u.by.Same(h.Owner) && !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt):
+			u.warn("%s had expired %s ago: others may have entered since", h.Name, app.Short(s.Now.Sub(h.ExpiresAt)))
+		case u.force && !stale && h.Strict:
+			u.warn("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h.Claim), h.Name)
+		}
+		if tell && !u.JSON {
+			u.Say("unlocked %s: ended the hold of %s", s.Lock.Name, holderText(u.b, h, s.Now))
+		}
+	}
+}
+
+// one ends holds of one lock.
+func (u *unlocking) one(ctx context.Context) error {
+	mine := !u.force && !u.breakStale
+	if u.b.Far != nil && u.id != "" && secret(u.b, u.id) != "" { // a lease ID, which proves whose the hold is
+		u.b.Know(u.id)
+	}
+	s, err := u.b.Get(ctx, u.name)
 	switch {
-	case errors.Is(err, lokt.ErrDamaged) && o.force:
-		return a.discard(ctx, b, o, by)
+	case errors.Is(err, lokt.ErrDamaged) && u.force:
+		return u.discard(ctx)
 	case err != nil:
-		return a.Repairable(err, o.name)
+		return u.Repairable(err, u.name)
 	case s.Lock.Free():
-		return a.notUnlocked(b, s, o, &lokt.GoneError{Name: o.name})
+		return u.failed(s, &lokt.GoneError{Name: u.name})
 	}
-	if o.id != "" && !o.force && !o.breakStale {
-		if err := ownHold(s, o.id, by); err != nil {
-			return a.notUnlocked(b, s, o, err)
+	t := lokt.Target{Name: u.name, LeaseID: u.id, Owner: u.by, Force: u.force, Stale: u.breakStale}
+	if u.id != "" && mine {
+		if err := ownHold(s, u.id, u.by); err != nil {
+			return u.failed(s, err)
+		}
+		if u.b.Far != nil && secret(u.b, u.id) == "" {
+			if t, err = ownTarget(s, t); err != nil {
+				return err
+			}
 		}
 	}
-	t := lokt.Target{Name: o.name, LeaseID: o.id, Owner: by, Force: o.force, Stale: o.breakStale}
-	if b.Far != nil && o.id != "" && !o.force && !o.breakStale && secret(b, o.id) == "" {
-		if t, err = ownTarget(s, t); err != nil {
-			return err
-		}
-	}
-	ended, err := b.Release(ctx, t)
+	ended, err := u.b.Release(ctx, t)
 	var gone *lokt.GoneError
-	if o.breakStale && errors.As(err, &gone) {
-		if h, in := (lokt.Lock{Holders: gone.Holders}).Holder(o.id); in { // it is there, but not stale
-			err = &lokt.BlockedError{Name: o.name, Holders: []lokt.Holder{h}, Now: s.Now}
+	if u.breakStale && errors.As(err, &gone) {
+		if h, in := (lokt.Lock{Holders: gone.Holders}).Holder(u.id); in { // it is there, but not stale
+			err = &lokt.BlockedError{Name: u.name, Holders: []lokt.Holder{h}, Now: s.Now}
 		}
 	}
 	if err != nil {
-		return a.notUnlocked(b, s, o, err)
+		return u.failed(s, err)
 	}
-	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []hold{}}
-	for _, h := range ended {
-		v.Holds = append(v.Holds, viewHold(b, s, h))
-		if w := endedWarning(b, s, h, by, o.force); w != "" {
-			v.Warnings = append(v.Warnings, w)
-		}
-	}
-	for _, w := range v.Warnings {
-		a.Tell("warning: %s", w)
-	}
-	if a.JSON {
-		return a.Print(v)
+	u.ended(s, ended, !mine)
+	if u.JSON {
+		return u.print(u.name)
 	}
 	switch {
-	case len(ended) == 0 && o.id != "":
-		a.Say("removed %s from the queue of %s", o.id, o.name)
+	case len(ended) == 0 && u.id != "":
+		u.Say("removed %s from the queue of %s", u.id, u.name)
 	case len(ended) == 0:
-		a.Say("unlocked %s: its record was damaged", o.name)
-	case !o.force && !o.breakStale:
-		a.Say("unlocked %s", o.name)
-	}
-	if o.force || o.breakStale {
-		for _, h := range ended {
-			a.Say("unlocked %s: ended the hold of %s", o.name, holderText(b, h, s.Now))
-		}
+		u.Say("unlocked %s: its record was damaged", u.name)
+	case mine:
+		u.Say("unlocked %s", u.name)
 	}
 	return nil
 }
 
-// checkOwner refuses to act for an owner that there cannot be.
-func checkOwner(o lokt.Owner) error {
-	return (lokt.Claim{Name: "x", Owner: o}).Validate()
+// print tells programs which names were released.
+func (u *unlocking) print(names ...string) error {
+	u.v.Released, u.v.Count = names, len(names)
+	return u.Print(u.v)
 }
 
 // ownTarget names the only lease of the owner by the owner: on a server, what others see of a lease ID proves nothing.
@@ -182,63 +214,48 @@ func ownHold(s lokt.Snapshot, leaseID string, by lokt.Owner) error {
 	switch {
 	case !in:
 		return &lokt.GoneError{Name: s.Lock.Name, LeaseID: leaseID, Holders: s.Live()}
-	case !by.Same(h.Owner):
-		return &lokt.NotOwnerError{Name: s.Lock.Name, Holders: []lokt.Holder{h}}
-	case h.Strict:
-		return &lokt.NotOwnerError{Name: s.Lock.Name, Holders: []lokt.Holder{h}, Guard: true}
+	case !by.Same(h.Owner) || h.Strict:
+		return &lokt.NotOwnerError{Name: s.Lock.Name, Holders: []lokt.Holder{h}, Guard: by.Same(h.Owner)}
 	}
 	return nil
 }
 
-// endedWarning says what its owner should know of a hold that was ended, if anything.
-func endedWarning(b *app.Backend, s lokt.Snapshot, h lokt.Holder, by lokt.Owner, forced bool) string {
-	_, stale := s.Stale(h)
-	switch {
-	case !forced && by.Same(h.Owner) && !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt):
-		return fmt.Sprintf("%s had expired %s ago: others may have entered since", h.Name, app.Short(s.Now.Sub(h.ExpiresAt)))
-	case forced && !stale && h.Strict:
-		return fmt.Sprintf("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h.Claim), h.Name)
-	}
-	return ""
-}
-
-// notUnlocked explains why there was nothing to end.
-func (a cmd) notUnlocked(b *app.Backend, s lokt.Snapshot, o unlockOptions, err error) error {
+// failed explains why there was nothing to end.
+func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 	var gone *lokt.GoneError
 	var other *lokt.NotOwnerError
 	var blocked *lokt.BlockedError
+	free := app.Worded(lokt.ErrNotFound, "nobody holds %q", u.name)
 	switch {
+	case errors.As(err, &blocked) && u.JSON:
+		return u.denied(u.b, err, app.ExitBlocked, nil)
 	case errors.As(err, &blocked):
-		if a.JSON {
-			return a.denied(b, err, app.ExitBlocked, nil)
-		}
-		text := fmt.Sprintf("%q is not stale", o.name)
+		text := fmt.Sprintf("%q is not stale", u.name)
 		for _, h := range blocked.Holders {
-			text += fmt.Sprintf(": it is held by %s", holderText(b, h, blocked.Now))
+			text += ": it is held by " + holderText(u.b, h, blocked.Now)
 		}
-		a.Tell("%s; to end it all the same: %s", text, a.ByForce("unlock", o.name))
+		u.Tell("%s; to end it all the same: %s", text, u.ByForce("unlock", u.name))
 		return app.Exit(app.ExitBlocked)
+	case errors.As(err, &gone) && u.id != "":
+		return app.Hint(app.Worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", u.name, u.id), "see: %s", u.CommandLine("status", u.name))
+	case errors.As(err, &gone) && s.Lock.Corrupt != "":
+		return app.Hint(free, "its record is damaged (%s): %s", s.Lock.Corrupt, u.ByForce("unlock", u.name))
+	case errors.As(err, &gone) && s.Frozen() != nil:
+		return app.Hint(free, "it is frozen: %s", u.CommandLine("unfreeze", u.name))
+	case errors.As(err, &gone) && len(s.Lock.Holders) > 0 && !u.breakStale:
+		return app.Hint(free, "what was on record was stale, and has been removed")
 	case errors.As(err, &gone):
-		switch {
-		case o.id != "":
-			return app.Hint(app.Worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", o.name, o.id), "see: %s", a.CommandLine("status", o.name))
-		case s.Lock.Corrupt != "":
-			return app.Hint(notHeld(o.name), "its record is damaged (%s): %s", s.Lock.Corrupt, a.ByForce("unlock", o.name))
-		case s.Frozen() != nil:
-			return app.Hint(notHeld(o.name), "it is frozen: %s", a.CommandLine("unfreeze", o.name))
-		case len(s.Lock.Holders) > 0 && !o.breakStale:
-			return app.Hint(notHeld(o.name), "what was on record was stale, and has been removed")
-		}
-		return notHeld(o.name)
+		return free
 	case errors.As(err, &other) && other.Guard:
-		return app.Hint(err, "to take the lock from it all the same: %s", a.ByForce("unlock", o.name))
-	case errors.As(err, &other) && len(other.Holders) > 0 && b.Far != nil && namedLike(a.Asker(), other.Holders):
-		return app.Hint(app.Worded(err, "lock %q is held by %s: yours by name, but taken with another token of the server", o.name, holderText(b, other.Holders[0], s.Now)), "use that one%s", a.OrForce())
+		return app.Hint(err, "to take the lock from it all the same: %s", u.ByForce("unlock", u.name))
 	case errors.As(err, &other) && len(other.Holders) > 0:
-		text := app.Worded(err, "lock %q is held by %s", o.name, holderText(b, other.Holders[0], s.Now))
-		return app.Hint(text, "%s%s", app.SameAgent, a.OrForce())
+		text := app.Worded(err, "lock %q is held by %s", u.name, holderText(u.b, other.Holders[0], s.Now))
+		if u.b.Far != nil && namedLike(u.by, other.Holders) {
+			return app.Hint(app.Worded(err, "%v: yours by name, but taken with another token of the server", text), "use that one%s", u.OrForce())
+		}
+		return app.Hint(text, "%s%s", app.SameAgent, u.OrForce())
 	}
-	return a.Repairable(err, o.name)
+	return u.Repairable(err, u.name)
 }
 
 // namedLike reports whether one of the holders has the owner's name, behind that of another caller of the server.
@@ -250,119 +267,84 @@ func namedLike(o lokt.Owner, holders []lokt.Holder) bool {
 	})
 }
 
-// notHeld is the error about a lock that nobody holds.
-func notHeld(name string) error { return app.Worded(lokt.ErrNotFound, "nobody holds %q", name) }
-
 // discard removes the records of a lock that cannot be read, and then ends what can.
-func (a cmd) discard(ctx context.Context, b *app.Backend, o unlockOptions, by lokt.Owner) error {
-	if o.id != "" {
-		return app.Usagef("the record of %q cannot be read, so there is no telling whether it has the lock_id: leave out --id", o.name)
+func (u *unlocking) discard(ctx context.Context) error {
+	if u.id != "" {
+		return app.Usagef("the record of %q cannot be read, so there is no telling whether it has the lock_id: leave out --id", u.name)
 	}
-	if b.Store == nil {
-		return fmt.Errorf("the record of %q cannot be read here: run this where the locks are kept", o.name)
+	if u.b.Store == nil {
+		return fmt.Errorf("the record of %q cannot be read here: run this where the locks are kept", u.name)
 	}
-	moved, err := b.Store.Discard(ctx, o.name, by)
+	moved, err := u.b.Store.Discard(ctx, u.name, u.by)
 	if err != nil {
 		return err
 	}
-	v := unlockedJSON{Status: "released", Name: o.name, Released: []string{o.name}, Count: 1, Holds: []hold{}}
 	for _, d := range moved {
-		v.Removed = append(v.Removed, d.Path)
-		a.Tell("warning: moved %s away, which could not be read: %s", d.Path, d.Problem)
+		u.v.Removed = append(u.v.Removed, d.Path)
+		u.Tell("warning: moved %s away, which could not be read: %s", d.Path, d.Problem)
 	}
-	s, err := b.Get(ctx, o.name)
+	s, err := u.b.Get(ctx, u.name)
 	if err != nil {
 		return err
 	}
 	if len(s.Lock.Holders) > 0 {
-		ended, err := b.Release(ctx, lokt.Target{Name: o.name, Owner: by, Force: true})
+		ended, err := u.b.Release(ctx, lokt.Target{Name: u.name, Owner: u.by, Force: true})
 		if err != nil && !errors.Is(err, lokt.ErrNotFound) {
 			return err
 		}
-		for _, h := range ended {
-			v.Holds = append(v.Holds, viewHold(b, s, h))
-			if !a.JSON {
-				a.Say("unlocked %s: ended the hold of %s", o.name, holderText(b, h, s.Now))
-			}
-		}
+		u.ended(s, ended, true)
 	}
-	if a.JSON {
-		return a.Print(v)
+	if u.JSON {
+		return u.print(u.name)
 	}
-	a.Say("unlocked %s: its record could not be read", o.name)
+	u.Say("unlocked %s: its record could not be read", u.name)
 	return nil
 }
 
-// runUnlockMany ends the leases of one owner over all names.
-func (a cmd) runUnlockMany(o unlockOptions) error {
-	b, err := a.Backend()
-	if err != nil {
-		return err
-	}
-	ctx, by := context.Background(), a.Asker()
-	if err := checkOwner(by); err != nil {
-		return err
-	}
-	v := unlockedJSON{Status: "released", Released: []string{}, Holds: []hold{}}
+// many ends the leases of one owner over all names.
+func (u *unlocking) many(ctx context.Context) error {
 	var failed error
-	warn := func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		v.Warnings = append(v.Warnings, text)
-		a.Tell("warning: %s", text)
-	}
-	for s, err := range b.List(ctx, lokt.Filter{}) {
+	var names []string
+	for s, err := range u.b.List(ctx, lokt.Filter{}) {
 		if err != nil {
 			failed = fmt.Errorf("not all locks could be looked at: %w", err)
-			warn("%v", err)
+			u.warn("%v", err)
 			continue
 		}
-		before := len(v.Holds)
+		before := len(u.v.Holds)
 		for _, h := range s.Lock.Holders {
-			mine := by.Same(h.Owner)
-			if o.all && !mine || !o.all && h.Owner.ID != o.owner {
-				continue
-			}
+			mine := u.by.Same(h.Owner)
 			_, stale := s.Stale(h)
 			switch {
-			case o.breakStale && !stale:
+			case u.all && !mine, !u.all && h.Owner.ID != u.owner, u.breakStale && !stale:
 				continue
-			case h.Strict && !stale && !o.force:
-				warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h.Claim))
+			case h.Strict && !stale && !u.force:
+				u.warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h.Claim))
 				continue
 			}
-			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: by, Force: o.force || !mine, Stale: o.breakStale || h.Strict && !o.force}
-			if b.Far != nil && mine && !t.Force && !t.Stale {
+			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: u.by, Force: u.force || !mine, Stale: u.breakStale || h.Strict && !u.force}
+			if u.b.Far != nil && mine && !t.Force && !t.Stale {
 				t.LeaseID = "" // what is shown of it proves nothing, so this ends all leases of the owner
 			}
-			ended, err := b.Release(ctx, t)
-			if errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner) || errors.Is(err, lokt.ErrHeld) {
-				continue // it ended, or came to life, since it was listed
-			}
-			if err != nil {
+			ended, err := u.b.Release(ctx, t)
+			switch {
+			case errors.Is(err, lokt.ErrNotFound), errors.Is(err, lokt.ErrNotOwner), errors.Is(err, lokt.ErrHeld): // it ended, or came to life, since it was listed
+			case err != nil:
 				failed = err
-				warn("%s: %v", s.Lock.Name, err)
-				continue
-			}
-			for _, h := range ended {
-				v.Holds = append(v.Holds, viewHold(b, s, h))
-				if w := endedWarning(b, s, h, by, o.force); w != "" {
-					warn("%s", w)
-				}
-				if !a.JSON {
-					a.Say("unlocked %s: ended the hold of %s", h.Name, holderText(b, h, s.Now))
-				}
+				u.warn("%s: %v", s.Lock.Name, err)
+			default:
+				u.ended(s, ended, true)
 			}
 		}
-		if len(v.Holds) > before {
-			v.Released = append(v.Released, s.Lock.Name)
+		if len(u.v.Holds) > before {
+			names = append(names, s.Lock.Name)
 		}
 	}
-	v.Count = len(v.Released)
 	switch {
-	case a.JSON:
-		return errors.Join(a.Print(v), silentIf(failed))
-	case v.Count == 0 && failed == nil:
-		a.Tell("there was nothing to unlock")
+	case u.JSON:
+		return errors.Join(u.print(names...), silentIf(failed))
+	case len(names) == 0 && failed == nil:
+		u.Tell("there was nothing to unlock")
 	}
 	return silentIf(failed)
 }
