@@ -53,7 +53,7 @@ func ours() map[string][]string {
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
-		"internal/cli/clitest":      {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
+		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/app"}, // writes the man pages, so that lokt need not link what does
 

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/cli/clitest"
+	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
 // Command lines that are shown to people and agents must work. They are taken out of where they stand as a shell would, and given

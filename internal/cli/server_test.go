@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/cli/clitest"
+	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
 func TestTheTokenComesFromWhereItIsSaid(t *testing.T) {

@@ -49,7 +49,7 @@ func (a *App) setHelp(root *cobra.Command) {
 			Command string `json:"command"`
 			Short   string `json:"short"`
 			About   string `json:"about"`
-			Example string `json:"example,omitempty"`
+			Example string `json:"example,omitzero"`
 			Usage   string `json:"usage"`
 		}{cmd.CommandPath(), cmd.Short, about, cmd.Example, cmd.UsageString()})
 	})

@@ -18,8 +18,8 @@ const UnknownVersion = "dev"
 // versionInfo is what a build knows about itself.
 type versionInfo struct {
 	Version         string `json:"version"` // "dev" if it is not known
-	Commit          string `json:"commit,omitempty"`
-	Modified        bool   `json:"modified,omitempty"` // built from a tree with uncommitted changes
+	Commit          string `json:"commit,omitzero"`
+	Modified        bool   `json:"modified,omitzero"` // built from a tree with uncommitted changes
 	GoVersion       string `json:"go_version"`
 	Platform        string `json:"platform"`
 	ProtocolVersion int    `json:"protocol_version"` // of the lock files

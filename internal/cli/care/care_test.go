@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/cli/clitest"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
+	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
 func all() []app.Command { return slices.Concat(Commands(), locks.Commands()) }

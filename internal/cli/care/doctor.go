@@ -49,7 +49,7 @@ type check struct {
 	Name    string `json:"name"`
 	Status  string `json:"status"`
 	Message string `json:"message"`
-	Fix     string `json:"fix,omitempty"` // what to do
+	Fix     string `json:"fix,omitzero"` // what to do
 }
 
 // diagnosis is all that was found.

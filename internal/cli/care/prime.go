@@ -62,15 +62,15 @@ func newPrime(a cmd) *cobra.Command {
 type primeLock struct {
 	Name         string    `json:"name"`
 	State        string    `json:"state"` // held or frozen
-	Owner        string    `json:"owner,omitempty"`
-	Host         string    `json:"host,omitempty"`
-	AgentID      string    `json:"agent_id,omitempty"`
-	Kind         string    `json:"kind,omitempty"`
-	Mine         bool      `json:"mine,omitempty"`
-	HeldFor      int64     `json:"held_for_sec,omitempty"`
+	Owner        string    `json:"owner,omitzero"`
+	Host         string    `json:"host,omitzero"`
+	AgentID      string    `json:"agent_id,omitzero"`
+	Kind         string    `json:"kind,omitzero"`
+	Mine         bool      `json:"mine,omitzero"`
+	HeldFor      int64     `json:"held_for_sec,omitzero"`
 	ExpiresAt    time.Time `json:"expires_at,omitzero"`
-	RemainingSec *int64    `json:"remaining_sec,omitempty"`
-	Waiters      int       `json:"waiters,omitempty"`
+	RemainingSec *int64    `json:"remaining_sec,omitzero"`
+	Waiters      int       `json:"waiters,omitzero"`
 }
 
 // primeFacts is what there is to tell.

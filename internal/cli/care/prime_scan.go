@@ -21,10 +21,10 @@ import (
 // script is a place in a repository where lokt is called.
 type script struct {
 	File    string   `json:"file"` // relative to the repository, with slashes
-	Line    int      `json:"line,omitempty"`
+	Line    int      `json:"line,omitzero"`
 	Command string   `json:"command"` // guard or lock
 	Names   []string `json:"names"`
-	Run     string   `json:"run,omitempty"` // how to run it from the top of the repository, if that is known
+	Run     string   `json:"run,omitzero"` // how to run it from the top of the repository, if that is known
 }
 
 // Bounds of a scan, so that it ends soon wherever it is started. What is nearer to the top is looked at first.

@@ -196,12 +196,12 @@ type notice struct {
 	Time     time.Time         `json:"time"`
 	Event    worker.NoticeType `json:"event"`
 	WorkerID string            `json:"worker_id"`
-	JobID    string            `json:"job_id,omitempty"`
-	JobType  string            `json:"job_type,omitempty"`
-	Attempt  int               `json:"attempt,omitempty"`
-	Token    uint64            `json:"token,omitempty"`
-	State    jobs.State        `json:"state,omitempty"`
-	Error    string            `json:"error,omitempty"`
+	JobID    string            `json:"job_id,omitzero"`
+	JobType  string            `json:"job_type,omitzero"`
+	Attempt  int               `json:"attempt,omitzero"`
+	Token    uint64            `json:"token,omitzero"`
+	State    jobs.State        `json:"state,omitzero"`
+	Error    string            `json:"error,omitzero"`
 }
 
 // notify tells what happens.
@@ -310,10 +310,10 @@ func (e *commandError) MarshalJSON() ([]byte, error) {
 		code = worker.CodeLostLocks
 	}
 	return json.Marshal(struct {
-		Code     string   `json:"code,omitempty"`
+		Code     string   `json:"code,omitzero"`
 		Message  string   `json:"message"`
 		ExitCode int      `json:"exit_code"`
-		Stderr   string   `json:"stderr,omitempty"`
+		Stderr   string   `json:"stderr,omitzero"`
 		Lost     []string `json:"lost_locks,omitempty"`
 	}{code, e.Message, e.Code, e.Stderr, e.Lost})
 }

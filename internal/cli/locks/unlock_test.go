@@ -10,7 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/cli/clitest"
+	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 	"github.com/lokt-dev/lokt/lockfile"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/cli/clitest"
+	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 	"github.com/lokt-dev/lokt/lockfile"
 )
 
