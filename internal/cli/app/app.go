@@ -133,6 +133,14 @@ func (a *App) Backend() (*Backend, error) {
 	return a.Opened, nil
 }
 
+// Open checks the names of locks, and opens the locks, before any file is touched.
+func (a *App) Open(names ...string) (*Backend, error) {
+	if err := ValidNames(names...); err != nil {
+		return nil, err
+	}
+	return a.Backend()
+}
+
 // Asker returns who runs this command, for commands that only look or end things.
 func (a *App) Asker() lokt.Owner {
 	o := lokt.Owner{ID: a.Getenv("LOKT_OWNER"), Session: a.Getenv("LOKT_AGENT_ID"), Process: process.Self()}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -29,8 +28,8 @@ func entries(b *app.Backend, ctx context.Context, q audit.Query, follow bool) it
 			r.query.Types = []lokt.EventType{lokt.EventType(q.Event)}
 		}
 		var err error
-		if q.Limit != 0 {
-			err = r.latest(ctx, max(q.Limit, 0), yield)
+		if q.Limit > 0 {
+			err = r.latest(ctx, q.Limit, yield)
 		} else {
 			err = r.rest(ctx, yield)
 		}
@@ -76,34 +75,24 @@ func (r *eventReader) rest(ctx context.Context, yield func(audit.Entry, error) b
 
 // latest passes on the newest n of the events that are there.
 func (r *eventReader) latest(ctx context.Context, n int, yield func(audit.Entry, error) bool) error {
-	var pages [][]lokt.LoggedEvent
-	q := r.query
+	var found []lokt.LoggedEvent
+	q, newest := r.query, uint64(0)
 	q.Latest = true
 	for more := true; more; {
-		q.Limit = max(1, min(n, lokt.MaxEvents))
+		q.Limit = min(n-len(found), lokt.MaxEvents)
 		page, err := r.log.ReadEvents(ctx, q)
 		if err != nil {
 			return err
 		}
-		if len(pages) == 0 {
-			r.query.After = page.Newest
+		newest = max(newest, page.Newest)
+		if found = append(page.Events, found...); len(found) > 0 {
+			q.Before = found[0].Seq
 		}
-		if n == 0 || len(page.Events) == 0 {
-			break
-		}
-		pages = append(pages, page.Events)
-		n -= len(page.Events)
-		q.Before = page.Events[0].Seq
-		more = n > 0 && page.More
+		more = page.More && len(found) < n
 	}
-	newest := r.query.After
-	for _, events := range slices.Backward(pages) {
-		if err := r.pass(events, yield); err != nil {
-			return err
-		}
-	}
+	err := r.pass(found, yield)
 	r.query.After = max(newest, r.query.After)
-	return nil
+	return err
 }
 
 // pass passes events on.
@@ -111,9 +100,8 @@ func (r *eventReader) pass(events []lokt.LoggedEvent, yield func(audit.Entry, er
 	for _, e := range events {
 		r.query.After = e.Seq
 		e.LeaseID = r.shown(e.LeaseID)
-		line := bytes.TrimSuffix(audit.Encode([]lokt.Event{e.Event}), []byte("\n"))
 		entry := audit.FromEvent(e.Event)
-		entry.Raw = line
+		entry.Raw = bytes.TrimSuffix(audit.Encode([]lokt.Event{e.Event}), []byte("\n"))
 		if !yield(entry, nil) {
 			return errEnough
 		}

@@ -1,9 +1,7 @@
 package care
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -91,19 +89,13 @@ func (a cmd) runMetrics(o metricsOptions) error {
 	}
 	text := m.text()
 	if a.JSON {
-		var buf bytes.Buffer
-		enc := json.NewEncoder(&buf)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(m); err != nil {
-			return fmt.Errorf("encode: %w", err)
+		if text, err = lokt.Marshal(m); err != nil {
+			return fmt.Errorf("JSON: %w", err)
 		}
-		text = buf.Bytes()
+		text = append(text, '\n')
 	}
 	if o.output == "" {
-		if _, err := a.Out.Write(text); err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
-		}
-		return nil
+		return a.Write(string(text))
 	}
 	path := o.output
 	if !filepath.IsAbs(path) {
@@ -213,10 +205,9 @@ func (m *metrics) text() []byte {
 	gauge("lokt_claims_waiting", "Claims in queues.", float64(m.Waiting))
 	gauge("lokt_oldest_hold_age_seconds", "Age of the oldest hold in force; 0 if there is none.", m.OldestSec)
 	each := func(name, help string, value func(lockMetrics) float64) {
-		if len(m.Locks) == 0 {
-			return
+		if len(m.Locks) > 0 {
+			w.Family(name, promtext.Gauge, help)
 		}
-		w.Family(name, promtext.Gauge, help)
 		for _, l := range m.Locks {
 			w.Sample(name, value(l), "name", l.Name)
 		}
@@ -224,13 +215,11 @@ func (m *metrics) text() []byte {
 	each("lokt_lock_holds", "Holds of a lock that are in force.", func(l lockMetrics) float64 { return float64(l.Holds) })
 	each("lokt_lock_claims_waiting", "Claims in the queue of a lock.", func(l lockMetrics) float64 { return float64(l.Waiting) })
 	each("lokt_lock_hold_age_seconds", "Age of the oldest hold of a lock that is in force; 0 if there is none.", func(l lockMetrics) float64 { return l.AgeSec })
-	if m.Audit != nil {
-		// A gauge: the log forgets its oldest entries, so the numbers fall now and then.
-		w.Family("lokt_audit_entries", promtext.Gauge, "Entries of the audit log and of its rotated files, by event.")
-		for _, event := range slices.Sorted(maps.Keys(m.Audit)) {
-			w.Sample("lokt_audit_entries", float64(m.Audit[event]), "event", event)
-		}
-		gauge("lokt_audit_lines_unreadable", "Lines of the audit log that are no entries.", float64(m.AuditUnread))
+	// A gauge: the log forgets its oldest entries, so the numbers fall now and then.
+	w.Family("lokt_audit_entries", promtext.Gauge, "Entries of the audit log and of its rotated files, by event.")
+	for _, event := range slices.Sorted(maps.Keys(m.Audit)) {
+		w.Sample("lokt_audit_entries", float64(m.Audit[event]), "event", event)
 	}
+	gauge("lokt_audit_lines_unreadable", "Lines of the audit log that are no entries.", float64(m.AuditUnread))
 	return w.Bytes()
 }

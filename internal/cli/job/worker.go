@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -278,7 +277,7 @@ func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
 			err = &commandError{}
 		}
 		if errors.As(err, &failed) {
-			failed.Lost = lost.Names
+			failed.Kind, failed.Lost = worker.CodeLostLocks, lost.Names
 		}
 	}
 	if errors.As(err, &failed) && cause != nil {
@@ -295,28 +294,14 @@ func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
 
 // commandError is how a command failed, as it is kept with the job.
 type commandError struct {
-	Message string
-	Code    int // as shells have it
-	Stderr  string
-	Lost    []string // locks, because of which the command was ended
+	Kind    string   `json:"code,omitempty"`
+	Message string   `json:"message"`
+	Code    int      `json:"exit_code"` // as shells have it
+	Stderr  string   `json:"stderr,omitempty"`
+	Lost    []string `json:"lost_locks,omitempty"` // because of which the command was ended
 }
 
 func (e *commandError) Error() string { return e.Message }
-
-// MarshalJSON implements json.Marshaler.
-func (e *commandError) MarshalJSON() ([]byte, error) {
-	code := ""
-	if len(e.Lost) > 0 {
-		code = worker.CodeLostLocks
-	}
-	return json.Marshal(struct {
-		Code     string   `json:"code,omitzero"`
-		Message  string   `json:"message"`
-		ExitCode int      `json:"exit_code"`
-		Stderr   string   `json:"stderr,omitzero"`
-		Lost     []string `json:"lost_locks,omitempty"`
-	}{code, e.Message, e.Code, e.Stderr, e.Lost})
-}
 
 // maxVariable is the longest checkpoint that is put in a variable: systems bound what an environment may hold.
 const maxVariable = 100 << 10

@@ -22,10 +22,7 @@ func newExists(a cmd) *cobra.Command {
 }
 
 func (a cmd) runExists(name string) error {
-	if err := app.ValidNames(name); err != nil {
-		return err
-	}
-	b, err := a.Backend()
+	b, err := a.Open(name)
 	if err != nil {
 		return err
 	}

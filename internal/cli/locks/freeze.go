@@ -48,10 +48,7 @@ func newFreeze(a cmd) *cobra.Command {
 }
 
 func (a cmd) runFreeze(o freezeOptions) error {
-	if err := app.ValidNames(o.name); err != nil {
-		return err
-	}
-	b, err := a.Backend()
+	b, err := a.Open(o.name)
 	if err != nil {
 		return err
 	}
@@ -112,10 +109,7 @@ func newUnfreeze(a cmd) *cobra.Command {
 }
 
 func (a cmd) runUnfreeze(name string, force bool) error {
-	if err := app.ValidNames(name); err != nil {
-		return err
-	}
-	b, err := a.Backend()
+	b, err := a.Open(name)
 	if err != nil {
 		return err
 	}

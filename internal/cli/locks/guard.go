@@ -107,11 +107,8 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command) error {
 }
 
 func (a cmd) runGuard(o guardOptions) error {
-	if err := app.ValidNames(o.names...); err != nil {
-		return err
-	}
 	signals := guard.Notify() // until the end of the process
-	b, err := a.Backend()
+	b, err := a.Open(o.names...)
 	if err != nil {
 		return err
 	}

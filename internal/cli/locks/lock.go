@@ -50,10 +50,7 @@ func newLock(a cmd) *cobra.Command {
 }
 
 func (a cmd) runLock(o lockOptions) error {
-	if err := app.ValidNames(o.name); err != nil {
-		return err
-	}
-	b, err := a.Backend()
+	b, err := a.Open(o.name)
 	if err != nil {
 		return err
 	}

@@ -81,10 +81,7 @@ func newWhy(a cmd) *cobra.Command {
 
 func (a cmd) runWhy(o whyOptions) error {
 	name := o.name
-	if err := app.ValidNames(name); err != nil {
-		return err
-	}
-	b, err := a.Backend()
+	b, err := a.Open(name)
 	if err != nil {
 		return err
 	}
