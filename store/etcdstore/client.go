@@ -144,16 +144,16 @@ func (s *Store) answer(sl *slot, h *pb.ResponseHeader, replies []*pb.ResponseOp)
 	}
 	for i, at := range []*int64{&st.mod, &st.free} {
 		for _, kv := range kvs(i) {
-			r, l, timers, err := decode(sl.name, kv.Value)
+			r, err := decode(sl.name, kv.Value)
 			if err != nil {
 				return nil, err
 			}
 			*at = kv.ModRevision
 			if i == 1 && st.mod > 0 { // somebody else put it there
-				st.lock.Token = max(st.lock.Token, l.Token)
+				st.lock.Token = max(st.lock.Token, r.Token)
 				continue
 			}
-			st.lock, st.timers, st.at, st.changes = l, timers, r.At, r.Changes
+			st.lock, st.timers, st.at, st.changes = r.Lock, r.Leases, r.At, r.Changes
 		}
 	}
 	for _, kv := range kvs(2) {

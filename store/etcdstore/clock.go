@@ -79,12 +79,23 @@ type view struct {
 	adjusted map[string]time.Time // recorded ends of holds, and of the freeze, where Snapshot has others
 }
 
-// look makes a snapshot, which shares nothing with the state.
+// copy returns the lock with holders and a freeze that adjust and shift may change.
+func (st *state) copy() lokt.Lock {
+	l := st.lock
+	l.Holders = slices.Clone(l.Holders)
+	if l.Freeze != nil {
+		f := *l.Freeze
+		l.Freeze = &f
+	}
+	return l
+}
+
+// look makes a snapshot.
 //
 // Ends for which there is a timer are still to come if it has not run out. If it has they are what is on record: etcd now and
 // then ends a lease too early (see the package's comment).
 func (st *state) look(wall time.Time) view {
-	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now(wall)}}
+	v := view{Snapshot: lokt.Snapshot{Lock: st.copy(), Now: st.now(wall)}}
 	v.Lock.Revision = revision(st.latest(), st.lapsed())
 	st.adjust(&v, wall)
 	return v
@@ -93,7 +104,7 @@ func (st *state) look(wall time.Time) view {
 // lookToChange is look for a change: it may first put the lock's clock right, and let the token rise above what may have
 // been issued that is not on record any more. floor is what tokens have to be above in any case.
 func (st *state) lookToChange(wall time.Time, floor uint64) view {
-	v := view{Snapshot: lokt.Snapshot{Lock: st.lock.Clone(), Now: st.now(wall)}}
+	v := view{Snapshot: lokt.Snapshot{Lock: st.copy(), Now: st.now(wall)}}
 	v.Lock.Revision = revision(st.latest(), st.lapsed())
 	v.Lock.Token = max(v.Lock.Token, floor)
 	lag := wall.Sub(v.Now)
@@ -176,11 +187,16 @@ func (st *state) shift(l *lokt.Lock, by time.Duration) {
 			move(&h.HeldSince)
 		}
 		if h.Yield != nil {
-			move(&h.Yield.Deadline)
+			y := *h.Yield
+			move(&y.Deadline)
+			h.Yield = &y
 		}
 	}
+	l.Queue = slices.Clone(l.Queue)
 	for i := range l.Queue {
-		move(&l.Queue[i].Until)
+		w := *l.Queue[i]
+		move(&w.Until)
+		l.Queue[i] = &w
 	}
 	if l.Freeze != nil {
 		end(freezeID, &l.Freeze.ExpiresAt)

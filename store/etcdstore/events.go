@@ -3,15 +3,12 @@ package etcdstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -25,32 +22,16 @@ import (
 const eventBits = 16
 
 // maxRequestBytes is how much one change may put into one request, of which etcd takes 1.5 MiB with all that belongs to it. Events
-// that find no room beside a record are not kept; lokt.MaxLockSize leaves enough for what one step of the rules tells.
+// that find no room beside a record are not kept.
 const maxRequestBytes = 1_500_000
 
 // manyEventBytes is how much of events a transaction has, about, that takes no further changes along.
 const manyEventBytes = 32 << 10
 
-type eventRecord struct {
-	Name   string  `json:"name"`
-	Events []event `json:"events"`
-}
-
-// rawEvents is an eventRecord whose events are encoded.
-type rawEvents struct {
-	Name   string            `json:"name"`
-	Events []json.RawMessage `json:"events"`
-}
-
-type event struct {
-	Time    time.Time         `json:"time"`
-	Type    lokt.EventType    `json:"type"`
-	LeaseID string            `json:"lease_id,omitempty"`
-	Owner   owner             `json:"owner"`
-	Token   uint64            `json:"token,omitempty"`
-	TTL     span              `json:"ttl,omitempty"`
-	Expires time.Time         `json:"expires,omitzero"`
-	Extra   map[string]string `json:"extra,omitempty"`
+// changeEvents are the events of one change, without the name of its lock in each.
+type changeEvents struct {
+	Name   string           `json:"name"`
+	Events []jsontext.Value `json:"events"`
 }
 
 func (s *Store) eventKey(id string) string {
@@ -59,13 +40,11 @@ func (s *Store) eventKey(id string) string {
 
 // encodeEvents makes the value of a key of those of the events that fit into so many bytes.
 func encodeEvents(name string, events []lokt.Event, most int) ([]byte, error) {
-	r := rawEvents{Name: name}
+	r := changeEvents{Name: name}
 	size := 100 + len(name)
 	for _, e := range events {
-		one, err := json.Marshal(event{
-			Time: e.Time.UTC(), Type: e.Type, LeaseID: e.LeaseID, Owner: fromOwner(e.Owner), Token: e.Token, TTL: span(e.TTL), Expires: utc(e.Expires),
-			Extra: e.Extra,
-		})
+		e.Name = ""
+		one, err := lokt.Marshal(e)
 		if err != nil {
 			return nil, fmt.Errorf("events of %q: %w", name, err)
 		}
@@ -74,28 +53,22 @@ func encodeEvents(name string, events []lokt.Event, most int) ([]byte, error) {
 		}
 		r.Events = append(r.Events, one)
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("events of %q: %w", name, err)
-	}
-	return text, nil
+	return lokt.Marshal(r)
 }
 
 // decodeEvents returns the events of one change; none of what cannot be read.
 func decodeEvents(kv *mvccpb.KeyValue) []lokt.LoggedEvent {
-	var r eventRecord
-	if err := json.Unmarshal(kv.Value, &r); err != nil {
+	var r struct {
+		Name   string       `json:"name"`
+		Events []lokt.Event `json:"events"`
+	}
+	if err := lokt.Unmarshal(kv.Value, &r); err != nil {
 		return nil
 	}
-	var all []lokt.LoggedEvent
+	all := make([]lokt.LoggedEvent, len(r.Events))
 	for i, e := range r.Events {
-		all = append(all, lokt.LoggedEvent{
-			Seq: uint64(kv.ModRevision)<<eventBits | uint64(i),
-			Event: lokt.Event{
-				Time: e.Time, Type: e.Type, Name: r.Name, LeaseID: e.LeaseID, Owner: e.Owner.lokt(), Token: e.Token, TTL: time.Duration(e.TTL),
-				Expires: e.Expires, Extra: e.Extra,
-			},
-		})
+		e.Name = r.Name
+		all[i] = lokt.LoggedEvent{Seq: uint64(kv.ModRevision)<<eventBits | uint64(i), Event: e}
 	}
 	return all
 }
@@ -188,8 +161,7 @@ func (j *journal) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
 	}
 	from, _ := slices.BinarySearchFunc(j.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int { return cmp.Compare(e.Seq, seq) })
 	for _, e := range j.recent[from:] {
-		if matches(q, e) {
-			e.Extra = maps.Clone(e.Extra)
+		if q.Matches(&e) {
 			p.Events = append(p.Events, e)
 		}
 	}
@@ -198,19 +170,6 @@ func (j *journal) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
 		p.Oldest = min(p.Oldest, j.oldest)
 	}
 	return p, true
-}
-
-// matches reports whether the query lets the event through.
-func matches(q lokt.EventQuery, e lokt.LoggedEvent) bool {
-	switch {
-	case e.Seq <= q.After, q.Before > 0 && e.Seq >= q.Before,
-		q.Name != "" && e.Name != q.Name, !strings.HasPrefix(e.Name, q.Prefix),
-		q.Owner != "" && e.Owner.ID != q.Owner,
-		len(q.Types) > 0 && !slices.Contains(q.Types, e.Type),
-		!q.Since.IsZero() && e.Time.Before(q.Since), !q.Until.IsZero() && !e.Time.Before(q.Until):
-		return false
-	}
-	return true
 }
 
 // eventPage is how many changes are asked for at a time.
@@ -276,7 +235,7 @@ func (s *Store) scan(ctx context.Context, q lokt.EventQuery) (p lokt.EventPage, 
 			return p, err
 		}
 		for _, kv := range r.Kvs {
-			events := slices.DeleteFunc(decodeEvents(kv), func(e lokt.LoggedEvent) bool { return !matches(q, e) })
+			events := slices.DeleteFunc(decodeEvents(kv), func(e lokt.LoggedEvent) bool { return !q.Matches(&e) })
 			if q.Latest {
 				slices.Reverse(events)
 			}

@@ -381,7 +381,7 @@ func TestARecordThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
 	m := lokt.NewManager(s)
 	for name, value := range map[string]string{
 		"garbage": "not JSON", "newer": `{"version":2,"name":"newer","token":3}`, "another": `{"version":1,"name":"x","token":3}`, "empty": "",
-		"lease": `{"version":1,"name":"lease","token":1,"holders":[{"lease_id":"l","owner":{"id":"a"},"etcd_lease":"?"}]}`,
+		"lease": `{"version":1,"name":"lease","token":1,"holders":[{"lease_id":"l","owner":{"id":"a"}}],"etcd_leases":{"l":"?"}}`,
 	} {
 		if _, err := s.client.Put(t.Context(), s.lockKey(name), value); err != nil {
 			t.Fatal(err)
@@ -595,5 +595,32 @@ func TestWhatOneReplicaGrantedAnotherRenewsAndReleases(t *testing.T) {
 	snap, err := s[1].View(t.Context(), "x")
 	if err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].LeaseID != next.LeaseID || snap.Lock.Token <= h.Token {
 		t.Errorf("got %+v, %v", snap.Lock, err)
+	}
+}
+
+// Promise S-126.
+func TestAClaimThatEtcdHasNoRoomForIsRefused(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	in := 0
+	for ; ; in++ {
+		claim := claimOf("x", fmt.Sprint(in), time.Hour)
+		claim.Limit, claim.Metadata = lokt.Shared, map[string]string{"k": strings.Repeat("\x01", lokt.MaxMetadata-1)} // each takes six bytes
+		_, err := m.Acquire(t.Context(), claim)
+		if errors.Is(err, lokt.ErrFull) {
+			break
+		}
+		if err != nil || in > 100 {
+			t.Fatalf("claim %d: %v", in, err)
+		}
+	}
+	if in < 40 {
+		t.Errorf("there is room for %d only", in)
+	}
+	ended, err := m.Release(t.Context(), lokt.Target{Name: "x", Force: true, Owner: lokt.Owner{ID: "root"}})
+	if err != nil || len(ended) != in {
+		t.Errorf("%d of %d are ended, %v", len(ended), in, err)
 	}
 }

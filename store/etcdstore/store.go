@@ -271,8 +271,8 @@ func (s *Store) readPage(ctx context.Context, from, end string, rev int64) (page
 		_, name := s.nameOf(kv.Key)
 		p := listed{name: name, st: &state{mod: kv.ModRevision, header: rev, known: time.Now(), alive: alive[name]}}
 		var r record
-		r, p.st.lock, p.st.timers, p.err = decode(name, kv.Value)
-		p.st.at = r.At
+		r, p.err = decode(name, kv.Value)
+		p.st.lock, p.st.timers, p.st.at = r.Lock, r.Leases, r.At
 		if sl := s.peek(name, false); sl != nil {
 			sl.mu.Lock()
 			if sl.latest == p.st.mod && sl.known.Before(p.st.known) && !sl.known.IsZero() {

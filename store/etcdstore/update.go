@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"time"
 
@@ -142,6 +140,15 @@ func (s *Store) serve(sl *slot, batch []*request) {
 		switch {
 		case err == nil:
 			quiet = time.Now()
+		case errors.Is(err, lokt.ErrFull):
+			if len(batch) > 1 { // one of them at a time: those that fit are stored
+				for _, r := range batch {
+					s.serve(sl, []*request{r})
+				}
+				return
+			}
+			batch[0].finish(err)
+			return
 		case s.ctx.Err() != nil:
 			err = errClosed
 			fallthrough
@@ -291,7 +298,7 @@ type decided struct {
 // decide runs the changes one after another, each on what the one before it made.
 func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 	d := decided{view: st.lookToChange(s.now(), s.floor.Load())}
-	d.lock = d.view.Lock.Clone()
+	d.lock = d.view.Lock
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	told := 0
@@ -311,10 +318,9 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 			close(r.done)
 			continue
 		}
-		d.lock = c.Lock.Clone() // the caller may keep what it returned
+		d.lock = c.Lock
 		d.lock.Name, d.lock.Revision, d.lock.Corrupt = sl.name, d.view.Lock.Revision, ""
 		for _, e := range c.Events {
-			e.Extra = maps.Clone(e.Extra)
 			d.events = append(d.events, e)
 			told += 300 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
 		}
@@ -324,7 +330,7 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 	if d.lock.Free() && st.lock.Free() && d.lock.Token == raised.Token {
 		d.lock.Token, raised.Token = st.lock.Token, st.lock.Token // nothing was granted
 	}
-	d.changed = !reflect.DeepEqual(raised, d.lock)
+	d.changed = !d.lock.Equal(&raised)
 	return d
 }
 
@@ -351,6 +357,7 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 	var ops []clientv3.Op
 	var t timing
 	if d.changed {
+		next.lock = next.copy()
 		if t, err = s.time(ctx, st, d.view, &next.lock); err != nil {
 			if errors.Is(err, errTooLate) {
 				s.doubt(sl)
@@ -442,6 +449,10 @@ func (s *Store) puts(next, st *state, t timing) ([]clientv3.Op, error) {
 	value, err := encode(next.lock, next.at, next.timers, next.changes)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(next.lock.Holders) + len(next.lock.Queue); len(value) > maxRecordBytes && n > len(st.lock.Holders)+len(st.lock.Queue) {
+		return nil, fmt.Errorf("%w: %q has %d holders and waiters, and etcd has no room for more: try again later, say less in metadata, "+
+			"or spread them over several locks", lokt.ErrFull, name, n-1)
 	}
 	ops := append(s.ops(name, t), clientv3.OpPut(key, string(value)))
 	if stale > 0 {

@@ -201,10 +201,17 @@ func (s *Store) whom(sl *slot, value []byte) func(*waiting) bool {
 	if len(here) == 0 {
 		return nil
 	}
-	_, l, _, err := decode(sl.name, value)
+	r, err := decode(sl.name, value)
 	if err != nil {
 		return nil
 	}
-	asleep := l.Sleepers(here)
-	return func(w *waiting) bool { return w.leaseID == "" || !asleep[w.leaseID] }
+	first, queued := "", make(map[string]bool, len(here))
+	for _, w := range r.Queue {
+		if here[w.LeaseID] {
+			if queued[w.LeaseID] = true; first == "" {
+				first = w.LeaseID // which looks when holds expire
+			}
+		}
+	}
+	return func(w *waiting) bool { return w.leaseID == "" || w.leaseID == first || !queued[w.leaseID] }
 }
