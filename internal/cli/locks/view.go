@@ -130,9 +130,8 @@ func viewHold(b *app.Backend, s lokt.Snapshot, h lokt.Holder) hold {
 	if p := h.Process; p != nil {
 		v.PIDStart, v.ChildPID = p.Start, p.Child
 	}
-	v.PIDStatus = pidStatus(b, h)
-	if s.Dead[h.LeaseID] {
-		v.PIDStatus = pidDead
+	if v.PIDStatus = pidDead; !s.Dead[h.LeaseID] {
+		v.PIDStatus = pidStatus(b, h)
 	}
 	if reason, stale := s.Stale(h); stale {
 		v.State = reason
