@@ -90,7 +90,7 @@ func (r *Record) claim() lokt.Claim {
 	if r.Asker != nil {
 		c.Owner.Process = r.Asker.process()
 	}
-	if r.Kind == "" && r.PID > 0 || r.Bound { // older programs' holds end with their process
+	if r.Bound || r.PID > 0 && (r.Kind == "" || r.Kind == KindGuard) { // a guard ends with its process, as older programs' holds do
 		c.Process = &p
 	}
 	return c

@@ -74,7 +74,7 @@ type Record struct {
 	Priority   int               `json:"priority,omitzero"`
 	AnySession bool              `json:"any_session,omitzero"` // the owner is the same in every session
 	Attended   bool              `json:"attended,omitzero"`    // the holder is a running program that renews
-	Bound      bool              `json:"pid_bound,omitzero"`   // the death of pid frees the lock
+	Bound      bool              `json:"pid_bound,omitzero"`   // the death of pid frees the lock, as it does for a guard or without a kind
 	BootID     string            `json:"boot_id,omitzero"`
 	PIDNS      string            `json:"pid_ns,omitzero"`   // the namespace in which pid is meant
 	Liveness   string            `json:"liveness,omitzero"` // byte of a liveness file that a kernel lock covers while the holder lives

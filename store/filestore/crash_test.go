@@ -162,7 +162,7 @@ func (s standing) clone() standing {
 func (s standing) replay(t *testing.T, store *Store) standing {
 	t.Helper()
 	seen := map[string]bool{}
-	for e, err := range store.Audit().Read(context.Background(), audit.Query{Name: "x"}) {
+	for e, err := range store.log.Read(context.Background(), audit.Query{Name: "x"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -483,7 +483,7 @@ func TestLinesForALogThatCannotBeWrittenAreKeptInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for e, err := range s.Audit().Read(ctx, audit.Query{}) {
+	for e, err := range s.log.Read(ctx, audit.Query{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

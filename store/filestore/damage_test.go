@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -1003,4 +1004,35 @@ func FuzzDecodeEntry(f *testing.F) {
 			t.Errorf("%+v became %+v", e, back)
 		}
 	})
+}
+
+// Promise S-33. Records as other programs write them, of a process that is known to be dead.
+func TestARecordOfADeadProcessKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	s := open(t, memoryPlace(t), Options{})
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	self := process.Self()
+	for what, how := range map[string]string{
+		"a guard":                 fmt.Sprintf(`"kind":"guard","pid":%d,"boot_id":%q`, dead.Process.Pid, self.Boot),
+		"a guard without a boot":  fmt.Sprintf(`"kind":"guard","pid":%d`, dead.Process.Pid),
+		"a guard of another boot": fmt.Sprintf(`"kind":"guard","pid":%d,"boot_id":"another"`, self.PID),
+		"a bound lease":           fmt.Sprintf(`"kind":"lease","pid_bound":true,"pid":%d`, dead.Process.Pid),
+		"no kind":                 fmt.Sprintf(`"pid":%d`, dead.Process.Pid),
+	} {
+		put(t, s, dirLocks, fmt.Appendf(nil, `{"version":1,"name":"x","lock_id":"1","owner":"a","host":%q,"acquired_ts":"2026-01-01T00:00:00Z",%s}`, s.host, how))
+		snap, err := s.View(t.Context(), "x")
+		if err != nil || len(snap.Lock.Holders) != 1 || !snap.Dead["1"] {
+			t.Errorf("%s: %v, dead %v", what, err, snap.Dead)
+		}
+		if _, err := lokt.NewManager(s).Acquire(t.Context(), by("b")); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	put(t, s, dirLocks, fmt.Appendf(nil, `{"version":1,"name":"x","lock_id":"1","owner":"a","host":%q,"acquired_ts":"2026-01-01T00:00:00Z","kind":"lease","pid":%d}`, s.host, dead.Process.Pid))
+	if snap, err := s.View(t.Context(), "x"); err != nil || snap.Dead["1"] {
+		t.Errorf("a lease that outlives its process: %v, dead %v", err, snap.Dead)
+	}
 }

@@ -210,7 +210,7 @@ func TestProcessesThatAreKilledAtAnyMomentLeaveOneHolderAndLoseNothing(t *testin
 		t.Fatal(err)
 	}
 	events := map[string]int{}
-	for e, err := range s.Audit().Read(t.Context(), audit.Query{}) {
+	for e, err := range s.log.Read(t.Context(), audit.Query{}) {
 		if err != nil {
 			t.Errorf("audit log: %v", err)
 		}
@@ -407,7 +407,7 @@ func alive(t *testing.T, s *Store) process.State {
 	if err != nil || len(snap.Lock.Holders) != 1 {
 		t.Fatalf("%v: held by %+v", err, snap.Lock.Holders)
 	}
-	state := s.State(snap.Lock.Holders[0])
+	state := s.state(snap.Lock.Holders[0])
 	if dead := snap.Dead[snap.Lock.Holders[0].LeaseID]; dead && state != process.Dead { // it may have died since
 		t.Errorf("the state is %v, and before it was dead", state)
 	}
@@ -585,11 +585,11 @@ func TestWhoIsUnknownIsNotDead(t *testing.T) {
 			t.Errorf("%s: %v, want %v", test.what, got, test.want)
 		}
 	}
-	if got := s.State(lokt.Holder{Claim: lokt.Claim{Owner: lokt.Owner{Process: gone, Host: s.host}}}); got != process.Unknown {
+	if got := s.state(lokt.Holder{Claim: lokt.Claim{Owner: lokt.Owner{Process: gone, Host: s.host}}}); got != process.Unknown {
 		t.Errorf("a lease whose claimant is gone is %v", got)
 	}
 	pending := lokt.Holder{Claim: lokt.Claim{Owner: lokt.Owner{Process: gone, Host: s.host}}, Pending: time.Now()}
-	if got := s.State(pending); got != process.Dead {
+	if got := s.state(pending); got != process.Dead {
 		t.Errorf("a grant whose waiter is gone is %v", got)
 	}
 }

@@ -53,7 +53,7 @@ func outcome(l lokt.Lock) string {
 func logged(t *testing.T, s *Store) map[string]int {
 	t.Helper()
 	n := map[string]int{}
-	for e, err := range s.Audit().Read(context.Background(), audit.Query{}) {
+	for e, err := range s.log.Read(context.Background(), audit.Query{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -173,7 +173,7 @@ func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
 		h := one.Holder(st.now)
 		l.Holders = append(l.Holders, h)
 		l.Token = max(l.Token, h.Token)
-		if s.State(h) == process.Dead {
+		if s.state(h) == process.Dead {
 			st.markDead(h.LeaseID)
 		}
 	}
@@ -225,9 +225,14 @@ func (st *state) decodeFreeze() {
 	st.snap.Lock.Freeze = &f
 }
 
-// State tells whether the process that a holder depends on lives: the one whose death frees the lock, or for a grant that
-// nobody has taken up yet the waiter's. A holder that depends on none is Unknown.
-func (s *Store) State(h lokt.Holder) process.State {
+// Alive tells whether the process that a holder depends on lives, and whether that is known: the process whose death frees
+// the lock, or for a grant that nobody has taken up yet the waiter's. Of a holder that depends on none nothing is known.
+func (s *Store) Alive(h lokt.Holder) (alive, known bool) {
+	state := s.state(h)
+	return state == process.Alive, state != process.Unknown
+}
+
+func (s *Store) state(h lokt.Holder) process.State {
 	p := h.Process
 	if p == nil && !h.Pending.IsZero() {
 		p = &h.Owner.Process

@@ -144,9 +144,6 @@ func (s *Store) Root() string { return s.root }
 // Host returns the name of this host as records have it.
 func (s *Store) Host() string { return s.host }
 
-// Audit returns the store's event log.
-func (s *Store) Audit() *audit.Log { return s.log }
-
 // Close ends the liveness of this process in the store and wakes those who wait in it. The store cannot be used after it.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {

@@ -168,7 +168,7 @@ func TestManyWhoWaitAreServedInOrder(t *testing.T) {
 	}
 	// Nobody was away or missed a turn, unless this process did not get to run.
 	inOrder := time.Since(begun) < lokt.PresenceTTL
-	for e, err := range stores[0].Audit().Read(t.Context(), audit.Query{}) {
+	for e, err := range stores[0].log.Read(t.Context(), audit.Query{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,9 +18,9 @@ import (
 func entries(b *app.Backend, ctx context.Context, q audit.Query, follow bool) iter.Seq2[audit.Entry, error] {
 	switch {
 	case b.Store != nil && follow:
-		return b.Store.Audit().Follow(ctx, q)
+		return audit.Open(b.Store.Root(), audit.Options{}).Follow(ctx, q)
 	case b.Store != nil:
-		return b.Store.Audit().Read(ctx, q)
+		return audit.Open(b.Store.Root(), audit.Options{}).Read(ctx, q)
 	}
 	return func(yield func(audit.Entry, error) bool) {
 		r := eventReader{log: b.Far.Events(), query: lokt.EventQuery{Name: q.Name, Since: q.Since, Until: q.Until}, shown: b.Far.Shown}

@@ -290,7 +290,7 @@ func (d *doctor) census(ctx context.Context) string {
 const auditLarge = 2 * audit.DefaultMaxSize
 
 func (d *doctor) checkAudit(ctx context.Context) {
-	path := d.store.Audit().Path()
+	path := audit.Open(d.store.Root(), audit.Options{}).Path()
 	fi, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -307,7 +307,7 @@ func (d *doctor) checkAudit(ctx context.Context) {
 		return
 	}
 	junk := 0
-	for _, err := range d.store.Audit().Read(ctx, audit.Query{Limit: 1}) {
+	for _, err := range audit.Open(d.store.Root(), audit.Options{}).Read(ctx, audit.Query{Limit: 1}) {
 		var garbage *audit.GarbageError
 		if errors.As(err, &garbage) {
 			junk++

@@ -39,11 +39,15 @@ func pidStatus(b *app.Backend, h lokt.Holder) string {
 	case b.Store == nil:
 		return pidUnknown
 	}
-	status := b.Store.State(h).String()
-	if status == pidAlive && guardState(b, h) == process.Dead {
+	switch alive, known := b.Store.Alive(h); {
+	case !known:
+		return pidUnknown
+	case alive && guardState(b, h) == process.Dead:
 		return pidOrphaned
+	case alive:
+		return pidAlive
 	}
-	return status
+	return pidDead
 }
 
 // guardState tells whether the process of a hold lives, whatever has become of the command that it ran.
