@@ -119,6 +119,7 @@ func Notify() *Signals {
 		defer close(s.ready)
 		s.tty = openTerminal()
 		signal.Notify(s.c, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...)
+		noteSenders()
 	}()
 	return s
 }

@@ -17,6 +17,8 @@ func openTerminal() terminal                { return terminal{} }
 func (terminal) close()                     {}
 func (terminal) delivered(s os.Signal) bool { return s == os.Interrupt }
 
+func noteSenders() {}
+
 // child is the command.
 type child struct {
 	p   *os.Process

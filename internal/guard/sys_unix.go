@@ -36,8 +36,8 @@ func (t terminal) close() {
 }
 
 // delivered reports whether the signal is taken to come from the terminal, so that the command has got it too: an
-// interrupt or quit while this process is in the foreground, or a hangup of the terminal. But of a hangup the system
-// tells the leader of the session alone; a shell, or the leader's end, is what tells the others.
+// interrupt or quit that no process sent while this one is in the foreground, or a hangup of the terminal. But of a hangup
+// the system tells the leader of the session alone; a shell, or the leader's end, is what tells the others.
 func (t terminal) delivered(sig os.Signal) bool {
 	if t.fd < 0 {
 		return false
@@ -45,7 +45,7 @@ func (t terminal) delivered(sig os.Signal) bool {
 	foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	switch sig {
 	case syscall.SIGINT, syscall.SIGQUIT:
-		return err == nil && foreground == unix.Getpgrp()
+		return !sentByProcess(sig.(syscall.Signal)) && err == nil && foreground == unix.Getpgrp()
 	case syscall.SIGHUP:
 		hungUp := errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOTTY)
 		sid, err := unix.Getsid(0)
