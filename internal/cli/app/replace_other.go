@@ -8,13 +8,13 @@ import (
 )
 
 // replaceBy runs another program and ends with its exit code.
-func (a *app) replaceBy(path string, args []string) error {
+func (a *App) replaceBy(path string, args []string) error {
 	c := exec.Command(path, args...)
 	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, a.Environ()
 	err := c.Run()
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
-		return exit(ended.ExitCode())
+		return Exit(ended.ExitCode())
 	}
 	return err
 }
