@@ -147,7 +147,7 @@ func replaceSection(path, section string) error {
 	perm := fs.FileMode(0o644)
 	switch fi, stat := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
-		err = os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // of a repository, as git makes it
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
 	case err == nil && stat == nil:
 		perm = fi.Mode().Perm()
 	}
