@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 )
@@ -99,10 +100,20 @@ func (m *Manager) ask(ctx context.Context, c *Claim) (*decision, error) {
 	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return acquire(s, *c) })
 }
 
-// askOnce does so for a claim that its client asks for again when ctx has ended.
+// storeTimeout bounds how long a store may take to put a claim on record for which its client waits.
+const storeTimeout = 10 * time.Second
+
+// askOnce does so for a claim that its client asks for again when ctx has ended. Time that ends before the store has
+// answered is the store's doing: the claim does not wait, for it is not known to be on record.
 func (m *Manager) askOnce(ctx context.Context, c *Claim) (*decision, error) {
 	again := untilAskedAgain(ctx)
-	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return asked(s, *c, again) })
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	d, err := m.apply(bounded, c.Name, func(s Snapshot) *decision { return asked(s, *c, again) })
+	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
+		return nil, fmt.Errorf("%w: it has not said in time that the claim is on record", ErrUnavailable)
+	}
+	return d, err
 }
 
 // untilAskedAgain returns how long it takes at most until the next request for a claim comes after the one of ctx.

@@ -159,6 +159,7 @@ type exchange struct {
 	again func() (body any, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
+	most     time.Duration // bounds how long a request is tried that no server has seen; 0: only the client's patience does
 	attempt  time.Duration // in place of the client's, if shorter; 0 if not
 	quiet    time.Duration // the answer is a stream, which is given up when nothing comes for so long; 0 if it is not
 
@@ -227,8 +228,11 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 			pause = min(pause, waitPause)
 		}
 		left := c.o.Patience - time.Since(failing)
-		if x.seen {
+		switch {
+		case x.seen:
 			left = max(left, x.patience-time.Since(failing))
+		case x.most > 0:
+			left = min(left, x.most-time.Since(begun))
 		}
 		if left <= 0 || after > left {
 			return err

@@ -81,7 +81,7 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 		x.patience = lokt.QueueTTL
 	}
 	if claim.Wait > 0 { // who does not want to wait any more does not wait for a server either
-		x.patience = min(x.patience, claim.Wait)
+		x.patience, x.most = min(x.patience, claim.Wait), claim.Wait
 	}
 	poll := longPoll
 	if claim.TTL > 0 { // a grant of which the answer is lost without a word is asked for again while it lasts

@@ -748,12 +748,12 @@ func TestHistoryIsCountedAndCleaned(t *testing.T) {
 				s.invalid("GET", path+"?days="+days, "", "query days")
 			}
 		}
-		for _, query := range []string{"", "?days=0", "?days=-5", "?days=x"} {
+		for _, query := range []string{"", "?days=0", "?days=-5", "?days=x", "?days=99999999999999999999"} {
 			s.invalid("POST", "/history/cleanup"+query, "", "query days")
 		}
 		time.Sleep(48 * time.Hour)
 		living := s.submit(`{}`)
-		for days, want := range map[string]string{"100000": "0", "100000000000000000000000000": "0", "3": "0"} {
+		for days, want := range map[string]string{"100000": "0", "3": "0"} {
 			s.has(want, s.ok("POST", "/history/cleanup?days="+days, ""), "deleted")
 		}
 		if r := s.post("/history/cleanup?days=1", ""); r.body != `{"ok":true,"deleted":4,"days":1}` {

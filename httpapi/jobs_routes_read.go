@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/url"
 	"strconv"
@@ -35,7 +36,7 @@ func (c *jobsCall) list() error {
 	}
 	if q.Has("limit") {
 		n, err := queryInt(q, "limit")
-		if err != nil {
+		if err != nil && !errors.Is(err, strconv.ErrRange) {
 			return err
 		}
 		f.Limit = min(max(n, 1), jobs.MaxList)
@@ -57,13 +58,18 @@ func (c *jobsCall) query() (url.Values, error) {
 	return q, nil
 }
 
-// queryInt returns a parameter that is an integer; one too large for an int is the largest of these.
+// queryInt returns a parameter that is an integer. With one that no int holds it returns the nearest, and an error that wraps
+// strconv.ErrRange.
 func queryInt(q url.Values, name string) (int, error) {
 	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
-	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, &jobs.InvalidError{Problems: []jobs.Problem{{
-			Type: "int_parsing", Loc: []any{name}, Msg: "Input should be a valid integer, unable to parse string as an integer",
-		}}}
+	problem := func(kind, msg string) error {
+		return &jobs.InvalidError{Problems: []jobs.Problem{{Type: kind, Loc: []any{name}, Msg: msg}}}
+	}
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return int(n), fmt.Errorf("%w: %w", problem("int_parsing_size", "Input is too large"), strconv.ErrRange)
+	case err != nil:
+		return 0, problem("int_parsing", "Input should be a valid integer, unable to parse string as an integer")
 	}
 	return int(n), nil
 }

@@ -212,6 +212,9 @@ func (c *call) may(s Scope, lockOrTag string) error {
 	if lockOrTag == "" {
 		return fmt.Errorf("%w: the scope %q is missing", ErrForbidden, s)
 	}
+	if c.caller.May(s, "") {
+		return fmt.Errorf("%w: the token may %s what begins with another prefix, and not %q", ErrForbidden, s, lockOrTag)
+	}
 	return fmt.Errorf("%w: the scope %q is missing for %q", ErrForbidden, s, lockOrTag)
 }
 

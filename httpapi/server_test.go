@@ -345,7 +345,7 @@ func (u *user) May(s httpapi.Scope, name string) bool {
 	return slices.Contains(u.scopes, s) && (name == "" || strings.HasPrefix(name, u.prefix))
 }
 
-// Promises S-73.
+// Promises S-73, S-174.
 func TestCallersDoWhatTheyMay(t *testing.T) {
 	store := memstore.New()
 	locks := []httpapi.Scope{httpapi.ScopeRead, httpapi.ScopeLock}
@@ -385,6 +385,9 @@ func TestCallersDoWhatTheyMay(t *testing.T) {
 	is("a reader's claim", err, httpapi.ErrForbidden)
 	_, err = as("4").Acquire(ctx, claim("x"))
 	is("a claim outside the prefix", err, httpapi.ErrForbidden)
+	if !strings.Contains(err.Error(), `what begins with another prefix, and not "x"`) || strings.Contains(err.Error(), "missing") {
+		t.Errorf("a claim outside the prefix: %v", err)
+	}
 	_, err = as("4").Get(ctx, "x")
 	is("a look outside the prefix", err, httpapi.ErrForbidden)
 	if _, err = as("4").Acquire(ctx, claim("eve-1")); err != nil {

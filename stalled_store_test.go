@@ -1,0 +1,40 @@
+package lokt_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// stalled is a store that answers no change.
+type stalled struct{ lokt.Store }
+
+func (stalled) Update(ctx context.Context, _ string, _ func(lokt.Snapshot) lokt.Change) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Promise S-173.
+func TestAClaimThatNoStorePutsOnRecordIsNotQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(stalled{memstore.New()})
+		over := errors.New("the wait is over")
+		for limit, most := range map[time.Duration]time.Duration{time.Second: time.Second, 30 * time.Second: 10 * time.Second} {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, over)
+			begun := time.Now()
+			_, err := m.Poll(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, Wait: -1})
+			cancel()
+			if !errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, over) {
+				t.Errorf("with %v it ends with %v", limit, err)
+			}
+			if took := time.Since(begun); took != most {
+				t.Errorf("with %v it took %v", limit, took)
+			}
+		}
+	})
+}
