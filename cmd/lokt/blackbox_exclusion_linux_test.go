@@ -419,3 +419,15 @@ func complain(err error) int {
 	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
+
+// Whatever the runtime cannot do without, its exit code must be none that scripts read as an answer.
+func TestWithoutDescriptorsTheExitCodeIsNoAnswer(t *testing.T) {
+	p := newPlace(t)
+	lokt := p.lokt().Path
+	for n := 4; n <= 16; n++ {
+		r := p.sh(`ulimit -n "$1"; exec "$2" guard a -- true`, strconv.Itoa(n), lokt)
+		if r.code != 0 && (r.code != 1 || !strings.Contains(r.stderr, "open files")) {
+			t.Errorf("with %d descriptors: %v", n, r)
+		}
+	}
+}

@@ -54,7 +54,7 @@ func ours() map[string][]string {
 		"internal/cli/job":          {".", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
-		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
+		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/app"}, // writes the man pages, so that lokt need not link what does
 
 		"bench/scale": {}, // counts on from what bench measured

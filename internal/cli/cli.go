@@ -3,6 +3,9 @@
 package cli
 
 import (
+	"fmt"
+	"os"
+	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -11,6 +14,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/care"
 	"github.com/lokt-dev/lokt/internal/cli/job"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // Commands returns all commands.
@@ -19,7 +23,30 @@ func Commands() []app.Command {
 }
 
 // Main runs the command line of this process and returns its exit code.
-func Main(args []string) int { return app.Run(Commands(), args, app.System(), app.Dial) }
+func Main(args []string) int {
+	debug.SetTraceback("crash") // what the runtime cannot go on from ends with a signal: its exit code 2 means "held"
+	if err := enoughFiles(); err != nil {
+		fmt.Fprintln(os.Stderr, "lokt:", err)
+		return app.ExitError
+	}
+	return app.Run(Commands(), args, app.System(), app.Dial)
+}
+
+// filesNeeded is more than the runtime and a command on lock files have open at once, besides what they were given.
+const filesNeeded = 8
+
+// enoughFiles reports an error if this process may not open as many files as it is going to: where the runtime can open
+// none it ends the process without a word that anybody understands.
+func enoughFiles() (err error) {
+	for range filesNeeded {
+		f, e := vfs.Open(os.DevNull, os.O_RDONLY, 0)
+		if e != nil {
+			return fmt.Errorf("%d more open files are needed: %w (see `ulimit -n`)", filesNeeded, e)
+		}
+		defer f.Close()
+	}
+	return nil
+}
 
 // Tree returns all commands, for documentation.
 func Tree() *cobra.Command { return app.New(Commands(), app.System(), app.Dial).Tree(nil) }

@@ -88,7 +88,7 @@ func Find(program string) (string, error) {
 }
 
 func notFound(program string, err error) error {
-	e := &NotFoundError{Program: program, Err: err, Code: ExitNotFound}
+	e := &NotFoundError{Program: program, Err: err, Code: ExitNotExecutable}
 	var inner *exec.Error
 	if errors.As(err, &inner) {
 		e.Err = inner.Err
@@ -97,8 +97,8 @@ func notFound(program string, err error) error {
 	if errors.As(err, &path) {
 		e.Err = path.Err
 	}
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOEXEC) || errors.Is(err, syscall.EISDIR) {
-		e.Code = ExitNotExecutable
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) || errors.Is(err, syscall.ENOTDIR) {
+		e.Code = ExitNotFound
 	}
 	return e
 }
