@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // Append adds the lines to the log in one write, so that neither readers nor other writers come between them. If it fails,
@@ -21,23 +23,22 @@ func (l *Log) Append(lines []byte) error {
 		lines = append(slices.Clip(lines), '\n')
 	}
 	for attempt := range maxAttempts {
-		f, size, err := l.take()
+		f, fi, err := l.openAppend()
 		if err != nil {
 			return err
 		}
 		var notRotated error
-		if size > 0 && size+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
+		if fi.Size() > 0 && fi.Size()+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
 			var moved bool
-			moved, notRotated = l.rotate(f.is, int64(len(lines)))
+			moved, notRotated = l.rotate(fi, int64(len(lines)))
 			if moved {
 				f.Close()
 				continue
 			}
 		}
-		if f.end, err = write(f.File, size, f.end, lines, writeOnce); err != nil {
-			f.Close()
-		} else {
-			err = l.put(f)
+		err = write(f, lines, writeOnce)
+		if e := f.Close(); err == nil {
+			err = e
 		}
 		switch {
 		case err != nil:
@@ -52,44 +53,6 @@ func (l *Log) Append(lines []byte) error {
 
 // maxAttempts bounds how often one Append opens the log, each time to find it rotated by others.
 const maxAttempts = 20
-
-// take returns the log, open for one write, and its size: the file that the last Append has left open, if it is still the log,
-// or else one that is opened. Until it is put back or closed, the file will not be deleted by rotation.
-func (l *Log) take() (f *keptFile, size int64, err error) {
-	if f := l.kept.Swap(nil); f != nil {
-		if locked, err := tryLock(f.File, false); err == nil && locked {
-			if size, same := stillAt(l.path(0), f.is); same {
-				return f, size, nil
-			}
-		}
-		f.Close()
-	}
-	opened, fi, err := l.openAppend()
-	if err != nil {
-		return nil, 0, err
-	}
-	return &keptFile{opened, fi, 0}, fi.Size(), nil
-}
-
-// put lets rotation delete the file again, and keeps it open for the next Append where that can be done.
-func (l *Log) put(f *keptFile) error {
-	if !keepsOpen || unlock(f.File) != nil || !l.kept.CompareAndSwap(nil, f) {
-		return f.Close()
-	}
-	if l.closed.Load() {
-		return l.Close()
-	}
-	return nil
-}
-
-// Close closes the file that Append has left open for the next one. Appending to a closed log opens and closes it each time.
-func (l *Log) Close() error {
-	l.closed.Store(true)
-	if f := l.kept.Swap(nil); f != nil {
-		return f.Close()
-	}
-	return nil
-}
 
 // openAppend opens the log for one write. Until it is closed, the file will not be deleted by rotation.
 func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
@@ -108,6 +71,9 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 		fi, pinned, err := pin(f)
 		if err == nil && !fi.Mode().IsRegular() {
 			err = notRegular(l.path(0), fi)
+		}
+		if err == nil && vfs.Links(fi) > 1 { // what is appended would show under the other name, wherever that is
+			err = fmt.Errorf("%s has another name, a hard link: %w", l.path(0), ErrNotRegular)
 		}
 		if err == nil && (pinned || attempt >= maxAttempts) {
 			return f, fi, nil
@@ -129,50 +95,43 @@ func pin(f *os.File) (fs.FileInfo, bool, error) {
 	return fi, (locked || lockErr != nil) && !unlinked(f, fi), nil // a file system without locks has to do without
 }
 
-// write adds the lines to the file, which had the size when it was opened, and returns where they end, or 0 if that is not
-// known. If a crashed writer has left a line without end there, that line gets its end first, unless what ends at the size is
-// known to be whole. The function once is writeOnce.
-func write(f *os.File, size, whole int64, lines []byte, once func(*os.File, []byte) (int, error)) (end int64, err error) {
-	torn := false
-	if size != whole {
-		if torn, err = tornAt(f, size); err != nil {
-			return 0, err
-		}
-	}
-	for range 3 {
+// write adds the lines to the end of the file. The function once is writeOnce.
+//
+// A crashed writer may have left a line without end there, which takes the first of these lines with it: that one is then
+// written again. Whether it is so can be told only afterwards, when the system has let this write follow all that were
+// under way: what was there before may have been half of another's.
+func write(f *os.File, lines []byte, once func(*os.File, []byte) (int, error)) error {
+	cut := false // this write left a line without end itself
+	for range 4 {
 		b := lines
-		if torn {
+		if cut {
 			b = slices.Concat([]byte{'\n'}, lines)
 		}
 		n, err := once(f, b)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if n < len(b) { // begin again with the line that was cut
 			done := max(n-(len(b)-len(lines)), 0)
 			if lines[done] != '\n' { // or else only its end is missing, which comes first now
 				done = bytes.LastIndexByte(lines[:done], '\n')
 			}
-			lines, torn = lines[done+1:], true
+			lines, cut = lines[done+1:], true
 			continue
 		}
-		if torn || !appendMovesOffset {
-			return 0, nil
+		if cut || !appendMovesOffset {
+			return nil
 		}
 		end, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
-			return 0, nil
+			return nil
 		}
-		if end-int64(len(b)) == size {
-			return end, nil
-		}
-		// Others have written since size was read. If the last of them crashed halfway, it took the first line with it.
-		if torn, err = tornAt(f, end-int64(len(b))); err != nil || !torn {
-			return end, nil
+		if torn, err := tornAt(f, end-int64(len(b))); err != nil || !torn {
+			return nil
 		}
 		lines = lines[:bytes.IndexByte(lines, '\n')+1]
 	}
-	return 0, &fs.PathError{Op: "write", Path: f.Name(), Err: io.ErrShortWrite}
+	return &fs.PathError{Op: "write", Path: f.Name(), Err: io.ErrShortWrite}
 }
 
 // tornAt reports whether what ends at the offset is not a whole line.

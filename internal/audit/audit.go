@@ -24,7 +24,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -40,8 +39,8 @@ const (
 	lockName = "audit.lock" // held while rotating; made by the first rotation
 )
 
-// ErrNotRegular means that something other than a regular file stands where a file of the log belongs. It is neither
-// followed nor read nor written.
+// ErrNotRegular means that something other than a regular file with one name stands where a file of the log belongs. It is
+// neither followed nor written.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrNotRotated means that the log has outgrown its size and could not be rotated. The lines have been written all the
@@ -55,20 +54,10 @@ type Options struct {
 	Poll    time.Duration // how often a follower looks for new entries; 0 means DefaultPoll
 }
 
-// Log is an audit log. It may be used by several goroutines at once. Between two Appends it may keep a file open, which Close
-// closes; so does the garbage collector.
+// Log is an audit log. It may be used by several goroutines at once, and keeps nothing open.
 type Log struct {
-	dir    string
-	opts   Options
-	kept   atomic.Pointer[keptFile] // the file of the last Append; nil while one is under way
-	closed atomic.Bool
-}
-
-// keptFile is the log, open between two Appends.
-type keptFile struct {
-	*os.File
-	is  fs.FileInfo // tells it from others
-	end int64       // where the last Append has left it, with a whole line; 0 if that is not known
+	dir  string
+	opts Options
 }
 
 // Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the first

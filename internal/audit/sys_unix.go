@@ -17,9 +17,6 @@ const appendMovesOffset = true
 // deletesOpenFiles: a file can be deleted although a process has it open.
 const deletesOpenFiles = true
 
-// keepsOpen: a file that is open for appending can be renamed and deleted, and its path tells whether it was.
-const keepsOpen = true
-
 // openFile opens the file without following a link and without waiting for the other end of a pipe.
 func openFile(path string, flag int) (*os.File, error) {
 	return vfs.Open(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -36,21 +33,6 @@ func tryLock(f *os.File, exclusive bool) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// unlock ends what tryLock began, also for a child process that has inherited the file.
-func unlock(f *os.File) error {
-	return control(f, "unlock", func(fd int) error { return syscall.Flock(fd, syscall.LOCK_UN) })
-}
-
-// stillAt reports whether the open file, of which fi was read when it was opened, is what stands at the path, and its size.
-func stillAt(path string, fi fs.FileInfo) (size int64, same bool) {
-	open, ok := fi.Sys().(*syscall.Stat_t)
-	var at syscall.Stat_t
-	if !ok || retry(func() error { return syscall.Lstat(path, &at) }) != nil {
-		return 0, false
-	}
-	return at.Size, at.Dev == open.Dev && at.Ino == open.Ino
 }
 
 // unlinked reports whether the open file, of which fi was just read, is deleted.

@@ -14,13 +14,6 @@ const appendMovesOffset = false
 // deletesOpenFiles: renaming over a file that a process has open fails.
 const deletesOpenFiles = false
 
-// keepsOpen: who has a file open stands in the way of those who rename it.
-const keepsOpen = false
-
-func unlock(*os.File) error { return errors.ErrUnsupported }
-
-func stillAt(string, fs.FileInfo) (size int64, same bool) { return 0, false }
-
 // openFile opens the file without following a link, and so that it can be renamed and deleted while it is open.
 func openFile(path string, flag int) (*os.File, error) {
 	name, err := syscall.UTF16PtrFromString(path)

@@ -14,3 +14,6 @@ func Open(name string, flag int, perm fs.FileMode) (*os.File, error) {
 
 // syncDir does nothing: Windows cannot flush a directory, and makes renames durable by itself or not at all.
 func syncDir(string) error { return nil }
+
+// Links returns how many names the file has, or 1 where that is not known.
+func Links(fs.FileInfo) uint64 { return 1 }

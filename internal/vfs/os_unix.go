@@ -45,3 +45,11 @@ func syncDir(name string) error {
 	}
 	return err
 }
+
+// Links returns how many names the file has.
+func Links(fi fs.FileInfo) uint64 {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Nlink) //nolint:unconvert // 16 bits on some systems
+	}
+	return 1
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
 // Damage is something in the store's directories that does not belong there or cannot be read.
@@ -96,7 +97,7 @@ func (s *Store) quarantine(dir, name string) error {
 	return s.fs.Rename(from, to)
 }
 
-// Check looks for what is wrong with the store's files: damaged records, and leftovers of crashed processes, which have no
+// Check looks for what is wrong with the store's files: damaged records, and files with a second name and leftovers of crashed processes, which have no
 // Name. With fix, it removes leftovers; damaged records are left for Discard, by name.
 func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
 	names, err := s.names(lokt.Filter{})
@@ -121,6 +122,11 @@ func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int,
 			queued[filepath.Base(s.wakePath(w.LeaseID))] = true
 		}
 	}
+	links, err := s.links()
+	if err != nil {
+		return found, 0, unavailable(err)
+	}
+	found = append(found, links...)
 	left, err := s.leftovers(queued)
 	if err != nil {
 		return found, 0, unavailable(err)
@@ -133,6 +139,27 @@ func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int,
 		found = append(found, d)
 	}
 	return found, fixed, nil
+}
+
+// linked refuses a file that has another name, perhaps outside the store: what is written to it would be written there.
+func linked(path string) error {
+	return fmt.Errorf("%w: %s has another name, a hard link: move it away; lokt does not write to it", lokt.ErrDamaged, path)
+}
+
+// links returns the files of the store that have another name.
+func (s *Store) links() (found []Damage, err error) {
+	for _, dir := range append([]string{""}, subdirs...) {
+		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if fi, err := e.Info(); err == nil && fi.Mode().IsRegular() && vfs.Links(fi) > 1 {
+				found = append(found, Damage{Path: filepath.Join(s.root, dir, e.Name()), Problem: "has another name, a hard link: move it away"})
+			}
+		}
+	}
+	return found, nil
 }
 
 // leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.

@@ -1036,3 +1036,49 @@ func TestARecordOfADeadProcessKeepsNobodyOut(t *testing.T) {
 		t.Errorf("a lease that outlives its process: %v, dead %v", err, snap.Dead)
 	}
 }
+
+// What the store writes in place is written nowhere else.
+func TestAFileWithASecondNameIsNotWritten(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{filepath.Join(dirGuards, "x"), filepath.Join(dirLive, "x"), "audit.log"} {
+		root := memoryPlace(t)
+		s := open(t, root, Options{})
+		if err := s.makeDirs(); err != nil {
+			t.Fatal(err)
+		}
+		victim := filepath.Join(filepath.Dir(root), "victim of "+filepath.Base(file))
+		if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(victim)
+		path := filepath.Join(root, file)
+		var paths []string
+		switch filepath.Dir(file) {
+		case dirGuards:
+			paths = []string{s.guardPath(shardOf("x"))}
+		case dirLive:
+			for i := range liveFiles {
+				paths = append(paths, filepath.Join(root, dirLive, fmt.Sprintf("%x", i)))
+			}
+		default:
+			paths = []string{path}
+		}
+		for _, p := range paths {
+			if err := os.Link(victim, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, selfErr := s.Self()
+		_, err := lokt.NewManager(s).Acquire(t.Context(), by("a"))
+		if refused := err != nil || selfErr != nil; refused != (file != "audit.log") {
+			t.Errorf("%s: %v, %v", file, err, selfErr)
+		}
+		if got, err := os.ReadFile(victim); string(got) != "precious" {
+			t.Errorf("%s: the file outside has %q, %v", file, got, err)
+		}
+		found, _, err := s.Check(t.Context(), false)
+		if err != nil || len(found) < len(paths) {
+			t.Errorf("%s: the check found %v, %v", file, found, err)
+		}
+	}
+}

@@ -206,6 +206,9 @@ func (g *guard) begin() (again bool, err error) {
 	if err != nil || fi == nil {
 		return err == nil, err
 	}
+	if vfs.Links(fi) > 1 {
+		return false, linked(g.f.Name())
+	}
 	if g.guardPage, err = readPage(g.f, g.page); err != nil {
 		return false, err
 	}

@@ -86,6 +86,9 @@ func (s *Store) openLive(name string) (f vfs.File, node uint64, err error) {
 	if err == nil && !fi.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
 	}
+	if err == nil && vfs.Links(fi) > 1 {
+		err = linked(path)
+	}
 	if err != nil {
 		_ = f.Close()
 		return nil, 0, err

@@ -150,7 +150,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	close(s.done)
-	return errors.Join(s.log.Close(), s.waker.close(), s.self.close())
+	return errors.Join(s.waker.close(), s.self.close())
 }
 
 // checkDirs refuses anything but directories where the store's directories belong, symbolic links above all.
