@@ -199,7 +199,7 @@ func (a cmd) runJobStats(ctx context.Context, o jobStatsOptions) error {
 		return a.jobsError(err)
 	}
 	if a.JSON {
-		return a.Print(newStatsJSON(now, past, o.days))
+		return a.Print(statsObject(now, past, o.days))
 	}
 	a.Say("capacity: %d of %d units are leased, to %d jobs", now.Leased, now.Usable, now.ActiveLeases)
 	q := now.Queue

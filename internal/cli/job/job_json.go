@@ -2,240 +2,132 @@ package job
 
 import (
 	"encoding/json"
+	"maps"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// What --json shows of jobs has the names that the server's own answers have.
+// What --json shows of jobs has the names that the server's own answers have, and null for what is not there.
 
-// moment is a time as the server writes it: UTC, with three digits behind the second, or null.
-type moment struct{ time.Time }
+type object = map[string]any
 
-// MarshalJSON implements json.Marshaler.
-func (m moment) MarshalJSON() ([]byte, error) {
-	if m.IsZero() {
-		return []byte("null"), nil
-	}
-	return []byte(m.UTC().Format(`"2006-01-02T15:04:05.000Z"`)), nil
-}
-
-type jobJSON struct {
-	ID         string          `json:"job_id"`
-	Type       string          `json:"type"`
-	Priority   jobs.Priority   `json:"priority"`
-	Units      int             `json:"requested_units"`
-	Unique     bool            `json:"unique"`
-	State      jobs.State      `json:"state"`
-	Payload    json.RawMessage `json:"payload"`
-	Key        *string         `json:"idempotency_key"`
-	Tags       []string        `json:"tags"`
-	MaxRuntime *float64        `json:"max_runtime_s"`
-	CreatedAt  moment          `json:"created_at"`
-	UpdatedAt  moment          `json:"updated_at"`
-	Attempts   int             `json:"max_attempts"`
-	Backoff    float64         `json:"retry_backoff_s"`
-	RunAt      moment          `json:"run_at"`
-	Locks      []string        `json:"locks"`
-	ReadyAt    moment          `json:"ready_at"`
-	StartedAt  moment          `json:"started_at"`
-	EndedAt    moment          `json:"ended_at"`
-	Attempt    int             `json:"attempt"`
-	Token      uint64          `json:"token"`
-	Code       *string         `json:"code"`
-	Cancel     bool            `json:"cancel_requested"`
-	Reason     *string         `json:"reason"`
-	Progress   *float64        `json:"progress"`
-	Message    *string         `json:"message"`
-	Metrics    json.RawMessage `json:"metrics"`
-	Checkpoint json.RawMessage `json:"checkpoint"`
-	Result     json.RawMessage `json:"result"`
-	Error      json.RawMessage `json:"error"`
-}
-
-// optional returns nil for what is not there.
-func optional(s string) *string {
-	if s == "" {
+// null returns v, or null if there is nothing in it.
+func null[T comparable](v T) any {
+	var none T
+	if v == none {
 		return nil
-	}
-	return &s
-}
-
-// raw returns JSON as it is, or null.
-func raw(v json.RawMessage) json.RawMessage {
-	if v == nil {
-		return json.RawMessage("null")
 	}
 	return v
 }
 
-func newJobJSON(j *jobs.Job) jobJSON {
-	v := jobJSON{
-		ID: j.ID, Type: j.Type, Priority: j.Priority, Units: j.Units, Unique: j.Unique, State: j.State, Payload: raw(j.Payload),
-		Key: optional(j.IdempotencyKey), Tags: append([]string{}, j.Tags...), CreatedAt: moment{j.CreatedAt}, UpdatedAt: moment{j.UpdatedAt},
-		Attempts: j.MaxAttempts, Backoff: j.RetryBackoff.Seconds(), RunAt: moment{j.RunAt}, Locks: append([]string{}, j.Locks...),
-		ReadyAt: moment{j.ReadyAt}, StartedAt: moment{j.StartedAt}, EndedAt: moment{j.EndedAt}, Attempt: j.Attempt, Token: j.Token,
-		Code: optional(j.Code), Cancel: j.Cancel, Reason: optional(j.Reason),
+// when returns a time as the server writes it: UTC, with three digits behind the second, or null.
+func when(t time.Time) any {
+	if t.IsZero() {
+		return nil
 	}
-	if j.MaxRuntime > 0 {
-		s := j.MaxRuntime.Seconds()
-		v.MaxRuntime = &s
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// raw returns JSON as it is, or null.
+func raw(v json.RawMessage) any {
+	if v == nil {
+		return nil
 	}
+	return v
+}
+
+// inSeconds returns a duration, or null if there is none.
+func inSeconds(d time.Duration) any { return null(d.Seconds()) }
+
+func jobObject(j *jobs.Job) object {
 	o := j.Output
 	if o == nil {
 		o = &jobs.Report{}
 	}
-	v.Progress, v.Message = o.Progress, optional(o.Message)
-	v.Metrics, v.Checkpoint, v.Result, v.Error = raw(o.Metrics), raw(o.Checkpoint), raw(o.Result), raw(o.Error)
-	return v
+	return object{
+		"job_id": j.ID, "type": j.Type, "priority": j.Priority, "requested_units": j.Units, "unique": j.Unique, "state": j.State,
+		"payload": raw(j.Payload), "idempotency_key": null(j.IdempotencyKey), "tags": j.Tags, "max_runtime_s": inSeconds(j.MaxRuntime),
+		"created_at": when(j.CreatedAt), "updated_at": when(j.UpdatedAt), "max_attempts": j.MaxAttempts, "retry_backoff_s": j.RetryBackoff.Seconds(),
+		"run_at": when(j.RunAt), "locks": j.Locks, "ready_at": when(j.ReadyAt), "started_at": when(j.StartedAt), "ended_at": when(j.EndedAt),
+		"attempt": j.Attempt, "token": j.Token, "code": null(j.Code), "cancel_requested": j.Cancel, "reason": null(j.Reason),
+		"progress": o.Progress, "message": null(o.Message), "metrics": raw(o.Metrics), "checkpoint": raw(o.Checkpoint),
+		"result": raw(o.Result), "error": raw(o.Error),
+	}
 }
 
-type leaseJSON struct {
-	ID            *string `json:"lease_id"`
-	JobID         string  `json:"job_id"`
-	WorkerID      string  `json:"worker_id"`
-	Units         int     `json:"capacity_units"`
-	IssuedAt      moment  `json:"issued_at"`
-	ExpiresAt     moment  `json:"expires_at"`
-	LastHeartbeat moment  `json:"last_heartbeat"`
-	Token         uint64  `json:"token"`
-	Attempt       int     `json:"attempt"`
-
-	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
-}
-
-type attemptJSON struct {
-	Number    int             `json:"attempt"`
-	Token     uint64          `json:"token"`
-	LeaseID   *string         `json:"lease_id"`
-	WorkerID  string          `json:"worker_id"`
-	State     jobs.State      `json:"state"`
-	Code      *string         `json:"code"`
-	IssuedAt  moment          `json:"issued_at"`
-	FirstBeat moment          `json:"first_heartbeat"`
-	EndedAt   moment          `json:"ended_at"`
-	Error     json.RawMessage `json:"error"`
-}
-
-// seenJSON is what there is to see beside a job.
-type seenJSON struct {
-	Lease       *leaseJSON `json:"lease"`
-	InQueue     bool       `json:"in_queue"`
-	WaitingFor  *string    `json:"waiting_for"`
-	Age         float64    `json:"age_s"`
-	SinceUpdate float64    `json:"since_update_s"`
-}
-
-func newSeenJSON(v *jobs.View) seenJSON {
-	s := seenJSON{
-		InQueue: v.InQueue, WaitingFor: optional(v.WaitingFor), Age: v.Age.Truncate(time.Millisecond).Seconds(),
-		SinceUpdate: v.SinceUpdate.Truncate(time.Millisecond).Seconds(),
+// seenObject is what there is to see beside a job.
+func seenObject(v *jobs.View) object {
+	seen := object{
+		"lease": nil, "in_queue": v.InQueue, "waiting_for": null(v.WaitingFor), "age_s": v.Age.Truncate(time.Millisecond).Seconds(),
+		"since_update_s": v.SinceUpdate.Truncate(time.Millisecond).Seconds(),
 	}
 	if l := v.Lease; l != nil {
-		s.Lease = &leaseJSON{
-			ID: optional(l.ID), JobID: l.JobID, WorkerID: l.WorkerID, Units: l.Units, IssuedAt: moment{l.IssuedAt}, ExpiresAt: moment{l.ExpiresAt},
-			LastHeartbeat: moment{l.LastHeartbeat}, Token: l.Token, Attempt: l.Attempt, LockTokens: l.LockTokens,
+		lease := object{
+			"lease_id": null(l.ID), "job_id": l.JobID, "worker_id": l.WorkerID, "capacity_units": l.Units, "issued_at": when(l.IssuedAt),
+			"expires_at": when(l.ExpiresAt), "last_heartbeat": when(l.LastHeartbeat), "token": l.Token, "attempt": l.Attempt,
 		}
+		if len(l.LockTokens) > 0 {
+			lease["lock_tokens"] = l.LockTokens
+		}
+		seen["lease"] = lease
 	}
-	return s
+	return seen
 }
 
-// viewJSON is one job with all there is to see.
-type viewJSON struct {
-	jobJSON
-	seenJSON
-	Attempts []attemptJSON `json:"attempts"`
-}
-
-func newViewJSON(v *jobs.View) viewJSON {
-	j := viewJSON{jobJSON: newJobJSON(&v.Job), seenJSON: newSeenJSON(v), Attempts: []attemptJSON{}}
+// viewObject is one job with all there is to see.
+func viewObject(v *jobs.View) object {
+	attempts := []object{}
 	for _, at := range v.Attempts {
-		j.Attempts = append(j.Attempts, attemptJSON{
-			Number: at.Number, Token: at.Token, LeaseID: optional(at.LeaseID), WorkerID: at.WorkerID, State: at.State, Code: optional(at.Code),
-			IssuedAt: moment{at.IssuedAt}, FirstBeat: moment{at.FirstBeat}, EndedAt: moment{at.EndedAt}, Error: raw(at.Error),
+		attempts = append(attempts, object{
+			"attempt": at.Number, "token": at.Token, "lease_id": null(at.LeaseID), "worker_id": at.WorkerID, "state": at.State, "code": null(at.Code),
+			"issued_at": when(at.IssuedAt), "first_heartbeat": when(at.FirstBeat), "ended_at": when(at.EndedAt), "error": raw(at.Error),
 		})
 	}
-	return j
+	view := jobObject(&v.Job)
+	maps.Copy(view, seenObject(v))
+	view["attempts"] = attempts
+	return view
 }
 
-type depthsJSON struct {
-	High       int `json:"high"`
-	Normal     int `json:"normal"`
-	Low        int `json:"low"`
-	Background int `json:"background"`
+func depthsObject(d jobs.Depths) object {
+	return object{"high": d.High, "normal": d.Normal, "low": d.Low, "background": d.Background}
 }
 
-type capacityJSON struct {
-	Total     int        `json:"total_capacity_units"`
-	Usable    int        `json:"usable_capacity_units"`
-	Leased    int        `json:"leased_capacity_units"`
-	Available int        `json:"available_capacity_units"`
-	Queue     depthsJSON `json:"queue_depths"`
-	Leases    int        `json:"active_leases"`
-	Draining  bool       `json:"draining"`
-}
-
-func newCapacityJSON(s jobs.Snapshot) capacityJSON {
-	return capacityJSON{s.Total, s.Usable, s.Leased, s.Available, depthsJSON(s.Queue), s.ActiveLeases, s.Draining}
-}
-
-// listedJSON is one job of a list.
-type listedJSON struct {
-	Job jobJSON `json:"job"`
-	seenJSON
-}
-
-type listJSON struct {
-	Now      moment       `json:"now"`
-	Jobs     []listedJSON `json:"jobs"`
-	Queue    depthsJSON   `json:"queue_depths"`
-	Snapshot capacityJSON `json:"snapshot"`
-	Next     *string      `json:"next"`
-}
-
-func newListJSON(p jobs.Page) listJSON {
-	l := listJSON{
-		Now: moment{p.Now}, Jobs: []listedJSON{}, Queue: depthsJSON(p.Snapshot.Queue), Snapshot: newCapacityJSON(p.Snapshot), Next: optional(p.Next),
+func capacityObject(s jobs.Snapshot) object {
+	return object{
+		"total_capacity_units": s.Total, "usable_capacity_units": s.Usable, "leased_capacity_units": s.Leased, "available_capacity_units": s.Available,
+		"queue_depths": depthsObject(s.Queue), "active_leases": s.ActiveLeases, "draining": s.Draining,
 	}
+}
+
+func listObject(p jobs.Page) object {
+	listed := []object{}
 	for i := range p.Jobs {
-		l.Jobs = append(l.Jobs, listedJSON{newJobJSON(&p.Jobs[i].Job), newSeenJSON(&p.Jobs[i])})
+		one := seenObject(&p.Jobs[i])
+		one["job"] = jobObject(&p.Jobs[i].Job)
+		listed = append(listed, one)
 	}
-	return l
-}
-
-type totalsJSON struct {
-	Total      int64                `json:"total"`
-	ByState    map[jobs.State]int64 `json:"totals_by_state"`
-	Success    float64              `json:"success_rate"`
-	AvgWait    float64              `json:"avg_queue_wait_s"`
-	P95Runtime float64              `json:"p95_runtime_s"`
-}
-
-func newTotalsJSON(t jobs.Totals) totalsJSON {
-	ms := func(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
-	return totalsJSON{t.Total, t.ByState, t.SuccessRate, ms(t.AvgWait), ms(t.P95Runtime)}
-}
-
-type rangeJSON struct {
-	Days int    `json:"days"`
-	From moment `json:"from"`
-	To   moment `json:"to"`
-}
-
-type statsJSON struct {
-	Status capacityJSON `json:"status"`
-	Range  rangeJSON    `json:"range"`
-	totalsJSON
-	ByType map[string]totalsJSON `json:"by_type"`
-}
-
-func newStatsJSON(now jobs.Snapshot, s jobs.Stats, days int) statsJSON {
-	v := statsJSON{
-		Status: newCapacityJSON(now), Range: rangeJSON{days, moment{s.From}, moment{s.To}}, totalsJSON: newTotalsJSON(s.Totals),
-		ByType: map[string]totalsJSON{},
+	return object{
+		"now": when(p.Now), "jobs": listed, "queue_depths": depthsObject(p.Snapshot.Queue), "snapshot": capacityObject(p.Snapshot), "next": null(p.Next),
 	}
+}
+
+func totalsObject(t jobs.Totals) object {
+	rounded := func(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+	return object{
+		"total": t.Total, "totals_by_state": t.ByState, "success_rate": t.SuccessRate, "avg_queue_wait_s": rounded(t.AvgWait),
+		"p95_runtime_s": rounded(t.P95Runtime),
+	}
+}
+
+func statsObject(now jobs.Snapshot, s jobs.Stats, days int) object {
+	types := object{}
 	for name, t := range s.ByType {
-		v.ByType[name] = newTotalsJSON(t)
+		types[name] = totalsObject(t)
 	}
-	return v
+	stats := totalsObject(s.Totals)
+	stats["status"], stats["by_type"] = capacityObject(now), types
+	stats["range"] = object{"days": days, "from": when(s.From), "to": when(s.To)}
+	return stats
 }

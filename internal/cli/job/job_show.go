@@ -78,7 +78,7 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 		return a.jobsError(err)
 	}
 	if a.JSON {
-		return a.Print(newListJSON(p))
+		return a.Print(listObject(p))
 	}
 	if len(p.Jobs) == 0 {
 		a.Tell("no such jobs")
@@ -188,7 +188,7 @@ func newJobShow(a cmd) *cobra.Command {
 				return a.jobsError(about(args[0], err))
 			}
 			if a.JSON {
-				return a.Print(newViewJSON(&v))
+				return a.Print(viewObject(&v))
 			}
 			a.showJob(&v)
 			return nil

@@ -218,7 +218,7 @@ func (a cmd) ended(v jobs.View) error {
 	}
 	switch {
 	case a.JSON:
-		return errors.Join(a.Print(newViewJSON(&v)), app.Exit(code))
+		return errors.Join(a.Print(viewObject(&v)), app.Exit(code))
 	case j.State != jobs.Completed:
 		a.Tell("job %s %s%s", j.ID, j.State, reasonText(j))
 	case j.Output != nil && j.Output.Result != nil:
