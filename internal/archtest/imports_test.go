@@ -27,7 +27,7 @@ func ours() map[string][]string {
 
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
-		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs", "internal/jsonline"},
+		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
 		"store/etcdstore": {"."},
 
 		"httpapi":   {".", "jobs", "jobs/engine"},
@@ -36,7 +36,6 @@ func ours() map[string][]string {
 
 		"internal/archtest":         {},
 		"internal/auth":             {".", "httpapi"},
-		"internal/jsonline":         {},
 		"internal/promtext":         {},
 		"internal/replicas":         {},
 		"internal/testkit/ports":    {},
@@ -47,7 +46,7 @@ func ours() map[string][]string {
 		"internal/testkit/faultvfs": {},
 		"internal/atomicfile":       {"internal/vfs"},
 		"internal/process":          {"."},
-		"internal/audit":            {".", "internal/vfs", "internal/jsonline"},
+		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
 		"internal/cli/app":          {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},

@@ -20,7 +20,7 @@ type Query struct {
 }
 
 func (q Query) matches(l line) bool {
-	return (q.Name == "" || l.Name == q.Name) && (q.Event == "" || l.Event == q.Event) &&
+	return (q.Name == "" || value[string](l.Name) == q.Name) && (q.Event == "" || l.Event == q.Event) &&
 		(q.Since.IsZero() || !l.ts.Before(q.Since)) && (q.Until.IsZero() || l.ts.Before(q.Until))
 }
 

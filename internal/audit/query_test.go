@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,7 +123,7 @@ func TestEntriesOfOtherVersionsKeepWhatTheyHave(t *testing.T) {
 		t.Errorf("Raw is %s", e.Raw)
 	}
 	if e.Event != "levitate" || e.PID != 0 || !e.TS.Equal(noon.Add(500*time.Millisecond-time.Hour)) ||
-		e.Extra["token"] != json.Number("18446744073709551615") {
+		e.Extra["token"] != Number("18446744073709551615") {
 		t.Errorf("read %+v", e)
 	}
 }
@@ -247,7 +248,7 @@ func TestEntryOfASlowWriterIsFollowedBeforeWhatWasAppendedAfterIt(t *testing.T) 
 			t.Fatal(err)
 		}
 		seen[token(e)] = true
-		if n, _ := e.Extra[ExtraToken].(json.Number).Int64(); n%2 == 0 && !seen[fmt.Sprint(n-1)] {
+		if n, _ := strconv.Atoi(token(e)); n%2 == 0 && !seen[fmt.Sprint(n-1)] {
 			t.Fatalf("followed %d before %d", n, n-1)
 		}
 		return true
@@ -456,4 +457,38 @@ func FuzzReadAccountsForEveryByte(f *testing.F) {
 			t.Fatalf("%d of %d lines came", n, len(lines))
 		}
 	})
+}
+
+// A file of a tebibyte that nobody wrote.
+func TestReadingIsBoundedAndSaysSo(t *testing.T) {
+	l := Open(t.TempDir(), Options{})
+	appendTokens(t, l, 1)
+	if err := os.Truncate(l.Path(), 1<<40); err != nil {
+		t.Skip(err)
+	}
+	addRaw(t, l, "\n")
+	appendTokens(t, l, 2)
+	for _, q := range []Query{{}, {Limit: 5}} {
+		var tokens []string
+		told := false
+		for e, err := range l.Read(t.Context(), q) {
+			var garbage *GarbageError
+			switch {
+			case err == nil:
+				tokens = append(tokens, token(e))
+			case !errors.As(err, &garbage):
+				told = strings.Contains(err.Error(), "only the last")
+			}
+		}
+		if !told || !slices.Equal(tokens, []string{"2"}) {
+			t.Errorf("%+v: told: %v, read %v", q, told, tokens)
+		}
+	}
+	if err := os.Truncate(l.Path(), 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range l.Follow(ctx, Query{Limit: -1}) {
+	}
 }

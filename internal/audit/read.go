@@ -70,7 +70,12 @@ func (r *reader) look(ctx context.Context) []error {
 		return lost
 	})
 	for _, s := range slices.Backward(r.sources) {
-		s.measure()
+		if s.measure(); s.end-s.off > maxRead {
+			wrong[s.path] = fmt.Errorf("%s has %d bytes: only the last %d are read", s.path, s.end, maxRead)
+			s.off, s.mark = s.end-maxRead, nil
+			s.next()
+			s.junk = true // it begins before that
+		}
 	}
 	var failed []error
 	told := make(map[string]string, len(wrong))
@@ -82,6 +87,9 @@ func (r *reader) look(ctx context.Context) []error {
 	r.told = told
 	return failed
 }
+
+// maxRead bounds how much of one file is read, in bytes. Logs are rotated long before.
+const maxRead = 64 << 20
 
 // maxLooks bounds how often the files are looked for again because they were rotated meanwhile.
 const maxLooks = 1000
@@ -262,6 +270,10 @@ func (s *source) skip(buf []byte) {
 	s.next()
 	s.mark = nil
 	for s.off = s.end; s.off > 0; {
+		if s.end-s.off > maxRead {
+			s.off, s.junk = s.end, true
+			return
+		}
 		n := min(int64(len(buf)), s.off)
 		got, err := s.f.ReadAt(buf[:n], s.off-n)
 		if err != nil && !errors.Is(err, io.EOF) {
