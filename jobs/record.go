@@ -1,0 +1,114 @@
+package jobs
+
+import (
+	"context"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Record is everything remembered about a job: the one document that stores keep, by what its tags say.
+type Record struct {
+	Job
+	Lease    *Lease    `json:"lease,omitzero"`     // that has not ended; nil if there is none
+	Attempts []Attempt `json:"attempts,omitempty"` // that ended, oldest first
+}
+
+// Memo is what is remembered beside jobs until a time: an idempotency key, or the answer to a request whose lease has ended.
+type Memo struct {
+	ID      string    `json:"id"`                  // the rules' own name for it; unique
+	JobID   string    `json:"job_id"`              //
+	Print   string    `json:"print,omitzero"`      // of a key: the fingerprint of what was submitted, in hexadecimal
+	State   State     `json:"state,omitzero"`      // of a key: of its job, once that has ended
+	Lease   *Lease    `json:"lease,omitzero"`      // of a request: what was granted
+	Expires time.Time `json:"expires_at,omitzero"` // zero: not before it is replaced
+}
+
+// Statistic sums up what happened within an hour, as one manager saw it: to the jobs of one type, or to those with one tag.
+// With neither it has the events of all jobs.
+type Statistic struct {
+	Hour   time.Time           `json:"hour"`   // its beginning, UTC
+	Source string              `json:"source"` // tells managers apart, of one store at one time or one after another
+	Type   string              `json:"type,omitzero"`
+	Tag    string              `json:"tag,omitzero"`
+	Ends   Tally               `json:"ends,omitzero"`   // of a type
+	Events map[EventType]int64 `json:"events,omitzero"` // otherwise
+}
+
+// DocumentStore becomes Store.
+//
+// Store remembers jobs. It decides nothing: it keeps what the rules changed, and hands it back. Implementations pass the
+// suite jobstest.TestStore.
+//
+// Errors wrap lokt.ErrUnavailable if the store cannot be reached or written, and lokt.ErrDamaged, with the ID of the job, if
+// a record cannot be read. A store belongs to one Manager at a time; one that several processes share is a Sharer.
+type DocumentStore interface {
+	// Update runs a turn and stores what it returns, as one atomic step with what the turn did to locks. The turn is run at
+	// most once, and told what others stored since the last Update or Load; while it runs nobody else's turn does. If it
+	// changes nothing, nothing need be written. When Update returns nil, the changes are stored as durably as the store
+	// promises. When it returns an error although the turn was run, the outcome is unknown: everything was stored or nothing.
+	Update(ctx context.Context, turn func(Facts2) Changes2) error
+
+	// Load reads everything that lives: what a manager needs to go on.
+	Load(ctx context.Context) (Living, error)
+
+	// Ended reads a job that ended, or returns ErrJobNotFound.
+	Ended(ctx context.Context, jobID string) (Record, error)
+
+	// ListEnded reads up to limit jobs that ended, highest revision first, that the filter's state, type and tag let
+	// through and whose revision is below the given one.
+	ListEnded(ctx context.Context, f Filter, below uint64, limit int) ([]Record, error)
+
+	// History reads the statistics of the hours from the given one on, in any order.
+	History(ctx context.Context, from time.Time) ([]Statistic, error)
+
+	// Trim forgets jobs that ended before the given time, oldest first, and the oldest beyond so many that are kept (if keep
+	// is not negative), but in one call no more than atMost. It forgets events likewise, and memos that have expired. It
+	// returns how many jobs it forgot.
+	Trim(ctx context.Context, before time.Time, keep, atMost int) (int, error)
+
+	Close() error
+}
+
+// Facts2 becomes Facts: what a store tells a turn.
+type Facts2 struct {
+	// Now is the time by the clock of a store that several processes share. It is zero if the manager's own clock is to
+	// be used.
+	Now time.Time
+
+	// Others is what other processes stored since this one last looked, each record and memo as it is now; nil if nothing.
+	Others *Changes2
+
+	// Locks are the locks of a store that keeps both; what is done to them is stored with the turn. It is nil if the store
+	// keeps jobs only, and is not to be used after the turn. An error other than those of the rules means that the turn cannot be stored.
+	Locks lokt.Step
+}
+
+// Changes2 becomes Changes: what a turn changed, to be stored together. Everything is whole: storing it twice does no harm.
+type Changes2 struct {
+	Time     time.Time
+	Jobs     []Record    // insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
+	Memos    []Memo      // insert or replace, by ID
+	Events   []Event     // append
+	Stats    []Statistic // insert or replace, by hour, source, type and tag
+	Frozen   []string    // all frozen types; "" is every type
+	Counters Counters
+}
+
+// Empty reports whether there is nothing to store.
+func (c *Changes2) Empty() bool {
+	return len(c.Jobs) == 0 && len(c.Memos) == 0 && len(c.Events) == 0 && len(c.Stats) == 0
+}
+
+// Living is everything that lives in a store.
+type Living struct {
+	Now      time.Time // as in Facts
+	Jobs     []Record  // that have not ended
+	Memos    []Memo    // that have not expired
+	Frozen   []string
+	Counters Counters
+
+	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens that it does
+	// not know have been given.
+	TokenFloor uint64
+}
