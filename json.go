@@ -13,21 +13,23 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt/internal/rawjson"
 )
 
-// form is how durations and times are written: RFC 8259 numbers of milliseconds, whose fraction goes down to
-// nanoseconds, and RFC 3339 in UTC.
-var form = json.JoinOptions(
-	json.WithMarshalers(json.JoinMarshalers(json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeTime))),
-	json.WithUnmarshalers(json.UnmarshalFromFunc(readDuration)),
+// Durations are written as RFC 8259 numbers of milliseconds, whose fraction goes down to nanoseconds, times as RFC 3339 in
+// UTC, and raw values as they are.
+var (
+	form    = rawjson.New(json.JoinMarshalers(json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeTime)), json.Deterministic(true))
+	reading = json.JoinOptions(json.WithUnmarshalers(json.UnmarshalFromFunc(readDuration)), jsontext.AllowDuplicateNames(true))
 )
 
 // Marshal returns v, one of the types of this package or made of them, in its JSON form.
-func Marshal(v any) ([]byte, error) { return json.Marshal(v, form, json.Deterministic(true)) }
+func Marshal(v any) ([]byte, error) { return form.Marshal(v) }
 
-// Unmarshal reads what Marshal wrote. Members that v does not have are skipped; names that stand twice, and text that is
-// not UTF-8, are errors.
-func Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v, form) }
+// Unmarshal reads what Marshal wrote. Members that v does not have are skipped; text that is not UTF-8 is an error. A name
+// may stand twice in an object, because it may in a raw value.
+func Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v, reading) }
 
 func writeDuration(out *jsontext.Encoder, d time.Duration) error {
 	whole, part := d/time.Millisecond, d%time.Millisecond

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 )
@@ -47,7 +48,7 @@ func BenchmarkBareExchange(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			var answer map[string]json.RawMessage
+			var answer map[string]jsontext.Value
 			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 				b.Fatal(err)
 			}

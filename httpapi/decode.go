@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 )
 
@@ -138,7 +139,7 @@ func checkJSON(body []byte) error {
 		return errors.New("body is empty")
 	}
 	if !json.Valid(body) {
-		var v json.RawMessage
+		var v jsontext.Value
 		return fmt.Errorf("body is not JSON: %w", json.Unmarshal(body, &v))
 	}
 	return nil

@@ -2,13 +2,13 @@ package httpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -295,9 +295,9 @@ func (d *bodyReader) time(raw []byte, name string) time.Time {
 }
 
 // raw returns a value as it was sent, apart from the body that it came in.
-func (d *bodyReader) raw(raw []byte) json.RawMessage {
+func (d *bodyReader) raw(raw []byte) jsontext.Value {
 	if raw == nil {
 		return nil
 	}
-	return append(json.RawMessage(nil), raw...)
+	return append(jsontext.Value(nil), raw...)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -72,7 +73,7 @@ func jobsFailure(status int, h http.Header, body []byte) (again bool, after time
 	after = retryAfter(h)
 	again = status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 	var told struct {
-		Detail json.RawMessage `json:"detail"`
+		Detail jsontext.Value `json:"detail"`
 	}
 	var code string
 	switch {

@@ -2,13 +2,13 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -166,7 +166,7 @@ func secondsOf(s float64) time.Duration {
 }
 
 // rawOf returns a value that is passed on, nil for null.
-func rawOf(raw json.RawMessage) json.RawMessage {
+func rawOf(raw jsontext.Value) jsontext.Value {
 	if string(raw) == "null" {
 		return nil
 	}
@@ -236,37 +236,37 @@ func (w *leaseWire) lease() jobs.Lease {
 }
 
 type jobWire struct {
-	ID             string          `json:"job_id"`
-	Type           string          `json:"type"`
-	Priority       jobs.Priority   `json:"priority"`
-	Units          int             `json:"requested_units"`
-	Unique         bool            `json:"unique"`
-	State          jobs.State      `json:"state"`
-	Payload        json.RawMessage `json:"payload"`
-	IdempotencyKey string          `json:"idempotency_key"`
-	Tags           []string        `json:"tags"`
-	MaxRuntime     float64         `json:"max_runtime_s"`
-	LeaseID        string          `json:"lease_id"`
-	CreatedAt      time.Time       `json:"created_at"`
-	UpdatedAt      time.Time       `json:"updated_at"`
-	MaxAttempts    int             `json:"max_attempts"`
-	RetryBackoff   float64         `json:"retry_backoff_s"`
-	RunAt          *time.Time      `json:"run_at"`
-	Locks          []string        `json:"locks"`
-	ReadyAt        *time.Time      `json:"ready_at"`
-	StartedAt      *time.Time      `json:"started_at"`
-	EndedAt        *time.Time      `json:"ended_at"`
-	Attempt        int             `json:"attempt"`
-	Token          uint64          `json:"token"`
-	Code           string          `json:"code"`
-	Cancel         bool            `json:"cancel_requested"`
-	Reason         string          `json:"reason"`
-	Progress       *float64        `json:"progress"`
-	Message        string          `json:"message"`
-	Metrics        json.RawMessage `json:"metrics"`
-	Checkpoint     json.RawMessage `json:"checkpoint"`
-	Result         json.RawMessage `json:"result"`
-	Error          json.RawMessage `json:"error"`
+	ID             string         `json:"job_id"`
+	Type           string         `json:"type"`
+	Priority       jobs.Priority  `json:"priority"`
+	Units          int            `json:"requested_units"`
+	Unique         bool           `json:"unique"`
+	State          jobs.State     `json:"state"`
+	Payload        jsontext.Value `json:"payload"`
+	IdempotencyKey string         `json:"idempotency_key"`
+	Tags           []string       `json:"tags"`
+	MaxRuntime     float64        `json:"max_runtime_s"`
+	LeaseID        string         `json:"lease_id"`
+	CreatedAt      time.Time      `json:"created_at"`
+	UpdatedAt      time.Time      `json:"updated_at"`
+	MaxAttempts    int            `json:"max_attempts"`
+	RetryBackoff   float64        `json:"retry_backoff_s"`
+	RunAt          *time.Time     `json:"run_at"`
+	Locks          []string       `json:"locks"`
+	ReadyAt        *time.Time     `json:"ready_at"`
+	StartedAt      *time.Time     `json:"started_at"`
+	EndedAt        *time.Time     `json:"ended_at"`
+	Attempt        int            `json:"attempt"`
+	Token          uint64         `json:"token"`
+	Code           string         `json:"code"`
+	Cancel         bool           `json:"cancel_requested"`
+	Reason         string         `json:"reason"`
+	Progress       *float64       `json:"progress"`
+	Message        string         `json:"message"`
+	Metrics        jsontext.Value `json:"metrics"`
+	Checkpoint     jsontext.Value `json:"checkpoint"`
+	Result         jsontext.Value `json:"result"`
+	Error          jsontext.Value `json:"error"`
 }
 
 func (w *jobWire) job() jobs.Job {
@@ -315,17 +315,17 @@ type viewWire struct {
 }
 
 type attemptWire struct {
-	Number    int             `json:"attempt"`
-	Token     uint64          `json:"token"`
-	LeaseID   string          `json:"lease_id"`
-	WorkerID  string          `json:"worker_id"`
-	Units     int             `json:"capacity_units"`
-	State     jobs.State      `json:"state"`
-	Code      string          `json:"code"`
-	IssuedAt  time.Time       `json:"issued_at"`
-	FirstBeat *time.Time      `json:"first_heartbeat"`
-	EndedAt   *time.Time      `json:"ended_at"`
-	Error     json.RawMessage `json:"error"`
+	Number    int            `json:"attempt"`
+	Token     uint64         `json:"token"`
+	LeaseID   string         `json:"lease_id"`
+	WorkerID  string         `json:"worker_id"`
+	Units     int            `json:"capacity_units"`
+	State     jobs.State     `json:"state"`
+	Code      string         `json:"code"`
+	IssuedAt  time.Time      `json:"issued_at"`
+	FirstBeat *time.Time     `json:"first_heartbeat"`
+	EndedAt   *time.Time     `json:"ended_at"`
+	Error     jsontext.Value `json:"error"`
 }
 
 func (w *attemptWire) attempt(jobID string) jobs.Attempt {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // texts are what the reader of JSON is tried on before a fuzzer thinks of more.
@@ -51,7 +53,7 @@ func agree(t *testing.T, text []byte) {
 			t.Fatalf("%q is %q, %v, not %q", value, got, ok, want)
 		}
 	case '{':
-		var want map[string]json.RawMessage
+		var want map[string]jsontext.Value
 		if err := json.Unmarshal(value, &want); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +72,7 @@ func agree(t *testing.T, text []byte) {
 			}
 		}
 	case '[':
-		var want []json.RawMessage
+		var want []jsontext.Value
 		if err := json.Unmarshal(value, &want); err != nil {
 			t.Fatal(err)
 		}

@@ -3,12 +3,12 @@ package httpapi
 // What the scheduler's answers look like. They are written without reflection, because workers ask for little else.
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -69,7 +69,7 @@ func appendMillis(b []byte, d time.Duration) []byte {
 func appendFloat(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'f', -1, 64) }
 
 // appendRaw appends a value as it was sent, or null.
-func appendRaw(b []byte, raw json.RawMessage) []byte {
+func appendRaw(b []byte, raw jsontext.Value) []byte {
 	if raw == nil {
 		return append(b, "null"...)
 	}

@@ -26,14 +26,14 @@ const (
 // Event is something that happened to a job: rules produce events together with the change they belong to, and stores
 // keep both in one step.
 type Event struct {
-	Seq      uint64 // rises by one from event to event
-	Time     time.Time
-	Type     EventType
-	JobID    string
-	LeaseID  string
-	WorkerID string
-	Attempt  int
-	Token    uint64
-	Code     string // one of the Code constants; of a freeze, its scope
-	Reason   string // for people, as given
+	Seq      uint64    `json:"seq"` // rises by one from event to event
+	Time     time.Time `json:"time"`
+	Type     EventType `json:"type"`
+	JobID    string    `json:"job_id,omitzero"`
+	LeaseID  string    `json:"lease_id,omitzero"`
+	WorkerID string    `json:"worker_id,omitzero"`
+	Attempt  int       `json:"attempt,omitzero"`
+	Token    uint64    `json:"token,omitzero"`
+	Code     string    `json:"code,omitzero"`   // one of the Code constants; of a freeze, its scope
+	Reason   string    `json:"reason,omitzero"` // for people, as given
 }

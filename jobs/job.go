@@ -1,9 +1,10 @@
 package jobs
 
 import (
-	"encoding/json"
 	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // State is where a job, or an attempt at one, stands.
@@ -63,18 +64,18 @@ func (p Priority) Class() int {
 
 // Spec is what is asked of a job when it is submitted, with defaults applied: see NewSpec.
 type Spec struct {
-	Type           string
-	Priority       Priority
-	Units          int             // of capacity, held while the job is leased
-	Unique         bool            // not for a worker that already holds a lease
-	Payload        json.RawMessage // an object, kept exactly as sent
-	IdempotencyKey string          // submitting the same spec under the same key again gives the same job; empty for none
-	Tags           []string        // those that begin with NeedsPrefix must be met by the worker's capabilities
-	MaxRuntime     time.Duration   // each attempt fails after this time, heartbeats or not; 0 for no limit
-	MaxAttempts    int             // how often a failed or expired attempt leads to another, and one more
-	RetryBackoff   time.Duration   // before the second attempt; doubled before each later one, up to MaxBackoff
-	RunAt          time.Time       // not before; zero for at once
-	Locks          []string        // names of locks that are held while the job is leased
+	Type           string         `json:"type"`
+	Priority       Priority       `json:"priority"`
+	Units          int            `json:"requested_units"`           // of capacity, held while the job is leased
+	Unique         bool           `json:"unique,omitzero"`           // not for a worker that already holds a lease
+	Payload        jsontext.Value `json:"payload,omitzero"`          // an object, kept exactly as sent
+	IdempotencyKey string         `json:"idempotency_key,omitzero"`  // submitting the same spec under the same key again gives the same job; empty for none
+	Tags           []string       `json:"tags,omitempty"`            // those that begin with NeedsPrefix must be met by the worker's capabilities
+	MaxRuntime     time.Duration  `json:"max_runtime_ms,omitzero"`   // each attempt fails after this time, heartbeats or not; 0 for no limit
+	MaxAttempts    int            `json:"max_attempts"`              // how often a failed or expired attempt leads to another, and one more
+	RetryBackoff   time.Duration  `json:"retry_backoff_ms,omitzero"` // before the second attempt; doubled before each later one, up to MaxBackoff
+	RunAt          time.Time      `json:"run_at,omitzero"`           // not before; zero for at once
+	Locks          []string       `json:"locks,omitempty"`           // names of locks that are held while the job is leased
 }
 
 // NeedsPrefix begins the tags that say what a worker must be capable of: "needs:gpu" is met by the capability
@@ -84,31 +85,31 @@ const NeedsPrefix = "needs:"
 // NewSpec returns a spec with every default: one unit of type "generic", normal priority, an empty payload, one attempt.
 func NewSpec() Spec {
 	return Spec{
-		Type: "generic", Priority: Normal, Units: 1, Payload: json.RawMessage("{}"), MaxAttempts: 1, RetryBackoff: time.Second,
+		Type: "generic", Priority: Normal, Units: 1, Payload: jsontext.Value("{}"), MaxAttempts: 1, RetryBackoff: time.Second,
 	}
 }
 
 // Job is everything remembered about a job but its attempts. Times are UTC, whole milliseconds.
 type Job struct {
 	Spec
-	ID        string
-	State     State
-	LeaseID   string // of the active lease
-	CreatedAt time.Time
-	UpdatedAt time.Time
-	ReadyAt   time.Time // from when it may run: submission, RunAt, or the end of the last backoff
-	StartedAt time.Time // of the first attempt; zero before
-	EndedAt   time.Time // zero before
+	ID        string    `json:"job_id"`
+	State     State     `json:"state"`
+	LeaseID   string    `json:"lease_id,omitzero"` // of the active lease
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	ReadyAt   time.Time `json:"ready_at"`            // from when it may run: submission, RunAt, or the end of the last backoff
+	StartedAt time.Time `json:"started_at,omitzero"` // of the first attempt; zero before
+	EndedAt   time.Time `json:"ended_at,omitzero"`   // zero before
 
-	Attempt  int    // number of the last attempt; 0 before the first
-	Token    uint64 // fencing token of the last lease; 0 before the first
-	Code     string // why it ended, or why its last attempt did: one of the Code constants
-	Cancel   bool   // its worker was asked to stop
-	Reason   string // what was given as the reason for a cancellation or revocation
-	Output   Output
-	Seq      uint64 // order of submission
-	Ord      int64  // place in the queue: time of submission and class in milliseconds; equal ones by Seq
-	Revision uint64 // of its last change, counted over all jobs: newer is higher
+	Attempt  int    `json:"attempt,omitzero"`          // number of the last attempt; 0 before the first
+	Token    uint64 `json:"token,omitzero"`            // fencing token of the last lease; 0 before the first
+	Code     string `json:"code,omitzero"`             // why it ended, or why its last attempt did: one of the Code constants
+	Cancel   bool   `json:"cancel_requested,omitzero"` // its worker was asked to stop
+	Reason   string `json:"reason,omitzero"`           // what was given as the reason for a cancellation or revocation
+	Output   Output `json:"output,omitzero"`
+	Seq      uint64 `json:"seq"`      // order of submission
+	Ord      int64  `json:"ord"`      // place in the queue: time of submission and class in milliseconds; equal ones by Seq
+	Revision uint64 `json:"revision"` // of its last change, counted over all jobs: newer is higher
 }
 
 // Output is what a job's worker said about it. It is nil until there is something, and never changed in place.
@@ -116,12 +117,12 @@ type Output = *Report
 
 // Report is what workers say about a job: while they work on it, and at its end.
 type Report struct {
-	Progress   *float64        // from 0 to 1
-	Message    string          // for people
-	Metrics    json.RawMessage // any JSON value, as sent
-	Checkpoint json.RawMessage // any JSON value, as sent; handed to the next attempt
-	Result     json.RawMessage // any JSON value, as sent
-	Error      json.RawMessage // any JSON value, as sent
+	Progress   *float64       `json:"progress,omitzero"`   // from 0 to 1
+	Message    string         `json:"message,omitzero"`    // for people
+	Metrics    jsontext.Value `json:"metrics,omitzero"`    // any JSON value, as sent
+	Checkpoint jsontext.Value `json:"checkpoint,omitzero"` // any JSON value, as sent; handed to the next attempt
+	Result     jsontext.Value `json:"result,omitzero"`     // any JSON value, as sent
+	Error      jsontext.Value `json:"error,omitzero"`      // any JSON value, as sent
 }
 
 // Before reports whether j comes before other in the queue.
@@ -145,41 +146,41 @@ func (j *Job) Report() *Report {
 // Lease keeps a job with a worker. Times are UTC, whole milliseconds, and for display: deadlines are kept on a clock
 // that nobody sets.
 type Lease struct {
-	ID             string
-	JobID          string
-	WorkerID       string
-	RequestID      string // of the ask that it answered
-	Units          int
-	Token          uint64 // higher than that of every earlier lease on the job
-	Attempt        int
-	IssuedAt       time.Time
-	ExpiresAt      time.Time
-	LastHeartbeat  time.Time // IssuedAt before the first
-	FirstHeartbeat time.Time // zero before the first
-	RunUntil       time.Time // zero without Spec.MaxRuntime
+	ID             string    `json:"lease_id"`
+	JobID          string    `json:"job_id"`
+	WorkerID       string    `json:"worker_id"`
+	RequestID      string    `json:"request_id,omitzero"` // of the ask that it answered
+	Units          int       `json:"capacity_units"`
+	Token          uint64    `json:"token"` // higher than that of every earlier lease on the job
+	Attempt        int       `json:"attempt"`
+	IssuedAt       time.Time `json:"issued_at"`
+	ExpiresAt      time.Time `json:"expires_at"`
+	LastHeartbeat  time.Time `json:"last_heartbeat"`           // IssuedAt before the first
+	FirstHeartbeat time.Time `json:"first_heartbeat,omitzero"` // zero before the first
+	RunUntil       time.Time `json:"run_until,omitzero"`       // zero without Spec.MaxRuntime
 
 	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was granted; nil if
 	// none were. They stay what they were then, whatever becomes of the locks. The map is never changed.
-	LockTokens map[string]uint64
+	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
 
-	TTL      time.Duration // by how much a heartbeat extends it, but for the grace
-	Interval time.Duration // between heartbeats, as proposed to the worker
+	TTL      time.Duration `json:"lease_ttl_ms"`          // by how much a heartbeat extends it, but for the grace
+	Interval time.Duration `json:"heartbeat_interval_ms"` // between heartbeats, as proposed to the worker
 }
 
 // Attempt is a lease that ended, or in answers also the one that has not.
 type Attempt struct {
-	JobID     string
-	Number    int // from 1
-	Token     uint64
-	LeaseID   string
-	WorkerID  string
-	Units     int
-	State     State // Completed, Failed or Expired; that of the job if it has not ended
-	Code      string
-	IssuedAt  time.Time
-	FirstBeat time.Time // zero if there was none
-	EndedAt   time.Time // zero if it has not ended
-	Error     json.RawMessage
+	JobID     string         `json:"job_id"`
+	Number    int            `json:"attempt"` // from 1
+	Token     uint64         `json:"token"`
+	LeaseID   string         `json:"lease_id"`
+	WorkerID  string         `json:"worker_id"`
+	Units     int            `json:"capacity_units"`
+	State     State          `json:"state"` // Completed, Failed or Expired; that of the job if it has not ended
+	Code      string         `json:"code,omitzero"`
+	IssuedAt  time.Time      `json:"issued_at"`
+	FirstBeat time.Time      `json:"first_heartbeat,omitzero"` // zero if there was none
+	EndedAt   time.Time      `json:"ended_at,omitzero"`        // zero if it has not ended
+	Error     jsontext.Value `json:"error,omitzero"`
 }
 
 // Why a job or an attempt ended.

@@ -31,8 +31,8 @@ type Statistic struct {
 	Source string              `json:"source"` // tells managers apart, of one store at one time or one after another
 	Type   string              `json:"type,omitzero"`
 	Tag    string              `json:"tag,omitzero"`
-	Ends   Tally               `json:"ends,omitzero"`   // of a type
-	Events map[EventType]int64 `json:"events,omitzero"` // otherwise
+	Ends   Tally               `json:"ends,omitempty"`   // of a type
+	Events map[EventType]int64 `json:"events,omitempty"` // otherwise
 }
 
 // DocumentStore becomes Store.

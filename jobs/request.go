@@ -1,10 +1,11 @@
 package jobs
 
 import (
-	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Receipt answers a submitted spec: the job that it became, or that it became earlier under the same key.
@@ -48,9 +49,9 @@ const (
 type Heartbeat struct {
 	LeaseID    string
 	WorkerID   string
-	Progress   *float64        // from 0 to 1; nil leaves it
-	Checkpoint json.RawMessage // any JSON value; nil leaves it
-	Wait       time.Duration   // hold the answer until there is something to tell, up to MaxWait
+	Progress   *float64       // from 0 to 1; nil leaves it
+	Checkpoint jsontext.Value // any JSON value; nil leaves it
+	Wait       time.Duration  // hold the answer until there is something to tell, up to MaxWait
 }
 
 // HeartbeatAnswer says how long the lease lasts now, and what its worker should know.
@@ -73,18 +74,18 @@ type LeaseAnswer struct {
 type Completion struct {
 	LeaseID  string
 	WorkerID string
-	Status   State           // Completed or Failed
-	Result   json.RawMessage // any JSON value, or nil
-	Error    json.RawMessage // any JSON value, or nil
+	Status   State          // Completed or Failed
+	Result   jsontext.Value // any JSON value, or nil
+	Error    jsontext.Value // any JSON value, or nil
 }
 
 // Progress is what a worker tells about its job between heartbeats. It does not extend the lease.
 type Progress struct {
 	LeaseID  string
 	WorkerID string
-	Progress *float64        // from 0 to 1; nil leaves it
-	Message  *string         // nil leaves it
-	Metrics  json.RawMessage // any JSON value; nil leaves it
+	Progress *float64       // from 0 to 1; nil leaves it
+	Message  *string        // nil leaves it
+	Metrics  jsontext.Value // any JSON value; nil leaves it
 }
 
 // View is a job as readers see it.

@@ -8,14 +8,17 @@ import (
 
 // Tally is what is known of the jobs of one type that ended within one hour. Stores add tallies up and hand them back.
 type Tally struct {
-	Hour time.Time // its beginning, UTC
-	Type string
+	Hour time.Time `json:"-"` // its beginning, UTC
+	Type string    `json:"-"`
 
-	Completed, Failed, Expired, Cancelled int64
+	Completed int64 `json:"completed,omitzero"`
+	Failed    int64 `json:"failed,omitzero"`
+	Expired   int64 `json:"expired,omitzero"`
+	Cancelled int64 `json:"cancelled,omitzero"`
 
-	Waits   int64         // jobs that were leased at least once
-	WaitSum time.Duration // from when they could run until they were first leased
-	Runs    Histogram     // how long last attempts took
+	Waits   int64         `json:"waits,omitzero"`       // jobs that were leased at least once
+	WaitSum time.Duration `json:"wait_sum_ms,omitzero"` // from when they could run until they were first leased
+	Runs    Histogram     `json:"runs,omitempty"`       // how long last attempts took
 }
 
 // Add adds another tally of the same hour and type.
@@ -46,8 +49,9 @@ func (t *Tally) Ended(s State) {
 // Histogram counts durations in buckets that grow by 2%, beside the shortest and the longest: quantiles are right to 1%,
 // and exact while all durations are equal.
 type Histogram struct {
-	Buckets  map[int]int64
-	Min, Max time.Duration
+	Buckets map[int]int64 `json:"buckets,omitempty"`
+	Min     time.Duration `json:"min_ms,omitzero"`
+	Max     time.Duration `json:"max_ms,omitzero"`
 }
 
 // growth is by how much a bucket's upper end exceeds that of the one before.

@@ -105,10 +105,10 @@ func (c *Changes) Empty() bool {
 
 // Counters are what is counted over all jobs, and never falls.
 type Counters struct {
-	Seq      uint64 // jobs submitted
-	Revision uint64 // changes to jobs
-	Event    uint64 // events
-	Clock    int64  // the latest time of a submission, in milliseconds: Ord builds on it
+	Seq      uint64 `json:"seq"`      // jobs submitted
+	Revision uint64 `json:"revision"` // changes to jobs
+	Event    uint64 `json:"event"`    // events
+	Clock    int64  `json:"clock"`    // the latest time of a submission, in milliseconds: Ord builds on it
 }
 
 // Key is an idempotency key and what it was used for.

@@ -1,13 +1,14 @@
 package jobs
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 )
 
@@ -98,11 +99,14 @@ func (c *checker) size(n, most int, loc []any) {
 	}
 }
 
-// json checks a value that is passed on as it is; none is fine.
-func (c *checker) json(v json.RawMessage, loc []any) {
-	if v != nil && (!utf8.Valid(v) || !json.Valid(v)) {
-		c.add("json_invalid", loc, "Input should be one JSON value")
+// json checks a value that is kept as it is, within a record of the job; none is fine.
+func (c *checker) json(v jsontext.Value, loc []any) {
+	twice := jsontext.AllowDuplicateNames(true)
+	const few = 9_000 // levels are nested at most in what is shorter than that; the JSON library stops at 10,000
+	if v == nil || v.IsValid(twice) && (len(v) < few || slices.Concat(jsontext.Value("[[[["), v, jsontext.Value("]]]]")).IsValid(twice)) {
+		return
 	}
+	c.add("json_invalid", loc, "Input should be one JSON value")
 }
 
 func (c *checker) ids(all []string, most int, name string, prefix []any) {

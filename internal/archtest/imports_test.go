@@ -16,7 +16,7 @@ import (
 // whose package does not exist is harmless.
 func ours() map[string][]string {
 	table := map[string][]string{
-		".":             {},
+		".":             {"internal/rawjson"},
 		"jobs":          {"."},
 		"jobs/engine":   {".", "jobs"},
 		"jobs/manager":  {".", "jobs", "jobs/engine"},
@@ -30,13 +30,14 @@ func ours() map[string][]string {
 		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
 		"store/etcdstore": {"."},
 
-		"httpapi":   {".", "jobs", "jobs/engine"},
+		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson"},
 		"telemetry": {".", "jobs", "internal/promtext"},
 		"dashboard": {".", "jobs"},
 
 		"internal/archtest":         {},
 		"internal/auth":             {".", "httpapi"},
 		"internal/promtext":         {},
+		"internal/rawjson":          {},
 		"internal/replicas":         {},
 		"internal/testkit/ports":    {},
 		"internal/testkit/servers":  {"internal/testkit/ports"},
@@ -102,7 +103,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "jobs", "httpapi", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/sqlstore"},
 	}
 }
 

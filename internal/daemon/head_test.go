@@ -4,19 +4,20 @@ package daemon_test
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 func TestHEADIsAnsweredAsGETIsButForTheBody(t *testing.T) {
 	p := start(t, "--store", "memory:")
 	a := p.api()
-	a.do(t, 200, "POST", scheduler+"/jobs", json.RawMessage(`{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{}},`, 20), ",")+`]}`))
+	a.do(t, 200, "POST", scheduler+"/jobs", jsontext.Value(`{"jobs":[`+strings.TrimSuffix(strings.Repeat(`{"payload":{}},`, 20), ",")+`]}`))
 	var c net.Conn
 	var in *bufio.Reader
 	ask := func(method, path string) (status int, media, text string) {

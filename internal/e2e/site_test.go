@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
@@ -197,19 +198,19 @@ func (s *site) submit(args ...string) string {
 
 // seen is what a job looks like.
 type seen struct {
-	ID       string          `json:"job_id"`
-	State    string          `json:"state"`
-	Code     string          `json:"code"`
-	Attempt  int             `json:"attempt"`
-	Progress *float64        `json:"progress"`
-	Message  string          `json:"message"`
-	Result   json.RawMessage `json:"result"`
-	Waiting  string          `json:"waiting_for"`
-	Error    json.RawMessage `json:"error"`
+	ID       string         `json:"job_id"`
+	State    string         `json:"state"`
+	Code     string         `json:"code"`
+	Attempt  int            `json:"attempt"`
+	Progress *float64       `json:"progress"`
+	Message  string         `json:"message"`
+	Result   jsontext.Value `json:"result"`
+	Waiting  string         `json:"waiting_for"`
+	Error    jsontext.Value `json:"error"`
 	Attempts []struct {
 		State, Code string
-		WorkerID    string          `json:"worker_id"`
-		Error       json.RawMessage `json:"error"`
+		WorkerID    string         `json:"worker_id"`
+		Error       jsontext.Value `json:"error"`
 	} `json:"attempts"`
 }
 

@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -310,7 +310,7 @@ func (g *game) request() Call {
 	case 11, 12:
 		b := jobs.Heartbeat{LeaseID: lease, WorkerID: g.holder(lease)}
 		if g.choose(3) == 0 {
-			b.Progress, b.Checkpoint = &half, json.RawMessage(`{"at": 1}`)
+			b.Progress, b.Checkpoint = &half, jsontext.Value(`{"at": 1}`)
 		}
 		if g.choose(4) == 0 {
 			b.Wait = 3 * time.Second
@@ -319,7 +319,7 @@ func (g *game) request() Call {
 	case 13:
 		r.Op = HeartbeatMany{pick(g, "w1", "w2", "w3"), []string{lease, g.recent(g.leases), "unknown"}}
 	case 14, 15, 16:
-		r.Op = Complete{jobs.Completion{LeaseID: lease, WorkerID: g.holder(lease), Status: pick(g, jobs.Completed, jobs.Completed, jobs.Failed), Error: json.RawMessage(`"e"`)}}
+		r.Op = Complete{jobs.Completion{LeaseID: lease, WorkerID: g.holder(lease), Status: pick(g, jobs.Completed, jobs.Completed, jobs.Failed), Error: jsontext.Value(`"e"`)}}
 	case 17:
 		r.Op = Report{jobs.Progress{LeaseID: lease, WorkerID: g.holder(lease), Progress: &half}}
 	case 18:

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // hold is an active lease.
@@ -262,7 +264,7 @@ func (e *Engine) revoke(leaseID, reason string) error {
 }
 
 // end ends a lease: how and for what reason the attempt ended, and what the worker left.
-func (e *Engine) end(h *hold, how jobs.State, code string, result, failure json.RawMessage) {
+func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsontext.Value) {
 	en, j := h.entry, &h.entry.job
 	e.dropHold(h, code)
 	e.Metrics.Ended[code]++

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -113,7 +113,7 @@ func TestNeedsAreMetByCapabilities(t *testing.T) {
 func TestFingerprintTellsJobsApartByWhatTheyDecodeTo(t *testing.T) {
 	print := func(payload string) [32]byte {
 		s := jobs.NewSpec()
-		s.Payload = json.RawMessage(payload)
+		s.Payload = jsontext.Value(payload)
 		return s.Fingerprint()
 	}
 	for _, same := range [][]string{

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -164,15 +165,15 @@ func fullJob(n int, state jobs.State) jobs.Job {
 	at := func(d time.Duration) time.Time { return base().Add(d + time.Duration(n)*time.Millisecond) }
 	j := jobs.Job{
 		Spec: jobs.Spec{
-			Type: "type ü", Priority: jobs.Low, Units: 3, Unique: true, Payload: json.RawMessage(` {"n": 123456789012345678901234567890.50, "s": "\u0000<"}`),
+			Type: "type ü", Priority: jobs.Low, Units: 3, Unique: true, Payload: jsontext.Value(` {"n": 123456789012345678901234567890.50, "s": "\u0000<"}`),
 			IdempotencyKey: fmt.Sprint("key ", n), Tags: []string{"a", "needs:b", "", "a"}, MaxRuntime: 90*time.Second + time.Millisecond, MaxAttempts: 7,
 			RetryBackoff: 1500 * time.Millisecond, RunAt: at(-time.Hour), Locks: []string{"x", "y.z"},
 		},
 		ID: fmt.Sprintf("job%04d", n), State: state, LeaseID: fmt.Sprint("lease", n), CreatedAt: at(0), UpdatedAt: at(time.Second), ReadyAt: at(2 * time.Second),
 		StartedAt: at(3 * time.Second), Attempt: 2, Token: 5, Code: "code", Cancel: true, Reason: "why 'not'",
 		Output: &jobs.Report{
-			Progress: &half, Message: "so\nfar", Metrics: json.RawMessage(`[1e400]`), Checkpoint: json.RawMessage(`null`), Result: json.RawMessage(`"r"`),
-			Error: json.RawMessage(`{ "e" : 1 }`),
+			Progress: &half, Message: "so\nfar", Metrics: jsontext.Value(`[1e400]`), Checkpoint: jsontext.Value(`null`), Result: jsontext.Value(`"r"`),
+			Error: jsontext.Value(`{ "e" : 1 }`),
 		},
 		Seq: uint64(n), Ord: base().UnixMilli() + int64(n), Revision: uint64(1000 + n),
 	}
@@ -203,7 +204,7 @@ func attempt(job, n int) jobs.Attempt {
 	at := base().Add(time.Duration(n) * time.Second)
 	return jobs.Attempt{
 		JobID: fmt.Sprintf("job%04d", job), Number: n, Token: uint64(n), LeaseID: fmt.Sprintf("lease%d-%d", job, n), WorkerID: "w", Units: 3, State: jobs.Failed, Code: "failed",
-		IssuedAt: at, FirstBeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: json.RawMessage(` "e"`),
+		IssuedAt: at, FirstBeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: jsontext.Value(` "e"`),
 	}
 }
 

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
 // encoded returns what a handler returned as JSON; nothing is none.
-func encoded(result any) (json.RawMessage, error) {
+func encoded(result any) (jsontext.Value, error) {
 	if result == nil {
 		return nil, nil
 	}
@@ -21,15 +22,15 @@ func encoded(result any) (json.RawMessage, error) {
 }
 
 // toJSON encodes a value, and leaves one that is JSON as it is.
-func toJSON(v any) (json.RawMessage, error) {
-	if raw, ok := v.(json.RawMessage); ok && json.Valid(raw) {
+func toJSON(v any) (jsontext.Value, error) {
+	if raw, ok := v.(jsontext.Value); ok && json.Valid(raw) {
 		return raw, nil
 	}
 	return json.Marshal(v)
 }
 
 // failureJSON returns an error as JSON: as it has it itself, or its text.
-func failureJSON(err error) json.RawMessage {
+func failureJSON(err error) jsontext.Value {
 	var own json.Marshaler
 	if errors.As(err, &own) {
 		if b, err := json.Marshal(own); err == nil {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
@@ -651,7 +652,7 @@ func TestMetricsThatAreRefusedTakeNothingElseWithThem(t *testing.T) {
 		r.Progress(0.5)
 		r.Progress(math.NaN())
 		r.Message("half way")
-		return nil, r.Metrics(json.RawMessage(`"large"`))
+		return nil, r.Metrics(jsontext.Value(`"large"`))
 	}
 	for _, wait := range []time.Duration{0, 5 * time.Second} { // told with the end of the job, and before it
 		synctest.Test(t, func(t *testing.T) {
@@ -722,7 +723,7 @@ func TestAResultThatIsRefusedFailsTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := openWith(t, manager.Options{})
 		id := submit(t, m)
-		h := func(context.Context, *worker.Run) (any, error) { return json.RawMessage(`"large"`), nil }
+		h := func(context.Context, *worker.Run) (any, error) { return jsontext.Value(`"large"`), nil }
 		workASecond(t, refusing{Leaser: m, complete: fmt.Errorf("%w: too large", lokt.ErrInvalid)}, h, worker.WorkerOptions{})
 		if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Failed || !strings.Contains(string(v.Job.Output.Error), "too large") {
 			t.Errorf("the job is %+v, %v", v.Job, err)

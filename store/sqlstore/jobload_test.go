@@ -1,13 +1,13 @@
 package sqlstore
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -24,7 +24,7 @@ func TestEveryLivingJobIsLoadedWholeWhereverItStands(t *testing.T) {
 		func(j *jobs.Job) { j.Unique, j.IdempotencyKey = true, "key" },
 		func(j *jobs.Job) { j.Cancel, j.Reason = true, "why" },
 		func(j *jobs.Job) {
-			j.Output = &jobs.Report{Progress: &progress, Message: "m", Metrics: json.RawMessage(`{"a": 1}`)}
+			j.Output = &jobs.Report{Progress: &progress, Message: "m", Metrics: jsontext.Value(`{"a": 1}`)}
 		},
 	}
 	for _, share := range []int{0, 1, 20, 200, 900, 1000} { // per mille of all

@@ -5,7 +5,6 @@ package sqlstore
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -13,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -256,7 +256,7 @@ func (p *packer) step(t *time.Time) {
 	*t = time.UnixMilli(p.last).UTC()
 }
 
-func (p *packer) json(m *json.RawMessage) {
+func (p *packer) json(m *jsontext.Value) {
 	there := *m != nil
 	if p.yes(&there); !there {
 		return
@@ -265,7 +265,7 @@ func (p *packer) json(m *json.RawMessage) {
 	if p.bytes(&b); p.reads {
 		*m = slices.Clone(b)
 		if *m == nil {
-			*m = json.RawMessage{}
+			*m = jsontext.Value{}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 )
 
@@ -183,7 +184,7 @@ func (r *row) millis() time.Time {
 }
 
 // document reads JSON exactly as it was stored.
-func (r *row) document() json.RawMessage { return json.RawMessage(r.bytes()) }
+func (r *row) document() jsontext.Value { return jsontext.Value(r.bytes()) }
 
 // decode reads JSON into a value; NULL leaves it as it is.
 func (r *row) decode(into any) {
@@ -264,7 +265,7 @@ func number[N ~int | ~int64 | ~uint64](n N) any {
 }
 
 // document stores JSON as it is; none is NULL.
-func document(m json.RawMessage) any {
+func document(m jsontext.Value) any {
 	if m == nil {
 		return nil
 	}

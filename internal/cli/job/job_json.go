@@ -1,10 +1,10 @@
 package job
 
 import (
-	"encoding/json"
 	"maps"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -30,7 +30,7 @@ func when(t time.Time) any {
 }
 
 // raw returns JSON as it is, or null.
-func raw(v json.RawMessage) any {
+func raw(v jsontext.Value) any {
 	if v == nil {
 		return nil
 	}

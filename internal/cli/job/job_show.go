@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
@@ -273,7 +273,7 @@ func attemptText(t *jobs.Attempt) string {
 		return text + ": " + c
 	}
 	if t.Error != nil {
-		message, _ := failureText(json.RawMessage(t.Error))
+		message, _ := failureText(jsontext.Value(t.Error))
 		text += ": " + message
 	}
 	return text

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
@@ -94,7 +95,7 @@ func (a cmd) spec(o jobSubmitOptions) (jobs.Spec, error) {
 }
 
 // payload reads a JSON object.
-func (a cmd) payload(given string) (json.RawMessage, error) {
+func (a cmd) payload(given string) (jsontext.Value, error) {
 	text, from := []byte(given), "--payload"
 	var err error
 	switch path, file := strings.CutPrefix(given, "@"); {
@@ -263,7 +264,7 @@ func codeText(code string) string {
 }
 
 // failureText returns what a worker said about a failure: its message, and the end of what the command wrote.
-func failureText(failure json.RawMessage) (message, stderr string) {
+func failureText(failure jsontext.Value) (message, stderr string) {
 	var f struct{ Message, Stderr string }
 	if json.Unmarshal(failure, &message) == nil {
 		return message, ""

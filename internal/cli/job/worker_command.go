@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/jobs/worker"
 )
@@ -21,7 +22,7 @@ import (
 type jobCommand struct {
 	*workerRun
 	run    *worker.Run
-	result json.RawMessage
+	result jsontext.Value
 	long   bool // a report was longer than any may be
 	skip   bool // until its end
 
@@ -214,9 +215,9 @@ func fraction(s string) (float64, error) {
 }
 
 // value returns a word of a script as JSON: as it is if it is JSON, as a string otherwise.
-func value(s string) json.RawMessage {
+func value(s string) jsontext.Value {
 	if json.Valid([]byte(s)) {
-		return json.RawMessage(s)
+		return jsontext.Value(s)
 	}
 	b, _ := json.Marshal(s) // strings always encode
 	return b
