@@ -183,6 +183,11 @@ func (d *fileDB) store(b *batch) error {
 	if err := d.write.exec("COMMIT"); err != nil {
 		return err
 	}
+	d.unmoved.Store(true)
+	select {
+	case d.stored <- struct{}{}:
+	default:
+	}
 	if d.state = next; !lazy {
 		return unavailable(d.mark.write(&d.state, false))
 	}
@@ -234,8 +239,10 @@ func (d *fileDB) checkpoint() {
 	d.options.observe("checkpoint", begin, err)
 	d.flushed(err)
 	d.checkpointed, d.moved = d.clock.now(), written
+	d.unmoved.Store(false)
 	if err != nil || busy != 0 || moved < pages { // it is tried again
 		d.moved -= checkpointPages - checkpointAgain
+		d.unmoved.Store(true)
 	}
 }
 

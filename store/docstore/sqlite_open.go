@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -35,6 +36,8 @@ type fileDB struct {
 
 	group   *group
 	stop    chan struct{} // closed when the database is being closed
+	stored  chan struct{} // something was
+	unmoved atomic.Bool   // the log has what is not in the database's file
 	tending sync.WaitGroup
 
 	closing sync.Once
@@ -71,7 +74,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, unavailable(err)
 	}
-	d := &fileDB{path: path, options: o, stop: make(chan struct{}), failed: make(chan struct{}), full: true}
+	d := &fileDB{path: path, options: o, stop: make(chan struct{}), stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true}
 	if d.side, err = lockBeside(path, o.Describe); err != nil {
 		return nil, err
 	}
@@ -429,23 +432,28 @@ const (
 	checkpointEvery = 3 * time.Second
 )
 
-// tend flushes the mark, and has the log moved when the time has come, until the database is closed.
+// tend flushes the mark, and has the log moved when the time has come, after transactions and until the database is closed.
 func (d *fileDB) tend() {
-	tick := time.NewTicker(markEvery)
-	defer tick.Stop()
-	for moved := time.Now(); ; {
+	ctx, checkpointed := context.Background(), time.Now()
+	for {
 		select {
 		case <-d.stop:
 			return
-		case <-tick.C:
+		case <-d.stored:
 		}
-		ctx := context.Background()
-		if err := d.mark.flush(); err != nil {
-			_ = d.group.perform(ctx, &request{write: func() error { return d.fail(err) }})
-		}
-		if time.Since(moved) >= checkpointEvery {
-			moved = time.Now()
-			_ = d.group.perform(ctx, &request{})
+		for more := true; more; more = d.unmoved.Load() {
+			select {
+			case <-d.stop:
+				return
+			case <-time.After(markEvery):
+			}
+			if err := d.mark.flush(); err != nil {
+				_ = d.group.perform(ctx, &request{write: func() error { return d.fail(err) }})
+			}
+			if time.Since(checkpointed) >= checkpointEvery {
+				checkpointed = time.Now()
+				_ = d.group.perform(ctx, &request{})
+			}
 		}
 	}
 }
