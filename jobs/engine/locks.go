@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // Locks that are held while a job is leased. Without somebody to take them outside, a name excludes the jobs that name
 // it from each other. With somebody, the rules order what they need, keep the job and its capacity meanwhile, and go on
 // when they are told.
@@ -9,6 +7,8 @@ import "github.com/lokt-dev/lokt/jobs"
 import (
 	"iter"
 	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // What a lock order asks for.
