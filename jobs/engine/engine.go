@@ -201,7 +201,7 @@ type (
 	// Workers reads who asks.
 	Workers struct{}
 
-	// History reads the statistics that are not stored yet.
+	// History reads the statistics of the hours that are in memory.
 	History struct{}
 )
 

@@ -423,7 +423,7 @@ func (g *game) restart() error {
 
 // lost takes the statistics that were not stored out of what the model counted.
 func (g *game) lost(e *Engine) {
-	for _, n := range e.history() {
+	for _, n := range e.history(true) {
 		before := g.tb.stats[fmt.Sprintf("%v %q %q %q", n.Hour, n.Source, n.Type, n.Tag)]
 		if n.Type == "" && n.Tag == "" {
 			for t, count := range n.Events {
@@ -614,7 +614,8 @@ func (g *game) play(steps int, more func() bool) error {
 	}
 	g.now.Mono += lazyWrite
 	g.now.Wall = g.now.Wall.Add(lazyWrite)
-	out := g.e.Turn(g.now, []Call{{g.ids + 1, Drain{Last: true}}})
+	g.e.last = true
+	out := g.e.Turn(g.now, nil)
 	g.m.turn(g.now, nil)
 	if err := g.tb.apply(&out.Changes); err != nil {
 		return err

@@ -44,7 +44,7 @@ func (e *Engine) read(id uint64, o Op) {
 		}
 		e.reply(id, all)
 	case History:
-		e.reply(id, e.history())
+		e.reply(id, e.history(false))
 	}
 }
 

@@ -151,11 +151,11 @@ func (e *Engine) statistic(kind, tag string) *statistic {
 	return s
 }
 
-// history returns the statistics that are not stored yet.
-func (e *Engine) history() []jobs.Statistic {
+// history returns the statistics in memory, or only those of them that are not stored yet.
+func (e *Engine) history(fresh bool) []jobs.Statistic {
 	var all []jobs.Statistic
 	for _, s := range e.stats {
-		if s.fresh {
+		if s.fresh || !fresh {
 			n := s.Statistic
 			n.Events, n.Ends.Runs.Buckets = maps.Clone(n.Events), maps.Clone(n.Ends.Runs.Buckets)
 			all = append(all, n)
@@ -194,7 +194,7 @@ func (e *Engine) flush() jobs.Changes {
 	e.touched, e.recent, e.events = e.touched[:0], e.recent[:0], nil
 	e.must, e.due = false, Never
 	if e.last || e.statsAt <= e.Now.Mono {
-		c.Stats = e.history()
+		c.Stats = e.history(true)
 		for k, s := range e.stats {
 			if s.fresh = false; s.Hour.Add(time.Hour).Before(e.Now.Wall) {
 				delete(e.stats, k)

@@ -1,5 +1,3 @@
-//go:build managers
-
 package jobstest
 
 import (
