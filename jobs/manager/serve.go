@@ -368,5 +368,6 @@ func (m *Manager) Metrics() engine.Metrics {
 	defer m.mu.Unlock()
 	c := m.metrics.Clone()
 	c.ParkedAsks, c.ParkedBeats = m.engine.Parked()
+	c.Oldest = m.engine.Oldest()
 	return c
 }
