@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/lokt-dev/lokt/internal/daemon"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/store/sqlstore"
@@ -77,10 +76,9 @@ func (s *scheduler) stop() {
 	_ = s.cmd.Wait()
 }
 
-// keepJobs is that process. It collects garbage as loktd does.
+// keepJobs is that process.
 func keepJobs(url string) (err error) {
 	ctx := context.Background()
-	started, _ := daemon.CollectLess(os.Getenv("GOGC"))
 	db, err := sqlstore.Open(ctx, url, sqlstore.Options{})
 	if err != nil {
 		return err
@@ -91,7 +89,6 @@ func keepJobs(url string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	started()
 	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var o order

@@ -6,11 +6,8 @@ import (
 	"time"
 )
 
-// Tally is what is known of the jobs of one type that ended within one hour. Stores add tallies up and hand them back.
+// Tally sums up jobs that ended.
 type Tally struct {
-	Hour time.Time `json:"-"` // its beginning, UTC
-	Type string    `json:"-"`
-
 	Completed int64 `json:"completed,omitzero"`
 	Failed    int64 `json:"failed,omitzero"`
 	Expired   int64 `json:"expired,omitzero"`
@@ -21,7 +18,7 @@ type Tally struct {
 	Runs    Histogram     `json:"runs,omitempty"`       // how long last attempts took
 }
 
-// Add adds another tally of the same hour and type.
+// Add adds another tally.
 func (t *Tally) Add(other Tally) {
 	t.Completed += other.Completed
 	t.Failed += other.Failed
@@ -136,20 +133,21 @@ type Stats struct {
 	ByType map[string]Totals
 }
 
-// Summarize sums tallies up. Hours that began before from are left out.
-func Summarize(tallies []Tally, from, to time.Time) Stats {
-	all, byType := Tally{}, map[string]*Tally{}
-	for _, t := range tallies {
-		if t.Hour.Before(from) || t.Hour.After(to) {
+// Summarize sums statistics up. Hours that began before from are left out.
+func Summarize(all []Statistic, from, to time.Time) Stats {
+	sum, byType := Tally{}, map[string]*Tally{}
+	for i := range all {
+		n := &all[i]
+		if n.Type == "" || n.Hour.Before(from) || n.Hour.After(to) {
 			continue
 		}
-		all.Add(t)
-		if byType[t.Type] == nil {
-			byType[t.Type] = &Tally{}
+		sum.Add(n.Ends)
+		if byType[n.Type] == nil {
+			byType[n.Type] = &Tally{}
 		}
-		byType[t.Type].Add(t)
+		byType[n.Type].Add(n.Ends)
 	}
-	s := Stats{From: from, To: to, Totals: all.Totals(), ByType: map[string]Totals{}}
+	s := Stats{From: from, To: to, Totals: sum.Totals(), ByType: map[string]Totals{}}
 	for name, t := range byType {
 		s.ByType[name] = t.Totals()
 	}
@@ -172,14 +170,6 @@ func (t *Tally) Totals() Totals {
 	return r
 }
 
-// Count is how many events of a type there were in one hour, of jobs with the tag, or of all jobs if it is empty.
-type Count struct {
-	Hour  time.Time
-	Event EventType
-	Tag   string
-	N     int64
-}
-
 // Decisions count events within some days, in all and by tag.
 type Decisions struct {
 	Days   int
@@ -187,19 +177,22 @@ type Decisions struct {
 	Tags   map[string]map[EventType]int64
 }
 
-// Decide sums counts up. Hours that began before from are left out.
-func Decide(counts []Count, from time.Time, days int) Decisions {
+// Decide sums up the events of statistics. Hours that began before from are left out.
+func Decide(all []Statistic, from time.Time, days int) Decisions {
 	d := Decisions{Days: days, Events: map[EventType]int64{}, Tags: map[string]map[EventType]int64{}}
-	for _, c := range counts {
-		switch {
-		case c.Hour.Before(from):
-		case c.Tag == "":
-			d.Events[c.Event] += c.N
-		default:
-			if d.Tags[c.Tag] == nil {
-				d.Tags[c.Tag] = map[EventType]int64{}
+	for i := range all {
+		n, to := &all[i], d.Events
+		if n.Type != "" || n.Hour.Before(from) {
+			continue
+		}
+		if n.Tag != "" {
+			if to = d.Tags[n.Tag]; to == nil {
+				to = map[EventType]int64{}
+				d.Tags[n.Tag] = to
 			}
-			d.Tags[c.Tag][c.Event] += c.N
+		}
+		for event, count := range n.Events {
+			to[event] += count
 		}
 	}
 	return d

@@ -3,39 +3,68 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"slices"
 	"time"
+
+	"github.com/lokt-dev/lokt"
 )
+
+// Record is everything remembered about a job: the one document that stores keep, by what its tags say.
+type Record struct {
+	Job
+	Lease    *Lease    `json:"lease,omitzero"`     // that has not ended; nil if there is none
+	Attempts []Attempt `json:"attempts,omitempty"` // that ended, oldest first
+}
+
+// Memo is what is remembered beside jobs until a time: the idempotency key of a job that ended, or the answer to a
+// request whose lease has ended.
+type Memo struct {
+	ID      string    `json:"id"`                  // the rules' own name for it; unique, of printable text
+	JobID   string    `json:"job_id"`              //
+	Print   string    `json:"print,omitzero"`      // of a key: the fingerprint of what was submitted
+	State   State     `json:"state,omitzero"`      // of a key: that of its job
+	Lease   *Lease    `json:"lease,omitzero"`      // of a request: what was granted
+	Expires time.Time `json:"expires_at,omitzero"` //
+}
+
+// Statistic sums up what happened within an hour, as one manager saw it: to the jobs of one type, or to those with one tag.
+// With neither it has the events of all jobs.
+type Statistic struct {
+	Hour   time.Time           `json:"hour"`   // its beginning, UTC
+	Source string              `json:"source"` // tells managers apart, of one store at one time or one after another
+	Type   string              `json:"type,omitzero"`
+	Tag    string              `json:"tag,omitzero"`
+	Ends   Tally               `json:"ends,omitempty"`   // of a type
+	Events map[EventType]int64 `json:"events,omitempty"` // otherwise
+}
 
 // Store remembers jobs. It decides nothing: it keeps what the rules changed, and hands it back. Implementations pass the
 // suite jobstest.TestStore.
 //
-// Errors wrap lokt.ErrUnavailable if the store cannot be reached or written. A store belongs to one Manager at a time;
-// one that several processes share says so by its Facts.
+// Errors wrap lokt.ErrUnavailable if the store cannot be reached or written, and lokt.ErrDamaged, with the ID of the job, if
+// a record cannot be read. A store belongs to one Manager at a time; one that several processes share is a Sharer.
 type Store interface {
-	// Update runs a turn and stores what it returns, as one atomic step. The turn is run at most once, and told what
-	// others stored since the last Update or Load; while it runs nobody else's turn does. If it changes nothing,
-	// nothing need be written. When Update returns nil, the changes are stored as durably as the store promises. When it
-	// returns an error although the turn was run, the outcome is unknown: everything was stored or nothing was.
+	// Update runs a turn and stores what it returns, as one atomic step with what the turn did to locks. The turn is run at
+	// most once, and told what others stored since the last Update or Load; while it runs nobody else's turn does. If it
+	// changes neither jobs nor locks, nothing need be written. When Update returns nil, the changes are stored as durably as the store
+	// promises. When it returns an error although the turn was run, the outcome is unknown: everything was stored or nothing.
 	Update(ctx context.Context, turn func(Facts) Changes) error
 
 	// Load reads everything that lives: what a manager needs to go on.
-	Load(ctx context.Context) (Rows, error)
+	Load(ctx context.Context) (Living, error)
 
-	// Ended reads a job that ended, with its attempts, oldest first; or ErrJobNotFound.
-	Ended(ctx context.Context, jobID string) (Job, []Attempt, error)
+	// Ended reads a job that ended, or returns ErrJobNotFound.
+	Ended(ctx context.Context, jobID string) (Record, error)
 
 	// ListEnded reads up to limit jobs that ended, highest revision first, that the filter's state, type and tag let
 	// through and whose revision is below the given one.
-	ListEnded(ctx context.Context, f Filter, below uint64, limit int) ([]Job, error)
+	ListEnded(ctx context.Context, f Filter, below uint64, limit int) ([]Record, error)
 
-	// History reads tallies and counts of the hours from the given one on, in any order; there may be several for the
-	// same hour, type, event and tag, to be added up.
-	History(ctx context.Context, from time.Time) ([]Tally, []Count, error)
+	// History reads the statistics of the hours from the given one on, in any order.
+	History(ctx context.Context, from time.Time) ([]Statistic, error)
 
-	// Trim forgets, with their attempts, jobs that ended before the given time, oldest first, and the oldest beyond so
-	// many that are kept (if keep is not negative), but in one call no more than atMost. It forgets events likewise. It
+	// Trim forgets jobs that ended before the given time, oldest first, and the oldest beyond so many that are kept (if keep
+	// is not negative), but in one call no more than atMost. It forgets events likewise, and memos that have expired. It
 	// returns how many jobs it forgot.
 	Trim(ctx context.Context, before time.Time, keep, atMost int) (int, error)
 
@@ -55,52 +84,29 @@ type Facts struct {
 	// be used.
 	Now time.Time
 
-	// Others are what other processes stored since this one last looked, oldest first.
-	Others []Changes
+	// Others is what other processes stored since this one last looked, each record and memo as it is now; nil if nothing.
+	Others *Changes
+
+	// Locks are the locks of a store that keeps both; what is done to them is stored with the turn. It is nil if the store
+	// keeps jobs only, and is not to be used after the turn. An error other than those of the rules means that the turn
+	// cannot be stored; a lock that cannot be read is no error, but Corrupt.
+	Locks lokt.Step
 }
 
-// What says which parts of a job changed, so that a store need not write all of them.
-type What uint8
-
-// The parts of a job.
-const (
-	New      What = 1 << iota // the job was not stored before: everything
-	Moved                     // its state, and what goes with it
-	Reported                  // its Output
-)
-
-// JobChange is a living job after a change.
-type JobChange struct {
-	Job
-	What What
-}
-
-// Changes are the facts that a turn changed, to be stored together, deletions first. Rows are whole: storing them twice
-// does no harm, but for Tallies and Counts, which are added to what is there.
+// Changes are what a turn changed, to be stored together. Everything is whole: storing it twice does no harm.
 type Changes struct {
 	Time     time.Time
-	Jobs     []JobChange // insert or replace, by ID; in order of Revision
-	Leases   []Lease     // insert or replace, by ID; one for each job at most
-	Unleased []string    // IDs of leases that ended: delete those that are there
-	Attempts []Attempt   // insert
-	Ended    []Job       // delete from the living, insert among the ended; their leases are in Unleased
-	Keys     []Key       // insert or replace, by Key
-	Dropped  []string    // keys to delete
-	Answered []Answered  // insert or replace, by worker and request
-	Forgot   []Answered  // delete, by worker and request
+	Jobs     []Record    // insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
+	Memos    []Memo      // insert or replace, by ID
 	Events   []Event     // append
-	Tallies  []Tally     // add
-	Counts   []Count     // add
-	Refrozen bool        // the frozen types have changed
-	Frozen   []string    // all of them, if so; "" is every type
-	Counters Counters    // replaces what is there, unless nothing else changed
+	Stats    []Statistic // insert or replace, by hour, source, type and tag
+	Frozen   []string    // all frozen types; "" is every type
+	Counters Counters    // never lower than what is there
 }
 
 // Empty reports whether there is nothing to store.
 func (c *Changes) Empty() bool {
-	return len(c.Jobs) == 0 && len(c.Leases) == 0 && len(c.Unleased) == 0 && len(c.Attempts) == 0 && len(c.Ended) == 0 &&
-		len(c.Keys) == 0 && len(c.Dropped) == 0 && len(c.Answered) == 0 && len(c.Forgot) == 0 && len(c.Events) == 0 &&
-		len(c.Tallies) == 0 && len(c.Counts) == 0 && !c.Refrozen
+	return len(c.Jobs) == 0 && len(c.Memos) == 0 && len(c.Events) == 0 && len(c.Stats) == 0
 }
 
 // Counters are what is counted over all jobs, and never falls.
@@ -111,49 +117,29 @@ type Counters struct {
 	Clock    int64  `json:"clock"`    // the latest time of a submission, in milliseconds: Ord builds on it
 }
 
-// Key is an idempotency key and what it was used for.
-type Key struct {
-	Key     string
-	Print   [sha256.Size]byte // Spec.Fingerprint
-	JobID   string
-	State   State     // of the job, once it has ended; empty before
-	Expires time.Time // zero while the job lives
-}
-
-// Answered is an ask with a request ID whose lease has ended, kept for RequestLife.
-type Answered struct {
-	WorkerID  string
-	RequestID string
-	Lease     Lease
-	Expires   time.Time
-}
-
-// Rows are everything that lives in a store.
-type Rows struct {
+// Living is everything that lives in a store.
+type Living struct {
 	Now      time.Time // as in Facts
-	Jobs     []Job     // that have not ended
-	Leases   []Lease   // that have not ended
-	Attempts []Attempt // of these jobs, in order
-	Keys     []Key
-	Answered []Answered
+	Jobs     []Record  // that have not ended
+	Memos    []Memo    // that have not expired
 	Frozen   []string
 	Counters Counters
 
-	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens that it does not
-	// know have been given.
+	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens that it does
+	// not know have been given.
 	TokenFloor uint64
 }
 
-// Sort puts rows into one order, for comparison.
-func (r *Rows) Sort() {
-	slices.SortFunc(r.Jobs, func(a, b Job) int { return cmp.Compare(a.Seq, b.Seq) })
-	slices.SortFunc(r.Leases, func(a, b Lease) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(r.Attempts, func(a, b Attempt) int {
-		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Number, b.Number))
-	})
-	slices.SortFunc(r.Keys, func(a, b Key) int { return cmp.Compare(a.Key, b.Key) })
-	slices.SortFunc(r.Answered, func(a, b Answered) int {
-		return cmp.Or(cmp.Compare(a.WorkerID, b.WorkerID), cmp.Compare(a.RequestID, b.RequestID))
-	})
-	slices.Sort(r.Frozen)
+// Sort puts what lives into one order, for comparison.
+func (l *Living) Sort() {
+	slices.SortFunc(l.Jobs, func(a, b Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(l.Memos, func(a, b Memo) int { return cmp.Compare(a.ID, b.ID) })
+	slices.Sort(l.Frozen)
 }
+
+// The names under which the contract was announced.
+type (
+	DocumentStore = Store
+	Facts2        = Facts
+	Changes2      = Changes
+)

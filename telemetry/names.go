@@ -21,10 +21,10 @@ const (
 
 // Names of the other metrics.
 const (
-	HolderGauge  = "lock.holder"           // 1 for each holder, the owner's ID as attribute "holder"; more if it has several holds
-	QueueLength  = "lock.queue_length"     // waiting claims
-	HoldDuration = "lock.hold_duration_ms" // histogram: for how long what was given back had been held
-	WaitDuration = "lock.wait_duration_ms" // histogram: for how long claims waited, attribute "outcome" says what for
+	HolderGauge  = "lock.holder"        // 1 for each holder, the owner's ID as attribute "holder"; more if it has several holds
+	QueueLength  = "lock.queue_length"  // waiting claims
+	HoldDuration = "lock.hold_duration" // histogram, in seconds: for how long what was given back had been held
+	WaitDuration = "lock.wait_duration" // histogram, in seconds: for how long claims waited, attribute "outcome" says what for
 )
 
 // Keys of attributes.
@@ -84,8 +84,8 @@ func counters() [numCounters]struct{ name, help string } {
 const (
 	holderHelp = "Holds per holder at this moment."
 	queueHelp  = "Claims waiting at this moment."
-	holdHelp   = "For how long holds that were given back had lasted, in milliseconds."
-	waitHelp   = "For how long claims waited, in milliseconds, by outcome."
+	holdHelp   = "For how long holds that were given back had lasted."
+	waitHelp   = "For how long claims waited, by outcome."
 )
 
 // outcome is the index of what became of a waiting claim.
@@ -122,7 +122,7 @@ func outcomeOf(name string) (outcome, bool) {
 	return 0, false
 }
 
-// bounds returns the upper bounds of the histograms' buckets, in milliseconds.
+// bounds returns the upper bounds of the histograms' buckets, in seconds.
 func bounds() []float64 {
-	return []float64{1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 3_600_000}
+	return []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
 }

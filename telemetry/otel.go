@@ -17,7 +17,7 @@ type instruments struct {
 	counters     [numCounters]metric.Int64ObservableCounter
 	holder       metric.Int64ObservableGauge
 	queue        metric.Int64ObservableGauge
-	hold, wait   metric.Int64Histogram
+	hold, wait   metric.Float64Histogram
 	registration metric.Registration
 }
 
@@ -40,10 +40,10 @@ func (r *Recorder) instrument(p metric.MeterProvider) (err error) {
 		return fail(QueueLength)
 	}
 	buckets := metric.WithExplicitBucketBoundaries(bounds()...)
-	if in.hold, err = meter.Int64Histogram(HoldDuration, metric.WithDescription(holdHelp), buckets); err != nil {
+	if in.hold, err = meter.Float64Histogram(HoldDuration, metric.WithUnit("s"), metric.WithDescription(holdHelp), buckets); err != nil {
 		return fail(HoldDuration)
 	}
-	if in.wait, err = meter.Int64Histogram(WaitDuration, metric.WithDescription(waitHelp), buckets); err != nil {
+	if in.wait, err = meter.Float64Histogram(WaitDuration, metric.WithUnit("s"), metric.WithDescription(waitHelp), buckets); err != nil {
 		return fail(WaitDuration)
 	}
 	observables = append(observables, in.holder, in.queue)

@@ -15,28 +15,27 @@ import (
 // histogram counts durations by buckets.
 type histogram struct {
 	counts []int64 // nil if there is nothing
-	sum    float64 // in milliseconds
+	sum    time.Duration
 }
 
 func (h *histogram) add(d time.Duration, bounds []float64) {
 	if h.counts == nil {
 		h.counts = make([]int64, len(bounds)+1)
 	}
-	ms := float64(d.Milliseconds())
-	i, _ := slices.BinarySearch(bounds, ms)
+	i, _ := slices.BinarySearch(bounds, d.Seconds())
 	h.counts[i]++
-	h.sum += ms
+	h.sum += d
 }
 
 func (h *histogram) snapshot(bounds []float64) Histogram {
-	s := Histogram{Bounds: bounds, Counts: slices.Clone(h.counts), Sum: h.sum}
+	s := Histogram{Bounds: bounds, Counts: slices.Clone(h.counts), Sum: h.sum.Seconds()}
 	for _, n := range h.counts {
 		s.Count += n
 	}
 	return s
 }
 
-// Histogram is a distribution of durations in milliseconds.
+// Histogram is a distribution of durations in seconds.
 type Histogram struct {
 	Bounds []float64 // upper bounds of the buckets, inclusive
 	Counts []int64   // per bucket, and one more for what is above all bounds; nil if there is nothing
@@ -213,16 +212,16 @@ func (s Snapshot) write(w *promtext.Writer) {
 		}
 	}
 	if slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { return l.Holds.Count > 0 }) {
-		w.Family(promName(HoldDuration), promtext.Histogram, holdHelp)
+		w.Family(promName(HoldDuration)+"_seconds", promtext.Histogram, holdHelp)
 		for _, l := range s.Locks {
-			l.Holds.write(w, promName(HoldDuration), attrName, l.Name)
+			l.Holds.write(w, promName(HoldDuration)+"_seconds", attrName, l.Name)
 		}
 	}
 	if slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { return len(l.Waits) > 0 }) {
-		w.Family(promName(WaitDuration), promtext.Histogram, waitHelp)
+		w.Family(promName(WaitDuration)+"_seconds", promtext.Histogram, waitHelp)
 		for _, l := range s.Locks {
 			for _, outcome := range outcomes() {
-				l.Waits[outcome].write(w, promName(WaitDuration), attrName, l.Name, attrOutcome, outcome)
+				l.Waits[outcome].write(w, promName(WaitDuration)+"_seconds", attrName, l.Name, attrOutcome, outcome)
 			}
 		}
 	}

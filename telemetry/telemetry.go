@@ -154,10 +154,10 @@ func (r *Recorder) observe(e *lokt.Event) {
 		return
 	}
 	if held >= 0 {
-		r.otel.hold.Record(context.Background(), held.Milliseconds(), s.recordHold...)
+		r.otel.hold.Record(context.Background(), held.Seconds(), s.recordHold...)
 	}
 	if waited >= 0 {
-		r.otel.wait.Record(context.Background(), waited.Milliseconds(), s.recordWait[end]...)
+		r.otel.wait.Record(context.Background(), waited.Seconds(), s.recordWait[end]...)
 	}
 }
 

@@ -278,8 +278,8 @@ func TestWaitingIsCountedByItsOutcome(t *testing.T) {
 			t.Fatal(err)
 		}
 		waits := s.Locks[0].Waits
-		for outcome, ms := range map[string]float64{"granted": 5500, "timeout": 2000, "cancelled": 3000} {
-			if h := waits[outcome]; h.Count != 1 || h.Sum != ms {
+		for outcome, seconds := range map[string]float64{"granted": 5.5, "timeout": 2, "cancelled": 3} {
+			if h := waits[outcome]; h.Count != 1 || h.Sum != seconds {
 				t.Errorf("waits that ended with %s: %+v", outcome, h)
 			}
 		}
@@ -295,7 +295,7 @@ func TestWaitingIsCountedByItsOutcome(t *testing.T) {
 		if n := s.Counters[telemetry.Acquired]; n != 2 {
 			t.Errorf("%d were granted", n)
 		}
-		if h := s.Locks[0].Holds; h.Count != 2 || h.Sum != 5500+1000 || s.Locks[0].LastHold != time.Second {
+		if h := s.Locks[0].Holds; h.Count != 2 || h.Sum != 5.5+1 || s.Locks[0].LastHold != time.Second {
 			t.Errorf("holds: %+v, last %v", h, s.Locks[0].LastHold)
 		}
 	})

@@ -55,7 +55,7 @@ func ours() map[string][]string {
 		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/app"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/man":          {"internal/cli", "internal/cli/app", "internal/daemon"}, // writes the man pages, so that lokt need not link what does
 
 		"bench/scale": {}, // counts on from what bench measured
 
@@ -81,8 +81,9 @@ func ours() map[string][]string {
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man"},
-		"github.com/spf13/pflag":       {"internal/cli/job"},
+		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/daemon"},
+		"github.com/spf13/pflag":       {"internal/cli/job", "internal/daemon"},
+		"github.com/coreos/go-systemd": {"internal/daemon"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
 		"golang.org/x/sys":             {"internal/atomicfile", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
 
@@ -103,7 +104,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 

@@ -81,10 +81,7 @@ func (d *daemon) sendBackup(w http.ResponseWriter, r *http.Request) error {
 }
 
 // runBackup has the daemon make a copy of its store, or makes it itself if none runs.
-func runBackup(ctx context.Context, s Streams, c *Config, args []string, _ any) error {
-	if len(args) != 1 {
-		return usagef("say where to: loktd backup PATH")
-	}
+func runBackup(ctx context.Context, s Streams, c *Config, args []string) error {
 	path := args[0]
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s is there already", path)

@@ -18,8 +18,9 @@ import (
 )
 
 // runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving.
-func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error {
-	errs := []error{c.validate()}
+func runCheck(_ context.Context, s Streams, c *Config, _ []string) error {
+	wrong := c.validate()
+	errs := []error{wrong}
 	if c.TLSCert != "" && c.TLSKey != "" {
 		_, err := loadCertificates(c)
 		errs = append(errs, err)
@@ -33,7 +34,9 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 			errs = append(errs, fmt.Errorf("store %s: there is no %s", store, file))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(errs...); wrong != nil {
+		return &usageError{err}
+	} else if err != nil {
 		return err
 	}
 	fmt.Fprintf(s.Out, "loktd would listen on %s, with its store in %s\n", c.Listen, redact(c.Store))
@@ -41,7 +44,7 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string, _ any) error 
 }
 
 // runHealth asks the daemon at the configured address whether it is ready.
-func runHealth(ctx context.Context, s Streams, c *Config, _ []string, _ any) error {
+func runHealth(ctx context.Context, s Streams, c *Config, _ []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	answer, err := c.ask(ctx, "/readyz", "")
@@ -56,7 +59,7 @@ func runHealth(ctx context.Context, s Streams, c *Config, _ []string, _ any) err
 	return nil
 }
 
-// refused is the error of an answer that is none.
+// refused is the error of an answer other than the one that was asked for.
 func refused(what string, answer *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) // what there is of it
 	if strings.Contains(string(body), "HTTP request to an HTTPS server") {

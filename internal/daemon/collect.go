@@ -34,8 +34,8 @@ func (c *lockCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	holder := prometheus.NewDesc(promName(telemetry.HolderGauge), "Holds per holder at this moment.", []string{"name", "holder"}, nil)
 	queue := prometheus.NewDesc(promName(telemetry.QueueLength), "Claims waiting at this moment.", []string{"name"}, nil)
-	holds := prometheus.NewDesc(promName(telemetry.HoldDuration), "For how long holds that were given back had lasted, in milliseconds.", []string{"name"}, nil)
-	waits := prometheus.NewDesc(promName(telemetry.WaitDuration), "For how long claims waited, in milliseconds, by outcome.", []string{"name", "outcome"}, nil)
+	holds := prometheus.NewDesc(promName(telemetry.HoldDuration)+"_seconds", "For how long holds that were given back had lasted.", []string{"name"}, nil)
+	waits := prometheus.NewDesc(promName(telemetry.WaitDuration)+"_seconds", "For how long claims waited, by outcome.", []string{"name", "outcome"}, nil)
 	counters := map[string]*prometheus.Desc{}
 	for name := range snap.Counters {
 		counters[name] = prometheus.NewDesc(promName(name)+"_total", "Events of locks: "+name+".", []string{"name"}, nil)
@@ -128,15 +128,13 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 	out <- durations(prometheus.NewDesc("lokt_scheduler_queue_wait_seconds", "For how long jobs that were leased could have run.", nil, nil), &m.Wait)
 	out <- durations(prometheus.NewDesc("lokt_scheduler_run_seconds", "How long leases lasted that ended.", nil, nil), &m.Run)
 	out <- durations(prometheus.NewDesc("lokt_scheduler_turn_seconds", "How long it took to store what the scheduler decided in one turn.", nil, nil), &m.Store)
-	if c.d.stores.lag != nil {
-		lag := c.d.stores.lag()
-		gauge(out, "lokt_scheduler_tables_lag_turns", "Turns of the scheduler, of all instances, that are stored, but not in the tables for jobs yet.", float64(lag.Turns))
-		gauge(out, "lokt_scheduler_tables_lag_bytes", "Bytes of those of them that this instance has read or stored.", float64(lag.Bytes))
-		gauge(out, "lokt_scheduler_tables_lag_seconds", "For how long the oldest of them is known to this instance.", lag.Age.Seconds())
-	}
 	now := time.Now()
 	for _, p := range jobs.Priorities() {
-		gauge(out, "lokt_scheduler_queue_age_seconds", "For how long the oldest queued job could have run, by priority.", c.d.meter.queued.age(p, now).Seconds(), "priority", string(p))
+		age := 0.0
+		if ready, waits := m.Oldest[p]; waits {
+			age = max(0, now.Sub(ready).Seconds())
+		}
+		gauge(out, "lokt_scheduler_queue_age_seconds", "For how long the oldest queued job could have run, by priority.", age, "priority", string(p))
 	}
 	s, err := c.d.jobs.Status(ctx)
 	if err != nil {
@@ -178,9 +176,6 @@ func (c *daemonCollector) Collect(out chan<- prometheus.Metric) {
 	ready := 1.0
 	if c.d.ready(context.Background()) != nil {
 		ready = 0
-	}
-	for path, bytes := range c.d.stores.keep {
-		gauge(out, "lokt_store_reserve_bytes", "Room that is kept for when the disk is full.", float64(bytes()), "path", path)
 	}
 	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
 }

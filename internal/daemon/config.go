@@ -3,7 +3,9 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -15,7 +17,7 @@ import (
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
-// Config is everything that the daemon may be told. settings says which flags and variables set it, and the defaults.
+// Config is everything that the daemon may be told; bind has its flags and defaults.
 type Config struct {
 	Listen    string   // address
 	Hosts     []string // names, beside loopback's, under which clients without authentication may address the daemon
@@ -112,8 +114,8 @@ func (c *Config) validate() error {
 	}{
 		{"--max-parked", c.MaxParked < 1}, {"--max-streams", c.MaxStreams < 1}, {"--max-parked-each", c.MaxParkedEach < 0}, {"--max-streams-each", c.MaxStreamsEach < 0}, {"--max-body", c.MaxBody < 1024},
 		{"--max-connections", c.MaxConnections < 1}, {"--body-timeout", c.BodyTimeout <= 0}, {"--shutdown-timeout", c.Shutdown <= 0},
-		{"--rate", c.Rate < 0}, {"--keep-days", c.KeepDays < 1},
-		// For the scheduler zero stands for its default, which who writes a zero does not mean.
+		{"--rate", !(c.Rate >= 0) || math.IsInf(c.Rate, 0)}, {"--keep-days", c.KeepDays < 1},
+		// For the scheduler zero stands for its default, and a zero that somebody writes does not.
 		{"--capacity", c.Jobs.Total == 0}, {"--lease-ttl", c.Jobs.TTL == 0}, {"--ageing-step", c.Jobs.AgeingStep == 0}, {"--reserve-after", c.Jobs.ReserveAfter == 0},
 		{"--keep-jobs", c.Jobs.KeepMost == 0},
 	} {
@@ -131,4 +133,13 @@ func isLoopback(host string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback()
+}
+
+// logger returns the log that the config asks for.
+func (c *Config) logger(w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -1,14 +1,12 @@
 // Package daemon is loktd: it reads the configuration, opens the stores, serves the API over them, and ends in order.
 //
-// It promises that what was answered with success is in the store, that it serves nobody who did not prove who they are
-// where that is asked for, and that it ends within Config.Shutdown, and a little, of a signal. Its logs and metrics show
-// no token and no lease ID.
+// What was answered with success is in the store. Where authentication is asked for, nobody is served without it. The
+// daemon ends within Config.Shutdown, and a little, of a signal. Its logs and metrics show no token and no lease ID.
 package daemon
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +16,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes.
@@ -59,111 +60,132 @@ func (s Streams) getenv(name string) string {
 	return ""
 }
 
-// command is a subcommand.
-type command struct {
-	name  string
-	args  string
-	help  string
-	flags func(*flag.FlagSet) any // what it binds is given to run; may be nil
-	run   func(ctx context.Context, s Streams, c *Config, args []string, bound any) error
-}
-
-func commands() []command {
-	return []command{
-		{"serve", "", "serve requests until a signal ends it; the default", nil, runServe},
-		{"check", "", "check the configuration, and the files that it names, without serving", nil, runCheck},
-		{"backup", "PATH", "write a copy of the store to a new file, while the daemon at --listen runs or without one", nil, runBackup},
-		{"repair", "FILE", "take what is damaged out of the journals of --store, which no daemon may use, and put it into a new file", nil, runRepair},
-		{"health", "", "ask the daemon at --listen whether it is ready", nil, runHealth},
-		{"token", "create NAME | list | revoke NAME", "manage the file of bearer tokens", tokenFlags, runToken},
-		{"version", "", "show the version", nil, runVersion},
-	}
-}
-
 // Main runs the program and returns its exit code.
 func Main(args []string, s Streams) int {
-	name := "serve"
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		name, args = args[0], args[1:]
-	} else if len(args) > 0 && args[0] == "--version" {
-		name, args = "version", args[1:]
+	if len(args) > 0 && args[0] == "--version" {
+		args = append([]string{"version"}, args[1:]...)
 	}
-	if name == "help" {
-		help(s.Out)
+	root := Tree(s)
+	root.SetArgs(args)
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
 		return exitOK
 	}
-	all := commands()
-	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
-	if i < 0 {
-		return fail(s, usagef("%q is no command: see loktd --help", name))
-	}
-	cmd := all[i]
-	var bound any
-	c, rest, unknown, err := parse(args, s.Environ, func(fs *flag.FlagSet) {
-		if cmd.flags != nil {
-			bound = cmd.flags(fs)
-		}
-	})
-	if errors.Is(err, flag.ErrHelp) {
-		help(s.Out)
-		return exitOK
-	}
-	if err == nil && len(rest) > 0 && cmd.args == "" {
-		err = usagef("loktd %s takes no arguments, and there is %q", cmd.name, rest[0])
-	}
-	if err != nil {
-		return fail(s, err)
-	}
-	for _, name := range unknown {
-		fmt.Fprintf(s.Err, "loktd: warning: %s is set and means nothing to this version; see loktd --help\n", name)
-	}
-	if err := cmd.run(context.Background(), s, c, rest, bound); err != nil {
-		return fail(s, err)
-	}
-	return exitOK
-}
-
-// fail reports an error and returns the exit code for it.
-func fail(s Streams, err error) int {
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintf(s.Err, "loktd: %s\n", strings.TrimRight(line, "\n"))
 	}
-	var usage *usageError
-	if errors.As(err, &usage) {
+	if usage := new(usageError); errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitError
 }
 
-// help writes what can be said on the command line.
-func help(w io.Writer) {
-	fmt.Fprint(w, "loktd keeps locks and jobs for many hosts, and serves them over HTTP.\n\nUsage:\n")
-	for _, c := range commands() {
-		fmt.Fprintf(w, "  loktd %s\n        %s\n", strings.TrimRight(c.name+" "+c.args, " "), c.help)
+// run is a command.
+type run func(ctx context.Context, s Streams, c *Config, args []string) error
+
+// Tree returns the command tree.
+func Tree(s Streams) *cobra.Command {
+	c := &Config{}
+	root := &cobra.Command{
+		Short: "Keep locks and jobs for many hosts",
+		Long: "loktd keeps locks and jobs for many hosts, and serves them over HTTP.\n\n" +
+			"Without a command it serves. Each setting is a flag or an environment variable; the flag wins.\n" +
+			"Exit codes: 0 in order, 1 failed, 2 ended by a defect of loktd, 64 called wrongly.",
+		Example:       "  loktd --store sqlite:/var/lib/lokt/loktd.db\n  loktd token create build --tokens /etc/loktd/tokens",
+		SilenceErrors: true, SilenceUsage: true,
 	}
-	fmt.Fprint(w, "\nSettings, each a flag or an environment variable; the flag wins:\n")
-	for _, s := range settings() {
-		fmt.Fprintf(w, "  %s  %s\n", strings.TrimRight("--"+s.name+" "+s.what, " "), s.env())
-		fmt.Fprintf(w, "        %s", s.help)
-		if s.normal != "" {
-			fmt.Fprintf(w, " (default %s)", s.normal)
+	add := func(to, cmd *cobra.Command, use string, args cobra.PositionalArgs, do run) {
+		cmd.Use, cmd.Args = use, args
+		cmd.RunE = func(cmd *cobra.Command, args []string) error { return do(cmd.Context(), s, c, args) }
+		if to != nil {
+			to.AddCommand(cmd)
 		}
-		fmt.Fprintln(w)
 	}
-	fmt.Fprint(w, "\nFlags of loktd token create:\n")
-	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	tokenFlags(fs)
-	fs.VisitAll(func(f *flag.Flag) {
-		fmt.Fprintf(w, "  --%s\n        %s", f.Name, f.Usage)
-		if f.DefValue != "" && f.DefValue != "false" {
-			fmt.Fprintf(w, " (default %s)", f.DefValue)
-		}
-		fmt.Fprintln(w)
+	add(nil, root, "loktd", noCommand, runServe)
+	add(root, &cobra.Command{Short: "Serve requests until a signal ends it; the default"}, "serve", noArgs, runServe)
+	add(root, &cobra.Command{Short: "Check the configuration, and the files that it names, without serving"}, "check", noArgs, runCheck)
+	add(root, &cobra.Command{Short: "Write a copy of the store to a new file, whether or not the daemon runs"}, "backup PATH", oneArg, runBackup)
+	add(root, &cobra.Command{Short: "Ask the daemon at --listen whether it is ready"}, "health", noArgs, runHealth)
+	add(root, &cobra.Command{Short: "Show the version"}, "version", noArgs, runVersion)
+	token := &cobra.Command{Short: "Manage the file of bearer tokens"}
+	add(root, token, "token", noCommand, func(context.Context, Streams, *Config, []string) error {
+		return usagef("say what to do: loktd token create NAME, loktd token list, loktd token revoke NAME")
 	})
-	fmt.Fprint(w, "\nExit codes: 0 in order, 1 failed, 2 ended by a defect of loktd, 64 called wrongly.\n")
+	create, o := &cobra.Command{Short: "Make a token and show it, this once"}, &tokenOptions{}
+	o.bind(create.Flags())
+	add(token, create, "create NAME", oneArg, o.create)
+	add(token, &cobra.Command{Short: "Show the tokens that are not revoked"}, "list", noArgs, listTokens)
+	add(token, &cobra.Command{Short: "End a token"}, "revoke NAME", oneArg, revokeToken)
+
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", "FlagUsagesWrapped 110"))
+	root.SetHelpCommand(helpCommand())
+	settings := pflag.NewFlagSet("", pflag.ContinueOnError)
+	settings.SortFlags = false
+	c.bind(settings)
+	unknown, wrong := fromEnvironment(settings, s.Environ)
+	root.PersistentFlags().SortFlags = false
+	root.PersistentFlags().AddFlagSet(settings)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Name() == "completion" || cmd.HasParent() && cmd.Parent().Name() == "completion" || strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
+			return nil
+		}
+		for _, name := range unknown {
+			fmt.Fprintf(s.Err, "loktd: warning: %s is set and means nothing to this version; see loktd --help\n", name)
+		}
+		if wrong != nil {
+			return &usageError{wrong}
+		}
+		return c.complete(s.getenv)
+	}
+	return root
 }
 
-func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) error {
+// helpCommand is help as a command: cobra's own ends well for a command that there is not.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show what a command does",
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, _ := cmd.Root().Find(args) // whose error does not say what was meant
+			if len(rest) > 0 {
+				return noCommand(about, rest)
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// noCommand is for commands with subcommands: whatever else is there is none.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return usagef("%q is no command: did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	return usagef("%q is no command: see %s --help", args[0], cmd.CommandPath())
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no arguments, and there is %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+func oneArg(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("it takes one argument, and there are %d: %s", len(args), cmd.UseLine())
+	}
+	return nil
+}
+
+func runServe(ctx context.Context, s Streams, c *Config, _ []string) error {
 	if err := c.validate(); err != nil {
 		return &usageError{err}
 	}
@@ -171,16 +193,15 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string, _ any) erro
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	ignoreFailures()
-	started, restore := CollectLess(s.getenv("GOGC"))
-	defer restore()
-	log := c.logger(s.Err)
-	return serve(ctx, c, log, newNotifier(s.getenv, os.Getpid()), signals, func(url string) {
+	ballast, started := collectLess()
+	defer runtime.KeepAlive(ballast)
+	return serve(ctx, c, c.logger(s.Err), signals, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)
 		started()
 	})
 }
 
-func runVersion(_ context.Context, s Streams, _ *Config, _ []string, _ any) error {
+func runVersion(_ context.Context, s Streams, _ *Config, _ []string) error {
 	fmt.Fprintf(s.Out, "loktd %s (%s, %s/%s)\n", Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return nil
 }

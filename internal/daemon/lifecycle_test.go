@@ -181,6 +181,8 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"--listen", "0.0.0.0:0"}, 64, "--insecure"},
 		{nil, []string{"--listen", "0.0.0.0:0", "--tokens", missing}, 64, "TLS"},
 		{nil, []string{"--tls-cert", missing}, 64, "--tls-key"},
+		{nil, []string{"check", "--tls-cert", missing}, 64, "--tls-key"},
+		{nil, []string{"sevre"}, 64, "did you mean serve?"},
 		{nil, []string{"--tls-cert", missing, "--tls-key", missing}, 1, missing},
 		{nil, []string{"--client-ca", missing}, 64, "needs TLS"},
 		{nil, []string{"--tokens", missing}, 1, missing},
@@ -229,16 +231,23 @@ func TestSettingsComeFromFlagsAndTheEnvironment(t *testing.T) {
 }
 
 func TestHelpNamesEverySettingWithItsVariableAndDefault(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"help"}, {"-h"}, {"token", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"help"}, {"-h"}, {"token", "--help"}, {"help", "token", "create"}} {
 		code, out, _ := run(t, nil, args...)
+		flat := strings.Join(strings.Fields(out), " ")
 		for _, want := range []string{
-			"--listen HOST:PORT  LOKTD_LISTEN", "(default 127.0.0.1:7117)", "--lease-ttl DURATION  LOKTD_LEASE_TTL", "(default 60s)",
-			"--heartbeat-grace", "--capacity", "--ageing-step", "--reserve-after", "--insecure  LOKTD_INSECURE", "loktd token create NAME",
+			"--listen HOST:PORT", "(LOKTD_LISTEN) (default \"127.0.0.1:7117\")", "--lease-ttl DURATION", "(LOKTD_LEASE_TTL) (default 1m0s)",
+			"--heartbeat-grace", "--capacity", "--ageing-step", "--reserve-after", "--insecure", "(LOKTD_INSECURE)", "(default 1M)", "(default INFO)",
 		} {
-			if code != 0 || !strings.Contains(out, want) {
+			if code != 0 || !strings.Contains(flat, want) {
 				t.Errorf("loktd %v: exit code %d, and %q is not in\n%s", args, code, want, out)
 			}
 		}
+	}
+	if code, out, _ := run(t, nil, "completion", "bash"); code != 0 || !strings.Contains(out, "__start_loktd") {
+		t.Errorf("completion: exit code %d, %.100q", code, out)
+	}
+	if code, _, stderr := run(t, nil, "help", "tokne"); code != 64 || !strings.Contains(stderr, "did you mean token?") {
+		t.Errorf("help for a command that there is not: exit code %d, %q", code, stderr)
 	}
 	for _, args := range [][]string{{"version"}, {"--version"}} {
 		if code, out, _ := run(t, nil, args...); code != 0 || !strings.HasPrefix(out, "loktd ") {
@@ -375,6 +384,8 @@ func TestManualNamesOnlyFlagsAndVariablesThatExist(t *testing.T) {
 		t.Fatal("there is nothing about loktd")
 	}
 	_, help, _ := run(t, nil, "--help")
+	_, token, _ := run(t, nil, "token", "create", "--help")
+	help += token
 	known := []string{"--on-lost", "--force", "--now", "--reference", "--help"} // of lokt, systemctl, chown
 	for _, pattern := range []string{`--[a-z][a-z-]+`, `LOKTD_[A-Z_]+`} {
 		word := regexp.MustCompile(pattern)

@@ -25,7 +25,6 @@ import (
 type meter struct {
 	handler  http.Handler
 	recorder *telemetry.Recorder
-	queued   *queued
 
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -55,7 +54,7 @@ const scrapeTimeout = 5 * time.Second
 // newMeter returns a meter that can observe databases.
 func newMeter() *meter {
 	return &meter{
-		queued: newQueued(), routes: map[routeStatus]routeSeries{},
+		routes: map[routeStatus]routeSeries{},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lokt_http_requests_total", Help: "Requests answered, by route and status; 499 is a client that hung up.",
 		}, []string{"route", "status"}),
@@ -197,7 +196,7 @@ func (s *measuredLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.
 	}
 }
 
-// jobs returns the store, measured: how long it takes, and how old what is queued in it is.
+// jobs returns the store, measured: how long it takes.
 func (m *meter) jobs(s jobs.Store) jobs.Store {
 	measured := measuredJobs{s, m}
 	if sharer, ok := s.(jobs.Sharer); ok {
@@ -216,35 +215,35 @@ type measuredJobs struct {
 
 func (s measuredJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
 	begun := time.Now()
-	var changes jobs.Changes
-	var others []jobs.Changes
+	stored := false
+	var locks []lokt.Change
 	err := s.Store.Update(ctx, func(f jobs.Facts) jobs.Changes {
-		changes, others = turn(f), f.Others
+		changes := turn(f)
+		stored = !changes.Empty()
+		if step, ok := f.Locks.(*lokt.Steps); ok {
+			locks = step.Changes()
+		}
 		return changes
 	})
-	if err != nil || !changes.Empty() {
+	if err != nil || stored {
 		s.m.did(ctx, "jobs", "update", begun, err)
 	}
-	if err == nil { // otherwise the manager loads
-		for i := range others {
-			s.m.queued.follow(&others[i])
+	for i := range locks {
+		if err == nil {
+			s.m.recorder.ObserveAll(locks[i].Events)
 		}
-		s.m.queued.follow(&changes)
 	}
 	return err
 }
 
-func (s measuredJobs) Load(ctx context.Context) (jobs.Rows, error) {
+func (s measuredJobs) Load(ctx context.Context) (jobs.Living, error) {
 	begun := time.Now()
-	rows, err := s.Store.Load(ctx)
+	living, err := s.Store.Load(ctx)
 	s.m.did(ctx, "jobs", "load", begun, err)
-	if err == nil {
-		s.m.queued.reset(rows.Jobs)
-	}
-	return rows, err
+	return living, err
 }
 
-func (s measuredJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Job, error) {
+func (s measuredJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Record, error) {
 	begun := time.Now()
 	ended, err := s.Store.ListEnded(ctx, f, below, limit)
 	s.m.did(ctx, "jobs", "read", begun, err)

@@ -2,66 +2,43 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifier tells the service manager how the daemon is, by the protocol of sd_notify(3): a datagram to the socket that
-// NOTIFY_SOCKET names. Without one it does nothing.
-type notifier struct {
-	socket string
-	every  time.Duration // how often the watchdog wants to hear; 0 for never
-}
-
-// newNotifier reads what the service manager says in the environment.
-func newNotifier(getenv func(string) string, pid int) notifier {
-	n := notifier{socket: getenv("NOTIFY_SOCKET")}
-	if n.socket != "" && n.socket[0] == '@' {
-		n.socket = "\x00" + n.socket[1:] // of the abstract namespace
-	}
-	if p := getenv("WATCHDOG_PID"); p == "" || p == strconv.Itoa(pid) {
-		if us, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64); err == nil && us > 0 {
-			n.every = time.Duration(us) * time.Microsecond / 3
-		}
-	}
-	return n
-}
-
-// tell sends a state, such as "READY=1".
-func (n notifier) tell(ctx context.Context, state string) error {
-	if n.socket == "" {
-		return nil
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unixgram", n.socket)
-	if err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
-	}
-	_, err = conn.Write([]byte(state))
-	if err = errors.Join(err, conn.Close()); err != nil {
+// notify tells the service manager a state, such as "READY=1", if there is one that wants to know (sd_notify(3)).
+func notify(state string) error {
+	if _, err := systemd.SdNotify(false, state); err != nil {
 		return fmt.Errorf("tell the service manager: %w", err)
 	}
 	return nil
 }
 
-// watch tells the watchdog that all is well for as long as alive returns in time, until ctx ends. What hangs is restarted by the
-// service manager; a store that answers with an error is not helped by that.
-func (n notifier) watch(ctx context.Context, alive func(context.Context) error) {
-	if n.socket == "" || n.every == 0 {
+// watchdog tells the service manager that all is well for as long as alive returns in time, until ctx ends. What hangs is
+// restarted; a store that answers with an error is not helped by that.
+func watchdog(ctx context.Context, alive func(context.Context) error) {
+	limit, err := systemd.SdWatchdogEnabled(false)
+	if err != nil || limit == 0 {
 		return
 	}
-	tick := time.NewTicker(n.every)
+	repeat(ctx, limit/3, func() {
+		probe, cancel := context.WithTimeout(ctx, limit/3)
+		defer cancel()
+		_ = alive(probe)
+		if probe.Err() == nil {
+			_ = notify(systemd.SdNotifyWatchdog) // nobody else could be told
+		}
+	})
+}
+
+// repeat calls do now and at intervals, until ctx ends.
+func repeat(ctx context.Context, every time.Duration, do func()) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		probe, cancel := context.WithTimeout(ctx, n.every)
-		_ = alive(probe)
-		hung := probe.Err() != nil
-		cancel()
-		if !hung {
-			_ = n.tell(ctx, "WATCHDOG=1") // nobody else could be told
-		}
+		do()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

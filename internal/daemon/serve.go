@@ -30,14 +30,13 @@ type daemon struct {
 	c      *Config
 	log    *slog.Logger
 	stores *stores
-	locks  lokt.Service
+	locks  *lokt.Manager
 	jobs   *manager.Manager // nil for no scheduler
 	gate   *auth.Gate
 	tls    *certificates // nil without TLS
 	conns  connections
 	api    http.Handler
 	meter  *meter
-	notify notifier
 	url    string
 
 	stopping atomic.Bool
@@ -48,8 +47,8 @@ type daemon struct {
 }
 
 // serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
-func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals <-chan os.Signal, ready func(url string)) (err error) {
-	d := &daemon{c: c, log: log, notify: n, stop: make(chan struct{}), meter: newMeter()}
+func serve(ctx context.Context, c *Config, log *slog.Logger, signals <-chan os.Signal, ready func(url string)) (err error) {
+	d := &daemon{c: c, log: log, stop: make(chan struct{}), meter: newMeter()}
 	if c.TLSCert != "" {
 		if d.tls, err = loadCertificates(c); err != nil {
 			return err
@@ -75,8 +74,9 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, n notifier, signals
 	}()
 	background, end := context.WithCancel(ctx)
 	defer end()
-	go d.notify.watch(background, d.alive)
-	if err := d.notify.tell(ctx, "READY=1\nSTATUS=Listening on "+d.url); err != nil {
+	go watchdog(background, d.alive)
+	go d.sweep(background)
+	if err := notify("READY=1\nSTATUS=Listening on " + d.url); err != nil {
 		log.Warn("service manager was not told", "err", err)
 	}
 	log.Info("listening", "url", d.url, "version", Version(), "store", redact(c.Store), "authentication", c.authenticates(), "tls", d.tls != nil, "pid", os.Getpid())
@@ -290,7 +290,7 @@ func (d *daemon) route(api http.Handler) http.Handler {
 		browsers.Names = append([]string{host}, d.c.Hosts...)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
+		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/"
 		why := ""
 		if !own {
 			why = browsers.Refuse(r)
@@ -301,6 +301,8 @@ func (d *daemon) route(api http.Handler) http.Handler {
 		}
 		w.Header().Set("X-Request-Id", httpapi.RequestID(r))
 		switch {
+		case r.URL.Path == "/":
+			about(w, r)
 		case own:
 			d.health(w, r)
 		case why != "":
@@ -315,7 +317,7 @@ func (d *daemon) route(api http.Handler) http.Handler {
 
 // reload reads again what may have changed on disk.
 func (d *daemon) reload() {
-	_ = d.notify.tell(context.Background(), "RELOADING=1") // told best it can
+	_ = notify("RELOADING=1") // told best it can
 	all := true
 	if err := d.gate.Reload(); err != nil {
 		d.log.Error("token file cannot be read, tokens stay as they were", "err", err)
@@ -330,14 +332,14 @@ func (d *daemon) reload() {
 	if all {
 		d.log.Info("reloaded")
 	}
-	_ = d.notify.tell(context.Background(), "READY=1")
+	_ = notify("READY=1")
 }
 
 // shutdown stops accepting, has those who wait answered at once, and gives the rest some time. A second signal ends that.
 func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Attr, signals <-chan os.Signal) {
 	d.log.Info("stopping", why)
 	d.stopping.Store(true)
-	_ = d.notify.tell(ctx, "STOPPING=1\nSTATUS=Answering requests in flight")
+	_ = notify("STOPPING=1\nSTATUS=Answering requests in flight")
 	ctx, cancel := context.WithTimeout(ctx, d.c.Shutdown)
 	defer cancel()
 	go func() {

@@ -18,11 +18,9 @@ import (
 // stores are where the daemon keeps things.
 type stores struct {
 	locks  lokt.Store
-	events lokt.EventLog           // nil if the store keeps none
-	jobs   jobs.Store              // nil if there is no scheduler
-	shared bool                    // other daemons may use the jobs at the same time
-	lag    func() sqlstore.Lag     // nil if the jobs are in no database
-	keep   map[string]func() int64 // how many bytes of room are kept for when the disk is full, by the path of the database
+	events lokt.EventLog // nil if the store keeps none
+	jobs   jobs.Store    // nil if there is no scheduler
+	shared bool          // other daemons may use the jobs at the same time
 	pings  []func(context.Context) error
 	backup *backend           // that which can be backed up; nil if there is none
 	failed [2]<-chan struct{} // closed when one cannot be relied on any more by this process
@@ -47,15 +45,13 @@ type backend struct {
 	backup func(ctx context.Context, path string) error // nil for a store that cannot
 	path   string                                       // of the store's file, if it has a backup
 	failed <-chan struct{}                              // closed when it cannot be relied on any more; may be nil
-	lag    func() sqlstore.Lag                          // how far its tables for jobs are behind; nil if it has none
-	keep   func() int64                                 // how much room is kept for when the disk is full; nil if none is
 	close  func() error
 }
 
 // openStores opens what the config names. address is what those are told whom the store turns away because this daemon
 // has it. observe is told what a database was asked for.
 func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (*stores, error) {
-	s := &stores{keep: map[string]func() int64{}}
+	s := &stores{}
 	main, err := openBackend(ctx, c.Store, address, log, observe)
 	if err != nil {
 		return nil, err
@@ -78,7 +74,7 @@ func openStores(ctx context.Context, c *Config, address string, log *slog.Logger
 	if other.jobs == nil {
 		return nil, errors.Join(usagef("%s keeps no jobs: %s", name, namesJobs), s.Close())
 	}
-	s.jobs, s.lag = other.jobs, other.lag
+	s.jobs = other.jobs
 	_, s.shared = other.jobs.(jobs.Sharer)
 	return s, nil
 }
@@ -94,9 +90,6 @@ func (s *stores) add(b *backend) {
 	}
 	if b.backup != nil && s.backup == nil {
 		s.backup = b
-	}
-	if b.keep != nil {
-		s.keep[b.path] = b.keep
 	}
 }
 
@@ -123,25 +116,19 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 	kind, _, _ := strings.Cut(url, ":")
 	switch kind {
 	case "memory":
-		locks, jobs := memstore.New(), memstore.NewJobs()
-		return &backend{locks: locks, jobs: jobs, close: func() error { return errors.Join(locks.Close(), jobs.Close()) }}, nil
+		locks := memstore.New()
+		return &backend{locks: locks, jobs: locks.Jobs(), close: locks.Close}, nil
 	case "sqlite", "postgres", "postgresql":
-		tables := &tablesLog{log: log}
-		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: func(operation string, took time.Duration, err error) {
-			observe(operation, took, err)
-			tables.observe(operation, err, time.Now())
-			tellReserve(log, operation, err)
-		}})
+		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
 		if err != nil {
 			return nil, err
 		}
 		if err := tellContents(ctx, db, url, log); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
-		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), lag: db.Lag, close: db.Close}
+		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
 		if kind == "sqlite" {
 			b.backup, b.path = db.Backup, db.Path()
-			b.keep = db.Reserve
 		}
 		return b, nil
 	case "etcd", "etcds":
@@ -152,17 +139,6 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 		return &backend{locks: s, close: s.Close}, nil
 	}
 	return nil, unknownStore(url)
-}
-
-// tellReserve logs that the room that a database keeps for a full disk is used, or there again.
-func tellReserve(log *slog.Logger, operation string, err error) {
-	switch {
-	case operation != "reserve":
-	case err != nil:
-		log.Warn("the disk is full: make room", "err", err)
-	default:
-		log.Info("there is room on the disk again, and some of it is kept for when it is full")
-	}
 }
 
 // tellContents logs what is in a database: somebody who mistyped its path sees that it is a new one.

@@ -1,15 +1,17 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/auth"
@@ -23,39 +25,27 @@ type tokenOptions struct {
 	certificate bool
 }
 
-func tokenFlags(fs *flag.FlagSet) any {
-	o := &tokenOptions{}
-	fs.StringVar(&o.scopes, "scopes", "read,lock,submit,work", "what the holder may do: read, lock, force, submit, work, admin")
-	fs.StringVar(&o.prefix, "prefix", "", "only locks whose names begin so")
-	fs.StringVar(&o.expires, "expires", "", "after so long: 720h, 30d")
-	fs.BoolVar(&o.certificate, "certificate", false, "name is that of a client certificate, and there is no token")
-	return o
+func (o *tokenOptions) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&o.scopes, "scopes", "read,lock,submit,work", "`SCOPES` of the holder: read, lock, force, submit, work, admin")
+	fs.StringVar(&o.prefix, "prefix", "", "`PREFIX` of the names of locks that it is good for")
+	fs.StringVar(&o.expires, "expires", "", "`TIME` after which it ends: 720h, 30d")
+	fs.BoolVar(&o.certificate, "certificate", false, "NAME is that of a client certificate, and there is no token")
 }
 
-func runToken(_ context.Context, s Streams, c *Config, args []string, bound any) error {
-	o := bound.(*tokenOptions)
-	if len(args) == 0 {
-		return usagef("say what to do: loktd token create NAME, loktd token list, loktd token revoke NAME")
-	}
+// tokenFile returns an error if no token file is named.
+func (c *Config) tokenFile() error {
 	if c.Tokens == "" {
 		return usagef("say which file: --tokens FILE or LOKTD_TOKENS")
 	}
-	verb, names := args[0], args[1:]
-	switch {
-	case verb == "list" && len(names) == 0:
-		return listTokens(s, c)
-	case verb == "create" && len(names) == 1:
-		return createToken(s, c, names[0], o)
-	case verb == "revoke" && len(names) == 1:
-		return revokeToken(s, c, names[0])
-	case verb == "create" || verb == "revoke":
-		return usagef("loktd token %s takes one name", verb)
-	}
-	return usagef("loktd token does not know %q: there are create, list and revoke", strings.Join(args, " "))
+	return nil
 }
 
-// createToken adds an entry to the token file and prints the token, which nobody can read there later.
-func createToken(s Streams, c *Config, name string, o *tokenOptions) error {
+// create adds an entry to the token file and prints the token, which nobody can read there later.
+func (o *tokenOptions) create(_ context.Context, s Streams, c *Config, args []string) error {
+	if err := c.tokenFile(); err != nil {
+		return err
+	}
+	name := args[0]
 	scopes, err := auth.ParseScopes(o.scopes)
 	if err != nil {
 		return &usageError{fmt.Errorf("--scopes: %w", err)}
@@ -112,8 +102,11 @@ func lifetime(v string) (time.Duration, error) {
 	return d, nil
 }
 
-// listTokens shows what is not revoked: who looks for the reason of a refusal finds the token that has expired.
-func listTokens(s Streams, c *Config) error {
+// listTokens shows the tokens that are not revoked, those that have expired too: one of these may be the reason of a refusal.
+func listTokens(_ context.Context, s Streams, c *Config, _ []string) error {
+	if err := c.tokenFile(); err != nil {
+		return err
+	}
 	all, err := auth.ReadFile(c.Tokens, time.Time{})
 	if err != nil {
 		return err
@@ -129,16 +122,9 @@ func listTokens(s Streams, c *Config) error {
 		for i, sc := range e.Scopes {
 			scopes[i] = string(sc)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), orDash(e.Prefix), day(e.Created), expiry(e.Expires))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), cmp.Or(e.Prefix, "-"), day(e.Created), expiry(e.Expires))
 	}
 	return w.Flush()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func day(t *time.Time) string {
@@ -156,7 +142,11 @@ func expiry(t *time.Time) string {
 }
 
 // revokeToken ends every entry of the name.
-func revokeToken(s Streams, c *Config, name string) error {
+func revokeToken(_ context.Context, s Streams, c *Config, args []string) error {
+	if err := c.tokenFile(); err != nil {
+		return err
+	}
+	name := args[0]
 	now := time.Now().UTC().Truncate(time.Second)
 	n, certificate, err := auth.Revoke(c.Tokens, name, now)
 	if err != nil {

@@ -168,9 +168,9 @@ func BenchmarkMemory(b *testing.B) {
 
 func BenchmarkLoad(b *testing.B) {
 	e, now := crowded(b, 100_000, 10_000)
-	rows := e.rows()
+	living := e.living()
 	b.ResetTimer()
 	for range b.N {
-		Load(e.cfg, rows, now)
+		Load(e.cfg, living, "s", now)
 	}
 }

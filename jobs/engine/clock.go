@@ -1,11 +1,13 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // Clocks: deadlines are on one that nobody sets, the wall's is for people, for jobs that are not to run before a time, and
 // for the order of jobs.
 
-import "time"
+import (
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
 
 // setNow moves to a moment; the clock of deadlines never goes back.
 func (e *Engine) setNow(now Instant) {
@@ -30,12 +32,13 @@ func (e *Engine) watchClock(before time.Duration) {
 	if first || moved.Abs() <= clockJump+(e.Now.Mono-before)/clockSlew {
 		return
 	}
+	e.must = true
 	e.note(jobs.EventClock, nil, "", "", "", "the wall clock was set by "+moved.Round(time.Millisecond).String())
 	if e.cfg.Shared {
 		for _, h := range e.leases {
 			h.expires = max(h.expires, plus(e.Now.Mono, e.cfg.Life()))
 			h.lease.ExpiresAt = e.Now.Wall.Add(e.cfg.Life())
-			e.save(h)
+			e.store(h.entry)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package engine
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"slices"
 	"time"
 
@@ -13,10 +12,10 @@ import (
 )
 
 const (
-	workerLife   = 24 * time.Hour // a worker without leases is forgotten so long after it was heard of
-	maxWorkers   = 100_000        // remembered; beyond, those heard of least recently and without leases are forgotten
-	lazyWrite    = time.Second    // how long what a heartbeat reports may stay unstored
-	sweepPerTurn = 500            // keys, request IDs and workers forgotten in one turn
+	workerLife   = 10 * time.Minute // a worker that waits for nothing and has no lease is forgotten so long after it was heard of
+	maxWorkers   = 10_000           // such workers are remembered at most
+	lazyWrite    = time.Second      // how long what a heartbeat reports, and statistics, may stay unstored
+	sweepPerTurn = 1000             // memos, workers and profiles looked at in one turn, to forget them
 )
 
 // entry is a living job, and where it stands.
@@ -26,18 +25,17 @@ type entry struct {
 	attempts []jobs.Attempt // that ended
 	pending  *pending
 
-	in       *chain[entry] // of its state
-	inState  link[entry]
-	counted  bool // among the queued
-	line     *line
-	inLine   link[entry]
-	lateAt   int
-	waitsIn  *heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
-	dueAt    int
-	due      time.Duration // end of the backoff
-	ready    time.Duration // in a line since then
-	mark     jobs.What     // parts to be stored
-	recorded bool          // it is in engine.touched
+	in      *chain[entry] // of its state
+	inState link[entry]
+	counted bool // among the queued
+	line    *line
+	inLine  link[entry]
+	lateAt  int
+	waitsIn *heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
+	dueAt   int
+	due     time.Duration // end of the backoff
+	ready   time.Duration // in a line since then
+	touched bool          // it is in engine.touched
 }
 
 // Engine is everything that lives. It is not safe for use by several goroutines.
@@ -47,7 +45,7 @@ type Engine struct {
 	offset  time.Duration // of the wall clock against the other one
 	ordered time.Duration // when Counters.Clock was right
 	jobs.Counters
-	tokenFloor uint64 // Rows.TokenFloor
+	tokenFloor uint64 // Living.TokenFloor
 
 	jobs      map[string]*entry
 	byState   map[jobs.State]*chain[entry] // newest change first
@@ -71,7 +69,7 @@ type Engine struct {
 	limits    []*hold // with a declared runtime, by its end
 
 	workers   map[string]*worker
-	recent    chain[worker] // heard of last comes first
+	heard     chain[worker] // last comes first
 	byProfile map[string]*profile
 	profiles  chain[profile] // heard of last comes first
 	waiters   map[uint64]*waiter
@@ -85,26 +83,13 @@ type Engine struct {
 	draining  bool
 	asked     map[requestKey][]*waiter
 	granted   map[requestKey]*hold
-	answered  map[requestKey]*answer
-	answers   *heap[*answer]
-	keys      map[string]*key
-	dyingKeys *heap[*key]
-	Metrics   *Metrics // what was counted since they were taken
+	keys      map[string]*entry // living jobs by idempotency key
+	memos     map[string]*memo
+	fading    *heap[*memo] // by until
+	source    string       // of statistics
+	Metrics   *Metrics     // what was counted since they were taken
 
 	record
-}
-
-// answer is a request ID whose lease has ended.
-type answer struct {
-	jobs.Answered
-	until time.Duration
-	at    int
-}
-
-// key is an idempotency key.
-type key struct {
-	jobs.Key
-	at int // place in engine.dyingKeys
 }
 
 func newEngine(cfg jobs.Config) *Engine {
@@ -112,7 +97,8 @@ func newEngine(cfg jobs.Config) *Engine {
 		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*chain[entry]{}, byShape: map[shape]*group{},
 		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{}, unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
 		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{}, asked: map[requestKey][]*waiter{},
-		granted: map[requestKey]*hold{}, answered: map[requestKey]*answer{}, keys: map[string]*key{}, Metrics: NewMetrics(),
+		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
+		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	due := func(en *entry) *int { return &en.dueAt }
 	e.timed = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) }}
@@ -124,9 +110,8 @@ func newEngine(cfg jobs.Config) *Engine {
 	e.ends = &heap[*waiter]{place: func(w *waiter) *int { return &w.at }, before: func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
 	}}
-	e.answers = &heap[*answer]{place: func(a *answer) *int { return &a.at }, before: func(a, b *answer) bool { return a.until < b.until }}
-	e.dyingKeys = &heap[*key]{place: func(k *key) *int { return &k.at }, before: func(a, b *key) bool { return a.Expires.Before(b.Expires) }}
-	e.recent.link = func(w *worker) *link[worker] { return &w.recent }
+	e.fading = &heap[*memo]{place: func(m *memo) *int { return &m.at }, before: func(a, b *memo) bool { return a.until < b.until }}
+	e.heard.link = func(w *worker) *link[worker] { return &w.recent }
 	e.profiles.link = func(p *profile) *link[profile] { return &p.recent }
 	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
 		e.byState[s] = &chain[entry]{link: func(en *entry) *link[entry] { return &en.inState }}
@@ -145,8 +130,7 @@ type (
 	// NewJob is a job to be queued, under the ID that it will have.
 	NewJob struct {
 		jobs.Spec
-		ID    string
-		Print [sha256.Size]byte // its fingerprint, if there is an idempotency key
+		ID string
 	}
 
 	// Request asks for a lease.
@@ -216,6 +200,9 @@ type (
 
 	// Workers reads who asks.
 	Workers struct{}
+
+	// History reads the statistics of the hours that are in memory.
+	History struct{}
 )
 
 // Call is an op with the number under which it is answered, in this turn or a later one.
@@ -240,13 +227,25 @@ type Outcome struct {
 
 // Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all
 // that is done.
-func (e *Engine) Turn(now Instant, requests []Call) Outcome {
+func (e *Engine) Turn(now Instant, requests []Call) Outcome { return e.TurnWith(now, requests, nil) }
+
+// TurnWith does the same, with somebody who carries out orders at once, and returns the Op that says what came of one.
+func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder) Op) Outcome {
 	e.begin(now)
-	for _, r := range e.expect(requests) {
+	e.replies = slices.Grow(e.replies, len(requests))
+	for _, r := range requests {
 		e.apply(r.ID, r.Op)
 	}
-	for e.match(); e.timeOut(); { // an ask that gives up may let one with the same request ID ask
+	for again := true; again; {
 		e.match()
+		again = false
+		for len(e.orders) > 0 && carryOut != nil {
+			o := e.orders[0]
+			e.orders = e.orders[1:]
+			e.apply(0, carryOut(o))
+			again = true
+		}
+		again = again || e.timeOut() // an ask that gives up may let one with the same request ID ask
 	}
 	for _, r := range requests {
 		e.read(r.ID, r.Op)
@@ -288,30 +287,17 @@ func (e *Engine) begin(now Instant) {
 
 // sweep forgets what is past its life, a bounded number at a time.
 func (e *Engine) sweep() {
-	for n := 0; n < sweepPerTurn && e.dyingKeys.len() > 0 && !e.dyingKeys.top().Expires.After(e.Now.Wall); n++ {
-		k := e.dyingKeys.top()
-		e.dyingKeys.remove(k)
-		delete(e.keys, k.Key.Key)
-		e.dropped = append(e.dropped, k.Key.Key)
-		e.must = true
+	for n := 0; n < sweepPerTurn && e.fading.len() > 0 && e.fading.top().until <= e.Now.Mono; n++ {
+		e.forget(e.fading.top())
 	}
-	for n := 0; n < sweepPerTurn && e.answers.len() > 0 && e.answers.top().until <= e.Now.Mono; n++ {
-		a := e.answers.top()
-		e.answers.remove(a)
-		delete(e.answered, requestKey{a.WorkerID, a.RequestID})
-		e.forgot = append(e.forgot, a.Answered)
-		e.must = true
-	}
-	for n := 0; n < sweepPerTurn; n++ {
-		w := e.recent.last
-		if w == nil || w.busy > 0 || plus(w.seen, jobs.SeenFor) > e.Now.Mono {
-			break
+	w := e.heard.last
+	for n := 0; n < sweepPerTurn && w != nil && (len(e.workers) > maxWorkers || plus(w.seen, workerLife) <= e.Now.Mono); n++ {
+		before := w.recent.prev
+		if w.busy == 0 && w.asks == 0 {
+			e.heard.remove(w)
+			delete(e.workers, w.id)
 		}
-		if len(e.workers) <= maxWorkers && plus(w.seen, workerLife) > e.Now.Mono {
-			break
-		}
-		e.recent.remove(w)
-		delete(e.workers, w.id)
+		w = before
 	}
 	for n := 0; n < sweepPerTurn; n++ {
 		p := e.profiles.last
@@ -360,7 +346,7 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, nil)
 	case Drain:
 		e.drain()
-		e.must = e.must || o.Last && e.Lazy
+		e.last = o.Last
 		e.reply(id, nil)
 	case Locked:
 		e.locked(&o)
@@ -405,7 +391,12 @@ func (e *Engine) unqueue(en *entry) {
 }
 
 // drop forgets a job that has ended.
-func (e *Engine) drop(en *entry) { delete(e.jobs, en.job.ID) }
+func (e *Engine) drop(en *entry) {
+	delete(e.jobs, en.job.ID)
+	if e.keys[en.job.IdempotencyKey] == en {
+		delete(e.keys, en.job.IdempotencyKey)
+	}
+}
 
 // free returns the units that could be handed out; it is negative if more are leased than there should be.
 func (e *Engine) free() int { return e.cfg.Usable() - e.leased - e.kept }
@@ -422,7 +413,6 @@ func (e *Engine) freeze(jobType string, frozen bool) {
 		what = jobs.EventUnfreeze
 		delete(e.frozen, jobType)
 	}
-	e.newFrozen = true
 	e.must = true
 	e.note(what, nil, "", "", jobType, "")
 	for _, g := range e.groups {
@@ -473,9 +463,7 @@ func (e *Engine) Next() time.Duration {
 	if e.ends.len() > 0 {
 		consider(e.ends.top().until)
 	}
-	if e.pendingWrite() {
-		consider(plus(e.lazySince, lazyWrite))
-	}
+	consider(e.due)
 	if r := &e.reserved; r.job != nil && len(e.waiting) > 0 {
 		consider(plus(r.since, e.cfg.ReserveLimit))
 		consider(r.lapses)

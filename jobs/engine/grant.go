@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // Grants: asks wait until the end of the turn, and are matched with jobs in order of the jobs; each job goes to the ask
 // that arrived first among those whose worker may take it.
 
@@ -11,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // profile is what a worker says of itself when it asks. Workers that say the same share one.
@@ -79,6 +79,7 @@ type worker struct {
 	id       string
 	leases   int // active ones
 	busy     int // the same, and jobs that are kept for it
+	asks     int // that wait
 	seen     time.Duration
 	lastSeen time.Time
 	recent   link[worker]
@@ -88,7 +89,7 @@ type worker struct {
 // see notes that something was heard of the worker.
 func (e *Engine) see(w *worker) {
 	w.seen, w.lastSeen = e.Now.Mono, e.Now.Wall
-	e.recent.toFront(w)
+	e.heard.toFront(w)
 	p := w.profile
 	if p == nil {
 		return
@@ -142,6 +143,7 @@ func (e *Engine) ask(id uint64, op *Request) {
 	if !e.draining && len(e.waiters) < e.cfg.MaxParked {
 		wt.until = plus(e.Now.Mono, op.Wait)
 	}
+	w.asks++
 	e.waiters[id] = wt
 	e.ends.push(wt)
 	if op.RequestID != "" {
@@ -194,6 +196,7 @@ func (e *Engine) dismiss(w *waiter) {
 	delete(e.waiters, w.id)
 	e.ends.remove(w)
 	if w.ask != nil {
+		w.worker.asks--
 		e.unline(w)
 		if w.ask.RequestID != "" {
 			e.dropTwin(w)
@@ -228,15 +231,16 @@ func (e *Engine) again(id uint64, op *Request) bool {
 		e.reply(id, e.grantOf(h.lease, h.entry))
 		return true
 	}
-	if a := e.answered[key]; a != nil && a.until > e.Now.Mono {
-		if en := e.jobs[a.Lease.JobID]; en != nil {
-			e.reply(id, e.grantOf(a.Lease, en))
-		} else {
-			e.reply(id, jobs.Grant{Lease: e.advertised(a.Lease), Job: jobs.Job{ID: a.Lease.JobID}})
-		}
-		return true
+	m := e.recall(key.memo())
+	if m == nil {
+		return false
 	}
-	return false
+	if en := e.jobs[m.JobID]; en != nil {
+		e.reply(id, e.grantOf(*m.Lease, en))
+	} else {
+		e.reply(id, jobs.Grant{Lease: e.advertised(*m.Lease), Job: jobs.Job{ID: m.JobID}})
+	}
+	return true
 }
 
 func (e *Engine) grantOf(l jobs.Lease, en *entry) jobs.Grant {
@@ -348,7 +352,6 @@ func (e *Engine) keep(w *waiter, en *entry) {
 // grant makes a lease and answers the ask, and those with the same request ID. The job is out of its line, its worker
 // counted as busy, and its locks are taken, with those tokens.
 func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
-	what := jobs.Moved
 	j := &en.job
 	j.Attempt++
 	j.Token = max(j.Token, e.tokenFloor) + 1
@@ -359,7 +362,6 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	if j.Output != nil && (j.Output.Progress != nil || j.Output.Error != nil) {
 		r := j.Report()
 		r.Progress, r.Error = nil, nil
-		what |= jobs.Reported
 	}
 	l := jobs.Lease{
 		ID: w.ask.LeaseID, JobID: j.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: j.Units, Token: j.Token, Attempt: j.Attempt,
@@ -370,10 +372,9 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	if j.MaxRuntime > 0 {
 		l.RunUntil, runUntil = e.Now.Wall.Add(j.MaxRuntime), plus(e.Now.Mono, j.MaxRuntime)
 	}
-	h := e.addHold(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
+	e.addHold(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
 	e.Metrics.Wait.Observe(e.Now.Mono - en.ready)
-	e.touch(en, what)
-	e.save(h)
+	e.touch(en)
 	e.note(jobs.EventGrant, en, l.ID, l.WorkerID, "", "")
 	answered := []*waiter{w}
 	if l.RequestID != "" {
@@ -386,7 +387,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 }
 
 // addHold makes a lease count.
-func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil time.Duration) *hold {
+func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil time.Duration) {
 	h := &hold{lease: l, entry: en, worker: w, expires: expires, runUntil: runUntil}
 	h.alarm = h.deadline()
 	en.hold = h
@@ -404,7 +405,6 @@ func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil t
 	}
 	e.leased += l.Units
 	w.leases++
-	return h
 }
 
 func byRunUntil(h *hold, t time.Duration) int {
@@ -439,11 +439,18 @@ func (e *Engine) deny(w *waiter) {
 	e.reply(w.id, jobs.Grant{Denied: d})
 }
 
-// nextChance returns how long it is until a lease expires or a job is due; never if neither is known.
+// nextChance returns how long it is until a lease expires, a job is due or a lock is tried again; never if none of these is
+// known.
 func (e *Engine) nextChance() time.Duration {
+	if len(e.unlocking) > 0 {
+		return 0
+	}
 	next := Never
+	if e.blocked.len() > 0 {
+		next = e.blocked.top().until - e.Now.Mono
+	}
 	if h := e.firstDeadline(); h != nil {
-		next = h.deadline() - e.Now.Mono
+		next = min(next, h.deadline()-e.Now.Mono)
 	}
 	if e.backoffs.len() > 0 {
 		next = min(next, e.backoffs.top().due-e.Now.Mono)

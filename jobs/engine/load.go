@@ -1,50 +1,42 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
-// From rows back to an engine: after a restart, and to follow what other processes store.
+// From what is stored back to an engine: after a restart, and to follow what other processes store.
 
 import (
 	"cmp"
 	"slices"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Load builds an engine from what a store keeps. Every lease gets a full TTL and grace from now, and so does its declared
-// runtime if less than that is left: none ends before the time it was promised, however long nobody was there.
-func Load(cfg jobs.Config, rows jobs.Rows, now Instant) *Engine {
+// Load builds an engine from what a store keeps; source is a new name for its statistics. Every lease gets a full TTL and
+// grace from now, and so does its declared runtime if less than that is left: none ends before the time it was promised,
+// however long nobody was there.
+func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
 	e := newEngine(cfg)
+	e.source = source
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	e.Counters, e.tokenFloor = rows.Counters, rows.TokenFloor
-	for _, t := range rows.Frozen {
+	e.Counters, e.tokenFloor = l.Counters, l.TokenFloor
+	for _, t := range l.Frozen {
 		e.frozen[t] = true
 	}
-	entries := make([]*entry, len(rows.Jobs))
-	e.jobs = make(map[string]*entry, len(rows.Jobs))
+	entries := make([]*entry, len(l.Jobs))
+	e.jobs = make(map[string]*entry, len(l.Jobs))
 	var block []entry
-	for i := range rows.Jobs {
+	for i := range l.Jobs {
 		if len(block) == 0 {
-			block = make([]entry, min(entriesAtOnce, len(rows.Jobs)-i))
+			block = make([]entry, min(entriesAtOnce, len(l.Jobs)-i))
 		}
-		block[0].job = rows.Jobs[i]
+		r := &l.Jobs[i]
 		entries[i], block = &block[0], block[1:]
-		e.jobs[rows.Jobs[i].ID] = entries[i]
-	}
-	e.leases = make(map[string]*hold, len(rows.Leases))
-	for i := range rows.Attempts {
-		if en := e.jobs[rows.Attempts[i].JobID]; en != nil {
-			en.attempts = append(en.attempts, rows.Attempts[i])
+		e.know(entries[i], r)
+		if r.Lease != nil {
+			e.putLease(entries[i], *r.Lease, e.cfg.Life())
 		}
 	}
-	for i := range rows.Leases {
-		e.putLease(rows.Leases[i])
-	}
-	for i := range rows.Keys {
-		e.putKey(rows.Keys[i])
-	}
-	for i := range rows.Answered {
-		e.putAnswered(rows.Answered[i])
-	}
+	e.followMemos(l.Memos)
 	arrange(entries, func(j *jobs.Job) rank { return rank{int64(j.Revision), 0} })
 	for _, en := range entries {
 		e.file(en)
@@ -59,6 +51,15 @@ func Load(cfg jobs.Config, rows jobs.Rows, now Instant) *Engine {
 
 // entriesAtOnce is for how many jobs memory is taken at once. It is given back when none of them lives any more.
 const entriesAtOnce = 16
+
+// know takes a stored record in.
+func (e *Engine) know(en *entry, r *jobs.Record) {
+	en.job, en.attempts = r.Job, r.Attempts
+	e.jobs[r.ID] = en
+	if r.IdempotencyKey != "" {
+		e.keys[r.IdempotencyKey] = en
+	}
+}
 
 // rank is what decides about an order.
 type rank struct {
@@ -97,14 +98,10 @@ func (e *Engine) settle(en *entry) {
 	e.queue(en, plus(e.Now.Mono, min(ahead, jobs.MaxBackoff)), false)
 }
 
-// putLease makes a stored lease count.
-func (e *Engine) putLease(l jobs.Lease) {
-	en := e.jobs[l.JobID]
-	if en == nil {
-		return
-	}
-	expires, runUntil := plus(e.Now.Mono, e.cfg.Life()), Never
-	if until := e.Now.Wall.Add(e.cfg.Life()); until.After(l.ExpiresAt) {
+// putLease makes a stored lease count, for at least so long from now.
+func (e *Engine) putLease(en *entry, l jobs.Lease, life time.Duration) {
+	expires, runUntil := plus(e.Now.Mono, life), Never
+	if until := e.Now.Wall.Add(life); until.After(l.ExpiresAt) {
 		l.ExpiresAt = until
 	}
 	if !l.RunUntil.IsZero() {
@@ -119,19 +116,16 @@ func (e *Engine) putLease(l jobs.Lease) {
 	}
 }
 
-func (e *Engine) putKey(k jobs.Key) {
-	if old := e.keys[k.Key]; old != nil {
-		e.dyingKeys.remove(old)
+func (e *Engine) followMemos(all []jobs.Memo) {
+	for _, m := range all {
+		life := jobs.KeyLife
+		if m.Lease != nil {
+			life = jobs.RequestLife
+		}
+		if left := m.Expires.Sub(e.Now.Wall); left > 0 {
+			e.putMemo(m, min(left, life))
+		}
 	}
-	kept := &key{Key: k}
-	e.keys[k.Key] = kept
-	if !k.Expires.IsZero() {
-		e.dyingKeys.push(kept)
-	}
-}
-
-func (e *Engine) putAnswered(a jobs.Answered) {
-	e.remember(a, plus(e.Now.Mono, min(a.Expires.Sub(e.Now.Wall), jobs.RequestLife)))
 }
 
 // Follow takes in what another process stored.
@@ -141,97 +135,52 @@ func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 		e.ordered = now.Mono
 	}
 	e.wake = true
-	for _, id := range c.Unleased {
-		if h := e.leases[id]; h != nil {
-			e.dropHold(h, "")
-			if len(h.entry.job.Locks) > 0 {
-				e.take(h.entry.job.Locks, "")
-			}
-		}
-	}
-	for _, name := range c.Dropped {
-		if k := e.keys[name]; k != nil {
-			e.dyingKeys.remove(k)
-			delete(e.keys, name)
-		}
-	}
-	for _, a := range c.Forgot {
-		key := requestKey{a.WorkerID, a.RequestID}
-		if old := e.answered[key]; old != nil {
-			e.answers.remove(old)
-			delete(e.answered, key)
-		}
-	}
-	for i := range c.Ended {
-		if en := e.jobs[c.Ended[i].ID]; en != nil {
-			e.unqueue(en)
-			en.job = c.Ended[i]
-			e.file(en)
-			e.drop(en)
-		}
-	}
 	for i := range c.Jobs {
-		e.followJob(c.Jobs[i].Job)
+		e.followJob(&c.Jobs[i])
 	}
-	for i := range c.Leases {
-		e.followLease(c.Leases[i])
-	}
-	for i := range c.Attempts {
-		if en := e.jobs[c.Attempts[i].JobID]; en != nil {
-			en.attempts = append(en.attempts, c.Attempts[i])
-		}
-	}
-	for i := range c.Keys {
-		e.putKey(c.Keys[i])
-	}
-	for i := range c.Answered {
-		e.putAnswered(c.Answered[i])
-	}
-	if c.Refrozen {
-		e.refreeze(c.Frozen)
-	}
+	e.followMemos(c.Memos)
+	e.refreeze(c.Frozen)
 	e.Counters = jobs.Counters{
 		Seq: max(e.Seq, c.Counters.Seq), Revision: max(e.Revision, c.Counters.Revision), Event: max(e.Event, c.Counters.Event),
 		Clock: max(e.Clock, c.Counters.Clock),
 	}
 }
 
-// followJob takes in a living job as another process stored it.
-func (e *Engine) followJob(j jobs.Job) {
-	en := e.jobs[j.ID]
+// followJob takes in a job as another process stored it.
+func (e *Engine) followJob(r *jobs.Record) {
+	en := e.jobs[r.ID]
 	if en == nil {
+		if r.State.Ended() {
+			return
+		}
 		en = &entry{}
-		e.jobs[j.ID] = en
 	}
-	asked := j.Cancel && !en.job.Cancel
-	e.unqueue(en)
-	en.job = j
-	e.file(en)
-	e.settle(en)
-	if asked && en.hold != nil {
-		e.tell(en.hold)
+	if h := en.hold; h != nil && (r.Lease == nil || r.Lease.ID != h.lease.ID) {
+		e.dropHold(h, "")
+		e.take(r.Locks, "")
 	}
-}
-
-// followLease takes in a lease as another process stored it: granted or extended there.
-func (e *Engine) followLease(l jobs.Lease) {
-	h := e.leases[l.ID]
-	if h == nil {
-		if en := e.jobs[l.JobID]; en != nil {
-			e.putLease(l)
-			h = e.leases[l.ID]
+	asked, changed := r.Cancel && !en.job.Cancel, r.Revision != en.job.Revision
+	if changed {
+		e.unqueue(en)
+		e.know(en, r)
+		e.file(en)
+	}
+	switch h := en.hold; {
+	case r.State.Ended():
+		e.drop(en)
+	case r.Lease == nil && changed:
+		e.settle(en)
+	case r.Lease != nil && h == nil:
+		e.putLease(en, *r.Lease, r.Lease.ExpiresAt.Sub(e.Now.Wall))
+	case r.Lease != nil:
+		h.lease = *r.Lease
+		h.expires = plus(e.Now.Mono, h.lease.ExpiresAt.Sub(e.Now.Wall))
+		h.alarm = min(h.alarm, h.deadline())
+		e.deadlines.fix(h)
+		if asked {
+			e.tell(h)
 		}
 	}
-	if h == nil {
-		return
-	}
-	if l.LockTokens == nil { // it was extended by a program that does not know of them
-		l.LockTokens = h.lease.LockTokens
-	}
-	h.lease = l
-	h.expires = plus(e.Now.Mono, l.ExpiresAt.Sub(e.Now.Wall))
-	h.alarm = min(h.alarm, h.deadline())
-	e.deadlines.fix(h)
 }
 
 // refreeze replaces the frozen types.
@@ -247,26 +196,18 @@ func (e *Engine) refreeze(frozen []string) {
 	}
 }
 
-// rows returns everything that lives, as a store would hand it back, in order. It is for tests and for stores that write
-// themselves anew.
-func (e *Engine) rows() jobs.Rows {
-	r := jobs.Rows{Counters: e.Counters, TokenFloor: e.tokenFloor}
+// living returns everything that lives, as a store would hand it back, in order. It is for tests.
+func (e *Engine) living() jobs.Living {
+	l := jobs.Living{Counters: e.Counters, TokenFloor: e.tokenFloor}
 	for _, en := range e.jobs {
-		r.Jobs = append(r.Jobs, en.job)
-		r.Attempts = append(r.Attempts, en.attempts...)
+		l.Jobs = append(l.Jobs, en.record())
 	}
-	for _, h := range e.leases {
-		r.Leases = append(r.Leases, h.lease)
-	}
-	for _, k := range e.keys {
-		r.Keys = append(r.Keys, k.Key)
-	}
-	for _, a := range e.answered {
-		r.Answered = append(r.Answered, a.Answered)
+	for _, m := range e.memos {
+		l.Memos = append(l.Memos, m.Memo)
 	}
 	for t := range e.frozen {
-		r.Frozen = append(r.Frozen, t)
+		l.Frozen = append(l.Frozen, t)
 	}
-	r.Sort()
-	return r
+	l.Sort()
+	return l
 }

@@ -1,14 +1,15 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // Locks that are held while a job is leased. Without somebody to take them outside, a name excludes the jobs that name
 // it from each other. With somebody, the rules order what they need, keep the job and its capacity meanwhile, and go on
 // when they are told.
 
 import (
-	"iter"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // What a lock order asks for.
@@ -23,6 +24,7 @@ type LockOrder struct {
 	LeaseID string
 	JobID   string
 	Names   []string
+	Tokens  map[string]uint64 // by name, of locks that are held
 }
 
 // LockRetry is when a lock that somebody outside holds is tried again, if nobody says before that it was given back.
@@ -105,33 +107,18 @@ func (e *Engine) Awaits(leaseID string) bool { return e.pendings[leaseID] != nil
 // Lives reports whether the job has not ended.
 func (e *Engine) Lives(jobID string) bool { return e.jobs[jobID] != nil }
 
-// LockNames yields the locks that living jobs name; some more than once.
-func (e *Engine) LockNames() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, en := range e.jobs {
-			for _, name := range en.job.Locks {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // LocksHeld returns the locks that active leases hold.
 func (e *Engine) LocksHeld() []LockOrder {
-	all := make([]LockOrder, 0, len(e.holding))
-	for _, h := range e.holding {
-		all = append(all, LockOrder{LeaseID: h.lease.ID, JobID: h.lease.JobID, Names: h.entry.job.Locks})
-	}
-	return all
+	return e.LocksOf(slices.Collect(maps.Keys(e.holding)))
 }
 
-// LockedBy returns the locks of an active lease, and their tokens.
-func (e *Engine) LockedBy(leaseID string) (o LockOrder, tokens map[string]uint64, ok bool) {
-	h := e.holding[leaseID]
-	if h == nil {
-		return o, nil, false
+// LocksOf returns the locks that those of the leases hold which are active, with the tokens that were told.
+func (e *Engine) LocksOf(leaseIDs []string) []LockOrder {
+	var all []LockOrder
+	for _, id := range leaseIDs {
+		if h := e.holding[id]; h != nil {
+			all = append(all, LockOrder{LeaseID: id, JobID: h.lease.JobID, Names: h.entry.job.Locks, Tokens: h.lease.LockTokens})
+		}
 	}
-	return LockOrder{LeaseID: leaseID, JobID: h.lease.JobID, Names: h.entry.job.Locks}, h.lease.LockTokens, true
+	return all
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 	"time"
@@ -111,15 +112,47 @@ func TestOfTwinsOnlyOneAsksWhileLocksAreTaken(t *testing.T) {
 	}
 }
 
-// A program from before, on the same store, extends a lease without knowing of the tokens.
-func TestALeaseThatIsExtendedElsewhereKeepsTheTokensOfItsLocks(t *testing.T) {
-	w := lockingWorld(t)
-	o := w.order(1, jobs.Request{WorkerID: "w"}, "L")
-	out := w.turn(Call{2, Locked{o, map[string]uint64{"x": 3, "y": 8}, ""}})
-	l := out.Changes.Leases[0]
-	l.LockTokens, l.ExpiresAt = nil, l.ExpiresAt.Add(time.Minute)
-	w.e.Follow(&jobs.Changes{Leases: []jobs.Lease{l}}, w.now)
-	if v := w.do(Get{"a"}).(jobs.View); v.Lease.LockTokens["y"] != 8 || !v.Lease.ExpiresAt.Equal(l.ExpiresAt) {
-		t.Errorf("the lease is %+v", v.Lease)
+// carried returns what carries out orders at once, and says which locks are held outside.
+func carried(held map[string]bool, log *[]string) func(LockOrder) Op {
+	return func(o LockOrder) Op {
+		*log = append(*log, fmt.Sprint(o.Kind, o.LeaseID, o.Names))
+		if o.Kind == FreeLocks {
+			return Unlocked{o.LeaseID}
+		}
+		tokens := map[string]uint64{}
+		for _, name := range o.Names {
+			if held[name] {
+				return Locked{Order: o, Blocked: name}
+			}
+			tokens[name] = 7
+		}
+		return Locked{Order: o, Tokens: tokens}
 	}
+}
+
+func TestOrdersThatAreCarriedOutAtOnceAreOneTurn(t *testing.T) {
+	w := lockingWorld(t)
+	w.submit("b", func(s *jobs.Spec) { s.Locks = []string{"x"} })
+	w.submit("c", func(s *jobs.Spec) { s.Locks = []string{"z"} })
+	held, log := map[string]bool{"z": true}, []string(nil)
+	out := w.e.TurnWith(w.now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w", RequestID: "r"}, LeaseID: "L"}}}, carried(held, &log))
+	if len(out.Replies) != 1 || out.Replies[0].Result.(jobs.Grant).Lease.LockTokens["y"] != 7 || len(out.Orders) != 0 || len(out.Changes.Jobs) != 1 {
+		t.Fatalf("answered with %+v", out)
+	}
+	out = w.e.TurnWith(w.now, []Call{
+		{2, Request{Request: jobs.Request{WorkerID: "v"}, LeaseID: "M"}}, {3, Request{Request: jobs.Request{WorkerID: "v"}, LeaseID: "N"}},
+		{4, Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: jobs.Completed}}},
+	}, carried(held, &log))
+	answers := map[uint64]any{}
+	for _, r := range out.Replies {
+		answers[r.ID] = r.Result
+	}
+	if g := answers[2].(jobs.Grant); answers[4] != true || g.Job.ID != "b" || answers[3].(jobs.Grant).Denied.RetryAfter > LockRetry {
+		t.Errorf("answered with %+v", answers)
+	}
+	if len(out.Changes.Jobs) != 2 || len(out.Changes.Memos) != 1 || w.e.check() != nil {
+		t.Errorf("to be stored are %+v", out.Changes)
+	}
+	w.want("orders", fmt.Sprint(log), "[0L[x y] 1L[x y] 0M[z] 0M[x]]")
+	w.want("waiting", w.do(Get{"c"}).(jobs.View).WaitingFor, "lock:z")
 }

@@ -24,6 +24,8 @@ type Metrics struct {
 	Failures uint64 // turns of which the store did not say that they are stored
 
 	ParkedAsks, ParkedBeats int // requests that wait now
+
+	Oldest map[jobs.Priority]time.Time // since when the first job of each priority's lines could have run
 }
 
 // Durations counts durations in buckets.
@@ -105,6 +107,20 @@ func (e *Engine) Parked() (asks, beats int) {
 		}
 	}
 	return asks, beats
+}
+
+// Oldest returns since when the oldest of the jobs at the head of a line could have run, by priority. It looks at every line.
+func (e *Engine) Oldest() map[jobs.Priority]time.Time {
+	oldest := map[jobs.Priority]time.Time{}
+	for _, g := range e.groups {
+		for _, l := range g.lines {
+			j := &l.head().job
+			if since, known := oldest[j.Priority]; !known || j.ReadyAt.Before(since) {
+				oldest[j.Priority] = j.ReadyAt
+			}
+		}
+	}
+	return oldest
 }
 
 // NewMetrics returns metrics that have counted nothing.

@@ -53,9 +53,10 @@ type mWait struct {
 }
 
 type mKey struct {
-	print   [32]byte
-	job     *mJob
-	expires time.Time
+	print string
+	job   *mJob
+	until time.Duration
+	wall  time.Time // zero while the job lives
 }
 
 type mSeen struct {
@@ -127,8 +128,6 @@ func (m *model) turn(now Instant, requests []Call) map[uint64]string {
 			m.newlyIn(j)
 		}
 	}
-	maps.DeleteFunc(m.answered, func(_ string, a *mAnswer) bool { return a.until <= now.Mono })
-	maps.DeleteFunc(m.keys, func(_ string, k *mKey) bool { return !k.expires.IsZero() && !k.expires.After(m.now.Wall) })
 	for _, r := range requests {
 		m.apply(r)
 	}
@@ -327,12 +326,12 @@ func (m *model) submit(all []NewJob) string {
 		if n.IdempotencyKey != "" {
 			k := used[n.IdempotencyKey]
 			if k == nil {
-				if k = m.keys[n.IdempotencyKey]; k != nil && !k.expires.IsZero() && !k.expires.After(m.now.Wall) {
+				if k = m.keys[n.IdempotencyKey]; k != nil && !k.wall.IsZero() && k.until <= m.now.Mono {
 					k = nil
 				}
 			}
 			if k != nil {
-				if k.print != n.Print {
+				if k.print != n.Fingerprint() {
 					return "error idempotency_conflict"
 				}
 				said = append(said, k.job.id+":"+string(k.job.state))
@@ -341,7 +340,7 @@ func (m *model) submit(all []NewJob) string {
 		}
 		j := &mJob{Spec: n.Spec, id: n.ID, state: jobs.Queued, created: m.now.Wall, readyWall: m.now.Wall}
 		if n.IdempotencyKey != "" {
-			used[n.IdempotencyKey] = &mKey{print: n.Print, job: j}
+			used[n.IdempotencyKey] = &mKey{print: n.Fingerprint(), job: j}
 		}
 		made = append(made, j)
 		said = append(said, j.id+":queued")
@@ -551,7 +550,7 @@ func (m *model) finish(j *mJob, s jobs.State, code string) {
 		m.events[map[jobs.State]jobs.EventType{jobs.Completed: jobs.EventComplete, jobs.Failed: jobs.EventFail, jobs.Expired: jobs.EventExpire, jobs.Cancelled: jobs.EventCancel}[s]]++
 	}
 	if k := m.keys[j.IdempotencyKey]; k != nil && k.job == j {
-		k.expires = m.now.Wall.Add(jobs.KeyLife)
+		k.until, k.wall = m.now.Mono+jobs.KeyLife, m.now.Wall.Add(jobs.KeyLife)
 	}
 }
 
@@ -810,6 +809,9 @@ func (m *model) restart(now Instant, running map[string]bool) {
 			l.job.state = jobs.Leased
 			m.events[jobs.EventRunning]--
 		}
+	}
+	for _, k := range m.keys {
+		k.until = now.Mono + min(k.wall.Sub(m.now.Wall), jobs.KeyLife)
 	}
 	for _, a := range m.answered {
 		a.until = now.Mono + min(a.wall.Sub(m.now.Wall), jobs.RequestLife)

@@ -3,11 +3,11 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,29 +16,22 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// table is a store of rows in the simplest form: what comes out of a turn goes in, and all of it comes back.
+// table is a store in the simplest form: what comes out of a turn goes in, and all of it comes back.
 type table struct {
-	jobs     map[string]jobs.Job
-	ended    map[string]jobs.Job
-	leases   map[string]jobs.Lease
-	attempts []jobs.Attempt
-	keys     map[string]jobs.Key
-	answered map[requestKey]jobs.Answered
+	jobs     map[string]jobs.Record // with those that ended
+	memos    map[string]jobs.Memo
+	stats    map[string]jobs.Statistic
 	frozen   []string
 	counters jobs.Counters
-	counts   map[jobs.EventType]int64
-	tallies  jobs.Tally
 	events   []jobs.Event
 }
 
 func newTable() *table {
-	return &table{
-		jobs: map[string]jobs.Job{}, ended: map[string]jobs.Job{}, leases: map[string]jobs.Lease{}, keys: map[string]jobs.Key{},
-		answered: map[requestKey]jobs.Answered{}, counts: map[jobs.EventType]int64{},
-	}
+	return &table{jobs: map[string]jobs.Record{}, memos: map[string]jobs.Memo{}, stats: map[string]jobs.Statistic{}}
 }
 
 // legal are the states that may follow a stored one, in one turn or in several that were stored together.
@@ -54,68 +47,27 @@ func (tb *table) apply(c *jobs.Changes) error {
 	if c.Empty() {
 		return nil
 	}
-	for _, id := range c.Unleased {
-		delete(tb.leases, id)
-	}
-	for _, k := range c.Dropped {
-		delete(tb.keys, k)
-	}
-	for _, a := range c.Forgot {
-		delete(tb.answered, requestKey{a.WorkerID, a.RequestID})
-	}
-	move := func(j *jobs.Job) error {
-		old, ok := tb.jobs[j.ID]
+	for i, r := range c.Jobs {
+		old, ok := tb.jobs[r.ID]
 		switch {
-		case tb.ended[j.ID].ID != "":
-			return fmt.Errorf("job %s lives after its end", j.ID)
-		case !legal(old.State, j.State):
-			return fmt.Errorf("job %s went from %q to %q", j.ID, old.State, j.State)
-		case ok && (j.Token < old.Token || j.Revision <= old.Revision || j.Ord != old.Ord || j.Seq != old.Seq):
-			return fmt.Errorf("job %s went from %+v to %+v", j.ID, old, j)
+		case !legal(old.State, r.State):
+			return fmt.Errorf("job %s went from %q to %q", r.ID, old.State, r.State)
+		case ok && (r.Token < old.Token || r.Revision <= old.Revision || r.Ord != old.Ord || r.Seq != old.Seq || len(r.Attempts) < len(old.Attempts)):
+			return fmt.Errorf("job %s went from %+v to %+v", r.ID, old, r)
+		case i > 0 && r.Revision <= c.Jobs[i-1].Revision:
+			return fmt.Errorf("revision %d follows %d", r.Revision, c.Jobs[i-1].Revision)
+		case r.State.Ended() != !r.EndedAt.IsZero() || r.State.Active() != (r.Lease != nil) || r.State.Active() != (r.LeaseID != ""):
+			return fmt.Errorf("job is stored as %+v with lease %+v", r.Job, r.Lease)
 		}
-		return nil
+		tb.jobs[r.ID] = r
 	}
-	for i := range c.Jobs {
-		if err := move(&c.Jobs[i].Job); err != nil {
-			return err
-		}
-		if _, known := tb.jobs[c.Jobs[i].ID]; known == (c.Jobs[i].What&jobs.New != 0) {
-			return fmt.Errorf("job %s is said to be new, or not to be, wrongly", c.Jobs[i].ID)
-		}
-		tb.jobs[c.Jobs[i].ID] = c.Jobs[i].Job
+	for _, m := range c.Memos {
+		tb.memos[m.ID] = m
 	}
-	for i := range c.Ended {
-		if err := move(&c.Ended[i]); err != nil {
-			return err
-		}
-		if !c.Ended[i].State.Ended() || c.Ended[i].LeaseID != "" || c.Ended[i].EndedAt.IsZero() {
-			return fmt.Errorf("job ended as %+v", c.Ended[i])
-		}
-		delete(tb.jobs, c.Ended[i].ID)
-		tb.ended[c.Ended[i].ID] = c.Ended[i]
+	for _, n := range c.Stats {
+		tb.stats[fmt.Sprintf("%v %q %q %q", n.Hour, n.Source, n.Type, n.Tag)] = n
 	}
-	for _, l := range c.Leases {
-		tb.leases[l.ID] = l
-	}
-	tb.attempts = append(tb.attempts, c.Attempts...)
-	for _, k := range c.Keys {
-		tb.keys[k.Key] = k
-	}
-	for _, a := range c.Answered {
-		tb.answered[requestKey{a.WorkerID, a.RequestID}] = a
-	}
-	if c.Refrozen {
-		tb.frozen = c.Frozen
-	}
-	tb.counters = c.Counters
-	for _, n := range c.Counts {
-		if n.Tag == "" {
-			tb.counts[n.Event] += n.N
-		}
-	}
-	for _, t := range c.Tallies {
-		tb.tallies.Add(t)
-	}
+	tb.frozen, tb.counters = c.Frozen, c.Counters
 	for _, ev := range c.Events {
 		if n := len(tb.events); n > 0 && ev.Seq != tb.events[n-1].Seq+1 {
 			return fmt.Errorf("event %d follows %d", ev.Seq, tb.events[n-1].Seq)
@@ -125,18 +77,21 @@ func (tb *table) apply(c *jobs.Changes) error {
 	return nil
 }
 
-func (tb *table) rows() jobs.Rows {
-	r := jobs.Rows{
-		Jobs: slices.Collect(maps.Values(tb.jobs)), Leases: slices.Collect(maps.Values(tb.leases)), Keys: slices.Collect(maps.Values(tb.keys)),
-		Answered: slices.Collect(maps.Values(tb.answered)), Frozen: slices.Clone(tb.frozen), Counters: tb.counters,
-	}
-	for _, a := range tb.attempts {
-		if _, ok := tb.jobs[a.JobID]; ok {
-			r.Attempts = append(r.Attempts, a)
+// living is what is there at a time on the wall clock.
+func (tb *table) living(now time.Time) jobs.Living {
+	l := jobs.Living{Frozen: slices.Clone(tb.frozen), Counters: tb.counters}
+	for _, r := range tb.jobs {
+		if !r.State.Ended() {
+			l.Jobs = append(l.Jobs, r)
 		}
 	}
-	r.Sort()
-	return r
+	for _, m := range tb.memos {
+		if m.Expires.After(now) {
+			l.Memos = append(l.Memos, m)
+		}
+	}
+	l.Sort()
+	return l
 }
 
 // told says in words what was answered, as the model does.
@@ -297,9 +252,6 @@ func (g *game) request() Call {
 		var all []NewJob
 		for i := range pick(g, 1, 1, 1, 2, 3) {
 			n := NewJob{Spec: g.spec(), ID: fmt.Sprintf("J%d-%d", g.ids, i)}
-			if n.IdempotencyKey != "" {
-				n.Print = n.Fingerprint()
-			}
 			all = append(all, n)
 			g.jobs = append(g.jobs, n.ID)
 		}
@@ -403,8 +355,8 @@ func (g *game) step() error {
 	}
 	if !out.Changes.Empty() {
 		g.follower.Follow(&out.Changes, g.now)
-		if len(out.Changes.Jobs)+len(out.Changes.Ended) == 0 && len(out.Changes.Events) == 0 {
-			g.did["stored without a job"]++
+		if len(out.Changes.Stats) > 0 {
+			g.did["statistics"]++
 		}
 	}
 	return g.e.check()
@@ -441,59 +393,77 @@ func (g *game) learn(r Reply) error {
 // restart replaces the engine by one that knows what was stored.
 func (g *game) restart() error {
 	g.did["restart"]++
-	rows := g.tb.rows()
+	g.e.setNow(g.now)
+	stored := g.tb.living(g.e.Now.Wall)
 	running := map[string]bool{}
-	for _, j := range rows.Jobs {
+	for _, j := range stored.Jobs {
 		running[j.ID] = j.State == jobs.Running
 	}
-	if !g.e.Lazy {
-		if err := same(rows, g.e.rows()); err != nil {
+	if len(g.e.touched) == 0 {
+		if err := same(stored, g.e.living()); err != nil {
 			return fmt.Errorf("what was stored is not what was there: %w", err)
 		}
 	}
-	if err := same(rows, g.follower.rows()); err != nil {
+	if err := same(stored, g.follower.living()); err != nil {
 		return fmt.Errorf("who followed knows something else: %w", err)
 	}
 	if err := g.follower.check(); err != nil {
 		return fmt.Errorf("who followed: %w", err)
 	}
-	g.e = Load(g.cfg, rows, g.now)
+	g.lost(g.e)
+	g.ids++
+	g.e = Load(g.cfg, stored, fmt.Sprint("engine ", g.ids), g.now)
 	g.m.restart(g.now, running)
 	g.parked = nil
-	if err := same(rows, g.e.rows()); err != nil {
+	if err := same(stored, g.e.living()); err != nil {
 		return fmt.Errorf("what was loaded is not what was stored: %w", err)
 	}
 	return g.e.check()
 }
 
-// same compares rows, but for what heartbeats move without storing it.
-func same(a, b jobs.Rows) error {
-	for _, r := range []*jobs.Rows{&a, &b} {
-		r.Leases = slices.Clone(r.Leases)
-		for i := range r.Leases {
-			r.Leases[i].ExpiresAt, r.Leases[i].LastHeartbeat = time.Time{}, time.Time{}
+// lost takes the statistics that were not stored out of what the model counted.
+func (g *game) lost(e *Engine) {
+	for _, n := range e.history(true) {
+		before := g.tb.stats[fmt.Sprintf("%v %q %q %q", n.Hour, n.Source, n.Type, n.Tag)]
+		if n.Type == "" && n.Tag == "" {
+			for t, count := range n.Events {
+				g.m.events[t] -= int(count - before.Events[t])
+			}
+			for _, en := range e.touched { // nor is the event, which the model takes back itself
+				if en.job.State == jobs.Running && g.tb.jobs[en.job.ID].State != jobs.Running {
+					g.m.events[jobs.EventRunning]++
+				}
+			}
 		}
-		r.Answered = slices.Clone(r.Answered)
-		if len(r.Frozen) == 0 {
-			r.Frozen = nil
-		}
-		r.Counters.Revision, r.Counters.Event = 0, 0
-		for i := range r.Keys {
-			if len(r.Keys) == 0 {
-				r.Keys[i] = jobs.Key{}
+		if n.Type != "" {
+			for s, count := range n.Ends.Totals().ByState {
+				g.m.ended[s] -= int(count - before.Ends.Totals().ByState[s])
 			}
 		}
 	}
-	if reflect.DeepEqual(a, b) {
-		return nil
+}
+
+// same compares what lives, but for what heartbeats move without storing it, and memos, which engines forget when they come
+// to it.
+func same(a, b jobs.Living) error {
+	for _, l := range []*jobs.Living{&a, &b} {
+		l.Jobs, l.Memos, l.Counters.Revision, l.Counters.Event = slices.Clone(l.Jobs), nil, 0, 0
+		for i := range l.Jobs {
+			if r := &l.Jobs[i]; r.Lease != nil {
+				lease := *r.Lease
+				lease.ExpiresAt, lease.LastHeartbeat = time.Time{}, time.Time{}
+				r.Lease = &lease
+			}
+		}
 	}
-	x, y := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b)
+	x, errA := lokt.Marshal(a)
+	y, errB := lokt.Marshal(b)
+	if err := errors.Join(errA, errB); err != nil || bytes.Equal(x, y) {
+		return err
+	}
 	i := 0
 	for i < len(x) && i < len(y) && x[i] == y[i] {
 		i++
-	}
-	if i == len(x) && i == len(y) {
-		return nil // empty and nil slices
 	}
 	i = max(i-200, 0)
 	return fmt.Errorf("...%s\nis not\n...%s", x[i:min(i+600, len(x))], y[i:min(i+600, len(y))])
@@ -644,29 +614,31 @@ func (g *game) play(steps int, more func() bool) error {
 	}
 	g.now.Mono += lazyWrite
 	g.now.Wall = g.now.Wall.Add(lazyWrite)
+	g.e.last = true
 	out := g.e.Turn(g.now, nil)
 	g.m.turn(g.now, nil)
 	if err := g.tb.apply(&out.Changes); err != nil {
 		return err
 	}
 	for _, j := range g.m.jobs {
-		stored, lives := g.tb.jobs[j.id]
-		if !lives {
-			stored = g.tb.ended[j.id]
-		}
+		stored := g.tb.jobs[j.id]
 		if stored.State != j.state || stored.Code != j.code || stored.Attempt != j.attempt || stored.Token != j.token || !stored.ReadyAt.Equal(j.readyWall) {
 			return fmt.Errorf("job %s is %+v, not %+v", j.id, stored, j)
 		}
 	}
+	var all []jobs.Statistic
+	for _, n := range g.tb.stats {
+		all = append(all, n)
+	}
+	counted, ended := jobs.Decide(all, time.Time{}, 1), jobs.Summarize(all, time.Time{}, time.Unix(1<<40, 0))
 	for t, n := range g.m.events {
-		if g.tb.counts[t] != int64(n) {
-			return fmt.Errorf("%d events %s were counted, not %d", g.tb.counts[t], t, n)
+		if counted.Events[t] != int64(n) {
+			return fmt.Errorf("%d events %s were counted, not %d", counted.Events[t], t, n)
 		}
 	}
-	got := g.tb.tallies.Totals().ByState
 	for s, n := range g.m.ended {
-		if got[s] != int64(n) {
-			return fmt.Errorf("%d jobs were counted as %s, not %d", got[s], s, n)
+		if ended.ByState[s] != int64(n) {
+			return fmt.Errorf("%d jobs were counted as %s, not %d", ended.ByState[s], s, n)
 		}
 	}
 	return nil
@@ -707,7 +679,7 @@ func TestEngineAnswersAsTheModelDoes(t *testing.T) {
 		return
 	}
 	for _, what := range []string{
-		"granted", "granted again", "restart", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
+		"granted", "granted again", "restart", "statistics", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
 		"idempotency_conflict", "waiting for capacity", "waiting for reserved_for", "waiting for unique", "waiting for no_worker",
 		"waiting for lock", "waiting for run_at", "waiting for frozen",
 	} {

@@ -1,11 +1,13 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // The queue: jobs that could run, in lines of jobs that are alike, so that choosing one does not look at those that do
 // not fit.
 
-import "time"
+import (
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
 
 // shape is what decides which workers may take a job, but for its type, and whether it fits.
 type shape struct {

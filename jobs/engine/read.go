@@ -1,13 +1,13 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // What readers see, as it is at the end of a turn.
 
 import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // listBudget bounds how many living jobs one page looks at, so that a filter that lets few through stalls nobody: the
@@ -43,6 +43,8 @@ func (e *Engine) read(id uint64, o Op) {
 			all = append(all, jobs.WorkerStatus{ID: w.id, Leases: w.leases, LastSeen: w.lastSeen})
 		}
 		e.reply(id, all)
+	case History:
+		e.reply(id, e.history(false))
 	}
 }
 
@@ -96,7 +98,7 @@ func (e *Engine) waitingFor(en *entry) string {
 
 // anyIdle reports whether a worker that could take the jobs of the line, and counts as there, holds no lease.
 func (e *Engine) anyIdle(l *line) bool {
-	for w := e.recent.first; w != nil && plus(w.seen, jobs.SeenFor) > e.Now.Mono; w = w.recent.next {
+	for w := e.heard.first; w != nil && plus(w.seen, jobs.SeenFor) > e.Now.Mono; w = w.recent.next {
 		if w.busy == 0 && w.profile != nil && w.profile.takes(l.group, true) && w.profile.takesType(l.jobType) {
 			return true
 		}
@@ -161,9 +163,10 @@ func (e *Engine) seek(c *chain[entry], below uint64, last string) *entry {
 
 // Merge puts jobs that ended among the living ones of a page. ended are those below p.below, newest change first, one
 // more than the page holds if there are so many.
-func Merge(p LivingPage, ended []jobs.Job, limit int) jobs.Page {
+func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 	page := p.page
-	for _, j := range ended {
+	for i := range ended {
+		j := ended[i].Job
 		if p.more && j.Revision < p.next.Below {
 			break // it belongs on a later page
 		}

@@ -1,57 +1,45 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // The record of a turn: what is to be answered, and what is to be stored.
 
 import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // record collects what comes out of turns. What heartbeats change waits there for a turn that has something to store
-// anyway, up to lazyWrite.
+// anyway, up to lazyWrite, and statistics for as long in any case.
 type record struct {
-	requests int // of the turn
-	replies  []Reply
-	orders   []LockOrder
+	replies []Reply
+	orders  []LockOrder
+	must    bool          // there is something that must be stored before it is answered
+	last    bool          // everything must, for there is no turn after this one
+	due     time.Duration // when the rest must be stored; never if there is none
+	touched []*entry
+	recent  []*memo
+	events  []jobs.Event
+	stats   map[statKey]*statistic
+	statsAt time.Duration // no statistics before
 
-	must      bool          // there is something that must be stored before it is answered
-	lazySince time.Duration // since when there is something that may wait
-	Lazy      bool
-
-	touched    []*entry
-	unsaved    []*hold
-	unleased   []string
-	attempts   []jobs.Attempt
-	newKeys    []string
-	dropped    []string
-	newAnswers []jobs.Answered
-	forgot     []jobs.Answered
-	events     []jobs.Event
-	tallies    map[tallyKey]*jobs.Tally
-	counts     map[countKey]int64
-	newFrozen  bool
+	// forgotten counts statistics that are not in memory any more. Those of that hour, if the wall clock is set back to it,
+	// have another source, lest they replace them.
+	forgotten int
 }
 
-type tallyKey struct {
-	hour    int64
-	jobType string
+// statKey tells statistics of this source apart.
+type statKey struct {
+	hour      int64
+	kind, tag string
 }
 
-type countKey struct {
-	hour  int64
-	event jobs.EventType
-	tag   string
-}
-
-// expect makes room for what a turn of these requests brings, and returns them.
-func (e *Engine) expect(all []Call) []Call {
-	e.requests = len(all)
-	e.replies = slices.Grow(e.replies, len(all))
-	return all
+type statistic struct {
+	jobs.Statistic
+	fresh bool // changed since it was handed out
 }
 
 func (e *Engine) reply(id uint64, result any) {
@@ -66,38 +54,38 @@ func (e *Engine) answer(id uint64, result any, err error) {
 	e.replies = append(e.replies, Reply{id, result, err})
 }
 
-// touch notes that parts of a job changed, and stores them with this turn.
-func (e *Engine) touch(en *entry, what jobs.What) {
+// touch notes that a job changed, and stores it with this turn.
+func (e *Engine) touch(en *entry) {
 	e.must = true
-	e.mark(en, what)
+	e.mark(en)
 }
 
-// touchLazily notes that parts of a job changed, and stores them with a later turn.
-func (e *Engine) touchLazily(en *entry, what jobs.What) {
-	e.laze()
-	e.mark(en, what)
-}
-
-func (e *Engine) laze() {
-	if !e.Lazy {
-		e.Lazy, e.lazySince = true, e.Now.Mono
-	}
-}
-
-// pendingWrite reports whether something waits to be stored.
-func (e *Engine) pendingWrite() bool { return e.Lazy }
-
-func (e *Engine) mark(en *entry, what jobs.What) {
-	j := &en.job
+// mark notes that a job changed, and stores it with a later turn.
+func (e *Engine) mark(en *entry) {
 	e.Revision++
-	j.Revision, j.UpdatedAt = e.Revision, e.Now.Wall
+	en.job.Revision, en.job.UpdatedAt = e.Revision, e.Now.Wall
 	e.file(en)
-	en.mark |= what
-	if !en.recorded {
-		en.recorded = true
+	e.store(en)
+}
+
+// store has a job's record stored with a later turn.
+func (e *Engine) store(en *entry) {
+	e.storeBy(plus(e.Now.Mono, lazyWrite))
+	if !en.touched {
+		en.touched = true
 		e.touched = append(e.touched, en)
 	}
 }
+
+func (e *Engine) storeBy(due time.Duration) {
+	if e.cfg.Shared {
+		due = e.Now.Mono
+	}
+	e.due = min(e.due, due)
+}
+
+// Lazy reports whether something waits to be stored.
+func (e *Engine) Lazy() bool { return e.due != Never }
 
 // file puts a job first among those of its state, and counts it.
 func (e *Engine) file(en *entry) {
@@ -126,168 +114,156 @@ func (e *Engine) file(en *entry) {
 	}
 }
 
-// save stores a lease with this turn.
-func (e *Engine) save(h *hold) {
-	e.must = true
-	e.keepLease(h)
-}
-
-// saveLazily stores a lease with a later turn.
-func (e *Engine) saveLazily(h *hold) {
-	e.laze()
-	e.keepLease(h)
-}
-
-func (e *Engine) keepLease(h *hold) {
-	if !h.unsaved {
-		h.unsaved = true
-		e.unsaved = append(e.unsaved, h)
-	}
-}
-
-// note records an event, of a job or of none.
+// note records an event, of a job or of none, to be stored with the job.
 func (e *Engine) note(t jobs.EventType, en *entry, leaseID, workerID, code, reason string) {
-	e.must = true
-	e.noteLazily(t, en, leaseID, workerID, code, reason)
-}
-
-func (e *Engine) noteLazily(t jobs.EventType, en *entry, leaseID, workerID, code, reason string) {
-	e.laze()
 	e.Event++
 	e.Metrics.Events[t]++
 	ev := jobs.Event{Seq: e.Event, Time: e.Now.Wall, Type: t, LeaseID: leaseID, WorkerID: workerID, Code: code, Reason: reason}
-	if e.counts == nil {
-		e.counts = map[countKey]int64{}
-	}
-	hour := e.Now.Wall.Truncate(time.Hour).Unix()
-	e.counts[countKey{hour, t, ""}]++
+	e.statistic("", "").Events[t]++
 	if en != nil {
 		ev.JobID, ev.Attempt, ev.Token = en.job.ID, en.job.Attempt, en.job.Token
 		for i, tag := range en.job.Tags {
 			if tag != "" && !slices.Contains(en.job.Tags[:i], tag) {
-				e.counts[countKey{hour, t, tag}]++
+				e.statistic("", tag).Events[t]++
 			}
 		}
-	}
-	if e.events == nil {
-		e.events = make([]jobs.Event, 0, max(e.requests, 1)) // most make one
 	}
 	e.events = append(e.events, ev)
 }
 
-// tally returns the statistics of the hour and type, to be added to.
-func (e *Engine) tally(jobType string) *jobs.Tally {
+// statistic returns the statistics of this hour for jobs of a type, or events of a tag or of all, to be added to.
+func (e *Engine) statistic(kind, tag string) *statistic {
 	hour := e.Now.Wall.Truncate(time.Hour)
-	k := tallyKey{hour.Unix(), jobType}
-	t := e.tallies[k]
-	if t == nil {
-		t = &jobs.Tally{Hour: hour, Type: jobType}
-		if e.tallies == nil {
-			e.tallies = map[tallyKey]*jobs.Tally{}
+	k := statKey{hour.Unix(), kind, tag}
+	s := e.stats[k]
+	if s == nil {
+		source := e.source + "-" + strconv.Itoa(e.forgotten)
+		s = &statistic{Statistic: jobs.Statistic{Hour: hour, Source: source, Type: kind, Tag: tag}}
+		if kind == "" {
+			s.Events = map[jobs.EventType]int64{}
 		}
-		e.tallies[k] = t
+		e.stats[k] = s
 	}
-	return t
+	if !s.fresh {
+		s.fresh = true
+		e.due = min(e.due, max(e.statsAt, plus(e.Now.Mono, lazyWrite)))
+	}
+	return s
+}
+
+// history returns the statistics in memory, or only those of them that are not stored yet.
+func (e *Engine) history(fresh bool) []jobs.Statistic {
+	var all []jobs.Statistic
+	for _, s := range e.stats {
+		if s.fresh || !fresh {
+			n := s.Statistic
+			n.Events, n.Ends.Runs.Buckets = maps.Clone(n.Events), maps.Clone(n.Ends.Runs.Buckets)
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, func(a, b jobs.Statistic) int {
+		return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Tag, b.Tag))
+	})
+	return all
 }
 
 // finish hands out what the turn brought.
 func (e *Engine) finish() Outcome {
 	t := Outcome{Replies: e.replies, Orders: e.orders}
 	e.replies, e.orders = nil, nil
-	if e.must || e.Lazy && (e.cfg.Shared || e.Now.Mono >= plus(e.lazySince, lazyWrite)) {
+	if e.must || e.last || e.due <= e.Now.Mono {
 		t.Changes = e.flush()
 	}
 	return t
 }
 
-// flush returns all that is to be stored.
+// flush returns all that is to be stored. What it hands out is never changed.
 func (e *Engine) flush() jobs.Changes {
-	c := jobs.Changes{
-		Time: e.Now.Wall, Unleased: e.unleased, Attempts: e.attempts, Dropped: e.dropped, Answered: e.newAnswers, Forgot: e.forgot,
-		Events: e.events, Counters: e.Counters,
-	}
-	ended := 0
-	for _, en := range e.touched {
-		if en.job.State.Ended() {
-			ended++
-		}
-	}
-	if ended > 0 {
-		c.Ended = make([]jobs.Job, 0, ended)
-	}
-	if ended < len(e.touched) {
-		c.Jobs = make([]jobs.JobChange, 0, len(e.touched)-ended)
-	}
+	c := jobs.Changes{Time: e.Now.Wall, Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)), Counters: e.Counters}
+	c.Jobs = make([]jobs.Record, 0, len(e.touched))
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
 	for _, en := range e.touched {
-		if en.job.State.Ended() {
-			c.Ended = append(c.Ended, en.job)
-		} else {
-			c.Jobs = append(c.Jobs, jobs.JobChange{Job: en.job, What: en.mark})
+		c.Jobs = append(c.Jobs, en.record())
+		en.touched = false
+	}
+	for _, m := range e.recent {
+		c.Memos = append(c.Memos, m.Memo)
+	}
+	clear(e.touched)
+	clear(e.recent)
+	e.touched, e.recent, e.events = e.touched[:0], e.recent[:0], nil
+	e.must, e.due = false, Never
+	if e.last || e.statsAt <= e.Now.Mono {
+		c.Stats = e.history(true)
+		for k, s := range e.stats {
+			if s.fresh = false; s.Hour.Add(time.Hour).Before(e.Now.Wall) {
+				delete(e.stats, k)
+				e.forgotten++
+			}
 		}
-		en.mark, en.recorded = 0, false
+		e.statsAt, e.last = plus(e.Now.Mono, lazyWrite), false
+	} else if len(e.stats) > 0 {
+		e.due = e.statsAt
 	}
-	if len(e.unsaved) > 0 {
-		c.Leases = make([]jobs.Lease, 0, len(e.unsaved))
-	}
-	for _, h := range e.unsaved {
-		if e.leases[h.lease.ID] == h {
-			c.Leases = append(c.Leases, h.lease)
-		}
-		h.unsaved = false
-	}
-	slices.Sort(e.newKeys)
-	for _, name := range slices.Compact(e.newKeys) {
-		if k := e.keys[name]; k != nil {
-			c.Keys = append(c.Keys, k.Key)
-		}
-	}
-	for _, t := range e.tallies {
-		c.Tallies = append(c.Tallies, *t)
-	}
-	slices.SortFunc(c.Tallies, func(a, b jobs.Tally) int { return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Type, b.Type)) })
-	if len(e.counts) > 0 {
-		c.Counts = make([]jobs.Count, 0, len(e.counts))
-	}
-	for k, n := range e.counts {
-		c.Counts = append(c.Counts, jobs.Count{Hour: time.Unix(k.hour, 0).UTC(), Event: k.event, Tag: k.tag, N: n})
-	}
-	slices.SortFunc(c.Counts, func(a, b jobs.Count) int {
-		return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Event, b.Event), cmp.Compare(a.Tag, b.Tag))
-	})
-	if e.newFrozen {
-		c.Frozen, c.Refrozen = slices.Sorted(maps.Keys(e.frozen)), true
-	}
-	e.forgetRecord()
 	return c
 }
 
-// forgetRecord empties the record, but for what replies and orders there are. What others have now is left to them; the
-// rest is used again.
-func (e *Engine) forgetRecord() {
-	clear(e.touched)
-	clear(e.unsaved)
-	clear(e.tallies)
-	if clear(e.counts); len(e.events) > 1024 {
-		e.counts = nil
+// record returns what is stored of a job.
+func (en *entry) record() jobs.Record {
+	r := jobs.Record{Job: en.job, Attempts: en.attempts[:len(en.attempts):len(en.attempts)]}
+	if en.hold != nil {
+		l := en.hold.lease
+		r.Lease = &l
 	}
-	e.record = record{
-		replies: e.replies, orders: e.orders, touched: reuse(e.touched), unsaved: reuse(e.unsaved), tallies: e.tallies, counts: e.counts,
-	}
+	return r
 }
 
-// reuse returns the slice empty, unless it has become large.
-func reuse[T any](s []T) []T {
-	if cap(s) > 4096 {
-		return nil
-	}
-	return s[:0]
+// memo is what is remembered until a moment: an idempotency key whose job has ended, or a request whose lease has.
+type memo struct {
+	jobs.Memo
+	until time.Duration
+	at    int // place in engine.fading
 }
 
-// jobWeight is what a request that concerns one job counts for in a turn: its payload is stored again.
+// keyMemo and requestKey.memo are the IDs of memos.
+func keyMemo(key string) string { return "key " + key }
+
+func (k requestKey) memo() string { return "request " + strconv.Quote(k.worker) + " " + k.request }
+
+// remember keeps a memo for so long, and has it stored with this turn.
+func (e *Engine) remember(m jobs.Memo, life time.Duration) {
+	m.Expires = e.Now.Wall.Add(life)
+	e.recent = append(e.recent, e.putMemo(m, life))
+	e.must = true
+}
+
+func (e *Engine) putMemo(m jobs.Memo, life time.Duration) *memo {
+	if old := e.memos[m.ID]; old != nil {
+		e.forget(old)
+	}
+	kept := &memo{Memo: m, until: plus(e.Now.Mono, life)}
+	e.memos[m.ID] = kept
+	e.fading.push(kept)
+	return kept
+}
+
+func (e *Engine) forget(m *memo) {
+	e.fading.remove(m)
+	delete(e.memos, m.ID)
+}
+
+// recall returns a memo that has not expired, or nil.
+func (e *Engine) recall(id string) *memo {
+	if m := e.memos[id]; m != nil && m.until > e.Now.Mono {
+		return m
+	}
+	return nil
+}
+
+// jobWeight is what a request that concerns one job counts for in a turn: its record is stored again.
 const jobWeight = 16
 
-// Weight returns about how many rows there are to be written for a request; a kilobyte counts as one more.
+// Weight returns about how many hundred bytes there are to be written for a request, or a little more.
 func Weight(o Op) int {
 	switch o := o.(type) {
 	case Submit:
@@ -308,8 +284,8 @@ func Weight(o Op) int {
 	return 1
 }
 
-// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at one moment: a type that is no longer
-// frozen, or workers that are all gone. A job counts for moveWeight more than what it has been given.
+// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at one moment: a
+// type that is no longer frozen, or workers that are all gone. A job counts for moveWeight more than what it has been given.
 const (
 	mostMoved  = 8 << 20
 	moveWeight = 1 << 10

@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // Endings: how leases end, and what becomes of their jobs.
 
 import (
@@ -11,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // hold is an active lease.
@@ -23,7 +23,6 @@ type hold struct {
 	alarm    time.Duration // deadline when it was last looked at: heartbeats move only the deadline
 	at       int           // place in engine.deadlines
 	beats    []*waiter
-	unsaved  bool // it is in engine.unsaved
 }
 
 // deadline returns when the lease ends by itself.
@@ -86,10 +85,11 @@ func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 		if b.Checkpoint != nil {
 			r.Checkpoint = b.Checkpoint
 		}
-		e.touchLazily(h.entry, jobs.Reported)
+		e.mark(h.entry)
 	}
 	if e.cfg.Shared {
-		e.save(h)
+		e.must = true
+		e.store(h.entry)
 	}
 }
 
@@ -134,9 +134,8 @@ func (e *Engine) start(h *hold) {
 	}
 	h.lease.FirstHeartbeat = e.Now.Wall
 	h.entry.job.State = jobs.Running
-	e.touchLazily(h.entry, jobs.Moved)
-	e.saveLazily(h)
-	e.noteLazily(jobs.EventRunning, h.entry, h.lease.ID, h.lease.WorkerID, "", "")
+	e.mark(h.entry)
+	e.note(jobs.EventRunning, h.entry, h.lease.ID, h.lease.WorkerID, "", "")
 }
 
 func (e *Engine) beatAnswer(h *hold) jobs.HeartbeatAnswer {
@@ -222,7 +221,7 @@ func (e *Engine) report(p *jobs.Progress) error {
 	if p.Metrics != nil {
 		r.Metrics = p.Metrics
 	}
-	e.touch(h.entry, jobs.Reported)
+	e.touch(h.entry)
 	return nil
 }
 
@@ -239,7 +238,7 @@ func (e *Engine) cancel(jobID, reason string) (jobs.State, error) {
 		e.endJob(en, jobs.Cancelled, jobs.CodeCancelled)
 	case !j.Cancel:
 		j.Cancel, j.Reason = true, reason
-		e.touch(en, jobs.Moved)
+		e.touch(en)
 		e.note(jobs.EventCancelAsk, en, en.hold.lease.ID, en.hold.lease.WorkerID, "", reason)
 		e.tell(en.hold)
 	}
@@ -269,25 +268,19 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	e.dropHold(h, code)
 	e.Metrics.Ended[code]++
 	e.Metrics.Run.Observe(e.Now.Wall.Sub(h.lease.IssuedAt))
-	e.unleased = append(e.unleased, h.lease.ID)
 	a := jobs.Attempt{
 		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID, Units: h.lease.Units,
 		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall, Error: failure,
 	}
 	en.attempts = append(en.attempts, a)
-	e.attempts = append(e.attempts, a)
 	if h.lease.RequestID != "" {
-		e.remember(jobs.Answered{
-			WorkerID: h.lease.WorkerID, RequestID: h.lease.RequestID, Lease: h.lease, Expires: e.Now.Wall.Add(jobs.RequestLife),
-		}, plus(e.Now.Mono, jobs.RequestLife))
-		e.newAnswers = append(e.newAnswers, e.answered[requestKey{h.lease.WorkerID, h.lease.RequestID}].Answered)
+		l := h.lease
+		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: &l}, jobs.RequestLife)
 	}
 	e.freeLocks(h)
-	what := jobs.Moved
 	if result != nil || failure != nil {
 		r := j.Report()
 		r.Result, r.Error = result, failure
-		what |= jobs.Reported
 	}
 	if how == jobs.Completed && j.Output != nil && j.Output.Error != nil && failure == nil {
 		j.Report().Error = nil
@@ -304,7 +297,7 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	j.State, j.Code = jobs.Queued, code
 	wait := backoff(j.RetryBackoff, j.Attempt)
 	j.ReadyAt = e.Now.Wall.Add(wait)
-	e.touch(en, what)
+	e.touch(en)
 	e.note(jobs.EventRetry, en, h.lease.ID, h.lease.WorkerID, code, "")
 	e.queue(en, plus(e.Now.Mono, wait), false)
 }
@@ -318,7 +311,6 @@ func (e *Engine) giveBack(leaseID string) {
 	}
 	en, j := h.entry, &h.entry.job
 	e.dropHold(h, "")
-	e.unleased = append(e.unleased, leaseID)
 	e.freeLocks(h)
 	j.Attempt--
 	j.LeaseID = ""
@@ -334,7 +326,7 @@ func (e *Engine) giveBack(leaseID string) {
 	if j.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
 		j.ReadyAt = e.Now.Wall
 	}
-	e.touch(en, jobs.Moved)
+	e.touch(en)
 	e.note(jobs.EventReturn, en, leaseID, h.lease.WorkerID, "", "")
 	en.ready = e.Now.Mono
 	e.enqueue(en)
@@ -382,22 +374,11 @@ func (e *Engine) dropHold(h *hold, code string) {
 	e.wake = true
 }
 
-// remember keeps the answer to a request whose lease has ended.
-func (e *Engine) remember(a jobs.Answered, until time.Duration) {
-	key := requestKey{a.WorkerID, a.RequestID}
-	if old := e.answered[key]; old != nil {
-		e.answers.remove(old)
-	}
-	kept := &answer{Answered: a, until: until}
-	e.answered[key] = kept
-	e.answers.push(kept)
-}
-
 // endJob ends a job that has no lease any more.
 func (e *Engine) endJob(en *entry, s jobs.State, code string) {
 	j := &en.job
 	leaseID, workerID := "", ""
-	tally := e.tally(j.Type)
+	tally := &e.statistic(j.Type, "").Ends
 	if n := len(en.attempts); n > 0 && j.State.Active() {
 		last := en.attempts[n-1]
 		leaseID, workerID = last.LeaseID, last.WorkerID
@@ -414,12 +395,10 @@ func (e *Engine) endJob(en *entry, s jobs.State, code string) {
 	tally.Ended(s)
 	e.unqueue(en)
 	j.State, j.Code, j.LeaseID, j.EndedAt = s, code, "", e.Now.Wall
-	e.touch(en, jobs.Moved)
+	e.touch(en)
 	e.note(endEvent(s, code), en, leaseID, workerID, code, j.Reason)
-	if k := e.keys[j.IdempotencyKey]; k != nil && k.JobID == j.ID {
-		k.State, k.Expires = s, e.Now.Wall.Add(jobs.KeyLife)
-		e.newKeys = append(e.newKeys, k.Key.Key)
-		e.dyingKeys.push(k)
+	if e.keys[j.IdempotencyKey] == en {
+		e.remember(jobs.Memo{ID: keyMemo(j.IdempotencyKey), JobID: j.ID, Print: j.Fingerprint(), State: s}, jobs.KeyLife)
 	}
 	e.drop(en)
 }

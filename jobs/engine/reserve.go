@@ -1,10 +1,12 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // The reservation: capacity that is kept for a job which would starve, because smaller ones take what becomes free.
 
-import "time"
+import (
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
 
 // reservation is what the first job in order that does not fit, and has waited long enough, has on what becomes free.
 // Behind it only those jobs start that do not delay it, as far as declared runtimes tell: EASY backfilling.

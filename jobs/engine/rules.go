@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // The small rules: what becomes of a job after an attempt, and the numbers in answers. No I/O, no clock.
 
 import (
@@ -9,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // Instant is a moment on two clocks: the wall's, for people and for what is stored, and one that nobody sets, for

@@ -1,8 +1,10 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
+import (
+	"time"
 
-import "time"
+	"github.com/lokt-dev/lokt/jobs"
+)
 
 // submit takes in jobs, all of them or none. A job that is larger than there are units is refused, but not if it is there
 // already, from when there were more.
@@ -12,26 +14,21 @@ func (e *Engine) submit(id uint64, all []NewJob) {
 	tooLarge, conflict := []int(nil), false
 	for i := range all {
 		n := &all[i]
-		first, twice := fresh[n.IdempotencyKey]
-		old := e.keys[n.IdempotencyKey]
-		if old != nil && !old.Expires.IsZero() && !old.Expires.After(e.Now.Wall) {
-			old = nil
-		}
-		switch {
-		case n.IdempotencyKey == "":
-		case twice && all[first].Print == n.Print:
-			receipts[i] = jobs.Receipt{JobID: all[first].ID, State: jobs.Queued}
-			continue
-		case twice, old != nil && old.Print != n.Print:
-			conflict = true
-		case old != nil:
-			receipts[i] = jobs.Receipt{JobID: old.JobID, State: old.State}
-			if en := e.jobs[old.JobID]; en != nil {
-				receipts[i].State = en.job.State
+		if n.IdempotencyKey != "" {
+			first, twice := fresh[n.IdempotencyKey]
+			old, known := e.used(n.IdempotencyKey)
+			switch {
+			case twice && all[first].Fingerprint() == n.Fingerprint():
+				receipts[i] = jobs.Receipt{JobID: all[first].ID, State: jobs.Queued}
+				continue
+			case twice, known && old.Print != n.Fingerprint():
+				conflict = true
+			case known:
+				receipts[i] = jobs.Receipt{JobID: old.JobID, State: old.State}
+				continue
+			default:
+				fresh[n.IdempotencyKey] = i
 			}
-			continue
-		default:
-			fresh[n.IdempotencyKey] = i
 		}
 		if n.Units > e.cfg.Total {
 			tooLarge = append(tooLarge, i)
@@ -74,14 +71,22 @@ func (e *Engine) addJob(n *NewJob) {
 		j.Payload = []byte("{}")
 	}
 	e.jobs[j.ID] = en
-	e.touch(en, jobs.New|jobs.Moved|jobs.Reported)
+	e.touch(en)
 	e.note(jobs.EventSubmit, en, "", "", "", "")
 	if j.IdempotencyKey != "" {
-		if old := e.keys[j.IdempotencyKey]; old != nil {
-			e.dyingKeys.remove(old)
-		}
-		e.keys[j.IdempotencyKey] = &key{Key: jobs.Key{Key: j.IdempotencyKey, Print: n.Print, JobID: j.ID}}
-		e.newKeys = append(e.newKeys, j.IdempotencyKey)
+		e.keys[j.IdempotencyKey] = en
 	}
 	e.queue(en, 0, true)
+}
+
+// used returns what an idempotency key was used for.
+func (e *Engine) used(key string) (jobs.Memo, bool) {
+	if en := e.keys[key]; en != nil {
+		return jobs.Memo{JobID: en.job.ID, Print: en.job.Fingerprint(), State: en.job.State}, true
+	}
+	m := e.recall(keyMemo(key))
+	if m == nil {
+		return jobs.Memo{}, false
+	}
+	return m.Memo, true
 }

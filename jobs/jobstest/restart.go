@@ -133,9 +133,9 @@ func (c *cut) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) er
 }
 
 // Load implements jobs.Store.
-func (c *cut) Load(ctx context.Context) (jobs.Rows, error) {
+func (c *cut) Load(ctx context.Context) (jobs.Living, error) {
 	if err := c.check(false); err != nil {
-		return jobs.Rows{}, err
+		return jobs.Living{}, err
 	}
 	return c.Store.Load(ctx)
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -23,15 +25,16 @@ func TestStore(t *testing.T, open func(t *testing.T) jobs.Store) {
 		run  func(t *testing.T, s jobs.Store)
 	}{
 		{"an empty store has nothing", emptyStore},
-		{"every field of every row comes back as it was stored", fieldsComeBack},
-		{"rows are replaced and deleted, deletions first", rowsAreReplaced},
+		{"every field of everything comes back as it was stored", fieldsComeBack},
+		{"records, memos, statistics and frozen types are replaced", wholesAreReplaced},
+		{"what is stored twice is there once", storedTwice},
 		{"the turn is run once, and what it returns is stored or the error is told", turnRunsOnce},
 		{"a turn that changes nothing leaves everything", emptyTurn},
-		{"an ended job moves, with all its attempts", endedMoves},
+		{"a job that ends is among the ended only", endedMoves},
 		{"ended jobs are listed newest first, filtered, and page by page", endedIsListed},
-		{"tallies and counts add up", historyAddsUp},
+		{"statistics come back from their hour on", historyComesBack},
 		{"trimming forgets the oldest, by age and by number, in steps", trimForgets},
-		{"what a manager does to it at random comes back", randomGame},
+		{"memos are there until they expire", memosExpire},
 		{"a store that is closed says that it is unavailable", closedStore},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -74,16 +77,16 @@ func commit(t *testing.T, s jobs.Store, c jobs.Changes) {
 	}
 }
 
-// rows loads what lives, in order.
-func rows(t *testing.T, s jobs.Store) jobs.Rows {
+// living loads what lives, in order.
+func living(t *testing.T, s jobs.Store) jobs.Living {
 	t.Helper()
-	r, err := s.Load(storeContext(t))
+	l, err := s.Load(storeContext(t))
 	if err != nil {
 		t.Fatalf("load: %v", err)
 	}
-	r.Now = time.Time{}
-	r.Sort()
-	return r
+	l.Now, l.TokenFloor = time.Time{}, 0
+	l.Sort()
+	return l
 }
 
 // equal compares what came back with what was stored. Empty and nil slices are the same.
@@ -141,60 +144,68 @@ func plain(v reflect.Value) any {
 }
 
 func emptyStore(t *testing.T, s jobs.Store) {
-	equal(t, "an empty store", rows(t, s), jobs.Rows{})
-	if _, _, err := s.Ended(storeContext(t), "x"); !errors.Is(err, jobs.ErrJobNotFound) {
+	equal(t, "an empty store", living(t, s), jobs.Living{})
+	if _, err := s.Ended(storeContext(t), "x"); !errors.Is(err, jobs.ErrJobNotFound) {
 		t.Errorf("an unknown job: %v", err)
 	}
 	if all, err := s.ListEnded(storeContext(t), jobs.Filter{}, 1<<63, 10); err != nil || len(all) != 0 {
 		t.Errorf("listed are %+v, %v", all, err)
 	}
-	if a, b, err := s.History(storeContext(t), time.Time{}); err != nil || len(a)+len(b) != 0 {
-		t.Errorf("history is %+v, %+v, %v", a, b, err)
+	if all, err := s.History(storeContext(t), time.Time{}); err != nil || len(all) != 0 {
+		t.Errorf("history is %+v, %v", all, err)
 	}
 	if n, err := s.Trim(storeContext(t), time.Now(), 0, 100); err != nil || n != 0 {
 		t.Errorf("trimmed are %d, %v", n, err)
 	}
 }
 
-// base is a moment that rows are made at.
+// base is a moment that records are made at.
 func base() time.Time { return time.Date(2031, 2, 3, 4, 5, 6, 789_000_000, time.UTC) }
 
 // fullJob returns a job with every field set.
-func fullJob(n int, state jobs.State) jobs.Job {
+func fullJob(n int, state jobs.State) jobs.Record {
 	half := 0.25
 	at := func(d time.Duration) time.Time { return base().Add(d + time.Duration(n)*time.Millisecond) }
 	j := jobs.Job{
 		Spec: jobs.Spec{
-			Type: "type ü", Priority: jobs.Low, Units: 3, Unique: true, Payload: jsontext.Value(` {"n": 123456789012345678901234567890.50, "s": "\u0000<"}`),
-			IdempotencyKey: fmt.Sprint("key ", n), Tags: []string{"a", "needs:b", "", "a"}, MaxRuntime: 90*time.Second + time.Millisecond, MaxAttempts: 7,
+			Type: "type ü", Priority: jobs.Low, Units: 3, Unique: true, IdempotencyKey: fmt.Sprint("key ", n),
+			Payload: jsontext.Value(`{ "n" : 123456789012345678901234567890.50, "s": "\u0000<", "n":[ ]}`),
+			Tags:    []string{"a", "needs:b", "", "a"}, MaxRuntime: 90*time.Second + time.Millisecond, MaxAttempts: 7,
 			RetryBackoff: 1500 * time.Millisecond, RunAt: at(-time.Hour), Locks: []string{"x", "y.z"},
 		},
-		ID: fmt.Sprintf("job%04d", n), State: state, LeaseID: fmt.Sprint("lease", n), CreatedAt: at(0), UpdatedAt: at(time.Second), ReadyAt: at(2 * time.Second),
-		StartedAt: at(3 * time.Second), Attempt: 2, Token: 5, Code: "code", Cancel: true, Reason: "why 'not'",
+		ID: jobID(n), State: state, CreatedAt: at(0), UpdatedAt: at(time.Second), ReadyAt: at(2 * time.Second),
+		StartedAt: at(3 * time.Second), Attempt: 2, Token: 1<<63 + 5, Code: "code", Cancel: true, Reason: "why 'not'",
 		Output: &jobs.Report{
 			Progress: &half, Message: "so\nfar", Metrics: jsontext.Value(`[1e400]`), Checkpoint: jsontext.Value(`null`), Result: jsontext.Value(`"r"`),
 			Error: jsontext.Value(`{ "e" : 1 }`),
 		},
 		Seq: uint64(n), Ord: base().UnixMilli() + int64(n), Revision: uint64(1000 + n),
 	}
+	r := jobs.Record{Job: j, Attempts: []jobs.Attempt{attempt(n, 1)}}
 	if state.Ended() {
-		j.LeaseID, j.EndedAt = "", at(4*time.Second)
+		r.EndedAt = at(4 * time.Second)
+		r.Attempts = append(r.Attempts, attempt(n, 2))
+	} else if state.Active() {
+		lease := fullLease(n)
+		r.LeaseID, r.Lease = lease.ID, &lease
 	}
-	return j
+	return r
 }
 
+func jobID(n int) string { return fmt.Sprintf("job%04d", n) }
+
 // plainJob returns a queued job with nothing that is optional.
-func plainJob(n int) jobs.Job {
-	return jobs.Job{
-		Spec: jobs.NewSpec(), ID: fmt.Sprintf("job%04d", n), State: jobs.Queued, CreatedAt: base(), UpdatedAt: base(), ReadyAt: base(),
+func plainJob(n int) jobs.Record {
+	return jobs.Record{Job: jobs.Job{
+		Spec: jobs.NewSpec(), ID: jobID(n), State: jobs.Queued, CreatedAt: base(), UpdatedAt: base(), ReadyAt: base(),
 		Seq: uint64(n), Ord: int64(n), Revision: uint64(1000 + n),
-	}
+	}}
 }
 
 func fullLease(n int) jobs.Lease {
 	at := base().Add(time.Duration(n) * time.Millisecond)
 	return jobs.Lease{
-		ID: fmt.Sprint("lease", n), JobID: fmt.Sprintf("job%04d", n), WorkerID: "worker ü", RequestID: "r", Units: 3, Token: 5, Attempt: 2,
+		ID: fmt.Sprint("lease", n), JobID: jobID(n), WorkerID: "worker ü", RequestID: "r", Units: 3, Token: 5, Attempt: 2,
 		IssuedAt: at, ExpiresAt: at.Add(time.Minute), LastHeartbeat: at.Add(time.Second), FirstHeartbeat: at.Add(2 * time.Second), RunUntil: at.Add(time.Hour),
 		LockTokens: map[string]uint64{"lock a": 1, "lock-b": 1<<63 + uint64(n)},
 	}
@@ -203,42 +214,35 @@ func fullLease(n int) jobs.Lease {
 func attempt(job, n int) jobs.Attempt {
 	at := base().Add(time.Duration(n) * time.Second)
 	return jobs.Attempt{
-		JobID: fmt.Sprintf("job%04d", job), Number: n, Token: uint64(n), LeaseID: fmt.Sprintf("lease%d-%d", job, n), WorkerID: "w", Units: 3, State: jobs.Failed, Code: "failed",
-		IssuedAt: at, FirstBeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: jsontext.Value(` "e"`),
+		JobID: jobID(job), Number: n, Token: uint64(n), LeaseID: fmt.Sprintf("lease%d-%d", job, n), WorkerID: "w", Units: 3, State: jobs.Failed, Code: "failed",
+		IssuedAt: at, FirstBeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: jsontext.Value(`"e"`),
 	}
 }
 
-// made says that a job is new.
-func made(j jobs.Job) jobs.JobChange {
-	return jobs.JobChange{Job: j, What: jobs.New | jobs.Moved | jobs.Reported}
-}
-
-// fullChanges are changes with every kind of row, and every field set or none.
+// fullChanges are changes with everything that can be stored, every field set or none.
 func fullChanges() jobs.Changes {
-	var tally jobs.Tally
-	tally.Hour, tally.Type, tally.Completed, tally.Failed, tally.Expired, tally.Cancelled = base().Truncate(time.Hour), "t", 1, 2, 3, 4
-	tally.Waits, tally.WaitSum = 9, time.Hour+time.Millisecond
+	ends := jobs.Tally{Completed: 1, Failed: 2, Expired: 3, Cancelled: 4, Waits: 9, WaitSum: time.Hour + time.Millisecond}
 	for d := range 20 {
-		tally.Runs.Observe(time.Duration(d*d) * 17 * time.Second)
+		ends.Runs.Observe(time.Duration(d*d) * 17 * time.Second)
 	}
-	answered := jobs.Answered{WorkerID: "worker ü", RequestID: "old", Lease: fullLease(9), Expires: base().Add(time.Minute)}
+	lease, hour := fullLease(9), base().Truncate(time.Hour)
 	return jobs.Changes{
-		Time:     base(),
-		Jobs:     []jobs.JobChange{made(fullJob(1, jobs.Running)), made(plainJob(2))},
-		Leases:   []jobs.Lease{fullLease(1)},
-		Attempts: []jobs.Attempt{attempt(1, 1), {JobID: "job0003", Number: 1, Token: 1, LeaseID: "l", WorkerID: "w", Units: 1, State: jobs.Completed, IssuedAt: base(), EndedAt: base()}},
-		Ended:    []jobs.Job{fullJob(3, jobs.Cancelled)},
-		Keys: []jobs.Key{
-			{Key: "key 1", Print: [32]byte{1, 0, 255}, JobID: "job0001"}, {Key: "key 3", Print: [32]byte{2}, JobID: "job0003", State: jobs.Cancelled, Expires: base().Add(time.Hour)},
+		Time: base(),
+		Jobs: []jobs.Record{fullJob(1, jobs.Running), plainJob(2), fullJob(3, jobs.Cancelled)},
+		Memos: []jobs.Memo{
+			{ID: "key key 3", JobID: jobID(3), Print: "0102", State: jobs.Cancelled, Expires: base().Add(time.Hour)},
+			{ID: `request "wörker" r`, JobID: jobID(9), Lease: &lease, Expires: base().Add(time.Minute)},
 		},
-		Answered: []jobs.Answered{answered},
 		Events: []jobs.Event{
-			{Seq: 1, Time: base(), Type: jobs.EventGrant, JobID: "job0001", LeaseID: "lease1", WorkerID: "w", Attempt: 2, Token: 5, Code: "c", Reason: "r"},
+			{Seq: 1, Time: base(), Type: jobs.EventGrant, JobID: jobID(1), LeaseID: "lease1", WorkerID: "w", Attempt: 2, Token: 5, Code: "c", Reason: "r"},
 			{Seq: 2, Time: base(), Type: jobs.EventFreeze},
 		},
-		Tallies:  []jobs.Tally{tally},
-		Counts:   []jobs.Count{{Hour: tally.Hour, Event: jobs.EventGrant, N: 2}, {Hour: tally.Hour, Event: jobs.EventGrant, Tag: "a", N: 1}},
-		Refrozen: true, Frozen: []string{"", "type ü"},
+		Stats: []jobs.Statistic{
+			{Hour: hour, Source: "s", Type: "type ü", Ends: ends},
+			{Hour: hour, Source: "s", Tag: "a b", Events: map[jobs.EventType]int64{jobs.EventGrant: 1}},
+			{Hour: hour, Source: "s", Events: map[jobs.EventType]int64{jobs.EventGrant: 2, jobs.EventSubmit: 1 << 40}},
+		},
+		Frozen:   []string{"", "type ü"},
 		Counters: jobs.Counters{Seq: 3, Revision: 1003, Event: 2, Clock: base().UnixMilli()},
 	}
 }
@@ -246,33 +250,29 @@ func fullChanges() jobs.Changes {
 // checkFull checks that fullChanges are all that is there.
 func checkFull(t *testing.T, s jobs.Store, c jobs.Changes) {
 	t.Helper()
-	want := jobs.Rows{
-		Jobs: []jobs.Job{c.Jobs[0].Job, c.Jobs[1].Job}, Leases: c.Leases, Attempts: c.Attempts[:1], Keys: c.Keys, Answered: c.Answered,
-		Frozen: c.Frozen, Counters: c.Counters,
-	}
-	got := rows(t, s)
-	for _, part := range []struct {
-		name      string
-		got, want any
-	}{
-		{"jobs", got.Jobs, want.Jobs}, {"leases", got.Leases, want.Leases}, {"attempts", got.Attempts, want.Attempts}, {"keys", got.Keys, want.Keys},
-		{"answered requests", got.Answered, want.Answered}, {"frozen types", got.Frozen, want.Frozen}, {"counters", got.Counters, want.Counters},
-	} {
-		equal(t, part.name, part.got, part.want)
-	}
-	j, attempts, err := s.Ended(storeContext(t), "job0003")
+	equal(t, "what lives", living(t, s), jobs.Living{Jobs: c.Jobs[:2], Memos: c.Memos, Frozen: c.Frozen, Counters: c.Counters})
+	r, err := s.Ended(storeContext(t), jobID(3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "an ended job", j, c.Ended[0])
-	equal(t, "its attempts", attempts, c.Attempts[1:])
-	tallies, counts, err := s.History(storeContext(t), time.Time{})
+	equal(t, "an ended job", r, c.Jobs[2])
+	equal(t, "the statistics", history(t, s, time.Time{}), sorted(c.Stats))
+}
+
+// history returns the statistics in order.
+func history(t *testing.T, s jobs.Store, from time.Time) []jobs.Statistic {
+	t.Helper()
+	all, err := s.History(storeContext(t), from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "a tally", tallies, c.Tallies)
-	slices.SortFunc(counts, func(a, b jobs.Count) int { return len(a.Tag) - len(b.Tag) })
-	equal(t, "counts", counts, c.Counts)
+	return sorted(all)
+}
+
+func sorted(all []jobs.Statistic) []jobs.Statistic {
+	return slices.SortedFunc(slices.Values(all), func(a, b jobs.Statistic) int {
+		return strings.Compare(fmt.Sprintln(a.Hour.Unix(), a.Source, a.Type, a.Tag), fmt.Sprintln(b.Hour.Unix(), b.Source, b.Type, b.Tag))
+	})
 }
 
 func fieldsComeBack(t *testing.T, s jobs.Store) {
@@ -281,51 +281,52 @@ func fieldsComeBack(t *testing.T, s jobs.Store) {
 	checkFull(t, s, full)
 }
 
-func rowsAreReplaced(t *testing.T, s jobs.Store) {
+func wholesAreReplaced(t *testing.T, s jobs.Store) {
 	full := fullChanges()
 	commit(t, s, full)
 	a, b := fullJob(1, jobs.Queued), fullJob(2, jobs.Leased)
-	a.LeaseID, a.Output, a.Tags, a.Revision = "", nil, nil, 2000
-	b.LeaseID, b.Revision = "lease2", 2001
-	a.Tags = full.Jobs[0].Tags // a spec does not change
-	b.Spec = full.Jobs[1].Spec
-	b.CreatedAt, b.Seq, b.Ord = full.Jobs[1].CreatedAt, full.Jobs[1].Seq, full.Jobs[1].Ord
-	lease := fullLease(2)
+	a.Output, a.Revision, a.Lease, a.Attempts = nil, 2000, nil, append(a.Attempts, attempt(1, 2))
+	b.Spec, b.CreatedAt, b.Seq, b.Ord, b.Revision = full.Jobs[1].Spec, base(), full.Jobs[1].Seq, full.Jobs[1].Ord, 2001
+	lease := *b.Lease
 	lease.RequestID, lease.FirstHeartbeat, lease.RunUntil, lease.LockTokens = "", time.Time{}, time.Time{}, nil
-	key := jobs.Key{Key: "key 3", Print: [32]byte{7}, JobID: "job0002"}
-	again := full.Answered[0]
-	again.Lease.ID = "another"
+	b.Lease = &lease
+	key, stat := full.Memos[0], full.Stats[0]
+	key.JobID, key.Print, key.State = jobID(2), "ff", jobs.Failed
+	stat.Ends = jobs.Tally{Completed: 7}
+	other := stat
+	other.Source = "another"
 	c := jobs.Changes{
-		Jobs:   []jobs.JobChange{{Job: a, What: jobs.Moved | jobs.Reported}, {Job: b, What: jobs.Moved | jobs.Reported}},
-		Leases: []jobs.Lease{lease}, Unleased: []string{"lease1", "never there"}, Attempts: []jobs.Attempt{attempt(1, 2)},
-		Keys: []jobs.Key{key}, Dropped: []string{"key 1", "key 3", "never there"},
-		Answered: []jobs.Answered{again}, Forgot: []jobs.Answered{full.Answered[0], {WorkerID: "never", RequestID: "there"}},
-		Refrozen: true, Counters: jobs.Counters{Seq: 4, Revision: 2001, Event: 3, Clock: 9},
+		Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key}, Stats: []jobs.Statistic{stat, other}, Counters: jobs.Counters{Seq: 4, Revision: 2001, Event: 3, Clock: base().UnixMilli()},
 	}
 	commit(t, s, c)
-	equal(t, "what was replaced", rows(t, s), jobs.Rows{
-		Jobs: []jobs.Job{a, b}, Leases: []jobs.Lease{lease}, Attempts: []jobs.Attempt{attempt(1, 1), attempt(1, 2)}, Keys: []jobs.Key{key},
-		Answered: []jobs.Answered{again}, Counters: c.Counters,
-	})
-	moved := a
-	moved.State, moved.LeaseID, moved.Revision = jobs.Leased, "lease9", 2002
-	lease9, beaten := fullLease(1), lease
-	lease9.ID = "lease9"
+	want := jobs.Living{Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key, full.Memos[1]}, Counters: c.Counters}
+	equal(t, "what was replaced", living(t, s), want)
+	equal(t, "the statistics", history(t, s, time.Time{}), sorted([]jobs.Statistic{stat, other, full.Stats[1], full.Stats[2]}))
+	beaten := lease
 	beaten.FirstHeartbeat, beaten.ExpiresAt = base(), base().Add(time.Hour)
-	commit(t, s, jobs.Changes{
-		Jobs: []jobs.JobChange{{Job: moved, What: jobs.Moved}}, Leases: []jobs.Lease{lease9, beaten}, Counters: jobs.Counters{Seq: 4, Revision: 2002},
-	})
-	got := rows(t, s)
-	equal(t, "a job that moved", got.Jobs, []jobs.Job{moved, b})
-	equal(t, "a lease that was replaced", got.Leases, []jobs.Lease{beaten, lease9})
-	equal(t, "the counters", got.Counters, jobs.Counters{Seq: 4, Revision: 2002})
+	b.Lease = &beaten // and with the same revision: a heartbeat changes no job
+	commit(t, s, jobs.Changes{Jobs: []jobs.Record{b}, Counters: c.Counters})
+	want.Jobs[1] = b
+	equal(t, "after a heartbeat what lives", living(t, s), want)
+}
+
+func storedTwice(t *testing.T, s jobs.Store) {
+	full := fullChanges()
+	commit(t, s, full)
+	again := full
+	again.Events = nil
+	commit(t, s, again)
+	checkFull(t, s, full)
+	if all, err := s.ListEnded(storeContext(t), jobs.Filter{}, 1<<63, 10); err != nil || len(all) != 1 {
+		t.Errorf("listed are %+v, %v", all, err)
+	}
 }
 
 func turnRunsOnce(t *testing.T, s jobs.Store) {
 	runs := 0
 	if err := s.Update(storeContext(t), func(f jobs.Facts) jobs.Changes {
 		runs++
-		if len(f.Others) != 0 {
+		if f.Others != nil {
 			t.Errorf("somebody else stored %+v", f.Others)
 		}
 		return fullChanges()
@@ -352,24 +353,120 @@ func endedMoves(t *testing.T, s jobs.Store) {
 	commit(t, s, full)
 	ended := fullJob(1, jobs.Completed)
 	ended.Revision = 3000
-	commit(t, s, jobs.Changes{Ended: []jobs.Job{ended, fullJob(8, jobs.Cancelled)}, Unleased: []string{"lease1"}, Attempts: []jobs.Attempt{attempt(1, 2)}})
-	got := rows(t, s)
-	equal(t, "what lives", got.Jobs, []jobs.Job{full.Jobs[1].Job})
-	if len(got.Leases)+len(got.Attempts) != 0 {
-		t.Errorf("there are leases %+v and attempts %+v", got.Leases, got.Attempts)
+	first := fullJob(8, jobs.Cancelled)
+	first.Attempts = nil
+	commit(t, s, jobs.Changes{Jobs: []jobs.Record{first, ended}, Counters: full.Counters})
+	equal(t, "what lives", living(t, s).Jobs, full.Jobs[1:2])
+	for _, want := range []jobs.Record{ended, first} {
+		r, err := s.Ended(storeContext(t), want.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "an ended job", r, want)
 	}
-	j, attempts, err := s.Ended(storeContext(t), "job0001")
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, "the ended job", j, ended)
-	equal(t, "its attempts", attempts, []jobs.Attempt{attempt(1, 1), attempt(1, 2)})
-	if j, attempts, err := s.Ended(storeContext(t), "job0008"); err != nil || j.State != jobs.Cancelled || len(attempts) != 0 {
-		t.Errorf("a job that ended in its first turn is %+v, %+v, %v", j, attempts, err)
-	}
-	if _, _, err := s.Ended(storeContext(t), "job0002"); !errors.Is(err, jobs.ErrJobNotFound) {
+	if _, err := s.Ended(storeContext(t), jobID(2)); !errors.Is(err, jobs.ErrJobNotFound) {
 		t.Errorf("a living job among the ended: %v", err)
 	}
+}
+
+func endedIsListed(t *testing.T, s jobs.Store) {
+	states := []jobs.State{jobs.Completed, jobs.Failed, jobs.Expired, jobs.Cancelled}
+	var want []jobs.Record
+	for i := range 40 {
+		j := fullJob(i, states[i%4])
+		j.Type, j.Tags = []string{"a", "b"}[i/4%2], [][]string{nil, {"x"}, {"x", "y"}, {"100%", "x_"}, {"xy"}}[i%5]
+		commit(t, s, jobs.Changes{Jobs: []jobs.Record{j}})
+		want = append([]jobs.Record{j}, want...)
+	}
+	for _, f := range []jobs.Filter{
+		{}, {State: jobs.Failed}, {Type: "b"}, {Tag: "x"}, {Tag: "%"}, {Tag: "100%"}, {Tag: "x_"}, {Type: "a", Tag: "y", State: jobs.Cancelled}, {Type: "c"},
+	} {
+		var through []jobs.Record
+		for _, j := range want {
+			if (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) && (f.Tag == "" || slices.Contains(j.Tags, f.Tag)) {
+				through = append(through, j)
+			}
+		}
+		for _, size := range []int{1, 7, 100} {
+			var got []jobs.Record
+			below := uint64(1<<64 - 1)
+			for {
+				page, err := s.ListEnded(storeContext(t), f, below, size)
+				if err != nil || len(page) > size {
+					t.Fatalf("a page of %d has %d: %v", size, len(page), err)
+				}
+				got = append(got, page...)
+				if len(page) < size {
+					break
+				}
+				below = page[len(page)-1].Revision
+			}
+			equal(t, fmt.Sprintf("list with %+v in pages of %d", f, size), got, through)
+		}
+	}
+}
+
+func historyComesBack(t *testing.T, s jobs.Store) {
+	hour := func(n int) time.Time { return base().Truncate(time.Hour).Add(time.Duration(n) * time.Hour) }
+	var want []jobs.Statistic
+	for i := range 12 {
+		n := jobs.Statistic{Hour: hour(i / 4), Source: string(rune('a' + i%2))}
+		if i%4 < 2 {
+			n.Type = "t"
+			n.Ends.Completed = int64(i)
+			n.Ends.Runs.Observe(time.Duration(i+1) * time.Second)
+		} else {
+			n.Tag, n.Events = "x", map[jobs.EventType]int64{jobs.EventSubmit: int64(i)}
+		}
+		want = append(want, n)
+		commit(t, s, jobs.Changes{Stats: []jobs.Statistic{n}})
+	}
+	for skip := range 4 {
+		equal(t, fmt.Sprintf("what there is from hour %d on", skip), history(t, s, hour(skip)), sorted(want[4*skip:]))
+	}
+}
+
+func trimForgets(t *testing.T, s jobs.Store) {
+	for i := range 30 {
+		j := fullJob(i, jobs.Completed)
+		j.EndedAt = base().Add(time.Duration(i) * time.Hour)
+		commit(t, s, jobs.Changes{Jobs: []jobs.Record{j}})
+	}
+	commit(t, s, jobs.Changes{Jobs: []jobs.Record{fullJob(100, jobs.Running)}})
+	trim := func(before time.Time, keep, atMost, want, left int) {
+		t.Helper()
+		if n, err := s.Trim(storeContext(t), before, keep, atMost); err != nil || n != want {
+			t.Errorf("trimming forgot %d, %v, not %d", n, err, want)
+		}
+		all, err := s.ListEnded(storeContext(t), jobs.Filter{}, 1<<63, 100)
+		if err != nil || len(all) != left || left > 0 && all[len(all)-1].ID != jobID(30-left) {
+			t.Errorf("left are %d, %v, not the newest %d", len(all), err, left)
+		}
+	}
+	trim(base(), -1, 100, 0, 30)
+	trim(base().Add(5*time.Hour), -1, 3, 3, 27)
+	trim(base().Add(5*time.Hour), -1, 3, 2, 25)
+	trim(base(), 20, 100, 5, 20)
+	trim(base().Add(12*time.Hour), 19, 100, 2, 18)
+	trim(base(), 0, 10, 10, 8)
+	trim(base().Add(1000*time.Hour), 5, 100, 8, 0)
+	if _, err := s.Ended(storeContext(t), jobID(1)); !errors.Is(err, jobs.ErrJobNotFound) {
+		t.Errorf("a forgotten job is %v", err)
+	}
+	equal(t, "what lives", living(t, s).Jobs, []jobs.Record{fullJob(100, jobs.Running)})
+}
+
+func memosExpire(t *testing.T, s jobs.Store) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	late := jobs.Memo{ID: "late", JobID: "j", Print: "00", State: jobs.Failed, Expires: now.Add(time.Hour)}
+	early := late
+	early.ID, early.Expires = "early", now.Add(-time.Hour)
+	commit(t, s, jobs.Changes{Memos: []jobs.Memo{early, late}})
+	equal(t, "of two memos", living(t, s).Memos, []jobs.Memo{late})
+	if _, err := s.Trim(storeContext(t), now, -1, 100); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "after trimming", living(t, s).Memos, []jobs.Memo{late})
 }
 
 func closedStore(t *testing.T, s jobs.Store) {
@@ -379,9 +476,9 @@ func closedStore(t *testing.T, s jobs.Store) {
 	ctx := storeContext(t)
 	_, err1 := s.Load(ctx)
 	err2 := s.Update(ctx, func(jobs.Facts) jobs.Changes { return fullChanges() })
-	_, _, err3 := s.Ended(ctx, "x")
+	_, err3 := s.Ended(ctx, "x")
 	_, err4 := s.ListEnded(ctx, jobs.Filter{}, 1, 1)
-	_, _, err5 := s.History(ctx, base())
+	_, err5 := s.History(ctx, base())
 	_, err6 := s.Trim(ctx, base(), 0, 1)
 	for i, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if !errors.Is(err, lokt.ErrUnavailable) {

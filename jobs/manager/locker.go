@@ -14,95 +14,132 @@ import (
 	"github.com/lokt-dev/lokt/jobs/engine"
 )
 
-// locker takes, renews and gives back the locks that leased jobs need, as the engine orders. What leases of the engine hold
-// is renewed whoever took it: managers that share a store do so for each other, lest a lock end with the process that took it.
+// locker takes, renews and gives back the locks that leased jobs need, as the engine orders: within the turn if the store has
+// the locks, or else by asking the service that has them. What active leases hold is renewed whoever took it: managers that
+// share a store do so for each other, lest a lock end with the process that took it.
 type locker struct {
 	m       *Manager
 	service lokt.Service
 	life    time.Duration // of a lock without renewal
 
-	mu    sync.Mutex
-	taken map[string]engine.LockOrder // by lease: the engine does not know of it yet
-	tails map[string]chan struct{}    // by lease: closed when the last order so far has been followed
-
-	watched map[string]bool // locks that somebody outside holds, and that are looked at until they are tried again: whether they are to be looked at for longer
+	mu      sync.Mutex
+	taken   map[string]engine.LockOrder // by lease: the engine does not know of it yet
+	tails   map[string]chan struct{}    // by lease: closed when the last order so far has been followed
+	watched map[string]bool             // locks that somebody outside holds: whether they are to be looked at once more
 }
 
-// lockPatience bounds how long a lock service may take to answer.
-const lockPatience = 5 * time.Second
+// Bounds on what others may make the locker wait.
+const (
+	lockTimeout = 5 * time.Second       // for an answer of the lock service
+	lostTimeout = time.Second           // for the answer to a heartbeat: what is not known by then is told with the next
+	freeTimeout = 5 * time.Second       // for the locks of a job that ended, before its end is answered
+	minWatch    = 50 * time.Millisecond // between looks at a lock: what seems to be free may be refused all the same
+)
+
+// ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
+const ownerPrefix = "job:"
 
 func newLocker(m *Manager, s lokt.Service) *locker {
 	return &locker{
-		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second), taken: map[string]engine.LockOrder{}, tails: map[string]chan struct{}{},
-		watched: map[string]bool{},
+		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second), taken: map[string]engine.LockOrder{},
+		tails: map[string]chan struct{}{}, watched: map[string]bool{},
 	}
 }
 
-// follow does what the engine orders, in the background, and tells it when it is done. Orders for one lease are followed one
-// after another: what one takes for a lease that is granted then, none that was given before gives back.
-func (k *locker) follow(o engine.LockOrder) {
+func (k *locker) claim(o engine.LockOrder, name string) lokt.Claim {
+	return lokt.Claim{
+		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: ownerPrefix + o.JobID, AnySession: true}, Strict: true, TTL: k.life,
+	}
+}
+
+// within returns what carries out orders in a step of the store, and notes the locks that cannot be had.
+func (k *locker) within(step lokt.Step, blocked *[]string) func(engine.LockOrder) engine.Op {
+	return func(o engine.LockOrder) engine.Op {
+		if o.Kind == engine.FreeLocks {
+			for _, name := range o.Names {
+				_, _ = step.Release(lokt.Target{Name: name, LeaseID: o.LeaseID}) // or it is not held any more
+			}
+			return engine.Unlocked{LeaseID: o.LeaseID}
+		}
+		claims := make([]lokt.Claim, len(o.Names))
+		for i, name := range o.Names {
+			claims[i] = k.claim(o, name)
+		}
+		holders, err := step.Acquire(claims...)
+		done := engine.Locked{Order: o, Tokens: map[string]uint64{}}
+		if err != nil {
+			done.Blocked = o.Names[0]
+			if b := (*lokt.BlockedError)(nil); errors.As(err, &b) {
+				done.Blocked = b.Name
+			}
+			*blocked = append(*blocked, done.Blocked)
+		}
+		for _, h := range holders {
+			done.Tokens[h.Name] = h.Token
+		}
+		return done
+	}
+}
+
+// follow does what the engine orders, in the background, tells it when that is done, and then calls after; if that takes
+// long, earlier. Orders for one lease are followed one after another: what one takes for a lease that is granted then, none
+// that was given before gives back.
+func (k *locker) follow(o engine.LockOrder, after func()) {
 	done := make(chan struct{})
 	k.mu.Lock()
 	before := k.tails[o.LeaseID]
 	k.tails[o.LeaseID] = done
 	k.mu.Unlock()
 	k.m.task(func() {
-		defer k.end(o.LeaseID, done)
+		defer after()
+		defer time.AfterFunc(freeTimeout, after).Stop()
 		if before != nil {
 			<-before
 		}
 		switch {
 		case o.Kind == engine.FreeLocks:
-			k.release(o, o.Names)
+			k.release(o.LeaseID, o.Names)
 			k.tell(engine.Unlocked{LeaseID: o.LeaseID})
 		case !k.active(o.LeaseID): // or it was granted after an order before this one
 			k.offer(o)
 		}
+		close(done)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.tails[o.LeaseID] == done {
+			delete(k.tails, o.LeaseID)
+		}
 	})
 }
 
-// end lets the next order for the lease begin.
-func (k *locker) end(leaseID string, done chan struct{}) {
-	close(done)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.tails[leaseID] == done {
-		delete(k.tails, leaseID)
-	}
-}
-
-// offer takes the locks, and tells the engine what came of it until it has taken that in. Meanwhile the locks are renewed.
+// offer takes the locks, and tells the engine what came of it. Meanwhile the locks are renewed.
 func (k *locker) offer(o engine.LockOrder) {
 	tokens, blocked := k.take(o)
 	if blocked == "" {
 		k.mu.Lock()
 		k.taken[o.LeaseID] = o
 		k.mu.Unlock()
-		defer func() {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			delete(k.taken, o.LeaseID)
-		}()
 	}
+	k.tell(engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
+	if blocked != "" {
+		k.watch(blocked)
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.taken, o.LeaseID)
+}
+
+// tell passes on to the engine what came of an order, until it is known to have taken that in.
+func (k *locker) tell(o engine.Op) {
 	for {
-		c, err := k.m.send(context.Background(), engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
+		c, err := k.m.send(context.Background(), o)
 		if err != nil {
 			return
 		}
-		if r := <-c.done; r.Err == nil { // otherwise it is not known what was stored
-			if blocked != "" {
-				k.watch(blocked)
-			}
+		if r := <-c.done; r.Err == nil {
 			return
 		}
-	}
-}
-
-// tell passes on to the engine what came of an order. Nobody waits for an answer.
-func (k *locker) tell(o engine.Op) {
-	c, err := k.m.send(context.Background(), o)
-	if err == nil {
-		k.m.forgo(c)
 	}
 }
 
@@ -121,23 +158,21 @@ func (k *locker) take(o engine.LockOrder) (tokens map[string]uint64, blocked str
 	renewed := time.Now()
 	for i, name := range names {
 		token, err := k.acquire(o, name)
-		if err != nil && k.free(err, name) {
+		if err != nil && k.freeLeft(err, name) {
 			token, err = k.acquire(o, name)
 		}
-		if err != nil {
-			k.release(o, names[:i+1]) // that one too: it is not always known what became of it
-			return nil, name
-		}
-		tokens[name] = token
-		if time.Since(renewed) < k.life/8 {
-			continue
-		}
-		renewed = time.Now()
-		for _, had := range names[:i+1] {
-			if k.keep(o, had) != nil {
-				k.release(o, names[:i+1])
-				return nil, had
+		if err == nil {
+			tokens[name] = token
+			if time.Since(renewed) > k.life/8 {
+				renewed = time.Now()
+				for _, had := range names[:i+1] {
+					err = errors.Join(err, k.keep(o, had))
+				}
 			}
+		}
+		if err != nil {
+			k.release(o.LeaseID, names[:i+1]) // that one too: it is not always known what became of it
+			return nil, name
 		}
 	}
 	return tokens, ""
@@ -145,108 +180,71 @@ func (k *locker) take(o engine.LockOrder) (tokens map[string]uint64, blocked str
 
 // keep renews a lock that is held.
 func (k *locker) keep(o engine.LockOrder, name string) error {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
 	defer cancel()
 	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.LeaseID})
 	return err
 }
 
 func (k *locker) acquire(o engine.LockOrder, name string) (token uint64, err error) {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
 	defer cancel()
-	h, err := k.service.Acquire(ctx, lokt.Claim{
-		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: ownerPrefix + o.JobID, AnySession: true}, Strict: true, TTL: k.life,
-	})
+	h, err := k.service.Acquire(ctx, k.claim(o, name))
 	return h.Token, err
 }
 
 // release gives locks back. One that cannot be given back ends by itself, within its life.
-func (k *locker) release(o engine.LockOrder, names []string) {
+func (k *locker) release(leaseID string, names []string) {
 	for _, name := range names {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(k.m.ctx), lockPatience)
-		_, _ = k.service.Release(ctx, lokt.Target{Name: name, LeaseID: o.LeaseID})
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(k.m.ctx), lockTimeout)
+		_, _ = k.service.Release(ctx, lokt.Target{Name: name, LeaseID: leaseID})
 		cancel()
 	}
 }
 
-// ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
-const ownerPrefix = "job:"
-
-// free gives back what is in the way of a lock that a job needs, and was left behind by jobs that have ended: whoever held it
-// for them was killed before it could give it back. It reports whether there was anything.
-func (k *locker) free(err error, name string) (freed bool) {
-	var blocked *lokt.BlockedError
+// freeLeft gives back what is in the way of a lock that a job needs, and was left behind by a manager of this store that was
+// killed before it could give it back. It reports whether there was anything.
+func (k *locker) freeLeft(err error, name string) (freed bool) {
+	blocked := (*lokt.BlockedError)(nil)
 	if !errors.As(err, &blocked) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
-	defer cancel()
 	for _, h := range blocked.Holders {
-		if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.over(ctx, jobID) {
-			k.release(engine.LockOrder{LeaseID: h.LeaseID}, []string{name})
+		if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.left(jobID, h.LeaseID) {
+			k.release(h.LeaseID, []string{name})
 			freed = true
 		}
 	}
 	return freed
 }
 
-// over reports whether a job of this store has ended: no lease of it will ever be active.
-func (k *locker) over(ctx context.Context, jobID string) bool {
-	k.m.mu.Lock()
-	lives := k.m.engine.Lives(jobID)
-	k.m.mu.Unlock()
-	if lives {
-		return false
-	}
-	_, _, err := k.m.store.Ended(ctx, jobID)
-	return err == nil
-}
-
-// tidy gives back the locks that an earlier manager of the store took for its jobs, and was killed before it could give
-// back: those that jobs here name, lest these wait until such a lock ends by itself.
-func (k *locker) tidy() {
-	if k.m.cfg.Shared {
-		return // it may be at work for another manager
-	}
-	names := map[string]bool{}
-	k.m.mu.Lock()
-	for name := range k.m.engine.LockNames() {
-		names[name] = true
-	}
-	k.m.mu.Unlock()
-	for name := range names {
-		ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
-		s, err := k.service.Get(ctx, name)
-		if err == nil {
-			for _, h := range s.Live() {
-				if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.orphaned(ctx, jobID, h.LeaseID) {
-					k.release(engine.LockOrder{LeaseID: h.LeaseID}, []string{name})
-				}
-			}
-		}
-		cancel()
-	}
-}
-
-// orphaned reports whether a lease that holds a lock is of a job of this store, and neither active nor about to be.
-func (k *locker) orphaned(ctx context.Context, jobID, leaseID string) bool {
+// left reports whether a lease is of a job of this store, and neither active nor about to be.
+func (k *locker) left(jobID, leaseID string) bool {
 	k.m.mu.Lock()
 	e := k.m.engine
 	wanted, lives := e.Active(leaseID) || e.Awaits(leaseID), e.Lives(jobID)
 	k.m.mu.Unlock()
 	if wanted || lives {
-		return !wanted
+		return !wanted && !k.m.cfg.Shared // otherwise another manager may be about to grant it
 	}
-	return k.over(ctx, jobID)
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
+	defer cancel()
+	_, err := k.m.store.Ended(ctx, jobID)
+	return err == nil
 }
 
 // renew keeps the locks of leased jobs alive, until the manager is closed.
 func (k *locker) renew() {
-	k.tidy()
 	tick := time.NewTicker(k.life / 4)
 	defer tick.Stop()
 	for {
-		for _, o := range k.orders() {
+		k.mu.Lock()
+		orders := slices.Collect(maps.Values(k.taken))
+		k.mu.Unlock()
+		k.m.mu.Lock()
+		orders = append(orders, k.m.engine.LocksHeld()...)
+		k.m.mu.Unlock()
+		for _, o := range orders {
 			for _, name := range o.Names {
 				k.renewOne(o, name)
 			}
@@ -259,16 +257,6 @@ func (k *locker) renew() {
 	}
 }
 
-// orders returns what is to be renewed.
-func (k *locker) orders() []engine.LockOrder {
-	k.mu.Lock()
-	orders := slices.Collect(maps.Values(k.taken))
-	k.mu.Unlock()
-	k.m.mu.Lock()
-	defer k.m.mu.Unlock()
-	return append(orders, k.m.engine.LocksHeld()...)
-}
-
 // renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a restart that
 // took long.
 func (k *locker) renewOne(o engine.LockOrder, name string) {
@@ -278,14 +266,14 @@ func (k *locker) renewOne(o engine.LockOrder, name string) {
 	if err := k.keep(o, name); errors.Is(err, lokt.ErrNotFound) && k.wanted(o.LeaseID) {
 		_, _ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
 		if !k.wanted(o.LeaseID) {
-			k.release(o, []string{name})
+			k.release(o.LeaseID, []string{name})
 		}
 	}
 }
 
 // fresh reports whether a lock was renewed lately, by whomever. What cannot be read is renewed.
 func (k *locker) fresh(o engine.LockOrder, name string) bool {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockPatience)
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
 	defer cancel()
 	s, err := k.service.Get(ctx, name)
 	h, held := s.Lock.Holder(o.LeaseID)
@@ -307,40 +295,24 @@ func (k *locker) wanted(leaseID string) bool {
 	return k.active(leaseID)
 }
 
-// lookPatience bounds how long the answer to a heartbeat waits for the lock service. What it does not say by then, it says the next time.
-const lookPatience = time.Second
-
-// lost returns the locks of leases that are not held as they were when these were granted, by name: not at all, or with a newer
-// token, so that somebody else may have held them in between. What cannot be found out is not lost.
+// lost returns the locks of leases that are not held as they were when these were granted, by lease: not at all, or with a
+// newer token, so that somebody else may have held them in between. What cannot be found out is not lost.
 func (k *locker) lost(ctx context.Context, leaseIDs ...string) map[string][]string {
-	type held struct {
-		names  []string
-		tokens map[string]uint64
-	}
-	found := map[string]held{}
 	k.m.mu.Lock()
-	for _, id := range leaseIDs {
-		if o, tokens, ok := k.m.engine.LockedBy(id); ok {
-			found[id] = held{o.Names, tokens}
-		}
-	}
+	held := k.m.engine.LocksOf(leaseIDs)
 	k.m.mu.Unlock()
-	if len(found) == 0 {
+	if len(held) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
 	defer cancel()
 	all := map[string][]string{}
-	for id, h := range found {
-		var lost []string
-		for _, name := range h.names {
-			if k.gone(ctx, id, name, h.tokens[name]) {
-				lost = append(lost, name)
-			}
-		}
-		if lost != nil && k.active(id) { // otherwise they were given back meanwhile
-			slices.Sort(lost)
-			all[id] = lost
+	for _, o := range held {
+		lost := slices.DeleteFunc(slices.Sorted(slices.Values(o.Names)), func(name string) bool {
+			return !k.gone(ctx, o.LeaseID, name, o.Tokens[name])
+		})
+		if len(lost) > 0 && k.active(o.LeaseID) { // otherwise they were given back meanwhile
+			all[o.LeaseID] = lost
 		}
 	}
 	return all
@@ -360,17 +332,14 @@ func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) b
 	return !held || token != 0 && h.Token != token
 }
 
-// lostLocks completes the answer to a heartbeat.
-func (m *Manager) lostLocks(ctx context.Context, leaseID string, a *jobs.HeartbeatAnswer) {
-	if m.locks != nil {
-		a.LostLocks = m.locks.lost(ctx, leaseID)[leaseID]
-	}
-}
-
-// lostLocksOf completes the answers to many heartbeats.
-func (m *Manager) lostLocksOf(ctx context.Context, leaseIDs []string, all []jobs.LeaseAnswer) {
+// tellLost completes answers to heartbeats.
+func (m *Manager) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	if m.locks == nil {
 		return
+	}
+	leaseIDs := make([]string, len(all))
+	for i := range all {
+		leaseIDs[i] = all[i].LeaseID
 	}
 	lost := m.locks.lost(ctx, leaseIDs...)
 	for i := range all {
@@ -378,4 +347,79 @@ func (m *Manager) lostLocksOf(ctx context.Context, leaseIDs []string, all []jobs
 			all[i].LostLocks = lost[all[i].LeaseID]
 		}
 	}
+}
+
+// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries it again by
+// itself.
+func (k *locker) watch(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.watched[name]; ok {
+		k.watched[name] = true // the watch may be about to end: the engine tries the lock again at the same moment
+		return
+	}
+	k.watched[name] = false
+	k.m.task(func() {
+		for more := true; more; {
+			vacant := k.awaitVacancy(name)
+			k.mu.Lock()
+			if more = k.watched[name] && !vacant; more {
+				k.watched[name] = false
+			} else {
+				delete(k.watched, name)
+			}
+			k.mu.Unlock()
+			if vacant {
+				k.tell(engine.Vacant{Lock: name})
+			}
+		}
+	})
+}
+
+// awaitVacancy waits until nobody holds the lock and nobody waits for it, and reports whether that came in time.
+func (k *locker) awaitVacancy(name string) bool {
+	ctx, cancel := context.WithTimeout(k.m.ctx, engine.LockRetry)
+	defer cancel()
+	for first := true; ; first = false {
+		s, err := k.service.Get(ctx, name)
+		if err != nil {
+			return false
+		}
+		wait := engine.LockRetry
+		switch ends, vacant := vacancy(s); {
+		case vacant && !first:
+			return true
+		case vacant: // just now, or it is not what it seems
+			wait = minWatch
+		case !ends.IsZero():
+			wait = max(ends.Sub(s.Now), minWatch)
+		}
+		waiting, done := context.WithTimeout(ctx, wait)
+		err = k.service.Wait(waiting, lokt.Watch{Name: name, Seen: s.Lock.Revision})
+		over := waiting.Err() != nil
+		done()
+		if ctx.Err() != nil || err != nil && !over {
+			return false
+		}
+	}
+}
+
+// vacancy reports whether a lock can be had by somebody who is not in its queue, and otherwise when the first of its holds, or
+// its freeze, ends by itself; zero for never.
+func vacancy(s lokt.Snapshot) (ends time.Time, vacant bool) {
+	consider := func(t time.Time) {
+		if !t.IsZero() && (ends.IsZero() || t.Before(ends)) {
+			ends = t
+		}
+	}
+	live := s.Live()
+	for i := range live {
+		consider(live[i].ExpiresAt)
+	}
+	frozen := s.Frozen()
+	if frozen != nil {
+		consider(frozen.ExpiresAt)
+	}
+	waits := slices.ContainsFunc(s.Lock.Queue, func(w *lokt.Waiter) bool { return !s.Away(w) })
+	return ends, len(live) == 0 && frozen == nil && s.Lock.Corrupt == "" && !waits
 }

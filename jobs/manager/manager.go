@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -23,7 +24,8 @@ type Options struct {
 	Keep     time.Duration
 	KeepMost int
 
-	// Locks, if set, is where the locks that jobs name are taken. Otherwise a name excludes only jobs from each other.
+	// Locks, if set, is where the locks that jobs name are taken: those of the store, if it has any (see jobs.Facts.Locks), or
+	// else those of another one. Otherwise a name excludes only jobs from each other.
 	Locks lokt.Service
 
 	// Observe, if set, is called with events after they were stored, in their order, one call at a time. Nothing is
@@ -53,11 +55,8 @@ type Manager struct {
 	calls   map[uint64]*call // not yet answered
 	lastID  uint64
 	closed  bool
-	want    int           // a turn waits for so many in the queue
-	enough  chan struct{} // they are there
 
 	// For the loop only.
-	answered int           // how many the last turn answered that stored something
 	suspect  bool          // it is not known what was stored: load before the next turn
 	pause    time.Duration // before the next turn, because the store failed
 	retry    time.Time     // no turn before
@@ -97,7 +96,7 @@ func Open(ctx context.Context, store jobs.Store, o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: o.WithDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1), ended: make(chan struct{}),
-		enough: make(chan struct{}, 1), calls: map[uint64]*call{}, metrics: engine.NewMetrics(),
+		calls: map[uint64]*call{}, metrics: engine.NewMetrics(),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if o.Locks != nil {
@@ -127,13 +126,13 @@ func (m *Manager) task(f func()) {
 
 // load replaces the engine by what the store keeps.
 func (m *Manager) load(ctx context.Context) error {
-	rows, err := m.store.Load(ctx)
+	living, err := m.store.Load(ctx)
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.engine = engine.Load(m.cfg, rows, m.instant(rows.Now))
+	m.engine = engine.Load(m.cfg, living, lokt.NewLeaseID()[:12], m.instant(living.Now))
 	return nil
 }
 
@@ -247,14 +246,15 @@ func (m *Manager) turn(look bool) {
 	var batch []*call
 	var out engine.Outcome
 	var decided time.Time // zero if the turn was not run
-	m.gather()
+	var blocked []string  // locks that could not be had in this turn
+	runtime.Gosched()     // those who are about to ask for something are in time for this turn
 	err := m.store.Update(m.ctx, func(f jobs.Facts) jobs.Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		batch = m.take()
 		now := m.instant(f.Now)
-		for i := range f.Others {
-			m.engine.Follow(&f.Others[i], now)
+		if f.Others != nil {
+			m.engine.Follow(f.Others, now)
 		}
 		requests := make([]engine.Call, 0, len(batch))
 		for _, c := range batch {
@@ -264,7 +264,11 @@ func (m *Manager) turn(look bool) {
 			}
 			requests = append(requests, engine.Call{ID: c.id, Op: c.op})
 		}
-		out = m.engine.Turn(now, requests)
+		if f.Locks != nil && m.locks != nil {
+			out = m.engine.TurnWith(now, requests, m.locks.within(f.Locks, &blocked))
+		} else {
+			out = m.engine.Turn(now, requests)
+		}
 		decided = time.Now()
 		return out.Changes
 	})
@@ -280,30 +284,70 @@ func (m *Manager) turn(look bool) {
 		return
 	}
 	m.pause = 0
-	if m.answered = 0; !out.Changes.Empty() {
+	if !out.Changes.Empty() {
 		m.failures = 0
-		m.answered = min(len(batch), len(out.Replies))
 	}
 	if m.opts.Observe != nil && len(out.Changes.Events) > 0 {
 		m.opts.Observe(out.Changes.Events)
 	}
+	m.stored(batch, &out, time.Since(decided))
+	for _, name := range blocked {
+		m.locks.watch(name)
+	}
+}
+
+// stored answers what a turn that is stored has answered, and has its orders carried out. Who ended a lease is answered when
+// its locks are free.
+func (m *Manager) stored(batch []*call, out *engine.Outcome, took time.Duration) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.metrics.Take(m.engine.Metrics)
 	if !out.Changes.Empty() {
-		m.metrics.Store.Observe(time.Since(decided))
+		m.metrics.Store.Observe(took)
+	}
+	for _, c := range batch {
+		if internal(c.op) {
+			m.answerLocked(engine.Reply{ID: c.id})
+		}
+	}
+	for _, o := range out.Orders {
+		after := func() {}
+		for i, r := range out.Replies {
+			c := m.calls[r.ID]
+			if c == nil || o.Kind != engine.FreeLocks {
+				continue
+			}
+			if done, ok := c.op.(engine.Complete); ok && done.LeaseID == o.LeaseID {
+				delete(m.calls, r.ID)
+				out.Replies[i].ID = 0
+				after = sync.OnceFunc(func() { c.done <- r })
+			}
+		}
+		m.locks.follow(o, after)
 	}
 	for _, r := range out.Replies {
 		m.answerLocked(r)
 	}
-	for _, c := range batch {
-		if _, told := c.op.(engine.Locked); told {
-			m.answerLocked(engine.Reply{ID: c.id})
+}
+
+// turnWeight bounds what a turn takes in, so that no more has to be stored as one step than takes a moment, however many ask
+// at once.
+const turnWeight = 4096
+
+// take takes from the queue what is for this turn: the oldest, and one at least.
+func (m *Manager) take() []*call {
+	n, weight := 0, 0
+	for n < len(m.queue) {
+		if weight += engine.Weight(m.queue[n].op); n > 0 && weight > turnWeight {
+			break
 		}
+		n++
 	}
-	m.mu.Unlock()
-	for _, o := range out.Orders {
-		m.locks.follow(o)
+	batch := m.queue[:n:n]
+	if m.queue = m.queue[n:]; len(m.queue) == 0 {
+		m.queue = nil
 	}
+	return batch
 }
 
 // failed puts off the next turn, for longer each time.
@@ -344,14 +388,22 @@ func (m *Manager) failQueue(err error) {
 	defer m.mu.Unlock()
 	var kept []*call
 	for _, c := range m.queue {
-		switch c.op.(type) {
-		case engine.Locked, engine.Unlocked, engine.Vacant:
+		if internal(c.op) {
 			kept = append(kept, c)
-		default:
+		} else {
 			m.answerLocked(engine.Reply{ID: c.id, Err: err})
 		}
 	}
 	m.queue = kept
+}
+
+// internal reports whether an op only tells the engine something.
+func internal(o engine.Op) bool {
+	switch o.(type) {
+	case engine.Locked, engine.Unlocked, engine.Vacant:
+		return true
+	}
+	return false
 }
 
 // failAll answers all that wait.
@@ -391,10 +443,7 @@ func (m *Manager) send(ctx context.Context, o engine.Op) (*call, error) {
 	m.lastID++
 	c := &call{id: m.lastID, op: o, ctx: ctx, done: make(chan engine.Reply, 1)}
 	m.calls[c.id] = c
-	if m.queue = append(m.queue, c); len(m.queue) == m.want {
-		m.want = 0
-		m.enough <- struct{}{}
-	}
+	m.queue = append(m.queue, c)
 	m.wakeUp()
 	return c, nil
 }
@@ -456,13 +505,6 @@ func (m *Manager) takeBack(c *call) bool {
 		}
 	}
 	return false
-}
-
-// forgo says that nobody waits for the call's answer.
-func (m *Manager) forgo(c *call) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.calls, c.id)
 }
 
 // left returns the answer that a call had got before it was withdrawn.

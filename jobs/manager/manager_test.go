@@ -47,6 +47,18 @@ func TestManagerThatTakesLocksElsewhereKeepsEveryPromise(t *testing.T) {
 	})
 }
 
+func TestManagerOverAStoreWithLocksKeepsEveryPromise(t *testing.T) {
+	jobstest.TestService(t, func(t *testing.T, c jobs.Config) jobs.Service {
+		locks := memstore.New()
+		m, err := manager.Open(t.Context(), locks.Jobs(), manager.Options{Config: c, Locks: lokt.NewManager(locks)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		return m
+	})
+}
+
 // submit queues a job and returns its ID.
 func submit(t *testing.T, m jobs.Service, edits ...func(*jobs.Spec)) string {
 	t.Helper()
@@ -313,7 +325,7 @@ func TestAGrantThatNobodyHearsOfIsTakenBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, hangUp := context.WithCancel(t.Context())
 				store := &slowStore{memstore.NewJobs(), func(c jobs.Changes) {
-					if len(c.Leases) > 0 {
+					if len(c.Jobs) > 0 && c.Jobs[0].Lease != nil {
 						hangUp()
 						time.Sleep(time.Second)
 					}

@@ -38,9 +38,6 @@ func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt
 	all := make([]engine.NewJob, len(specs))
 	for i := range specs {
 		all[i] = engine.NewJob{Spec: specs[i].Clone(), ID: newJobID()}
-		if all[i].IdempotencyKey != "" {
-			all[i].Print = all[i].Fingerprint()
-		}
 	}
 	r, err := m.do(ctx, engine.Submit{Jobs: all})
 	if err != nil {
@@ -68,8 +65,8 @@ func (m *Manager) Cancel(ctx context.Context, jobID, reason string) (jobs.State,
 	}
 	r, err := m.do(ctx, engine.Cancel{JobID: jobID, Reason: reason})
 	if errors.Is(err, jobs.ErrJobNotFound) {
-		j, _, err := m.store.Ended(ctx, jobID)
-		return j.State, err
+		r, err := m.store.Ended(ctx, jobID)
+		return r.State, err
 	}
 	if err != nil {
 		return "", err
@@ -97,10 +94,11 @@ func (m *Manager) granted(ctx context.Context, a *jobs.Request, r any, g *jobs.G
 		return errors.Join(context.Cause(ctx), err)
 	}
 	if answer.Denied == nil && answer.Job.State == "" { // granted before, and the job has ended
-		var err error
-		if answer.Job, _, err = m.store.Ended(ctx, answer.Job.ID); err != nil {
+		r, err := m.store.Ended(ctx, answer.Job.ID)
+		if err != nil {
 			return err
 		}
+		answer.Job = r.Job
 	}
 	*g = answer
 	return nil
@@ -123,8 +121,9 @@ func (m *Manager) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Heartbe
 		}
 		answer = r.(jobs.HeartbeatAnswer)
 	}
-	m.lostLocks(ctx, b.LeaseID, &answer)
-	return answer, nil
+	all := []jobs.LeaseAnswer{{LeaseID: b.LeaseID, HeartbeatAnswer: answer}}
+	m.tellLost(ctx, all)
+	return all[0].HeartbeatAnswer, nil
 }
 
 // quickBeat applies a heartbeat at once, if it changes nothing but the lease.
@@ -134,10 +133,10 @@ func (m *Manager) quickBeat(b *jobs.Heartbeat) (jobs.HeartbeatAnswer, bool) {
 	if m.closed {
 		return jobs.HeartbeatAnswer{}, false
 	}
-	lazy, counted := m.engine.Lazy, m.engine.Metrics.Beats
+	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Beats
 	answer, ok := m.engine.QuickHeartbeat(m.instant(time.Time{}), b)
 	m.countQuick(counted)
-	if m.engine.Lazy != lazy {
+	if m.engine.Lazy() != lazy {
 		m.wakeUp() // there is something to store, later
 	}
 	return answer, ok
@@ -159,7 +158,7 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 		}
 		all = r.([]jobs.LeaseAnswer)
 	}
-	m.lostLocksOf(ctx, leaseIDs, all)
+	m.tellLost(ctx, all)
 	return all, nil
 }
 
@@ -169,10 +168,10 @@ func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]jobs.LeaseAn
 	if m.closed {
 		return nil, false
 	}
-	lazy, counted := m.engine.Lazy, m.engine.Metrics.Beats
+	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Beats
 	all, ok := m.engine.QuickHeartbeats(m.instant(time.Time{}), workerID, leaseIDs)
 	m.countQuick(counted)
-	if m.engine.Lazy != lazy {
+	if m.engine.Lazy() != lazy {
 		m.wakeUp()
 	}
 	return all, ok
@@ -273,12 +272,12 @@ func (m *Manager) housekeep() {
 func (m *Manager) Get(ctx context.Context, jobID string) (jobs.View, error) {
 	r, err := m.do(ctx, engine.Get{JobID: jobID})
 	if errors.Is(err, jobs.ErrJobNotFound) {
-		j, attempts, err := m.store.Ended(ctx, jobID)
+		r, err := m.store.Ended(ctx, jobID)
 		if err != nil {
 			return jobs.View{}, err
 		}
 		now := time.Now()
-		return jobs.View{Job: j, Age: max(now.Sub(j.CreatedAt), 0), SinceUpdate: max(now.Sub(j.UpdatedAt), 0), Attempts: attempts}, nil
+		return jobs.View{Job: r.Job, Age: max(now.Sub(r.CreatedAt), 0), SinceUpdate: max(now.Sub(r.UpdatedAt), 0), Attempts: r.Attempts}, nil
 	}
 	if err != nil {
 		return jobs.View{}, err
@@ -296,7 +295,7 @@ func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
 		return jobs.Page{}, err
 	}
 	p := r.(engine.LivingPage)
-	var ended []jobs.Job
+	var ended []jobs.Record
 	if f.State == "" || f.State.Ended() {
 		if ended, err = m.store.ListEnded(ctx, f, p.Below, f.Most()+1); err != nil {
 			return jobs.Page{}, err
@@ -330,8 +329,8 @@ func (m *Manager) Stats(ctx context.Context, days int) (jobs.Stats, error) {
 	}
 	now := time.Now().UTC()
 	from := jobs.Since(now, days)
-	tallies, _, err := m.store.History(ctx, from)
-	return jobs.Summarize(tallies, from, now), err
+	all, err := m.history(ctx, from)
+	return jobs.Summarize(all, from, now), err
 }
 
 // Decisions implements Reader.
@@ -340,8 +339,27 @@ func (m *Manager) Decisions(ctx context.Context, days int) (jobs.Decisions, erro
 		return jobs.Decisions{}, err
 	}
 	from := jobs.Since(time.Now().UTC(), days)
-	_, counts, err := m.store.History(ctx, from)
-	return jobs.Decide(counts, from, days), err
+	all, err := m.history(ctx, from)
+	return jobs.Decide(all, from, days), err
+}
+
+// history returns the statistics, with those that are not stored yet in place of what is.
+func (m *Manager) history(ctx context.Context, from time.Time) ([]jobs.Statistic, error) {
+	all, err := m.store.History(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.do(ctx, engine.History{})
+	if err != nil {
+		return nil, err
+	}
+	newer := r.([]jobs.Statistic)
+	all = slices.DeleteFunc(all, func(n jobs.Statistic) bool {
+		return slices.ContainsFunc(newer, func(o jobs.Statistic) bool {
+			return o.Source == n.Source && o.Hour.Equal(n.Hour) && o.Type == n.Type && o.Tag == n.Tag
+		})
+	})
+	return append(all, newer...), nil
 }
 
 // Metrics returns what was counted until now. The caller may keep and change it.
@@ -350,5 +368,6 @@ func (m *Manager) Metrics() engine.Metrics {
 	defer m.mu.Unlock()
 	c := m.metrics.Clone()
 	c.ParkedAsks, c.ParkedBeats = m.engine.Parked()
+	c.Oldest = m.engine.Oldest()
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -52,13 +53,39 @@ func (c *common) openWith(t *testing.T, locks lokt.Service) *manager.Manager {
 func (r *replica) Changed() <-chan struct{} { return r.changed }
 
 // Load implements jobs.Store.
-func (r *replica) Load(ctx context.Context) (jobs.Rows, error) {
+func (r *replica) Load(ctx context.Context) (jobs.Living, error) {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	r.seen = len(r.c.log)
-	rows, err := r.c.base.Load(ctx)
-	rows.Now = time.Now().Add(r.c.set)
-	return rows, err
+	living, err := r.c.base.Load(ctx)
+	living.Now = time.Now().Add(r.c.set)
+	return living, err
+}
+
+// others returns what was stored since, each record and memo as it is now; nil if nothing.
+func (c *common) others(since int) *jobs.Changes {
+	if since == len(c.log) {
+		return nil
+	}
+	all := c.log[len(c.log)-1]
+	all.Jobs, all.Memos = nil, nil
+	seen := map[string]bool{}
+	for i := len(c.log) - 1; i >= since; i-- {
+		for _, j := range slices.Backward(c.log[i].Jobs) {
+			if !seen["job "+j.ID] {
+				seen["job "+j.ID] = true
+				all.Jobs = append(all.Jobs, j)
+			}
+		}
+		for _, m := range c.log[i].Memos {
+			if !seen[m.ID] {
+				seen[m.ID] = true
+				all.Memos = append(all.Memos, m)
+			}
+		}
+	}
+	slices.Reverse(all.Jobs)
+	return &all
 }
 
 // Update implements jobs.Store.
@@ -66,8 +93,8 @@ func (r *replica) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.base.Update(ctx, func(jobs.Facts) jobs.Changes {
-		changes := turn(jobs.Facts{Now: time.Now().Add(c.set), Others: c.log[r.seen:]})
+	return c.base.Update(ctx, func(f jobs.Facts) jobs.Changes {
+		changes := turn(jobs.Facts{Now: time.Now().Add(c.set), Others: c.others(r.seen), Locks: f.Locks})
 		if !changes.Empty() {
 			c.log = append(c.log, changes)
 			for _, o := range c.replicas {

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -23,22 +22,11 @@ import (
 const (
 	dirLock  = "/lock/"
 	dirFree  = "/free/"
-	dirHold  = "/hold/"
-	dirThaw  = "/thaw/"
 	dirEvent = "/event/"
 )
 
 func (s *Store) lockKey(name string) string { return s.prefix + dirLock + name }
 func (s *Store) freeKey(name string) string { return s.prefix + dirFree + name }
-
-// timerKey is the key that is attached to the etcd lease on which a hold depends, or the freeze. A comma
-// comes before every byte that a name can have, so that the keys are in the order of the names.
-func (s *Store) timerKey(name, id string) string {
-	if id == freezeID {
-		return s.prefix + dirThaw + name
-	}
-	return s.prefix + dirHold + name + "," + id
-}
 
 // pause returns how long to wait before the n-th retry: longer and longer up to a tenth of the time-out, and never the
 // same for two that failed together.
@@ -101,8 +89,8 @@ func code(err error) codes.Code {
 // leaves it open.
 func refused(err error) bool {
 	for _, known := range []error{
-		rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNoSpace, rpctypes.ErrLeaseNotFound, rpctypes.ErrTooManyOps,
-		rpctypes.ErrRequestTooLarge, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
+		rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps, rpctypes.ErrRequestTooLarge,
+		rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 		rpctypes.ErrAuthFailed, rpctypes.ErrCorrupt, clientv3.ErrNoAvailableEndpoints,
 	} {
 		if errors.Is(err, known) {
@@ -125,25 +113,16 @@ func unavailable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: etcd: %w", lokt.ErrUnavailable, err)
 }
 
-// queries are the operations that read all about a name, in the order in which answer expects the replies. Timers' keys
-// have no values, and are not asked for as keys only: etcd would leave out their leases then.
+// queries are the operations that read all about a name, in the order in which answer expects the replies.
 func (s *Store) queries(name string) []clientv3.Op {
-	holds := s.timerKey(name, "x")
-	holds = holds[:len(holds)-1]
-	return []clientv3.Op{
-		clientv3.OpGet(s.lockKey(name)), clientv3.OpGet(s.freeKey(name)), clientv3.OpGet(s.timerKey(name, freezeID)),
-		clientv3.OpGet(holds, clientv3.WithPrefix()),
-	}
+	return []clientv3.Op{clientv3.OpGet(s.lockKey(name)), clientv3.OpGet(s.freeKey(name))}
 }
 
 // answer makes a state of the replies to queries, and lets the slot learn it.
 func (s *Store) answer(sl *slot, h *pb.ResponseHeader, replies []*pb.ResponseOp) (*state, error) {
-	kvs := func(i int) []*mvccpb.KeyValue { return replies[i].GetResponseRange().GetKvs() }
-	st := &state{
-		lock: lokt.Lock{Name: sl.name}, header: h.GetRevision(), known: time.Now(), timers: leases{}, alive: map[string]clientv3.LeaseID{},
-	}
+	st := &state{lock: lokt.Lock{Name: sl.name}, header: h.GetRevision(), known: time.Now()}
 	for i, at := range []*int64{&st.mod, &st.free} {
-		for _, kv := range kvs(i) {
+		for _, kv := range replies[i].GetResponseRange().GetKvs() {
 			r, err := decode(sl.name, kv.Value)
 			if err != nil {
 				return nil, err
@@ -153,15 +132,8 @@ func (s *Store) answer(sl *slot, h *pb.ResponseHeader, replies []*pb.ResponseOp)
 				st.lock.Token = max(st.lock.Token, r.Token)
 				continue
 			}
-			st.lock, st.timers, st.at, st.changes = r.Lock, r.Leases, r.At, r.Changes
+			st.take(r)
 		}
-	}
-	for _, kv := range kvs(2) {
-		st.alive[freezeID] = clientv3.LeaseID(kv.Lease)
-	}
-	before := len(s.timerKey(sl.name, "x")) - 1
-	for _, kv := range kvs(3) {
-		st.alive[string(kv.Key[before:])] = clientv3.LeaseID(kv.Lease)
 	}
 	sl.learn(st)
 	return st, nil
@@ -207,20 +179,14 @@ func (s *Store) note(h *pb.ResponseHeader, asked int64) {
 	}
 	s.rev.Store(rev)
 	s.floor.Store(epoch(s.now()))
-	s.log.reset()
+	s.tail.reset()
 	s.each(func(sl *slot) { sl.forget(true) })
 	s.rewatch()
 }
 
 // nameOf takes a key apart: the directory, without slashes, and the lock's name.
 func (s *Store) nameOf(key []byte) (dir, name string) {
-	rest, ok := strings.CutPrefix(string(key), s.prefix+"/")
-	if !ok {
-		return "", ""
-	}
+	rest, _ := strings.CutPrefix(string(key), s.prefix+"/")
 	dir, name, _ = strings.Cut(rest, "/")
-	if dir == "hold" {
-		name, _, _ = strings.Cut(name, ",")
-	}
 	return dir, name
 }

@@ -73,14 +73,12 @@ func decodeEvents(kv *mvccpb.KeyValue) []lokt.LoggedEvent {
 	return all
 }
 
-// journal is what this process knows of the events in etcd: the newest of them, as they came in.
-type journal struct {
+// tail is what this process knows of the events in etcd: the newest of them, as they came in.
+type tail struct {
 	mu       sync.Mutex
-	raw      []*mvccpb.KeyValue // changes whose events came in after the recent ones
-	recent   []lokt.LoggedEvent // without gaps
+	recent   []lokt.LoggedEvent // in order
 	since    uint64             // all events with a higher number are among the recent, once they have come in
 	oldest   uint64             // lowest number that was found in etcd
-	newest   uint64             // highest number known
 	heard    int64              // revision of the last change whose events came in
 	own      int64              // of the last one that this store made
 	wake     chan struct{}      // closed when an event comes in
@@ -91,83 +89,66 @@ type journal struct {
 // maxRecent is how many events a store has in memory, for those who follow along.
 const maxRecent = 4096
 
-// begin says that from the revision on all events come in.
-func (j *journal) begin(rev int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.raw, j.recent = nil, nil
-	j.since, j.heard = uint64(max(rev, 1))<<eventBits-1, max(j.heard, rev-1)
-	if rev == 0 { // not known yet
-		j.since = 1<<64 - 1
+// begin says that from the revision on all events come in; 0 says that it is not known from when on.
+func (t *tail) begin(rev int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recent, t.since = nil, 1<<64-1
+	if rev > 0 {
+		t.since, t.heard = uint64(rev)<<eventBits-1, max(t.heard, rev-1)
 	}
-	j.ring()
+	t.ring()
 }
 
 // reset forgets everything: the revisions of etcd begin anew.
-func (j *journal) reset() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.raw, j.recent, j.since, j.oldest, j.newest, j.heard, j.own = nil, nil, 1<<64-1, 0, 0, 0, 0
+func (t *tail) reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recent, t.since, t.oldest, t.heard, t.own = nil, 1<<64-1, 0, 0, 0
 }
 
 // ring wakes all who wait for events. Its caller holds the mutex.
-func (j *journal) ring() {
-	if j.wake != nil {
-		close(j.wake)
-		j.wake = nil
+func (t *tail) ring() {
+	if t.wake != nil {
+		close(t.wake)
+		t.wake = nil
 	}
 }
 
-// hear takes in the events of a change. They are read when somebody asks for them.
-func (j *journal) hear(kv *mvccpb.KeyValue) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if uint64(kv.ModRevision)<<eventBits <= j.since {
+// hear takes in the events of a change.
+func (t *tail) hear(kv *mvccpb.KeyValue) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if uint64(kv.ModRevision)<<eventBits <= t.since {
 		return
 	}
-	if j.raw = append(j.raw, kv); len(j.raw) > 2*maxRecent {
-		n := len(j.raw) - maxRecent
-		j.recent, j.since = nil, uint64(j.raw[n-1].ModRevision+1)<<eventBits-1
-		j.raw = slices.Clone(j.raw[n:])
+	t.recent = append(t.recent, decodeEvents(kv)...)
+	if n := len(t.recent) - maxRecent; n > maxRecent {
+		t.since = t.recent[n-1].Seq
+		t.recent = slices.Clone(t.recent[n:])
 	}
-	j.heard = kv.ModRevision
-	j.ring()
+	t.heard = kv.ModRevision
+	t.ring()
 }
 
-// digest reads what came in. Its caller holds the mutex.
-func (j *journal) digest() {
-	for _, kv := range j.raw {
-		events := decodeEvents(kv)
-		j.recent = append(j.recent, events...)
-		if len(events) > 0 {
-			j.newest = max(j.newest, events[len(events)-1].Seq)
-		}
-	}
-	j.raw = nil
-	if n := len(j.recent) - maxRecent; n > maxRecent {
-		j.since = j.recent[n-1].Seq
-		j.recent = slices.Clone(j.recent[n:])
-	}
-}
-
-// after returns the recent events that the query lets through, and whether these are all that there are. It is sure about
-// what this store itself has done; what others have done comes in a little later.
-func (j *journal) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.digest()
-	if q.Latest || q.After < j.since || j.heard < j.own || j.newest <= q.After || len(j.recent) == 0 {
+// after returns the recent events that the query lets through, and whether these are all that there are. It is sure
+// about what this store itself has done; what others have done comes in a little later.
+func (t *tail) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.recent)
+	if q.Latest || n == 0 || q.After < t.since || q.After >= t.recent[n-1].Seq || t.heard < t.own {
 		return p, false
 	}
-	from, _ := slices.BinarySearchFunc(j.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int { return cmp.Compare(e.Seq, seq) })
-	for _, e := range j.recent[from:] {
+	from, _ := slices.BinarySearchFunc(t.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int { return cmp.Compare(e.Seq, seq) })
+	for _, e := range t.recent[from:] {
 		if q.Matches(&e) {
 			p.Events = append(p.Events, e)
 		}
 	}
-	p.Oldest, p.Newest = j.recent[0].Seq, j.newest
-	if j.oldest > 0 {
-		p.Oldest = min(p.Oldest, j.oldest)
+	p.Oldest, p.Newest = t.recent[0].Seq, t.recent[n-1].Seq
+	if t.oldest > 0 {
+		p.Oldest = min(p.Oldest, t.oldest)
 	}
 	return p, true
 }
@@ -184,7 +165,7 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 	if q.Limit <= 0 || q.Limit > lokt.MaxEvents {
 		q.Limit = lokt.MaxEvents
 	}
-	p, complete := s.log.after(q)
+	p, complete := s.tail.after(q)
 	if !complete {
 		bounded, cancel := s.bound(ctx)
 		defer cancel()
@@ -195,9 +176,9 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 		if err != nil {
 			return lokt.EventPage{}, s.explain(ctx, err)
 		}
-		s.log.mu.Lock()
-		s.log.oldest, s.log.newest = max(s.log.oldest, p.Oldest), max(s.log.newest, p.Newest)
-		s.log.mu.Unlock()
+		s.tail.mu.Lock()
+		s.tail.oldest = max(s.tail.oldest, p.Oldest)
+		s.tail.mu.Unlock()
 	}
 	if p.More = len(p.Events) > q.Limit; p.More && q.Latest {
 		p.Events = p.Events[len(p.Events)-q.Limit:]
@@ -284,22 +265,21 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	j := &s.log
-	j.mu.Lock()
-	j.digest()
-	if j.wake == nil {
-		j.wake = make(chan struct{})
+	t := &s.tail
+	t.mu.Lock()
+	if t.wake == nil {
+		t.wake = make(chan struct{})
 	}
-	wake, newest, blind := j.wake, j.newest, after < j.since
-	j.mu.Unlock()
+	wake, newest, blind := t.wake, uint64(0), after < t.since
+	if n := len(t.recent); n > 0 {
+		newest = t.recent[n-1].Seq
+	}
+	t.mu.Unlock()
 	if newest <= after && blind { // there may be older ones that never came in
 		bounded, cancel := s.bound(ctx)
 		defer cancel()
 		var err error
 		if newest, _, err = s.lastEvent(bounded, clientv3.SortDescend, 0); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
 			return s.explain(ctx, err)
 		}
 	}
@@ -311,19 +291,19 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 
 // stored notes that this store has stored events, and sees to it that there are not too many.
 func (s *Store) stored(rev int64) {
-	j := &s.log
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.own = max(j.own, rev)
-	if j.unpruned++; j.pruning || j.unpruned < max(s.keep/20, 1) {
+	t := &s.tail
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.own = max(t.own, rev)
+	if t.unpruned++; t.pruning || t.unpruned < max(s.keep/20, 1) {
 		return
 	}
-	j.pruning, j.unpruned = true, 0
+	t.pruning, t.unpruned = true, 0
 	s.work.Go(func() {
 		s.prune()
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.pruning = false
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.pruning = false
 	})
 }
 

@@ -328,11 +328,11 @@ func TestAWaiterIsWokenThoughItsWatchWasLostAndCompactedAway(t *testing.T) {
 			}
 		}()
 		eventually(t, "somebody waits", func() bool {
-			sl := waiter.peek(name, false)
+			sl := waiter.pin(name)
 			defer waiter.unpin(sl)
 			sl.mu.Lock()
 			defer sl.mu.Unlock()
-			return len(sl.waiters) > 0
+			return !sl.watchers.None()
 		})
 		c.members[0].gate.Refuse()
 		if err := other.Update(t.Context(), name, addHolder("second")); err != nil {
@@ -347,7 +347,7 @@ func TestAWaiterIsWokenThoughItsWatchWasLostAndCompactedAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := other.client.Compact(t.Context(), int64(now.Lock.Revision>>10)); err != nil {
+		if _, err := other.client.Compact(t.Context(), int64(now.Lock.Revision)); err != nil {
 			t.Fatal(err)
 		}
 		c.members[0].gate.Heal()

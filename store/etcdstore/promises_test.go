@@ -97,7 +97,7 @@ func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t 
 	t.Parallel()
 	start := time.Now()
 	wall := start.Round(0).UTC()
-	st := &state{at: wall, known: start, mod: 1, timers: leases{}}
+	st := &state{at: wall, known: start, mod: 1}
 	st.lock = lokt.Lock{Name: "x", Token: 7, Holders: []lokt.Holder{{
 		Claim: lokt.Claim{LeaseID: "a", MaxHold: time.Hour}, HeldSince: wall, Pending: wall.Add(time.Minute), ExpiresAt: wall.Add(time.Hour),
 		Yield: &lokt.Yield{Deadline: wall.Add(time.Second)},
@@ -129,7 +129,7 @@ func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t 
 	}
 }
 
-// etcd ends leases too early now and then: a member that led and stood still does so.
+// etcd ends leases too early now and then: a member that led and stood still does so. No hold depends on one.
 //
 // Promises S-1, S-112.
 func TestAHoldLastsThoughEtcdEndsItsLease(t *testing.T) {
@@ -146,8 +146,8 @@ func TestAHoldLastsThoughEtcdEndsItsLease(t *testing.T) {
 	acquire(t, mine, claimOf("left", "a", ttl))
 	renewed := acquire(t, mine, claimOf("renewed", "a", ttl))
 	all, err := cl.Leases(t.Context())
-	if err != nil || len(all.Leases) < 3 {
-		t.Fatalf("etcd has %v, %v", all, err)
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, l := range all.Leases {
 		if _, err := cl.Revoke(t.Context(), l.ID); err != nil {
@@ -179,30 +179,49 @@ func TestAHoldLastsThoughEtcdEndsItsLease(t *testing.T) {
 	}
 }
 
-// Who hears of a lock for the first time cannot have measured anything, and waits for what is left on record, but for no longer
-// than clocks may be off after etcd has ended the lease.
+// Who hears of a lock for the first time cannot have measured anything, and lets a hold last for what is left on record,
+// whatever the wall clock shows. What was measured is stored once it is more than a minute.
 //
 // Promise S-112.
-func TestAHoldWhoseLeaseEndedLongAgoIsOver(t *testing.T) {
+func TestWhatIsLeftOfAHoldIsMeasuredFromWhenItIsHeardOf(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Minute
-	for late, left := range map[time.Duration]time.Duration{ // by the wall clock, after it was renewed
-		0: ttl, ttl / 2: ttl/2 + early, ttl: early, ttl + early/2: early / 2, ttl + early: 0, 24 * time.Hour: 0, -time.Hour: ttl,
-	} {
+	for _, late := range []time.Duration{0, ttl / 2, ttl, 24 * time.Hour, -time.Hour} { // by the wall clock, after it was renewed
 		wall := time.Now().Round(0).UTC()
 		begun := wall.Add(-late)
-		st := &state{at: begun, known: time.Now(), mod: 1, timers: leases{"a": {ID: 1, Seconds: 600}}, alive: map[string]clientv3.LeaseID{}}
+		st := &state{at: begun, known: time.Now(), mod: 1}
 		st.lock = lokt.Lock{Name: "x", Token: 7, Holders: []lokt.Holder{{
 			Claim: lokt.Claim{LeaseID: "a", TTL: ttl}, HeldSince: begun, AcquiredAt: begun, ExpiresAt: begun.Add(ttl),
 		}}}
-		v := st.lookToChange(wall, 0)
-		got := v.Lock.Holders[0].ExpiresAt.Sub(v.Now)
-		if over := got < 0; over != (left == 0) || !over && (got > left || got < left-resync/2) { // what this machine takes
-			t.Errorf("%v after its renewal a hold has %v left, not %v", late, got, left)
+		for _, snap := range []lokt.Snapshot{st.look(wall), st.lookToChange(wall, 0)} {
+			if left := snap.Lock.Holders[0].ExpiresAt.Sub(snap.Now); left > ttl || left < ttl-resync/2 { // what this machine takes
+				t.Errorf("%v after its renewal a hold has %v left", late, left)
+			}
 		}
-		if plain := st.look(wall); plain.Lock.Holders[0].ExpiresAt.Before(plain.Now) != (left == 0) {
-			t.Errorf("%v after its renewal it is seen to end %v, at %v", late, plain.Lock.Holders[0].ExpiresAt, plain.Now)
-		}
+	}
+
+	c := startCluster(t, 1, false)
+	url := c.url()
+	s := c.open(t, url, Options{Timeout: longTimeout})
+	m := lokt.NewManager(s)
+	acquire(t, m, claimOf("x", "a", ttl))
+	if _, err := m.Acquire(t.Context(), claimOf("x", "b", ttl)); !errors.Is(err, lokt.ErrHeld) {
+		t.Fatal(err)
+	}
+	sl := s.pin("x")
+	defer s.unpin(sl)
+	sl.mu.Lock()
+	sl.known = sl.known.Add(-ttl * 9 / 10) // it has lasted for so long
+	sl.cached.known = sl.known
+	revision := sl.latest
+	sl.mu.Unlock()
+	s.wall = func() time.Time { return time.Now().Add(ttl * 9 / 10) }
+	if _, err := m.Acquire(t.Context(), claimOf("x", "b", ttl)); !errors.Is(err, lokt.ErrHeld) {
+		t.Fatal(err)
+	}
+	snap, err := c.open(t, url, Options{Timeout: longTimeout}).View(t.Context(), "x")
+	if left := snap.Lock.Holders[0].ExpiresAt.Sub(snap.Now); err != nil || left > ttl/10 || int64(snap.Lock.Revision) <= revision {
+		t.Errorf("another sees %v left, %v", left, err)
 	}
 }
 
@@ -305,7 +324,7 @@ func TestManyHoldersComeAndGoInOneChange(t *testing.T) {
 	s := c.open(t, c.url(), Options{Timeout: longTimeout})
 	m := lokt.NewManager(s)
 	first := acquire(t, m, claimOf("x", "writer", time.Hour))
-	const readers = maxOps + 10
+	const readers = 130
 	var wg sync.WaitGroup
 	for i := range readers {
 		wg.Go(func() {
@@ -328,49 +347,6 @@ func TestManyHoldersComeAndGoInOneChange(t *testing.T) {
 	}
 	h := acquire(t, m, claimOf("x", "writer", time.Hour))
 	release(t, m, h)
-	for range 3 { // what did not fit in one transaction goes with the next
-		release(t, m, acquire(t, m, claimOf("x", "writer", time.Hour)))
-	}
-	keys, err := s.client.Get(t.Context(), s.prefix+dirHold, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil || keys.Count != 0 {
-		t.Errorf("%d timers are left, %v", keys.Count, err)
-	}
-}
-
-// Promise S-112.
-func TestEtcdLeasesAreUsedAgain(t *testing.T) {
-	t.Parallel()
-	c := startCluster(t, 1, false)
-	s := c.open(t, c.url(), Options{Timeout: longTimeout})
-	m := lokt.NewManager(s)
-	for i := range 50 {
-		release(t, m, acquire(t, m, claimOf(fmt.Sprint("x", i%5), "a", time.Hour)))
-	}
-	all, err := s.client.Leases(t.Context())
-	if err != nil || len(all.Leases) > 10 { // one, unless answers took longer than a second
-		t.Errorf("%d etcd leases, %v", len(all.Leases), err)
-	}
-	a, b := acquire(t, m, claimOf("x", "a", time.Hour)), acquire(t, m, claimOf("y", "a", time.Hour))
-	short := claimOf("x", "a", time.Minute)
-	short.Refresh = true
-	if _, err := m.Acquire(t.Context(), short); err != nil {
-		t.Fatal(err)
-	}
-	lease := func(h lokt.Holder) (id, granted int64) {
-		r, err := s.client.Get(t.Context(), s.timerKey(h.Name, h.LeaseID))
-		if err != nil || len(r.Kvs) != 1 {
-			t.Fatalf("got %+v, %v", r, err)
-		}
-		left, err := s.client.TimeToLive(t.Context(), clientv3.LeaseID(r.Kvs[0].Lease))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.Kvs[0].Lease, left.GrantedTTL
-	}
-	id, got := lease(a)
-	if other, kept := lease(b); got != 60 || kept != 3600 || id == other {
-		t.Errorf("a hold whose TTL was changed to a minute has a lease of %d s, the other one of %d s", got, kept)
-	}
 }
 
 // Promise S-116.
@@ -381,7 +357,6 @@ func TestARecordThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
 	m := lokt.NewManager(s)
 	for name, value := range map[string]string{
 		"garbage": "not JSON", "newer": `{"version":2,"name":"newer","token":3}`, "another": `{"version":1,"name":"x","token":3}`, "empty": "",
-		"lease": `{"version":1,"name":"lease","token":1,"holders":[{"lease_id":"l","owner":{"id":"a"}}],"etcd_leases":{"l":"?"}}`,
 	} {
 		if _, err := s.client.Put(t.Context(), s.lockKey(name), value); err != nil {
 			t.Fatal(err)
@@ -405,7 +380,7 @@ func TestARecordThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if good != 1 || bad != 5 {
+	if good != 1 || bad != 4 {
 		t.Errorf("listed %d good ones and %d damaged ones", good, bad)
 	}
 	if _, err := s.client.Delete(t.Context(), s.lockKey("garbage")); err != nil {

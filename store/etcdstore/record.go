@@ -2,10 +2,9 @@ package etcdstore
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -16,55 +15,22 @@ const version = 1
 // keepChanges is how many IDs of changes a record remembers, for those who were not told whether theirs was stored.
 const keepChanges = 16
 
-// maxRecordBytes is how large a record may become by what is added to it: etcd takes 1.5 MiB at a time, and what renewals
-// and events add must fit, too.
+// maxRecordBytes is how large a record may become by what is added to it: etcd takes 1.5 MiB at a time, and what
+// renewals and events add must fit, too.
 const maxRecordBytes = 1_350_000
 
-// record is a lock as it stands under lock/ or free/: its document, and what belongs to etcd. Times are by the lock's own
-// clock; see state.now. Ends of holds with an etcd lease are forecasts.
+// record is a lock as it stands under lock/ or free/: its document, and what belongs to etcd.
 type record struct {
 	Version int `json:"version"`
 	lokt.Lock
-	At      time.Time `json:"at"` // what the lock's clock showed when this was decided
-	Leases  leases    `json:"etcd_leases,omitempty"`
+	At      time.Time `json:"at"`                // what the lock's clock showed when this was decided
 	Changes []string  `json:"changes,omitempty"` // IDs of the last changes, oldest first
 }
 
-// etcdLease names the etcd lease on which something's life depends.
-type etcdLease struct {
-	ID      clientv3.LeaseID
-	Seconds int64 // what was asked for
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (l etcdLease) MarshalText() ([]byte, error) {
-	return fmt.Appendf(nil, "%x/%ds", int64(l.ID), l.Seconds), nil
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (l *etcdLease) UnmarshalText(text []byte) error {
-	_, err := fmt.Sscanf(string(text), "%x/%ds", (*int64)(&l.ID), &l.Seconds)
-	return err
-}
-
-// freezeID stands for the freeze where holds are known by lease IDs, which have no control characters.
-const freezeID = "\x00"
-
-// leases are the etcd leases of a lock's holds, by lease ID, and of its freeze, by freezeID.
-type leases map[string]etcdLease
-
-// encode makes the value of a key. The events of the lock are kept elsewhere.
-func encode(l lokt.Lock, at time.Time, timers leases, changes []string) ([]byte, error) {
-	r := record{Version: version, Lock: l, At: at, Leases: leases{}, Changes: changes}
+// encode makes the value of a key.
+func encode(l lokt.Lock, at time.Time, changes []string) ([]byte, error) {
+	r := record{Version: version, Lock: l, At: at, Changes: changes}
 	r.Revision = 0
-	for _, h := range l.Holders {
-		if t, ok := timers[h.LeaseID]; ok {
-			r.Leases[h.LeaseID] = t
-		}
-	}
-	if t, ok := timers[freezeID]; ok && l.Freeze != nil {
-		r.Leases[freezeID] = t
-	}
 	text, err := lokt.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("lock %q: %w", l.Name, err)
@@ -73,19 +39,134 @@ func encode(l lokt.Lock, at time.Time, timers leases, changes []string) ([]byte,
 }
 
 // decode reads the value of a key. Its errors wrap lokt.ErrDamaged.
-func decode(name string, text []byte) (record, error) {
-	damaged := func(why string) (record, error) {
-		return record{Lock: lokt.Lock{Name: name}}, fmt.Errorf("%w: record of %q in etcd: %s", lokt.ErrDamaged, name, why)
-	}
-	r := record{Leases: leases{}}
-	if err := lokt.Unmarshal(text, &r); err != nil {
-		return damaged(err.Error())
-	}
-	if r.Version != version {
-		return damaged("version " + strconv.Itoa(r.Version) + " is not known")
-	}
-	if r.Name != name {
-		return damaged("it is that of " + strconv.Quote(r.Name))
+func decode(name string, text []byte) (r record, err error) {
+	switch err := lokt.Unmarshal(text, &r); {
+	case err != nil:
+		return r, damaged(name, err.Error())
+	case r.Version != version:
+		return r, damaged(name, "version "+strconv.Itoa(r.Version)+" is not known")
+	case r.Name != name:
+		return r, damaged(name, "it is that of "+strconv.Quote(r.Name))
 	}
 	return r, nil
+}
+
+func damaged(name, why string) error {
+	return fmt.Errorf("%w: record of %q in etcd: %s", lokt.ErrDamaged, name, why)
+}
+
+// state is what etcd had about one name at one revision. Nobody writes to what it refers to.
+type state struct {
+	lock    lokt.Lock
+	at      time.Time // what the lock's clock showed when that was decided
+	changes []string
+	mod     int64     // revision of the key under lock/, 0 if there is none
+	free    int64     // the same under free/
+	header  int64     // etcd's revision when this was read
+	known   time.Time // since when this process knows that this is on record, by its monotonic clock
+}
+
+// latest is the revision of the last change.
+func (st *state) latest() int64 { return max(st.mod, st.free) }
+
+// take makes the state that of the record.
+func (st *state) take(r record) {
+	st.lock, st.at, st.changes = r.Lock, r.At, r.Changes
+}
+
+// resync is how far a lock's clock may lag behind the wall clock before the next change puts it right, and how much of
+// what it shows may be known to running processes only.
+const resync = time.Minute
+
+// now is what the lock's own clock shows.
+//
+// That clock is kept with the lock. Each change stores what it showed then, and whoever looks later adds the time that
+// he can prove has passed since, by his own monotonic clock: the time for which he has known of the change. So between
+// two moments it never advances by more than the time that really passed, whatever the clocks involved show, if they run
+// at the right rate, and a deadline on it is never over too early. It falls behind by the time during which no process
+// that runs knew of the last change.
+//
+// While nothing is on record that could end, there is nothing to measure, and the wall clock will do.
+//
+// The alternative, an etcd lease for each hold, was rejected: etcd ends leases early when a leader that stood still goes
+// on (its issue 15247), so this clock would be needed beside them.
+func (st *state) now(wall time.Time) time.Time {
+	if st.lock.Free() {
+		return wall
+	}
+	return st.at.Add(time.Since(st.known))
+}
+
+// look makes a snapshot.
+func (st *state) look(wall time.Time) lokt.Snapshot {
+	s := lokt.Snapshot{Lock: st.lock, Now: st.now(wall)}
+	s.Lock.Revision = uint64(st.latest())
+	return s
+}
+
+// lookToChange is look for a change: it may first put the lock's clock right, and let the token rise above what may have
+// been issued that is not on record any more. floor is what tokens have to be above in any case.
+func (st *state) lookToChange(wall time.Time, floor uint64) lokt.Snapshot {
+	s := st.look(wall)
+	s.Lock.Token = max(s.Lock.Token, floor)
+	lag := wall.Sub(s.Now)
+	if st.lock.Free() {
+		lag = wall.Sub(st.at)
+	} else if lag > resync {
+		shift(&s.Lock, lag)
+		s.Now = wall
+	}
+	if lag > resync || st.latest() == 0 {
+		s.Lock.Token = max(s.Lock.Token, uint64(max(st.header, 0)), epoch(wall))
+	}
+	return s
+}
+
+// stale reports whether much of what the lock's clock shows in the snapshot is not stored: a process that learns of the
+// lock would measure it again.
+func (st *state) stale(s lokt.Snapshot) bool {
+	return !s.NextChange().IsZero() && s.Now.Sub(st.at) > resync
+}
+
+// epoch is a number that tokens of a name have not reached unless there were a million grants per second.
+func epoch(wall time.Time) uint64 { return uint64(max(wall.Unix(), 0)) << 20 }
+
+// shift moves the lock's clock forward: what is still to come moves with it, and the beginning of holds whose age is
+// bounded. What else is past stays where it is.
+func shift(l *lokt.Lock, by time.Duration) {
+	move := func(t *time.Time) {
+		if !t.IsZero() {
+			*t = t.Add(by)
+		}
+	}
+	l.Holders, l.Queue = slices.Clone(l.Holders), slices.Clone(l.Queue)
+	for i := range l.Holders {
+		h := &l.Holders[i]
+		move(&h.ExpiresAt)
+		move(&h.Pending)
+		if h.MaxHold > 0 {
+			move(&h.HeldSince)
+		}
+		if h.Yield != nil {
+			y := *h.Yield
+			move(&y.Deadline)
+			h.Yield = &y
+		}
+	}
+	for i := range l.Queue {
+		w := *l.Queue[i]
+		move(&w.Until)
+		l.Queue[i] = &w
+	}
+	if l.Freeze != nil {
+		f := *l.Freeze
+		move(&f.ExpiresAt)
+		l.Freeze = &f
+	}
+}
+
+// remember appends the ID of a change to those on record.
+func remember(changes []string, id string) []string {
+	changes = append(slices.Clone(changes), id)
+	return changes[max(len(changes)-keepChanges, 0):]
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +51,6 @@ type Store struct {
 	anyway time.Duration    // how long a wait lasts at most
 	page   int64            // how many locks List asks for at a time
 
-	pool    pool
 	rev     atomic.Int64  // highest revision of etcd known
 	cluster atomic.Uint64 // etcd's ID of the cluster
 	floor   atomic.Uint64 // what tokens have to be above since etcd was restored
@@ -63,7 +61,7 @@ type Store struct {
 	closed bool
 
 	observing sync.Mutex
-	log       journal
+	tail      tail
 }
 
 var (
@@ -121,6 +119,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	}
 	s.note(first.Header, 0)
 	s.work.Go(func() { s.watch(first.Header.Revision + 1) })
+	s.work.Go(s.keepTime)
 	return s, nil
 }
 
@@ -175,118 +174,85 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err != nil {
 		return lokt.Snapshot{}, s.explain(ctx, err)
 	}
-	return st.look(s.now()).Snapshot, nil
+	return st.look(s.now()), nil
 }
 
 // listPage is how many locks List asks for at a time, unless a test says otherwise.
 const listPage = 256
 
-// List implements lokt.Store. All locks are as they were at one moment, unless etcd was compacted meanwhile or a page took longer
-// than its memory goes back.
+// List implements lokt.Store. All locks are as they were at one moment, unless etcd was compacted meanwhile or a page
+// took longer than its memory goes back.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
-		from, rev := s.lockKey(f.Prefix), int64(0)
-		end := clientv3.GetPrefixRangeEnd(from)
-		for {
-			page, next, at, err := s.readPage(ctx, from, end, rev)
-			if err != nil {
-				yield(lokt.Snapshot{}, s.explain(ctx, err))
+		for st, err := range s.list(ctx, f) {
+			snap := st.look(s.now())
+			if err == nil && (st.lock.Free() || f.Queued && len(st.lock.Queue) == 0) {
+				continue
+			}
+			if !yield(snap, err) {
 				return
 			}
-			for _, p := range page {
-				if p.err != nil {
-					if !yield(lokt.Snapshot{Lock: lokt.Lock{Name: p.name}}, p.err) {
-						return
-					}
-				} else if l := p.st.lock; !l.Free() && (!f.Queued || len(l.Queue) > 0) && !yield(p.st.look(s.now()).Snapshot, nil) {
-					return
-				}
-			}
-			if next == "" {
-				return
-			}
-			from, rev = next, at
 		}
 	}
 }
 
-// listed is one lock of a list.
-type listed struct {
-	name string
-	st   *state
-	err  error
+// list reads the locks that begin as the filter says. One that cannot be read has a name only.
+func (s *Store) list(ctx context.Context, f lokt.Filter) iter.Seq2[*state, error] {
+	return func(yield func(*state, error) bool) {
+		from, rev := s.lockKey(f.Prefix), int64(0)
+		end := clientv3.GetPrefixRangeEnd(from)
+		for more := true; more; {
+			page, err := s.readPage(ctx, from, end, rev)
+			if err != nil {
+				yield(&state{}, s.explain(ctx, err))
+				return
+			}
+			for _, kv := range page.Kvs {
+				_, name := s.nameOf(kv.Key)
+				st := &state{mod: kv.ModRevision, header: page.Header.Revision, known: time.Now()}
+				r, err := decode(name, kv.Value)
+				if st.take(r); err != nil {
+					st.lock = lokt.Lock{Name: name}
+				}
+				sl := s.pin(name)
+				st.known = sl.glance(st.mod, st.known)
+				s.unpin(sl)
+				if !yield(st, err) {
+					return
+				}
+				from = string(kv.Key) + "\x00"
+			}
+			more, rev = page.More, page.Header.Revision
+		}
+	}
 }
 
-// readPage reads some locks, at the revision if it is not 0. It returns where to go on, which is empty at the end.
-func (s *Store) readPage(ctx context.Context, from, end string, rev int64) (page []listed, next string, at int64, err error) {
+// readPage reads some locks, at the revision if it is not 0 and still there.
+func (s *Store) readPage(ctx context.Context, from, end string, rev int64) (page *clientv3.GetResponse, err error) {
 	if err := s.usable(ctx); err != nil {
-		return nil, "", 0, err
+		return nil, err
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	var locks, holds, thaws *clientv3.GetResponse
-	get := func(r **clientv3.GetResponse, from, end string, o ...clientv3.OpOption) error {
-		return s.try(ctx, func(ctx context.Context) (err error) {
-			*r, err = s.client.Get(ctx, from, append(o, clientv3.WithRange(end), clientv3.WithRev(rev))...)
-			return err
-		})
-	}
 	for {
 		asked := s.rev.Load()
-		if err = get(&locks, from, end, clientv3.WithLimit(s.page)); err == nil {
-			if rev == 0 {
-				s.note(locks.Header, asked)
-				rev = locks.Header.Revision
-			}
-			if len(locks.Kvs) == 0 {
-				return nil, "", rev, nil
-			}
-			_, first := s.nameOf(locks.Kvs[0].Key)
-			_, last := s.nameOf(locks.Kvs[len(locks.Kvs)-1].Key)
-			if err = get(&holds, s.timerKey(first, "x")[:len(s.prefix+dirHold+first)+1], s.prefix+dirHold+last+"-"); err == nil {
-				err = get(&thaws, s.prefix+dirThaw+first, s.prefix+dirThaw+last+"\x00")
-			}
+		err = s.try(ctx, func(ctx context.Context) (err error) {
+			page, err = s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(s.page), clientv3.WithRev(rev))
+			return err
+		})
+		switch {
+		case rev > 0 && (errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrFutureRev)):
+			rev = 0 // go on with what there is now
+			continue
+		case err != nil:
+			return nil, unavailable(ctx, err)
+		case rev == 0:
+			s.note(page.Header, asked)
+		default:
+			page.Header.Revision = rev // which is etcd's own otherwise
 		}
-		if !errors.Is(err, rpctypes.ErrCompacted) && !errors.Is(err, rpctypes.ErrFutureRev) {
-			break
-		}
-		rev = 0 // go on with what there is now
+		return page, nil
 	}
-	if err != nil {
-		return nil, "", 0, unavailable(ctx, err)
-	}
-	alive := map[string]map[string]clientv3.LeaseID{}
-	for _, kv := range slices.Concat(holds.Kvs, thaws.Kvs) {
-		dir, name := s.nameOf(kv.Key)
-		if alive[name] == nil {
-			alive[name] = map[string]clientv3.LeaseID{}
-		}
-		id := freezeID
-		if dir == "hold" {
-			id = string(kv.Key[len(s.timerKey(name, "x"))-1:])
-		}
-		alive[name][id] = clientv3.LeaseID(kv.Lease)
-	}
-	for _, kv := range locks.Kvs {
-		_, name := s.nameOf(kv.Key)
-		p := listed{name: name, st: &state{mod: kv.ModRevision, header: rev, known: time.Now(), alive: alive[name]}}
-		var r record
-		r, p.err = decode(name, kv.Value)
-		p.st.lock, p.st.timers, p.st.at = r.Lock, r.Leases, r.At
-		if sl := s.peek(name, false); sl != nil {
-			sl.mu.Lock()
-			if sl.latest == p.st.mod && sl.known.Before(p.st.known) && !sl.known.IsZero() {
-				p.st.known = sl.known
-			}
-			sl.mu.Unlock()
-			s.unpin(sl)
-		}
-		page = append(page, p)
-	}
-	if locks.More {
-		next = string(locks.Kvs[len(locks.Kvs)-1].Key) + "\x00"
-	}
-	return page, next, rev, nil
 }
 
 // Close ends all that is under way, and makes every later call fail. Holds live on until their time is over.

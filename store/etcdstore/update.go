@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lokt-dev/lokt"
@@ -134,40 +133,33 @@ const maxLosing = 6
 func (s *Store) serve(sl *slot, batch []*request) {
 	start := time.Now()
 	quiet := start // when etcd last said something
-	for n := 0; len(batch) > 0; n++ {
-		var err error
-		batch, err = s.turn(sl, batch, quiet.Add(s.timeout))
+	fail := func(err error) {
+		for _, r := range batch {
+			r.finish(err)
+		}
+	}
+	for n, fresh := 0, false; len(batch) > 0; n++ {
+		rest, again, err := s.turn(sl, batch, fresh, quiet.Add(s.timeout))
+		batch, fresh = rest, again
+		most := n
 		switch {
-		case err == nil:
-			quiet = time.Now()
-		case errors.Is(err, lokt.ErrFull):
-			if len(batch) > 1 { // one of them at a time: those that fit are stored
-				for _, r := range batch {
-					s.serve(sl, []*request{r})
-				}
+		case err == nil: // others were faster: no reason to wait for long
+			quiet, most = time.Now(), min(n, 3)
+			if len(batch) > 0 && time.Since(start) > maxLosing*s.timeout {
+				fail(fmt.Errorf("%w: others change the lock all the time", lokt.ErrUnavailable))
 				return
 			}
-			batch[0].finish(err)
+		case errors.Is(err, lokt.ErrFull) && len(batch) > 1: // one of them at a time: those that fit are stored
+			for _, r := range batch {
+				s.serve(sl, []*request{r})
+			}
 			return
 		case s.ctx.Err() != nil:
-			err = errClosed
-			fallthrough
-		case !transient(err) || time.Since(quiet) >= s.timeout:
-			err = unavailable(context.Background(), err)
-			for _, r := range batch {
-				r.finish(err)
-			}
+			fail(errClosed)
 			return
-		}
-		most := n
-		if err == nil { // others were faster: no reason to wait for long
-			most = min(n, 3)
-			if time.Since(start) > maxLosing*s.timeout {
-				for _, r := range batch {
-					r.finish(fmt.Errorf("%w: others change the lock all the time", lokt.ErrUnavailable))
-				}
-				return
-			}
+		case !transient(err) || time.Since(quiet) >= s.timeout:
+			fail(unavailable(context.Background(), err))
+			return
 		}
 		if len(batch) > 0 && n > 0 {
 			select {
@@ -187,77 +179,69 @@ func (r *request) finish(err error) {
 	close(r.done)
 }
 
-// turn tries once to carry out the changes of the batch, and returns the requests that are not answered yet. A transient error is
-// one that another turn may not meet.
-func (s *Store) turn(sl *slot, batch []*request, until time.Time) (rest []*request, err error) {
+// turn tries once to carry out the changes of the batch, on what is read anew if it is to be fresh. It returns the
+// requests that are not answered yet, and whether they need what is fresh. A transient error is one that another turn
+// may not meet.
+func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (rest []*request, again bool, err error) {
 	ctx, cancel := context.WithDeadline(s.ctx, until)
 	defer cancel()
-	st, guess, err := s.base(ctx, sl, batch)
+	st, guess, err := s.base(ctx, sl, batch, fresh)
 	if err != nil {
-		return batch, err
+		return batch, fresh, err
 	}
 	if !guess {
 		batch = resolve(st, batch)
 	}
 	d := s.decide(sl, st, batch)
-	if len(d.later) > 0 {
-		defer func() { rest = append(slices.Clone(rest), d.later...) }()
+	switch {
+	case len(d.batch) == 0:
+		return d.later, false, nil
+	case d.changed || len(d.events) > 0 && s.keep >= 0:
+		rest, again, err = s.commit(ctx, sl, st, d)
+		return append(slices.Clone(rest), d.later...), again, err
+	case guess: // what it was decided on may be old
+		return append(d.batch, d.later...), true, nil
 	}
-	if len(d.batch) == 0 {
-		return nil, nil
-	}
-	if !d.changed && (len(d.events) == 0 || s.keep < 0) {
-		if guess { // what it was decided on may be old
-			sl.mu.Lock()
-			sl.cached = nil
-			sl.mu.Unlock()
-			return d.batch, nil
-		}
-		s.settle(d)
-		return nil, nil
-	}
-	return s.commit(ctx, sl, st, guess, d)
+	s.settle(d)
+	return d.later, false, nil
 }
 
-// base returns what to decide on: what is remembered from the last change if nothing was heard of another one since, which is
-// a guess, or what is read.
-func (s *Store) base(ctx context.Context, sl *slot, batch []*request) (st *state, guess bool, err error) {
-	var events []string
-	unsure := false
+// base returns what to decide on: what is remembered from the last change if nothing was heard of another one since,
+// which is a guess, or what is read. The guess saves one of two round trips.
+func (s *Store) base(ctx context.Context, sl *slot, batch []*request, fresh bool) (st *state, guess bool, err error) {
+	var events []string // keys of attempts of which nothing is known
 	for _, r := range batch {
 		for _, t := range r.tries {
-			unsure = true
-			if t.event != "" {
+			fresh = true
+			if t.event != "" && !slices.Contains(events, t.event) && len(events) < maxEventKeys {
 				events = append(events, t.event)
 			}
 		}
 	}
-	slices.Sort(events)
-	events = slices.Compact(events)
 	sl.mu.Lock()
-	if !unsure && sl.valid && sl.cached != nil && len(sl.cached.alive) <= maxGuess {
-		st = sl.cached
-	}
+	st = sl.cached
 	sl.mu.Unlock()
-	if st != nil {
+	if st != nil && !fresh {
 		return st, true, nil
 	}
-	st, there, err := s.read(ctx, sl, events[:min(len(events), maxGuess)]...)
+	st, there, err := s.read(ctx, sl, events...)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, r := range batch {
-		for i := range r.tries {
-			if there[r.tries[i].event] {
-				st.changes = remember(st.changes, r.tries[i].id)
+		for _, t := range r.tries {
+			if there[t.event] {
+				found := *st
+				found.changes = remember(st.changes, t.id)
+				st = &found
 			}
 		}
 	}
 	return st, false, nil
 }
 
-// maxGuess is how many timers a guess may depend on.
-const maxGuess = 32
+// maxEventKeys is how many keys are looked for beside a lock.
+const maxEventKeys = 32
 
 // resolve answers the requests of which it turns out that they were carried out, or that it cannot be found out, and returns
 // the others.
@@ -289,16 +273,18 @@ func resolve(st *state, batch []*request) []*request {
 type decided struct {
 	batch   []*request
 	later   []*request // for which there is no room in the same transaction
-	view    view
 	lock    lokt.Lock
+	now     time.Time // by the lock's clock
+	at      time.Time // the same by this process's
 	events  []lokt.Event
 	changed bool
 }
 
 // decide runs the changes one after another, each on what the one before it made.
 func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
-	d := decided{view: st.lookToChange(s.now(), s.floor.Load())}
-	d.lock = d.view.Lock
+	snap := st.lookToChange(s.now(), s.floor.Load())
+	d := decided{lock: snap.Lock, now: snap.Now, at: time.Now()}
+	raised := snap.Lock
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	told := 0
@@ -311,7 +297,6 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 			break
 		}
 		r.begun = true
-		snap := d.view.Snapshot
 		snap.Lock = d.lock
 		c, ok := r.run(snap)
 		if !ok {
@@ -319,18 +304,18 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 			continue
 		}
 		d.lock = c.Lock
-		d.lock.Name, d.lock.Revision, d.lock.Corrupt = sl.name, d.view.Lock.Revision, ""
+		d.lock.Name, d.lock.Revision, d.lock.Corrupt = sl.name, raised.Revision, ""
 		for _, e := range c.Events {
 			d.events = append(d.events, e)
 			told += 300 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
 		}
 		d.batch = append(d.batch, r)
 	}
-	raised := d.view.Lock
-	if d.lock.Free() && st.lock.Free() && d.lock.Token == raised.Token {
-		d.lock.Token, raised.Token = st.lock.Token, st.lock.Token // nothing was granted
+	snap.Lock = d.lock
+	d.changed = !d.lock.Equal(&raised) || st.stale(snap)
+	if d.lock.Free() && st.lock.Free() && d.lock.Token == raised.Token { // nothing was granted
+		d.lock.Token, d.changed = st.lock.Token, false
 	}
-	d.changed = !d.lock.Equal(&raised)
 	return d
 }
 
@@ -347,41 +332,19 @@ func (s *Store) settle(d decided) {
 	}
 }
 
-// commit stores what was decided on the state, if it is still as it was.
-func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d decided) (rest []*request, err error) {
+// commit stores what was decided on the state, if it is still as it was. It returns what turn does.
+func (s *Store) commit(ctx context.Context, sl *slot, st *state, d decided) (rest []*request, again bool, err error) {
 	id := changeID()
-	next := &state{lock: d.lock, at: d.view.Now, changes: st.changes, mod: st.mod, free: st.free, timers: st.timers, alive: st.alive}
-	cmps := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(s.lockKey(sl.name)), "=", st.mod), clientv3.Compare(clientv3.ModRevision(s.freeKey(sl.name)), "=", st.free),
-	}
-	var ops []clientv3.Op
-	var t timing
-	if d.changed {
-		next.lock = next.copy()
-		if t, err = s.time(ctx, st, d.view, &next.lock); err != nil {
-			if errors.Is(err, errTooLate) {
-				s.doubt(sl)
-				return d.batch, nil
-			}
-			return d.batch, err
-		}
-		next.timers, next.alive, next.changes = t.leases, t.alive, remember(st.changes, id)
-		cmps = append(cmps, t.cmps...)
-		if ops, err = s.puts(next, st, t); err != nil {
-			t.giveBack(s)
-			return d.batch, err
-		}
-	}
-	if guess {
-		for timer := range next.alive {
-			if st.running(timer) {
-				cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.timerKey(sl.name, timer)), ">", 0))
-			}
-		}
-	}
 	try := attempt{id: id, mod: st.latest()}
 	if len(st.changes) > 0 {
 		try.base = st.changes[len(st.changes)-1]
+	}
+	next := &state{lock: d.lock, at: d.now, changes: remember(st.changes, id), known: d.at}
+	var ops []clientv3.Op
+	if d.changed {
+		if ops, err = s.puts(next, st); err != nil {
+			return d.batch, false, err
+		}
 	}
 	if len(d.events) > 0 && s.keep >= 0 {
 		try.event = s.eventKey(id)
@@ -391,43 +354,36 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 		}
 		value, err := encodeEvents(sl.name, d.events, left)
 		if err != nil {
-			return d.batch, err
+			return d.batch, false, err
 		}
 		ops = append(ops, clientv3.OpPut(try.event, string(value)))
+	}
+	unchanged := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(s.lockKey(sl.name)), "=", st.mod),
+		clientv3.Compare(clientv3.ModRevision(s.freeKey(sl.name)), "=", st.free),
 	}
 	asked := s.rev.Load()
 	single, cancel := s.attempt(ctx, 0) // what becomes of it can be found out
 	defer cancel()
-	r, err := s.client.Txn(single).If(cmps...).Then(ops...).Else(s.queries(sl.name)...).Commit()
-	switch {
-	case err != nil && refused(err):
-		t.giveBack(s)
-		s.doubt(sl)
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return d.batch, nil
+	r, err := s.client.Txn(single).If(unchanged...).Then(ops...).Else(s.queries(sl.name)...).Commit()
+	if err != nil {
+		if !refused(err) {
+			for _, q := range d.batch {
+				q.tries = append(q.tries, try)
+			}
 		}
-		return d.batch, err
-	case err != nil:
-		for _, q := range d.batch {
-			q.tries = append(q.tries, try)
-		}
-		s.doubt(sl)
-		return d.batch, err
+		return d.batch, true, err
 	}
 	s.note(r.Header, asked)
 	if !r.Succeeded {
-		t.giveBack(s)
 		_, err := s.answer(sl, r.Header, r.Responses)
-		return d.batch, err
+		return d.batch, false, err
 	}
-	for _, l := range t.dropped {
-		s.pool.put(l)
-	}
-	next.header, next.known = r.Header.Revision, time.Now()
 	if d.changed {
-		next.mod, next.free = 0, r.Header.Revision
-		if !next.lock.Free() {
-			next.mod, next.free = r.Header.Revision, 0
+		if next.header = r.Header.Revision; next.lock.Free() {
+			next.free = next.header
+		} else {
+			next.mod = next.header
 		}
 		sl.learn(next)
 	}
@@ -435,37 +391,31 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, guess bool, d d
 		s.stored(r.Header.Revision)
 	}
 	s.settle(d)
-	return nil, nil
+	return nil, false, nil
 }
 
 // puts returns the operations that store the lock.
-func (s *Store) puts(next, st *state, t timing) ([]clientv3.Op, error) {
+func (s *Store) puts(next, st *state) ([]clientv3.Op, error) {
 	name := next.lock.Name
 	key, other, stale := s.lockKey(name), s.freeKey(name), st.free
 	if next.lock.Free() {
 		key, other, stale = other, key, st.mod
 		next.at = s.now()
 	}
-	value, err := encode(next.lock, next.at, next.timers, next.changes)
+	value, err := encode(next.lock, next.at, next.changes)
 	if err != nil {
 		return nil, err
 	}
-	if n := len(next.lock.Holders) + len(next.lock.Queue); len(value) > maxRecordBytes && n > len(st.lock.Holders)+len(st.lock.Queue) {
-		return nil, fmt.Errorf("%w: %q has %d holders and waiters, and etcd has no room for more: try again later, say less in metadata, "+
-			"or spread them over several locks", lokt.ErrFull, name, n-1)
+	n, had := len(next.lock.Holders)+len(next.lock.Queue), len(st.lock.Holders)+len(st.lock.Queue)
+	if len(value) > maxRecordBytes && n > had {
+		return nil, fmt.Errorf("%w: %q has %d holders and waiters, and etcd has no room for more: try again later, "+
+			"say less in metadata, or spread them over several locks", lokt.ErrFull, name, n-1)
 	}
-	ops := append(s.ops(name, t), clientv3.OpPut(key, string(value)))
+	ops := []clientv3.Op{clientv3.OpPut(key, string(value))}
 	if stale > 0 {
 		ops = append(ops, clientv3.OpDelete(other))
 	}
 	return ops, nil
-}
-
-// doubt forgets the state of the slot: it is read again.
-func (s *Store) doubt(sl *slot) {
-	sl.mu.Lock()
-	defer sl.mu.Unlock()
-	sl.cached = nil
 }
 
 // changeID is different for every change.

@@ -25,43 +25,37 @@ const (
 	defaultPrefix = "/lokt"
 )
 
-// parse reads a URL: etcd://[user:password@]host[:port][,host[:port]…][/prefix], or etcds:// for TLS, where the query may
-// name files: ca, cert and key. Errors do not repeat the URL: it may have a password in it.
+// parse reads a URL: etcd://[user:password@]host[:port][,host[:port]…][/prefix], or etcds:// for TLS, where the query
+// may name files: ca, cert and key. Errors do not repeat the URL: it may have a password in it.
 //
-// It is not left to package net/url, which takes a list of hosts for a malformed port.
+// Package net/url takes a list of hosts for a malformed port, so they are cut out before it reads the rest.
 func parse(text string) (target, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || scheme != "etcd" && scheme != "etcds" {
 		return target{}, errors.New("the URL of an etcd store begins with etcd:// or etcds://")
 	}
-	rest, query, _ := strings.Cut(rest, "?")
-	hosts, prefix, _ := strings.Cut(rest, "/")
-	t := target{prefix: defaultPrefix}
-	if p := strings.Trim(prefix, "/"); p != "" {
-		p, err := url.PathUnescape(p)
-		if err != nil {
-			return target{}, errors.New("the prefix in the URL of the etcd store has a malformed escape")
-		}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		end = i
+	}
+	begin := strings.LastIndexByte(rest[:end], '@') + 1
+	u, err := url.Parse(scheme + "://" + rest[:begin] + "hosts" + rest[end:])
+	if err != nil || begin > 0 && u.User.Username() == "" {
+		return target{}, errors.New("the URL of the etcd store has a malformed user, prefix or query")
+	}
+	t := target{prefix: defaultPrefix, user: u.User.Username()}
+	t.password, _ = u.User.Password()
+	if p := strings.Trim(u.Path, "/"); p != "" {
 		t.prefix = "/" + p
 	}
-	if i := strings.LastIndexByte(hosts, '@'); i >= 0 {
-		user, password, _ := strings.Cut(hosts[:i], ":")
-		var err1, err2 error
-		t.user, err1 = url.PathUnescape(user)
-		t.password, err2 = url.PathUnescape(password)
-		if err1 != nil || err2 != nil || t.user == "" {
-			return target{}, errors.New("the user in the URL of the etcd store is malformed")
-		}
-		hosts = hosts[i+1:]
-	}
-	for h := range strings.SplitSeq(hosts, ",") {
+	for h := range strings.SplitSeq(rest[begin:end], ",") {
 		e, err := endpoint(h)
 		if err != nil {
 			return target{}, err
 		}
-		t.endpoints = append(t.endpoints, scheme+"://"+e)
+		t.endpoints = append(t.endpoints, map[string]string{"etcd": "http://", "etcds": "https://"}[scheme]+e)
 	}
-	values, err := url.ParseQuery(query)
+	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return target{}, errors.New("the query in the URL of the etcd store is malformed")
 	}
@@ -76,19 +70,7 @@ func parse(text string) (target, error) {
 	case len(values) > 0:
 		err = errors.New("files for TLS need a URL that begins with etcds://")
 	}
-	t.dial()
 	return t, err
-}
-
-// dial turns the scheme into what the client knows.
-func (t *target) dial() {
-	for i, e := range t.endpoints {
-		if rest, ok := strings.CutPrefix(e, "etcds://"); ok {
-			t.endpoints[i] = "https://" + rest
-		} else {
-			t.endpoints[i] = "http://" + strings.TrimPrefix(e, "etcd://")
-		}
-	}
 }
 
 // endpoint completes a host with the port.

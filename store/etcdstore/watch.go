@@ -2,14 +2,154 @@ package etcdstore
 
 import (
 	"context"
+	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lokt-dev/lokt"
 )
+
+// slot is what this process knows, and does, about one name.
+type slot struct {
+	name string
+	pins int // users; guarded by Store.mu
+
+	mu       sync.Mutex
+	queue    []*request // Updates that wait for their turn
+	running  bool       // a goroutine works on the queue
+	latest   int64      // revision of the last change that is known
+	known    time.Time  // since when it is known
+	cached   *state     // the state at latest, if it is known, and nothing was missed since
+	watchers lokt.Watchers
+}
+
+// maxSlots bounds how many names a store keeps something about that it does not work on.
+const maxSlots = 16384
+
+// pin returns the slot of the name, which stays until it is unpinned.
+func (s *Store) pin(name string) *slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.slots[name]
+	if sl == nil {
+		sl = &slot{name: name}
+		s.slots[name] = sl
+	}
+	sl.pins++
+	return sl
+}
+
+func (s *Store) unpin(sl *slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sl.pins--; sl.pins > 0 || len(s.slots) <= maxSlots {
+		return
+	}
+	for name, other := range s.slots { // any will do
+		if other.pins == 0 {
+			delete(s.slots, name)
+			return
+		}
+	}
+}
+
+// each calls f for every slot.
+func (s *Store) each(f func(sl *slot)) {
+	s.mu.Lock()
+	all := make([]*slot, 0, len(s.slots))
+	for _, sl := range s.slots {
+		all = append(all, sl)
+	}
+	s.mu.Unlock()
+	for _, sl := range all {
+		f(sl)
+	}
+}
+
+// date takes in that the change of the revision is on record, and returns since when that is known. Its caller holds the
+// mutex.
+func (sl *slot) date(latest int64, known time.Time) time.Time {
+	switch {
+	case latest < sl.latest: // a newer one was heard of first
+		return known
+	case latest > sl.latest || sl.known.IsZero():
+		sl.latest, sl.known, sl.cached = latest, known, nil
+	case known.Before(sl.known):
+		sl.known = known
+	}
+	return sl.known
+}
+
+// glance is date for a change of which nothing else is known: whoever waits looks again.
+func (sl *slot) glance(latest int64, known time.Time) time.Time {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if latest > sl.latest {
+		sl.watchers.WakeAll()
+	}
+	return sl.date(latest, known)
+}
+
+// learn takes in what was read, or stored, completes it by when that was first known, and wakes those whom it concerns.
+func (sl *slot) learn(st *state) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	was := sl.cached
+	st.known = sl.date(st.latest(), st.known)
+	if st.latest() != sl.latest {
+		return
+	}
+	st.lock.Revision = uint64(st.latest())
+	sl.cached = st
+	switch {
+	case was == nil:
+		sl.watchers.WakeAll()
+	case was.latest() != st.latest():
+		sl.watchers.Wake(&was.lock, &st.lock)
+	}
+}
+
+// forget says that events may have been missed. What is known to have been on record since when stays known, unless all
+// of that is gone.
+func (sl *slot) forget(gone bool) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.cached = nil
+	if gone {
+		sl.latest, sl.known = 0, time.Time{}
+	}
+	sl.watchers.WakeAll()
+}
+
+// hear takes in an event about the lock's record.
+func (sl *slot) hear(e *clientv3.Event, at time.Time) {
+	rev := e.Kv.ModRevision
+	sl.mu.Lock()
+	seen, watched := rev <= sl.latest, !sl.watchers.None() && sl.cached != nil
+	sl.mu.Unlock()
+	switch {
+	case seen: // by its answer, or the other half of a change
+	case e.Type == mvccpb.DELETE: // not our doing
+		sl.forget(true)
+	case !watched:
+		sl.glance(rev, at)
+	default:
+		r, err := decode(sl.name, e.Kv.Value)
+		if err != nil {
+			sl.glance(rev, at)
+			return
+		}
+		st := &state{header: rev, known: at}
+		if st.take(r); st.lock.Free() {
+			st.free = rev
+		} else {
+			st.mod = rev
+		}
+		sl.learn(st)
+	}
+}
 
 // lookAnyway is how long a wait lasts at most: its caller looks again then, in case no event came through.
 const lookAnyway = 5 * time.Second
@@ -21,42 +161,35 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	}
 	sl := s.pin(w.Name)
 	defer s.unpin(sl)
-	me := &waiting{leaseID: w.LeaseID, wake: make(chan struct{})}
-	for first := true; ; first = false {
-		sl.mu.Lock()
-		known := sl.valid
-		if known && revision(sl.latest, sl.lapsed) == w.Seen {
-			sl.waiters[me] = struct{}{}
-		}
-		sl.mu.Unlock()
-		if known {
-			break
-		}
-		if !first { // events come in faster than answers
-			return nil
-		}
+	me, known := sl.watch(w)
+	if !known {
 		bounded, cancel := s.bound(ctx)
 		_, _, err := s.read(bounded, sl)
 		cancel()
 		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
 			return s.explain(ctx, err)
 		}
+		me, _ = sl.watch(w)
 	}
-	sl.mu.Lock()
-	_, asleep := sl.waiters[me]
-	sl.mu.Unlock()
-	if !asleep {
-		return s.usable(ctx)
+	if me == nil { // changed already, or events come in faster than answers
+		return nil
 	}
 	defer func() {
 		sl.mu.Lock()
-		delete(sl.waiters, me)
-		sl.mu.Unlock()
+		defer sl.mu.Unlock()
+		sl.watchers.Remove(me)
 	}()
-	return s.sleep(ctx, me.wake)
+	return s.sleep(ctx, me.Changed)
+}
+
+// watch adds a watcher, or nil if there is nothing to wait for. It reports false if the lock is not known.
+func (sl *slot) watch(w lokt.Watch) (me *lokt.Watcher, known bool) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.cached == nil {
+		return nil, false
+	}
+	return sl.watchers.Watch(&sl.cached.lock, w), true
 }
 
 // sleep returns when it is woken, and after a while in any case, because watches can be lost.
@@ -83,31 +216,19 @@ func (s *Store) rewatch() {
 	}
 }
 
-// watch hands on events from the revision on, until the store is closed. When events may have been missed, because etcd was
-// compacted or could not be reached, everybody looks again.
+// watch hands on events from the revision on, until the store is closed. When events may have been missed, because etcd
+// was compacted or could not be reached, everybody looks again.
 func (s *Store) watch(from int64) {
-	s.log.begin(from)
+	s.tail.begin(from)
 	for n := 0; s.ctx.Err() == nil; n++ {
 		next, seen := s.follow(from)
 		if seen {
 			n = 0
 		}
-		if s.ctx.Err() != nil {
-			return
-		}
 		if from = next; from == 0 {
-			ctx, cancel := s.bound(s.ctx)
-			var now *clientv3.GetResponse
-			err := s.try(ctx, func(ctx context.Context) (err error) {
-				now, err = s.client.Get(ctx, s.prefix+dirLock, clientv3.WithCountOnly())
-				return err
-			})
-			cancel()
-			if err == nil {
-				from = now.Header.Revision + 1
-			}
+			from = s.fromNow()
 		}
-		s.log.begin(from)
+		s.tail.begin(from)
 		s.each(func(sl *slot) { sl.forget(false) })
 		if from == 0 || n > 0 {
 			select {
@@ -116,6 +237,20 @@ func (s *Store) watch(from int64) {
 			}
 		}
 	}
+}
+
+// fromNow returns the revision of the next change, or 0 if etcd does not answer.
+func (s *Store) fromNow() int64 {
+	ctx, cancel := s.bound(s.ctx)
+	defer cancel()
+	var now *clientv3.GetResponse
+	if s.try(ctx, func(ctx context.Context) (err error) {
+		now, err = s.client.Get(ctx, s.prefix+dirLock, clientv3.WithCountOnly())
+		return err
+	}) != nil {
+		return 0
+	}
+	return now.Header.Revision + 1
 }
 
 // follow hands on the events of one watch. It returns the revision to go on from, or 0 if that is not known.
@@ -140,78 +275,47 @@ func (s *Store) follow(from int64) (next int64, seen bool) {
 				return from, seen
 			}
 			seen = true
-			s.hear(r.Events)
+			for _, e := range r.Events {
+				s.hear(e)
+			}
 			from = max(from, r.Header.Revision+1)
 		}
 	}
 }
 
-// hear wakes those whom events concern.
-func (s *Store) hear(events []*clientv3.Event) {
-	now := time.Now()
-	type change struct {
-		name string
-		rev  int64
+// hear hands an event to those whom it concerns.
+func (s *Store) hear(e *clientv3.Event) {
+	at := time.Now()
+	dir, name := s.nameOf(e.Kv.Key)
+	if dir == "event" {
+		if e.Type == mvccpb.PUT {
+			s.tail.hear(e.Kv)
+		}
+		return
 	}
-	stored := map[change]bool{}
-	for _, e := range events {
-		if dir, name := s.nameOf(e.Kv.Key); e.Type == mvccpb.Event_PUT && (dir == "lock" || dir == "free") {
-			stored[change{name, e.Kv.ModRevision}] = true
-		}
-	}
-	for _, e := range events {
-		dir, name := s.nameOf(e.Kv.Key)
-		if dir == "event" {
-			if e.Type == mvccpb.Event_PUT {
-				s.log.hear(e.Kv)
-			}
-			continue
-		}
-		sl := s.peek(name, dir == "lock" && e.Type == mvccpb.Event_PUT)
-		if sl == nil {
-			continue
-		}
-		rev := e.Kv.ModRevision
-		switch {
-		case e.Type == mvccpb.Event_PUT && dir == "lock":
-			sl.changed(rev, now, s.whom(sl, e.Kv.Value))
-		case e.Type == mvccpb.Event_PUT && dir == "free":
-			sl.changed(rev, now, nil)
-		case e.Type == mvccpb.Event_DELETE && !stored[change{name, rev}]:
-			if dir == "hold" || dir == "thaw" {
-				sl.ended(rev)
-			} else { // not our doing
-				sl.forget(false)
-			}
-		}
-		s.unpin(sl)
+	s.mu.Lock()
+	known := s.slots[name] != nil || len(s.slots) < maxSlots
+	s.mu.Unlock()
+	if known && (dir == "lock" || dir == "free") {
+		sl := s.pin(name)
+		defer s.unpin(sl)
+		sl.hear(e, at)
 	}
 }
 
-// whom says who is to be woken by a record, which is only read if somebody could sleep on.
-func (s *Store) whom(sl *slot, value []byte) func(*waiting) bool {
-	here := map[string]bool{}
-	sl.mu.Lock()
-	for w := range sl.waiters {
-		if w.leaseID != "" {
-			here[w.leaseID] = true
-		}
-	}
-	sl.mu.Unlock()
-	if len(here) == 0 {
-		return nil
-	}
-	r, err := decode(sl.name, value)
-	if err != nil {
-		return nil
-	}
-	first, queued := "", make(map[string]bool, len(here))
-	for _, w := range r.Queue {
-		if here[w.LeaseID] {
-			if queued[w.LeaseID] = true; first == "" {
-				first = w.LeaseID // which looks when holds expire
+// keepTime learns of all locks, so that their clocks advance here, and has those stored every now and then which nothing
+// else changes: the time of a hold goes on over restarts.
+func (s *Store) keepTime() {
+	for {
+		for snap, err := range s.list(s.ctx, lokt.Filter{}) {
+			if err == nil && snap.stale(snap.look(s.now())) {
+				_ = s.Update(s.ctx, snap.lock.Name, func(snap lokt.Snapshot) lokt.Change { return lokt.Change{Lock: snap.Lock} })
 			}
 		}
+		select {
+		case <-time.After(resync):
+		case <-s.ctx.Done():
+			return
+		}
 	}
-	return func(w *waiting) bool { return w.leaseID == "" || w.leaseID == first || !queued[w.leaseID] }
 }

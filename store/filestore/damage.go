@@ -35,7 +35,7 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 	defer g.leave()
 	var moved []Damage
 	for range files { // each load reports the first file that is in the way
-		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
+		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq}, allFiles)
 		d := Damage{Name: name}
 		how, dir := lokt.EventCorruptBreak, dirFreezes
 		switch {

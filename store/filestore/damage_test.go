@@ -906,10 +906,15 @@ func TestADamagedGuardFileNeitherBlocksNorRepeatsATokens(t *testing.T) {
 func TestJournalEntriesOfAnyShapeAreReadOrIgnored(t *testing.T) {
 	t.Parallel()
 	e := &entry{
-		name: "x", carry: []byte("1\n"), lines: []byte("2\n3\n"),
-		files: []entryFile{{file: 0, before: 7, redo: true, data: []byte("new"), how: durableDir}, {file: 1, before: 9, redo: true, gone: true}, {file: 2, before: 1}},
+		Name: "x", Carry: []byte("1\n"), Lines: []byte("2\n3\n"),
+		Files: []entryFile{
+			{File: 0, Before: 1<<64 - 1, Redo: true, Data: []byte("new"), How: durableDir}, {File: 1, Before: 9, Redo: true, Gone: true}, {File: 2, Before: 1},
+		},
 	}
-	data := e.encode(nil)
+	data, err := e.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
 	back := decodeEntry(data)
 	if back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
 		t.Fatalf("came back as %+v", back)
@@ -993,14 +998,19 @@ func TestCheckFindsDamageAndClearsWhatCrashesLeave(t *testing.T) {
 }
 
 func FuzzDecodeEntry(f *testing.F) {
-	f.Add((&entry{name: "x", lines: []byte("1\n"), files: []entryFile{{file: 1, before: 9, redo: true, gone: true}}}).encode(nil))
+	seed, err := (&entry{Name: "x", Lines: []byte("1\n"), Files: []entryFile{{File: 1, Before: 9, Redo: true, Gone: true}}}).encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e := decodeEntry(data)
 		if e == nil {
 			return
 		}
-		if back := decodeEntry(e.encode(nil)); back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
+		again, err := e.encode()
+		if back := decodeEntry(again); err != nil || back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
 			t.Errorf("%+v became %+v", e, back)
 		}
 	})
@@ -1038,6 +1048,8 @@ func TestARecordOfADeadProcessKeepsNobodyOut(t *testing.T) {
 }
 
 // What the store writes in place is written nowhere else.
+//
+// Promise S-48.
 func TestAFileWithASecondNameIsNotWritten(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{filepath.Join(dirGuards, "x"), filepath.Join(dirLive, "x"), "audit.log"} {

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/process"
@@ -93,7 +95,7 @@ func readPage(f vfs.File, page *page) (guardPage, error) {
 	}
 	have = have[:size]
 	if binary.LittleEndian.Uint64(head[16:]) == journalSum(head, have) {
-		p.entry = decodeEntry(bytes.Clone(have))
+		p.entry = decodeEntry(have)
 		p.torn = p.entry == nil
 	}
 	return p, nil
@@ -121,29 +123,24 @@ func (p guardPage) issued() uint64 {
 	return p.token
 }
 
-// headerLine is what a guard file says about its tokens: "lokt-guard-1 BOOT FILE LAST RESERVED CHECKSUM".
+// headerLine is what a guard file says about its tokens.
 func headerLine(boot string, file, token, ceiling uint64) string {
-	if boot == "" {
-		boot = "-"
+	line := headerMagic + " " + cmp.Or(boot, "-")
+	for _, n := range []uint64{file, token, ceiling} {
+		line += " " + strconv.FormatUint(n, 10)
 	}
-	line := headerMagic + " " + boot + " " + utoa(file) + " " + utoa(token) + " " + utoa(ceiling)
-	return line + " " + utoa(uint64(crc32.ChecksumIEEE([]byte(line))))
+	return line + " " + strconv.FormatUint(uint64(crc32.ChecksumIEEE([]byte(line))), 10)
 }
-
-func utoa(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // parseHeaderLine reads what headerLine wrote, and nothing else.
 func parseHeaderLine(line string) (boot string, file, token, ceiling uint64) {
 	f := strings.Fields(line)
-	if len(f) != 6 || f[0] != headerMagic {
+	if len(f) != 6 {
 		return "", 0, 0, 0
 	}
 	var n [3]uint64
 	for i := range n {
-		var err error
-		if n[i], err = strconv.ParseUint(f[i+2], 10, 64); err != nil {
-			return "", 0, 0, 0
-		}
+		n[i], _ = strconv.ParseUint(f[i+2], 10, 64) // what is none does not come back
 	}
 	if boot = f[1]; boot == "-" {
 		boot = ""
@@ -160,7 +157,7 @@ type guard struct {
 	f     *guardFile
 	shard *shard
 	guardPage
-	page    *page  // room for what is read and written, until the guard is left
+	page    page   // what is read and written
 	fresh   bool   // the file has not got its full size yet
 	pending bool   // an entry is in the journal
 	carry   []byte // lines of earlier changes that the audit log lacks
@@ -175,18 +172,19 @@ func (s *Store) enter(ctx context.Context, name string) (*guard, error) {
 		return nil, errClosed
 	}
 	n := shardOf(name)
-	sh := s.shards.of(n)
-	p := patience{ctx, s.o.LockTimeout}
+	sh := s.shard(n)
+	p := &patience{ctx: ctx, limit: s.o.LockTimeout, since: time.Now()}
 	if err := sh.enter(p); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", s.guardPath(n), err)
 	}
+	p.since = time.Now()
 	for {
-		f, err := s.lockGuard(p, n, sh)
+		f, err := s.lockGuard(p, n)
 		if err != nil {
 			sh.leave()
 			return nil, err
 		}
-		g := &guard{s: s, f: f, shard: sh, page: s.pages.Get().(*page)}
+		g := &guard{s: s, f: f, shard: sh}
 		again, err := g.begin()
 		if err == nil && !again {
 			sh.entered.Add(1)
@@ -209,7 +207,7 @@ func (g *guard) begin() (again bool, err error) {
 	if vfs.Links(fi) > 1 {
 		return false, linked(g.f.Name())
 	}
-	if g.guardPage, err = readPage(g.f, g.page); err != nil {
+	if g.guardPage, err = readPage(g.f, &g.page); err != nil {
 		return false, err
 	}
 	g.fresh = fi.Size() < guardSize
@@ -234,8 +232,6 @@ func epoch(nanoseconds int64) uint64 {
 func (g *guard) unlock() {
 	_ = funlock(g.f) // a child that is just being forked may have the file open too
 	_ = g.f.Close()
-	g.s.pages.Put(g.page)
-	g.page = nil
 }
 
 // leave lets others in.
@@ -258,7 +254,10 @@ func (g *guard) prepare(token uint64, e *entry) error {
 		copy(g.page[:headerSize], headerLine(g.boot, g.file, g.token, g.ceiling)+"\n")
 	}
 	g.seq++
-	buf := g.encode(e)
+	buf, err := g.encode(e)
+	if err != nil {
+		return err
+	}
 	if missing := guardSize - len(buf); g.fresh && missing > 0 {
 		buf = append(buf, make([]byte, missing)...)
 	}
@@ -275,13 +274,17 @@ func (g *guard) prepare(token uint64, e *entry) error {
 }
 
 // encode returns the contents of the guard file's page, of which the line about tokens is not touched, with the entry.
-func (g *guard) encode(e *entry) []byte {
+func (g *guard) encode(e *entry) ([]byte, error) {
 	buf := g.page[:headerSize+journalHead]
 	if e != nil {
-		buf = e.encode(buf)
+		text, err := e.encode()
+		if err != nil {
+			return nil, fmt.Errorf("journal of %s: %w", g.f.Name(), err)
+		}
+		buf = append(buf, text...)
 	}
 	g.putHead(buf[headerSize:], buf[headerSize+journalHead:])
-	return buf
+	return buf, nil
 }
 
 func (g *guard) putHead(b, entry []byte) {
@@ -295,7 +298,11 @@ func (g *guard) journal(e *entry) error {
 	if e == nil && !g.pending {
 		return nil
 	}
-	if _, err := g.f.WriteAt(g.encode(e)[headerSize:], headerSize); err != nil {
+	buf, err := g.encode(e)
+	if err != nil {
+		return err
+	}
+	if _, err := g.f.WriteAt(buf[headerSize:], headerSize); err != nil {
 		return fmt.Errorf("write guard file: %w", err)
 	}
 	g.pending = e != nil

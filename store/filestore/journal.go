@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
@@ -23,26 +25,48 @@ import (
 
 // entry is a change in the journal.
 type entry struct {
-	name  string // of the lock
-	files []entryFile
-	carry []byte // lines of earlier changes that the audit log lacks
-	lines []byte // for the audit log, if the change is made
+	Name  string      `json:"name,omitzero"` // of the lock
+	Files []entryFile `json:"files,omitempty"`
+	Carry lines       `json:"carry,omitempty"` // of earlier changes that the audit log lacks
+	Lines lines       `json:"lines,omitempty"` // for the audit log, if the change is made
+}
+
+// lines are those of the audit log, each of them JSON.
+type lines []byte
+
+// MarshalJSONTo implements json.MarshalerTo: they are an array in the journal.
+func (l lines) MarshalJSONTo(out *jsontext.Encoder) error {
+	var all []jsontext.Value
+	for line := range bytes.Lines(l) {
+		all = append(all, line)
+	}
+	return json.MarshalEncode(out, all)
+}
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (l *lines) UnmarshalJSONFrom(in *jsontext.Decoder) error {
+	var all []jsontext.Value
+	err := json.UnmarshalDecode(in, &all)
+	for _, line := range all {
+		*l = append(append(*l, line...), '\n')
+	}
+	return err
 }
 
 // entryFile is one file of a change.
 type entryFile struct {
-	file   int
-	before uint64 // contentOf what it was
-	redo   bool   // the rest is set, and is to be stored if it was not
-	gone   bool   // it is removed
-	data   []byte
-	how    durable
+	File   int     `json:"file"`
+	Before uint64  `json:"before"`        // contentOf what it was
+	Redo   bool    `json:"redo,omitzero"` // the rest is set, and is to be stored if it was not
+	Gone   bool    `json:"gone,omitzero"` // it is removed
+	Data   []byte  `json:"data"`
+	How    durable `json:"how,omitzero"`
 }
 
 // What an entry may have at most.
 const (
-	maxEntry = files*lockfile.MaxSize + maxCarry + 64<<20
-	maxCarry = 1 << 20 // bytes of lines kept for an audit log that cannot be written
+	maxEntry = 2 * files * lockfile.MaxSize // as base64
+	maxCarry = 1 << 20                      // bytes of lines kept for an audit log that cannot be written
 )
 
 // The contents of a file that has none.
@@ -65,8 +89,8 @@ func contentOf(data []byte, err error) uint64 {
 // durable reports whether more than one file of the entry must survive the loss of power: the entry must, then.
 func (e *entry) durable() bool {
 	n := 0
-	for _, f := range e.files {
-		if f.redo && f.how != volatile {
+	for _, f := range e.Files {
+		if f.Redo && f.How != volatile {
 			n++
 		}
 	}
@@ -89,76 +113,29 @@ func mixWord(h, word uint64) uint64 {
 	return h ^ h>>32
 }
 
-// encode appends the entry to b.
-func (e *entry) encode(b []byte) []byte {
-	size := 64 + len(e.name) + len(e.carry) + len(e.lines)
-	for _, f := range e.files {
-		size += 32 + len(f.data)
-	}
-	b = append(binary.AppendUvarint(slices.Grow(b, size), uint64(len(e.name))), e.name...)
-	b = append(b, byte(len(e.files)))
-	for _, f := range e.files {
-		b = append(b, byte(f.file), flag(f.redo)|flag(f.gone)<<1|byte(f.how)<<2)
-		b = binary.LittleEndian.AppendUint64(b, f.before)
-		b = appendBytes(b, f.data)
-	}
-	return append(appendBytes(b, e.carry), e.lines...)
-}
-
-func flag(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func appendBytes(b, data []byte) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
-}
+// encode returns the entry as JSON.
+func (e *entry) encode() ([]byte, error) { return json.Marshal(e) }
 
 // decodeEntry reads what encode wrote; nil if it is anything else.
 func decodeEntry(b []byte) *entry {
-	next := func() []byte {
-		n, used := binary.Uvarint(b)
-		if used <= 0 || n > uint64(len(b)-used) {
-			b = nil
-			return nil
-		}
-		data := b[used : used+int(n)]
-		b = b[used+int(n):]
-		return data
-	}
-	e := &entry{name: string(next())}
-	if len(b) == 0 {
+	e := &entry{}
+	if json.Unmarshal(b, e) != nil || len(e.Files) > 0 && lokt.ValidateName(e.Name) != nil {
 		return nil
 	}
-	n := int(b[0])
-	b = b[1:]
-	for range n {
-		if len(b) < 10 || b[0] >= files {
+	for _, f := range e.Files {
+		if f.File < 0 || f.File >= files || !f.Gone && f.Data == nil {
 			return nil
 		}
-		f := entryFile{file: int(b[0]), redo: b[1]&1 != 0, gone: b[1]&2 != 0, how: durable(b[1] >> 2)}
-		f.before = binary.LittleEndian.Uint64(b[2:])
-		b = b[10:]
-		if f.data = next(); b == nil {
-			return nil
-		}
-		e.files = append(e.files, f)
 	}
-	if e.carry = next(); b == nil || n > 0 && lokt.ValidateName(e.name) != nil {
-		return nil
-	}
-	e.lines = b
 	return e
 }
 
 // after returns what the file is after the change; nil if there is none.
 func (f entryFile) after() []byte {
-	if f.gone {
+	if f.Gone {
 		return nil
 	}
-	return f.data
+	return f.Data
 }
 
 // recover finishes the change that the journal announces, if it was begun. What the audit log lacks goes there together
@@ -170,21 +147,21 @@ func (g *guard) recover() error {
 	}
 	g.pending = true
 	made := true
-	for _, f := range e.files {
-		now := g.s.contentNow(e.name, f.file)
+	for _, f := range e.Files {
+		now := g.s.contentNow(e.Name, f.File)
 		switch {
-		case !f.redo:
-			made = now != f.before
-		case now == f.before:
-			err := g.s.replace(f.file, e.name, f.after(), f.how, f.before)
+		case !f.Redo:
+			made = now != f.Before
+		case now == f.Before:
+			err := g.s.replace(f.File, e.Name, f.after(), f.How, f.Before)
 			if err != nil && !errors.Is(err, atomicfile.ErrInDoubt) {
-				return fmt.Errorf("finish a change of lock %q that was cut short: %w", e.name, err)
+				return fmt.Errorf("finish a change of lock %q that was cut short: %w", e.Name, err)
 			}
 		}
 	}
-	lines := e.carry
+	lines := e.Carry
 	if made {
-		lines = slices.Concat(lines, e.lines)
+		lines = slices.Concat(lines, e.Lines)
 	}
 	if len(lines) > 0 {
 		g.carry = g.s.notLogged(lines)
@@ -252,7 +229,7 @@ func (g *guard) keep(lines []byte) {
 		lines = lines[over+bytes.IndexByte(lines[over:], '\n')+1:]
 	}
 	g.carry = lines
-	if err := g.journal(&entry{carry: lines}); err != nil {
+	if err := g.journal(&entry{Carry: lines}); err != nil {
 		g.s.o.Warn(fmt.Errorf("%s: %w", g.f.Name(), err))
 	}
 }
@@ -261,7 +238,7 @@ func (g *guard) keep(lines []byte) {
 func (g *guard) abandon() {
 	var e *entry
 	if len(g.carry) > 0 {
-		e = &entry{carry: g.carry}
+		e = &entry{Carry: g.carry}
 	}
 	if err := g.journal(e); err != nil {
 		g.s.o.Warn(fmt.Errorf("%s: %w", g.f.Name(), err))

@@ -14,15 +14,6 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// listChunk is how many locks a list reads at once, and how many it may be ahead of who ranges over it, per reader.
-const listChunk = 64
-
-// seenLock is one lock of a list, as its files showed it.
-type seenLock struct {
-	snap lokt.Snapshot
-	err  error
-}
-
 // List implements lokt.Store. Long lists are read by several goroutines, ahead of who ranges over them.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
@@ -49,67 +40,35 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 	}
 }
 
-// read returns what the files of the names show, in order.
+// seenLock is one lock of a list, as its files showed it.
+type seenLock struct {
+	snap lokt.Snapshot
+	err  error
+}
+
+// read returns what the files of the names show, in order. Several goroutines read, some locks at a time.
 //
 // If only some of a lock's files were there when the directories were listed, no others are looked for: had a waiter or a
 // freeze come since, the list would merely be a moment older.
 func (s *Store) read(ctx context.Context, names []listedName) iter.Seq[seenLock] {
 	return func(yield func(seenLock) bool) {
-		r := &reader{s: s}
-		defer r.close()
-		look := func(n listedName) (seen seenLock) {
-			seen.snap, seen.err = r.view(ctx, n.name, n.files)
-			return seen
+		const share = 64 // of one reader, between two waits for all
+		readers := make([]reader, min(runtime.GOMAXPROCS(0), len(names)/share+1, 8))
+		for i := range readers {
+			readers[i].s = s
+			defer readers[i].close()
 		}
-		chunks := slices.Collect(slices.Chunk(names, listChunk))
-		readers := min(runtime.GOMAXPROCS(0), len(chunks), 8)
-		if readers < 2 {
-			for _, n := range names {
-				if !yield(look(n)) {
-					return
-				}
-			}
-			return
-		}
-		next := make(chan int)                       // the chunk to read
-		done := make([]chan []seenLock, len(chunks)) // what it showed
-		ahead := make(chan struct{}, 2*readers)      // bounds what is read but not yet ranged over
-		left := make(chan struct{})                  // closed when nobody wants to know any more
-		for i := range done {
-			done[i] = make(chan []seenLock, 1)
-		}
-		var working sync.WaitGroup
-		defer working.Wait()
-		defer close(left)
-		working.Go(func() {
-			defer close(next)
-			for i := range chunks {
-				select {
-				case ahead <- struct{}{}:
-				case <-left:
-					return
-				}
-				select {
-				case next <- i:
-				case <-left:
-					return
-				}
-			}
-		})
-		for range readers {
-			working.Go(func() {
-				for i := range next {
-					seen := make([]seenLock, len(chunks[i]))
-					for j, n := range chunks[i] {
-						seen[j] = look(n)
+		for some := range slices.Chunk(names, share*len(readers)) {
+			seen := make([]seenLock, len(some))
+			var reading sync.WaitGroup
+			for i := range readers {
+				reading.Go(func() {
+					for j := i; j < len(some); j += len(readers) {
+						seen[j].snap, seen[j].err = readers[i].view(ctx, some[j].name, some[j].files)
 					}
-					done[i] <- seen
-				}
-			})
-		}
-		for i := range chunks {
-			seen := <-done[i]
-			<-ahead
+				})
+			}
+			reading.Wait()
 			for _, one := range seen {
 				if !yield(one) {
 					return

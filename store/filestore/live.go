@@ -32,12 +32,6 @@ type selfProcess struct {
 	mu   sync.Mutex
 	p    lokt.Process
 	file vfs.File
-	seen map[string]seenLive // liveness files open for looking, by name
-}
-
-type seenLive struct {
-	f     vfs.File
-	inode uint64
 }
 
 // Self returns this process, with a kernel lock in the store that lasts until the store is closed and every child
@@ -60,7 +54,7 @@ func (s *Store) Self() (lokt.Process, error) {
 			return p, unavailable(err)
 		}
 		if err := process.LockByte(f, offset); err == nil {
-			p.Liveness = name + ":" + strconv.FormatInt(offset, 10) + ":" + utoa(node)
+			p.Liveness = name + ":" + strconv.FormatInt(offset, 10) + ":" + strconv.FormatUint(node, 10)
 			s.self.file = f
 		} else if err := f.Close(); err != nil {
 			return p, unavailable(err)
@@ -118,51 +112,31 @@ func (p *selfProcess) alive(s *Store, liveness string) (alive, known bool) {
 		return false, false
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if liveness == p.p.Liveness {
+	own := liveness == p.p.Liveness
+	p.mu.Unlock()
+	if own {
 		return true, true
 	}
-	seen, ok := p.seen[name]
-	if !ok || seen.inode != want {
-		if seen, ok = p.look(s, name); !ok || seen.inode != want {
-			return false, false // somebody deleted the file: its locks cannot be seen any more
-		}
-	}
-	locked, err := process.ByteLocked(seen.f, offset)
-	return locked, err == nil
-}
-
-// look opens a liveness file to see its locks.
-func (p *selfProcess) look(s *Store, name string) (seen seenLive, ok bool) {
 	f, err := s.fs.OpenFile(filepath.Join(s.root, dirLive, name), os.O_RDONLY|openNoFollow, 0)
 	if err != nil {
-		return seenLive{}, false
+		return false, false
 	}
+	defer f.Close()
 	fi, err := f.Stat()
-	if err != nil || !fi.Mode().IsRegular() {
-		_ = f.Close()
-		return seenLive{}, false
+	if err != nil || !fi.Mode().IsRegular() || inode(fi) != want {
+		return false, false // somebody deleted the file: its locks cannot be seen any more
 	}
-	if old, ok := p.seen[name]; ok {
-		_ = old.f.Close()
-	}
-	if p.seen == nil {
-		p.seen = map[string]seenLive{}
-	}
-	p.seen[name] = seenLive{f, inode(fi)}
-	return p.seen[name], true
+	locked, err := process.ByteLocked(f, offset)
+	return locked, err == nil
 }
 
 func (p *selfProcess) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var errs []error
-	for _, seen := range p.seen {
-		errs = append(errs, seen.f.Close())
-	}
+	var err error
 	if p.file != nil {
-		errs = append(errs, p.file.Close())
+		err = p.file.Close()
 	}
-	p.seen, p.file, p.p = nil, nil, lokt.Process{}
-	return errors.Join(errs...)
+	p.file, p.p = nil, lokt.Process{}
+	return err
 }

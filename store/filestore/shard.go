@@ -5,27 +5,71 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// shardSet is the part that goroutines of this process play in the exclusion: one of them at a time asks the kernel for
-// a guard file, and a context can call the others back.
-type shardSet struct {
-	mu sync.Mutex
-	in map[uint8]*shard
+// shard is this process's side of one guard file: one of its goroutines at a time asks the kernel for it, and a context
+// can call the others back.
+type shard struct {
+	free    chan struct{} // has one element while nobody is inside
+	entered atomic.Uint64 // counts those who got in
 }
 
-// shard is this process's side of one guard file.
-type shard struct {
-	free    chan struct{} // empty while somebody is inside, or asks the kernel
-	entered atomic.Int64  // counts who got the kernel's lock
-	parked  *parkedLock   // the lock that an impatient one left the kernel with; for whoever is inside
+func (s *Store) shard(n uint8) *shard {
+	s.shardsMu.Lock()
+	defer s.shardsMu.Unlock()
+	if s.shards[n] == nil {
+		s.shards[n] = &shard{free: make(chan struct{}, 1)}
+		s.shards[n].leave()
+	}
+	return s.shards[n]
+}
+
+func (sh *shard) leave() { sh.free <- struct{}{} }
+
+// enter makes the calling goroutine the only one of this process that uses the shard.
+func (sh *shard) enter(p *patience) error {
+	for {
+		t := time.NewTimer(p.limit)
+		select {
+		case <-sh.free:
+			t.Stop()
+			return nil
+		case <-t.C:
+		case <-p.ctx.Done():
+			t.Stop()
+		}
+		if err := p.over(sh.entered.Load()); err != nil {
+			return err
+		}
+	}
+}
+
+// patience is how long a change waits while nobody gets ahead.
+type patience struct {
+	ctx   context.Context
+	limit time.Duration
+	since time.Time // when something last moved
+	seen  uint64    // how much had moved then
+}
+
+// over returns why the change waits no more, if it does not. moved counts what others get done.
+func (p *patience) over(moved uint64) error {
+	switch {
+	case p.ctx.Err() != nil:
+		return context.Cause(p.ctx)
+	case moved != p.seen:
+		p.seen, p.since = moved, time.Now()
+	case time.Since(p.since) >= p.limit:
+		return fmt.Errorf("somebody has kept it locked for %v: a process may be stopped (see `lslocks`)", p.limit)
+	}
+	return nil
 }
 
 // guardFile is an open guard file.
@@ -53,114 +97,6 @@ func identifyByStat(f vfs.File) (fileID, error) {
 
 // mark is what a guard file that is copied does not share with its copy.
 func (id fileID) mark() uint64 { return id.inode ^ uint64(id.born) }
-
-func (s *shardSet) of(n uint8) *shard {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.in == nil {
-		s.in = map[uint8]*shard{}
-	}
-	sh := s.in[n]
-	if sh == nil {
-		sh = &shard{free: make(chan struct{}, 1)}
-		sh.leave()
-		s.in[n] = sh
-	}
-	return sh
-}
-
-// patience is how long a change waits while nobody gets ahead.
-type patience struct {
-	ctx   context.Context
-	limit time.Duration
-}
-
-// wait returns nil when c is ready, and otherwise why it waits no more. moved counts what others get done.
-func wait[T any](p patience, c <-chan T, moved func() int64) (v T, err error) {
-	t := time.NewTimer(p.limit)
-	defer t.Stop()
-	for was := moved(); ; {
-		select {
-		case v = <-c:
-			return v, nil
-		case <-p.ctx.Done():
-			return v, context.Cause(p.ctx)
-		case <-t.C:
-			now := moved()
-			if now == was {
-				return v, fmt.Errorf("somebody has kept it locked for %v: a process may be stopped (see `lslocks`)", p.limit)
-			}
-			was = now
-			t.Reset(p.limit)
-		}
-	}
-}
-
-// enter makes the calling goroutine the only one of this process that uses the shard.
-func (sh *shard) enter(p patience) error {
-	select {
-	case <-sh.free:
-		return nil
-	default:
-	}
-	_, err := wait(p, sh.free, sh.entered.Load)
-	return err
-}
-
-func (sh *shard) leave() { sh.free <- struct{}{} }
-
-// parkedLock is a kernel lock that a goroutine waits for, in the kernel, where nothing can call it back. Whoever wanted it
-// may leave; the next one joins the wait, so that there is never more than one thread per guard file.
-type parkedLock struct {
-	f   *guardFile
-	got chan error // the kernel's answer, for who waits
-
-	mu   sync.Mutex
-	left bool // nobody waits
-	over bool // the lock came when nobody waited, and was given back
-}
-
-func park(f *guardFile) *parkedLock {
-	p := &parkedLock{f: f, got: make(chan error, 1)}
-	go func() {
-		err := blockingFlock(f)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.left {
-			p.drop(err)
-			return
-		}
-		p.got <- err
-	}()
-	return p
-}
-
-func (p *parkedLock) drop(err error) {
-	p.over = true
-	if err == nil {
-		_ = funlock(p.f)
-	}
-	_ = p.f.Close()
-}
-
-func (p *parkedLock) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case err := <-p.got:
-		p.drop(err)
-	default:
-		p.left = true
-	}
-}
-
-// join reports whether the lock is still to be waited for.
-func (p *parkedLock) join() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.left = false
-	return !p.over
-}
 
 func (s *Store) guardPath(shard uint8) string {
 	const hex = "0123456789abcdef"
@@ -214,60 +150,39 @@ func (s *Store) replaced(f *guardFile) bool {
 	return err == nil && fi == nil
 }
 
-// flockSpin is how long to look again for a kernel lock before sleeping in the kernel for it: changes are short.
-const flockSpin = 2 * time.Millisecond
+// How often to ask for a kernel lock that another process has: changes are short, but a process may be stopped inside
+// one. To sleep in the kernel instead would take a thread that nothing can call back.
+const (
+	askFirst = 50 * time.Microsecond
+	askLast  = 5 * time.Millisecond
+)
 
 // lockGuard returns the guard file of the shard, open and locked. The calling goroutine is inside the shard.
-func (s *Store) lockGuard(p patience, n uint8, sh *shard) (*guardFile, error) {
-	if k := sh.parked; k != nil {
-		sh.parked = nil
-		if k.join() {
-			if !s.replaced(k.f) {
-				return s.await(p, sh, k)
-			}
-			k.leave()
-		}
-	}
+func (s *Store) lockGuard(p *patience, n uint8) (*guardFile, error) {
 	var f *guardFile
-	for start := time.Now(); ; time.Sleep(50 * time.Microsecond) {
+	for pause := askFirst; ; pause = min(pause+pause/8, askLast) {
+		var err error
 		if f == nil {
-			var err error
 			if f, err = s.openGuard(n); err != nil {
 				return nil, err
 			}
 		}
 		ok, err := tryFlock(f)
+		if ok {
+			return f, nil
+		}
+		if err == nil {
+			moved, _ := readSeq(f)
+			err = p.over(moved)
+		}
 		if err != nil {
 			_ = f.Close()
 			return nil, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
 		}
-		if ok {
-			return f, nil
-		}
-		if time.Since(start) > flockSpin {
-			if !s.replaced(f) {
-				return s.await(p, sh, park(f))
-			}
-			_ = f.Close() // whoever has it locked is in nobody's way
+		time.Sleep(pause/2 + rand.N(pause))
+		if s.replaced(f) { // whoever has it locked is in nobody's way
+			_ = f.Close()
 			f = nil
 		}
 	}
-}
-
-// await waits for a lock that was asked for.
-func (s *Store) await(p patience, sh *shard, k *parkedLock) (*guardFile, error) {
-	err, impatient := wait(p, k.got, func() int64 {
-		seq, _ := readSeq(k.f)
-		return int64(seq)
-	})
-	if impatient != nil {
-		k.leave()
-		sh.parked = k
-		return nil, fmt.Errorf("lock %s: %w", k.f.Name(), impatient)
-	}
-	if err != nil {
-		_ = k.f.Close()
-		return nil, &fs.PathError{Op: "lock", Path: k.f.Name(), Err: err}
-	}
-	return k.f, nil
 }

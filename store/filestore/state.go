@@ -39,13 +39,8 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock. page is what its guard file says.
-func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, error) {
-	return s.loadFiles(name, now, page, allFiles)
-}
-
-// loadFiles is load without the files that are known to be absent.
-func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
+// load reads what is known about the named lock, of which the given files may be there. page is what its guard file says.
+func (s *Store) load(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
 	st := &state{name: name, now: now}
 	var lockInfo fs.FileInfo
 	var failed [files]error
@@ -63,7 +58,7 @@ func (s *Store) loadFiles(name string, now lockfile.Now, page guardPage, present
 			lockInfo = fi
 		}
 	}
-	if page.entry != nil && page.entry.name == name {
+	if page.entry != nil && page.entry.Name == name {
 		st.overlay(page.entry, &failed)
 	}
 	for f, err := range failed {
@@ -124,9 +119,9 @@ func foreign(err error) bool {
 
 // overlay puts the contents that the journal announces in place of those that they replace.
 func (st *state) overlay(e *entry, failed *[files]error) {
-	for _, f := range e.files {
-		if f.redo && contentOf(st.data[f.file], failed[f.file]) == f.before {
-			st.data[f.file], failed[f.file], st.unreadable[f.file] = f.after(), nil, false
+	for _, f := range e.Files {
+		if f.Redo && contentOf(st.data[f.File], failed[f.File]) == f.Before {
+			st.data[f.File], failed[f.File], st.unreadable[f.File] = f.after(), nil, false
 		}
 	}
 }
@@ -283,7 +278,7 @@ func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
 	if err != nil {
 		return err
 	}
-	e := &entry{name: st.name, carry: g.carry, lines: encodeEvents(c.Events)}
+	e := &entry{Name: st.name, Carry: g.carry, Lines: encodeEvents(c.Events)}
 	for f := range next {
 		before := contentOf(st.data[f], nil)
 		if st.unreadable[f] {
@@ -293,11 +288,11 @@ func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
 			before = contentUnreadable
 		}
 		if after := contentOf(next[f], nil); after != before || string(next[f]) != string(st.data[f]) {
-			e.files = append(e.files, entryFile{file: f, before: before, gone: next[f] == nil, data: next[f], how: durability(f, st.snap.Lock, c)})
+			e.Files = append(e.Files, entryFile{File: f, Before: before, Gone: next[f] == nil, Data: next[f], How: durability(f, st.snap.Lock, c)})
 		}
 	}
-	if len(e.files) == 0 && c.Lock.Token <= g.token {
-		g.log(e.lines)
+	if len(e.Files) == 0 && c.Lock.Token <= g.token {
+		g.log(e.Lines)
 		return nil
 	}
 	return s.apply(g, st, e, c.Lock)
@@ -307,29 +302,29 @@ func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
 func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	announced := e
 	switch {
-	case len(e.files) == 1:
-		announced = &entry{name: e.name, files: []entryFile{{file: e.files[0].file, before: e.files[0].before}}, carry: e.carry, lines: e.lines}
-	case len(e.files) > 1:
-		for i := range e.files {
-			e.files[i].redo = true
+	case len(e.Files) == 1:
+		announced = &entry{Name: e.Name, Files: []entryFile{{File: e.Files[0].File, Before: e.Files[0].Before}}, Carry: e.Carry, Lines: e.Lines}
+	case len(e.Files) > 1:
+		for i := range e.Files {
+			e.Files[i].Redo = true
 		}
 	}
-	if len(e.files) < 2 && len(e.lines) == 0 && len(e.carry) == 0 {
+	if len(e.Files) < 2 && len(e.Lines) == 0 && len(e.Carry) == 0 {
 		announced = nil
 	}
 	if err := g.prepare(l.Token, announced); err != nil {
 		return err
 	}
 	var doubt error
-	for i, f := range e.files {
-		err := s.replace(f.file, e.name, f.after(), f.how, f.before)
+	for i, f := range e.Files {
+		err := s.replace(f.File, e.Name, f.after(), f.How, f.Before)
 		switch {
 		case err == nil:
 		case errors.Is(err, atomicfile.ErrInDoubt):
 			doubt = errors.Join(doubt, err)
 		default:
 			if i == 0 { // nothing was changed yet; if that cannot be noted, all of it will be
-				g.carry = e.carry
+				g.carry = e.Carry
 				g.abandon()
 			}
 			return err
@@ -337,7 +332,7 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	}
 	s.wakeLeft(st.snap.Lock.Queue, l.Queue)
 	s.forgetHolders(l.Holders)
-	g.log(e.lines)
+	g.log(e.Lines)
 	return doubt
 }
 

@@ -68,8 +68,8 @@ type Store struct {
 	host    string
 	isLocal func() bool
 
-	shards *shardSet
-	pages  sync.Pool // of *page
+	shardsMu sync.Mutex
+	shards   [256]*shard
 
 	self   selfProcess
 	waker  waker
@@ -102,8 +102,7 @@ func Open(root string, o Options) (*Store, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{}), shards: &shardSet{}, done: make(chan struct{})}
-	s.pages.New = func() any { return new(page) }
+	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{}), done: make(chan struct{})}
 	s.host, _ = os.Hostname()
 	if s.o.clock == nil {
 		s.o.clock = systemClock()
@@ -232,14 +231,12 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 		return unavailable(err)
 	}
 	defer g.leave()
-	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
+	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq}, allFiles)
 	if err != nil {
 		return err
 	}
 	st.snap.Lock.Token = max(st.snap.Lock.Token, g.token)
-	given := st.snap
-	given.Lock = st.snap.Lock.Clone() // change may overwrite what it is given
-	c := change(given)
+	c := change(st.snap)
 	if err := s.publish(g, st, c); err != nil {
 		return unavailable(err)
 	}
@@ -262,21 +259,17 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	return r.view(ctx, name, allFiles)
 }
 
-// reader reads locks without excluding those who change them.
+// reader reads locks without excluding those who change them. It is for one goroutine.
 type reader struct {
 	s      *Store
-	mu     sync.Mutex
 	guards map[uint8]*guardReader
+	page   page
 }
 
 // guardReader is a guard file open for reading.
 type guardReader struct {
-	f     vfs.File // nil if it cannot be read: what is in the lock's files counts
-	pages *sync.Pool
-
-	mu   sync.Mutex
-	last guardPage
-	know bool // last is set
+	f    vfs.File // nil if it cannot be read: what is in the lock's files counts
+	last *guardPage
 }
 
 // maxViews bounds how often a lock is read again because it, or one of its shard, was changed meanwhile.
@@ -293,13 +286,13 @@ func (r *reader) view(ctx context.Context, name string, present fileSet) (lokt.S
 		if r.s.closed.Load() {
 			return none, unavailable(errClosed)
 		}
-		page := guard.page()
+		p := guard.read(&r.page)
 		files := present
-		if page.entry != nil && page.entry.name == name {
+		if p.entry != nil && p.entry.Name == name {
 			files = allFiles
 		}
-		st, err := r.s.loadFiles(name, r.s.o.clock(), page, files)
-		if try < maxViews && (page.torn && try < 3 || guard.moved(page)) {
+		st, err := r.s.load(name, r.s.o.clock(), p, files)
+		if try < maxViews && (p.torn && try < 3 || guard.moved(p)) {
 			time.Sleep(time.Duration(try) * 10 * time.Microsecond)
 			continue
 		}
@@ -312,14 +305,10 @@ func (r *reader) view(ctx context.Context, name string, present fileSet) (lokt.S
 
 // guard returns the guard file of the shard.
 func (r *reader) guard(shard uint8) *guardReader {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	g := r.guards[shard]
 	if g == nil {
-		g = &guardReader{pages: &r.s.pages}
-		if f, err := r.s.fs.OpenFile(r.s.guardPath(shard), os.O_RDONLY|openNoFollow, 0); err == nil {
-			g.f = f
-		}
+		g = &guardReader{}
+		g.f, _ = r.s.fs.OpenFile(r.s.guardPath(shard), os.O_RDONLY|openNoFollow, 0)
 		if r.guards == nil {
 			r.guards = map[uint8]*guardReader{}
 		}
@@ -328,20 +317,18 @@ func (r *reader) guard(shard uint8) *guardReader {
 	return g
 }
 
-// page returns what the guard file says.
-func (g *guardReader) page() guardPage {
-	if g.f == nil {
+// read returns what the guard file says.
+func (g *guardReader) read(buf *page) guardPage {
+	switch {
+	case g.f == nil:
 		return guardPage{}
+	case g.last != nil && !g.last.torn && !g.moved(*g.last):
+		return *g.last
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.know && !g.last.torn && !g.moved(g.last) {
-		return g.last
-	}
-	buf := g.pages.Get().(*page)
-	defer g.pages.Put(buf)
 	p, err := readPage(g.f, buf)
-	g.last, g.know = p, err == nil
+	if g.last = &p; err != nil {
+		g.last = nil
+	}
 	return p
 }
 

@@ -1,8 +1,8 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -12,201 +12,183 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Jobs is a jobs.Store in memory. Its methods may be called by any number of goroutines. What managers store in it, and
-// read from it, shares memory, which nobody changes.
+// Jobs is a jobs.Store in memory, with or without locks. Its methods may be called by any number of goroutines. What managers
+// store in it, and read from it, shares memory, which nobody changes.
 type Jobs struct {
-	mu       sync.Mutex
+	locks    *Store // nil if there are jobs only
+	mu       *sync.Mutex
 	closed   bool
-	living   map[string]jobs.Job
-	leases   map[string]jobs.Lease
-	attempts map[string][]jobs.Attempt // by job
-	ended    map[string]jobs.Job
-	order    []jobs.Job // the ended ones, in order of revision
-	keys     map[string]jobs.Key
-	answered map[[2]string]jobs.Answered // by worker and request
+	living   map[string]jobs.Record
+	ended    map[string]jobs.Record
+	order    []string // IDs of the ended ones, in order of revision
+	memos    map[string]jobs.Memo
+	stats    map[statistic]jobs.Statistic
 	frozen   []string
 	counters jobs.Counters
-	tallies  map[tallyKey]jobs.Tally
-	counts   map[countKey]int64
 	events   []jobs.Event // the newest, oldest first
 }
 
 var _ jobs.Store = (*Jobs)(nil)
 
-type tallyKey struct {
-	hour    time.Time
-	jobType string
-}
-
-type countKey struct {
-	hour  time.Time
-	event jobs.EventType
-	tag   string
+// statistic is what no two statistics have in common.
+type statistic struct {
+	hour              int64
+	source, kind, tag string
 }
 
 // keepEvents is how many events of jobs are remembered.
 const keepEvents = 10_000
 
-// NewJobs returns an empty store for jobs.
-func NewJobs() *Jobs {
+// NewJobs returns an empty store for jobs, without locks.
+func NewJobs() *Jobs { return newJobs(nil, &sync.Mutex{}) }
+
+// Jobs returns a new, empty store for jobs whose turns may change the locks of this one. It is to be used as long as this one.
+func (s *Store) Jobs() *Jobs { return newJobs(s, &s.mu) }
+
+func newJobs(locks *Store, mu *sync.Mutex) *Jobs {
 	return &Jobs{
-		living: map[string]jobs.Job{}, leases: map[string]jobs.Lease{}, attempts: map[string][]jobs.Attempt{}, ended: map[string]jobs.Job{},
-		keys: map[string]jobs.Key{}, answered: map[[2]string]jobs.Answered{}, tallies: map[tallyKey]jobs.Tally{}, counts: map[countKey]int64{},
+		locks: locks, mu: mu, living: map[string]jobs.Record{}, ended: map[string]jobs.Record{}, memos: map[string]jobs.Memo{},
+		stats: map[statistic]jobs.Statistic{},
 	}
 }
-
-// errJobsClosed is what every method answers after Close.
-var errJobsClosed = fmt.Errorf("%w: memory store of jobs is closed", lokt.ErrUnavailable)
 
 // usable reports why the store cannot be used. Its caller holds the mutex.
 func (s *Jobs) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s.closed {
-		return errJobsClosed
+	if s.closed || s.locks != nil && s.locks.closed {
+		return errClosed
 	}
 	return nil
 }
 
 // Update implements jobs.Store. The turn must not use the store.
 func (s *Jobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
+	observe, err := s.update(ctx, turn)
+	if observe {
+		s.locks.drain()
+	}
+	return err
+}
+
+// update stores what the turn changed, and reports whether its caller has to see to the observation of what became of locks.
+func (s *Jobs) update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (observe bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return err
+		return false, err
 	}
-	if c := turn(jobs.Facts{}); !c.Empty() {
+	if s.locks == nil {
+		c := turn(jobs.Facts{})
 		s.store(&c)
+		return false, nil
 	}
-	return nil
+	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil })
+	c := turn(jobs.Facts{Locks: step})
+	s.store(&c)
+	for _, c := range step.Changes() {
+		observe = s.locks.store(c) || observe
+	}
+	return observe, nil
 }
 
 func (s *Jobs) store(c *jobs.Changes) {
-	for _, id := range c.Unleased {
-		delete(s.leases, id)
+	if c.Empty() {
+		return
 	}
-	for _, k := range c.Dropped {
-		delete(s.keys, k)
+	for _, r := range c.Jobs {
+		if _, again := s.ended[r.ID]; r.State.Ended() && !again {
+			s.order = append(s.order, r.ID)
+		}
+		if r.State.Ended() {
+			delete(s.living, r.ID)
+			s.ended[r.ID] = r
+		} else {
+			s.living[r.ID] = r
+		}
 	}
-	for _, a := range c.Forgot {
-		delete(s.answered, [2]string{a.WorkerID, a.RequestID})
+	for _, m := range c.Memos {
+		s.memos[m.ID] = m
 	}
-	for i := range c.Jobs {
-		s.living[c.Jobs[i].ID] = c.Jobs[i].Job
-	}
-	for _, l := range c.Leases {
-		s.leases[l.ID] = l
-	}
-	for _, a := range c.Attempts {
-		s.attempts[a.JobID] = append(s.attempts[a.JobID], a)
-	}
-	for _, j := range c.Ended {
-		delete(s.living, j.ID)
-		s.ended[j.ID] = j
-		s.order = append(s.order, j)
-	}
-	for _, k := range c.Keys {
-		s.keys[k.Key] = k
-	}
-	for _, a := range c.Answered {
-		s.answered[[2]string{a.WorkerID, a.RequestID}] = a
-	}
-	for _, t := range c.Tallies {
-		k := tallyKey{t.Hour, t.Type}
-		sum := s.tallies[k]
-		sum.Hour, sum.Type = t.Hour, t.Type
-		sum.Add(t)
-		s.tallies[k] = sum
-	}
-	for _, n := range c.Counts {
-		s.counts[countKey{n.Hour, n.Event, n.Tag}] += n.N
+	for _, n := range c.Stats {
+		s.stats[statistic{n.Hour.Unix(), n.Source, n.Type, n.Tag}] = n
 	}
 	if s.events = append(s.events, c.Events...); len(s.events) > 2*keepEvents {
 		s.events = slices.Clone(s.events[len(s.events)-keepEvents:])
 	}
-	if c.Refrozen {
-		s.frozen = c.Frozen
-	}
-	s.counters = c.Counters
+	s.frozen, s.counters = c.Frozen, c.Counters
 }
 
 // Load implements jobs.Store.
-func (s *Jobs) Load(ctx context.Context) (jobs.Rows, error) {
+func (s *Jobs) Load(ctx context.Context) (jobs.Living, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return jobs.Rows{}, err
+		return jobs.Living{}, err
 	}
-	r := jobs.Rows{
-		Jobs: slices.Collect(maps.Values(s.living)), Leases: slices.Collect(maps.Values(s.leases)), Keys: slices.Collect(maps.Values(s.keys)),
-		Answered: slices.Collect(maps.Values(s.answered)), Frozen: slices.Clone(s.frozen), Counters: s.counters,
+	s.forgetMemos()
+	l := jobs.Living{
+		Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)), Frozen: slices.Clone(s.frozen), Counters: s.counters,
 	}
-	for id := range s.living {
-		r.Attempts = append(r.Attempts, s.attempts[id]...)
-	}
-	r.Sort()
-	return r, nil
+	l.Sort()
+	return l, nil
+}
+
+// forgetMemos forgets what has expired.
+func (s *Jobs) forgetMemos() {
+	now := time.Now()
+	maps.DeleteFunc(s.memos, func(_ string, m jobs.Memo) bool { return !m.Expires.After(now) })
 }
 
 // Ended implements jobs.Store.
-func (s *Jobs) Ended(ctx context.Context, jobID string) (jobs.Job, []jobs.Attempt, error) {
+func (s *Jobs) Ended(ctx context.Context, jobID string) (jobs.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return jobs.Job{}, nil, err
+		return jobs.Record{}, err
 	}
-	j, ok := s.ended[jobID]
+	r, ok := s.ended[jobID]
 	if !ok {
-		return jobs.Job{}, nil, jobs.ErrJobNotFound
+		return jobs.Record{}, jobs.ErrJobNotFound
 	}
-	return j, slices.Clone(s.attempts[jobID]), nil
+	return r, nil
 }
 
 // ListEnded implements jobs.Store.
-func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Job, error) {
+func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	var all []jobs.Job
-	end, _ := slices.BinarySearchFunc(s.order, below, func(j jobs.Job, below uint64) int {
-		if j.Revision < below {
-			return -1
-		}
-		return 1
+	var all []jobs.Record
+	end, _ := slices.BinarySearchFunc(s.order, below, func(id string, below uint64) int {
+		return cmp.Compare(s.ended[id].Revision, below)
 	})
 	for i := end - 1; i >= 0 && len(all) < limit; i-- {
-		j := s.order[i]
-		if (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) && (f.Tag == "" || slices.Contains(j.Tags, f.Tag)) {
-			all = append(all, j)
+		r := s.ended[s.order[i]]
+		if (f.State == "" || f.State == r.State) && (f.Type == "" || f.Type == r.Type) && (f.Tag == "" || slices.Contains(r.Tags, f.Tag)) {
+			all = append(all, r)
 		}
 	}
 	return all, nil
 }
 
 // History implements jobs.Store.
-func (s *Jobs) History(ctx context.Context, from time.Time) ([]jobs.Tally, []jobs.Count, error) {
+func (s *Jobs) History(ctx context.Context, from time.Time) ([]jobs.Statistic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var tallies []jobs.Tally
-	for k, t := range s.tallies {
-		if !k.hour.Before(from) {
-			t.Runs.Buckets = maps.Clone(t.Runs.Buckets)
-			tallies = append(tallies, t)
+	var all []jobs.Statistic
+	for _, n := range s.stats {
+		if !n.Hour.Before(from) {
+			all = append(all, n)
 		}
 	}
-	var counts []jobs.Count
-	for k, n := range s.counts {
-		if !k.hour.Before(from) {
-			counts = append(counts, jobs.Count{Hour: k.hour, Event: k.event, Tag: k.tag, N: n})
-		}
-	}
-	return tallies, counts, nil
+	return all, nil
 }
 
 // Trim implements jobs.Store.
@@ -216,18 +198,18 @@ func (s *Jobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (in
 	if err := s.usable(ctx); err != nil {
 		return 0, err
 	}
+	s.forgetMemos()
 	beyond := 0
 	if keep >= 0 {
 		beyond = max(len(s.order)-keep, 0)
 	}
 	forgotten := 0
-	s.order = slices.DeleteFunc(s.order, func(j jobs.Job) bool {
-		if forgotten == atMost || beyond <= forgotten && !j.EndedAt.Before(before) {
+	s.order = slices.DeleteFunc(s.order, func(id string) bool {
+		if forgotten == atMost || beyond <= forgotten && !s.ended[id].EndedAt.Before(before) {
 			return false
 		}
 		forgotten++
-		delete(s.ended, j.ID)
-		delete(s.attempts, j.ID)
+		delete(s.ended, id)
 		return true
 	})
 	return forgotten, nil
@@ -240,7 +222,7 @@ func (s *Jobs) Events() []jobs.Event {
 	return slices.Clone(s.events[max(len(s.events)-keepEvents, 0):])
 }
 
-// Close makes every later call fail.
+// Close makes every later call fail, but not those of the store with the locks.
 func (s *Jobs) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -116,16 +116,27 @@ func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapsh
 	if err := s.usable(ctx); err != nil {
 		return false, err
 	}
-	have := s.lock(name)
-	c := change(lokt.Snapshot{Lock: have, Now: time.Now()})
-	c.Lock.Name, c.Lock.Revision = name, have.Revision
+	c := change(s.snapshot(name))
+	c.Lock.Name = name
+	return s.store(c), nil
+}
+
+// snapshot returns the lock as rules are to see it. Its caller holds the mutex.
+func (s *Store) snapshot(name string) lokt.Snapshot {
+	return lokt.Snapshot{Lock: s.lock(name), Now: time.Now()}
+}
+
+// store keeps what became of a lock, and reports whether nobody is busy observing. Its caller holds the mutex.
+func (s *Store) store(c lokt.Change) (observe bool) {
+	have := s.lock(c.Lock.Name)
+	c.Lock.Revision = have.Revision
 	if !c.Lock.Equal(&have) {
-		e := s.entry(name)
+		e := s.entry(have.Name)
 		e.lock = c.Lock
 		e.lock.Revision++
 		e.watchers.Wake(&have, &e.lock)
 	}
-	return s.record(c.Events), nil
+	return s.record(c.Events)
 }
 
 // record keeps the events, and reports whether nobody is busy observing.
@@ -165,7 +176,7 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err := s.usable(ctx); err != nil {
 		return lokt.Snapshot{}, err
 	}
-	return lokt.Snapshot{Lock: s.lock(name), Now: time.Now()}, nil
+	return s.snapshot(name), nil
 }
 
 // List implements lokt.Store. Each lock is as it was when the sequence came to it.

@@ -1,15 +1,17 @@
-// Command man writes the manual pages of lokt, one for each command, into a directory: it is apart from lokt, so that lokt
-// need not link what turns commands into pages.
+// Command man writes the manual pages of lokt and loktd, one for each command, into a directory. It is apart from them, so
+// that they need not link the library that turns commands into pages.
 package main
 
 import (
 	"fmt"
 	"os"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
 	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/daemon"
 )
 
 func main() {
@@ -28,7 +30,11 @@ func write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	root := cli.Tree()
-	root.DisableAutoGenTag = true
-	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + app.Version(), Manual: "lokt"}, dir)
+	for _, root := range []*cobra.Command{cli.Tree(), daemon.Tree(daemon.Streams{})} {
+		root.DisableAutoGenTag = true
+		if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + app.Version(), Manual: "lokt"}, dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }

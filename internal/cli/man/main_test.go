@@ -33,6 +33,9 @@ func TestThereIsAPageForEveryCommandAndNoOther(t *testing.T) {
 			}
 		}
 	}
+	if !strings.Contains(have, " loktd.1 ") || !strings.Contains(have, " loktd-token-create.1 ") {
+		t.Errorf("the pages of loktd are missing among%s", have)
+	}
 	if len(pages) < want || want < 8 || strings.Contains(have, "__") {
 		t.Errorf("%d commands have the pages%s", want, have)
 	}
