@@ -18,7 +18,7 @@ import (
 type request struct {
 	name   string // of the lock that change is for
 	change func(lokt.Snapshot) lokt.Change
-	turn   func(jobs.Facts2) jobs.Changes2
+	turn   func(jobs.Facts) jobs.Changes
 	write  func() error // within the transaction; it may run again
 
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up

@@ -40,7 +40,7 @@ func (s *fileJobs) usable(ctx context.Context) error {
 
 // Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it must not use the
 // database. If it panics, Update does.
-func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts2) jobs.Changes2) error {
+func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts2) jobs.Chang
 const largePayload = 1 << 10
 
 // write writes what a turn changed.
-func (s *fileJobs) write(c *jobs.Changes2, next *state) error {
+func (s *fileJobs) write(c *jobs.Changes, next *state) error {
 	w := s.db.write
 	for i := range c.Jobs {
 		if err := s.writeJob(&c.Jobs[i]); err != nil {
@@ -391,5 +391,5 @@ func (s *fileJobs) Close() error {
 var (
 	_ lokt.Store         = (*fileLocks)(nil)
 	_ lokt.EventLog      = (*fileLocks)(nil)
-	_ jobs.DocumentStore = (*fileJobs)(nil)
+	_ jobs.Store = (*fileJobs)(nil)
 )

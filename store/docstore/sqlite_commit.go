@@ -17,7 +17,7 @@ type batch struct {
 	now    time.Time
 	locks  map[string]*change // those that changed
 	events [][]lokt.Event     // of each change
-	turns  []*jobs.Changes2
+	turns  []*jobs.Changes
 	writes []func() error
 }
 
@@ -104,13 +104,20 @@ func (d *fileDB) run(b *batch, r *request) {
 			b.add(have, c)
 		}
 	case r.turn != nil:
+		var facts jobs.Facts
 		step := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
 			have, err := d.view(b, name)
+			if errors.Is(err, lokt.ErrDamaged) { // it keeps everybody out, and is no reason why other jobs wait
+				have.lock = lokt.Lock{Name: name, Freeze: &lokt.Freeze{Damaged: err.Error()}}
+				err = nil
+			}
 			return lokt.Snapshot{Lock: have.lock, Now: b.now}, err
 		})
-		r.turned = true
-		var c jobs.Changes2
-		if !r.guard(func() { c = r.turn(jobs.Facts2{Locks: step}) }) {
+		if r.turned = true; !d.options.JobsOnly {
+			facts.Locks = step
+		}
+		var c jobs.Changes
+		if !r.guard(func() { c = r.turn(facts) }) {
 			return
 		}
 		for _, changed := range step.Changes() {

@@ -321,7 +321,7 @@ func intact(rows *sql.Rows) error {
 func (d *fileDB) Locks() LockStore { return d.locks }
 
 // Jobs implements backend.
-func (d *fileDB) Jobs() jobs.DocumentStore { return d.jobs }
+func (d *fileDB) Jobs() jobs.Store { return d.jobs }
 
 // Path implements backend.
 func (d *fileDB) Path() string { return d.path }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/jobstest"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
@@ -83,4 +85,59 @@ func TestTheRulesHoldOverADatabase(t *testing.T) {
 func TestTheRulesHoldOverADatabaseToTheMoment(t *testing.T) {
 	t.Parallel()
 	lokttest.TestService(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksAt(t, place(t), Options{})) })
+}
+
+// onlyJobs are jobs that close their database.
+type onlyJobs struct {
+	jobs.Store
+	db *fileDB
+}
+
+func (s onlyJobs) Close() error { return s.db.Close() }
+
+func jobsAt(t testing.TB, path string) jobs.Store {
+	db := start(t, path, Options{})
+	return onlyJobs{db.Jobs(), db}
+}
+
+func TestJobsInADatabaseKeepWhatStoresPromise(t *testing.T) {
+	t.Parallel()
+	jobstest.TestStore(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
+}
+
+func TestJobsOutliveTheirProcess(t *testing.T) {
+	t.Parallel()
+	jobstest.TestReopen(t, func(t *testing.T, dir string) jobs.Store { return jobsAt(t, filepath.Join(dir, "lokt.db")) })
+}
+
+func TestManagersOverADatabaseSurviveTheirDeath(t *testing.T) {
+	t.Parallel()
+	jobstest.TestRestart(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
+}
+
+func TestJobsInADatabaseKeepWhatAManagerDoes(t *testing.T) {
+	t.Parallel()
+	jobstest.TestGame(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
+}
+
+// separate and together open stores for jobs and locks: two databases, and one.
+func separate(t *testing.T) (jobs.Store, lokt.Service) {
+	db := start(t, place(t), Options{JobsOnly: true})
+	return onlyJobs{db.Jobs(), db}, lokt.NewManager(start(t, place(t), Options{}).Locks())
+}
+
+func together(t *testing.T) (jobs.Store, lokt.Service) {
+	db := start(t, place(t), Options{})
+	return onlyJobs{db.Jobs(), db}, lokt.NewManager(db.Locks())
+}
+
+// Promise S-140.
+func TestManagersOverADatabaseTellTheTokensOfLocks(t *testing.T) {
+	t.Run("separate", func(t *testing.T) { jobstest.TestLockTokens(t, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLockTokens(t, together) })
+}
+
+func TestLocksOfJobsInADatabaseCanBeHadAtOnce(t *testing.T) {
+	t.Run("separate", func(t *testing.T) { jobstest.TestLocks(t, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLocks(t, together) })
 }
