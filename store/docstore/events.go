@@ -1,0 +1,142 @@
+package sqlstore
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// sealEvents returns the document of events with consecutive numbers. E is lokt.Event or jobs.Event.
+func sealEvents[E any](first uint64, all []E) (document, error) { return seal(number(first), all) }
+
+// openEvents reads the events of a lock.
+func (d *document) openEvents(first uint64) ([]lokt.LoggedEvent, error) {
+	var all []lokt.Event
+	if err := d.open("events from number "+number(first), number(first), &all); err != nil {
+		return nil, err
+	}
+	logged := make([]lokt.LoggedEvent, len(all))
+	for i := range all {
+		logged[i] = lokt.LoggedEvent{Seq: first + uint64(i), Event: all[i]}
+	}
+	return logged, nil
+}
+
+// pager collects the events that a query lets through, from rows in the order in which it wants them.
+type pager struct {
+	query lokt.EventQuery
+	limit int
+	page  *lokt.EventPage
+}
+
+func newPager(q lokt.EventQuery, page *lokt.EventPage) *pager {
+	p := &pager{query: q, limit: lokt.MaxEvents, page: page}
+	if q.Limit > 0 {
+		p.limit = min(q.Limit, p.limit)
+	}
+	return p
+}
+
+// add takes the events of a row, and reports whether there is room for more.
+func (p *pager) add(events []lokt.LoggedEvent) bool {
+	if p.query.Latest {
+		slices.Reverse(events)
+	}
+	for i := range events {
+		if !p.query.Matches(&events[i]) {
+			continue
+		}
+		if len(p.page.Events) == p.limit {
+			p.page.More = true
+			return false
+		}
+		p.page.Events = append(p.page.Events, events[i])
+	}
+	return true
+}
+
+// end puts the events in order.
+func (p *pager) end() {
+	if p.query.Latest {
+		slices.Reverse(p.page.Events)
+	}
+}
+
+// teller tells an observer of events, in order, one call at a time, and without keeping anybody waiting.
+type teller struct {
+	tell func([]lokt.Event)
+
+	mu    sync.Mutex
+	queue [][]lokt.Event
+	busy  bool
+	idle  sync.Cond
+}
+
+func newTeller(tell func([]lokt.Event)) *teller {
+	t := &teller{tell: tell}
+	t.idle.L = &t.mu
+	return t
+}
+
+// add has the observer told.
+func (t *teller) add(events []lokt.Event) {
+	if t.tell == nil || len(events) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = append(t.queue, events)
+	if !t.busy {
+		t.busy = true
+		go t.deliver()
+	}
+}
+
+func (t *teller) deliver() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.queue) > 0 {
+		events := t.queue[0]
+		t.queue = t.queue[1:]
+		t.mu.Unlock()
+		t.tell(events)
+		t.mu.Lock()
+	}
+	t.busy = false
+	t.idle.Broadcast()
+}
+
+// wait returns when everything has been told.
+func (t *teller) wait() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.busy {
+		t.idle.Wait()
+	}
+}
+
+// alarm wakes everybody who waits for something to happen.
+type alarm struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+// next returns a channel that is closed when something has happened after the call.
+func (a *alarm) next() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c == nil {
+		a.c = make(chan struct{})
+	}
+	return a.c
+}
+
+func (a *alarm) ring() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c != nil {
+		close(a.c)
+		a.c = nil
+	}
+}
