@@ -12,7 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
-	"github.com/lokt-dev/lokt/store/sqlstore"
+	"github.com/lokt-dev/lokt/store/docstore"
 )
 
 // scheduler is one of several that share a database. It has a process of its own, as it would have on a host of its own.

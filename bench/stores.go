@@ -19,7 +19,7 @@ import (
 	"github.com/lokt-dev/lokt/store/etcdstore"
 	"github.com/lokt-dev/lokt/store/filestore"
 	"github.com/lokt-dev/lokt/store/memstore"
-	"github.com/lokt-dev/lokt/store/sqlstore"
+	"github.com/lokt-dev/lokt/store/docstore"
 )
 
 // postgres is a server of PostgreSQL that flushes what it commits, with data of its own.

@@ -27,7 +27,7 @@ func ours() map[string][]string {
 
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
-		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
+		"store/docstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
 		"store/etcdstore": {"."},
 
 		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson"},
@@ -89,9 +89,9 @@ func theirs() map[string][]string {
 
 		"golang.org/x/time": {"internal/auth"},
 
-		"modernc.org/sqlite":                 {"store/sqlstore", "bench", "internal/testkit/faultvfs"},
+		"modernc.org/sqlite":                 {"store/docstore", "bench", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
-		"github.com/jackc/pgx":               {"store/sqlstore", "bench", "internal/testkit/servers"},
+		"github.com/jackc/pgx":               {"store/docstore", "bench", "internal/testkit/servers"},
 		"go.etcd.io/etcd":                    {"store/etcdstore", "internal/daemon", "bench"},
 		"go.uber.org/zap":                    {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":             {"store/etcdstore"},                    // the etcd client's status codes
@@ -102,9 +102,9 @@ func theirs() map[string][]string {
 		"github.com/anishathalye":            {"lokttest", "jobs/jobstest"},
 		"go.uber.org/goleak":                 {"lokttest", "jobs/jobstest"},
 		"github.com/rogpeppe":                {"bench"},
-		"github.com/gofrs":                   {"store/sqlstore", "bench"},
+		"github.com/gofrs":                   {"store/docstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/docstore"},
 	}
 }
 

@@ -100,27 +100,3 @@ func TestAChangeThatPanicsOrEndsItsGoroutineEndsOnlyItselfOnPostgreSQL(t *testin
 	t.Parallel()
 	endings(t, openPG(t, schemaURL(t), Options{}))
 }
-
-// Promise S-138: nor does it keep other servers from their turns.
-func TestATurnThatPanicsKeepsNoOtherServerWaiting(t *testing.T) {
-	t.Parallel()
-	url := schemaURL(t)
-	s, other := openPG(t, url, Options{}).Jobs(), openPG(t, url, Options{}).Jobs()
-	for range 2 {
-		func() {
-			defer func() {
-				if p := recover(); p != "on cue" {
-					t.Errorf("it ended with %v", p)
-				}
-			}()
-			_ = s.Update(t.Context(), func(jobs.Facts) jobs.Changes { panic("on cue") })
-		}()
-		begun := time.Now()
-		if err := other.Update(t.Context(), func(jobs.Facts) jobs.Changes { return jobs.Changes{} }); err != nil || time.Since(begun) > pgTimeout/2 {
-			t.Errorf("another server's turn took %v: %v", time.Since(begun), err)
-		}
-	}
-	if err := s.Update(t.Context(), func(jobs.Facts) jobs.Changes { return jobs.Changes{} }); err != nil {
-		t.Errorf("its own next turn: %v", err)
-	}
-}

@@ -57,7 +57,7 @@ func limited(path string) error {
 			} else if !errors.Is(err, lokt.ErrUnavailable) {
 				return fmt.Errorf("without room: %w", err)
 			}
-			if err := db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return jobs.Changes{Frozen: []string{"x"}, Refrozen: true} }); !errors.Is(err, lokt.ErrUnavailable) {
+			if err := db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return jobs.Changes{Memos: []jobs.Memo{{ID: "m"}}} }); !errors.Is(err, lokt.ErrUnavailable) {
 				return fmt.Errorf("jobs without room: %w", err)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,11 +18,6 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
-
-// claim is one by an owner.
-func claim(name, owner string, ttl time.Duration) lokt.Claim {
-	return lokt.Claim{Name: name, LeaseID: "lease of " + owner, Owner: lokt.Owner{ID: owner, Host: "h"}, TTL: ttl}
-}
 
 func acquire(t *testing.T, db *fileDB, c lokt.Claim) lokt.Holder {
 	t.Helper()
@@ -64,23 +58,84 @@ func shut(t *testing.T, db *fileDB) {
 // direct runs statements on a database that is closed.
 func direct(t *testing.T, path string, statements ...string) {
 	t.Helper()
-	c, err := dial(dsn(path), statements...)
+	outside(t, path, func(w *writer) error { return w.script(strings.Join(statements, "; ")) })
+}
+
+// outside lends a connection to a database that is closed.
+func outside(t *testing.T, path string, use func(w *writer) error) {
+	t.Helper()
+	w, err := openWriter(t.Context(), path, "rwc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.close(); err != nil {
+	if err := errors.Join(use(w), w.close()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// restate changes what a closed database says about itself.
+func restate(t *testing.T, path string, change func(*state)) {
+	t.Helper()
+	outside(t, path, func(w *writer) error {
+		s, err := readState(w.query)
+		if err == nil {
+			change(&s)
+			err = s.write(w)
+		}
+		return err
+	})
+}
+
+// asKilled copies a database as a process that is killed leaves it.
+func asKilled(t *testing.T, path, to string) {
+	t.Helper()
+	for _, suffix := range []string{"", "-wal", "-mark"} {
+		b, err := os.ReadFile(path + suffix)
+		if err == nil {
+			err = os.WriteFile(to+suffix, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
 // away moves the last time at which the database was changed, and every time in it, into the past, as if it had been closed since.
 func away(t *testing.T, path string, d time.Duration) {
 	t.Helper()
-	n := int64(d)
-	direct(t, path, fmt.Sprintf("UPDATE state SET clock = clock - %d", n),
-		fmt.Sprintf("UPDATE holders SET held_since = held_since - %d, acquired_at = acquired_at - %d, expires_at = expires_at - %d, pending = pending - %d", n, n, n, n),
-		fmt.Sprintf("UPDATE waiters SET since = since - %d, until = until - %d", n, n),
-		fmt.Sprintf("UPDATE freezes SET frozen_at = frozen_at - %d, expires_at = expires_at - %d", n, n))
+	restate(t, path, func(s *state) { s.Clock = s.Clock.Add(-d) })
+	back := func(times ...*time.Time) {
+		for _, at := range times {
+			if !at.IsZero() {
+				*at = at.Add(-d)
+			}
+		}
+	}
+	db := &fileDB{options: Options{}}
+	db.locks = newLocks(db)
+	outside(t, path, func(w *writer) (err error) {
+		db.write = w
+		if err := db.locks.load(); err != nil {
+			return err
+		}
+		b := &batch{locks: map[string]*change{}}
+		for name, e := range db.locks.all {
+			l := e.lock.Clone()
+			for i := range l.Holders {
+				h := &l.Holders[i]
+				back(&h.HeldSince, &h.AcquiredAt, &h.ExpiresAt, &h.Pending)
+			}
+			for _, w := range l.Queue {
+				back(&w.Since, &w.Until)
+			}
+			if l.Freeze != nil {
+				back(&l.Freeze.At, &l.Freeze.ExpiresAt)
+			}
+			b.locks[name] = &change{e, l}
+		}
+		next := state{}
+		return db.locks.write(b, &next)
+	})
 }
 
 // Promise S-62.
@@ -99,8 +154,8 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	edit(t, db, "plain", func(l *lokt.Lock, now time.Time) {
-		l.Queue = append(l.Queue, &lokt.Waiter{Claim: claim("plain", "w", time.Minute), Since: now, Until: now.Add(lokt.PresenceTTL + lokt.QueueTTL)},
-			&lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Since: now, Until: now.Add(lokt.AwayTTL)})
+		l.Queue = append(l.Queue, &lokt.Waiter{Claim: claim("plain", "w", time.Minute), Place: 1, Since: now, Until: now.Add(lokt.PresenceTTL + lokt.QueueTTL)},
+			&lokt.Waiter{Claim: claim("plain", "hung up", time.Minute), Place: 2, Since: now, Until: now.Add(lokt.AwayTTL)})
 		l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now, TTL: time.Hour, ExpiresAt: now.Add(time.Hour)}
 	})
 	edit(t, db, "granted", func(l *lokt.Lock, now time.Time) {
@@ -157,10 +212,9 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	db := start(t, path, Options{})
-	db.locks.foldAfter = time.Hour // not between a transaction and a look at how it was stored
 	m := lokt.NewManager(db.Locks())
 	acquire(t, db, claim("x", "a", time.Minute))
-	if !db.isSynced(t) {
+	if !db.isFlushed(t) {
 		t.Error("a grant was not flushed to the disk")
 	}
 	flushed, err := os.ReadFile(path + "-wal")
@@ -176,17 +230,17 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	if _, err := m.Acquire(t.Context(), claim("x", "b", time.Minute)); !errors.Is(err, lokt.ErrHeld) {
 		t.Fatal(err)
 	}
-	if db.isSynced(t) {
+	if db.isFlushed(t) {
 		t.Error("renewals and refusals were flushed to the disk")
 	}
 	was := view(t, db, "x").Lock
 	lost := filepath.Join(filepath.Dir(path), "lost.db")
-	for _, suffix := range []string{"", "-wal"} {
+	for _, suffix := range []string{"", "-wal", "-mark"} {
 		b, err := os.ReadFile(path + suffix)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if suffix != "" {
+		if suffix == "-wal" {
 			b = flushed
 		}
 		if err := os.WriteFile(lost+suffix, b, 0o600); err != nil {
@@ -208,25 +262,25 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	if _, err := lokt.NewManager(after.Locks()).Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: "lease of a"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil || !db.isSynced(t) {
+	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of a"}); err != nil || !db.isFlushed(t) {
 		t.Errorf("a release was not flushed to the disk, or %v", err)
 	}
 }
 
-// isSynced reports whether the last transaction was flushed to the disk, as SQLite was told to do.
-func (d *fileDB) isSynced(t *testing.T) (synced bool) {
+// isFlushed reports whether the last transaction was flushed to the disk, as SQLite was told to do.
+func (d *fileDB) isFlushed(t *testing.T) (flushed bool) {
 	t.Helper()
 	var mode int64
 	err := d.group.perform(t.Context(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
-		synced = d.synced
-		mode, _ = one(t.Context(), d.writer, "PRAGMA synchronous")
+		flushed = d.full
+		mode, _ = d.write.number("PRAGMA synchronous")
 		return lokt.Change{Lock: s.Lock}
 	}})
 	const normal, full = 1, 2 // https://www.sqlite.org/pragma.html#pragma_synchronous
-	if want := map[bool]int64{false: normal, true: full}[synced]; err != nil || mode != want {
+	if want := map[bool]int64{false: normal, true: full}[flushed]; err != nil || mode != want {
 		t.Fatalf("synchronous is %d, not %d; %v", mode, want, err)
 	}
-	return synced
+	return flushed
 }
 
 // Promise S-62.
@@ -235,7 +289,7 @@ func TestTheClockDoesNotGoBackAcrossRestarts(t *testing.T) {
 	path := place(t)
 	shut(t, start(t, path, Options{}))
 	ahead := time.Now().Add(48 * time.Hour)
-	direct(t, path, fmt.Sprintf("UPDATE state SET clock = %d", ahead.UnixNano()))
+	restate(t, path, func(s *state) { s.Clock = ahead })
 	for range 2 {
 		db := start(t, path, Options{})
 		now := view(t, db, "x").Now
@@ -368,16 +422,9 @@ func TestABackupIsWholeWhileEverythingGoesOn(t *testing.T) {
 		if err := db.Backup(t.Context(), copied); err != nil {
 			t.Fatal(err)
 		}
-		c, err := dial(dsn(copied))
-		if err != nil {
-			t.Fatal(err)
-		}
-		one, err1 := one(t.Context(), c, "SELECT coalesce((SELECT token FROM locks WHERE name = 'one'), 0) - coalesce((SELECT token FROM locks WHERE name = 'two'), 0)")
-		if err1 != nil || one < 0 || one > 1 {
-			t.Errorf("tokens differ by %d, %v", one, err1)
-		}
-		if err := c.close(); err != nil {
-			t.Fatal(err)
+		copy := start(t, copied, Options{})
+		if one, two := view(t, copy, "one").Lock.Token, view(t, copy, "two").Lock.Token; one != two && one != two+1 {
+			t.Errorf("tokens are %d and %d", one, two)
 		}
 	}
 	close(stop)
@@ -389,8 +436,8 @@ func TestABackupIsWholeWhileEverythingGoesOn(t *testing.T) {
 	}
 }
 
-// together has requests in one group: it stops the goroutine that commits until all are waiting.
-func together(t *testing.T, db *fileDB, all ...*request) []error {
+// grouped has requests in one group: it stops the goroutine that commits until all are waiting.
+func grouped(t *testing.T, db *fileDB, all ...*request) []error {
 	t.Helper()
 	stopped, goOn := make(chan struct{}), make(chan struct{})
 	blocked := make(chan error, 1)
@@ -444,20 +491,20 @@ func rise(name string) *request {
 func TestARequestThatFailsTakesNobodyWithIt(t *testing.T) {
 	t.Parallel()
 	db := start(t, place(t), Options{})
-	twice := &request{name: "y", change: func(s lokt.Snapshot) lokt.Change {
-		h := lokt.Holder{Claim: claim("y", "a", 0)}
-		s.Lock.Holders = []lokt.Holder{h, h}
-		return lokt.Change{Lock: s.Lock}
-	}}
+	bad := func() *request {
+		return &request{name: "y", change: func(s lokt.Snapshot) lokt.Change {
+			s.Lock.Holders = []lokt.Holder{{Claim: lokt.Claim{Name: "y", LeaseID: "\xff"}}}
+			return lokt.Change{Lock: s.Lock}
+		}}
+	}
 	turns := 0
 	turn := &request{turn: func(jobs.Facts) jobs.Changes {
 		turns++
-		return jobs.Changes{Refrozen: true, Frozen: []string{"t"}}
+		return jobs.Changes{Memos: []jobs.Memo{{ID: "m"}}}
 	}}
-	bad := &request{turn: func(jobs.Facts) jobs.Changes { return jobs.Changes{Refrozen: true, Frozen: []string{"u", "u"}} }}
 	panics := &request{name: "x", change: func(lokt.Snapshot) lokt.Change { panic("no") }}
-	errs := together(t, db, rise("x"), twice, panics, turn, rise("x"), bad, rise("y"))
-	for i, want := range []string{"", "UNIQUE", "panic: no", "", "", "UNIQUE", ""} {
+	errs := grouped(t, db, rise("x"), bad(), panics, rise("x"), rise("y"))
+	for i, want := range []string{"", "UTF-8", "panic: no", "", ""} {
 		if got := fmt.Sprint(errs[i]); (want == "") != (errs[i] == nil) || !strings.Contains(got, want) {
 			t.Errorf("request %d: %v, want %q", i, errs[i], want)
 		}
@@ -465,15 +512,15 @@ func TestARequestThatFailsTakesNobodyWithIt(t *testing.T) {
 	if x, y := view(t, db, "x").Lock, view(t, db, "y").Lock; x.Token != 2 || y.Token != 1 || len(y.Holders) != 0 {
 		t.Errorf("stored are %+v and %+v", x, y)
 	}
-	if turns != 1 {
-		t.Errorf("the turn was run %d times", turns)
-	}
-	if rows, err := db.Jobs().Load(t.Context()); err != nil || !slices.Equal(rows.Frozen, []string{"t"}) {
-		t.Errorf("frozen are %v, %v", rows.Frozen, err)
-	}
 	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{})
 	if err != nil || len(page.Events) != 3 || page.Newest != 3 {
 		t.Errorf("there are events %+v, %v", page, err)
+	}
+	if errs := grouped(t, db, turn, bad()); errs[0] == nil || turns != 1 { // the manager reads everything anew
+		t.Errorf("a turn was run %d times: %v", turns, errs)
+	}
+	if living, err := db.Jobs().Load(t.Context()); err != nil || len(living.Memos) != 0 {
+		t.Errorf("stored is %+v, %v", living, err)
 	}
 }
 
@@ -481,7 +528,7 @@ func TestARequestWhoseCallerGaveUpBeforeItsTurnIsDropped(t *testing.T) {
 	t.Parallel()
 	db := start(t, place(t), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	errs := together(t, db, &request{name: "first", change: func(s lokt.Snapshot) lokt.Change {
+	errs := grouped(t, db, &request{name: "first", change: func(s lokt.Snapshot) lokt.Change {
 		cancel()
 		return lokt.Change{Lock: s.Lock}
 	}})
@@ -501,7 +548,10 @@ func TestAFullDatabaseRefusesAndGoesOnWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
 	db := start(t, place(t), Options{})
 	pragma := func(s string) error {
-		return db.group.perform(t.Context(), &request{write: func(ctx context.Context, q querier) error { return q.(*conn).once(ctx, s) }})
+		return db.group.perform(t.Context(), &request{name: "pragma", change: func(snap lokt.Snapshot) lokt.Change {
+			_ = db.write.script(s)
+			return lokt.Change{Lock: snap.Lock}
+		}})
 	}
 	acquire(t, db, claim("x", "a", time.Minute))
 	if err := pragma("PRAGMA max_page_count = 1"); err != nil { // as many as there are
@@ -560,7 +610,7 @@ func TestWhatIsNoDatabaseOfLoktIsRefusedAndLeftAsItIs(t *testing.T) {
 	refused(other, lokt.ErrInvalid, "another program")
 	newer := place(t)
 	shut(t, start(t, newer, Options{}))
-	direct(t, newer, "PRAGMA journal_mode = DELETE", "PRAGMA user_version = 999")
+	direct(t, newer, "PRAGMA journal_mode = DELETE; PRAGMA user_version = 999")
 	refused(newer, lokt.ErrInvalid, "999")
 	text := place(t)
 	if err := os.WriteFile(text, bytes.Repeat([]byte("no database\n"), 1000), 0o600); err != nil {
@@ -604,93 +654,12 @@ func TestDamagedPagesAreFound(t *testing.T) {
 	}
 }
 
-func TestARowThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
-	t.Parallel()
-	for _, damage := range []string{
-		"UPDATE holders SET claim = 'no JSON'", "UPDATE holders SET yield = '['", "UPDATE waiters SET claim = 'no JSON'", "UPDATE freezes SET detail = ''",
-		"INSERT INTO holders (lock, lease_id, place, owner, token, renewals, claim) VALUES ('y', 'z', 1, 'o', 1, 0, '{}')",
-	} {
-		path := place(t)
-		db := start(t, path, Options{})
-		acquire(t, db, claim("x", "a", 0))
-		edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
-			l.Queue = append(l.Queue, &lokt.Waiter{Claim: claim("x", "w", 0), Since: now, Until: now.Add(time.Hour)})
-		})
-		edit(t, db, "frozen", func(l *lokt.Lock, now time.Time) {
-			l.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "f"}, At: now}
-		})
-		shut(t, db)
-		direct(t, path, damage)
-		db = start(t, path, Options{})
-		m := lokt.NewManager(db.Locks())
-		name := "x"
-		if strings.Contains(damage, "freezes") {
-			name = "frozen"
-		} else if strings.Contains(damage, "INSERT") {
-			name = "y"
-		}
-		if f := view(t, db, name).Lock.Freeze; f == nil || f.Damaged == "" {
-			t.Errorf("%s: there is %+v", damage, view(t, db, name).Lock)
-		}
-		for _, owner := range []string{"a", "b"} {
-			if _, err := m.Acquire(t.Context(), claim(name, owner+owner, 0)); !errors.Is(err, lokt.ErrFrozen) {
-				t.Errorf("%s: acquire: %v", damage, err)
-			}
-		}
-		if _, err := m.Unfreeze(t.Context(), lokt.Target{Name: name, Owner: lokt.Owner{ID: "root"}, Force: true}); err != nil {
-			t.Errorf("%s: %v", damage, err)
-		}
-		if _, err := m.Release(t.Context(), lokt.Target{Name: name, Owner: lokt.Owner{ID: "root"}, Force: true}); err != nil && !errors.Is(err, lokt.ErrNotFound) {
-			t.Errorf("%s: %v", damage, err)
-		}
-		shut(t, db)
-		db = start(t, path, Options{})
-		if l := view(t, db, name).Lock; l.Freeze != nil {
-			t.Errorf("%s: afterwards there is %+v", damage, l)
-		}
-		shut(t, db)
-	}
-}
-
-func TestJobsThatCannotBeAreFound(t *testing.T) {
-	t.Parallel()
-	for _, damage := range []string{
-		"DELETE FROM leases", "UPDATE leases SET job = 'another'", "UPDATE jobs SET lease_id = 'another'",
-		"INSERT INTO leases (id, job, worker, units, token, attempt) VALUES ('more', 'j', 'w', 1, 1, 1)", "UPDATE specs SET tags = '['",
-	} {
-		path := place(t)
-		db := start(t, path, Options{})
-		m, err := manager.Open(t.Context(), db.Jobs(), manager.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		spec := jobs.NewSpec()
-		spec.Tags = []string{"a"}
-		if _, err := m.Submit(t.Context(), []jobs.Spec{spec}); err != nil {
-			t.Fatal(err)
-		}
-		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"}); err != nil || g.Denied != nil {
-			t.Fatal(g, err)
-		}
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
-		shut(t, db)
-		direct(t, path, damage)
-		db = start(t, path, Options{})
-		if _, err := db.Jobs().Load(t.Context()); !errors.Is(err, lokt.ErrDamaged) {
-			t.Errorf("%s: %v", damage, err)
-		}
-		shut(t, db)
-	}
-}
-
 func TestFilesAreForTheirUserAlone(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a", "b", "ü ?#%25 .db")
 	db := start(t, path, Options{})
 	acquire(t, db, claim("x", "a", time.Minute))
-	for name, mode := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600, path + ".lock": 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+	for name, mode := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600, path + ".lock": 0o600, path + "-mark": 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
 		if info, err := os.Stat(name); err != nil || info.Mode() != mode {
 			t.Errorf("%s is %v, %v", name, info, err)
 		}
@@ -741,7 +710,7 @@ func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 func TestOldEventsAreForgottenFasterThanTheyCome(t *testing.T) {
 	t.Parallel()
 	db := start(t, place(t), Options{KeepEvents: 100})
-	const each = 5 * trimMost
+	const each = 5 * trimRows
 	for range 4 {
 		if err := db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
 			return lokt.Change{Lock: s.Lock, Events: slices.Repeat([]lokt.Event{{Time: s.Now, Type: lokt.EventDeny, Name: "x"}}, each)}
@@ -750,12 +719,12 @@ func TestOldEventsAreForgottenFasterThanTheyCome(t *testing.T) {
 		}
 	}
 	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{Limit: 1})
-	if n := page.Newest - page.Oldest + 1; err != nil || page.Newest != 4*each || n != 100 {
+	if n := page.Newest - page.Oldest + 1; err != nil || page.Newest != 4*each || n > each {
 		t.Errorf("%d of %d events are kept, %v", n, page.Newest, err)
 	}
 }
 
-// What is stored of times ends in 2262. Promise S-27.
+// Promise S-27.
 func TestWhatLastsForCenturiesOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -794,8 +763,8 @@ func TestWhatLastsForCenturiesOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// TestEveryFieldMatters sets every field of a lock, one after another, to something else: that is another lock.
-func TestEveryFieldMatters(t *testing.T) {
+// TestOnlyRenewalsAreRenewals sets every field of a lock, one after another, to something else: only those of a renewal may be lost with the power.
+func TestOnlyRenewalsAreRenewals(t *testing.T) {
 	now := time.Now()
 	full := func() lokt.Lock {
 		c := claim("x", "a", time.Minute)
@@ -821,9 +790,12 @@ func TestEveryFieldMatters(t *testing.T) {
 		switch v.Kind() {
 		case reflect.Pointer:
 			visit(path, func(l *lokt.Lock) reflect.Value { return get(l).Elem() })
+			if strings.HasSuffix(path, "]") {
+				return // a queue has no nil in it
+			}
 			v.Set(reflect.Zero(v.Type()))
 		case reflect.Slice:
-			if v.Type().Elem().Kind() == reflect.Struct {
+			if k := v.Type().Elem().Kind(); k == reflect.Struct || k == reflect.Pointer {
 				visit(path+"[0]", func(l *lokt.Lock) reflect.Value { return get(l).Index(0) })
 			}
 			v.Set(reflect.Zero(v.Type()))
@@ -844,68 +816,15 @@ func TestEveryFieldMatters(t *testing.T) {
 		if strings.HasSuffix(path, ".Name") && strings.Count(path, ".") == 1 || path == ".Revision" {
 			return // they say which lock it is, and which state of it
 		}
-		if same(&base, &l) {
-			t.Errorf("a lock with another %s is the same", path)
-		}
 		renewal := slices.Contains([]string{".Holders[0].AcquiredAt", ".Holders[0].ExpiresAt", ".Holders[0].Renewals", ".Queue[0].Until"}, path)
-		if onlyRenewed(&base, &l) != renewal {
+		if lazy(&base, &l) != renewal {
 			t.Errorf("a change of %s is taken for a renewal, or a renewal is not", path)
 		}
 	}
 	visit("", func(l *lokt.Lock) reflect.Value { return reflect.ValueOf(l).Elem() })
 	again := full()
-	if !same(&base, &again) || fields < 80 {
-		t.Errorf("looked at %d fields; equal locks are equal: %v", fields, same(&base, &again))
-	}
-}
-
-func TestPlacesKeepTheOrder(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	kept := 0
-	for range 300 {
-		have := map[int]int64{}
-		var order []int
-		for step := range 60 {
-			switch rng.IntN(4) {
-			case 0:
-				if len(order) > 0 {
-					order = slices.Delete(order, 0, 1)
-				}
-			case 1:
-				order = append(order, step)
-			case 2:
-				order = slices.Insert(order, rng.IntN(len(order)+1), step)
-			default:
-				if rng.IntN(5) == 0 {
-					rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-				}
-			}
-			places := arrange(len(order), func(i int) (int64, bool) { p, ok := have[order[i]]; return p, ok })
-			next := map[int]int64{}
-			for i, p := range places {
-				if p <= 0 || i > 0 && p <= places[i-1] {
-					t.Fatalf("places are %v", places)
-				}
-				if have[order[i]] == p {
-					kept++
-				}
-				next[order[i]] = p
-			}
-			have = next
-		}
-	}
-	if kept < 1000 {
-		t.Errorf("only %d places were kept", kept)
-	}
-	have := []int64{5, 6}
-	places := arrange(3, func(i int) (int64, bool) {
-		if i == 1 {
-			return 0, false
-		}
-		return have[i/2], true
-	})
-	if !slices.IsSorted(places) || len(slices.Compact(places)) != 3 {
-		t.Errorf("without room in between places are %v", places)
+	if !lazy(&base, &again) || fields < 80 {
+		t.Errorf("looked at %d fields; equal locks are equal: %v", fields, lazy(&base, &again))
 	}
 }
 

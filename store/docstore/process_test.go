@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		stopServer()
 		os.Exit(code)
 	}
-	helper, known := map[string]func(path string) error{"hold": hold, "work": work, "limited": limited, "fail": fail, "crowd": crowd}[name]
+	helper, known := map[string]func(path string) error{"hold": hold, "work": work, "limited": limited, "fail": fail}[name]
 	if !known {
 		fmt.Fprintf(os.Stderr, "no helper %q\n", name)
 		os.Exit(2)
@@ -336,14 +336,14 @@ func (h *heard) check(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	living := map[string]jobs.Job{}
+	living := map[string]jobs.Record{}
 	for _, j := range rows.Jobs {
 		living[j.ID] = j
 	}
 	for id, token := range h.jobs {
 		j, alive := living[id]
 		if !alive {
-			if j, _, err = db.Jobs().Ended(t.Context(), id); err != nil {
+			if j, err = db.Jobs().Ended(t.Context(), id); err != nil {
 				t.Errorf("job %s was acknowledged: %v", id, err)
 				continue
 			}
