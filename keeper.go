@@ -17,7 +17,6 @@ const (
 
 	keepWorkers   = 16                     // renewals under way at once, per Keeper
 	keepTogether  = 64                     // renewals made before their time at most, because one is due
-	hireAfter     = 5 * time.Millisecond   // how long renewals wait for the workers there are before there are more
 	retryAtLeast  = 20 * time.Millisecond  // between two tries of a renewal that failed
 	repeatAtLeast = 100 * time.Millisecond // a shorter wait for an answer is not cut in two
 	wallJump      = 2 * time.Second        // a step of the wall clock that may mean that the machine slept
@@ -36,7 +35,6 @@ type Keeper struct {
 	beats   beatHeap
 	ready   []*Beat // due, but all workers are busy
 	busy    int     // workers
-	made    int     // renewals, made by whatever worker
 	running bool
 	asleep  time.Duration // until when the loop sleeps unless it is roused
 	alarm   time.Time     // the same by the clock of its timer, which stands still while the machine sleeps
@@ -242,7 +240,6 @@ func (k *Keeper) loop(wake chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	wall, mono := time.Now().Round(0), time.Now()
-	looked, made := time.Duration(forever), 0 // when renewals were last found to wait for workers, and how many were made then
 	for {
 		now := k.now()
 		k.mu.Lock()
@@ -270,23 +267,10 @@ func (k *Keeper) loop(wake chan struct{}) {
 			k.mu.Unlock()
 			return
 		}
-		pause := time.Duration(forever)
+		pause := time.Minute
 		if len(k.beats) > 0 {
-			pause = k.beats[0].due - now
+			pause = min(pause, k.beats[0].due-now)
 		}
-		switch {
-		case len(k.ready) == 0:
-			looked = forever
-		case looked == forever:
-			looked, made = now, k.made
-		case now-looked >= hireAfter:
-			k.hire(k.made - made)
-			looked, made = now, k.made
-		}
-		if len(k.ready) > 0 {
-			pause = min(pause, hireAfter)
-		}
-		pause = min(pause, time.Minute)
 		k.asleep, k.alarm = now+pause, time.Now().Add(pause)
 		k.mu.Unlock()
 		for _, b := range lost {
@@ -316,7 +300,7 @@ func (k *Keeper) hurry(now time.Duration) {
 func (k *Keeper) start(b *Beat) {
 	b.inFlight = true
 	b.schedule()
-	if k.busy > 0 {
+	if k.busy == keepWorkers {
 		k.ready = append(k.ready, b)
 		return
 	}
@@ -335,26 +319,11 @@ func (k *Keeper) startSoon(now time.Duration) {
 	}
 }
 
-// hire doubles the workers, if those there are have made so few renewals since the loop last looked that the rest would
-// have to wait long: the service is far away, or does not answer. The keeper is locked.
-func (k *Keeper) hire(made int) {
-	if made > len(k.ready)/keepWorkers {
-		return
-	}
-	for range min(k.busy, keepWorkers-k.busy, len(k.ready)) {
-		b := k.ready[0]
-		k.ready = k.ready[1:]
-		k.busy++
-		go k.work(b)
-	}
-}
-
 // work renews one lease, and then those that had to wait for a worker.
 func (k *Keeper) work(b *Beat) {
 	for b != nil {
 		b.renew()
 		k.mu.Lock()
-		k.made++
 		b = nil
 		if len(k.ready) > 0 {
 			b = k.ready[0]

@@ -46,7 +46,7 @@ type Statistic struct {
 type Store interface {
 	// Update runs a turn and stores what it returns, as one atomic step with what the turn did to locks. The turn is run at
 	// most once, and told what others stored since the last Update or Load; while it runs nobody else's turn does. If it
-	// changes nothing, nothing need be written. When Update returns nil, the changes are stored as durably as the store
+	// changes neither jobs nor locks, nothing need be written. When Update returns nil, the changes are stored as durably as the store
 	// promises. When it returns an error although the turn was run, the outcome is unknown: everything was stored or nothing.
 	Update(ctx context.Context, turn func(Facts) Changes) error
 

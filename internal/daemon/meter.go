@@ -216,25 +216,34 @@ type measuredJobs struct {
 func (s measuredJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
 	begun := time.Now()
 	stored := false
+	var locks []lokt.Change
 	err := s.Store.Update(ctx, func(f jobs.Facts) jobs.Changes {
 		changes := turn(f)
 		stored = !changes.Empty()
+		if step, ok := f.Locks.(*lokt.Steps); ok {
+			locks = step.Changes()
+		}
 		return changes
 	})
 	if err != nil || stored {
 		s.m.did(ctx, "jobs", "update", begun, err)
 	}
+	for i := range locks {
+		if err == nil {
+			s.m.recorder.ObserveAll(locks[i].Events)
+		}
+	}
 	return err
 }
 
-func (s measuredJobs) Load(ctx context.Context) (jobs.Rows, error) {
+func (s measuredJobs) Load(ctx context.Context) (jobs.Living, error) {
 	begun := time.Now()
-	rows, err := s.Store.Load(ctx)
+	living, err := s.Store.Load(ctx)
 	s.m.did(ctx, "jobs", "load", begun, err)
-	return rows, err
+	return living, err
 }
 
-func (s measuredJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Job, error) {
+func (s measuredJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Record, error) {
 	begun := time.Now()
 	ended, err := s.Store.ListEnded(ctx, f, below, limit)
 	s.m.did(ctx, "jobs", "read", begun, err)

@@ -116,8 +116,8 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 	kind, _, _ := strings.Cut(url, ":")
 	switch kind {
 	case "memory":
-		locks, jobs := memstore.New(), memstore.NewJobs()
-		return &backend{locks: locks, jobs: jobs, close: func() error { return errors.Join(locks.Close(), jobs.Close()) }}, nil
+		locks := memstore.New()
+		return &backend{locks: locks, jobs: locks.Jobs(), close: locks.Close}, nil
 	case "sqlite", "postgres", "postgresql":
 		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
 		if err != nil {

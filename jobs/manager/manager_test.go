@@ -47,6 +47,18 @@ func TestManagerThatTakesLocksElsewhereKeepsEveryPromise(t *testing.T) {
 	})
 }
 
+func TestManagerOverAStoreWithLocksKeepsEveryPromise(t *testing.T) {
+	jobstest.TestService(t, func(t *testing.T, c jobs.Config) jobs.Service {
+		locks := memstore.New()
+		m, err := manager.Open(t.Context(), locks.Jobs(), manager.Options{Config: c, Locks: lokt.NewManager(locks)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		return m
+	})
+}
+
 // submit queues a job and returns its ID.
 func submit(t *testing.T, m jobs.Service, edits ...func(*jobs.Spec)) string {
 	t.Helper()

@@ -2,9 +2,9 @@ package sqlstore
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/go-json-experiment/json/jsontext"
 	"hash/crc32"
 	"slices"
 	"strconv"
@@ -84,7 +84,9 @@ func (d *document) openLock(name string, waiting int, free bool) (lokt.Lock, err
 
 func waiterKey(lock, leaseID string) string { return lock + " " + leaseID }
 
-func sealWaiter(lock string, w *lokt.Waiter) (document, error) { return seal(waiterKey(lock, w.LeaseID), w) }
+func sealWaiter(lock string, w *lokt.Waiter) (document, error) {
+	return seal(waiterKey(lock, w.LeaseID), w)
+}
 
 func (d *document) openWaiter(lock, leaseID string) (*lokt.Waiter, error) {
 	w := &lokt.Waiter{}
@@ -104,7 +106,7 @@ func sealJob(r *jobs.Record) (document, error) {
 func (d *document) openJob(id string) (jobs.Record, error) {
 	var r jobs.Record
 	err := d.open("job "+id, id, &r)
-	r.Payload = json.RawMessage(d.payload)
+	r.Payload = jsontext.Value(d.payload)
 	return r, err
 }
 

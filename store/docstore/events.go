@@ -1,8 +1,11 @@
 package sqlstore
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -22,6 +25,17 @@ func (d *document) openEvents(first uint64) ([]lokt.LoggedEvent, error) {
 	}
 	return logged, nil
 }
+
+// damagedEvent stands for events that cannot be read.
+func damagedEvent(lock string, at int64, err error) lokt.Event {
+	return lokt.Event{
+		Time: time.Unix(0, at).UTC(), Type: "damaged", Name: strings.ToValidUTF8(lock, "?"),
+		Extra: map[string]string{lokt.ExtraReason: err.Error()},
+	}
+}
+
+// errEnough ends the reading of rows.
+var errEnough = errors.New("no more rows are wanted")
 
 // pager collects the events that a query lets through, from rows in the order in which it wants them.
 type pager struct {

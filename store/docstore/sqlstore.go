@@ -22,6 +22,9 @@ type Options struct {
 	// Tokens go on far above any that were given.
 	AcceptLoss bool
 
+	// JobsOnly says that the locks of jobs are kept elsewhere.
+	JobsOnly bool
+
 	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took, and how it
 	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "trim",
 	// "backup" and "check". It may be called by several goroutines at once, and must not wait for the database.
@@ -64,7 +67,7 @@ type DB struct{ backend }
 // backend is a database of one kind.
 type backend interface {
 	Locks() LockStore
-	Jobs() jobs.DocumentStore
+	Jobs() jobs.Store
 	Ping(ctx context.Context) error
 	Backup(ctx context.Context, path string) error
 	Check(ctx context.Context) error
@@ -175,7 +178,7 @@ func (d *DB) Locks() LockStore { return d.backend.Locks() }
 
 // Jobs returns the jobs in the database. They end with the database; closing them closes nothing else. In SQLite they belong to
 // one manager at a time.
-func (d *DB) Jobs() jobs.DocumentStore { return d.backend.Jobs() }
+func (d *DB) Jobs() jobs.Store { return d.backend.Jobs() }
 
 // Path returns the path of the database's file, free of symbolic links; of a server's database its name.
 func (d *DB) Path() string { return d.backend.Path() }

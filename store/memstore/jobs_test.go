@@ -22,13 +22,23 @@ func TestManagersOverMemorySurviveTheirDeath(t *testing.T) {
 	jobstest.TestRestart(t, func(*testing.T) jobs.Store { return memstore.NewJobs() })
 }
 
+// separate and together open stores for jobs and locks: two, and one.
+func separate(*testing.T) (jobs.Store, lokt.Service) {
+	return memstore.NewJobs(), lokt.NewManager(memstore.New())
+}
+
+func together(*testing.T) (jobs.Store, lokt.Service) {
+	locks := memstore.New()
+	return locks.Jobs(), lokt.NewManager(locks)
+}
+
 // Promise S-140.
 func TestManagersOverMemoryTellTheTokensOfLocks(t *testing.T) {
-	jobstest.TestLockTokens(t, func(*testing.T) (jobs.Store, lokt.Service) {
-		return memstore.NewJobs(), lokt.NewManager(memstore.New())
-	})
-	jobstest.TestLockTokens(t, func(*testing.T) (jobs.Store, lokt.Service) {
-		locks := memstore.New()
-		return locks.Jobs(), lokt.NewManager(locks)
-	})
+	t.Run("separate", func(t *testing.T) { jobstest.TestLockTokens(t, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLockTokens(t, together) })
+}
+
+func TestLocksOfJobsInMemoryCanBeHadAtOnce(t *testing.T) {
+	t.Run("separate", func(t *testing.T) { jobstest.TestLocks(t, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLocks(t, together) })
 }
