@@ -1,0 +1,66 @@
+//go:build unix
+
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
+)
+
+// BenchmarkPostgreSQL does what the benchmarks of SQLite do, by one server and by two. The server of the tests does not flush: what is
+// measured is everything else.
+func BenchmarkPostgreSQL(b *testing.B) {
+	for _, c := range []struct{ servers, goroutines int }{{1, 1}, {1, 64}, {2, 64}, {2, 256}} {
+		b.Run(fmt.Sprintf("acquire+release/%d/%d", c.servers, c.goroutines), func(b *testing.B) {
+			url := schemaURL(b)
+			var all []*lokt.Manager
+			for range c.servers {
+				all = append(all, lokt.NewManager(openPG(b, url, Options{}).Locks()))
+			}
+			ctx := context.Background()
+			share(b, c.goroutines, func(g, _ int) {
+				m, name := all[g%len(all)], fmt.Sprint("lock-", g)
+				h, err := m.Acquire(ctx, lokt.Claim{Name: name, Owner: lokt.Owner{ID: "o", Host: "h"}, TTL: time.Minute})
+				if err == nil {
+					_, err = m.Release(ctx, lokt.Target{Name: name, LeaseID: h.LeaseID, Owner: h.Owner})
+				}
+				if err != nil {
+					b.Error(err)
+				}
+			})
+		})
+		b.Run(fmt.Sprintf("submit+ask+complete/%d/%d", c.servers, c.goroutines), func(b *testing.B) {
+			url := schemaURL(b)
+			var all []*manager.Manager
+			for range c.servers {
+				m, err := manager.Open(b.Context(), openPG(b, url, Options{}).Jobs(), manager.Options{Config: jobs.Config{Total: 1000, Shared: true}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = m.Close() }()
+				all = append(all, m)
+			}
+			ctx := context.Background()
+			share(b, c.goroutines, func(g, _ int) {
+				m, worker := all[g%len(all)], fmt.Sprint("w", g)
+				_, err := m.Submit(ctx, []jobs.Spec{jobs.NewSpec()})
+				var grant jobs.Grant
+				if err == nil {
+					grant, err = m.Request(ctx, jobs.Request{WorkerID: worker, Wait: time.Second})
+				}
+				if err == nil && grant.Denied == nil {
+					_, err = m.Complete(ctx, jobs.Completion{LeaseID: grant.Lease.ID, WorkerID: worker, Status: jobs.Completed})
+				}
+				if err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}
