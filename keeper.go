@@ -17,7 +17,6 @@ const (
 
 	keepWorkers   = 16                     // renewals under way at once, per Keeper
 	keepTogether  = 64                     // renewals made before their time at most, because one is due
-	hireAfter     = 5 * time.Millisecond   // how long renewals wait for the workers there are before there are more
 	retryAtLeast  = 20 * time.Millisecond  // between two tries of a renewal that failed
 	repeatAtLeast = 100 * time.Millisecond // a shorter wait for an answer is not cut in two
 	wallJump      = 2 * time.Second        // a step of the wall clock that may mean that the machine slept
@@ -36,7 +35,6 @@ type Keeper struct {
 	beats   beatHeap
 	ready   []*Beat // due, but all workers are busy
 	busy    int     // workers
-	made    int     // renewals, made by whatever worker
 	running bool
 	asleep  time.Duration // until when the loop sleeps unless it is roused
 	alarm   time.Time     // the same by the clock of its timer, which stands still while the machine sleeps
@@ -103,15 +101,19 @@ func Usable(life, margin time.Duration) time.Duration {
 	return life - time.Duration(float64(life)*clockDrift) - margin
 }
 
+// after returns when a lease whose life began when asked can no longer be relied on.
+func after(asked, life, margin time.Duration) time.Duration {
+	if life <= 0 {
+		return forever
+	}
+	return asked + Usable(life, margin)
+}
+
 // Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The beat
 // belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the loss.
 func (k *Keeper) Keep(b *Beat, asked time.Duration, life time.Duration) {
-	deadline := time.Duration(forever)
-	if life > 0 {
-		deadline = asked + Usable(life, b.Margin)
-	}
 	b.paused = b.Interval <= 0
-	k.keepUntil(b, asked, deadline)
+	k.keepUntil(b, asked, after(asked, life, b.Margin))
 }
 
 // keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it is
@@ -242,7 +244,6 @@ func (k *Keeper) loop(wake chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	wall, mono := time.Now().Round(0), time.Now()
-	looked, made := time.Duration(forever), 0 // when renewals were last found to wait for workers, and how many were made then
 	for {
 		now := k.now()
 		k.mu.Lock()
@@ -270,23 +271,10 @@ func (k *Keeper) loop(wake chan struct{}) {
 			k.mu.Unlock()
 			return
 		}
-		pause := time.Duration(forever)
+		pause := time.Minute
 		if len(k.beats) > 0 {
-			pause = k.beats[0].due - now
+			pause = min(pause, k.beats[0].due-now)
 		}
-		switch {
-		case len(k.ready) == 0:
-			looked = forever
-		case looked == forever:
-			looked, made = now, k.made
-		case now-looked >= hireAfter:
-			k.hire(k.made - made)
-			looked, made = now, k.made
-		}
-		if len(k.ready) > 0 {
-			pause = min(pause, hireAfter)
-		}
-		pause = min(pause, time.Minute)
 		k.asleep, k.alarm = now+pause, time.Now().Add(pause)
 		k.mu.Unlock()
 		for _, b := range lost {
@@ -316,7 +304,7 @@ func (k *Keeper) hurry(now time.Duration) {
 func (k *Keeper) start(b *Beat) {
 	b.inFlight = true
 	b.schedule()
-	if k.busy > 0 {
+	if k.busy == keepWorkers {
 		k.ready = append(k.ready, b)
 		return
 	}
@@ -335,26 +323,11 @@ func (k *Keeper) startSoon(now time.Duration) {
 	}
 }
 
-// hire doubles the workers, if those there are have made so few renewals since the loop last looked that the rest would
-// have to wait long: the service is far away, or does not answer. The keeper is locked.
-func (k *Keeper) hire(made int) {
-	if made > len(k.ready)/keepWorkers {
-		return
-	}
-	for range min(k.busy, keepWorkers-k.busy, len(k.ready)) {
-		b := k.ready[0]
-		k.ready = k.ready[1:]
-		k.busy++
-		go k.work(b)
-	}
-}
-
 // work renews one lease, and then those that had to wait for a worker.
 func (k *Keeper) work(b *Beat) {
 	for b != nil {
 		b.renew()
 		k.mu.Lock()
-		k.made++
 		b = nil
 		if len(k.ready) > 0 {
 			b = k.ready[0]
@@ -406,10 +379,7 @@ func (b *Beat) renew() {
 		}
 		b.schedule()
 	default:
-		b.deadline = forever
-		if life > 0 {
-			b.deadline = asked + Usable(life, b.Margin)
-		}
+		b.deadline = after(asked, life, b.Margin)
 		b.nextAfter(asked)
 		b.schedule()
 	}

@@ -363,7 +363,7 @@ func (m *Manager) Sweep(ctx context.Context) (int, error) {
 	n := 0
 	var errs []error
 	for s, err := range m.store.List(ctx, Filter{}) {
-		if err == nil && s.overdue() {
+		if _, over := s.count(); err == nil && over > 0 {
 			var gone []Removed
 			gone, err = m.Prune(ctx, s.Lock.Name)
 			n += len(gone)

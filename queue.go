@@ -4,6 +4,7 @@ package lokt
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 )
@@ -16,16 +17,12 @@ const grantsPerStep = 250
 func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
-		blocked := false
+		blocked, there := false, now.Add(QueueTTL) // who has a place for longer than that is not away
 		granted := 0
 		for i := 0; i < len(l.Queue) && granted < grantsPerStep; {
 			w := l.Queue[i]
-			if w.away(now) {
-				i++
-				continue
-			}
-			if blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
-				blocked = true
+			if away := !w.Until.After(there); away || blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
+				blocked = blocked || !away
 				i++
 				continue
 			}
@@ -154,22 +151,27 @@ func (l *Lock) reenters(c Claim) bool {
 	return false
 }
 
-// ahead returns the waiters that come before the claim: all of at least its priority that are not away, unless its owner is
+// ahead yields the waiters that come before the claim: all of at least its priority that are not away, unless its owner is
 // in already.
-func (l *Lock) ahead(c Claim, now time.Time) []*Waiter {
-	if l.reenters(c) {
-		return nil
-	}
-	var first []*Waiter
-	for _, w := range l.Queue {
-		if w.LeaseID == c.LeaseID {
-			break
+func (l *Lock) ahead(c Claim, now time.Time) iter.Seq[*Waiter] {
+	return func(yield func(*Waiter) bool) {
+		if l.reenters(c) {
+			return
 		}
-		if w.Priority >= c.Priority && !w.away(now) {
-			first = append(first, w)
+		for _, w := range l.Queue {
+			if w.LeaseID == c.LeaseID || w.Priority >= c.Priority && !w.away(now) && !yield(w) {
+				return
+			}
 		}
 	}
-	return first
+}
+
+// behind reports whether somebody comes before the claim.
+func (l *Lock) behind(c Claim, now time.Time) bool {
+	for range l.ahead(c, now) {
+		return true
+	}
+	return false
 }
 
 // queue puts the claim into the queue, or lets it stay there.

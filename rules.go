@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -61,34 +62,35 @@ func (s Snapshot) Live() []Holder {
 	})
 }
 
-// overdue reports whether something of the lock is stale, or over.
-func (s Snapshot) overdue() bool {
+// count returns how much of the lock counts, and how much is stale, or over.
+func (s Snapshot) count() (live, over int) {
 	for i := range s.Lock.Holders {
 		if _, stale := s.Stale(s.Lock.Holders[i]); stale {
-			return true
+			over++
+		} else {
+			live++
 		}
 	}
 	for _, w := range s.Lock.Queue {
 		if past(s.Now, w.Until) || s.Dead[w.LeaseID] {
-			return true
+			over++
+		} else {
+			live++
 		}
 	}
-	return s.Lock.Freeze != nil && s.Frozen() == nil
+	switch {
+	case s.Frozen() != nil:
+		live++
+	case s.Lock.Freeze != nil:
+		over++
+	}
+	return live, over
 }
 
 // Over reports whether nothing of the lock counts any more: everything that is on record is stale, or over.
 func (s Snapshot) Over() bool {
-	for i := range s.Lock.Holders {
-		if _, stale := s.Stale(s.Lock.Holders[i]); !stale {
-			return false
-		}
-	}
-	for _, w := range s.Lock.Queue {
-		if !past(s.Now, w.Until) && !s.Dead[w.LeaseID] {
-			return false
-		}
-	}
-	return s.Frozen() == nil && s.Lock.Corrupt == ""
+	live, _ := s.count()
+	return live == 0 && s.Lock.Corrupt == ""
 }
 
 // Frozen returns the freeze that is in force, or nil.
@@ -305,26 +307,23 @@ func acquire(s Snapshot, c Claim) *decision {
 	if c.Refresh && d.refresh(s.Now, c) {
 		return d
 	}
-	frozen := l.Freeze
-	admitted := frozen == nil && l.admits(c)
-	ahead := l.ahead(c, s.Now)
-	if admitted && len(ahead) == 0 {
+	admitted := l.Freeze == nil && l.admits(c)
+	switch {
+	case admitted && !l.behind(c, s.Now):
 		if l.Corrupt != "" {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
 			l.Corrupt = ""
 		}
 		l.leave(c.LeaseID)
 		d.settle(s.Now, d.grant(s.Now, c).LeaseID)
-		return d
-	}
-	blocked := l.blocked(c, s.Now)
-	d.err = blocked
-	switch {
 	case c.Wait != 0:
 		d.queue(s.Now, c)
-	case frozen != nil:
-		d.note(s.Now, EventFreezeDeny, Holder{Claim: c}, "frozen_by", frozen.Owner.String())
+	case l.Freeze != nil:
+		d.err = l.blocked(c, s.Now)
+		d.note(s.Now, EventFreezeDeny, Holder{Claim: c}, "frozen_by", l.Freeze.Owner.String())
 	default:
+		blocked := l.blocked(c, s.Now)
+		d.err = blocked
 		d.note(s.Now, EventDeny, Holder{Claim: c}, "holder", firstOwner(blocked))
 	}
 	return d
@@ -367,7 +366,7 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		again := d.removed[i].Holder
 		again.HeldSince, again.Yield = now, nil
 		again = again.refreshed(now, c)
-		if !l.admits(again.Claim) || len(l.ahead(again.Claim, now)) > 0 {
+		if !l.admits(again.Claim) || l.behind(again.Claim, now) {
 			return false
 		}
 		d.removed = slices.Delete(d.removed, i, i+1)
@@ -426,7 +425,7 @@ func (h *Holder) renew(now time.Time) (told bool) {
 
 // blocked says what keeps the claim out: a freeze, holders that it cannot share with, those who were first.
 func (l *Lock) blocked(c Claim, now time.Time) *BlockedError {
-	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: l.ahead(c, now), Now: now}
+	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: slices.Collect(l.ahead(c, now)), Now: now}
 	if !l.admits(c) {
 		e.Holders = l.inTheWay(c)
 	}
@@ -516,5 +515,162 @@ func prune(s Snapshot) *decision {
 }
 
 func millis(t time.Duration) string {
-	return itoa(int64(math.Round(float64(t) / float64(time.Millisecond))))
+	return strconv.FormatInt(int64(math.Round(float64(t)/float64(time.Millisecond))), 10)
+}
+
+// then goes on with what the decision has made of the lock.
+func (d *decision) then(s Snapshot) *decision {
+	s.Lock = d.Lock
+	rest := begin(s)
+	rest.Events = append(d.Events, rest.Events...)
+	rest.ended = d.ended
+	return rest
+}
+
+// release decides a request to end holds. What is expired but still there is released like anything else: its owner gives
+// it back late, and is told so.
+func release(s Snapshot, t Target) *decision {
+	d := &decision{Change: Change{Lock: s.Lock.clone()}}
+	l := &d.Lock
+	how := EventRelease
+	switch {
+	case t.Stale:
+		how = EventStaleBreak
+	case t.Force:
+		how = EventForceBreak
+	}
+	by := ""
+	if how != EventRelease {
+		by = t.Owner.String()
+	}
+	everybodys := t.LeaseID == "" && how != EventRelease
+	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
+		reason, stale := s.Stale(h)
+		switch {
+		case t.LeaseID != "" && h.LeaseID != t.LeaseID, t.Stale && !stale:
+			return false
+		case t.LeaseID == "" && !everybodys && (h.Strict || !t.Owner.Same(h.Owner)):
+			return false
+		}
+		d.ended = append(d.ended, h)
+		d.note(s.Now, how, h, ExtraHeld, millis(s.Now.Sub(h.HeldSince)), ExtraBy, by, ExtraReason, reason)
+		return true
+	})
+	found := len(d.ended) > 0
+	if t.LeaseID != "" && !t.Stale {
+		if w, waiting := l.leave(t.LeaseID); waiting {
+			found = true
+			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", ExtraWaited, millis(s.Now.Sub(w.Since)))
+		}
+	}
+	if everybodys && l.Corrupt != "" {
+		found = true
+		d.note(s.Now, EventCorruptBreak, Holder{Claim: Claim{Owner: t.Owner}}, ExtraReason, l.Corrupt)
+		l.Corrupt = ""
+	}
+	rest := d.then(s)
+	switch {
+	case found:
+	case !everybodys:
+		rest.err = t.refusal(rest.Lock)
+		rest.note(s.Now, EventMismatch, Holder{Claim: Claim{LeaseID: t.LeaseID, Owner: t.Owner}}, ExtraReason, rest.err.Error())
+	case len(rest.Lock.Holders) > 0:
+		rest.err = &BlockedError{Name: l.Name, Holders: slices.Clone(rest.Lock.Holders), Now: s.Now}
+	default:
+		rest.err = &GoneError{Name: l.Name}
+	}
+	return rest
+}
+
+// refusal explains why there was nothing for the target to end.
+func (t Target) refusal(l Lock) error {
+	live := l.Holders
+	switch {
+	case t.LeaseID != "":
+		return &GoneError{Name: l.Name, LeaseID: t.LeaseID, Holders: slices.Clone(live)}
+	case len(live) == 0:
+		return &GoneError{Name: l.Name}
+	}
+	own := slices.DeleteFunc(slices.Clone(live), func(h Holder) bool { return !t.Owner.Same(h.Owner) })
+	if len(own) > 0 {
+		return &NotOwnerError{Name: l.Name, Holders: own, Guard: true}
+	}
+	return &NotOwnerError{Name: l.Name, Holders: slices.Clone(live)}
+}
+
+// freeze decides a request to keep newcomers out.
+func freeze(s Snapshot, f Freeze) *decision {
+	d := begin(s)
+	if have := d.Lock.Freeze; have != nil {
+		if have.Damaged != "" || !f.Owner.Same(have.Owner) {
+			d.err = &BlockedError{Name: d.Lock.Name, Freeze: have, Now: s.Now}
+			return d
+		}
+		f.ID = have.ID
+	}
+	f.At = s.Now
+	f.ExpiresAt = time.Time{}
+	if f.TTL > 0 {
+		f.ExpiresAt = s.Now.Add(f.TTL)
+	}
+	d.Lock.Freeze = &f
+	d.freeze = f
+	d.noteFreeze(s.Now, EventFreeze, f, f.Owner)
+	return d
+}
+
+// unfreeze decides a request to let newcomers in again.
+func unfreeze(s Snapshot, t Target) *decision {
+	f := s.Lock.Freeze
+	if f == nil || !t.Force && (f.Damaged != "" || !t.Owner.Same(f.Owner)) {
+		d := begin(s)
+		switch {
+		case d.Lock.Freeze == nil:
+			d.err = &GoneError{Name: d.Lock.Name}
+		case f.Damaged != "":
+			d.err = &BlockedError{Name: d.Lock.Name, Freeze: f, Now: s.Now}
+		default:
+			d.err = &NotOwnerError{Name: d.Lock.Name, Freeze: f}
+		}
+		return d
+	}
+	d := &decision{Change: Change{Lock: s.Lock.clone()}}
+	d.Lock.Freeze = nil
+	how := EventUnfreeze
+	if t.Force {
+		how = EventForceThaw
+	}
+	d.noteFreeze(s.Now, how, *f, t.Owner)
+	rest := d.then(s)
+	rest.freeze = *f
+	return rest
+}
+
+// leaveQueue decides what becomes of a waiting claim whose time is up. If it was granted in the meantime, a claim that
+// only ran out of patience keeps the grant; a cancelled one gives it back.
+func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision {
+	if h, in := s.Lock.Holder(c.LeaseID); in && !s.missed(h) {
+		if how == leftCancelled {
+			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
+		}
+		c.Wait = 0
+		return acquire(s, c)
+	}
+	d := begin(s)
+	if w, ok := d.Lock.leave(c.LeaseID); ok {
+		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, ExtraWaited, millis(waited))
+		d.promote(s.Now)
+	}
+	if i := d.Lock.held(c.LeaseID); i >= 0 { // in this very step
+		if how == leftCancelled {
+			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
+		}
+		return d.resend(s.Now, i, c)
+	}
+	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(c) && !d.Lock.behind(c, s.Now) { // it had lost its place
+		c.Wait = 0
+		return acquire(s, c)
+	}
+	d.err = d.Lock.blocked(c, s.Now)
+	return d
 }

@@ -168,7 +168,7 @@ func (w *world) request(st step) *request {
 }
 
 func asking(text string, c Claim) *request {
-	return &request{text: fmt.Sprintf("%s: %s", text, describe(c)), claim: &c, rule: func(s Snapshot) *decision { return acquire(s, c) }}
+	return &request{text: fmt.Sprintf("%s: %s", text, describe(c)), claim: &c, rule: func(s Snapshot) *decision { return acquireAndSay(s, c) }}
 }
 
 func ending(t Target) *request {
@@ -699,6 +699,15 @@ func (j *judge) answer() error {
 		}
 	}
 	return nil
+}
+
+// acquireAndSay is acquire that says of a claim in the queue, too, what is in its way.
+func acquireAndSay(s Snapshot, c Claim) *decision {
+	d := acquire(s, c)
+	if d.queued {
+		d.err = d.Lock.blocked(c, s.Now)
+	}
+	return d
 }
 
 func (j *judge) claimAnswer() error {

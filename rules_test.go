@@ -65,7 +65,7 @@ func (l *lab) grant(c Claim) Holder {
 func (l *lab) enqueue(c Claim) {
 	l.t.Helper()
 	waits(&c)
-	if d := l.acquire(c); !d.queued || !errors.Is(d.err, ErrHeld) && !errors.Is(d.err, ErrFrozen) {
+	if d := l.acquire(c); !d.queued || d.err != nil {
 		l.t.Fatalf("%s does not wait: %+v", c.LeaseID, d)
 	}
 }

@@ -3,6 +3,7 @@ package lokt
 import (
 	"context"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -59,4 +60,232 @@ type Snapshot struct {
 type Change struct {
 	Lock   Lock
 	Events []Event // for the store to keep, in order
+}
+
+// Watchers are those who wait in this process for a lock to change: what stores need for Store.Wait. The zero Watchers
+// are none. They are not safe for use by several goroutines.
+type Watchers struct {
+	queued map[string][]*Watcher // by lease ID: those whose claim waits in the lock's queue
+	others []*Watcher
+}
+
+// Watcher is one who waits.
+type Watcher struct {
+	Changed <-chan struct{} // closed when the watcher is to look again
+
+	changed chan struct{}
+	leaseID string // of the queued claim; empty if there is none
+}
+
+// Watch adds who waits for what w says. It returns nil if there is nothing to wait for: the lock has changed already.
+func (ws *Watchers) Watch(l *Lock, w Watch) *Watcher {
+	_, queued := l.Position(w.LeaseID)
+	if l.Revision != w.Seen && (!queued || ws.first(l, w.LeaseID)) {
+		return nil
+	}
+	c := make(chan struct{})
+	me := &Watcher{Changed: c, changed: c}
+	if queued {
+		if me.leaseID = w.LeaseID; ws.queued == nil {
+			ws.queued = map[string][]*Watcher{}
+		}
+		ws.queued[w.LeaseID] = append(ws.queued[w.LeaseID], me)
+	} else {
+		ws.others = append(ws.others, me)
+	}
+	return me
+}
+
+// first reports whether nobody who waits here is before the lease in the queue.
+func (ws *Watchers) first(l *Lock, leaseID string) bool {
+	for _, w := range l.Queue {
+		if w.LeaseID == leaseID {
+			return true
+		}
+		if len(ws.queued[w.LeaseID]) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Remove takes out who does not wait any more.
+func (ws *Watchers) Remove(w *Watcher) {
+	same := func(have *Watcher) bool { return have == w }
+	if w.leaseID == "" {
+		ws.others = slices.DeleteFunc(ws.others, same)
+	} else if rest := slices.DeleteFunc(ws.queued[w.leaseID], same); len(rest) > 0 {
+		ws.queued[w.leaseID] = rest
+	} else {
+		delete(ws.queued, w.leaseID)
+	}
+}
+
+// None reports whether nobody waits.
+func (ws *Watchers) None() bool { return len(ws.queued) == 0 && len(ws.others) == 0 }
+
+// Wake wakes those whom a change concerns: who has no claim in the queue, whose claim has left it, and the first in the
+// queue who waits here, because that one looks when holds expire. Those behind sleep on.
+func (ws *Watchers) Wake(was, is *Lock) {
+	for _, w := range ws.others {
+		close(w.changed)
+	}
+	ws.others = nil
+	if len(ws.queued) == 0 {
+		return
+	}
+	for _, leaseID := range left(was.Queue, is.Queue) {
+		ws.wake(leaseID)
+	}
+	for _, w := range is.Queue {
+		if ws.wake(w.LeaseID) {
+			return
+		}
+	}
+}
+
+// WakeAll wakes everybody.
+func (ws *Watchers) WakeAll() {
+	for id := range ws.queued {
+		ws.wake(id)
+	}
+	for _, w := range ws.others {
+		close(w.changed)
+	}
+	ws.others = nil
+}
+
+func (ws *Watchers) wake(leaseID string) bool {
+	all := ws.queued[leaseID]
+	delete(ws.queued, leaseID)
+	for _, w := range all {
+		close(w.changed)
+	}
+	return len(all) > 0
+}
+
+// left returns the lease IDs that were in the queue and are not any more. Mostly a queue only loses some and gains some at
+// its end, so both are walked side by side first.
+func left(was, is []*Waiter) (ids []string) {
+	j := 0
+	for _, w := range was {
+		if j < len(is) && (is[j] == w || is[j].LeaseID == w.LeaseID) {
+			j++
+		} else {
+			ids = append(ids, w.LeaseID)
+		}
+	}
+	if len(ids) == 0 || j == len(is) {
+		return ids
+	}
+	in := make(map[string]bool, len(is)-j)
+	for _, w := range is[j:] {
+		in[w.LeaseID] = true
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { return in[id] })
+}
+
+// Step answers claims and releases within one atomic step of a store, by the rules: what it changes is stored together
+// with everything else in the step, or not at all. Errors are those of Service.
+type Step interface {
+	// Acquire grants all the claims, without waiting, or none: then it leaves no trace.
+	Acquire(claims ...Claim) ([]Holder, error)
+
+	Release(t Target) ([]Holder, error)
+}
+
+// Steps is the Step for stores to hand out. It reads each lock once and collects what becomes of it.
+type Steps struct {
+	view  func(name string) (Snapshot, error)
+	seen  map[string]stepped
+	order []string // of the locks seen, by when they were
+}
+
+// stepped is a lock within a step.
+type stepped struct {
+	Snapshot
+	was    Lock
+	events []Event
+}
+
+var _ Step = (*Steps)(nil)
+
+// NewStep returns a step over the locks that view reads. The store keeps them as they are until it has stored the changes.
+func NewStep(view func(name string) (Snapshot, error)) *Steps {
+	return &Steps{view: view, seen: map[string]stepped{}}
+}
+
+// Changes returns what became of the locks that changed or had events, one change for each.
+func (s *Steps) Changes() []Change {
+	var all []Change
+	for _, name := range s.order {
+		if l := s.seen[name]; len(l.events) > 0 || !l.Lock.Equal(&l.was) {
+			all = append(all, Change{Lock: l.Lock, Events: l.events})
+		}
+	}
+	return all
+}
+
+// Acquire implements Step.
+func (s *Steps) Acquire(claims ...Claim) ([]Holder, error) {
+	before := make(map[string]stepped, len(claims))
+	holders := make([]Holder, 0, len(claims))
+	for _, c := range claims {
+		if c.LeaseID == "" {
+			c.LeaseID = NewLeaseID()
+		}
+		c.Wait = 0
+		err := c.Validate()
+		if err == nil {
+			var was stepped
+			if was, err = s.lock(c.Name); err == nil {
+				if _, twice := before[c.Name]; !twice {
+					before[c.Name] = was
+				}
+				d := s.apply(c.Name, was, acquire(was.Snapshot, c))
+				holders, err = append(holders, d.holder), d.err
+			}
+		}
+		if err != nil {
+			for name, was := range before {
+				s.seen[name] = was
+			}
+			return nil, err
+		}
+	}
+	return holders, nil
+}
+
+// Release implements Step.
+func (s *Steps) Release(t Target) ([]Holder, error) {
+	was, err := s.lock(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	d := s.apply(t.Name, was, release(was.Snapshot, t))
+	return d.ended, d.err
+}
+
+// lock returns a lock as the step has it now.
+func (s *Steps) lock(name string) (stepped, error) {
+	if l, ok := s.seen[name]; ok {
+		return l, nil
+	}
+	if err := ValidateName(name); err != nil {
+		return stepped{}, err
+	}
+	snap, err := s.view(name)
+	if err != nil {
+		return stepped{}, err
+	}
+	s.seen[name] = stepped{Snapshot: snap, was: snap.Lock}
+	s.order = append(s.order, name)
+	return s.seen[name], nil
+}
+
+// apply takes in what the rules decided about a lock.
+func (s *Steps) apply(name string, l stepped, d *decision) *decision {
+	l.Lock, l.events = d.Lock, append(l.events[:len(l.events):len(l.events)], d.Events...)
+	s.seen[name] = l
+	return d
 }

@@ -57,8 +57,6 @@ func ours() map[string][]string {
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/app", "internal/daemon"}, // writes the man pages, so that lokt need not link what does
 
-		"bench/scale": {}, // counts on from what bench measured
-
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
 
@@ -89,7 +87,7 @@ func theirs() map[string][]string {
 
 		"golang.org/x/time": {"internal/auth"},
 
-		"modernc.org/sqlite":                 {"store/sqlstore", "bench", "internal/testkit/faultvfs"},
+		"modernc.org/sqlite":                 {"store/sqlstore", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
 		"github.com/jackc/pgx":               {"store/sqlstore", "bench", "internal/testkit/servers"},
 		"go.etcd.io/etcd":                    {"store/etcdstore", "internal/daemon", "bench"},
