@@ -196,6 +196,15 @@ func (b *Beat) pause() {
 	b.renewing.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 }
 
+// Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
+func (b *Beat) Extend(asked, life time.Duration) {
+	deadline := time.Duration(forever)
+	if life > 0 {
+		deadline = asked + Usable(life, b.Margin)
+	}
+	b.extend(asked, deadline)
+}
+
 // extend takes in a renewal that was not the keeper's own.
 func (b *Beat) extend(asked, deadline time.Duration) {
 	b.k.mu.Lock()
