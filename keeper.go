@@ -101,15 +101,19 @@ func Usable(life, margin time.Duration) time.Duration {
 	return life - time.Duration(float64(life)*clockDrift) - margin
 }
 
+// after returns when a lease whose life began when asked can no longer be relied on.
+func after(asked, life, margin time.Duration) time.Duration {
+	if life <= 0 {
+		return forever
+	}
+	return asked + Usable(life, margin)
+}
+
 // Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The beat
 // belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the loss.
 func (k *Keeper) Keep(b *Beat, asked time.Duration, life time.Duration) {
-	deadline := time.Duration(forever)
-	if life > 0 {
-		deadline = asked + Usable(life, b.Margin)
-	}
 	b.paused = b.Interval <= 0
-	k.keepUntil(b, asked, deadline)
+	k.keepUntil(b, asked, after(asked, life, b.Margin))
 }
 
 // keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it is
@@ -190,6 +194,15 @@ func (b *Beat) pause() {
 	b.k.mu.Unlock()
 	b.renewing.Lock()   // whoever is inside finishes first
 	b.renewing.Unlock() //nolint:staticcheck // nothing to protect: only to wait
+}
+
+// Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
+func (b *Beat) Extend(asked, life time.Duration) {
+	deadline := time.Duration(forever)
+	if life > 0 {
+		deadline = asked + Usable(life, b.Margin)
+	}
+	b.extend(asked, deadline)
 }
 
 // extend takes in a renewal that was not the keeper's own.
@@ -375,10 +388,7 @@ func (b *Beat) renew() {
 		}
 		b.schedule()
 	default:
-		b.deadline = forever
-		if life > 0 {
-			b.deadline = asked + Usable(life, b.Margin)
-		}
+		b.deadline = after(asked, life, b.Margin)
 		b.nextAfter(asked)
 		b.schedule()
 	}

@@ -235,10 +235,7 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 	l.holder = h
 	if l.cause == nil {
 		l.state, l.asked = Held, asked
-		l.deadline = forever
-		if life > 0 {
-			l.deadline = asked + Usable(life, l.o.Margin)
-		}
+		l.deadline = after(asked, life, l.o.Margin)
 		if l.beat != nil {
 			l.beat.extend(asked, l.deadline)
 		}
@@ -273,10 +270,7 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	defer l.mu.Unlock()
 	if l.cause == nil {
 		l.holder.Yield = h.Yield
-		l.deadline = forever
-		if life > 0 {
-			l.deadline = asked + Usable(life, l.o.Margin)
-		}
+		l.deadline = after(asked, life, l.o.Margin)
 	}
 	l.noticeYield()
 	return life, nil

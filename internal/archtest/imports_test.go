@@ -57,8 +57,6 @@ func ours() map[string][]string {
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/app", "internal/daemon"}, // writes the man pages, so that lokt need not link what does
 
-		"bench/scale": {}, // counts on from what bench measured
-
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
 
@@ -89,7 +87,7 @@ func theirs() map[string][]string {
 
 		"golang.org/x/time": {"internal/auth"},
 
-		"modernc.org/sqlite":                 {"store/docstore", "bench", "internal/testkit/faultvfs"},
+		"modernc.org/sqlite":                 {"store/docstore", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
 		"github.com/jackc/pgx":               {"store/docstore", "bench", "internal/testkit/servers"},
 		"go.etcd.io/etcd":                    {"store/etcdstore", "internal/daemon", "bench"},
@@ -203,7 +201,7 @@ func TestClientLinksNoDatabaseAndNoEtcd(t *testing.T) {
 		for _, no := range []string{
 			"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx", "go.etcd.io", "google.golang.org", "github.com/prometheus",
 			"go.opentelemetry.io", "github.com/spf13/cobra/doc", "testing", "expvar",
-			module + "/internal/daemon", module + "/store/sqlstore", module + "/store/etcdstore",
+			module + "/internal/daemon", module + "/store/docstore", module + "/store/etcdstore",
 		} {
 			if under(dep, no) {
 				t.Errorf("cmd/lokt links %s: find the import with: go mod why, or go list -deps", dep)

@@ -1,15 +1,21 @@
-// Command scale simulates loktd on one database and on several, with many more hosts than a benchmark has, from what operations were
-// measured to cost. It always prints the same table, which docs/scale.md quotes and explains.
+//go:build linux
+
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
+	"testing"
 	"time"
 )
+
+// A simulation of loktd on one database and on several, with many more hosts than a benchmark has, from what operations were
+// measured to cost. It always gives the table that docs/scale.md quotes and explains.
 
 // cost is what one operation was measured to take of the CPU of a daemon and of the database, and how many bytes of log it writes.
 type cost struct {
@@ -17,7 +23,7 @@ type cost struct {
 	bytes            float64
 }
 
-// engine is a store as `go run ./bench -run costs` found it, with 64 requests at a time.
+// engine is a store as docs/scale.md says that it was measured, with 64 requests at a time.
 type engine struct {
 	name    string
 	renewal cost
@@ -26,7 +32,7 @@ type engine struct {
 	writers int  // how many transactions of one daemon run at a time; 0 if nothing limits them but the CPU
 }
 
-func postgres() engine {
+func onPostgres() engine {
 	return engine{
 		name:    "PostgreSQL",
 		renewal: cost{101 * time.Microsecond, 64 * time.Microsecond, 877},
@@ -36,7 +42,7 @@ func postgres() engine {
 	}
 }
 
-func etcd() engine {
+func onEtcd() engine {
 	return engine{
 		name:    "etcd",
 		renewal: cost{223 * time.Microsecond, 257 * time.Microsecond, 3887},
@@ -46,10 +52,10 @@ func etcd() engine {
 
 // What every scenario has in common. A flush takes longer than the median of the measured ones, 0.2 ms, and less than the slowest, 5 ms.
 const (
-	hosts  = 10_000
-	leases = 1_000_000
-	grants = 10_000 // per second, each released again
-	flush  = time.Millisecond
+	hosts     = 10_000
+	allLeases = 1_000_000
+	allGrants = 10_000 // per second, each released again
+	flush     = time.Millisecond
 
 	daemonCores   = 8
 	databaseCores = 16
@@ -67,20 +73,20 @@ type scenario struct {
 
 func scenarios() []scenario {
 	return []scenario{
-		{postgres(), 1, 3, 30 * time.Second, false},
-		{postgres(), 1, 16, 30 * time.Second, false},
-		{postgres(), 1, 3, 5 * time.Minute, false},
-		{postgres(), 1, 6, 30 * time.Second, true},
-		{postgres(), 4, 6, 30 * time.Second, false},
-		{postgres(), 4, 3, 30 * time.Second, true},
-		{etcd(), 1, 6, 30 * time.Second, false},
-		{etcd(), 1, 6, 5 * time.Minute, false},
-		{etcd(), 8, 3, 30 * time.Second, false},
+		{onPostgres(), 1, 3, 30 * time.Second, false},
+		{onPostgres(), 1, 16, 30 * time.Second, false},
+		{onPostgres(), 1, 3, 5 * time.Minute, false},
+		{onPostgres(), 1, 6, 30 * time.Second, true},
+		{onPostgres(), 4, 6, 30 * time.Second, false},
+		{onPostgres(), 4, 3, 30 * time.Second, true},
+		{onEtcd(), 1, 6, 30 * time.Second, false},
+		{onEtcd(), 1, 6, 5 * time.Minute, false},
+		{onEtcd(), 8, 3, 30 * time.Second, false},
 	}
 }
 
 // renewalsPerSecond is how many renewals keep all leases: five for each time to live, as a Locker sends them.
-func (s scenario) renewalsPerSecond() float64 { return leases / (s.ttl.Seconds() / 5) }
+func (s scenario) renewalsPerSecond() float64 { return allLeases / (s.ttl.Seconds() / 5) }
 
 // need is what the load takes of each daemon, of each database and of its log, by arithmetic.
 type need struct {
@@ -95,9 +101,9 @@ func (s scenario) need() need {
 	}
 	r, share := s.renewalsPerSecond(), 1/float64(s.databases)
 	return need{
-		daemon:    share / float64(s.daemons) * (r*renewal.daemon.Seconds() + grants*s.turn.daemon.Seconds()),
-		database:  share * (r*renewal.database.Seconds() + grants*s.turn.database.Seconds()),
-		megabytes: share * (r*renewal.bytes + grants*s.turn.bytes) / 1e6,
+		daemon:    share / float64(s.daemons) * (r*renewal.daemon.Seconds() + allGrants*s.turn.daemon.Seconds()),
+		database:  share * (r*renewal.database.Seconds() + allGrants*s.turn.database.Seconds()),
+		megabytes: share * (r*renewal.bytes + allGrants*s.turn.bytes) / 1e6,
 	}
 }
 
@@ -116,11 +122,9 @@ func (s scenario) fullest() (string, float64) {
 	return name, used
 }
 
-func main() { report(os.Stdout) }
-
 // report prints what becomes of every scenario.
-func report(w io.Writer) {
-	fmt.Fprintf(w, "%d hosts, %d leases, %d grants per second\n\n", hosts, leases, grants)
+func reportScale(w io.Writer) {
+	fmt.Fprintf(w, "%d hosts, %d leases, %d grants per second\n\n", hosts, allLeases, allGrants)
 	fmt.Fprintln(w, "store       databases  daemons  TTL   renewals    CPU, cores        log     fullest                    grants: median, 99 %")
 	fmt.Fprintln(w, "                       of each        per second  daemon  database  MB/s")
 	for _, s := range scenarios() {
@@ -128,26 +132,26 @@ func report(w io.Writer) {
 		what, used := s.fullest()
 		outcome := "falls behind"
 		if median, p99, kept := s.simulate(); kept {
-			outcome = fmt.Sprintf("%.1f ms, %.1f ms", ms(median), ms(p99))
+			outcome = fmt.Sprintf("%.1f ms, %.1f ms", inMS(median), inMS(p99))
 		}
 		renewals := fmt.Sprintf("%.0f", s.renewalsPerSecond())
 		if s.batch {
 			renewals += " *"
 		}
-		fmt.Fprintf(w, "%-10s  %9d  %7d  %-4s  %-10s  %6.1f  %8.1f  %4.0f    %-20s %3.0f %%  %s\n", s.name, s.databases, s.daemons, short(s.ttl), renewals,
+		fmt.Fprintf(w, "%-10s  %9d  %7d  %-4s  %-10s  %6.1f  %8.1f  %4.0f    %-20s %3.0f %%  %s\n", s.name, s.databases, s.daemons, shortly(s.ttl), renewals,
 			n.daemon, n.database, n.megabytes, what, 100*used, outcome)
 	}
 	fmt.Fprintln(w, "\n* 100 in a request. Cores, log and daemons are those of one database.")
 }
 
-func short(d time.Duration) string {
+func shortly(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.0f s", d.Seconds())
 	}
 	return fmt.Sprintf("%.0f m", d.Minutes())
 }
 
-func ms(d float64) float64 { return 1e3 * d }
+func inMS(d float64) float64 { return 1e3 * d }
 
 // arrival is a request that a daemon has read and wants stored.
 type arrival struct {
@@ -156,8 +160,8 @@ type arrival struct {
 	grant     bool
 }
 
-// daemon takes requests in, and has what has arrived stored in one transaction at a time.
-type daemon struct {
+// simulated is a daemon: it takes requests in, and has what has arrived stored in one transaction at a time.
+type simulated struct {
 	random         *rand.Rand
 	renewal, grant float64 // when the next ones come
 	busy           float64 // until when it reads what came before
@@ -182,7 +186,7 @@ type simulation struct {
 func (s scenario) simulate() (median, p99 float64, kept bool) {
 	m := &simulation{scenario: s}
 	parts := float64(s.databases * s.daemons)
-	m.grantEvery, m.renewalEvery = parts/grants/2, parts/s.renewalsPerSecond() // a grant is two changes
+	m.grantEvery, m.renewalEvery = parts/allGrants/2, parts/s.renewalsPerSecond() // a grant is two changes
 	if s.batch {
 		m.renewalEvery *= 100
 	}
@@ -190,14 +194,14 @@ func (s scenario) simulate() (median, p99 float64, kept bool) {
 	if s.writers == 0 {
 		m.slower = 1 / float64(databaseCores) * float64(s.daemons) // transactions of one daemon overlap: all cores serve all daemons
 	}
-	daemons := make([]*daemon, s.daemons)
+	daemons := make([]*simulated, s.daemons)
 	for i := range daemons {
-		d := &daemon{random: rand.New(rand.NewPCG(1, uint64(i)))}
+		d := &simulated{random: rand.New(rand.NewPCG(1, uint64(i)))}
 		d.renewal, d.grant = d.random.ExpFloat64()*m.renewalEvery, d.random.ExpFloat64()*m.grantEvery
 		daemons[i] = d
 	}
 	for {
-		d := slices.MinFunc(daemons, func(a, b *daemon) int {
+		d := slices.MinFunc(daemons, func(a, b *simulated) int {
 			if a.at < b.at {
 				return -1
 			}
@@ -233,7 +237,7 @@ func (s scenario) simulate() (median, p99 float64, kept bool) {
 }
 
 // peek makes next the request that the daemon reads next.
-func (d *daemon) peek(m *simulation) {
+func (d *simulated) peek(m *simulation) {
 	if d.ahead {
 		return
 	}
@@ -256,7 +260,7 @@ func (d *daemon) peek(m *simulation) {
 }
 
 // begin takes what has arrived, or waits for it, and computes.
-func (m *simulation) begin(d *daemon) {
+func (m *simulation) begin(d *simulated) {
 	d.peek(m)
 	from := max(d.at, d.next.ready)
 	if from > d.at {
@@ -272,4 +276,48 @@ func (m *simulation) begin(d *daemon) {
 		d.peek(m)
 	}
 	d.at, d.flush = from+work*m.slower, true
+}
+
+func TestTheSimulationPrintsWhatTheDocumentationQuotes(t *testing.T) {
+	var b bytes.Buffer
+	reportScale(&b)
+	page, err := os.ReadFile("../docs/scale.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "```\n"+b.String()+"```\n") {
+		t.Errorf("docs/scale.md does not quote:\n%s", &b)
+	}
+}
+
+func TestTheSimulationAgreesWithTheArithmetic(t *testing.T) {
+	for _, s := range scenarios() {
+		_, used := s.fullest()
+		_, _, kept := s.simulate()
+		if used > 1.05 && kept {
+			t.Errorf("%+v needs %.0f %% of what there is, and keeps up", s, 100*used)
+		}
+		if used < 0.9 && !kept {
+			t.Errorf("%+v needs %.0f %% of what there is, and falls behind", s, 100*used)
+		}
+	}
+}
+
+func TestGrantsTakeAtLeastAFlush(t *testing.T) {
+	for _, s := range scenarios() {
+		if median, p99, kept := s.simulate(); kept && (median < flush.Seconds() || p99 < median) {
+			t.Errorf("%+v: half of the grants take %v s, and 99 %% %v s, where a flush takes %v", s, median, p99, flush)
+		}
+	}
+}
+
+func TestMoreLoadTakesLonger(t *testing.T) {
+	light := scenario{onPostgres(), 4, 3, 5 * time.Minute, false}
+	heavy := light
+	heavy.databases = 1
+	less, _, kept1 := light.simulate()
+	more, _, kept2 := heavy.simulate()
+	if !kept1 || !kept2 || less >= more {
+		t.Errorf("on four databases half of the grants take %v s, and on one %v s", less, more)
+	}
 }
