@@ -28,7 +28,7 @@ type Run struct {
 	cancel   context.CancelCauseFunc
 	until    atomic.Int64 // the lease may be relied on so long, by Worker.o.Elapsed
 	gone     atomic.Bool  // the service has said that the lease is not there
-	beat     *lokt.Beat
+	beat     *lokt.Heartbeat
 	interval atomic.Int64 // as proposed last
 
 	mu      sync.Mutex
@@ -157,7 +157,7 @@ func (r *Run) pace(proposed time.Duration) {
 func (r *Run) work(asked time.Duration) {
 	r.ctx, r.cancel = context.WithCancelCause(r.w.hard)
 	defer r.cancel(nil)
-	r.beat = &lokt.Beat{Margin: r.margin(), Renew: r.renew, Lost: r.lost, Doubt: func(err error) {
+	r.beat = &lokt.Heartbeat{Margin: r.margin(), Renew: r.renew, Lost: r.lost, Doubt: func(err error) {
 		r.w.notify(Notice{Type: NoticeDoubt, Run: r, Err: err})
 	}}
 	r.pace(r.Lease.Interval)
