@@ -294,7 +294,7 @@ func atOneMoment(ctx context.Context, c *pgx.Conn, read func(ctx context.Context
 func (d *serverDB) Locks() LockStore { return d.locks }
 
 // Jobs implements backend.
-func (d *serverDB) Jobs() jobs.DocumentStore { return d.jobs }
+func (d *serverDB) Jobs() jobs.Store { return d.jobs }
 
 // Path implements backend.
 func (d *serverDB) Path() string { return d.pool.Config().ConnConfig.Database }
