@@ -27,8 +27,3 @@ func Commands() []app.Command {
 		{Name: "unfreeze", Build: on(newUnfreeze)},
 	}
 }
-
-// Guards returns the commands that take locks, for those who want to understand how they are called.
-func Guards(a *app.App) []*cobra.Command {
-	return []*cobra.Command{newGuard(cmd{a}), newLock(cmd{a})}
-}
