@@ -65,7 +65,7 @@ func detail(path string, value jsontext.Value) (name, text string) {
 		text, _ := jsontext.AppendUnquote(nil, value)
 		return path, string(text)
 	case '0':
-		name, seconds := strings.CutSuffix(path, "_sec")
+		name, seconds := strings.CutSuffix(strings.TrimSuffix(path, "ec"), "_s") // in seconds, under the names of records or of jobs
 		if n, err := strconv.ParseFloat(string(value), 64); err == nil && seconds {
 			return name, Short(time.Duration(n * float64(time.Second)))
 		}
