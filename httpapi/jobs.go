@@ -314,14 +314,15 @@ func (c *call) heartbeatAll() error {
 	for i := range all {
 		w.Interval = max(w.Interval, all[i].Interval)
 	}
-	w.Leases, err = leaseAnswers(all)
+	c.list, err = leaseAnswers(c.list[:0], all)
+	w.Leases = c.list
 	return c.reply(&w, err)
 }
 
-// leaseAnswers returns the answers for many leases as a list. Where there is nothing to tell but its end, an answer is written by
+// leaseAnswers appends the answers for many leases as a list. Where there is nothing to tell but its end, an answer is written by
 // hand, and the end, mostly the same, once: a batch of a hundred heartbeats takes half the time so.
-func leaseAnswers(all []jobs.LeaseAnswer) (jsontext.Value, error) {
-	b := append(make([]byte, 0, 128*len(all)+2), '[')
+func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
+	b = append(b, '[')
 	var at time.Time
 	var end []byte // how it is written
 	for i := range all {

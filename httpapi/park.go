@@ -27,6 +27,7 @@ func (c *call) park(most time.Duration) (context.Context, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	c.in, c.list = nil, nil // others can use the memory better
 	timed, stop := context.WithTimeoutCause(c.r.Context(), most, errWaitOver)
 	ctx, cancel := context.WithCancelCause(timed)
 	unstop := context.AfterFunc(c.s.Stop, func() { cancel(errStopping) })

@@ -198,7 +198,7 @@ func NewHandler(c Config) http.Handler {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
 	c := s.calls.Get().(*call)
-	*c = call{ResponseWriter: w, s: s, r: r, id: RequestID(r), in: c.in[:0]}
+	*c = call{ResponseWriter: w, s: s, r: r, id: RequestID(r), in: c.in, list: c.list}
 	w.Header()["X-Request-Id"] = []string{c.id}
 	defer func() {
 		p := recover()
@@ -265,7 +265,8 @@ type call struct {
 		status int
 	}
 
-	in []byte // the body
+	in   []byte // the body
+	list []byte // a part of the answer
 }
 
 // keptBuffer is the largest buffer that is used again.
@@ -274,6 +275,9 @@ const keptBuffer = 64 << 10
 func (c *call) reuse() {
 	if cap(c.in) > keptBuffer {
 		c.in = nil
+	}
+	if cap(c.list) > 2*keptBuffer {
+		c.list = nil
 	}
 	c.s.calls.Put(c)
 }
