@@ -53,7 +53,7 @@ type Lease struct {
 	state    State
 	cause    error
 	asked    time.Duration // when the last successful renewal, or the grant, was asked for
-	beat     *Beat         // nil until the lease is handed out
+	beat     *Heartbeat    // nil until the lease is handed out
 	beating  bool
 	yielding bool
 	retaken  bool // another lease has taken over its ID: see Locker.Reclaim
@@ -319,7 +319,7 @@ func (l *Lease) doubt(err error) {
 func (l *Lease) watch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.beat = &Beat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
+	l.beat = &Heartbeat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
 	if l.holder.TTL == 0 && !l.o.ManualHeartbeat {
 		l.beat.Renew, l.beat.paused = l.glance, false
 	}

@@ -28,7 +28,7 @@ type Run struct {
 	cancel   context.CancelCauseFunc
 	until    atomic.Int64 // the lease may be relied on so long, by Worker.o.Elapsed
 	gone     atomic.Bool  // the service has said that the lease is not there
-	beat     *lokt.Beat
+	beat     *lokt.Heartbeat
 	interval atomic.Int64          // as proposed last
 	failed   atomic.Pointer[error] // why the last heartbeat was in vain; nil if it was not
 
@@ -158,7 +158,7 @@ func (r *Run) every() time.Duration {
 func (r *Run) work(asked time.Duration) {
 	r.ctx, r.cancel = context.WithCancelCause(r.w.hard)
 	defer r.cancel(nil)
-	r.beat = &lokt.Beat{Margin: r.margin(), Lost: r.lost} // which watches over the lease's end
+	r.beat = &lokt.Heartbeat{Margin: r.margin(), Lost: r.lost} // which watches over the lease's end
 	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 	if r.w.o.Elapsed()-asked > r.life()/4 { // the ask has waited: when the lease began is not known well enough
