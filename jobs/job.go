@@ -49,15 +49,10 @@ const (
 // Priorities returns the classes, first to last.
 func Priorities() []Priority { return []Priority{High, Normal, Low, Background} }
 
-// Class counts from 0, the first class.
+// Class counts from 0, the first class. What is none counts as Normal.
 func (p Priority) Class() int {
-	switch p {
-	case High:
-		return 0
-	case Low:
-		return 2
-	case Background:
-		return 3
+	if i := slices.Index(Priorities(), p); i >= 0 {
+		return i
 	}
 	return 1
 }
@@ -127,10 +122,7 @@ type Report struct {
 
 // Before reports whether j comes before other in the queue.
 func (j *Job) Before(other *Job) bool {
-	if j.Ord != other.Ord {
-		return j.Ord < other.Ord
-	}
-	return j.Seq < other.Seq
+	return j.Ord < other.Ord || j.Ord == other.Ord && j.Seq < other.Seq
 }
 
 // Report returns what was said about the job so far, to be changed: nobody else has it.

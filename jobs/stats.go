@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -88,8 +89,7 @@ func (h *Histogram) Merge(other Histogram) {
 }
 
 // Count returns how many durations were counted.
-func (h *Histogram) Count() int64 {
-	var n int64
+func (h *Histogram) Count() (n int64) {
 	for _, c := range h.Buckets {
 		n += c
 	}
@@ -103,12 +103,7 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 		return 0
 	}
 	rank := max(int64(math.Ceil(q*float64(total))), 1)
-	buckets := make([]int, 0, len(h.Buckets))
-	for b := range h.Buckets {
-		buckets = append(buckets, b)
-	}
-	slices.Sort(buckets)
-	for _, b := range buckets {
+	for _, b := range slices.Sorted(maps.Keys(h.Buckets)) {
 		if rank -= h.Buckets[b]; rank <= 0 {
 			mid := time.Duration(math.Pow(growth, float64(b)-0.5) * float64(time.Millisecond))
 			return min(max(mid, h.Min), h.Max)

@@ -19,9 +19,10 @@ func (c *checker) add(kind string, loc []any, format string, args ...any) {
 	c.problems = append(c.problems, Problem{Type: kind, Loc: loc, Msg: fmt.Sprintf(format, args...)})
 }
 
-// err returns the problems as an error, or nil.
-func (c *checker) err() error {
-	if len(c.problems) == 0 {
+// check returns the problems that were found as an error, or nil.
+func check(look func(c *checker)) error {
+	c := &checker{}
+	if look(c); len(c.problems) == 0 {
 		return nil
 	}
 	return &InvalidError{Problems: c.problems}
@@ -119,17 +120,13 @@ func (c *checker) ids(all []string, most int, name string, prefix []any) {
 // Validate returns what is wrong with the spec for a service of so many units in total, as an *InvalidError with
 // locations that begin with the given elements, or nil.
 func (s *Spec) Validate(total int, prefix ...any) error {
-	c := &checker{}
-	c.spec(s, total, prefix)
-	return c.err()
+	return check(func(c *checker) { c.spec(s, total, prefix) })
 }
 
 func (c *checker) spec(s *Spec, total int, prefix []any) {
 	in := func(loc ...any) []any { return append(prefix[:len(prefix):len(prefix)], loc...) }
 	c.id(s.Type, true, in("type"))
-	switch s.Priority {
-	case High, Normal, Low, Background:
-	default:
+	if !slices.Contains(Priorities(), s.Priority) {
 		c.add("enum", in("priority"), "Input should be 'high', 'normal', 'low' or 'background'")
 	}
 	c.upTo(s.Units, total, in("requested_units"))
@@ -162,131 +159,119 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 
 // ValidateSubmit checks specs that were submitted together.
 func ValidateSubmit(specs []Spec, total int) error {
-	c := &checker{}
-	switch {
-	case len(specs) == 0:
-		c.add("too_short", At("jobs"), "List should have at least 1 item")
-	case len(specs) > MaxSubmit:
-		c.size(len(specs), MaxSubmit, At("jobs"))
-	default:
-		for i := range specs {
-			c.spec(&specs[i], total, At("jobs", i))
+	return check(func(c *checker) {
+		switch {
+		case len(specs) == 0:
+			c.add("too_short", At("jobs"), "List should have at least 1 item")
+		case len(specs) > MaxSubmit:
+			c.size(len(specs), MaxSubmit, At("jobs"))
+		default:
+			for i := range specs {
+				c.spec(&specs[i], total, At("jobs", i))
+			}
 		}
-	}
-	return c.err()
+	})
 }
 
-// Validate returns what is wrong with the ask as an *InvalidError, or nil.
+// Validate returns what is wrong with the request as an *InvalidError, or nil.
 func (a *Request) Validate() error {
-	c := &checker{}
-	c.id(a.WorkerID, true, At("worker_id"))
-	if a.MaxUnits < 0 {
-		c.add("greater_than_equal", At("max_units"), "Input should be greater than or equal to 1")
-	}
-	c.ids(a.Types, MaxTypes, "types", nil)
-	c.ids(a.Capabilities, MaxTypes, "capabilities", nil)
-	c.wait(a.Wait)
-	c.id(a.RequestID, false, At("request_id"))
-	return c.err()
+	return check(func(c *checker) {
+		c.id(a.WorkerID, true, At("worker_id"))
+		if a.MaxUnits < 0 {
+			c.add("greater_than_equal", At("max_units"), "Input should be greater than or equal to 1")
+		}
+		c.ids(a.Types, MaxTypes, "types", nil)
+		c.ids(a.Capabilities, MaxTypes, "capabilities", nil)
+		c.wait(a.Wait)
+		c.id(a.RequestID, false, At("request_id"))
+	})
 }
 
 // Validate returns what is wrong with the heartbeat as an *InvalidError, or nil. A lease ID that cannot be one is only
 // unknown.
 func (b *Heartbeat) Validate() error {
-	c := &checker{}
-	c.id(b.WorkerID, true, At("worker_id"))
-	c.fraction(b.Progress, At("progress"))
-	c.json(b.Checkpoint, At("checkpoint"))
-	c.wait(b.Wait)
-	return c.err()
+	return check(func(c *checker) {
+		c.id(b.WorkerID, true, At("worker_id"))
+		c.fraction(b.Progress, At("progress"))
+		c.json(b.Checkpoint, At("checkpoint"))
+		c.wait(b.Wait)
+	})
 }
 
 // ValidateBatch checks heartbeats that were sent together.
 func ValidateBatch(workerID string, leaseIDs []string) error {
-	c := &checker{}
-	c.id(workerID, true, At("worker_id"))
-	if len(leaseIDs) == 0 {
-		c.add("too_short", At("lease_ids"), "List should have at least 1 item")
-	}
-	c.size(len(leaseIDs), MaxBeats, At("lease_ids"))
-	return c.err()
+	return check(func(c *checker) {
+		c.id(workerID, true, At("worker_id"))
+		if len(leaseIDs) == 0 {
+			c.add("too_short", At("lease_ids"), "List should have at least 1 item")
+		}
+		c.size(len(leaseIDs), MaxBeats, At("lease_ids"))
+	})
 }
 
 // Validate returns what is wrong with the completion as an *InvalidError, or nil.
 func (e *Completion) Validate() error {
-	c := &checker{}
-	c.id(e.WorkerID, true, At("worker_id"))
-	if e.Status != Completed && e.Status != Failed {
-		c.add("enum", At("status"), "Input should be 'completed' or 'failed'")
-	}
-	c.json(e.Result, At("result"))
-	c.json(e.Error, At("error"))
-	return c.err()
+	return check(func(c *checker) {
+		c.id(e.WorkerID, true, At("worker_id"))
+		if e.Status != Completed && e.Status != Failed {
+			c.add("enum", At("status"), "Input should be 'completed' or 'failed'")
+		}
+		c.json(e.Result, At("result"))
+		c.json(e.Error, At("error"))
+	})
 }
 
 // Validate returns what is wrong with the report as an *InvalidError, or nil.
 func (p *Progress) Validate() error {
-	c := &checker{}
-	c.id(p.WorkerID, true, At("worker_id"))
-	c.fraction(p.Progress, At("progress"))
-	c.json(p.Metrics, At("metrics"))
-	if p.Message != nil {
-		c.text(*p.Message, At("message"))
-	}
-	return c.err()
+	return check(func(c *checker) {
+		c.id(p.WorkerID, true, At("worker_id"))
+		c.fraction(p.Progress, At("progress"))
+		c.json(p.Metrics, At("metrics"))
+		if p.Message != nil {
+			c.text(*p.Message, At("message"))
+		}
+	})
 }
 
 // Validate returns what is wrong with the filter as an *InvalidError, or nil. Any limit is fine.
 func (f *Filter) Validate() error {
-	c := &checker{}
-	known := f.State == ""
-	for _, s := range States() {
-		known = known || f.State == s
-	}
-	if !known {
-		c.add("enum", At("state"), "Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
-	}
-	c.id(f.Type, false, At("type"))
-	c.id(f.Tag, false, At("tag"))
-	if _, err := ParseCursor(f.After); err != nil {
-		c.add("value_error", At("after"), "Input should be the 'next' of an earlier page")
-	}
-	return c.err()
+	return check(func(c *checker) {
+		if f.State != "" && !slices.Contains(States(), f.State) {
+			c.add("enum", At("state"), "Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
+		}
+		c.id(f.Type, false, At("type"))
+		c.id(f.Tag, false, At("tag"))
+		if _, err := ParseCursor(f.After); err != nil {
+			c.add("value_error", At("after"), "Input should be the 'next' of an earlier page")
+		}
+	})
 }
 
 // ValidateReason checks why somebody cancels or revokes.
 func ValidateReason(reason string) error {
-	c := &checker{}
-	c.text(reason, At("reason"))
-	return c.err()
+	return check(func(c *checker) { c.text(reason, At("reason")) })
 }
 
 // ValidateDays checks how many days of history are asked for.
 func ValidateDays(days int) error {
-	c := &checker{}
-	c.upTo(days, MaxDays, At("days"))
-	return c.err()
-}
-
-// TooLargeError says which specs of a list ask for more units than there are.
-func TooLargeError(specs []int, total int) error {
-	c := &checker{}
-	for _, i := range specs {
-		c.upTo(total+1, total, At("jobs", i, "requested_units"))
-	}
-	return c.err()
+	return check(func(c *checker) { c.upTo(days, MaxDays, At("days")) })
 }
 
 // ValidateType checks the name of a type; the empty one stands for all.
 func ValidateType(jobType string) error {
-	c := &checker{}
-	c.id(jobType, false, At("type"))
-	return c.err()
+	return check(func(c *checker) { c.id(jobType, false, At("type")) })
 }
 
 // ValidateAge checks how many days old what is to be forgotten is at least.
 func ValidateAge(days int) error {
-	c := &checker{}
-	c.upTo(days, math.MaxInt, At("days"))
-	return c.err()
+	return check(func(c *checker) { c.upTo(days, math.MaxInt, At("days")) })
+}
+
+// TooLargeError says which specs of a list ask for more units than there are.
+func TooLargeError(specs []int, total int) error {
+	return check(func(c *checker) {
+		for _, i := range specs {
+			c.upTo(total+1, total, At("jobs", i, "requested_units"))
+		}
+	})
 }

@@ -83,7 +83,7 @@ func theirs() map[string][]string {
 		"github.com/spf13/pflag":       {"internal/cli/job", "internal/daemon"},
 		"github.com/coreos/go-systemd": {"internal/daemon"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
-		"golang.org/x/sys":             {"internal/atomicfile", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
+		"golang.org/x/sys":             {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
 
 		"golang.org/x/time": {"internal/auth"},
 

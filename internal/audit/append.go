@@ -58,7 +58,7 @@ const maxAttempts = 20
 func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 	const flags = os.O_RDWR | os.O_APPEND | os.O_CREATE
 	for attempt := 1; ; attempt++ {
-		f, err := openAny(l.path(0), flags)
+		f, _, err := openRegular(l.path(0), flags)
 		if errors.Is(err, fs.ErrNotExist) && attempt == 1 {
 			if err = os.MkdirAll(l.dir, 0o700); err == nil {
 				continue
@@ -69,9 +69,6 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 		}
 		// A foreign program may lock the file for as long as it likes, so this does not go on for ever.
 		fi, pinned, err := pin(f)
-		if err == nil && !fi.Mode().IsRegular() {
-			err = notRegular(l.path(0), fi)
-		}
 		if err == nil && vfs.Links(fi) > 1 { // what is appended would show under the other name, wherever that is
 			err = fmt.Errorf("%s has another name, a hard link: %w", l.path(0), ErrNotRegular)
 		}

@@ -23,7 +23,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -87,64 +86,22 @@ func (l *Log) path(i int) string {
 	return p
 }
 
-// last returns the highest number that a rotated file has, or may get.
-func (l *Log) last() int {
-	n := l.opts.Keep
-	entries, err := os.ReadDir(l.dir)
-	if err != nil {
-		return n // opening the files tells what is wrong
-	}
-	for _, e := range entries {
-		suffix, ok := strings.CutPrefix(e.Name(), fileName+".")
-		if i, err := strconv.Atoi(suffix); ok && err == nil && e.Name() == fmt.Sprintf("%s.%d", fileName, i) && i <= maxLast {
-			n = max(n, i)
-		}
-	}
-	return n
-}
-
-// maxLast bounds the numbers that are looked for: a file with a higher one is not the log's.
-const maxLast = 10_000
-
 // openRegular opens the file, which is ErrNotRegular if it is a link, a directory, a pipe or a device.
 func openRegular(path string, flag int) (*os.File, fs.FileInfo, error) {
-	f, err := openAny(path, flag)
+	f, err := openFile(path, flag)
 	if err != nil {
+		if fi, lerr := os.Lstat(path); lerr == nil && !fi.Mode().IsRegular() {
+			err = fmt.Errorf("%s: %w", path, ErrNotRegular)
+		}
 		return nil, nil, err
 	}
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
-		err = notRegular(path, fi)
+		err = fmt.Errorf("%s: %w", path, ErrNotRegular)
 	}
 	if err != nil {
 		f.Close()
 		return nil, nil, err
 	}
 	return f, fi, nil
-}
-
-// openAny is openRegular if the caller looks what kind of file it is.
-func openAny(path string, flag int) (*os.File, error) {
-	f, err := openFile(path, flag)
-	if err != nil {
-		if fi, lerr := os.Lstat(path); lerr == nil && !fi.Mode().IsRegular() {
-			err = notRegular(path, fi)
-		}
-	}
-	return f, err
-}
-
-func notRegular(path string, fi fs.FileInfo) error {
-	what := "special file"
-	switch mode := fi.Mode(); {
-	case mode&fs.ModeSymlink != 0:
-		what = "symbolic link"
-	case mode.IsDir():
-		what = "directory"
-	case mode&fs.ModeNamedPipe != 0:
-		what = "named pipe"
-	case mode&fs.ModeSocket != 0:
-		what = "socket"
-	}
-	return fmt.Errorf("%s is a %s, %w", path, what, ErrNotRegular)
 }

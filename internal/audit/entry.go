@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ type Entry struct {
 	PID     int            `json:"pid"`
 	AgentID string         `json:"agent_id,omitzero"`
 	TTLSec  int            `json:"ttl_sec,omitzero"` // rounded up
-	Extra   map[string]any `json:"extra,omitzero"`   // numbers are Numbers in an entry that was read
+	Extra   map[string]any `json:"extra,omitempty"`  // numbers are Numbers in an entry that was read
 
 	// Raw is the line as it stands in the log, without its end: fields that this version does not know are in it. Nil in
 	// an entry that was not read.
@@ -45,13 +46,10 @@ func FromEvent(e lokt.Event) Entry {
 	entry := Entry{
 		TS: e.Time.UTC(), Event: string(e.Type), Name: e.Name, LockID: e.LeaseID,
 		Owner: e.Owner.ID, Host: e.Owner.Host, PID: e.Owner.Process.PID, AgentID: e.Owner.Session,
-		TTLSec: ceilSeconds(e.TTL),
+		TTLSec: int(math.Ceil(e.TTL.Seconds())),
 	}
 	if y := entry.TS.Year(); y < 0 || y > 9999 { // RFC 3339 cannot say it; an entry without its time is better than none
 		entry.TS = time.Time{}
-	}
-	if len(e.Extra) == 0 && e.Token == 0 {
-		return entry
 	}
 	entry.Extra = make(map[string]any, len(e.Extra)+1)
 	for k, v := range e.Extra {
@@ -66,14 +64,6 @@ func FromEvent(e lokt.Event) Entry {
 		entry.Extra[ExtraToken] = e.Token
 	}
 	return entry
-}
-
-func ceilSeconds(d time.Duration) int {
-	n := d / time.Second
-	if d%time.Second > 0 {
-		n++
-	}
-	return int(n)
 }
 
 // form is how lines are written and read.

@@ -5,23 +5,19 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/lokt-dev/lokt"
 )
 
-// Query says which entries to read. The zero Query lets all through.
-type Query struct {
-	Since time.Time // not before this time, if set
-	Until time.Time // before this time, if set
-	Name  string    // of this lock only, if set
-	Event string    // of this event only, if set
+// Query says which entries to read. Its Limit is of those that are there, the newest; 0 lets all of them through, and a
+// negative one none, so that Follow begins with what comes.
+type Query = lokt.EventQuery
 
-	// Limit is how many of those entries that are there to read at most, the newest; 0 is all of them. If it is
-	// negative, none are: Follow begins with what comes.
-	Limit int
-}
-
-func (q Query) matches(l line) bool {
-	return (q.Name == "" || value[string](l.Name) == q.Name) && (q.Event == "" || l.Event == q.Event) &&
-		(q.Since.IsZero() || !l.ts.Before(q.Since)) && (q.Until.IsZero() || l.ts.Before(q.Until))
+// matches reports whether the query lets an entry through, which has no number.
+func matches(q *Query, l *line) bool {
+	return q.Matches(&lokt.LoggedEvent{Seq: q.After + 1, Event: lokt.Event{
+		Time: l.ts, Type: lokt.EventType(l.Event), Name: value[string](l.Name), Owner: lokt.Owner{ID: value[string](l.Owner)},
+	}})
 }
 
 // Read reads the entries that are in the log when the iteration begins, in the order in which they were appended.
@@ -31,17 +27,16 @@ func (q Query) matches(l line) bool {
 // one, that ctx has ended before everything was read.
 func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		r := l.reader(q)
+		r := &reader{log: l, query: q}
 		defer r.close()
 		stopped := false
 		out := func(e Entry, err error) bool {
 			stopped = stopped || !yield(e, err)
 			return !stopped
 		}
-		if r.begin(ctx, true, out) || stopped {
-			return
+		if !r.begin(ctx, true, out) && !stopped {
+			yield(Entry{}, context.Cause(ctx))
 		}
-		yield(Entry{}, context.Cause(ctx))
 	}
 }
 
@@ -49,21 +44,15 @@ func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 // no error. It keeps the log's files open while it waits.
 func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		r := l.reader(q)
+		r := &reader{log: l, query: q}
 		defer r.close()
-		if !r.begin(ctx, false, yield) {
-			return
-		}
 		tick := time.NewTicker(l.opts.Poll)
 		defer tick.Stop()
-		for {
+		for goOn := r.begin(ctx, false, yield); goOn; goOn = r.again(ctx, yield) {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-			}
-			if !r.again(ctx, yield) {
-				return
 			}
 		}
 	}
@@ -72,10 +61,8 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 // begin passes on what is in the log. It reports false if yield did or ctx has ended. If it is final, a line without end
 // is taken for what it is.
 func (r *reader) begin(ctx context.Context, final bool, yield func(Entry, error) bool) bool {
-	for _, err := range r.look(ctx) {
-		if !yield(Entry{}, err) {
-			return false
-		}
+	if !tell(r.look(ctx), yield) {
+		return false
 	}
 	if r.query.Limit == 0 {
 		for _, s := range r.sources {
@@ -86,13 +73,9 @@ func (r *reader) begin(ctx context.Context, final bool, yield func(Entry, error)
 		return ctx.Err() == nil
 	}
 	// Older files are read only if the newer ones have too little.
-	var parts [][]Entry
+	var newest []Entry
 	need := max(r.query.Limit, 0)
 	for _, s := range slices.Backward(r.sources) {
-		if need == 0 {
-			s.skip(r.buf)
-			continue
-		}
 		var part []Entry
 		keep := func(e Entry, err error) bool {
 			if err != nil {
@@ -103,18 +86,18 @@ func (r *reader) begin(ctx context.Context, final bool, yield func(Entry, error)
 			}
 			return true
 		}
-		if !r.drain(ctx, s, final, keep) {
+		if need == 0 {
+			_ = s.read(ctx, false, func(int64, []byte) bool { return true }) // goes on with what comes
+		} else if !r.drain(ctx, s, final, keep) {
 			return false
 		}
 		part = part[max(0, len(part)-need):]
 		need -= len(part)
-		parts = append(parts, part)
+		newest = slices.Concat(part, newest)
 	}
-	for _, part := range slices.Backward(parts) {
-		for _, e := range part {
-			if !yield(e, nil) {
-				return false
-			}
+	for _, e := range newest {
+		if !yield(e, nil) {
+			return false
 		}
 	}
 	return ctx.Err() == nil
@@ -122,21 +105,29 @@ func (r *reader) begin(ctx context.Context, final bool, yield func(Entry, error)
 
 // again passes on what has come since the last look, and lets go of files that are no longer part of the log.
 func (r *reader) again(ctx context.Context, yield func(Entry, error) bool) bool {
-	for _, err := range r.look(ctx) {
-		if !yield(Entry{}, err) {
-			return false
-		}
+	if !tell(r.look(ctx), yield) {
+		return false
 	}
 	for _, s := range r.sources {
-		if !r.drain(ctx, s, !s.found, yield) {
+		if !r.drain(ctx, s, s.gone, yield) {
 			return false
 		}
 	}
 	r.sources = slices.DeleteFunc(r.sources, func(s *source) bool {
-		if !s.found {
+		if s.gone {
 			s.f.Close()
 		}
-		return !s.found
+		return s.gone
 	})
 	return ctx.Err() == nil
+}
+
+// tell yields errors, and reports whether to go on.
+func tell(errs []error, yield func(Entry, error) bool) bool {
+	for _, err := range errs {
+		if !yield(Entry{}, err) {
+			return false
+		}
+	}
+	return true
 }

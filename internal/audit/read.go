@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,7 +10,9 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"time"
 )
 
 // GarbageError reports a line that is not an entry: the half of one that a crashed writer left, or what does not belong
@@ -24,18 +27,18 @@ func (e *GarbageError) Error() string {
 	return fmt.Sprintf("%s: %d bytes at offset %d are not an audit entry", e.File, e.Size, e.Offset)
 }
 
+// Bounds on reading.
+const (
+	maxRead  = 64 << 20               // bytes of one file: logs are rotated long before
+	patience = 200 * time.Millisecond // for a rotation to end before the files are looked for
+)
+
 // reader reads all files of a log as one.
 type reader struct {
 	log     *Log
 	query   Query
-	sources []*source // oldest first
-	last    int       // highest number of a file to look for
-	buf     []byte
+	sources []*source         // oldest first
 	told    map[string]string // by path: what is wrong with the file, told already
-}
-
-func (l *Log) reader(q Query) *reader {
-	return &reader{log: l, query: q, last: l.last(), buf: make([]byte, 64<<10)}
 }
 
 func (r *reader) close() {
@@ -46,35 +49,37 @@ func (r *reader) close() {
 }
 
 // look finds the log's files and how far each can be read now. It returns what is wrong with those that cannot be, each
-// thing once.
+// thing once. Nothing is rotated meanwhile, so that the files stand in their order.
 //
 // Sizes are taken from the newest file to the oldest and used from the oldest to the newest. So if an entry in a newer
 // file is seen, those that were appended before it are too, even by a writer that was slow to write to a file just rotated.
 func (r *reader) look(ctx context.Context) []error {
 	wrong := map[string]error{}
-	var before []place
-	for range maxLooks {
-		clear(wrong)
-		now := r.find(wrong)
-		if ctx.Err() != nil || r.settled(now) || slices.Equal(now, before) {
-			break
+	var found []*source // newest first
+	still := r.log.still(ctx)
+	for i := range r.log.opts.Keep + 1 {
+		path := r.log.path(i)
+		s, err := r.source(path, found)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			wrong[path] = err
+		case !slices.Contains(found, s): // or it was met by another name
+			s.path = path
+			found = append(found, s)
 		}
-		before = now
 	}
-	r.sources = slices.DeleteFunc(r.sources, func(s *source) bool {
-		lost := !s.found && !s.placed // deleted before it was known which files it comes before
-		if lost {
-			s.f.Close()
-		}
-		s.placed = true
-		return lost
-	})
+	still()
+	r.sources = slices.DeleteFunc(r.sources, func(s *source) bool { return slices.Contains(found, s) })
+	for _, s := range r.sources {
+		s.gone = true // deleted by a rotation: older than all others
+	}
+	slices.Reverse(found)
+	r.sources = append(r.sources, found...)
 	for _, s := range slices.Backward(r.sources) {
 		if s.measure(); s.end-s.off > maxRead {
 			wrong[s.path] = fmt.Errorf("%s has %d bytes: only the last %d are read", s.path, s.end, maxRead)
-			s.off, s.mark = s.end-maxRead, nil
-			s.next()
-			s.junk = true // it begins before that
+			s.off = s.end - maxRead
 		}
 	}
 	var failed []error
@@ -88,81 +93,32 @@ func (r *reader) look(ctx context.Context) []error {
 	return failed
 }
 
-// maxRead bounds how much of one file is read, in bytes. Logs are rotated long before.
-const maxRead = 64 << 20
-
-// maxLooks bounds how often the files are looked for again because they were rotated meanwhile.
-const maxLooks = 1000
-
-// place is where a file of the log was met.
-type place struct {
-	number int
-	source *source
-}
-
-// find looks for the files once, from the newest to the oldest. Their numbers only grow, and so does the one looked for:
-// no file is missed, but one may be met twice, and if several rotations came between, the order may be wrong.
-func (r *reader) find(wrong map[string]error) (met []place) {
-	for _, s := range r.sources {
-		s.found = false
+// still keeps others from rotating until the returned function is called. It does not wait long for one who does, and
+// does without where there is nothing to lock: then nothing was rotated yet.
+func (l *Log) still(ctx context.Context) (done func()) {
+	f, _, err := openRegular(filepath.Join(l.dir, lockName), os.O_RDONLY)
+	if err != nil {
+		return func() {}
 	}
-	var found []*source
-	for i := range r.last + 1 {
-		path := r.log.path(i)
-		s, err := r.source(path, found)
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				wrong[path] = err
-			}
-			continue
-		}
-		met = append(met, place{i, s})
-		if !s.found {
-			s.found, s.path = true, path
-			found = append(found, s)
+	for begun := time.Now(); time.Since(begun) < patience && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		if locked, err := tryLock(f, false); locked || err != nil {
+			break
 		}
 	}
-	slices.Reverse(found)
-	gone := slices.DeleteFunc(r.sources, func(s *source) bool { return s.found })
-	r.sources = append(gone, found...)
-	return met
-}
-
-// settled reports whether no rotation came between the places where files were met: audit.log still is what it was.
-func (r *reader) settled(met []place) bool {
-	if len(met) == 0 || met[0].number != 0 {
-		return false
-	}
-	fi, err := os.Lstat(r.log.path(0))
-	return err == nil && os.SameFile(fi, met[0].source.fi)
+	return func() { f.Close() }
 }
 
 // source returns the source for the file at the path: one that is known or was just found, or a new one.
 func (r *reader) source(path string, found []*source) (*source, error) {
-	known := func(fi fs.FileInfo) *source {
-		same := func(s *source) bool { return os.SameFile(s.fi, fi) }
-		if i := slices.IndexFunc(r.sources, same); i >= 0 {
-			return r.sources[i]
-		}
-		if i := slices.IndexFunc(found, same); i >= 0 {
-			return found[i]
-		}
-		return nil
-	}
-	fi, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if s := known(fi); s != nil {
-		return s, nil
-	}
 	f, fi, err := openRegular(path, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
-	if s := known(fi); s != nil {
-		f.Close()
-		return s, nil
+	for _, s := range slices.Concat(r.sources, found) {
+		if os.SameFile(s.fi, fi) {
+			f.Close()
+			return s, nil
+		}
 	}
 	return &source{f: f, fi: fi}, nil
 }
@@ -170,145 +126,61 @@ func (r *reader) source(path string, found []*source) (*source, error) {
 // source is a file of the log and how much of it has been read. It stays open, so that rotation can neither take it away nor
 // let another file be mistaken for it.
 type source struct {
-	f      *os.File
-	fi     fs.FileInfo // for its identity only
-	path   string
-	found  bool // it was met when last looked for
-	placed bool // its place among r.sources is certain
-	broken bool // reading failed, which has been reported
-	off    int64
-	end    int64
-
-	// The line whose end has not been read yet.
-	line []byte // without leading space; empty if it cannot be an entry
-	size int64
-	junk bool // it cannot be an entry: only its size matters
-
-	mark []byte // what stands before off: if it no longer does, the file was truncated and filled again
+	f    *os.File
+	fi   fs.FileInfo // for its identity only
+	path string
+	gone bool  // it is no part of the log any more, and nothing is added to it
+	off  int64 // of the next line
+	end  int64 // up to which it can be read now
 }
 
-// markSize is enough for most lines, which differ in their times.
-const markSize = 256
-
-// measure takes the size up to which the file can be read now. A file that was truncated is read from its beginning.
+// measure takes the size up to which the file can be read now. A file that has become shorter is read from its beginning.
 func (s *source) measure() {
-	fi, err := s.f.Stat()
-	if err != nil || s.broken {
-		s.end = s.off
-		return
+	s.end = s.off
+	if fi, err := s.f.Stat(); err == nil {
+		s.end = fi.Size()
 	}
-	s.end = fi.Size()
-	if s.end < s.off || s.end > s.off && !s.marked() {
-		s.off, s.mark = 0, nil
-		s.next()
+	if s.end < s.off {
+		s.off = 0
 	}
 }
 
-func (s *source) marked() bool {
-	have := make([]byte, len(s.mark))
-	_, err := s.f.ReadAt(have, s.off-int64(len(s.mark)))
-	return err != nil || bytes.Equal(have, s.mark)
-}
-
-// next begins a new line.
-func (s *source) next() {
-	s.size, s.junk = 0, false
-	if s.line = s.line[:0]; cap(s.line) > 1<<20 {
-		s.line = nil
-	}
-}
-
-// read calls each for every line that ends before s.end and is not empty, until it returns false.
-func (s *source) read(ctx context.Context, buf []byte, each func() bool) error {
-	for s.off < s.end {
-		if err := ctx.Err(); err != nil {
+// read calls each for every line that ends before s.end, and for what is left at the end if that is final, until it returns
+// false.
+func (s *source) read(ctx context.Context, final bool, each func(off int64, line []byte) bool) error {
+	in := bufio.NewReaderSize(io.NewSectionReader(s.f, s.off, s.end-s.off), 64<<10)
+	for ctx.Err() == nil {
+		line, err := in.ReadBytes('\n')
+		switch {
+		case err != nil && !errors.Is(err, io.EOF):
+			s.off = s.end // so that the error is told once
 			return err
+		case err != nil && (!final || len(line) == 0):
+			return nil
 		}
-		n, err := s.f.ReadAt(buf[:min(int64(len(buf)), s.end-s.off)], s.off)
-		if n == 0 {
-			if errors.Is(err, io.EOF) { // truncated: the next look sees it
-				return nil
-			}
-			return err
-		}
-		s.mark = append(s.mark, buf[max(0, n-markSize):n]...)
-		s.mark = append(s.mark[:0], s.mark[max(0, len(s.mark)-markSize):]...)
-		for rest := buf[:n]; len(rest) > 0; {
-			part, after, ends := bytes.Cut(rest, []byte{'\n'})
-			s.extend(part)
-			s.off += int64(len(rest) - len(after))
-			rest = after
-			if !ends {
-				break
-			}
-			if (s.junk || len(s.line) > 0) && !each() {
-				return nil
-			}
-			s.next()
+		off := s.off
+		s.off += int64(len(line))
+		if line = bytes.TrimSuffix(line, []byte{'\n'}); len(bytes.TrimLeft(line, " \t\r")) > 0 && !each(off, line) {
+			return nil
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
-// extend adds to the line.
-func (s *source) extend(part []byte) {
-	s.size += int64(len(part))
-	if s.junk {
-		return
-	}
-	if len(s.line) == 0 {
-		if part = bytes.TrimLeft(part, " \t\r"); len(part) > 0 && part[0] != '{' {
-			s.junk = true
-			return
-		}
-	}
-	s.line = append(s.line, part...)
-}
-
-// skip passes over all lines that end before s.end.
-func (s *source) skip(buf []byte) {
-	s.next()
-	s.mark = nil
-	for s.off = s.end; s.off > 0; {
-		if s.end-s.off > maxRead {
-			s.off, s.junk = s.end, true
-			return
-		}
-		n := min(int64(len(buf)), s.off)
-		got, err := s.f.ReadAt(buf[:n], s.off-n)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return
-		}
-		if i := bytes.LastIndexByte(buf[:got], '\n'); i >= 0 {
-			s.off += int64(i) + 1 - n
-			return
-		}
-		s.off -= n
-	}
-}
-
-// drain passes on what the source has, and what is left at its end if it is final. It reports false if yield did or the
-// context has ended.
+// drain passes on what the source has. It reports false if yield did or the context has ended.
 func (r *reader) drain(ctx context.Context, s *source, final bool, yield func(Entry, error) bool) bool {
 	goOn := true
-	give := func(ended int64) bool {
-		raw := bytes.TrimRight(s.line, " \t\r")
-		if l, ok := parse(raw); s.junk || !ok {
-			goOn = yield(Entry{}, &GarbageError{File: s.path, Offset: s.off - s.size - ended, Size: s.size})
-		} else if r.query.matches(l) {
+	err := s.read(ctx, final, func(off int64, text []byte) bool {
+		raw := bytes.Trim(text, " \t\r")
+		if l, ok := parse(raw); !ok {
+			goOn = yield(Entry{}, &GarbageError{File: s.path, Offset: off, Size: int64(len(text))})
+		} else if matches(&r.query, &l) {
 			goOn = yield(l.entry(raw), nil)
 		}
 		return goOn
+	})
+	if goOn && err != nil && ctx.Err() == nil {
+		goOn = yield(Entry{}, err)
 	}
-	err := s.read(ctx, r.buf, func() bool { return give(1) })
-	switch {
-	case !goOn || ctx.Err() != nil:
-		return false
-	case err != nil:
-		s.broken = true
-		return yield(Entry{}, err)
-	case final && (s.junk || len(s.line) > 0): // no newline: crashed, or not finished yet
-		return give(0)
-	}
-	return true
+	return goOn && ctx.Err() == nil
 }

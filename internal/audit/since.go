@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -35,36 +37,29 @@ func ParseSince(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("time %q is not understood: %s", s, want)
 }
 
+// days are weeks and days before what time.ParseDuration reads.
+var days = regexp.MustCompile(`^(?:([0-9.]+)w)?(?:([0-9.]+)d)?(.*)$`)
+
 // parseDuration is time.ParseDuration that also knows weeks and days, which come first.
 func parseDuration(s string) (time.Duration, bool) {
-	var sum float64
-	for _, unit := range []struct {
-		sign string
-		size time.Duration
-	}{{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}} {
-		digits, after, ok := strings.Cut(s, unit.sign)
-		if !ok {
+	m := days.FindStringSubmatch(s)
+	if m == nil || s == "" {
+		return 0, false
+	}
+	sum := 0.0
+	for i, unit := range []time.Duration{7 * 24 * time.Hour, 24 * time.Hour} {
+		if m[i+1] == "" {
 			continue
 		}
-		if strings.Trim(digits, "0123456789.") != "" {
-			return 0, false
-		}
-		n, err := strconv.ParseFloat(digits, 64)
+		n, err := strconv.ParseFloat(m[i+1], 64)
 		if err != nil {
 			return 0, false
 		}
-		sum += n * float64(unit.size)
-		if s = after; s == "" {
-			return time.Duration(sum), sum < math.MaxInt64
-		}
+		sum += n * float64(unit)
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
+	rest, err := time.ParseDuration(cmp.Or(m[3], "0"))
+	if sum += float64(rest); err != nil || rest < 0 || sum >= math.MaxInt64 {
 		return 0, false
 	}
-	sum += float64(d)
-	if sum == float64(d) {
-		return d, true
-	}
-	return time.Duration(sum), sum < math.MaxInt64
+	return time.Duration(sum), true
 }

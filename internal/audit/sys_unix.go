@@ -52,17 +52,12 @@ func writeOnce(f *os.File, b []byte) (n int, err error) {
 
 // control calls the function, which does op, with the file's descriptor, again as long as signals interrupt it.
 func control(f *os.File, op string, do func(fd int) error) error {
-	if err := retry(func() error { return do(int(f.Fd())) }); err != nil {
-		return &fs.PathError{Op: op, Path: f.Name(), Err: err}
+	err := do(int(f.Fd()))
+	for errors.Is(err, syscall.EINTR) {
+		err = do(int(f.Fd()))
 	}
-	return nil
-}
-
-// retry calls the function again as long as signals interrupt it.
-func retry(do func() error) error {
-	for {
-		if err := do(); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
+	if err != nil {
+		err = &fs.PathError{Op: op, Path: f.Name(), Err: err}
 	}
+	return err
 }

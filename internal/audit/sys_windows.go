@@ -5,7 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-	"unsafe"
+
+	"golang.org/x/sys/windows"
 )
 
 // appendMovesOffset: after a write to the end of a file, the file's offset is not known to be where that write ended.
@@ -42,25 +43,15 @@ func openFile(path string, flag int) (*os.File, error) {
 // tryLock locks the file until it is closed, shared or exclusively. It reports false if another lock is in the way. Locks of
 // bytes keep others from reading and writing these bytes, so it takes one that no log reaches.
 func tryLock(f *os.File, exclusive bool) (bool, error) {
-	const (
-		failImmediately = 1
-		exclusiveLock   = 2
-		lockViolation   = syscall.Errno(33)
-	)
-	flags := uintptr(failImmediately)
+	flags := uint32(windows.LOCKFILE_FAIL_IMMEDIATELY)
 	if exclusive {
-		flags |= exclusiveLock
+		flags |= windows.LOCKFILE_EXCLUSIVE_LOCK
 	}
-	at := syscall.Overlapped{OffsetHigh: 1 << 30}
-	lockFileEx := syscall.NewLazyDLL("kernel32.dll").NewProc("LockFileEx")
-	ok, _, err := lockFileEx.Call(f.Fd(), flags, 0, 1, 0, uintptr(unsafe.Pointer(&at)))
-	switch {
-	case ok != 0:
-		return true, nil
-	case errors.Is(err, lockViolation), errors.Is(err, syscall.ERROR_IO_PENDING):
+	err := windows.LockFileEx(windows.Handle(f.Fd()), flags, 0, 1, 0, &windows.Overlapped{OffsetHigh: 1 << 30})
+	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) || errors.Is(err, windows.ERROR_IO_PENDING) {
 		return false, nil
 	}
-	return false, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+	return err == nil, err
 }
 
 // unlinked reports whether the open file is deleted.
@@ -71,6 +62,4 @@ func unlinked(f *os.File, _ fs.FileInfo) bool {
 }
 
 // writeOnce is one write.
-func writeOnce(f *os.File, b []byte) (int, error) {
-	return f.Write(b)
-}
+func writeOnce(f *os.File, b []byte) (int, error) { return f.Write(b) }

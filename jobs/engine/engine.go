@@ -123,85 +123,50 @@ type Op any
 
 // What may be asked of an engine.
 type (
-	// Submit queues jobs: all of them, or none.
-	Submit struct{ Jobs []NewJob }
+	Submit struct{ Jobs []NewJob } // queues jobs: all of them, or none
 
-	// NewJob is a job to be queued, under the ID that it will have.
-	NewJob struct {
+	NewJob struct { // a job to be queued, under the ID that it will have
 		jobs.Spec
 		ID string
 	}
 
-	// Request asks for a lease.
-	Request struct {
+	Request struct { // asks for a lease
 		jobs.Request
 		LeaseID string  // of the lease, if there is one
 		Jitter  float64 // from 0 to 1
 	}
 
-	// Heartbeat extends a lease.
-	Heartbeat struct{ jobs.Heartbeat }
-
-	// HeartbeatMany extends leases of one worker.
-	HeartbeatMany struct {
+	Heartbeat     struct{ jobs.Heartbeat } // extends a lease
+	HeartbeatMany struct {                 // extends leases of one worker
 		WorkerID string
 		LeaseIDs []string
 	}
 
-	// Complete ends a lease as its worker says.
-	Complete struct{ jobs.Completion }
-
-	// Report keeps what a worker tells about its job.
-	Report struct{ jobs.Progress }
-
-	// Cancel ends a queued job, or asks the worker of a leased one to stop.
-	Cancel struct{ JobID, Reason string }
-
-	// Revoke ends a lease, and fails its job.
-	Revoke struct{ LeaseID, Reason string }
-
-	// Freeze closes or opens the queue to jobs of a type, or to all.
-	Freeze struct {
+	Complete struct{ jobs.Completion }        // ends a lease as its worker says
+	Report   struct{ jobs.Progress }          // keeps what a worker tells about its job
+	Cancel   struct{ JobID, Reason string }   // ends a queued job, or asks the worker of a leased one to stop
+	Revoke   struct{ LeaseID, Reason string } // ends a lease, and fails its job
+	Withdraw struct{ CallID uint64 }          // forgets a call whose client has gone
+	Return   struct{ LeaseID string }         // takes back a lease that nobody was told of
+	Drain    struct{ Last bool }              // hands out nothing from now on; the last turn stores everything
+	Freeze   struct {                         // closes or opens the queue to jobs of a type, or to all
 		Type   string
 		Frozen bool
 	}
 
-	// Withdraw forgets a call whose client has gone.
-	Withdraw struct{ CallID uint64 }
-
-	// Return takes back a lease that nobody was told of.
-	Return struct{ LeaseID string }
-
-	// Drain hands out nothing from now on. The last turn stores what heartbeats left.
-	Drain struct{ Last bool }
-
-	// Locked is the answer to TakeLocks.
-	Locked struct {
+	Locked struct { // the answer to TakeLocks
 		Order   LockOrder
 		Tokens  map[string]uint64 // of the locks, by name
 		Blocked string            // the lock that could not be had, if any
 	}
+	Unlocked struct{ LeaseID string } // the answer to FreeLocks
+	Vacant   struct{ Lock string }    // somebody outside has given a lock back
 
-	// Unlocked is the answer to FreeLocks.
-	Unlocked struct{ LeaseID string }
-
-	// Vacant says that somebody outside has given a lock back.
-	Vacant struct{ Lock string }
-
-	// Get reads a job that has not ended.
-	Get struct{ JobID string }
-
-	// List reads jobs that have not ended.
-	List struct{ jobs.Filter }
-
-	// Status reads the capacity and its use.
-	Status struct{}
-
-	// Workers reads who asks.
-	Workers struct{}
-
-	// History reads the statistics of the hours that are in memory.
-	History struct{}
+	Get     struct{ JobID string } // reads a job that has not ended
+	List    struct{ jobs.Filter }  // reads jobs that have not ended
+	Status  struct{}               // reads the capacity and its use
+	Workers struct{}               // reads who asks
+	History struct{}               // reads the statistics of the hours that are in memory
 )
 
 // Call is an op with the number under which it is answered, in this turn or a later one.

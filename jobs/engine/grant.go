@@ -4,6 +4,7 @@ package engine
 // that arrived first among those whose worker may take it.
 
 import (
+	"cmp"
 	"iter"
 	"math"
 	"slices"
@@ -159,15 +160,11 @@ func (e *Engine) ask(id uint64, op *Request) {
 // line puts an ask among those of its profile, in order of arrival, to be matched in this turn.
 func (e *Engine) line(w *waiter) {
 	p := w.profile
-	var later []*waiter
-	for last := p.asks.last; last != nil && last.arrival > w.arrival; last = p.asks.last {
-		later = append(later, last)
-		p.asks.remove(last)
+	after := p.asks.last
+	for after != nil && after.arrival > w.arrival {
+		after = after.inLine.prev
 	}
-	p.asks.pushBack(w)
-	for _, l := range slices.Backward(later) {
-		p.asks.pushBack(l)
-	}
+	p.asks.insert(after, w)
 	if p.waitingAt == 0 {
 		e.waiting = append(e.waiting, p)
 		p.waitingAt = len(e.waiting)
@@ -407,15 +404,7 @@ func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil t
 	w.leases++
 }
 
-func byRunUntil(h *hold, t time.Duration) int {
-	switch {
-	case h.runUntil < t:
-		return -1
-	case h.runUntil > t:
-		return 1
-	}
-	return 0
-}
+func byRunUntil(h *hold, t time.Duration) int { return cmp.Compare(h.runUntil, t) }
 
 // deny answers an ask that there is nothing for.
 func (e *Engine) deny(w *waiter) {

@@ -91,15 +91,23 @@ type chain[T any] struct {
 	link        func(*T) *link[T]
 }
 
-func (c *chain[T]) pushFront(x *T) {
+func (c *chain[T]) pushFront(x *T) { c.insert(nil, x) }
+
+// insert puts an item behind another one, or first.
+func (c *chain[T]) insert(after, x *T) {
 	l := c.link(x)
-	*l = link[T]{next: c.first, in: true}
-	if c.first != nil {
-		c.link(c.first).prev = x
+	*l = link[T]{prev: after, next: c.first, in: true}
+	if after != nil {
+		l.next = c.link(after).next
+		c.link(after).next = x
+	} else {
+		c.first = x
+	}
+	if l.next != nil {
+		c.link(l.next).prev = x
 	} else {
 		c.last = x
 	}
-	c.first = x
 	c.n++
 }
 
@@ -109,18 +117,6 @@ func (c *chain[T]) toFront(x *T) {
 		c.remove(x)
 		c.pushFront(x)
 	}
-}
-
-func (c *chain[T]) pushBack(x *T) {
-	l := c.link(x)
-	*l = link[T]{prev: c.last, in: true}
-	if c.last != nil {
-		c.link(c.last).next = x
-	} else {
-		c.first = x
-	}
-	c.last = x
-	c.n++
 }
 
 // remove takes the item out, if it is in.

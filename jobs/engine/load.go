@@ -195,19 +195,3 @@ func (e *Engine) refreeze(frozen []string) {
 		}
 	}
 }
-
-// living returns everything that lives, as a store would hand it back, in order. It is for tests.
-func (e *Engine) living() jobs.Living {
-	l := jobs.Living{Counters: e.Counters, TokenFloor: e.tokenFloor}
-	for _, en := range e.jobs {
-		l.Jobs = append(l.Jobs, en.record())
-	}
-	for _, m := range e.memos {
-		l.Memos = append(l.Memos, m.Memo)
-	}
-	for t := range e.frozen {
-		l.Frozen = append(l.Frozen, t)
-	}
-	l.Sort()
-	return l
-}

@@ -49,20 +49,6 @@ func (d *Durations) Observe(t time.Duration) {
 	d.Sum += t
 }
 
-// take adds what others counted, who begin anew.
-func (d *Durations) take(from *Durations) {
-	if from.Count == 0 {
-		return
-	}
-	for i, n := range from.Counts {
-		d.Counts[i] += n
-	}
-	d.Count += from.Count
-	d.Sum += from.Sum
-	clear(from.Counts)
-	from.Count, from.Sum = 0, 0
-}
-
 // Take adds what an engine counted in a turn, which begins anew.
 func (m *Metrics) Take(from *Metrics) {
 	take(m.Events, from.Events)
@@ -71,8 +57,18 @@ func (m *Metrics) Take(from *Metrics) {
 	take(m.Refused, from.Refused)
 	m.Beats += from.Beats
 	from.Beats = 0
-	m.Wait.take(&from.Wait)
-	m.Run.take(&from.Run)
+	for _, d := range [][2]*Durations{{&m.Wait, &from.Wait}, {&m.Run, &from.Run}} {
+		if d[1].Count == 0 {
+			continue
+		}
+		for i, n := range d[1].Counts {
+			d[0].Counts[i] += n
+		}
+		d[0].Count += d[1].Count
+		d[0].Sum += d[1].Sum
+		clear(d[1].Counts)
+		d[1].Count, d[1].Sum = 0, 0
+	}
 }
 
 func take[K comparable](to, from map[K]uint64) {
@@ -82,18 +78,13 @@ func take[K comparable](to, from map[K]uint64) {
 	clear(from)
 }
 
-// clone returns a copy that does not change any more.
-func (d *Durations) clone() Durations {
-	c := *d
-	c.Counts = slices.Clone(d.Counts) // nobody changes the bounds
-	return c
-}
-
 // Clone returns a copy that does not change any more.
 func (m *Metrics) Clone() Metrics {
 	c := *m
 	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended), maps.Clone(c.Refused)
-	c.Wait, c.Run, c.Store = c.Wait.clone(), c.Run.clone(), c.Store.clone()
+	for _, d := range []*Durations{&c.Wait, &c.Run, &c.Store} {
+		d.Counts = slices.Clone(d.Counts) // nobody changes the bounds
+	}
 	return c
 }
 

@@ -469,6 +469,22 @@ func same(a, b jobs.Living) error {
 	return fmt.Errorf("...%s\nis not\n...%s", x[i:min(i+600, len(x))], y[i:min(i+600, len(y))])
 }
 
+// living returns everything that lives, as a store would hand it back, in order.
+func (e *Engine) living() jobs.Living {
+	l := jobs.Living{Counters: e.Counters, TokenFloor: e.tokenFloor}
+	for _, en := range e.jobs {
+		l.Jobs = append(l.Jobs, en.record())
+	}
+	for _, m := range e.memos {
+		l.Memos = append(l.Memos, m.Memo)
+	}
+	for t := range e.frozen {
+		l.Frozen = append(l.Frozen, t)
+	}
+	l.Sort()
+	return l
+}
+
 func words(all []Call) string {
 	var b strings.Builder
 	for _, r := range all {

@@ -101,16 +101,8 @@ func (e *Engine) file(en *entry) {
 		if !queued {
 			n = -1
 		}
-		switch en.job.Priority {
-		case jobs.High:
-			e.depths.High += n
-		case jobs.Low:
-			e.depths.Low += n
-		case jobs.Background:
-			e.depths.Background += n
-		default:
-			e.depths.Normal += n
-		}
+		d := &e.depths
+		*[]*int{&d.High, &d.Normal, &d.Low, &d.Background}[en.job.Priority.Class()] += n
 	}
 }
 
@@ -260,11 +252,10 @@ func (e *Engine) recall(id string) *memo {
 	return nil
 }
 
-// jobWeight is what a request that concerns one job counts for in a turn: its record is stored again.
-const jobWeight = 16
-
-// Weight returns about how many hundred bytes there are to be written for a request, or a little more.
+// Weight returns about how many rows, or kilobytes, there are to be written for a request. One that concerns a single job
+// has its record stored again.
 func Weight(o Op) int {
+	const record = 16
 	switch o := o.(type) {
 	case Submit:
 		n := 0
@@ -272,14 +263,14 @@ func Weight(o Op) int {
 			n += 1 + len(o.Jobs[i].Tags) + len(o.Jobs[i].Payload)>>10
 		}
 		return n
-	case Request:
-		return jobWeight
 	case Heartbeat:
-		return jobWeight + len(o.Checkpoint)>>10
+		return record + len(o.Checkpoint)>>10
 	case Report:
-		return jobWeight + len(o.Metrics)>>10
+		return record + len(o.Metrics)>>10
 	case Complete:
-		return jobWeight + (len(o.Result)+len(o.Error))>>10
+		return record + (len(o.Result)+len(o.Error))>>10
+	case Request:
+		return record
 	}
 	return 1
 }

@@ -412,6 +412,27 @@ func TestWhatIsPastItsLifeIsForgotten(t *testing.T) {
 	}
 }
 
+func TestWorkersThatAskOnceAreForgotten(t *testing.T) {
+	w := newWorld(t, jobs.Config{Total: 10})
+	w.submit("a")
+	w.want("ask", w.ask("busy", "L"), "a")
+	w.turn(Call{1 << 40, Request{Request: jobs.Request{WorkerID: "parked", Wait: jobs.MaxWait}, LeaseID: "P"}})
+	for i := range 3 * maxWorkers {
+		w.e.Turn(w.now, []Call{{uint64(i), Request{Request: jobs.Request{WorkerID: strconv.Itoa(i)}, LeaseID: "M"}}})
+	}
+	w.turn()
+	if n := len(w.e.workers); n > maxWorkers || n < maxWorkers-1 || w.e.workers["busy"] == nil || w.e.workers["parked"] == nil {
+		t.Errorf("%d workers are known", n)
+	}
+	for range maxWorkers/sweepPerTurn + 1 {
+		w.pass(workerLife)
+		w.do(Heartbeat{jobs.Heartbeat{LeaseID: "L", WorkerID: "busy"}})
+	}
+	if n := len(w.e.workers); n > 1 {
+		t.Errorf("%d workers are known when all but one have gone", n)
+	}
+}
+
 func TestListPagesMergeLivingAndEnded(t *testing.T) {
 	job := func(rev int, s jobs.State) jobs.Job {
 		return jobs.Job{ID: strconv.Itoa(rev), Revision: uint64(rev), State: s}

@@ -23,7 +23,7 @@ func TestLockTokens(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Serv
 	})
 }
 
-// TestLocks checks that a job's locks can be had as soon as its end is answered, by jobs and by everybody else. open returns a new,
+// TestLocks checks that a job's locks can be had as soon as its end is answered, by jobs and by everybody else (promise S-141). open returns a new,
 // empty store, which the suite closes, and a service without locks: of the same store, or of another one.
 func TestLocks(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service)) {
 	for _, test := range []struct {

@@ -90,7 +90,7 @@ func (k *locker) follow(o engine.LockOrder, after func()) {
 	before := k.tails[o.LeaseID]
 	k.tails[o.LeaseID] = done
 	k.mu.Unlock()
-	k.m.task(func() {
+	k.m.tasks.Go(func() {
 		defer after()
 		defer time.AfterFunc(freeTimeout, after).Stop()
 		if before != nil {
@@ -359,7 +359,7 @@ func (k *locker) watch(name string) {
 		return
 	}
 	k.watched[name] = false
-	k.m.task(func() {
+	k.m.tasks.Go(func() {
 		for more := true; more; {
 			vacant := k.awaitVacancy(name)
 			k.mu.Lock()

@@ -45,7 +45,7 @@ type Manager struct {
 	stop  context.CancelFunc
 	ctx   context.Context // ends when the manager is closed
 	ended chan struct{}   // closed when the loop has ended
-	tasks sync.WaitGroup
+	tasks sync.WaitGroup // in the background, which Close waits for
 	locks *locker // nil without Options.Locks
 
 	mu      sync.Mutex
@@ -108,20 +108,11 @@ func Open(ctx context.Context, store jobs.Store, o Options) (*Manager, error) {
 		return nil, err
 	}
 	go m.loop()
-	m.task(m.housekeep)
+	m.tasks.Go(m.housekeep)
 	if m.locks != nil {
-		m.task(m.locks.renew)
+		m.tasks.Go(m.locks.renew)
 	}
 	return m, nil
-}
-
-// task runs f in the background until it returns; Close waits for it.
-func (m *Manager) task(f func()) {
-	m.tasks.Add(1)
-	go func() {
-		defer m.tasks.Done()
-		f()
-	}()
 }
 
 // load replaces the engine by what the store keeps.
@@ -156,17 +147,7 @@ func (m *Manager) Drain(ctx context.Context) error {
 // Close answers what waits as Drain does, stores what is left and ends the manager; later calls fail. Leases stay as they
 // are, for the next one to find.
 func (m *Manager) Close() error {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		<-m.ended
-		return nil
-	}
-	m.mu.Unlock()
 	_, err := m.do(context.Background(), engine.Drain{Last: true})
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
 	m.stop()
 	<-m.ended
 	m.tasks.Wait()
@@ -204,26 +185,15 @@ func (m *Manager) loop() {
 
 // idle returns how long the loop may sleep.
 func (m *Manager) idle() time.Duration {
-	if m.pause > 0 || m.suspect {
-		if d := time.Until(m.retry); d > 0 || m.suspect {
-			return max(d, 0)
-		}
+	if d := time.Until(m.retry); m.suspect || m.pause > 0 && d > 0 {
+		return max(d, 0)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.queue) > 0 {
 		return 0
 	}
-	next := m.engine.Next()
-	if next == engine.Never {
-		return engine.Never
-	}
-	return max(next-m.engine.Now.Mono-m.sinceNow(), 0)
-}
-
-// sinceNow returns how much time has passed since the engine last looked at the clock.
-func (m *Manager) sinceNow() time.Duration {
-	return max(time.Since(m.start)-m.engine.Now.Mono, 0)
+	return max(m.engine.Next()-max(time.Since(m.start), m.engine.Now.Mono), 0)
 }
 
 // turn runs one turn, if there is anything to do, stores what it changed, and answers.

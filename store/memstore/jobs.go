@@ -13,7 +13,7 @@ import (
 )
 
 // Jobs is a jobs.Store in memory, with or without locks. Its methods may be called by any number of goroutines. What managers
-// store in it, and read from it, shares memory, which nobody changes.
+// store in it, and read from it, shares memory, which nobody changes. It keeps no events of jobs: nobody could read them.
 type Jobs struct {
 	locks    *Store // nil if there are jobs only
 	mu       *sync.Mutex
@@ -25,7 +25,6 @@ type Jobs struct {
 	stats    map[statistic]jobs.Statistic
 	frozen   []string
 	counters jobs.Counters
-	events   []jobs.Event // the newest, oldest first
 }
 
 var _ jobs.Store = (*Jobs)(nil)
@@ -35,9 +34,6 @@ type statistic struct {
 	hour              int64
 	source, kind, tag string
 }
-
-// keepEvents is how many events of jobs are remembered.
-const keepEvents = 10_000
 
 // NewJobs returns an empty store for jobs, without locks.
 func NewJobs() *Jobs { return newJobs(nil, &sync.Mutex{}) }
@@ -79,13 +75,11 @@ func (s *Jobs) update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (
 	if err := s.usable(ctx); err != nil {
 		return false, err
 	}
-	if s.locks == nil {
-		c := turn(jobs.Facts{})
-		s.store(&c)
-		return false, nil
+	step, facts := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil }), jobs.Facts{}
+	if s.locks != nil {
+		facts.Locks = step
 	}
-	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil })
-	c := turn(jobs.Facts{Locks: step})
+	c := turn(facts)
 	s.store(&c)
 	for _, c := range step.Changes() {
 		observe = s.locks.store(c) || observe
@@ -98,24 +92,21 @@ func (s *Jobs) store(c *jobs.Changes) {
 		return
 	}
 	for _, r := range c.Jobs {
-		if _, again := s.ended[r.ID]; r.State.Ended() && !again {
+		if !r.State.Ended() {
+			s.living[r.ID] = r
+			continue
+		}
+		if _, again := s.ended[r.ID]; !again {
 			s.order = append(s.order, r.ID)
 		}
-		if r.State.Ended() {
-			delete(s.living, r.ID)
-			s.ended[r.ID] = r
-		} else {
-			s.living[r.ID] = r
-		}
+		delete(s.living, r.ID)
+		s.ended[r.ID] = r
 	}
 	for _, m := range c.Memos {
 		s.memos[m.ID] = m
 	}
 	for _, n := range c.Stats {
 		s.stats[statistic{n.Hour.Unix(), n.Source, n.Type, n.Tag}] = n
-	}
-	if s.events = append(s.events, c.Events...); len(s.events) > 2*keepEvents {
-		s.events = slices.Clone(s.events[len(s.events)-keepEvents:])
 	}
 	s.frozen, s.counters = c.Frozen, c.Counters
 }
@@ -213,13 +204,6 @@ func (s *Jobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (in
 		return true
 	})
 	return forgotten, nil
-}
-
-// Events returns the newest events, oldest first.
-func (s *Jobs) Events() []jobs.Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.events[max(len(s.events)-keepEvents, 0):])
 }
 
 // Close makes every later call fail, but not those of the store with the locks.

@@ -21,6 +21,7 @@ import (
 type auditOptions struct {
 	audit.Query
 	since    string
+	event    string
 	tail     bool
 	limitSet bool
 }
@@ -49,7 +50,7 @@ func newAudit(a cmd) *cobra.Command {
 	fs.StringVar(&o.since, "since", "", "only what happened since: a duration before now (15m, 2h, 7d), a date, or a time as in RFC 3339")
 	fs.BoolVar(&o.tail, "tail", false, "go on with what happens, until interrupted; begins with the last 10 entries unless --since or --limit says otherwise")
 	fs.StringVar(&o.Name, "name", "", "only what happened to this lock")
-	fs.StringVar(&o.Event, "event", "", "only events of this type, such as acquire, deny or takeover")
+	fs.StringVar(&o.event, "event", "", "only events of this type, such as acquire, deny or takeover")
 	fs.IntVar(&o.Limit, "limit", 0, "only the newest N entries")
 	// The errors are for flags that there are not.
 	_ = cmd.RegisterFlagCompletionFunc("name", a.CompleteNames)
@@ -84,8 +85,11 @@ func (o *auditOptions) check(a cmd) (err error) {
 			return err
 		}
 	}
-	if o.Event != "" && !slices.Contains(eventTypes(), o.Event) {
-		a.Tell("warning: lokt writes no event %q; those it does are %s", o.Event, strings.Join(eventTypes(), ", "))
+	if o.event != "" {
+		o.Types = []lokt.EventType{lokt.EventType(o.event)}
+	}
+	if o.event != "" && !slices.Contains(eventTypes(), o.event) {
+		a.Tell("warning: lokt writes no event %q; those it does are %s", o.event, strings.Join(eventTypes(), ", "))
 	}
 	return nil
 }

@@ -23,10 +23,8 @@ func entries(ctx context.Context, b *app.Backend, q audit.Query, follow bool) it
 		return audit.Open(b.Store.Root(), audit.Options{}).Read(ctx, q)
 	}
 	return func(yield func(audit.Entry, error) bool) {
-		r := eventReader{log: b.Far.Events(), query: lokt.EventQuery{Name: q.Name, Since: q.Since, Until: q.Until}, shown: b.Far.Shown, yield: yield}
-		if q.Event != "" {
-			r.query.Types = []lokt.EventType{lokt.EventType(q.Event)}
-		}
+		r := eventReader{log: b.Far.Events(), query: q, shown: b.Far.Shown, yield: yield}
+		r.query.Limit = 0
 		read := r.rest
 		if q.Limit > 0 {
 			read = func(ctx context.Context) error { return r.latest(ctx, q.Limit) }
