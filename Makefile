@@ -32,7 +32,7 @@ race: ## the race detector needs cgo, and a C compiler
 	CGO_ENABLED=1 $(TEST) -race -timeout 20m ./store/... ./cmd/... ./internal/daemon ./internal/replicas ./...
 
 model: ## the 100,000 steps of the scheduler against its model, of which race plays a tenth
-	CI=true $(TEST) -count=1 -run '^TestEngineAnswersAsTheModelDoes$$' ./jobs
+	CI=true $(TEST) -count=1 -run '^TestEngineAnswersAsTheModelDoes$$' ./jobs/engine
 
 # Every fuzz target for FUZZTIME each: a number of inputs, because a fuzz run that time ends fails now and then with
 # "context deadline exceeded" and nothing wrong.

@@ -20,19 +20,24 @@ func FindDeadlock(locks []Snapshot) (victim Waiter, cycle []string, found bool) 
 	g := newWaitGraph(locks)
 	g.dropFree()
 	g.connect()
-	component := g.components()
 	best := -1
-	for from, edges := range g.edges {
-		for _, e := range edges {
-			if e.bound && component[from] == component[e.to] && (best < 0 || g.nodes[best].before(g.nodes[e.to])) {
-				best = e.to
+	var way []int
+	for i := range g.nodes {
+		if best < 0 || g.nodes[best].before(g.nodes[i]) {
+			if w := g.circle(i); w != nil {
+				best, way = i, w
 			}
 		}
 	}
 	if best < 0 {
 		return Waiter{}, nil, false
 	}
-	return g.nodes[best].waiter, g.circle(best), true
+	cycle = []string{g.nodes[best].waiter.Owner.String()}
+	for _, i := range way {
+		cycle = append(cycle, g.nodes[i].lock.Name, g.nodes[i].waiter.Owner.String())
+	}
+	slices.Reverse(cycle)
+	return g.nodes[best].waiter, cycle, true
 }
 
 // waitGraph says which queued claims wait for which.
@@ -48,6 +53,7 @@ type waitNode struct {
 	lock    *Lock // with its live holders only
 	ahead   []int // the claims that must go first, nearest last; those ahead of them in turn may be left out
 	stuck   bool
+	wanted  bool // a hold that is bound to it is in the way of another stuck claim
 	reenter bool // the owner holds the lock, so the claim need not wait for those ahead
 }
 
@@ -142,6 +148,7 @@ func (g *waitGraph) connect() {
 			for _, h := range staying.inTheWay(n.waiter.Claim) {
 				for _, to := range g.keepers(h.LeaseID) {
 					g.edges[i] = append(g.edges[i], waitEdge{to: to, bound: true})
+					g.nodes[to].wanted = true
 				}
 			}
 		}
@@ -153,69 +160,29 @@ func (g *waitGraph) connect() {
 	}
 }
 
-// components numbers the strongly connected components: two claims have the same number if each waits, directly or
-// not, for the other. It is Tarjan's algorithm, a depth-first search with three colours: unseen, open and done.
-func (g *waitGraph) components() []int {
-	number := make([]int, len(g.nodes)) // order of discovery from 1; 0 is unseen
-	low := make([]int, len(g.nodes))
-	component := make([]int, len(g.nodes)) // 0 until done
-	var open []int
-	seen, done := 0, 0
-	var visit func(i int)
-	visit = func(i int) {
-		seen++
-		number[i], low[i] = seen, seen
-		open = append(open, i)
-		for _, e := range g.edges[i] {
-			switch {
-			case number[e.to] == 0:
-				visit(e.to)
-				low[i] = min(low[i], low[e.to])
-			case component[e.to] == 0:
-				low[i] = min(low[i], number[e.to])
-			}
-		}
-		if low[i] == number[i] {
-			done++
-			for component[i] == 0 {
-				component[open[len(open)-1]] = done
-				open = open[:len(open)-1]
-			}
-		}
+// circle returns a shortest way from the claim back to itself, last node first, which ends with the claim itself. It is nil
+// if there is none, or no hold in the circle is bound to the claim.
+func (g *waitGraph) circle(start int) []int {
+	if !g.nodes[start].wanted {
+		return nil
 	}
-	for i := range g.nodes {
-		if number[i] == 0 {
-			visit(i)
-		}
-	}
-	return component
-}
-
-// circle returns a shortest way from the node back to itself, as owners and the locks they wait for.
-func (g *waitGraph) circle(start int) []string {
-	from := map[int]int{}
-	next := []int{start}
-	for len(next) > 0 {
+	from, bound := map[int]int{}, false
+	for next := []int{start}; len(next) > 0; next = next[1:] {
 		i := next[0]
-		next = next[1:]
 		for _, e := range g.edges[i] {
-			if _, seen := from[e.to]; seen {
-				continue
+			bound = bound || e.to == start && e.bound
+			if _, seen := from[e.to]; !seen {
+				from[e.to] = i
+				next = append(next, e.to)
 			}
-			from[e.to] = i
-			next = append(next, e.to)
-		}
-		if _, back := from[start]; back {
-			break
 		}
 	}
-	way := []string{g.nodes[start].waiter.Owner.String()}
-	for i := from[start]; ; i = from[i] {
-		way = append(way, g.nodes[i].lock.Name, g.nodes[i].waiter.Owner.String())
-		if i == start {
-			break
-		}
+	if !bound {
+		return nil
 	}
-	slices.Reverse(way)
+	way := []int{from[start]}
+	for i := from[start]; i != start; i = from[i] {
+		way = append(way, from[i])
+	}
 	return way
 }

@@ -8,10 +8,8 @@
 //
 // A [Claim] asks for a lock. A granted claim is a [Holder] of it. A [Lock] is everything remembered about one name:
 // holders, queue, freeze, and the last fencing token. A [Lease] keeps a holder alive inside a program. A [Store]
-// remembers locks. A [Service] answers claims: a [Manager] does so by the rules of this package over a store, a client
-// of a server from afar.
-//
-// Most programs see two of them, a [Locker], which makes claims for one owner, and the leases that it gives out.
+// remembers locks. A [Service] answers claims: a [Manager] by the rules of this package over a store, a client of a
+// server from afar. Most programs see a [Locker], which makes claims for one owner, and the leases that it gives out.
 //
 // # How to start
 //
@@ -22,21 +20,14 @@
 //	locker, err := lokt.NewLocker(lokt.NewManager(store), owner, lokt.LockerOptions{
 //		Defaults: lokt.Options{Process: &owner.Process}, // when the process dies, its locks are free at once
 //	})
-//
-// Within one process, and in tests, with memory:
-//
-//	locker, err := lokt.NewLocker(lokt.NewManager(memstore.New()), lokt.Owner{ID: "importer"}, lokt.LockerOptions{})
-//
-// Then:
-//
 //	err := locker.Do(ctx, "import", lokt.Options{Wait: time.Minute}, func(ctx context.Context, token uint64) error {
 //		return importEverything(ctx) // and stop when ctx ends
 //	})
 //
-// [Locker.TryAcquire] does not wait and reports whether it got the lock. [Locker.Acquire] returns a lease to keep and
-// to release. [Locker.AcquireAll] takes several locks or none. [Locker.Lead] runs a function whenever this owner
-// leads. Locks that are shared, or of which there are several, are the same thing with [Options].Limit: [Shared] for
-// readers, n for a pool of n, nothing for one at a time.
+// Within one process, and in tests, memstore.New() is the store. [Locker.TryAcquire] does not wait. [Locker.Acquire]
+// returns a lease to keep and to release. [Locker.AcquireAll] takes several locks or none. [Locker.Lead] runs a function
+// whenever this owner leads. Locks that are shared, or of which there are several, are the same thing with
+// [Options].Limit: [Shared] for readers, n for a pool of n, nothing for one at a time.
 //
 // # Owners and re-entry
 //
@@ -49,9 +40,8 @@
 //
 // With [Options].Wait a claim that cannot be granted goes into the lock's queue. The release that makes room grants
 // the lock to the first in the queue, by priority and then by arrival, and nobody passes by who does not hold the lock
-// already; so there is no polling, and no luck in it. A waiter that dies falls out. If claims wait for each other in a
-// circle, one of them gives way with [ErrDeadlock], provided they say what they hold already: acquire the inner lock
-// with the context of the outer lease.
+// already. A waiter that dies falls out. If claims wait for each other in a circle, one of them gives way with
+// [ErrDeadlock], provided they say what they hold already: acquire the inner lock with the context of the outer lease.
 //
 // A claim with [Options].Preempt asks holders of lower priority to leave. They are told through [Lease.Yield], and
 // their lease ends after the grace that the claim gives.
@@ -64,18 +54,15 @@
 // context to what they do under the lock, and look at it before each step that cannot be undone.
 //
 // A renewal that fails is not a loss. The lease is then [InDoubt], and renewal is tried again soon, until the time is
-// up. [Lease.State] tells which it is: [Held], [InDoubt], [Lost] or [Released].
-//
-// How long a lease can be relied on is counted from before the request that was granted was sent: the time to live,
+// up. How long a lease can be relied on is counted from before the request that was granted was sent: the time to live,
 // less 1 % of it for clocks that run at different speeds, less [Options].Margin.
 //
 // # Fencing tokens
 //
-// A program can be stopped at any moment, between looking at its lease and writing, say, and be continued an hour
-// later. It will then write, though another holds the lock, and no lock can prevent that. What is written to can:
-// every grant carries a token ([Lease.Token]) that is higher than those of all earlier grants of that lock. A resource
-// that remembers the highest token it has seen, and refuses lower ones, is safe from holders that come late. In SQL
-// that is a column and a condition:
+// A program can be stopped between looking at its lease and writing, and be continued an hour later. It will then write,
+// though another holds the lock, and no lock can prevent that. What is written to can: every grant carries a token
+// ([Lease.Token]) that is higher than those of all earlier grants of that lock. A resource that remembers the highest
+// token it has seen, and refuses lower ones, is safe from holders that come late:
 //
 //	UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2
 //
@@ -87,58 +74,35 @@
 //
 //   - The store, always: at no instant are there more holders than all of them put up with. A hold is not passed on
 //     before more than its time to live has gone by, on the store's clock, since the last renewal that it
-//     acknowledged. Tokens rise with each grant. A renewal or release that comes too late changes nothing of
-//     another's.
+//     acknowledged. Tokens rise with each grant. A renewal or release that comes too late changes nothing of another's.
 //   - The holder, if the clocks of program and store run at speeds within 1 % of each other, and if the program looks
 //     at its lease before it acts: while the context of a lease is live, nobody else holds the lock beyond what its
 //     limit allows.
 //   - The effect, if the resource checks tokens: nothing that an old holder does arrives after something that a newer
 //     one did.
 //
-// Not promised:
-//
-//   - That a program that does not look at its lease stops in time.
-//   - That a lease without a time to live ([NoTTL]) ends when the service is out of reach. It is not renewed but looked
-//     at, so what others do to it is noticed only as long as it can be: an end by force within [Options].Interval, and
-//     preemption in time, for which the grace is longer by [NoticeTimeout]. With [Options].ManualHeartbeat nobody looks.
-//   - That a hold that is ended by force ends after its holder knows: [Target].Force means at once, and the holder
-//     learns of it with its next heartbeat.
-//   - Fairness between a program that waits and one that only tries: who does not wait is not in the queue.
-//   - More than the store can: one in memory knows of one process, one in files excludes the processes of one host.
+// Not promised: that a program that does not look at its lease stops in time; that a hold which is ended by force ends
+// after its holder knows; fairness to those who do not wait. A lease without a time to live ([NoTTL]) is not renewed
+// but looked at, so an end by force is noticed within [Options].Interval, and not at all while the service is out of reach.
 //
 // # Times
 //
 // All durations are [time.Duration]. Leases live for [DefaultTTL], 5 s, and are renewed every [DefaultInterval], 1 s,
-// unless Options say otherwise; the margin is a twentieth of the time to live, at most 500 ms, so 250 ms. Without an
-// interval it is a fifth of the time to live. Times that leave no room for a renewal are refused. After a renewal that
-// failed, the next one comes after a quarter of the interval or of the time that is left, whichever is shorter, but at
-// least 20 ms. One without an answer is given up after half of the time that is left, and repeated.
-//
-// Points in time are the store's, and mean something only compared with the store's clock: a [Snapshot] has both.
-// Within a program, deadlines are measured by a monotonic clock, so that setting the wall clock changes nothing. That
-// clock may stand still while the machine sleeps, and [Keeper].Elapsed can be set to one that does not.
+// unless Options say otherwise. Points in time are the store's, and mean something only compared with the store's clock:
+// a [Snapshot] has both. Within a program, deadlines are measured by a monotonic clock, so that setting the wall clock
+// changes nothing. That clock may stand still while the machine sleeps; [Keeper].Elapsed can be set to one that does not.
 //
 // # Errors
 //
 // Errors are told apart with [errors.Is] and the sentinels of this package. [ErrHeld] and [ErrFrozen] come as a
 // [*BlockedError], which says who is in the way; [ErrNotOwner] and [ErrNotFound] as a [*GoneError] or
-// [*NotOwnerError]. [ErrInvalid] is the caller's mistake. [ErrUnavailable] means that the store or the server could
-// not be reached or could not keep the change, and that trying again later may help. [ErrDamaged] takes an operator.
-// [ErrLost] is only ever the cause with which a lease's context ended, and what is returned because of it.
-//
-// An acquisition that fails leaves nothing behind. If the service could not even be told so, what it may have granted
-// ends with its time to live, or with the process.
-//
-// # Observing
-//
-// Stores tell what happened to locks, as [Event] values, and a Locker what happened to its leases
-// ([LockerOptions].Observe). Package telemetry makes metrics of both.
+// [*NotOwnerError]. An acquisition that fails leaves nothing behind. If the service could not even be told so, what it
+// may have granted ends with its time to live, or with the process.
 //
 // # Writing a store
 //
 // A [Store] reports facts, and decides nothing: it hands the lock, its own clock, and what it knows about dead holders
-// to a function, and keeps what that returns, as one atomic step. Everything else, such as who may enter, what is
-// stale and who is next, is decided by the rules of this package. The comments of the interface are the specification,
+// to a function, and keeps what that returns, as one atomic step. The comments of the interface are the specification,
 // memstore is the reference, and lokttest.TestStore checks an implementation; lokttest.TestService does the same for a
 // [Service].
 package lokt

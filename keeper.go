@@ -32,17 +32,17 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	base    time.Time
-	beats   beatHeap
-	ready   []*Beat // due, but all workers are busy
-	busy    int     // workers
+	beats   heartbeatHeap
+	ready   []*Heartbeat // due, but all workers are busy
+	busy    int          // workers
 	running bool
 	asleep  time.Duration // until when the loop sleeps unless it is roused
 	alarm   time.Time     // the same by the clock of its timer, which stands still while the machine sleeps
 	wake    chan struct{}
 }
 
-// Beat describes one lease to be kept.
-type Beat struct {
+// Heartbeat describes one lease to be kept.
+type Heartbeat struct {
 	// Interval is the time between two renewals; 0 renews never, and only the end of the lease is told.
 	Interval time.Duration
 
@@ -101,20 +101,24 @@ func Usable(life, margin time.Duration) time.Duration {
 	return life - time.Duration(float64(life)*clockDrift) - margin
 }
 
+// after returns when a lease whose life began when asked can no longer be relied on.
+func after(asked, life, margin time.Duration) time.Duration {
+	if life <= 0 {
+		return forever
+	}
+	return asked + Usable(life, margin)
+}
+
 // Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The beat
 // belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the loss.
-func (k *Keeper) Keep(b *Beat, asked time.Duration, life time.Duration) {
-	deadline := time.Duration(forever)
-	if life > 0 {
-		deadline = asked + Usable(life, b.Margin)
-	}
+func (k *Keeper) Keep(b *Heartbeat, asked time.Duration, life time.Duration) {
 	b.paused = b.Interval <= 0
-	k.keepUntil(b, asked, deadline)
+	k.keepUntil(b, asked, after(asked, life, b.Margin))
 }
 
 // keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it is
 // paused.
-func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
+func (k *Keeper) keepUntil(b *Heartbeat, asked, deadline time.Duration) {
 	b.k, b.index = k, -1
 	b.deadline = deadline
 	b.nextAfter(asked)
@@ -130,7 +134,7 @@ func (k *Keeper) keepUntil(b *Beat, asked, deadline time.Duration) {
 }
 
 // nextAfter makes the next renewal come an interval after the moment at which the last one was asked for.
-func (b *Beat) nextAfter(asked time.Duration) {
+func (b *Heartbeat) nextAfter(asked time.Duration) {
 	b.next = forever
 	if !b.paused {
 		b.next = asked + b.Interval
@@ -139,7 +143,7 @@ func (b *Beat) nextAfter(asked time.Duration) {
 
 // schedule puts the beat where its next moment belongs, unless it is over: then it has left the heap. The keeper is
 // locked.
-func (b *Beat) schedule() {
+func (b *Heartbeat) schedule() {
 	if b.index < 0 {
 		return
 	}
@@ -170,7 +174,7 @@ func (k *Keeper) rouse() {
 }
 
 // resume renews the lease from now on, an interval after the last renewal or at once.
-func (b *Beat) resume(last time.Duration) {
+func (b *Heartbeat) resume(last time.Duration) {
 	now := b.k.now()
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
@@ -180,7 +184,7 @@ func (b *Beat) resume(last time.Duration) {
 }
 
 // pause ends the heartbeats, but not the watch over the lease's end, and waits for one that is under way.
-func (b *Beat) pause() {
+func (b *Heartbeat) pause() {
 	b.k.mu.Lock()
 	b.paused, b.next = true, forever
 	if b.cancel != nil {
@@ -192,8 +196,17 @@ func (b *Beat) pause() {
 	b.renewing.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 }
 
+// Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
+func (b *Heartbeat) Extend(asked, life time.Duration) {
+	deadline := time.Duration(forever)
+	if life > 0 {
+		deadline = asked + Usable(life, b.Margin)
+	}
+	b.extend(asked, deadline)
+}
+
 // extend takes in a renewal that was not the keeper's own.
-func (b *Beat) extend(asked, deadline time.Duration) {
+func (b *Heartbeat) extend(asked, deadline time.Duration) {
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
 	b.deadline = deadline
@@ -205,7 +218,7 @@ func (b *Beat) extend(asked, deadline time.Duration) {
 
 // Stop ends the heartbeats and waits for one that is under way. After it, Renew and Lost are not called again. Stopping
 // again does nothing.
-func (b *Beat) Stop() {
+func (b *Heartbeat) Stop() {
 	b.halt()
 	for _, m := range []*sync.Mutex{&b.renewing, &b.telling} { // whoever is inside finishes first
 		m.Lock()
@@ -214,7 +227,7 @@ func (b *Beat) Stop() {
 }
 
 // halt is Stop without the wait.
-func (b *Beat) halt() {
+func (b *Heartbeat) halt() {
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
 	b.stopped = true
@@ -225,7 +238,7 @@ func (b *Beat) halt() {
 }
 
 // remove takes the beat out of the heap, and lets the loop end if it was the last. The keeper is locked.
-func (b *Beat) remove() {
+func (b *Heartbeat) remove() {
 	if b.index < 0 {
 		return
 	}
@@ -248,7 +261,7 @@ func (k *Keeper) loop(wake chan struct{}) {
 			wall, mono = time.Now().Round(0), time.Now()
 			k.hurry(now)
 		}
-		var lost []*Beat
+		var lost []*Heartbeat
 		for len(k.beats) > 0 && k.beats[0].due <= now {
 			b := k.beats[0]
 			switch {
@@ -297,7 +310,7 @@ func (k *Keeper) hurry(now time.Duration) {
 }
 
 // start renews the beat's lease as soon as a worker is free. The keeper is locked.
-func (k *Keeper) start(b *Beat) {
+func (k *Keeper) start(b *Heartbeat) {
 	b.inFlight = true
 	b.schedule()
 	if k.busy == keepWorkers {
@@ -320,7 +333,7 @@ func (k *Keeper) startSoon(now time.Duration) {
 }
 
 // work renews one lease, and then those that had to wait for a worker.
-func (k *Keeper) work(b *Beat) {
+func (k *Keeper) work(b *Heartbeat) {
 	for b != nil {
 		b.renew()
 		k.mu.Lock()
@@ -336,7 +349,7 @@ func (k *Keeper) work(b *Beat) {
 }
 
 // renew renews once and schedules what comes next.
-func (b *Beat) renew() {
+func (b *Heartbeat) renew() {
 	b.renewing.Lock()
 	defer b.renewing.Unlock()
 	k := b.k
@@ -375,10 +388,7 @@ func (b *Beat) renew() {
 		}
 		b.schedule()
 	default:
-		b.deadline = forever
-		if life > 0 {
-			b.deadline = asked + Usable(life, b.Margin)
-		}
+		b.deadline = after(asked, life, b.Margin)
 		b.nextAfter(asked)
 		b.schedule()
 	}
@@ -409,7 +419,7 @@ func final(err error) bool {
 var errTimeUp = errors.New("it could not be renewed in time")
 
 // expire tells of a lease whose time is up. It does not wait for a renewal under way, which is too late.
-func (b *Beat) expire() {
+func (b *Heartbeat) expire() {
 	b.k.mu.Lock()
 	if b.cancel != nil {
 		b.cancel()
@@ -423,7 +433,7 @@ func (b *Beat) expire() {
 }
 
 // tell calls Lost, once, unless the beat was stopped.
-func (b *Beat) tell(err error) {
+func (b *Heartbeat) tell(err error) {
 	b.telling.Lock()
 	defer b.telling.Unlock()
 	b.k.mu.Lock()
@@ -435,23 +445,23 @@ func (b *Beat) tell(err error) {
 	}
 }
 
-// beatHeap orders beats by when they are due.
-type beatHeap []*Beat
+// heartbeatHeap orders beats by when they are due.
+type heartbeatHeap []*Heartbeat
 
-func (h beatHeap) Len() int           { return len(h) }
-func (h beatHeap) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h beatHeap) Swap(i, j int) {
+func (h heartbeatHeap) Len() int           { return len(h) }
+func (h heartbeatHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h heartbeatHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
 
-func (h *beatHeap) Push(x any) {
-	b := x.(*Beat)
+func (h *heartbeatHeap) Push(x any) {
+	b := x.(*Heartbeat)
 	b.index = len(*h)
 	*h = append(*h, b)
 }
 
-func (h *beatHeap) Pop() any {
+func (h *heartbeatHeap) Pop() any {
 	old := *h
 	b := old[len(old)-1]
 	old[len(old)-1] = nil

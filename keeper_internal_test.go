@@ -15,7 +15,7 @@ func TestStepOfTheWallClockMovesNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keeper{}
 		sent := make(chan struct{}, 1)
-		beats := []*Beat{
+		beats := []*Heartbeat{
 			{Interval: time.Minute, Renew: func(context.Context) (time.Duration, error) {
 				sent <- struct{}{}
 				return time.Hour, nil
@@ -58,8 +58,8 @@ func TestKeeperWhoseClockCountsTheMachinesSleepIsRousedForWhatComesAfterIt(t *te
 		var slept atomic.Int64
 		k := &Keeper{Elapsed: func() time.Duration { return time.Since(base) + time.Duration(slept.Load()) }}
 		var renewals atomic.Int64
-		beat := func(every, life time.Duration, n *atomic.Int64) *Beat {
-			b := &Beat{
+		beat := func(every, life time.Duration, n *atomic.Int64) *Heartbeat {
+			b := &Heartbeat{
 				Interval: every,
 				Renew:    func(context.Context) (time.Duration, error) { n.Add(1); return life, nil },
 				Lost:     func(error) { t.Errorf("the lease renewed every %v was lost after %v", every, time.Since(base)) },

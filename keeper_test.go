@@ -68,7 +68,7 @@ func TestKeeperEndsThoughLeasesThatAreLostWaitForAWorker(t *testing.T) {
 		answer := make(chan struct{})
 		var asked, lost atomic.Int64
 		for range leases {
-			k.Keep(&lokt.Beat{
+			k.Keep(&lokt.Heartbeat{
 				Interval: time.Second,
 				Renew: func(context.Context) (time.Duration, error) {
 					asked.Add(1)
@@ -113,7 +113,7 @@ func TestExpiryOfOneLeaseIsNotDelayedByAListenerOfAnother(t *testing.T) {
 // beats is a lease that a Keeper keeps without a Locker, as leases on other things than locks are.
 type beats struct {
 	keeper    lokt.Keeper
-	b         lokt.Beat
+	b         lokt.Heartbeat
 	answer    func(ctx context.Context) (time.Duration, error)
 	mu        sync.Mutex
 	sent      []time.Duration
@@ -126,7 +126,7 @@ func newBeats(interval, margin time.Duration, answer func(ctx context.Context) (
 	begun := time.Now()
 	b := &beats{answer: answer}
 	b.keeper.Elapsed = func() time.Duration { return time.Since(begun) }
-	b.b = lokt.Beat{
+	b.b = lokt.Heartbeat{
 		Interval: interval, Margin: margin,
 		Renew: func(ctx context.Context) (time.Duration, error) {
 			b.mu.Lock()
@@ -290,9 +290,9 @@ func TestHeartbeatOfOneLeaseIsStoppedWithoutTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var keeper lokt.Keeper
 		var sent [10]atomic.Int64
-		var all [10]lokt.Beat
+		var all [10]lokt.Heartbeat
 		for i := range all {
-			all[i] = lokt.Beat{
+			all[i] = lokt.Heartbeat{
 				Interval: time.Second,
 				Renew:    func(context.Context) (time.Duration, error) { sent[i].Add(1); return 5 * time.Second, nil },
 				Lost:     func(cause error) { t.Errorf("%d: %v", i, cause) },
@@ -320,9 +320,9 @@ func TestRenewalsThatAreNearlyDueAreMadeTogether(t *testing.T) {
 		k := &lokt.Keeper{Elapsed: func() time.Duration { return time.Since(begun) }}
 		var mu sync.Mutex
 		at := map[time.Duration]int{}
-		var kept []*lokt.Beat
+		var kept []*lokt.Heartbeat
 		for i := range 50 {
-			b := &lokt.Beat{
+			b := &lokt.Heartbeat{
 				Interval: time.Second, Margin: time.Millisecond, Lost: func(cause error) { t.Error(cause) },
 				Renew: func(context.Context) (time.Duration, error) {
 					mu.Lock()
@@ -349,9 +349,9 @@ func TestRenewalsThatTakeLongAreMadeSideBySide(t *testing.T) {
 		begun := time.Now()
 		k := &lokt.Keeper{Elapsed: func() time.Duration { return time.Since(begun) }}
 		var now, most, made atomic.Int32
-		var kept []*lokt.Beat
+		var kept []*lokt.Heartbeat
 		for range 160 {
-			b := &lokt.Beat{
+			b := &lokt.Heartbeat{
 				Interval: time.Second, Margin: time.Millisecond, Lost: func(cause error) { t.Error(cause) },
 				Renew: func(context.Context) (time.Duration, error) {
 					for n, m := now.Add(1), most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {

@@ -53,7 +53,7 @@ type Lease struct {
 	state    State
 	cause    error
 	asked    time.Duration // when the last successful renewal, or the grant, was asked for
-	beat     *Beat         // nil until the lease is handed out
+	beat     *Heartbeat    // nil until the lease is handed out
 	beating  bool
 	yielding bool
 	retaken  bool // another lease has taken over its ID: see Locker.Reclaim
@@ -235,10 +235,7 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 	l.holder = h
 	if l.cause == nil {
 		l.state, l.asked = Held, asked
-		l.deadline = forever
-		if life > 0 {
-			l.deadline = asked + Usable(life, l.o.Margin)
-		}
+		l.deadline = after(asked, life, l.o.Margin)
 		if l.beat != nil {
 			l.beat.extend(asked, l.deadline)
 		}
@@ -273,10 +270,7 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	defer l.mu.Unlock()
 	if l.cause == nil {
 		l.holder.Yield = h.Yield
-		l.deadline = forever
-		if life > 0 {
-			l.deadline = asked + Usable(life, l.o.Margin)
-		}
+		l.deadline = after(asked, life, l.o.Margin)
 	}
 	l.noticeYield()
 	return life, nil
@@ -325,7 +319,7 @@ func (l *Lease) doubt(err error) {
 func (l *Lease) watch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.beat = &Beat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
+	l.beat = &Heartbeat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
 	if l.holder.TTL == 0 && !l.o.ManualHeartbeat {
 		l.beat.Renew, l.beat.paused = l.glance, false
 	}

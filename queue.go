@@ -17,16 +17,12 @@ const grantsPerStep = 250
 func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
-		blocked := false
+		blocked, there := false, now.Add(QueueTTL) // who has a place for longer than that is not away
 		granted := 0
 		for i := 0; i < len(l.Queue) && granted < grantsPerStep; {
 			w := l.Queue[i]
-			if w.away(now) {
-				i++
-				continue
-			}
-			if blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
-				blocked = true
+			if away := !w.Until.After(there); away || blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
+				blocked = blocked || !away
 				i++
 				continue
 			}

@@ -1,9 +1,11 @@
-// Command bench measures lokt against its peers on the machine it runs on and prints docs/benchmarks.md. Every figure is a
-// ratio of things measured in turn in one run, because machines differ and are shared; absolute times are given beside it.
+//go:build linux
+
+// Command bench measures the built lokt and loktd against their peers and prints docs/benchmarks.md. Each row runs both
+// sides in turn, in one run, and prints their ratio: machines differ, so only ratios mean anything elsewhere.
 package main
 
 import (
-	"context"
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -15,52 +17,53 @@ import (
 	"time"
 )
 
-// section is one group of measurements of the report.
-type section struct {
-	name string
-	run  func(*env) ([]result, error)
-}
-
-// env is what the measurements share.
+// env is what the rows share.
 type env struct {
-	ctx   context.Context
-	lokt  string // path of the built command
-	dir   string // of this run's files
-	scale float64
-	store string // of the daemon; empty for SQLite in the run's directory
-
-	wrap func(command []string) []string // what runs a server's command, if set
+	dir   string  // of this run's files, and of the built programs
+	scale float64 // how many times as long as usual to measure, and of how much
 }
 
-// result is one line of the report.
-type result struct {
-	what   string
-	ours   string
-	theirs string
-	ratio  float64 // 0 if there is no peer
-	aim    float64 // the greatest ratio, or figure, that is good; 0 if none was set
-	least  float64 // the least one; 0 if none was set
-	unit   string  // of a figure without a peer; empty for a ratio
-	note   string
-}
-
-// n returns how often to repeat something that is done full times in a full run.
+// n scales how often something is done, or how much of it there is.
 func (e *env) n(full int) int { return max(3, int(float64(full)*e.scale)) }
+
+// span scales for how long something is done.
+func (e *env) span(full time.Duration) time.Duration {
+	return max(time.Second/5, time.Duration(float64(full)*e.scale))
+}
+
+// row is one line of the report.
+type row struct {
+	what, ours, theirs string
+	figure             float64 // the ratio, or a figure in a unit
+	unit               string
+	least, most        float64 // the floor or the ceiling; 0 if there is none
+	note               string
+}
+
+// measurements are small functions that run their sides in turn.
+func measurements() []struct {
+	name string
+	run  func(*env) ([]row, error)
+} {
+	return []struct {
+		name string
+		run  func(*env) ([]row, error)
+	}{
+		{"guard", guard}, {"waiting", waiting}, {"heartbeats", heartbeats}, {"durable", durable},
+		{"workers", workers}, {"grants", grants}, {"size", size}, {"restart", restart}, {"etcd", againstEtcd},
+		{"waiters", waiters}, {"advisory", againstAdvisoryLocks}, {"river", againstRiver},
+	}
+}
 
 func main() {
 	out := flag.String("o", "", "write the report to this file instead of standard output")
-	only := flag.String("run", "", "measure only the sections whose name contains this")
-	scale := flag.Float64("scale", 1, "repeat each measurement this many times as often as usual")
-	store := flag.String("store", "", "let the daemon keep its state in this store, instead of SQLite in a new directory")
+	only := flag.String("run", "", "measure only what has this in its name")
+	scale := flag.Float64("scale", 1, "measure this many times as long as usual")
 	bare := flag.Bool("bare", false, "serve a bare HTTP handler to compare with, until killed")
-	database := flag.String("scheduler", "", "keep the jobs of this database, as standard input asks for")
 	flag.Parse()
-	measure := func() error { return run(*out, *only, *store, *scale) }
-	switch {
-	case *bare:
+	measure := func() error { return run(*out, *only, *scale) }
+	if *bare {
 		measure = bareHandler
-	case *database != "":
-		measure = func() error { return keepJobs(*database) }
 	}
 	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -68,7 +71,7 @@ func main() {
 	}
 }
 
-func run(out, only, store string, scale float64) error {
+func run(out, only string, scale float64) error {
 	dir, err := os.MkdirTemp(".", ".bench-") // locks live beside the work, and /tmp is often another file system
 	if err != nil {
 		return err
@@ -77,126 +80,115 @@ func run(out, only, store string, scale float64) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	e := &env{ctx: context.Background(), dir: dir, lokt: filepath.Join(dir, "lokt"), scale: scale, store: store}
-	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "github.com/lokt-dev/lokt/cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if b, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w: %s", err, b)
-	}
-	var report strings.Builder
-	header(&report)
-	for _, s := range []section{
-		{"The command line", commandLine},
-		{"Many locks", manyLocks},
-		{"Waiting", waiting},
-		{"The Go library", library},
-		{"Heartbeats", heartbeats},
-		{"Scheduler: heartbeats", schedulerBeats},
-		{"Scheduler: cycles", schedulerCycles},
-		{"Scheduler: grants", schedulerGrants},
-		{"Scheduler: size", schedulerSize},
-		{"Scheduler: restart", schedulerRestart},
-		{"Scheduler: parked", schedulerParked},
-		{"Locks over HTTP", remoteLocks},
-		{"Stores", stores},
-		{"Replicas", replicas},
-		{"Costs", costs},
-	} {
-		if !strings.Contains(strings.ToLower(s.name), strings.ToLower(only)) {
-			continue
-		}
-		fmt.Fprintln(os.Stderr, "measuring:", s.name)
-		results, err := s.run(e)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		table(&report, s.name, results)
-	}
-	if out == "" {
-		_, err = os.Stdout.WriteString(report.String())
+	e := &env{dir, scale}
+	if err := build(dir, ".", "-trimpath", "-ldflags", "-s -w", "./cmd/lokt", "./cmd/loktd"); err != nil {
 		return err
 	}
-	return os.WriteFile(out, []byte(report.String()), 0o644)
-}
-
-func header(b *strings.Builder) {
-	fmt.Fprintf(b, `# Benchmarks
-
-Written by `+"`make bench`"+`, which runs `+"`go run ./bench`"+`. Every row compares two things that were measured in turn, in one run, on one
-machine; only the ratios mean anything elsewhere. Times are medians.
-
-This run: %s, %s/%s, %d CPUs, %s.
-`, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), time.Now().UTC().Format("2006-01-02"))
-}
-
-func table(b *strings.Builder, name string, results []result) {
-	fmt.Fprintf(b, "\n## %s\n\n| what | lokt | compared with | ratio or figure | aim | |\n|---|---|---|---|---|---|\n", name)
-	for _, r := range results {
-		figure, aim, verdict := fmt.Sprintf("%.2f", r.ratio), "", ""
-		if r.unit != "" {
-			figure += " " + r.unit
+	var rows []row
+	for _, m := range measurements() {
+		if !strings.Contains(m.name, only) {
+			continue
 		}
-		if r.aim > 0 {
-			aim = fmt.Sprintf("≤ %g", r.aim)
-			if r.unit != "" {
-				aim += " " + r.unit
-			}
-			verdict = "met"
-			if r.ratio > r.aim {
-				verdict = "**missed**"
-			}
+		fmt.Fprintln(os.Stderr, "measuring:", m.name)
+		some, err := m.run(e)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		if r.least > 0 {
-			aim = fmt.Sprintf("≥ %g", r.least)
-			if r.unit != "" {
-				aim += " " + r.unit
-			}
-			verdict = "met"
-			if r.ratio < r.least {
-				verdict = "**missed**"
-			}
-		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", r.what, r.ours, r.theirs, figure, aim, strings.TrimSpace(verdict+" "+r.note))
+		rows = append(rows, some...)
 	}
+	text := report(rows)
+	if out == "" {
+		_, err = os.Stdout.WriteString(text)
+		return err
+	}
+	return os.WriteFile(out, []byte(text), 0o644)
 }
 
-// median returns the middle of the durations.
-func median(d []time.Duration) time.Duration {
-	d = slices.Sorted(slices.Values(d))
-	return d[len(d)/2]
+// build builds programs of the module in a directory.
+func build(to, in string, args ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-o", to}, args...)...) //nolint:noctx // ends by itself
+	cmd.Dir, cmd.Env = in, append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w: %s", err, b)
+	}
+	return nil
 }
 
-// inTurn runs each of the functions n times, one after the other in every round, and returns the median time of each.
-func inTurn(n int, fs ...func() error) ([]time.Duration, error) {
-	times := make([][]time.Duration, len(fs))
-	for round := range n + n/10 + 1 { // the first rounds warm up
-		for i, f := range fs {
-			begun := time.Now()
-			if err := f(); err != nil {
+func report(rows []row) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Benchmarks\n\n"+
+		"`make bench` writes this page. Each row compares two sides that were measured in turn, in one run on one machine\n"+
+		"that both share with what loads them. Only the ratios mean anything elsewhere. All else is a `Benchmark…`\n"+
+		"beside the code: `go test ./PACKAGE -run XXX -bench .`, read with benchstat.\n\n"+
+		"This run: %s, %s/%s, %d CPUs, %s.\n\n"+
+		"| what | lokt | compared with | ratio or figure | aim | |\n|---|---|---|---|---|---|\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), time.Now().UTC().Format("2006-01-02"))
+	verdicts := map[bool]string{true: "met", false: "**missed**"}
+	for _, r := range rows {
+		figure, aim, verdict := fmt.Sprintf("%.2f %s", r.figure, r.unit), "", ""
+		switch {
+		case r.ours == "":
+			figure, verdict = "", "not measured"
+		case r.least > 0:
+			aim, verdict = fmt.Sprintf("≥ %g %s", r.least, r.unit), verdicts[r.figure >= r.least]
+		case r.most > 0:
+			aim, verdict = fmt.Sprintf("≤ %g %s", r.most, r.unit), verdicts[r.figure <= r.most]
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.what, cmp.Or(r.ours, "-"), cmp.Or(r.theirs, "-"),
+			strings.TrimSpace(figure), strings.TrimSpace(aim), strings.TrimSpace(verdict+" "+r.note))
+	}
+	return b.String()
+}
+
+// missing is the row of a peer that is not installed.
+func missing(what, peer string) []row { return []row{{what: what, theirs: peer + " is not installed"}} }
+
+// faster compares two rates, whose ratio should be at least so much.
+func faster(what string, ours, theirs float64, peer string, least float64) row {
+	return row{what: what, ours: perSecond(ours), theirs: perSecond(theirs) + " (" + peer + ")",
+		figure: ours / theirs, least: least}
+}
+
+// shorter compares two times in seconds, whose ratio should be at most so much.
+func shorter(what string, ours, theirs float64, peer string, most float64) row {
+	return row{what: what, ours: seconds(ours), theirs: seconds(theirs) + " (" + peer + ")",
+		figure: ours / theirs, most: most}
+}
+
+func perSecond(r float64) string { return fmt.Sprintf("%.0f/s", r) }
+
+func seconds(s float64) string { return fmt.Sprintf("%.2f ms", s*1e3) }
+
+// inTurn measures each side so many times, one after the other in every round, and returns the medians.
+func inTurn(rounds int, sides ...func() (float64, error)) ([]float64, error) {
+	all := make([][]float64, len(sides))
+	for range rounds {
+		for i, side := range sides {
+			r, err := side()
+			if err != nil {
 				return nil, err
 			}
-			if round > n/10 {
-				times[i] = append(times[i], time.Since(begun))
-			}
+			all[i] = append(all[i], r)
 		}
 	}
-	medians := make([]time.Duration, len(fs))
-	for i := range fs {
-		medians[i] = median(times[i])
+	medians := make([]float64, len(sides))
+	for i := range all {
+		medians[i] = percentile(all[i], 0.5)
 	}
 	return medians, nil
 }
 
-// compare returns a result for two medians.
-func compare(what string, ours, theirs time.Duration, peer string, aim float64) result {
-	return result{
-		what: what, ours: ms(ours), theirs: ms(theirs) + " (" + peer + ")", ratio: float64(ours) / float64(theirs), aim: aim,
-	}
+// percentile returns the value that the given share of values does not exceed.
+func percentile(values []float64, share float64) float64 {
+	slices.Sort(values)
+	return values[int(share*float64(len(values)-1))]
 }
 
-func ms(d time.Duration) string {
-	if d < 100*time.Microsecond {
-		return fmt.Sprintf("%.1f µs", float64(d)/1e3)
+// timed makes a side of what is to be done in little time: it returns the seconds that it took.
+func timed(do func() error) func() (float64, error) {
+	return func() (float64, error) {
+		begun := time.Now()
+		err := do()
+		return time.Since(begun).Seconds(), err
 	}
-	return fmt.Sprintf("%.2f ms", float64(d)/1e6)
 }

@@ -1,30 +1,27 @@
+//go:build linux
+
 package main
 
 import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
-// link is a connection as far as a load needs it.
-type link interface {
-	io.ReadWriteCloser
-	SetDeadline(t time.Time) error
-}
+// base begins the paths of the scheduler's routes.
+const base = "/api/system/scheduler"
 
 // dialer connects to an address.
-type dialer func(addr string) (link, error)
+type dialer func(addr string) (io.ReadWriteCloser, error)
 
-// dial is the dialer of those who have no other.
-func dial(addr string) (link, error) {
+// dial is the dialer of those that have no other.
+func dial(addr string) (io.ReadWriteCloser, error) {
 	return (&net.Dialer{Timeout: time.Minute}).DialContext(context.Background(), "tcp", addr)
 }
 
@@ -33,128 +30,174 @@ func listen() (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 }
 
-// httpConn is one connection to an HTTP server. The load comes from the same machine that serves it, so it must cost little:
-// requests are written with one call, answers are read with a Content-Length only.
-type httpConn struct {
-	c    link
+// worker is one connection to the scheduler. The load comes from the machine that serves it, so it must cost little:
+// requests are written with one call, and answers need a Content-Length.
+type worker struct {
+	io.Closer
+	id   string
+	w    io.Writer
 	r    *bufio.Reader
-	out  []byte
 	body []byte
-	due  time.Time // the connection's deadline
 }
 
-func dialHTTP(dial dialer, addr string) (*httpConn, error) {
+func newWorker(dial dialer, addr, id string) (*worker, error) {
 	c, err := dial(addr)
 	if err != nil {
 		return nil, err
 	}
-	return &httpConn{c: c, r: bufio.NewReaderSize(c, 32<<10)}, nil
+	return &worker{c, id, c, bufio.NewReaderSize(c, 32<<10), nil}, nil
 }
 
-func (h *httpConn) close() { _ = h.c.Close() }
-
-// do sends a request and returns the status and the body, which is good until the next call.
-func (h *httpConn) do(method, path, body string) (int, []byte, error) {
-	h.out = append(h.out[:0], method...)
-	h.out = append(append(append(h.out, ' '), path...), " HTTP/1.1\r\nHost: 127.0.0.1\r\n"...)
-	if body != "" {
-		h.out = append(h.out, "Content-Type: application/json\r\nContent-Length: "...)
-		h.out = append(strconv.AppendInt(h.out, int64(len(body)), 10), "\r\n"...)
+// do sends a request and returns the body of the answer, which must be 200. It is good until the next call.
+func (w *worker) do(method, path, body string) ([]byte, error) {
+	const form = "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+	if _, err := fmt.Fprintf(w.w, form, method, path, len(body), body); err != nil {
+		return nil, err
 	}
-	h.out = append(append(h.out, "\r\n"...), body...)
-	if now := time.Now(); h.due.Sub(now) < time.Minute { // not for every request
-		h.due = now.Add(2 * time.Minute)
-		if err := h.c.SetDeadline(h.due); err != nil {
-			return 0, nil, err
-		}
-	}
-	if _, err := h.c.Write(h.out); err != nil {
-		return 0, nil, err
-	}
-	line, err := h.r.ReadSlice('\n')
+	status, err := w.r.ReadSlice('\n')
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
-	if len(line) < 12 {
-		return 0, nil, fmt.Errorf("answer begins with %q", line)
-	}
-	status, err := strconv.Atoi(string(line[9:12]))
-	if err != nil {
-		return 0, nil, err
-	}
-	length := -1
+	ok := bytes.HasPrefix(status, []byte("HTTP/1.1 200"))
+	length := 0
 	for {
-		if line, err = h.r.ReadSlice('\n'); err != nil {
-			return 0, nil, err
+		line, err := w.r.ReadSlice('\n')
+		if err != nil {
+			return nil, err
 		}
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 {
+		if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
 			break
 		}
 		if name, value, _ := bytes.Cut(line, []byte(": ")); bytes.EqualFold(name, []byte("Content-Length")) {
 			if length, err = strconv.Atoi(string(value)); err != nil {
-				return 0, nil, err
+				return nil, err
 			}
 		}
 	}
-	if length < 0 {
-		return 0, nil, errors.New("answer without a length")
+	if cap(w.body) < length {
+		w.body = make([]byte, length)
 	}
-	if cap(h.body) < length {
-		h.body = make([]byte, length)
+	w.body = w.body[:length]
+	if _, err := io.ReadFull(w.r, w.body); err != nil {
+		return nil, err
 	}
-	h.body = h.body[:length]
-	_, err = io.ReadFull(h.r, h.body)
-	return status, h.body, err
-}
-
-// post sends JSON and expects 200.
-func (h *httpConn) post(path, body string) ([]byte, error) {
-	status, answer, err := h.do("POST", path, body)
-	if err == nil && status != 200 {
-		err = fmt.Errorf("POST %s %s: %d %s", path, body, status, answer)
-	}
-	return answer, err
-}
-
-// member returns the string member of a JSON object that was written without spaces.
-func member(object []byte, name string) string {
-	_, rest, ok := bytes.Cut(object, []byte(`"`+name+`":"`))
 	if !ok {
-		return ""
+		return nil, fmt.Errorf("%s %s %s is answered with %s", method, path, body, w.body)
 	}
-	value, _, _ := bytes.Cut(rest, []byte{'"'})
-	return string(value)
+	return w.body, nil
+}
+
+func (w *worker) post(path, body string) error {
+	_, err := w.do("POST", base+path, body)
+	return err
+}
+
+func (w *worker) submit() error { return w.post("/jobs", `{"payload":{"n":1}}`) }
+
+// request leases a job, waits for one if it is to, and returns the lease's ID.
+func (w *worker) request(wait time.Duration) (string, error) {
+	b, err := w.do("POST", base+"/leases/request", fmt.Sprintf(`{"worker_id":%q,"wait_ms":%d}`, w.id, wait.Milliseconds()))
+	if err != nil {
+		return "", err
+	}
+	_, rest, found := bytes.Cut(b, []byte(`"lease_id":"`))
+	id, _, _ := bytes.Cut(rest, []byte{'"'})
+	if !found {
+		return "", fmt.Errorf("no lease: %s", b)
+	}
+	return string(id), nil
+}
+
+func (w *worker) beat(lease string) error {
+	return w.post("/leases/"+lease+"/heartbeat", `{"worker_id":"`+w.id+`"}`)
+}
+
+func (w *worker) beatAll(leases []string) error {
+	return w.post("/leases/heartbeat", `{"worker_id":"`+w.id+`","lease_ids":["`+strings.Join(leases, `","`)+`"]}`)
+}
+
+func (w *worker) complete(lease string) error {
+	return w.post("/leases/"+lease+"/complete", `{"worker_id":"`+w.id+`","status":"completed"}`)
+}
+
+// work leases a job, sends heartbeats and completes it.
+func (w *worker) work(beats int) error {
+	lease, err := w.request(0)
+	for range beats {
+		if err == nil {
+			err = w.beat(lease)
+		}
+	}
+	if err == nil {
+		err = w.complete(lease)
+	}
+	return err
+}
+
+// submitMany submits n jobs, 1,000 at a time.
+func submitMany(addr string, n int) error {
+	w, err := newWorker(dial, addr, "bench")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Close() }()
+	for ; n > 0; n -= 1000 {
+		jobs := strings.TrimSuffix(strings.Repeat(`{"payload":{"n":1}},`, min(n, 1000)), ",")
+		if err := w.post("/jobs", `{"jobs":[`+jobs+`]}`); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lease takes n leases for the worker named bench, and sends the first heartbeat of each, which starts its job.
+func lease(addr string, n int) ([]string, error) {
+	ids := make(chan string, n)
+	each := func(i int) (func() error, func(), error) {
+		w, err := newWorker(dial, addr, "bench")
+		if err != nil {
+			return nil, nil, err
+		}
+		for range (n + 15 - i) / 16 {
+			id, err := w.request(0)
+			if err == nil {
+				err = w.beat(id)
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			ids <- id
+		}
+		return func() error { return nil }, func() { _ = w.Close() }, nil
+	}
+	if _, err := crowd(16, 0, each); err != nil {
+		return nil, err
+	}
+	close(ids)
+	var all []string
+	for id := range ids {
+		all = append(all, id)
+	}
+	return all, nil
 }
 
 // beanstalk is one connection to beanstalkd, whose protocol is lines of text.
 type beanstalk struct {
-	c link
+	io.ReadWriteCloser
 	r *bufio.Reader
 }
 
-func dialBeanstalk(dial dialer, addr string) (*beanstalk, error) {
-	c, err := dial(addr)
-	if err != nil {
-		return nil, err
-	}
-	return &beanstalk{c: c, r: bufio.NewReader(c)}, nil
-}
-
-// say sends a command and returns the answer's words; the first of them must be the one expected.
+// say sends a command and returns the answer's words, the first of which must be the one expected.
 func (b *beanstalk) say(expect, format string, args ...any) ([]string, error) {
-	if _, err := fmt.Fprintf(b.c, format+"\r\n", args...); err != nil {
+	if _, err := fmt.Fprintf(b, format+"\r\n", args...); err != nil {
 		return nil, err
 	}
 	line, err := b.r.ReadString('\n')
-	if err != nil {
-		return nil, err
-	}
 	words := strings.Fields(line)
-	if len(words) == 0 || words[0] != expect {
-		return nil, fmt.Errorf("beanstalkd answers %q", line)
+	if err == nil && (len(words) == 0 || words[0] != expect) {
+		err = fmt.Errorf("beanstalkd answers %q", line)
 	}
-	return words, nil
+	return words, err
 }
 
 // cycle puts a job of the given body, reserves one, touches and deletes it.
@@ -174,55 +217,4 @@ func (b *beanstalk) cycle(body string) error {
 	}
 	_, err = b.say("DELETED", "delete %s", words[1])
 	return err
-}
-
-// rate runs work in so many goroutines for the given time and returns how often it was done per second. Each goroutine
-// calls start for its own work function, which is called again and again, and then stop. For work on plain connections see load.
-func rate(workers int, d time.Duration, start func(worker int) (work func() error, stop func(), err error)) (float64, error) {
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		total int
-		first error
-		ready sync.WaitGroup
-		begin = make(chan struct{})
-		until time.Time
-	)
-	fail := func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if first == nil {
-			first = err
-		}
-	}
-	ready.Add(workers)
-	for i := range workers {
-		wg.Go(func() {
-			work, stop, err := start(i)
-			ready.Done()
-			if err != nil {
-				fail(err)
-				return
-			}
-			defer stop()
-			<-begin
-			n := 0
-			for time.Now().Before(until) {
-				if err := work(); err != nil {
-					fail(err)
-					break
-				}
-				n++
-			}
-			mu.Lock()
-			total += n
-			mu.Unlock()
-		})
-	}
-	ready.Wait()
-	until = time.Now().Add(d)
-	begun := time.Now()
-	close(begin)
-	wg.Wait()
-	return float64(total) / time.Since(begun).Seconds(), first
 }

@@ -99,6 +99,11 @@ type View struct {
 	Attempts    []Attempt // oldest first, with the one under way; only in answers about one job
 }
 
+// EndedView returns a job that ended as readers see it.
+func EndedView(r *Record, now time.Time) View {
+	return View{Job: r.Job, Age: max(now.Sub(r.CreatedAt), 0), SinceUpdate: max(now.Sub(r.UpdatedAt), 0)}
+}
+
 // What a queued job waits for.
 const (
 	WaitingCapacity = "capacity"      // it does not fit into what is free

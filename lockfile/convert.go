@@ -19,8 +19,8 @@ func FromHolder(h lokt.Holder, now Now) *Record {
 			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
 			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: utc(y.Deadline),
 		}
-		if p := askerOf(y.To.Process); p != (Asker{}) {
-			r.Yield.Asker = &p
+		if y.To.Process != (lokt.Process{}) {
+			r.Yield.Asker = (*Asker)(&y.To.Process)
 		}
 	}
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
@@ -47,7 +47,7 @@ func fromClaim(c lokt.Claim) *Record {
 		r.Limit = c.Limit
 	}
 	if c.Owner.Process != p {
-		asker := askerOf(c.Owner.Process)
+		asker := Asker(c.Owner.Process)
 		r.Asker = &asker
 	}
 	return r
@@ -66,12 +66,11 @@ func (r *Record) Holder(now Now) lokt.Holder {
 		h.HeldSince = h.AcquiredAt
 	}
 	if y := r.Yield; y != nil {
-		h.Yield = &lokt.Yield{
-			To: lokt.Owner{
-				ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host, Process: y.Asker.process(),
-			},
-			AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift),
+		to := lokt.Owner{ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host}
+		if y.Asker != nil {
+			to.Process = lokt.Process(*y.Asker)
 		}
+		h.Yield = &lokt.Yield{To: to, AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift)}
 	}
 	return h
 }
@@ -88,7 +87,7 @@ func (r *Record) claim() lokt.Claim {
 		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
 	}
 	if r.Asker != nil {
-		c.Owner.Process = r.Asker.process()
+		c.Owner.Process = lokt.Process(*r.Asker)
 	}
 	if r.Bound || r.PID > 0 && (r.Kind == "" || r.Kind == KindGuard) { // a guard ends with its process, as older programs' holds do
 		c.Process = &p

@@ -16,16 +16,16 @@ type Queue struct {
 	Waiters []*Record `json:"waiters"`
 }
 
-// Asker is a process that asks for a lock: its death takes a waiting claim out of the queue.
+// Asker is a process that asks for a lock: its death takes a waiting claim out of the queue. It is a lokt.Process under
+// other names.
 type Asker struct {
-	PID      int    `json:"pid"`
-	Start    int64  `json:"start,omitzero"`
-	BootID   string `json:"boot_id,omitzero"`
-	PIDNS    string `json:"pid_ns,omitzero"`
-	Liveness string `json:"liveness,omitzero"`
-
-	ChildPID   int   `json:"child_pid,omitzero"`
-	ChildStart int64 `json:"child_start,omitzero"`
+	PID        int    `json:"pid"`
+	Start      int64  `json:"start,omitzero"`
+	Boot       string `json:"boot_id,omitzero"`
+	Namespace  string `json:"pid_ns,omitzero"`
+	Liveness   string `json:"liveness,omitzero"`
+	Child      int    `json:"child_pid,omitzero"`
+	ChildStart int64  `json:"child_start,omitzero"`
 }
 
 // FromWaiter returns the record of a waiter whose times are on now's wall clock.
@@ -35,24 +35,6 @@ func FromWaiter(w lokt.Waiter, now Now) *Record {
 	r.AcquiredTS, r.ExpiresAt = w.Since.UTC(), utc(w.Until)
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
-}
-
-// askerOf returns the on-disk form of a process that asks.
-func askerOf(p lokt.Process) Asker {
-	return Asker{
-		PID: p.PID, Start: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
-		ChildPID: p.Child, ChildStart: p.ChildStart,
-	}
-}
-
-func (a *Asker) process() lokt.Process {
-	if a == nil {
-		return lokt.Process{}
-	}
-	return lokt.Process{
-		PID: a.PID, Start: a.Start, Boot: a.BootID, Namespace: a.PIDNS, Liveness: a.Liveness,
-		Child: a.ChildPID, ChildStart: a.ChildStart,
-	}
 }
 
 // Waiter returns the waiter that the record describes, its times moved to the reader's wall clock. It shares nothing with

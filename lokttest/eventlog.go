@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -148,7 +147,7 @@ func eventQueries(t *testing.T, s lokt.Store, log lokt.EventLog) {
 	} {
 		var through []uint64
 		for _, e := range all {
-			if lets(q, e) {
+			if q.Matches(&e) {
 				through = append(through, e.Seq)
 			}
 		}
@@ -172,13 +171,6 @@ func eventQueries(t *testing.T, s lokt.Store, log lokt.EventLog) {
 			}
 		}
 	}
-}
-
-// lets is what a query means.
-func lets(q lokt.EventQuery, e lokt.LoggedEvent) bool {
-	return e.Seq > q.After && (q.Before == 0 || e.Seq < q.Before) && (q.Name == "" || q.Name == e.Name) && strings.HasPrefix(e.Name, q.Prefix) &&
-		(q.Owner == "" || q.Owner == e.Owner.ID) && (q.Types == nil || slices.Contains(q.Types, e.Type)) &&
-		(q.Since.IsZero() || !e.Time.Before(q.Since)) && (q.Until.IsZero() || e.Time.Before(q.Until))
 }
 
 func eventPages(t *testing.T, s lokt.Store, log lokt.EventLog) {

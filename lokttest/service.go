@@ -128,6 +128,28 @@ func (e *env) renew(h lokt.Holder) (lokt.Holder, error) {
 	return e.s.Renew(e.Context(), lokt.Renewal{Name: h.Name, LeaseID: h.LeaseID})
 }
 
+// noRenewal renews what must not be renewed.
+func (e *env) noRenewal(what string, h lokt.Holder, want error) {
+	e.Helper()
+	_, err := e.renew(h)
+	e.failsWith("renewal "+what, err, want)
+}
+
+// noRelease asks to end what must not be ended, or is not there.
+func (e *env) noRelease(what string, t lokt.Target, want error) {
+	e.Helper()
+	_, err := e.s.Release(e.Context(), t)
+	e.failsWith("release "+what, err, want)
+}
+
+// ends asks to end what must be there: the holds of these owners, in order.
+func (e *env) ends(t lokt.Target, who string) {
+	e.Helper()
+	if ended, err := e.s.Release(e.Context(), t); err != nil || owners(ended) != who {
+		e.Errorf("ended %+v, %v; not those of %q", ended, err, who)
+	}
+}
+
 func (e *env) get(name string) lokt.Snapshot {
 	e.Helper()
 	snap, err := e.s.Get(e.Context(), name)
@@ -172,17 +194,16 @@ func waiting(l lokt.Lock) string {
 	return strings.Join(ids, " ")
 }
 
+// pause is how long to wait before looking again, on real time.
+const pause = 2 * time.Millisecond
+
 // eventually waits until the condition holds.
 func (e *env) eventually(what string, holds func() bool) {
 	e.Helper()
-	pause := 2 * time.Millisecond
 	if e.bubble {
-		pause = 20 * time.Millisecond // time that passes at once, but for the service's answers
-	}
-	for end := time.Now().Add(patience); !holds(); time.Sleep(pause) {
-		if time.Now().After(end) {
-			e.Fatalf("it never came to pass that %s", what)
-		}
+		eventually(e.T, what, 10*pause, holds) // time passes at once, but for the service's answers
+	} else {
+		eventually(e.T, what, pause, holds)
 	}
 }
 

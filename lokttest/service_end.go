@@ -24,15 +24,11 @@ var endTests = []serviceTest{
 	{"a lease is released once", func(e *env) {
 		h := e.grant(e.claim("x", "a"))
 		e.release(h)
-		_, err := e.s.Release(e.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner})
-		e.failsWith("second release", err, lokt.ErrNotFound)
-		_, err = e.renew(h)
-		e.failsWith("renewal after release", err, lokt.ErrNotFound)
+		e.noRelease("again", lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner}, lokt.ErrNotFound)
+		e.noRenewal("after release", h, lokt.ErrNotFound)
 		b := e.grant(e.claim("x", "b"))
-		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner})
-		e.failsWith("release of what another holds", err, lokt.ErrNotOwner)
-		_, err = e.renew(h)
-		e.failsWith("renewal of what another holds", err, lokt.ErrNotOwner)
+		e.noRelease("of what another holds", lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner}, lokt.ErrNotOwner)
+		e.noRenewal("of what another holds", h, lokt.ErrNotOwner)
 		if in := e.get("x").Lock.Holders; len(in) != 1 || in[0].Token != b.Token || in[0].Renewals != 0 || !in[0].ExpiresAt.Equal(b.ExpiresAt) {
 			e.Errorf("late calls changed another's hold to %+v", in)
 		}
@@ -42,54 +38,38 @@ var endTests = []serviceTest{
 		e.grant(e.claim("x", "a", limit(lokt.Shared)))
 		guard := e.grant(e.claim("x", "a", limit(lokt.Shared), strict))
 		other := e.grant(e.claim("x", "b", limit(lokt.Shared)))
-		ended, err := e.s.Release(e.Context(), lokt.Target{Name: "x", Owner: guard.Owner})
-		if err != nil || owners(ended) != "a a" {
-			e.Errorf("released %+v, %v", ended, err)
-		}
+		e.ends(lokt.Target{Name: "x", Owner: guard.Owner}, "a a")
 		e.expect("x", "a b", "")
-		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", Owner: guard.Owner})
-		e.failsWith("release of an owner's guard", err, lokt.ErrNotOwner)
-		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", Owner: lokt.Owner{ID: "c"}})
-		e.failsWith("release by a stranger", err, lokt.ErrNotOwner)
+		e.noRelease("of an owner's guard", lokt.Target{Name: "x", Owner: guard.Owner}, lokt.ErrNotOwner)
+		e.noRelease("by a stranger", lokt.Target{Name: "x", Owner: lokt.Owner{ID: "c"}}, lokt.ErrNotOwner)
 		e.release(guard)
 		e.release(other)
-		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", Owner: guard.Owner})
-		e.failsWith("release of a free lock", err, lokt.ErrNotFound)
+		e.noRelease("of a free lock", lokt.Target{Name: "x", Owner: guard.Owner}, lokt.ErrNotFound)
 	}},
 	{"force ends all holds, or the one that it names", func(e *env) {
 		a := e.grant(e.claim("x", "a", limit(lokt.Shared)))
 		b := e.grant(e.claim("x", "b", limit(lokt.Shared), strict))
 		c := e.enqueue(e.claim("x", "c"))
-		ended, err := e.s.Release(e.Context(), lokt.Target{Name: "x", Force: true, Owner: root, LeaseID: a.LeaseID})
-		if err != nil || owners(ended) != "a" {
-			e.Errorf("ended %+v, %v", ended, err)
-		}
+		e.ends(lokt.Target{Name: "x", Force: true, Owner: root, LeaseID: a.LeaseID}, "a")
 		e.expect("x", "b", "c")
-		ended, err = e.s.Release(e.Context(), lokt.Target{Name: "x", Force: true, Owner: root})
-		if err != nil || owners(ended) != "b" {
-			e.Errorf("ended %+v, %v", ended, err)
-		}
+		e.ends(lokt.Target{Name: "x", Force: true, Owner: root}, "b")
 		h := c.granted()
 		for _, victim := range []lokt.Holder{a, b} {
-			_, err = e.renew(victim)
-			e.failsWith("renewal of what was ended by force", err, lokt.ErrNotOwner)
+			e.noRenewal("of what was ended by force", victim, lokt.ErrNotOwner)
 		}
 		e.release(h)
-		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", Force: true, Owner: root})
-		e.failsWith("force on a free lock", err, lokt.ErrNotFound)
+		e.noRelease("of a free lock by force", lokt.Target{Name: "x", Force: true, Owner: root}, lokt.ErrNotFound)
 	}},
 	{"a request to end what is stale ends nothing else", func(e *env) {
 		h := e.grant(e.claim("x", "a"))
-		_, err := e.s.Release(e.Context(), lokt.Target{Name: "x", Stale: true, Owner: root})
-		e.failsWith("breaking what is live", err, lokt.ErrHeld)
+		e.noRelease("of what is live, as stale", lokt.Target{Name: "x", Stale: true, Owner: root}, lokt.ErrHeld)
 		removed, err := e.s.Prune(e.Context(), "x")
 		if err != nil || len(removed) != 0 {
 			e.Errorf("pruned %+v, %v", removed, err)
 		}
 		e.expect("x", "a", "")
 		e.release(h)
-		_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", Stale: true, Owner: root})
-		e.failsWith("breaking a free lock", err, lokt.ErrNotFound)
+		e.noRelease("of a free lock, as stale", lokt.Target{Name: "x", Stale: true, Owner: root}, lokt.ErrNotFound)
 	}},
 	{"a renewal may name the owner on record, and no other", func(e *env) {
 		h := e.grant(e.claim("x", "a"))

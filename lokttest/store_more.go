@@ -1,6 +1,7 @@
 package lokttest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -72,7 +73,7 @@ func TestObserver(t *testing.T, open func(t *testing.T, observe func([]lokt.Even
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "all events were observed", func() bool {
+		eventually(t, "all events were observed", pause, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(got) >= len(want)
@@ -107,7 +108,7 @@ func TestObserver(t *testing.T, open func(t *testing.T, observe func([]lokt.Even
 				}
 			}
 		})
-		eventually(t, "all events were observed", func() bool {
+		eventually(t, "all events were observed", pause, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(tokens) >= goroutines*rounds
@@ -120,10 +121,10 @@ func TestObserver(t *testing.T, open func(t *testing.T, observe func([]lokt.Even
 	})
 }
 
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+// eventually waits until the condition holds, and looks again after each pause.
+func eventually(t *testing.T, what string, pause time.Duration, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); !holds(); time.Sleep(pause) {
 		if time.Now().After(end) {
 			t.Fatalf("it never came to pass that %s", what)
 		}
@@ -147,50 +148,17 @@ func differences(want, got any) string {
 	return fmt.Sprintf("want …\n%s\n…, got …\n%s\n…", some(a), some(b))
 }
 
+// canonical is the JSON form, on many lines.
 func canonical(v any) string {
-	switch x := v.(type) {
-	case lokt.Lock:
-		x = x.Clone()
-		x.Revision = 0
-		v = x
+	if l, ok := v.(lokt.Lock); ok {
+		l.Revision = 0
+		v = l
 	}
-	text, err := json.Marshal(v)
+	text, err := lokt.Marshal(v)
 	if err != nil {
 		return err.Error()
 	}
-	var tree any
-	if err := json.Unmarshal(text, &tree); err != nil {
-		return err.Error()
-	}
-	text, _ = json.MarshalIndent(plain(tree), "", " ")
-	return string(text)
-}
-
-// plain brings times to UTC and leaves out what is empty.
-func plain(tree any) any {
-	switch x := tree.(type) {
-	case map[string]any:
-		for k, v := range x {
-			if v = plain(v); v == nil {
-				delete(x, k)
-			} else {
-				x[k] = v
-			}
-		}
-		if len(x) == 0 {
-			return nil
-		}
-	case []any:
-		for i := range x {
-			x[i] = plain(x[i])
-		}
-		if len(x) == 0 {
-			return nil
-		}
-	case string:
-		if at, err := time.Parse(time.RFC3339Nano, x); err == nil {
-			return at.UTC().Format(time.RFC3339Nano)
-		}
-	}
-	return tree
+	var lines bytes.Buffer
+	_ = json.Indent(&lines, text, "", " ") // valid, for it was just written
+	return lines.String()
 }

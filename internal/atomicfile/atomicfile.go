@@ -3,6 +3,7 @@
 package atomicfile
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -185,32 +186,16 @@ func ReadRegular(fsys vfs.FS, path string, limit int64) ([]byte, fs.FileInfo, er
 	if info.Size() > limit {
 		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: ErrTooLarge}
 	}
-	data, err := read(f, info.Size(), limit)
+	var data bytes.Buffer
+	data.Grow(int(info.Size()) + bytes.MinRead) // so that two calls of Read do
+	_, err = data.ReadFrom(io.LimitReader(f, limit+1))
+	if err == nil && int64(data.Len()) > limit { // it has grown since
+		err = &fs.PathError{Op: "read", Path: path, Err: ErrTooLarge}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	return data, info, nil
-}
-
-// read reads a file that is expected to have size bytes, with one call of Read if it has.
-func read(f vfs.File, size, limit int64) ([]byte, error) {
-	buf := make([]byte, 0, size+1) // the one more shows that it is all
-	for {
-		n, err := f.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case int64(len(buf)) > limit:
-			return nil, &fs.PathError{Op: "read", Path: f.Name(), Err: ErrTooLarge}
-		case errors.Is(err, io.EOF):
-			return buf, nil
-		case err != nil:
-			return nil, err
-		case int64(len(buf)) == size && n > 0:
-			return buf, nil // a regular file comes up short only at its end
-		case len(buf) == cap(buf):
-			buf = append(buf, 0)[:len(buf)] // it has grown since
-		}
-	}
+	return data.Bytes(), info, nil
 }
 
 func notRegular(path string) error {

@@ -29,8 +29,7 @@ type entry struct {
 	inState link[entry]
 	counted bool // among the queued
 	line    *line
-	inLine  link[entry]
-	lateAt  int
+	lineAt  int
 	waitsIn *heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
 	dueAt   int
 	due     time.Duration // end of the backoff

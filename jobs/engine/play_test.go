@@ -541,16 +541,13 @@ func (e *Engine) check() error {
 	for _, g := range e.groups {
 		open := 0
 		for _, l := range g.lines {
-			inLines -= l.len()
-			if l.len() == 0 || l.group != g {
+			inLines -= l.jobs.len()
+			if l.jobs.len() == 0 || l.group != g {
 				return fmt.Errorf("line %+v of %+v is empty or lost", l.alike, g.shape)
 			}
-			for en := l.inOrder.first; en != nil; en = en.inLine.next {
-				if en.line != l || en.job.Before(&l.head().job) {
-					return fmt.Errorf("job %s stands in a wrong line, or before its head", en.job.ID)
-				}
-				if next := en.inLine.next; next != nil && next.job.Before(&en.job) {
-					return fmt.Errorf("job %s stands behind %s", next.job.ID, en.job.ID)
+			for i, en := range l.jobs.items {
+				if en.line != l || i > 0 && en.job.Before(&l.jobs.items[(i-1)/2].job) {
+					return fmt.Errorf("job %s stands in a wrong line, or place", en.job.ID)
 				}
 			}
 			if (l.closed == "") != (l.anyAt > 0) || (l.closed == "") != (l.typeAt > 0) {

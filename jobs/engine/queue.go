@@ -34,29 +34,16 @@ type alike struct {
 	runtime time.Duration
 }
 
-// line is queued jobs that differ in nothing that choosing one depends on. Those that arrive in order stand in a chain;
-// those that come back to an earlier place, in a heap.
+// line is queued jobs, in order, that differ in nothing that choosing one depends on.
 type line struct {
 	alike
-	group   *group
-	names   []string // of the locks
-	inOrder chain[entry]
-	late    *heap[*entry]
-	closed  string        // why nothing of it is handed out: "frozen", a lock's name; empty if it is open
-	since   time.Duration // open since then
-	anyAt   int
-	typeAt  int
-}
-
-func newLine(key alike, g *group, names []string) *line {
-	return &line{
-		alike: key, group: g, names: names,
-		inOrder: chain[entry]{link: func(en *entry) *link[entry] { return &en.inLine }},
-		late: &heap[*entry]{
-			before: func(a, b *entry) bool { return a.job.Before(&b.job) },
-			place:  func(en *entry) *int { return &en.lateAt },
-		},
-	}
+	group  *group
+	names  []string // of the locks
+	jobs   heap[*entry]
+	closed string        // why nothing of it is handed out: "frozen", a lock's name; empty if it is open
+	since  time.Duration // open since then
+	anyAt  int
+	typeAt int
 }
 
 func lineHeap(place func(*line) *int) *heap[*line] {
@@ -64,17 +51,7 @@ func lineHeap(place func(*line) *int) *heap[*line] {
 }
 
 // head returns the first job in the line, which must not be empty.
-func (l *line) head() *entry {
-	switch {
-	case l.inOrder.n == 0:
-		return l.late.top()
-	case l.late.len() == 0 || l.inOrder.first.job.Before(&l.late.top().job):
-		return l.inOrder.first
-	}
-	return l.late.top()
-}
-
-func (l *line) len() int { return l.inOrder.n + l.late.len() }
+func (l *line) head() *entry { return l.jobs.top() }
 
 // enqueue puts a job that could run in line.
 func (e *Engine) enqueue(en *entry) {
@@ -96,22 +73,19 @@ func (e *Engine) enqueue(en *entry) {
 	key := alike{j.Type, joined(j.Locks), j.Priority.Class(), j.MaxRuntime}
 	l := g.lines[key]
 	if l == nil {
-		l = newLine(key, g, j.Locks)
+		l = &line{alike: key, group: g, names: j.Locks, closed: "new"} // until its head is known
+		l.jobs.before = func(a, b *entry) bool { return a.job.Before(&b.job) }
+		l.jobs.place = func(en *entry) *int { return &en.lineAt }
 		g.lines[key] = l
-		l.closed = "new" // until its head is known
 		for _, name := range l.names {
 			e.name(name).lines[l] = true
 		}
 	}
 	var was *entry
-	if l.len() > 0 {
+	if l.jobs.len() > 0 {
 		was = l.head()
 	}
-	if l.inOrder.n == 0 || !j.Before(&l.inOrder.last.job) {
-		l.inOrder.pushBack(en)
-	} else {
-		l.late.push(en)
-	}
+	l.jobs.push(en)
 	en.line = l
 	if was == nil {
 		e.reopen(l)
@@ -129,14 +103,10 @@ func (e *Engine) dequeue(en *entry) {
 		return
 	}
 	wasHead := l.head() == en
-	if en.inLine.in {
-		l.inOrder.remove(en)
-	} else {
-		l.late.remove(en)
-	}
+	l.jobs.remove(en)
 	en.line = nil
 	switch {
-	case l.len() == 0:
+	case l.jobs.len() == 0:
 		e.dropLine(l)
 	case wasHead && l.closed == "":
 		l.group.any.fix(l)

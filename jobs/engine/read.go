@@ -166,13 +166,10 @@ func (e *Engine) seek(c *chain[entry], below uint64, last string) *entry {
 func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 	page := p.page
 	for i := range ended {
-		j := ended[i].Job
-		if p.more && j.Revision < p.next.Below {
+		if p.more && ended[i].Revision < p.next.Below {
 			break // it belongs on a later page
 		}
-		page.Jobs = append(page.Jobs, jobs.View{
-			Job: j, Age: max(page.Now.Sub(j.CreatedAt), 0), SinceUpdate: max(page.Now.Sub(j.UpdatedAt), 0),
-		})
+		page.Jobs = append(page.Jobs, jobs.EndedView(&ended[i], page.Now))
 	}
 	slices.SortFunc(page.Jobs, func(a, b jobs.View) int { return cmp.Compare(b.Job.Revision, a.Job.Revision) })
 	next := p.next

@@ -93,38 +93,23 @@ func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 	}
 }
 
-// QuickHeartbeat applies a heartbeat outside of a turn, if nothing else has to be done or stored for it, and reports whether
+// Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and reports whether
 // it did.
-func (e *Engine) QuickHeartbeat(now Instant, b *jobs.Heartbeat) (jobs.HeartbeatAnswer, bool) {
-	h := e.leases[b.LeaseID]
-	if h == nil || h.worker.id != b.WorkerID || h.deadline() <= now.Mono || b.Wait > 0 || e.cfg.Shared {
-		return jobs.HeartbeatAnswer{}, false
-	}
-	e.setNow(now)
-	e.beat(h, b)
-	return e.beatAnswer(h), true
-}
-
-// QuickHeartbeats applies heartbeats of one worker as quickBeat does, if it can for all of them.
-func (e *Engine) QuickHeartbeats(now Instant, workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
-	if e.cfg.Shared {
-		return nil, false
-	}
-	holds := make([]*hold, len(leaseIDs))
-	for i, id := range leaseIDs {
-		h := e.leases[id]
-		if h == nil || h.worker.id != workerID || h.deadline() <= now.Mono {
+func (e *Engine) Quick(now Instant, all []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
+	for i := range all {
+		h := e.leases[all[i].LeaseID]
+		if h == nil || h.worker.id != all[i].WorkerID || h.deadline() <= now.Mono || all[i].Wait > 0 || e.cfg.Shared {
 			return nil, false
 		}
-		holds[i] = h
 	}
 	e.setNow(now)
-	all := make([]jobs.LeaseAnswer, len(holds))
-	for i, h := range holds {
-		e.beat(h, &jobs.Heartbeat{})
-		all[i] = jobs.LeaseAnswer{LeaseID: leaseIDs[i], HeartbeatAnswer: e.beatAnswer(h)}
+	answers := make([]jobs.LeaseAnswer, len(all))
+	for i := range all {
+		h := e.leases[all[i].LeaseID]
+		e.beat(h, &all[i])
+		answers[i] = jobs.LeaseAnswer{LeaseID: all[i].LeaseID, HeartbeatAnswer: e.beatAnswer(h)}
 	}
-	return all, true
+	return answers, true
 }
 
 // start notes the first heartbeat, or an end that stands for it.

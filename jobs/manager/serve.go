@@ -13,14 +13,24 @@ import (
 	"github.com/lokt-dev/lokt/jobs/engine"
 )
 
-// trimmed is how many jobs are forgotten in one step.
-const trimmed = 500
+// get asks the engine for what has that type.
+func get[T any](ctx context.Context, m *Manager, o engine.Op) (T, error) {
+	r, err := m.do(ctx, o)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return r.(T), nil
+}
 
-// maxAge is more days than any job is old, and no more than a time.Duration can hold.
-const maxAge = 100_000
-
-// housekeeping is how often what is past its life is forgotten.
-const housekeeping = time.Minute
+// tell tells the engine something, unless that is invalid.
+func (m *Manager) tell(ctx context.Context, invalid error, o engine.Op) error {
+	if invalid != nil {
+		return invalid
+	}
+	_, err := m.do(ctx, o)
+	return err
+}
 
 // Submit implements Submitter.
 func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt, error) {
@@ -39,19 +49,7 @@ func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt
 	for i := range specs {
 		all[i] = engine.NewJob{Spec: specs[i].Clone(), ID: newJobID()}
 	}
-	r, err := m.do(ctx, engine.Submit{Jobs: all})
-	if err != nil {
-		return nil, err
-	}
-	return r.([]jobs.Receipt), nil
-}
-
-func cloneNumber(f *float64) *float64 {
-	if f == nil {
-		return nil
-	}
-	c := *f
-	return &c
+	return get[[]jobs.Receipt](ctx, m, engine.Submit{Jobs: all})
 }
 
 // newJobID returns a new job's ID: 32 hexadecimal digits, of which the first twelve are the time in milliseconds, so that
@@ -63,18 +61,15 @@ func (m *Manager) Cancel(ctx context.Context, jobID, reason string) (jobs.State,
 	if err := jobs.ValidateReason(reason); err != nil {
 		return "", err
 	}
-	r, err := m.do(ctx, engine.Cancel{JobID: jobID, Reason: reason})
+	s, err := get[jobs.State](ctx, m, engine.Cancel{JobID: jobID, Reason: reason})
 	if errors.Is(err, jobs.ErrJobNotFound) {
 		r, err := m.store.Ended(ctx, jobID)
 		return r.State, err
 	}
-	if err != nil {
-		return "", err
-	}
-	return r.(jobs.State), nil
+	return s, err
 }
 
-// Request implements Leaser. Its frame stays small while it waits: many asks do.
+// Request implements Leaser. Its frame stays small while it waits: many requests do.
 func (m *Manager) Request(ctx context.Context, a jobs.Request) (g jobs.Grant, err error) {
 	if err := a.Validate(); err != nil {
 		return jobs.Grant{}, err
@@ -86,7 +81,7 @@ func (m *Manager) Request(ctx context.Context, a jobs.Request) (g jobs.Grant, er
 	return g, err
 }
 
-// granted finishes the answer to an ask. What is an error leaves g as it is.
+// granted finishes the answer to a request. If it returns an error, it leaves g as it is.
 func (m *Manager) granted(ctx context.Context, a *jobs.Request, r any, g *jobs.Grant) error {
 	answer := r.(jobs.Grant)
 	if ctx.Err() != nil && answer.Denied == nil && a.RequestID == "" { // nobody knows the lease, and nobody can ask for it
@@ -106,81 +101,57 @@ func (m *Manager) granted(ctx context.Context, a *jobs.Request, r any, g *jobs.G
 
 // Heartbeat implements Leaser.
 func (m *Manager) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
-	if err := b.Validate(); err != nil {
-		return jobs.HeartbeatAnswer{}, err
-	}
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(b.Validate(), ctx.Err()); err != nil {
 		return jobs.HeartbeatAnswer{}, err
 	}
 	b.Progress, b.Checkpoint = cloneNumber(b.Progress), slices.Clone(b.Checkpoint)
-	answer, ok := m.quickBeat(&b)
+	all, ok := m.quick([]jobs.Heartbeat{b})
 	if !ok {
-		r, err := m.do(ctx, engine.Heartbeat{Heartbeat: b})
+		answer, err := get[jobs.HeartbeatAnswer](ctx, m, engine.Heartbeat{Heartbeat: b})
 		if err != nil {
-			return jobs.HeartbeatAnswer{}, err
+			return answer, err
 		}
-		answer = r.(jobs.HeartbeatAnswer)
+		all = []jobs.LeaseAnswer{{LeaseID: b.LeaseID, HeartbeatAnswer: answer}}
 	}
-	all := []jobs.LeaseAnswer{{LeaseID: b.LeaseID, HeartbeatAnswer: answer}}
 	m.tellLost(ctx, all)
 	return all[0].HeartbeatAnswer, nil
 }
 
-// quickBeat applies a heartbeat at once, if it changes nothing but the lease.
-func (m *Manager) quickBeat(b *jobs.Heartbeat) (jobs.HeartbeatAnswer, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return jobs.HeartbeatAnswer{}, false
-	}
-	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Beats
-	answer, ok := m.engine.QuickHeartbeat(m.instant(time.Time{}), b)
-	m.countQuick(counted)
-	if m.engine.Lazy() != lazy {
-		m.wakeUp() // there is something to store, later
-	}
-	return answer, ok
-}
-
 // HeartbeatAll implements Leaser.
 func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, error) {
-	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
+	if err := errors.Join(jobs.ValidateBatch(workerID, leaseIDs), ctx.Err()); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	beats := make([]jobs.Heartbeat, len(leaseIDs))
+	for i, id := range leaseIDs {
+		beats[i] = jobs.Heartbeat{LeaseID: id, WorkerID: workerID}
 	}
-	all, ok := m.quickBeats(workerID, leaseIDs)
+	all, ok := m.quick(beats)
 	if !ok {
-		r, err := m.do(ctx, engine.HeartbeatMany{WorkerID: workerID, LeaseIDs: leaseIDs})
-		if err != nil {
+		var err error
+		if all, err = get[[]jobs.LeaseAnswer](ctx, m, engine.HeartbeatMany{WorkerID: workerID, LeaseIDs: leaseIDs}); err != nil {
 			return nil, err
 		}
-		all = r.([]jobs.LeaseAnswer)
 	}
 	m.tellLost(ctx, all)
 	return all, nil
 }
 
-func (m *Manager) quickBeats(workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
+// quick applies heartbeats at once, if they change nothing but leases.
+func (m *Manager) quick(beats []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, false
 	}
 	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Beats
-	all, ok := m.engine.QuickHeartbeats(m.instant(time.Time{}), workerID, leaseIDs)
-	m.countQuick(counted)
+	all, ok := m.engine.Quick(m.instant(time.Time{}), beats)
+	m.metrics.Beats += m.engine.Metrics.Beats - counted // they are in no turn that must be stored first
+	m.engine.Metrics.Beats = counted
 	if m.engine.Lazy() != lazy {
-		m.wakeUp()
+		m.wakeUp() // there is something to store, later
 	}
 	return all, ok
-}
-
-// countQuick counts the heartbeats that the engine has counted since it had counted so many: they are in no turn that must be stored first.
-func (m *Manager) countQuick(before uint64) {
-	m.metrics.Beats += m.engine.Metrics.Beats - before
-	m.engine.Metrics.Beats = before
 }
 
 // Complete implements Leaser.
@@ -189,48 +160,36 @@ func (m *Manager) Complete(ctx context.Context, c jobs.Completion) (bool, error)
 		return false, err
 	}
 	c.Result, c.Error = slices.Clone(c.Result), slices.Clone(c.Error)
-	r, err := m.do(ctx, engine.Complete{Completion: c})
-	if err != nil {
-		return false, err
-	}
-	return r.(bool), nil
+	return get[bool](ctx, m, engine.Complete{Completion: c})
 }
 
 // Report implements Leaser.
 func (m *Manager) Report(ctx context.Context, p jobs.Progress) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
 	p.Progress, p.Metrics = cloneNumber(p.Progress), slices.Clone(p.Metrics)
-	_, err := m.do(ctx, engine.Report{Progress: p})
-	return err
+	return m.tell(ctx, p.Validate(), engine.Report{Progress: p})
+}
+
+func cloneNumber(f *float64) *float64 {
+	if f == nil {
+		return nil
+	}
+	c := *f
+	return &c
 }
 
 // Revoke implements Operator.
 func (m *Manager) Revoke(ctx context.Context, leaseID, reason string) error {
-	if err := jobs.ValidateReason(reason); err != nil {
-		return err
-	}
-	_, err := m.do(ctx, engine.Revoke{LeaseID: leaseID, Reason: reason})
-	return err
+	return m.tell(ctx, jobs.ValidateReason(reason), engine.Revoke{LeaseID: leaseID, Reason: reason})
 }
 
 // Freeze implements Operator.
 func (m *Manager) Freeze(ctx context.Context, jobType string) error {
-	return m.freeze(ctx, jobType, true)
+	return m.tell(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType, Frozen: true})
 }
 
 // Unfreeze implements Operator.
 func (m *Manager) Unfreeze(ctx context.Context, jobType string) error {
-	return m.freeze(ctx, jobType, false)
-}
-
-func (m *Manager) freeze(ctx context.Context, jobType string, frozen bool) error {
-	if err := jobs.ValidateType(jobType); err != nil {
-		return err
-	}
-	_, err := m.do(ctx, engine.Freeze{Type: jobType, Frozen: frozen})
-	return err
+	return m.tell(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType})
 }
 
 // Cleanup implements Operator.
@@ -238,24 +197,24 @@ func (m *Manager) Cleanup(ctx context.Context, days int) (int, error) {
 	if err := jobs.ValidateAge(days); err != nil {
 		return 0, err
 	}
-	return m.trim(ctx, time.Now().Add(-time.Duration(min(days, maxAge))*24*time.Hour), -1)
+	const oldest = 100_000 // days: more than any job is old, and no more than a time.Duration can hold
+	return m.trim(ctx, time.Now().Add(-time.Duration(min(days, oldest))*24*time.Hour), -1)
 }
 
 // trim forgets jobs in steps, so that turns come in between.
 func (m *Manager) trim(ctx context.Context, before time.Time, keep int) (int, error) {
-	total := 0
-	for {
-		n, err := m.store.Trim(ctx, before, keep, trimmed)
-		total += n
-		if err != nil || n < trimmed {
+	const step = 500
+	for total := 0; ; {
+		n, err := m.store.Trim(ctx, before, keep, step)
+		if total += n; err != nil || n < step {
 			return total, err
 		}
 	}
 }
 
-// housekeep forgets what is past its life, until the manager is closed.
+// housekeep forgets what is past its life, once a minute, until the manager is closed.
 func (m *Manager) housekeep() {
-	tick := time.NewTicker(housekeeping)
+	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	for {
 		select {
@@ -270,19 +229,17 @@ func (m *Manager) housekeep() {
 
 // Get implements Reader.
 func (m *Manager) Get(ctx context.Context, jobID string) (jobs.View, error) {
-	r, err := m.do(ctx, engine.Get{JobID: jobID})
-	if errors.Is(err, jobs.ErrJobNotFound) {
-		r, err := m.store.Ended(ctx, jobID)
-		if err != nil {
-			return jobs.View{}, err
-		}
-		now := time.Now()
-		return jobs.View{Job: r.Job, Age: max(now.Sub(r.CreatedAt), 0), SinceUpdate: max(now.Sub(r.UpdatedAt), 0), Attempts: r.Attempts}, nil
+	v, err := get[jobs.View](ctx, m, engine.Get{JobID: jobID})
+	if !errors.Is(err, jobs.ErrJobNotFound) {
+		return v, err
 	}
+	r, err := m.store.Ended(ctx, jobID)
 	if err != nil {
 		return jobs.View{}, err
 	}
-	return r.(jobs.View), nil
+	v = jobs.EndedView(&r, time.Now())
+	v.Attempts = r.Attempts
+	return v, nil
 }
 
 // List implements Reader.
@@ -290,11 +247,10 @@ func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
 	if err := f.Validate(); err != nil {
 		return jobs.Page{}, err
 	}
-	r, err := m.do(ctx, engine.List{Filter: f})
+	p, err := get[engine.LivingPage](ctx, m, engine.List{Filter: f})
 	if err != nil {
 		return jobs.Page{}, err
 	}
-	p := r.(engine.LivingPage)
 	var ended []jobs.Record
 	if f.State == "" || f.State.Ended() {
 		if ended, err = m.store.ListEnded(ctx, f, p.Below, f.Most()+1); err != nil {
@@ -306,60 +262,45 @@ func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
 
 // Status implements Reader.
 func (m *Manager) Status(ctx context.Context) (jobs.Snapshot, error) {
-	r, err := m.do(ctx, engine.Status{})
-	if err != nil {
-		return jobs.Snapshot{}, err
-	}
-	return r.(jobs.Snapshot), nil
+	return get[jobs.Snapshot](ctx, m, engine.Status{})
 }
 
 // Workers implements Reader.
 func (m *Manager) Workers(ctx context.Context) ([]jobs.WorkerStatus, error) {
-	r, err := m.do(ctx, engine.Workers{})
-	if err != nil {
-		return nil, err
-	}
-	return r.([]jobs.WorkerStatus), nil
+	return get[[]jobs.WorkerStatus](ctx, m, engine.Workers{})
 }
 
 // Stats implements Reader.
 func (m *Manager) Stats(ctx context.Context, days int) (jobs.Stats, error) {
-	if err := jobs.ValidateDays(days); err != nil {
-		return jobs.Stats{}, err
-	}
 	now := time.Now().UTC()
 	from := jobs.Since(now, days)
-	all, err := m.history(ctx, from)
+	all, err := m.history(ctx, from, days)
 	return jobs.Summarize(all, from, now), err
 }
 
 // Decisions implements Reader.
 func (m *Manager) Decisions(ctx context.Context, days int) (jobs.Decisions, error) {
-	if err := jobs.ValidateDays(days); err != nil {
-		return jobs.Decisions{}, err
-	}
 	from := jobs.Since(time.Now().UTC(), days)
-	all, err := m.history(ctx, from)
+	all, err := m.history(ctx, from, days)
 	return jobs.Decide(all, from, days), err
 }
 
 // history returns the statistics, with those that are not stored yet in place of what is.
-func (m *Manager) history(ctx context.Context, from time.Time) ([]jobs.Statistic, error) {
+func (m *Manager) history(ctx context.Context, from time.Time, days int) ([]jobs.Statistic, error) {
+	if err := jobs.ValidateDays(days); err != nil {
+		return nil, err
+	}
 	all, err := m.store.History(ctx, from)
 	if err != nil {
 		return nil, err
 	}
-	r, err := m.do(ctx, engine.History{})
-	if err != nil {
-		return nil, err
-	}
-	newer := r.([]jobs.Statistic)
+	newer, err := get[[]jobs.Statistic](ctx, m, engine.History{})
 	all = slices.DeleteFunc(all, func(n jobs.Statistic) bool {
 		return slices.ContainsFunc(newer, func(o jobs.Statistic) bool {
 			return o.Source == n.Source && o.Hour.Equal(n.Hour) && o.Type == n.Type && o.Tag == n.Tag
 		})
 	})
-	return append(all, newer...), nil
+	return append(all, newer...), err
 }
 
 // Metrics returns what was counted until now. The caller may keep and change it.

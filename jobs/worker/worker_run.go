@@ -28,8 +28,9 @@ type Run struct {
 	cancel   context.CancelCauseFunc
 	until    atomic.Int64 // the lease may be relied on so long, by Worker.o.Elapsed
 	gone     atomic.Bool  // the service has said that the lease is not there
-	beat     *lokt.Beat
-	interval atomic.Int64 // as proposed last
+	beat     *lokt.Heartbeat
+	interval atomic.Int64          // as proposed last
+	failed   atomic.Pointer[error] // why the last heartbeat was in vain; nil if it was not
 
 	mu      sync.Mutex
 	news    jobs.Progress // not yet told
@@ -143,13 +144,13 @@ func (r *Run) margin() time.Duration {
 	return min(r.life()/10, 5*time.Second)
 }
 
-// pace sets the time to the next heartbeat: as the service proposes, spread, and well below the lease's life.
-func (r *Run) pace(proposed time.Duration) {
+// every returns the time between two heartbeats: as the service proposes, spread, and well below the lease's life.
+func (r *Run) every() time.Duration {
+	proposed := time.Duration(r.interval.Load())
 	if proposed <= 0 {
 		proposed = min(15*time.Second, r.life()/3)
 	}
-	r.interval.Store(int64(proposed))
-	r.beat.Interval = min(spread(proposed), r.life()/2)
+	return min(spread(proposed), r.life()/2)
 }
 
 // work does the job: it has a deadline from the first moment, heartbeats while the handler runs and until its end is
@@ -157,10 +158,8 @@ func (r *Run) pace(proposed time.Duration) {
 func (r *Run) work(asked time.Duration) {
 	r.ctx, r.cancel = context.WithCancelCause(r.w.hard)
 	defer r.cancel(nil)
-	r.beat = &lokt.Beat{Margin: r.margin(), Renew: r.renew, Lost: r.lost, Doubt: func(err error) {
-		r.w.notify(Notice{Type: NoticeDoubt, Run: r, Err: err})
-	}}
-	r.pace(r.Lease.Interval)
+	r.beat = &lokt.Heartbeat{Margin: r.margin(), Lost: r.lost} // which watches over the lease's end
+	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 	if r.w.o.Elapsed()-asked > r.life()/4 { // the ask has waited: when the lease began is not known well enough
 		var err error
@@ -172,7 +171,8 @@ func (r *Run) work(asked time.Duration) {
 	r.w.keeper.Keep(r.beat, asked, r.life())
 	defer r.beat.Stop()
 
-	quiet := r.listen()
+	quiet, stop := r.heartbeats(asked)
+	defer stop()
 	unlimit := r.limit()
 	defer context.AfterFunc(r.ctx, func() {
 		if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -245,52 +245,76 @@ func (r *Run) confirm() (asked time.Duration, err error) {
 	}
 }
 
-// renew is what the keeper calls.
-func (r *Run) renew(ctx context.Context) (time.Duration, error) {
-	asked, err := r.send(ctx, jobs.Heartbeat{})
-	if err != nil {
-		if r.gone.Load() {
-			err = fmt.Errorf("%w: %w", lokt.ErrNotFound, err)
-		}
-		return 0, err
+// lost is what the keeper calls, with an error that wraps lokt.ErrLost, when the lease cannot be relied on any more.
+func (r *Run) lost(cause error) {
+	if failed := r.failed.Load(); failed != nil {
+		cause = fmt.Errorf("%w: %w", cause, *failed)
 	}
-	r.pace(time.Duration(r.interval.Load()))
-	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
-	return r.life(), nil
+	r.cancel(cause)
 }
 
-// lost is what the keeper calls, with an error that wraps lokt.ErrLost.
-func (r *Run) lost(cause error) { r.cancel(cause) }
+const (
+	listenAfter = 250 * time.Millisecond // how long a job must take to be worth a request that waits for news about it
+	retryLeast  = 20 * time.Millisecond  // between two tries of a heartbeat that failed
+)
 
-// listenAfter is how long a job must take to be worth a request that waits for news about it.
-const listenAfter = 250 * time.Millisecond
-
-// listen learns soon that the job is to be stopped, by heartbeats whose answers wait for it. The returned function ends
-// that. Nothing depends on it: the keeper's heartbeats learn the same, later.
-func (r *Run) listen() (stop func()) {
+// heartbeats keeps the lease, until stop is called. While the handler runs, their answers wait at the service for news until
+// the next is due, so that the worker learns soon that the job is to be stopped; after quiet is called they do not.
+func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
+	ctx, end := context.WithCancel(context.Background())
+	listening, quiet := context.WithCancel(ctx)
 	if r.w.o.Wait == 0 {
-		return func() {}
+		quiet()
 	}
-	ctx, cancel := context.WithCancel(r.ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for pause := listenAfter; ; {
-			if r.w.rest(ctx, pause, nil); ctx.Err() != nil {
-				return
+		due := asked + r.every()
+		next := min(due, r.w.o.Elapsed()+listenAfter)
+		for !r.gone.Load() {
+			waits := listening
+			if listening.Err() != nil {
+				waits, next = ctx, due
 			}
-			asked, err := r.send(ctx, jobs.Heartbeat{Wait: r.w.o.Wait})
-			if r.gone.Load() && ctx.Err() == nil {
-				r.cancel(fmt.Errorf("%w: %w", lokt.ErrLost, err))
+			r.w.rest(waits, next-r.w.o.Elapsed(), nil)
+			switch {
+			case ctx.Err() != nil:
 				return
-			}
-			pause = time.Duration(r.interval.Load())
-			if err == nil && r.w.o.Elapsed()-asked >= r.w.o.Wait/2 {
-				pause = 0
+			case waits.Err() == nil:
+				due = r.heartbeat(ctx, listening)
+				next = due
 			}
 		}
 	}()
-	return func() { cancel(); <-done }
+	return quiet, func() { end(); <-done }
+}
+
+// heartbeat sends one, while it listens with an answer that waits, and returns when the next is due.
+func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
+	every, left, wait := r.every(), r.Remaining(), time.Duration(0)
+	if listening.Err() == nil && r.ctx.Err() == nil {
+		ctx, wait = listening, min(r.w.o.Wait, every, left/3)
+	}
+	sending, cancel := context.WithTimeout(ctx, max(left/2, retryLeast))
+	defer cancel()
+	asked, err := r.send(sending, jobs.Heartbeat{Wait: max(wait, 0)})
+	switch {
+	case err == nil:
+		r.failed.Store(nil)
+		r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
+		r.beat.Extend(asked, r.life())
+		return asked + every
+	case ctx.Err() != nil: // it is not to wait any more
+	case r.gone.Load():
+		if listening.Err() == nil {
+			r.cancel(fmt.Errorf("%w: %w", lokt.ErrLost, err))
+		}
+	default:
+		r.failed.Store(&err)
+		r.w.notify(Notice{Type: NoticeDoubt, Run: r, Err: err})
+		return r.w.o.Elapsed() + max(retryLeast, min(every, r.Remaining())/4)
+	}
+	return asked + min(every, left/2)
 }
 
 // limit ends the context when the job's maximum runtime, which began with the grant, is about to be over. The returned function

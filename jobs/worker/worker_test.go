@@ -29,7 +29,7 @@ type faulty struct {
 	away  bool // nothing gets through
 	deaf  bool // requests get through, their answers do not
 	calls map[string]int
-	times []time.Time // of heartbeats that do not wait
+	times []time.Time // of heartbeats
 }
 
 func (f *faulty) set(away, deaf bool) {
@@ -83,11 +83,10 @@ func (f *faulty) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Heartbea
 	name := "beat"
 	if b.Wait > 0 {
 		name = "listen"
-	} else {
-		f.mu.Lock()
-		f.times = append(f.times, time.Now())
-		f.mu.Unlock()
 	}
+	f.mu.Lock()
+	f.times = append(f.times, time.Now())
+	f.mu.Unlock()
 	return through(f, name, func(s jobs.Service) (jobs.HeartbeatAnswer, error) { return s.Heartbeat(ctx, b) })
 }
 

@@ -389,7 +389,7 @@ func (s *fileJobs) Close() error {
 }
 
 var (
-	_ lokt.Store         = (*fileLocks)(nil)
-	_ lokt.EventLog      = (*fileLocks)(nil)
-	_ jobs.Store = (*fileJobs)(nil)
+	_ lokt.Store    = (*fileLocks)(nil)
+	_ lokt.EventLog = (*fileLocks)(nil)
+	_ jobs.Store    = (*fileJobs)(nil)
 )

@@ -113,6 +113,13 @@ func (w *writer) number(statement string, args ...any) (n int64, err error) {
 	return n, err
 }
 
+// checkpoint moves what the log has into the database's file, and reports whether that was all.
+func (w *writer) checkpoint(mode string) (whole bool, err error) {
+	var busy, pages, moved int
+	err = w.query("PRAGMA wal_checkpoint("+mode+")", nil, func(rows *sql.Rows) error { return rows.Scan(&busy, &pages, &moved) })
+	return busy == 0 && moved == pages, err
+}
+
 // written returns how many pages the connection has ever written to the log.
 func (w *writer) written() (pages int) {
 	_ = w.conn.Raw(func(raw any) error {

@@ -80,6 +80,23 @@ func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
 	return atomicfile.Publish(fsys, part, path)
 }
 
+// CheckFile does what DB.Check does for a database of SQLite that another process may have open, and changes nothing.
+func CheckFile(ctx context.Context, path string) (err error) {
+	if path, err = resolve(path); err != nil {
+		return unavailable(err)
+	}
+	var said []error
+	d := &fileDB{path: path, stop: make(chan struct{}), options: Options{Warn: func(err error) { said = append(said, err) }}}
+	if _, err := d.look(ctx, true); err != nil {
+		return fmt.Errorf("database %s: %w", path, translate(err))
+	}
+	if d.read, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
+		return err
+	}
+	err = d.Check(ctx)
+	return errors.Join(append(said, err, d.read.Close())...)
+}
+
 // Check implements backend: SQLite's own check, which compares tables and indexes, and then every document's checksum.
 func (d *fileDB) Check(ctx context.Context) error {
 	var wrong []error

@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
@@ -56,7 +55,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		}
 		d.locks.publish(b)
 	}
-	if pages := d.write.written() - d.moved; pages >= checkpointPages || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
+	if pages := d.write.written() - d.moved; pages >= d.checkpointAt || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
 		d.checkpoint()
 	}
 	return nil
@@ -208,8 +207,8 @@ func (d *fileDB) recover() (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe("recover", begin, err) }()
 	_ = d.write.exec("ROLLBACK") // if there is still something to roll back
-	busy, err := d.write.number("PRAGMA wal_checkpoint(TRUNCATE)")
-	if err == nil && busy != 0 {
+	whole, err := d.write.checkpoint("TRUNCATE")
+	if err == nil && !whole {
 		err = errors.New("the database is being read")
 	}
 	if err == nil {
@@ -235,20 +234,19 @@ func (d *fileDB) recover() (err error) {
 // Bounds on the log, in pages of it that were written since the last time that all of it was in the database's file.
 const (
 	checkpointPages = 4000
-	checkpointAgain = 1000 // pages more, after somebody who reads was in the way
+	checkpointAgain = 1000 // after somebody who reads was in the way
 )
 
 // checkpoint moves what the log has into the database's file. SQLite would do that by itself, and keep quiet about what fails.
 func (d *fileDB) checkpoint() {
 	begin, written := time.Now(), d.write.written()
-	var busy, pages, moved int
-	err := d.write.query("PRAGMA wal_checkpoint(PASSIVE)", nil, func(rows *sql.Rows) error { return rows.Scan(&busy, &pages, &moved) })
+	whole, err := d.write.checkpoint("PASSIVE")
 	d.options.observe("checkpoint", begin, err)
 	d.flushed(err)
 	d.checkpointed, d.moved = d.clock.now(), written
 	d.unmoved.Store(false)
-	if err != nil || busy != 0 || moved < pages { // it is tried again
-		d.moved -= checkpointPages - checkpointAgain
+	if err != nil || !whole { // it is tried again
+		d.moved -= max(d.checkpointAt-checkpointAgain, d.checkpointAt/2)
 		d.unmoved.Store(true)
 	}
 }

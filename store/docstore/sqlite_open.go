@@ -50,6 +50,7 @@ type fileDB struct {
 	state        state     // as it is stored
 	failure      error     // why nothing can be stored any more
 	suspect      error     // why it is not known what is stored
+	checkpointAt int       // pages in the log, when they are moved
 	noRoom       bool      // the last transaction failed because there was none
 	full         bool      // transactions are flushed to the disk
 	moved        int       // pages written to the log when all of them were in the database's file
@@ -74,7 +75,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, unavailable(err)
 	}
-	d := &fileDB{path: path, options: o, stop: make(chan struct{}), stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true}
+	d := &fileDB{path: path, options: o, stop: make(chan struct{}), stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true, checkpointAt: checkpointPages}
 	if d.side, err = lockBeside(path, o.Describe); err != nil {
 		return nil, err
 	}
@@ -217,7 +218,15 @@ func (d *fileDB) peek(ctx context.Context) (*state, error) {
 	} else if err != nil {
 		return nil, unavailable(err)
 	}
-	w, err := openWriter(ctx, d.path, "ro")
+	s, err := d.identify(ctx, "ro")
+	if code(err)&0xff == sqlite3.SQLITE_READONLY { // what was left when it was being made has to be rolled back
+		s, err = d.identify(ctx, "rw")
+	}
+	return s, err
+}
+
+func (d *fileDB) identify(ctx context.Context, access string) (*state, error) {
+	w, err := openWriter(ctx, d.path, access)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -137,33 +136,25 @@ type fileURL struct {
 
 // parseFile reads a URL. It is not ok if that is none of SQLite, or ends with a parameter that is none: a mistyped ?mode=rw is
 // not the name of a new database.
-func parseFile(text string) (f fileURL, ok bool) {
-	path, ok := strings.CutPrefix(text, "sqlite:")
+func parseFile(url string) (f fileURL, ok bool) {
+	path, ok := strings.CutPrefix(url, "sqlite:")
 	f.path = strings.TrimPrefix(path, "//")
-	if path, query, found := cutLast(f.path, "?"); found && !strings.Contains(query, "/") {
-		parameters, err := url.ParseQuery(query)
-		f.old, f.acceptLoss = query == "mode=rw" || parameters.Get("mode") == "rw", parameters.Has("accept-loss")
-		for name, values := range parameters {
-			known := name == "mode" && values[0] == "rw" || name == "accept-loss" && values[0] == ""
-			if ok = ok && known; !known && strings.Contains(query, "=") {
-				err = lokt.ErrInvalid
-			}
-		}
-		if err != nil {
-			return f, false
-		}
-		if f.old || f.acceptLoss {
-			f.path = path
-		}
+	at := strings.LastIndexByte(f.path, '?')
+	if at < 0 || strings.Contains(f.path[at:], "/") {
+		return f, ok && f.path != ""
 	}
+	switch f.path[at+1:] {
+	case "mode=rw":
+		f.old = true
+	case "accept-loss":
+		f.acceptLoss = true
+	case "mode=rw&accept-loss", "accept-loss&mode=rw":
+		f.old, f.acceptLoss = true, true
+	default:
+		return f, ok && !strings.Contains(f.path[at:], "=")
+	}
+	f.path = f.path[:at]
 	return f, ok && f.path != ""
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }
 
 // File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok if

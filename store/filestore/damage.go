@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -97,100 +96,81 @@ func (s *Store) quarantine(dir, name string) error {
 	return s.fs.Rename(from, to)
 }
 
-// Check looks for what is wrong with the store's files: damaged records, and files with a second name and leftovers of crashed processes, which have no
-// Name. With fix, it removes leftovers; damaged records are left for Discard, by name.
+// Check looks for what is wrong with the store's files: damaged records, and without a Name files with a second name and
+// leftovers of crashed processes. With fix, it removes leftovers; damaged records are left for Discard, by name.
 func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
-	names, err := s.names(lokt.Filter{})
+	names, err := s.listed(lokt.Filter{})
 	if err != nil {
 		return nil, 0, unavailable(err)
 	}
 	queued := map[string]bool{}
-	for _, name := range names {
+	for _, n := range names {
 		if ctx.Err() != nil {
-			return found, fixed, ctx.Err()
+			return found, 0, ctx.Err()
 		}
-		snap, err := s.View(ctx, name)
+		snap, err := s.View(ctx, n.name)
+		d, l := Damage{Name: n.name}, snap.Lock
 		switch {
 		case err != nil:
-			found = append(found, Damage{Name: name, Path: s.path(s.dirOf(err), name), Problem: err.Error()})
-		case snap.Lock.Corrupt != "":
-			found = append(found, Damage{Name: name, Path: s.path(dirLocks, name), Problem: snap.Lock.Corrupt})
-		case snap.Lock.Freeze != nil && snap.Lock.Freeze.Damaged != "":
-			found = append(found, Damage{Name: name, Path: s.path(dirFreezes, name), Problem: snap.Lock.Freeze.Damaged})
+			d.Path, d.Problem = s.path(s.dirOf(err), n.name), err.Error()
+		case l.Corrupt != "":
+			d.Path, d.Problem = s.path(dirLocks, n.name), l.Corrupt
+		case l.Freeze != nil && l.Freeze.Damaged != "":
+			d.Path, d.Problem = s.path(dirFreezes, n.name), l.Freeze.Damaged
 		}
-		for _, w := range snap.Lock.Queue {
+		if d.Problem != "" {
+			found = append(found, d)
+		}
+		for _, w := range l.Queue {
 			queued[filepath.Base(s.wakePath(w.LeaseID))] = true
 		}
 	}
-	links, err := s.links()
-	if err != nil {
-		return found, 0, unavailable(err)
-	}
-	found = append(found, links...)
-	left, err := s.leftovers(queued)
-	if err != nil {
-		return found, 0, unavailable(err)
-	}
-	for _, d := range left {
-		if fix && os.Remove(d.Path) == nil {
-			fixed++
-			continue
-		}
-		found = append(found, d)
-	}
-	return found, fixed, nil
+	strays, fixed, err := s.strays(queued, fix)
+	return append(found, strays...), fixed, unavailable(err)
 }
 
 // linked refuses a file that has another name, perhaps outside the store: what is written to it would be written there.
 func linked(path string) error {
-	return fmt.Errorf("%w: %s has another name, a hard link: move it away; lokt does not write to it", lokt.ErrDamaged, path)
+	return fmt.Errorf("%w: %s %s; lokt does not write to it", lokt.ErrDamaged, path, secondName)
 }
 
-// links returns the files of the store that have another name.
-func (s *Store) links() (found []Damage, err error) {
-	for _, dir := range append([]string{""}, subdirs...) {
-		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		for _, e := range entries {
-			if fi, err := e.Info(); err == nil && fi.Mode().IsRegular() && vfs.Links(fi) > 1 {
-				found = append(found, Damage{Path: filepath.Join(s.root, dir, e.Name()), Problem: "has another name, a hard link: move it away"})
-			}
-		}
-	}
-	return found, nil
-}
+const secondName = "has another name, a hard link: move it away"
 
 // leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.
 const leftoverAge = time.Minute
 
-// leftovers returns temporary and wake files that nobody uses.
-func (s *Store) leftovers(queued map[string]bool) ([]Damage, error) {
-	var left []Damage
-	for _, dir := range []string{dirLocks, dirQueue, dirFreezes, dirWake} {
+// strays returns the files of the store that have another name, and temporary and wake files that nobody uses, which it
+// removes with fix. Wake files of the queued are used.
+func (s *Store) strays(queued map[string]bool, fix bool) (found []Damage, fixed int, err error) {
+	for _, dir := range append([]string{""}, subdirs...) {
 		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return found, fixed, err
 		}
 		for _, e := range entries {
 			fi, err := e.Info()
-			if err != nil || time.Since(fi.ModTime()) < leftoverAge || !fi.Mode().IsRegular() {
+			if err != nil || !fi.Mode().IsRegular() {
 				continue
 			}
-			path := filepath.Join(s.root, dir, e.Name())
-			switch {
-			case dir == dirWake && !queued[e.Name()]:
-				left = append(left, Damage{Path: path, Problem: "wake file of a process that waits no more"})
-			case dir != dirWake && atomicfile.IsTemp(e.Name()):
-				left = append(left, Damage{Path: path, Problem: "temporary file of a crashed write"})
+			d := Damage{Path: filepath.Join(s.root, dir, e.Name())}
+			switch old := time.Since(fi.ModTime()) >= leftoverAge; {
+			case vfs.Links(fi) > 1:
+				d.Problem = secondName
+			case old && dir == dirWake && !queued[e.Name()]:
+				d.Problem = "wake file of a process that waits no more"
+			case old && atomicfile.IsTemp(e.Name()):
+				d.Problem = "temporary file of a crashed write"
+			default:
+				continue
 			}
+			if fix && d.Problem != secondName && s.fs.Remove(d.Path) == nil {
+				fixed++
+				continue
+			}
+			found = append(found, d)
 		}
 	}
-	return left, nil
+	return found, fixed, nil
 }
 
 // SetChild notes the process that a guard runs in the records of its leases, so that it counts as the guard's life even

@@ -3,9 +3,9 @@ package filestore
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"slices"
 	"time"
@@ -83,7 +83,9 @@ func contentOf(data []byte, err error) uint64 {
 	case data == nil:
 		return contentAbsent
 	}
-	return max(mix(0, data), contentUnreadable+1)
+	h := fnv.New64a()
+	_, _ = h.Write(data)
+	return max(h.Sum64(), contentUnreadable+1)
 }
 
 // durable reports whether more than one file of the entry must survive the loss of power: the entry must, then.
@@ -95,22 +97,6 @@ func (e *entry) durable() bool {
 		}
 	}
 	return n > 1
-}
-
-// mix returns a hash of data and of what h is a hash of. It need not withstand anybody.
-func mix(h uint64, data []byte) uint64 {
-	h ^= uint64(len(data))
-	for ; len(data) >= 8; data = data[8:] {
-		h = mixWord(h, binary.LittleEndian.Uint64(data))
-	}
-	var rest [8]byte
-	copy(rest[:], data)
-	return mixWord(h, binary.LittleEndian.Uint64(rest[:]))
-}
-
-func mixWord(h, word uint64) uint64 {
-	h = (h ^ word) * 0x9e3779b97f4a7c15
-	return h ^ h>>32
 }
 
 // encode returns the entry as JSON.

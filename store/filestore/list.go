@@ -14,7 +14,19 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// List implements lokt.Store. Long lists are read by several goroutines, ahead of who ranges over them.
+// seenLock is one lock of a list, as its files showed it.
+type seenLock struct {
+	snap lokt.Snapshot
+	err  error
+}
+
+// listShare is how many locks of a list one reader reads before it waits for the others.
+const listShare = 64
+
+// List implements lokt.Store. Several goroutines read, some locks at a time.
+//
+// If only some of a lock's files were there when the directories were listed, no others are looked for: had a waiter or a
+// freeze come since, the list would merely be a moment older.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
 		names, err := s.listed(f)
@@ -25,40 +37,12 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 			yield(lokt.Snapshot{}, unavailable(err))
 			return
 		}
-		for seen := range s.read(ctx, names) {
-			if ctx.Err() != nil {
-				yield(seen.snap, ctx.Err())
-				return
-			}
-			if seen.err == nil && (seen.snap.Lock.Free() || f.Queued && len(seen.snap.Lock.Queue) == 0) {
-				continue
-			}
-			if !yield(seen.snap, seen.err) {
-				return
-			}
-		}
-	}
-}
-
-// seenLock is one lock of a list, as its files showed it.
-type seenLock struct {
-	snap lokt.Snapshot
-	err  error
-}
-
-// read returns what the files of the names show, in order. Several goroutines read, some locks at a time.
-//
-// If only some of a lock's files were there when the directories were listed, no others are looked for: had a waiter or a
-// freeze come since, the list would merely be a moment older.
-func (s *Store) read(ctx context.Context, names []listedName) iter.Seq[seenLock] {
-	return func(yield func(seenLock) bool) {
-		const share = 64 // of one reader, between two waits for all
-		readers := make([]reader, min(runtime.GOMAXPROCS(0), len(names)/share+1, 8))
+		readers := make([]reader, min(runtime.GOMAXPROCS(0), len(names)/listShare+1, 8))
 		for i := range readers {
 			readers[i].s = s
 			defer readers[i].close()
 		}
-		for some := range slices.Chunk(names, share*len(readers)) {
+		for some := range slices.Chunk(names, listShare*len(readers)) {
 			seen := make([]seenLock, len(some))
 			var reading sync.WaitGroup
 			for i := range readers {
@@ -70,7 +54,12 @@ func (s *Store) read(ctx context.Context, names []listedName) iter.Seq[seenLock]
 			}
 			reading.Wait()
 			for _, one := range seen {
-				if !yield(one) {
+				if ctx.Err() != nil {
+					yield(one.snap, ctx.Err())
+					return
+				}
+				skip := one.err == nil && (one.snap.Lock.Free() || f.Queued && len(one.snap.Lock.Queue) == 0)
+				if !skip && !yield(one.snap, one.err) {
 					return
 				}
 			}
@@ -129,14 +118,4 @@ func (s *Store) listed(f lokt.Filter) ([]listedName, error) {
 		merged = append(merged, n)
 	}
 	return merged, nil
-}
-
-// names returns the names that have a file, in order.
-func (s *Store) names(f lokt.Filter) ([]string, error) {
-	listed, err := s.listed(f)
-	names := make([]string, len(listed))
-	for i, n := range listed {
-		names[i] = n.name
-	}
-	return names, err
 }

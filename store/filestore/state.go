@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -104,12 +105,7 @@ func (s *Store) readFile(file int, name string) ([]byte, fs.FileInfo, error) {
 
 // busy reports whether the error is about this process or the machine, not about the file.
 func busy(err error) bool {
-	for _, e := range transient {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(transient, func(e error) bool { return errors.Is(err, e) })
 }
 
 // foreign reports whether the error is that something stands in the file's place which the store did not put there.
@@ -134,11 +130,11 @@ func (s *Store) damaged(name, dir string, err error) error {
 // revision identifies the state by its contents and by which change of its shard was the last: the same contents may
 // come again.
 func (st *state) revision(seq uint64) uint64 {
-	h := mixWord(0, seq)
+	all := binary.LittleEndian.AppendUint64(nil, seq)
 	for _, data := range st.data {
-		h = mixWord(h, contentOf(data, nil))
+		all = binary.LittleEndian.AppendUint64(all, contentOf(data, nil))
 	}
-	return h
+	return contentOf(all, nil)
 }
 
 func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
