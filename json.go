@@ -27,9 +27,11 @@ var (
 // Marshal returns v, one of the types of this package or made of them, in its JSON form.
 func Marshal(v any) ([]byte, error) { return form.Marshal(v) }
 
-// Unmarshal reads what Marshal wrote. Members that v does not have are skipped; text that is not UTF-8 is an error. A name
-// may stand twice in an object, because it may in a raw value.
-func Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v, reading) }
+// Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have are
+// skipped, and a name may stand twice in an object, because it may in a raw value. Text that is not UTF-8 is an error.
+func Unmarshal(data []byte, v any, options ...json.Options) error {
+	return json.Unmarshal(data, v, append([]json.Options{reading}, options...)...)
+}
 
 func writeDuration(out *jsontext.Encoder, d time.Duration) error {
 	whole, part := d/time.Millisecond, d%time.Millisecond

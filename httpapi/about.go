@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -13,50 +12,39 @@ import (
 
 // About is what a server says of itself to a caller.
 type About struct {
-	Version   string    `json:"version,omitempty"`
-	Store     string    `json:"store,omitempty"` // the kind of store that keeps the locks
-	Now       time.Time `json:"now"`             // by the server's clock
-	Locks     bool      `json:"locks"`           // it serves locks,
-	Events    bool      `json:"events"`          // their events,
-	Jobs      bool      `json:"jobs"`            // and jobs
-	Caller    string    `json:"caller,omitempty"`
+	Version   string    `json:"version,omitzero"`
+	Store     string    `json:"store,omitzero"` // the kind of store that keeps the locks
+	Now       time.Time `json:"now"`            // by the server's clock
+	Locks     bool      `json:"locks"`          // it serves locks,
+	Events    bool      `json:"events"`         // their events,
+	Jobs      bool      `json:"jobs"`           // and jobs
+	Caller    string    `json:"caller,omitzero"`
 	Anonymous bool      `json:"anonymous"` // everybody may do everything, without saying who they are
 	Scopes    []Scope   `json:"scopes"`    // what the caller may do, if only to some locks or jobs
 }
 
-func (s *server) routeAbout() {
-	s.route("GET /v1/about", func(c *call) error {
-		about := About{
-			Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(),
-			Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil, Anonymous: true, Scopes: []Scope{},
-		}
-		if c.caller != nil {
-			about.Caller = c.caller.Name()
-			about.Anonymous = about.Caller == ""
-		}
-		for _, scope := range []Scope{ScopeRead, ScopeLock, ScopeForce, ScopeSubmit, ScopeWork, ScopeAdmin} {
-			if c.may(scope, "") == nil {
-				about.Scopes = append(about.Scopes, scope)
-			}
-		}
-		c.w.Header().Set("Cache-Control", "no-store")
-		return c.writeJSON(http.StatusOK, "application/json", about)
-	})
+func aboutRoutes() []route {
+	return []route{{pattern: "GET /v1/about", serve: (*call).about}, {pattern: "GET " + openAPIPath, serve: (*call).openAPI}}
 }
 
-// MarshalJSON implements json.Marshaler: the time is as all times on the wire are.
-func (a About) MarshalJSON() ([]byte, error) {
-	type plain About
-	return json.Marshal(struct {
-		plain
-		Now wireTime `json:"now"`
-	}{plain(a), wireTime(a.Now)})
+func (c *call) about() error {
+	s := c.s
+	about := About{
+		Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(), Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil,
+		Caller: c.who(), Anonymous: c.who() == "",
+	}
+	for _, scope := range []Scope{ScopeRead, ScopeLock, ScopeForce, ScopeSubmit, ScopeWork, ScopeAdmin} {
+		if c.may(scope, "") == nil {
+			about.Scopes = append(about.Scopes, scope)
+		}
+	}
+	return c.answer(http.StatusOK, about)
 }
 
 // About asks the server what it is, and who it takes the caller for.
 func (c *Client) About(ctx context.Context) (About, error) {
 	var about About
-	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/v1/about"}, decodeInto(&about))
+	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/v1/about"}, into(&about, lockJSON))
 	return about, err
 }
 
@@ -84,5 +72,5 @@ func Shown(leaseID string) string {
 	if isPublicID(leaseID) {
 		return leaseID
 	}
-	return PublicID(leaseID)
+	return lokt.PublicID(leaseID)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +18,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // ClientOptions say how to reach a server. The zero value is right for one on this host that wants no token.
@@ -57,8 +59,7 @@ type ClientOptions struct {
 // the queue while it does. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server; so is
 // a request to end something of which only a lost answer could have told whether it did.
 //
-// On the wire durations are whole milliseconds, rounded up, and times are cut off to milliseconds. Of leases that others
-// hold, the client sees the PublicID in place of the lease ID.
+// Of leases that others hold, the client sees the lokt.PublicID in place of the lease ID.
 type Client struct {
 	urls    []*url.URL
 	current atomic.Uint32 // index of the server that answered last
@@ -144,19 +145,15 @@ type exchange struct {
 	path   string // escaped
 	query  url.Values
 	header map[string]string
-	body   any // marshalled to JSON unless it is encoded; nil for none
+	body   []byte // nil for none
 	lease  string
 	looks  bool // it only reads: ClientOptions.Look is for it
 	once   bool // not to be sent again when it may have been carried out
 
-	// fails, if set, returns the error that an answer of another API than that of locks tells, whether asking again may
-	// help, and when.
-	fails func(status int, h http.Header, body []byte) (again bool, after time.Duration, err error)
-
 	// wait is how long the server may take on purpose; again, if set, is asked before each attempt for the body and
 	// the wait, which may have grown shorter.
 	wait  time.Duration
-	again func() (body any, wait time.Duration)
+	again func() (body []byte, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
 	most     time.Duration // bounds how long a request is tried that no server has seen; 0: only the client's patience does
@@ -167,9 +164,6 @@ type exchange struct {
 	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
 	sent     time.Time // set: when the last attempt began
 }
-
-// encoded is a body that is JSON already.
-type encoded []byte
 
 // Pauses between attempts: they double, and are jittered by half.
 const (
@@ -332,11 +326,8 @@ func (c *Client) attempt(
 		return false, 0, nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, mostProblem)) // half an answer is none
-	fails := x.fails
-	if fails == nil {
-		fails = func(_ int, _ http.Header, body []byte) (bool, time.Duration, error) { return c.failure(x, body) }
-	}
-	retry, after, err = fails(resp.StatusCode, resp.Header, text)
+	after, err = c.failure(x, resp, text)
+	retry = errors.Is(err, ErrRateLimited)
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		x.doubtful, retry = true, true
@@ -364,17 +355,71 @@ func retryAfter(h http.Header) time.Duration {
 // mostProblem is the longest answer with an error that is read, in bytes.
 const mostProblem = 32 << 20
 
-// failure returns the error that the locks API answered with, and whether asking again may help, and when.
-func (c *Client) failure(x *exchange, body []byte) (again bool, after time.Duration, err error) {
+// failure returns the error that a server answered with, and when asking again may help.
+func (c *Client) failure(x *exchange, resp *http.Response, body []byte) (after time.Duration, err error) {
+	if strings.HasPrefix(x.path, jobsPrefix) {
+		after = retryAfter(resp.Header)
+		return after, jobsFailure(resp, body, after)
+	}
 	var p problem
-	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
-		return false, 0, errGarbage
+	if lokt.Unmarshal(body, &p) != nil || p.Code == "" {
+		return 0, errGarbage
 	}
 	switch p.Code {
 	case "no_route", "method_not_allowed", "no_locks":
-		return false, 0, fmt.Errorf("%w: %s: %s %s", lokt.ErrUnavailable, p.Detail, x.method, x.path)
+		return 0, fmt.Errorf("%w: %s: %s %s", lokt.ErrUnavailable, p.Detail, x.method, x.path)
+	case "rate_limited":
+		after = min(p.RetryAfter, 30*time.Second)
 	}
-	return p.Code == "rate_limited", min(time.Duration(p.RetryAfter)*time.Millisecond, 30*time.Second), p.err(c.restore, x.lease)
+	c.claims(p.Holders, p.Ahead)
+	return after, p.err(x.lease)
+}
+
+// jobsFailure returns the error that the scheduler's API answered with.
+func jobsFailure(resp *http.Response, body []byte, after time.Duration) error {
+	var invalid invalidWire
+	var told detailWire
+	switch {
+	case json.Unmarshal(body, &invalid) == nil && invalid.Detail != nil:
+		return invalid.err()
+	case json.Unmarshal(body, &told) != nil || told.Detail == "":
+		return errGarbage
+	}
+	why := resp.Header.Get(reasonHeader)
+	switch code := told.Detail; {
+	case code == jobs.Code(jobs.ErrRevoked) && why == "revoked":
+		return jobs.ErrRevoked
+	case code == "rate_limited":
+		return &RateLimitedError{RetryAfter: after}
+	case code == "body_too_large": // it will be so the next time
+		return fmt.Errorf("%w: %w", lokt.ErrInvalid, ErrBodyTooLarge)
+	case code == "not_found":
+		return fmt.Errorf("%w: this server has no scheduler", lokt.ErrUnavailable)
+	}
+	for _, k := range errorTable() {
+		switch {
+		case k.code != told.Detail || k.status != resp.StatusCode:
+		case why != "":
+			return fmt.Errorf("%w: %s", k.err, why)
+		default:
+			return k.err
+		}
+	}
+	return errGarbage
+}
+
+// err returns the error that the problems were made from.
+func (w *invalidWire) err() error {
+	e := &jobs.InvalidError{}
+	for _, p := range w.Detail {
+		for i, l := range p.Loc {
+			if n, number := l.(float64); number {
+				p.Loc[i] = int(n)
+			}
+		}
+		e.Problems = append(e.Problems, jobs.Problem{Type: p.Type, Loc: p.Loc[min(1, len(p.Loc)):], Msg: p.Msg})
+	}
+	return e
 }
 
 // watched puts off the watchdog whenever something is read.
@@ -394,7 +439,7 @@ type stopError struct{ err error }
 
 func (e *stopError) Error() string { return e.err.Error() }
 
-func (c *Client) request(ctx context.Context, x *exchange, at uint32, body any) (*http.Request, error) {
+func (c *Client) request(ctx context.Context, x *exchange, at uint32, body []byte) (*http.Request, error) {
 	u := *c.server(at)
 	base := u.EscapedPath()
 	target := u.Scheme + "://" + u.Host + base + x.path
@@ -403,14 +448,7 @@ func (c *Client) request(ctx context.Context, x *exchange, at uint32, body any) 
 	}
 	var content io.Reader
 	if body != nil {
-		text, raw := body.(encoded)
-		if !raw {
-			var err error
-			if text, err = json.Marshal(body); err != nil {
-				return nil, invalid("%v", err)
-			}
-		}
-		content = bytes.NewReader(text)
+		content = bytes.NewReader(body)
 	}
 	r, err := http.NewRequestWithContext(ctx, x.method, target, content)
 	if err != nil {
@@ -469,12 +507,21 @@ func drain(body io.ReadCloser) {
 	_ = body.Close()
 }
 
-// decodeInto returns a reader of answers for do.
-func decodeInto(v any) func(int, io.Reader) error {
+// into returns a reader of answers for do, which are all that unmarshal has to read.
+func into[T any](v *T, unmarshal func(data []byte, v any) error) func(int, io.Reader) error {
 	return func(_ int, body io.Reader) error {
-		if err := json.NewDecoder(body).Decode(v); err != nil {
+		data, err := io.ReadAll(body)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errGarbage, err)
+		}
+		*v = *new(T) // an earlier attempt may have read a part
+		if err := unmarshal(data, v); err != nil {
 			return fmt.Errorf("%w: %w", errGarbage, err)
 		}
 		return nil
 	}
 }
+
+// lockJSON reads the locks API's answers, jobJSON the scheduler's.
+func lockJSON(data []byte, v any) error { return lokt.Unmarshal(data, v) }
+func jobJSON(data []byte, v any) error  { return json.Unmarshal(data, v, reading) }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,41 +16,6 @@ import (
 
 	"github.com/lokt-dev/lokt"
 )
-
-// wireEvent is a lokt.LoggedEvent.
-type wireEvent struct {
-	Seq     uint64            `json:"seq"`
-	Time    wireTime          `json:"time"`
-	Type    string            `json:"type"`
-	Name    string            `json:"name"`
-	ID      string            `json:"id,omitempty"` // the public ID of the lease or freeze
-	Owner   wireOwner         `json:"owner"`
-	Token   uint64            `json:"token,omitempty"`
-	TTL     int64             `json:"ttl_ms,omitempty"`
-	Expires *wireTime         `json:"expires_at,omitempty"`
-	Extra   map[string]string `json:"extra,omitempty"`
-}
-
-// wirePage is a lokt.EventPage.
-type wirePage struct {
-	Events []wireEvent `json:"events"`
-	Oldest uint64      `json:"oldest"`
-	Newest uint64      `json:"newest"`
-	More   bool        `json:"more,omitempty"`
-
-	last uint64 // number of the last event that was read, seen or not
-}
-
-func (w wireEvent) event(own func(string) string) lokt.LoggedEvent {
-	e := lokt.LoggedEvent{Seq: w.Seq, Event: lokt.Event{
-		Time: w.Time.time(), Type: lokt.EventType(w.Type), Name: w.Name, LeaseID: own(w.ID), Owner: w.Owner.owner(), Token: w.Token,
-		TTL: time.Duration(w.TTL) * time.Millisecond, Expires: w.Expires.time(), Extra: w.Extra,
-	}}
-	if was, ok := e.Extra[lokt.ExtraLeaseWas]; ok {
-		e.Extra[lokt.ExtraLeaseWas] = own(was)
-	}
-	return e
-}
 
 // queryValues returns the query as the parameters of a URL.
 func queryValues(q lokt.EventQuery) url.Values {
@@ -86,18 +50,12 @@ func (c *Client) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventP
 }
 
 func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, error) {
-	var answer wirePage
-	if err := c.do(ctx, x, func(status int, body io.Reader) error {
-		answer = wirePage{}
-		return decodeInto(&answer)(status, body)
-	}); err != nil {
-		return lokt.EventPage{}, err
+	var page lokt.EventPage
+	err := c.do(ctx, x, into(&page, lockJSON))
+	for i := range page.Events {
+		c.event(&page.Events[i])
 	}
-	page := lokt.EventPage{Oldest: answer.Oldest, Newest: answer.Newest, More: answer.More}
-	for _, w := range answer.Events {
-		page.Events = append(page.Events, w.event(c.restore))
-	}
-	return page, nil
+	return page, err
 }
 
 // WaitEvents implements lokt.EventLog.
@@ -106,7 +64,7 @@ func (c *Client) WaitEvents(ctx context.Context, after uint64) error {
 		page, err := c.readEvents(ctx, &exchange{
 			method: http.MethodGet, path: "/v1/audit", wait: longPoll, patience: lokt.QueueTTL,
 			query: url.Values{
-				"after": {strconv.FormatUint(after, 10)}, "limit": {"1"}, "wait_ms": {strconv.FormatInt(millis(longPoll), 10)},
+				"after": {strconv.FormatUint(after, 10)}, "limit": {"1"}, "wait_ms": {longPollMillis},
 			},
 		})
 		if err != nil || page.Newest > after {
@@ -117,8 +75,8 @@ func (c *Client) WaitEvents(ctx context.Context, after uint64) error {
 
 // GapError says that events were forgotten before they could be read.
 type GapError struct {
-	After  uint64 // the last event that was read
-	Oldest uint64 // the oldest that is kept
+	After  uint64 `json:"after"`  // the last event that was read
+	Oldest uint64 `json:"oldest"` // the oldest that is kept
 }
 
 func (e *GapError) Error() string {
@@ -214,17 +172,16 @@ func (c *Client) dispatch(kind string, data []byte, yield func(lokt.LoggedEvent,
 	var gap error
 	switch kind {
 	case "gap":
-		var w struct{ After, Oldest uint64 }
-		if err := json.Unmarshal(data, &w); err != nil {
+		missed := &GapError{}
+		if err := lokt.Unmarshal(data, missed); err != nil {
 			return err
 		}
-		gap = &GapError{After: w.After, Oldest: w.Oldest}
+		gap = missed
 	case "":
-		var w wireEvent
-		if err := json.Unmarshal(data, &w); err != nil {
+		if err := lokt.Unmarshal(data, &e); err != nil {
 			return err
 		}
-		e = w.event(c.restore)
+		c.event(&e)
 	default: // of a later version
 		return nil
 	}

@@ -3,8 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"iter"
 	"net/http"
 	"net/url"
@@ -16,6 +14,9 @@ import (
 
 // longPoll is how long one request of a client waits.
 const longPoll = 30 * time.Second
+
+// longPollMillis is how it is asked for.
+var longPollMillis = strconv.FormatInt(longPoll.Milliseconds(), 10)
 
 // leastPoll is how long one request for a claim waits at least, however short the time to live, unless the wait is over.
 const leastPoll = time.Second
@@ -29,6 +30,12 @@ const undoTimeout = 5 * time.Second
 // errOutcomeUnknown is wrapped, beside lokt.ErrUnavailable, by the error of a request to end something that may have done
 // so, and of which the answer was lost.
 var errOutcomeUnknown = errors.New("an answer was lost, and by now there is nothing to end")
+
+// encode returns the body of a request. What cannot be written, text that is not UTF-8, the caller has refused.
+func encode(v any) []byte {
+	body, _ := lokt.Marshal(v)
+	return body
+}
 
 func lockPath(name string) string { return "/v1/locks/" + url.PathEscape(name) }
 
@@ -91,45 +98,40 @@ func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string
 	if len(claim.Within) > 0 { // finding out that it waits in a circle takes the server some time
 		poll = max(poll, circlePoll)
 	}
-	body := acquireRequest{
-		LeaseID: claim.LeaseID, Owner: toOwner(claim.Owner), Limit: claim.Limit, Strict: claim.Strict, Attended: claim.Attended,
-		Refresh: claim.Refresh, TTL: millis(claim.TTL), MaxHold: millis(claim.MaxHold), Priority: claim.Priority,
-		Preempt: millis(claim.Preempt), Metadata: claim.Metadata, Within: claim.Within,
-	}
-	x.again = func() (any, time.Duration) {
+	body := claimWire{Claim: claim}
+	body.Name, body.ID, body.Claim.Process, body.Wait = "", "", nil, 0
+	body.Owner.Process.Liveness = "" // nothing for who cannot look
+	x.again = func() ([]byte, time.Duration) {
 		wait := poll
 		if claim.Wait > 0 {
 			wait = min(wait, claim.Wait-time.Since(begun))
 		}
 		switch {
 		case claim.Wait == 0:
-			return body, 0
+			wait = 0
 		case wait <= 0 || over:
 			over = true
-			body.Wait, body.Stay = 1, false
+			body.Wait, body.Stay = time.Millisecond, false
 		default:
-			body.Wait, body.Stay = millis(wait), true
+			body.Wait, body.Stay = wait, true
 		}
-		return body, wait
+		return encode(body), wait
 	}
 	for {
-		var answer acquireAnswer
-		var status int
-		err := c.do(ctx, x, func(s int, r io.Reader) error {
-			status, answer = s, acquireAnswer{}
-			return decodeInto(&answer)(s, r)
-		})
+		var answer grantWire
+		err := c.do(ctx, x, into(&answer, lockJSON))
 		switch blocked := (*lokt.BlockedError)(nil); {
 		case errors.As(err, &blocked) && claim.Wait != 0 && len(blocked.Cycle) == 0:
 			blocked.TimedOut = time.Since(begun)
 			return h, x, err
 		case err != nil:
 			return h, x, err
-		case status == http.StatusAccepted:
+		case answer.Queued:
 		case answer.Holder == nil:
 			return h, x, c.unreachable(c.current.Load(), errGarbage)
 		default:
-			return answer.Holder.holder(c.restore), x, nil
+			c.claim(&answer.Holder.Claim)
+			return *answer.Holder, x, nil
 		}
 	}
 }
@@ -140,9 +142,9 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 	defer cancel()
 	t := lokt.Target{Name: claim.Name, LeaseID: claim.LeaseID, Owner: claim.Owner}
 	_ = c.do(ctx, &exchange{ // that it is gone already is as well
-		method: http.MethodDelete, path: leasePath(claim.Name, PublicID(claim.LeaseID)), query: targetValues(t), lease: claim.LeaseID,
+		method: http.MethodDelete, path: leasePath(claim.Name, lokt.PublicID(claim.LeaseID)), query: targetValues(t), lease: claim.LeaseID,
 		header: map[string]string{headerLease: claim.LeaseID, headerCancels: operation},
-	}, decodeInto(&releaseAnswer{}))
+	}, into(&releasedWire{}, lockJSON))
 }
 
 // Renew implements lokt.Service. It is never sent again after ctx has ended.
@@ -154,27 +156,29 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 		return lokt.Holder{}, err
 	}
 	x := &exchange{
-		method: http.MethodPut, path: leasePath(r.Name, PublicID(r.LeaseID)), lease: r.LeaseID,
+		method: http.MethodPut, path: leasePath(r.Name, lokt.PublicID(r.LeaseID)), lease: r.LeaseID,
 		header: map[string]string{headerLease: r.LeaseID},
 	}
 	if r.Owner != nil {
-		owner := toOwner(*r.Owner)
-		x.body = renewRequest{Owner: &owner}
+		x.body = encode(renewWire{r.Owner})
 	}
-	var answer holderAnswer
-	if err := c.do(ctx, x, decodeInto(&answer)); err != nil {
+	var answer grantWire
+	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
 		if gone := (*lokt.GoneError)(nil); errors.As(err, &gone) {
 			c.forget(r.LeaseID)
 		}
 		return lokt.Holder{}, err
 	}
-	h := answer.Holder.holder(c.restore)
-	h.LeaseID = r.LeaseID
+	if answer.Holder == nil {
+		return lokt.Holder{}, c.unreachable(c.current.Load(), errGarbage)
+	}
+	h := *answer.Holder
+	h.ID, h.LeaseID = "", r.LeaseID
 	c.granted(h, x.sent)
 	return h, nil
 }
 
-// Release implements lokt.Service. With Force or Stale, the target's lease ID may be a PublicID.
+// Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.
 func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
 	if err := lokt.ValidateName(t.Name); err != nil {
 		return nil, err
@@ -188,20 +192,20 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 		if err := checkLeaseID(t.LeaseID); err != nil {
 			return nil, err
 		}
-		x.path = leasePath(t.Name, PublicID(t.LeaseID))
+		x.path = leasePath(t.Name, lokt.PublicID(t.LeaseID))
 		x.header = map[string]string{headerLease: t.LeaseID}
 	}
 	was, lasting := c.lasting(t.LeaseID)
-	var answer releaseAnswer
-	err := c.do(ctx, x, decodeInto(&answer))
+	var answer releasedWire
+	err := c.do(ctx, x, into(&answer, lockJSON))
 	gone := (*lokt.GoneError)(nil)
 	switch {
 	case err == nil:
-		ended := fromHolders(answer.Released, c.restore)
-		for _, h := range ended {
+		c.claims(answer.Released, nil)
+		for _, h := range answer.Released {
 			c.forget(h.LeaseID)
 		}
-		return ended, nil
+		return answer.Released, nil
 	case errors.As(err, &gone) && x.doubtful && x.header != nil:
 		if _, still := c.lasting(t.LeaseID); lasting && still && !t.Stale { // nothing but the attempt whose answer was lost can have ended it
 			c.forget(t.LeaseID)
@@ -211,11 +215,11 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 	case errors.As(err, &gone):
 		c.forget(t.LeaseID)
 	}
-	return nil, c.known(x, err)
+	return nil, c.certain(x, err)
 }
 
-// known returns the error, unless an attempt whose answer was lost may be why there was nothing to end.
-func (c *Client) known(x *exchange, err error) error {
+// certain returns the error, unless an attempt whose answer was lost may be why there was nothing to end.
+func (c *Client) certain(x *exchange, err error) error {
 	if x.doubtful && (errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner)) {
 		return c.unreachable(c.current.Load(), errOutcomeUnknown)
 	}
@@ -227,32 +231,23 @@ func (c *Client) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.F
 	if err := lokt.ValidateName(name); err != nil {
 		return lokt.Freeze{}, err
 	}
-	var answer freezeAnswer
-	x := &exchange{
-		method: http.MethodPut, path: lockPath(name) + "/freeze",
-		body: freezeRequest{ID: f.ID, Owner: toOwner(f.Owner), Reason: f.Reason, TTL: millis(f.TTL)},
-	}
 	if f.TTL < 0 {
 		return lokt.Freeze{}, invalid("TTL %v is negative", f.TTL)
 	}
-	if err := c.do(ctx, x, decodeInto(&answer)); err != nil {
-		return lokt.Freeze{}, err
-	}
-	return c.thaw(answer, f.TTL)
+	f = lokt.Freeze{ID: f.ID, Owner: f.Owner, Reason: f.Reason, TTL: f.TTL}
+	return c.freeze(ctx, &exchange{method: http.MethodPut, path: lockPath(name) + "/freeze", body: encode(f)})
 }
 
-// thaw returns the freeze of an answer. If it was asked for with a time that is no whole number of milliseconds, its end
-// is told as it was asked for, a part of a millisecond before the server's.
-func (c *Client) thaw(a freezeAnswer, ttl time.Duration) (lokt.Freeze, error) {
-	if a.Freeze == nil {
+// freeze sends a request that is answered with a freeze.
+func (c *Client) freeze(ctx context.Context, x *exchange) (lokt.Freeze, error) {
+	var answer freezeWire
+	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
+		return lokt.Freeze{}, err
+	}
+	if answer.Freeze == nil {
 		return lokt.Freeze{}, c.unreachable(c.current.Load(), errGarbage)
 	}
-	f := *a.Freeze.freeze()
-	if ttl > 0 && f.TTL == time.Duration(millis(ttl))*time.Millisecond {
-		f.TTL = ttl
-		f.ExpiresAt = f.At.Add(ttl)
-	}
-	return f, nil
+	return *answer.Freeze, nil
 }
 
 // Unfreeze implements lokt.Service.
@@ -260,12 +255,9 @@ func (c *Client) Unfreeze(ctx context.Context, t lokt.Target) (lokt.Freeze, erro
 	if err := lokt.ValidateName(t.Name); err != nil {
 		return lokt.Freeze{}, err
 	}
-	var answer freezeAnswer
 	x := &exchange{method: http.MethodDelete, path: lockPath(t.Name) + "/freeze", query: targetValues(t)}
-	if err := c.do(ctx, x, decodeInto(&answer)); err != nil {
-		return lokt.Freeze{}, c.known(x, err)
-	}
-	return c.thaw(answer, 0)
+	f, err := c.freeze(ctx, x)
+	return f, c.certain(x, err)
 }
 
 // Prune implements lokt.Service.
@@ -273,13 +265,14 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 	if err := lokt.ValidateName(name); err != nil {
 		return nil, err
 	}
-	var answer pruneAnswer
-	if err := c.do(ctx, &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"}, decodeInto(&answer)); err != nil {
+	var answer prunedWire
+	if err := c.do(ctx, &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"}, into(&answer, lockJSON)); err != nil {
 		return nil, err
 	}
 	var removed []lokt.Removed
 	for _, r := range answer.Removed {
-		removed = append(removed, lokt.Removed{Holder: r.Holder.holder(c.restore), Waiter: r.Waiter, Reason: r.Reason})
+		c.claim(&r.Holder.Claim)
+		removed = append(removed, lokt.Removed(r))
 	}
 	return removed, nil
 }
@@ -293,15 +286,26 @@ func (c *Client) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
 }
 
 func (c *Client) get(ctx context.Context, x *exchange) (lokt.Snapshot, error) {
-	var answer wireLock
-	if err := c.do(ctx, x, decodeInto(&answer)); err != nil {
+	var answer lockWire
+	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
 		return lokt.Snapshot{}, err
 	}
-	s, err := answer.snapshot(c.restore)
-	if err != nil {
-		return s, c.unreachable(c.current.Load(), fmt.Errorf("%w: %w", errGarbage, err))
+	return c.snapshot(&answer), nil
+}
+
+// snapshot returns what an answer tells of a lock.
+func (c *Client) snapshot(w *lockWire) lokt.Snapshot {
+	s := lokt.Snapshot{Lock: w.Lock, Now: w.Now}
+	c.claims(s.Lock.Holders, s.Lock.Queue)
+	for id, why := range w.Stale {
+		if why == lokt.ReasonDead {
+			if s.Dead == nil {
+				s.Dead = map[string]bool{}
+			}
+			s.Dead[c.restore(id)] = true
+		}
 	}
-	return s, nil
+	return s
 }
 
 // List implements lokt.Service. It reads all locks before it yields the first.
@@ -319,21 +323,18 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 			x.query.Set("queued", "true")
 		}
 		var answer struct {
-			Locks []wireLock `json:"locks"`
+			Locks []lockWire `json:"locks"`
 		}
-		if err := c.do(ctx, x, func(status int, body io.Reader) error {
-			answer.Locks = nil
-			return decodeInto(&answer)(status, body)
-		}); err != nil {
+		if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
 			yield(lokt.Snapshot{}, err)
 			return
 		}
-		for _, w := range answer.Locks {
-			s, err := w.snapshot(c.restore)
+		for i := range answer.Locks {
+			w, err := &answer.Locks[i], error(nil)
 			if w.Error != nil {
-				err = w.Error.err(c.restore, "")
+				err = w.Error.err("")
 			}
-			if !yield(s, err) {
+			if !yield(c.snapshot(w), err) {
 				return
 			}
 		}
@@ -348,7 +349,7 @@ func (c *Client) Wait(ctx context.Context, w lokt.Watch) error {
 	for {
 		s, err := c.get(ctx, &exchange{
 			method: http.MethodGet, path: lockPath(w.Name), wait: longPoll, patience: lokt.QueueTTL,
-			query: url.Values{"seen": {strconv.FormatUint(w.Seen, 10)}, "wait_ms": {strconv.FormatInt(millis(longPoll), 10)}},
+			query: url.Values{"seen": {strconv.FormatUint(w.Seen, 10)}, "wait_ms": {longPollMillis}},
 		})
 		if err != nil || s.Lock.Revision != w.Seen {
 			return err

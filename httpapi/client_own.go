@@ -16,11 +16,40 @@ func (c *Client) restore(publicID string) string {
 	return publicID
 }
 
+// claim puts the client's own lease ID into a claim that was read, and the public one where it is another's.
+func (c *Client) claim(cl *lokt.Claim) {
+	if cl.LeaseID == "" {
+		cl.LeaseID = c.restore(cl.ID)
+	}
+	cl.ID = ""
+	for i, id := range cl.Within {
+		cl.Within[i] = c.restore(id)
+	}
+}
+
+// claims does so for holders and waiters.
+func (c *Client) claims(holders []lokt.Holder, queue []*lokt.Waiter) {
+	for i := range holders {
+		c.claim(&holders[i].Claim)
+	}
+	for _, w := range queue {
+		c.claim(&w.Claim)
+	}
+}
+
+// event does so for an event.
+func (c *Client) event(e *lokt.LoggedEvent) {
+	e.LeaseID, e.ID = c.restore(e.ID), ""
+	if was, ok := e.Extra[lokt.ExtraLeaseWas]; ok {
+		e.Extra[lokt.ExtraLeaseWas] = c.restore(was)
+	}
+}
+
 // know remembers a lease ID that the client chose.
 func (c *Client) know(leaseID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	public := PublicID(leaseID)
+	public := lokt.PublicID(leaseID)
 	if _, known := c.own[public]; !known {
 		c.own[public] = ownLease{id: leaseID}
 		c.tidy()
@@ -35,7 +64,7 @@ func (c *Client) granted(h lokt.Holder, asked time.Time) {
 	if !h.ExpiresAt.IsZero() {
 		l.ends = asked.Add(max(h.ExpiresAt.Sub(h.AcquiredAt), 1))
 	}
-	c.own[PublicID(h.LeaseID)] = l
+	c.own[lokt.PublicID(h.LeaseID)] = l
 	c.tidy()
 }
 
@@ -43,14 +72,14 @@ func (c *Client) granted(h lokt.Holder, asked time.Time) {
 func (c *Client) forget(leaseID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.own, PublicID(leaseID))
+	delete(c.own, lokt.PublicID(leaseID))
 }
 
 // lasting returns the hold that the lease is known to have if nobody has ended it.
 func (c *Client) lasting(leaseID string) (lokt.Holder, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l, ok := c.own[PublicID(leaseID)]
+	l, ok := c.own[lokt.PublicID(leaseID)]
 	return l.holder, ok && l.holder.Token != 0 && (l.ends.IsZero() || time.Now().Before(l.ends))
 }
 

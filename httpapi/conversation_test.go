@@ -25,7 +25,8 @@ import (
 )
 
 // A conversation is a list of requests, and what they are answered with: the bytes, but for what is never the same twice.
-// Recorded ones are in testdata. LOKT_RECORD=URL asks the server there and writes them anew; it must be a new one.
+// Recorded ones are in testdata. LOKT_RECORD=URL asks the server there, which must be a new one, and writes them anew;
+// LOKT_RECORD=here writes the answers of the handler that is tested.
 
 // line is a request. What it starts with "&" is not waited for until a line that is "&" alone.
 type line struct {
@@ -62,6 +63,7 @@ var always = []struct{ is, by string }{
 	{`"(age_s|since_update_s|avg_queue_wait_s|p95_runtime_s)":[0-9.]+`, `"$1":<s>`},
 	{`"(busy_rating|timed_out_ms)":[0-9.]+`, `"$1":<n>`},
 	{`"(held_ms|waited_ms)":"[0-9.]+"`, `"$1":"<n>"`},
+	{`JSON decode error[^"]*`, `JSON decode error`}, // the rest is for people
 	{`gave up after [0-9.]+[mµ]s`, `gave up after <n>`},
 	{`"(retry_after_ms)":(?:[2-9]\d\d|[1-9]\d{3})(?:\D)`, `"$1":<ms>,`},
 }
@@ -171,7 +173,7 @@ func short(text string) string {
 func play(t *testing.T, file string, lines []line, handler http.Handler, changed map[string]string) {
 	t.Helper()
 	c := &conversation{t: t, names: map[string]string{}, values: map[string]string{}}
-	if c.url = os.Getenv("LOKT_RECORD"); c.url == "" {
+	if c.url = os.Getenv("LOKT_RECORD"); c.url == "" || c.url == "here" {
 		server := httptest.NewServer(handler)
 		defer server.Close()
 		c.url = server.URL
@@ -439,5 +441,6 @@ func TestTheSchedulerAnswersAsItDid(t *testing.T) {
 	defer m.Close()
 	play(t, "scheduler.txt", schedulerTalk(), httpapi.NewHandler(httpapi.Config{Jobs: m, Locks: lokt.NewManager(memstore.New())}), map[string]string{
 		"cleanup?days=99999999999999999999": "days out of range are refused, not moved into it",
+		`\"checkpoint\":{\"a\":1,\"a\":2}`:  "names that stand twice are refused wherever they do",
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // The errors that this package adds to those of lokt and jobs. Gates return the first two; clients see all of them.
@@ -24,6 +25,7 @@ var (
 
 // Errors of the wire itself, that no client of this package ever makes a server answer.
 var (
+	errInternal     = errors.New("internal error") // and a panic
 	errNoRoute      = errors.New("no such route")
 	errMethod       = errors.New("method is not allowed")
 	errMediaType    = errors.New("media type is not JSON")
@@ -57,13 +59,17 @@ type errorKind struct {
 	err    error
 	status int
 	code   string
-	title  string
+	title  string // empty for what only the scheduler answers with
 }
 
 // errorTable says how errors travel. The handler looks for the first row whose error the answer wraps, the client for
 // the row of a code. Typed errors put their fields beside the code: see problem.
 func errorTable() []errorKind {
 	return []errorKind{
+		{jobs.ErrJobNotFound, http.StatusNotFound, "job_not_found", ""},
+		{jobs.ErrLeaseNotFound, http.StatusNotFound, "lease_not_found", ""},
+		{jobs.ErrWorkerMismatch, http.StatusForbidden, "worker_mismatch", ""},
+		{jobs.ErrConflict, http.StatusConflict, "idempotency_conflict", ""},
 		{ErrBodyTooLarge, http.StatusRequestEntityTooLarge, "body_too_large", "Body too large"},
 		{lokt.ErrInvalid, http.StatusBadRequest, "invalid", "Invalid request"},
 		{ErrUnauthenticated, http.StatusUnauthorized, "unauthenticated", "Unauthenticated"},
@@ -104,85 +110,156 @@ type problem struct {
 	Title     string `json:"title"`
 	Status    int    `json:"status"`
 	Code      string `json:"code"`
-	Detail    string `json:"detail,omitempty"`
-	RequestID string `json:"request_id,omitempty"`
+	Detail    string `json:"detail,omitzero"`
+	RequestID string `json:"request_id,omitzero"`
 
 	// Of errors about a lock.
-	Lock     string       `json:"lock,omitempty"`
-	Now      *wireTime    `json:"now,omitempty"`
-	Freeze   *wireFreeze  `json:"freeze,omitempty"`
-	Holders  []wireHolder `json:"holders,omitempty"`
-	Ahead    []wireWaiter `json:"ahead,omitempty"`
-	Cycle    []string     `json:"cycle,omitempty"` // the claim gave way because of this circle
-	TimedOut int64        `json:"timed_out_ms,omitempty"`
-	Gone     bool         `json:"gone,omitempty"`  // the lease is not, or no longer, among the holders
-	Cause    string       `json:"cause,omitempty"` // why it is gone, if that is known
-	Guard    bool         `json:"guard,omitempty"` // it is the caller's own, but a running guard's
+	Lock     string         `json:"lock,omitzero"`
+	Now      time.Time      `json:"now,omitzero"`
+	Freeze   *lokt.Freeze   `json:"freeze,omitzero"`
+	Holders  []lokt.Holder  `json:"holders,omitempty"`
+	Ahead    []*lokt.Waiter `json:"ahead,omitempty"`
+	Cycle    []string       `json:"cycle,omitempty"` // the claim gave way because of this circle
+	TimedOut time.Duration  `json:"timed_out_ms,omitzero"`
+	Gone     bool           `json:"gone,omitzero"`  // the lease is not, or no longer, among the holders
+	Cause    string         `json:"cause,omitzero"` // why it is gone, if that is known
+	Guard    bool           `json:"guard,omitzero"` // it is the caller's own, but a running guard's
 
-	RetryAfter int64 `json:"retry_after_ms,omitempty"`
+	RetryAfter time.Duration `json:"retry_after_ms,omitzero"`
 }
 
-// newProblem returns what the wire says about an error. Details of internal errors stay with the server.
-func newProblem(err error) problem {
-	k := kindOf(err)
-	p := problem{Type: "about:blank", Title: k.title, Status: k.status, Code: k.code, Detail: err.Error()}
+// problem returns what the wire says about an error to the caller. Details of internal errors stay with the server.
+func (c *call) problem(err error) problem {
+	v, k := c.view(), kindOf(err)
+	err = v.error(err)
+	p := problem{Type: "about:blank", Title: k.title, Status: k.status, Code: k.code, Detail: scrub(err.Error(), c.secret())}
 	var blocked *lokt.BlockedError
 	var gone *lokt.GoneError
 	var notOwner *lokt.NotOwnerError
 	var limited *RateLimitedError
 	switch {
 	case errors.As(err, &blocked):
-		p.Lock, p.Now, p.Freeze = blocked.Name, optionalTime(blocked.Now), toFreeze(blocked.Freeze)
-		p.Holders, p.Ahead = toHolders(blocked.Holders, lokt.Snapshot{}), toWaiters(blocked.Ahead, lokt.Snapshot{})
-		p.Cycle, p.TimedOut = blocked.Cycle, millis(blocked.TimedOut)
+		p.Lock, p.Now, p.Freeze, p.Holders, p.Ahead = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders, blocked.Ahead
+		p.Cycle, p.TimedOut = blocked.Cycle, blocked.TimedOut
 	case errors.As(err, &gone):
-		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, toHolders(gone.Holders, lokt.Snapshot{})
+		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, gone.Holders
 	case errors.As(err, &notOwner):
-		p.Lock, p.Freeze, p.Guard, p.Holders = notOwner.Name, toFreeze(notOwner.Freeze), notOwner.Guard, toHolders(notOwner.Holders, lokt.Snapshot{})
+		p.Lock, p.Freeze, p.Guard, p.Holders = notOwner.Name, notOwner.Freeze, notOwner.Guard, notOwner.Holders
 	case errors.As(err, &limited):
-		p.RetryAfter = max(millis(limited.RetryAfter), 1)
+		p.RetryAfter = max(limited.RetryAfter, time.Millisecond)
 	case k.code == "internal":
 		p.Detail = ""
 	case k.code == "unavailable", k.code == "full":
-		p.RetryAfter = 1000
+		p.RetryAfter = time.Second
 	}
 	return p
 }
 
 // failLocks answers with an error of the locks API.
-func failLocks(c *call, err error) {
-	p := newProblem(c.view().error(err))
+func (c *call) failLocks(err error) {
+	p := c.problem(err)
 	p.RequestID = c.id
-	p.Detail = scrub(p.Detail, c.secret())
-	h := c.w.Header()
+	h := c.Header()
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
 	if p.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.FormatInt((p.RetryAfter+999)/1000, 10))
+		h.Set("Retry-After", wholeSeconds(p.RetryAfter))
 	}
-	if errors.Is(c.writeJSON(p.Status, "application/problem+json", p), errCrowded) {
+	h.Set("Content-Type", "application/problem+json")
+	if errors.Is(c.answer(p.Status, p), errCrowded) {
 		p.Holders, p.Ahead = nil, nil
-		_ = c.writeJSON(p.Status, "application/problem+json", p) // if it cannot be written nobody is there to read it
+		_ = c.answer(p.Status, p) // if it cannot be written nobody is there to read it
 	}
 }
 
-// err returns the error that the problem was made from, as far as the wire tells. own puts the caller's lease IDs back.
-func (p problem) err(own func(publicID string) string, leaseID string) error {
-	holders := fromHolders(p.Holders, own)
+// wholeSeconds returns a duration as the header Retry-After has it.
+func wholeSeconds(d time.Duration) string {
+	return strconv.FormatInt(max(int64((d+time.Second-1)/time.Second), 1), 10)
+}
+
+// reasonHeader says more than the code: of a lease that was not found, where it is known, and of what is not allowed.
+const reasonHeader = "Lokt-Reason"
+
+// failJobs answers with an error of the scheduler's API.
+func (c *call) failJobs(k errorKind, err error) {
+	h := c.Header()
+	var limited *RateLimitedError
+	switch {
+	case k.status == http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", "Bearer")
+	case errors.As(err, &limited):
+		h.Set("Retry-After", wholeSeconds(limited.RetryAfter))
+	case k.status == http.StatusServiceUnavailable:
+		h.Set("Retry-After", "1")
+	case errors.Is(err, jobs.ErrRevoked):
+		h.Set(reasonHeader, "revoked")
+	case errors.Is(err, ErrForbidden):
+		h.Set(reasonHeader, strings.TrimPrefix(err.Error(), ErrForbidden.Error()+": "))
+	}
+	var body any = detailWire{k.code}
+	switch {
+	case errors.Is(err, errNoRoute):
+		body = detailWire{"not_found"}
+	case errors.Is(err, lokt.ErrInvalid) && k.code == "invalid":
+		k.status, body = http.StatusUnprocessableEntity, c.problems(err)
+	}
+	b, err := form.Marshal(body)
+	if err == nil {
+		_ = c.send(k.status, b) // if it cannot be written nobody is there to read it
+	}
+}
+
+// detailWire is an error of the scheduler's API, invalidWire that of a request that is not valid.
+type detailWire struct {
+	Detail string `json:"detail"`
+}
+
+type invalidWire struct {
+	Detail []problemWire `json:"detail"`
+}
+
+// problemWire is a jobs.Problem.
+type problemWire struct {
+	Type string `json:"type"`
+	Loc  []any  `json:"loc"`
+	Msg  string `json:"msg"`
+}
+
+// mostProblems bounds how many problems of a body are told.
+const mostProblems = 1000
+
+// problems returns what is wrong with a request.
+func (c *call) problems(err error) (w invalidWire) {
+	where := "query"
+	if c.takesBody {
+		where = "body"
+	}
+	all := []jobs.Problem{{Type: "value_error", Msg: err.Error()}}
+	var wrong *jobs.InvalidError
+	if errors.As(err, &wrong) {
+		all = wrong.Problems
+	}
+	for _, p := range all[:min(len(all), mostProblems)] {
+		w.Detail = append(w.Detail, problemWire{p.Type, append([]any{where}, p.Loc...), p.Msg})
+	}
+	return w
+}
+
+// err returns the error that the problem was made from, as far as the wire tells.
+func (p *problem) err(leaseID string) error {
 	switch p.Code {
 	case "held", "frozen":
 		return &lokt.BlockedError{
-			Name: p.Lock, Freeze: p.Freeze.freeze(), Holders: holders, Ahead: fromWaiters(p.Ahead, own),
-			Now: p.Now.time(), TimedOut: time.Duration(p.TimedOut) * time.Millisecond, Cycle: p.Cycle,
+			Name: p.Lock, Freeze: p.Freeze, Holders: p.Holders, Ahead: p.Ahead, Now: p.Now, TimedOut: p.TimedOut, Cycle: p.Cycle,
 		}
 	case "not_owner", "not_found":
 		if p.Gone {
-			return &lokt.GoneError{Name: p.Lock, LeaseID: leaseID, Cause: p.Cause, Holders: holders}
+			return &lokt.GoneError{Name: p.Lock, LeaseID: leaseID, Cause: p.Cause, Holders: p.Holders}
 		}
-		return &lokt.NotOwnerError{Name: p.Lock, Holders: holders, Freeze: p.Freeze.freeze(), Guard: p.Guard}
+		return &lokt.NotOwnerError{Name: p.Lock, Holders: p.Holders, Freeze: p.Freeze, Guard: p.Guard}
 	case "rate_limited":
-		return &RateLimitedError{RetryAfter: time.Duration(p.RetryAfter) * time.Millisecond}
+		return &RateLimitedError{RetryAfter: p.RetryAfter}
 	}
 	for _, k := range errorTable() {
 		if k.code == p.Code {
@@ -219,5 +296,5 @@ func scrub(text, leaseID string) string {
 	if leaseID == "" {
 		return text
 	}
-	return strings.ReplaceAll(text, leaseID, PublicID(leaseID))
+	return strings.ReplaceAll(text, leaseID, lokt.PublicID(leaseID))
 }

@@ -3,9 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -17,21 +15,21 @@ import (
 // heartbeat is how often a stream without events says that it is alive.
 const heartbeat = 15 * time.Second
 
-func (s *server) routeEvents() {
-	s.route("GET /v1/audit", s.audit)
-	s.route("GET /v1/events", s.stream)
-}
-
-func toEvent(e lokt.LoggedEvent) wireEvent {
-	w := wireEvent{
-		Seq: e.Seq, Time: wireTime(e.Time), Type: string(e.Type), Name: e.Name, ID: PublicID(e.LeaseID), Owner: toOwner(e.Owner), Token: e.Token,
-		TTL: millis(e.TTL), Expires: optionalTime(e.Expires), Extra: e.Extra,
+// eventsRoutes returns the routes of events.
+func eventsRoutes() []route {
+	all := []route{
+		{pattern: "GET /v1/audit", scope: ScopeRead, serve: (*call).audit},
+		{pattern: "GET /v1/events", scope: ScopeRead, serve: (*call).stream},
 	}
-	if was, ok := e.Extra[lokt.ExtraLeaseWas]; ok {
-		w.Extra = maps.Clone(e.Extra)
-		w.Extra[lokt.ExtraLeaseWas] = PublicID(was)
+	for i, r := range all {
+		all[i].serve = func(c *call) error {
+			if c.s.Events == nil {
+				return ErrNoEvents
+			}
+			return r.serve(c)
+		}
 	}
-	return w
+	return all
 }
 
 // eventQuery reads which events are asked for.
@@ -62,30 +60,34 @@ func (q *query) eventQuery() lokt.EventQuery {
 	return e
 }
 
-// readEvents returns the events that the caller may see.
-func (s *server) readEvents(ctx context.Context, c *call, e lokt.EventQuery) (wirePage, error) {
-	ctx, done := context.WithTimeout(ctx, s.Limits.Request)
+// readEvents returns the events that the caller may see, and the number of the last one that was read, seen or not.
+func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, last uint64, err error) {
+	ctx, done := context.WithTimeout(ctx, c.s.Limits.Request)
 	defer done()
-	page, err := s.readOwner(ctx, c.view(), e)
-	w := wirePage{Events: []wireEvent{}, Oldest: page.Oldest, Newest: page.Newest, More: page.More}
+	if page, err = c.readOwner(ctx, q); err != nil {
+		return page, 0, err
+	}
+	var seen []lokt.LoggedEvent
 	for _, e := range page.Events {
-		w.last = e.Seq
+		last = e.Seq
 		if c.may(ScopeRead, e.Name) == nil {
-			w.Events = append(w.Events, toEvent(c.view().event(e)))
+			seen = append(seen, c.view().event(e))
 		}
 	}
-	return w, err
+	page.Events = seen
+	return page, last, nil
 }
 
 // readOwner reads events. An owner's ID that they are asked for is one as the caller sees it: of its own owners, or with
 // its caller before it.
-func (s *server) readOwner(ctx context.Context, v view, e lokt.EventQuery) (lokt.EventPage, error) {
-	page, err := s.Events.ReadEvents(ctx, e)
+func (c *call) readOwner(ctx context.Context, e lokt.EventQuery) (lokt.EventPage, error) {
+	v := c.view()
+	page, err := c.s.Events.ReadEvents(ctx, e)
 	if v == "" || e.Owner == "" || err != nil {
 		return page, err
 	}
 	e.Owner = string(v) + e.Owner
-	own, err := s.Events.ReadEvents(ctx, e)
+	own, err := c.s.Events.ReadEvents(ctx, e)
 	if err != nil {
 		return page, err
 	}
@@ -109,35 +111,29 @@ func merged(q lokt.EventQuery, a, b lokt.EventPage) lokt.EventPage {
 }
 
 // audit answers with events. With after and wait_ms it waits for there to be one.
-func (s *server) audit(c *call) error {
-	if s.Events == nil {
-		return ErrNoEvents
-	}
+func (c *call) audit() error {
 	q := c.query()
 	e, wait := q.eventQuery(), q.wait()
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.may(ScopeRead, e.Name); err != nil {
+	if err := c.may(ScopeRead, e.Name); err != nil { // it may ask for those of other locks only
 		return err
 	}
-	page, err := s.readEvents(c.r.Context(), c, e)
+	page, _, err := c.readEvents(c.r.Context(), e)
 	if err == nil && wait > 0 && q.Has("after") && page.Newest <= e.After {
-		if err = c.waitFor(wait, func(ctx context.Context) error { return s.Events.WaitEvents(ctx, e.After) }); err == nil {
-			page, err = s.readEvents(c.r.Context(), c, e)
+		if err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Events.WaitEvents(ctx, e.After) }); err == nil {
+			page, _, err = c.readEvents(c.r.Context(), e)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", page)
+	return c.answer(http.StatusOK, page)
 }
 
 // stream answers with server-sent events, from the present on, or from the event after the one that the client saw last.
-func (s *server) stream(c *call) error {
-	if s.Events == nil {
-		return ErrNoEvents
-	}
+func (c *call) stream() error {
 	q := c.query()
 	e := q.eventQuery()
 	e.Before, e.Until, e.Latest, e.Limit = 0, time.Time{}, false, 0
@@ -152,28 +148,20 @@ func (s *server) stream(c *call) error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.may(ScopeRead, e.Name); err != nil {
+	if err := c.may(ScopeRead, e.Name); err != nil { // it may ask for those of other locks only
 		return err
 	}
-	free, err := s.streams.take(c.who())
+	free, err := c.s.streams.take(c.who())
 	if err != nil {
 		return err
 	}
 	defer free()
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	if s.Stop != nil {
-		go func() {
-			select {
-			case <-s.Stop:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
+	defer context.AfterFunc(c.s.Stop, cancel)() // it is not called any more
 	if !resumed {
 		brief, done := c.brief()
-		page, err := s.Events.ReadEvents(brief, lokt.EventQuery{Latest: true, Limit: 1})
+		page, err := c.s.Events.ReadEvents(brief, lokt.EventQuery{Latest: true, Limit: 1})
 		done()
 		if err != nil {
 			return err
@@ -203,7 +191,7 @@ func (st *eventStream) still() bool {
 		return true
 	}
 	caller, err := c.s.Gate.Enter(c.r)
-	if err != nil || caller.Name() != c.w.caller {
+	if err != nil || caller.Name() != c.who() {
 		return false
 	}
 	st.entered, c.caller = time.Now(), caller
@@ -211,15 +199,15 @@ func (st *eventStream) still() bool {
 }
 
 func (st *eventStream) run(ctx context.Context) error {
-	s, h := st.c.s, st.c.w.Header()
-	page, err := s.readEvents(ctx, st.c, st.query)
+	h := st.c.Header()
+	page, last, err := st.c.readEvents(ctx, st.query)
 	if err != nil {
 		return err
 	}
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
-	st.c.w.WriteHeader(http.StatusOK)
+	st.c.WriteHeader(http.StatusOK)
 	if st.c.r.Method == http.MethodHead {
 		return nil
 	}
@@ -227,7 +215,7 @@ func (st *eventStream) run(ctx context.Context) error {
 		return nil //nolint:nilerr // who cannot be written to has gone
 	}
 	for {
-		if err := st.write(page); err != nil {
+		if err := st.write(page, last); err != nil {
 			return nil //nolint:nilerr // who cannot be written to has gone
 		}
 		if !page.More {
@@ -238,9 +226,9 @@ func (st *eventStream) run(ctx context.Context) error {
 		if !st.still() {
 			return nil
 		}
-		if page, err = s.readEvents(ctx, st.c, st.query); err != nil {
+		if page, last, err = st.c.readEvents(ctx, st.query); err != nil {
 			if ctx.Err() == nil {
-				s.Log.Error("stream of events ends", "request_id", st.c.id, "error", err)
+				st.c.s.Log.Error("stream of events ends", "request_id", st.c.id, "error", err)
 			}
 			return nil // the client connects again
 		}
@@ -248,7 +236,7 @@ func (st *eventStream) run(ctx context.Context) error {
 }
 
 // write writes a page, and before it that something is missing, if so.
-func (st *eventStream) write(page wirePage) error {
+func (st *eventStream) write(page lokt.EventPage, last uint64) error {
 	var text []byte
 	if after := st.query.After; page.Newest < after {
 		text = fmt.Appendf(text, "event: gap\ndata: {\"after\":%d,\"oldest\":%d,\"newest\":%d}\n\n", after, page.Oldest, page.Newest)
@@ -257,13 +245,12 @@ func (st *eventStream) write(page wirePage) error {
 		text = fmt.Appendf(text, "event: gap\ndata: {\"after\":%d,\"oldest\":%d,\"newest\":%d}\n\n", after, page.Oldest, page.Newest)
 	}
 	for _, e := range page.Events {
-		data, err := json.Marshal(e)
+		data, err := lokt.Marshal(e)
 		if err != nil {
 			return err
 		}
 		text = fmt.Appendf(text, "id: %d\ndata: %s\n\n", e.Seq, data)
 	}
-	last := page.last
 	if !page.More { // then it has all that there was before it was read
 		last = max(last, st.seen)
 	}
@@ -280,10 +267,10 @@ func (st *eventStream) write(page wirePage) error {
 
 func (st *eventStream) send(text []byte) error {
 	st.c.writeDeadline()
-	if _, err := st.c.w.Write(text); err != nil {
+	if _, err := st.c.Write(text); err != nil {
 		return err
 	}
-	return http.NewResponseController(st.c.w).Flush()
+	return http.NewResponseController(st.c).Flush()
 }
 
 // wait returns nil when there are events after newest, and keeps the connection alive meanwhile.

@@ -7,14 +7,9 @@ import (
 
 // Patterns returns the patterns of all routes of a handler.
 func Patterns(h http.Handler) []string {
-	s := h.(*server)
-	all := slices.Clone(s.patterns)
-	if s.scheduler != nil {
-		for _, methods := range s.scheduler.routes {
-			for _, route := range methods {
-				all = append(all, route.pattern)
-			}
-		}
+	var all []string
+	for _, r := range h.(*server).routes {
+		all = append(all, r.pattern)
 	}
 	slices.Sort(all)
 	return all

@@ -16,7 +16,7 @@ import (
 
 // hanging is a store's services while the store does not answer.
 type (
-	hangingLocks  struct{ lokt.Service }
+	hangingLocks  struct{ httpapi.Locks }
 	hangingEvents struct{ lokt.EventLog }
 	hangingJobs   struct{ jobs.Service }
 )

@@ -199,3 +199,18 @@ func BenchmarkHeartbeatHandler(b *testing.B) {
 		b.Run(fmt.Sprintf("leases=%d", n), run(h, ids))
 	}
 }
+
+// BenchmarkBatchHandler is a batch of a hundred without a network.
+func BenchmarkBatchHandler(b *testing.B) {
+	h, ids := leases(b, 1000)
+	text := `{"worker_id":"w","lease_ids":["` + strings.Join(ids[:100], `","`) + `"]}`
+	b.ReportAllocs()
+	r := httptest.NewRequest(http.MethodPost, scheduler+"/leases/heartbeat", nil)
+	r.Header.Set("Content-Type", "application/json")
+	body := strings.NewReader("")
+	r.Body, r.ContentLength = io.NopCloser(body), int64(len(text))
+	for b.Loop() {
+		body.Reset(text)
+		h.ServeHTTP(nobody{http.Header{}}, r)
+	}
+}

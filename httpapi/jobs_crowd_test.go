@@ -306,7 +306,7 @@ func TestHeartbeatsThatRaceTheDeadlineWinOrLoseForGood(t *testing.T) {
 }
 
 func TestRequestsThatWaitAreAnsweredWhenTheServerStops(t *testing.T) {
-	var stop chan struct{}
+	var stop context.CancelFunc
 	bubbled(t, func(s *site) {
 		s.submit(`{}`)
 		lease, _ := s.lease("v")
@@ -321,7 +321,7 @@ func TestRequestsThatWaitAreAnsweredWhenTheServerStops(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		begin := time.Now()
-		close(stop)
+		stop()
 		for range 3 {
 			v := <-answers
 			s.has("true", v, "denied")
@@ -333,8 +333,7 @@ func TestRequestsThatWaitAreAnsweredWhenTheServerStops(t *testing.T) {
 			s.Errorf("that took %v", d)
 		}
 	}, func(_ *manager.Options, c *httpapi.Config) {
-		stop = make(chan struct{}) // in the bubble
-		c.Stop = stop
+		c.Stop, stop = context.WithCancel(context.Background()) // in the bubble
 	})
 }
 

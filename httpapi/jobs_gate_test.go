@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
@@ -183,7 +184,7 @@ func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
 		return answer.StatusCode
 	}
 	const claim = `{"lease_id":"mine","owner":{"id":"a"},"ttl_ms":60000}`
-	own := "/" + httpapi.PublicID("mine")
+	own := "/" + lokt.PublicID("mine")
 	proved := func(r *http.Request) { often(r); r.Header.Set("Lokt-Lease", "mine") }
 	for i, got := range []int{
 		ask("POST", "", claim, often), ask("POST", "", claim, calm), ask("PUT", own, "", proved), ask("DELETE", "", "", often), ask("DELETE", own, "", proved), ask("PUT", own, "", token("busy")),

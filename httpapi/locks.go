@@ -3,12 +3,11 @@ package httpapi
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -23,96 +22,74 @@ const (
 // maxWithin is how many leases a claim may be made within.
 const maxWithin = 100
 
-// The routes of what is held.
-const (
-	patternRenew   = "PUT /v1/locks/{name}/leases/{id}"
-	patternRelease = "DELETE /v1/locks/{name}/leases/{id}"
-)
-
-// keeps reports whether a route of the locks API keeps a lease, or ends it: who holds something must not lose it because others, or he
-// himself, asked for too much under the same name.
-func keeps(pattern string) bool { return pattern == patternRenew || pattern == patternRelease }
-
-func (s *server) routeLocks() {
-	for pattern, serve := range map[string]func(c *call) error{
-		"GET /v1/locks":                  s.listLocks,
-		"GET /v1/locks/{name}":           s.getLock,
-		"POST /v1/locks/{name}/leases":   s.acquire,
-		patternRenew:                     s.renew,
-		patternRelease:                   s.release,
-		"DELETE /v1/locks/{name}/leases": s.releaseAll,
-		"POST /v1/locks/{name}/prune":    s.prune,
-		"PUT /v1/locks/{name}/freeze":    s.freeze,
-		"DELETE /v1/locks/{name}/freeze": s.unfreeze,
-	} {
-		s.route(pattern, func(c *call) error {
-			if s.Locks == nil {
+// locksRoutes returns the routes of the locks API. Who holds something must not lose it because others, or he himself, asked
+// for too much under the same name, so what keeps a lease or ends it is answered all the same.
+func locksRoutes() []route {
+	all := []route{
+		{pattern: "GET /v1/locks", scope: ScopeRead, serve: (*call).listLocks},
+		{pattern: "GET /v1/locks/{name}", scope: ScopeRead, serve: (*call).getLock},
+		{pattern: "POST /v1/locks/{name}/leases", scope: ScopeLock, body: bodyNeeded, serve: (*call).acquire},
+		{pattern: "PUT /v1/locks/{name}/leases/{id}", scope: ScopeLock, body: bodyOptional, keeps: true, serve: (*call).renew},
+		{pattern: "DELETE /v1/locks/{name}/leases/{id}", scope: ScopeLock, keeps: true, serve: (*call).releaseOne},
+		{pattern: "DELETE /v1/locks/{name}/leases", scope: ScopeLock, serve: (*call).releaseAll},
+		{pattern: "POST /v1/locks/{name}/prune", scope: ScopeLock, serve: (*call).prune},
+		{pattern: "PUT /v1/locks/{name}/freeze", scope: ScopeLock, body: bodyNeeded, serve: (*call).freeze},
+		{pattern: "DELETE /v1/locks/{name}/freeze", scope: ScopeLock, serve: (*call).unfreeze},
+	}
+	for i, r := range all {
+		all[i].serve = func(c *call) error {
+			if c.s.Locks == nil {
 				return errNoLocks
 			}
-			return serve(c)
-		})
-	}
-}
-
-// secret returns the lease ID that the request names, which no text may show.
-func (c *call) secret() string {
-	if c.lease != "" {
-		return c.lease
-	}
-	return c.r.Header.Get(headerLease)
-}
-
-// wireLock is a lokt.Snapshot.
-type wireLock struct {
-	Name     string       `json:"name"`
-	Revision string       `json:"revision"` // compare for equality only
-	Token    uint64       `json:"token"`
-	Now      wireTime     `json:"now"`
-	Holders  []wireHolder `json:"holders"`
-	Queue    []wireWaiter `json:"queue"`
-	Freeze   *wireFreeze  `json:"freeze,omitempty"`
-	Corrupt  string       `json:"corrupt,omitempty"`
-	Error    *problem     `json:"error,omitempty"` // only in lists: why the lock cannot be read
-}
-
-func toLock(s lokt.Snapshot) wireLock {
-	return wireLock{
-		Name: s.Lock.Name, Revision: strconv.FormatUint(s.Lock.Revision, 10), Token: s.Lock.Token, Now: wireTime(s.Now),
-		Holders: toHolders(s.Lock.Holders, s), Queue: toWaiters(s.Lock.Queue, s), Freeze: toFreeze(s.Lock.Freeze), Corrupt: s.Lock.Corrupt,
-	}
-}
-
-func (w wireLock) snapshot(own func(string) string) (lokt.Snapshot, error) {
-	revision, err := strconv.ParseUint(w.Revision, 10, 64)
-	s := lokt.Snapshot{Now: w.Now.time(), Lock: lokt.Lock{
-		Name: w.Name, Revision: revision, Token: w.Token, Holders: fromHolders(w.Holders, own), Queue: fromWaiters(w.Queue, own),
-		Freeze: w.Freeze.freeze(), Corrupt: w.Corrupt,
-	}}
-	dead := func(leaseID string) {
-		if s.Dead == nil {
-			s.Dead = map[string]bool{}
-		}
-		s.Dead[leaseID] = true
-	}
-	for i, h := range w.Holders {
-		if h.Stale == lokt.ReasonDead {
-			dead(s.Lock.Holders[i].LeaseID)
+			return r.serve(c)
 		}
 	}
-	for i, q := range w.Queue {
-		if q.Dead {
-			dead(s.Lock.Queue[i].LeaseID)
+	return all
+}
+
+// answer answers with a value in the JSON form of package lokt.
+func (c *call) answer(status int, v any) error {
+	body, err := lokt.Marshal(v)
+	if err != nil {
+		return err
+	}
+	h := c.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	return c.send(status, append(body, '\n'))
+}
+
+// lockWire is a lokt.Snapshot.
+type lockWire struct {
+	lokt.Lock
+	Now   time.Time         `json:"now"`
+	Stale map[string]string `json:"stale,omitempty"` // by ID, why a hold or a claim in the queue does not count any more
+	Away  []string          `json:"away,omitempty"`  // IDs of claims in the queue that others pass; clients find out by until
+	Error *problem          `json:"error,omitzero"`  // only in lists: why the lock cannot be read
+}
+
+// lock returns the snapshot as the caller sees it.
+func (c *call) lock(s lokt.Snapshot) lockWire {
+	w := lockWire{Lock: c.view().lock(s.Lock), Now: s.Now, Stale: map[string]string{}}
+	for _, h := range s.Lock.Holders {
+		if why, stale := s.Stale(h); stale {
+			w.Stale[lokt.PublicID(h.LeaseID)] = why
 		}
 	}
-	return s, err
+	for _, q := range s.Lock.Queue {
+		if s.Dead[q.LeaseID] {
+			w.Stale[lokt.PublicID(q.LeaseID)] = lokt.ReasonDead
+		}
+		if s.Away(q) {
+			w.Away = append(w.Away, lokt.PublicID(q.LeaseID))
+		}
+	}
+	return w
 }
 
 // getLock answers with a lock. With seen and wait_ms it waits for its revision to be another than the one seen.
-func (s *server) getLock(c *call) error {
+func (c *call) getLock() error {
 	name := c.r.PathValue("name")
-	if err := c.may(ScopeRead, name); err != nil {
-		return err
-	}
 	q := c.query()
 	seen, wait := q.uint("seen"), q.wait()
 	if q.err != nil {
@@ -121,22 +98,22 @@ func (s *server) getLock(c *call) error {
 	look := func() (lokt.Snapshot, error) {
 		ctx, done := c.brief()
 		defer done()
-		return s.Locks.Get(ctx, name)
+		return c.s.Locks.Get(ctx, name)
 	}
 	snap, err := look()
 	if err == nil && wait > 0 && q.Has("seen") && snap.Lock.Revision == seen {
-		if err = c.waitFor(wait, func(ctx context.Context) error { return s.Locks.Wait(ctx, lokt.Watch{Name: name, Seen: seen}) }); err == nil {
+		if err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Locks.Wait(ctx, lokt.Watch{Name: name, Seen: seen}) }); err == nil {
 			snap, err = look()
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", toLock(c.view().snapshot(snap)))
+	return c.answer(http.StatusOK, c.lock(snap))
 }
 
 // listLocks answers with the locks that the caller may look at. It writes them as it reads them.
-func (s *server) listLocks(c *call) error {
+func (c *call) listLocks() error {
 	q := c.query()
 	f := lokt.Filter{Prefix: q.Get("prefix"), Queued: q.bool("queued")}
 	if q.err != nil {
@@ -145,113 +122,89 @@ func (s *server) listLocks(c *call) error {
 	if err := lokt.ValidatePrefix(f.Prefix); err != nil {
 		return err
 	}
-	if err := c.may(ScopeRead, ""); err != nil {
-		return err
-	}
 	ctx, cancel := c.brief()
 	defer cancel()
-	out := bufio.NewWriterSize(c.w, 16<<10)
-	begun := false
+	out := bufio.NewWriterSize(c, 16<<10)
+	before := `{"locks":[` // the last flush tells of errors
 	begin := func() {
-		if !begun {
-			begun = true
-			c.w.Header().Set("Content-Type", "application/json")
-			c.w.Header().Set("Cache-Control", "no-store")
-			c.writeDeadline()
-			_, _ = out.WriteString(`{"locks":[`) // the last flush tells of errors
+		c.writeDeadline()
+		if before != "," {
+			c.Header()["Content-Type"] = jsonContent
+			c.Header().Set("Cache-Control", "no-store")
 		}
+		_, _ = out.WriteString(before)
+		before = ","
 	}
-	first := true
-	for snap, err := range s.Locks.List(ctx, f) {
-		var entry wireLock
+	for snap, err := range c.s.Locks.List(ctx, f) {
+		var entry lockWire
 		switch {
 		case err != nil && snap.Lock.Name == "":
-			if !begun {
-				return err
+			if before == "," {
+				_ = out.Flush() // the answer breaks off anyway
 			}
-			out.Flush() //nolint:errcheck // the answer breaks off anyway
 			return err
 		case c.may(ScopeRead, snap.Lock.Name) != nil, err == nil && snap.Over():
 			continue
 		case err != nil:
-			p := newProblem(c.view().error(err))
-			entry = wireLock{Name: snap.Lock.Name, Revision: "0", Error: &p}
+			p := c.problem(err)
+			entry = lockWire{Lock: lokt.Lock{Name: snap.Lock.Name}, Error: &p}
 		default:
-			entry = toLock(c.view().snapshot(snap))
+			entry = c.lock(snap)
 		}
-		begin()
-		text, err := json.Marshal(entry)
+		text, err := lokt.Marshal(entry)
 		if err != nil {
 			return err
 		}
-		if !first {
-			_ = out.WriteByte(',')
-		}
-		first = false
-		c.writeDeadline()
+		begin()
 		if _, err := out.Write(text); err != nil {
 			return err
 		}
 	}
-	begin()
+	if before != "," {
+		begin()
+	}
 	_, _ = out.WriteString("]}\n")
 	return out.Flush()
 }
 
-// acquireRequest is a lokt.Claim.
-type acquireRequest struct {
-	LeaseID  string            `json:"lease_id,omitempty"`
-	Owner    wireOwner         `json:"owner"`
-	Limit    int               `json:"limit,omitempty"`
-	Strict   bool              `json:"strict,omitempty"`
-	Attended bool              `json:"attended,omitempty"`
-	Refresh  bool              `json:"refresh,omitempty"`
-	TTL      int64             `json:"ttl_ms,omitempty"`
-	MaxHold  int64             `json:"max_hold_ms,omitempty"`
-	Priority int               `json:"priority,omitempty"`
-	Preempt  int64             `json:"preempt_ms,omitempty"`
-	Wait     int64             `json:"wait_ms,omitempty"`
-	Stay     bool              `json:"stay,omitempty"` // when the wait is over, stay in the queue for a while: the client asks again
-	Metadata map[string]string `json:"metadata,omitempty"`
-	Within   []string          `json:"within,omitempty"` // lease IDs
+// claimWire asks for a lock.
+type claimWire struct {
+	lokt.Claim
+	Stay bool `json:"stay,omitzero"` // when the wait is over, stay in the queue for a while: the client asks again
 }
 
-// acquireAnswer is a grant, or a place in the queue.
-type acquireAnswer struct {
-	Holder *wireHolder `json:"holder,omitempty"`
-	Queued bool        `json:"queued,omitempty"`
-	ID     string      `json:"id,omitempty"` // of the queued claim
+// grantWire is a grant, or a place in the queue.
+type grantWire struct {
+	Holder *lokt.Holder `json:"holder,omitzero"`
+	Queued bool         `json:"queued,omitzero"`
+	ID     string       `json:"id,omitzero"` // of the queued claim
 }
 
-func (q acquireRequest) claim(name string) (lokt.Claim, error) {
-	c := lokt.Claim{
-		Name: name, LeaseID: q.LeaseID, Owner: q.Owner.owner(), Limit: q.Limit, Strict: q.Strict, Attended: q.Attended, Refresh: q.Refresh,
-		Priority: q.Priority, Metadata: q.Metadata, Within: q.Within,
-	}
-	var errs [4]error
-	c.TTL, errs[0] = duration("ttl_ms", q.TTL)
-	c.MaxHold, errs[1] = duration("max_hold_ms", q.MaxHold)
-	c.Preempt, errs[2] = duration("preempt_ms", q.Preempt)
-	c.Wait, errs[3] = duration("wait_ms", q.Wait)
-	for _, err := range errs {
-		if err != nil {
-			return c, err
-		}
-	}
-	if c.LeaseID == "" {
-		c.LeaseID = lokt.NewLeaseID()
-	}
+// check refuses claims that make no sense on the wire, and makes up a lease ID if there is none.
+func (q *claimWire) check(name string) error {
 	switch {
+	case q.Name != "" && q.Name != name:
+		return invalid("name is another than in the path")
+	case q.Claim.Process != nil:
+		return invalid("process is not known: a server cannot look at the processes of its clients")
+	case q.ID != "":
+		return invalid("id is not known")
 	case q.Wait < 0:
-		return c, invalid("wait_ms is negative")
+		return invalid("wait_ms is negative")
 	case q.Stay && q.Wait == 0:
-		return c, invalid("stay without wait_ms")
+		return invalid("stay without wait_ms")
 	case len(q.Within) > maxWithin:
-		return c, invalid("claim is made within more than %d leases", maxWithin)
+		return invalid("claim is made within more than %d leases", maxWithin)
 	case slices.ContainsFunc(q.Within, func(id string) bool { return len(id) > lokt.MaxIDLen }):
-		return c, invalid("a lease that the claim is made within has an ID of more than %d bytes", lokt.MaxIDLen)
+		return invalid("a lease that the claim is made within has an ID of more than %d bytes", lokt.MaxIDLen)
 	}
-	return c, checkLeaseID(c.LeaseID)
+	if q.Name = name; q.LeaseID == "" {
+		q.LeaseID = lokt.NewLeaseID()
+	}
+	if err := checkLeaseID(q.LeaseID); err != nil {
+		return err
+	}
+	return q.Validate()
 }
 
 // checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat them.
@@ -270,87 +223,68 @@ func checkLeaseID(id string) error {
 	return nil
 }
 
+// isPublicID reports whether id looks as lokt.PublicID makes them.
+func isPublicID(id string) bool {
+	digits, found := strings.CutPrefix(id, "L-")
+	return found && len(digits) == 20 && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
 // acquire grants a claim, or waits in the queue for up to wait_ms. A client that hangs up leaves its claim where it is:
 // if only the connection broke, the client is about to ask again and must find it. If it does not, others pass
 // the claim, and it leaves the queue later; a client that gives up on purpose takes it back with a release.
-func (s *server) acquire(c *call) error {
-	name := c.r.PathValue("name")
-	if err := c.may(ScopeLock, name); err != nil {
-		return err
-	}
-	var q acquireRequest
-	if err := c.decode(&q, false); err != nil {
+func (c *call) acquire() error {
+	var q claimWire
+	if err := c.decode(&q); err != nil {
 		return err
 	}
 	c.lease = q.LeaseID
-	claim, err := q.claim(name)
-	if err != nil {
+	if err := q.check(c.r.PathValue("name")); err != nil {
 		return err
 	}
 	operation, err := c.operation(headerOperation)
 	if err != nil {
 		return err
 	}
-	if err := claim.Validate(); err != nil {
-		return err
-	}
+	claim := q.Claim
 	if claim.Owner, err = c.view().stored(claim.Owner); err != nil {
 		return err
 	}
 	ctx, done := c.brief()
 	if claim.Wait > 0 {
 		done()
-		claim.Wait = min(claim.Wait, s.Limits.Wait)
+		claim.Wait = min(claim.Wait, c.s.Limits.Wait)
 		limit := claim.Wait
 		if q.Stay {
 			claim.Wait = -1
 		} else {
-			limit += s.Limits.Request
+			limit += c.s.Limits.Request
 		}
 		if ctx, done, err = c.park(limit); err != nil {
 			return err
 		}
 	}
 	defer done()
-	ctx, end, err := s.polls.begin(ctx, operation)
+	ctx, end, err := c.s.claims.begin(ctx, operation)
 	if err != nil {
 		return err
 	}
-	h, err := s.poll(ctx, claim)
+	h, err := c.s.Locks.Poll(ctx, claim)
 	end()
-	if errors.Is(err, lokt.ErrWithdrawn) { // a client that has not given up asks again
-		err = errWaitOver
+	cause := context.Cause(ctx)
+	if err != nil && cause != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, cause)) {
+		err = cause
 	}
-	switch cause := context.Cause(ctx); {
+	over := errors.Is(err, errWaitOver) || errors.Is(err, lokt.ErrWithdrawn) // a client that has not given up asks again
+	switch {
 	case err == nil:
-		w := toOwnHolder(c.view().holder(h), claim.LeaseID)
-		return c.writeJSON(http.StatusOK, "application/json", acquireAnswer{Holder: &w})
-	case errors.Is(err, errWaitOver) && q.Stay:
-		return c.writeJSON(http.StatusAccepted, "application/json", acquireAnswer{Queued: true, ID: PublicID(claim.LeaseID)})
-	case errors.Is(err, errWaitOver):
+		h = c.view().own(h, claim.LeaseID)
+		return c.answer(http.StatusOK, grantWire{Holder: &h})
+	case over && q.Stay:
+		return c.answer(http.StatusAccepted, grantWire{Queued: true, ID: lokt.PublicID(claim.LeaseID)})
+	case over:
 		return errBusy
-	case cause == nil || !errors.Is(err, ctx.Err()) && !errors.Is(err, cause):
-		return err
-	case errors.Is(cause, errWaitOver) && q.Stay:
-		return c.writeJSON(http.StatusAccepted, "application/json", acquireAnswer{Queued: true, ID: PublicID(claim.LeaseID)})
-	case errors.Is(cause, errWaitOver):
-		return errBusy
-	default:
-		return cause
 	}
-}
-
-// poller is a Service that can leave a claim where it is when its context ends, as lokt.Manager can.
-type poller interface {
-	Poll(ctx context.Context, c lokt.Claim) (lokt.Holder, error)
-}
-
-// poll asks for the claim and does not take it back when ctx ends.
-func (s *server) poll(ctx context.Context, claim lokt.Claim) (lokt.Holder, error) {
-	if p, ok := s.Locks.(poller); ok {
-		return p.Poll(ctx, claim)
-	}
-	return s.Locks.Acquire(ctx, claim)
+	return err
 }
 
 // operation returns the operation that a header names, or nothing. Those of different callers are different.
@@ -374,38 +308,29 @@ func (c *call) leaseOf() (string, error) {
 	if err := checkLeaseID(secret); err != nil {
 		return "", err
 	}
-	if PublicID(secret) != c.r.PathValue("id") {
+	if lokt.PublicID(secret) != c.r.PathValue("id") {
 		return "", invalid("the lease ID in %s is not that of the lease %q", headerLease, c.r.PathValue("id"))
 	}
 	return secret, nil
 }
 
-// renewRequest is the optional body of a renewal.
-type renewRequest struct {
-	Owner *wireOwner `json:"owner,omitempty"`
+// renewWire is the optional body of a renewal.
+type renewWire struct {
+	Owner *lokt.Owner `json:"owner,omitzero"`
 }
 
-// holderAnswer is a hold that was renewed.
-type holderAnswer struct {
-	Holder wireHolder `json:"holder"`
-}
-
-func (s *server) renew(c *call) error {
-	name := c.r.PathValue("name")
-	if err := c.may(ScopeLock, name); err != nil {
-		return err
-	}
-	var q renewRequest
-	if err := c.decode(&q, true); err != nil {
+func (c *call) renew() error {
+	var q renewWire
+	if err := c.decode(&q); err != nil {
 		return err
 	}
 	leaseID, err := c.leaseOf()
 	if err != nil {
 		return err
 	}
-	r := lokt.Renewal{Name: name, LeaseID: leaseID}
+	r := lokt.Renewal{Name: c.r.PathValue("name"), LeaseID: leaseID}
 	if q.Owner != nil {
-		owner, err := c.view().stored(q.Owner.owner())
+		owner, err := c.view().stored(*q.Owner)
 		if err != nil {
 			return err
 		}
@@ -413,21 +338,22 @@ func (s *server) renew(c *call) error {
 	}
 	ctx, cancel := c.brief()
 	defer cancel()
-	h, err := s.Locks.Renew(ctx, r)
+	h, err := c.s.Locks.Renew(ctx, r)
 	if another := takenByAnother(q, r, err); another != nil {
 		r.Owner = another
-		h, err = s.Locks.Renew(ctx, r)
+		h, err = c.s.Locks.Renew(ctx, r)
 	}
 	if err != nil {
 		return err
 	}
-	return c.writeJSON(http.StatusOK, "application/json", holderAnswer{Holder: toOwnHolder(c.view().holder(h), leaseID)})
+	h = c.view().own(h, leaseID)
+	return c.answer(http.StatusOK, grantWire{Holder: &h})
 }
 
 // takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the caller names
 // but was put on record by another caller, or without any. The lease ID is what proves ownership: a token can be replaced by one of
 // another name while its holds last.
-func takenByAnother(q renewRequest, r lokt.Renewal, err error) *lokt.Owner {
+func takenByAnother(q renewWire, r lokt.Renewal, err error) *lokt.Owner {
 	var gone *lokt.GoneError
 	if q.Owner == nil || !errors.As(err, &gone) || gone.Cause != "" {
 		return nil
@@ -443,6 +369,168 @@ func takenByAnother(q renewRequest, r lokt.Renewal, err error) *lokt.Owner {
 		}
 	}
 	return nil
+}
+
+// releasedWire is the holds that were ended.
+type releasedWire struct {
+	Released []lokt.Holder `json:"released"`
+}
+
+// release ends what the target says.
+func (c *call) release(ctx context.Context, t lokt.Target) error {
+	ended, err := c.s.Locks.Release(ctx, t)
+	if err != nil {
+		return err
+	}
+	var answer releasedWire
+	for _, h := range ended {
+		answer.Released = append(answer.Released, c.view().own(h, c.r.Header.Get(headerLease)))
+	}
+	return c.answer(http.StatusOK, answer)
+}
+
+// releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is stale.
+func (c *call) releaseOne() error {
+	ctx, cancel := c.brief()
+	defer cancel()
+	if q := c.query(); c.r.Header.Get(headerLease) != "" || q.err == nil && !q.bool("force") && !q.bool("stale") {
+		t := q.target(c.r.PathValue("name"))
+		if q.err != nil {
+			return q.err
+		}
+		operation, err := c.operation(headerCancels)
+		if err != nil {
+			return err
+		}
+		if t.LeaseID, err = c.leaseOf(); err != nil {
+			return err
+		}
+		c.s.claims.takeBack(ctx, operation)
+		return c.release(ctx, t)
+	}
+	t, err := c.ownersTarget()
+	if err != nil {
+		return err
+	}
+	snap, err := c.s.Locks.Get(ctx, t.Name)
+	if err != nil {
+		return err
+	}
+	if t.LeaseID = findPublic(snap.Lock, c.r.PathValue("id")); t.LeaseID == "" {
+		return &lokt.GoneError{Name: t.Name, Holders: snap.Lock.Holders}
+	}
+	return c.release(ctx, t)
+}
+
+// findPublic returns the lease ID of the holder or waiter with the public ID, or nothing.
+func findPublic(l lokt.Lock, id string) string {
+	for _, h := range l.Holders {
+		if lokt.PublicID(h.LeaseID) == id {
+			return h.LeaseID
+		}
+	}
+	for _, w := range l.Queue {
+		if lokt.PublicID(w.LeaseID) == id {
+			return w.LeaseID
+		}
+	}
+	return ""
+}
+
+// ownersTarget returns what a request without a lease ID wants to end, if its caller may.
+func (c *call) ownersTarget() (lokt.Target, error) {
+	q := c.query()
+	t := q.target(c.r.PathValue("name"))
+	if q.err != nil {
+		return t, q.err
+	}
+	if t.Force {
+		if err := c.may(ScopeForce, t.Name); err != nil {
+			return t, err
+		}
+	}
+	if t.Owner.ID == "" {
+		return t, invalid("owner, who asks for it, is missing")
+	}
+	return t, nil
+}
+
+// releaseAll ends an owner's holds but its guards, all holds by force, or all that are stale.
+func (c *call) releaseAll() error {
+	t, err := c.ownersTarget()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.brief()
+	defer cancel()
+	return c.release(ctx, t)
+}
+
+// prunedWire is what was stale.
+type prunedWire struct {
+	Removed []removedWire `json:"removed"`
+}
+
+// removedWire is a lokt.Removed.
+type removedWire struct {
+	Holder lokt.Holder `json:"holder"`
+	Waiter bool        `json:"waiter,omitzero"`
+	Reason string      `json:"reason"`
+}
+
+func (c *call) prune() error {
+	ctx, cancel := c.brief()
+	defer cancel()
+	removed, err := c.s.Locks.Prune(ctx, c.r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	var answer prunedWire
+	for _, r := range removed {
+		r.Holder = c.view().own(r.Holder, "")
+		answer.Removed = append(answer.Removed, removedWire(r))
+	}
+	return c.answer(http.StatusOK, answer)
+}
+
+// freezeWire is a freeze that was made, or ended.
+type freezeWire struct {
+	Freeze *lokt.Freeze `json:"freeze"`
+}
+
+func (c *call) freeze() error {
+	var f lokt.Freeze
+	if err := c.decode(&f); err != nil {
+		return err
+	}
+	if len(f.ID) > lokt.MaxIDLen {
+		return invalid("id has more than %d bytes", lokt.MaxIDLen)
+	}
+	f = lokt.Freeze{ID: f.ID, Owner: f.Owner, Reason: f.Reason, TTL: f.TTL} // the rest is the server's to say
+	var err error
+	if f.Owner, err = c.view().stored(f.Owner); err != nil {
+		return err
+	}
+	ctx, cancel := c.brief()
+	defer cancel()
+	if f, err = c.s.Locks.Freeze(ctx, c.r.PathValue("name"), f); err != nil {
+		return err
+	}
+	return c.answer(http.StatusOK, freezeWire{c.view().freeze(&f)})
+}
+
+func (c *call) unfreeze() error {
+	t, err := c.ownersTarget()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.brief()
+	defer cancel()
+	f, err := c.s.Locks.Unfreeze(ctx, t)
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusOK, freezeWire{c.view().freeze(&f)})
 }
 
 // checkOwner refuses an owner that no claim could have.

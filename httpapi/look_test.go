@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -95,17 +96,18 @@ func TestWaitersThatAreAwayAreMarkedUntilTheyAskAgain(t *testing.T) {
 			var l struct {
 				Now   time.Time
 				Queue []struct {
+					ID    string
 					Owner struct{ ID string }
-					Away  *bool
 					Until time.Time
 				}
+				Away []string
 			}
 			if err := json.Unmarshal(w.Body.Bytes(), &l); err != nil || w.Code != http.StatusOK {
 				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 			}
 			for _, q := range l.Queue {
 				marked += q.Owner.ID
-				if q.Away != nil && *q.Away {
+				if slices.Contains(l.Away, q.ID) {
 					marked += fmt.Sprintf(" away %v", q.Until.Sub(l.Now))
 				}
 				marked += ";"

@@ -29,7 +29,7 @@ func goodRequests() []string {
 		return text + "\r\n" + body
 	}
 	secret := "0123456789abcdef0123456789abcdef"
-	lease := "/v1/locks/x/leases/" + httpapi.PublicID(secret)
+	lease := "/v1/locks/x/leases/" + lokt.PublicID(secret)
 	return []string{
 		request("GET /v1/locks?prefix=x&queued=true", ""),
 		request("GET /v1/locks/x?seen=1&wait_ms=1", ""),

@@ -26,7 +26,7 @@ import (
 type daemon struct {
 	config httpapi.Config
 	mu     sync.Mutex
-	stop   chan struct{}
+	stop   context.CancelFunc
 	l      *pipeListener
 	server *http.Server
 }
@@ -34,9 +34,9 @@ type daemon struct {
 func (d *daemon) start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stop, d.l = make(chan struct{}), newPipeListener()
 	config := d.config
-	config.Stop = d.stop
+	config.Stop, d.stop = context.WithCancel(context.Background())
+	d.l = newPipeListener()
 	d.server = &http.Server{Handler: httpapi.NewHandler(config), ReadHeaderTimeout: time.Minute}
 	go d.server.Serve(d.l) //nolint:errcheck // it ends with the test
 }
@@ -47,7 +47,7 @@ func (d *daemon) halt(gracefully bool) {
 	stop, server, l := d.stop, d.server, d.l
 	d.mu.Unlock() // in a bubble nobody may wait for a mutex while its holder waits for time to pass
 	if gracefully {
-		close(stop)
+		stop()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = server.Shutdown(ctx)

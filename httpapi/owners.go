@@ -36,7 +36,7 @@ func viewOf(caller string) view {
 }
 
 // view returns how the caller of the request sees owners.
-func (c *call) view() view { return viewOf(c.w.caller) }
+func (c *call) view() view { return viewOf(c.who()) }
 
 // stored returns the owner of the caller as stores know it.
 func (v view) stored(o lokt.Owner) (lokt.Owner, error) {
@@ -54,67 +54,50 @@ func (v view) stored(o lokt.Owner) (lokt.Owner, error) {
 // id returns the text, which begins with an owner's ID, as the caller sees it.
 func (v view) id(text string) string { return strings.TrimPrefix(text, string(v)) }
 
-func (v view) owner(o lokt.Owner) lokt.Owner {
-	o.ID = v.id(o.ID)
-	return o
-}
-
-func (v view) holder(h lokt.Holder) lokt.Holder {
-	h.Owner = v.owner(h.Owner)
-	if h.Yield != nil {
-		y := *h.Yield
-		y.To = v.owner(y.To)
-		h.Yield = &y
+// lock returns the lock as the caller sees it: without secrets, and without what only the host of a process can look at.
+func (v view) lock(l lokt.Lock) lokt.Lock {
+	l = l.Public()
+	for i := range l.Holders {
+		h := &l.Holders[i]
+		h.Owner.ID, h.Process = v.id(h.Owner.ID), nil
+		if h.Yield != nil {
+			y := *h.Yield
+			y.To.ID = v.id(y.To.ID)
+			h.Yield = &y
+		}
 	}
-	return h
+	for _, w := range l.Queue { // which are Public's own
+		w.Owner.ID, w.Process = v.id(w.Owner.ID), nil
+	}
+	if l.Freeze != nil {
+		l.Freeze.Owner.ID = v.id(l.Freeze.Owner.ID)
+	}
+	return l
 }
 
 func (v view) holders(all []lokt.Holder) []lokt.Holder {
-	if v == "" {
-		return all
-	}
-	all = slices.Clone(all)
-	for i := range all {
-		all[i] = v.holder(all[i])
-	}
-	return all
+	return v.lock(lokt.Lock{Holders: all}).Holders
 }
+func (v view) freeze(f *lokt.Freeze) *lokt.Freeze { return v.lock(lokt.Lock{Freeze: f}).Freeze }
 
-func (v view) waiters(all []*lokt.Waiter) []*lokt.Waiter {
-	if v == "" {
-		return all
+// own returns the holder as who named the lease ID sees it.
+func (v view) own(h lokt.Holder, leaseID string) lokt.Holder {
+	seen := v.holders([]lokt.Holder{h})[0]
+	if h.LeaseID == leaseID {
+		seen.LeaseID = leaseID
 	}
-	all = slices.Clone(all)
-	for i, w := range all {
-		seen := *w
-		seen.Owner = v.owner(w.Owner)
-		all[i] = &seen
-	}
-	return all
-}
-
-func (v view) freeze(f *lokt.Freeze) *lokt.Freeze {
-	if f == nil || v == "" {
-		return f
-	}
-	seen := *f
-	seen.Owner = v.owner(f.Owner)
-	return &seen
-}
-
-func (v view) snapshot(s lokt.Snapshot) lokt.Snapshot {
-	s.Lock.Holders, s.Lock.Queue, s.Lock.Freeze = v.holders(s.Lock.Holders), v.waiters(s.Lock.Queue), v.freeze(s.Lock.Freeze)
-	return s
+	return seen
 }
 
 func (v view) event(e lokt.LoggedEvent) lokt.LoggedEvent {
-	if v == "" {
-		return e
-	}
-	e.Owner, e.Extra = v.owner(e.Owner), maps.Clone(e.Extra)
-	for _, key := range []string{lokt.ExtraDisplaced, lokt.ExtraBy, "holder", "frozen_by"} {
-		if who, ok := e.Extra[key]; ok {
-			e.Extra[key] = v.id(who)
+	e.Event = e.Public()
+	e.Owner.ID = v.id(e.Owner.ID)
+	if v != "" {
+		e.Extra = maps.Clone(e.Extra)
+		for _, key := range []string{lokt.ExtraDisplaced, lokt.ExtraBy, "holder", "frozen_by"} {
+			if who, ok := e.Extra[key]; ok {
+				e.Extra[key] = v.id(who)
+			}
 		}
 	}
 	return e
@@ -122,31 +105,26 @@ func (v view) event(e lokt.LoggedEvent) lokt.LoggedEvent {
 
 // error returns the error as the caller sees it. Its kind stays the same.
 func (v view) error(err error) error {
-	if v == "" {
-		return err
-	}
-	var seen error
 	var blocked *lokt.BlockedError
 	var gone *lokt.GoneError
 	var notOwner *lokt.NotOwnerError
 	switch {
 	case errors.As(err, &blocked):
 		b := *blocked
-		b.Freeze, b.Holders, b.Ahead, b.Cycle = v.freeze(b.Freeze), v.holders(b.Holders), v.waiters(b.Ahead), slices.Clone(b.Cycle)
+		l := v.lock(lokt.Lock{Holders: b.Holders, Queue: b.Ahead, Freeze: b.Freeze})
+		b.Holders, b.Ahead, b.Freeze, b.Cycle = l.Holders, l.Queue, l.Freeze, slices.Clone(b.Cycle)
 		for i := 0; i < len(b.Cycle); i += 2 { // owner, lock, owner
 			b.Cycle[i] = v.id(b.Cycle[i])
 		}
-		seen = &b
+		return &b
 	case errors.As(err, &gone):
 		g := *gone
 		g.Holders = v.holders(g.Holders)
-		seen = &g
+		return &g
 	case errors.As(err, &notOwner):
 		n := *notOwner
 		n.Freeze, n.Holders = v.freeze(n.Freeze), v.holders(n.Holders)
-		seen = &n
-	default:
-		return err
+		return &n
 	}
-	return seen
+	return err
 }

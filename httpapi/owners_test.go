@@ -339,7 +339,7 @@ func TestAnotherCallerDoesNotTakeBackWhatItDidNotAskFor(t *testing.T) {
 		return answer.StatusCode
 	}
 	claim := `{"lease_id":"mine","owner":{"id":"ci"},"wait_ms":20,"stay":true}`
-	cancels := "/v1/locks/x/leases/" + httpapi.PublicID("made-up")
+	cancels := "/v1/locks/x/leases/" + lokt.PublicID("made-up")
 	do(t.Context(), "bob", http.MethodDelete, cancels, "", "Lokt-Lease", "made-up", "Lokt-Cancels", "op-1")
 	if status := do(t.Context(), "ann", http.MethodPost, "/v1/locks/x/leases", claim, "Lokt-Operation", "op-1"); status != http.StatusAccepted {
 		t.Errorf("ann's claim after bob took it back: %d", status)

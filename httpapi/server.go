@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -9,7 +10,9 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -18,7 +21,7 @@ import (
 
 // Config says what a handler serves, and to whom. The zero Config serves nothing.
 type Config struct {
-	Locks  lokt.Service  // nil: no locks API
+	Locks  Locks         // nil: no locks API
 	Events lokt.EventLog // nil: events and audit answer 404 with the code "no_events"
 	Jobs   jobs.Service  // nil: no scheduler API
 
@@ -30,9 +33,17 @@ type Config struct {
 	// Observe is called after each request, by the goroutine that served it. It must be quick. It may be nil.
 	Observe func(Request)
 
-	// Stop, when closed, ends what waits: parked requests are answered with 503, or as the scheduler's contract says, and
+	// Stop, when it ends, ends what waits: parked requests are answered with 503, or as the scheduler's contract says, and
 	// streams end at once. So are requests that would wait then. It may be nil.
-	Stop <-chan struct{}
+	Stop context.Context
+}
+
+// Locks is a lokt.Service with what a server needs whose clients lose their connections. A lokt.Manager is one.
+type Locks interface {
+	lokt.Service
+
+	// Poll is Acquire, but leaves a claim in the queue when ctx ends: see lokt.Manager.
+	Poll(ctx context.Context, c lokt.Claim) (lokt.Holder, error)
 }
 
 // Limits bound what one request may cost. Zero fields stand for the defaults.
@@ -120,12 +131,34 @@ type server struct {
 	origins *http.CrossOriginProtection
 	parked  *slots // of requests that wait
 	streams *slots // of open streams
-	polls   polls
-	large   budget // of answers that are being written
-
-	scheduler *jobsAPI // nil: none
-	patterns  []string // of the routes that the mux has
+	claims  claims
+	large   budget    // of answers that are being written
+	calls   sync.Pool // of *call
+	readers sync.Pool // of *reader
+	routes  []route
 }
+
+// route is what serves the requests for a pattern of http.ServeMux.
+type route struct {
+	pattern string
+	scope   Scope // that the caller must have, for the lock in the path if there is one; empty if none
+	body    bodyRule
+	keeps   bool // it keeps a lease, or ends it: it is answered however often its caller asks
+	denies  bool // who asks too often is denied, with 200, and not answered with an error
+
+	// serve answers. An error that it returns before it has written anything is answered by fail; after that, it breaks the
+	// connection, so that the client sees that the answer is not complete.
+	serve func(c *call) error
+}
+
+// bodyRule says whether a route reads a body.
+type bodyRule int
+
+const (
+	bodyNone bodyRule = iota
+	bodyOptional
+	bodyNeeded
+)
 
 // NewHandler returns the handler of all routes. Paths are taken as they are: nothing is redirected. Requests that a
 // browser makes for a page of another origin are refused, unless they only read.
@@ -134,74 +167,207 @@ func NewHandler(c Config) http.Handler {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Stop == nil {
+		c.Stop = context.Background()
+	}
 	s := &server{
 		Config: c, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		parked:  newSlots("requests that wait", c.Limits.Parked, c.Limits.ParkedEach),
 		streams: newSlots("streams of events", c.Limits.Streams, c.Limits.StreamsEach),
+		claims:  claims{running: map[string][]*attempt{}, takenBack: map[string]bool{}},
 	}
-	s.routeAbout()
-	s.routeLocks()
-	s.routeEvents()
-	s.routeJobs()
-	s.routeOpenAPI()
+	s.calls.New = func() any { return new(call) }
+	s.readers.New = newReader
+	s.routes = slices.Concat(aboutRoutes(), locksRoutes(), eventsRoutes())
+	if s.Jobs != nil {
+		s.routes = append(s.routes, jobsRoutes()...)
+	}
+	for _, r := range s.routes {
+		s.mux.HandleFunc(r.pattern, func(w http.ResponseWriter, req *http.Request) {
+			call := w.(*call) // see ServeHTTP
+			call.r, call.routed, call.pattern = req, true, r.pattern
+			if err := call.serve(&r); err != nil {
+				call.fail(err)
+			}
+		})
+	}
 	return s
 }
 
-// call is one request on its way through the handler.
-type call struct {
-	s      *server
-	w      *answer
-	r      *http.Request
-	id     string
-	caller Caller // nil without a Gate
-	often  error  // why the caller may do nothing at the moment but keep what it has; nil if it may
-	lease  string // the lease ID that the body names
-
-	arrived bool // the body has been read to its end
-
-	answer   answer    // what w is
-	idHeader [1]string // the ID, as a header has it
-}
-
-// callKey finds the call in a request's context.
-type callKey struct{}
-
-// route registers what serves a pattern of http.ServeMux. An error that serve returns before it has written anything is
-// answered by fail; after that, it breaks the connection, so that the client sees that the answer is not complete.
-func (s *server) route(pattern string, serve func(c *call) error) {
-	s.patterns = append(s.patterns, pattern)
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		c := r.Context().Value(callKey{}).(*call)
-		c.r = r
-		c.w.pattern = r.Pattern
-		if err := serve(c); err != nil {
-			c.fail(err)
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	begun := time.Now()
+	c := s.calls.Get().(*call)
+	*c = call{ResponseWriter: w, s: s, r: r, id: RequestID(r), in: c.in, list: c.list}
+	w.Header()["X-Request-Id"] = []string{c.id}
+	defer func() {
+		p := recover()
+		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // panics are compared as they are
+			s.Log.Error("panic", "request_id", c.id, "route", c.pattern, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			if p = http.ErrAbortHandler; c.status == 0 {
+				c.fail(errInternal)
+				p = nil
+			}
 		}
-	})
+		s.observe(c, time.Since(begun))
+		if p != nil {
+			panic(p)
+		}
+		c.reuse()
+	}()
+	if err := c.enter(); err != nil {
+		c.routed = true
+		c.fail(err)
+		return
+	}
+	s.mux.ServeHTTP(c, r)
+	if c.routed {
+		return
+	}
+	c.routed = true
+	switch {
+	case c.often != nil:
+		c.fail(c.often)
+	case c.refused.status == http.StatusMethodNotAllowed:
+		allow := c.refused.header.Get("Allow")
+		if c.scheduled() { // it answers HEAD, too, but its contract does not tell
+			allow = strings.Replace(allow, "GET, HEAD", "GET", 1)
+		}
+		w.Header().Set("Allow", allow)
+		c.fail(errMethod)
+	default:
+		c.fail(errNoRoute)
+	}
 }
 
-// fail answers with an error, in the form of the API that the path belongs to.
-func (c *call) fail(err error) {
-	if c.w.status == 0 {
-		c.unread()
+// call is one request on its way through the handler, and the ResponseWriter of its answer. Calls are used again, with their
+// buffers: nothing may keep parts of them.
+type call struct {
+	http.ResponseWriter
+	s       *server
+	r       *http.Request
+	id      string // of the request, which the answer carries
+	pattern string // of the route; empty while there is none
+	caller  Caller // nil without a Gate
+	often   error  // why the caller may do nothing at the moment but keep what it has; nil if it may
+	lease   string // the lease ID that the body names
+	status  int    // of the answer; 0 while nothing has been written
+	bytes   int64  // of the answer's body
+	reason  string // why the status is 500 or more
+
+	takesBody bool // and not only a query
+	arrived   bool // the body has been read to its end
+
+	// Before a route was found, it is the mux that answers: that there is none, or for other methods only, or a redirection.
+	routed  bool
+	refused struct {
+		header http.Header
+		status int
 	}
-	switch {
-	case c.w.status != 0:
-		panic(http.ErrAbortHandler)
-	case c.r.Context().Err() != nil && errors.Is(err, context.Canceled):
-		c.w.status = statusHungUp
-		panic(http.ErrAbortHandler) // to return would mean 200 to a client that is there after all
-	case strings.HasPrefix(c.r.URL.Path, jobsPrefix+"/"):
-		failJobs(c, err)
-	default:
-		failLocks(c, err)
+
+	in   []byte // the body
+	list []byte // a part of the answer
+}
+
+// keptBuffer is the largest buffer that is used again.
+const keptBuffer = 64 << 10
+
+func (c *call) reuse() {
+	if cap(c.in) > keptBuffer {
+		c.in = nil
 	}
-	if c.w.status >= http.StatusInternalServerError {
-		c.w.reason = scrub(err.Error(), c.secret())
+	if cap(c.list) > 2*keptBuffer {
+		c.list = nil
 	}
-	if c.w.status == http.StatusInternalServerError {
-		c.s.Log.Error("request failed", "request_id", c.id, "route", c.w.pattern, "error", scrub(err.Error(), c.secret()))
+	c.s.calls.Put(c)
+}
+
+// Header implements http.ResponseWriter.
+func (c *call) Header() http.Header {
+	if c.routed {
+		return c.ResponseWriter.Header()
 	}
+	if c.refused.header == nil {
+		c.refused.header = http.Header{}
+	}
+	return c.refused.header
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (c *call) WriteHeader(status int) {
+	if !c.routed {
+		c.refused.status = status
+		return
+	}
+	if c.status == 0 && status >= 200 {
+		c.status = status
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (c *call) Write(p []byte) (int, error) {
+	if !c.routed {
+		return len(p), nil
+	}
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
+	n, err := c.ResponseWriter.Write(p)
+	c.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// scheduled reports whether the path is one of the scheduler's API, which has answers of its own form.
+func (c *call) scheduled() bool {
+	return c.s.Jobs != nil && strings.HasPrefix(c.r.URL.Path, jobsPrefix+"/")
+}
+
+// enter finds out who asks.
+func (c *call) enter() error {
+	if err := c.s.origins.Check(c.r); err != nil {
+		return fmt.Errorf("%w: %w", ErrForbidden, err)
+	}
+	if c.s.Gate == nil || c.r.URL.Path == openAPIPath {
+		return nil
+	}
+	caller, err := c.s.Gate.Enter(c.r)
+	if err != nil {
+		if caller == nil || !errors.Is(err, ErrRateLimited) {
+			return err
+		}
+		c.often = err
+	}
+	c.caller = caller
+	return nil
+}
+
+// serve answers a request for the route.
+func (c *call) serve(r *route) error {
+	if c.often != nil && !r.keeps && !r.denies {
+		return c.often
+	}
+	if r.scope != "" {
+		if err := c.may(r.scope, c.r.PathValue("name")); err != nil {
+			return err
+		}
+	}
+	if c.often != nil && r.denies {
+		return c.tooOften()
+	}
+	if r.body != bodyNone {
+		c.takesBody = true
+		if err := c.read(); err != nil {
+			return err
+		}
+		if len(c.in) == 0 && r.body == bodyOptional {
+			c.in = append(c.in, "{}"...)
+		}
+	}
+	return r.serve(c)
 }
 
 // may returns an error unless the caller may do things of that scope to the lock or tag.
@@ -218,96 +384,44 @@ func (c *call) may(s Scope, lockOrTag string) error {
 	return fmt.Errorf("%w: the scope %q is missing for %q", ErrForbidden, s, lockOrTag)
 }
 
-// ServeHTTP implements http.Handler.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	begun := time.Now()
-	c := &call{s: s, r: r, answer: answer{ResponseWriter: w}, idHeader: [1]string{RequestID(r)}}
-	c.w, c.id = &c.answer, c.idHeader[0]
-	w.Header()["X-Request-Id"] = c.idHeader[:]
-	defer func() {
-		p := recover()
-		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // panics are compared as they are
-			s.Log.Error("panic", "request_id", c.id, "route", c.w.pattern, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			if c.w.status == 0 {
-				c.fail(errInternal)
-				p = nil
-			} else {
-				p = http.ErrAbortHandler
-			}
-		}
-		s.observe(c, time.Since(begun))
-		if p != nil {
-			panic(p)
-		}
-	}()
-	if err := s.serve(c); err != nil {
-		c.fail(err)
+// who returns the name of the request's caller, if callers are told apart.
+func (c *call) who() string {
+	if c.caller == nil {
+		return ""
 	}
+	return c.caller.Name()
 }
 
-// errInternal stands for a panic.
-var errInternal = errors.New("internal error")
+// secret returns the lease ID that the request names, which no text may show.
+func (c *call) secret() string { return cmp.Or(c.lease, c.r.Header.Get(headerLease)) }
 
-// serve finds out who asks for what.
-func (s *server) serve(c *call) error {
-	scheduled := s.scheduler != nil && strings.HasPrefix(c.r.URL.Path, jobsPrefix+"/")
-	if !scheduled && !cleanPath(c.r.URL.EscapedPath()) { // the mux would redirect
-		return errNoRoute
-	}
-	if err := s.origins.Check(c.r); err != nil {
-		return fmt.Errorf("%w: %w", ErrForbidden, err)
-	}
-	if s.Gate != nil && c.r.URL.Path != openAPIPath {
-		caller, err := s.Gate.Enter(c.r)
-		if err != nil {
-			if caller == nil || !errors.Is(err, ErrRateLimited) {
-				return err
-			}
-			c.often = err
-		}
-		c.caller = caller
-		c.w.caller = caller.Name()
-	}
-	if scheduled {
-		return s.scheduler.serve(c)
-	}
-	h, pattern := s.mux.Handler(c.r)
-	if c.often != nil && !keeps(pattern) {
-		return c.often
-	}
-	if pattern == "" {
-		var probe answer
-		probe.ResponseWriter = headerOnly{}
-		h.ServeHTTP(&probe, c.r)
-		if probe.status == http.StatusMethodNotAllowed {
-			c.w.Header().Set("Allow", probe.Header().Get("Allow"))
-			return errMethod
-		}
-		return errNoRoute
-	}
-	s.mux.ServeHTTP(c.w, c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c)))
-	return nil
+// brief bounds what is to be answered at once.
+func (c *call) brief() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), c.s.Limits.Request)
 }
 
-// headerOnly is a ResponseWriter that keeps the header and throws away the rest.
-type headerOnly http.Header
-
-func (h headerOnly) Header() http.Header       { return http.Header(h) }
-func (headerOnly) Write(p []byte) (int, error) { return len(p), nil }
-func (headerOnly) WriteHeader(int)             {}
-
-// cleanPath reports whether a path has no empty, "." or ".." elements, and is absolute.
-func cleanPath(path string) bool {
-	if !strings.HasPrefix(path, "/") {
-		return false
+// fail answers with an error, in the form of the API that the path belongs to.
+func (c *call) fail(err error) {
+	if c.status != 0 {
+		panic(http.ErrAbortHandler)
 	}
-	elements := strings.Split(path[1:], "/")
-	for i, e := range elements {
-		if e == "." || e == ".." || e == "" && i < len(elements)-1 {
-			return false
-		}
+	c.unread()
+	if c.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		c.status = statusHungUp
+		panic(http.ErrAbortHandler) // to return would mean 200 to a client that is there after all
 	}
-	return true
+	k := kindOf(err)
+	if k.status >= http.StatusInternalServerError {
+		c.reason = scrub(err.Error(), c.secret())
+	}
+	if k.status == http.StatusInternalServerError {
+		c.s.Log.Error("request failed", "request_id", c.id, "route", c.pattern, "error", c.reason)
+	}
+	if c.scheduled() {
+		c.failJobs(k, err)
+	} else {
+		c.failLocks(err)
+	}
 }
 
 // observe tells Observe how the request went.
@@ -315,11 +429,11 @@ func (s *server) observe(c *call, took time.Duration) {
 	if s.Observe == nil {
 		return
 	}
-	method, _, routed := strings.Cut(c.w.pattern, " ")
+	method, _, routed := strings.Cut(c.pattern, " ")
 	if !routed {
 		method = "other"
 	}
-	o := Request{ID: c.id, Method: method, Pattern: c.w.pattern, Status: c.w.status, Duration: took, Bytes: c.w.bytes, Caller: c.w.caller, Reason: c.w.reason}
+	o := Request{ID: c.id, Method: method, Pattern: c.pattern, Status: c.status, Duration: took, Bytes: c.bytes, Caller: c.who(), Reason: c.reason}
 	if o.Status == 0 {
 		o.Status = http.StatusOK
 	}
@@ -341,32 +455,3 @@ func RequestID(r *http.Request) string {
 	_, _ = rand.Read(b[:]) // documented never to fail
 	return hex.EncodeToString(b[:])
 }
-
-// answer is a ResponseWriter that remembers what was answered.
-type answer struct {
-	http.ResponseWriter
-	pattern string
-	caller  string
-	reason  string
-	status  int // 0 while nothing has been written
-	bytes   int64
-}
-
-func (a *answer) WriteHeader(status int) {
-	if a.status == 0 && status >= 200 {
-		a.status = status
-	}
-	a.ResponseWriter.WriteHeader(status)
-}
-
-func (a *answer) Write(p []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
-	n, err := a.ResponseWriter.Write(p)
-	a.bytes += int64(n)
-	return n, err
-}
-
-// Unwrap lets http.ResponseController find the connection.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }

@@ -42,9 +42,9 @@ func ask(t *testing.T, handler http.Handler, method, target, body string, header
 // Promises S-72.
 func TestParkedRequestsAreBoundedAndEndWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stop := make(chan struct{})
+		running, stop := context.WithCancel(t.Context())
 		manager := lokt.NewManager(memstore.New())
-		config := httpapi.Config{Locks: manager, Stop: stop, Limits: httpapi.Limits{Parked: 2}}
+		config := httpapi.Config{Locks: manager, Stop: running, Limits: httpapi.Limits{Parked: 2}}
 		handler := httpapi.NewHandler(config)
 		if _, err := manager.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}}); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestParkedRequestsAreBoundedAndEndWithTheServer(t *testing.T) {
 			t.Errorf("one that does not wait is answered %d", code)
 		}
 		time.Sleep(3 * time.Second)
-		close(stop)
+		stop()
 		wg.Wait()
 		for range 2 {
 			if got := <-answers; got != "503unavailable3s" {
@@ -115,11 +115,11 @@ func TestWaitWithoutStayLeavesTheQueue(t *testing.T) {
 			t.Errorf("a lease ID with a space: %d %v", code, p)
 		}
 		code, p = ask(t, handler, "POST", "/v1/locks/x/leases", `{"lease_id":"of-c","owner":{"id":"c"},"wait_ms":2000,"stay":true}`)
-		if code != 202 || p["queued"] != true || p["id"] != httpapi.PublicID("of-c") {
+		if code != 202 || p["queued"] != true || p["id"] != lokt.PublicID("of-c") {
 			t.Errorf("%d %v", code, p)
 		}
 		_, lock := ask(t, handler, "GET", "/v1/locks/x", "")
-		if queue := lock["queue"].([]any); len(queue) != 1 || queue[0].(map[string]any)["id"] != httpapi.PublicID("of-c") {
+		if queue := lock["queue"].([]any); len(queue) != 1 || queue[0].(map[string]any)["id"] != lokt.PublicID("of-c") {
 			t.Errorf("in the queue is %v", queue)
 		}
 	})
@@ -248,19 +248,19 @@ func TestLeaseIDsAreShownOnlyToWhoNamesThem(t *testing.T) {
 	note(b.Release(ctx, lokt.Target{Name: "x", LeaseID: "secret-6"}))
 	note(b.Release(ctx, lokt.Target{Name: "x", Owner: lokt.Owner{ID: "b"}}))
 	snap, err := b.Get(ctx, "x")
-	if err != nil || snap.Lock.Holders[0].LeaseID != httpapi.PublicID("secret-1") {
+	if err != nil || snap.Lock.Holders[0].LeaseID != lokt.PublicID("secret-1") {
 		t.Errorf("b sees %+v, %v", snap.Lock, err)
 	}
 	if snap, err = a.Get(ctx, "x"); err != nil || snap.Lock.Holders[0].LeaseID != "secret-1" {
 		t.Errorf("a sees %+v, %v", snap.Lock, err)
 	}
 	for snap, err = range b.List(ctx, lokt.Filter{}) {
-		if err != nil || snap.Lock.Holders[0].LeaseID != httpapi.PublicID("secret-1") {
+		if err != nil || snap.Lock.Holders[0].LeaseID != lokt.PublicID("secret-1") {
 			t.Errorf("b sees %+v, %v", snap.Lock, err)
 		}
 	}
-	ended, err := b.Release(ctx, lokt.Target{Name: "x", LeaseID: httpapi.PublicID("secret-1"), Force: true, Owner: lokt.Owner{ID: "root"}})
-	if err != nil || len(ended) != 1 || ended[0].LeaseID != httpapi.PublicID("secret-1") {
+	ended, err := b.Release(ctx, lokt.Target{Name: "x", LeaseID: lokt.PublicID("secret-1"), Force: true, Owner: lokt.Owner{ID: "root"}})
+	if err != nil || len(ended) != 1 || ended[0].LeaseID != lokt.PublicID("secret-1") {
 		t.Errorf("force by a public ID ended %+v, %v", ended, err)
 	}
 	note(a.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "secret-1"}))
@@ -281,7 +281,7 @@ func TestLeaseIDsAreShownOnlyToWhoNamesThem(t *testing.T) {
 	for _, e := range page.Events {
 		if e.Type == lokt.EventTakeover {
 			takeovers++
-			if e.Extra[lokt.ExtraLeaseWas] != httpapi.PublicID("secret-7") || e.LeaseID != "secret-8" {
+			if e.Extra[lokt.ExtraLeaseWas] != lokt.PublicID("secret-7") || e.LeaseID != "secret-8" {
 				t.Errorf("b sees the takeover %+v", e)
 			}
 		}
@@ -421,7 +421,7 @@ func TestCallersDoWhatTheyMay(t *testing.T) {
 	if err != nil || again.Token == h.Token || again.Owner != build {
 		t.Errorf("bob refreshed ann's hold: %+v, %v", again, err)
 	}
-	_, err = as("2").Release(ctx, lokt.Target{Name: "x", LeaseID: httpapi.PublicID(h.LeaseID), Owner: build, Force: true})
+	_, err = as("2").Release(ctx, lokt.Target{Name: "x", LeaseID: lokt.PublicID(h.LeaseID), Owner: build, Force: true})
 	is("bob's force", err, httpapi.ErrForbidden)
 	_, err = as("2").Release(ctx, lokt.Target{Name: "x", Owner: build, Force: true})
 	is("bob's force", err, httpapi.ErrForbidden)
@@ -429,11 +429,11 @@ func TestCallersDoWhatTheyMay(t *testing.T) {
 	if err != nil || len(ended) != 1 || ended[0].Token != again.Token {
 		t.Errorf("bob released %+v, %v", ended, err)
 	}
-	ended, err = as("3").Release(ctx, lokt.Target{Name: "x", LeaseID: httpapi.PublicID(h.LeaseID), Owner: build, Force: true})
+	ended, err = as("3").Release(ctx, lokt.Target{Name: "x", LeaseID: lokt.PublicID(h.LeaseID), Owner: build, Force: true})
 	if err != nil || len(ended) != 1 || ended[0].Token != h.Token {
 		t.Errorf("root released %+v, %v", ended, err)
 	}
-	_, err = as("3").Release(ctx, lokt.Target{Name: "x", LeaseID: httpapi.PublicID(h.LeaseID), Owner: build, Force: true})
+	_, err = as("3").Release(ctx, lokt.Target{Name: "x", LeaseID: lokt.PublicID(h.LeaseID), Owner: build, Force: true})
 	is("force on what is gone", err, lokt.ErrNotFound)
 	if _, err = as("1").Freeze(ctx, "x", lokt.Freeze{Owner: build}); err != nil {
 		t.Error(err)
@@ -573,8 +573,9 @@ func TestEventsAreStreamedWithoutALoss(t *testing.T) {
 func TestStreamOfEventsCanBeReadByAnybody(t *testing.T) {
 	store := memstore.New()
 	manager := lokt.NewManager(store)
-	stop := make(chan struct{})
-	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: manager, Events: store, Stop: stop, Limits: httpapi.Limits{Streams: 1}}))
+	running, stop := context.WithCancel(t.Context())
+	defer stop()
+	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: manager, Events: store, Stop: running, Limits: httpapi.Limits{Streams: 1}}))
 	defer server.Close()
 	if _, err := manager.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "secret", Owner: lokt.Owner{ID: "a"}}); err != nil {
 		t.Fatal(err)
@@ -598,7 +599,7 @@ func TestStreamOfEventsCanBeReadByAnybody(t *testing.T) {
 	for lines.Scan() {
 		text = append(text, lines.Text())
 		if strings.HasPrefix(lines.Text(), "data: ") {
-			close(stop)
+			stop()
 		}
 	}
 	var e struct {
@@ -607,7 +608,7 @@ func TestStreamOfEventsCanBeReadByAnybody(t *testing.T) {
 		ID               string
 	}
 	if i := slices.Index(text, "id: 1"); i < 0 || json.Unmarshal([]byte(strings.TrimPrefix(text[i+1], "data: ")), &e) != nil || e.Seq != 1 || e.Type != "acquire" ||
-		e.Name != "x" || e.ID != httpapi.PublicID("secret") || len(e.Time) != len("2006-01-02T15:04:05.000Z") {
+		e.Name != "x" || e.ID != lokt.PublicID("secret") || !strings.HasSuffix(e.Time, "Z") {
 		t.Errorf("the stream says %q", text)
 	}
 }
@@ -682,7 +683,7 @@ func TestClaimThatIsTakenBackStopsWaitingAtTheServer(t *testing.T) {
 		}()
 		synctest.Wait()
 		asked := time.Now()
-		if code, p := ask(t, handler, "DELETE", "/v1/locks/x/leases/"+httpapi.PublicID("mine"), "", "Lokt-Lease", "mine", "Lokt-Cancels", "op-1"); code != 200 {
+		if code, p := ask(t, handler, "DELETE", "/v1/locks/x/leases/"+lokt.PublicID("mine"), "", "Lokt-Lease", "mine", "Lokt-Cancels", "op-1"); code != 200 {
 			t.Errorf("taking it back is answered %d %v", code, p)
 		}
 		if got := <-answered; got != "400invalid" || time.Since(asked) != 0 {

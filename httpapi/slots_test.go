@@ -98,7 +98,7 @@ func TestNoCallerMayHaveMoreThanItsShareOfWhatWaits(t *testing.T) {
 }
 
 // away is a service whose store is out of reach.
-type away struct{ lokt.Service }
+type away struct{ httpapi.Locks }
 
 func (away) Get(context.Context, string) (lokt.Snapshot, error) {
 	return lokt.Snapshot{}, fmt.Errorf("%w: the disk is full", lokt.ErrUnavailable)

@@ -1,298 +1,457 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"strings"
 	"time"
 
-	"github.com/lokt-dev/lokt"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt/jobs"
 )
 
-// PublicID returns what people, logs and other callers see instead of a lease ID: "L-" and the first 20 hexadecimal
-// digits of its SHA-256. Nobody can find the lease ID from it. It is empty for an empty lease ID.
-func PublicID(leaseID string) string {
-	if leaseID == "" {
+// The scheduler's bodies and answers, for both ends: times with three digits, durations in seconds, null for what is not there.
+
+// specWire is a jobs.Spec.
+type specWire struct {
+	Type           string         `json:"type"`
+	Priority       string         `json:"priority"`
+	Units          int            `json:"requested_units"`
+	Unique         bool           `json:"unique"`
+	Payload        jsontext.Value `json:"payload"`
+	IdempotencyKey text           `json:"idempotency_key"`
+	Tags           []string       `json:"tags"`
+	MaxRuntime     *time.Duration `json:"max_runtime_s"`
+	MaxAttempts    int            `json:"max_attempts"`
+	RetryBackoff   time.Duration  `json:"retry_backoff_s"`
+	RunAt          time.Time      `json:"run_at"`
+	Locks          []string       `json:"locks"`
+}
+
+// newSpecWire returns what a field that is absent stands for.
+func newSpecWire() specWire {
+	s := jobs.NewSpec()
+	return toSpec(&s)
+}
+
+func toSpec(s *jobs.Spec) specWire {
+	w := specWire{
+		Type: s.Type, Priority: string(s.Priority), Units: s.Units, Unique: s.Unique, Payload: s.Payload, IdempotencyKey: text(s.IdempotencyKey),
+		Tags: s.Tags, MaxAttempts: s.MaxAttempts, RetryBackoff: s.RetryBackoff, RunAt: s.RunAt, Locks: s.Locks,
+	}
+	if s.MaxRuntime != 0 {
+		w.MaxRuntime = &s.MaxRuntime
+	}
+	return w
+}
+
+func (w *specWire) spec() jobs.Spec {
+	s := jobs.Spec{
+		Type: w.Type, Priority: jobs.Priority(w.Priority), Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: string(w.IdempotencyKey),
+		Tags: w.Tags, MaxAttempts: w.MaxAttempts, RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
+	}
+	if w.MaxRuntime != nil {
+		s.MaxRuntime = *w.MaxRuntime
+	}
+	return s
+}
+
+// submitWire is what is submitted: a job, or a list of them.
+type submitWire struct {
+	Jobs *[]specWire `json:"jobs"`
+	specWire
+}
+
+// specsWire is a list that is submitted.
+type specsWire struct {
+	Jobs []specWire `json:"jobs"`
+}
+
+// receiptWire is a jobs.Receipt.
+type receiptWire struct {
+	JobID string     `json:"job_id"`
+	State jobs.State `json:"state"`
+}
+
+type receiptsWire struct {
+	Jobs []receiptWire `json:"jobs"`
+}
+
+// requestWire is a jobs.Request.
+type requestWire struct {
+	WorkerID     *string  `json:"worker_id"`
+	MaxUnits     *int     `json:"max_units,omitzero"`
+	Types        []string `json:"types,omitempty"`
+	Capabilities []string `json:"capabilities,omitempty"`
+	Wait         int      `json:"wait_ms,omitzero"`
+	RequestID    text     `json:"request_id"`
+}
+
+// deniedWire is a jobs.Denial.
+type deniedWire struct {
+	Denied     bool   `json:"denied"`
+	Reason     string `json:"reason"`
+	RetryAfter int64  `json:"retry_after_ms"`
+	Code       string `json:"code"`
+}
+
+// grantedWire is a jobs.Grant of a lease.
+type grantedWire struct {
+	Denied bool       `json:"denied"`
+	Lease  *leaseWire `json:"lease"`
+	Job    jobWire    `json:"job"`
+}
+
+// beatWire is a jobs.Heartbeat.
+type beatWire struct {
+	WorkerID   *string        `json:"worker_id"`
+	Progress   *float64       `json:"progress,omitzero"`
+	Checkpoint jsontext.Value `json:"checkpoint,omitzero"`
+	Wait       int            `json:"wait_ms,omitzero"`
+}
+
+// newsWire is what a worker is told of a lease.
+type newsWire struct {
+	OK        bool      `json:"ok"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Code      string    `json:"code,omitzero"` // why it is not extended
+	Cancel    bool      `json:"cancel_requested,omitzero"`
+	Drain     bool      `json:"drain,omitzero"`
+	LostLocks []string  `json:"lost_locks,omitempty"`
+}
+
+func toNews(a *jobs.HeartbeatAnswer) newsWire {
+	return newsWire{OK: true, ExpiresAt: a.ExpiresAt, Cancel: a.Cancel, Drain: a.Drain, LostLocks: a.LostLocks}
+}
+
+func (w *newsWire) news(interval time.Duration) jobs.HeartbeatAnswer {
+	return jobs.HeartbeatAnswer{ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: interval, LostLocks: w.LostLocks}
+}
+
+// aliveWire is the answer to a heartbeat.
+type aliveWire struct {
+	newsWire
+	Interval time.Duration `json:"heartbeat_interval_s"`
+}
+
+// batchWire is many heartbeats.
+type batchWire struct {
+	WorkerID *string   `json:"worker_id"`
+	LeaseIDs *[]string `json:"lease_ids"`
+}
+
+// batchAnswerWire answers them.
+type batchAnswerWire[leases any] struct {
+	Leases   leases        `json:"leases"`
+	Interval time.Duration `json:"heartbeat_interval_s,omitzero"`
+}
+
+// leaseNewsWire is a jobs.LeaseAnswer.
+type leaseNewsWire struct {
+	LeaseID string `json:"lease_id"`
+	newsWire
+}
+
+// completeWire is a jobs.Completion.
+type completeWire struct {
+	WorkerID *string        `json:"worker_id"`
+	Status   *string        `json:"status"`
+	Result   jsontext.Value `json:"result"`
+	Error    jsontext.Value `json:"error"`
+}
+
+// reportWire is a jobs.Progress.
+type reportWire struct {
+	WorkerID *string        `json:"worker_id"`
+	Progress *float64       `json:"progress,omitzero"`
+	Metrics  jsontext.Value `json:"metrics,omitzero"`
+	Message  *string        `json:"message,omitzero"`
+}
+
+// reasonWire is why a job is cancelled, or a lease revoked.
+type reasonWire struct {
+	Reason text `json:"reason"`
+}
+
+// typeWire is a type of jobs that is frozen.
+type typeWire struct {
+	Type text `json:"type"`
+}
+
+// okWire says that something was done, and more where there is more.
+type okWire struct {
+	OK      bool       `json:"ok"`
+	State   jobs.State `json:"state,omitzero"`
+	Applied *bool      `json:"applied,omitzero"`
+	Deleted *int       `json:"deleted,omitzero"`
+	Days    int        `json:"days,omitzero"`
+}
+
+// leaseWire is a jobs.Lease. Its ID is null for who must not know it.
+type leaseWire struct {
+	ID             text              `json:"lease_id"`
+	JobID          string            `json:"job_id"`
+	WorkerID       string            `json:"worker_id"`
+	Units          int               `json:"capacity_units"`
+	IssuedAt       time.Time         `json:"issued_at"`
+	ExpiresAt      time.Time         `json:"expires_at"`
+	LastHeartbeat  time.Time         `json:"last_heartbeat"`
+	Token          uint64            `json:"token"`
+	Attempt        int               `json:"attempt"`
+	TTL            time.Duration     `json:"lease_ttl_s"`
+	Interval       time.Duration     `json:"heartbeat_interval_s"`
+	FirstHeartbeat time.Time         `json:"first_heartbeat"`
+	RunUntil       time.Time         `json:"run_until"`
+	LockTokens     map[string]uint64 `json:"lock_tokens,omitempty"`
+}
+
+func toLease(l *jobs.Lease, id bool) *leaseWire {
+	return &leaseWire{
+		ID: shown(l.ID, id), JobID: l.JobID, WorkerID: l.WorkerID, Units: l.Units, IssuedAt: l.IssuedAt, ExpiresAt: l.ExpiresAt,
+		LastHeartbeat: l.LastHeartbeat, Token: l.Token, Attempt: l.Attempt, TTL: l.TTL, Interval: l.Interval,
+		FirstHeartbeat: l.FirstHeartbeat, RunUntil: l.RunUntil, LockTokens: l.LockTokens,
+	}
+}
+
+func (w *leaseWire) lease() jobs.Lease {
+	return jobs.Lease{
+		ID: string(w.ID), JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt,
+		LastHeartbeat: w.LastHeartbeat, Token: w.Token, Attempt: w.Attempt, TTL: w.TTL, Interval: w.Interval,
+		FirstHeartbeat: w.FirstHeartbeat, RunUntil: w.RunUntil, LockTokens: w.LockTokens,
+	}
+}
+
+// shown returns a lease ID, or nothing for who must not know it.
+func shown(leaseID string, may bool) text {
+	if !may {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(leaseID))
-	return "L-" + hex.EncodeToString(sum[:10])
+	return text(leaseID)
 }
 
-// isPublicID reports whether id looks as PublicID makes them.
-func isPublicID(id string) bool {
-	digits, found := strings.CutPrefix(id, "L-")
-	return found && len(digits) == 20 && strings.Trim(digits, "0123456789abcdef") == ""
+// jobWire is a jobs.Job.
+type jobWire struct {
+	ID             string         `json:"job_id"`
+	Type           string         `json:"type"`
+	Priority       jobs.Priority  `json:"priority"`
+	Units          int            `json:"requested_units"`
+	Unique         bool           `json:"unique"`
+	State          jobs.State     `json:"state"`
+	Payload        jsontext.Value `json:"payload"`
+	IdempotencyKey text           `json:"idempotency_key"`
+	Tags           []string       `json:"tags"`
+	MaxRuntime     *time.Duration `json:"max_runtime_s"`
+	LeaseID        text           `json:"lease_id"`
+	CreatedAt      time.Time      `json:"created_at"`
+	UpdatedAt      time.Time      `json:"updated_at"`
+	MaxAttempts    int            `json:"max_attempts"`
+	RetryBackoff   time.Duration  `json:"retry_backoff_s"`
+	RunAt          time.Time      `json:"run_at"`
+	Locks          []string       `json:"locks"`
+	ReadyAt        time.Time      `json:"ready_at"`
+	StartedAt      time.Time      `json:"started_at"`
+	EndedAt        time.Time      `json:"ended_at"`
+	Attempt        int            `json:"attempt"`
+	Token          uint64         `json:"token"`
+	Code           text           `json:"code"`
+	Cancel         bool           `json:"cancel_requested"`
+	Reason         text           `json:"reason"`
+	Progress       *float64       `json:"progress"`
+	Message        text           `json:"message"`
+	Metrics        jsontext.Value `json:"metrics"`
+	Checkpoint     jsontext.Value `json:"checkpoint"`
+	Result         jsontext.Value `json:"result"`
+	Error          jsontext.Value `json:"error"`
 }
 
-// maxMillis is the longest duration on the wire, in milliseconds: what fits into a time.Duration.
-const maxMillis = int64(1<<63-1) / int64(time.Millisecond)
-
-// millis returns a duration in whole milliseconds, rounded up: no time to live gets shorter on the way.
-func millis(d time.Duration) int64 {
-	ms := d.Milliseconds()
-	if d > 0 && time.Duration(ms)*time.Millisecond < d && ms < maxMillis {
-		ms++
+func toJob(j *jobs.Job, leaseID bool) jobWire {
+	w := jobWire{
+		ID: j.ID, Type: j.Type, Priority: j.Priority, Units: j.Units, Unique: j.Unique, State: j.State, Payload: j.Payload,
+		IdempotencyKey: text(j.IdempotencyKey), Tags: j.Tags, LeaseID: shown(j.LeaseID, leaseID), CreatedAt: j.CreatedAt, UpdatedAt: j.UpdatedAt,
+		MaxAttempts: j.MaxAttempts, RetryBackoff: j.RetryBackoff, RunAt: j.RunAt, Locks: j.Locks, ReadyAt: j.ReadyAt, StartedAt: j.StartedAt,
+		EndedAt: j.EndedAt, Attempt: j.Attempt, Token: j.Token, Code: text(j.Code), Cancel: j.Cancel, Reason: text(j.Reason),
 	}
-	return ms
-}
-
-// duration returns what millis was made from, or an error that wraps lokt.ErrInvalid if it is out of range.
-func duration(member string, ms int64) (time.Duration, error) {
-	if ms > maxMillis || ms < -maxMillis {
-		return 0, invalid("%s is out of range", member)
+	if j.MaxRuntime != 0 {
+		w.MaxRuntime = &j.MaxRuntime
 	}
-	return time.Duration(ms) * time.Millisecond, nil
-}
-
-// wireTime is a time on the wire: RFC 3339 in UTC with three digits of the second, and what follows them cut off.
-type wireTime time.Time
-
-const timeFormat = "2006-01-02T15:04:05.000Z"
-
-// MarshalJSON implements json.Marshaler.
-func (t wireTime) MarshalJSON() ([]byte, error) {
-	return []byte(`"` + time.Time(t).UTC().Format(timeFormat) + `"`), nil
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (t *wireTime) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return err
-	}
-	v, err := time.Parse(time.RFC3339Nano, s)
-	*t = wireTime(v)
-	return err
-}
-
-// time returns the time; the zero time for nil.
-func (t *wireTime) time() time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return time.Time(*t)
-}
-
-// optionalTime returns nil for the zero time.
-func optionalTime(t time.Time) *wireTime {
-	if t.IsZero() {
-		return nil
-	}
-	w := wireTime(t)
-	return &w
-}
-
-// wireProcess is a lokt.Process, but for what only the host itself can look at.
-type wireProcess struct {
-	PID       int    `json:"pid,omitempty"`
-	Start     int64  `json:"start,omitempty"`
-	Boot      string `json:"boot,omitempty"`
-	Namespace string `json:"namespace,omitempty"`
-}
-
-// wireOwner is a lokt.Owner.
-type wireOwner struct {
-	ID         string       `json:"id"`
-	Session    string       `json:"session,omitempty"`
-	AnySession bool         `json:"any_session,omitempty"`
-	Host       string       `json:"host,omitempty"`
-	Process    *wireProcess `json:"process,omitempty"` // for display
-}
-
-func toOwner(o lokt.Owner) wireOwner {
-	w := wireOwner{ID: o.ID, Session: o.Session, AnySession: o.AnySession, Host: o.Host}
-	if p := (wireProcess{o.Process.PID, o.Process.Start, o.Process.Boot, o.Process.Namespace}); p != (wireProcess{}) {
-		w.Process = &p
+	if o := j.Output; o != nil {
+		w.Progress, w.Message, w.Metrics, w.Checkpoint, w.Result, w.Error = o.Progress, text(o.Message), o.Metrics, o.Checkpoint, o.Result, o.Error
 	}
 	return w
 }
 
-func (w wireOwner) owner() lokt.Owner {
-	o := lokt.Owner{ID: w.ID, Session: w.Session, AnySession: w.AnySession, Host: w.Host}
-	if p := w.Process; p != nil {
-		o.Process = lokt.Process{PID: p.PID, Start: p.Start, Boot: p.Boot, Namespace: p.Namespace}
+func (w *jobWire) job() jobs.Job {
+	j := jobs.Job{
+		Spec: jobs.Spec{
+			Type: w.Type, Priority: w.Priority, Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: string(w.IdempotencyKey),
+			Tags: w.Tags, MaxAttempts: w.MaxAttempts, RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
+		},
+		ID: w.ID, State: w.State, LeaseID: string(w.LeaseID), CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt, ReadyAt: w.ReadyAt,
+		StartedAt: w.StartedAt, EndedAt: w.EndedAt, Attempt: w.Attempt, Token: w.Token, Code: string(w.Code), Cancel: w.Cancel, Reason: string(w.Reason),
 	}
-	return o
-}
-
-// wireClaim is what holders and waiters share.
-type wireClaim struct {
-	ID       string            `json:"id,omitempty"`       // the public ID
-	LeaseID  string            `json:"lease_id,omitempty"` // only in the answer to who named it
-	Owner    wireOwner         `json:"owner"`
-	Kind     string            `json:"kind"`
-	Strict   bool              `json:"strict,omitempty"`
-	Attended bool              `json:"attended,omitempty"`
-	Limit    int               `json:"limit,omitempty"`
-	Priority int               `json:"priority,omitempty"`
-	TTL      int64             `json:"ttl_ms,omitempty"`
-	MaxHold  int64             `json:"max_hold_ms,omitempty"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-}
-
-func toClaim(c lokt.Claim) wireClaim {
-	return wireClaim{
-		ID: PublicID(c.LeaseID), Owner: toOwner(c.Owner), Kind: c.Kind(), Strict: c.Strict, Attended: c.Attended, Limit: c.Limit,
-		Priority: c.Priority, TTL: millis(c.TTL), MaxHold: millis(c.MaxHold), Metadata: c.Metadata,
+	if w.MaxRuntime != nil {
+		j.MaxRuntime = *w.MaxRuntime
 	}
-}
-
-func (w wireClaim) claim(name string, own func(string) string) lokt.Claim {
-	c := lokt.Claim{
-		Name: name, LeaseID: own(w.ID), Owner: w.Owner.owner(), Strict: w.Strict, Attended: w.Attended, Limit: w.Limit,
-		Priority: w.Priority, TTL: time.Duration(w.TTL) * time.Millisecond, MaxHold: time.Duration(w.MaxHold) * time.Millisecond,
-		Metadata: w.Metadata,
+	if w.Progress != nil || w.Message != "" || w.Metrics != nil || w.Checkpoint != nil || w.Result != nil || w.Error != nil {
+		j.Output = &jobs.Report{
+			Progress: w.Progress, Message: string(w.Message), Metrics: w.Metrics, Checkpoint: w.Checkpoint, Result: w.Result, Error: w.Error,
+		}
 	}
-	if w.LeaseID != "" {
-		c.LeaseID = w.LeaseID
+	return j
+}
+
+// seenWire is what readers see beside a job: the rest of a jobs.View.
+type seenWire struct {
+	Lease       *leaseWire    `json:"lease"`
+	InQueue     bool          `json:"in_queue"`
+	WaitingFor  text          `json:"waiting_for"`
+	Age         time.Duration `json:"age_s"`
+	SinceUpdate time.Duration `json:"since_update_s"`
+}
+
+func toSeen(v *jobs.View, leaseID bool) seenWire {
+	w := seenWire{
+		InQueue: v.InQueue, WaitingFor: text(v.WaitingFor), Age: v.Age.Truncate(time.Millisecond), SinceUpdate: v.SinceUpdate.Truncate(time.Millisecond),
 	}
-	return c
-}
-
-// wireHolder is a lokt.Holder.
-type wireHolder struct {
-	Name string `json:"name"`
-	wireClaim
-	Token      uint64     `json:"token"`
-	HeldSince  wireTime   `json:"held_since"`
-	AcquiredAt wireTime   `json:"acquired_at"`
-	ExpiresAt  *wireTime  `json:"expires_at,omitempty"`
-	Renewals   int        `json:"renewals,omitempty"`
-	Pending    *wireTime  `json:"pending_until,omitempty"`
-	Yield      *wireYield `json:"yield,omitempty"`
-	Stale      string     `json:"stale,omitempty"` // why the hold does not count any more
-}
-
-// wireYield is a lokt.Yield.
-type wireYield struct {
-	To       wireOwner `json:"to"`
-	AskedAt  wireTime  `json:"asked_at"`
-	Grace    int64     `json:"grace_ms"`
-	Deadline *wireTime `json:"deadline,omitempty"`
-}
-
-// toHolder returns the holder as others see it; s says whether it is stale.
-func toHolder(h lokt.Holder, s lokt.Snapshot) wireHolder {
-	w := wireHolder{
-		Name: h.Name, wireClaim: toClaim(h.Claim), Token: h.Token, HeldSince: wireTime(h.HeldSince), AcquiredAt: wireTime(h.AcquiredAt),
-		ExpiresAt: optionalTime(h.ExpiresAt), Renewals: h.Renewals, Pending: optionalTime(h.Pending),
-	}
-	if y := h.Yield; y != nil {
-		w.Yield = &wireYield{To: toOwner(y.To), AskedAt: wireTime(y.AskedAt), Grace: millis(y.Grace), Deadline: optionalTime(y.Deadline)}
-	}
-	w.Stale, _ = s.Stale(h)
-	return w
-}
-
-// toOwnHolder returns the holder as who named the lease ID sees it.
-func toOwnHolder(h lokt.Holder, leaseID string) wireHolder {
-	w := toHolder(h, lokt.Snapshot{})
-	if h.LeaseID == leaseID {
-		w.LeaseID = leaseID
+	if v.Lease != nil {
+		w.Lease = toLease(v.Lease, leaseID)
 	}
 	return w
 }
 
-func (w wireHolder) holder(own func(string) string) lokt.Holder {
-	h := lokt.Holder{
-		Claim: w.claim(w.Name, own), Token: w.Token, HeldSince: w.HeldSince.time(), AcquiredAt: w.AcquiredAt.time(),
-		ExpiresAt: w.ExpiresAt.time(), Renewals: w.Renewals, Pending: w.Pending.time(),
+func (w *seenWire) view(j *jobWire) jobs.View {
+	v := jobs.View{Job: j.job(), InQueue: w.InQueue, WaitingFor: string(w.WaitingFor), Age: w.Age, SinceUpdate: w.SinceUpdate}
+	if w.Lease != nil {
+		l := w.Lease.lease()
+		v.Lease = &l
 	}
-	if y := w.Yield; y != nil {
-		h.Yield = &lokt.Yield{To: y.To.owner(), AskedAt: y.AskedAt.time(), Grace: time.Duration(y.Grace) * time.Millisecond, Deadline: y.Deadline.time()}
-	}
-	return h
+	return v
 }
 
-func toHolders(holders []lokt.Holder, s lokt.Snapshot) []wireHolder {
-	all := make([]wireHolder, len(holders))
-	for i, h := range holders {
-		all[i] = toHolder(h, s)
-	}
-	return all
+// viewWire is one job with all there is to see.
+type viewWire struct {
+	jobWire
+	seenWire
+	Attempts []attemptWire `json:"attempts"`
 }
 
-func fromHolders(ws []wireHolder, own func(string) string) []lokt.Holder {
-	if len(ws) == 0 {
-		return nil
-	}
-	all := make([]lokt.Holder, len(ws))
-	for i, w := range ws {
-		all[i] = w.holder(own)
-	}
-	return all
+// attemptWire is a jobs.Attempt.
+type attemptWire struct {
+	Number    int            `json:"attempt"`
+	Token     uint64         `json:"token"`
+	LeaseID   text           `json:"lease_id"`
+	WorkerID  string         `json:"worker_id"`
+	Units     int            `json:"capacity_units"`
+	State     jobs.State     `json:"state"`
+	Code      text           `json:"code"`
+	IssuedAt  time.Time      `json:"issued_at"`
+	FirstBeat time.Time      `json:"first_heartbeat"`
+	EndedAt   time.Time      `json:"ended_at"`
+	Error     jsontext.Value `json:"error"`
 }
 
-// wireWaiter is a lokt.Waiter.
-type wireWaiter struct {
-	Name string `json:"name"`
-	wireClaim
-	Preempt int64    `json:"preempt_ms,omitempty"`
-	Within  []string `json:"within,omitempty"` // public IDs
-	Since   wireTime `json:"since"`
-	Until   wireTime `json:"until"`
-	Dead    bool     `json:"dead,omitempty"`
-	Away    bool     `json:"away,omitempty"` // for those who read: clients find out by Until
-}
-
-func toWaiters(waiters []*lokt.Waiter, s lokt.Snapshot) []wireWaiter {
-	all := make([]wireWaiter, len(waiters))
-	for i, w := range waiters {
-		all[i] = wireWaiter{
-			Name: w.Name, wireClaim: toClaim(w.Claim), Preempt: millis(w.Preempt), Since: wireTime(w.Since), Until: wireTime(w.Until), Dead: s.Dead[w.LeaseID],
-			Away: s.Away(w),
-		}
-		for _, id := range w.Within {
-			all[i].Within = append(all[i].Within, PublicID(id))
-		}
-	}
-	return all
-}
-
-func fromWaiters(ws []wireWaiter, own func(string) string) []*lokt.Waiter {
-	if len(ws) == 0 {
-		return nil
-	}
-	all := make([]*lokt.Waiter, len(ws))
-	for i, w := range ws {
-		all[i] = &lokt.Waiter{Claim: w.claim(w.Name, own), Since: w.Since.time(), Until: w.Until.time()}
-		all[i].Preempt = time.Duration(w.Preempt) * time.Millisecond
-		for _, id := range w.Within {
-			all[i].Within = append(all[i].Within, own(id))
-		}
-	}
-	return all
-}
-
-// wireFreeze is a lokt.Freeze.
-type wireFreeze struct {
-	ID        string    `json:"id,omitempty"` // a public ID
-	Owner     wireOwner `json:"owner"`
-	Reason    string    `json:"reason,omitempty"`
-	At        wireTime  `json:"at"`
-	TTL       int64     `json:"ttl_ms,omitempty"`
-	ExpiresAt *wireTime `json:"expires_at,omitempty"`
-	Damaged   string    `json:"damaged,omitempty"`
-}
-
-func toFreeze(f *lokt.Freeze) *wireFreeze {
-	if f == nil {
-		return nil
-	}
-	return &wireFreeze{
-		ID: PublicID(f.ID), Owner: toOwner(f.Owner), Reason: f.Reason, At: wireTime(f.At), TTL: millis(f.TTL),
-		ExpiresAt: optionalTime(f.ExpiresAt), Damaged: f.Damaged,
+func toAttempt(a *jobs.Attempt, leaseID bool) attemptWire {
+	return attemptWire{
+		Number: a.Number, Token: a.Token, LeaseID: shown(a.LeaseID, leaseID), WorkerID: a.WorkerID, Units: a.Units, State: a.State, Code: text(a.Code),
+		IssuedAt: a.IssuedAt, FirstBeat: a.FirstBeat, EndedAt: a.EndedAt, Error: a.Error,
 	}
 }
 
-func (w *wireFreeze) freeze() *lokt.Freeze {
-	if w == nil {
-		return nil
+func (w *attemptWire) attempt(jobID string) jobs.Attempt {
+	return jobs.Attempt{
+		JobID: jobID, Number: w.Number, Token: w.Token, LeaseID: string(w.LeaseID), WorkerID: w.WorkerID, Units: w.Units, State: w.State,
+		Code: string(w.Code), IssuedAt: w.IssuedAt, FirstBeat: w.FirstBeat, EndedAt: w.EndedAt, Error: w.Error,
 	}
-	return &lokt.Freeze{
-		ID: w.ID, Owner: w.Owner.owner(), Reason: w.Reason, At: w.At.time(), TTL: time.Duration(w.TTL) * time.Millisecond,
-		ExpiresAt: w.ExpiresAt.time(), Damaged: w.Damaged,
+}
+
+// pageWire is a jobs.Page.
+type pageWire struct {
+	Now      time.Time    `json:"now"`
+	Jobs     []listedWire `json:"jobs"`
+	Queue    depthsWire   `json:"queue_depths"`
+	Snapshot snapshotWire `json:"snapshot"`
+	Next     text         `json:"next"`
+}
+
+type listedWire struct {
+	Job jobWire `json:"job"`
+	seenWire
+}
+
+// depthsWire is a jobs.Depths.
+type depthsWire struct {
+	High       int `json:"high"`
+	Normal     int `json:"normal"`
+	Low        int `json:"low"`
+	Background int `json:"background"`
+}
+
+// snapshotWire is a jobs.Snapshot.
+type snapshotWire struct {
+	Total        int        `json:"total_capacity_units"`
+	Usable       int        `json:"usable_capacity_units"`
+	Leased       int        `json:"leased_capacity_units"`
+	Available    int        `json:"available_capacity_units"`
+	Queue        depthsWire `json:"queue_depths"`
+	ActiveLeases int        `json:"active_leases"`
+	Busy         int        `json:"busy_rating"`
+	Draining     bool       `json:"draining"`
+}
+
+func toSnapshot(s *jobs.Snapshot) snapshotWire {
+	return snapshotWire{
+		Total: s.Total, Usable: s.Usable, Leased: s.Leased, Available: s.Available, Queue: depthsWire(s.Queue), ActiveLeases: s.ActiveLeases,
+		Busy: busyRating(), Draining: s.Draining,
 	}
+}
+
+func (w *snapshotWire) snapshot() jobs.Snapshot {
+	return jobs.Snapshot{
+		Total: w.Total, Usable: w.Usable, Leased: w.Leased, Available: w.Available, Queue: jobs.Depths(w.Queue), ActiveLeases: w.ActiveLeases,
+		Draining: w.Draining,
+	}
+}
+
+// workersWire lists who is known.
+type workersWire struct {
+	Workers []workerWire `json:"workers"`
+}
+
+// workerWire is a jobs.WorkerStatus.
+type workerWire struct {
+	ID       string    `json:"worker_id"`
+	Leases   int       `json:"leases"`
+	LastSeen time.Time `json:"last_seen"`
+}
+
+// statsWire is a jobs.Stats.
+type statsWire struct {
+	Range rangeWire `json:"range"`
+	totalsWire
+	ByType map[string]totalsWire `json:"by_type"`
+}
+
+// rangeWire is what time statistics are about.
+type rangeWire struct {
+	Days int       `json:"days"`
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+}
+
+// totalsWire is a jobs.Totals.
+type totalsWire struct {
+	Total       int64                `json:"total"`
+	ByState     map[jobs.State]int64 `json:"totals_by_state"`
+	SuccessRate float64              `json:"success_rate"`
+	AvgWait     time.Duration        `json:"avg_queue_wait_s"`
+	P95Runtime  time.Duration        `json:"p95_runtime_s"`
+}
+
+func toTotals(t jobs.Totals) totalsWire {
+	return totalsWire{t.Total, t.ByState, t.SuccessRate, t.AvgWait.Round(time.Millisecond), t.P95Runtime.Round(time.Millisecond)}
+}
+
+// decisionsWire is a jobs.Decisions.
+type decisionsWire struct {
+	Days   int                                 `json:"days"`
+	Events map[jobs.EventType]int64            `json:"events"`
+	Tags   map[string]map[jobs.EventType]int64 `json:"tags"`
 }

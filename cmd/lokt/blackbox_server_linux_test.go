@@ -435,7 +435,7 @@ func TestWhyExplainsHoldersOnOtherHosts(t *testing.T) {
 	}
 	r = q.want(2, "why", "y")
 	contains(t, r.out, "only unlocking it ends it, whatever becomes of elsewhere", "lokt unlock y --force --id L-")
-	contains(t, q.want(0, "status", "x").out, "(unknown)")
+	contains(t, q.want(0, "status", "x").out, "pid_status:    unknown")
 	p.as("ann").want(0, "unlock", "y")
 	if r := h.end(); r.code != 0 {
 		t.Error(r)

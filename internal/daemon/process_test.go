@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/daemon"
 )
 
@@ -323,4 +323,4 @@ const (
 type body = map[string]any
 
 // publicID is what others see of a lease ID.
-func publicID(leaseID string) string { return httpapi.PublicID(leaseID) }
+func publicID(leaseID string) string { return lokt.PublicID(leaseID) }

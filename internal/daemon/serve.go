@@ -40,7 +40,8 @@ type daemon struct {
 	url    string
 
 	stopping atomic.Bool
-	stop     chan struct{} // closed when requests are no longer to wait
+	waits    context.Context    // ends when requests are no longer to wait
+	stop     context.CancelFunc // ends it
 	probes   probes
 	failures few
 	copying  sync.Mutex // held while a backup is made and sent
@@ -48,7 +49,8 @@ type daemon struct {
 
 // serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, signals <-chan os.Signal, ready func(url string)) (err error) {
-	d := &daemon{c: c, log: log, stop: make(chan struct{}), meter: newMeter()}
+	d := &daemon{c: c, log: log, meter: newMeter()}
+	d.waits, d.stop = context.WithCancel(context.Background())
 	if c.TLSCert != "" {
 		if d.tls, err = loadCertificates(c); err != nil {
 			return err
@@ -206,7 +208,7 @@ func (d *daemon) server() *http.Server {
 	kind, _, _ := strings.Cut(d.c.Store, ":") // the rest may be a secret
 	config := httpapi.Config{
 		About: httpapi.About{Version: Version(), Store: kind},
-		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.stop,
+		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.waits,
 		Limits: httpapi.Limits{
 			Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, ParkedEach: d.c.MaxParkedEach, StreamsEach: d.c.MaxStreamsEach,
 			Request: d.c.BodyTimeout,
@@ -356,7 +358,7 @@ func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Att
 		}
 	}()
 	server.SetKeepAlivesEnabled(false)
-	close(d.stop)
+	d.stop()
 	if d.jobs != nil {
 		if err := d.jobs.Drain(ctx); err != nil {
 			d.log.Warn("scheduler was not drained", "err", err)

@@ -380,7 +380,7 @@ func TestSubmittingSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		t.Errorf("exit %d: %s", code, errs)
 	}
 	later := s.submit("--run-at", "1h")
-	if out := s.must("job", "show", later); !strings.Contains(out, "waits until") {
+	if out := s.must("job", "show", later); !strings.Contains(out, "waiting_for:   run_at") {
 		t.Errorf("the job is %s", out)
 	}
 	if out := s.must("job", "stats"); !strings.Contains(out, "0 of 100 units") || !strings.Contains(out, "queued:   3") {
@@ -545,7 +545,7 @@ func TestTokensOfLocksAreTheSameAfterAKill(t *testing.T) {
 				t.Errorf("%s told are %v, not %v", when, again, first)
 			}
 		}
-		if out := s.must("job", "show", id); !strings.Contains(out, fmt.Sprintf("x (token %d), y (token %d)", first.Tokens["x"], first.Tokens["y"])) {
+		if out := s.must("job", "show", id); !strings.Contains(out, fmt.Sprintf("lease.lock_tokens.x: %d\nlease.lock_tokens.y: %d\n", first.Tokens["x"], first.Tokens["y"])) {
 			t.Errorf("shown is %s", out)
 		}
 		same("again")

@@ -16,10 +16,10 @@ func LocalFS(path string) (fstype string, local bool) {
 	}
 	// The field's width and sign differ between architectures; magic numbers have 32 bits.
 	magic := uint32(s.Type)
-	if name := remoteFS(magic); name != "" {
+	if name := remoteFS()[magic]; name != "" {
 		return name, false
 	}
-	if name := hostFS(magic); name != "" {
+	if name := hostFS()[magic]; name != "" {
 		return name, true
 	}
 	return "0x" + strconv.FormatUint(uint64(magic), 16), true
@@ -27,84 +27,24 @@ func LocalFS(path string) (fstype string, local bool) {
 
 // remoteFS names file systems on which other hosts, or a program in between, may have a say. Numbers are those of
 // linux/magic.h, and of statfs(2) where that has none.
-func remoteFS(magic uint32) string {
-	switch magic {
-	case unix.NFS_SUPER_MAGIC:
-		return "nfs"
-	case unix.CIFS_SUPER_MAGIC:
-		return "cifs"
-	case unix.SMB2_SUPER_MAGIC:
-		return "smb2"
-	case unix.SMB_SUPER_MAGIC:
-		return "smb"
-	case unix.V9FS_MAGIC:
-		return "9p"
-	case unix.FUSE_SUPER_MAGIC:
-		return "fuse"
-	case unix.CEPH_SUPER_MAGIC:
-		return "ceph"
-	case 0x0bd00bd0:
-		return "lustre"
-	case unix.AFS_SUPER_MAGIC, unix.AFS_FS_MAGIC:
-		return "afs"
-	case unix.CODA_SUPER_MAGIC:
-		return "coda"
-	case unix.NCP_SUPER_MAGIC:
-		return "ncp"
-	case unix.OCFS2_SUPER_MAGIC:
-		return "ocfs2"
-	case 0x01161970:
-		return "gfs2"
-	case 0x47504653:
-		return "gpfs"
-	case 0x19830326:
-		return "beegfs"
-	case 0xaad7aaea:
-		return "panfs"
-	case 0x20030528:
-		return "orangefs"
-	case 0xbacbacbc:
-		return "vmhgfs"
-	case 0x786f4256:
-		return "vboxsf"
+func remoteFS() map[uint32]string {
+	return map[uint32]string{
+		unix.NFS_SUPER_MAGIC: "nfs", unix.CIFS_SUPER_MAGIC: "cifs", unix.SMB2_SUPER_MAGIC: "smb2",
+		unix.SMB_SUPER_MAGIC: "smb", unix.V9FS_MAGIC: "9p", unix.FUSE_SUPER_MAGIC: "fuse",
+		unix.CEPH_SUPER_MAGIC: "ceph", 0x0bd00bd0: "lustre", unix.AFS_SUPER_MAGIC: "afs",
+		unix.AFS_FS_MAGIC: "afs", unix.CODA_SUPER_MAGIC: "coda", unix.NCP_SUPER_MAGIC: "ncp",
+		unix.OCFS2_SUPER_MAGIC: "ocfs2", 0x01161970: "gfs2", 0x47504653: "gpfs", 0x19830326: "beegfs",
+		0xaad7aaea: "panfs", 0x20030528: "orangefs", 0xbacbacbc: "vmhgfs", 0x786f4256: "vboxsf",
 	}
-	return ""
 }
 
-func hostFS(magic uint32) string {
-	switch magic {
-	case unix.EXT4_SUPER_MAGIC:
-		return "ext"
-	case unix.XFS_SUPER_MAGIC:
-		return "xfs"
-	case unix.BTRFS_SUPER_MAGIC:
-		return "btrfs"
-	case unix.TMPFS_MAGIC:
-		return "tmpfs"
-	case unix.RAMFS_MAGIC:
-		return "ramfs"
-	case unix.OVERLAYFS_SUPER_MAGIC:
-		return "overlay"
-	case unix.F2FS_SUPER_MAGIC:
-		return "f2fs"
-	case unix.MSDOS_SUPER_MAGIC:
-		return "vfat"
-	case unix.EXFAT_SUPER_MAGIC:
-		return "exfat"
-	case unix.ECRYPTFS_SUPER_MAGIC:
-		return "ecryptfs"
-	case unix.REISERFS_SUPER_MAGIC:
-		return "reiserfs"
-	case unix.PROC_SUPER_MAGIC:
-		return "proc"
-	case 0x2fc12fc1:
-		return "zfs"
-	case 0xca451a4e:
-		return "bcachefs"
-	case 0x5346544e, 0x7366746e:
-		return "ntfs"
-	case 0x3153464a:
-		return "jfs"
+func hostFS() map[uint32]string {
+	return map[uint32]string{
+		unix.EXT4_SUPER_MAGIC: "ext", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
+		unix.TMPFS_MAGIC: "tmpfs", unix.RAMFS_MAGIC: "ramfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay",
+		unix.F2FS_SUPER_MAGIC: "f2fs", unix.MSDOS_SUPER_MAGIC: "vfat", unix.EXFAT_SUPER_MAGIC: "exfat",
+		unix.ECRYPTFS_SUPER_MAGIC: "ecryptfs", unix.REISERFS_SUPER_MAGIC: "reiserfs",
+		unix.PROC_SUPER_MAGIC: "proc", 0x2fc12fc1: "zfs", 0xca451a4e: "bcachefs", 0x5346544e: "ntfs",
+		0x7366746e: "ntfs", 0x3153464a: "jfs",
 	}
-	return ""
 }

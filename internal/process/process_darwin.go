@@ -34,14 +34,6 @@ func Monotonic() (reading time.Duration, ok bool) {
 	return time.Duration(ts.Nano()), true
 }
 
-func sessionID() int {
-	sid, err := unix.Getsid(0)
-	if err != nil {
-		return 0
-	}
-	return sid
-}
-
 func ownStart() int64 { return inspect(os.Getpid()).start }
 
 const zombie = 5 // SZOMB of sys/proc.h

@@ -360,8 +360,8 @@ func TestFileSystemsAreNamed(t *testing.T) {
 		unix.NFS_SUPER_MAGIC: "nfs", unix.CIFS_SUPER_MAGIC: "cifs", unix.FUSE_SUPER_MAGIC: "fuse", unix.V9FS_MAGIC: "9p",
 		unix.CEPH_SUPER_MAGIC: "ceph", unix.SMB2_SUPER_MAGIC: "smb2", 0x0bd00bd0: "lustre", unix.EXT4_SUPER_MAGIC: "",
 	} {
-		if got := remoteFS(magic); got != want {
-			t.Errorf("remoteFS(%x) = %q, want %q", magic, got, want)
+		if got := remoteFS()[magic]; got != want {
+			t.Errorf("remoteFS()[%x] = %q, want %q", magic, got, want)
 		}
 	}
 }

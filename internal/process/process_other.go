@@ -6,8 +6,6 @@ import (
 	"os"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // BootID returns "": it is not known how to learn it on this system.
@@ -20,14 +18,6 @@ func TimeNamespace() string { return "" }
 
 // Monotonic returns false: without a boot ID, readings of different boots could not be told apart.
 func Monotonic() (reading time.Duration, ok bool) { return 0, false }
-
-func sessionID() int {
-	sid, err := unix.Getsid(0)
-	if err != nil {
-		return 0
-	}
-	return sid
-}
 
 func ownStart() int64 { return 0 }
 

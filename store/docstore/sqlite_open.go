@@ -33,6 +33,7 @@ type fileDB struct {
 	read    *sql.DB
 
 	contents Contents // when it was opened
+	unclean  bool     // it had not been closed
 
 	group   *group
 	stop    chan struct{} // closed when the database is being closed
@@ -86,7 +87,26 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	}
 	go d.group.loop()
 	d.tending.Go(d.tend)
+	if d.unclean {
+		d.tending.Go(d.checkOnce)
+	}
 	return d, nil
+}
+
+// checkOnce tells of damage that may have come with an end that was not clean.
+func (d *fileDB) checkOnce() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-d.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if err := d.Check(ctx); err != nil && ctx.Err() == nil {
+		d.options.warn(err)
+	}
 }
 
 // start opens the connections and reads what there is.
@@ -95,6 +115,7 @@ func (d *fileDB) start(ctx context.Context, old bool) error {
 	if err != nil {
 		return err
 	}
+	d.unclean = was.unclean
 	if err := touch(d.path); err != nil {
 		return unavailable(err)
 	}
@@ -278,6 +299,7 @@ func (d *fileDB) begin(was found) error {
 	}
 	last := d.state.Clock
 	d.clock = newClock(last)
+	d.checkpointed = d.clock.now()
 	d.state.Token, d.state.Revision = max(d.state.Token, was.mark.Token), max(d.state.Revision, was.mark.Revision)
 	if was.loss {
 		d.state.raise(jumpLoss)

@@ -263,6 +263,15 @@ func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// Strings returns the texts of a list of names.
+func Strings[T ~string](list []T) []string {
+	all := make([]string, len(list))
+	for i, t := range list {
+		all[i] = string(t)
+	}
+	return all
+}
+
 // Pause waits, and reports whether ctx has not ended meanwhile.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

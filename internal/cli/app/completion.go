@@ -32,28 +32,17 @@ func newCompletion(a *App) *cobra.Command {
 
 func (a *App) runCompletion(root *cobra.Command, shell string) error {
 	var script bytes.Buffer
-	var err error
-	switch shell {
-	case "bash":
-		err = root.GenBashCompletionV2(&script, true)
-	case "zsh":
-		err = root.GenZshCompletion(&script)
-	case "fish":
-		err = root.GenFishCompletion(&script, true)
-	case "powershell":
-		err = root.GenPowerShellCompletionWithDesc(&script)
-	}
-	if err != nil {
+	err := map[string]func() error{
+		"bash":       func() error { return root.GenBashCompletionV2(&script, true) },
+		"zsh":        func() error { return root.GenZshCompletion(&script) },
+		"fish":       func() error { return root.GenFishCompletion(&script, true) },
+		"powershell": func() error { return root.GenPowerShellCompletionWithDesc(&script) },
+	}[shell]()
+	switch {
+	case err != nil:
 		return fmt.Errorf("completion script for %s: %w", shell, err)
+	case a.JSON:
+		return a.Print(map[string]string{"shell": shell, "script": script.String()})
 	}
-	if a.JSON {
-		return a.Print(struct {
-			Shell  string `json:"shell"`
-			Script string `json:"script"`
-		}{shell, script.String()})
-	}
-	if _, err := a.Out.Write(script.Bytes()); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
+	return a.Write(script.String())
 }

@@ -62,30 +62,31 @@ func Hint(err error, format string, args ...any) error {
 func Classify(err error) (code string, exit int) {
 	var usage *UsageError
 	switch {
-	case errors.As(err, &usage) && errors.Is(err, lokt.ErrInvalid):
-		return "invalid", ExitUsage
-	case errors.As(err, &usage):
-		return "usage", ExitUsage
+	case !errors.As(err, &usage):
 	case errors.Is(err, lokt.ErrInvalid):
-		return "invalid", ExitError
-	case errors.Is(err, lokt.ErrFrozen):
-		return "frozen", ExitBlocked
-	case errors.Is(err, lokt.ErrHeld):
-		return "held", ExitBlocked
-	case errors.Is(err, lokt.ErrFull):
-		return "full", ExitBlocked
-	case errors.Is(err, jobs.ErrJobNotFound):
-		return jobs.Code(err), ExitNotFound
-	case errors.Is(err, jobs.ErrConflict):
-		return jobs.Code(err), ExitError
-	case errors.Is(err, lokt.ErrNotFound):
-		return "not_found", ExitNotFound
-	case errors.Is(err, lokt.ErrNotOwner):
-		return "not_owner", ExitNotOwner
-	case errors.Is(err, lokt.ErrDamaged):
-		return "damaged", ExitError
-	case errors.Is(err, lokt.ErrUnavailable):
-		return "unavailable", ExitError
+		return "invalid", ExitUsage
+	default:
+		return "usage", ExitUsage
+	}
+	for _, known := range []struct {
+		is   error
+		code string
+		exit int
+	}{
+		{lokt.ErrInvalid, "invalid", ExitError},
+		{lokt.ErrFrozen, "frozen", ExitBlocked},
+		{lokt.ErrHeld, "held", ExitBlocked},
+		{lokt.ErrFull, "full", ExitBlocked},
+		{jobs.ErrJobNotFound, jobs.Code(err), ExitNotFound},
+		{jobs.ErrConflict, jobs.Code(err), ExitError},
+		{lokt.ErrNotFound, "not_found", ExitNotFound},
+		{lokt.ErrNotOwner, "not_owner", ExitNotOwner},
+		{lokt.ErrDamaged, "damaged", ExitError},
+		{lokt.ErrUnavailable, "unavailable", ExitError},
+	} {
+		if errors.Is(err, known.is) {
+			return known.code, known.exit
+		}
 	}
 	return "internal", ExitError
 }
@@ -142,4 +143,17 @@ func (a *App) Finish(err error) int {
 // errorBody is how an error is told to programs.
 func errorBody(code, message string) any {
 	return map[string]any{"error": map[string]string{"code": code, "message": message}}
+}
+
+// wordedError says in other words what an error is.
+type wordedError struct {
+	err  error
+	text string
+}
+
+func (e *wordedError) Error() string { return e.text }
+func (e *wordedError) Unwrap() error { return e.err }
+
+func Worded(err error, format string, args ...any) error {
+	return &wordedError{err, fmt.Sprintf(format, args...)}
 }

@@ -1,12 +1,16 @@
 package app
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -23,19 +27,34 @@ func (a *App) further(args []string) string {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
+	beside := ""
 	if self, err := os.Executable(); err == nil {
-		if real, err := filepath.EvalSymlinks(self); err == nil {
-			self = real
+		if self, err = filepath.EvalSymlinks(self); err == nil {
+			beside = filepath.Join(filepath.Dir(self), name)
 		}
-		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), name)); err == nil {
+	}
+	for _, name := range []string{beside, name} {
+		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
 	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return ""
+	return ""
+}
+
+// replaceBy makes this process run another program, or, where that cannot be, runs it and ends with its exit code.
+func (a *App) replaceBy(path string, args []string) error {
+	err := syscall.Exec(path, append([]string{path}, args...), a.Environ())
+	if !errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	return path
+	c := exec.CommandContext(context.Background(), path, args...)
+	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, a.Environ()
+	err = c.Run()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return Exit(ended.ExitCode())
+	}
+	return err
 }
 
 func (a *App) has(name string) bool {

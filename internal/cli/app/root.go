@@ -35,17 +35,14 @@ func findRoot(dir, flag, env string) RootDir {
 			return RootDir{Path: filepath.Clean(given.path), Method: given.method}
 		}
 	}
-	var r RootDir
+	r := RootDir{Path: filepath.Join(dir, ".lokt"), Method: MethodLocal}
 	for at := dir; ; at = filepath.Dir(at) {
 		dotGit := filepath.Join(at, ".git")
-		if fi, err := os.Stat(dotGit); err == nil {
-			common, err := gitCommonDir(dotGit, fi)
-			if err == nil {
-				return RootDir{Path: filepath.Join(common, "lokt"), Method: MethodGit}
-			}
-			r.Warning = fmt.Sprintf("warning: %s is not usable (%v): keeping locks in .lokt instead", dotGit, err)
-			break
-		} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		common, err := gitCommonDir(dotGit)
+		if err == nil {
+			return RootDir{Path: filepath.Join(common, "lokt"), Method: MethodGit}
+		}
+		if _, none := os.Stat(dotGit); !errors.Is(none, fs.ErrNotExist) && !errors.Is(none, fs.ErrPermission) {
 			r.Warning = fmt.Sprintf("warning: %s is not usable (%v): keeping locks in .lokt instead", dotGit, err)
 			break
 		}
@@ -53,8 +50,6 @@ func findRoot(dir, flag, env string) RootDir {
 			break
 		}
 	}
-	r.Method = MethodLocal
-	r.Path = filepath.Join(dir, ".lokt")
 	for at := dir; filepath.Dir(at) != at; at = filepath.Dir(at) { // never in the top directory, which everything is below
 		if fi, err := os.Stat(filepath.Join(at, ".lokt")); err == nil && fi.IsDir() {
 			r.Path = filepath.Join(at, ".lokt")
@@ -66,7 +61,11 @@ func findRoot(dir, flag, env string) RootDir {
 
 // gitCommonDir returns the directory that all worktrees of a repository share, given its .git: a directory, or a file that
 // names one, as worktrees and submodules have it (gitrepository-layout(5)).
-func gitCommonDir(dotGit string, fi fs.FileInfo) (string, error) {
+func gitCommonDir(dotGit string) (string, error) {
+	fi, err := os.Stat(dotGit)
+	if err != nil {
+		return "", err
+	}
 	dir := dotGit
 	if !fi.IsDir() {
 		line, err := readLine(dotGit)

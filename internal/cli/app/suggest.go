@@ -2,7 +2,6 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/lokt-dev/lokt"
@@ -68,16 +67,3 @@ func (a *App) OrForce() string {
 
 // SameAgent says how to be taken for the owner of what others than the caller own.
 const SameAgent = "if it is yours, taken in another session, set LOKT_OWNER or LOKT_AGENT_ID to what they were then"
-
-// wordedError says in other words what an error is.
-type wordedError struct {
-	err  error
-	text string
-}
-
-func (e *wordedError) Error() string { return e.text }
-func (e *wordedError) Unwrap() error { return e.err }
-
-func Worded(err error, format string, args ...any) error {
-	return &wordedError{err, fmt.Sprintf(format, args...)}
-}

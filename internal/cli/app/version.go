@@ -68,14 +68,9 @@ func (a *App) runVersion() error {
 	if a.JSON {
 		return a.Print(v)
 	}
-	commit := ""
+	a.Say("lokt %s (%s, %s, protocol version %d)", v.Version, v.GoVersion, v.Platform, v.ProtocolVersion)
 	if v.Commit != "" {
-		commit = "commit " + v.Commit[:min(12, len(v.Commit))]
-		if v.Modified {
-			commit += " and changes"
-		}
-		commit += ", "
+		a.Say("commit %s%s", v.Commit, map[bool]string{true: " and changes"}[v.Modified])
 	}
-	a.Say("lokt %s (%s%s, %s, protocol version %d)", v.Version, commit, v.GoVersion, v.Platform, v.ProtocolVersion)
 	return nil
 }

@@ -59,19 +59,15 @@ func newAudit(a cmd) *cobra.Command {
 
 // eventTypes returns the names of all events that this version writes.
 func eventTypes() []string {
-	var names []string
-	for _, t := range []lokt.EventType{
+	return app.Strings([]lokt.EventType{
 		lokt.EventAcquire, lokt.EventDeny, lokt.EventFreezeDeny, lokt.EventRelease, lokt.EventRenew, lokt.EventRenewFail, lokt.EventLost,
 		lokt.EventTakeover, lokt.EventAutoPrune, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventCorruptBreak, lokt.EventFreeze,
 		lokt.EventUnfreeze, lokt.EventForceThaw, lokt.EventWait, lokt.EventPreempt, lokt.EventMismatch,
-	} {
-		names = append(names, string(t))
-	}
-	return names
+	})
 }
 
 // check finds out what the command line means.
-func (o *auditOptions) check(a cmd) error {
+func (o *auditOptions) check(a cmd) (err error) {
 	switch {
 	case o.limitSet && o.Limit < 1:
 		return app.Usagef("--limit %d shows nothing", o.Limit)
@@ -79,11 +75,9 @@ func (o *auditOptions) check(a cmd) error {
 		o.Limit = tailEntries
 	}
 	if o.since != "" {
-		since, err := audit.ParseSince(o.since, time.Now())
-		if err != nil {
+		if o.Since, err = audit.ParseSince(o.since, time.Now()); err != nil {
 			return app.Usagef("--since: %w", err)
 		}
-		o.Since = since
 	}
 	if o.Name != "" {
 		if err := app.ValidNames(o.Name); err != nil {
@@ -101,20 +95,22 @@ func (a cmd) runAudit(o auditOptions) error {
 	if err != nil {
 		return err
 	}
-	ctx := context.Background()
+	ctx, stop := context.Background(), func() {}
 	if o.tail {
-		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
 	}
-	ctx, stop := app.WhileRead(ctx, a.Out)
 	defer stop()
-	v := auditView{cmd: a, tail: o.tail}
-	for e, err := range entries(b, ctx, o.Query, o.tail) {
+	v := auditView{cmd: a, tail: o.tail, far: b.Far != nil}
+	for e, err := range entries(ctx, b, o.Query, o.tail) {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := v.show(e, err); err != nil {
+		if err != nil {
+			err = v.fail(err)
+		} else {
+			err = v.show(e)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -124,78 +120,67 @@ func (a cmd) runAudit(o auditOptions) error {
 // auditView shows entries as they are read.
 type auditView struct {
 	cmd
-	tail   bool
-	header bool  // something was written
-	junk   int   // lines that are no entries
-	failed error // the last thing that could not be read
+	tail, far bool
+	shown     int
+	junk      int  // lines that are no entries
+	failed    bool // something could not be read
 }
 
-func (v *auditView) show(e audit.Entry, err error) error {
+// fail takes note of an error, and returns it if nothing more can be shown.
+func (v *auditView) fail(err error) error {
 	var garbage *audit.GarbageError
+	isGarbage := errors.As(err, &garbage)
 	switch {
-	case errors.As(err, &garbage):
-		if v.junk++; v.tail {
-			v.Tell("warning: %v", garbage)
-		}
+	case isGarbage && !v.tail:
+		v.junk++
 		return nil
-	case err != nil && v.far():
-		if !v.tail {
-			return err
-		}
-		v.Tell("warning: %v", v.Reached(err))
-		return nil
-	case err != nil:
-		v.Tell("warning: audit log: %v", err)
-		v.failed = err
-		return nil
+	case v.far && !v.tail:
+		return err
+	}
+	v.failed = v.failed || !isGarbage
+	v.Tell("warning: audit log: %v", v.Reached(err))
+	return nil
+}
+
+func (v *auditView) show(e audit.Entry) error {
+	first := v.shown == 0
+	v.shown++
+	switch {
 	case v.JSON && v.tail:
 		return v.Write(string(e.Raw) + "\n")
+	case v.JSON && first:
+		return v.Write("[" + string(e.Raw))
 	case v.JSON:
-		before := ",\n"
-		if !v.header {
-			v.header, before = true, "["
-		}
-		return v.Write(before + string(e.Raw))
+		return v.Write(",\n" + string(e.Raw))
 	}
 	const layout = "%-23s  %-15s %-20s %-24s %7s %16s  %s\n"
-	if !v.header {
-		v.header = true
-		fmt.Fprintf(v.Out, layout, "TIME", "EVENT", "NAME", "OWNER", "PID", "TOKEN", "DETAILS")
-	}
-	owner := e.Owner
-	if e.Host != "" {
-		owner += "@" + e.Host
+	text := ""
+	if first {
+		text = fmt.Sprintf(layout, "TIME", "EVENT", "NAME", "OWNER", "PID", "TOKEN", "DETAILS")
 	}
 	token := ""
 	if t, ok := e.Extra[audit.ExtraToken]; ok {
 		token = fmt.Sprint(t)
 	}
-	_, err = fmt.Fprintf(v.Out, layout, e.TS.Local().Format("2006-01-02 15:04:05.000"), cell(e.Event), cell(e.Name), cell(owner),
-		fmt.Sprint(e.PID), cell(token), details(e))
-	if err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
+	return v.Write(text + fmt.Sprintf(layout, e.TS.Local().Format("2006-01-02 15:04:05.000"), app.OneLine(e.Event), app.OneLine(e.Name),
+		app.OneLine(lokt.Owner{ID: e.Owner, Host: e.Host}.String()), fmt.Sprint(e.PID), app.OneLine(token), details(e)))
 }
 
-// far reports whether a server keeps the log.
-func (v *auditView) far() bool { return v.Opened != nil && v.Opened.Far != nil }
-
-// end says what was not shown, and fails if something could not be read.
+// end says how much was not shown, and fails if something could not be read.
 func (v *auditView) end() error {
 	if v.JSON && !v.tail {
 		end := "]\n"
-		if !v.header {
+		if v.shown == 0 {
 			end = "[]\n"
 		}
 		if err := v.Write(end); err != nil {
 			return err
 		}
 	}
-	if v.junk > 0 && !v.tail {
+	if v.junk > 0 {
 		v.Tell("warning: lines of the audit log that are no entries: %d", v.junk)
 	}
-	if v.failed != nil && !v.tail {
+	if v.failed && !v.tail {
 		return app.Exit(app.ExitError)
 	}
 	return nil
@@ -204,29 +189,20 @@ func (v *auditView) end() error {
 // details says what is particular to an entry: why, how it came out, who else.
 func details(e audit.Entry) string {
 	var words []string
+	for _, k := range slices.Sorted(maps.Keys(e.Extra)) {
+		value := app.OneLine(fmt.Sprint(e.Extra[k]))
+		if strings.Contains(value, " ") {
+			value = fmt.Sprintf("%q", value)
+		}
+		if k != audit.ExtraToken {
+			words = append(words, app.OneLine(k)+"="+value)
+		}
+	}
 	if e.TTLSec > 0 {
 		words = append(words, fmt.Sprintf("ttl=%ds", e.TTLSec))
 	}
 	if e.AgentID != "" {
-		words = append(words, "agent="+cell(e.AgentID))
+		words = append(words, "agent="+app.OneLine(e.AgentID))
 	}
-	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(e.Extra)), func(k string) bool { return k == audit.ExtraToken })
-	rank := func(k string) int { // what explains an entry comes first
-		return slices.Index([]string{lokt.ExtraBy, lokt.ExtraDisplaced, lokt.ExtraReason, lokt.ExtraOutcome}, k)
-	}
-	slices.SortStableFunc(keys, func(x, y string) int { return rank(y) - rank(x) })
-	var extra []string
-	for _, k := range keys {
-		value := cell(fmt.Sprint(e.Extra[k]))
-		if strings.Contains(value, " ") {
-			value = fmt.Sprintf("%q", value)
-		}
-		extra = append(extra, cell(k)+"="+value)
-	}
-	return strings.Join(append(extra, words...), " ")
-}
-
-// cell makes text fit for a column of a table.
-func cell(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ").Replace(app.Printable(s))
+	return strings.Join(words, " ")
 }

@@ -15,7 +15,7 @@ import (
 
 // entries returns the entries of the audit log that the query lets through, and if follow is set goes on with those that
 // come, until ctx ends. Errors do not end the sequence, but for the last of a server that is not followed.
-func entries(b *app.Backend, ctx context.Context, q audit.Query, follow bool) iter.Seq2[audit.Entry, error] {
+func entries(ctx context.Context, b *app.Backend, q audit.Query, follow bool) iter.Seq2[audit.Entry, error] {
 	switch {
 	case b.Store != nil && follow:
 		return audit.Open(b.Store.Root(), audit.Options{}).Follow(ctx, q)
@@ -23,47 +23,47 @@ func entries(b *app.Backend, ctx context.Context, q audit.Query, follow bool) it
 		return audit.Open(b.Store.Root(), audit.Options{}).Read(ctx, q)
 	}
 	return func(yield func(audit.Entry, error) bool) {
-		r := eventReader{log: b.Far.Events(), query: lokt.EventQuery{Name: q.Name, Since: q.Since, Until: q.Until}, shown: b.Far.Shown}
+		r := eventReader{log: b.Far.Events(), query: lokt.EventQuery{Name: q.Name, Since: q.Since, Until: q.Until}, shown: b.Far.Shown, yield: yield}
 		if q.Event != "" {
 			r.query.Types = []lokt.EventType{lokt.EventType(q.Event)}
 		}
-		var err error
+		read := r.rest
 		if q.Limit > 0 {
-			err = r.latest(ctx, q.Limit, yield)
-		} else {
-			err = r.rest(ctx, yield)
+			read = func(ctx context.Context) error { return r.latest(ctx, q.Limit) }
 		}
+		err := read(ctx)
 		switch {
 		case errors.Is(err, errEnough) || ctx.Err() != nil && follow:
-		case err != nil && !yield(audit.Entry{}, err) || !follow:
-		default:
-			r.follow(ctx, yield)
+		case err != nil && !yield(audit.Entry{}, err):
+		case follow:
+			r.follow(ctx)
 		}
 	}
 }
 
-// errEnough says that whoever reads wants no more.
+// errEnough says that the reader wants no more.
 var errEnough = errors.New("enough")
 
 // eventReader reads the events of a server as entries of an audit log.
 type eventReader struct {
 	log   lokt.EventLog
-	query lokt.EventQuery // After is what has been read
+	query lokt.EventQuery // After is the last event that was read
 	shown func(leaseID string) string
+	yield func(audit.Entry, error) bool
 }
 
-// rest passes on what has not been read yet.
-func (r *eventReader) rest(ctx context.Context, yield func(audit.Entry, error) bool) error {
+// rest passes on the events that have not been read yet.
+func (r *eventReader) rest(ctx context.Context) error {
 	for {
 		page, err := r.log.ReadEvents(ctx, r.query)
 		if err != nil {
 			return err
 		}
 		if after := r.query.After; after > 0 && page.Oldest > after+1 &&
-			!yield(audit.Entry{}, fmt.Errorf("%w: the server has forgotten events before they could be read", lokt.ErrUnavailable)) {
+			!r.yield(audit.Entry{}, fmt.Errorf("%w: the server has forgotten events before they could be read", lokt.ErrUnavailable)) {
 			return errEnough
 		}
-		if err := r.pass(page.Events, yield); err != nil {
+		if err := r.pass(page.Events); err != nil {
 			return err
 		}
 		if !page.More || len(page.Events) == 0 {
@@ -74,7 +74,7 @@ func (r *eventReader) rest(ctx context.Context, yield func(audit.Entry, error) b
 }
 
 // latest passes on the newest n of the events that are there.
-func (r *eventReader) latest(ctx context.Context, n int, yield func(audit.Entry, error) bool) error {
+func (r *eventReader) latest(ctx context.Context, n int) error {
 	var found []lokt.LoggedEvent
 	q, newest := r.query, uint64(0)
 	q.Latest = true
@@ -90,52 +90,43 @@ func (r *eventReader) latest(ctx context.Context, n int, yield func(audit.Entry,
 		}
 		more = page.More && len(found) < n
 	}
-	err := r.pass(found, yield)
+	err := r.pass(found)
 	r.query.After = max(newest, r.query.After)
 	return err
 }
 
-// pass passes events on.
-func (r *eventReader) pass(events []lokt.LoggedEvent, yield func(audit.Entry, error) bool) error {
+func (r *eventReader) pass(events []lokt.LoggedEvent) error {
 	for _, e := range events {
 		r.query.After = e.Seq
 		e.LeaseID = r.shown(e.LeaseID)
 		entry := audit.FromEvent(e.Event)
 		entry.Raw = bytes.TrimSuffix(audit.Encode([]lokt.Event{e.Event}), []byte("\n"))
-		if !yield(entry, nil) {
+		if !r.yield(entry, nil) {
 			return errEnough
 		}
 	}
 	return nil
 }
 
-// Pauses before a server that does not answer is asked again.
-const (
-	firstRetry = 250 * time.Millisecond
-	lastRetry  = 5 * time.Second
-)
+// retry is the pause before a server that does not answer is asked again.
+const retry = time.Second
 
-// follow passes on what comes. It tells of an outage when it begins, and asks again until it is over.
-func (r *eventReader) follow(ctx context.Context, yield func(audit.Entry, error) bool) {
-	retry := firstRetry
-	for ctx.Err() == nil {
+// follow passes on the events that come. It tells of an outage when it begins, and asks again until it is over.
+func (r *eventReader) follow(ctx context.Context) {
+	for away := false; ctx.Err() == nil; {
 		err := r.log.WaitEvents(ctx, r.query.After)
 		if err == nil {
-			err = r.rest(ctx, yield)
+			err = r.rest(ctx)
 		}
+		down := errors.Is(err, lokt.ErrUnavailable)
 		switch {
 		case errors.Is(err, errEnough) || ctx.Err() != nil:
 			return
-		case err == nil:
-			retry = firstRetry
-			continue
-		case !errors.Is(err, lokt.ErrUnavailable):
-			yield(audit.Entry{}, err)
+		case err != nil && !(down && away) && !r.yield(audit.Entry{}, err), err != nil && !down:
 			return
-		case retry == firstRetry && !yield(audit.Entry{}, err):
-			return
+		case err != nil:
+			app.Pause(ctx, retry)
 		}
-		app.Pause(ctx, retry)
-		retry = min(2*retry, lastRetry)
+		away = err != nil
 	}
 }

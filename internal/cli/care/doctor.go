@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -30,7 +31,13 @@ func newDoctor(a cmd) *cobra.Command {
 			"--fix or --prove. The exit code is 1 if a check failed, warnings are not failures.",
 		Example: "  lokt doctor\n  lokt doctor --fix\n  lokt doctor --prove --json",
 		Args:    app.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.runDoctor(o) },
+		RunE: func(*cobra.Command, []string) error {
+			d := &doctor{cmd: a, doctorOptions: o}
+			if len(a.ServerURLs()) > 0 {
+				return d.checkServers()
+			}
+			return d.checkFiles(context.Background())
+		},
 	}
 	cmd.Flags().BoolVar(&o.fix, "fix", false, "repair permissions and remove what crashed processes left")
 	cmd.Flags().BoolVar(&o.prove, "prove", false, "let processes race for a lock for two seconds, and see whether they exclude each other")
@@ -44,7 +51,7 @@ const (
 	checkFail = "fail"
 )
 
-// check is what one look found.
+// check is the result of one look.
 type check struct {
 	Name    string `json:"name"`
 	Status  string `json:"status"`
@@ -52,58 +59,54 @@ type check struct {
 	Fix     string `json:"fix,omitzero"` // what to do
 }
 
-// diagnosis is all that was found.
-type diagnosis struct {
-	ProtocolVersion int     `json:"protocol_version"`
-	Version         string  `json:"version"`
-	RootMethod      string  `json:"root_method"` // server, if one is checked
-	RootPath        string  `json:"root_path"`   // or its addresses
-	Checks          []check `json:"checks"`
-	Overall         string  `json:"overall"` // the worst status
-
-	Servers []app.ServerInfo `json:"servers,omitempty"`
-}
-
-// doctor looks for what is wrong. It opens the store itself, for a store that cannot be opened is what it is there for.
+// doctor looks for trouble. It opens the store itself: a store that cannot be opened is a finding.
 type doctor struct {
 	cmd
-	fix    bool
-	root   app.RootDir
-	exists bool
-	store  *filestore.Store // nil if it cannot be opened
-	found  []check
+	doctorOptions
+	root  app.RootDir
+	store *filestore.Store // nil if it cannot be opened
+	files survey
+	found []check
 
-	servers []app.ServerInfo // if they are what is looked at
+	servers []app.ServerInfo // nil if files are checked
 }
 
-func (d *doctor) add(status, name, format string, args ...any) *check {
-	d.found = append(d.found, check{Name: name, Status: status, Message: fmt.Sprintf(format, args...)})
-	return &d.found[len(d.found)-1]
+func (d *doctor) ok(name, format string, args ...any) { d.add(name, checkOK, "", format, args) }
+
+func (d *doctor) warn(name, fix, format string, args ...any) {
+	d.add(name, checkWarn, fix, format, args)
 }
 
-func (a cmd) runDoctor(o doctorOptions) error {
-	if len(a.ServerURLs()) > 0 {
-		return a.runDoctorServer(o)
-	}
-	root, err := a.FindRoot()
-	if err != nil {
+func (d *doctor) fail(name, fix, format string, args ...any) {
+	d.add(name, checkFail, fix, format, args)
+}
+
+func (d *doctor) add(name, status, fix, format string, args []any) {
+	d.found = append(d.found, check{Name: name, Status: status, Message: fmt.Sprintf(format, args...), Fix: fix})
+}
+
+// has reports whether a check has come out with that status so far.
+func (d *doctor) has(status string) bool {
+	return slices.ContainsFunc(d.found, func(c check) bool { return c.Status == status })
+}
+
+func (d *doctor) checkFiles(ctx context.Context) (err error) {
+	if d.root, err = d.FindRoot(); err != nil {
 		return err
 	}
-	d := &doctor{cmd: a, fix: o.fix, root: root}
-	ctx := context.Background()
-	if fi, err := os.Stat(root.Path); err == nil && fi.IsDir() {
-		d.exists = true
-		d.checkPermissions()
-	}
-	repaired := d.found // told behind what they may have made possible
-	d.found = nil
+	d.survey() // with --fix, what it repairs may make the rest possible
 	d.checkRoot()
-	d.found = append(d.found, repaired...)
-	d.checkSymlinks()
-	d.open()
+	d.tellSurvey()
+	store, err := filestore.Open(d.root.Path, filestore.Options{})
+	switch {
+	case err == nil:
+		d.store = store
+		d.Opened = &app.Backend{Service: lokt.NewManager(store), Store: store, Root: d.root}
+	case !d.has(checkFail):
+		d.fail("root", "", "%v", err)
+	}
 	d.checkFileSystem()
 	d.checkSpace()
-	d.checkKernelLocks()
 	d.checkClock()
 	if d.store != nil {
 		d.checkRecords(ctx)
@@ -111,39 +114,43 @@ func (a cmd) runDoctor(o doctorOptions) error {
 	}
 	d.checkEnvironment()
 	d.checkIdentity()
-	if o.prove {
+	if d.prove {
 		d.checkExclusion(ctx)
 	}
 	return d.tellAll()
 }
 
-// tellAll shows what was found.
+// tellAll shows the findings.
 func (d *doctor) tellAll() error {
-	v := diagnosis{
-		ProtocolVersion: lockfile.Version, Version: app.Version(), RootMethod: d.root.Method, RootPath: d.root.Path,
-		Checks: d.found, Overall: checkOK, Servers: d.servers,
-	}
-	for _, c := range d.found {
-		if c.Status == checkFail || c.Status == checkWarn && v.Overall == checkOK {
-			v.Overall = c.Status
-		}
-	}
-	end := app.ExitOK
-	if v.Overall == checkFail {
-		end = app.ExitError
+	overall, end := checkOK, app.Exit(app.ExitOK)
+	switch {
+	case d.has(checkFail):
+		overall, end = checkFail, app.Exit(app.ExitError)
+	case d.has(checkWarn):
+		overall = checkWarn
 	}
 	if d.JSON {
-		return errors.Join(d.Print(v), app.Exit(end))
+		return errors.Join(d.Print(struct {
+			ProtocolVersion int              `json:"protocol_version"`
+			Version         string           `json:"version"`
+			RootMethod      string           `json:"root_method"` // server, if one is checked
+			RootPath        string           `json:"root_path"`   // or its addresses
+			Checks          []check          `json:"checks"`
+			Overall         string           `json:"overall"` // the worst status
+			Servers         []app.ServerInfo `json:"servers,omitempty"`
+		}{lockfile.Version, app.Version(), d.root.Method, d.root.Path, d.found, overall, d.servers}), end)
 	}
-	for _, c := range v.Checks {
-		d.Say("%-4s  %-12s %s", c.Status, c.Name, cell(c.Message))
+	for _, c := range d.found {
+		d.Say("%-4s  %-12s %s", c.Status, c.Name, app.OneLine(c.Message))
 		if c.Fix != "" {
-			d.Say("%-4s  %-12s → %s", "", "", cell(c.Fix))
+			d.Say("%-4s  %-12s → %s", "", "", app.OneLine(c.Fix))
 		}
 	}
-	d.Say("overall: %s", v.Overall)
-	return app.Exit(end)
+	d.Say("overall: %s", overall)
+	return end
 }
+
+const elsewhere = "choose another place with LOKT_ROOT or --root"
 
 func (d *doctor) checkRoot() {
 	how := map[string]string{
@@ -151,43 +158,35 @@ func (d *doctor) checkRoot() {
 		app.MethodGit: "in the git directory, which all worktrees of the repository share", app.MethodLocal: "there is no git repository around",
 	}[d.root.Method]
 	fi, err := os.Stat(d.root.Path)
+	at := existing(d.root.Path)
+	closed := writable(at)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		at := existing(d.root.Path)
-		if err := writable(at); err != nil {
-			d.add(checkFail, "root", "%s does not exist and cannot be made: %s: %v (%s)", d.root.Path, at, err, how).
-				Fix = writableAgain(err, elsewhere)
-			return
-		}
-		d.add(checkOK, "root", "%s (%s) does not exist yet: the first lock makes it", d.root.Path, how)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		d.fail("root", elsewhere, "%v (%s)", err, how)
+	case err == nil && !fi.IsDir():
+		d.fail("root", "move it away, or "+elsewhere, "%s is not a directory (%s)", d.root.Path, how)
+	case closed != nil:
+		d.fail("root", writableAgain(closed), "%s (%s) cannot be written: %s: %v", d.root.Path, how, at, closed)
 	case err != nil:
-		d.add(checkFail, "root", "%v (%s)", err, how).Fix = "choose another place with LOKT_ROOT or --root"
-	case !fi.IsDir():
-		d.add(checkFail, "root", "%s is not a directory (%s)", d.root.Path, how).Fix = "move it away, or choose another place with LOKT_ROOT or --root"
+		d.ok("root", "%s (%s) does not exist yet: the first lock makes it", d.root.Path, how)
 	default:
-		if err := writable(d.root.Path); err != nil {
-			d.add(checkFail, "root", "%s (%s) cannot be written: %v", d.root.Path, how, err).Fix = writableAgain(err, "repair its permissions, or "+elsewhere)
-			return
-		}
-		d.add(checkOK, "root", "%s (%s)", d.root.Path, how)
+		d.ok("root", "%s (%s)", d.root.Path, how)
 	}
 	if d.root.Warning != "" {
-		c := d.add(checkWarn, "root", "%s", strings.TrimPrefix(d.root.Warning, "warning: "))
-		c.Fix = "repair the repository, or say with LOKT_ROOT where locks belong: others may look elsewhere"
+		d.warn("root", "repair the repository, or say with LOKT_ROOT where locks belong: others may look elsewhere",
+			"%s", strings.TrimPrefix(d.root.Warning, "warning: "))
 	}
 }
 
-const elsewhere = "choose another place with LOKT_ROOT or --root"
-
-// writableAgain says what to do about a place that cannot be written: advice, unless the whole file system is read-only.
-func writableAgain(err error, advice string) string {
+// writableAgain says what to do about a file that cannot be written.
+func writableAgain(err error) string {
 	if errors.Is(err, syscall.EROFS) {
 		return "mount the file system for writing (if it was, see the kernel's log for why it is not), or " + elsewhere
 	}
-	return advice
+	return "repair its permissions, or " + elsewhere
 }
 
-// existing returns the nearest directory above path, or path, that is there.
+// existing returns path, or the nearest directory above it that is there.
 func existing(path string) string {
 	for {
 		if _, err := os.Stat(path); err == nil || filepath.Dir(path) == path {
@@ -195,27 +194,4 @@ func existing(path string) string {
 		}
 		path = filepath.Dir(path)
 	}
-}
-
-// open opens the store if that is possible.
-func (d *doctor) open() {
-	store, err := filestore.Open(d.root.Path, filestore.Options{})
-	if err != nil {
-		if !d.failed() {
-			d.add(checkFail, "root", "%v", err)
-		}
-		return
-	}
-	d.store = store
-	d.Opened = &app.Backend{Service: lokt.NewManager(store), Store: store, Root: d.root}
-}
-
-// failed reports whether a check has failed so far.
-func (d *doctor) failed() bool {
-	for _, c := range d.found {
-		if c.Status == checkFail {
-			return true
-		}
-	}
-	return false
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,81 +17,127 @@ import (
 	"github.com/lokt-dev/lokt/lockfile"
 )
 
-// storeFile is something that stands in the root or in one of its directories.
-type storeFile struct {
-	path string
-	info fs.FileInfo // links are not followed
-	err  error       // why there is no info
+// survey is what a look at the root, its directories and the files in them found. Other files in the root are nobody's
+// business, but for the audit log.
+type survey struct {
+	links, foreign, open, closed, repaired, failed []string
+
+	strangers []string // among records, and no records
+	proofs    []string // directories of a --prove that was killed
+	newest    time.Time
+	youngest  string // the file that was changed then
 }
 
-// storeDirs are the directories in the root, those of records first.
-func storeDirs() (all []string, records int) {
-	return []string{"locks", "freezes", "queue", "guards", "live", "wake", "damaged"}, 3
-}
-
-// files returns the root, its directories, and what is in them. What else stands in the root is nobody's business but
-// for the audit log.
-func (d *doctor) files() []storeFile {
-	var all []storeFile
-	add := func(path string) (isDir bool) {
-		fi, err := os.Lstat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return false
-		}
-		all = append(all, storeFile{path, fi, err})
-		return err == nil && fi.IsDir()
-	}
+// survey looks at all files of the store, without following links, and with --fix sets permissions right on its way:
+// what is in a closed directory is seen then.
+func (d *doctor) survey() {
 	top, err := filepath.EvalSymlinks(d.root.Path)
-	if err != nil {
-		return nil
+	if err != nil || !d.see(top) {
+		return
 	}
-	add(top)
-	logs, _ := filepath.Glob(filepath.Join(globQuote(top), "audit.*")) // the pattern is a good one
-	for _, path := range logs {
-		add(path)
+	entries, _ := os.ReadDir(top) // without them, the directories are looked at all the same
+	for _, e := range entries {
+		path := filepath.Join(top, e.Name())
+		if strings.HasPrefix(e.Name(), "audit.") {
+			d.see(path)
+		}
+		fi, err := e.Info()
+		if err == nil && fi.IsDir() && strings.HasPrefix(e.Name(), proofPrefix) && time.Since(fi.ModTime()) > time.Minute {
+			d.files.proofs = append(d.files.proofs, path)
+		}
 	}
-	dirs, _ := storeDirs()
-	for _, dir := range dirs {
-		path := filepath.Join(top, dir)
-		if !add(path) {
+	const ofRecords = 3
+	for i, dir := range []string{"locks", "freezes", "queue", "guards", "live", "wake", "damaged"} {
+		dir = filepath.Join(top, dir)
+		if !d.see(dir) {
 			continue
 		}
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			all[len(all)-1].err = err
+		entries, err := os.ReadDir(dir)
+		if err != nil && len(d.files.closed) == 0 {
+			d.files.failed = append(d.files.failed, err.Error())
 		}
 		for _, e := range entries {
-			add(filepath.Join(path, e.Name()))
+			path := filepath.Join(dir, e.Name())
+			d.see(path)
+			name, json := strings.CutSuffix(e.Name(), ".json")
+			if i < ofRecords && !atomicfile.IsTemp(e.Name()) && (!json || lokt.ValidateName(name) != nil) {
+				d.files.strangers = append(d.files.strangers, path)
+			}
 		}
 	}
-	return all
 }
 
-// globQuote returns a pattern that only the path itself matches.
-func globQuote(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+// see looks at one file and reports whether it is a directory.
+func (d *doctor) see(path string) bool {
+	s := &d.files
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false
+	case err != nil:
+		s.failed = append(s.failed, err.Error())
+		return false
+	case fi.Mode()&fs.ModeSymlink != 0:
+		s.links = append(s.links, path)
+		return false
+	}
+	if fi.ModTime().After(s.newest) {
+		s.newest, s.youngest = fi.ModTime(), path
+	}
+	perm, want := fi.Mode().Perm(), fs.FileMode(0o600)
+	if fi.IsDir() {
+		want = 0o700
+	}
+	if uid, known := fileOwner(fi); known && uid != os.Geteuid() {
+		s.foreign = append(s.foreign, fmt.Sprintf("%s (user %d)", path, uid))
+	}
+	sound := perm&0o022 == 0 && perm&want == want
+	if !sound && d.fix {
+		err = chmod(path, fi, want)
+	}
+	what := fmt.Sprintf("%s (%#o)", path, perm)
+	switch {
+	case sound:
+	case err != nil:
+		s.failed = append(s.failed, fmt.Sprintf("%s: %v", what, err))
+	case d.fix:
+		s.repaired = append(s.repaired, what)
+	case perm&want != want:
+		s.closed = append(s.closed, what)
+	default:
+		s.open = append(s.open, what)
+	}
+	return fi.IsDir()
 }
 
-func (d *doctor) checkSymlinks() {
-	if fi, err := os.Lstat(d.root.Path); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
-		to, _ := os.Readlink(d.root.Path)
-		d.add(checkWarn, "symlinks", "%s is a symbolic link to %s", d.root.Path, to).
-			Fix = "who changes the link moves the locks away from those who hold them: name the directory itself"
-	}
-	if !d.exists {
-		return
-	}
-	var links []string
-	for _, f := range d.files() {
-		if f.err == nil && f.info.Mode()&fs.ModeSymlink != 0 {
-			links = append(links, f.path)
+func (d *doctor) tellSurvey() {
+	s := &d.files
+	for _, one := range []struct {
+		files                   []string
+		name, status, says, fix string
+	}{
+		{s.failed, "permissions", checkFail, "cannot be read or repaired", ""},
+		{s.closed, "permissions", checkFail, "closed to their owner", d.CommandLine("doctor", "", "--fix")},
+		{s.open, "permissions", checkWarn, "other users can write", d.CommandLine("doctor", "", "--fix")},
+		{
+			s.foreign, "permissions", checkWarn, "owned by another user than you",
+			"run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other",
+		},
+		{s.repaired, "permissions", checkOK, "repaired", ""},
+		{s.links, "symlinks", checkFail, "symbolic links, which lokt does not follow", "remove them"},
+		{s.strangers, "records", checkWarn, "not lokt's", "move them away: they are ignored"},
+	} {
+		if len(one.files) > 0 {
+			d.add(one.name, one.status, one.fix, one.says+": %s", []any{some(one.files)})
 		}
 	}
-	if len(links) > 0 {
-		d.add(checkFail, "symlinks", "symbolic links, which lokt does not follow: %s", some(links)).Fix = "remove them: rm " + app.Quoted(links[0])
-		return
+	if len(s.failed)+len(s.closed)+len(s.open)+len(s.foreign)+len(s.repaired) == 0 {
+		d.ok("permissions", "yours alone to write")
 	}
-	d.add(checkOK, "symlinks", "none in the root")
+	if to, err := os.Readlink(d.root.Path); err == nil {
+		d.warn("symlinks", "who changes the link moves the locks away from those who hold them: name the directory itself",
+			"%s is a symbolic link to %s", d.root.Path, to)
+	}
 }
 
 // some lists the first few of many things.
@@ -104,225 +149,114 @@ func some(things []string) string {
 	return strings.Join(things, ", ")
 }
 
-// fixLine returns the line to type to have repaired what can be.
-func (d *doctor) fixLine() string {
-	if d.RootFlag != "" {
-		return "lokt doctor --fix --root " + app.Quoted(d.RootFlag)
-	}
-	return "lokt doctor --fix"
-}
-
-// openDirs opens the directories that are closed to their owner, and returns which.
-func (d *doctor) openDirs() (opened []string) {
-	dirs, _ := storeDirs()
-	for _, dir := range append([]string{"."}, dirs...) {
-		path := filepath.Join(d.root.Path, dir)
-		fi, err := os.Lstat(path)
-		if err != nil || !fi.IsDir() || fi.Mode().Perm()&0o700 == 0o700 {
-			continue
-		}
-		if chmod(path, fi, 0o700) == nil {
-			opened = append(opened, fmt.Sprintf("%s (%#o)", path, fi.Mode().Perm()))
-		}
-	}
-	return opened
-}
-
-func (d *doctor) checkPermissions() {
-	var open, closed, foreign, fixed, unfixed []string
-	if d.fix {
-		fixed = d.openDirs() // or what is in them could not be looked at
-	}
-	for _, f := range d.files() {
-		if f.err != nil && !(f.info != nil && f.info.IsDir() && f.info.Mode().Perm()&0o700 != 0o700) {
-			unfixed = append(unfixed, f.err.Error())
-			continue
-		}
-		if f.info.Mode()&fs.ModeSymlink != 0 {
-			continue // told already
-		}
-		perm, want := f.info.Mode().Perm(), fs.FileMode(0o600)
-		if f.info.IsDir() {
-			want = 0o700
-		}
-		if uid, known := fileOwner(f.info); known && uid != os.Geteuid() {
-			foreign = append(foreign, fmt.Sprintf("%s (user %d)", f.path, uid))
-		}
-		what := fmt.Sprintf("%s (%#o)", f.path, perm)
-		switch {
-		case perm&0o022 == 0 && perm&want == want:
-			continue
-		case d.fix:
-			if err := chmod(f.path, f.info, want); err != nil {
-				unfixed = append(unfixed, fmt.Sprintf("%s: %v", what, err))
-			} else {
-				fixed = append(fixed, what)
-			}
-		case perm&want != want:
-			closed = append(closed, what)
-		default:
-			open = append(open, what)
-		}
-	}
-	fix := d.fixLine()
-	if len(unfixed) > 0 {
-		d.add(checkFail, "permissions", "cannot be read or repaired: %s", some(unfixed))
-	}
-	if len(closed) > 0 {
-		d.add(checkFail, "permissions", "closed to their owner: %s", some(closed)).Fix = fix
-	}
-	if len(open) > 0 {
-		d.add(checkWarn, "permissions", "other users can write: %s", some(open)).Fix = fix
-	}
-	if len(foreign) > 0 {
-		d.add(checkWarn, "permissions", "owned by another user than you: %s", some(foreign)).
-			Fix = "run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other"
-	}
-	switch {
-	case len(fixed) > 0:
-		d.add(checkOK, "permissions", "repaired: %s", some(fixed))
-	case len(unfixed)+len(closed)+len(open)+len(foreign) == 0:
-		d.add(checkOK, "permissions", "yours alone to write")
-	}
-}
-
 func (d *doctor) checkRecords(ctx context.Context) {
 	found, fixed, err := d.store.Check(ctx, d.fix)
 	if err != nil {
-		d.add(checkFail, "records", "%v", err)
+		d.fail("records", "", "%v", err)
 		return
 	}
-	bad, left := 0, []string{}
+	var left []string
+	bad := false
 	for _, f := range found {
 		if f.Name == "" {
 			left = append(left, fmt.Sprintf("%s (%s)", f.Path, f.Problem))
 			continue
 		}
-		bad++
+		bad = true
 		s, err := d.store.View(ctx, f.Name)
 		switch {
 		case errors.Is(err, lokt.ErrDamaged):
-			d.add(checkFail, "records", "%s keeps everybody out of %s: %v", f.Path, f.Name, err).Fix = d.CommandLine("unlock", f.Name, "--force")
+			d.fail("records", d.CommandLine("unlock", f.Name, "--force"), "%s keeps everybody out of %s: %v", f.Path, f.Name, err)
 		case err != nil:
-			d.add(checkFail, "records", "%s: %v", f.Path, err)
+			d.fail("records", "", "%s: %v", f.Path, err)
 		case s.Lock.Corrupt != "":
-			d.add(checkWarn, "records", "%s is damaged (%s): the next claim takes %s over", f.Path, s.Lock.Corrupt, f.Name).
-				Fix = d.CommandLine("unlock", f.Name, "--force")
-		case s.Lock.Freeze != nil && s.Lock.Freeze.Damaged != "":
-			d.add(checkFail, "records", "%s keeps everybody out of %s: %s", f.Path, f.Name, s.Lock.Freeze.Damaged).
-				Fix = d.CommandLine("unfreeze", f.Name, "--force")
+			d.warn("records", d.CommandLine("unlock", f.Name, "--force"), "%s is damaged (%s): the next claim takes %s over", f.Path, f.Problem, f.Name)
+		default:
+			d.fail("records", d.CommandLine("unfreeze", f.Name, "--force"), "%s keeps everybody out of %s: %s", f.Path, f.Name, f.Problem)
 		}
 	}
-	if foreign := d.foreignFiles(); len(foreign) > 0 {
-		bad++
-		d.add(checkWarn, "records", "not lokt's: %s", some(foreign)).Fix = "move them away: they are ignored"
+	if !bad {
+		d.ok("records", "%s", d.census(ctx))
 	}
-	if bad == 0 {
-		d.add(checkOK, "records", "%s", d.census(ctx))
-	}
-	proofs, removed := d.oldProofs()
-	left, fixed = append(left, proofs...), fixed+removed
-	switch {
-	case len(left) > 0:
-		d.add(checkWarn, "leftovers", "of crashed processes: %s", some(left)).Fix = d.fixLine()
-	case fixed > 0:
-		d.add(checkOK, "leftovers", "removed: %d", fixed)
-	default:
-		d.add(checkOK, "leftovers", "none")
-	}
-	d.add(checkOK, "protocol", "version %d: programs with the same one can share these locks", lockfile.Version)
-}
-
-// foreignFiles returns what stands among records and is neither one nor about to be.
-func (d *doctor) foreignFiles() []string {
-	var foreign []string
-	dirs, records := storeDirs()
-	for _, f := range d.files() {
-		if !slices.Contains(dirs[:records], filepath.Base(filepath.Dir(f.path))) || f.err != nil || f.info.Mode()&fs.ModeSymlink != 0 {
-			continue
-		}
-		base := filepath.Base(f.path)
-		name, json := strings.CutSuffix(base, ".json")
-		if !atomicfile.IsTemp(base) && (!json || lokt.ValidateName(name) != nil) {
-			foreign = append(foreign, f.path)
-		}
-	}
-	return foreign
-}
-
-// oldProofs finds, and with --fix removes, what a --prove that was killed left.
-func (d *doctor) oldProofs() (left []string, removed int) {
-	dirs, _ := filepath.Glob(filepath.Join(globQuote(d.root.Path), proofPrefix+"*")) // the pattern is a good one
-	for _, dir := range dirs {
-		fi, err := os.Lstat(dir)
-		if err != nil || !fi.IsDir() || time.Since(fi.ModTime()) < time.Minute {
-			continue
-		}
+	for _, dir := range d.files.proofs {
 		if d.fix && os.RemoveAll(dir) == nil {
-			removed++
+			fixed++
 			continue
 		}
 		left = append(left, dir+" (of a doctor --prove that was killed)")
 	}
-	return left, removed
+	switch {
+	case len(left) > 0:
+		d.warn("leftovers", d.CommandLine("doctor", "", "--fix"), "do not belong there: %s", some(left))
+	case fixed > 0:
+		d.ok("leftovers", "removed: %d", fixed)
+	default:
+		d.ok("leftovers", "none")
+	}
+	d.ok("protocol", "version %d: programs with the same one can share these locks", lockfile.Version)
 }
 
 // census counts the locks on record.
 func (d *doctor) census(ctx context.Context) string {
-	var total, held, stale, frozen, waiting int
-	for s, err := range d.store.List(ctx, lokt.Filter{}) {
-		if err != nil {
-			continue // told already
-		}
-		live := len(s.Live())
-		total++
-		held += live
-		stale += len(s.Lock.Holders) - live
-		waiting += len(s.Lock.Queue)
-		if s.Frozen() != nil {
-			frozen++
-		}
+	m, err := measure(ctx, d.Opened, 0)
+	if err != nil {
+		return err.Error()
 	}
-	return fmt.Sprintf("all can be read; names: %d, holds: %d, stale: %d, waiting: %d, frozen: %d", total, held, stale, waiting, frozen)
+	return fmt.Sprintf("all can be read; names: %d, holds: %d, stale: %d, waiting: %d, frozen: %d", m.names, m.Holds, m.StaleHolds, m.Waiting, m.Frozen)
 }
 
 // auditLarge is a size that a log which is rotated does not reach.
 const auditLarge = 2 * audit.DefaultMaxSize
 
 func (d *doctor) checkAudit(ctx context.Context) {
-	path := audit.Open(d.store.Root(), audit.Options{}).Path()
-	fi, err := os.Lstat(path)
+	log := audit.Open(d.store.Root(), audit.Options{})
+	fi, err := os.Lstat(log.Path())
+	if err == nil {
+		err = writable(log.Path())
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.add(checkOK, "audit", "no log yet")
+		d.ok("audit", "no log yet")
+		return
+	case err == nil && !fi.Mode().IsRegular():
+		d.fail("audit", "move it away", "%s is not a regular file: nothing is recorded", log.Path())
 		return
 	case err != nil:
-		d.add(checkFail, "audit", "%v", err)
-		return
-	case !fi.Mode().IsRegular():
-		d.add(checkFail, "audit", "%s is not a regular file: nothing is recorded", path).Fix = "move it away"
-		return
-	case writable(path) != nil:
-		d.add(checkFail, "audit", "%s cannot be written: %v", path, writable(path)).Fix = writableAgain(writable(path), "repair its permissions")
+		d.fail("audit", writableAgain(err), "%s cannot be written: %v", log.Path(), err)
 		return
 	}
 	junk := 0
-	for _, err := range audit.Open(d.store.Root(), audit.Options{}).Read(ctx, audit.Query{Limit: 1}) {
+	for _, err := range log.Read(ctx, audit.Query{Limit: 1}) {
 		var garbage *audit.GarbageError
 		if errors.As(err, &garbage) {
 			junk++
 		} else if err != nil {
-			d.add(checkFail, "audit", "%v", err)
+			d.fail("audit", "", "%v", err)
 			return
 		}
 	}
-	size := fmt.Sprintf("%s can be written and has %d KiB", path, (fi.Size()+1023)/1024)
+	size := fmt.Sprintf("%s can be written and has %d KiB", log.Path(), (fi.Size()+1023)/1024)
 	switch {
 	case fi.Size() > auditLarge:
-		d.add(checkWarn, "audit", "%s: it is not rotated as it should be", size).Fix = "look at the permissions of " + d.root.Path
+		d.warn("audit", "look at the permissions of "+d.root.Path, "%s: it is not rotated as it should be", size)
 	case junk > 0:
-		d.add(checkWarn, "audit", "%s; lines that are no entries: %d", size, junk).Fix = "they are skipped when the log is read, and go with the file that they are in"
+		d.warn("audit", "they are skipped when the log is read, and go with the file that they are in", "%s; lines that are no entries: %d", size, junk)
 	default:
-		d.add(checkOK, "audit", "%s", size)
+		d.ok("audit", "%s", size)
+	}
+}
+
+func (d *doctor) checkClock() {
+	const fix = "set the clock; expiry of records written elsewhere is judged by it"
+	now := time.Now()
+	switch ahead := d.files.newest.Sub(now); {
+	case now.Year() < 2025:
+		d.fail("clock", fix, "it says %s, which is long ago", now.Format(time.RFC3339))
+	case ahead > time.Minute:
+		d.warn("clock", fix, "it says %s, but %s was changed %s later: it, or the file system's clock, is wrong",
+			now.Format(time.RFC3339), d.files.youngest, app.Short(ahead))
+	default:
+		d.ok("clock", "%s; expiry of locks taken since this host started is judged by a clock that nobody can set, if the system has one",
+			now.Format(time.RFC3339))
 	}
 }

@@ -3,7 +3,6 @@
 package care
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 )
@@ -13,5 +12,3 @@ func fileOwner(fs.FileInfo) (uid int, known bool) { return 0, false }
 func writable(string) error { return nil }
 
 func chmod(path string, _ fs.FileInfo, perm fs.FileMode) error { return os.Chmod(path, perm) }
-
-func tryFlock(*os.File) (bool, error) { return false, errors.ErrUnsupported }

@@ -6,18 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// space returns how much may still be written on the file system of the path: bytes and files, or -1 if the file system
-// does not say.
+// space returns how many bytes and files may still be written on the file system of the path, or -1 if it does not say.
 func space(path string) (bytes, files int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return -1, -1, err
 	}
-	blocks := st.Bavail
+	bytes, files = int64(st.Bavail)*st.Bsize, int64(st.Ffree) //nolint:gosec // no file system is that large
 	if os.Geteuid() == 0 {
-		blocks = st.Bfree
+		bytes = int64(st.Bfree) * st.Bsize //nolint:gosec // as above
 	}
-	bytes, files = int64(blocks)*st.Bsize, int64(st.Ffree) //nolint:gosec // no file system is that large
 	if st.Blocks == 0 {
 		bytes = -1
 	}

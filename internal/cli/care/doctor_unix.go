@@ -39,21 +39,8 @@ func chmod(path string, seen fs.FileInfo, perm fs.FileMode) error {
 		return err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
-	if err == nil && !os.SameFile(fi, seen) {
-		err = errors.New("it was replaced")
-	}
-	if err != nil {
-		return err
+	if fi, err := f.Stat(); err != nil || !os.SameFile(fi, seen) {
+		return errors.Join(err, errors.New("it was replaced"))
 	}
 	return f.Chmod(perm)
-}
-
-// tryFlock locks the file unless somebody has.
-func tryFlock(f *os.File) (bool, error) {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -65,6 +66,8 @@ type metrics struct {
 	Locks       []lockMetrics  `json:"locks"` // those on record that can be read, by name
 	Audit       map[string]int `json:"audit_entries,omitempty"`
 	AuditUnread int            `json:"audit_lines_unreadable"`
+
+	names int // of locks on record that can be read
 }
 
 type lockMetrics struct {
@@ -84,7 +87,7 @@ func (a cmd) runMetrics(o metricsOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := m.count(entries(b, ctx, audit.Query{}, false)); err != nil {
+	if err := m.count(entries(ctx, b, audit.Query{}, false)); err != nil {
 		return err
 	}
 	text := m.text()
@@ -111,10 +114,9 @@ func (a cmd) runMetrics(o metricsOptions) error {
 	return atomicfile.Replace(vfs.OS(), path, text, atomicfile.Options{Perm: 0o644}) // for the collector to read, whoever it is
 }
 
-// measure looks at all locks.
+// measure looks at all locks, and keeps the first maxNames of them apart.
 func measure(ctx context.Context, b *app.Backend, maxNames int) (metrics, error) {
 	m := metrics{Locks: []lockMetrics{}}
-	rest := lockMetrics{Name: otherLocks}
 	for s, err := range b.List(ctx, lokt.Filter{}) {
 		switch {
 		case errors.Is(err, lokt.ErrDamaged):
@@ -124,26 +126,25 @@ func measure(ctx context.Context, b *app.Backend, maxNames int) (metrics, error)
 			return m, err
 		}
 		one := m.add(s)
-		if len(m.Locks) < maxNames {
+		m.names++
+		if len(m.Locks) <= maxNames {
 			m.Locks = append(m.Locks, one)
-			continue
 		}
-		rest.Holds += one.Holds
-		rest.Waiting += one.Waiting
-		rest.AgeSec = max(rest.AgeSec, one.AgeSec)
-		if maxNames == len(m.Locks) {
-			m.Locks = append(m.Locks, rest)
+		if m.names > maxNames {
+			rest := &m.Locks[maxNames]
+			if m.names > maxNames+1 {
+				rest.Holds, rest.Waiting, rest.AgeSec = rest.Holds+one.Holds, rest.Waiting+one.Waiting, max(rest.AgeSec, one.AgeSec)
+			}
+			rest.Name = otherLocks
 		}
-		m.Locks[maxNames] = rest
 	}
 	return m, nil
 }
 
 // add counts one lock.
 func (m *metrics) add(s lokt.Snapshot) lockMetrics {
-	one := lockMetrics{Name: s.Lock.Name, Waiting: len(s.Lock.Queue)}
 	live := s.Live()
-	one.Holds = len(live)
+	one := lockMetrics{Name: s.Lock.Name, Waiting: len(s.Lock.Queue), Holds: len(live)}
 	for _, h := range live {
 		one.AgeSec = max(one.AgeSec, s.Now.Sub(h.HeldSince).Seconds())
 	}
@@ -157,7 +158,7 @@ func (m *metrics) add(s lokt.Snapshot) lockMetrics {
 	case len(s.Lock.Holders) > 0:
 		m.Stale++
 	}
-	if f := s.Frozen(); f != nil {
+	if s.Frozen() != nil {
 		m.Frozen++
 	}
 	if s.Lock.Corrupt != "" || s.Lock.Freeze != nil && s.Lock.Freeze.Damaged != "" {
@@ -167,7 +168,7 @@ func (m *metrics) add(s lokt.Snapshot) lockMetrics {
 }
 
 // count counts the entries of the audit log.
-func (m *metrics) count(entries func(func(audit.Entry, error) bool)) error {
+func (m *metrics) count(entries iter.Seq2[audit.Entry, error]) error {
 	m.Audit = map[string]int{}
 	for _, t := range eventTypes() {
 		m.Audit[t] = 0
@@ -192,34 +193,42 @@ func (m *metrics) count(entries func(func(audit.Entry, error) bool)) error {
 // text returns the metrics in Prometheus's text format.
 func (m *metrics) text() []byte {
 	var w promtext.Writer
-	gauge := func(name, help string, value float64) {
-		w.Family(name, promtext.Gauge, help)
-		w.Sample(name, value)
+	for _, g := range []struct {
+		name, help string
+		value      float64
+	}{
+		{"lokt_locks_held", "Locks that somebody holds.", float64(m.Held)},
+		{"lokt_locks_stale", "Locks on record of which every holder has expired or is dead.", float64(m.Stale)},
+		{"lokt_locks_frozen", "Locks that are frozen.", float64(m.Frozen)},
+		{"lokt_locks_damaged", "Locks whose record or freeze cannot be read.", float64(m.Damaged)},
+		{"lokt_holds", "Holds that are in force.", float64(m.Holds)},
+		{"lokt_holds_stale", "Holds on record that have expired or whose process is dead.", float64(m.StaleHolds)},
+		{"lokt_claims_waiting", "Claims in queues.", float64(m.Waiting)},
+		{"lokt_oldest_hold_age_seconds", "Age of the oldest hold in force; 0 if there is none.", m.OldestSec},
+		{"lokt_audit_lines_unreadable", "Lines of the audit log that are no entries.", float64(m.AuditUnread)},
+	} {
+		w.Family(g.name, promtext.Gauge, g.help)
+		w.Sample(g.name, g.value)
 	}
-	gauge("lokt_locks_held", "Locks that somebody holds.", float64(m.Held))
-	gauge("lokt_locks_stale", "Locks on record of which every holder has expired or is dead.", float64(m.Stale))
-	gauge("lokt_locks_frozen", "Locks that are frozen.", float64(m.Frozen))
-	gauge("lokt_locks_damaged", "Locks whose record or freeze cannot be read.", float64(m.Damaged))
-	gauge("lokt_holds", "Holds that are in force.", float64(m.Holds))
-	gauge("lokt_holds_stale", "Holds on record that have expired or whose process is dead.", float64(m.StaleHolds))
-	gauge("lokt_claims_waiting", "Claims in queues.", float64(m.Waiting))
-	gauge("lokt_oldest_hold_age_seconds", "Age of the oldest hold in force; 0 if there is none.", m.OldestSec)
-	each := func(name, help string, value func(lockMetrics) float64) {
-		if len(m.Locks) > 0 {
-			w.Family(name, promtext.Gauge, help)
-		}
-		for _, l := range m.Locks {
-			w.Sample(name, value(l), "name", l.Name)
+	for _, g := range []struct {
+		name, help string
+		value      func(lockMetrics) float64
+	}{
+		{"lokt_lock_holds", "Holds of a lock that are in force.", func(l lockMetrics) float64 { return float64(l.Holds) }},
+		{"lokt_lock_claims_waiting", "Claims in the queue of a lock.", func(l lockMetrics) float64 { return float64(l.Waiting) }},
+		{"lokt_lock_hold_age_seconds", "Age of the oldest hold of a lock that is in force; 0 if there is none.", func(l lockMetrics) float64 { return l.AgeSec }},
+	} {
+		for i, l := range m.Locks {
+			if i == 0 {
+				w.Family(g.name, promtext.Gauge, g.help)
+			}
+			w.Sample(g.name, g.value(l), "name", l.Name)
 		}
 	}
-	each("lokt_lock_holds", "Holds of a lock that are in force.", func(l lockMetrics) float64 { return float64(l.Holds) })
-	each("lokt_lock_claims_waiting", "Claims in the queue of a lock.", func(l lockMetrics) float64 { return float64(l.Waiting) })
-	each("lokt_lock_hold_age_seconds", "Age of the oldest hold of a lock that is in force; 0 if there is none.", func(l lockMetrics) float64 { return l.AgeSec })
 	// A gauge: the log forgets its oldest entries, so the numbers fall now and then.
 	w.Family("lokt_audit_entries", promtext.Gauge, "Entries of the audit log and of its rotated files, by event.")
 	for _, event := range slices.Sorted(maps.Keys(m.Audit)) {
 		w.Sample("lokt_audit_entries", float64(m.Audit[event]), "event", event)
 	}
-	gauge("lokt_audit_lines_unreadable", "Lines of the audit log that are no entries.", float64(m.AuditUnread))
 	return w.Bytes()
 }

@@ -75,9 +75,7 @@ type primeLock struct {
 
 // primeFacts is what there is to tell.
 type primeFacts struct {
-	scripts []script
-	cut     bool // there may be more
-	odd     int  // scripts that are left out for their names
+	scan
 	locks   []primeLock
 	problem string // why the locks cannot be told
 	owner   lokt.Owner
@@ -91,13 +89,11 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 		return fmt.Errorf("working directory: %w", err)
 	}
 	top := repository(dir)
-	scan := a.scan(top)
-	facts := primeFacts{scripts: scan.found, cut: scan.cut, odd: scan.odd, owner: a.Asker(), locks: []primeLock{}}
-	switch {
-	case a.Getenv("LOKT_OWNER") != "":
-		facts.from = "LOKT_OWNER"
-	case a.Getenv("LOKT_AGENT_ID") != "":
-		facts.from = "LOKT_AGENT_ID"
+	facts := primeFacts{scan: scanScripts(top), owner: a.Asker(), locks: []primeLock{}}
+	for _, name := range []string{"LOKT_AGENT_ID", "LOKT_OWNER"} {
+		if a.Getenv(name) != "" {
+			facts.from = name
+		}
 	}
 	if urls := a.ServerURLs(); len(urls) > 0 {
 		facts.server = shown(app.WithoutUser(urls[0]))
@@ -208,18 +204,19 @@ func (a cmd) liveLocks(facts *primeFacts) error {
 			failed = err
 			continue
 		}
-		if f := s.Frozen(); f != nil {
+		one := func(state string, o lokt.Owner, expires time.Time) *primeLock {
 			facts.locks = append(facts.locks, primeLock{
-				Name: s.Lock.Name, State: locks.StateFrozen, Owner: tame(f.Owner.ID), Host: tame(f.Owner.Host), AgentID: tame(f.Owner.Session),
-				Mine: facts.owner.Same(f.Owner), ExpiresAt: f.ExpiresAt, RemainingSec: app.Remaining(s.Now, f.ExpiresAt), Waiters: len(s.Lock.Queue),
+				Name: s.Lock.Name, State: state, Owner: tame(o.ID), Host: tame(o.Host), AgentID: tame(o.Session), Mine: facts.owner.Same(o),
+				ExpiresAt: expires, RemainingSec: app.Remaining(s.Now, expires), Waiters: len(s.Lock.Queue),
 			})
+			return &facts.locks[len(facts.locks)-1]
+		}
+		if f := s.Frozen(); f != nil {
+			one(locks.StateFrozen, f.Owner, f.ExpiresAt)
 		}
 		for _, h := range s.Live() {
-			facts.locks = append(facts.locks, primeLock{
-				Name: s.Lock.Name, State: locks.StateHeld, Owner: tame(h.Owner.ID), Host: tame(h.Owner.Host), AgentID: tame(h.Owner.Session), Kind: h.Kind(),
-				Mine: facts.owner.Same(h.Owner), HeldFor: int64(s.Now.Sub(h.HeldSince) / time.Second), ExpiresAt: h.ExpiresAt,
-				RemainingSec: app.Remaining(s.Now, h.ExpiresAt), Waiters: len(s.Lock.Queue),
-			})
+			l := one(locks.StateHeld, h.Owner, h.ExpiresAt)
+			l.Kind, l.HeldFor = h.Kind(), int64(s.Now.Sub(h.HeldSince)/time.Second)
 		}
 	}
 	return failed

@@ -88,61 +88,52 @@ func identity(facts primeFacts) string {
 
 // scriptLine tells of one script, or nothing if its names are too long to be told.
 func scriptLine(s script) string {
-	var names []string
 	for _, n := range s.Names {
 		if len(n) > shownMost {
 			return ""
 		}
-		names = append(names, "`"+n+"`")
 	}
 	what := "`" + s.File + "`"
 	if s.Run != "" {
-		what = "`" + s.Run + "`"
-		if !strings.HasSuffix(s.Run, s.File) {
-			what += " (`" + s.File + "`)"
-		}
+		what = "`" + s.Run + "` (" + what + ")"
 	}
-	line := fmt.Sprintf("- %s takes %s", what, strings.Join(names, " and "))
+	line := fmt.Sprintf("- %s takes `%s`", what, strings.Join(s.Names, "` and `"))
 	if s.Command == cmdLock {
 		line += ", and keeps it until `lokt unlock " + s.Names[0] + "`"
-		if strings.HasPrefix(s.Names[0], "-") {
-			return ""
-		}
 	}
 	return line
 }
 
 // scriptLines tells of the scripts, at most so many of them, in so many bytes.
-func scriptLines(facts primeFacts, most, bytes int) []string {
+func scriptLines(facts primeFacts, bytes int) []string {
 	var lines []string
-	left := 0
+	left := facts.odd
 	for _, s := range facts.scripts {
 		line := scriptLine(s)
-		if line == "" || len(lines) == most || len(line)+1 > bytes {
+		if line == "" || len(lines) == primeScripts || len(line)+1 > bytes {
 			left++
 			continue
 		}
 		lines = append(lines, line)
 		bytes -= len(line) + 1
 	}
-	switch left += facts.odd; {
+	switch {
 	case left > 0:
 		lines = append(lines, fmt.Sprintf("- and %d more: search for lokt guard and lokt lock", left)) // see moreBytes
 	case facts.cut:
 		lines = append(lines, "- and maybe more: not everything was searched")
+	case len(lines) == 0:
+		lines = append(lines, "- none were found that name their locks")
 	}
 	return lines
 }
 
-const moreBytes = 70 // that the last line of scriptLines can have
+const (
+	moreBytes = 70 // that the last line of scriptLines can have
+	anyBytes  = 1 << 20
+)
 
-func scripts(facts primeFacts) string {
-	lines := scriptLines(facts, primeScripts, 1<<20)
-	if len(lines) == 0 {
-		return "None were found that name their locks."
-	}
-	return strings.Join(lines, "\n")
-}
+func scripts(facts primeFacts) string { return strings.Join(scriptLines(facts, anyBytes), "\n") }
 
 func heldNow(facts primeFacts) string {
 	var lines []string
@@ -184,15 +175,10 @@ func heldNow(facts primeFacts) string {
 
 // rules writes the plain kind of text, short enough for the format.
 func (f primeFormat) rules(facts primeFacts) string {
-	head := says("plain") + "\n"
-	tail := f.origin() + "\n"
-	bytes := 1 << 20
+	head, tail := says("plain")+"\n", f.origin()+"\n"
+	bytes := anyBytes
 	if f.most > 0 {
 		bytes = f.most - len(head) - len(tail) - len(sectionBegin+sectionEnd) - moreBytes
 	}
-	lines := scriptLines(facts, primeScripts, bytes)
-	if len(lines) == 0 {
-		lines = []string{"- none were found that name their locks"}
-	}
-	return head + strings.Join(lines, "\n") + "\n" + tail
+	return head + strings.Join(scriptLines(facts, bytes), "\n") + "\n" + tail
 }

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -82,18 +81,19 @@ func readCount(path string) (int, error) {
 	return n, nil
 }
 
-// result is how a race came out.
-type result struct {
-	entered, overlaps, count int
-	took                     time.Duration
+// race is how a race came out.
+type race struct {
+	Entered  int   `json:"expected"`
+	Count    int   `json:"got"`
+	Lost     int   `json:"lost"` // updates
+	Millis   int64 `json:"elapsed_ms"`
+	overlaps int
 }
 
-// lost returns how many updates were.
-func (r result) lost() int { return r.entered - r.count }
-
 // race lets processes add one to the number in a file, each again and again while it may. They run this program, with the
-// arguments before those that make it add one, and know nothing of the locks that their caller may hold.
-func (a cmd) race(ctx context.Context, path string, thinking time.Duration, again func(rounds int) bool, args ...string) (r result, err error) {
+// arguments before those that make it add one, and know nothing of the locks that their caller may hold. Even with an error
+// the result has the overlaps so far.
+func (a cmd) race(ctx context.Context, path string, thinking time.Duration, again func(rounds int) bool, args ...string) (r race, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return r, err
@@ -106,32 +106,34 @@ func (a cmd) race(ctx context.Context, path string, thinking time.Duration, agai
 		return r, err
 	}
 	start := time.Now()
-	var entered, overlaps atomic.Int64
-	var failed [racers]error
+	var mu sync.Mutex
 	var running sync.WaitGroup
-	for i := range failed {
+	for range racers {
 		running.Go(func() {
-			for n := 0; failed[i] == nil && again(n); n++ {
-				var overlap bool
-				if overlap, failed[i] = a.enter(ctx, program, args); overlap {
-					overlaps.Add(1)
+			for n := 0; again(n); n++ {
+				overlap, e := a.enter(ctx, program, args)
+				mu.Lock()
+				r.Entered++
+				if overlap {
+					r.overlaps++
 				}
-				entered.Add(1)
-			}
-			if failed[i] != nil {
-				failed[i] = fmt.Errorf("process %d of %d: %w", i+1, racers, failed[i])
+				err = errors.Join(err, e)
+				mu.Unlock()
+				if e != nil {
+					return
+				}
 			}
 		})
 	}
 	running.Wait()
-	r = result{entered: int(entered.Load()), overlaps: int(overlaps.Load()), took: time.Since(start)}
+	r.Millis = time.Since(start).Milliseconds()
 	if cause := context.Cause(ctx); cause != nil {
 		return r, cause
 	}
-	if err := errors.Join(failed[:]...); err != nil {
-		return r, err
+	if err == nil {
+		r.Count, err = readCount(path)
+		r.Lost = r.Entered - r.Count
 	}
-	r.count, err = readCount(path)
 	return r, err
 }
 
@@ -160,15 +162,6 @@ const (
 	demoTries    = 3               // of the race that is meant to be lost
 )
 
-// demoPart is how one half of the demonstration came out.
-type demoPart struct {
-	Command  string `json:"command"`
-	Expected int    `json:"expected"`
-	Got      int    `json:"got"`
-	Lost     int    `json:"lost"`
-	Millis   int64  `json:"elapsed_ms"`
-}
-
 func newDemo(a cmd) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
@@ -196,35 +189,30 @@ func (a cmd) runDemo() (err error) {
 			a.Say(format, args...)
 		}
 	}
-	part := func(command string, args ...string) (demoPart, error) {
-		r, err := a.race(ctx, filepath.Join(dir, "counter.txt"), demoThinking, func(n int) bool { return n < demoRounds }, args...)
-		if err != nil {
-			return demoPart{}, fmt.Errorf("demo: %w", err)
-		}
-		return demoPart{Command: command, Expected: r.entered, Got: r.count, Lost: r.lost(), Millis: r.took.Milliseconds()}, nil
+	run := func(args ...string) (race, error) {
+		return a.race(ctx, filepath.Join(dir, "counter.txt"), demoThinking, func(n int) bool { return n < demoRounds }, args...)
 	}
-	show := func(p demoPart) {
+	show := func(r race) {
 		verdict := "nothing was lost"
-		if p.Lost != 0 {
-			verdict = fmt.Sprintf("%d updates were lost", p.Lost)
+		if r.Lost != 0 {
+			verdict = fmt.Sprintf("%d updates were lost", r.Lost)
 		}
-		narrate("  expected %d, got %d: %s (%s)\n", p.Expected, p.Got, verdict, app.Short(time.Duration(p.Millis)*time.Millisecond))
+		narrate("  expected %d, got %d: %s (%s)\n", r.Entered, r.Count, verdict, app.Short(time.Duration(r.Millis)*time.Millisecond))
 	}
 	narrate("%d workers add one to the number in a file, %d times each, all at once. Each time a program reads the number,", racers, demoRounds)
 	narrate("thinks for %v, and writes back one more.\n", demoThinking)
 	narrate("Without lokt:   add-one counter.txt")
-	var without demoPart
+	var without race
 	for try := 0; try < demoTries && without.Lost == 0; try++ {
-		if without, err = part("add-one counter.txt"); err != nil {
-			return err
+		if without, err = run(); err != nil {
+			return fmt.Errorf("demo: %w", err)
 		}
 	}
 	show(without)
 	narrate("With lokt:      lokt guard counter --wait -- add-one counter.txt")
-	with, err := part("lokt guard counter --wait -- add-one counter.txt",
-		"guard", "counter", "--wait", "--timeout", demoLimit.String(), "--root", filepath.Join(dir, "locks"))
+	with, err := run("guard", "counter", "--wait", "--timeout", demoLimit.String(), "--root", filepath.Join(dir, "locks"))
 	if err != nil {
-		return err
+		return fmt.Errorf("demo: %w", err)
 	}
 	show(with)
 	end := app.Exit(app.ExitOK)
@@ -234,12 +222,10 @@ func (a cmd) runDemo() (err error) {
 	switch {
 	case a.JSON:
 		return errors.Join(a.Print(struct {
-			Workers int      `json:"workers"`
-			Rounds  int      `json:"rounds"` // of each worker
-			Without demoPart `json:"without"`
-			With    demoPart `json:"with"`
-			OK      bool     `json:"ok"` // with lokt nothing was lost
-		}{racers, demoRounds, without, with, with.Lost == 0}), end)
+			Without race `json:"without"`
+			With    race `json:"with"`
+			OK      bool `json:"ok"` // with lokt nothing was lost
+		}{without, with, with.Lost == 0}), end)
 	case with.Lost != 0:
 		a.Tell("the guarded programs were not kept apart, which must not happen: look with lokt doctor --prove")
 	case without.Lost == 0:
@@ -261,30 +247,30 @@ const (
 func (d *doctor) checkExclusion(ctx context.Context) {
 	const name = "exclusion"
 	if d.store == nil {
-		d.add(checkFail, name, "not tried, for the locks cannot be used")
+		d.fail(name, "", "not tried, for the locks cannot be used")
 		return
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, err := d.prove(ctx)
+	r, err := d.tryExclusion(ctx)
 	kind, _ := process.LocalFS(existing(d.root.Path))
 	switch {
-	case r.overlaps > 0 || err == nil && r.lost() != 0:
-		d.add(checkFail, name, "%d processes entered %d times; %d times another was in already, and %d of their updates were lost", racers, r.entered, r.overlaps, r.lost()).
-			Fix = fmt.Sprintf("do not keep locks on this file system (%s): set LOKT_ROOT to a local disk", kind)
+	case r.overlaps > 0 || r.Lost != 0:
+		d.fail(name, fmt.Sprintf("do not keep locks on this file system (%s): set LOKT_ROOT to a local disk", kind),
+			"%d processes entered %d times; %d times another was in already, and %d of their updates were lost", racers, r.Entered, r.overlaps, r.Lost)
 	case err != nil:
-		d.add(checkFail, name, "the race could not be run: %v", err)
+		d.fail(name, "", "the race could not be run: %v", err)
 	default:
-		d.add(checkOK, name, "%d processes entered %d times in %s, and never two at once", racers, r.entered, app.Short(proofTime))
+		d.ok(name, "%d processes entered %d times in %s, and never two at once", racers, r.Entered, app.Short(proofTime))
 	}
 }
 
-// prove runs the race of guards. If it fails, what was seen until then is returned too.
-func (d *doctor) prove(ctx context.Context) (r result, err error) {
-	if !d.exists {
-		if err := os.MkdirAll(d.root.Path, 0o700); err != nil {
-			return r, err
-		}
+// tryExclusion runs the race of guards.
+func (d *doctor) tryExclusion(ctx context.Context) (r race, err error) {
+	if err := os.MkdirAll(filepath.Dir(d.root.Path), 0o700); err != nil {
+		return r, err
+	}
+	if os.Mkdir(d.root.Path, 0o700) == nil {
 		defer func() { _ = os.Remove(d.root.Path) }() // fails if others use it by now
 	}
 	root, err := os.MkdirTemp(d.root.Path, proofPrefix)

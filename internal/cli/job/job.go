@@ -63,32 +63,11 @@ func (a cmd) jobLine(what string, more ...string) string {
 	return a.CommandLine("job", what, more...)
 }
 
-// flagOf returns the flag that says what a field of a request does.
-func flagOf(field string) string {
-	switch field {
-	case "requested_units", "max_units":
-		return "--units"
-	case "max_runtime_s":
-		return "--max-runtime"
-	case "retry_backoff_s":
-		return "--backoff"
-	case "idempotency_key":
-		return "--key"
-	case "tags":
-		return "--tag"
-	case "locks":
-		return "--lock"
-	case "types":
-		return "--type"
-	case "capabilities":
-		return "--capability"
-	case "worker_id":
-		return "--worker-id"
-	case "job_id":
-		return "JOB_ID"
-	}
-	return "--" + strings.ReplaceAll(field, "_", "-")
-}
+// flags are those whose names differ from the fields that they set.
+var flags = strings.NewReplacer(
+	"requested_units", "units", "max_units", "units", "max_runtime_s", "max-runtime", "retry_backoff_s", "backoff", "idempotency_key", "key",
+	"tags", "tag", "locks", "lock", "types", "type", "capabilities", "capability", "_", "-",
+)
 
 // problemsText says what is wrong with a request, in terms of the command line.
 func problemsText(problems []jobs.Problem) string {
@@ -97,7 +76,7 @@ func problemsText(problems []jobs.Problem) string {
 		text := p.Msg
 		for _, l := range p.Loc { // the first name that is a field's
 			if name, ok := l.(string); ok && name != "jobs" && name != "body" && name != "query" {
-				text = flagOf(name) + ": " + strings.ToLower(p.Msg[:min(1, len(p.Msg))]) + p.Msg[min(1, len(p.Msg)):]
+				text = "--" + flags.Replace(name) + ": " + strings.ToLower(p.Msg[:min(1, len(p.Msg))]) + p.Msg[min(1, len(p.Msg)):]
 				break
 			}
 		}

@@ -2,14 +2,13 @@ package job
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
@@ -40,16 +39,8 @@ func newJobList(a cmd) *cobra.Command {
 	fs.IntVar(&o.limit, "limit", 50, "how many at most, up to 1000")
 	fs.BoolVar(&o.all, "all", false, "all there are")
 	// The error is for a flag that there is not.
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(app.Strings(jobs.States()), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-func stateNames() []string {
-	var names []string
-	for _, s := range jobs.States() {
-		names = append(names, string(s))
-	}
-	return names
 }
 
 func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
@@ -141,27 +132,19 @@ func noteText(v *jobs.View) string {
 // waitingText says why a queued job is not leased.
 func waitingText(v *jobs.View) string {
 	what, name, _ := strings.Cut(v.WaitingFor, ":")
-	switch what + ":" {
-	case jobs.WaitingReserved:
-		return "waits for job " + name + ", which capacity is kept for"
-	case jobs.WaitingLock:
-		return "waits for the lock " + name
-	}
-	switch v.WaitingFor {
-	case jobs.WaitingCapacity:
-		return fmt.Sprintf("waits for %d units of capacity", v.Job.Units)
-	case jobs.WaitingUnique:
-		return "waits for a worker without another job"
-	case jobs.WaitingWorker:
-		return "no worker asks for it"
-	case jobs.WaitingRunAt:
-		text := "waits until " + v.Job.ReadyAt.Local().Format("2006-01-02 15:04:05")
-		if v.Job.Attempt > 0 {
-			text = "is tried again at " + v.Job.ReadyAt.Local().Format("15:04:05")
+	at := v.Job.ReadyAt.Local().Format("2006-01-02 15:04:05")
+	for _, w := range []struct{ what, text string }{
+		{jobs.WaitingReserved, "waits for job " + name + ", which capacity is kept for"},
+		{jobs.WaitingLock, "waits for the lock " + name},
+		{jobs.WaitingCapacity, fmt.Sprintf("waits for %d units of capacity", v.Job.Units)},
+		{jobs.WaitingUnique, "waits for a worker without another job"},
+		{jobs.WaitingWorker, "no worker asks for it"},
+		{jobs.WaitingRunAt, "waits until " + at},
+		{jobs.WaitingFrozen, "jobs of its type are frozen"},
+	} {
+		if w.what == v.WaitingFor || w.what == what+":" {
+			return w.text
 		}
-		return text
-	case jobs.WaitingFrozen:
-		return "jobs of its type are frozen"
 	}
 	return v.WaitingFor
 }
@@ -190,93 +173,10 @@ func newJobShow(a cmd) *cobra.Command {
 			if a.JSON {
 				return a.Print(viewObject(&v))
 			}
-			a.showJob(&v)
-			return nil
+			text, err := app.Details(viewObject(&v))
+			return errors.Join(err, a.Write(text))
 		},
 	}
-}
-
-// locksText names the locks of a job, and the tokens that its worker was told of them, if it has one.
-func locksText(v *jobs.View) string {
-	locks := make([]string, len(v.Job.Locks))
-	for i, name := range v.Job.Locks {
-		locks[i] = name
-		if v.Lease == nil {
-			continue
-		}
-		if token := v.Lease.LockTokens[name]; token != 0 {
-			locks[i] += fmt.Sprintf(" (token %d)", token)
-		}
-	}
-	return strings.Join(locks, ", ")
-}
-
-// showJob writes what there is to know about a job, a line for each thing that there is.
-func (a cmd) showJob(v *jobs.View) {
-	j := &v.Job
-	line := func(what, text string) {
-		if text != "" {
-			a.Say("%-12s %s", what, strings.ReplaceAll(text, "\n", "\n             "))
-		}
-	}
-	at := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return t.Local().Format("2006-01-02 15:04:05.000")
-	}
-	line("job", j.ID)
-	line("state", string(j.State)+reasonText(j))
-	if v.InQueue {
-		line("note", waitingText(v))
-	}
-	line("type", j.Type)
-	line("priority", string(j.Priority))
-	line("units", strconv.Itoa(j.Units))
-	if j.Unique {
-		line("unique", "only for a worker without another job")
-	}
-	line("tags", strings.Join(j.Tags, ", "))
-	line("locks", locksText(v))
-	line("key", j.IdempotencyKey)
-	if j.MaxRuntime > 0 {
-		line("max runtime", j.MaxRuntime.String())
-	}
-	line("payload", string(j.Payload))
-	line("created", at(j.CreatedAt))
-	line("run at", at(j.RunAt))
-	line("started", at(j.StartedAt))
-	line("ended", at(j.EndedAt))
-	if o := j.Output; o != nil {
-		if o.Progress != nil {
-			line("progress", fmt.Sprintf("%.1f%%", *o.Progress*100))
-		}
-		line("message", o.Message)
-		line("metrics", string(o.Metrics))
-		line("checkpoint", string(o.Checkpoint))
-		line("result", string(o.Result))
-	}
-	if j.Cancel && !j.State.Ended() {
-		line("cancel", "its worker is told to stop")
-	}
-	for i := range v.Attempts {
-		line("attempt "+strconv.Itoa(v.Attempts[i].Number)+"/"+strconv.Itoa(j.MaxAttempts), attemptText(&v.Attempts[i]))
-	}
-}
-
-func attemptText(t *jobs.Attempt) string {
-	text := fmt.Sprintf("%s by %s, token %d, from %s", t.State, t.WorkerID, t.Token, t.IssuedAt.Local().Format("2006-01-02 15:04:05"))
-	if !t.EndedAt.IsZero() {
-		text += ", for " + app.Short(t.EndedAt.Sub(t.IssuedAt))
-	}
-	if c := codeText(t.Code); c != "" {
-		return text + ": " + c
-	}
-	if t.Error != nil {
-		message, _ := failureText(jsontext.Value(t.Error))
-		text += ": " + message
-	}
-	return text
 }
 
 // statsTable is what became of jobs, by type.

@@ -218,32 +218,29 @@ func (r *workerRun) notify(n worker.Notice) {
 		_ = r.Print(v) // who cannot be told goes on working
 		return
 	}
-	switch n.Type {
-	case worker.NoticeStarted:
-		if !r.o.quiet {
-			r.log("job %s (%s) started, attempt %d", n.Run.Job.ID, n.Run.Job.Type, n.Run.Lease.Attempt)
-		}
-	case worker.NoticeEnded:
-		switch {
-		case n.Err != nil:
-			r.log("job %s (%s) %s: %v", n.Run.Job.ID, n.Run.Job.Type, n.State, n.Err)
-		case !r.o.quiet:
-			r.log("job %s (%s) %s", n.Run.Job.ID, n.Run.Job.Type, n.State)
-		}
-	case worker.NoticeStop:
-		r.log("job %s (%s) is stopped: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
-	case worker.NoticeUntold:
-		r.log("warning: the end of job %s (%s) counts for nothing: %v", n.Run.Job.ID, n.Run.Job.Type, n.Err)
-	case worker.NoticeDoubt:
-		r.log("warning: job %s (%s): a heartbeat failed, trying again: %s", n.Run.Job.ID, n.Run.Job.Type, awayText(n.Err))
-	case worker.NoticeAway:
+	about := ""
+	if n.Run != nil {
+		about = fmt.Sprintf("job %s (%s)", n.Run.Job.ID, n.Run.Job.Type)
+	}
+	switch quiet := r.o.quiet; {
+	case n.Type == worker.NoticeStarted && !quiet:
+		r.log("%s started, attempt %d", about, n.Run.Lease.Attempt)
+	case n.Type == worker.NoticeEnded && n.Err != nil:
+		r.log("%s %s: %v", about, n.State, n.Err)
+	case n.Type == worker.NoticeEnded && !quiet:
+		r.log("%s %s", about, n.State)
+	case n.Type == worker.NoticeStop:
+		r.log("%s is stopped: %v", about, n.Err)
+	case n.Type == worker.NoticeUntold:
+		r.log("warning: the end of %s counts for nothing: %v", about, n.Err)
+	case n.Type == worker.NoticeDoubt:
+		r.log("warning: %s: a heartbeat failed, trying again: %s", about, awayText(n.Err))
+	case n.Type == worker.NoticeAway:
 		r.log("warning: the server does not answer, trying again: %s", awayText(n.Err))
-	case worker.NoticeBack:
+	case n.Type == worker.NoticeBack:
 		r.log("the server answers again")
-	case worker.NoticeDraining:
-		if n.Err == nil && !r.o.quiet {
-			r.log("taking no more jobs; a second signal ends those under way")
-		}
+	case n.Type == worker.NoticeDraining && n.Err == nil && !quiet:
+		r.log("taking no more jobs; a second signal ends those under way")
 	}
 }
 

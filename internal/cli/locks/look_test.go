@@ -151,7 +151,7 @@ func TestATerminalIsDrawnOver(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := a.redraw(locks, "x", false, true); err != nil || strings.Contains(out.String(), "\x1b") || !strings.HasPrefix(out.String(), "name:") {
+	if err := a.redraw(locks, "x", false, true); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "owner:         ann") {
 		t.Errorf("wrote %q, %v", out.String(), err)
 	}
 }

@@ -83,7 +83,8 @@ func (a cmd) statusOne(ctx context.Context, b *app.Backend, o statusOptions) err
 	case a.JSON:
 		return a.Print(v)
 	}
-	return a.Write(v.detail())
+	text, err := app.Details(v)
+	return errors.Join(err, a.Write(text))
 }
 
 // statusAll shows a table of all locks.
@@ -102,26 +103,22 @@ func (a cmd) statusAll(ctx context.Context, b *app.Backend, o statusOptions) err
 	return a.Table(table(locks))
 }
 
-// look returns what is to be shown of one lock. If its record cannot be read, that is in the view, too.
+// look returns the view of one lock. If its record cannot be read, the view says so, too.
 func (a cmd) look(ctx context.Context, b *app.Backend, name string, prune bool) (lockView, error) {
 	s, err := b.Get(ctx, name)
+	var pruned []removed
 	if err == nil && prune {
-		var pruned []removed
-		if s, pruned, err = a.prune(ctx, b, s); err == nil {
-			v := view(b, s)
-			v.Queue, v.Pruned = viewQueue(b, s), pruned
-			return v, nil
-		}
+		s, pruned, err = a.prune(ctx, b, s)
 	}
 	if err != nil {
 		return unreadable(name, err), err
 	}
 	v := view(b, s)
-	v.Queue = viewQueue(b, s)
+	v.Queue, v.Pruned = viewQueue(b, s), pruned
 	return v, nil
 }
 
-// lookAtAll returns what is to be shown of all locks that are not free.
+// lookAtAll returns the views of all locks that are not free.
 func (a cmd) lookAtAll(ctx context.Context, b *app.Backend, prune bool) ([]lockView, error) {
 	locks := []lockView{}
 	for s, err := range b.List(ctx, lokt.Filter{}) {

@@ -1,12 +1,9 @@
 package locks
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,12 +94,12 @@ func viewBlocked(b *app.Backend, e *lokt.BlockedError, message string) blocked {
 	v := blocked{Status: "blocked", Name: e.Name, Reason: "queued", Holders: len(e.Holders), Ahead: len(e.Ahead), TimedOut: e.TimedOut > 0, Message: message}
 	if len(e.Holders) > 0 {
 		h := viewHold(b, lokt.Snapshot{Now: e.Now}, e.Holders[0])
-		v.Reason, v.HolderOwner, v.HolderHost, v.HolderPID, v.HolderAgentID, v.HolderKind = "held", h.Owner, h.Host, h.PID, h.AgentID, h.Kind
+		v.Reason, v.HolderOwner, v.HolderHost, v.HolderPID, v.HolderAgentID, v.HolderKind = StateHeld, h.Owner, h.Host, h.PID, h.AgentID, h.Kind
 		v.HolderAgeSec, v.HolderTTLSec, v.HolderRemaining, v.HolderExpired = h.AgeSec, h.TTLSec, h.Remaining, h.Expired
 		v.HolderPIDStatus, v.HolderAcquiredTS, v.HolderExpiresAt, v.ExpiresAt = h.PIDStatus, h.AcquiredTS, h.ExpiresAt, h.ExpiresAt
 	}
 	if f := e.Freeze; f != nil {
-		v.Reason, v.FreezeOwner, v.FreezeReason, v.ExpiresAt = "frozen", f.Owner.ID, f.Reason, app.UTC(f.ExpiresAt)
+		v.Reason, v.FreezeOwner, v.FreezeReason, v.ExpiresAt = StateFrozen, f.Owner.ID, f.Reason, app.UTC(f.ExpiresAt)
 	}
 	return v
 }
@@ -135,19 +132,16 @@ func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
 	if h.Owner.Session != "" {
 		add("agent %s", h.Owner.Session)
 	}
-	if p := pid(h.Claim); p != 0 {
-		status := pidStatus(b, h)
-		switch {
-		case status == pidUnbound || status == pidUnknown && b.Store == nil && !h.Strict:
-			status = ""
-		case status == pidUnknown && b.Store == nil:
-			status = " there" // and nothing is known of it here
-		case status == pidOrphaned:
-			status = " " + orphanText(b, h)
-		default:
-			status = " " + status
-		}
-		add("pid %d%s", p, status)
+	switch p, status := pid(h.Claim), pidStatus(b, h); {
+	case p == 0:
+	case status == pidUnbound || status == pidUnknown && b.Store == nil && !h.Strict:
+		add("pid %d", p)
+	case status == pidUnknown && b.Store == nil: // nothing is known of it here
+		add("pid %d there", p)
+	case status == pidOrphaned:
+		add("pid %d %s", p, orphanText(b, h))
+	default:
+		add("pid %d %s", p, status)
 	}
 	kind := h.Kind()
 	if !h.HeldSince.IsZero() { // as in records made by hand
@@ -215,22 +209,15 @@ func table(views []lockView) [][]string {
 				row[9] = "in " + secondsText(*h.Remaining)
 			}
 			if i == 0 {
-				row[10], row[11] = waitersText(v), v.Freeze.short()
+				row[10], row[11] = strings.TrimSuffix(fmt.Sprintf("%d (%d away)", v.Waiters, v.Away), " (0 away)"), v.Freeze.short()
+				if v.Waiters == 0 {
+					row[10] = ""
+				}
 			}
 			rows = append(rows, row)
 		}
 	}
 	return rows
-}
-
-func waitersText(v *lockView) string {
-	switch {
-	case v.Waiters == 0:
-		return ""
-	case v.Away > 0:
-		return fmt.Sprintf("%d (%d away)", v.Waiters, v.Away)
-	}
-	return strconv.Itoa(v.Waiters)
 }
 
 // stateText makes what is nobody's any more stand out.
@@ -268,126 +255,16 @@ func (f *freeze) short() string {
 	return "by " + f.Owner
 }
 
-// detail says everything about one lock, for people.
-func (v *lockView) detail() string {
-	var out strings.Builder
-	line := func(what, format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); text != "" {
-			fmt.Fprintf(&out, "%-10s %s\n", what+":", app.OneLine(text))
-		}
-	}
-	line("name", "%s", v.Name)
-	line("state", "%s", stateText(v.State))
-	line("problem", "%s", v.Problem)
-	if f := v.Freeze; f != nil && f.Damaged != "" {
-		line("freeze", "its record is damaged: %s", f.Damaged)
-	} else if f != nil {
-		text := "by " + lokt.Owner{ID: f.Owner, Host: f.Host}.String()
-		if f.AgentID != "" {
-			text += " (agent " + f.AgentID + ")"
-		}
-		text += " for " + secondsText(f.AgeSec)
-		if f.Remaining != nil {
-			text += fmt.Sprintf(", until %s (in %s)", stamp(f.ExpiresAt), secondsText(*f.Remaining))
-		}
-		line("freeze", "%s", text)
-		line("reason", "%s", f.Reason)
-	}
-	holds := v.Holders
-	if holds == nil && v.Owner != "" {
-		holds = []hold{v.hold}
-	}
-	for i, h := range holds {
-		if len(holds) > 1 {
-			out.WriteByte('\n')
-			line("holder", "%d of %d", i+1, len(holds))
-			line("state", "%s", stateText(h.State))
-		}
-		h.detail(line)
-	}
-	if len(v.Queue) > 0 {
-		out.WriteByte('\n')
-	}
-	for _, w := range v.Queue {
-		text := fmt.Sprintf("%d. %s (", w.Position, lokt.Owner{ID: w.Owner, Host: w.Host})
-		if w.AgentID != "" {
-			text += "agent " + w.AgentID + ", "
-		}
-		text += fmt.Sprintf("pid %d, %s, for %s", w.PID, w.Kind, secondsText(w.AgeSec))
-		if w.Priority != 0 {
-			text += fmt.Sprintf(", priority %d", w.Priority)
-		}
-		if w.Away {
-			text += "; " + awayUntil(*w.Leaves)
-		}
-		line("waiting", "%s)", text)
-	}
-	return out.String()
-}
-
 // awayUntil says what becomes of a waiter that is away.
 func awayUntil(leaves int64) string {
 	return fmt.Sprintf("away: passed over until it asks again, out of the queue in %s", secondsText(leaves))
 }
 
-func (v *hold) detail(line func(what, format string, args ...any)) {
-	positive := func(what string, n int64) {
-		if n > 0 {
-			line(what, "%s", secondsText(n))
-		}
-	}
-	line("owner", "%s", lokt.Owner{ID: v.Owner, Host: v.Host})
-	line("agent", "%s", v.AgentID)
-	if v.PID != 0 {
-		status := v.PIDStatus
-		switch status {
-		case pidUnbound:
-			status = "the lock does not depend on it"
-		case pidOrphaned:
-			status = "dead, but what it started goes on and keeps the lock"
-		}
-		line("pid", "%d (%s)", v.PID, status)
-	}
-	if v.ChildPID != 0 {
-		line("child_pid", "%d", v.ChildPID)
-	}
-	line("kind", "%s", v.Kind)
-	line("share", "%s", shareText(v.Limit))
-	line("lock_id", "%s", v.LockID)
-	if v.Token != 0 {
-		line("token", "%d", v.Token)
-	}
-	if !v.HeldSince.IsZero() {
-		line("held", "for %s (since %s)", secondsText(v.AgeSec), stamp(v.HeldSince))
-	}
-	if v.Renewals > 0 {
-		line("renewed", "%d times, last %s", v.Renewals, stamp(v.AcquiredTS))
-	}
-	positive("ttl", v.TTLSec)
-	positive("max hold", v.MaxHoldSec)
-	switch {
-	case v.Expired:
-		line("expires", "%s (expired)", stamp(v.ExpiresAt))
-	case v.Remaining != nil:
-		line("expires", "%s (in %s)", stamp(v.ExpiresAt), secondsText(*v.Remaining))
-	default:
-		line("expires", "never")
-	}
-	if v.Priority != 0 {
-		line("priority", "%d", v.Priority)
-	}
-	for _, k := range slices.Sorted(maps.Keys(v.Metadata)) {
-		line("metadata", "%s=%s", k, v.Metadata[k])
-	}
-}
-
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
 // ordinal returns 1st, 2nd and so on.
 func ordinal(n int) string {
-	suffix := "th"
-	if tens := n / 10 % 10; tens != 1 {
-		suffix = cmp.Or(map[int]string{1: "st", 2: "nd", 3: "rd"}[n%10], suffix)
+	suffix := map[int]string{1: "st", 2: "nd", 3: "rd"}[n%10]
+	if suffix == "" || n/10%10 == 1 {
+		suffix = "th"
 	}
 	return strconv.Itoa(n) + suffix
 }

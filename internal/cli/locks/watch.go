@@ -3,10 +3,8 @@ package locks
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -14,11 +12,10 @@ import (
 )
 
 const (
-	watchEvery = 200 * time.Millisecond // how often to look, unless looking takes long
-	watchShare = 10                     // looking takes at most one part in so many of the time
-	watchAges  = time.Second            // how often a terminal shows new ages
-	watchQuiet = 20 * time.Second       // how long a server is waited for that has nothing new
-	awayPause  = time.Second            // before a server that does not answer is asked again
+	watchEvery  = 200 * time.Millisecond // how often to look, unless looking takes long
+	watchServer = time.Second            // how often to ask a server
+	watchShare  = 10                     // looking takes at most one part in so many of the time
+	watchAges   = time.Second            // how often a terminal shows new ages
 )
 
 // watch shows one lock, or all if name is empty, again whenever something changes, until the program is interrupted. On a
@@ -26,103 +23,40 @@ const (
 func (a cmd) watch(ctx context.Context, b *app.Backend, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
-	ctx, done := app.WhileRead(ctx, a.Out)
-	defer done()
 	terminal := app.IsTerminal(a.Out) && !a.JSON
+	every := watchEvery
+	if b.Far != nil {
+		every = watchServer
+	}
 	var shown string
 	var drawn time.Time
 	away := false
 	for first := true; ; first = false {
 		began := time.Now()
-		seen := mark(b, ctx)
 		locks, err := a.watchOnce(ctx, b, name)
-		switch {
+		outage := err != nil && !first && b.Far != nil && errors.Is(err, lokt.ErrUnavailable)
+		switch now := watched(locks); {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && !first && b.Far != nil && errors.Is(err, lokt.ErrUnavailable):
-			if !away {
-				a.Tell("warning: %v; trying again", err)
-			}
-			if away = true; !app.Pause(ctx, awayPause) {
-				return nil
-			}
-			continue
+		case outage && !away:
+			a.Tell("warning: %v; trying again", err)
+		case outage:
 		case err != nil:
 			return err
-		}
-		away = false
-		if now := watched(locks); first || now != shown || terminal && time.Since(drawn) >= watchAges {
+		case first || now != shown || terminal && time.Since(drawn) >= watchAges:
 			shown, drawn = now, began
 			if err := a.redraw(locks, name, terminal, first); err != nil {
 				return err
 			}
 		}
-		rest := watchEvery
-		if b.Far == nil { // a server says when to look
-			rest = max(rest, watchShare*time.Since(began))
-		}
-		if !app.Pause(ctx, rest) {
+		away = outage
+		if !app.Pause(ctx, max(every, watchShare*time.Since(began))) {
 			return nil
 		}
-		if b.Far != nil {
-			limit := quiet(locks)
-			if terminal {
-				limit = watchAges - watchEvery
-			}
-			sleep(b, ctx, name, locks, seen, limit)
-		}
 	}
 }
 
-// mark returns the number of the server's newest event, or nothing if there is none.
-func mark(b *app.Backend, ctx context.Context) (newest uint64) {
-	if b.Far == nil {
-		return 0
-	}
-	page, err := b.Far.Events().ReadEvents(ctx, lokt.EventQuery{Limit: 1, Latest: true})
-	if err != nil { // then the locks cannot be read either, or the server keeps no events
-		return 0
-	}
-	return page.Newest
-}
-
-// sleep waits until something has changed on the server since what was seen, for so long at most. It may return early, but
-// not at once without end.
-func sleep(b *app.Backend, ctx context.Context, name string, locks []lockView, seen uint64, limit time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var err error
-	if name != "" && len(locks) == 1 {
-		err = b.Wait(ctx, lokt.Watch{Name: name, Seen: locks[0].revision})
-	} else {
-		err = b.Far.Events().WaitEvents(ctx, seen)
-	}
-	if err != nil { // whatever it is, the next look tells
-		app.Pause(ctx, awayPause)
-	}
-}
-
-// quiet returns for how long time alone changes nothing in what is seen of the locks.
-func quiet(locks []lockView) time.Duration {
-	limit := watchQuiet
-	soon := func(left *int64) {
-		if left != nil && *left > 0 { // rounded up
-			limit = min(limit, time.Duration(*left)*time.Second)
-		}
-	}
-	for i := range locks {
-		soon(locks[i].Remaining)
-		for _, h := range locks[i].Holders {
-			soon(h.Remaining)
-		}
-		if f := locks[i].Freeze; f != nil {
-			soon(f.Remaining)
-		}
-	}
-	return limit
-}
-
-// watchOnce returns what there is to see.
+// watchOnce returns the views to show.
 func (a cmd) watchOnce(ctx context.Context, b *app.Backend, name string) ([]lockView, error) {
 	if name == "" {
 		return a.lookAtAll(ctx, b, false)
@@ -134,31 +68,26 @@ func (a cmd) watchOnce(ctx context.Context, b *app.Backend, name string) ([]lock
 	return []lockView{v}, nil
 }
 
-// redraw writes what there is to see.
-func (a cmd) redraw(locks []lockView, name string, terminal, first bool) error {
+// redraw writes the views.
+func (a cmd) redraw(locks []lockView, name string, terminal, first bool) (err error) {
 	switch {
 	case a.JSON && name != "":
 		return a.Print(locks[0])
 	case a.JSON:
 		return a.Print(locks)
 	}
-	var out strings.Builder
+	text := "no locks\n"
+	if name != "" {
+		text, err = app.Details(locks[0])
+	} else if len(locks) > 0 {
+		text = app.Table(table(locks))
+	}
+	stamp := time.Now().Format(time.DateTime) + "\n"
 	switch {
 	case terminal:
-		out.WriteString("\x1b[H\x1b[J") // to the top, and clear from there
+		text = "\x1b[H\x1b[J" + stamp + text // to the top, and clear from there
 	case !first:
-		out.WriteByte('\n')
+		text = "\n" + stamp + text
 	}
-	if terminal || !first {
-		fmt.Fprintf(&out, "%s\n", time.Now().Format(time.DateTime))
-	}
-	switch {
-	case name != "":
-		out.WriteString(locks[0].detail())
-	case len(locks) == 0:
-		out.WriteString("no locks\n")
-	default:
-		out.WriteString(app.Table(table(locks)))
-	}
-	return a.Write(out.String())
+	return errors.Join(err, a.Write(text))
 }

@@ -202,58 +202,53 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, er
 }
 
 func frozenReason(b *app.Backend, f *lokt.Freeze, now time.Time, blocking bool) reason {
-	r := reason{Type: whyFrozen, Blocking: blocking, Detail: f.Damaged}
 	if f.Damaged != "" {
-		r.Message = "it is frozen by a record that cannot be read"
-		return r
+		return reason{Type: whyFrozen, Blocking: blocking, Message: "it is frozen by a record that cannot be read", Detail: f.Damaged}
 	}
-	r.Message = "it is frozen by " + freezeText(f, now)
 	v := viewFreeze(b, f, now)
-	r.party, r.Reason = v.party, v.Reason
-	return r
+	return reason{Type: whyFrozen, Blocking: blocking, Message: "it is frozen by " + freezeText(f, now), party: v.party, Reason: v.Reason}
 }
 
 // heldReason describes a hold: whose it is, or why it is over.
 func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason {
 	v := viewHold(b, s, h)
-	r := reason{Type: whyHeld, party: v.party}
+	r := reason{party: v.party}
 	who := holderText(b, h, s.Now)
-	switch v.State {
-	case StateHeld:
-		r.Message = "it is held by " + who
-	case lokt.ReasonExpired:
+	switch {
+	case v.State == lokt.ReasonExpired:
 		r.Type, r.Message = whyExpired, "it was held, until it expired, by "+who
-	case lokt.ReasonDead:
+	case v.State == lokt.ReasonDead:
 		r.Type, r.Message = whyDead, "it was held, by a process that is dead, by "+who
-	default:
+	case v.State != StateHeld:
 		r.Type, r.Message = whyStale, fmt.Sprintf("it was held (%s) by %s", v.State, who)
+	case own && h.Strict:
+		r.Type, r.Message = whySelfHeld, "you hold it: "+who+"; a lease of yours may join it, but another guard waits for its end"
+	case own:
+		r.Type, r.Message = whySelfHeld, "you hold it: "+who
+	default:
+		r.Type, r.Message = whyHeld, "it is held by "+who
 	}
 	if b.Far != nil && v.State == StateHeld {
 		r.Detail = farDetail(b, h)
-	}
-	if v.State == StateHeld && own {
-		r.Type, r.Message = whySelfHeld, "you hold it: "+who
-		if h.Strict {
-			r.Message += "; a lease of yours may join it, but another guard waits for its end"
-		}
 	}
 	return r
 }
 
 // farDetail says what ends a hold on a server, which sees neither processes nor hosts.
 func farDetail(b *app.Backend, h lokt.Holder) string {
+	host := cmp.Or(h.Owner.Host, "its host")
 	switch {
 	case h.ExpiresAt.IsZero():
-		return "only unlocking it ends it, whatever becomes of " + cmp.Or(h.Owner.Host, "its host")
+		return "only unlocking it ends it, whatever becomes of " + host
 	case h.Strict && pidStatus(b, h) == pidDead:
 		return "its guard is dead, which the server cannot know: it ends by expiring"
 	case h.Strict:
-		return fmt.Sprintf("its guard on %s renews it while its command runs; if the guard or %[1]s dies, it expires", cmp.Or(h.Owner.Host, "its host"))
+		return fmt.Sprintf("its guard on %s renews it while its command runs; if the guard or %[1]s dies, it expires", host)
 	}
 	return ""
 }
 
-// queuedReason describes who waits already, if anybody does.
+// queuedReason describes the waiters, if there are any.
 func queuedReason(b *app.Backend, s lokt.Snapshot, blocked *lokt.BlockedError) (reason, bool) {
 	queue := waiting(s)
 	if len(queue) == 0 {
@@ -269,13 +264,13 @@ func queuedReason(b *app.Backend, s lokt.Snapshot, blocked *lokt.BlockedError) (
 	if n := len(here) - 1; n > 0 {
 		r.Message += fmt.Sprintf(", and %d more", n)
 	}
-	switch leaves := func() int64 { return *app.Remaining(s.Now, gone[0].Until) }; {
+	switch {
 	case len(gone) > 1:
 		r.Detail = fmt.Sprintf("%d of those who wait are away: they are passed over until they ask again", len(gone))
 	case len(gone) == 1 && len(here) > 0:
-		r.Detail = fmt.Sprintf("%s, who waits too, is %s", gone[0].Owner, awayUntil(leaves()))
+		r.Detail = fmt.Sprintf("%s, who waits too, is %s", gone[0].Owner, awayUntil(*app.Remaining(s.Now, gone[0].Until)))
 	case len(gone) == 1:
-		r.Detail = "but is " + awayUntil(leaves())
+		r.Detail = "but is " + awayUntil(*app.Remaining(s.Now, gone[0].Until))
 	}
 	// A waiter whose turn it is counts as a holder to the rules, though it has not been told yet.
 	r.Blocking = blocked != nil && (len(blocked.Ahead) > 0 ||
@@ -284,22 +279,17 @@ func queuedReason(b *app.Backend, s lokt.Snapshot, blocked *lokt.BlockedError) (
 }
 
 // allOver returns when the last of what is in the way ends by itself, or zero if some of it does not.
-func allOver(e *lokt.BlockedError) time.Time {
-	var last time.Time
-	ends := make([]time.Time, 0, len(e.Holders)+1)
+func allOver(e *lokt.BlockedError) (last time.Time) {
+	var ends []time.Time
 	if e.Freeze != nil {
 		ends = append(ends, e.Freeze.ExpiresAt)
 	}
 	for _, h := range e.Holders {
 		ends = append(ends, h.ExpiresAt)
 	}
-	for _, t := range ends {
-		if t.IsZero() {
-			return time.Time{}
-		}
-		if t.After(last) {
-			last = t.UTC()
-		}
+	slices.SortFunc(ends, time.Time.Compare)
+	if len(ends) == 0 || ends[0].IsZero() {
+		return time.Time{}
 	}
-	return last
+	return ends[len(ends)-1].UTC()
 }

@@ -236,7 +236,10 @@ func TestWaitersThatAreAwayAreMarked(t *testing.T) {
 		*v.Queue[2].Leaves < 10 || *v.Queue[2].Leaves > 20 || v.Queue[2].Until.IsZero() {
 		t.Errorf("the status is %+v", v)
 	}
-	says(`(?m)^waiting: +1\. away1@h \(.*; away: passed over until it asks again, out of the queue in [12]?\ds\)\nwaiting: +2\. here1@h \([^;]*\)$`, "status", "x")
+	says(`(?m)^queue.1.owner: +away1\n(.*\n)*queue.1.away: +true\n(.*\n)*queue.1.leaves: +[12]?\ds\n(queue.2.*\n)*queue.2.owner: +here1$`, "status", "x")
+	if _, out, _ := d.Lokt("status", "x"); strings.Contains(out, "queue.2.away") {
+		t.Errorf("who is there is away: %s", out)
+	}
 	says(`4 \(2 away\)`, "status")
 	if r := queued(); !r.Blocking || r.Owner != "here1" || r.Count != 4 || r.Away != 2 || r.Message != "here1@h waits for it already, and 1 more" {
 		t.Errorf("the reason is %+v", r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,23 +22,20 @@ var (
 
 // park lets the request wait: its context ends when the wait is over, with errWaitOver as cause, when its client hangs
 // up, and when the server stops. The returned function ends the wait. The error is that of slots.take.
-func (c *call) park(wait time.Duration) (context.Context, func(), error) {
+func (c *call) park(most time.Duration) (context.Context, func(), error) {
 	free, err := c.s.parked.take(c.who())
 	if err != nil {
 		return nil, nil, err
 	}
-	timed, stop := context.WithTimeoutCause(c.r.Context(), wait, errWaitOver)
+	c.in, c.list = nil, nil // others can use the memory better
+	timed, stop := context.WithTimeoutCause(c.r.Context(), most, errWaitOver)
 	ctx, cancel := context.WithCancelCause(timed)
-	if c.s.Stop != nil {
-		go func() {
-			select {
-			case <-c.s.Stop:
-				cancel(errStopping)
-			case <-ctx.Done():
-			}
-		}()
+	unstop := context.AfterFunc(c.s.Stop, func() { cancel(errStopping) })
+	if c.s.Stop.Err() != nil {
+		cancel(errStopping)
 	}
 	return ctx, func() {
+		unstop()
 		cancel(nil)
 		stop()
 		free()
@@ -61,33 +59,72 @@ func (c *call) waitFor(most time.Duration, change func(context.Context) error) e
 	return err
 }
 
-// brief bounds what is to be answered at once.
-func (c *call) brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.r.Context(), c.s.Limits.Request)
+// slots bound what many do at the same time, all together and each caller alone. Requests of which the caller is not known
+// count only among all.
+type slots struct {
+	what string // in the plural, for people
+	most int
+	each int
+
+	mu    sync.Mutex
+	taken int
+	by    map[string]int
+}
+
+func newSlots(what string, most, each int) *slots {
+	if each <= 0 {
+		each = (most + 1) / 2
+	}
+	return &slots{what: what, most: most, each: min(each, most), by: map[string]int{}}
+}
+
+// shareRetry is when a caller that has its share may ask again.
+const shareRetry = time.Second
+
+// take takes a slot for the caller, who gives it back by calling the returned function, once. The error is errFull, or a
+// *RateLimitedError if the caller has as many as one may have.
+func (s *slots) take(who string) (free func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.taken >= s.most:
+		return nil, errFull
+	case who != "" && s.by[who] >= s.each:
+		return nil, &RateLimitedError{RetryAfter: shareRetry, Why: fmt.Sprintf("%d %s of %s are open already, as many as one caller may have", s.each, s.what, who)}
+	}
+	s.taken++
+	s.by[who]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.taken--
+		if s.by[who]--; s.by[who] == 0 {
+			delete(s.by, who)
+		}
+	}, nil
 }
 
 // maxTakenBack is how many operations a server remembers that were taken back.
 const maxTakenBack = 4096
 
-// polls knows which claims are being worked on, by the operation that their client gave them, so that a client that takes
-// a claim back can be sure that no copy of its request, delayed on the way or not told yet that its connection is gone,
-// claims again afterwards.
-type polls struct {
+// claims knows which claims are being worked on, by the operation that their client gave them. A client that takes a claim
+// back can be sure that no copy of its request, delayed on the way, claims again afterwards.
+type claims struct {
 	mu        sync.Mutex
-	running   map[string][]*poll
+	running   map[string][]*attempt
 	takenBack map[string]bool
 	oldest    []string // of takenBack, in order
 }
 
-// poll is one request for a claim.
-type poll struct {
+// attempt is one request for a claim.
+type attempt struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 }
 
 // begin notes that the operation is worked on until the returned function is called. It is an error if it was taken back.
 // The empty operation is nobody's.
-func (p *polls) begin(ctx context.Context, operation string) (context.Context, func(), error) {
+func (p *claims) begin(ctx context.Context, operation string) (context.Context, func(), error) {
 	if operation == "" {
 		return ctx, func() {}, nil
 	}
@@ -97,40 +134,27 @@ func (p *polls) begin(ctx context.Context, operation string) (context.Context, f
 		return nil, nil, errTakenBack
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	me := &poll{cancel: cancel, done: make(chan struct{})}
-	if p.running == nil {
-		p.running = map[string][]*poll{}
-	}
+	me := &attempt{cancel: cancel, done: make(chan struct{})}
 	p.running[operation] = append(p.running[operation], me)
 	return ctx, func() {
 		cancel(nil)
 		close(me.done)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		var rest []*poll
-		for _, other := range p.running[operation] {
-			if other != me {
-				rest = append(rest, other)
-			}
-		}
-		if rest == nil {
+		p.running[operation] = slices.DeleteFunc(slices.Clone(p.running[operation]), func(a *attempt) bool { return a == me })
+		if len(p.running[operation]) == 0 {
 			delete(p.running, operation)
-		} else {
-			p.running[operation] = rest
 		}
 	}, nil
 }
 
 // takeBack ends what works on the operation, waits until it has ended, and keeps it from being begun again.
-func (p *polls) takeBack(ctx context.Context, operation string) {
+func (p *claims) takeBack(ctx context.Context, operation string) {
 	if operation == "" {
 		return
 	}
 	p.mu.Lock()
 	if !p.takenBack[operation] {
-		if p.takenBack == nil {
-			p.takenBack = map[string]bool{}
-		}
 		if len(p.oldest) == maxTakenBack {
 			delete(p.takenBack, p.oldest[0])
 			p.oldest = p.oldest[1:]

@@ -1,0 +1,175 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// read reads the request's body into c.in. The error is errBodyTooLarge, errMediaType, or wraps lokt.ErrInvalid if the body
+// cannot be read to its end.
+func (c *call) read() error {
+	if !jsonMedia(c.r.Header) {
+		return errMediaType
+	}
+	// A slow client has so long. Where the connection has no deadlines, the server's own limits hold.
+	_ = http.NewResponseController(c).SetReadDeadline(time.Now().Add(c.s.Limits.Request))
+	most := c.s.Limits.Body
+	if c.r.ContentLength <= most {
+		var err error
+		if c.in, err = readMost(c.r.Body, c.in[:0], most+1); err != nil {
+			return c.bodyLost(err)
+		}
+	}
+	if c.r.ContentLength > most || int64(len(c.in)) > most {
+		_, _ = io.CopyN(io.Discard, c.r.Body, 32*most) // so that who is still sending hears the answer
+		return errBodyTooLarge
+	}
+	c.bodyArrived()
+	return nil
+}
+
+// readMost appends what can be read to b, until that has so many bytes.
+func readMost(r io.Reader, b []byte, most int64) ([]byte, error) {
+	if cap(b) == 0 {
+		b = make([]byte, 0, 512)
+	}
+	for int64(len(b)) < most {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if err == io.EOF { //nolint:errorlint // io.Reader returns it as it is
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// bodyArrived lifts the deadline of read, which would end long waits. If the body did not arrive it must stay: the server reads
+// what is left of a body before it sends the answer, and would wait for it for ever.
+func (c *call) bodyArrived() {
+	_ = http.NewResponseController(c).SetReadDeadline(time.Time{})
+	c.arrived = true
+}
+
+// bodyLost says why a body cannot be read, without what the network says of it, and keeps the connection from being used again.
+func (c *call) bodyLost(err error) error {
+	c.Header().Set("Connection", "close")
+	_ = http.NewResponseController(c).SetReadDeadline(time.Now()) // nothing is worth waiting for any more
+	if c.scheduled() {
+		return broken("the body could not be read to its end")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return invalid("body did not arrive in time")
+	}
+	return invalid("body could not be read to its end")
+}
+
+// What an answer that does not need the body waits for it, and how much of it is read.
+const (
+	unreadPatience = 200 * time.Millisecond
+	mostUnread     = 256 << 10
+)
+
+// unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection that is closed with
+// something unread is reset, and the client may lose the answer with it.
+//
+// Once a body has been read to its end, the server reads on to notice that the client hangs up. A deadline that passes then looks to
+// it like a client that has gone, and every later request of the connection is cancelled; so there must be none, and where there was one
+// for a moment, the connection is not used again.
+func (c *call) unread() {
+	if c.arrived || c.r.Body == nil || c.r.Body == http.NoBody || c.r.ProtoMajor != 1 {
+		return
+	}
+	c.Header().Set("Connection", "close")
+	control := http.NewResponseController(c)
+	if control.SetReadDeadline(time.Now().Add(unreadPatience)) == nil {
+		if _, err := io.CopyN(io.Discard, c.r.Body, mostUnread); errors.Is(err, io.EOF) {
+			c.bodyArrived()
+			return
+		}
+	}
+	_ = control.EnableFullDuplex() // where there is none, the answer waits for the body
+}
+
+// jsonMedia reports whether a body is said to be JSON, or nothing is said of it.
+func jsonMedia(h http.Header) bool {
+	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return false
+	}
+	said := h.Get("Content-Type")
+	if said == "application/json" || said == "" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(said)
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		return false
+	}
+	return media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
+}
+
+// jsonContent is a header's value that need not be made anew for each answer.
+var jsonContent = []string{"application/json"}
+
+// shortAnswer is the length up to which net/http counts an answer itself.
+const shortAnswer = 2000
+
+// send answers with a body. Large ones are refused while many are being sent, unless they tell of what was done.
+func (c *call) send(status int, body []byte) error {
+	h := c.Header()
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = jsonContent
+	}
+	if len(body) > largeAnswer && (c.r.Method == http.MethodGet || status >= http.StatusBadRequest) {
+		if !c.s.large.take(int64(len(body))) {
+			return errCrowded
+		}
+		defer c.s.large.give(int64(len(body)))
+	}
+	if len(body) > shortAnswer {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		c.writeDeadline()
+	}
+	if status != http.StatusOK {
+		c.WriteHeader(status)
+	}
+	_, err := c.Write(body)
+	return err
+}
+
+// writeDeadline gives a slow client so long to take in the next piece of the answer.
+func (c *call) writeDeadline() {
+	_ = http.NewResponseController(c).SetWriteDeadline(time.Now().Add(c.s.Limits.Request)) // as for reading
+}
+
+// largeAnswer is how many bytes an answer has that is not written while too much is being written already: clients that ask for
+// crowded locks and do not take in the answers would fill the memory.
+const largeAnswer = 128 << 10
+
+// mostLarge bounds the bytes of large answers that are being written, unless it is one only.
+const mostLarge = 64 << 20
+
+// budget counts bytes.
+type budget struct{ taken atomic.Int64 }
+
+// take reports whether there is room for n more.
+func (b *budget) take(n int64) bool {
+	if taken := b.taken.Add(n); taken > mostLarge && taken > n {
+		b.taken.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.taken.Add(-n) }

@@ -1,0 +1,413 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// JobsClient is a jobs.Service that asks a server. It is safe for concurrent use.
+//
+// A request that fails on the way is sent again, to the same server or the next, for as long as ClientOptions.Patience
+// and its context allow, if that does no harm: requests for a job carry a request ID, made up where the caller gives none, so
+// that a lease whose announcement was lost is announced again. Jobs without an idempotency key are sent again only if the
+// server cannot have seen them. After a lost answer Complete may report false although it was this call that ended the
+// lease. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server.
+//
+// Times are whole milliseconds on the wire. Job.Seq, Job.Ord, Job.Revision and Lease.RequestID stay with the server and are
+// zero here.
+type JobsClient struct{ c *Client }
+
+var _ jobs.Service = (*JobsClient)(nil)
+
+// NewJobs returns a client of the scheduler of the servers at urls, as New does for their locks.
+func NewJobs(urls string, o ClientOptions) (*JobsClient, error) {
+	c, err := New(urls, o)
+	if err != nil {
+		return nil, err
+	}
+	return c.Jobs(), nil
+}
+
+// Jobs returns a client of the same servers' scheduler. They share connections.
+func (c *Client) Jobs() *JobsClient { return &JobsClient{c} }
+
+// URL returns the server that is asked next, without a password.
+func (c *JobsClient) URL() string { return c.c.URL() }
+
+// Close closes connections that are not in use. The client can be used again.
+func (c *JobsClient) Close() error { return c.c.Close() }
+
+// ask asks for something and returns the answer.
+func ask[T any](ctx context.Context, c *JobsClient, path string, query url.Values) (answer T, err error) {
+	x := &exchange{method: http.MethodGet, path: jobsPrefix + path, query: query}
+	err = c.c.do(ctx, x, into(&answer, jobJSON))
+	return answer, err
+}
+
+// post sends a body and returns the answer.
+func post[T any](ctx context.Context, c *JobsClient, path string, body any, edits ...func(*exchange)) (answer T, err error) {
+	x := &exchange{method: http.MethodPost, path: jobsPrefix + path}
+	if body != nil {
+		if x.body, err = form.Marshal(body); err != nil {
+			return answer, invalid("%v", err)
+		}
+	}
+	for _, edit := range edits {
+		edit(x)
+	}
+	err = c.c.do(ctx, x, into(&answer, jobJSON))
+	return answer, err
+}
+
+func leaseOf(leaseID, what string) string { return "/leases/" + url.PathEscape(leaseID) + "/" + what }
+
+// Submit implements jobs.Submitter.
+func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt, error) {
+	if err := sendable(specs); err != nil {
+		return nil, err
+	}
+	var body specsWire
+	unsafe := false
+	for i := range specs {
+		body.Jobs = append(body.Jobs, toSpec(&specs[i]))
+		unsafe = unsafe || specs[i].IdempotencyKey == ""
+	}
+	answer, err := post[receiptsWire](ctx, c, "/jobs", &body, func(x *exchange) { x.once = unsafe })
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Jobs) != len(specs) {
+		return nil, fmt.Errorf("%w: %w: %d jobs were answered with %d", lokt.ErrUnavailable, errGarbage, len(specs), len(answer.Jobs))
+	}
+	all := make([]jobs.Receipt, len(specs))
+	for i, r := range answer.Jobs {
+		all[i] = jobs.Receipt(r)
+	}
+	return all, nil
+}
+
+// sendable returns what is wrong with specs that cannot be written as JSON, or are too many for a body. What else may be
+// wrong the server knows better.
+func sendable(specs []jobs.Spec) error {
+	switch {
+	case len(specs) == 0:
+		return invalidAt("too_short", "List should have at least 1 item", "jobs")
+	case len(specs) > jobs.MaxSubmit:
+		return invalidAt("too_long", fmt.Sprintf("List should have at most %d items, not %d", jobs.MaxSubmit, len(specs)), "jobs")
+	}
+	fit := true
+	for i := range specs {
+		s := &specs[i]
+		for _, text := range append(append([]string{s.Type, string(s.Priority), s.IdempotencyKey}, s.Tags...), s.Locks...) {
+			fit = fit && utf8.ValidString(text)
+		}
+		fit = fit && s.Payload.Kind() == '{' && s.Payload.IsValid()
+	}
+	if fit {
+		return nil
+	}
+	all := &jobs.InvalidError{}
+	for i := range specs {
+		var wrong *jobs.InvalidError
+		if errors.As(specs[i].Validate(math.MaxInt, "jobs", i), &wrong) {
+			all.Problems = append(all.Problems, wrong.Problems...)
+		}
+	}
+	return all
+}
+
+// sendableText refuses a text that cannot be written as JSON.
+func sendableText(name, text string) error {
+	if utf8.ValidString(text) {
+		return nil
+	}
+	return invalidAt("string_unicode", "Input should be UTF-8", name)
+}
+
+// Cancel implements jobs.Submitter.
+func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.State, error) {
+	if err := sendableText("reason", reason); err != nil {
+		return "", err
+	}
+	if jobID == "" {
+		return "", jobs.ErrJobNotFound
+	}
+	answer, err := post[okWire](ctx, c, "/jobs/"+url.PathEscape(jobID)+"/cancel", reasonWire{text(reason)})
+	return answer.State, err
+}
+
+// Request implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has not
+// arrived, before the error is returned.
+func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
+	if err := a.Validate(); err != nil {
+		return jobs.Grant{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return jobs.Grant{}, err
+	}
+	if a.RequestID == "" {
+		a.RequestID = lokt.NewLeaseID()
+	}
+	until := time.Now().Add(a.Wait)
+	x := &exchange{again: func() ([]byte, time.Duration) {
+		a.Wait = min(a.Wait, max(time.Until(until), 0))
+		return encodeRequest(&a), a.Wait
+	}}
+	g, err := c.grant(ctx, x)
+	if err == nil || ctx.Err() == nil || !x.doubtful {
+		return g, err
+	}
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
+	defer cancel()
+	a.Wait, a.Types = 0, []string{"none." + a.RequestID} // nothing new is wanted
+	if g, err := c.grant(late, &exchange{body: encodeRequest(&a)}); err == nil && g.Denied == nil {
+		return g, nil
+	}
+	return jobs.Grant{}, context.Cause(ctx)
+}
+
+// lastLook is how long a request whose context has ended looks for a grant that came first.
+const lastLook = time.Second
+
+func encodeRequest(a *jobs.Request) []byte {
+	q := requestWire{WorkerID: &a.WorkerID, Types: a.Types, Capabilities: a.Capabilities, Wait: inMillis(a.Wait), RequestID: text(a.RequestID)}
+	if a.MaxUnits > 0 {
+		most := int(min(int64(a.MaxUnits), mostInt))
+		q.MaxUnits = &most
+	}
+	body, _ := form.Marshal(&q) // of checked texts and numbers
+	return body
+}
+
+// inMillis returns a duration as the wire has waits, rounded up.
+func inMillis(d time.Duration) int { return int((d + time.Millisecond - 1) / time.Millisecond) }
+
+// answerWire is a grant or a denial.
+type answerWire struct {
+	deniedWire
+	Lease leaseWire `json:"lease"`
+	Job   jobWire   `json:"job"`
+}
+
+// grant sends a request for a job.
+func (c *JobsClient) grant(ctx context.Context, x *exchange) (jobs.Grant, error) {
+	var w answerWire
+	x.method, x.path = http.MethodPost, jobsPrefix+"/leases/request"
+	read := into(&w, jobJSON)
+	err := c.c.do(ctx, x, func(status int, body io.Reader) error {
+		if err := read(status, body); err != nil {
+			return err
+		}
+		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
+		case w.Denied && w.Code == deniedUnavailable:
+			return errors.New(w.Reason)
+		case w.Denied && w.Code == deniedOften:
+			return &RateLimitedError{RetryAfter: millis(int(w.RetryAfter))}
+		}
+		return nil
+	})
+	if err != nil || w.Denied {
+		return jobs.Grant{Denied: &jobs.Denial{Code: w.Code, Reason: w.Reason, RetryAfter: millis(int(w.RetryAfter))}}, err
+	}
+	return jobs.Grant{Lease: w.Lease.lease(), Job: w.Job.job()}, nil
+}
+
+// Heartbeat implements jobs.Leaser.
+func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
+	if err := b.Validate(); err != nil {
+		return jobs.HeartbeatAnswer{}, err
+	}
+	if b.LeaseID == "" {
+		return jobs.HeartbeatAnswer{}, jobs.ErrLeaseNotFound
+	}
+	until := time.Now().Add(b.Wait)
+	answer, err := post[aliveWire](ctx, c, leaseOf(b.LeaseID, "heartbeat"), nil, func(x *exchange) {
+		x.again = func() ([]byte, time.Duration) {
+			b.Wait = min(b.Wait, max(time.Until(until), 0))
+			body, _ := form.Marshal(&beatWire{&b.WorkerID, b.Progress, b.Checkpoint, inMillis(b.Wait)}) // it was checked
+			return body, b.Wait
+		}
+	})
+	if err != nil {
+		return jobs.HeartbeatAnswer{}, err
+	}
+	return answer.news(answer.Interval), nil
+}
+
+// HeartbeatAll implements jobs.Leaser.
+func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, error) {
+	if err := sendableText("lease_ids", workerID+strings.Join(leaseIDs, "")); err != nil {
+		return nil, err
+	}
+	answer, err := post[batchAnswerWire[[]leaseNewsWire]](ctx, c, "/leases/heartbeat", &batchWire{&workerID, &leaseIDs})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]jobs.LeaseAnswer, len(answer.Leases))
+	for i, l := range answer.Leases {
+		all[i].LeaseID = l.LeaseID
+		switch {
+		case l.OK:
+			all[i].HeartbeatAnswer = l.news(answer.Interval)
+		case l.Code == jobs.Code(jobs.ErrWorkerMismatch):
+			all[i].Err = jobs.ErrWorkerMismatch
+		default:
+			all[i].Err = jobs.ErrLeaseNotFound
+		}
+	}
+	return all, nil
+}
+
+// Complete implements jobs.Leaser.
+func (c *JobsClient) Complete(ctx context.Context, e jobs.Completion) (bool, error) {
+	if err := e.Validate(); err != nil || e.LeaseID == "" {
+		return false, err
+	}
+	status := string(e.Status)
+	answer, err := post[okWire](ctx, c, leaseOf(e.LeaseID, "complete"), &completeWire{&e.WorkerID, &status, e.Result, e.Error})
+	return answer.Applied != nil && *answer.Applied, err
+}
+
+// Report implements jobs.Leaser.
+func (c *JobsClient) Report(ctx context.Context, p jobs.Progress) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if p.LeaseID == "" {
+		return jobs.ErrLeaseNotFound
+	}
+	_, err := post[okWire](ctx, c, leaseOf(p.LeaseID, "report"), &reportWire{&p.WorkerID, p.Progress, p.Metrics, p.Message})
+	return err
+}
+
+// Get implements jobs.Reader.
+func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
+	if jobID == "" {
+		return jobs.View{}, jobs.ErrJobNotFound
+	}
+	answer, err := ask[viewWire](ctx, c, "/jobs/"+url.PathEscape(jobID), nil)
+	if err != nil {
+		return jobs.View{}, err
+	}
+	v := answer.view(&answer.jobWire)
+	for i := range answer.Attempts {
+		v.Attempts = append(v.Attempts, answer.Attempts[i].attempt(jobID))
+	}
+	return v, nil
+}
+
+// List implements jobs.Reader.
+func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
+	if err := f.Validate(); err != nil {
+		return jobs.Page{}, err
+	}
+	q := url.Values{}
+	if f.Limit != 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	for name, value := range map[string]string{"state": string(f.State), "type": f.Type, "tag": f.Tag, "after": f.After} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	answer, err := ask[pageWire](ctx, c, "/jobs", q)
+	if err != nil {
+		return jobs.Page{}, err
+	}
+	p := jobs.Page{Now: answer.Now, Snapshot: answer.Snapshot.snapshot(), Next: string(answer.Next)}
+	for i := range answer.Jobs {
+		p.Jobs = append(p.Jobs, answer.Jobs[i].view(&answer.Jobs[i].Job))
+	}
+	return p, nil
+}
+
+// Status implements jobs.Reader.
+func (c *JobsClient) Status(ctx context.Context) (jobs.Snapshot, error) {
+	answer, err := ask[snapshotWire](ctx, c, "/status", nil)
+	return answer.snapshot(), err
+}
+
+// Workers implements jobs.Reader.
+func (c *JobsClient) Workers(ctx context.Context) ([]jobs.WorkerStatus, error) {
+	answer, err := ask[workersWire](ctx, c, "/workers", nil)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]jobs.WorkerStatus, len(answer.Workers))
+	for i, w := range answer.Workers {
+		all[i] = jobs.WorkerStatus(w)
+	}
+	return all, nil
+}
+
+// Stats implements jobs.Reader.
+func (c *JobsClient) Stats(ctx context.Context, days int) (jobs.Stats, error) {
+	answer, err := ask[statsWire](ctx, c, "/history/stats", daysQuery(days))
+	if err != nil {
+		return jobs.Stats{}, err
+	}
+	s := jobs.Stats{From: answer.Range.From, To: answer.Range.To, Totals: jobs.Totals(answer.totalsWire), ByType: map[string]jobs.Totals{}}
+	for name, t := range answer.ByType {
+		s.ByType[name] = jobs.Totals(t)
+	}
+	return s, nil
+}
+
+func daysQuery(days int) url.Values { return url.Values{"days": {strconv.Itoa(days)}} }
+
+// Decisions implements jobs.Reader.
+func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, error) {
+	answer, err := ask[decisionsWire](ctx, c, "/history/decisions", daysQuery(days))
+	return jobs.Decisions(answer), err
+}
+
+// Revoke implements jobs.Operator.
+func (c *JobsClient) Revoke(ctx context.Context, leaseID, reason string) error {
+	if err := sendableText("reason", reason); err != nil {
+		return err
+	}
+	if leaseID == "" {
+		return jobs.ErrLeaseNotFound
+	}
+	_, err := post[okWire](ctx, c, leaseOf(leaseID, "revoke"), reasonWire{text(reason)})
+	return err
+}
+
+// Freeze implements jobs.Operator.
+func (c *JobsClient) Freeze(ctx context.Context, jobType string) error {
+	return c.freeze(ctx, "/freeze", jobType)
+}
+
+// Unfreeze implements jobs.Operator.
+func (c *JobsClient) Unfreeze(ctx context.Context, jobType string) error {
+	return c.freeze(ctx, "/unfreeze", jobType)
+}
+
+func (c *JobsClient) freeze(ctx context.Context, path, jobType string) error {
+	if err := sendableText("type", jobType); err != nil {
+		return err
+	}
+	_, err := post[okWire](ctx, c, path, typeWire{text(jobType)})
+	return err
+}
+
+// Cleanup implements jobs.Operator.
+func (c *JobsClient) Cleanup(ctx context.Context, days int) (int, error) {
+	answer, err := post[okWire](ctx, c, "/history/cleanup", nil, func(x *exchange) { x.query = daysQuery(days) })
+	if answer.Deleted == nil {
+		return 0, err
+	}
+	return *answer.Deleted, err
+}

@@ -1,0 +1,561 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// jobsPrefix is where the scheduler's routes are.
+const jobsPrefix = "/api/system/scheduler"
+
+// jobsRoutes returns the scheduler's routes.
+func jobsRoutes() []route {
+	all := []route{
+		{pattern: "POST /jobs", scope: ScopeSubmit, body: bodyNeeded, serve: (*call).submit},
+		{pattern: "GET /jobs", scope: ScopeRead, serve: (*call).listJobs},
+		{pattern: "GET /jobs/{job_id}", scope: ScopeRead, serve: (*call).getJob},
+		{pattern: "POST /jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, serve: (*call).cancelJob},
+		{pattern: "POST /leases/request", scope: ScopeWork, body: bodyNeeded, denies: true, serve: (*call).request},
+		{pattern: "POST /leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).heartbeatAll},
+		{pattern: "POST /leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).heartbeat},
+		{pattern: "POST /leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).complete},
+		{pattern: "POST /leases/{lease_id}/report", scope: ScopeWork, body: bodyNeeded, serve: (*call).report},
+		{pattern: "POST /leases/{lease_id}/revoke", scope: ScopeAdmin, body: bodyOptional, serve: (*call).revoke},
+		{pattern: "GET /status", scope: ScopeRead, serve: (*call).getStatus},
+		{pattern: "GET /workers", scope: ScopeRead, serve: (*call).workers},
+		{pattern: "GET /history/stats", scope: ScopeRead, serve: (*call).stats},
+		{pattern: "GET /history/decisions", scope: ScopeRead, serve: (*call).decisions},
+		{pattern: "POST /history/cleanup", scope: ScopeAdmin, serve: (*call).cleanup},
+		{pattern: "POST /freeze", scope: ScopeAdmin, body: bodyOptional, serve: func(c *call) error { return c.freezeType(c.s.Jobs.Freeze) }},
+		{pattern: "POST /unfreeze", scope: ScopeAdmin, body: bodyOptional, serve: func(c *call) error { return c.freezeType(c.s.Jobs.Unfreeze) }},
+	}
+	for i, r := range all {
+		all[i].pattern = strings.Replace(r.pattern, " ", " "+jobsPrefix, 1)
+	}
+	return all
+}
+
+// reply answers with a value as the scheduler's wire has it, unless there is an error.
+func (c *call) reply(v any, err error) error {
+	if err != nil {
+		return err
+	}
+	body, err := form.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.send(http.StatusOK, body)
+}
+
+// fields reads the request's body into what v points to, and checks what the types of fields do not say.
+func (c *call) fields(v any, check func(r *reader)) error {
+	r := c.s.readers.Get().(*reader)
+	defer c.s.readers.Put(r)
+	r.problems = nil
+	if err := r.read(c.in, v); err != nil {
+		return err
+	}
+	if check != nil {
+		check(r)
+	}
+	return r.err()
+}
+
+// submit queues a job, or a list of them. Jobs hold locks in the name of who submits them.
+func (c *call) submit() error {
+	q := submitWire{specWire: newSpecWire()}
+	var specs []jobs.Spec
+	err := c.fields(&q, func(r *reader) {
+		list, prefix := []specWire{q.specWire}, []any(nil)
+		if q.Jobs != nil {
+			list = *q.Jobs // and what stands beside it does not count
+			r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return p.Loc[0] != "jobs" })
+		}
+		for i := range list {
+			if q.Jobs != nil {
+				prefix = []any{"jobs", i}
+			}
+			r.checkSpec(&list[i], prefix)
+			specs = append(specs, list[i].spec())
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i := range specs {
+		for _, tag := range specs[i].Tags {
+			if err := c.may(ScopeSubmit, tag); err != nil {
+				return err
+			}
+		}
+		for _, name := range specs[i].Locks {
+			if err := c.may(ScopeLock, name); err != nil {
+				return err
+			}
+		}
+	}
+	ctx, done := c.brief()
+	defer done()
+	all, err := c.s.Jobs.Submit(ctx, specs)
+	if q.Jobs != nil {
+		var w receiptsWire
+		for _, r := range all {
+			w.Jobs = append(w.Jobs, receiptWire(r))
+		}
+		return c.reply(&w, err)
+	}
+	if err != nil {
+		return without(err, 2)
+	}
+	return c.reply(&receiptWire{all[0].JobID, all[0].State}, nil)
+}
+
+// checkSpec notes what the type of a field does not say.
+func (r *reader) checkSpec(s *specWire, prefix []any) {
+	at := func(name string) []any { return append(prefix[:len(prefix):len(prefix)], name) }
+	if s.Payload != nil && s.Payload.Kind() != '{' { // there is none where even the job is no object
+		r.add("dict_type", "Input should be an object", at("payload")...)
+	}
+	if s.MaxRuntime != nil && *s.MaxRuntime == 0 {
+		r.add("greater_than", "Input should be greater than 0", at("max_runtime_s")...)
+	}
+}
+
+// without returns the error with so many elements less at the beginning of its locations.
+func without(err error, elements int) error {
+	var wrong *jobs.InvalidError
+	if errors.As(err, &wrong) {
+		for i, p := range wrong.Problems {
+			wrong.Problems[i].Loc = p.Loc[min(elements, len(p.Loc)):]
+		}
+	}
+	return err
+}
+
+// plausible reports whether a job could have the ID: stores need not cope with others.
+func plausible(id string) bool {
+	return len(id) <= jobs.MaxIDLen && lokt.ValidateName(id) == nil
+}
+
+func (c *call) cancelJob() error {
+	var q reasonWire
+	if err := c.optional(&q); err != nil {
+		return err
+	}
+	id := c.r.PathValue("job_id")
+	if !plausible(id) {
+		return jobs.ErrJobNotFound
+	}
+	ctx, done := c.brief()
+	defer done()
+	if c.caller != nil {
+		v, err := c.s.Jobs.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, tag := range v.Job.Tags {
+			if err := c.may(ScopeSubmit, tag); err != nil {
+				return err
+			}
+		}
+	}
+	state, err := c.s.Jobs.Cancel(ctx, id, string(q.Reason))
+	return c.reply(&okWire{OK: true, State: state}, err)
+}
+
+// optional reads a body of which nothing is needed, and which may be null.
+func (c *call) optional(v any) error {
+	if string(bytes.Trim(c.in, " \t\r\n")) == "null" {
+		return nil
+	}
+	return c.fields(v, nil)
+}
+
+// request grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that know
+// only the plain contract end when they are answered anything but 200.
+func (c *call) request() error {
+	var q requestWire
+	var a jobs.Request
+	err := c.fields(&q, func(r *reader) {
+		a = jobs.Request{
+			WorkerID: r.needed(q.WorkerID, "worker_id"), Types: q.Types, Capabilities: q.Capabilities, Wait: millis(q.Wait), RequestID: string(q.RequestID),
+		}
+		if q.MaxUnits != nil {
+			if a.MaxUnits = *q.MaxUnits; a.MaxUnits == 0 && r.problems == nil {
+				r.add("greater_than_equal", "Input should be greater than or equal to 1", "max_units")
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, done := c.wait(&a.Wait)
+	defer done()
+	g, err := c.s.Jobs.Request(ctx, a)
+	switch {
+	case err == nil:
+	case errors.Is(context.Cause(ctx), errStopping):
+		g.Denied = &jobs.Denial{Code: jobs.DeniedEligible, Reason: "the server is about to end", RetryAfter: 1500 * time.Millisecond}
+	case (errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) && c.r.Context().Err() == nil:
+		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: "what is granted cannot be stored at the moment", RetryAfter: 5 * time.Second}
+	default:
+		return err
+	}
+	if g.Denied != nil {
+		return c.deny(g.Denied)
+	}
+	return c.reply(&grantedWire{Lease: toLease(&g.Lease, true), Job: toJob(&g.Job, true)}, nil)
+}
+
+func (c *call) deny(d *jobs.Denial) error {
+	return c.reply(&deniedWire{Denied: true, Reason: d.Reason, RetryAfter: d.RetryAfter.Milliseconds(), Code: d.Code}, nil)
+}
+
+// Codes of denials that are the server's own.
+const (
+	deniedUnavailable = "unavailable"  // stands for lokt.ErrUnavailable
+	deniedOften       = "rate_limited" // stands for ErrRateLimited
+)
+
+// tooOften denies a worker that asks too often.
+func (c *call) tooOften() error {
+	after := time.Second
+	if limited := (*RateLimitedError)(nil); errors.As(c.often, &limited) {
+		after = min(max(limited.RetryAfter, 250*time.Millisecond), 5*time.Second)
+	}
+	return c.deny(&jobs.Denial{Code: deniedOften, Reason: "this caller asks too often", RetryAfter: after})
+}
+
+// millis returns a duration that the wire has in milliseconds.
+func millis(n int) time.Duration {
+	const most = (1<<63 - 1) / int64(time.Millisecond)
+	return time.Duration(max(min(int64(n), most), -most)) * time.Millisecond
+}
+
+// wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the time
+// becomes less.
+func (c *call) wait(d *time.Duration) (context.Context, func()) {
+	if *d > 0 && *d <= jobs.MaxWait && c.s.Stop.Err() == nil {
+		*d = min(*d, c.s.Limits.Wait)
+		if ctx, done, err := c.park(*d + c.s.Limits.Request); err == nil {
+			return ctx, done
+		}
+	}
+	if *d <= jobs.MaxWait { // others will be found
+		*d = min(*d, 0)
+	}
+	return c.brief()
+}
+
+func (c *call) heartbeat() error {
+	var q beatWire
+	var b jobs.Heartbeat
+	err := c.fields(&q, func(r *reader) {
+		b = jobs.Heartbeat{
+			LeaseID: c.r.PathValue("lease_id"), WorkerID: r.needed(q.WorkerID, "worker_id"), Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, done := c.wait(&b.Wait)
+	defer done()
+	answer, err := c.s.Jobs.Heartbeat(ctx, b)
+	if err != nil && errors.Is(context.Cause(ctx), errStopping) { // it was applied, and may be again
+		again, done := c.brief()
+		defer done()
+		b.Wait = 0
+		answer, err = c.s.Jobs.Heartbeat(again, b)
+		answer.Drain = true
+	}
+	return c.reply(&aliveWire{toNews(&answer), answer.Interval}, err)
+}
+
+func (c *call) heartbeatAll() error {
+	var q batchWire
+	var worker string
+	err := c.fields(&q, func(r *reader) {
+		worker = r.needed(q.WorkerID, "worker_id")
+		if q.LeaseIDs == nil {
+			r.add("missing", "Field required", "lease_ids")
+			return
+		}
+		for i, id := range *q.LeaseIDs {
+			if len(id) > jobs.MaxIDLen {
+				r.add("string_too_long", fmt.Sprintf("String should have at most %d bytes", jobs.MaxIDLen), "lease_ids", i)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	all, err := c.s.Jobs.HeartbeatAll(ctx, worker, *q.LeaseIDs)
+	if err != nil {
+		return err
+	}
+	w := batchAnswerWire[jsontext.Value]{}
+	for i := range all {
+		w.Interval = max(w.Interval, all[i].Interval)
+	}
+	c.list, err = leaseAnswers(c.list[:0], all)
+	w.Leases = c.list
+	return c.reply(&w, err)
+}
+
+// leaseAnswers appends the answers for many leases as a list. Where there is nothing to tell but its end, an answer is written by
+// hand, and the end, mostly the same, once: a batch of a hundred heartbeats takes half the time so.
+func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
+	b = append(b, '[')
+	var at time.Time
+	var end []byte // how it is written
+	for i := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		a := &all[i]
+		if a.Err != nil || a.Cancel || a.Drain || len(a.LostLocks) > 0 {
+			w := leaseNewsWire{a.LeaseID, newsWire{Code: jobs.Code(a.Err)}}
+			if a.Err == nil {
+				w.newsWire = toNews(&a.HeartbeatAnswer)
+			}
+			text, err := form.Marshal(&w)
+			if err != nil {
+				return nil, err
+			}
+			b = append(b, text...)
+			continue
+		}
+		if end == nil || !a.ExpiresAt.Equal(at) {
+			at, end = a.ExpiresAt, append(appendTime(end[:0], a.ExpiresAt), '}')
+		}
+		b, _ = jsontext.AppendQuote(append(b, `{"lease_id":`...), a.LeaseID) // what is no UTF-8 is replaced
+		b = append(append(b, `,"ok":true,"expires_at":`...), end...)
+	}
+	return append(b, ']'), nil
+}
+
+func (c *call) complete() error {
+	var q completeWire
+	var e jobs.Completion
+	err := c.fields(&q, func(r *reader) {
+		e = jobs.Completion{
+			LeaseID: c.r.PathValue("lease_id"), WorkerID: r.needed(q.WorkerID, "worker_id"), Status: jobs.State(r.needed(q.Status, "status")),
+			Result: q.Result, Error: q.Error,
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	applied, err := c.s.Jobs.Complete(ctx, e)
+	return c.reply(&okWire{OK: true, Applied: &applied}, err)
+}
+
+func (c *call) report() error {
+	var q reportWire
+	var p jobs.Progress
+	err := c.fields(&q, func(r *reader) {
+		p = jobs.Progress{
+			LeaseID: c.r.PathValue("lease_id"), WorkerID: r.needed(q.WorkerID, "worker_id"), Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
+		}
+	})
+	if err != nil {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	return c.reply(&okWire{OK: true}, c.s.Jobs.Report(ctx, p))
+}
+
+func (c *call) revoke() error {
+	var q reasonWire
+	if err := c.optional(&q); err != nil {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	return c.reply(&okWire{OK: true}, c.s.Jobs.Revoke(ctx, c.r.PathValue("lease_id"), string(q.Reason)))
+}
+
+// freezeType freezes a type of jobs, or ends that.
+func (c *call) freezeType(change func(context.Context, string) error) error {
+	var q typeWire
+	if err := c.optional(&q); err != nil {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	return c.reply(&okWire{OK: true}, change(ctx, string(q.Type)))
+}
+
+func (c *call) getJob() error {
+	id := c.r.PathValue("job_id")
+	if !plausible(id) {
+		return jobs.ErrJobNotFound
+	}
+	ctx, done := c.brief()
+	defer done()
+	v, err := c.s.Jobs.Get(ctx, id)
+	leaseIDs := c.seesLeases()
+	w := viewWire{jobWire: toJob(&v.Job, leaseIDs), seenWire: toSeen(&v, leaseIDs)}
+	for i := range v.Attempts {
+		w.Attempts = append(w.Attempts, toAttempt(&v.Attempts[i], leaseIDs))
+	}
+	return c.reply(&w, err)
+}
+
+// seesLeases reports whether the caller is shown lease IDs.
+func (c *call) seesLeases() bool { return c.may(ScopeAdmin, "") == nil }
+
+func (c *call) listJobs() error {
+	q, err := c.parameters()
+	if err != nil {
+		return err
+	}
+	f := jobs.Filter{
+		Limit: jobs.DefaultList, State: jobs.State(q.Get("state")), Type: q.Get("type"), Tag: q.Get("tag"), After: q.Get("after"),
+	}
+	if q.Has("limit") {
+		n, err := queryInt(q, "limit")
+		if err != nil && !errors.Is(err, strconv.ErrRange) {
+			return err
+		}
+		f.Limit = min(max(n, 1), jobs.MaxList)
+	}
+	ctx, done := c.brief()
+	defer done()
+	p, err := c.s.Jobs.List(ctx, f)
+	leaseIDs := c.seesLeases()
+	w := pageWire{Now: p.Now, Queue: depthsWire(p.Snapshot.Queue), Snapshot: toSnapshot(&p.Snapshot), Next: text(p.Next)}
+	for i := range p.Jobs {
+		w.Jobs = append(w.Jobs, listedWire{toJob(&p.Jobs[i].Job, leaseIDs), toSeen(&p.Jobs[i], leaseIDs)})
+	}
+	return c.reply(&w, err)
+}
+
+// parameters returns those of the query.
+func (c *call) parameters() (url.Values, error) {
+	q, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, invalidAt("value_error", "Query should be key=value pairs, percent-encoded")
+	}
+	return q, nil
+}
+
+// queryInt returns a parameter that is an integer. With one that no int holds it returns the nearest, and an error that wraps
+// strconv.ErrRange.
+func queryInt(q url.Values, name string) (int, error) {
+	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return int(n), fmt.Errorf("%w: %w", invalidAt("int_parsing_size", "Input is too large", name), strconv.ErrRange)
+	case err != nil:
+		return 0, invalidAt("int_parsing", "Input should be a valid integer, unable to parse string as an integer", name)
+	}
+	return int(n), nil
+}
+
+// days returns how many days of history are asked for. Without a default it must be said.
+func (c *call) days(absent int) (int, error) {
+	q, err := c.parameters()
+	switch {
+	case err != nil:
+		return 0, err
+	case q.Has("days"):
+		return queryInt(q, "days")
+	case absent == 0:
+		return 0, invalidAt("missing", "Field required", "days")
+	}
+	return absent, nil
+}
+
+func (c *call) getStatus() error {
+	ctx, done := c.brief()
+	defer done()
+	s, err := c.s.Jobs.Status(ctx)
+	w := toSnapshot(&s)
+	return c.reply(&w, err)
+}
+
+func (c *call) workers() error {
+	ctx, done := c.brief()
+	defer done()
+	all, err := c.s.Jobs.Workers(ctx)
+	var w workersWire
+	for _, one := range all {
+		w.Workers = append(w.Workers, workerWire(one))
+	}
+	return c.reply(&w, err)
+}
+
+func (c *call) stats() error {
+	days, err := c.days(jobs.DefaultDays)
+	if err != nil && !errors.Is(err, strconv.ErrRange) { // that many days are too many in any case
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	s, err := c.s.Jobs.Stats(ctx, days)
+	w := statsWire{Range: rangeWire{days, s.From, s.To}, totalsWire: toTotals(s.Totals), ByType: map[string]totalsWire{}}
+	for name, t := range s.ByType {
+		w.ByType[name] = toTotals(t)
+	}
+	return c.reply(&w, err)
+}
+
+func (c *call) decisions() error {
+	days, err := c.days(jobs.DefaultDays)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	d, err := c.s.Jobs.Decisions(ctx, days)
+	w := decisionsWire(d)
+	return c.reply(&w, err)
+}
+
+func (c *call) cleanup() error {
+	days, err := c.days(0)
+	if err != nil {
+		return err
+	}
+	ctx, done := c.brief()
+	defer done()
+	// Nothing is so old; stores need not cope with times before the common era.
+	deleted, err := c.s.Jobs.Cleanup(ctx, min(days, 1<<31-1))
+	return c.reply(&okWire{OK: true, Deleted: &deleted, Days: days}, err)
+}
+
+// busyRating returns how busy the machine is, from 0 to 10: 10 is as many processes that want a CPU as there are, or
+// more, over the last minute. Where the system does not tell, it is 0.
+func busyRating() int {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	load, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return 0
+	}
+	return max(0, min(10, int(10*load/float64(runtime.NumCPU())+0.5)))
+}

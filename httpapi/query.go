@@ -1,0 +1,112 @@
+package httpapi
+
+import (
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// query reads the parameters of a URL and keeps the first thing that is wrong with them.
+type query struct {
+	url.Values
+	c   *call
+	err error
+}
+
+func (c *call) query() *query {
+	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	q := &query{Values: values, c: c}
+	if err != nil {
+		q.err = invalid("query cannot be read: %v", err)
+	}
+	return q
+}
+
+func (q *query) wrong(name, what string) {
+	if q.err == nil {
+		q.err = invalid("%s is not %s", name, what)
+	}
+}
+
+// uint returns a number, or 0 if it is absent.
+func (q *query) uint(name string) uint64 {
+	text := q.Get(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		q.wrong(name, "a number from 0 to 18446744073709551615")
+	}
+	return n
+}
+
+// bool returns a truth value, or false if it is absent. A name alone is true.
+func (q *query) bool(name string) bool {
+	if !q.Has(name) {
+		return false
+	}
+	switch q.Get(name) {
+	case "", "true", "1":
+		return true
+	case "false", "0":
+	default:
+		q.wrong(name, "true or false")
+	}
+	return false
+}
+
+// wait returns how long the request may wait.
+func (q *query) wait() time.Duration {
+	ms := q.uint("wait_ms")
+	return time.Duration(min(ms, uint64(q.c.s.Limits.Wait/time.Millisecond))) * time.Millisecond
+}
+
+// time returns a time, or the zero time if it is absent.
+func (q *query) time(name string) time.Time {
+	if !q.Has(name) {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, q.Get(name))
+	if err != nil {
+		q.wrong(name, "a time as of RFC 3339")
+	}
+	return t
+}
+
+// target reads who ends what, and how.
+func (q *query) target(name string) lokt.Target {
+	t := lokt.Target{Name: name, Force: q.bool("force"), Stale: q.bool("stale"), Owner: lokt.Owner{
+		ID: q.Get("owner"), Session: q.Get("session"), AnySession: q.bool("any_session"), Host: q.Get("host"),
+	}}
+	pid := q.uint("pid")
+	if pid > 1<<31 {
+		q.wrong("pid", "a process ID")
+	}
+	t.Owner.Process.PID = int(pid) //nolint:gosec // bounded above
+	if q.err == nil && t.Owner != (lokt.Owner{}) {
+		t.Owner, q.err = q.c.view().stored(t.Owner)
+	}
+	return t
+}
+
+// targetValues is the inverse of target, but for the name and the lease ID.
+func targetValues(t lokt.Target) url.Values {
+	v := url.Values{}
+	for name, text := range map[string]string{"owner": t.Owner.ID, "session": t.Owner.Session, "host": t.Owner.Host} {
+		if text != "" {
+			v.Set(name, text)
+		}
+	}
+	for name, set := range map[string]bool{"any_session": t.Owner.AnySession, "force": t.Force, "stale": t.Stale} {
+		if set {
+			v.Set(name, "true")
+		}
+	}
+	if t.Owner.Process.PID > 0 {
+		v.Set("pid", strconv.Itoa(t.Owner.Process.PID))
+	}
+	return v
+}

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package process
-
-func passwdName(int) string { return "" }
