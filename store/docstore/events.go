@@ -13,17 +13,17 @@ import (
 // sealEvents returns the document of events with consecutive numbers. E is lokt.Event or jobs.Event.
 func sealEvents[E any](first uint64, all []E) (document, error) { return seal(number(first), all) }
 
-// openEvents reads the events of a lock.
-func (d *document) openEvents(first uint64) ([]lokt.LoggedEvent, error) {
+// openEvents reads the events of a lock. If they cannot be read, they have their place, and what was there is not known.
+func (d *document) openEvents(key, lock string, first uint64, since int64) []lokt.LoggedEvent {
 	var all []lokt.Event
-	if err := d.open("events from number "+number(first), number(first), &all); err != nil {
-		return nil, err
+	if err := d.open("events from number "+number(first), key, &all); err != nil {
+		all = []lokt.Event{damagedEvent(lock, since, err)}
 	}
 	logged := make([]lokt.LoggedEvent, len(all))
 	for i := range all {
 		logged[i] = lokt.LoggedEvent{Seq: first + uint64(i), Event: all[i]}
 	}
-	return logged, nil
+	return logged
 }
 
 // damagedEvent stands for events that cannot be read.
@@ -32,6 +32,39 @@ func damagedEvent(lock string, at int64, err error) lokt.Event {
 		Time: time.Unix(0, at).UTC(), Type: "damaged", Name: strings.ToValidUTF8(lock, "?"),
 		Extra: map[string]string{lokt.ExtraReason: err.Error()},
 	}
+}
+
+// selectEvents returns the statement that finds the rows of a query, and few more. Parameters are written by mark.
+func selectEvents(q lokt.EventQuery, mark func(n int) string) (statement string, args []any) {
+	where := "true"
+	add := func(condition string, value any) {
+		args = append(args, value)
+		where += " AND " + strings.Replace(condition, "?", mark(len(args)), 1)
+	}
+	if q.After > 0 {
+		add("first >= coalesce((SELECT max(first) FROM lock_events WHERE first <= ?), 0)", int64(q.After+1))
+	}
+	if q.Before > 0 {
+		add("first < ?", int64(q.Before))
+	}
+	if q.Name != "" {
+		add("lock = ?", q.Name)
+	}
+	if q.Prefix != "" { // names are ASCII
+		add("lock >= ?", q.Prefix)
+		add("lock < ?", q.Prefix[:len(q.Prefix)-1]+string(q.Prefix[len(q.Prefix)-1]+1))
+	}
+	if !q.Since.IsZero() {
+		add("until >= ?", q.Since.UnixNano())
+	}
+	if !q.Until.IsZero() {
+		add("since < ?", q.Until.UnixNano())
+	}
+	statement = "SELECT first, lock, since, doc, sum FROM lock_events WHERE " + where + " ORDER BY first"
+	if q.Latest {
+		statement += " DESC"
+	}
+	return statement, args
 }
 
 // errEnough ends the reading of rows.

@@ -435,28 +435,7 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 	if err := s.usable(ctx); err != nil {
 		return page, err
 	}
-	where, args := []string{"last > ?"}, []any{int64(q.After)}
-	add := func(condition string, value any) { where, args = append(where, condition), append(args, value) }
-	if q.Before > 0 {
-		add("first < ?", int64(q.Before))
-	}
-	if q.Name != "" {
-		add("lock = ?", q.Name)
-	}
-	if q.Prefix != "" {
-		add("lock >= ?", q.Prefix) // names are ASCII
-		add("lock < ?", q.Prefix[:len(q.Prefix)-1]+string(q.Prefix[len(q.Prefix)-1]+1))
-	}
-	if !q.Since.IsZero() {
-		add("until >= ?", q.Since.UnixNano())
-	}
-	if !q.Until.IsZero() {
-		add("since < ?", q.Until.UnixNano())
-	}
-	order := ""
-	if q.Latest {
-		order = " DESC"
-	}
+	statement, args := selectEvents(q, func(int) string { return "?" })
 	err = s.db.reading(ctx, "events", func(tx *sql.Tx) error {
 		page = lokt.EventPage{Newest: s.newest.Load()}
 		p := newPager(q, &page)
@@ -464,7 +443,7 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 			return err
 		}
 		page.Newest = max(page.Newest, s.newest.Load())
-		rows, err := tx.QueryContext(ctx, "SELECT first, lock, since, doc, sum FROM lock_events WHERE "+strings.Join(where, " AND ")+" ORDER BY first"+order, args...)
+		rows, err := tx.QueryContext(ctx, statement, args...)
 		err = each(rows, err, func(rows *sql.Rows) error {
 			var first uint64
 			var lock string
@@ -473,11 +452,7 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 			if err := rows.Scan(&first, &lock, &since, &d.text, &d.sum); err != nil {
 				return err
 			}
-			events, err := d.openEvents(first)
-			if err != nil { // it has its place, and what was there is not known
-				events = []lokt.LoggedEvent{{Seq: first, Event: damagedEvent(lock, since, err)}}
-			}
-			if !p.add(events) {
+			if !p.add(d.openEvents(number(first), lock, first, since)) {
 				return errEnough
 			}
 			return nil

@@ -5,9 +5,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
+	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,21 +24,19 @@ var postgresSchema string
 
 // serverDB is a database of PostgreSQL, which any number of processes share. The database is the truth, and so is its clock.
 type serverDB struct {
-	pool    *pgxpool.Pool
-	readers chan struct{} // has an element for each connection that somebody reads with
+	readers *pgxpool.Pool // those who read a lot keep nobody from storing
+	writers *pgxpool.Pool
 	options Options
 	origin  string // tells this process's notifications from those of others
 	channel string // of notifications
 	locks   *serverLocks
 	jobs    *serverJobs
-	notice  notices
+	notice  notice
 
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
 	closing sync.Once
-	mu      sync.Mutex
-	closed  bool
-	users   sync.WaitGroup
+	closed  atomic.Bool
 }
 
 const (
@@ -47,18 +46,19 @@ const (
 	pgTimeout   = 8 * time.Second  // how long somebody waits for the database
 	pgLonger    = time.Second      // how much longer what was begun may take that nobody waits for any more
 	pgLoading   = 5 * time.Minute  // how long it may take to read everything, or to start times again
-	pgDial      = 5 * time.Second
-	pgReaders   = 7
+	pgReaders   = 6
 	pgWriters   = pgLanes + pgApart + 2 // and a turn of the scheduler, and what this process does of its own accord
 	pgPrincipal = "lokt"                // what connections call themselves
-	presenceOp  = "presence"            // what this process does of its own accord, which is not observed
 )
 
-// pgLimits has the server end, within a transaction, what takes too long or waits too long, and the transaction when it hears
-// nothing: a process that is stopped or cut off in the middle of one keeps others waiting that long. Session settings would not
-// do, because poolers lend sessions.
-const pgLimits = "SELECT set_config('statement_timeout', '10000', true), set_config('lock_timeout', '8000', true), " +
-	"set_config('idle_in_transaction_session_timeout', '10000', true)"
+// pgBegin begins a transaction, in which the server ends what takes too long or waits too long, and the transaction when it
+// hears nothing: a process that is stopped or cut off in the middle of one keeps others waiting that long. Settings of the
+// session would not do, because poolers lend sessions.
+func pgBegin(b *pgx.Batch) {
+	b.Queue("BEGIN")
+	b.Queue("SELECT set_config('statement_timeout', '10000', true), set_config('lock_timeout', '8000', true), " +
+		"set_config('idle_in_transaction_session_timeout', '10000', true)")
+}
 
 // pgNow selects the time, in microseconds.
 const pgNow = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -75,39 +75,40 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	}
 	c.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
 	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = pgDial
+		c.ConnectTimeout = pgTimeout / 2
 	}
-	config.MaxConns, config.MinConns = pgReaders+pgWriters, 0
-	d := &serverDB{options: o, origin: lokt.NewLeaseID(), readers: make(chan struct{}, pgReaders)}
-	d.notice.poke = make(chan struct{}, 1)
-	if d.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
-		return nil, pgError(err)
-	}
-	if err := d.makeTables(ctx); err != nil {
-		d.pool.Close()
-		return nil, pgError(err)
+	d := &serverDB{options: o, origin: lokt.NewLeaseID(), notice: notice{poke: make(chan struct{}, 1)}}
+	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {
+		config := config.Copy()
+		config.MaxConns, config.MinConns = most, 0
+		if *pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
+			return nil, pgError(err)
+		}
 	}
 	background, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	d.locks, d.jobs = newServerLocks(d), newServerJobs(d)
-	if err = d.arrive(ctx); err == nil {
-		// Tables may have been copied from another cluster, whose transactions had other numbers.
-		_, err = d.pool.Exec(ctx, "SELECT number_lock_events(true)")
+	if err = d.makeTables(ctx); err == nil {
+		err = d.arrive(ctx)
+	}
+	if err == nil { // tables may have been copied from another cluster, whose transactions had other numbers
+		_, err = d.writers.Exec(ctx, "SELECT number_lock_events(true)")
 	}
 	if err != nil {
 		_ = d.Close()
 		return nil, pgError(err)
 	}
-	d.tasks.Go(func() { d.listen(background) })
-	d.tasks.Go(func() { d.stay(background) })
-	d.tasks.Go(func() { d.tell(background) })
+	for _, task := range []func(context.Context){d.listen, d.stay, d.tell} {
+		d.tasks.Go(func() { task(background) })
+	}
 	return d, nil
 }
 
 // makeTables makes the tables if there are none. Processes that start at the same time do so one after another.
 func (d *serverDB) makeTables(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, d.writers, func(tx pgx.Tx) error {
 		var schema, encoding string
+		var there, older bool
 		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding')").Scan(&schema, &encoding)
 		switch {
 		case err != nil:
@@ -121,12 +122,11 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
 			return err
 		}
-		var there, older bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL, to_regclass(quote_ident($1) || '.schema_version') IS NOT NULL`,
-			schema).Scan(&there, &older); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL,
+			to_regclass(quote_ident($1) || '.schema_version') IS NOT NULL`, schema).Scan(&there, &older); err != nil {
 			return err
 		}
-		version := int64(0) // of databases from before there was a schema 1
+		version := int64(0) // of tables from before there was a schema 1
 		switch {
 		case there:
 			err = tx.QueryRow(ctx, "SELECT version FROM lokt_schema").Scan(&version)
@@ -135,7 +135,7 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 			_, err = tx.Conn().PgConn().Exec(ctx, postgresSchema).ReadAll()
 		}
 		if err == nil && version != schemaVersion {
-			err = fmt.Errorf("%w: the schema %s has tables of version %d, and this program knows only version %d", lokt.ErrInvalid, schema, version, schemaVersion)
+			err = fmt.Errorf("%w: the tables in schema %s are of version %d, and this program knows only version %d", lokt.ErrInvalid, schema, version, schemaVersion)
 		}
 		return err
 	})
@@ -155,8 +155,8 @@ func (d *serverDB) stay(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		_ = d.using(ctx, presenceOp, func(ctx context.Context, c *pgx.Conn) error {
-			if err := d.locks.numberNew(ctx, c); err != nil || n%15 != 0 {
+		_ = d.lend(ctx, d.writers, pgTimeout, func(ctx context.Context, c *pgx.Conn) error {
+			if err := d.locks.number(ctx, c); err != nil || n%15 != 0 {
 				return err
 			}
 			return d.locks.trim(ctx, c)
@@ -164,130 +164,54 @@ func (d *serverDB) stay(ctx context.Context) {
 	}
 }
 
-// listen wakes whom the changes of other processes concern.
-func (d *serverDB) listen(ctx context.Context) {
-	config := d.pool.Config().ConnConfig
-	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
-		if origin, what, _ := strings.Cut(n.Payload, " "); origin != d.origin {
-			d.hear(what)
-		}
-	}
-	for ctx.Err() == nil {
-		c, err := pgx.ConnectConfig(ctx, config)
-		if err == nil {
-			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {
-				d.hear("*") // nobody told us while we did not listen
-			}
-			for err == nil {
-				err = c.PgConn().WaitForNotification(ctx)
-			}
-			_ = c.Close(context.WithoutCancel(ctx))
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// hear looks at what has changed elsewhere: the named locks, or with a star everything, and with an exclamation mark the jobs.
-func (d *serverDB) hear(what string) {
-	switch what {
-	case "!":
-		d.jobs.look()
-		return
-	case "*":
-		d.jobs.look()
-		d.locks.waiting.wakeAll()
-	default:
-		for _, name := range strings.Fields(what) {
-			d.locks.waiting.wakeName(name)
-		}
-	}
-	d.locks.grown.ring()
-}
-
-// outliving returns a context for what is begun for somebody: it ends a moment after that of who wanted it. To call a statement
-// back costs the connection, because it is not known how far the server is, and a pooler may not survive it; nearly all end by
-// themselves within that moment.
-func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pgLonger, cancel) })
-	return longer, func() {
-		stop()
-		cancel()
-	}
-}
-
 // using lends a connection to somebody who reads, and tells the observer what was done.
 func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgx.Conn) error) (err error) {
-	begin := time.Now()
-	if op != presenceOp {
-		defer func() { d.options.observe(op, begin, err) }()
-	}
-	timed, cancel := context.WithTimeout(ctx, pgTimeout)
-	defer cancel()
-	select {
-	case d.readers <- struct{}{}:
-		defer func() { <-d.readers }()
-	case <-timed.Done():
-		return first(ctx.Err(), pgError(timed.Err()))
-	}
-	return first(ctx.Err(), d.lend(timed, pgTimeout, use))
+	defer func(begin time.Time) { d.options.observe(op, begin, err) }(time.Now())
+	return d.lend(ctx, d.readers, pgTimeout, use)
 }
 
-// lend lends a connection for so long at most. One on which a transaction was left open is not lent again.
-func (d *serverDB) lend(ctx context.Context, atMost time.Duration, use func(ctx context.Context, c *pgx.Conn) error) (err error) {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+// lend lends a connection for so long at most. One on which a transaction was left open is not lent again. To call a statement
+// back costs the connection, because it is not known how far the server is, and a pooler may not survive it; nearly all end by
+// themselves within the moment that they have after ctx.
+func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Duration, use func(ctx context.Context, c *pgx.Conn) error) error {
+	if d.closed.Load() {
 		return errClosed
 	}
-	d.users.Add(1)
-	d.mu.Unlock()
-	defer d.users.Done()
 	timed, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	c, err := d.pool.Acquire(timed)
-	if err != nil {
-		return first(ctx.Err(), pgError(err))
+	c, err := pool.Acquire(timed)
+	if err == nil {
+		defer c.Release() // which closes it if use has panicked within a transaction
+		longer, end := context.WithCancel(context.WithoutCancel(timed))
+		defer end()
+		defer context.AfterFunc(timed, func() { time.AfterFunc(pgLonger, end) })()
+		err = use(longer, c.Conn())
+		switch closed := c.Conn().IsClosed(); {
+		case closed && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
+			d.readers.Reset()
+			d.writers.Reset()
+		case err != nil && !closed:
+			_, _ = c.Exec(longer, "ROLLBACK")
+		}
 	}
-	defer c.Release() // which closes it if use has panicked within a transaction
-	longer, end := outliving(timed)
-	defer end()
-	if err = use(longer, c.Conn()); err == nil {
-		return nil
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
-	switch raw := c.Conn(); {
-	case raw.IsClosed() && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
-		d.pool.Reset()
-	case !raw.IsClosed() && raw.PgConn().TxStatus() != 'I':
-		_, _ = raw.Exec(longer, "ROLLBACK")
-	}
-	return first(ctx.Err(), pgError(err))
-}
-
-// first returns the first error that is none.
-func first(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
+	return pgError(err)
 }
 
 // atOneMoment reads the database as it is at one moment.
-func atOneMoment(ctx context.Context, c *pgx.Conn, read func(ctx context.Context, c *pgx.Conn) error) error {
-	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+func atOneMoment(read func(ctx context.Context, c *pgx.Conn) error) func(ctx context.Context, c *pgx.Conn) error {
+	return func(ctx context.Context, c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+			return err
+		}
+		if err := read(ctx, c); err != nil {
+			return err
+		}
+		_, err := c.Exec(ctx, "COMMIT")
 		return err
 	}
-	if err := read(ctx, c); err != nil {
-		return err
-	}
-	_, err := c.Exec(ctx, "COMMIT")
-	return err
 }
 
 // Locks implements backend.
@@ -297,19 +221,55 @@ func (d *serverDB) Locks() LockStore { return d.locks }
 func (d *serverDB) Jobs() jobs.Store { return d.jobs }
 
 // Path implements backend.
-func (d *serverDB) Path() string { return d.pool.Config().ConnConfig.Database }
+func (d *serverDB) Path() string { return d.readers.Config().ConnConfig.Database }
 
 // Ping implements backend.
 func (d *serverDB) Ping(ctx context.Context) error {
 	return d.using(ctx, "ping", func(ctx context.Context, c *pgx.Conn) error {
-		var n int64
-		return c.QueryRow(ctx, "SELECT clock FROM state").Scan(&n)
+		_, err := c.Exec(ctx, "SELECT clock FROM state")
+		return err
 	})
 }
 
 // Backup implements backend.
 func (d *serverDB) Backup(context.Context, string) error {
 	return fmt.Errorf("%w: a database of PostgreSQL is backed up with pg_dump or pg_basebackup", lokt.ErrInvalid)
+}
+
+// Check implements backend: each document is held against its checksum. PostgreSQL checks what else there is (pg_amcheck).
+func (d *serverDB) Check(ctx context.Context) (err error) {
+	defer func(begin time.Time) { d.options.observe("check", begin, err) }(time.Now())
+	var wrong []error
+	err = d.lend(ctx, d.readers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
+		for _, statement := range []string{
+			"SELECT 'lock ' || name, name || ' ' || waiting || ' ' || free::text, doc, '', sum FROM locks WHERE doc <> ''",
+			"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
+			`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1::bigint FROM locks l
+				WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
+			"SELECT 'events of lock ' || lock || ' from number ' || first, lock, doc, '', sum FROM lock_events",
+			"SELECT 'job ' || id, id, doc, payload, sum FROM jobs",
+			"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
+			"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
+			"SELECT 'events of jobs from number ' || first, first::text, doc, '', sum FROM job_events",
+		} {
+			var what, key string
+			var doc document
+			rows, _ := c.Query(ctx, statement)
+			if _, err := pgx.ForEachRow(rows, []any{&what, &key, &doc.text, &doc.payload, &doc.sum}, func() error {
+				if doc.sum != checksum(key, doc.text, doc.payload) && len(wrong) < mostWrong {
+					wrong = append(wrong, fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, errChecksum))
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("database %s: %w", d.Path(), errors.Join(wrong...))
+	}
+	return err
 }
 
 // Contents implements backend.
@@ -329,15 +289,12 @@ func (d *serverDB) Close() error {
 	d.closing.Do(func() {
 		_ = d.locks.Close() // what was asked for before is stored
 		_ = d.jobs.Close()
-		d.mu.Lock()
-		d.closed = true
-		d.mu.Unlock()
 		d.stop()
 		d.tasks.Wait()
-		d.users.Wait()
-		d.lastWords()
+		d.closed.Store(true)
+		d.readers.Close() // which waits for those who use it
+		d.writers.Close()
 		d.locks.teller.wait()
-		d.pool.Close()
 	})
 	return nil
 }
@@ -345,115 +302,149 @@ func (d *serverDB) Close() error {
 // pgError makes an error of the server, or of the way to it, one of those that callers tell apart.
 func pgError(err error) error {
 	var e *pgconn.PgError
-	var n net.Error
 	switch {
-	case err == nil, errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrInvalid), errors.Is(err, lokt.ErrDamaged):
+	case errors.Is(err, lokt.ErrInvalid), errors.Is(err, lokt.ErrDamaged):
 		return err
 	case errors.As(err, &e) && strings.HasPrefix(e.Code, "XX"):
 		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, lokt.ErrDamaged, err)
-	case errors.As(err, &e), pgconn.SafeToRetry(err):
-		return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.As(err, &n) && n.Timeout():
-		return fmt.Errorf("%w: the database has not answered in time: %w", lokt.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: the database does not answer: %w", lokt.ErrUnavailable, err)
+	return unavailable(err)
 }
 
-// again reports whether a transaction was undone because of others, and may go well the next time.
-func again(err error) bool {
-	var e *pgconn.PgError
-	return errors.As(err, &e) && (e.Code == "40001" || e.Code == "40P01")
+// columns are rows to be written by one statement, column by column.
+type columns []reflect.Value
+
+func (c *columns) add(row ...any) {
+	for i, v := range row {
+		if i == len(*c) {
+			*c = append(*c, reflect.Zero(reflect.SliceOf(reflect.TypeOf(v))))
+		}
+		(*c)[i] = reflect.Append((*c)[i], reflect.ValueOf(v))
+	}
 }
 
-// notices are what other processes are to be told of, together with what changes within notifyEvery. They are told after the
-// change was stored, in a transaction of their own, because PostgreSQL lets only one transaction with a notification commit at a
-// time. They are hints: who waits looks by itself.
-type notices struct {
-	poke chan struct{}
-
-	mu     sync.Mutex
-	names  map[string]struct{} // locks that changed
-	events bool                // there are events, maybe of locks that did not change
-	turns  bool                // jobs changed
+// queue adds a statement, in which ROWS stands for the rows, if there are any.
+func (c columns) queue(b *pgx.Batch, statement string) *pgx.QueuedQuery {
+	var args []any
+	var list []string
+	types := map[reflect.Kind]string{reflect.String: "text", reflect.Int64: "bigint", reflect.Bool: "boolean"}
+	for i, column := range c {
+		t := column.Type().Elem()
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		list = append(list, fmt.Sprintf("$%d::%s[]", i+1, types[t.Kind()]))
+		args = append(args, column.Interface())
+	}
+	if c == nil {
+		return &pgx.QueuedQuery{}
+	}
+	return b.Queue(strings.Replace(statement, "ROWS", "unnest("+strings.Join(list, ", ")+")", 1), args...)
 }
 
-const notifyEvery = 10 * time.Millisecond
+// notice is what other processes are to be told: the names of locks that changed or have new events, and an exclamation mark if jobs
+// did. It is a hint: who waits looks by itself.
+type notice struct {
+	poke  chan struct{}
+	mu    sync.Mutex
+	words map[string]bool
+}
 
-// add adds locks that changed, whether there are events, and whether jobs changed.
-func (n *notices) add(names []string, events, turns bool) {
-	if len(names) == 0 && !events && !turns {
+func (n *notice) add(words ...string) {
+	if len(words) == 0 {
 		return
 	}
 	n.mu.Lock()
-	if n.names == nil {
-		n.names = map[string]struct{}{}
+	if n.words == nil {
+		n.words = map[string]bool{}
 	}
-	for _, name := range names {
-		n.names[name] = struct{}{}
+	for _, w := range words {
+		n.words[w] = true
 	}
-	n.events, n.turns = n.events || events, n.turns || turns
 	n.mu.Unlock()
+	poke(n.poke)
+}
+
+// poke sends to a channel that has room for one, unless that is taken.
+func poke(c chan struct{}) {
 	select {
-	case n.poke <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// take returns what is to be told, in as many bytes as a notification has, and forgets it.
-func (n *notices) take(origin string) (payloads []string) {
+// take returns what is to be told, in as many bytes as a notification has, and forgets it. A star stands for everything.
+func (n *notice) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.names) > 0 || n.events {
-		var b strings.Builder
-		b.WriteString(origin)
-		for name := range n.names {
-			b.WriteString(" " + name)
-		}
-		if payloads = []string{b.String()}; b.Len() > 7900 {
-			payloads[0] = origin + " *"
+	text := ""
+	for w := range n.words {
+		if text += " " + w; len(text) > 7900 {
+			text = " * !"
+			break
 		}
 	}
-	if n.turns {
-		payloads = append(payloads, origin+" !")
-	}
-	n.names, n.events, n.turns = nil, false, false
-	return payloads
+	n.words = nil
+	return text
 }
 
-// tell notifies the other processes, until the database is closed.
+const notifyEvery = 10 * time.Millisecond
+
+// tell notifies the other processes, until the database is closed. It does so after changes were stored, in a transaction of its
+// own, because PostgreSQL lets only one transaction with a notification commit at a time.
 func (d *serverDB) tell(ctx context.Context) {
-	for {
+	for ended := false; !ended; {
 		select {
 		case <-d.notice.poke:
 		case <-ctx.Done():
-			return
+			ended = true
 		}
-		if payloads := d.notice.take(d.origin); len(payloads) > 0 {
-			_ = d.lend(ctx, pgTimeout, func(ctx context.Context, c *pgx.Conn) error { return d.notify(ctx, c, payloads) })
+		if text := d.notice.take(); text != "" {
+			_ = d.lend(context.WithoutCancel(ctx), d.writers, pgLonger, func(ctx context.Context, c *pgx.Conn) error {
+				_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+text)
+				return err
+			})
 		}
 		select {
 		case <-time.After(notifyEvery):
 		case <-ctx.Done():
-			return
 		}
 	}
 }
 
-// executor is a connection or a pool of them.
-type executor interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+// listen wakes whom the changes of other processes concern.
+func (d *serverDB) listen(ctx context.Context) {
+	config := d.readers.Config().ConnConfig
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		if words := strings.Fields(n.Payload); len(words) > 0 && words[0] != d.origin {
+			d.hear(words[1:])
+		}
+	}
+	for ctx.Err() == nil {
+		c, err := pgx.ConnectConfig(ctx, config)
+		if err == nil {
+			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {
+				d.hear([]string{"*", "!"}) // nobody told us while we did not listen
+			}
+			for err == nil {
+				err = c.PgConn().WaitForNotification(ctx)
+			}
+			_ = c.Close(context.WithoutCancel(ctx))
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
 }
 
-func (d *serverDB) notify(ctx context.Context, c executor, payloads []string) error {
-	_, err := c.Exec(ctx, "SELECT pg_notify($1, p)::text FROM unnest($2::text[]) AS p", d.channel, payloads)
-	return err
-}
-
-// lastWords tells what is left to tell, when the database is closed.
-func (d *serverDB) lastWords() {
-	if payloads := d.notice.take(d.origin); len(payloads) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = d.notify(ctx, d.pool, payloads)
+func (d *serverDB) hear(words []string) {
+	for _, w := range words {
+		if w == "!" {
+			d.jobs.look()
+		} else {
+			d.locks.wakeName(w)
+			d.locks.grown.ring()
+		}
 	}
 }

@@ -36,7 +36,7 @@ func storeEvent(t *testing.T, name string, token uint64) string {
 		t.Fatal(err)
 	}
 	since, until := span(e)
-	return fmt.Sprintf("INSERT INTO lock_events_new (n, at, upto, lock, doc, sum) VALUES (1, %d, %d, '%s', '%s', %d)", since, until, name, d.text, d.sum)
+	return fmt.Sprintf("INSERT INTO lock_events_new (n, since, until, lock, doc, sum) VALUES (1, %d, %d, '%s', '%s', %d)", since, until, name, d.text, d.sum)
 }
 
 // manyEvents returns the statement that stores the same event so many times.
@@ -278,7 +278,7 @@ func TestEventsInPostgreSQLBeyondTheNumberThatIsKeptAreForgotten(t *testing.T) {
 	runSQL(t, url, manyEvents(t, "x", 12345))
 	s := db.backend.(*serverDB)
 	if err := s.using(t.Context(), "trim", func(ctx context.Context, c *pgx.Conn) error {
-		return errors.Join(s.locks.numberNew(ctx, c), s.locks.trim(ctx, c))
+		return errors.Join(s.locks.number(ctx, c), s.locks.trim(ctx, c))
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -113,12 +113,15 @@ func TestNotificationsArriveWithoutLooking(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
 	a, b := openPG(t, url, Options{}), openPG(t, url, Options{})
-	s := b.backend.(*serverDB)
+	s := b.backend.(*serverDB).locks
+	w := &pgWaiting{}
+	s.mu.Lock()
+	s.waiting["x"] = w
+	s.mu.Unlock()
 	for i := range 5 { // each is heard long before anybody looks anyway
-		w := s.locks.waiting.enter("x")
-		s.locks.waiting.mu.Lock()
+		s.mu.Lock()
 		me := w.Watch(&lokt.Lock{Name: "x"}, lokt.Watch{Name: "x"})
-		s.locks.waiting.mu.Unlock()
+		s.mu.Unlock()
 		deadline := time.After(2 * time.Minute)
 		for heard := false; !heard; {
 			if err := a.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
@@ -135,7 +138,6 @@ func TestNotificationsArriveWithoutLooking(t *testing.T) {
 				t.Fatalf("notification %d was not heard", i)
 			}
 		}
-		s.locks.waiting.leave("x", w)
 	}
 }
 

@@ -49,7 +49,7 @@ func store(t *testing.T, s jobs.Store, c jobs.Changes) {
 // rewind puts the state of an older time in the place of what is there: the first turn.
 func rewind(t *testing.T, url string) {
 	t.Helper()
-	runSQL(t, url, "DELETE FROM turns WHERE turn > 1", "DELETE FROM job_events WHERE seq > 1", "DELETE FROM jobs WHERE seq > 1",
+	runSQL(t, url, "DELETE FROM turns WHERE turn > 1", "DELETE FROM job_events WHERE first > 1", "DELETE FROM jobs WHERE seq > 1",
 		"UPDATE job_state SET turn = 1, writer = (SELECT writer FROM turns WHERE turn = 1), seq = 1, revision = 1, event = 1")
 }
 
@@ -190,8 +190,10 @@ func TestWhatIsDamagedInPostgreSQLIsNamedAndTheRestGoesOn(t *testing.T) {
 	if len(found) != 3 || found["good"] != nil || !errors.Is(found["bad"], lokt.ErrDamaged) {
 		t.Errorf("listed are %v", found)
 	}
-	_, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{})
-	damaged("events", err, "bad")
+	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{})
+	if err != nil || len(page.Events) < 3 || page.Events[0].Type != "damaged" || page.Events[0].Name != "bad" {
+		t.Errorf("there are %+v, %v", page, err)
+	}
 	l, err := s.Load(t.Context())
 	if err != nil || len(l.Jobs) != 1 || l.Jobs[0].ID != "good2" || len(warned) != 1 {
 		t.Errorf("loaded are %+v, warned of %v, %v", l.Jobs, warned, err)

@@ -40,29 +40,29 @@ CREATE TABLE waiters (
 	PRIMARY KEY (lock, lease_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- The events of a change: a JSON array of n, the first of which has the number seq. at is when the first one was, upto the last.
+-- The events of a change: a JSON array. first and last are the numbers, since and until the times, of the first and the last of them.
 CREATE TABLE lock_events (
-	seq  BIGINT PRIMARY KEY,
-	n    BIGINT NOT NULL,
-	at   BIGINT NOT NULL,
-	upto BIGINT NOT NULL,
-	lock TEXT COLLATE "C" NOT NULL,
-	doc  TEXT NOT NULL,
-	sum  BIGINT NOT NULL
+	first BIGINT PRIMARY KEY,
+	last  BIGINT NOT NULL,
+	since BIGINT NOT NULL,
+	until BIGINT NOT NULL,
+	lock  TEXT COLLATE "C" NOT NULL,
+	doc   TEXT NOT NULL,
+	sum   BIGINT NOT NULL
 );
-CREATE INDEX lock_events_lock ON lock_events (lock, seq);
+CREATE INDEX lock_events_lock ON lock_events (lock, first);
 
--- Events that have no number yet. Those of a lock are in the order of their ids, and none can be seen before those before it: who
+-- Events of n that have no number yet. Those of a lock are in the order of their ids, and none can be seen before those before it: who
 -- changes a lock has it locked until the transaction has ended.
 CREATE TABLE lock_events_new (
-	xid  xid8 NOT NULL DEFAULT pg_current_xact_id(),
-	id   BIGINT GENERATED ALWAYS AS IDENTITY,
-	n    BIGINT NOT NULL,
-	at   BIGINT NOT NULL,
-	upto BIGINT NOT NULL,
-	lock TEXT COLLATE "C" NOT NULL,
-	doc  TEXT NOT NULL,
-	sum  BIGINT NOT NULL,
+	xid   xid8 NOT NULL DEFAULT pg_current_xact_id(),
+	id    BIGINT GENERATED ALWAYS AS IDENTITY,
+	n     BIGINT NOT NULL,
+	since BIGINT NOT NULL,
+	until BIGINT NOT NULL,
+	lock  TEXT COLLATE "C" NOT NULL,
+	doc   TEXT NOT NULL,
+	sum   BIGINT NOT NULL,
 	PRIMARY KEY (xid, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
@@ -72,15 +72,15 @@ CREATE FUNCTION has_new_lock_events() RETURNS BOOLEAN
 	LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	earlier pg_snapshot;
-	since xid8 := '0';
+	after xid8 := '0';
 	other xid8[] := '{}';
 BEGIN
 	SELECT numbered INTO earlier FROM state;
 	IF pg_snapshot_xmax(earlier) <= pg_snapshot_xmax(pg_current_snapshot()) THEN -- or it is of another cluster
-		since := pg_snapshot_xmax(earlier);
+		after := pg_snapshot_xmax(earlier);
 		other := ARRAY(SELECT pg_snapshot_xip(earlier));
 	END IF;
-	RETURN EXISTS (SELECT 1 FROM lock_events_new WHERE xid >= since)
+	RETURN EXISTS (SELECT 1 FROM lock_events_new WHERE xid >= after)
 		OR EXISTS (SELECT 1 FROM lock_events_new WHERE xid = ANY (other));
 END
 $$;
@@ -91,23 +91,23 @@ CREATE FUNCTION number_lock_events(everything BOOLEAN) RETURNS BIGINT
 DECLARE
 	base BIGINT;
 	earlier pg_snapshot;
-	since xid8 := '0';
+	after xid8 := '0';
 	other xid8[] := '{}';
 	more BIGINT;
 BEGIN
 	SELECT lock_event, numbered INTO base, earlier FROM state FOR UPDATE;
 	IF NOT everything AND pg_snapshot_xmax(earlier) <= pg_snapshot_xmax(pg_current_snapshot()) THEN
-		since := pg_snapshot_xmax(earlier);
+		after := pg_snapshot_xmax(earlier);
 		other := ARRAY(SELECT pg_snapshot_xip(earlier));
 	END IF;
 	WITH these AS (
-		DELETE FROM lock_events_new WHERE xid >= since OR xid = ANY (other) RETURNING id, n, at, upto, lock, doc, sum
+		DELETE FROM lock_events_new WHERE xid >= after OR xid = ANY (other) RETURNING *
 	), moved AS (
-		INSERT INTO lock_events (seq, n, at, upto, lock, doc, sum)
-		SELECT base + 1 + sum(t.n) OVER (ORDER BY id) - t.n, t.n, at, upto, lock, doc, sum FROM these t
-		RETURNING lock_events.n
+		INSERT INTO lock_events (first, last, since, until, lock, doc, sum)
+		SELECT base + 1 + sum(n) OVER (ORDER BY id) - n, base + sum(n) OVER (ORDER BY id), t.since, until, lock, doc, t.sum FROM these t
+		RETURNING last
 	)
-	SELECT coalesce(sum(moved.n), 0), pg_current_snapshot() INTO more, earlier FROM moved;
+	SELECT coalesce(max(last), base) - base, pg_current_snapshot() INTO more, earlier FROM moved;
 	IF more > 0 OR everything THEN
 		UPDATE state SET lock_event = base + more, numbered = earlier;
 	END IF;
@@ -162,7 +162,7 @@ CREATE TABLE memos (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX memos_expires ON memos (expires) WHERE expires IS NOT NULL;
 
-CREATE TABLE job_stats (
+CREATE TABLE statistics (
 	hour   BIGINT NOT NULL,
 	source TEXT NOT NULL,
 	type   TEXT NOT NULL,
@@ -172,13 +172,13 @@ CREATE TABLE job_stats (
 	PRIMARY KEY (hour, source, type, tag)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- The events of a turn: a JSON array. seq is the number of the first, upto of the last.
+-- The events of a turn: a JSON array. first and last are their numbers, until is the time of the last one.
 CREATE TABLE job_events (
-	seq  BIGINT PRIMARY KEY,
-	upto BIGINT NOT NULL,
-	at   BIGINT NOT NULL,
-	doc  TEXT NOT NULL,
-	sum  BIGINT NOT NULL
+	first BIGINT PRIMARY KEY,
+	last  BIGINT NOT NULL,
+	until BIGINT NOT NULL,
+	doc   TEXT NOT NULL,
+	sum   BIGINT NOT NULL
 );
 
 CREATE VIEW lock_list AS
@@ -207,7 +207,7 @@ CREATE VIEW queue_list AS
 	FROM waiters w ORDER BY w.lock, w.priority DESC, w.place;
 
 CREATE VIEW event_list AS
-	SELECT e.seq + v.place - 1 AS seq, v.event ->> 'time' AS at, v.event ->> 'type' AS type, e.lock, v.event -> 'owner' ->> 'id' AS owner,
+	SELECT e.first + v.place - 1 AS seq, v.event ->> 'time' AS at, v.event ->> 'type' AS type, e.lock, v.event -> 'owner' ->> 'id' AS owner,
 		v.event -> 'owner' ->> 'host' AS host, (v.event ->> 'token')::numeric AS token, v.event ->> 'lease_id' AS lease_id, v.event -> 'extra' AS extra
 	FROM lock_events e, json_array_elements(e.doc::json) WITH ORDINALITY v (event, place) ORDER BY 1;
 
