@@ -294,9 +294,9 @@ func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
 func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
 	every, left, wait := r.every(), r.Remaining(), time.Duration(0)
 	if listening.Err() == nil && r.ctx.Err() == nil {
-		ctx, wait = listening, min(r.w.o.Wait, every, left/3)
+		ctx, wait = listening, min(r.w.o.Wait, every, left/2)
 	}
-	sending, cancel := context.WithTimeout(ctx, max(left/2, retryLeast))
+	sending, cancel := context.WithTimeout(ctx, max(left/3*2, retryLeast))
 	defer cancel()
 	asked, err := r.send(sending, jobs.Heartbeat{Wait: max(wait, 0)})
 	switch {
