@@ -140,10 +140,3 @@ func (l *Living) Sort() {
 	slices.SortFunc(l.Memos, func(a, b Memo) int { return cmp.Compare(a.ID, b.ID) })
 	slices.Sort(l.Frozen)
 }
-
-// The names under which the contract was announced.
-type (
-	DocumentStore = Store
-	Facts2        = Facts
-	Changes2      = Changes
-)
