@@ -14,11 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lokt-dev/lokt/store/sqlstore"
+	"github.com/lokt-dev/lokt/store/docstore"
 )
 
-// runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving.
-func runCheck(_ context.Context, s Streams, c *Config, _ []string) error {
+// runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving, and all damage to
+// databases of SQLite.
+func runCheck(ctx context.Context, s Streams, c *Config, _ []string) error {
 	wrong := c.validate()
 	errs := []error{wrong}
 	if c.TLSCert != "" && c.TLSKey != "" {
@@ -30,8 +31,11 @@ func runCheck(_ context.Context, s Streams, c *Config, _ []string) error {
 		errs = append(errs, err)
 	}
 	for _, store := range []string{c.Store, c.JobsStore} {
-		if file, must, ok := sqlstore.File(store); ok && must && !exists(file) {
+		file, must, ok := sqlstore.File(store)
+		if ok && must && !exists(file) {
 			errs = append(errs, fmt.Errorf("store %s: there is no %s", store, file))
+		} else if ok && exists(file) {
+			errs = append(errs, sqlstore.CheckFile(ctx, file))
 		}
 	}
 	if err := errors.Join(errs...); wrong != nil {

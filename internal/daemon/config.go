@@ -26,6 +26,8 @@ type Config struct {
 	Jobs      manager.Options
 	KeepDays  int
 
+	AcceptLoss bool // of what was acknowledged, in databases of SQLite
+
 	Tokens       string // file; empty for no tokens
 	TLSCert      string // files
 	TLSKey       string

@@ -26,6 +26,8 @@ func (c *Config) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Store, "store", "", "`URL` of the store of locks, and of jobs too: sqlite:PATH (sqlite:PATH?mode=rw if it must exist), memory:, "+
 		"postgres://…, etcd://H1,H2/PREFIX (default: loktd.db in the user's state directory)")
 	fs.StringVar(&c.JobsStore, "jobs-store", "", "`URL` of the store of jobs, if it is not --store; none for no scheduler")
+	fs.BoolVar(&c.AcceptLoss, "accept-loss", false, "open a database of SQLite though less is there than was acknowledged; "+
+		"tokens go on far above any that were given")
 
 	fs.IntVar(&c.Jobs.Total, "capacity", 100, "`UNITS` of capacity that jobs share")
 	fs.IntVar(&c.Jobs.Reserve, "reserve", 0, "`UNITS` of the capacity that are not handed out")

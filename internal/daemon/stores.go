@@ -10,9 +10,9 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/docstore"
 	"github.com/lokt-dev/lokt/store/etcdstore"
 	"github.com/lokt-dev/lokt/store/memstore"
-	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // stores are where the daemon keeps things.
@@ -39,6 +39,7 @@ func (s *stores) Close() error {
 
 // backend is one opened store, which has locks or jobs or both.
 type backend struct {
+	db     *sqlstore.DB // nil for stores of other kinds
 	locks  lokt.Store
 	jobs   jobs.Store
 	ping   func(context.Context) error                  // may be nil
@@ -52,11 +53,14 @@ type backend struct {
 // has it. observe is told what a database was asked for.
 func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (*stores, error) {
 	s := &stores{}
-	main, err := openBackend(ctx, c.Store, address, log, observe)
+	main, err := openBackend(ctx, c.Store, c.options(address, log, observe))
 	if err != nil {
 		return nil, err
 	}
 	s.add(main)
+	if err := tellContents(ctx, main, c.Store, log); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	s.locks = main.locks
 	s.events, _ = main.locks.(lokt.EventLog)
 	other, name := main, "--store"
@@ -66,10 +70,15 @@ func openStores(ctx context.Context, c *Config, address string, log *slog.Logger
 	case "", c.Store:
 	default:
 		name = "--jobs-store"
-		if other, err = openBackend(ctx, c.JobsStore, address, log, observe); err != nil {
+		o := c.options(address, log, observe)
+		o.JobsOnly = true
+		if other, err = openBackend(ctx, c.JobsStore, o); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		s.add(other)
+		if err := tellContents(ctx, other, c.JobsStore, log); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
 	}
 	if other.jobs == nil {
 		return nil, errors.Join(usagef("%s keeps no jobs: %s", name, namesJobs), s.Close())
@@ -93,8 +102,16 @@ func (s *stores) add(b *backend) {
 	}
 }
 
-func openBackend(ctx context.Context, url, address string, log *slog.Logger, observe observer) (*backend, error) {
-	b, err := openURL(ctx, url, address, log, observe)
+// options are those of databases.
+func (c *Config) options(address string, log *slog.Logger, observe observer) sqlstore.Options {
+	return sqlstore.Options{
+		Describe: "at " + address, Observe: observe, AcceptLoss: c.AcceptLoss,
+		Warn: func(err error) { log.Warn("the database is not as it should be", "err", err) },
+	}
+}
+
+func openBackend(ctx context.Context, url string, o sqlstore.Options) (*backend, error) {
+	b, err := openURL(ctx, url, o)
 	if err != nil && strings.Contains(err.Error(), url) {
 		return nil, &redactedError{err, url}
 	}
@@ -112,21 +129,23 @@ func (e *redactedError) Error() string {
 }
 func (e *redactedError) Unwrap() error { return e.err }
 
-func openURL(ctx context.Context, url, address string, log *slog.Logger, observe observer) (*backend, error) {
+func openURL(ctx context.Context, url string, o sqlstore.Options) (*backend, error) {
 	kind, _, _ := strings.Cut(url, ":")
 	switch kind {
 	case "memory":
 		locks := memstore.New()
-		return &backend{locks: locks, jobs: locks.Jobs(), close: locks.Close}, nil
+		b := &backend{locks: locks, jobs: locks.Jobs(), close: locks.Close}
+		if o.JobsOnly {
+			jobs := memstore.NewJobs()
+			b.jobs, b.close = jobs, jobs.Close
+		}
+		return b, nil
 	case "sqlite", "postgres", "postgresql":
-		db, err := sqlstore.Open(ctx, url, sqlstore.Options{Describe: "at " + address, Observe: observe})
+		db, err := sqlstore.Open(ctx, url, o)
 		if err != nil {
 			return nil, err
 		}
-		if err := tellContents(ctx, db, url, log); err != nil {
-			return nil, errors.Join(err, db.Close())
-		}
-		b := &backend{locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
+		b := &backend{db: db, locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
 		if kind == "sqlite" {
 			b.backup, b.path = db.Backup, db.Path()
 		}
@@ -142,7 +161,11 @@ func openURL(ctx context.Context, url, address string, log *slog.Logger, observe
 }
 
 // tellContents logs what is in a database: somebody who mistyped its path sees that it is a new one.
-func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Logger) error {
+func tellContents(ctx context.Context, b *backend, url string, log *slog.Logger) error {
+	if b.db == nil {
+		return nil
+	}
+	db := b.db
 	has, err := db.Contents(ctx)
 	if err != nil {
 		return err

@@ -1,0 +1,189 @@
+package sqlstore
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// sealEvents returns the document of events with consecutive numbers. E is lokt.Event or jobs.Event.
+func sealEvents[E any](first uint64, all []E) (document, error) { return seal(number(first), all) }
+
+// openEvents reads the events of a lock. If they cannot be read, they have their place, and what was there is not known.
+func (d *document) openEvents(key, lock string, first uint64, since int64) []lokt.LoggedEvent {
+	var all []lokt.Event
+	if err := d.open("events from number "+number(first), key, &all); err != nil {
+		all = []lokt.Event{damagedEvent(lock, since, err)}
+	}
+	logged := make([]lokt.LoggedEvent, len(all))
+	for i := range all {
+		logged[i] = lokt.LoggedEvent{Seq: first + uint64(i), Event: all[i]}
+	}
+	return logged
+}
+
+// damagedEvent stands for events that cannot be read.
+func damagedEvent(lock string, at int64, err error) lokt.Event {
+	return lokt.Event{
+		Time: time.Unix(0, at).UTC(), Type: "damaged", Name: strings.ToValidUTF8(lock, "?"),
+		Extra: map[string]string{lokt.ExtraReason: err.Error()},
+	}
+}
+
+// selectEvents returns the statement that finds the rows of a query, and few more. Parameters are written by mark.
+func selectEvents(q lokt.EventQuery, mark func(n int) string) (statement string, args []any) {
+	where := "true"
+	add := func(condition string, value any) {
+		args = append(args, value)
+		where += " AND " + strings.Replace(condition, "?", mark(len(args)), 1)
+	}
+	if q.After > 0 {
+		add("first >= coalesce((SELECT max(first) FROM lock_events WHERE first <= ?), 0)", int64(q.After+1))
+	}
+	if q.Before > 0 {
+		add("first < ?", int64(q.Before))
+	}
+	if q.Name != "" {
+		add("lock = ?", q.Name)
+	}
+	if q.Prefix != "" { // names are ASCII
+		add("lock >= ?", q.Prefix)
+		add("lock < ?", q.Prefix[:len(q.Prefix)-1]+string(q.Prefix[len(q.Prefix)-1]+1))
+	}
+	if !q.Since.IsZero() {
+		add("until >= ?", q.Since.UnixNano())
+	}
+	if !q.Until.IsZero() {
+		add("since < ?", q.Until.UnixNano())
+	}
+	statement = "SELECT first, lock, since, doc, sum FROM lock_events WHERE " + where + " ORDER BY first"
+	if q.Latest {
+		statement += " DESC"
+	}
+	return statement, args
+}
+
+// errEnough ends the reading of rows.
+var errEnough = errors.New("no more rows are wanted")
+
+// pager collects the events that a query lets through, from rows in the order in which it wants them.
+type pager struct {
+	query lokt.EventQuery
+	limit int
+	page  *lokt.EventPage
+}
+
+func newPager(q lokt.EventQuery, page *lokt.EventPage) *pager {
+	p := &pager{query: q, limit: lokt.MaxEvents, page: page}
+	if q.Limit > 0 {
+		p.limit = min(q.Limit, p.limit)
+	}
+	return p
+}
+
+// add takes the events of a row, and reports whether there is room for more.
+func (p *pager) add(events []lokt.LoggedEvent) bool {
+	if p.query.Latest {
+		slices.Reverse(events)
+	}
+	for i := range events {
+		if !p.query.Matches(&events[i]) {
+			continue
+		}
+		if len(p.page.Events) == p.limit {
+			p.page.More = true
+			return false
+		}
+		p.page.Events = append(p.page.Events, events[i])
+	}
+	return true
+}
+
+// end puts the events in order.
+func (p *pager) end() {
+	if p.query.Latest {
+		slices.Reverse(p.page.Events)
+	}
+}
+
+// teller tells an observer of events, in order, one call at a time, and without keeping anybody waiting.
+type teller struct {
+	tell func([]lokt.Event)
+
+	mu    sync.Mutex
+	queue [][]lokt.Event
+	busy  bool
+	idle  sync.Cond
+}
+
+func newTeller(tell func([]lokt.Event)) *teller {
+	t := &teller{tell: tell}
+	t.idle.L = &t.mu
+	return t
+}
+
+// add has the observer told.
+func (t *teller) add(events []lokt.Event) {
+	if t.tell == nil || len(events) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = append(t.queue, events)
+	if !t.busy {
+		t.busy = true
+		go t.deliver()
+	}
+}
+
+func (t *teller) deliver() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.queue) > 0 {
+		events := t.queue[0]
+		t.queue = t.queue[1:]
+		t.mu.Unlock()
+		t.tell(events)
+		t.mu.Lock()
+	}
+	t.busy = false
+	t.idle.Broadcast()
+}
+
+// wait returns when everything has been told.
+func (t *teller) wait() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.busy {
+		t.idle.Wait()
+	}
+}
+
+// alarm wakes everybody who waits for something to happen.
+type alarm struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+// next returns a channel that is closed when something has happened after the call.
+func (a *alarm) next() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c == nil {
+		a.c = make(chan struct{})
+	}
+	return a.c
+}
+
+func (a *alarm) ring() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c != nil {
+		close(a.c)
+		a.c = nil
+	}
+}

@@ -1,0 +1,170 @@
+package sqlstore
+
+// Group commit: requests that arrive while a transaction is being flushed to the disk share the next one.
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// request is something to be stored. At most one of its functions is set; none if it is only to be found out whether anything
+// can be.
+type request struct {
+	name   string // of the lock that change is for
+	change func(lokt.Snapshot) lokt.Change
+	turn   func(jobs.Facts) jobs.Changes
+	write  func() error // within the transaction; it may run again
+
+	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
+	turned   bool        // the turn has been run
+	panicked any
+	settled  bool // it is known what became of it
+	err      error
+	done     chan struct{} // closed when that is
+}
+
+// errEnded is what a function that ends its goroutine (runtime.Goexit, testing.T.Fatal) counts as having panicked with.
+var errEnded = errors.New("change ended its goroutine")
+
+// guard runs what others wrote, keeps what they panicked with, and reports whether they did not. If they end the goroutine, it
+// does end: group.loop has another one go on.
+func (r *request) guard(run func()) (returned bool) {
+	defer func() {
+		if !returned {
+			if r.panicked = recover(); r.panicked == nil {
+				r.panicked = errEnded
+			}
+		}
+	}()
+	run()
+	return true
+}
+
+// group collects requests, and has those that arrive together stored in one transaction by a goroutine of its own.
+type group struct {
+	commit func([]*request) error // those that fail by themselves have their error set
+
+	mu     sync.Mutex
+	queue  []*request
+	closed bool
+	poke   chan struct{} // there is something to look at
+	ended  chan struct{} // the goroutine has returned
+	busy   []*request    // of the goroutine: those that it stores
+}
+
+func newGroup(commit func([]*request) error) *group {
+	return &group{commit: commit, poke: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// perform has the request stored, and returns when that is done or has failed. If ctx ends before the request is looked at,
+// it is dropped. What its function panics with, the caller does.
+func (g *group) perform(ctx context.Context, r *request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r.done = make(chan struct{})
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return errClosed
+	}
+	g.queue = append(g.queue, r)
+	g.mu.Unlock()
+	g.wake()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.taken.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+		<-r.done
+	}
+	switch r.panicked {
+	case nil:
+		return r.err
+	case errEnded:
+		runtime.Goexit()
+	}
+	panic(r.panicked)
+}
+
+func (g *group) wake() {
+	select {
+	case g.poke <- struct{}{}:
+	default:
+	}
+}
+
+// loop stores what there is, until the group is closed.
+func (g *group) loop() {
+	over := false
+	defer func() {
+		if over {
+			close(g.ended)
+		} else { // a request has ended this goroutine
+			go g.loop()
+		}
+	}()
+	for {
+		g.serve()
+		g.mu.Lock()
+		queue := g.queue
+		g.queue = nil
+		over = g.closed && len(queue) == 0
+		g.mu.Unlock()
+		if over {
+			return
+		}
+		for _, r := range queue {
+			if r.taken.CompareAndSwap(false, true) {
+				g.busy = append(g.busy, r)
+			}
+		}
+		if len(queue) == 0 {
+			<-g.poke
+		}
+	}
+}
+
+// serve stores the requests that are busy in one transaction. If what one of them wants cannot be stored, each gets its own.
+func (g *group) serve() {
+	defer func() { // also when a request ends the goroutine: the others are served by the next one
+		left := g.busy[:0]
+		for _, r := range g.busy {
+			if r.settled || r.err != nil || r.panicked != nil {
+				close(r.done)
+			} else {
+				left = append(left, r)
+			}
+		}
+		g.busy = left
+	}()
+	if len(g.busy) == 0 {
+		return
+	}
+	err := g.commit(g.busy)
+	alone := err != nil && single(err) && len(g.busy) > 1
+	for _, r := range g.busy {
+		if alone && r.err == nil && r.panicked == nil && !r.turned { // a turn is run once
+			r.err = g.commit([]*request{r})
+		} else if r.err == nil {
+			r.err = err
+		}
+		r.settled = true
+	}
+}
+
+// close lets no more requests in, and returns when those that are in have been stored.
+func (g *group) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.wake()
+	<-g.ended
+}

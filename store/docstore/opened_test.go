@@ -1,0 +1,74 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// Promise S-137.
+func TestADatabaseThatMustExistIsNotMade(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "typo", "lokt.db")
+	if _, err := Open(t.Context(), "sqlite:"+path+"?mode=rw", Options{}); !errors.Is(err, lokt.ErrInvalid) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+	if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something was made: %v", err)
+	}
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), "sqlite:"+path+"?mode=rw", Options{}); !errors.Is(err, lokt.ErrInvalid) {
+		t.Errorf("with an empty file: %v", err)
+	}
+	db := start(t, path, Options{})
+	if c, err := db.Contents(t.Context()); err != nil || c != (Contents{Created: true}) {
+		t.Errorf("a new database has %+v, %v", c, err)
+	}
+	acquire(t, db, claim("x", "a", time.Minute))
+	shut(t, db)
+	again, err := Open(t.Context(), "sqlite:"+path+"?mode=rw", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := again.Contents(t.Context()); err != nil || c != (Contents{Locks: 1}) {
+		t.Errorf("an old database has %+v, %v", c, err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Readers that are cancelled at any moment leave nothing behind for the next.
+func TestReadersThatAreCancelled(t *testing.T) {
+	t.Parallel()
+	db := start(t, filepath.Join(t.TempDir(), "lokt.db"), Options{})
+	for i := range 10_000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range i % 20 {
+				runtime.Gosched()
+			}
+			cancel()
+		}()
+		read := func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) }
+		if err := db.reading(ctx, "look", read); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("reader %d: %v", i, err)
+		}
+		<-done
+	}
+}

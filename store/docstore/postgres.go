@@ -1,0 +1,450 @@
+package sqlstore
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+//go:embed schema/postgres.sql
+var postgresSchema string
+
+// serverDB is a database of PostgreSQL, which any number of processes share. The database is the truth, and so is its clock.
+type serverDB struct {
+	readers *pgxpool.Pool // those who read a lot keep nobody from storing
+	writers *pgxpool.Pool
+	options Options
+	origin  string // tells this process's notifications from those of others
+	channel string // of notifications
+	locks   *serverLocks
+	jobs    *serverJobs
+	notice  notice
+
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
+	closing sync.Once
+	closed  atomic.Bool
+}
+
+const (
+	awayAfter   = 10 * time.Second // for how long nobody may use the database before everybody who lives by time gets a full time again
+	presence    = 2 * time.Second  // how often a process says that the database is in use
+	lookAnyway  = 2 * time.Second  // after how long those who wait look again, although nobody woke them
+	pgTimeout   = 8 * time.Second  // how long somebody waits for the database
+	pgLonger    = time.Second      // how much longer what was begun may take that nobody waits for any more
+	pgLoading   = 5 * time.Minute  // how long it may take to read everything, or to start times again
+	pgReaders   = 6
+	pgWriters   = pgLanes + pgApart + 2 // and a turn of the scheduler, and what this process does of its own accord
+	pgPrincipal = "lokt"                // what connections call themselves
+)
+
+// pgBegin begins a transaction, in which the server ends what takes too long or waits too long, and the transaction when it
+// hears nothing: a process that is stopped or cut off in the middle of one keeps others waiting that long. Settings of the
+// session would not do, because poolers lend sessions.
+func pgBegin(b *pgx.Batch) {
+	b.Queue("BEGIN")
+	b.Queue("SELECT set_config('statement_timeout', '10000', true), set_config('lock_timeout', '8000', true), " +
+		"set_config('idle_in_transaction_session_timeout', '10000', true)")
+}
+
+// pgNow selects the time, in microseconds.
+const pgNow = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+// openServer opens a database of PostgreSQL. Its tables are made in the first schema of the search path if there are none.
+func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
+	}
+	c := config.ConnConfig
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = pgPrincipal
+	}
+	c.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = pgTimeout / 2
+	}
+	d := &serverDB{options: o, origin: lokt.NewLeaseID(), notice: notice{poke: make(chan struct{}, 1)}}
+	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {
+		config := config.Copy()
+		config.MaxConns, config.MinConns = most, 0
+		if *pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
+			return nil, pgError(err)
+		}
+	}
+	background, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	d.locks, d.jobs = newServerLocks(d), newServerJobs(d)
+	if err = d.makeTables(ctx); err == nil {
+		err = d.arrive(ctx)
+	}
+	if err == nil { // tables may have been copied from another cluster, whose transactions had other numbers
+		_, err = d.writers.Exec(ctx, "SELECT number_lock_events(true)")
+	}
+	if err != nil {
+		_ = d.Close()
+		return nil, pgError(err)
+	}
+	for _, task := range []func(context.Context){d.listen, d.stay, d.tell} {
+		d.tasks.Go(func() { task(background) })
+	}
+	return d, nil
+}
+
+// makeTables makes the tables if there are none. Processes that start at the same time do so one after another.
+func (d *serverDB) makeTables(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, d.writers, func(tx pgx.Tx) error {
+		var schema, encoding string
+		var there, older bool
+		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding')").Scan(&schema, &encoding)
+		switch {
+		case err != nil:
+			return err
+		case schema == "":
+			return fmt.Errorf("%w: the search path names no schema that is there", lokt.ErrInvalid)
+		case encoding != "UTF8" && encoding != "SQL_ASCII": // what clients send would not get into the tables
+			return fmt.Errorf("%w: the database's encoding is %s: use one that was made with ENCODING 'UTF8' TEMPLATE template0", lokt.ErrInvalid, encoding)
+		}
+		d.channel = "lokt_" + schema
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, `SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL,
+			to_regclass(quote_ident($1) || '.schema_version') IS NOT NULL`, schema).Scan(&there, &older); err != nil {
+			return err
+		}
+		version := int64(0) // of tables from before there was a schema 1
+		switch {
+		case there:
+			err = tx.QueryRow(ctx, "SELECT version FROM lokt_schema").Scan(&version)
+		case !older:
+			version = schemaVersion
+			_, err = tx.Conn().PgConn().Exec(ctx, postgresSchema).ReadAll()
+		}
+		if err == nil && version != schemaVersion {
+			err = fmt.Errorf("%w: the tables in schema %s are of version %d, and this program knows only version %d", lokt.ErrInvalid, schema, version, schemaVersion)
+		}
+		return err
+	})
+}
+
+// stay keeps saying that the database is in use, lets the scheduler look for what others did although nobody said so, and gives
+// events their numbers and forgets the oldest.
+func (d *serverDB) stay(ctx context.Context) {
+	tick := time.NewTicker(presence)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-tick.C:
+			d.jobs.look()
+			_ = d.arrive(ctx)
+		case <-d.locks.many:
+		case <-ctx.Done():
+			return
+		}
+		_ = d.lend(ctx, d.writers, pgTimeout, func(ctx context.Context, c *pgx.Conn) error {
+			if err := d.locks.number(ctx, c); err != nil || n%15 != 0 {
+				return err
+			}
+			return d.locks.trim(ctx, c)
+		})
+	}
+}
+
+// using lends a connection to somebody who reads, and tells the observer what was done.
+func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgx.Conn) error) (err error) {
+	defer func(begin time.Time) { d.options.observe(op, begin, err) }(time.Now())
+	return d.lend(ctx, d.readers, pgTimeout, use)
+}
+
+// lend lends a connection for so long at most. One on which a transaction was left open is not lent again. To call a statement
+// back costs the connection, because it is not known how far the server is, and a pooler may not survive it; nearly all end by
+// themselves within the moment that they have after ctx.
+func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Duration, use func(ctx context.Context, c *pgx.Conn) error) error {
+	if d.closed.Load() {
+		return errClosed
+	}
+	timed, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	c, err := pool.Acquire(timed)
+	if err == nil {
+		defer c.Release() // which closes it if use has panicked within a transaction
+		longer, end := context.WithCancel(context.WithoutCancel(timed))
+		defer end()
+		defer context.AfterFunc(timed, func() { time.AfterFunc(pgLonger, end) })()
+		err = use(longer, c.Conn())
+		switch closed := c.Conn().IsClosed(); {
+		case closed && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
+			d.readers.Reset()
+			d.writers.Reset()
+		case err != nil && !closed:
+			_, _ = c.Exec(longer, "ROLLBACK")
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return pgError(err)
+}
+
+// atOneMoment reads the database as it is at one moment.
+func atOneMoment(read func(ctx context.Context, c *pgx.Conn) error) func(ctx context.Context, c *pgx.Conn) error {
+	return func(ctx context.Context, c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+			return err
+		}
+		if err := read(ctx, c); err != nil {
+			return err
+		}
+		_, err := c.Exec(ctx, "COMMIT")
+		return err
+	}
+}
+
+// Locks implements backend.
+func (d *serverDB) Locks() LockStore { return d.locks }
+
+// Jobs implements backend.
+func (d *serverDB) Jobs() jobs.Store { return d.jobs }
+
+// Path implements backend.
+func (d *serverDB) Path() string { return d.readers.Config().ConnConfig.Database }
+
+// Ping implements backend.
+func (d *serverDB) Ping(ctx context.Context) error {
+	return d.using(ctx, "ping", func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "SELECT clock FROM state")
+		return err
+	})
+}
+
+// Backup implements backend.
+func (d *serverDB) Backup(context.Context, string) error {
+	return fmt.Errorf("%w: a database of PostgreSQL is backed up with pg_dump or pg_basebackup", lokt.ErrInvalid)
+}
+
+// Check implements backend: each document is held against its checksum. PostgreSQL checks what else there is (pg_amcheck).
+func (d *serverDB) Check(ctx context.Context) (err error) {
+	defer func(begin time.Time) { d.options.observe("check", begin, err) }(time.Now())
+	var wrong []error
+	err = d.lend(ctx, d.readers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
+		for _, statement := range []string{
+			"SELECT 'lock ' || name, name || ' ' || waiting || ' ' || free::text, doc, '', sum FROM locks WHERE doc <> ''",
+			"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
+			`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1::bigint FROM locks l
+				WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
+			"SELECT 'events of lock ' || lock || ' from number ' || first, lock, doc, '', sum FROM lock_events",
+			"SELECT 'job ' || id, id, doc, payload, sum FROM jobs",
+			"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
+			"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
+			"SELECT 'events of jobs from number ' || first, first::text, doc, '', sum FROM job_events",
+		} {
+			var what, key string
+			var doc document
+			rows, _ := c.Query(ctx, statement)
+			if _, err := pgx.ForEachRow(rows, []any{&what, &key, &doc.text, &doc.payload, &doc.sum}, func() error {
+				if doc.sum != checksum(key, doc.text, doc.payload) && len(wrong) < mostWrong {
+					wrong = append(wrong, fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, errChecksum))
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("database %s: %w", d.Path(), errors.Join(wrong...))
+	}
+	return err
+}
+
+// Contents implements backend.
+func (d *serverDB) Contents(ctx context.Context) (found Contents, err error) {
+	err = d.using(ctx, "contents", func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, "SELECT (SELECT count(*) FROM locks WHERE NOT free), (SELECT count(*) FROM jobs WHERE ended_at IS NULL)").
+			Scan(&found.Locks, &found.Jobs)
+	})
+	return found, err
+}
+
+// Failed implements backend: a server is asked again and again.
+func (d *serverDB) Failed() <-chan struct{} { return nil }
+
+// Close implements backend.
+func (d *serverDB) Close() error {
+	d.closing.Do(func() {
+		_ = d.locks.Close() // what was asked for before is stored
+		_ = d.jobs.Close()
+		d.stop()
+		d.tasks.Wait()
+		d.closed.Store(true)
+		d.readers.Close() // which waits for those who use it
+		d.writers.Close()
+		d.locks.teller.wait()
+	})
+	return nil
+}
+
+// pgError makes an error of the server, or of the way to it, one of those that callers tell apart.
+func pgError(err error) error {
+	var e *pgconn.PgError
+	switch {
+	case errors.Is(err, lokt.ErrInvalid), errors.Is(err, lokt.ErrDamaged):
+		return err
+	case errors.As(err, &e) && strings.HasPrefix(e.Code, "XX"):
+		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+	}
+	return unavailable(err)
+}
+
+// columns are rows to be written by one statement, column by column.
+type columns []reflect.Value
+
+func (c *columns) add(row ...any) {
+	for i, v := range row {
+		if i == len(*c) {
+			*c = append(*c, reflect.Zero(reflect.SliceOf(reflect.TypeOf(v))))
+		}
+		(*c)[i] = reflect.Append((*c)[i], reflect.ValueOf(v))
+	}
+}
+
+// queue adds a statement, in which ROWS stands for the rows, if there are any.
+func (c columns) queue(b *pgx.Batch, statement string) *pgx.QueuedQuery {
+	var args []any
+	var list []string
+	types := map[reflect.Kind]string{reflect.String: "text", reflect.Int64: "bigint", reflect.Bool: "boolean"}
+	for i, column := range c {
+		t := column.Type().Elem()
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		list = append(list, fmt.Sprintf("$%d::%s[]", i+1, types[t.Kind()]))
+		args = append(args, column.Interface())
+	}
+	if c == nil {
+		return &pgx.QueuedQuery{}
+	}
+	return b.Queue(strings.Replace(statement, "ROWS", "unnest("+strings.Join(list, ", ")+")", 1), args...)
+}
+
+// notice is what other processes are to be told: the names of locks that changed or have new events, and an exclamation mark if jobs
+// did. It is a hint: who waits looks by itself.
+type notice struct {
+	poke  chan struct{}
+	mu    sync.Mutex
+	words map[string]bool
+}
+
+func (n *notice) add(words ...string) {
+	if len(words) == 0 {
+		return
+	}
+	n.mu.Lock()
+	if n.words == nil {
+		n.words = map[string]bool{}
+	}
+	for _, w := range words {
+		n.words[w] = true
+	}
+	n.mu.Unlock()
+	poke(n.poke)
+}
+
+// poke sends to a channel that has room for one, unless that is taken.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is to be told, in as many bytes as a notification has, and forgets it. A star stands for everything.
+func (n *notice) take() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	text := ""
+	for w := range n.words {
+		if text += " " + w; len(text) > 7900 {
+			text = " * !"
+			break
+		}
+	}
+	n.words = nil
+	return text
+}
+
+const notifyEvery = 10 * time.Millisecond
+
+// tell notifies the other processes, until the database is closed. It does so after changes were stored, in a transaction of its
+// own, because PostgreSQL lets only one transaction with a notification commit at a time.
+func (d *serverDB) tell(ctx context.Context) {
+	for ended := false; !ended; {
+		select {
+		case <-d.notice.poke:
+		case <-ctx.Done():
+			ended = true
+		}
+		if text := d.notice.take(); text != "" {
+			_ = d.lend(context.WithoutCancel(ctx), d.writers, pgLonger, func(ctx context.Context, c *pgx.Conn) error {
+				_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+text)
+				return err
+			})
+		}
+		select {
+		case <-time.After(notifyEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// listen wakes whom the changes of other processes concern.
+func (d *serverDB) listen(ctx context.Context) {
+	config := d.readers.Config().ConnConfig
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		if words := strings.Fields(n.Payload); len(words) > 0 && words[0] != d.origin {
+			d.hear(words[1:])
+		}
+	}
+	for ctx.Err() == nil {
+		c, err := pgx.ConnectConfig(ctx, config)
+		if err == nil {
+			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {
+				d.hear([]string{"*", "!"}) // nobody told us while we did not listen
+			}
+			for err == nil {
+				err = c.PgConn().WaitForNotification(ctx)
+			}
+			_ = c.Close(context.WithoutCancel(ctx))
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (d *serverDB) hear(words []string) {
+	for _, w := range words {
+		if w == "!" {
+			d.jobs.look()
+		} else {
+			d.locks.wakeName(w)
+			d.locks.grown.ring()
+		}
+	}
+}

@@ -1,0 +1,155 @@
+//go:build unix
+
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/jobstest"
+	"github.com/lokt-dev/lokt/lokttest"
+)
+
+// postgres is a server for the tests of this process, started by the first that needs it.
+type postgres struct {
+	*servers.Postgres
+	once    sync.Once
+	err     error
+	schemas atomic.Int64
+}
+
+var server postgres
+
+// url names a schema of the server.
+func (p *postgres) url(schema string) string { return p.URL(p.Addr, schema) }
+
+// stopServer ends the server, if there is one.
+func stopServer() {
+	if server.Postgres != nil {
+		server.Stop()
+	}
+}
+
+// schemaURL returns the URL of an empty schema.
+func schemaURL(t testing.TB) string {
+	t.Helper()
+	server.once.Do(func() { server.Postgres, server.err = servers.StartPostgres("fsync=off") })
+	servers.Need(t, server.err)
+	name := fmt.Sprint("t", server.schemas.Add(1))
+	runSQL(t, server.url("public"), "CREATE SCHEMA "+name)
+	return server.url(name)
+}
+
+// runSQL runs statements.
+func runSQL(t testing.TB, url string, statements ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	c, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(ctx) }()
+	for _, s := range statements {
+		if _, err := c.Exec(ctx, s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// openPG opens a database; the test closes it.
+func openPG(t testing.TB, url string, o Options) *DB {
+	t.Helper()
+	db, err := Open(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return db
+}
+
+// closingLocks are locks that close their database.
+type closingLocks struct {
+	LockStore
+	db *DB
+}
+
+func (s closingLocks) Close() error { return s.db.Close() }
+
+type closingJobs struct {
+	jobs.Store
+	db *DB
+}
+
+func (s closingJobs) Close() error { return s.db.Close() }
+
+func (s closingJobs) Changed() <-chan struct{} { return s.Store.(jobs.Sharer).Changed() }
+
+func locksOfPG(t testing.TB, url string, o Options) closingLocks {
+	db := openPG(t, url, o)
+	return closingLocks{db.Locks(), db}
+}
+
+func jobsOfPG(t testing.TB, url string) closingJobs {
+	db := openPG(t, url, Options{})
+	return closingJobs{db.Jobs(), db}
+}
+
+func TestLocksInPostgreSQLKeepWhatStoresPromise(t *testing.T) {
+	t.Parallel()
+	lokttest.TestStore(t, func(t *testing.T) lokt.Store { return locksOfPG(t, schemaURL(t), Options{}) })
+}
+
+func TestLocksInPostgreSQLOutliveTheirProcess(t *testing.T) {
+	t.Parallel()
+	lokttest.TestReopen(t, func(t *testing.T) func() lokt.Store {
+		url := schemaURL(t)
+		return func() lokt.Store { return locksOfPG(t, url, Options{}) }
+	})
+}
+
+func TestAnObserverOfLocksInPostgreSQLSeesEveryChange(t *testing.T) {
+	t.Parallel()
+	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
+		return locksOfPG(t, schemaURL(t), Options{Events: observe})
+	})
+}
+
+func TestEventsOfLocksInPostgreSQLAreKept(t *testing.T) {
+	t.Parallel()
+	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return locksOfPG(t, schemaURL(t), Options{}) })
+}
+
+func TestTheRulesHoldOverPostgreSQL(t *testing.T) {
+	t.Parallel()
+	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksOfPG(t, schemaURL(t), Options{})) })
+}
+
+func TestJobsInPostgreSQLKeepWhatStoresPromise(t *testing.T) {
+	t.Parallel()
+	jobstest.TestStore(t, func(t *testing.T) jobs.Store { return jobsOfPG(t, schemaURL(t)) })
+}
+
+func TestJobsInPostgreSQLOutliveTheirProcess(t *testing.T) {
+	t.Parallel()
+	urls := map[string]string{}
+	jobstest.TestReopen(t, func(t *testing.T, dir string) jobs.Store {
+		if urls[dir] == "" {
+			urls[dir] = schemaURL(t)
+		}
+		return jobsOfPG(t, urls[dir])
+	})
+}

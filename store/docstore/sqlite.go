@@ -1,0 +1,194 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// maxReaders is how many goroutines read at the same time.
+const maxReaders = 4
+
+// The pragmas of connections. auto_vacuum comes first: it has no effect on a database that has tables.
+func writerPragmas() []string {
+	return []string{
+		"auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-32768)", "temp_store(MEMORY)",
+		"trusted_schema(OFF)", "wal_autocheckpoint(0)", "journal_size_limit(67108864)",
+	}
+}
+
+func readerPragmas() []string {
+	return []string{"query_only(ON)", "cache_size(-8192)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
+}
+
+// dsn returns the driver's name for a file, in which no character of the path means anything else.
+func dsn(path, mode string, pragmas ...string) string {
+	if path = filepath.ToSlash(path); path[0] != '/' {
+		path = "/" + path // a drive
+	}
+	q := url.Values{"mode": {mode}, "_pragma": append([]string{"busy_timeout(1000)"}, pragmas...)}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+// writer is the one connection that writes, for one goroutine at a time. It keeps its statements prepared.
+type writer struct {
+	db    *sql.DB
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+}
+
+func openWriter(ctx context.Context, path, mode string, pragmas ...string) (*writer, error) {
+	db, err := sql.Open("sqlite", dsn(path, mode, pragmas...))
+	if err != nil {
+		return nil, err
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &writer{db, conn, map[string]*sql.Stmt{}}, nil
+}
+
+func (w *writer) prepare(statement string) (*sql.Stmt, error) {
+	if s := w.stmts[statement]; s != nil {
+		return s, nil
+	}
+	s, err := w.conn.PrepareContext(context.Background(), statement)
+	if err == nil {
+		w.stmts[statement] = s
+	}
+	return s, err
+}
+
+// exec runs a statement that is worth keeping.
+func (w *writer) exec(statement string, args ...any) error {
+	s, err := w.prepare(statement)
+	if err == nil {
+		_, err = s.ExecContext(context.Background(), args...)
+	}
+	return err
+}
+
+// script runs statements that are not.
+func (w *writer) script(statements string) error {
+	_, err := w.conn.ExecContext(context.Background(), statements)
+	return err
+}
+
+// query runs a statement and has scan read each row.
+func (w *writer) query(statement string, args []any, scan func(*sql.Rows) error) error {
+	s, err := w.prepare(statement)
+	if err != nil {
+		return err
+	}
+	rows, err := s.QueryContext(context.Background(), args...)
+	return each(rows, err, scan)
+}
+
+// each has scan read every row of a result, and closes that.
+func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
+	if err != nil {
+		return err
+	}
+	for err == nil && rows.Next() {
+		err = scan(rows)
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
+}
+
+// number runs a statement that finds one number.
+func (w *writer) number(statement string, args ...any) (n int64, err error) {
+	err = w.query(statement, args, func(rows *sql.Rows) error { return rows.Scan(&n) })
+	return n, err
+}
+
+// checkpoint moves what the log has into the database's file, and reports whether that was all.
+func (w *writer) checkpoint(mode string) (whole bool, err error) {
+	var busy, pages, moved int
+	err = w.query("PRAGMA wal_checkpoint("+mode+")", nil, func(rows *sql.Rows) error { return rows.Scan(&busy, &pages, &moved) })
+	return busy == 0 && moved == pages, err
+}
+
+// written returns how many pages the connection has ever written to the log.
+func (w *writer) written() (pages int) {
+	_ = w.conn.Raw(func(raw any) error {
+		if s, ok := raw.(sqlite.DBStatus); ok {
+			pages, _, _ = s.Status(sqlite.DBStatusCacheWrite, false)
+		}
+		return nil
+	})
+	return pages
+}
+
+// close closes the connection. The last one on a database moves what the log has into the file.
+func (w *writer) close() error {
+	for _, s := range w.stmts {
+		_ = s.Close()
+	}
+	err := w.conn.Close()
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
+		err = nil
+	}
+	return errors.Join(err, w.db.Close())
+}
+
+// unavailable wraps an error that is not among those that callers tell apart.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+}
+
+// code returns SQLite's own code of an error, or 0.
+func code(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code()
+	}
+	return 0
+}
+
+// translate makes an error of the database one of those that callers tell apart.
+func translate(err error) error {
+	c := code(err)
+	if c == 0 || errors.Is(err, lokt.ErrUnavailable) {
+		return err
+	}
+	switch c & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return fmt.Errorf("%w: %w: %w; restore a backup", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, ErrFull, err)
+	}
+	return unavailable(err)
+}
+
+// full reports whether an error is that there is no room.
+func full(err error) bool { return code(err)&0xff == sqlite3.SQLITE_FULL }
+
+// single reports whether an error is about what one request wanted to store, rather than about the database.
+func single(err error) bool {
+	var p *pgconn.PgError
+	if errors.As(err, &p) { // data exception, integrity constraint violation
+		return strings.HasPrefix(p.Code, "22") || strings.HasPrefix(p.Code, "23")
+	}
+	switch code(err) & 0xff {
+	case 0:
+		return !errors.Is(err, lokt.ErrUnavailable)
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE:
+		return true
+	}
+	return false
+}

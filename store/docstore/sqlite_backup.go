@@ -1,0 +1,162 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/vfs"
+)
+
+// Backup implements backend.
+func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
+	begin := time.Now()
+	defer func() { d.options.observe("backup", begin, err) }()
+	if d.closed() {
+		return errClosed
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("%w: %s: %w", lokt.ErrInvalid, path, fs.ErrExist)
+	}
+	part := path + ".part"
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return unavailable(err)
+	}
+	if err := touch(part); err != nil {
+		return unavailable(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(part)
+		}
+	}()
+	c, err := d.read.Conn(ctx)
+	if err != nil {
+		return translate(err)
+	}
+	if _, err = c.ExecContext(ctx, "PRAGMA query_only = OFF"); err == nil {
+		_, err = c.ExecContext(ctx, "VACUUM INTO ?", part)
+	}
+	_, back := c.ExecContext(context.WithoutCancel(ctx), "PRAGMA query_only = ON")
+	if err = errors.Join(err, back, c.Close()); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return translate(fmt.Errorf("backup to %s: %w", path, err))
+	}
+	if err := finishBackup(ctx, vfs.OS(), part, path); err != nil {
+		return translate(unavailable(fmt.Errorf("backup to %s: %w", path, err)))
+	}
+	return nil
+}
+
+// finishBackup marks a copy as such, and gives it its name when it is on the disk. If only the name may not be, the copy is left there.
+func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
+	w, err := openWriter(ctx, part, "rw", "journal_mode(DELETE)", "synchronous(FULL)")
+	if err != nil {
+		return err
+	}
+	s, err := readState(w.query)
+	if err == nil {
+		s.Backup = true
+		err = s.write(w)
+	}
+	if err := errors.Join(err, w.close()); err != nil {
+		return err
+	}
+	f, err := os.Open(part)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return atomicfile.Publish(fsys, part, path)
+}
+
+// CheckFile does what DB.Check does for a database of SQLite that another process may have open, and changes nothing.
+func CheckFile(ctx context.Context, path string) (err error) {
+	if path, err = resolve(path); err != nil {
+		return unavailable(err)
+	}
+	var said []error
+	d := &fileDB{path: path, stop: make(chan struct{}), options: Options{Warn: func(err error) { said = append(said, err) }}}
+	if _, err := d.look(ctx, true); err != nil {
+		return fmt.Errorf("database %s: %w", path, translate(err))
+	}
+	if d.read, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
+		return err
+	}
+	err = d.Check(ctx)
+	return errors.Join(append(said, err, d.read.Close())...)
+}
+
+// Check implements backend: SQLite's own check, which compares tables and indexes, and then every document's checksum.
+func (d *fileDB) Check(ctx context.Context) error {
+	var wrong []error
+	note := func(err error) {
+		if len(wrong) < mostWrong {
+			wrong = append(wrong, err)
+		}
+	}
+	err := d.reading(ctx, "check", func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong))
+		if err := each(rows, err, func(rows *sql.Rows) error {
+			if err := intact(rows); err != nil {
+				note(fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		for _, statement := range checks() {
+			rows, err := tx.QueryContext(ctx, statement)
+			if err := each(rows, err, func(rows *sql.Rows) error {
+				var what, key string
+				var doc document
+				if err := rows.Scan(&what, &key, &doc.text, &doc.payload, &doc.sum); err != nil {
+					return err
+				}
+				if doc.sum != checksum(key, doc.text, doc.payload) {
+					note(fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, errChecksum))
+				}
+				return nil
+			}); ctx.Err() != nil {
+				return err
+			} else if err != nil {
+				note(fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
+			}
+		}
+		return nil
+	})
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("database %s: %w", d.path, errors.Join(wrong...))
+	}
+	return err
+}
+
+// mostWrong is how much damage is named.
+const mostWrong = 100
+
+// checks are the queries for everything that has a checksum: what it is, the key of its row, and its document.
+func checks() []string {
+	const job = "SELECT 'job ' || j.id, " + jobColumns
+	return []string{
+		"SELECT 'what the database says about itself', '" + stateKey + "', doc, '', sum FROM state",
+		"SELECT 'lock ' || name, name || ' ' || waiting || iif(free, ' true', ' false'), doc, '', sum FROM locks",
+		"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
+		`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1 FROM locks l
+			WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
+		"SELECT 'events of lock ' || lock || ' from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",
+		job + " FROM living j", job + " FROM ended j",
+		"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
+		"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
+		"SELECT 'events of jobs from number ' || first, CAST(first AS TEXT), doc, '', sum FROM job_events",
+	}
+}

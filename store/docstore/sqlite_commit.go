@@ -1,0 +1,270 @@
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// batch is what one transaction stores.
+type batch struct {
+	now    time.Time
+	locks  map[string]*change // those that changed
+	events [][]lokt.Event     // of each change
+	turns  []*jobs.Changes
+	writes []func() error
+}
+
+// change is what becomes of a lock.
+type change struct {
+	entry *entry    // as it is stored
+	lock  lokt.Lock // as the requests leave it
+}
+
+func (d *fileDB) newBatch() *batch {
+	return &batch{now: d.clock.now(), locks: map[string]*change{}}
+}
+
+// commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
+func (d *fileDB) commit(rs []*request) (err error) {
+	begin := time.Now()
+	if err := d.ready(); err != nil {
+		return err
+	}
+	b := d.newBatch()
+	for _, r := range rs {
+		if r.err == nil && r.panicked == nil {
+			d.run(b, r)
+		}
+	}
+	if len(b.locks)+len(b.events)+len(b.turns)+len(b.writes) > 0 || d.noRoom {
+		if err = d.store(b); full(err) { // the log may start over when it is in the file
+			_ = d.write.exec("ROLLBACK")
+			if d.checkpoint(); d.failure == nil {
+				err = d.store(b)
+			}
+		}
+		d.options.observe("commit", begin, err)
+		if d.noRoom = full(err); err != nil {
+			return d.broken(err)
+		}
+		d.locks.publish(b)
+	}
+	if pages := d.write.written() - d.moved; pages >= d.checkpointAt || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
+		d.checkpoint()
+	}
+	return nil
+}
+
+// broken rolls back what failed, and notes what cannot be relied on since.
+func (d *fileDB) broken(err error) error {
+	d.flushed(err)
+	if e := d.write.exec("ROLLBACK"); !full(err) && !single(err) {
+		d.suspect = err
+	} else if e != nil && !full(err) {
+		d.suspect = errors.Join(err, e)
+	}
+	return translate(err)
+}
+
+// ready reports why nothing can be stored.
+func (d *fileDB) ready() error {
+	if d.failure != nil {
+		return d.failure
+	}
+	if err := d.present(); err != nil {
+		if d.moved < d.write.written() { // what is in a log that was removed is saved
+			d.checkpoint()
+		}
+		return err
+	}
+	if d.suspect != nil {
+		return d.recover()
+	}
+	return nil
+}
+
+// run runs what the request is for.
+func (d *fileDB) run(b *batch, r *request) {
+	switch {
+	case r.change != nil:
+		have, err := d.view(b, r.name)
+		if err != nil {
+			r.err = err
+			return
+		}
+		var c lokt.Change
+		if r.guard(func() { c = r.change(lokt.Snapshot{Lock: have.lock, Now: b.now}) }) {
+			b.add(have, c)
+		}
+	case r.turn != nil:
+		var facts jobs.Facts
+		step := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
+			have, err := d.view(b, name)
+			if errors.Is(err, lokt.ErrDamaged) { // it keeps everybody out, and is no reason why other jobs wait
+				have.lock = lokt.Lock{Name: name, Freeze: &lokt.Freeze{Damaged: err.Error()}}
+				err = nil
+			}
+			return lokt.Snapshot{Lock: have.lock, Now: b.now}, err
+		})
+		if r.turned = true; !d.options.JobsOnly {
+			facts.Locks = step
+		}
+		var c jobs.Changes
+		if !r.guard(func() { c = r.turn(facts) }) {
+			return
+		}
+		for _, changed := range step.Changes() {
+			if have, err := d.view(b, changed.Lock.Name); err == nil { // the step has read it
+				b.add(have, changed)
+			}
+		}
+		if !c.Empty() {
+			b.turns = append(b.turns, &c)
+		}
+	case r.write != nil:
+		b.writes = append(b.writes, r.write)
+	}
+}
+
+// view returns a lock as the requests so far leave it.
+func (d *fileDB) view(b *batch, name string) (change, error) {
+	if c := b.locks[name]; c != nil {
+		return *c, nil
+	}
+	e, err := d.locks.lookUp(name)
+	if err != nil {
+		return change{}, err
+	}
+	return change{e, e.lock}, nil
+}
+
+// add takes a change of a lock that the requests so far leave as have says.
+func (b *batch) add(have change, c lokt.Change) {
+	c.Lock.Name, c.Lock.Revision = have.lock.Name, have.lock.Revision
+	if !c.Lock.Equal(&have.lock) {
+		c.Lock.Revision++
+		b.locks[c.Lock.Name] = &change{have.entry, c.Lock}
+	}
+	if len(c.Events) > 0 {
+		b.events = append(b.events, c.Events)
+	}
+}
+
+// store writes the batch in a transaction.
+func (d *fileDB) store(b *batch) error {
+	lazy := len(b.turns)+len(b.writes) == 0 && d.locks.lazy(b)
+	if lazy == d.full { // it cannot be changed within a transaction
+		if err := d.write.script("PRAGMA synchronous = " + map[bool]string{true: "NORMAL", false: "FULL"}[lazy]); err != nil {
+			return err
+		}
+		d.full = !lazy
+	}
+	next := d.state
+	next.Commits, next.Clock = next.Commits+1, b.now
+	if err := d.write.exec("BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	if err := d.locks.write(b, &next); err != nil {
+		return err
+	}
+	for _, c := range b.turns {
+		if err := d.jobs.write(c, &next); err != nil {
+			return err
+		}
+	}
+	for _, w := range b.writes {
+		if err := w(); err != nil {
+			return err
+		}
+	}
+	if err := next.write(d.write); err != nil {
+		return err
+	}
+	if err := d.write.exec("COMMIT"); err != nil {
+		return err
+	}
+	d.unmoved.Store(true)
+	select {
+	case d.stored <- struct{}{}:
+	default:
+	}
+	if d.state = next; !lazy {
+		return unavailable(d.mark.write(&d.state, false))
+	}
+	return nil
+}
+
+// recover finds out what is stored after a transaction of which that is not known. Part of the log may be missing on the disk, and a
+// system reports that only once; so before anything more is stored, what the log has is moved into the database's file, which writes
+// and flushes it again, and the log is cut off.
+func (d *fileDB) recover() (err error) {
+	begin := time.Now()
+	defer func() { d.options.observe("recover", begin, err) }()
+	_ = d.write.exec("ROLLBACK") // if there is still something to roll back
+	whole, err := d.write.checkpoint("TRUNCATE")
+	if err == nil && !whole {
+		err = errors.New("the database is being read")
+	}
+	if err == nil {
+		d.state, err = readState(d.write.query)
+	}
+	if err == nil {
+		err = d.locks.load()
+	}
+	if err == nil { // only what is stored shows that something can be stored again
+		d.full = false // whatever it is
+		b := d.newBatch()
+		b.writes = append(b.writes, func() error { return nil })
+		err = d.store(b)
+	}
+	if err != nil {
+		d.flushed(err)
+		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err))
+	}
+	d.suspect, d.moved = nil, 0
+	return nil
+}
+
+// Bounds on the log, in pages of it that were written since the last time that all of it was in the database's file.
+const (
+	checkpointPages = 4000
+	checkpointAgain = 1000 // after somebody who reads was in the way
+)
+
+// checkpoint moves what the log has into the database's file. SQLite would do that by itself, and keep quiet about what fails.
+func (d *fileDB) checkpoint() {
+	begin, written := time.Now(), d.write.written()
+	whole, err := d.write.checkpoint("PASSIVE")
+	d.options.observe("checkpoint", begin, err)
+	d.flushed(err)
+	d.checkpointed, d.moved = d.clock.now(), written
+	d.unmoved.Store(false)
+	if err != nil || !whole { // it is tried again
+		d.moved -= max(d.checkpointAt-checkpointAgain, d.checkpointAt/2)
+		d.unmoved.Store(true)
+	}
+}
+
+// lazy reports whether a lock differs only by what says that somebody is still there: no more is lost with such a change than what
+// is given again when the database is opened.
+func lazy(was, is *lokt.Lock) bool {
+	return was.Token == is.Token && was.Corrupt == is.Corrupt && reflect.DeepEqual(was.Freeze, is.Freeze) &&
+		slices.EqualFunc(was.Holders, is.Holders, func(a, b lokt.Holder) bool {
+			b.AcquiredAt, b.ExpiresAt, b.Renewals = a.AcquiredAt, a.ExpiresAt, a.Renewals
+			return reflect.DeepEqual(a, b)
+		}) &&
+		slices.EqualFunc(was.Queue, is.Queue, func(a, b *lokt.Waiter) bool {
+			if a == b {
+				return true
+			}
+			still := *b
+			still.Until = a.Until
+			return reflect.DeepEqual(*a, still)
+		})
+}

@@ -1,0 +1,572 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// fileDB is an open database of SQLite.
+type fileDB struct {
+	path    string
+	options Options
+	side    *sideFile
+	inode   *os.File    // has the kernel lock on the file itself; may be nil
+	file    os.FileInfo // of path, when it was opened
+	log     os.FileInfo // of its log
+	clock   *clock
+	locks   *fileLocks
+	jobs    *fileJobs
+	read    *sql.DB
+
+	contents Contents // when it was opened
+	unclean  bool     // it had not been closed
+
+	group   *group
+	stop    chan struct{} // closed when the database is being closed
+	stored  chan struct{} // something was
+	unmoved atomic.Bool   // the log has what is not in the database's file
+	tending sync.WaitGroup
+
+	closing sync.Once
+	err     error         // of closing
+	failed  chan struct{} // closed when the database cannot be relied on any more in this process
+
+	// For the goroutine that commits only.
+	write        *writer
+	mark         *mark
+	state        state     // as it is stored
+	failure      error     // why nothing can be stored any more
+	suspect      error     // why it is not known what is stored
+	checkpointAt int       // pages in the log, when they are moved
+	noRoom       bool      // the last transaction failed because there was none
+	full         bool      // transactions are flushed to the disk
+	moved        int       // pages written to the log when all of them were in the database's file
+	checkpointed time.Time // when that was
+	trimmed      time.Time // when the oldest events were looked at
+	untrimmed    int       // events since
+}
+
+// openFile opens a database of SQLite, which there must be if it is said to be old.
+func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB, err error) {
+	if old {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w: there is none, and none is made: %w", lokt.ErrInvalid, err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, unavailable(err)
+	}
+	if path, err = resolve(path); err != nil {
+		return nil, unavailable(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, unavailable(err)
+	}
+	d := &fileDB{path: path, options: o, stop: make(chan struct{}), stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true, checkpointAt: checkpointPages}
+	if d.side, err = lockBeside(path, o.Describe); err != nil {
+		return nil, err
+	}
+	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), newJobs(d)
+	if err := d.start(ctx, old); err != nil {
+		d.locks.events.wait()
+		return nil, errors.Join(translate(err), d.release())
+	}
+	go d.group.loop()
+	d.tending.Go(d.tend)
+	if d.unclean {
+		d.tending.Go(d.checkOnce)
+	}
+	return d, nil
+}
+
+// checkOnce tells of damage that may have come with an end that was not clean.
+func (d *fileDB) checkOnce() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-d.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if err := d.Check(ctx); err != nil && ctx.Err() == nil {
+		d.options.warn(err)
+	}
+}
+
+// start opens the connections and reads what there is.
+func (d *fileDB) start(ctx context.Context, old bool) error {
+	was, err := d.look(ctx, old)
+	if err != nil {
+		return err
+	}
+	d.unclean = was.unclean
+	if err := touch(d.path); err != nil {
+		return unavailable(err)
+	}
+	if d.inode, err = lockFile(d.path); err != nil {
+		return err
+	}
+	if err := rewriteFile(d.path + "-wal"); err != nil {
+		return unavailable(err)
+	}
+	if d.write, err = openWriter(ctx, d.path, "rw", writerPragmas()...); err != nil {
+		return err
+	}
+	if was.state == nil {
+		err = d.create()
+	} else {
+		d.state, err = readState(d.write.query)
+	}
+	if err != nil {
+		return err
+	}
+	if d.mark, err = openMark(d.path, was.mark); err != nil {
+		return err
+	}
+	if err := d.begin(was); err != nil {
+		return err
+	}
+	if d.file, err = os.Stat(d.path); err != nil {
+		return unavailable(err)
+	}
+	if d.log, err = os.Stat(d.path + "-wal"); err != nil {
+		return unavailable(err)
+	}
+	return d.openReaders(ctx)
+}
+
+// openReaders opens all of them at once, so that none opens another file that has come to the place of this one since.
+func (d *fileDB) openReaders(ctx context.Context) (err error) {
+	if d.read, err = sql.Open("sqlite", dsn(d.path, "rw", readerPragmas()...)); err != nil {
+		return err
+	}
+	d.read.SetMaxOpenConns(maxReaders)
+	d.read.SetMaxIdleConns(maxReaders)
+	var open []*sql.Conn
+	for range maxReaders {
+		c, err := d.read.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		open = append(open, c)
+	}
+	for _, c := range open {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// found is what there was when a database was opened.
+type found struct {
+	state   *state // nil if there is no database
+	mark    markText
+	unclean bool // it was not closed, or has been elsewhere: what was not flushed may be missing
+	loss    bool // so may be what was
+}
+
+// look looks at the files without changing them, and refuses what is no database of lokt, of another version, or less than
+// what was acknowledged.
+func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
+	mark, marked, err := readMark(d.path)
+	if errors.Is(err, lokt.ErrDamaged) {
+		d.options.warn(err)
+	} else if err != nil {
+		return f, err
+	}
+	f.mark, f.unclean = mark, !marked || !mark.Clean
+	early, err := scanLog(d.path + "-wal")
+	if err != nil {
+		return f, err
+	}
+	if f.state, err = d.peek(ctx); err != nil {
+		return f, err
+	}
+	if f.state == nil && old {
+		return f, fmt.Errorf("%w: it is empty, and is not filled", lokt.ErrInvalid)
+	}
+	log, err := os.Stat(d.path + "-wal")
+	logged := err == nil && log.Size() > 0
+	var lost error
+	switch {
+	case f.state == nil && (logged || marked && mark.Commits > 0):
+		lost = errors.New("the database's file is missing or empty, but not what is beside it: if a new database is wanted, " +
+			"remove all files whose names begin as its own")
+	case f.state == nil:
+		f.unclean = false
+	case f.state.Backup:
+		f.loss = true
+	case marked && mark.Database != f.state.Database:
+		d.options.warn(errors.New("the database is another than the one that was here last: tokens jump"))
+		f.loss = true
+	case marked && mark.Commits > f.state.Commits:
+		lost = fmt.Errorf("%d changes were acknowledged, and only %d are there: its log was damaged or taken away", mark.Commits, f.state.Commits)
+	case marked && !mark.Clean && !logged:
+		d.options.warn(errors.New("the log of the database is not there any more; nothing is missing that was in it"))
+	}
+	if lost != nil && !d.options.AcceptLoss {
+		return f, fmt.Errorf("%w: %w; restore a backup, or accept the loss (--accept-loss), and tokens go on far above any that were given", lokt.ErrDamaged, lost)
+	} else if lost != nil {
+		d.options.warn(fmt.Errorf("opened with a loss that was accepted: %w", lost))
+		f.loss, f.unclean = true, true
+	}
+	if early {
+		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of power this is what " +
+			"had not been acknowledged; otherwise the log is damaged"))
+	}
+	return f, nil
+}
+
+// peek reads what a database says about itself; nil if there is none.
+func (d *fileDB) peek(ctx context.Context) (*state, error) {
+	if info, err := os.Stat(d.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil, nil
+	} else if err != nil {
+		return nil, unavailable(err)
+	}
+	s, err := d.identify(ctx, "ro")
+	if code(err)&0xff == sqlite3.SQLITE_READONLY { // what was left when it was being made has to be rolled back
+		s, err = d.identify(ctx, "rw")
+	}
+	return s, err
+}
+
+func (d *fileDB) identify(ctx context.Context, access string) (*state, error) {
+	w, err := openWriter(ctx, d.path, access)
+	if err != nil {
+		return nil, err
+	}
+	s, err := identify(w)
+	return s, errors.Join(err, w.close())
+}
+
+func identify(w *writer) (*state, error) {
+	mark, err := w.number("PRAGMA application_id")
+	if err != nil {
+		return nil, err
+	}
+	version, err := w.number("PRAGMA user_version")
+	if err != nil {
+		return nil, err
+	}
+	tables, err := w.number("SELECT count(*) FROM sqlite_master")
+	switch {
+	case err != nil:
+		return nil, err
+	case mark == 0 && version == 0 && tables == 0:
+		return nil, nil
+	case mark != applicationID:
+		return nil, fmt.Errorf("%w: it is the database of another program", lokt.ErrInvalid)
+	case version != schemaVersion:
+		return nil, fmt.Errorf("%w: its version is %d, and this program knows version %d only", lokt.ErrInvalid, version, schemaVersion)
+	}
+	s, err := readState(w.query)
+	return &s, err
+}
+
+// create makes the tables.
+func (d *fileDB) create() error {
+	d.contents.Created = true
+	d.state = state{Database: lokt.NewLeaseID()}
+	if err := d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d", sqliteSchema, applicationID, schemaVersion)); err != nil {
+		return err
+	}
+	if err := d.state.write(d.write); err != nil {
+		return err
+	}
+	return d.write.exec("COMMIT")
+}
+
+// begin reads the locks, gives everybody who lives by time its full time, and starts the clock.
+func (d *fileDB) begin(was found) error {
+	if err := d.checkLiving(); err != nil {
+		return err
+	}
+	last := d.state.Clock
+	d.clock = newClock(last)
+	d.checkpointed = d.clock.now()
+	d.state.Token, d.state.Revision = max(d.state.Token, was.mark.Token), max(d.state.Revision, was.mark.Revision)
+	if was.loss {
+		d.state.raise(jumpLoss)
+	} else if was.unclean {
+		d.state.raise(jumpUnclean)
+	}
+	if was.state != nil && was.state.Backup {
+		d.state.Database, d.state.Backup = lokt.NewLeaseID(), false
+	}
+	if err := d.locks.load(); err != nil {
+		return err
+	}
+	b := d.newBatch()
+	for name, e := range d.locks.all {
+		c := &change{e, e.lock}
+		if e.damaged == nil && restart(&c.lock, b.now, last) {
+			b.locks[name] = c
+		}
+	}
+	if err := d.store(b); err != nil {
+		return err
+	}
+	d.locks.publish(b)
+	d.contents.Locks = len(d.locks.all)
+	living, err := d.write.number("SELECT count(*) FROM living")
+	d.contents.Jobs = int(living)
+	return errors.Join(err, unavailable(d.mark.flush()))
+}
+
+// checkLiving looks for damage, in the tables that are read as a whole when the database is opened, that makes rows disappear.
+func (d *fileDB) checkLiving() error {
+	for _, table := range []string{"state", "locks", "waiters", "living", "payloads", "memos"} {
+		if err := d.write.query("PRAGMA quick_check('"+table+"')", nil, intact); err != nil {
+			return fmt.Errorf("%w: %w; restore a backup", lokt.ErrDamaged, err)
+		}
+	}
+	return nil
+}
+
+// intact reads a row of SQLite's own check.
+func intact(rows *sql.Rows) error {
+	var says string
+	if err := rows.Scan(&says); err != nil || says == "ok" {
+		return err
+	}
+	return errors.New(says)
+}
+
+// Locks implements backend.
+func (d *fileDB) Locks() LockStore { return d.locks }
+
+// Jobs implements backend.
+func (d *fileDB) Jobs() jobs.Store { return d.jobs }
+
+// Path implements backend.
+func (d *fileDB) Path() string { return d.path }
+
+// Contents implements backend.
+func (d *fileDB) Contents(context.Context) (Contents, error) { return d.contents, nil }
+
+// Failed implements backend.
+func (d *fileDB) Failed() <-chan struct{} { return d.failed }
+
+// Close implements backend: it stores what was asked for before, closes the database, and lets another process have it.
+func (d *fileDB) Close() error {
+	d.closing.Do(func() {
+		close(d.stop)
+		d.tending.Wait()
+		d.group.close()
+		_ = d.locks.Close()
+		d.locks.events.wait()
+		d.err = d.finish()
+	})
+	return d.err
+}
+
+// finish closes the database when nobody else uses it.
+func (d *fileDB) finish() error {
+	present := d.present()
+	var err error
+	if d.failure == nil && d.suspect == nil && present == nil {
+		err = d.store(d.newBatch()) // the clock
+		d.flushed(err)
+		if full(err) { // nothing was asked for that is not there
+			_ = d.write.exec("ROLLBACK")
+			err = nil
+		}
+	}
+	if d.failure != nil {
+		return d.failure // and everything stays open, and nobody else's, until the process ends
+	}
+	clean := d.suspect == nil && err == nil && present == nil
+	err = errors.Join(translate(err), d.read.Close(), d.write.close())
+	if d.write = nil; clean && err == nil {
+		err = errors.Join(d.mark.write(&d.state, true), d.mark.flush())
+	}
+	return errors.Join(err, d.release())
+}
+
+// release closes what is open and gives the kernel locks back.
+func (d *fileDB) release() error {
+	var errs []error
+	if d.read != nil {
+		errs = append(errs, d.read.Close())
+	}
+	if d.write != nil {
+		errs = append(errs, d.write.close())
+	}
+	if d.mark != nil {
+		errs = append(errs, d.mark.close())
+	}
+	if d.inode != nil {
+		errs = append(errs, d.inode.Close())
+	}
+	return errors.Join(append(errs, d.side.close())...)
+}
+
+// reading lends what reads the database as it is at one moment.
+func (d *fileDB) reading(ctx context.Context, op string, read func(tx *sql.Tx) error) (err error) {
+	begin := time.Now()
+	defer func() { d.options.observe(op, begin, err) }()
+	if d.closed() {
+		return errClosed
+	}
+	tx, err := d.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err == nil {
+		err = read(tx)
+		_ = tx.Rollback()
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil && d.closed() {
+		return errClosed
+	}
+	return translate(err)
+}
+
+func (d *fileDB) closed() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// Ping implements backend.
+func (d *fileDB) Ping(ctx context.Context) error {
+	if err := d.reading(ctx, "ping", func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT id FROM state").Scan(new(int))
+	}); err != nil {
+		return err
+	}
+	return d.group.perform(ctx, &request{})
+}
+
+// How often the mark is flushed, and after how long what the log has is moved into the database's file.
+const (
+	markEvery       = 100 * time.Millisecond
+	checkpointEvery = 3 * time.Second
+)
+
+// tend flushes the mark, and has the log moved when the time has come, after transactions and until the database is closed.
+func (d *fileDB) tend() {
+	ctx, checkpointed := context.Background(), time.Now()
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-d.stored:
+		}
+		for more := true; more; more = d.unmoved.Load() {
+			select {
+			case <-d.stop:
+				return
+			case <-time.After(markEvery):
+			}
+			if err := d.mark.flush(); err != nil {
+				_ = d.group.perform(ctx, &request{write: func() error { return d.fail(err) }})
+			}
+			if time.Since(checkpointed) >= checkpointEvery {
+				checkpointed = time.Now()
+				_ = d.group.perform(ctx, &request{})
+			}
+		}
+	}
+}
+
+// touch makes the file for its user alone, if there is none. SQLite gives the files beside it the same permissions.
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// present reports whether the database's file and its log are still where they were opened. What is stored in one that was removed
+// or moved away while it is open is lost with the process, or to whoever opens the file that is there now.
+func (d *fileDB) present() error {
+	for _, f := range []struct {
+		path string
+		was  os.FileInfo
+	}{{d.path, d.file}, {d.path + "-wal", d.log}} {
+		if f.was == nil {
+			continue
+		}
+		now, err := os.Stat(f.path)
+		what := "was replaced"
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			what = "is not there any more"
+		case err != nil || os.SameFile(now, f.was): // what else there is to say of the file, reading and writing it will
+			continue
+		}
+		return fmt.Errorf("%w: %s of database %s %s, so nothing is stored: move it back, or save what it had (loktd backup) and restore that",
+			lokt.ErrUnavailable, filepath.Base(f.path), d.path, what)
+	}
+	return nil
+}
+
+// fail makes the database one in which this process stores nothing any more.
+func (d *fileDB) fail(err error) error {
+	if d.failure == nil {
+		d.failure = fmt.Errorf("%w: database %s could not be flushed to the disk, so nothing is stored until another process has opened it: "+
+			"look after the disk, and restart: %w", lokt.ErrUnavailable, d.path, err)
+		close(d.failed)
+	}
+	return d.failure
+}
+
+// flushed looks at how something ended that may have flushed a file. After a flush that failed, what was written before it may be
+// on the disk or not, and no later flush tells: systems forget what they could not write. SQLite's memory of what it has moved into
+// the database's file cannot be relied on any more then, so the connections must not even be closed, which would move the rest and
+// remove the log. Only the log itself has everything that was acknowledged, and a process that opens it without such a memory moves
+// all of it once more.
+func (d *fileDB) flushed(err error) {
+	if code(err) == sqlite3.SQLITE_IOERR_FSYNC {
+		_ = d.fail(err)
+	}
+}
+
+// rewriteFile writes a file, if there is one, with what it has, and flushes it. What an earlier process wrote and a system could not
+// flush is read from memory by who comes next as if it were on the disk, and is not flushed by flushing: only what is written again is.
+func rewriteFile(path string) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buf := make([]byte, 1<<20)
+	for at := int64(0); ; {
+		n, err := f.ReadAt(buf, at)
+		if n == 0 && errors.Is(err, io.EOF) {
+			break
+		} else if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if _, err := f.WriteAt(buf[:n], at); err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	return f.Sync()
+}

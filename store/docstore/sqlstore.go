@@ -1,0 +1,199 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// Options are what a database may be told. The zero Options are good.
+type Options struct {
+	// Describe says where the process that opens a database of SQLite is to be found, such as the address it serves: another
+	// process that wants the database is told so.
+	Describe string
+
+	// AcceptLoss opens a database of SQLite though it has less than what was acknowledged: its log was damaged or taken away.
+	// Tokens go on far above any that were given.
+	AcceptLoss bool
+
+	// JobsOnly says that the locks of jobs are kept elsewhere.
+	JobsOnly bool
+
+	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took, and how it
+	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "trim",
+	// "backup" and "check". It may be called by several goroutines at once, and must not wait for the database.
+	Observe func(op string, took time.Duration, err error)
+
+	// Warn, if set, is told what an operator should know: documents that are damaged, a log that ended early.
+	Warn func(err error)
+
+	// Events, if set, is called with the events of locks after they were stored: in the order of the changes, one call at a
+	// time. It may use the database.
+	Events func([]lokt.Event)
+
+	// KeepEvents is how many events are kept, of locks and of jobs each; 0 means 1,000,000, negative no limit. KeepEventsFor is
+	// how long those of locks are; 0 means 90 days, negative no limit. Events of jobs go with the jobs.
+	KeepEvents    int
+	KeepEventsFor time.Duration
+}
+
+func (o *Options) observe(op string, begin time.Time, err error) {
+	if o.Observe != nil {
+		o.Observe(op, time.Since(begin), err)
+	}
+}
+
+func (o *Options) warn(err error) {
+	if o.Warn != nil {
+		o.Warn(err)
+	}
+}
+
+// LockStore keeps locks and the log of their events.
+type LockStore interface {
+	lokt.Store
+	lokt.EventLog
+}
+
+// DB is an open database. Its methods may be called by any number of goroutines.
+type DB struct{ backend }
+
+// backend is a database of one kind.
+type backend interface {
+	Locks() LockStore
+	Jobs() jobs.Store
+	Ping(ctx context.Context) error
+	Backup(ctx context.Context, path string) error
+	Check(ctx context.Context) error
+	Path() string
+	Contents(ctx context.Context) (Contents, error)
+	Failed() <-chan struct{}
+	Close() error
+}
+
+// Contents is what a database had when it was opened.
+type Contents struct {
+	Created bool // it was made, and is empty
+	Locks   int  // that are not free
+	Jobs    int  // that have not ended
+}
+
+// ErrFull is wrapped by the errors of a database for which there is no room on the disk.
+var ErrFull = errors.New("the disk is full: make room")
+
+// errClosed is what every method answers after Close.
+var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
+
+// Open opens a database. Its URL is
+//
+//   - sqlite: and the path of a file, which is made if it does not exist, for the user alone, with the directories that are
+//     missing. With ?mode=rw after the path a database is not made: without one, opening fails. With ?accept-loss it is opened
+//     as by Options.AcceptLoss. One process at a time has it. Every hold, place in the queue and freeze that has not ended by
+//     time gets its full time from now, but no more than its maximum hold.
+//   - postgres:// and so on, as PostgreSQL's own programs take it. Any number of processes share the database. The tables are
+//     made in the first schema of the search path (the parameter search_path) if there are none. When nobody has used the
+//     database for ten seconds, everybody gets their full time from when somebody does again.
+//
+// Errors wrap lokt.ErrInvalid for what is no such URL, no such database or one of another version, lokt.ErrUnavailable if
+// another process has the database, which the error names, or it cannot be read, and lokt.ErrDamaged if its contents make no
+// sense or are less than what was acknowledged.
+func Open(ctx context.Context, url string, o Options) (*DB, error) {
+	if o.KeepEvents == 0 {
+		o.KeepEvents = 1_000_000
+	}
+	if o.KeepEventsFor == 0 {
+		o.KeepEventsFor = 90 * 24 * time.Hour
+	}
+	if strings.HasPrefix(url, "postgres://") || strings.HasPrefix(url, "postgresql://") {
+		d, err := openServer(ctx, url, o)
+		if err != nil {
+			return nil, fmt.Errorf("open database of PostgreSQL: %w", err)
+		}
+		return &DB{d}, nil
+	}
+	f, ok := parseFile(url)
+	if !ok {
+		return nil, fmt.Errorf("%w: a database is sqlite: and a path, with ?mode=rw behind it if it must exist, or postgres://…", lokt.ErrInvalid)
+	}
+	o.AcceptLoss = o.AcceptLoss || f.acceptLoss
+	d, err := openFile(ctx, f.path, f.old, o)
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", f.path, err)
+	}
+	return &DB{d}, nil
+}
+
+// fileURL is the URL of a database of SQLite.
+type fileURL struct {
+	path            string
+	old, acceptLoss bool
+}
+
+// parseFile reads a URL. It is not ok if that is none of SQLite, or ends with a parameter that is none: a mistyped ?mode=rw is
+// not the name of a new database.
+func parseFile(url string) (f fileURL, ok bool) {
+	path, ok := strings.CutPrefix(url, "sqlite:")
+	f.path = strings.TrimPrefix(path, "//")
+	at := strings.LastIndexByte(f.path, '?')
+	if at < 0 || strings.Contains(f.path[at:], "/") {
+		return f, ok && f.path != ""
+	}
+	switch f.path[at+1:] {
+	case "mode=rw":
+		f.old = true
+	case "accept-loss":
+		f.acceptLoss = true
+	case "mode=rw&accept-loss", "accept-loss&mode=rw":
+		f.old, f.acceptLoss = true, true
+	default:
+		return f, ok && !strings.Contains(f.path[at:], "=")
+	}
+	f.path = f.path[:at]
+	return f, ok && f.path != ""
+}
+
+// File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok if
+// the URL is none of SQLite.
+func File(url string) (path string, old, ok bool) {
+	f, ok := parseFile(url)
+	return f.path, f.old, ok
+}
+
+// Locks returns the locks in the database. They end with the database; closing them closes nothing else.
+func (d *DB) Locks() LockStore { return d.backend.Locks() }
+
+// Jobs returns the jobs in the database. They end with the database; closing them closes nothing else. In SQLite they belong to
+// one manager at a time.
+func (d *DB) Jobs() jobs.Store { return d.backend.Jobs() }
+
+// Path returns the path of the database's file, free of symbolic links; of a server's database its name.
+func (d *DB) Path() string { return d.backend.Path() }
+
+// Ping returns nil if the database can be read and is not known to be unable to store.
+func (d *DB) Ping(ctx context.Context) error { return d.backend.Ping(ctx) }
+
+// Backup writes a copy of a database of SQLite, as it is at this moment, to a file that does not exist yet, for the user alone.
+// Everything goes on meanwhile. The copy is a database of its own, to be put where the other was; it is on the disk when
+// Backup returns. When it is opened as one, fencing tokens go on far above those that were given after it was made, but holds
+// are those that it has: whatever was done since is forgotten.
+func (d *DB) Backup(ctx context.Context, path string) error { return d.backend.Backup(ctx, path) }
+
+// Check reads all of the database and returns an error that names everything that is wrong with it. It takes a while with a
+// large one; everything goes on meanwhile.
+func (d *DB) Check(ctx context.Context) error { return d.backend.Check(ctx) }
+
+// Contents returns what the database had when it was opened, or for a server's database has now.
+func (d *DB) Contents(ctx context.Context) (Contents, error) { return d.backend.Contents(ctx) }
+
+// Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can be stored any
+// more then by this process: Close only gives the reason, and leaves the files open. The process should end, and another one
+// open the database, which then has everything that was acknowledged.
+func (d *DB) Failed() <-chan struct{} { return d.backend.Failed() }
+
+// Close stores what was asked for before and closes the database. Later calls fail, and waits return.
+func (d *DB) Close() error { return d.backend.Close() }
