@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// FindDeadlock looks for claims that wait for each other in a circle, in locks as List(Filter{Queued: true}) yields them.
+// FindDeadlock looks for claims that wait for each other in a circle, in locks as List(Filter{Queued: true}) yields
+// them.
 //
 // A claim waits for the holders in its way, and for the claims ahead of it in the queue. Such a holder is bound to a
 // waiting claim if the claim's Within names its lease; all others may end at any time. So a claim is stuck if it could
@@ -13,9 +14,9 @@ import (
 // free is enough. What is stale, and claims that merely wait for stuck ones, are no part of a circle.
 //
 // The victim is the claim that should give way: of those in a circle to which a hold in that circle is bound, the one
-// queued last, and of several queued at once the one with the greatest lease ID. It depends on nothing else, so all
-// who look at the same locks choose the same victim. cycle tells people about one circle through it: an owner, the
-// lock it waits for, the owner whose claim keeps that one, and so on to the first owner again.
+// queued last, and of several queued at once the one with the greatest lease ID. It depends on nothing else, so all who
+// look at the same locks choose the same victim. cycle tells people about one circle through it: an owner, the lock it
+// waits for, the owner whose claim keeps that one, and so on to the first owner again.
 func FindDeadlock(locks []Snapshot) (victim Waiter, cycle []string, found bool) {
 	g := newWaitGraph(locks)
 	g.dropFree()
@@ -160,8 +161,8 @@ func (g *waitGraph) connect() {
 	}
 }
 
-// circle returns a shortest way from the claim back to itself, last node first, which ends with the claim itself. It is nil
-// if there is none, or no hold in the circle is bound to the claim.
+// circle returns a shortest way from the claim back to itself, last node first, which ends with the claim itself. It is
+// nil if there is none, or no hold in the circle is bound to the claim.
 func (g *waitGraph) circle(start int) []int {
 	if !g.nodes[start].wanted {
 		return nil

@@ -1,8 +1,8 @@
 // Package lokt provides locks for programs, and for people, that share what only one may touch at a time: locks that
 // are kept alive by heartbeats, pass on when their holder dies, and are handed over in order.
 //
-// The same locks can live in memory, in files of one host (and then the command lokt works on them too), in a
-// database, or behind a server. What they mean does not depend on where they live.
+// The same locks can live in memory, in files of one host (and then the command lokt works on them too), in a database,
+// or behind a server. What they mean does not depend on where they live.
 //
 // # Six nouns
 //
@@ -25,21 +25,21 @@
 //	})
 //
 // Within one process, and in tests, memstore.New() is the store. [Locker.TryAcquire] does not wait. [Locker.Acquire]
-// returns a lease to keep and to release. [Locker.AcquireAll] takes several locks or none. [Locker.Lead] runs a function
-// whenever this owner leads. Locks that are shared, or of which there are several, are the same thing with
+// returns a lease to keep and to release. [Locker.AcquireAll] takes several locks or none. [Locker.Lead] runs a
+// function whenever this owner leads. Locks that are shared, or of which there are several, are the same thing with
 // [Options].Limit: [Shared] for readers, n for a pool of n, nothing for one at a time.
 //
 // # Owners and re-entry
 //
 // An [Owner] does not block itself: if it holds a lock and asks for it again, it gets a second hold, with a lease of
-// its own, and the lock is free when the last hold is released. A Locker without an owner ID claims under the runner
-// ID of its process (see [RunnerID]), so what the goroutines of a program acquire re-enters. [Locker.Do] and [Locker.Lead]
+// its own, and the lock is free when the last hold is released. A Locker without an owner ID claims under the runner ID
+// of its process (see [RunnerID]), so what the goroutines of a program acquire re-enters. [Locker.Do] and [Locker.Lead]
 // exclude each other all the same, and so do acquisitions with [Options].Strict.
 //
 // # Waiting
 //
-// With [Options].Wait a claim that cannot be granted goes into the lock's queue. The release that makes room grants
-// the lock to the first in the queue, by priority and then by arrival, and nobody passes by who does not hold the lock
+// With [Options].Wait a claim that cannot be granted goes into the lock's queue. The release that makes room grants the
+// lock to the first in the queue, by priority and then by arrival, and nobody passes by who does not hold the lock
 // already. A waiter that dies falls out. If claims wait for each other in a circle, one of them gives way with
 // [ErrDeadlock], provided they say what they hold already: acquire the inner lock with the context of the outer lease.
 //
@@ -59,10 +59,10 @@
 //
 // # Fencing tokens
 //
-// A program can be stopped between looking at its lease and writing, and be continued an hour later. It will then write,
-// though another holds the lock, and no lock can prevent that. What is written to can: every grant carries a token
-// ([Lease.Token]) that is higher than those of all earlier grants of that lock. A resource that remembers the highest
-// token it has seen, and refuses lower ones, is safe from holders that come late:
+// A program can be stopped between looking at its lease and writing, and be continued an hour later. It will then
+// write, though another holds the lock, and no lock can prevent that. What is written to can: every grant carries a
+// token ([Lease.Token]) that is higher than those of all earlier grants of that lock. A resource that remembers the
+// highest token it has seen, and refuses lower ones, is safe from holders that come late:
 //
 //	UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2
 //
@@ -83,21 +83,23 @@
 //
 // Not promised: that a program that does not look at its lease stops in time; that a hold which is ended by force ends
 // after its holder knows; fairness to those who do not wait. A lease without a time to live ([NoTTL]) is not renewed
-// but looked at, so an end by force is noticed within [Options].Interval, and not at all while the service is out of reach.
+// but looked at, so an end by force is noticed within [Options].Interval, and not at all while the service is out of
+// reach.
 //
 // # Times
 //
 // All durations are [time.Duration]. Leases live for [DefaultTTL], 5 s, and are renewed every [DefaultInterval], 1 s,
-// unless Options say otherwise. Points in time are the store's, and mean something only compared with the store's clock:
-// a [Snapshot] has both. Within a program, deadlines are measured by a monotonic clock, so that setting the wall clock
-// changes nothing. That clock may stand still while the machine sleeps; [Keeper].Elapsed can be set to one that does not.
+// unless Options say otherwise. Points in time are the store's, and mean something only compared with the store's
+// clock: a [Snapshot] has both. Within a program, deadlines are measured by a monotonic clock, so that setting the wall
+// clock changes nothing. That clock may stand still while the machine sleeps; [Keeper].Elapsed can be set to one that
+// does not.
 //
 // # Errors
 //
 // Errors are told apart with [errors.Is] and the sentinels of this package. [ErrHeld] and [ErrFrozen] come as a
-// [*BlockedError], which says who is in the way; [ErrNotOwner] and [ErrNotFound] as a [*GoneError] or
-// [*NotOwnerError]. An acquisition that fails leaves nothing behind. If the service could not even be told so, what it
-// may have granted ends with its time to live, or with the process.
+// [*BlockedError], which says who is in the way; [ErrNotOwner] and [ErrNotFound] as a [*GoneError] or [*NotOwnerError].
+// An acquisition that fails leaves nothing behind. If the service could not even be told so, what it may have granted
+// ends with its time to live, or with the process.
 //
 // # Writing a store
 //

@@ -55,21 +55,21 @@ type Event struct {
 	Owner   Owner             `json:"owner"`       // whose claim or hold it is about; for breaks and freezes, who did it
 	Token   uint64            `json:"token,omitzero"`
 	TTL     time.Duration     `json:"ttl_ms,omitzero"`
-	Expires time.Time         `json:"expires_at,omitzero"` // of a hold that has just been granted or renewed: when it ends if nothing else happens; zero if never
+	Expires time.Time         `json:"expires_at,omitzero"` // of a hold just granted or renewed: when it ends; zero if never
 	Extra   map[string]string `json:"extra,omitempty"`
 }
 
 // EventLog is implemented by stores that keep the events of their locks for reading: an audit log that outlives the
 // change, and a stream for whoever follows along.
 //
-// Events are numbered in the order of the changes they belong to. Numbers rise; they need not be without gaps. The oldest
-// events may be forgotten, by age or by number, as the store's options say.
+// Events are numbered in the order of the changes they belong to. Numbers rise; they need not be without gaps. The
+// oldest events may be forgotten, by age or by number, as the store's options say.
 type EventLog interface {
 	// ReadEvents returns the events that the query lets through, oldest first. Errors are those of Store.
 	ReadEvents(ctx context.Context, q EventQuery) (EventPage, error)
 
-	// WaitEvents returns nil once there is an event with a higher number than after, and may return nil earlier: callers
-	// read again. It returns the context's error when that ends.
+	// WaitEvents returns nil once there is an event with a higher number than after, and may return nil earlier:
+	// callers read again. It returns the context's error when that ends.
 	WaitEvents(ctx context.Context, after uint64) error
 }
 
@@ -105,8 +105,8 @@ type LoggedEvent struct {
 	Event
 }
 
-// EventPage is what a query found. A reader who has seen events up to some number, and finds Oldest higher than the next,
-// has missed what was forgotten.
+// EventPage is what a query found. A reader who has seen events up to some number, and finds Oldest higher than the
+// next, has missed what was forgotten.
 type EventPage struct {
 	Events []LoggedEvent `json:"events"`
 	Oldest uint64        `json:"oldest"`        // number of the oldest event that is kept; 0 if there is none

@@ -17,8 +17,8 @@ import (
 	"github.com/lokt-dev/lokt/internal/rawjson"
 )
 
-// Durations are written as RFC 8259 numbers of milliseconds, whose fraction goes down to nanoseconds, times as RFC 3339 in
-// UTC, and raw values as they are.
+// Durations are written as RFC 8259 numbers of milliseconds, whose fraction goes down to nanoseconds, times as RFC 3339
+// in UTC, and raw values as they are.
 var (
 	form    = rawjson.New(json.JoinMarshalers(json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeTime)), json.Deterministic(true))
 	reading = json.JoinOptions(json.WithUnmarshalers(json.UnmarshalFromFunc(readDuration)), jsontext.AllowDuplicateNames(true))
@@ -27,8 +27,9 @@ var (
 // Marshal returns v, one of the types of this package or made of them, in its JSON form.
 func Marshal(v any) ([]byte, error) { return form.Marshal(v) }
 
-// Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have are
-// skipped, and a name may stand twice in an object, because it may in a raw value. Text that is not UTF-8 is an error.
+// Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have
+// are skipped, and a name may stand twice in an object, because it may in a raw value. Text that is not UTF-8 is an
+// error.
 func Unmarshal(data []byte, v any, options ...json.Options) error {
 	return json.Unmarshal(data, v, append([]json.Options{reading}, options...)...)
 }
@@ -78,7 +79,8 @@ func PublicID(leaseID string) string {
 	return "L-" + hex.EncodeToString(sum[:10])
 }
 
-// Public returns the claim as others than its claimant see it: lease IDs, which prove ownership, are replaced by public ones.
+// Public returns the claim as others than its claimant see it: lease IDs, which prove ownership, are replaced by public
+// ones.
 func (c Claim) Public() Claim {
 	if c.LeaseID != "" {
 		c.ID, c.LeaseID = PublicID(c.LeaseID), ""

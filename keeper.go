@@ -22,12 +22,12 @@ const (
 	wallJump      = 2 * time.Second        // a step of the wall clock that may mean that the machine slept
 )
 
-// Keeper sends heartbeats: it renews any number of leases in time, with one timer and a bounded number of goroutines, and
-// none while there is nothing to renew. Leases whose renewals are due soon after one another, within an eighth of their
-// interval, are renewed together, so that the program wakes up less often. The zero Keeper is ready for use.
+// Keeper sends heartbeats: it renews any number of leases in time, with one timer and a bounded number of goroutines,
+// and none while there is nothing to renew. Leases whose renewals are due soon after one another, within an eighth of
+// their interval, are renewed together, so that the program wakes up less often. The zero Keeper is ready for use.
 type Keeper struct {
-	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps, which Go's own
-	// monotonic clock does not. It must not be changed once the keeper is in use.
+	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps, which Go's
+	// own monotonic clock does not. It must not be changed once the keeper is in use.
 	Elapsed func() time.Duration
 
 	mu      sync.Mutex
@@ -92,8 +92,8 @@ func (k *Keeper) now() time.Duration {
 }
 
 // Usable returns how long a lease of the given life may be relied on, counted from before the request for it was sent:
-// what is left when both clocks err by as much as they may, less the margin. It is negative for a lease too short to use,
-// and forever for one that does not end.
+// what is left when both clocks err by as much as they may, less the margin. It is negative for a lease too short to
+// use, and forever for one that does not end.
 func Usable(life, margin time.Duration) time.Duration {
 	if life <= 0 {
 		return forever
@@ -109,15 +109,16 @@ func after(asked, life, margin time.Duration) time.Duration {
 	return asked + Usable(life, margin)
 }
 
-// Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The beat
-// belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the loss.
+// Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The
+// beat belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the
+// loss.
 func (k *Keeper) Keep(b *Heartbeat, asked time.Duration, life time.Duration) {
 	b.paused = b.Interval <= 0
 	k.keepUntil(b, asked, after(asked, life, b.Margin))
 }
 
-// keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it is
-// paused.
+// keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it
+// is paused.
 func (k *Keeper) keepUntil(b *Heartbeat, asked, deadline time.Duration) {
 	b.k, b.index = k, -1
 	b.deadline = deadline
@@ -401,8 +402,8 @@ func (b *Heartbeat) renew() {
 	}
 }
 
-// patience returns how long to wait for the answer to a renewal if that much time is left: half of it, so that a request
-// that went astray can be repeated, as long as that is worth while.
+// patience returns how long to wait for the answer to a renewal if that much time is left: half of it, so that a
+// request that went astray can be repeated, as long as that is worth while.
 func patience(left time.Duration) time.Duration {
 	if half := left / 2; half >= repeatAtLeast {
 		return half

@@ -100,8 +100,8 @@ func (l *Lease) Holder() Holder {
 }
 
 // Context returns a context that is live while the lock can be relied on. It ends with a cause that wraps ErrLost, a
-// margin before anybody else may enter; with context.Canceled as cause when the lease is released; and with
-// the context that was given to Acquire. Acquiring another lock with it tells the service that this one cannot end before.
+// margin before anybody else may enter; with context.Canceled as cause when the lease is released; and with the context
+// that was given to Acquire. Acquiring another lock with it tells the service that this one cannot end before.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // State returns how far the lease can be relied on at this moment.
@@ -244,8 +244,8 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 	return life
 }
 
-// glance looks whether the hold, which does not expire, is still there, and whether it is wanted, and returns how long it
-// lasts. That it cannot look changes nothing.
+// glance looks whether the hold, which does not expire, is still there, and whether it is wanted, and returns how long
+// it lasts. That it cannot look changes nothing.
 func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
@@ -340,8 +340,8 @@ func (l *Lease) StartHeartbeat() {
 	l.beat.resume(l.asked)
 }
 
-// StopHeartbeat ends the heartbeats that StartHeartbeat began, and waits for one under way. The lease lasts until its time
-// is up, and its context then ends as ever.
+// StopHeartbeat ends the heartbeats that StartHeartbeat began, and waits for one under way. The lease lasts until its
+// time is up, and its context then ends as ever.
 func (l *Lease) StopHeartbeat() {
 	l.mu.Lock()
 	was := l.beating

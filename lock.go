@@ -22,13 +22,13 @@ const (
 	MinTTL        = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
 	Exclusive     = 1                // the limit of a claim that shares with nobody
 	Shared        = 1<<31 - 1        // the limit of a claim that shares with any number of others
-	PresenceTTL   = 15 * time.Second // how long the claimant of a queued claim counts as being there after it asked: later, those behind pass
+	PresenceTTL   = 15 * time.Second // after a request, how long a queued claim counts as attended: later, those behind pass
 	QueueTTL      = 30 * time.Second // how long its claim keeps its place then, unless it asks again
 	OfferTTL      = 2 * time.Second  // how long a grant from the queue stays whose claimant does not take it up
 	ReturnTimeout = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
-	AwayTTL       = 10 * time.Second // how long one stays whose client is known to have hung up, so that it can ask again over a new connection
+	AwayTTL       = 10 * time.Second // how long one stays whose client has hung up: it may ask again over a new connection
 	WaitRefresh   = 10 * time.Second // how often a waiter asks again to stay in the queue
-	NoticeTimeout = DefaultTTL       // how much longer than its grace a running program may stay that holds without a time to live: it looks from time to time only
+	NoticeTimeout = DefaultTTL       // added to the grace of an attended hold without a TTL, which looks from time to time only
 )
 
 // Lock is everything remembered about one name. A name that nobody holds, waits for or froze is a free lock:
@@ -36,18 +36,18 @@ const (
 type Lock struct {
 	Name     string    `json:"name"`
 	Revision uint64    `json:"revision,string"` // differs after every stored change; compare for equality only
-	Token    uint64    `json:"token"`           // last fencing token issued; never falls, not even across release and restart
+	Token    uint64    `json:"token"`           // last fencing token issued; never falls
 	Holders  []Holder  `json:"holders"`         // in order of grant
 	Queue    []*Waiter `json:"queue"`           // next first: by priority, then place
 	Freeze   *Freeze   `json:"freeze,omitzero"`
-	Corrupt  string    `json:"corrupt,omitzero"` // why what the store found cannot be a lock; empty if it can. The next change clears it
+	Corrupt  string    `json:"corrupt,omitzero"` // why what the store found is no lock. The next change clears it
 }
 
 // Owner says who claims: two claims of the same owner do not block each other, unless both are strict.
 type Owner struct {
 	ID         string  `json:"id"`                   // a user, an agent, a runner
 	Session    string  `json:"session,omitzero"`     // the terminal or agent session within the ID ("agent_id" in records)
-	AnySession bool    `json:"any_session,omitzero"` // the ID alone tells this owner apart, whatever the session: it was chosen on purpose
+	AnySession bool    `json:"any_session,omitzero"` // the ID alone tells this owner apart: it was chosen on purpose
 	Host       string  `json:"host,omitzero"`
 	Process    Process `json:"process,omitzero"` // the process that asks
 }
@@ -78,19 +78,19 @@ func (o Owner) String() string {
 // not known cannot prove death.
 type Process struct {
 	PID       int    `json:"pid,omitzero"`
-	Start     int64  `json:"start,omitzero"`     // as the operating system counts it: Linux clock ticks since boot, macOS nanoseconds since 1970
+	Start     int64  `json:"start,omitzero"`     // as the system counts: Linux ticks since boot, macOS nanoseconds since 1970
 	Boot      string `json:"boot,omitzero"`      // ID of the kernel's boot
 	Namespace string `json:"namespace,omitzero"` // ID of the PID namespace in which PID means this process
-	Liveness  string `json:"liveness,omitzero"`  // where the store finds a kernel lock that lasts exactly as long as the process and its children
+	Liveness  string `json:"liveness,omitzero"`  // where the store finds a kernel lock that lasts as long as the process
 
-	Child      int   `json:"child,omitzero"`       // PID of the command that the process runs, if any: the process is not gone while that lives
+	Child      int   `json:"child,omitzero"`       // PID of its command: the process is not gone while that lives
 	ChildStart int64 `json:"child_start,omitzero"` // as Start, of the child
 }
 
 // Claim asks for a lock.
 type Claim struct {
 	Name    string `json:"name,omitzero"`
-	LeaseID string `json:"lease_id,omitzero"` // chosen by the claimant before asking, so that a claim may be sent twice; generated if empty
+	LeaseID string `json:"lease_id,omitzero"` // chosen by the claimant, who may send a claim twice; made if empty
 	ID      string `json:"id,omitzero"`       // stands for the lease ID where that is not told: see PublicID
 	Owner   Owner  `json:"owner"`
 
@@ -101,13 +101,13 @@ type Claim struct {
 	// need not outlive the loss of power: its holder does not.
 	Attended bool `json:"attended,omitzero"`
 
-	Limit    int               `json:"limit,omitzero"`       // most holders, itself included, that it shares with; 0 means Exclusive
+	Limit    int               `json:"limit,omitzero"`       // most holders, itself included; 0 means Exclusive
 	Strict   bool              `json:"strict,omitzero"`      // conflicts with strict holds of the same owner too
-	Refresh  bool              `json:"refresh,omitzero"`     // if the owner has a hold that is not strict, renew that one instead of adding another
+	Refresh  bool              `json:"refresh,omitzero"`     // renew a hold of the owner that is not strict, if there is one
 	TTL      time.Duration     `json:"ttl_ms,omitzero"`      // life without renewal; 0 never expires
 	MaxHold  time.Duration     `json:"max_hold_ms,omitzero"` // no renewal passes this age; 0 is unlimited
 	Priority int               `json:"priority,omitzero"`    // place in the queue: higher first
-	Preempt  time.Duration     `json:"preempt_ms,omitzero"`  // ask holders of lower priority to leave within this time, while waiting; 0 does not
+	Preempt  time.Duration     `json:"preempt_ms,omitzero"`  // ask holders of lower priority to leave within this time
 	Wait     time.Duration     `json:"wait_ms,omitzero"`     // how long to queue; 0 does not, negative without end
 	Metadata map[string]string `json:"metadata,omitempty"`
 
@@ -119,12 +119,12 @@ type Claim struct {
 // Holder is a granted claim.
 type Holder struct {
 	Claim
-	Token      uint64    `json:"token"`               // fencing token of the grant: higher than that of every earlier grant of the name
+	Token      uint64    `json:"token"`               // fencing token: higher than that of every earlier grant of the name
 	HeldSince  time.Time `json:"held_since"`          // time of the grant
 	AcquiredAt time.Time `json:"acquired_at"`         // time of the grant or of the last renewal
 	ExpiresAt  time.Time `json:"expires_at,omitzero"` // zero if it does not expire
 	Renewals   int       `json:"renewals,omitzero"`
-	Pending    time.Time `json:"pending_until,omitzero"` // if set: granted from the queue, and passed on at this time unless its waiter takes it up; Wait is how long that had waited
+	Pending    time.Time `json:"pending_until,omitzero"` // granted from the queue, and passed on then unless it is taken up; Wait is how long it took
 	Yield      *Yield    `json:"yield,omitzero"`         // if set: a claim of higher priority asked this holder to leave
 }
 
@@ -152,7 +152,7 @@ type Freeze struct {
 	At        time.Time     `json:"at"`
 	TTL       time.Duration `json:"ttl_ms,omitzero"`
 	ExpiresAt time.Time     `json:"expires_at,omitzero"`
-	Damaged   string        `json:"damaged,omitzero"` // why the stored freeze cannot be read; nobody enters until it is removed by force
+	Damaged   string        `json:"damaged,omitzero"` // why the stored freeze cannot be read; it is in force until removed
 }
 
 // limit returns the most holders the claim shares with, with the default applied.

@@ -22,31 +22,33 @@ const (
 	DefaultInterval = time.Second
 )
 
-// NoTTL, as a TTL, asks for a hold that does not expire: only its release ends it, or somebody else by force, by preemption
-// or because the process is dead.
+// NoTTL, as a TTL, asks for a hold that does not expire: only its release ends it, or somebody else by force, by
+// preemption or because the process is dead.
 const NoTTL time.Duration = -1
 
-// Options say how to acquire a lock. The zero value asks for an exclusive lock with the Locker's times, and does not wait.
+// Options say how to acquire a lock. The zero value asks for an exclusive lock with the Locker's times, and does not
+// wait.
 type Options struct {
-	// TTL is how long the lock lives without a renewal: others may take it more than TTL after the last one. 0 means the
-	// Locker's, or DefaultTTL; NoTTL means for ever.
+	// TTL is how long the lock lives without a renewal: others may take it more than TTL after the last one. 0 means
+	// the Locker's, or DefaultTTL; NoTTL means for ever.
 	TTL time.Duration
 
-	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the TTL
-	// otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused. A hold without
-	// a TTL is not renewed but looked at, every DefaultInterval unless this says otherwise, and must be within NoticeTimeout.
+	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the
+	// TTL otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused. A hold
+	// without a TTL is not renewed but looked at, every DefaultInterval unless this says otherwise, and must be within
+	// NoticeTimeout.
 	Interval time.Duration
 
 	// Margin is how long before anybody else may enter the lease's context ends, beside what the drift of clocks takes.
-	// 0 means the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the TTL, or of MaxHold if that is
-	// less, at most half a second.
+	// 0 means the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the TTL, or of MaxHold if that
+	// is less, at most half a second.
 	Margin time.Duration
 
 	// Wait is how long to queue for the lock; 0 does not, negative waits until the context ends.
 	Wait time.Duration
 
 	Limit    int           // most holders it shares with, itself included; 0 means Exclusive; see also Shared
-	Strict   bool          // exclude even other holds of this owner, if they are strict too; Do and Lead always do but for Reentrant
+	Strict   bool          // exclude other strict holds of this owner too; Do and Lead do unless Reentrant
 	Priority int           // place in the queue: higher first
 	Preempt  time.Duration // while waiting, ask holders of lower priority to leave within this time
 	MaxHold  time.Duration // the hold ends at this age, renewed or not; 0 is unlimited
@@ -55,8 +57,8 @@ type Options struct {
 	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
 	ManualHeartbeat bool
 
-	// Reentrant lets several calls of Do by this owner in at the same time, as several calls of Acquire are: an exclusive lock
-	// then excludes other owners only, and not the goroutines of one program from each other.
+	// Reentrant lets several calls of Do by this owner in at the same time, as several calls of Acquire are: an
+	// exclusive lock then excludes other owners only, and not the goroutines of one program from each other.
 	Reentrant bool
 
 	// Within names further leases that cannot end before this acquisition is answered: see Claim.Within. Those that the
@@ -149,8 +151,8 @@ type LockerOptions struct {
 
 // NewLocker returns a Locker that claims as owner from the service. If owner has no ID it gets the runner ID of this
 // process, which all Lockers of the process share, and what it acquires carries "pid", "hostname", "platform" and
-// "timestamp" as metadata, as far as the owner says them. The error wraps ErrInvalid if the default times do not fit each
-// other.
+// "timestamp" as metadata, as far as the owner says them. The error wraps ErrInvalid if the default times do not fit
+// each other.
 func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 	runner := owner.ID == ""
 	if runner {
@@ -167,7 +169,8 @@ func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 	}, nil
 }
 
-// runnerStart is made once per process: when it first needed a runner ID, in milliseconds since 1970, and 32 random bits.
+// runnerStart is made once per process: when it first needed a runner ID, in milliseconds since 1970, and 32 random
+// bits.
 var runnerStart = sync.OnceValue(func() string {
 	var b [4]byte
 	for i := range b {
@@ -183,9 +186,9 @@ func RunnerID(pid int) string { return "runner_" + runnerStart() + "_" + strconv
 // Owner returns who the Locker claims as.
 func (k *Locker) Owner() Owner { return k.owner }
 
-// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends. ctx also bounds the life of the lease: when it ends, so do the lease's context and its
-// heartbeats. If another is in the way the error is a *BlockedError. An acquisition that fails holds nothing and leaves
-// nothing behind.
+// Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends. ctx also bounds the life of
+// the lease: when it ends, so do the lease's context and its heartbeats. If another is in the way the error is a
+// *BlockedError. An acquisition that fails holds nothing and leaves nothing behind.
 func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
 	o, err := o.withDefaults(k.defaults)
 	if err != nil {
@@ -195,8 +198,8 @@ func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, e
 }
 
 // Reclaim takes a lock again, under the same lease ID, whose lease l was lost because it was not renewed in time. It
-// fails like Acquire if anybody else has taken it since, and does not wait. The new lease has a new token, unless the old
-// grant turns out to have lasted. Releasing l does nothing from then on. A lease that is not lost is refused with
+// fails like Acquire if anybody else has taken it since, and does not wait. The new lease has a new token, unless the
+// old grant turns out to have lasted. Releasing l does nothing from then on. A lease that is not lost is refused with
 // ErrInvalid.
 func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	l.renewing.Lock() // no release of l may end what is taken now
@@ -219,8 +222,8 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	return again, err
 }
 
-// acquireTries is how often a lock is asked for whose grant is over, and maybe another's, before it could be taken up, on a
-// machine that stalls.
+// acquireTries is how often a lock is asked for whose grant is over, and maybe another's, before it could be taken up,
+// on a machine that stalls.
 const acquireTries = 5
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
@@ -314,8 +317,8 @@ func (k *Locker) TryAcquire(ctx context.Context, name string, o Options) (*Lease
 }
 
 // Do acquires the named lock, calls fn with the lease's context and its fencing token, and releases it. If the lock is
-// lost while fn runs, its context ends, and the error says so beside fn's own. Calls of Do exclude each other, those of one
-// program and owner too, unless Options.Reentrant says otherwise.
+// lost while fn runs, its context ends, and the error says so beside fn's own. Calls of Do exclude each other, those of
+// one program and owner too, unless Options.Reentrant says otherwise.
 func (k *Locker) Do(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) (err error) {
 	o.Strict = o.Strict || !o.Reentrant && !k.defaults.Reentrant
 	l, err := k.Acquire(ctx, name, o)
@@ -334,9 +337,10 @@ func (k *Locker) Do(ctx context.Context, name string, o Options, fn func(ctx con
 	return fn(l.Context(), l.Token())
 }
 
-// Lead runs fn whenever this owner leads: while it holds the named lock, for which it waits as long as it takes. fn gets
-// a context that ends when the lead is lost, and the fencing token of this term. When fn returns because the lead was
-// lost, Lead waits to lead again; when it returns otherwise, or ctx ends, so does Lead, with fn's error or the cause of ctx.
+// Lead runs fn whenever this owner leads: while it holds the named lock, for which it waits as long as it takes. fn
+// gets a context that ends when the lead is lost, and the fencing token of this term. When fn returns because the lead
+// was lost, Lead waits to lead again; when it returns otherwise, or ctx ends, so does Lead, with fn's error or the
+// cause of ctx.
 func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) error {
 	o.Wait = -1
 	pause := retryAtLeast
@@ -410,9 +414,10 @@ func (k *Locker) ReleaseAll(ctx context.Context) (int, error) {
 // Leases are locks that were acquired together.
 type Leases []*Lease
 
-// AcquireAll takes all the named locks or none. It takes them in the order of their names, whatever order they are given
-// in, so that two who take overlapping sets cannot wait for each other. With o.Wait, the wait for all of them together
-// is that long. Without, it asks first whether all can be had, so that a set that cannot does not disturb others.
+// AcquireAll takes all the named locks or none. It takes them in the order of their names, whatever order they are
+// given in, so that two who take overlapping sets cannot wait for each other. With o.Wait, the wait for all of them
+// together is that long. Without, it asks first whether all can be had, so that a set that cannot does not disturb
+// others.
 func (k *Locker) AcquireAll(ctx context.Context, names []string, o Options) (Leases, error) {
 	names = slices.Clone(names)
 	slices.Sort(names)

@@ -51,12 +51,13 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, &c, m.withdraw)
 }
 
-// Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx ends,
-// or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for QueueTTL
-// more unless it is asked for again, and for AwayTTL if ctx was cancelled without a cause, as the context of a request is
-// whose client has hung up; what was granted stays granted. Who gives up on purpose releases the lease: if that happens
-// while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn. If ctx has a deadline,
-// the client is expected to ask again within ReturnTimeout of it; after that, those behind pass the claim until it does.
+// Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx
+// ends, or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for
+// QueueTTL more unless it is asked for again, and for AwayTTL if ctx was cancelled without a cause, as the context of a
+// request is whose client has hung up; what was granted stays granted. Who gives up on purpose releases the lease: if
+// that happens while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn. If
+// ctx has a deadline, the client is expected to ask again within ReturnTimeout of it; after that, those behind pass the
+// claim until it does.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, &c, nil)
 }
@@ -66,7 +67,8 @@ func (m *Manager) withdraw(ctx context.Context, c *Claim, waited time.Duration) 
 	_, _ = m.leave(ctx, c, leftCancelled, waited)
 }
 
-// acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may withdraw.
+// acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may
+// withdraw.
 func (m *Manager) acquire(ctx context.Context, c *Claim, failed func(context.Context, *Claim, time.Duration)) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
@@ -136,8 +138,8 @@ func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 	})
 }
 
-// wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its time
-// is up or ctx ends.
+// wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its
+// time is up or ctx ends.
 func (m *Manager) wait(
 	ctx context.Context, c *Claim, begun, until time.Time, failed func(context.Context, *Claim, time.Duration),
 ) (Holder, error) {
@@ -203,9 +205,9 @@ func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 	_, _ = m.apply(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, until) })
 }
 
-// turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue, taken
-// for one whose claimant is away, or could enter, or somebody before it could, who is not there to ask: the time of that
-// grant has to begin.
+// turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue,
+// taken for one whose claimant is away, or could enter, or somebody before it could, who is not there to ask: the time
+// of that grant has to begin.
 func (s Snapshot) turn(c *Claim) bool {
 	if _, in := s.Lock.Holder(c.LeaseID); in {
 		return true
@@ -255,7 +257,8 @@ const (
 	leftDeadlock  = "deadlock"
 )
 
-// giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the grant.
+// giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the
+// grant.
 func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
 	d, err := m.leave(ctx, c, how, waited)
 	if err != nil {
@@ -357,8 +360,8 @@ func (m *Manager) Prune(ctx context.Context, name string) ([]Removed, error) {
 	return d.removed, nil
 }
 
-// Sweep forgets what is stale, of every lock, and returns how many holds and waiters that were. A lock is judged again in
-// the step that changes it, so what was renewed meanwhile stays.
+// Sweep forgets what is stale, of every lock, and returns how many holds and waiters that were. A lock is judged again
+// in the step that changes it, so what was renewed meanwhile stays.
 func (m *Manager) Sweep(ctx context.Context) (int, error) {
 	n := 0
 	var errs []error

@@ -12,8 +12,8 @@ import (
 // grantsPerStep is how many waiters one step lets in: the next step, which those take at once, lets in the rest.
 const grantsPerStep = 250
 
-// promote grants what can be granted from the queue, in order. Behind a waiter that cannot enter yet only those may whose
-// owner holds the lock already: they would otherwise wait for themselves. Those that are away are passed over.
+// promote grants what can be granted from the queue, in order. Behind a waiter that cannot enter yet only those may
+// whose owner holds the lock already: they would otherwise wait for themselves. Those that are away are passed over.
 func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
@@ -39,15 +39,17 @@ func (d *decision) promote(now time.Time) {
 	}
 }
 
-// Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up, or it
-// was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind pass.
+// Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up,
+// or it was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind
+// pass.
 func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
 
-// away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked for.
+// away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked
+// for.
 func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueTTL)) }
 
-// passable returns when those behind the first in the queue may pass it, because its claimant does not count as being there
-// any more. It is zero if they could not enter anyway.
+// passable returns when those behind the first in the queue may pass it, because its claimant does not count as being
+// there any more. It is zero if they could not enter anyway.
 func (s Snapshot) passable() time.Time {
 	first := slices.IndexFunc(s.Lock.Queue, func(w *Waiter) bool { return !s.Away(w) })
 	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
@@ -57,8 +59,8 @@ func (s Snapshot) passable() time.Time {
 	return s.Lock.Queue[first].Until.Add(-QueueTTL)
 }
 
-// missed returns the place in the queue that a claim gets back whose grant was not taken up in time, if any: its claimant is
-// away, and may return.
+// missed returns the place in the queue that a claim gets back whose grant was not taken up in time, if any: its
+// claimant is away, and may return.
 func (h *Holder) missed(reason string) (Waiter, bool) {
 	if h.Pending.IsZero() || reason != ReasonUnclaimed && reason != ReasonExpired {
 		return Waiter{}, false
@@ -82,7 +84,10 @@ func (s Snapshot) missed(h Holder) bool {
 // asking returns the snapshot in which the queued claim's claimant is there.
 func (s Snapshot) asking(c Claim) Snapshot {
 	i, queued := s.Lock.Position(c.LeaseID)
-	if !queued || !s.Lock.Queue[i].away(s.Now) || past(s.Now, s.Lock.Queue[i].Until) || s.Lock.Queue[i].Owner.ID != c.Owner.ID {
+	if !queued {
+		return s
+	}
+	if w := s.Lock.Queue[i]; !w.away(s.Now) || past(s.Now, w.Until) || w.Owner.ID != c.Owner.ID {
 		return s
 	}
 	s.Lock.Queue = slices.Clone(s.Lock.Queue)
@@ -90,8 +95,8 @@ func (s Snapshot) asking(c Claim) Snapshot {
 	return s
 }
 
-// asked decides a claim that will be asked for again within that time. The end of its place differs from what it was, so that a
-// request that ends can tell whether there was another since (see away).
+// asked decides a claim that will be asked for again within that time. The end of its place differs from what it was,
+// so that a request that ends can tell whether there was another since (see away).
 func asked(s Snapshot, c Claim, again time.Duration) *decision {
 	d := acquire(s, c)
 	i, ok := d.Lock.Position(c.LeaseID)
@@ -111,8 +116,8 @@ func asked(s Snapshot, c Claim, again time.Duration) *decision {
 // rounding is by how much a time may be off that a store has kept.
 const rounding = time.Millisecond
 
-// askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left. Those
-// that are away do not ask.
+// askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left.
+// Those that are away do not ask.
 func (l *Lock) askToYield(i int, now time.Time) {
 	h := &l.Holders[i]
 	var by *Waiter
@@ -151,8 +156,8 @@ func (l *Lock) reenters(c Claim) bool {
 	return false
 }
 
-// ahead yields the waiters that come before the claim: all of at least its priority that are not away, unless its owner is
-// in already.
+// ahead yields the waiters that come before the claim: all of at least its priority that are not away, unless its owner
+// is in already.
 func (l *Lock) ahead(c Claim, now time.Time) iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
 		if l.reenters(c) {
@@ -187,7 +192,8 @@ func (d *decision) queue(now time.Time, c Claim) {
 		return
 	}
 	if len(l.Queue) >= MaxWaiters {
-		d.queued, d.err = false, fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
+		d.queued = false
+		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
 			ErrFull, len(l.Queue), l.Name)
 		d.note(now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
 		return
@@ -218,8 +224,8 @@ func (l *Lock) placeUntil(leaseID string) time.Time {
 	return time.Time{}
 }
 
-// away leaves a claim less time to be asked for again, unless it was since it got its place until then, and lets in whom it
-// was in the way of.
+// away leaves a claim less time to be asked for again, unless it was since it got its place until then, and lets in
+// whom it was in the way of.
 func away(s Snapshot, leaseID string, until time.Time) *decision {
 	i, queued := s.Lock.Position(leaseID)
 	soon := s.Now.Add(AwayTTL)
@@ -242,8 +248,9 @@ func (l *Lock) leave(leaseID string) (*Waiter, bool) {
 	return w, true
 }
 
-// Sleepers is for stores: it returns the lease IDs of those queued claims that a change of the lock need not wake, because one before
-// them is awake: the first of those that are waited for here, in this process. That one looks when holds expire.
+// Sleepers is for stores: it returns the lease IDs of those queued claims that a change of the lock need not wake,
+// because one before them is awake: the first of those that are waited for here, in this process. That one looks when
+// holds expire.
 func (l *Lock) Sleepers(here map[string]bool) map[string]bool {
 	asleep := make(map[string]bool, len(l.Queue))
 	behind := false

@@ -168,7 +168,8 @@ func begin(s Snapshot) *decision {
 			return false
 		}
 		d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
-		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(s.Now.Sub(w.Since)))
+		d.note(s.Now, EventWait, Holder{Claim: w.Claim},
+			ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(s.Now.Sub(w.Since)))
 		return true
 	})
 	if f := l.Freeze; f != nil && s.Frozen() == nil {
@@ -250,7 +251,8 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 	h.extend(now)
 	l.Holders = append(l.Holders, h)
 	if was, ok := d.displaces(); ok && was.Holder.LeaseID != h.LeaseID {
-		d.note(now, EventTakeover, h, ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
+		d.note(now, EventTakeover, h,
+			ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
 	}
 	d.note(now, EventAcquire, h)
 	return h
@@ -346,8 +348,8 @@ func firstOwner(e *BlockedError) string {
 	return ""
 }
 
-// refresh renews a re-entrant hold that the claim's owner has, if it may be as the claim wants it. A hold that went stale
-// and that nobody took since is taken up again under its lease ID, but with a new token: it is a new grant.
+// refresh renews a re-entrant hold that the claim's owner has, if it may be as the claim wants it. A hold that went
+// stale and that nobody took since is taken up again under its lease ID, but with a new token: it is a new grant.
 func (d *decision) refresh(now time.Time, c Claim) bool {
 	l := &d.Lock
 	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
@@ -370,7 +372,9 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 			return false
 		}
 		d.removed = slices.Delete(d.removed, i, i+1)
-		d.Events = slices.DeleteFunc(d.Events, func(e Event) bool { return e.Type == EventAutoPrune && e.LeaseID == again.LeaseID })
+		d.Events = slices.DeleteFunc(d.Events, func(e Event) bool {
+			return e.Type == EventAutoPrune && e.LeaseID == again.LeaseID
+		})
 		l.Token++
 		again.Token = l.Token
 		l.Holders = append(l.Holders, again)
@@ -527,8 +531,8 @@ func (d *decision) then(s Snapshot) *decision {
 	return rest
 }
 
-// release decides a request to end holds. What is expired but still there is released like anything else: its owner gives
-// it back late, and is told so.
+// release decides a request to end holds. What is expired but still there is released like anything else: its owner
+// gives it back late, and is told so.
 func release(s Snapshot, t Target) *decision {
 	d := &decision{Change: Change{Lock: s.Lock.clone()}}
 	l := &d.Lock
@@ -573,7 +577,8 @@ func release(s Snapshot, t Target) *decision {
 	case found:
 	case !everybodys:
 		rest.err = t.refusal(rest.Lock)
-		rest.note(s.Now, EventMismatch, Holder{Claim: Claim{LeaseID: t.LeaseID, Owner: t.Owner}}, ExtraReason, rest.err.Error())
+		asked := Holder{Claim: Claim{LeaseID: t.LeaseID, Owner: t.Owner}}
+		rest.note(s.Now, EventMismatch, asked, ExtraReason, rest.err.Error())
 	case len(rest.Lock.Holders) > 0:
 		rest.err = &BlockedError{Name: l.Name, Holders: slices.Clone(rest.Lock.Holders), Now: s.Now}
 	default:

@@ -14,10 +14,10 @@ import (
 // cannot be read. Names have been validated by the caller.
 type Store interface {
 	// Update replaces the named lock with what change returns, as one atomic step: nothing else changes the lock
-	// between what change sees and what is stored. change may run again after a conflict, so it has no side
-	// effects; it leaves what it is given as it is, and what it returns is the store's. When Update returns nil, the change is stored as durably as the store promises, its events are kept in
-	// the order of the changes, and waiters will look again. When it returns an error the outcome is unknown:
-	// either everything was stored or nothing was.
+	// between what change sees and what is stored. change may run again after a conflict, so it has no side effects; it
+	// leaves what it is given as it is, and what it returns is the store's. When Update returns nil, the change is
+	// stored as durably as the store promises, its events are kept in the order of the changes, and waiters will look
+	// again. When it returns an error the outcome is unknown: either everything was stored or nothing was.
 	Update(ctx context.Context, name string, change func(Snapshot) Change) error
 
 	// View reads a lock. It changes nothing, and an unknown name is a free lock.
@@ -48,8 +48,8 @@ type Watch struct {
 	LeaseID string // the caller's own claim, if it is queued
 }
 
-// Snapshot is what a store knows about a lock at one moment. Whoever gets one shares it with others: nothing in it is to be
-// changed.
+// Snapshot is what a store knows about a lock at one moment. Whoever gets one shares it with others: nothing in it is
+// to be changed.
 type Snapshot struct {
 	Lock Lock
 	Now  time.Time       // by the clock that wrote the lock's times
@@ -164,8 +164,8 @@ func (ws *Watchers) wake(leaseID string) bool {
 	return len(all) > 0
 }
 
-// left returns the lease IDs that were in the queue and are not any more. Mostly a queue only loses some and gains some at
-// its end, so both are walked side by side first.
+// left returns the lease IDs that were in the queue and are not any more. Mostly a queue only loses some and gains some
+// at its end, so both are walked side by side first.
 func left(was, is []*Waiter) (ids []string) {
 	j := 0
 	for _, w := range was {
@@ -210,7 +210,8 @@ type stepped struct {
 
 var _ Step = (*Steps)(nil)
 
-// NewStep returns a step over the locks that view reads. The store keeps them as they are until it has stored the changes.
+// NewStep returns a step over the locks that view reads. The store keeps them as they are until it has stored the
+// changes.
 func NewStep(view func(name string) (Snapshot, error)) *Steps {
 	return &Steps{view: view, seen: map[string]stepped{}}
 }

@@ -9,12 +9,13 @@ import (
 
 // Config are the numbers that the rules go by. Zero fields stand for the defaults.
 type Config struct {
-	Total        int           // units of capacity; 100
-	Reserve      int           // units that are not handed out; 0
-	TTL          time.Duration // of a lease, from the last heartbeat; 60 s
-	Grace        time.Duration // added to the TTL; 0
-	AgeingStep   time.Duration // by how much a class comes before the next; 10 min
-	ReserveAfter time.Duration // how long a job that does not fit waits before capacity is kept for it; 2 min, negative: never
+	Total      int           // units of capacity; 100
+	Reserve    int           // units that are not handed out; 0
+	TTL        time.Duration // of a lease, from the last heartbeat; 60 s
+	Grace      time.Duration // added to the TTL; 0
+	AgeingStep time.Duration // by how much a class comes before the next; 10 min
+	// how long a job that does not fit waits before capacity is kept for it; 2 min, negative: never
+	ReserveAfter time.Duration
 	ReserveLimit time.Duration // how long capacity is kept for a job before that rests as long; 10 min
 	MaxParked    int           // requests that wait at the same time; beyond, they are answered at once; 20,000
 
@@ -40,7 +41,8 @@ func (c Config) WithDefaults() Config {
 		field  *time.Duration
 		normal time.Duration
 	}{
-		{&c.TTL, time.Minute}, {&c.AgeingStep, 10 * time.Minute}, {&c.ReserveAfter, 2 * time.Minute}, {&c.ReserveLimit, 10 * time.Minute},
+		{&c.TTL, time.Minute}, {&c.AgeingStep, 10 * time.Minute}, {&c.ReserveAfter, 2 * time.Minute},
+		{&c.ReserveLimit, 10 * time.Minute},
 	} {
 		if *d.field == 0 {
 			*d.field = d.normal

@@ -27,7 +27,8 @@ func Code(err error) string {
 		err  error
 		code string
 	}{
-		{ErrJobNotFound, "job_not_found"}, {ErrLeaseNotFound, "lease_not_found"}, {ErrWorkerMismatch, "worker_mismatch"},
+		{ErrJobNotFound, "job_not_found"}, {ErrLeaseNotFound, "lease_not_found"}, {ErrWorkerMismatch,
+			"worker_mismatch"},
 		{ErrConflict, "idempotency_conflict"}, {lokt.ErrInvalid, "invalid"}, {lokt.ErrUnavailable, "unavailable"},
 	} {
 		if errors.Is(err, c.err) {

@@ -11,8 +11,9 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Fingerprint tells specs apart: it is equal for specs that decode to the same job, however they were written. It is made of
-// every field but the key, with the payload in the form of RFC 8785, but for whole numbers: large ones are kept apart.
+// Fingerprint tells specs apart: it is equal for specs that decode to the same job, however they were written.
+// It is made of every field but the key, with the payload in the form of RFC 8785, but for whole numbers: large
+// ones are kept apart.
 func (s *Spec) Fingerprint() string {
 	c := *s
 	c.IdempotencyKey, c.RunAt, c.Payload = "", s.RunAt.Truncate(time.Millisecond), slices.Clone(s.Payload)

@@ -59,28 +59,36 @@ func (p Priority) Class() int {
 
 // Spec is what is asked of a job when it is submitted, with defaults applied: see NewSpec.
 type Spec struct {
-	Type           string         `json:"type"`
-	Priority       Priority       `json:"priority"`
-	Units          int            `json:"requested_units"`           // of capacity, held while the job is leased
-	Unique         bool           `json:"unique,omitzero"`           // not for a worker that already holds a lease
-	Payload        jsontext.Value `json:"payload,omitzero"`          // an object, kept exactly as sent
-	IdempotencyKey string         `json:"idempotency_key,omitzero"`  // submitting the same spec under the same key again gives the same job; empty for none
-	Tags           []string       `json:"tags,omitempty"`            // those that begin with NeedsPrefix must be met by the worker's capabilities
-	MaxRuntime     time.Duration  `json:"max_runtime_ms,omitzero"`   // each attempt fails after this time, heartbeats or not; 0 for no limit
-	MaxAttempts    int            `json:"max_attempts"`              // how often a failed or expired attempt leads to another, and one more
-	RetryBackoff   time.Duration  `json:"retry_backoff_ms,omitzero"` // before the second attempt; doubled before each later one, up to MaxBackoff
-	RunAt          time.Time      `json:"run_at,omitzero"`           // not before; zero for at once
-	Locks          []string       `json:"locks,omitempty"`           // names of locks that are held while the job is leased
+	Type     string         `json:"type"`
+	Priority Priority       `json:"priority"`
+	Units    int            `json:"requested_units"`  // of capacity, held while the job is leased
+	Unique   bool           `json:"unique,omitzero"`  // not for a worker that already holds a lease
+	Payload  jsontext.Value `json:"payload,omitzero"` // an object, kept exactly as sent
+	// submitting the same spec under the same key again gives the same job; empty for none
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
+	// those that begin with NeedsPrefix must be met by the worker's capabilities
+	Tags []string `json:"tags,omitempty"`
+	// each attempt fails after this time, heartbeats or not; 0 for no limit
+	MaxRuntime time.Duration `json:"max_runtime_ms,omitzero"`
+	// how often a failed or expired attempt leads to another, and one more
+	MaxAttempts int `json:"max_attempts"`
+	// before the second attempt; doubled before each later one, up to MaxBackoff
+	RetryBackoff time.Duration `json:"retry_backoff_ms,omitzero"`
+	RunAt        time.Time     `json:"run_at,omitzero"` // not before; zero for at once
+	// names of locks that are held while the job is leased
+	Locks []string `json:"locks,omitempty"`
 }
 
 // NeedsPrefix begins the tags that say what a worker must be capable of: "needs:gpu" is met by the capability
 // "needs:gpu" and by "gpu".
 const NeedsPrefix = "needs:"
 
-// NewSpec returns a spec with every default: one unit of type "generic", normal priority, an empty payload, one attempt.
+// NewSpec returns a spec with every default: one unit of type "generic", normal priority, an empty payload, one
+// attempt.
 func NewSpec() Spec {
 	return Spec{
-		Type: "generic", Priority: Normal, Units: 1, Payload: jsontext.Value("{}"), MaxAttempts: 1, RetryBackoff: time.Second,
+		Type: "generic", Priority: Normal, Units: 1, Payload: jsontext.Value("{}"), MaxAttempts: 1,
+		RetryBackoff: time.Second,
 	}
 }
 
@@ -92,18 +100,21 @@ type Job struct {
 	LeaseID   string    `json:"lease_id,omitzero"` // of the active lease
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
-	ReadyAt   time.Time `json:"ready_at"`            // from when it may run: submission, RunAt, or the end of the last backoff
+	// from when it may run: submission, RunAt, or the end of the last backoff
+	ReadyAt   time.Time `json:"ready_at"`
 	StartedAt time.Time `json:"started_at,omitzero"` // of the first attempt; zero before
 	EndedAt   time.Time `json:"ended_at,omitzero"`   // zero before
 
-	Attempt  int    `json:"attempt,omitzero"`          // number of the last attempt; 0 before the first
-	Token    uint64 `json:"token,omitzero"`            // fencing token of the last lease; 0 before the first
-	Code     string `json:"code,omitzero"`             // why it ended, or why its last attempt did: one of the Code constants
-	Cancel   bool   `json:"cancel_requested,omitzero"` // its worker was asked to stop
-	Reason   string `json:"reason,omitzero"`           // what was given as the reason for a cancellation or revocation
-	Output   Output `json:"output,omitzero"`
-	Seq      uint64 `json:"seq"`      // order of submission
-	Ord      int64  `json:"ord"`      // place in the queue: time of submission and class in milliseconds; equal ones by Seq
+	Attempt int    `json:"attempt,omitzero"` // number of the last attempt; 0 before the first
+	Token   uint64 `json:"token,omitzero"`   // fencing token of the last lease; 0 before the first
+	// why it ended, or why its last attempt did: one of the Code constants
+	Code   string `json:"code,omitzero"`
+	Cancel bool   `json:"cancel_requested,omitzero"` // its worker was asked to stop
+	Reason string `json:"reason,omitzero"`           // what was given as the reason for a cancellation or revocation
+	Output Output `json:"output,omitzero"`
+	Seq    uint64 `json:"seq"` // order of submission
+	// place in the queue: time of submission and class in milliseconds; equal ones by Seq
+	Ord      int64  `json:"ord"`
 	Revision uint64 `json:"revision"` // of its last change, counted over all jobs: newer is higher
 }
 
@@ -151,8 +162,9 @@ type Lease struct {
 	FirstHeartbeat time.Time `json:"first_heartbeat,omitzero"` // zero before the first
 	RunUntil       time.Time `json:"run_until,omitzero"`       // zero without Spec.MaxRuntime
 
-	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was granted; nil if
-	// none were. They stay what they were then, whatever becomes of the locks. The map is never changed.
+	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was
+	// granted; nil if none were. They stay what they were then, whatever becomes of the locks. The map is never
+	// changed.
 	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
 
 	TTL      time.Duration `json:"lease_ttl_ms"`          // by how much a heartbeat extends it, but for the grace

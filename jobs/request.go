@@ -40,8 +40,9 @@ type Denial struct {
 
 // Codes of denials.
 const (
-	DeniedEmpty    = "queue_empty"     // nothing is queued
-	DeniedCapacity = "no_capacity"     // there is a job for this worker, but it does not fit, or capacity is kept for another
+	DeniedEmpty = "queue_empty" // nothing is queued
+	// there is a job for this worker, but it does not fit, or capacity is kept for another
+	DeniedCapacity = "no_capacity"
 	DeniedEligible = "no_eligible_job" // nothing that is queued is for this worker, now
 )
 
@@ -60,7 +61,9 @@ type HeartbeatAnswer struct {
 	Cancel    bool          // the job is to be stopped
 	Drain     bool          // the service is about to end
 	Interval  time.Duration // between heartbeats, as proposed
-	LostLocks []string      // of the job's, those that are not held for it any more, or were not for a while: somebody else may have them
+	// of the job's, those that are not held for it any more, or were not for a while: somebody else may have
+	// them
+	LostLocks []string
 }
 
 // LeaseAnswer is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.
@@ -90,10 +93,11 @@ type Progress struct {
 
 // View is a job as readers see it.
 type View struct {
-	Job         Job
-	Lease       *Lease // nil unless it is leased or running
-	InQueue     bool
-	WaitingFor  string        // why a queued job is not leased: one of the Waiting constants, two of them with a name behind
+	Job     Job
+	Lease   *Lease // nil unless it is leased or running
+	InQueue bool
+	// why a queued job is not leased: one of the Waiting constants, two of them with a name behind
+	WaitingFor  string
 	Age         time.Duration // since submission
 	SinceUpdate time.Duration
 	Attempts    []Attempt // oldest first, with the one under way; only in answers about one job

@@ -29,22 +29,23 @@ type Submitter interface {
 
 // Leaser serves workers.
 type Leaser interface {
-	// Request grants the first job in order that the worker may take and that fits. Otherwise it waits for one if the ask
-	// says so, and then is denied, which is no error. If ctx ends while it waits, nothing is granted and the error is
-	// the context's. A grant that came first is taken back, as if it had not been made, unless the ask has a request ID: then
-	// it stands, and asking again under the same one gets it.
+	// Request grants the first job in order that the worker may take and that fits. Otherwise it waits for one
+	// if the ask says so, and then is denied, which is no error. If ctx ends while it waits, nothing is granted
+	// and the error is the context's. A grant that came first is taken back, as if it had not been made, unless
+	// the ask has a request ID: then it stands, and asking again under the same one gets it.
 	Request(ctx context.Context, a Request) (Grant, error)
 
-	// Heartbeat extends the lease to a full TTL and grace from now, never back. It is ErrLeaseNotFound for a lease that is not
-	// active, for whatever reason, and ErrWorkerMismatch for another worker's. One that waits is applied at once, and
-	// answered when the job is to be stopped, the lease has ended, or the time is up.
+	// Heartbeat extends the lease to a full TTL and grace from now, never back. It is ErrLeaseNotFound for a
+	// lease that is not active, for whatever reason, and ErrWorkerMismatch for another worker's. One that waits
+	// is applied at once, and answered when the job is to be stopped, the lease has ended, or the time is up.
 	Heartbeat(ctx context.Context, b Heartbeat) (HeartbeatAnswer, error)
 
 	// HeartbeatAll extends many leases of one worker, and answers for each.
 	HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]LeaseAnswer, error)
 
-	// Complete ends a lease with its job's result, and reports whether it did: for a lease that is not active it changes
-	// nothing and returns false, so it may be repeated. It is ErrWorkerMismatch for an active lease of another worker.
+	// Complete ends a lease with its job's result, and reports whether it did: for a lease that is not active it
+	// changes nothing and returns false, so it may be repeated. It is ErrWorkerMismatch for an active lease of
+	// another worker.
 	Complete(ctx context.Context, c Completion) (applied bool, err error)
 
 	// Report keeps what a worker tells about its job, and does not extend the lease. Errors are those of Beat.
@@ -71,8 +72,8 @@ type Reader interface {
 
 // Operator serves those who run the service.
 type Operator interface {
-	// Revoke ends a lease, and fails its job with the reason, without another attempt. It is ErrLeaseNotFound for a lease
-	// that is not active.
+	// Revoke ends a lease, and fails its job with the reason, without another attempt. It is ErrLeaseNotFound
+	// for a lease that is not active.
 	Revoke(ctx context.Context, leaseID, reason string) error
 
 	// Freeze keeps jobs of a type, or of every type if it is empty, from being handed out; Unfreeze ends that. Active

@@ -44,8 +44,8 @@ func (t *Tally) Ended(s State) {
 	}
 }
 
-// Histogram counts durations in buckets that grow by 2%, beside the shortest and the longest: quantiles are right to 1%,
-// and exact while all durations are equal.
+// Histogram counts durations in buckets that grow by 2%, beside the shortest and the longest: quantiles are
+// right to 1%, and exact while all durations are equal.
 type Histogram struct {
 	Buckets map[int]int64 `json:"buckets,omitempty"`
 	Min     time.Duration `json:"min_ms,omitzero"`
@@ -152,8 +152,9 @@ func Summarize(all []Statistic, from, to time.Time) Stats {
 // Totals sums the tally up.
 func (t *Tally) Totals() Totals {
 	r := Totals{
-		Total:      t.Completed + t.Failed + t.Expired + t.Cancelled,
-		ByState:    map[State]int64{Completed: t.Completed, Failed: t.Failed, Expired: t.Expired, Cancelled: t.Cancelled},
+		Total: t.Completed + t.Failed + t.Expired + t.Cancelled,
+		ByState: map[State]int64{Completed: t.Completed, Failed: t.Failed, Expired: t.Expired,
+			Cancelled: t.Cancelled},
 		P95Runtime: t.Runs.Quantile(0.95),
 	}
 	if r.Total > 0 {

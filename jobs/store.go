@@ -27,8 +27,8 @@ type Memo struct {
 	Expires time.Time `json:"expires_at,omitzero"` //
 }
 
-// Statistic sums up what happened within an hour, as one manager saw it: to the jobs of one type, or to those with one tag.
-// With neither it has the events of all jobs.
+// Statistic sums up what happened within an hour, as one manager saw it: to the jobs of one type, or to those
+// with one tag. With neither it has the events of all jobs.
 type Statistic struct {
 	Hour   time.Time           `json:"hour"`   // its beginning, UTC
 	Source string              `json:"source"` // tells managers apart, of one store at one time or one after another
@@ -38,16 +38,18 @@ type Statistic struct {
 	Events map[EventType]int64 `json:"events,omitempty"` // otherwise
 }
 
-// Store remembers jobs. It decides nothing: it keeps what the rules changed, and hands it back. Implementations pass the
-// suite jobstest.TestStore.
+// Store remembers jobs. It decides nothing: it keeps what the rules changed, and hands it back. Implementations
+// pass the suite jobstest.TestStore.
 //
-// Errors wrap lokt.ErrUnavailable if the store cannot be reached or written, and lokt.ErrDamaged, with the ID of the job, if
-// a record cannot be read. A store belongs to one Manager at a time; one that several processes share is a Sharer.
+// Errors wrap lokt.ErrUnavailable if the store cannot be reached or written, and lokt.ErrDamaged, with the ID of
+// the job, if a record cannot be read. A store belongs to one Manager at a time; one that several processes
+// share is a Sharer.
 type Store interface {
-	// Update runs a turn and stores what it returns, as one atomic step with what the turn did to locks. The turn is run at
-	// most once, and told what others stored since the last Update or Load; while it runs nobody else's turn does. If it
-	// changes neither jobs nor locks, nothing need be written. When Update returns nil, the changes are stored as durably as the store
-	// promises. When it returns an error although the turn was run, the outcome is unknown: everything was stored or nothing.
+	// Update runs a turn and stores what it returns, as one atomic step with what the turn did to locks. The
+	// turn is run at most once, and told what others stored since the last Update or Load; while it runs nobody
+	// else's turn does. If it changes neither jobs nor locks, nothing need be written. When Update returns nil,
+	// the changes are stored as durably as the store promises. When it returns an error although the turn was
+	// run, the outcome is unknown: everything was stored or nothing.
 	Update(ctx context.Context, turn func(Facts) Changes) error
 
 	// Load reads everything that lives: what a manager needs to go on.
@@ -63,9 +65,9 @@ type Store interface {
 	// History reads the statistics of the hours from the given one on, in any order.
 	History(ctx context.Context, from time.Time) ([]Statistic, error)
 
-	// Trim forgets jobs that ended before the given time, oldest first, and the oldest beyond so many that are kept (if keep
-	// is not negative), but in one call no more than atMost. It forgets events likewise, and memos that have expired. It
-	// returns how many jobs it forgot.
+	// Trim forgets jobs that ended before the given time, oldest first, and the oldest beyond so many that are
+	// kept (if keep is not negative), but in one call no more than atMost. It forgets events likewise, and memos
+	// that have expired. It returns how many jobs it forgot.
 	Trim(ctx context.Context, before time.Time, keep, atMost int) (int, error)
 
 	Close() error
@@ -84,19 +86,21 @@ type Facts struct {
 	// be used.
 	Now time.Time
 
-	// Others is what other processes stored since this one last looked, each record and memo as it is now; nil if nothing.
+	// Others is what other processes stored since this one last looked, each record and memo as it is now; nil
+	// if nothing.
 	Others *Changes
 
-	// Locks are the locks of a store that keeps both; what is done to them is stored with the turn. It is nil if the store
-	// keeps jobs only, and is not to be used after the turn. An error other than those of the rules means that the turn
-	// cannot be stored; a lock that cannot be read is no error, but Corrupt.
+	// Locks are the locks of a store that keeps both; what is done to them is stored with the turn. It is nil if
+	// the store keeps jobs only, and is not to be used after the turn. An error other than those of the rules
+	// means that the turn cannot be stored; a lock that cannot be read is no error, but Corrupt.
 	Locks lokt.Step
 }
 
 // Changes are what a turn changed, to be stored together. Everything is whole: storing it twice does no harm.
 type Changes struct {
-	Time     time.Time
-	Jobs     []Record    // insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
+	Time time.Time
+	// insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
+	Jobs     []Record
 	Memos    []Memo      // insert or replace, by ID
 	Events   []Event     // append
 	Stats    []Statistic // insert or replace, by hour, source, type and tag
@@ -125,8 +129,8 @@ type Living struct {
 	Frozen   []string
 	Counters Counters
 
-	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens that it does
-	// not know have been given.
+	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens
+	// that it does not know have been given.
 	TokenFloor uint64
 }
 

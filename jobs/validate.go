@@ -104,7 +104,8 @@ func (c *checker) size(n, most int, loc []any) {
 func (c *checker) json(v jsontext.Value, loc []any) {
 	twice := jsontext.AllowDuplicateNames(true)
 	const few = 9_000 // levels are nested at most in what is shorter than that; the JSON library stops at 10,000
-	if v == nil || v.IsValid(twice) && (len(v) < few || slices.Concat(jsontext.Value("[[[["), v, jsontext.Value("]]]]")).IsValid(twice)) {
+	if v == nil || v.IsValid(twice) && (len(v) < few || slices.Concat(jsontext.Value("[[[["), v,
+		jsontext.Value("]]]]")).IsValid(twice)) {
 		return
 	}
 	c.add("json_invalid", loc, "Input should be one JSON value")
@@ -149,7 +150,9 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 	seen := map[string]bool{}
 	for i, name := range s.Locks[:min(len(s.Locks), MaxLocks)] {
 		if lokt.ValidateName(name) != nil {
-			c.add("value_error", in("locks", i), "Lock names are made of at most %d letters, digits and . _ -, without two dots in a row", lokt.MaxNameLen)
+			c.add("value_error", in("locks", i),
+				"Lock names are made of at most %d letters, digits and . _ -, without two dots in a row",
+				lokt.MaxNameLen)
 		} else if seen[name] {
 			c.add("value_error", in("locks", i), "Each lock should be named once")
 		}
@@ -237,7 +240,8 @@ func (p *Progress) Validate() error {
 func (f *Filter) Validate() error {
 	return check(func(c *checker) {
 		if f.State != "" && !slices.Contains(States(), f.State) {
-			c.add("enum", At("state"), "Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
+			c.add("enum", At("state"),
+				"Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
 		}
 		c.id(f.Type, false, At("type"))
 		c.id(f.Tag, false, At("tag"))

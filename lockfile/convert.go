@@ -53,8 +53,8 @@ func fromClaim(c lokt.Claim) *Record {
 	return r
 }
 
-// Holder returns the holder that the record describes, its times moved to the reader's wall clock. It shares nothing with
-// the record.
+// Holder returns the holder that the record describes, its times moved to the reader's wall clock. It shares nothing
+// with the record.
 func (r *Record) Holder(now Now) lokt.Holder {
 	shift := r.Shift(now)
 	h := lokt.Holder{

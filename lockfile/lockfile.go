@@ -25,7 +25,8 @@ const Version = 1
 // MaxSize is the largest record, in bytes, that readers accept: a lock with very many holders.
 const MaxSize = 64 << 20
 
-// form is how records are written and read: durations as nanoseconds, and names as encoding/json has always matched them.
+// form is how records are written and read: durations as nanoseconds, and names as encoding/json has always matched
+// them.
 var form = json.JoinOptions(
 	json.Deterministic(true), json.MatchCaseInsensitiveNames(true),
 	jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true),
@@ -132,8 +133,8 @@ type Now struct {
 	TimeNS    string
 }
 
-// step is the least by which a wall clock is stepped: what is less comes of reading two clocks one after the other, and of
-// a wall clock that is being adjusted.
+// step is the least by which a wall clock is stepped: what is less comes of reading two clocks one after the other, and
+// of a wall clock that is being adjusted.
 const step = time.Millisecond
 
 // Shift returns what to add to the record's wall times so that they can be compared with now.Wall: zero unless the wall
@@ -163,8 +164,8 @@ func NewClock(now Now, acquired, expires time.Time) *Clock {
 	}
 }
 
-// Decode reads the record of the named lock. A hold that has no lock_id, as hand-made ones may, is given one that is made
-// of the record's bytes. Errors wrap ErrCorrupt, ErrVersion or ErrName.
+// Decode reads the record of the named lock. A hold that has no lock_id, as hand-made ones may, is given one that is
+// made of the record's bytes. Errors wrap ErrCorrupt, ErrVersion or ErrName.
 func Decode(name string, data []byte) (*Record, error) {
 	r := &Record{}
 	if err := json.Unmarshal(data, r, form); err != nil {
@@ -274,8 +275,8 @@ func (r *Record) keep(old *Record) {
 	}
 }
 
-// All returns the records of all holders, first first. What the record itself says of its first holder prevails over what
-// the list says: programs and people that know nothing of the list change the former.
+// All returns the records of all holders, first first. What the record itself says of its first holder prevails over
+// what the list says: programs and people that know nothing of the list change the former.
 func (r *Record) All() []*Record {
 	if len(r.Holders) == 0 {
 		return []*Record{r}

@@ -37,8 +37,8 @@ func FromWaiter(w lokt.Waiter, now Now) *Record {
 	return r
 }
 
-// Waiter returns the waiter that the record describes, its times moved to the reader's wall clock. It shares nothing with
-// the record.
+// Waiter returns the waiter that the record describes, its times moved to the reader's wall clock. It shares nothing
+// with the record.
 func (r *Record) Waiter(now Now) lokt.Waiter {
 	shift := r.Shift(now)
 	return lokt.Waiter{Claim: r.claim(), Since: move(r.AcquiredTS, shift), Until: move(r.ExpiresAt, shift)}

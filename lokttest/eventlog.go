@@ -11,8 +11,8 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// TestEventLog checks what lokt.EventLog promises, for a store that keeps at least the newest 2000 events. open returns a new,
-// empty store that is one; the suite closes it. Subtests run on real time.
+// TestEventLog checks what lokt.EventLog promises, for a store that keeps at least the newest 2000 events. open returns
+// a new, empty store that is one; the suite closes it. Subtests run on real time.
 //
 // Promise S-65.
 func TestEventLog(t *testing.T, open func(t *testing.T) lokt.Store) {

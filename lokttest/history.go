@@ -195,8 +195,8 @@ func (r *Recorder) Len() int {
 	return len(r.ops)
 }
 
-// errTooLong says that a history is not known to be wrong. One of a machine that stood still now and then has much in it of which nobody
-// knows whether it happened, and there may be too many ways to explain it.
+// errTooLong says that a history is not known to be wrong. One of a machine that stood still now and then has much in
+// it of which nobody knows whether it happened, and there may be too many ways to explain it.
 var errTooLong = errors.New("could not be explained in the time that there was")
 
 // Check returns an error if the answers to the requests about some name cannot be explained, or if no explanation was
@@ -231,8 +231,8 @@ func (r *Recorder) Check(limit time.Duration) error {
 
 // ghosts returns the expiries that may have happened, of which nobody is told: for each lease one, at any time after
 // the call of its last acknowledged renewal plus its time to live. (A service counts from when it decided, which is
-// later.) A claim of which the outcome is unknown may be undone at any time. A lease that had certainly been released by then has none: it
-// would change nothing, and every operation that may come at any time doubles the work.
+// later.) A claim of which the outcome is unknown may be undone at any time. A lease that had certainly been released
+// by then has none: it would change nothing, and every operation that may come at any time doubles the work.
 func (r *Recorder) ghosts(ops []*operation) []*operation {
 	last := map[string]*operation{} // by lease
 	var ghosts []*operation

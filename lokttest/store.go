@@ -127,9 +127,9 @@ func unknownNameIsFree(t *testing.T, s lokt.Store) {
 	}
 }
 
-// full is a lock with every field set that means something there: only a holder that has not taken
-// its grant up has waited for so long. Its processes run on another host, so that nobody here can tell them dead, and nothing ends
-// so soon that a store which gives everybody a full time when it is opened would change it.
+// full is a lock with every field set that means something there: only a holder that has not taken its grant up has
+// waited for so long. Its processes run on another host, so that nobody here can tell them dead, and nothing ends so
+// soon that a store which gives everybody a full time when it is opened would change it.
 func full(name string, now time.Time) lokt.Lock {
 	at := func(d time.Duration) time.Time { return now.Add(d + 123456789*time.Nanosecond) }
 	owner := func(id string) lokt.Owner {

@@ -148,8 +148,8 @@ func Remove(fsys vfs.FS, path string, durable bool) error {
 	return nil
 }
 
-// Publish gives a file that is on the disk already the name path, in the same directory, for which there may be a file. When it returns nil the name
-// survives a power failure. The error is an *Error.
+// Publish gives a file that is on the disk already the name path, in the same directory, for which there may be a file.
+// When it returns nil the name survives a power failure. The error is an *Error.
 func Publish(fsys vfs.FS, file, path string) error {
 	if err := fsys.Rename(file, path); err != nil {
 		return &Error{Step: "rename", Path: path, Err: err}
@@ -157,7 +157,8 @@ func Publish(fsys vfs.FS, file, path string) error {
 	return syncDir(fsys, path)
 }
 
-// Named returns nil once the name of a new file, which is on the disk already, survives a power failure. The error is an *Error.
+// Named returns nil once the name of a new file, which is on the disk already, survives a power failure. The error is
+// an *Error.
 func Named(fsys vfs.FS, path string) error { return syncDir(fsys, path) }
 
 func syncDir(fsys vfs.FS, path string) error {
@@ -167,9 +168,10 @@ func syncDir(fsys vfs.FS, path string) error {
 	return nil
 }
 
-// ReadRegular returns the content of the regular file at path, and what it was when it was opened. It follows no symbolic link and never blocks on a
-// FIFO or device: for everything that is not a regular file the error is ErrNotRegular. If the file has more than limit
-// bytes, the error is ErrTooLarge. If there is no file it is fs.ErrNotExist.
+// ReadRegular returns the content of the regular file at path, and what it was when it was opened. It follows no
+// symbolic link and never blocks on a FIFO or device: for everything that is not a regular file the error is
+// ErrNotRegular. If the file has more than limit bytes, the error is ErrTooLarge. If there is no file it is
+// fs.ErrNotExist.
 func ReadRegular(fsys vfs.FS, path string, limit int64) ([]byte, fs.FileInfo, error) {
 	f, err := openRegular(fsys, path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package vfs is the part of a file system that lokt's files need, as an interface, so that a test can put a file system
-// that fails in the place of the real one.
+// Package vfs is the part of a file system that lokt's files need, as an interface, so that a test can put a file
+// system that fails in the place of the real one.
 package vfs
 
 import (

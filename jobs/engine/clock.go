@@ -1,7 +1,7 @@
 package engine
 
-// Clocks: deadlines are on one that nobody sets, the wall's is for people, for jobs that are not to run before a time, and
-// for the order of jobs.
+// Clocks: deadlines are on one that nobody sets, the wall's is for people, for jobs that are not to run before a
+// time, and for the order of jobs.
 
 import (
 	"time"
@@ -23,8 +23,9 @@ const (
 	clockSlew = 1000 // and one part in so many of the time that has passed since it was last looked at
 )
 
-// watchClock notes that the wall clock was set. Deadlines are on the other one, so that it does not matter, unless others
-// share the store: then they tell each other deadlines by the store's clock, and every lease gets a full life.
+// watchClock notes that the wall clock was set. Deadlines are on the other one, so that it does not matter,
+// unless others share the store: then they tell each other deadlines by the store's clock, and every lease gets
+// a full life.
 func (e *Engine) watchClock(before time.Duration) {
 	offset := offsetOf(e.Now)
 	moved, first := offset-e.offset, e.offset == 0
@@ -43,8 +44,8 @@ func (e *Engine) watchClock(before time.Duration) {
 	}
 }
 
-// tick brings the clock that jobs are ordered by up to date: the wall clock, or if that was set back, one that goes on from
-// where it was, so that waiting goes on to count.
+// tick brings the clock that jobs are ordered by up to date: the wall clock, or if that was set back, one that
+// goes on from where it was, so that waiting goes on to count.
 func (e *Engine) tick() {
 	passed := (e.Now.Mono - e.ordered) / time.Millisecond
 	e.Clock += int64(passed)

@@ -1,6 +1,7 @@
-// Package engine has the rules of the scheduler: everything that lives, in memory, and the turn that changes it. A turn is
-// a function of what is there, the time, and the requests: no I/O, no context, no lock. What it changed comes out as
-// jobs.Changes, from which the same can be built again. An Engine belongs to one goroutine at a time.
+// Package engine has the rules of the scheduler: everything that lives, in memory, and the turn that changes it.
+// A turn is a function of what is there, the time, and the requests: no I/O, no context, no lock. What it
+// changed comes out as jobs.Changes, from which the same can be built again. An Engine belongs to one goroutine
+// at a time.
 package engine
 
 import (
@@ -12,10 +13,11 @@ import (
 )
 
 const (
-	workerLife   = 10 * time.Minute // a worker that waits for nothing and has no lease is forgotten so long after it was heard of
-	maxWorkers   = 10_000           // such workers are remembered at most
-	lazyWrite    = time.Second      // how long what a heartbeat reports, and statistics, may stay unstored
-	sweepPerTurn = 1000             // memos, workers and profiles looked at in one turn, to forget them
+	// a worker that waits for nothing and has no lease is forgotten so long after it was heard of
+	workerLife   = 10 * time.Minute
+	maxWorkers   = 10_000      // such workers are remembered at most
+	lazyWrite    = time.Second // how long what a heartbeat reports, and statistics, may stay unstored
+	sweepPerTurn = 1000        // memos, workers and profiles looked at in one turn, to forget them
 )
 
 // entry is a living job, and where it stands.
@@ -93,23 +95,32 @@ type Engine struct {
 
 func newEngine(cfg jobs.Config) *Engine {
 	e := &Engine{
-		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*chain[entry]{}, byShape: map[shape]*group{},
-		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{}, unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
-		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{}, asked: map[requestKey][]*waiter{},
+		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*chain[entry]{},
+		byShape: map[shape]*group{},
+		frozen:  map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
+		unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
+		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{},
+		asked:   map[requestKey][]*waiter{},
 		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	due := func(en *entry) *int { return &en.dueAt }
 	e.timed = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) }}
 	e.backoffs = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.due < b.due }}
-	e.blocked = &heap[*name]{place: func(n *name) *int { return &n.at }, before: func(a, b *name) bool { return a.until < b.until }}
+	e.blocked = &heap[*name]{place: func(n *name) *int { return &n.at }, before: func(a,
+		b *name) bool {
+		return a.until < b.until
+	}}
 	e.deadlines = &heap[*hold]{place: func(h *hold) *int { return &h.at }, before: func(a, b *hold) bool {
 		return a.alarm < b.alarm || a.alarm == b.alarm && a.lease.ID < b.lease.ID
 	}}
 	e.ends = &heap[*waiter]{place: func(w *waiter) *int { return &w.at }, before: func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
 	}}
-	e.fading = &heap[*memo]{place: func(m *memo) *int { return &m.at }, before: func(a, b *memo) bool { return a.until < b.until }}
+	e.fading = &heap[*memo]{place: func(m *memo) *int { return &m.at }, before: func(a,
+		b *memo) bool {
+		return a.until < b.until
+	}}
 	e.heard.link = func(w *worker) *link[worker] { return &w.recent }
 	e.profiles.link = func(p *profile) *link[profile] { return &p.recent }
 	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
@@ -123,50 +134,65 @@ type Op any
 
 // What may be asked of an engine.
 type (
-	Submit struct{ Jobs []NewJob } // queues jobs: all of them, or none
-
-	NewJob struct { // a job to be queued, under the ID that it will have
+	// Submit queues jobs: all of them, or none.
+	Submit struct{ Jobs []NewJob }
+	// NewJob is a job to be queued, under the ID that it will have.
+	NewJob struct {
 		jobs.Spec
 		ID string
 	}
-
-	Request struct { // asks for a lease
+	// Request asks for a lease, which will have that ID. Jitter is from 0 to 1.
+	Request struct {
 		jobs.Request
-		LeaseID string  // of the lease, if there is one
-		Jitter  float64 // from 0 to 1
+		LeaseID string
+		Jitter  float64
 	}
-
-	Heartbeat     struct{ jobs.Heartbeat } // extends a lease
-	HeartbeatMany struct {                 // extends leases of one worker
+	// Heartbeat extends a lease.
+	Heartbeat struct{ jobs.Heartbeat }
+	// HeartbeatMany extends leases of one worker.
+	HeartbeatMany struct {
 		WorkerID string
 		LeaseIDs []string
 	}
-
-	Complete struct{ jobs.Completion }        // ends a lease as its worker says
-	Report   struct{ jobs.Progress }          // keeps what a worker tells about its job
-	Cancel   struct{ JobID, Reason string }   // ends a queued job, or asks the worker of a leased one to stop
-	Revoke   struct{ LeaseID, Reason string } // ends a lease, and fails its job
-	Withdraw struct{ CallID uint64 }          // forgets a call whose client has gone
-	Return   struct{ LeaseID string }         // takes back a lease that nobody was told of
-	Drain    struct{ Last bool }              // hands out nothing from now on; the last turn stores everything
-	Freeze   struct {                         // closes or opens the queue to jobs of a type, or to all
+	// Complete ends a lease as its worker says.
+	Complete struct{ jobs.Completion }
+	// Report keeps what a worker tells about its job.
+	Report struct{ jobs.Progress }
+	// Cancel ends a queued job, or asks the worker of a leased one to stop.
+	Cancel struct{ JobID, Reason string }
+	// Revoke ends a lease, and fails its job.
+	Revoke struct{ LeaseID, Reason string }
+	// Withdraw forgets a call whose client has gone.
+	Withdraw struct{ CallID uint64 }
+	// Return takes back a lease that nobody was told of.
+	Return struct{ LeaseID string }
+	// Drain hands out nothing from now on. The last turn stores everything.
+	Drain struct{ Last bool }
+	// Freeze closes or opens the queue to jobs of a type, or to all.
+	Freeze struct {
 		Type   string
 		Frozen bool
 	}
-
-	Locked struct { // the answer to TakeLocks
+	// Locked answers TakeLocks: with the tokens by name, or the lock that could not be had.
+	Locked struct {
 		Order   LockOrder
-		Tokens  map[string]uint64 // of the locks, by name
-		Blocked string            // the lock that could not be had, if any
+		Tokens  map[string]uint64
+		Blocked string
 	}
-	Unlocked struct{ LeaseID string } // the answer to FreeLocks
-	Vacant   struct{ Lock string }    // somebody outside has given a lock back
-
-	Get     struct{ JobID string } // reads a job that has not ended
-	List    struct{ jobs.Filter }  // reads jobs that have not ended
-	Status  struct{}               // reads the capacity and its use
-	Workers struct{}               // reads who asks
-	History struct{}               // reads the statistics of the hours that are in memory
+	// Unlocked answers FreeLocks.
+	Unlocked struct{ LeaseID string }
+	// Vacant says that somebody outside has given a lock back.
+	Vacant struct{ Lock string }
+	// Get reads a job that has not ended.
+	Get struct{ JobID string }
+	// List reads jobs that have not ended.
+	List struct{ jobs.Filter }
+	// Status reads the capacity and its use.
+	Status struct{}
+	// Workers reads who asks.
+	Workers struct{}
+	// History reads the statistics of the hours that are in memory.
+	History struct{}
 )
 
 // Call is an op with the number under which it is answered, in this turn or a later one.
@@ -255,7 +281,8 @@ func (e *Engine) sweep() {
 		e.forget(e.fading.top())
 	}
 	w := e.heard.last
-	for n := 0; n < sweepPerTurn && w != nil && (len(e.workers) > maxWorkers || plus(w.seen, workerLife) <= e.Now.Mono); n++ {
+	for n := 0; n < sweepPerTurn && w != nil && (len(e.workers) > maxWorkers || plus(w.seen,
+		workerLife) <= e.Now.Mono); n++ {
 		before := w.recent.prev
 		if w.busy == 0 && w.asks == 0 {
 			e.heard.remove(w)

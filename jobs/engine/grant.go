@@ -250,8 +250,9 @@ func (e *Engine) advertised(l jobs.Lease) jobs.Lease {
 	return l
 }
 
-// match hands out what can be handed out. When it is done, no ask that waits could be granted, unless more is left to the next turn. Unless
-// something other than asks arrived, only those that arrived in this turn need be looked at.
+// match hands out what can be handed out. When it is done, no ask that waits could be granted, unless more is
+// left to the next turn. Unless something other than asks arrived, only those that arrived in this turn need be
+// looked at.
 func (e *Engine) match() {
 	left := false
 	for {
@@ -361,7 +362,8 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 		r.Progress, r.Error = nil, nil
 	}
 	l := jobs.Lease{
-		ID: w.ask.LeaseID, JobID: j.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: j.Units, Token: j.Token, Attempt: j.Attempt,
+		ID: w.ask.LeaseID, JobID: j.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: j.Units,
+		Token: j.Token, Attempt: j.Attempt,
 		IssuedAt: e.Now.Wall, ExpiresAt: e.Now.Wall.Add(e.cfg.Life()), LastHeartbeat: e.Now.Wall,
 		LockTokens: locks,
 	}
@@ -428,8 +430,8 @@ func (e *Engine) deny(w *waiter) {
 	e.reply(w.id, jobs.Grant{Denied: d})
 }
 
-// nextChance returns how long it is until a lease expires, a job is due or a lock is tried again; never if none of these is
-// known.
+// nextChance returns how long it is until a lease expires, a job is due or a lock is tried again; never if none
+// of these is known.
 func (e *Engine) nextChance() time.Duration {
 	if len(e.unlocking) > 0 {
 		return 0

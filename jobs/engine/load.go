@@ -10,9 +10,9 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Load builds an engine from what a store keeps; source is a new name for its statistics. Every lease gets a full TTL and
-// grace from now, and so does its declared runtime if less than that is left: none ends before the time it was promised,
-// however long nobody was there.
+// Load builds an engine from what a store keeps; source is a new name for its statistics. Every lease gets a
+// full TTL and grace from now, and so does its declared runtime if less than that is left: none ends before the
+// time it was promised, however long nobody was there.
 func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
 	e := newEngine(cfg)
 	e.source = source
@@ -77,7 +77,10 @@ func arrange(entries []*entry, of func(*jobs.Job) rank) {
 	for i, en := range entries {
 		all[i] = ranked{of(&en.job), en}
 	}
-	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second, b.second)) })
+	slices.SortFunc(all, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second,
+			b.second))
+	})
 	for i := range all {
 		entries[i] = all[i].en
 	}
@@ -141,7 +144,8 @@ func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 	e.followMemos(c.Memos)
 	e.refreeze(c.Frozen)
 	e.Counters = jobs.Counters{
-		Seq: max(e.Seq, c.Counters.Seq), Revision: max(e.Revision, c.Counters.Revision), Event: max(e.Event, c.Counters.Event),
+		Seq: max(e.Seq, c.Counters.Seq), Revision: max(e.Revision, c.Counters.Revision), Event: max(e.Event,
+			c.Counters.Event),
 		Clock: max(e.Clock, c.Counters.Clock),
 	}
 }

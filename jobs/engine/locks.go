@@ -117,7 +117,8 @@ func (e *Engine) LocksOf(leaseIDs []string) []LockOrder {
 	var all []LockOrder
 	for _, id := range leaseIDs {
 		if h := e.holding[id]; h != nil {
-			all = append(all, LockOrder{LeaseID: id, JobID: h.lease.JobID, Names: h.entry.job.Locks, Tokens: h.lease.LockTokens})
+			all = append(all, LockOrder{LeaseID: id, JobID: h.lease.JobID, Names: h.entry.job.Locks,
+				Tokens: h.lease.LockTokens})
 		}
 	}
 	return all

@@ -81,7 +81,8 @@ func take[K comparable](to, from map[K]uint64) {
 // Clone returns a copy that does not change any more.
 func (m *Metrics) Clone() Metrics {
 	c := *m
-	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended), maps.Clone(c.Refused)
+	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended),
+		maps.Clone(c.Refused)
 	for _, d := range []*Durations{&c.Wait, &c.Run, &c.Store} {
 		d.Counts = slices.Clone(d.Counts) // nobody changes the bounds
 	}
@@ -100,7 +101,8 @@ func (e *Engine) Parked() (asks, beats int) {
 	return asks, beats
 }
 
-// Oldest returns since when the oldest of the jobs at the head of a line could have run, by priority. It looks at every line.
+// Oldest returns since when the oldest of the jobs at the head of a line could have run, by priority. It looks
+// at every line.
 func (e *Engine) Oldest() map[jobs.Priority]time.Time {
 	oldest := map[jobs.Priority]time.Time{}
 	for _, g := range e.groups {
@@ -117,10 +119,12 @@ func (e *Engine) Oldest() map[jobs.Priority]time.Time {
 // NewMetrics returns metrics that have counted nothing.
 func NewMetrics() *Metrics {
 	const ms, s, m, h = time.Millisecond, time.Second, time.Minute, time.Hour
-	waits := []time.Duration{ms, 5 * ms, 25 * ms, 100 * ms, 500 * ms, s, 5 * s, 15 * s, m, 5 * m, 15 * m, h, 4 * h, 24 * h}
+	waits := []time.Duration{ms, 5 * ms, 25 * ms, 100 * ms, 500 * ms, s, 5 * s, 15 * s, m, 5 * m, 15 * m, h, 4 * h,
+		24 * h}
 	return &Metrics{
-		Events: map[jobs.EventType]uint64{}, Denied: map[string]uint64{}, Ended: map[string]uint64{}, Refused: map[string]uint64{},
-		Wait: newDurations(waits...), Run: newDurations(waits...),
+		Events: map[jobs.EventType]uint64{}, Denied: map[string]uint64{}, Ended: map[string]uint64{},
+		Refused: map[string]uint64{},
+		Wait:    newDurations(waits...), Run: newDurations(waits...),
 		Store: newDurations(ms/10, ms/4, ms/2, ms, 2*ms, 5*ms, 10*ms, 25*ms, 50*ms, 100*ms, 250*ms, s, 5*s),
 	}
 }

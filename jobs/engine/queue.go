@@ -170,7 +170,8 @@ func (e *Engine) reopen(l *line) {
 	}
 }
 
-// leaveHeaps takes a line that was open out of the heaps of its group. It may be empty: heaps do not compare what leaves.
+// leaveHeaps takes a line that was open out of the heaps of its group. It may be empty: heaps do not compare
+// what leaves.
 func (e *Engine) leaveHeaps(l *line) {
 	g := l.group
 	g.any.remove(l)

@@ -27,8 +27,10 @@ func (e *Engine) read(id uint64, o Op) {
 		v.Attempts = slices.Clone(en.attempts)
 		if h := en.hold; h != nil {
 			v.Attempts = append(v.Attempts, jobs.Attempt{
-				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
-				Units: h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat,
+				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID,
+				WorkerID: h.lease.WorkerID,
+				Units:    h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt,
+				FirstBeat: h.lease.FirstHeartbeat,
 			})
 		}
 		e.reply(id, v)
@@ -118,7 +120,8 @@ type LivingPage struct {
 // list returns living jobs, newest change first. What ended, and belongs in between, is not the engine's to know.
 func (e *Engine) list(f *jobs.Filter) LivingPage {
 	c, _ := jobs.ParseCursor(f.After) // it was checked
-	p := LivingPage{page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(c.Below, e.Revision+1), last: c.Last, next: c}
+	p := LivingPage{page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(c.Below, e.Revision+1),
+		last: c.Last, next: c}
 	var at [3]*entry
 	for i, s := range jobs.LivingStates() {
 		if f.State == "" || f.State == s {

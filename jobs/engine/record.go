@@ -26,8 +26,8 @@ type record struct {
 	stats   map[statKey]*statistic
 	statsAt time.Duration // no statistics before
 
-	// forgotten counts statistics that are not in memory any more. Those of that hour, if the wall clock is set back to it,
-	// have another source, lest they replace them.
+	// forgotten counts statistics that are not in memory any more. Those of that hour, if the wall clock is set
+	// back to it, have another source, lest they replace them.
 	forgotten int
 }
 
@@ -110,7 +110,8 @@ func (e *Engine) file(en *entry) {
 func (e *Engine) note(t jobs.EventType, en *entry, leaseID, workerID, code, reason string) {
 	e.Event++
 	e.Metrics.Events[t]++
-	ev := jobs.Event{Seq: e.Event, Time: e.Now.Wall, Type: t, LeaseID: leaseID, WorkerID: workerID, Code: code, Reason: reason}
+	ev := jobs.Event{Seq: e.Event, Time: e.Now.Wall, Type: t, LeaseID: leaseID, WorkerID: workerID, Code: code,
+		Reason: reason}
 	e.statistic("", "").Events[t]++
 	if en != nil {
 		ev.JobID, ev.Attempt, ev.Token = en.job.ID, en.job.Attempt, en.job.Token
@@ -171,7 +172,8 @@ func (e *Engine) finish() Outcome {
 
 // flush returns all that is to be stored. What it hands out is never changed.
 func (e *Engine) flush() jobs.Changes {
-	c := jobs.Changes{Time: e.Now.Wall, Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)), Counters: e.Counters}
+	c := jobs.Changes{Time: e.Now.Wall, Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)),
+		Counters: e.Counters}
 	c.Jobs = make([]jobs.Record, 0, len(e.touched))
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
 	for _, en := range e.touched {
@@ -252,8 +254,8 @@ func (e *Engine) recall(id string) *memo {
 	return nil
 }
 
-// Weight returns about how many rows, or kilobytes, there are to be written for a request. One that concerns a single job
-// has its record stored again.
+// Weight returns about how many rows, or kilobytes, there are to be written for a request. One that concerns a
+// single job has its record stored again.
 func Weight(o Op) int {
 	const record = 16
 	switch o := o.(type) {
@@ -275,8 +277,9 @@ func Weight(o Op) int {
 	return 1
 }
 
-// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at one moment: a
-// type that is no longer frozen, or workers that are all gone. A job counts for moveWeight more than what it has been given.
+// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at
+// one moment: a type that is no longer frozen, or workers that are all gone. A job counts for moveWeight more
+// than what it has been given.
 const (
 	mostMoved  = 8 << 20
 	moveWeight = 1 << 10

@@ -93,8 +93,8 @@ func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 	}
 }
 
-// Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and reports whether
-// it did.
+// Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and
+// reports whether it did.
 func (e *Engine) Quick(now Instant, all []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
 	for i := range all {
 		h := e.leases[all[i].LeaseID]
@@ -124,7 +124,8 @@ func (e *Engine) start(h *hold) {
 }
 
 func (e *Engine) beatAnswer(h *hold) jobs.HeartbeatAnswer {
-	return jobs.HeartbeatAnswer{ExpiresAt: h.lease.ExpiresAt, Cancel: h.entry.job.Cancel, Drain: e.draining, Interval: e.cfg.Interval()}
+	return jobs.HeartbeatAnswer{ExpiresAt: h.lease.ExpiresAt, Cancel: h.entry.job.Cancel, Drain: e.draining,
+		Interval: e.cfg.Interval()}
 }
 
 // beatOne applies a heartbeat, and answers it unless it waits.
@@ -254,13 +255,16 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	e.Metrics.Ended[code]++
 	e.Metrics.Run.Observe(e.Now.Wall.Sub(h.lease.IssuedAt))
 	a := jobs.Attempt{
-		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID, Units: h.lease.Units,
-		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall, Error: failure,
+		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
+		Units: h.lease.Units,
+		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall,
+		Error: failure,
 	}
 	en.attempts = append(en.attempts, a)
 	if h.lease.RequestID != "" {
 		l := h.lease
-		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: &l}, jobs.RequestLife)
+		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: &l},
+			jobs.RequestLife)
 	}
 	e.freeLocks(h)
 	if result != nil || failure != nil {
@@ -287,8 +291,8 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	e.queue(en, plus(e.Now.Mono, wait), false)
 }
 
-// giveBack undoes a grant that nobody was told of: the job is queued at its old place, and there was no attempt. Its token
-// is used up.
+// giveBack undoes a grant that nobody was told of: the job is queued at its old place, and there was no attempt.
+// Its token is used up.
 func (e *Engine) giveBack(leaseID string) {
 	h := e.leases[leaseID]
 	if h == nil || !h.lease.FirstHeartbeat.IsZero() {
@@ -383,7 +387,8 @@ func (e *Engine) endJob(en *entry, s jobs.State, code string) {
 	e.touch(en)
 	e.note(endEvent(s, code), en, leaseID, workerID, code, j.Reason)
 	if e.keys[j.IdempotencyKey] == en {
-		e.remember(jobs.Memo{ID: keyMemo(j.IdempotencyKey), JobID: j.ID, Print: j.Fingerprint(), State: s}, jobs.KeyLife)
+		e.remember(jobs.Memo{ID: keyMemo(j.IdempotencyKey), JobID: j.ID, Print: j.Fingerprint(), State: s},
+			jobs.KeyLife)
 	}
 	e.drop(en)
 }

@@ -16,8 +16,9 @@ type reservation struct {
 	rest   time.Duration // there is none before
 	lapses time.Duration // when no worker that could take the job will have been heard of for too long
 
-	room   time.Duration // jobs that end within it do not delay the job; negative if it is not known when there is place
-	beside int           // units that will be left beside the job at that moment; negative if it is not known
+	// jobs that end within it do not delay the job; negative if it is not known when there is place
+	room   time.Duration
+	beside int // units that will be left beside the job at that moment; negative if it is not known
 }
 
 // reserve brings the reservation up to date.

@@ -6,8 +6,8 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// submit takes in jobs, all of them or none. A job that is larger than there are units is refused, but not if it is there
-// already, from when there were more.
+// submit takes in jobs, all of them or none. A job that is larger than there are units is refused, but not if it
+// is there already, from when there were more.
 func (e *Engine) submit(id uint64, all []NewJob) {
 	receipts := make([]jobs.Receipt, len(all))
 	fresh := map[string]int{} // keys that are new with this request

@@ -14,8 +14,8 @@ import (
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
-// TestGame checks that what a manager does to a store at random comes back. open returns a new, empty store; the test closes
-// it.
+// TestGame checks that what a manager does to a store at random comes back. open returns a new, empty store; the
+// test closes it.
 func TestGame(t *testing.T, open func(t *testing.T) jobs.Store) {
 	s := open(t)
 	t.Cleanup(func() { _ = s.Close() })
@@ -104,7 +104,8 @@ func misbehave(t *testing.T, m *manager.Manager, rng *rand.Rand, worker string) 
 		var err error
 		switch n := rng.IntN(10); {
 		case n < 4 || len(held) == 0:
-			sp := spec(units(1+rng.IntN(4)), attempts(1+rng.IntN(3)), backoff(0), kind(string(rune('a'+rng.IntN(3)))), tags(worker))
+			sp := spec(units(1+rng.IntN(4)), attempts(1+rng.IntN(3)), backoff(0),
+				kind(string(rune('a'+rng.IntN(3)))), tags(worker))
 			if rng.IntN(3) == 0 {
 				sp.IdempotencyKey = fmt.Sprint(worker, "-", i)
 			}

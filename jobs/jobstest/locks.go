@@ -12,10 +12,10 @@ import (
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
-// TestLockTokens checks what workers are told of the fencing tokens of the locks that their jobs name, across the death of
-// the manager's process: they are those of the locks when the job was granted, and stay so whatever becomes of the locks.
-// open returns a new, empty store, which the suite closes, and a service that has no locks yet. It runs in a bubble of
-// testing/synctest, as TestRestart does.
+// TestLockTokens checks what workers are told of the fencing tokens of the locks that their jobs name, across
+// the death of the manager's process: they are those of the locks when the job was granted, and stay so whatever
+// becomes of the locks. open returns a new, empty store, which the suite closes, and a service that has no locks
+// yet. It runs in a bubble of testing/synctest, as TestRestart does.
 func TestLockTokens(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service)) {
 	synctest.Test(t, func(t *testing.T) {
 		store, locks := open(t)
@@ -23,8 +23,9 @@ func TestLockTokens(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Serv
 	})
 }
 
-// TestLocks checks that a job's locks can be had as soon as its end is answered, by jobs and by everybody else (promise S-141). open returns a new,
-// empty store, which the suite closes, and a service without locks: of the same store, or of another one.
+// TestLocks checks that a job's locks can be had as soon as its end is answered, by jobs and by everybody else
+// (promise S-141). open returns a new, empty store, which the suite closes, and a service without locks: of the
+// same store, or of another one.
 func TestLocks(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service)) {
 	for _, test := range []struct {
 		name string
@@ -71,7 +72,8 @@ func leased(t *testing.T, m *manager.Manager, wait time.Duration) jobs.Grant {
 
 func completed(t *testing.T, m *manager.Manager, g jobs.Grant) {
 	t.Helper()
-	if ok, err := m.Complete(storeContext(t), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}); err != nil || !ok {
+	if ok, err := m.Complete(storeContext(t), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
+		Status: jobs.Completed}); err != nil || !ok {
 		t.Fatalf("completion was answered with %v, %v", ok, err)
 	}
 }
@@ -83,11 +85,13 @@ func nobodyWaits(t *testing.T, m *manager.Manager, locks lokt.Service) {
 		}
 		for i := range 12 {
 			completed(t, m, leased(t, m, 0))
-			outside := lokt.Claim{Name: names[i%len(names)], LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "outside"}}
+			outside := lokt.Claim{Name: names[i%len(names)], LeaseID: lokt.NewLeaseID(),
+				Owner: lokt.Owner{ID: "outside"}}
 			if _, err := locks.Acquire(storeContext(t), outside); err != nil {
 				t.Fatalf("after the end: %v", err)
 			}
-			if _, err := locks.Release(storeContext(t), lokt.Target{Name: outside.Name, LeaseID: outside.LeaseID}); err != nil {
+			if _, err := locks.Release(storeContext(t), lokt.Target{Name: outside.Name,
+				LeaseID: outside.LeaseID}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -115,13 +119,17 @@ func freedIsHandedOn(t *testing.T, m *manager.Manager, locks lokt.Service) {
 		t.Fatalf("who waited was answered with %v", err)
 	}
 	id := submitLocking(t, m, "b")
-	if d, err := m.Request(storeContext(t), jobs.Request{WorkerID: "w"}); err != nil || d.Denied == nil || d.Denied.RetryAfter > 2*time.Second {
+	if d, err := m.Request(storeContext(t), jobs.Request{WorkerID: "w"}); err != nil || d.Denied == nil ||
+		d.Denied.RetryAfter > 2*time.Second {
 		t.Errorf("while another has the lock it was answered %+v, %v", d, err)
 	}
 	if v, err := m.Get(storeContext(t), id); err != nil || v.WaitingFor != jobs.WaitingLock+"b" {
 		t.Errorf("it waits for %q, %v", v.WaitingFor, err)
 	}
-	time.AfterFunc(10*time.Millisecond, func() { _, _ = locks.Release(storeContext(t), lokt.Target{Name: "b", LeaseID: outside.LeaseID}) })
+	time.AfterFunc(10*time.Millisecond, func() {
+		_, _ = locks.Release(storeContext(t), lokt.Target{Name: "b",
+			LeaseID: outside.LeaseID})
+	})
 	completed(t, m, leased(t, m, jobs.MaxWait))
 }
 
@@ -154,14 +162,16 @@ func lockTokensSurvive(r *restarts) {
 		}
 		for name, token := range g.Lease.LockTokens {
 			s, err := service.Get(r.Context(), name)
-			if h, held := s.Lock.Holder(g.Lease.ID); err != nil || !held || h.Token != token || s.Lock.Token != token || token <= last[name] {
+			if h, held := s.Lock.Holder(g.Lease.ID); err != nil || !held || h.Token != token ||
+				s.Lock.Token != token || token <= last[name] {
 				r.Errorf("%s: told is %d after %d, the lock is %+v, %v", name, token, last[name], s.Lock, err)
 			}
 			last[name] = token
 		}
 		same := func(when string) {
 			r.Helper()
-			if again := r.grant(ask("w", request(fmt.Sprint("r", i)))); again.Lease.ID != g.Lease.ID || !maps.Equal(again.Lease.LockTokens, g.Lease.LockTokens) {
+			if again := r.grant(ask("w", request(fmt.Sprint("r", i)))); again.Lease.ID != g.Lease.ID ||
+				!maps.Equal(again.Lease.LockTokens, g.Lease.LockTokens) {
 				r.Errorf("%s told are %v, not %v", when, again.Lease.LockTokens, g.Lease.LockTokens)
 			}
 		}

@@ -160,7 +160,8 @@ func acknowledgedSurvives(r *restarts) {
 	equal(r.T, "the list", ids(after), ids(before))
 	equal(r.T, "the status", r.status(), status)
 	r.expect(queued, jobs.Queued)
-	if v := r.expect(leased, jobs.Leased); !v.Job.Cancel || v.Job.Output.Message != text || v.Lease.ID != g.Lease.ID || v.Lease.Token != g.Lease.Token {
+	if v := r.expect(leased, jobs.Leased); !v.Job.Cancel || v.Job.Output.Message != text ||
+		v.Lease.ID != g.Lease.ID || v.Lease.Token != g.Lease.Token {
 		r.Errorf("the leased job is %+v", v)
 	}
 	if b := r.beat(g); !b.Cancel {
@@ -227,7 +228,8 @@ func tokensRiseAcross(r *restarts) {
 		r.kill(time.Second)
 		r.complete(g, jobs.Failed)
 		r.kill(0)
-		if applied, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}); err != nil || applied {
+		if applied, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
+			Status: jobs.Completed}); err != nil || applied {
 			r.Errorf("an old lease ended the job: %v, %v", applied, err)
 		}
 		r.gone(g)
@@ -279,12 +281,14 @@ func lazyWritesHappen(r *restarts) {
 	id := r.submit()
 	g := r.grant(ask("w"))
 	half := 0.5
-	if _, err := r.s.Heartbeat(r.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Checkpoint: []byte("7")}); err != nil {
+	if _, err := r.s.Heartbeat(r.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half,
+		Checkpoint: []byte("7")}); err != nil {
 		r.Fatal(err)
 	}
 	time.Sleep(time.Second + time.Millisecond)
 	r.kill(0)
-	if v := r.expect(id, jobs.Running); v.Job.Output == nil || *v.Job.Output.Progress != 0.5 || string(v.Job.Output.Checkpoint) != "7" {
+	if v := r.expect(id, jobs.Running); v.Job.Output == nil || *v.Job.Output.Progress != 0.5 ||
+		string(v.Job.Output.Checkpoint) != "7" {
 		r.Errorf("kept is %+v", v.Job.Output)
 	}
 }
@@ -343,11 +347,13 @@ func failingAnswers(r *restarts) {
 		r.Errorf("after %d failures there is %+v", failures, r.status())
 	}
 	failures = 0
-	if _, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}); !errors.Is(err, lokt.ErrUnavailable) {
+	if _, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
+		Status: jobs.Completed}); !errors.Is(err, lokt.ErrUnavailable) {
 		r.Errorf("a completion whose outcome is unknown was answered with %v", err)
 	}
 	r.expect(first, jobs.Completed)
-	if applied, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}); err != nil || applied {
+	if applied, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
+		Status: jobs.Completed}); err != nil || applied {
 		r.Errorf("the completion sent again was answered with %v, %v", applied, err)
 	}
 	r.grantOf(second, ask("w"))
@@ -382,7 +388,8 @@ func retention(r *restarts) {
 		r.complete(r.grant(ask("w")), jobs.Completed)
 	}
 	time.Sleep(2 * time.Minute)
-	if got := ids(r.list(jobs.Filter{})); len(got) != 3 || slices.Contains(got, all[1]) || !slices.Contains(got, all[2]) {
+	if got := ids(r.list(jobs.Filter{})); len(got) != 3 || slices.Contains(got, all[1]) || !slices.Contains(got,
+		all[2]) {
 		r.Errorf("kept are %v of %v", got, all)
 	}
 	time.Sleep(24 * time.Hour)

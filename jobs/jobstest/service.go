@@ -13,12 +13,13 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// TestService checks what jobs.Service promises, and that it keeps its promises about time to the moment. open returns a
-// service without jobs, with the given numbers; it registers what has to be closed as the test's cleanup. Each subtest,
-// open included, runs in a bubble of testing/synctest, so the service takes its time from package time and waits for
-// nothing outside the process. Other services have TestServiceInRealTime.
+// TestService checks what jobs.Service promises, and that it keeps its promises about time to the moment. open
+// returns a service without jobs, with the given numbers; it registers what has to be closed as the test's
+// cleanup. Each subtest, open included, runs in a bubble of testing/synctest, so the service takes its time from
+// package time and waits for nothing outside the process. Other services have TestServiceInRealTime.
 func TestService(t *testing.T, open func(t *testing.T, c jobs.Config) jobs.Service) {
-	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, endTests, readTests, crowdTests, bubbleTests) {
+	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, endTests, readTests,
+		crowdTests, bubbleTests) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &env{T: t, bubble: true, ttl: time.Minute}
@@ -32,7 +33,8 @@ func TestService(t *testing.T, open func(t *testing.T, c jobs.Config) jobs.Servi
 // TestServiceInRealTime checks what TestService does, except for what only a bubble can show. Leases that are to expire
 // do so after two seconds; nothing depends on a request being answered faster than that. Subtests run in parallel.
 func TestServiceInRealTime(t *testing.T, open func(t *testing.T, c jobs.Config) jobs.Service) {
-	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, endTests, readTests, crowdTests) {
+	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, endTests, readTests,
+		crowdTests) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			e := &env{T: t, ttl: time.Minute}
@@ -134,7 +136,8 @@ func (e *env) grant(a jobs.Request) jobs.Grant {
 	if err != nil || g.Denied != nil {
 		e.Fatalf("%s was not granted a job: %+v, %v", a.WorkerID, g.Denied, err)
 	}
-	if g.Lease.ID == "" || g.Lease.JobID != g.Job.ID || g.Lease.WorkerID != a.WorkerID || g.Lease.Token == 0 || g.Lease.Units != g.Job.Units {
+	if g.Lease.ID == "" || g.Lease.JobID != g.Job.ID || g.Lease.WorkerID != a.WorkerID || g.Lease.Token == 0 ||
+		g.Lease.Units != g.Job.Units {
 		e.Fatalf("%s was granted %+v on %+v", a.WorkerID, g.Lease, g.Job)
 	}
 	return g
@@ -157,7 +160,8 @@ func (e *env) deny(code string, a jobs.Request) jobs.Denial {
 	if err != nil || g.Denied == nil {
 		e.Fatalf("%s was not denied a job: %+v, %v", a.WorkerID, g.Job, err)
 	}
-	if g.Denied.Code != code || g.Denied.Reason == "" || g.Denied.RetryAfter < 250*time.Millisecond || g.Denied.RetryAfter > 5*time.Second {
+	if g.Denied.Code != code || g.Denied.Reason == "" || g.Denied.RetryAfter < 250*time.Millisecond ||
+		g.Denied.RetryAfter > 5*time.Second {
 		e.Fatalf("%s was denied with %+v, not with %s", a.WorkerID, *g.Denied, code)
 	}
 	return *g.Denied
@@ -166,7 +170,8 @@ func (e *env) deny(code string, a jobs.Request) jobs.Denial {
 // complete ends a lease that must be active.
 func (e *env) complete(g jobs.Grant, status jobs.State) {
 	e.Helper()
-	applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID, Status: status})
+	applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID,
+		Status: status})
 	if err != nil || !applied {
 		e.Fatalf("completion of %s was answered with %v, %v", g.Lease.ID, applied, err)
 	}
@@ -208,7 +213,8 @@ func (e *env) expect(jobID string, want jobs.State) jobs.View {
 	if v.Job.State != want {
 		e.Fatalf("job %s is %s, not %s", jobID, v.Job.State, want)
 	}
-	if (v.Lease != nil) != want.Active() || (v.Job.LeaseID != "") != want.Active() || v.InQueue != (want == jobs.Queued) {
+	if (v.Lease != nil) != want.Active() || (v.Job.LeaseID != "") != want.Active() ||
+		v.InQueue != (want == jobs.Queued) {
 		e.Fatalf("job that is %s shows lease %q, %+v, in queue %v", want, v.Job.LeaseID, v.Lease, v.InQueue)
 	}
 	return v

@@ -27,7 +27,8 @@ func cancelQueued(e *env) {
 	a, b := e.submit(attempts(3)), e.submit()
 	e.cancel(a, jobs.Cancelled)
 	v := e.expect(a, jobs.Cancelled)
-	if v.Job.Reason != "changed my mind" || v.Job.Code != jobs.CodeCancelled || len(v.Attempts) != 0 || v.Job.EndedAt.IsZero() {
+	if v.Job.Reason != "changed my mind" || v.Job.Code != jobs.CodeCancelled || len(v.Attempts) != 0 ||
+		v.Job.EndedAt.IsZero() {
 		e.Errorf("cancelled as %+v", v)
 	}
 	e.grantOf(b, ask("w"))
@@ -35,7 +36,8 @@ func cancelQueued(e *env) {
 }
 
 func cancelRunning(e *env) {
-	for _, c := range []struct{ status, want jobs.State }{{jobs.Failed, jobs.Cancelled}, {jobs.Completed, jobs.Completed}} {
+	for _, c := range []struct{ status, want jobs.State }{{jobs.Failed, jobs.Cancelled}, {jobs.Completed,
+		jobs.Completed}} {
 		id := e.submit(attempts(3))
 		g := e.grantOf(id, ask("w"))
 		e.beat(g)
@@ -71,7 +73,8 @@ func cancelEnded(e *env) {
 	e.complete(e.grant(ask("w")), jobs.Completed)
 	e.cancel(id, jobs.Completed)
 	e.expect(id, jobs.Completed)
-	if _, err := e.s.Cancel(e.within(), "unknown", ""); !errors.Is(err, jobs.ErrJobNotFound) || jobs.Code(err) != "job_not_found" {
+	if _, err := e.s.Cancel(e.within(), "unknown", ""); !errors.Is(err, jobs.ErrJobNotFound) ||
+		jobs.Code(err) != "job_not_found" {
 		e.Errorf("cancellation of an unknown job: %v", err)
 	}
 }
@@ -80,7 +83,8 @@ func retryKeepsPlace(e *env) {
 	first, second := e.submit(attempts(2), backoff(0)), e.submit()
 	g := e.grantOf(first, ask("w"))
 	e.complete(g, jobs.Failed)
-	if v := e.expect(first, jobs.Queued); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Failed || v.Job.Attempt != 1 {
+	if v := e.expect(first, jobs.Queued); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Failed ||
+		v.Job.Attempt != 1 {
 		e.Errorf("back in the queue as %+v", v)
 	}
 	g = e.grantOf(first, ask("w"))

@@ -32,7 +32,8 @@ func grantHoldsUnits(e *env) {
 	id := e.submit(units(7))
 	g := e.grantOf(id, ask("w"))
 	l := g.Lease
-	if g.Job.State != jobs.Leased || g.Job.LeaseID != l.ID || l.Attempt != 1 || !l.LastHeartbeat.Equal(l.IssuedAt) || !l.ExpiresAt.Equal(l.IssuedAt.Add(e.ttl)) ||
+	if g.Job.State != jobs.Leased || g.Job.LeaseID != l.ID || l.Attempt != 1 || !l.LastHeartbeat.Equal(l.IssuedAt) ||
+		!l.ExpiresAt.Equal(l.IssuedAt.Add(e.ttl)) ||
 		l.TTL != e.ttl || l.Interval <= 0 || l.Interval >= l.TTL {
 		e.Errorf("granted %+v on %+v", l, g.Job)
 	}
@@ -44,7 +45,8 @@ func grantHoldsUnits(e *env) {
 	e.leased(0)
 	e.grantOf(big, ask("v"))
 	v := e.expect(id, jobs.Completed)
-	if len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Completed || v.Attempts[0].LeaseID != l.ID || v.Attempts[0].EndedAt.IsZero() || v.Job.EndedAt.IsZero() {
+	if len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Completed || v.Attempts[0].LeaseID != l.ID ||
+		v.Attempts[0].EndedAt.IsZero() || v.Job.EndedAt.IsZero() {
 		e.Errorf("ended as %+v", v)
 	}
 }
@@ -52,7 +54,8 @@ func grantHoldsUnits(e *env) {
 func firstBeatRuns(e *env) {
 	id := e.submit()
 	g := e.grant(ask("w"))
-	if v := e.expect(id, jobs.Leased); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Leased || !v.Attempts[0].EndedAt.IsZero() {
+	if v := e.expect(id, jobs.Leased); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Leased ||
+		!v.Attempts[0].EndedAt.IsZero() {
 		e.Errorf("attempts are %+v", v.Attempts)
 	}
 	e.beat(g)
@@ -106,10 +109,12 @@ func endedLeasesAreNotFound(e *env) {
 	}
 	for _, g := range []jobs.Grant{done, revoked, {Lease: jobs.Lease{ID: "unknown", WorkerID: "w"}}} {
 		e.gone(g)
-		if err := e.s.Report(e.within(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err, jobs.ErrLeaseNotFound) {
+		if err := e.s.Report(e.within(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err,
+			jobs.ErrLeaseNotFound) {
 			e.Errorf("report on an ended lease: %v", err)
 		}
-		if err := e.s.Revoke(e.within(), g.Lease.ID, ""); !errors.Is(err, jobs.ErrLeaseNotFound) || jobs.Code(err) != "lease_not_found" {
+		if err := e.s.Revoke(e.within(), g.Lease.ID, ""); !errors.Is(err, jobs.ErrLeaseNotFound) ||
+			jobs.Code(err) != "lease_not_found" {
 			e.Errorf("revocation of an ended lease: %v", err)
 		}
 	}
@@ -142,8 +147,10 @@ func firstEndWins(e *env) {
 	g := e.grant(ask("w"))
 	e.complete(g, jobs.Completed)
 	for _, c := range []jobs.Completion{
-		{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}, {LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Failed},
-		{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Failed}, {LeaseID: "unknown", WorkerID: "w", Status: jobs.Completed},
+		{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}, {LeaseID: g.Lease.ID, WorkerID: "w",
+			Status: jobs.Failed},
+		{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Failed}, {LeaseID: "unknown", WorkerID: "w",
+			Status: jobs.Completed},
 	} {
 		if applied, err := e.s.Complete(e.within(), c); err != nil || applied {
 			e.Errorf("completion %+v of an ended lease was answered with %v, %v", c, applied, err)
@@ -255,7 +262,8 @@ func leaseExpires(e *env) {
 		e.Errorf("expired as %+v, attempts %+v", v.Job, v.Attempts)
 	}
 	e.gone(g)
-	if applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}); err != nil || applied {
+	if applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
+		Status: jobs.Completed}); err != nil || applied {
 		e.Errorf("completion after expiry was answered with %v, %v", applied, err)
 	}
 	e.expect(id, jobs.Expired)

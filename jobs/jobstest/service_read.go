@@ -110,7 +110,8 @@ func listIsFiltered(e *env) {
 	}{
 		{jobs.Filter{State: jobs.Queued}, []string{queued}}, {jobs.Filter{State: jobs.Leased}, []string{leased}},
 		{jobs.Filter{State: jobs.Running}, []string{running}}, {jobs.Filter{State: jobs.Completed}, []string{done}},
-		{jobs.Filter{State: jobs.Failed}, nil}, {jobs.Filter{Type: "a"}, []string{leased, done}}, {jobs.Filter{Tag: "x"}, []string{running, done}},
+		{jobs.Filter{State: jobs.Failed}, nil}, {jobs.Filter{Type: "a"}, []string{leased, done}},
+		{jobs.Filter{Tag: "x"}, []string{running, done}},
 		{jobs.Filter{Type: "b", Tag: "y", State: jobs.Queued}, []string{queued}}, {jobs.Filter{Tag: "z"}, nil},
 	} {
 		if got := ids(e.list(c.f)); !slices.Equal(got, c.want) {
@@ -118,7 +119,8 @@ func listIsFiltered(e *env) {
 		}
 	}
 	for _, v := range e.list(jobs.Filter{}).Jobs {
-		if v.InQueue != (v.Job.ID == queued) || (v.Lease != nil) != (v.Job.ID == leased || v.Job.ID == running) || v.Age < 0 || v.SinceUpdate < 0 || v.SinceUpdate > v.Age {
+		if v.InQueue != (v.Job.ID == queued) || (v.Lease != nil) != (v.Job.ID == leased || v.Job.ID == running) ||
+			v.Age < 0 || v.SinceUpdate < 0 || v.SinceUpdate > v.Age {
 			e.Errorf("listed is %+v", v)
 		}
 	}
@@ -131,7 +133,8 @@ func workersAreKnown(e *env) {
 	e.grant(ask("b"))
 	e.deny(jobs.DeniedEmpty, ask("a"))
 	all, err := e.s.Workers(e.within())
-	if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Leases != 0 || all[1].ID != "b" || all[1].Leases != 2 || all[0].LastSeen.IsZero() {
+	if err != nil || len(all) != 2 || all[0].ID != "a" || all[0].Leases != 0 || all[1].ID != "b" ||
+		all[1].Leases != 2 || all[0].LastSeen.IsZero() {
 		e.Errorf("workers are %+v, %v", all, err)
 	}
 }
@@ -147,7 +150,8 @@ func statsCount(e *env) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	if s.Total != 5 || s.ByState[jobs.Completed] != 3 || s.ByState[jobs.Failed] != 1 || s.ByState[jobs.Cancelled] != 1 || s.SuccessRate != 0.6 || s.AvgWait < 0 || s.P95Runtime < 0 {
+	if s.Total != 5 || s.ByState[jobs.Completed] != 3 || s.ByState[jobs.Failed] != 1 ||
+		s.ByState[jobs.Cancelled] != 1 || s.SuccessRate != 0.6 || s.AvgWait < 0 || s.P95Runtime < 0 {
 		e.Errorf("statistics are %+v", s)
 	}
 	if len(s.ByType) != 2 || s.ByType["a"].Total != 3 || s.ByType["b"].SuccessRate != 0.5 {
@@ -167,7 +171,8 @@ func decisionsCount(e *env) {
 	if err != nil || d.Days != 7 {
 		e.Fatalf("decisions are %+v, %v", d, err)
 	}
-	got := fmt.Sprint(d.Events, d.Tags["x"][jobs.EventSubmit], d.Tags["x"][jobs.EventComplete], d.Tags["y"][jobs.EventGrant], len(d.Tags))
+	got := fmt.Sprint(d.Events, d.Tags["x"][jobs.EventSubmit], d.Tags["x"][jobs.EventComplete],
+		d.Tags["y"][jobs.EventGrant], len(d.Tags))
 	if got != "map[completed:1 granted:1 running:1 submitted:2] 2 1 1 2" {
 		e.Errorf("decisions are %s", got)
 	}
@@ -260,7 +265,8 @@ func manyWorkers(e *env) {
 			units -= g.Lease.Units
 			holding[g.Job.ID] = false
 			mu.Unlock()
-			if ok, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: worker, Status: status}); err != nil || !ok {
+			if ok, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: worker,
+				Status: status}); err != nil || !ok {
 				e.Errorf("completion: %v, %v", ok, err)
 			}
 		}

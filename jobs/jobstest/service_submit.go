@@ -25,17 +25,20 @@ var submitTests = []serviceTest{
 func jobComesBack(e *env) {
 	at := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 	want := spec(kind("render"), class(jobs.Low), units(3), unique, payload(`{"n": 12345678901234567890.10, "s":"<&>"}`), key("k"),
-		tags("a", "needs:gpu"), atMost(90*time.Second), attempts(4), backoff(2500*time.Millisecond), notBefore(at), locks("x", "y.z"))
+		tags("a", "needs:gpu"), atMost(90*time.Second), attempts(4), backoff(2500*time.Millisecond), notBefore(at),
+		locks("x", "y.z"))
 	r, err := e.s.Submit(e.within(), []jobs.Spec{want})
 	if err != nil || len(r) != 1 || r[0].State != jobs.Queued {
 		e.Fatalf("submit answered %+v, %v", r, err)
 	}
 	v := e.expect(r[0].JobID, jobs.Queued)
 	got := v.Job.Spec
-	if string(got.Payload) != string(want.Payload) || got.Fingerprint() != want.Fingerprint() || got.IdempotencyKey != "k" {
+	if string(got.Payload) != string(want.Payload) || got.Fingerprint() != want.Fingerprint() ||
+		got.IdempotencyKey != "k" {
 		e.Errorf("job is %+v, not %+v", got, want)
 	}
-	if v.Job.CreatedAt.IsZero() || v.Job.CreatedAt != v.Job.CreatedAt.UTC().Truncate(time.Millisecond) || v.Job.UpdatedAt.Before(v.Job.CreatedAt) {
+	if v.Job.CreatedAt.IsZero() || v.Job.CreatedAt != v.Job.CreatedAt.UTC().Truncate(time.Millisecond) ||
+		v.Job.UpdatedAt.Before(v.Job.CreatedAt) {
 		e.Errorf("job was created at %v and updated at %v", v.Job.CreatedAt, v.Job.UpdatedAt)
 	}
 	if _, err := e.s.Get(e.within(), "nobody"); !errors.Is(err, jobs.ErrJobNotFound) {
@@ -74,13 +77,15 @@ func wrongSpecs(e *env) {
 		{kind(""), "type"}, {kind(long), "type"}, {kind("a\x00"), "type"}, {kind("\xff"), "type"},
 		{class(""), "priority"}, {class("High"), "priority"},
 		{units(0), "requested_units"}, {units(-1), "requested_units"}, {units(11), "requested_units"},
-		{payload(""), "payload"}, {payload("[]"), "payload"}, {payload("{"), "payload"}, {payload("null"), "payload"}, {payload("{} {}"), "payload"},
+		{payload(""), "payload"}, {payload("[]"), "payload"}, {payload("{"), "payload"}, {payload("null"),
+			"payload"}, {payload("{} {}"), "payload"},
 		{key(long), "idempotency_key"}, {tags("a", long), "tags.1"}, {tags(make([]string, jobs.MaxTags+1)...), "tags"},
 		{atMost(-1), "max_runtime_s"}, {atMost(math.MaxInt64), "max_runtime_s"},
 		{attempts(0), "max_attempts"}, {attempts(jobs.MaxAttempts + 1), "max_attempts"},
 		{backoff(-1), "retry_backoff_s"}, {backoff(math.MaxInt64), "retry_backoff_s"},
 		{notBefore(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "run_at"},
-		{locks("a", "a/b"), "locks.1"}, {locks("a", "a"), "locks.1"}, {locks(make([]string, jobs.MaxLocks+1)...), "locks"},
+		{locks("a", "a/b"), "locks.1"}, {locks("a", "a"), "locks.1"}, {locks(make([]string, jobs.MaxLocks+1)...),
+			"locks"},
 	} {
 		_, err := e.s.Submit(e.within(), []jobs.Spec{spec(c.edit)})
 		var wrong *jobs.InvalidError
@@ -89,7 +94,8 @@ func wrongSpecs(e *env) {
 		}
 		e.invalid(err, "jobs.0."+c.loc)
 	}
-	e.submit(kind(strings.Repeat("x", jobs.MaxIDLen)), units(10), payload(" {} "), tags(""), attempts(jobs.MaxAttempts), backoff(0))
+	e.submit(kind(strings.Repeat("x", jobs.MaxIDLen)), units(10), payload(" {} "), tags(""),
+		attempts(jobs.MaxAttempts), backoff(0))
 }
 
 func wrongRequests(e *env) {
@@ -114,9 +120,11 @@ func wrongRequests(e *env) {
 	e.invalid(err, "worker_id", "lease_ids")
 	_, err = e.s.HeartbeatAll(ctx, "w", make([]string, jobs.MaxBeats+1))
 	e.invalid(err, "lease_ids")
-	_, err = e.s.Complete(ctx, jobs.Completion{LeaseID: "unknown", Status: jobs.Expired, Result: []byte("x"), Error: []byte("\xff")})
+	_, err = e.s.Complete(ctx, jobs.Completion{LeaseID: "unknown", Status: jobs.Expired, Result: []byte("x"),
+		Error: []byte("\xff")})
 	e.invalid(err, "worker_id", "status", "result", "error")
-	e.invalid(e.s.Report(ctx, jobs.Progress{LeaseID: "unknown", Progress: &half, Metrics: []byte("x")}), "worker_id", "progress", "metrics")
+	e.invalid(e.s.Report(ctx, jobs.Progress{LeaseID: "unknown", Progress: &half, Metrics: []byte("x")}), "worker_id",
+		"progress", "metrics")
 	e.invalid(e.s.Revoke(ctx, "unknown", "a\x00b"), "reason")
 	_, err = e.s.Cancel(ctx, "unknown", strings.Repeat("x", jobs.MaxTextLen+1))
 	e.invalid(err, "reason")
@@ -154,11 +162,13 @@ func keyConflicts(e *env) {
 		kind("other"), class(jobs.High), units(2), unique, payload(`{"a":1}`), tags("t"), atMost(time.Second), attempts(2), backoff(0),
 		notBefore(time.Now()), locks("l"),
 	} {
-		if _, err := e.s.Submit(e.within(), []jobs.Spec{spec(), spec(key("k"), edit)}); !errors.Is(err, jobs.ErrConflict) || jobs.Code(err) != "idempotency_conflict" {
+		if _, err := e.s.Submit(e.within(), []jobs.Spec{spec(), spec(key("k"), edit)}); !errors.Is(err,
+			jobs.ErrConflict) || jobs.Code(err) != "idempotency_conflict" {
 			e.Errorf("another job under the same key: %v", err)
 		}
 	}
-	if _, err := e.s.Submit(e.within(), []jobs.Spec{spec(key("m")), spec(key("m"), units(2))}); !errors.Is(err, jobs.ErrConflict) {
+	if _, err := e.s.Submit(e.within(), []jobs.Spec{spec(key("m")), spec(key("m"), units(2))}); !errors.Is(err,
+		jobs.ErrConflict) {
 		e.Errorf("two jobs under one key in a list: %v", err)
 	}
 	if s := e.status(); s.Queue.Sum() != 1 {

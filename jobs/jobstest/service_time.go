@@ -64,12 +64,14 @@ func beatWaitToTheMoment(e *env) {
 	time.Sleep(10 * time.Second)
 	begin := time.Now()
 	b, err := e.s.Heartbeat(e.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second})
-	if err != nil || b.Cancel || time.Since(begin) != 9*time.Second || b.ExpiresAt.Sub(begin).Round(time.Second) != e.ttl {
+	if err != nil || b.Cancel || time.Since(begin) != 9*time.Second ||
+		b.ExpiresAt.Sub(begin).Round(time.Second) != e.ttl {
 		e.Errorf("answered with %+v, %v after %v", b, err, time.Since(begin))
 	}
 	ctx, cancel := context.WithTimeout(e.Context(), time.Second)
 	defer cancel()
-	if _, err := e.s.Heartbeat(ctx, jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: 9 * time.Second}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := e.s.Heartbeat(ctx, jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w",
+		Wait: 9 * time.Second}); !errors.Is(err, context.DeadlineExceeded) {
 		e.Errorf("a cancelled heartbeat was answered with %v", err)
 	}
 	e.beat(g)

@@ -116,7 +116,8 @@ func goneClientGetsNothing(e *env) {
 		e.Fatalf("a cancelled ask was answered with %v", err)
 	}
 	if e.bubble {
-		synctest.Wait() // a service behind a network notices when it is told, which may be after its client has returned
+		// a service behind a network notices when it is told, which may be after its client has returned
+		synctest.Wait()
 	}
 	id := e.submit()
 	e.expect(id, jobs.Queued)
@@ -160,7 +161,8 @@ func beatWaitsForCancel(e *env) {
 	if b := <-c; !b.Cancel || b.ExpiresAt.IsZero() {
 		e.Errorf("answered with %+v", b)
 	}
-	if b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait}); err != nil || !b.Cancel {
+	if b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w",
+		Wait: jobs.MaxWait}); err != nil || !b.Cancel {
 		e.Errorf("with a cancellation known, a heartbeat was answered with %+v, %v", b, err)
 	}
 }

@@ -205,8 +205,10 @@ func plainJob(n int) jobs.Record {
 func fullLease(n int) jobs.Lease {
 	at := base().Add(time.Duration(n) * time.Millisecond)
 	return jobs.Lease{
-		ID: fmt.Sprint("lease", n), JobID: jobID(n), WorkerID: "worker ü", RequestID: "r", Units: 3, Token: 5, Attempt: 2,
-		IssuedAt: at, ExpiresAt: at.Add(time.Minute), LastHeartbeat: at.Add(time.Second), FirstHeartbeat: at.Add(2 * time.Second), RunUntil: at.Add(time.Hour),
+		ID: fmt.Sprint("lease", n), JobID: jobID(n), WorkerID: "worker ü", RequestID: "r", Units: 3, Token: 5,
+		Attempt:  2,
+		IssuedAt: at, ExpiresAt: at.Add(time.Minute), LastHeartbeat: at.Add(time.Second),
+		FirstHeartbeat: at.Add(2 * time.Second), RunUntil: at.Add(time.Hour),
 		LockTokens: map[string]uint64{"lock a": 1, "lock-b": 1<<63 + uint64(n)},
 	}
 }
@@ -214,14 +216,16 @@ func fullLease(n int) jobs.Lease {
 func attempt(job, n int) jobs.Attempt {
 	at := base().Add(time.Duration(n) * time.Second)
 	return jobs.Attempt{
-		JobID: jobID(job), Number: n, Token: uint64(n), LeaseID: fmt.Sprintf("lease%d-%d", job, n), WorkerID: "w", Units: 3, State: jobs.Failed, Code: "failed",
+		JobID: jobID(job), Number: n, Token: uint64(n), LeaseID: fmt.Sprintf("lease%d-%d", job, n), WorkerID: "w",
+		Units: 3, State: jobs.Failed, Code: "failed",
 		IssuedAt: at, FirstBeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: jsontext.Value(`"e"`),
 	}
 }
 
 // fullChanges are changes with everything that can be stored, every field set or none.
 func fullChanges() jobs.Changes {
-	ends := jobs.Tally{Completed: 1, Failed: 2, Expired: 3, Cancelled: 4, Waits: 9, WaitSum: time.Hour + time.Millisecond}
+	ends := jobs.Tally{Completed: 1, Failed: 2, Expired: 3, Cancelled: 4, Waits: 9,
+		WaitSum: time.Hour + time.Millisecond}
 	for d := range 20 {
 		ends.Runs.Observe(time.Duration(d*d) * 17 * time.Second)
 	}
@@ -234,7 +238,8 @@ func fullChanges() jobs.Changes {
 			{ID: `request "wörker" r`, JobID: jobID(9), Lease: &lease, Expires: base().Add(time.Minute)},
 		},
 		Events: []jobs.Event{
-			{Seq: 1, Time: base(), Type: jobs.EventGrant, JobID: jobID(1), LeaseID: "lease1", WorkerID: "w", Attempt: 2, Token: 5, Code: "c", Reason: "r"},
+			{Seq: 1, Time: base(), Type: jobs.EventGrant, JobID: jobID(1), LeaseID: "lease1", WorkerID: "w",
+				Attempt: 2, Token: 5, Code: "c", Reason: "r"},
 			{Seq: 2, Time: base(), Type: jobs.EventFreeze},
 		},
 		Stats: []jobs.Statistic{
@@ -250,7 +255,8 @@ func fullChanges() jobs.Changes {
 // checkFull checks that fullChanges are all that is there.
 func checkFull(t *testing.T, s jobs.Store, c jobs.Changes) {
 	t.Helper()
-	equal(t, "what lives", living(t, s), jobs.Living{Jobs: c.Jobs[:2], Memos: c.Memos, Frozen: c.Frozen, Counters: c.Counters})
+	equal(t, "what lives", living(t, s), jobs.Living{Jobs: c.Jobs[:2], Memos: c.Memos, Frozen: c.Frozen,
+		Counters: c.Counters})
 	r, err := s.Ended(storeContext(t), jobID(3))
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +277,8 @@ func history(t *testing.T, s jobs.Store, from time.Time) []jobs.Statistic {
 
 func sorted(all []jobs.Statistic) []jobs.Statistic {
 	return slices.SortedFunc(slices.Values(all), func(a, b jobs.Statistic) int {
-		return strings.Compare(fmt.Sprintln(a.Hour.Unix(), a.Source, a.Type, a.Tag), fmt.Sprintln(b.Hour.Unix(), b.Source, b.Type, b.Tag))
+		return strings.Compare(fmt.Sprintln(a.Hour.Unix(), a.Source, a.Type, a.Tag), fmt.Sprintln(b.Hour.Unix(),
+			b.Source, b.Type, b.Tag))
 	})
 }
 
@@ -296,12 +303,14 @@ func wholesAreReplaced(t *testing.T, s jobs.Store) {
 	other := stat
 	other.Source = "another"
 	c := jobs.Changes{
-		Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key}, Stats: []jobs.Statistic{stat, other}, Counters: jobs.Counters{Seq: 4, Revision: 2001, Event: 3, Clock: base().UnixMilli()},
+		Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key}, Stats: []jobs.Statistic{stat, other},
+		Counters: jobs.Counters{Seq: 4, Revision: 2001, Event: 3, Clock: base().UnixMilli()},
 	}
 	commit(t, s, c)
 	want := jobs.Living{Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key, full.Memos[1]}, Counters: c.Counters}
 	equal(t, "what was replaced", living(t, s), want)
-	equal(t, "the statistics", history(t, s, time.Time{}), sorted([]jobs.Statistic{stat, other, full.Stats[1], full.Stats[2]}))
+	equal(t, "the statistics", history(t, s, time.Time{}), sorted([]jobs.Statistic{stat, other, full.Stats[1],
+		full.Stats[2]}))
 	beaten := lease
 	beaten.FirstHeartbeat, beaten.ExpiresAt = base(), base().Add(time.Hour)
 	b.Lease = &beaten // and with the same revision: a heartbeat changes no job
@@ -379,11 +388,13 @@ func endedIsListed(t *testing.T, s jobs.Store) {
 		want = append([]jobs.Record{j}, want...)
 	}
 	for _, f := range []jobs.Filter{
-		{}, {State: jobs.Failed}, {Type: "b"}, {Tag: "x"}, {Tag: "%"}, {Tag: "100%"}, {Tag: "x_"}, {Type: "a", Tag: "y", State: jobs.Cancelled}, {Type: "c"},
+		{}, {State: jobs.Failed}, {Type: "b"}, {Tag: "x"}, {Tag: "%"}, {Tag: "100%"}, {Tag: "x_"}, {Type: "a",
+			Tag: "y", State: jobs.Cancelled}, {Type: "c"},
 	} {
 		var through []jobs.Record
 		for _, j := range want {
-			if (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) && (f.Tag == "" || slices.Contains(j.Tags, f.Tag)) {
+			if (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) && (f.Tag == "" ||
+				slices.Contains(j.Tags, f.Tag)) {
 				through = append(through, j)
 			}
 		}

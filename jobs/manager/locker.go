@@ -14,9 +14,10 @@ import (
 	"github.com/lokt-dev/lokt/jobs/engine"
 )
 
-// locker takes, renews and gives back the locks that leased jobs need, as the engine orders: within the turn if the store has
-// the locks, or else by asking the service that has them. What active leases hold is renewed whoever took it: managers that
-// share a store do so for each other, lest a lock end with the process that took it.
+// locker takes, renews and gives back the locks that leased jobs need, as the engine orders: within the turn if
+// the store has the locks, or else by asking the service that has them. What active leases hold is renewed
+// whoever took it: managers that share a store do so for each other, lest a lock end with the process that took
+// it.
 type locker struct {
 	m       *Manager
 	service lokt.Service
@@ -30,8 +31,9 @@ type locker struct {
 
 // Bounds on what others may make the locker wait.
 const (
-	lockTimeout = 5 * time.Second       // for an answer of the lock service
-	lostTimeout = time.Second           // for the answer to a heartbeat: what is not known by then is told with the next
+	lockTimeout = 5 * time.Second // for an answer of the lock service
+	// for the answer to a heartbeat: what is not known by then is told with the next
+	lostTimeout = time.Second
 	freeTimeout = 5 * time.Second       // for the locks of a job that ended, before its end is answered
 	minWatch    = 50 * time.Millisecond // between looks at a lock: what seems to be free may be refused all the same
 )
@@ -48,7 +50,8 @@ func newLocker(m *Manager, s lokt.Service) *locker {
 
 func (k *locker) claim(o engine.LockOrder, name string) lokt.Claim {
 	return lokt.Claim{
-		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: ownerPrefix + o.JobID, AnySession: true}, Strict: true, TTL: k.life,
+		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: ownerPrefix + o.JobID, AnySession: true}, Strict: true,
+		TTL: k.life,
 	}
 }
 
@@ -81,9 +84,9 @@ func (k *locker) within(step lokt.Step, blocked *[]string) func(engine.LockOrder
 	}
 }
 
-// follow does what the engine orders, in the background, tells it when that is done, and then calls after; if that takes
-// long, earlier. Orders for one lease are followed one after another: what one takes for a lease that is granted then, none
-// that was given before gives back.
+// follow does what the engine orders, in the background, tells it when that is done, and then calls after; if
+// that takes long, earlier. Orders for one lease are followed one after another: what one takes for a lease that
+// is granted then, none that was given before gives back.
 func (k *locker) follow(o engine.LockOrder, after func()) {
 	done := make(chan struct{})
 	k.mu.Lock()
@@ -150,8 +153,8 @@ func (k *locker) active(leaseID string) bool {
 	return k.m.engine.Active(leaseID)
 }
 
-// take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be had. Where that
-// takes long, those that it has are renewed meanwhile.
+// take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be
+// had. Where that takes long, those that it has are renewed meanwhile.
 func (k *locker) take(o engine.LockOrder) (tokens map[string]uint64, blocked string) {
 	names := slices.Sorted(slices.Values(o.Names))
 	tokens = make(map[string]uint64, len(names))
@@ -202,8 +205,8 @@ func (k *locker) release(leaseID string, names []string) {
 	}
 }
 
-// freeLeft gives back what is in the way of a lock that a job needs, and was left behind by a manager of this store that was
-// killed before it could give it back. It reports whether there was anything.
+// freeLeft gives back what is in the way of a lock that a job needs, and was left behind by a manager of this
+// store that was killed before it could give it back. It reports whether there was anything.
 func (k *locker) freeLeft(err error, name string) (freed bool) {
 	blocked := (*lokt.BlockedError)(nil)
 	if !errors.As(err, &blocked) {
@@ -257,14 +260,15 @@ func (k *locker) renew() {
 	}
 }
 
-// renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a restart that
-// took long.
+// renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a
+// restart that took long.
 func (k *locker) renewOne(o engine.LockOrder, name string) {
 	if k.m.cfg.Shared && k.fresh(o, name) {
 		return
 	}
 	if err := k.keep(o, name); errors.Is(err, lokt.ErrNotFound) && k.wanted(o.LeaseID) {
-		_, _ = k.acquire(o, name) // somebody else may have it now: then it is theirs, and tried again with the next renewal
+		// somebody else may have it now: then it is theirs, and tried again with the next renewal
+		_, _ = k.acquire(o, name)
 		if !k.wanted(o.LeaseID) {
 			k.release(o.LeaseID, []string{name})
 		}
@@ -280,8 +284,8 @@ func (k *locker) fresh(o engine.LockOrder, name string) bool {
 	return err == nil && held && s.Now.Sub(h.AcquiredAt) < k.life/5
 }
 
-// wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it was called:
-// what one of them ends later, it gives back itself.
+// wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it
+// was called: what one of them ends later, it gives back itself.
 func (k *locker) wanted(leaseID string) bool {
 	k.mu.Lock()
 	_, taken := k.taken[leaseID]
@@ -295,8 +299,9 @@ func (k *locker) wanted(leaseID string) bool {
 	return k.active(leaseID)
 }
 
-// lost returns the locks of leases that are not held as they were when these were granted, by lease: not at all, or with a
-// newer token, so that somebody else may have held them in between. What cannot be found out is not lost.
+// lost returns the locks of leases that are not held as they were when these were granted, by lease: not at all,
+// or with a newer token, so that somebody else may have held them in between. What cannot be found out is not
+// lost.
 func (k *locker) lost(ctx context.Context, leaseIDs ...string) map[string][]string {
 	k.m.mu.Lock()
 	held := k.m.engine.LocksOf(leaseIDs)
@@ -349,8 +354,8 @@ func (m *Manager) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	}
 }
 
-// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries it again by
-// itself.
+// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries
+// it again by itself.
 func (k *locker) watch(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -404,8 +409,8 @@ func (k *locker) awaitVacancy(name string) bool {
 	}
 }
 
-// vacancy reports whether a lock can be had by somebody who is not in its queue, and otherwise when the first of its holds, or
-// its freeze, ends by itself; zero for never.
+// vacancy reports whether a lock can be had by somebody who is not in its queue, and otherwise when the first of
+// its holds, or its freeze, ends by itself; zero for never.
 func vacancy(s lokt.Snapshot) (ends time.Time, vacant bool) {
 	consider := func(t time.Time) {
 		if !t.IsZero() && (ends.IsZero() || t.Before(ends)) {

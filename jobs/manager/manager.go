@@ -24,8 +24,8 @@ type Options struct {
 	Keep     time.Duration
 	KeepMost int
 
-	// Locks, if set, is where the locks that jobs name are taken: those of the store, if it has any (see jobs.Facts.Locks), or
-	// else those of another one. Otherwise a name excludes only jobs from each other.
+	// Locks, if set, is where the locks that jobs name are taken: those of the store, if it has any (see
+	// jobs.Facts.Locks), or else those of another one. Otherwise a name excludes only jobs from each other.
 	Locks lokt.Service
 
 	// Observe, if set, is called with events after they were stored, in their order, one call at a time. Nothing is
@@ -45,8 +45,8 @@ type Manager struct {
 	stop  context.CancelFunc
 	ctx   context.Context // ends when the manager is closed
 	ended chan struct{}   // closed when the loop has ended
-	tasks sync.WaitGroup // in the background, which Close waits for
-	locks *locker // nil without Options.Locks
+	tasks sync.WaitGroup  // in the background, which Close waits for
+	locks *locker         // nil without Options.Locks
 
 	mu      sync.Mutex
 	engine  *engine.Engine
@@ -95,7 +95,8 @@ func Open(ctx context.Context, store jobs.Store, o Options) (*Manager, error) {
 		o.KeepMost = 1_000_000
 	}
 	m := &Manager{
-		cfg: o.WithDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1), ended: make(chan struct{}),
+		cfg: o.WithDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1),
+		ended: make(chan struct{}),
 		calls: map[uint64]*call{}, metrics: engine.NewMetrics(),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
@@ -144,8 +145,8 @@ func (m *Manager) Drain(ctx context.Context) error {
 	return err
 }
 
-// Close answers what waits as Drain does, stores what is left and ends the manager; later calls fail. Leases stay as they
-// are, for the next one to find.
+// Close answers what waits as Drain does, stores what is left and ends the manager; later calls fail. Leases
+// stay as they are, for the next one to find.
 func (m *Manager) Close() error {
 	_, err := m.do(context.Background(), engine.Drain{Last: true})
 	m.stop()
@@ -266,8 +267,8 @@ func (m *Manager) turn(look bool) {
 	}
 }
 
-// stored answers what a turn that is stored has answered, and has its orders carried out. Who ended a lease is answered when
-// its locks are free.
+// stored answers what a turn that is stored has answered, and has its orders carried out. Who ended a lease is
+// answered when its locks are free.
 func (m *Manager) stored(batch []*call, out *engine.Outcome, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -300,8 +301,8 @@ func (m *Manager) stored(batch []*call, out *engine.Outcome, took time.Duration)
 	}
 }
 
-// turnWeight bounds what a turn takes in, so that no more has to be stored as one step than takes a moment, however many ask
-// at once.
+// turnWeight bounds what a turn takes in, so that no more has to be stored as one step than takes a moment,
+// however many ask at once.
 const turnWeight = 4096
 
 // take takes from the queue what is for this turn: the oldest, and one at least.
@@ -329,9 +330,10 @@ func (m *Manager) failed() {
 	m.metrics.Failures++
 }
 
-// askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again, because a
-// lease that was stored for one is found by its ID. The others are told that they must look themselves; and so are asks unless this is
-// the first time in a row, because what is granted may be what cannot be stored.
+// askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again,
+// because a lease that was stored for one is found by its ID. The others are told that they must look
+// themselves; and so are asks unless this is the first time in a row, because what is granted may be what cannot
+// be stored.
 func (m *Manager) askAgain(err error, first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

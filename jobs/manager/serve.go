@@ -52,8 +52,8 @@ func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt
 	return get[[]jobs.Receipt](ctx, m, engine.Submit{Jobs: all})
 }
 
-// newJobID returns a new job's ID: 32 hexadecimal digits, of which the first twelve are the time in milliseconds, so that
-// indexes of stores grow at one end, and the other twenty are random.
+// newJobID returns a new job's ID: 32 hexadecimal digits, of which the first twelve are the time in
+// milliseconds, so that indexes of stores grow at one end, and the other twenty are random.
 func newJobID() string { return fmt.Sprintf("%012x", time.Now().UnixMilli()) + lokt.NewLeaseID()[:20] }
 
 // Cancel implements Submitter.
@@ -84,7 +84,8 @@ func (m *Manager) Request(ctx context.Context, a jobs.Request) (g jobs.Grant, er
 // granted finishes the answer to a request. If it returns an error, it leaves g as it is.
 func (m *Manager) granted(ctx context.Context, a *jobs.Request, r any, g *jobs.Grant) error {
 	answer := r.(jobs.Grant)
-	if ctx.Err() != nil && answer.Denied == nil && a.RequestID == "" { // nobody knows the lease, and nobody can ask for it
+	// nobody knows the lease, and nobody can ask for it
+	if ctx.Err() != nil && answer.Denied == nil && a.RequestID == "" {
 		_, err := m.do(context.WithoutCancel(ctx), engine.Return{LeaseID: answer.Lease.ID})
 		return errors.Join(context.Cause(ctx), err)
 	}
@@ -129,7 +130,8 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 	all, ok := m.quick(beats)
 	if !ok {
 		var err error
-		if all, err = get[[]jobs.LeaseAnswer](ctx, m, engine.HeartbeatMany{WorkerID: workerID, LeaseIDs: leaseIDs}); err != nil {
+		if all, err = get[[]jobs.LeaseAnswer](ctx, m, engine.HeartbeatMany{WorkerID: workerID,
+			LeaseIDs: leaseIDs}); err != nil {
 			return nil, err
 		}
 	}

@@ -1,7 +1,7 @@
 package worker
 
-// A lock that was taken for a job may end while the job runs: somebody breaks it, or no daemon renewed it in time. Whoever works is told so
-// with the answer to a heartbeat.
+// A lock that was taken for a job may end while the job runs: somebody breaks it, or no daemon renewed it in
+// time. Whoever works is told so with the answer to a heartbeat.
 
 import (
 	"context"
@@ -11,11 +11,13 @@ import (
 	"strings"
 )
 
-// ErrLockLost is why the context of a handler ends when the service says that a lock which was taken for the job is not held for it any more,
-// or was not for a while: somebody else may have it. The cause is a *LockLostError. The lease lasts, so what the handler returns counts.
+// ErrLockLost is why the context of a handler ends when the service says that a lock which was taken for the job
+// is not held for it any more, or was not for a while: somebody else may have it. The cause is a *LockLostError.
+// The lease lasts, so what the handler returns counts.
 var ErrLockLost = errors.New("a lock of the job was lost")
 
-// LockLostError says which locks were lost, and is an ErrLockLost. As JSON, which is kept with the job, it has the code lost_locks.
+// LockLostError says which locks were lost, and is an ErrLockLost. As JSON, which is kept with the job, it has
+// the code lost_locks.
 type LockLostError struct {
 	Names []string // in order
 	Err   error    // what the handler returned; nil if that is not known yet
@@ -69,8 +71,8 @@ func (r *Run) hear(names []string) {
 	}
 }
 
-// LostLocks returns the locks of the job that the service has said are lost, in order of name. Unless the worker was told otherwise
-// (WorkerOptions.KeepWithoutLocks), the handler's context ends when there is one.
+// LostLocks returns the locks of the job that the service has said are lost, in order of name. Unless the worker
+// was told otherwise (WorkerOptions.KeepWithoutLocks), the handler's context ends when there is one.
 func (r *Run) LostLocks() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package worker does jobs: it asks a service for leases, keeps them by heartbeats while handlers run, and says how that
-// ended.
+// Package worker does jobs: it asks a service for leases, keeps them by heartbeats while handlers run, and says
+// how that ended.
 package worker
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Handler does one job. Its context ends when it should stop, and then has a cause: one that wraps lokt.ErrLost if the
-// lease is gone or about to be, and with it the right to go on (and also ErrRevoked, if that is known); ErrLockLost if a lock
-// of the job is; ErrCancelled, ErrRuntime or ErrStopped otherwise.
+// Handler does one job. Its context ends when it should stop, and then has a cause: one that wraps lokt.ErrLost
+// if the lease is gone or about to be, and with it the right to go on (and also ErrRevoked, if that is known);
+// ErrLockLost if a lock of the job is; ErrCancelled, ErrRuntime or ErrStopped otherwise.
 //
-// What it returns completes the job: a nil error with a result, which is encoded as JSON; any other error fails the
-// attempt, and is kept as its text, or as JSON if it implements json.Marshaler. So does a panic.
+// What it returns completes the job: a nil error with a result, which is encoded as JSON; any other error fails
+// the attempt, and is kept as its text, or as JSON if it implements json.Marshaler. So does a panic.
 type Handler func(ctx context.Context, r *Run) (result any, err error)
 
 // Why the context of a handler may end, beside the loss of its lease.
@@ -41,11 +41,13 @@ type WorkerOptions struct {
 	// means a tenth of the lease's TTL, at most 5 s.
 	Margin time.Duration
 
-	// Wait is how long an ask may wait at the service, and a heartbeat that listens for news; 0 means 20 s, negative that
-	// nothing waits there: then jobs are found by asking again, and a cancellation by the next heartbeat.
+	// Wait is how long an ask may wait at the service, and a heartbeat that listens for news; 0 means 20 s,
+	// negative that nothing waits there: then jobs are found by asking again, and a cancellation by the next
+	// heartbeat.
 	Wait time.Duration
 
-	// KeepWithoutLocks has handlers go on when a lock of their job was lost: they look at Run.LostLocks, or rely on fencing tokens.
+	// KeepWithoutLocks has handlers go on when a lock of their job was lost: they look at Run.LostLocks, or rely
+	// on fencing tokens.
 	KeepWithoutLocks bool
 
 	// StopGrace is how long handlers have, after Stop, until Run returns without them; 0 means 5 s.
@@ -75,10 +77,11 @@ type NoticeType string
 
 // What can happen to a worker.
 const (
-	NoticeStarted  NoticeType = "started"  // a handler was called
-	NoticeStop     NoticeType = "stop"     // a handler's context ended: Err is the cause
-	NoticeEnded    NoticeType = "ended"    // the service knows how a run ended
-	NoticeUntold   NoticeType = "untold"   // a run has ended, but its lease had before, or the service could not be told: Err says why
+	NoticeStarted NoticeType = "started" // a handler was called
+	NoticeStop    NoticeType = "stop"    // a handler's context ended: Err is the cause
+	NoticeEnded   NoticeType = "ended"   // the service knows how a run ended
+	// a run has ended, but its lease had before, or the service could not be told: Err says why
+	NoticeUntold   NoticeType = "untold"
 	NoticeDoubt    NoticeType = "doubt"    // a heartbeat failed, and is tried again
 	NoticeAway     NoticeType = "away"     // the service does not answer asks
 	NoticeBack     NoticeType = "back"     // it does again
@@ -139,12 +142,13 @@ func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
 // ID returns the name under which the worker asks.
 func (w *Worker) ID() string { return w.o.ID }
 
-// Stop ends the contexts of all handlers, with ErrStopped, and makes Run return within StopGrace. What they were at fails.
+// Stop ends the contexts of all handlers, with ErrStopped, and makes Run return within StopGrace. What they were
+// at fails.
 func (w *Worker) Stop() { w.stop(ErrStopped) }
 
-// Run works until ctx ends, and then until the jobs under way have ended: it asks for no more, and keeps their leases.
-// Stop cuts that short. It returns nil, or before that an error that asking again will not mend, such as lokt.ErrInvalid
-// or that of a service that does not know this worker. It must be called once.
+// Run works until ctx ends, and then until the jobs under way have ended: it asks for no more, and keeps their
+// leases. Stop cuts that short. It returns nil, or before that an error that asking again will not mend, such as
+// lokt.ErrInvalid or that of a service that does not know this worker. It must be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -202,7 +206,8 @@ func (w *Worker) askFor(most int) jobs.Request {
 	if most == 0 {
 		most = w.o.Units
 	}
-	return jobs.Request{WorkerID: w.o.ID, MaxUnits: most, Types: w.o.Types, Capabilities: w.o.Capabilities, Wait: w.o.Wait}
+	return jobs.Request{WorkerID: w.o.ID, MaxUnits: most, Types: w.o.Types, Capabilities: w.o.Capabilities,
+		Wait: w.o.Wait}
 }
 
 // Between two tries to reach a service that is away: doubled from the first to the last, and spread by a fifth.
@@ -265,7 +270,8 @@ func (w *Worker) ask(ctx context.Context) error {
 var errGrew = errors.New("there is more room")
 
 // askOnce asks. If there comes to be more room while the ask waits, it is given up: it said how much there was.
-func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct{}) (g jobs.Grant, asked time.Duration, err error) {
+func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct{}) (g jobs.Grant,
+	asked time.Duration, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
@@ -290,8 +296,8 @@ func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct
 // collectPatience is how long a worker that was told to end looks for a lease that it may have been granted meanwhile.
 const collectPatience = 2 * time.Second
 
-// collect takes the lease that an ask without an answer may have been granted, and no other: it asks for jobs that there
-// are not, under the same request ID.
+// collect takes the lease that an ask without an answer may have been granted, and no other: it asks for jobs
+// that there are not, under the same request ID.
 func (w *Worker) collect(a jobs.Request) {
 	ctx, cancel := context.WithTimeout(w.hard, collectPatience)
 	defer cancel()

@@ -55,13 +55,13 @@ func (r *Run) Resume(v any) (bool, error) {
 // Token returns the fencing token of the lease: writes that carry it can be told from those of earlier attempts.
 func (r *Run) Token() uint64 { return r.Lease.Token }
 
-// LockToken returns the fencing token of a lock that the job names, as it was when the job was granted: higher than that
-// of every earlier holder of the lock, whether a job or not. It is 0 if the job does not name the lock, or the service does
-// not tell.
+// LockToken returns the fencing token of a lock that the job names, as it was when the job was granted: higher
+// than that of every earlier holder of the lock, whether a job or not. It is 0 if the job does not name the
+// lock, or the service does not tell.
 func (r *Run) LockToken(name string) uint64 { return r.Lease.LockTokens[name] }
 
-// Remaining returns for how long the lease may still be relied on without another heartbeat; it is not above 0 once it is
-// lost. It reads the clock, so that a process that was stopped can tell before it goes on.
+// Remaining returns for how long the lease may still be relied on without another heartbeat; it is not above 0
+// once it is lost. It reads the clock, so that a process that was stopped can tell before it goes on.
 func (r *Run) Remaining() time.Duration {
 	if r.gone.Load() {
 		return 0
@@ -85,8 +85,8 @@ func (r *Run) Err() error {
 	return nil
 }
 
-// Progress tells how far the job is, from 0 to 1. It returns at once: what is newest is sent, at most once a second. What is
-// no number is not.
+// Progress tells how far the job is, from 0 to 1. It returns at once: what is newest is sent, at most once a
+// second. What is no number is not.
 func (r *Run) Progress(fraction float64) {
 	if math.IsNaN(fraction) {
 		return
@@ -95,8 +95,8 @@ func (r *Run) Progress(fraction float64) {
 	r.tell(func(p *jobs.Progress) { p.Progress = &fraction })
 }
 
-// Message tells people what the job is at, as Progress does. What is no text in it is replaced, and what is beyond MaxTextLen
-// bytes cut off.
+// Message tells people what the job is at, as Progress does. What is no text in it is replaced, and what is
+// beyond MaxTextLen bytes cut off.
 func (r *Run) Message(text string) {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
 	end := min(len(text), jobs.MaxTextLen)
@@ -107,8 +107,8 @@ func (r *Run) Message(text string) {
 	r.tell(func(p *jobs.Progress) { p.Message = &text })
 }
 
-// Metrics tells numbers about the job, any value that can be encoded as JSON, as Progress does. If the service refuses them,
-// because they are too large for it, the rest arrives all the same.
+// Metrics tells numbers about the job, any value that can be encoded as JSON, as Progress does. If the service
+// refuses them, because they are too large for it, the rest arrives all the same.
 func (r *Run) Metrics(v any) error {
 	b, err := toJSON(v)
 	if err == nil {
@@ -117,8 +117,8 @@ func (r *Run) Metrics(v any) error {
 	return err
 }
 
-// Checkpoint keeps a value, which is encoded as JSON, for the next attempt at the job. When it returns nil the service has
-// it; the service may take a second to store it.
+// Checkpoint keeps a value, which is encoded as JSON, for the next attempt at the job. When it returns nil the
+// service has it; the service may take a second to store it.
 func (r *Run) Checkpoint(ctx context.Context, v any) error {
 	b, err := toJSON(v)
 	if err != nil {
@@ -128,8 +128,8 @@ func (r *Run) Checkpoint(ctx context.Context, v any) error {
 	return err
 }
 
-// life returns how long the lease lasts after a heartbeat, as far as the worker is told. A service that does not tell is
-// taken to have the default.
+// life returns how long the lease lasts after a heartbeat, as far as the worker is told. A service that does not
+// tell is taken to have the default.
 func (r *Run) life() time.Duration {
 	if r.Lease.TTL > 0 {
 		return r.Lease.TTL
@@ -258,8 +258,9 @@ const (
 	retryLeast  = 20 * time.Millisecond  // between two tries of a heartbeat that failed
 )
 
-// heartbeats keeps the lease, until stop is called. While the handler runs, their answers wait at the service for news until
-// the next is due, so that the worker learns soon that the job is to be stopped; after quiet is called they do not.
+// heartbeats keeps the lease, until stop is called. While the handler runs, their answers wait at the service
+// for news until the next is due, so that the worker learns soon that the job is to be stopped; after quiet is
+// called they do not.
 func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
 	ctx, end := context.WithCancel(context.Background())
 	listening, quiet := context.WithCancel(ctx)
@@ -293,9 +294,9 @@ func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
 func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
 	every, left, wait := r.every(), r.Remaining(), time.Duration(0)
 	if listening.Err() == nil && r.ctx.Err() == nil {
-		ctx, wait = listening, min(r.w.o.Wait, every, left/3)
+		ctx, wait = listening, min(r.w.o.Wait, every, left/2)
 	}
-	sending, cancel := context.WithTimeout(ctx, max(left/2, retryLeast))
+	sending, cancel := context.WithTimeout(ctx, max(left/3*2, retryLeast))
 	defer cancel()
 	asked, err := r.send(sending, jobs.Heartbeat{Wait: max(wait, 0)})
 	switch {
@@ -317,8 +318,8 @@ func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
 	return asked + min(every, left/2)
 }
 
-// limit ends the context when the job's maximum runtime, which began with the grant, is about to be over. The returned function
-// ends that.
+// limit ends the context when the job's maximum runtime, which began with the grant, is about to be over. The
+// returned function ends that.
 func (r *Run) limit() (stop func()) {
 	if r.Job.MaxRuntime <= 0 {
 		return func() {}
@@ -478,11 +479,12 @@ func refusal(failure, refused error) error {
 	if failure == nil {
 		return fmt.Errorf("the result was refused: %w", refused)
 	}
-	return fmt.Errorf("%s (what more it says was refused: %w)", failure, refused) //nolint:errorlint // only its text: its JSON was refused
+	// only its text: its JSON was refused
+	return fmt.Errorf("%s (what more it says was refused: %w)", failure, refused) //nolint:errorlint
 }
 
-// applied reports whether the run is known to have ended as it was offered: an offer whose answer was lost may have been
-// the one that counts.
+// applied reports whether the run is known to have ended as it was offered: an offer whose answer was lost may
+// have been the one that counts.
 func (r *Run) applied(ctx context.Context, as jobs.State) bool {
 	reader, ok := r.w.leaser.(jobs.Reader)
 	if !ok {

@@ -13,10 +13,10 @@
 // state.now. It needs clocks of about the same rate. A process that hears of a lock for the first time measures from
 // then on, and may wait for a TTL more.
 //
-// Fencing tokens rise over release, expiry, force, restarts of clients and members, changes of the leader and compaction:
-// the last one is stored with the lock and stays when the lock is free. If keys were deleted, or etcd was restored from
-// a snapshot older than a minute, they go on from the number of seconds since 1970, times 2^20, as file stores do:
-// they rise if the wall clock is not behind the last grant.
+// Fencing tokens rise over release, expiry, force, restarts of clients and members, changes of the leader and
+// compaction: the last one is stored with the lock and stays when the lock is free. If keys were deleted, or etcd was
+// restored from a snapshot older than a minute, they go on from the number of seconds since 1970, times 2^20, as file
+// stores do: they rise if the wall clock is not behind the last grant.
 //
 // # Keys
 //
@@ -26,6 +26,6 @@
 //	free/NAME   the last token of one that is not
 //	event/…     the newest events, one key for those of one change
 //
-// Whoever can write these keys can take any lock; lease IDs can be read in them. Give lokt a user of its own with rights
-// for the prefix only.
+// Whoever can write these keys can take any lock; lease IDs can be read in them. Give lokt a user of its own with
+// rights for the prefix only.
 package etcdstore

@@ -1,7 +1,6 @@
 package etcdstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,13 +15,13 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Events are numbered by the revision of the change that they belong to, shifted by eventBits, and their place in it. Their
-// key is only known to be near its place in that order, because the revision is not known before the change is
+// Events are numbered by the revision of the change that they belong to, shifted by eventBits, and their place in it.
+// Their key is only known to be near its place in that order, because the revision is not known before the change is
 // stored: it begins with a revision that is a little lower.
 const eventBits = 16
 
-// maxRequestBytes is how much one change may put into one request, of which etcd takes 1.5 MiB with all that belongs to it. Events
-// that find no room beside a record are not kept.
+// maxRequestBytes is how much one change may put into one request, of which etcd takes 1.5 MiB with all that belongs to
+// it. Events that find no room beside a record are not kept.
 const maxRequestBytes = 1_500_000
 
 // manyEventBytes is how much of events a transaction has, about, that takes no further changes along.
@@ -140,8 +139,7 @@ func (t *tail) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
 	if q.Latest || n == 0 || q.After < t.since || q.After >= t.recent[n-1].Seq || t.heard < t.own {
 		return p, false
 	}
-	from, _ := slices.BinarySearchFunc(t.recent, q.After+1, func(e lokt.LoggedEvent, seq uint64) int { return cmp.Compare(e.Seq, seq) })
-	for _, e := range t.recent[from:] {
+	for _, e := range t.recent {
 		if q.Matches(&e) {
 			p.Events = append(p.Events, e)
 		}
@@ -188,8 +186,8 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 	return p, nil
 }
 
-// scan reads the events that the query lets through: one more than its limit, at least, if there are so many. They are in
-// order, and all of one moment.
+// scan reads the events that the query lets through: one more than its limit, at least, if there are so many. They are
+// in order, and all of one moment.
 func (s *Store) scan(ctx context.Context, q lokt.EventQuery) (p lokt.EventPage, err error) {
 	var at int64
 	if p.Oldest, at, err = s.lastEvent(ctx, clientv3.SortAscend, 0); err != nil || p.Oldest == 0 {
@@ -207,12 +205,8 @@ func (s *Store) scan(ctx context.Context, q lokt.EventQuery) (p lokt.EventPage, 
 		order = clientv3.SortDescend
 	}
 	for low <= high && len(p.Events) <= q.Limit {
-		var r *clientv3.GetResponse
-		if err := s.try(ctx, func(ctx context.Context) (err error) {
-			r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithMinModRev(low), clientv3.WithMaxModRev(max(high, 1)),
-				clientv3.WithSort(clientv3.SortByModRevision, order), clientv3.WithLimit(eventPage), clientv3.WithRev(at))
-			return err
-		}); err != nil {
+		r, err := s.getEvents(ctx, order, eventPage, at, clientv3.WithMinModRev(low), clientv3.WithMaxModRev(max(high, 1)))
+		if err != nil {
 			return p, err
 		}
 		for _, kv := range r.Kvs {
@@ -237,15 +231,24 @@ func (s *Store) scan(ctx context.Context, q lokt.EventQuery) (p lokt.EventPage, 
 	return p, nil
 }
 
-// lastEvent returns the number of the oldest, or newest, event that is kept, or was at the revision if that is not 0, and
-// the revision at which that holds. The number is 0 if there is none.
-func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder, rev int64) (seq uint64, at int64, err error) {
-	var r *clientv3.GetResponse
-	if err := s.try(ctx, func(ctx context.Context) (err error) {
-		r, err = s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByModRevision, order),
-			clientv3.WithLimit(1), clientv3.WithRev(rev))
+// getEvents reads the events of some changes, in order, as they were at the revision if that is not 0.
+func (s *Store) getEvents(
+	ctx context.Context, order clientv3.SortOrder, limit, rev int64, options ...clientv3.OpOption,
+) (r *clientv3.GetResponse, err error) {
+	options = append(options, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByModRevision, order),
+		clientv3.WithLimit(limit), clientv3.WithRev(rev))
+	err = s.try(ctx, func(ctx context.Context) (err error) {
+		r, err = s.client.Get(ctx, s.prefix+dirEvent, options...)
 		return err
-	}); err != nil || len(r.Kvs) == 0 {
+	})
+	return r, err
+}
+
+// lastEvent returns the number of the oldest, or newest, event that is kept, or was at the revision if that is not 0,
+// and the revision at which that holds. The number is 0 if there is none.
+func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder, rev int64) (seq uint64, at int64, err error) {
+	r, err := s.getEvents(ctx, order, 1, rev)
+	if err != nil || len(r.Kvs) == 0 {
 		return 0, 0, err
 	}
 	events := decodeEvents(r.Kvs[0])
@@ -316,7 +319,8 @@ func (s *Store) prune() {
 	if err != nil || n.Count <= int64(s.keep) {
 		return
 	}
-	r, err := s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(n.Count-int64(s.keep)+1))
+	over := n.Count - int64(s.keep)
+	r, err := s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(over+1))
 	if err != nil || len(r.Kvs) == 0 {
 		return
 	}

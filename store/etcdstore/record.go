@@ -82,14 +82,14 @@ const resync = time.Minute
 //
 // That clock is kept with the lock. Each change stores what it showed then, and whoever looks later adds the time that
 // he can prove has passed since, by his own monotonic clock: the time for which he has known of the change. So between
-// two moments it never advances by more than the time that really passed, whatever the clocks involved show, if they run
-// at the right rate, and a deadline on it is never over too early. It falls behind by the time during which no process
-// that runs knew of the last change.
+// two moments it never advances by more than the time that really passed, whatever the clocks involved show, if they
+// run at the right rate, and a deadline on it is never over too early. It falls behind by the time during which no
+// process that runs knew of the last change.
 //
 // While nothing is on record that could end, there is nothing to measure, and the wall clock will do.
 //
-// The alternative, an etcd lease for each hold, was rejected: etcd ends leases early when a leader that stood still goes
-// on (its issue 15247), so this clock would be needed beside them.
+// The alternative, an etcd lease for each hold, was rejected: etcd ends leases early when a leader that stood still
+// goes on (its issue 15247), so this clock would be needed beside them.
 func (st *state) now(wall time.Time) time.Time {
 	if st.lock.Free() {
 		return wall
@@ -104,8 +104,8 @@ func (st *state) look(wall time.Time) lokt.Snapshot {
 	return s
 }
 
-// lookToChange is look for a change: it may first put the lock's clock right, and let the token rise above what may have
-// been issued that is not on record any more. floor is what tokens have to be above in any case.
+// lookToChange is look for a change: it may first put the lock's clock right, and let the token rise above what may
+// have been issued that is not on record any more. floor is what tokens have to be above in any case.
 func (st *state) lookToChange(wall time.Time, floor uint64) lokt.Snapshot {
 	s := st.look(wall)
 	s.Lock.Token = max(s.Lock.Token, floor)

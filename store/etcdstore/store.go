@@ -29,8 +29,8 @@ type Options struct {
 	// KeepEvents is about how many changes' events etcd keeps for ReadEvents; 0 means 10,000, negative none.
 	KeepEvents int
 
-	// Observe, if set, is called with the events of each change of this store, after the change is stored: for each lock in the
-	// order of the changes, one call at a time. It must not change locks by this store.
+	// Observe, if set, is called with the events of each change of this store, after the change is stored: for each
+	// lock in the order of the changes, one call at a time. It must not change locks by this store.
 	Observe func([]lokt.Event)
 }
 
@@ -72,9 +72,9 @@ var (
 // errClosed is what every method answers after Close.
 var errClosed = fmt.Errorf("%w: etcd store is closed", lokt.ErrUnavailable)
 
-// Open connects to the etcd that the URL names: etcd://[user:password@]host[:port][,…][/prefix], or etcds:// for TLS, with
-// the query parameters ca, cert and key for PEM files. It returns an error that wraps lokt.ErrUnavailable if etcd does not
-// answer, and one that wraps lokt.ErrInvalid if the URL is none. Errors do not contain the password.
+// Open connects to the etcd that the URL names: etcd://[user:password@]host[:port][,…][/prefix], or etcds:// for TLS,
+// with the query parameters ca, cert and key for PEM files. It returns an error that wraps lokt.ErrUnavailable if etcd
+// does not answer, and one that wraps lokt.ErrInvalid if the URL is none. Errors do not contain the password.
 func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	t, err := parse(rawURL)
 	if err != nil {

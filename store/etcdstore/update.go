@@ -36,7 +36,8 @@ type attempt struct {
 // maxBatch is how many Updates of a name share one transaction at most.
 const maxBatch = 64
 
-// Update implements lokt.Store. Updates of the same name by the same store that come at the same time share a transaction.
+// Update implements lokt.Store. Updates of the same name by the same store that come at the same time share a
+// transaction.
 func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -243,8 +244,8 @@ func (s *Store) base(ctx context.Context, sl *slot, batch []*request, fresh bool
 // maxEventKeys is how many keys are looked for beside a lock.
 const maxEventKeys = 32
 
-// resolve answers the requests of which it turns out that they were carried out, or that it cannot be found out, and returns
-// the others.
+// resolve answers the requests of which it turns out that they were carried out, or that it cannot be found out, and
+// returns the others.
 func resolve(st *state, batch []*request) []*request {
 	return slices.DeleteFunc(batch, func(r *request) bool {
 		for _, t := range r.tries {
@@ -254,8 +255,8 @@ func resolve(st *state, batch []*request) []*request {
 				return true
 			}
 		}
-		// If nothing was changed since, an attempt may still be on its way; the next one is based on the same revision, so that
-		// only one of them can be stored.
+		// If nothing was changed since, an attempt may still be on its way; the next one is based on the same revision,
+		// so that only one of them can be stored.
 		r.tries = slices.DeleteFunc(r.tries, func(t attempt) bool {
 			return t.mod != st.latest() && (len(st.changes) < keepChanges || slices.Contains(st.changes, t.base))
 		})

@@ -87,7 +87,8 @@ func endpoint(h string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// files makes a TLS configuration of PEM files: authorities instead of the system's, and a certificate of the client's own.
+// files makes a TLS configuration of PEM files: authorities instead of the system's, and a certificate of the client's
+// own.
 func files(ca, cert, key string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {

@@ -68,8 +68,8 @@ func (s *Store) each(f func(sl *slot)) {
 	}
 }
 
-// date takes in that the change of the revision is on record, and returns since when that is known. Its caller holds the
-// mutex.
+// date takes in that the change of the revision is on record, and returns since when that is known. Its caller holds
+// the mutex.
 func (sl *slot) date(latest int64, known time.Time) time.Time {
 	switch {
 	case latest < sl.latest: // a newer one was heard of first
@@ -303,8 +303,8 @@ func (s *Store) hear(e *clientv3.Event) {
 	}
 }
 
-// keepTime learns of all locks, so that their clocks advance here, and has those stored every now and then which nothing
-// else changes: the time of a hold goes on over restarts.
+// keepTime learns of all locks, so that their clocks advance here, and has those stored every now and then which
+// nothing else changes: the time of a hold goes on over restarts.
 func (s *Store) keepTime() {
 	for {
 		for snap, err := range s.list(s.ctx, lokt.Filter{}) {

@@ -20,9 +20,9 @@ type Damage struct {
 	Problem string
 }
 
-// Discard moves a record that cannot be read out of the way, into the directory of damaged records, and notes that in the
-// audit log. It takes whatever stands at the lock's paths, but never what a link there points to. Records that can be
-// read are left alone. It returns what it moved.
+// Discard moves a record that cannot be read out of the way, into the directory of damaged records, and notes that in
+// the audit log. It takes whatever stands at the lock's paths, but never what a link there points to. Records that can
+// be read are left alone. It returns what it moved.
 func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Damage, error) {
 	if err := lokt.ValidateName(name); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func (s *Store) quarantine(dir, name string) error {
 	return s.fs.Rename(from, to)
 }
 
-// Check looks for what is wrong with the store's files: damaged records, and without a Name files with a second name and
-// leftovers of crashed processes. With fix, it removes leftovers; damaged records are left for Discard, by name.
+// Check looks for what is wrong with the store's files: damaged records, and without a Name files with a second name
+// and leftovers of crashed processes. With fix, it removes leftovers; damaged records are left for Discard, by name.
 func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
 	names, err := s.listed(lokt.Filter{})
 	if err != nil {

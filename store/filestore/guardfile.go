@@ -52,8 +52,8 @@ type guardPage struct {
 // page is room for what a new guard file has.
 type page [guardSize]byte
 
-// readPage reads a guard file, into the page first. A header that cannot be understood counts as none, and so does an entry: it
-// was not written to its end, and nothing that it announces was done.
+// readPage reads a guard file, into the page first. A header that cannot be understood counts as none, and so does an
+// entry: it was not written to its end, and nothing that it announces was done.
 func readPage(f vfs.File, page *page) (guardPage, error) {
 	var p guardPage
 	n, err := f.ReadAt(page[:], 0)

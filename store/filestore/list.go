@@ -25,8 +25,8 @@ const listShare = 64
 
 // List implements lokt.Store. Several goroutines read, some locks at a time.
 //
-// If only some of a lock's files were there when the directories were listed, no others are looked for: had a waiter or a
-// freeze come since, the list would merely be a moment older.
+// If only some of a lock's files were there when the directories were listed, no others are looked for: had a waiter or
+// a freeze come since, the list would merely be a moment older.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
 		names, err := s.listed(f)

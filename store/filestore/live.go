@@ -16,11 +16,11 @@ import (
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// Liveness files: a process covers one byte of one of them, at an offset chosen at random, with a kernel lock of its open
-// file description. Whoever inherits the descriptor keeps the lock too, and the kernel drops it with the last of them,
-// whatever becomes of PIDs. A record names the file, the byte and the file's inode, as "FILE:OFFSET:INODE": if another
-// file has taken the name, because somebody deleted the first, the lock that cannot be found in it proves nothing. While
-// anybody keeps the deleted one open, which the holder of the lock does, no other file gets its inode.
+// Liveness files: a process covers one byte of one of them, at an offset chosen at random, with a kernel lock of its
+// open file description. Whoever inherits the descriptor keeps the lock too, and the kernel drops it with the last of
+// them, whatever becomes of PIDs. A record names the file, the byte and the file's inode, as "FILE:OFFSET:INODE": if
+// another file has taken the name, because somebody deleted the first, the lock that cannot be found in it proves
+// nothing. While anybody keeps the deleted one open, which the holder of the lock does, no other file gets its inode.
 
 const (
 	liveFiles   = 16
@@ -90,8 +90,8 @@ func (s *Store) openLive(name string) (f vfs.File, node uint64, err error) {
 	return f, inode(fi), nil
 }
 
-// LiveFile returns a descriptor for a child to inherit, so that the child's life counts as this process's; nil if there is
-// none. It stays the store's to close.
+// LiveFile returns a descriptor for a child to inherit, so that the child's life counts as this process's; nil if there
+// is none. It stays the store's to close.
 func (s *Store) LiveFile() *os.File {
 	s.self.mu.Lock()
 	defer s.self.mu.Unlock()

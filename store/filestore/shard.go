@@ -78,8 +78,8 @@ type guardFile struct {
 	fileID
 }
 
-// fileID tells a file from every other that is there, and from those that were there before it as far as the file system
-// says when files were made: inodes are used again, often at once.
+// fileID tells a file from every other that is there, and from those that were there before it as far as the file
+// system says when files were made: inodes are used again, often at once.
 type fileID struct {
 	dev, inode uint64
 	born       int64 // nanoseconds since 1970, or 0
@@ -129,8 +129,8 @@ func (s *Store) openGuard(shard uint8) (*guardFile, error) {
 	return &guardFile{File: f, fileID: id}, nil
 }
 
-// current returns what stands at the path of the locked guard file, or nil if that is another file or none: the directory
-// was deleted, moved or replaced since the file was opened.
+// current returns what stands at the path of the locked guard file, or nil if that is another file or none: the
+// directory was deleted, moved or replaced since the file was opened.
 func (s *Store) current(f *guardFile) (fs.FileInfo, error) {
 	fi, err := s.fs.Lstat(f.Name())
 	switch {

@@ -40,7 +40,8 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock, of which the given files may be there. page is what its guard file says.
+// load reads what is known about the named lock, of which the given files may be there. page is what its guard file
+// says.
 func (s *Store) load(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
 	st := &state{name: name, now: now}
 	var lockInfo fs.FileInfo
@@ -216,8 +217,9 @@ func (st *state) decodeFreeze() {
 	st.snap.Lock.Freeze = &f
 }
 
-// Alive tells whether the process that a holder depends on lives, and whether that is known: the process whose death frees
-// the lock, or for a grant that nobody has taken up yet the waiter's. Of a holder that depends on none nothing is known.
+// Alive tells whether the process that a holder depends on lives, and whether that is known: the process whose death
+// frees the lock, or for a grant that nobody has taken up yet the waiter's. Of a holder that depends on none nothing is
+// known.
 func (s *Store) Alive(h lokt.Holder) (alive, known bool) {
 	state := s.state(h)
 	return state == process.Alive, state != process.Unknown
@@ -236,8 +238,8 @@ func (s *Store) state(h lokt.Holder) process.State {
 
 func (s *Store) dead(p lokt.Process, host string) bool { return s.judge(p, host) == process.Dead }
 
-// judge tells whether a process of the named host lives: by its kernel lock, if this kernel would know of it; by what the
-// process table says otherwise.
+// judge tells whether a process of the named host lives: by its kernel lock, if this kernel would know of it; by what
+// the process table says otherwise.
 func (s *Store) judge(p lokt.Process, host string) process.State {
 	boot := process.Self().Boot
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
@@ -332,8 +334,8 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	return doubt
 }
 
-// replace publishes one file's new contents, or removes it if data is nil. before is the contentOf the file as it is; what
-// cannot be read is moved away first.
+// replace publishes one file's new contents, or removes it if data is nil. before is the contentOf the file as it is;
+// what cannot be read is moved away first.
 func (s *Store) replace(file int, name string, data []byte, d durable, before uint64) error {
 	dir := fileDirs[file]
 	if before == contentUnreadable {
@@ -425,9 +427,9 @@ const (
 	durableDir                 // contents and name
 )
 
-// durability returns what the change of a file needs. Holds without a program behind them, and freezes, are promises that
-// outlive everything; those of running programs end with the power anyway. The renewals of guards are flushed all the same,
-// as readers of their records have always been able to expect.
+// durability returns what the change of a file needs. Holds without a program behind them, and freezes, are promises
+// that outlive everything; those of running programs end with the power anyway. The renewals of guards are flushed all
+// the same, as readers of their records have always been able to expect.
 func durability(file int, was lokt.Lock, c lokt.Change) durable {
 	switch file {
 	case fileQueue:

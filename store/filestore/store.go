@@ -49,7 +49,8 @@ type Options struct {
 	Warn func(error)
 
 	// LockTimeout is how long to wait for another process inside its own change of a lock, which takes well under a
-	// millisecond unless that process is stopped. Waiting for many, one after another, may take longer. The default is 10 s.
+	// millisecond unless that process is stopped. Waiting for many, one after another, may take longer. The default is
+	// 10 s.
 	LockTimeout time.Duration
 
 	fs      vfs.FS
@@ -80,8 +81,8 @@ type Store struct {
 // errClosed is what a closed store has to say.
 var errClosed = fmt.Errorf("%w: it has been closed", lokt.ErrUnavailable)
 
-// Open returns the store in the directory root. It creates nothing: the directory appears with the first change. It fails
-// if root, or one of the store's directories in it, is there but is something else.
+// Open returns the store in the directory root. It creates nothing: the directory appears with the first change. It
+// fails if root, or one of the store's directories in it, is there but is something else.
 func Open(root string, o Options) (*Store, error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -143,7 +144,8 @@ func (s *Store) Root() string { return s.root }
 // Host returns the name of this host as records have it.
 func (s *Store) Host() string { return s.host }
 
-// Close ends the liveness of this process in the store and wakes those who wait in it. The store cannot be used after it.
+// Close ends the liveness of this process in the store and wakes those who wait in it. The store cannot be used after
+// it.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil

@@ -25,8 +25,8 @@ const (
 	lookAtMost  = 2 * time.Second
 )
 
-// Wait implements lokt.Store. It sleeps through changes that leave a claim queued. A queued claim is woken by the removal of its wake file, or directly if this very process
-// takes it out of the queue.
+// Wait implements lokt.Store. It sleeps through changes that leave a claim queued. A queued claim is woken by the
+// removal of its wake file, or directly if this very process takes it out of the queue.
 func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	var woken <-chan struct{}
 	events := false
@@ -65,8 +65,8 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	}
 }
 
-// settled reports whether a claim that is queued has nothing to do: whoever ends a hold or a freeze sees to the queue, but
-// nobody sees to what ends by itself, nor to what other programs do.
+// settled reports whether a claim that is queued has nothing to do: whoever ends a hold or a freeze sees to the queue,
+// but nobody sees to what ends by itself, nor to what other programs do.
 func settled(s lokt.Snapshot) bool {
 	next := s.NextChange()
 	return len(s.Dead) == 0 && s.Lock.Corrupt == "" && (len(s.Lock.Holders) > 0 || s.Lock.Freeze != nil) &&
@@ -213,8 +213,8 @@ func (s *Store) wakeLeft(before, after []*lokt.Waiter) {
 	}
 }
 
-// forgetHolders ends what is left of the watches of claims that were granted: one that another process granted, and that
-// looked again before it was woken, waits no more.
+// forgetHolders ends what is left of the watches of claims that were granted: one that another process granted, and
+// that looked again before it was woken, waits no more.
 func (s *Store) forgetHolders(holders []lokt.Holder) {
 	s.waker.mu.Lock()
 	none := len(s.waker.waiting) == 0

@@ -12,8 +12,9 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Jobs is a jobs.Store in memory, with or without locks. Its methods may be called by any number of goroutines. What managers
-// store in it, and read from it, shares memory, which nobody changes. It keeps no events of jobs: nobody could read them.
+// Jobs is a jobs.Store in memory, with or without locks. Its methods may be called by any number of goroutines.
+// What managers store in it, and read from it, shares memory, which nobody changes. It keeps no events of jobs:
+// nobody could read them.
 type Jobs struct {
 	locks    *Store // nil if there are jobs only
 	mu       *sync.Mutex
@@ -38,12 +39,14 @@ type statistic struct {
 // NewJobs returns an empty store for jobs, without locks.
 func NewJobs() *Jobs { return newJobs(nil, &sync.Mutex{}) }
 
-// Jobs returns a new, empty store for jobs whose turns may change the locks of this one. It is to be used as long as this one.
+// Jobs returns a new, empty store for jobs whose turns may change the locks of this one. It is to be used as
+// long as this one.
 func (s *Store) Jobs() *Jobs { return newJobs(s, &s.mu) }
 
 func newJobs(locks *Store, mu *sync.Mutex) *Jobs {
 	return &Jobs{
-		locks: locks, mu: mu, living: map[string]jobs.Record{}, ended: map[string]jobs.Record{}, memos: map[string]jobs.Memo{},
+		locks: locks, mu: mu, living: map[string]jobs.Record{}, ended: map[string]jobs.Record{},
+		memos: map[string]jobs.Memo{},
 		stats: map[statistic]jobs.Statistic{},
 	}
 }
@@ -68,14 +71,16 @@ func (s *Jobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) e
 	return err
 }
 
-// update stores what the turn changed, and reports whether its caller has to see to the observation of what became of locks.
+// update stores what the turn changed, and reports whether its caller has to see to the observation of what
+// became of locks.
 func (s *Jobs) update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (observe bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return false, err
 	}
-	step, facts := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil }), jobs.Facts{}
+	step, facts := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil }),
+		jobs.Facts{}
 	if s.locks != nil {
 		facts.Locks = step
 	}
@@ -120,7 +125,8 @@ func (s *Jobs) Load(ctx context.Context) (jobs.Living, error) {
 	}
 	s.forgetMemos()
 	l := jobs.Living{
-		Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)), Frozen: slices.Clone(s.frozen), Counters: s.counters,
+		Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)),
+		Frozen: slices.Clone(s.frozen), Counters: s.counters,
 	}
 	l.Sort()
 	return l, nil
@@ -159,7 +165,8 @@ func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit
 	})
 	for i := end - 1; i >= 0 && len(all) < limit; i-- {
 		r := s.ended[s.order[i]]
-		if (f.State == "" || f.State == r.State) && (f.Type == "" || f.Type == r.Type) && (f.Tag == "" || slices.Contains(r.Tags, f.Tag)) {
+		if (f.State == "" || f.State == r.State) && (f.Type == "" || f.Type == r.Type) && (f.Tag == "" ||
+			slices.Contains(r.Tags, f.Tag)) {
 			all = append(all, r)
 		}
 	}

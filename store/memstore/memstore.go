@@ -110,7 +110,8 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 }
 
 // update stores the change, and reports whether its caller has to see to its observation.
-func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) (observe bool, err error) {
+func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) (observe bool,
+	err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
