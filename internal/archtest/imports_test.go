@@ -27,7 +27,7 @@ func ours() map[string][]string {
 
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
-		"store/docstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
+		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
 		"store/etcdstore": {"."},
 
 		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson"},
@@ -87,9 +87,9 @@ func theirs() map[string][]string {
 
 		"golang.org/x/time": {"internal/auth"},
 
-		"modernc.org/sqlite":                 {"store/docstore", "internal/testkit/faultvfs"},
+		"modernc.org/sqlite":                 {"store/sqlstore", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
-		"github.com/jackc/pgx":               {"store/docstore", "bench", "internal/testkit/servers"},
+		"github.com/jackc/pgx":               {"store/sqlstore", "bench", "internal/testkit/servers"},
 		"go.etcd.io/etcd":                    {"store/etcdstore", "internal/daemon", "bench"},
 		"go.uber.org/zap":                    {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":             {"store/etcdstore"},                    // the etcd client's status codes
@@ -100,9 +100,9 @@ func theirs() map[string][]string {
 		"github.com/anishathalye":            {"lokttest", "jobs/jobstest"},
 		"go.uber.org/goleak":                 {"lokttest", "jobs/jobstest"},
 		"github.com/rogpeppe":                {"bench"},
-		"github.com/gofrs":                   {"store/docstore", "bench"},
+		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/docstore"},
+		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 
@@ -201,7 +201,7 @@ func TestClientLinksNoDatabaseAndNoEtcd(t *testing.T) {
 		for _, no := range []string{
 			"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx", "go.etcd.io", "google.golang.org", "github.com/prometheus",
 			"go.opentelemetry.io", "github.com/spf13/cobra/doc", "testing", "expvar",
-			module + "/internal/daemon", module + "/store/docstore", module + "/store/etcdstore",
+			module + "/internal/daemon", module + "/store/sqlstore", module + "/store/etcdstore",
 		} {
 			if under(dep, no) {
 				t.Errorf("cmd/lokt links %s: find the import with: go mod why, or go list -deps", dep)

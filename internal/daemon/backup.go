@@ -17,7 +17,7 @@ import (
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/vfs"
-	"github.com/lokt-dev/lokt/store/docstore"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // backupPath answers with a copy of the store.

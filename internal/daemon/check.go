@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lokt-dev/lokt/store/docstore"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving, and all damage to

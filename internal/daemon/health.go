@@ -11,7 +11,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
-	"github.com/lokt-dev/lokt/store/docstore"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 	"github.com/lokt-dev/lokt/telemetry"
 )
 

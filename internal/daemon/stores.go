@@ -10,7 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
-	"github.com/lokt-dev/lokt/store/docstore"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 	"github.com/lokt-dev/lokt/store/etcdstore"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
