@@ -17,7 +17,7 @@ const grantsPerStep = 250
 func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
-		blocked, there := false, now.Add(QueueTTL) // who has a place for longer than that is not away
+		blocked, there := false, now.Add(QueueTTL) // a place for longer than that: not away
 		granted := 0
 		for i := 0; i < len(l.Queue) && granted < grantsPerStep; {
 			w := l.Queue[i]
