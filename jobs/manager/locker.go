@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -24,9 +23,8 @@ type locker struct {
 	life    time.Duration // of a lock without renewal
 
 	mu      sync.Mutex
-	taken   map[string]engine.LockOrder // by lease: the engine does not know of it yet
-	tails   map[string]chan struct{}    // by lease: closed when the last order so far has been followed
-	watched map[string]bool             // locks that somebody outside holds: whether they are to be looked at once more
+	tails   map[string]chan struct{} // by lease: closed when the last order so far has been followed
+	watched map[string]bool          // locks that somebody outside holds: whether they are to be looked at once more
 }
 
 // Bounds on what others may make the locker wait.
@@ -43,7 +41,7 @@ const ownerPrefix = "job:"
 
 func newLocker(m *Manager, s lokt.Service) *locker {
 	return &locker{
-		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second), taken: map[string]engine.LockOrder{},
+		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second),
 		tails: map[string]chan struct{}{}, watched: map[string]bool{},
 	}
 }
@@ -104,7 +102,11 @@ func (k *locker) follow(o engine.LockOrder, after func()) {
 			k.release(o.LeaseID, o.Names)
 			k.tell(engine.Unlocked{LeaseID: o.LeaseID})
 		case !k.active(o.LeaseID): // or it was granted after an order before this one
-			k.offer(o)
+			tokens, blocked := k.take(o)
+			k.tell(engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
+			if blocked != "" {
+				k.watch(blocked)
+			}
 		}
 		close(done)
 		k.mu.Lock()
@@ -113,24 +115,6 @@ func (k *locker) follow(o engine.LockOrder, after func()) {
 			delete(k.tails, o.LeaseID)
 		}
 	})
-}
-
-// offer takes the locks, and tells the engine what came of it. Meanwhile the locks are renewed.
-func (k *locker) offer(o engine.LockOrder) {
-	tokens, blocked := k.take(o)
-	if blocked == "" {
-		k.mu.Lock()
-		k.taken[o.LeaseID] = o
-		k.mu.Unlock()
-	}
-	k.tell(engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
-	if blocked != "" {
-		k.watch(blocked)
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.taken, o.LeaseID)
 }
 
 // tell passes on to the engine what came of an order, until it is known to have taken that in.
@@ -241,11 +225,8 @@ func (k *locker) renew() {
 	tick := time.NewTicker(k.life / 4)
 	defer tick.Stop()
 	for {
-		k.mu.Lock()
-		orders := slices.Collect(maps.Values(k.taken))
-		k.mu.Unlock()
 		k.m.mu.Lock()
-		orders = append(orders, k.m.engine.LocksHeld()...)
+		orders := k.m.engine.LocksHeld()
 		k.m.mu.Unlock()
 		for _, o := range orders {
 			for _, name := range o.Names {
@@ -260,12 +241,8 @@ func (k *locker) renew() {
 	}
 }
 
-// renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a
-// restart that took long.
+// renewOne renews a lock, and takes it up again if it was lost, as after a restart that took long.
 func (k *locker) renewOne(o engine.LockOrder, name string) {
-	if k.m.cfg.Shared && k.fresh(o, name) {
-		return
-	}
 	if err := k.keep(o, name); errors.Is(err, lokt.ErrNotFound) && k.wanted(o.LeaseID) {
 		// somebody else may have it now: then it is theirs, and tried again with the next renewal
 		_, _ = k.acquire(o, name)
@@ -275,24 +252,9 @@ func (k *locker) renewOne(o engine.LockOrder, name string) {
 	}
 }
 
-// fresh reports whether a lock was renewed lately, by whomever. What cannot be read is renewed.
-func (k *locker) fresh(o engine.LockOrder, name string) bool {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
-	defer cancel()
-	s, err := k.service.Get(ctx, name)
-	h, held := s.Lock.Holder(o.LeaseID)
-	return err == nil && held && s.Now.Sub(h.AcquiredAt) < k.life/5
-}
-
 // wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it
 // was called: what one of them ends later, it gives back itself.
 func (k *locker) wanted(leaseID string) bool {
-	k.mu.Lock()
-	_, taken := k.taken[leaseID]
-	k.mu.Unlock()
-	if taken {
-		return true
-	}
 	if k.m.cfg.Shared {
 		_, _ = k.m.do(k.m.ctx, engine.Status{}) // if it fails, what is known must do
 	}
