@@ -22,18 +22,16 @@ type locker struct {
 	service lokt.Service
 	life    time.Duration // of a lock without renewal
 
-	mu      sync.Mutex
-	tails   map[string]chan struct{} // by lease: closed when the last order so far has been followed
-	watched map[string]bool          // locks that somebody outside holds: whether they are to be looked at once more
+	mu    sync.Mutex
+	tails map[string]chan struct{} // by lease: closed when the last order so far has been followed
 }
 
 // Bounds on what others may make the locker wait.
 const (
-	lockTimeout = 5 * time.Second // for an answer of the lock service
-	// for the answer to a heartbeat: what is not known by then is told with the next
-	lostTimeout = time.Second
+	lockTimeout = 5 * time.Second       // for an answer of the lock service
+	lostTimeout = time.Second           // for the answer to a heartbeat: what is not known then, the next one tells
 	freeTimeout = 5 * time.Second       // for the locks of a job that ended, before its end is answered
-	minWatch    = 50 * time.Millisecond // between looks at a lock: what seems to be free may be refused all the same
+	minWatch    = 50 * time.Millisecond // between looks at a lock: what seems free may be refused
 )
 
 // ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
@@ -42,7 +40,7 @@ const ownerPrefix = "job:"
 func newLocker(m *Manager, s lokt.Service) *locker {
 	return &locker{
 		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second),
-		tails: map[string]chan struct{}{}, watched: map[string]bool{},
+		tails: map[string]chan struct{}{},
 	}
 }
 
@@ -316,29 +314,12 @@ func (m *Manager) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	}
 }
 
-// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries
-// it again by itself.
+// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries it again by
+// itself.
 func (k *locker) watch(name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if _, ok := k.watched[name]; ok {
-		k.watched[name] = true // the watch may be about to end: the engine tries the lock again at the same moment
-		return
-	}
-	k.watched[name] = false
 	k.m.tasks.Go(func() {
-		for more := true; more; {
-			vacant := k.awaitVacancy(name)
-			k.mu.Lock()
-			if more = k.watched[name] && !vacant; more {
-				k.watched[name] = false
-			} else {
-				delete(k.watched, name)
-			}
-			k.mu.Unlock()
-			if vacant {
-				k.tell(engine.Vacant{Lock: name})
-			}
+		if k.awaitVacancy(name) {
+			k.tell(engine.Vacant{Lock: name})
 		}
 	})
 }
