@@ -57,7 +57,8 @@ func above() []string {
 	return []string{
 		".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "lokttest", "store/memstore", "store/filestore",
 		"store/sqlstore", "store/docstore", "store/etcdstore", "lockfile", "httpapi", "telemetry", "internal/cli",
-		"internal/daemon", "internal/auth", "internal/audit", "internal/guard", "internal/vfs", "internal/testkit",
+		"internal/daemon", "internal/auth", "internal/audit", "internal/guard", "internal/process", "internal/atomicfile", "internal/vfs",
+		"internal/promtext", "internal/rawjson", "internal/testkit",
 	}
 }
 
