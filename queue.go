@@ -247,17 +247,3 @@ func (l *Lock) leave(leaseID string) (*Waiter, bool) {
 	l.Queue = slices.Delete(l.Queue, i, i+1)
 	return w, true
 }
-
-// Sleepers is for stores: it returns the lease IDs of those queued claims that a change of the lock need not wake,
-// because one before them is awake: the first of those that are waited for here, in this process. That one looks when
-// holds expire.
-func (l *Lock) Sleepers(here map[string]bool) map[string]bool {
-	asleep := make(map[string]bool, len(l.Queue))
-	behind := false
-	for i := range l.Queue {
-		id := l.Queue[i].LeaseID
-		asleep[id] = behind
-		behind = behind || here[id]
-	}
-	return asleep
-}
