@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,16 +23,19 @@ type locker struct {
 	service lokt.Service
 	life    time.Duration // of a lock without renewal
 
-	mu    sync.Mutex
-	tails map[string]chan struct{} // by lease: closed when the last order so far has been followed
+	mu      sync.Mutex
+	taken   map[string]engine.LockOrder // by lease: the engine does not know of it yet
+	tails   map[string]chan struct{}    // by lease: closed when the last order so far has been followed
+	watched map[string]bool             // locks that somebody outside holds: whether they are to be looked at once more
 }
 
 // Bounds on what others may make the locker wait.
 const (
-	lockTimeout = 5 * time.Second       // for an answer of the lock service
-	lostTimeout = time.Second           // for the answer to a heartbeat: what is not known then, the next one tells
+	lockTimeout = 5 * time.Second // for an answer of the lock service
+	// for the answer to a heartbeat: what is not known by then is told with the next
+	lostTimeout = time.Second
 	freeTimeout = 5 * time.Second       // for the locks of a job that ended, before its end is answered
-	minWatch    = 50 * time.Millisecond // between looks at a lock: what seems free may be refused
+	minWatch    = 50 * time.Millisecond // between looks at a lock: what seems to be free may be refused all the same
 )
 
 // ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
@@ -39,8 +43,8 @@ const ownerPrefix = "job:"
 
 func newLocker(m *Manager, s lokt.Service) *locker {
 	return &locker{
-		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second),
-		tails: map[string]chan struct{}{},
+		m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second), taken: map[string]engine.LockOrder{},
+		tails: map[string]chan struct{}{}, watched: map[string]bool{},
 	}
 }
 
@@ -100,11 +104,7 @@ func (k *locker) follow(o engine.LockOrder, after func()) {
 			k.release(o.LeaseID, o.Names)
 			k.tell(engine.Unlocked{LeaseID: o.LeaseID})
 		case !k.active(o.LeaseID): // or it was granted after an order before this one
-			tokens, blocked := k.take(o)
-			k.tell(engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
-			if blocked != "" {
-				k.watch(blocked)
-			}
+			k.offer(o)
 		}
 		close(done)
 		k.mu.Lock()
@@ -113,6 +113,24 @@ func (k *locker) follow(o engine.LockOrder, after func()) {
 			delete(k.tails, o.LeaseID)
 		}
 	})
+}
+
+// offer takes the locks, and tells the engine what came of it. Meanwhile the locks are renewed.
+func (k *locker) offer(o engine.LockOrder) {
+	tokens, blocked := k.take(o)
+	if blocked == "" {
+		k.mu.Lock()
+		k.taken[o.LeaseID] = o
+		k.mu.Unlock()
+	}
+	k.tell(engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
+	if blocked != "" {
+		k.watch(blocked)
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.taken, o.LeaseID)
 }
 
 // tell passes on to the engine what came of an order, until it is known to have taken that in.
@@ -223,8 +241,11 @@ func (k *locker) renew() {
 	tick := time.NewTicker(k.life / 4)
 	defer tick.Stop()
 	for {
+		k.mu.Lock()
+		orders := slices.Collect(maps.Values(k.taken))
+		k.mu.Unlock()
 		k.m.mu.Lock()
-		orders := k.m.engine.LocksHeld()
+		orders = append(orders, k.m.engine.LocksHeld()...)
 		k.m.mu.Unlock()
 		for _, o := range orders {
 			for _, name := range o.Names {
@@ -239,8 +260,12 @@ func (k *locker) renew() {
 	}
 }
 
-// renewOne renews a lock, and takes it up again if it was lost, as after a restart that took long.
+// renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a
+// restart that took long.
 func (k *locker) renewOne(o engine.LockOrder, name string) {
+	if k.m.cfg.Shared && k.fresh(o, name) {
+		return
+	}
 	if err := k.keep(o, name); errors.Is(err, lokt.ErrNotFound) && k.wanted(o.LeaseID) {
 		// somebody else may have it now: then it is theirs, and tried again with the next renewal
 		_, _ = k.acquire(o, name)
@@ -250,9 +275,24 @@ func (k *locker) renewOne(o engine.LockOrder, name string) {
 	}
 }
 
+// fresh reports whether a lock was renewed lately, by whomever. What cannot be read is renewed.
+func (k *locker) fresh(o engine.LockOrder, name string) bool {
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
+	defer cancel()
+	s, err := k.service.Get(ctx, name)
+	h, held := s.Lock.Holder(o.LeaseID)
+	return err == nil && held && s.Now.Sub(h.AcquiredAt) < k.life/5
+}
+
 // wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it
 // was called: what one of them ends later, it gives back itself.
 func (k *locker) wanted(leaseID string) bool {
+	k.mu.Lock()
+	_, taken := k.taken[leaseID]
+	k.mu.Unlock()
+	if taken {
+		return true
+	}
 	if k.m.cfg.Shared {
 		_, _ = k.m.do(k.m.ctx, engine.Status{}) // if it fails, what is known must do
 	}
@@ -314,12 +354,29 @@ func (m *Manager) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	}
 }
 
-// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries it again by
-// itself.
+// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries
+// it again by itself.
 func (k *locker) watch(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, ok := k.watched[name]; ok {
+		k.watched[name] = true // the watch may be about to end: the engine tries the lock again at the same moment
+		return
+	}
+	k.watched[name] = false
 	k.m.tasks.Go(func() {
-		if k.awaitVacancy(name) {
-			k.tell(engine.Vacant{Lock: name})
+		for more := true; more; {
+			vacant := k.awaitVacancy(name)
+			k.mu.Lock()
+			if more = k.watched[name] && !vacant; more {
+				k.watched[name] = false
+			} else {
+				delete(k.watched, name)
+			}
+			k.mu.Unlock()
+			if vacant {
+				k.tell(engine.Vacant{Lock: name})
+			}
 		}
 	})
 }
