@@ -87,7 +87,7 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 			n := &waitNode{waiter: *w, lock: l, stuck: true, reenter: l.reenters(w.Claim)}
 			if n.reenter {
 				ahead = append(slices.Clip(ahead), i)
-			} else { // who waits for this one waits for all ahead of it, too
+			} else { // the next one then waits for all ahead of this one, too
 				n.ahead = ahead
 				ahead = []int{i}
 			}

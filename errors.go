@@ -90,7 +90,7 @@ type GoneError struct {
 	Name    string
 	LeaseID string
 	Cause   string   // ReasonExpired and so on if the lease was still on record; empty if it was not
-	Holders []Holder // who holds the lock now
+	Holders []Holder // of the lock now
 }
 
 func (e *GoneError) Error() string {

@@ -105,7 +105,7 @@ func (m *Manager) ask(ctx context.Context, c *Claim) (*decision, error) {
 // storeTimeout bounds how long a store may take to put a claim on record for which its client waits.
 const storeTimeout = 10 * time.Second
 
-// askOnce does so for a claim that its client asks for again when ctx has ended. Time that ends before the store has
+// askOnce is ask for a claim that its client asks for again when ctx has ended. Time that ends before the store has
 // answered is the store's doing: the claim does not wait, for it is not known to be on record.
 func (m *Manager) askOnce(ctx context.Context, c *Claim) (*decision, error) {
 	again := untilAskedAgain(ctx)
@@ -126,7 +126,7 @@ func untilAskedAgain(ctx context.Context) time.Duration {
 	return PresenceTTL
 }
 
-// askAgain does so for a claim that was queued, unless it was withdrawn since.
+// askAgain is askOnce for a claim that was queued, unless it was withdrawn since.
 func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 	again := untilAskedAgain(ctx)
 	return m.apply(ctx, c.Name, func(s Snapshot) *decision {

@@ -17,7 +17,7 @@ const grantsPerStep = 250
 func (d *decision) promote(now time.Time) {
 	l := &d.Lock
 	if l.Freeze == nil && l.Corrupt == "" {
-		blocked, there := false, now.Add(QueueTTL) // who has a place for longer than that is not away
+		blocked, there := false, now.Add(QueueTTL) // a place for longer than that: not away
 		granted := 0
 		for i := 0; i < len(l.Queue) && granted < grantsPerStep; {
 			w := l.Queue[i]
@@ -246,18 +246,4 @@ func (l *Lock) leave(leaseID string) (*Waiter, bool) {
 	w := l.Queue[i]
 	l.Queue = slices.Delete(l.Queue, i, i+1)
 	return w, true
-}
-
-// Sleepers is for stores: it returns the lease IDs of those queued claims that a change of the lock need not wake,
-// because one before them is awake: the first of those that are waited for here, in this process. That one looks when
-// holds expire.
-func (l *Lock) Sleepers(here map[string]bool) map[string]bool {
-	asleep := make(map[string]bool, len(l.Queue))
-	behind := false
-	for i := range l.Queue {
-		id := l.Queue[i].LeaseID
-		asleep[id] = behind
-		behind = behind || here[id]
-	}
-	return asleep
 }

@@ -5,7 +5,7 @@ import (
 	"iter"
 )
 
-// Service answers claims. A Manager does so by the rules over a Store; a client of a server does the same from afar.
+// Service answers claims. A Manager applies the rules to a Store; a client asks a server.
 // Implementations pass the suite lokttest.TestService.
 //
 // Errors are the sentinels of this package, found with errors.Is; anything else is the store's.
@@ -47,7 +47,7 @@ type Renewal struct {
 type Target struct {
 	Name    string
 	LeaseID string // this hold only; proves ownership unless Force is set
-	Owner   Owner  // who asks. Without a lease ID: end the owner's own holds, but no running guard
+	Owner   Owner  // of the request. Without a lease ID: end the owner's own holds, but no running guard
 	Force   bool   // whoever's they are, guards too
-	Stale   bool   // only what is expired or dead, whoever's it is
+	Stale   bool   // only holds that are expired or dead, whoever's they are
 }

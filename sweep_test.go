@@ -39,9 +39,9 @@ func TestSweepForgetsWhatIsOverAndKeepsTokens(t *testing.T) {
 		if n, err := m.Sweep(t.Context()); n != 5000 || over != 5000 || err != nil {
 			t.Errorf("%d were over, %d are swept, %v", over, n, err)
 		}
-		for s := range m.List(t.Context(), lokt.Filter{}) {
-			if s.Lock.Name != "long" {
-				t.Fatalf("%q is still listed", s.Lock.Name)
+		for s, err := range m.List(t.Context(), lokt.Filter{}) {
+			if s.Lock.Name != "long" || err != nil {
+				t.Fatalf("%q is still listed, %v", s.Lock.Name, err)
 			}
 		}
 		if h, err := m.Acquire(t.Context(), claim("short-7", time.Second)); h.Token != 2 || err != nil {

@@ -4,16 +4,16 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
 )
 
-// All tests run separate processes of the program as users get it: built once, without cgo, without the race detector. The
+// All tests run separate processes of the program as users get it: built without cgo, without the race detector. The
 // black-box tests know nothing of its insides but the files that docs/protocol.md describes.
 
 // helperVariable makes the test binary play one of the parts that a test needs a process for.
@@ -40,33 +40,11 @@ func (s suite) Run() int {
 			return 1
 		}
 	}
-	code := s.m.Run()
-	if dir, err := buildDir(); err == nil {
-		_ = os.RemoveAll(dir) // a temporary directory, and nobody to tell
-	}
-	return code
+	return s.m.Run()
 }
 
-// buildDir is where the program is built. Other users may enter it.
-var buildDir = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "lokt-blackbox-")
-	if err != nil {
-		return "", err
-	}
-	return dir, os.Chmod(dir, 0o755)
-})
-
-// program returns the path of the program, which the first call builds.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := buildDir()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "lokt")
-	build := exec.Command("go", "build", "-o", path, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return path, nil
-})
+// program returns the path of lokt, which the first call builds.
+func program() (string, error) {
+	dir, err := programs.Dir()
+	return filepath.Join(dir, "lokt"), err
+}

@@ -8,27 +8,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
 )
 
 // serverProgram returns the path of loktd, which the first call builds.
-var serverProgram = sync.OnceValues(func() (daemon string, err error) {
-	dir, err := buildDir()
-	if err != nil {
-		return "", err
-	}
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), "../loktd")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as users get them, and as program is built, so that what both link is compiled once
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return filepath.Join(dir, "loktd"), nil
-})
+func serverProgram() (string, error) {
+	dir, err := programs.Dir()
+	return filepath.Join(dir, "loktd"), err
+}
 
 // daemon is a loktd that a test has started.
 type daemon struct {

@@ -40,6 +40,7 @@ func ours() map[string][]string {
 		"internal/rawjson":          {},
 		"internal/replicas":         {},
 		"internal/testkit/ports":    {},
+		"internal/testkit/programs": {},
 		"internal/testkit/servers":  {"internal/testkit/ports"},
 		"internal/e2e":              {".", "internal/process", "store/filestore"},
 		"internal/vfs":              {},
@@ -67,13 +68,17 @@ func ours() map[string][]string {
 	all := append(slices.Collect(maps.Keys(table)), "internal/daemon", "bench")
 	allBut := func(not ...string) []string {
 		return slices.DeleteFunc(slices.Clone(all), func(p string) bool {
-			return slices.Contains(not, p) || strings.HasPrefix(p, "cmd/") || strings.HasPrefix(p, "examples/")
+			return slices.Contains(not, p) || strings.HasPrefix(p, "cmd/") || strings.HasPrefix(p, "examples/") ||
+				strings.HasPrefix(p, testkit) && p != testkit+"servers"
 		})
 	}
-	table["internal/daemon"] = allBut("internal/cli", "internal/cli/man", "lokttest", "jobs/jobstest", "bench")
+	table["internal/daemon"] = allBut(testkit+"servers", "internal/cli", "internal/cli/man", "lokttest", "jobs/jobstest", "bench")
 	table["bench"] = allBut("internal/cli/man", "lokttest", "jobs/jobstest")
 	return table
 }
+
+// testkit begins the packages that make things fail, and servers, for tests; bench starts servers too.
+const testkit = "internal/testkit/"
 
 // theirs lists the dependencies that code, other than tests, may import, by path prefix, and which packages may. Each
 // is there for a reason, which docs/adr/0003-dependencies.md gives.

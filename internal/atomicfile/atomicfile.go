@@ -157,10 +157,6 @@ func Publish(fsys vfs.FS, file, path string) error {
 	return syncDir(fsys, path)
 }
 
-// Named returns nil once the name of a new file, which is on the disk already, survives a power failure. The error is
-// an *Error.
-func Named(fsys vfs.FS, path string) error { return syncDir(fsys, path) }
-
 func syncDir(fsys vfs.FS, path string) error {
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
 		return &Error{Step: "sync directory", Path: path, Err: err, InDoubt: true}

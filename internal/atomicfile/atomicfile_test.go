@@ -430,9 +430,4 @@ func TestANameThatMayNotOutliveAPowerFailureIsTold(t *testing.T) {
 			t.Errorf("fault %d: %q is there, and %q beside it", n, got, there)
 		}
 	}
-	f := faultfs.New(vfs.OS())
-	f.FailAt(1, fs.ErrPermission)
-	if err := Named(f, prepare(t, oldData)); !errors.Is(err, ErrInDoubt) {
-		t.Errorf("got %v", err)
-	}
 }

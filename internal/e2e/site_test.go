@@ -7,38 +7,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
 )
-
-// buildDir makes the directory that the programs are built in.
-var buildDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "lokt-e2e-") })
-
-// programs builds lokt and loktd, once, as users get them, and returns where they are.
-var programs = sync.OnceValues(func() (string, error) {
-	dir, err := buildDir()
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "../../cmd/...")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return dir, nil
-})
 
 // patience is how long a test waits for what should happen soon, on a machine that does much else.
 const patience = 2 * time.Minute
@@ -56,7 +38,7 @@ type site struct {
 // newSite starts a server whose leases last for the given time.
 func newSite(t *testing.T, ttl time.Duration) *site {
 	t.Helper()
-	bin, err := programs()
+	bin, err := programs.Dir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,12 +28,15 @@ func contextWithin(t *testing.T, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(t.Context(), d)
 }
 
-// faultTime is how long faults are made: 30 s, or what LOKT_FAULT_TIME says.
+// faultTime is how long faults are made: 5 s, two minutes where LOKT_SOAK is set, or what LOKT_FAULT_TIME says.
 func faultTime(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("LOKT_FAULT_TIME")
-	if s == "" {
-		return 30 * time.Second
+	switch {
+	case s == "" && os.Getenv("LOKT_SOAK") != "":
+		return 2 * time.Minute
+	case s == "":
+		return 5 * time.Second
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {

@@ -34,7 +34,6 @@ type File interface {
 	Stat() (fs.FileInfo, error)
 	Fd() uintptr
 	Name() string
-	Truncate(size int64) error
 }
 
 // OS returns the file system of the operating system. Its files are *os.File, and child processes do not inherit them.

@@ -657,11 +657,11 @@ func (g *game) play(steps int, more func() bool) error {
 	return nil
 }
 
-// It plays 100,000 steps of random requests where CI is set, but a tenth of them under the race detector, and with
+// It plays 10,000 steps of random requests, 100,000 where LOKT_SOAK is set, and with
 // LOKT_JOBS_STEPS as many as it says, in games of more steps.
 func TestEngineAnswersAsTheModelDoes(t *testing.T) {
 	seeds, steps := 25, 400
-	if os.Getenv("CI") != "" && !raceEnabled {
+	if os.Getenv("LOKT_SOAK") != "" {
 		seeds = 250
 	}
 	if s, err := strconv.Atoi(os.Getenv("LOKT_JOBS_STEPS")); err == nil {

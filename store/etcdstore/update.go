@@ -19,7 +19,7 @@ type request struct {
 	change    func(lokt.Snapshot) lokt.Change
 	done      chan struct{} // closed when err is the answer
 	err       error
-	panicked  any       // what change panicked with, if it did: Update does so too
+	panicked  any       // by change, if it did: Update panics too
 	begun     bool      // what it changed may have been sent; guarded by slot.mu
 	withdrawn bool      // nobody waits for it any more; guarded by slot.mu
 	tries     []attempt // of which it is not known whether they were stored
@@ -180,9 +180,8 @@ func (r *request) finish(err error) {
 	close(r.done)
 }
 
-// turn tries once to carry out the changes of the batch, on what is read anew if it is to be fresh. It returns the
-// requests that are not answered yet, and whether they need what is fresh. A transient error is one that another turn
-// may not meet.
+// turn tries once to carry out the changes of the batch, on a fresh state if need be. It returns the requests that are
+// not answered yet, and whether they need a fresh state. A transient error is one that another turn may not meet.
 func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (rest []*request, again bool, err error) {
 	ctx, cancel := context.WithDeadline(s.ctx, until)
 	defer cancel()
@@ -207,8 +206,8 @@ func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (r
 	return d.later, false, nil
 }
 
-// base returns what to decide on: what is remembered from the last change if nothing was heard of another one since,
-// which is a guess, or what is read. The guess saves one of two round trips.
+// base returns the state to decide on: the one remembered from the last change if nothing was heard of another one
+// since, which is a guess, or one that is read. The guess saves one of two round trips.
 func (s *Store) base(ctx context.Context, sl *slot, batch []*request, fresh bool) (st *state, guess bool, err error) {
 	var events []string // keys of attempts of which nothing is known
 	for _, r := range batch {

@@ -140,7 +140,7 @@ func parseHeaderLine(line string) (boot string, file, token, ceiling uint64) {
 	}
 	var n [3]uint64
 	for i := range n {
-		n[i], _ = strconv.ParseUint(f[i+2], 10, 64) // what is none does not come back
+		n[i], _ = strconv.ParseUint(f[i+2], 10, 64) // a word that is no number does not come back
 	}
 	if boot = f[1]; boot == "-" {
 		boot = ""
@@ -157,7 +157,7 @@ type guard struct {
 	f     *guardFile
 	shard *shard
 	guardPage
-	page    page   // what is read and written
+	page    page   // for reading and writing
 	fresh   bool   // the file has not got its full size yet
 	pending bool   // an entry is in the journal
 	carry   []byte // lines of earlier changes that the audit log lacks

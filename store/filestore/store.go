@@ -196,7 +196,8 @@ func (s *Store) makeDirs() error {
 		return err
 	}
 	for _, dir := range []string{s.root, filepath.Dir(s.root)} {
-		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) { // who may search it need not be able to read it
+		// A directory that may be searched need not be readable.
+		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}

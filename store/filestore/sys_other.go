@@ -20,7 +20,6 @@ var transient = []error{errUnsupported}
 func supported() error { return errUnsupported }
 
 func tryFlock(vfs.File) (bool, error) { return false, errUnsupported }
-func blockingFlock(vfs.File) error    { return errUnsupported }
 func funlock(vfs.File) error          { return errUnsupported }
 func inode(fs.FileInfo) uint64        { return 0 }
 func device(fs.FileInfo) uint64       { return 0 }

@@ -33,14 +33,6 @@ func tryFlock(f vfs.File) (bool, error) {
 	}
 }
 
-func blockingFlock(f vfs.File) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
 func funlock(f vfs.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
 func inode(fi fs.FileInfo) uint64 {

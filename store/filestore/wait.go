@@ -39,7 +39,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 		snap, err := s.View(ctx, w.Name)
 		at, queued := snap.Lock.Position(w.LeaseID)
 		if woken != nil && !queued {
-			s.waker.forget(s, w.LeaseID) // who left the queue before it was watched would never be woken
+			s.waker.forget(s, w.LeaseID) // a claim that left the queue before it was watched would never be woken
 			woken, events = nil, false
 		}
 		if err != nil || snap.Lock.Revision != w.Seen && !(queued && settled(snap)) {

@@ -40,12 +40,13 @@ type serverDB struct {
 }
 
 const (
-	awayAfter   = 10 * time.Second // for how long nobody may use the database before everybody who lives by time gets a full time again
-	presence    = 2 * time.Second  // how often a process says that the database is in use
-	lookAnyway  = 2 * time.Second  // after how long those who wait look again, although nobody woke them
-	pgTimeout   = 8 * time.Second  // how long somebody waits for the database
-	pgLonger    = time.Second      // how much longer what was begun may take that nobody waits for any more
-	pgLoading   = 5 * time.Minute  // how long it may take to read everything, or to start times again
+	awayAfter   = 10 * time.Second        // for how long nobody may use the database before everybody who lives by time gets a full time again
+	presence    = 2 * time.Second         // how often a process says that the database is in use
+	lookAnyway  = 2 * time.Second         // after how long those who wait look again, although nobody woke them
+	pgTimeout   = 8 * time.Second         // how long somebody waits for the database who reads
+	pgExchange  = 3800 * time.Millisecond // how long one exchange with it may take on the way to a commit: a caller may have to wait for two
+	pgLonger    = time.Second             // how much longer what was begun may take that nobody waits for any more
+	pgLoading   = 5 * time.Minute         // how long it may take to read everything, or to start times again
 	pgReaders   = 6
 	pgWriters   = pgLanes + pgApart + 2 // and a turn of the scheduler, and what this process does of its own accord
 	pgPrincipal = "lokt"                // what connections call themselves
@@ -179,7 +180,9 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 	}
 	timed, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	c, err := pool.Acquire(timed)
+	soon, cancel := context.WithTimeout(timed, pgExchange)
+	defer cancel()
+	c, err := pool.Acquire(soon)
 	if err == nil {
 		defer c.Release() // which closes it if use has panicked within a transaction
 		longer, end := context.WithCancel(context.WithoutCancel(timed))
@@ -200,10 +203,19 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 	return pgError(err)
 }
 
+// exchange sends statements together, for whose answers it waits so long at most.
+func exchange(ctx context.Context, c *pgx.Conn, b *pgx.Batch, atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	return c.SendBatch(ctx, b).Close()
+}
+
 // atOneMoment reads the database as it is at one moment.
 func atOneMoment(read func(ctx context.Context, c *pgx.Conn) error) func(ctx context.Context, c *pgx.Conn) error {
 	return func(ctx context.Context, c *pgx.Conn) error {
-		if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+		var b pgx.Batch
+		b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+		if err := exchange(ctx, c, &b, pgExchange); err != nil { // a server that is stalled is not waited for as long as a long read
 			return err
 		}
 		if err := read(ctx, c); err != nil {

@@ -35,10 +35,11 @@ type pgTurn struct {
 	writer string
 }
 
-// keptTurns is how many turns are kept for others to follow; each tidyTurns some are forgotten.
+// How many turns are kept for others to follow, and after how many some are forgotten.
 const (
 	keptTurns = 20_000
 	tidyTurns = 256
+	perJob    = time.Millisecond // how much longer a commit may take for each job
 )
 
 var _ jobs.Sharer = (*serverJobs)(nil)
@@ -83,7 +84,7 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 	}
 	defer func() { <-s.busy }()
 	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
-	return s.db.lend(context.WithoutCancel(ctx), s.db.writers, pgTimeout, func(ctx context.Context, c *pgx.Conn) error { return s.run(ctx, c, turn) })
+	return s.db.lend(context.WithoutCancel(ctx), s.db.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error { return s.run(ctx, c, turn) })
 }
 
 // run runs a turn: two exchanges with the server, and one more if others have stored something.
@@ -138,7 +139,7 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 		s.db.notice.add("!")
 	}
 	b.Queue("COMMIT")
-	if err := c.SendBatch(ctx, &b).Close(); err != nil {
+	if err := exchange(ctx, c, &b, pgExchange+time.Duration(len(changes.Jobs))*perJob); err != nil {
 		return err
 	}
 	s.seen = next
@@ -158,7 +159,7 @@ func first(a, b error) error {
 func (t *pgLocks) view(ctx context.Context, c *pgx.Conn, name string) (lokt.Snapshot, error) {
 	var b pgx.Batch
 	t.ask(&b, []string{name}, forUpdate)
-	if err := c.SendBatch(ctx, &b).Close(); err != nil {
+	if err := exchange(ctx, c, &b, pgExchange); err != nil {
 		return lokt.Snapshot{}, err
 	}
 	l := t.locks[name]
@@ -192,7 +193,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs
 		return err
 	})
 	b.Queue(selectCounters).QueryRow(func(row pgx.Row) error { return scanCounters(row, &pgTurn{}, &all.Counters, &all.Frozen) })
-	if err := c.SendBatch(ctx, &b).Close(); err != nil {
+	if err := exchange(ctx, c, &b, pgTimeout); err != nil {
 		return nil, err
 	}
 	if before != s.seen.writer || int64(turns) != now.number-s.seen.number || len(all.Jobs)+len(all.Memos) != wanted || damaged > 0 {
@@ -269,7 +270,9 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 }
 
 // clean replaces what PostgreSQL does not take in text, and no valid name has.
-func clean(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD") }
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
 
 // orNull returns the value, or nil if there is none.
 func orNull[T any](v T, there bool) *T {

@@ -40,8 +40,7 @@ type serverLocks struct {
 const (
 	pgLanes    = 4
 	pgApart    = 2
-	pgCommit   = 4500 * time.Millisecond // how long a commit may take: two of them are the most that a caller waits for
-	pgAttempts = 5                       // how often a transaction that was undone because of others is tried
+	pgAttempts = 5 // how often a transaction that was undone because of others is tried
 )
 
 func newServerLocks(d *serverDB) *serverLocks {
@@ -87,7 +86,7 @@ func (s *serverLocks) Update(ctx context.Context, name string, change func(lokt.
 		defer func() { <-s.apart }()
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(pgCommit):
+	case <-time.After(pgExchange):
 		return unavailable(err)
 	}
 	r := &request{name: name, change: change}
@@ -105,7 +104,7 @@ func (s *serverLocks) commit(ctx context.Context, rs []*request, how string) (er
 	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
 	var e *pgconn.PgError
 	for range pgAttempts {
-		err = s.db.lend(ctx, s.db.writers, pgCommit, func(ctx context.Context, c *pgx.Conn) error { return s.store(ctx, c, rs, how) })
+		err = s.db.lend(ctx, s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error { return s.store(ctx, c, rs, how) })
 		if !errors.As(err, &e) || e.Code != "40P01" { // a circle of processes that wait for each other
 			break
 		}
@@ -224,7 +223,7 @@ func (t *pgLocks) begin(ctx context.Context, c *pgx.Conn, read func(b *pgx.Batch
 		pgBegin(&b)
 		read(&b)
 		t.askState(&b)
-		if err := c.SendBatch(ctx, &b).Close(); err != nil || t.now.Sub(t.last) <= awayAfter {
+		if err := exchange(ctx, c, &b, pgExchange); err != nil || t.now.Sub(t.last) <= awayAfter {
 			return err
 		}
 		if _, err := c.Exec(ctx, "ROLLBACK"); err != nil {

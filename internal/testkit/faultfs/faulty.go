@@ -17,7 +17,7 @@ import (
 var ErrCrashed = errors.New("crashed")
 
 // Faulty is a file system that counts its operations, starting at 1, and fails on cue. What counts is open, read,
-// write, sync, close, stat, rename, remove, mkdir, syncdir, lstat, readdir and truncate, whether asked of the file system or
+// write, sync, close, stat, rename, remove, mkdir, syncdir, lstat and readdir, whether asked of the file system or
 // of a file that it opened. It is safe for concurrent use.
 type Faulty struct {
 	inner vfs.FS
@@ -261,13 +261,6 @@ func (file *faultyFile) Stat() (fs.FileInfo, error) {
 		return nil, err
 	}
 	return file.inner.Stat()
-}
-
-func (file *faultyFile) Truncate(size int64) error {
-	if _, err := file.step("truncate"); err != nil {
-		return err
-	}
-	return file.inner.Truncate(size)
 }
 
 func (file *faultyFile) Close() error {

@@ -1,0 +1,105 @@
+package archtest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// most is how many lines that are no tests the module may have.
+const most = 42_000
+
+// budgets is how many lines that are no tests a package may have, with those below it that have no budget of their own.
+func budgets() map[string]int {
+	return map[string]int{
+		".":             3_800,
+		"jobs":          1_400,
+		"jobs/engine":   2_500,
+		"jobs/worker":   800,
+		"jobs/jobstest": 2_400,
+		"lokttest":      2_500,
+
+		"store/memstore":  550,
+		"store/filestore": 2_000,
+		"store/sqlstore":  2_800,
+		"store/docstore":  2_800,
+		"store/etcdstore": 1_700,
+		"lockfile":        500,
+
+		"httpapi":   3_700,
+		"telemetry": 600,
+
+		"internal/cli":        6_000,
+		"internal/daemon":     1_900,
+		"internal/auth":       600,
+		"internal/audit":      850,
+		"internal/guard":      650,
+		"internal/process":    900,
+		"internal/atomicfile": 250,
+		"internal/vfs":        120,
+		"internal/promtext":   110,
+		"internal/rawjson":    100,
+		"internal/testkit":    1_000,
+		"internal/archtest":   10,
+		"internal/e2e":        10,
+		"internal/replicas":   10,
+
+		"cmd":      50,
+		"examples": 200,
+		"bench":    1_375, // with bench/river, which is a module of its own, 1,500
+	}
+}
+
+// above are packages that are still larger than they may be.
+func above() []string {
+	return []string{
+		".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "lokttest", "store/memstore", "store/filestore",
+		"store/sqlstore", "store/docstore", "store/etcdstore", "lockfile", "httpapi", "telemetry", "internal/cli",
+		"internal/daemon", "internal/auth", "internal/audit", "internal/guard", "internal/process", "internal/atomicfile", "internal/vfs",
+		"internal/promtext", "internal/rawjson", "internal/testkit",
+	}
+}
+
+func sizeViolations(tr *tree, budgets map[string]int, above []string, most int) []string {
+	var bad []string
+	sum, sizes := 0, map[string]int{}
+	for dir, p := range tr.pkgs {
+		lines := 0
+		for _, f := range p.code() {
+			lines += f.lines
+		}
+		key := dir
+		for _, known := budgets[key]; !known && strings.Contains(key, "/"); _, known = budgets[key] {
+			key = key[:strings.LastIndexByte(key, '/')]
+		}
+		if _, known := budgets[key]; !known && lines > 0 {
+			bad = append(bad, fmt.Sprintf("package %s has no budget: say in size_test.go how large it may be", dir))
+		}
+		sizes[key] += lines
+		sum += lines
+	}
+	for _, key := range slices.Sorted(maps.Keys(budgets)) {
+		if sizes[key] > budgets[key] && !slices.Contains(above, key) {
+			bad = append(bad, fmt.Sprintf("package %s has %d lines that are no tests, and may have %d", key, sizes[key], budgets[key]))
+		}
+	}
+	if len(above) == 0 && sum > most {
+		bad = append(bad, fmt.Sprintf("the module has %d lines that are no tests, and may have %d", sum, most))
+	}
+	return bad
+}
+
+func TestNoPackageIsLargerThanItMayBe(t *testing.T) {
+	report(t, sizeViolations(load(t), budgets(), above(), most))
+}
+
+func TestSizeCheckFindsWhatIsTooLarge(t *testing.T) {
+	tr := sources(t, map[string]string{
+		"a/a.go": "package a\n\n\n", "a/b/b.go": "package b\n", "a/a_test.go": "package a\n\n\n\n\n\n", "c/c.go": "package c\n", "d/d.go": "package d\n",
+	})
+	bad := sizeViolations(tr, map[string]int{"a": 3, "c": 1}, []string{"c"}, 100)
+	expect(t, bad, "package a has 4 lines that are no tests, and may have 3", "package d has no budget")
+	expect(t, sizeViolations(tr, map[string]int{"a": 4, "c": 1, "d": 1}, nil, 5), "the module has 6 lines that are no tests, and may have 5")
+}

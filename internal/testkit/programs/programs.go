@@ -1,0 +1,70 @@
+// Package programs builds lokt and loktd for tests: once for each state of the source, whichever package's tests ask first.
+package programs
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// commands are what is built.
+func commands() []string {
+	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/loktd"}
+}
+
+// Dir returns the directory with lokt and loktd, built as users get them. Other users may enter it. It is kept for the next
+// tests, and removed a day after it was made.
+var Dir = sync.OnceValues(func() (string, error) {
+	key, err := run("list", append([]string{"-export", "-f", "{{.BuildID}}"}, commands()...)...)
+	if err != nil {
+		return "", err
+	}
+	all := filepath.Join(os.TempDir(), fmt.Sprint("lokt-programs-", os.Getuid()))
+	dir := filepath.Join(all, fmt.Sprintf("%x", sha256.Sum256(key)))
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return dir, err
+	}
+	if err := os.MkdirAll(all, 0o755); err != nil {
+		return "", err
+	}
+	old, err := os.ReadDir(all)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range old {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(filepath.Join(all, e.Name())) // the next tests try again
+		}
+	}
+	part, err := os.MkdirTemp(all, "building-")
+	if err != nil {
+		return "", err
+	}
+	if _, err := run("build", append([]string{"-o", part + string(filepath.Separator)}, commands()...)...); err != nil {
+		return "", errors.Join(err, os.RemoveAll(part))
+	}
+	if err := errors.Join(os.Chmod(part, 0o755), os.Rename(part, dir)); err != nil { // or another package was faster
+		if _, lost := os.Stat(dir); lost != nil {
+			return "", err
+		}
+		return dir, os.RemoveAll(part)
+	}
+	return dir, nil
+})
+
+func run(verb string, args ...string) ([]byte, error) {
+	cmd := exec.Command("go", append([]string{verb, "-buildvcs=false"}, args...)...) //nolint:noctx // ends by itself
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stderr = nil
+	out, err := cmd.Output()
+	if e := new(exec.ExitError); errors.As(err, &e) {
+		err = fmt.Errorf("go %s: %w\n%s", verb, err, e.Stderr)
+	}
+	return out, err
+}
