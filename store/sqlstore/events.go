@@ -70,6 +70,16 @@ func selectEvents(q lokt.EventQuery, mark func(n int) string) (statement string,
 // errEnough ends the reading of rows.
 var errEnough = errors.New("no more rows are wanted")
 
+// span returns the times of the earliest and the latest event, in nanoseconds.
+func span(events []lokt.Event) (since, until int64) {
+	since, until = events[0].Time.UnixNano(), events[0].Time.UnixNano()
+	for i := range events {
+		t := events[i].Time.UnixNano()
+		since, until = min(since, t), max(until, t)
+	}
+	return since, until
+}
+
 // pager collects the events that a query lets through, from rows in the order in which it wants them.
 type pager struct {
 	query lokt.EventQuery

@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -25,70 +23,52 @@ type fileJobs struct {
 	damaged map[string]error // living jobs that cannot be read, by ID
 }
 
-func newJobs(d *fileDB) *fileJobs { return &fileJobs{db: d} }
-
-// usable reports why the store cannot be used.
-func (s *fileJobs) usable(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if s.closed.Load() {
-		return errClosed
-	}
-	return nil
-}
+var _ jobs.Store = (*fileJobs)(nil)
 
 // Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it must not use the
 // database. If it panics, Update does.
 func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
-	if err := s.usable(ctx); err != nil {
-		return err
+	if s.closed.Load() {
+		return errClosed
 	}
 	return s.db.group.perform(ctx, &request{turn: turn})
 }
 
-// largePayload is how long a payload is that has a row of its own.
+// largePayload is how long a payload is that has a row of its own, which no change of the job writes again.
 const largePayload = 1 << 10
 
 // write writes what a turn changed.
 func (s *fileJobs) write(c *jobs.Changes, next *state) error {
-	w := s.db.write
+	put := func(statement, key string, v any, columns ...any) error {
+		d, err := seal(key, v)
+		if err == nil {
+			err = s.db.write.exec(statement, append([]any{d.text, d.sum}, columns...)...)
+		}
+		return err
+	}
 	for i := range c.Jobs {
 		if err := s.writeJob(&c.Jobs[i]); err != nil {
 			return err
 		}
-		next.Token = max(next.Token, c.Jobs[i].Token)
+		next.JobToken = max(next.JobToken, c.Jobs[i].Token)
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]
-		d, err := seal(m.ID, m)
-		if err == nil {
-			err = w.exec(`INSERT INTO memos (id, expires, doc, sum) VALUES (?, ?, ?, ?)
-				ON CONFLICT (id) DO UPDATE SET expires = excluded.expires, doc = excluded.doc, sum = excluded.sum`, m.ID, nanos(m.Expires), d.text, d.sum)
-		}
-		if err != nil {
+		if err := put("INSERT OR REPLACE INTO memos (doc, sum, id, expires) VALUES (?, ?, ?, ?)", m.ID, m, m.ID, nanos(m.Expires)); err != nil {
 			return err
 		}
 	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
-		d, err := seal(statisticKey(t), t)
-		if err == nil {
-			err = w.exec(`INSERT INTO statistics (hour, source, type, tag, doc, sum) VALUES (?, ?, ?, ?, ?, ?)
-				ON CONFLICT (hour, source, type, tag) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`, t.Hour.Unix(), t.Source, t.Type, t.Tag, d.text, d.sum)
-		}
-		if err != nil {
+		if err := put("INSERT OR REPLACE INTO statistics (doc, sum, hour, source, type, tag) VALUES (?, ?, ?, ?, ?, ?)",
+			statisticKey(t), t, t.Hour.Unix(), t.Source, t.Type, t.Tag); err != nil {
 			return err
 		}
 	}
 	if n := len(c.Events); n > 0 {
-		first, last := c.Events[0].Seq, c.Events[n-1].Seq
-		d, err := sealEvents(first, c.Events)
-		if err == nil {
-			err = w.exec("INSERT OR REPLACE INTO job_events (first, last, until, doc, sum) VALUES (?, ?, ?, ?, ?)",
-				int64(first), int64(last), c.Events[n-1].Time.UnixNano(), d.text, d.sum)
-		}
-		if err != nil {
+		first, last := c.Events[0], c.Events[n-1]
+		if err := put("INSERT OR REPLACE INTO job_events (doc, sum, first, last, until) VALUES (?, ?, ?, ?, ?)",
+			number(first.Seq), c.Events, int64(first.Seq), int64(last.Seq), last.Time.UnixNano()); err != nil {
 			return err
 		}
 	}
@@ -106,26 +86,21 @@ func (s *fileJobs) writeJob(r *jobs.Record) error {
 	if err != nil {
 		return err
 	}
-	payload := any(d.payload)
+	seq, payload := int64(r.Seq), any(d.payload)
 	if len(d.payload) > largePayload {
 		payload = nil
-		if stored, err := w.number("SELECT count(*) FROM payloads WHERE seq = ?", int64(r.Seq)); err != nil {
+		if err := w.exec("INSERT OR IGNORE INTO payloads (seq, payload) VALUES (?, ?)", seq, d.payload); err != nil {
 			return err
-		} else if stored == 0 {
-			if err := w.exec("INSERT INTO payloads (seq, payload) VALUES (?, ?)", int64(r.Seq), d.payload); err != nil {
-				return err
-			}
 		}
 	}
 	if !r.State.Ended() {
-		return w.exec(`INSERT INTO living (seq, id, doc, payload, sum) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (seq) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`, int64(r.Seq), r.ID, d.text, payload, d.sum)
+		return w.exec("INSERT OR REPLACE INTO living (seq, id, doc, payload, sum) VALUES (?, ?, ?, ?, ?)", seq, r.ID, d.text, payload, d.sum)
 	}
-	if err := w.exec("DELETE FROM living WHERE seq = ?", int64(r.Seq)); err != nil {
+	if err := w.exec("DELETE FROM living WHERE seq = ?", seq); err != nil {
 		return err
 	}
 	return w.exec("INSERT OR REPLACE INTO ended (revision, seq, id, state, type, ended_at, doc, payload, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		int64(r.Revision), int64(r.Seq), r.ID, string(r.State), r.Type, nanos(r.EndedAt), d.text, payload, d.sum)
+		int64(r.Revision), seq, r.ID, string(r.State), r.Type, nanos(r.EndedAt), d.text, payload, d.sum)
 }
 
 // jobColumns are those of a job's document, in both tables.
@@ -137,21 +112,27 @@ type jobRow struct {
 	document
 }
 
-func (r *jobRow) scan(rows *sql.Rows) error { return rows.Scan(&r.id, &r.text, &r.payload, &r.sum) }
+// rows reads what a statement finds as it is at one moment.
+func (s *fileJobs) rows(ctx context.Context, statement string, args []any, scan func(*sql.Rows) error) error {
+	if s.closed.Load() {
+		return errClosed
+	}
+	return s.db.reading(ctx, "read", func(tx *sql.Tx) error { return reader(ctx, tx)(statement, args, scan) })
+}
 
-// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, whoever asks for one is told, and so is the
+// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, who asks for one is told, and so is the
 // operator.
 func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
-	if err := s.usable(ctx); err != nil {
-		return all, err
+	if s.closed.Load() {
+		return all, errClosed
 	}
 	damaged := map[string]error{}
 	err = s.db.reading(ctx, "load", func(tx *sql.Tx) error {
-		if all.Jobs, err = s.loadJobs(ctx, tx, damaged); err != nil {
+		query := reader(ctx, tx)
+		if all.Jobs, err = loadJobs(query, damaged); err != nil {
 			return err
 		}
-		rows, err := tx.QueryContext(ctx, "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?", s.db.clock.now().UnixNano())
-		err = each(rows, err, func(rows *sql.Rows) error {
+		if err := query("SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?", []any{s.db.clock.now().UnixNano()}, func(rows *sql.Rows) error {
 			var id string
 			var d document
 			var m jobs.Memo
@@ -160,61 +141,55 @@ func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 			}
 			if err := d.open("memo "+id, id, &m); err != nil {
 				s.db.options.warn(err)
-				return nil
+			} else {
+				all.Memos = append(all.Memos, m)
 			}
-			all.Memos = append(all.Memos, m)
 			return nil
-		})
-		if err != nil {
+		}); err != nil {
 			return err
 		}
-		st, err := readState(func(statement string, args []any, scan func(*sql.Rows) error) error {
-			rows, err := tx.QueryContext(ctx, statement, args...)
-			return each(rows, err, scan)
-		})
-		all.Frozen, all.Counters, all.TokenFloor = st.Frozen, st.Counters, st.TokenFloor
+		st, err := readState(query)
+		all.Frozen, all.Counters, all.TokenFloor = st.Frozen, st.Counters, st.JobFloor
 		return err
 	})
 	for _, err := range damaged {
 		s.db.options.warn(err)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.damaged = damaged
-	s.mu.Unlock()
 	return all, err
 }
 
 // loadJobs reads the living jobs, and decodes them with all processors.
-func (s *fileJobs) loadJobs(ctx context.Context, tx *sql.Tx, damaged map[string]error) ([]jobs.Record, error) {
+func loadJobs(query query, damaged map[string]error) (all []jobs.Record, err error) {
 	var mu sync.Mutex
-	var all []jobs.Record
-	var wait sync.WaitGroup
+	var crew sync.WaitGroup
 	batches := make(chan []jobRow, 4)
 	for range runtime.GOMAXPROCS(0) {
-		wait.Go(func() {
+		crew.Go(func() {
 			for rows := range batches {
-				records := make([]jobs.Record, 0, len(rows))
+				records := make([]jobs.Record, len(rows))
+				errs := make([]error, len(rows))
 				for i := range rows {
-					r, err := rows[i].openJob(rows[i].id)
-					if err != nil {
-						mu.Lock()
-						damaged[rows[i].id] = err
-						mu.Unlock()
-						continue
-					}
-					records = append(records, r)
+					records[i], errs[i] = rows[i].openJob(rows[i].id)
 				}
 				mu.Lock()
-				all = append(all, records...)
+				for i := range rows {
+					if errs[i] != nil {
+						damaged[rows[i].id] = errs[i]
+					} else {
+						all = append(all, records[i])
+					}
+				}
 				mu.Unlock()
 			}
 		})
 	}
 	var next []jobRow
-	rows, err := tx.QueryContext(ctx, "SELECT "+jobColumns+" FROM living j")
-	err = each(rows, err, func(rows *sql.Rows) error {
+	err = query("SELECT "+jobColumns+" FROM living j", nil, func(rows *sql.Rows) error {
 		var r jobRow
-		err := r.scan(rows)
+		err := rows.Scan(&r.id, &r.text, &r.payload, &r.sum)
 		if next = append(next, r); len(next) == 256 {
 			batches <- next
 			next = nil
@@ -223,48 +198,34 @@ func (s *fileJobs) loadJobs(ctx context.Context, tx *sql.Tx, damaged map[string]
 	})
 	batches <- next
 	close(batches)
-	wait.Wait()
+	crew.Wait()
 	return all, err
 }
 
 // Ended implements jobs.Store.
 func (s *fileJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error) {
-	if err := s.usable(ctx); err != nil {
-		return jobs.Record{}, err
-	}
 	s.mu.Lock()
 	err := s.damaged[jobID]
 	s.mu.Unlock()
 	if err != nil {
 		return jobs.Record{}, err
 	}
-	all, err := s.ended(ctx, "j.id = ?", []any{jobID})
-	if err == nil && len(all) == 0 {
+	var found *jobRow
+	err = s.rows(ctx, "SELECT "+jobColumns+" FROM ended j WHERE j.id = ?", []any{jobID}, func(rows *sql.Rows) error {
+		found = &jobRow{}
+		return rows.Scan(&found.id, &found.text, &found.payload, &found.sum)
+	})
+	if err == nil && found == nil {
 		err = jobs.ErrJobNotFound
 	}
 	if err != nil {
 		return jobs.Record{}, err
 	}
-	return all[0].openJob(jobID)
+	return found.openJob(jobID)
 }
 
-// ended reads rows of jobs that ended.
-func (s *fileJobs) ended(ctx context.Context, where string, args []any) (all []jobRow, err error) {
-	err = s.db.reading(ctx, "read", func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, "SELECT "+jobColumns+" FROM ended j WHERE "+where, args...)
-		return each(rows, err, func(rows *sql.Rows) error {
-			all = append(all, jobRow{})
-			return all[len(all)-1].scan(rows)
-		})
-	})
-	return all, err
-}
-
-// ListEnded implements jobs.Store.
+// ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
 func (s *fileJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) (all []jobs.Record, err error) {
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
 	where, args := "j.revision < ?", []any{int64(min(below, 1<<63-1))}
 	if f.State != "" {
 		where, args = where+" AND j.state = ?", append(args, string(f.State))
@@ -272,114 +233,92 @@ func (s *fileJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, l
 	if f.Type != "" {
 		where, args = where+" AND j.type = ?", append(args, f.Type)
 	}
-	err = s.db.reading(ctx, "read", func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, "SELECT "+jobColumns+", j.state, j.revision FROM ended j WHERE "+where+" ORDER BY j.revision DESC", args...)
-		return each(rows, err, func(rows *sql.Rows) error {
-			var row jobRow
-			var state string
-			var revision uint64
-			if len(all) == limit {
-				return errEnough
-			}
-			if err := rows.Scan(&row.id, &row.text, &row.payload, &row.sum, &state, &revision); err != nil {
-				return err
-			}
-			r, err := row.openJob(row.id)
-			if err != nil { // it has its place, and who asks for it is told
-				r = jobs.Record{Job: jobs.Job{ID: strings.ToValidUTF8(row.id, "?"), State: jobs.State(state), Revision: revision, Reason: err.Error()}}
-			}
-			if f.Tag == "" || slices.Contains(r.Tags, f.Tag) {
-				all = append(all, r)
-			}
-			return nil
-		})
+	err = s.rows(ctx, "SELECT "+jobColumns+", j.state, j.revision FROM ended j WHERE "+where+" ORDER BY j.revision DESC", args, func(rows *sql.Rows) error {
+		var row jobRow
+		bad := jobs.Record{}
+		if len(all) == limit {
+			return errEnough
+		}
+		if err := rows.Scan(&row.id, &row.text, &row.payload, &row.sum, &bad.State, &bad.Revision); err != nil {
+			return err
+		}
+		r, err := row.openJob(row.id)
+		if err != nil {
+			bad.ID, bad.Reason = strings.ToValidUTF8(row.id, "?"), err.Error()
+			r = bad
+		}
+		if f.Tag == "" || slices.Contains(r.Tags, f.Tag) {
+			all = append(all, r)
+		}
+		return nil
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
 	return all, err
 }
 
 // History implements jobs.Store.
 func (s *fileJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
-	err = s.db.reading(ctx, "read", func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, "SELECT hour, source, type, tag, doc, sum FROM statistics WHERE hour >= ?", from.Unix())
-		return each(rows, err, func(rows *sql.Rows) error {
-			var key, t jobs.Statistic
-			var hour int64
-			var d document
-			if err := rows.Scan(&hour, &key.Source, &key.Type, &key.Tag, &d.text, &d.sum); err != nil {
-				return err
-			}
-			key.Hour = time.Unix(hour, 0)
-			if err := d.open("statistic "+statisticKey(&key), statisticKey(&key), &t); err != nil {
-				return err
-			}
-			all = append(all, t)
-			return nil
-		})
+	err = s.rows(ctx, "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?", []any{from.Unix()}, func(rows *sql.Rows) error {
+		var key string
+		var d document
+		var t jobs.Statistic
+		if err := rows.Scan(&key, &d.text, &d.sum); err != nil {
+			return err
+		}
+		if err := d.open("statistic "+key, key, &t); err != nil {
+			return err
+		}
+		all = append(all, t)
+		return nil
 	})
 	return all, err
 }
 
 // Trim implements jobs.Store.
 func (s *fileJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (n int, err error) {
-	if err := s.usable(ctx); err != nil {
-		return 0, err
+	if s.closed.Load() {
+		return 0, errClosed
 	}
 	begin := time.Now()
 	defer func() { s.db.options.observe("trim", begin, err) }()
 	err = s.db.group.perform(ctx, &request{write: func() error {
-		n, err = s.trim(before, keep, atMost)
+		n, err = s.trim(before.UnixNano(), keep, atMost)
 		return err
 	}})
 	return n, err
 }
 
-func (s *fileJobs) trim(before time.Time, keep, atMost int) (n int, err error) {
+func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 	w, d := s.db.write, s.db
-	most := int64(0)
+	beyond := int64(0)
 	if keep >= 0 {
-		if most, err = w.number("SELECT count(*) FROM ended"); err != nil {
+		if beyond, err = w.number("SELECT count(*) FROM ended"); err != nil {
 			return 0, err
 		}
-		most = max(most-int64(keep), 0)
+		beyond -= int64(keep)
 	}
-	var revisions, seqs []int64
-	if err := w.query("SELECT revision, seq, ended_at FROM ended ORDER BY revision LIMIT ?", []any{atMost}, func(rows *sql.Rows) error {
-		var revision, seq int64
-		var at sql.NullInt64
+	var gone [][2]int64
+	if err := w.query("SELECT revision, seq, coalesce(ended_at, 0) FROM ended ORDER BY revision LIMIT ?", []any{atMost}, func(rows *sql.Rows) error {
+		var revision, seq, at int64
 		err := rows.Scan(&revision, &seq, &at)
-		if int64(len(revisions)) < most || at.Int64 < before.UnixNano() {
-			revisions, seqs = append(revisions, revision), append(seqs, seq)
+		if int64(len(gone)) < beyond || at < before {
+			gone = append(gone, [2]int64{revision, seq})
 		}
 		return err
 	}); err != nil {
 		return 0, err
 	}
-	for i := range revisions {
-		if err := w.exec("DELETE FROM ended WHERE revision = ?", revisions[i]); err != nil {
+	for _, g := range gone {
+		if err := w.exec("DELETE FROM ended WHERE revision = ?", g[0]); err != nil {
 			return 0, err
 		}
-		if err := w.exec("DELETE FROM payloads WHERE seq = ?", seqs[i]); err != nil {
+		if err := w.exec("DELETE FROM payloads WHERE seq = ?", g[1]); err != nil {
 			return 0, err
 		}
-	}
-	upTo := int64(-1)
-	if d.options.KeepEvents >= 0 {
-		upTo = int64(d.state.Counters.Event) - int64(d.options.KeepEvents)
-	}
-	if err := w.exec(`DELETE FROM job_events WHERE first IN (
-		SELECT first FROM (SELECT first, last, until FROM job_events ORDER BY first LIMIT ?) WHERE last <= ? OR until < ?)`, atMost, upTo, before.UnixNano()); err != nil {
-		return 0, err
 	}
 	if err := w.exec("DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)", d.clock.now().UnixNano(), atMost); err != nil {
 		return 0, err
 	}
-	return len(revisions), w.script("PRAGMA incremental_vacuum(64)")
+	return len(gone), d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)
 }
 
 // Close makes every later call fail. The database stays open.
@@ -387,9 +326,3 @@ func (s *fileJobs) Close() error {
 	s.closed.Store(true)
 	return nil
 }
-
-var (
-	_ lokt.Store    = (*fileLocks)(nil)
-	_ lokt.EventLog = (*fileLocks)(nil)
-	_ jobs.Store    = (*fileJobs)(nil)
-)

@@ -104,6 +104,9 @@ func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
 	for err == nil && rows.Next() {
 		err = scan(rows)
 	}
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
 	return errors.Join(err, rows.Err(), rows.Close())
 }
 

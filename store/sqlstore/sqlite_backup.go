@@ -106,8 +106,8 @@ func (d *fileDB) Check(ctx context.Context) error {
 		}
 	}
 	err := d.reading(ctx, "check", func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong))
-		if err := each(rows, err, func(rows *sql.Rows) error {
+		query := reader(ctx, tx)
+		if err := query(fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong), nil, func(rows *sql.Rows) error {
 			if err := intact(rows); err != nil {
 				note(fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
 			}
@@ -116,8 +116,7 @@ func (d *fileDB) Check(ctx context.Context) error {
 			return err
 		}
 		for _, statement := range checks() {
-			rows, err := tx.QueryContext(ctx, statement)
-			if err := each(rows, err, func(rows *sql.Rows) error {
+			if err := query(statement, nil, func(rows *sql.Rows) error {
 				var what, key string
 				var doc document
 				if err := rows.Scan(&what, &key, &doc.text, &doc.payload, &doc.sum); err != nil {
@@ -149,7 +148,7 @@ func checks() []string {
 	const job = "SELECT 'job ' || j.id, " + jobColumns
 	return []string{
 		"SELECT 'what the database says about itself', '" + stateKey + "', doc, '', sum FROM state",
-		"SELECT 'lock ' || name, name || ' ' || waiting || iif(free, ' true', ' false'), doc, '', sum FROM locks",
+		"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",
 		"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
 		`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1 FROM locks l
 			WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,

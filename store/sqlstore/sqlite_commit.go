@@ -137,11 +137,10 @@ func (d *fileDB) view(b *batch, name string) (change, error) {
 	if c := b.locks[name]; c != nil {
 		return *c, nil
 	}
-	e, err := d.locks.lookUp(name)
-	if err != nil {
-		return change{}, err
-	}
-	return change{e, e.lock}, nil
+	d.locks.mu.Lock()
+	defer d.locks.mu.Unlock()
+	e := d.locks.get(name)
+	return change{e, e.lock}, e.damaged
 }
 
 // add takes a change of a lock that the requests so far leave as have says.
@@ -158,7 +157,10 @@ func (b *batch) add(have change, c lokt.Change) {
 
 // store writes the batch in a transaction.
 func (d *fileDB) store(b *batch) error {
-	lazy := len(b.turns)+len(b.writes) == 0 && d.locks.lazy(b)
+	lazy := len(b.turns)+len(b.writes) == 0
+	for _, c := range b.locks {
+		lazy = lazy && onlyRenewed(&c.entry.lock, &c.lock)
+	}
 	if lazy == d.full { // it cannot be changed within a transaction
 		if err := d.write.script("PRAGMA synchronous = " + map[bool]string{true: "NORMAL", false: "FULL"}[lazy]); err != nil {
 			return err
@@ -251,9 +253,9 @@ func (d *fileDB) checkpoint() {
 	}
 }
 
-// lazy reports whether a lock differs only by what says that somebody is still there: no more is lost with such a change than what
+// onlyRenewed reports whether a lock differs only by what says that somebody is still there: no more is lost with such a change than what
 // is given again when the database is opened.
-func lazy(was, is *lokt.Lock) bool {
+func onlyRenewed(was, is *lokt.Lock) bool {
 	return was.Token == is.Token && was.Corrupt == is.Corrupt && reflect.DeepEqual(was.Freeze, is.Freeze) &&
 		slices.EqualFunc(was.Holders, is.Holders, func(a, b lokt.Holder) bool {
 			b.AcquiredAt, b.ExpiresAt, b.Renewals = a.AcquiredAt, a.ExpiresAt, a.Renewals

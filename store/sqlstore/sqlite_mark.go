@@ -23,9 +23,8 @@ type markText struct {
 	Number   uint64 `json:"number"` // of the writing: the higher one holds
 	Database string `json:"database"`
 	Commits  uint64 `json:"commits"`
-	Token    uint64 `json:"token"`
-	Revision uint64 `json:"revision"`
-	Clean    bool   `json:"clean,omitzero"` // the database was closed
+	highest
+	Clean bool `json:"clean,omitzero"` // the database was closed
 }
 
 // mark is the file. It has two slots, written in turn, so that one is whole whenever a writing is interrupted.
@@ -74,7 +73,7 @@ func openMark(path string, was markText) (*mark, error) {
 
 // write says how far the database has come.
 func (m *mark) write(s *state, clean bool) error {
-	m.text = markText{m.text.Number + 1, s.Database, s.Commits, s.Token, s.Revision, clean}
+	m.text = markText{m.text.Number + 1, s.Database, s.Commits, s.highest, clean}
 	text, err := lokt.Marshal(m.text)
 	if err != nil {
 		return err

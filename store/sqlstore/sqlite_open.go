@@ -80,7 +80,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	if d.side, err = lockBeside(path, o.Describe); err != nil {
 		return nil, err
 	}
-	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), newJobs(d)
+	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), &fileJobs{db: d}
 	if err := d.start(ctx, old); err != nil {
 		d.locks.events.wait()
 		return nil, errors.Join(translate(err), d.release())
@@ -300,11 +300,13 @@ func (d *fileDB) begin(was found) error {
 	last := d.state.Clock
 	d.clock = newClock(last)
 	d.checkpointed = d.clock.now()
-	d.state.Token, d.state.Revision = max(d.state.Token, was.mark.Token), max(d.state.Revision, was.mark.Revision)
+	lowest := uint64(0)
 	if was.loss {
-		d.state.raise(jumpLoss)
+		d.state.raise(was.mark.highest, jumpLoss)
+		lowest = d.state.Token
 	} else if was.unclean {
-		d.state.raise(jumpUnclean)
+		d.state.raise(was.mark.highest, jumpUnclean)
+		lowest = d.state.Token
 	}
 	if was.state != nil && was.state.Backup {
 		d.state.Database, d.state.Backup = lokt.NewLeaseID(), false
@@ -316,6 +318,7 @@ func (d *fileDB) begin(was found) error {
 	for name, e := range d.locks.all {
 		c := &change{e, e.lock}
 		if e.damaged == nil && restart(&c.lock, b.now, last) {
+			c.lock.Token = max(c.lock.Token, lowest)
 			b.locks[name] = c
 		}
 	}
@@ -444,6 +447,17 @@ func (d *fileDB) closed() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// query runs a statement and has scan read each row.
+type query = func(statement string, args []any, scan func(*sql.Rows) error) error
+
+// reader runs queries in a transaction.
+func reader(ctx context.Context, tx *sql.Tx) query {
+	return func(statement string, args []any, scan func(*sql.Rows) error) error {
+		rows, err := tx.QueryContext(ctx, statement, args...)
+		return each(rows, err, scan)
 	}
 }
 

@@ -9,64 +9,63 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// state is what a database of SQLite says about itself: the document of its table "state", written with every transaction.
+// state is what a database of SQLite says about itself: one document, written with every transaction.
 type state struct {
 	Database string    `json:"database"` // tells it from others
 	Commits  uint64    `json:"commits"`  // transactions so far
 	Clock    time.Time `json:"clock"`    // at the last one
 	Backup   bool      `json:"backup,omitzero"`
+	highest
 
-	Token    uint64 `json:"token"`    // highest that was ever given, of locks and jobs
-	Revision uint64 `json:"revision"` // highest of any lock
-
-	floors
-
-	LockEvent uint64        `json:"lock_event"` // number of the last
+	JobFloor  uint64        `json:"job_floor,omitzero"` // below every token of a job from now on
+	LockEvent uint64        `json:"lock_event"`         // number of the last
 	Counters  jobs.Counters `json:"counters"`
 	Frozen    []string      `json:"frozen"`
 }
 
-// floors are what no lock's token and revision, and no job's token, is below.
-type floors struct {
-	TokenFloor    uint64 `json:"token_floor,omitzero"`
-	RevisionFloor uint64 `json:"revision_floor,omitzero"`
+// highest are the highest numbers there ever were.
+type highest struct {
+	Token    uint64 `json:"token"` // of locks
+	Revision uint64 `json:"revision"`
+	JobToken uint64 `json:"job_token"`
 }
 
-// raise raises the floors beyond anything that was given.
-func (s *state) raise(jump uint64) {
-	s.TokenFloor = max(s.TokenFloor, s.Token) + jump
-	s.RevisionFloor = max(s.RevisionFloor, s.Revision) + jump
-	s.Token, s.Revision = s.TokenFloor, s.RevisionFloor
-}
-
-// By how much the floors are raised: after a start that was not clean, when only changes may be missing that were not flushed or
-// not acknowledged; and if it is not known how much is missing.
+// By how much tokens and revisions jump: after a start that was not clean, when only changes may be missing that were not flushed or not
+// acknowledged; and if it is not known how much is missing.
 const (
 	jumpUnclean = 1 << 20
 	jumpLoss    = 1 << 32
 )
 
+// raise raises what will be given beyond anything that was, by what is known here and elsewhere.
+func (s *state) raise(other highest, jump uint64) {
+	s.Token = max(s.Token, other.Token) + jump
+	s.Revision = max(s.Revision, other.Revision) + jump
+	s.JobToken = max(s.JobToken, other.JobToken) + jump
+	s.JobFloor = s.JobToken
+}
+
 const stateKey = "state"
 
-func readState(query func(statement string, args []any, scan func(*sql.Rows) error) error) (s state, err error) {
-	var d document
-	found := false
-	if err := query("SELECT doc, sum FROM state", nil, func(rows *sql.Rows) error {
-		found = true
-		return rows.Scan(&d.text, &d.sum)
-	}); err != nil {
-		return s, err
+func readState(query query) (s state, err error) {
+	err = fmt.Errorf("%w: the database does not say what it is", lokt.ErrDamaged)
+	if e := query("SELECT doc, sum FROM state", nil, func(rows *sql.Rows) error {
+		var d document
+		if e := rows.Scan(&d.text, &d.sum); e != nil {
+			return e
+		}
+		err = d.open("what the database says about itself", stateKey, &s)
+		return nil
+	}); e != nil {
+		err = e
 	}
-	if !found {
-		return s, fmt.Errorf("%w: the database does not say what it is", lokt.ErrDamaged)
-	}
-	return s, d.open("what the database says about itself", stateKey, &s)
+	return s, err
 }
 
 func (s *state) write(w *writer) error {
 	d, err := seal(stateKey, s)
-	if err != nil {
-		return err
+	if err == nil {
+		err = w.exec("INSERT OR REPLACE INTO state (id, doc, sum) VALUES (1, ?, ?)", d.text, d.sum)
 	}
-	return w.exec("INSERT INTO state (id, doc, sum) VALUES (1, ?, ?) ON CONFLICT (id) DO UPDATE SET doc = excluded.doc, sum = excluded.sum", d.text, d.sum)
+	return err
 }

@@ -6,11 +6,10 @@ CREATE TABLE state (
 	sum INTEGER NOT NULL
 );
 
--- A lock without its queue. Free ones stay, for the sake of their tokens.
+-- A lock that is not free, without its queue.
 CREATE TABLE locks (
 	name TEXT NOT NULL PRIMARY KEY,
-	waiting INTEGER NOT NULL,
-	free INTEGER NOT NULL,
+	waiting INTEGER NOT NULL, -- how many
 	doc TEXT NOT NULL,
 	sum INTEGER NOT NULL
 ) WITHOUT ROWID;
