@@ -150,31 +150,6 @@ func (t *trial) renew(ctx context.Context, name string) {
 	}
 }
 
-// turnNumber is a turn that submits the nth job, and ends the one before it.
-func turnNumber(n uint64) jobs.Changes {
-	now := time.Unix(1_700_000_000+int64(n), 0).UTC()
-	job := func(n uint64) jobs.Record {
-		r := jobs.Record{Job: jobs.Job{Spec: jobs.NewSpec(), ID: fmt.Sprint("job-", n), State: jobs.Queued, CreatedAt: now, UpdatedAt: now, Seq: n, Revision: 2 * n}}
-		if r.Payload = []byte(`{"n":1}`); n%3 == 0 {
-			r.Payload = []byte(`"` + strings.Repeat("x", 3*largePayload) + `"`)
-		}
-		return r
-	}
-	c := jobs.Changes{
-		Time: now, Counters: jobs.Counters{Seq: n, Revision: 2 * n, Event: n}, Frozen: []string{"f"},
-		Events: []jobs.Event{{Seq: n, Time: now, Type: jobs.EventSubmit, JobID: fmt.Sprint("job-", n)}},
-		Stats:  []jobs.Statistic{{Hour: now.Truncate(time.Hour), Source: "s", Events: map[jobs.EventType]int64{jobs.EventSubmit: int64(n)}}},
-		Memos:  []jobs.Memo{{ID: "last", JobID: fmt.Sprint("job-", n), Expires: time.Now().Add(time.Hour)}},
-	}
-	if n > 1 {
-		was := job(n - 1)
-		was.State, was.EndedAt, was.Revision = jobs.Completed, now, 2*n-1
-		c.Jobs = append(c.Jobs, was)
-	}
-	c.Jobs = append(c.Jobs, job(n))
-	return c
-}
-
 // turn submits a job, and ends the one before it.
 func (t *trial) turn(ctx context.Context) {
 	if len(t.turns) != 1 {

@@ -223,8 +223,9 @@ func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 		return f, fmt.Errorf("%w: %w; restore a backup, or accept the loss (--accept-loss), and tokens go on far above any that were given", lokt.ErrDamaged, lost)
 	} else if lost != nil {
 		d.options.warn(fmt.Errorf("opened with a loss that was accepted: %w", lost))
-		f.loss, f.unclean = true, true
+		f.unclean = true
 	}
+	f.loss = f.loss || d.options.AcceptLoss
 	if early {
 		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of power this is what " +
 			"had not been acknowledged; otherwise the log is damaged"))

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -853,5 +854,63 @@ func TestStoreLatenciesAreObserved(t *testing.T) {
 		if !slices.Contains(got, want) {
 			t.Errorf("observed were %v, not %s", got, want)
 		}
+	}
+}
+
+// turnNumber is a turn that submits the nth job, and ends the one before it.
+func turnNumber(n uint64) jobs.Changes {
+	now := time.Unix(1_700_000_000+int64(n), 0).UTC()
+	job := func(n uint64) jobs.Record {
+		r := jobs.Record{Job: jobs.Job{Spec: jobs.NewSpec(), ID: fmt.Sprint("job-", n), State: jobs.Queued, CreatedAt: now, UpdatedAt: now, Seq: n, Revision: 2 * n}}
+		if r.Payload = []byte(`{"n":1}`); n%3 == 0 {
+			r.Payload = []byte(`"` + strings.Repeat("x", 3*largePayload) + `"`)
+		}
+		return r
+	}
+	c := jobs.Changes{
+		Time: now, Counters: jobs.Counters{Seq: n, Revision: 2 * n, Event: n}, Frozen: []string{"f"},
+		Events: []jobs.Event{{Seq: n, Time: now, Type: jobs.EventSubmit, JobID: fmt.Sprint("job-", n)}},
+		Stats:  []jobs.Statistic{{Hour: now.Truncate(time.Hour), Source: "s", Events: map[jobs.EventType]int64{jobs.EventSubmit: int64(n)}}},
+		Memos:  []jobs.Memo{{ID: "last", JobID: fmt.Sprint("job-", n), Expires: time.Now().Add(time.Hour)}},
+	}
+	if n > 1 {
+		was := job(n - 1)
+		was.State, was.EndedAt, was.Revision = jobs.Completed, now, 2*n-1
+		c.Jobs = append(c.Jobs, was)
+	}
+	c.Jobs = append(c.Jobs, job(n))
+	return c
+}
+
+func TestPeopleSeeWhatThereIsAtOnce(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	acquire(t, db, claim("x", "a", time.Hour))
+	edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
+		l.Queue = []*lokt.Waiter{{Claim: claim("x", "w", time.Minute), Place: 1, Since: now, Until: now.Add(time.Hour)}}
+	})
+	for n := range uint64(3) {
+		if err := db.Jobs().Update(t.Context(), func(jobs.Facts) jobs.Changes { return turnNumber(n + 1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for query, want := range map[string]string{
+		"SELECT name || state || holders || waiters FROM lock_list":                                           "xheld11",
+		"SELECT lock || owner || lease_id || ttl_ms FROM holder_list":                                         "xalease of a3600000",
+		"SELECT lock || owner || priority FROM queue_list":                                                    "xw0",
+		"SELECT seq || type || lock || owner FROM event_list":                                                 "1acquirexa",
+		"SELECT group_concat(id || state || length(payload), ' ') FROM (SELECT * FROM job_list ORDER BY seq)": "job-1completed7 job-2completed7 job-3queued3074",
+		"SELECT group_concat(seq || type || job, ' ') FROM (SELECT * FROM job_event_list ORDER BY seq)":       "1submittedjob-1 2submittedjob-2 3submittedjob-3",
+	} {
+		outside(t, path, func(w *writer) error {
+			return w.query(query, nil, func(rows *sql.Rows) error {
+				var got string
+				if err := rows.Scan(&got); err != nil || got != want {
+					t.Errorf("%s: %q, %v, not %q", query, got, err, want)
+				}
+				return nil
+			})
+		})
 	}
 }

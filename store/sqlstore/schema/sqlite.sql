@@ -89,3 +89,37 @@ CREATE TABLE job_events (
 	doc TEXT NOT NULL,
 	sum INTEGER NOT NULL
 );
+
+-- For people who look with sqlite3.
+
+CREATE VIEW lock_list AS
+	SELECT name, iif(doc ->> 'freeze' IS NOT NULL, 'frozen', iif(json_array_length(doc, '$.holders') > 0, 'held', 'awaited')) AS state,
+		doc ->> 'token' AS token, json_array_length(doc, '$.holders') AS holders, waiting AS waiters
+	FROM locks ORDER BY name;
+
+CREATE VIEW holder_list AS
+	SELECT l.name AS lock, h.value ->> '$.owner.id' AS owner, h.value ->> '$.owner.session' AS session, h.value ->> '$.owner.host' AS host,
+		h.value ->> 'token' AS token, h.value ->> 'lease_id' AS lease_id, h.value ->> 'ttl_ms' AS ttl_ms,
+		h.value ->> 'held_since' AS held_since, h.value ->> 'acquired_at' AS renewed, h.value ->> 'expires_at' AS expires
+	FROM locks l, json_each(l.doc, '$.holders') h ORDER BY l.name, h.key;
+
+CREATE VIEW queue_list AS
+	SELECT lock, doc ->> '$.owner.id' AS owner, doc ->> '$.owner.session' AS session, doc ->> '$.owner.host' AS host,
+		coalesce(doc ->> 'priority', 0) AS priority, lease_id, doc ->> 'since' AS since, doc ->> 'until' AS until
+	FROM waiters ORDER BY lock, priority DESC, doc ->> 'place';
+
+CREATE VIEW event_list AS
+	SELECT e.first + v.key AS seq, v.value ->> 'time' AS at, v.value ->> 'type' AS type, v.value ->> 'name' AS lock,
+		v.value ->> '$.owner.id' AS owner, v.value ->> '$.owner.host' AS host, v.value ->> 'token' AS token,
+		v.value ->> 'lease_id' AS lease_id, v.value -> 'extra' AS extra
+	FROM lock_events e, json_each(e.doc) v ORDER BY 1;
+
+CREATE VIEW job_list AS
+	SELECT j.id, j.doc ->> 'type' AS type, j.doc ->> 'state' AS state, j.seq, j.doc ->> 'revision' AS revision, j.doc ->> 'ended_at' AS ended, j.doc,
+		coalesce(j.payload, (SELECT p.payload FROM payloads p WHERE p.seq = j.seq)) AS payload
+	FROM (SELECT id, seq, doc, payload FROM living UNION ALL SELECT id, seq, doc, payload FROM ended) j;
+
+CREATE VIEW job_event_list AS
+	SELECT e.first + v.key AS seq, v.value ->> 'time' AS at, v.value ->> 'type' AS type, v.value ->> 'job_id' AS job, v.value ->> 'worker_id' AS worker,
+		v.value ->> 'attempt' AS attempt, v.value ->> 'code' AS code, v.value ->> 'reason' AS reason
+	FROM job_events e, json_each(e.doc) v ORDER BY 1;
