@@ -414,12 +414,7 @@ func (c *call) getJob() error {
 	ctx, done := c.brief()
 	defer done()
 	v, err := c.s.Jobs.Get(ctx, id)
-	leaseIDs := c.seesLeases()
-	w := viewWire{jobWire: toJob(&v.Job, leaseIDs), seenWire: toSeen(&v, leaseIDs)}
-	for i := range v.Attempts {
-		w.Attempts = append(w.Attempts, toAttempt(&v.Attempts[i], leaseIDs))
-	}
-	return c.reply(&w, err)
+	return c.reply(toView(&v, c.seesLeases()), err)
 }
 
 // seesLeases reports whether the caller is shown lease IDs.
@@ -443,12 +438,9 @@ func (c *call) listJobs() error {
 	ctx, done := c.brief()
 	defer done()
 	p, err := c.s.Jobs.List(ctx, f)
-	leaseIDs := c.seesLeases()
-	w := pageWire{Now: p.Now, Queue: depthsWire(p.Snapshot.Queue), Snapshot: toSnapshot(&p.Snapshot), Next: text(p.Next)}
-	for i := range p.Jobs {
-		w.Jobs = append(w.Jobs, listedWire{toJob(&p.Jobs[i].Job, leaseIDs), toSeen(&p.Jobs[i], leaseIDs)})
-	}
-	return c.reply(&w, err)
+	w := toPage(&p, c.seesLeases())
+	w.Snapshot.Busy = new(busyRating())
+	return c.reply(w, err)
 }
 
 // parameters returns those of the query.
@@ -492,6 +484,7 @@ func (c *call) getStatus() error {
 	defer done()
 	s, err := c.s.Jobs.Status(ctx)
 	w := toSnapshot(&s)
+	w.Busy = new(busyRating())
 	return c.reply(&w, err)
 }
 
@@ -514,11 +507,7 @@ func (c *call) stats() error {
 	ctx, done := c.brief()
 	defer done()
 	s, err := c.s.Jobs.Stats(ctx, days)
-	w := statsWire{Range: rangeWire{days, s.From, s.To}, totalsWire: toTotals(s.Totals), ByType: map[string]totalsWire{}}
-	for name, t := range s.ByType {
-		w.ByType[name] = toTotals(t)
-	}
-	return c.reply(&w, err)
+	return c.reply(toStats(&s, days), err)
 }
 
 func (c *call) decisions() error {

@@ -333,6 +333,14 @@ type viewWire struct {
 	Attempts []attemptWire `json:"attempts"`
 }
 
+func toView(v *jobs.View, leaseIDs bool) *viewWire {
+	w := viewWire{jobWire: toJob(&v.Job, leaseIDs), seenWire: toSeen(v, leaseIDs)}
+	for i := range v.Attempts {
+		w.Attempts = append(w.Attempts, toAttempt(&v.Attempts[i], leaseIDs))
+	}
+	return &w
+}
+
 // attemptWire is a jobs.Attempt.
 type attemptWire struct {
 	Number    int            `json:"attempt"`
@@ -376,6 +384,14 @@ type listedWire struct {
 	seenWire
 }
 
+func toPage(p *jobs.Page, leaseIDs bool) *pageWire {
+	w := pageWire{Now: p.Now, Queue: depthsWire(p.Snapshot.Queue), Snapshot: toSnapshot(&p.Snapshot), Next: text(p.Next)}
+	for i := range p.Jobs {
+		w.Jobs = append(w.Jobs, listedWire{toJob(&p.Jobs[i].Job, leaseIDs), toSeen(&p.Jobs[i], leaseIDs)})
+	}
+	return &w
+}
+
 // depthsWire is a jobs.Depths.
 type depthsWire struct {
 	High       int `json:"high"`
@@ -392,14 +408,14 @@ type snapshotWire struct {
 	Available    int        `json:"available_capacity_units"`
 	Queue        depthsWire `json:"queue_depths"`
 	ActiveLeases int        `json:"active_leases"`
-	Busy         int        `json:"busy_rating"`
+	Busy         *int       `json:"busy_rating,omitzero"` // of the server's host
 	Draining     bool       `json:"draining"`
 }
 
 func toSnapshot(s *jobs.Snapshot) snapshotWire {
 	return snapshotWire{
 		Total: s.Total, Usable: s.Usable, Leased: s.Leased, Available: s.Available, Queue: depthsWire(s.Queue), ActiveLeases: s.ActiveLeases,
-		Busy: busyRating(), Draining: s.Draining,
+		Draining: s.Draining,
 	}
 }
 
@@ -427,6 +443,14 @@ type statsWire struct {
 	Range rangeWire `json:"range"`
 	totalsWire
 	ByType map[string]totalsWire `json:"by_type"`
+}
+
+func toStats(s *jobs.Stats, days int) *statsWire {
+	w := statsWire{Range: rangeWire{days, s.From, s.To}, totalsWire: toTotals(s.Totals), ByType: map[string]totalsWire{}}
+	for name, t := range s.ByType {
+		w.ByType[name] = toTotals(t)
+	}
+	return &w
 }
 
 // rangeWire is what time statistics are about.
