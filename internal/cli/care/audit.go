@@ -106,6 +106,8 @@ func (a cmd) runAudit(o auditOptions) error {
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	}
 	defer stop()
+	ctx, done := app.WhileRead(ctx, a.Out)
+	defer done()
 	v := auditView{cmd: a, tail: o.tail, far: b.Far != nil}
 	for e, err := range entries(ctx, b, o.Query, o.tail) {
 		if ctx.Err() != nil {

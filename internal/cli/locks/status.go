@@ -213,6 +213,8 @@ const (
 func (a cmd) watch(ctx context.Context, b *app.Backend, name string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
+	ctx, done := app.WhileRead(ctx, a.Out)
+	defer done()
 	terminal := app.IsTerminal(a.Out) && !a.JSON
 	every := watchEvery
 	if b.Far != nil {
