@@ -343,30 +343,30 @@ func toView(v *jobs.View, leaseIDs bool) *viewWire {
 
 // attemptWire is a jobs.Attempt.
 type attemptWire struct {
-	Number    int            `json:"attempt"`
-	Token     uint64         `json:"token"`
-	LeaseID   text           `json:"lease_id"`
-	WorkerID  string         `json:"worker_id"`
-	Units     int            `json:"capacity_units"`
-	State     jobs.State     `json:"state"`
-	Code      text           `json:"code"`
-	IssuedAt  time.Time      `json:"issued_at"`
-	FirstBeat time.Time      `json:"first_heartbeat"`
-	EndedAt   time.Time      `json:"ended_at"`
-	Error     jsontext.Value `json:"error"`
+	Number         int            `json:"attempt"`
+	Token          uint64         `json:"token"`
+	LeaseID        text           `json:"lease_id"`
+	WorkerID       string         `json:"worker_id"`
+	Units          int            `json:"capacity_units"`
+	State          jobs.State     `json:"state"`
+	Code           text           `json:"code"`
+	IssuedAt       time.Time      `json:"issued_at"`
+	FirstHeartbeat time.Time      `json:"first_heartbeat"`
+	EndedAt        time.Time      `json:"ended_at"`
+	Error          jsontext.Value `json:"error"`
 }
 
 func toAttempt(a *jobs.Attempt, leaseID bool) attemptWire {
 	return attemptWire{
 		Number: a.Number, Token: a.Token, LeaseID: shown(a.LeaseID, leaseID), WorkerID: a.WorkerID, Units: a.Units, State: a.State, Code: text(a.Code),
-		IssuedAt: a.IssuedAt, FirstBeat: a.FirstBeat, EndedAt: a.EndedAt, Error: a.Error,
+		IssuedAt: a.IssuedAt, FirstHeartbeat: a.FirstHeartbeat, EndedAt: a.EndedAt, Error: a.Error,
 	}
 }
 
 func (w *attemptWire) attempt(jobID string) jobs.Attempt {
 	return jobs.Attempt{
 		JobID: jobID, Number: w.Number, Token: w.Token, LeaseID: string(w.LeaseID), WorkerID: w.WorkerID, Units: w.Units, State: w.State,
-		Code: string(w.Code), IssuedAt: w.IssuedAt, FirstBeat: w.FirstBeat, EndedAt: w.EndedAt, Error: w.Error,
+		Code: string(w.Code), IssuedAt: w.IssuedAt, FirstHeartbeat: w.FirstHeartbeat, EndedAt: w.EndedAt, Error: w.Error,
 	}
 }
 

@@ -161,7 +161,7 @@ func (r *Run) work(asked time.Duration) {
 	r.beat = &lokt.Heartbeat{Margin: r.margin(), Lost: r.lost} // which watches over the lease's end
 	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
-	if r.w.o.Elapsed()-asked > r.life()/4 { // the ask has waited: when the lease began is not known well enough
+	if r.w.o.Elapsed()-asked > r.life()/4 { // the request has waited: when the lease began is not known well enough
 		var err error
 		if asked, err = r.confirm(); err != nil {
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
