@@ -23,14 +23,11 @@ import (
 // The scheduler's JSON. Values that are only passed on come back byte for byte. A body may have several problems, and is told
 // all of them, each with its place: so values of the wrong type are noted and skipped, where the library would stop.
 
-// text is a string that is null where it is empty.
-type text string
-
 // form is how the scheduler's wire writes values.
 var form = rawjson.New(
 	json.JoinMarshalers(
-		json.MarshalToFunc(writeTime), json.MarshalToFunc(writeSeconds), json.MarshalToFunc(writeText)),
-	json.Deterministic(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true),
+		json.MarshalToFunc(writeTime), json.MarshalToFunc(writeSeconds), json.MarshalToFunc(writeString)),
+	json.Deterministic(true), jsontext.AllowDuplicateNames(true),
 )
 
 func writeTime(enc *jsontext.Encoder, t time.Time) error {
@@ -65,11 +62,14 @@ func writeSeconds(enc *jsontext.Encoder, d time.Duration) error {
 	return enc.WriteValue(b)
 }
 
-func writeText(enc *jsontext.Encoder, t text) error {
-	if t == "" {
-		return enc.WriteToken(jsontext.Null)
+// writeString writes null for a member that is empty.
+func writeString(enc *jsontext.Encoder, s string) error {
+	if s == "" {
+		if outer, _ := enc.StackIndex(enc.StackDepth()); outer == '{' {
+			return enc.WriteToken(jsontext.Null)
+		}
 	}
-	return enc.WriteToken(jsontext.String(string(t)))
+	return enc.WriteToken(jsontext.String(s))
 }
 
 // reading is how clients read what the wire has: exactly, and with null for what is not there.
@@ -102,7 +102,7 @@ func newReader() any {
 		json.UnmarshalFromFunc(r.string), json.UnmarshalFromFunc(r.bool), json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float),
 		json.UnmarshalFromFunc(r.seconds), json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value), json.UnmarshalFromFunc(r.strings),
 		json.UnmarshalFromFunc(r.spec), json.UnmarshalFromFunc(r.specs),
-		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, t *text) error { return r.string(dec, (*string)(t)) }),
+		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *verbatim) error { return r.string(dec, (*string)(v)) }),
 	))
 	return r
 }
@@ -112,10 +112,11 @@ func (r *reader) read(body []byte, v any) error {
 	if body = bytes.Trim(body, " \t\r\n"); len(body) == 0 {
 		return invalidAt("missing", "Field required")
 	}
+	to := v
 	if body[0] != '{' {
-		v = new(jsontext.Value)
+		to = new(jsontext.Value)
 	}
-	err := json.Unmarshal(body, v, r.options)
+	err := json.Unmarshal(body, to, r.options)
 	if err == nil {
 		err = bounded(body)
 	}
@@ -129,29 +130,23 @@ func (r *reader) read(body []byte, v any) error {
 		return invalidAt("value_error", err.Error())
 	case body[0] != '{':
 		return invalidAt("model_attributes_type", "Input should be an object")
+	default:
+		r.missing(reflect.ValueOf(v).Elem())
 	}
 	return nil
-}
-
-// err returns the problems as an error, or nil.
-func (r *reader) err() error {
-	if len(r.problems) == 0 {
-		return nil
-	}
-	return &jobs.InvalidError{Problems: r.problems}
 }
 
 func (r *reader) add(kind, msg string, loc ...any) {
 	r.problems = append(r.problems, jobs.Problem{Type: kind, Loc: loc, Msg: msg})
 }
 
-// needed returns the text of a field that must be there.
-func (r *reader) needed(s *string, name string) string {
-	if s == nil {
-		r.add("missing", "Field required", name)
-		return ""
+// missing notes the fields of an object that must be there, and are not.
+func (r *reader) missing(object reflect.Value) {
+	for i := range object.NumField() {
+		if name, needed := object.Type().Field(i).Tag.Lookup("needed"); needed && object.Field(i).IsNil() {
+			r.add("missing", "Field required", name)
+		}
 	}
-	return *s
 }
 
 // invalidAt returns the error of a request with one problem.
