@@ -479,8 +479,8 @@ func refusal(failure, refused error) error {
 	if failure == nil {
 		return fmt.Errorf("the result was refused: %w", refused)
 	}
-	// only its text: its JSON was refused
-	return fmt.Errorf("%s (what more it says was refused: %w)", failure, refused) //nolint:errorlint
+	text := failure.Error() // and no more of it: its JSON was refused
+	return fmt.Errorf("%s (what more it says was refused: %w)", text, refused)
 }
 
 // applied reports whether the run is known to have ended as it was offered: an offer whose answer was lost may
