@@ -62,14 +62,17 @@ func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, &c, nil)
 }
 
-// withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
-func (m *Manager) withdraw(ctx context.Context, c *Claim, waited time.Duration) {
-	_, _ = m.leave(ctx, c, leftCancelled, waited)
+// withdrawal takes back a claim that failed, after it waited, within a limit.
+type withdrawal = func(ctx context.Context, c *Claim, waited, limit time.Duration)
+
+// withdraw is a withdrawal. It does its best: an orphan ends with its process or its time to live.
+func (m *Manager) withdraw(ctx context.Context, c *Claim, waited, limit time.Duration) {
+	_, _ = m.leave(ctx, c, leftCancelled, waited, limit)
 }
 
 // acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may
 // withdraw.
-func (m *Manager) acquire(ctx context.Context, c *Claim, failed func(context.Context, *Claim, time.Duration)) (Holder, error) {
+func (m *Manager) acquire(ctx context.Context, c *Claim, failed withdrawal) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
@@ -80,14 +83,14 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, failed func(context.Con
 		return Holder{}, err
 	}
 	begun := time.Now()
-	ask := m.ask
+	ask := m.askInTime
 	if failed == nil {
 		ask = m.askOnce
 	}
 	d, err := ask(ctx, c)
 	if err != nil {
 		if failed != nil && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
-			failed(ctx, c, 0)
+			failed(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
 		return Holder{}, err
 	}
@@ -102,8 +105,20 @@ func (m *Manager) ask(ctx context.Context, c *Claim) (*decision, error) {
 	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return acquire(s, *c) })
 }
 
-// storeTimeout bounds how long a store may take to put a claim on record for which its client waits.
+// storeTimeout bounds how long a caller waits for a store that does not answer. Its last second is for taking back what a
+// store may have put on record after all.
 const storeTimeout = 10 * time.Second
+
+// askInTime is ask for a claim that is taken back if the store does not answer in time.
+func (m *Manager) askInTime(ctx context.Context, c *Claim) (*decision, error) {
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout-time.Second)
+	defer cancel()
+	d, err := m.ask(bounded, c)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w: the store does not answer", ErrUnavailable)
+	}
+	return d, err
+}
 
 // askOnce is ask for a claim that its client asks for again when ctx has ended. Time that ends before the store has
 // answered is the store's doing: the claim does not wait, for it is not known to be on record.
@@ -141,7 +156,7 @@ func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 // wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its
 // time is up or ctx ends.
 func (m *Manager) wait(
-	ctx context.Context, c *Claim, begun, until time.Time, failed func(context.Context, *Claim, time.Duration),
+	ctx context.Context, c *Claim, begun, until time.Time, failed withdrawal,
 ) (Holder, error) {
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	for {
@@ -185,7 +200,7 @@ func (m *Manager) wait(
 		if err != nil {
 			switch {
 			case failed != nil:
-				failed(ctx, c, time.Since(begun))
+				failed(ctx, c, time.Since(begun), undoTimeout)
 			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 				m.hungUp(ctx, c, until)
 			}
@@ -260,7 +275,7 @@ const (
 // giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the
 // grant.
 func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
-	d, err := m.leave(ctx, c, how, waited)
+	d, err := m.leave(ctx, c, how, waited, undoTimeout)
 	if err != nil {
 		return Holder{}, err
 	}
@@ -272,8 +287,8 @@ func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.
 }
 
 // leave takes the claim out of the queue, even if ctx has ended.
-func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited time.Duration) (*decision, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) (*decision, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
 }

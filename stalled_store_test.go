@@ -38,3 +38,14 @@ func TestAClaimThatNoStorePutsOnRecordIsNotQueued(t *testing.T) {
 		}
 	})
 }
+
+// Promise S-173.
+func TestAClaimDoesNotWaitLongForAStoreThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		_, err := lokt.NewManager(stalled{memstore.New()}).Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}})
+		if took := time.Since(begun); !errors.Is(err, lokt.ErrUnavailable) || took > 10*time.Second {
+			t.Errorf("after %v it ends with %v", took, err)
+		}
+	})
+}

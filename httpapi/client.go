@@ -158,7 +158,6 @@ type exchange struct {
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
 	most     time.Duration // bounds how long a request is tried that no server has seen; 0: only the client's patience does
 	attempt  time.Duration // in place of the client's, if shorter; 0 if not
-	quiet    time.Duration // the answer is a stream, which is given up when nothing comes for so long; 0 if it is not
 
 	seen     bool      // set: a server may have seen the request
 	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
@@ -299,24 +298,17 @@ func (c *Client) attempt(
 		x.seen = x.seen || x.doubtful
 		return !distrusted || len(c.urls) > 1, 0, c.unreachable(at, err)
 	}
-	if x.quiet == 0 {
-		defer drain(resp.Body)
-	} else {
-		defer resp.Body.Close() // what is left of a stream is not wanted
-	}
+	defer drain(resp.Body)
 	x.seen = true
 	if resp.StatusCode < 300 {
-		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" && media != "text/event-stream" {
+		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" {
 			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))
 		}
 		var answer io.Reader = resp.Body
-		if x.quiet > 0 || x.looks {
-			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: max(x.quiet, c.o.Attempt)}
+		if x.looks {
+			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: c.o.Attempt}
 		}
 		if err := into(resp.StatusCode, answer); err != nil {
-			if stopped := (*stopError)(nil); errors.As(err, &stopped) {
-				return false, 0, stopped.err
-			}
 			if limited := (*RateLimitedError)(nil); errors.As(err, &limited) {
 				return true, limited.RetryAfter, limited
 			}
@@ -434,11 +426,6 @@ func (w *watched) Read(p []byte) (int, error) {
 	return w.r.Read(p)
 }
 
-// stopError wraps an error of the caller's own that ended the reading of an answer.
-type stopError struct{ err error }
-
-func (e *stopError) Error() string { return e.err.Error() }
-
 func (c *Client) request(ctx context.Context, x *exchange, at uint32, body []byte) (*http.Request, error) {
 	u := *c.server(at)
 	base := u.EscapedPath()
@@ -457,7 +444,7 @@ func (c *Client) request(ctx context.Context, x *exchange, at uint32, body []byt
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	r.Header.Set("Accept", "application/json, text/event-stream;q=0.9")
+	r.Header.Set("Accept", "application/json")
 	r.Header.Set("User-Agent", c.o.UserAgent)
 	token := c.o.Token
 	if c.o.TokenSource != nil {

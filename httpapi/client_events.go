@@ -1,14 +1,9 @@
 package httpapi
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"iter"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -83,110 +78,46 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("events after number %d were forgotten: the oldest kept is %d", e.After, e.Oldest)
 }
 
-// Reasons why the reading of a stream ended.
-var (
-	errStreamEnded = errors.New("the stream ended")
-	errEnough      = errors.New("the reader has had enough")
-)
-
 // Events yields the events that the query lets through as they happen, from q.After on, or from the present on if that is
-// 0. It connects again when the connection breaks, and misses nothing that way; what the store has forgotten is told by
-// a *GapError, after which the sequence goes on. Any other error is the last thing that it yields. It looks at Name,
-// Prefix, Owner, Types and Since of the query.
+// 0. It misses nothing when a connection breaks; what the store has forgotten is told by a *GapError, after which the sequence
+// goes on. Any other error is the last thing that it yields. It looks at Name, Prefix, Owner, Types and Since of the query.
 func (c *Client) Events(ctx context.Context, q lokt.EventQuery) iter.Seq2[lokt.LoggedEvent, error] {
 	q = lokt.EventQuery{After: q.After, Name: q.Name, Prefix: q.Prefix, Owner: q.Owner, Types: q.Types, Since: q.Since}
 	return func(yield func(lokt.LoggedEvent, error) bool) {
-		last := strconv.FormatUint(q.After, 10)
-		if q.After == 0 {
-			last = ""
-		}
-		q.After = 0
-		connected := false
+		present, reached := q.After == 0, false
 		for {
-			x := &exchange{
-				method: http.MethodGet, path: "/v1/events", query: queryValues(q), patience: lokt.QueueTTL, quiet: 3 * heartbeat,
+			x := &exchange{method: http.MethodGet, path: "/v1/audit", query: queryValues(q), wait: longPoll, patience: lokt.QueueTTL}
+			x.seen = reached
+			if present {
+				x.query = url.Values{"latest": {"true"}, "limit": {"1"}}
+			} else {
+				x.query.Set("after", strconv.FormatUint(q.After, 10))
+				x.query.Set("wait_ms", longPollMillis)
 			}
-			x.seen = connected
-			if last != "" {
-				x.header = map[string]string{"Last-Event-ID": last}
-			}
-			err := c.do(ctx, x, func(_ int, body io.Reader) error {
-				connected = true
-				return &stopError{c.readStream(body, &last, yield)}
-			})
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			switch {
-			case errors.Is(err, errEnough):
-				return
-			case !errors.Is(err, errStreamEnded):
+			page, err := c.readEvents(ctx, x)
+			if err != nil {
 				yield(lokt.LoggedEvent{}, err)
 				return
 			}
-			select {
-			case <-time.After(firstPause + rand.N(4*firstPause)):
-			case <-ctx.Done():
+			reached = true
+			switch {
+			case present:
+				present, q.After = false, page.Newest
+				continue
+			case page.Newest < q.After, page.Oldest > q.After+1: // the numbers began again, or some were forgotten
+				if !yield(lokt.LoggedEvent{}, &GapError{After: q.After, Oldest: page.Oldest}) {
+					return
+				}
+				q.After = min(q.After, page.Newest)
+			}
+			for _, e := range page.Events {
+				if q.After = e.Seq; !yield(e, nil) {
+					return
+				}
+			}
+			if !page.More {
+				q.After = page.Newest
 			}
 		}
 	}
-}
-
-// maxEventLine is the longest line of a stream, in bytes.
-const maxEventLine = 1 << 20
-
-// readStream reads server-sent events and yields them. It notes the last one's number.
-func (c *Client) readStream(body io.Reader, last *string, yield func(lokt.LoggedEvent, error) bool) error {
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxEventLine)
-	var kind, data []byte
-	id := *last
-	for lines.Scan() {
-		name, value, _ := bytes.Cut(lines.Bytes(), []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(name) {
-		case "id":
-			id = string(value)
-		case "event":
-			kind = bytes.Clone(value)
-		case "data":
-			data = append(data, value...)
-		}
-		if len(lines.Bytes()) > 0 {
-			continue
-		}
-		if err := c.dispatch(string(kind), data, yield); err != nil {
-			return err
-		}
-		*last, kind, data = id, nil, nil
-	}
-	return errStreamEnded
-}
-
-// dispatch yields one event of a stream.
-func (c *Client) dispatch(kind string, data []byte, yield func(lokt.LoggedEvent, error) bool) error {
-	if len(data) == 0 {
-		return nil
-	}
-	var e lokt.LoggedEvent
-	var gap error
-	switch kind {
-	case "gap":
-		missed := &GapError{}
-		if err := lokt.Unmarshal(data, missed); err != nil {
-			return err
-		}
-		gap = missed
-	case "":
-		if err := lokt.Unmarshal(data, &e); err != nil {
-			return err
-		}
-		c.event(&e)
-	default: // of a later version
-		return nil
-	}
-	if !yield(e, gap) {
-		return errEnough
-	}
-	return nil
 }

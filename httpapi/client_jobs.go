@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -75,16 +75,17 @@ func leaseOf(leaseID, what string) string { return "/leases/" + url.PathEscape(l
 
 // Submit implements jobs.Submitter.
 func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt, error) {
-	if err := sendable(specs); err != nil {
-		return nil, err
-	}
 	var body specsWire
-	unsafe := false
+	unsafe, fit := false, len(specs) > 0 && len(specs) <= jobs.MaxSubmit
 	for i := range specs {
 		body.Jobs = append(body.Jobs, toSpec(&specs[i]))
-		unsafe = unsafe || specs[i].IdempotencyKey == ""
+		unsafe, fit = unsafe || specs[i].IdempotencyKey == "", fit && specs[i].Payload.Kind() == '{'
 	}
-	answer, err := post[receiptsWire](ctx, c, "/jobs", &body, func(x *exchange) { x.once = unsafe })
+	text, err := form.Marshal(&body)
+	if err != nil || !fit || !jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true)) {
+		return nil, jobs.ValidateSubmit(specs, math.MaxInt) // what else may be wrong the server knows better
+	}
+	answer, err := post[receiptsWire](ctx, c, "/jobs", nil, func(x *exchange) { x.body, x.once = text, unsafe })
 	if err != nil {
 		return nil, err
 	}
@@ -98,53 +99,15 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 	return all, nil
 }
 
-// sendable returns what is wrong with specs that cannot be written as JSON, or are too many for a body. What else may be
-// wrong the server knows better.
-func sendable(specs []jobs.Spec) error {
-	switch {
-	case len(specs) == 0:
-		return invalidAt("too_short", "List should have at least 1 item", "jobs")
-	case len(specs) > jobs.MaxSubmit:
-		return invalidAt("too_long", fmt.Sprintf("List should have at most %d items, not %d", jobs.MaxSubmit, len(specs)), "jobs")
-	}
-	fit := true
-	for i := range specs {
-		s := &specs[i]
-		for _, text := range append(append([]string{s.Type, string(s.Priority), s.IdempotencyKey}, s.Tags...), s.Locks...) {
-			fit = fit && utf8.ValidString(text)
-		}
-		fit = fit && s.Payload.Kind() == '{' && s.Payload.IsValid()
-	}
-	if fit {
-		return nil
-	}
-	all := &jobs.InvalidError{}
-	for i := range specs {
-		var wrong *jobs.InvalidError
-		if errors.As(specs[i].Validate(math.MaxInt, "jobs", i), &wrong) {
-			all.Problems = append(all.Problems, wrong.Problems...)
-		}
-	}
-	return all
-}
-
-// sendableText refuses a text that cannot be written as JSON.
-func sendableText(name, text string) error {
-	if utf8.ValidString(text) {
-		return nil
-	}
-	return invalidAt("string_unicode", "Input should be UTF-8", name)
-}
-
 // Cancel implements jobs.Submitter.
 func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.State, error) {
-	if err := sendableText("reason", reason); err != nil {
+	if err := jobs.ValidateReason(reason); err != nil {
 		return "", err
 	}
 	if jobID == "" {
 		return "", jobs.ErrJobNotFound
 	}
-	answer, err := post[okWire](ctx, c, "/jobs/"+url.PathEscape(jobID)+"/cancel", reasonWire{text(reason)})
+	answer, err := post[okWire](ctx, c, "/jobs/"+url.PathEscape(jobID)+"/cancel", reasonWire{reason})
 	return answer.State, err
 }
 
@@ -182,7 +145,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 const lastLook = time.Second
 
 func encodeRequest(a *jobs.Request) []byte {
-	q := requestWire{WorkerID: &a.WorkerID, Types: a.Types, Capabilities: a.Capabilities, Wait: inMillis(a.Wait), RequestID: text(a.RequestID)}
+	q := requestWire{WorkerID: &a.WorkerID, Types: a.Types, Capabilities: a.Capabilities, Wait: inMillis(a.Wait), RequestID: a.RequestID}
 	if a.MaxUnits > 0 {
 		most := int(min(int64(a.MaxUnits), mostInt))
 		q.MaxUnits = &most
@@ -248,7 +211,7 @@ func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Hear
 
 // HeartbeatAll implements jobs.Leaser.
 func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, error) {
-	if err := sendableText("lease_ids", workerID+strings.Join(leaseIDs, "")); err != nil {
+	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
 	answer, err := post[batchAnswerWire[[]leaseNewsWire]](ctx, c, "/leases/heartbeat", &batchWire{&workerID, &leaseIDs})
@@ -257,7 +220,7 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 	}
 	all := make([]jobs.LeaseAnswer, len(answer.Leases))
 	for i, l := range answer.Leases {
-		all[i].LeaseID = l.LeaseID
+		all[i].LeaseID = string(l.LeaseID)
 		switch {
 		case l.OK:
 			all[i].HeartbeatAnswer = l.news(answer.Interval)
@@ -303,7 +266,8 @@ func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
 	}
 	v := answer.view(&answer.jobWire)
 	for i := range answer.Attempts {
-		v.Attempts = append(v.Attempts, answer.Attempts[i].attempt(jobID))
+		v.Attempts = append(v.Attempts, jobs.Attempt(answer.Attempts[i]))
+		v.Attempts[i].JobID = jobID
 	}
 	return v, nil
 }
@@ -326,7 +290,7 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 	if err != nil {
 		return jobs.Page{}, err
 	}
-	p := jobs.Page{Now: answer.Now, Snapshot: answer.Snapshot.snapshot(), Next: string(answer.Next)}
+	p := jobs.Page{Now: answer.Now, Snapshot: answer.Snapshot.snapshot(), Next: answer.Next}
 	for i := range answer.Jobs {
 		p.Jobs = append(p.Jobs, answer.Jobs[i].view(&answer.Jobs[i].Job))
 	}
@@ -375,13 +339,13 @@ func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, e
 
 // Revoke implements jobs.Operator.
 func (c *JobsClient) Revoke(ctx context.Context, leaseID, reason string) error {
-	if err := sendableText("reason", reason); err != nil {
+	if err := jobs.ValidateReason(reason); err != nil {
 		return err
 	}
 	if leaseID == "" {
 		return jobs.ErrLeaseNotFound
 	}
-	_, err := post[okWire](ctx, c, leaseOf(leaseID, "revoke"), reasonWire{text(reason)})
+	_, err := post[okWire](ctx, c, leaseOf(leaseID, "revoke"), reasonWire{reason})
 	return err
 }
 
@@ -396,10 +360,10 @@ func (c *JobsClient) Unfreeze(ctx context.Context, jobType string) error {
 }
 
 func (c *JobsClient) freeze(ctx context.Context, path, jobType string) error {
-	if err := sendableText("type", jobType); err != nil {
+	if err := jobs.ValidateType(jobType); err != nil {
 		return err
 	}
-	_, err := post[okWire](ctx, c, path, typeWire{text(jobType)})
+	_, err := post[okWire](ctx, c, path, typeWire{jobType})
 	return err
 }
 

@@ -403,7 +403,7 @@ func locksTalk() []line {
 		say(line{method: "PUT", path: "/v1/locks/x/freeze", body: body})
 	}
 	say(line{method: "DELETE", path: "/v1/locks/x/freeze?owner=g"}, line{method: "DELETE", path: "/v1/locks/x/freeze"}, line{method: "DELETE", path: "/v1/locks/x/freeze?owner=f"}, line{method: "DELETE", path: "/v1/locks/x/freeze?owner=f"})
-	say(post1("/v1/locks/p/leases", `{"lease_id":"short","owner":{"id":"p"},"ttl_ms":1}`), line{method: "&GET", path: "/v1/locks/p"}, line{method: "&"}, post1("/v1/locks/p/prune", ""), get1("/v1/locks/p"))
+	say(post1("/v1/locks/p/leases", `{"lease_id":"short","owner":{"id":"p"},"ttl_ms":1}`), line{method: "&GET", path: "/v1/locks/q"}, line{method: "&"}, get1("/v1/locks/p"), post1("/v1/locks/p/prune", ""), get1("/v1/locks/p"))
 	say(post1("/v1/locks/q/leases", `{"lease_id":"one","owner":{"id":"q"},"limit":2,"strict":true,"attended":true,"max_hold_ms":60000,"ttl_ms":60000}`), post1("/v1/locks/q/leases", `{"lease_id":"two","owner":{"id":"r"},"limit":2}`), get1("/v1/locks/q"),
 		line{method: "DELETE", path: "/v1/locks/q/leases?owner=q"}, line{method: "DELETE", path: "/v1/locks/q/leases?owner=o&force=1"})
 	for _, q := range []string{"", "?limit=2", "?latest&limit=2", "?after=3&limit=1", "?before=3", "?name=q", "?prefix=q&type=acquire&type=deny", "?owner=b", "?since=2020-01-01T00:00:00Z&until=2020-01-01T00:00:00Z", "?since=x", "?limit=x", "?after=-1", "?name=/", "?owner=" + strings.Repeat("x", 300),

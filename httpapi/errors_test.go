@@ -307,16 +307,16 @@ func TestAnswersThatAreNotOfLoktdAreTold(t *testing.T) {
 func TestWhatIsWrongWithABodyIsSaidInTheWordsOfJSON(t *testing.T) {
 	handler := httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New())})
 	for body, want := range map[string]string{
-		`[]`:                                   "body should be an object",
-		`"x"`:                                  "body should be an object",
-		`{"owner":5}`:                          "owner should be an object",
-		`{"owner":{"id":["a"]}}`:               "owner.id should be a string",
-		`{"owner":{"id":"a","any_session":1}}`: "owner.any_session should be true or false",
+		`[]`:                                   "body has the wrong type",
+		`"x"`:                                  "body has the wrong type",
+		`{"owner":5}`:                          "owner has the wrong type",
+		`{"owner":{"id":["a"]}}`:               "owner.id has the wrong type",
+		`{"owner":{"id":"a","any_session":1}}`: "owner.any_session has the wrong type",
 		`{"owner":{"id":"a"},"ttl_ms":"5"}`:    "ttl_ms should be a number of milliseconds, not too large",
 		`{"owner":{"id":"a"},"ttl_ms":1e30}`:   "ttl_ms should be a number of milliseconds, not too large",
-		`{"owner":{"id":"a"},"limit":1e30}`:    "limit should be a whole number that is not too large",
-		`{"owner":{"id":"a"},"within":{}}`:     "within should be a list",
-		`{"owner":{"id":"a"},"metadata":[]}`:   "metadata should be an object",
+		`{"owner":{"id":"a"},"limit":1e30}`:    "limit has the wrong type",
+		`{"owner":{"id":"a"},"within":{}}`:     "within has the wrong type",
+		`{"owner":{"id":"a"},"metadata":[]}`:   "metadata has the wrong type",
 	} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/locks/x/leases", strings.NewReader(body)))

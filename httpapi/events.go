@@ -160,9 +160,7 @@ func (c *call) stream() error {
 	defer cancel()
 	defer context.AfterFunc(c.s.Stop, cancel)() // it is not called any more
 	if !resumed {
-		brief, done := c.brief()
-		page, err := c.s.Events.ReadEvents(brief, lokt.EventQuery{Latest: true, Limit: 1})
-		done()
+		page, err := c.s.Events.ReadEvents(c.ctx, lokt.EventQuery{Latest: true, Limit: 1})
 		if err != nil {
 			return err
 		}

@@ -62,42 +62,36 @@ func (c *call) reply(v any, err error) error {
 	return c.send(http.StatusOK, body)
 }
 
-// fields reads the request's body into what v points to, and checks what the types of fields do not say.
-func (c *call) fields(v any, check func(r *reader)) error {
+// fields reads the request's body into what v points to. What is wrong with fields is the error, after further checks.
+func (c *call) fields(v any, checks ...func(r *reader)) error {
 	r := c.s.readers.Get().(*reader)
 	defer c.s.readers.Put(r)
 	r.problems = nil
 	if err := r.read(c.in, v); err != nil {
 		return err
 	}
-	if check != nil {
+	for _, check := range checks {
 		check(r)
 	}
-	return r.err()
+	if len(r.problems) > 0 {
+		return &jobs.InvalidError{Problems: r.problems}
+	}
+	return nil
 }
 
 // submit queues a job, or a list of them. Jobs hold locks in the name of who submits them.
 func (c *call) submit() error {
 	q := submitWire{specWire: newSpecWire()}
-	var specs []jobs.Spec
-	err := c.fields(&q, func(r *reader) {
-		list, prefix := []specWire{q.specWire}, []any(nil)
-		if q.Jobs != nil {
-			list = *q.Jobs // and what stands beside it does not count
-			r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return p.Loc[0] != "jobs" })
-		}
-		for i := range list {
-			if q.Jobs != nil {
-				prefix = []any{"jobs", i}
-			}
-			r.checkSpec(&list[i], prefix)
-			specs = append(specs, list[i].spec())
-		}
-	})
-	if err != nil {
+	if err := c.fields(&q, q.check); err != nil {
 		return err
 	}
-	for i := range specs {
+	list := []specWire{q.specWire}
+	if q.Jobs != nil {
+		list = *q.Jobs
+	}
+	specs := make([]jobs.Spec, len(list))
+	for i := range list {
+		specs[i] = list[i].spec()
 		for _, tag := range specs[i].Tags {
 			if err := c.may(ScopeSubmit, tag); err != nil {
 				return err
@@ -109,9 +103,7 @@ func (c *call) submit() error {
 			}
 		}
 	}
-	ctx, done := c.brief()
-	defer done()
-	all, err := c.s.Jobs.Submit(ctx, specs)
+	all, err := c.s.Jobs.Submit(c.ctx, specs)
 	if q.Jobs != nil {
 		var w receiptsWire
 		for _, r := range all {
@@ -125,14 +117,24 @@ func (c *call) submit() error {
 	return c.reply(&receiptWire{all[0].JobID, all[0].State}, nil)
 }
 
-// checkSpec notes what the type of a field does not say.
-func (r *reader) checkSpec(s *specWire, prefix []any) {
-	at := func(name string) []any { return append(prefix[:len(prefix):len(prefix)], name) }
-	if s.Payload != nil && s.Payload.Kind() != '{' { // there is none where even the job is no object
-		r.add("dict_type", "Input should be an object", at("payload")...)
+// check notes what types of fields do not say. What stands beside a list does not count.
+func (q *submitWire) check(r *reader) {
+	if q.Jobs == nil {
+		q.specWire.check(r)
+		return
 	}
-	if s.MaxRuntime != nil && *s.MaxRuntime == 0 {
-		r.add("greater_than", "Input should be greater than 0", at("max_runtime_s")...)
+	r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return p.Loc[0] != "jobs" })
+	for i := range *q.Jobs {
+		(*q.Jobs)[i].check(r, "jobs", i)
+	}
+}
+
+func (w *specWire) check(r *reader, at ...any) {
+	if w.Payload != nil && w.Payload.Kind() != '{' { // there is none where even the job is no object
+		r.add("dict_type", "Input should be an object", append(at, "payload")...)
+	}
+	if w.MaxRuntime != nil && *w.MaxRuntime == 0 {
+		r.add("greater_than", "Input should be greater than 0", append(at, "max_runtime_s")...)
 	}
 }
 
@@ -161,10 +163,8 @@ func (c *call) cancelJob() error {
 	if !plausible(id) {
 		return jobs.ErrJobNotFound
 	}
-	ctx, done := c.brief()
-	defer done()
 	if c.caller != nil {
-		v, err := c.s.Jobs.Get(ctx, id)
+		v, err := c.s.Jobs.Get(c.ctx, id)
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (c *call) cancelJob() error {
 			}
 		}
 	}
-	state, err := c.s.Jobs.Cancel(ctx, id, string(q.Reason))
+	state, err := c.s.Jobs.Cancel(c.ctx, id, q.Reason)
 	return c.reply(&okWire{OK: true, State: state}, err)
 }
 
@@ -183,26 +183,25 @@ func (c *call) optional(v any) error {
 	if string(bytes.Trim(c.in, " \t\r\n")) == "null" {
 		return nil
 	}
-	return c.fields(v, nil)
+	return c.fields(v)
+}
+
+func (q *requestWire) check(r *reader) {
+	if q.MaxUnits != nil && *q.MaxUnits == 0 && r.problems == nil {
+		r.add("greater_than_equal", "Input should be greater than or equal to 1", "max_units")
+	}
 }
 
 // request grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that know
 // only the plain contract end when they are answered anything but 200.
 func (c *call) request() error {
 	var q requestWire
-	var a jobs.Request
-	err := c.fields(&q, func(r *reader) {
-		a = jobs.Request{
-			WorkerID: r.needed(q.WorkerID, "worker_id"), Types: q.Types, Capabilities: q.Capabilities, Wait: millis(q.Wait), RequestID: string(q.RequestID),
-		}
-		if q.MaxUnits != nil {
-			if a.MaxUnits = *q.MaxUnits; a.MaxUnits == 0 && r.problems == nil {
-				r.add("greater_than_equal", "Input should be greater than or equal to 1", "max_units")
-			}
-		}
-	})
-	if err != nil {
+	if err := c.fields(&q, q.check); err != nil {
 		return err
+	}
+	a := jobs.Request{WorkerID: *q.WorkerID, Types: q.Types, Capabilities: q.Capabilities, Wait: millis(q.Wait), RequestID: q.RequestID}
+	if q.MaxUnits != nil {
+		a.MaxUnits = *q.MaxUnits
 	}
 	ctx, done := c.wait(&a.Wait)
 	defer done()
@@ -259,28 +258,23 @@ func (c *call) wait(d *time.Duration) (context.Context, func()) {
 	if *d <= jobs.MaxWait { // others will be found
 		*d = min(*d, 0)
 	}
-	return c.brief()
+	return c.ctx, func() {}
 }
 
 func (c *call) heartbeat() error {
 	var q beatWire
-	var b jobs.Heartbeat
-	err := c.fields(&q, func(r *reader) {
-		b = jobs.Heartbeat{
-			LeaseID: c.r.PathValue("lease_id"), WorkerID: r.needed(q.WorkerID, "worker_id"), Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
-		}
-	})
-	if err != nil {
+	if err := c.fields(&q); err != nil {
 		return err
 	}
+	b := jobs.Heartbeat{
+		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
+	}
 	ctx, done := c.wait(&b.Wait)
-	defer done()
 	answer, err := c.s.Jobs.Heartbeat(ctx, b)
+	done()
 	if err != nil && errors.Is(context.Cause(ctx), errStopping) { // it was applied, and may be again
-		again, done := c.brief()
-		defer done()
 		b.Wait = 0
-		answer, err = c.s.Jobs.Heartbeat(again, b)
+		answer, err = c.s.Jobs.Heartbeat(c.ctx, b)
 		answer.Drain = true
 	}
 	return c.reply(&aliveWire{toNews(&answer), answer.Interval}, err)
@@ -288,11 +282,8 @@ func (c *call) heartbeat() error {
 
 func (c *call) heartbeatAll() error {
 	var q batchWire
-	var worker string
 	err := c.fields(&q, func(r *reader) {
-		worker = r.needed(q.WorkerID, "worker_id")
 		if q.LeaseIDs == nil {
-			r.add("missing", "Field required", "lease_ids")
 			return
 		}
 		for i, id := range *q.LeaseIDs {
@@ -304,9 +295,7 @@ func (c *call) heartbeatAll() error {
 	if err != nil {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	all, err := c.s.Jobs.HeartbeatAll(ctx, worker, *q.LeaseIDs)
+	all, err := c.s.Jobs.HeartbeatAll(c.ctx, *q.WorkerID, *q.LeaseIDs)
 	if err != nil {
 		return err
 	}
@@ -331,7 +320,7 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 		}
 		a := &all[i]
 		if a.Err != nil || a.Cancel || a.Drain || len(a.LostLocks) > 0 {
-			w := leaseNewsWire{a.LeaseID, newsWire{Code: jobs.Code(a.Err)}}
+			w := leaseNewsWire{verbatim(a.LeaseID), newsWire{Code: jobs.Code(a.Err)}}
 			if a.Err == nil {
 				w.newsWire = toNews(&a.HeartbeatAnswer)
 			}
@@ -353,36 +342,23 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 
 func (c *call) complete() error {
 	var q completeWire
-	var e jobs.Completion
-	err := c.fields(&q, func(r *reader) {
-		e = jobs.Completion{
-			LeaseID: c.r.PathValue("lease_id"), WorkerID: r.needed(q.WorkerID, "worker_id"), Status: jobs.State(r.needed(q.Status, "status")),
-			Result: q.Result, Error: q.Error,
-		}
-	})
-	if err != nil {
+	if err := c.fields(&q); err != nil {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	applied, err := c.s.Jobs.Complete(ctx, e)
+	applied, err := c.s.Jobs.Complete(c.ctx, jobs.Completion{
+		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Status: jobs.State(*q.Status), Result: q.Result, Error: q.Error,
+	})
 	return c.reply(&okWire{OK: true, Applied: &applied}, err)
 }
 
 func (c *call) report() error {
 	var q reportWire
-	var p jobs.Progress
-	err := c.fields(&q, func(r *reader) {
-		p = jobs.Progress{
-			LeaseID: c.r.PathValue("lease_id"), WorkerID: r.needed(q.WorkerID, "worker_id"), Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
-		}
-	})
-	if err != nil {
+	if err := c.fields(&q); err != nil {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	return c.reply(&okWire{OK: true}, c.s.Jobs.Report(ctx, p))
+	return c.reply(&okWire{OK: true}, c.s.Jobs.Report(c.ctx, jobs.Progress{
+		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
+	}))
 }
 
 func (c *call) revoke() error {
@@ -390,9 +366,7 @@ func (c *call) revoke() error {
 	if err := c.optional(&q); err != nil {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	return c.reply(&okWire{OK: true}, c.s.Jobs.Revoke(ctx, c.r.PathValue("lease_id"), string(q.Reason)))
+	return c.reply(&okWire{OK: true}, c.s.Jobs.Revoke(c.ctx, c.r.PathValue("lease_id"), q.Reason))
 }
 
 // freezeType freezes a type of jobs, or ends that.
@@ -401,9 +375,7 @@ func (c *call) freezeType(change func(context.Context, string) error) error {
 	if err := c.optional(&q); err != nil {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	return c.reply(&okWire{OK: true}, change(ctx, string(q.Type)))
+	return c.reply(&okWire{OK: true}, change(c.ctx, q.Type))
 }
 
 func (c *call) getJob() error {
@@ -411,15 +383,8 @@ func (c *call) getJob() error {
 	if !plausible(id) {
 		return jobs.ErrJobNotFound
 	}
-	ctx, done := c.brief()
-	defer done()
-	v, err := c.s.Jobs.Get(ctx, id)
-	leaseIDs := c.seesLeases()
-	w := viewWire{jobWire: toJob(&v.Job, leaseIDs), seenWire: toSeen(&v, leaseIDs)}
-	for i := range v.Attempts {
-		w.Attempts = append(w.Attempts, toAttempt(&v.Attempts[i], leaseIDs))
-	}
-	return c.reply(&w, err)
+	v, err := c.s.Jobs.Get(c.ctx, id)
+	return c.reply(toView(&v, c.seesLeases()), err)
 }
 
 // seesLeases reports whether the caller is shown lease IDs.
@@ -440,15 +405,10 @@ func (c *call) listJobs() error {
 		}
 		f.Limit = min(max(n, 1), jobs.MaxList)
 	}
-	ctx, done := c.brief()
-	defer done()
-	p, err := c.s.Jobs.List(ctx, f)
-	leaseIDs := c.seesLeases()
-	w := pageWire{Now: p.Now, Queue: depthsWire(p.Snapshot.Queue), Snapshot: toSnapshot(&p.Snapshot), Next: text(p.Next)}
-	for i := range p.Jobs {
-		w.Jobs = append(w.Jobs, listedWire{toJob(&p.Jobs[i].Job, leaseIDs), toSeen(&p.Jobs[i], leaseIDs)})
-	}
-	return c.reply(&w, err)
+	p, err := c.s.Jobs.List(c.ctx, f)
+	w := toPage(&p, c.seesLeases())
+	w.Snapshot.Busy = new(busyRating())
+	return c.reply(w, err)
 }
 
 // parameters returns those of the query.
@@ -488,17 +448,14 @@ func (c *call) days(absent int) (int, error) {
 }
 
 func (c *call) getStatus() error {
-	ctx, done := c.brief()
-	defer done()
-	s, err := c.s.Jobs.Status(ctx)
+	s, err := c.s.Jobs.Status(c.ctx)
 	w := toSnapshot(&s)
+	w.Busy = new(busyRating())
 	return c.reply(&w, err)
 }
 
 func (c *call) workers() error {
-	ctx, done := c.brief()
-	defer done()
-	all, err := c.s.Jobs.Workers(ctx)
+	all, err := c.s.Jobs.Workers(c.ctx)
 	var w workersWire
 	for _, one := range all {
 		w.Workers = append(w.Workers, workerWire(one))
@@ -511,14 +468,8 @@ func (c *call) stats() error {
 	if err != nil && !errors.Is(err, strconv.ErrRange) { // that many days are too many in any case
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	s, err := c.s.Jobs.Stats(ctx, days)
-	w := statsWire{Range: rangeWire{days, s.From, s.To}, totalsWire: toTotals(s.Totals), ByType: map[string]totalsWire{}}
-	for name, t := range s.ByType {
-		w.ByType[name] = toTotals(t)
-	}
-	return c.reply(&w, err)
+	s, err := c.s.Jobs.Stats(c.ctx, days)
+	return c.reply(toStats(&s, days), err)
 }
 
 func (c *call) decisions() error {
@@ -526,9 +477,7 @@ func (c *call) decisions() error {
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
-	d, err := c.s.Jobs.Decisions(ctx, days)
+	d, err := c.s.Jobs.Decisions(c.ctx, days)
 	w := decisionsWire(d)
 	return c.reply(&w, err)
 }
@@ -538,10 +487,8 @@ func (c *call) cleanup() error {
 	if err != nil {
 		return err
 	}
-	ctx, done := c.brief()
-	defer done()
 	// Nothing is so old; stores need not cope with times before the common era.
-	deleted, err := c.s.Jobs.Cleanup(ctx, min(days, 1<<31-1))
+	deleted, err := c.s.Jobs.Cleanup(c.ctx, min(days, 1<<31-1))
 	return c.reply(&okWire{OK: true, Deleted: &deleted, Days: days}, err)
 }
 

@@ -23,14 +23,11 @@ import (
 // The scheduler's JSON. Values that are only passed on come back byte for byte. A body may have several problems, and is told
 // all of them, each with its place: so values of the wrong type are noted and skipped, where the library would stop.
 
-// text is a string that is null where it is empty.
-type text string
-
 // form is how the scheduler's wire writes values.
 var form = rawjson.New(
 	json.JoinMarshalers(
-		json.MarshalToFunc(writeTime), json.MarshalToFunc(writeSeconds), json.MarshalToFunc(writeText)),
-	json.Deterministic(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true),
+		json.MarshalToFunc(writeTime), json.MarshalToFunc(writeSeconds), json.MarshalToFunc(writeString)),
+	json.Deterministic(true), jsontext.AllowDuplicateNames(true),
 )
 
 func writeTime(enc *jsontext.Encoder, t time.Time) error {
@@ -65,11 +62,14 @@ func writeSeconds(enc *jsontext.Encoder, d time.Duration) error {
 	return enc.WriteValue(b)
 }
 
-func writeText(enc *jsontext.Encoder, t text) error {
-	if t == "" {
-		return enc.WriteToken(jsontext.Null)
+// writeString writes null for a member that is empty.
+func writeString(enc *jsontext.Encoder, s string) error {
+	if s == "" {
+		if outer, _ := enc.StackIndex(enc.StackDepth()); outer == '{' {
+			return enc.WriteToken(jsontext.Null)
+		}
 	}
-	return enc.WriteToken(jsontext.String(string(t)))
+	return enc.WriteToken(jsontext.String(s))
 }
 
 // reading is how clients read what the wire has: exactly, and with null for what is not there.
@@ -102,7 +102,7 @@ func newReader() any {
 		json.UnmarshalFromFunc(r.string), json.UnmarshalFromFunc(r.bool), json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float),
 		json.UnmarshalFromFunc(r.seconds), json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value), json.UnmarshalFromFunc(r.strings),
 		json.UnmarshalFromFunc(r.spec), json.UnmarshalFromFunc(r.specs),
-		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, t *text) error { return r.string(dec, (*string)(t)) }),
+		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *verbatim) error { return r.string(dec, (*string)(v)) }),
 	))
 	return r
 }
@@ -112,10 +112,11 @@ func (r *reader) read(body []byte, v any) error {
 	if body = bytes.Trim(body, " \t\r\n"); len(body) == 0 {
 		return invalidAt("missing", "Field required")
 	}
+	to := v
 	if body[0] != '{' {
-		v = new(jsontext.Value)
+		to = new(jsontext.Value)
 	}
-	err := json.Unmarshal(body, v, r.options)
+	err := json.Unmarshal(body, to, r.options)
 	if err == nil {
 		err = bounded(body)
 	}
@@ -129,29 +130,23 @@ func (r *reader) read(body []byte, v any) error {
 		return invalidAt("value_error", err.Error())
 	case body[0] != '{':
 		return invalidAt("model_attributes_type", "Input should be an object")
+	default:
+		r.missing(reflect.ValueOf(v).Elem())
 	}
 	return nil
-}
-
-// err returns the problems as an error, or nil.
-func (r *reader) err() error {
-	if len(r.problems) == 0 {
-		return nil
-	}
-	return &jobs.InvalidError{Problems: r.problems}
 }
 
 func (r *reader) add(kind, msg string, loc ...any) {
 	r.problems = append(r.problems, jobs.Problem{Type: kind, Loc: loc, Msg: msg})
 }
 
-// needed returns the text of a field that must be there.
-func (r *reader) needed(s *string, name string) string {
-	if s == nil {
-		r.add("missing", "Field required", name)
-		return ""
+// missing notes the fields of an object that must be there, and are not.
+func (r *reader) missing(object reflect.Value) {
+	for i := range object.NumField() {
+		if name, needed := object.Type().Field(i).Tag.Lookup("needed"); needed && object.Field(i).IsNil() {
+			r.add("missing", "Field required", name)
+		}
 	}
-	return *s
 }
 
 // invalidAt returns the error of a request with one problem.
@@ -221,50 +216,43 @@ func bounded(body []byte) error {
 	return nil
 }
 
-// wrong notes that the next value is not of its type, and skips it.
-func (r *reader) wrong(dec *jsontext.Decoder, kind, msg string) error {
-	err := dec.SkipValue()
-	r.note(dec, kind, msg)
-	return err
-}
-
 // note notes a problem of the value that was read last.
 func (r *reader) note(dec *jsontext.Decoder, kind, msg string) {
 	r.add(kind, msg, elements(dec.StackPointer())...)
 }
 
-// absent skips a null that stands for a field that is not there.
-func absent(dec *jsontext.Decoder) bool {
-	if dec.PeekKind() != 'n' {
-		return false
+// is reports whether the next value is of one of the kinds. Others are skipped: a member that is null is the same as none, and
+// everything else a problem.
+func (r *reader) is(dec *jsontext.Decoder, kinds, problem, msg string) (bool, error) {
+	k := dec.PeekKind()
+	if strings.IndexByte(kinds, byte(k)) >= 0 {
+		return true, nil
 	}
 	outer, _ := dec.StackIndex(dec.StackDepth())
-	return outer == '{' && dec.SkipValue() == nil
+	if err := dec.SkipValue(); err != nil || k == 'n' && outer == '{' {
+		return false, err
+	}
+	r.note(dec, problem, "Input should be "+msg)
+	return false, nil
 }
 
 func (r *reader) string(dec *jsontext.Decoder, s *string) error {
-	if absent(dec) {
-		return nil
-	}
-	if dec.PeekKind() != '"' {
-		return r.wrong(dec, "string_type", "Input should be a valid string")
-	}
-	t, err := dec.ReadToken()
-	if err == nil {
+	ok, err := r.is(dec, `"`, "string_type", "a valid string")
+	if ok {
+		var t jsontext.Token
+		t, err = dec.ReadToken()
 		*s = t.String()
 	}
 	return err
 }
 
 func (r *reader) bool(dec *jsontext.Decoder, b *bool) error {
-	if absent(dec) {
-		return nil
+	ok, err := r.is(dec, "tf", "bool_type", "a valid boolean")
+	if ok {
+		var t jsontext.Token
+		t, err = dec.ReadToken()
+		*b = t.Kind() == 't'
 	}
-	if k := dec.PeekKind(); k != 't' && k != 'f' {
-		return r.wrong(dec, "bool_type", "Input should be a valid boolean")
-	}
-	t, err := dec.ReadToken()
-	*b = err == nil && t.Bool()
 	return err
 }
 
@@ -273,7 +261,7 @@ const mostInt = 1<<53 - 1
 
 // int reads an integer. 5.0 and 5e0 are integers.
 func (r *reader) int(dec *jsontext.Decoder, n *int) error {
-	f, ok, err := r.number(dec, "int_type", "Input should be a valid integer")
+	f, ok, err := r.number(dec, "int_type", "a valid integer")
 	switch {
 	case !ok:
 	case math.Abs(f) > mostInt:
@@ -289,23 +277,19 @@ func (r *reader) int(dec *jsontext.Decoder, n *int) error {
 }
 
 // number reads a number, unless it is absent or of another type.
-func (r *reader) number(dec *jsontext.Decoder, kind, msg string) (f float64, ok bool, err error) {
-	if absent(dec) {
-		return 0, false, nil
-	}
-	if dec.PeekKind() != '0' {
-		return 0, false, r.wrong(dec, kind, msg)
-	}
-	t, err := dec.ReadToken()
-	if err != nil {
+func (r *reader) number(dec *jsontext.Decoder, problem, msg string) (f float64, ok bool, err error) {
+	if ok, err = r.is(dec, "0", problem, msg); !ok {
 		return 0, false, err
 	}
-	f, _ = t.Float() // infinite ones are refused later
-	return f, true, nil
+	t, err := dec.ReadToken()
+	if err == nil {
+		f, _ = t.Float() // infinite ones are refused later
+	}
+	return f, err == nil, err
 }
 
 func (r *reader) float(dec *jsontext.Decoder, to *float64) error {
-	f, ok, err := r.number(dec, "float_type", "Input should be a valid number")
+	f, ok, err := r.number(dec, "float_type", "a valid number")
 	if ok {
 		*to = f
 	}
@@ -315,7 +299,7 @@ func (r *reader) float(dec *jsontext.Decoder, to *float64) error {
 // seconds reads a duration given in seconds, in whole milliseconds: parts of one count as one. What is too long for a
 // time.Duration is the longest of these.
 func (r *reader) seconds(dec *jsontext.Decoder, d *time.Duration) error {
-	f, ok, err := r.number(dec, "float_type", "Input should be a valid number")
+	f, ok, err := r.number(dec, "float_type", "a valid number")
 	if !ok {
 		if len(r.problems) > 0 {
 			*d = 1 // 0 might be a problem of its own
@@ -339,11 +323,9 @@ func (r *reader) seconds(dec *jsontext.Decoder, d *time.Duration) error {
 
 // time reads a moment given as RFC 3339 has it, in whole milliseconds.
 func (r *reader) time(dec *jsontext.Decoder, to *time.Time) error {
-	if absent(dec) {
-		return nil
-	}
-	if dec.PeekKind() != '"' {
-		return r.wrong(dec, "datetime_type", "Input should be a time as RFC 3339 has it")
+	ok, err := r.is(dec, `"`, "datetime_type", "a time as RFC 3339 has it")
+	if !ok {
+		return err
 	}
 	token, err := dec.ReadToken()
 	if err != nil {
@@ -367,25 +349,29 @@ func (r *reader) time(dec *jsontext.Decoder, to *time.Time) error {
 
 // value reads a value that is passed on.
 func (r *reader) value(dec *jsontext.Decoder, v *jsontext.Value) error {
-	if absent(dec) {
-		return nil
+	if dec.PeekKind() == 'n' {
+		return dec.SkipValue()
 	}
 	return json.UnmarshalDecode(dec, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true)) // the names are not ours
 }
 
 func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
-	if absent(dec) {
-		return nil
-	}
-	if dec.PeekKind() != '[' {
-		return r.wrong(dec, "list_type", "Input should be a valid list")
-	}
-	_, err := dec.ReadToken()
-	for n := 0; err == nil && dec.PeekKind() != ']'; n++ {
+	return r.list(dec, func(n int) error {
 		*all = append(*all, "")
-		err = r.string(dec, &(*all)[n])
+		return r.string(dec, &(*all)[n])
+	})
+}
+
+// list reads a list, element by element.
+func (r *reader) list(dec *jsontext.Decoder, read func(n int) error) error {
+	ok, err := r.is(dec, "[", "list_type", "a valid list")
+	if ok {
+		_, err = dec.ReadToken()
 	}
-	if err == nil {
+	for n := 0; ok && err == nil && dec.PeekKind() != ']'; n++ {
+		err = read(n)
+	}
+	if ok && err == nil {
 		_, err = dec.ReadToken()
 	}
 	return err
@@ -394,7 +380,9 @@ func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
 // spec reads what is asked of a job in a list.
 func (r *reader) spec(dec *jsontext.Decoder, s *specWire) error {
 	if dec.PeekKind() != '{' {
-		return r.wrong(dec, "model_attributes_type", "Input should be an object")
+		err := dec.SkipValue()
+		r.note(dec, "model_attributes_type", "Input should be an object")
+		return err
 	}
 	*s = newSpecWire()
 	return errors.ErrUnsupported // by the library, field by field
@@ -402,25 +390,16 @@ func (r *reader) spec(dec *jsontext.Decoder, s *specWire) error {
 
 // specs reads a list of them, as far as it may be long.
 func (r *reader) specs(dec *jsontext.Decoder, all *[]specWire) error {
-	if dec.PeekKind() != '[' {
-		return r.wrong(dec, "list_type", "Input should be a valid list")
-	}
-	_, err := dec.ReadToken()
-	for n := 0; err == nil && dec.PeekKind() != ']'; n++ {
+	return r.list(dec, func(n int) error {
 		if n < jobs.MaxSubmit {
 			*all = append(*all, specWire{})
-			err = json.UnmarshalDecode(dec, &(*all)[n])
-			continue
+			return json.UnmarshalDecode(dec, &(*all)[n])
 		}
 		if n == jobs.MaxSubmit {
 			r.add("too_long", fmt.Sprintf("List should have at most %d items", jobs.MaxSubmit), "jobs")
 		}
-		err = dec.SkipValue()
-	}
-	if err == nil {
-		_, err = dec.ReadToken()
-	}
-	return err
+		return dec.SkipValue()
+	})
 }
 
 // The JSON of locks is that of package lokt.
@@ -450,18 +429,7 @@ func (c *call) decode(v any) error {
 	case errors.Is(err, lokt.ErrInvalid):
 		return invalid("%s should be a number of milliseconds, not too large", member(wrong.JSONPointer))
 	}
-	want := "an object"
-	switch wrong.GoType.Kind() {
-	case reflect.String:
-		want = "a string"
-	case reflect.Bool:
-		want = "true or false"
-	case reflect.Slice:
-		want = "a list"
-	case reflect.Int, reflect.Int64, reflect.Uint64:
-		want = "a whole number that is not too large"
-	}
-	return invalid("%s should be %s", member(wrong.JSONPointer), want)
+	return invalid("%s has the wrong type", member(wrong.JSONPointer))
 }
 
 // member names a member of a body as people do: "owner.id".

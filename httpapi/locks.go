@@ -95,15 +95,10 @@ func (c *call) getLock() error {
 	if q.err != nil {
 		return q.err
 	}
-	look := func() (lokt.Snapshot, error) {
-		ctx, done := c.brief()
-		defer done()
-		return c.s.Locks.Get(ctx, name)
-	}
-	snap, err := look()
+	snap, err := c.s.Locks.Get(c.ctx, name)
 	if err == nil && wait > 0 && q.Has("seen") && snap.Lock.Revision == seen {
 		if err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Locks.Wait(ctx, lokt.Watch{Name: name, Seen: seen}) }); err == nil {
-			snap, err = look()
+			snap, err = c.s.Locks.Get(c.ctx, name)
 		}
 	}
 	if err != nil {
@@ -122,8 +117,6 @@ func (c *call) listLocks() error {
 	if err := lokt.ValidatePrefix(f.Prefix); err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
 	out := bufio.NewWriterSize(c, 16<<10)
 	before := `{"locks":[` // the last flush tells of errors
 	begin := func() {
@@ -135,7 +128,7 @@ func (c *call) listLocks() error {
 		_, _ = out.WriteString(before)
 		before = ","
 	}
-	for snap, err := range c.s.Locks.List(ctx, f) {
+	for snap, err := range c.s.Locks.List(c.ctx, f) {
 		var entry lockWire
 		switch {
 		case err != nil && snap.Lock.Name == "":
@@ -249,9 +242,8 @@ func (c *call) acquire() error {
 	if claim.Owner, err = c.view().stored(claim.Owner); err != nil {
 		return err
 	}
-	ctx, done := c.brief()
+	ctx, done := c.ctx, func() {}
 	if claim.Wait > 0 {
-		done()
 		claim.Wait = min(claim.Wait, c.s.Limits.Wait)
 		limit := claim.Wait
 		if q.Stay {
@@ -336,12 +328,10 @@ func (c *call) renew() error {
 		}
 		r.Owner = &owner
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
-	h, err := c.s.Locks.Renew(ctx, r)
+	h, err := c.s.Locks.Renew(c.ctx, r)
 	if another := takenByAnother(q, r, err); another != nil {
 		r.Owner = another
-		h, err = c.s.Locks.Renew(ctx, r)
+		h, err = c.s.Locks.Renew(c.ctx, r)
 	}
 	if err != nil {
 		return err
@@ -377,8 +367,8 @@ type releasedWire struct {
 }
 
 // release ends what the target says.
-func (c *call) release(ctx context.Context, t lokt.Target) error {
-	ended, err := c.s.Locks.Release(ctx, t)
+func (c *call) release(t lokt.Target) error {
+	ended, err := c.s.Locks.Release(c.ctx, t)
 	if err != nil {
 		return err
 	}
@@ -391,8 +381,6 @@ func (c *call) release(ctx context.Context, t lokt.Target) error {
 
 // releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is stale.
 func (c *call) releaseOne() error {
-	ctx, cancel := c.brief()
-	defer cancel()
 	if q := c.query(); c.r.Header.Get(headerLease) != "" || q.err == nil && !q.bool("force") && !q.bool("stale") {
 		t := q.target(c.r.PathValue("name"))
 		if q.err != nil {
@@ -405,21 +393,21 @@ func (c *call) releaseOne() error {
 		if t.LeaseID, err = c.leaseOf(); err != nil {
 			return err
 		}
-		c.s.claims.takeBack(ctx, operation)
-		return c.release(ctx, t)
+		c.s.claims.takeBack(c.ctx, operation)
+		return c.release(t)
 	}
 	t, err := c.ownersTarget()
 	if err != nil {
 		return err
 	}
-	snap, err := c.s.Locks.Get(ctx, t.Name)
+	snap, err := c.s.Locks.Get(c.ctx, t.Name)
 	if err != nil {
 		return err
 	}
 	if t.LeaseID = findPublic(snap.Lock, c.r.PathValue("id")); t.LeaseID == "" {
 		return &lokt.GoneError{Name: t.Name, Holders: snap.Lock.Holders}
 	}
-	return c.release(ctx, t)
+	return c.release(t)
 }
 
 // findPublic returns the lease ID of the holder or waiter with the public ID, or nothing.
@@ -461,9 +449,7 @@ func (c *call) releaseAll() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
-	return c.release(ctx, t)
+	return c.release(t)
 }
 
 // prunedWire is what was stale.
@@ -479,9 +465,7 @@ type removedWire struct {
 }
 
 func (c *call) prune() error {
-	ctx, cancel := c.brief()
-	defer cancel()
-	removed, err := c.s.Locks.Prune(ctx, c.r.PathValue("name"))
+	removed, err := c.s.Locks.Prune(c.ctx, c.r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -511,9 +495,7 @@ func (c *call) freeze() error {
 	if f.Owner, err = c.view().stored(f.Owner); err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
-	if f, err = c.s.Locks.Freeze(ctx, c.r.PathValue("name"), f); err != nil {
+	if f, err = c.s.Locks.Freeze(c.ctx, c.r.PathValue("name"), f); err != nil {
 		return err
 	}
 	return c.answer(http.StatusOK, freezeWire{c.view().freeze(&f)})
@@ -524,9 +506,7 @@ func (c *call) unfreeze() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
-	f, err := c.s.Locks.Unfreeze(ctx, t)
+	f, err := c.s.Locks.Unfreeze(c.ctx, t)
 	if err != nil {
 		return err
 	}

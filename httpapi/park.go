@@ -28,6 +28,7 @@ func (c *call) park(most time.Duration) (context.Context, func(), error) {
 		return nil, nil, err
 	}
 	c.in, c.list = nil, nil // others can use the memory better
+	c.done()
 	timed, stop := context.WithTimeoutCause(c.r.Context(), most, errWaitOver)
 	ctx, cancel := context.WithCancelCause(timed)
 	unstop := context.AfterFunc(c.s.Stop, func() { cancel(errStopping) })
@@ -39,6 +40,7 @@ func (c *call) park(most time.Duration) (context.Context, func(), error) {
 		cancel(nil)
 		stop()
 		free()
+		c.bound()
 	}, nil
 }
 

@@ -246,14 +246,16 @@ type call struct {
 	http.ResponseWriter
 	s       *server
 	r       *http.Request
-	id      string // of the request, which the answer carries
-	pattern string // of the route; empty while there is none
-	caller  Caller // nil without a Gate
-	often   error  // why the caller may do nothing at the moment but keep what it has; nil if it may
-	lease   string // the lease ID that the body names
-	status  int    // of the answer; 0 while nothing has been written
-	bytes   int64  // of the answer's body
-	reason  string // why the status is 500 or more
+	id      string             // of the request, which the answer carries
+	pattern string             // of the route; empty while there is none
+	ctx     context.Context    // bounds what is to be answered at once
+	done    context.CancelFunc // of ctx
+	caller  Caller             // nil without a Gate
+	often   error              // why the caller may do nothing at the moment but keep what it has; nil if it may
+	lease   string             // the lease ID that the body names
+	status  int                // of the answer; 0 while nothing has been written
+	bytes   int64              // of the answer's body
+	reason  string             // why the status is 500 or more
 
 	takesBody bool // and not only a query
 	arrived   bool // the body has been read to its end
@@ -367,8 +369,13 @@ func (c *call) serve(r *route) error {
 			c.in = append(c.in, "{}"...)
 		}
 	}
+	c.bound()
+	defer func() { c.done() }()
 	return r.serve(c)
 }
+
+// bound makes c.ctx last for what is to be answered at once.
+func (c *call) bound() { c.ctx, c.done = context.WithTimeout(c.r.Context(), c.s.Limits.Request) }
 
 // may returns an error unless the caller may do things of that scope to the lock or tag.
 func (c *call) may(s Scope, lockOrTag string) error {
@@ -394,11 +401,6 @@ func (c *call) who() string {
 
 // secret returns the lease ID that the request names, which no text may show.
 func (c *call) secret() string { return cmp.Or(c.lease, c.r.Header.Get(headerLease)) }
-
-// brief bounds what is to be answered at once.
-func (c *call) brief() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(c.r.Context(), c.s.Limits.Request)
-}
 
 // fail answers with an error, in the form of the API that the path belongs to.
 func (c *call) fail(err error) {

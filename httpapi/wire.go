@@ -9,15 +9,19 @@ import (
 )
 
 // The scheduler's bodies and answers, for both ends: times with three digits, durations in seconds, null for what is not there.
+// What a body must have is a pointer, and tagged as needed.
+
+// verbatim is a string that is written as it is; others are null where they are empty.
+type verbatim string
 
 // specWire is a jobs.Spec.
 type specWire struct {
-	Type           string         `json:"type"`
-	Priority       string         `json:"priority"`
+	Type           verbatim       `json:"type"`
+	Priority       verbatim       `json:"priority"`
 	Units          int            `json:"requested_units"`
 	Unique         bool           `json:"unique"`
 	Payload        jsontext.Value `json:"payload"`
-	IdempotencyKey text           `json:"idempotency_key"`
+	IdempotencyKey string         `json:"idempotency_key"`
 	Tags           []string       `json:"tags"`
 	MaxRuntime     *time.Duration `json:"max_runtime_s"`
 	MaxAttempts    int            `json:"max_attempts"`
@@ -34,7 +38,7 @@ func newSpecWire() specWire {
 
 func toSpec(s *jobs.Spec) specWire {
 	w := specWire{
-		Type: s.Type, Priority: string(s.Priority), Units: s.Units, Unique: s.Unique, Payload: s.Payload, IdempotencyKey: text(s.IdempotencyKey),
+		Type: verbatim(s.Type), Priority: verbatim(s.Priority), Units: s.Units, Unique: s.Unique, Payload: s.Payload, IdempotencyKey: s.IdempotencyKey,
 		Tags: s.Tags, MaxAttempts: s.MaxAttempts, RetryBackoff: s.RetryBackoff, RunAt: s.RunAt, Locks: s.Locks,
 	}
 	if s.MaxRuntime != 0 {
@@ -45,7 +49,7 @@ func toSpec(s *jobs.Spec) specWire {
 
 func (w *specWire) spec() jobs.Spec {
 	s := jobs.Spec{
-		Type: w.Type, Priority: jobs.Priority(w.Priority), Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: string(w.IdempotencyKey),
+		Type: string(w.Type), Priority: jobs.Priority(w.Priority), Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: w.IdempotencyKey,
 		Tags: w.Tags, MaxAttempts: w.MaxAttempts, RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
 	}
 	if w.MaxRuntime != nil {
@@ -77,12 +81,12 @@ type receiptsWire struct {
 
 // requestWire is a jobs.Request.
 type requestWire struct {
-	WorkerID     *string  `json:"worker_id"`
+	WorkerID     *string  `json:"worker_id" needed:"worker_id"`
 	MaxUnits     *int     `json:"max_units,omitzero"`
 	Types        []string `json:"types,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"`
 	Wait         int      `json:"wait_ms,omitzero"`
-	RequestID    text     `json:"request_id"`
+	RequestID    string   `json:"request_id"`
 }
 
 // deniedWire is a jobs.Denial.
@@ -102,7 +106,7 @@ type grantedWire struct {
 
 // beatWire is a jobs.Heartbeat.
 type beatWire struct {
-	WorkerID   *string        `json:"worker_id"`
+	WorkerID   *string        `json:"worker_id" needed:"worker_id"`
 	Progress   *float64       `json:"progress,omitzero"`
 	Checkpoint jsontext.Value `json:"checkpoint,omitzero"`
 	Wait       int            `json:"wait_ms,omitzero"`
@@ -134,8 +138,8 @@ type aliveWire struct {
 
 // batchWire is many heartbeats.
 type batchWire struct {
-	WorkerID *string   `json:"worker_id"`
-	LeaseIDs *[]string `json:"lease_ids"`
+	WorkerID *string   `json:"worker_id" needed:"worker_id"`
+	LeaseIDs *[]string `json:"lease_ids" needed:"lease_ids"`
 }
 
 // batchAnswerWire answers them.
@@ -146,21 +150,21 @@ type batchAnswerWire[leases any] struct {
 
 // leaseNewsWire is a jobs.LeaseAnswer.
 type leaseNewsWire struct {
-	LeaseID string `json:"lease_id"`
+	LeaseID verbatim `json:"lease_id"`
 	newsWire
 }
 
 // completeWire is a jobs.Completion.
 type completeWire struct {
-	WorkerID *string        `json:"worker_id"`
-	Status   *string        `json:"status"`
+	WorkerID *string        `json:"worker_id" needed:"worker_id"`
+	Status   *string        `json:"status" needed:"status"`
 	Result   jsontext.Value `json:"result"`
 	Error    jsontext.Value `json:"error"`
 }
 
 // reportWire is a jobs.Progress.
 type reportWire struct {
-	WorkerID *string        `json:"worker_id"`
+	WorkerID *string        `json:"worker_id" needed:"worker_id"`
 	Progress *float64       `json:"progress,omitzero"`
 	Metrics  jsontext.Value `json:"metrics,omitzero"`
 	Message  *string        `json:"message,omitzero"`
@@ -168,12 +172,12 @@ type reportWire struct {
 
 // reasonWire is why a job is cancelled, or a lease revoked.
 type reasonWire struct {
-	Reason text `json:"reason"`
+	Reason string `json:"reason"`
 }
 
 // typeWire is a type of jobs that is frozen.
 type typeWire struct {
-	Type text `json:"type"`
+	Type string `json:"type"`
 }
 
 // okWire says that something was done, and more where there is more.
@@ -187,7 +191,7 @@ type okWire struct {
 
 // leaseWire is a jobs.Lease. Its ID is null for who must not know it.
 type leaseWire struct {
-	ID             text              `json:"lease_id"`
+	ID             string            `json:"lease_id"`
 	JobID          string            `json:"job_id"`
 	WorkerID       string            `json:"worker_id"`
 	Units          int               `json:"capacity_units"`
@@ -213,18 +217,18 @@ func toLease(l *jobs.Lease, id bool) *leaseWire {
 
 func (w *leaseWire) lease() jobs.Lease {
 	return jobs.Lease{
-		ID: string(w.ID), JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt,
+		ID: w.ID, JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt,
 		LastHeartbeat: w.LastHeartbeat, Token: w.Token, Attempt: w.Attempt, TTL: w.TTL, Interval: w.Interval,
 		FirstHeartbeat: w.FirstHeartbeat, RunUntil: w.RunUntil, LockTokens: w.LockTokens,
 	}
 }
 
 // shown returns a lease ID, or nothing for who must not know it.
-func shown(leaseID string, may bool) text {
+func shown(leaseID string, may bool) string {
 	if !may {
 		return ""
 	}
-	return text(leaseID)
+	return leaseID
 }
 
 // jobWire is a jobs.Job.
@@ -236,10 +240,10 @@ type jobWire struct {
 	Unique         bool           `json:"unique"`
 	State          jobs.State     `json:"state"`
 	Payload        jsontext.Value `json:"payload"`
-	IdempotencyKey text           `json:"idempotency_key"`
+	IdempotencyKey string         `json:"idempotency_key"`
 	Tags           []string       `json:"tags"`
 	MaxRuntime     *time.Duration `json:"max_runtime_s"`
-	LeaseID        text           `json:"lease_id"`
+	LeaseID        string         `json:"lease_id"`
 	CreatedAt      time.Time      `json:"created_at"`
 	UpdatedAt      time.Time      `json:"updated_at"`
 	MaxAttempts    int            `json:"max_attempts"`
@@ -251,11 +255,11 @@ type jobWire struct {
 	EndedAt        time.Time      `json:"ended_at"`
 	Attempt        int            `json:"attempt"`
 	Token          uint64         `json:"token"`
-	Code           text           `json:"code"`
+	Code           string         `json:"code"`
 	Cancel         bool           `json:"cancel_requested"`
-	Reason         text           `json:"reason"`
+	Reason         string         `json:"reason"`
 	Progress       *float64       `json:"progress"`
-	Message        text           `json:"message"`
+	Message        string         `json:"message"`
 	Metrics        jsontext.Value `json:"metrics"`
 	Checkpoint     jsontext.Value `json:"checkpoint"`
 	Result         jsontext.Value `json:"result"`
@@ -265,15 +269,15 @@ type jobWire struct {
 func toJob(j *jobs.Job, leaseID bool) jobWire {
 	w := jobWire{
 		ID: j.ID, Type: j.Type, Priority: j.Priority, Units: j.Units, Unique: j.Unique, State: j.State, Payload: j.Payload,
-		IdempotencyKey: text(j.IdempotencyKey), Tags: j.Tags, LeaseID: shown(j.LeaseID, leaseID), CreatedAt: j.CreatedAt, UpdatedAt: j.UpdatedAt,
+		IdempotencyKey: j.IdempotencyKey, Tags: j.Tags, LeaseID: shown(j.LeaseID, leaseID), CreatedAt: j.CreatedAt, UpdatedAt: j.UpdatedAt,
 		MaxAttempts: j.MaxAttempts, RetryBackoff: j.RetryBackoff, RunAt: j.RunAt, Locks: j.Locks, ReadyAt: j.ReadyAt, StartedAt: j.StartedAt,
-		EndedAt: j.EndedAt, Attempt: j.Attempt, Token: j.Token, Code: text(j.Code), Cancel: j.Cancel, Reason: text(j.Reason),
+		EndedAt: j.EndedAt, Attempt: j.Attempt, Token: j.Token, Code: j.Code, Cancel: j.Cancel, Reason: j.Reason,
 	}
 	if j.MaxRuntime != 0 {
 		w.MaxRuntime = &j.MaxRuntime
 	}
 	if o := j.Output; o != nil {
-		w.Progress, w.Message, w.Metrics, w.Checkpoint, w.Result, w.Error = o.Progress, text(o.Message), o.Metrics, o.Checkpoint, o.Result, o.Error
+		w.Progress, w.Message, w.Metrics, w.Checkpoint, w.Result, w.Error = o.Progress, o.Message, o.Metrics, o.Checkpoint, o.Result, o.Error
 	}
 	return w
 }
@@ -281,18 +285,18 @@ func toJob(j *jobs.Job, leaseID bool) jobWire {
 func (w *jobWire) job() jobs.Job {
 	j := jobs.Job{
 		Spec: jobs.Spec{
-			Type: w.Type, Priority: w.Priority, Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: string(w.IdempotencyKey),
+			Type: w.Type, Priority: w.Priority, Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: w.IdempotencyKey,
 			Tags: w.Tags, MaxAttempts: w.MaxAttempts, RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
 		},
-		ID: w.ID, State: w.State, LeaseID: string(w.LeaseID), CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt, ReadyAt: w.ReadyAt,
-		StartedAt: w.StartedAt, EndedAt: w.EndedAt, Attempt: w.Attempt, Token: w.Token, Code: string(w.Code), Cancel: w.Cancel, Reason: string(w.Reason),
+		ID: w.ID, State: w.State, LeaseID: w.LeaseID, CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt, ReadyAt: w.ReadyAt,
+		StartedAt: w.StartedAt, EndedAt: w.EndedAt, Attempt: w.Attempt, Token: w.Token, Code: w.Code, Cancel: w.Cancel, Reason: w.Reason,
 	}
 	if w.MaxRuntime != nil {
 		j.MaxRuntime = *w.MaxRuntime
 	}
 	if w.Progress != nil || w.Message != "" || w.Metrics != nil || w.Checkpoint != nil || w.Result != nil || w.Error != nil {
 		j.Output = &jobs.Report{
-			Progress: w.Progress, Message: string(w.Message), Metrics: w.Metrics, Checkpoint: w.Checkpoint, Result: w.Result, Error: w.Error,
+			Progress: w.Progress, Message: w.Message, Metrics: w.Metrics, Checkpoint: w.Checkpoint, Result: w.Result, Error: w.Error,
 		}
 	}
 	return j
@@ -302,14 +306,14 @@ func (w *jobWire) job() jobs.Job {
 type seenWire struct {
 	Lease       *leaseWire    `json:"lease"`
 	InQueue     bool          `json:"in_queue"`
-	WaitingFor  text          `json:"waiting_for"`
+	WaitingFor  string        `json:"waiting_for"`
 	Age         time.Duration `json:"age_s"`
 	SinceUpdate time.Duration `json:"since_update_s"`
 }
 
 func toSeen(v *jobs.View, leaseID bool) seenWire {
 	w := seenWire{
-		InQueue: v.InQueue, WaitingFor: text(v.WaitingFor), Age: v.Age.Truncate(time.Millisecond), SinceUpdate: v.SinceUpdate.Truncate(time.Millisecond),
+		InQueue: v.InQueue, WaitingFor: v.WaitingFor, Age: v.Age.Truncate(time.Millisecond), SinceUpdate: v.SinceUpdate.Truncate(time.Millisecond),
 	}
 	if v.Lease != nil {
 		w.Lease = toLease(v.Lease, leaseID)
@@ -318,7 +322,7 @@ func toSeen(v *jobs.View, leaseID bool) seenWire {
 }
 
 func (w *seenWire) view(j *jobWire) jobs.View {
-	v := jobs.View{Job: j.job(), InQueue: w.InQueue, WaitingFor: string(w.WaitingFor), Age: w.Age, SinceUpdate: w.SinceUpdate}
+	v := jobs.View{Job: j.job(), InQueue: w.InQueue, WaitingFor: w.WaitingFor, Age: w.Age, SinceUpdate: w.SinceUpdate}
 	if w.Lease != nil {
 		l := w.Lease.lease()
 		v.Lease = &l
@@ -333,33 +337,29 @@ type viewWire struct {
 	Attempts []attemptWire `json:"attempts"`
 }
 
+func toView(v *jobs.View, leaseIDs bool) *viewWire {
+	w := viewWire{jobWire: toJob(&v.Job, leaseIDs), seenWire: toSeen(v, leaseIDs)}
+	for i := range v.Attempts {
+		w.Attempts = append(w.Attempts, attemptWire(v.Attempts[i]))
+		w.Attempts[i].LeaseID = shown(v.Attempts[i].LeaseID, leaseIDs)
+	}
+	return &w
+}
+
 // attemptWire is a jobs.Attempt.
 type attemptWire struct {
-	Number    int            `json:"attempt"`
-	Token     uint64         `json:"token"`
-	LeaseID   text           `json:"lease_id"`
-	WorkerID  string         `json:"worker_id"`
-	Units     int            `json:"capacity_units"`
-	State     jobs.State     `json:"state"`
-	Code      text           `json:"code"`
-	IssuedAt  time.Time      `json:"issued_at"`
-	FirstBeat time.Time      `json:"first_heartbeat"`
-	EndedAt   time.Time      `json:"ended_at"`
-	Error     jsontext.Value `json:"error"`
-}
-
-func toAttempt(a *jobs.Attempt, leaseID bool) attemptWire {
-	return attemptWire{
-		Number: a.Number, Token: a.Token, LeaseID: shown(a.LeaseID, leaseID), WorkerID: a.WorkerID, Units: a.Units, State: a.State, Code: text(a.Code),
-		IssuedAt: a.IssuedAt, FirstBeat: a.FirstBeat, EndedAt: a.EndedAt, Error: a.Error,
-	}
-}
-
-func (w *attemptWire) attempt(jobID string) jobs.Attempt {
-	return jobs.Attempt{
-		JobID: jobID, Number: w.Number, Token: w.Token, LeaseID: string(w.LeaseID), WorkerID: w.WorkerID, Units: w.Units, State: w.State,
-		Code: string(w.Code), IssuedAt: w.IssuedAt, FirstBeat: w.FirstBeat, EndedAt: w.EndedAt, Error: w.Error,
-	}
+	JobID          string         `json:"-"`
+	Number         int            `json:"attempt"`
+	Token          uint64         `json:"token"`
+	LeaseID        string         `json:"lease_id"`
+	WorkerID       string         `json:"worker_id"`
+	Units          int            `json:"capacity_units"`
+	State          jobs.State     `json:"state"`
+	Code           string         `json:"code"`
+	IssuedAt       time.Time      `json:"issued_at"`
+	FirstHeartbeat time.Time      `json:"first_heartbeat"`
+	EndedAt        time.Time      `json:"ended_at"`
+	Error          jsontext.Value `json:"error"`
 }
 
 // pageWire is a jobs.Page.
@@ -368,12 +368,20 @@ type pageWire struct {
 	Jobs     []listedWire `json:"jobs"`
 	Queue    depthsWire   `json:"queue_depths"`
 	Snapshot snapshotWire `json:"snapshot"`
-	Next     text         `json:"next"`
+	Next     string       `json:"next"`
 }
 
 type listedWire struct {
 	Job jobWire `json:"job"`
 	seenWire
+}
+
+func toPage(p *jobs.Page, leaseIDs bool) *pageWire {
+	w := pageWire{Now: p.Now, Queue: depthsWire(p.Snapshot.Queue), Snapshot: toSnapshot(&p.Snapshot), Next: p.Next}
+	for i := range p.Jobs {
+		w.Jobs = append(w.Jobs, listedWire{toJob(&p.Jobs[i].Job, leaseIDs), toSeen(&p.Jobs[i], leaseIDs)})
+	}
+	return &w
 }
 
 // depthsWire is a jobs.Depths.
@@ -392,14 +400,14 @@ type snapshotWire struct {
 	Available    int        `json:"available_capacity_units"`
 	Queue        depthsWire `json:"queue_depths"`
 	ActiveLeases int        `json:"active_leases"`
-	Busy         int        `json:"busy_rating"`
+	Busy         *int       `json:"busy_rating,omitzero"` // of the server's host
 	Draining     bool       `json:"draining"`
 }
 
 func toSnapshot(s *jobs.Snapshot) snapshotWire {
 	return snapshotWire{
 		Total: s.Total, Usable: s.Usable, Leased: s.Leased, Available: s.Available, Queue: depthsWire(s.Queue), ActiveLeases: s.ActiveLeases,
-		Busy: busyRating(), Draining: s.Draining,
+		Draining: s.Draining,
 	}
 }
 
@@ -427,6 +435,14 @@ type statsWire struct {
 	Range rangeWire `json:"range"`
 	totalsWire
 	ByType map[string]totalsWire `json:"by_type"`
+}
+
+func toStats(s *jobs.Stats, days int) *statsWire {
+	w := statsWire{Range: rangeWire{days, s.From, s.To}, totalsWire: toTotals(s.Totals), ByType: map[string]totalsWire{}}
+	for name, t := range s.ByType {
+		w.ByType[name] = toTotals(t)
+	}
+	return &w
 }
 
 // rangeWire is what time statistics are about.

@@ -5,22 +5,24 @@ import "time"
 // EventType names what happened to a job.
 type EventType string
 
-// What can happen to a job. Denied asks and heartbeats other than the first are no events: idle workers grow nothing.
+// What can happen to a job. Denied requests and heartbeats other than the first are no events: idle workers grow
+// nothing.
 const (
-	EventSubmit    EventType = "submitted"
-	EventGrant     EventType = "granted"
-	EventRunning   EventType = "running"
-	EventReturn    EventType = "returned" // a grant was taken back, because its worker had gone before it could be told
-	EventRetry     EventType = "retried"  // an attempt failed or expired, and there will be another
-	EventComplete  EventType = "completed"
-	EventFail      EventType = "failed"
-	EventExpire    EventType = "expired"
-	EventCancelAsk EventType = "cancel_requested"
-	EventCancel    EventType = "cancelled"
-	EventRevoke    EventType = "revoked"
-	EventFreeze    EventType = "frozen"
-	EventUnfreeze  EventType = "unfrozen"
-	EventClock     EventType = "clock_jumped" // of no job: the wall clock was set, which moves no deadline
+	EventSubmit  EventType = "submitted"
+	EventGrant   EventType = "granted"
+	EventRunning EventType = "running"
+	// a grant was taken back, because its worker had gone before it could be told
+	EventReturn        EventType = "returned"
+	EventRetry         EventType = "retried" // an attempt failed or expired, and there will be another
+	EventComplete      EventType = "completed"
+	EventFail          EventType = "failed"
+	EventExpire        EventType = "expired"
+	EventCancelRequest EventType = "cancel_requested"
+	EventCancel        EventType = "cancelled"
+	EventRevoke        EventType = "revoked"
+	EventFreeze        EventType = "frozen"
+	EventUnfreeze      EventType = "unfrozen"
+	EventClock         EventType = "clock_jumped" // of no job: the wall clock was set, which moves no deadline
 )
 
 // Event is something that happened to a job: rules produce events together with the change they belong to, and stores

@@ -152,7 +152,7 @@ type Lease struct {
 	ID             string    `json:"lease_id"`
 	JobID          string    `json:"job_id"`
 	WorkerID       string    `json:"worker_id"`
-	RequestID      string    `json:"request_id,omitzero"` // of the ask that it answered
+	RequestID      string    `json:"request_id,omitzero"` // of the request that it answered
 	Units          int       `json:"capacity_units"`
 	Token          uint64    `json:"token"` // higher than that of every earlier lease on the job
 	Attempt        int       `json:"attempt"`
@@ -173,18 +173,18 @@ type Lease struct {
 
 // Attempt is a lease that ended, or in answers also the one that has not.
 type Attempt struct {
-	JobID     string         `json:"job_id"`
-	Number    int            `json:"attempt"` // from 1
-	Token     uint64         `json:"token"`
-	LeaseID   string         `json:"lease_id"`
-	WorkerID  string         `json:"worker_id"`
-	Units     int            `json:"capacity_units"`
-	State     State          `json:"state"` // Completed, Failed or Expired; that of the job if it has not ended
-	Code      string         `json:"code,omitzero"`
-	IssuedAt  time.Time      `json:"issued_at"`
-	FirstBeat time.Time      `json:"first_heartbeat,omitzero"` // zero if there was none
-	EndedAt   time.Time      `json:"ended_at,omitzero"`        // zero if it has not ended
-	Error     jsontext.Value `json:"error,omitzero"`
+	JobID          string         `json:"job_id"`
+	Number         int            `json:"attempt"` // from 1
+	Token          uint64         `json:"token"`
+	LeaseID        string         `json:"lease_id"`
+	WorkerID       string         `json:"worker_id"`
+	Units          int            `json:"capacity_units"`
+	State          State          `json:"state"` // Completed, Failed or Expired; that of the job if it has not ended
+	Code           string         `json:"code,omitzero"`
+	IssuedAt       time.Time      `json:"issued_at"`
+	FirstHeartbeat time.Time      `json:"first_heartbeat,omitzero"` // zero if there was none
+	EndedAt        time.Time      `json:"ended_at,omitzero"`        // zero if it has not ended
+	Error          jsontext.Value `json:"error,omitzero"`
 }
 
 // Why a job or an attempt ended.

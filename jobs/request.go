@@ -24,7 +24,7 @@ type Request struct {
 	RequestID    string        // the same worker asking again with the same one is given the same lease; empty for none
 }
 
-// Grant answers an ask: with a lease and its job, or with a denial.
+// Grant answers a request: with a lease and its job, or with a denial.
 type Grant struct {
 	Denied *Denial // nil if there is a lease
 	Lease  Lease
@@ -160,24 +160,24 @@ type WorkerStatus struct {
 
 // Limits on what requests may carry, so that no store and no wire has to cope with more.
 const (
-	MaxIDLen    = 256 // bytes in every ID, type, tag, capability and key
-	MaxSubmit   = 1000
-	MaxBeats    = 1000
-	MaxTags     = 100
-	MaxLocks    = 16
-	MaxTypes    = 1000 // in an ask, and capabilities as many
-	MaxAttempts = 1000
-	MaxTextLen  = 64 << 10              // bytes in a reason or message
-	MaxWait     = 30 * time.Second      // of a parked request
-	MaxBackoff  = time.Hour             // between two attempts
-	MaxDuration = 3650 * 24 * time.Hour // in a spec
-	DefaultList = 200
-	MaxList     = 1000
-	MaxDays     = 3650 // of history
-	DefaultDays = 30
-	KeyLife     = 24 * time.Hour   // of an idempotency key after its job's end
-	RequestLife = 10 * time.Minute // of a request ID after its lease's end
-	SeenFor     = time.Minute      // a worker counts as there for so long after it was heard of
+	MaxIDLen      = 256 // bytes in every ID, type, tag, capability and key
+	MaxSubmit     = 1000
+	MaxHeartbeats = 1000
+	MaxTags       = 100
+	MaxLocks      = 16
+	MaxTypes      = 1000 // in a request, and capabilities as many
+	MaxAttempts   = 1000
+	MaxTextLen    = 64 << 10              // bytes in a reason or message
+	MaxWait       = 30 * time.Second      // of a parked request
+	MaxBackoff    = time.Hour             // between two attempts
+	MaxDuration   = 3650 * 24 * time.Hour // in a spec
+	DefaultList   = 200
+	MaxList       = 1000
+	MaxDays       = 3650 // of history
+	DefaultDays   = 30
+	KeyLife       = 24 * time.Hour   // of an idempotency key after its job's end
+	RequestLife   = 10 * time.Minute // of a request ID after its lease's end
+	SeenFor       = time.Minute      // a worker counts as there for so long after it was heard of
 )
 
 // Most returns how many jobs the filter lets through.

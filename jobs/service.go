@@ -30,9 +30,9 @@ type Submitter interface {
 // Leaser serves workers.
 type Leaser interface {
 	// Request grants the first job in order that the worker may take and that fits. Otherwise it waits for one
-	// if the ask says so, and then is denied, which is no error. If ctx ends while it waits, nothing is granted
+	// if the request says so, and then is denied, which is no error. If ctx ends while it waits, nothing is granted
 	// and the error is the context's. A grant that came first is taken back, as if it had not been made, unless
-	// the ask has a request ID: then it stands, and asking again under the same one gets it.
+	// the request has a request ID: then it stands, and asking again under the same one gets it.
 	Request(ctx context.Context, a Request) (Grant, error)
 
 	// Heartbeat extends the lease to a full TTL and grace from now, never back. It is ErrLeaseNotFound for a

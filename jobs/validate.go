@@ -208,7 +208,7 @@ func ValidateBatch(workerID string, leaseIDs []string) error {
 		if len(leaseIDs) == 0 {
 			c.add("too_short", At("lease_ids"), "List should have at least 1 item")
 		}
-		c.size(len(leaseIDs), MaxBeats, At("lease_ids"))
+		c.size(len(leaseIDs), MaxHeartbeats, At("lease_ids"))
 	})
 }
 

@@ -3,6 +3,7 @@ package archtest
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -17,5 +18,15 @@ func TestMakeBuildsAsGoTestDoes(t *testing.T) {
 		if strings.Contains(line, "-trimpath") && (strings.Contains(line, "GOFLAGS") || strings.Contains(line, "go test") || strings.Contains(line, "(TEST)")) {
 			t.Errorf("%s: go test has no such flag, and compiles for itself", line)
 		}
+	}
+}
+
+func TestMakeChecksThatGoModIsTidy(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^check:.* tidy\b`).Match(text) || !regexp.MustCompile(`(?m)^tidy:.*\n\t\$\(GO\) mod tidy -diff$`).Match(text) {
+		t.Error("make check does not run go mod tidy -diff")
 	}
 }

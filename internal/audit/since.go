@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -38,11 +39,11 @@ func ParseSince(s string, now time.Time) (time.Time, error) {
 }
 
 // days are weeks and days before what time.ParseDuration reads.
-var days = regexp.MustCompile(`^(?:([0-9.]+)w)?(?:([0-9.]+)d)?(.*)$`)
+var days = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:([0-9.]+)w)?(?:([0-9.]+)d)?(.*)$`) })
 
 // parseDuration is time.ParseDuration that also knows weeks and days, which come first.
 func parseDuration(s string) (time.Duration, bool) {
-	m := days.FindStringSubmatch(s)
+	m := days().FindStringSubmatch(s)
 	if m == nil || s == "" {
 		return 0, false
 	}

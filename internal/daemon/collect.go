@@ -118,13 +118,13 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 	for _, code := range endCodes() {
 		counter(out, "lokt_scheduler_leases_ended_total", "Leases that ended, by why.", float64(m.Ended[code]), "code", code)
 	}
-	counter(out, "lokt_scheduler_heartbeats_total", "Heartbeats that extended a lease.", float64(m.Beats))
+	counter(out, "lokt_scheduler_heartbeats_total", "Heartbeats that extended a lease.", float64(m.Heartbeats))
 	for _, code := range slices.Sorted(maps.Keys(m.Refused)) {
 		counter(out, "lokt_scheduler_heartbeats_refused_total", "Heartbeats that did not, by code.", float64(m.Refused[code]), "code", code)
 	}
 	counter(out, "lokt_scheduler_store_failures_total", "Turns of the scheduler that the store did not say it had stored.", float64(m.Failures))
-	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedAsks), "kind", "lease")
-	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedBeats), "kind", "heartbeat")
+	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedRequests), "kind", "lease")
+	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedHeartbeats), "kind", "heartbeat")
 	out <- durations(prometheus.NewDesc("lokt_scheduler_queue_wait_seconds", "For how long jobs that were leased could have run.", nil, nil), &m.Wait)
 	out <- durations(prometheus.NewDesc("lokt_scheduler_run_seconds", "How long leases lasted that ended.", nil, nil), &m.Run)
 	out <- durations(prometheus.NewDesc("lokt_scheduler_turn_seconds", "How long it took to store what the scheduler decided in one turn.", nil, nil), &m.Store)
@@ -155,7 +155,7 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 func eventTypes() []jobs.EventType {
 	return []jobs.EventType{
 		jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventRetry, jobs.EventComplete, jobs.EventFail, jobs.EventExpire,
-		jobs.EventReturn, jobs.EventCancelAsk, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
+		jobs.EventReturn, jobs.EventCancelRequest, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,7 +40,7 @@ func TestHEADIsAnsweredAsGETIsButForTheBody(t *testing.T) {
 	}
 	for _, path := range []string{
 		scheduler + "/status", scheduler + "/jobs", scheduler + "/jobs/never", scheduler + "/workers", scheduler + "/history/stats",
-		scheduler + "/history/decisions", locks + "x", "/v1/locks", "/v1/about", "/v1/openapi.json", "/healthz", "/readyz", "/metrics",
+		scheduler + "/history/decisions", locks + "x", "/v1/locks", "/v1/about", "/openapi.json", "/healthz", "/readyz", "/metrics",
 	} {
 		c = p.dial()
 		in = bufio.NewReader(c)
@@ -55,6 +57,22 @@ func TestHEADIsAnsweredAsGETIsButForTheBody(t *testing.T) {
 			t.Errorf("HEAD %s is answered %d", path, got)
 		}
 		_ = c.Close()
+	}
+	p.stop()
+}
+
+func TestThePageAtTheRootNamesWhatAnswers(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	a := p.api()
+	page := string(a.do(t, http.StatusOK, "GET", "/", nil).body)
+	paths := regexp.MustCompile(`(?m)^/\S+`).FindAllString(page, -1)
+	for _, path := range paths {
+		a.do(t, http.StatusOK, "GET", path, nil)
+	}
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json"} {
+		if !slices.Contains(paths, path) {
+			t.Errorf("the page does not name %s: %q", path, page)
+		}
 	}
 	p.stop()
 }

@@ -100,6 +100,7 @@ const aboutText = `This is loktd, which keeps locks and jobs: https://github.com
 /v1/audit                      what happened to locks
 /api/system/scheduler/status   jobs, see docs/scheduler.md
 /v1/about                      version and store
+/openapi.json                  all of the API, see docs/api.md
 
 On the command line: LOKT_SERVER=http://HOST:PORT lokt status, and lokt help
 `

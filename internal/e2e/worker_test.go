@@ -70,13 +70,12 @@ esac
 `)
 	s.worker("--worker-id", "w1", "--", path)
 	payload := `{"large": 12345678901234567890123, "text": "ä\n"}`
-	compact := strings.ReplaceAll(payload, " ", "")
 	for name, want := range map[string]struct {
 		state  string
 		code   int
 		result string
 	}{
-		"good":   {"completed", 0, compact},
+		"good":   {"completed", 0, payload},
 		"plain":  {"completed", 0, `"done"`},
 		"bad":    {"failed", 7, "null"},
 		"killed": {"failed", 137, "null"},
@@ -136,7 +135,7 @@ echo "::lokt result $LOKT_JOB_CHECKPOINT"
 	if err := os.WriteFile(s.dir+"/go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if v := s.becomes(id, "completed"); string(v.Result) != `{"row":12}` || len(v.Attempts) != 2 {
+	if v := s.becomes(id, "completed"); string(v.Result) != `{"row": 12}` || len(v.Attempts) != 2 {
 		t.Errorf("the job is %+v, its result %s", v, v.Result)
 	}
 }

@@ -76,9 +76,9 @@ type Engine struct {
 	waiters   map[uint64]*waiter
 	ends      *heap[*waiter]
 	arrivals  uint64
-	waiting   []*profile // with asks
-	fresh     []*profile // with asks of this turn
-	wake      bool       // something other than an ask has made grants possible
+	waiting   []*profile // with requests
+	fresh     []*profile // with requests of this turn
+	wake      bool       // something other than a request has made grants possible
 	moved     int        // weight, in bytes, of the jobs that this turn granted or took back
 	more      bool       // it left some of that to the next turn, which is due at once
 	draining  bool
@@ -235,7 +235,7 @@ func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder)
 			e.apply(0, carryOut(o))
 			again = true
 		}
-		again = again || e.timeOut() // an ask that gives up may let one with the same request ID ask
+		again = again || e.timeOut() // a request that gives up may let one with the same request ID ask
 	}
 	for _, r := range requests {
 		e.read(r.ID, r.Op)

@@ -1,7 +1,7 @@
 package engine
 
-// Grants: asks wait until the end of the turn, and are matched with jobs in order of the jobs; each job goes to the ask
-// that arrived first among those whose worker may take it.
+// Grants: requests wait until the end of the turn, and are matched with jobs in order of the jobs; each job goes
+// to the request that arrived first among those whose worker may take it.
 
 import (
 	"cmp"
@@ -59,7 +59,7 @@ func (p *profile) heaps(g *group) iter.Seq[*heap[*line]] {
 	}
 }
 
-// waiter is a request that is not answered yet: an ask, or a heartbeat that waits.
+// waiter is a call that is not answered yet: a request for a lease, or a heartbeat that waits.
 type waiter struct {
 	id      uint64
 	until   time.Duration
@@ -157,7 +157,7 @@ func (e *Engine) ask(id uint64, op *Request) {
 	e.line(wt)
 }
 
-// line puts an ask among those of its profile, in order of arrival, to be matched in this turn.
+// line puts a request among those of its profile, in order of arrival, to be matched in this turn.
 func (e *Engine) line(w *waiter) {
 	p := w.profile
 	after := p.asks.last
@@ -175,7 +175,7 @@ func (e *Engine) line(w *waiter) {
 	}
 }
 
-// unline takes an ask out of its profile's.
+// unline takes a request out of its profile's.
 func (e *Engine) unline(w *waiter) {
 	p := w.profile
 	p.asks.remove(w)
@@ -203,7 +203,7 @@ func (e *Engine) dismiss(w *waiter) {
 	w.hold.beats = slices.DeleteFunc(w.hold.beats, func(b *waiter) bool { return b == w })
 }
 
-// dropTwin forgets an ask among those with its request ID. If it was the one that asked for all, the next one does.
+// dropTwin forgets a request among those with its request ID. If it was the one that asked for all, the next one does.
 func (e *Engine) dropTwin(w *waiter) {
 	key := requestKey{w.worker.id, w.ask.RequestID}
 	twins := e.asked[key]
@@ -218,10 +218,10 @@ func (e *Engine) dropTwin(w *waiter) {
 	}
 }
 
-// requestKey identifies an ask that may be sent again.
+// requestKey identifies a request that may be sent again.
 type requestKey struct{ worker, request string }
 
-// again answers an ask whose request was granted before.
+// again answers a request whose request was granted before.
 func (e *Engine) again(id uint64, op *Request) bool {
 	key := requestKey{op.WorkerID, op.RequestID}
 	if h := e.granted[key]; h != nil {
@@ -250,8 +250,8 @@ func (e *Engine) advertised(l jobs.Lease) jobs.Lease {
 	return l
 }
 
-// match hands out what can be handed out. When it is done, no ask that waits could be granted, unless more is
-// left to the next turn. Unless something other than asks arrived, only those that arrived in this turn need be
+// match hands out what can be handed out. When it is done, no request that waits could be granted, unless more is
+// left to the next turn. Unless something other than requests arrived, only those that arrived in this turn need be
 // looked at.
 func (e *Engine) match() {
 	left := false
@@ -301,7 +301,7 @@ func (e *Engine) choose(p *profile) *entry {
 	return e.best(p, idle)
 }
 
-// receiver returns the ask that arrived first among those whose worker may take the job.
+// receiver returns the request that arrived first among those whose worker may take the job.
 func (e *Engine) receiver(among []*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
@@ -319,7 +319,7 @@ func (e *Engine) receiver(among []*profile, en *entry) *waiter {
 	return first
 }
 
-// pending is a job that is kept for an ask while its locks are taken.
+// pending is a job that is kept for a request while its locks are taken.
 type pending struct {
 	entry  *entry
 	waiter *waiter // nil once its client has gone
@@ -327,7 +327,7 @@ type pending struct {
 	op     *Request
 }
 
-// keep grants a job to an ask, or keeps it until its locks are taken.
+// keep grants a job to a request, or keeps it until its locks are taken.
 func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
 	w.worker.busy++
@@ -347,8 +347,8 @@ func (e *Engine) keep(w *waiter, en *entry) {
 	e.grant(w, en, nil)
 }
 
-// grant makes a lease and answers the ask, and those with the same request ID. The job is out of its line, its worker
-// counted as busy, and its locks are taken, with those tokens.
+// grant makes a lease and answers the request, and those with the same request ID. The job is out of its line,
+// its worker counted as busy, and its locks are taken, with those tokens.
 func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	j := &en.job
 	j.Attempt++
@@ -408,7 +408,7 @@ func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil t
 
 func byRunUntil(h *hold, t time.Duration) int { return cmp.Compare(h.runUntil, t) }
 
-// deny answers an ask that there is nothing for.
+// deny answers a request that there is nothing for.
 func (e *Engine) deny(w *waiter) {
 	d := &jobs.Denial{Code: jobs.DeniedEmpty, Reason: "nothing is queued", RetryAfter: retryPlain}
 	if e.depths.Sum() > 0 {

@@ -16,12 +16,12 @@ func lockingWorld(t *testing.T) *world {
 	return w
 }
 
-// order plays an ask, and returns what it makes the rules order.
+// order plays a request, and returns what it makes the rules order.
 func (w *world) order(id uint64, a jobs.Request, leaseID string) LockOrder {
 	w.Helper()
 	out := w.turn(Call{id, Request{Request: a, LeaseID: leaseID}})
 	if len(out.Orders) != 1 || out.Orders[0].Kind != TakeLocks || len(out.Replies) != 0 {
-		w.Fatalf("an ask brought %+v, and orders %+v", out.Replies, out.Orders)
+		w.Fatalf("a request brought %+v, and orders %+v", out.Replies, out.Orders)
 	}
 	return out.Orders[0]
 }

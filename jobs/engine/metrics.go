@@ -11,11 +11,11 @@ import (
 // Metrics are what a manager has counted since it was opened, and what waits in it now. Counts never fall. What a turn
 // did counts once it is known to be stored. Numbers over restarts are those of Decisions and Stats.
 type Metrics struct {
-	Events  map[jobs.EventType]uint64 // of jobs: grants, ends, retries and the like
-	Denied  map[string]uint64         // asks, by the code of the denial
-	Ended   map[string]uint64         // leases that ended, by the code of their attempt: CodeExpired and the like
-	Beats   uint64                    // heartbeats that extended a lease, each of a batch
-	Refused map[string]uint64         // heartbeats that did not, by the code of the error
+	Events     map[jobs.EventType]uint64 // of jobs: grants, ends, retries and the like
+	Denied     map[string]uint64         // requests, by the code of the denial
+	Ended      map[string]uint64         // leases that ended, by the code of their attempt: CodeExpired and the like
+	Heartbeats uint64                    // heartbeats that extended a lease, each of a batch
+	Refused    map[string]uint64         // heartbeats that did not, by the code of the error
 
 	Wait  Durations // of each lease's job, from when it could run until it was leased
 	Run   Durations // of each lease that ended, from its beginning
@@ -23,7 +23,7 @@ type Metrics struct {
 
 	Failures uint64 // turns of which the store did not say that they are stored
 
-	ParkedAsks, ParkedBeats int // requests that wait now
+	ParkedRequests, ParkedHeartbeats int // requests that wait now
 
 	Oldest map[jobs.Priority]time.Time // since when the first job of each priority's lines could have run
 }
@@ -55,8 +55,8 @@ func (m *Metrics) Take(from *Metrics) {
 	take(m.Denied, from.Denied)
 	take(m.Ended, from.Ended)
 	take(m.Refused, from.Refused)
-	m.Beats += from.Beats
-	from.Beats = 0
+	m.Heartbeats += from.Heartbeats
+	from.Heartbeats = 0
 	for _, d := range [][2]*Durations{{&m.Wait, &from.Wait}, {&m.Run, &from.Run}} {
 		if d[1].Count == 0 {
 			continue

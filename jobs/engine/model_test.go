@@ -247,7 +247,7 @@ func (m *model) apply(r Call) {
 		default:
 			if !j.cancel {
 				j.cancel = true
-				m.events[jobs.EventCancelAsk]++
+				m.events[jobs.EventCancelRequest]++
 				for _, w := range slices.Clone(j.lease.waiting(m)) {
 					m.out[w.id] = m.beaten(j.lease)
 					m.drop(w)
@@ -685,7 +685,7 @@ func (m *model) match() {
 	}
 }
 
-// first returns the ask that the job goes to.
+// first returns the request that the job goes to.
 func (m *model) first(j *mJob) *mWait {
 	for _, w := range m.waits {
 		if w.ask != nil && !w.twin && m.takes(w.ask, j) && (!j.Unique || m.idle(w.ask.WorkerID)) {

@@ -30,7 +30,7 @@ func (e *Engine) read(id uint64, o Op) {
 				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID,
 				WorkerID: h.lease.WorkerID,
 				Units:    h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt,
-				FirstBeat: h.lease.FirstHeartbeat,
+				FirstHeartbeat: h.lease.FirstHeartbeat,
 			})
 		}
 		e.reply(id, v)

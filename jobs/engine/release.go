@@ -68,7 +68,7 @@ func (e *Engine) leaseOf(leaseID, workerID string) (*hold, error) {
 // beat applies a heartbeat.
 func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 	e.see(h.worker)
-	e.Metrics.Beats++
+	e.Metrics.Heartbeats++
 	h.expires = max(h.expires, plus(e.Now.Mono, e.cfg.Life()))
 	if until := e.Now.Wall.Add(e.cfg.Life()); until.After(h.lease.ExpiresAt) {
 		h.lease.ExpiresAt = until
@@ -225,7 +225,7 @@ func (e *Engine) cancel(jobID, reason string) (jobs.State, error) {
 	case !j.Cancel:
 		j.Cancel, j.Reason = true, reason
 		e.touch(en)
-		e.note(jobs.EventCancelAsk, en, en.hold.lease.ID, en.hold.lease.WorkerID, "", reason)
+		e.note(jobs.EventCancelRequest, en, en.hold.lease.ID, en.hold.lease.WorkerID, "", reason)
 		e.tell(en.hold)
 	}
 	return j.State, nil
@@ -257,7 +257,7 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	a := jobs.Attempt{
 		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
 		Units: h.lease.Units,
-		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstBeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall,
+		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstHeartbeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall,
 		Error: failure,
 	}
 	en.attempts = append(en.attempts, a)

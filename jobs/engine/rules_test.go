@@ -355,14 +355,14 @@ func TestDrainAnswersAllThatWaitAndGrantsNothing(t *testing.T) {
 		got[r.ID] = r.Result
 	}
 	if g, ok := got[100].(jobs.Grant); !ok || g.Denied == nil {
-		t.Errorf("the ask was answered with %+v", got[100])
+		t.Errorf("the request was answered with %+v", got[100])
 	}
 	if b, ok := got[101].(jobs.HeartbeatAnswer); !ok || !b.Drain {
 		t.Errorf("the heartbeat was answered with %+v", got[101])
 	}
 	w.submit("b")
 	if g, ok := w.do(Request{Request: jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, LeaseID: "N"}).(jobs.Grant); !ok || g.Denied == nil {
-		t.Errorf("an ask was answered with %+v", g)
+		t.Errorf("a request was answered with %+v", g)
 	}
 	if b, ok := w.do(Heartbeat{jobs.Heartbeat{LeaseID: "L", WorkerID: "w", Wait: jobs.MaxWait}}).(jobs.HeartbeatAnswer); !ok || !b.Drain {
 		t.Errorf("a heartbeat was answered with %+v", b)

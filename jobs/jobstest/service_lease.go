@@ -169,7 +169,7 @@ func completeWithoutBeat(e *env) {
 		e.Fatalf("completion was answered with %v, %v", applied, err)
 	}
 	v := e.expect(id, jobs.Failed)
-	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` || v.Job.Code != jobs.CodeFailed || string(v.Attempts[0].Error) != `"no luck"` || v.Attempts[0].FirstBeat.IsZero() {
+	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` || v.Job.Code != jobs.CodeFailed || string(v.Attempts[0].Error) != `"no luck"` || v.Attempts[0].FirstHeartbeat.IsZero() {
 		e.Errorf("job failed as %+v, attempts %+v", v.Job, v.Attempts)
 	}
 }

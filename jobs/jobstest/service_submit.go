@@ -118,7 +118,7 @@ func wrongRequests(e *env) {
 	e.invalid(beat(jobs.Heartbeat{LeaseID: "unknown", WorkerID: "w", Checkpoint: []byte("{")}), "checkpoint")
 	_, err := e.s.HeartbeatAll(ctx, "", nil)
 	e.invalid(err, "worker_id", "lease_ids")
-	_, err = e.s.HeartbeatAll(ctx, "w", make([]string, jobs.MaxBeats+1))
+	_, err = e.s.HeartbeatAll(ctx, "w", make([]string, jobs.MaxHeartbeats+1))
 	e.invalid(err, "lease_ids")
 	_, err = e.s.Complete(ctx, jobs.Completion{LeaseID: "unknown", Status: jobs.Expired, Result: []byte("x"),
 		Error: []byte("\xff")})

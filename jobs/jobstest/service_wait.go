@@ -20,7 +20,7 @@ var waitTests = []serviceTest{
 	{name: "a heartbeat that waits is answered when the lease is revoked", run: beatWaitsForRevoke},
 }
 
-// background runs an ask and returns what will be its answer.
+// background runs a request and returns what will be its answer.
 func (e *env) background(ctx context.Context, a jobs.Request) <-chan jobs.Grant {
 	c := make(chan jobs.Grant, 1)
 	go func() {
@@ -33,19 +33,19 @@ func (e *env) background(ctx context.Context, a jobs.Request) <-chan jobs.Grant 
 	return c
 }
 
-// answer waits for the answer to an ask.
+// answer waits for the answer to a request.
 func (e *env) answer(c <-chan jobs.Grant) jobs.Grant {
 	e.Helper()
 	select {
 	case g := <-c:
 		return g
 	case <-e.within().Done():
-		e.Fatal("an ask was not answered")
+		e.Fatal("a request was not answered")
 		return jobs.Grant{}
 	}
 }
 
-// parked lets an ask arrive that waits: it can be seen among the workers.
+// parked lets a request arrive that waits: it can be seen among the workers.
 func (e *env) parked(worker string) {
 	e.Helper()
 	for {

@@ -218,7 +218,7 @@ func attempt(job, n int) jobs.Attempt {
 	return jobs.Attempt{
 		JobID: jobID(job), Number: n, Token: uint64(n), LeaseID: fmt.Sprintf("lease%d-%d", job, n), WorkerID: "w",
 		Units: 3, State: jobs.Failed, Code: "failed",
-		IssuedAt: at, FirstBeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: jsontext.Value(`"e"`),
+		IssuedAt: at, FirstHeartbeat: at.Add(time.Millisecond), EndedAt: at.Add(time.Second), Error: jsontext.Value(`"e"`),
 	}
 }
 

@@ -138,8 +138,8 @@ func (m *Manager) instant(stores time.Time) engine.Instant {
 	return at
 }
 
-// Drain denies the asks that wait and all that come, and tells workers with their heartbeats that the service is about
-// to end. Everything else goes on.
+// Drain denies the requests that wait and all that come, and tells workers with their heartbeats that the
+// service is about to end. Everything else goes on.
 func (m *Manager) Drain(ctx context.Context) error {
 	_, err := m.do(ctx, engine.Drain{})
 	return err

@@ -600,8 +600,8 @@ func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := m.Metrics()
-		if before.Beats != 2 {
-			t.Errorf("%d heartbeats are counted", before.Beats)
+		if before.Heartbeats != 2 {
+			t.Errorf("%d heartbeats are counted", before.Heartbeats)
 		}
 		for what, ask := range map[string]func() error{
 			"submit": func() error { _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); return err },

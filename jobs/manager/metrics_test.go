@@ -46,7 +46,7 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 				t.Errorf("%d events %s, not %d", got.Events[e], e, n)
 			}
 		}
-		if got.Denied[jobs.DeniedEmpty] != 1 || got.Ended[jobs.CodeExpired] != 1 || got.Ended[jobs.CodeCompleted] != 1 || got.Beats != 2 || got.Refused["lease_not_found"] != 2 || got.ParkedAsks != 1 || got.ParkedBeats != 0 {
+		if got.Denied[jobs.DeniedEmpty] != 1 || got.Ended[jobs.CodeExpired] != 1 || got.Ended[jobs.CodeCompleted] != 1 || got.Heartbeats != 2 || got.Refused["lease_not_found"] != 2 || got.ParkedRequests != 1 || got.ParkedHeartbeats != 0 {
 			t.Errorf("counted are %+v", got)
 		}
 		if got.Wait.Count != 2 || got.Wait.Sum != 3*time.Second || got.Run.Count != 2 || got.Run.Sum != 80*time.Second {

@@ -146,10 +146,10 @@ func (m *Manager) quick(beats []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
 	if m.closed {
 		return nil, false
 	}
-	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Beats
+	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Heartbeats
 	all, ok := m.engine.Quick(m.instant(time.Time{}), beats)
-	m.metrics.Beats += m.engine.Metrics.Beats - counted // they are in no turn that must be stored first
-	m.engine.Metrics.Beats = counted
+	m.metrics.Heartbeats += m.engine.Metrics.Heartbeats - counted // they are in no turn that must be stored first
+	m.engine.Metrics.Heartbeats = counted
 	if m.engine.Lazy() != lazy {
 		m.wakeUp() // there is something to store, later
 	}
@@ -310,7 +310,7 @@ func (m *Manager) Metrics() engine.Metrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.metrics.Clone()
-	c.ParkedAsks, c.ParkedBeats = m.engine.Parked()
+	c.ParkedRequests, c.ParkedHeartbeats = m.engine.Parked()
 	c.Oldest = m.engine.Oldest()
 	return c
 }

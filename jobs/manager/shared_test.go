@@ -128,7 +128,7 @@ func TestManagersThatShareAStoreAgree(t *testing.T) {
 		id := submit(t, a)
 		g := <-got
 		if g.Denied != nil || g.Job.ID != id {
-			t.Fatalf("an ask that waits elsewhere was answered with %+v", g)
+			t.Fatalf("a request that waits elsewhere was answered with %+v", g)
 		}
 
 		time.Sleep(40 * time.Second)

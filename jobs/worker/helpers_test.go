@@ -8,8 +8,6 @@ import (
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
-func open(t *testing.T, c jobs.Config) jobs.Service { return openWith(t, manager.Options{Config: c}) }
-
 func openWith(t *testing.T, o manager.Options) *manager.Manager {
 	t.Helper()
 	m, err := manager.Open(t.Context(), memstore.NewJobs(), o)

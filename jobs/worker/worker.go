@@ -41,7 +41,7 @@ type WorkerOptions struct {
 	// means a tenth of the lease's TTL, at most 5 s.
 	Margin time.Duration
 
-	// Wait is how long an ask may wait at the service, and a heartbeat that listens for news; 0 means 20 s,
+	// Wait is how long a request may wait at the service, and a heartbeat that listens for news; 0 means 20 s,
 	// negative that nothing waits there: then jobs are found by asking again, and a cancellation by the next
 	// heartbeat.
 	Wait time.Duration
@@ -221,8 +221,8 @@ func spread(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// ask asks for jobs and starts them, until ctx ends. An ask that was not answered is made again under the same request
-// ID, lest a lease be granted to nobody.
+// ask asks for jobs and starts them, until ctx ends. A request that was not answered is made again under the
+// same request ID, lest a lease be granted to nobody.
 func (w *Worker) ask(ctx context.Context) error {
 	request, pause := lokt.NewLeaseID(), time.Duration(0)
 	for {
@@ -266,10 +266,10 @@ func (w *Worker) ask(ctx context.Context) error {
 	}
 }
 
-// errGrew says that an ask was given up because there is room for larger jobs now.
+// errGrew says that a request was given up because there is room for larger jobs now.
 var errGrew = errors.New("there is more room")
 
-// askOnce asks. If there comes to be more room while the ask waits, it is given up: it said how much there was.
+// askOnce asks. If there comes to be more room while the request waits, it is given up: it said how much there was.
 func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct{}) (g jobs.Grant,
 	asked time.Duration, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
@@ -296,7 +296,7 @@ func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct
 // collectPatience is how long a worker that was told to end looks for a lease that it may have been granted meanwhile.
 const collectPatience = 2 * time.Second
 
-// collect takes the lease that an ask without an answer may have been granted, and no other: it asks for jobs
+// collect takes the lease that a request without an answer may have been granted, and no other: it asks for jobs
 // that there are not, under the same request ID.
 func (w *Worker) collect(a jobs.Request) {
 	ctx, cancel := context.WithTimeout(w.hard, collectPatience)

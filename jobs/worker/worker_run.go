@@ -161,7 +161,7 @@ func (r *Run) work(asked time.Duration) {
 	r.beat = &lokt.Heartbeat{Margin: r.margin(), Lost: r.lost} // which watches over the lease's end
 	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
-	if r.w.o.Elapsed()-asked > r.life()/4 { // the ask has waited: when the lease began is not known well enough
+	if r.w.o.Elapsed()-asked > r.life()/4 { // the request has waited: when the lease began is not known well enough
 		var err error
 		if asked, err = r.confirm(); err != nil {
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
@@ -479,8 +479,8 @@ func refusal(failure, refused error) error {
 	if failure == nil {
 		return fmt.Errorf("the result was refused: %w", refused)
 	}
-	// only its text: its JSON was refused
-	return fmt.Errorf("%s (what more it says was refused: %w)", failure, refused) //nolint:errorlint
+	text := failure.Error() // and no more of it: its JSON was refused
+	return fmt.Errorf("%s (what more it says was refused: %w)", text, refused)
 }
 
 // applied reports whether the run is known to have ended as it was offered: an offer whose answer was lost may

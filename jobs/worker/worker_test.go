@@ -301,7 +301,7 @@ func TestTheContextEndsBeforeTheLeaseCan(t *testing.T) {
 			return nil, cause
 		}
 		bubble(t, jobs.Config{TTL: ttl}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
-			time.Sleep(19 * time.Second) // the ask waits, for longer than a short lease lasts
+			time.Sleep(19 * time.Second) // the request waits, for longer than a short lease lasts
 			id := submit(t, s.m)
 			time.Sleep(3*ttl + time.Second)
 			s.is(id, jobs.Running)
@@ -534,7 +534,7 @@ func TestAnAskWhoseAnswerWasLostIsGrantedTheSameLease(t *testing.T) {
 func TestALeaseGrantedWhileAWorkerWasToldToEndIsNotLeftBehind(t *testing.T) {
 	bubble(t, jobs.Config{}, worker.WorkerOptions{}, func(context.Context, *worker.Run) (any, error) { return nil, nil }, func(t *testing.T, s *shop) {
 		time.Sleep(time.Second)
-		s.f.set(false, true) // the ask waits; its grant will not arrive
+		s.f.set(false, true) // the request waits; its grant will not arrive
 		id := submit(t, s.m)
 		s.is(id, jobs.Leased)
 		later := submit(t, s.m)
@@ -833,7 +833,7 @@ func TestTheMaximumRuntimeCountsFromTheGrant(t *testing.T) {
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { done <- w.Run(ctx) }()
-		time.Sleep(18 * time.Second) // the ask waits
+		time.Sleep(18 * time.Second) // the request waits
 		granted := time.Now()
 		submit(t, m, func(s *jobs.Spec) { s.MaxRuntime = most })
 		if took := (<-stopped).Sub(granted); took >= most || took < most/2 {

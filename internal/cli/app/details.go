@@ -19,8 +19,13 @@ func Details(v any) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("JSON: %w", err)
 	}
+	return DetailsOf(data)
+}
+
+// DetailsOf returns a JSON document for people, as Details does.
+func DetailsOf(doc jsontext.Value) (string, error) {
 	var out strings.Builder
-	err = details(&out, "", data)
+	err := details(&out, "", doc)
 	return out.String(), err
 }
 
@@ -32,7 +37,7 @@ func details(out *strings.Builder, path string, value jsontext.Value) error {
 		}
 		return nil
 	}
-	in := jsontext.NewDecoder(bytes.NewReader(value))
+	in := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	if _, err := in.ReadToken(); err != nil {
 		return err
 	}

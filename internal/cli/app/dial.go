@@ -77,9 +77,7 @@ const lookTime = 10 * time.Second
 const dialTime = 5 * time.Second
 
 // client is a Remote.
-type client struct {
-	*httpapi.Client
-}
+type client struct{ *httpapi.Client }
 
 // Dial makes a client of the server. It does not connect. Errors are about files and addresses.
 func Dial(s Server) (Remote, error) {
@@ -186,21 +184,25 @@ func describe(conn net.Conn) string {
 // Explain says of an error of a server what it is, as a stable code, and what can be done about it. Both are empty for an
 // error that it does not know.
 func Explain(err error) (code, advice string) {
+	for _, known := range []struct {
+		is           error
+		code, advice string
+	}{
+		{httpapi.ErrUnauthenticated, "unauthenticated", "set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that the server knows"},
+		{httpapi.ErrForbidden, "forbidden", "ask whoever runs the server for a token that may do this"},
+		{httpapi.ErrRateLimited, "rate_limited", "ask less often, or ask whoever runs the server for a higher limit"},
+		{httpapi.ErrBodyTooLarge, "body_too_large", "keep large data elsewhere and say where it is, or raise the server's --max-body"},
+		{httpapi.ErrNoEvents, "no_events", "the server's store keeps none: see the log of whoever runs it"},
+	} {
+		if errors.Is(err, known.is) {
+			return known.code, known.advice
+		}
+	}
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var notTLS tls.RecordHeaderError
 	switch {
-	case errors.Is(err, httpapi.ErrUnauthenticated):
-		return "unauthenticated", "set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that the server knows"
-	case errors.Is(err, httpapi.ErrForbidden):
-		return "forbidden", "ask whoever runs the server for a token that may do this"
-	case errors.Is(err, httpapi.ErrRateLimited):
-		return "rate_limited", "ask less often, or ask whoever runs the server for a higher limit"
-	case errors.Is(err, httpapi.ErrBodyTooLarge):
-		return "body_too_large", "keep large data elsewhere and say where it is, or raise the server's --max-body"
-	case errors.Is(err, httpapi.ErrNoEvents):
-		return "no_events", "the server's store keeps none: see the log of whoever runs it"
 	case errors.Is(err, lokt.ErrUnavailable) && httpapi.Answered(err):
 		return "", "the server is there, but its store is not: see its log, or try again later"
 	case errors.As(err, &unknown):

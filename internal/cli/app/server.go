@@ -39,17 +39,11 @@ func ShownURLs(urls []string) string {
 // WithoutUser returns the address without the name and the password that it may have.
 func WithoutUser(url string) string {
 	scheme, rest, found := strings.Cut(url, "://")
-	if !found {
-		return url
+	host, _, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(host, '@'); found && i >= 0 {
+		return scheme + "://" + rest[i+1:]
 	}
-	host, path, _ := strings.Cut(rest, "/")
-	if i := strings.LastIndexByte(host, '@'); i >= 0 {
-		host = host[i+1:]
-	}
-	if path != "" {
-		path = "/" + path
-	}
-	return scheme + "://" + host + path
+	return url
 }
 
 // Server returns how to reach the server, or nil if none is named.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -31,6 +33,14 @@ func newJob(a cmd) *cobra.Command {
 	}
 	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobCancel(a), newJobStats(a))
 	return cmd
+}
+
+// printDocument prints what the server's answer would be.
+func (a cmd) printDocument(doc jsontext.Value, err error) error {
+	if err != nil {
+		return fmt.Errorf("JSON: %w", err)
+	}
+	return a.Write(string(doc) + "\n")
 }
 
 // jobsService returns the server's jobs.
@@ -178,7 +188,7 @@ func (a cmd) runJobStats(ctx context.Context, o jobStatsOptions) error {
 		return a.jobsError(err)
 	}
 	if a.JSON {
-		return a.Print(statsObject(now, past, o.days))
+		return a.printDocument(httpapi.StatsDocument(&past, o.days, &now))
 	}
 	a.Say("capacity: %d of %d units are leased, to %d jobs", now.Leased, now.Usable, now.ActiveLeases)
 	q := now.Queue

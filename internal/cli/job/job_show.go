@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -69,7 +70,7 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 		return a.jobsError(err)
 	}
 	if a.JSON {
-		return a.Print(listObject(p))
+		return a.printDocument(httpapi.PageDocument(&p))
 	}
 	if len(p.Jobs) == 0 {
 		a.Tell("no such jobs")
@@ -170,10 +171,11 @@ func newJobShow(a cmd) *cobra.Command {
 			if err != nil {
 				return a.jobsError(about(args[0], err))
 			}
-			if a.JSON {
-				return a.Print(viewObject(&v))
+			doc, err := httpapi.JobDocument(&v)
+			if a.JSON || err != nil {
+				return a.printDocument(doc, err)
 			}
-			text, err := app.Details(viewObject(&v))
+			text, err := app.DetailsOf(doc)
 			return errors.Join(err, a.Write(text))
 		},
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -219,7 +220,7 @@ func (a cmd) ended(v jobs.View) error {
 	}
 	switch {
 	case a.JSON:
-		return errors.Join(a.Print(viewObject(&v)), app.Exit(code))
+		return errors.Join(a.printDocument(httpapi.JobDocument(&v)), app.Exit(code))
 	case j.State != jobs.Completed:
 		a.Tell("job %s %s%s", j.ID, j.State, reasonText(j))
 	case j.Output != nil && j.Output.Result != nil:

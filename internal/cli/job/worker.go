@@ -300,6 +300,12 @@ type commandError struct {
 
 func (e *commandError) Error() string { return e.Message }
 
+// MarshalJSON implements json.Marshaler: that makes a worker keep more of the error than its text.
+func (e *commandError) MarshalJSON() ([]byte, error) {
+	type fields commandError
+	return lokt.Marshal((*fields)(e))
+}
+
 // maxVariable is the longest checkpoint that is put in a variable: systems bound what an environment may hold.
 const maxVariable = 100 << 10
 

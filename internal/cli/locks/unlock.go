@@ -91,13 +91,12 @@ type unlocking struct {
 }
 
 func (a cmd) runUnlock(o unlockOptions) error {
+	names := []string{o.name}
 	many := o.name == ""
-	if !many {
-		if err := app.ValidNames(o.name); err != nil {
-			return err
-		}
+	if many {
+		names = nil
 	}
-	b, err := a.Backend()
+	b, err := a.Open(names...)
 	if err != nil {
 		return err
 	}
@@ -105,11 +104,10 @@ func (a cmd) runUnlock(o unlockOptions) error {
 	if err := (lokt.Claim{Name: "x", Owner: u.by}).Validate(); err != nil {
 		return err
 	}
-	ctx := context.Background()
 	if many {
-		return u.many(ctx)
+		return u.many(context.Background())
 	}
-	return u.one(ctx)
+	return u.one(context.Background())
 }
 
 func (u *unlocking) warn(format string, args ...any) {
@@ -194,14 +192,9 @@ func (u *unlocking) print(names ...string) error {
 
 // ownTarget names the only lease of the owner by the owner: on a server, what others see of a lease ID proves nothing.
 func ownTarget(s lokt.Snapshot, t lokt.Target) (lokt.Target, error) {
-	leases := 0
-	for _, h := range s.Lock.Holders {
-		if !h.Strict && t.Owner.Same(h.Owner) {
-			leases++
-		}
-	}
-	if leases > 1 {
-		return t, app.Hint(fmt.Errorf("%w: you have %d leases of %q, and %s only shows which one you mean", lokt.ErrInvalid, leases, t.Name, t.LeaseID),
+	mine := slices.DeleteFunc(slices.Clone(s.Lock.Holders), func(h lokt.Holder) bool { return h.Strict || !t.Owner.Same(h.Owner) })
+	if len(mine) > 1 {
+		return t, app.Hint(fmt.Errorf("%w: you have %d leases of %q, and %s only shows which one you mean", lokt.ErrInvalid, len(mine), t.Name, t.LeaseID),
 			"prove that it is yours with the lease_id that `lokt lock --json` gave, or use --force")
 	}
 	t.LeaseID = ""

@@ -50,6 +50,7 @@ type hold struct {
 	Renewals   int               `json:"renewals,omitzero"`
 	MaxHoldSec int64             `json:"max_hold_sec,omitzero"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
+	Note       string            `json:"note,omitzero"` // why a hold goes on whose process is dead, and how to end it
 }
 
 // freeze is a freeze in force.
@@ -132,6 +133,9 @@ func viewHold(b *app.Backend, s lokt.Snapshot, h lokt.Holder) hold {
 	}
 	if v.PIDStatus = pidDead; !s.Dead[h.LeaseID] {
 		v.PIDStatus = pidStatus(b, h)
+	}
+	if v.PIDStatus == pidOrphaned {
+		v.Note = orphanText(b, h)
 	}
 	if reason, stale := s.Stale(h); stale {
 		v.State = reason

@@ -1,0 +1,166 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt/lockfile"
+)
+
+// version is set by the linker when a release is built.
+var version = ""
+
+// UnknownVersion stands for the version of a build that does not know it.
+const UnknownVersion = "dev"
+
+// versionInfo is what a build knows about itself.
+type versionInfo struct {
+	Version         string `json:"version"` // "dev" if it is not known
+	Commit          string `json:"commit,omitzero"`
+	Modified        bool   `json:"modified,omitzero"` // built from a tree with uncommitted changes
+	GoVersion       string `json:"go_version"`
+	Platform        string `json:"platform"`
+	ProtocolVersion int    `json:"protocol_version"` // of the lock files
+}
+
+// Version returns the version of this build, "dev" if it is not known.
+func Version() string { return buildVersion().Version }
+
+func buildVersion() versionInfo {
+	v := versionInfo{
+		Version: version, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, ProtocolVersion: lockfile.Version,
+	}
+	if b, ok := debug.ReadBuildInfo(); ok {
+		if v.Version == "" && b.Main.Version != "(devel)" {
+			v.Version = b.Main.Version
+		}
+		for _, s := range b.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				v.Commit = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
+			}
+		}
+	}
+	if v.Version == "" {
+		v.Version = UnknownVersion
+	}
+	return v
+}
+
+func newVersion(a *App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of lokt and of the lock files that it writes",
+		Long: "Show the version of lokt, what it was built from, and the version of the lock files that it writes: programs\n" +
+			"with the same protocol version can share a directory.",
+		Example: "  lokt version\n  lokt version --json",
+		Args:    NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return a.runVersion() },
+	}
+}
+
+func (a *App) runVersion() error {
+	v := buildVersion()
+	if a.JSON {
+		return a.Print(v)
+	}
+	a.Say("lokt %s (%s, %s, protocol version %d)", v.Version, v.GoVersion, v.Platform, v.ProtocolVersion)
+	if v.Commit != "" {
+		a.Say("commit %s%s", v.Commit, map[bool]string{true: " and changes"}[v.Modified])
+	}
+	return nil
+}
+
+func newCompletion(a *App) *cobra.Command {
+	shells := []string{"bash", "zsh", "fish", "powershell"}
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Write a script that completes command lines in a shell",
+		Long: "Write a script that makes the shell complete commands, flags and the names of locks. Load it in the shell's start-up\n" +
+			"file, or put it where the shell looks for such scripts. For bash, the package bash-completion must be there too.",
+		Example: "  source <(lokt completion bash)\n" +
+			"  lokt completion zsh > \"${fpath[1]}/_lokt\"\n" +
+			"  lokt completion fish > ~/.config/fish/completions/lokt.fish",
+		ValidArgs: shells,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || !slices.Contains(shells, args[0]) {
+				return Usagef("name one shell: %s", strings.Join(shells, ", "))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runCompletion(cmd.Root(), args[0]) },
+	}
+}
+
+func (a *App) runCompletion(root *cobra.Command, shell string) error {
+	var script bytes.Buffer
+	err := map[string]func() error{
+		"bash":       func() error { return root.GenBashCompletionV2(&script, true) },
+		"zsh":        func() error { return root.GenZshCompletion(&script) },
+		"fish":       func() error { return root.GenFishCompletion(&script, true) },
+		"powershell": func() error { return root.GenPowerShellCompletionWithDesc(&script) },
+	}[shell]()
+	switch {
+	case err != nil:
+		return fmt.Errorf("completion script for %s: %w", shell, err)
+	case a.JSON:
+		return a.Print(map[string]string{"shell": shell, "script": script.String()})
+	}
+	return a.Write(script.String())
+}
+
+// newHelp is help as a command: cobra's own ends well for a command that there is not.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Show what a command does",
+		Long:    "Show what lokt does, or one of its commands, as --help does.",
+		Example: "  lokt help\n  lokt help guard",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			for _, c := range cmd.Root().Commands() {
+				if len(args) == 0 && c.IsAvailableCommand() {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, _ := cmd.Root().Find(args) // whose error does not say what was meant
+			if len(rest) > 0 {
+				return unknown(about, rest[0])
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// setHelp makes help of all commands of the tree go to standard output, as JSON if that was asked for.
+func (a *App) setHelp(root *cobra.Command) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		about := strings.TrimSpace(cmd.Long)
+		if about == "" {
+			about = strings.TrimSpace(cmd.Short)
+		}
+		if !a.JSON {
+			fmt.Fprintf(a.Out, "%s\n\n%s", about, cmd.UsageString())
+			return
+		}
+		_ = a.Print(struct { // as for text, there is nobody to tell
+			Command string `json:"command"`
+			Short   string `json:"short"`
+			About   string `json:"about"`
+			Example string `json:"example,omitzero"`
+			Usage   string `json:"usage"`
+		}{cmd.CommandPath(), cmd.Short, about, cmd.Example, cmd.UsageString()})
+	})
+}

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package app
+
+import (
+	"context"
+	"io"
+)
+
+// WhileRead never knows that nobody reads what is written: the next write tells.
+func WhileRead(parent context.Context, _ io.Writer) (context.Context, context.CancelFunc) {
+	return context.WithCancel(parent)
+}
