@@ -251,13 +251,13 @@ func TestBrokenServicesAreFoundOut(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(20) {
+			for seed := range uint64(60) {
 				var r *lokttest.Recorder
 				synctest.Test(t, func(t *testing.T) {
 					r = lokttest.NewRecorder(broken())
-					lokttest.Exercise(t, r, 6, 15, 10*time.Second, seed)
+					lokttest.Exercise(t, r, 4, 12, 10*time.Second, seed)
 				})
-				if err := r.Check(10 * time.Second); err != nil {
+				if err := r.Check(time.Second / 2); err != nil {
 					if !strings.Contains(err.Error(), "illegal") {
 						t.Logf("seed %d: %.60s", seed, err)
 						continue
@@ -265,7 +265,7 @@ func TestBrokenServicesAreFoundOut(t *testing.T) {
 					return
 				}
 			}
-			t.Error("twenty histories were passed")
+			t.Error("sixty histories were passed")
 		})
 	}
 }

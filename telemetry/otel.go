@@ -61,7 +61,7 @@ func (r *Recorder) collect(ctx context.Context, o metric.Observer) error {
 		name := attribute.String(attrName, l.Name)
 		just := metric.WithAttributeSet(attribute.NewSet(name))
 		for i, c := range counters() {
-			if n := l.Counters[c.name]; n != 0 {
+			if n, there := l.Counters[c.name]; there {
 				o.ObserveInt64(r.otel.counters[i], n, just)
 			}
 		}

@@ -52,7 +52,7 @@ type Snapshot struct {
 // LockSnapshot is what was counted for one lock.
 type LockSnapshot struct {
 	Name     string
-	Counters map[string]int64     // by name of the metric; those that are 0 are left out
+	Counters map[string]int64     // by name of the metric; those that are 0 are left out, but for Broken and StaleDetected
 	Holders  map[string]int       // holds at this moment, by the owner's ID
 	Waiting  int                  // claims in the queue at this moment
 	Holds    Histogram            // for how long holds lasted that were given back
@@ -88,12 +88,15 @@ func (r *Recorder) Snapshot(ctx context.Context) (Snapshot, error) {
 	return snap, err
 }
 
+// alarming reports whether one is to be alarmed by a counter. That it rose is seen only if it was there before, at 0.
+func alarming(counter string) bool { return counter == Broken || counter == StaleDetected }
+
 func (s *series) snapshot(bounds []float64) LockSnapshot {
 	l := LockSnapshot{
 		Name: s.name, Counters: map[string]int64{}, Holds: s.holds.snapshot(bounds), LastHold: s.lastHold, Waits: map[string]Histogram{},
 	}
 	for i, c := range counters() {
-		if n := s.counts[i]; n != 0 {
+		if n := s.counts[i]; n != 0 || alarming(c.name) {
 			l.Counters[c.name] = n
 		}
 	}
@@ -186,13 +189,13 @@ func (r *Recorder) WriteText(ctx context.Context, w io.Writer) error {
 
 func (s Snapshot) write(w *promtext.Writer) {
 	for _, c := range counters() {
-		if s.Counters[c.name] == 0 {
+		if s.Counters[c.name] == 0 && !(alarming(c.name) && len(s.Locks) > 0) {
 			continue
 		}
 		name := promName(c.name) + "_total"
 		w.Family(name, promtext.Counter, c.help)
 		for _, l := range s.Locks {
-			if n := l.Counters[c.name]; n != 0 {
+			if n, there := l.Counters[c.name]; there {
 				w.Sample(name, float64(n), attrName, l.Name)
 			}
 		}

@@ -1,15 +1,14 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 	"github.com/lokt-dev/lokt/internal/testkit/programs"
 )
 
@@ -33,12 +32,9 @@ type suite struct{ m *testing.M }
 const atOnce = 12
 
 func (s suite) Run() int {
-	flag.Parse()
-	if given := flag.Lookup("test.parallel"); given != nil && given.Value.String() == given.DefValue {
-		if err := given.Value.Set(strconv.Itoa(atOnce)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+	if err := parallel.Default(atOnce); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	return s.m.Run()
 }

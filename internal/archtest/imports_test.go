@@ -39,6 +39,7 @@ func ours() map[string][]string {
 		"internal/promtext":         {},
 		"internal/rawjson":          {},
 		"internal/replicas":         {},
+		"internal/testkit/parallel": {},
 		"internal/testkit/ports":    {},
 		"internal/testkit/programs": {},
 		"internal/testkit/servers":  {"internal/testkit/ports"},

@@ -3,71 +3,35 @@ package daemon
 import (
 	"context"
 	"maps"
+	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/engine"
-	"github.com/lokt-dev/lokt/telemetry"
 )
 
-// promName returns the name of a metric of package telemetry in Prometheus, which is that of Recorder.WriteText.
-func promName(name string) string { return "lokt_" + strings.ReplaceAll(name, ".", "_") }
+// collector tells Prometheus about the process and the scheduler.
+type collector struct{ d *daemon }
 
-// lockCollector tells Prometheus what a Recorder counted.
-type lockCollector struct{ r *telemetry.Recorder }
-
-// Describe implements prometheus.Collector. It describes nothing: what there is depends on what happened.
-func (*lockCollector) Describe(chan<- *prometheus.Desc) {}
+// Describe implements prometheus.Collector. It describes nothing: there may be no scheduler.
+func (*collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c *lockCollector) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-	defer cancel()
-	snap, err := c.r.Snapshot(ctx)
-	if err != nil {
-		desc := prometheus.NewDesc("lokt_lock_unreadable", "The store could not be asked for its locks.", nil, nil)
-		out <- prometheus.NewInvalidMetric(desc, err)
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	ready := 1.0
+	if c.d.ready(context.Background()) != nil {
+		ready = 0
 	}
-	holder := prometheus.NewDesc(promName(telemetry.HolderGauge), "Holds per holder at this moment.", []string{"name", "holder"}, nil)
-	queue := prometheus.NewDesc(promName(telemetry.QueueLength), "Claims waiting at this moment.", []string{"name"}, nil)
-	holds := prometheus.NewDesc(promName(telemetry.HoldDuration)+"_seconds", "For how long holds that were given back had lasted.", []string{"name"}, nil)
-	waits := prometheus.NewDesc(promName(telemetry.WaitDuration)+"_seconds", "For how long claims waited, by outcome.", []string{"name", "outcome"}, nil)
-	counters := map[string]*prometheus.Desc{}
-	for name := range snap.Counters {
-		counters[name] = prometheus.NewDesc(promName(name)+"_total", "Events of locks: "+name+".", []string{"name"}, nil)
+	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
+	gauge(out, "lokt_build_info", "Always 1; what was built is in the labels.", 1, "version", Version(), "go_version", runtime.Version())
+	gauge(out, "lokt_http_connections", "Open connections.", float64(c.d.conns.open.Load()))
+	counter(out, "lokt_tokens_unreadable_total", "Times the token file could not be read again.", float64(c.d.gate.Failures()))
+	if c.d.jobs != nil {
+		c.jobs(out)
 	}
-	for _, l := range snap.Locks {
-		for name, desc := range counters {
-			// What a counter rose by is seen only if it was there before: those with alerts are, at 0.
-			if n := l.Counters[name]; n > 0 || name == telemetry.Broken || name == telemetry.StaleDetected {
-				out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), l.Name)
-			}
-		}
-		for who, n := range l.Holders {
-			out <- prometheus.MustNewConstMetric(holder, prometheus.GaugeValue, float64(n), l.Name, strings.ToValidUTF8(who, "\uFFFD"))
-		}
-		out <- prometheus.MustNewConstMetric(queue, prometheus.GaugeValue, float64(l.Waiting), l.Name)
-		if l.Holds.Count > 0 {
-			out <- histogram(holds, l.Holds, l.Name)
-		}
-		for outcome, h := range l.Waits {
-			out <- histogram(waits, h, l.Name, outcome)
-		}
-	}
-}
-
-// histogram makes a metric of a telemetry.Histogram.
-func histogram(desc *prometheus.Desc, h telemetry.Histogram, labels ...string) prometheus.Metric {
-	buckets, below := map[float64]uint64{}, uint64(0)
-	for i, bound := range h.Bounds {
-		below += uint64(h.Counts[i])
-		buckets[bound] = below
-	}
-	return prometheus.MustNewConstHistogram(desc, uint64(h.Count), h.Sum, buckets, labels...)
 }
 
 // durations makes a metric, in seconds, of engine.Durations.
@@ -98,24 +62,22 @@ func send(out chan<- prometheus.Metric, kind prometheus.ValueType, name, help st
 	out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, values...)
 }
 
-// jobCollector tells Prometheus about the scheduler.
-type jobCollector struct{ d *daemon }
-
-// Describe implements prometheus.Collector; see lockCollector.
-func (*jobCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
+func (c *collector) jobs(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	m := c.d.jobs.Metrics()
-	for _, e := range eventTypes() {
+	for _, e := range []jobs.EventType{
+		jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventRetry, jobs.EventComplete, jobs.EventFail, jobs.EventExpire,
+		jobs.EventReturn, jobs.EventCancelRequest, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
+	} {
 		counter(out, "lokt_scheduler_events_total", "What happened to jobs since the start.", float64(m.Events[e]), "event", string(e))
 	}
 	for _, code := range []string{jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible} {
 		counter(out, "lokt_scheduler_denied_total", "Requests for a lease that were denied, by code.", float64(m.Denied[code]), "code", code)
 	}
-	for _, code := range endCodes() {
+	for _, code := range []string{
+		jobs.CodeCompleted, jobs.CodeFailed, jobs.CodeExpired, jobs.CodeRuntime, jobs.CodeRevoked, jobs.CodeCancelled,
+	} {
 		counter(out, "lokt_scheduler_leases_ended_total", "Leases that ended, by why.", float64(m.Ended[code]), "code", code)
 	}
 	counter(out, "lokt_scheduler_heartbeats_total", "Heartbeats that extended a lease.", float64(m.Heartbeats))
@@ -150,32 +112,4 @@ func (c *jobCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(out, "lokt_scheduler_leased_units", "Units of capacity that leases hold.", float64(s.Leased))
 	gauge(out, "lokt_scheduler_available_units", "Units of capacity that are free.", float64(s.Available))
 	gauge(out, "lokt_scheduler_active_leases", "Leases that have not ended.", float64(s.ActiveLeases))
-}
-
-func eventTypes() []jobs.EventType {
-	return []jobs.EventType{
-		jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventRetry, jobs.EventComplete, jobs.EventFail, jobs.EventExpire,
-		jobs.EventReturn, jobs.EventCancelRequest, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
-	}
-}
-
-func endCodes() []string {
-	return []string{jobs.CodeCompleted, jobs.CodeFailed, jobs.CodeExpired, jobs.CodeRuntime, jobs.CodeRevoked, jobs.CodeCancelled}
-}
-
-// daemonCollector tells Prometheus about the process.
-type daemonCollector struct{ d *daemon }
-
-// Describe implements prometheus.Collector; see lockCollector.
-func (*daemonCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (c *daemonCollector) Collect(out chan<- prometheus.Metric) {
-	gauge(out, "lokt_http_connections", "Open connections.", float64(c.d.conns.open.Load()))
-	counter(out, "lokt_tokens_unreadable_total", "Times the token file could not be read again.", float64(c.d.gate.Failures()))
-	ready := 1.0
-	if c.d.ready(context.Background()) != nil {
-		ready = 0
-	}
-	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
 }

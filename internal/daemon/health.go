@@ -163,6 +163,6 @@ func (d *daemon) allowed(w http.ResponseWriter, r *http.Request, scope auth.Scop
 // metrics answers with the metrics, to those who may read.
 func (d *daemon) metrics(w http.ResponseWriter, r *http.Request) {
 	if onlyLooks(w, r) && d.allowed(w, r, httpapi.ScopeRead) {
-		d.meter.handler.ServeHTTP(w, r)
+		d.meter.ServeHTTP(w, r)
 	}
 }

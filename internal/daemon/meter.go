@@ -1,13 +1,12 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
 	"net/http"
-	"runtime"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +22,7 @@ import (
 // meter measures what the daemon does, for Prometheus. The number of its series is bounded: by routes and statuses, and
 // for locks by telemetry.DefaultMaxNames.
 type meter struct {
-	handler  http.Handler
+	text     http.Handler // all but what the recorder counts
 	recorder *telemetry.Recorder
 
 	requests *prometheus.CounterVec
@@ -31,21 +30,6 @@ type meter struct {
 	sent     *prometheus.CounterVec
 	store    *prometheus.HistogramVec
 	failures *prometheus.CounterVec
-
-	mu     sync.RWMutex
-	routes map[routeStatus]routeSeries // to find series by their labels takes longer than to count
-}
-
-// routeStatus is what requests are counted by.
-type routeStatus struct {
-	route  string
-	status int
-}
-
-// routeSeries is where requests are counted.
-type routeSeries struct {
-	requests, sent prometheus.Counter
-	duration       prometheus.Observer
 }
 
 // scrapeTimeout bounds how long a store may be asked for what is in it.
@@ -53,25 +37,20 @@ const scrapeTimeout = 5 * time.Second
 
 // newMeter returns a meter that can observe databases.
 func newMeter() *meter {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	seconds := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
 	return &meter{
-		routes: map[routeStatus]routeSeries{},
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lokt_http_requests_total", Help: "Requests answered, by route and status; 499 is a client that hung up.",
-		}, []string{"route", "status"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lokt_http_request_seconds", Help: "How long requests took until they were answered, waiting included.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"route"}),
-		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lokt_http_sent_bytes_total", Help: "Bytes of the bodies of answers.",
-		}, []string{"route"}),
-		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lokt_store_seconds", Help: "How long the store took, by what it keeps and what it was asked for.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
-		}, []string{"keeps", "operation"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lokt_store_errors_total", Help: "Errors of the store, by what it keeps and what it was asked for.",
-		}, []string{"keeps", "operation"}),
+		requests: counter("lokt_http_requests_total", "Requests answered; 499 is a client that hung up.", "route", "status"),
+		duration: seconds("lokt_http_request_seconds", "How long requests took until they were answered, waiting included.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "route"),
+		sent: counter("lokt_http_sent_bytes_total", "Bytes of the bodies of answers.", "route"),
+		store: seconds("lokt_store_seconds", "How long the store took, by what it keeps and what it was asked for.",
+			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}, "keeps", "operation"),
+		failures: counter("lokt_store_errors_total", "Errors of the store, likewise.", "keeps", "operation"),
 	}
 }
 
@@ -80,35 +59,33 @@ func (m *meter) start(d *daemon) (err error) {
 	if m.recorder, err = telemetry.New(telemetry.Options{Service: lokt.NewManager(d.stores.locks)}); err != nil {
 		return err
 	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "lokt_build_info", Help: "Always 1; what was built is in the labels.",
-		ConstLabels: prometheus.Labels{"version": Version(), "go_version": runtime.Version()},
-	})
-	info.Set(1)
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.requests, m.duration, m.sent, m.store, m.failures, info, &lockCollector{m.recorder}, &daemonCollector{d},
+		m.requests, m.duration, m.sent, m.store, m.failures, &collector{d},
 	} {
 		if err := registry.Register(c); err != nil {
 			return err
 		}
 	}
-	if d.stores.jobs != nil {
-		if err := registry.Register(&jobCollector{d}); err != nil {
-			return err
-		}
-	}
-	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: 3 * scrapeTimeout,
-	})
+	m.text = promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
 	for _, op := range []string{"update", "view", "list"} {
 		m.failures.WithLabelValues("locks", op)
 	}
-	for _, op := range []string{"update", "load", "read", "trim"} {
-		m.failures.WithLabelValues("jobs", op)
-	}
+	m.failures.WithLabelValues("jobs", "update")
 	return nil
+}
+
+// ServeHTTP answers with all metrics, in Prometheus's text format.
+func (m *meter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
+	defer cancel()
+	r = r.Clone(ctx)
+	r.Header.Del("Accept") // there are other formats
+	m.text.ServeHTTP(w, r)
+	if r.Method == http.MethodGet {
+		_ = m.recorder.WriteText(ctx, w) // what could not be asked for is missing
+	}
 }
 
 // database counts what a database was asked for.
@@ -121,25 +98,10 @@ func (m *meter) database(operation string, took time.Duration, err error) {
 
 // request counts a request.
 func (m *meter) request(r httpapi.Request) {
-	route := r.Pattern
-	if route == "" {
-		route = "none"
-	}
-	key := routeStatus{route, r.Status}
-	m.mu.RLock()
-	series, ok := m.routes[key]
-	m.mu.RUnlock()
-	if !ok {
-		series = routeSeries{
-			m.requests.WithLabelValues(route, strconv.Itoa(r.Status)), m.sent.WithLabelValues(route), m.duration.WithLabelValues(route),
-		}
-		m.mu.Lock()
-		m.routes[key] = series
-		m.mu.Unlock()
-	}
-	series.requests.Inc()
-	series.duration.Observe(r.Duration.Seconds())
-	series.sent.Add(float64(r.Bytes))
+	route := cmp.Or(r.Pattern, "none")
+	m.requests.WithLabelValues(route, strconv.Itoa(r.Status)).Inc()
+	m.duration.WithLabelValues(route).Observe(r.Duration.Seconds())
+	m.sent.WithLabelValues(route).Add(float64(r.Bytes))
 }
 
 // did counts what a store was asked for. What a caller gave up is no error of the store.
@@ -234,25 +196,4 @@ func (s measuredJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Cha
 		}
 	}
 	return err
-}
-
-func (s measuredJobs) Load(ctx context.Context) (jobs.Living, error) {
-	begun := time.Now()
-	living, err := s.Store.Load(ctx)
-	s.m.did(ctx, "jobs", "load", begun, err)
-	return living, err
-}
-
-func (s measuredJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Record, error) {
-	begun := time.Now()
-	ended, err := s.Store.ListEnded(ctx, f, below, limit)
-	s.m.did(ctx, "jobs", "read", begun, err)
-	return ended, err
-}
-
-func (s measuredJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (int, error) {
-	begun := time.Now()
-	n, err := s.Store.Trim(ctx, before, keep, atMost)
-	s.m.did(ctx, "jobs", "trim", begun, err)
-	return n, err
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
-	"github.com/lokt-dev/lokt/store/sqlstore"
 	"github.com/lokt-dev/lokt/store/etcdstore"
 	"github.com/lokt-dev/lokt/store/memstore"
+	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // stores are where the daemon keeps things.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 	"github.com/lokt-dev/lokt/store/filestore"
 )
 
@@ -38,6 +39,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if err := parallel.Default(6); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }

@@ -46,6 +46,7 @@ func opened(t *testing.T, pg *servers.Postgres) int {
 
 // Promise S-163.
 func TestClientsThatHangUpCostNoConnections(t *testing.T) {
+	t.Parallel()
 	pg := servers.NeedPostgres(t, "fsync=off", "log_connections=on")
 	r := startReplicas(t, pg, 1)[0]
 	const locks, scheduler = "/v1/locks", "/api/system/scheduler"
@@ -83,6 +84,7 @@ func TestClientsThatHangUpCostNoConnections(t *testing.T) {
 
 // Promise S-163.
 func TestClientsThatHungUpKeepNoConnectionsBusy(t *testing.T) {
+	t.Parallel()
 	pg := servers.NeedPostgres(t, "fsync=off")
 	r := startReplicas(t, pg, 1)[0]
 	held := make(chan error, 1)

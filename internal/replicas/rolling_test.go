@@ -47,6 +47,7 @@ func startLokt(t *testing.T, servers string, args ...string) (*exec.Cmd, *bytes.
 
 // Replicas are replaced one after the other, as an upgrade does, while guards hold locks and wait for them, and workers work.
 func TestGuardsAndWorkersOutliveThatEveryReplicaIsReplaced(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute and more")
 	}
@@ -151,6 +152,7 @@ func waitFor(t *testing.T, ok func() bool) {
 // Replicas that know nothing of each other stand behind a plain balancer, which sends each request to the next of them.
 // What one of them has begun, another goes on with.
 func TestServiceBehindABalancerKeepsItsPromises(t *testing.T) {
+	t.Parallel()
 	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service {
 		store := memstore.New()
 		var backends []*url.URL
@@ -180,6 +182,7 @@ func TestServiceBehindABalancerKeepsItsPromises(t *testing.T) {
 
 // A balancer in front of two replicas on one database takes one away whose readiness fails, and nobody notices.
 func TestABalancerThatAsksForReadinessHidesAReplicaThatStops(t *testing.T) {
+	t.Parallel()
 	pg := servers.NeedPostgres(t)
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func manager(t *testing.T, address string) *lokt.Manager {
 //
 // Promises S-1, S-112.
 func TestAHoldLastsThoughEtcdsLeaderStoodStill(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute")
 	}

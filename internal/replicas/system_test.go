@@ -22,6 +22,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/daemon"
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
 	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
@@ -30,6 +31,10 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv(envRole) {
 	case "":
+		if err := parallel.Default(3); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	case "daemon":
 		os.Exit(daemon.Main(os.Args[1:], daemon.System()))
