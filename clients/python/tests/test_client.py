@@ -37,7 +37,10 @@ class Server:
         env = {k: v for k, v in os.environ.items() if not k.startswith("LOKT")}
         store = f"sqlite:{self.dir.name}/db"
         self.process = subprocess.Popen(
-            [LOKTD, "--listen", f"127.0.0.1:{self.port}", "--store", store, *self.args], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [LOKTD, "--listen", f"127.0.0.1:{self.port}", "--store", store, *self.args],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         for _ in range(200):
             try:
@@ -186,7 +189,9 @@ class TestLocks(unittest.TestCase):
             "sys.stdin.readline()\n"
             "print(lease.state, flush=True)\n"
         )
-        child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert child.stdin and child.stdout
         self.assertEqual(child.stdout.readline(), "held\n")
         child.send_signal(signal.SIGSTOP)
@@ -336,7 +341,9 @@ class TestJobs(unittest.TestCase):
         ended = [self.jobs.wait(i, timeout=15) for i in ids]
         self.assertEqual([j["state"] for j in ended], ["completed"] * 3 + ["failed", "completed"])
         self.assertEqual(ended[0]["result"], 11)
-        self.assertEqual((ended[3]["error"]["type"], ended[3]["error"]["message"]), ("ValueError", "unlucky"))
+        self.assertEqual(
+            (ended[3]["error"]["type"], ended[3]["error"]["message"]), ("ValueError", "unlucky")
+        )
 
     def test_heartbeats_keep_a_job_beyond_its_ttl(self) -> None:
         self.work(lambda job: time.sleep(5))
@@ -374,7 +381,9 @@ class TestJobs(unittest.TestCase):
             job.check()
 
         self.work(handle)
-        self.assertEqual(self.jobs.wait(self.jobs.submit(locks=["db"]), timeout=15)["state"], "failed")
+        self.assertEqual(
+            self.jobs.wait(self.jobs.submit(locks=["db"]), timeout=15)["state"], "failed"
+        )
         self.assertEqual(told, ["lock lost"])
 
     def test_a_drained_worker_finishes_what_it_has_and_takes_no_more(self) -> None:

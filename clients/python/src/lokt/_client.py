@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping
 from urllib.parse import quote
 
-from ._errors import AuthError, HeldError, IncompatibleError, InvalidError, LostError, NotFoundError, NotOwnerError
+from ._errors import (
+    AuthError,
+    HeldError,
+    IncompatibleError,
+    InvalidError,
+    LostError,
+    NotFoundError,
+    NotOwnerError,
+)
 from ._http import Call, Transport, clock
 from ._keeper import Beat, Keeper
 
@@ -54,7 +62,12 @@ class Owner:
         return wire
 
     def _query(self) -> dict[str, Any]:
-        return {"owner": self.id, "session": self.session or None, "host": self.host or None, "pid": self.pid or None}
+        return {
+            "owner": self.id,
+            "session": self.session or None,
+            "host": self.host or None,
+            "pid": self.pid or None,
+        }
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,12 @@ class Lock:
     def _of(w: Mapping[str, Any]) -> Lock:
         try:
             return Lock(
-                w["name"], w["token"], w["revision"], list(w.get("holders") or []), list(w.get("queue") or []), w.get("freeze")
+                w["name"],
+                w["token"],
+                w["revision"],
+                list(w.get("holders") or []),
+                list(w.get("queue") or []),
+                w.get("freeze"),
             )
         except KeyError as e:
             raise IncompatibleError(f"the server's answer has no {e}") from None
@@ -90,7 +108,15 @@ class Lease:
     ones is safe from holders that act late. ``id`` proves ownership and is a secret.
     """
 
-    def __init__(self, client: Client, name: str, lease_id: str, holder: Mapping[str, Any], asked: float, ttl: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        lease_id: str,
+        holder: Mapping[str, Any],
+        asked: float,
+        ttl: float,
+    ) -> None:
         self.name = name
         self.id = lease_id
         self.token: int = holder["token"]
@@ -114,12 +140,16 @@ class Lease:
 
     def remaining(self) -> float:
         """For how many seconds the lock may be relied on without another renewal."""
-        return 0.0 if self._released or self.lost.is_set() else max(self._beat.deadline - clock(), 0.0)
+        return (
+            0.0 if self._released or self.lost.is_set() else max(self._beat.deadline - clock(), 0.0)
+        )
 
     def check(self) -> None:
         """Raises LostError unless the lock can be relied on at this moment. Looks at the clock first."""
         if self.state in ("lost", "released"):
-            raise self._cause or LostError(f"the lock {self.name!r} is {self.state}", self._beat.in_doubt)
+            raise self._cause or LostError(
+                f"the lock {self.name!r} is {self.state}", self._beat.in_doubt
+            )
 
     def on_loss(self, listener: Callable[[LostError], None]) -> None:
         """Has the loss told, once, in a thread of its own; at once if it has happened."""
@@ -144,7 +174,11 @@ class Lease:
 
     def _renew(self, patience: float) -> float:
         _, answer = self._client._transport.request(
-            "PUT", _lease_path(self.name, self.id), {}, headers={"Lokt-Lease": self.id}, patience=patience
+            "PUT",
+            _lease_path(self.name, self.id),
+            {},
+            headers={"Lokt-Lease": self.id},
+            patience=patience,
         )
         return _life(answer["holder"])
 
@@ -175,7 +209,10 @@ class Client:
         timeout: float = 10.0,
     ) -> None:
         self._transport = Transport(
-            server or os.environ.get("LOKT_SERVER") or "", token or os.environ.get("LOKT_SERVER_TOKEN"), ca, timeout
+            server or os.environ.get("LOKT_SERVER") or "",
+            token or os.environ.get("LOKT_SERVER_TOKEN"),
+            ca,
+            timeout,
         )
         if isinstance(owner, str):
             owner = Owner(owner, Owner.default().session, socket.gethostname(), os.getpid())
@@ -223,7 +260,13 @@ class Client:
         begun = clock()
         most = _POLL if wait is True else 0.0 if wait is False else max(float(wait), 0.0)
         poll = min(_POLL, max(ttl / 3, 1.0))
-        claim: dict[str, Any] = {"lease_id": lease_id, "owner": self.owner._wire(), "strict": True, "attended": True, "ttl_ms": round(ttl * 1000)}
+        claim: dict[str, Any] = {
+            "lease_id": lease_id,
+            "owner": self.owner._wire(),
+            "strict": True,
+            "attended": True,
+            "ttl_ms": round(ttl * 1000),
+        }
         if shared or slots != 1:
             claim["limit"] = (1 << 31) - 1 if shared else slots
         if priority:
@@ -247,12 +290,24 @@ class Client:
             nonlocal asked
             asked = clock()
 
-        patience = self._transport.timeout if wait is False else min(_QUEUE_TTL, most) if wait is not True else _QUEUE_TTL
+        patience = (
+            self._transport.timeout
+            if wait is False
+            else min(_QUEUE_TTL, most)
+            if wait is not True
+            else _QUEUE_TTL
+        )
         try:
             while True:
                 status, answer = self._transport.request(
-                    "POST", f"{_lock_path(name)}/leases", body, headers={"Lokt-Operation": operation},
-                    wait=0.0 if wait is False else poll, patience=patience, call=call, sent=sent,
+                    "POST",
+                    f"{_lock_path(name)}/leases",
+                    body,
+                    headers={"Lokt-Operation": operation},
+                    wait=0.0 if wait is False else poll,
+                    patience=patience,
+                    call=call,
+                    sent=sent,
                 )
                 if status != 202:
                     holder = answer["holder"]
@@ -272,7 +327,15 @@ class Client:
             return None
 
     @contextmanager
-    def guard(self, name: str, *, ttl: float = 30.0, wait: bool | float = True, interrupt: bool = True, **options: Any) -> Iterator[Lease]:
+    def guard(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        wait: bool | float = True,
+        interrupt: bool = True,
+        **options: Any,
+    ) -> Iterator[Lease]:
         """Holds the lock while the block runs, which is told when it is lost: ``lease.lost`` is set, and unless
         ``interrupt`` is False, LostError is raised in the block's thread as soon as it runs Python code again. A call that
         blocks in C is not interrupted. At the end of the block LostError is raised if the lock was lost meanwhile.
@@ -308,7 +371,9 @@ class Client:
     def force_release(self, name: str, public_id: str | None = None) -> list[dict[str, Any]]:
         """Ends all holds of the lock, or the one with the public ID, whoever's they are. Needs the scope force."""
         path = f"{_lock_path(name)}/leases" + (f"/{quote(public_id, safe='')}" if public_id else "")
-        _, answer = self._transport.request("DELETE", path, query={**self.owner._query(), "force": True})
+        _, answer = self._transport.request(
+            "DELETE", path, query={**self.owner._query(), "force": True}
+        )
         return list(answer["released"])
 
     def freeze(self, name: str, *, ttl: float, reason: str = "") -> dict[str, Any]:
@@ -322,12 +387,21 @@ class Client:
         query = {**self.owner._query(), "force": force or None}
         self._transport.request("DELETE", f"{_lock_path(name)}/freeze", query=query)
 
-    def events(self, *, after: int | None = None, name: str | None = None, prefix: str | None = None, wait: float = 30.0) -> Iterator[dict[str, Any]]:
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        name: str | None = None,
+        prefix: str | None = None,
+        wait: float = 30.0,
+    ) -> Iterator[dict[str, Any]]:
         """Yields events of locks, oldest first and without end: those with a higher number than ``after``, or those from
         now on. A gap in ``seq`` shows that some were forgotten before they could be read.
         """
         if after is None:
-            _, page = self._transport.request("GET", "/v1/audit", query={"limit": 1, "latest": True})
+            _, page = self._transport.request(
+                "GET", "/v1/audit", query={"limit": 1, "latest": True}
+            )
             after = int(page["newest"])
         while True:
             query = {"after": after, "name": name, "prefix": prefix, "wait_ms": round(wait * 1000)}
@@ -341,7 +415,11 @@ class Client:
         if cancels:
             headers["Lokt-Cancels"] = cancels
         self._transport.request(
-            "DELETE", _lease_path(name, lease_id), query=self.owner._query(), headers=headers, patience=5.0 if cancels else None
+            "DELETE",
+            _lease_path(name, lease_id),
+            query=self.owner._query(),
+            headers=headers,
+            patience=5.0 if cancels else None,
         )
 
     def _take_back(self, name: str, lease_id: str, operation: str) -> None:
@@ -366,7 +444,9 @@ class _Interrupt:
         with self._lock:
             if not self._ended:
                 self._raised = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(LostError))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(LostError)
+                )
 
     def end(self) -> None:
         """From here on nothing is raised; what was, and has not arrived, is taken back."""

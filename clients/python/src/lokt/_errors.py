@@ -85,7 +85,9 @@ class LostError(LoktError):
 
     code = "lost"
 
-    def __init__(self, message: str = "the lease is lost", cause: BaseException | None = None) -> None:
+    def __init__(
+        self, message: str = "the lease is lost", cause: BaseException | None = None
+    ) -> None:
         super().__init__(message)
         self.cause = cause
 
@@ -113,7 +115,9 @@ def from_answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str]
     request_id = headers.get("X-Request-Id", "")
     code = str(body.get("code") or (detail if isinstance(detail, str) else "") or "internal")
     if isinstance(detail, list):  # what is wrong with a request to the scheduler
-        wrong = "; ".join(f"{'.'.join(map(str, d.get('loc', [])))}: {d.get('msg', '')}" for d in detail)
+        wrong = "; ".join(
+            f"{'.'.join(map(str, d.get('loc', [])))}: {d.get('msg', '')}" for d in detail
+        )
         return InvalidError(wrong, request_id=request_id)
     message = str(detail or body.get("title") or f"the server answered with status {status}")
     if reason := headers.get("Lokt-Reason"):

@@ -103,7 +103,9 @@ class Transport:
             value = body() if callable(body) else body
             if sent is not None:
                 sent()
-            failure, again = self._try(method, path, value, headers or {}, wait, max(end - clock(), 0.05), resend, call)
+            failure, again = self._try(
+                method, path, value, headers or {}, wait, max(end - clock(), 0.05), resend, call
+            )
             if not isinstance(failure, errors.LoktError):
                 return failure
             left = end - clock()
@@ -113,7 +115,15 @@ class Transport:
             pause = min(pause * 2, 2.0)
 
     def _try(
-        self, method: str, path: str, value: Json, headers: Mapping[str, str], wait: float, left: float, resend: bool, call: Call
+        self,
+        method: str,
+        path: str,
+        value: Json,
+        headers: Mapping[str, str],
+        wait: float,
+        left: float,
+        resend: bool,
+        call: Call,
     ) -> tuple[tuple[int, Json] | errors.LoktError, bool]:
         """Asks each address once. Returns the answer, or the error and whether to try again."""
         data = None if value is None else json.dumps(value, allow_nan=False).encode()
@@ -121,7 +131,9 @@ class Transport:
         for _ in self._addresses:
             which = self._current
             fresh = False
-            while True:  # a kept connection may have been closed meanwhile: then once more over a new one
+            while (
+                True
+            ):  # a kept connection may have been closed meanwhile: then once more over a new one
                 connection, kept = self._connection(which, min(self.timeout, left), fresh)
                 begun = False
                 try:
@@ -137,13 +149,28 @@ class Transport:
                 except ssl.SSLError as e:
                     connection.close()
                     reason = getattr(e, "verify_message", "") or e.reason or str(e)
-                    return errors.UnavailableError(f"{self._name(which)}: TLS: {reason}; is the URL's scheme right, and the CA known?"), False
+                    return (
+                        errors.UnavailableError(
+                            f"{self._name(which)}: TLS: {reason}; is the URL's scheme right, and the CA known?"
+                        ),
+                        False,
+                    )
                 except (OSError, http.client.HTTPException) as e:
                     connection.close()
-                    if kept and resend and not fresh and not isinstance(e, TimeoutError) and not call.aborted.is_set():
+                    if (
+                        kept
+                        and resend
+                        and not fresh
+                        and not isinstance(e, TimeoutError)
+                        and not call.aborted.is_set()
+                    ):
                         fresh = True
                         continue
-                    why = "no answer in time" if isinstance(e, TimeoutError) else str(e) or type(e).__name__
+                    why = (
+                        "no answer in time"
+                        if isinstance(e, TimeoutError)
+                        else str(e) or type(e).__name__
+                    )
                     failure = errors.UnavailableError(f"{self._name(which)}: {why}")
                     failure.__cause__ = e
                     if begun and not resend:
@@ -177,7 +204,9 @@ class Transport:
         if answer.status < 300 and value is not None:
             return answer.status, value
         if isinstance(value, dict):
-            return errors.from_answer(answer.status, value, {k.title(): v for k, v in answer.getheaders()})
+            return errors.from_answer(
+                answer.status, value, {k.title(): v for k, v in answer.getheaders()}
+            )
         if answer.status in (502, 503, 504):
             return errors.UnavailableError(f"{self._name(which)}: status {answer.status}")
         return errors.IncompatibleError(
@@ -197,7 +226,9 @@ class Transport:
         scheme, host, port = self._addresses[which]
         return f"{scheme}://{host}:{port}"
 
-    def _connection(self, which: int, timeout: float, fresh: bool) -> tuple[http.client.HTTPConnection, bool]:
+    def _connection(
+        self, which: int, timeout: float, fresh: bool
+    ) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             if self._pid != os.getpid():  # after a fork the connections are the parent's
                 self._idle.clear()
@@ -211,7 +242,10 @@ class Transport:
         if scheme == "https":
             if self._tls is None:
                 self._tls = ssl.create_default_context(cafile=self._ca)
-            return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls), False
+            return (
+                http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls),
+                False,
+            )
         return http.client.HTTPConnection(host, port, timeout=timeout), False
 
     def _keep(self, which: int, connection: http.client.HTTPConnection) -> None:
@@ -235,8 +269,15 @@ def _address(url: str) -> tuple[str, str, int]:
         port = parts.port
     except ValueError:
         raise errors.InvalidError(f"{url!r} has no valid port") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
-        raise errors.InvalidError(f"{url!r} is no server: give http://HOST:PORT or https://HOST:PORT, without a path")
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.path not in ("", "/")
+        or parts.query
+    ):
+        raise errors.InvalidError(
+            f"{url!r} is no server: give http://HOST:PORT or https://HOST:PORT, without a path"
+        )
     return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)
 
 

@@ -47,9 +47,18 @@ class Jobs:
         held while the job is leased. Raises ConflictError if the key was used for another job.
         """
         spec: dict[str, Json] = {
-            "type": type, "priority": priority, "requested_units": units, "unique": unique, "payload": dict(payload or {}),
-            "idempotency_key": key, "tags": list(tags), "locks": list(locks), "max_attempts": max_attempts,
-            "retry_backoff_s": retry_backoff, "max_runtime_s": max_runtime, "run_at": run_at,
+            "type": type,
+            "priority": priority,
+            "requested_units": units,
+            "unique": unique,
+            "payload": dict(payload or {}),
+            "idempotency_key": key,
+            "tags": list(tags),
+            "locks": list(locks),
+            "max_attempts": max_attempts,
+            "retry_backoff_s": retry_backoff,
+            "max_runtime_s": max_runtime,
+            "run_at": run_at,
         }
         _, answer = self._request("POST", f"{_API}/jobs", spec, resend=key is not None)
         return str(answer["job_id"])
@@ -59,7 +68,9 @@ class Jobs:
         _, answer = self._request("GET", f"{_API}/jobs/{quote(job_id, safe='')}")
         return dict(answer)
 
-    def list(self, *, state: str | None = None, type: str | None = None, tag: str | None = None) -> Iterator[dict[str, Any]]:
+    def list(
+        self, *, state: str | None = None, type: str | None = None, tag: str | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Yields jobs, newest change first, page by page."""
         after = None
         while True:
@@ -73,7 +84,9 @@ class Jobs:
 
     def cancel(self, job_id: str, reason: str = "") -> str:
         """Cancels a queued job, or asks the worker of a leased one to stop. Returns its state."""
-        _, answer = self._request("POST", f"{_API}/jobs/{quote(job_id, safe='')}/cancel", {"reason": reason})
+        _, answer = self._request(
+            "POST", f"{_API}/jobs/{quote(job_id, safe='')}/cancel", {"reason": reason}
+        )
         return str(answer["state"])
 
     def status(self) -> dict[str, Any]:
@@ -81,7 +94,9 @@ class Jobs:
         _, answer = self._request("GET", f"{_API}/status")
         return dict(answer)
 
-    def wait(self, job_id: str, *, timeout: float | None = None, every: float = 0.5) -> dict[str, Any]:
+    def wait(
+        self, job_id: str, *, timeout: float | None = None, every: float = 0.5
+    ) -> dict[str, Any]:
         """Waits until the job has ended and returns it; raises TimeoutError after ``timeout`` seconds."""
         end = None if timeout is None else clock() + timeout
         pause = threading.Event()
@@ -177,9 +192,15 @@ class Worker:
         self._client = client
         self._request = client._transport.request
         self._handle = handle
-        self._ask: dict[str, Json] = {"types": list(types), "capabilities": list(capabilities), "max_units": max_units}
+        self._ask: dict[str, Json] = {
+            "types": list(types),
+            "capabilities": list(capabilities),
+            "max_units": max_units,
+        }
         self._free = threading.Semaphore(concurrency)
-        self.worker_id = worker_id or f"{client.owner.id}-{client.owner.host}-{secrets.token_hex(4)}"
+        self.worker_id = (
+            worker_id or f"{client.owner.id}-{client.owner.host}-{secrets.token_hex(4)}"
+        )
         self._draining = threading.Event()
         self._asking: Call | None = None
         self._jobs: dict[str, Job] = {}
@@ -224,11 +245,17 @@ class Worker:
             nonlocal asked
             asked = clock()
 
-        body: dict[str, Json] = {"worker_id": self.worker_id, "request_id": secrets.token_hex(16), **self._ask}
+        body: dict[str, Json] = {
+            "worker_id": self.worker_id,
+            "request_id": secrets.token_hex(16),
+            **self._ask,
+        }
         path = f"{_API}/leases/request"
         try:
             waiting = {**body, "wait_ms": 0 if self._draining.is_set() else 30000}
-            _, answer = self._request("POST", path, waiting, wait=30.0, patience=30.0, call=call, sent=sent)
+            _, answer = self._request(
+                "POST", path, waiting, wait=30.0, patience=30.0, call=call, sent=sent
+            )
         except UnavailableError:
             if not call.aborted.is_set():
                 self._draining.wait(random.uniform(0.5, 1.5))
@@ -243,15 +270,24 @@ class Worker:
             return False
         lease, spec = answer["lease"], answer["job"]
         job = Job(
-            spec["job_id"], spec["type"], spec["payload"], lease["attempt"], lease["token"], dict(lease.get("lock_tokens") or {}),
-            spec.get("checkpoint"), spec, lease["lease_id"],
+            spec["job_id"],
+            spec["type"],
+            spec["payload"],
+            lease["attempt"],
+            lease["token"],
+            dict(lease.get("lock_tokens") or {}),
+            spec.get("checkpoint"),
+            spec,
+            lease["lease_id"],
         )
         job._ttl = float(lease["lease_ttl_s"])
         job._deadline = asked + usable(job._ttl)
         with self._change:
             self._jobs[job.lease_id] = job
             self._change.notify_all()
-        threading.Thread(target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True).start()
+        threading.Thread(
+            target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True
+        ).start()
         return True
 
     def _work(self, job: Job) -> None:
@@ -259,10 +295,17 @@ class Worker:
         try:
             done["result"] = self._handle(job)
         except Stopped as e:
-            done["status"], done["error"] = "failed", {"type": "Stopped", "message": str(e) or job.why}
+            done["status"], done["error"] = "failed", {
+                "type": "Stopped",
+                "message": str(e) or job.why,
+            }
         except BaseException as e:  # the attempt has failed, whatever it was
             trace = "".join(traceback.format_exception(type(e), e, e.__traceback__))[-4000:]
-            done["status"], done["error"] = "failed", {"type": type(e).__name__, "message": str(e), "traceback": trace}
+            done["status"], done["error"] = "failed", {
+                "type": type(e).__name__,
+                "message": str(e),
+                "traceback": trace,
+            }
         try:
             if job.why != "lost" and clock() < job._deadline:
                 self._complete(job, done)
@@ -280,7 +323,11 @@ class Worker:
                 return
             except UnavailableError:
                 continue
-            except (TypeError, ValueError, LoktError) as e:  # what cannot be sent, or is refused, fails the attempt
+            except (
+                TypeError,
+                ValueError,
+                LoktError,
+            ) as e:  # what cannot be sent, or is refused, fails the attempt
                 if done["status"] == "failed":
                     return
                 error: Json = {"type": type(e).__name__, "message": str(e)}
@@ -330,7 +377,9 @@ class Worker:
             if news:
                 try:
                     path = f"{_API}/leases/{quote(lease_id, safe='')}/heartbeat"
-                    _, one = self._request("POST", path, {"worker_id": self.worker_id, **news}, patience=patience)
+                    _, one = self._request(
+                        "POST", path, {"worker_id": self.worker_id, **news}, patience=patience
+                    )
                     extend(job, one)
                 except NotFoundError:
                     job._end("lost")
@@ -347,5 +396,3 @@ class Worker:
                 extend(job, one)
             elif one.get("code") in ("lease_not_found", "worker_mismatch"):
                 job._end("lost")
-
-

@@ -24,7 +24,13 @@ class Beat:
     and ``renew`` is called again, sooner and sooner, until the deadline. ``lost`` is called once, from a thread of its own.
     """
 
-    def __init__(self, asked: float, life: float, renew: Callable[[float], float], lost: Callable[[LostError], None]) -> None:
+    def __init__(
+        self,
+        asked: float,
+        life: float,
+        renew: Callable[[float], float],
+        lost: Callable[[LostError], None],
+    ) -> None:
         self._renew = renew
         self._lost = lost
         self._life = life
@@ -91,7 +97,9 @@ class Keeper:
                     self._lose(beat, LostError("the lease was not renewed in time", beat.in_doubt))
                 elif beat.idle.is_set() and now >= beat.next:
                     beat.idle.clear()
-                    threading.Thread(target=self._renew, args=(beat,), name="lokt-renewal", daemon=True).start()
+                    threading.Thread(
+                        target=self._renew, args=(beat,), name="lokt-renewal", daemon=True
+                    ).start()
                     self._push(beat)
                 else:
                     self._push(beat)

@@ -20,7 +20,11 @@ from ._http import Call, Json
 _T = TypeVar("_T")
 
 
-async def _in_thread(work: Callable[[], _T], abort: Callable[[], None] | None = None, undo: Callable[[_T], None] | None = None) -> _T:
+async def _in_thread(
+    work: Callable[[], _T],
+    abort: Callable[[], None] | None = None,
+    undo: Callable[[_T], None] | None = None,
+) -> _T:
     """Runs work in a thread. When the task is cancelled, aborts it, waits for its end and undoes what it has done."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
@@ -105,7 +109,9 @@ class Client:
         """See ``lokt.Client.acquire``."""
         call = Call()
         lease = await _in_thread(
-            lambda: self.blocking.acquire(name, call=call, **options), call.abort, _client.Lease.release
+            lambda: self.blocking.acquire(name, call=call, **options),
+            call.abort,
+            _client.Lease.release,
         )
         return Lease(lease)
 
@@ -176,7 +182,14 @@ class Client:
 class Worker:
     """Runs jobs with a coroutine, ``concurrency`` at once. It is cancelled when its job is cancelled or its lease lost."""
 
-    def __init__(self, client: Client, handle: Callable[[_jobs.Job], Awaitable[Json]], *, types: Sequence[str] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        client: Client,
+        handle: Callable[[_jobs.Job], Awaitable[Json]],
+        *,
+        types: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
         self._handle = handle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker = _jobs.Worker(client.blocking, self._run, types=types, **options)
