@@ -59,6 +59,8 @@ func ours() map[string][]string {
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/app", "internal/daemon"}, // writes the man pages, so that lokt need not link what does
 
+		"clients/scenarios": {},
+
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
 
