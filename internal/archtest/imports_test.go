@@ -93,7 +93,7 @@ func theirs() map[string][]string {
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
 		"golang.org/x/sys":             {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
 
-		"golang.org/x/time": {"internal/auth"},
+		"golang.org/x/time": {"internal/auth", "internal/daemon"},
 
 		"modernc.org/sqlite":                 {"store/sqlstore", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
