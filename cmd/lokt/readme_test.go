@@ -285,14 +285,14 @@ var (
 )
 
 func TestEveryEventIsDescribed(t *testing.T) {
-	source, err := os.ReadFile(filepath.Join("..", "..", "event.go"))
+	source, err := os.ReadFile(filepath.Join("..", "..", "events.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	protocol := page(t, "protocol.md")
 	events := eventName.FindAllStringSubmatch(string(source), -1)
 	if len(events) == 0 {
-		t.Fatal("event.go has no events")
+		t.Fatal("events.go has no events")
 	}
 	for _, e := range events {
 		if !strings.Contains(protocol, "`"+e[1]+"`") {

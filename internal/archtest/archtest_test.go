@@ -138,7 +138,8 @@ func walk(t *testing.T, visit func(name string, read func() []byte)) {
 		name := filepath.ToSlash(rel)
 		if d.IsDir() {
 			_, nested := os.Stat(filepath.Join(full, "go.mod"))
-			if name == "bin" || nested == nil || strings.HasPrefix(d.Name(), "_") || strings.HasPrefix(d.Name(), ".") && name != ".ci" {
+			made := name == "bin" || d.Name() == "node_modules" || d.Name() == "dist" || d.Name() == "dist-test"
+			if made || nested == nil || strings.HasPrefix(d.Name(), "_") || strings.HasPrefix(d.Name(), ".") && name != ".ci" {
 				return filepath.SkipDir
 			}
 			return nil

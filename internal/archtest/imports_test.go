@@ -59,6 +59,8 @@ func ours() map[string][]string {
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/app", "internal/daemon"}, // writes the man pages, so that lokt need not link what does
 
+		"clients/scenarios": {},
+
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
 
@@ -91,7 +93,7 @@ func theirs() map[string][]string {
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
 		"golang.org/x/sys":             {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
 
-		"golang.org/x/time": {"internal/auth"},
+		"golang.org/x/time": {"internal/auth", "internal/daemon"},
 
 		"modernc.org/sqlite":                 {"store/sqlstore", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},

@@ -46,6 +46,7 @@ func budgets() map[string]int {
 		"internal/e2e":        10,
 		"internal/replicas":   10,
 
+		"clients":  10,
 		"cmd":      50,
 		"examples": 200,
 		"bench":    1_375, // with bench/river, which is a module of its own, 1,500

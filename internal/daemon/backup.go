@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -86,40 +85,47 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s is there already", path)
 	}
-	if err := writable(filepath.Dir(path)); err != nil { // before anybody is asked for a copy that cannot be kept
-		return fmt.Errorf("backup: %w", err)
-	}
 	token, err := ownToken(s)
 	if err != nil {
 		return err
 	}
-	answer, err := c.ask(ctx, backupPath, token)
+	part := path + ".part"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // before anybody is asked for what cannot be kept
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	n, err := c.fetch(ctx, token, f)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = atomicfile.Publish(vfs.OS(), part, path)
+	}
+	if err != nil {
+		_ = os.Remove(part) // the next backup overwrites it
+	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return c.backupAlone(ctx, s, path)
 	case err != nil:
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return refused("no backup", answer)
-	}
-	n, err := receive(answer.Body, path)
-	if err == nil && n != answer.ContentLength {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		err = fmt.Errorf("backup: %w", err)
-		if e := os.Remove(path + ".part"); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
-		return err
-	}
-	if err := atomicfile.Publish(vfs.OS(), path+".part", path); err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
 	fmt.Fprintf(s.Out, "%s: %d bytes, from the daemon at %s\n", path, n, c.Listen)
 	return nil
+}
+
+// fetch writes the daemon's copy to a file, to the disk.
+func (c *Config) fetch(ctx context.Context, token string, to *os.File) (int64, error) {
+	answer, err := c.ask(ctx, backupPath, token)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return 0, refused("none is made", answer)
+	}
+	n, err := io.Copy(to, answer.Body)
+	if err == nil && n != answer.ContentLength {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, errors.Join(err, to.Sync())
 }
 
 // backupAlone makes a copy when no daemon has the store.
@@ -142,40 +148,15 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 	return nil
 }
 
-// writable returns nil if files can be made in the directory.
-func writable(dir string) error {
-	f, err := os.CreateTemp(dir, ".loktd-*")
-	if err != nil {
-		if e := new(fs.PathError); errors.As(err, &e) {
-			err = e.Err // the name that was tried says nothing
-		}
-		return fmt.Errorf("no file can be made in %s: %w", dir, err)
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
-// receive writes what comes to a new file beside path, to the disk.
-func receive(from io.Reader, path string) (n int64, err error) {
-	if err := os.Remove(path + ".part"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
-	}
-	f, err := os.OpenFile(path+".part", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	n, err = io.Copy(f, from)
-	return n, errors.Join(err, f.Sync(), f.Close())
-}
-
-// ownToken returns the token that the command's user has, in the variables that lokt takes it from: LOKT_TOKEN, or
+// ownToken returns the token that the command's user has, in the variables that lokt takes it from: LOKT_SERVER_TOKEN, or
 // LOKT_TOKEN_FILE.
 func ownToken(s Streams) (string, error) {
-	if t := s.getenv("LOKT_TOKEN"); t != "" {
+	if t := s.getenv("LOKT_SERVER_TOKEN"); t != "" {
 		return t, nil
 	}
 	file := s.getenv("LOKT_TOKEN_FILE")

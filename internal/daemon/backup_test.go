@@ -44,7 +44,7 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 	copies := make([]string, 3)
 	for i := range copies {
 		copies[i] = filepath.Join(dir, fmt.Sprint("copy", i))
-		code, out, stderr := run(t, []string{"LOKT_TOKEN=" + admin}, "backup", copies[i], "--listen", p.address(), "--store", url)
+		code, out, stderr := run(t, []string{"LOKT_SERVER_TOKEN=" + admin}, "backup", copies[i], "--listen", p.address(), "--store", url)
 		if code != 0 || !strings.Contains(out, copies[i]) {
 			t.Fatalf("exit code %d: %s%s", code, out, stderr)
 		}
@@ -55,10 +55,10 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 	close(done)
 	crew.Wait()
 	for _, c := range []struct{ env, path, says string }{
-		{"LOKT_TOKEN=" + admin, copies[0], "there already"},
-		{"LOKT_TOKEN=", filepath.Join(dir, "none", "no"), "no such file"}, // the daemon is not asked
-		{"LOKT_TOKEN=" + reader, filepath.Join(dir, "no"), "403 Forbidden: the scope admin, without a prefix, is missing; set LOKT_TOKEN"},
-		{"LOKT_TOKEN=", filepath.Join(dir, "no"), "401 Unauthorized: who asks is not known: no token; set LOKT_TOKEN"},
+		{"LOKT_SERVER_TOKEN=" + admin, copies[0], "there already"},
+		{"LOKT_SERVER_TOKEN=", filepath.Join(dir, "none", "no"), "no such file"}, // the daemon is not asked
+		{"LOKT_SERVER_TOKEN=" + reader, filepath.Join(dir, "no"), "403 Forbidden: the scope admin, without a prefix, is missing; set LOKT_SERVER_TOKEN"},
+		{"LOKT_SERVER_TOKEN=", filepath.Join(dir, "no"), "401 Unauthorized: who asks is not known: no token; set LOKT_SERVER_TOKEN"},
 	} {
 		code, _, stderr := run(t, []string{c.env}, "backup", c.path, "--listen", p.address(), "--store", url)
 		if code != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {

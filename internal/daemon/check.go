@@ -75,7 +75,7 @@ func refused(what string, answer *http.Response) error {
 		says = p.Detail
 	}
 	if answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden {
-		says += "; set LOKT_TOKEN, or LOKT_TOKEN_FILE, to a token that may do this"
+		says += "; set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that may do this"
 	}
 	return fmt.Errorf("%s: %s: %s", what, answer.Status, says)
 }

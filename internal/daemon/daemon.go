@@ -189,13 +189,19 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string) error {
 	if err := c.validate(); err != nil {
 		return &usageError{err}
 	}
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
+	ends, hangup := make(chan os.Signal, 2), make(chan os.Signal, 1)
+	signal.Notify(ends, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(hangup, syscall.SIGHUP)
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		cancel(fmt.Errorf("signal %v", <-ends))
+		<-ends
+		os.Exit(exitError)
+	}()
 	ignoreFailures()
 	ballast, started := collectLess()
 	defer runtime.KeepAlive(ballast)
-	return serve(ctx, c, c.logger(s.Err), signals, func(url string) {
+	return serve(ctx, c, c.logger(s.Err), hangup, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)
 		started()
 	})

@@ -1,9 +1,6 @@
 package daemon
 
-import (
-	"testing"
-	"time"
-)
+import "testing"
 
 func TestPasswordsAreTakenOutOfURLs(t *testing.T) {
 	for url, want := range map[string]string{
@@ -26,25 +23,5 @@ func TestSizesHaveUnits(t *testing.T) {
 		if _, err := size(text); err == nil {
 			t.Errorf("%q is a size", text)
 		}
-	}
-}
-
-func TestFewThingsASecondAreLetThrough(t *testing.T) {
-	var f few
-	now := time.Unix(1_700_000_000, 0)
-	count := func() (n int) {
-		for range 100 {
-			if f.allow(now) {
-				n++
-			}
-		}
-		return n
-	}
-	if a, b := count(), count(); a != 10 || b != 0 {
-		t.Errorf("%d, then %d", a, b)
-	}
-	now = now.Add(time.Second)
-	if n := count(); n != 10 {
-		t.Errorf("a second later %d", n)
 	}
 }

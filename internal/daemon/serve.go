@@ -15,9 +15,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
@@ -43,13 +43,14 @@ type daemon struct {
 	waits    context.Context    // ends when requests are no longer to wait
 	stop     context.CancelFunc // ends it
 	probes   probes
-	failures few
-	copying  sync.Mutex // held while a backup is made and sent
+	failures *rate.Limiter // of lines in the log: when the store fails, so does every request
+	copying  sync.Mutex    // held while a backup is made and sent
 }
 
-// serve runs the daemon until a signal ends it. ready is called with the URL when requests are being answered.
-func serve(ctx context.Context, c *Config, log *slog.Logger, signals <-chan os.Signal, ready func(url string)) (err error) {
-	d := &daemon{c: c, log: log, meter: newMeter()}
+// serve runs the daemon until ctx ends, whose cause is logged, and reads files again on each hangup. ready is called with the
+// URL when requests are being answered.
+func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Signal, ready func(url string)) (err error) {
+	d := &daemon{c: c, log: log, meter: newMeter(), failures: rate.NewLimiter(10, 10)}
 	d.waits, d.stop = context.WithCancel(context.Background())
 	if c.TLSCert != "" {
 		if d.tls, err = loadCertificates(c); err != nil {
@@ -59,8 +60,12 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, signals <-chan os.S
 	if d.gate, err = newGate(c, log); err != nil {
 		return err
 	}
-	listener, err := d.openUnless(ctx, signals)
-	if err != nil || listener == nil {
+	listener, err := d.open(ctx)
+	switch {
+	case listener == nil && ctx.Err() != nil:
+		log.Info("stopped before the store was open", "reason", context.Cause(ctx))
+		return nil
+	case err != nil:
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -90,21 +95,22 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, signals <-chan os.S
 		select {
 		case err := <-failed:
 			return fmt.Errorf("serve: %w", err)
-		case s := <-signals:
-			if s == syscall.SIGHUP {
-				d.reload()
-				continue
-			}
-			d.shutdown(ctx, server, slog.String("signal", s.String()), signals)
-			return nil
+		case <-hangup:
+			d.reload()
+			continue
+		case <-ctx.Done():
+			log.Info("stopping", "reason", context.Cause(ctx))
 		case <-d.stores.failed[0]:
+			log.Error(unreliable)
 		case <-d.stores.failed[1]:
+			log.Error(unreliable)
 		}
-		log.Error("the store cannot be relied on any more: ending, so that it is opened anew by the next process")
-		d.shutdown(ctx, server, slog.String("reason", "store failed"), signals)
-		return nil // closing the store says why
+		d.shutdown(context.WithoutCancel(ctx), server)
+		return nil // closing the store says why it failed
 	}
 }
+
+const unreliable = "the store cannot be relied on any more: stopping, so that it is opened anew by the next process"
 
 // spareFiles is how many files are kept for other things than connections.
 const spareFiles = 100
@@ -119,38 +125,6 @@ func mostConnections(c *Config, log *slog.Logger) int {
 	}
 	log.Warn("fewer connections than --max-connections, because of the limit on open files", "connections", room, "files", limit)
 	return room
-}
-
-// openUnless is open, unless a signal ends the daemon before it is done: then there is no listener, and no error.
-func (d *daemon) openUnless(ctx context.Context, signals <-chan os.Signal) (net.Listener, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type opened struct {
-		listener net.Listener
-		err      error
-	}
-	done := make(chan opened, 1)
-	go func() {
-		l, err := d.open(ctx)
-		done <- opened{l, err}
-	}()
-	for {
-		select {
-		case o := <-done:
-			return o.listener, o.err
-		case s := <-signals:
-			if s == syscall.SIGHUP {
-				continue
-			}
-			d.log.Info("stopping before the store was open", "signal", s.String())
-			cancel()
-			if o := <-done; o.listener != nil {
-				_ = o.listener.Close() // nobody was answered
-				return nil, d.close()
-			}
-			return nil, nil
-		}
-	}
 }
 
 // open takes the address and opens the stores. The address comes first, because who is turned away by a store is told it;
@@ -234,23 +208,6 @@ func (d *daemon) server() *http.Server {
 	return s
 }
 
-// few lets ten things a second through: when the store fails, so does every request, and one line for each helps nobody.
-type few struct {
-	mu     sync.Mutex
-	second int64
-	n      int
-}
-
-func (f *few) allow(now time.Time) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if s := now.Unix(); s != f.second {
-		f.second, f.n = s, 0
-	}
-	f.n++
-	return f.n <= 10
-}
-
 // complaints logs what an http.Server complains about: of clients that cannot speak HTTP or TLS only if every request is
 // logged.
 type complaints struct{ log *slog.Logger }
@@ -268,7 +225,7 @@ func (c complaints) Write(p []byte) (int, error) {
 func (d *daemon) observe(r httpapi.Request) {
 	d.meter.request(r)
 	level := slog.LevelDebug
-	if r.Status >= http.StatusInternalServerError && d.failures.allow(time.Now()) {
+	if r.Status >= http.StatusInternalServerError && d.failures.Allow() {
 		level = slog.LevelWarn
 	}
 	if !d.log.Enabled(context.Background(), level) {
@@ -337,26 +294,12 @@ func (d *daemon) reload() {
 	_ = notify("READY=1")
 }
 
-// shutdown stops accepting, has those who wait answered at once, and gives the rest some time. A second signal ends that.
-func (d *daemon) shutdown(ctx context.Context, server *http.Server, why slog.Attr, signals <-chan os.Signal) {
-	d.log.Info("stopping", why)
+// shutdown stops accepting, has those who wait answered at once, and gives the rest some time.
+func (d *daemon) shutdown(ctx context.Context, server *http.Server) {
 	d.stopping.Store(true)
 	_ = notify("STOPPING=1\nSTATUS=Answering requests in flight")
 	ctx, cancel := context.WithTimeout(ctx, d.c.Shutdown)
 	defer cancel()
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if s != syscall.SIGHUP {
-					d.log.Warn("ended by a second signal", "signal", s.String())
-					os.Exit(exitError)
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
 	server.SetKeepAlivesEnabled(false)
 	d.stop()
 	if d.jobs != nil {

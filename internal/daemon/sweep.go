@@ -19,7 +19,7 @@ func (d *daemon) sweep(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && d.failures.allow(time.Now()):
+		case err != nil && d.failures.Allow():
 			d.log.Warn("expired locks cannot be forgotten", "err", err)
 		case n > 0:
 			d.log.Debug("forgot what had expired", "locks", n)

@@ -22,7 +22,7 @@ var sent [65]uint32
 // next is the runtime's handler.
 var next uintptr
 
-func handler()           // in assembly: counts, and goes on in next
+func handler()           //nolint:unused // in assembly: counts, and goes on in next
 func handlerPC() uintptr // the address of handler
 
 // sigaction is the kernel's struct of that name.

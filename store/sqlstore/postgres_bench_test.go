@@ -5,6 +5,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,6 +62,50 @@ func BenchmarkPostgreSQL(b *testing.B) {
 					b.Error(err)
 				}
 			})
+		})
+	}
+}
+
+// BenchmarkPostgreSQLHandOver has so many wait for a lock, each of whom gives it back as soon as it has it.
+func BenchmarkPostgreSQLHandOver(b *testing.B) {
+	for _, n := range []int{1, 100, 2000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			locks := openPG(b, schemaURL(b), Options{}).Locks()
+			m := lokt.NewManager(locks)
+			ctx := b.Context()
+			var took time.Duration
+			for b.Loop() {
+				first, err := m.Acquire(ctx, claim("x", "first", time.Hour))
+				if err != nil {
+					b.Fatal(err)
+				}
+				var wg sync.WaitGroup
+				for i := range n {
+					wg.Go(func() {
+						h, err := m.Poll(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: fmt.Sprint("o", i)}, TTL: time.Hour, Wait: time.Hour})
+						if err == nil {
+							_, err = m.Release(ctx, lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner})
+						}
+						if err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				for waiting := 0; waiting < n; {
+					snap, err := locks.View(ctx, "x")
+					if err != nil {
+						b.Fatal(err)
+					}
+					waiting = len(snap.Lock.Queue)
+				}
+				begin := time.Now()
+				if _, err := m.Release(ctx, lokt.Target{Name: "x", LeaseID: first.LeaseID, Owner: first.Owner}); err != nil {
+					b.Fatal(err)
+				}
+				wg.Wait()
+				took += time.Since(begin)
+			}
+			b.ReportMetric(float64(n*b.N)/took.Seconds(), "handovers/s")
 		})
 	}
 }

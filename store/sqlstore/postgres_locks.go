@@ -35,6 +35,7 @@ type serverLocks struct {
 	mu      sync.Mutex
 	waiting map[string]*pgWaiting
 	queues  map[string]pgQueue
+	views   map[string]*pgView // of each lock that is looked at; nil unless somebody wants the next look
 }
 
 const (
@@ -47,6 +48,7 @@ func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
 		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgApart), teller: newTeller(d.options.Events),
 		many: make(chan struct{}, 1), arriving: make(chan struct{}, 1), waiting: map[string]*pgWaiting{}, queues: map[string]pgQueue{},
+		views: map[string]*pgView{},
 	}
 	for i := range s.lanes {
 		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(context.Background(), rs, skipLocked) })
@@ -441,18 +443,72 @@ func (s *serverLocks) read(ctx context.Context, op string, ask func(t *pgLocks, 
 	})
 }
 
+// pgView is a look at a lock that all share who wanted one before it began: many may wait for the same lock.
+type pgView struct {
+	snap  lokt.Snapshot
+	err   error
+	done  chan struct{}
+	users int // who have not left
+	leave context.CancelFunc
+}
+
 // View implements lokt.Store.
 func (s *serverLocks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
-	t, err := s.read(ctx, "view", func(t *pgLocks, b *pgx.Batch) { t.ask(b, []string{name}, asTheyAre) })
-	if err != nil {
+	if err := s.usable(ctx); err != nil {
 		return lokt.Snapshot{}, err
 	}
-	l := t.locks[name]
-	if l == nil {
-		l = &pgLock{}
-		t.open(name, l)
+	s.mu.Lock()
+	v, looking := s.views[name]
+	if v == nil {
+		v = &pgView{done: make(chan struct{})}
+		s.views[name] = v
+		if !looking {
+			go s.look(name)
+		}
 	}
-	return t.snapshot(l), l.err
+	v.users++
+	s.mu.Unlock()
+	select {
+	case <-v.done:
+		return v.snap, v.err
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if v.users--; v.users == 0 && v.leave != nil {
+			v.leave()
+		}
+		return lokt.Snapshot{}, ctx.Err()
+	}
+}
+
+// look looks at a lock as long as somebody wants to who came after the last time. Meanwhile there is an entry in views.
+func (s *serverLocks) look(name string) {
+	for {
+		ctx, leave := context.WithTimeout(context.Background(), pgExchange)
+		s.mu.Lock()
+		v := s.views[name]
+		if s.views[name] = nil; v == nil {
+			delete(s.views, name)
+		} else if v.leave = leave; v.users == 0 {
+			leave()
+		}
+		s.mu.Unlock()
+		if v == nil {
+			leave()
+			return
+		}
+		t, err := s.read(ctx, "view", func(t *pgLocks, b *pgx.Batch) { t.ask(b, []string{name}, asTheyAre) })
+		leave()
+		if v.err = unavailable(err); err == nil { // its context ends for want of an answer only
+			l := t.locks[name]
+			if l == nil {
+				l = &pgLock{}
+				t.open(name, l)
+			}
+			v.snap, v.err = t.snapshot(l), l.err
+		}
+		close(v.done)
+	}
 }
 
 // List implements lokt.Store. All locks are as they were at one moment.
@@ -541,34 +597,44 @@ type pgWaiting struct {
 // Wait implements lokt.Store. Changes by other processes wake everybody who waits for the lock.
 func (s *serverLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	w := s.waiting[watch.Name]
 	if w == nil {
 		w = &pgWaiting{}
 		s.waiting[watch.Name] = w
 	}
 	w.calls++
-	before := w.wakes
-	s.mu.Unlock()
-	snap, err := s.View(ctx, watch.Name)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil && w.wakes == before {
-		if me := w.Watch(&snap.Lock, watch); me != nil {
-			s.mu.Unlock()
-			select {
-			case <-me.Changed:
-			case <-time.After(lookAnyway):
-			case <-ctx.Done():
-			}
-			err = s.usable(ctx)
-			s.mu.Lock()
-			w.Remove(me)
+	defer func() {
+		if w.calls--; w.calls == 0 {
+			delete(s.waiting, watch.Name)
+		}
+	}()
+	for {
+		before := w.wakes
+		s.mu.Unlock()
+		snap, err := s.View(ctx, watch.Name)
+		s.mu.Lock()
+		if err != nil || w.wakes != before {
+			return err
+		}
+		me := w.Watch(&snap.Lock, watch)
+		if me == nil {
+			return nil
+		}
+		s.mu.Unlock()
+		again := false
+		select {
+		case <-me.Changed:
+		case <-time.After(lookAnyway):
+			again = true
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		w.Remove(me)
+		if err := s.usable(ctx); err != nil || !again {
+			return err
 		}
 	}
-	if w.calls--; w.calls == 0 {
-		delete(s.waiting, watch.Name)
-	}
-	return err
 }
 
 // wake wakes those whom a change concerns.

@@ -253,16 +253,6 @@ func OneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// UsageArgs makes what a check of arguments finds a usage error.
-func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &UsageError{err}
-		}
-		return nil
-	}
-}
-
 // Strings returns the texts of a list of names.
 func Strings[T ~string](list []T) []string {
 	all := make([]string, len(list))

@@ -101,8 +101,9 @@ func (a *App) Report(err error) int {
 	}
 	err = a.Reached(err)
 	if a.JSON || a.JSONErrors {
-		_ = a.Print(errorBody(code, err.Error())) // who cannot be told of an error cannot be told of another
-		return exit
+		if a.Print(errorBody(code, err.Error())) == nil {
+			return exit
+		}
 	}
 	text := err.Error()
 	if code == "usage" {

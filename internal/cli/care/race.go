@@ -37,7 +37,7 @@ func newAddOne(cmd) *cobra.Command {
 		Use:    cmdAddOne + " FILE DURATION",
 		Short:  "Add one to the number in a file, slowly, for a race",
 		Hidden: true,
-		Args:   app.UsageArgs(cobra.ExactArgs(2)),
+		Args:   cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			thinking, err := time.ParseDuration(args[1])
 			if err != nil {

@@ -178,25 +178,18 @@ func (a cmd) await(ctx context.Context, s jobs.Service, id string) (jobs.View, e
 	away := false
 	for pause := firstLook; ; pause = min(pause*5/4, lastLook) {
 		v, err := s.Get(ctx, id)
+		out := errors.Is(err, lokt.ErrUnavailable)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil && v.Job.State.Ended():
 			return v, nil
-		case errors.Is(err, lokt.ErrUnavailable):
-			if !away {
-				a.Tell("warning: trying again: %v", err)
-			}
-			away = true
-		case err != nil:
+		case out && !away:
+			a.Tell("warning: trying again: %v", err)
+		case err != nil && !out:
 			return v, a.jobsError(about(id, err))
-		default:
-			away = false
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		away = out
+		if !app.Pause(ctx, pause) {
 			a.Tell("job %s goes on; see it with: %s", id, a.jobLine("show", id))
 			return v, app.Exit(app.ExitBlocked)
 		}
@@ -231,37 +224,32 @@ func (a cmd) ended(v jobs.View) error {
 
 // reasonText says why a job ended as it did.
 func reasonText(j *jobs.Job) string {
-	var b strings.Builder
-	if text := codeText(j.Code); text != "" {
-		b.WriteString(": " + text)
+	var message, stderr string
+	if j.Output != nil && j.Output.Error != nil {
+		message, stderr = failureText(j.Output.Error)
 	}
-	if j.Reason != "" {
-		b.WriteString(": " + j.Reason)
+	if message == j.Code || message == j.Reason {
+		message = ""
 	}
-	if j.Output == nil || j.Output.Error == nil {
-		return b.String()
-	}
-	message, stderr := failureText(j.Output.Error)
-	if message != "" && message != j.Code && message != j.Reason {
-		b.WriteString(": " + message)
+	text := ""
+	for _, part := range []string{codeText(j.Code), j.Reason, message} {
+		if part != "" {
+			text += ": " + part
+		}
 	}
 	if stderr != "" {
-		b.WriteString("\n" + stderr)
+		text += "\n" + stderr
 	}
-	return b.String()
+	return text
 }
 
 // codeText says in words why a job ended, if its state does not say it already.
 func codeText(code string) string {
-	switch code {
-	case jobs.CodeRuntime:
-		return "it took longer than its maximum runtime"
-	case jobs.CodeRevoked:
-		return "its lease was revoked"
-	case jobs.CodeExpired:
-		return "its worker was not heard of in time"
-	}
-	return ""
+	return map[string]string{
+		jobs.CodeRuntime: "it took longer than its maximum runtime",
+		jobs.CodeRevoked: "its lease was revoked",
+		jobs.CodeExpired: "its worker was not heard of in time",
+	}[code]
 }
 
 // failureText returns what a worker said about a failure: its message, and the end of what the command wrote.

@@ -334,7 +334,7 @@ func newRunJob(a cmd) *cobra.Command {
 		Use:    cmdRunJob + " -- COMMAND [ARG...]",
 		Short:  "Run a command for a worker",
 		Hidden: true,
-		Args:   app.UsageArgs(cobra.MinimumNArgs(1)),
+		Args:   cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			signals := guard.Notify() // until the end of the process
 			path, err := guard.Find(args[0])

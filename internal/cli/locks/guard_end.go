@@ -148,31 +148,57 @@ func (g *guardRun) doubt(name, reason string) {
 	}
 }
 
-// insistent is a Service on a server whose renewals are repeated for as long as their context lasts: one whose answer does
-// not come is given up soon and asked for again, over a new connection, because a connection may be dead without a word
-// while the server is well. To wait for one answer until the lease is nearly over would be to lose it for that.
+// insistent is a Service on a server whose renewals are repeated for as long as their context lasts. One without an
+// answer is soon sent again over another connection, because a connection may be dead while the server is well. The
+// earlier ones are waited for, too, because the server may be well and slow.
 type insistent struct {
 	lokt.Service
 	from    string                    // the server, for people
-	attempt time.Duration             // how long one answer may take
+	attempt time.Duration             // how long an answer may take before it is asked for again
 	failed  func(lokt.Renewal, error) // is told of each attempt that failed, though more will follow
+}
+
+// renewed is the answer to one attempt.
+type renewed struct {
+	lokt.Holder
+	err error
 }
 
 // Renew implements lokt.Service.
 func (s insistent) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
-	for {
-		short, cancel := context.WithTimeout(ctx, s.attempt)
-		h, err := s.Service.Renew(short, r)
-		cancel()
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: no answer from %s within %v", lokt.ErrUnavailable, s.from, s.attempt)
-		}
-		if err == nil || !errors.Is(err, lokt.ErrUnavailable) {
-			return h, err
-		}
-		s.failed(r, err)
-		if !app.Pause(ctx, s.attempt/10) {
-			return h, err
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan renewed)
+	again := time.NewTimer(0)
+	defer again.Stop()
+	silent := fmt.Errorf("%w: no answer from %s within %v", lokt.ErrUnavailable, s.from, s.attempt)
+	last := silent
+	for under := 0; ; {
+		select {
+		case <-again.C:
+			if under > 0 {
+				s.failed(r, silent)
+			}
+			under++
+			go func() {
+				h, err := s.Service.Renew(ctx, r)
+				select {
+				case answers <- renewed{h, err}:
+				case <-ctx.Done():
+				}
+			}()
+			again.Reset(s.attempt)
+		case a := <-answers:
+			if a.err == nil || !errors.Is(a.err, lokt.ErrUnavailable) {
+				return a.Holder, a.err
+			}
+			s.failed(r, a.err)
+			last = a.err
+			if under--; under == 0 {
+				again.Reset(s.attempt / 10)
+			}
+		case <-ctx.Done():
+			return lokt.Holder{}, last
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,17 +14,33 @@ import (
 // refusing is a service whose renewals fail a few times.
 type refusing struct {
 	lokt.Service
+	mu    sync.Mutex
 	fail  []error
 	hang  bool // until the context ends
+	late  time.Duration
 	calls int
 }
 
 func (r *refusing) Renew(ctx context.Context, x lokt.Renewal) (lokt.Holder, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.calls++
 	if r.hang {
 		r.hang = false
+		r.mu.Unlock()
 		<-ctx.Done()
+		r.mu.Lock()
 		return lokt.Holder{}, context.Cause(ctx)
+	}
+	if r.late > 0 {
+		r.mu.Unlock()
+		defer r.mu.Lock()
+		select {
+		case <-time.After(r.late):
+			return lokt.Holder{Token: 7}, nil
+		case <-ctx.Done():
+			return lokt.Holder{}, context.Cause(ctx)
+		}
 	}
 	if len(r.fail) > 0 {
 		err := r.fail[0]
@@ -64,6 +81,11 @@ func TestRenewalsAreRepeatedWhileTheServerIsOutOfReachAndNoLonger(t *testing.T) 
 	s := insistent{Service: r, attempt: 20 * time.Millisecond, failed: func(lokt.Renewal, error) {}}
 	if _, err := s.Renew(ctx, lokt.Renewal{Name: "x"}); !errors.Is(err, lokt.ErrUnavailable) || r.calls < 2 {
 		t.Errorf("%d calls, %v", r.calls, err)
+	}
+	slow := &refusing{late: 3 * time.Second / 10}
+	s = insistent{Service: slow, attempt: time.Second / 10, failed: func(lokt.Renewal, error) {}}
+	if h, err := s.Renew(t.Context(), lokt.Renewal{Name: "x"}); err != nil || h.Token != 7 {
+		t.Errorf("a slow server: %v, %v", h, err)
 	}
 	for ttl, want := range map[time.Duration]time.Duration{time.Second: 250 * time.Millisecond, 10 * time.Second: time.Second, time.Hour: 3 * time.Second} {
 		if got := attemptTime(ttl); got != want {

@@ -1,0 +1,476 @@
+"""Locks of a loktd, for programs that block."""
+
+from __future__ import annotations
+
+import ctypes
+import getpass
+import hashlib
+import os
+import secrets
+import socket
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Mapping
+from urllib.parse import quote
+
+from ._errors import (
+    AuthError,
+    HeldError,
+    IncompatibleError,
+    InvalidError,
+    LostError,
+    NotFoundError,
+    NotOwnerError,
+)
+from ._http import Call, Transport, clock
+from ._keeper import Beat, Keeper
+
+_POLL = 30.0  # seconds that one request waits for a lock at most
+_QUEUE_TTL = 30.0  # seconds that a claim keeps its place when nobody asks for it
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who asks. Two claims of one owner do not exclude each other unless both are strict, as ``Client.acquire`` makes them."""
+
+    id: str
+    session: str = ""
+    host: str = ""
+    pid: int = 0
+
+    @staticmethod
+    def default() -> Owner:
+        """``LOKT_OWNER``, else the user's name; the session is ``LOKT_AGENT_ID``, else this process."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):
+            user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
+        name = os.environ.get("LOKT_OWNER") or user
+        session = os.environ.get("LOKT_AGENT_ID") or f"python-{os.getpid()}-{secrets.token_hex(4)}"
+        return Owner(name, session, socket.gethostname(), os.getpid())
+
+    def _wire(self) -> dict[str, Any]:
+        wire: dict[str, Any] = {"id": self.id}
+        if self.session:
+            wire["session"] = self.session
+        if self.host:
+            wire["host"] = self.host
+        if self.pid:
+            wire["process"] = {"pid": self.pid}
+        return wire
+
+    def _query(self) -> dict[str, Any]:
+        return {
+            "owner": self.id,
+            "session": self.session or None,
+            "host": self.host or None,
+            "pid": self.pid or None,
+        }
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What a server knows about a name. ``holders`` and ``queue`` are as docs/api.md describes Holder and Waiter."""
+
+    name: str
+    token: int
+    revision: str
+    holders: list[dict[str, Any]] = field(default_factory=list)
+    queue: list[dict[str, Any]] = field(default_factory=list)
+    freeze: dict[str, Any] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody holds it: a stale hold does not count."""
+        return any(not h.get("stale") for h in self.holders)
+
+    @staticmethod
+    def _of(w: Mapping[str, Any]) -> Lock:
+        try:
+            return Lock(
+                w["name"],
+                w["token"],
+                w["revision"],
+                list(w.get("holders") or []),
+                list(w.get("queue") or []),
+                w.get("freeze"),
+            )
+        except KeyError as e:
+            raise IncompatibleError(f"the server's answer has no {e}") from None
+
+
+class Lease:
+    """A lock that this program holds. It is renewed in the background until it is released or lost.
+
+    ``token`` is the fencing token: higher than that of every earlier grant of the name. A resource that refuses lower
+    ones is safe from holders that act late. ``id`` proves ownership and is a secret.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        lease_id: str,
+        holder: Mapping[str, Any],
+        asked: float,
+        ttl: float,
+    ) -> None:
+        self.name = name
+        self.id = lease_id
+        self.token: int = holder["token"]
+        self.lost = threading.Event()
+        self._client = client
+        self._released = False
+        self._cause: LostError | None = None
+        self._listeners: list[Callable[[LostError], None]] = []
+        self._lock = threading.Lock()
+        self._beat = Beat(asked, ttl, self._renew, self._lose)
+        client._keeper.keep(self._beat)
+
+    @property
+    def state(self) -> str:
+        """``held``, ``in doubt`` (a renewal failed; it is tried again), ``lost`` or ``released``, at this moment."""
+        if self._released:
+            return "released"
+        if self.lost.is_set() or self.remaining() <= 0:
+            return "lost"
+        return "in doubt" if self._beat.in_doubt is not None else "held"
+
+    def remaining(self) -> float:
+        """For how many seconds the lock may be relied on without another renewal."""
+        return (
+            0.0 if self._released or self.lost.is_set() else max(self._beat.deadline - clock(), 0.0)
+        )
+
+    def check(self) -> None:
+        """Raises LostError unless the lock can be relied on at this moment. Looks at the clock first."""
+        if self.state in ("lost", "released"):
+            raise self._cause or LostError(
+                f"the lock {self.name!r} is {self.state}", self._beat.in_doubt
+            )
+
+    def on_loss(self, listener: Callable[[LostError], None]) -> None:
+        """Has the loss told, once, in a thread of its own; at once if it has happened."""
+        with self._lock:
+            if self._cause is None:
+                self._listeners.append(listener)
+                return
+            cause = self._cause
+        listener(cause)
+
+    def release(self) -> None:
+        """Gives the lock back, and stops its heartbeat first. After a loss, and again, it does nothing."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        self._client._keeper.stop(self._beat)
+        try:
+            self._client._give_back(self.name, self.id, None)
+        except (NotFoundError, NotOwnerError):
+            pass
+
+    def _renew(self, patience: float) -> float:
+        _, answer = self._client._transport.request(
+            "PUT",
+            _lease_path(self.name, self.id),
+            {},
+            headers={"Lokt-Lease": self.id},
+            patience=patience,
+        )
+        return _life(answer["holder"])
+
+    def _lose(self, cause: LostError) -> None:
+        with self._lock:
+            self._cause = cause
+            listeners, self._listeners = self._listeners, []
+            self.lost.set()
+        for listener in listeners:
+            listener(cause)
+
+
+class Client:
+    """Locks and jobs of a loktd. Safe for use by several threads; one of a process is enough.
+
+    ``server`` is a URL, or several with commas between them for replicas; without one ``LOKT_SERVER`` is taken. ``token``
+    defaults to ``LOKT_SERVER_TOKEN``. ``ca`` is a file with the certificates to trust. ``timeout`` is how long, in seconds,
+    a server may take to answer, and for how long one that does not is tried again.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        token: str | None = None,
+        owner: Owner | str | None = None,
+        ca: str | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._transport = Transport(
+            server or os.environ.get("LOKT_SERVER") or "",
+            token or os.environ.get("LOKT_SERVER_TOKEN"),
+            ca,
+            timeout,
+        )
+        if isinstance(owner, str):
+            owner = Owner(owner, Owner.default().session, socket.gethostname(), os.getpid())
+        self.owner = owner or Owner.default()
+        self._keeper = Keeper()
+
+    def close(self) -> None:
+        """Closes kept connections. Leases go on being renewed until they are released."""
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def about(self) -> dict[str, Any]:
+        """What the server is, and who it takes the caller for."""
+        _, answer = self._transport.request("GET", "/v1/about")
+        return dict(answer)
+
+    def acquire(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        wait: bool | float = True,
+        shared: bool = False,
+        slots: int = 1,
+        priority: int = 0,
+        max_hold: float = 0.0,
+        metadata: Mapping[str, str] | None = None,
+        call: Call | None = None,
+    ) -> Lease:
+        """Takes the lock and returns its lease, which is renewed at a third of ``ttl`` (seconds) from then on.
+
+        ``wait`` is for how long to wait in the queue: True without end, False not at all, or seconds. ``slots`` is how
+        many holders may share it at most, ``shared`` any number of others that share. Raises HeldError (also when the wait
+        is over), FrozenError, UnavailableError, InvalidError or AuthError; then nothing is held.
+        """
+        if ttl < 1:
+            raise ValueError("ttl is in seconds, and at least 1")
+        lease_id = secrets.token_hex(16)
+        operation = secrets.token_hex(8)
+        begun = clock()
+        most = _POLL if wait is True else 0.0 if wait is False else max(float(wait), 0.0)
+        poll = min(_POLL, max(ttl / 3, 1.0))
+        claim: dict[str, Any] = {
+            "lease_id": lease_id,
+            "owner": self.owner._wire(),
+            "strict": True,
+            "attended": True,
+            "ttl_ms": round(ttl * 1000),
+        }
+        if shared or slots != 1:
+            claim["limit"] = (1 << 31) - 1 if shared else slots
+        if priority:
+            claim["priority"] = priority
+        if max_hold:
+            claim["max_hold_ms"] = round(max_hold * 1000)
+        if metadata:
+            claim["metadata"] = dict(metadata)
+        asked = begun
+        call = call or Call()
+
+        def body() -> dict[str, Any]:
+            if wait is False:
+                return claim
+            left = poll if wait is True else min(poll, most - (clock() - begun))
+            if left <= 0:
+                return {**claim, "wait_ms": 1}
+            return {**claim, "wait_ms": max(round(left * 1000), 1), "stay": True}
+
+        def sent() -> None:
+            nonlocal asked
+            asked = clock()
+
+        patience = (
+            self._transport.timeout
+            if wait is False
+            else min(_QUEUE_TTL, most)
+            if wait is not True
+            else _QUEUE_TTL
+        )
+        try:
+            while True:
+                status, answer = self._transport.request(
+                    "POST",
+                    f"{_lock_path(name)}/leases",
+                    body,
+                    headers={"Lokt-Operation": operation},
+                    wait=0.0 if wait is False else poll,
+                    patience=patience,
+                    call=call,
+                    sent=sent,
+                )
+                if status != 202:
+                    holder = answer["holder"]
+                    return Lease(self, name, lease_id, holder, asked, _life(holder) or ttl)
+        except (HeldError, InvalidError, AuthError):
+            raise
+        except BaseException:  # it may have been granted
+            if call.reached:
+                self._take_back(name, lease_id, operation)
+            raise
+
+    def try_acquire(self, name: str, *, ttl: float = 30.0, **options: Any) -> Lease | None:
+        """Takes the lock if it can be had now, and returns None if somebody else is in the way."""
+        try:
+            return self.acquire(name, ttl=ttl, wait=False, **options)
+        except HeldError:
+            return None
+
+    @contextmanager
+    def guard(
+        self,
+        name: str,
+        *,
+        ttl: float = 30.0,
+        wait: bool | float = True,
+        interrupt: bool = True,
+        **options: Any,
+    ) -> Iterator[Lease]:
+        """Holds the lock while the block runs, which is told when it is lost: ``lease.lost`` is set, and unless
+        ``interrupt`` is False, LostError is raised in the block's thread as soon as it runs Python code again. A call that
+        blocks in C is not interrupted. At the end of the block LostError is raised if the lock was lost meanwhile.
+        """
+        lease = self.acquire(name, ttl=ttl, wait=wait, **options)
+        thread = _Interrupt(lease) if interrupt else None
+        try:
+            yield lease
+        finally:
+            if thread is not None:
+                thread.end()
+            failed = sys.exc_info()[1] is not None
+            lost = lease.state == "lost"
+            try:
+                lease.release()
+            except Exception:
+                if not failed and not lost:
+                    raise
+        if lost:
+            lease_lost = lease._cause or LostError(f"the lock {name!r} was lost")
+            raise lease_lost
+
+    def lock(self, name: str) -> Lock:
+        """Looks at a lock. A name that nobody uses is a free lock."""
+        _, answer = self._transport.request("GET", _lock_path(name))
+        return Lock._of(answer)
+
+    def locks(self, prefix: str = "") -> list[Lock]:
+        """Lists the locks that are not free, by name."""
+        _, answer = self._transport.request("GET", "/v1/locks", query={"prefix": prefix or None})
+        return [Lock._of(w) for w in answer["locks"]]
+
+    def force_release(self, name: str, public_id: str | None = None) -> list[dict[str, Any]]:
+        """Ends all holds of the lock, or the one with the public ID, whoever's they are. Needs the scope force."""
+        path = f"{_lock_path(name)}/leases" + (f"/{quote(public_id, safe='')}" if public_id else "")
+        _, answer = self._transport.request(
+            "DELETE", path, query={**self.owner._query(), "force": True}
+        )
+        return list(answer["released"])
+
+    def freeze(self, name: str, *, ttl: float, reason: str = "") -> dict[str, Any]:
+        """Keeps newcomers out for ``ttl`` seconds. Who holds the lock stays."""
+        body = {"owner": self.owner._wire(), "ttl_ms": round(ttl * 1000), "reason": reason}
+        _, answer = self._transport.request("PUT", f"{_lock_path(name)}/freeze", body)
+        return dict(answer["freeze"])
+
+    def unfreeze(self, name: str, *, force: bool = False) -> None:
+        """Ends the caller's freeze, or with ``force`` anybody's."""
+        query = {**self.owner._query(), "force": force or None}
+        self._transport.request("DELETE", f"{_lock_path(name)}/freeze", query=query)
+
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        name: str | None = None,
+        prefix: str | None = None,
+        wait: float = 30.0,
+    ) -> Iterator[dict[str, Any]]:
+        """Yields events of locks, oldest first and without end: those with a higher number than ``after``, or those from
+        now on. A gap in ``seq`` shows that some were forgotten before they could be read.
+        """
+        if after is None:
+            _, page = self._transport.request(
+                "GET", "/v1/audit", query={"limit": 1, "latest": True}
+            )
+            after = int(page["newest"])
+        while True:
+            query = {"after": after, "name": name, "prefix": prefix, "wait_ms": round(wait * 1000)}
+            _, page = self._transport.request("GET", "/v1/audit", query=query, wait=wait)
+            for event in page["events"]:
+                after = event["seq"]
+                yield dict(event)
+
+    def _give_back(self, name: str, lease_id: str, cancels: str | None) -> None:
+        headers = {"Lokt-Lease": lease_id}
+        if cancels:
+            headers["Lokt-Cancels"] = cancels
+        self._transport.request(
+            "DELETE",
+            _lease_path(name, lease_id),
+            query=self.owner._query(),
+            headers=headers,
+            patience=5.0 if cancels else None,
+        )
+
+    def _take_back(self, name: str, lease_id: str, operation: str) -> None:
+        """Ends a claim whose outcome is not known, copies of it that are under way included."""
+        try:
+            self._give_back(name, lease_id, operation)
+        except Exception:
+            pass  # it ends with its time to live
+
+
+class _Interrupt:
+    """Raises LostError in the thread that made it when the lease is lost, until ``end``."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._ended = False
+        self._raised = False
+        lease.on_loss(self._raise)
+
+    def _raise(self, _: LostError) -> None:
+        with self._lock:
+            if not self._ended:
+                self._raised = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(LostError)
+                )
+
+    def end(self) -> None:
+        """From here on nothing is raised; what was, and has not arrived, is taken back."""
+        try:
+            with self._lock:
+                self._ended = True
+                if self._raised:
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
+        except LostError:  # it arrived here
+            self._ended = True
+
+
+def public_id(lease_id: str) -> str:
+    """What everybody but the holder sees instead of a lease ID: "L-" and 20 hexadecimal digits of its SHA-256."""
+    return "L-" + hashlib.sha256(lease_id.encode()).hexdigest()[:20]
+
+
+def _lock_path(name: str) -> str:
+    return f"/v1/locks/{quote(name, safe='')}"
+
+
+def _lease_path(name: str, lease_id: str) -> str:
+    return f"{_lock_path(name)}/leases/{public_id(lease_id)}"
+
+
+def _life(holder: Mapping[str, Any]) -> float:
+    return float(holder.get("ttl_ms", 0)) / 1000

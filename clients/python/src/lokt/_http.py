@@ -1,0 +1,287 @@
+"""Requests to a loktd: kept connections, several addresses, and which failures are tried again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Mapping
+from urllib.parse import urlencode, urlsplit
+
+from . import _errors as errors
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, a list or a dict of these."""
+
+_LONGEST_ANSWER = 64 << 20  # bytes; more is no answer of a loktd
+_IDLE = 16  # connections that are kept
+
+
+def clock() -> float:
+    """Seconds that pass while the machine sleeps, too, where the system has such a clock."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boot) if boot is not None else time.monotonic()
+
+
+class Call:
+    """One request under way, which another thread may abort."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None
+        self.aborted = threading.Event()
+        self.reached = False  # some server: it may have carried out the request
+
+    def use(self, sock: socket.socket | None) -> None:
+        with self._lock:
+            self._sock = sock
+            self.reached = self.reached or sock is not None
+        if self.aborted.is_set():
+            self.abort()
+
+    def abort(self) -> None:
+        """Ends the request: its thread gets an UnavailableError at once."""
+        self.aborted.set()
+        with self._lock:
+            if self._sock is not None:
+                try:
+                    self._sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+
+class Transport:
+    """Sends requests to the first of some addresses that answers. Safe for use by several threads."""
+
+    def __init__(self, servers: str, token: str | None, ca: str | None, timeout: float) -> None:
+        self._addresses = [_address(s.strip()) for s in servers.split(",") if s.strip()]
+        if not self._addresses:
+            raise errors.InvalidError("no server: give its URL, or set LOKT_SERVER")
+        self._token = token
+        self._ca = ca
+        self._tls: ssl.SSLContext | None = None
+        self.timeout = timeout
+        self._current = 0
+        self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Callable[[], Json] | Json = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0,
+        patience: float | None = None,
+        resend: bool = True,
+        call: Call | None = None,
+        sent: Callable[[], None] | None = None,
+    ) -> tuple[int, Json]:
+        """Returns the status and the decoded body of an answer below 300, and raises what anything else says.
+
+        ``wait`` is how long, in seconds, the server may take on purpose. ``patience`` is for how long an address that
+        does not answer is tried again, ``resend`` whether that is safe after the request was sent. ``body`` may be a
+        function, which is called anew for each try. ``sent`` is called before each try.
+        """
+        if query:
+            path = f"{path}?{urlencode({k: _text(v) for k, v in query.items() if v is not None}, doseq=True)}"
+        call = call or Call()
+        end = clock() + (self.timeout if patience is None else patience)
+        pause = 0.05
+        while True:
+            if call.aborted.is_set():
+                raise errors.UnavailableError("the request was given up")
+            value = body() if callable(body) else body
+            if sent is not None:
+                sent()
+            failure, again = self._try(
+                method, path, value, headers or {}, wait, max(end - clock(), 0.05), resend, call
+            )
+            if not isinstance(failure, errors.LoktError):
+                return failure
+            left = end - clock()
+            if not again or left <= 0 or call.aborted.is_set():
+                raise failure
+            call.aborted.wait(min(pause * random.uniform(0.8, 1.2), left))
+            pause = min(pause * 2, 2.0)
+
+    def _try(
+        self,
+        method: str,
+        path: str,
+        value: Json,
+        headers: Mapping[str, str],
+        wait: float,
+        left: float,
+        resend: bool,
+        call: Call,
+    ) -> tuple[tuple[int, Json] | errors.LoktError, bool]:
+        """Asks each address once. Returns the answer, or the error and whether to try again."""
+        data = None if value is None else json.dumps(value, allow_nan=False).encode()
+        failure: errors.LoktError = errors.UnavailableError("no address")
+        for _ in self._addresses:
+            which = self._current
+            fresh = False
+            while (
+                True
+            ):  # a kept connection may have been closed meanwhile: then once more over a new one
+                connection, kept = self._connection(which, min(self.timeout, left), fresh)
+                begun = False
+                try:
+                    if connection.sock is None:
+                        connection.connect()
+                    assert connection.sock is not None
+                    connection.sock.settimeout(wait + min(self.timeout, left))
+                    call.use(connection.sock)
+                    begun = True
+                    connection.request(method, path, data, self._headers(headers, data is not None))
+                    answer = connection.getresponse()
+                    raw = answer.read(_LONGEST_ANSWER + 1)
+                except ssl.SSLError as e:
+                    connection.close()
+                    reason = getattr(e, "verify_message", "") or e.reason or str(e)
+                    return (
+                        errors.UnavailableError(
+                            f"{self._name(which)}: TLS: {reason}; is the URL's scheme right, and the CA known?"
+                        ),
+                        False,
+                    )
+                except (OSError, http.client.HTTPException) as e:
+                    connection.close()
+                    if (
+                        kept
+                        and resend
+                        and not fresh
+                        and not isinstance(e, TimeoutError)
+                        and not call.aborted.is_set()
+                    ):
+                        fresh = True
+                        continue
+                    why = (
+                        "no answer in time"
+                        if isinstance(e, TimeoutError)
+                        else str(e) or type(e).__name__
+                    )
+                    failure = errors.UnavailableError(f"{self._name(which)}: {why}")
+                    failure.__cause__ = e
+                    if begun and not resend:
+                        return failure, False
+                    break
+                finally:
+                    call.use(None)
+                if answer.will_close:
+                    connection.close()
+                else:
+                    self._keep(which, connection)
+                got = self._understand(which, answer, raw)
+                if not isinstance(got, errors.UnavailableError):
+                    return got, False
+                failure = got
+                if not resend:
+                    return failure, False
+                break
+            self._current = (which + 1) % len(self._addresses)
+        return failure, True
+
+    def _understand(
+        self, which: int, answer: http.client.HTTPResponse, raw: bytes
+    ) -> tuple[int, Json] | errors.LoktError:
+        try:
+            if len(raw) > _LONGEST_ANSWER:
+                raise ValueError("the answer is too long")
+            value = json.loads(raw) if raw else None
+        except ValueError:
+            value = None
+        if answer.status < 300 and value is not None:
+            return answer.status, value
+        if isinstance(value, dict):
+            return errors.from_answer(
+                answer.status, value, {k.title(): v for k, v in answer.getheaders()}
+            )
+        if answer.status in (502, 503, 504):
+            return errors.UnavailableError(f"{self._name(which)}: status {answer.status}")
+        return errors.IncompatibleError(
+            f"{self._name(which)} answered with status {answer.status} and no JSON: is it a loktd, and is the path in the URL right?"
+        )
+
+    def _headers(self, more: Mapping[str, str], body: bool) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "lokt-python"}
+        if body:
+            headers["Content-Type"] = "application/json"
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        headers.update(more)
+        return headers
+
+    def _name(self, which: int) -> str:
+        scheme, host, port = self._addresses[which]
+        return f"{scheme}://{host}:{port}"
+
+    def _connection(
+        self, which: int, timeout: float, fresh: bool
+    ) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            if self._pid != os.getpid():  # after a fork the connections are the parent's
+                self._idle.clear()
+                self._pid = os.getpid()
+            while self._idle and not fresh:
+                at, connection = self._idle.pop()
+                if at == which:
+                    return connection, True
+                connection.close()
+        scheme, host, port = self._addresses[which]
+        if scheme == "https":
+            if self._tls is None:
+                self._tls = ssl.create_default_context(cafile=self._ca)
+            return (
+                http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls),
+                False,
+            )
+        return http.client.HTTPConnection(host, port, timeout=timeout), False
+
+    def _keep(self, which: int, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if len(self._idle) < _IDLE and self._pid == os.getpid():
+                self._idle.append((which, connection))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Closes the connections that are kept."""
+        with self._lock:
+            idle, self._idle = self._idle, deque()
+        for _, connection in idle:
+            connection.close()
+
+
+def _address(url: str) -> tuple[str, str, int]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise errors.InvalidError(f"{url!r} has no valid port") from None
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.path not in ("", "/")
+        or parts.query
+    ):
+        raise errors.InvalidError(
+            f"{url!r} is no server: give http://HOST:PORT or https://HOST:PORT, without a path"
+        )
+    return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)
+
+
+def _text(v: Any) -> Any:
+    if isinstance(v, bool):
+        return "true" if v else "false"
+    return v

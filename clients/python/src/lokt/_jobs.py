@@ -1,0 +1,398 @@
+"""Jobs of a loktd, and the worker that runs them."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import signal
+import threading
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Mapping, Sequence
+from urllib.parse import quote
+
+from ._client import Client
+from ._errors import LoktError, NotFoundError, UnavailableError
+from ._http import Call, Json, clock
+from ._keeper import usable
+
+_API = "/api/system/scheduler"
+
+
+class Jobs:
+    """Submits jobs and looks at them. Answers are as docs/api.md describes Job, JobView, Snapshot and Stats."""
+
+    def __init__(self, client: Client) -> None:
+        self._request = client._transport.request
+
+    def submit(
+        self,
+        payload: Mapping[str, Json] | None = None,
+        *,
+        type: str = "generic",
+        priority: str = "normal",
+        units: int = 1,
+        unique: bool = False,
+        key: str | None = None,
+        tags: Sequence[str] = (),
+        locks: Sequence[str] = (),
+        max_attempts: int = 1,
+        retry_backoff: float = 1.0,
+        max_runtime: float | None = None,
+        run_at: str | None = None,
+    ) -> str:
+        """Queues a job and returns its ID. With a ``key`` it may be sent again: the same job, until 24 h after its end.
+
+        ``retry_backoff`` and ``max_runtime`` are seconds; ``run_at`` is a time as of RFC 3339; ``locks`` are names that are
+        held while the job is leased. Raises ConflictError if the key was used for another job.
+        """
+        spec: dict[str, Json] = {
+            "type": type,
+            "priority": priority,
+            "requested_units": units,
+            "unique": unique,
+            "payload": dict(payload or {}),
+            "idempotency_key": key,
+            "tags": list(tags),
+            "locks": list(locks),
+            "max_attempts": max_attempts,
+            "retry_backoff_s": retry_backoff,
+            "max_runtime_s": max_runtime,
+            "run_at": run_at,
+        }
+        _, answer = self._request("POST", f"{_API}/jobs", spec, resend=key is not None)
+        return str(answer["job_id"])
+
+    def get(self, job_id: str) -> dict[str, Any]:
+        """Looks at a job with its attempts."""
+        _, answer = self._request("GET", f"{_API}/jobs/{quote(job_id, safe='')}")
+        return dict(answer)
+
+    def list(
+        self, *, state: str | None = None, type: str | None = None, tag: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yields jobs, newest change first, page by page."""
+        after = None
+        while True:
+            query = {"state": state, "type": type, "tag": tag, "after": after}
+            _, page = self._request("GET", f"{_API}/jobs", query=query)
+            for item in page["jobs"]:
+                yield dict(item["job"])
+            after = page.get("next")
+            if not after:
+                return
+
+    def cancel(self, job_id: str, reason: str = "") -> str:
+        """Cancels a queued job, or asks the worker of a leased one to stop. Returns its state."""
+        _, answer = self._request(
+            "POST", f"{_API}/jobs/{quote(job_id, safe='')}/cancel", {"reason": reason}
+        )
+        return str(answer["state"])
+
+    def status(self) -> dict[str, Any]:
+        """The capacity and its use."""
+        _, answer = self._request("GET", f"{_API}/status")
+        return dict(answer)
+
+    def wait(
+        self, job_id: str, *, timeout: float | None = None, every: float = 0.5
+    ) -> dict[str, Any]:
+        """Waits until the job has ended and returns it; raises TimeoutError after ``timeout`` seconds."""
+        end = None if timeout is None else clock() + timeout
+        pause = threading.Event()
+        while True:
+            job = self.get(job_id)
+            if job["state"] in ("completed", "failed", "expired", "cancelled"):
+                return job
+            if end is not None and clock() >= end:
+                raise TimeoutError(f"job {job_id} is still {job['state']}")
+            pause.wait(every)
+
+
+class Stopped(Exception):
+    """A handler raises it, or lets it through, to end a job that was cancelled, lost or drained."""
+
+
+@dataclass
+class Job:
+    """A job that this worker has, under a lease that is kept by heartbeats.
+
+    ``stop`` is set when the handler should end: ``why`` says "cancelled", "lost" or "lock lost". ``token`` and
+    ``lock_tokens`` are fencing tokens.
+    """
+
+    id: str
+    type: str
+    payload: dict[str, Any]
+    attempt: int
+    token: int
+    lock_tokens: dict[str, int]
+    checkpoint: Json
+    spec: dict[str, Any]
+    lease_id: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    why: str = ""
+    _listeners: list[Callable[[], None]] = field(default_factory=list)
+    _deadline: float = 0.0
+    _ttl: float = 0.0
+    _news: dict[str, Json] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def progress(self, fraction: float, checkpoint: Json = None) -> None:
+        """Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat."""
+        with self._lock:
+            self._news["progress"] = min(max(float(fraction), 0.0), 1.0)
+            if checkpoint is not None:
+                self._news["checkpoint"] = checkpoint
+
+    def check(self) -> None:
+        """Raises Stopped if the job is to end. Looks at the clock first."""
+        if clock() >= self._deadline:
+            self._end("lost")
+        if self.stop.is_set():
+            raise Stopped(self.why)
+
+    def _end(self, why: str) -> None:
+        with self._lock:
+            if self.stop.is_set():
+                return
+            self.why = why
+            self.stop.set()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def _on_stop(self, listener: Callable[[], None]) -> None:
+        with self._lock:
+            if not self.stop.is_set():
+                self._listeners.append(listener)
+                return
+        listener()
+
+
+class Worker:
+    """Runs jobs of a loktd, up to ``concurrency`` at once, each in a thread.
+
+    ``handle`` gets a Job and returns its result (any JSON value). An exception fails the attempt, with its type and
+    message as the error. One stream of heartbeats keeps all leases. When a lease is lost, its job is told (``job.stop``)
+    before anybody else may have it, and what the handler returns afterwards is thrown away.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        handle: Callable[[Job], Json],
+        *,
+        types: Sequence[str] = (),
+        capabilities: Sequence[str] = (),
+        max_units: int | None = None,
+        concurrency: int = 1,
+        worker_id: str | None = None,
+    ) -> None:
+        self._client = client
+        self._request = client._transport.request
+        self._handle = handle
+        self._ask: dict[str, Json] = {
+            "types": list(types),
+            "capabilities": list(capabilities),
+            "max_units": max_units,
+        }
+        self._free = threading.Semaphore(concurrency)
+        self.worker_id = (
+            worker_id or f"{client.owner.id}-{client.owner.host}-{secrets.token_hex(4)}"
+        )
+        self._draining = threading.Event()
+        self._asking: Call | None = None
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+        self._change = threading.Condition(self._lock)
+
+    def run(self, *, signals: bool = True) -> None:
+        """Works until ``drain``, and with ``signals`` until SIGTERM or SIGINT; jobs under way are finished first."""
+        if signals and threading.current_thread() is threading.main_thread():
+            for s in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(s, lambda *_: threading.Thread(target=self.drain).start())
+        beats = threading.Thread(target=self._beat, name="lokt-heartbeats", daemon=True)
+        beats.start()
+        try:
+            while not self._draining.is_set():
+                if self._free.acquire(timeout=0.2):
+                    if not self._next():
+                        self._free.release()
+        finally:
+            with self._change:
+                while self._jobs:
+                    self._change.wait(1.0)
+                self._change.notify_all()
+            beats.join(5.0)
+
+    def drain(self) -> None:
+        """Asks for no more jobs; ``run`` returns when those under way have ended."""
+        self._draining.set()
+        with self._change:
+            if self._asking is not None:
+                self._asking.abort()
+            self._change.notify_all()
+
+    def _next(self) -> bool:
+        """Asks for a job and starts it. Reports whether there was one."""
+        call = Call()
+        with self._lock:
+            self._asking = call
+        asked = clock()
+
+        def sent() -> None:
+            nonlocal asked
+            asked = clock()
+
+        body: dict[str, Json] = {
+            "worker_id": self.worker_id,
+            "request_id": secrets.token_hex(16),
+            **self._ask,
+        }
+        path = f"{_API}/leases/request"
+        try:
+            waiting = {**body, "wait_ms": 0 if self._draining.is_set() else 30000}
+            _, answer = self._request(
+                "POST", path, waiting, wait=30.0, patience=30.0, call=call, sent=sent
+            )
+        except UnavailableError:
+            if not call.aborted.is_set():
+                self._draining.wait(random.uniform(0.5, 1.5))
+                return False
+            try:  # the answer that was given up may have been a job: the same request finds it
+                _, answer = self._request("POST", path, body, patience=2.0, sent=sent)
+            except UnavailableError:
+                return False
+        if answer["denied"]:
+            if answer.get("code") != "queue_empty":
+                self._draining.wait(answer["retry_after_ms"] / 1000)
+            return False
+        lease, spec = answer["lease"], answer["job"]
+        job = Job(
+            spec["job_id"],
+            spec["type"],
+            spec["payload"],
+            lease["attempt"],
+            lease["token"],
+            dict(lease.get("lock_tokens") or {}),
+            spec.get("checkpoint"),
+            spec,
+            lease["lease_id"],
+        )
+        job._ttl = float(lease["lease_ttl_s"])
+        job._deadline = asked + usable(job._ttl)
+        with self._change:
+            self._jobs[job.lease_id] = job
+            self._change.notify_all()
+        threading.Thread(
+            target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True
+        ).start()
+        return True
+
+    def _work(self, job: Job) -> None:
+        done: dict[str, Json] = {"worker_id": self.worker_id, "status": "completed"}
+        try:
+            done["result"] = self._handle(job)
+        except Stopped as e:
+            done["status"], done["error"] = "failed", {
+                "type": "Stopped",
+                "message": str(e) or job.why,
+            }
+        except BaseException as e:  # the attempt has failed, whatever it was
+            trace = "".join(traceback.format_exception(type(e), e, e.__traceback__))[-4000:]
+            done["status"], done["error"] = "failed", {
+                "type": type(e).__name__,
+                "message": str(e),
+                "traceback": trace,
+            }
+        try:
+            if job.why != "lost" and clock() < job._deadline:
+                self._complete(job, done)
+        finally:
+            with self._change:
+                self._jobs.pop(job.lease_id, None)
+                self._change.notify_all()
+            self._free.release()
+
+    def _complete(self, job: Job, done: dict[str, Json]) -> None:
+        path = f"{_API}/leases/{quote(job.lease_id, safe='')}/complete"
+        while clock() < job._deadline:
+            try:
+                self._request("POST", path, done, patience=max(job._deadline - clock(), 0.1))
+                return
+            except UnavailableError:
+                continue
+            except (
+                TypeError,
+                ValueError,
+                LoktError,
+            ) as e:  # what cannot be sent, or is refused, fails the attempt
+                if done["status"] == "failed":
+                    return
+                error: Json = {"type": type(e).__name__, "message": str(e)}
+                done = {"worker_id": self.worker_id, "status": "failed", "error": error}
+
+    def _beat(self) -> None:
+        """The one stream of heartbeats: all leases in one request, at the pace that the server proposes."""
+        pause = 1.0
+        while True:
+            with self._change:
+                if not self._jobs:
+                    if self._draining.is_set():
+                        return
+                    self._change.wait(1.0)
+                    continue
+                jobs = dict(self._jobs)
+            now = clock()
+            for job in jobs.values():
+                if now >= job._deadline:
+                    job._end("lost")
+            live = {i: j for i, j in jobs.items() if j.why != "lost"}
+            shortest = min((j._ttl for j in live.values()), default=3.0)
+            pause = shortest / 3 * random.uniform(0.8, 1.0)
+            if live:
+                try:
+                    self._send(live, shortest / 4)
+                except Exception:  # in doubt, not lost: soon again, until the deadlines
+                    pause = max(shortest / 20, 0.05)
+            nearest = min((j._deadline for j in live.values()), default=clock() + pause)
+            with self._change:
+                if self._jobs.keys() <= jobs.keys():  # a new one is told of at once
+                    self._change.wait(max(min(pause, nearest - clock()), 0.05))
+
+    def _send(self, live: dict[str, Job], patience: float) -> None:
+        asked = clock()
+
+        def extend(job: Job, answer: Mapping[str, Any]) -> None:
+            job._deadline = max(job._deadline, asked + usable(job._ttl))
+            if answer.get("cancel_requested"):
+                job._end("cancelled")
+            if answer.get("lost_locks"):
+                job._end("lock lost")
+
+        for lease_id, job in live.items():
+            with job._lock:
+                news, job._news = job._news, {}
+            if news:
+                try:
+                    path = f"{_API}/leases/{quote(lease_id, safe='')}/heartbeat"
+                    _, one = self._request(
+                        "POST", path, {"worker_id": self.worker_id, **news}, patience=patience
+                    )
+                    extend(job, one)
+                except NotFoundError:
+                    job._end("lost")
+                except UnavailableError:
+                    with job._lock:
+                        job._news = {**news, **job._news}
+                    raise
+        asked = clock()
+        body = {"worker_id": self.worker_id, "lease_ids": list(live)[:1000]}
+        _, answer = self._request("POST", f"{_API}/leases/heartbeat", body, patience=patience)
+        for one in answer["leases"]:
+            job = live[one["lease_id"]]
+            if one["ok"]:
+                extend(job, one)
+            elif one.get("code") in ("lease_not_found", "worker_mismatch"):
+                job._end("lost")

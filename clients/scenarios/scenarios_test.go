@@ -1,0 +1,393 @@
+package scenarios
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/testkit/ports"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
+)
+
+// programs are the paths of what is built.
+type programs struct{ lokt, loktd string }
+
+func build(t *testing.T) programs {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir+string(filepath.Separator), "../../cmd/...").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return programs{filepath.Join(dir, "lokt"), filepath.Join(dir, "loktd")}
+}
+
+// free returns an address that nobody listens at.
+func free(t *testing.T) string {
+	t.Helper()
+	all, err := ports.Free(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// stage is a loktd, and a proxy in front of it.
+type stage struct {
+	t      *testing.T
+	loktd  string
+	args   []string
+	addr   string
+	url    string // without the proxy
+	proxy  *servers.Proxy
+	daemon *exec.Cmd
+	token  string
+	open   func(t *testing.T, server, token string) client
+}
+
+func (s *stage) start() {
+	s.t.Helper()
+	s.daemon = exec.CommandContext(s.t.Context(), s.loktd, s.args...)
+	s.daemon.Env = clean()
+	if err := s.daemon.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	for range 400 {
+		if r, err := http.Get(s.url + "/readyz"); err == nil {
+			_ = r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+	s.t.Fatal("loktd is not ready")
+}
+
+func (s *stage) kill() {
+	_ = s.daemon.Process.Kill()
+	_ = s.daemon.Wait() // killed
+}
+
+// near and far are clients: one that reaches the server, and one that does through the proxy.
+func (s *stage) near() client { return s.open(s.t, s.url, s.token) }
+func (s *stage) far() client  { return s.open(s.t, "http://"+s.proxy.Addr(), s.token) }
+
+// call does what no client is tested for, and returns the answer.
+func (s *stage) call(method, path string, body any) map[string]any {
+	s.t.Helper()
+	b, err := json.Marshal(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, bytes.NewReader(b))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var v map[string]any
+	if err := json.NewDecoder(answer.Body).Decode(&v); err != nil {
+		s.t.Fatal(err)
+	}
+	return v
+}
+
+const scheduler = "/api/system/scheduler"
+
+func (s *stage) submit(spec map[string]any) string {
+	s.t.Helper()
+	return s.call(http.MethodPost, scheduler+"/jobs", spec)["job_id"].(string)
+}
+
+func (s *stage) job(id string) (state string, attempt int) {
+	s.t.Helper()
+	v := s.call(http.MethodGet, scheduler+"/jobs/"+id, nil)
+	return v["state"].(string), int(v["attempt"].(float64))
+}
+
+// until waits for a job to come to a state.
+func (s *stage) until(id, want string) {
+	s.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if state, _ := s.job(id); state == want {
+			return
+		}
+	}
+	state, attempt := s.job(id)
+	s.t.Fatalf("job is %s in attempt %d, not %s", state, attempt, want)
+}
+
+func (s *stage) holders() int {
+	s.t.Helper()
+	return len(s.call(http.MethodGet, "/v1/locks/db", nil)["holders"].([]any))
+}
+
+// lost waits for the end of a hold, and says when it was seen.
+func lost(c client, most time.Duration) (time.Time, bool) {
+	for end := time.Now().Add(most); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if c.state() == "lost" {
+			return time.Now(), true
+		}
+	}
+	return time.Time{}, false
+}
+
+func got(token int, why string) string {
+	if why != "" {
+		return why
+	}
+	if token > 0 {
+		return "granted"
+	}
+	return "without a token"
+}
+
+const (
+	ttl  = 2 * time.Second
+	long = 15 * time.Second
+)
+
+// scenarios are the script: each returns what was seen, which must be the same for every client.
+var scenarios = []struct {
+	name, want string
+	play       func(s *stage) string
+}{
+	{"contention", "granted; held; granted later with a higher token", func(s *stage) string {
+		a, b := s.near(), s.near()
+		first, why := a.acquire("db", ttl, 0)
+		said := got(first, why)
+		said += "; " + got(b.acquire("db", ttl, 0))
+		go func() {
+			time.Sleep(ttl * 3 / 2) // longer than the TTL: it is renewed
+			a.release()
+		}()
+		begun := time.Now()
+		second, why := b.acquire("db", ttl, long)
+		if why == "" && second > first && time.Since(begun) >= ttl*3/2 {
+			return said + "; granted later with a higher token"
+		}
+		return fmt.Sprint(said, "; ", second, why, time.Since(begun))
+	}},
+	{"the holder is killed", "free when the time to live is over, not before", func(s *stage) string {
+		a, b := s.near(), s.near()
+		a.acquire("db", ttl, 0)
+		a.signal(syscall.SIGKILL)
+		killed := time.Now()
+		token, why := b.acquire("db", ttl, long)
+		// The last renewal was at most half a TTL before the kill.
+		if took := time.Since(killed); why != "" || token == 0 || took < ttl/2-100*time.Millisecond || took > 2*ttl {
+			return fmt.Sprint(got(token, why), " after ", took)
+		}
+		return "free when the time to live is over, not before"
+	}},
+	{"the holder is stopped beyond its time", "lost; the other holds", func(s *stage) string {
+		a, b := s.near(), s.near()
+		a.acquire("db", ttl, 0)
+		a.signal(syscall.SIGSTOP)
+		if _, why := b.acquire("db", ttl, long); why != "" {
+			return why
+		}
+		a.signal(syscall.SIGCONT)
+		if _, ok := lost(a, long); !ok {
+			return "not told"
+		}
+		time.Sleep(ttl)
+		return "lost; the other " + map[string]string{"held": "holds"}[b.state()]
+	}},
+	{"a short partition", "held", func(s *stage) string {
+		a := s.far()
+		a.acquire("db", 2*ttl, 0)
+		s.proxy.Hole()
+		time.Sleep(ttl / 2)
+		s.proxy.Heal()
+		time.Sleep(3 * ttl)
+		return a.state()
+	}},
+	{"a long partition", "lost before the other enters", func(s *stage) string {
+		a, b := s.far(), s.near()
+		a.acquire("db", ttl, 0)
+		s.proxy.Hole()
+		entered := make(chan time.Time, 1)
+		go func() {
+			if _, why := b.acquire("db", ttl, long); why == "" {
+				entered <- time.Now()
+			}
+			close(entered)
+		}()
+		told, ok := lost(a, long)
+		in, entering := <-entered
+		switch {
+		case !ok:
+			return "not told"
+		case !entering:
+			return "the other never entered"
+		case told.After(in):
+			return fmt.Sprint("told ", told.Sub(in), " after the other entered")
+		}
+		return "lost before the other enters"
+	}},
+	{"the server is killed and started again", "held", func(s *stage) string {
+		a := s.near()
+		a.acquire("db", 2*ttl, 0)
+		s.kill()
+		s.start()
+		time.Sleep(3 * ttl)
+		return a.state()
+	}},
+	{"the answer to a claim is lost", "granted, one holder; none after its release", func(s *stage) string {
+		a := s.far()
+		s.proxy.Swallow()
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			s.proxy.Heal()
+		}()
+		said := got(a.acquire("db", 2*ttl, 0))
+		holders := s.holders()
+		a.release()
+		if holders == 1 && s.holders() == 0 {
+			return said + ", one holder; none after its release"
+		}
+		return fmt.Sprint(said, holders, s.holders())
+	}},
+	{"a slow server", "held", func(s *stage) string {
+		a := s.far()
+		s.proxy.Delay(200 * time.Millisecond)
+		a.acquire("db", 2*ttl, 0)
+		time.Sleep(4 * ttl)
+		return a.state()
+	}},
+	{"the lock is taken away by force", "lost", func(s *stage) string {
+		a := s.near()
+		a.acquire("db", ttl, 0)
+		s.call(http.MethodDelete, "/v1/locks/db/leases?owner=root&force=true", nil)
+		if _, ok := lost(a, long); !ok {
+			return a.state()
+		}
+		return "lost"
+	}},
+	{"the lock is frozen", "frozen", func(s *stage) string {
+		s.call(http.MethodPut, "/v1/locks/db/freeze", map[string]any{"owner": map[string]any{"id": "root"}, "ttl_ms": 60000})
+		return got(s.near().acquire("db", ttl, 0))
+	}},
+	{"a worker is drained", "its job completed, the next queued", func(s *stage) string {
+		w := s.near()
+		first := s.submit(map[string]any{"payload": map[string]any{"seconds": 2}})
+		w.work()
+		s.until(first, "running")
+		second := s.submit(map[string]any{})
+		w.drain()
+		a, _ := s.job(first)
+		b, _ := s.job(second)
+		return "its job " + a + ", the next " + b
+	}},
+	{"a worker is killed", "completed in attempt 2", func(s *stage) string {
+		w := s.near()
+		w.work()
+		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 3}, "max_attempts": 2, "retry_backoff_s": 0})
+		s.until(id, "running")
+		w.signal(syscall.SIGKILL)
+		other := s.near()
+		other.work()
+		s.until(id, "completed")
+		_, attempt := s.job(id)
+		return fmt.Sprintf("completed in attempt %d", attempt)
+	}},
+	{"the server is killed under a job", "completed in attempt 1", func(s *stage) string {
+		w := s.near()
+		w.work()
+		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 4}, "max_attempts": 2})
+		s.until(id, "running")
+		s.kill()
+		s.start()
+		s.until(id, "completed")
+		_, attempt := s.job(id)
+		return fmt.Sprintf("completed in attempt %d", attempt)
+	}},
+	{"a job is cancelled", "stopped, the job cancelled", func(s *stage) string {
+		w := s.near()
+		w.work()
+		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 30}})
+		s.until(id, "running")
+		time.Sleep(300 * time.Millisecond) // the command is up
+		s.call(http.MethodPost, scheduler+"/jobs/"+id+"/cancel", map[string]any{})
+		s.until(id, "cancelled")
+		return strings.Join(w.told(), ",") + ", the job cancelled"
+	}},
+	{"a lock of a job is lost", "stopped, the job failed", func(s *stage) string {
+		w := s.near()
+		w.work()
+		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 30}, "locks": []string{"db"}})
+		s.until(id, "running")
+		time.Sleep(300 * time.Millisecond)
+		s.call(http.MethodDelete, "/v1/locks/db/leases?owner=root&force=true", nil)
+		s.until(id, "failed")
+		return strings.Join(w.told(), ",") + ", the job failed"
+	}},
+	{"nobody listens there", "unavailable", func(s *stage) string {
+		return got(s.open(s.t, "http://"+free(s.t), "").acquire("db", ttl, time.Second))
+	}},
+	{"TLS where there is none", "unavailable", func(s *stage) string {
+		return got(s.open(s.t, strings.Replace(s.url, "http:", "https:", 1), "").acquire("db", ttl, time.Second))
+	}},
+}
+
+func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
+	p := build(t)
+	all := clients(t, p)
+	for name, open := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, sc := range scenarios {
+				t.Run(strings.ReplaceAll(sc.name, " ", "_"), func(t *testing.T) {
+					addr := free(t)
+					s := &stage{t: t, loktd: p.loktd, addr: addr, url: "http://" + addr, open: open}
+					s.args = []string{"--listen", addr, "--store", "sqlite:" + filepath.Join(t.TempDir(), "db"), "--lease-ttl", "2s"}
+					s.start()
+					t.Cleanup(s.kill)
+					s.proxy = servers.NewProxy(t, addr)
+					if verdict := sc.play(s); verdict != sc.want {
+						t.Errorf("verdict: %s; want: %s", verdict, sc.want)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A token that has expired, or was never known, is refused with the same word everywhere.
+func TestEveryClientSaysThatItsTokenIsNoGood(t *testing.T) {
+	p := build(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tokens")
+	if out, err := exec.CommandContext(t.Context(), p.loktd, "token", "create", "x", "--tokens", file).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	addr := free(t)
+	s := &stage{t: t, loktd: p.loktd, url: "http://" + addr, args: []string{"--listen", addr, "--store", "memory:", "--tokens", file}}
+	s.start()
+	t.Cleanup(s.kill)
+	names := []string{}
+	for name, open := range clients(t, p) {
+		names = append(names, name)
+		if why := got(open(t, s.url, "lokt_wrong").acquire("db", ttl, 0)); why != "forbidden" {
+			t.Errorf("%s: %s", name, why)
+		}
+	}
+	slices.Sort(names)
+	if os.Getenv("CI") != "" && len(names) != 4 {
+		t.Errorf("clients are %v", names)
+	}
+}

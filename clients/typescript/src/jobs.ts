@@ -1,0 +1,372 @@
+/** Jobs of a loktd, and the worker that runs them. */
+
+import { randomBytes } from "node:crypto";
+import { hostname } from "node:os";
+
+import { LoktError, NotFoundError, UnavailableError } from "./errors.js";
+import type { Lokt } from "./client.js";
+import { usable } from "./lease.js";
+import { clock, type Json, sleep, type Transport } from "./transport.js";
+
+const api = "/api/system/scheduler";
+
+/** Where a job stands. */
+export type JobState = "queued" | "leased" | "running" | "completed" | "failed" | "expired" | "cancelled";
+
+/** What is asked of a job. Durations are seconds, as on the wire. */
+export interface JobSpec {
+  type?: string;
+  priority?: "high" | "normal" | "low" | "background";
+  requested_units?: number;
+  unique?: boolean;
+  payload?: { [name: string]: Json };
+  /** The same key with the same job gives the same job again, until 24 h after its end. */
+  idempotency_key?: string;
+  tags?: string[];
+  /** Names of locks that are held while the job is leased. */
+  locks?: string[];
+  max_attempts?: number;
+  retry_backoff_s?: number;
+  max_runtime_s?: number;
+  /** RFC 3339 */
+  run_at?: string;
+}
+
+/** A job as the server shows it. */
+export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key">> {
+  job_id: string;
+  state: JobState;
+  code: string | null;
+  attempt: number;
+  token: number;
+  created_at: string;
+  updated_at: string;
+  ended_at: string | null;
+  result: Json;
+  error: Json;
+  progress: number | null;
+  message: string | null;
+  checkpoint: Json;
+  waiting_for?: string | null;
+}
+
+interface Granted {
+  denied: false;
+  lease: { lease_id: string; attempt: number; token: number; lease_ttl_s: number; lock_tokens?: Record<string, number> };
+  job: JobView;
+}
+
+interface Denied {
+  denied: true;
+  reason: string;
+  code?: string;
+  retry_after_ms: number;
+}
+
+interface BeatAnswer {
+  cancel_requested?: boolean;
+  lost_locks?: string[];
+}
+
+/** Submits jobs and looks at them. */
+export class Jobs {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Queues a job and returns its ID. It is sent again after a failure only if it has an `idempotency_key`. */
+  async submit(spec: JobSpec = {}): Promise<string> {
+    const x = { body: spec, resend: spec.idempotency_key !== undefined };
+    return (await this.#transport.request<{ job_id: string }>("POST", `${api}/jobs`, x)).body.job_id;
+  }
+
+  /** Looks at a job. */
+  async get(id: string): Promise<JobView> {
+    return (await this.#transport.request<JobView>("GET", `${api}/jobs/${encodeURIComponent(id)}`)).body;
+  }
+
+  /** Yields jobs, newest change first, page by page. */
+  async *list(filter: { state?: JobState; type?: string; tag?: string } = {}): AsyncGenerator<JobView> {
+    let after: string | undefined;
+    do {
+      const query = { ...filter, after };
+      const page: { jobs: { job: JobView }[]; next: string | null } = (
+        await this.#transport.request<{ jobs: { job: JobView }[]; next: string | null }>("GET", `${api}/jobs`, { query })
+      ).body;
+      for (const item of page.jobs) yield item.job;
+      after = page.next ?? undefined;
+    } while (after !== undefined);
+  }
+
+  /** Cancels a queued job, or asks the worker of a leased one to stop. Returns its state. */
+  async cancel(id: string, reason = ""): Promise<JobState> {
+    const path = `${api}/jobs/${encodeURIComponent(id)}/cancel`;
+    return (await this.#transport.request<{ state: JobState }>("POST", path, { body: { reason } })).body.state;
+  }
+
+  /** The capacity and its use. */
+  async status(): Promise<Record<string, unknown>> {
+    return (await this.#transport.request<Record<string, unknown>>("GET", `${api}/status`)).body;
+  }
+
+  /** Waits until the job has ended and returns it; looks every `everyMs`. */
+  async wait(id: string, options: { everyMs?: number; signal?: AbortSignal } = {}): Promise<JobView> {
+    for (;;) {
+      options.signal?.throwIfAborted();
+      const job = await this.get(id);
+      if (["completed", "failed", "expired", "cancelled"].includes(job.state)) return job;
+      await sleep(options.everyMs ?? 500, options.signal);
+    }
+  }
+}
+
+/** Why a job is to end before it is done. */
+export class StoppedError extends LoktError {
+  constructor(readonly why: "cancelled" | "lost" | "lock lost") {
+    super(`the job is to end: ${why}`, "stopped");
+  }
+}
+
+/** A job that a worker has, under a lease that heartbeats keep. */
+export class Job {
+  readonly id: string;
+  readonly type: string;
+  readonly payload: { [name: string]: Json };
+  readonly attempt: number;
+  /** Fencing token: rises from lease to lease of the job. */
+  readonly token: number;
+  /** The fencing tokens of the locks that the job names. */
+  readonly lockTokens: Record<string, number>;
+  /** What the attempt before left behind. */
+  readonly checkpoint: Json;
+  readonly spec: JobView;
+  /** @internal */ readonly leaseId: string;
+  /** @internal */ readonly ttl: number;
+  /** @internal */ deadline: number;
+  /** @internal */ news: { progress?: number; checkpoint?: Json } = {};
+  readonly #stop = new AbortController();
+
+  /** @internal */
+  constructor(g: Granted, asked: number) {
+    this.id = g.job.job_id;
+    this.type = g.job.type;
+    this.payload = g.job.payload;
+    this.attempt = g.lease.attempt;
+    this.token = g.lease.token;
+    this.lockTokens = g.lease.lock_tokens ?? {};
+    this.checkpoint = g.job.checkpoint;
+    this.spec = g.job;
+    this.leaseId = g.lease.lease_id;
+    this.ttl = g.lease.lease_ttl_s * 1000;
+    this.deadline = asked + usable(this.ttl);
+  }
+
+  /** Aborts when the handler should end, with a StoppedError as reason. */
+  get signal(): AbortSignal {
+    if (clock() >= this.deadline) this.end("lost");
+    return this.#stop.signal;
+  }
+
+  /** Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat. */
+  progress(fraction: number, checkpoint?: Json): void {
+    this.news.progress = Math.min(Math.max(fraction, 0), 1);
+    if (checkpoint !== undefined) this.news.checkpoint = checkpoint;
+  }
+
+  /** @internal */
+  end(why: StoppedError["why"]): void {
+    if (!this.#stop.signal.aborted) this.#stop.abort(new StoppedError(why));
+  }
+
+  /** @internal */
+  get lost(): boolean {
+    const reason: unknown = this.signal.reason;
+    return reason instanceof StoppedError && reason.why === "lost";
+  }
+}
+
+/** What a worker may be told. */
+export interface WorkerOptions {
+  types?: string[];
+  capabilities?: string[];
+  maxUnits?: number;
+  /** How many jobs at once; 1. */
+  concurrency?: number;
+  workerId?: string;
+}
+
+/**
+ * Runs jobs with `handle`, whose result is the job's (any JSON value). An exception fails the attempt. One stream of heartbeats
+ * keeps all leases; `job.signal` aborts before anybody else may have the job, and what comes afterwards is thrown away.
+ */
+export class Worker {
+  readonly id: string;
+  readonly #transport: Transport;
+  readonly #handle: (job: Job, signal: AbortSignal) => Promise<Json | void>;
+  readonly #ask: Record<string, unknown>;
+  readonly #concurrency: number;
+  readonly #draining = new AbortController();
+  readonly #jobs = new Map<string, Job>();
+  #running: Promise<void>[] = [];
+  #wake = new AbortController();
+
+  constructor(client: Lokt, handle: (job: Job, signal: AbortSignal) => Promise<Json | void>, options: WorkerOptions = {}) {
+    this.id = options.workerId ?? `${client.owner.id}-${hostname()}-${randomBytes(4).toString("hex")}`;
+    this.#transport = client.transport;
+    this.#handle = handle;
+    this.#concurrency = options.concurrency ?? 1;
+    this.#ask = { worker_id: this.id, types: options.types ?? [], capabilities: options.capabilities ?? [] };
+    if (options.maxUnits !== undefined) this.#ask["max_units"] = options.maxUnits;
+  }
+
+  /** Works until `drain` is called or the signal aborts; jobs under way are finished first. */
+  async run(signal?: AbortSignal): Promise<void> {
+    const drain = (): void => this.drain();
+    signal?.addEventListener("abort", drain);
+    if (signal?.aborted) drain();
+    const beats = this.#beat();
+    try {
+      while (!this.#draining.signal.aborted) {
+        if (this.#running.length >= this.#concurrency) {
+          await Promise.race([...this.#running, sleep(1000, this.#draining.signal)]);
+          continue;
+        }
+        const job = await this.#next();
+        if (job === undefined) continue;
+        this.#jobs.set(job.leaseId, job);
+        this.#wake.abort();
+        const work = this.#work(job).finally(() => {
+          this.#jobs.delete(job.leaseId);
+          this.#running = this.#running.filter((w) => w !== work);
+          this.#wake.abort();
+        });
+        this.#running.push(work);
+      }
+      await Promise.all(this.#running);
+    } finally {
+      signal?.removeEventListener("abort", drain);
+      this.#wake.abort();
+      await beats;
+    }
+  }
+
+  /** Asks for no more jobs; `run` returns when those under way have ended. */
+  drain(): void {
+    this.#draining.abort();
+    this.#wake.abort();
+  }
+
+  async #next(): Promise<Job | undefined> {
+    let asked = clock();
+    const sent = (): void => void (asked = clock());
+    const body = { ...this.#ask, request_id: randomBytes(16).toString("hex") };
+    const path = `${api}/leases/request`;
+    let answer: Granted | Denied;
+    try {
+      const x = { body: { ...body, wait_ms: 30_000 }, wait: 30_000, patience: 30_000, signal: this.#draining.signal, sent };
+      answer = (await this.#transport.request<Granted | Denied>("POST", path, x)).body;
+    } catch (e) {
+      if (this.#draining.signal.aborted) {
+        // The answer that was given up may have been a job: the same request finds it.
+        const found = await this.#transport.request<Granted | Denied>("POST", path, { body, patience: 2000, sent }).catch(() => undefined);
+        return found === undefined || found.body.denied ? undefined : new Job(found.body, asked);
+      }
+      if (!(e instanceof UnavailableError)) throw e;
+      await sleep(500 + 1000 * Math.random(), this.#draining.signal);
+      return undefined;
+    }
+    if (!answer.denied) return new Job(answer, asked);
+    if (answer.code !== "queue_empty") await sleep(answer.retry_after_ms, this.#draining.signal);
+    return undefined;
+  }
+
+  async #work(job: Job): Promise<void> {
+    let done: Record<string, unknown> = { worker_id: this.id, status: "completed" };
+    try {
+      const result = await this.#handle(job, job.signal);
+      JSON.stringify(result); // what cannot be sent fails the attempt
+      if (result !== undefined) done["result"] = result;
+    } catch (e) {
+      done = { worker_id: this.id, status: "failed", error: failure(e) };
+    }
+    const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/complete`;
+    while (!job.lost) {
+      try {
+        await this.#transport.request("POST", path, { body: done, patience: Math.max(job.deadline - clock(), 100) });
+        return;
+      } catch (e) {
+        if (e instanceof UnavailableError) continue;
+        if (done["status"] === "failed") return;
+        done = { worker_id: this.id, status: "failed", error: failure(e) };
+      }
+    }
+  }
+
+  /** The one stream of heartbeats: all leases in one request, at a third of the shortest time to live. */
+  async #beat(): Promise<void> {
+    for (;;) {
+      this.#wake = new AbortController();
+      if (this.#jobs.size === 0) {
+        if (this.#draining.signal.aborted && this.#running.length === 0) return;
+        await sleep(1000, this.#wake.signal);
+        continue;
+      }
+      const live = [...this.#jobs.values()].filter((j) => !j.lost);
+      const shortest = Math.min(3000, ...live.map((j) => j.ttl));
+      let pause = (shortest / 3) * (0.8 + 0.2 * Math.random());
+      if (live.length > 0) {
+        try {
+          await this.#send(live, shortest / 4);
+        } catch {
+          pause = Math.max(shortest / 20, 50); // in doubt, not lost: soon again, until the deadlines
+        }
+      }
+      const nearest = Math.min(...live.map((j) => j.deadline)) - clock();
+      await sleep(Math.max(Math.min(pause, nearest), 50), this.#wake.signal);
+    }
+  }
+
+  async #send(live: Job[], patience: number): Promise<void> {
+    let asked = clock();
+    const extend = (job: Job, answer: BeatAnswer): void => {
+      job.deadline = Math.max(job.deadline, asked + usable(job.ttl));
+      if (answer.cancel_requested) job.end("cancelled");
+      if (answer.lost_locks !== undefined) job.end("lock lost");
+    };
+    for (const job of live) {
+      const news = job.news;
+      if (Object.keys(news).length === 0) continue;
+      job.news = {};
+      try {
+        const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
+        const x = { body: { worker_id: this.id, ...news }, patience };
+        extend(job, (await this.#transport.request<BeatAnswer>("POST", path, x)).body);
+      } catch (e) {
+        if (e instanceof NotFoundError) job.end("lost");
+        else {
+          job.news = { ...news, ...job.news };
+          throw e;
+        }
+      }
+    }
+    asked = clock();
+    const byLease = new Map(live.slice(0, 1000).map((j) => [j.leaseId, j]));
+    const x = { body: { worker_id: this.id, lease_ids: [...byLease.keys()] }, patience };
+    type One = BeatAnswer & { lease_id: string; ok: boolean; code?: string };
+    const { body } = await this.#transport.request<{ leases: One[] }>("POST", `${api}/leases/heartbeat`, x);
+    for (const one of body.leases) {
+      const job = byLease.get(one.lease_id);
+      if (job === undefined) continue;
+      if (one.ok) extend(job, one);
+      else if (one.code === "lease_not_found" || one.code === "worker_mismatch") job.end("lost");
+    }
+  }
+}
+
+function failure(e: unknown): Json {
+  if (!(e instanceof Error)) return { type: "Error", message: String(e) };
+  return { type: e.name, message: e.message, stack: (e.stack ?? "").slice(0, 4000) };
+}

@@ -1,0 +1,153 @@
+/** Leases of locks, and the heartbeats that keep them. */
+
+import { LoktError, LostError, NotFoundError, NotOwnerError } from "./errors.js";
+import { clock } from "./transport.js";
+
+/** How much faster or slower, relative to its length, this clock may measure a duration than the server's does. */
+const drift = 0.01;
+
+/** For how many ms a lease may be relied on, counted from before it was asked for: less drift and a margin. */
+export function usable(life: number): number {
+  return life * (1 - drift) - Math.min(100, life / 20);
+}
+
+/** Where a lease stands: `in doubt` means that a renewal failed and is tried again. */
+export type LeaseState = "held" | "in doubt" | "lost" | "released";
+
+/** How a lease is renewed and given back. @internal */
+export interface Keeping {
+  renew(patience: number, signal: AbortSignal): Promise<number>;
+  release(): Promise<void>;
+}
+
+/**
+ * A lock that this program holds. It is renewed in the background, at a third of its time to live, until it is released or
+ * lost. `signal` aborts with a LostError before anybody else may enter. With `await using` it is released at the block's end.
+ */
+export class Lease implements AsyncDisposable {
+  readonly name: string;
+  /** Proves ownership: a secret. */
+  readonly id: string;
+  /** Fencing token: higher than that of every earlier grant of the name. */
+  readonly token: number;
+  readonly #keeping: Keeping;
+  readonly #lost = new AbortController();
+  readonly #stop = new AbortController();
+  #deadline: number;
+  #next: number;
+  #life: number;
+  #doubt: unknown;
+  #released: Promise<void> | undefined;
+  #renewing: Promise<void> | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** @internal */
+  constructor(name: string, id: string, token: number, asked: number, life: number, keeping: Keeping) {
+    this.name = name;
+    this.id = id;
+    this.token = token;
+    this.#life = life;
+    this.#keeping = keeping;
+    this.#deadline = asked + usable(life);
+    this.#next = asked + life / 3;
+    this.#schedule();
+  }
+
+  /** Aborts when the lease is lost, with the LostError as reason. It does not abort for a release. */
+  get signal(): AbortSignal {
+    this.#look();
+    return this.#lost.signal;
+  }
+
+  /** Where the lease stands at this moment; looks at the clock first. */
+  get state(): LeaseState {
+    if (this.#released !== undefined) return "released";
+    this.#look();
+    if (this.#lost.signal.aborted) return "lost";
+    return this.#doubt === undefined ? "held" : "in doubt";
+  }
+
+  /** For how many ms the lock may be relied on without another renewal. */
+  remaining(): number {
+    return this.state === "held" || this.state === "in doubt" ? Math.max(this.#deadline - clock(), 0) : 0;
+  }
+
+  /** Throws LostError unless the lock can be relied on at this moment. */
+  check(): void {
+    const state = this.state;
+    if (state === "lost") throw this.#lost.signal.reason;
+    if (state === "released") throw new LostError(`the lock ${JSON.stringify(this.name)} is released`);
+  }
+
+  /** Gives the lock back; stops its heartbeat first. After a loss, and again, it does nothing. */
+  release(): Promise<void> {
+    this.#released ??= (async () => {
+      clearTimeout(this.#timer);
+      this.#stop.abort();
+      await this.#renewing;
+      try {
+        await this.#keeping.release();
+      } catch (e) {
+        if (!(e instanceof NotFoundError || e instanceof NotOwnerError)) throw e;
+      }
+    })();
+    return this.#released;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release();
+  }
+
+  #look(): void {
+    if (this.#released === undefined && clock() >= this.#deadline) {
+      this.#lose(new LostError(`the lock ${JSON.stringify(this.name)} was not renewed in time`, this.#doubt));
+    }
+  }
+
+  #lose(cause: LostError): void {
+    if (this.#lost.signal.aborted) return;
+    clearTimeout(this.#timer);
+    this.#stop.abort();
+    this.#lost.abort(cause);
+  }
+
+  #schedule(): void {
+    clearTimeout(this.#timer);
+    const at = this.#renewing === undefined ? Math.min(this.#next, this.#deadline) : this.#deadline;
+    this.#timer = setTimeout(() => this.#due(), Math.max(Math.min(at - clock(), 1000), 0));
+    (this.#timer as { unref?: () => void }).unref?.(); // the program may end while it holds a lock
+  }
+
+  #due(): void {
+    if (this.#released !== undefined || this.#lost.signal.aborted) return;
+    this.#look();
+    if (this.#lost.signal.aborted) return;
+    if (this.#renewing === undefined && clock() >= this.#next) {
+      this.#renewing = this.#renew().finally(() => {
+        this.#renewing = undefined;
+        if (this.#released === undefined && !this.#lost.signal.aborted) this.#schedule();
+      });
+    }
+    this.#schedule();
+  }
+
+  async #renew(): Promise<void> {
+    const asked = clock();
+    try {
+      const life = await this.#keeping.renew(Math.max((this.#deadline - asked) / 2, 50), this.#stop.signal);
+      this.#doubt = undefined;
+      this.#life = life;
+      this.#deadline = Math.max(this.#deadline, asked + usable(life));
+      this.#next = asked + life / 3;
+    } catch (e) {
+      if (this.#released !== undefined) return;
+      if (e instanceof NotFoundError || e instanceof NotOwnerError) {
+        this.#lose(new LostError(`the lease is over: ${(e as LoktError).message}`, e));
+        return;
+      }
+      this.#doubt = e;
+      const now = clock();
+      this.#next = now + Math.max(Math.min((this.#deadline - now) / 4, this.#life / 10), 50);
+    }
+  }
+}

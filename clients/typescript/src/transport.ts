@@ -1,0 +1,176 @@
+/** Requests to a loktd: several addresses, time limits, and which failures are tried again. */
+
+import { fromAnswer, IncompatibleError, InvalidError, LoktError, type Problem, UnavailableError } from "./errors.js";
+
+/** A JSON value. */
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+
+const began = performance.now();
+const beganWall = Date.now();
+let slept = 0;
+
+/**
+ * Milliseconds on a clock that nobody sets back. It follows the wall clock when that is two seconds or more ahead, because the
+ * other one may stand still while the machine sleeps.
+ */
+export function clock(): number {
+  const mono = performance.now() - began;
+  const ahead = Date.now() - beganWall - mono - slept;
+  if (ahead > 2000) slept += ahead;
+  return mono + slept;
+}
+
+/** Resolves after so many milliseconds, or at once when the signal aborts. */
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal?.aborted) return resolve();
+    const end = (): void => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener("abort", end);
+  });
+}
+
+/** What a request may be told. Times are milliseconds. */
+export interface Exchange {
+  body?: unknown | (() => unknown);
+  query?: Record<string, string | number | boolean | undefined>;
+  headers?: Record<string, string>;
+  /** How long the server may take on purpose. */
+  wait?: number;
+  /** For how long a server that does not answer is tried again. */
+  patience?: number;
+  /** Whether that is safe after the request was sent; true unless it is said. */
+  resend?: boolean;
+  signal?: AbortSignal | undefined;
+  /** Called before each try. */
+  sent?: () => void;
+  /** Called when a try may have reached a server. */
+  reached?: () => void;
+}
+
+/** Sends requests to the first of some addresses that answers. */
+export class Transport {
+  readonly #addresses: string[];
+  readonly #token: string | undefined;
+  readonly #fetch: typeof fetch;
+  readonly timeout: number;
+  #current = 0;
+
+  constructor(servers: string, token: string | undefined, timeout: number, how: typeof fetch) {
+    this.#addresses = servers.split(",").map((s) => s.trim()).filter((s) => s !== "").map(address);
+    if (this.#addresses.length === 0) throw new InvalidError("no server: give its URL, or set LOKT_SERVER");
+    this.#token = token;
+    this.timeout = timeout;
+    this.#fetch = how;
+  }
+
+  /** Returns status and body of an answer below 300, and throws what anything else says. */
+  async request<T>(method: string, path: string, x: Exchange = {}): Promise<{ status: number; body: T }> {
+    const query = new URLSearchParams();
+    for (const [k, v] of Object.entries(x.query ?? {})) if (v !== undefined) query.set(k, String(v));
+    if (query.size > 0) path += `?${query}`;
+    const end = clock() + (x.patience ?? this.timeout);
+    let pause = 50;
+    for (;;) {
+      x.signal?.throwIfAborted();
+      let failure: LoktError | undefined;
+      for (let n = 0; n < this.#addresses.length; n++) {
+        const limit = (x.wait ?? 0) + Math.min(this.timeout, Math.max(end - clock(), 50));
+        const got = await this.#ask<T>(method, path, x, limit);
+        if (!(got instanceof LoktError)) return got;
+        if (!(got instanceof UnavailableError)) throw got;
+        failure = got;
+        if (x.resend === false && !refused(got.cause)) throw got;
+        this.#current = (this.#current + 1) % this.#addresses.length;
+      }
+      const left = end - clock();
+      if (left <= 0) throw failure!;
+      await sleep(Math.min(pause * (0.8 + 0.4 * Math.random()), left), x.signal);
+      pause = Math.min(pause * 2, 2000);
+    }
+  }
+
+  async #ask<T>(method: string, path: string, x: Exchange, limit: number): Promise<{ status: number; body: T } | LoktError> {
+    const at = this.#addresses[this.#current]!;
+    const value = typeof x.body === "function" ? (x.body as () => unknown)() : x.body;
+    const headers: Record<string, string> = { accept: "application/json", ...x.headers };
+    const init: RequestInit = { method, headers, redirect: "manual" };
+    if (value !== undefined) {
+      headers["content-type"] = "application/json";
+      init.body = JSON.stringify(value);
+    }
+    if (this.#token !== undefined) headers["authorization"] = `Bearer ${this.#token}`;
+    const ours = new AbortController();
+    const late = setTimeout(() => ours.abort(new UnavailableError(`${at}: no answer in time`, "unavailable")), limit);
+    const given = (): void => ours.abort(x.signal!.reason);
+    x.signal?.addEventListener("abort", given);
+    init.signal = ours.signal;
+    let answer: Response;
+    let text: string;
+    try {
+      x.sent?.();
+      answer = await this.#fetch(at + path, init);
+      x.reached?.();
+      text = await answer.text();
+    } catch (e) {
+      if (!refused(e)) x.reached?.();
+      if (x.signal?.aborted) throw x.signal.reason;
+      if (e instanceof LoktError) return e;
+      return new UnavailableError(`${at}: ${why(e)}`, "unavailable", "", { cause: e });
+    } finally {
+      clearTimeout(late);
+      x.signal?.removeEventListener("abort", given);
+    }
+    let body: unknown;
+    try {
+      body = JSON.parse(text);
+    } catch {
+      body = undefined;
+    }
+    if (answer.ok && body !== undefined) return { status: answer.status, body: body as T };
+    if (typeof body === "object" && body !== null) return fromAnswer(answer.status, body as Problem, answer.headers);
+    if (answer.status >= 502 && answer.status <= 504) {
+      return new UnavailableError(`${at}: status ${answer.status}`, "unavailable");
+    }
+    return new IncompatibleError(
+      `${at} answered with status ${answer.status} and no JSON: is it a loktd, and is the URL right?`,
+      "incompatible",
+    );
+  }
+}
+
+/** The reason that fetch hides in the cause of its error. */
+function why(e: unknown): string {
+  let text = e instanceof Error ? e.message : String(e);
+  for (let c = e; c instanceof Error; c = c.cause) {
+    const code = String((c as { code?: unknown }).code);
+    if (code === "ECONNREFUSED") return "connection refused";
+    if (code.startsWith("ERR_SSL") || code.includes("CERT") || code === "EPROTO") {
+      return `TLS: ${c.message.trim()}; is the URL's scheme right, and the certificate's authority known?`;
+    }
+    if (c instanceof AggregateError && c.errors.length > 0) return why(c.errors[0]);
+    text = c.message || text;
+  }
+  return text;
+}
+
+function refused(e: unknown): boolean {
+  return why(e) === "connection refused";
+}
+
+function address(url: string): string {
+  let u: URL;
+  try {
+    u = new URL(url);
+  } catch {
+    throw new InvalidError(`${JSON.stringify(url)} is no server: give http://HOST:PORT or https://HOST:PORT`, "invalid");
+  }
+  if (!/^https?:$/.test(u.protocol) || u.hostname === "" || !["", "/"].includes(u.pathname) || u.search !== "") {
+    throw new InvalidError(`${JSON.stringify(url)} is no server: give http://HOST:PORT or https://HOST:PORT`, "invalid");
+  }
+  return u.origin;
+}

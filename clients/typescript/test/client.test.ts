@@ -1,0 +1,281 @@
+// Against a real loktd: LOKTD names its program.
+
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:http";
+import { connect, createServer as createTCP, type AddressInfo, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import * as lokt from "../src/index.js";
+
+const loktd = process.env["LOKTD"] ?? "";
+const withServer = { skip: loktd === "" ? "LOKTD does not name a loktd" : false };
+
+async function freePort(): Promise<number> {
+  const s = createTCP().listen(0, "127.0.0.1");
+  await once(s, "listening");
+  const { port } = s.address() as AddressInfo;
+  s.close();
+  await once(s, "close");
+  return port;
+}
+
+/** A loktd on a port of its own, which can be killed and started again. */
+class Server implements AsyncDisposable {
+  readonly dir = mkdtempSync(join(tmpdir(), "lokt-"));
+  #process: ChildProcess | undefined;
+  private constructor(readonly port: number, readonly args: string[]) {}
+
+  static async start(...args: string[]): Promise<Server> {
+    const s = new Server(await freePort(), args);
+    await s.start();
+    return s;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.port}`;
+  }
+
+  async start(): Promise<void> {
+    const env = Object.fromEntries(Object.entries(process.env).filter(([k]) => !k.startsWith("LOKT")));
+    const args = ["--listen", `127.0.0.1:${this.port}`, "--store", `sqlite:${this.dir}/db`, ...this.args];
+    this.#process = spawn(loktd, args, { env, stdio: "ignore" });
+    for (let i = 0; i < 200; i++) {
+      const s = connect(this.port, "127.0.0.1");
+      const up = await new Promise<boolean>((resolve) => s.once("connect", () => resolve(true)).once("error", () => resolve(false)));
+      s.destroy();
+      if (up) return;
+      await pause(50);
+    }
+    throw new Error("loktd does not answer");
+  }
+
+  async kill(signal: NodeJS.Signals = "SIGKILL"): Promise<void> {
+    const p = this.#process!;
+    if (p.exitCode === null && p.signalCode === null) {
+      p.kill(signal);
+      await once(p, "exit");
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill("SIGTERM");
+    rmSync(this.dir, { recursive: true });
+  }
+}
+
+/** Passes connections on to a server until it is cut; then nothing comes through, in silence. */
+async function proxy(port: number): Promise<{ url: string; cut(): void; [Symbol.dispose](): void }> {
+  let isCut = false;
+  const sockets = new Set<Socket>();
+  const s = createTCP((client) => {
+    const server = connect(port, "127.0.0.1");
+    for (const [a, b] of [[client, server], [server, client]] as const) {
+      sockets.add(a);
+      a.on("data", (data) => isCut || b.write(data));
+      a.on("close", () => b.destroy());
+      a.on("error", () => b.destroy());
+    }
+  }).listen(0, "127.0.0.1");
+  await once(s, "listening");
+  return {
+    url: `http://127.0.0.1:${(s.address() as AddressInfo).port}`,
+    cut: () => void (isCut = true),
+    [Symbol.dispose]: () => {
+      s.close();
+      for (const socket of sockets) socket.destroy();
+    },
+  };
+}
+
+test("one holder at a time, first come first served", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  const order: number[] = [];
+  let inside = 0;
+  let most = 0;
+  const work = async (i: number): Promise<void> => {
+    await using _ = await client.lock("db", { ttlMs: 5000 });
+    most = Math.max(most, ++inside);
+    order.push(i);
+    await pause(20);
+    inside--;
+  };
+  const first = await client.lock("db");
+  const all: Promise<void>[] = [];
+  for (let i = 0; i < 8; i++) {
+    all.push(work(i));
+    while ((await client.show("db")).queue.length <= i) await pause(10);
+  }
+  await first.release();
+  await Promise.all(all);
+  assert.deepEqual([most, order], [1, [0, 1, 2, 3, 4, 5, 6, 7]]);
+});
+
+test("a refusal says who is in the way, and a wait that is over leaves nothing behind", withServer, async () => {
+  await using server = await Server.start();
+  const ana = new lokt.Lokt({ server: server.url, owner: "ana" });
+  await using _ = await ana.lock("db");
+  const bob = new lokt.Lokt({ server: server.url, owner: "bob" });
+  const refused = await bob.lock("db", { wait: 300 }).catch((e: unknown) => e);
+  assert(refused instanceof lokt.HeldError);
+  assert.equal(refused.holders[0]?.owner.id, "ana");
+  assert.equal(await bob.tryLock("db"), undefined);
+  await assert.rejects(bob.lock("db", { signal: AbortSignal.timeout(300) }), { name: "TimeoutError" });
+  assert.deepEqual((await bob.show("db")).queue, []);
+});
+
+test("a lease outlives its time to live, and tokens rise", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  const first = await client.lock("db", { ttlMs: 1000 });
+  await pause(2200);
+  first.check();
+  assert.equal((await client.show("db")).holders[0]?.id, lokt.publicId(first.id));
+  await first.release();
+  assert.equal(first.signal.aborted, false);
+  await using second = await client.lock("db");
+  assert(second.token > first.token);
+});
+
+test("a lock that is taken away aborts the signal of its holder", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  const told = await client
+    .guard("db", async (_, signal) => {
+      await client.forceRelease("db");
+      await pause(5000, undefined, { signal });
+    }, { ttlMs: 1000 })
+    .catch((e: unknown) => e);
+  assert(told instanceof lokt.LostError);
+});
+
+test("a partition is doubt first, and loss before others may enter", withServer, async () => {
+  await using server = await Server.start();
+  using far = await proxy(server.port);
+  const lease = await new lokt.Lokt({ server: far.url, timeoutMs: 1000 }).lock("db", { ttlMs: 2000 });
+  const near = new lokt.Lokt({ server: server.url });
+  far.cut();
+  const seen = new Set<string>();
+  while (lease.state !== "lost") {
+    seen.add(lease.state);
+    await pause(10);
+  }
+  assert(seen.has("in doubt"));
+  assert.equal(await near.tryLock("db"), undefined);
+  await (await near.lock("db", { wait: 5000 })).release();
+});
+
+test("a server that is killed and started again loses neither lease nor job", withServer, async () => {
+  await using server = await Server.start("--lease-ttl", "2s");
+  const client = new lokt.Lokt({ server: server.url });
+  await using lease = await client.lock("db", { ttlMs: 4000 });
+  const worker = new lokt.Worker(client, async () => void (await pause(2500)));
+  const working = worker.run();
+  const id = await client.jobs.submit({ max_attempts: 3 });
+  while ((await client.jobs.get(id)).state !== "running") await pause(50);
+  await server.kill();
+  await pause(300);
+  await server.start();
+  const job = await client.jobs.wait(id, { signal: AbortSignal.timeout(20_000) });
+  assert.deepEqual([job.state, job.attempt], ["completed", 1]);
+  await pause(2000);
+  assert.equal(lease.state, "held");
+  worker.drain();
+  await working;
+});
+
+test("jobs are run, their failures kept, and who is cancelled is told", withServer, async () => {
+  await using server = await Server.start("--lease-ttl", "2s");
+  const client = new lokt.Lokt({ server: server.url });
+  const told: unknown[] = [];
+  const worker = new lokt.Worker(client, async (job, signal) => {
+    job.progress(0.5, { at: 1 });
+    if (job.payload["long"]) {
+      await pause(30_000, undefined, { signal }).catch(() => undefined);
+      told.push((signal.reason as lokt.StoppedError).why);
+      throw signal.reason;
+    }
+    if (job.payload["n"] === 13) throw new TypeError("unlucky");
+    return (job.payload["n"] as number) + 1;
+  }, { concurrency: 4 });
+  const working = worker.run();
+  const ids: string[] = [];
+  for (let n = 10; n < 15; n++) ids.push(await client.jobs.submit({ payload: { n } }));
+  const ended = await Promise.all(ids.map((id) => client.jobs.wait(id)));
+  assert.deepEqual(ended.map((j) => j.state), ["completed", "completed", "completed", "failed", "completed"]);
+  assert.equal(ended[0]?.result, 11);
+  assert.equal((ended[3]?.error as { message: string }).message, "unlucky");
+  const long = await client.jobs.submit({ payload: { long: true }, locks: ["db"] });
+  while ((await client.jobs.get(long)).state !== "running") await pause(50);
+  await client.jobs.cancel(long);
+  assert.equal((await client.jobs.wait(long)).state, "cancelled");
+  const robbed = await client.jobs.submit({ payload: { long: true }, locks: ["db"] });
+  while ((await client.jobs.get(robbed)).state !== "running") await pause(50);
+  await client.forceRelease("db");
+  assert.equal((await client.jobs.wait(robbed)).state, "failed");
+  assert.deepEqual(told, ["cancelled", "lock lost"]);
+  worker.drain();
+  await working;
+});
+
+test("the same key is the same job", withServer, async () => {
+  await using server = await Server.start();
+  const { jobs } = new lokt.Lokt({ server: server.url });
+  const spec = { payload: { a: 1 }, idempotency_key: "k" };
+  assert.equal(await jobs.submit(spec), await jobs.submit(spec));
+  await assert.rejects(jobs.submit({ ...spec, payload: { a: 2 } }), lokt.ConflictError);
+  const all = [];
+  for await (const job of jobs.list({ state: "queued" })) all.push(job);
+  assert.equal(all.length, 1);
+});
+
+test("freezes and events", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  await client.freeze("db", { ttlMs: 30_000, reason: "release day" });
+  const frozen = await client.lock("db", { wait: false }).catch((e: unknown) => e);
+  assert(frozen instanceof lokt.HeldError && frozen.code === "frozen" && frozen.freeze?.reason === "release day");
+  await client.unfreeze("db");
+  await (await client.lock("db")).release();
+  const types: string[] = [];
+  for await (const e of client.events({ after: 0, name: "db" })) {
+    types.push(e.type);
+    if (e.type === "release") break;
+  }
+  assert.deepEqual(types, ["freeze", "freeze-deny", "unfreeze", "acquire", "release"]);
+});
+
+test("bad input gets one clear error", async () => {
+  for (const server of ["", "127.0.0.1:7117", "ftp://x", "http://h:99999", "http://h/path"]) {
+    assert.throws(() => new lokt.Lokt({ server }), lokt.InvalidError, server);
+  }
+  const port = await freePort();
+  const begun = performance.now();
+  await assert.rejects(new lokt.Lokt({ server: `http://127.0.0.1:${port}` }).lock("x", { wait: 1000 }), (e: unknown) => {
+    return e instanceof lokt.UnavailableError && e.message.includes("refused");
+  });
+  assert(performance.now() - begun < 3000);
+  const other = createServer((_, answer) => answer.end("<html>hello</html>")).listen(0, "127.0.0.1");
+  await once(other, "listening");
+  const at = `127.0.0.1:${(other.address() as AddressInfo).port}`;
+  await assert.rejects(new lokt.Lokt({ server: `http://${at}` }).about(), lokt.IncompatibleError);
+  await assert.rejects(new lokt.Lokt({ server: `https://${at}`, timeoutMs: 500 }).about(), /TLS/);
+  other.close();
+  other.closeAllConnections();
+});
+
+test("names, tokens and bodies that are refused say why", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  for (const name of ["", "a/b", "..", "x".repeat(300), "ü"]) {
+    await assert.rejects(client.lock(name, { wait: false }), lokt.LoktError, name);
+  }
+  await assert.rejects(client.jobs.submit({ priority: "urgent" as "high" }), lokt.InvalidError);
+  await assert.rejects(client.jobs.get("no-such-job"), lokt.NotFoundError);
+});
