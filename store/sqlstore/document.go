@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -140,16 +141,7 @@ func queueChange(was, is []*lokt.Waiter) (gone []string, put []*lokt.Waiter) {
 // sortQueue puts waiters that were read in any order next first.
 func sortQueue(queue []*lokt.Waiter) {
 	slices.SortStableFunc(queue, func(a, b *lokt.Waiter) int {
-		if a.Priority != b.Priority {
-			return b.Priority - a.Priority
-		}
-		switch {
-		case a.Place < b.Place:
-			return -1
-		case a.Place > b.Place:
-			return 1
-		}
-		return 0
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Place, b.Place))
 	})
 }
 

@@ -18,17 +18,19 @@ import (
 func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe("backup", begin, err) }()
-	if d.closed() {
+	if d.ctx.Err() != nil {
 		return errClosed
 	}
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%w: %s: %w", lokt.ErrInvalid, path, fs.ErrExist)
 	}
 	part := path + ".part"
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return unavailable(err)
+	_ = os.Remove(part)
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = f.Close()
 	}
-	if err := touch(part); err != nil {
+	if err != nil {
 		return unavailable(err)
 	}
 	defer func() {
@@ -86,7 +88,7 @@ func CheckFile(ctx context.Context, path string) (err error) {
 		return unavailable(err)
 	}
 	var said []error
-	d := &fileDB{path: path, stop: make(chan struct{}), options: Options{Warn: func(err error) { said = append(said, err) }}}
+	d := &fileDB{path: path, ctx: ctx, options: Options{Warn: func(err error) { said = append(said, err) }}}
 	if _, err := d.look(ctx, true); err != nil {
 		return fmt.Errorf("database %s: %w", path, translate(err))
 	}

@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -25,8 +24,8 @@ func lockFile(path string) (_ *os.File, err error) {
 			_ = f.Close()
 		}
 	}()
-	info, err := f.Stat()
-	if err != nil {
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &stat); err != nil {
 		return nil, err
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -37,10 +36,10 @@ func lockFile(path string) (_ *os.File, err error) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("%w: database %s is in use, under another name, by %s", lokt.ErrUnavailable, path, holder(info))
+			return nil, fmt.Errorf("%w: database %s is in use, under another name, by %s", lokt.ErrUnavailable, path, holder(stat.Ino))
 		}
 	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
+	if stat.Nlink > 1 {
 		return nil, fmt.Errorf("%w: database %s has %d names (hard links), and what was stored last is found by one of them only: leave it one",
 			lokt.ErrInvalid, path, stat.Nlink)
 	}
@@ -48,24 +47,13 @@ func lockFile(path string) (_ *os.File, err error) {
 }
 
 // holder says which process has a file locked, as far as the kernel tells.
-func holder(info os.FileInfo) string {
-	const unknown = "another process"
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return unknown
-	}
-	f, err := os.Open("/proc/locks")
-	if err != nil {
-		return unknown
-	}
-	defer f.Close()
-	inode := fmt.Sprint(":", stat.Ino)
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
-		field := strings.Fields(lines.Text())
-		if len(field) >= 6 && field[1] == "FLOCK" && strings.HasSuffix(field[5], inode) {
+func holder(inode uint64) string {
+	locks, _ := os.ReadFile("/proc/locks") // if it does not tell, it does not
+	for line := range strings.Lines(string(locks)) {
+		field := strings.Fields(line) // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
+		if len(field) >= 6 && field[1] == "FLOCK" && strings.HasSuffix(field[5], fmt.Sprint(":", inode)) {
 			return "process " + field[4]
 		}
 	}
-	return unknown
+	return "another process"
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,10 +32,10 @@ type fileDB struct {
 	read    *sql.DB
 
 	contents Contents // when it was opened
-	unclean  bool     // it had not been closed
 
 	group   *group
-	stop    chan struct{} // closed when the database is being closed
+	ctx     context.Context // ends when the database is being closed
+	cancel  context.CancelFunc
 	stored  chan struct{} // something was
 	unmoved atomic.Bool   // the log has what is not in the database's file
 	tending sync.WaitGroup
@@ -67,88 +66,82 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 			return nil, fmt.Errorf("%w: there is none, and none is made: %w", lokt.ErrInvalid, err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	err = os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		path, err = resolve(path)
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err != nil {
 		return nil, unavailable(err)
 	}
-	if path, err = resolve(path); err != nil {
-		return nil, unavailable(err)
+	d := &fileDB{
+		path: path, options: o, stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true, checkpointAt: checkpointPages,
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, unavailable(err)
-	}
-	d := &fileDB{path: path, options: o, stop: make(chan struct{}), stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true, checkpointAt: checkpointPages}
 	if d.side, err = lockBeside(path, o.Describe); err != nil {
 		return nil, err
 	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), &fileJobs{db: d}
-	if err := d.start(ctx, old); err != nil {
-		d.locks.events.wait()
+	unclean, err := d.start(ctx, old)
+	if err != nil {
 		return nil, errors.Join(translate(err), d.release())
 	}
 	go d.group.loop()
 	d.tending.Go(d.tend)
-	if d.unclean {
-		d.tending.Go(d.checkOnce)
+	if unclean {
+		d.tending.Go(func() { // damage may have come with the end
+			if err := d.Check(d.ctx); err != nil && d.ctx.Err() == nil {
+				o.warn(err)
+			}
+		})
 	}
 	return d, nil
 }
 
-// checkOnce tells of damage that may have come with an end that was not clean.
-func (d *fileDB) checkOnce() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-d.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	if err := d.Check(ctx); err != nil && ctx.Err() == nil {
-		d.options.warn(err)
-	}
-}
-
-// start opens the connections and reads what there is.
-func (d *fileDB) start(ctx context.Context, old bool) error {
+// start opens the connections and reads what there is. It reports whether the database had not been closed.
+func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) {
 	was, err := d.look(ctx, old)
 	if err != nil {
-		return err
+		return false, err
 	}
-	d.unclean = was.unclean
-	if err := touch(d.path); err != nil {
-		return unavailable(err)
+	// SQLite gives the files beside the database the same permissions.
+	if f, err := os.OpenFile(d.path, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return false, unavailable(err)
+	} else if err := f.Close(); err != nil {
+		return false, unavailable(err)
 	}
 	if d.inode, err = lockFile(d.path); err != nil {
-		return err
+		return false, err
 	}
 	if err := rewriteFile(d.path + "-wal"); err != nil {
-		return unavailable(err)
+		return false, unavailable(err)
 	}
 	if d.write, err = openWriter(ctx, d.path, "rw", writerPragmas()...); err != nil {
-		return err
+		return false, err
 	}
 	if was.state == nil {
 		err = d.create()
 	} else {
 		d.state, err = readState(d.write.query)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		d.mark, err = openMark(d.path, was.mark)
 	}
-	if d.mark, err = openMark(d.path, was.mark); err != nil {
-		return err
+	if err == nil {
+		err = d.begin(was)
 	}
-	if err := d.begin(was); err != nil {
-		return err
+	if err == nil {
+		d.file, err = os.Stat(d.path)
 	}
-	if d.file, err = os.Stat(d.path); err != nil {
-		return unavailable(err)
+	if err == nil {
+		d.log, err = os.Stat(d.path + "-wal")
 	}
-	if d.log, err = os.Stat(d.path + "-wal"); err != nil {
-		return unavailable(err)
+	if err == nil {
+		err = d.openReaders(ctx)
 	}
-	return d.openReaders(ctx)
+	return was.unclean, err
 }
 
 // openReaders opens all of them at once, so that none opens another file that has come to the place of this one since.
@@ -158,18 +151,14 @@ func (d *fileDB) openReaders(ctx context.Context) (err error) {
 	}
 	d.read.SetMaxOpenConns(maxReaders)
 	d.read.SetMaxIdleConns(maxReaders)
-	var open []*sql.Conn
 	for range maxReaders {
 		c, err := d.read.Conn(ctx)
 		if err != nil {
 			return err
 		}
-		open = append(open, c)
+		defer c.Close()
 	}
-	for _, c := range open {
-		err = errors.Join(err, c.Close())
-	}
-	return err
+	return nil
 }
 
 // found is what there was when a database was opened.
@@ -194,7 +183,7 @@ func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 	if err != nil {
 		return f, err
 	}
-	if f.state, err = d.peek(ctx); err != nil {
+	if f.state, err = d.peek(ctx, "ro"); err != nil {
 		return f, err
 	}
 	if f.state == nil && old {
@@ -234,41 +223,30 @@ func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 }
 
 // peek reads what a database says about itself; nil if there is none.
-func (d *fileDB) peek(ctx context.Context) (*state, error) {
+func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) {
 	if info, err := os.Stat(d.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil, nil
 	} else if err != nil {
 		return nil, unavailable(err)
 	}
-	s, err := d.identify(ctx, "ro")
-	if code(err)&0xff == sqlite3.SQLITE_READONLY { // what was left when it was being made has to be rolled back
-		s, err = d.identify(ctx, "rw")
+	w, err := openWriter(ctx, d.path, access)
+	if err == nil {
+		s, err = identify(w)
+		err = errors.Join(err, w.close())
+	}
+	if code(err)&0xff == sqlite3.SQLITE_READONLY && access == "ro" { // what was left when it was being made has to be rolled back
+		return d.peek(ctx, "rw")
 	}
 	return s, err
 }
 
-func (d *fileDB) identify(ctx context.Context, access string) (*state, error) {
-	w, err := openWriter(ctx, d.path, access)
-	if err != nil {
-		return nil, err
-	}
-	s, err := identify(w)
-	return s, errors.Join(err, w.close())
-}
-
 func identify(w *writer) (*state, error) {
-	mark, err := w.number("PRAGMA application_id")
-	if err != nil {
+	var mark, version, tables int64
+	if err := w.query("SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)", nil,
+		func(rows *sql.Rows) error { return rows.Scan(&mark, &version, &tables) }); err != nil {
 		return nil, err
 	}
-	version, err := w.number("PRAGMA user_version")
-	if err != nil {
-		return nil, err
-	}
-	tables, err := w.number("SELECT count(*) FROM sqlite_master")
 	switch {
-	case err != nil:
-		return nil, err
 	case mark == 0 && version == 0 && tables == 0:
 		return nil, nil
 	case mark != applicationID:
@@ -284,13 +262,14 @@ func identify(w *writer) (*state, error) {
 func (d *fileDB) create() error {
 	d.contents.Created = true
 	d.state = state{Database: lokt.NewLeaseID()}
-	if err := d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d", sqliteSchema, applicationID, schemaVersion)); err != nil {
-		return err
+	err := d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d", sqliteSchema, applicationID, schemaVersion))
+	if err == nil {
+		err = d.state.write(d.write)
 	}
-	if err := d.state.write(d.write); err != nil {
-		return err
+	if err == nil {
+		err = d.write.exec("COMMIT")
 	}
-	return d.write.exec("COMMIT")
+	return err
 }
 
 // begin reads the locks, gives everybody who lives by time its full time, and starts the clock.
@@ -301,12 +280,9 @@ func (d *fileDB) begin(was found) error {
 	last := d.state.Clock
 	d.clock = newClock(last)
 	d.checkpointed = d.clock.now()
-	lowest := uint64(0)
-	if was.loss {
-		d.state.raise(was.mark.highest, jumpLoss)
-		lowest = d.state.Token
-	} else if was.unclean {
-		d.state.raise(was.mark.highest, jumpUnclean)
+	lowest := uint64(0) // token of any lock
+	if was.loss || was.unclean {
+		d.state.raise(was.mark.highest, map[bool]uint64{false: jumpUnclean, true: jumpLoss}[was.loss])
 		lowest = d.state.Token
 	}
 	if was.state != nil && was.state.Backup {
@@ -370,7 +346,7 @@ func (d *fileDB) Failed() <-chan struct{} { return d.failed }
 // Close implements backend: it stores what was asked for before, closes the database, and lets another process have it.
 func (d *fileDB) Close() error {
 	d.closing.Do(func() {
-		close(d.stop)
+		d.cancel()
 		d.tending.Wait()
 		d.group.close()
 		_ = d.locks.Close()
@@ -425,7 +401,7 @@ func (d *fileDB) release() error {
 func (d *fileDB) reading(ctx context.Context, op string, read func(tx *sql.Tx) error) (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe(op, begin, err) }()
-	if d.closed() {
+	if d.ctx.Err() != nil {
 		return errClosed
 	}
 	tx, err := d.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
@@ -436,19 +412,10 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(tx *sql.Tx) e
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil && d.closed() {
+	if err != nil && d.ctx.Err() != nil {
 		return errClosed
 	}
 	return translate(err)
-}
-
-func (d *fileDB) closed() bool {
-	select {
-	case <-d.stop:
-		return true
-	default:
-		return false
-	}
 }
 
 // query runs a statement and has scan read each row.
@@ -483,13 +450,13 @@ func (d *fileDB) tend() {
 	ctx, checkpointed := context.Background(), time.Now()
 	for {
 		select {
-		case <-d.stop:
+		case <-d.ctx.Done():
 			return
 		case <-d.stored:
 		}
 		for more := true; more; more = d.unmoved.Load() {
 			select {
-			case <-d.stop:
+			case <-d.ctx.Done():
 				return
 			case <-time.After(markEvery):
 			}
@@ -502,17 +469,6 @@ func (d *fileDB) tend() {
 			}
 		}
 	}
-}
-
-// touch makes the file for its user alone, if there is none. SQLite gives the files beside it the same permissions.
-func touch(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 // present reports whether the database's file and its log are still where they were opened. What is stored in one that was removed
@@ -562,26 +518,19 @@ func (d *fileDB) flushed(err error) {
 
 // rewriteFile writes a file, if there is one, with what it has, and flushes it. What an earlier process wrote and a system could not
 // flush is read from memory by who comes next as if it were on the disk, and is not flushed by flushing: only what is written again is.
-func rewriteFile(path string) (err error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+func rewriteFile(path string) error {
+	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	buf := make([]byte, 1<<20)
-	for at := int64(0); ; {
-		n, err := f.ReadAt(buf, at)
-		if n == 0 && errors.Is(err, io.EOF) {
-			break
-		} else if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if _, err := f.WriteAt(buf[:n], at); err != nil {
-			return err
-		}
-		at += int64(n)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
 	}
-	return f.Sync()
+	if _, err = f.WriteAt(b, 0); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }

@@ -65,14 +65,38 @@ type DB struct{ backend }
 
 // backend is a database of one kind.
 type backend interface {
+	// Locks returns the locks in the database. They end with the database; closing them closes nothing else.
 	Locks() LockStore
+
+	// Jobs returns the jobs in the database. They end with the database; closing them closes nothing else. In SQLite they belong
+	// to one manager at a time.
 	Jobs() jobs.Store
-	Ping(ctx context.Context) error
-	Backup(ctx context.Context, path string) error
-	Check(ctx context.Context) error
+
+	// Path returns the path of the database's file, free of symbolic links; of a server's database its name.
 	Path() string
+
+	// Ping returns nil if the database can be read and is not known to be unable to store.
+	Ping(ctx context.Context) error
+
+	// Backup writes a copy of a database of SQLite, as it is at this moment, to a file that does not exist yet, for the user alone.
+	// Everything goes on meanwhile. The copy is a database of its own, to be put where the other was; it is on the disk when
+	// Backup returns. When it is opened as one, fencing tokens go on far above those that were given after it was made, but holds
+	// are those that it has: whatever was done since is forgotten.
+	Backup(ctx context.Context, path string) error
+
+	// Check reads all of the database and returns an error that names everything that is wrong with it. It takes a while with a
+	// large one; everything goes on meanwhile.
+	Check(ctx context.Context) error
+
+	// Contents returns what the database had when it was opened, or for a server's database has now.
 	Contents(ctx context.Context) (Contents, error)
+
+	// Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can be stored any
+	// more then by this process: Close only gives the reason, and leaves the files open. The process should end, and another one
+	// open the database, which then has everything that was acknowledged.
 	Failed() <-chan struct{}
+
+	// Close stores what was asked for before and closes the database. Later calls fail, and waits return.
 	Close() error
 }
 
@@ -163,37 +187,3 @@ func File(url string) (path string, old, ok bool) {
 	f, ok := parseFile(url)
 	return f.path, f.old, ok
 }
-
-// Locks returns the locks in the database. They end with the database; closing them closes nothing else.
-func (d *DB) Locks() LockStore { return d.backend.Locks() }
-
-// Jobs returns the jobs in the database. They end with the database; closing them closes nothing else. In SQLite they belong to
-// one manager at a time.
-func (d *DB) Jobs() jobs.Store { return d.backend.Jobs() }
-
-// Path returns the path of the database's file, free of symbolic links; of a server's database its name.
-func (d *DB) Path() string { return d.backend.Path() }
-
-// Ping returns nil if the database can be read and is not known to be unable to store.
-func (d *DB) Ping(ctx context.Context) error { return d.backend.Ping(ctx) }
-
-// Backup writes a copy of a database of SQLite, as it is at this moment, to a file that does not exist yet, for the user alone.
-// Everything goes on meanwhile. The copy is a database of its own, to be put where the other was; it is on the disk when
-// Backup returns. When it is opened as one, fencing tokens go on far above those that were given after it was made, but holds
-// are those that it has: whatever was done since is forgotten.
-func (d *DB) Backup(ctx context.Context, path string) error { return d.backend.Backup(ctx, path) }
-
-// Check reads all of the database and returns an error that names everything that is wrong with it. It takes a while with a
-// large one; everything goes on meanwhile.
-func (d *DB) Check(ctx context.Context) error { return d.backend.Check(ctx) }
-
-// Contents returns what the database had when it was opened, or for a server's database has now.
-func (d *DB) Contents(ctx context.Context) (Contents, error) { return d.backend.Contents(ctx) }
-
-// Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can be stored any
-// more then by this process: Close only gives the reason, and leaves the files open. The process should end, and another one
-// open the database, which then has everything that was acknowledged.
-func (d *DB) Failed() <-chan struct{} { return d.backend.Failed() }
-
-// Close stores what was asked for before and closes the database. Later calls fail, and waits return.
-func (d *DB) Close() error { return d.backend.Close() }

@@ -136,8 +136,6 @@ func (f *FS) open(tls *libc.TLS, _, path, file uintptr, flags int32, out uintptr
 	if d != nil && !d.left.IsZero() {
 		if info, err := os.Stat(name); err != nil || !info.ModTime().Equal(d.left) {
 			d = nil // others have written it, and flushed
-		} else {
-			d.left = time.Time{}
 		}
 	}
 	if d == nil {
@@ -223,6 +221,7 @@ func (f *FS) write(tls *libc.TLS, file, buf uintptr, n int32, offset int64) int3
 	}
 	f.mu.Lock()
 	f.disks[o.path].soil(offset, int64(n))
+	f.disks[o.path].left = time.Time{}
 	f.mu.Unlock()
 	if rc := function[bytesFunc](o.call.FxWrite)(tls, file, buf, n, offset); rc != sqlite3.SQLITE_OK {
 		return rc
@@ -274,7 +273,7 @@ type disk struct {
 	blocks map[int64][]byte // by number
 	size   int64
 	dirty  map[int64]bool // blocks that were written and not flushed
-	left   time.Time      // when it was written last, if nobody has opened it since it was copied
+	left   time.Time      // when it was written last, if nobody has written it here since it was copied
 }
 
 // soil notes that a part of the file was written.
