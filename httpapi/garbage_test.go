@@ -60,8 +60,12 @@ func TestClientsSurviveGarbage(t *testing.T) {
 	}
 	worker, owner := client.Jobs(), lokt.Owner{ID: "a"}
 	calls := []func(ctx context.Context){
-		func(ctx context.Context) { _, _ = client.Acquire(ctx, lokt.Claim{Name: "x", Owner: owner, TTL: time.Second}) },
-		func(ctx context.Context) { _, _ = client.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "l", Owner: &owner}) },
+		func(ctx context.Context) {
+			_, _ = client.Acquire(ctx, lokt.Claim{Name: "x", Owner: owner, TTL: time.Second})
+		},
+		func(ctx context.Context) {
+			_, _ = client.Renew(ctx, lokt.Renewal{Name: "x", LeaseID: "l", Owner: &owner})
+		},
 		func(ctx context.Context) { _, _ = client.Release(ctx, lokt.Target{Name: "x", LeaseID: "l"}) },
 		func(ctx context.Context) { _, _ = client.Freeze(ctx, "x", lokt.Freeze{Owner: owner}) },
 		func(ctx context.Context) { _, _ = client.Prune(ctx, "x") },
