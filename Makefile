@@ -51,6 +51,7 @@ vuln: ## needs the network: the vulnerability database is no module, so this is 
 clients: build ## the clients in other languages, and what all clients must come to; needs Python, mypy and Node.js
 	cd clients/python && mypy && LOKTD=$(CURDIR)/bin/loktd PYTHONPATH=src python3 -W ignore -m unittest discover -s tests
 	cd clients/typescript && npm ci --no-audit --no-fund && LOKTD=$(CURDIR)/bin/loktd npm test
+	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/
 	CI=true $(TEST) -count=1 ./clients/...
 check: build vet tidy cross lint test race fuzz clients
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more

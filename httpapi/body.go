@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"mime"
@@ -22,8 +23,9 @@ func (c *call) read() error {
 	_ = http.NewResponseController(c).SetReadDeadline(time.Now().Add(c.s.Limits.Request))
 	most := c.s.Limits.Body
 	if c.r.ContentLength <= most {
-		var err error
-		if c.in, err = readMost(c.r.Body, c.in[:0], most+1); err != nil {
+		body := bytes.NewBuffer(c.in[:0])
+		_, err := body.ReadFrom(io.LimitReader(c.r.Body, most+1))
+		if c.in = body.Bytes(); err != nil {
 			return c.bodyLost(err)
 		}
 	}
@@ -33,27 +35,6 @@ func (c *call) read() error {
 	}
 	c.bodyArrived()
 	return nil
-}
-
-// readMost appends what can be read to b, until that has so many bytes.
-func readMost(r io.Reader, b []byte, most int64) ([]byte, error) {
-	if cap(b) == 0 {
-		b = make([]byte, 0, 512)
-	}
-	for int64(len(b)) < most {
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-		n, err := r.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if err == io.EOF { //nolint:errorlint // io.Reader returns it as it is
-			return b, nil
-		}
-		if err != nil {
-			return b, err
-		}
-	}
-	return b, nil
 }
 
 // bodyArrived lifts the deadline of read, which would end long waits. If the body did not arrive it must stay: the server reads

@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,25 +29,36 @@ func jobsRoutes() []route {
 		{pattern: "POST /jobs", scope: ScopeSubmit, body: bodyNeeded, serve: (*call).submit},
 		{pattern: "GET /jobs", scope: ScopeRead, serve: (*call).listJobs},
 		{pattern: "GET /jobs/{job_id}", scope: ScopeRead, serve: (*call).getJob},
-		{pattern: "POST /jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, serve: (*call).cancelJob},
+		{pattern: "POST /jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, serve: with((*call).cancelJob)},
 		{pattern: "POST /leases/request", scope: ScopeWork, body: bodyNeeded, denies: true, serve: (*call).request},
 		{pattern: "POST /leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).heartbeatAll},
-		{pattern: "POST /leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).heartbeat},
-		{pattern: "POST /leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).complete},
-		{pattern: "POST /leases/{lease_id}/report", scope: ScopeWork, body: bodyNeeded, serve: (*call).report},
-		{pattern: "POST /leases/{lease_id}/revoke", scope: ScopeAdmin, body: bodyOptional, serve: (*call).revoke},
+		{pattern: "POST /leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).heartbeat)},
+		{pattern: "POST /leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).complete)},
+		{pattern: "POST /leases/{lease_id}/report", scope: ScopeWork, body: bodyNeeded, serve: with((*call).report)},
+		{pattern: "POST /leases/{lease_id}/revoke", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).revoke)},
 		{pattern: "GET /status", scope: ScopeRead, serve: (*call).getStatus},
 		{pattern: "GET /workers", scope: ScopeRead, serve: (*call).workers},
 		{pattern: "GET /history/stats", scope: ScopeRead, serve: (*call).stats},
 		{pattern: "GET /history/decisions", scope: ScopeRead, serve: (*call).decisions},
 		{pattern: "POST /history/cleanup", scope: ScopeAdmin, serve: (*call).cleanup},
-		{pattern: "POST /freeze", scope: ScopeAdmin, body: bodyOptional, serve: func(c *call) error { return c.freezeType(c.s.Jobs.Freeze) }},
-		{pattern: "POST /unfreeze", scope: ScopeAdmin, body: bodyOptional, serve: func(c *call) error { return c.freezeType(c.s.Jobs.Unfreeze) }},
+		{pattern: "POST /freeze", scope: ScopeAdmin, body: bodyOptional, serve: with(func(c *call, q *typeWire) (any, error) { return &okWire{OK: true}, c.s.Jobs.Freeze(c.ctx, q.Type) })},
+		{pattern: "POST /unfreeze", scope: ScopeAdmin, body: bodyOptional, serve: with(func(c *call, q *typeWire) (any, error) { return &okWire{OK: true}, c.s.Jobs.Unfreeze(c.ctx, q.Type) })},
 	}
 	for i, r := range all {
 		all[i].pattern = strings.Replace(r.pattern, " ", " "+jobsPrefix, 1)
 	}
 	return all
+}
+
+// with serves requests with a body of which nothing is to be checked but what its type says.
+func with[Q any](serve func(c *call, q *Q) (any, error)) func(*call) error {
+	return func(c *call) error {
+		q := new(Q)
+		if err := c.fields(q); err != nil {
+			return err
+		}
+		return c.reply(serve(c, q))
+	}
 }
 
 // reply answers with a value as the scheduler's wire has it, unless there is an error.
@@ -92,15 +103,8 @@ func (c *call) submit() error {
 	specs := make([]jobs.Spec, len(list))
 	for i := range list {
 		specs[i] = list[i].spec()
-		for _, tag := range specs[i].Tags {
-			if err := c.may(ScopeSubmit, tag); err != nil {
-				return err
-			}
-		}
-		for _, name := range specs[i].Locks {
-			if err := c.may(ScopeLock, name); err != nil {
-				return err
-			}
+		if err := cmp.Or(c.mayAll(ScopeSubmit, specs[i].Tags), c.mayAll(ScopeLock, specs[i].Locks)); err != nil {
+			return err
 		}
 	}
 	all, err := c.s.Jobs.Submit(c.ctx, specs)
@@ -154,36 +158,32 @@ func plausible(id string) bool {
 	return len(id) <= jobs.MaxIDLen && lokt.ValidateName(id) == nil
 }
 
-func (c *call) cancelJob() error {
-	var q reasonWire
-	if err := c.optional(&q); err != nil {
-		return err
-	}
+func (c *call) cancelJob(q *reasonWire) (any, error) {
 	id := c.r.PathValue("job_id")
 	if !plausible(id) {
-		return jobs.ErrJobNotFound
+		return nil, jobs.ErrJobNotFound
 	}
 	if c.caller != nil {
 		v, err := c.s.Jobs.Get(c.ctx, id)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		for _, tag := range v.Job.Tags {
-			if err := c.may(ScopeSubmit, tag); err != nil {
-				return err
-			}
+		if err := c.mayAll(ScopeSubmit, v.Job.Tags); err != nil {
+			return nil, err
 		}
 	}
 	state, err := c.s.Jobs.Cancel(c.ctx, id, q.Reason)
-	return c.reply(&okWire{OK: true, State: state}, err)
+	return &okWire{OK: true, State: state}, err
 }
 
-// optional reads a body of which nothing is needed, and which may be null.
-func (c *call) optional(v any) error {
-	if string(bytes.Trim(c.in, " \t\r\n")) == "null" {
-		return nil
+// mayAll returns an error unless the caller may do things of that scope to all the locks or tags.
+func (c *call) mayAll(s Scope, all []string) error {
+	for _, one := range all {
+		if err := c.may(s, one); err != nil {
+			return err
+		}
 	}
-	return c.fields(v)
+	return nil
 }
 
 func (q *requestWire) check(r *reader) {
@@ -261,11 +261,7 @@ func (c *call) wait(d *time.Duration) (context.Context, func()) {
 	return c.ctx, func() {}
 }
 
-func (c *call) heartbeat() error {
-	var q beatWire
-	if err := c.fields(&q); err != nil {
-		return err
-	}
+func (c *call) heartbeat(q *beatWire) (any, error) {
 	b := jobs.Heartbeat{
 		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
 	}
@@ -277,7 +273,7 @@ func (c *call) heartbeat() error {
 		answer, err = c.s.Jobs.Heartbeat(c.ctx, b)
 		answer.Drain = true
 	}
-	return c.reply(&aliveWire{toNews(&answer), answer.Interval}, err)
+	return &aliveWire{toNews(&answer), answer.Interval}, err
 }
 
 func (c *call) heartbeatAll() error {
@@ -340,42 +336,21 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-func (c *call) complete() error {
-	var q completeWire
-	if err := c.fields(&q); err != nil {
-		return err
-	}
+func (c *call) complete(q *completeWire) (any, error) {
 	applied, err := c.s.Jobs.Complete(c.ctx, jobs.Completion{
 		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Status: jobs.State(*q.Status), Result: q.Result, Error: q.Error,
 	})
-	return c.reply(&okWire{OK: true, Applied: &applied}, err)
+	return &okWire{OK: true, Applied: &applied}, err
 }
 
-func (c *call) report() error {
-	var q reportWire
-	if err := c.fields(&q); err != nil {
-		return err
-	}
-	return c.reply(&okWire{OK: true}, c.s.Jobs.Report(c.ctx, jobs.Progress{
+func (c *call) report(q *reportWire) (any, error) {
+	return &okWire{OK: true}, c.s.Jobs.Report(c.ctx, jobs.Progress{
 		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
-	}))
+	})
 }
 
-func (c *call) revoke() error {
-	var q reasonWire
-	if err := c.optional(&q); err != nil {
-		return err
-	}
-	return c.reply(&okWire{OK: true}, c.s.Jobs.Revoke(c.ctx, c.r.PathValue("lease_id"), q.Reason))
-}
-
-// freezeType freezes a type of jobs, or ends that.
-func (c *call) freezeType(change func(context.Context, string) error) error {
-	var q typeWire
-	if err := c.optional(&q); err != nil {
-		return err
-	}
-	return c.reply(&okWire{OK: true}, change(c.ctx, q.Type))
+func (c *call) revoke(q *reasonWire) (any, error) {
+	return &okWire{OK: true}, c.s.Jobs.Revoke(c.ctx, c.r.PathValue("lease_id"), q.Reason)
 }
 
 func (c *call) getJob() error {

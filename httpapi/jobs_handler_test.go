@@ -107,7 +107,7 @@ func (s *site) send(method, path, body string, edits ...func(*http.Request)) rep
 	if body != "" {
 		content = strings.NewReader(body)
 	}
-	if !strings.HasPrefix(path, "/api/") {
+	if !strings.HasPrefix(path, "/api/") && !strings.HasPrefix(path, "/v1/") {
 		path = scheduler + path
 	}
 	r, err := http.NewRequestWithContext(s.Context(), method, s.url+path, content)

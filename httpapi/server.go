@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -365,8 +366,8 @@ func (c *call) serve(r *route) error {
 		if err := c.read(); err != nil {
 			return err
 		}
-		if len(c.in) == 0 && r.body == bodyOptional {
-			c.in = append(c.in, "{}"...)
+		if r.body == bodyOptional && (len(c.in) == 0 || string(bytes.TrimSpace(c.in)) == "null") {
+			c.in = append(c.in[:0], "{}"...)
 		}
 	}
 	c.bound()

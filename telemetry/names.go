@@ -37,46 +37,24 @@ const (
 // Overflow is the value of the attributes "name" and "holder" for those beyond the bounds. It is no valid name of a lock.
 const Overflow = "(other)"
 
-// counter is the index of a counter.
-type counter int
-
-const (
-	acquired counter = iota
-	released
-	heartbeatRenewed
-	takeoverDetected
-	staleDetected
-	contention
-	releaseMismatch
-	heartbeatFailure
-	staleCleaned
-	leaseLost
-	queued
-	broken
-	corruptDiscarded
-	freezeDenied
-	preemptionStarted
-	numCounters
-)
-
-// counters returns the names and descriptions of the counters, by index.
-func counters() [numCounters]struct{ name, help string } {
-	return [numCounters]struct{ name, help string }{
-		acquired:          {Acquired, "Claims granted."},
-		released:          {Released, "Holds given back."},
-		heartbeatRenewed:  {HeartbeatRenewed, "Holds renewed."},
-		takeoverDetected:  {TakeoverDetected, "Grants that took the place of a stale hold."},
-		staleDetected:     {StaleDetected, "Stale holds found and removed."},
-		contention:        {Contention, "Claims that failed because others were in the way."},
-		releaseMismatch:   {ReleaseMismatch, "Releases of what was not the caller's, or not any more."},
-		heartbeatFailure:  {HeartbeatFailure, "Renewals that failed or were refused."},
-		staleCleaned:      {StaleCleaned, "Stale holds removed on request."},
-		leaseLost:         {LeaseLost, "Leases of this process that ended without its doing."},
-		queued:            {Queued, "Claims that had to wait."},
-		broken:            {Broken, "Holds ended by force."},
-		corruptDiscarded:  {CorruptDiscarded, "Records discarded because they were none."},
-		freezeDenied:      {FreezeDenied, "Claims refused because the lock was frozen."},
-		preemptionStarted: {PreemptionStarted, "Holders told to leave for a claim of higher priority."},
+// counters returns the names and descriptions of the counters.
+func counters() []struct{ name, help string } {
+	return []struct{ name, help string }{
+		{Acquired, "Claims granted."},
+		{Released, "Holds given back."},
+		{HeartbeatRenewed, "Holds renewed."},
+		{TakeoverDetected, "Grants that took the place of a stale hold."},
+		{StaleDetected, "Stale holds found and removed."},
+		{Contention, "Claims that failed because others were in the way."},
+		{ReleaseMismatch, "Releases of what was not the caller's, or not any more."},
+		{HeartbeatFailure, "Renewals that failed or were refused."},
+		{StaleCleaned, "Stale holds removed on request."},
+		{LeaseLost, "Leases of this process that ended without its doing."},
+		{Queued, "Claims that had to wait."},
+		{Broken, "Holds ended by force."},
+		{CorruptDiscarded, "Records discarded because they were none."},
+		{FreezeDenied, "Claims refused because the lock was frozen."},
+		{PreemptionStarted, "Holders told to leave for a claim of higher priority."},
 	}
 }
 
@@ -88,39 +66,8 @@ const (
 	waitHelp   = "For how long claims waited, by outcome."
 )
 
-// outcome is the index of what became of a waiting claim.
-type outcome int
-
-const (
-	granted outcome = iota
-	timedOut
-	cancelled
-	died
-	deadlock
-	numOutcomes
-)
-
-// outcomes returns the names of the outcomes, which are those of lokt.EventWait, by index.
-func outcomes() [numOutcomes]string {
-	return [numOutcomes]string{granted: "granted", timedOut: "timeout", cancelled: "cancelled", died: "died", deadlock: "deadlock"}
-}
-
-// outcomeOf returns the index of an outcome, and whether there is such a one.
-func outcomeOf(name string) (outcome, bool) {
-	switch name {
-	case "granted":
-		return granted, true
-	case "timeout":
-		return timedOut, true
-	case "cancelled":
-		return cancelled, true
-	case "died":
-		return died, true
-	case "deadlock":
-		return deadlock, true
-	}
-	return 0, false
-}
+// outcomes returns what a waiting claim may come to, as lokt.EventWait names it.
+func outcomes() []string { return []string{"granted", "timeout", "cancelled", "died", "deadlock"} }
 
 // bounds returns the upper bounds of the histograms' buckets, in seconds.
 func bounds() []float64 {

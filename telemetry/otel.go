@@ -14,7 +14,7 @@ const scope = "github.com/lokt-dev/lokt/telemetry"
 // instruments are what OpenTelemetry is told through. Counters and gauges are read when somebody collects them, so that an event
 // costs no more than without OpenTelemetry; only the histograms are told each value.
 type instruments struct {
-	counters     [numCounters]metric.Int64ObservableCounter
+	counters     map[string]metric.Int64ObservableCounter // by name
 	holder       metric.Int64ObservableGauge
 	queue        metric.Int64ObservableGauge
 	hold, wait   metric.Float64Histogram
@@ -24,14 +24,14 @@ type instruments struct {
 // instrument makes the instruments.
 func (r *Recorder) instrument(p metric.MeterProvider) (err error) {
 	meter := p.Meter(scope)
-	in := &instruments{}
+	in := &instruments{counters: map[string]metric.Int64ObservableCounter{}}
 	fail := func(name string) error { return fmt.Errorf("instrument %s: %w", name, err) }
 	var observables []metric.Observable
-	for i, c := range counters() {
-		if in.counters[i], err = meter.Int64ObservableCounter(c.name, metric.WithDescription(c.help)); err != nil {
+	for _, c := range counters() {
+		if in.counters[c.name], err = meter.Int64ObservableCounter(c.name, metric.WithDescription(c.help)); err != nil {
 			return fail(c.name)
 		}
-		observables = append(observables, in.counters[i])
+		observables = append(observables, in.counters[c.name])
 	}
 	if in.holder, err = meter.Int64ObservableGauge(HolderGauge, metric.WithDescription(holderHelp)); err != nil {
 		return fail(HolderGauge)
@@ -60,10 +60,8 @@ func (r *Recorder) collect(ctx context.Context, o metric.Observer) error {
 	for _, l := range s.Locks {
 		name := attribute.String(attrName, l.Name)
 		just := metric.WithAttributeSet(attribute.NewSet(name))
-		for i, c := range counters() {
-			if n, there := l.Counters[c.name]; there {
-				o.ObserveInt64(r.otel.counters[i], n, just)
-			}
+		for counter, n := range l.Counters {
+			o.ObserveInt64(r.otel.counters[counter], n, just)
 		}
 		for holder, n := range l.Holders {
 			o.ObserveInt64(r.otel.holder, int64(n), metric.WithAttributes(name, attribute.String(attrHolder, holder)))
@@ -77,8 +75,9 @@ func (r *Recorder) collect(ctx context.Context, o metric.Observer) error {
 func (s *series) prepare() {
 	name := attribute.String(attrName, s.name)
 	s.recordHold = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(name))}
-	for i, outcome := range outcomes() {
+	s.recordWait = map[string][]metric.RecordOption{}
+	for _, outcome := range outcomes() {
 		set := attribute.NewSet(name, attribute.String(attrOutcome, outcome))
-		s.recordWait[i] = []metric.RecordOption{metric.WithAttributeSet(set)}
+		s.recordWait[outcome] = []metric.RecordOption{metric.WithAttributeSet(set)}
 	}
 }

@@ -88,43 +88,28 @@ func (r *Recorder) Snapshot(ctx context.Context) (Snapshot, error) {
 	return snap, err
 }
 
-// alarming reports whether one is to be alarmed by a counter. That it rose is seen only if it was there before, at 0.
-func alarming(counter string) bool { return counter == Broken || counter == StaleDetected }
-
 func (s *series) snapshot(bounds []float64) LockSnapshot {
 	l := LockSnapshot{
-		Name: s.name, Counters: map[string]int64{}, Holds: s.holds.snapshot(bounds), LastHold: s.lastHold, Waits: map[string]Histogram{},
+		Name: s.name, Counters: maps.Clone(s.counts), Holds: s.holds.snapshot(bounds), LastHold: s.lastHold, Waits: map[string]Histogram{},
 	}
-	for i, c := range counters() {
-		if n := s.counts[i]; n != 0 || alarming(c.name) {
-			l.Counters[c.name] = n
-		}
-	}
-	for i, name := range outcomes() {
-		if h := s.waits[i].snapshot(bounds); h.Count != 0 {
-			l.Waits[name] = h
-		}
+	for outcome, h := range s.waits {
+		l.Waits[outcome] = h.snapshot(bounds)
 	}
 	return l
 }
 
 // Counter returns the value of a counter over all locks; 0 if there is no such counter.
 func (r *Recorder) Counter(name string) int64 {
-	for i, c := range counters() {
-		if c.name == name {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			var n int64
-			for _, s := range r.series {
-				n += s.counts[i]
-			}
-			if r.other != nil {
-				n += r.other.counts[i]
-			}
-			return n
-		}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var n int64
+	for _, s := range r.series {
+		n += s.counts[name]
 	}
-	return 0
+	if r.other != nil {
+		n += r.other.counts[name]
+	}
+	return n
 }
 
 // Gauge returns a value of one lock by a name of the form "lock.NAME.holder" (who holds it, a string; one of them, if
@@ -189,7 +174,7 @@ func (r *Recorder) WriteText(ctx context.Context, w io.Writer) error {
 
 func (s Snapshot) write(w *promtext.Writer) {
 	for _, c := range counters() {
-		if s.Counters[c.name] == 0 && !(alarming(c.name) && len(s.Locks) > 0) {
+		if !slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { _, there := l.Counters[c.name]; return there }) {
 			continue
 		}
 		name := promName(c.name) + "_total"

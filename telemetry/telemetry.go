@@ -24,14 +24,14 @@
 // The metrics have the names of the constants of this package, and the name of the lock as attribute "name". No more than
 // Options.MaxNames locks get series of their own, the first ones that are seen; all others share one, named Overflow. In
 // Prometheus's text the names are what the OpenTelemetry exporter for Prometheus makes of them with the namespace "lokt":
-// lock.acquired is lokt_lock_acquired_total. Durations are in milliseconds, and so named. The
-// instruments have no unit, because the exporter would add a second one to the name.
+// lock.acquired is lokt_lock_acquired_total. Durations are in seconds.
 package telemetry
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -82,13 +82,13 @@ type Recorder struct {
 // series is what is counted for one lock.
 type series struct {
 	name     string
-	counts   [numCounters]int64
+	counts   map[string]int64 // by name of the counter
 	holds    histogram
-	waits    [numOutcomes]histogram
+	waits    map[string]*histogram // by outcome
 	lastHold time.Duration
 
-	recordHold []metric.RecordOption // made once: they are not free
-	recordWait [numOutcomes][]metric.RecordOption
+	recordHold []metric.RecordOption            // made once: they are not free
+	recordWait map[string][]metric.RecordOption // by outcome
 }
 
 // lease is a hold, or a claim in the queue.
@@ -133,7 +133,7 @@ func (r *Recorder) Observe(e lokt.Event) { r.observe(&e) }
 func (r *Recorder) observe(e *lokt.Event) {
 	r.mu.Lock()
 	s := r.seriesOf(e.Name)
-	held, waited, end := s.count(e), time.Duration(-1), numOutcomes
+	held, waited, end := s.count(e), time.Duration(-1), ""
 	switch e.Type {
 	case lokt.EventAcquire, lokt.EventRenew:
 		r.holds(s, e)
@@ -147,6 +147,9 @@ func (r *Recorder) observe(e *lokt.Event) {
 		s.lastHold = held
 	}
 	if waited >= 0 {
+		if s.waits[end] == nil {
+			s.waits[end] = &histogram{}
+		}
 		s.waits[end].add(waited, r.bounds)
 	}
 	r.mu.Unlock()
@@ -178,7 +181,8 @@ func (r *Recorder) seriesOf(name string) *series {
 }
 
 func (r *Recorder) newSeries(name string) *series {
-	s := &series{name: name}
+	s := &series{name: name, waits: map[string]*histogram{}}
+	s.counts = map[string]int64{Broken: 0, StaleDetected: 0} // who is to be alarmed sees that they rise only if they were there
 	if r.otel != nil {
 		s.prepare()
 	}
@@ -190,39 +194,39 @@ func (s *series) count(e *lokt.Event) (held time.Duration) {
 	held = -1
 	switch e.Type {
 	case lokt.EventAcquire:
-		s.counts[acquired]++
+		s.counts[Acquired]++
 	case lokt.EventRelease:
-		s.counts[released]++
+		s.counts[Released]++
 		held = millis(e, lokt.ExtraHeld)
 	case lokt.EventRenew:
-		s.counts[heartbeatRenewed]++
+		s.counts[HeartbeatRenewed]++
 	case lokt.EventTakeover:
-		s.counts[takeoverDetected]++
+		s.counts[TakeoverDetected]++
 	case lokt.EventAutoPrune:
 		if e.Extra[lokt.ExtraCleaned] != "" {
-			s.counts[staleCleaned]++
+			s.counts[StaleCleaned]++
 		} else {
-			s.counts[staleDetected]++
+			s.counts[StaleDetected]++
 		}
 	case lokt.EventStaleBreak:
-		s.counts[staleCleaned]++
+		s.counts[StaleCleaned]++
 	case lokt.EventForceBreak:
-		s.counts[broken]++
+		s.counts[Broken]++
 		held = millis(e, lokt.ExtraHeld)
 	case lokt.EventCorruptBreak:
-		s.counts[corruptDiscarded]++
+		s.counts[CorruptDiscarded]++
 	case lokt.EventDeny:
-		s.counts[contention]++
+		s.counts[Contention]++
 	case lokt.EventFreezeDeny:
-		s.counts[freezeDenied]++
+		s.counts[FreezeDenied]++
 	case lokt.EventMismatch:
-		s.counts[releaseMismatch]++
+		s.counts[ReleaseMismatch]++
 	case lokt.EventRenewFail:
-		s.counts[heartbeatFailure]++
+		s.counts[HeartbeatFailure]++
 	case lokt.EventLost:
-		s.counts[leaseLost]++
+		s.counts[LeaseLost]++
 	case lokt.EventPreempt:
-		s.counts[preemptionStarted]++
+		s.counts[PreemptionStarted]++
 	}
 	return held
 }
@@ -238,22 +242,21 @@ func (r *Recorder) holds(s *series, e *lokt.Event) {
 
 // waits notes what the event says about a waiting claim, and returns for how long it waited if that is over. The recorder
 // is locked.
-func (r *Recorder) waits(s *series, e *lokt.Event) (waited time.Duration, end outcome) {
-	how := e.Extra[lokt.ExtraOutcome]
-	if how == "started" {
-		s.counts[queued]++
+func (r *Recorder) waits(s *series, e *lokt.Event) (waited time.Duration, end string) {
+	end = e.Extra[lokt.ExtraOutcome]
+	if end == "started" {
+		s.counts[Queued]++
 		r.remember(e.LeaseID, lease{in: s, waiting: true})
-		return -1, numOutcomes
+		return -1, ""
 	}
 	if r.leases[e.LeaseID].waiting { // and not granted in the same step
 		delete(r.leases, e.LeaseID)
 	}
-	end, known := outcomeOf(how)
-	if !known {
-		return -1, numOutcomes
+	if !slices.Contains(outcomes(), end) {
+		return -1, ""
 	}
-	if end == timedOut || end == deadlock {
-		s.counts[contention]++
+	if end == "timeout" || end == "deadlock" {
+		s.counts[Contention]++
 	}
 	return millis(e, lokt.ExtraWaited), end
 }

@@ -22,7 +22,8 @@ import (
 //go:embed schema/postgres.sql
 var postgresSchema string
 
-// serverDB is a database of PostgreSQL, which any number of processes share. The database is the truth, and so is its clock.
+// serverDB is a database of PostgreSQL, which any number of processes share. The database is the truth, and
+// so is its clock.
 type serverDB struct {
 	readers *pgxpool.Pool // those who read a lot keep nobody from storing
 	writers *pgxpool.Pool
@@ -40,21 +41,24 @@ type serverDB struct {
 }
 
 const (
-	awayAfter   = 10 * time.Second        // for how long nobody may use the database before everybody who lives by time gets a full time again
-	presence    = 2 * time.Second         // how often a process says that the database is in use
-	lookAnyway  = 2 * time.Second         // after how long those who wait look again, although nobody woke them
-	pgTimeout   = 8 * time.Second         // how long somebody waits for the database who reads
-	pgExchange  = 3800 * time.Millisecond // how long one exchange with it may take on the way to a commit: a caller may have to wait for two
-	pgLonger    = time.Second             // how much longer what was begun may take that nobody waits for any more
-	pgLoading   = 5 * time.Minute         // how long it may take to read everything, or to start times again
+	// For how long nobody may use the database before everybody who lives by time gets a full time again, and
+	// how long one exchange with it may take on the way to a commit: a caller may have to wait for two.
+	awayAfter  = 10 * time.Second
+	pgExchange = 3800 * time.Millisecond
+
+	presence    = 2 * time.Second // how often a process says that the database is in use
+	lookAnyway  = 2 * time.Second // after how long those who wait look again, although nobody woke them
+	pgTimeout   = 8 * time.Second // how long somebody waits for the database who reads
+	pgLonger    = time.Second     // how much longer what was begun may take that nobody waits for any more
+	pgLoading   = 5 * time.Minute // how long it may take to read everything, or to start times again
 	pgReaders   = 6
 	pgWriters   = pgLanes + pgApart + 2 // and a turn of the scheduler, and what this process does of its own accord
 	pgPrincipal = "lokt"                // what connections call themselves
 )
 
-// pgBegin begins a transaction, in which the server ends what takes too long or waits too long, and the transaction when it
-// hears nothing: a process that is stopped or cut off in the middle of one keeps others waiting that long. Settings of the
-// session would not do, because poolers lend sessions.
+// pgBegin begins a transaction, in which the server ends what takes too long or waits too long, and the
+// transaction when it hears nothing: a process that is stopped or cut off in the middle of one keeps others
+// waiting that long. Settings of the session would not do, because poolers lend sessions.
 func pgBegin(b *pgx.Batch) {
 	b.Queue("BEGIN")
 	b.Queue("SELECT set_config('statement_timeout', '10000', true), set_config('lock_timeout', '8000', true), " +
@@ -64,7 +68,8 @@ func pgBegin(b *pgx.Batch) {
 // pgNow selects the time, in microseconds.
 const pgNow = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
-// openServer opens a database of PostgreSQL. Its tables are made in the first schema of the search path if there are none.
+// openServer opens a database of PostgreSQL. Its tables are made in the first schema of the search path if
+// there are none.
 func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -110,14 +115,16 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.writers, func(tx pgx.Tx) error {
 		var schema, encoding string
 		var there, older bool
-		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding')").Scan(&schema, &encoding)
+		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding')").
+			Scan(&schema, &encoding)
 		switch {
 		case err != nil:
 			return err
 		case schema == "":
 			return fmt.Errorf("%w: the search path names no schema that is there", lokt.ErrInvalid)
 		case encoding != "UTF8" && encoding != "SQL_ASCII": // what clients send would not get into the tables
-			return fmt.Errorf("%w: the database's encoding is %s: use one that was made with ENCODING 'UTF8' TEMPLATE template0", lokt.ErrInvalid, encoding)
+			return fmt.Errorf("%w: the database's encoding is %s: use one that was made with ENCODING 'UTF8' TEMPLATE template0",
+				lokt.ErrInvalid, encoding)
 		}
 		d.channel = "lokt_" + schema
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
@@ -136,14 +143,15 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 			_, err = tx.Conn().PgConn().Exec(ctx, postgresSchema).ReadAll()
 		}
 		if err == nil && version != schemaVersion {
-			err = fmt.Errorf("%w: the tables in schema %s are of version %d, and this program knows only version %d", lokt.ErrInvalid, schema, version, schemaVersion)
+			err = fmt.Errorf("%w: the tables in schema %s are of version %d, and this program knows only version %d",
+				lokt.ErrInvalid, schema, version, schemaVersion)
 		}
 		return err
 	})
 }
 
-// stay keeps saying that the database is in use, lets the scheduler look for what others did although nobody said so, and gives
-// events their numbers and forgets the oldest.
+// stay keeps saying that the database is in use, lets the scheduler look for what others did although nobody
+// said so, and gives events their numbers and forgets the oldest.
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
 	defer tick.Stop()
@@ -165,16 +173,19 @@ func (d *serverDB) stay(ctx context.Context) {
 	}
 }
 
+// useConn is what a connection is lent for.
+type useConn = func(ctx context.Context, c *pgx.Conn) error
+
 // using lends a connection to somebody who reads, and tells the observer what was done.
-func (d *serverDB) using(ctx context.Context, op string, use func(ctx context.Context, c *pgx.Conn) error) (err error) {
+func (d *serverDB) using(ctx context.Context, op string, use useConn) (err error) {
 	defer func(begin time.Time) { d.options.observe(op, begin, err) }(time.Now())
 	return d.lend(ctx, d.readers, pgTimeout, use)
 }
 
-// lend lends a connection for so long at most. One on which a transaction was left open is not lent again. To call a statement
-// back costs the connection, because it is not known how far the server is, and a pooler may not survive it; nearly all end by
-// themselves within the moment that they have after ctx.
-func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Duration, use func(ctx context.Context, c *pgx.Conn) error) error {
+// lend lends a connection for so long at most. One on which a transaction was left open is not lent again. To
+// call a statement back costs the connection, because it is not known how far the server is, and a pooler may
+// not survive it; nearly all end by themselves within the moment that they have after ctx.
+func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Duration, use useConn) error {
 	if d.closed.Load() {
 		return errClosed
 	}
@@ -211,11 +222,12 @@ func exchange(ctx context.Context, c *pgx.Conn, b *pgx.Batch, atMost time.Durati
 }
 
 // atOneMoment reads the database as it is at one moment.
-func atOneMoment(read func(ctx context.Context, c *pgx.Conn) error) func(ctx context.Context, c *pgx.Conn) error {
+func atOneMoment(read useConn) useConn {
 	return func(ctx context.Context, c *pgx.Conn) error {
 		var b pgx.Batch
 		b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-		if err := exchange(ctx, c, &b, pgExchange); err != nil { // a server that is stalled is not waited for as long as a long read
+		// A server that is stalled is not waited for as long as a long read.
+		if err := exchange(ctx, c, &b, pgExchange); err != nil {
 			return err
 		}
 		if err := read(ctx, c); err != nil {
@@ -248,7 +260,8 @@ func (d *serverDB) Backup(context.Context, string) error {
 	return fmt.Errorf("%w: a database of PostgreSQL is backed up with pg_dump or pg_basebackup", lokt.ErrInvalid)
 }
 
-// Check implements backend: each document is held against its checksum. PostgreSQL checks what else there is (pg_amcheck).
+// Check implements backend: each document is held against its checksum. PostgreSQL checks what else there is
+// (pg_amcheck).
 func (d *serverDB) Check(ctx context.Context) (err error) {
 	defer func(begin time.Time) { d.options.observe("check", begin, err) }(time.Now())
 	var wrong []error
@@ -287,8 +300,8 @@ func (d *serverDB) Check(ctx context.Context) (err error) {
 // Contents implements backend.
 func (d *serverDB) Contents(ctx context.Context) (found Contents, err error) {
 	err = d.using(ctx, "contents", func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, "SELECT (SELECT count(*) FROM locks WHERE NOT free), (SELECT count(*) FROM jobs WHERE ended_at IS NULL)").
-			Scan(&found.Locks, &found.Jobs)
+		return c.QueryRow(ctx, `SELECT (SELECT count(*) FROM locks WHERE NOT free),
+			(SELECT count(*) FROM jobs WHERE ended_at IS NULL)`).Scan(&found.Locks, &found.Jobs)
 	})
 	return found, err
 }
@@ -354,8 +367,8 @@ func (c columns) queue(b *pgx.Batch, statement string) *pgx.QueuedQuery {
 	return b.Queue(strings.Replace(statement, "ROWS", "unnest("+strings.Join(list, ", ")+")", 1), args...)
 }
 
-// notice is what other processes are to be told: the names of locks that changed or have new events, and an exclamation mark if jobs
-// did. It is a hint: who waits looks by itself.
+// notice is what other processes are to be told: the names of locks that changed or have new events, and an
+// exclamation mark if jobs did. It is a hint: who waits looks by itself.
 type notice struct {
 	poke  chan struct{}
 	mu    sync.Mutex
@@ -385,7 +398,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// take returns what is to be told, in as many bytes as a notification has, and forgets it. A star stands for everything.
+// take returns what is to be told, in as many bytes as a notification has, and forgets it. A star stands for
+// everything.
 func (n *notice) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -402,8 +416,8 @@ func (n *notice) take() string {
 
 const notifyEvery = 10 * time.Millisecond
 
-// tell notifies the other processes, until the database is closed. It does so after changes were stored, in a transaction of its
-// own, because PostgreSQL lets only one transaction with a notification commit at a time.
+// tell notifies the other processes, until the database is closed. It does so after changes were stored, in a
+// transaction of its own, because PostgreSQL lets only one transaction with a notification commit at a time.
 func (d *serverDB) tell(ctx context.Context) {
 	for ended := false; !ended; {
 		select {

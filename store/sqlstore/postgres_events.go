@@ -10,9 +10,10 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Events are stored with their change, in a table of those that have no number yet, and numbered by whoever reads first; if nobody
-// reads, every two seconds, and after so many. A number that a change took itself would have to be locked until the change is on
-// the disk, and no two changes could be on their way there at once.
+// Events are stored with their change, in a table of those that have no number yet, and numbered by whoever
+// reads first; if nobody reads, every two seconds, and after so many. A number that a change took itself
+// would have to be locked until the change is on the disk, and no two changes could be on their way there at
+// once.
 const numberAfter = 4096
 
 // number gives all events that were stored before a number.
@@ -58,7 +59,8 @@ func (s *serverLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page l
 
 // readEvents collects what the query lets through, of which the statement finds few more.
 func readEvents(ctx context.Context, c *pgx.Conn, q lokt.EventQuery, page *lokt.EventPage) error {
-	if err := c.QueryRow(ctx, "SELECT lock_event, coalesce((SELECT min(first) FROM lock_events), 0) FROM state").Scan(&page.Newest, &page.Oldest); err != nil {
+	if err := c.QueryRow(ctx, "SELECT lock_event, coalesce((SELECT min(first) FROM lock_events), 0) FROM state").
+		Scan(&page.Newest, &page.Oldest); err != nil {
 		return err
 	}
 	statement, args := selectEvents(q, func(n int) string { return fmt.Sprint("$", n) })
@@ -86,8 +88,10 @@ func readEvents(ctx context.Context, c *pgx.Conn, q lokt.EventQuery, page *lokt.
 // trim forgets the oldest events that are too old or too many, some at a time.
 func (s *serverLocks) trim(ctx context.Context, c *pgx.Conn) error {
 	for range 100 {
-		done, err := c.Exec(ctx, `DELETE FROM lock_events WHERE first <= (SELECT max(first) FROM (SELECT * FROM lock_events ORDER BY first LIMIT 5000) oldest, state
-			WHERE $1::bigint >= 0 AND last <= lock_event - $1::bigint OR $2::bigint >= 0 AND until < `+pgNow+` * 1000 - $2::bigint)`,
+		done, err := c.Exec(ctx, `DELETE FROM lock_events WHERE first <= (SELECT max(first)
+			FROM (SELECT * FROM lock_events ORDER BY first LIMIT 5000) oldest, state
+			WHERE $1::bigint >= 0 AND last <= lock_event - $1::bigint
+			OR $2::bigint >= 0 AND until < `+pgNow+` * 1000 - $2::bigint)`,
 			int64(s.db.options.KeepEvents), int64(s.db.options.KeepEventsFor))
 		if err != nil || done.RowsAffected() == 0 {
 			return err

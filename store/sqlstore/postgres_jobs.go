@@ -17,8 +17,8 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// serverJobs are the jobs in a database of PostgreSQL, as one of several processes has them: each runs its turns while it has a row
-// locked, and is told what others changed since its last one.
+// serverJobs are the jobs in a database of PostgreSQL, as one of several processes has them: each runs its
+// turns while it has a row locked, and is told what others changed since its last one.
 type serverJobs struct {
 	db      *serverDB
 	changed chan struct{}
@@ -29,7 +29,8 @@ type serverJobs struct {
 	last time.Time     // the latest time that it has been told
 }
 
-// pgTurn names a turn. The number alone does not: an older state of the database may have been put in its place.
+// pgTurn names a turn. The number alone does not: an older state of the database may have been put in its
+// place.
 type pgTurn struct {
 	number int64
 	writer string
@@ -84,7 +85,9 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 	}
 	defer func() { <-s.busy }()
 	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
-	return s.db.lend(context.WithoutCancel(ctx), s.db.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error { return s.run(ctx, c, turn) })
+	return s.db.lend(context.WithoutCancel(ctx), s.db.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error {
+		return s.run(ctx, c, turn)
+	})
 }
 
 // run runs a turn: two exchanges with the server, and one more if others have stored something.
@@ -93,7 +96,9 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 	var counted uint64
 	t := s.db.locks.transaction()
 	if err := t.begin(ctx, c, func(b *pgx.Batch) {
-		b.Queue("SELECT turn, writer, seq FROM job_state FOR UPDATE").QueryRow(func(row pgx.Row) error { return row.Scan(&now.number, &now.writer, &counted) })
+		b.Queue("SELECT turn, writer, seq FROM job_state FOR UPDATE").QueryRow(func(row pgx.Row) error {
+			return row.Scan(&now.number, &now.writer, &counted)
+		})
 	}); err != nil {
 		return err
 	}
@@ -169,17 +174,19 @@ func (t *pgLocks) view(ctx context.Context, c *pgx.Conn, name string) (lokt.Snap
 	return t.snapshot(l), nil
 }
 
-// follow reads what others stored since the turn that the manager knows of. An older state of the database may have been put in
-// its place: then that turn is not there, or another one has its number.
+// follow reads what others stored since the turn that the manager knows of. An older state of the database
+// may have been put in its place: then that turn is not there, or another one has its number.
 func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs.Changes, error) {
 	all := &jobs.Changes{}
 	var before string
 	var turns, wanted, damaged int
 	var b pgx.Batch
 	b.Queue(`SELECT coalesce((SELECT writer FROM turns WHERE turn = $1), ''), (SELECT count(*) FROM turns WHERE turn > $1),
-		(SELECT count(DISTINCT id) FROM turns, unnest(jobs) id WHERE turn > $1) + (SELECT count(DISTINCT id) FROM turns, unnest(memos) id WHERE turn > $1)`,
+		(SELECT count(DISTINCT id) FROM turns, unnest(jobs) id WHERE turn > $1) +
+		(SELECT count(DISTINCT id) FROM turns, unnest(memos) id WHERE turn > $1)`,
 		s.seen.number).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &turns, &wanted) })
-	b.Queue("SELECT "+pgJobColumns+" FROM jobs WHERE id IN (SELECT unnest(jobs) FROM turns WHERE turn > $1) ORDER BY revision", s.seen.number).
+	b.Queue("SELECT "+pgJobColumns+` FROM jobs
+		WHERE id IN (SELECT unnest(jobs) FROM turns WHERE turn > $1) ORDER BY revision`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
 			return eachJob(rows, func(r *pgJob) {
 				record, err := r.openJob(r.id)
@@ -188,22 +195,26 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs
 				}
 			})
 		})
-	b.Queue("SELECT id, doc, sum FROM memos WHERE id IN (SELECT unnest(memos) FROM turns WHERE turn > $1)", s.seen.number).Query(func(rows pgx.Rows) (err error) {
-		all.Memos, err = readMemos(rows, func(error) { damaged++ })
-		return err
+	b.Queue("SELECT id, doc, sum FROM memos WHERE id IN (SELECT unnest(memos) FROM turns WHERE turn > $1)", s.seen.number).
+		Query(func(rows pgx.Rows) (err error) {
+			all.Memos, err = readMemos(rows, func(error) { damaged++ })
+			return err
+		})
+	b.Queue(selectCounters).QueryRow(func(row pgx.Row) error {
+		return scanCounters(row, &pgTurn{}, &all.Counters, &all.Frozen)
 	})
-	b.Queue(selectCounters).QueryRow(func(row pgx.Row) error { return scanCounters(row, &pgTurn{}, &all.Counters, &all.Frozen) })
 	if err := exchange(ctx, c, &b, pgTimeout); err != nil {
 		return nil, err
 	}
-	if before != s.seen.writer || int64(turns) != now.number-s.seen.number || len(all.Jobs)+len(all.Memos) != wanted || damaged > 0 {
+	if before != s.seen.writer || int64(turns) != now.number-s.seen.number ||
+		len(all.Jobs)+len(all.Memos) != wanted || damaged > 0 {
 		return nil, errBehind
 	}
 	return all, nil
 }
 
-// writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are there already, and
-// their payloads are not written again.
+// writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are
+// there already, and their payloads are not written again.
 func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error {
 	var made, moved, memos, stats, events columns
 	ids, memoIDs := make([]string, 0, len(c.Jobs)), make([]string, 0, len(c.Memos))
@@ -223,7 +234,8 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 		if err != nil {
 			return err
 		}
-		made.add(r.ID, int64(r.Seq), int64(r.Revision), string(r.State), r.Type, orNull(string(tags), len(r.Tags) > 0), ended, d.text, d.sum, d.payload)
+		made.add(r.ID, int64(r.Seq), int64(r.Revision), string(r.State), r.Type, orNull(string(tags), len(r.Tags) > 0), ended,
+			d.text, d.sum, d.payload)
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]
@@ -249,16 +261,20 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 		}
 		events.add(int64(c.Events[0].Seq), int64(c.Events[n-1].Seq), c.Events[n-1].Time.UnixMilli(), d.text, d.sum)
 	}
-	made.queue(b, "INSERT INTO jobs (id, seq, revision, state, type, tags, ended_at, doc, sum, payload) SELECT * FROM ROWS")
+	made.queue(b, `INSERT INTO jobs (id, seq, revision, state, type, tags, ended_at, doc, sum, payload)
+		SELECT * FROM ROWS`)
 	// If one is missing, the division fails, and so does the transaction.
-	moved.queue(b, `WITH done AS (UPDATE jobs j SET revision = u.revision, state = u.state, ended_at = u.ended_at, doc = u.doc, sum = u.sum
-		FROM ROWS AS u (id, revision, state, ended_at, doc, sum) WHERE j.id = u.id RETURNING 1) SELECT 1 / (count(*) = cardinality($1))::int FROM done`)
+	moved.queue(b, `WITH done AS (
+			UPDATE jobs j SET revision = u.revision, state = u.state, ended_at = u.ended_at, doc = u.doc, sum = u.sum
+			FROM ROWS AS u (id, revision, state, ended_at, doc, sum) WHERE j.id = u.id RETURNING 1
+		) SELECT 1 / (count(*) = cardinality($1))::int FROM done`)
 	memos.queue(b, `INSERT INTO memos (id, expires, doc, sum) SELECT * FROM ROWS
 		ON CONFLICT (id) DO UPDATE SET expires = excluded.expires, doc = excluded.doc, sum = excluded.sum`)
 	stats.queue(b, `INSERT INTO statistics (hour, source, type, tag, doc, sum) SELECT * FROM ROWS
 		ON CONFLICT (hour, source, type, tag) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`)
 	events.queue(b, "INSERT INTO job_events (first, last, until, doc, sum) SELECT * FROM ROWS")
-	b.Queue("INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4)", turn.number, turn.writer, ids, memoIDs)
+	b.Queue("INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4)",
+		turn.number, turn.writer, ids, memoIDs)
 	if turn.number%tidyTurns == 0 {
 		b.Queue("DELETE FROM turns WHERE turn <= $1", turn.number-keptTurns)
 	}
@@ -295,7 +311,8 @@ type pgJob struct {
 
 func eachJob(rows pgx.Rows, f func(r *pgJob)) error {
 	var r pgJob
-	_, err := pgx.ForEachRow(rows, []any{&r.id, &r.state, &r.revision, &r.ended, &r.text, &r.payload, &r.sum}, func() error {
+	into := []any{&r.id, &r.state, &r.revision, &r.ended, &r.text, &r.payload, &r.sum}
+	_, err := pgx.ForEachRow(rows, into, func() error {
 		one := r
 		f(&one)
 		return nil
@@ -328,8 +345,8 @@ func scanCounters(row pgx.Row, t *pgTurn, n *jobs.Counters, frozen *[]string) er
 	return lokt.Unmarshal([]byte(types), frozen)
 }
 
-// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, whoever asks for one is told, and so is
-// the operator.
+// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, whoever asks for
+// one is told, and so is the operator.
 func (s *serverJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 	if err := s.begin(ctx); err != nil {
 		return all, err
@@ -406,7 +423,8 @@ func (s *serverJobs) read(ctx context.Context, statement string, args []any, rea
 // Ended implements jobs.Store. It says of a living job, too, that it cannot be read.
 func (s *serverJobs) Ended(ctx context.Context, jobID string) (r jobs.Record, err error) {
 	var row *pgJob
-	if err := s.read(ctx, "SELECT "+pgJobColumns+" FROM jobs WHERE id = $1", []any{clean(jobID)}, func(rows pgx.Rows) error {
+	statement := "SELECT " + pgJobColumns + " FROM jobs WHERE id = $1"
+	if err := s.read(ctx, statement, []any{clean(jobID)}, func(rows pgx.Rows) error {
 		return eachJob(rows, func(r *pgJob) { row = r })
 	}); err != nil {
 		return r, err
@@ -421,24 +439,31 @@ func (s *serverJobs) Ended(ctx context.Context, jobID string) (r jobs.Record, er
 }
 
 // ListEnded implements jobs.Store. A job that cannot be read has its place, and who asks for it is told.
-func (s *serverJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) (all []jobs.Record, err error) {
-	err = s.read(ctx, "SELECT "+pgJobColumns+` FROM jobs WHERE ended_at IS NOT NULL AND revision < $1 AND ($2 = '' OR state = $2) AND ($3 = '' OR type = $3)
-		AND ($4 = '' OR EXISTS (SELECT 1 FROM json_array_elements_text(tags::json) t WHERE t = $4)) ORDER BY revision DESC LIMIT $5`,
-		[]any{int64(min(below, 1<<63-1)), clean(string(f.State)), clean(f.Type), clean(f.Tag), limit}, func(rows pgx.Rows) error {
-			return eachJob(rows, func(row *pgJob) {
-				r, err := row.openJob(row.id)
-				if err != nil {
-					r = jobs.Record{Job: jobs.Job{ID: row.id, State: jobs.State(row.state), Revision: row.revision, Reason: err.Error()}}
-				}
-				all = append(all, r)
-			})
+func (s *serverJobs) ListEnded(
+	ctx context.Context, f jobs.Filter, below uint64, limit int,
+) (all []jobs.Record, err error) {
+	statement := "SELECT " + pgJobColumns + ` FROM jobs WHERE ended_at IS NOT NULL AND revision < $1
+		AND ($2 = '' OR state = $2) AND ($3 = '' OR type = $3)
+		AND ($4 = '' OR EXISTS (SELECT 1 FROM json_array_elements_text(tags::json) t WHERE t = $4))
+		ORDER BY revision DESC LIMIT $5`
+	args := []any{int64(min(below, 1<<63-1)), clean(string(f.State)), clean(f.Type), clean(f.Tag), limit}
+	err = s.read(ctx, statement, args, func(rows pgx.Rows) error {
+		return eachJob(rows, func(row *pgJob) {
+			r, err := row.openJob(row.id)
+			if err != nil {
+				j := jobs.Job{ID: row.id, State: jobs.State(row.state), Revision: row.revision, Reason: err.Error()}
+				r = jobs.Record{Job: j}
+			}
+			all = append(all, r)
 		})
+	})
 	return all, err
 }
 
 // History implements jobs.Store.
 func (s *serverJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
-	err = s.read(ctx, "SELECT hour, source, type, tag, doc, sum FROM statistics WHERE hour >= $1", []any{from.Unix()}, func(rows pgx.Rows) error {
+	const statement = "SELECT hour, source, type, tag, doc, sum FROM statistics WHERE hour >= $1"
+	err = s.read(ctx, statement, []any{from.Unix()}, func(rows pgx.Rows) error {
 		var key jobs.Statistic
 		var hour int64
 		var d document
@@ -463,16 +488,21 @@ func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost in
 		const mine = "(SELECT pg_try_advisory_xact_lock(hashtextextended($1, 1)))"
 		var b pgx.Batch
 		b.Queue("BEGIN")
-		b.Queue(`DELETE FROM jobs WHERE `+mine+` AND id IN (SELECT id FROM (SELECT id, revision, ended_at FROM jobs WHERE ended_at IS NOT NULL ORDER BY revision LIMIT $2) oldest
-			WHERE ended_at < $3 OR revision <= (SELECT revision FROM jobs WHERE ended_at IS NOT NULL AND $4 >= 0 ORDER BY revision DESC OFFSET greatest($4, 0) LIMIT 1))`,
+		b.Queue(`DELETE FROM jobs WHERE `+mine+` AND id IN (SELECT id FROM (
+				SELECT id, revision, ended_at FROM jobs WHERE ended_at IS NOT NULL ORDER BY revision LIMIT $2) oldest
+			WHERE ended_at < $3 OR revision <= (
+				SELECT revision FROM jobs WHERE ended_at IS NOT NULL AND $4 >= 0
+				ORDER BY revision DESC OFFSET greatest($4, 0) LIMIT 1))`,
 			s.db.channel, atMost, before.UnixMilli(), int64(keep)).Exec(func(tag pgconn.CommandTag) error {
 			n = int(tag.RowsAffected())
 			return nil
 		})
-		b.Queue(`DELETE FROM job_events WHERE `+mine+` AND first IN (SELECT first FROM (SELECT * FROM job_events ORDER BY first LIMIT $2) oldest
+		b.Queue(`DELETE FROM job_events WHERE `+mine+` AND first IN (
+			SELECT first FROM (SELECT * FROM job_events ORDER BY first LIMIT $2) oldest
 			WHERE until < $3 OR $4::bigint >= 0 AND last <= (SELECT event FROM job_state) - $4::bigint)`,
 			s.db.channel, atMost, before.UnixMilli(), int64(s.db.options.KeepEvents))
-		b.Queue("DELETE FROM memos WHERE "+mine+" AND id IN (SELECT id FROM memos WHERE expires <= "+pgNow+" / 1000 LIMIT $2)", s.db.channel, atMost)
+		b.Queue("DELETE FROM memos WHERE "+mine+` AND id IN (
+			SELECT id FROM memos WHERE expires <= `+pgNow+" / 1000 LIMIT $2)", s.db.channel, atMost)
 		b.Queue("COMMIT")
 		return c.SendBatch(ctx, &b).Close()
 	})

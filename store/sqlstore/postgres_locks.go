@@ -47,8 +47,8 @@ const (
 func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
 		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgApart), teller: newTeller(d.options.Events),
-		many: make(chan struct{}, 1), arriving: make(chan struct{}, 1), waiting: map[string]*pgWaiting{}, queues: map[string]pgQueue{},
-		views: map[string]*pgView{},
+		many: make(chan struct{}, 1), arriving: make(chan struct{}, 1),
+		waiting: map[string]*pgWaiting{}, queues: map[string]pgQueue{}, views: map[string]*pgView{},
 	}
 	for i := range s.lanes {
 		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(context.Background(), rs, skipLocked) })
@@ -66,15 +66,18 @@ func (s *serverLocks) usable(ctx context.Context) error {
 
 // How rows of locks are read.
 const (
-	asTheyAre  = ""
-	forUpdate  = " FOR UPDATE"
-	skipLocked = " FOR UPDATE SKIP LOCKED" // without those that others have locked: nobody waits for a lock who has locked another
+	asTheyAre = ""
+	forUpdate = " FOR UPDATE"
+
+	// Without those that others have locked: nobody waits for a lock who has locked another.
+	skipLocked = " FOR UPDATE SKIP LOCKED"
 )
 
 // errElsewhere says that another transaction has the lock's row locked.
 var errElsewhere = errors.New("another process is changing the lock")
 
-// Update implements lokt.Store. change may be run several times, by another goroutine. If it panics, Update does.
+// Update implements lokt.Store. change may be run several times, by another goroutine. If it panics, Update
+// does.
 func (s *serverLocks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -106,7 +109,9 @@ func (s *serverLocks) commit(ctx context.Context, rs []*request, how string) (er
 	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
 	var e *pgconn.PgError
 	for range pgAttempts {
-		err = s.db.lend(ctx, s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error { return s.store(ctx, c, rs, how) })
+		err = s.db.lend(ctx, s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error {
+			return s.store(ctx, c, rs, how)
+		})
 		if !errors.As(err, &e) || e.Code != "40P01" { // a circle of processes that wait for each other
 			break
 		}
@@ -190,8 +195,8 @@ type pgLock struct {
 	text    document
 }
 
-// pgQueue is the queue of a lock, which may be long, as this process has read or written it last. Waiters are never changed in
-// place.
+// pgQueue is the queue of a lock, which may be long, as this process has read or written it last. Waiters are
+// never changed in place.
 type pgQueue struct {
 	version string
 	queue   []*lokt.Waiter
@@ -217,8 +222,8 @@ func (l *pgLock) become(c lokt.Change) {
 	}
 }
 
-// begin begins a transaction and has it read something, and the time. If nobody used the database for a while, nothing is judged
-// by its time before everybody has a full time again.
+// begin begins a transaction and has it read something, and the time. If nobody used the database for a
+// while, nothing is judged by its time before everybody has a full time again.
 func (t *pgLocks) begin(ctx context.Context, c *pgx.Conn, read func(b *pgx.Batch)) error {
 	for range 2 {
 		var b pgx.Batch
@@ -243,8 +248,8 @@ const lockColumns = "name, revision || '/' || xmin, revision, token, changed, wa
 // ask adds the statements that read locks. A row can be locked only if it is there.
 func (t *pgLocks) ask(b *pgx.Batch, names []string, how string) {
 	if how != asTheyAre {
-		b.Queue(`INSERT INTO locks (name, revision, token) SELECT n, revision_floor, token_floor FROM state, unnest($1::text[]) AS n
-			ON CONFLICT (name) DO NOTHING`, names)
+		b.Queue(`INSERT INTO locks (name, revision, token)
+			SELECT n, revision_floor, token_floor FROM state, unnest($1::text[]) AS n ON CONFLICT (name) DO NOTHING`, names)
 	}
 	b.Queue("SELECT "+lockColumns+" FROM locks WHERE name = ANY($1::text[]) ORDER BY name"+how, names).Query(t.readLocks)
 	t.known = map[string]pgQueue{}
@@ -257,7 +262,8 @@ func (t *pgLocks) ask(b *pgx.Batch, names []string, how string) {
 	t.mu.Unlock()
 	// Only a statement of its own sees what was stored while the rows were waited for.
 	b.Queue(`SELECT w.lock, w.lease_id, w.doc, w.sum FROM unnest($1::text[], $2::text[]) AS k (name, version)
-		JOIN locks l ON l.name = k.name AND l.revision || '/' || l.xmin <> k.version JOIN waiters w ON w.lock = l.name`, names, versions).Query(t.readWaiters)
+		JOIN locks l ON l.name = k.name AND l.revision || '/' || l.xmin <> k.version JOIN waiters w ON w.lock = l.name`,
+		names, versions).Query(t.readWaiters)
 }
 
 // askState adds the statement that reads the time, after what reads locks.
@@ -277,7 +283,9 @@ func (t *pgLocks) readLocks(rows pgx.Rows) error {
 	var next pgLock
 	var changed int64
 	l := &next.is
-	_, err := pgx.ForEachRow(rows, []any{&l.Name, &next.version, &l.Revision, &l.Token, &changed, &next.waiting, &next.free, &next.text.text, &next.text.sum}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{
+		&l.Name, &next.version, &l.Revision, &l.Token, &changed, &next.waiting, &next.free, &next.text.text, &next.text.sum,
+	}, func() error {
 		one := next
 		one.now = time.Unix(0, changed).UTC()
 		if q := t.known[l.Name]; q.version == one.version {
@@ -336,8 +344,8 @@ func (s *serverLocks) learn(name string, l *pgLock) {
 	}
 }
 
-// write adds the statements that store what became of the locks, and reports whether any changed. What cannot be stored has its
-// error set.
+// write adds the statements that store what became of the locks, and reports whether any changed. What cannot
+// be stored has its error set.
 func (t *pgLocks) write(b *pgx.Batch) (changed bool) {
 	var locks, came, gone, told columns
 	for _, name := range slices.Sorted(maps.Keys(t.locks)) {
@@ -346,8 +354,10 @@ func (t *pgLocks) write(b *pgx.Batch) (changed bool) {
 			changed = changed || l.err == nil && l.changed
 		}
 	}
-	locks.queue(b, `UPDATE locks l SET revision = u.revision, token = u.token, changed = u.changed, waiting = u.waiting, free = u.free, doc = u.doc, sum = u.sum
-		FROM ROWS AS u (name, revision, token, changed, waiting, free, doc, sum) WHERE l.name = u.name RETURNING l.name, l.revision || '/' || l.xmin`).
+	locks.queue(b, `UPDATE locks l SET revision = u.revision, token = u.token, changed = u.changed,
+		waiting = u.waiting, free = u.free, doc = u.doc, sum = u.sum
+		FROM ROWS AS u (name, revision, token, changed, waiting, free, doc, sum) WHERE l.name = u.name
+		RETURNING l.name, l.revision || '/' || l.xmin`).
 		Query(func(rows pgx.Rows) error {
 			var name, version string
 			_, err := pgx.ForEachRow(rows, []any{&name, &version}, func() error {
@@ -356,9 +366,11 @@ func (t *pgLocks) write(b *pgx.Batch) (changed bool) {
 			})
 			return err
 		})
-	gone.queue(b, "DELETE FROM waiters w USING ROWS AS u (lock, lease_id) WHERE w.lock = u.lock AND w.lease_id = u.lease_id")
-	came.queue(b, `INSERT INTO waiters (lock, lease_id, priority, place, doc, sum) SELECT * FROM ROWS ON CONFLICT (lock, lease_id)
-		DO UPDATE SET priority = excluded.priority, place = excluded.place, doc = excluded.doc, sum = excluded.sum`)
+	gone.queue(b, `DELETE FROM waiters w USING ROWS AS u (lock, lease_id)
+		WHERE w.lock = u.lock AND w.lease_id = u.lease_id`)
+	came.queue(b, `INSERT INTO waiters (lock, lease_id, priority, place, doc, sum) SELECT * FROM ROWS
+		ON CONFLICT (lock, lease_id) DO UPDATE
+		SET priority = excluded.priority, place = excluded.place, doc = excluded.doc, sum = excluded.sum`)
 	told.queue(b, "INSERT INTO lock_events_new (n, since, until, lock, doc, sum) SELECT * FROM ROWS")
 	return changed
 }
@@ -384,7 +396,8 @@ func (l *pgLock) addTo(locks, came, gone, told *columns) error {
 		}
 	}
 	if l.changed {
-		locks.add(name, int64(l.is.Revision), int64(l.is.Token), l.now.UnixNano(), int64(len(l.is.Queue)), l.is.Free(), alone.text, alone.sum)
+		locks.add(name, int64(l.is.Revision), int64(l.is.Token), l.now.UnixNano(), int64(len(l.is.Queue)), l.is.Free(),
+			alone.text, alone.sum)
 	}
 	for _, lease := range left {
 		gone.add(name, lease)
@@ -481,7 +494,8 @@ func (s *serverLocks) View(ctx context.Context, name string) (lokt.Snapshot, err
 	}
 }
 
-// look looks at a lock as long as somebody wants to who came after the last time. Meanwhile there is an entry in views.
+// look looks at a lock as long as somebody wants to who came after the last time. Meanwhile there is an entry
+// in views.
 func (s *serverLocks) look(name string) {
 	for {
 		ctx, leave := context.WithTimeout(context.Background(), pgExchange)
@@ -515,7 +529,8 @@ func (s *serverLocks) look(name string) {
 func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
 		t, err := s.read(ctx, "list", func(t *pgLocks, b *pgx.Batch) {
-			b.Queue("SELECT "+lockColumns+" FROM locks WHERE NOT free AND starts_with(name, $1) AND (waiting > 0 OR NOT $2)", f.Prefix, f.Queued).Query(t.readLocks)
+			b.Queue("SELECT "+lockColumns+` FROM locks
+				WHERE NOT free AND starts_with(name, $1) AND (waiting > 0 OR NOT $2)`, f.Prefix, f.Queued).Query(t.readLocks)
 			b.Queue("SELECT lock, lease_id, doc, sum FROM waiters WHERE starts_with(lock, $1)", f.Prefix).Query(t.readWaiters)
 		})
 		if err != nil {
@@ -535,7 +550,8 @@ func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Sn
 	}
 }
 
-// arrive says that somebody uses the database. If nobody did for a while, everybody who lives by time gets a full time from now.
+// arrive says that somebody uses the database. If nobody did for a while, everybody who lives by time gets a
+// full time from now.
 func (d *serverDB) arrive(ctx context.Context) error {
 	select {
 	case d.locks.arriving <- struct{}{}:
@@ -546,7 +562,8 @@ func (d *serverDB) arrive(ctx context.Context) error {
 	// It is for everybody, and takes a while with many locks.
 	return d.lend(context.WithoutCancel(ctx), d.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error {
 		const now = pgNow + " * 1000"
-		done, err := c.Exec(ctx, "UPDATE state SET clock = greatest(clock, "+now+") WHERE clock = 0 OR "+now+" - clock <= $1", int64(awayAfter))
+		done, err := c.Exec(ctx, "UPDATE state SET clock = greatest(clock, "+now+") WHERE clock = 0 OR "+now+" - clock <= $1",
+			int64(awayAfter))
 		if err != nil || done.RowsAffected() > 0 {
 			return err
 		}

@@ -1,0 +1,130 @@
+// The steps of the action, against a real loktd: LOKTD names its program.
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { connect, createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+const here = new URL(".", import.meta.url).pathname;
+const dir = mkdtempSync(join(tmpdir(), "lokt-action-"));
+
+/** Runs a step as a runner does. */
+function step(job, script, inputs = {}) {
+  const state = Object.fromEntries(
+    readFileSync(job.state, "utf8").split("\n").filter(Boolean).map((l) => [`STATE_${l.slice(0, l.indexOf("="))}`, l.slice(l.indexOf("=") + 1)]),
+  );
+  const env = {
+    PATH: process.env.PATH, GITHUB_STATE: job.state, GITHUB_OUTPUT: job.output, GITHUB_REPOSITORY: "ana/site", GITHUB_RUN_ID: job.name,
+    ...(script === "post.mjs" ? state : {}),
+  };
+  for (const [k, v] of Object.entries({ ...job.inputs, ...inputs })) env[`INPUT_${k.toUpperCase()}`] = v;
+  const r = spawnSync(process.execPath, [join(here, script)], { env, encoding: "utf8", timeout: 30_000 });
+  return { code: r.status, out: r.stdout + r.stderr };
+}
+
+function job(name, inputs) {
+  const j = { name, inputs, state: join(dir, `${name}.state`), output: join(dir, `${name}.output`) };
+  writeFileSync(j.state, "");
+  writeFileSync(j.output, "");
+  return j;
+}
+
+async function loktd(...args) {
+  const s = createServer().listen(0, "127.0.0.1");
+  await once(s, "listening");
+  const { port } = s.address();
+  s.close();
+  await once(s, "close");
+  const env = Object.fromEntries(Object.entries(process.env).filter(([k]) => !k.startsWith("LOKT")));
+  const daemon = spawn(process.env.LOKTD, ["--listen", `127.0.0.1:${port}`, "--store", "memory:", ...args], { env, stdio: "ignore" });
+  for (let up = false; !up; await pause(20)) {
+    const c = connect(port, "127.0.0.1");
+    up = await new Promise((resolve) => c.once("connect", () => resolve(true)).once("error", () => resolve(false)));
+    c.destroy();
+  }
+  return { url: `http://127.0.0.1:${port}`, stop: () => daemon.kill() };
+}
+
+const holders = async (url) => (await (await fetch(`${url}/v1/locks/deploy`)).json()).holders;
+
+test("a lock is held beyond its time to live, excludes another job, and is given back", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("1", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  const b = job("2", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  const took = step(a, "main.mjs");
+  assert.equal(took.code, 0, took.out);
+  assert.match(readFileSync(a.output, "utf8"), /^token=1\nlease-id=L-/);
+  await pause(4500);
+  const refused = step(b, "main.mjs");
+  assert.equal(refused.code, 1);
+  assert.match(refused.out, /::error title=lokt::lock deploy could not be had: .*ana\/site/);
+  assert.equal(step(b, "post.mjs").code, 0);
+  assert.equal((await holders(server.url)).length, 1);
+  assert.match(step(a, "post.mjs").out, /Released lock deploy/);
+  assert.equal((await holders(server.url)).length, 0);
+});
+
+test("a job that waits gets the lock, and says for whom it waits", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("3", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  assert.equal(step(a, "main.mjs").code, 0);
+  const state = Object.fromEntries(readFileSync(a.state, "utf8").split("\n").filter(Boolean).map((l) => l.split(/=(.*)/s).slice(0, 2)));
+  const releasing = spawn("sh", ["-c", `sleep 1.5; exec "$0" "$1"`, process.execPath, join(here, "post.mjs")], {
+    env: { PATH: process.env.PATH, ...Object.fromEntries(Object.entries(state).map(([k, v]) => [`STATE_${k}`, v])) },
+  });
+  const b = job("4", { server: server.url, name: "deploy", ttl: "3", timeout: "20" });
+  const took = step(b, "main.mjs");
+  await once(releasing, "exit");
+  assert.equal(took.code, 0, took.out);
+  assert.match(took.out, /Waiting for lock deploy, held by ana\/site/);
+  assert.match(readFileSync(b.output, "utf8"), /token=2/);
+  step(b, "post.mjs");
+});
+
+test("a job that is cancelled while it waits leaves nothing behind", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("5", { server: server.url, name: "deploy", ttl: "30", timeout: "0" });
+  assert.equal(step(a, "main.mjs").code, 0);
+  const b = job("6", { server: server.url, name: "deploy", ttl: "30", timeout: "60" });
+  const env = { PATH: process.env.PATH, GITHUB_STATE: b.state, GITHUB_OUTPUT: b.output };
+  for (const [k, v] of Object.entries(b.inputs)) env[`INPUT_${k.toUpperCase()}`] = v;
+  const waiting = spawn(process.execPath, [join(here, "main.mjs")], { env, stdio: "ignore" });
+  while ((await (await fetch(`${server.url}/v1/locks/deploy`)).json()).queue.length === 0) await pause(20);
+  waiting.kill("SIGKILL");
+  await once(waiting, "exit");
+  assert.equal(step(b, "post.mjs").code, 0);
+  assert.equal((await (await fetch(`${server.url}/v1/locks/deploy`)).json()).queue.length, 0);
+  step(a, "post.mjs");
+});
+
+test("a lock that was lost fails the job at its end", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("7", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  assert.equal(step(a, "main.mjs").code, 0);
+  await fetch(`${server.url}/v1/locks/deploy/leases?owner=root&force=true`, { method: "DELETE" });
+  const post = step(a, "post.mjs");
+  assert.equal(post.code, 1);
+  assert.match(post.out, /was lost before the job ended/);
+});
+
+test("bad inputs and servers get one clear error, and the token is masked", async () => {
+  for (const [inputs, why] of [
+    [{ server: "", name: "x" }, /server must be a URL/],
+    [{ server: "ftp://x", name: "x" }, /server must be a URL/],
+    [{ server: "http://127.0.0.1:9", name: "" }, /name is empty/],
+    [{ server: "http://127.0.0.1:9", name: "x", ttl: "1" }, /ttl is in seconds/],
+  ]) {
+    const r = step(job("8", inputs), "main.mjs");
+    assert.equal(r.code, 1);
+    assert.match(r.out, why);
+  }
+  assert.match(step(job("9", { server: "ftp://x", name: "x", token: "secret" }), "main.mjs").out, /^::add-mask::secret\n/);
+});

@@ -1,0 +1,65 @@
+// Takes the lock, and leaves a process behind that renews it.
+import { spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { fileURLToPath } from "node:url";
+
+import { ask, fail, input, lease, locks, mask, output, publicId, Refused, save } from "./lokt.mjs";
+
+const servers = input("server").split(",").map((s) => s.trim().replace(/\/+$/, "")).filter(Boolean);
+const name = input("name");
+const token = input("token");
+const ttl = Number(input("ttl") || 60) * 1000;
+const timeout = Number(input("timeout") || 0) * 1000;
+mask(token);
+if (servers.length === 0 || !servers.every((s) => /^https?:\/\//.test(s))) fail("server must be a URL, http:// or https://");
+if (!name) fail("name is empty: give the name of the lock");
+if (!(ttl >= 3000)) fail("ttl is in seconds, and at least 3");
+if (!(timeout >= 0)) fail("timeout is in seconds, and not negative");
+
+const env = process.env;
+const id = randomBytes(16).toString("hex");
+mask(id);
+// Before anything is claimed: the post step must know what to give back, whatever ends this one.
+for (const [k, v] of Object.entries({ servers: servers.join(","), name, id, operation: randomBytes(8).toString("hex") })) save(k, v);
+
+const run = `${env.GITHUB_SERVER_URL ?? ""}/${env.GITHUB_REPOSITORY ?? ""}/actions/runs/${env.GITHUB_RUN_ID ?? ""}`;
+const claim = {
+  lease_id: id,
+  owner: { id: env.GITHUB_REPOSITORY || "github", session: `${env.GITHUB_RUN_ID ?? ""}/${env.GITHUB_JOB ?? ""}`, host: env.RUNNER_NAME ?? "" },
+  strict: true,
+  attended: true,
+  ttl_ms: ttl,
+  metadata: { workflow: env.GITHUB_WORKFLOW ?? "", actor: env.GITHUB_ACTOR ?? "", run },
+};
+const end = Date.now() + timeout;
+let told = false;
+try {
+  for (;;) {
+    const wait = Math.max(Math.min(end - Date.now(), ttl / 3, 30_000), 0);
+    const body = timeout === 0 ? claim : wait > 0 ? { ...claim, wait_ms: Math.ceil(wait), stay: true } : { ...claim, wait_ms: 1 };
+    const { status, body: got } = await ask(servers, token, "POST", locks(name), { body, wait });
+    if (status !== 202) {
+      console.log(`Holding lock ${name}, fencing token ${got.holder.token}`);
+      output("token", got.holder.token);
+      output("lease-id", publicId(id));
+      break;
+    }
+    if (!told) {
+      const { body: lock } = await ask(servers, token, "GET", `/v1/locks/${encodeURIComponent(name)}`);
+      const [who] = lock.holders;
+      if (who) console.log(`Waiting for lock ${name}, held by ${who.owner.id} since ${who.held_since}${who.metadata?.run ? `: ${who.metadata.run}` : ""}`);
+      told = true;
+    }
+  }
+} catch (e) {
+  await ask(servers, token, "DELETE", lease(name, id), { headers: { "lokt-lease": id }, patience: 3000 }).catch(() => undefined);
+  fail(e instanceof Refused && ["held", "frozen"].includes(e.code) ? `lock ${name} could not be had: ${e.message}` : e.message);
+}
+
+const keeper = spawn(process.execPath, [fileURLToPath(new URL("keep.mjs", import.meta.url))], {
+  detached: true,
+  stdio: "ignore",
+  env: { ...env, LOKT_KEEP: JSON.stringify({ servers, name, id, ttl }), LOKT_KEEP_TOKEN: token },
+});
+save("keeper", keeper.pid);
+keeper.unref();
