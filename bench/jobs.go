@@ -71,8 +71,8 @@ func heartbeats(e *env) ([]row, error) {
 	}, nil
 }
 
-// durable compares whole lives of jobs with beanstalkd's, in many short turns: disks that are shared flush twice as fast in
-// one second as in another.
+// durable compares whole lives of jobs with beanstalkd's, in many short turns: disks that are shared flush twice as
+// fast in one second as in another.
 func durable(e *env) ([]row, error) {
 	const what = "submit + request + heartbeat + complete, 32 connections, durable"
 	peer, err := e.peer("beanstalkd", "-l", "127.0.0.1", "-p", "PORT", "-b", e.dir, "-f", "0")

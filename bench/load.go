@@ -54,9 +54,9 @@ func crowd(workers int, d time.Duration, start start) (float64, error) {
 	return float64(total) / time.Since(begun).Seconds(), errors.Join(errs...)
 }
 
-// load is crowd for work that waits for nothing but answers on one connection. All of it takes turns in one thread, which
-// waits with one call of the system (epoll(7)). Goroutines that wait for the network would cost two fifths more, from the
-// processors of the server that is measured.
+// load is crowd for work that waits for nothing but answers on one connection. All of it takes turns in one thread,
+// which waits with one call of the system (epoll(7)). Goroutines that wait for the network would cost two fifths more,
+// from the processors of the server that is measured.
 func load(workers int, d time.Duration, start func(dialer, int) (func() error, func(), error)) (float64, error) {
 	poll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {

@@ -53,8 +53,8 @@ func taking(times *[]float64, start start) start {
 	}
 }
 
-// against returns the rows of a lock's rate and its 99th percentile, by so many at a time, against a peer. The ratios should
-// be at least, and at most, the limit.
+// against returns the rows of a lock's rate and its 99th percentile, by so many at a time, against a peer. The ratios
+// should be at least, and at most, the limit.
 func (e *env) against(d *server, workers int, store, peer string, limit float64, theirs start) ([]row, error) {
 	client, err := httpapi.New("http://"+d.addr, httpapi.ClientOptions{})
 	if err != nil {

@@ -34,7 +34,8 @@ const (
 	attrOutcome = "outcome"
 )
 
-// Overflow is the value of the attributes "name" and "holder" for those beyond the bounds. It is no valid name of a lock.
+// Overflow is the value of the attributes "name" and "holder" for those beyond the bounds. It is no valid name of a
+// lock.
 const Overflow = "(other)"
 
 // counters returns the names and descriptions of the counters.

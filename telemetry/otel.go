@@ -11,8 +11,8 @@ import (
 // scope names this package to OpenTelemetry.
 const scope = "github.com/lokt-dev/lokt/telemetry"
 
-// instruments are what OpenTelemetry is told through. Counters and gauges are read when somebody collects them, so that an event
-// costs no more than without OpenTelemetry; only the histograms are told each value.
+// instruments are what OpenTelemetry is told through. Counters and gauges are read when somebody collects them, so
+// that an event costs no more than without OpenTelemetry; only the histograms are told each value.
 type instruments struct {
 	counters     map[string]metric.Int64ObservableCounter // by name
 	holder       metric.Int64ObservableGauge

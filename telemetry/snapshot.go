@@ -114,8 +114,8 @@ func (r *Recorder) Counter(name string) int64 {
 
 // Gauge returns a value of one lock by a name of the form "lock.NAME.holder" (who holds it, a string; one of them, if
 // several do), "lock.NAME.hold_duration_ms" (how long what was given back last had been held, an int64) or
-// "lock.NAME.queue_length" (an int64), and whether there is such a value: a free lock has no holder. It goes by the events,
-// or asks Options.Service.
+// "lock.NAME.queue_length" (an int64), and whether there is such a value: a free lock has no holder. It goes by the
+// events, or asks Options.Service.
 func (r *Recorder) Gauge(name string) (value any, ok bool) {
 	lock, metric, ok := cutGauge(name)
 	if !ok {

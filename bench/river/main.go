@@ -1,5 +1,5 @@
-// Command river measures River, which lokt is compared with and must not depend on: so it is a module of its own. It prints how
-// many jobs per second were inserted and worked.
+// Command river measures River, which lokt is compared with and must not depend on: so it is a module of its own. It
+// prints how many jobs per second were inserted and worked.
 package main
 
 import (
@@ -51,8 +51,8 @@ func (c *counter) Work(context.Context, *river.Job[nothing]) error {
 	return nil
 }
 
-// How many insert, and how many work at a time. As many jobs may wait as let River always fetch a full batch. How fast a client
-// fetches is set for speed.
+// How many insert, and how many work at a time. As many jobs may wait as let River always fetch a full batch. How fast
+// a client fetches is set for speed.
 const (
 	inserting = 128
 	working   = 200

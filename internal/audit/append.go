@@ -12,9 +12,9 @@ import (
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// Append adds the lines to the log in one write, so that neither readers nor other writers come between them. If it fails,
-// some of the lines, the first ones, may be in the log; unless the error is ErrNotRotated, which means that all of them are.
-// It waits for nobody.
+// Append adds the lines to the log in one write, so that neither readers nor other writers come between them. If it
+// fails, some of the lines, the first ones, may be in the log; unless the error is ErrNotRotated, which means that all
+// of them are. It waits for nobody.
 func (l *Log) Append(lines []byte) error {
 	if len(lines) == 0 {
 		return nil
@@ -82,7 +82,8 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 	}
 }
 
-// pin keeps rotation from deleting the open file until it is closed. It reports false if that has happened or is about to.
+// pin keeps rotation from deleting the open file until it is closed. It reports false if that has happened or is about
+// to.
 func pin(f *os.File) (fs.FileInfo, bool, error) {
 	locked, lockErr := tryLock(f, false)
 	fi, err := f.Stat()
@@ -94,9 +95,9 @@ func pin(f *os.File) (fs.FileInfo, bool, error) {
 
 // write adds the lines to the end of the file. The function once is writeOnce.
 //
-// A crashed writer may have left a line without end there, which takes the first of these lines with it: that one is then
-// written again. Whether it is so can be told only afterwards, when the system has let this write follow all that were
-// under way: what was there before may have been half of another's.
+// A crashed writer may have left a line without end there, which takes the first of these lines with it: that one is
+// then written again. Whether it is so can be told only afterwards, when the system has let this write follow all that
+// were under way: what was there before may have been half of another's.
 func write(f *os.File, lines []byte, once func(*os.File, []byte) (int, error)) error {
 	cut := false // this write left a line without end itself
 	for range 4 {

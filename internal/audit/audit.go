@@ -1,7 +1,8 @@
 // Package audit is the append-only log of what happened to locks, and the questions asked of it.
 //
-// A log is the file audit.log in a directory: one JSON object per line, oldest first. When it grows past a size it becomes
-// audit.log.1, what was audit.log.1 becomes audit.log.2, and so on up to a bounded number; the oldest is deleted.
+// A log is the file audit.log in a directory: one JSON object per line, oldest first. When it grows past a size it
+// becomes audit.log.1, what was audit.log.1 becomes audit.log.2, and so on up to a bounded number; the oldest is
+// deleted.
 //
 // Any number of processes append to and read one log without a daemon and without waiting for each other. What holds:
 //
@@ -38,8 +39,8 @@ const (
 	lockName = "audit.lock" // held while rotating; made by the first rotation
 )
 
-// ErrNotRegular means that something other than a regular file with one name stands where a file of the log belongs. It is
-// neither followed nor written.
+// ErrNotRegular means that something other than a regular file with one name stands where a file of the log belongs.
+// It is neither followed nor written.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrNotRotated means that the log has outgrown its size and could not be rotated. The lines have been written all the
@@ -59,8 +60,8 @@ type Log struct {
 	opts Options
 }
 
-// Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the first
-// Append, and reading a log that does not exist finds no entries.
+// Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the
+// first Append, and reading a log that does not exist finds no entries.
 func Open(dir string, o Options) *Log {
 	if o.MaxSize <= 0 {
 		o.MaxSize = DefaultMaxSize

@@ -26,8 +26,8 @@ type Entry struct {
 	TTLSec  int            `json:"ttl_sec,omitzero"` // rounded up
 	Extra   map[string]any `json:"extra,omitempty"`  // numbers are Numbers in an entry that was read
 
-	// Raw is the line as it stands in the log, without its end: fields that this version does not know are in it. Nil in
-	// an entry that was not read.
+	// Raw is the line as it stands in the log, without its end: fields that this version does not know are in it. Nil
+	// in an entry that was not read.
 	Raw jsontext.Value `json:"-"`
 }
 

@@ -23,8 +23,8 @@ func matches(q *Query, l *line) bool {
 // Read reads the entries that are in the log when the iteration begins, in the order in which they were appended.
 //
 // Errors do not end the sequence. A *GarbageError reports a line that is not an entry, and callers do well to count
-// these and go on. Any other error means that a file of the log cannot be read, which the sequence goes on without; or, the last
-// one, that ctx has ended before everything was read.
+// these and go on. Any other error means that a file of the log cannot be read, which the sequence goes on without;
+// or, the last one, that ctx has ended before everything was read.
 func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		r := &reader{log: l, query: q}
@@ -58,8 +58,8 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	}
 }
 
-// begin passes on what is in the log. It reports false if yield did or ctx has ended. If it is final, a line without end
-// is taken for what it is.
+// begin passes on what is in the log. It reports false if yield did or ctx has ended. If it is final, a line without
+// end is taken for what it is.
 func (r *reader) begin(ctx context.Context, final bool, yield func(Entry, error) bool) bool {
 	if !tell(r.look(ctx), yield) {
 		return false

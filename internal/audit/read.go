@@ -52,7 +52,8 @@ func (r *reader) close() {
 // thing once. Nothing is rotated meanwhile, so that the files stand in their order.
 //
 // Sizes are taken from the newest file to the oldest and used from the oldest to the newest. So if an entry in a newer
-// file is seen, those that were appended before it are too, even by a writer that was slow to write to a file just rotated.
+// file is seen, those that were appended before it are too, even by a writer that was slow to write to a file just
+// rotated.
 func (r *reader) look(ctx context.Context) []error {
 	wrong := map[string]error{}
 	var found []*source // newest first
@@ -123,8 +124,8 @@ func (r *reader) source(path string, found []*source) (*source, error) {
 	return &source{f: f, fi: fi}, nil
 }
 
-// source is a file of the log and how much of it has been read. It stays open, so that rotation can neither take it away nor
-// let another file be mistaken for it.
+// source is a file of the log and how much of it has been read. It stays open, so that rotation can neither take it
+// away nor let another file be mistaken for it.
 type source struct {
 	f    *os.File
 	fi   fs.FileInfo // for its identity only
@@ -134,7 +135,8 @@ type source struct {
 	end  int64 // up to which it can be read now
 }
 
-// measure takes the size up to which the file can be read now. A file that has become shorter is read from its beginning.
+// measure takes the size up to which the file can be read now. A file that has become shorter is read from its
+// beginning.
 func (s *source) measure() {
 	s.end = s.off
 	if fi, err := s.f.Stat(); err == nil {
@@ -145,8 +147,8 @@ func (s *source) measure() {
 	}
 }
 
-// read calls each for every line that ends before s.end, and for what is left at the end if that is final, until it returns
-// false.
+// read calls each for every line that ends before s.end, and for what is left at the end if that is final, until it
+// returns false.
 func (s *source) read(ctx context.Context, final bool, each func(off int64, line []byte) bool) error {
 	in := bufio.NewReaderSize(io.NewSectionReader(s.f, s.off, s.end-s.off), 64<<10)
 	for ctx.Err() == nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // rotate moves audit.log out of the way of n more bytes, provided that it still is the file fi. It reports whether
-// audit.log is another file now, whoever did it. If it is not and there is no error, somebody else is at it, or a writer still
-// has the file open that would be deleted: a later Append will do.
+// audit.log is another file now, whoever did it. If it is not and there is no error, somebody else is at it, or a
+// writer still has the file open that would be deleted: a later Append will do.
 func (l *Log) rotate(fi fs.FileInfo, n int64) (moved bool, err error) {
 	lock, _, err := openRegular(filepath.Join(l.dir, lockName), os.O_RDWR|os.O_CREATE)
 	if err != nil {
@@ -52,8 +52,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// idle reports whether no writer is about to write to the i-th file, and sees to it that none will be until the returned
-// function is called: writers then find the file deleted and open the log again.
+// idle reports whether no writer is about to write to the i-th file, and sees to it that none will be until the
+// returned function is called: writers then find the file deleted and open the log again.
 func (l *Log) idle(i int) (unpin func(), idle bool) {
 	f, _, err := openRegular(l.path(i), os.O_RDWR)
 	if err != nil {

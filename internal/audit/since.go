@@ -12,8 +12,8 @@ import (
 )
 
 // ParseSince reads how far back to look: a duration before now ("90s", "15m", "1h30m", "7d", "2w", "1d12h"), a date
-// ("2026-11-21", its beginning in now's time zone), a date and time there ("2026-11-21T14:00", seconds optional, a space will
-// do for the T), or RFC 3339 with or without fractions of a second. A day is 24 hours.
+// ("2026-11-21", its beginning in now's time zone), a date and time there ("2026-11-21T14:00", seconds optional, a
+// space will do for the T), or RFC 3339 with or without fractions of a second. A day is 24 hours.
 func ParseSince(s string, now time.Time) (time.Time, error) {
 	const want = `want a duration such as 15m, 2h or 7d, a date such as 2006-01-02, or a time such as 2006-01-02T15:04:05Z`
 	switch {

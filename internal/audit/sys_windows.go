@@ -40,8 +40,8 @@ func openFile(path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(h), path), nil
 }
 
-// tryLock locks the file until it is closed, shared or exclusively. It reports false if another lock is in the way. Locks of
-// bytes keep others from reading and writing these bytes, so it takes one that no log reaches.
+// tryLock locks the file until it is closed, shared or exclusively. It reports false if another lock is in the way.
+// Locks of bytes keep others from reading and writing these bytes, so it takes one that no log reaches.
 func tryLock(f *os.File, exclusive bool) (bool, error) {
 	flags := uint32(windows.LOCKFILE_FAIL_IMMEDIATELY)
 	if exclusive {

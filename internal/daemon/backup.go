@@ -25,15 +25,15 @@ const backupPath = "/v1/backup"
 // backupSuffix ends the names of copies on their way to a client, beside the store.
 const backupSuffix = ".sending"
 
-// backup answers with a copy of the store as it is at one moment. The copy is made beside the store before it is sent, so
-// that a slow client delays nobody.
+// backup answers with a copy of the store as it is at one moment. The copy is made beside the store before it is sent,
+// so that a slow client delays nobody.
 func (d *daemon) backup(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodGet:
 		w.Header().Set("Allow", http.MethodGet)
 		problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
 	case !d.allowed(w, r, httpapi.ScopeAdmin):
-	case d.stores.backup == nil:
+	case d.stores.file() == nil:
 		problem(w, http.StatusNotFound, "no_backup", "this store is backed up by its own means")
 	case !d.copying.TryLock():
 		w.Header().Set("Retry-After", "5")
@@ -48,12 +48,13 @@ func (d *daemon) backup(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *daemon) sendBackup(w http.ResponseWriter, r *http.Request) error {
-	path := d.stores.backup.path + backupSuffix
+	db := d.stores.file()
+	path := db.Path() + backupSuffix
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a daemon that was killed
 		return err
 	}
 	defer os.Remove(path) //nolint:errcheck // the next one tries again
-	if err := d.stores.backup.backup(r.Context(), path); err != nil {
+	if err := db.Backup(r.Context(), path); err != nil {
 		return err
 	}
 	f, err := os.Open(path)
@@ -85,7 +86,7 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s is there already", path)
 	}
-	token, err := ownToken(s)
+	token, err := ownToken()
 	if err != nil {
 		return err
 	}
@@ -153,13 +154,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// ownToken returns the token that the command's user has, in the variables that lokt takes it from: LOKT_SERVER_TOKEN, or
-// LOKT_TOKEN_FILE.
-func ownToken(s Streams) (string, error) {
-	if t := s.getenv("LOKT_SERVER_TOKEN"); t != "" {
+// ownToken returns the token that the command's user has, in the variables that lokt takes it from: LOKT_SERVER_TOKEN,
+// or LOKT_TOKEN_FILE.
+func ownToken() (string, error) {
+	if t := os.Getenv("LOKT_SERVER_TOKEN"); t != "" {
 		return t, nil
 	}
-	file := s.getenv("LOKT_TOKEN_FILE")
+	file := os.Getenv("LOKT_TOKEN_FILE")
 	if file == "" {
 		return "", nil
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
-// runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving, and all damage to
-// databases of SQLite.
+// runCheck reports everything that is wrong with the configuration, as far as that can be seen without serving, and
+// all damage to databases of SQLite.
 func runCheck(ctx context.Context, s Streams, c *Config, _ []string) error {
 	wrong := c.validate()
 	errs := []error{wrong}
@@ -110,8 +110,8 @@ func (c *Config) ask(ctx context.Context, path, token string) (*http.Response, e
 	return (&http.Client{Transport: transport}).Do(r)
 }
 
-// ownCertificateOnly returns a client's configuration that trusts a server with the very certificate in the file, whatever
-// the name by which it is reached: who asks is on the same machine and has the file.
+// ownCertificateOnly returns a client's configuration that trusts a server with the very certificate in the file,
+// whatever the name by which it is reached: who asks is on the same machine and has the file.
 func ownCertificateOnly(file string) (*tls.Config, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {

@@ -50,27 +50,24 @@ type Config struct {
 }
 
 // stateDir returns the directory where the daemon keeps what is its own.
-func stateDir(getenv func(string) string) (string, error) {
-	if dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); dir != "" { // systemd; several are separated by colons
+func stateDir() (string, error) {
+	if dir, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); dir != "" { // systemd; several are separated by colons
 		return dir, nil
 	}
-	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "lokt"), nil
 	}
-	home := getenv("HOME")
-	if home == "" {
-		var err error
-		if home, err = os.UserHomeDir(); err != nil {
-			return "", fmt.Errorf("no place for the store: %w; say --store sqlite:PATH", err)
-		}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for the store: %w; say --store sqlite:PATH", err)
 	}
 	return filepath.Join(home, ".local", "state", "lokt"), nil
 }
 
 // complete fills in what depends on other settings and on the environment.
-func (c *Config) complete(getenv func(string) string) error {
+func (c *Config) complete() error {
 	if c.Store == "" {
-		dir, err := stateDir(getenv)
+		dir, err := stateDir()
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -42,23 +41,11 @@ func Version() string {
 	return "dev"
 }
 
-// Streams are what the program reads and writes.
-type Streams struct {
-	Out, Err io.Writer
-	Environ  []string
-}
+// Streams are what the program writes.
+type Streams struct{ Out, Err io.Writer }
 
 // System returns the streams of this process.
-func System() Streams { return Streams{Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()} }
-
-func (s Streams) getenv(name string) string {
-	for _, e := range slices.Backward(s.Environ) {
-		if v, ok := strings.CutPrefix(e, name+"="); ok {
-			return v
-		}
-	}
-	return ""
-}
+func System() Streams { return Streams{Out: os.Stdout, Err: os.Stderr} }
 
 // Main runs the program and returns its exit code.
 func Main(args []string, s Streams) int {
@@ -121,15 +108,14 @@ func Tree(s Streams) *cobra.Command {
 	root.SetErr(s.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", "FlagUsagesWrapped 110"))
-	root.SetHelpCommand(helpCommand())
 	settings := pflag.NewFlagSet("", pflag.ContinueOnError)
 	settings.SortFlags = false
 	c.bind(settings)
-	unknown, wrong := fromEnvironment(settings, s.Environ)
+	unknown, wrong := fromEnvironment(settings, os.Environ())
 	root.PersistentFlags().SortFlags = false
 	root.PersistentFlags().AddFlagSet(settings)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if cmd.Name() == "completion" || cmd.HasParent() && cmd.Parent().Name() == "completion" || strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
+		if cmd.Name() == "help" || cmd.HasParent() && cmd.Parent().Name() == "completion" || strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
 			return nil
 		}
 		for _, name := range unknown {
@@ -138,25 +124,9 @@ func Tree(s Streams) *cobra.Command {
 		if wrong != nil {
 			return &usageError{wrong}
 		}
-		return c.complete(s.getenv)
+		return c.complete()
 	}
 	return root
-}
-
-// helpCommand is help as a command: cobra's own ends well for a command that there is not.
-func helpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show what a command does",
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
-		RunE: func(cmd *cobra.Command, args []string) error {
-			about, rest, _ := cmd.Root().Find(args) // whose error does not say what was meant
-			if len(rest) > 0 {
-				return noCommand(about, rest)
-			}
-			about.InitDefaultHelpFlag()
-			return about.Help()
-		},
-	}
 }
 
 // noCommand is for commands with subcommands: whatever else is there is none.

@@ -34,8 +34,8 @@ type probes struct {
 // alive asks the store and the scheduler for something small.
 func (d *daemon) alive(ctx context.Context) error {
 	_, err := d.locks.Get(ctx, probeName)
-	for _, ping := range d.stores.pings {
-		err = errors.Join(err, ping(ctx))
+	for _, db := range d.stores.databases {
+		err = errors.Join(err, db.Ping(ctx))
 	}
 	if err == nil && d.jobs != nil {
 		_, err = d.jobs.Status(ctx)
@@ -72,22 +72,23 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	if !onlyLooks(w, r) {
 		return
 	}
-	answer := map[string]any{"status": "ok"}
+	status := "ok"
 	if r.URL.Path == "/readyz" {
-		if err := d.ready(r.Context()); err != nil {
-			why := "the store does not answer: the daemon's log says why"
-			switch {
-			case d.stopping.Load():
-				why = "stopping"
-			case errors.Is(err, sqlstore.ErrFull):
-				why = sqlstore.ErrFull.Error()
-			}
-			problem(w, http.StatusServiceUnavailable, "unavailable", why)
-			return
+		status = "ready"
+		switch err := d.ready(r.Context()); {
+		case d.stopping.Load():
+			status = "stopping"
+		case errors.Is(err, sqlstore.ErrFull):
+			status = sqlstore.ErrFull.Error()
+		case err != nil:
+			status = "the store does not answer: the daemon's log says why"
 		}
-		answer["status"] = "ready"
 	}
-	writeJSON(w, http.StatusOK, "application/json", answer)
+	if status != "ok" && status != "ready" {
+		problem(w, http.StatusServiceUnavailable, "unavailable", status)
+		return
+	}
+	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": status})
 }
 
 // aboutText is the page at "/".

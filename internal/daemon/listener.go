@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Bounds on clients that are slow, or say nothing: with netutil.LimitListener, who comes when there are as many connections
-// as there may be waits for one of these to end.
+// Bounds on clients that are slow, or say nothing: with netutil.LimitListener, who comes when there are as many
+// connections as there may be waits for one of these to end.
 const (
 	headerTimeout = 10 * time.Second // for a header to arrive; Config.BodyTimeout if that is less
 	idleTimeout   = 30 * time.Second // between two requests

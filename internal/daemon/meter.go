@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -69,9 +68,7 @@ func (m *meter) start(d *daemon) (err error) {
 		}
 	}
 	m.text = promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
-	for _, op := range []string{"update", "view", "list"} {
-		m.failures.WithLabelValues("locks", op)
-	}
+	m.failures.WithLabelValues("locks", "update")
 	m.failures.WithLabelValues("jobs", "update")
 	return nil
 }
@@ -90,10 +87,7 @@ func (m *meter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // database counts what a database was asked for.
 func (m *meter) database(operation string, took time.Duration, err error) {
-	m.store.WithLabelValues("all", operation).Observe(took.Seconds())
-	if err != nil && !errors.Is(err, context.Canceled) {
-		m.failures.WithLabelValues("all", operation).Inc()
-	}
+	m.did(context.Background(), "all", operation, took, err)
 }
 
 // request counts a request.
@@ -105,10 +99,10 @@ func (m *meter) request(r httpapi.Request) {
 }
 
 // did counts what a store was asked for. What a caller gave up is no error of the store.
-func (m *meter) did(ctx context.Context, keeps, op string, begun time.Time, err error) {
-	m.store.WithLabelValues(keeps, op).Observe(time.Since(begun).Seconds())
-	if err != nil && ctx.Err() == nil {
-		m.failures.WithLabelValues(keeps, op).Inc()
+func (m *meter) did(ctx context.Context, keeps, operation string, took time.Duration, err error) {
+	m.store.WithLabelValues(keeps, operation).Observe(took.Seconds())
+	if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+		m.failures.WithLabelValues(keeps, operation).Inc()
 	}
 }
 
@@ -128,34 +122,11 @@ func (s *measuredLocks) Update(ctx context.Context, name string, change func(lok
 		events = c.Events // of the last run, if there are several
 		return c
 	})
-	s.m.did(ctx, "locks", "update", begun, err)
+	s.m.did(ctx, "locks", "update", time.Since(begun), err)
 	if err == nil {
 		s.m.recorder.ObserveAll(events)
 	}
 	return err
-}
-
-func (s *measuredLocks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
-	begun := time.Now()
-	snap, err := s.Store.View(ctx, name)
-	s.m.did(ctx, "locks", "view", begun, err)
-	return snap, err
-}
-
-func (s *measuredLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
-	return func(yield func(lokt.Snapshot, error) bool) {
-		var failed error
-		begun := time.Now()
-		for snap, err := range s.Store.List(ctx, f) {
-			if err != nil {
-				failed = err
-			}
-			if !yield(snap, err) {
-				break
-			}
-		}
-		s.m.did(ctx, "locks", "list", begun, failed)
-	}
 }
 
 // jobs returns the store, measured: how long it takes.
@@ -188,7 +159,7 @@ func (s measuredJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Cha
 		return changes
 	})
 	if err != nil || stored {
-		s.m.did(ctx, "jobs", "update", begun, err)
+		s.m.did(ctx, "jobs", "update", time.Since(begun), err)
 	}
 	for i := range locks {
 		if err == nil {

@@ -16,33 +16,24 @@ func notify(state string) error {
 	return nil
 }
 
-// watchdog tells the service manager that all is well for as long as alive returns in time, until ctx ends. What hangs is
-// restarted; a store that answers with an error is not helped by that.
+// watchdog tells the service manager that all is well for as long as alive returns in time, until ctx ends. What hangs
+// is restarted; a store that answers with an error is not helped by that.
 func watchdog(ctx context.Context, alive func(context.Context) error) {
 	limit, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || limit == 0 {
 		return
 	}
-	repeat(ctx, limit/3, func() {
+	for ctx.Err() == nil {
+		next := time.After(limit / 3)
 		probe, cancel := context.WithTimeout(ctx, limit/3)
-		defer cancel()
 		_ = alive(probe)
 		if probe.Err() == nil {
 			_ = notify(systemd.SdNotifyWatchdog) // nobody else could be told
 		}
-	})
-}
-
-// repeat calls do now and at intervals, until ctx ends.
-func repeat(ctx context.Context, every time.Duration, do func()) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		do()
+		cancel()
 		select {
-		case <-tick.C:
+		case <-next:
 		case <-ctx.Done():
-			return
 		}
 	}
 }

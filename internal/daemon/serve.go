@@ -35,7 +35,6 @@ type daemon struct {
 	gate   *auth.Gate
 	tls    *certificates // nil without TLS
 	conns  connections
-	api    http.Handler
 	meter  *meter
 	url    string
 
@@ -47,8 +46,8 @@ type daemon struct {
 	copying  sync.Mutex    // held while a backup is made and sent
 }
 
-// serve runs the daemon until ctx ends, whose cause is logged, and reads files again on each hangup. ready is called with the
-// URL when requests are being answered.
+// serve runs the daemon until ctx ends, whose cause is logged, and reads files again on each hangup. ready is called
+// with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Signal, ready func(url string)) (err error) {
 	d := &daemon{c: c, log: log, meter: newMeter(), failures: rate.NewLimiter(10, 10)}
 	d.waits, d.stop = context.WithCancel(context.Background())
@@ -127,8 +126,8 @@ func mostConnections(c *Config, log *slog.Logger) int {
 	return room
 }
 
-// open takes the address and opens the stores. The address comes first, because who is turned away by a store is told it;
-// but if both are taken, it is the store that says more about why.
+// open takes the address and opens the stores. The address comes first, because who is turned away by a store is told
+// it; but if both are taken, it is the store that says more about why.
 func (d *daemon) open(ctx context.Context) (net.Listener, error) {
 	listener, taken := (&net.ListenConfig{}).Listen(ctx, "tcp", d.c.Listen)
 	if taken != nil {
@@ -194,9 +193,8 @@ func (d *daemon) server() *http.Server {
 	if d.c.authenticates() || d.c.Rate > 0 {
 		config.Gate = d.gate
 	}
-	d.api = httpapi.NewHandler(config)
 	s := &http.Server{
-		Handler:           d.route(d.api),
+		Handler:           d.route(httpapi.NewHandler(config)),
 		ReadHeaderTimeout: min(headerTimeout, d.c.BodyTimeout), IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2:     &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}, // clients that are gone hold no places
 		ConnState: d.conns.follow,
@@ -208,8 +206,8 @@ func (d *daemon) server() *http.Server {
 	return s
 }
 
-// complaints logs what an http.Server complains about: of clients that cannot speak HTTP or TLS only if every request is
-// logged.
+// complaints logs what an http.Server complains about: of clients that cannot speak HTTP or TLS only if every request
+// is logged.
 type complaints struct{ log *slog.Logger }
 
 func (c complaints) Write(p []byte) (int, error) {
@@ -277,18 +275,13 @@ func (d *daemon) route(api http.Handler) http.Handler {
 // reload reads again what may have changed on disk.
 func (d *daemon) reload() {
 	_ = notify("RELOADING=1") // told best it can
-	all := true
-	if err := d.gate.Reload(); err != nil {
-		d.log.Error("token file cannot be read, tokens stay as they were", "err", err)
-		all = false
-	}
+	err := d.gate.Reload()
 	if d.tls != nil {
-		if err := d.tls.load(); err != nil {
-			d.log.Error("certificate cannot be read, it stays as it was", "err", err)
-			all = false
-		}
+		err = errors.Join(err, d.tls.load())
 	}
-	if all {
+	if err != nil {
+		d.log.Error("certificate or token file cannot be read, it stays as it was", "err", err)
+	} else {
 		d.log.Info("reloaded")
 	}
 	_ = notify("READY=1")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
 )
 
@@ -42,8 +43,9 @@ func (c *Config) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSCert, "tls-cert", "", "`FILE` of the certificate chain, PEM; read again on SIGHUP")
 	fs.StringVar(&c.TLSKey, "tls-key", "", "`FILE` of its private key, PEM")
 	fs.StringVar(&c.ClientCA, "client-ca", "", "`FILE` of authorities whose client certificates are accepted instead of tokens, PEM")
-	fs.Var(parsed("read,lock,submit,work", func(v string) (err error) { c.ClientScopes, err = auth.ParseScopes(v); return err }),
-		"client-scopes", "`SCOPES` of client certificates that the token file does not name")
+	c.ClientScopes = []auth.Scope{httpapi.ScopeRead, httpapi.ScopeLock, httpapi.ScopeSubmit, httpapi.ScopeWork}
+	fs.Func("client-scopes", "`SCOPES` of client certificates that the token file does not name (default read,lock,submit,work)",
+		func(v string) (err error) { c.ClientScopes, err = auth.ParseScopes(v); return err })
 	fs.BoolVar(&c.Insecure, "insecure", false, "listen beyond loopback without TLS or authentication")
 	fs.Float64Var(&c.Rate, "rate", 0, "`NUMBER` of requests a second that each caller may make, in bursts of twice that; 0 for no limit")
 
@@ -51,7 +53,8 @@ func (c *Config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxStreams, "max-streams", 1000, "`NUMBER` of streams of events that may be open at the same time")
 	fs.IntVar(&c.MaxParkedEach, "max-parked-each", 0, "`NUMBER` of requests of one caller that may wait; 0 for half of --max-parked")
 	fs.IntVar(&c.MaxStreamsEach, "max-streams-each", 0, "`NUMBER` of streams of one caller that may be open; 0 for half of --max-streams")
-	fs.Var(parsed("1M", func(v string) (err error) { c.MaxBody, err = size(v); return err }), "max-body", "`SIZE` of the largest body of a request")
+	c.MaxBody = 1 << 20
+	fs.Func("max-body", "`SIZE` of the largest body of a request (default 1M)", func(v string) (err error) { c.MaxBody, err = size(v); return err })
 	fs.IntVar(&c.MaxConnections, "max-connections", 20_000, "`NUMBER` of connections at the same time; who comes then waits for one to end")
 	fs.DurationVar(&c.BodyTimeout, "body-timeout", 30*time.Second, "`DURATION` for a request's body to arrive, and for part of an answer to be taken")
 	fs.DurationVar(&c.Shutdown, "shutdown-timeout", 10*time.Second, "`DURATION` for requests in flight to be answered after SIGTERM")
@@ -129,25 +132,6 @@ func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
-
-// parsedValue is a flag whose value a function reads.
-type parsedValue struct {
-	text string
-	set  func(string) error
-}
-
-// parsed returns such a value with its default, which must be right.
-func parsed(normal string, set func(string) error) *parsedValue {
-	p := &parsedValue{set: set}
-	if err := p.Set(normal); err != nil {
-		panic(err)
-	}
-	return p
-}
-
-func (p *parsedValue) Set(v string) error { p.text = v; return p.set(v) }
-func (p *parsedValue) String() string     { return p.text }
-func (p *parsedValue) Type() string       { return "parsed" }
 
 // size reads bytes, with or without a unit.
 func size(v string) (int64, error) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,162 +19,121 @@ import (
 
 // stores are where the daemon keeps things.
 type stores struct {
-	locks  lokt.Store
-	events lokt.EventLog // nil if the store keeps none
-	jobs   jobs.Store    // nil if there is no scheduler
-	shared bool          // other daemons may use the jobs at the same time
-	pings  []func(context.Context) error
-	backup *backend           // that which can be backed up; nil if there is none
-	failed [2]<-chan struct{} // closed when one cannot be relied on any more by this process
-	close  []func() error
+	locks     lokt.Store
+	events    lokt.EventLog // nil if the store keeps none
+	jobs      jobs.Store    // nil if there is no scheduler
+	shared    bool          // other daemons may use the jobs at the same time
+	databases []*sqlstore.DB
+	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process
+	close     []func() error
 }
 
 // Close closes all of them, last opened first.
 func (s *stores) Close() error {
 	var errs []error
-	for i := len(s.close) - 1; i >= 0; i-- {
-		errs = append(errs, s.close[i]())
+	for _, c := range slices.Backward(s.close) {
+		errs = append(errs, c())
 	}
 	s.close = nil
 	return errors.Join(errs...)
 }
 
-// backend is one opened store, which has locks or jobs or both.
-type backend struct {
-	db     *sqlstore.DB // nil for stores of other kinds
-	locks  lokt.Store
-	jobs   jobs.Store
-	ping   func(context.Context) error                  // may be nil
-	backup func(ctx context.Context, path string) error // nil for a store that cannot
-	path   string                                       // of the store's file, if it has a backup
-	failed <-chan struct{}                              // closed when it cannot be relied on any more; may be nil
-	close  func() error
-}
-
-// openStores opens what the config names. address is what those are told whom the store turns away because this daemon
-// has it. observe is told what a database was asked for.
-func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (*stores, error) {
-	s := &stores{}
-	main, err := openBackend(ctx, c.Store, c.options(address, log, observe))
-	if err != nil {
-		return nil, err
-	}
-	s.add(main)
-	if err := tellContents(ctx, main, c.Store, log); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	s.locks = main.locks
-	s.events, _ = main.locks.(lokt.EventLog)
-	other, name := main, "--store"
-	switch c.JobsStore {
-	case "none":
-		return s, nil
-	case "", c.Store:
-	default:
-		name = "--jobs-store"
-		o := c.options(address, log, observe)
-		o.JobsOnly = true
-		if other, err = openBackend(ctx, c.JobsStore, o); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
-		s.add(other)
-		if err := tellContents(ctx, other, c.JobsStore, log); err != nil {
-			return nil, errors.Join(err, s.Close())
+// file returns the database that is in a file, which can be backed up; nil if there is none.
+func (s *stores) file() *sqlstore.DB {
+	for _, db := range s.databases {
+		if filepath.IsAbs(db.Path()) {
+			return db
 		}
 	}
-	if other.jobs == nil {
-		return nil, errors.Join(usagef("%s keeps no jobs: %s", name, namesJobs), s.Close())
-	}
-	s.jobs = other.jobs
-	_, s.shared = other.jobs.(jobs.Sharer)
-	return s, nil
+	return nil
 }
 
 // observer is told what a database was asked for, how long it took and how it ended.
-type observer = func(operation string, took time.Duration, err error)
+type observer = func(string, time.Duration, error)
 
-func (s *stores) add(b *backend) {
-	s.failed[len(s.close)] = b.failed
-	s.close = append(s.close, b.close)
-	if b.ping != nil {
-		s.pings = append(s.pings, b.ping)
-	}
-	if b.backup != nil && s.backup == nil {
-		s.backup = b
-	}
-}
-
-// options are those of databases.
-func (c *Config) options(address string, log *slog.Logger, observe observer) sqlstore.Options {
-	return sqlstore.Options{
+// openStores opens what the config names. address is told to those that a store turns away because this daemon has it.
+func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (s *stores, err error) {
+	s = &stores{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	o := sqlstore.Options{
 		Describe: "at " + address, Observe: observe, AcceptLoss: c.AcceptLoss,
 		Warn: func(err error) { log.Warn("the database is not as it should be", "err", err) },
 	}
-}
-
-func openBackend(ctx context.Context, url string, o sqlstore.Options) (*backend, error) {
-	b, err := openURL(ctx, url, o)
-	if err != nil && strings.Contains(err.Error(), url) {
-		return nil, &redactedError{err, url}
+	if s.locks, s.jobs, err = s.open(ctx, c.Store, o, log); err != nil {
+		return s, err
 	}
-	return b, err
+	s.events, _ = s.locks.(lokt.EventLog)
+	name := "--store"
+	switch c.JobsStore {
+	case "none":
+		s.jobs = nil
+		return s, nil
+	case "", c.Store:
+	default:
+		name, o.JobsOnly = "--jobs-store", true
+		if _, s.jobs, err = s.open(ctx, c.JobsStore, o, log); err != nil {
+			return s, err
+		}
+	}
+	if s.jobs == nil {
+		return s, usagef("%s keeps no jobs: %s", name, namesJobs)
+	}
+	_, s.shared = s.jobs.(jobs.Sharer)
+	return s, nil
 }
 
-// redactedError is an error without the password that is in a store's URL.
-type redactedError struct {
-	err error
-	url string
+// open opens one store, whose password is in no error.
+func (s *stores) open(ctx context.Context, url string, o sqlstore.Options, log *slog.Logger) (lokt.Store, jobs.Store, error) {
+	locks, jobs, err := s.openURL(ctx, url, o, log)
+	if err != nil && strings.Contains(err.Error(), url) {
+		err = errors.New(strings.ReplaceAll(err.Error(), url, redact(url)))
+	}
+	return locks, jobs, err
 }
 
-func (e *redactedError) Error() string {
-	return strings.ReplaceAll(e.err.Error(), e.url, redact(e.url))
-}
-func (e *redactedError) Unwrap() error { return e.err }
-
-func openURL(ctx context.Context, url string, o sqlstore.Options) (*backend, error) {
-	kind, _, _ := strings.Cut(url, ":")
-	switch kind {
+func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, log *slog.Logger) (lokt.Store, jobs.Store, error) {
+	switch kind, _, _ := strings.Cut(url, ":"); kind {
 	case "memory":
 		locks := memstore.New()
-		b := &backend{locks: locks, jobs: locks.Jobs(), close: locks.Close}
 		if o.JobsOnly {
 			jobs := memstore.NewJobs()
-			b.jobs, b.close = jobs, jobs.Close
+			s.close = append(s.close, jobs.Close)
+			return locks, jobs, nil
 		}
-		return b, nil
+		s.close = append(s.close, locks.Close)
+		return locks, locks.Jobs(), nil
 	case "sqlite", "postgres", "postgresql":
 		db, err := sqlstore.Open(ctx, url, o)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		b := &backend{db: db, locks: db.Locks(), jobs: db.Jobs(), ping: db.Ping, failed: db.Failed(), close: db.Close}
-		if kind == "sqlite" {
-			b.backup, b.path = db.Backup, db.Path()
-		}
-		return b, nil
+		s.failed[len(s.databases)] = db.Failed()
+		s.databases, s.close = append(s.databases, db), append(s.close, db.Close)
+		return db.Locks(), db.Jobs(), tellContents(ctx, db, url, log)
 	case "etcd", "etcds":
-		s, err := etcdstore.Open(ctx, url, etcdstore.Options{})
+		locks, err := etcdstore.Open(ctx, url, etcdstore.Options{})
 		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", redact(url), err)
+			return nil, nil, fmt.Errorf("open %s: %w", redact(url), err)
 		}
-		return &backend{locks: s, close: s.Close}, nil
+		s.close = append(s.close, locks.Close)
+		return locks, nil, nil
 	}
-	return nil, unknownStore(url)
+	return nil, nil, unknownStore(url)
 }
 
 // tellContents logs what is in a database: somebody who mistyped its path sees that it is a new one.
-func tellContents(ctx context.Context, b *backend, url string, log *slog.Logger) error {
-	if b.db == nil {
-		return nil
-	}
-	db := b.db
+func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Logger) error {
 	has, err := db.Contents(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if has.Created {
+	case has.Created:
 		log.Info("made a new database, which is empty", "store", redact(url), "path", db.Path())
-	} else {
+	default:
 		log.Info("opened the database", "store", redact(url), "path", db.Path(), "locks", has.Locks, "jobs", has.Jobs)
 	}
 	return nil

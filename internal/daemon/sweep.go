@@ -5,31 +5,19 @@ import (
 	"time"
 )
 
-// Bounds on how often expired locks are forgotten: sweeping lists them all, and takes at most a fiftieth of the time.
-const (
-	sweepPause  = 2 * time.Second
-	sweepFactor = 50
-)
-
-// sweep forgets what has expired, until ctx ends.
+// sweep forgets what has expired, until ctx ends: every two seconds, but so that it takes at most a fiftieth of the
+// time, because it lists all locks.
 func (d *daemon) sweep(ctx context.Context) {
-	for {
-		begun := time.Now()
-		n, err := d.locks.Sweep(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && d.failures.Allow():
-			d.log.Warn("expired locks cannot be forgotten", "err", err)
-		case n > 0:
-			d.log.Debug("forgot what had expired", "locks", n)
-		}
-		pause := time.NewTimer(max(sweepPause, sweepFactor*time.Since(begun)))
+	for pause := time.Duration(0); ; {
 		select {
-		case <-pause.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			pause.Stop()
 			return
 		}
+		begun := time.Now()
+		if _, err := d.locks.Sweep(ctx); err != nil && ctx.Err() == nil && d.failures.Allow() {
+			d.log.Warn("expired locks cannot be forgotten", "err", err)
+		}
+		pause = max(2*time.Second, 50*time.Since(begun))
 	}
 }

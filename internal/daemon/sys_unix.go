@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ignoreFailures makes writes that cannot be done fail, instead of ending the process: those beyond the limit on the size of
-// files, and those to a log that nobody reads any more.
+// ignoreFailures makes writes that cannot be done fail, instead of ending the process: those beyond the limit on the
+// size of files, and those to a log that nobody reads any more.
 func ignoreFailures() { signal.Ignore(syscall.SIGXFSZ, syscall.SIGPIPE) }
 
 // fileLimit returns how many files the process may have open; 0 if that is not known.

@@ -102,7 +102,8 @@ func lifetime(v string) (time.Duration, error) {
 	return d, nil
 }
 
-// listTokens shows the tokens that are not revoked, those that have expired too: one of these may be the reason of a refusal.
+// listTokens shows the tokens that are not revoked, those that have expired too: one of these may be the reason of a
+// refusal.
 func listTokens(_ context.Context, s Streams, c *Config, _ []string) error {
 	if err := c.tokenFile(); err != nil {
 		return err
@@ -122,23 +123,20 @@ func listTokens(_ context.Context, s Streams, c *Config, _ []string) error {
 		for i, sc := range e.Scopes {
 			scopes[i] = string(sc)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), cmp.Or(e.Prefix, "-"), day(e.Created), expiry(e.Expires))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), cmp.Or(e.Prefix, "-"), day(e.Created, false), day(e.Expires, true))
 	}
 	return w.Flush()
 }
 
-func day(t *time.Time) string {
-	if t == nil {
+// day returns a time for people. What is over is said to have expired, if it is the end of something.
+func day(t *time.Time, end bool) string {
+	switch {
+	case t == nil:
 		return "-"
+	case end && !time.Now().Before(*t):
+		return t.UTC().Format(time.RFC3339) + " (expired)"
 	}
 	return t.UTC().Format(time.RFC3339)
-}
-
-func expiry(t *time.Time) string {
-	if t != nil && !time.Now().Before(*t) {
-		return day(t) + " (expired)"
-	}
-	return day(t)
 }
 
 // revokeToken ends every entry of the name.

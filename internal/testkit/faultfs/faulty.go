@@ -1,5 +1,5 @@
-// Package faultfs is a file system that fails on cue, so that a test can step through every operation of an action and see
-// what a full disk, a broken one or a crash leaves behind.
+// Package faultfs is a file system that fails on cue, so that a test can step through every operation of an action and
+// see what a full disk, a broken one or a crash leaves behind.
 package faultfs
 
 import (

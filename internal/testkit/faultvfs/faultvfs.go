@@ -1,9 +1,10 @@
-// Package faultvfs puts a layer between SQLite and its files, for tests: operations fail on cue, with the codes that SQLite gives them
-// when the system fails, and it is followed what a disk has of each file, so that the power can be cut.
+// Package faultvfs puts a layer between SQLite and its files, for tests: operations fail on cue, with the codes that
+// SQLite gives them when the system fails, and it is followed what a disk has of each file, so that the power can be
+// cut.
 //
-// A flush that fails behaves as those of Linux do: some of what was written since the last one is on the disk, the rest is not and
-// never will be, because the next flush knows nothing of it and succeeds. Only what is written again can be flushed again. Nothing is
-// flushed in truth, which takes long and would change nothing of this.
+// A flush that fails behaves as those of Linux do: some of what was written since the last one is on the disk, the
+// rest is not and never will be, because the next flush knows nothing of it and succeeds. Only what is written again
+// can be flushed again. Nothing is flushed in truth, which takes long and would change nothing of this.
 package faultvfs
 
 import (
@@ -65,8 +66,8 @@ type openFile struct {
 	call sqlite3.Tsqlite3_io_methods // below
 }
 
-// Install makes all databases that this process opens from now on go through a layer. decide is called before every operation, by any
-// goroutine, with the path of the file: of the database, or with -wal or -shm after it.
+// Install makes all databases that this process opens from now on go through a layer. decide is called before every
+// operation, by any goroutine, with the path of the file: of the database, or with -wal or -shm after it.
 func Install(decide func(op Op, path string) Outcome) (*FS, error) {
 	f := &FS{decide: decide, own: map[uintptr]uintptr{}, files: map[uintptr]openFile{}, disks: map[string]*disk{}}
 	tls := libc.NewTLS()
@@ -310,12 +311,12 @@ func (f *FS) block(tls *libc.TLS, file uintptr, b int64) []byte {
 	return append([]byte(nil), unsafe.Slice(at[byte](p), blockSize)...)
 }
 
-// Copy writes the database at a path, as it is at this moment, to another path: what a process finds that is started after this one
-// was killed. What the disk does not have it still does not have.
+// Copy writes the database at a path, as it is at this moment, to another path: what a process finds that is started
+// after this one was killed. What the disk does not have it still does not have.
 func (f *FS) Copy(from, to string) error { return f.save(from, to, false) }
 
-// Cut writes the database at a path to another path as the disk has it: what is found after the power failed. Whatever was
-// written and not flushed may be there or not; what a flush that failed has lost, is not.
+// Cut writes the database at a path to another path as the disk has it: what is found after the power failed. Whatever
+// was written and not flushed may be there or not; what a flush that failed has lost, is not.
 func (f *FS) Cut(from, to string) error { return f.save(from, to, true) }
 
 func (f *FS) save(from, to string, cut bool) error {

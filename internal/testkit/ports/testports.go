@@ -11,8 +11,8 @@ import (
 	"strconv"
 )
 
-// Ports that are chosen. The system gives connections, and listeners that ask for any port, those above: a port of theirs
-// that is free now may be taken by the time that a server wants it.
+// Ports that are chosen. The system gives connections, and listeners that ask for any port, those above: a port of
+// theirs that is free now may be taken by the time that a server wants it.
 const (
 	lowest = 10_000
 	top    = 32_000
@@ -21,8 +21,8 @@ const (
 // tries bounds how many ports are looked at.
 const tries = 1000
 
-// Free returns so many different addresses of loopback on which nobody listens, and which nobody gets who does not ask for
-// that very port.
+// Free returns so many different addresses of loopback on which nobody listens, and which nobody gets who does not ask
+// for that very port.
 func Free(n int) (addresses []string, err error) {
 	high := highest()
 	var held []net.Listener

@@ -1,4 +1,5 @@
-// Package programs builds lokt and loktd for tests: once for each state of the source, whichever package's tests ask first.
+// Package programs builds lokt and loktd for tests: once for each state of the source, whichever package's tests ask
+// first.
 package programs
 
 import (
@@ -18,8 +19,8 @@ func commands() []string {
 	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/loktd"}
 }
 
-// Dir returns the directory with lokt and loktd, built as users get them. Other users may enter it. It is kept for the next
-// tests, and removed a day after it was made.
+// Dir returns the directory with lokt and loktd, built as users get them. Other users may enter it. It is kept for the
+// next tests, and removed a day after it was made.
 var Dir = sync.OnceValues(func() (string, error) {
 	key, err := run("list", append([]string{"-export", "-f", "{{.BuildID}}"}, commands()...)...)
 	if err != nil {

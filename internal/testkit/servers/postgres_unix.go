@@ -39,8 +39,8 @@ type Postgres struct {
 	process  *exec.Cmd
 }
 
-// NeedPostgres starts a server, which ends with the test. Without PostgreSQL the test is skipped, unless the environment
-// variable CI is set: then it fails.
+// NeedPostgres starts a server, which ends with the test. Without PostgreSQL the test is skipped, unless the
+// environment variable CI is set: then it fails.
 func NeedPostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
 	p, err := StartPostgres(settings...)
@@ -49,7 +49,8 @@ func NeedPostgres(t testing.TB, settings ...string) *Postgres {
 	return p
 }
 
-// Need ends the test if there is an error: it is skipped if PostgreSQL is not installed and CI is not set, and has failed otherwise.
+// Need ends the test if there is an error: it is skipped if PostgreSQL is not installed and CI is not set, and has
+// failed otherwise.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, ErrNoPostgres) && os.Getenv("CI") == "" {

@@ -72,7 +72,8 @@ func (p *Proxy) Swallow() { p.set(func() { p.swallow = true }) }
 // Delay holds everything up that goes through, in each direction.
 func (p *Proxy) Delay(d time.Duration) { p.set(func() { p.delay = d }) }
 
-// Heal ends Refuse, Hole, Swallow and Delay. Connections that were in a hole are cut: their ends gave them up, or should.
+// Heal ends Refuse, Hole, Swallow and Delay. Connections that were in a hole are cut: their ends gave them up, or
+// should.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	hole := p.hole
