@@ -2,8 +2,9 @@ package sqlstore
 
 import "time"
 
-// clock is the time of a store. It goes on from where it was when the store was last changed, or from the wall clock if that is
-// later, and then by the monotonic clock alone: no step of the wall clock moves it, and it never goes back.
+// clock is the time of a store. It goes on from where it was when the store was last changed, or from the wall clock
+// if that is later, and then by the monotonic clock alone: no step of the wall clock moves it, and it never goes
+// back.
 type clock struct{ start, base time.Time }
 
 // newClock returns a clock that is not behind the given time.

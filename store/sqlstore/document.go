@@ -50,8 +50,8 @@ func seal(key string, v any) (document, error) {
 
 var errChecksum = errors.New("its checksum is another: it is not what was written")
 
-// open reads the document of the row with the key into v. The error wraps lokt.ErrDamaged, and says what it is that is
-// damaged.
+// open reads the document of the row with the key into v. The error wraps lokt.ErrDamaged, and says what it is that
+// is damaged.
 func (d *document) open(what, key string, v any) error {
 	err := errChecksum
 	if d.sum == checksum(key, d.text, d.payload) {
@@ -111,8 +111,8 @@ func (d *document) openJob(id string) (jobs.Record, error) {
 	return r, err
 }
 
-// queueChange tells which rows of a queue a change of its lock touches. Waiters are never changed in place, so equal pointers are
-// equal waiters.
+// queueChange tells which rows of a queue a change of its lock touches. Waiters are never changed in place, so equal
+// pointers are equal waiters.
 func queueChange(was, is []*lokt.Waiter) (gone []string, put []*lokt.Waiter) {
 	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
 		was, is = was[1:], is[1:]
@@ -145,10 +145,10 @@ func sortQueue(queue []*lokt.Waiter) {
 	})
 }
 
-// restart gives everybody who lives by time, and had not ended when something was stored last, a full time from now, and
-// reports whether that changed the lock. Nobody could renew anything while the store was out of use, and renewals that were
-// not flushed to the disk may be missing. A maximum hold still ends when it ends. The revision jumps beyond any that was not
-// flushed and that somebody may have seen.
+// restart gives everybody who lives by time, and had not ended when something was stored last, a full time from now,
+// and reports whether that changed the lock. Nobody could renew anything while the store was out of use, and renewals
+// that were not flushed to the disk may be missing. A maximum hold still ends when it ends. The revision jumps beyond
+// any that was not flushed and that somebody may have seen.
 func restart(l *lokt.Lock, now, last time.Time) bool {
 	if l.Free() {
 		return false

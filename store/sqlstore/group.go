@@ -13,8 +13,8 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// request is something to be stored. At most one of its functions is set; none if it is only to be found out whether anything
-// can be.
+// request is something to be stored. At most one of its functions is set; none if it is only to be found out whether
+// anything can be.
 type request struct {
 	name   string // of the lock that change is for
 	change func(lokt.Snapshot) lokt.Change
@@ -29,11 +29,12 @@ type request struct {
 	done     chan struct{} // closed when that is
 }
 
-// errEnded is what a function that ends its goroutine (runtime.Goexit, testing.T.Fatal) counts as having panicked with.
+// errEnded is what a function that ends its goroutine (runtime.Goexit, testing.T.Fatal) counts as having panicked
+// with.
 var errEnded = errors.New("change ended its goroutine")
 
-// guard runs what others wrote, keeps what they panicked with, and reports whether they did not. If they end the goroutine, it
-// does end: group.loop has another one go on.
+// guard runs what others wrote, keeps what they panicked with, and reports whether they did not. If they end the
+// goroutine, it does end: group.loop has another one go on.
 func (r *request) guard(run func()) (returned bool) {
 	defer func() {
 		if !returned {
@@ -62,8 +63,8 @@ func newGroup(commit func([]*request) error) *group {
 	return &group{commit: commit, poke: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// perform has the request stored, and returns when that is done or has failed. If ctx ends before the request is looked at,
-// it is dropped. What its function panics with, the caller does.
+// perform has the request stored, and returns when that is done or has failed. If ctx ends before the request is
+// looked at, it is dropped. What its function panics with, the caller does.
 func (g *group) perform(ctx context.Context, r *request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -132,7 +133,8 @@ func (g *group) loop() {
 	}
 }
 
-// serve stores the requests that are busy in one transaction. If what one of them wants cannot be stored, each gets its own.
+// serve stores the requests that are busy in one transaction. If what one of them wants cannot be stored, each gets
+// its own.
 func (g *group) serve() {
 	defer func() { // also when a request ends the goroutine: the others are served by the next one
 		left := g.busy[:0]

@@ -25,8 +25,8 @@ type fileJobs struct {
 
 var _ jobs.Store = (*fileJobs)(nil)
 
-// Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it must not use the
-// database. If it panics, Update does.
+// Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it
+// must not use the database. If it panics, Update does.
 func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
 	if s.closed.Load() {
 		return errClosed
@@ -39,13 +39,7 @@ const largePayload = 1 << 10
 
 // write writes what a turn changed.
 func (s *fileJobs) write(c *jobs.Changes, next *state) error {
-	put := func(statement, key string, v any, columns ...any) error {
-		d, err := seal(key, v)
-		if err == nil {
-			err = s.db.write.exec(statement, append([]any{d.text, d.sum}, columns...)...)
-		}
-		return err
-	}
+	w := s.db.write
 	for i := range c.Jobs {
 		if err := s.writeJob(&c.Jobs[i]); err != nil {
 			return err
@@ -54,21 +48,21 @@ func (s *fileJobs) write(c *jobs.Changes, next *state) error {
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]
-		if err := put("INSERT OR REPLACE INTO memos (doc, sum, id, expires) VALUES (?, ?, ?, ?)", m.ID, m, m.ID, nanos(m.Expires)); err != nil {
+		if err := w.document("memos", "id, expires", m.ID, m, m.ID, nanos(m.Expires)); err != nil {
 			return err
 		}
 	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
-		if err := put("INSERT OR REPLACE INTO statistics (doc, sum, hour, source, type, tag) VALUES (?, ?, ?, ?, ?, ?)",
-			statisticKey(t), t, t.Hour.Unix(), t.Source, t.Type, t.Tag); err != nil {
+		if err := w.document("statistics", "hour, source, type, tag", statisticKey(t), t,
+			t.Hour.Unix(), t.Source, t.Type, t.Tag); err != nil {
 			return err
 		}
 	}
 	if n := len(c.Events); n > 0 {
-		first, last := c.Events[0], c.Events[n-1]
-		if err := put("INSERT OR REPLACE INTO job_events (doc, sum, first, last, until) VALUES (?, ?, ?, ?, ?)",
-			number(first.Seq), c.Events, int64(first.Seq), int64(last.Seq), last.Time.UnixNano()); err != nil {
+		first, last := c.Events[0].Seq, c.Events[n-1]
+		if err := w.document("job_events", "first, last, until", number(first), c.Events,
+			int64(first), int64(last.Seq), last.Time.UnixNano()); err != nil {
 			return err
 		}
 	}
@@ -94,12 +88,12 @@ func (s *fileJobs) writeJob(r *jobs.Record) error {
 		}
 	}
 	if !r.State.Ended() {
-		return w.exec("INSERT OR REPLACE INTO living (seq, id, doc, payload, sum) VALUES (?, ?, ?, ?, ?)", seq, r.ID, d.text, payload, d.sum)
+		return w.put("living", "seq, id, doc, payload, sum", seq, r.ID, d.text, payload, d.sum)
 	}
 	if err := w.exec("DELETE FROM living WHERE seq = ?", seq); err != nil {
 		return err
 	}
-	return w.exec("INSERT OR REPLACE INTO ended (revision, seq, id, state, type, ended_at, doc, payload, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+	return w.put("ended", "revision, seq, id, state, type, ended_at, doc, payload, sum",
 		int64(r.Revision), seq, r.ID, string(r.State), r.Type, nanos(r.EndedAt), d.text, payload, d.sum)
 }
 
@@ -120,8 +114,8 @@ func (s *fileJobs) rows(ctx context.Context, statement string, args []any, scan 
 	return s.db.reading(ctx, "read", func(tx *sql.Tx) error { return reader(ctx, tx)(statement, args, scan) })
 }
 
-// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, who asks for one is told, and so is the
-// operator.
+// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, who asks for one is told,
+// and so is the operator.
 func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 	if s.closed.Load() {
 		return all, errClosed
@@ -132,7 +126,8 @@ func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 		if all.Jobs, err = loadJobs(query, damaged); err != nil {
 			return err
 		}
-		if err := query("SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?", []any{s.db.clock.now().UnixNano()}, func(rows *sql.Rows) error {
+		const memos = "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?"
+		if err := query(memos, []any{s.db.clock.now().UnixNano()}, func(rows *sql.Rows) error {
 			var id string
 			var d document
 			var m jobs.Memo
@@ -225,15 +220,18 @@ func (s *fileJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 }
 
 // ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
-func (s *fileJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) (all []jobs.Record, err error) {
-	where, args := "j.revision < ?", []any{int64(min(below, 1<<63-1))}
+func (s *fileJobs) ListEnded(
+	ctx context.Context, f jobs.Filter, below uint64, limit int,
+) (all []jobs.Record, err error) {
+	statement := "SELECT " + jobColumns + ", j.state, j.revision FROM ended j WHERE j.revision < ?"
+	args := []any{int64(min(below, 1<<63-1))}
 	if f.State != "" {
-		where, args = where+" AND j.state = ?", append(args, string(f.State))
+		statement, args = statement+" AND j.state = ?", append(args, string(f.State))
 	}
 	if f.Type != "" {
-		where, args = where+" AND j.type = ?", append(args, f.Type)
+		statement, args = statement+" AND j.type = ?", append(args, f.Type)
 	}
-	err = s.rows(ctx, "SELECT "+jobColumns+", j.state, j.revision FROM ended j WHERE "+where+" ORDER BY j.revision DESC", args, func(rows *sql.Rows) error {
+	err = s.rows(ctx, statement+" ORDER BY j.revision DESC", args, func(rows *sql.Rows) error {
 		var row jobRow
 		bad := jobs.Record{}
 		if len(all) == limit {
@@ -257,7 +255,8 @@ func (s *fileJobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, l
 
 // History implements jobs.Store.
 func (s *fileJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
-	err = s.rows(ctx, "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?", []any{from.Unix()}, func(rows *sql.Rows) error {
+	const statement = "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?"
+	err = s.rows(ctx, statement, []any{from.Unix()}, func(rows *sql.Rows) error {
 		var key string
 		var d document
 		var t jobs.Statistic
@@ -297,7 +296,8 @@ func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 		beyond -= int64(keep)
 	}
 	var gone [][2]int64
-	if err := w.query("SELECT revision, seq, coalesce(ended_at, 0) FROM ended ORDER BY revision LIMIT ?", []any{atMost}, func(rows *sql.Rows) error {
+	const oldest = "SELECT revision, seq, coalesce(ended_at, 0) FROM ended ORDER BY revision LIMIT ?"
+	if err := w.query(oldest, []any{atMost}, func(rows *sql.Rows) error {
 		var revision, seq, at int64
 		err := rows.Scan(&revision, &seq, &at)
 		if int64(len(gone)) < beyond || at < before {
@@ -315,7 +315,8 @@ func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 			return 0, err
 		}
 	}
-	if err := w.exec("DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)", d.clock.now().UnixNano(), atMost); err != nil {
+	const expired = "DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)"
+	if err := w.exec(expired, d.clock.now().UnixNano(), atMost); err != nil {
 		return 0, err
 	}
 	return len(gone), d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)

@@ -14,8 +14,9 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// fileLocks are the locks in a database of SQLite: a lokt.Store and its lokt.EventLog. Those that are not free are in memory, as
-// they were last committed. Of all others no more is kept than the highest token and revision there ever was: theirs from then on.
+// fileLocks are the locks in a database of SQLite: a lokt.Store and its lokt.EventLog. Those that are not free are in
+// memory, as they were last committed. Of all others no more is kept than the highest token and revision there ever
+// was: theirs from then on.
 type fileLocks struct {
 	db     *fileDB
 	closed atomic.Bool
@@ -85,7 +86,7 @@ func (s *fileLocks) load() error {
 	}
 	for name, e := range all {
 		if sortQueue(e.lock.Queue); missing[name] != 0 {
-			warn(fmt.Errorf("%w: queue of lock %s: of those who waited %d are missing, who have to ask again", lokt.ErrDamaged, name, missing[name]))
+			warn(fmt.Errorf("%w: queue of lock %s: %d are missing, who have to ask again", lokt.ErrDamaged, name, missing[name]))
 		}
 	}
 	s.mu.Lock()
@@ -128,8 +129,8 @@ func (s *fileLocks) usable(ctx context.Context) error {
 	return nil
 }
 
-// Update implements lokt.Store. change is run by another goroutine, while nothing else in the database changes: it must not use the
-// database. If it panics, Update does.
+// Update implements lokt.Store. change is run by another goroutine, while nothing else in the database changes: it
+// must not use the database. If it panics, Update does.
 func (s *fileLocks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -150,11 +151,7 @@ func (s *fileLocks) write(b *batch, next *state) error {
 			}
 		}
 		for _, p := range put {
-			d, err := sealWaiter(name, p)
-			if err == nil {
-				err = w.exec("INSERT OR REPLACE INTO waiters (lock, lease_id, doc, sum) VALUES (?, ?, ?, ?)", name, p.LeaseID, d.text, d.sum)
-			}
-			if err != nil {
+			if err := w.document("waiters", "lock, lease_id", waiterKey(name, p.LeaseID), p, name, p.LeaseID); err != nil {
 				return err
 			}
 		}
@@ -164,11 +161,10 @@ func (s *fileLocks) write(b *batch, next *state) error {
 			}
 			continue
 		}
-		d, err := sealLock(l)
-		if err == nil {
-			err = w.exec("INSERT OR REPLACE INTO locks (name, waiting, doc, sum) VALUES (?, ?, ?, ?)", name, len(l.Queue), d.text, d.sum)
-		}
-		if err != nil {
+		alone := *l
+		alone.Queue = nil
+		key := lockKey(name, len(l.Queue), false)
+		if err := w.document("locks", "name, waiting", key, &alone, name, len(l.Queue)); err != nil {
 			return err
 		}
 	}
@@ -176,12 +172,8 @@ func (s *fileLocks) write(b *batch, next *state) error {
 		first := next.LockEvent + 1
 		next.LockEvent += uint64(len(events))
 		since, until := span(events)
-		d, err := sealEvents(first, events)
-		if err == nil {
-			err = w.exec("INSERT INTO lock_events (first, last, since, until, lock, doc, sum) VALUES (?, ?, ?, ?, ?, ?, ?)",
-				int64(first), int64(next.LockEvent), since, until, events[0].Name, d.text, d.sum)
-		}
-		if err != nil {
+		if err := w.document("lock_events", "first, last, since, until, lock", number(first), events,
+			int64(first), int64(next.LockEvent), since, until, events[0].Name); err != nil {
 			return err
 		}
 	}
@@ -197,7 +189,8 @@ const (
 // trim forgets some of the oldest events that are too old or too many.
 func (s *fileLocks) trim(now time.Time, next *state) error {
 	d := s.db
-	if d.untrimmed += int(next.LockEvent - d.state.LockEvent); d.untrimmed < trimAfter && now.Sub(d.trimmed) < trimEvery {
+	d.untrimmed += int(next.LockEvent - d.state.LockEvent)
+	if d.untrimmed < trimAfter && now.Sub(d.trimmed) < trimEvery {
 		return nil
 	}
 	most := 2 * max(d.untrimmed, trimAfter)
@@ -215,8 +208,9 @@ func (d *fileDB) forgetEvents(table string, newest uint64, before int64, most in
 	if keep := d.options.KeepEvents; keep >= 0 {
 		upTo = int64(newest) - int64(keep)
 	}
-	if err := d.write.exec("DELETE FROM "+table+" WHERE first IN (SELECT first FROM (SELECT first, last, until FROM "+table+
-		" ORDER BY first LIMIT ?) WHERE last <= ? OR until < ?)", most, upTo, before); err != nil {
+	oldest := "(SELECT first, last, until FROM " + table + " ORDER BY first LIMIT ?)"
+	if err := d.write.exec("DELETE FROM "+table+" WHERE first IN (SELECT first FROM "+oldest+" WHERE last <= ? OR until < ?)",
+		most, upTo, before); err != nil {
 		return err
 	}
 	return d.write.script("PRAGMA incremental_vacuum(64)")
@@ -269,7 +263,8 @@ func (s *fileLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snap
 		s.mu.Lock()
 		for _, e := range s.all {
 			l := &e.lock
-			if strings.HasPrefix(l.Name, f.Prefix) && (e.damaged != nil || !l.Free() && (!f.Queued || len(l.Queue) > 0)) {
+			there := e.damaged != nil || !l.Free() && (!f.Queued || len(l.Queue) > 0)
+			if there && strings.HasPrefix(l.Name, f.Prefix) {
 				all = append(all, entry{lock: *l, damaged: e.damaged})
 			}
 		}
@@ -348,7 +343,8 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 			return err
 		}
 		page.Newest = st.LockEvent
-		if err := tx.QueryRowContext(ctx, "SELECT coalesce(min(first), 0) FROM lock_events").Scan(&page.Oldest); err != nil {
+		oldest := tx.QueryRowContext(ctx, "SELECT coalesce(min(first), 0) FROM lock_events")
+		if err := oldest.Scan(&page.Oldest); err != nil {
 			return err
 		}
 		statement, args := selectEvents(q, func(int) string { return "?" })

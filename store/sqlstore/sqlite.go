@@ -23,8 +23,8 @@ const maxReaders = 4
 // The pragmas of connections. auto_vacuum comes first: it has no effect on a database that has tables.
 func writerPragmas() []string {
 	return []string{
-		"auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-32768)", "temp_store(MEMORY)",
-		"trusted_schema(OFF)", "wal_autocheckpoint(0)", "journal_size_limit(67108864)",
+		"auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-32768)",
+		"temp_store(MEMORY)", "trusted_schema(OFF)", "wal_autocheckpoint(0)", "journal_size_limit(67108864)",
 	}
 }
 
@@ -80,6 +80,20 @@ func (w *writer) exec(statement string, args ...any) error {
 	return err
 }
 
+// put inserts or replaces a row.
+func (w *writer) put(table, columns string, values ...any) error {
+	return w.exec("INSERT OR REPLACE INTO "+table+" ("+columns+") VALUES (?"+strings.Repeat(", ?", len(values)-1)+")", values...)
+}
+
+// document inserts or replaces a row with the document of v.
+func (w *writer) document(table, columns, key string, v any, values ...any) error {
+	d, err := seal(key, v)
+	if err != nil {
+		return err
+	}
+	return w.put(table, "doc, sum, "+columns, append([]any{d.text, d.sum}, values...)...)
+}
+
 // script runs statements that are not.
 func (w *writer) script(statements string) error {
 	_, err := w.conn.ExecContext(context.Background(), statements)
@@ -119,7 +133,9 @@ func (w *writer) number(statement string, args ...any) (n int64, err error) {
 // checkpoint moves what the log has into the database's file, and reports whether that was all.
 func (w *writer) checkpoint(mode string) (whole bool, err error) {
 	var busy, pages, moved int
-	err = w.query("PRAGMA wal_checkpoint("+mode+")", nil, func(rows *sql.Rows) error { return rows.Scan(&busy, &pages, &moved) })
+	err = w.query("PRAGMA wal_checkpoint("+mode+")", nil, func(rows *sql.Rows) error {
+		return rows.Scan(&busy, &pages, &moved)
+	})
 	return busy == 0 && moved == pages, err
 }
 

@@ -58,7 +58,8 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 	return nil
 }
 
-// finishBackup marks a copy as such, and gives it its name when it is on the disk. If only the name may not be, the copy is left there.
+// finishBackup marks a copy as such, and gives it its name when it is on the disk. If only the name may not be, the
+// copy is left there.
 func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
 	w, err := openWriter(ctx, part, "rw", "journal_mode(DELETE)", "synchronous(FULL)")
 	if err != nil {
@@ -99,7 +100,8 @@ func CheckFile(ctx context.Context, path string) (err error) {
 	return errors.Join(append(said, err, d.read.Close())...)
 }
 
-// Check implements backend: SQLite's own check, which compares tables and indexes, and then every document's checksum.
+// Check implements backend: SQLite's own check, which compares tables and indexes, and then every document's
+// checksum.
 func (d *fileDB) Check(ctx context.Context) error {
 	var wrong []error
 	note := func(err error) {

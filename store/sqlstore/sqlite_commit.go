@@ -55,7 +55,8 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		}
 		d.locks.publish(b)
 	}
-	if pages := d.write.written() - d.moved; pages >= d.checkpointAt || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
+	pages := d.write.written() - d.moved
+	if pages >= d.checkpointAt || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
 		d.checkpoint()
 	}
 	return nil
@@ -162,7 +163,8 @@ func (d *fileDB) store(b *batch) error {
 		lazy = lazy && onlyRenewed(&c.entry.lock, &c.lock)
 	}
 	if lazy == d.full { // it cannot be changed within a transaction
-		if err := d.write.script("PRAGMA synchronous = " + map[bool]string{true: "NORMAL", false: "FULL"}[lazy]); err != nil {
+		mode := map[bool]string{true: "NORMAL", false: "FULL"}[lazy]
+		if err := d.write.script("PRAGMA synchronous = " + mode); err != nil {
 			return err
 		}
 		d.full = !lazy
@@ -202,9 +204,9 @@ func (d *fileDB) store(b *batch) error {
 	return nil
 }
 
-// recover finds out what is stored after a transaction of which that is not known. Part of the log may be missing on the disk, and a
-// system reports that only once; so before anything more is stored, what the log has is moved into the database's file, which writes
-// and flushes it again, and the log is cut off.
+// recover finds out what is stored after a transaction of which that is not known. Part of the log may be missing on
+// the disk, and a system reports that only once; so before anything more is stored, what the log has is moved into
+// the database's file, which writes and flushes it again, and the log is cut off.
 func (d *fileDB) recover() (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe("recover", begin, err) }()
@@ -227,7 +229,8 @@ func (d *fileDB) recover() (err error) {
 	}
 	if err != nil {
 		d.flushed(err)
-		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err))
+		err = fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err)
+		return translate(err)
 	}
 	d.suspect, d.moved = nil, 0
 	return nil
@@ -239,7 +242,8 @@ const (
 	checkpointAgain = 1000 // after somebody who reads was in the way
 )
 
-// checkpoint moves what the log has into the database's file. SQLite would do that by itself, and keep quiet about what fails.
+// checkpoint moves what the log has into the database's file. SQLite would do that by itself, and keep quiet about
+// what fails.
 func (d *fileDB) checkpoint() {
 	begin, written := time.Now(), d.write.written()
 	whole, err := d.write.checkpoint("PASSIVE")
@@ -253,8 +257,8 @@ func (d *fileDB) checkpoint() {
 	}
 }
 
-// onlyRenewed reports whether a lock differs only by what says that somebody is still there: no more is lost with such a change than what
-// is given again when the database is opened.
+// onlyRenewed reports whether a lock differs only by what says that somebody is still there: no more is lost with
+// such a change than what is given again when the database is opened.
 func onlyRenewed(was, is *lokt.Lock) bool {
 	return was.Token == is.Token && was.Corrupt == is.Corrupt && reflect.DeepEqual(was.Freeze, is.Freeze) &&
 		slices.EqualFunc(was.Holders, is.Holders, func(a, b lokt.Holder) bool {

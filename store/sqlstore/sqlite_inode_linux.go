@@ -11,9 +11,9 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// lockFile takes a kernel lock on the database's file itself, so that a process that comes by another name of the file (a hard link, a
-// bind mount) is turned away, too. It is of a kind that has nothing to do with those that SQLite takes. But closing a file
-// ends SQLite's locks on it: what is returned must be closed after all connections.
+// lockFile takes a kernel lock on the database's file itself, so that a process that comes by another name of the
+// file (a hard link, a bind mount) is turned away, too. It is of a kind that has nothing to do with those that SQLite
+// takes. But closing a file ends SQLite's locks on it: what is returned must be closed after all connections.
 func lockFile(path string) (_ *os.File, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -36,12 +36,13 @@ func lockFile(path string) (_ *os.File, err error) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("%w: database %s is in use, under another name, by %s", lokt.ErrUnavailable, path, holder(stat.Ino))
+			return nil, fmt.Errorf("%w: database %s is in use, under another name, by %s",
+				lokt.ErrUnavailable, path, holder(stat.Ino))
 		}
 	}
 	if stat.Nlink > 1 {
-		return nil, fmt.Errorf("%w: database %s has %d names (hard links), and what was stored last is found by one of them only: leave it one",
-			lokt.ErrInvalid, path, stat.Nlink)
+		return nil, fmt.Errorf("%w: database %s has %d names (hard links), and what was stored last is found by one of them "+
+			"only: leave it one", lokt.ErrInvalid, path, stat.Nlink)
 	}
 	return f, nil
 }

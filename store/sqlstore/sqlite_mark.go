@@ -1,8 +1,9 @@
 package sqlstore
 
-// The mark: a small file beside the database of SQLite that says how far its log had come. SQLite takes a damaged log for one
-// that ends early, and one that is missing for one that was never there; the mark tells. It is written with every transaction that was
-// flushed, and flushed itself some times a second. So it is exact unless the power fails, and then behind by that much.
+// The mark: a small file beside the database of SQLite that says how far its log had come. SQLite takes a damaged log
+// for one that ends early, and one that is missing for one that was never there; the mark tells. It is written with
+// every transaction that was flushed, and flushed itself some times a second. So it is exact unless the power fails,
+// and then behind by that much.
 
 import (
 	"bytes"
@@ -52,7 +53,8 @@ func readMark(path string) (m markText, found bool, err error) {
 		line, _, _ := bytes.Cut(b[at:min(at+markSlot, len(b))], []byte("\n"))
 		sum, text, ok := bytes.Cut(line, []byte(" "))
 		var slot markText
-		if ok && string(sum) == fmt.Sprintf("%08x", checksum(string(text))) && lokt.Unmarshal(text, &slot) == nil && slot.Number >= m.Number {
+		ok = ok && string(sum) == fmt.Sprintf("%08x", checksum(string(text))) && lokt.Unmarshal(text, &slot) == nil
+		if ok && slot.Number >= m.Number {
 			m, found = slot, true
 		}
 	}
@@ -102,9 +104,10 @@ func (m *mark) close() error {
 	return m.file.Close()
 }
 
-// scanLog looks at a log of SQLite before that does, and reports whether it ends early: behind the first frame that is not what was
-// written there are others of the same log that end a transaction. Such frames are left by a damaged log; but also by a loss of power, when
-// the end of a transaction that nobody was told of came to the disk before its beginning.
+// scanLog looks at a log of SQLite before that does, and reports whether it ends early: behind the first frame that
+// is not what was written there are others of the same log that end a transaction. Such frames are left by a damaged
+// log; but also by a loss of power, when the end of a transaction that nobody was told of came to the disk before its
+// beginning.
 func scanLog(path string) (early bool, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -77,7 +77,8 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		return nil, unavailable(err)
 	}
 	d := &fileDB{
-		path: path, options: o, stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true, checkpointAt: checkpointPages,
+		path: path, options: o, stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true,
+		checkpointAt: checkpointPages,
 	}
 	if d.side, err = lockBeside(path, o.Describe); err != nil {
 		return nil, err
@@ -144,7 +145,8 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	return was.unclean, err
 }
 
-// openReaders opens all of them at once, so that none opens another file that has come to the place of this one since.
+// openReaders opens all of them at once, so that none opens another file that has come to the place of this one
+// since.
 func (d *fileDB) openReaders(ctx context.Context) (err error) {
 	if d.read, err = sql.Open("sqlite", dsn(d.path, "rw", readerPragmas()...)); err != nil {
 		return err
@@ -169,8 +171,8 @@ type found struct {
 	loss    bool // so may be what was
 }
 
-// look looks at the files without changing them, and refuses what is no database of lokt, of another version, or less than
-// what was acknowledged.
+// look looks at the files without changing them, and refuses what is no database of lokt, of another version, or less
+// than what was acknowledged.
 func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 	mark, marked, err := readMark(d.path)
 	if errors.Is(err, lokt.ErrDamaged) {
@@ -194,8 +196,8 @@ func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 	var lost error
 	switch {
 	case f.state == nil && (logged || marked && mark.Commits > 0):
-		lost = errors.New("the database's file is missing or empty, but not what is beside it: if a new database is wanted, " +
-			"remove all files whose names begin as its own")
+		lost = errors.New("the database's file is missing or empty, but not what is beside it: if a new database is " +
+			"wanted, remove all files whose names begin as its own")
 	case f.state == nil:
 		f.unclean = false
 	case f.state.Backup:
@@ -204,20 +206,22 @@ func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 		d.options.warn(errors.New("the database is another than the one that was here last: tokens jump"))
 		f.loss = true
 	case marked && mark.Commits > f.state.Commits:
-		lost = fmt.Errorf("%d changes were acknowledged, and only %d are there: its log was damaged or taken away", mark.Commits, f.state.Commits)
+		lost = fmt.Errorf("%d changes were acknowledged, and only %d are there: its log was damaged or taken away",
+			mark.Commits, f.state.Commits)
 	case marked && !mark.Clean && !logged:
 		d.options.warn(errors.New("the log of the database is not there any more; nothing is missing that was in it"))
 	}
 	if lost != nil && !d.options.AcceptLoss {
-		return f, fmt.Errorf("%w: %w; restore a backup, or accept the loss (--accept-loss), and tokens go on far above any that were given", lokt.ErrDamaged, lost)
+		return f, fmt.Errorf("%w: %w; restore a backup, or accept the loss (--accept-loss), and tokens go on far above any "+
+			"that were given", lokt.ErrDamaged, lost)
 	} else if lost != nil {
 		d.options.warn(fmt.Errorf("opened with a loss that was accepted: %w", lost))
 		f.unclean = true
 	}
 	f.loss = f.loss || d.options.AcceptLoss
 	if early {
-		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of power this is what " +
-			"had not been acknowledged; otherwise the log is damaged"))
+		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of " +
+			"power this is what had not been acknowledged; otherwise the log is damaged"))
 	}
 	return f, nil
 }
@@ -234,7 +238,7 @@ func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) 
 		s, err = identify(w)
 		err = errors.Join(err, w.close())
 	}
-	if code(err)&0xff == sqlite3.SQLITE_READONLY && access == "ro" { // what was left when it was being made has to be rolled back
+	if code(err)&0xff == sqlite3.SQLITE_READONLY && access == "ro" { // it was being made, which has to be rolled back
 		return d.peek(ctx, "rw")
 	}
 	return s, err
@@ -242,8 +246,10 @@ func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) 
 
 func identify(w *writer) (*state, error) {
 	var mark, version, tables int64
-	if err := w.query("SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)", nil,
-		func(rows *sql.Rows) error { return rows.Scan(&mark, &version, &tables) }); err != nil {
+	if err := w.query("SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "+
+		"FROM pragma_application_id, pragma_user_version", nil, func(rows *sql.Rows) error {
+		return rows.Scan(&mark, &version, &tables)
+	}); err != nil {
 		return nil, err
 	}
 	switch {
@@ -252,7 +258,8 @@ func identify(w *writer) (*state, error) {
 	case mark != applicationID:
 		return nil, fmt.Errorf("%w: it is the database of another program", lokt.ErrInvalid)
 	case version != schemaVersion:
-		return nil, fmt.Errorf("%w: its version is %d, and this program knows version %d only", lokt.ErrInvalid, version, schemaVersion)
+		return nil, fmt.Errorf("%w: its version is %d, and this program knows version %d only",
+			lokt.ErrInvalid, version, schemaVersion)
 	}
 	s, err := readState(w.query)
 	return &s, err
@@ -262,7 +269,8 @@ func identify(w *writer) (*state, error) {
 func (d *fileDB) create() error {
 	d.contents.Created = true
 	d.state = state{Database: lokt.NewLeaseID()}
-	err := d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d", sqliteSchema, applicationID, schemaVersion))
+	err := d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d",
+		sqliteSchema, applicationID, schemaVersion))
 	if err == nil {
 		err = d.state.write(d.write)
 	}
@@ -309,7 +317,8 @@ func (d *fileDB) begin(was found) error {
 	return errors.Join(err, unavailable(d.mark.flush()))
 }
 
-// checkLiving looks for damage, in the tables that are read as a whole when the database is opened, that makes rows disappear.
+// checkLiving looks for damage, in the tables that are read as a whole when the database is opened, that makes rows
+// disappear.
 func (d *fileDB) checkLiving() error {
 	for _, table := range []string{"state", "locks", "waiters", "living", "payloads", "memos"} {
 		if err := d.write.query("PRAGMA quick_check('"+table+"')", nil, intact); err != nil {
@@ -343,7 +352,8 @@ func (d *fileDB) Contents(context.Context) (Contents, error) { return d.contents
 // Failed implements backend.
 func (d *fileDB) Failed() <-chan struct{} { return d.failed }
 
-// Close implements backend: it stores what was asked for before, closes the database, and lets another process have it.
+// Close implements backend: it stores what was asked for before, closes the database, and lets another process have
+// it.
 func (d *fileDB) Close() error {
 	d.closing.Do(func() {
 		d.cancel()
@@ -445,7 +455,8 @@ const (
 	checkpointEvery = 3 * time.Second
 )
 
-// tend flushes the mark, and has the log moved when the time has come, after transactions and until the database is closed.
+// tend flushes the mark, and has the log moved when the time has come, after transactions and until the database is
+// closed.
 func (d *fileDB) tend() {
 	ctx, checkpointed := context.Background(), time.Now()
 	for {
@@ -471,8 +482,9 @@ func (d *fileDB) tend() {
 	}
 }
 
-// present reports whether the database's file and its log are still where they were opened. What is stored in one that was removed
-// or moved away while it is open is lost with the process, or to whoever opens the file that is there now.
+// present reports whether the database's file and its log are still where they were opened. What is stored in one
+// that was removed or moved away while it is open is lost with the process, or to whoever opens the file that is
+// there now.
 func (d *fileDB) present() error {
 	for _, f := range []struct {
 		path string
@@ -486,11 +498,11 @@ func (d *fileDB) present() error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			what = "is not there any more"
-		case err != nil || os.SameFile(now, f.was): // what else there is to say of the file, reading and writing it will
+		case err != nil || os.SameFile(now, f.was): // what else there is to say, reading and writing the file will
 			continue
 		}
-		return fmt.Errorf("%w: %s of database %s %s, so nothing is stored: move it back, or save what it had (loktd backup) and restore that",
-			lokt.ErrUnavailable, filepath.Base(f.path), d.path, what)
+		return fmt.Errorf("%w: %s of database %s %s, so nothing is stored: move it back, or save what it had (loktd backup) "+
+			"and restore that", lokt.ErrUnavailable, filepath.Base(f.path), d.path, what)
 	}
 	return nil
 }
@@ -498,26 +510,27 @@ func (d *fileDB) present() error {
 // fail makes the database one in which this process stores nothing any more.
 func (d *fileDB) fail(err error) error {
 	if d.failure == nil {
-		d.failure = fmt.Errorf("%w: database %s could not be flushed to the disk, so nothing is stored until another process has opened it: "+
-			"look after the disk, and restart: %w", lokt.ErrUnavailable, d.path, err)
+		d.failure = fmt.Errorf("%w: database %s could not be flushed to the disk, so nothing is stored until another process "+
+			"has opened it: look after the disk, and restart: %w", lokt.ErrUnavailable, d.path, err)
 		close(d.failed)
 	}
 	return d.failure
 }
 
-// flushed looks at how something ended that may have flushed a file. After a flush that failed, what was written before it may be
-// on the disk or not, and no later flush tells: systems forget what they could not write. SQLite's memory of what it has moved into
-// the database's file cannot be relied on any more then, so the connections must not even be closed, which would move the rest and
-// remove the log. Only the log itself has everything that was acknowledged, and a process that opens it without such a memory moves
-// all of it once more.
+// flushed looks at how something ended that may have flushed a file. After a flush that failed, what was written
+// before it may be on the disk or not, and no later flush tells: systems forget what they could not write. SQLite's
+// memory of what it has moved into the database's file cannot be relied on any more then, so the connections must not
+// even be closed, which would move the rest and remove the log. Only the log itself has everything that was
+// acknowledged, and a process that opens it without such a memory moves all of it once more.
 func (d *fileDB) flushed(err error) {
 	if code(err) == sqlite3.SQLITE_IOERR_FSYNC {
 		_ = d.fail(err)
 	}
 }
 
-// rewriteFile writes a file, if there is one, with what it has, and flushes it. What an earlier process wrote and a system could not
-// flush is read from memory by who comes next as if it were on the disk, and is not flushed by flushing: only what is written again is.
+// rewriteFile writes a file, if there is one, with what it has, and flushes it. What an earlier process wrote and a
+// system could not flush is read from memory by who comes next as if it were on the disk, and is not flushed by
+// flushing: only what is written again is.
 func rewriteFile(path string) error {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,14 +14,16 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// sideFile is the kernel lock that a process has on a database: on a file beside it, which says whose it is. The file stays when the
-// lock is given back. Nobody removes it, because whoever did could lock another file than who comes next.
+// sideFile is the kernel lock that a process has on a database: on a file beside it, which says whose it is. The file
+// stays when the lock is given back. Nobody removes it, because whoever did could lock another file than who comes
+// next.
 type sideFile struct{ lock *flock.Flock }
 
 // patience is how long a second process waits for the first to end.
 const patience = 500 * time.Millisecond
 
-// lockBeside takes the kernel lock for the database. If another process has it, the error wraps lokt.ErrUnavailable and says which.
+// lockBeside takes the kernel lock for the database. If another process has it, the error wraps lokt.ErrUnavailable
+// and says which.
 func lockBeside(path, describe string) (*sideFile, error) {
 	side := path + ".lock"
 	s := &sideFile{flock.New(side, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))}
@@ -43,7 +45,8 @@ func lockBeside(path, describe string) (*sideFile, error) {
 	return s, nil
 }
 
-// inscribe writes whose the database is. The first byte of the file says nothing: where locks are mandatory, others cannot read it.
+// inscribe writes whose the database is. The first byte of the file says nothing: where locks are mandatory, others
+// cannot read it.
 func (s *sideFile) inscribe(who string) error {
 	return os.WriteFile(s.lock.Path(), []byte(" "+who+"\n"), 0o600)
 }
@@ -66,8 +69,8 @@ func (s *sideFile) close() error {
 	return errors.Join(s.inscribe(""), s.lock.Close()) // whose it was is of no use to the next who reads it
 }
 
-// resolve returns the path of the file that a path names in the end, whether that exists or not, so that the same database has the
-// same side file whatever it is called by.
+// resolve returns the path of the file that a path names in the end, whether that exists or not, so that the same
+// database has the same side file whatever it is called by.
 func resolve(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	for range 40 { // as many links as kernels follow

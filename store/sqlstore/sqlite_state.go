@@ -30,8 +30,8 @@ type highest struct {
 	JobToken uint64 `json:"job_token"`
 }
 
-// By how much tokens and revisions jump: after a start that was not clean, when only changes may be missing that were not flushed or not
-// acknowledged; and if it is not known how much is missing.
+// By how much tokens and revisions jump: after a start that was not clean, when only changes may be missing that were
+// not flushed or not acknowledged; and if it is not known how much is missing.
 const (
 	jumpUnclean = 1 << 20
 	jumpLoss    = 1 << 32
@@ -63,9 +63,5 @@ func readState(query query) (s state, err error) {
 }
 
 func (s *state) write(w *writer) error {
-	d, err := seal(stateKey, s)
-	if err == nil {
-		err = w.exec("INSERT OR REPLACE INTO state (id, doc, sum) VALUES (1, ?, ?)", d.text, d.sum)
-	}
-	return err
+	return w.document("state", "id", stateKey, s, 1)
 }

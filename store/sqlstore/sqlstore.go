@@ -13,31 +13,33 @@ import (
 
 // Options are what a database may be told. The zero Options are good.
 type Options struct {
-	// Describe says where the process that opens a database of SQLite is to be found, such as the address it serves: another
-	// process that wants the database is told so.
+	// Describe says where the process that opens a database of SQLite is to be found, such as the address it serves:
+	// another process that wants the database is told so.
 	Describe string
 
-	// AcceptLoss opens a database of SQLite though it has less than what was acknowledged: its log was damaged or taken away.
-	// Tokens go on far above any that were given.
+	// AcceptLoss opens a database of SQLite though it has less than what was acknowledged: its log was damaged or
+	// taken away. Tokens go on far above any that were given.
 	AcceptLoss bool
 
 	// JobsOnly says that the locks of jobs are kept elsewhere.
 	JobsOnly bool
 
-	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took, and how it
-	// ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load", "read", "trim",
-	// "backup" and "check". It may be called by several goroutines at once, and must not wait for the database.
+	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took,
+	// and how it ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load",
+	// "read", "trim", "backup" and "check". It may be called by several goroutines at once, and must not wait for the
+	// database.
 	Observe func(op string, took time.Duration, err error)
 
 	// Warn, if set, is told what an operator should know: documents that are damaged, a log that ended early.
 	Warn func(err error)
 
-	// Events, if set, is called with the events of locks after they were stored: in the order of the changes, one call at a
-	// time. It may use the database.
+	// Events, if set, is called with the events of locks after they were stored: in the order of the changes, one
+	// call at a time. It may use the database.
 	Events func([]lokt.Event)
 
-	// KeepEvents is how many events are kept, of locks and of jobs each; 0 means 1,000,000, negative no limit. KeepEventsFor is
-	// how long those of locks are; 0 means 90 days, negative no limit. Events of jobs go with the jobs.
+	// KeepEvents is how many events are kept, of locks and of jobs each; 0 means 1,000,000, negative no limit.
+	// KeepEventsFor is how long those of locks are; 0 means 90 days, negative no limit. Events of jobs go with the
+	// jobs.
 	KeepEvents    int
 	KeepEventsFor time.Duration
 }
@@ -68,8 +70,8 @@ type backend interface {
 	// Locks returns the locks in the database. They end with the database; closing them closes nothing else.
 	Locks() LockStore
 
-	// Jobs returns the jobs in the database. They end with the database; closing them closes nothing else. In SQLite they belong
-	// to one manager at a time.
+	// Jobs returns the jobs in the database. They end with the database; closing them closes nothing else. In SQLite
+	// they belong to one manager at a time.
 	Jobs() jobs.Store
 
 	// Path returns the path of the database's file, free of symbolic links; of a server's database its name.
@@ -78,22 +80,22 @@ type backend interface {
 	// Ping returns nil if the database can be read and is not known to be unable to store.
 	Ping(ctx context.Context) error
 
-	// Backup writes a copy of a database of SQLite, as it is at this moment, to a file that does not exist yet, for the user alone.
-	// Everything goes on meanwhile. The copy is a database of its own, to be put where the other was; it is on the disk when
-	// Backup returns. When it is opened as one, fencing tokens go on far above those that were given after it was made, but holds
-	// are those that it has: whatever was done since is forgotten.
+	// Backup writes a copy of a database of SQLite, as it is at this moment, to a file that does not exist yet, for
+	// the user alone. Everything goes on meanwhile. The copy is a database of its own, to be put where the other was;
+	// it is on the disk when Backup returns. When it is opened as one, fencing tokens go on far above those that were
+	// given after it was made, but holds are those that it has: whatever was done since is forgotten.
 	Backup(ctx context.Context, path string) error
 
-	// Check reads all of the database and returns an error that names everything that is wrong with it. It takes a while with a
-	// large one; everything goes on meanwhile.
+	// Check reads all of the database and returns an error that names everything that is wrong with it. It takes a
+	// while with a large one; everything goes on meanwhile.
 	Check(ctx context.Context) error
 
 	// Contents returns what the database had when it was opened, or for a server's database has now.
 	Contents(ctx context.Context) (Contents, error)
 
-	// Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can be stored any
-	// more then by this process: Close only gives the reason, and leaves the files open. The process should end, and another one
-	// open the database, which then has everything that was acknowledged.
+	// Failed returns a channel that is closed when a database of SQLite could not be flushed to the disk. Nothing can
+	// be stored any more then by this process: Close only gives the reason, and leaves the files open. The process
+	// should end, and another one open the database, which then has everything that was acknowledged.
 	Failed() <-chan struct{}
 
 	// Close stores what was asked for before and closes the database. Later calls fail, and waits return.
@@ -123,9 +125,9 @@ var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
 //     made in the first schema of the search path (the parameter search_path) if there are none. When nobody has used the
 //     database for ten seconds, everybody gets their full time from when somebody does again.
 //
-// Errors wrap lokt.ErrInvalid for what is no such URL, no such database or one of another version, lokt.ErrUnavailable if
-// another process has the database, which the error names, or it cannot be read, and lokt.ErrDamaged if its contents make no
-// sense or are less than what was acknowledged.
+// Errors wrap lokt.ErrInvalid for what is no such URL, no such database or one of another version,
+// lokt.ErrUnavailable if another process has the database, which the error names, or it cannot be read, and
+// lokt.ErrDamaged if its contents make no sense or are less than what was acknowledged.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if o.KeepEvents == 0 {
 		o.KeepEvents = 1_000_000
@@ -158,8 +160,8 @@ type fileURL struct {
 	old, acceptLoss bool
 }
 
-// parseFile reads a URL. It is not ok if that is none of SQLite, or ends with a parameter that is none: a mistyped ?mode=rw is
-// not the name of a new database.
+// parseFile reads a URL. It is not ok if that is none of SQLite, or ends with a parameter that is none: a mistyped
+// ?mode=rw is not the name of a new database.
 func parseFile(url string) (f fileURL, ok bool) {
 	path, ok := strings.CutPrefix(url, "sqlite:")
 	f.path = strings.TrimPrefix(path, "//")
@@ -181,8 +183,8 @@ func parseFile(url string) (f fileURL, ok bool) {
 	return f, ok && f.path != ""
 }
 
-// File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok if
-// the URL is none of SQLite.
+// File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is
+// not ok if the URL is none of SQLite.
 func File(url string) (path string, old, ok bool) {
 	f, ok := parseFile(url)
 	return f.path, f.old, ok
