@@ -108,12 +108,6 @@ func (e *env) deny(c lokt.Claim) *lokt.BlockedError {
 	return blocked
 }
 
-// keepOut acquires what must be denied because it is held, whoever holds it.
-func (e *env) keepOut(c lokt.Claim) {
-	e.Helper()
-	_ = e.deny(c)
-}
-
 // release ends a hold that must be there.
 func (e *env) release(h lokt.Holder) {
 	e.Helper()
