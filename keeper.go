@@ -52,9 +52,6 @@ type Heartbeat struct {
 	// request without an answer is repeated, and at the latest when the time is up.
 	Renew func(ctx context.Context) (life time.Duration, err error)
 
-	// Doubt, if set, is told of each renewal that failed but may still succeed.
-	Doubt func(err error)
-
 	// Lost is called once, when the lease can no longer be relied on, with an error that wraps ErrLost. It is not
 	// called after Stop has returned, and must not call Stop itself.
 	Lost func(cause error)
@@ -199,18 +196,9 @@ func (b *Heartbeat) pause() {
 
 // Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
 func (b *Heartbeat) Extend(asked, life time.Duration) {
-	deadline := time.Duration(forever)
-	if life > 0 {
-		deadline = asked + Usable(life, b.Margin)
-	}
-	b.extend(asked, deadline)
-}
-
-// extend takes in a renewal that was not the keeper's own.
-func (b *Heartbeat) extend(asked, deadline time.Duration) {
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
-	b.deadline = deadline
+	b.deadline = after(asked, life, b.Margin)
 	if !b.inFlight {
 		b.nextAfter(asked)
 	}
@@ -394,11 +382,8 @@ func (b *Heartbeat) renew() {
 		b.schedule()
 	}
 	k.mu.Unlock()
-	switch {
-	case over:
+	if over {
 		b.tell(err)
-	case err != nil && b.Doubt != nil:
-		b.Doubt(err)
 	}
 }
 

@@ -48,7 +48,7 @@ func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) *d
 
 // Acquire implements Service.
 func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, &c, m.withdraw)
+	return m.acquire(ctx, &c, false)
 }
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx
@@ -59,20 +59,17 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 // ctx has a deadline, the client is expected to ask again within ReturnTimeout of it; after that, those behind pass the
 // claim until it does.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, &c, nil)
+	return m.acquire(ctx, &c, true)
 }
 
-// withdrawal takes back a claim that failed, after it waited, within a limit.
-type withdrawal = func(ctx context.Context, c *Claim, waited, limit time.Duration)
-
-// withdraw is a withdrawal. It does its best: an orphan ends with its process or its time to live.
+// withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
 func (m *Manager) withdraw(ctx context.Context, c *Claim, waited, limit time.Duration) {
 	_, _ = m.leave(ctx, c, leftCancelled, waited, limit)
 }
 
-// acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may
-// withdraw.
-func (m *Manager) acquire(ctx context.Context, c *Claim, failed withdrawal) (Holder, error) {
+// acquire answers a claim. If no answer was had it is taken back, unless it is polled: then its client asks again, and
+// may withdraw it by way of another manager.
+func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
@@ -84,20 +81,20 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, failed withdrawal) (Hol
 	}
 	begun := time.Now()
 	ask := m.askInTime
-	if failed == nil {
+	if polled {
 		ask = m.askOnce
 	}
 	d, err := ask(ctx, c)
 	if err != nil {
-		if failed != nil && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
-			failed(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
+		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
+			m.withdraw(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
 		return Holder{}, err
 	}
 	if !d.queued {
 		return d.holder, d.err
 	}
-	return m.wait(ctx, c, begun, d.Lock.placeUntil(c.LeaseID), failed)
+	return m.wait(ctx, c, begun, d.Lock.placeUntil(c.LeaseID), polled)
 }
 
 // ask puts the claim to the rules.
@@ -155,9 +152,7 @@ func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 
 // wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its
 // time is up or ctx ends.
-func (m *Manager) wait(
-	ctx context.Context, c *Claim, begun, until time.Time, failed withdrawal,
-) (Holder, error) {
+func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, polled bool) (Holder, error) {
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	for {
 		s, err := m.store.View(ctx, c.Name)
@@ -177,15 +172,15 @@ func (m *Manager) wait(
 			if !look {
 				watch, most := s.nap(c)
 				s = Snapshot{} // of a crowded lock it is large, and many may wait
-				alarm := earliest(now.Add(most), refresh)
+				most = min(most, refresh.Sub(now))
 				if c.Wait > 0 {
-					alarm = earliest(alarm, begun.Add(c.Wait))
+					most = min(most, begun.Add(c.Wait).Sub(now))
 				}
-				err = m.sleep(ctx, watch, alarm)
+				err = m.sleep(ctx, watch, most)
 			} else {
 				refresh = now.Add(WaitRefresh)
 				ask := m.ask
-				if failed == nil {
+				if polled {
 					ask = m.askAgain
 				}
 				var d *decision
@@ -199,8 +194,8 @@ func (m *Manager) wait(
 		}
 		if err != nil {
 			switch {
-			case failed != nil:
-				failed(ctx, c, time.Since(begun), undoTimeout)
+			case !polled:
+				m.withdraw(ctx, c, time.Since(begun), undoTimeout)
 			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 				m.hungUp(ctx, c, until)
 			}
@@ -247,22 +242,15 @@ func (s Snapshot) nap(c *Claim) (Watch, time.Duration) {
 	return Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}, look
 }
 
-// sleep waits until the lock changes, or until the alarm.
-func (m *Manager) sleep(ctx context.Context, w Watch, alarm time.Time) error {
-	nap, cancel := context.WithDeadline(ctx, alarm)
+// sleep waits until the lock changes, for so long at most.
+func (m *Manager) sleep(ctx context.Context, w Watch, most time.Duration) error {
+	nap, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := m.store.Wait(nap, w)
 	if err != nil && nap.Err() != nil {
 		return ctx.Err()
 	}
 	return err
-}
-
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // How a waiting claim left the queue.

@@ -108,6 +108,12 @@ func (e *env) deny(c lokt.Claim) *lokt.BlockedError {
 	return blocked
 }
 
+// keepOut is deny for who does not ask why.
+func (e *env) keepOut(c lokt.Claim) {
+	e.Helper()
+	_ = e.deny(c)
+}
+
 // release ends a hold that must be there.
 func (e *env) release(h lokt.Holder) {
 	e.Helper()

@@ -60,14 +60,14 @@ var grantTests = []serviceTest{
 			e.Errorf("granted %+v and %+v", first, second)
 		}
 		e.release(first)
-		e.deny(e.claim("x", "b"))
+		e.keepOut(e.claim("x", "b"))
 		e.release(second)
 		e.grant(e.claim("x", "b"))
 	}},
 	{"another session of the same ID is another owner, unless the ID was chosen on purpose", func(e *env) {
 		e.grant(e.claim("x", "a"))
 		other := func(c *lokt.Claim) { c.Owner.Session = "another" }
-		e.deny(e.claim("x", "a", other))
+		e.keepOut(e.claim("x", "a", other))
 		e.grant(e.claim("x", "a", other, func(c *lokt.Claim) { c.Owner.AnySession = true }))
 	}},
 	{"strict claims of one owner exclude each other, but not its other claims", func(e *env) {
@@ -79,7 +79,7 @@ var grantTests = []serviceTest{
 		lease := e.grant(e.claim("x", "a"))
 		e.release(first)
 		second := e.grant(e.claim("x", "a", strict))
-		e.deny(e.claim("x", "a", strict))
+		e.keepOut(e.claim("x", "a", strict))
 		e.release(second)
 		e.release(lease)
 	}},
@@ -154,7 +154,7 @@ var grantTests = []serviceTest{
 	{"a semaphore has as many slots as the smallest of its claims says", func(e *env) {
 		a := e.grant(e.claim("x", "a", limit(3)))
 		e.grant(e.claim("x", "b", limit(3)))
-		e.deny(e.claim("x", "c", limit(2)))
+		e.keepOut(e.claim("x", "c", limit(2)))
 		c := e.grant(e.claim("x", "c", limit(3)))
 		if blocked := e.deny(e.claim("x", "d", limit(lokt.Shared))); len(blocked.Holders) != 3 {
 			e.Errorf("denied with %+v", blocked)
@@ -162,7 +162,7 @@ var grantTests = []serviceTest{
 		e.release(a)
 		e.release(c)
 		e.grant(e.claim("x", "d", limit(2)))
-		e.deny(e.claim("x", "a", limit(3)))
+		e.keepOut(e.claim("x", "a", limit(3)))
 		e.expect("x", "b d", "")
 	}},
 	{"readers share, a writer does not", func(e *env) {
@@ -170,10 +170,10 @@ var grantTests = []serviceTest{
 		if blocked := e.deny(e.claim("x", "w")); owners(blocked.Holders) != "a b" {
 			e.Errorf("denied with %+v", blocked)
 		}
-		e.deny(e.claim("x", "a")) // an upgrade, which b is in the way of
+		e.keepOut(e.claim("x", "a")) // an upgrade, which b is in the way of
 		e.release(b)
 		e.grant(e.claim("x", "a"))
-		e.deny(e.claim("x", "b", limit(lokt.Shared)))
+		e.keepOut(e.claim("x", "b", limit(lokt.Shared)))
 		e.release(a)
 	}},
 	{"of sixty-four who claim at once, one is granted", func(e *env) {

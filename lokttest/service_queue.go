@@ -54,7 +54,7 @@ var queueTests = []serviceTest{
 		e.expect("x", "r", "w r3")
 		e.release(again)
 		h := w.granted()
-		e.deny(e.claim("x", "r2", limit(lokt.Shared)))
+		e.keepOut(e.claim("x", "r2", limit(lokt.Shared)))
 		e.release(h)
 		e.release(r3.granted())
 		e.expectFree("x")
@@ -202,11 +202,11 @@ var queueTests = []serviceTest{
 		h := e.grant(e.claim("x", "r0", limit(lokt.Shared)))
 		w := e.enqueue(e.claim("x", "w"))
 		for i := range 20 { // a stream of readers, each of which would keep the writer out
-			e.deny(e.claim("x", fmt.Sprint("r", i+1), limit(lokt.Shared)))
+			e.keepOut(e.claim("x", fmt.Sprint("r", i+1), limit(lokt.Shared)))
 		}
 		e.release(h)
 		h = w.granted()
-		e.deny(e.claim("x", "r21", limit(lokt.Shared)))
+		e.keepOut(e.claim("x", "r21", limit(lokt.Shared)))
 		e.release(h)
 	}},
 	{"of claims that wait for each other, the last one gives way", func(e *env) {

@@ -136,9 +136,9 @@ var bubbleTests = []serviceTest{
 		h := e.grant(e.claim("x", "a", ttl(e.short)))
 		for range 3 {
 			time.Sleep(e.short - 1)
-			e.deny(e.claim("x", "b"))
+			e.keepOut(e.claim("x", "b"))
 			time.Sleep(time.Nanosecond)
-			e.deny(e.claim("x", "b"))
+			e.keepOut(e.claim("x", "b"))
 			var err error
 			if h, err = e.renew(h); err != nil {
 				e.Fatal(err)
@@ -153,7 +153,7 @@ var bubbleTests = []serviceTest{
 			e.Errorf("granted %+v", h)
 		}
 		time.Sleep(10_000 * time.Hour)
-		e.deny(e.claim("x", "b"))
+		e.keepOut(e.claim("x", "b"))
 		e.release(h)
 	}},
 	{"who waits for hours keeps its place", func(e *env) {
@@ -246,6 +246,6 @@ var bubbleTests = []serviceTest{
 		}
 		time.Sleep(e.short + 1)
 		e.grant(e.claim("x", "b"))
-		e.deny(e.claim("x", "a", refresh))
+		e.keepOut(e.claim("x", "a", refresh))
 	}},
 }
