@@ -66,25 +66,18 @@
 //
 //	UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2
 //
-// Renewals do not change the token. Tokens of different locks are not comparable.
+// Renewals do not change the token. Tokens of different locks are not comparable. A lease without a time to live
+// ([NoTTL]) is not renewed but looked at, every [Options].Interval, to notice an end by force.
 //
 // # What is promised
 //
-// In three layers, which differ in what they assume:
-//
-//   - The store, always: at no instant are there more holders than all of them put up with. A hold is not passed on
-//     before more than its time to live has gone by, on the store's clock, since the last renewal that it
-//     acknowledged. Tokens rise with each grant. A renewal or release that comes too late changes nothing of another's.
-//   - The holder, if the clocks of program and store run at speeds within 1 % of each other, and if the program looks
-//     at its lease before it acts: while the context of a lease is live, nobody else holds the lock beyond what its
-//     limit allows.
-//   - The effect, if the resource checks tokens: nothing that an old holder does arrives after something that a newer
-//     one did.
+// At no instant are there more holders than all of them put up with, and a hold is not passed on before more than its
+// time to live has gone by, on the store's clock, since the last renewal that it acknowledged. If the clocks of program
+// and store run at speeds within 1 % of each other, nobody else holds the lock while the context of a lease is live. If
+// the resource checks tokens, nothing that an old holder does arrives after something that a newer one did.
 //
 // Not promised: that a program that does not look at its lease stops in time; that a hold which is ended by force ends
-// after its holder knows; fairness to those who do not wait. A lease without a time to live ([NoTTL]) is not renewed
-// but looked at, so an end by force is noticed within [Options].Interval, and not at all while the service is out of
-// reach.
+// after its holder knows; fairness to those who do not wait. docs/semantics.md has all promises, with their numbers.
 //
 // # Times
 //

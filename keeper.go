@@ -9,25 +9,21 @@ import (
 	"time"
 )
 
-// Bounds on clocks that holders rely on (see the package documentation).
 const (
-	// clockDrift is how much faster or slower, relative to its length, a holder's clock may measure a duration than the
-	// store's does.
+	// clockDrift is the relative error of a holder's clock against the store's that leases allow for.
 	clockDrift = 0.01
 
 	keepWorkers   = 16                     // renewals under way at once, per Keeper
 	keepTogether  = 64                     // renewals made before their time at most, because one is due
 	retryAtLeast  = 20 * time.Millisecond  // between two tries of a renewal that failed
 	repeatAtLeast = 100 * time.Millisecond // a shorter wait for an answer is not cut in two
-	wallJump      = 2 * time.Second        // a step of the wall clock that may mean that the machine slept
 )
 
-// Keeper sends heartbeats: it renews any number of leases in time, with one timer and a bounded number of goroutines,
-// and none while there is nothing to renew. Leases whose renewals are due soon after one another, within an eighth of
-// their interval, are renewed together, so that the program wakes up less often. The zero Keeper is ready for use.
+// Keeper renews any number of leases in time, with one timer and a bounded number of goroutines. Renewals that are due
+// within an eighth of their interval are made together: the program wakes up less often. The zero Keeper is ready.
 type Keeper struct {
-	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps, which Go's
-	// own monotonic clock does not. It must not be changed once the keeper is in use.
+	// Elapsed, if set before the first use, reads a clock that never goes back. It may count the time that the machine
+	// sleeps, which Go's own monotonic clock does not.
 	Elapsed func() time.Duration
 
 	mu      sync.Mutex
@@ -46,17 +42,13 @@ type Heartbeat struct {
 	// Interval is the time between two renewals; 0 renews never, and only the end of the lease is told.
 	Interval time.Duration
 
-	// Renew renews the lease and returns how long it lives from the moment that Renew was called; 0 is for ever. An
-	// error that wraps ErrNotOwner or ErrNotFound is final; after any other the lease is in doubt, and Renew is called
-	// again soon, until the lease's time is up. The context ends when half of the time that is left is over, so that a
-	// request without an answer is repeated, and at the latest when the time is up.
+	// Renew renews the lease and returns how long it lives from the call on; 0 is for ever. An error that wraps
+	// ErrNotOwner or ErrNotFound is final; after any other Renew is called again soon, until the lease's time is up.
+	// The context ends when half of the time that is left is over: a request without an answer is repeated.
 	Renew func(ctx context.Context) (life time.Duration, err error)
 
-	// Doubt, if set, is told of each renewal that failed but may still succeed.
-	Doubt func(err error)
-
-	// Lost is called once, when the lease can no longer be relied on, with an error that wraps ErrLost. It is not
-	// called after Stop has returned, and must not call Stop itself.
+	// Lost is called once, with an error that wraps ErrLost, when the lease can no longer be relied on. It must not
+	// call Stop, and is not called after Stop has returned.
 	Lost func(cause error)
 
 	// Margin is how long before the end of its life the lease counts as lost.
@@ -91,9 +83,9 @@ func (k *Keeper) now() time.Duration {
 	return time.Since(k.base)
 }
 
-// Usable returns how long a lease of the given life may be relied on, counted from before the request for it was sent:
-// what is left when both clocks err by as much as they may, less the margin. It is negative for a lease too short to
-// use, and forever for one that does not end.
+// Usable returns how long a lease of the given life may be relied on, counted from before its request was sent: the
+// life less clockDrift and the margin. It is negative for a lease too short to use, and forever for one that does not
+// end.
 func Usable(life, margin time.Duration) time.Duration {
 	if life <= 0 {
 		return forever
@@ -109,9 +101,8 @@ func after(asked, life, margin time.Duration) time.Duration {
 	return asked + Usable(life, margin)
 }
 
-// Keep starts to renew a lease whose life began when asked, by the keeper's clock, and lasts as long as life says. The
-// beat belongs to the keeper until Stop. A beat is kept once: of one that is kept again after Stop, nobody is told the
-// loss.
+// Keep starts to renew a lease that was asked for at that time of the keeper's clock, and lives so long. A heartbeat is
+// kept once, and belongs to the keeper until Stop.
 func (k *Keeper) Keep(b *Heartbeat, asked time.Duration, life time.Duration) {
 	b.paused = b.Interval <= 0
 	k.keepUntil(b, asked, after(asked, life, b.Margin))
@@ -199,18 +190,9 @@ func (b *Heartbeat) pause() {
 
 // Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
 func (b *Heartbeat) Extend(asked, life time.Duration) {
-	deadline := time.Duration(forever)
-	if life > 0 {
-		deadline = asked + Usable(life, b.Margin)
-	}
-	b.extend(asked, deadline)
-}
-
-// extend takes in a renewal that was not the keeper's own.
-func (b *Heartbeat) extend(asked, deadline time.Duration) {
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
-	b.deadline = deadline
+	b.deadline = after(asked, life, b.Margin)
 	if !b.inFlight {
 		b.nextAfter(asked)
 	}
@@ -253,15 +235,9 @@ func (b *Heartbeat) remove() {
 func (k *Keeper) loop(wake chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	wall, mono := time.Now().Round(0), time.Now()
 	for {
 		now := k.now()
 		k.mu.Lock()
-		if drift := time.Now().Round(0).Sub(wall) - time.Since(mono); drift > wallJump || drift < -wallJump {
-			// The machine may have slept while the store's clock went on: ask at once.
-			wall, mono = time.Now().Round(0), time.Now()
-			k.hurry(now)
-		}
 		var lost []*Heartbeat
 		for len(k.beats) > 0 && k.beats[0].due <= now {
 			b := k.beats[0]
@@ -296,18 +272,6 @@ func (k *Keeper) loop(wake chan struct{}) {
 		case <-wake:
 		}
 	}
-}
-
-// hurry makes every lease be renewed at once. It changes no deadline. The keeper is locked.
-func (k *Keeper) hurry(now time.Duration) {
-	for _, b := range k.beats {
-		if b.paused || b.inFlight {
-			continue
-		}
-		b.next = min(b.next, now)
-		b.due = min(b.due, now)
-	}
-	heap.Init(&k.beats)
 }
 
 // start renews the beat's lease as soon as a worker is free. The keeper is locked.
@@ -394,11 +358,8 @@ func (b *Heartbeat) renew() {
 		b.schedule()
 	}
 	k.mu.Unlock()
-	switch {
-	case over:
+	if over {
 		b.tell(err)
-	case err != nil && b.Doubt != nil:
-		b.Doubt(err)
 	}
 }
 

@@ -8,42 +8,7 @@ import (
 	"time"
 )
 
-// In a bubble the wall clock cannot be set, so this calls what the loop calls when it sees that it was.
-//
 // Promise S-28.
-func TestStepOfTheWallClockMovesNoDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &Keeper{}
-		sent := make(chan struct{}, 1)
-		beats := []*Heartbeat{
-			{Interval: time.Minute, Renew: func(context.Context) (time.Duration, error) {
-				sent <- struct{}{}
-				return time.Hour, nil
-			}, Lost: func(cause error) { t.Error(cause) }},
-			{Lost: func(cause error) { t.Error(cause) }}, // only watched
-		}
-		for _, b := range beats {
-			k.Keep(b, k.now(), time.Hour)
-		}
-		synctest.Wait()
-		k.mu.Lock()
-		k.hurry(0)
-		k.rouse()
-		k.mu.Unlock()
-		<-sent // at once, and not after a minute
-		synctest.Wait()
-		if now := k.now(); now != 0 {
-			t.Errorf("the renewal came after %v", now)
-		}
-		for i, b := range beats {
-			if want := Usable(time.Hour, 0); b.deadline != want {
-				t.Errorf("beat %d ends after %v, not %v", i, b.deadline, want)
-			}
-			b.Stop()
-		}
-	})
-}
-
 func TestTimesOfOneProcessAreMonotonic(t *testing.T) {
 	k := &Keeper{}
 	k.now()
@@ -71,7 +36,7 @@ func TestKeeperWhoseClockCountsTheMachinesSleepIsRousedForWhatComesAfterIt(t *te
 		a := beat(50*time.Second, time.Hour, &other)
 		time.Sleep(time.Second)
 		slept.Store(int64(100 * time.Second))
-		a.extend(k.now(), k.now()+time.Hour) // the program renewed it by itself
+		a.Extend(k.now(), time.Hour) // the program renewed it by itself
 		b := beat(time.Second, 3*time.Second, &renewals)
 		time.Sleep(20 * time.Second)
 		if n := renewals.Load(); n < 15 {

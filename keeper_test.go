@@ -132,12 +132,13 @@ func newBeats(interval, margin time.Duration, answer func(ctx context.Context) (
 			b.mu.Lock()
 			b.sent = append(b.sent, time.Since(begun))
 			b.mu.Unlock()
-			return b.answer(ctx)
-		},
-		Doubt: func(error) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.doubts++
+			life, err := b.answer(ctx)
+			if err != nil && !errors.Is(err, lokt.ErrNotOwner) && !errors.Is(err, lokt.ErrNotFound) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.doubts++
+			}
+			return life, err
 		},
 		Lost: func(cause error) {
 			b.mu.Lock()

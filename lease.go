@@ -237,7 +237,7 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 		l.state, l.asked = Held, asked
 		l.deadline = after(asked, life, l.o.Margin)
 		if l.beat != nil {
-			l.beat.extend(asked, l.deadline)
+			l.beat.Extend(asked, life)
 		}
 	}
 	l.noticeYield()

@@ -46,33 +46,39 @@ func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) *d
 	return d, nil
 }
 
+// answer is apply where an error of the store is an answer like any other.
+func (m *Manager) answer(ctx context.Context, name string, rule func(Snapshot) *decision) *decision {
+	d, err := m.apply(ctx, name, rule)
+	if err != nil {
+		return &decision{err: err}
+	}
+	return d
+}
+
 // Acquire implements Service.
 func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, &c, m.withdraw)
+	return m.acquire(ctx, &c, false)
 }
 
-// Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID: when ctx
-// ends, or the store does not answer, the claim is not taken back but stays where it is. In the queue it stays for
-// QueueTTL more unless it is asked for again, and for AwayTTL if ctx was cancelled without a cause, as the context of a
-// request is whose client has hung up; what was granted stays granted. Who gives up on purpose releases the lease: if
-// that happens while Poll waits, even by way of another manager, it does not claim anew, but returns ErrWithdrawn. If
-// ctx has a deadline, the client is expected to ask again within ReturnTimeout of it; after that, those behind pass the
-// claim until it does.
+// Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID. When ctx ends,
+// or the store does not answer, the claim stays: what was granted stays granted, and a place in the queue lapses after
+// QueueTTL, or after AwayTTL if ctx was cancelled without a cause, as that of a request is when its client hangs up.
+// If ctx has a deadline, those behind pass the claim when it is not asked for within ReturnTimeout of it.
+//
+// A client that gives up on purpose releases the lease. If that happens while Poll waits, by way of any manager, Poll
+// returns ErrWithdrawn.
 func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, &c, nil)
+	return m.acquire(ctx, &c, true)
 }
 
-// withdrawal takes back a claim that failed, after it waited, within a limit.
-type withdrawal = func(ctx context.Context, c *Claim, waited, limit time.Duration)
-
-// withdraw is a withdrawal. It does its best: an orphan ends with its process or its time to live.
+// withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
 func (m *Manager) withdraw(ctx context.Context, c *Claim, waited, limit time.Duration) {
-	_, _ = m.leave(ctx, c, leftCancelled, waited, limit)
+	_ = m.leave(ctx, c, leftCancelled, waited, limit)
 }
 
-// acquire answers a claim; failed is called when no answer was had. Without it, the claim is one that others may
-// withdraw.
-func (m *Manager) acquire(ctx context.Context, c *Claim, failed withdrawal) (Holder, error) {
+// acquire answers a claim. If no answer was had it is taken back, unless it is polled: then its client asks again, and
+// may withdraw it by way of another manager.
+func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, error) {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
@@ -84,20 +90,20 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, failed withdrawal) (Hol
 	}
 	begun := time.Now()
 	ask := m.askInTime
-	if failed == nil {
+	if polled {
 		ask = m.askOnce
 	}
 	d, err := ask(ctx, c)
 	if err != nil {
-		if failed != nil && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
-			failed(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
+		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
+			m.withdraw(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
 		return Holder{}, err
 	}
 	if !d.queued {
 		return d.holder, d.err
 	}
-	return m.wait(ctx, c, begun, d.Lock.placeUntil(c.LeaseID), failed)
+	return m.wait(ctx, c, begun, d.Lock.placeUntil(c.LeaseID), polled)
 }
 
 // ask puts the claim to the rules.
@@ -105,8 +111,8 @@ func (m *Manager) ask(ctx context.Context, c *Claim) (*decision, error) {
 	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return acquire(s, *c) })
 }
 
-// storeTimeout bounds how long a caller waits for a store that does not answer. Its last second is for taking back what a
-// store may have put on record after all.
+// storeTimeout bounds the wait for a store that does not answer. The last second is for taking back a claim that it may
+// have put on record.
 const storeTimeout = 10 * time.Second
 
 // askInTime is ask for a claim that is taken back if the store does not answer in time.
@@ -120,8 +126,8 @@ func (m *Manager) askInTime(ctx context.Context, c *Claim) (*decision, error) {
 	return d, err
 }
 
-// askOnce is ask for a claim that its client asks for again when ctx has ended. Time that ends before the store has
-// answered is the store's doing: the claim does not wait, for it is not known to be on record.
+// askOnce is ask for a claim that its client asks for again when ctx has ended. If the store has not answered by then
+// the claim is not known to be on record, and does not wait.
 func (m *Manager) askOnce(ctx context.Context, c *Claim) (*decision, error) {
 	again := untilAskedAgain(ctx)
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -153,11 +159,8 @@ func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 	})
 }
 
-// wait keeps the claim in the queue, where it has its place until then unless it asks again, until it is granted, its
-// time is up or ctx ends.
-func (m *Manager) wait(
-	ctx context.Context, c *Claim, begun, until time.Time, failed withdrawal,
-) (Holder, error) {
+// wait keeps the claim in the queue until it is granted, its time is up or ctx ends. Its place lasts until then.
+func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, polled bool) (Holder, error) {
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	for {
 		s, err := m.store.View(ctx, c.Name)
@@ -177,15 +180,15 @@ func (m *Manager) wait(
 			if !look {
 				watch, most := s.nap(c)
 				s = Snapshot{} // of a crowded lock it is large, and many may wait
-				alarm := earliest(now.Add(most), refresh)
+				most = min(most, refresh.Sub(now))
 				if c.Wait > 0 {
-					alarm = earliest(alarm, begun.Add(c.Wait))
+					most = min(most, begun.Add(c.Wait).Sub(now))
 				}
-				err = m.sleep(ctx, watch, alarm)
+				err = m.sleep(ctx, watch, most)
 			} else {
 				refresh = now.Add(WaitRefresh)
 				ask := m.ask
-				if failed == nil {
+				if polled {
 					ask = m.askAgain
 				}
 				var d *decision
@@ -199,8 +202,8 @@ func (m *Manager) wait(
 		}
 		if err != nil {
 			switch {
-			case failed != nil:
-				failed(ctx, c, time.Since(begun), undoTimeout)
+			case !polled:
+				m.withdraw(ctx, c, time.Since(begun), undoTimeout)
 			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 				m.hungUp(ctx, c, until)
 			}
@@ -217,12 +220,11 @@ func (m *Manager) wait(
 func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	_, _ = m.apply(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, until) })
+	_ = m.answer(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, until) })
 }
 
-// turn reports whether asking again may change anything for a queued claim: it was granted, dropped from the queue,
-// taken for one whose claimant is away, or could enter, or somebody before it could, who is not there to ask: the time
-// of that grant has to begin.
+// turn reports whether asking again may change anything for a queued claim: it was granted, left the queue, counts as
+// away, or somebody in the queue can be let in.
 func (s Snapshot) turn(c *Claim) bool {
 	if _, in := s.Lock.Holder(c.LeaseID); in {
 		return true
@@ -247,22 +249,15 @@ func (s Snapshot) nap(c *Claim) (Watch, time.Duration) {
 	return Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}, look
 }
 
-// sleep waits until the lock changes, or until the alarm.
-func (m *Manager) sleep(ctx context.Context, w Watch, alarm time.Time) error {
-	nap, cancel := context.WithDeadline(ctx, alarm)
+// sleep waits until the lock changes, for so long at most.
+func (m *Manager) sleep(ctx context.Context, w Watch, most time.Duration) error {
+	nap, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := m.store.Wait(nap, w)
 	if err != nil && nap.Err() != nil {
 		return ctx.Err()
 	}
 	return err
-}
-
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // How a waiting claim left the queue.
@@ -275,10 +270,7 @@ const (
 // giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the
 // grant.
 func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
-	d, err := m.leave(ctx, c, how, waited, undoTimeout)
-	if err != nil {
-		return Holder{}, err
-	}
+	d := m.leave(ctx, c, how, waited, undoTimeout)
 	var blocked *BlockedError
 	if errors.As(d.err, &blocked) {
 		blocked.TimedOut, blocked.Cycle = waited, cycle
@@ -287,10 +279,10 @@ func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.
 }
 
 // leave takes the claim out of the queue, even if ctx has ended.
-func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) (*decision, error) {
+func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) *decision {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
+	return m.answer(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
 }
 
 // deadlockAfter is how long a claim waits before it looks for circles, and between two looks.
@@ -321,19 +313,13 @@ func (m *Manager) deadlock(ctx context.Context, c *Claim) []string {
 
 // Renew implements Service.
 func (m *Manager) Renew(ctx context.Context, r Renewal) (Holder, error) {
-	d, err := m.apply(ctx, r.Name, func(s Snapshot) *decision { return renew(s, r) })
-	if err != nil {
-		return Holder{}, err
-	}
+	d := m.answer(ctx, r.Name, func(s Snapshot) *decision { return renew(s, r) })
 	return d.holder, d.err
 }
 
 // Release implements Service.
 func (m *Manager) Release(ctx context.Context, t Target) ([]Holder, error) {
-	d, err := m.apply(ctx, t.Name, func(s Snapshot) *decision { return release(s, t) })
-	if err != nil {
-		return nil, err
-	}
+	d := m.answer(ctx, t.Name, func(s Snapshot) *decision { return release(s, t) })
 	return d.ended, d.err
 }
 
@@ -350,29 +336,20 @@ func (m *Manager) Freeze(ctx context.Context, name string, f Freeze) (Freeze, er
 	if f.ID == "" {
 		f.ID = NewLeaseID()
 	}
-	d, err := m.apply(ctx, name, func(s Snapshot) *decision { return freeze(s, f) })
-	if err != nil {
-		return Freeze{}, err
-	}
+	d := m.answer(ctx, name, func(s Snapshot) *decision { return freeze(s, f) })
 	return d.freeze, d.err
 }
 
 // Unfreeze implements Service.
 func (m *Manager) Unfreeze(ctx context.Context, t Target) (Freeze, error) {
-	d, err := m.apply(ctx, t.Name, func(s Snapshot) *decision { return unfreeze(s, t) })
-	if err != nil {
-		return Freeze{}, err
-	}
+	d := m.answer(ctx, t.Name, func(s Snapshot) *decision { return unfreeze(s, t) })
 	return d.freeze, d.err
 }
 
 // Prune implements Service.
 func (m *Manager) Prune(ctx context.Context, name string) ([]Removed, error) {
-	d, err := m.apply(ctx, name, prune)
-	if err != nil {
-		return nil, err
-	}
-	return d.removed, nil
+	d := m.answer(ctx, name, prune)
+	return d.removed, d.err
 }
 
 // Sweep forgets what is stale, of every lock, and returns how many holds and waiters that were. A lock is judged again

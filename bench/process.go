@@ -79,12 +79,12 @@ func (s *server) ready(out io.Reader) error {
 }
 
 // loktd starts the daemon on a store, with a name for a database of SQLite, and returns once it is ready.
-func (e *env) loktd(store string, flags ...string) (*server, error) {
+func (e *env) loktd(store string) (*server, error) {
 	if !strings.Contains(store, ":") {
 		store = "sqlite:" + filepath.Join(e.dir, store+".db")
 	}
-	s, out, err := e.start(filepath.Join(e.dir, "loktd"), append([]string{"--listen", "127.0.0.1:0", "--store", store,
-		"--capacity", "1000000", "--lease-ttl", "1h", "--max-parked", "20000", "--max-parked-each", "20000"}, flags...)...)
+	s, out, err := e.start(filepath.Join(e.dir, "loktd"), "--listen", "127.0.0.1:0", "--store", store,
+		"--capacity", "1000000", "--lease-ttl", "1h", "--max-parked", "20000", "--max-parked-each", "20000")
 	if err != nil {
 		return nil, err
 	}

@@ -298,7 +298,10 @@ func (c *Client) attempt(
 		x.seen = x.seen || x.doubtful
 		return !distrusted || len(c.urls) > 1, 0, c.unreachable(at, err)
 	}
-	defer drain(resp.Body)
+	defer func() { // so that its connection can be used again
+		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+		_ = resp.Body.Close()
+	}()
 	x.seen = true
 	if resp.StatusCode < 300 {
 		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" {
@@ -486,12 +489,6 @@ func notTrusted(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	return errors.As(err, &certificate) || errors.As(err, &record)
-}
-
-// drain reads what is left of an answer, so that its connection can be used again.
-func drain(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, 64<<10)
-	_ = body.Close()
 }
 
 // into returns a reader of answers for do, which are all that unmarshal has to read.

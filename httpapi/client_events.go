@@ -7,34 +7,18 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/lokt-dev/lokt"
 )
 
 // queryValues returns the query as the parameters of a URL.
 func queryValues(q lokt.EventQuery) url.Values {
-	v := url.Values{}
-	for name, n := range map[string]uint64{"after": q.After, "before": q.Before, "limit": uint64(max(q.Limit, 0))} { //nolint:gosec // not negative
-		if n > 0 {
-			v.Set(name, strconv.FormatUint(n, 10))
-		}
-	}
-	for name, text := range map[string]string{"name": q.Name, "prefix": q.Prefix, "owner": q.Owner} {
-		if text != "" {
-			v.Set(name, text)
-		}
-	}
+	v := values(map[string]any{
+		"after": q.After, "before": q.Before, "limit": max(q.Limit, 0), "name": q.Name, "prefix": q.Prefix, "owner": q.Owner,
+		"since": q.Since, "until": q.Until, "latest": q.Latest,
+	})
 	for _, t := range q.Types {
 		v.Add("type", string(t))
-	}
-	for name, t := range map[string]time.Time{"since": q.Since, "until": q.Until} {
-		if !t.IsZero() {
-			v.Set(name, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	if q.Latest {
-		v.Set("latest", "true")
 	}
 	return v
 }

@@ -277,15 +277,7 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 	if err := f.Validate(); err != nil {
 		return jobs.Page{}, err
 	}
-	q := url.Values{}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
-	for name, value := range map[string]string{"state": string(f.State), "type": f.Type, "tag": f.Tag, "after": f.After} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
+	q := values(map[string]any{"limit": f.Limit, "state": f.State, "type": f.Type, "tag": f.Tag, "after": f.After})
 	answer, err := ask[pageWire](ctx, c, "/jobs", q)
 	if err != nil {
 		return jobs.Page{}, err

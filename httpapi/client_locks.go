@@ -315,13 +315,8 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 			yield(lokt.Snapshot{}, err)
 			return
 		}
-		x := &exchange{method: http.MethodGet, path: "/v1/locks", query: url.Values{}, wait: c.slow(), looks: true}
-		if f.Prefix != "" {
-			x.query.Set("prefix", f.Prefix)
-		}
-		if f.Queued {
-			x.query.Set("queued", "true")
-		}
+		x := &exchange{method: http.MethodGet, path: "/v1/locks", wait: c.slow(), looks: true}
+		x.query = values(map[string]any{"prefix": f.Prefix, "queued": f.Queued})
 		var answer struct {
 			Locks []lockWire `json:"locks"`
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -179,7 +180,7 @@ func play(t *testing.T, file string, lines []line, handler http.Handler, changed
 		c.url = server.URL
 	}
 	addr := strings.TrimPrefix(c.url, "http://")
-	transport := &http.Transport{MaxIdleConnsPerHost: 10, Dial: func(string, string) (net.Conn, error) { return net.Dial("tcp", addr) }}
+	transport := &http.Transport{MaxIdleConnsPerHost: 10, DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", addr) }}
 	defer transport.CloseIdleConnections()
 	c.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var text bytes.Buffer

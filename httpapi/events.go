@@ -16,20 +16,11 @@ import (
 const heartbeat = 15 * time.Second
 
 // eventsRoutes returns the routes of events.
-func eventsRoutes() []route {
-	all := []route{
+func eventsRoutes(s *server) []route {
+	return only(s.Events != nil, ErrNoEvents, []route{
 		{pattern: "GET /v1/audit", scope: ScopeRead, serve: (*call).audit},
 		{pattern: "GET /v1/events", scope: ScopeRead, serve: (*call).stream},
-	}
-	for i, r := range all {
-		all[i].serve = func(c *call) error {
-			if c.s.Events == nil {
-				return ErrNoEvents
-			}
-			return r.serve(c)
-		}
-	}
-	return all
+	})
 }
 
 // eventQuery reads which events are asked for.

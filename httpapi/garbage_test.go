@@ -71,8 +71,8 @@ func TestClientsSurviveGarbage(t *testing.T) {
 		func(ctx context.Context) { _, _ = client.Prune(ctx, "x") },
 		func(ctx context.Context) { _, _ = client.Get(ctx, "x") },
 		func(ctx context.Context) {
-			for range client.List(ctx, lokt.Filter{}) {
-				continue
+			for _, err := range client.List(ctx, lokt.Filter{}) {
+				_ = err
 			}
 		},
 		func(ctx context.Context) { _, _ = client.ReadEvents(ctx, lokt.EventQuery{}) },

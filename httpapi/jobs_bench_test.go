@@ -161,6 +161,98 @@ func BenchmarkHeartbeat(b *testing.B) {
 	}
 }
 
+// BenchmarkCycle is what a worker of short jobs does: a request, three heartbeats and a completion, 64 at a time. The bare handler
+// answers five heartbeats for each.
+func BenchmarkCycle(b *testing.B) {
+	b.Run("bare", func(b *testing.B) {
+		one := post("/leases/0123456789abcdef0123456789abcdef/heartbeat", `{"worker_id":"w"}`)
+		cycles(b, bare(), func(conn io.ReadWriter, r *bufio.Reader, _ int) error {
+			for range 5 {
+				if _, err := exchange(conn, r, one); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	b.Run("lokt", func(b *testing.B) {
+		m, err := manager.Open(b.Context(), memstore.NewJobs(), manager.Options{Config: jobs.Config{Total: 1000, TTL: time.Hour}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer m.Close()
+		for left := b.N + 64; left > 0; left -= jobs.MaxSubmit {
+			specs := make([]jobs.Spec, min(left, jobs.MaxSubmit))
+			for i := range specs {
+				specs[i] = jobs.NewSpec()
+			}
+			if _, err := m.Submit(b.Context(), specs); err != nil {
+				b.Fatal(err)
+			}
+		}
+		cycles(b, httpapi.NewHandler(httpapi.Config{Jobs: m}), func(conn io.ReadWriter, r *bufio.Reader, i int) error {
+			worker := fmt.Sprintf(`{"worker_id":"w%d"`, i)
+			answer, err := exchange(conn, r, post("/leases/request", worker+`}`))
+			if err != nil {
+				return err
+			}
+			_, lease, _ := strings.Cut(string(answer), `"lease_id":"`)
+			lease, _, _ = strings.Cut(lease, `"`)
+			beat := post("/leases/"+lease+"/heartbeat", worker+`}`)
+			for _, request := range []string{beat, beat, beat, post("/leases/"+lease+"/complete", worker+`,"status":"completed"}`)} {
+				if _, err := exchange(conn, r, request); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// cycles runs cycles over 64 connections.
+func cycles(b *testing.B, h http.Handler, cycle func(conn io.ReadWriter, r *bufio.Reader, i int) error) {
+	server := httptest.NewServer(h)
+	defer server.Close()
+	var next atomic.Int64
+	failed := make(chan error)
+	b.ResetTimer()
+	for i := range 64 {
+		go func() {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
+			if err == nil {
+				defer conn.Close()
+			}
+			for r := bufio.NewReader(conn); err == nil && int(next.Add(1)) <= b.N; {
+				err = cycle(conn, r, i)
+			}
+			failed <- err
+		}()
+	}
+	for range 64 {
+		if err := <-failed; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(5*float64(b.N)/b.Elapsed().Seconds(), "req/s")
+}
+
+// exchange sends a request and returns the body of its answer, which must be 200.
+func exchange(conn io.Writer, r *bufio.Reader, request string) ([]byte, error) {
+	if _, err := io.WriteString(conn, request); err != nil {
+		return nil, err
+	}
+	a, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	if err == nil && a.StatusCode != http.StatusOK {
+		err = fmt.Errorf("answered with %s %s", a.Status, body)
+	}
+	return body, err
+}
+
 func BenchmarkBatchHeartbeat(b *testing.B) {
 	h, ids := leases(b, 1000)
 	batch := post("/leases/heartbeat", `{"worker_id":"w","lease_ids":["`+strings.Join(ids[:100], `","`)+`"]}`)

@@ -24,8 +24,8 @@ const maxWithin = 100
 
 // locksRoutes returns the routes of the locks API. Who holds something must not lose it because others, or he himself, asked
 // for too much under the same name, so what keeps a lease or ends it is answered all the same.
-func locksRoutes() []route {
-	all := []route{
+func locksRoutes(s *server) []route {
+	return only(s.Locks != nil, errNoLocks, []route{
 		{pattern: "GET /v1/locks", scope: ScopeRead, serve: (*call).listLocks},
 		{pattern: "GET /v1/locks/{name}", scope: ScopeRead, serve: (*call).getLock},
 		{pattern: "POST /v1/locks/{name}/leases", scope: ScopeLock, body: bodyNeeded, serve: (*call).acquire},
@@ -35,16 +35,7 @@ func locksRoutes() []route {
 		{pattern: "POST /v1/locks/{name}/prune", scope: ScopeLock, serve: (*call).prune},
 		{pattern: "PUT /v1/locks/{name}/freeze", scope: ScopeLock, body: bodyNeeded, serve: (*call).freeze},
 		{pattern: "DELETE /v1/locks/{name}/freeze", scope: ScopeLock, serve: (*call).unfreeze},
-	}
-	for i, r := range all {
-		all[i].serve = func(c *call) error {
-			if c.s.Locks == nil {
-				return errNoLocks
-			}
-			return r.serve(c)
-		}
-	}
-	return all
+	})
 }
 
 // answer answers with a value in the JSON form of package lokt.
@@ -117,24 +108,13 @@ func (c *call) listLocks() error {
 	if err := lokt.ValidatePrefix(f.Prefix); err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(c, 16<<10)
-	before := `{"locks":[` // the last flush tells of errors
-	begin := func() {
-		c.writeDeadline()
-		if before != "," {
-			c.Header()["Content-Type"] = jsonContent
-			c.Header().Set("Cache-Control", "no-store")
-		}
-		_, _ = out.WriteString(before)
-		before = ","
-	}
+	c.Header()["Content-Type"] = jsonContent
+	c.Header().Set("Cache-Control", "no-store")
+	out, before := bufio.NewWriterSize(c, 16<<10), `{"locks":[` // the last flush tells of errors
 	for snap, err := range c.s.Locks.List(c.ctx, f) {
 		var entry lockWire
 		switch {
 		case err != nil && snap.Lock.Name == "":
-			if before == "," {
-				_ = out.Flush() // the answer breaks off anyway
-			}
 			return err
 		case c.may(ScopeRead, snap.Lock.Name) != nil, err == nil && snap.Over():
 			continue
@@ -148,14 +128,17 @@ func (c *call) listLocks() error {
 		if err != nil {
 			return err
 		}
-		begin()
+		c.writeDeadline()
+		_, _ = out.WriteString(before)
 		if _, err := out.Write(text); err != nil {
 			return err
 		}
+		before = ","
 	}
 	if before != "," {
-		begin()
+		_, _ = out.WriteString(before)
 	}
+	c.writeDeadline()
 	_, _ = out.WriteString("]}\n")
 	return out.Flush()
 }

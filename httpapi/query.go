@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/url"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -94,19 +96,28 @@ func (q *query) target(name string) lokt.Target {
 
 // targetValues is the inverse of target, but for the name and the lease ID.
 func targetValues(t lokt.Target) url.Values {
+	return values(map[string]any{
+		"owner": t.Owner.ID, "session": t.Owner.Session, "host": t.Owner.Host, "any_session": t.Owner.AnySession, "pid": t.Owner.Process.PID,
+		"force": t.Force, "stale": t.Stale,
+	})
+}
+
+// values returns parameters of a URL; those that are zero are left out.
+func values(named map[string]any) url.Values {
 	v := url.Values{}
-	for name, text := range map[string]string{"owner": t.Owner.ID, "session": t.Owner.Session, "host": t.Owner.Host} {
-		if text != "" {
-			v.Set(name, text)
+	for name, value := range named {
+		switch x := value.(type) {
+		case time.Time:
+			value = x.UTC().Format(time.RFC3339Nano)
+			if x.IsZero() {
+				continue
+			}
+		default:
+			if reflect.ValueOf(x).IsZero() {
+				continue
+			}
 		}
-	}
-	for name, set := range map[string]bool{"any_session": t.Owner.AnySession, "force": t.Force, "stale": t.Stale} {
-		if set {
-			v.Set(name, "true")
-		}
-	}
-	if t.Owner.Process.PID > 0 {
-		v.Set("pid", strconv.Itoa(t.Owner.Process.PID))
+		v.Set(name, fmt.Sprint(value))
 	}
 	return v
 }

@@ -179,7 +179,7 @@ func NewHandler(c Config) http.Handler {
 	}
 	s.calls.New = func() any { return new(call) }
 	s.readers.New = newReader
-	s.routes = slices.Concat(aboutRoutes(), locksRoutes(), eventsRoutes())
+	s.routes = slices.Concat(aboutRoutes(), locksRoutes(s), eventsRoutes(s))
 	if s.Jobs != nil {
 		s.routes = append(s.routes, jobsRoutes()...)
 	}
@@ -193,6 +193,16 @@ func NewHandler(c Config) http.Handler {
 		})
 	}
 	return s
+}
+
+// only returns the routes, which answer with the error where the server has not what they are about.
+func only(there bool, missing error, routes []route) []route {
+	for i := range routes {
+		if !there {
+			routes[i].serve = func(*call) error { return missing }
+		}
+	}
+	return routes
 }
 
 // ServeHTTP implements http.Handler.

@@ -299,18 +299,7 @@ func eventsWake(t *testing.T, s lokt.Store, log lokt.EventLog) {
 func eventWaitEnds(t *testing.T, s lokt.Store, log lokt.EventLog) {
 	happen(t, s, "x", lokt.Event{Time: time.Now(), Type: lokt.EventRenew, Name: "x"})
 	newest := readEvents(t, log, lokt.EventQuery{}).Newest
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	for { // it may wake early, but not for ever
-		err := log.WaitEvents(ctx, newest)
-		if err == nil && ctx.Err() == nil {
-			continue
-		}
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		break
-	}
+	ctx := waitOut(t, func(ctx context.Context) error { return log.WaitEvents(ctx, newest) })
 	if _, err := log.ReadEvents(ctx, lokt.EventQuery{}); err == nil {
 		t.Error("a read went on after its context had ended")
 	}
@@ -319,21 +308,11 @@ func eventWaitEnds(t *testing.T, s lokt.Store, log lokt.EventLog) {
 func closedEventLog(t *testing.T, s lokt.Store, log lokt.EventLog) {
 	happen(t, s, "x", lokt.Event{Time: time.Now(), Type: lokt.EventRenew, Name: "x"})
 	newest := readEvents(t, log, lokt.EventQuery{}).Newest
-	waiting := make(chan struct{})
 	ctx := within(t)
-	go func() {
-		defer close(waiting)
+	closeWhile(t, s, func() {
 		for ctx.Err() == nil && log.WaitEvents(ctx, newest) == nil { // until it says that the store is closed
 		}
-	}()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-waiting:
-	case <-time.After(patience):
-		t.Error("WaitEvents went on after Close")
-	}
+	})
 	if _, err := log.ReadEvents(ctx, lokt.EventQuery{}); !errors.Is(err, lokt.ErrUnavailable) {
 		t.Errorf("ReadEvents of a closed store: %v", err)
 	}

@@ -108,7 +108,7 @@ func (e *env) deny(c lokt.Claim) *lokt.BlockedError {
 	return blocked
 }
 
-// keepOut acquires what must be denied because it is held, whoever holds it.
+// keepOut is deny for who does not ask why.
 func (e *env) keepOut(c lokt.Claim) {
 	e.Helper()
 	_ = e.deny(c)

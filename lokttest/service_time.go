@@ -8,16 +8,31 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
+// lasts checks that what ends by itself has lasted for the short time, and in a bubble no longer.
+func (e *env) lasts(what string, asked time.Time, p *pending) lokt.Holder {
+	e.Helper()
+	h := p.granted()
+	if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
+		e.Errorf("%s of %v took %v", what, e.short, took)
+	}
+	return h
+}
+
+// stale returns the owner's hold on the lock when it has expired.
+func (e *env) stale(name, who string) lokt.Holder {
+	e.Helper()
+	h := e.grant(e.claim(name, who, ttl(e.short)))
+	e.eventually("the lease is stale", func() bool { return len(e.get(name).Live()) == 0 })
+	return h
+}
+
 // timeTests let leases expire. On real time they demand only that nothing happens too early, and that it happens.
 var timeTests = []serviceTest{
 	{"a lease is passed on after its time to live, and not before", func(e *env) {
 		asked := time.Now()
 		a := e.grant(e.claim("x", "a", ttl(e.short)))
 		p := e.begin(e.claim("x", "b", waits(-1)))
-		b := p.granted()
-		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
-			e.Errorf("a lease of %v was passed on after %v", e.short, took)
-		}
+		b := e.lasts("a lease", asked, p)
 		if b.Token <= a.Token {
 			e.Errorf("token %d after %d", b.Token, a.Token)
 		}
@@ -30,23 +45,18 @@ var timeTests = []serviceTest{
 		e.expectFree("x")
 	}},
 	{"an expired lease is stale, is not renewed, and is pruned", func(e *env) {
-		h := e.grant(e.claim("x", "a", ttl(e.short)))
-		e.eventually("the lease is stale", func() bool { return len(e.get("x").Live()) == 0 })
-		e.noRenewal("of an expired lease", h, lokt.ErrNotFound)
-		e.grant(e.claim("y", "a", ttl(e.short)))
-		e.eventually("the lease is stale", func() bool { return len(e.get("y").Live()) == 0 })
+		e.noRenewal("of an expired lease", e.stale("x", "a"), lokt.ErrNotFound)
+		e.stale("y", "a")
 		removed, err := e.s.Prune(e.Context(), "y")
 		if err != nil || len(removed) != 1 || removed[0].Holder.Owner.ID != "a" || removed[0].Reason != lokt.ReasonExpired || removed[0].Waiter {
 			e.Errorf("pruned %+v, %v", removed, err)
 		}
 		e.expectFree("y")
-		e.grant(e.claim("z", "a", ttl(e.short)))
-		e.eventually("the lease is stale", func() bool { return len(e.get("z").Live()) == 0 })
+		e.stale("z", "a")
 		e.ends(lokt.Target{Name: "z", Stale: true, Owner: root}, "a")
 	}},
 	{"an expired lease is taken over at once by who asks", func(e *env) {
-		a := e.grant(e.claim("x", "a", ttl(e.short)))
-		e.eventually("the lease is stale", func() bool { return len(e.get("x").Live()) == 0 })
+		a := e.stale("x", "a")
 		if b := e.grant(e.claim("x", "b")); b.Token <= a.Token {
 			e.Errorf("token %d after %d", b.Token, a.Token)
 		}
@@ -81,10 +91,7 @@ var timeTests = []serviceTest{
 			}
 			time.Sleep(e.short / 20)
 		}
-		p.granted()
-		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
-			e.Errorf("a maximum hold of %v took %v", e.short, took)
-		}
+		e.lasts("a maximum hold", asked, p)
 	}},
 	{"a freeze ends after its time", func(e *env) {
 		asked := time.Now()
@@ -92,11 +99,7 @@ var timeTests = []serviceTest{
 		if err != nil || !f.ExpiresAt.Equal(f.At.Add(e.short)) {
 			e.Fatalf("frozen as %+v, %v", f, err)
 		}
-		p := e.begin(e.claim("x", "a", waits(-1)))
-		p.granted()
-		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
-			e.Errorf("a freeze of %v took %v", e.short, took)
-		}
+		e.lasts("a freeze", asked, e.begin(e.claim("x", "a", waits(-1))))
 		_, err = e.s.Unfreeze(e.Context(), lokt.Target{Name: "x", Owner: root})
 		e.failsWith("unfreezing what is not frozen", err, lokt.ErrNotFound)
 	}},
@@ -111,10 +114,7 @@ var timeTests = []serviceTest{
 		if again, err := e.renew(h); err == nil && !again.ExpiresAt.Equal(told.ExpiresAt) {
 			e.Errorf("renewing moved the end from %v to %v", told.ExpiresAt, again.ExpiresAt)
 		}
-		p.granted()
-		if took := p.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
-			e.Errorf("a grace of %v took %v", e.short, took)
-		}
+		e.lasts("a grace", asked, p)
 		e.noRenewal("by who had to leave", h, lokt.ErrNotOwner)
 	}},
 	{"a holder that never looks is not waited for, and equals are not asked to leave", func(e *env) {
@@ -125,12 +125,7 @@ var timeTests = []serviceTest{
 			e.Errorf("held by %+v", h)
 		}
 		asked := time.Now()
-		high := e.begin(e.claim("x", "high", priority(1), preempt(e.short), waits(-1)))
-		h := high.granted()
-		if took := high.at.Sub(asked); took < e.short || e.bubble && took > e.short+slack {
-			e.Errorf("a grace of %v took %v", e.short, took)
-		}
-		e.release(h)
+		e.release(e.lasts("a grace", asked, e.begin(e.claim("x", "high", priority(1), preempt(e.short), waits(-1)))))
 		e.release(equal.granted())
 	}},
 }

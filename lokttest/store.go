@@ -276,23 +276,29 @@ func endedContextFails(t *testing.T, s lokt.Store) {
 	}
 }
 
-func closedStoreIsUnavailable(t *testing.T, s lokt.Store) {
-	put(t, s, "x", held(id(1)))
-	waiting := make(chan struct{})
-	seen := view(t, s, "x").Lock.Revision
+// closeWhile closes the store while somebody waits, which has to end then.
+func closeWhile(t *testing.T, s lokt.Store, wait func()) {
+	t.Helper()
+	over := make(chan struct{})
 	go func() {
-		defer close(waiting)
-		_ = s.Wait(within(t), lokt.Watch{Name: "x", Seen: seen}) // what it returns depends on how far it was
+		defer close(over)
+		wait()
 	}()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-waiting:
+	case <-over:
 	case <-time.After(patience):
-		t.Error("Wait went on after Close")
+		t.Error("a wait went on after Close")
 	}
+}
+
+func closedStoreIsUnavailable(t *testing.T, s lokt.Store) {
+	put(t, s, "x", held(id(1)))
+	seen := view(t, s, "x").Lock.Revision
 	ctx := within(t)
+	closeWhile(t, s, func() { _ = s.Wait(ctx, lokt.Watch{Name: "x", Seen: seen}) }) // what it returns depends on how far it was
 	unavailable := func(what string, err error) {
 		t.Helper()
 		if !errors.Is(err, lokt.ErrUnavailable) {

@@ -207,21 +207,27 @@ func waitSeesEarlierChange(t *testing.T, s lokt.Store) {
 	}
 }
 
+// waitOut waits again and again, because waits may return early, until the context ends, which it returns.
+func waitOut(t *testing.T, wait func(ctx context.Context) error) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	t.Cleanup(cancel)
+	var err error
+	for err == nil && ctx.Err() == nil {
+		err = wait(ctx)
+	}
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait ended with %v", err)
+	}
+	return ctx
+}
+
 func waitEndsWithContext(t *testing.T, s lokt.Store) {
 	put(t, s, "x", held(id(1)))
 	for _, name := range []string{"x", "unknown"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		for { // a store may wake early, but not for ever
-			err := s.Wait(ctx, lokt.Watch{Name: name, Seen: view(t, s, name).Lock.Revision})
-			if err == nil && ctx.Err() == nil {
-				continue
-			}
-			if !errors.Is(err, context.DeadlineExceeded) && err != nil {
-				t.Errorf("wait for %q: %v", name, err)
-			}
-			break
-		}
+		waitOut(t, func(ctx context.Context) error {
+			return s.Wait(ctx, lokt.Watch{Name: name, Seen: view(t, s, name).Lock.Revision})
+		})
 	}
 }
 

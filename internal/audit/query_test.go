@@ -441,6 +441,9 @@ func TestReadingIsBoundedAndSaysSo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range l.Follow(ctx, Query{Limit: -1}) {
+	for e, err := range l.Follow(ctx, Query{Limit: -1}) {
+		if err == nil {
+			t.Errorf("followed %v", e)
+		}
 	}
 }

@@ -70,7 +70,7 @@ func TestThePageOnTheSchedulerIsRight(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		return cmd, out
 	}
-	example, err := os.ReadFile("../../jobs/example_test.go")
+	example, err := os.ReadFile("../../jobs/worker/example_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestThePageOnTheSchedulerIsRight(t *testing.T) {
 		switch {
 		case b.language == "go":
 			if !strings.Contains(flat.ReplaceAllString(string(example), ""), flat.ReplaceAllString(b.text, "")) {
-				t.Errorf("%s:%d: this is not in jobs/example_test.go", page, b.line)
+				t.Errorf("%s:%d: this is not in jobs/worker/example_test.go", page, b.line)
 			}
 			continue
 		case b.language == "text":

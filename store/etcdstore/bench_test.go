@@ -49,12 +49,10 @@ func BenchmarkAcquireRelease(b *testing.B) {
 				return m.Unlock(b.Context())
 			})
 		})
-		for _, keep := range []int{0, -1} {
-			b.Run(fmt.Sprintf("durable=%v/lokt,events=%v", durable, keep == 0), func(b *testing.B) {
-				m := lokt.NewManager(c.open(b, c.url(), Options{KeepEvents: keep}))
-				turns(b, func(int) error { return once(b.Context(), m, "x", 0) })
-			})
-		}
+		b.Run(fmt.Sprintf("durable=%v/lokt", durable), func(b *testing.B) {
+			m := lokt.NewManager(c.open(b, c.url(), Options{}))
+			turns(b, func(int) error { return once(b.Context(), m, "x", 0) })
+		})
 	}
 }
 

@@ -24,9 +24,6 @@ const eventBits = 16
 // it. Events that find no room beside a record are not kept.
 const maxRequestBytes = 1_500_000
 
-// manyEventBytes is how much of events a transaction has, about, that takes no further changes along.
-const manyEventBytes = 32 << 10
-
 // changeEvents are the events of one change, without the name of its lock in each.
 type changeEvents struct {
 	Name   string           `json:"name"`

@@ -77,7 +77,6 @@ func TestTLSAndAUserWithRightsForThePrefixOnlyAreEnough(t *testing.T) {
 	if page, err := s.ReadEvents(ctx, lokt.EventQuery{}); err != nil || len(page.Events) == 0 {
 		t.Errorf("events: %+v, %v", page, err)
 	}
-	c.open(t, secured, Options{Timeout: longTimeout, TLS: trust})
 
 	for what, wrong := range map[string]string{
 		"a wrong password":     strings.Replace(secured, "word@", "secret@", 1) + "?ca=" + url.QueryEscape(ca),

@@ -2,11 +2,9 @@ package etcdstore
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +18,10 @@ import (
 
 // Options are what a store may be told besides its URL. The zero Options are good.
 type Options struct {
-	// TLS, if set, is used for the connections, instead of what the URL says.
-	TLS *tls.Config
-
 	// Timeout is after how long without an answer etcd counts as unavailable; 0 means 5 s. Contexts may end earlier.
 	Timeout time.Duration
 
-	// KeepEvents is about how many changes' events etcd keeps for ReadEvents; 0 means 10,000, negative none.
+	// KeepEvents is about how many changes' events etcd keeps for ReadEvents; 0 means 10,000.
 	KeepEvents int
 
 	// Observe, if set, is called with the events of each change of this store, after the change is stored: for each
@@ -80,16 +75,10 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
-	if o.TLS != nil {
-		t.tls = o.TLS
-		for i, e := range t.endpoints {
-			t.endpoints[i] = "https://" + strings.TrimPrefix(strings.TrimPrefix(e, "http://"), "https://")
-		}
-	}
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second
 	}
-	if o.KeepEvents == 0 {
+	if o.KeepEvents <= 0 {
 		o.KeepEvents = 10_000
 	}
 	client, err := clientv3.New(clientv3.Config{

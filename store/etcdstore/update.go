@@ -2,8 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,8 +31,8 @@ type attempt struct {
 	mod   int64  // revision that it was based on
 }
 
-// maxBatch is how many Updates of a name share one transaction at most.
-const maxBatch = 64
+// maxBatch is how many Updates of a name share one transaction at most: the events of so many fit beside any record.
+const maxBatch = 32
 
 // Update implements lokt.Store. Updates of the same name by the same store that come at the same time share a
 // transaction.
@@ -195,15 +193,14 @@ func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (r
 	d := s.decide(sl, st, batch)
 	switch {
 	case len(d.batch) == 0:
-		return d.later, false, nil
-	case d.changed || len(d.events) > 0 && s.keep >= 0:
-		rest, again, err = s.commit(ctx, sl, st, d)
-		return append(slices.Clone(rest), d.later...), again, err
+		return nil, false, nil
+	case d.changed || len(d.events) > 0:
+		return s.commit(ctx, sl, st, d)
 	case guess: // what it was decided on may be old
-		return append(d.batch, d.later...), true, nil
+		return d.batch, true, nil
 	}
 	s.settle(d)
-	return d.later, false, nil
+	return nil, false, nil
 }
 
 // base returns the state to decide on: the one remembered from the last change if nothing was heard of another one
@@ -272,7 +269,6 @@ func resolve(st *state, batch []*request) []*request {
 // decided is what a batch of changes comes to.
 type decided struct {
 	batch   []*request
-	later   []*request // for which there is no room in the same transaction
 	lock    lokt.Lock
 	now     time.Time // by the lock's clock
 	at      time.Time // the same by this process's
@@ -287,14 +283,9 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 	raised := snap.Lock
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	told := 0
-	for i, r := range batch {
+	for _, r := range batch {
 		if r.withdrawn {
 			continue
-		}
-		if told > manyEventBytes {
-			d.later = batch[i:]
-			break
 		}
 		r.begun = true
 		snap.Lock = d.lock
@@ -305,10 +296,7 @@ func (s *Store) decide(sl *slot, st *state, batch []*request) decided {
 		}
 		d.lock = c.Lock
 		d.lock.Name, d.lock.Revision, d.lock.Corrupt = sl.name, raised.Revision, ""
-		for _, e := range c.Events {
-			d.events = append(d.events, e)
-			told += 300 + len(e.Owner.ID) + len(e.Owner.Session) + len(e.Owner.Host)
-		}
+		d.events = append(d.events, c.Events...)
 		d.batch = append(d.batch, r)
 	}
 	snap.Lock = d.lock
@@ -334,7 +322,7 @@ func (s *Store) settle(d decided) {
 
 // commit stores what was decided on the state, if it is still as it was. It returns what turn does.
 func (s *Store) commit(ctx context.Context, sl *slot, st *state, d decided) (rest []*request, again bool, err error) {
-	id := changeID()
+	id := lokt.NewLeaseID()[:16] // different for every change
 	try := attempt{id: id, mod: st.latest()}
 	if len(st.changes) > 0 {
 		try.base = st.changes[len(st.changes)-1]
@@ -346,7 +334,7 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, d decided) (res
 			return d.batch, false, err
 		}
 	}
-	if len(d.events) > 0 && s.keep >= 0 {
+	if len(d.events) > 0 {
 		try.event = s.eventKey(id)
 		left := maxRequestBytes
 		for _, op := range ops {
@@ -418,9 +406,3 @@ func (s *Store) puts(next, st *state) ([]clientv3.Op, error) {
 	return ops, nil
 }
 
-// changeID is different for every change.
-func changeID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // documented never to fail
-	return hex.EncodeToString(b[:])
-}

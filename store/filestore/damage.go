@@ -34,7 +34,7 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 	defer g.leave()
 	var moved []Damage
 	for range files { // each load reports the first file that is in the way
-		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq}, allFiles)
+		st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
 		d := Damage{Name: name}
 		how, dir := lokt.EventCorruptBreak, dirFreezes
 		switch {
@@ -104,19 +104,19 @@ func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int,
 		return nil, 0, unavailable(err)
 	}
 	queued := map[string]bool{}
-	for _, n := range names {
+	for _, name := range names {
 		if ctx.Err() != nil {
 			return found, 0, ctx.Err()
 		}
-		snap, err := s.View(ctx, n.name)
-		d, l := Damage{Name: n.name}, snap.Lock
+		snap, err := s.View(ctx, name)
+		d, l := Damage{Name: name}, snap.Lock
 		switch {
 		case err != nil:
-			d.Path, d.Problem = s.path(s.dirOf(err), n.name), err.Error()
+			d.Path, d.Problem = s.path(s.dirOf(err), name), err.Error()
 		case l.Corrupt != "":
-			d.Path, d.Problem = s.path(dirLocks, n.name), l.Corrupt
+			d.Path, d.Problem = s.path(dirLocks, name), l.Corrupt
 		case l.Freeze != nil && l.Freeze.Damaged != "":
-			d.Path, d.Problem = s.path(dirFreezes, n.name), l.Freeze.Damaged
+			d.Path, d.Problem = s.path(dirFreezes, name), l.Freeze.Damaged
 		}
 		if d.Problem != "" {
 			found = append(found, d)

@@ -49,18 +49,15 @@ type guardPage struct {
 	torn    bool   // there is an entry that has not been written to its end, or is just being written
 }
 
-// page is room for what a new guard file has.
-type page [guardSize]byte
-
-// readPage reads a guard file, into the page first. A header that cannot be understood counts as none, and so does an
+// readPage reads a guard file, into the room first. A header that cannot be understood counts as none, and so does an
 // entry: it was not written to its end, and nothing that it announces was done.
-func readPage(f vfs.File, page *page) (guardPage, error) {
+func readPage(f vfs.File, room *[guardSize]byte) (guardPage, error) {
 	var p guardPage
-	n, err := f.ReadAt(page[:], 0)
+	n, err := f.ReadAt(room[:], 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return p, err
 	}
-	buf := page[:n]
+	buf := room[:n]
 	line, _, _ := bytes.Cut(buf[:min(n, headerSize)], []byte{'\n'})
 	kind, _, _ := strings.Cut(string(line), " ")
 	if digits, ours := strings.CutPrefix(kind, headerFamily); ours {
@@ -157,10 +154,10 @@ type guard struct {
 	f     *guardFile
 	shard *shard
 	guardPage
-	page    page   // for reading and writing
-	fresh   bool   // the file has not got its full size yet
-	pending bool   // an entry is in the journal
-	carry   []byte // lines of earlier changes that the audit log lacks
+	page    [guardSize]byte // for reading and writing
+	fresh   bool            // the file has not got its full size yet
+	pending bool            // an entry is in the journal
+	carry   []byte          // lines of earlier changes that the audit log lacks
 }
 
 // enter locks the guard file of the named lock, and finishes a change in its shard that was cut short.

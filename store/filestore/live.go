@@ -64,6 +64,18 @@ func (s *Store) Self() (lokt.Process, error) {
 	return p, nil
 }
 
+// Runner returns this process as an owner for lokt.NewLocker, which gives it a runner ID. What it acquires with Process
+// among the options is free the moment that the process dies, instead of after the time to live:
+//
+//	owner, err := store.Runner()
+//	locker, err := lokt.NewLocker(lokt.NewManager(store), owner, lokt.LockerOptions{
+//		Defaults: lokt.Options{Process: &owner.Process},
+//	})
+func (s *Store) Runner() (lokt.Owner, error) {
+	self, err := s.Self()
+	return lokt.Owner{Host: s.Host(), Process: self}, err
+}
+
 // openLive opens a liveness file to lock a byte of it.
 func (s *Store) openLive(name string) (f vfs.File, node uint64, err error) {
 	path := filepath.Join(s.root, dirLive, name)

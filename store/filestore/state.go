@@ -40,16 +40,12 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock, of which the given files may be there. page is what its guard file
-// says.
-func (s *Store) load(name string, now lockfile.Now, page guardPage, present fileSet) (*state, error) {
+// load reads what is known about the named lock. page is what its guard file says.
+func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, error) {
 	st := &state{name: name, now: now}
 	var lockInfo fs.FileInfo
 	var failed [files]error
 	for f := range fileDirs {
-		if !present.has(f) {
-			continue
-		}
 		var fi fs.FileInfo
 		st.data[f], fi, failed[f] = s.readFile(f, name)
 		if errors.Is(failed[f], fs.ErrNotExist) {

@@ -234,7 +234,7 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 		return unavailable(err)
 	}
 	defer g.leave()
-	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq}, allFiles)
+	st, err := s.load(name, s.o.clock(), guardPage{seq: g.seq})
 	if err != nil {
 		return err
 	}
@@ -255,47 +255,32 @@ func (s *Store) observe(events []lokt.Event) {
 	}
 }
 
-// View implements lokt.Store. It takes no lock, but reads again if the files were changed meanwhile.
-func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
-	r := &reader{s: s}
-	defer r.close()
-	return r.view(ctx, name, allFiles)
-}
-
-// reader reads locks without excluding those who change them. It is for one goroutine.
-type reader struct {
-	s      *Store
-	guards map[uint8]*guardReader
-	page   page
-}
-
-// guardReader is a guard file open for reading.
-type guardReader struct {
-	f    vfs.File // nil if it cannot be read: what is in the lock's files counts
-	last *guardPage
-}
-
 // maxViews bounds how often a lock is read again because it, or one of its shard, was changed meanwhile.
 const maxViews = 20
 
-// view reads the named lock, of which the given files may be there.
-func (r *reader) view(ctx context.Context, name string, present fileSet) (lokt.Snapshot, error) {
+// View implements lokt.Store. It takes no lock, but reads again if the files were changed meanwhile.
+func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	none := lokt.Snapshot{Lock: lokt.Lock{Name: name}}
-	guard := r.guard(shardOf(name))
+	// A guard file that cannot be read is left out: what is in the lock's files counts.
+	guard, err := s.fs.OpenFile(s.guardPath(shardOf(name)), os.O_RDONLY|openNoFollow, 0)
+	if err != nil {
+		guard = nil
+	} else {
+		defer guard.Close()
+	}
 	for try := 1; ; try++ {
 		if err := ctx.Err(); err != nil {
 			return none, context.Cause(ctx)
 		}
-		if r.s.closed.Load() {
+		if s.closed.Load() {
 			return none, unavailable(errClosed)
 		}
-		p := guard.read(&r.page)
-		files := present
-		if p.entry != nil && p.entry.Name == name {
-			files = allFiles
+		var page guardPage
+		if guard != nil {
+			page, _ = readPage(guard, &[guardSize]byte{})
 		}
-		st, err := r.s.load(name, r.s.o.clock(), p, files)
-		if try < maxViews && (p.torn && try < 3 || guard.moved(p)) {
+		st, err := s.load(name, s.o.clock(), page)
+		if try < maxViews && (page.torn && try < 3 || moved(guard, page)) {
 			time.Sleep(time.Duration(try) * 10 * time.Microsecond)
 			continue
 		}
@@ -306,48 +291,11 @@ func (r *reader) view(ctx context.Context, name string, present fileSet) (lokt.S
 	}
 }
 
-// guard returns the guard file of the shard.
-func (r *reader) guard(shard uint8) *guardReader {
-	g := r.guards[shard]
-	if g == nil {
-		g = &guardReader{}
-		g.f, _ = r.s.fs.OpenFile(r.s.guardPath(shard), os.O_RDONLY|openNoFollow, 0)
-		if r.guards == nil {
-			r.guards = map[uint8]*guardReader{}
-		}
-		r.guards[shard] = g
-	}
-	return g
-}
-
-// read returns what the guard file says.
-func (g *guardReader) read(buf *page) guardPage {
-	switch {
-	case g.f == nil:
-		return guardPage{}
-	case g.last != nil && !g.last.torn && !g.moved(*g.last):
-		return *g.last
-	}
-	p, err := readPage(g.f, buf)
-	if g.last = &p; err != nil {
-		g.last = nil
-	}
-	return p
-}
-
 // moved reports whether a lock of the shard was changed since the page was read.
-func (g *guardReader) moved(p guardPage) bool {
-	if g.f == nil {
+func moved(guard vfs.File, p guardPage) bool {
+	if guard == nil {
 		return false
 	}
-	seq, err := readSeq(g.f)
+	seq, err := readSeq(guard)
 	return err == nil && seq != p.seq
-}
-
-func (r *reader) close() {
-	for _, g := range r.guards {
-		if g.f != nil {
-			_ = g.f.Close()
-		}
-	}
 }

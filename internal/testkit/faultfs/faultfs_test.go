@@ -132,7 +132,7 @@ func TestACrashEndsEverythingAndClosesFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	real := file.(*faultyFile).inner
+	real := file.(*faultyFile).File
 	f.CrashAt(3)
 	if _, err := file.Write([]byte("x")); err != nil {
 		t.Fatalf("before the crash: %v", err)
@@ -166,7 +166,7 @@ func TestCrashClosesFilesAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Crash()
-	if _, err := file.(*faultyFile).inner.Stat(); !errors.Is(err, fs.ErrClosed) {
+	if _, err := file.(*faultyFile).File.Stat(); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("the file is still open: %v", err)
 	}
 	if _, err := f.Lstat("/"); !errors.Is(err, ErrCrashed) {
@@ -184,7 +184,7 @@ func TestAFailedCloseClosesTheFile(t *testing.T) {
 	if err := file.Close(); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Close = %v", err)
 	}
-	if _, err := file.(*faultyFile).inner.Stat(); !errors.Is(err, fs.ErrClosed) {
+	if _, err := file.(*faultyFile).File.Stat(); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("the file is still open: %v", err)
 	}
 }

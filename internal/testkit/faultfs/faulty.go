@@ -126,152 +126,117 @@ func (f *Faulty) step(kind, detail string) (short bool, err error) {
 
 func (f *Faulty) closeAll() {
 	for file := range f.open {
-		file.inner.Close()
+		file.File.Close()
 		delete(f.open, file)
 	}
 }
 
-func failed(op, path string, err error) error {
-	return &fs.PathError{Op: op, Path: path, Err: err}
-}
-
 // OpenFile implements vfs.FS, as the other methods do.
 func (f *Faulty) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
-	if _, err := f.step("open", name); err != nil {
-		return nil, failed("open", name, err)
+	return do(f, "open", name, func() (vfs.File, error) {
+		inner, err := f.inner.OpenFile(name, flag, perm)
+		if err != nil {
+			return nil, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.crash > 0 && len(f.trace) >= f.crash { // meanwhile, in another goroutine
+			inner.Close()
+			return nil, &fs.PathError{Op: "open", Path: name, Err: ErrCrashed}
+		}
+		file := &faultyFile{File: inner, fs: f}
+		f.open[file] = struct{}{}
+		return file, nil
+	})
+}
+
+// do counts an operation and does it unless it is to fail.
+func do[T any](f *Faulty, op, path string, inner func() (T, error)) (T, error) {
+	if _, err := f.step(op, path); err != nil {
+		return *new(T), &fs.PathError{Op: op, Path: path, Err: err}
 	}
-	inner, err := f.inner.OpenFile(name, flag, perm)
-	if err != nil {
-		return nil, err
-	}
-	file := &faultyFile{File: inner, inner: inner, fs: f}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.crash > 0 && len(f.trace) >= f.crash { // meanwhile, in another goroutine
-		inner.Close()
-		return nil, failed("open", name, ErrCrashed)
-	}
-	f.open[file] = struct{}{}
-	return file, nil
+	return inner()
+}
+
+// try is do for operations without a result.
+func try(f *Faulty, op, path string, inner func() error) error {
+	_, err := do(f, op, path, func() (struct{}, error) { return struct{}{}, inner() })
+	return err
 }
 
 func (f *Faulty) Rename(oldpath, newpath string) error {
-	if _, err := f.step("rename", oldpath+" "+newpath); err != nil {
-		return failed("rename", newpath, err)
-	}
-	return f.inner.Rename(oldpath, newpath)
+	return try(f, "rename", oldpath+" "+newpath, func() error { return f.inner.Rename(oldpath, newpath) })
 }
 
 func (f *Faulty) Remove(name string) error {
-	if _, err := f.step("remove", name); err != nil {
-		return failed("remove", name, err)
-	}
-	return f.inner.Remove(name)
+	return try(f, "remove", name, func() error { return f.inner.Remove(name) })
 }
 
 func (f *Faulty) Mkdir(name string, perm fs.FileMode) error {
-	if _, err := f.step("mkdir", name); err != nil {
-		return failed("mkdir", name, err)
-	}
-	return f.inner.Mkdir(name, perm)
+	return try(f, "mkdir", name, func() error { return f.inner.Mkdir(name, perm) })
 }
 
 func (f *Faulty) Lstat(name string) (fs.FileInfo, error) {
-	if _, err := f.step("lstat", name); err != nil {
-		return nil, failed("lstat", name, err)
-	}
-	return f.inner.Lstat(name)
+	return do(f, "lstat", name, func() (fs.FileInfo, error) { return f.inner.Lstat(name) })
 }
 
 func (f *Faulty) ReadDir(name string) ([]fs.DirEntry, error) {
-	if _, err := f.step("readdir", name); err != nil {
-		return nil, failed("readdir", name, err)
-	}
-	return f.inner.ReadDir(name)
+	return do(f, "readdir", name, func() ([]fs.DirEntry, error) { return f.inner.ReadDir(name) })
 }
 
 func (f *Faulty) SyncDir(name string) error {
-	if _, err := f.step("syncdir", name); err != nil {
-		return failed("sync", name, err)
-	}
-	return f.inner.SyncDir(name)
+	return try(f, "syncdir", name, func() error { return f.inner.SyncDir(name) })
 }
 
 // faultyFile passes Fd and Name to the real file without counting them.
 type faultyFile struct {
 	vfs.File
-	inner vfs.File
-	fs    *Faulty
-}
-
-func (file *faultyFile) step(kind string) (bool, error) {
-	short, err := file.fs.step(kind, file.Name())
-	if err != nil {
-		err = failed(kind, file.Name(), err)
-	}
-	return short, err
+	fs *Faulty
 }
 
 func (file *faultyFile) Read(p []byte) (int, error) {
-	if _, err := file.step("read"); err != nil {
-		return 0, err
-	}
-	return file.inner.Read(p)
+	return do(file.fs, "read", file.Name(), func() (int, error) { return file.File.Read(p) })
 }
 
 func (file *faultyFile) ReadAt(p []byte, off int64) (int, error) {
-	if _, err := file.step("read"); err != nil {
-		return 0, err
-	}
-	return file.inner.ReadAt(p, off)
+	return do(file.fs, "read", file.Name(), func() (int, error) { return file.File.ReadAt(p, off) })
 }
 
-func (file *faultyFile) Write(p []byte) (int, error) {
-	return file.write(p, file.inner.Write)
-}
+func (file *faultyFile) Write(p []byte) (int, error) { return file.write(p, file.File.Write) }
 
 func (file *faultyFile) WriteAt(p []byte, off int64) (int, error) {
-	return file.write(p, func(p []byte) (int, error) { return file.inner.WriteAt(p, off) })
+	return file.write(p, func(p []byte) (int, error) { return file.File.WriteAt(p, off) })
 }
 
-func (file *faultyFile) write(p []byte, write func([]byte) (int, error)) (int, error) {
-	short, err := file.step("write")
-	if err == nil {
+func (file *faultyFile) write(p []byte, write func([]byte) (int, error)) (n int, err error) {
+	short, failed := file.fs.step("write", file.Name())
+	switch {
+	case failed == nil:
 		return write(p)
+	case short:
+		n, err = write(p[:len(p)/2])
 	}
-	if !short {
-		return 0, err
-	}
-	n, e := write(p[:len(p)/2])
-	if e != nil {
-		err = e
+	if err == nil {
+		err = &fs.PathError{Op: "write", Path: file.Name(), Err: failed}
 	}
 	return n, err
 }
 
-func (file *faultyFile) Sync() error {
-	if _, err := file.step("sync"); err != nil {
-		return err
-	}
-	return file.inner.Sync()
-}
+func (file *faultyFile) Sync() error { return try(file.fs, "sync", file.Name(), file.File.Sync) }
 
 func (file *faultyFile) Stat() (fs.FileInfo, error) {
-	if _, err := file.step("stat"); err != nil {
-		return nil, err
-	}
-	return file.inner.Stat()
+	return do(file.fs, "stat", file.Name(), file.File.Stat)
 }
 
 func (file *faultyFile) Close() error {
-	_, err := file.step("close")
+	err := try(file.fs, "close", file.Name(), func() error { return nil })
 	if errors.Is(err, ErrCrashed) {
 		return err // the crash has closed it
 	}
 	file.fs.mu.Lock()
 	delete(file.fs.open, file)
 	file.fs.mu.Unlock()
-	if e := file.inner.Close(); err == nil {
+	if e := file.File.Close(); err == nil {
 		err = e
 	}
 	return err
