@@ -73,7 +73,7 @@ func (w *writer) prepare(statement string) (*sql.Stmt, error) {
 
 // exec runs a statement that is worth keeping.
 func (w *writer) exec(statement string, args ...any) error {
-	s, err := w.prepare(statement)
+	s, err := w.prepare(statement) //nolint:sqlclosecheck // it is kept
 	if err == nil {
 		_, err = s.ExecContext(context.Background(), args...)
 	}
@@ -102,7 +102,7 @@ func (w *writer) script(statements string) error {
 
 // query runs a statement and has scan read each row.
 func (w *writer) query(statement string, args []any, scan func(*sql.Rows) error) error {
-	s, err := w.prepare(statement)
+	s, err := w.prepare(statement) //nolint:sqlclosecheck // it is kept
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (d *fileDB) openReaders(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		defer c.Close()
+		defer func() { _ = c.Close() }() // it goes back to the pool
 	}
 	return nil
 }
