@@ -71,3 +71,40 @@ func BenchmarkHandOver(b *testing.B) {
 		})
 	}
 }
+
+// Who waits for one lock costs what its claim takes, not a copy of the queue.
+func TestMemoryGrowsLinearlyWithTheWaitersOfALock(t *testing.T) {
+	m := lokt.NewManager(memstore.New())
+	claim := func(i int) lokt.Claim {
+		return lokt.Claim{Name: "x", Owner: lokt.Owner{ID: fmt.Sprint(i)}, TTL: time.Minute, Wait: -1}
+	}
+	if _, err := m.Acquire(t.Context(), claim(-1)); err != nil {
+		t.Fatal(err)
+	}
+	inUse := func() uint64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc + s.StackInuse
+	}
+	const waiters, each = 1000, 64 << 10
+	ctx, cancel := context.WithCancel(t.Context())
+	before := inUse()
+	var all sync.WaitGroup
+	for i := range waiters {
+		all.Go(func() { _, _ = m.Acquire(ctx, claim(i)) })
+	}
+	for queued := 0; queued < waiters; {
+		s, err := m.Get(ctx, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		queued = len(s.Lock.Queue)
+		runtime.Gosched()
+	}
+	if after := inUse(); after > before && (after-before)/waiters > each {
+		t.Errorf("each of %d waiters takes %d bytes", waiters, (after-before)/waiters)
+	}
+	cancel()
+	all.Wait()
+}

@@ -32,8 +32,7 @@ type Keeper struct {
 	ready   []*Heartbeat // due, but all workers are busy
 	busy    int          // workers
 	running bool
-	asleep  time.Duration // until when the loop sleeps unless it is roused
-	alarm   time.Time     // the same by the clock of its timer, which stands still while the machine sleeps
+	alarm   time.Time // when the loop wakes up unless it is roused, by the clock of its timer
 	wake    chan struct{}
 }
 
@@ -72,11 +71,15 @@ const forever = 1<<63 - 1
 
 // now reads the keeper's clock.
 func (k *Keeper) now() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.nowLocked()
+}
+
+func (k *Keeper) nowLocked() time.Duration {
 	if k.Elapsed != nil {
 		return k.Elapsed()
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if k.base.IsZero() {
 		k.base = time.Now()
 	}
@@ -119,7 +122,7 @@ func (k *Keeper) keepUntil(b *Heartbeat, asked, deadline time.Duration) {
 	heap.Push(&k.beats, b)
 	b.schedule()
 	if !k.running {
-		k.running, k.asleep, k.alarm = true, 0, time.Time{}
+		k.running, k.alarm = true, time.Time{}
 		k.wake = make(chan struct{}, 1)
 		go k.loop(k.wake)
 	}
@@ -144,17 +147,9 @@ func (b *Heartbeat) schedule() {
 		b.due = min(b.next, b.deadline)
 	}
 	heap.Fix(&b.k.beats, b.index)
-	if b.index == 0 && b.k.oversleeps(b.due) {
+	if b.index == 0 && b.due-b.k.nowLocked() < time.Until(b.k.alarm) {
 		b.k.rouse()
 	}
-}
-
-// oversleeps reports whether the loop, if it sleeps, would wake up too late for what is due. The keeper is locked.
-func (k *Keeper) oversleeps(due time.Duration) bool {
-	if k.Elapsed == nil {
-		return due < k.asleep
-	}
-	return due-k.Elapsed() < time.Until(k.alarm)
 }
 
 // rouse makes the loop look again. The keeper is locked.
@@ -261,7 +256,7 @@ func (k *Keeper) loop(wake chan struct{}) {
 		if len(k.beats) > 0 {
 			pause = min(pause, k.beats[0].due-now)
 		}
-		k.asleep, k.alarm = now+pause, time.Now().Add(pause)
+		k.alarm = time.Now().Add(pause)
 		k.mu.Unlock()
 		for _, b := range lost {
 			go b.expire()

@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// Defaults of a Locker: a lock is stale when it has not been renewed for more than five seconds, and is renewed every
-// second.
+// Defaults of a Locker.
 const (
 	DefaultTTL      = 5 * time.Second
 	DefaultInterval = time.Second
@@ -34,14 +33,12 @@ type Options struct {
 	TTL time.Duration
 
 	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the
-	// TTL otherwise. It must leave time for a renewal: intervals not below the TTL less its margin are refused. A hold
-	// without a TTL is not renewed but looked at, every DefaultInterval unless this says otherwise, and must be within
-	// NoticeTimeout.
+	// TTL otherwise. It must be below the TTL less its margin. A hold without a TTL is looked at instead of renewed:
+	// every DefaultInterval if this is 0, and within NoticeTimeout.
 	Interval time.Duration
 
-	// Margin is how long before anybody else may enter the lease's context ends, beside what the drift of clocks takes.
-	// 0 means the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the TTL, or of MaxHold if that
-	// is less, at most half a second.
+	// Margin is how long before anybody else may enter the lease's context ends, beside the drift of clocks. 0 means
+	// the Locker's if the TTL is the Locker's too, and otherwise a twentieth of the hold's life, at most half a second.
 	Margin time.Duration
 
 	// Wait is how long to queue for the lock; 0 does not, negative waits until the context ends.
@@ -57,20 +54,19 @@ type Options struct {
 	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
 	ManualHeartbeat bool
 
-	// Reentrant lets several calls of Do by this owner in at the same time, as several calls of Acquire are: an
-	// exclusive lock then excludes other owners only, and not the goroutines of one program from each other.
+	// Reentrant lets several calls of Do by this owner in at the same time, as calls of Acquire are.
 	Reentrant bool
 
-	// Within names further leases that cannot end before this acquisition is answered: see Claim.Within. Those that the
-	// context comes from need not be named.
+	// Within names further leases that cannot end before this acquisition is answered, besides those of the context:
+	// see Claim.Within.
 	Within []string
 
 	// Process, if set, is a process whose death frees the lock, where the store can know of it.
 	Process *Process
 }
 
-// withDefaults fills in what is not set, from the defaults first, and validates the times. The defaults' interval and
-// margin belong to the defaults' TTL, and are not used with another.
+// withDefaults fills in what is not set and validates the times. The defaults' interval and margin belong to their TTL,
+// and are not used with another.
 func (o Options) withDefaults(d Options) (Options, error) {
 	o.Wait = cmp.Or(o.Wait, d.Wait)
 	o.Limit = cmp.Or(o.Limit, d.Limit)
@@ -121,8 +117,8 @@ func (o Options) withDefaults(d Options) (Options, error) {
 func margin(life time.Duration) time.Duration { return min(life/20, 500*time.Millisecond) }
 
 // Locker acquires locks for one owner and keeps them while the program runs. It is safe for concurrent use. Do and Lead
-// exclude each other even within a program. Acquire and TryAcquire re-enter what the owner holds, unless Options.Strict
-// says otherwise: each acquisition is a hold of its own, and the lock is free when the last of them is released.
+// exclude each other even within a program. Acquire and TryAcquire re-enter, unless Options.Strict says otherwise: each
+// acquisition is a hold of its own, and the lock is free when the last of them is released.
 type Locker struct {
 	service  Service
 	owner    Owner
@@ -169,8 +165,7 @@ func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 	}, nil
 }
 
-// runnerStart is made once per process: when it first needed a runner ID, in milliseconds since 1970, and 32 random
-// bits.
+// runnerStart is made once per process: the time in milliseconds since 1970, and 32 random bits.
 var runnerStart = sync.OnceValue(func() string {
 	var b [4]byte
 	for i := range b {
@@ -222,8 +217,7 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	return again, err
 }
 
-// acquireTries is how often a lock is asked for whose grant is over, and maybe another's, before it could be taken up,
-// on a machine that stalls.
+// acquireTries is how often a lock is asked for whose grant was over before it could be taken up.
 const acquireTries = 5
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {

@@ -3,6 +3,7 @@ package lokt
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -16,23 +17,14 @@ type Info struct {
 
 // Held reports whether anybody holds the named lock: a stale record is not a held lock.
 func (k *Locker) Held(ctx context.Context, name string) (bool, error) {
-	s, err := k.service.Get(ctx, name)
-	return len(s.Live()) > 0, err
+	i, _, err := k.Info(ctx, name)
+	return err == nil && !i.Stale, err
 }
 
 // HeldByMe reports whether the Locker's owner holds the named lock.
 func (k *Locker) HeldByMe(ctx context.Context, name string) (bool, error) {
-	s, err := k.service.Get(ctx, name)
-	return k.mine(s), err
-}
-
-func (k *Locker) mine(s Snapshot) bool {
-	for _, h := range s.Live() {
-		if k.owner.Same(h.Owner) {
-			return true
-		}
-	}
-	return false
+	i, _, err := k.Info(ctx, name)
+	return i.Mine, err
 }
 
 // Info returns what is on record about the named lock, and whether anything is.
@@ -45,7 +37,9 @@ func (k *Locker) Info(ctx context.Context, name string) (Info, bool, error) {
 }
 
 func (k *Locker) info(s Snapshot) Info {
-	return Info{Holders: s.Lock.Holders, Queue: s.Lock.Queue, Stale: len(s.Live()) == 0, Mine: k.mine(s)}
+	live := s.Live()
+	mine := slices.ContainsFunc(live, func(h Holder) bool { return k.owner.Same(h.Owner) })
+	return Info{Holders: s.Lock.Holders, Queue: s.Lock.Queue, Stale: len(live) == 0, Mine: mine}
 }
 
 // All returns every lock that is on record, by name.

@@ -40,16 +40,14 @@ func (d *decision) promote(now time.Time) {
 }
 
 // Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up,
-// or it was not asked for when it should have been. Until it is asked for again, it keeps its place, but those behind
-// pass.
+// or it was not asked for in time. Those behind pass it until it is asked for again.
 func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
 
-// away reports so of a claim whose process is not known to be dead. What is left of its place tells when it was asked
-// for.
+// away is Away without regard to processes: what is left of its place tells when a claim was asked for.
 func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueTTL)) }
 
-// passable returns when those behind the first in the queue may pass it, because its claimant does not count as being
-// there any more. It is zero if they could not enter anyway.
+// passable returns when those behind the first in the queue may pass it because it is away. It is zero if they could not
+// enter anyway.
 func (s Snapshot) passable() time.Time {
 	first := slices.IndexFunc(s.Lock.Queue, func(w *Waiter) bool { return !s.Away(w) })
 	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
@@ -59,8 +57,7 @@ func (s Snapshot) passable() time.Time {
 	return s.Lock.Queue[first].Until.Add(-QueueTTL)
 }
 
-// missed returns the place in the queue that a claim gets back whose grant was not taken up in time, if any: its
-// claimant is away, and may return.
+// missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
 	if h.Pending.IsZero() || reason != ReasonUnclaimed && reason != ReasonExpired {
 		return Waiter{}, false
@@ -95,8 +92,8 @@ func (s Snapshot) asking(c Claim) Snapshot {
 	return s
 }
 
-// asked decides a claim that will be asked for again within that time. The end of its place differs from what it was,
-// so that a request that ends can tell whether there was another since (see away).
+// asked decides a claim that will be asked for again within that time. The end of its place differs from the last one:
+// by that a request that ends can tell whether there was another since (see away).
 func asked(s Snapshot, c Claim, again time.Duration) *decision {
 	d := acquire(s, c)
 	i, ok := d.Lock.Position(c.LeaseID)
@@ -224,8 +221,7 @@ func (l *Lock) placeUntil(leaseID string) time.Time {
 	return time.Time{}
 }
 
-// away leaves a claim less time to be asked for again, unless it was since it got its place until then, and lets in
-// whom it was in the way of.
+// away leaves a claim less time to be asked for again, unless that happened since it got its place until then.
 func away(s Snapshot, leaseID string, until time.Time) *decision {
 	i, queued := s.Lock.Position(leaseID)
 	soon := s.Now.Add(AwayTTL)

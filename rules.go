@@ -348,8 +348,8 @@ func firstOwner(e *BlockedError) string {
 	return ""
 }
 
-// refresh renews a re-entrant hold that the claim's owner has, if it may be as the claim wants it. A hold that went
-// stale and that nobody took since is taken up again under its lease ID, but with a new token: it is a new grant.
+// refresh renews a re-entrant hold of the claim's owner on the claim's terms, if it may. A hold that went stale and that
+// nobody took since is taken up again under its lease ID, as a new grant with a new token.
 func (d *decision) refresh(now time.Time, c Claim) bool {
 	l := &d.Lock
 	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
@@ -651,8 +651,8 @@ func unfreeze(s Snapshot, t Target) *decision {
 	return rest
 }
 
-// leaveQueue decides what becomes of a waiting claim whose time is up. If it was granted in the meantime, a claim that
-// only ran out of patience keeps the grant; a cancelled one gives it back.
+// leaveQueue decides about a waiting claim whose time is up. If it was granted meanwhile it keeps the grant, unless it
+// was cancelled.
 func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision {
 	if h, in := s.Lock.Holder(c.LeaseID); in && !s.missed(h) {
 		if how == leftCancelled {

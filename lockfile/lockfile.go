@@ -133,12 +133,11 @@ type Now struct {
 	TimeNS    string
 }
 
-// step is the least by which a wall clock is stepped: what is less comes of reading two clocks one after the other, and
-// of a wall clock that is being adjusted.
+// step is the least by which a wall clock is stepped; less comes of reading two clocks one after the other.
 const step = time.Millisecond
 
-// Shift returns what to add to the record's wall times so that they can be compared with now.Wall: zero unless the wall
-// clock was stepped since the record was written and the monotonic clock can tell by how much.
+// Shift returns what to add to the record's wall times to compare them with now.Wall: by how much the wall clock was
+// stepped since, as far as the monotonic clock can tell.
 func (r *Record) Shift(now Now) time.Duration {
 	c := r.Clock
 	if c == nil || c.BootID == "" || c.BootID != now.BootID || c.TimeNS != now.TimeNS ||
@@ -249,17 +248,20 @@ func (r *Record) Encode(old *Record) ([]byte, error) {
 		h.Version = Version
 		h.keep(old)
 	}
-	data, err := json.Marshal(r, form)
+	return line(r, "record", r.Name)
+}
+
+// line returns a record or queue as one line of JSON that can be read again.
+func line(v any, what, name string) ([]byte, error) {
+	data, err := json.Marshal(v, form)
 	if err == nil && len(data) >= MaxSize {
-		err = errTooLarge
+		err = fmt.Errorf("it would have more than %d bytes", MaxSize)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("encode record of %q: %w", r.Name, err)
+		return nil, fmt.Errorf("encode %s of %q: %w", what, name, err)
 	}
 	return append(data, '\n'), nil
 }
-
-var errTooLarge = fmt.Errorf("it would have more than %d bytes", MaxSize)
 
 // keep takes over the unknown keys of the same hold in old.
 func (r *Record) keep(old *Record) {

@@ -72,12 +72,5 @@ func DecodeQueue(name string, data []byte) (*Queue, error) {
 // cannot be written.
 func (q *Queue) Encode() ([]byte, error) {
 	q.Version = Version
-	data, err := json.Marshal(q, form)
-	if err == nil && len(data) >= MaxSize {
-		err = errTooLarge
-	}
-	if err != nil {
-		return nil, fmt.Errorf("encode queue of %q: %w", q.Name, err)
-	}
-	return append(data, '\n'), nil
+	return line(q, "queue", q.Name)
 }

@@ -16,14 +16,12 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Recorder is a Service that passes requests on to another and remembers what was asked, what was answered, and when.
-// Check then tells whether the answers can be explained by one lock per name that is taken and given back one step at
-// a time (they are linearizable), whose token rises with every grant, and which no lease loses before its time to live
-// is over.
+// Recorder is a Service that passes requests on to another and remembers questions, answers and times. Check then tells
+// whether the answers are linearizable: whether one lock per name explains them, taken and given back one step at a
+// time, with a token that rises with every grant, and lost by no lease before its time to live is over.
 //
-// It understands claims that are exclusive, and whose owner has no other hold of that name at the same time; their
-// renewal; and releases that name the lease. It may be used by many goroutines. Clients that are separate processes
-// record nothing together: give them one Recorder over a client each in one process.
+// It understands exclusive claims whose owner has no other hold of that name at the same time, their renewal, and
+// releases that name the lease. It may be used by many goroutines.
 type Recorder struct {
 	lokt.Service
 
@@ -195,8 +193,8 @@ func (r *Recorder) Len() int {
 	return len(r.ops)
 }
 
-// errTooLong says that a history is not known to be wrong. One of a machine that stood still now and then has much in
-// it of which nobody knows whether it happened, and there may be too many ways to explain it.
+// errTooLong says that a history is not known to be wrong. On a machine that stands still now and then too much of it
+// may or may not have happened.
 var errTooLong = errors.New("could not be explained in the time that there was")
 
 // Check returns an error if the answers to the requests about some name cannot be explained, or if no explanation was
@@ -229,10 +227,9 @@ func (r *Recorder) Check(limit time.Duration) error {
 	return nil
 }
 
-// ghosts returns the expiries that may have happened, of which nobody is told: for each lease one, at any time after
-// the call of its last acknowledged renewal plus its time to live. (A service counts from when it decided, which is
-// later.) A claim of which the outcome is unknown may be undone at any time. A lease that had certainly been released
-// by then has none: it would change nothing, and every operation that may come at any time doubles the work.
+// ghosts returns the expiries that may have happened: for each lease one, at any time after the call of its last
+// acknowledged renewal plus its time to live, and one at any time for a claim of unknown outcome. A lease that had
+// certainly been released by then has none, because every operation that may come at any time doubles the work.
 func (r *Recorder) ghosts(ops []*operation) []*operation {
 	last := map[string]*operation{} // by lease
 	var ghosts []*operation

@@ -13,9 +13,9 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// TestService checks what lokt.Service promises, and that it keeps its promises about time to the moment. open returns
-// a service without locks. Each subtest, open included, runs in a bubble of testing/synctest, so the service takes its
-// time from package time and waits for nothing outside the process. Other services have TestServiceInRealTime.
+// TestService checks what lokt.Service promises, about time to the moment. open returns a service without locks. Each
+// subtest, open included, runs in a bubble of testing/synctest: the service takes its time from package time and waits
+// for nothing outside the process. Other services have TestServiceInRealTime.
 //
 // Promises S-2, S-4, S-6, S-7, S-27.
 func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
@@ -29,9 +29,8 @@ func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 	})
 }
 
-// TestServiceInRealTime checks what TestService does, except for what only a bubble can show, and that a lock has a
-// largest size. Leases that are to expire do so after 300 ms, measured by this process's clock; nothing depends on a
-// test being fast. Subtests run in parallel.
+// TestServiceInRealTime checks what TestService does, but for what only a bubble can show. Leases that are to expire do
+// so after 300 ms; nothing depends on a test being fast. Subtests run in parallel.
 func TestServiceInRealTime(t *testing.T, open func(t *testing.T) lokt.Service) {
 	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests) {
 		t.Run(test.name, func(t *testing.T) {

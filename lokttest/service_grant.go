@@ -208,21 +208,17 @@ var grantTests = []serviceTest{
 			}
 		}
 		for _, name := range []string{"", "a/b", "..", "a..b", "a b", "ä", "a\x00", strings.Repeat("n", lokt.MaxNameLen+1)} {
-			_, err := e.s.Acquire(ctx, e.claim(name, "a"))
-			refused(fmt.Sprintf("acquire of %q", name), err)
-			_, err = e.s.Renew(ctx, lokt.Renewal{Name: name, LeaseID: "1"})
-			refused(fmt.Sprintf("renewal of %q", name), err)
-			_, err = e.s.Release(ctx, lokt.Target{Name: name, LeaseID: "1"})
-			refused(fmt.Sprintf("release of %q", name), err)
-			_, err = e.s.Freeze(ctx, name, lokt.Freeze{Owner: lokt.Owner{ID: "a"}})
-			refused(fmt.Sprintf("freeze of %q", name), err)
-			_, err = e.s.Unfreeze(ctx, lokt.Target{Name: name, Owner: lokt.Owner{ID: "a"}})
-			refused(fmt.Sprintf("unfreeze of %q", name), err)
-			_, err = e.s.Prune(ctx, name)
-			refused(fmt.Sprintf("prune of %q", name), err)
-			_, err = e.s.Get(ctx, name)
-			refused(fmt.Sprintf("get of %q", name), err)
-			refused(fmt.Sprintf("wait for %q", name), e.s.Wait(ctx, lokt.Watch{Name: name, Seen: 1}))
+			_, acquire := e.s.Acquire(ctx, e.claim(name, "a"))
+			_, renew := e.s.Renew(ctx, lokt.Renewal{Name: name, LeaseID: "1"})
+			_, release := e.s.Release(ctx, lokt.Target{Name: name, LeaseID: "1"})
+			_, freeze := e.s.Freeze(ctx, name, lokt.Freeze{Owner: lokt.Owner{ID: "a"}})
+			_, unfreeze := e.s.Unfreeze(ctx, lokt.Target{Name: name, Owner: lokt.Owner{ID: "a"}})
+			_, prune := e.s.Prune(ctx, name)
+			_, get := e.s.Get(ctx, name)
+			wait := e.s.Wait(ctx, lokt.Watch{Name: name, Seen: 1})
+			for i, err := range []error{acquire, renew, release, freeze, unfreeze, prune, get, wait} {
+				refused(fmt.Sprintf("request %d about %q", i, name), err)
+			}
 		}
 		for what, edit := range map[string]func(*lokt.Claim){
 			"an empty owner":          func(c *lokt.Claim) { c.Owner.ID = "" },

@@ -18,10 +18,10 @@ func (e *env) lasts(what string, asked time.Time, p *pending) lokt.Holder {
 	return h
 }
 
-// stale returns the owner's hold on the lock when it has expired.
-func (e *env) stale(name, who string) lokt.Holder {
+// stale returns a hold of a on the lock when it has expired.
+func (e *env) stale(name string) lokt.Holder {
 	e.Helper()
-	h := e.grant(e.claim(name, who, ttl(e.short)))
+	h := e.grant(e.claim(name, "a", ttl(e.short)))
 	e.eventually("the lease is stale", func() bool { return len(e.get(name).Live()) == 0 })
 	return h
 }
@@ -45,18 +45,18 @@ var timeTests = []serviceTest{
 		e.expectFree("x")
 	}},
 	{"an expired lease is stale, is not renewed, and is pruned", func(e *env) {
-		e.noRenewal("of an expired lease", e.stale("x", "a"), lokt.ErrNotFound)
-		e.stale("y", "a")
+		e.noRenewal("of an expired lease", e.stale("x"), lokt.ErrNotFound)
+		e.stale("y")
 		removed, err := e.s.Prune(e.Context(), "y")
 		if err != nil || len(removed) != 1 || removed[0].Holder.Owner.ID != "a" || removed[0].Reason != lokt.ReasonExpired || removed[0].Waiter {
 			e.Errorf("pruned %+v, %v", removed, err)
 		}
 		e.expectFree("y")
-		e.stale("z", "a")
+		e.stale("z")
 		e.ends(lokt.Target{Name: "z", Stale: true, Owner: root}, "a")
 	}},
 	{"an expired lease is taken over at once by who asks", func(e *env) {
-		a := e.stale("x", "a")
+		a := e.stale("x")
 		if b := e.grant(e.claim("x", "b")); b.Token <= a.Token {
 			e.Errorf("token %d after %d", b.Token, a.Token)
 		}

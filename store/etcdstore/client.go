@@ -53,8 +53,8 @@ func (s *Store) try(ctx context.Context, ask func(ctx context.Context) error) er
 	}
 }
 
-// attempt returns a context for the n-th try of a request, from 0 on. Some member may leave it unanswered, and then
-// another one is asked soon; but if all are slow, they get more time.
+// attempt returns a context for the n-th try of a request. A member that does not answer is soon replaced by another,
+// but if all are slow they get more time.
 func (s *Store) attempt(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(clientv3.WithRequireLeader(ctx), min(s.timeout/5, time.Second)<<min(max(n-1, 0), 5))
 }
@@ -163,8 +163,8 @@ func (s *Store) read(ctx context.Context, sl *slot, others ...string) (st *state
 	return st, there, err
 }
 
-// note takes in the header of a linearizable answer; asked is what the highest known revision was before the request
-// was sent. Revisions that fell mean that etcd was restored from a snapshot, and then nothing is as it was.
+// note takes in the header of a linearizable answer; asked is the highest revision known before the request. Revisions
+// that fell mean that etcd was restored from a snapshot: nothing is as it was.
 func (s *Store) note(h *pb.ResponseHeader, asked int64) {
 	rev := h.GetRevision()
 	for {

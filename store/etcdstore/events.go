@@ -15,9 +15,8 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Events are numbered by the revision of the change that they belong to, shifted by eventBits, and their place in it.
-// Their key is only known to be near its place in that order, because the revision is not known before the change is
-// stored: it begins with a revision that is a little lower.
+// An event's number is the revision of its change, shifted by eventBits, and its place in it. Keys begin with a slightly
+// lower revision, because that of the change is not known before it is stored.
 const eventBits = 16
 
 // maxRequestBytes is how much one change may put into one request, of which etcd takes 1.5 MiB with all that belongs to
@@ -127,8 +126,8 @@ func (t *tail) hear(kv *mvccpb.KeyValue) {
 	t.ring()
 }
 
-// after returns the recent events that the query lets through, and whether these are all that there are. It is sure
-// about what this store itself has done; what others have done comes in a little later.
+// after returns the recent events that the query lets through, and whether these are all. It has those of this store;
+// those of others come in a little later.
 func (t *tail) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,8 +240,8 @@ func (s *Store) getEvents(
 	return r, err
 }
 
-// lastEvent returns the number of the oldest, or newest, event that is kept, or was at the revision if that is not 0,
-// and the revision at which that holds. The number is 0 if there is none.
+// lastEvent returns the number of the oldest, or newest, event at the revision, or now if that is 0, and the revision.
+// The number is 0 if there is none.
 func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder, rev int64) (seq uint64, at int64, err error) {
 	r, err := s.getEvents(ctx, order, 1, rev)
 	if err != nil || len(r.Kvs) == 0 {

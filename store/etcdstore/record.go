@@ -80,16 +80,14 @@ const resync = time.Minute
 
 // now is what the lock's own clock shows.
 //
-// That clock is kept with the lock. Each change stores what it showed then, and whoever looks later adds the time that
-// he can prove has passed since, by his own monotonic clock: the time for which he has known of the change. So between
-// two moments it never advances by more than the time that really passed, whatever the clocks involved show, if they
-// run at the right rate, and a deadline on it is never over too early. It falls behind by the time during which no
-// process that runs knew of the last change.
+// Each change stores what that clock showed. A process adds the time for which it has known of the change, by its own
+// monotonic clock. So the clock never advances by more than the time that really passed, and no deadline on it is over
+// too early. It falls behind while no running process knows of the last change.
 //
-// While nothing is on record that could end, there is nothing to measure, and the wall clock will do.
+// While nothing is on record that could end, the wall clock will do.
 //
 // The alternative, an etcd lease for each hold, was rejected: etcd ends leases early when a leader that stood still
-// goes on (its issue 15247), so this clock would be needed beside them.
+// goes on (its issue 15247).
 func (st *state) now(wall time.Time) time.Time {
 	if st.lock.Free() {
 		return wall
@@ -104,8 +102,8 @@ func (st *state) look(wall time.Time) lokt.Snapshot {
 	return s
 }
 
-// lookToChange is look for a change: it may first put the lock's clock right, and let the token rise above what may
-// have been issued that is not on record any more. floor is what tokens have to be above in any case.
+// lookToChange is look for a change: it may put the lock's clock right, and raises the token above those that may have
+// been issued and are not on record any more, and above floor.
 func (st *state) lookToChange(wall time.Time, floor uint64) lokt.Snapshot {
 	s := st.look(wall)
 	s.Lock.Token = max(s.Lock.Token, floor)
@@ -122,8 +120,7 @@ func (st *state) lookToChange(wall time.Time, floor uint64) lokt.Snapshot {
 	return s
 }
 
-// stale reports whether much of what the lock's clock shows in the snapshot is not stored: a process that learns of the
-// lock would measure it again.
+// stale reports whether much of the time that the lock's clock shows is not stored yet.
 func (st *state) stale(s lokt.Snapshot) bool {
 	return !s.NextChange().IsZero() && s.Now.Sub(st.at) > resync
 }

@@ -179,7 +179,7 @@ func (r *request) finish(err error) {
 }
 
 // turn tries once to carry out the changes of the batch, on a fresh state if need be. It returns the requests that are
-// not answered yet, and whether they need a fresh state. A transient error is one that another turn may not meet.
+// not answered yet, and whether they need a fresh state. After a transient error another turn may succeed.
 func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (rest []*request, again bool, err error) {
 	ctx, cancel := context.WithDeadline(s.ctx, until)
 	defer cancel()
@@ -203,8 +203,8 @@ func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (r
 	return nil, false, nil
 }
 
-// base returns the state to decide on: the one remembered from the last change if nothing was heard of another one
-// since, which is a guess, or one that is read. The guess saves one of two round trips.
+// base returns the state to decide on: a guess, which saves one of two round trips, if nothing was heard of a change
+// since the last one, and otherwise one that is read.
 func (s *Store) base(ctx context.Context, sl *slot, batch []*request, fresh bool) (st *state, guess bool, err error) {
 	var events []string // keys of attempts of which nothing is known
 	for _, r := range batch {
@@ -240,8 +240,7 @@ func (s *Store) base(ctx context.Context, sl *slot, batch []*request, fresh bool
 // maxEventKeys is how many keys are looked for beside a lock.
 const maxEventKeys = 32
 
-// resolve answers the requests of which it turns out that they were carried out, or that it cannot be found out, and
-// returns the others.
+// resolve answers the requests that were carried out, or of which that cannot be found out, and returns the others.
 func resolve(st *state, batch []*request) []*request {
 	return slices.DeleteFunc(batch, func(r *request) bool {
 		for _, t := range r.tries {
@@ -405,4 +404,3 @@ func (s *Store) puts(next, st *state) ([]clientv3.Op, error) {
 	}
 	return ops, nil
 }
-

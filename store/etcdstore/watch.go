@@ -92,7 +92,7 @@ func (sl *slot) glance(latest int64, known time.Time) time.Time {
 	return sl.date(latest, known)
 }
 
-// learn takes in what was read, or stored, completes it by when that was first known, and wakes those whom it concerns.
+// learn takes in a state, and since when it is known, and wakes those whom it concerns.
 func (sl *slot) learn(st *state) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -216,8 +216,8 @@ func (s *Store) rewatch() {
 	}
 }
 
-// watch hands on events from the revision on, until the store is closed. When events may have been missed, because etcd
-// was compacted or could not be reached, everybody looks again.
+// watch hands on events from the revision on, until the store is closed. When some may have been missed everybody looks
+// again.
 func (s *Store) watch(from int64) {
 	s.tail.begin(from)
 	for n := 0; s.ctx.Err() == nil; n++ {
@@ -303,8 +303,8 @@ func (s *Store) hear(e *clientv3.Event) {
 	}
 }
 
-// keepTime learns of all locks, so that their clocks advance here, and has those stored every now and then which
-// nothing else changes: the time of a hold goes on over restarts.
+// keepTime learns of all locks, whose clocks advance here then, and stores clocks that nothing else does: the time of a
+// hold goes on over restarts.
 func (s *Store) keepTime() {
 	for {
 		for snap, err := range s.list(s.ctx, lokt.Filter{}) {

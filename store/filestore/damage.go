@@ -20,9 +20,8 @@ type Damage struct {
 	Problem string
 }
 
-// Discard moves a record that cannot be read out of the way, into the directory of damaged records, and notes that in
-// the audit log. It takes whatever stands at the lock's paths, but never what a link there points to. Records that can
-// be read are left alone. It returns what it moved.
+// Discard moves records of the lock that cannot be read into the directory of damaged ones, notes that in the audit log,
+// and returns what it moved. It takes whatever stands at the lock's paths, but never what a link there points to.
 func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Damage, error) {
 	if err := lokt.ValidateName(name); err != nil {
 		return nil, err
@@ -96,8 +95,8 @@ func (s *Store) quarantine(dir, name string) error {
 	return s.fs.Rename(from, to)
 }
 
-// Check looks for what is wrong with the store's files: damaged records, and without a Name files with a second name
-// and leftovers of crashed processes. With fix, it removes leftovers; damaged records are left for Discard, by name.
+// Check looks for damaged records, files with a second name and leftovers of crashed processes. With fix it removes
+// leftovers; damaged records are left for Discard, by name.
 func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
 	names, err := s.listed(lokt.Filter{})
 	if err != nil {
@@ -139,8 +138,7 @@ const secondName = "has another name, a hard link: move it away"
 // leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.
 const leftoverAge = time.Minute
 
-// strays returns the files of the store that have another name, and temporary and wake files that nobody uses, which it
-// removes with fix. Wake files of the queued are used.
+// strays returns files that have another name, and temporary and wake files that nobody uses, which it removes with fix.
 func (s *Store) strays(queued map[string]bool, fix bool) (found []Damage, fixed int, err error) {
 	for _, dir := range append([]string{""}, subdirs...) {
 		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
@@ -173,8 +171,8 @@ func (s *Store) strays(queued map[string]bool, fix bool) (found []Damage, fixed 
 	return found, fixed, nil
 }
 
-// SetChild notes the process that a guard runs in the records of its leases, so that it counts as the guard's life even
-// if it drops the descriptor it inherited. Leases that are gone are skipped.
+// SetChild notes a guard's command in the records of its leases: the guard's hold lasts while that lives, even if it
+// closes the descriptor that it inherited. Leases that are gone are skipped.
 func (s *Store) SetChild(ctx context.Context, leases map[string]string, pid int, start int64) error {
 	var errs []error
 	for name, leaseID := range leases {

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/vfs"
@@ -911,7 +913,7 @@ func TestJournalEntriesOfAnyShapeAreReadOrIgnored(t *testing.T) {
 			{File: 0, Before: 1<<64 - 1, Redo: true, Data: []byte("new"), How: durableDir}, {File: 1, Before: 9, Redo: true, Gone: true}, {File: 2, Before: 1},
 		},
 	}
-	data, err := e.encode()
+	data, err := json.Marshal(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -998,7 +1000,7 @@ func TestCheckFindsDamageAndClearsWhatCrashesLeave(t *testing.T) {
 }
 
 func FuzzDecodeEntry(f *testing.F) {
-	seed, err := (&entry{Name: "x", Lines: []byte("1\n"), Files: []entryFile{{File: 1, Before: 9, Redo: true, Gone: true}}}).encode()
+	seed, err := json.Marshal(&entry{Name: "x", Lines: []byte("1\n"), Files: []entryFile{{File: 1, Before: 9, Redo: true, Gone: true}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -1009,7 +1011,7 @@ func FuzzDecodeEntry(f *testing.F) {
 		if e == nil {
 			return
 		}
-		again, err := e.encode()
+		again, err := json.Marshal(e)
 		if back := decodeEntry(again); err != nil || back == nil || fmt.Sprintf("%+v", *back) != fmt.Sprintf("%+v", *e) {
 			t.Errorf("%+v became %+v", e, back)
 		}

@@ -13,13 +13,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// A guard file holds, in its first 512 bytes, one line of text about fencing tokens, and behind them the journal: how
-// often locks of the shard were changed, and the change that is being made, if any.
+// A guard file has a line of text about fencing tokens in its first 512 bytes, and behind them the journal: the number
+// of the shard's last change, and its entry if it may not be done.
 const (
 	headerSize    = 512
 	headerFamily  = "lokt-guard-"
@@ -28,13 +30,11 @@ const (
 	journalHead   = 24      // number of the change, size of its entry, checksum of both and of the entry
 	guardSize     = 4 << 10 // of a new guard file, so that entries need no further room on a full disk
 
-	// tokenBlock is how many tokens are reserved at once by a write that survives the loss of power. After a restart
-	// of the host the rest of the block is skipped.
+	// tokenBlock is how many tokens one durable write reserves. After a boot the rest of the block is skipped.
 	tokenBlock = 1 << 12
 
-	// tokenEpochShift makes the first token of a new guard file the time since 1970 in units of 2^-20 s, so that tokens
-	// rise even if the directory was deleted, or restored from an older copy: nobody grants a lock in less than a unit.
-	// They stay below 2^53 until the year 2242.
+	// tokenEpochShift makes the first token of a new guard file the time since 1970 in units of 2^-20 s. Tokens then
+	// rise even if the directory was deleted or restored from a copy, and stay below 2^53 until the year 2242.
 	tokenEpochShift = 20
 )
 
@@ -49,8 +49,8 @@ type guardPage struct {
 	torn    bool   // there is an entry that has not been written to its end, or is just being written
 }
 
-// readPage reads a guard file, into the room first. A header that cannot be understood counts as none, and so does an
-// entry: it was not written to its end, and nothing that it announces was done.
+// readPage reads a guard file. A header or an entry that cannot be understood counts as none: it was not written to its
+// end, and nothing that it announces was done.
 func readPage(f vfs.File, room *[guardSize]byte) (guardPage, error) {
 	var p guardPage
 	n, err := f.ReadAt(room[:], 0)
@@ -237,8 +237,7 @@ func (g *guard) leave() {
 	g.shard.leave()
 }
 
-// prepare writes what must be on record before a change is: the tokens that it issues, and the entry, which is complete
-// then. e may be nil.
+// prepare puts the tokens that a change issues, and its entry, which may be nil, on record before the change is made.
 func (g *guard) prepare(token uint64, e *entry) error {
 	reserve := token > g.ceiling
 	at := headerSize
@@ -270,11 +269,11 @@ func (g *guard) prepare(token uint64, e *entry) error {
 	return nil
 }
 
-// encode returns the contents of the guard file's page, of which the line about tokens is not touched, with the entry.
+// encode returns the guard file's page with the entry. It leaves the line about tokens as it is.
 func (g *guard) encode(e *entry) ([]byte, error) {
 	buf := g.page[:headerSize+journalHead]
 	if e != nil {
-		text, err := e.encode()
+		text, err := json.Marshal(e)
 		if err != nil {
 			return nil, fmt.Errorf("journal of %s: %w", g.f.Name(), err)
 		}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
@@ -20,37 +19,15 @@ import (
 )
 
 // The journal makes one step of a change of several files, and of files and audit log. An entry for one file says what
-// the file was before: if it still is, the change was not made. An entry for several has their contents: from the
-// moment that it is in the guard file the change is made, whoever sees to it that the files say so too.
+// the file was before: if it still is, the change was not made. An entry for several has their contents: once it is in
+// the guard file the change is made.
 
 // entry is a change in the journal.
 type entry struct {
 	Name  string      `json:"name,omitzero"` // of the lock
 	Files []entryFile `json:"files,omitempty"`
-	Carry lines       `json:"carry,omitempty"` // of earlier changes that the audit log lacks
-	Lines lines       `json:"lines,omitempty"` // for the audit log, if the change is made
-}
-
-// lines are those of the audit log, each of them JSON.
-type lines []byte
-
-// MarshalJSONTo implements json.MarshalerTo: they are an array in the journal.
-func (l lines) MarshalJSONTo(out *jsontext.Encoder) error {
-	var all []jsontext.Value
-	for line := range bytes.Lines(l) {
-		all = append(all, line)
-	}
-	return json.MarshalEncode(out, all)
-}
-
-// UnmarshalJSONFrom implements json.UnmarshalerFrom.
-func (l *lines) UnmarshalJSONFrom(in *jsontext.Decoder) error {
-	var all []jsontext.Value
-	err := json.UnmarshalDecode(in, &all)
-	for _, line := range all {
-		*l = append(append(*l, line...), '\n')
-	}
-	return err
+	Carry []byte      `json:"carry,omitempty"` // of earlier changes that the audit log lacks
+	Lines []byte      `json:"lines,omitempty"` // for the audit log, if the change is made
 }
 
 // entryFile is one file of a change.
@@ -99,10 +76,7 @@ func (e *entry) durable() bool {
 	return n > 1
 }
 
-// encode returns the entry as JSON.
-func (e *entry) encode() ([]byte, error) { return json.Marshal(e) }
-
-// decodeEntry reads what encode wrote; nil if it is anything else.
+// decodeEntry reads an entry; nil if it is anything else.
 func decodeEntry(b []byte) *entry {
 	e := &entry{}
 	if json.Unmarshal(b, e) != nil || len(e.Files) > 0 && lokt.ValidateName(e.Name) != nil {
@@ -116,7 +90,7 @@ func decodeEntry(b []byte) *entry {
 	return e
 }
 
-// after returns what the file is after the change; nil if there is none.
+// after returns the file's contents after the change; nil if there is none.
 func (f entryFile) after() []byte {
 	if f.Gone {
 		return nil
@@ -124,8 +98,8 @@ func (f entryFile) after() []byte {
 	return f.Data
 }
 
-// recover finishes the change that the journal announces, if it was begun. What the audit log lacks goes there together
-// with what the next change has to say.
+// recover finishes the change that the journal announces, if it was begun. Lines that the audit log lacks go there with
+// those of the next change.
 func (g *guard) recover() error {
 	e := g.entry
 	if e == nil {
@@ -190,8 +164,8 @@ func (s *Store) notLogged(lines []byte) []byte {
 	return slices.Concat(missing...)
 }
 
-// log appends the lines to the audit log, behind those that are left from before. If that fails it keeps them in the
-// journal, for whoever changes a lock of the shard next. It is called when all files say what they should.
+// log appends the lines to the audit log, behind those left from before, once all files are written. If that fails it
+// keeps them in the journal.
 func (g *guard) log(lines []byte) {
 	lines = append(slices.Clip(g.carry), lines...)
 	if len(lines) > 0 {

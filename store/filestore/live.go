@@ -16,11 +16,9 @@ import (
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// Liveness files: a process covers one byte of one of them, at an offset chosen at random, with a kernel lock of its
-// open file description. Whoever inherits the descriptor keeps the lock too, and the kernel drops it with the last of
-// them, whatever becomes of PIDs. A record names the file, the byte and the file's inode, as "FILE:OFFSET:INODE": if
-// another file has taken the name, because somebody deleted the first, the lock that cannot be found in it proves
-// nothing. While anybody keeps the deleted one open, which the holder of the lock does, no other file gets its inode.
+// A process locks one byte of a liveness file, at a random offset, with a lock of its open file description. Children
+// that inherit the descriptor keep the lock, and the kernel drops it with the last of them. Records say
+// "FILE:OFFSET:INODE": in a file with another inode, because somebody deleted the first, a missing lock proves nothing.
 
 const (
 	liveFiles   = 16
@@ -34,8 +32,8 @@ type selfProcess struct {
 	file vfs.File
 }
 
-// Self returns this process, with a kernel lock in the store that lasts until the store is closed and every child
-// that inherited LiveFile is gone. Where the kernel or the file system has no such locks, Liveness is empty.
+// Self returns this process, with a kernel lock in the store that lasts until the store is closed and every child that
+// inherited LiveFile is gone. Liveness is empty where there are no such locks.
 func (s *Store) Self() (lokt.Process, error) {
 	s.self.mu.Lock()
 	defer s.self.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// shard is this process's side of one guard file: one of its goroutines at a time asks the kernel for it, and a context
-// can call the others back.
+// shard lets one goroutine of this process at a time ask the kernel for a guard file.
 type shard struct {
 	free    chan struct{} // has one element while nobody is inside
 	entered atomic.Uint64 // counts those who got in
@@ -78,8 +77,7 @@ type guardFile struct {
 	fileID
 }
 
-// fileID tells a file from every other that is there, and from those that were there before it as far as the file
-// system says when files were made: inodes are used again, often at once.
+// fileID tells a file from others, and from older ones with the same inode if the file system keeps times of birth.
 type fileID struct {
 	dev, inode uint64
 	born       int64 // nanoseconds since 1970, or 0
@@ -129,8 +127,8 @@ func (s *Store) openGuard(shard uint8) (*guardFile, error) {
 	return &guardFile{File: f, fileID: id}, nil
 }
 
-// current returns what stands at the path of the locked guard file, or nil if that is another file or none: the
-// directory was deleted, moved or replaced since the file was opened.
+// current returns what stands at the path of the guard file, or nil if that is another file or none: the directory was
+// deleted, moved or replaced since.
 func (s *Store) current(f *guardFile) (fs.FileInfo, error) {
 	fi, err := s.fs.Lstat(f.Name())
 	switch {
@@ -150,8 +148,8 @@ func (s *Store) replaced(f *guardFile) bool {
 	return err == nil && fi == nil
 }
 
-// How often to ask for a kernel lock that another process has: changes are short, but a process may be stopped inside
-// one. To sleep in the kernel instead would take a thread that nothing can call back.
+// How often to ask for a kernel lock that another process has. To sleep in the kernel instead would take a thread that
+// nothing can call back, and hands a contended lock on no sooner.
 const (
 	askFirst = 50 * time.Microsecond
 	askLast  = 5 * time.Millisecond

@@ -213,9 +213,8 @@ func (st *state) decodeFreeze() {
 	st.snap.Lock.Freeze = &f
 }
 
-// Alive tells whether the process that a holder depends on lives, and whether that is known: the process whose death
-// frees the lock, or for a grant that nobody has taken up yet the waiter's. Of a holder that depends on none nothing is
-// known.
+// Alive tells whether the process that a holder depends on lives, and whether that is known. For a grant that nobody has
+// taken up that is the waiter's process.
 func (s *Store) Alive(h lokt.Holder) (alive, known bool) {
 	state := s.state(h)
 	return state == process.Alive, state != process.Unknown
@@ -256,8 +255,7 @@ func (s *Store) judge(p lokt.Process, host string) process.State {
 	return state
 }
 
-// childAlive reports whether the command that a dead process ran may live on without the process's kernel lock, having
-// closed the descriptor that carried it.
+// childAlive reports whether the command of a dead process lives on, having closed the descriptor of the kernel lock.
 func childAlive(p lokt.Process, sameHost bool) bool {
 	if p.Child == 0 || p.Boot != process.Self().Boot {
 		return false
@@ -423,9 +421,8 @@ const (
 	durableDir                 // contents and name
 )
 
-// durability returns what the change of a file needs. Holds without a program behind them, and freezes, are promises
-// that outlive everything; those of running programs end with the power anyway. The renewals of guards are flushed all
-// the same, as readers of their records have always been able to expect.
+// durability returns what the change of a file needs. Freezes, and holds that no program stands behind, outlive the loss
+// of power; holds of running programs end with it. Renewals of guards are flushed all the same (S-52).
 func durability(file int, was lokt.Lock, c lokt.Change) durable {
 	switch file {
 	case fileQueue:

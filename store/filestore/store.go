@@ -41,16 +41,13 @@ const (
 
 // Options change how a store works. The zero value is what programs want.
 type Options struct {
-	// Observe is told every event, in the order of the changes of each lock, while the lock is still excluded: it must
-	// be quick and must not use the store.
+	// Observe is told every event, in the order of each lock's changes. It must be quick and must not use the store.
 	Observe func(lokt.Event)
 
 	// Warn is told what went wrong without failing the operation, such as an audit log that cannot be written.
 	Warn func(error)
 
-	// LockTimeout is how long to wait for another process inside its own change of a lock, which takes well under a
-	// millisecond unless that process is stopped. Waiting for many, one after another, may take longer. The default is
-	// 10 s.
+	// LockTimeout is how long to wait for one process inside its own change of a lock; 0 means 10 s.
 	LockTimeout time.Duration
 
 	fs      vfs.FS

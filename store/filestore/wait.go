@@ -16,8 +16,7 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// How often a waiter looks, whether or not it was woken: deaths cause no event, nor do programs that know nothing of
-// wake files.
+// How often a waiter looks anyway: deaths cause no event, nor do programs that know nothing of wake files.
 const (
 	lookEvery   = 200 * time.Millisecond
 	lookBlind   = 20 * time.Millisecond // without file events, or if who looks is not queued
@@ -65,8 +64,8 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	}
 }
 
-// settled reports whether a claim that is queued has nothing to do: whoever ends a hold or a freeze sees to the queue,
-// but nobody sees to what ends by itself, nor to what other programs do.
+// settled reports whether a queued claim has nothing to do: whoever ends a hold or a freeze sees to the queue, but
+// nobody sees to what ends by itself.
 func settled(s lokt.Snapshot) bool {
 	next := s.NextChange()
 	return len(s.Dead) == 0 && s.Lock.Corrupt == "" && (len(s.Lock.Holders) > 0 || s.Lock.Freeze != nil) &&
@@ -213,8 +212,7 @@ func (s *Store) wakeLeft(before, after []*lokt.Waiter) {
 	}
 }
 
-// forgetHolders ends what is left of the watches of claims that were granted: one that another process granted, and
-// that looked again before it was woken, waits no more.
+// forgetHolders ends the watches of claims that were granted and looked again before they were woken.
 func (s *Store) forgetHolders(holders []lokt.Holder) {
 	s.waker.mu.Lock()
 	none := len(s.waker.waiting) == 0

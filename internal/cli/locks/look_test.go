@@ -101,6 +101,18 @@ func TestWaitersThatGaveUpAreNotCounted(t *testing.T) {
 	}
 }
 
+func TestALockOnOfferIsToldFromOneThatIsHeld(t *testing.T) {
+	now := time.Now()
+	h := lokt.Holder{Claim: lokt.Claim{Owner: lokt.Owner{ID: "ann"}, Wait: 3 * time.Minute}, HeldSince: now.Add(-time.Second)}
+	if text := holderText(&app.Backend{}, h, now); strings.Contains(text, "waited") {
+		t.Errorf("a hold: %q", text)
+	}
+	h.Pending = now.Add(2 * time.Second)
+	if text := holderText(&app.Backend{}, h, now); !strings.Contains(text, "granted in its turn after it had waited 3m0s, and passed on in 2s") {
+		t.Errorf("an offer: %q", text)
+	}
+}
+
 func TestTheTopLevelOfAViewIsTheFirstLiveHolder(t *testing.T) {
 	now := time.Now()
 	h := func(id string, expires time.Time) lokt.Holder {
