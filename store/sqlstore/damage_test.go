@@ -298,6 +298,22 @@ func TestALogThatWasTakenAwayIsMissed(t *testing.T) {
 	}
 }
 
+// Promise S-180. A new database is no exception.
+func TestADatabaseThatWasJustMadeHasItsMark(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	start(t, path, Options{})
+	asKilled(t, path, path+".killed")
+	w := &warnings{}
+	shut(t, start(t, path+".killed", Options{Warn: w.add}))
+	if said := w.said(); said != "[]" {
+		t.Errorf("it says %s", said)
+	}
+	if m, found, err := readMark(path); !found || err != nil || m.Commits == 0 {
+		t.Errorf("the mark is %+v, %v, %v", m, found, err)
+	}
+}
+
 // Promise S-181.
 func TestTokensJumpAfterAnEndThatWasNotClean(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,7 @@ func markPath(path string) string { return path + "-mark" }
 // readMark reads the mark of a database. It is not found if there is none, and damaged if neither slot can be read.
 func readMark(path string) (m markText, found bool, err error) {
 	b, err := os.ReadFile(markPath(path))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 { // it was being made
 		return m, false, nil
 	} else if err != nil {
 		return m, false, unavailable(err)

@@ -307,6 +307,7 @@ func (d *fileDB) begin(was found) error {
 			b.locks[name] = c
 		}
 	}
+	b.writes = append(b.writes, func() error { return nil }) // so that it is flushed, and the mark begins
 	if err := d.store(b); err != nil {
 		return err
 	}
