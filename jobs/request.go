@@ -1,8 +1,9 @@
 package jobs
 
 import (
+	"math"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -188,32 +189,19 @@ func (f *Filter) Most() int {
 	return min(max(f.Limit, 1), MaxList)
 }
 
-// Cursor is where a page of the list begins: below a revision. The last job seen among those of each state, if it has
-// not changed since, saves looking for that place.
-type Cursor struct {
-	Below uint64
-	Last  [3]string // by State, in the order queued, leased, running
+// Matches reports whether the filter lets the job through, wherever it stands in the list.
+func (f *Filter) Matches(j *Job) bool {
+	return (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) &&
+		(f.Tag == "" || slices.Contains(j.Tags, f.Tag))
 }
 
-// listed are the states that living jobs are listed by, in the order of cursor.last.
-func LivingStates() [3]State { return [3]State{Queued, Leased, Running} }
-
-func (c Cursor) String() string {
-	return strconv.FormatUint(c.Below, 36) + "." + strings.Join(c.Last[:], ".")
-}
+// Cursor returns where a page of the list begins: below a revision.
+func Cursor(below uint64) string { return strconv.FormatUint(below, 36) }
 
 // ParseCursor reads a cursor; the empty string is the beginning.
-func ParseCursor(s string) (Cursor, error) {
-	c := Cursor{Below: 1<<64 - 1}
+func ParseCursor(s string) (below uint64, err error) {
 	if s == "" {
-		return c, nil
+		return math.MaxUint64, nil
 	}
-	parts := strings.SplitN(s, ".", 4)
-	below, err := strconv.ParseUint(parts[0], 36, 64)
-	if err != nil {
-		return c, err
-	}
-	c.Below = below
-	copy(c.Last[:], parts[1:])
-	return c, nil
+	return strconv.ParseUint(s, 36, 64)
 }

@@ -30,7 +30,7 @@ func (h *hold) deadline() time.Duration { return min(h.expires, h.runUntil) }
 
 // firstDeadline returns the lease that ends first, or nil.
 func (e *Engine) firstDeadline() *hold {
-	for e.deadlines.len() > 0 {
+	for e.deadlines.Len() > 0 {
 		h := e.deadlines.top()
 		if h.alarm >= h.deadline() {
 			return h
@@ -141,7 +141,7 @@ func (e *Engine) beatOne(id uint64, b *jobs.Heartbeat) {
 		e.reply(id, e.beatAnswer(h))
 		return
 	}
-	w := &waiter{id: id, until: plus(e.Now.Mono, b.Wait), hold: h}
+	w := &waiter{id: id, calls: []uint64{id}, until: plus(e.Now.Mono, b.Wait), hold: h}
 	h.beats = append(h.beats, w)
 	e.waiters[id] = w
 	e.ends.push(w)
@@ -150,8 +150,7 @@ func (e *Engine) beatOne(id uint64, b *jobs.Heartbeat) {
 // tell answers the heartbeats that wait on a lease.
 func (e *Engine) tell(h *hold) {
 	for _, w := range slices.Clone(h.beats) {
-		e.dismiss(w)
-		e.reply(w.id, e.beatAnswer(h))
+		e.settle(w, e.beatAnswer(h), nil)
 	}
 }
 
@@ -340,8 +339,7 @@ func (e *Engine) dropHold(h *hold, code string) {
 		why = jobs.ErrRevoked
 	}
 	for _, w := range slices.Clone(h.beats) {
-		e.dismiss(w)
-		e.fail(w.id, why)
+		e.settle(w, nil, why)
 	}
 	h.entry.hold = nil
 	delete(e.leases, h.lease.ID)

@@ -164,9 +164,7 @@ func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit
 		return cmp.Compare(s.ended[id].Revision, below)
 	})
 	for i := end - 1; i >= 0 && len(all) < limit; i-- {
-		r := s.ended[s.order[i]]
-		if (f.State == "" || f.State == r.State) && (f.Type == "" || f.Type == r.Type) && (f.Tag == "" ||
-			slices.Contains(r.Tags, f.Tag)) {
+		if r := s.ended[s.order[i]]; f.Matches(&r.Job) {
 			all = append(all, r)
 		}
 	}
