@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -195,13 +196,15 @@ func (f *Filter) Matches(j *Job) bool {
 		(f.Tag == "" || slices.Contains(j.Tags, f.Tag))
 }
 
+const cursorPrefix = "below-"
+
 // Cursor returns where a page of the list begins: below a revision.
-func Cursor(below uint64) string { return strconv.FormatUint(below, 36) }
+func Cursor(below uint64) string { return cursorPrefix + strconv.FormatUint(below, 36) }
 
 // ParseCursor reads a cursor; the empty string is the beginning.
 func ParseCursor(s string) (below uint64, err error) {
 	if s == "" {
 		return math.MaxUint64, nil
 	}
-	return strconv.ParseUint(s, 36, 64)
+	return strconv.ParseUint(strings.TrimPrefix(s, cursorPrefix), 36, 64)
 }
