@@ -214,7 +214,7 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
-	answer, err := post[batchAnswerWire[[]leaseNewsWire]](ctx, c, "/leases/heartbeat", &batchWire{&workerID, &leaseIDs})
+	answer, err := post[batchAnswerWire](ctx, c, "/leases/heartbeat", &batchWire{&workerID, (*leaseIDsWire)(&leaseIDs)})
 	if err != nil {
 		return nil, err
 	}

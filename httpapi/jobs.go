@@ -295,19 +295,18 @@ func (c *call) heartbeatAll() error {
 	if err != nil {
 		return err
 	}
-	w := batchAnswerWire[jsontext.Value]{}
-	for i := range all {
-		w.Interval = max(w.Interval, all[i].Interval)
-	}
 	c.list, err = leaseAnswers(c.list[:0], all)
-	w.Leases = c.list
-	return c.reply(&w, err)
+	if err != nil {
+		return err
+	}
+	return c.send(http.StatusOK, c.list)
 }
 
-// leaseAnswers appends the answers for many leases as a list. Where there is nothing to tell but its end, an answer is written by
-// hand, and the end, mostly the same, once: a batch of a hundred heartbeats takes half the time so.
+// leaseAnswers appends a batchAnswerWire. Where there is nothing to tell but its end, an answer is written by hand, and the end,
+// mostly the same, once: a batch of a hundred heartbeats takes half the time so.
 func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
-	b = append(b, '[')
+	b = append(b, `{"leases":[`...)
+	var interval time.Duration
 	var at time.Time
 	var end []byte // how it is written
 	for i := range all {
@@ -315,6 +314,7 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 			b = append(b, ',')
 		}
 		a := &all[i]
+		interval = max(interval, a.Interval)
 		if a.Err != nil || a.Cancel || a.Drain || len(a.LostLocks) > 0 {
 			w := leaseNewsWire{verbatim(a.LeaseID), newsWire{Code: jobs.Code(a.Err)}}
 			if a.Err == nil {
@@ -333,7 +333,10 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 		b, _ = jsontext.AppendQuote(append(b, `{"lease_id":`...), a.LeaseID) // what is no UTF-8 is replaced
 		b = append(append(b, `,"ok":true,"expires_at":`...), end...)
 	}
-	return append(b, ']'), nil
+	if b = append(b, ']'); interval > 0 {
+		b = appendSeconds(append(b, `,"heartbeat_interval_s":`...), interval)
+	}
+	return append(b, '}'), nil
 }
 
 func (c *call) complete(q *completeWire) (any, error) {

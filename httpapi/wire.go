@@ -138,14 +138,16 @@ type aliveWire struct {
 
 // batchWire is many heartbeats.
 type batchWire struct {
-	WorkerID *string   `json:"worker_id" needed:"worker_id"`
-	LeaseIDs *[]string `json:"lease_ids" needed:"lease_ids"`
+	WorkerID *string       `json:"worker_id" needed:"worker_id"`
+	LeaseIDs *leaseIDsWire `json:"lease_ids" needed:"lease_ids"`
 }
 
+type leaseIDsWire []string
+
 // batchAnswerWire answers them.
-type batchAnswerWire[leases any] struct {
-	Leases   leases        `json:"leases"`
-	Interval time.Duration `json:"heartbeat_interval_s,omitzero"`
+type batchAnswerWire struct {
+	Leases   []leaseNewsWire `json:"leases"`
+	Interval time.Duration   `json:"heartbeat_interval_s,omitzero"`
 }
 
 // leaseNewsWire is a jobs.LeaseAnswer.

@@ -65,6 +65,7 @@ type Engine struct {
 	leases    map[string]*hold
 	holding   map[string]*hold // of these, whose jobs name locks
 	leased    int              // units
+	quick     []*hold          // of one call of Quick
 	deadlines *queue[*hold]
 	limits    []*hold // with a declared runtime, by its end
 

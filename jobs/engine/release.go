@@ -93,22 +93,27 @@ func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 	}
 }
 
-// Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and
-// reports whether it did.
-func (e *Engine) Quick(now Instant, all []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
-	for i := range all {
-		h := e.leases[all[i].LeaseID]
-		if h == nil || h.worker.id != all[i].WorkerID || h.deadline() <= now.Mono || all[i].Wait > 0 || e.cfg.Shared {
+// Quick applies a heartbeat to each of the leases outside of a turn, if nothing else has to be done or stored for any of
+// them, and reports whether it did.
+func (e *Engine) Quick(now Instant, b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
+	if b.Wait > 0 || e.cfg.Shared {
+		return nil, false
+	}
+	e.quick = e.quick[:0]
+	for _, id := range leaseIDs {
+		h := e.leases[id]
+		if h == nil || h.worker.id != b.WorkerID || h.deadline() <= now.Mono {
 			return nil, false
 		}
+		e.quick = append(e.quick, h)
 	}
 	e.setNow(now)
-	answers := make([]jobs.LeaseAnswer, len(all))
-	for i := range all {
-		h := e.leases[all[i].LeaseID]
-		e.beat(h, &all[i])
-		answers[i] = jobs.LeaseAnswer{LeaseID: all[i].LeaseID, HeartbeatAnswer: e.beatAnswer(h)}
+	answers := make([]jobs.LeaseAnswer, len(leaseIDs))
+	for i, h := range e.quick {
+		e.beat(h, b)
+		answers[i].LeaseID, answers[i].HeartbeatAnswer = h.lease.ID, e.beatAnswer(h)
 	}
+	clear(e.quick)
 	return answers, true
 }
 
