@@ -315,7 +315,7 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 			yield(lokt.Snapshot{}, err)
 			return
 		}
-		x := &exchange{method: http.MethodGet, path: "/v1/locks", wait: c.slow(), looks: true}
+		x := &exchange{method: http.MethodGet, path: "/v1/locks", looks: true}
 		x.query = values(map[string]any{"prefix": f.Prefix, "queued": f.Queued})
 		var answer struct {
 			Locks []lockWire `json:"locks"`

@@ -109,16 +109,12 @@ func (c *call) submit() error {
 	}
 	all, err := c.s.Jobs.Submit(c.ctx, specs)
 	if q.Jobs != nil {
-		var w receiptsWire
-		for _, r := range all {
-			w.Jobs = append(w.Jobs, receiptWire(r))
-		}
-		return c.reply(&w, err)
+		return c.reply(&receiptsWire{all}, err)
 	}
 	if err != nil {
 		return without(err, 2)
 	}
-	return c.reply(&receiptWire{all[0].JobID, all[0].State}, nil)
+	return c.reply(&all[0], nil)
 }
 
 // check notes what types of fields do not say. What stands beside a list does not count.
@@ -427,18 +423,13 @@ func (c *call) days(absent int) (int, error) {
 
 func (c *call) getStatus() error {
 	s, err := c.s.Jobs.Status(c.ctx)
-	w := toSnapshot(&s)
-	w.Busy = new(busyRating())
-	return c.reply(&w, err)
+	s.Busy = new(busyRating())
+	return c.reply(&s, err)
 }
 
 func (c *call) workers() error {
 	all, err := c.s.Jobs.Workers(c.ctx)
-	var w workersWire
-	for _, one := range all {
-		w.Workers = append(w.Workers, workerWire(one))
-	}
-	return c.reply(&w, err)
+	return c.reply(&workersWire{all}, err)
 }
 
 func (c *call) stats() error {
@@ -456,8 +447,7 @@ func (c *call) decisions() error {
 		return err
 	}
 	d, err := c.s.Jobs.Decisions(c.ctx, days)
-	w := decisionsWire(d)
-	return c.reply(&w, err)
+	return c.reply(&d, err)
 }
 
 func (c *call) cleanup() error {

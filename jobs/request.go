@@ -12,8 +12,8 @@ import (
 
 // Receipt answers a submitted spec: the job that it became, or that it became earlier under the same key.
 type Receipt struct {
-	JobID string
-	State State
+	JobID string `json:"job_id"`
+	State State  `json:"state"`
 }
 
 // Request is a worker's request for a lease.
@@ -139,7 +139,12 @@ type Page struct {
 }
 
 // Depths are how many jobs of each class are queued.
-type Depths struct{ High, Normal, Low, Background int }
+type Depths struct {
+	High       int `json:"high"`
+	Normal     int `json:"normal"`
+	Low        int `json:"low"`
+	Background int `json:"background"`
+}
 
 // Sum returns how many jobs are queued.
 func (d Depths) Sum() int { return d.High + d.Normal + d.Low + d.Background }
@@ -147,17 +152,21 @@ func (d Depths) Sum() int { return d.High + d.Normal + d.Low + d.Background }
 // Snapshot is the capacity and its use at one moment. Leased is the sum over the active leases; Available is never
 // negative.
 type Snapshot struct {
-	Total, Usable, Leased, Available int
-	Queue                            Depths
-	ActiveLeases                     int
-	Draining                         bool
+	Total        int    `json:"total_capacity_units"`
+	Usable       int    `json:"usable_capacity_units"`
+	Leased       int    `json:"leased_capacity_units"`
+	Available    int    `json:"available_capacity_units"`
+	Queue        Depths `json:"queue_depths"`
+	ActiveLeases int    `json:"active_leases"`
+	Busy         *int   `json:"busy_rating,omitzero"` // of a server's host, from 0 to 10; only on the wire
+	Draining     bool   `json:"draining"`
 }
 
 // WorkerStatus is who asked for leases, or still has some.
 type WorkerStatus struct {
-	ID       string
-	Leases   int
-	LastSeen time.Time
+	ID       string    `json:"worker_id"`
+	Leases   int       `json:"leases"`
+	LastSeen time.Time `json:"last_seen"`
 }
 
 // Limits on what requests may carry, so that no store and no wire has to cope with more.
