@@ -155,8 +155,8 @@ func got(token int, why string) string {
 }
 
 const (
-	ttl  = 2 * time.Second
-	long = 15 * time.Second
+	ttl  = 3 * time.Second
+	long = 20 * time.Second
 )
 
 // scenarios are the script: each returns what was seen, which must be the same for every client.
@@ -307,7 +307,7 @@ var scenarios = []struct {
 	{"the server is killed under a job", "completed in attempt 1", func(s *stage) string {
 		w := s.near()
 		w.work()
-		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 4}, "max_attempts": 2})
+		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 6}, "max_attempts": 2})
 		s.until(id, "running")
 		s.kill()
 		s.start()
@@ -353,7 +353,7 @@ func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
 				t.Run(strings.ReplaceAll(sc.name, " ", "_"), func(t *testing.T) {
 					addr := free(t)
 					s := &stage{t: t, loktd: p.loktd, addr: addr, url: "http://" + addr, open: open}
-					s.args = []string{"--listen", addr, "--store", "sqlite:" + filepath.Join(t.TempDir(), "db"), "--lease-ttl", "2s"}
+					s.args = []string{"--listen", addr, "--store", "sqlite:" + filepath.Join(t.TempDir(), "db"), "--lease-ttl", "4s"}
 					s.start()
 					t.Cleanup(s.kill)
 					s.proxy = servers.NewProxy(t, addr)
