@@ -3,7 +3,6 @@ package jobstest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -20,7 +19,6 @@ var leaseTests = []serviceTest{
 	{name: "completion without any heartbeat is accepted", run: completeWithoutBeat},
 	{name: "what a worker reports is kept and shown", run: reportsAreKept},
 	{name: "a request sent again is given the same lease", run: requestsAreRemembered},
-	{name: "tokens rise from attempt to attempt", run: tokensRise},
 	{name: "a lease without heartbeats expires and frees its units", run: leaseExpires, expires: true},
 	{name: "a revoked lease fails its job, with the reason", run: revokeFails},
 }
@@ -227,22 +225,6 @@ func requestsAreRemembered(e *env) {
 	e.complete(g, jobs.Completed)
 	if again := e.grant(ask("w", request("r"))); again.Lease.ID != g.Lease.ID || again.Job.State != jobs.Completed {
 		e.Errorf("the same request after the end was granted %+v", again)
-	}
-}
-
-func tokensRise(e *env) {
-	id := e.submit(attempts(5), backoff(0))
-	last := uint64(0)
-	for n := range 5 {
-		g := e.grantOf(id, ask(fmt.Sprint("w", n)))
-		if g.Lease.Token <= last || g.Lease.Attempt != n+1 {
-			e.Fatalf("attempt %d has token %d after %d", g.Lease.Attempt, g.Lease.Token, last)
-		}
-		last = g.Lease.Token
-		e.complete(g, jobs.Failed)
-	}
-	if v := e.expect(id, jobs.Failed); len(v.Attempts) != 5 {
-		e.Errorf("%d attempts are shown", len(v.Attempts))
 	}
 }
 

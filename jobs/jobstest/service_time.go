@@ -3,7 +3,6 @@ package jobstest
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -15,7 +14,6 @@ var bubbleTests = []serviceTest{
 	{name: "an ask waits as long as it says", run: waitToTheMoment},
 	{name: "a heartbeat that waits is answered when its time is up", run: beatWaitToTheMoment},
 	{name: "heartbeats keep a lease for as long as they come", run: beatsKeepLease},
-	{name: "a heartbeat at the very deadline loses or wins, once and for all", run: beatAtTheDeadline},
 	{name: "an attempt fails at its maximum runtime, heartbeats or not", run: runtimeIsBounded},
 	{name: "a reservation that comes to nothing rests", run: reservationRests},
 	{name: "old jobs are cleaned up", run: cleanupForgetsOld},
@@ -78,30 +76,6 @@ func beatsKeepLease(e *env) {
 	e.expect(id, jobs.Running)
 	time.Sleep(e.ttl)
 	e.expect(id, jobs.Expired)
-}
-
-func beatAtTheDeadline(e *env) {
-	for i := range 20 {
-		id := e.submit()
-		g := e.grant(ask("w"))
-		time.Sleep(e.ttl - time.Nanosecond)
-		var wg sync.WaitGroup
-		var err error
-		wg.Go(func() {
-			time.Sleep(time.Nanosecond * time.Duration(i%2))
-			_, err = e.s.Heartbeat(e.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w"})
-		})
-		wg.Wait()
-		if want := map[bool]jobs.State{true: jobs.Running, false: jobs.Expired}[err == nil]; i%2 == 0 {
-			e.expect(id, jobs.Running)
-		} else {
-			e.expect(id, want)
-			if err == nil {
-				e.Error("a heartbeat was accepted at the deadline")
-			}
-		}
-		_, _ = e.s.Complete(e.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed})
-	}
 }
 
 func runtimeIsBounded(e *env) {

@@ -393,8 +393,7 @@ func endedIsListed(t *testing.T, s jobs.Store) {
 	} {
 		var through []jobs.Record
 		for _, j := range want {
-			if (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) && (f.Tag == "" ||
-				slices.Contains(j.Tags, f.Tag)) {
+			if f.Matches(&j.Job) {
 				through = append(through, j)
 			}
 		}
