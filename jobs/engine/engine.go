@@ -103,22 +103,16 @@ func newEngine(cfg jobs.Config) *Engine {
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	due := func(en *entry) *int { return &en.dueAt }
-	e.timed = &queue[*entry]{place: due, before: func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) }}
-	e.backoffs = &queue[*entry]{place: due, before: func(a, b *entry) bool { return a.due < b.due }}
-	e.blocked = &queue[*name]{place: func(n *name) *int { return &n.at }, before: func(a,
-		b *name) bool {
-		return a.until < b.until
-	}}
-	e.deadlines = &queue[*hold]{place: func(h *hold) *int { return &h.at }, before: func(a, b *hold) bool {
+	e.timed = newQueue(due, func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) })
+	e.backoffs = newQueue(due, func(a, b *entry) bool { return a.due < b.due })
+	e.blocked = newQueue(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
+	e.fading = newQueue(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
+	e.deadlines = newQueue(func(h *hold) *int { return &h.at }, func(a, b *hold) bool {
 		return a.alarm < b.alarm || a.alarm == b.alarm && a.lease.ID < b.lease.ID
-	}}
-	e.ends = &queue[*waiter]{place: func(w *waiter) *int { return &w.at }, before: func(a, b *waiter) bool {
+	})
+	e.ends = newQueue(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
-	}}
-	e.fading = &queue[*memo]{place: func(m *memo) *int { return &m.at }, before: func(a,
-		b *memo) bool {
-		return a.until < b.until
-	}}
+	})
 	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
 		e.byState[s] = list.New()
 	}

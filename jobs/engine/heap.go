@@ -9,6 +9,10 @@ type queue[T any] struct {
 	place  func(T) *int // where an item keeps its index plus one; 0 if it is in no queue
 }
 
+func newQueue[T any](place func(T) *int, before func(a, b T) bool) *queue[T] {
+	return &queue[T]{place: place, before: before}
+}
+
 // top returns the first item; the queue must not be empty.
 func (q *queue[T]) top() T { return q.items[0] }
 

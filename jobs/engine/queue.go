@@ -22,7 +22,7 @@ type group struct {
 	shape
 	needed []string
 	lines  map[alike]*line
-	open   queue[*line] // the lines that are open, by their first job
+	open   *queue[*line] // the lines that are open, by their first job
 }
 
 // alike is what jobs of one line have in common beside their shape.
@@ -54,8 +54,9 @@ func (e *Engine) enqueue(en *entry) {
 	g := e.groups[s]
 	if g == nil {
 		g = &group{shape: s, needed: needs, lines: map[alike]*line{}}
-		g.open.before = func(a, b *line) bool { return a.head().job.Before(&b.head().job) }
-		g.open.place = func(l *line) *int { return &l.at }
+		g.open = newQueue(func(l *line) *int { return &l.at }, func(a, b *line) bool {
+			return a.head().job.Before(&b.head().job)
+		})
 		e.groups[s] = g
 		if s.unique {
 			e.uniques++
@@ -225,7 +226,7 @@ func (e *Engine) best(p *profile, idle bool) *entry {
 		if g.units > free || !p.takes(g, idle) {
 			continue
 		}
-		if c := e.reserved.first(&g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
+		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
 			best = c
 		}
 	}
