@@ -116,7 +116,8 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 64
-		t.Protocols = new(http.Protocols) // one request per connection at a time: to send it again takes another connection
+		// One request per connection at a time: to send it again takes another, and one that is dead without a word is given up.
+		t.Protocols = new(http.Protocols)
 		t.Protocols.SetHTTP1(true)
 		t.ForceAttemptHTTP2 = false
 		t.DialContext = (&net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}).DialContext

@@ -180,7 +180,7 @@ func (c *JobsClient) grant(ctx context.Context, x *exchange) (jobs.Grant, error)
 	if err != nil || w.Denied {
 		return jobs.Grant{Denied: &jobs.Denial{Code: w.Code, Reason: w.Reason, RetryAfter: millis(int(w.RetryAfter))}}, err
 	}
-	return jobs.Grant{Lease: w.Lease.lease(), Job: w.Job.job()}, nil
+	return jobs.Grant{Lease: jobs.Lease(w.Lease), Job: w.Job.job()}, nil
 }
 
 // Heartbeat implements jobs.Leaser.

@@ -201,22 +201,13 @@ type leaseWire struct {
 	FirstHeartbeat time.Time         `json:"first_heartbeat"`
 	RunUntil       time.Time         `json:"run_until"`
 	LockTokens     map[string]uint64 `json:"lock_tokens,omitempty"`
+	RequestID      string            `json:"-"`
 }
 
 func toLease(l *jobs.Lease, id bool) *leaseWire {
-	return &leaseWire{
-		ID: shown(l.ID, id), JobID: l.JobID, WorkerID: l.WorkerID, Units: l.Units, IssuedAt: l.IssuedAt, ExpiresAt: l.ExpiresAt,
-		LastHeartbeat: l.LastHeartbeat, Token: l.Token, Attempt: l.Attempt, TTL: l.TTL, Interval: l.Interval,
-		FirstHeartbeat: l.FirstHeartbeat, RunUntil: l.RunUntil, LockTokens: l.LockTokens,
-	}
-}
-
-func (w *leaseWire) lease() jobs.Lease {
-	return jobs.Lease{
-		ID: w.ID, JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt,
-		LastHeartbeat: w.LastHeartbeat, Token: w.Token, Attempt: w.Attempt, TTL: w.TTL, Interval: w.Interval,
-		FirstHeartbeat: w.FirstHeartbeat, RunUntil: w.RunUntil, LockTokens: w.LockTokens,
-	}
+	w := leaseWire(*l)
+	w.ID = shown(l.ID, id)
+	return &w
 }
 
 // shown returns a lease ID, or nothing for who must not know it.
@@ -319,10 +310,7 @@ func toSeen(v *jobs.View, leaseID bool) seenWire {
 
 func (w *seenWire) view(j *jobWire) jobs.View {
 	v := jobs.View{Job: j.job(), InQueue: w.InQueue, WaitingFor: w.WaitingFor, Age: w.Age, SinceUpdate: w.SinceUpdate}
-	if w.Lease != nil {
-		l := w.Lease.lease()
-		v.Lease = &l
-	}
+	v.Lease = (*jobs.Lease)(w.Lease)
 	return v
 }
 
