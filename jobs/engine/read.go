@@ -27,12 +27,7 @@ func (e *Engine) read(id uint64, o Op) {
 		v := e.view(en)
 		v.Attempts = slices.Clone(en.attempts)
 		if h := en.hold; h != nil {
-			v.Attempts = append(v.Attempts, jobs.Attempt{
-				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID,
-				WorkerID: h.lease.WorkerID,
-				Units:    h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt,
-				FirstHeartbeat: h.lease.FirstHeartbeat,
-			})
+			v.Attempts = append(v.Attempts, h.attempt(en.job.State))
 		}
 		e.reply(id, v)
 	case List:

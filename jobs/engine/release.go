@@ -28,6 +28,15 @@ type hold struct {
 // deadline returns when the lease ends by itself.
 func (h *hold) deadline() time.Duration { return min(h.expires, h.runUntil) }
 
+// attempt returns what is shown, and in the end kept, of the lease.
+func (h *hold) attempt(s jobs.State) jobs.Attempt {
+	l := &h.lease
+	return jobs.Attempt{
+		JobID: l.JobID, Number: l.Attempt, Token: l.Token, LeaseID: l.ID, WorkerID: l.WorkerID, Units: l.Units,
+		State: s, IssuedAt: l.IssuedAt, FirstHeartbeat: l.FirstHeartbeat,
+	}
+}
+
 // firstDeadline returns the lease that ends first, or nil.
 func (e *Engine) firstDeadline() *hold {
 	for e.deadlines.Len() > 0 {
@@ -258,12 +267,8 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	e.dropHold(h, code)
 	e.Metrics.Ended[code]++
 	e.Metrics.Run.Observe(e.Now.Wall.Sub(h.lease.IssuedAt))
-	a := jobs.Attempt{
-		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
-		Units: h.lease.Units,
-		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstHeartbeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall,
-		Error: failure,
-	}
+	a := h.attempt(how)
+	a.Code, a.EndedAt, a.Error = code, e.Now.Wall, failure
 	en.attempts = append(en.attempts, a)
 	if h.lease.RequestID != "" {
 		l := h.lease
@@ -310,12 +315,11 @@ func (e *Engine) giveBack(leaseID string) {
 	if j.Attempt == 0 {
 		j.StartedAt = time.Time{}
 	}
+	j.State = jobs.Queued
 	if j.Cancel {
-		j.State = jobs.Queued
 		e.endJob(en, jobs.Cancelled, jobs.CodeCancelled)
 		return
 	}
-	j.State = jobs.Queued
 	if j.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
 		j.ReadyAt = e.Now.Wall
 	}
