@@ -97,8 +97,8 @@ func newEngine(cfg jobs.Config) *Engine {
 		groups: map[shape]*group{},
 		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
 		unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
-		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{}, waiters: map[uint64]*waiter{},
-		asked:   map[requestKey]*waiter{},
+		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
+		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}

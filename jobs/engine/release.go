@@ -102,8 +102,8 @@ func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 	}
 }
 
-// Quick applies a heartbeat to each of the leases outside of a turn, if nothing else has to be done or stored for any of
-// them, and reports whether it did.
+// Quick applies a heartbeat to each of the leases outside of a turn, if nothing else has to be done or stored for
+// any of them, and reports whether it did.
 func (e *Engine) Quick(now Instant, b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
 	if b.Wait > 0 || e.cfg.Shared {
 		return nil, false

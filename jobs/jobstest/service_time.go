@@ -95,7 +95,8 @@ func runtimeIsBounded(e *env) {
 			e.Errorf("attempt %d ended as %+v", n+1, a)
 		}
 	}
-	if v := e.expect(id, jobs.Failed); v.Job.Code != jobs.CodeRuntime || string(v.Job.Output.Error) != `"max_runtime_exceeded"` {
+	if v := e.expect(id, jobs.Failed); v.Job.Code != jobs.CodeRuntime ||
+		string(v.Job.Output.Error) != `"max_runtime_exceeded"` {
 		e.Errorf("job ended as %+v", v.Job)
 	}
 }
