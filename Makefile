@@ -48,11 +48,11 @@ man: ## bin/man/man1: one page for each command of lokt and loktd
 	$(GO) run ./internal/cli/man bin/man/man1
 vuln: ## needs the network: the vulnerability database is no module, so this is not part of check
 	$(GO) run -modfile=tools/go.mod golang.org/x/vuln/cmd/govulncheck ./...
-clients: build ## the clients in other languages, and what all clients must come to; needs Python, mypy and Node.js
+clients: build ## the clients in other languages, and that they come to the same verdicts as lokt; needs Python, mypy and Node.js
 	cd clients/python && mypy && LOKTD=$(CURDIR)/bin/loktd PYTHONPATH=src python3 -W ignore -m unittest discover -s tests
 	cd clients/typescript && npm ci --no-audit --no-fund && LOKTD=$(CURDIR)/bin/loktd npm test
 	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/
-	CI=true $(TEST) -count=1 ./clients/...
+	LOKT_CLIENTS=1 $(TEST) -count=1 ./clients/...
 check: build vet tidy cross lint test race fuzz clients
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...

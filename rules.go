@@ -21,9 +21,9 @@ const (
 
 // Removed is a holder or waiter that was stale, and why.
 type Removed struct {
-	Holder Holder
-	Waiter bool // it was queued; only Holder.Claim is set
-	Reason string
+	Holder Holder `json:"holder"`
+	Waiter bool   `json:"waiter,omitzero"` // it was queued; only Holder.Claim is set
+	Reason string `json:"reason"`
 }
 
 // decision is what the rules answer to one request.

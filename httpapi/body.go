@@ -9,7 +9,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -112,11 +111,11 @@ func (c *call) send(status int, body []byte) error {
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = jsonContent
 	}
-	if len(body) > largeAnswer && (c.r.Method == http.MethodGet || status >= http.StatusBadRequest) {
-		if !c.s.large.take(int64(len(body))) {
+	if n := int64(len(body)); n > largeAnswer && (c.r.Method == http.MethodGet || status >= http.StatusBadRequest) {
+		defer c.s.large.Add(-n)
+		if taken := c.s.large.Add(n); taken > max(mostLarge, n) {
 			return errCrowded
 		}
-		defer c.s.large.give(int64(len(body)))
 	}
 	if len(body) > shortAnswer {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -134,23 +133,9 @@ func (c *call) writeDeadline() {
 	_ = http.NewResponseController(c).SetWriteDeadline(time.Now().Add(c.s.Limits.Request)) // as for reading
 }
 
-// largeAnswer is how many bytes an answer has that is not written while too much is being written already: clients that ask for
-// crowded locks and do not take in the answers would fill the memory.
-const largeAnswer = 128 << 10
-
-// mostLarge bounds the bytes of large answers that are being written, unless it is one only.
-const mostLarge = 64 << 20
-
-// budget counts bytes.
-type budget struct{ taken atomic.Int64 }
-
-// take reports whether there is room for n more.
-func (b *budget) take(n int64) bool {
-	if taken := b.taken.Add(n); taken > mostLarge && taken > n {
-		b.taken.Add(-n)
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int64) { b.taken.Add(-n) }
+// Answers of more than largeAnswer bytes are not written while mostLarge bytes of such are being written, unless it is one
+// only: clients that ask for crowded locks and do not take in the answers would fill the memory.
+const (
+	largeAnswer = 128 << 10
+	mostLarge   = 64 << 20
+)

@@ -44,8 +44,8 @@ type ClientOptions struct {
 	// lokt.QueueTTL, or what it waits at most, for a claim that is in the queue. The context may end it earlier.
 	Patience time.Duration
 
-	// Look bounds how long a request that only reads, and does not wait, tries all servers for an answer to begin; 0: Attempt and
-	// Patience do. It does not bound how long an answer may be.
+	// Look, if set, bounds how long a request that only reads, and does not wait, tries all servers for an answer to begin.
+	// Patience must be less than half of it. An answer may take longer.
 	Look time.Duration
 
 	// UserAgent is sent with each request; "lokt" if empty.
@@ -116,7 +116,8 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 64
-		t.Protocols = new(http.Protocols) // one request per connection at a time: to send it again takes another connection
+		// One request per connection at a time: to send it again takes another, and one that is dead without a word is given up.
+		t.Protocols = new(http.Protocols)
 		t.Protocols.SetHTTP1(true)
 		t.ForceAttemptHTTP2 = false
 		t.DialContext = (&net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}).DialContext
@@ -181,15 +182,14 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 	pause := firstPause
 	first := c.current.Load()
 	begun := time.Now()
-	looks := x.looks && c.o.Look > 0
+	if x.looks && c.o.Look > 0 { // each server at least once, and one twice, for a connection may be dead and the next one not
+		x.attempt = c.o.Look / time.Duration(max(len(c.urls), 2))
+	}
 	for try := uint32(0); ; try++ {
 		if ctx.Err() != nil {
 			return ended(ctx, last)
 		}
 		at := first + try
-		if looks { // each server at least once, and one twice, for a connection may be dead and the next one not
-			x.attempt = max(min(c.o.Look/time.Duration(max(len(c.urls), 2)), c.o.Look-time.Since(begun)), firstPause)
-		}
 		retry, after, err := c.attempt(ctx, x, at, into)
 		if err == nil || !retry {
 			if !retry {
@@ -210,9 +210,6 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 		if failing.IsZero() {
 			failing = time.Now()
 		}
-		if looks && time.Since(begun) > c.o.Look-firstPause {
-			return c.silent(try+1, c.o.Look, err)
-		}
 		if len(c.urls) > 1 && int(try+1)%len(c.urls) != 0 { // the next server at once
 			continue
 		}
@@ -228,7 +225,7 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 			left = min(left, x.most-time.Since(begun))
 		}
 		if left <= 0 || after > left {
-			return err
+			return c.silent(try+1, err)
 		}
 		nap = min(nap, left)
 		select {
@@ -239,24 +236,16 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 	}
 }
 
-// slow returns how much longer an answer may take that is put together from much. Who bounds how long to look does not wait for that.
-func (c *Client) slow() time.Duration {
-	if c.o.Look > 0 {
-		return 0
-	}
-	return longPoll
-}
-
-// silent returns the error of a request that no server has answered in time.
-func (c *Client) silent(tries uint32, most time.Duration, last error) error {
+// silent returns the error of a request that no server has answered. It names all that were tried.
+func (c *Client) silent(tries uint32, last error) error {
 	var asked []string
-	for _, u := range c.urls[:min(int(tries), len(c.urls))] {
-		asked = append(asked, u.Redacted())
+	for i := range min(int(tries), len(c.urls)) {
+		asked = append(asked, c.urls[i].Redacted())
 	}
-	if len(asked) == 1 {
+	if len(asked) < 2 {
 		return last
 	}
-	return fmt.Errorf("%w: none of %s has answered within %v; the last one: %w", lokt.ErrUnavailable, strings.Join(asked, ", "), most, last)
+	return fmt.Errorf("none of %s has answered; the last one: %w", strings.Join(asked, ", "), last)
 }
 
 // ended returns the cause with which ctx has ended, and with it what kept the request from being answered, if anything did.

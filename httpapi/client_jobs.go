@@ -92,11 +92,7 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 	if len(answer.Jobs) != len(specs) {
 		return nil, fmt.Errorf("%w: %w: %d jobs were answered with %d", lokt.ErrUnavailable, errGarbage, len(specs), len(answer.Jobs))
 	}
-	all := make([]jobs.Receipt, len(specs))
-	for i, r := range answer.Jobs {
-		all[i] = jobs.Receipt(r)
-	}
-	return all, nil
+	return answer.Jobs, nil
 }
 
 // Cancel implements jobs.Submitter.
@@ -184,7 +180,7 @@ func (c *JobsClient) grant(ctx context.Context, x *exchange) (jobs.Grant, error)
 	if err != nil || w.Denied {
 		return jobs.Grant{Denied: &jobs.Denial{Code: w.Code, Reason: w.Reason, RetryAfter: millis(int(w.RetryAfter))}}, err
 	}
-	return jobs.Grant{Lease: w.Lease.lease(), Job: w.Job.job()}, nil
+	return jobs.Grant{Lease: jobs.Lease(w.Lease), Job: w.Job.job()}, nil
 }
 
 // Heartbeat implements jobs.Leaser.
@@ -214,7 +210,7 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
-	answer, err := post[batchAnswerWire[[]leaseNewsWire]](ctx, c, "/leases/heartbeat", &batchWire{&workerID, &leaseIDs})
+	answer, err := post[batchAnswerWire](ctx, c, "/leases/heartbeat", &batchWire{&workerID, (*leaseIDsWire)(&leaseIDs)})
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +278,8 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 	if err != nil {
 		return jobs.Page{}, err
 	}
-	p := jobs.Page{Now: answer.Now, Snapshot: answer.Snapshot.snapshot(), Next: answer.Next}
+	answer.Snapshot.Busy = nil
+	p := jobs.Page{Now: answer.Now, Snapshot: answer.Snapshot, Next: answer.Next}
 	for i := range answer.Jobs {
 		p.Jobs = append(p.Jobs, answer.Jobs[i].view(&answer.Jobs[i].Job))
 	}
@@ -291,42 +288,28 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 
 // Status implements jobs.Reader.
 func (c *JobsClient) Status(ctx context.Context) (jobs.Snapshot, error) {
-	answer, err := ask[snapshotWire](ctx, c, "/status", nil)
-	return answer.snapshot(), err
+	answer, err := ask[jobs.Snapshot](ctx, c, "/status", nil)
+	answer.Busy = nil
+	return answer, err
 }
 
 // Workers implements jobs.Reader.
 func (c *JobsClient) Workers(ctx context.Context) ([]jobs.WorkerStatus, error) {
 	answer, err := ask[workersWire](ctx, c, "/workers", nil)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]jobs.WorkerStatus, len(answer.Workers))
-	for i, w := range answer.Workers {
-		all[i] = jobs.WorkerStatus(w)
-	}
-	return all, nil
+	return answer.Workers, err
 }
 
 // Stats implements jobs.Reader.
 func (c *JobsClient) Stats(ctx context.Context, days int) (jobs.Stats, error) {
 	answer, err := ask[statsWire](ctx, c, "/history/stats", daysQuery(days))
-	if err != nil {
-		return jobs.Stats{}, err
-	}
-	s := jobs.Stats{From: answer.Range.From, To: answer.Range.To, Totals: jobs.Totals(answer.totalsWire), ByType: map[string]jobs.Totals{}}
-	for name, t := range answer.ByType {
-		s.ByType[name] = jobs.Totals(t)
-	}
-	return s, nil
+	return jobs.Stats{From: answer.Range.From, To: answer.Range.To, Totals: answer.Totals, ByType: answer.ByType}, err
 }
 
 func daysQuery(days int) url.Values { return url.Values{"days": {strconv.Itoa(days)}} }
 
 // Decisions implements jobs.Reader.
 func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, error) {
-	answer, err := ask[decisionsWire](ctx, c, "/history/decisions", daysQuery(days))
-	return jobs.Decisions(answer), err
+	return ask[jobs.Decisions](ctx, c, "/history/decisions", daysQuery(days))
 }
 
 // Revoke implements jobs.Operator.

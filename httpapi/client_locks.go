@@ -269,12 +269,10 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 	if err := c.do(ctx, &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"}, into(&answer, lockJSON)); err != nil {
 		return nil, err
 	}
-	var removed []lokt.Removed
-	for _, r := range answer.Removed {
-		c.claim(&r.Holder.Claim)
-		removed = append(removed, lokt.Removed(r))
+	for i := range answer.Removed {
+		c.claim(&answer.Removed[i].Holder.Claim)
 	}
-	return removed, nil
+	return answer.Removed, nil
 }
 
 // Get implements lokt.Service.
@@ -315,7 +313,7 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 			yield(lokt.Snapshot{}, err)
 			return
 		}
-		x := &exchange{method: http.MethodGet, path: "/v1/locks", wait: c.slow(), looks: true}
+		x := &exchange{method: http.MethodGet, path: "/v1/locks", looks: true}
 		x.query = values(map[string]any{"prefix": f.Prefix, "queued": f.Queued})
 		var answer struct {
 			Locks []lockWire `json:"locks"`

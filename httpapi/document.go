@@ -17,6 +17,6 @@ func PageDocument(p *jobs.Page) (jsontext.Value, error) { return form.Marshal(to
 func StatsDocument(s *jobs.Stats, days int, now *jobs.Snapshot) (jsontext.Value, error) {
 	return form.Marshal(struct {
 		statsWire
-		Status snapshotWire `json:"status"`
-	}{*toStats(s, days), toSnapshot(now)})
+		Status *jobs.Snapshot `json:"status"`
+	}{*toStats(s, days), now})
 }

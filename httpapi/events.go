@@ -1,12 +1,11 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -46,7 +45,9 @@ func (q *query) eventQuery() lokt.EventQuery {
 		q.err = lokt.ValidatePrefix(e.Prefix)
 	}
 	if q.err == nil && e.Owner != "" {
-		q.err = checkOwner(lokt.Owner{ID: e.Owner})
+		if q.err = checkOwner(lokt.Owner{ID: e.Owner}); !strings.Contains(e.Owner, "/") { // it names no caller
+			e.Owner = string(q.c.view()) + e.Owner
+		}
 	}
 	return e
 }
@@ -55,7 +56,7 @@ func (q *query) eventQuery() lokt.EventQuery {
 func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, last uint64, err error) {
 	ctx, done := context.WithTimeout(ctx, c.s.Limits.Request)
 	defer done()
-	if page, err = c.readOwner(ctx, q); err != nil {
+	if page, err = c.s.Events.ReadEvents(ctx, q); err != nil {
 		return page, 0, err
 	}
 	var seen []lokt.LoggedEvent
@@ -67,38 +68,6 @@ func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.Eve
 	}
 	page.Events = seen
 	return page, last, nil
-}
-
-// readOwner reads events. An owner's ID that they are asked for is one as the caller sees it: of its own owners, or with
-// its caller before it.
-func (c *call) readOwner(ctx context.Context, e lokt.EventQuery) (lokt.EventPage, error) {
-	v := c.view()
-	page, err := c.s.Events.ReadEvents(ctx, e)
-	if v == "" || e.Owner == "" || err != nil {
-		return page, err
-	}
-	e.Owner = string(v) + e.Owner
-	own, err := c.s.Events.ReadEvents(ctx, e)
-	if err != nil {
-		return page, err
-	}
-	return merged(e, page, own), nil
-}
-
-// merged returns the page of what one query or another lets through, which are the same but for the owner. The second was
-// made after the first: what is newer than that one knows is left for later.
-func merged(q lokt.EventQuery, a, b lokt.EventPage) lokt.EventPage {
-	newer := func(e lokt.LoggedEvent) bool { return e.Seq > a.Newest }
-	all := slices.Concat(a.Events, slices.DeleteFunc(b.Events, newer))
-	slices.SortFunc(all, func(a, b lokt.LoggedEvent) int { return cmp.Compare(a.Seq, b.Seq) })
-	p := lokt.EventPage{Events: all, Oldest: max(a.Oldest, b.Oldest), Newest: a.Newest, More: a.More || b.More}
-	if most := cmp.Or(q.Limit, lokt.MaxEvents); len(all) > most {
-		p.More = true
-		if p.Events = all[:most]; q.Latest {
-			p.Events = all[len(all)-most:]
-		}
-	}
-	return p
 }
 
 // audit answers with events. With after and wait_ms it waits for there to be one.

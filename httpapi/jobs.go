@@ -109,16 +109,12 @@ func (c *call) submit() error {
 	}
 	all, err := c.s.Jobs.Submit(c.ctx, specs)
 	if q.Jobs != nil {
-		var w receiptsWire
-		for _, r := range all {
-			w.Jobs = append(w.Jobs, receiptWire(r))
-		}
-		return c.reply(&w, err)
+		return c.reply(&receiptsWire{all}, err)
 	}
 	if err != nil {
 		return without(err, 2)
 	}
-	return c.reply(&receiptWire{all[0].JobID, all[0].State}, nil)
+	return c.reply(&all[0], nil)
 }
 
 // check notes what types of fields do not say. What stands beside a list does not count.
@@ -295,19 +291,18 @@ func (c *call) heartbeatAll() error {
 	if err != nil {
 		return err
 	}
-	w := batchAnswerWire[jsontext.Value]{}
-	for i := range all {
-		w.Interval = max(w.Interval, all[i].Interval)
-	}
 	c.list, err = leaseAnswers(c.list[:0], all)
-	w.Leases = c.list
-	return c.reply(&w, err)
+	if err != nil {
+		return err
+	}
+	return c.send(http.StatusOK, c.list)
 }
 
-// leaseAnswers appends the answers for many leases as a list. Where there is nothing to tell but its end, an answer is written by
-// hand, and the end, mostly the same, once: a batch of a hundred heartbeats takes half the time so.
+// leaseAnswers appends a batchAnswerWire. Where there is nothing to tell but its end, an answer is written by hand, and the end,
+// mostly the same, once: a batch of a hundred heartbeats takes half the time so.
 func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
-	b = append(b, '[')
+	b = append(b, `{"leases":[`...)
+	var interval time.Duration
 	var at time.Time
 	var end []byte // how it is written
 	for i := range all {
@@ -315,6 +310,7 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 			b = append(b, ',')
 		}
 		a := &all[i]
+		interval = max(interval, a.Interval)
 		if a.Err != nil || a.Cancel || a.Drain || len(a.LostLocks) > 0 {
 			w := leaseNewsWire{verbatim(a.LeaseID), newsWire{Code: jobs.Code(a.Err)}}
 			if a.Err == nil {
@@ -333,7 +329,10 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 		b, _ = jsontext.AppendQuote(append(b, `{"lease_id":`...), a.LeaseID) // what is no UTF-8 is replaced
 		b = append(append(b, `,"ok":true,"expires_at":`...), end...)
 	}
-	return append(b, ']'), nil
+	if b = append(b, ']'); interval > 0 {
+		b = appendSeconds(append(b, `,"heartbeat_interval_s":`...), interval)
+	}
+	return append(b, '}'), nil
 }
 
 func (c *call) complete(q *completeWire) (any, error) {
@@ -424,18 +423,13 @@ func (c *call) days(absent int) (int, error) {
 
 func (c *call) getStatus() error {
 	s, err := c.s.Jobs.Status(c.ctx)
-	w := toSnapshot(&s)
-	w.Busy = new(busyRating())
-	return c.reply(&w, err)
+	s.Busy = new(busyRating())
+	return c.reply(&s, err)
 }
 
 func (c *call) workers() error {
 	all, err := c.s.Jobs.Workers(c.ctx)
-	var w workersWire
-	for _, one := range all {
-		w.Workers = append(w.Workers, workerWire(one))
-	}
-	return c.reply(&w, err)
+	return c.reply(&workersWire{all}, err)
 }
 
 func (c *call) stats() error {
@@ -453,8 +447,7 @@ func (c *call) decisions() error {
 		return err
 	}
 	d, err := c.s.Jobs.Decisions(c.ctx, days)
-	w := decisionsWire(d)
-	return c.reply(&w, err)
+	return c.reply(&d, err)
 }
 
 func (c *call) cleanup() error {

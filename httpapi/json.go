@@ -46,7 +46,10 @@ func appendTime(b []byte, t time.Time) []byte {
 
 // writeSeconds writes a duration as a number of seconds.
 func writeSeconds(enc *jsontext.Encoder, d time.Duration) error {
-	b := enc.AvailableBuffer()
+	return enc.WriteValue(appendSeconds(enc.AvailableBuffer(), d))
+}
+
+func appendSeconds(b []byte, d time.Duration) []byte {
 	whole, part := d/time.Second, d%time.Second
 	if d < 0 {
 		b, whole, part = append(b, '-'), -whole, -part
@@ -59,7 +62,7 @@ func writeSeconds(enc *jsontext.Encoder, d time.Duration) error {
 			part %= digit
 		}
 	}
-	return enc.WriteValue(b)
+	return b
 }
 
 // writeString writes null for a member that is empty.
@@ -101,7 +104,7 @@ func newReader() any {
 	r.options = json.WithUnmarshalers(json.JoinUnmarshalers(
 		json.UnmarshalFromFunc(r.string), json.UnmarshalFromFunc(r.bool), json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float),
 		json.UnmarshalFromFunc(r.seconds), json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value), json.UnmarshalFromFunc(r.strings),
-		json.UnmarshalFromFunc(r.spec), json.UnmarshalFromFunc(r.specs),
+		json.UnmarshalFromFunc(r.spec), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.leaseIDs),
 		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *verbatim) error { return r.string(dec, (*string)(v)) }),
 	))
 	return r
@@ -359,6 +362,33 @@ func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
 	return r.list(dec, func(n int) error {
 		*all = append(*all, "")
 		return r.string(dec, &(*all)[n])
+	})
+}
+
+// leaseIDs reads the IDs of a batch as parts of one string: a hundred strings of their own would take longer than the rest.
+func (r *reader) leaseIDs(dec *jsontext.Decoder, all *leaseIDsWire) error {
+	text, begin := "", int64(0)
+	return r.list(dec, func(n int) error {
+		if n == 0 {
+			text, begin = string(dec.UnreadBuffer()), dec.InputOffset()
+			*all = make([]string, 0, min(strings.Count(text, `"`)/2, jobs.MaxHeartbeats))
+		}
+		*all = append(*all, "")
+		if dec.PeekKind() != '"' {
+			return r.string(dec, &(*all)[n])
+		}
+		raw, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		end := dec.InputOffset() - begin
+		id := text[end-int64(len(raw))+1 : end-1]
+		if strings.IndexByte(id, '\\') >= 0 {
+			unquoted, _ := jsontext.AppendUnquote(nil, raw) // it was read
+			id = string(unquoted)
+		}
+		(*all)[n] = id
+		return nil
 	})
 }
 

@@ -437,14 +437,7 @@ func (c *call) releaseAll() error {
 
 // prunedWire is what was stale.
 type prunedWire struct {
-	Removed []removedWire `json:"removed"`
-}
-
-// removedWire is a lokt.Removed.
-type removedWire struct {
-	Holder lokt.Holder `json:"holder"`
-	Waiter bool        `json:"waiter,omitzero"`
-	Reason string      `json:"reason"`
+	Removed []lokt.Removed `json:"removed"`
 }
 
 func (c *call) prune() error {
@@ -452,12 +445,10 @@ func (c *call) prune() error {
 	if err != nil {
 		return err
 	}
-	var answer prunedWire
-	for _, r := range removed {
-		r.Holder = c.view().own(r.Holder, "")
-		answer.Removed = append(answer.Removed, removedWire(r))
+	for i := range removed {
+		removed[i].Holder = c.view().own(removed[i].Holder, "")
 	}
-	return c.answer(http.StatusOK, answer)
+	return c.answer(http.StatusOK, prunedWire{removed})
 }
 
 // freezeWire is a freeze that was made, or ended.

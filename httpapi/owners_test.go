@@ -174,39 +174,6 @@ func TestCallersSeeTheirOwnersAsTheyNamedThemAndWhoseTheOthersAre(t *testing.T) 
 	}
 }
 
-func TestPagesOfTheEventsOfAnOwnerAreComplete(t *testing.T) {
-	c := newClub(t)
-	ctx := t.Context()
-	other := lokt.Owner{ID: "ann/ci"} // to ann's server, both are "ann/ci" and "ann/ann/ci"
-	var want []uint64
-	for i := range 20 {
-		owner := other
-		if i%3 == 0 {
-			owner = lokt.Owner{ID: "ci"}
-		}
-		want = append(want, c.acquire("ann", lokt.Claim{Name: fmt.Sprint("n", i), Owner: owner, TTL: time.Hour}).Token)
-	}
-	var got []lokt.LoggedEvent
-	for q := (lokt.EventQuery{Owner: "ann/ci", Limit: 3}); ; {
-		page, err := c.as("ann").ReadEvents(ctx, q)
-		if err != nil || len(page.Events) > 3 {
-			t.Fatal(page, err)
-		}
-		got = append(got, page.Events...)
-		if !page.More {
-			break
-		}
-		q.After = page.Events[len(page.Events)-1].Seq
-	}
-	if len(got) != len(want) {
-		t.Errorf("%d events, not %d: %+v", len(got), len(want), got)
-	}
-	page, err := c.as("ann").ReadEvents(ctx, lokt.EventQuery{Owner: "ann/ci", Limit: 3, Latest: true})
-	if err != nil || len(page.Events) != 3 || page.Events[2].Name != "n19" || page.Events[0].Name != "n17" || !page.More {
-		t.Errorf("the last: %+v, %v", page, err)
-	}
-}
-
 // Promises S-68, S-73.
 func TestALeaseIsRenewedWithItsIDByACallerOfAnotherName(t *testing.T) {
 	c := newClub(t)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -133,9 +134,9 @@ type server struct {
 	parked  *slots // of requests that wait
 	streams *slots // of open streams
 	claims  claims
-	large   budget    // of answers that are being written
-	calls   sync.Pool // of *call
-	readers sync.Pool // of *reader
+	large   atomic.Int64 // bytes of large answers that are being written
+	calls   sync.Pool    // of *call
+	readers sync.Pool    // of *reader
 	routes  []route
 }
 

@@ -69,14 +69,8 @@ type specsWire struct {
 	Jobs []specWire `json:"jobs"`
 }
 
-// receiptWire is a jobs.Receipt.
-type receiptWire struct {
-	JobID string     `json:"job_id"`
-	State jobs.State `json:"state"`
-}
-
 type receiptsWire struct {
-	Jobs []receiptWire `json:"jobs"`
+	Jobs []jobs.Receipt `json:"jobs"`
 }
 
 // requestWire is a jobs.Request.
@@ -138,14 +132,16 @@ type aliveWire struct {
 
 // batchWire is many heartbeats.
 type batchWire struct {
-	WorkerID *string   `json:"worker_id" needed:"worker_id"`
-	LeaseIDs *[]string `json:"lease_ids" needed:"lease_ids"`
+	WorkerID *string       `json:"worker_id" needed:"worker_id"`
+	LeaseIDs *leaseIDsWire `json:"lease_ids" needed:"lease_ids"`
 }
 
+type leaseIDsWire []string
+
 // batchAnswerWire answers them.
-type batchAnswerWire[leases any] struct {
-	Leases   leases        `json:"leases"`
-	Interval time.Duration `json:"heartbeat_interval_s,omitzero"`
+type batchAnswerWire struct {
+	Leases   []leaseNewsWire `json:"leases"`
+	Interval time.Duration   `json:"heartbeat_interval_s,omitzero"`
 }
 
 // leaseNewsWire is a jobs.LeaseAnswer.
@@ -205,22 +201,13 @@ type leaseWire struct {
 	FirstHeartbeat time.Time         `json:"first_heartbeat"`
 	RunUntil       time.Time         `json:"run_until"`
 	LockTokens     map[string]uint64 `json:"lock_tokens,omitempty"`
+	RequestID      string            `json:"-"`
 }
 
 func toLease(l *jobs.Lease, id bool) *leaseWire {
-	return &leaseWire{
-		ID: shown(l.ID, id), JobID: l.JobID, WorkerID: l.WorkerID, Units: l.Units, IssuedAt: l.IssuedAt, ExpiresAt: l.ExpiresAt,
-		LastHeartbeat: l.LastHeartbeat, Token: l.Token, Attempt: l.Attempt, TTL: l.TTL, Interval: l.Interval,
-		FirstHeartbeat: l.FirstHeartbeat, RunUntil: l.RunUntil, LockTokens: l.LockTokens,
-	}
-}
-
-func (w *leaseWire) lease() jobs.Lease {
-	return jobs.Lease{
-		ID: w.ID, JobID: w.JobID, WorkerID: w.WorkerID, Units: w.Units, IssuedAt: w.IssuedAt, ExpiresAt: w.ExpiresAt,
-		LastHeartbeat: w.LastHeartbeat, Token: w.Token, Attempt: w.Attempt, TTL: w.TTL, Interval: w.Interval,
-		FirstHeartbeat: w.FirstHeartbeat, RunUntil: w.RunUntil, LockTokens: w.LockTokens,
-	}
+	w := leaseWire(*l)
+	w.ID = shown(l.ID, id)
+	return &w
 }
 
 // shown returns a lease ID, or nothing for who must not know it.
@@ -323,10 +310,7 @@ func toSeen(v *jobs.View, leaseID bool) seenWire {
 
 func (w *seenWire) view(j *jobWire) jobs.View {
 	v := jobs.View{Job: j.job(), InQueue: w.InQueue, WaitingFor: w.WaitingFor, Age: w.Age, SinceUpdate: w.SinceUpdate}
-	if w.Lease != nil {
-		l := w.Lease.lease()
-		v.Lease = &l
-	}
+	v.Lease = (*jobs.Lease)(w.Lease)
 	return v
 }
 
@@ -364,11 +348,11 @@ type attemptWire struct {
 
 // pageWire is a jobs.Page.
 type pageWire struct {
-	Now      time.Time    `json:"now"`
-	Jobs     []listedWire `json:"jobs"`
-	Queue    depthsWire   `json:"queue_depths"`
-	Snapshot snapshotWire `json:"snapshot"`
-	Next     string       `json:"next"`
+	Now      time.Time     `json:"now"`
+	Jobs     []listedWire  `json:"jobs"`
+	Queue    jobs.Depths   `json:"queue_depths"`
+	Snapshot jobs.Snapshot `json:"snapshot"`
+	Next     string        `json:"next"`
 }
 
 type listedWire struct {
@@ -377,70 +361,29 @@ type listedWire struct {
 }
 
 func toPage(p *jobs.Page, leaseIDs bool) *pageWire {
-	w := pageWire{Now: p.Now, Queue: depthsWire(p.Snapshot.Queue), Snapshot: toSnapshot(&p.Snapshot), Next: p.Next}
+	w := pageWire{Now: p.Now, Queue: p.Snapshot.Queue, Snapshot: p.Snapshot, Next: p.Next}
 	for i := range p.Jobs {
 		w.Jobs = append(w.Jobs, listedWire{toJob(&p.Jobs[i].Job, leaseIDs), toSeen(&p.Jobs[i], leaseIDs)})
 	}
 	return &w
 }
 
-// depthsWire is a jobs.Depths.
-type depthsWire struct {
-	High       int `json:"high"`
-	Normal     int `json:"normal"`
-	Low        int `json:"low"`
-	Background int `json:"background"`
-}
-
-// snapshotWire is a jobs.Snapshot.
-type snapshotWire struct {
-	Total        int        `json:"total_capacity_units"`
-	Usable       int        `json:"usable_capacity_units"`
-	Leased       int        `json:"leased_capacity_units"`
-	Available    int        `json:"available_capacity_units"`
-	Queue        depthsWire `json:"queue_depths"`
-	ActiveLeases int        `json:"active_leases"`
-	Busy         *int       `json:"busy_rating,omitzero"` // of the server's host
-	Draining     bool       `json:"draining"`
-}
-
-func toSnapshot(s *jobs.Snapshot) snapshotWire {
-	return snapshotWire{
-		Total: s.Total, Usable: s.Usable, Leased: s.Leased, Available: s.Available, Queue: depthsWire(s.Queue), ActiveLeases: s.ActiveLeases,
-		Draining: s.Draining,
-	}
-}
-
-func (w *snapshotWire) snapshot() jobs.Snapshot {
-	return jobs.Snapshot{
-		Total: w.Total, Usable: w.Usable, Leased: w.Leased, Available: w.Available, Queue: jobs.Depths(w.Queue), ActiveLeases: w.ActiveLeases,
-		Draining: w.Draining,
-	}
-}
-
 // workersWire lists who is known.
 type workersWire struct {
-	Workers []workerWire `json:"workers"`
-}
-
-// workerWire is a jobs.WorkerStatus.
-type workerWire struct {
-	ID       string    `json:"worker_id"`
-	Leases   int       `json:"leases"`
-	LastSeen time.Time `json:"last_seen"`
+	Workers []jobs.WorkerStatus `json:"workers"`
 }
 
 // statsWire is a jobs.Stats.
 type statsWire struct {
 	Range rangeWire `json:"range"`
-	totalsWire
-	ByType map[string]totalsWire `json:"by_type"`
+	jobs.Totals
+	ByType map[string]jobs.Totals `json:"by_type"`
 }
 
 func toStats(s *jobs.Stats, days int) *statsWire {
-	w := statsWire{Range: rangeWire{days, s.From, s.To}, totalsWire: toTotals(s.Totals), ByType: map[string]totalsWire{}}
+	w := statsWire{Range: rangeWire{days, s.From, s.To}, Totals: rounded(s.Totals), ByType: map[string]jobs.Totals{}}
 	for name, t := range s.ByType {
-		w.ByType[name] = toTotals(t)
+		w.ByType[name] = rounded(t)
 	}
 	return &w
 }
@@ -452,22 +395,8 @@ type rangeWire struct {
 	To   time.Time `json:"to"`
 }
 
-// totalsWire is a jobs.Totals.
-type totalsWire struct {
-	Total       int64                `json:"total"`
-	ByState     map[jobs.State]int64 `json:"totals_by_state"`
-	SuccessRate float64              `json:"success_rate"`
-	AvgWait     time.Duration        `json:"avg_queue_wait_s"`
-	P95Runtime  time.Duration        `json:"p95_runtime_s"`
-}
-
-func toTotals(t jobs.Totals) totalsWire {
-	return totalsWire{t.Total, t.ByState, t.SuccessRate, t.AvgWait.Round(time.Millisecond), t.P95Runtime.Round(time.Millisecond)}
-}
-
-// decisionsWire is a jobs.Decisions.
-type decisionsWire struct {
-	Days   int                                 `json:"days"`
-	Events map[jobs.EventType]int64            `json:"events"`
-	Tags   map[string]map[jobs.EventType]int64 `json:"tags"`
+// rounded returns the totals with whole milliseconds.
+func rounded(t jobs.Totals) jobs.Totals {
+	t.AvgWait, t.P95Runtime = t.AvgWait.Round(time.Millisecond), t.P95Runtime.Round(time.Millisecond)
+	return t
 }

@@ -149,26 +149,25 @@ func (j *Job) Report() *Report {
 // Lease keeps a job with a worker. Times are UTC, whole milliseconds, and for display: deadlines are kept on a clock
 // that nobody sets.
 type Lease struct {
-	ID             string    `json:"lease_id"`
-	JobID          string    `json:"job_id"`
-	WorkerID       string    `json:"worker_id"`
-	RequestID      string    `json:"request_id,omitzero"` // of the request that it answered
-	Units          int       `json:"capacity_units"`
-	Token          uint64    `json:"token"` // higher than that of every earlier lease on the job
-	Attempt        int       `json:"attempt"`
-	IssuedAt       time.Time `json:"issued_at"`
-	ExpiresAt      time.Time `json:"expires_at"`
-	LastHeartbeat  time.Time `json:"last_heartbeat"`           // IssuedAt before the first
-	FirstHeartbeat time.Time `json:"first_heartbeat,omitzero"` // zero before the first
-	RunUntil       time.Time `json:"run_until,omitzero"`       // zero without Spec.MaxRuntime
+	ID             string        `json:"lease_id"`
+	JobID          string        `json:"job_id"`
+	WorkerID       string        `json:"worker_id"`
+	Units          int           `json:"capacity_units"`
+	IssuedAt       time.Time     `json:"issued_at"`
+	ExpiresAt      time.Time     `json:"expires_at"`
+	LastHeartbeat  time.Time     `json:"last_heartbeat"` // IssuedAt before the first
+	Token          uint64        `json:"token"`          // higher than that of every earlier lease on the job
+	Attempt        int           `json:"attempt"`
+	TTL            time.Duration `json:"lease_ttl_ms"`             // by how much a heartbeat extends it, but for the grace
+	Interval       time.Duration `json:"heartbeat_interval_ms"`    // between heartbeats, as proposed to the worker
+	FirstHeartbeat time.Time     `json:"first_heartbeat,omitzero"` // zero before the first
+	RunUntil       time.Time     `json:"run_until,omitzero"`       // zero without Spec.MaxRuntime
 
 	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was
 	// granted; nil if none were. They stay what they were then, whatever becomes of the locks. The map is never
 	// changed.
 	LockTokens map[string]uint64 `json:"lock_tokens,omitempty"`
-
-	TTL      time.Duration `json:"lease_ttl_ms"`          // by how much a heartbeat extends it, but for the grace
-	Interval time.Duration `json:"heartbeat_interval_ms"` // between heartbeats, as proposed to the worker
+	RequestID  string            `json:"request_id,omitzero"` // of the request that it answered
 }
 
 // Attempt is a lease that ended, or in answers also the one that has not.

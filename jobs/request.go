@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,8 +12,8 @@ import (
 
 // Receipt answers a submitted spec: the job that it became, or that it became earlier under the same key.
 type Receipt struct {
-	JobID string
-	State State
+	JobID string `json:"job_id"`
+	State State  `json:"state"`
 }
 
 // Request is a worker's request for a lease.
@@ -137,7 +139,12 @@ type Page struct {
 }
 
 // Depths are how many jobs of each class are queued.
-type Depths struct{ High, Normal, Low, Background int }
+type Depths struct {
+	High       int `json:"high"`
+	Normal     int `json:"normal"`
+	Low        int `json:"low"`
+	Background int `json:"background"`
+}
 
 // Sum returns how many jobs are queued.
 func (d Depths) Sum() int { return d.High + d.Normal + d.Low + d.Background }
@@ -145,17 +152,21 @@ func (d Depths) Sum() int { return d.High + d.Normal + d.Low + d.Background }
 // Snapshot is the capacity and its use at one moment. Leased is the sum over the active leases; Available is never
 // negative.
 type Snapshot struct {
-	Total, Usable, Leased, Available int
-	Queue                            Depths
-	ActiveLeases                     int
-	Draining                         bool
+	Total        int    `json:"total_capacity_units"`
+	Usable       int    `json:"usable_capacity_units"`
+	Leased       int    `json:"leased_capacity_units"`
+	Available    int    `json:"available_capacity_units"`
+	Queue        Depths `json:"queue_depths"`
+	ActiveLeases int    `json:"active_leases"`
+	Busy         *int   `json:"busy_rating,omitzero"` // of a server's host, from 0 to 10; only on the wire
+	Draining     bool   `json:"draining"`
 }
 
 // WorkerStatus is who asked for leases, or still has some.
 type WorkerStatus struct {
-	ID       string
-	Leases   int
-	LastSeen time.Time
+	ID       string    `json:"worker_id"`
+	Leases   int       `json:"leases"`
+	LastSeen time.Time `json:"last_seen"`
 }
 
 // Limits on what requests may carry, so that no store and no wire has to cope with more.
@@ -188,32 +199,21 @@ func (f *Filter) Most() int {
 	return min(max(f.Limit, 1), MaxList)
 }
 
-// Cursor is where a page of the list begins: below a revision. The last job seen among those of each state, if it has
-// not changed since, saves looking for that place.
-type Cursor struct {
-	Below uint64
-	Last  [3]string // by State, in the order queued, leased, running
+// Matches reports whether the filter lets the job through, wherever it stands in the list.
+func (f *Filter) Matches(j *Job) bool {
+	return (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) &&
+		(f.Tag == "" || slices.Contains(j.Tags, f.Tag))
 }
 
-// listed are the states that living jobs are listed by, in the order of cursor.last.
-func LivingStates() [3]State { return [3]State{Queued, Leased, Running} }
+const cursorPrefix = "below-"
 
-func (c Cursor) String() string {
-	return strconv.FormatUint(c.Below, 36) + "." + strings.Join(c.Last[:], ".")
-}
+// Cursor returns where a page of the list begins: below a revision.
+func Cursor(below uint64) string { return cursorPrefix + strconv.FormatUint(below, 36) }
 
 // ParseCursor reads a cursor; the empty string is the beginning.
-func ParseCursor(s string) (Cursor, error) {
-	c := Cursor{Below: 1<<64 - 1}
+func ParseCursor(s string) (below uint64, err error) {
 	if s == "" {
-		return c, nil
+		return math.MaxUint64, nil
 	}
-	parts := strings.SplitN(s, ".", 4)
-	below, err := strconv.ParseUint(parts[0], 36, 64)
-	if err != nil {
-		return c, err
-	}
-	c.Below = below
-	copy(c.Last[:], parts[1:])
-	return c, nil
+	return strconv.ParseUint(strings.TrimPrefix(s, cursorPrefix), 36, 64)
 }

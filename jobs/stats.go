@@ -114,11 +114,11 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 
 // Totals sum up jobs that ended.
 type Totals struct {
-	Total       int64
-	ByState     map[State]int64 // every end state, 0 included
-	SuccessRate float64         // completed among all; 0 if there are none
-	AvgWait     time.Duration   // from when a job could run until it was first leased
-	P95Runtime  time.Duration   // of the last attempts
+	Total       int64           `json:"total"`
+	ByState     map[State]int64 `json:"totals_by_state"`  // every end state, 0 included
+	SuccessRate float64         `json:"success_rate"`     // completed among all; 0 if there are none
+	AvgWait     time.Duration   `json:"avg_queue_wait_s"` // from when a job could run until it was first leased
+	P95Runtime  time.Duration   `json:"p95_runtime_s"`    // of the last attempts
 }
 
 // Stats sum up the jobs that ended within some days, in all and by type.
@@ -168,9 +168,9 @@ func (t *Tally) Totals() Totals {
 
 // Decisions count events within some days, in all and by tag.
 type Decisions struct {
-	Days   int
-	Events map[EventType]int64
-	Tags   map[string]map[EventType]int64
+	Days   int                            `json:"days"`
+	Events map[EventType]int64            `json:"events"`
+	Tags   map[string]map[EventType]int64 `json:"tags"`
 }
 
 // Decide sums up the events of statistics. Hours that began before from are left out.

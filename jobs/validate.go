@@ -53,24 +53,13 @@ func (c *checker) text(s string, loc []any) {
 	}
 }
 
-// upTo checks a number that begins at 1.
-func (c *checker) upTo(n, most int, loc []any) {
+// between checks a number; NaN is too small.
+func between[T int | float64](c *checker, n, least, most T, loc []any) {
 	switch {
-	case n < 1:
-		c.add("greater_than_equal", loc, "Input should be greater than or equal to 1")
 	case n > most:
-		c.add("less_than_equal", loc, "Input should be less than or equal to %d", most)
-	}
-}
-
-func (c *checker) duration(d, most time.Duration, zero bool, loc []any) {
-	switch {
-	case d < 0 && zero:
-		c.add("greater_than_equal", loc, "Input should be greater than or equal to 0")
-	case d < 0 || d == 0 && !zero:
-		c.add("greater_than", loc, "Input should be greater than 0")
-	case d > most:
-		c.add("less_than_equal", loc, "Input should be less than or equal to %g", most.Seconds())
+		c.add("less_than_equal", loc, "Input should be less than or equal to %v", most)
+	case n < least, n != n:
+		c.add("greater_than_equal", loc, "Input should be greater than or equal to %v", least)
 	}
 }
 
@@ -85,12 +74,8 @@ func (c *checker) wait(d time.Duration) {
 }
 
 func (c *checker) fraction(f *float64, loc []any) {
-	switch {
-	case f == nil:
-	case math.IsNaN(*f) || *f < 0:
-		c.add("greater_than_equal", loc, "Input should be greater than or equal to 0")
-	case *f > 1:
-		c.add("less_than_equal", loc, "Input should be less than or equal to 1")
+	if f != nil {
+		between(c, *f, 0, 1, loc)
 	}
 }
 
@@ -130,7 +115,7 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 	if !slices.Contains(Priorities(), s.Priority) {
 		c.add("enum", in("priority"), "Input should be 'high', 'normal', 'low' or 'background'")
 	}
-	c.upTo(s.Units, total, in("requested_units"))
+	between(c, s.Units, 1, total, in("requested_units"))
 	if p := strings.TrimLeft(string(s.Payload[:min(len(s.Payload), 64)]), " \t\r\n"); !strings.HasPrefix(p, "{") {
 		c.add("dict_type", in("payload"), "Input should be an object")
 	} else {
@@ -138,11 +123,12 @@ func (c *checker) spec(s *Spec, total int, prefix []any) {
 	}
 	c.id(s.IdempotencyKey, false, in("idempotency_key"))
 	c.ids(s.Tags, MaxTags, "tags", prefix)
-	if s.MaxRuntime != 0 {
-		c.duration(s.MaxRuntime, MaxDuration, false, in("max_runtime_s"))
+	if s.MaxRuntime < 0 {
+		c.add("greater_than", in("max_runtime_s"), "Input should be greater than 0")
 	}
-	c.upTo(s.MaxAttempts, MaxAttempts, in("max_attempts"))
-	c.duration(s.RetryBackoff, MaxDuration, true, in("retry_backoff_s"))
+	between(c, max(s.MaxRuntime.Seconds(), 0), 0, MaxDuration.Seconds(), in("max_runtime_s"))
+	between(c, s.MaxAttempts, 1, MaxAttempts, in("max_attempts"))
+	between(c, s.RetryBackoff.Seconds(), 0, MaxDuration.Seconds(), in("retry_backoff_s"))
 	if y := s.RunAt.UTC().Year(); !s.RunAt.IsZero() && (y < 1 || y > 9999) {
 		c.add("value_error", in("run_at"), "Year should be from 1 to 9999")
 	}
@@ -258,7 +244,7 @@ func ValidateReason(reason string) error {
 
 // ValidateDays checks how many days of history are asked for.
 func ValidateDays(days int) error {
-	return check(func(c *checker) { c.upTo(days, MaxDays, At("days")) })
+	return check(func(c *checker) { between(c, days, 1, MaxDays, At("days")) })
 }
 
 // ValidateType checks the name of a type; the empty one stands for all.
@@ -268,14 +254,14 @@ func ValidateType(jobType string) error {
 
 // ValidateAge checks how many days old what is to be forgotten is at least.
 func ValidateAge(days int) error {
-	return check(func(c *checker) { c.upTo(days, math.MaxInt, At("days")) })
+	return check(func(c *checker) { between(c, days, 1, math.MaxInt, At("days")) })
 }
 
 // TooLargeError says which specs of a list ask for more units than there are.
 func TooLargeError(specs []int, total int) error {
 	return check(func(c *checker) {
 		for _, i := range specs {
-			c.upTo(total+1, total, At("jobs", i, "requested_units"))
+			between(c, total+1, 1, total, At("jobs", i, "requested_units"))
 		}
 	})
 }

@@ -1,22 +1,24 @@
 package telemetry
 
-// Names of the counters: one series per lock, with the lock's name as attribute "name".
+import "github.com/lokt-dev/lokt"
+
+// Names of the counters: one series per lock, with the lock's name as attribute "name". counters says what they count.
 const (
-	Acquired          = "lock.acquired"           // a claim was granted: at once, or from the queue
-	Released          = "lock.released"           // a hold was given back
-	HeartbeatRenewed  = "lock.heartbeat_renewed"  // a hold was renewed, or refreshed by its owner
-	TakeoverDetected  = "lock.takeover_detected"  // a grant took the place of a stale hold
-	StaleDetected     = "lock.stale_detected"     // a hold was found expired, dead, preempted or not taken up, and removed
-	Contention        = "lock.contention"         // a claim failed because of others: refused, waited in vain, or in a deadlock
-	ReleaseMismatch   = "lock.release_mismatch"   // somebody tried to give back what is not theirs, or not any more
-	HeartbeatFailure  = "lock.heartbeat_failure"  // a renewal failed or was refused
-	StaleCleaned      = "lock.stale_cleaned"      // a stale hold was removed on request, not by a claim
-	LeaseLost         = "lock.lost"               // a lease of this process ended without its doing
-	Queued            = "lock.queued"             // a claim could not be granted at once and began to wait
-	Broken            = "lock.broken"             // a hold was ended by force
-	CorruptDiscarded  = "lock.corrupt_discarded"  // a record that is none was replaced
-	FreezeDenied      = "lock.freeze_denied"      // a claim was refused because the lock is frozen
-	PreemptionStarted = "lock.preemption_started" // a holder was told to leave for a claim of higher priority
+	Acquired          = "lock.acquired"
+	Released          = "lock.released"
+	HeartbeatRenewed  = "lock.heartbeat_renewed"
+	TakeoverDetected  = "lock.takeover_detected"
+	StaleDetected     = "lock.stale_detected"
+	Contention        = "lock.contention"
+	ReleaseMismatch   = "lock.release_mismatch"
+	HeartbeatFailure  = "lock.heartbeat_failure"
+	StaleCleaned      = "lock.stale_cleaned"
+	LeaseLost         = "lock.lost"
+	Queued            = "lock.queued"
+	Broken            = "lock.broken"
+	CorruptDiscarded  = "lock.corrupt_discarded"
+	FreezeDenied      = "lock.freeze_denied"
+	PreemptionStarted = "lock.preemption_started"
 )
 
 // Names of the other metrics.
@@ -38,24 +40,31 @@ const (
 // lock.
 const Overflow = "(other)"
 
-// counters returns the names and descriptions of the counters.
-func counters() []struct{ name, help string } {
-	return []struct{ name, help string }{
-		{Acquired, "Claims granted."},
-		{Released, "Holds given back."},
-		{HeartbeatRenewed, "Holds renewed."},
-		{TakeoverDetected, "Grants that took the place of a stale hold."},
-		{StaleDetected, "Stale holds found and removed."},
-		{Contention, "Claims that failed because others were in the way."},
-		{ReleaseMismatch, "Releases of what was not the caller's, or not any more."},
-		{HeartbeatFailure, "Renewals that failed or were refused."},
-		{StaleCleaned, "Stale holds removed on request."},
-		{LeaseLost, "Leases of this process that ended without its doing."},
-		{Queued, "Claims that had to wait."},
-		{Broken, "Holds ended by force."},
-		{CorruptDiscarded, "Records discarded because they were none."},
-		{FreezeDenied, "Claims refused because the lock was frozen."},
-		{PreemptionStarted, "Holders told to leave for a claim of higher priority."},
+// counters returns the names and descriptions of the counters, and the type of events that each counts. Queued and Contention
+// count events of waiting as well, and StaleCleaned what was found stale on request.
+func counters() []struct {
+	name, help string
+	event      lokt.EventType
+} {
+	return []struct {
+		name, help string
+		event      lokt.EventType
+	}{
+		{Acquired, "Claims granted.", lokt.EventAcquire},
+		{Released, "Holds given back.", lokt.EventRelease},
+		{HeartbeatRenewed, "Holds renewed.", lokt.EventRenew},
+		{TakeoverDetected, "Grants that took the place of a stale hold.", lokt.EventTakeover},
+		{StaleDetected, "Stale holds found and removed.", lokt.EventAutoPrune},
+		{Contention, "Claims that failed because others were in the way.", lokt.EventDeny},
+		{ReleaseMismatch, "Releases of what was not the caller's, or not any more.", lokt.EventMismatch},
+		{HeartbeatFailure, "Renewals that failed or were refused.", lokt.EventRenewFail},
+		{StaleCleaned, "Stale holds removed on request.", lokt.EventStaleBreak},
+		{LeaseLost, "Leases of this process that ended without its doing.", lokt.EventLost},
+		{Queued, "Claims that had to wait.", ""},
+		{Broken, "Holds ended by force.", lokt.EventForceBreak},
+		{CorruptDiscarded, "Records discarded because they were none.", lokt.EventCorruptBreak},
+		{FreezeDenied, "Claims refused because the lock was frozen.", lokt.EventFreezeDeny},
+		{PreemptionStarted, "Holders told to leave for a claim of higher priority.", lokt.EventPreempt},
 	}
 }
 

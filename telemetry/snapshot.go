@@ -12,35 +12,26 @@ import (
 	"github.com/lokt-dev/lokt/internal/promtext"
 )
 
-// histogram counts durations by buckets.
-type histogram struct {
-	counts []int64 // nil if there is nothing
-	sum    time.Duration
-}
-
-func (h *histogram) add(d time.Duration, bounds []float64) {
-	if h.counts == nil {
-		h.counts = make([]int64, len(bounds)+1)
-	}
-	i, _ := slices.BinarySearch(bounds, d.Seconds())
-	h.counts[i]++
-	h.sum += d
-}
-
-func (h *histogram) snapshot(bounds []float64) Histogram {
-	s := Histogram{Bounds: bounds, Counts: slices.Clone(h.counts), Sum: h.sum.Seconds()}
-	for _, n := range h.counts {
-		s.Count += n
-	}
-	return s
-}
-
 // Histogram is a distribution of durations in seconds.
 type Histogram struct {
 	Bounds []float64 // upper bounds of the buckets, inclusive
 	Counts []int64   // per bucket, and one more for what is above all bounds; nil if there is nothing
 	Count  int64     // all together
 	Sum    float64
+}
+
+func (h *Histogram) add(d time.Duration, bounds []float64) {
+	if h.Counts == nil {
+		h.Counts = make([]int64, len(bounds)+1)
+	}
+	i, _ := slices.BinarySearch(bounds, d.Seconds())
+	h.Counts[i]++
+	h.Count++
+	h.Sum += d.Seconds()
+}
+
+func (h *Histogram) snapshot(bounds []float64) Histogram {
+	return Histogram{Bounds: bounds, Counts: slices.Clone(h.Counts), Count: h.Count, Sum: h.Sum}
 }
 
 // Snapshot is what a Recorder has counted up to a moment.
@@ -66,11 +57,7 @@ func (r *Recorder) Snapshot(ctx context.Context) (Snapshot, error) {
 	occupied, err := r.occupancies(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := slices.Collect(maps.Values(r.series))
-	if r.other != nil {
-		all = append(all, r.other)
-	}
-	slices.SortFunc(all, func(a, b *series) int { return strings.Compare(a.name, b.name) })
+	all := r.all()
 	snap := Snapshot{Counters: map[string]int64{}, Locks: make([]LockSnapshot, 0, len(all))}
 	for _, c := range counters() {
 		snap.Counters[c.name] = 0
@@ -103,11 +90,8 @@ func (r *Recorder) Counter(name string) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var n int64
-	for _, s := range r.series {
+	for _, s := range r.all() {
 		n += s.counts[name]
-	}
-	if r.other != nil {
-		n += r.other.counts[name]
 	}
 	return n
 }
@@ -125,7 +109,7 @@ func (r *Recorder) Gauge(name string) (value any, ok bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		s := r.series[lock]
-		if s == nil || s.holds.counts == nil {
+		if s == nil || s.holds.Counts == nil {
 			return nil, false
 		}
 		return s.lastHold.Milliseconds(), true
@@ -173,46 +157,40 @@ func (r *Recorder) WriteText(ctx context.Context, w io.Writer) error {
 }
 
 func (s Snapshot) write(w *promtext.Writer) {
-	for _, c := range counters() {
-		if !slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { _, there := l.Counters[c.name]; return there }) {
-			continue
+	// family writes what samples does for each lock, if that is anything.
+	family := func(name, kind, help string, samples func(w *promtext.Writer, name string, l *LockSnapshot)) {
+		var part promtext.Writer
+		for i := range s.Locks {
+			samples(&part, name, &s.Locks[i])
 		}
-		name := promName(c.name) + "_total"
-		w.Family(name, promtext.Counter, c.help)
-		for _, l := range s.Locks {
+		if len(part.Bytes()) > 0 {
+			w.Family(name, kind, help)
+			w.Append(&part)
+		}
+	}
+	for _, c := range counters() {
+		family(promName(c.name)+"_total", promtext.Counter, c.help, func(w *promtext.Writer, name string, l *LockSnapshot) {
 			if n, there := l.Counters[c.name]; there {
 				w.Sample(name, float64(n), attrName, l.Name)
 			}
-		}
+		})
 	}
-	if slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { return len(l.Holders) > 0 }) {
-		w.Family(promName(HolderGauge), promtext.Gauge, holderHelp)
-		for _, l := range s.Locks {
-			for _, holder := range slices.Sorted(maps.Keys(l.Holders)) {
-				w.Sample(promName(HolderGauge), float64(l.Holders[holder]), attrHolder, holder, attrName, l.Name)
-			}
+	family(promName(HolderGauge), promtext.Gauge, holderHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+		for _, holder := range slices.Sorted(maps.Keys(l.Holders)) {
+			w.Sample(name, float64(l.Holders[holder]), attrHolder, holder, attrName, l.Name)
 		}
-	}
-	if len(s.Locks) > 0 {
-		w.Family(promName(QueueLength), promtext.Gauge, queueHelp)
-		for _, l := range s.Locks {
-			w.Sample(promName(QueueLength), float64(l.Waiting), attrName, l.Name)
+	})
+	family(promName(QueueLength), promtext.Gauge, queueHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+		w.Sample(name, float64(l.Waiting), attrName, l.Name)
+	})
+	family(promName(HoldDuration)+"_seconds", promtext.Histogram, holdHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+		l.Holds.write(w, name, attrName, l.Name)
+	})
+	family(promName(WaitDuration)+"_seconds", promtext.Histogram, waitHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+		for _, outcome := range outcomes() {
+			l.Waits[outcome].write(w, name, attrName, l.Name, attrOutcome, outcome)
 		}
-	}
-	if slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { return l.Holds.Count > 0 }) {
-		w.Family(promName(HoldDuration)+"_seconds", promtext.Histogram, holdHelp)
-		for _, l := range s.Locks {
-			l.Holds.write(w, promName(HoldDuration)+"_seconds", attrName, l.Name)
-		}
-	}
-	if slices.ContainsFunc(s.Locks, func(l LockSnapshot) bool { return len(l.Waits) > 0 }) {
-		w.Family(promName(WaitDuration)+"_seconds", promtext.Histogram, waitHelp)
-		for _, l := range s.Locks {
-			for _, outcome := range outcomes() {
-				l.Waits[outcome].write(w, promName(WaitDuration)+"_seconds", attrName, l.Name, attrOutcome, outcome)
-			}
-		}
-	}
+	})
 }
 
 func (h Histogram) write(w *promtext.Writer, name string, labels ...string) {

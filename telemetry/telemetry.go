@@ -7,32 +7,25 @@
 //	store, err := filestore.Open(dir, filestore.Options{Observe: rec.Observe})
 //	locker, err := lokt.NewLocker(lokt.NewManager(store), owner, lokt.LockerOptions{Observe: rec.Observe})
 //
-// (A memstore tells the events of a change together: Observe: rec.ObserveAll.) A store tells what happened to locks, a
-// Locker what happened to leases in this process. Both may be given to one Recorder: nothing is counted twice, because the store
-// tells renewals that were refused and the Locker those that got no answer.
+// (A memstore tells the events of a change together: Observe: rec.ObserveAll.) A store tells what happened to locks, a Locker
+// what happened to leases in this process; nothing is counted twice.
 //
-// # What is counted where
+// Each event is told in the process that made the change, so counters and histograms of several processes over one store add
+// up. For who holds and who waits, a process knows only its own part: Options.Service, if given, is asked for these two.
 //
-// Each event is told in the process that made the change, and there alone. So the counters and histograms of several
-// processes over one store add up to what happened. For who holds a lock and who waits, each of them knows only its own part: a
-// waiter of one process may be granted the lock by a release in another. Give the Recorder the Service in that case, and it
-// asks it for these two whenever somebody looks. Without a Service it goes by the events, and forgets a hold that was not renewed
-// in time.
-//
-// # Names
-//
-// The metrics have the names of the constants of this package, and the name of the lock as attribute "name". No more than
-// Options.MaxNames locks get series of their own, the first ones that are seen; all others share one, named Overflow. In
-// Prometheus's text the names are what the OpenTelemetry exporter for Prometheus makes of them with the namespace "lokt":
-// lock.acquired is lokt_lock_acquired_total. Durations are in seconds.
+// The lock's name is the attribute "name". No more than Options.MaxNames locks, the first ones that are seen, have series of
+// their own; all others share one, named Overflow. In Prometheus's text the names are those of the OpenTelemetry exporter with
+// the namespace "lokt": lock.acquired is lokt_lock_acquired_total. Durations are in seconds.
 package telemetry
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,11 +34,11 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Defaults of Options.
-const (
-	DefaultMaxNames   = 200
-	DefaultMaxHolders = 16
-)
+// DefaultMaxNames is Options.MaxNames if that is 0.
+const DefaultMaxNames = 200
+
+// maxHolders is how many holders of one lock are told apart at a time.
+const maxHolders = 16
 
 // maxLeases is how many holds and waiters a Recorder remembers at once. What is beyond is counted, but does not show as
 // holder or in the queue.
@@ -60,18 +53,16 @@ type Options struct {
 	// and SDKs usually drop what is beyond 2000 series of one instrument.
 	MaxNames int
 
-	// MaxHolders is how many holders of one lock are told apart at a time; 0 means DefaultMaxHolders.
-	MaxHolders int
-
 	// Service, if set, is asked who holds and who waits, instead of following the events.
 	Service lokt.Service
 }
 
 // Recorder counts events. It is safe for concurrent use. Observing costs well under a microsecond.
 type Recorder struct {
-	o      Options
-	otel   *instruments // nil without a MeterProvider
-	bounds []float64    // of the histograms
+	o       Options
+	otel    *instruments              // nil without a MeterProvider
+	bounds  []float64                 // of the histograms
+	counted map[lokt.EventType]string // which counter counts events of a type
 
 	mu     sync.Mutex
 	series map[string]*series
@@ -83,8 +74,8 @@ type Recorder struct {
 type series struct {
 	name     string
 	counts   map[string]int64 // by name of the counter
-	holds    histogram
-	waits    map[string]*histogram // by outcome
+	holds    Histogram
+	waits    map[string]*Histogram // by outcome
 	lastHold time.Duration
 
 	recordHold []metric.RecordOption            // made once: they are not free
@@ -102,8 +93,12 @@ type lease struct {
 // New returns a recorder. It fails only if the meter provider does.
 func New(o Options) (*Recorder, error) {
 	o.MaxNames = cmp.Or(max(o.MaxNames, 0), DefaultMaxNames)
-	o.MaxHolders = cmp.Or(max(o.MaxHolders, 0), DefaultMaxHolders)
-	r := &Recorder{o: o, bounds: bounds(), series: map[string]*series{}, leases: map[string]lease{}}
+	r := &Recorder{o: o, bounds: bounds(), counted: map[lokt.EventType]string{}, series: map[string]*series{}, leases: map[string]lease{}}
+	for _, c := range counters() {
+		if c.event != "" {
+			r.counted[c.event] = c.name
+		}
+	}
 	if o.MeterProvider != nil {
 		if err := r.instrument(o.MeterProvider); err != nil {
 			return nil, err
@@ -133,7 +128,17 @@ func (r *Recorder) Observe(e lokt.Event) { r.observe(&e) }
 func (r *Recorder) observe(e *lokt.Event) {
 	r.mu.Lock()
 	s := r.seriesOf(e.Name)
-	held, waited, end := s.count(e), time.Duration(-1), ""
+	held, waited, end := time.Duration(-1), time.Duration(-1), "" // -1 if the event does not say
+	counter := r.counted[e.Type]
+	if e.Type == lokt.EventAutoPrune && e.Extra[lokt.ExtraCleaned] != "" {
+		counter = StaleCleaned
+	}
+	if counter != "" {
+		s.counts[counter]++
+	}
+	if e.Type == lokt.EventRelease || e.Type == lokt.EventForceBreak {
+		held = millis(e, lokt.ExtraHeld)
+	}
 	switch e.Type {
 	case lokt.EventAcquire, lokt.EventRenew:
 		r.holds(s, e)
@@ -148,7 +153,7 @@ func (r *Recorder) observe(e *lokt.Event) {
 	}
 	if waited >= 0 {
 		if s.waits[end] == nil {
-			s.waits[end] = &histogram{}
+			s.waits[end] = &Histogram{}
 		}
 		s.waits[end].add(waited, r.bounds)
 	}
@@ -180,55 +185,23 @@ func (r *Recorder) seriesOf(name string) *series {
 	return r.other
 }
 
+// all returns the series, by name. The recorder is locked.
+func (r *Recorder) all() []*series {
+	all := slices.Collect(maps.Values(r.series))
+	if r.other != nil {
+		all = append(all, r.other)
+	}
+	slices.SortFunc(all, func(a, b *series) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
 func (r *Recorder) newSeries(name string) *series {
-	s := &series{name: name, waits: map[string]*histogram{}}
+	s := &series{name: name, waits: map[string]*Histogram{}}
 	s.counts = map[string]int64{Broken: 0, StaleDetected: 0} // who is to be alarmed sees that they rise only if they were there
 	if r.otel != nil {
 		s.prepare()
 	}
 	return s
-}
-
-// count counts the event. It returns for how long a hold that the event ended had lasted, and -1 if it does not say.
-func (s *series) count(e *lokt.Event) (held time.Duration) {
-	held = -1
-	switch e.Type {
-	case lokt.EventAcquire:
-		s.counts[Acquired]++
-	case lokt.EventRelease:
-		s.counts[Released]++
-		held = millis(e, lokt.ExtraHeld)
-	case lokt.EventRenew:
-		s.counts[HeartbeatRenewed]++
-	case lokt.EventTakeover:
-		s.counts[TakeoverDetected]++
-	case lokt.EventAutoPrune:
-		if e.Extra[lokt.ExtraCleaned] != "" {
-			s.counts[StaleCleaned]++
-		} else {
-			s.counts[StaleDetected]++
-		}
-	case lokt.EventStaleBreak:
-		s.counts[StaleCleaned]++
-	case lokt.EventForceBreak:
-		s.counts[Broken]++
-		held = millis(e, lokt.ExtraHeld)
-	case lokt.EventCorruptBreak:
-		s.counts[CorruptDiscarded]++
-	case lokt.EventDeny:
-		s.counts[Contention]++
-	case lokt.EventFreezeDeny:
-		s.counts[FreezeDenied]++
-	case lokt.EventMismatch:
-		s.counts[ReleaseMismatch]++
-	case lokt.EventRenewFail:
-		s.counts[HeartbeatFailure]++
-	case lokt.EventLost:
-		s.counts[LeaseLost]++
-	case lokt.EventPreempt:
-		s.counts[PreemptionStarted]++
-	}
-	return held
 }
 
 // holds notes that the event's lease holds the lock. The recorder is locked.
@@ -296,11 +269,12 @@ type occupancy struct {
 	waiting int
 }
 
-func (o *occupancy) add(holder string, most int) {
+// add adds a holder. Those of locks without a series of their own cannot be told from each other.
+func (o *occupancy) add(s *series, holder string) {
 	if o.holders == nil {
 		o.holders = map[string]int{}
 	}
-	if _, in := o.holders[holder]; !in && len(o.holders) >= most {
+	if _, in := o.holders[holder]; s.name == Overflow || !in && len(o.holders) >= maxHolders {
 		holder = Overflow
 	}
 	o.holders[holder]++
@@ -319,11 +293,8 @@ func (r *Recorder) occupancies(ctx context.Context) (map[string]*occupancy, erro
 		return o
 	}
 	r.mu.Lock()
-	for name := range r.series {
-		of(name)
-	}
-	if r.other != nil {
-		of(Overflow)
+	for _, s := range r.all() {
+		of(s.name)
 	}
 	if r.o.Service == nil {
 		defer r.mu.Unlock()
@@ -332,7 +303,7 @@ func (r *Recorder) occupancies(ctx context.Context) (map[string]*occupancy, erro
 			if o := of(l.in.name); l.waiting {
 				o.waiting++
 			} else {
-				o.add(r.shown(l.in, l.holder), r.o.MaxHolders)
+				o.add(l.in, l.holder)
 			}
 		}
 		return all, nil
@@ -350,17 +321,8 @@ func (r *Recorder) occupancies(ctx context.Context) (map[string]*occupancy, erro
 		o := of(s.name)
 		o.waiting += len(snap.Lock.Queue)
 		for _, h := range snap.Live() {
-			o.add(r.shown(s, h.Owner.ID), r.o.MaxHolders)
+			o.add(s, h.Owner.ID)
 		}
 	}
 	return all, errors.Join(errs...)
-}
-
-// shown returns the name under which a holder of a series shows: holders of locks without a series of their own cannot be
-// told from each other.
-func (r *Recorder) shown(s *series, holder string) string {
-	if s.name == Overflow {
-		return Overflow
-	}
-	return holder
 }

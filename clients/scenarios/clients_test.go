@@ -1,3 +1,5 @@
+//go:build unix
+
 package scenarios
 
 import (
@@ -34,44 +36,46 @@ type client interface {
 	signal(s syscall.Signal)
 }
 
-// clients are the programs, by the name of their column.
-func clients(t *testing.T, p programs) map[string]func(t *testing.T, server, token string) client {
+// clients are the programs, by the name of their column: those of this module, or with LOKT_CLIENTS=1 those in other
+// languages, whose interpreters and packages must be there then.
+func clients(t *testing.T, p paths) map[string]func(t *testing.T, server, token string) client {
+	if os.Getenv("LOKT_CLIENTS") == "" {
+		return map[string]func(t *testing.T, server, token string) client{
+			"go": func(t *testing.T, server, token string) client {
+				return startLines(t, []string{"SERVER=" + server, "TOKEN=" + token, "SCENARIO_CLIENT=go"}, os.Args[0])
+			},
+			"shell": func(t *testing.T, server, token string) client {
+				env := []string{"LOKT_SERVER=" + server, "LOKT_SERVER_TOKEN=" + token}
+				return &shell{t: t, lokt: p.lokt, env: env, dir: t.TempDir()}
+			},
+		}
+	}
 	here, err := filepath.Abs("testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
 	root := filepath.Dir(filepath.Dir(here))
-	all := map[string]func(t *testing.T, server, token string) client{
-		"go": func(t *testing.T, server, token string) client {
-			return startLines(t, []string{"SERVER=" + server, "TOKEN=" + token, "SCENARIO_CLIENT=go"}, os.Args[0])
-		},
-		"shell": func(t *testing.T, server, token string) client {
-			return &shell{t: t, lokt: p.lokt, env: []string{"LOKT_SERVER=" + server, "LOKT_SERVER_TOKEN=" + token}, dir: t.TempDir()}
-		},
+	python, node := program(t, "python3"), program(t, "node")
+	dist := filepath.Join(root, "typescript", "dist", "index.js")
+	if _, err := os.Stat(dist); err != nil {
+		t.Fatalf("the TypeScript client is not built: %v", err)
 	}
-	if python := program(t, "python3"); python != "" {
-		all["python"] = func(t *testing.T, server, token string) client {
+	return map[string]func(t *testing.T, server, token string) client{
+		"python": func(t *testing.T, server, token string) client {
 			env := []string{"SERVER=" + server, "TOKEN=" + token, "PYTHONPATH=" + filepath.Join(root, "python", "src")}
 			return startLines(t, env, python, "-W", "ignore", filepath.Join(here, "adapter.py"))
-		}
+		},
+		"typescript": func(t *testing.T, server, token string) client {
+			env := []string{"SERVER=" + server, "TOKEN=" + token, "CLIENT=" + dist}
+			return startLines(t, env, node, filepath.Join(here, "adapter.mjs"))
+		},
 	}
-	dist := filepath.Join(root, "typescript", "dist", "index.js")
-	if node := program(t, "node"); node != "" {
-		if _, err := os.Stat(dist); err == nil {
-			all["typescript"] = func(t *testing.T, server, token string) client {
-				return startLines(t, []string{"SERVER=" + server, "TOKEN=" + token, "CLIENT=" + dist}, node, filepath.Join(here, "adapter.mjs"))
-			}
-		} else if os.Getenv("CI") != "" {
-			t.Fatalf("the TypeScript client is not built: %v", err)
-		}
-	}
-	return all
 }
 
-// program finds a program that a client needs. Without it its column is left out, but not in CI.
+// program finds a program that a client needs.
 func program(t *testing.T, name string) string {
 	path, err := exec.LookPath(name)
-	if err != nil && os.Getenv("CI") != "" {
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path

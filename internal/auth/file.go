@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,11 +24,9 @@ import (
 
 // Entry is one caller in a token file, or the end of one.
 //
-// The file has one JSON object per line. Lines are only ever appended: one that has Revoked set ends every earlier entry
-// of the name, and Revoke makes comments of those by overwriting one byte of each. So two commands that change the file at the same
-// time do not undo each other, the file tells who had access when, and no part of it, if it is copied and cut off between two lines,
-// lets in whom the whole does not. (For lines with Revoked set that were written by other means the last is not true.)
-// Lines may be removed with any editor. Empty lines, and those that begin with #, are ignored.
+// The file has one JSON object per line. Lines are only appended: one with Revoked ends every earlier entry of the name, and
+// Revoke turns those into comments by overwriting a byte of each. So two commands at the same time do not undo each other,
+// and a copy that is cut off between two lines lets in nobody whom the whole does not. Empty lines and comments (#) are ignored.
 type Entry struct {
 	Name    string     `json:"name"`
 	SHA256  string     `json:"sha256,omitempty"` // of the token, in hexadecimal
@@ -50,10 +47,8 @@ const (
 // tokenPrefix begins every token, so that programs that look for leaked secrets know one when they see it.
 const tokenPrefix = "lokt_"
 
-// NewToken returns a new token: 256 random bits, and what the file keeps of it.
-//
-// That is its plain SHA-256. Passwords need a slow hash because people choose them and so they can be guessed; of 256
-// random bits there are too many to try, however fast the hash is. And this one is computed for every request.
+// NewToken returns a new token and what the file keeps of it: its plain SHA-256. Slow hashes are for passwords, which can be
+// guessed; this one is computed for every request, and of 256 random bits there are too many to try.
 func NewToken() (token, hash string) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // documented never to fail
@@ -63,8 +58,7 @@ func NewToken() (token, hash string) {
 }
 
 // ReadFile returns the entries of a token file that are neither revoked nor expired at the given time, in order; those that
-// have expired, too, if the time is zero. A file
-// that others than its owner and group may write to is refused: whoever can write to it can do everything.
+// have expired, too, if the time is zero. A file that everybody may write to is refused.
 func ReadFile(path string, now time.Time) ([]Entry, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would keep everybody waiting
 	if err != nil {
@@ -91,10 +85,11 @@ func ReadFile(path string, now time.Time) ([]Entry, error) {
 			continue
 		}
 		var e Entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("token file %s, line %d: %w", path, n, err)
+		err := json.Unmarshal(line, &e)
+		if err == nil {
+			err = e.validate()
 		}
-		if err := e.validate(); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("token file %s, line %d: %w", path, n, err)
 		}
 		if e.Revoked != nil {
@@ -157,34 +152,41 @@ func Append(path string, e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("token file: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("token file: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err == nil && info.Size() == 0 {
-		err = handOver(f)
-	}
-	if err != nil {
-		return fmt.Errorf("token file: %w", err)
-	}
-	if info.Size() > 0 {
-		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
-			line = append([]byte("\n"), line...) // what was there was cut off, or edited
-		}
-	}
-	if _, err := f.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("token file: %w", err)
-	}
-	if err := f.Sync(); err != nil {
+	if err = appendLine(path, line); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
 	return nil
+}
+
+func appendLine(path string, line []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	last := []byte{'\n'}
+	if info.Size() == 0 {
+		err = handOver(f)
+	} else {
+		_, err = f.ReadAt(last, info.Size()-1)
+	}
+	if err != nil {
+		return err
+	}
+	if last[0] != '\n' { // what was there was cut off, or edited
+		line = append([]byte("\n"), line...)
+	}
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // Revoke ends every entry of the name in the token file, and returns how many there were, and whether one was a certificate's.
@@ -244,23 +246,4 @@ func comment(path, name string) (err error) {
 		}
 	}
 	return f.Sync()
-}
-
-// stamp tells versions of a file apart.
-type stamp struct {
-	size int64
-	mod  time.Time
-	info fs.FileInfo
-}
-
-func stampOf(path string) (stamp, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return stamp{}, err
-	}
-	return stamp{size: info.Size(), mod: info.ModTime(), info: info}, nil
-}
-
-func (s stamp) same(other stamp) bool {
-	return s.info != nil && other.info != nil && s.size == other.size && s.mod.Equal(other.mod) && os.SameFile(s.info, other.info)
 }

@@ -169,11 +169,8 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string) error {
 		os.Exit(exitError)
 	}()
 	ignoreFailures()
-	ballast, started := collectLess()
-	defer runtime.KeepAlive(ballast)
 	return serve(ctx, c, c.logger(s.Err), hangup, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)
-		started()
 	})
 }
 

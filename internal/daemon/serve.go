@@ -241,16 +241,13 @@ func (d *daemon) observe(r httpapi.Request) {
 
 // route serves what is the daemon's own and hands the rest to the API.
 func (d *daemon) route(api http.Handler) http.Handler {
-	browsers := auth.Browsers{}
-	if !d.c.authenticates() {
-		host, _, _ := net.SplitHostPort(d.c.Listen)
-		browsers.Names = append([]string{host}, d.c.Hosts...)
-	}
+	host, _, _ := net.SplitHostPort(d.c.Listen)
+	names := append([]string{host}, d.c.Hosts...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/"
 		why := ""
-		if !own {
-			why = browsers.Refuse(r)
+		if !own && !d.c.authenticates() && !auth.Ours(r, names) {
+			why = "the daemon is not known under this name; see --hosts"
 		}
 		if !own && why == "" && r.URL.Path != "/metrics" && r.URL.Path != backupPath {
 			api.ServeHTTP(w, r)

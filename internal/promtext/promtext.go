@@ -21,6 +21,9 @@ type Writer struct {
 	buf []byte
 }
 
+// Append adds what another writer was told.
+func (w *Writer) Append(other *Writer) { w.buf = append(w.buf, other.buf...) }
+
 // Bytes returns what was written.
 func (w *Writer) Bytes() []byte { return w.buf }
 

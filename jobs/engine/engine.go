@@ -5,7 +5,7 @@
 package engine
 
 import (
-	"cmp"
+	"container/list"
 	"slices"
 	"time"
 
@@ -17,7 +17,7 @@ const (
 	workerLife   = 10 * time.Minute
 	maxWorkers   = 10_000      // such workers are remembered at most
 	lazyWrite    = time.Second // how long what a heartbeat reports, and statistics, may stay unstored
-	sweepPerTurn = 1000        // memos, workers and profiles looked at in one turn, to forget them
+	sweepPerTurn = 1000        // memos and workers looked at in one turn, to forget them
 )
 
 // entry is a living job, and where it stands.
@@ -27,12 +27,12 @@ type entry struct {
 	attempts []jobs.Attempt // that ended
 	pending  *pending
 
-	in      *chain[entry] // of its state
-	inState link[entry]
+	in      *list.List // engine.byState of its state
+	inState *list.Element
 	counted bool // among the queued
 	line    *line
 	lineAt  int
-	waitsIn *heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
+	waitsIn *queue[*entry] // engine.timed or engine.backoffs, if its time is ahead
 	dueAt   int
 	due     time.Duration // end of the backoff
 	ready   time.Duration // in a line since then
@@ -49,16 +49,15 @@ type Engine struct {
 	tokenFloor uint64 // Living.TokenFloor
 
 	jobs      map[string]*entry
-	byState   map[jobs.State]*chain[entry] // newest change first
+	byState   map[jobs.State]*list.List // of *entry, newest change first
 	depths    jobs.Depths
-	byShape   map[shape]*group
-	groups    []*group
-	uniques   int           // groups of unique jobs
-	timed     *heap[*entry] // by ReadyAt on the wall clock
-	backoffs  *heap[*entry] // by due
+	groups    map[shape]*group
+	uniques   int            // groups of unique jobs
+	timed     *queue[*entry] // by ReadyAt on the wall clock
+	backoffs  *queue[*entry] // by due
 	frozen    map[string]bool
 	names     map[string]*name
-	blocked   *heap[*name]
+	blocked   *queue[*name]
 	pendings  map[string]*pending // by lease ID
 	unlocking map[string][]string // locks that are being given back, by lease ID
 	kept      int                 // units of these
@@ -66,65 +65,56 @@ type Engine struct {
 	leases    map[string]*hold
 	holding   map[string]*hold // of these, whose jobs name locks
 	leased    int              // units
-	deadlines *heap[*hold]
+	quick     []*hold          // of one call of Quick
+	deadlines *queue[*hold]
 	limits    []*hold // with a declared runtime, by its end
 
-	workers   map[string]*worker
-	heard     chain[worker] // last comes first
-	byProfile map[string]*profile
-	profiles  chain[profile] // heard of last comes first
-	waiters   map[uint64]*waiter
-	ends      *heap[*waiter]
-	arrivals  uint64
-	waiting   []*profile // with requests
-	fresh     []*profile // with requests of this turn
-	wake      bool       // something other than a request has made grants possible
-	moved     int        // weight, in bytes, of the jobs that this turn granted or took back
-	more      bool       // it left some of that to the next turn, which is due at once
-	draining  bool
-	asked     map[requestKey][]*waiter
-	granted   map[requestKey]*hold
-	keys      map[string]*entry // living jobs by idempotency key
-	memos     map[string]*memo
-	fading    *heap[*memo] // by until
-	source    string       // of statistics
-	Metrics   *Metrics     // what was counted since they were taken
+	workers  map[string]*worker
+	heard    list.List          // of *worker, last comes first
+	waiters  map[uint64]*waiter // by call
+	ends     *queue[*waiter]
+	arrivals uint64
+	waiting  map[string]*profile // with requests, by key
+	fresh    map[string]*profile // with requests of this turn
+	wake     bool                // something other than a request has made grants possible
+	moved    int                 // weight, in bytes, of the jobs that this turn granted or took back
+	more     bool                // it left some of that to the next turn, which is due at once
+	draining bool
+	asked    map[requestKey]*waiter
+	granted  map[requestKey]*hold
+	keys     map[string]*entry // living jobs by idempotency key
+	memos    map[string]*memo
+	fading   *queue[*memo] // by until
+	source   string        // of statistics
+	Metrics  *Metrics      // what was counted since they were taken
 
 	record
 }
 
 func newEngine(cfg jobs.Config) *Engine {
 	e := &Engine{
-		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*chain[entry]{},
-		byShape: map[shape]*group{},
-		frozen:  map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
+		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*list.List{},
+		groups: map[shape]*group{},
+		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
 		unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
-		workers: map[string]*worker{}, byProfile: map[string]*profile{}, waiters: map[uint64]*waiter{},
-		asked:   map[requestKey][]*waiter{},
+		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
+		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	due := func(en *entry) *int { return &en.dueAt }
-	e.timed = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) }}
-	e.backoffs = &heap[*entry]{place: due, before: func(a, b *entry) bool { return a.due < b.due }}
-	e.blocked = &heap[*name]{place: func(n *name) *int { return &n.at }, before: func(a,
-		b *name) bool {
-		return a.until < b.until
-	}}
-	e.deadlines = &heap[*hold]{place: func(h *hold) *int { return &h.at }, before: func(a, b *hold) bool {
+	e.timed = newQueue(due, func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) })
+	e.backoffs = newQueue(due, func(a, b *entry) bool { return a.due < b.due })
+	e.blocked = newQueue(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
+	e.fading = newQueue(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
+	e.deadlines = newQueue(func(h *hold) *int { return &h.at }, func(a, b *hold) bool {
 		return a.alarm < b.alarm || a.alarm == b.alarm && a.lease.ID < b.lease.ID
-	}}
-	e.ends = &heap[*waiter]{place: func(w *waiter) *int { return &w.at }, before: func(a, b *waiter) bool {
+	})
+	e.ends = newQueue(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
-	}}
-	e.fading = &heap[*memo]{place: func(m *memo) *int { return &m.at }, before: func(a,
-		b *memo) bool {
-		return a.until < b.until
-	}}
-	e.heard.link = func(w *worker) *link[worker] { return &w.recent }
-	e.profiles.link = func(p *profile) *link[profile] { return &p.recent }
+	})
 	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
-		e.byState[s] = &chain[entry]{link: func(en *entry) *link[entry] { return &en.inState }}
+		e.byState[s] = list.New()
 	}
 	return e
 }
@@ -226,34 +216,29 @@ func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder)
 	for _, r := range requests {
 		e.apply(r.ID, r.Op)
 	}
-	for again := true; again; {
-		e.match()
-		again = false
-		for len(e.orders) > 0 && carryOut != nil {
+	for e.match(); len(e.orders) > 0 && carryOut != nil; e.match() {
+		for len(e.orders) > 0 {
 			o := e.orders[0]
 			e.orders = e.orders[1:]
 			e.apply(0, carryOut(o))
-			again = true
 		}
-		again = again || e.timeOut() // a request that gives up may let one with the same request ID ask
 	}
+	e.timeOut()
 	for _, r := range requests {
 		e.read(r.ID, r.Op)
 	}
 	return e.finish()
 }
 
-// timeOut answers the requests that waited for long enough, and reports whether others are to be matched for that.
-func (e *Engine) timeOut() bool {
-	for !e.more && e.ends.len() > 0 && e.ends.top().until <= e.Now.Mono { // otherwise there may be a job for it yet
+// timeOut answers the requests that waited for long enough.
+func (e *Engine) timeOut() {
+	for !e.more && e.ends.Len() > 0 && e.ends.top().until <= e.Now.Mono { // otherwise there may be a job for it yet
 		if w := e.ends.top(); w.ask != nil {
 			e.deny(w)
 		} else {
-			e.dismiss(w)
-			e.reply(w.id, e.beatAnswer(w.hold))
+			e.settle(w, e.beatAnswer(w.hold), nil)
 		}
 	}
-	return len(e.fresh) > 0
 }
 
 // begin moves to a moment, and does what time alone does.
@@ -263,13 +248,13 @@ func (e *Engine) begin(now Instant) {
 	e.watchClock(before)
 	e.moved, e.more = 0, false
 	e.expire()
-	for e.timed.len() > 0 && !e.timed.top().job.ReadyAt.After(e.Now.Wall) {
+	for e.timed.Len() > 0 && !e.timed.top().job.ReadyAt.After(e.Now.Wall) {
 		e.arrive(e.timed.top())
 	}
-	for e.backoffs.len() > 0 && e.backoffs.top().due <= e.Now.Mono {
+	for e.backoffs.Len() > 0 && e.backoffs.top().due <= e.Now.Mono {
 		e.arrive(e.backoffs.top())
 	}
-	for e.blocked.len() > 0 && e.blocked.top().until <= e.Now.Mono {
+	for e.blocked.Len() > 0 && e.blocked.top().until <= e.Now.Mono {
 		e.unblock(e.blocked.top())
 	}
 	e.sweep()
@@ -277,26 +262,20 @@ func (e *Engine) begin(now Instant) {
 
 // sweep forgets what is past its life, a bounded number at a time.
 func (e *Engine) sweep() {
-	for n := 0; n < sweepPerTurn && e.fading.len() > 0 && e.fading.top().until <= e.Now.Mono; n++ {
+	for n := 0; n < sweepPerTurn && e.fading.Len() > 0 && e.fading.top().until <= e.Now.Mono; n++ {
 		e.forget(e.fading.top())
 	}
-	w := e.heard.last
-	for n := 0; n < sweepPerTurn && w != nil && (len(e.workers) > maxWorkers || plus(w.seen,
-		workerLife) <= e.Now.Mono); n++ {
-		before := w.recent.prev
-		if w.busy == 0 && w.asks == 0 {
-			e.heard.remove(w)
-			delete(e.workers, w.id)
-		}
-		w = before
-	}
-	for n := 0; n < sweepPerTurn; n++ {
-		p := e.profiles.last
-		if p == nil || p.asks.n > 0 || plus(p.seen, jobs.SeenFor) > e.Now.Mono {
+	at := e.heard.Back()
+	for n := 0; n < sweepPerTurn && at != nil; n++ {
+		w := at.Value.(*worker)
+		if len(e.workers) <= maxWorkers && plus(w.seen, workerLife) > e.Now.Mono {
 			break
 		}
-		e.profiles.remove(p)
-		delete(e.byProfile, p.key)
+		at = at.Prev()
+		if w.busy == 0 && w.asks == 0 {
+			e.heard.Remove(w.recent)
+			delete(e.workers, w.id)
+		}
 	}
 }
 
@@ -325,12 +304,7 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.freeze(o.Type, o.Frozen)
 		e.reply(id, nil)
 	case Withdraw:
-		if w := e.waiters[o.CallID]; w != nil {
-			if w.pending != nil {
-				w.pending.waiter = nil
-			}
-			e.dismiss(w)
-		}
+		e.withdraw(o.CallID)
 		e.reply(id, nil)
 	case Return:
 		e.giveBack(o.LeaseID)
@@ -406,29 +380,15 @@ func (e *Engine) freeze(jobType string, frozen bool) {
 	}
 	e.must = true
 	e.note(what, nil, "", "", jobType, "")
-	for _, g := range e.groups {
-		for _, l := range g.lines {
-			if jobType == "" || l.jobType == jobType {
-				e.reopen(l)
-			}
-		}
-	}
+	e.reopenAll()
 }
 
 // drain answers all that wait, and hands out nothing from now on.
 func (e *Engine) drain() {
 	e.draining = true
-	waiters := make([]*waiter, 0, len(e.waiters))
 	for _, w := range e.waiters {
-		waiters = append(waiters, w)
-	}
-	slices.SortFunc(waiters, func(a, b *waiter) int { return cmp.Compare(a.id, b.id) })
-	for _, w := range waiters {
-		if w.pending == nil {
-			e.ends.remove(w)
-			w.until = e.Now.Mono
-			e.ends.push(w)
-		}
+		w.until = e.Now.Mono
+		e.ends.fix(w)
 	}
 }
 
@@ -442,16 +402,16 @@ func (e *Engine) Next() time.Duration {
 	if h := e.firstDeadline(); h != nil {
 		consider(h.deadline())
 	}
-	if e.timed.len() > 0 { // the wall clock may be set: look at it now and then
+	if e.timed.Len() > 0 { // the wall clock may be set: look at it now and then
 		consider(plus(e.Now.Mono, min(e.timed.top().job.ReadyAt.Sub(e.Now.Wall), wallCheck)))
 	}
-	if e.backoffs.len() > 0 {
+	if e.backoffs.Len() > 0 {
 		consider(e.backoffs.top().due)
 	}
-	if e.blocked.len() > 0 {
+	if e.blocked.Len() > 0 {
 		consider(e.blocked.top().until)
 	}
-	if e.ends.len() > 0 {
+	if e.ends.Len() > 0 {
 		consider(e.ends.top().until)
 	}
 	consider(e.due)

@@ -5,6 +5,7 @@ package engine
 
 import (
 	"cmp"
+	"container/list"
 	"iter"
 	"math"
 	"slices"
@@ -14,17 +15,27 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// profile is what a worker says of itself when it asks. Workers that say the same share one.
+// profile is what a worker says of itself when it asks. Workers that say the same wait in one.
 type profile struct {
 	key          string
-	types        []string // empty for all
+	types        map[string]bool // empty for all
 	capabilities map[string]bool
-	max          int           // units
-	seen         time.Duration // when somebody of the profile was last heard of
-	recent       link[profile]
-	asks         chain[waiter] // in order of arrival
-	waitingAt    int           // index in engine.waiting plus one
-	fresh        bool          // it is in engine.fresh
+	max          int       // units
+	asks         []*waiter // in order of arrival
+}
+
+func newProfile(key string, a *jobs.Request) *profile {
+	p := &profile{key: key, types: map[string]bool{}, capabilities: map[string]bool{}, max: a.MaxUnits}
+	if p.max == 0 {
+		p.max = math.MaxInt
+	}
+	for _, t := range a.Types {
+		p.types[t] = true
+	}
+	for _, c := range a.Capabilities {
+		p.capabilities[c] = true
+	}
+	return p
 }
 
 func profileKey(a *jobs.Request) string {
@@ -34,34 +45,16 @@ func profileKey(a *jobs.Request) string {
 	return joined(slices.Compact(types)) + "\x01" + joined(slices.Compact(caps)) + "\x01" + strconv.Itoa(a.MaxUnits)
 }
 
-// takes reports whether a worker of the profile may take jobs of the shape, whatever their type.
+// takes reports whether a worker of the profile may take jobs of the shape.
 func (p *profile) takes(g *group, idle bool) bool {
-	return g.units <= p.max && (idle || !g.unique) && capable(p.capabilities, g.needed)
+	return g.units <= p.max && (idle || !g.unique) && (len(p.types) == 0 || p.types[g.jobType]) &&
+		capable(p.capabilities, g.needed)
 }
 
-// takesType reports whether a worker of the profile may take jobs of the type.
-func (p *profile) takesType(jobType string) bool {
-	return len(p.types) == 0 || slices.Contains(p.types, jobType)
-}
-
-// heaps yields the heaps of open lines of the group that the profile chooses from.
-func (p *profile) heaps(g *group) iter.Seq[*heap[*line]] {
-	return func(yield func(*heap[*line]) bool) {
-		if len(p.types) == 0 {
-			yield(g.any)
-			return
-		}
-		for _, t := range p.types {
-			if h := g.byType[t]; h != nil && !yield(h) {
-				return
-			}
-		}
-	}
-}
-
-// waiter is a call that is not answered yet: a request for a lease, or a heartbeat that waits.
+// waiter is a request for a lease, or a heartbeat, that is not answered yet.
 type waiter struct {
-	id      uint64
+	id      uint64   // of its first call
+	calls   []uint64 // to be answered: more than one if a request was sent again under its request ID
 	until   time.Duration
 	at      int // place in engine.ends
 	arrival uint64
@@ -69,7 +62,6 @@ type waiter struct {
 	ask     *Request // nil for a heartbeat
 	worker  *worker
 	profile *profile
-	inLine  link[waiter]
 	pending *pending // a job is kept for it, until its locks are taken
 
 	hold *hold // of a heartbeat
@@ -83,28 +75,28 @@ type worker struct {
 	asks     int // that wait
 	seen     time.Duration
 	lastSeen time.Time
-	recent   link[worker]
-	profile  *profile
+	recent   *list.Element // in engine.heard
+	profile  *profile      // of its last request
 }
 
 // see notes that something was heard of the worker.
 func (e *Engine) see(w *worker) {
 	w.seen, w.lastSeen = e.Now.Mono, e.Now.Wall
-	e.heard.toFront(w)
-	p := w.profile
-	if p == nil {
-		return
+	if w.recent == nil {
+		w.recent = e.heard.PushFront(w)
 	}
-	if p != e.profiles.first { // which is the one under its key
-		if known := e.byProfile[p.key]; known != nil {
-			p = known
-		} else {
-			e.byProfile[p.key] = p
+	e.heard.MoveToFront(w.recent)
+}
+
+// present yields the workers that count as there, the one that was heard of last first.
+func (e *Engine) present() iter.Seq[*worker] {
+	return func(yield func(*worker) bool) {
+		for at := e.heard.Front(); at != nil; at = at.Next() {
+			if w := at.Value.(*worker); plus(w.seen, jobs.SeenFor) <= e.Now.Mono || !yield(w) {
+				return
+			}
 		}
-		w.profile = p
-		e.profiles.toFront(p)
 	}
-	p.seen = e.Now.Mono
 }
 
 func (e *Engine) worker(id string) *worker {
@@ -119,17 +111,8 @@ func (e *Engine) worker(id string) *worker {
 // ask takes in a worker's request, to be matched at the end of the turn.
 func (e *Engine) ask(id uint64, op *Request) {
 	w := e.worker(op.WorkerID)
-	key := profileKey(&op.Request)
-	if w.profile == nil || w.profile.key != key {
-		p := &profile{key: key, types: op.Types, capabilities: map[string]bool{}, max: op.MaxUnits}
-		p.asks.link = func(w *waiter) *link[waiter] { return &w.inLine }
-		if p.max == 0 {
-			p.max = math.MaxInt
-		}
-		for _, c := range op.Capabilities {
-			p.capabilities[c] = true
-		}
-		w.profile = p
+	if key := profileKey(&op.Request); w.profile == nil || w.profile.key != key {
+		w.profile = newProfile(key, &op.Request)
 	}
 	e.see(w)
 	if h := e.leases[op.LeaseID]; h != nil { // asked again, because it was not known whether its answer was stored
@@ -139,82 +122,89 @@ func (e *Engine) ask(id uint64, op *Request) {
 	if op.RequestID != "" && e.again(id, op) {
 		return
 	}
-	e.arrivals++
-	wt := &waiter{id: id, until: e.Now.Mono, arrival: e.arrivals, ask: op, worker: w, profile: w.profile}
+	until := e.Now.Mono
 	if !e.draining && len(e.waiters) < e.cfg.MaxParked {
-		wt.until = plus(e.Now.Mono, op.Wait)
+		until = plus(until, op.Wait)
 	}
+	key := requestKey{op.WorkerID, op.RequestID}
+	if first := e.asked[key]; first != nil {
+		first.calls = append(first.calls, id)
+		first.until = until
+		e.ends.fix(first)
+		e.waiters[id] = first
+		return
+	}
+	e.arrivals++
+	wt := &waiter{id: id, calls: []uint64{id}, until: until, arrival: e.arrivals, ask: op, worker: w, profile: w.profile}
 	w.asks++
 	e.waiters[id] = wt
 	e.ends.push(wt)
 	if op.RequestID != "" {
-		key := requestKey{op.WorkerID, op.RequestID}
-		e.asked[key] = append(e.asked[key], wt)
-		if len(e.asked[key]) > 1 {
-			return // the first one asks for all
-		}
+		e.asked[key] = wt
 	}
 	e.line(wt)
 }
 
 // line puts a request among those of its profile, in order of arrival, to be matched in this turn.
 func (e *Engine) line(w *waiter) {
+	if p := e.waiting[w.profile.key]; p != nil {
+		w.profile = p
+	}
 	p := w.profile
-	after := p.asks.last
-	for after != nil && after.arrival > w.arrival {
-		after = after.inLine.prev
-	}
-	p.asks.insert(after, w)
-	if p.waitingAt == 0 {
-		e.waiting = append(e.waiting, p)
-		p.waitingAt = len(e.waiting)
-	}
-	if !p.fresh {
-		p.fresh = true
-		e.fresh = append(e.fresh, p)
-	}
+	e.waiting[p.key], e.fresh[p.key] = p, p
+	i, _ := slices.BinarySearchFunc(p.asks, w.arrival, byArrival)
+	p.asks = slices.Insert(p.asks, i, w)
 }
 
-// unline takes a request out of its profile's.
+func byArrival(w *waiter, arrival uint64) int { return cmp.Compare(w.arrival, arrival) }
+
+// unline takes a request out of its profile's, if it is there.
 func (e *Engine) unline(w *waiter) {
 	p := w.profile
-	p.asks.remove(w)
-	if p.asks.n == 0 && p.waitingAt > 0 {
-		last := e.waiting[len(e.waiting)-1]
-		e.waiting[p.waitingAt-1] = last
-		last.waitingAt = p.waitingAt
-		e.waiting = e.waiting[:len(e.waiting)-1]
-		p.waitingAt = 0
+	if i, found := slices.BinarySearchFunc(p.asks, w.arrival, byArrival); found {
+		p.asks = slices.Delete(p.asks, i, i+1)
+	}
+	if len(p.asks) == 0 && e.waiting[p.key] == p {
+		delete(e.waiting, p.key)
 	}
 }
 
-// dismiss forgets a request that was answered, or need not be any more.
+// settle answers a request or a heartbeat that waits.
+func (e *Engine) settle(w *waiter, result any, err error) {
+	e.dismiss(w)
+	for _, id := range w.calls {
+		e.answer(id, result, err)
+	}
+}
+
+// dismiss forgets a request or a heartbeat.
 func (e *Engine) dismiss(w *waiter) {
-	delete(e.waiters, w.id)
+	for _, id := range w.calls {
+		delete(e.waiters, id)
+	}
 	e.ends.remove(w)
-	if w.ask != nil {
-		w.worker.asks--
-		e.unline(w)
-		if w.ask.RequestID != "" {
-			e.dropTwin(w)
-		}
+	if w.ask == nil {
+		w.hold.beats = slices.DeleteFunc(w.hold.beats, func(b *waiter) bool { return b == w })
 		return
 	}
-	w.hold.beats = slices.DeleteFunc(w.hold.beats, func(b *waiter) bool { return b == w })
+	w.worker.asks--
+	e.unline(w)
+	delete(e.asked, requestKey{w.worker.id, w.ask.RequestID})
 }
 
-// dropTwin forgets a request among those with its request ID. If it was the one that asked for all, the next one does.
-func (e *Engine) dropTwin(w *waiter) {
-	key := requestKey{w.worker.id, w.ask.RequestID}
-	twins := e.asked[key]
-	i := slices.Index(twins, w)
-	if twins = slices.Delete(twins, i, i+1); len(twins) == 0 {
-		delete(e.asked, key)
-		return
-	}
-	e.asked[key] = twins
-	if i == 0 && e.granted[key] == nil {
-		e.line(twins[0])
+// withdraw forgets a call whose client has gone.
+func (e *Engine) withdraw(id uint64) {
+	w := e.waiters[id]
+	switch {
+	case w == nil:
+	case len(w.calls) > 1:
+		delete(e.waiters, id)
+		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == id })
+	default:
+		if w.pending != nil {
+			w.pending.waiter = nil
+		}
+		e.dismiss(w)
 	}
 }
 
@@ -283,37 +273,28 @@ func (e *Engine) match() {
 		}
 	}
 	e.wake = left
-	for _, p := range e.fresh {
-		p.fresh = false
-	}
-	e.fresh = e.fresh[:0]
+	clear(e.fresh)
 }
 
 // choose returns the first job in order for any ask of the profile, or nil.
 func (e *Engine) choose(p *profile) *entry {
-	if p.asks.n == 0 {
+	if len(p.asks) == 0 {
 		return nil
 	}
-	idle := false
-	for w := p.asks.first; w != nil && e.uniques > 0 && !idle; w = w.inLine.next {
-		idle = w.worker.busy == 0
-	}
+	idle := e.uniques > 0 && slices.ContainsFunc(p.asks, func(w *waiter) bool { return w.worker.busy == 0 })
 	return e.best(p, idle)
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job.
-func (e *Engine) receiver(among []*profile, en *entry) *waiter {
+func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
-		if !p.takes(en.line.group, true) || !p.takesType(en.job.Type) {
+		if !p.takes(en.line.group, true) {
 			continue
 		}
-		w := p.asks.first
-		for w != nil && en.job.Unique && w.worker.busy > 0 {
-			w = w.inLine.next
-		}
-		if w != nil && (first == nil || w.arrival < first.arrival) {
-			first = w
+		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.job.Unique || w.worker.busy == 0 })
+		if i >= 0 && (first == nil || p.asks[i].arrival < first.arrival) {
+			first = p.asks[i]
 		}
 	}
 	return first
@@ -347,7 +328,7 @@ func (e *Engine) keep(w *waiter, en *entry) {
 	e.grant(w, en, nil)
 }
 
-// grant makes a lease and answers the request, and those with the same request ID. The job is out of its line,
+// grant makes a lease and answers the request. The job is out of its line,
 // its worker counted as busy, and its locks are taken, with those tokens.
 func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	j := &en.job
@@ -375,14 +356,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	e.Metrics.Wait.Observe(e.Now.Mono - en.ready)
 	e.touch(en)
 	e.note(jobs.EventGrant, en, l.ID, l.WorkerID, "", "")
-	answered := []*waiter{w}
-	if l.RequestID != "" {
-		answered = slices.Clone(e.asked[requestKey{l.WorkerID, l.RequestID}])
-	}
-	for _, w := range answered {
-		e.dismiss(w)
-		e.reply(w.id, e.grantOf(l, en))
-	}
+	e.settle(w, e.grantOf(l, en), nil)
 }
 
 // addHold makes a lease count.
@@ -414,20 +388,14 @@ func (e *Engine) deny(w *waiter) {
 	if e.depths.Sum() > 0 {
 		d.Code, d.Reason = jobs.DeniedEligible, "no queued job is for this worker now"
 		for _, g := range e.groups {
-			if !w.profile.takes(g, w.worker.busy == 0) {
-				continue
-			}
-			for h := range w.profile.heaps(g) {
-				if h.len() > 0 {
-					d.Code, d.Reason = jobs.DeniedCapacity, "not enough capacity is free for the jobs that are queued"
-				}
+			if g.open.Len() > 0 && w.profile.takes(g, w.worker.busy == 0) {
+				d.Code, d.Reason = jobs.DeniedCapacity, "not enough capacity is free for the jobs that are queued"
 			}
 		}
 		d.RetryAfter = retryAfter(e.nextChance(), w.ask.Jitter)
 	}
 	e.Metrics.Denied[d.Code]++
-	e.dismiss(w)
-	e.reply(w.id, jobs.Grant{Denied: d})
+	e.settle(w, jobs.Grant{Denied: d}, nil)
 }
 
 // nextChance returns how long it is until a lease expires, a job is due or a lock is tried again; never if none
@@ -437,16 +405,16 @@ func (e *Engine) nextChance() time.Duration {
 		return 0
 	}
 	next := Never
-	if e.blocked.len() > 0 {
+	if e.blocked.Len() > 0 {
 		next = e.blocked.top().until - e.Now.Mono
 	}
 	if h := e.firstDeadline(); h != nil {
 		next = min(next, h.deadline()-e.Now.Mono)
 	}
-	if e.backoffs.len() > 0 {
+	if e.backoffs.Len() > 0 {
 		next = min(next, e.backoffs.top().due-e.Now.Mono)
 	}
-	if e.timed.len() > 0 {
+	if e.timed.Len() > 0 {
 		next = min(next, e.timed.top().job.ReadyAt.Sub(e.Now.Wall))
 	}
 	return next

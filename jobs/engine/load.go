@@ -24,33 +24,28 @@ func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
 	}
 	entries := make([]*entry, len(l.Jobs))
 	e.jobs = make(map[string]*entry, len(l.Jobs))
-	var block []entry
 	for i := range l.Jobs {
-		if len(block) == 0 {
-			block = make([]entry, min(entriesAtOnce, len(l.Jobs)-i))
-		}
 		r := &l.Jobs[i]
-		entries[i], block = &block[0], block[1:]
+		entries[i] = &entry{}
 		e.know(entries[i], r)
 		if r.Lease != nil {
 			e.putLease(entries[i], *r.Lease, e.cfg.Life())
 		}
 	}
 	e.followMemos(l.Memos)
-	arrange(entries, func(j *jobs.Job) rank { return rank{int64(j.Revision), 0} })
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
 	for _, en := range entries {
 		e.file(en)
 	}
-	arrange(entries, func(j *jobs.Job) rank { return rank{j.Ord, j.Seq} })
+	slices.SortFunc(entries, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.job.Ord, b.job.Ord), cmp.Compare(a.job.Seq, b.job.Seq))
+	})
 	for _, en := range entries {
 		e.Clock = max(e.Clock, en.job.CreatedAt.UnixMilli())
-		e.settle(en)
+		e.wait(en)
 	}
 	return e
 }
-
-// entriesAtOnce is for how many jobs memory is taken at once. It is given back when none of them lives any more.
-const entriesAtOnce = 16
 
 // know takes a stored record in.
 func (e *Engine) know(en *entry, r *jobs.Record) {
@@ -61,33 +56,8 @@ func (e *Engine) know(en *entry, r *jobs.Record) {
 	}
 }
 
-// rank is what decides about an order.
-type rank struct {
-	first  int64
-	second uint64
-}
-
-// arrange sorts entries by their jobs' ranks. It looks at each job once: they are all over the memory.
-func arrange(entries []*entry, of func(*jobs.Job) rank) {
-	type ranked struct {
-		rank
-		en *entry
-	}
-	all := make([]ranked, len(entries))
-	for i, en := range entries {
-		all[i] = ranked{of(&en.job), en}
-	}
-	slices.SortFunc(all, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.second,
-			b.second))
-	})
-	for i := range all {
-		entries[i] = all[i].en
-	}
-}
-
-// settle puts a stored job that has no lease where it waits.
-func (e *Engine) settle(en *entry) {
+// wait puts a stored job that has no lease where it waits.
+func (e *Engine) wait(en *entry) {
 	j := &en.job
 	if j.State != jobs.Queued || en.pending != nil {
 		return
@@ -173,7 +143,7 @@ func (e *Engine) followJob(r *jobs.Record) {
 	case r.State.Ended():
 		e.drop(en)
 	case r.Lease == nil && changed:
-		e.settle(en)
+		e.wait(en)
 	case r.Lease != nil && h == nil:
 		e.putLease(en, *r.Lease, r.Lease.ExpiresAt.Sub(e.Now.Wall))
 	case r.Lease != nil:
@@ -193,9 +163,5 @@ func (e *Engine) refreeze(frozen []string) {
 	for _, t := range frozen {
 		e.frozen[t] = true
 	}
-	for _, g := range e.groups {
-		for _, l := range g.lines {
-			e.reopen(l)
-		}
-	}
+	e.reopenAll()
 }

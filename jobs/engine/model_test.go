@@ -45,11 +45,10 @@ type mLease struct {
 }
 
 type mWait struct {
-	id    uint64
+	ids   []uint64 // of its calls
 	until time.Duration
 	ask   *Request
 	lease *mLease
-	twin  bool
 }
 
 type mKey struct {
@@ -82,7 +81,6 @@ type model struct {
 	leases   []*mLease
 	waits    []*mWait // in order of arrival
 	workers  map[string]*mSeen
-	profiles map[string]*mSeen
 	keys     map[string]*mKey
 	answered map[string]*mAnswer
 	frozen   map[string]bool
@@ -97,7 +95,7 @@ type model struct {
 
 func newModel(cfg jobs.Config) *model {
 	return &model{
-		cfg: cfg.WithDefaults(), workers: map[string]*mSeen{}, profiles: map[string]*mSeen{}, keys: map[string]*mKey{},
+		cfg: cfg.WithDefaults(), workers: map[string]*mSeen{}, keys: map[string]*mKey{},
 		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
 	}
 }
@@ -131,25 +129,17 @@ func (m *model) turn(now Instant, requests []Call) map[uint64]string {
 	for _, r := range requests {
 		m.apply(r)
 	}
-	for {
-		m.match()
-		again := false
-		for _, w := range slices.Clone(m.waits) {
-			if w.until > now.Mono {
-				continue
-			}
-			if w.ask == nil {
-				m.out[w.id] = m.beaten(w.lease)
-				m.drop(w)
-				continue
-			}
-			code, retry := m.denial(w)
-			again = m.drop(w) || again
-			m.out[w.id] = fmt.Sprintf("denied %s %v", code, retry)
+	m.match()
+	for _, w := range slices.Clone(m.waits) {
+		if w.until > now.Mono {
+			continue
 		}
-		if !again {
-			break
+		if w.ask == nil {
+			m.settle(w, m.beaten(w.lease))
+			continue
 		}
+		code, retry := m.denial(w)
+		m.settle(w, fmt.Sprintf("denied %s %v", code, retry))
 	}
 	for _, r := range requests {
 		switch o := r.Op.(type) {
@@ -191,11 +181,11 @@ func (m *model) apply(r Call) {
 		}
 		worker(l)
 		m.beat(l)
-		if o.Wait == 0 || l.job.cancel || m.draining || len(m.waits) >= m.cfg.MaxParked {
+		if o.Wait == 0 || l.job.cancel || m.draining || m.parked() >= m.cfg.MaxParked {
 			say("%s", m.beaten(l))
 			return
 		}
-		w := &mWait{id: r.ID, until: m.now.Mono + o.Wait, lease: l}
+		w := &mWait{ids: []uint64{r.ID}, until: m.now.Mono + o.Wait, lease: l}
 		m.waits = append(m.waits, w)
 	case HeartbeatMany:
 		var all []string
@@ -249,8 +239,7 @@ func (m *model) apply(r Call) {
 				j.cancel = true
 				m.events[jobs.EventCancelRequest]++
 				for _, w := range slices.Clone(j.lease.waiting(m)) {
-					m.out[w.id] = m.beaten(j.lease)
-					m.drop(w)
+					m.settle(w, m.beaten(j.lease))
 				}
 			}
 			say("%s", j.state)
@@ -277,7 +266,8 @@ func (m *model) apply(r Call) {
 		say("<nil>")
 	case Withdraw:
 		for _, w := range slices.Clone(m.waits) {
-			if w.id == o.CallID {
+			w.ids = slices.DeleteFunc(w.ids, func(id uint64) bool { return id == o.CallID })
+			if len(w.ids) == 0 {
 				m.drop(w)
 			}
 		}
@@ -401,13 +391,6 @@ func (m *model) closed(j *mJob) bool {
 	return m.frozen[""] || m.frozen[j.Type] || m.lockOf(j) != ""
 }
 
-func saidBy(op *Request) string {
-	types, caps := slices.Clone(op.Types), slices.Clone(op.Capabilities)
-	sort.Strings(types)
-	sort.Strings(caps)
-	return fmt.Sprint(types, caps, op.MaxUnits)
-}
-
 func (m *model) heard(worker string, by *Request) {
 	if m.workers[worker] == nil {
 		m.workers[worker] = &mSeen{}
@@ -416,9 +399,6 @@ func (m *model) heard(worker string, by *Request) {
 	w.at = m.now.Mono
 	if by != nil {
 		w.by = by
-	}
-	if w.by != nil {
-		m.profiles[saidBy(w.by)] = &mSeen{at: m.now.Mono, by: w.by}
 	}
 }
 
@@ -434,13 +414,14 @@ func (m *model) ask(id uint64, op *Request) {
 		m.out[id] = m.granted(&a.lease, a.token, a.number)
 		return
 	}
-	w := &mWait{id: id, ask: op, until: m.now.Mono}
-	if !m.draining && len(m.waits) < m.cfg.MaxParked {
+	w := &mWait{ids: []uint64{id}, ask: op, until: m.now.Mono}
+	if !m.draining && m.parked() < m.cfg.MaxParked {
 		w.until += op.Wait
 	}
 	for _, other := range m.waits {
 		if other.ask != nil && op.RequestID != "" && other.ask.WorkerID == op.WorkerID && other.ask.RequestID == op.RequestID {
-			w.twin = true
+			other.ids, other.until = append(other.ids, id), w.until
+			return
 		}
 	}
 	m.waits = append(m.waits, w)
@@ -450,19 +431,24 @@ func (m *model) granted(l *mLease, token uint64, attempt int) string {
 	return fmt.Sprintf("grant %s of %s to %s token %d attempt %d until %s", l.id, l.job.id, l.worker, token, attempt, l.shown.Format(time.RFC3339Nano))
 }
 
-// drop forgets a request, and reports whether another with its request ID asks instead.
-func (m *model) drop(w *mWait) bool {
+// settle answers a request or a heartbeat.
+func (m *model) settle(w *mWait, answer string) {
+	for _, id := range w.ids {
+		m.out[id] = answer
+	}
+	m.drop(w)
+}
+
+func (m *model) drop(w *mWait) {
 	m.waits = slices.DeleteFunc(m.waits, func(o *mWait) bool { return o == w })
-	if w.ask == nil || w.ask.RequestID == "" || w.twin {
-		return false
+}
+
+// parked counts the calls that wait.
+func (m *model) parked() (n int) {
+	for _, w := range m.waits {
+		n += len(w.ids)
 	}
-	for _, o := range m.waits {
-		if o.ask != nil && o.ask.WorkerID == w.ask.WorkerID && o.ask.RequestID == w.ask.RequestID {
-			o.twin = false
-			return true
-		}
-	}
-	return false
+	return n
 }
 
 func (m *model) beat(l *mLease) {
@@ -486,8 +472,7 @@ func (m *model) beaten(l *mLease) string {
 
 func (m *model) end(l *mLease, how jobs.State, code string) {
 	for _, w := range l.waiting(m) {
-		m.drop(w)
-		m.out[w.id] = "error lease_not_found"
+		m.settle(w, "error lease_not_found")
 	}
 	m.leases = slices.DeleteFunc(m.leases, func(o *mLease) bool { return o == l })
 	j := l.job
@@ -519,8 +504,7 @@ func (m *model) end(l *mLease, how jobs.State, code string) {
 // undo takes a grant back.
 func (m *model) undo(l *mLease) {
 	for _, w := range l.waiting(m) {
-		m.drop(w)
-		m.out[w.id] = "error lease_not_found"
+		m.settle(w, "error lease_not_found")
 	}
 	m.leases = slices.DeleteFunc(m.leases, func(o *mLease) bool { return o == l })
 	j := l.job
@@ -599,9 +583,9 @@ func (m *model) idle(worker string) bool {
 // taker returns until when somebody who could take the job counts as there.
 func (m *model) taker(j *mJob) time.Duration {
 	until := m.now.Mono
-	for _, p := range m.profiles {
-		if m.takes(p.by, j) {
-			until = max(until, p.at+jobs.SeenFor)
+	for _, w := range m.workers {
+		if w.by != nil && m.takes(w.by, j) {
+			until = max(until, w.at+jobs.SeenFor)
 		}
 	}
 	return until
@@ -688,7 +672,7 @@ func (m *model) match() {
 // first returns the request that the job goes to.
 func (m *model) first(j *mJob) *mWait {
 	for _, w := range m.waits {
-		if w.ask != nil && !w.twin && m.takes(w.ask, j) && (!j.Unique || m.idle(w.ask.WorkerID)) {
+		if w.ask != nil && m.takes(w.ask, j) && (!j.Unique || m.idle(w.ask.WorkerID)) {
 			return w
 		}
 	}
@@ -709,12 +693,7 @@ func (m *model) grant(w *mWait, j *mJob) {
 	j.lease = l
 	m.leases = append(m.leases, l)
 	m.events[jobs.EventGrant]++
-	for _, o := range slices.Clone(m.waits) {
-		if o == w || o.ask != nil && w.ask.RequestID != "" && o.ask.WorkerID == w.ask.WorkerID && o.ask.RequestID == w.ask.RequestID {
-			m.out[o.id] = m.granted(l, j.token, j.attempt)
-			m.waits = slices.DeleteFunc(m.waits, func(x *mWait) bool { return x == o })
-		}
-	}
+	m.settle(w, m.granted(l, j.token, j.attempt))
 	m.reopen()
 }
 
@@ -795,7 +774,7 @@ func (m *model) waitingFor(j *mJob) string {
 func (m *model) restart(now Instant, running map[string]bool) {
 	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
 	m.offset, m.clockAt = m.now.Wall.Sub(time.Unix(0, 0))-now.Mono, now.Mono
-	m.waits, m.workers, m.profiles, m.reserved, m.rest = nil, map[string]*mSeen{}, map[string]*mSeen{}, nil, 0
+	m.waits, m.workers, m.reserved, m.rest = nil, map[string]*mSeen{}, nil, 0
 	for _, l := range m.leases {
 		m.heard(l.worker, nil)
 		l.expires = now.Mono + m.cfg.TTL + m.cfg.Grace

@@ -523,8 +523,8 @@ func (e *Engine) check() error {
 			return fmt.Errorf("worker %s has %d leases, not %d", id, byWorker[id], w.leases)
 		}
 	}
-	if leased != e.leased || kept != e.kept || len(e.leases) != e.deadlines.len() {
-		return fmt.Errorf("%d units are leased and %d kept, not %d and %d; %d deadlines", leased, kept, e.leased, e.kept, e.deadlines.len())
+	if leased != e.leased || kept != e.kept || len(e.leases) != e.deadlines.Len() {
+		return fmt.Errorf("%d units are leased and %d kept, not %d and %d; %d deadlines", leased, kept, e.leased, e.kept, e.deadlines.Len())
 	}
 	inLines, queued := 0, jobs.Depths{}
 	for id, en := range e.jobs {
@@ -557,8 +557,8 @@ func (e *Engine) check() error {
 	for _, g := range e.groups {
 		open := 0
 		for _, l := range g.lines {
-			inLines -= l.jobs.len()
-			if l.jobs.len() == 0 || l.group != g {
+			inLines -= l.jobs.Len()
+			if l.jobs.Len() == 0 || l.group != g {
 				return fmt.Errorf("line %+v of %+v is empty or lost", l.alike, g.shape)
 			}
 			for i, en := range l.jobs.items {
@@ -566,18 +566,18 @@ func (e *Engine) check() error {
 					return fmt.Errorf("job %s stands in a wrong line, or place", en.job.ID)
 				}
 			}
-			if (l.closed == "") != (l.anyAt > 0) || (l.closed == "") != (l.typeAt > 0) {
+			if (l.closed == "") != (l.at > 0) {
 				return fmt.Errorf("line %+v is closed by %q, and in the heaps or not", l.alike, l.closed)
 			}
 			if l.closed == "" {
 				open++
 			}
 		}
-		if open != g.any.len() {
-			return fmt.Errorf("%d lines are open, not %d", open, g.any.len())
+		if open != g.open.Len() {
+			return fmt.Errorf("%d lines are open, not %d", open, g.open.Len())
 		}
-		for i, l := range g.any.items {
-			if i > 0 && l.head().job.Before(&g.any.items[(i-1)/2].head().job) {
+		for i, l := range g.open.items {
+			if i > 0 && l.head().job.Before(&g.open.items[(i-1)/2].head().job) {
 				return fmt.Errorf("heap of lines is out of order")
 			}
 		}
@@ -587,25 +587,26 @@ func (e *Engine) check() error {
 	}
 	for _, c := range e.byState {
 		n := 0
-		for en := c.first; en != nil; en = en.inState.next {
+		for at := c.Front(); at != nil; at = at.Next() {
+			en := at.Value.(*entry)
 			n++
-			if next := en.inState.next; next != nil && next.job.Revision >= en.job.Revision {
+			if next := at.Next(); next != nil && next.Value.(*entry).job.Revision >= en.job.Revision {
 				return fmt.Errorf("job %s is listed before a newer one", en.job.ID)
 			}
 		}
-		if n != c.n {
-			return fmt.Errorf("%d jobs are listed, not %d", n, c.n)
+		if n != c.Len() {
+			return fmt.Errorf("%d jobs are listed, not %d", n, c.Len())
 		}
 	}
 	asks := 0
-	for _, p := range e.waiting {
-		asks += p.asks.n
-		if p.asks.n == 0 || e.byProfile[p.key] != p {
-			return fmt.Errorf("a profile waits without asks, or unknown")
+	for key, p := range e.waiting {
+		asks += len(p.asks)
+		if len(p.asks) == 0 || key != p.key || !slices.IsSortedFunc(p.asks, func(a, b *waiter) int { return cmp.Compare(a.arrival, b.arrival) }) {
+			return fmt.Errorf("a profile waits without asks, or out of order")
 		}
 	}
-	for _, w := range e.waiters {
-		if w.ask != nil && w.inLine.in {
+	for id, w := range e.waiters {
+		if w.ask != nil && id == w.calls[0] && w.pending == nil {
 			asks--
 		}
 	}

@@ -9,11 +9,12 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// shape is what decides which workers may take a job, but for its type, and whether it fits.
+// shape is what decides which workers may take a job, and whether it fits.
 type shape struct {
-	units  int
-	needs  string // joined
-	unique bool
+	jobType string
+	units   int
+	needs   string // joined
+	unique  bool
 }
 
 // group is the lines of one shape.
@@ -21,14 +22,11 @@ type group struct {
 	shape
 	needed []string
 	lines  map[alike]*line
-	any    *heap[*line]            // the lines that are open, by their first job
-	byType map[string]*heap[*line] // the same by type
-	at     int                     // index in engine.groups
+	open   *queue[*line] // the lines that are open, by their first job
 }
 
 // alike is what jobs of one line have in common beside their shape.
 type alike struct {
-	jobType string
 	locks   string // joined
 	class   int
 	runtime time.Duration
@@ -39,15 +37,10 @@ type line struct {
 	alike
 	group  *group
 	names  []string // of the locks
-	jobs   heap[*entry]
+	jobs   queue[*entry]
 	closed string        // why nothing of it is handed out: "frozen", a lock's name; empty if it is open
 	since  time.Duration // open since then
-	anyAt  int
-	typeAt int
-}
-
-func lineHeap(place func(*line) *int) *heap[*line] {
-	return &heap[*line]{before: func(a, b *line) bool { return a.head().job.Before(&b.head().job) }, place: place}
+	at     int           // place in group.open
 }
 
 // head returns the first job in the line, which must not be empty.
@@ -57,20 +50,19 @@ func (l *line) head() *entry { return l.jobs.top() }
 func (e *Engine) enqueue(en *entry) {
 	j := &en.job
 	needs := needsOf(j.Tags)
-	s := shape{j.Units, joined(needs), j.Unique}
-	g := e.byShape[s]
+	s := shape{j.Type, j.Units, joined(needs), j.Unique}
+	g := e.groups[s]
 	if g == nil {
-		g = &group{
-			shape: s, needed: needs, lines: map[alike]*line{}, byType: map[string]*heap[*line]{}, at: len(e.groups),
-			any: lineHeap(func(l *line) *int { return &l.anyAt }),
-		}
-		e.byShape[s] = g
-		e.groups = append(e.groups, g)
+		g = &group{shape: s, needed: needs, lines: map[alike]*line{}}
+		g.open = newQueue(func(l *line) *int { return &l.at }, func(a, b *line) bool {
+			return a.head().job.Before(&b.head().job)
+		})
+		e.groups[s] = g
 		if s.unique {
 			e.uniques++
 		}
 	}
-	key := alike{j.Type, joined(j.Locks), j.Priority.Class(), j.MaxRuntime}
+	key := alike{joined(j.Locks), j.Priority.Class(), j.MaxRuntime}
 	l := g.lines[key]
 	if l == nil {
 		l = &line{alike: key, group: g, names: j.Locks, closed: "new"} // until its head is known
@@ -82,7 +74,7 @@ func (e *Engine) enqueue(en *entry) {
 		}
 	}
 	var was *entry
-	if l.jobs.len() > 0 {
+	if l.jobs.Len() > 0 {
 		was = l.head()
 	}
 	l.jobs.push(en)
@@ -90,8 +82,7 @@ func (e *Engine) enqueue(en *entry) {
 	if was == nil {
 		e.reopen(l)
 	} else if l.closed == "" && l.head() != was {
-		g.any.fix(l)
-		g.byType[l.jobType].fix(l)
+		g.open.fix(l)
 		e.wake = true // it may stand before a reservation that the one behind it must respect
 	}
 }
@@ -106,20 +97,17 @@ func (e *Engine) dequeue(en *entry) {
 	l.jobs.remove(en)
 	en.line = nil
 	switch {
-	case l.jobs.len() == 0:
+	case l.jobs.Len() == 0:
 		e.dropLine(l)
 	case wasHead && l.closed == "":
-		l.group.any.fix(l)
-		l.group.byType[l.jobType].fix(l)
+		l.group.open.fix(l)
 	}
 }
 
 // dropLine forgets a line that is empty.
 func (e *Engine) dropLine(l *line) {
 	g := l.group
-	if l.closed == "" {
-		e.leaveHeaps(l)
-	}
+	g.open.remove(l)
 	delete(g.lines, l.alike)
 	for _, name := range l.names {
 		n := e.names[name]
@@ -127,12 +115,7 @@ func (e *Engine) dropLine(l *line) {
 		e.forgetName(name, n)
 	}
 	if len(g.lines) == 0 {
-		last := e.groups[len(e.groups)-1]
-		e.groups[g.at] = last
-		last.at = g.at
-		e.groups[len(e.groups)-1] = nil
-		e.groups = e.groups[:len(e.groups)-1]
-		delete(e.byShape, g.shape)
+		delete(e.groups, g.shape)
 		if g.unique {
 			e.uniques--
 		}
@@ -142,7 +125,7 @@ func (e *Engine) dropLine(l *line) {
 // reopen opens or closes a line, as its locks and its type have it now.
 func (e *Engine) reopen(l *line) {
 	closed := ""
-	if e.frozen[""] || e.frozen[l.jobType] {
+	if e.frozen[""] || e.frozen[l.group.jobType] {
 		closed = jobs.WaitingFrozen
 	}
 	for _, name := range l.names {
@@ -152,33 +135,25 @@ func (e *Engine) reopen(l *line) {
 	}
 	was := l.closed
 	l.closed = closed
-	g := l.group
 	switch {
-	case closed != "" && was == "":
-		e.leaveHeaps(l)
-	case closed == "" && was != "":
+	case closed != "":
+		l.group.open.remove(l)
+	case was != "":
 		l.since = e.Now.Mono
 		if was == "new" {
 			l.since = -Never
 		}
-		g.any.push(l)
-		if g.byType[l.jobType] == nil {
-			g.byType[l.jobType] = lineHeap(func(l *line) *int { return &l.typeAt })
-		}
-		g.byType[l.jobType].push(l)
+		l.group.open.push(l)
 		e.wake = true
 	}
 }
 
-// leaveHeaps takes a line that was open out of the heaps of its group. It may be empty: heaps do not compare
-// what leaves.
-func (e *Engine) leaveHeaps(l *line) {
-	g := l.group
-	g.any.remove(l)
-	h := g.byType[l.jobType]
-	h.remove(l)
-	if h.len() == 0 {
-		delete(g.byType, l.jobType)
+// reopenAll opens and closes lines after types were frozen, or are frozen no more.
+func (e *Engine) reopenAll() {
+	for _, g := range e.groups {
+		for _, l := range g.lines {
+			e.reopen(l)
+		}
 	}
 }
 
@@ -251,10 +226,8 @@ func (e *Engine) best(p *profile, idle bool) *entry {
 		if g.units > free || !p.takes(g, idle) {
 			continue
 		}
-		for h := range p.heaps(g) {
-			if c := e.reserved.first(h); c != nil && (best == nil || c.job.Before(&best.job)) {
-				best = c
-			}
+		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
+			best = c
 		}
 	}
 	return best

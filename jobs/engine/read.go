@@ -4,6 +4,7 @@ package engine
 
 import (
 	"cmp"
+	"container/list"
 	"maps"
 	"slices"
 
@@ -26,12 +27,7 @@ func (e *Engine) read(id uint64, o Op) {
 		v := e.view(en)
 		v.Attempts = slices.Clone(en.attempts)
 		if h := en.hold; h != nil {
-			v.Attempts = append(v.Attempts, jobs.Attempt{
-				JobID: en.job.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID,
-				WorkerID: h.lease.WorkerID,
-				Units:    h.lease.Units, State: en.job.State, IssuedAt: h.lease.IssuedAt,
-				FirstHeartbeat: h.lease.FirstHeartbeat,
-			})
+			v.Attempts = append(v.Attempts, h.attempt(en.job.State))
 		}
 		e.reply(id, v)
 	case List:
@@ -100,8 +96,8 @@ func (e *Engine) waitingFor(en *entry) string {
 
 // anyIdle reports whether a worker that could take the jobs of the line, and counts as there, holds no lease.
 func (e *Engine) anyIdle(l *line) bool {
-	for w := e.heard.first; w != nil && plus(w.seen, jobs.SeenFor) > e.Now.Mono; w = w.recent.next {
-		if w.busy == 0 && w.profile != nil && w.profile.takes(l.group, true) && w.profile.takesType(l.jobType) {
+	for w := range e.present() {
+		if w.busy == 0 && w.profile != nil && w.profile.takes(l.group, true) {
 			return true
 		}
 	}
@@ -111,86 +107,70 @@ func (e *Engine) anyIdle(l *line) bool {
 // LivingPage is what the engine knows for a page of the list.
 type LivingPage struct {
 	page  jobs.Page
-	Below uint64      // jobs that ended belong into the page if their revision is below
-	last  [3]string   // of the cursor that the page began at
-	more  bool        // there are living jobs behind those of the page
-	next  jobs.Cursor // behind them
+	Below uint64 // jobs that ended belong into the page if their revision is below
+	more  bool   // there are living jobs behind those of the page
+	next  uint64 // whose revision is below this one
 }
 
 // list returns living jobs, newest change first. What ended, and belongs in between, is not the engine's to know.
 func (e *Engine) list(f *jobs.Filter) LivingPage {
-	c, _ := jobs.ParseCursor(f.After) // it was checked
-	p := LivingPage{page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(c.Below, e.Revision+1),
-		last: c.Last, next: c}
-	var at [3]*entry
-	for i, s := range jobs.LivingStates() {
+	below, _ := jobs.ParseCursor(f.After) // it was checked
+	p := LivingPage{
+		page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1), next: below,
+	}
+	var at []*list.Element
+	for s, all := range e.byState {
 		if f.State == "" || f.State == s {
-			at[i] = e.seek(e.byState[s], c.Below, c.Last[i])
+			first := all.Front()
+			for first != nil && first.Value.(*entry).job.Revision >= below {
+				first = first.Next()
+			}
+			at = append(at, first)
 		}
 	}
 	for looked := 0; ; looked++ {
-		next := -1
-		for i, en := range at {
-			if en != nil && (next < 0 || en.job.Revision > at[next].job.Revision) {
-				next = i
+		var en *entry
+		from := 0
+		for i, first := range at {
+			if first == nil {
+				continue
+			}
+			if c := first.Value.(*entry); en == nil || c.job.Revision > en.job.Revision {
+				en, from = c, i
 			}
 		}
-		if next < 0 {
+		if en == nil {
 			return p
 		}
 		if len(p.page.Jobs) == f.Most() || looked == listBudget {
 			p.more = true
 			return p
 		}
-		en := at[next]
-		at[next] = en.inState.next
-		p.next.Below = en.job.Revision
-		p.next.Last[next] = en.job.ID
-		if (f.Type == "" || f.Type == en.job.Type) && (f.Tag == "" || slices.Contains(en.job.Tags, f.Tag)) {
+		at[from] = at[from].Next()
+		p.next = en.job.Revision
+		if f.Matches(&en.job) {
 			p.page.Jobs = append(p.page.Jobs, e.view(en))
 		}
 	}
 }
 
-// seek returns the first job of a state whose revision is below the given one.
-func (e *Engine) seek(c *chain[entry], below uint64, last string) *entry {
-	en := c.first
-	if hint := e.jobs[last]; hint != nil && hint.in == c && hint.job.Revision >= below && c.first != hint {
-		en = hint
-	}
-	for en != nil && en.job.Revision >= below {
-		en = en.inState.next
-	}
-	return en
-}
-
-// Merge puts jobs that ended among the living ones of a page. ended are those below p.below, newest change first, one
+// Merge puts jobs that ended among the living ones of a page. ended are those below p.Below, newest change first, one
 // more than the page holds if there are so many.
 func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 	page := p.page
 	for i := range ended {
-		if p.more && ended[i].Revision < p.next.Below {
+		if p.more && ended[i].Revision < p.next {
 			break // it belongs on a later page
 		}
 		page.Jobs = append(page.Jobs, jobs.EndedView(&ended[i], page.Now))
 	}
 	slices.SortFunc(page.Jobs, func(a, b jobs.View) int { return cmp.Compare(b.Job.Revision, a.Job.Revision) })
-	next := p.next
 	switch {
 	case len(page.Jobs) > limit:
 		page.Jobs = page.Jobs[:limit]
-		next.Below = page.Jobs[limit-1].Job.Revision
-		next.Last = p.last
-		for i, s := range jobs.LivingStates() {
-			for _, v := range page.Jobs {
-				if v.Job.State == s {
-					next.Last[i] = v.Job.ID
-				}
-			}
-		}
-	case !p.more:
-		return page
+		page.Next = jobs.Cursor(page.Jobs[limit-1].Job.Revision)
+	case p.more:
+		page.Next = jobs.Cursor(p.next)
 	}
-	page.Next = next.String()
 	return page
 }

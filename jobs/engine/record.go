@@ -90,10 +90,10 @@ func (e *Engine) Lazy() bool { return e.due != Never }
 // file puts a job first among those of its state, and counts it.
 func (e *Engine) file(en *entry) {
 	if en.in != nil {
-		en.in.remove(en)
+		en.in.Remove(en.inState)
 	}
 	if en.in = e.byState[en.job.State]; en.in != nil {
-		en.in.pushFront(en)
+		en.inState = en.in.PushFront(en)
 	}
 	if queued := en.job.State == jobs.Queued; queued != en.counted {
 		en.counted = queued

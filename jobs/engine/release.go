@@ -28,9 +28,18 @@ type hold struct {
 // deadline returns when the lease ends by itself.
 func (h *hold) deadline() time.Duration { return min(h.expires, h.runUntil) }
 
+// attempt returns what is shown, and in the end kept, of the lease.
+func (h *hold) attempt(s jobs.State) jobs.Attempt {
+	l := &h.lease
+	return jobs.Attempt{
+		JobID: l.JobID, Number: l.Attempt, Token: l.Token, LeaseID: l.ID, WorkerID: l.WorkerID, Units: l.Units,
+		State: s, IssuedAt: l.IssuedAt, FirstHeartbeat: l.FirstHeartbeat,
+	}
+}
+
 // firstDeadline returns the lease that ends first, or nil.
 func (e *Engine) firstDeadline() *hold {
-	for e.deadlines.len() > 0 {
+	for e.deadlines.Len() > 0 {
 		h := e.deadlines.top()
 		if h.alarm >= h.deadline() {
 			return h
@@ -93,22 +102,27 @@ func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
 	}
 }
 
-// Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and
-// reports whether it did.
-func (e *Engine) Quick(now Instant, all []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
-	for i := range all {
-		h := e.leases[all[i].LeaseID]
-		if h == nil || h.worker.id != all[i].WorkerID || h.deadline() <= now.Mono || all[i].Wait > 0 || e.cfg.Shared {
+// Quick applies a heartbeat to each of the leases outside of a turn, if nothing else has to be done or stored for
+// any of them, and reports whether it did.
+func (e *Engine) Quick(now Instant, b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
+	if b.Wait > 0 || e.cfg.Shared {
+		return nil, false
+	}
+	e.quick = e.quick[:0]
+	for _, id := range leaseIDs {
+		h := e.leases[id]
+		if h == nil || h.worker.id != b.WorkerID || h.deadline() <= now.Mono {
 			return nil, false
 		}
+		e.quick = append(e.quick, h)
 	}
 	e.setNow(now)
-	answers := make([]jobs.LeaseAnswer, len(all))
-	for i := range all {
-		h := e.leases[all[i].LeaseID]
-		e.beat(h, &all[i])
-		answers[i] = jobs.LeaseAnswer{LeaseID: all[i].LeaseID, HeartbeatAnswer: e.beatAnswer(h)}
+	answers := make([]jobs.LeaseAnswer, len(leaseIDs))
+	for i, h := range e.quick {
+		e.beat(h, b)
+		answers[i].LeaseID, answers[i].HeartbeatAnswer = h.lease.ID, e.beatAnswer(h)
 	}
+	clear(e.quick)
 	return answers, true
 }
 
@@ -141,7 +155,7 @@ func (e *Engine) beatOne(id uint64, b *jobs.Heartbeat) {
 		e.reply(id, e.beatAnswer(h))
 		return
 	}
-	w := &waiter{id: id, until: plus(e.Now.Mono, b.Wait), hold: h}
+	w := &waiter{id: id, calls: []uint64{id}, until: plus(e.Now.Mono, b.Wait), hold: h}
 	h.beats = append(h.beats, w)
 	e.waiters[id] = w
 	e.ends.push(w)
@@ -150,8 +164,7 @@ func (e *Engine) beatOne(id uint64, b *jobs.Heartbeat) {
 // tell answers the heartbeats that wait on a lease.
 func (e *Engine) tell(h *hold) {
 	for _, w := range slices.Clone(h.beats) {
-		e.dismiss(w)
-		e.reply(w.id, e.beatAnswer(h))
+		e.settle(w, e.beatAnswer(h), nil)
 	}
 }
 
@@ -254,12 +267,8 @@ func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsont
 	e.dropHold(h, code)
 	e.Metrics.Ended[code]++
 	e.Metrics.Run.Observe(e.Now.Wall.Sub(h.lease.IssuedAt))
-	a := jobs.Attempt{
-		JobID: j.ID, Number: h.lease.Attempt, Token: h.lease.Token, LeaseID: h.lease.ID, WorkerID: h.lease.WorkerID,
-		Units: h.lease.Units,
-		State: how, Code: code, IssuedAt: h.lease.IssuedAt, FirstHeartbeat: h.lease.FirstHeartbeat, EndedAt: e.Now.Wall,
-		Error: failure,
-	}
+	a := h.attempt(how)
+	a.Code, a.EndedAt, a.Error = code, e.Now.Wall, failure
 	en.attempts = append(en.attempts, a)
 	if h.lease.RequestID != "" {
 		l := h.lease
@@ -306,12 +315,11 @@ func (e *Engine) giveBack(leaseID string) {
 	if j.Attempt == 0 {
 		j.StartedAt = time.Time{}
 	}
+	j.State = jobs.Queued
 	if j.Cancel {
-		j.State = jobs.Queued
 		e.endJob(en, jobs.Cancelled, jobs.CodeCancelled)
 		return
 	}
-	j.State = jobs.Queued
 	if j.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
 		j.ReadyAt = e.Now.Wall
 	}
@@ -340,8 +348,7 @@ func (e *Engine) dropHold(h *hold, code string) {
 		why = jobs.ErrRevoked
 	}
 	for _, w := range slices.Clone(h.beats) {
-		e.dismiss(w)
-		e.fail(w.id, why)
+		e.settle(w, nil, why)
 	}
 	h.entry.hold = nil
 	delete(e.leases, h.lease.ID)

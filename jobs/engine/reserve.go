@@ -56,7 +56,7 @@ func (e *Engine) startReservation() {
 		if g.units <= free || g.units > usable {
 			continue
 		}
-		for _, l := range g.any.items {
+		for _, l := range g.open.items {
 			head := l.head()
 			ready := max(head.ready, l.since)
 			if first != nil && !head.job.Before(&first.job) || e.Now.Mono < plus(ready, e.cfg.ReserveAfter) {
@@ -75,9 +75,9 @@ func (e *Engine) startReservation() {
 // takenUntil returns until when a worker that could take the jobs of the line counts as there; it is not after now if
 // there is none.
 func (e *Engine) takenUntil(l *line) time.Duration {
-	for p := e.profiles.first; p != nil && plus(p.seen, jobs.SeenFor) > e.Now.Mono; p = p.recent.next {
-		if p.takes(l.group, true) && p.takesType(l.jobType) {
-			return plus(p.seen, jobs.SeenFor) // the most recent one comes first
+	for w := range e.present() {
+		if w.profile != nil && w.profile.takes(l.group, true) {
+			return plus(w.seen, jobs.SeenFor) // the most recent one comes first
 		}
 	}
 	return e.Now.Mono
@@ -103,8 +103,8 @@ func (r *reservation) allows(units int, runtime time.Duration) bool {
 }
 
 // first returns the first job of the lines that the reservation lets through, or nil.
-func (r *reservation) first(h *heap[*line]) *entry {
-	if h.len() == 0 {
+func (r *reservation) first(h *queue[*line]) *entry {
+	if h.Len() == 0 {
 		return nil
 	}
 	top := h.top().head()

@@ -390,7 +390,7 @@ func TestPollingGrowsNothing(t *testing.T) {
 		}
 	}
 	e := w.e
-	if n := len(e.workers) + len(e.waiters) + len(e.byProfile) + len(e.asked) + e.ends.len() + len(e.waiting); n != 2 {
+	if n := len(e.workers) + len(e.waiters) + len(e.asked) + e.ends.Len() + len(e.waiting); n != 1 {
 		t.Errorf("%d things are remembered of an idle worker", n)
 	}
 }
@@ -406,8 +406,8 @@ func TestWhatIsPastItsLifeIsForgotten(t *testing.T) {
 	w.pass(25 * time.Hour)
 	w.turn()
 	e := w.e
-	if n := len(e.jobs) + len(e.keys) + len(e.memos) + e.fading.len() + len(e.workers) + len(e.byProfile) + len(e.names) +
-		len(e.groups) + len(e.leases) + e.deadlines.len() + len(e.limits) + len(e.granted); n != 0 {
+	if n := len(e.jobs) + len(e.keys) + len(e.memos) + e.fading.Len() + len(e.workers) + len(e.names) +
+		len(e.groups) + len(e.leases) + e.deadlines.Len() + len(e.limits) + len(e.granted); n != 0 {
 		t.Errorf("%d things are left", n)
 	}
 }
@@ -438,7 +438,7 @@ func TestListPagesMergeLivingAndEnded(t *testing.T) {
 		return jobs.Job{ID: strconv.Itoa(rev), Revision: uint64(rev), State: s}
 	}
 	living := func(more bool, below int, revs ...int) LivingPage {
-		p := LivingPage{more: more, next: jobs.Cursor{Below: uint64(below)}}
+		p := LivingPage{more: more, next: uint64(below)}
 		for _, r := range revs {
 			p.page.Jobs = append(p.page.Jobs, jobs.View{Job: job(r, jobs.Queued)})
 		}
@@ -468,11 +468,10 @@ func TestListPagesMergeLivingAndEnded(t *testing.T) {
 		}
 		next := uint64(0)
 		if p.Next != "" {
-			cur, err := jobs.ParseCursor(p.Next)
-			if err != nil {
+			var err error
+			if next, err = jobs.ParseCursor(p.Next); err != nil {
 				t.Fatal(err)
 			}
-			next = cur.Below
 		}
 		if got := fmt.Sprint(revs); got != c.want || next != c.next {
 			t.Errorf("%+v with %v is %s, then below %d; not %s, %d", c.p, c.ended, got, next, c.want, c.next)

@@ -125,11 +125,14 @@ func misbehave(t *testing.T, m *manager.Manager, rng *rand.Rand, worker string) 
 			l := held[len(held)-1]
 			held = held[:len(held)-1]
 			_, err = m.Complete(ctx, jobs.Completion{
-				LeaseID: l.ID, WorkerID: worker, Status: []jobs.State{jobs.Completed, jobs.Failed}[rng.IntN(2)], Result: []byte(`{"r": 1}`),
+				LeaseID: l.ID, WorkerID: worker, Status: []jobs.State{jobs.Completed, jobs.Failed}[rng.IntN(2)],
+				Result: []byte(`{"r": 1}`),
 			})
 		case n == 7:
 			half := 0.5
-			_, err = m.Heartbeat(ctx, jobs.Heartbeat{LeaseID: held[0].ID, WorkerID: worker, Progress: &half, Checkpoint: []byte(`[1]`)})
+			_, err = m.Heartbeat(ctx, jobs.Heartbeat{
+				LeaseID: held[0].ID, WorkerID: worker, Progress: &half, Checkpoint: []byte(`[1]`),
+			})
 		case n == 8:
 			_, err = m.Cancel(ctx, mine[rng.IntN(len(mine))], "because")
 		default:

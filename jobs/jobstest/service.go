@@ -170,8 +170,14 @@ func (e *env) deny(code string, a jobs.Request) jobs.Denial {
 // complete ends a lease that must be active.
 func (e *env) complete(g jobs.Grant, status jobs.State) {
 	e.Helper()
-	applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID,
-		Status: status})
+	e.completeWith(g, jobs.Completion{Status: status})
+}
+
+// completeWith does the same, and says more.
+func (e *env) completeWith(g jobs.Grant, c jobs.Completion) {
+	e.Helper()
+	c.LeaseID, c.WorkerID = g.Lease.ID, g.Lease.WorkerID
+	applied, err := e.s.Complete(e.within(), c)
 	if err != nil || !applied {
 		e.Fatalf("completion of %s was answered with %v, %v", g.Lease.ID, applied, err)
 	}
@@ -180,7 +186,14 @@ func (e *env) complete(g jobs.Grant, status jobs.State) {
 // beat sends a heartbeat that must be accepted.
 func (e *env) beat(g jobs.Grant) jobs.HeartbeatAnswer {
 	e.Helper()
-	b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: g.Lease.WorkerID})
+	return e.beatWith(g, jobs.Heartbeat{})
+}
+
+// beatWith does the same, with more in it.
+func (e *env) beatWith(g jobs.Grant, h jobs.Heartbeat) jobs.HeartbeatAnswer {
+	e.Helper()
+	h.LeaseID, h.WorkerID = g.Lease.ID, g.Lease.WorkerID
+	b, err := e.s.Heartbeat(e.within(), h)
 	if err != nil {
 		e.Fatalf("heartbeat of %s: %v", g.Lease.ID, err)
 	}

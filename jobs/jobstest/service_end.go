@@ -12,7 +12,6 @@ var endTests = []serviceTest{
 	{name: "a job asked to stop is cancelled when its lease expires", run: cancelExpired, expires: true},
 	{name: "cancelling what has ended changes nothing", run: cancelEnded},
 	{name: "a failed job returns to its old place while it has attempts", run: retryKeepsPlace},
-	{name: "an expired job returns to its old place while it has attempts", run: retryExpired, expires: true},
 }
 
 // cancel cancels a job, and checks the state in the answer.
@@ -91,17 +90,4 @@ func retryKeepsPlace(e *env) {
 	e.complete(g, jobs.Failed)
 	e.expect(first, jobs.Failed)
 	e.grantOf(second, ask("w"))
-}
-
-func retryExpired(e *env) {
-	first, second := e.submit(attempts(2), backoff(0)), e.submit(class(jobs.Low))
-	old := e.grantOf(first, ask("w"))
-	e.passTTL()
-	g := e.grantOf(first, ask("v"))
-	e.gone(old)
-	if g.Lease.Token <= old.Lease.Token {
-		e.Errorf("token %d follows %d", g.Lease.Token, old.Lease.Token)
-	}
-	e.complete(g, jobs.Completed)
-	e.grantOf(second, ask("v"))
 }

@@ -3,7 +3,6 @@ package jobstest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -20,7 +19,6 @@ var leaseTests = []serviceTest{
 	{name: "completion without any heartbeat is accepted", run: completeWithoutBeat},
 	{name: "what a worker reports is kept and shown", run: reportsAreKept},
 	{name: "a request sent again is given the same lease", run: requestsAreRemembered},
-	{name: "tokens rise from attempt to attempt", run: tokensRise},
 	{name: "a lease without heartbeats expires and frees its units", run: leaseExpires, expires: true},
 	{name: "a revoked lease fails its job, with the reason", run: revokeFails},
 }
@@ -164,12 +162,11 @@ func firstEndWins(e *env) {
 func completeWithoutBeat(e *env) {
 	id := e.submit()
 	g := e.grant(ask("w"))
-	applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Failed, Error: []byte(`"no luck"`)})
-	if err != nil || !applied {
-		e.Fatalf("completion was answered with %v, %v", applied, err)
-	}
+	e.completeWith(g, jobs.Completion{Status: jobs.Failed, Error: []byte(`"no luck"`)})
 	v := e.expect(id, jobs.Failed)
-	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` || v.Job.Code != jobs.CodeFailed || string(v.Attempts[0].Error) != `"no luck"` || v.Attempts[0].FirstHeartbeat.IsZero() {
+	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` ||
+		v.Job.Code != jobs.CodeFailed ||
+		string(v.Attempts[0].Error) != `"no luck"` || v.Attempts[0].FirstHeartbeat.IsZero() {
 		e.Errorf("job failed as %+v, attempts %+v", v.Job, v.Attempts)
 	}
 }
@@ -178,21 +175,23 @@ func reportsAreKept(e *env) {
 	id := e.submit(attempts(2), backoff(0))
 	g := e.grant(ask("w"))
 	half, text := 0.5, "half way"
-	if err := e.s.Report(e.within(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Message: &text, Metrics: []byte(`{"n": 1e2}`)}); err != nil {
+	said := jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Message: &text,
+		Metrics: []byte(`{"n": 1e2}`)}
+	if err := e.s.Report(e.within(), said); err != nil {
 		e.Fatal(err)
 	}
 	v := e.expect(id, jobs.Leased)
-	if o := v.Job.Output; o == nil || o.Progress == nil || *o.Progress != 0.5 || o.Message != text || string(o.Metrics) != `{"n": 1e2}` {
+	if o := v.Job.Output; o == nil || o.Progress == nil || *o.Progress != 0.5 || o.Message != text ||
+		string(o.Metrics) != `{"n": 1e2}` {
 		e.Fatalf("report is kept as %+v", v.Job.Output)
 	}
 	if !v.Lease.ExpiresAt.Equal(g.Lease.ExpiresAt) {
 		e.Error("a report extended the lease")
 	}
 	third := 0.75
-	if _, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &third, Checkpoint: []byte(`[1,  2.50]`)}); err != nil {
-		e.Fatal(err)
-	}
-	if o := e.expect(id, jobs.Running).Job.Output; *o.Progress != 0.75 || o.Message != text || string(o.Checkpoint) != `[1,  2.50]` {
+	e.beatWith(g, jobs.Heartbeat{Progress: &third, Checkpoint: []byte(`[1,  2.50]`)})
+	if o := e.expect(id, jobs.Running).Job.Output; *o.Progress != 0.75 || o.Message != text ||
+		string(o.Checkpoint) != `[1,  2.50]` {
 		e.Errorf("after a heartbeat the report is %+v", o)
 	}
 	e.complete(g, jobs.Failed)
@@ -200,12 +199,11 @@ func reportsAreKept(e *env) {
 	if o := g.Job.Output; o == nil || string(o.Checkpoint) != `[1,  2.50]` || o.Progress != nil {
 		e.Errorf("the next attempt is handed %+v", o)
 	}
-	applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Completed, Result: []byte(`{"big":123456789012345678901234567890}`)})
-	if err != nil || !applied {
-		e.Fatalf("completion was answered with %v, %v", applied, err)
-	}
+	const big = `{"big":123456789012345678901234567890}`
+	e.completeWith(g, jobs.Completion{Status: jobs.Completed, Result: []byte(big)})
 	v = e.expect(id, jobs.Completed)
-	if string(v.Job.Output.Result) != `{"big":123456789012345678901234567890}` || len(v.Attempts) != 2 || v.Attempts[0].State != jobs.Failed || v.Attempts[1].State != jobs.Completed {
+	if string(v.Job.Output.Result) != big || len(v.Attempts) != 2 || v.Attempts[0].State != jobs.Failed ||
+		v.Attempts[1].State != jobs.Completed {
 		e.Errorf("job ended as %+v, attempts %+v", v.Job.Output, v.Attempts)
 	}
 }
@@ -227,22 +225,6 @@ func requestsAreRemembered(e *env) {
 	e.complete(g, jobs.Completed)
 	if again := e.grant(ask("w", request("r"))); again.Lease.ID != g.Lease.ID || again.Job.State != jobs.Completed {
 		e.Errorf("the same request after the end was granted %+v", again)
-	}
-}
-
-func tokensRise(e *env) {
-	id := e.submit(attempts(5), backoff(0))
-	last := uint64(0)
-	for n := range 5 {
-		g := e.grantOf(id, ask(fmt.Sprint("w", n)))
-		if g.Lease.Token <= last || g.Lease.Attempt != n+1 {
-			e.Fatalf("attempt %d has token %d after %d", g.Lease.Attempt, g.Lease.Token, last)
-		}
-		last = g.Lease.Token
-		e.complete(g, jobs.Failed)
-	}
-	if v := e.expect(id, jobs.Failed); len(v.Attempts) != 5 {
-		e.Errorf("%d attempts are shown", len(v.Attempts))
 	}
 }
 

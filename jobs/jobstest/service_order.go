@@ -8,11 +8,8 @@ import (
 
 var orderTests = []serviceTest{
 	{name: "classes are served in order, and arrivals within them", run: classesInOrder},
-	{name: "a job that does not fit is passed over and keeps its place", run: passedOver},
-	{name: "a worker is not given more units than it takes", run: maxUnitsCounts},
 	{name: "a unique job goes to a worker without leases", run: uniqueGoesToIdle},
-	{name: "a worker is given only types that it takes", run: typesCount},
-	{name: "what a job needs must be among the worker's capabilities", run: needsCount},
+	{name: "a worker is given only jobs that it takes, and the others keep their place", run: onlyWhatItTakes},
 	{name: "a job is not handed out before its time", run: runAtCounts},
 	{name: "jobs that name the same lock exclude each other", run: locksExclude},
 	{name: "what is frozen is not handed out, and leases on it go on", run: frozenWaits},
@@ -38,28 +35,6 @@ func classesInOrder(e *env) {
 	}
 }
 
-func passedOver(e *env) {
-	e.submit(units(5))
-	first := e.grant(ask("w"))
-	large := e.submit(units(8))
-	small := e.submit(units(5))
-	e.grantOf(small, ask("v"))
-	later := e.submit(units(1))
-	e.deny(jobs.DeniedCapacity, ask("w"))
-	e.complete(first, jobs.Completed)
-	next := e.grantOf(later, ask("w"))
-	e.complete(next, jobs.Completed)
-	e.deny(jobs.DeniedCapacity, ask("w"))
-	e.waitsFor(large, jobs.WaitingCapacity)
-}
-
-func maxUnitsCounts(e *env) {
-	large, small := e.submit(units(5)), e.submit(units(2))
-	e.grantOf(small, ask("w", atMostUnits(4)))
-	e.deny(jobs.DeniedEligible, ask("w", atMostUnits(4)))
-	e.grantOf(large, ask("w", atMostUnits(5)))
-}
-
 func uniqueGoesToIdle(e *env) {
 	first, only := e.submit(), e.submit(unique)
 	g := e.grantOf(first, ask("w"))
@@ -71,21 +46,16 @@ func uniqueGoesToIdle(e *env) {
 	e.grant(ask("w")) // it is the job that is unique, not the worker's other ones
 }
 
-func typesCount(e *env) {
-	a, b, c := e.submit(kind("a")), e.submit(kind("b")), e.submit(kind("c"))
-	e.deny(jobs.DeniedEligible, ask("w", types("d")))
-	e.grantOf(b, ask("w", types("c", "b")))
-	e.grantOf(c, ask("w", types("b", "c", "c")))
-	e.grantOf(a, ask("w"))
-}
-
-func needsCount(e *env) {
-	both, one, none := e.submit(tags("needs:gpu", "x", "needs:net")), e.submit(tags("needs:gpu")), e.submit(tags("gpu"))
+func onlyWhatItTakes(e *env) {
+	large, rare, both := e.submit(units(8)), e.submit(kind("rare")), e.submit(tags("needs:gpu", "x", "needs:net"))
 	e.waitsFor(both, jobs.WaitingWorker)
-	e.grantOf(none, ask("w"))
-	e.deny(jobs.DeniedEligible, ask("w", capable("cpu")))
-	e.grantOf(one, ask("w", capable("needs:gpu")))
-	e.grantOf(both, ask("w", capable("net", "gpu")))
+	e.deny(jobs.DeniedEligible, ask("w", types("other")))
+	e.deny(jobs.DeniedEligible, ask("w", atMostUnits(7), types("generic"), capable("cpu", "gpu")))
+	g := e.grantOf(rare, ask("w", types("rare", "generic"), atMostUnits(7)))
+	e.grantOf(both, ask("w", atMostUnits(7), capable("net", "needs:gpu")))
+	e.submit(units(2))
+	e.complete(g, jobs.Completed)
+	e.grantOf(large, ask("w", atMostUnits(8)))
 }
 
 func runAtCounts(e *env) {

@@ -190,35 +190,8 @@ func cleanupLeavesYoung(e *env) {
 }
 
 var crowdTests = []serviceTest{
-	{name: "of many asks for one job exactly one is granted", run: manyAsksForOneJob},
 	{name: "many workers do every job exactly once, within the capacity", run: manyWorkers},
 	{name: "heartbeats and completions that race agree on one end", run: beatsRaceCompletion},
-}
-
-func manyAsksForOneJob(e *env) {
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	granted := 0
-	start := make(chan struct{})
-	for i := range 64 {
-		wg.Go(func() {
-			<-start
-			g, err := e.s.Request(e.within(), ask(fmt.Sprint("w", i)))
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				e.Errorf("ask: %v", err)
-			} else if g.Denied == nil {
-				granted++
-			}
-		})
-	}
-	e.submit()
-	close(start)
-	wg.Wait()
-	if granted != 1 || e.status().ActiveLeases != 1 {
-		e.Errorf("%d asks were granted one job", granted)
-	}
 }
 
 func manyWorkers(e *env) {

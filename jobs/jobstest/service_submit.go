@@ -24,7 +24,8 @@ var submitTests = []serviceTest{
 
 func jobComesBack(e *env) {
 	at := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
-	want := spec(kind("render"), class(jobs.Low), units(3), unique, payload(`{"n": 12345678901234567890.10, "s":"<&>"}`), key("k"),
+	want := spec(kind("render"), class(jobs.Low), units(3), unique,
+		payload(`{"n": 12345678901234567890.10, "s":"<&>"}`), key("k"),
 		tags("a", "needs:gpu"), atMost(90*time.Second), attempts(4), backoff(2500*time.Millisecond), notBefore(at),
 		locks("x", "y.z"))
 	r, err := e.s.Submit(e.within(), []jobs.Spec{want})
@@ -143,7 +144,8 @@ func keyGivesTheSameJob(e *env) {
 	if again := e.submit(key("k"), payload(`{"b":[100.0,"\u0078"],"a":1}`)); again != first {
 		e.Errorf("an equal job written otherwise became job %s, not %s", again, first)
 	}
-	r, err := e.s.Submit(e.within(), []jobs.Spec{spec(), spec(key("k"), payload(`{"a":1,"b":[100,"x"]}`)), spec(key("l")), spec(key("l"))})
+	same := spec(key("k"), payload(`{"a":1,"b":[100,"x"]}`))
+	r, err := e.s.Submit(e.within(), []jobs.Spec{spec(), same, spec(key("l")), spec(key("l"))})
 	if err != nil || r[1].JobID != first || r[2].JobID != r[3].JobID || r[0].JobID == first || r[2].JobID == first {
 		e.Errorf("a list with the same jobs was answered with %+v, %v", r, err)
 	}
@@ -151,7 +153,8 @@ func keyGivesTheSameJob(e *env) {
 		e.Errorf("%d jobs are queued, not 3", s.Queue.Sum())
 	}
 	e.grantOf(first, ask("w"))
-	if r, err := e.s.Submit(e.within(), []jobs.Spec{spec(key("k"), payload(`{"a":1,"b":[100,"x"]}`))}); err != nil || r[0] != (jobs.Receipt{JobID: first, State: jobs.Leased}) {
+	leased := jobs.Receipt{JobID: first, State: jobs.Leased}
+	if r, err := e.s.Submit(e.within(), []jobs.Spec{same}); err != nil || r[0] != leased {
 		e.Errorf("a job that is leased was answered with %+v, %v", r, err)
 	}
 }
@@ -159,8 +162,8 @@ func keyGivesTheSameJob(e *env) {
 func keyConflicts(e *env) {
 	e.submit(key("k"))
 	for _, edit := range []func(*jobs.Spec){
-		kind("other"), class(jobs.High), units(2), unique, payload(`{"a":1}`), tags("t"), atMost(time.Second), attempts(2), backoff(0),
-		notBefore(time.Now()), locks("l"),
+		kind("other"), class(jobs.High), units(2), unique, payload(`{"a":1}`), tags("t"), atMost(time.Second), attempts(2),
+		backoff(0), notBefore(time.Now()), locks("l"),
 	} {
 		if _, err := e.s.Submit(e.within(), []jobs.Spec{spec(), spec(key("k"), edit)}); !errors.Is(err,
 			jobs.ErrConflict) || jobs.Code(err) != "idempotency_conflict" {

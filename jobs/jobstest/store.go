@@ -176,8 +176,9 @@ func fullJob(n int, state jobs.State) jobs.Record {
 		ID: jobID(n), State: state, CreatedAt: at(0), UpdatedAt: at(time.Second), ReadyAt: at(2 * time.Second),
 		StartedAt: at(3 * time.Second), Attempt: 2, Token: 1<<63 + 5, Code: "code", Cancel: true, Reason: "why 'not'",
 		Output: &jobs.Report{
-			Progress: &half, Message: "so\nfar", Metrics: jsontext.Value(`[1e400]`), Checkpoint: jsontext.Value(`null`), Result: jsontext.Value(`"r"`),
-			Error: jsontext.Value(`{ "e" : 1 }`),
+			Progress: &half, Message: "so\nfar", Metrics: jsontext.Value(`[1e400]`), Checkpoint: jsontext.Value(`null`),
+			Result: jsontext.Value(`"r"`),
+			Error:  jsontext.Value(`{ "e" : 1 }`),
 		},
 		Seq: uint64(n), Ord: base().UnixMilli() + int64(n), Revision: uint64(1000 + n),
 	}
@@ -393,8 +394,7 @@ func endedIsListed(t *testing.T, s jobs.Store) {
 	} {
 		var through []jobs.Record
 		for _, j := range want {
-			if (f.State == "" || f.State == j.State) && (f.Type == "" || f.Type == j.Type) && (f.Tag == "" ||
-				slices.Contains(j.Tags, f.Tag)) {
+			if f.Matches(&j.Job) {
 				through = append(through, j)
 			}
 		}

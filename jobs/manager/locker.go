@@ -24,9 +24,9 @@ type locker struct {
 	life    time.Duration // of a lock without renewal
 
 	mu      sync.Mutex
-	taken   map[string]engine.LockOrder // by lease: the engine does not know of it yet
+	taken   map[string]engine.LockOrder // by lease: what was taken so far, until the engine knows
 	tails   map[string]chan struct{}    // by lease: closed when the last order so far has been followed
-	watched map[string]bool             // locks that somebody outside holds: whether they are to be looked at once more
+	watched map[string]bool             // locks that somebody outside holds
 }
 
 // Bounds on what others may make the locker wait.
@@ -118,19 +118,23 @@ func (k *locker) follow(o engine.LockOrder, after func()) {
 // offer takes the locks, and tells the engine what came of it. Meanwhile the locks are renewed.
 func (k *locker) offer(o engine.LockOrder) {
 	tokens, blocked := k.take(o)
-	if blocked == "" {
-		k.mu.Lock()
-		k.taken[o.LeaseID] = o
-		k.mu.Unlock()
+	if blocked != "" {
+		k.setTaken(o, false)
+		k.release(o.LeaseID, o.Names) // all of them: it is not always known what became of one
 	}
 	k.tell(engine.Locked{Order: o, Tokens: tokens, Blocked: blocked})
+	k.setTaken(o, false)
 	if blocked != "" {
 		k.watch(blocked)
-		return
 	}
+}
+
+func (k *locker) setTaken(o engine.LockOrder, taken bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.taken, o.LeaseID)
+	if delete(k.taken, o.LeaseID); taken {
+		k.taken[o.LeaseID] = o
+	}
 }
 
 // tell passes on to the engine what came of an order, until it is known to have taken that in.
@@ -153,40 +157,23 @@ func (k *locker) active(leaseID string) bool {
 	return k.m.engine.Active(leaseID)
 }
 
-// take takes all the locks, in order of name, or none. It returns their tokens, or the one that could not be
-// had. Where that takes long, those that it has are renewed meanwhile.
+// take takes all the locks, in order of name. It returns their tokens, or the one that could not be had.
 func (k *locker) take(o engine.LockOrder) (tokens map[string]uint64, blocked string) {
 	names := slices.Sorted(slices.Values(o.Names))
 	tokens = make(map[string]uint64, len(names))
-	renewed := time.Now()
 	for i, name := range names {
 		token, err := k.acquire(o, name)
 		if err != nil && k.freeLeft(err, name) {
 			token, err = k.acquire(o, name)
 		}
-		if err == nil {
-			tokens[name] = token
-			if time.Since(renewed) > k.life/8 {
-				renewed = time.Now()
-				for _, had := range names[:i+1] {
-					err = errors.Join(err, k.keep(o, had))
-				}
-			}
-		}
 		if err != nil {
-			k.release(o.LeaseID, names[:i+1]) // that one too: it is not always known what became of it
 			return nil, name
 		}
+		tokens[name] = token
+		o.Names = names[:i+1]
+		k.setTaken(o, true)
 	}
 	return tokens, ""
-}
-
-// keep renews a lock that is held.
-func (k *locker) keep(o engine.LockOrder, name string) error {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
-	defer cancel()
-	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.LeaseID})
-	return err
 }
 
 func (k *locker) acquire(o engine.LockOrder, name string) (token uint64, err error) {
@@ -260,28 +247,18 @@ func (k *locker) renew() {
 	}
 }
 
-// renewOne renews a lock, unless another manager has lately, and takes it up again if it was lost, as after a
-// restart that took long.
+// renewOne renews a lock, and takes it up again if it was lost, as after a restart that took long.
 func (k *locker) renewOne(o engine.LockOrder, name string) {
-	if k.m.cfg.Shared && k.fresh(o, name) {
-		return
-	}
-	if err := k.keep(o, name); errors.Is(err, lokt.ErrNotFound) && k.wanted(o.LeaseID) {
+	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
+	defer cancel()
+	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.LeaseID})
+	if errors.Is(err, lokt.ErrNotFound) && k.wanted(o.LeaseID) {
 		// somebody else may have it now: then it is theirs, and tried again with the next renewal
 		_, _ = k.acquire(o, name)
 		if !k.wanted(o.LeaseID) {
 			k.release(o.LeaseID, []string{name})
 		}
 	}
-}
-
-// fresh reports whether a lock was renewed lately, by whomever. What cannot be read is renewed.
-func (k *locker) fresh(o engine.LockOrder, name string) bool {
-	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
-	defer cancel()
-	s, err := k.service.Get(ctx, name)
-	h, held := s.Lock.Holder(o.LeaseID)
-	return err == nil && held && s.Now.Sub(h.AcquiredAt) < k.life/5
 }
 
 // wanted reports whether the locks of a lease are to be held. It has seen what other managers had stored when it
@@ -354,58 +331,49 @@ func (m *Manager) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	}
 }
 
-// watch tells the engine when a lock that somebody outside holds can be had, if that is before the engine tries
-// it again by itself.
+// watch tells the engine when a lock that somebody outside holds may be had, and in any case after a while: if the
+// engine still cannot have it then, it is watched anew.
 func (k *locker) watch(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, ok := k.watched[name]; ok {
-		k.watched[name] = true // the watch may be about to end: the engine tries the lock again at the same moment
+	if k.watched[name] {
 		return
 	}
-	k.watched[name] = false
+	k.watched[name] = true
 	k.m.tasks.Go(func() {
-		for more := true; more; {
-			vacant := k.awaitVacancy(name)
-			k.mu.Lock()
-			if more = k.watched[name] && !vacant; more {
-				k.watched[name] = false
-			} else {
-				delete(k.watched, name)
-			}
-			k.mu.Unlock()
-			if vacant {
-				k.tell(engine.Vacant{Lock: name})
-			}
-		}
+		k.awaitVacancy(name)
+		k.mu.Lock()
+		delete(k.watched, name)
+		k.mu.Unlock()
+		k.tell(engine.Vacant{Lock: name})
 	})
 }
 
-// awaitVacancy waits until nobody holds the lock and nobody waits for it, and reports whether that came in time.
-func (k *locker) awaitVacancy(name string) bool {
+// awaitVacancy waits until nobody holds the lock and nobody waits for it, but no longer than LockRetry.
+func (k *locker) awaitVacancy(name string) {
 	ctx, cancel := context.WithTimeout(k.m.ctx, engine.LockRetry)
 	defer cancel()
-	for first := true; ; first = false {
+	for first := true; ctx.Err() == nil; first = false {
 		s, err := k.service.Get(ctx, name)
-		if err != nil {
-			return false
-		}
+		ends, vacant := vacancy(s)
 		wait := engine.LockRetry
-		switch ends, vacant := vacancy(s); {
+		switch {
+		case err != nil:
 		case vacant && !first:
-			return true
+			return
 		case vacant: // just now, or it is not what it seems
 			wait = minWatch
 		case !ends.IsZero():
 			wait = max(ends.Sub(s.Now), minWatch)
 		}
 		waiting, done := context.WithTimeout(ctx, wait)
-		err = k.service.Wait(waiting, lokt.Watch{Name: name, Seen: s.Lock.Revision})
-		over := waiting.Err() != nil
-		done()
-		if ctx.Err() != nil || err != nil && !over {
-			return false
+		if err == nil {
+			err = k.service.Wait(waiting, lokt.Watch{Name: name, Seen: s.Lock.Revision})
 		}
+		if err != nil { // the time is over, or the service cannot tell
+			<-waiting.Done()
+		}
+		done()
 	}
 }
 

@@ -106,7 +106,7 @@ func (m *Manager) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Heartbe
 		return jobs.HeartbeatAnswer{}, err
 	}
 	b.Progress, b.Checkpoint = cloneNumber(b.Progress), slices.Clone(b.Checkpoint)
-	all, ok := m.quick([]jobs.Heartbeat{b})
+	all, ok := m.quick(&b, []string{b.LeaseID})
 	if !ok {
 		answer, err := get[jobs.HeartbeatAnswer](ctx, m, engine.Heartbeat{Heartbeat: b})
 		if err != nil {
@@ -123,11 +123,7 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 	if err := errors.Join(jobs.ValidateBatch(workerID, leaseIDs), ctx.Err()); err != nil {
 		return nil, err
 	}
-	beats := make([]jobs.Heartbeat, len(leaseIDs))
-	for i, id := range leaseIDs {
-		beats[i] = jobs.Heartbeat{LeaseID: id, WorkerID: workerID}
-	}
-	all, ok := m.quick(beats)
+	all, ok := m.quick(&jobs.Heartbeat{WorkerID: workerID}, leaseIDs)
 	if !ok {
 		var err error
 		if all, err = get[[]jobs.LeaseAnswer](ctx, m, engine.HeartbeatMany{WorkerID: workerID,
@@ -139,15 +135,15 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 	return all, nil
 }
 
-// quick applies heartbeats at once, if they change nothing but leases.
-func (m *Manager) quick(beats []jobs.Heartbeat) ([]jobs.LeaseAnswer, bool) {
+// quick applies a heartbeat to each of the leases at once, if it changes nothing but them.
+func (m *Manager) quick(b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, false
 	}
 	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Heartbeats
-	all, ok := m.engine.Quick(m.instant(time.Time{}), beats)
+	all, ok := m.engine.Quick(m.instant(time.Time{}), b, leaseIDs)
 	m.metrics.Heartbeats += m.engine.Metrics.Heartbeats - counted // they are in no turn that must be stored first
 	m.engine.Metrics.Heartbeats = counted
 	if m.engine.Lazy() != lazy {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
@@ -26,8 +27,31 @@ import (
 type entry struct {
 	Name  string      `json:"name,omitzero"` // of the lock
 	Files []entryFile `json:"files,omitempty"`
-	Carry []byte      `json:"carry,omitempty"` // of earlier changes that the audit log lacks
-	Lines []byte      `json:"lines,omitempty"` // for the audit log, if the change is made
+	Carry lines       `json:"carry,omitempty"` // of earlier changes that the audit log lacks
+	Lines lines       `json:"lines,omitempty"` // for the audit log, if the change is made
+}
+
+// lines are those of the audit log, each of them JSON.
+type lines []byte
+
+// MarshalJSONTo implements json.MarshalerTo: they are an array in the journal, for base64 would take more room, which a
+// full disk may not have.
+func (l lines) MarshalJSONTo(out *jsontext.Encoder) error {
+	var all []jsontext.Value
+	for line := range bytes.Lines(l) {
+		all = append(all, line)
+	}
+	return json.MarshalEncode(out, all)
+}
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (l *lines) UnmarshalJSONFrom(in *jsontext.Decoder) error {
+	var all []jsontext.Value
+	err := json.UnmarshalDecode(in, &all)
+	for _, line := range all {
+		*l = append(append(*l, line...), '\n')
+	}
+	return err
 }
 
 // entryFile is one file of a change.

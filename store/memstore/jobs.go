@@ -79,8 +79,8 @@ func (s *Jobs) update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (
 	if err := s.usable(ctx); err != nil {
 		return false, err
 	}
-	step, facts := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil }),
-		jobs.Facts{}
+	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil })
+	facts := jobs.Facts{}
 	if s.locks != nil {
 		facts.Locks = step
 	}
@@ -116,20 +116,28 @@ func (s *Jobs) store(c *jobs.Changes) {
 	s.frozen, s.counters = c.Frozen, c.Counters
 }
 
-// Load implements jobs.Store.
-func (s *Jobs) Load(ctx context.Context) (jobs.Living, error) {
+// look calls f while nothing in the store changes, if it can be used.
+func (s *Jobs) look(ctx context.Context, f func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return jobs.Living{}, err
+		return err
 	}
-	s.forgetMemos()
-	l := jobs.Living{
-		Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)),
-		Frozen: slices.Clone(s.frozen), Counters: s.counters,
-	}
-	l.Sort()
-	return l, nil
+	f()
+	return nil
+}
+
+// Load implements jobs.Store.
+func (s *Jobs) Load(ctx context.Context) (l jobs.Living, err error) {
+	err = s.look(ctx, func() {
+		s.forgetMemos()
+		l = jobs.Living{
+			Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)),
+			Frozen: slices.Clone(s.frozen), Counters: s.counters,
+		}
+		l.Sort()
+	})
+	return l, err
 }
 
 // forgetMemos forgets what has expired.
@@ -139,78 +147,59 @@ func (s *Jobs) forgetMemos() {
 }
 
 // Ended implements jobs.Store.
-func (s *Jobs) Ended(ctx context.Context, jobID string) (jobs.Record, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return jobs.Record{}, err
+func (s *Jobs) Ended(ctx context.Context, jobID string) (r jobs.Record, err error) {
+	ok := false
+	if err = s.look(ctx, func() { r, ok = s.ended[jobID] }); err == nil && !ok {
+		err = jobs.ErrJobNotFound
 	}
-	r, ok := s.ended[jobID]
-	if !ok {
-		return jobs.Record{}, jobs.ErrJobNotFound
-	}
-	return r, nil
+	return r, err
 }
 
 // ListEnded implements jobs.Store.
-func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) ([]jobs.Record, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
-	var all []jobs.Record
-	end, _ := slices.BinarySearchFunc(s.order, below, func(id string, below uint64) int {
-		return cmp.Compare(s.ended[id].Revision, below)
-	})
-	for i := end - 1; i >= 0 && len(all) < limit; i-- {
-		r := s.ended[s.order[i]]
-		if (f.State == "" || f.State == r.State) && (f.Type == "" || f.Type == r.Type) && (f.Tag == "" ||
-			slices.Contains(r.Tags, f.Tag)) {
-			all = append(all, r)
+func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) (all []jobs.Record, err error) {
+	err = s.look(ctx, func() {
+		end, _ := slices.BinarySearchFunc(s.order, below, func(id string, below uint64) int {
+			return cmp.Compare(s.ended[id].Revision, below)
+		})
+		for i := end - 1; i >= 0 && len(all) < limit; i-- {
+			if r := s.ended[s.order[i]]; f.Matches(&r.Job) {
+				all = append(all, r)
+			}
 		}
-	}
-	return all, nil
+	})
+	return all, err
 }
 
 // History implements jobs.Store.
-func (s *Jobs) History(ctx context.Context, from time.Time) ([]jobs.Statistic, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
-	var all []jobs.Statistic
-	for _, n := range s.stats {
-		if !n.Hour.Before(from) {
-			all = append(all, n)
+func (s *Jobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
+	err = s.look(ctx, func() {
+		for _, n := range s.stats {
+			if !n.Hour.Before(from) {
+				all = append(all, n)
+			}
 		}
-	}
-	return all, nil
+	})
+	return all, err
 }
 
 // Trim implements jobs.Store.
-func (s *Jobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return 0, err
-	}
-	s.forgetMemos()
-	beyond := 0
-	if keep >= 0 {
-		beyond = max(len(s.order)-keep, 0)
-	}
-	forgotten := 0
-	s.order = slices.DeleteFunc(s.order, func(id string) bool {
-		if forgotten == atMost || beyond <= forgotten && !s.ended[id].EndedAt.Before(before) {
-			return false
+func (s *Jobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (forgotten int, err error) {
+	err = s.look(ctx, func() {
+		s.forgetMemos()
+		beyond := 0
+		if keep >= 0 {
+			beyond = max(len(s.order)-keep, 0)
 		}
-		forgotten++
-		delete(s.ended, id)
-		return true
+		s.order = slices.DeleteFunc(s.order, func(id string) bool {
+			if forgotten == atMost || beyond <= forgotten && !s.ended[id].EndedAt.Before(before) {
+				return false
+			}
+			forgotten++
+			delete(s.ended, id)
+			return true
+		})
 	})
-	return forgotten, nil
+	return forgotten, err
 }
 
 // Close makes every later call fail, but not those of the store with the locks.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/http/httptrace"
 	"os"
 	"strings"
@@ -73,9 +72,6 @@ const patience = 2 * time.Second
 // lookTime is how long a command that only looks tries all servers.
 const lookTime = 10 * time.Second
 
-// dialTime is how long a connection may take to be made.
-const dialTime = 5 * time.Second
-
 // client is a Remote.
 type client struct{ *httpapi.Client }
 
@@ -85,17 +81,8 @@ func Dial(s Server) (Remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = conf
-	transport.MaxIdleConnsPerHost = 64
-	transport.DialContext = (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext
-	// Requests share an HTTP/2 connection, and go on using one that is dead without a word; HTTP/1 makes a new one after
-	// each request that was given up.
-	transport.Protocols = &http.Protocols{}
-	transport.Protocols.SetHTTP1(true)
 	o := httpapi.ClientOptions{
-		Token: s.Token, UserAgent: s.Agent, Patience: patience, Look: lookTime,
-		HTTPClient: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		Token: s.Token, UserAgent: s.Agent, Patience: patience, Look: lookTime, TLS: conf,
 	}
 	c, err := httpapi.New(strings.Join(s.URLs, ","), o)
 	if err != nil {

@@ -71,10 +71,7 @@ func (a *App) Server() (*Server, error) {
 
 // token returns what proves to a server who asks: of LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first that is there.
 func (a *App) token() (string, error) {
-	if t := a.ServerToken(); t != "" {
-		if a.Getenv("LOKT_SERVER_TOKEN") == "" {
-			a.Tell("warning: LOKT_TOKEN is for fencing tokens: set LOKT_SERVER_TOKEN to the server's")
-		}
+	if t := a.Getenv("LOKT_SERVER_TOKEN"); t != "" {
 		return t, nil
 	}
 	path := a.Getenv("LOKT_TOKEN_FILE")
@@ -90,16 +87,6 @@ func (a *App) token() (string, error) {
 		return "", fmt.Errorf("LOKT_TOKEN_FILE: the first line of %s is empty", path)
 	}
 	return line, nil
-}
-
-// ServerToken returns the token for the server in the environment. LOKT_TOKEN is taken for one outside of guards, which set
-// it to fencing tokens.
-func (a *App) ServerToken() string {
-	t := a.Getenv("LOKT_SERVER_TOKEN")
-	if t == "" && a.Getenv("LOKT_HELD") == "" {
-		t = a.Getenv("LOKT_TOKEN")
-	}
-	return t
 }
 
 // errNoServer is the error of commands that work on a server only.

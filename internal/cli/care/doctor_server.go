@@ -192,7 +192,7 @@ func (d *doctor) checkServerLocks(ctx context.Context, far app.Remote, info app.
 // checkTokenFile looks at who else may read the token.
 func (d *doctor) checkTokenFile() {
 	path := d.Getenv("LOKT_TOKEN_FILE")
-	if path == "" || d.ServerToken() != "" {
+	if path == "" || d.Getenv("LOKT_SERVER_TOKEN") != "" {
 		return
 	}
 	fi, err := os.Stat(path)

@@ -254,14 +254,11 @@ func (g *guardRun) environment(leases lokt.Leases, inherited []string) []string 
 			held = append(held, pair)
 		}
 	}
-	own := []string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD", "LOKT_SERVER_TOKEN"}
+	own := []string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}
 	env := slices.DeleteFunc(slices.Clone(g.Environ()), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(own, name)
 	})
-	if secret := g.ServerToken(); secret != "" {
-		env = append(env, "LOKT_SERVER_TOKEN="+secret)
-	}
 	return append(env, "LOKT_NAME="+strings.Join(names, ","), "LOKT_LEASE="+strings.Join(ids, ","),
 		"LOKT_TOKEN="+strings.Join(tokens, ","), "LOKT_HELD="+strings.Join(held, ","))
 }
