@@ -238,8 +238,8 @@ func (d *fileDB) recover() (err error) {
 
 // Bounds on the log, in pages of it that were written since the last time that all of it was in the database's file.
 const (
-	checkpointPages = 4000
-	checkpointAgain = 1000 // after somebody who reads was in the way
+	checkpointPages = 8000
+	checkpointAgain = 2000 // after somebody who reads was in the way
 )
 
 // checkpoint moves what the log has into the database's file. SQLite would do that by itself, and keep quiet about
