@@ -24,16 +24,20 @@ type About struct {
 }
 
 func aboutRoutes() []route {
-	return []route{{pattern: "GET /v1/about", serve: (*call).about}, {pattern: "GET " + openAPIPath, serve: (*call).openAPI}}
+	return []route{
+		{pattern: "GET /v1/about", serve: (*call).about},
+		{pattern: "GET " + openAPIPath, serve: (*call).openAPI},
+	}
 }
 
 func (c *call) about() error {
 	s := c.s
 	about := About{
-		Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(), Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil,
+		Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(),
+		Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil,
 		Caller: c.who(), Anonymous: c.who() == "",
 	}
-	for _, scope := range []Scope{ScopeRead, ScopeLock, ScopeForce, ScopeSubmit, ScopeWork, ScopeAdmin} {
+	for _, scope := range Scopes() {
 		if c.may(scope, "") == nil {
 			about.Scopes = append(about.Scopes, scope)
 		}
@@ -48,7 +52,8 @@ func (c *Client) About(ctx context.Context) (About, error) {
 	return about, err
 }
 
-// Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it does not tell.
+// Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it
+// does not tell.
 func (c *Client) Ready(ctx context.Context) error {
 	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/readyz"}, func(int, io.Reader) error { return nil })
 	if Answered(err) && errors.Is(err, lokt.ErrUnavailable) {

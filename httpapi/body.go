@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// read reads the request's body into c.in. The error is errBodyTooLarge, errMediaType, or wraps lokt.ErrInvalid if the body
-// cannot be read to its end.
+// read reads the request's body into c.in. The error is errBodyTooLarge, errMediaType, or wraps lokt.ErrInvalid if the
+// body cannot be read to its end.
 func (c *call) read() error {
 	if !jsonMedia(c.r.Header) {
 		return errMediaType
@@ -36,14 +36,15 @@ func (c *call) read() error {
 	return nil
 }
 
-// bodyArrived lifts the deadline of read, which would end long waits. If the body did not arrive it must stay: the server reads
-// what is left of a body before it sends the answer, and would wait for it for ever.
+// bodyArrived lifts the deadline of read, which would end long waits. If the body did not arrive it must stay: the
+// server reads what is left of a body before it sends the answer, and would wait for it for ever.
 func (c *call) bodyArrived() {
 	_ = http.NewResponseController(c).SetReadDeadline(time.Time{})
 	c.arrived = true
 }
 
-// bodyLost says why a body cannot be read, without what the network says of it, and keeps the connection from being used again.
+// bodyLost says why a body cannot be read, without what the network says of it, and keeps the connection from being
+// used again.
 func (c *call) bodyLost(err error) error {
 	c.Header().Set("Connection", "close")
 	_ = http.NewResponseController(c).SetReadDeadline(time.Now()) // nothing is worth waiting for any more
@@ -62,12 +63,12 @@ const (
 	mostUnread     = 256 << 10
 )
 
-// unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection that is closed with
-// something unread is reset, and the client may lose the answer with it.
+// unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection
+// that is closed with something unread is reset, and the client may lose the answer with it.
 //
-// Once a body has been read to its end, the server reads on to notice that the client hangs up. A deadline that passes then looks to
-// it like a client that has gone, and every later request of the connection is cancelled; so there must be none, and where there was one
-// for a moment, the connection is not used again.
+// Once a body has been read to its end, the server reads on to notice that the client hangs up. A deadline that passes
+// then looks to it like a client that has gone, and every later request of the connection is cancelled; so there must
+// be none, and where there was one for a moment, the connection is not used again.
 func (c *call) unread() {
 	if c.arrived || c.r.Body == nil || c.r.Body == http.NoBody || c.r.ProtoMajor != 1 {
 		return
@@ -133,8 +134,8 @@ func (c *call) writeDeadline() {
 	_ = http.NewResponseController(c).SetWriteDeadline(time.Now().Add(c.s.Limits.Request)) // as for reading
 }
 
-// Answers of more than largeAnswer bytes are not written while mostLarge bytes of such are being written, unless it is one
-// only: clients that ask for crowded locks and do not take in the answers would fill the memory.
+// Answers of more than largeAnswer bytes are not written while mostLarge bytes of such are being written, unless it is
+// one only: clients that ask for crowded locks and do not take in the answers would fill the memory.
 const (
 	largeAnswer = 128 << 10
 	mostLarge   = 64 << 20

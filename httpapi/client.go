@@ -44,8 +44,8 @@ type ClientOptions struct {
 	// lokt.QueueTTL, or what it waits at most, for a claim that is in the queue. The context may end it earlier.
 	Patience time.Duration
 
-	// Look, if set, bounds how long a request that only reads, and does not wait, tries all servers for an answer to begin.
-	// Patience must be less than half of it. An answer may take longer.
+	// Look, if set, bounds how long a request that only reads, and does not wait, tries all servers for an answer to
+	// begin. Patience must be less than half of it. An answer may take longer.
 	Look time.Duration
 
 	// UserAgent is sent with each request; "lokt" if empty.
@@ -54,10 +54,10 @@ type ClientOptions struct {
 
 // Client is a lokt.Service and a lokt.EventLog that asks a server. It is safe for concurrent use.
 //
-// A request that fails on the way is sent again, to the same server or the next, for as long as Patience and its context
-// allow: all of them may be sent twice, because claimants choose their lease IDs. A claim that waits keeps its place in
-// the queue while it does. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server; so is
-// a request to end something of which only a lost answer could have told whether it did.
+// A request that fails on the way is sent again, to the same server or the next, for as long as Patience and its
+// context allow: all of them may be sent twice, because claimants choose their lease IDs. A claim that waits keeps its
+// place in the queue while it does. What could not be asked is an error that wraps lokt.ErrUnavailable and names the
+// server; so is a request to end something of which only a lost answer could have told whether it did.
 //
 // Of leases that others hold, the client sees the lokt.PublicID in place of the lease ID.
 type Client struct {
@@ -75,7 +75,7 @@ type Client struct {
 type ownLease struct {
 	id     string
 	holder lokt.Holder // as last granted or renewed; zero while it waits
-	ends   time.Time   // until when the lease is certain to last if nobody ends it, by this process's clock; zero if for ever
+	ends   time.Time   // of the lease unless somebody ends it before, by this process's clock; zero if never
 }
 
 var (
@@ -116,7 +116,8 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 64
-		// One request per connection at a time: to send it again takes another, and one that is dead without a word is given up.
+		// One request per connection at a time: to send it again takes another, and one that is dead without a word is
+		// given up.
 		t.Protocols = new(http.Protocols)
 		t.Protocols.SetHTTP1(true)
 		t.ForceAttemptHTTP2 = false
@@ -124,7 +125,8 @@ func New(urls string, o ClientOptions) (*Client, error) {
 		if o.TLS != nil {
 			t.TLSClientConfig = o.TLS.Clone()
 		}
-		c.http = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		c.http = &http.Client{Transport: t, CheckRedirect: asIs}
 	}
 	return c, nil
 }
@@ -157,7 +159,7 @@ type exchange struct {
 	again func() (body []byte, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
-	most     time.Duration // bounds how long a request is tried that no server has seen; 0: only the client's patience does
+	most     time.Duration // how long a request that no server has seen is tried; 0: the client's patience
 	attempt  time.Duration // in place of the client's, if shorter; 0 if not
 
 	seen     bool      // set: a server may have seen the request
@@ -182,7 +184,7 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 	pause := firstPause
 	first := c.current.Load()
 	begun := time.Now()
-	if x.looks && c.o.Look > 0 { // each server at least once, and one twice, for a connection may be dead and the next one not
+	if x.looks && c.o.Look > 0 { // each server once, and a single one twice: a connection may be dead
 		x.attempt = c.o.Look / time.Duration(max(len(c.urls), 2))
 	}
 	for try := uint32(0); ; try++ {
@@ -198,7 +200,8 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 			return err
 		}
 		if ctx.Err() != nil {
-			if last == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && x.wait == 0 && x.again == nil { // it should have been answered by then
+			late := errors.Is(ctx.Err(), context.DeadlineExceeded) && x.wait == 0 && x.again == nil
+			if last == nil && late { // it should have been answered by then
 				last = err
 			}
 			return ended(ctx, last)
@@ -248,7 +251,8 @@ func (c *Client) silent(tries uint32, last error) error {
 	return fmt.Errorf("none of %s has answered; the last one: %w", strings.Join(asked, ", "), last)
 }
 
-// ended returns the cause with which ctx has ended, and with it what kept the request from being answered, if anything did.
+// ended returns the cause with which ctx has ended, and with it what kept the request from being answered, if anything
+// did.
 func ended(ctx context.Context, why error) error {
 	if why == nil {
 		return context.Cause(ctx)
@@ -330,7 +334,8 @@ func (c *Client) attempt(
 	return retry, after, err
 }
 
-// retryAfter returns when an answer says to come again at the earliest: after half a minute at most, and 0 if it does not say so in seconds.
+// retryAfter returns when an answer says to come again at the earliest: after half a minute at most, and 0 if it does
+// not say so in seconds.
 func retryAfter(h http.Header) time.Duration {
 	seconds, _ := strconv.Atoi(h.Get("Retry-After"))
 	return time.Duration(min(max(seconds, 0), 30)) * time.Second
@@ -473,7 +478,8 @@ func neverSent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// notTrusted reports whether an attempt failed because what answered does not speak TLS, or has no certificate that counts.
+// notTrusted reports whether an attempt failed because what answered does not speak TLS, or has no certificate that
+// counts.
 func notTrusted(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var record tls.RecordHeaderError

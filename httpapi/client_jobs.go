@@ -20,13 +20,13 @@ import (
 // JobsClient is a jobs.Service that asks a server. It is safe for concurrent use.
 //
 // A request that fails on the way is sent again, to the same server or the next, for as long as ClientOptions.Patience
-// and its context allow, if that does no harm: requests for a job carry a request ID, made up where the caller gives none, so
-// that a lease whose announcement was lost is announced again. Jobs without an idempotency key are sent again only if the
-// server cannot have seen them. After a lost answer Complete may report false although it was this call that ended the
-// lease. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server.
+// and its context allow, if that does no harm: requests for a job carry a request ID, made up where the caller gives
+// none, so that a lease whose announcement was lost is announced again. Jobs without an idempotency key are sent again
+// only if the server cannot have seen them. After a lost answer Complete may report false although it was this call
+// that ended the lease. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server.
 //
-// Times are whole milliseconds on the wire. Job.Seq, Job.Ord, Job.Revision and Lease.RequestID stay with the server and are
-// zero here.
+// Times are whole milliseconds on the wire. Job.Seq, Job.Ord, Job.Revision and Lease.RequestID stay with the server and
+// are zero here.
 type JobsClient struct{ c *Client }
 
 var _ jobs.Service = (*JobsClient)(nil)
@@ -57,7 +57,9 @@ func ask[T any](ctx context.Context, c *JobsClient, path string, query url.Value
 }
 
 // post sends a body and returns the answer.
-func post[T any](ctx context.Context, c *JobsClient, path string, body any, edits ...func(*exchange)) (answer T, err error) {
+func post[T any](
+	ctx context.Context, c *JobsClient, path string, body any, edits ...func(*exchange),
+) (answer T, err error) {
 	x := &exchange{method: http.MethodPost, path: jobsPrefix + path}
 	if body != nil {
 		if x.body, err = form.Marshal(body); err != nil {
@@ -90,7 +92,7 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 		return nil, err
 	}
 	if len(answer.Jobs) != len(specs) {
-		return nil, fmt.Errorf("%w: %w: %d jobs were answered with %d", lokt.ErrUnavailable, errGarbage, len(specs), len(answer.Jobs))
+		return nil, fmt.Errorf("%w: %w: there are %d jobs in it", lokt.ErrUnavailable, errGarbage, len(answer.Jobs))
 	}
 	return answer.Jobs, nil
 }
@@ -107,8 +109,8 @@ func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.Sta
 	return answer.State, err
 }
 
-// Request implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has not
-// arrived, before the error is returned.
+// Request implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has
+// not arrived, before the error is returned.
 func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
 	if err := a.Validate(); err != nil {
 		return jobs.Grant{}, err
@@ -141,7 +143,9 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 const lastLook = time.Second
 
 func encodeRequest(a *jobs.Request) []byte {
-	q := requestWire{WorkerID: &a.WorkerID, Types: a.Types, Capabilities: a.Capabilities, Wait: inMillis(a.Wait), RequestID: a.RequestID}
+	q := requestWire{
+		WorkerID: &a.WorkerID, Types: a.Types, Capabilities: a.Capabilities, Wait: inMillis(a.Wait), RequestID: a.RequestID,
+	}
 	if a.MaxUnits > 0 {
 		most := int(min(int64(a.MaxUnits), mostInt))
 		q.MaxUnits = &most
@@ -235,7 +239,8 @@ func (c *JobsClient) Complete(ctx context.Context, e jobs.Completion) (bool, err
 		return false, err
 	}
 	status := string(e.Status)
-	answer, err := post[okWire](ctx, c, leaseOf(e.LeaseID, "complete"), &completeWire{&e.WorkerID, &status, e.Result, e.Error})
+	end := &completeWire{&e.WorkerID, &status, e.Result, e.Error}
+	answer, err := post[okWire](ctx, c, leaseOf(e.LeaseID, "complete"), end)
 	return answer.Applied != nil && *answer.Applied, err
 }
 
@@ -247,7 +252,8 @@ func (c *JobsClient) Report(ctx context.Context, p jobs.Progress) error {
 	if p.LeaseID == "" {
 		return jobs.ErrLeaseNotFound
 	}
-	_, err := post[okWire](ctx, c, leaseOf(p.LeaseID, "report"), &reportWire{&p.WorkerID, p.Progress, p.Metrics, p.Message})
+	told := &reportWire{&p.WorkerID, p.Progress, p.Metrics, p.Message}
+	_, err := post[okWire](ctx, c, leaseOf(p.LeaseID, "report"), told)
 	return err
 }
 

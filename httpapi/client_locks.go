@@ -18,7 +18,8 @@ const longPoll = 30 * time.Second
 // longPollMillis is how it is asked for.
 var longPollMillis = strconv.FormatInt(longPoll.Milliseconds(), 10)
 
-// leastPoll is how long one request for a claim waits at least, however short the time to live, unless the wait is over.
+// leastPoll is how long one request for a claim waits at least, however short the time to live, unless the wait is
+// over.
 const leastPoll = time.Second
 
 // circlePoll is the same for a claim that may be part of a circle.
@@ -27,8 +28,8 @@ const circlePoll = 5 * time.Second
 // undoTimeout bounds how long a claim that its caller gave up may take to be taken back.
 const undoTimeout = 5 * time.Second
 
-// errOutcomeUnknown is wrapped, beside lokt.ErrUnavailable, by the error of a request to end something that may have done
-// so, and of which the answer was lost.
+// errOutcomeUnknown is wrapped, beside lokt.ErrUnavailable, by the error of a request to end something that may have
+// done so, and of which the answer was lost.
 var errOutcomeUnknown = errors.New("an answer was lost, and by now there is nothing to end")
 
 // encode returns the body of a request. What cannot be written, text that is not UTF-8, the caller has refused.
@@ -44,7 +45,8 @@ func leasePath(name, publicID string) string {
 }
 
 // Acquire implements lokt.Service. If ctx ends while the claim waits, it is taken back before Acquire returns, within
-// five seconds; if the server cannot be told, others pass it as soon as the server misses it, or it ends with its time to live.
+// five seconds; if the server cannot be told, others pass it as soon as the server misses it, or it ends with its time
+// to live.
 func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, error) {
 	if claim.LeaseID == "" {
 		claim.LeaseID = lokt.NewLeaseID()
@@ -77,7 +79,9 @@ func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, er
 }
 
 // acquire asks until the claim is granted or denied. A claim that waits is asked for again and again.
-func (c *Client) acquire(ctx context.Context, claim lokt.Claim, operation string) (h lokt.Holder, x *exchange, err error) {
+func (c *Client) acquire(
+	ctx context.Context, claim lokt.Claim, operation string,
+) (h lokt.Holder, x *exchange, err error) {
 	begun := time.Now()
 	over := false // the wait is: leave the queue
 	x = &exchange{
@@ -142,7 +146,8 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 	defer cancel()
 	t := lokt.Target{Name: claim.Name, LeaseID: claim.LeaseID, Owner: claim.Owner}
 	_ = c.do(ctx, &exchange{ // that it is gone already is as well
-		method: http.MethodDelete, path: leasePath(claim.Name, lokt.PublicID(claim.LeaseID)), query: targetValues(t), lease: claim.LeaseID,
+		method: http.MethodDelete, path: leasePath(claim.Name, lokt.PublicID(claim.LeaseID)), query: targetValues(t),
+		lease:  claim.LeaseID,
 		header: map[string]string{headerLease: claim.LeaseID, headerCancels: operation},
 	}, into(&releasedWire{}, lockJSON))
 }
@@ -207,7 +212,7 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 		}
 		return answer.Released, nil
 	case errors.As(err, &gone) && x.doubtful && x.header != nil:
-		if _, still := c.lasting(t.LeaseID); lasting && still && !t.Stale { // nothing but the attempt whose answer was lost can have ended it
+		if _, still := c.lasting(t.LeaseID); lasting && still && !t.Stale { // only the lost attempt can have ended it
 			c.forget(t.LeaseID)
 			return []lokt.Holder{was}, nil
 		}
@@ -266,7 +271,8 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 		return nil, err
 	}
 	var answer prunedWire
-	if err := c.do(ctx, &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"}, into(&answer, lockJSON)); err != nil {
+	x := &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"}
+	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
 		return nil, err
 	}
 	for i := range answer.Removed {

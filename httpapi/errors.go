@@ -132,15 +132,16 @@ type problem struct {
 func (c *call) problem(err error) problem {
 	v, k := c.view(), kindOf(err)
 	err = v.error(err)
-	p := problem{Type: "about:blank", Title: k.title, Status: k.status, Code: k.code, Detail: scrub(err.Error(), c.secret())}
+	p := problem{Type: "about:blank", Title: k.title, Status: k.status, Code: k.code}
+	p.Detail = scrub(err.Error(), c.secret())
 	var blocked *lokt.BlockedError
 	var gone *lokt.GoneError
 	var notOwner *lokt.NotOwnerError
 	var limited *RateLimitedError
 	switch {
 	case errors.As(err, &blocked):
-		p.Lock, p.Now, p.Freeze, p.Holders, p.Ahead = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders, blocked.Ahead
-		p.Cycle, p.TimedOut = blocked.Cycle, blocked.TimedOut
+		p.Lock, p.Now, p.Freeze, p.Holders = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders
+		p.Ahead, p.Cycle, p.TimedOut = blocked.Ahead, blocked.Cycle, blocked.TimedOut
 	case errors.As(err, &gone):
 		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, gone.Holders
 	case errors.As(err, &notOwner):
@@ -266,7 +267,8 @@ func (p *problem) err(leaseID string) error {
 			return &wireError{kind: k.err, detail: cmp.Or(p.Detail, k.err.Error()), requestID: p.RequestID}
 		}
 	}
-	return &wireError{kind: errInternal, detail: cmp.Or(p.Detail, p.Title, "error "+strconv.Itoa(p.Status)), requestID: p.RequestID}
+	detail := cmp.Or(p.Detail, p.Title, "error "+strconv.Itoa(p.Status))
+	return &wireError{kind: errInternal, detail: detail, requestID: p.RequestID}
 }
 
 // wireError is an error that a server answered with, and that has no type of its own.

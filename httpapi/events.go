@@ -92,7 +92,8 @@ func (c *call) audit() error {
 	return c.answer(http.StatusOK, page)
 }
 
-// stream answers with server-sent events, from the present on, or from the event after the one that the client saw last.
+// stream answers with server-sent events, from the present on, or from the event after the one that the client saw
+// last.
 func (c *call) stream() error {
 	q := c.query()
 	e := q.eventQuery()
@@ -141,8 +142,8 @@ type eventStream struct {
 // enterEvery is how often a stream asks the Gate, at most, whether its caller is still let in.
 const enterEvery = time.Second
 
-// still reports whether the caller may go on: a stream would outlive its token otherwise. One that a Gate turns away for another
-// reason connects again.
+// still reports whether the caller may go on: a stream would outlive its token otherwise. One that a Gate turns away
+// for another reason connects again.
 func (st *eventStream) still() bool {
 	c := st.c
 	if c.s.Gate == nil || time.Since(st.entered) < enterEvery {
@@ -169,7 +170,7 @@ func (st *eventStream) run(ctx context.Context) error {
 	if st.c.r.Method == http.MethodHead {
 		return nil
 	}
-	if err := st.send(fmt.Appendf(nil, "id: %d\n\n", st.query.After)); err != nil { // so that the client can resume from here
+	if err := st.send(fmt.Appendf(nil, "id: %d\n\n", st.query.After)); err != nil { // to resume from here
 		return nil //nolint:nilerr // who cannot be written to has gone
 	}
 	for {
@@ -196,11 +197,13 @@ func (st *eventStream) run(ctx context.Context) error {
 // write writes a page, and before it that something is missing, if so.
 func (st *eventStream) write(page lokt.EventPage, last uint64) error {
 	var text []byte
-	if after := st.query.After; page.Newest < after {
-		text = fmt.Appendf(text, "event: gap\ndata: {\"after\":%d,\"oldest\":%d,\"newest\":%d}\n\n", after, page.Oldest, page.Newest)
-		st.query.After, st.seen = page.Newest, page.Newest // the numbers began again
-	} else if after > 0 && page.Oldest > after+1 {
-		text = fmt.Appendf(text, "event: gap\ndata: {\"after\":%d,\"oldest\":%d,\"newest\":%d}\n\n", after, page.Oldest, page.Newest)
+	after := st.query.After
+	if page.Newest < after || after > 0 && page.Oldest > after+1 {
+		const gap = "event: gap\ndata: {\"after\":%d,\"oldest\":%d,\"newest\":%d}\n\n"
+		text = fmt.Appendf(text, gap, after, page.Oldest, page.Newest)
+	}
+	if page.Newest < after { // the numbers began again
+		st.query.After, st.seen = page.Newest, page.Newest
 	}
 	for _, e := range page.Events {
 		data, err := lokt.Marshal(e)

@@ -25,6 +25,7 @@ const jobsPrefix = "/api/system/scheduler"
 
 // jobsRoutes returns the scheduler's routes.
 func jobsRoutes() []route {
+	const lease = "POST /leases/{lease_id}/"
 	all := []route{
 		{pattern: "POST /jobs", scope: ScopeSubmit, body: bodyNeeded, serve: (*call).submit},
 		{pattern: "GET /jobs", scope: ScopeRead, serve: (*call).listJobs},
@@ -32,17 +33,17 @@ func jobsRoutes() []route {
 		{pattern: "POST /jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, serve: with((*call).cancelJob)},
 		{pattern: "POST /leases/request", scope: ScopeWork, body: bodyNeeded, denies: true, serve: (*call).request},
 		{pattern: "POST /leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).heartbeatAll},
-		{pattern: "POST /leases/{lease_id}/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).heartbeat)},
-		{pattern: "POST /leases/{lease_id}/complete", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).complete)},
-		{pattern: "POST /leases/{lease_id}/report", scope: ScopeWork, body: bodyNeeded, serve: with((*call).report)},
-		{pattern: "POST /leases/{lease_id}/revoke", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).revoke)},
+		{pattern: lease + "heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).heartbeat)},
+		{pattern: lease + "complete", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).complete)},
+		{pattern: lease + "report", scope: ScopeWork, body: bodyNeeded, serve: with((*call).report)},
+		{pattern: lease + "revoke", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).revoke)},
 		{pattern: "GET /status", scope: ScopeRead, serve: (*call).getStatus},
 		{pattern: "GET /workers", scope: ScopeRead, serve: (*call).workers},
 		{pattern: "GET /history/stats", scope: ScopeRead, serve: (*call).stats},
 		{pattern: "GET /history/decisions", scope: ScopeRead, serve: (*call).decisions},
 		{pattern: "POST /history/cleanup", scope: ScopeAdmin, serve: (*call).cleanup},
-		{pattern: "POST /freeze", scope: ScopeAdmin, body: bodyOptional, serve: with(func(c *call, q *typeWire) (any, error) { return &okWire{OK: true}, c.s.Jobs.Freeze(c.ctx, q.Type) })},
-		{pattern: "POST /unfreeze", scope: ScopeAdmin, body: bodyOptional, serve: with(func(c *call, q *typeWire) (any, error) { return &okWire{OK: true}, c.s.Jobs.Unfreeze(c.ctx, q.Type) })},
+		{pattern: "POST /freeze", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).freezeType)},
+		{pattern: "POST /unfreeze", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).unfreezeType)},
 	}
 	for i, r := range all {
 		all[i].pattern = strings.Replace(r.pattern, " ", " "+jobsPrefix, 1)
@@ -188,14 +189,16 @@ func (q *requestWire) check(r *reader) {
 	}
 }
 
-// request grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that know
-// only the plain contract end when they are answered anything but 200.
+// request grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that
+// know only the plain contract end when they are answered anything but 200.
 func (c *call) request() error {
 	var q requestWire
 	if err := c.fields(&q, q.check); err != nil {
 		return err
 	}
-	a := jobs.Request{WorkerID: *q.WorkerID, Types: q.Types, Capabilities: q.Capabilities, Wait: millis(q.Wait), RequestID: q.RequestID}
+	a := jobs.Request{
+		WorkerID: *q.WorkerID, Types: q.Types, Capabilities: q.Capabilities, Wait: millis(q.Wait), RequestID: q.RequestID,
+	}
 	if q.MaxUnits != nil {
 		a.MaxUnits = *q.MaxUnits
 	}
@@ -205,9 +208,11 @@ func (c *call) request() error {
 	switch {
 	case err == nil:
 	case errors.Is(context.Cause(ctx), errStopping):
-		g.Denied = &jobs.Denial{Code: jobs.DeniedEligible, Reason: "the server is about to end", RetryAfter: 1500 * time.Millisecond}
+		const why = "the server is about to end"
+		g.Denied = &jobs.Denial{Code: jobs.DeniedEligible, Reason: why, RetryAfter: 1500 * time.Millisecond}
 	case (errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) && c.r.Context().Err() == nil:
-		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: "what is granted cannot be stored at the moment", RetryAfter: 5 * time.Second}
+		const why = "what is granted cannot be stored at the moment"
+		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: why, RetryAfter: 5 * time.Second}
 	default:
 		return err
 	}
@@ -242,8 +247,8 @@ func millis(n int) time.Duration {
 	return time.Duration(max(min(int64(n), most), -most)) * time.Millisecond
 }
 
-// wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the time
-// becomes less.
+// wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the
+// time becomes less.
 func (c *call) wait(d *time.Duration) (context.Context, func()) {
 	if *d > 0 && *d <= jobs.MaxWait && c.s.Stop.Err() == nil {
 		*d = min(*d, c.s.Limits.Wait)
@@ -259,7 +264,8 @@ func (c *call) wait(d *time.Duration) (context.Context, func()) {
 
 func (c *call) heartbeat(q *beatWire) (any, error) {
 	b := jobs.Heartbeat{
-		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
+		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID,
+		Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
 	}
 	ctx, done := c.wait(&b.Wait)
 	answer, err := c.s.Jobs.Heartbeat(ctx, b)
@@ -298,8 +304,8 @@ func (c *call) heartbeatAll() error {
 	return c.send(http.StatusOK, c.list)
 }
 
-// leaseAnswers appends a batchAnswerWire. Where there is nothing to tell but its end, an answer is written by hand, and the end,
-// mostly the same, once: a batch of a hundred heartbeats takes half the time so.
+// leaseAnswers appends a batchAnswerWire. Where there is nothing to tell but its end, an answer is written by hand, and
+// the end, mostly the same, once: a batch of a hundred heartbeats takes half the time so.
 func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 	b = append(b, `{"leases":[`...)
 	var interval time.Duration
@@ -337,19 +343,29 @@ func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
 
 func (c *call) complete(q *completeWire) (any, error) {
 	applied, err := c.s.Jobs.Complete(c.ctx, jobs.Completion{
-		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Status: jobs.State(*q.Status), Result: q.Result, Error: q.Error,
+		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID,
+		Status: jobs.State(*q.Status), Result: q.Result, Error: q.Error,
 	})
 	return &okWire{OK: true, Applied: &applied}, err
 }
 
 func (c *call) report(q *reportWire) (any, error) {
 	return &okWire{OK: true}, c.s.Jobs.Report(c.ctx, jobs.Progress{
-		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID, Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
+		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID,
+		Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
 	})
 }
 
 func (c *call) revoke(q *reasonWire) (any, error) {
 	return &okWire{OK: true}, c.s.Jobs.Revoke(c.ctx, c.r.PathValue("lease_id"), q.Reason)
+}
+
+func (c *call) freezeType(q *typeWire) (any, error) {
+	return &okWire{OK: true}, c.s.Jobs.Freeze(c.ctx, q.Type)
+}
+
+func (c *call) unfreezeType(q *typeWire) (any, error) {
+	return &okWire{OK: true}, c.s.Jobs.Unfreeze(c.ctx, q.Type)
 }
 
 func (c *call) getJob() error {
@@ -370,7 +386,8 @@ func (c *call) listJobs() error {
 		return err
 	}
 	f := jobs.Filter{
-		Limit: jobs.DefaultList, State: jobs.State(q.Get("state")), Type: q.Get("type"), Tag: q.Get("tag"), After: q.Get("after"),
+		Limit: jobs.DefaultList, State: jobs.State(q.Get("state")),
+		Type: q.Get("type"), Tag: q.Get("tag"), After: q.Get("after"),
 	}
 	if q.Has("limit") {
 		n, err := queryInt(q, "limit")
@@ -394,8 +411,8 @@ func (c *call) parameters() (url.Values, error) {
 	return q, nil
 }
 
-// queryInt returns a parameter that is an integer. With one that no int holds it returns the nearest, and an error that wraps
-// strconv.ErrRange.
+// queryInt returns a parameter that is an integer. With one that no int holds it returns the nearest, and an error that
+// wraps strconv.ErrRange.
 func queryInt(q url.Values, name string) (int, error) {
 	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
 	switch {

@@ -20,8 +20,9 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// The scheduler's JSON. Values that are only passed on come back byte for byte. A body may have several problems, and is told
-// all of them, each with its place: so values of the wrong type are noted and skipped, where the library would stop.
+// The scheduler's JSON. Values that are only passed on come back byte for byte. A body may have several problems, and
+// is told all of them, each with its place: so values of the wrong type are noted and skipped, where the library would
+// stop.
 
 // form is how the scheduler's wire writes values.
 var form = rawjson.New(
@@ -102,8 +103,9 @@ type reader struct {
 func newReader() any {
 	r := new(reader)
 	r.options = json.WithUnmarshalers(json.JoinUnmarshalers(
-		json.UnmarshalFromFunc(r.string), json.UnmarshalFromFunc(r.bool), json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float),
-		json.UnmarshalFromFunc(r.seconds), json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value), json.UnmarshalFromFunc(r.strings),
+		json.UnmarshalFromFunc(r.string), json.UnmarshalFromFunc(r.bool), json.UnmarshalFromFunc(r.int),
+		json.UnmarshalFromFunc(r.float), json.UnmarshalFromFunc(r.seconds), json.UnmarshalFromFunc(r.time),
+		json.UnmarshalFromFunc(r.value), json.UnmarshalFromFunc(r.strings),
 		json.UnmarshalFromFunc(r.spec), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.leaseIDs),
 		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *verbatim) error { return r.string(dec, (*string)(v)) }),
 	))
@@ -126,7 +128,8 @@ func (r *reader) read(body []byte, v any) error {
 	var wrong *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &wrong) && strings.Contains(err.Error(), "surrogate") && utf8.Valid(body):
-		r.add("string_unicode", "Input should be a valid string, without half surrogate pairs", elements(wrong.JSONPointer)...)
+		at := elements(wrong.JSONPointer)
+		r.add("string_unicode", "Input should be a valid string, without half surrogate pairs", at...)
 	case errors.As(err, &wrong):
 		return syntax(wrong, body)
 	case err != nil:
@@ -189,7 +192,8 @@ func elements(p jsontext.Pointer) []any {
 // maxNesting is how deep arrays and objects may be nested in a body.
 const maxNesting = 200
 
-// bounded refuses JSON that is nested too deep, or has a number that a float64 cannot hold: most programs could not cope.
+// bounded refuses JSON that is nested too deep, or has a number that a float64 cannot hold: most programs could not
+// cope.
 func bounded(body []byte) error {
 	depth := 0
 	for i := 0; i < len(body); i++ {
@@ -224,8 +228,8 @@ func (r *reader) note(dec *jsontext.Decoder, kind, msg string) {
 	r.add(kind, msg, elements(dec.StackPointer())...)
 }
 
-// is reports whether the next value is of one of the kinds. Others are skipped: a member that is null is the same as none, and
-// everything else a problem.
+// is reports whether the next value is of one of the kinds. Others are skipped: a member that is null is the same as
+// none, and everything else a problem.
 func (r *reader) is(dec *jsontext.Decoder, kinds, problem, msg string) (bool, error) {
 	k := dec.PeekKind()
 	if strings.IndexByte(kinds, byte(k)) >= 0 {
@@ -355,7 +359,8 @@ func (r *reader) value(dec *jsontext.Decoder, v *jsontext.Value) error {
 	if dec.PeekKind() == 'n' {
 		return dec.SkipValue()
 	}
-	return json.UnmarshalDecode(dec, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true)) // the names are not ours
+	// the names are not ours
+	return json.UnmarshalDecode(dec, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
 }
 
 func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
@@ -365,7 +370,8 @@ func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
 	})
 }
 
-// leaseIDs reads the IDs of a batch as parts of one string: a hundred strings of their own would take longer than the rest.
+// leaseIDs reads the IDs of a batch as parts of one string: a hundred strings of their own would take longer than the
+// rest.
 func (r *reader) leaseIDs(dec *jsontext.Decoder, all *leaseIDsWire) error {
 	text, begin := "", int64(0)
 	return r.list(dec, func(n int) error {
@@ -434,8 +440,8 @@ func (r *reader) specs(dec *jsontext.Decoder, all *[]specWire) error {
 
 // The JSON of locks is that of package lokt.
 
-// decode reads the request's body into what v points to, an object all of whose members must be known: a misspelt time to live
-// is not the same as none. An empty body is an empty object where that is allowed.
+// decode reads the request's body into what v points to, an object all of whose members must be known: a misspelt time
+// to live is not the same as none. An empty body is an empty object where that is allowed.
 func (c *call) decode(v any) error {
 	err := lokt.Unmarshal(c.in, v, json.RejectUnknownMembers(true), jsontext.AllowDuplicateNames(false))
 	if err == nil {

@@ -22,14 +22,17 @@ const (
 // maxWithin is how many leases a claim may be made within.
 const maxWithin = 100
 
-// locksRoutes returns the routes of the locks API. Who holds something must not lose it because others, or he himself, asked
-// for too much under the same name, so what keeps a lease or ends it is answered all the same.
+// locksRoutes returns the routes of the locks API. Who holds something must not lose it because others, or he himself,
+// asked for too much under the same name, so what keeps a lease or ends it is answered all the same.
 func locksRoutes(s *server) []route {
 	return only(s.Locks != nil, errNoLocks, []route{
 		{pattern: "GET /v1/locks", scope: ScopeRead, serve: (*call).listLocks},
 		{pattern: "GET /v1/locks/{name}", scope: ScopeRead, serve: (*call).getLock},
 		{pattern: "POST /v1/locks/{name}/leases", scope: ScopeLock, body: bodyNeeded, serve: (*call).acquire},
-		{pattern: "PUT /v1/locks/{name}/leases/{id}", scope: ScopeLock, body: bodyOptional, keeps: true, serve: (*call).renew},
+		{
+			pattern: "PUT /v1/locks/{name}/leases/{id}", scope: ScopeLock, body: bodyOptional, keeps: true,
+			serve: (*call).renew,
+		},
 		{pattern: "DELETE /v1/locks/{name}/leases/{id}", scope: ScopeLock, keeps: true, serve: (*call).releaseOne},
 		{pattern: "DELETE /v1/locks/{name}/leases", scope: ScopeLock, serve: (*call).releaseAll},
 		{pattern: "POST /v1/locks/{name}/prune", scope: ScopeLock, serve: (*call).prune},
@@ -55,7 +58,7 @@ type lockWire struct {
 	lokt.Lock
 	Now   time.Time         `json:"now"`
 	Stale map[string]string `json:"stale,omitempty"` // by ID, why a hold or a claim in the queue does not count any more
-	Away  []string          `json:"away,omitempty"`  // IDs of claims in the queue that others pass; clients find out by until
+	Away  []string          `json:"away,omitempty"`  // IDs of claims in the queue that others pass
 	Error *problem          `json:"error,omitzero"`  // only in lists: why the lock cannot be read
 }
 
@@ -88,7 +91,9 @@ func (c *call) getLock() error {
 	}
 	snap, err := c.s.Locks.Get(c.ctx, name)
 	if err == nil && wait > 0 && q.Has("seen") && snap.Lock.Revision == seen {
-		if err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Locks.Wait(ctx, lokt.Watch{Name: name, Seen: seen}) }); err == nil {
+		watch := lokt.Watch{Name: name, Seen: seen}
+		err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Locks.Wait(ctx, watch) })
+		if err == nil {
 			snap, err = c.s.Locks.Get(c.ctx, name)
 		}
 	}
@@ -183,7 +188,8 @@ func (q *claimWire) check(name string) error {
 	return q.Validate()
 }
 
-// checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat them.
+// checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat
+// them.
 func checkLeaseID(id string) error {
 	if id == "" || len(id) > lokt.MaxIDLen {
 		return invalid("lease ID must have from 1 to %d bytes", lokt.MaxIDLen)
@@ -323,9 +329,9 @@ func (c *call) renew() error {
 	return c.answer(http.StatusOK, grantWire{Holder: &h})
 }
 
-// takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the caller names
-// but was put on record by another caller, or without any. The lease ID is what proves ownership: a token can be replaced by one of
-// another name while its holds last.
+// takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the
+// caller names but was put on record by another caller, or without any. The lease ID is what proves ownership: a token
+// can be replaced by one of another name while its holds last.
 func takenByAnother(q renewWire, r lokt.Renewal, err error) *lokt.Owner {
 	var gone *lokt.GoneError
 	if q.Owner == nil || !errors.As(err, &gone) || gone.Cause != "" {
@@ -362,7 +368,8 @@ func (c *call) release(t lokt.Target) error {
 	return c.answer(http.StatusOK, answer)
 }
 
-// releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is stale.
+// releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is
+// stale.
 func (c *call) releaseOne() error {
 	if q := c.query(); c.r.Header.Get(headerLease) != "" || q.err == nil && !q.bool("force") && !q.bool("stale") {
 		t := q.target(c.r.PathValue("name"))

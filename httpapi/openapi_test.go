@@ -262,7 +262,7 @@ func TestEveryRouteIsDescribedAndWhatIsDescribedIsARoute(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil))
-	if w.Code != 200 || w.Body.String() != string(text) || w.Header().Get("Content-Type") != "application/json" || w.Header().Get("ETag") == "" {
+	if w.Code != 200 || w.Body.String() != string(text) || w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("the document is served as %d %v", w.Code, w.Header())
 	}
 	guarded := httpapi.NewHandler(httpapi.Config{Jobs: m, Gate: keys{}})

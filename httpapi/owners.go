@@ -11,18 +11,20 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Owners are who they say they are; callers are not. So with a Gate, the name of the caller and a slash stand before the ID
-// of every owner in the store: nobody enters, ends or thaws as the owner of another caller. The caller itself is told of its own
-// owners as it named them, everybody else of "caller/owner".
+// Owners are who they say they are; callers are not. So with a Gate, the name of the caller and a slash stand before
+// the ID of every owner in the store: nobody enters, ends or thaws as the owner of another caller. The caller itself is
+// told of its own owners as it named them, everybody else of "caller/owner".
 
-// maxCaller bounds what stands before an owner's ID, so that the rest has room for an ID that is long enough for anybody.
+// maxCaller bounds what stands before an owner's ID, so that the rest has room for an ID that is long enough for
+// anybody.
 const maxCaller = lokt.MaxIDLen / 2
 
-// view is how a caller sees owners: what stands before the IDs of its own. It is empty for who need not say who they are.
+// view is how a caller sees owners: what stands before the IDs of its own. It is empty for who need not say who they
+// are.
 type view string
 
-// viewOf returns what stands before the IDs of the owners of the caller with the name. It is different for different names:
-// it has its only slash at its end.
+// viewOf returns what stands before the IDs of the owners of the caller with the name. It is different for different
+// names: it has its only slash at its end.
 func viewOf(caller string) view {
 	if caller == "" {
 		return ""
@@ -45,7 +47,8 @@ func (v view) stored(o lokt.Owner) (lokt.Owner, error) {
 		return o, invalid("owner is empty")
 	case v == "":
 	case len(v)+len(o.ID) > lokt.MaxIDLen:
-		return o, invalid("owner has %d bytes, more than the %d that are left beside the caller's name", len(o.ID), lokt.MaxIDLen-len(v))
+		const text = "owner has %d bytes, more than the %d that are left beside the caller's name"
+		return o, invalid(text, len(o.ID), lokt.MaxIDLen-len(v))
 	}
 	o.ID = string(v) + o.ID
 	return o, checkOwner(o)
@@ -54,7 +57,8 @@ func (v view) stored(o lokt.Owner) (lokt.Owner, error) {
 // id returns the text, which begins with an owner's ID, as the caller sees it.
 func (v view) id(text string) string { return strings.TrimPrefix(text, string(v)) }
 
-// lock returns the lock as the caller sees it: without secrets, and without what only the host of a process can look at.
+// lock returns the lock as the caller sees it: without secrets, and without what only the host of a process can look
+// at.
 func (v view) lock(l lokt.Lock) lokt.Lock {
 	l = l.Public()
 	for i := range l.Holders {

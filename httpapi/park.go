@@ -61,8 +61,8 @@ func (c *call) waitFor(most time.Duration, change func(context.Context) error) e
 	return err
 }
 
-// slots bound what many do at the same time, all together and each caller alone. Requests of which the caller is not known
-// count only among all.
+// slots bound what many do at the same time, all together and each caller alone. Requests of which the caller is not
+// known count only among all.
 type slots struct {
 	what string // in the plural, for people
 	most int
@@ -83,8 +83,8 @@ func newSlots(what string, most, each int) *slots {
 // shareRetry is when a caller that has its share may ask again.
 const shareRetry = time.Second
 
-// take takes a slot for the caller, who gives it back by calling the returned function, once. The error is errFull, or a
-// *RateLimitedError if the caller has as many as one may have.
+// take takes a slot for the caller, who gives it back by calling the returned function, once. The error is errFull, or
+// a *RateLimitedError if the caller has as many as one may have.
 func (s *slots) take(who string) (free func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,8 @@ func (s *slots) take(who string) (free func(), err error) {
 	case s.taken >= s.most:
 		return nil, errFull
 	case who != "" && s.by[who] >= s.each:
-		return nil, &RateLimitedError{RetryAfter: shareRetry, Why: fmt.Sprintf("%d %s of %s are open already, as many as one caller may have", s.each, s.what, who)}
+		why := fmt.Sprintf("%d %s of %s are open already, as many as one caller may have", s.each, s.what, who)
+		return nil, &RateLimitedError{RetryAfter: shareRetry, Why: why}
 	}
 	s.taken++
 	s.by[who]++
@@ -109,8 +110,8 @@ func (s *slots) take(who string) (free func(), err error) {
 // maxTakenBack is how many operations a server remembers that were taken back.
 const maxTakenBack = 4096
 
-// claims knows which claims are being worked on, by the operation that their client gave them. A client that takes a claim
-// back can be sure that no copy of its request, delayed on the way, claims again afterwards.
+// claims knows which claims are being worked on, by the operation that their client gave them. A client that takes a
+// claim back can be sure that no copy of its request, delayed on the way, claims again afterwards.
 type claims struct {
 	mu        sync.Mutex
 	running   map[string][]*attempt
@@ -124,8 +125,8 @@ type attempt struct {
 	done   chan struct{}
 }
 
-// begin notes that the operation is worked on until the returned function is called. It is an error if it was taken back.
-// The empty operation is nobody's.
+// begin notes that the operation is worked on until the returned function is called. It is an error if it was taken
+// back. The empty operation is nobody's.
 func (p *claims) begin(ctx context.Context, operation string) (context.Context, func(), error) {
 	if operation == "" {
 		return ctx, func() {}, nil

@@ -97,8 +97,9 @@ func (q *query) target(name string) lokt.Target {
 // targetValues is the inverse of target, but for the name and the lease ID.
 func targetValues(t lokt.Target) url.Values {
 	return values(map[string]any{
-		"owner": t.Owner.ID, "session": t.Owner.Session, "host": t.Owner.Host, "any_session": t.Owner.AnySession, "pid": t.Owner.Process.PID,
-		"force": t.Force, "stale": t.Stale,
+		"owner": t.Owner.ID, "session": t.Owner.Session, "host": t.Owner.Host, "pid": t.Owner.Process.PID,
+		"any_session": t.Owner.AnySession,
+		"force":       t.Force, "stale": t.Stale,
 	})
 }
 

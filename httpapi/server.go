@@ -59,7 +59,7 @@ type Limits struct {
 	StreamsEach int
 
 	Wait    time.Duration // the longest that one request waits, whatever it asks for; 30 s
-	Request time.Duration // for reading a request, for working on it beside its wait, and for writing one piece of its answer; 30 s
+	Request time.Duration // for reading it, for work beside its wait, and for writing a piece of its answer; 30 s
 }
 
 func (l Limits) withDefaults() Limits {
@@ -81,8 +81,8 @@ func orDefault[T int | int64 | time.Duration](v, d T) T {
 // Scope is a kind of thing that a caller may be allowed to do.
 type Scope string
 
-// The scopes. The last argument of Caller.May is the name of a lock for the first three, and a job's tag for those of the
-// scheduler.
+// The scopes. The last argument of Caller.May is the name of a lock for the first three, and a job's tag for those of
+// the scheduler.
 const (
 	ScopeRead   Scope = "read"   // look at locks, events, jobs
 	ScopeLock   Scope = "lock"   // claim, renew, release, freeze, and end one's own freeze
@@ -91,6 +91,11 @@ const (
 	ScopeWork   Scope = "work"   // be a worker
 	ScopeAdmin  Scope = "admin"  // run the service: revoke, freeze job types, clean up
 )
+
+// Scopes returns all scopes.
+func Scopes() []Scope {
+	return []Scope{ScopeRead, ScopeLock, ScopeForce, ScopeSubmit, ScopeWork, ScopeAdmin}
+}
 
 // Gate decides who may do what.
 type Gate interface {
@@ -148,8 +153,8 @@ type route struct {
 	keeps   bool // it keeps a lease, or ends it: it is answered however often its caller asks
 	denies  bool // who asks too often is denied, with 200, and not answered with an error
 
-	// serve answers. An error that it returns before it has written anything is answered by fail; after that, it breaks the
-	// connection, so that the client sees that the answer is not complete.
+	// serve answers. An error that it returns before it has written anything is answered by fail; after that, it breaks
+	// the connection, so that the client sees that the answer is not complete.
 	serve func(c *call) error
 }
 
@@ -252,8 +257,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call is one request on its way through the handler, and the ResponseWriter of its answer. Calls are used again, with their
-// buffers: nothing may keep parts of them.
+// call is one request on its way through the handler, and the ResponseWriter of its answer. Calls are used again, with
+// their buffers: nothing may keep parts of them.
 type call struct {
 	http.ResponseWriter
 	s       *server
@@ -272,7 +277,8 @@ type call struct {
 	takesBody bool // and not only a query
 	arrived   bool // the body has been read to its end
 
-	// Before a route was found, it is the mux that answers: that there is none, or for other methods only, or a redirection.
+	// Before a route was found, it is the mux that answers: that there is none, or for other methods only, or a
+	// redirection.
 	routed  bool
 	refused struct {
 		header http.Header
@@ -447,22 +453,17 @@ func (s *server) observe(c *call, took time.Duration) {
 	if !routed {
 		method = "other"
 	}
-	o := Request{ID: c.id, Method: method, Pattern: c.pattern, Status: c.status, Duration: took, Bytes: c.bytes, Caller: c.who(), Reason: c.reason}
-	if o.Status == 0 {
-		o.Status = http.StatusOK
-	}
-	s.Observe(o)
+	s.Observe(Request{
+		ID: c.id, Method: method, Pattern: c.pattern, Caller: c.who(), Status: cmp.Or(c.status, http.StatusOK),
+		Duration: took, Bytes: c.bytes, Reason: c.reason,
+	})
 }
 
 // RequestID returns the ID that came with the request in X-Request-Id, if it is fit for logs, or a new one.
 func RequestID(r *http.Request) string {
 	given := r.Header.Get("X-Request-Id")
-	fit := given != "" && len(given) <= 64
-	for i := range len(given) {
-		b := given[i]
-		fit = fit && (b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '-' || b == '_' || b == '.')
-	}
-	if fit {
+	const fit = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
+	if given != "" && len(given) <= 64 && strings.Trim(given, fit) == "" {
 		return given
 	}
 	var b [8]byte

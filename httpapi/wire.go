@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -8,8 +9,8 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// The scheduler's bodies and answers, for both ends: times with three digits, durations in seconds, null for what is not there.
-// What a body must have is a pointer, and tagged as needed.
+// The scheduler's bodies and answers, for both ends: times with three digits, durations in seconds, null for what is
+// not there. What a body must have is a pointer, and tagged as needed.
 
 // verbatim is a string that is written as it is; others are null where they are empty.
 type verbatim string
@@ -38,8 +39,9 @@ func newSpecWire() specWire {
 
 func toSpec(s *jobs.Spec) specWire {
 	w := specWire{
-		Type: verbatim(s.Type), Priority: verbatim(s.Priority), Units: s.Units, Unique: s.Unique, Payload: s.Payload, IdempotencyKey: s.IdempotencyKey,
-		Tags: s.Tags, MaxAttempts: s.MaxAttempts, RetryBackoff: s.RetryBackoff, RunAt: s.RunAt, Locks: s.Locks,
+		Type: verbatim(s.Type), Priority: verbatim(s.Priority), Units: s.Units, Unique: s.Unique,
+		Payload: s.Payload, IdempotencyKey: s.IdempotencyKey, Tags: s.Tags, MaxAttempts: s.MaxAttempts,
+		RetryBackoff: s.RetryBackoff, RunAt: s.RunAt, Locks: s.Locks,
 	}
 	if s.MaxRuntime != 0 {
 		w.MaxRuntime = &s.MaxRuntime
@@ -49,8 +51,9 @@ func toSpec(s *jobs.Spec) specWire {
 
 func (w *specWire) spec() jobs.Spec {
 	s := jobs.Spec{
-		Type: string(w.Type), Priority: jobs.Priority(w.Priority), Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: w.IdempotencyKey,
-		Tags: w.Tags, MaxAttempts: w.MaxAttempts, RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
+		Type: string(w.Type), Priority: jobs.Priority(w.Priority), Units: w.Units, Unique: w.Unique,
+		Payload: w.Payload, IdempotencyKey: w.IdempotencyKey, Tags: w.Tags, MaxAttempts: w.MaxAttempts,
+		RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
 	}
 	if w.MaxRuntime != nil {
 		s.MaxRuntime = *w.MaxRuntime
@@ -121,7 +124,9 @@ func toNews(a *jobs.HeartbeatAnswer) newsWire {
 }
 
 func (w *newsWire) news(interval time.Duration) jobs.HeartbeatAnswer {
-	return jobs.HeartbeatAnswer{ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: interval, LostLocks: w.LostLocks}
+	return jobs.HeartbeatAnswer{
+		ExpiresAt: w.ExpiresAt, Cancel: w.Cancel, Drain: w.Drain, Interval: interval, LostLocks: w.LostLocks,
+	}
 }
 
 // aliveWire is the answer to a heartbeat.
@@ -245,26 +250,32 @@ type jobWire struct {
 	Code           string         `json:"code"`
 	Cancel         bool           `json:"cancel_requested"`
 	Reason         string         `json:"reason"`
-	Progress       *float64       `json:"progress"`
-	Message        string         `json:"message"`
-	Metrics        jsontext.Value `json:"metrics"`
-	Checkpoint     jsontext.Value `json:"checkpoint"`
-	Result         jsontext.Value `json:"result"`
-	Error          jsontext.Value `json:"error"`
+	outputWire
+}
+
+// outputWire is a jobs.Report.
+type outputWire struct {
+	Progress   *float64       `json:"progress"`
+	Message    string         `json:"message"`
+	Metrics    jsontext.Value `json:"metrics"`
+	Checkpoint jsontext.Value `json:"checkpoint"`
+	Result     jsontext.Value `json:"result"`
+	Error      jsontext.Value `json:"error"`
 }
 
 func toJob(j *jobs.Job, leaseID bool) jobWire {
 	w := jobWire{
 		ID: j.ID, Type: j.Type, Priority: j.Priority, Units: j.Units, Unique: j.Unique, State: j.State, Payload: j.Payload,
-		IdempotencyKey: j.IdempotencyKey, Tags: j.Tags, LeaseID: shown(j.LeaseID, leaseID), CreatedAt: j.CreatedAt, UpdatedAt: j.UpdatedAt,
-		MaxAttempts: j.MaxAttempts, RetryBackoff: j.RetryBackoff, RunAt: j.RunAt, Locks: j.Locks, ReadyAt: j.ReadyAt, StartedAt: j.StartedAt,
-		EndedAt: j.EndedAt, Attempt: j.Attempt, Token: j.Token, Code: j.Code, Cancel: j.Cancel, Reason: j.Reason,
+		IdempotencyKey: j.IdempotencyKey, Tags: j.Tags, LeaseID: shown(j.LeaseID, leaseID), CreatedAt: j.CreatedAt,
+		UpdatedAt: j.UpdatedAt, MaxAttempts: j.MaxAttempts, RetryBackoff: j.RetryBackoff, RunAt: j.RunAt, Locks: j.Locks,
+		ReadyAt: j.ReadyAt, StartedAt: j.StartedAt, EndedAt: j.EndedAt, Attempt: j.Attempt, Token: j.Token,
+		Code: j.Code, Cancel: j.Cancel, Reason: j.Reason,
 	}
 	if j.MaxRuntime != 0 {
 		w.MaxRuntime = &j.MaxRuntime
 	}
 	if o := j.Output; o != nil {
-		w.Progress, w.Message, w.Metrics, w.Checkpoint, w.Result, w.Error = o.Progress, o.Message, o.Metrics, o.Checkpoint, o.Result, o.Error
+		w.outputWire = outputWire(*o)
 	}
 	return w
 }
@@ -272,19 +283,19 @@ func toJob(j *jobs.Job, leaseID bool) jobWire {
 func (w *jobWire) job() jobs.Job {
 	j := jobs.Job{
 		Spec: jobs.Spec{
-			Type: w.Type, Priority: w.Priority, Units: w.Units, Unique: w.Unique, Payload: w.Payload, IdempotencyKey: w.IdempotencyKey,
-			Tags: w.Tags, MaxAttempts: w.MaxAttempts, RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
+			Type: w.Type, Priority: w.Priority, Units: w.Units, Unique: w.Unique, Payload: w.Payload,
+			IdempotencyKey: w.IdempotencyKey, Tags: w.Tags, MaxAttempts: w.MaxAttempts,
+			RetryBackoff: w.RetryBackoff, RunAt: w.RunAt, Locks: w.Locks,
 		},
 		ID: w.ID, State: w.State, LeaseID: w.LeaseID, CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt, ReadyAt: w.ReadyAt,
-		StartedAt: w.StartedAt, EndedAt: w.EndedAt, Attempt: w.Attempt, Token: w.Token, Code: w.Code, Cancel: w.Cancel, Reason: w.Reason,
+		StartedAt: w.StartedAt, EndedAt: w.EndedAt, Attempt: w.Attempt, Token: w.Token, Code: w.Code,
+		Cancel: w.Cancel, Reason: w.Reason,
 	}
 	if w.MaxRuntime != nil {
 		j.MaxRuntime = *w.MaxRuntime
 	}
-	if w.Progress != nil || w.Message != "" || w.Metrics != nil || w.Checkpoint != nil || w.Result != nil || w.Error != nil {
-		j.Output = &jobs.Report{
-			Progress: w.Progress, Message: w.Message, Metrics: w.Metrics, Checkpoint: w.Checkpoint, Result: w.Result, Error: w.Error,
-		}
+	if !reflect.ValueOf(w.outputWire).IsZero() {
+		j.Output = new(jobs.Report(w.outputWire))
 	}
 	return j
 }
@@ -300,7 +311,8 @@ type seenWire struct {
 
 func toSeen(v *jobs.View, leaseID bool) seenWire {
 	w := seenWire{
-		InQueue: v.InQueue, WaitingFor: v.WaitingFor, Age: v.Age.Truncate(time.Millisecond), SinceUpdate: v.SinceUpdate.Truncate(time.Millisecond),
+		InQueue: v.InQueue, WaitingFor: v.WaitingFor,
+		Age: v.Age.Truncate(time.Millisecond), SinceUpdate: v.SinceUpdate.Truncate(time.Millisecond),
 	}
 	if v.Lease != nil {
 		w.Lease = toLease(v.Lease, leaseID)

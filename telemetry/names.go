@@ -23,10 +23,10 @@ const (
 
 // Names of the other metrics.
 const (
-	HolderGauge  = "lock.holder"        // 1 for each holder, the owner's ID as attribute "holder"; more if it has several holds
+	HolderGauge  = "lock.holder"        // holds of each holder, the owner's ID as attribute "holder"
 	QueueLength  = "lock.queue_length"  // waiting claims
 	HoldDuration = "lock.hold_duration" // histogram, in seconds: for how long what was given back had been held
-	WaitDuration = "lock.wait_duration" // histogram, in seconds: for how long claims waited, attribute "outcome" says what for
+	WaitDuration = "lock.wait_duration" // histogram, in seconds: for how long claims waited, by "outcome"
 )
 
 // Keys of attributes.
@@ -40,8 +40,8 @@ const (
 // lock.
 const Overflow = "(other)"
 
-// counters returns the names and descriptions of the counters, and the type of events that each counts. Queued and Contention
-// count events of waiting as well, and StaleCleaned what was found stale on request.
+// counters returns the names and descriptions of the counters, and the type of events that each counts. Queued and
+// Contention count events of waiting as well, and StaleCleaned what was found stale on request.
 func counters() []struct {
 	name, help string
 	event      lokt.EventType

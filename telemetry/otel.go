@@ -39,11 +39,13 @@ func (r *Recorder) instrument(p metric.MeterProvider) (err error) {
 	if in.queue, err = meter.Int64ObservableGauge(QueueLength, metric.WithDescription(queueHelp)); err != nil {
 		return fail(QueueLength)
 	}
-	buckets := metric.WithExplicitBucketBoundaries(bounds()...)
-	if in.hold, err = meter.Float64Histogram(HoldDuration, metric.WithUnit("s"), metric.WithDescription(holdHelp), buckets); err != nil {
+	seconds, buckets := metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(bounds()...)
+	help := metric.WithDescription(holdHelp)
+	if in.hold, err = meter.Float64Histogram(HoldDuration, seconds, buckets, help); err != nil {
 		return fail(HoldDuration)
 	}
-	if in.wait, err = meter.Float64Histogram(WaitDuration, metric.WithUnit("s"), metric.WithDescription(waitHelp), buckets); err != nil {
+	help = metric.WithDescription(waitHelp)
+	if in.wait, err = meter.Float64Histogram(WaitDuration, seconds, buckets, help); err != nil {
 		return fail(WaitDuration)
 	}
 	observables = append(observables, in.holder, in.queue)

@@ -77,7 +77,8 @@ func (r *Recorder) Snapshot(ctx context.Context) (Snapshot, error) {
 
 func (s *series) snapshot(bounds []float64) LockSnapshot {
 	l := LockSnapshot{
-		Name: s.name, Counters: maps.Clone(s.counts), Holds: s.holds.snapshot(bounds), LastHold: s.lastHold, Waits: map[string]Histogram{},
+		Name: s.name, Counters: maps.Clone(s.counts), Holds: s.holds.snapshot(bounds), LastHold: s.lastHold,
+		Waits: map[string]Histogram{},
 	}
 	for outcome, h := range s.waits {
 		l.Waits[outcome] = h.snapshot(bounds)
@@ -157,8 +158,9 @@ func (r *Recorder) WriteText(ctx context.Context, w io.Writer) error {
 }
 
 func (s Snapshot) write(w *promtext.Writer) {
+	type sampler = func(w *promtext.Writer, name string, l *LockSnapshot)
 	// family writes what samples does for each lock, if that is anything.
-	family := func(name, kind, help string, samples func(w *promtext.Writer, name string, l *LockSnapshot)) {
+	family := func(name, kind, help string, samples sampler) {
 		var part promtext.Writer
 		for i := range s.Locks {
 			samples(&part, name, &s.Locks[i])
@@ -183,14 +185,14 @@ func (s Snapshot) write(w *promtext.Writer) {
 	family(promName(QueueLength), promtext.Gauge, queueHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
 		w.Sample(name, float64(l.Waiting), attrName, l.Name)
 	})
-	family(promName(HoldDuration)+"_seconds", promtext.Histogram, holdHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
-		l.Holds.write(w, name, attrName, l.Name)
-	})
-	family(promName(WaitDuration)+"_seconds", promtext.Histogram, waitHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+	holds := func(w *promtext.Writer, name string, l *LockSnapshot) { l.Holds.write(w, name, attrName, l.Name) }
+	family(promName(HoldDuration)+"_seconds", promtext.Histogram, holdHelp, holds)
+	waits := func(w *promtext.Writer, name string, l *LockSnapshot) {
 		for _, outcome := range outcomes() {
 			l.Waits[outcome].write(w, name, attrName, l.Name, attrOutcome, outcome)
 		}
-	})
+	}
+	family(promName(WaitDuration)+"_seconds", promtext.Histogram, waitHelp, waits)
 }
 
 func (h Histogram) write(w *promtext.Writer, name string, labels ...string) {

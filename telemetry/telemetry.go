@@ -7,15 +7,17 @@
 //	store, err := filestore.Open(dir, filestore.Options{Observe: rec.Observe})
 //	locker, err := lokt.NewLocker(lokt.NewManager(store), owner, lokt.LockerOptions{Observe: rec.Observe})
 //
-// (A memstore tells the events of a change together: Observe: rec.ObserveAll.) A store tells what happened to locks, a Locker
-// what happened to leases in this process; nothing is counted twice.
+// (A memstore tells the events of a change together: Observe: rec.ObserveAll.) A store tells what happened to locks, a
+// Locker what happened to leases in this process; nothing is counted twice.
 //
-// Each event is told in the process that made the change, so counters and histograms of several processes over one store add
-// up. For who holds and who waits, a process knows only its own part: Options.Service, if given, is asked for these two.
+// Each event is told in the process that made the change, so counters and histograms of several processes over one
+// store add up. For who holds and who waits, a process knows only its own part: Options.Service, if given, is asked for
+// these two.
 //
-// The lock's name is the attribute "name". No more than Options.MaxNames locks, the first ones that are seen, have series of
-// their own; all others share one, named Overflow. In Prometheus's text the names are those of the OpenTelemetry exporter with
-// the namespace "lokt": lock.acquired is lokt_lock_acquired_total. Durations are in seconds.
+// The lock's name is the attribute "name". No more than Options.MaxNames locks, the first ones that are seen, have
+// series of their own; all others share one, named Overflow. In Prometheus's text the names are those of the
+// OpenTelemetry exporter with the namespace "lokt": lock.acquired is lokt_lock_acquired_total. Durations are in
+// seconds.
 package telemetry
 
 import (
@@ -93,7 +95,8 @@ type lease struct {
 // New returns a recorder. It fails only if the meter provider does.
 func New(o Options) (*Recorder, error) {
 	o.MaxNames = cmp.Or(max(o.MaxNames, 0), DefaultMaxNames)
-	r := &Recorder{o: o, bounds: bounds(), counted: map[lokt.EventType]string{}, series: map[string]*series{}, leases: map[string]lease{}}
+	r := &Recorder{o: o, bounds: bounds(), series: map[string]*series{}, leases: map[string]lease{}}
+	r.counted = map[lokt.EventType]string{}
 	for _, c := range counters() {
 		if c.event != "" {
 			r.counted[c.event] = c.name
@@ -144,7 +147,8 @@ func (r *Recorder) observe(e *lokt.Event) {
 		r.holds(s, e)
 	case lokt.EventWait:
 		waited, end = r.waits(s, e)
-	case lokt.EventRelease, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventAutoPrune, lokt.EventLost, lokt.EventMismatch:
+	case lokt.EventRelease, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventAutoPrune, lokt.EventLost,
+		lokt.EventMismatch:
 		delete(r.leases, e.LeaseID)
 	}
 	if held >= 0 {
@@ -197,7 +201,7 @@ func (r *Recorder) all() []*series {
 
 func (r *Recorder) newSeries(name string) *series {
 	s := &series{name: name, waits: map[string]*Histogram{}}
-	s.counts = map[string]int64{Broken: 0, StaleDetected: 0} // who is to be alarmed sees that they rise only if they were there
+	s.counts = map[string]int64{Broken: 0, StaleDetected: 0} // alarms see a rise only of what was there before
 	if r.otel != nil {
 		s.prepare()
 	}
@@ -213,8 +217,8 @@ func (r *Recorder) holds(s *series, e *lokt.Event) {
 	r.remember(e.LeaseID, l)
 }
 
-// waits notes what the event says about a waiting claim, and returns for how long it waited if that is over. The recorder
-// is locked.
+// waits notes what the event says about a waiting claim, and returns for how long it waited if that is over. The
+// recorder is locked.
 func (r *Recorder) waits(s *series, e *lokt.Event) (waited time.Duration, end string) {
 	end = e.Extra[lokt.ExtraOutcome]
 	if end == "started" {
@@ -280,8 +284,8 @@ func (o *occupancy) add(s *series, holder string) {
 	o.holders[holder]++
 }
 
-// occupancies returns who holds what and who waits for what, by the name of the series. With an error it returns what could
-// be found out.
+// occupancies returns who holds what and who waits for what, by the name of the series. With an error it returns what
+// could be found out.
 func (r *Recorder) occupancies(ctx context.Context) (map[string]*occupancy, error) {
 	all := map[string]*occupancy{}
 	of := func(name string) *occupancy {

@@ -24,7 +24,6 @@ func budgets() map[string]int {
 		"store/memstore":  550,
 		"store/filestore": 2_000,
 		"store/sqlstore":  2_800,
-		"store/docstore":  2_800,
 		"store/etcdstore": 1_700,
 		"lockfile":        500,
 
@@ -53,17 +52,35 @@ func budgets() map[string]int {
 	}
 }
 
-// above are packages that are still larger than they may be.
-func above() []string {
-	return []string{
-		".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "lokttest", "store/memstore", "store/filestore",
-		"store/sqlstore", "store/docstore", "store/etcdstore", "lockfile", "httpapi", "telemetry", "internal/cli",
-		"internal/daemon", "internal/auth", "internal/audit", "internal/guard", "internal/process", "internal/atomicfile", "internal/vfs",
-		"internal/promtext", "internal/rawjson", "internal/testkit",
+// above are packages that are still larger than they may be, and how large each may be until it is not: as it was measured
+// last. A number here may only fall.
+func above() map[string]int {
+	return map[string]int{
+		".":                 4_156,
+		"httpapi":           5_012,
+		"internal/audit":    977,
+		"internal/auth":     691,
+		"internal/cli":      8_106,
+		"internal/daemon":   2_082,
+		"internal/guard":    698,
+		"internal/promtext": 113,
+		"internal/testkit":  1_409,
+		"internal/vfs":      131,
+		"jobs":              2_567,
+		"jobs/engine":       2_832,
+		"jobs/jobstest":     2_913,
+		"jobs/worker":       1_002,
+		"lockfile":          524,
+		"lokttest":          2_772,
+		"store/etcdstore":   1_818,
+		"store/filestore":   2_243,
+		"store/memstore":    582,
+		"store/sqlstore":    4_905,
+		"telemetry":         704,
 	}
 }
 
-func sizeViolations(tr *tree, budgets map[string]int, above []string, most int) []string {
+func sizeViolations(tr *tree, budgets, above map[string]int, most int) []string {
 	var bad []string
 	sum, sizes := 0, map[string]int{}
 	for dir, p := range tr.pkgs {
@@ -82,8 +99,8 @@ func sizeViolations(tr *tree, budgets map[string]int, above []string, most int) 
 		sum += lines
 	}
 	for _, key := range slices.Sorted(maps.Keys(budgets)) {
-		if sizes[key] > budgets[key] && !slices.Contains(above, key) {
-			bad = append(bad, fmt.Sprintf("package %s has %d lines that are no tests, and may have %d", key, sizes[key], budgets[key]))
+		if may := max(budgets[key], above[key]); sizes[key] > may {
+			bad = append(bad, fmt.Sprintf("package %s has %d lines that are no tests, and may have %d", key, sizes[key], may))
 		}
 	}
 	if len(above) == 0 && sum > most {
@@ -98,9 +115,9 @@ func TestNoPackageIsLargerThanItMayBe(t *testing.T) {
 
 func TestSizeCheckFindsWhatIsTooLarge(t *testing.T) {
 	tr := sources(t, map[string]string{
-		"a/a.go": "package a\n\n\n", "a/b/b.go": "package b\n", "a/a_test.go": "package a\n\n\n\n\n\n", "c/c.go": "package c\n", "d/d.go": "package d\n",
+		"a/a.go": "package a\n\n\n", "a/b/b.go": "package b\n", "a/a_test.go": "package a\n\n\n\n\n\n", "c/c.go": "package c\n\n", "d/d.go": "package d\n",
 	})
-	bad := sizeViolations(tr, map[string]int{"a": 3, "c": 1}, []string{"c"}, 100)
+	bad := sizeViolations(tr, map[string]int{"a": 3, "c": 1}, map[string]int{"c": 2}, 100)
 	expect(t, bad, "package a has 4 lines that are no tests, and may have 3", "package d has no budget")
-	expect(t, sizeViolations(tr, map[string]int{"a": 4, "c": 1, "d": 1}, nil, 5), "the module has 6 lines that are no tests, and may have 5")
+	expect(t, sizeViolations(tr, map[string]int{"a": 4, "c": 2, "d": 1}, nil, 5), "the module has 7 lines that are no tests, and may have 5")
 }

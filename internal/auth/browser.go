@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Ours reports whether a request without proof of who makes it names the daemon as only the daemon is named: by a loopback
-// address, by the address at which the request arrived, or by one of names. A page in a browser whose own name is made to
-// resolve to 127.0.0.1 is of the same origin as the daemon, but that name gives it away.
+// Ours reports whether a request without proof of who makes it names the daemon as only the daemon is named: by a
+// loopback address, by the address at which the request arrived, or by one of names. A page in a browser whose own name
+// is made to resolve to 127.0.0.1 is of the same origin as the daemon, but that name gives it away.
 func Ours(r *http.Request, names []string) bool {
 	if r.Host == "" { // browsers always send one
 		return true

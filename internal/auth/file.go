@@ -24,9 +24,10 @@ import (
 
 // Entry is one caller in a token file, or the end of one.
 //
-// The file has one JSON object per line. Lines are only appended: one with Revoked ends every earlier entry of the name, and
-// Revoke turns those into comments by overwriting a byte of each. So two commands at the same time do not undo each other,
-// and a copy that is cut off between two lines lets in nobody whom the whole does not. Empty lines and comments (#) are ignored.
+// The file has one JSON object per line. Lines are only appended: one with Revoked ends every earlier entry of the
+// name, and Revoke turns those into comments by overwriting a byte of each. So two commands at the same time do not
+// undo each other, and a copy that is cut off between two lines lets in nobody whom the whole does not. Empty lines and
+// comments (#) are ignored.
 type Entry struct {
 	Name    string     `json:"name"`
 	SHA256  string     `json:"sha256,omitempty"` // of the token, in hexadecimal
@@ -47,8 +48,8 @@ const (
 // tokenPrefix begins every token, so that programs that look for leaked secrets know one when they see it.
 const tokenPrefix = "lokt_"
 
-// NewToken returns a new token and what the file keeps of it: its plain SHA-256. Slow hashes are for passwords, which can be
-// guessed; this one is computed for every request, and of 256 random bits there are too many to try.
+// NewToken returns a new token and what the file keeps of it: its plain SHA-256. Slow hashes are for passwords, which
+// can be guessed; this one is computed for every request, and of 256 random bits there are too many to try.
 func NewToken() (token, hash string) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // documented never to fail
@@ -57,8 +58,8 @@ func NewToken() (token, hash string) {
 	return token, hex.EncodeToString(sum[:])
 }
 
-// ReadFile returns the entries of a token file that are neither revoked nor expired at the given time, in order; those that
-// have expired, too, if the time is zero. A file that everybody may write to is refused.
+// ReadFile returns the entries of a token file that are neither revoked nor expired at the given time, in order; those
+// that have expired, too, if the time is zero. A file that everybody may write to is refused.
 func ReadFile(path string, now time.Time) ([]Entry, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would keep everybody waiting
 	if err != nil {
@@ -142,8 +143,8 @@ func ValidateName(name string) error {
 	return nil
 }
 
-// Append adds an entry to the token file, which is made if there is none: for its user alone, and if that is root, for the
-// owner of its directory.
+// Append adds an entry to the token file, which is made if there is none: for its user alone, and if that is root, for
+// the owner of its directory.
 func Append(path string, e Entry) error {
 	if err := e.validate(); err != nil {
 		return err
@@ -189,7 +190,8 @@ func appendLine(path string, line []byte) error {
 	return f.Sync()
 }
 
-// Revoke ends every entry of the name in the token file, and returns how many there were, and whether one was a certificate's.
+// Revoke ends every entry of the name in the token file, and returns how many there were, and whether one was a
+// certificate's.
 func Revoke(path, name string, now time.Time) (n int, certificate bool, err error) {
 	all, err := ReadFile(path, time.Time{})
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package auth decides who may do what at the daemon: callers prove who they are with a bearer token, of which the daemon
-// keeps a hash in a file, or with a client certificate. What they may do is a list of scopes, and for locks a prefix of
-// their names.
+// Package auth decides who may do what at the daemon: callers prove who they are with a bearer token, of which the
+// daemon keeps a hash in a file, or with a client certificate. What they may do is a list of scopes, and for locks a
+// prefix of their names.
 //
-// Whoever proves nothing gets nothing. A token that was revoked or has expired opens nothing from the first request a second
-// after the change on. A file that cannot be read changes nothing. Tokens are as secret as the connection.
+// Whoever proves nothing gets nothing. A token that was revoked or has expired opens nothing from the first request a
+// second after the change on. A file that cannot be read changes nothing. Tokens are as secret as the connection.
 package auth
 
 import (
@@ -33,7 +33,7 @@ type Scope = httpapi.Scope
 
 // Scopes returns all scopes. Admin includes the others.
 func Scopes() []Scope {
-	return []Scope{httpapi.ScopeRead, httpapi.ScopeLock, httpapi.ScopeForce, httpapi.ScopeSubmit, httpapi.ScopeWork, httpapi.ScopeAdmin}
+	return httpapi.Scopes()
 }
 
 // ParseScopes reads scopes separated by commas; "none" stands for none at all.
@@ -102,7 +102,8 @@ const (
 
 // NewGate returns a gate. It fails if the token file cannot be read.
 func NewGate(o Options) (*Gate, error) {
-	g := &Gate{o: o, callers: newLimits(rate.Limit(o.Rate), int(max(1, 2*o.Rate))), failing: newLimits(failRate, failBurst)}
+	g := &Gate{o: o, failing: newLimits(failRate, failBurst)}
+	g.callers = newLimits(rate.Limit(o.Rate), int(max(1, 2*o.Rate)))
 	if g.o.Log == nil {
 		g.o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -157,7 +158,8 @@ func (g *Gate) reload(now time.Time) (err error) {
 	return nil
 }
 
-// look reads the file again if it has changed, or could not be read: what was in the way need not be in the file. It says so, once.
+// look reads the file again if it has changed, or could not be read: what was in the way need not be in the file. It
+// says so, once.
 func (g *Gate) look() {
 	if g.o.File == "" {
 		return
@@ -214,20 +216,20 @@ func (c *caller) May(s Scope, name string) bool {
 	return true
 }
 
-// Enter implements httpapi.Gate. The error is httpapi.ErrUnauthenticated, or httpapi.ErrRateLimited for a caller who asks
-// too often, who is returned as well, or an address from which too many unknown ones ask.
+// Enter implements httpapi.Gate. The error is httpapi.ErrUnauthenticated, or httpapi.ErrRateLimited for a caller who
+// asks too often, who is returned as well, or an address from which too many unknown ones ask.
 func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
 	g.look()
 	c, err := g.identify(r, time.Now())
-	addr := address(r)
+	addr, later := address(r), &httpapi.RateLimitedError{RetryAfter: time.Second}
 	switch {
 	case err != nil && !g.failing.allow(addr):
-		return nil, fmt.Errorf("too many attempts without a valid token: %w", &httpapi.RateLimitedError{RetryAfter: time.Second})
+		return nil, fmt.Errorf("too many attempts without a valid token: %w", later)
 	case err != nil:
 		g.o.Log.Info("refused", "address", addr, "why", err)
 		return nil, fmt.Errorf("%w: %w", httpapi.ErrUnauthenticated, err)
 	case g.o.Rate > 0 && !g.callers.allow(cmp.Or(c.name, addr)):
-		return c, fmt.Errorf("more than %g requests a second: %w", g.o.Rate, &httpapi.RateLimitedError{RetryAfter: time.Second})
+		return c, fmt.Errorf("more than %g requests a second: %w", g.o.Rate, later)
 	}
 	return c, nil
 }
@@ -253,7 +255,7 @@ func (g *Gate) bearer(header []string, now time.Time) (*caller, error) {
 		return nil, errors.New("authorization is not a bearer token")
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	e := g.known.Load().tokens[sum] // how long it takes tells something of hashes at most, and nobody can make a token for one
+	e := g.known.Load().tokens[sum] // its time tells of hashes at most, and nobody can make a token for one
 	if e == nil {
 		return nil, errors.New("unknown token")
 	}

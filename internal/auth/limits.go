@@ -55,8 +55,8 @@ func (l *limits) allow(who string) bool {
 	return one.Allow()
 }
 
-// address returns whom an unknown caller counts as: its IPv4 address, or the /64 of its IPv6 address, of which one host may
-// have as many as it likes.
+// address returns whom an unknown caller counts as: its IPv4 address, or the /64 of its IPv6 address, of which one host
+// may have as many as it likes.
 func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
