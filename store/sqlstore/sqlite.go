@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -156,11 +155,8 @@ func (w *writer) close() error {
 	for _, s := range w.stmts {
 		_ = s.Close()
 	}
-	err := w.conn.Close()
-	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
-		err = nil
-	}
-	return errors.Join(err, w.db.Close())
+	_ = w.conn.Close() // it goes back to the pool
+	return w.db.Close()
 }
 
 // unavailable wraps an error that is not among those that callers tell apart.

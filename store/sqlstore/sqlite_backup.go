@@ -26,11 +26,7 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 	}
 	part := path + ".part"
 	_ = os.Remove(part)
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err == nil {
-		err = f.Close()
-	}
-	if err != nil {
+	if err := touch(part, os.O_CREATE|os.O_EXCL); err != nil {
 		return unavailable(err)
 	}
 	defer func() {
@@ -46,14 +42,13 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 		_, err = c.ExecContext(ctx, "VACUUM INTO ?", part)
 	}
 	_, back := c.ExecContext(context.WithoutCancel(ctx), "PRAGMA query_only = ON")
-	if err = errors.Join(err, back, c.Close()); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return translate(fmt.Errorf("backup to %s: %w", path, err))
+	if err = errors.Join(err, back, c.Close()); err == nil {
+		err = unavailable(finishBackup(ctx, vfs.OS(), part, path))
 	}
-	if err := finishBackup(ctx, vfs.OS(), part, path); err != nil {
-		return translate(unavailable(fmt.Errorf("backup to %s: %w", path, err)))
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	} else if err != nil {
+		return translate(fmt.Errorf("backup to %s: %w", path, err))
 	}
 	return nil
 }
@@ -70,14 +65,7 @@ func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
 		s.Backup = true
 		err = s.write(w)
 	}
-	if err := errors.Join(err, w.close()); err != nil {
-		return err
-	}
-	f, err := os.Open(part)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, w.close()); err != nil { // its commit flushed all of the file
 		return err
 	}
 	return atomicfile.Publish(fsys, part, path)

@@ -187,18 +187,21 @@ func (d *fileDB) store(b *batch) error {
 			return err
 		}
 	}
-	if err := next.write(d.write); err != nil {
+	if lazy && len(b.events) == 0 && b.now.Sub(d.state.Clock) < time.Second { // renewals: only the clock has gone on
+		next = d.state
+	} else if err := next.write(d.write); err != nil {
 		return err
 	}
 	if err := d.write.exec("COMMIT"); err != nil {
 		return err
 	}
+	d.state = next
 	d.unmoved.Store(true)
 	select {
 	case d.stored <- struct{}{}:
 	default:
 	}
-	if d.state = next; !lazy {
+	if !lazy {
 		return unavailable(d.mark.write(&d.state, false))
 	}
 	return nil

@@ -10,10 +10,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"sync"
 	"sync/atomic"
 
 	"github.com/lokt-dev/lokt"
@@ -30,11 +28,9 @@ type markText struct {
 
 // mark is the file. It has two slots, written in turn, so that one is whole whenever a writing is interrupted.
 type mark struct {
-	path  string
 	file  *os.File
 	text  markText
 	dirty atomic.Bool // written, and not flushed
-	mu    sync.Mutex  // while it is flushed or closed
 }
 
 const markSlot = 512
@@ -70,7 +66,7 @@ func openMark(path string, was markText) (*mark, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return &mark{path: markPath(path), file: f, text: was}, nil
+	return &mark{file: f, text: was}, nil
 }
 
 // write says how far the database has come.
@@ -90,18 +86,10 @@ func (m *mark) write(s *state, clean bool) error {
 
 // flush flushes what was written.
 func (m *mark) flush() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if !m.dirty.Swap(false) {
 		return nil
 	}
 	return m.file.Sync()
-}
-
-func (m *mark) close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.file.Close()
 }
 
 // scanLog looks at a log of SQLite before that does, and reports whether it ends early: behind the first frame that
@@ -109,19 +97,15 @@ func (m *mark) close() error {
 // log; but also by a loss of power, when the end of a transaction that nobody was told of came to the disk before its
 // beginning.
 func scanLog(path string) (early bool, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) < 32 { // a log without a header says nothing
 		return false, nil
 	} else if err != nil {
 		return false, unavailable(err)
 	}
-	defer f.Close()
-	header := make([]byte, 32)
-	if _, err := io.ReadFull(f, header); err != nil {
-		return false, nil //nolint:nilerror // a log without a header says nothing
-	}
+	header, b := b[:32], b[32:]
 	var order binary.ByteOrder = binary.LittleEndian
-	magic, size := binary.BigEndian.Uint32(header), int64(binary.BigEndian.Uint32(header[8:]))
+	magic, size := binary.BigEndian.Uint32(header), int(binary.BigEndian.Uint32(header[8:]))
 	if magic&1 == 1 {
 		order = binary.BigEndian
 	}
@@ -130,12 +114,8 @@ func scanLog(path string) (early bool, err error) {
 	if magic&^1 != 0x377f0682 || size < 512 || size > 65536 || sum != logSum(header[24:]) {
 		return !bytes.Equal(header, make([]byte, 32)), nil
 	}
-	whole := true
-	frame := make([]byte, 24+size)
-	for at := int64(32); ; at += int64(len(frame)) {
-		if _, err := f.ReadAt(frame, at); err != nil {
-			return false, nil //nolint:nilerror // what cannot be read here, SQLite will say
-		}
+	for whole := true; len(b) >= 24+size; b = b[24+size:] {
+		frame := b[:24+size]
 		ours, ends := bytes.Equal(frame[8:16], header[16:24]), binary.BigEndian.Uint32(frame[4:]) != 0
 		if whole {
 			addLog(&sum, order, frame[:8])
@@ -146,6 +126,7 @@ func scanLog(path string) (early bool, err error) {
 			return true, nil
 		}
 	}
+	return false, nil
 }
 
 func logSum(b []byte) [2]uint32 {

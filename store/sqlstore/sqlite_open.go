@@ -107,10 +107,7 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	// SQLite gives the files beside the database the same permissions.
-	if f, err := os.OpenFile(d.path, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-		return false, unavailable(err)
-	} else if err := f.Close(); err != nil {
+	if err := touch(d.path, os.O_CREATE); err != nil {
 		return false, unavailable(err)
 	}
 	if d.inode, err = lockFile(d.path); err != nil {
@@ -143,6 +140,15 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 		err = d.openReaders(ctx)
 	}
 	return was.unclean, err
+}
+
+// touch makes a file for its user alone. SQLite gives the files beside a database the same permissions.
+func touch(path string, flags int) error {
+	f, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	return err
 }
 
 // openReaders opens all of them at once, so that none opens another file that has come to the place of this one
@@ -321,7 +327,7 @@ func (d *fileDB) begin(was found) error {
 // checkLiving looks for damage, in the tables that are read as a whole when the database is opened, that makes rows
 // disappear.
 func (d *fileDB) checkLiving() error {
-	for _, table := range []string{"state", "locks", "waiters", "living", "payloads", "memos"} {
+	for _, table := range []string{"state", "locks", "waiters", "living", "memos"} {
 		if err := d.write.query("PRAGMA quick_check('"+table+"')", nil, intact); err != nil {
 			return fmt.Errorf("%w: %w; restore a backup", lokt.ErrDamaged, err)
 		}
@@ -400,7 +406,7 @@ func (d *fileDB) release() error {
 		errs = append(errs, d.write.close())
 	}
 	if d.mark != nil {
-		errs = append(errs, d.mark.close())
+		errs = append(errs, d.mark.file.Close())
 	}
 	if d.inode != nil {
 		errs = append(errs, d.inode.Close())
