@@ -22,7 +22,7 @@ func TestTheTokenComesFromWhereItIsSaid(t *testing.T) {
 		"nothing":                         {nil, ""},
 		"the variable":                    {[]string{"LOKT_SERVER_TOKEN=mine", "LOKT_TOKEN=2", "LOKT_TOKEN_FILE=" + file}, "mine"},
 		"the file":                        {[]string{"LOKT_TOKEN_FILE=" + file}, "of-the-file"},
-		"the other, outside of a guard":   {[]string{"LOKT_TOKEN=123"}, "123"},
+		"fencing tokens, outside a guard": {[]string{"LOKT_TOKEN=123"}, ""},
 		"fencing tokens":                  {[]string{"LOKT_TOKEN=12,13", "LOKT_HELD=a=x,b=y"}, ""},
 		"fencing tokens, and the guard's": {[]string{"LOKT_TOKEN=12,13", "LOKT_HELD=a=x,b=y", "LOKT_SERVER_TOKEN=handed-on"}, "handed-on"},
 		"fencing tokens, and the file":    {[]string{"LOKT_TOKEN=12", "LOKT_HELD=a=x", "LOKT_TOKEN_FILE=" + file}, "of-the-file"},

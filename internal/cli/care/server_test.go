@@ -21,7 +21,7 @@ func TestDoctorSaysWhatIsOddAboutAServer(t *testing.T) {
 		"a clock that is ahead":         {nil, func(f *clitest.Server) { f.Info.Ahead = time.Minute }, "clock", "1m0s ahead of this host's"},
 		"a clock that is behind":        {nil, func(f *clitest.Server) { f.Info.Ahead = -time.Hour }, "clock", "1h0m0s behind this host's"},
 		"a slow answer":                 {nil, func(f *clitest.Server) { f.Info.RoundTrip = 3 * time.Second }, "round-trip", "took 3s"},
-		"no TLS and a token":            {[]string{"LOKT_SERVER=http://far:7117", "LOKT_TOKEN=secret"}, nil, "tls", "can read the token"},
+		"no TLS and a token":            {[]string{"LOKT_SERVER=http://far:7117", "LOKT_SERVER_TOKEN=secret"}, nil, "tls", "can read the token"},
 		"no TLS":                        {[]string{"LOKT_SERVER=http://far:7117"}, nil, "tls", "read and change"},
 		"open to all":                   {[]string{"LOKT_SERVER=http://far:7117"}, func(f *clitest.Server) { f.Info.URL = "http://far:7117" }, "scopes", "others can reach it"},
 		"a token without scopes":        {nil, func(f *clitest.Server) { f.Info.Anonymous, f.Info.Caller = false, "bob" }, "scopes", `you are "bob" to the server, without any scope: taking locks needs read and lock too`},
