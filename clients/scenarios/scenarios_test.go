@@ -285,13 +285,16 @@ var scenarios = []struct {
 	}},
 	{"a worker is drained", "its job completed, the next queued", func(s *stage) string {
 		w := s.near()
-		first := s.submit(map[string]any{"payload": map[string]any{"seconds": 2}})
+		first := s.submit(map[string]any{"payload": map[string]any{"seconds": 6}}) // longer than a lease lasts
 		w.work()
 		s.until(first, "running")
 		second := s.submit(map[string]any{})
 		w.drain()
 		a, _ := s.job(first)
 		b, _ := s.job(second)
+		if a != "completed" {
+			a += fmt.Sprint(" ", s.call(http.MethodGet, scheduler+"/jobs/"+first, nil)["error"])
+		}
 		return "its job " + a + ", the next " + b
 	}},
 	{"a worker is killed", "completed in attempt 2", func(s *stage) string {
