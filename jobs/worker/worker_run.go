@@ -259,8 +259,7 @@ const (
 )
 
 // heartbeats keeps the lease, until stop is called. While the handler runs, their answers wait at the service
-// for news until the next is due, so that the worker learns soon that the job is to be stopped; after quiet is
-// called they do not.
+// for news, so that the worker learns soon that the job is to be stopped; after quiet is called they do not.
 func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
 	ctx, end := context.WithCancel(context.Background())
 	listening, quiet := context.WithCancel(ctx)
@@ -290,10 +289,12 @@ func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
 	return quiet, func() { end(); <-done }
 }
 
-// heartbeat sends one, while it listens with an answer that waits, and returns when the next is due.
+// heartbeat sends one, while it listens with an answer that waits, and returns when the next is due. It counts from
+// before it was sent, so an answer that waits as long as two of them are apart would leave little of the lease.
 func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
 	every, left, wait := r.every(), r.Remaining(), time.Duration(0)
 	if listening.Err() == nil && r.ctx.Err() == nil {
+		every /= 2
 		ctx, wait = listening, min(r.w.o.Wait, every, left/2)
 	}
 	sending, cancel := context.WithTimeout(ctx, max(left/3*2, retryLeast))

@@ -279,13 +279,34 @@ func TestHeartbeatsComeAtTheProposedIntervalAndAreSpread(t *testing.T) {
 		seen := map[time.Duration]bool{}
 		for i := 1; i < len(times); i++ {
 			d := times[i].Sub(times[i-1])
-			if d < 12*time.Second || d > 18*time.Second {
+			if d < 6*time.Second || d > 9*time.Second { // half of what is proposed, because their answers wait
 				t.Errorf("%v between two heartbeats", d)
 			}
 			seen[d] = true
 		}
 		if len(times) < 200 || len(seen) < 50 {
 			t.Errorf("%d heartbeats, %d different intervals", len(times), len(seen))
+		}
+	})
+}
+
+// Promise S-86. A quarter of the lease is the time that a command has to end by itself.
+func TestALeaseThatIsKeptNeverLooksAsIfItWasAboutToEnd(t *testing.T) {
+	const ttl = 4 * time.Second
+	least := ttl
+	h := func(ctx context.Context, r *worker.Run) (any, error) {
+		for range 1000 {
+			time.Sleep(ttl / 40)
+			least = min(least, r.Remaining())
+		}
+		return nil, nil
+	}
+	bubble(t, jobs.Config{TTL: ttl}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
+		id := submit(t, s.m)
+		time.Sleep(2 * time.Minute)
+		s.is(id, jobs.Completed)
+		if least < ttl*2/5 {
+			t.Errorf("only %v of %v were left", least, ttl)
 		}
 	})
 }
