@@ -242,12 +242,15 @@ func (d *daemon) observe(r httpapi.Request) {
 // route serves what is the daemon's own and hands the rest to the API.
 func (d *daemon) route(api http.Handler) http.Handler {
 	host, _, _ := net.SplitHostPort(d.c.Listen)
-	names := append([]string{host}, d.c.Hosts...)
+	names, sites := append([]string{host}, d.c.Hosts...), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/"
 		why := ""
 		if !own && !d.c.authenticates() && !auth.Ours(r, names) {
 			why = "the daemon is not known under this name; see --hosts"
+		} else if asks := (http.Request{Method: http.MethodPost, URL: r.URL, Host: r.Host, Header: r.Header}); !own &&
+			!d.c.authenticates() && sites.Check(&asks) != nil { // as if it was to change something: a backup is no small thing
+			why = "a page of another site asks"
 		}
 		if !own && why == "" && r.URL.Path != "/metrics" && r.URL.Path != backupPath {
 			api.ServeHTTP(w, r)

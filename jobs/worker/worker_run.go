@@ -289,8 +289,7 @@ func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
 	return quiet, func() { end(); <-done }
 }
 
-// heartbeat sends one, while it listens with an answer that waits, and returns when the next is due. It counts from
-// before it was sent, so an answer that waits as long as two of them are apart would leave little of the lease.
+// heartbeat sends one, and returns when the next is due. Its answer may wait, but the lease counts from the sending.
 func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
 	every, left, wait := r.every(), r.Remaining(), time.Duration(0)
 	if listening.Err() == nil && r.ctx.Err() == nil {
