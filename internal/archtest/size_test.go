@@ -61,7 +61,7 @@ func above() map[string]int {
 		"internal/audit":    977,
 		"internal/auth":     691,
 		"internal/cli":      8_106,
-		"internal/daemon":   2_082,
+		"internal/daemon":   2_085,
 		"internal/guard":    698,
 		"internal/promtext": 113,
 		"internal/testkit":  1_409,
