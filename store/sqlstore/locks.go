@@ -213,6 +213,9 @@ func (d *fileDB) forgetEvents(table string, newest uint64, before int64, most in
 		most, upTo, before); err != nil {
 		return err
 	}
+	if gone, err := d.write.number("SELECT changes()"); gone == 0 || err != nil {
+		return err
+	}
 	return d.write.script("PRAGMA incremental_vacuum(64)")
 }
 

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"time"
@@ -18,6 +19,7 @@ type batch struct {
 	events [][]lokt.Event     // of each change
 	turns  []*jobs.Changes
 	writes []func() error
+	flush  bool // even if it changes nothing
 }
 
 // change is what becomes of a lock.
@@ -27,7 +29,7 @@ type change struct {
 }
 
 func (d *fileDB) newBatch() *batch {
-	return &batch{now: d.clock.now(), locks: map[string]*change{}}
+	return &batch{now: d.clock.now(), locks: map[string]*change{}, flush: d.noRoom}
 }
 
 // commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
@@ -42,7 +44,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 			d.run(b, r)
 		}
 	}
-	if len(b.locks)+len(b.events)+len(b.turns)+len(b.writes) > 0 || d.noRoom {
+	if len(b.locks)+len(b.events)+len(b.turns)+len(b.writes) > 0 || b.flush {
 		if err = d.store(b); full(err) { // the log may start over when it is in the file
 			_ = d.write.exec("ROLLBACK")
 			if d.checkpoint(); d.failure == nil {
@@ -54,6 +56,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 			return d.broken(err)
 		}
 		d.locks.publish(b)
+		d.extend()
 	}
 	pages := d.write.written() - d.moved
 	if pages >= d.checkpointAt || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
@@ -158,7 +161,7 @@ func (b *batch) add(have change, c lokt.Change) {
 
 // store writes the batch in a transaction.
 func (d *fileDB) store(b *batch) error {
-	lazy := len(b.turns)+len(b.writes) == 0
+	lazy := len(b.turns)+len(b.writes) == 0 && !b.flush
 	for _, c := range b.locks {
 		lazy = lazy && onlyRenewed(&c.entry.lock, &c.lock)
 	}
@@ -227,7 +230,7 @@ func (d *fileDB) recover() (err error) {
 	if err == nil { // only what is stored shows that something can be stored again
 		d.full = false // whatever it is
 		b := d.newBatch()
-		b.writes = append(b.writes, func() error { return nil })
+		b.flush = true
 		err = d.store(b)
 	}
 	if err != nil {
@@ -241,8 +244,8 @@ func (d *fileDB) recover() (err error) {
 
 // Bounds on the log, in pages of it that were written since the last time that all of it was in the database's file.
 const (
-	checkpointPages = 8000
-	checkpointAgain = 2000 // after somebody who reads was in the way
+	checkpointPages = 4000
+	checkpointAgain = 1000 // after somebody who reads was in the way
 )
 
 // checkpoint moves what the log has into the database's file. SQLite would do that by itself, and keep quiet about
@@ -258,6 +261,24 @@ func (d *fileDB) checkpoint() {
 		d.moved -= max(d.checkpointAt-checkpointAgain, d.checkpointAt/2)
 		d.unmoved.Store(true)
 	}
+}
+
+// By how much the log is made longer when it has grown, and up to which size: where it starts over.
+const (
+	extendBy = 512 << 10
+	extendTo = checkpointPages * (4096 + 24)
+)
+
+// extend makes the log longer, by zeros, when a transaction has. To flush a file that has become longer takes twice as
+// long as one in which something was overwritten, so one transaction in many shall do that. To SQLite zeros at the end
+// of its log are no frame, and are written over.
+func (d *fileDB) extend() {
+	size, err := d.log.Seek(0, io.SeekEnd)
+	if err != nil || size == d.extended || size == 0 || size >= extendTo {
+		return
+	}
+	n, _ := d.log.WriteAt(make([]byte, extendBy), size) // if there is no room for it, there may be for what is needed
+	d.extended = size + int64(n)
 }
 
 // onlyRenewed reports whether a lock differs only by what says that somebody is still there: no more is lost with

@@ -25,7 +25,8 @@ type fileDB struct {
 	side    *sideFile
 	inode   *os.File    // has the kernel lock on the file itself; may be nil
 	file    os.FileInfo // of path, when it was opened
-	log     os.FileInfo // of its log
+	log     *os.File    // its log, to be made longer
+	logged  os.FileInfo // of that
 	clock   *clock
 	locks   *fileLocks
 	jobs    *fileJobs
@@ -55,6 +56,7 @@ type fileDB struct {
 	full         bool      // transactions are flushed to the disk
 	moved        int       // pages written to the log when all of them were in the database's file
 	checkpointed time.Time // when that was
+	extended     int64     // to which length the log was made longer
 	trimmed      time.Time // when the oldest events were looked at
 	untrimmed    int       // events since
 }
@@ -134,7 +136,10 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 		d.file, err = os.Stat(d.path)
 	}
 	if err == nil {
-		d.log, err = os.Stat(d.path + "-wal")
+		d.log, err = os.OpenFile(d.path+"-wal", os.O_RDWR, 0)
+	}
+	if err == nil {
+		d.logged, err = d.log.Stat()
 	}
 	if err == nil {
 		err = d.openReaders(ctx)
@@ -306,6 +311,7 @@ func (d *fileDB) begin(was found) error {
 		return err
 	}
 	b := d.newBatch()
+	b.flush = true
 	for name, e := range d.locks.all {
 		c := &change{e, e.lock}
 		if e.damaged == nil && restart(&c.lock, b.now, last) {
@@ -313,7 +319,6 @@ func (d *fileDB) begin(was found) error {
 			b.locks[name] = c
 		}
 	}
-	b.writes = append(b.writes, func() error { return nil }) // so that it is flushed, and the mark begins
 	if err := d.store(b); err != nil {
 		return err
 	}
@@ -344,20 +349,11 @@ func intact(rows *sql.Rows) error {
 	return errors.New(says)
 }
 
-// Locks implements backend.
-func (d *fileDB) Locks() LockStore { return d.locks }
-
-// Jobs implements backend.
-func (d *fileDB) Jobs() jobs.Store { return d.jobs }
-
-// Path implements backend.
-func (d *fileDB) Path() string { return d.path }
-
-// Contents implements backend.
+func (d *fileDB) Locks() LockStore                           { return d.locks }
+func (d *fileDB) Jobs() jobs.Store                           { return d.jobs }
+func (d *fileDB) Path() string                               { return d.path }
 func (d *fileDB) Contents(context.Context) (Contents, error) { return d.contents, nil }
-
-// Failed implements backend.
-func (d *fileDB) Failed() <-chan struct{} { return d.failed }
+func (d *fileDB) Failed() <-chan struct{}                    { return d.failed }
 
 // Close implements backend: it stores what was asked for before, closes the database, and lets another process have
 // it.
@@ -378,12 +374,10 @@ func (d *fileDB) finish() error {
 	present := d.present()
 	var err error
 	if d.failure == nil && d.suspect == nil && present == nil {
-		err = d.store(d.newBatch()) // the clock
+		b := d.newBatch()
+		b.flush = true // the clock
+		err = d.store(b)
 		d.flushed(err)
-		if full(err) { // nothing was asked for that is not there
-			_ = d.write.exec("ROLLBACK")
-			err = nil
-		}
 	}
 	if d.failure != nil {
 		return d.failure // and everything stays open, and nobody else's, until the process ends
@@ -407,6 +401,9 @@ func (d *fileDB) release() error {
 	}
 	if d.mark != nil {
 		errs = append(errs, d.mark.file.Close())
+	}
+	if d.log != nil {
+		errs = append(errs, d.log.Close())
 	}
 	if d.inode != nil {
 		errs = append(errs, d.inode.Close())
@@ -496,7 +493,7 @@ func (d *fileDB) present() error {
 	for _, f := range []struct {
 		path string
 		was  os.FileInfo
-	}{{d.path, d.file}, {d.path + "-wal", d.log}} {
+	}{{d.path, d.file}, {d.path + "-wal", d.logged}} {
 		if f.was == nil {
 			continue
 		}
