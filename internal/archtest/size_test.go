@@ -75,7 +75,7 @@ func above() map[string]int {
 		"store/etcdstore":   1_818,
 		"store/filestore":   2_243,
 		"store/memstore":    582,
-		"store/sqlstore":    4_905,
+		"store/sqlstore":    4_901,
 		"telemetry":         704,
 	}
 }

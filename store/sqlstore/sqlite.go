@@ -125,8 +125,8 @@ func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
 }
 
 // number runs a statement that finds one number.
-func (w *writer) number(statement string, args ...any) (n int64, err error) {
-	err = w.query(statement, args, func(rows *sql.Rows) error { return rows.Scan(&n) })
+func (w *writer) number(statement string) (n int64, err error) {
+	err = w.query(statement, nil, func(rows *sql.Rows) error { return rows.Scan(&n) })
 	return n, err
 }
 
