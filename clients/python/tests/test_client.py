@@ -145,6 +145,13 @@ class TestLocks(unittest.TestCase):
         with self.client.guard("db") as second:
             self.assertGreater(second.token, first.token)
 
+    def test_a_lock_that_was_waited_for_is_held_when_it_comes(self) -> None:
+        first = self.client.acquire("db", ttl=5)
+        threading.Timer(2.98, first.release).start()
+        with self.client.guard("db", ttl=1) as lease:
+            time.sleep(1.5)
+            self.assertEqual(lease.state, "held")
+
     def test_a_lock_taken_away_interrupts_the_block(self) -> None:
         with self.assertRaises(lokt.LostError):
             with self.client.guard("db", ttl=1) as lease:
@@ -348,6 +355,12 @@ class TestJobs(unittest.TestCase):
     def test_heartbeats_keep_a_job_beyond_its_ttl(self) -> None:
         self.work(lambda job: time.sleep(5))
         job = self.jobs.wait(self.jobs.submit(max_attempts=3), timeout=20)
+        self.assertEqual((job["state"], job["attempt"]), ("completed", 1))
+
+    def test_a_job_that_was_waited_for_is_kept(self) -> None:
+        self.work(lambda job: time.sleep(3))
+        time.sleep(4)  # its request waits for longer than a lease lasts
+        job = self.jobs.wait(self.jobs.submit(), timeout=15)
         self.assertEqual((job["state"], job["attempt"]), ("completed", 1))
 
     def test_who_is_cancelled_or_revoked_is_told(self) -> None:

@@ -135,14 +135,14 @@ export class Lokt {
           reached: () => void (reached = true),
         });
         if (status === 202) continue;
-        const holder = answer.holder;
+        let holder = answer.holder;
         if (holder?.token === undefined) throw new IncompatibleError("the answer to a claim has no holder", "incompatible");
+        if (clock() - asked > ttl / 4) { // the request waited: when the hold began is not known well enough
+          asked = clock();
+          holder = await this.#renew(name, leaseId, ttl / 2);
+        }
         return new Lease(name, leaseId, holder.token, asked, holder.ttl_ms ?? ttl, {
-          renew: async (patience, signal) => {
-            const path = leasePath(name, leaseId);
-            const x = { body: {}, headers: { "lokt-lease": leaseId }, patience, signal };
-            return (await this.transport.request<{ holder: Holder }>("PUT", path, x)).body.holder.ttl_ms ?? ttl;
-          },
+          renew: async (patience, signal) => (await this.#renew(name, leaseId, patience, signal)).ttl_ms ?? ttl,
           release: () => this.#giveBack(name, leaseId),
         });
       }
@@ -226,6 +226,11 @@ export class Lokt {
         yield event;
       }
     }
+  }
+
+  async #renew(name: string, leaseId: string, patience: number, signal?: AbortSignal): Promise<Holder> {
+    const x = { body: {}, headers: { "lokt-lease": leaseId }, patience, signal };
+    return (await this.transport.request<{ holder: Holder }>("PUT", leasePath(name, leaseId), x)).body.holder;
   }
 
   async #giveBack(name: string, leaseId: string, cancels?: string): Promise<void> {

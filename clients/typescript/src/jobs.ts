@@ -272,15 +272,30 @@ export class Worker {
       if (this.#draining.signal.aborted) {
         // The answer that was given up may have been a job: the same request finds it.
         const found = await this.#transport.request<Granted | Denied>("POST", path, { body, patience: 2000, sent }).catch(() => undefined);
-        return found === undefined || found.body.denied ? undefined : new Job(found.body, asked);
+        return found === undefined || found.body.denied ? undefined : this.#confirmed(new Job(found.body, asked), asked);
       }
       if (!(e instanceof UnavailableError)) throw e;
       await sleep(500 + 1000 * Math.random(), this.#draining.signal);
       return undefined;
     }
-    if (!answer.denied) return new Job(answer, asked);
+    if (!answer.denied) return this.#confirmed(new Job(answer, asked), asked);
     if (answer.code !== "queue_empty") await sleep(answer.retry_after_ms, this.#draining.signal);
     return undefined;
+  }
+
+  /** Extends the lease of a job whose request waited, so that it is known when it began; undefined if it is over. */
+  async #confirmed(job: Job, asked: number): Promise<Job | undefined> {
+    if (clock() - asked <= job.ttl / 4) return job;
+    const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
+    const sent = (): void => void (asked = clock());
+    try {
+      await this.#transport.request("POST", path, { body: { worker_id: this.id }, patience: job.ttl / 2, sent });
+    } catch (e) {
+      if (e instanceof LoktError) return undefined; // it ends by itself
+      throw e;
+    }
+    job.deadline = asked + usable(job.ttl);
+    return job;
   }
 
   async #work(job: Job): Promise<void> {

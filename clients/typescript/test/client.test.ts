@@ -143,6 +143,23 @@ test("a lease outlives its time to live, and tokens rise", withServer, async () 
   assert(second.token > first.token);
 });
 
+test("what was waited for is held when it comes", withServer, async () => {
+  await using server = await Server.start("--lease-ttl", "2s");
+  const client = new lokt.Lokt({ server: server.url });
+  const first = await client.lock("db", { ttlMs: 5000 });
+  setTimeout(() => void first.release(), 2980);
+  await using lease = await client.lock("db", { ttlMs: 1000 });
+  await pause(1500);
+  assert.equal(lease.state, "held");
+  const worker = new lokt.Worker(client, async () => void (await pause(3000)));
+  const working = worker.run();
+  await pause(4000); // its request waits for longer than a lease lasts
+  const job = await client.jobs.wait(await client.jobs.submit(), { signal: AbortSignal.timeout(15_000) });
+  assert.deepEqual([job.state, job.attempt], ["completed", 1]);
+  worker.drain();
+  await working;
+});
+
 test("a lock that is taken away aborts the signal of its holder", withServer, async () => {
   await using server = await Server.start();
   const client = new lokt.Lokt({ server: server.url });

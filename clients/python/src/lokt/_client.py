@@ -173,13 +173,7 @@ class Lease:
             pass
 
     def _renew(self, patience: float) -> float:
-        _, answer = self._client._transport.request(
-            "PUT",
-            _lease_path(self.name, self.id),
-            {},
-            headers={"Lokt-Lease": self.id},
-            patience=patience,
-        )
+        _, answer = self._client._renew(self.name, self.id, patience)
         return _life(answer["holder"])
 
     def _lose(self, cause: LostError) -> None:
@@ -311,6 +305,11 @@ class Client:
                 )
                 if status != 202:
                     holder = answer["holder"]
+                    if clock() - asked > (_life(holder) or ttl) / 4:
+                        # The request waited: when the hold began is not known well enough.
+                        asked = clock()
+                        _, answer = self._renew(name, lease_id, ttl / 2)
+                        holder = answer["holder"]
                     return Lease(self, name, lease_id, holder, asked, _life(holder) or ttl)
         except (HeldError, InvalidError, AuthError):
             raise
@@ -420,6 +419,12 @@ class Client:
             query=self.owner._query(),
             headers=headers,
             patience=5.0 if cancels else None,
+        )
+
+    def _renew(self, name: str, lease_id: str, patience: float) -> tuple[int, Any]:
+        headers = {"Lokt-Lease": lease_id}
+        return self._transport.request(
+            "PUT", _lease_path(name, lease_id), {}, headers=headers, patience=patience
         )
 
     def _take_back(self, name: str, lease_id: str, operation: str) -> None:

@@ -282,12 +282,31 @@ class Worker:
         )
         job._ttl = float(lease["lease_ttl_s"])
         job._deadline = asked + usable(job._ttl)
+        if clock() - asked > job._ttl / 4 and not self._confirm(job):
+            return False
         with self._change:
             self._jobs[job.lease_id] = job
             self._change.notify_all()
         threading.Thread(
             target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True
         ).start()
+        return True
+
+    def _confirm(self, job: Job) -> bool:
+        """Extends the lease of a job whose request waited, so that it is known when it began."""
+        path = f"{_API}/leases/{quote(job.lease_id, safe='')}/heartbeat"
+        asked = clock()
+
+        def sent() -> None:
+            nonlocal asked
+            asked = clock()
+
+        try:
+            body = {"worker_id": self.worker_id}
+            self._request("POST", path, body, patience=job._ttl / 2, sent=sent)
+        except LoktError:  # it is over, or ends by itself: the job is somebody else's then
+            return False
+        job._deadline = asked + usable(job._ttl)
         return True
 
     def _work(self, job: Job) -> None:
