@@ -2,8 +2,7 @@
 # tools/go.mod, apart from the product's go.mod.
 SHELL := bash -o pipefail
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/cli/app.version=$(VERSION) \
-            -X github.com/lokt-dev/lokt/internal/daemon.version=$(VERSION)
+LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/version.version=$(VERSION)
 FUZZTIME ?= 1000x
 GO       ?= go
 # What vet has looked at is not vetted again. No further flags: what plain go test needs as well is compiled once.

@@ -37,6 +37,7 @@ func ours() map[string][]string {
 		"internal/archtest":         {},
 		"internal/auth":             {".", "httpapi"},
 		"internal/promtext":         {},
+		"internal/version":          {},
 		"internal/rawjson":          {},
 		"internal/replicas":         {},
 		"internal/testkit/parallel": {},
@@ -51,13 +52,13 @@ func ours() map[string][]string {
 		"internal/process":          {"."},
 		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
-		"internal/cli/app":          {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "jobs", "lockfile", "store/filestore"},
+		"internal/cli/app":          {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/app", "internal/daemon"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/man":          {"internal/cli", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 

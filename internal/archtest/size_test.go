@@ -38,6 +38,7 @@ func budgets() map[string]int {
 		"internal/process":    900,
 		"internal/atomicfile": 250,
 		"internal/vfs":        120,
+		"internal/version":    60,
 		"internal/promtext":   110,
 		"internal/rawjson":    100,
 		"internal/testkit":    1_000,

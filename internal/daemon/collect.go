@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/engine"
 )
@@ -26,7 +27,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		ready = 0
 	}
 	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
-	gauge(out, "lokt_build_info", "Always 1; what was built is in the labels.", 1, "version", Version(), "go_version", runtime.Version())
+	gauge(out, "lokt_build_info", "Always 1; what was built is in the labels.", 1, "version", version.String(), "go_version", runtime.Version())
 	gauge(out, "lokt_http_connections", "Open connections.", float64(c.d.conns.open.Load()))
 	counter(out, "lokt_tokens_unreadable_total", "Times the token file could not be read again.", float64(c.d.gate.Failures()))
 	if c.d.jobs != nil {

@@ -11,13 +11,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/version"
 )
 
 // Exit codes.
@@ -26,20 +27,6 @@ const (
 	exitError = 1
 	exitUsage = 64 // EX_USAGE of sysexits.h
 )
-
-// version is set by the linker when a release is built.
-var version = ""
-
-// Version returns the version of this build, "dev" if it is not known.
-func Version() string {
-	if version != "" {
-		return version
-	}
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
-		return b.Main.Version
-	}
-	return "dev"
-}
 
 // Streams are what the program writes.
 type Streams struct{ Out, Err io.Writer }
@@ -93,7 +80,9 @@ func Tree(s Streams) *cobra.Command {
 	add(root, &cobra.Command{Short: "Check the configuration, and the files that it names, without serving"}, "check", noArgs, runCheck)
 	add(root, &cobra.Command{Short: "Write a copy of the store to a new file, whether or not the daemon runs"}, "backup PATH", oneArg, runBackup)
 	add(root, &cobra.Command{Short: "Ask the daemon at --listen whether it is ready"}, "health", noArgs, runHealth)
-	add(root, &cobra.Command{Short: "Show the version"}, "version", noArgs, runVersion)
+	shown := &cobra.Command{Short: "Show the version, and what this program was built from"}
+	asJSON := shown.Flags().Bool("json", false, "as JSON")
+	add(root, shown, "version", noArgs, func(_ context.Context, s Streams, _ *Config, _ []string) error { return showVersion(s, *asJSON) })
 	token := &cobra.Command{Short: "Manage the file of bearer tokens"}
 	add(root, token, "token", noCommand, func(context.Context, Streams, *Config, []string) error {
 		return usagef("say what to do: loktd token create NAME, loktd token list, loktd token revoke NAME")
@@ -170,11 +159,17 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string) error {
 	}()
 	ignoreFailures()
 	return serve(ctx, c, c.logger(s.Err), hangup, func(url string) {
-		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", Version(), url)
+		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", version.String(), url)
 	})
 }
 
-func runVersion(_ context.Context, s Streams, _ *Config, _ []string) error {
-	fmt.Fprintf(s.Out, "loktd %s (%s, %s/%s)\n", Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	return nil
+func showVersion(s Streams, asJSON bool) error {
+	b := version.Read()
+	if !asJSON {
+		fmt.Fprintf(s.Out, "loktd %s (%s, %s)\n", b.Version, b.GoVersion, b.Platform)
+		return nil
+	}
+	line, err := lokt.Marshal(b)
+	fmt.Fprintf(s.Out, "%s\n", line)
+	return err
 }

@@ -4,6 +4,7 @@ package daemon_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -250,6 +252,11 @@ func TestHelpNamesEverySettingWithItsVariableAndDefault(t *testing.T) {
 		if code, out, _ := run(t, nil, args...); code != 0 || !strings.HasPrefix(out, "loktd ") {
 			t.Errorf("loktd %v: exit code %d, %q", args, code, out)
 		}
+	}
+	code, out, _ := run(t, nil, "version", "--json")
+	var built struct{ Version, Platform string }
+	if err := json.Unmarshal([]byte(out), &built); err != nil || code != 0 || built.Version == "" || built.Platform != runtime.GOOS+"/"+runtime.GOARCH {
+		t.Errorf("loktd version --json: exit code %d, %q: %v", code, out, err)
 	}
 }
 

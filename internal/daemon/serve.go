@@ -22,6 +22,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
@@ -85,7 +86,7 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Si
 	if err := notify("READY=1\nSTATUS=Listening on " + d.url); err != nil {
 		log.Warn("service manager was not told", "err", err)
 	}
-	log.Info("listening", "url", d.url, "version", Version(), "store", redact(c.Store), "authentication", c.authenticates(), "tls", d.tls != nil, "pid", os.Getpid())
+	log.Info("listening", "url", d.url, "version", version.String(), "store", redact(c.Store), "authentication", c.authenticates(), "tls", d.tls != nil, "pid", os.Getpid())
 	if c.Insecure && !c.authenticates() {
 		log.Warn("everybody who can reach this address may do everything")
 	}
@@ -180,7 +181,7 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 func (d *daemon) server() *http.Server {
 	kind, _, _ := strings.Cut(d.c.Store, ":") // the rest may be a secret
 	config := httpapi.Config{
-		About: httpapi.About{Version: Version(), Store: kind},
+		About: httpapi.About{Version: version.String(), Store: kind},
 		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.waits,
 		Limits: httpapi.Limits{
 			Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, ParkedEach: d.c.MaxParkedEach, StreamsEach: d.c.MaxStreamsEach,

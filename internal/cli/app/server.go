@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/version"
 )
 
 // ServerURLs returns the addresses of the server that the command line or the environment names; none means files.
@@ -59,7 +60,7 @@ func (a *App) Server() (*Server, error) {
 	}
 	s := &Server{
 		URLs: urls, CAFile: a.Getenv("LOKT_CA_FILE"), CertFile: a.Getenv("LOKT_CERT_FILE"), KeyFile: a.Getenv("LOKT_KEY_FILE"),
-		Agent: "lokt/" + Version(),
+		Agent: "lokt/" + version.String(),
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
 		return nil, Usagef("LOKT_CERT_FILE and LOKT_KEY_FILE belong together: set both or none")

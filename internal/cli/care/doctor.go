@@ -17,6 +17,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/lockfile"
 	"github.com/lokt-dev/lokt/store/filestore"
 )
@@ -140,7 +141,7 @@ func (d *doctor) tellAll() error {
 			Checks          []check          `json:"checks"`
 			Overall         string           `json:"overall"` // the worst status
 			Servers         []app.ServerInfo `json:"servers,omitempty"`
-		}{lockfile.Version, app.Version(), d.root.Method, d.root.Path, d.found, overall, d.servers}), end)
+		}{lockfile.Version, version.String(), d.root.Method, d.root.Path, d.found, overall, d.servers}), end)
 	}
 	for _, c := range d.found {
 		d.Say("%-4s  %-12s %s", c.Status, c.Name, app.OneLine(c.Message))

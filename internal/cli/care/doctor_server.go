@@ -14,6 +14,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/version"
 )
 
 const (
@@ -82,7 +83,7 @@ func (d *doctor) checkServer(s app.Server) {
 		keeps = ", which keeps its locks in " + info.Store
 	}
 	d.ok("server", "%s is loktd %s%s", url, info.Version, keeps)
-	if mine := app.Version(); info.Version != "" && mine != info.Version && mine != app.UnknownVersion && info.Version != app.UnknownVersion {
+	if mine := version.String(); info.Version != "" && mine != info.Version && mine != version.Unknown && info.Version != version.Unknown {
 		d.warn("version", "use one release for both; the older of the two may not know what the other asks", "this is lokt %s, and the server is %s", mine, info.Version)
 	}
 	if info.Trouble != nil {

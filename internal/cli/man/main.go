@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/lokt-dev/lokt/internal/cli"
-	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/daemon"
+	"github.com/lokt-dev/lokt/internal/version"
 )
 
 func main() {
@@ -32,7 +32,7 @@ func write(dir string) error {
 	}
 	for _, root := range []*cobra.Command{cli.Tree(), daemon.Tree(daemon.Streams{})} {
 		root.DisableAutoGenTag = true
-		if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + app.Version(), Manual: "lokt"}, dir); err != nil {
+		if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + version.String(), Manual: "lokt"}, dir); err != nil {
 			return err
 		}
 	}
