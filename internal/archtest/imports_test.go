@@ -111,7 +111,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "dashboard", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 

@@ -5,6 +5,7 @@ package daemon_test
 import (
 	"bufio"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
@@ -65,11 +66,14 @@ func TestThePageAtTheRootNamesWhatAnswers(t *testing.T) {
 	p := start(t, "--store", "memory:")
 	a := p.api()
 	page := string(a.do(t, http.StatusOK, "GET", "/", nil).body)
-	paths := regexp.MustCompile(`(?m)^/\S+`).FindAllString(page, -1)
+	var paths []string
+	for _, link := range regexp.MustCompile(`(?:href|src)="(/[^"]*)"`).FindAllStringSubmatch(page, -1) {
+		paths = append(paths, html.UnescapeString(link[1]))
+	}
 	for _, path := range paths {
 		a.do(t, http.StatusOK, "GET", path, nil)
 	}
-	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/openapi.json"} {
+	for _, path := range []string{"/jobs", "/workers", "/failures", "/audit", "/readyz", "/metrics", "/openapi.json"} {
 		if !slices.Contains(paths, path) {
 			t.Errorf("the page does not name %s: %q", path, page)
 		}

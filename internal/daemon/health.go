@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -89,29 +88,6 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": status})
-}
-
-// aboutText is the page at "/".
-const aboutText = `This is loktd, which keeps locks and jobs: https://github.com/lokt-dev/lokt
-
-/healthz                       whether the process lives
-/readyz                        whether requests can be served
-/metrics                       metrics, for Prometheus
-/v1/locks                      locks, see docs/api.md
-/v1/audit                      what happened to locks
-/api/system/scheduler/status   jobs, see docs/scheduler.md
-/v1/about                      version and store
-/openapi.json                  all of the API, see docs/api.md
-
-On the command line: LOKT_SERVER=http://HOST:PORT lokt status, and lokt help
-`
-
-// about says where things are, to those who look at the daemon with a browser.
-func about(w http.ResponseWriter, r *http.Request) {
-	if onlyLooks(w, r) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, aboutText) // if it cannot be written nobody is there to read it
-	}
 }
 
 // onlyLooks reports whether the request only looks; if not, it has been answered.

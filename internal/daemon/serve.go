@@ -243,9 +243,9 @@ func (d *daemon) observe(r httpapi.Request) {
 // route serves what is the daemon's own and hands the rest to the API.
 func (d *daemon) route(api http.Handler) http.Handler {
 	host, _, _ := net.SplitHostPort(d.c.Listen)
-	names, sites := append([]string{host}, d.c.Hosts...), http.NewCrossOriginProtection()
+	names, sites, pages := append([]string{host}, d.c.Hosts...), http.NewCrossOriginProtection(), d.pages()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/"
+		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
 		why := ""
 		if !own && !d.c.authenticates() && !auth.Ours(r, names) {
 			why = "the daemon is not known under this name; see --hosts"
@@ -254,13 +254,15 @@ func (d *daemon) route(api http.Handler) http.Handler {
 			why = "a page of another site asks"
 		}
 		if !own && why == "" && r.URL.Path != "/metrics" && r.URL.Path != backupPath {
-			api.ServeHTTP(w, r)
+			if pages.Owns(r.URL.Path) {
+				pages.ServeHTTP(w, r)
+			} else {
+				api.ServeHTTP(w, r)
+			}
 			return
 		}
 		w.Header().Set("X-Request-Id", httpapi.RequestID(r))
 		switch {
-		case r.URL.Path == "/":
-			about(w, r)
 		case own:
 			d.health(w, r)
 		case why != "":

@@ -1,0 +1,231 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// Bounds on an action on many jobs: how long it can be undone before it begins, for how many jobs it may be, how many
+// of these are kept in memory, and for how long after the end.
+const (
+	undoFor  = 30 * time.Second
+	mostBulk = 100_000
+	mostRuns = 20
+	runKept  = time.Hour
+)
+
+// verbs are what can be done with many jobs, and which states it is for.
+func verbs() map[string]func(jobs.State) bool {
+	return map[string]func(jobs.State) bool{
+		"cancel": func(s jobs.State) bool { return !s.Ended() },
+		"retry":  func(s jobs.State) bool { return s.Ended() && s != jobs.Completed },
+	}
+}
+
+// bulkBody is the JSON twin of the page that asks whether many jobs are meant.
+type bulkBody struct {
+	Verb   string `json:"action"`
+	Which  string `json:"filter"`
+	Count  int    `json:"count"`
+	More   bool   `json:"more,omitzero"` // only so many are counted, and done
+	Query  string `json:"-"`
+	Filter filter `json:"-"`
+}
+
+// selected returns the jobs that the request's filter and action are for. The person must have the right to do it to
+// each.
+func (d *Dashboard) selected(v *visit) (b bulkBody, ids []string, err error) {
+	b.Verb = v.r.FormValue("action")
+	fits := verbs()[b.Verb]
+	if fits == nil {
+		return b, nil, fmt.Errorf("%w: %q is nothing that can be done to many jobs", lokt.ErrInvalid, b.Verb)
+	}
+	if b.Filter, err = v.filter(); err != nil {
+		return b, nil, err
+	}
+	f := b.Filter
+	b.Which, b.Query = f.String(), f.values().Encode()
+	if err := v.need(Submit); err != nil {
+		return b, nil, err
+	}
+	var refused error
+	for after := ""; ; {
+		next, _, err := d.find(v.r.Context(), &f, after, func(j *jobs.View) bool {
+			if !fits(j.Job.State) {
+				return true
+			}
+			if refused == nil {
+				refused = v.need(Submit, j.Job.Tags...)
+			}
+			if refused == nil && b.Verb == "retry" {
+				refused = v.mayLock(j.Job.Locks)
+			}
+			ids = append(ids, j.Job.ID)
+			return len(ids) < mostBulk
+		})
+		if err != nil || refused != nil {
+			return b, nil, cmp.Or(err, refused)
+		}
+		if after = next; next == "" || len(ids) >= mostBulk {
+			b.Count, b.More = len(ids), next != ""
+			return b, ids, nil
+		}
+	}
+}
+
+// bulk counts, and asks.
+func (d *Dashboard) bulk(v *visit) (*page, error) {
+	b, _, err := d.selected(v)
+	if err != nil {
+		return nil, err
+	}
+	return &page{Title: "Many jobs", Line: "lokt job list", Body: b}, nil
+}
+
+// runs are the actions on many jobs that were started lately.
+type runs struct {
+	mu  sync.Mutex
+	all map[string]*run
+}
+
+// run is an action on many jobs. It lives in this process: if the process ends, so does the run, with what it has not
+// done yet left undone.
+type run struct {
+	ID      string    `json:"id"`
+	Verb    string    `json:"action"`
+	Which   string    `json:"filter"`
+	Who     string    `json:"who,omitzero"`
+	Begins  time.Time `json:"begins"`
+	Count   int       `json:"count"`
+	Done    int       `json:"done"`
+	Failed  int       `json:"failed"`
+	Problem string    `json:"problem,omitzero"` // of the last that failed
+	Undone  bool      `json:"undone,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+
+	stop context.CancelFunc
+}
+
+// startRun begins an action on many jobs, if the person has typed how many.
+func (d *Dashboard) startRun(v *visit) (string, error) {
+	b, ids, err := d.selected(v)
+	if err != nil {
+		return "", err
+	}
+	if typed, err := strconv.Atoi(v.r.PostFormValue("confirm")); err != nil || typed != len(ids) {
+		return "", fmt.Errorf("%w: it would now be for %d jobs, and %q was typed: nothing was done", lokt.ErrInvalid, len(ids), v.r.PostFormValue("confirm"))
+	}
+	r := &run{ID: rand.Text(), Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(undoFor), Count: len(ids)}
+	ctx, stop := context.WithCancel(d.Stop)
+	r.stop = stop
+	d.runs.mu.Lock()
+	defer d.runs.mu.Unlock()
+	for id, old := range d.runs.all {
+		if !old.Ended.IsZero() && time.Since(old.Ended) > runKept {
+			delete(d.runs.all, id)
+		}
+	}
+	if len(d.runs.all) >= mostRuns {
+		stop()
+		return "", fmt.Errorf("%w: %d such actions are under way or ended lately", lokt.ErrUnavailable, mostRuns)
+	}
+	d.runs.all[r.ID] = r
+	go d.carryOut(ctx, r, ids, v.reason())
+	return "/runs/" + r.ID, nil
+}
+
+// carryOut waits until the run can no longer be undone, and does it.
+func (d *Dashboard) carryOut(ctx context.Context, r *run, ids []string, reason string) {
+	defer r.stop()
+	timer := time.NewTimer(time.Until(r.Begins))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	for _, id := range ids {
+		if ctx.Err() != nil {
+			break
+		}
+		err := d.doOne(ctx, r.Verb, id, reason)
+		d.runs.mu.Lock()
+		if err == nil {
+			r.Done++
+		} else {
+			r.Failed++
+			r.Problem = err.Error()
+		}
+		d.runs.mu.Unlock()
+	}
+	d.runs.mu.Lock()
+	r.Ended = time.Now()
+	d.runs.mu.Unlock()
+	d.Log.Info("dashboard", "action", r.Verb, "jobs", r.Which, "who", r.Who, "done", r.Done, "failed", r.Failed, "undone", r.Undone)
+}
+
+func (d *Dashboard) doOne(ctx context.Context, verb, id, reason string) error {
+	if verb == "cancel" {
+		_, err := d.Jobs.Cancel(ctx, id, reason)
+		return err
+	}
+	j, err := d.Jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	spec := again(&j.Job)
+	_, err = d.Jobs.Submit(ctx, []jobs.Spec{spec})
+	return err
+}
+
+// run returns the run that the request names.
+func (v *visit) run() (*run, error) {
+	r := v.runs.all[v.r.PathValue("id")]
+	if r == nil {
+		return nil, errNoPage
+	}
+	return r, nil
+}
+
+// runBody is a run at one moment.
+type runBody struct {
+	run
+	CanUndo bool `json:"can_undo"`
+}
+
+func (d *Dashboard) showRun(v *visit) (*page, error) {
+	d.runs.mu.Lock()
+	defer d.runs.mu.Unlock()
+	r, err := v.run()
+	if err != nil {
+		return nil, err
+	}
+	b := runBody{*r, r.Ended.IsZero() && time.Now().Before(r.Begins)}
+	return &page{Title: "Many jobs", Line: "lokt job list", Body: b}, nil
+}
+
+// undoRun stops a run that has not begun.
+func (d *Dashboard) undoRun(v *visit) (string, error) {
+	if err := v.need(Submit); err != nil {
+		return "", err
+	}
+	d.runs.mu.Lock()
+	defer d.runs.mu.Unlock()
+	r, err := v.run()
+	if err != nil {
+		return "", err
+	}
+	if time.Now().After(r.Begins) {
+		return "", fmt.Errorf("%w: it has begun, %d of %d are done", lokt.ErrInvalid, r.Done, r.Count)
+	}
+	r.Undone = true
+	r.stop()
+	return "/runs/" + r.ID, nil
+}

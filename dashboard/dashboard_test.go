@@ -1,0 +1,530 @@
+package dashboard_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/dashboard"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// site is a dashboard over services in memory.
+type site struct {
+	locks *lokt.Manager
+	jobs  *manager.Manager
+	url   string
+}
+
+func newSite(t testing.TB, change func(*dashboard.Config)) *site {
+	store := memstore.New()
+	s := &site{locks: lokt.NewManager(store)}
+	var err error
+	if s.jobs, err = manager.Open(t.Context(), memstore.NewJobs(), manager.Options{Locks: s.locks}); err != nil {
+		t.Fatal(err)
+	}
+	stop, end := context.WithCancel(context.Background())
+	c := dashboard.Config{Locks: s.locks, Events: store, Jobs: s.jobs, About: "test", Stop: stop}
+	if change != nil {
+		change(&c)
+	}
+	server := httptest.NewServer(dashboard.New(c))
+	s.url = server.URL
+	t.Cleanup(func() {
+		end()
+		server.CloseClientConnections()
+		server.Close()
+		if err := s.jobs.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// do makes a request without following where it leads, and returns its status, its body and where that is.
+func do(t testing.TB, method, at string, form url.Values, header ...string) (status int, body, next string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if policy := answer.Header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		t.Errorf("%s %s has the policy %q", method, at, policy)
+	}
+	return answer.StatusCode, string(text), answer.Header.Get("Location")
+}
+
+func (s *site) get(t testing.TB, path string) string {
+	t.Helper()
+	status, body, _ := do(t, "GET", s.url+path, nil)
+	if status != http.StatusOK {
+		t.Fatalf("GET %s: %d\n%s", path, status, body)
+	}
+	return body
+}
+
+// twin reads the page as a program does.
+func (s *site) twin(t testing.TB, path string, into any) {
+	t.Helper()
+	status, body, _ := do(t, "GET", s.url+path, nil, "Accept", "application/json")
+	if status != http.StatusOK {
+		t.Fatalf("GET %s: %d\n%s", path, status, body)
+	}
+	if err := json.Unmarshal([]byte(body), into); err != nil {
+		t.Fatalf("GET %s: %v in %s", path, err, body)
+	}
+}
+
+func (s *site) hold(t testing.TB, name, owner string, c lokt.Claim) lokt.Holder {
+	t.Helper()
+	c.Name, c.Owner = name, lokt.Owner{ID: owner, AnySession: true}
+	h, err := s.locks.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// wait queues a claim, and returns when it is in the queue.
+func (s *site) wait(t testing.TB, name, owner string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	go func() {
+		_, _ = s.locks.Acquire(ctx, lokt.Claim{Name: name, Owner: lokt.Owner{ID: owner, AnySession: true}, Wait: time.Hour, TTL: time.Minute})
+	}()
+	for {
+		snap, err := s.locks.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range snap.Lock.Queue {
+			if w.Owner.ID == owner {
+				return
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (s *site) submit(t testing.TB, specs ...jobs.Spec) (ids []string) {
+	t.Helper()
+	all, err := s.jobs.Submit(t.Context(), specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		ids = append(ids, r.JobID)
+	}
+	return ids
+}
+
+func spec(jobType, payload string) jobs.Spec {
+	s := jobs.NewSpec()
+	s.Type, s.Payload = jobType, jsontext.Value(payload)
+	return s
+}
+
+// fail has a worker take the next job of the type, and fail.
+func (s *site) fail(t testing.TB, jobType, text string) {
+	t.Helper()
+	g, err := s.jobs.Request(t.Context(), jobs.Request{WorkerID: "w1", Types: []string{jobType}, MaxUnits: 1})
+	if err != nil || g.Denied != nil {
+		t.Fatal(g, err)
+	}
+	encoded, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.jobs.Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w1", Status: jobs.Failed, Error: encoded}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect(t testing.TB, body string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(body, part) {
+			t.Errorf("%q is missing in:\n%s", part, body)
+		}
+	}
+}
+
+func TestTheOverviewShowsWhatNeedsAttentionFirst(t *testing.T) {
+	s := newSite(t, nil)
+	s.hold(t, "quiet", "ana", lokt.Claim{TTL: time.Minute})
+	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute})
+	s.wait(t, "build", "ben")
+	if _, err := s.locks.Freeze(t.Context(), "deploy", lokt.Freeze{Owner: lokt.Owner{ID: "ops"}, Reason: "release"}); err != nil {
+		t.Fatal(err)
+	}
+	var twin struct {
+		Locks []struct {
+			Name, State, Holder string
+			Waiting             int
+		}
+	}
+	s.twin(t, "/", &twin)
+	if got := fmt.Sprint(twin.Locks); got != "[{deploy frozen  0} {build waited for ana 1} {quiet held ana 0}]" {
+		t.Error(got)
+	}
+	expect(t, s.get(t, "/"), `href="/locks/build"`, "release", "lokt status", "<b>1</b> waited for")
+	s.twin(t, "/?q=BUI", &twin)
+	if len(twin.Locks) != 1 || twin.Locks[0].Name != "build" {
+		t.Error(twin.Locks)
+	}
+}
+
+func TestALockShowsHoldersQueueEstimateAndWhatHappened(t *testing.T) {
+	s := newSite(t, nil)
+	h := s.hold(t, "gpu", "ana", lokt.Claim{TTL: time.Minute, Limit: 3})
+	s.hold(t, "gpu", "ben", lokt.Claim{TTL: time.Minute, Limit: 3, Metadata: map[string]string{"run": "42"}})
+	body := s.get(t, "/locks/gpu")
+	expect(t, body, ">ana<", ">ben<", ">free<", ">run<", "lokt status gpu", "<svg", "acquire")
+	if strings.Contains(body, h.LeaseID) {
+		t.Error("the page shows a lease ID, which lets everybody end the hold")
+	}
+	if _, err := s.locks.Release(t.Context(), lokt.Target{Name: "gpu", LeaseID: h.LeaseID}); err != nil {
+		t.Fatal(err)
+	}
+	s.hold(t, "db", "ana", lokt.Claim{TTL: time.Minute})
+	s.wait(t, "db", "ben")
+	var twin struct {
+		Queue []struct{ Position int }
+	}
+	s.twin(t, "/locks/db", &twin)
+	if len(twin.Queue) != 1 || twin.Queue[0].Position != 1 {
+		t.Error(twin.Queue)
+	}
+}
+
+func TestAJobSaysWhichLockItWaitsForAndWhoHasIt(t *testing.T) {
+	s := newSite(t, nil)
+	s.hold(t, "db", "ana", lokt.Claim{TTL: time.Minute})
+	one := spec("migrate", `{}`)
+	one.Locks = []string{"db"}
+	id := s.submit(t, one)[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // a worker must have asked
+	defer cancel()
+	_, _ = s.jobs.Request(ctx, jobs.Request{WorkerID: "w1", Types: []string{"migrate"}, MaxUnits: 1, Wait: 200 * time.Millisecond})
+	expect(t, s.get(t, "/jobs/"+id), "waits for lock db, held by ana", `href="/locks/db"`)
+	expect(t, s.get(t, "/jobs"), "waits for lock db, held by ana")
+	expect(t, s.get(t, "/jobs?lock=db"), id)
+	expect(t, s.get(t, "/jobs?lock=other"), "No job matches")
+}
+
+func TestFailuresAreGroupedByTypeAndFirstLine(t *testing.T) {
+	s := newSite(t, nil)
+	for i := range 3 {
+		s.submit(t, spec("thumb", fmt.Sprintf(`{"n":%d}`, i)))
+		s.fail(t, "thumb", "no such file\nat line "+fmt.Sprint(i))
+	}
+	s.submit(t, spec("mail", `{}`))
+	s.fail(t, "mail", "refused")
+	var twin struct {
+		Groups []struct {
+			Type, Error string
+			Count       int
+			URL         string
+		}
+	}
+	s.twin(t, "/failures", &twin)
+	if len(twin.Groups) != 2 || twin.Groups[0].Count != 3 || twin.Groups[0].Error != "no such file" {
+		t.Fatalf("%+v", twin.Groups)
+	}
+	var list struct{ Jobs []struct{ Type string } }
+	s.twin(t, twin.Groups[0].URL, &list)
+	if len(list.Jobs) != 3 || list.Jobs[0].Type != "thumb" {
+		t.Errorf("%s lists %+v", twin.Groups[0].URL, list.Jobs)
+	}
+	s.twin(t, "/jobs?q=REFUSED", &list)
+	if len(list.Jobs) != 1 || list.Jobs[0].Type != "mail" {
+		t.Errorf("%+v", list.Jobs)
+	}
+}
+
+func TestAHoldEndsOnlyWhenItsLocksNameIsTyped(t *testing.T) {
+	s := newSite(t, nil)
+	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute})
+	if status, body, _ := do(t, "POST", s.url+"/locks/build/unlock", url.Values{"confirm": {"bulid"}}); status != http.StatusUnprocessableEntity {
+		t.Error(status, body)
+	}
+	if snap, err := s.locks.Get(t.Context(), "build"); err != nil || len(snap.Lock.Holders) != 1 {
+		t.Error(snap, err)
+	}
+	if status, body, next := do(t, "POST", s.url+"/locks/build/unlock", url.Values{"confirm": {"build"}}); status != http.StatusSeeOther || next != "/locks/build" {
+		t.Error(status, body, next)
+	}
+	expect(t, s.get(t, "/audit?name=build"), "force-break", "dashboard")
+}
+
+func TestAFreezeIsMadeAndEnded(t *testing.T) {
+	s := newSite(t, nil)
+	for _, wrong := range []string{"soon", "-5m", "0s"} {
+		if status, body, _ := do(t, "POST", s.url+"/locks/build/freeze", url.Values{"ttl": {wrong}}); status != http.StatusUnprocessableEntity {
+			t.Error(wrong, status, body)
+		}
+	}
+	do(t, "POST", s.url+"/locks/build/freeze", url.Values{"ttl": {"15m"}, "reason": {"release"}})
+	expect(t, s.get(t, "/locks/build"), "Frozen by dashboard", "release", "Unfreeze")
+	do(t, "POST", s.url+"/locks/build/unfreeze", url.Values{})
+	if snap, err := s.locks.Get(t.Context(), "build"); err != nil || snap.Frozen() != nil {
+		t.Error(snap, err)
+	}
+}
+
+func TestAJobIsSubmittedAgainOnceWithAnEditedPayload(t *testing.T) {
+	s := newSite(t, nil)
+	id := s.submit(t, spec("thumb", `{"n":1}`))[0]
+	s.fail(t, "thumb", "broken")
+	form := url.Values{"payload": {`{"n":2}`}, "key": {"k1"}}
+	_, _, first := do(t, "POST", s.url+"/jobs/"+id+"/retry", form)
+	_, _, second := do(t, "POST", s.url+"/jobs/"+id+"/retry", form)
+	if first != second || !strings.HasPrefix(first, "/jobs/") {
+		t.Errorf("a form that was sent twice led to %q and %q", first, second)
+	}
+	expect(t, s.get(t, first), "queued", "&#34;n&#34;: 2")
+	if status, body, _ := do(t, "POST", s.url+"/jobs/"+id+"/retry", url.Values{"payload": {`[1]`}}); status != http.StatusUnprocessableEntity {
+		t.Error(status, body)
+	}
+}
+
+func TestManyJobsAreCancelledOnlyAfterTheirNumberIsTypedAndCanBeUndone(t *testing.T) {
+	s := newSite(t, nil)
+	s.submit(t, spec("a", `{}`), spec("a", `{}`), spec("b", `{}`))
+	expect(t, s.get(t, "/bulk?action=cancel&type=a"), "<b>2</b> jobs")
+	form := url.Values{"action": {"cancel"}, "type": {"a"}, "confirm": {"3"}}
+	if status, body, _ := do(t, "POST", s.url+"/bulk", form); status != http.StatusUnprocessableEntity {
+		t.Error(status, body)
+	}
+	form.Set("confirm", "2")
+	status, body, at := do(t, "POST", s.url+"/bulk", form)
+	if status != http.StatusSeeOther {
+		t.Fatal(status, body)
+	}
+	expect(t, s.get(t, at), "It begins in", "Undo")
+	do(t, "POST", s.url+at+"/undo", url.Values{})
+	expect(t, s.get(t, at), "Undone: nothing was changed")
+	var list struct{ Jobs []struct{ State string } }
+	s.twin(t, "/jobs?state=queued", &list)
+	if len(list.Jobs) != 3 {
+		t.Error(list.Jobs)
+	}
+}
+
+// holder of a token.
+type person struct {
+	name   string
+	scopes string
+	prefix string
+}
+
+func (p person) Name() string { return p.name }
+func (p person) May(s dashboard.Scope, name string) bool {
+	return strings.Contains(p.scopes, string(s)) && strings.HasPrefix(name, p.prefix) || name == "" && strings.Contains(p.scopes, string(s))
+}
+
+func people(c *dashboard.Config) {
+	c.Enter = func(r *http.Request) (dashboard.Caller, error) {
+		switch r.Header.Get("Authorization") {
+		case "Bearer reader":
+			return person{"rita", "read", ""}, nil
+		case "Bearer operator":
+			return person{"omar", "read lock submit", "ci."}, nil
+		case "Bearer admin":
+			return person{"ada", "read lock force submit admin", ""}, nil
+		}
+		return nil, dashboard.ErrUnauthenticated
+	}
+}
+
+func TestWhoHasNoTokenSeesTheLoginPageOnly(t *testing.T) {
+	s := newSite(t, people)
+	s.hold(t, "ci.build", "ana", lokt.Claim{TTL: time.Minute})
+	for _, path := range []string{"/", "/locks/ci.build", "/jobs", "/audit", "/workers", "/failures"} {
+		status, body, next := do(t, "GET", s.url+path, nil)
+		if status != http.StatusSeeOther || next != "/login?next="+url.QueryEscape(path) || strings.Contains(body, "ana") {
+			t.Error(path, status, next, body)
+		}
+		if status, body, _ = do(t, "GET", s.url+path, nil, "Accept", "application/json"); status != http.StatusUnauthorized {
+			t.Error(path, status, body)
+		}
+	}
+	if status, _, _ := do(t, "GET", s.url+"/live", nil, "Accept", "text/event-stream, application/json"); status != http.StatusUnauthorized {
+		t.Error("somebody without a token may follow: ", status)
+	}
+	if status, body, _ := do(t, "POST", s.url+"/login", url.Values{"token": {"wrong"}}); status != http.StatusUnauthorized || !strings.Contains(body, "not known") {
+		t.Error(status, body)
+	}
+	for _, next := range []string{"//evil.example", "https://evil.example", "/\\evil.example", ""} {
+		if _, _, to := do(t, "POST", s.url+"/login", url.Values{"token": {"reader"}, "next": {next}}); to != "/" {
+			t.Errorf("after the login, next=%q leads to %q", next, to)
+		}
+	}
+	var cookie string
+	client := &http.Client{CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+		cookie = r.Response.Header.Get("Set-Cookie")
+		return http.ErrUseLastResponse
+	}}
+	answer, err := client.PostForm(s.url+"/login", url.Values{"token": {"reader"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if !strings.Contains(cookie, "lokt_token=reader") || !strings.Contains(cookie, "HttpOnly") || !strings.Contains(cookie, "SameSite=Strict") {
+		t.Error(cookie)
+	}
+}
+
+func TestRightsAreThoseOfTheToken(t *testing.T) {
+	s := newSite(t, people)
+	s.hold(t, "ci.build", "ana", lokt.Claim{TTL: time.Minute})
+	s.hold(t, "prod.db", "ana", lokt.Claim{TTL: time.Minute})
+	as := func(token string) []string { return []string{"Cookie", "lokt_token=" + token} }
+	_, body, _ := do(t, "GET", s.url+"/locks/ci.build", nil, as("reader")...)
+	if strings.Contains(body, "Freeze") || strings.Contains(body, "End all holds") {
+		t.Error("who may only read is offered more")
+	}
+	_, body, _ = do(t, "GET", s.url+"/", nil, as("operator")...)
+	expect(t, body, "ci.build")
+	if strings.Contains(body, "prod.db") {
+		t.Error("a token for ci. shows another lock")
+	}
+	for _, c := range []struct {
+		token, path string
+		status      int
+	}{
+		{"reader", "/locks/ci.build/freeze", http.StatusForbidden}, {"reader", "/locks/ci.build/unlock", http.StatusForbidden},
+		{"operator", "/locks/ci.build/unlock", http.StatusForbidden}, {"operator", "/locks/prod.db/freeze", http.StatusForbidden},
+		{"operator", "/jobs/types/freeze", http.StatusForbidden}, {"operator", "/locks/ci.build/freeze", http.StatusSeeOther},
+		{"admin", "/locks/ci.build/unlock", http.StatusSeeOther}, {"admin", "/jobs/types/freeze", http.StatusSeeOther},
+	} {
+		if status, body, _ := do(t, "POST", s.url+c.path, url.Values{"confirm": {"ci.build"}}, as(c.token)...); status != c.status {
+			t.Error(c, status, body)
+		}
+	}
+	_, body, _ = do(t, "GET", s.url+"/audit", nil, as("admin")...)
+	expect(t, body, "omar/dashboard", "ada/dashboard")
+	if status, body, _ := do(t, "GET", s.url+"/locks/prod.db", nil, as("operator")...); status != http.StatusForbidden {
+		t.Error(status, body)
+	}
+}
+
+func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
+	s := newSite(t, nil)
+	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute})
+	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example"}} {
+		if status, body, _ := do(t, "POST", s.url+"/locks/build/unlock", url.Values{"confirm": {"build"}}, header...); status != http.StatusForbidden {
+			t.Error(header, status, body)
+		}
+	}
+}
+
+func TestWhatOthersHaveChosenIsShownAndNotRun(t *testing.T) {
+	s := newSite(t, nil)
+	evil := `"><script>alert(1)</script>` + "\u202e"
+	s.hold(t, "build", evil, lokt.Claim{TTL: time.Minute, Metadata: map[string]string{evil: evil}})
+	if _, err := s.locks.Freeze(t.Context(), "build", lokt.Freeze{Owner: lokt.Owner{ID: evil}, Reason: evil}); err != nil {
+		t.Fatal(err)
+	}
+	one := spec(evil, `{"x":`+string(must(json.Marshal(evil)))+`}`)
+	one.Tags = []string{evil}
+	id := s.submit(t, one)[0]
+	s.fail(t, evil, evil+strings.Repeat("x", 1<<20))
+	for _, path := range []string{"/", "/?q=" + url.QueryEscape(evil), "/locks/build", "/jobs", "/jobs?q=" + url.QueryEscape(evil), "/jobs/" + id, "/failures", "/audit", "/workers"} {
+		body := inputs.ReplaceAllString(s.get(t, path), "") // what is being searched for stays as it is
+		if strings.Contains(body, "<script>alert") || strings.Contains(body, "\u202e") {
+			t.Errorf("%s shows it as it is:\n%s", path, body)
+		}
+		if len(body) > 60_000 {
+			t.Errorf("%s has %d bytes", path, len(body))
+		}
+	}
+}
+
+var inputs = regexp.MustCompile(`<input [^>]*>|<option[^>]*>`)
+
+func must(b []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestWhatThereIsNotIsSaidSo(t *testing.T) {
+	s := newSite(t, nil)
+	for path, want := range map[string]int{
+		"/nowhere": 404, "/locks/a/b": 404, "/jobs/none": 404, "/runs/none": 404, "/locks/a..b": 422, "/jobs?state=odd": 422,
+		"/jobs?since=soon": 422, "/audit?before=x": 422, "/bulk?action=burn": 422, "/locks/" + strings.Repeat("a", 300): 422,
+	} {
+		status, body, _ := do(t, "GET", s.url+path, nil)
+		if status != want || !strings.Contains(body, `role="alert"`) {
+			t.Errorf("GET %s: %d, want %d\n%s", path, status, want, body)
+		}
+	}
+	expect(t, s.get(t, "/"), "Nobody holds or waits for a lock", "lokt guard demo")
+	expect(t, s.get(t, "/jobs"), "There is no job", "lokt job submit")
+	expect(t, s.get(t, "/workers"), "lokt worker")
+	expect(t, s.get(t, "/failures"), "No job has failed")
+}
+
+func TestTheVendoredScriptIsTheOneOfItsRelease(t *testing.T) {
+	s := newSite(t, nil)
+	const released = "4cbd535caf7663a51eda9bce6595371c384fc430d54b8d414e29a61167f19f96" // dist/idiomorph.min.js of npm's 0.8.0
+	if sum := fmt.Sprintf("%x", sha256.Sum256([]byte(s.get(t, "/assets/idiomorph.min.js")))); sum != released {
+		t.Error(sum)
+	}
+}
+
+func TestAnOpenPageIsToldOfAChangeWithinASecond(t *testing.T) {
+	s := newSite(t, nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/live", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	buffer := make([]byte, 200)
+	n, err := answer.Body.Read(buffer) // the first tells that it is connected
+	if err != nil || !strings.Contains(string(buffer[:n]), "event: changed") {
+		t.Fatal(string(buffer[:n]), err)
+	}
+	time.Sleep(100 * time.Millisecond) // whoever looks has looked at how it was
+	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute})
+	if n, err = answer.Body.Read(buffer); err != nil || !strings.Contains(string(buffer[:n]), "event: changed") {
+		t.Fatal(string(buffer[:n]), err)
+	}
+}

@@ -1,0 +1,574 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// jobCounts are how many jobs there are, as the scheduler keeps count.
+type jobCounts struct {
+	jobs.Snapshot
+	Workers int `json:"workers"`
+}
+
+func (v *visit) jobCounts() (*jobCounts, error) {
+	s, err := v.Jobs.Status(v.r.Context())
+	if err != nil {
+		return nil, err
+	}
+	all, err := v.Jobs.Workers(v.r.Context())
+	return &jobCounts{s, len(all)}, err
+}
+
+// filter says which jobs a page lists. What the service does not filter by is looked for among the newest.
+type filter struct {
+	State, Type, Tag, Lock, Worker, Text, Since string
+
+	since time.Duration
+}
+
+func (v *visit) filter() (f filter, err error) {
+	q := v.r.FormValue
+	f = filter{
+		State: q("state"), Type: strings.TrimSpace(q("type")), Tag: strings.TrimSpace(q("tag")), Lock: strings.TrimSpace(q("lock")),
+		Worker: strings.TrimSpace(q("worker")), Text: strings.TrimSpace(q("q")), Since: strings.TrimSpace(q("since")),
+	}
+	if f.State != "" && !slices.Contains(jobs.States(), jobs.State(f.State)) {
+		err = fmt.Errorf("%w: %q is no state of a job", lokt.ErrInvalid, f.State)
+	}
+	if f.Since != "" {
+		var bad error
+		if f.since, bad = time.ParseDuration(f.Since); bad != nil || f.since <= 0 {
+			err = fmt.Errorf("%w: %q is no duration such as 90s, 15m or 2h", lokt.ErrInvalid, f.Since)
+		}
+	}
+	return f, err
+}
+
+// values are the filter as the query of a URL.
+func (f *filter) values() url.Values {
+	q := url.Values{}
+	for name, value := range map[string]string{
+		"state": f.State, "type": f.Type, "tag": f.Tag, "lock": f.Lock, "worker": f.Worker, "q": f.Text, "since": f.Since,
+	} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return q
+}
+
+// String tells people what the filter lets through.
+func (f *filter) String() string {
+	var parts []string
+	for _, p := range []struct{ what, value string }{
+		{"state", f.State}, {"type", f.Type}, {"tag", f.Tag}, {"lock", f.Lock}, {"worker", f.Worker}, {"text", f.Text}, {"changed within", f.Since},
+	} {
+		if p.value != "" {
+			parts = append(parts, p.what+" "+p.value)
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "all jobs")
+}
+
+// matches reports whether the filter lets the job through.
+func (f *filter) matches(v *jobs.View, now time.Time) bool {
+	j := &v.Job
+	workers := func(a jobs.Attempt) bool { return a.WorkerID == f.Worker }
+	switch {
+	case f.Lock != "" && !slices.Contains(j.Locks, f.Lock):
+		return false
+	case f.Worker != "" && (v.Lease == nil || v.Lease.WorkerID != f.Worker) && !slices.ContainsFunc(v.Attempts, workers):
+		return false
+	case f.since > 0 && now.Sub(j.UpdatedAt) > f.since:
+		return false
+	case f.Text == "":
+		return true
+	}
+	text := j.ID + "\n" + string(j.Payload) + "\n" + j.Reason
+	if r := j.Output; r != nil {
+		text += "\n" + string(r.Error) + "\n" + r.Message
+	}
+	return strings.Contains(strings.ToLower(text), strings.ToLower(f.Text))
+}
+
+// most is how many jobs one page looks through when it has to look at each.
+const most = 20_000
+
+// find calls found with the jobs that the filter lets through, newest change first, until it returns false. It returns
+// where to go on, and how many jobs it looked at.
+func (d *Dashboard) find(ctx context.Context, f *filter, after string, found func(*jobs.View) bool) (next string, looked int, err error) {
+	q := jobs.Filter{State: jobs.State(f.State), Type: f.Type, Tag: f.Tag, Limit: jobs.DefaultList, After: after}
+	for {
+		p, err := d.Jobs.List(ctx, q)
+		if err != nil {
+			return "", looked, err
+		}
+		for i := range p.Jobs {
+			looked++
+			j := &p.Jobs[i]
+			if f.since > 0 && p.Now.Sub(j.Job.UpdatedAt) > f.since {
+				return "", looked, nil // those that follow changed earlier still
+			}
+			if f.matches(j, p.Now) && !found(j) {
+				return jobs.Cursor(j.Job.Revision), looked, nil
+			}
+		}
+		if q.After = p.Next; p.Next == "" || looked >= most {
+			return p.Next, looked, nil
+		}
+		q.Limit = jobs.MaxList
+	}
+}
+
+// jobRow is a job in a list.
+type jobRow struct {
+	ID       string        `json:"job_id"`
+	Type     string        `json:"type"`
+	State    jobs.State    `json:"state"`
+	Priority jobs.Priority `json:"priority"`
+	Worker   string        `json:"worker_id,omitzero"`
+	Why      string        `json:"why,omitzero"`       // it waits, or ended
+	WaitsFor string        `json:"waits_for,omitzero"` // the lock
+	Locks    []string      `json:"locks,omitempty"`
+	Attempt  int           `json:"attempt"`
+	Attempts int           `json:"max_attempts"`
+	Created  time.Time     `json:"created_at"`
+	Updated  time.Time     `json:"updated_at"`
+	Progress *float64      `json:"progress,omitzero"`
+}
+
+func (v *visit) jobRow(j *jobs.View) jobRow {
+	r := jobRow{
+		ID: j.Job.ID, Type: j.Job.Type, State: j.Job.State, Priority: j.Job.Priority, Locks: j.Job.Locks, Attempt: j.Job.Attempt,
+		Attempts: j.Job.MaxAttempts, Created: j.Job.CreatedAt, Updated: j.Job.UpdatedAt,
+	}
+	if j.Lease != nil {
+		r.Worker = j.Lease.WorkerID
+	}
+	r.Why, r.WaitsFor = v.why(j)
+	if o := j.Job.Output; o != nil && j.Job.State.Active() {
+		r.Progress = o.Progress
+	}
+	return r
+}
+
+// why says in words why the job waits, or ended, and which lock it waits for.
+func (v *visit) why(j *jobs.View) (text, lock string) {
+	switch w := j.WaitingFor; {
+	case w == jobs.WaitingCapacity:
+		return "waits until its units fit into what is free", ""
+	case strings.HasPrefix(w, jobs.WaitingReserved):
+		return "waits: what is free is kept for job " + strings.TrimPrefix(w, jobs.WaitingReserved), ""
+	case w == jobs.WaitingUnique:
+		return "waits for a worker that holds no lease", ""
+	case w == jobs.WaitingWorker:
+		return "waits for a worker that takes its type", ""
+	case strings.HasPrefix(w, jobs.WaitingLock):
+		lock = strings.TrimPrefix(w, jobs.WaitingLock)
+		text = "waits for lock " + lock
+		if v.May(Read, lock) {
+			if s, err := v.Locks.Get(v.r.Context(), lock); err == nil && len(s.Live()) > 0 {
+				text += ", held by " + s.Live()[0].Owner.String()
+			}
+		}
+		return text, lock
+	case w == jobs.WaitingRunAt:
+		return "waits for its time, " + j.Job.ReadyAt.UTC().Format("2006-01-02 15:04:05 UTC"), ""
+	case w == jobs.WaitingFrozen:
+		return "waits: its type is frozen", ""
+	}
+	switch j.Job.State {
+	case jobs.Failed, jobs.Expired:
+		return firstLine(j), ""
+	case jobs.Cancelled:
+		return j.Job.Reason, ""
+	}
+	if o := j.Job.Output; o != nil && j.Job.State.Active() {
+		return o.Message, ""
+	}
+	return "", ""
+}
+
+// firstLine returns the first line of what a failed job says about it.
+func firstLine(j *jobs.View) string {
+	var text string
+	if o := j.Job.Output; o != nil {
+		text = errorText(o.Error)
+	}
+	text = cmp.Or(strings.TrimSpace(text), j.Job.Reason, j.Job.Code)
+	line, _, _ := strings.Cut(text, "\n")
+	if len(line) > 300 {
+		line = strings.ToValidUTF8(line[:300], "")
+	}
+	return line
+}
+
+// errorText is what a worker gave as the error: text, or an object that has some.
+func errorText(v jsontext.Value) string {
+	if len(v) == 0 {
+		return ""
+	}
+	var text string
+	if lokt.Unmarshal(v, &text) == nil {
+		return text
+	}
+	var object map[string]jsontext.Value
+	if lokt.Unmarshal(v, &object) == nil {
+		for _, name := range []string{"message", "error", "stderr", "reason"} {
+			if lokt.Unmarshal(object[name], &text) == nil && text != "" {
+				return text
+			}
+		}
+	}
+	return string(v)
+}
+
+// jobsBody is the JSON twin of the list of jobs.
+type jobsBody struct {
+	Counts *jobCounts   `json:"status"`
+	Jobs   []jobRow     `json:"jobs"`
+	Next   string       `json:"next,omitzero"` // the page with older ones
+	Looked int          `json:"looked_at"`     // how many jobs were looked through
+	Filter filter       `json:"-"`
+	States []jobs.State `json:"-"`
+	Query  string       `json:"-"`
+}
+
+func (d *Dashboard) jobs(v *visit) (*page, error) {
+	f, err := v.filter()
+	if err != nil {
+		return nil, err
+	}
+	b := jobsBody{Filter: f, States: jobs.States(), Jobs: []jobRow{}, Query: f.values().Encode()}
+	if b.Counts, err = v.jobCounts(); err != nil {
+		return nil, err
+	}
+	after, looked, err := d.find(v.r.Context(), &f, v.r.FormValue("after"), func(j *jobs.View) bool {
+		b.Jobs = append(b.Jobs, v.jobRow(j))
+		return len(b.Jobs) < perPage
+	})
+	if err != nil {
+		return nil, err
+	}
+	if b.Looked = looked; after != "" {
+		q := f.values()
+		q.Set("after", after)
+		b.Next = "/jobs?" + q.Encode()
+	}
+	line := "lokt job list"
+	for _, flag := range []struct{ name, value string }{{"state", f.State}, {"type", f.Type}, {"tag", f.Tag}} {
+		if flag.value != "" {
+			line += " --" + flag.name + " " + quote(flag.value)
+		}
+	}
+	return &page{Title: "Jobs", Line: line, Body: b}, nil
+}
+
+// quote writes a word for a shell.
+func quote(word string) string {
+	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:") == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// jobBody is the JSON twin of the page of one job.
+type jobBody struct {
+	jobRow
+	Units    int            `json:"requested_units"`
+	Tags     []string       `json:"tags,omitempty"`
+	Payload  jsontext.Value `json:"payload"`
+	Output   *jobs.Report   `json:"output,omitzero"`
+	Code     string         `json:"code,omitzero"`
+	Cancel   bool           `json:"cancel_requested,omitzero"`
+	Lease    *lease         `json:"lease,omitzero"`
+	Tries    []try          `json:"attempts"`
+	ReadyAt  time.Time      `json:"ready_at"`
+	Holders  []lockOf       `json:"lock_holders,omitempty"`
+	Edit     string         `json:"-"` // the payload to edit
+	Key      string         `json:"-"` // makes a form that is sent twice one job
+	CanRetry bool           `json:"-"`
+}
+
+// lease is an active lease as people see it: without its ID, which is a secret.
+type lease struct {
+	Worker    string    `json:"worker_id"`
+	Since     time.Time `json:"issued_at"`
+	Heartbeat time.Time `json:"last_heartbeat"`
+	Expires   time.Time `json:"expires_at"`
+	Token     uint64    `json:"token"`
+}
+
+// try is an attempt as people see it.
+type try struct {
+	Number int            `json:"attempt"`
+	State  jobs.State     `json:"state"`
+	Worker string         `json:"worker_id"`
+	Code   string         `json:"code,omitzero"`
+	From   time.Time      `json:"issued_at"`
+	To     time.Time      `json:"ended_at,omitzero"`
+	Token  uint64         `json:"token"`
+	Error  jsontext.Value `json:"error,omitzero"`
+}
+
+// lockOf is a lock that the job needs, and who has it.
+type lockOf struct {
+	Name string `json:"name"`
+	Who  string `json:"holder,omitzero"`
+}
+
+func (d *Dashboard) get(v *visit) (jobs.View, error) {
+	id := v.r.PathValue("id")
+	if len(id) > jobs.MaxIDLen || lokt.ValidateName(id) != nil {
+		return jobs.View{}, jobs.ErrJobNotFound
+	}
+	return d.Jobs.Get(v.r.Context(), id)
+}
+
+func (d *Dashboard) job(v *visit) (*page, error) {
+	j, err := d.get(v)
+	if err != nil {
+		return nil, err
+	}
+	b := jobBody{
+		jobRow: v.jobRow(&j), Units: j.Job.Units, Tags: j.Job.Tags, Payload: j.Job.Payload, Output: j.Job.Output, Code: j.Job.Code,
+		Cancel: j.Job.Cancel, ReadyAt: j.Job.ReadyAt, Tries: []try{}, CanRetry: j.Job.State.Ended(),
+	}
+	b.Edit, b.Key = editable(j.Job.Payload), rand.Text()
+	if l := j.Lease; l != nil {
+		b.Lease = &lease{l.WorkerID, l.IssuedAt, l.LastHeartbeat, l.ExpiresAt, l.Token}
+	}
+	for _, a := range j.Attempts {
+		b.Tries = append(b.Tries, try{a.Number, a.State, a.WorkerID, a.Code, a.IssuedAt, a.EndedAt, a.Token, a.Error})
+	}
+	for _, name := range j.Job.Locks {
+		l := lockOf{Name: name}
+		if v.May(Read, name) {
+			if s, err := d.Locks.Get(v.r.Context(), name); err == nil && len(s.Live()) > 0 {
+				l.Who = s.Live()[0].Owner.String()
+			}
+		}
+		b.Holders = append(b.Holders, l)
+	}
+	return &page{Title: "Job " + j.Job.ID, Line: "lokt job show " + j.Job.ID, Body: b}, nil
+}
+
+func (d *Dashboard) cancel(v *visit) (string, error) {
+	j, err := d.get(v)
+	if err != nil {
+		return "", err
+	}
+	if err := v.need(Submit, j.Job.Tags...); err != nil {
+		return "", err
+	}
+	_, err = d.Jobs.Cancel(v.r.Context(), j.Job.ID, v.reason())
+	return "/jobs/" + j.Job.ID, err
+}
+
+// reason is why the person does what is done, with the name.
+func (v *visit) reason() string {
+	by := "by " + cmp.Or(v.Who(), "somebody") + " on the dashboard"
+	if text := strings.TrimSpace(v.r.PostFormValue("reason")); text != "" {
+		return text + " (" + by + ")"
+	}
+	return by
+}
+
+// retry submits the job again, as a new one, maybe with another payload.
+func (d *Dashboard) retry(v *visit) (string, error) {
+	j, err := d.get(v)
+	if err != nil {
+		return "", err
+	}
+	spec := again(&j.Job)
+	if key := v.r.PostFormValue("key"); key != "" {
+		spec.IdempotencyKey = "dashboard-" + key
+	}
+	if edited := strings.TrimSpace(v.r.PostFormValue("payload")); edited != "" {
+		spec.Payload = jsontext.Value(edited)
+		if !spec.Payload.IsValid() || spec.Payload.Kind() != '{' {
+			return "", fmt.Errorf("%w: the payload is no JSON object", lokt.ErrInvalid)
+		}
+	}
+	if err := cmp.Or(v.need(Submit, spec.Tags...), v.mayLock(spec.Locks)); err != nil {
+		return "", err
+	}
+	got, err := d.Jobs.Submit(v.r.Context(), []jobs.Spec{spec})
+	if err != nil {
+		return "", err
+	}
+	return "/jobs/" + got[0].JobID, nil
+}
+
+// mayLock returns an error unless the person may have the locks taken.
+func (v *visit) mayLock(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return v.need(Lock, names...)
+}
+
+// again is what submits a job that ended once more: at once, and not as the one that ended.
+func again(j *jobs.Job) jobs.Spec {
+	spec := j.Spec.Clone()
+	spec.IdempotencyKey, spec.RunAt = "", time.Time{}
+	return spec
+}
+
+func (d *Dashboard) revoke(v *visit) (string, error) {
+	if err := v.need(Admin); err != nil {
+		return "", err
+	}
+	j, err := d.get(v)
+	if err != nil {
+		return "", err
+	}
+	if j.Lease == nil {
+		return "", jobs.ErrLeaseNotFound
+	}
+	return "/jobs/" + j.Job.ID, d.Jobs.Revoke(v.r.Context(), j.Lease.ID, v.reason())
+}
+
+func (d *Dashboard) freezeType(v *visit) (string, error) { return v.setType(d.Jobs.Freeze) }
+
+func (d *Dashboard) unfreezeType(v *visit) (string, error) { return v.setType(d.Jobs.Unfreeze) }
+
+func (v *visit) setType(set func(ctx context.Context, jobType string) error) (string, error) {
+	if err := v.need(Admin); err != nil {
+		return "", err
+	}
+	return "/jobs", set(v.r.Context(), strings.TrimSpace(v.r.PostFormValue("type")))
+}
+
+// workersBody is the JSON twin of the list of workers.
+type workersBody struct {
+	Counts  *jobCounts          `json:"status"`
+	Workers []jobs.WorkerStatus `json:"workers"`
+	Pages   pages               `json:"pages"`
+}
+
+func (d *Dashboard) workers(v *visit) (*page, error) {
+	all, err := d.Jobs.Workers(v.r.Context())
+	if err != nil {
+		return nil, err
+	}
+	b := workersBody{}
+	if b.Counts, err = v.jobCounts(); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(all, func(x, y jobs.WorkerStatus) int { return cmp.Compare(y.Leases, x.Leases) })
+	b.Workers, b.Pages = paged(v, all)
+	return &page{Title: "Workers", Line: "lokt job stats", Body: b}, nil
+}
+
+// failure is a group of jobs that failed alike.
+type failure struct {
+	Type  string    `json:"type"`
+	Error string    `json:"error"` // the first line
+	Count int       `json:"count"`
+	Last  time.Time `json:"last"`
+	Job   string    `json:"last_job_id"`
+	URL   string    `json:"url"`
+}
+
+// failuresBody is the JSON twin of the page of failures.
+type failuresBody struct {
+	Groups []failure `json:"groups"`
+	Looked int       `json:"looked_at"`
+	More   bool      `json:"more,omitzero"` // there are older ones that were not looked at
+}
+
+// mostFailures is how many failed jobs are grouped, for each of the states.
+const mostFailures = 5000
+
+func (d *Dashboard) failures(v *visit) (*page, error) {
+	b := failuresBody{Groups: []failure{}}
+	groups := map[[2]string]*failure{}
+	for _, state := range []jobs.State{jobs.Failed, jobs.Expired} {
+		n := 0
+		next, looked, err := d.find(v.r.Context(), &filter{State: string(state)}, "", func(j *jobs.View) bool {
+			line := firstLine(j)
+			g := groups[[2]string{j.Job.Type, line}]
+			if g == nil {
+				q := url.Values{"state": {string(state)}, "type": {j.Job.Type}}
+				if o := j.Job.Output; o != nil && line != "" && strings.Contains(string(o.Error), line) {
+					q.Set("q", line)
+				}
+				g = &failure{Type: j.Job.Type, Error: line, Last: j.Job.UpdatedAt, Job: j.Job.ID, URL: "/jobs?" + q.Encode()}
+				groups[[2]string{j.Job.Type, line}] = g
+			}
+			g.Count++
+			n++
+			return n < mostFailures
+		})
+		if err != nil {
+			return nil, err
+		}
+		b.Looked += looked
+		b.More = b.More || next != ""
+	}
+	for _, g := range groups {
+		b.Groups = append(b.Groups, *g)
+	}
+	slices.SortFunc(b.Groups, func(x, y failure) int { return cmp.Or(cmp.Compare(y.Count, x.Count), y.Last.Compare(x.Last)) })
+	b.Groups = b.Groups[:min(len(b.Groups), perPage)]
+	return &page{Title: "Failures", Line: "lokt job list --state failed", Body: b}, nil
+}
+
+// auditBody is the JSON twin of the audit log's page.
+type auditBody struct {
+	Events []lokt.LoggedEvent `json:"events"`
+	Older  string             `json:"older,omitzero"`
+	Name   string             `json:"-"`
+	Owner  string             `json:"-"`
+	Type   string             `json:"-"`
+}
+
+func (d *Dashboard) audit(v *visit) (*page, error) {
+	if d.Events == nil {
+		return nil, errors.New("this store keeps no events")
+	}
+	b := auditBody{Events: []lokt.LoggedEvent{}, Name: v.r.FormValue("name"), Owner: v.r.FormValue("owner"), Type: v.r.FormValue("type")}
+	q := lokt.EventQuery{Name: b.Name, Owner: b.Owner, Latest: true, Limit: perPage}
+	if b.Type != "" {
+		q.Types = []lokt.EventType{lokt.EventType(b.Type)}
+	}
+	if text := v.r.FormValue("before"); text != "" {
+		if _, err := fmt.Sscan(text, &q.Before); err != nil {
+			return nil, fmt.Errorf("%w: before is no number of an event", lokt.ErrInvalid)
+		}
+	}
+	p, err := d.Events.ReadEvents(v.r.Context(), q)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range slices.Backward(p.Events) {
+		if v.May(Read, e.Name) {
+			e.Event = e.Public()
+			b.Events = append(b.Events, e)
+		}
+	}
+	line := "lokt audit"
+	if b.Name != "" {
+		line += " " + quote(b.Name)
+	}
+	if p.More && len(p.Events) > 0 {
+		values := v.r.URL.Query()
+		values.Set("before", fmt.Sprint(p.Events[0].Seq))
+		b.Older = "/audit?" + values.Encode()
+	}
+	return &page{Title: "Audit", Line: line, Body: b}, nil
+}

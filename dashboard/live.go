@@ -1,0 +1,144 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// How often what there is is looked at while any page follows, how often a page that is told nothing is told so, and
+// how long telling it may take.
+const (
+	lookEvery   = 400 * time.Millisecond
+	silence     = 15 * time.Second
+	tellTimeout = 10 * time.Second
+)
+
+// live tells open pages that something has changed. One goroutine looks for all of them, and only while there are any.
+type live struct {
+	d *Dashboard
+
+	mu      sync.Mutex
+	open    int
+	number  uint64        // of changes
+	changed chan struct{} // closed with the next one
+	stop    context.CancelFunc
+}
+
+func newLive(d *Dashboard) *live { return &live{d: d, changed: make(chan struct{})} }
+
+// serve streams a line for each change, in the format of server-sent events.
+func (l *live) serve(w http.ResponseWriter, r *http.Request) {
+	if l.d.visit(w, r) == nil {
+		return
+	}
+	if !l.enter() {
+		http.Error(w, "too many pages follow what happens: reload to look again", http.StatusServiceUnavailable)
+		return
+	}
+	defer l.leave()
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	seen := uint64(0)
+	for first := true; ; first = false {
+		l.mu.Lock()
+		number, changed := l.number, l.changed
+		l.mu.Unlock()
+		text := ": still here\n\n"
+		if first || number != seen {
+			text = fmt.Sprintf("event: changed\ndata: %d\nretry: 2000\n\n", number)
+		}
+		seen = number
+		_ = out.SetWriteDeadline(time.Now().Add(tellTimeout)) // a connection without deadlines ends when the client does
+		if _, err := fmt.Fprint(w, text); err != nil || out.Flush() != nil {
+			return
+		}
+		timer := time.NewTimer(silence)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-r.Context().Done():
+			return
+		case <-l.d.Stop.Done():
+			return
+		}
+		timer.Stop()
+	}
+}
+
+func (l *live) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open >= l.d.Streams {
+		return false
+	}
+	if l.open++; l.open == 1 {
+		var ctx context.Context
+		ctx, l.stop = context.WithCancel(l.d.Stop)
+		go l.look(ctx)
+	}
+	return true
+}
+
+func (l *live) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open--; l.open == 0 {
+		l.stop()
+	}
+}
+
+// look looks for changes until ctx ends.
+func (l *live) look(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	before := l.d.state(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := l.d.state(ctx)
+		if now == before || ctx.Err() != nil {
+			continue
+		}
+		before = now
+		l.mu.Lock()
+		l.number++
+		close(l.changed)
+		l.changed = make(chan struct{})
+		l.mu.Unlock()
+	}
+}
+
+// state returns a text that differs when something has changed.
+func (d *Dashboard) state(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	text := ""
+	if d.Events != nil {
+		page, err := d.Events.ReadEvents(ctx, lokt.EventQuery{Latest: true, Limit: 1})
+		text = fmt.Sprint(page.Newest, err)
+	} else {
+		for s, err := range d.Locks.List(ctx, lokt.Filter{}) {
+			text += fmt.Sprint(s.Lock.Name, s.Lock.Revision, err)
+		}
+	}
+	if d.Jobs == nil {
+		return text
+	}
+	status, err := d.Jobs.Status(ctx)
+	status.Busy = nil
+	text += fmt.Sprintf(" %+v %v", status, err)
+	newest, err := d.Jobs.List(ctx, jobs.Filter{Limit: 1})
+	for _, v := range newest.Jobs {
+		text += fmt.Sprint(" ", v.Job.Revision)
+	}
+	return text + fmt.Sprint(err)
+}

@@ -1,0 +1,473 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// perPage is how many rows a page has.
+const perPage = 100
+
+// board is what is on record about all locks, as it was a moment ago.
+type board struct {
+	mu  sync.Mutex
+	at  time.Time
+	all []lockRow
+	err error
+}
+
+// States of a lock. Those that come first need somebody's attention first.
+const (
+	unreadable = "unreadable" // what is stored cannot be read, and keeps everybody out
+	overdue    = "overdue"    // a holder should have renewed by now: it may be dead, or cut off
+	frozen     = "frozen"
+	stale      = "stale" // held by nobody alive, and taken over by the next claim
+	waiting    = "waited for"
+	held       = "held"
+)
+
+func lockStates() []string { return []string{unreadable, overdue, frozen, stale, waiting, held} }
+
+// lockRow is a lock in the list.
+type lockRow struct {
+	Name    string    `json:"name"`
+	State   string    `json:"state"`
+	Holder  string    `json:"holder,omitzero"` // the first
+	Holders int       `json:"holders"`
+	Limit   string    `json:"limit,omitzero"` // the most that there may be
+	Since   time.Time `json:"since,omitzero"` // of the first hold
+	Waiting int       `json:"waiting"`
+	Oldest  time.Time `json:"oldest,omitzero"` // since when the one waits who has waited longest
+	Token   uint64    `json:"token"`
+	Why     string    `json:"why,omitzero"` // of a freeze, or of a record that cannot be read
+}
+
+// lateAfter is the part of its TTL after which a hold that was not renewed is overdue: holders renew after a third.
+const lateAfter = 2.0 / 3
+
+// row sums a lock up.
+func row(s lokt.Snapshot) lockRow {
+	r := lockRow{Name: s.Lock.Name, State: held, Waiting: len(s.Lock.Queue), Token: s.Lock.Token, Holders: len(s.Lock.Holders)}
+	live := s.Live()
+	if len(s.Lock.Queue) > 0 {
+		r.State = waiting
+	}
+	if len(s.Lock.Holders) > 0 {
+		h := s.Lock.Holders[0]
+		if len(live) > 0 {
+			h = live[0]
+		}
+		r.Holder, r.Since, r.Limit = h.Owner.String(), h.HeldSince, limitText(h.Limit)
+		if len(live) == 0 {
+			r.State = stale
+		}
+	}
+	for _, w := range s.Lock.Queue {
+		if r.Oldest.IsZero() || w.Since.Before(r.Oldest) {
+			r.Oldest = w.Since
+		}
+	}
+	if f := s.Frozen(); f != nil {
+		r.State, r.Why = frozen, f.Reason
+		if f.Damaged != "" {
+			r.State, r.Why = unreadable, f.Damaged
+		}
+	}
+	for _, h := range live {
+		if late(s.Now, &h) {
+			r.State = overdue
+		}
+	}
+	if s.Lock.Corrupt != "" {
+		r.State, r.Why = unreadable, s.Lock.Corrupt
+	}
+	return r
+}
+
+// late reports whether the holder should have renewed by now.
+func late(now time.Time, h *lokt.Holder) bool {
+	return h.TTL > 0 && h.Pending.IsZero() && now.Sub(h.AcquiredAt) > time.Duration(float64(h.TTL)*lateAfter)
+}
+
+func limitText(limit int) string {
+	switch {
+	case limit <= lokt.Exclusive:
+		return "1"
+	case limit == lokt.Shared:
+		return "any"
+	}
+	return strconv.Itoa(limit)
+}
+
+// locks returns all locks that the person may see.
+func (v *visit) locks() ([]lockRow, error) {
+	b := &v.board
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Since(b.at) > freshFor {
+		b.all, b.err = nil, nil
+		for s, err := range v.Locks.List(v.r.Context(), lokt.Filter{}) {
+			switch {
+			case err == nil:
+				if !s.Over() {
+					b.all = append(b.all, row(s))
+				}
+			case s.Lock.Name != "":
+				b.all = append(b.all, lockRow{Name: s.Lock.Name, State: unreadable, Why: err.Error()})
+			default:
+				b.err = err
+			}
+		}
+		slices.SortStableFunc(b.all, func(x, y lockRow) int {
+			return cmp.Or(cmp.Compare(slices.Index(lockStates(), x.State), slices.Index(lockStates(), y.State)), cmp.Compare(y.Waiting, x.Waiting))
+		})
+		if b.at = time.Now(); b.err != nil {
+			b.at = time.Time{}
+		}
+	}
+	seen := make([]lockRow, 0, len(b.all))
+	for _, r := range b.all {
+		if v.May(Read, r.Name) {
+			seen = append(seen, r)
+		}
+	}
+	return seen, b.err
+}
+
+// overviewBody is the JSON twin of the first page.
+type overviewBody struct {
+	Counts     []count      `json:"counts"`
+	Jobs       *jobCounts   `json:"jobs,omitzero"`
+	Locks      []lockRow    `json:"locks"`
+	Matches    int          `json:"matches"`
+	Contention []contention `json:"contention"`
+
+	Query string `json:"-"`
+	State string `json:"-"`
+	Pages pages  `json:"pages"`
+}
+
+type count struct {
+	State string `json:"state"`
+	Count int    `json:"count"`
+}
+
+// pages says where in a long list a page is.
+type pages struct {
+	Page  int    `json:"page"`
+	Of    int    `json:"of"`
+	Older string `json:"older,omitzero"`
+	Newer string `json:"newer,omitzero"`
+}
+
+func (d *Dashboard) overview(v *visit) (*page, error) {
+	all, err := v.locks()
+	if err != nil {
+		return nil, err
+	}
+	b := overviewBody{Query: v.r.FormValue("q"), State: v.r.FormValue("state"), Locks: []lockRow{}}
+	for _, state := range lockStates() {
+		n := 0
+		for _, r := range all {
+			if r.State == state {
+				n++
+			}
+		}
+		b.Counts = append(b.Counts, count{state, n})
+	}
+	all = slices.DeleteFunc(all, func(r lockRow) bool {
+		return b.State != "" && r.State != b.State ||
+			!strings.Contains(strings.ToLower(r.Name+" "+r.Holder), strings.ToLower(b.Query))
+	})
+	b.Matches = len(all)
+	b.Locks, b.Pages = paged(v, all)
+	if b.Contention, err = v.contention(); err != nil {
+		return nil, err
+	}
+	if d.Jobs != nil {
+		if b.Jobs, err = v.jobCounts(); err != nil {
+			return nil, err
+		}
+	}
+	return &page{Title: "Locks", Line: "lokt status", Body: b}, nil
+}
+
+// paged returns the rows of the page that is asked for.
+func paged[R any](v *visit, all []R) ([]R, pages) {
+	p := pages{Of: max((len(all)+perPage-1)/perPage, 1)}
+	p.Page, _ = strconv.Atoi(v.r.FormValue("page")) // what is no number is the first
+	p.Page = min(max(p.Page, 1), p.Of)
+	at := func(page int) string {
+		q := v.r.URL.Query()
+		q.Set("page", strconv.Itoa(page))
+		return v.r.URL.Path + "?" + q.Encode()
+	}
+	if p.Page < p.Of {
+		p.Older = at(p.Page + 1)
+	}
+	if p.Page > 1 {
+		p.Newer = at(p.Page - 1)
+	}
+	from := (p.Page - 1) * perPage
+	return all[from:min(from+perPage, len(all))], p
+}
+
+// lockBody is the JSON twin of the page of one lock.
+type lockBody struct {
+	lockRow
+	Holds    []hold             `json:"holds"`
+	Queue    []queued           `json:"queue"`
+	Behind   int                `json:"queue_more,omitzero"` // how many more wait
+	Freeze   *lokt.Freeze       `json:"freeze,omitzero"`
+	Events   []lokt.LoggedEvent `json:"events"`
+	Typical  time.Duration      `json:"typical_hold_ms,omitzero"` // the median of the holds that ended lately
+	Boxes    []box              `json:"-"`
+	Timeline *timeline          `json:"-"`
+}
+
+// hold is a hold as people see it.
+type hold struct {
+	lokt.Holder
+	Late  bool   `json:"overdue,omitzero"`
+	Stale string `json:"stale,omitzero"` // why it counts no more
+}
+
+// queued is a claim that waits.
+type queued struct {
+	*lokt.Waiter
+	Position int           `json:"position"`
+	Away     bool          `json:"away,omitzero"`
+	Estimate time.Duration `json:"estimate_ms,omitzero"` // until it is granted, from how long holds took lately
+}
+
+// box is a place for a holder.
+type box struct {
+	Who  string
+	Late bool
+}
+
+// mostBoxes is for how many places boxes are drawn.
+const mostBoxes = 64
+
+func (d *Dashboard) lock(v *visit) (*page, error) {
+	name := v.r.PathValue("name")
+	if err := cmp.Or(lokt.ValidateName(name), v.need(Read, name)); err != nil {
+		return nil, err
+	}
+	s, err := d.Locks.Get(v.r.Context(), name)
+	if err != nil && !errors.Is(err, lokt.ErrDamaged) {
+		return nil, err
+	}
+	s.Lock.Name = name
+	b := lockBody{lockRow: row(s), Holds: []hold{}, Queue: []queued{}, Events: []lokt.LoggedEvent{}}
+	if s.Over() {
+		b.State = "free"
+	}
+	if err != nil {
+		b.State, b.Why = unreadable, err.Error()
+	}
+	first := s.Lock
+	first.Queue = first.Queue[:min(len(first.Queue), perPage)]
+	public := first.Public()
+	b.Freeze = s.Frozen().Public()
+	for i, h := range public.Holders {
+		one := hold{Holder: h, Late: late(s.Now, &h)}
+		one.Stale, _ = s.Stale(s.Lock.Holders[i])
+		b.Holds = append(b.Holds, one)
+		if one.Stale == "" && len(b.Boxes) < mostBoxes {
+			b.Boxes = append(b.Boxes, box{h.Owner.String(), one.Late})
+		}
+	}
+	limit := 1
+	if len(s.Lock.Holders) > 0 {
+		limit = max(s.Lock.Holders[0].Limit, 1)
+	}
+	for len(b.Boxes) < min(limit, mostBoxes) && limit != lokt.Shared {
+		b.Boxes = append(b.Boxes, box{})
+	}
+	var events []lokt.LoggedEvent
+	if d.Events != nil {
+		page, err := d.Events.ReadEvents(v.r.Context(), lokt.EventQuery{Name: name, Types: turns(), Latest: true, Limit: timelineEvents})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page.Events {
+			e.Event = e.Public()
+			events = append(events, e)
+		}
+		b.Typical = typical(events)
+		b.Timeline = draw(events, s.Now)
+		b.Events = slices.Clone(events[max(len(events)-50, 0):])
+		slices.Reverse(b.Events)
+	}
+	for i, w := range public.Queue {
+		b.Queue = append(b.Queue, queued{w, i + 1, s.Away(s.Lock.Queue[i]), estimate(&s, i, limit, b.Typical)})
+	}
+	b.Behind = len(s.Lock.Queue) - len(b.Queue)
+	return &page{Title: name, Line: "lokt status " + name, Body: b}, nil
+}
+
+// turns are the events that tell how a lock went from one to the next: all but renewals.
+func turns() []lokt.EventType {
+	return []lokt.EventType{
+		lokt.EventAcquire, lokt.EventDeny, lokt.EventFreezeDeny, lokt.EventRelease, lokt.EventRenewFail, lokt.EventLost,
+		lokt.EventTakeover, lokt.EventAutoPrune, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventCorruptBreak,
+		lokt.EventFreeze, lokt.EventUnfreeze, lokt.EventForceThaw, lokt.EventWait, lokt.EventPreempt, lokt.EventMismatch,
+	}
+}
+
+// typical returns the median of how long the holds took that have ended.
+func typical(events []lokt.LoggedEvent) time.Duration {
+	var took []time.Duration
+	for _, e := range events {
+		if ms, err := strconv.ParseInt(e.Extra[lokt.ExtraHeld], 10, 64); err == nil {
+			took = append(took, time.Duration(ms)*time.Millisecond)
+		}
+	}
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// estimate returns how long the i-th in the queue may have to wait yet, if holds go on to take what is typical.
+func estimate(s *lokt.Snapshot, i, limit int, typical time.Duration) time.Duration {
+	if typical == 0 || len(s.Lock.Holders) == 0 {
+		return 0
+	}
+	rest := max(typical-s.Now.Sub(s.Lock.Holders[0].HeldSince), 0)
+	return rest + time.Duration(i/max(limit, 1))*typical
+}
+
+// unlock ends all holds, whoever's they are.
+func (d *Dashboard) unlock(v *visit) (string, error) {
+	name := v.r.PathValue("name")
+	if err := v.need(Force, name); err != nil {
+		return "", err
+	}
+	if v.r.PostFormValue("confirm") != name {
+		return "", fmt.Errorf("%w: type the name of the lock, %s, to end its holds", lokt.ErrInvalid, name)
+	}
+	_, err := d.Locks.Release(v.r.Context(), lokt.Target{Name: name, Owner: v.owner(), Force: true})
+	return "/locks/" + name, err
+}
+
+func (d *Dashboard) freeze(v *visit) (string, error) {
+	name := v.r.PathValue("name")
+	if err := v.need(Lock, name); err != nil {
+		return "", err
+	}
+	f := lokt.Freeze{Owner: v.owner(), Reason: strings.TrimSpace(v.r.PostFormValue("reason"))}
+	if text := v.r.PostFormValue("ttl"); text != "" {
+		var err error
+		if f.TTL, err = time.ParseDuration(text); err != nil || f.TTL <= 0 {
+			return "", fmt.Errorf("%w: %q is no duration such as 90s, 15m or 2h", lokt.ErrInvalid, text)
+		}
+	}
+	_, err := d.Locks.Freeze(v.r.Context(), name, f)
+	return "/locks/" + name, err
+}
+
+// unfreeze ends a freeze: one's own, or with the right to force anybody's.
+func (d *Dashboard) unfreeze(v *visit) (string, error) {
+	name := v.r.PathValue("name")
+	if err := v.need(Lock, name); err != nil {
+		return "", err
+	}
+	_, err := d.Locks.Unfreeze(v.r.Context(), lokt.Target{Name: name, Owner: v.owner(), Force: v.May(Force, name)})
+	return "/locks/" + name, err
+}
+
+// contention is how long claims have waited for a lock.
+type contention struct {
+	Name  string        `json:"name"`
+	Day   time.Duration `json:"day_ms"`
+	Week  time.Duration `json:"week_ms"`
+	Waits int           `json:"waits"` // within a week
+}
+
+// history is what was waited, read now and then.
+type history struct {
+	mu  sync.Mutex
+	at  time.Time
+	all []contention
+}
+
+// Bounds on reading the history of waits: how long it is shown, and how many events are read.
+const (
+	historyFor   = 20 * time.Second
+	historyPages = 20
+)
+
+// contention returns what was waited for longest within a week.
+func (v *visit) contention() ([]contention, error) {
+	if v.Events == nil {
+		return []contention{}, nil
+	}
+	h := &v.waits
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.at) > historyFor {
+		all, err := v.Dashboard.sumWaits(v.r.Context(), time.Now())
+		if err != nil {
+			return nil, err
+		}
+		h.at, h.all = time.Now(), all
+	}
+	seen := []contention{}
+	for _, c := range h.all {
+		if v.May(Read, c.Name) && len(seen) < 10 {
+			seen = append(seen, c)
+		}
+	}
+	return seen, nil
+}
+
+// sumWaits sums up the waits of a week that have ended, the newest of them if there are very many.
+func (d *Dashboard) sumWaits(ctx context.Context, now time.Time) ([]contention, error) {
+	byName := map[string]*contention{}
+	q := lokt.EventQuery{Types: []lokt.EventType{lokt.EventWait}, Since: now.Add(-7 * 24 * time.Hour), Latest: true}
+	for range historyPages {
+		page, err := d.Events.ReadEvents(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page.Events {
+			ms, err := strconv.ParseInt(e.Extra[lokt.ExtraWaited], 10, 64)
+			if err != nil {
+				continue
+			}
+			c := byName[e.Name]
+			if c == nil {
+				c = &contention{Name: e.Name}
+				byName[e.Name] = c
+			}
+			waited := time.Duration(ms) * time.Millisecond
+			c.Week += waited
+			c.Waits++
+			if now.Sub(e.Time) < 24*time.Hour {
+				c.Day += waited
+			}
+		}
+		if !page.More || len(page.Events) == 0 {
+			break
+		}
+		q.Before = page.Events[0].Seq
+	}
+	var all []contention
+	for _, c := range byName {
+		all = append(all, *c)
+	}
+	slices.SortFunc(all, func(a, b contention) int { return cmp.Or(cmp.Compare(b.Week, a.Week), cmp.Compare(a.Name, b.Name)) })
+	return all[:min(len(all), 1000)], nil
+}
