@@ -25,7 +25,7 @@ type entry struct {
 	job      jobs.Job
 	hold     *hold
 	attempts []jobs.Attempt // that ended
-	pending  *pending
+	pending  bool // it is kept for a request, until its locks are taken
 
 	in      *list.List // engine.byState of its state
 	inState *list.Element
@@ -58,8 +58,8 @@ type Engine struct {
 	frozen    map[string]bool
 	names     map[string]*name
 	blocked   *queue[*name]
-	pendings  map[string]*pending // by lease ID
-	unlocking map[string][]string // locks that are being given back, by lease ID
+	pendings  map[string]*waiter    // that a job is kept for, by lease ID
+	unlocking map[string]*unlocking // by lease ID
 	kept      int                 // units of these
 	reserved  reservation
 	leases    map[string]*hold
@@ -95,8 +95,8 @@ func newEngine(cfg jobs.Config) *Engine {
 	e := &Engine{
 		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*list.List{},
 		groups: map[shape]*group{},
-		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
-		unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
+		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*waiter{},
+		unlocking: map[string]*unlocking{}, leases: map[string]*hold{}, holding: map[string]*hold{},
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
@@ -203,6 +203,7 @@ type Outcome struct {
 	Changes jobs.Changes
 	Replies []Reply
 	Orders  []LockOrder
+	Blocked []string // locks that could not be had
 }
 
 // Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all
@@ -292,7 +293,11 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, e.beatAll(o.WorkerID, o.LeaseIDs))
 	case Complete:
 		applied, err := e.complete(&o.Completion)
-		e.answer(id, applied, err)
+		if u := e.unlocking[o.LeaseID]; u != nil && applied {
+			u.call = id
+		} else {
+			e.answer(id, applied, err)
+		}
 	case Report:
 		e.answer(id, nil, e.report(&o.Progress))
 	case Cancel:
@@ -315,10 +320,13 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, nil)
 	case Locked:
 		e.locked(&o)
+		e.reply(id, nil)
 	case Unlocked:
 		e.unlocked(o.LeaseID)
+		e.reply(id, nil)
 	case Vacant:
 		e.vacant(o.Lock)
+		e.reply(id, nil)
 	}
 }
 

@@ -6,6 +6,7 @@ package engine
 import (
 	"cmp"
 	"container/list"
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -62,7 +63,8 @@ type waiter struct {
 	ask     *Request // nil for a heartbeat
 	worker  *worker
 	profile *profile
-	pending *pending // a job is kept for it, until its locks are taken
+	kept    *entry // a job that is kept for it, until its locks are taken
+	gone    bool   // its client
 
 	hold *hold // of a heartbeat
 }
@@ -192,21 +194,24 @@ func (e *Engine) dismiss(w *waiter) {
 	delete(e.asked, requestKey{w.worker.id, w.ask.RequestID})
 }
 
-// withdraw forgets a call whose client has gone.
+// withdraw forgets a call whose client has gone, and answers it.
 func (e *Engine) withdraw(id uint64) {
 	w := e.waiters[id]
-	switch {
-	case w == nil:
-	case len(w.calls) > 1:
+	if w == nil {
+		return
+	}
+	if len(w.calls) > 1 {
 		delete(e.waiters, id)
 		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == id })
-	default:
-		if w.pending != nil {
-			w.pending.waiter = nil
-		}
+	} else {
+		w.gone = true
 		e.dismiss(w)
 	}
+	e.fail(id, errWithdrawn)
 }
+
+// errWithdrawn is the answer to a call whose client has gone.
+var errWithdrawn = errors.New("withdrawn")
 
 // requestKey identifies a request that may be sent again.
 type requestKey struct{ worker, request string }
@@ -300,14 +305,6 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	return first
 }
 
-// pending is a job that is kept for a request while its locks are taken.
-type pending struct {
-	entry  *entry
-	waiter *waiter // nil once its client has gone
-	worker *worker
-	op     *Request
-}
-
 // keep grants a job to a request, or keeps it until its locks are taken.
 func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
@@ -315,9 +312,8 @@ func (e *Engine) keep(w *waiter, en *entry) {
 	if len(en.job.Locks) > 0 {
 		e.take(en.job.Locks, w.ask.LeaseID)
 		if e.cfg.Locking {
-			p := &pending{entry: en, waiter: w, worker: w.worker, op: w.ask}
-			en.pending, w.pending = p, p
-			e.pendings[w.ask.LeaseID] = p
+			en.pending, w.kept = true, en
+			e.pendings[w.ask.LeaseID] = w
 			e.kept += en.job.Units
 			e.ends.remove(w)
 			e.unline(w)

@@ -59,7 +59,7 @@ func (e *Engine) know(en *entry, r *jobs.Record) {
 // wait puts a stored job that has no lease where it waits.
 func (e *Engine) wait(en *entry) {
 	j := &en.job
-	if j.State != jobs.Queued || en.pending != nil {
+	if j.State != jobs.Queued || en.pending {
 		return
 	}
 	ahead := j.ReadyAt.Sub(e.Now.Wall)

@@ -516,7 +516,7 @@ func (e *Engine) check() error {
 		}
 	}
 	for _, p := range e.pendings {
-		kept += p.entry.job.Units
+		kept += p.kept.job.Units
 	}
 	for id, w := range e.workers {
 		if w.leases != byWorker[id] {
@@ -539,7 +539,7 @@ func (e *Engine) check() error {
 		}
 		*map[jobs.Priority]*int{jobs.High: &queued.High, jobs.Normal: &queued.Normal, jobs.Low: &queued.Low, jobs.Background: &queued.Background}[en.job.Priority]++
 		places := 0
-		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending != nil} {
+		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending} {
 			if in {
 				places++
 			}
@@ -606,7 +606,7 @@ func (e *Engine) check() error {
 		}
 	}
 	for id, w := range e.waiters {
-		if w.ask != nil && id == w.calls[0] && w.pending == nil {
+		if w.ask != nil && id == w.calls[0] && w.kept == nil {
 			asks--
 		}
 	}

@@ -200,6 +200,7 @@ func (e *Engine) take(names []string, leaseID string) {
 // block closes the lines that need a lock which somebody else holds, until it is tried again.
 func (e *Engine) block(key string, until time.Duration) {
 	n := e.name(key)
+	e.refused = append(e.refused, key)
 	e.blocked.remove(n)
 	n.until = until
 	e.blocked.push(n)

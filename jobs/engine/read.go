@@ -76,7 +76,7 @@ func (e *Engine) waitingFor(en *entry) string {
 	switch {
 	case e.frozen[""] || e.frozen[en.job.Type]:
 		return jobs.WaitingFrozen
-	case en.pending != nil:
+	case en.pending:
 		return jobs.WaitingLock + en.job.Locks[0]
 	case l == nil:
 		return jobs.WaitingRunAt

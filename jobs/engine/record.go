@@ -17,6 +17,7 @@ import (
 type record struct {
 	replies []Reply
 	orders  []LockOrder
+	refused []string // locks that could not be had
 	must    bool          // there is something that must be stored before it is answered
 	last    bool          // everything must, for there is no turn after this one
 	due     time.Duration // when the rest must be stored; never if there is none
@@ -42,17 +43,19 @@ type statistic struct {
 	fresh bool // changed since it was handed out
 }
 
-func (e *Engine) reply(id uint64, result any) {
-	e.replies = append(e.replies, Reply{ID: id, Result: result})
-}
-func (e *Engine) fail(id uint64, err error) { e.replies = append(e.replies, Reply{ID: id, Err: err}) }
-
+// answer answers a call, unless it is nobody's.
 func (e *Engine) answer(id uint64, result any, err error) {
 	if err != nil {
 		result = nil
 	}
-	e.replies = append(e.replies, Reply{id, result, err})
+	if id != 0 {
+		e.replies = append(e.replies, Reply{id, result, err})
+	}
 }
+
+func (e *Engine) reply(id uint64, result any) { e.answer(id, result, nil) }
+
+func (e *Engine) fail(id uint64, err error) { e.answer(id, nil, err) }
 
 // touch notes that a job changed, and stores it with this turn.
 func (e *Engine) touch(en *entry) {
@@ -162,8 +165,8 @@ func (e *Engine) history(fresh bool) []jobs.Statistic {
 
 // finish hands out what the turn brought.
 func (e *Engine) finish() Outcome {
-	t := Outcome{Replies: e.replies, Orders: e.orders}
-	e.replies, e.orders = nil, nil
+	t := Outcome{Replies: e.replies, Orders: e.orders, Blocked: e.refused}
+	e.replies, e.orders, e.refused = nil, nil, nil
 	if e.must || e.last || e.due <= e.Now.Mono {
 		t.Changes = e.flush()
 	}
