@@ -46,9 +46,9 @@ func profileKey(a *jobs.Request) string {
 	return joined(slices.Compact(types)) + "\x01" + joined(slices.Compact(caps)) + "\x01" + strconv.Itoa(a.MaxUnits)
 }
 
-// takes reports whether a worker of the profile may take jobs of the shape.
-func (p *profile) takes(g *group, idle bool) bool {
-	return g.units <= p.max && (idle || !g.unique) && (len(p.types) == 0 || p.types[g.jobType]) &&
+// takes reports whether a worker of the profile may take jobs of the shape, if it holds no lease.
+func (p *profile) takes(g *group) bool {
+	return g.units <= p.max && (len(p.types) == 0 || p.types[g.jobType]) &&
 		capable(p.capabilities, g.needed)
 }
 
@@ -261,7 +261,7 @@ func (e *Engine) match() {
 		}
 		var pick *entry
 		for _, p := range among {
-			if c := e.choose(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
+			if c := e.best(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
 				pick = c
 			}
 		}
@@ -271,7 +271,6 @@ func (e *Engine) match() {
 		if left = e.full(); left {
 			break
 		}
-		e.move(&pick.job)
 		e.keep(e.receiver(among, pick), pick)
 		if e.reserved.job != nil {
 			e.wake = true // what runs behind the reservation depends on when others end
@@ -281,20 +280,29 @@ func (e *Engine) match() {
 	clear(e.fresh)
 }
 
-// choose returns the first job in order for any ask of the profile, or nil.
-func (e *Engine) choose(p *profile) *entry {
+// best returns the first job in order that a worker who waits in the profile may take now, or nil.
+func (e *Engine) best(p *profile) *entry {
 	if len(p.asks) == 0 {
 		return nil
 	}
-	idle := e.uniques > 0 && slices.ContainsFunc(p.asks, func(w *waiter) bool { return w.worker.busy == 0 })
-	return e.best(p, idle)
+	free := e.free()
+	var best *entry
+	for _, g := range e.groups {
+		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, func(w *waiter) bool { return w.worker.busy == 0 }) {
+			continue
+		}
+		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
+			best = c
+		}
+	}
+	return best
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job.
 func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
-		if !p.takes(en.line.group, true) {
+		if !p.takes(en.line.group) {
 			continue
 		}
 		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.job.Unique || w.worker.busy == 0 })
@@ -381,10 +389,10 @@ func byRunUntil(h *hold, t time.Duration) int { return cmp.Compare(h.runUntil, t
 // deny answers a request that there is nothing for.
 func (e *Engine) deny(w *waiter) {
 	d := &jobs.Denial{Code: jobs.DeniedEmpty, Reason: "nothing is queued", RetryAfter: retryPlain}
-	if e.depths.Sum() > 0 {
+	if e.depths().Sum() > 0 {
 		d.Code, d.Reason = jobs.DeniedEligible, "no queued job is for this worker now"
 		for _, g := range e.groups {
-			if g.open.Len() > 0 && w.profile.takes(g, w.worker.busy == 0) {
+			if g.open.Len() > 0 && w.profile.takes(g) && (!g.unique || w.worker.busy == 0) {
 				d.Code, d.Reason = jobs.DeniedCapacity, "not enough capacity is free for the jobs that are queued"
 			}
 		}
@@ -400,18 +408,27 @@ func (e *Engine) nextChance() time.Duration {
 	if len(e.unlocking) > 0 {
 		return 0
 	}
-	next := Never
-	if e.blocked.Len() > 0 {
-		next = e.blocked.top().until - e.Now.Mono
-	}
-	if h := e.firstDeadline(); h != nil {
-		next = min(next, h.deadline()-e.Now.Mono)
-	}
-	if e.backoffs.Len() > 0 {
-		next = min(next, e.backoffs.top().due-e.Now.Mono)
+	next := e.soonest()
+	if next != Never {
+		next -= e.Now.Mono
 	}
 	if e.timed.Len() > 0 {
 		next = min(next, e.timed.top().job.ReadyAt.Sub(e.Now.Wall))
+	}
+	return next
+}
+
+// soonest returns when the first lease expires, backoff ends or lock is tried again; never if there is none.
+func (e *Engine) soonest() time.Duration {
+	next := Never
+	if h := e.firstDeadline(); h != nil {
+		next = h.deadline()
+	}
+	if e.backoffs.Len() > 0 {
+		next = min(next, e.backoffs.top().due)
+	}
+	if e.blocked.Len() > 0 {
+		next = min(next, e.blocked.top().until)
 	}
 	return next
 }

@@ -528,7 +528,7 @@ func (e *Engine) check() error {
 	}
 	inLines, queued := 0, jobs.Depths{}
 	for id, en := range e.jobs {
-		if en.job.ID != id || en.job.State.Ended() || en.in != e.byState[en.job.State] {
+		if en.job.ID != id || en.job.State.Ended() || en.in != e.shelf(&en.job) {
 			return fmt.Errorf("job %s is %+v", id, en.job)
 		}
 		if en.job.State != jobs.Queued {
@@ -551,8 +551,8 @@ func (e *Engine) check() error {
 			inLines++
 		}
 	}
-	if queued != e.depths {
-		return fmt.Errorf("queued are %+v, not %+v", queued, e.depths)
+	if queued != e.depths() {
+		return fmt.Errorf("queued are %+v, not %+v", queued, e.depths())
 	}
 	for _, g := range e.groups {
 		open := 0
@@ -585,7 +585,8 @@ func (e *Engine) check() error {
 	if inLines != 0 {
 		return fmt.Errorf("%d more jobs are in lines than there are", -inLines)
 	}
-	for _, c := range e.byState {
+	for i := range e.shelves {
+		c := &e.shelves[i]
 		n := 0
 		for at := c.Front(); at != nil; at = at.Next() {
 			en := at.Value.(*entry)

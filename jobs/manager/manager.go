@@ -236,7 +236,13 @@ func (m *Manager) turn(look bool) {
 		if f.Locks != nil && m.locks != nil {
 			carryOut = func(o engine.LockOrder) engine.Op { return m.locks.within(f.Locks, o) }
 		}
-		out = m.engine.TurnWith(now, m.take(), carryOut)
+		out = m.engine.TurnWith(now, m.offered(), carryOut)
+		for _, c := range m.queue[:out.Taken] {
+			c.taken = true
+		}
+		if m.queue = m.queue[out.Taken:]; len(m.queue) == 0 {
+			m.queue = nil
+		}
 		decided = time.Now()
 		return out.Changes
 	})
@@ -273,30 +279,23 @@ func (m *Manager) stored(out *engine.Outcome, took time.Duration) {
 	}
 }
 
-// turnWeight bounds what a turn takes in, so that no more has to be stored as one step than takes a moment,
-// however many ask at once.
-const turnWeight = 4096
+// turnCalls bounds how many requests are offered to a turn; how many it takes in is up to the engine.
+const turnCalls = 4096
 
-// take takes from the queue what is for this turn: the oldest, and one at least. Who has gone is answered.
-func (m *Manager) take() []engine.Call {
-	batch := make([]engine.Call, 0, len(m.queue))
-	n, weight := 0, 0
-	for ; n < len(m.queue); n++ {
-		c := m.queue[n]
-		if err := c.ctx.Err(); err != nil {
+// offered returns the requests for this turn, the oldest first. Who has gone is answered.
+func (m *Manager) offered() []engine.Call {
+	m.queue = slices.DeleteFunc(m.queue, func(c *call) bool {
+		err := c.ctx.Err()
+		if err != nil {
 			m.answerLocked(engine.Reply{ID: c.id, Err: err})
-			continue
 		}
-		if weight += engine.Weight(c.op); len(batch) > 0 && weight > turnWeight {
-			break
-		}
-		c.taken = true
-		batch = append(batch, engine.Call{ID: c.id, Op: c.op})
+		return err != nil
+	})
+	calls := make([]engine.Call, min(len(m.queue), turnCalls))
+	for i := range calls {
+		calls[i] = engine.Call{ID: m.queue[i].id, Op: m.queue[i].op}
 	}
-	if m.queue = m.queue[n:]; len(m.queue) == 0 {
-		m.queue = nil
-	}
-	return batch
+	return calls
 }
 
 // failed puts off the next turn, for longer each time, and answers who waits. If a turn was run, it is not known what
