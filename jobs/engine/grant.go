@@ -69,6 +69,9 @@ type waiter struct {
 	hold *hold // of a heartbeat
 }
 
+// idle reports whether the worker holds no lease, nor is about to.
+func (w *waiter) idle() bool { return w.worker.busy == 0 }
+
 // worker is who asks for leases.
 type worker struct {
 	id       string
@@ -288,7 +291,7 @@ func (e *Engine) best(p *profile) *entry {
 	free := e.free()
 	var best *entry
 	for _, g := range e.groups {
-		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, func(w *waiter) bool { return w.worker.busy == 0 }) {
+		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, (*waiter).idle) {
 			continue
 		}
 		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {

@@ -18,7 +18,8 @@ func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
 	e.source, e.tokenFloor = source, l.TokenFloor
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	all := slices.SortedFunc(slices.Values(l.Jobs), func(a, b jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
+	all := slices.Clone(l.Jobs)
+	slices.SortFunc(all, func(a, b jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
 	e.follow(&jobs.Changes{Jobs: all, Memos: l.Memos, Frozen: l.Frozen, Counters: l.Counters},
 		func(*jobs.Lease) time.Duration { return e.cfg.Life() })
 	for i := range all {

@@ -269,10 +269,9 @@ func (e *Engine) recall(id string) *memo {
 	return nil
 }
 
-// The weight, in bytes, of what a turn changes is bounded, lest more has to be stored as one step than takes a moment:
-// requests are taken in up to mostTaken, and jobs granted or taken back up to mostMoved, which much may make possible or
-// necessary at one moment, such as a type that is no longer frozen. What is left is for the next turn, which is due at
-// once.
+// What a turn changes is bounded, in bytes, lest more has to be stored as one step than takes a moment: requests are
+// taken in up to mostTaken, and jobs granted or taken back up to mostMoved, because a type that is no longer frozen, or
+// workers that are all gone, can make many possible or necessary. What is left is for the next turn, which is due at once.
 const (
 	mostTaken    = 4 << 20
 	mostMoved    = 8 << 20
