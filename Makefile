@@ -12,7 +12,7 @@ PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick.
 RACE      = . ./jobs/... ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
 
-.PHONY: build release test race fuzz lint vet tidy cross bench man vuln clients check soak clean
+.PHONY: build release test race fuzz lint vet tidy cross bench man vuln clients browser check soak clean
 
 build: ## bin/lokt and bin/loktd
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -52,7 +52,9 @@ clients: build ## the clients in other languages, and that they come to the same
 	cd clients/typescript && npm ci --no-audit --no-fund && LOKTD=$(CURDIR)/bin/loktd npm test
 	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/
 	LOKT_CLIENTS=1 $(TEST) -count=1 ./clients/...
-check: build vet tidy cross lint test race fuzz clients
+browser: build ## the dashboard in a real browser; needs Chromium and npm
+	cd dashboard/browser && npm ci --no-audit --no-fund && $(GO) test -count=1 ./...
+check: build vet tidy cross lint test race fuzz clients browser
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...
 	LOKT_SOAK=1 $(TEST) -count=1 -timeout 120m ./...

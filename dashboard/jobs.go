@@ -298,7 +298,7 @@ type jobBody struct {
 	Tries    []try          `json:"attempts"`
 	ReadyAt  time.Time      `json:"ready_at"`
 	Holders  []lockOf       `json:"lock_holders,omitempty"`
-	Edit     string         `json:"-"` // the payload to edit
+	Edit     string         `json:"-"` // the payload, unless it is too long to be edited on a page
 	Key      string         `json:"-"` // makes a form that is sent twice one job
 	CanRetry bool           `json:"-"`
 }
@@ -347,7 +347,9 @@ func (d *Dashboard) job(v *visit) (*page, error) {
 		jobRow: v.jobRow(&j), Units: j.Job.Units, Tags: j.Job.Tags, Payload: j.Job.Payload, Output: j.Job.Output, Code: j.Job.Code,
 		Cancel: j.Job.Cancel, ReadyAt: j.Job.ReadyAt, Tries: []try{}, CanRetry: j.Job.State.Ended(),
 	}
-	b.Edit, b.Key = editable(j.Job.Payload), rand.Text()
+	if b.Key = rand.Text(); len(j.Job.Payload) <= mostShown {
+		b.Edit = editable(j.Job.Payload)
+	}
 	if l := j.Lease; l != nil {
 		b.Lease = &lease{l.WorkerID, l.IssuedAt, l.LastHeartbeat, l.ExpiresAt, l.Token}
 	}
@@ -563,7 +565,7 @@ func (d *Dashboard) audit(v *visit) (*page, error) {
 	}
 	line := "lokt audit"
 	if b.Name != "" {
-		line += " " + quote(b.Name)
+		line += " --name " + quote(b.Name)
 	}
 	if p.More && len(p.Events) > 0 {
 		values := v.r.URL.Query()

@@ -1,0 +1,443 @@
+// Package browser tests the dashboard of a real loktd in a real browser. It is a module of its own, so that nobody who uses
+// lokt has to do with what drives a browser.
+package browser
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// server is a loktd, with a person's token if it wants one.
+type server struct {
+	url, token string
+	t          *testing.T
+}
+
+func programs(t *testing.T) string {
+	dir, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "loktd")); err != nil {
+		t.Fatal("run make build first: ", err)
+	}
+	return dir
+}
+
+func start(t *testing.T, args ...string) *server {
+	c := exec.Command(filepath.Join(programs(t), "loktd"), append([]string{"--listen", "127.0.0.1:0", "--store", "memory:"}, args...)...)
+	var said bytes.Buffer
+	c.Stderr = &said
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		if err := c.Wait(); err != nil || strings.Contains(said.String(), "ERROR") {
+			t.Errorf("loktd: %v\n%s", err, said.String())
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	_, at, ok := strings.Cut(strings.TrimSpace(line), "listening on ")
+	if err != nil || !ok {
+		t.Fatal(line, err, said.String())
+	}
+	return &server{url: at, t: t}
+}
+
+// lokt runs a command, and returns what it wrote.
+func (s *server) lokt(args ...string) string {
+	s.t.Helper()
+	out, err := s.command(args...).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("lokt %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+func (s *server) command(args ...string) *exec.Cmd {
+	c := exec.Command(filepath.Join(programs(s.t), "lokt"), args...)
+	c.Env = append(os.Environ(), "LOKT_SERVER="+s.url, "LOKT_SERVER_TOKEN="+s.token)
+	return c
+}
+
+// spawn runs a command until the test ends.
+func (s *server) spawn(args ...string) {
+	s.t.Helper()
+	c := s.command(args...)
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		_ = c.Wait()
+	})
+}
+
+// tab is a page in a browser.
+type tab struct {
+	ctx context.Context
+	t   *testing.T
+}
+
+// open starts a browser.
+func open(t *testing.T) *tab {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(t.TempDir()))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	return newTab(t, ctx)
+}
+
+func newTab(t *testing.T, parent context.Context) *tab {
+	ctx, cancel := chromedp.NewContext(parent)
+	t.Cleanup(cancel)
+	b := &tab{ctx, t}
+	b.do(chromedp.EmulateViewport(1200, 900))
+	b.ctx, cancel = context.WithTimeout(ctx, 2*time.Minute) // the browser is not to end with the first action
+	t.Cleanup(cancel)
+	if err := chromedp.Listen(ctx, func(event any) {
+		switch e := event.(type) {
+		case *page.EventJavascriptDialogOpening:
+			t.Errorf("a page said %q", e.Message)
+		case *runtime.EventExceptionThrown:
+			t.Errorf("a script failed: %+v", e.ExceptionDetails)
+		case *log.EventEntryAdded:
+			if e.Entry.Source == log.EntrySourceSecurity {
+				t.Errorf("a page broke its policy: %+v", e.Entry)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// run returns what the action does.
+func run[T any](b *tab, a chromedp.Action[T]) T {
+	b.t.Helper()
+	v, err := chromedp.Run(b.ctx, a)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+// call runs a command of the browser's protocol.
+func call[P, R any](b *tab, c cdp.Command[P, R], params P) {
+	b.t.Helper()
+	if _, err := chromedp.Call(b.ctx, c, params); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// text returns what the page shows.
+func (b *tab) text() string {
+	b.t.Helper()
+	return run(b, chromedp.Evaluate[string](`document.body ? document.body.innerText : ''`))
+}
+
+// sees waits until the page shows the text.
+func (b *tab) sees(text string) {
+	b.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(b.text(), text) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%q did not come; the page shows:\n%s", text, b.text())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (b *tab) at() string {
+	b.t.Helper()
+	return run(b, chromedp.Evaluate[string](`location.pathname`))
+}
+
+// tabTo presses the tabulator until the focus is on what the selector names.
+func (b *tab) tabTo(selector string) {
+	b.t.Helper()
+	for range 100 {
+		b.do(chromedp.KeyEvent(kb.Tab))
+		if run(b, chromedp.Evaluate[bool](fmt.Sprintf(`document.activeElement.matches(%q)`, selector))) {
+			return
+		}
+	}
+	b.t.Fatalf("%s cannot be reached by keyboard", selector)
+}
+
+func TestALockTakenElsewhereAppearsInEveryTabAndWhatWasTypedStays(t *testing.T) {
+	s := start(t)
+	one := open(t)
+	two := newTab(t, one.ctx)
+	one.do(chromedp.Navigate(s.url + "/"))
+	two.do(chromedp.Navigate(s.url + "/locks/build"))
+	one.sees("Nobody holds or waits for a lock")
+	two.sees("Nobody holds it")
+	one.do(chromedp.SendKeys(`input[name=q]`, "bui"))
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	call(two, page.BringToFront, cdp.Empty{})
+	two.sees("guard")
+	call(one, page.BringToFront, cdp.Empty{})
+	one.sees("held")
+	typed := run(one, chromedp.Evaluate[string](`document.querySelector('input[name=q]').value`))
+	focus := run(one, chromedp.Evaluate[string](`document.activeElement.name`))
+	if typed != "bui" || focus != "q" {
+		t.Errorf("after the page changed, %q was typed and %q has the focus", typed, focus)
+	}
+	one.do(chromedp.KeyEvent(kb.Enter))
+	one.sees("Show all")
+}
+
+func TestAllIsDoneByKeyboardAlone(t *testing.T) {
+	s := start(t)
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	b := open(t)
+	b.do(chromedp.Navigate(s.url + "/"))
+	b.sees("build")
+	b.tabTo(`a[href="/locks/build"]`)
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.sees("End all holds")
+	b.tabTo(`input[name=reason]`)
+	b.do(chromedp.KeyEvent("release 1.0"))
+	b.tabTo(`input[name=ttl]`)
+	b.do(chromedp.KeyEvent("15m" + kb.Enter))
+	b.sees("Frozen by dashboard")
+	b.sees("release 1.0")
+	b.tabTo(`form[action="/locks/build/unfreeze"] button`)
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.sees("Keeps everybody out who is not in already")
+	b.tabTo(`input[name=confirm]`)
+	b.do(chromedp.KeyEvent("build" + kb.Enter))
+	b.sees("Nobody holds it")
+	if out := s.lokt("audit", "--name", "build", "--json"); !strings.Contains(out, "force-break") || !strings.Contains(out, "dashboard") {
+		t.Error(out)
+	}
+}
+
+func TestEverythingWorksWithoutJavaScript(t *testing.T) {
+	s := start(t)
+	id := strings.TrimSpace(s.lokt("job", "submit", "--type", "thumb", "--payload", `{"n":1}`))
+	s.lokt("lock", "db", "--ttl", "10m")
+	b := open(t)
+	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.do(chromedp.Navigate(s.url + "/jobs"))
+	click := func(selector string) {
+		t.Helper()
+		b.do(chromedp.Click(selector), chromedp.WaitReady("footer"))
+	}
+	reads := func(want string) {
+		t.Helper()
+		deadline := time.Now().Add(20 * time.Second)
+		for html := ""; !strings.Contains(html, want); html = run(b, chromedp.OuterHTML("html")) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%q did not come in %s", want, html)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	reads(id)
+	click(fmt.Sprintf(`a[href="/jobs/%s"]`, id))
+	reads("Cancel the job")
+	click(fmt.Sprintf(`form[action="/jobs/%s/cancel"] button`, id))
+	reads("s-cancelled")
+	click(fmt.Sprintf(`form[action="/jobs/%s/retry"] button`, id))
+	reads("s-queued")
+	b.do(chromedp.Navigate(s.url + "/bulk?action=cancel&state=queued"))
+	reads("Type 1 to confirm")
+	b.do(chromedp.SendKeys(`input[name=confirm]`, "1"))
+	click(`form[action="/bulk"] button`)
+	reads("It begins in")
+	click(`form button`)
+	b.do(chromedp.Navigate(s.url + "/locks/db"))
+	reads("End all holds")
+	b.do(chromedp.SendKeys(`input[name=confirm]`, "db"))
+	click(`form[action="/locks/db/unlock"] button`)
+	reads("Nobody holds it")
+}
+
+func TestATokenLogsInShowsWhatItMayAndLogsOut(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	token := func(name, scopes string) string {
+		out, err := exec.Command(filepath.Join(programs(t), "loktd"), "token", "create", name, "--tokens", tokens, "--scopes", scopes).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	reader, admin := token("rita", "read"), token("ada", "read,lock,force,submit,work,admin")
+	s := start(t, "--tokens", tokens)
+	s.token = admin
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	b := open(t)
+	login := func(with string) {
+		t.Helper()
+		b.do(chromedp.SendKeys(`input[name=token]`, with+kb.Enter))
+	}
+	b.do(chromedp.Navigate(s.url + "/locks/build"))
+	b.sees("Your token")
+	login("nonsense")
+	b.sees("not known here")
+	login(reader)
+	b.sees("rita")
+	if b.at() != "/locks/build" {
+		t.Error("the login leads to ", b.at())
+	}
+	if strings.Contains(b.text(), "End all holds") {
+		t.Error("who may only read is offered more")
+	}
+	if cookie := run(b, chromedp.Evaluate[string](`document.cookie`)); cookie != "" {
+		t.Error("a script can read ", cookie)
+	}
+	b.do(chromedp.Click(`form[action="/logout"] button`))
+	b.sees("Your token")
+	b.do(chromedp.Navigate(s.url + "/jobs"))
+	b.sees("Your token")
+	login(admin)
+	b.sees("ada")
+	b.do(chromedp.Navigate(s.url + "/locks/build"))
+	b.sees("End all holds")
+	if out, err := exec.Command(filepath.Join(programs(t), "loktd"), "token", "revoke", "ada", "--tokens", tokens).CombinedOutput(); err != nil {
+		t.Fatal(string(out), err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for b.at() != "/login" { // the daemon looks at its file every few seconds
+		if time.Now().After(deadline) {
+			t.Fatal("a revoked token still shows ", b.text())
+		}
+		b.do(chromedp.Navigate(s.url + "/"))
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// fill makes something of everything, much of it hostile.
+func fill(s *server) (job string) {
+	evil := `"><script>alert(1)</script><img src=x onerror=alert(2)>`
+	s.spawn("guard", "build", "--ttl", "1m", "--meta", "note="+evil, "--", "sleep", "60")
+	s.spawn("guard", "gpu", "--slots", "3", "--ttl", "1m", "--", "sleep", "60")
+	for strings.Count(s.lokt("status"), "guard") < 2 {
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.spawn("guard", "build", "--ttl", "1m", "--wait", "--", "sleep", "60")
+	s.lokt("freeze", "deploy", "--ttl", "15m", "--reason", evil)
+	payload, err := json.Marshal(map[string]string{"x": evil, "long": strings.Repeat("y", 1<<19)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	file := filepath.Join(s.t.TempDir(), "payload")
+	if err := os.WriteFile(file, payload, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	job = strings.TrimSpace(s.lokt("job", "submit", "--type", evil, "--payload", "@"+file))
+	s.spawn("worker", "--type", evil, "--", "sh", "-c", "exit 3")
+	for !strings.Contains(s.lokt("job", "show", job), "failed") {
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.lokt("job", "submit", "--type", "later", "--lock", "build", "--payload", "{}")
+	return job
+}
+
+func screens(job string) []string {
+	return []string{
+		"/", "/?state=frozen", "/locks/build", "/locks/gpu", "/locks/deploy", "/locks/free", "/jobs", "/jobs/" + job, "/jobs?state=queued", "/workers",
+		"/failures", "/audit", "/bulk?action=cancel", "/bulk?action=retry&state=failed", "/jobs/none",
+	}
+}
+
+func TestWhatIsHostileIsShownAndNotRun(t *testing.T) {
+	s := start(t)
+	job := fill(s)
+	b := open(t)
+	for _, path := range screens(job) {
+		b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"))
+		if run(b, chromedp.Evaluate[int](`document.images.length`)) != 0 {
+			t.Error(path, " has become a page with an image")
+		}
+	}
+	b.do(chromedp.Navigate(s.url + "/jobs/" + job))
+	b.sees("<script>alert(1)</script>")
+}
+
+func TestTheCommandOfEachPageRuns(t *testing.T) {
+	s := start(t)
+	job := fill(s)
+	b := open(t)
+	for _, path := range screens(job) {
+		b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"))
+		line := run(b, chromedp.Evaluate[string](`document.querySelector('footer code')?.textContent ?? ''`))
+		if line == "" && strings.HasSuffix(path, "/none") {
+			continue
+		}
+		c := exec.Command("sh", "-c", line)
+		c.Env = append(os.Environ(), "PATH="+programs(t)+":"+os.Getenv("PATH"))
+		out, err := c.CombinedOutput()
+		if c.ProcessState.ExitCode() == 3 && strings.Contains(string(out), "is free") {
+			err = nil
+		}
+		if err != nil || !strings.Contains(line, s.url) {
+			t.Errorf("%s: %s: %v\n%s", path, line, err, out)
+		}
+	}
+}
+
+func TestNoPageHasABarrier(t *testing.T) {
+	axe, err := os.ReadFile("node_modules/axe-core/axe.min.js")
+	if err != nil {
+		t.Fatal("run npm ci in dashboard/browser first: ", err)
+	}
+	s := start(t)
+	job := fill(s)
+	b := open(t)
+	for _, look := range []string{"light", "dark"} {
+		for _, path := range screens(job) {
+			call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look}}})
+			b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"), chromedp.Evaluate[chromedp.Void](string(axe)))
+			const judge = `axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}).then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join('; ')).join('\n'))`
+			if found := run(b, chromedp.Evaluate[string](judge, chromedp.EvalAwaitPromise)); found != "" {
+				t.Errorf("%s, %s: %s", path, look, found)
+			}
+		}
+	}
+}
+
+func TestNothingIsCutOffOnAPhone(t *testing.T) {
+	s := start(t)
+	job := fill(s)
+	b := open(t)
+	b.do(chromedp.EmulateViewport(360, 740, chromedp.EmulateMobile))
+	for _, path := range screens(job) {
+		b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"))
+		if wider := run(b, chromedp.Evaluate[int](`document.documentElement.scrollWidth - document.documentElement.clientWidth`)); wider > 0 {
+			t.Errorf("%s is %d points wider than the screen", path, wider)
+		}
+	}
+}
