@@ -58,15 +58,20 @@ func ours() map[string][]string {
 		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
-		"internal/cli/man":          {"internal/cli", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
+		"internal/glob":             {},
+		"internal/policy":           {".", "internal/glob"},
+		"internal/shell":            {"internal/policy"},
+		"internal/cli/agent":        {".", "internal/cli/app", "internal/policy", "internal/shell"},
+		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 
 		"examples/queue":   {".", "store/filestore"},
 		"examples/metrics": {".", "store/filestore", "telemetry"},
 
-		"cmd/lokt":  {"internal/cli"},
-		"cmd/loktd": {"internal/daemon"},
+		"cmd/lokt":       {"internal/cli"},
+		"cmd/lokt-agent": {"internal/cli/agent"},
+		"cmd/loktd":      {"internal/daemon"},
 	}
 	// These wire the others together, so for them the table says what they must leave alone.
 	all := append(slices.Collect(maps.Keys(table)), "internal/daemon", "bench")
@@ -88,7 +93,9 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/daemon"},
+		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/daemon"},
+		"mvdan.cc/sh/v3":               {"internal/shell"},
+		"github.com/pelletier/go-toml": {"internal/policy"},
 		"github.com/spf13/pflag":       {"internal/cli/job", "internal/daemon"},
 		"github.com/coreos/go-systemd": {"internal/daemon"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
@@ -111,7 +118,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "dashboard", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "dashboard", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 

@@ -33,6 +33,10 @@ func budgets() map[string]int {
 		"dashboard": 3_500,
 
 		"internal/cli":        6_000,
+		"internal/cli/agent":  2_000,
+		"internal/glob":       510,
+		"internal/policy":     400,
+		"internal/shell":      750,
 		"internal/daemon":     1_900,
 		"internal/auth":       600,
 		"internal/audit":      850,

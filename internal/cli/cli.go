@@ -19,7 +19,15 @@ import (
 
 // Commands returns all commands.
 func Commands() []app.Command {
-	return slices.Concat(locks.Commands(), job.Commands(), care.Commands(), app.Commands())
+	return slices.Concat(locks.Commands(), job.Commands(), care.Commands(), further(), app.Commands())
+}
+
+// further returns the commands of lokt-agent, a program of its own because it takes longer to start.
+func further() []app.Command {
+	const program = "lokt-agent"
+	return []app.Command{
+		{Name: "hook", Program: program, Place: app.Nowhere, Short: "Answer the hook of a coding agent, before it runs a command or edits a file"},
+	}
 }
 
 // Main runs the command line of this process and returns its exit code.

@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lokt-dev/lokt/internal/cli/agent"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
@@ -22,13 +24,19 @@ import (
 
 var errNowhere = errors.New("there is no working directory")
 
+// everything returns all commands, those of other programs too.
+func everything() []app.Command {
+	own := slices.DeleteFunc(Commands(), func(c app.Command) bool { return c.Program != "" })
+	return append(own, agent.Commands()...)
+}
+
 // accepted reports what is wrong with a command line.
 func accepted(words []string) error {
 	env := map[string]string{}
 	if len(words) > 1 && (words[1] == "job" || words[1] == "worker") { // which take a server
 		env["LOKT_SERVER"] = "http://127.0.0.1:1"
 	}
-	a := app.New(Commands(), app.Streams{
+	a := app.New(everything(), app.Streams{
 		In: strings.NewReader(""), Out: io.Discard, Err: io.Discard,
 		Getenv:  func(key string) string { return env[key] },
 		Environ: func() []string { return nil },
@@ -239,6 +247,14 @@ func TestExamplesOfEveryCommandAreAccepted(t *testing.T) {
 	}
 	root := Tree()
 	check(root)
+	check(agent.Tree())
+	for _, c := range agent.Commands() {
+		stub := slices.IndexFunc(Commands(), func(o app.Command) bool { return o.Name == c.Name && o.Program != "" })
+		full, _, err := agent.Tree().Find([]string{c.Name})
+		if err != nil || !full.Hidden && (stub < 0 || Commands()[stub].Short != full.Short) {
+			t.Errorf("lokt does not name %s as lokt-agent does", c.Name)
+		}
+	}
 	if n < len(root.Commands()) {
 		t.Errorf("there are only %d examples", n)
 	}

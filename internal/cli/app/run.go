@@ -46,8 +46,8 @@ func Run(all []Command, args []string, s Streams, dial func(Server) (Remote, err
 			_ = a.Dialled.Close() // all that was asked has been answered
 		}
 	}()
-	if path := a.further(args); path != "" {
-		return a.Finish(a.replaceBy(path, args[1:]))
+	if path, rest := a.further(args); path != "" {
+		return a.Finish(a.replaceBy(path, rest))
 	}
 	cmd := a.Tree(args)
 	cmd.SetArgs(args)
@@ -102,7 +102,7 @@ func (a *App) Tree(args []string) *cobra.Command {
 		}
 	}
 	for _, c := range all {
-		cmd := c.Build(a)
+		cmd := c.build(a)
 		root.AddCommand(cmd)
 		if c.Place != Nowhere {
 			cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return a.CheckPlace(c.Place) }
@@ -159,12 +159,18 @@ func wantsJSON(args []string) bool {
 }
 
 // further returns the program that carries out a command that is none of lokt's own, as git finds those of its own: lokt-NAME
-// beside lokt, else in PATH. It is empty if there is none.
-func (a *App) further(args []string) string {
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") || lokt.ValidateName(args[0]) != nil || a.has(args[0]) {
-		return ""
+// beside lokt, else in PATH, with its arguments. It is empty if there is none. Some commands share a program.
+func (a *App) further(args []string) (path string, rest []string) {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") || lokt.ValidateName(args[0]) != nil {
+		return "", nil
 	}
-	name := "lokt-" + args[0]
+	name, rest := "lokt-"+args[0], args[1:]
+	switch i := slices.IndexFunc(a.all, func(c Command) bool { return c.Name == args[0] }); {
+	case i >= 0 && a.all[i].Program != "":
+		name, rest = a.all[i].Program, args
+	case i >= 0 || args[0] == "help" || strings.HasPrefix(args[0], "__"):
+		return "", nil
+	}
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
@@ -176,10 +182,10 @@ func (a *App) further(args []string) string {
 	}
 	for _, name := range []string{beside, name} {
 		if path, err := exec.LookPath(name); err == nil {
-			return path
+			return path, rest
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // replaceBy makes this process run another program, or, where that cannot be, runs it and ends with its exit code.
@@ -196,10 +202,6 @@ func (a *App) replaceBy(path string, args []string) error {
 		return Exit(ended.ExitCode())
 	}
 	return err
-}
-
-func (a *App) has(name string) bool {
-	return name == "help" || strings.HasPrefix(name, "__") || slices.ContainsFunc(a.all, func(c Command) bool { return c.Name == name })
 }
 
 // unknown is the error about a command that there is not. It names those that were probably meant.

@@ -1,4 +1,4 @@
-// Package programs builds lokt and loktd for tests: once for each state of the source, whichever package's tests ask
+// Package programs builds lokt, lokt-agent and loktd for tests: once for each state of the source, whichever package's tests ask
 // first.
 package programs
 
@@ -16,10 +16,10 @@ import (
 
 // commands are what is built.
 func commands() []string {
-	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/loktd"}
+	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/lokt-agent", "github.com/lokt-dev/lokt/cmd/loktd"}
 }
 
-// Dir returns the directory with lokt and loktd, built as users get them. Other users may enter it. It is kept for the
+// Dir returns the directory with them, built as users get them. Other users may enter it. It is kept for the
 // next tests, and removed a day after it was made.
 var Dir = sync.OnceValues(func() (string, error) {
 	key, err := run("list", append([]string{"-export", "-f", "{{.BuildID}}"}, commands()...)...)

@@ -1,0 +1,74 @@
+// Package agent has the commands that enrol coding agents and those who work beside them: what their programs ask before
+// they act, who they are, and which paths are whose. It is linked into a program of its own, which lokt runs, because a
+// guard need not wait for a shell's parser to be loaded.
+package agent
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
+)
+
+// cmd is what the commands of this package share.
+type cmd struct{ *app.App }
+
+func on(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
+	return func(a *app.App) *cobra.Command { return build(cmd{a}) }
+}
+
+// Commands returns the commands of this package.
+func Commands() []app.Command {
+	return []app.Command{
+		{Name: "hook", Build: on(newHook)},
+	}
+}
+
+// Main runs the command line of this process and returns its exit code.
+func Main(args []string) int {
+	debug.SetTraceback("crash") // as lokt does
+	return app.Run(Commands(), args, app.System(), app.Dial)
+}
+
+// Tree returns the commands, for documentation.
+func Tree() *cobra.Command { return app.New(Commands(), app.System(), app.Dial).Tree(nil) }
+
+// in returns the same as seen from another directory.
+func (a cmd) in(dir string) cmd {
+	s := a.Streams
+	s.Dir = func() (string, error) { return dir, nil }
+	other := app.New(nil, s, a.Dial)
+	other.RootFlag, other.ServerFlag, other.ServerGiven, other.JSON = a.RootFlag, a.ServerFlag, a.ServerGiven, a.JSON
+	return cmd{other}
+}
+
+// loktPath returns how to call lokt: by its name if the path leads to the one beside this program, or nowhere.
+func loktPath() string {
+	name := "lokt"
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "lokt"
+	}
+	if real, err := filepath.EvalSymlinks(self); err == nil {
+		self = real
+	}
+	beside := filepath.Join(filepath.Dir(self), name)
+	here, err := os.Stat(beside)
+	if err != nil {
+		return "lokt"
+	}
+	if found, err := exec.LookPath("lokt"); err == nil {
+		if there, err := os.Stat(found); err == nil && os.SameFile(here, there) {
+			return "lokt"
+		}
+	}
+	return beside
+}

@@ -1,0 +1,265 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/shell"
+)
+
+func newHook(a cmd) *cobra.Command {
+	return &cobra.Command{
+		Use:   "hook AGENT EVENT",
+		Short: "Answer the hook of a coding agent, before it runs a command or edits a file",
+		Long: "Read what a coding agent is about to do from standard input, as its program writes it in JSON, and answer in its form.\n" +
+			"AGENT is " + strings.Join(harnessNames(), ", ") + "; EVENT is the agent's own name of the event. A command that needs a lock by " + policy.File + "\n" +
+			"is put under lokt guard, or refused with the line to run instead. When a session ends, its leases are released.\n" +
+			"lokt init installs this.",
+		Example: "  lokt hook claude PreToolUse < request.json",
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return app.Usagef("name the agent and the event: lokt hook AGENT EVENT")
+			}
+			return a.runHook(args[0], args[1])
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			switch len(args) {
+			case 0:
+				return harnessNames(), cobra.ShellCompDirectiveNoFileComp
+			case 1:
+				for _, h := range harnesses() {
+					if h.name == args[0] {
+						return h.events(), cobra.ShellCompDirectiveNoFileComp
+					}
+				}
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+// Limits of a hook.
+const (
+	requestMost = 64 << 20         // bytes of a request
+	hookTime    = 10 * time.Second // how long one may take
+)
+
+// hooking is one run of the command.
+type hooking struct {
+	cmd
+	harness
+	event string
+	req   *request
+	dir   string
+	now   context.Context
+}
+
+func (a cmd) runHook(agent, event string) error {
+	ctx, done := context.WithTimeout(context.Background(), hookTime)
+	defer done()
+	k := &hooking{cmd: a, event: event, now: ctx}
+	k.dir, _ = a.Dir() // without one the request has to say where it is about
+	i := slices.IndexFunc(harnesses(), func(h harness) bool { return h.name == agent })
+	if i < 0 {
+		return k.unknown(fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(harnessNames(), ", ")))
+	}
+	k.harness = harnesses()[i]
+	if !slices.Contains(k.events(), event) {
+		return k.unknown(fmt.Errorf("%s has no event %q here: it is one of %s", k.title, event, strings.Join(k.events(), ", ")))
+	}
+	text, err := io.ReadAll(io.LimitReader(a.In, requestMost))
+	if err == nil {
+		k.req, err = readRequest(text)
+	}
+	if err != nil {
+		return k.failed(err)
+	}
+	k.dir = k.req.dir(k.dir)
+	var answer any
+	switch event {
+	case k.start:
+		answer, err = k.begin()
+	case k.end:
+		answer, err = k.finish()
+	default:
+		answer, err = k.judge()
+	}
+	if err != nil {
+		return k.failed(err)
+	}
+	return k.answer(answer)
+}
+
+func (k *hooking) answer(v any) error {
+	if v == nil {
+		return nil
+	}
+	text, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	return k.Write(string(text) + "\n")
+}
+
+// failed answers what cannot be judged, as the policy says.
+func (k *hooking) failed(err error) error {
+	note := "lokt cannot judge this: " + err.Error()
+	if !slices.Contains(k.harness.before, k.event) || !k.closed(err) {
+		k.Tell("%s", note)
+		return k.answer(k.allow(note))
+	}
+	return k.answer(k.deny(note + "; " + policy.File + " says to refuse such things"))
+}
+
+// unknown ends a hook of an agent whose form of answers is not known. All of them take the exit code 2 for a refusal, and
+// others for no answer.
+func (k *hooking) unknown(err error) error {
+	if k.closed(err) {
+		k.Tell("%v; %s says to refuse what cannot be judged", err, policy.File)
+		return app.Exit(app.ExitBlocked)
+	}
+	return app.Usage(err)
+}
+
+// closed reports whether the policy says that what cannot be judged is refused.
+func (k *hooking) closed(err error) bool {
+	var bad *policy.Error
+	if errors.As(err, &bad) {
+		return bad.Closed
+	}
+	p, err := policy.Find(k.dir)
+	if errors.As(err, &bad) {
+		return bad.Closed
+	}
+	return err == nil && p.Closed
+}
+
+// judge decides about what a tool is to do.
+func (k *hooking) judge() (any, error) {
+	if line, ok := k.req.command(); ok {
+		return k.command(line)
+	}
+	return k.allow(""), nil
+}
+
+// command puts a line of shell under the guards that it needs, or refuses it.
+func (k *hooking) command(line string) (any, error) {
+	id := k.agentID(k.req.session())
+	f := &shell.Finder{
+		Dir: k.dir, Getenv: k.Getenv, Policy: policies(), Root: k.lockRoot, Lokt: loktPath(), Owner: id,
+	}
+	if k.Getenv("LOKT_OWNER") != "" || k.Getenv("LOKT_AGENT_ID") != "" { // somebody has said who this is
+		f.Owner = ""
+	}
+	r, err := f.Find(line)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Line == line:
+		return k.allow(""), nil
+	case k.rewrite:
+		return k.instead(k.req, r.Line)
+	case len(r.Needs) == 0:
+		return k.allow(""), nil
+	}
+	return k.deny(fmt.Sprintf("%s needs the lock %s, so that two do not run at once. Run this line instead, which waits for its turn:\n%s",
+		list(r.Needs), list(r.Locks), r.Line)), nil
+}
+
+// list returns words as people list them.
+func list(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = "`" + w + "`"
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// policies returns a reader of policies that reads each directory's once.
+func policies() func(dir string) (*policy.Policy, error) {
+	seen := map[string]*policy.Policy{}
+	return func(dir string) (*policy.Policy, error) {
+		if p := seen[dir]; p != nil {
+			return p, nil
+		}
+		p, err := policy.Find(dir)
+		if err == nil {
+			seen[dir] = p
+		}
+		return p, err
+	}
+}
+
+// lockRoot returns where the locks of a directory are.
+func (k *hooking) lockRoot(dir string) string {
+	r, err := k.in(dir).FindRoot()
+	if err != nil {
+		return ""
+	}
+	return r.Path
+}
+
+// begin takes note of a session. Claude Code reads variables for later commands from a file.
+func (k *hooking) begin() (any, error) {
+	id, file := k.agentID(k.req.session()), k.Getenv("CLAUDE_ENV_FILE")
+	if k.name == "claude" && id != "" && file != "" {
+		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		_, err = fmt.Fprintf(f, "export LOKT_AGENT_ID=%s\n", id)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return k.allow(""), nil
+}
+
+// finish releases the leases of a session.
+func (k *hooking) finish() (any, error) {
+	id := k.agentID(k.req.session())
+	if id == "" {
+		return k.allow(""), nil
+	}
+	a := k.in(k.dir)
+	b, err := a.Backend()
+	if err != nil {
+		return nil, err
+	}
+	by := a.Asker()
+	by.Session = id
+	var failed error
+	for s, err := range b.List(k.now, lokt.Filter{}) {
+		failed = errors.Join(failed, err)
+		if err != nil || !slices.ContainsFunc(s.Lock.Holders, func(h lokt.Holder) bool { return !h.Strict && by.Same(h.Owner) }) {
+			continue
+		}
+		_, err := b.Release(k.now, lokt.Target{Name: s.Lock.Name, Owner: by})
+		if err != nil && !errors.Is(err, lokt.ErrNotFound) && !errors.Is(err, lokt.ErrNotOwner) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return k.allow(""), failed
+}
+
+// Requests are other programs' JSON, which is read as leniently as they read it.
+func unmarshal(text []byte, v any) error {
+	return json.Unmarshal(text, v, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+}
+
+func marshal(v any) ([]byte, error) {
+	return json.Marshal(v, json.Deterministic(true), jsontext.EscapeForHTML(false), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+}

@@ -1,0 +1,8 @@
+//go:build !windows
+
+package policy
+
+import "syscall"
+
+// errNotDir is what opening a file below one that is no directory comes to.
+const errNotDir = syscall.ENOTDIR

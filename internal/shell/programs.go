@@ -1,0 +1,277 @@
+package shell
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/lokt-dev/lokt/internal/policy"
+)
+
+// runner is a program that runs the command in its arguments.
+type runner struct {
+	values string // letters of flags that take a value of their own word
+	before int    // how many arguments come before the command
+}
+
+// runners are the programs that are known to run others. A flag -c of one of them has a line of shell.
+func runners() map[string]runner {
+	return map[string]runner{
+		"env": {values: "uCS"}, "timeout": {values: "ks", before: 1}, "nice": {values: "n"}, "ionice": {values: "cnp"}, "nohup": {}, "setsid": {},
+		"stdbuf": {values: "ioe"}, "time": {values: "fo"}, "sudo": {values: "ugpCDhRrtTU"}, "doas": {values: "uC"}, "xargs": {values: "IinPLdEsa"},
+		"chrt": {values: "TPD", before: 1}, "taskset": {before: 1}, "strace": {values: "eopsPuaIOSbEX"}, "ltrace": {values: "eopsu"}, "watch": {values: "nd"},
+		"parallel": {values: "jISaN"}, "flock": {values: "wEc", before: 1}, "script": {values: "cItToOBE"}, "unbuffer": {}, "caffeinate": {values: "tw"},
+		"su": {values: "cgGs"}, "busybox": {}, "chronic": {}, "systemd-run": {values: "pHMtEu"}, "perf": {before: 1}, "hyperfine": {values: "wrmMpcsSLnN"},
+		"entr": {}, "direnv": {before: 2}, "mise": {before: 1}, "nix-shell": {}, "uv": {before: 1}, "poetry": {before: 1}, "bundle": {before: 1}, "npx": {values: "pc"},
+	}
+}
+
+var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash"}
+
+// skip returns the words behind flags. The flags with these letters take the next word as their value.
+func skip(words []field, values string) []field {
+	for len(words) > 0 {
+		w := words[0].text
+		switch {
+		case w == "--":
+			return words[1:]
+		case len(w) < 2 || w[0] != '-':
+			return words
+		case !strings.HasPrefix(w, "--") && strings.IndexByte(values, w[len(w)-1]) >= 0 && len(words) > 1:
+			words = words[2:]
+		default:
+			words = words[1:]
+		}
+	}
+	return words
+}
+
+// need finds out what a command needs, and what those need that it runs.
+func (s *search) need(words []field, sc scope, redirs []*syntax.Redirect) (needed, error) {
+	if len(words) == 0 {
+		return needed{}, nil
+	}
+	name := base(words[0])
+	if name == "lokt" || words[0].text == s.Lokt {
+		return s.lokt(words, sc)
+	}
+	if n, err := s.rule(words, sc); err != nil || n.rule != nil {
+		return n, err
+	}
+	if slices.Contains(shells, name) {
+		return s.shell(words, sc, redirs)
+	}
+	if name == "find" || name == "fd" {
+		for i, w := range words {
+			if slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir", "-x", "-X", "--exec"}, w.text) {
+				return s.need(words[i+1:], sc, nil)
+			}
+		}
+		return needed{}, nil
+	}
+	run, known := runners()[name]
+	if !known {
+		return needed{}, nil
+	}
+	for i, w := range words[1:] {
+		if rest := words[i+1:]; len(rest) > 1 && (w.text == "-c" || w.text == "-S" || w.text == "--command") && (name != "taskset" && name != "ionice") {
+			if n, err := s.script(words, rest[1], sc); err != nil || n.rule != nil {
+				return n, err
+			}
+		}
+	}
+	rest := skip(words[1:], run.values)
+	rest = rest[min(run.before, len(rest)):]
+	rest = skip(rest, run.values)
+	for len(rest) > 0 && (name == "env" || name == "sudo" || name == "doas") && strings.Contains(rest[0].text, "=") {
+		rest = rest[1:]
+	}
+	if len(rest) > 0 && strings.ContainsAny(rest[0].text, " \t;&|\n") { // a line for a shell, as watch takes
+		return s.script(words, rest[0], sc)
+	}
+	n, err := s.need(rest, sc, nil)
+	if n.rule != nil {
+		n.text = join(words)
+	}
+	return n, err
+}
+
+// rule returns what the policy says of the command itself.
+func (s *search) rule(words []field, sc scope) (needed, error) {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = w.text
+	}
+	n := needed{text: join(words)}
+	dir := sc.dir
+	if dir == "" {
+		dir = s.Dir
+	}
+	p, err := s.Policy(dir)
+	if err != nil {
+		return needed{}, err
+	}
+	if i := slices.Index(texts, "-C"); i > 0 && i+1 < len(texts) && !strings.Contains(texts[i+1], unknown) {
+		if there := texts[i+1]; filepath.IsAbs(there) {
+			dir = there
+		} else {
+			dir = filepath.Join(dir, there)
+		}
+		other, err := s.Policy(dir)
+		if err != nil {
+			return needed{}, err
+		}
+		if other.Path != p.Path {
+			p, n.root = other, s.Root(dir)
+		}
+	}
+	rule, ok := p.Match(texts)
+	rule.Locks = slices.DeleteFunc(slices.Clone(rule.Locks), func(l string) bool { return slices.Contains(sc.held, l) })
+	if ok && len(rule.Locks) > 0 {
+		n.rule = &rule
+		return n, nil
+	}
+	return needed{}, nil
+}
+
+// lokt looks at a call of lokt itself. What it guards needs no other guard of the same lock.
+func (s *search) lokt(words []field, sc scope) (needed, error) {
+	if len(words) < 2 {
+		return needed{}, nil
+	}
+	n := needed{lokt: words[0].word}
+	if words[1].text != "guard" {
+		return n, nil
+	}
+	for i, w := range words[2:] {
+		if w.text == "--" {
+			rest := words[i+3:]
+			inner, err := s.need(rest, sc, nil)
+			if err != nil || inner.rule == nil {
+				return n, err
+			}
+			s.insert(int(rest[0].word.Pos().Offset()), s.guard(inner, true), inner)
+			return n, nil
+		}
+		if !strings.HasPrefix(w.text, "-") { // the value of a flag is taken for a name too: no policy has a lock called 5m
+			sc.held = append(slices.Clip(sc.held), w.text)
+		}
+	}
+	return n, nil
+}
+
+// shell looks at what another shell is given to run: behind -c, or as a here-document.
+func (s *search) shell(words []field, sc scope, redirs []*syntax.Redirect) (needed, error) {
+	for rest := words[1:]; len(rest) > 0; {
+		flag := rest[0].text
+		if rest = rest[1:]; len(flag) < 2 || flag[0] != '-' && flag[0] != '+' {
+			return needed{}, nil // a script, which is a file
+		}
+		if !strings.HasPrefix(flag, "--") && strings.Contains(flag, "c") {
+			if rest = skip(rest, "oO"); len(rest) == 0 {
+				return needed{}, nil
+			}
+			sc = sc.clone()
+			for i, arg := range rest[1:] {
+				sc.vars[strconv.Itoa(i)] = arg.text
+			}
+			return s.script(words, rest[0], sc)
+		}
+		if strings.HasSuffix(strings.ToLower(flag), "o") && flag[1] != '-' {
+			rest = rest[min(1, len(rest)):]
+		}
+	}
+	for _, r := range redirs {
+		var doc *syntax.Word
+		switch r.Op {
+		case syntax.Hdoc, syntax.DashHdoc:
+			doc = r.Hdoc
+		case syntax.WordHdoc:
+			doc = r.Word
+		default:
+			continue
+		}
+		for _, f := range s.fields(&sc, &syntax.Word{Parts: []syntax.WordPart{&syntax.DblQuoted{Parts: doc.Parts}}}) {
+			return s.script(words, field{text: f.text}, sc)
+		}
+	}
+	return needed{}, nil
+}
+
+// script looks at a line that a word has in it. If the word is the same whenever it runs, what is in it gets its guards
+// there; otherwise the command that runs it does.
+func (s *search) script(words []field, arg field, sc scope) (needed, error) {
+	if s.depth == 0 {
+		return needed{}, nil
+	}
+	inner, err := s.find(arg.text, sc.clone(), s.depth-1)
+	if err != nil {
+		s.fail(err)
+		return needed{}, s.err
+	}
+	s.res.Writes = append(s.res.Writes, inner.Writes...)
+	if len(inner.Needs) == 0 {
+		return needed{}, nil
+	}
+	if arg.whole {
+		s.edits = append(s.edits, change{int(arg.word.Pos().Offset()), int(arg.word.End().Offset()), quote(inner.Line)})
+		s.note(arg.text, inner.Locks)
+		return needed{}, nil
+	}
+	return needed{rule: &policy.Command{Locks: inner.Locks, Wait: policy.DefaultWait}, text: join(words)}, nil
+}
+
+func asPolicy(err error, target **policy.Error) bool { return errors.As(err, target) }
+
+// touched takes note of the files that a command is told to write, move or remove.
+func (s *search) touched(words []field, sc *scope) {
+	args := words[1:]
+	names := func(list []field) {
+		for _, a := range list {
+			if a.text != "" && a.text[0] != '-' {
+				s.writes(sc, a.text)
+			}
+		}
+	}
+	plain := slices.DeleteFunc(slices.Clone(args), func(a field) bool { return strings.HasPrefix(a.text, "-") })
+	flag := func(prefix string) bool {
+		return slices.ContainsFunc(args, func(a field) bool { return strings.HasPrefix(a.text, prefix) })
+	}
+	switch base(words[0]) {
+	case "rm", "rmdir", "unlink", "shred", "touch", "truncate", "tee", "mv", "ed", "ex", "patch":
+		names(plain)
+	case "cp", "install", "ln", "rsync", "scp":
+		names(plain[max(0, len(plain)-1):])
+	case "sed", "perl", "ruby":
+		if flag("-i") || flag("--in-place") || flag("-pi") {
+			if plain = skip(args, "ef"); !flag("-e") && !flag("-f") && !flag("-pi") && !flag("--expression") {
+				plain = plain[min(1, len(plain)):]
+			}
+			names(plain)
+		}
+	case "dd":
+		for _, a := range args {
+			if name, ok := strings.CutPrefix(a.text, "of="); ok {
+				s.writes(sc, name)
+			}
+		}
+	case "git":
+		if len(plain) > 1 && slices.Contains([]string{"rm", "mv", "restore", "checkout"}, plain[0].text) {
+			names(plain[1:])
+		}
+	case "sudo", "env", "nice", "nohup", "timeout", "xargs":
+		run := runners()[base(words[0])]
+		rest := skip(args, run.values)
+		rest = rest[min(run.before, len(rest)):]
+		for len(rest) > 0 && strings.Contains(rest[0].text, "=") {
+			rest = rest[1:]
+		}
+		if len(rest) > 0 {
+			s.touched(rest, sc)
+		}
+	}
+}

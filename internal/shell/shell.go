@@ -1,0 +1,442 @@
+// Package shell finds the commands in a line of shell that need a lock by a policy, and puts them under lokt guard. It
+// also finds which files the line writes to.
+//
+// It sees what stands in the line: behind variables that the line or the environment sets, in subshells, functions,
+// pipes, substitutions, here-documents and strings that another shell or a known program is given to run. It does not
+// see what is computed when the line runs, or what a script or a program does by itself.
+package shell
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/expand"
+	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/lokt-dev/lokt/internal/policy"
+)
+
+// Finder says what to look for.
+type Finder struct {
+	Dir    string                                   // where the line runs
+	Getenv func(string) string                      // what it finds in its environment
+	Policy func(dir string) (*policy.Policy, error) // that holds in a directory
+	Root   func(dir string) string                  // of the locks of a directory
+	Lokt   string                                   // how to call lokt
+	Owner  string                                   // LOKT_AGENT_ID for the calls of lokt; empty leaves it alone
+}
+
+// Result is what is in a line.
+type Result struct {
+	Line   string   // the line with every guard that it needs
+	Needs  []string // commands that lack their lock, as they stand in the line
+	Locks  []string // the locks that they lack
+	Writes []string // absolute paths of files that it writes, moves or removes, as far as it names them
+}
+
+// most is how deep lines within lines are looked at.
+const most = 8
+
+// Find looks at a line. An error means that it is no shell, or that a policy cannot be read.
+func (f *Finder) Find(line string) (r Result, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library's expansion gives up so on the rarest constructs
+			err = fmt.Errorf("this shell cannot be judged: %v", p)
+		}
+	}()
+	return f.find(line, scope{dir: f.Dir, vars: map[string]string{}}, most)
+}
+
+// scope is what holds at a place of the line.
+type scope struct {
+	dir  string            // empty if it is not known
+	vars map[string]string // set by the line
+	held []string          // locks of the guards around it
+}
+
+func (s scope) clone() scope {
+	s.vars = maps.Clone(s.vars)
+	return s
+}
+
+// search is the look at one line.
+type search struct {
+	*Finder
+	line  string
+	depth int
+	res   Result
+	edits []change
+	err   error
+}
+
+// change replaces a part of the line.
+type change struct {
+	from, to int
+	text     string
+}
+
+func (f *Finder) find(line string, sc scope, depth int) (Result, error) {
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(line), "")
+	if err != nil {
+		return Result{}, fmt.Errorf("this is no shell: %w", err)
+	}
+	s := &search{Finder: f, line: line, depth: depth}
+	s.statements(file.Stmts, &sc)
+	if s.err != nil {
+		return Result{}, s.err
+	}
+	slices.SortStableFunc(s.edits, func(a, b change) int { return cmp.Compare(a.from, b.from) })
+	var out strings.Builder
+	at := 0
+	for _, e := range s.edits {
+		if e.from < at { // within what was replaced as a whole
+			continue
+		}
+		out.WriteString(line[at:e.from] + e.text)
+		at = e.to
+	}
+	s.res.Line = out.String() + line[at:]
+	return s.res, nil
+}
+
+func (s *search) statements(list []*syntax.Stmt, sc *scope) {
+	for _, st := range list {
+		s.statement(st, sc)
+	}
+}
+
+func (s *search) statement(st *syntax.Stmt, sc *scope) {
+	if st == nil || s.err != nil {
+		return
+	}
+	for _, r := range st.Redirs {
+		s.within(r, sc)
+		switch r.Op {
+		case syntax.RdrOut, syntax.AppOut, syntax.RdrClob, syntax.RdrAll, syntax.AppAll, syntax.RdrInOut:
+			for _, name := range s.fields(sc, r.Word) {
+				s.writes(sc, name.text)
+			}
+		}
+	}
+	sub := sc.clone()
+	switch c := st.Cmd.(type) {
+	case *syntax.CallExpr:
+		s.call(c, st.Redirs, sc)
+	case *syntax.BinaryCmd:
+		if c.Op == syntax.Pipe || c.Op == syntax.PipeAll {
+			s.statement(c.X, &sub)
+			sub = sc.clone()
+			s.statement(c.Y, &sub)
+			return
+		}
+		s.statement(c.X, sc)
+		s.statement(c.Y, sc)
+	case *syntax.Subshell:
+		s.statements(c.Stmts, &sub)
+	case *syntax.Block:
+		s.statements(c.Stmts, sc)
+	case *syntax.TimeClause:
+		s.statement(c.Stmt, sc)
+	case *syntax.CoprocClause:
+		s.statement(c.Stmt, &sub)
+	case *syntax.FuncDecl:
+		s.statement(c.Body, &sub)
+	case *syntax.IfClause:
+		for ; c != nil; c = c.Else {
+			s.statements(c.Cond, sc)
+			s.statements(c.Then, sc)
+		}
+	case *syntax.WhileClause:
+		s.statements(c.Cond, sc)
+		s.statements(c.Do, sc)
+	case *syntax.ForClause:
+		if it, ok := c.Loop.(*syntax.WordIter); ok {
+			s.loop(it, c.Do, sc)
+			return
+		}
+		s.statements(c.Do, sc)
+	case *syntax.CaseClause:
+		for _, item := range c.Items {
+			s.statements(item.Stmts, sc)
+		}
+	case *syntax.DeclClause:
+		s.assign(c.Args, sc)
+		s.within(c, sc)
+	default:
+		if st.Cmd != nil {
+			s.within(st.Cmd, sc)
+		}
+	}
+}
+
+// loop looks at a loop's body for each value that can be told, or once.
+func (s *search) loop(it *syntax.WordIter, body []*syntax.Stmt, sc *scope) {
+	values := s.fields(sc, it.Items...)
+	if len(values) == 0 || len(values) > 20 {
+		values = []field{{}}
+	}
+	for _, v := range values {
+		sc.vars[it.Name.Value] = v.text
+		before := len(s.edits)
+		if s.statements(body, sc); len(s.edits) > before {
+			return // what one of them needs all get
+		}
+	}
+}
+
+func (s *search) assign(list []*syntax.Assign, sc *scope) {
+	for _, a := range list {
+		if a.Name == nil || a.Value == nil || a.Append {
+			continue
+		}
+		if v, err := expand.Literal(s.config(sc), a.Value); err == nil {
+			sc.vars[a.Name.Value] = v
+		}
+	}
+}
+
+// within looks at the substitutions in a node.
+func (s *search) within(n syntax.Node, sc *scope) {
+	syntax.Walk(n, func(n syntax.Node) bool {
+		sub := sc.clone()
+		switch n := n.(type) {
+		case *syntax.CmdSubst:
+			s.statements(n.Stmts, &sub)
+			return false
+		case *syntax.ProcSubst:
+			s.statements(n.Stmts, &sub)
+			return false
+		}
+		return true
+	})
+}
+
+// field is a word as the command gets it.
+type field struct {
+	text  string
+	word  *syntax.Word // that it comes from
+	whole bool         // it is all that the word comes to, and there is nothing to be computed in it
+}
+
+func (s *search) config(sc *scope) *expand.Config {
+	return &expand.Config{ProcSubst: func(*syntax.ProcSubst) (string, error) { return unknown, nil }, Env: expand.FuncEnviron(func(name string) string {
+		if v, ok := sc.vars[name]; ok {
+			return v
+		}
+		return s.Getenv(name)
+	})}
+}
+
+// fields returns what words come to. A word that cannot be known comes to one that is like no other.
+func (s *search) fields(sc *scope, words ...*syntax.Word) []field {
+	var all []field
+	for _, w := range words {
+		texts, err := expand.Fields(s.config(sc), w)
+		if err != nil {
+			texts = []string{unknown}
+		}
+		for _, t := range texts {
+			all = append(all, field{text: t, word: w, whole: len(texts) == 1 && constant(w)})
+		}
+	}
+	return all
+}
+
+// unknown stands for a word that is computed when the line runs.
+const unknown = "\x00"
+
+// constant reports whether a word is the same whenever it runs.
+func constant(w *syntax.Word) bool {
+	same := true
+	syntax.Walk(w, func(n syntax.Node) bool {
+		switch n.(type) {
+		case *syntax.ParamExp, *syntax.CmdSubst, *syntax.ProcSubst, *syntax.ArithmExp:
+			same = false
+		}
+		return same
+	})
+	return same
+}
+
+func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) {
+	s.within(c, sc)
+	local := *sc
+	if len(c.Args) == 0 {
+		s.assign(c.Assigns, sc)
+		return
+	}
+	words := s.fields(&local, c.Args...)
+	prefixed := len(c.Assigns) > 0 && slices.ContainsFunc(c.Assigns, func(a *syntax.Assign) bool { return a.Name != nil && a.Name.Value == "LOKT_AGENT_ID" })
+	behind := false // of a word such as exec, which is no program
+	for len(words) > 0 {
+		switch words[0].text {
+		case "exec", "command", "builtin", "noglob", "nocorrect", "-":
+			if len(words) > 1 && (words[1].text == "-v" || words[1].text == "-V") {
+				return
+			}
+			words, behind = skip(words[1:], "a"), true
+			continue
+		case "eval", "trap":
+			s.string(words[0], words[1:], &local)
+			return
+		case "cd", "pushd":
+			sc.dir = changed(local.dir, skip(words[1:], ""))
+			return
+		case "popd":
+			sc.dir = ""
+			return
+		}
+		break
+	}
+	if len(words) == 0 {
+		return
+	}
+	s.touched(words, sc)
+	need, err := s.need(words, local, redirs)
+	switch {
+	case err != nil:
+		s.err = err
+	case need.rule != nil:
+		from := int(words[0].word.Pos().Offset())
+		s.insert(from, s.guard(need, behind), need)
+	case need.lokt != nil && s.Owner != "" && !prefixed:
+		s.insert(int(need.lokt.Pos().Offset()), s.owner(behind || need.lokt != words[0].word), need)
+	}
+}
+
+// changed returns the directory after cd; empty if it cannot be known.
+func changed(dir string, args []field) string {
+	switch {
+	case len(args) != 1 || args[0].text == "-" || strings.Contains(args[0].text, unknown):
+		return ""
+	case filepath.IsAbs(args[0].text):
+		return filepath.Clean(args[0].text)
+	case dir == "":
+		return ""
+	}
+	return filepath.Join(dir, args[0].text)
+}
+
+// needed is what a command needs.
+type needed struct {
+	rule *policy.Command
+	root string       // of its locks, if they are not those of the directory
+	lokt *syntax.Word // that calls lokt for something that is about who calls
+	text string       // the command
+}
+
+func (s *search) insert(at int, text string, n needed) {
+	s.edits = append(s.edits, change{at, at, text})
+	if n.rule == nil {
+		return
+	}
+	s.note(n.text, n.rule.Locks)
+}
+
+func (s *search) note(command string, locks []string) {
+	s.res.Needs = append(s.res.Needs, command)
+	for _, l := range locks {
+		if !slices.Contains(s.res.Locks, l) {
+			s.res.Locks = append(s.res.Locks, l)
+		}
+	}
+}
+
+// owner returns the assignment that says who calls lokt.
+func (s *search) owner(behind bool) string {
+	switch {
+	case s.Owner == "":
+		return ""
+	case behind:
+		return "env LOKT_AGENT_ID=" + quote(s.Owner) + " "
+	}
+	return "LOKT_AGENT_ID=" + quote(s.Owner) + " "
+}
+
+func (s *search) guard(n needed, behind bool) string {
+	words := append([]string{s.Lokt, "guard"}, n.rule.Locks...)
+	if n.root != "" {
+		words = append(words, "--root", n.root)
+	}
+	words = append(words, n.rule.Flags()...)
+	for i, w := range words {
+		words[i] = quote(w)
+	}
+	return s.owner(behind) + strings.Join(words, " ") + " -- "
+}
+
+func quote(word string) string {
+	q, err := syntax.Quote(word, syntax.LangBash)
+	if err != nil { // a zero byte, which no argument has
+		return "''"
+	}
+	return q
+}
+
+// string looks at what eval or trap is given to run, and puts it under guards there.
+func (s *search) string(first field, words []field, sc *scope) {
+	if first.text == "trap" {
+		words = words[:min(1, len(words))]
+	}
+	text, whole := join(words), true
+	for _, w := range words {
+		whole = whole && w.whole
+	}
+	if len(words) == 0 || s.depth == 0 {
+		return
+	}
+	inner, err := s.find(text, *sc, s.depth-1)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.res.Writes = append(s.res.Writes, inner.Writes...)
+	if len(inner.Needs) == 0 {
+		return
+	}
+	if !whole { // values of now are as good as those of then: the line is run at once
+		inner.Line = strings.ReplaceAll(inner.Line, unknown, "?")
+	}
+	from, to := words[0].word.Pos().Offset(), words[len(words)-1].word.End().Offset()
+	s.edits = append(s.edits, change{int(from), int(to), quote(inner.Line)})
+	s.note(text, inner.Locks)
+}
+
+// fail takes note of a policy that cannot be read. A string that is no shell is none of lokt's business.
+func (s *search) fail(err error) {
+	var bad *policy.Error
+	if asPolicy(err, &bad) && s.err == nil {
+		s.err = err
+	}
+}
+
+func join(words []field) string {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = w.text
+	}
+	return strings.Join(texts, " ")
+}
+
+// writes takes note of a file that is written to.
+func (s *search) writes(sc *scope, name string) {
+	switch {
+	case name == "" || strings.Contains(name, unknown) || strings.HasPrefix(name, "/dev/"):
+		return
+	case !filepath.IsAbs(name) && sc.dir == "":
+		return
+	case !filepath.IsAbs(name):
+		name = filepath.Join(sc.dir, name)
+	}
+	if name = filepath.Clean(name); !slices.Contains(s.res.Writes, name) {
+		s.res.Writes = append(s.res.Writes, name)
+	}
+}
+
+// base returns the name of the program that a word calls.
+func base(f field) string { return path.Base(filepath.ToSlash(f.text)) }
