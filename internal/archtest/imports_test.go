@@ -58,8 +58,7 @@ func ours() map[string][]string {
 		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
-		"internal/glob":             {},
-		"internal/policy":           {".", "internal/glob"},
+		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
 		"internal/cli/agent":        {".", "internal/cli/app", "internal/policy", "internal/shell"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does

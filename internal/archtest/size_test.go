@@ -34,7 +34,6 @@ func budgets() map[string]int {
 
 		"internal/cli":        6_000,
 		"internal/cli/agent":  2_000,
-		"internal/glob":       510,
 		"internal/policy":     400,
 		"internal/shell":      750,
 		"internal/daemon":     1_900,

@@ -26,7 +26,7 @@ func Commands() []app.Command {
 func further() []app.Command {
 	const program = "lokt-agent"
 	return []app.Command{
-		{Name: "hook", Program: program, Place: app.Nowhere, Short: "Answer the hook of a coding agent, before it runs a command or edits a file"},
+		{Name: "hook", Program: program, Place: app.Nowhere, Short: "Answer the hook of a coding agent, before it runs a command"},
 	}
 }
 

@@ -1,5 +1,4 @@
-// Package policy reads lokt.toml: which commands of a repository need which lock, and which of its paths are reserved
-// how.
+// Package policy reads lokt.toml: which commands of a repository need which lock.
 package policy
 
 import (
@@ -18,7 +17,6 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/glob"
 )
 
 // File is the name of the file, at the top of a repository or further down for what is below it.
@@ -27,17 +25,12 @@ const File = "lokt.toml"
 // DefaultWait is how long a command waits for its lock unless the policy says otherwise.
 const DefaultWait = 10 * time.Minute
 
-// DefaultReservations is the name of the lock that keeps the reserved paths.
-const DefaultReservations = "paths"
-
 // Policy is what a file says.
 type Policy struct {
 	Path string // of the file; empty if there is none
 
-	Closed       bool      // what cannot be judged is refused, and not let through
-	Reservations string    // name of the lock that keeps the reserved paths
-	Commands     []Command // the first that matches counts
-	Paths        []Path
+	Closed   bool      // what cannot be judged is refused, and not let through
+	Commands []Command // the first that matches counts
 }
 
 // Command is a rule for commands.
@@ -50,25 +43,10 @@ type Command struct {
 	Wait   time.Duration // 0 does not wait
 }
 
-// Path is a rule for paths.
-type Path struct {
-	Globs []*glob.Glob // relative to the directory of the file
-	Edit  string       // EditReserve or EditRequire
-	TTL   time.Duration
-}
-
-// What an edit of a path can ask for.
-const (
-	EditReserve = "reserve" // the first edit reserves what the rule says, for the session
-	EditRequire = "require" // only who has reserved the path may edit it
-)
-
 // document is the form of the file.
 type document struct {
-	OnError      onError     `toml:"on-error"`
-	Reservations names       `toml:"reservations"`
-	Commands     []command   `toml:"command"`
-	Paths        []pathsRule `toml:"path"`
+	OnError  onError   `toml:"on-error"`
+	Commands []command `toml:"command"`
 }
 
 type command struct {
@@ -80,12 +58,6 @@ type command struct {
 	Wait   *duration `toml:"wait"`
 }
 
-type pathsRule struct {
-	Globs []pattern `toml:"globs"`
-	Edit  edit      `toml:"edit"`
-	TTL   ttl       `toml:"ttl"`
-}
-
 // The types of values say what is wrong with one, and the library where it stands.
 type (
 	onError  bool
@@ -93,8 +65,6 @@ type (
 	runs     struct{ text string } // a struct, because the library does not ask types of strings
 	duration time.Duration
 	ttl      time.Duration
-	pattern  struct{ *glob.Glob }
-	edit     struct{ text string }
 )
 
 func (o *onError) UnmarshalText(text []byte) error {
@@ -152,19 +122,6 @@ func (t *ttl) UnmarshalText(text []byte) error {
 	return err
 }
 
-func (p *pattern) UnmarshalText(text []byte) (err error) {
-	p.Glob, err = glob.Parse(string(text))
-	return err
-}
-
-func (e *edit) UnmarshalText(text []byte) error {
-	if s := string(text); s != EditReserve && s != EditRequire {
-		return fmt.Errorf("edit is %q or %q, not %q", EditReserve, EditRequire, s)
-	}
-	e.text = string(text)
-	return nil
-}
-
 // Error is what is wrong with a file.
 type Error struct {
 	Path   string
@@ -195,16 +152,9 @@ func Parse(file string, text []byte) (*Policy, error) {
 		}
 		return nil, bad(1, "%s", strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	p := &Policy{Path: file, Closed: bool(doc.OnError), Reservations: DefaultReservations}
-	switch len(doc.Reservations) {
-	case 0:
-	case 1:
-		p.Reservations = doc.Reservations[0]
-	default:
-		return nil, bad(lineOf(text, "reservations", 0), "reservations are kept by one lock")
-	}
+	p := &Policy{Path: file, Closed: bool(doc.OnError)}
 	for i, c := range doc.Commands {
-		line := lineOf(text, "[[command]]", i)
+		line := lineOf(text, i)
 		switch {
 		case len(c.Run) == 0:
 			return nil, bad(line, `the command has no run, such as run = ["make build"]`)
@@ -227,32 +177,18 @@ func Parse(file string, text []byte) (*Policy, error) {
 		}
 		p.Commands = append(p.Commands, rule)
 	}
-	for i, r := range doc.Paths {
-		line := lineOf(text, "[[path]]", i)
-		switch {
-		case len(r.Globs) == 0:
-			return nil, bad(line, `the path has no globs, such as globs = ["db/migrations/**"]`)
-		case r.Edit.text == "":
-			return nil, bad(line, "the path has no edit, which is %q or %q", EditReserve, EditRequire)
-		}
-		rule := Path{Edit: r.Edit.text, TTL: time.Duration(r.TTL)}
-		for _, g := range r.Globs {
-			rule.Globs = append(rule.Globs, g.Glob)
-		}
-		p.Paths = append(p.Paths, rule)
-	}
 	return p, nil
 }
 
 // saysClosed finds the setting in a file that cannot be parsed.
 var saysClosed = regexp.MustCompile(`(?m)^\s*on-error\s*=\s*["']closed["']`)
 
-// lineOf returns the number of the line that begins with the i-th word of this kind.
-func lineOf(text []byte, word string, i int) int {
+// lineOf returns the number of the line with which the i-th command begins.
+func lineOf(text []byte, i int) int {
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		n++
-		if strings.HasPrefix(strings.TrimSpace(line), word) {
+		if strings.HasPrefix(strings.TrimSpace(line), "[[command]]") {
 			if i--; i < 0 {
 				return n
 			}
@@ -275,7 +211,7 @@ func Find(dir string) (*Policy, error) {
 		}
 		_, err = os.Lstat(filepath.Join(at, ".git"))
 		if err == nil || filepath.Dir(at) == at {
-			return &Policy{Reservations: DefaultReservations}, nil
+			return &Policy{}, nil
 		}
 	}
 }

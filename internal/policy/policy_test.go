@@ -7,14 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lokt-dev/lokt/internal/policy"
 )
 
 const good = `# What only one may do at a time.
 on-error = "closed"
-reservations = "app.paths"
 
 [[command]]
 run  = ["make build", "go build"]
@@ -32,11 +30,6 @@ run    = ["npm run build:*", "gradle --no-daemon"]
 lock   = "web"
 shared = true
 wait   = "90s"
-
-[[path]]
-globs = ["db/migrations/**", "go.{mod,sum}"]
-edit  = "reserve"
-ttl   = "30m"
 `
 
 func TestAPolicySaysWhichCommandsNeedWhichLock(t *testing.T) {
@@ -44,8 +37,8 @@ func TestAPolicySaysWhichCommandsNeedWhichLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !p.Closed || p.Reservations != "app.paths" {
-		t.Errorf("on-error and reservations: %v, %q", p.Closed, p.Reservations)
+	if !p.Closed {
+		t.Error("on-error is not what the file says")
 	}
 	for _, c := range []struct{ command, locks, flags string }{
 		{"make build", "build", "--wait --ttl 5m0s"},
@@ -72,9 +65,6 @@ func TestAPolicySaysWhichCommandsNeedWhichLock(t *testing.T) {
 	if got := strings.Join(p.Programs(), " "); got != "go gradle make npm" {
 		t.Errorf("programs %s", got)
 	}
-	if len(p.Paths) != 1 || len(p.Paths[0].Globs) != 2 || p.Paths[0].Edit != policy.EditReserve || p.Paths[0].TTL != 30*time.Minute {
-		t.Errorf("paths %+v", p.Paths)
-	}
 }
 
 func TestErrorsHaveLines(t *testing.T) {
@@ -95,11 +85,7 @@ func TestErrorsHaveLines(t *testing.T) {
 		{"[[command]]\nrun = [\"make\"]\nlock = \"a/b\"\n", 3, "character other than"},
 		{"[[command]]\nrun = [\"\"]\nlock = \"a\"\n", 2, "empty"},
 		{"on-error = \"shut\"\n", 1, `"open" or "closed"`},
-		{"[[path]]\nglobs = [\"a\", \"/b\"]\nedit = \"reserve\"\n", 2, "segment is empty"},
-		{"[[path]]\nglobs = [\"a\"]\nedit = \"x\"\n", 3, "edit is"},
-		{"[[path]]\nglobs = [\"a\"]\n", 1, "no edit"},
 		{"# a\n\n[[command\n", 3, ""},
-		{"reservations = \"a b\"\n", 1, "one lock"},
 	} {
 		_, err := policy.Parse("dir/lokt.toml", []byte(c.text))
 		var e *policy.Error

@@ -213,7 +213,6 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 		s.fail(err)
 		return needed{}, s.err
 	}
-	s.res.Writes = append(s.res.Writes, inner.Writes...)
 	if len(inner.Needs) == 0 {
 		return needed{}, nil
 	}
@@ -226,52 +225,3 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 }
 
 func asPolicy(err error, target **policy.Error) bool { return errors.As(err, target) }
-
-// touched takes note of the files that a command is told to write, move or remove.
-func (s *search) touched(words []field, sc *scope) {
-	args := words[1:]
-	names := func(list []field) {
-		for _, a := range list {
-			if a.text != "" && a.text[0] != '-' {
-				s.writes(sc, a.text)
-			}
-		}
-	}
-	plain := slices.DeleteFunc(slices.Clone(args), func(a field) bool { return strings.HasPrefix(a.text, "-") })
-	flag := func(prefix string) bool {
-		return slices.ContainsFunc(args, func(a field) bool { return strings.HasPrefix(a.text, prefix) })
-	}
-	switch base(words[0]) {
-	case "rm", "rmdir", "unlink", "shred", "touch", "truncate", "tee", "mv", "ed", "ex", "patch":
-		names(plain)
-	case "cp", "install", "ln", "rsync", "scp":
-		names(plain[max(0, len(plain)-1):])
-	case "sed", "perl", "ruby":
-		if flag("-i") || flag("--in-place") || flag("-pi") {
-			if plain = skip(args, "ef"); !flag("-e") && !flag("-f") && !flag("-pi") && !flag("--expression") {
-				plain = plain[min(1, len(plain)):]
-			}
-			names(plain)
-		}
-	case "dd":
-		for _, a := range args {
-			if name, ok := strings.CutPrefix(a.text, "of="); ok {
-				s.writes(sc, name)
-			}
-		}
-	case "git":
-		if len(plain) > 1 && slices.Contains([]string{"rm", "mv", "restore", "checkout"}, plain[0].text) {
-			names(plain[1:])
-		}
-	case "sudo", "env", "nice", "nohup", "timeout", "xargs":
-		run := runners()[base(words[0])]
-		rest := skip(args, run.values)
-		rest = rest[min(run.before, len(rest)):]
-		for len(rest) > 0 && strings.Contains(rest[0].text, "=") {
-			rest = rest[1:]
-		}
-		if len(rest) > 0 {
-			s.touched(rest, sc)
-		}
-	}
-}

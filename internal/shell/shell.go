@@ -1,5 +1,4 @@
-// Package shell finds the commands in a line of shell that need a lock by a policy, and puts them under lokt guard. It
-// also finds which files the line writes to.
+// Package shell finds the commands in a line of shell that need a lock by a policy, and puts them under lokt guard.
 //
 // It sees what stands in the line: behind variables that the line or the environment sets, in subshells, functions,
 // pipes, substitutions, here-documents and strings that another shell or a known program is given to run. It does not
@@ -33,10 +32,9 @@ type Finder struct {
 
 // Result is what is in a line.
 type Result struct {
-	Line   string   // the line with every guard that it needs
-	Needs  []string // commands that lack their lock, as they stand in the line
-	Locks  []string // the locks that they lack
-	Writes []string // absolute paths of files that it writes, moves or removes, as far as it names them
+	Line  string   // the line with every guard that it needs
+	Needs []string // commands that lack their lock, as they stand in the line
+	Locks []string // the locks that they lack
 }
 
 // most is how deep lines within lines are looked at.
@@ -116,12 +114,6 @@ func (s *search) statement(st *syntax.Stmt, sc *scope) {
 	}
 	for _, r := range st.Redirs {
 		s.within(r, sc)
-		switch r.Op {
-		case syntax.RdrOut, syntax.AppOut, syntax.RdrClob, syntax.RdrAll, syntax.AppAll, syntax.RdrInOut:
-			for _, name := range s.fields(sc, r.Word) {
-				s.writes(sc, name.text)
-			}
-		}
 	}
 	sub := sc.clone()
 	switch c := st.Cmd.(type) {
@@ -296,7 +288,6 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 	if len(words) == 0 {
 		return
 	}
-	s.touched(words, sc)
 	need, err := s.need(words, local, redirs)
 	switch {
 	case err != nil:
@@ -395,7 +386,6 @@ func (s *search) string(first field, words []field, sc *scope) {
 		s.fail(err)
 		return
 	}
-	s.res.Writes = append(s.res.Writes, inner.Writes...)
 	if len(inner.Needs) == 0 {
 		return
 	}
@@ -421,21 +411,6 @@ func join(words []field) string {
 		texts[i] = w.text
 	}
 	return strings.Join(texts, " ")
-}
-
-// writes takes note of a file that is written to.
-func (s *search) writes(sc *scope, name string) {
-	switch {
-	case name == "" || strings.Contains(name, unknown) || strings.HasPrefix(name, "/dev/"):
-		return
-	case !filepath.IsAbs(name) && sc.dir == "":
-		return
-	case !filepath.IsAbs(name):
-		name = filepath.Join(sc.dir, name)
-	}
-	if name = filepath.Clean(name); !slices.Contains(s.res.Writes, name) {
-		s.res.Writes = append(s.res.Writes, name)
-	}
 }
 
 // base returns the name of the program that a word calls.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -130,28 +129,6 @@ func (r *request) command() (line string, ok bool) {
 	}
 	line = r.text("command", "cmd")
 	return line, line != ""
-}
-
-var (
-	editTool  = regexp.MustCompile(`(?i)edit|write|replace|patch|delete|create|move|rename`)
-	patchFile = regexp.MustCompile(`(?m)^\*\*\* (?:Add File|Update File|Delete File|Move to): (.+?)\r?$`)
-)
-
-// files returns the files that the tool is to change, as it names them.
-func (r *request) files() []string {
-	if !editTool.MatchString(r.ToolName) {
-		return nil
-	}
-	var all []string
-	for _, name := range []string{"file_path", "notebook_path", "path", "target_file", "absolute_path", "filePath", "destination", "new_path"} {
-		if file := r.text(name); file != "" {
-			all = append(all, file)
-		}
-	}
-	for _, m := range patchFile.FindAllStringSubmatch(r.text("command", "input", "patch"), -1) {
-		all = append(all, m[1])
-	}
-	return all
 }
 
 // allow is the answer that lets the agent go on; note is for the person who sits before it.

@@ -23,7 +23,7 @@ import (
 func newHook(a cmd) *cobra.Command {
 	return &cobra.Command{
 		Use:   "hook AGENT EVENT",
-		Short: "Answer the hook of a coding agent, before it runs a command or edits a file",
+		Short: "Answer the hook of a coding agent, before it runs a command",
 		Long: "Read what a coding agent is about to do from standard input, as its program writes it in JSON, and answer in its form.\n" +
 			"AGENT is " + strings.Join(harnessNames(), ", ") + "; EVENT is the agent's own name of the event. A command that needs a lock by " + policy.File + "\n" +
 			"is put under lokt guard, or refused with the line to run instead. When a session ends, its leases are released.\n" +
