@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -17,51 +18,53 @@ import (
 	"github.com/lokt-dev/lokt/internal/rawjson"
 )
 
-// Durations are written as RFC 8259 numbers of milliseconds, whose fraction goes down to nanoseconds, times as RFC 3339
-// in UTC, and raw values as they are.
+// Durations are written as RFC 8259 numbers of milliseconds, or of seconds where their name ends in _s, whose fraction
+// goes down to nanoseconds, times as RFC 3339 in UTC, and raw values as they are.
 var (
 	form    = rawjson.New(json.JoinMarshalers(json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeTime)), json.Deterministic(true))
-	reading = json.JoinOptions(json.WithUnmarshalers(json.UnmarshalFromFunc(readDuration)), jsontext.AllowDuplicateNames(true))
+	reading = json.WithUnmarshalers(json.JoinUnmarshalers(json.UnmarshalFromFunc(readDuration), json.UnmarshalFromFunc(readRaw)))
 )
 
-// Marshal returns v, one of the types of this package or made of them, in its JSON form.
-func Marshal(v any) ([]byte, error) { return form.Marshal(v) }
+// Marshal returns v, one of the types of this package or made of them, in its JSON form. Stores leave zero fields out:
+// json.OmitZeroStructFields.
+func Marshal(v any, options ...json.Options) ([]byte, error) { return form.Marshal(v, options...) }
 
 // Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have
-// are skipped, and a name may stand twice in an object, because it may in a raw value. Text that is not UTF-8 is an
-// error.
+// are skipped. A name that stands twice in an object, unless it is in a raw value, and text that is not UTF-8 are errors.
 func Unmarshal(data []byte, v any, options ...json.Options) error {
 	return json.Unmarshal(data, v, append([]json.Options{reading}, options...)...)
 }
 
-func writeDuration(out *jsontext.Encoder, d time.Duration) error {
-	whole, part := d/time.Millisecond, d%time.Millisecond
-	text := strconv.AppendInt(nil, int64(whole), 10)
-	if part != 0 {
-		text = strconv.AppendFloat(nil, float64(whole)+float64(part)/1e6, 'f', -1, 64)
+func readRaw(in *jsontext.Decoder, v *jsontext.Value) error {
+	return json.UnmarshalDecode(in, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
+}
+
+// unitOf returns the unit of the duration that a pointer shows, in which it is a number.
+func unitOf(p jsontext.Pointer) time.Duration {
+	if strings.HasSuffix(string(p), "_s") {
+		return time.Second
 	}
-	return out.WriteValue(text)
+	return time.Millisecond
+}
+
+func writeDuration(out *jsontext.Encoder, d time.Duration) error {
+	return out.WriteToken(jsontext.Float(float64(d) / float64(unitOf(out.StackPointer()))))
 }
 
 func readDuration(in *jsontext.Decoder, d *time.Duration) error {
-	v, err := in.ReadToken()
+	v, err := in.ReadValue()
 	if err != nil {
 		return err
 	}
-	if v.Kind() != '0' {
+	unit := float64(unitOf(in.StackPointer()))
+	n, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || math.Abs(n) > math.MaxInt64/unit {
 		return &json.SemanticError{Err: errNoMillis}
 	}
-	ms, err := v.Float()
-	if err != nil || ms > maxMillis || ms < -maxMillis {
-		return &json.SemanticError{Err: errNoMillis}
-	}
-	whole, part := math.Modf(ms)
-	*d = time.Duration(whole)*time.Millisecond + time.Duration(math.Round(part*1e6))
+	whole, part := math.Modf(n)
+	*d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit))
 	return nil
 }
-
-// maxMillis is the longest duration: what fits into a time.Duration.
-const maxMillis = (1<<63 - 1) / 1e6
 
 var errNoMillis = invalid("a duration is a number of milliseconds")
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 func TestJSONFormBringsEverythingBack(t *testing.T) {
@@ -63,5 +65,20 @@ func TestPublicFormHasNoSecrets(t *testing.T) {
 	}
 	if lock.Holders[0].LeaseID != "secret-a" || lock.Queue[0].Within[0] != "secret-a" || event.Extra[ExtraLeaseWas] != "secret-b" {
 		t.Error("what was shown has changed")
+	}
+}
+
+// A name that stands twice would be read as one or the other; in a value that is only passed on it stays as it is.
+func TestNamesThatStandTwiceAreRefused(t *testing.T) {
+	var v struct {
+		Raw jsontext.Value   `json:"raw"`
+		Map map[string]int64 `json:"map"`
+	}
+	for text, fine := range map[string]bool{
+		`{"raw":{"a":1,"a":2}}`: true, `{"raw":1,"raw":2}`: false, `{"map":{"a":1,"a":2}}`: false, `{"unknown":{"a":1,"a":2}}`: false,
+	} {
+		if err := Unmarshal([]byte(text), &v); (err == nil) != fine {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

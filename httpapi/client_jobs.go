@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,17 +74,22 @@ func post[T any](
 	return answer, err
 }
 
-func leaseOf(leaseID, what string) string { return "/leases/" + url.PathEscape(leaseID) + "/" + what }
+// nobody is an ID that nothing has.
+const nobody = "-"
+
+func leaseOf(leaseID, what string) string {
+	return "/leases/" + url.PathEscape(cmp.Or(leaseID, nobody)) + "/" + what
+}
+
+func jobPath(jobID string) string { return "/jobs/" + url.PathEscape(cmp.Or(jobID, nobody)) }
 
 // Submit implements jobs.Submitter.
 func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt, error) {
-	var body specsWire
 	unsafe, fit := false, len(specs) > 0 && len(specs) <= jobs.MaxSubmit
 	for i := range specs {
-		body.Jobs = append(body.Jobs, toSpec(&specs[i]))
 		unsafe, fit = unsafe || specs[i].IdempotencyKey == "", fit && specs[i].Payload.Kind() == '{'
 	}
-	text, err := form.Marshal(&body)
+	text, err := form.Marshal(&specsWire{specs})
 	if err != nil || !fit || !jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true)) {
 		return nil, jobs.ValidateSubmit(specs, math.MaxInt) // what else may be wrong the server knows better
 	}
@@ -102,10 +108,7 @@ func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.Sta
 	if err := jobs.ValidateReason(reason); err != nil {
 		return "", err
 	}
-	if jobID == "" {
-		return "", jobs.ErrJobNotFound
-	}
-	answer, err := post[okWire](ctx, c, "/jobs/"+url.PathEscape(jobID)+"/cancel", reasonWire{reason})
+	answer, err := post[okWire](ctx, c, jobPath(jobID)+"/cancel", reasonWire{reason})
 	return answer.State, err
 }
 
@@ -124,7 +127,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 	until := time.Now().Add(a.Wait)
 	x := &exchange{again: func() ([]byte, time.Duration) {
 		a.Wait = min(a.Wait, max(time.Until(until), 0))
-		return encodeRequest(&a), a.Wait
+		return encodeRequest(a), a.Wait
 	}}
 	g, err := c.grant(ctx, x)
 	if err == nil || ctx.Err() == nil || !x.doubtful {
@@ -133,7 +136,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	a.Wait, a.Types = 0, []string{"none." + a.RequestID} // nothing new is wanted
-	if g, err := c.grant(late, &exchange{body: encodeRequest(&a)}); err == nil && g.Denied == nil {
+	if g, err := c.grant(late, &exchange{body: encodeRequest(a)}); err == nil && g.Denied == nil {
 		return g, nil
 	}
 	return jobs.Grant{}, context.Cause(ctx)
@@ -142,49 +145,38 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 // lastLook is how long a request whose context has ended looks for a grant that came first.
 const lastLook = time.Second
 
-func encodeRequest(a *jobs.Request) []byte {
-	q := requestWire{
-		WorkerID: &a.WorkerID, Types: a.Types, Capabilities: a.Capabilities, Wait: inMillis(a.Wait), RequestID: a.RequestID,
-	}
-	if a.MaxUnits > 0 {
-		most := int(min(int64(a.MaxUnits), mostInt))
-		q.MaxUnits = &most
-	}
-	body, _ := form.Marshal(&q) // of checked texts and numbers
+func encodeRequest(a jobs.Request) []byte {
+	a.MaxUnits = int(min(int64(a.MaxUnits), mostInt))
+	body, _ := form.Marshal(&a) // of checked texts and numbers
 	return body
 }
 
-// inMillis returns a duration as the wire has waits, rounded up.
-func inMillis(d time.Duration) int { return int((d + time.Millisecond - 1) / time.Millisecond) }
-
-// answerWire is a grant or a denial.
-type answerWire struct {
-	deniedWire
-	Lease leaseWire `json:"lease"`
-	Job   jobWire   `json:"job"`
-}
-
 // grant sends a request for a job.
-func (c *JobsClient) grant(ctx context.Context, x *exchange) (jobs.Grant, error) {
-	var w answerWire
+func (c *JobsClient) grant(ctx context.Context, x *exchange) (g jobs.Grant, err error) {
+	var w leaseAnswerWire
 	x.method, x.path = http.MethodPost, jobsPrefix+"/leases/request"
 	read := into(&w, jobJSON)
-	err := c.c.do(ctx, x, func(status int, body io.Reader) error {
-		if err := read(status, body); err != nil {
-			return err
-		}
+	err = c.c.do(ctx, x, func(status int, body io.Reader) error {
+		err := read(status, body)
 		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
+		case err != nil:
+			return err
+		case w.Denied != (w.Denial != nil), !w.Denied && (w.Lease == nil || w.Job == nil):
+			return errGarbage
 		case w.Denied && w.Code == deniedUnavailable:
 			return errors.New(w.Reason)
 		case w.Denied && w.Code == deniedOften:
-			return &RateLimitedError{RetryAfter: millis(int(w.RetryAfter))}
+			return &RateLimitedError{RetryAfter: w.RetryAfter}
 		}
 		return nil
 	})
-	if err != nil || w.Denied {
-		return jobs.Grant{Denied: &jobs.Denial{Code: w.Code, Reason: w.Reason, RetryAfter: millis(int(w.RetryAfter))}}, err
+	switch {
+	case err != nil:
+		return g, err
+	case w.Denied:
+		return jobs.Grant{Denied: w.Denial}, nil
 	}
-	return jobs.Grant{Lease: jobs.Lease(w.Lease), Job: w.Job.job()}, nil
+	return jobs.Grant{Lease: *w.Lease, Job: *asRead(w.Job)}, nil
 }
 
 // Heartbeat implements jobs.Leaser.
@@ -192,21 +184,15 @@ func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Hear
 	if err := b.Validate(); err != nil {
 		return jobs.HeartbeatAnswer{}, err
 	}
-	if b.LeaseID == "" {
-		return jobs.HeartbeatAnswer{}, jobs.ErrLeaseNotFound
-	}
 	until := time.Now().Add(b.Wait)
-	answer, err := post[aliveWire](ctx, c, leaseOf(b.LeaseID, "heartbeat"), nil, func(x *exchange) {
+	answer, err := post[newsWire](ctx, c, leaseOf(b.LeaseID, "heartbeat"), nil, func(x *exchange) {
 		x.again = func() ([]byte, time.Duration) {
 			b.Wait = min(b.Wait, max(time.Until(until), 0))
-			body, _ := form.Marshal(&beatWire{&b.WorkerID, b.Progress, b.Checkpoint, inMillis(b.Wait)}) // it was checked
+			body, _ := form.Marshal(&b) // it was checked
 			return body, b.Wait
 		}
 	})
-	if err != nil {
-		return jobs.HeartbeatAnswer{}, err
-	}
-	return answer.news(answer.Interval), nil
+	return answer.HeartbeatAnswer, err
 }
 
 // HeartbeatAll implements jobs.Leaser.
@@ -214,16 +200,16 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
-	answer, err := post[batchAnswerWire](ctx, c, "/leases/heartbeat", &batchWire{&workerID, (*leaseIDsWire)(&leaseIDs)})
+	answer, err := post[batchAnswerWire](ctx, c, "/leases/heartbeat", &batchWire{workerID, leaseIDs})
 	if err != nil {
 		return nil, err
 	}
 	all := make([]jobs.LeaseAnswer, len(answer.Leases))
 	for i, l := range answer.Leases {
-		all[i].LeaseID = string(l.LeaseID)
+		all[i] = jobs.LeaseAnswer{LeaseID: l.LeaseID, HeartbeatAnswer: l.HeartbeatAnswer}
 		switch {
 		case l.OK:
-			all[i].HeartbeatAnswer = l.news(answer.Interval)
+			all[i].Interval = answer.Interval
 		case l.Code == jobs.Code(jobs.ErrWorkerMismatch):
 			all[i].Err = jobs.ErrWorkerMismatch
 		default:
@@ -235,12 +221,10 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 
 // Complete implements jobs.Leaser.
 func (c *JobsClient) Complete(ctx context.Context, e jobs.Completion) (bool, error) {
-	if err := e.Validate(); err != nil || e.LeaseID == "" {
+	if err := e.Validate(); err != nil {
 		return false, err
 	}
-	status := string(e.Status)
-	end := &completeWire{&e.WorkerID, &status, e.Result, e.Error}
-	answer, err := post[okWire](ctx, c, leaseOf(e.LeaseID, "complete"), end)
+	answer, err := post[okWire](ctx, c, leaseOf(e.LeaseID, "complete"), &e)
 	return answer.Applied != nil && *answer.Applied, err
 }
 
@@ -249,29 +233,21 @@ func (c *JobsClient) Report(ctx context.Context, p jobs.Progress) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if p.LeaseID == "" {
-		return jobs.ErrLeaseNotFound
-	}
-	told := &reportWire{&p.WorkerID, p.Progress, p.Metrics, p.Message}
-	_, err := post[okWire](ctx, c, leaseOf(p.LeaseID, "report"), told)
+	_, err := post[okWire](ctx, c, leaseOf(p.LeaseID, "report"), &p)
 	return err
 }
 
 // Get implements jobs.Reader.
 func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
-	if jobID == "" {
-		return jobs.View{}, jobs.ErrJobNotFound
-	}
-	answer, err := ask[viewWire](ctx, c, "/jobs/"+url.PathEscape(jobID), nil)
+	answer, err := ask[viewWire](ctx, c, jobPath(jobID), nil)
 	if err != nil {
 		return jobs.View{}, err
 	}
-	v := answer.view(&answer.jobWire)
 	for i := range answer.Attempts {
-		v.Attempts = append(v.Attempts, jobs.Attempt(answer.Attempts[i]))
-		v.Attempts[i].JobID = jobID
+		answer.Attempts[i].JobID = jobID
 	}
-	return v, nil
+	asRead(&answer.Job)
+	return jobs.View(answer), nil
 }
 
 // List implements jobs.Reader.
@@ -280,16 +256,12 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 		return jobs.Page{}, err
 	}
 	q := values(map[string]any{"limit": f.Limit, "state": f.State, "type": f.Type, "tag": f.Tag, "after": f.After})
-	answer, err := ask[pageWire](ctx, c, "/jobs", q)
-	if err != nil {
-		return jobs.Page{}, err
+	p, err := ask[jobs.Page](ctx, c, "/jobs", q)
+	p.Snapshot.Busy = nil
+	for i := range p.Jobs {
+		asRead(&p.Jobs[i].Job)
 	}
-	answer.Snapshot.Busy = nil
-	p := jobs.Page{Now: answer.Now, Snapshot: answer.Snapshot, Next: answer.Next}
-	for i := range answer.Jobs {
-		p.Jobs = append(p.Jobs, answer.Jobs[i].view(&answer.Jobs[i].Job))
-	}
-	return p, nil
+	return p, err
 }
 
 // Status implements jobs.Reader.
@@ -322,9 +294,6 @@ func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, e
 func (c *JobsClient) Revoke(ctx context.Context, leaseID, reason string) error {
 	if err := jobs.ValidateReason(reason); err != nil {
 		return err
-	}
-	if leaseID == "" {
-		return jobs.ErrLeaseNotFound
 	}
 	_, err := post[okWire](ctx, c, leaseOf(leaseID, "revoke"), reasonWire{reason})
 	return err

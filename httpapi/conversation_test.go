@@ -440,8 +440,5 @@ func TestTheSchedulerAnswersAsItDid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	play(t, "scheduler.txt", schedulerTalk(), httpapi.NewHandler(httpapi.Config{Jobs: m, Locks: lokt.NewManager(memstore.New())}), map[string]string{
-		"cleanup?days=99999999999999999999": "days out of range are refused, not moved into it",
-		`\"checkpoint\":{\"a\":1,\"a\":2}`:  "names that stand twice are refused wherever they do",
-	})
+	play(t, "scheduler.txt", schedulerTalk(), httpapi.NewHandler(httpapi.Config{Jobs: m, Locks: lokt.NewManager(memstore.New())}), nil)
 }

@@ -7,7 +7,9 @@ import (
 )
 
 // JobDocument returns the JSON of a job as the scheduler's answers have it.
-func JobDocument(v *jobs.View) (jsontext.Value, error) { return form.Marshal(toView(v, true)) }
+func JobDocument(v *jobs.View) (jsontext.Value, error) {
+	return form.Marshal((*viewWire)(shown(new(*v), true)))
+}
 
 // PageDocument returns the JSON of a list of jobs as the scheduler's answers have it.
 func PageDocument(p *jobs.Page) (jsontext.Value, error) { return form.Marshal(toPage(p, true)) }

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -26,16 +24,29 @@ const jobsPrefix = "/api/system/scheduler"
 // jobsRoutes returns the scheduler's routes.
 func jobsRoutes() []route {
 	const lease = "POST /leases/{lease_id}/"
+	worker := []string{"worker_id"}
 	all := []route{
 		{pattern: "POST /jobs", scope: ScopeSubmit, body: bodyNeeded, serve: (*call).submit},
 		{pattern: "GET /jobs", scope: ScopeRead, serve: (*call).listJobs},
 		{pattern: "GET /jobs/{job_id}", scope: ScopeRead, serve: (*call).getJob},
 		{pattern: "POST /jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, serve: with((*call).cancelJob)},
-		{pattern: "POST /leases/request", scope: ScopeWork, body: bodyNeeded, denies: true, serve: (*call).request},
-		{pattern: "POST /leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: (*call).heartbeatAll},
-		{pattern: lease + "heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).heartbeat)},
-		{pattern: lease + "complete", scope: ScopeWork, body: bodyNeeded, keeps: true, serve: with((*call).complete)},
-		{pattern: lease + "report", scope: ScopeWork, body: bodyNeeded, serve: with((*call).report)},
+		{
+			pattern: "POST /leases/request", scope: ScopeWork, body: bodyNeeded, denies: true,
+			serve: with((*call).request, worker...),
+		},
+		{
+			pattern: "POST /leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true,
+			serve: with((*call).heartbeatAll, "worker_id", "lease_ids"),
+		},
+		{
+			pattern: lease + "heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true,
+			serve: with((*call).heartbeat, worker...),
+		},
+		{
+			pattern: lease + "complete", scope: ScopeWork, body: bodyNeeded, keeps: true,
+			serve: with((*call).complete, "worker_id", "status"),
+		},
+		{pattern: lease + "report", scope: ScopeWork, body: bodyNeeded, serve: with((*call).report, worker...)},
 		{pattern: lease + "revoke", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).revoke)},
 		{pattern: "GET /status", scope: ScopeRead, serve: (*call).getStatus},
 		{pattern: "GET /workers", scope: ScopeRead, serve: (*call).workers},
@@ -51,11 +62,12 @@ func jobsRoutes() []route {
 	return all
 }
 
-// with serves requests with a body of which nothing is to be checked but what its type says.
-func with[Q any](serve func(c *call, q *Q) (any, error)) func(*call) error {
+// with serves requests with a body of which nothing is to be checked but what its type says, and that what is needed
+// is there.
+func with[Q any](serve func(c *call, q *Q) (any, error), needed ...string) func(*call) error {
 	return func(c *call) error {
 		q := new(Q)
-		if err := c.fields(q); err != nil {
+		if err := c.fields(q, needed, nil); err != nil {
 			return err
 		}
 		return c.reply(serve(c, q))
@@ -74,16 +86,17 @@ func (c *call) reply(v any, err error) error {
 	return c.send(http.StatusOK, body)
 }
 
-// fields reads the request's body into what v points to. What is wrong with fields is the error, after further checks.
-func (c *call) fields(v any, checks ...func(r *reader)) error {
+// fields reads the request's body into what v points to. What is wrong with its fields is the error; only those that
+// are about may return of it.
+func (c *call) fields(v any, needed []string, about func(jobs.Problem) bool) error {
 	r := c.s.readers.Get().(*reader)
 	defer c.s.readers.Put(r)
-	r.problems = nil
-	if err := r.read(c.in, v); err != nil {
+	r.problems, r.there = nil, r.there[:0]
+	if err := r.read(c.in, v, needed); err != nil {
 		return err
 	}
-	for _, check := range checks {
-		check(r)
+	if about != nil {
+		r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return !about(p) })
 	}
 	if len(r.problems) > 0 {
 		return &jobs.InvalidError{Problems: r.problems}
@@ -91,19 +104,19 @@ func (c *call) fields(v any, checks ...func(r *reader)) error {
 	return nil
 }
 
-// submit queues a job, or a list of them. Jobs hold locks in the name of who submits them.
+// submit queues a job, or a list of them; what stands beside a list does not count. Jobs hold locks in the name of who
+// submits them.
 func (c *call) submit() error {
-	q := submitWire{specWire: newSpecWire()}
-	if err := c.fields(&q, q.check); err != nil {
+	q := submitWire{Spec: jobs.NewSpec()}
+	err := c.fields(&q, nil, func(p jobs.Problem) bool { return q.Jobs == nil || p.Loc[0] == "jobs" })
+	if err != nil {
 		return err
 	}
-	list := []specWire{q.specWire}
+	specs := []jobs.Spec{q.Spec}
 	if q.Jobs != nil {
-		list = *q.Jobs
+		specs = *q.Jobs
 	}
-	specs := make([]jobs.Spec, len(list))
-	for i := range list {
-		specs[i] = list[i].spec()
+	for i := range specs {
 		if err := cmp.Or(c.mayAll(ScopeSubmit, specs[i].Tags), c.mayAll(ScopeLock, specs[i].Locks)); err != nil {
 			return err
 		}
@@ -116,27 +129,6 @@ func (c *call) submit() error {
 		return without(err, 2)
 	}
 	return c.reply(&all[0], nil)
-}
-
-// check notes what types of fields do not say. What stands beside a list does not count.
-func (q *submitWire) check(r *reader) {
-	if q.Jobs == nil {
-		q.specWire.check(r)
-		return
-	}
-	r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return p.Loc[0] != "jobs" })
-	for i := range *q.Jobs {
-		(*q.Jobs)[i].check(r, "jobs", i)
-	}
-}
-
-func (w *specWire) check(r *reader, at ...any) {
-	if w.Payload != nil && w.Payload.Kind() != '{' { // there is none where even the job is no object
-		r.add("dict_type", "Input should be an object", append(at, "payload")...)
-	}
-	if w.MaxRuntime != nil && *w.MaxRuntime == 0 {
-		r.add("greater_than", "Input should be greater than 0", append(at, "max_runtime_s")...)
-	}
 }
 
 // without returns the error with so many elements less at the beginning of its locations.
@@ -183,28 +175,12 @@ func (c *call) mayAll(s Scope, all []string) error {
 	return nil
 }
 
-func (q *requestWire) check(r *reader) {
-	if q.MaxUnits != nil && *q.MaxUnits == 0 && r.problems == nil {
-		r.add("greater_than_equal", "Input should be greater than or equal to 1", "max_units")
-	}
-}
-
 // request grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that
 // know only the plain contract end when they are answered anything but 200.
-func (c *call) request() error {
-	var q requestWire
-	if err := c.fields(&q, q.check); err != nil {
-		return err
-	}
-	a := jobs.Request{
-		WorkerID: *q.WorkerID, Types: q.Types, Capabilities: q.Capabilities, Wait: millis(q.Wait), RequestID: q.RequestID,
-	}
-	if q.MaxUnits != nil {
-		a.MaxUnits = *q.MaxUnits
-	}
+func (c *call) request(a *jobs.Request) (any, error) {
 	ctx, done := c.wait(&a.Wait)
 	defer done()
-	g, err := c.s.Jobs.Request(ctx, a)
+	g, err := c.s.Jobs.Request(ctx, *a)
 	switch {
 	case err == nil:
 	case errors.Is(context.Cause(ctx), errStopping):
@@ -214,16 +190,12 @@ func (c *call) request() error {
 		const why = "what is granted cannot be stored at the moment"
 		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: why, RetryAfter: 5 * time.Second}
 	default:
-		return err
+		return nil, err
 	}
 	if g.Denied != nil {
-		return c.deny(g.Denied)
+		return &leaseAnswerWire{Denied: true, Denial: g.Denied}, nil
 	}
-	return c.reply(&grantedWire{Lease: toLease(&g.Lease, true), Job: toJob(&g.Job, true)}, nil)
-}
-
-func (c *call) deny(d *jobs.Denial) error {
-	return c.reply(&deniedWire{Denied: true, Reason: d.Reason, RetryAfter: d.RetryAfter.Milliseconds(), Code: d.Code}, nil)
+	return &leaseAnswerWire{Lease: shownLease(&g.Lease), Job: shownJob(&g.Job)}, nil
 }
 
 // Codes of denials that are the server's own.
@@ -238,13 +210,8 @@ func (c *call) tooOften() error {
 	if limited := (*RateLimitedError)(nil); errors.As(c.often, &limited) {
 		after = min(max(limited.RetryAfter, 250*time.Millisecond), 5*time.Second)
 	}
-	return c.deny(&jobs.Denial{Code: deniedOften, Reason: "this caller asks too often", RetryAfter: after})
-}
-
-// millis returns a duration that the wire has in milliseconds.
-func millis(n int) time.Duration {
-	const most = (1<<63 - 1) / int64(time.Millisecond)
-	return time.Duration(max(min(int64(n), most), -most)) * time.Millisecond
+	d := &jobs.Denial{Code: deniedOften, Reason: "this caller asks too often", RetryAfter: after}
+	return c.reply(&leaseAnswerWire{Denied: true, Denial: d}, nil)
 }
 
 // wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the
@@ -262,98 +229,50 @@ func (c *call) wait(d *time.Duration) (context.Context, func()) {
 	return c.ctx, func() {}
 }
 
-func (c *call) heartbeat(q *beatWire) (any, error) {
-	b := jobs.Heartbeat{
-		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID,
-		Progress: q.Progress, Checkpoint: q.Checkpoint, Wait: millis(q.Wait),
-	}
+func (c *call) heartbeat(b *jobs.Heartbeat) (any, error) {
+	b.LeaseID = c.r.PathValue("lease_id")
 	ctx, done := c.wait(&b.Wait)
-	answer, err := c.s.Jobs.Heartbeat(ctx, b)
+	answer, err := c.s.Jobs.Heartbeat(ctx, *b)
 	done()
 	if err != nil && errors.Is(context.Cause(ctx), errStopping) { // it was applied, and may be again
 		b.Wait = 0
-		answer, err = c.s.Jobs.Heartbeat(c.ctx, b)
+		answer, err = c.s.Jobs.Heartbeat(c.ctx, *b)
 		answer.Drain = true
 	}
-	return &aliveWire{toNews(&answer), answer.Interval}, err
+	return &newsWire{OK: true, HeartbeatAnswer: answer}, err
 }
 
-func (c *call) heartbeatAll() error {
-	var q batchWire
-	err := c.fields(&q, func(r *reader) {
-		if q.LeaseIDs == nil {
-			return
+func (c *call) heartbeatAll(q *batchWire) (any, error) {
+	var wrong []jobs.Problem
+	for i, id := range q.LeaseIDs {
+		if len(id) > jobs.MaxIDLen {
+			msg := fmt.Sprintf("String should have at most %d bytes", jobs.MaxIDLen)
+			wrong = append(wrong, jobs.Problem{Type: "string_too_long", Loc: []any{"lease_ids", i}, Msg: msg})
 		}
-		for i, id := range *q.LeaseIDs {
-			if len(id) > jobs.MaxIDLen {
-				r.add("string_too_long", fmt.Sprintf("String should have at most %d bytes", jobs.MaxIDLen), "lease_ids", i)
-			}
-		}
-	})
-	if err != nil {
-		return err
 	}
-	all, err := c.s.Jobs.HeartbeatAll(c.ctx, *q.WorkerID, *q.LeaseIDs)
-	if err != nil {
-		return err
+	if wrong != nil {
+		return nil, &jobs.InvalidError{Problems: wrong}
 	}
-	c.list, err = leaseAnswers(c.list[:0], all)
-	if err != nil {
-		return err
-	}
-	return c.send(http.StatusOK, c.list)
-}
-
-// leaseAnswers appends a batchAnswerWire. Where there is nothing to tell but its end, an answer is written by hand, and
-// the end, mostly the same, once: a batch of a hundred heartbeats takes half the time so.
-func leaseAnswers(b []byte, all []jobs.LeaseAnswer) ([]byte, error) {
-	b = append(b, `{"leases":[`...)
-	var interval time.Duration
-	var at time.Time
-	var end []byte // how it is written
+	all, err := c.s.Jobs.HeartbeatAll(c.ctx, q.WorkerID, q.LeaseIDs)
+	w := &batchAnswerWire{Leases: make([]leaseNewsWire, len(all))}
 	for i := range all {
-		if i > 0 {
-			b = append(b, ',')
-		}
 		a := &all[i]
-		interval = max(interval, a.Interval)
-		if a.Err != nil || a.Cancel || a.Drain || len(a.LostLocks) > 0 {
-			w := leaseNewsWire{verbatim(a.LeaseID), newsWire{Code: jobs.Code(a.Err)}}
-			if a.Err == nil {
-				w.newsWire = toNews(&a.HeartbeatAnswer)
-			}
-			text, err := form.Marshal(&w)
-			if err != nil {
-				return nil, err
-			}
-			b = append(b, text...)
-			continue
-		}
-		if end == nil || !a.ExpiresAt.Equal(at) {
-			at, end = a.ExpiresAt, append(appendTime(end[:0], a.ExpiresAt), '}')
-		}
-		b, _ = jsontext.AppendQuote(append(b, `{"lease_id":`...), a.LeaseID) // what is no UTF-8 is replaced
-		b = append(append(b, `,"ok":true,"expires_at":`...), end...)
+		w.Interval = max(w.Interval, a.Interval)
+		w.Leases[i] = leaseNewsWire{a.LeaseID, newsWire{OK: a.Err == nil, HeartbeatAnswer: a.HeartbeatAnswer, Code: jobs.Code(a.Err)}}
+		w.Leases[i].Interval = 0
 	}
-	if b = append(b, ']'); interval > 0 {
-		b = appendSeconds(append(b, `,"heartbeat_interval_s":`...), interval)
-	}
-	return append(b, '}'), nil
+	return w, err
 }
 
-func (c *call) complete(q *completeWire) (any, error) {
-	applied, err := c.s.Jobs.Complete(c.ctx, jobs.Completion{
-		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID,
-		Status: jobs.State(*q.Status), Result: q.Result, Error: q.Error,
-	})
+func (c *call) complete(q *jobs.Completion) (any, error) {
+	q.LeaseID = c.r.PathValue("lease_id")
+	applied, err := c.s.Jobs.Complete(c.ctx, *q)
 	return &okWire{OK: true, Applied: &applied}, err
 }
 
-func (c *call) report(q *reportWire) (any, error) {
-	return &okWire{OK: true}, c.s.Jobs.Report(c.ctx, jobs.Progress{
-		LeaseID: c.r.PathValue("lease_id"), WorkerID: *q.WorkerID,
-		Progress: q.Progress, Metrics: q.Metrics, Message: q.Message,
-	})
+func (c *call) report(q *jobs.Progress) (any, error) {
+	q.LeaseID = c.r.PathValue("lease_id")
+	return &okWire{OK: true}, c.s.Jobs.Report(c.ctx, *q)
 }
 
 func (c *call) revoke(q *reasonWire) (any, error) {
@@ -374,7 +293,7 @@ func (c *call) getJob() error {
 		return jobs.ErrJobNotFound
 	}
 	v, err := c.s.Jobs.Get(c.ctx, id)
-	return c.reply(toView(&v, c.seesLeases()), err)
+	return c.reply((*viewWire)(shown(&v, c.seesLeases())), err)
 }
 
 // seesLeases reports whether the caller is shown lease IDs.

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,14 +20,15 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// The scheduler's JSON. Values that are only passed on come back byte for byte. A body may have several problems, and
-// is told all of them, each with its place: so values of the wrong type are noted and skipped, where the library would
+// The scheduler's JSON: times with three digits, durations in seconds or in milliseconds, as their names say, null for
+// what is not there. Values that are only passed on come back byte for byte. A body may have several problems, and is
+// told all of them, each with its place: so values of the wrong type are noted and skipped, where the library would
 // stop.
 
 // form is how the scheduler's wire writes values.
 var form = rawjson.New(
 	json.JoinMarshalers(
-		json.MarshalToFunc(writeTime), json.MarshalToFunc(writeSeconds), json.MarshalToFunc(writeString)),
+		json.MarshalToFunc(writeTime), json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeString)),
 	json.Deterministic(true), jsontext.AllowDuplicateNames(true),
 )
 
@@ -38,38 +39,30 @@ func writeTime(enc *jsontext.Encoder, t time.Time) error {
 	return enc.WriteValue(appendTime(enc.AvailableBuffer(), t))
 }
 
-// appendTime appends a quoted time. Package time is fast with RFC 3339, and slow with a layout of three digits.
+// appendTime appends a quoted time.
 func appendTime(b []byte, t time.Time) []byte {
-	b = t.UTC().AppendFormat(append(b, '"'), time.RFC3339)
-	ms := t.Nanosecond() / int(time.Millisecond)
-	return append(b[:len(b)-1], '.', '0'+byte(ms/100), '0'+byte(ms/10%10), '0'+byte(ms%10), 'Z', '"')
+	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000Z"`)
 }
 
-// writeSeconds writes a duration as a number of seconds.
-func writeSeconds(enc *jsontext.Encoder, d time.Duration) error {
-	return enc.WriteValue(appendSeconds(enc.AvailableBuffer(), d))
-}
+// inMillis reports whether the duration that a pointer shows is in milliseconds.
+func inMillis(p jsontext.Pointer) bool { return strings.HasSuffix(string(p), "_ms") }
 
-func appendSeconds(b []byte, d time.Duration) []byte {
-	whole, part := d/time.Second, d%time.Second
-	if d < 0 {
-		b, whole, part = append(b, '-'), -whole, -part
+// writeDuration writes what is waited in whole milliseconds, rounded up.
+func writeDuration(enc *jsontext.Encoder, d time.Duration) error {
+	switch p := enc.StackPointer(); {
+	case inMillis(p):
+		return enc.WriteToken(jsontext.Int(int64((d + time.Millisecond - 1) / time.Millisecond)))
+	case d == 0 && strings.HasSuffix(string(p), "/max_runtime_s"): // there is no limit
+		return enc.WriteToken(jsontext.Null)
 	}
-	b = strconv.AppendInt(b, int64(whole), 10)
-	if part > 0 {
-		b = append(b, '.')
-		for digit := time.Second / 10; part > 0; digit /= 10 {
-			b = append(b, '0'+byte(part/digit))
-			part %= digit
-		}
-	}
-	return b
+	return enc.WriteToken(jsontext.Float(float64(d) / float64(time.Second)))
 }
 
-// writeString writes null for a member that is empty.
+// writeString writes null for a member that is empty, but for a type: null would stand for the default.
 func writeString(enc *jsontext.Encoder, s string) error {
 	if s == "" {
-		if outer, _ := enc.StackIndex(enc.StackDepth()); outer == '{' {
+		outer, _ := enc.StackIndex(enc.StackDepth())
+		if outer == '{' && !strings.HasSuffix(string(enc.StackPointer()), "/type") {
 			return enc.WriteToken(jsontext.Null)
 		}
 	}
@@ -79,9 +72,13 @@ func writeString(enc *jsontext.Encoder, s string) error {
 // reading is how clients read what the wire has: exactly, and with null for what is not there.
 var reading = json.JoinOptions(jsontext.AllowDuplicateNames(true), json.WithUnmarshalers(json.JoinUnmarshalers(
 	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, d *time.Duration) error {
-		var s float64 // exact to the nanosecond for a hundred days
-		err := json.UnmarshalDecode(dec, &s)
-		*d = time.Duration(max(min(math.Round(s*1e9), math.MaxInt64), math.MinInt64))
+		var n float64 // seconds are exact to the nanosecond for a hundred days
+		err := json.UnmarshalDecode(dec, &n)
+		unit := float64(time.Second)
+		if inMillis(dec.StackPointer()) {
+			unit = float64(time.Millisecond)
+		}
+		*d = time.Duration(max(min(math.Round(n*unit), math.MaxInt64), math.MinInt64))
 		return err
 	}),
 	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *jsontext.Value) error {
@@ -97,23 +94,36 @@ var reading = json.JoinOptions(jsontext.AllowDuplicateNames(true), json.WithUnma
 type reader struct {
 	options  json.Options
 	problems []jobs.Problem
+	there    []jsontext.Pointer // the members of the body that are not null
 }
 
 // newReader returns a reader, for a pool.
 func newReader() any {
 	r := new(reader)
+	const text, texts = "a valid string", "a valid list"
 	r.options = json.WithUnmarshalers(json.JoinUnmarshalers(
-		json.UnmarshalFromFunc(r.string), json.UnmarshalFromFunc(r.bool), json.UnmarshalFromFunc(r.int),
-		json.UnmarshalFromFunc(r.float), json.UnmarshalFromFunc(r.seconds), json.UnmarshalFromFunc(r.time),
-		json.UnmarshalFromFunc(r.value), json.UnmarshalFromFunc(r.strings),
-		json.UnmarshalFromFunc(r.spec), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.leaseIDs),
-		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *verbatim) error { return r.string(dec, (*string)(v)) }),
+		kind[string](r, '"', "string_type", text), kind[jobs.Priority](r, '"', "string_type", text),
+		kind[jobs.State](r, '"', "string_type", text), kind[bool](r, 't', "bool_type", "a valid boolean"),
+		kind[[]string](r, '[', "list_type", texts), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.spec),
+		json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float), json.UnmarshalFromFunc(r.duration),
+		json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value),
 	))
 	return r
 }
 
-// read reads an object into what v points to. The error is about the whole; what is wrong with fields is noted.
-func (r *reader) read(body []byte, v any) error {
+// kind lets the library read values of a type that are of the kind, and notes others.
+func kind[T any](r *reader, k jsontext.Kind, problem, msg string) *json.Unmarshalers {
+	return json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ *T) error {
+		if ok, err := r.is(dec, k, problem, msg); !ok {
+			return err
+		}
+		return errors.ErrUnsupported
+	})
+}
+
+// read reads an object into what v points to. The error is about the whole; what is wrong with fields is noted, also
+// that those that are needed are missing.
+func (r *reader) read(body []byte, v any, needed []string) error {
 	if body = bytes.Trim(body, " \t\r\n"); len(body) == 0 {
 		return invalidAt("missing", "Field required")
 	}
@@ -137,22 +147,17 @@ func (r *reader) read(body []byte, v any) error {
 	case body[0] != '{':
 		return invalidAt("model_attributes_type", "Input should be an object")
 	default:
-		r.missing(reflect.ValueOf(v).Elem())
+		for _, name := range needed {
+			if !slices.Contains(r.there, jsontext.Pointer("/"+name)) {
+				r.add("missing", "Field required", name)
+			}
+		}
 	}
 	return nil
 }
 
 func (r *reader) add(kind, msg string, loc ...any) {
 	r.problems = append(r.problems, jobs.Problem{Type: kind, Loc: loc, Msg: msg})
-}
-
-// missing notes the fields of an object that must be there, and are not.
-func (r *reader) missing(object reflect.Value) {
-	for i := range object.NumField() {
-		if name, needed := object.Type().Field(i).Tag.Lookup("needed"); needed && object.Field(i).IsNil() {
-			r.add("missing", "Field required", name)
-		}
-	}
 }
 
 // invalidAt returns the error of a request with one problem.
@@ -228,39 +233,24 @@ func (r *reader) note(dec *jsontext.Decoder, kind, msg string) {
 	r.add(kind, msg, elements(dec.StackPointer())...)
 }
 
-// is reports whether the next value is of one of the kinds. Others are skipped: a member that is null is the same as
-// none, and everything else a problem.
-func (r *reader) is(dec *jsontext.Decoder, kinds, problem, msg string) (bool, error) {
-	k := dec.PeekKind()
-	if strings.IndexByte(kinds, byte(k)) >= 0 {
+// is reports whether the next value is of a kind. Others are skipped: a member that is null is the same as none, and
+// everything else a problem.
+func (r *reader) is(dec *jsontext.Decoder, k jsontext.Kind, problem, msg string) (bool, error) {
+	got, depth := dec.PeekKind(), dec.StackDepth()
+	if outer, _ := dec.StackIndex(depth); got == 'n' && outer == '{' {
+		return false, dec.SkipValue()
+	}
+	if depth == 1 {
+		r.there = append(r.there, dec.StackPointer())
+	}
+	if got == k || k == 't' && got == 'f' {
 		return true, nil
 	}
-	outer, _ := dec.StackIndex(dec.StackDepth())
-	if err := dec.SkipValue(); err != nil || k == 'n' && outer == '{' {
-		return false, err
+	err := dec.SkipValue()
+	if err == nil {
+		r.note(dec, problem, "Input should be "+msg)
 	}
-	r.note(dec, problem, "Input should be "+msg)
-	return false, nil
-}
-
-func (r *reader) string(dec *jsontext.Decoder, s *string) error {
-	ok, err := r.is(dec, `"`, "string_type", "a valid string")
-	if ok {
-		var t jsontext.Token
-		t, err = dec.ReadToken()
-		*s = t.String()
-	}
-	return err
-}
-
-func (r *reader) bool(dec *jsontext.Decoder, b *bool) error {
-	ok, err := r.is(dec, "tf", "bool_type", "a valid boolean")
-	if ok {
-		var t jsontext.Token
-		t, err = dec.ReadToken()
-		*b = t.Kind() == 't'
-	}
-	return err
+	return false, err
 }
 
 // mostInt bounds integers: beyond, numbers are not exact in most programs.
@@ -277,6 +267,8 @@ func (r *reader) int(dec *jsontext.Decoder, n *int) error {
 		r.note(dec, "int_from_float", "Input should be a valid integer, got a number with a fractional part")
 	case int64(f) != int64(int(f)):
 		r.note(dec, "int_parsing_size", "Input is too large")
+	case f == 0 && dec.StackPointer() == "/max_units": // 0 stands for none
+		r.note(dec, "greater_than_equal", "Input should be greater than or equal to 1")
 	default:
 		*n = int(f)
 	}
@@ -285,7 +277,7 @@ func (r *reader) int(dec *jsontext.Decoder, n *int) error {
 
 // number reads a number, unless it is absent or of another type.
 func (r *reader) number(dec *jsontext.Decoder, problem, msg string) (f float64, ok bool, err error) {
-	if ok, err = r.is(dec, "0", problem, msg); !ok {
+	if ok, err = r.is(dec, '0', problem, msg); !ok {
 		return 0, false, err
 	}
 	t, err := dec.ReadToken()
@@ -303,34 +295,39 @@ func (r *reader) float(dec *jsontext.Decoder, to *float64) error {
 	return err
 }
 
-// seconds reads a duration given in seconds, in whole milliseconds: parts of one count as one. What is too long for a
-// time.Duration is the longest of these.
-func (r *reader) seconds(dec *jsontext.Decoder, d *time.Duration) error {
-	f, ok, err := r.number(dec, "float_type", "a valid number")
-	if !ok {
-		if len(r.problems) > 0 {
-			*d = 1 // 0 might be a problem of its own
+// duration reads a duration given in seconds, in whole milliseconds: parts of one count as one. What is waited is an
+// integer of milliseconds. What is too long for a time.Duration is the longest of these.
+func (r *reader) duration(dec *jsontext.Decoder, d *time.Duration) error {
+	var ms float64
+	if name := dec.StackPointer(); inMillis(name) {
+		n := 0
+		if err := r.int(dec, &n); err != nil {
+			return err
 		}
-		return err
+		ms = float64(n)
+	} else {
+		f, ok, err := r.number(dec, "float_type", "a valid number")
+		if !ok {
+			return err
+		}
+		if f == 0 && strings.HasSuffix(string(name), "/max_runtime_s") { // 0 stands for none
+			r.note(dec, "greater_than", "Input should be greater than 0")
+		}
+		// float64 has no more than nanoseconds of what is allowed
+		if ms = math.Ceil(math.Round(f*1e9) / 1e6); ms == 0 && f != 0 {
+			ms = math.Copysign(1, f)
+		}
 	}
 	const most = math.MaxInt64 / int64(time.Millisecond)
-	ms := math.Ceil(math.Round(f*1e9) / 1e6) // float64 has no more than nanoseconds of what is allowed
-	switch {
-	case f < 0:
-		*d = min(-1, time.Duration(max(ms, -float64(most)))*time.Millisecond)
-	case ms >= float64(most):
-		*d = math.MaxInt64
-	case f > 0:
-		*d = max(time.Duration(ms), 1) * time.Millisecond
-	default:
-		*d = 0
+	if *d = math.MaxInt64; ms < float64(most) {
+		*d = time.Duration(max(ms, -float64(most))) * time.Millisecond
 	}
 	return nil
 }
 
 // time reads a moment given as RFC 3339 has it, in whole milliseconds.
 func (r *reader) time(dec *jsontext.Decoder, to *time.Time) error {
-	ok, err := r.is(dec, `"`, "datetime_type", "a time as RFC 3339 has it")
+	ok, err := r.is(dec, '"', "datetime_type", "a time as RFC 3339 has it")
 	if !ok {
 		return err
 	}
@@ -363,79 +360,38 @@ func (r *reader) value(dec *jsontext.Decoder, v *jsontext.Value) error {
 	return json.UnmarshalDecode(dec, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
 }
 
-func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
-	return r.list(dec, func(n int) error {
-		*all = append(*all, "")
-		return r.string(dec, &(*all)[n])
-	})
-}
-
-// leaseIDs reads the IDs of a batch as parts of one string: a hundred strings of their own would take longer than the
-// rest.
-func (r *reader) leaseIDs(dec *jsontext.Decoder, all *leaseIDsWire) error {
-	text, begin := "", int64(0)
-	return r.list(dec, func(n int) error {
-		if n == 0 {
-			text, begin = string(dec.UnreadBuffer()), dec.InputOffset()
-			*all = make([]string, 0, min(strings.Count(text, `"`)/2, jobs.MaxHeartbeats))
-		}
-		*all = append(*all, "")
-		if dec.PeekKind() != '"' {
-			return r.string(dec, &(*all)[n])
-		}
-		raw, err := dec.ReadValue()
-		if err != nil {
-			return err
-		}
-		end := dec.InputOffset() - begin
-		id := text[end-int64(len(raw))+1 : end-1]
-		if strings.IndexByte(id, '\\') >= 0 {
-			unquoted, _ := jsontext.AppendUnquote(nil, raw) // it was read
-			id = string(unquoted)
-		}
-		(*all)[n] = id
-		return nil
-	})
-}
-
-// list reads a list, element by element.
-func (r *reader) list(dec *jsontext.Decoder, read func(n int) error) error {
-	ok, err := r.is(dec, "[", "list_type", "a valid list")
-	if ok {
-		_, err = dec.ReadToken()
-	}
-	for n := 0; ok && err == nil && dec.PeekKind() != ']'; n++ {
-		err = read(n)
-	}
-	if ok && err == nil {
-		_, err = dec.ReadToken()
-	}
-	return err
-}
-
-// spec reads what is asked of a job in a list.
-func (r *reader) spec(dec *jsontext.Decoder, s *specWire) error {
+// spec has the library read a job of a list, field by field.
+func (r *reader) spec(dec *jsontext.Decoder, s *jobs.Spec) error {
 	if dec.PeekKind() != '{' {
 		err := dec.SkipValue()
 		r.note(dec, "model_attributes_type", "Input should be an object")
 		return err
 	}
-	*s = newSpecWire()
-	return errors.ErrUnsupported // by the library, field by field
+	*s = jobs.NewSpec()
+	return errors.ErrUnsupported
 }
 
-// specs reads a list of them, as far as it may be long.
-func (r *reader) specs(dec *jsontext.Decoder, all *[]specWire) error {
-	return r.list(dec, func(n int) error {
-		if n < jobs.MaxSubmit {
-			*all = append(*all, specWire{})
-			return json.UnmarshalDecode(dec, &(*all)[n])
+// specs reads a list of jobs, as far as it may be long.
+func (r *reader) specs(dec *jsontext.Decoder, all *[]jobs.Spec) error {
+	ok, err := r.is(dec, '[', "list_type", "a valid list")
+	if !ok {
+		return err
+	}
+	_, err = dec.ReadToken()
+	for n := 0; err == nil && dec.PeekKind() != ']'; n++ {
+		if n >= jobs.MaxSubmit {
+			if err = dec.SkipValue(); n == jobs.MaxSubmit {
+				r.add("too_long", fmt.Sprintf("List should have at most %d items", jobs.MaxSubmit), "jobs")
+			}
+			continue
 		}
-		if n == jobs.MaxSubmit {
-			r.add("too_long", fmt.Sprintf("List should have at most %d items", jobs.MaxSubmit), "jobs")
-		}
-		return dec.SkipValue()
-	})
+		*all = append(*all, jobs.Spec{})
+		err = json.UnmarshalDecode(dec, &(*all)[n])
+	}
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	return err
 }
 
 // The JSON of locks is that of package lokt.
@@ -443,7 +399,7 @@ func (r *reader) specs(dec *jsontext.Decoder, all *[]specWire) error {
 // decode reads the request's body into what v points to, an object all of whose members must be known: a misspelt time
 // to live is not the same as none. An empty body is an empty object where that is allowed.
 func (c *call) decode(v any) error {
-	err := lokt.Unmarshal(c.in, v, json.RejectUnknownMembers(true), jsontext.AllowDuplicateNames(false))
+	err := lokt.Unmarshal(c.in, v, json.RejectUnknownMembers(true))
 	if err == nil {
 		err = bounded(c.in)
 	}

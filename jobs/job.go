@@ -61,22 +61,22 @@ func (p Priority) Class() int {
 type Spec struct {
 	Type     string         `json:"type"`
 	Priority Priority       `json:"priority"`
-	Units    int            `json:"requested_units"`  // of capacity, held while the job is leased
-	Unique   bool           `json:"unique,omitzero"`  // not for a worker that already holds a lease
-	Payload  jsontext.Value `json:"payload,omitzero"` // an object, kept exactly as sent
+	Units    int            `json:"requested_units"` // of capacity, held while the job is leased
+	Unique   bool           `json:"unique"`          // not for a worker that already holds a lease
+	Payload  jsontext.Value `json:"payload"`         // an object, kept exactly as sent
 	// submitting the same spec under the same key again gives the same job; empty for none
-	IdempotencyKey string `json:"idempotency_key,omitzero"`
+	IdempotencyKey string `json:"idempotency_key"`
 	// those that begin with NeedsPrefix must be met by the worker's capabilities
-	Tags []string `json:"tags,omitempty"`
+	Tags []string `json:"tags"`
 	// each attempt fails after this time, heartbeats or not; 0 for no limit
-	MaxRuntime time.Duration `json:"max_runtime_ms,omitzero"`
+	MaxRuntime time.Duration `json:"max_runtime_s"`
 	// how often a failed or expired attempt leads to another, and one more
 	MaxAttempts int `json:"max_attempts"`
 	// before the second attempt; doubled before each later one, up to MaxBackoff
-	RetryBackoff time.Duration `json:"retry_backoff_ms,omitzero"`
-	RunAt        time.Time     `json:"run_at,omitzero"` // not before; zero for at once
+	RetryBackoff time.Duration `json:"retry_backoff_s"`
+	RunAt        time.Time     `json:"run_at"` // not before; zero for at once
 	// names of locks that are held while the job is leased
-	Locks []string `json:"locks,omitempty"`
+	Locks []string `json:"locks"`
 }
 
 // NeedsPrefix begins the tags that say what a worker must be capable of: "needs:gpu" is met by the capability
@@ -94,28 +94,28 @@ func NewSpec() Spec {
 
 // Job is everything remembered about a job but its attempts. Times are UTC, whole milliseconds.
 type Job struct {
+	ID string `json:"job_id"`
 	Spec
-	ID        string    `json:"job_id"`
 	State     State     `json:"state"`
-	LeaseID   string    `json:"lease_id,omitzero"` // of the active lease
+	LeaseID   string    `json:"lease_id"` // of the active lease
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	// from when it may run: submission, RunAt, or the end of the last backoff
 	ReadyAt   time.Time `json:"ready_at"`
-	StartedAt time.Time `json:"started_at,omitzero"` // of the first attempt; zero before
-	EndedAt   time.Time `json:"ended_at,omitzero"`   // zero before
+	StartedAt time.Time `json:"started_at"` // of the first attempt; zero before
+	EndedAt   time.Time `json:"ended_at"`   // zero before
 
-	Attempt int    `json:"attempt,omitzero"` // number of the last attempt; 0 before the first
-	Token   uint64 `json:"token,omitzero"`   // fencing token of the last lease; 0 before the first
+	Attempt int    `json:"attempt"` // number of the last attempt; 0 before the first
+	Token   uint64 `json:"token"`   // fencing token of the last lease; 0 before the first
 	// why it ended, or why its last attempt did: one of the Code constants
-	Code   string `json:"code,omitzero"`
-	Cancel bool   `json:"cancel_requested,omitzero"` // its worker was asked to stop
-	Reason string `json:"reason,omitzero"`           // what was given as the reason for a cancellation or revocation
-	Output Output `json:"output,omitzero"`
-	Seq    uint64 `json:"seq"` // order of submission
+	Code   string `json:"code"`
+	Cancel bool   `json:"cancel_requested"` // its worker was asked to stop
+	Reason string `json:"reason"`           // what was given as the reason for a cancellation or revocation
+	Output Output `json:",embed"`
+	Seq    uint64 `json:"seq,omitzero"` // order of submission
 	// place in the queue: time of submission and class in milliseconds; equal ones by Seq
-	Ord      int64  `json:"ord"`
-	Revision uint64 `json:"revision"` // of its last change, counted over all jobs: newer is higher
+	Ord      int64  `json:"ord,omitzero"`
+	Revision uint64 `json:"revision,omitzero"` // of its last change, counted over all jobs: newer is higher
 }
 
 // Output is what a job's worker said about it. It is nil until there is something, and never changed in place.
@@ -123,12 +123,12 @@ type Output = *Report
 
 // Report is what workers say about a job: while they work on it, and at its end.
 type Report struct {
-	Progress   *float64       `json:"progress,omitzero"`   // from 0 to 1
-	Message    string         `json:"message,omitzero"`    // for people
-	Metrics    jsontext.Value `json:"metrics,omitzero"`    // any JSON value, as sent
-	Checkpoint jsontext.Value `json:"checkpoint,omitzero"` // any JSON value, as sent; handed to the next attempt
-	Result     jsontext.Value `json:"result,omitzero"`     // any JSON value, as sent
-	Error      jsontext.Value `json:"error,omitzero"`      // any JSON value, as sent
+	Progress   *float64       `json:"progress"`   // from 0 to 1
+	Message    string         `json:"message"`    // for people
+	Metrics    jsontext.Value `json:"metrics"`    // any JSON value, as sent
+	Checkpoint jsontext.Value `json:"checkpoint"` // any JSON value, as sent; handed to the next attempt
+	Result     jsontext.Value `json:"result"`     // any JSON value, as sent
+	Error      jsontext.Value `json:"error"`      // any JSON value, as sent
 }
 
 // Before reports whether j comes before other in the queue.
@@ -158,10 +158,10 @@ type Lease struct {
 	LastHeartbeat  time.Time     `json:"last_heartbeat"` // IssuedAt before the first
 	Token          uint64        `json:"token"`          // higher than that of every earlier lease on the job
 	Attempt        int           `json:"attempt"`
-	TTL            time.Duration `json:"lease_ttl_ms"`             // by how much a heartbeat extends it, but for the grace
-	Interval       time.Duration `json:"heartbeat_interval_ms"`    // between heartbeats, as proposed to the worker
-	FirstHeartbeat time.Time     `json:"first_heartbeat,omitzero"` // zero before the first
-	RunUntil       time.Time     `json:"run_until,omitzero"`       // zero without Spec.MaxRuntime
+	TTL            time.Duration `json:"lease_ttl_s"`          // by how much a heartbeat extends it, but for the grace
+	Interval       time.Duration `json:"heartbeat_interval_s"` // between heartbeats, as proposed to the worker
+	FirstHeartbeat time.Time     `json:"first_heartbeat"`      // zero before the first
+	RunUntil       time.Time     `json:"run_until"`            // zero without Spec.MaxRuntime
 
 	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was
 	// granted; nil if none were. They stay what they were then, whatever becomes of the locks. The map is never
@@ -172,18 +172,18 @@ type Lease struct {
 
 // Attempt is a lease that ended, or in answers also the one that has not.
 type Attempt struct {
-	JobID          string         `json:"job_id"`
+	JobID          string         `json:"job_id,omitzero"`
 	Number         int            `json:"attempt"` // from 1
 	Token          uint64         `json:"token"`
 	LeaseID        string         `json:"lease_id"`
 	WorkerID       string         `json:"worker_id"`
 	Units          int            `json:"capacity_units"`
 	State          State          `json:"state"` // Completed, Failed or Expired; that of the job if it has not ended
-	Code           string         `json:"code,omitzero"`
+	Code           string         `json:"code"`
 	IssuedAt       time.Time      `json:"issued_at"`
-	FirstHeartbeat time.Time      `json:"first_heartbeat,omitzero"` // zero if there was none
-	EndedAt        time.Time      `json:"ended_at,omitzero"`        // zero if it has not ended
-	Error          jsontext.Value `json:"error,omitzero"`
+	FirstHeartbeat time.Time      `json:"first_heartbeat"` // zero if there was none
+	EndedAt        time.Time      `json:"ended_at"`        // zero if it has not ended
+	Error          jsontext.Value `json:"error"`
 }
 
 // Why a job or an attempt ended.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
@@ -75,7 +76,7 @@ func TestRecordRoundTrip(t *testing.T) {
 			}
 		}
 		for _, want := range []any{empty, full.Interface()} {
-			data, err := lokt.Marshal(want)
+			data, err := lokt.Marshal(want, json.OmitZeroStructFields(true))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +98,7 @@ func TestRecordSize(t *testing.T) {
 		Spec: jobs.NewSpec(), ID: strings.Repeat("j", 26), State: jobs.Queued, CreatedAt: at, UpdatedAt: at, ReadyAt: at,
 		Seq: 1_000_000, Ord: at.UnixMilli(), Revision: 1_000_000,
 	}}
-	data, err := lokt.Marshal(r)
+	data, err := lokt.Marshal(r, json.OmitZeroStructFields(true))
 	if err != nil || len(data) > 400 {
 		t.Errorf("%d bytes, %v: %s", len(data), err, data)
 	}

@@ -18,12 +18,14 @@ type Receipt struct {
 
 // Request is a worker's request for a lease.
 type Request struct {
-	WorkerID     string
-	MaxUnits     int           // the largest job it will take; 0 for any
-	Types        []string      // the types of job it will take; empty for all
-	Capabilities []string      // what it is capable of: see NeedsPrefix
-	Wait         time.Duration // how long to wait for a job, up to MaxWait; 0 is answered at once
-	RequestID    string        // the same worker asking again with the same one is given the same lease; empty for none
+	WorkerID     string        `json:"worker_id"`
+	MaxUnits     int           `json:"max_units,omitzero"`     // the largest job it will take; 0 for any
+	Types        []string      `json:"types,omitempty"`        // the types of job it will take; empty for all
+	Capabilities []string      `json:"capabilities,omitempty"` // what it is capable of: see NeedsPrefix
+	Wait         time.Duration `json:"wait_ms,omitzero"`       // for a job, up to MaxWait; 0 is answered at once
+
+	// RequestID, if the same worker sends it again, is given the same lease; empty for none.
+	RequestID string `json:"request_id"`
 }
 
 // Grant answers a request: with a lease and its job, or with a denial.
@@ -35,9 +37,9 @@ type Grant struct {
 
 // Denial says why there is no lease, and when asking again may help.
 type Denial struct {
-	Code       string // one of the Denied constants
-	Reason     string // for people
-	RetryAfter time.Duration
+	Reason     string        `json:"reason"` // for people
+	RetryAfter time.Duration `json:"retry_after_ms"`
+	Code       string        `json:"code"` // one of the Denied constants
 }
 
 // Codes of denials.
@@ -50,22 +52,25 @@ const (
 
 // Heartbeat is a heartbeat: it extends a lease.
 type Heartbeat struct {
-	LeaseID    string
-	WorkerID   string
-	Progress   *float64       // from 0 to 1; nil leaves it
-	Checkpoint jsontext.Value // any JSON value; nil leaves it
-	Wait       time.Duration  // hold the answer until there is something to tell, up to MaxWait
+	LeaseID    string         `json:"-"`
+	WorkerID   string         `json:"worker_id"`
+	Progress   *float64       `json:"progress,omitzero"`   // from 0 to 1; nil leaves it
+	Checkpoint jsontext.Value `json:"checkpoint,omitzero"` // any JSON value; nil leaves it
+
+	// Wait is for how long the answer is held until there is something to tell, up to MaxWait.
+	Wait time.Duration `json:"wait_ms,omitzero"`
 }
 
 // HeartbeatAnswer says how long the lease lasts now, and what its worker should know.
 type HeartbeatAnswer struct {
-	ExpiresAt time.Time
-	Cancel    bool          // the job is to be stopped
-	Drain     bool          // the service is about to end
-	Interval  time.Duration // between heartbeats, as proposed
-	// of the job's, those that are not held for it any more, or were not for a while: somebody else may have
-	// them
-	LostLocks []string
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Cancel    bool      `json:"cancel_requested,omitzero"` // the job is to be stopped
+	Drain     bool      `json:"drain,omitzero"`            // the service is about to end
+
+	// LostLocks are those of the job's that are not held for it any more, or were not for a while: somebody else may
+	// have them.
+	LostLocks []string      `json:"lost_locks,omitempty"`
+	Interval  time.Duration `json:"heartbeat_interval_s,omitzero"` // between heartbeats, as proposed
 }
 
 // LeaseAnswer is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.
@@ -77,32 +82,33 @@ type LeaseAnswer struct {
 
 // Completion ends a lease, and its attempt, with what the worker says about it.
 type Completion struct {
-	LeaseID  string
-	WorkerID string
-	Status   State          // Completed or Failed
-	Result   jsontext.Value // any JSON value, or nil
-	Error    jsontext.Value // any JSON value, or nil
+	LeaseID  string         `json:"-"`
+	WorkerID string         `json:"worker_id"`
+	Status   State          `json:"status"` // Completed or Failed
+	Result   jsontext.Value `json:"result"` // any JSON value, or nil
+	Error    jsontext.Value `json:"error"`  // any JSON value, or nil
 }
 
 // Progress is what a worker tells about its job between heartbeats. It does not extend the lease.
 type Progress struct {
-	LeaseID  string
-	WorkerID string
-	Progress *float64       // from 0 to 1; nil leaves it
-	Message  *string        // nil leaves it
-	Metrics  jsontext.Value // any JSON value; nil leaves it
+	LeaseID  string         `json:"-"`
+	WorkerID string         `json:"worker_id"`
+	Progress *float64       `json:"progress,omitzero"` // from 0 to 1; nil leaves it
+	Message  *string        `json:"message,omitzero"`  // nil leaves it
+	Metrics  jsontext.Value `json:"metrics,omitzero"`  // any JSON value; nil leaves it
 }
 
 // View is a job as readers see it.
 type View struct {
-	Job     Job
-	Lease   *Lease // nil unless it is leased or running
-	InQueue bool
+	Job     Job    `json:"job"`
+	Lease   *Lease `json:"lease"` // nil unless it is leased or running
+	InQueue bool   `json:"in_queue"`
 	// why a queued job is not leased: one of the Waiting constants, two of them with a name behind
-	WaitingFor  string
-	Age         time.Duration // since submission
-	SinceUpdate time.Duration
-	Attempts    []Attempt // oldest first, with the one under way; only in answers about one job
+	WaitingFor  string        `json:"waiting_for"`
+	Age         time.Duration `json:"age_s"` // since submission
+	SinceUpdate time.Duration `json:"since_update_s"`
+	// oldest first, with the one under way; only in answers about one job
+	Attempts []Attempt `json:"attempts,omitempty"`
 }
 
 // EndedView returns a job that ended as readers see it.
@@ -132,10 +138,10 @@ type Filter struct {
 
 // Page is part of the list of jobs, newest change first.
 type Page struct {
-	Now      time.Time
-	Jobs     []View
-	Snapshot Snapshot
-	Next     string // for Filter.After; empty if there is no more
+	Now      time.Time `json:"now"`
+	Jobs     []View    `json:"jobs"`
+	Snapshot Snapshot  `json:"snapshot"`
+	Next     string    `json:"next"` // for Filter.After; empty if there is no more
 }
 
 // Depths are how many jobs of each class are queued.

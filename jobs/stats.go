@@ -14,9 +14,9 @@ type Tally struct {
 	Expired   int64 `json:"expired,omitzero"`
 	Cancelled int64 `json:"cancelled,omitzero"`
 
-	Waits   int64         `json:"waits,omitzero"`       // jobs that were leased at least once
-	WaitSum time.Duration `json:"wait_sum_ms,omitzero"` // from when they could run until they were first leased
-	Runs    Histogram     `json:"runs,omitempty"`       // how long last attempts took
+	Waits   int64         `json:"waits,omitzero"`      // jobs that were leased at least once
+	WaitSum time.Duration `json:"wait_sum_s,omitzero"` // from when they could run until they were first leased
+	Runs    Histogram     `json:"runs,omitempty"`      // how long last attempts took
 }
 
 // Add adds another tally.
@@ -155,13 +155,13 @@ func (t *Tally) Totals() Totals {
 		Total: t.Completed + t.Failed + t.Expired + t.Cancelled,
 		ByState: map[State]int64{Completed: t.Completed, Failed: t.Failed, Expired: t.Expired,
 			Cancelled: t.Cancelled},
-		P95Runtime: t.Runs.Quantile(0.95),
+		P95Runtime: t.Runs.Quantile(0.95).Round(time.Millisecond),
 	}
 	if r.Total > 0 {
 		r.SuccessRate = float64(t.Completed) / float64(r.Total)
 	}
 	if t.Waits > 0 {
-		r.AvgWait = t.WaitSum / time.Duration(t.Waits)
+		r.AvgWait = (t.WaitSum / time.Duration(t.Waits)).Round(time.Millisecond)
 	}
 	return r
 }

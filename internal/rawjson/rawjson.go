@@ -26,14 +26,14 @@ func New(marshalers *json.Marshalers, options ...json.Options) *Form {
 }
 
 // Marshal writes v. Fields that are raw values may be omitzero, but not omitempty.
-func (f *Form) Marshal(v any) ([]byte, error) {
+func (f *Form) Marshal(v any, options ...json.Options) ([]byte, error) {
 	w := f.writers.Get().(*writer)
 	defer func() {
 		clear(w.held)
 		w.held = w.held[:0]
 		f.writers.Put(w)
 	}()
-	data, err := json.Marshal(v, w.options)
+	data, err := json.Marshal(v, append([]json.Options{w.options}, options...)...)
 	if err != nil || len(w.held) == 0 {
 		return data, err
 	}

@@ -5,12 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/go-json-experiment/json/jsontext"
 	"hash/crc32"
 	"slices"
 	"strconv"
 	"time"
 	"unsafe"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -39,7 +41,7 @@ func checksum(parts ...string) int64 {
 
 // seal returns the document of a value in the row with the key.
 func seal(key string, v any) (document, error) {
-	text, err := lokt.Marshal(v)
+	text, err := lokt.Marshal(v, json.OmitZeroStructFields(true))
 	if err != nil {
 		return document{}, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
