@@ -22,21 +22,19 @@ import (
 // goes down to nanoseconds, times as RFC 3339 in UTC, and raw values as they are.
 var (
 	form    = rawjson.New(json.JoinMarshalers(json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeTime)), json.Deterministic(true))
-	reading = json.WithUnmarshalers(json.JoinUnmarshalers(json.UnmarshalFromFunc(readDuration), json.UnmarshalFromFunc(readRaw)))
+	reading = json.WithUnmarshalers(json.JoinUnmarshalers(json.UnmarshalFromFunc(readDuration),
+		json.UnmarshalFromFunc(func(in *jsontext.Decoder, v *jsontext.Value) error {
+			return json.UnmarshalDecode(in, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
+		})))
 )
 
-// Marshal returns v, one of the types of this package or made of them, in its JSON form. Stores leave zero fields out:
-// json.OmitZeroStructFields.
+// Marshal returns v, one of the types of this package or made of them, in its JSON form. Stores leave out what is zero.
 func Marshal(v any, options ...json.Options) ([]byte, error) { return form.Marshal(v, options...) }
 
 // Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have
 // are skipped. A name that stands twice in an object, unless it is in a raw value, and text that is not UTF-8 are errors.
 func Unmarshal(data []byte, v any, options ...json.Options) error {
 	return json.Unmarshal(data, v, append([]json.Options{reading}, options...)...)
-}
-
-func readRaw(in *jsontext.Decoder, v *jsontext.Value) error {
-	return json.UnmarshalDecode(in, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
 }
 
 // unitOf returns the unit of the duration that a pointer shows, in which it is a number.
@@ -58,12 +56,11 @@ func readDuration(in *jsontext.Decoder, d *time.Duration) error {
 	}
 	unit := float64(unitOf(in.StackPointer()))
 	n, err := strconv.ParseFloat(string(v), 64)
-	if err != nil || math.Abs(n) > math.MaxInt64/unit {
-		return &json.SemanticError{Err: errNoMillis}
+	if whole, part := math.Modf(n); err == nil && math.Abs(n) <= math.MaxInt64/unit {
+		*d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit))
+		return nil
 	}
-	whole, part := math.Modf(n)
-	*d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit))
-	return nil
+	return &json.SemanticError{Err: errNoMillis}
 }
 
 var errNoMillis = invalid("a duration is a number of milliseconds")

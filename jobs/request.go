@@ -23,9 +23,7 @@ type Request struct {
 	Types        []string      `json:"types,omitempty"`        // the types of job it will take; empty for all
 	Capabilities []string      `json:"capabilities,omitempty"` // what it is capable of: see NeedsPrefix
 	Wait         time.Duration `json:"wait_ms,omitzero"`       // for a job, up to MaxWait; 0 is answered at once
-
-	// RequestID, if the same worker sends it again, is given the same lease; empty for none.
-	RequestID string `json:"request_id"`
+	RequestID    string        `json:"request_id"`             // the same again is given the same lease; empty for none
 }
 
 // Grant answers a request: with a lease and its job, or with a denial.
@@ -56,9 +54,7 @@ type Heartbeat struct {
 	WorkerID   string         `json:"worker_id"`
 	Progress   *float64       `json:"progress,omitzero"`   // from 0 to 1; nil leaves it
 	Checkpoint jsontext.Value `json:"checkpoint,omitzero"` // any JSON value; nil leaves it
-
-	// Wait is for how long the answer is held until there is something to tell, up to MaxWait.
-	Wait time.Duration `json:"wait_ms,omitzero"`
+	Wait       time.Duration  `json:"wait_ms,omitzero"`    // for there to be something to tell, up to MaxWait
 }
 
 // HeartbeatAnswer says how long the lease lasts now, and what its worker should know.
@@ -67,8 +63,7 @@ type HeartbeatAnswer struct {
 	Cancel    bool      `json:"cancel_requested,omitzero"` // the job is to be stopped
 	Drain     bool      `json:"drain,omitzero"`            // the service is about to end
 
-	// LostLocks are those of the job's that are not held for it any more, or were not for a while: somebody else may
-	// have them.
+	// those of the job's that are not held for it any more, or were not for a while: somebody else may have them
 	LostLocks []string      `json:"lost_locks,omitempty"`
 	Interval  time.Duration `json:"heartbeat_interval_s,omitzero"` // between heartbeats, as proposed
 }
@@ -107,8 +102,7 @@ type View struct {
 	WaitingFor  string        `json:"waiting_for"`
 	Age         time.Duration `json:"age_s"` // since submission
 	SinceUpdate time.Duration `json:"since_update_s"`
-	// oldest first, with the one under way; only in answers about one job
-	Attempts []Attempt `json:"attempts,omitempty"`
+	Attempts    []Attempt     `json:"attempts,omitempty"` // oldest first, with the one under way; only of one job
 }
 
 // EndedView returns a job that ended as readers see it.

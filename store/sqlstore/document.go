@@ -45,9 +45,7 @@ func seal(key string, v any) (document, error) {
 	if err != nil {
 		return document{}, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
-	d := document{text: string(text)}
-	d.sum = checksum(key, d.text, "")
-	return d, nil
+	return document{text: string(text), sum: checksum(key, string(text), "")}, nil
 }
 
 var errChecksum = errors.New("its checksum is another: it is not what was written")
