@@ -35,13 +35,14 @@ func damagedEvent(lock string, at int64, err error) lokt.Event {
 	}
 }
 
-// selectEvents returns the statement that finds the rows of a query, and few more. Parameters are written by mark.
-func selectEvents(q lokt.EventQuery, mark func(n int) string) (statement string, args []any) {
-	where := "true"
-	add := func(condition string, value any) {
-		args = append(args, value)
-		where += " AND " + strings.Replace(condition, "?", mark(len(args)), 1)
+// readEvents reads the events that the query lets through. key is what the checksum of a row is over, beside its text.
+func readEvents(read look, key string, q lokt.EventQuery) (page lokt.EventPage, err error) {
+	const oldest = "SELECT coalesce(min(first), 0) FROM lock_events"
+	if err := read(oldest, nil, func(from row) error { return from.Scan(&page.Oldest) }); err != nil {
+		return page, err
 	}
+	where, args, order, further := "true", []any(nil), " ORDER BY first", " AND first > ?"
+	add := func(condition string, value any) { where, args = where+" AND "+condition, append(args, value) }
 	if q.After > 0 {
 		add("first >= coalesce((SELECT max(first) FROM lock_events WHERE first <= ?), 0)", int64(q.After+1))
 	}
@@ -61,11 +62,37 @@ func selectEvents(q lokt.EventQuery, mark func(n int) string) (statement string,
 	if !q.Until.IsZero() {
 		add("since < ?", q.Until.UnixNano())
 	}
-	statement = "SELECT first, lock, since, doc, sum FROM lock_events WHERE " + where + " ORDER BY first"
 	if q.Latest {
-		statement += " DESC"
+		order, further = order+" DESC", " AND first < ?"
 	}
-	return statement, args
+	p := newPager(q, &page)
+	defer p.end()
+	const atOnce = 1000
+	more := ""
+	for n, room := atOnce, true; n == atOnce && room; { // the statement finds few more than are let through
+		n = 0
+		var first, since int64
+		statement := "SELECT first, lock, " + key + ", since, doc, sum FROM lock_events WHERE " + where + more + order + " LIMIT ?"
+		if err := read(statement, append(args[:len(args):len(args)], atOnce), func(from row) error {
+			var lock, key string
+			var d document
+			if err := from.Scan(&first, &lock, &key, &since, &d.text, &d.sum); err != nil {
+				return err
+			}
+			if n++; !p.add(d.openEvents(key, lock, uint64(first), since)) {
+				room = false
+				return errEnough
+			}
+			return nil
+		}); err != nil {
+			return page, err
+		}
+		if more == "" {
+			more, args = further, append(args, nil)
+		}
+		args[len(args)-1] = first
+	}
+	return page, nil
 }
 
 // errEnough ends the reading of rows.

@@ -3,12 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"runtime"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -16,14 +10,25 @@ import (
 
 // fileJobs are the jobs in a database of SQLite: a jobs.Store.
 type fileJobs struct {
-	db     *fileDB
-	closed atomic.Bool
-
-	mu      sync.Mutex
-	damaged map[string]error // living jobs that cannot be read, by ID
+	keptJobs
+	db *fileDB
 }
 
 var _ jobs.Store = (*fileJobs)(nil)
+
+func newFileJobs(d *fileDB) *fileJobs {
+	return &fileJobs{db: d, keptJobs: keptJobs{
+		warn: d.options.warn,
+		reading: func(ctx context.Context, op string, read func(look) error) error {
+			return d.reading(ctx, op, func(tx *sql.Tx) error { return read(over(reader(ctx, tx))) })
+		},
+		living: "SELECT j.id, '', 0, " + jobDocument + " FROM living j",
+		ended:  "SELECT j.id, j.state, j.revision, " + jobDocument + " FROM ended j WHERE true",
+	}}
+}
+
+// jobDocument are the columns of a job's document, in both tables.
+const jobDocument = "j.doc, coalesce(j.payload, (SELECT p.payload FROM payloads p WHERE p.seq = j.seq), ''), j.sum"
 
 // Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it
 // must not use the database. If it panics, Update does.
@@ -70,10 +75,6 @@ func (s *fileJobs) write(c *jobs.Changes, next *state) error {
 	return nil
 }
 
-func statisticKey(t *jobs.Statistic) string {
-	return fmt.Sprintf("%d %s %s %s", t.Hour.Unix(), t.Source, t.Type, t.Tag)
-}
-
 func (s *fileJobs) writeJob(r *jobs.Record) error {
 	w := s.db.write
 	d, err := sealJob(r)
@@ -97,177 +98,19 @@ func (s *fileJobs) writeJob(r *jobs.Record) error {
 		int64(r.Revision), seq, r.ID, string(r.State), r.Type, nanos(r.EndedAt), d.text, payload, d.sum)
 }
 
-// jobColumns are those of a job's document, in both tables.
-const jobColumns = "j.id, j.doc, coalesce(j.payload, (SELECT p.payload FROM payloads p WHERE p.seq = j.seq), ''), j.sum"
-
-// jobRow is a job that was read.
-type jobRow struct {
-	id string
-	document
-}
-
-// rows reads what a statement finds as it is at one moment.
-func (s *fileJobs) rows(ctx context.Context, statement string, args []any, scan func(*sql.Rows) error) error {
-	if s.closed.Load() {
-		return errClosed
-	}
-	return s.db.reading(ctx, "read", func(tx *sql.Tx) error { return reader(ctx, tx)(statement, args, scan) })
-}
-
-// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, who asks for one is told,
-// and so is the operator.
+// Load implements jobs.Store.
 func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
-	if s.closed.Load() {
-		return all, errClosed
+	if err := s.usable(ctx); err != nil {
+		return all, err
 	}
-	damaged := map[string]error{}
 	err = s.db.reading(ctx, "load", func(tx *sql.Tx) error {
 		query := reader(ctx, tx)
-		if all.Jobs, err = loadJobs(query, damaged); err != nil {
-			return err
-		}
-		const memos = "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?"
-		if err := query(memos, []any{s.db.clock.now().UnixNano()}, func(rows *sql.Rows) error {
-			var id string
-			var d document
-			var m jobs.Memo
-			if err := rows.Scan(&id, &d.text, &d.sum); err != nil {
-				return err
-			}
-			if err := d.open("memo "+id, id, &m); err != nil {
-				s.db.options.warn(err)
-			} else {
-				all.Memos = append(all.Memos, m)
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
 		st, err := readState(query)
-		all.Frozen, all.Counters, all.TokenFloor = st.Frozen, st.Counters, st.JobFloor
-		return err
-	})
-	for _, err := range damaged {
-		s.db.options.warn(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.damaged = damaged
-	return all, err
-}
-
-// loadJobs reads the living jobs, and decodes them with all processors.
-func loadJobs(query query, damaged map[string]error) (all []jobs.Record, err error) {
-	var mu sync.Mutex
-	var crew sync.WaitGroup
-	batches := make(chan []jobRow, 4)
-	for range runtime.GOMAXPROCS(0) {
-		crew.Go(func() {
-			for rows := range batches {
-				records := make([]jobs.Record, len(rows))
-				errs := make([]error, len(rows))
-				for i := range rows {
-					records[i], errs[i] = rows[i].openJob(rows[i].id)
-				}
-				mu.Lock()
-				for i := range rows {
-					if errs[i] != nil {
-						damaged[rows[i].id] = errs[i]
-					} else {
-						all = append(all, records[i])
-					}
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	var next []jobRow
-	err = query("SELECT "+jobColumns+" FROM living j", nil, func(rows *sql.Rows) error {
-		var r jobRow
-		err := rows.Scan(&r.id, &r.text, &r.payload, &r.sum)
-		if next = append(next, r); len(next) == 256 {
-			batches <- next
-			next = nil
-		}
-		return err
-	})
-	batches <- next
-	close(batches)
-	crew.Wait()
-	return all, err
-}
-
-// Ended implements jobs.Store.
-func (s *fileJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error) {
-	s.mu.Lock()
-	err := s.damaged[jobID]
-	s.mu.Unlock()
-	if err != nil {
-		return jobs.Record{}, err
-	}
-	var found *jobRow
-	err = s.rows(ctx, "SELECT "+jobColumns+" FROM ended j WHERE j.id = ?", []any{jobID}, func(rows *sql.Rows) error {
-		found = &jobRow{}
-		return rows.Scan(&found.id, &found.text, &found.payload, &found.sum)
-	})
-	if err == nil && found == nil {
-		err = jobs.ErrJobNotFound
-	}
-	if err != nil {
-		return jobs.Record{}, err
-	}
-	return found.openJob(jobID)
-}
-
-// ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
-func (s *fileJobs) ListEnded(
-	ctx context.Context, f jobs.Filter, below uint64, limit int,
-) (all []jobs.Record, err error) {
-	statement := "SELECT " + jobColumns + ", j.state, j.revision FROM ended j WHERE j.revision < ?"
-	args := []any{int64(min(below, 1<<63-1))}
-	if f.State != "" {
-		statement, args = statement+" AND j.state = ?", append(args, string(f.State))
-	}
-	if f.Type != "" {
-		statement, args = statement+" AND j.type = ?", append(args, f.Type)
-	}
-	err = s.rows(ctx, statement+" ORDER BY j.revision DESC", args, func(rows *sql.Rows) error {
-		var row jobRow
-		bad := jobs.Record{}
-		if len(all) == limit {
-			return errEnough
-		}
-		if err := rows.Scan(&row.id, &row.text, &row.payload, &row.sum, &bad.State, &bad.Revision); err != nil {
-			return err
-		}
-		r, err := row.openJob(row.id)
 		if err != nil {
-			bad.ID, bad.Reason = strings.ToValidUTF8(row.id, "?"), err.Error()
-			r = bad
-		}
-		if f.Tag == "" || slices.Contains(r.Tags, f.Tag) {
-			all = append(all, r)
-		}
-		return nil
-	})
-	return all, err
-}
-
-// History implements jobs.Store.
-func (s *fileJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
-	const statement = "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?"
-	err = s.rows(ctx, statement, []any{from.Unix()}, func(rows *sql.Rows) error {
-		var key string
-		var d document
-		var t jobs.Statistic
-		if err := rows.Scan(&key, &d.text, &d.sum); err != nil {
 			return err
 		}
-		if err := d.open("statistic "+key, key, &t); err != nil {
-			return err
-		}
-		all = append(all, t)
-		return nil
+		all = jobs.Living{Frozen: st.Frozen, Counters: st.Counters, TokenFloor: st.JobFloor}
+		return s.load(over(query), s.db.clock.now(), &all)
 	})
 	return all, err
 }
@@ -320,10 +163,4 @@ func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 		return 0, err
 	}
 	return len(gone), d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)
-}
-
-// Close makes every later call fail. The database stays open.
-func (s *fileJobs) Close() error {
-	s.closed.Store(true)
-	return nil
 }

@@ -338,32 +338,13 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 		return page, err
 	}
 	err = s.db.reading(ctx, "events", func(tx *sql.Tx) error {
-		page = lokt.EventPage{}
-		p := newPager(q, &page)
-		defer p.end()
-		st, err := readState(reader(ctx, tx))
-		if err != nil {
-			return err
+		query := reader(ctx, tx)
+		st, err := readState(query)
+		if err == nil {
+			page, err = readEvents(over(query), "CAST(first AS TEXT)", q)
 		}
 		page.Newest = st.LockEvent
-		oldest := tx.QueryRowContext(ctx, "SELECT coalesce(min(first), 0) FROM lock_events")
-		if err := oldest.Scan(&page.Oldest); err != nil {
-			return err
-		}
-		statement, args := selectEvents(q, func(int) string { return "?" })
-		return reader(ctx, tx)(statement, args, func(rows *sql.Rows) error {
-			var first uint64
-			var lock string
-			var since int64
-			var d document
-			if err := rows.Scan(&first, &lock, &since, &d.text, &d.sum); err != nil {
-				return err
-			}
-			if !p.add(d.openEvents(number(first), lock, first, since)) {
-				return errEnough
-			}
-			return nil
-		})
+		return err
 	})
 	return page, err
 }

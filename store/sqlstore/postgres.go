@@ -5,7 +5,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,7 +35,7 @@ type serverDB struct {
 	channel string // of notifications
 	locks   *serverLocks
 	jobs    *serverJobs
-	notice  notice
+	words   chan string // for others to be told
 
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
@@ -52,17 +55,15 @@ const (
 	pgLonger    = time.Second     // how much longer what was begun may take that nobody waits for any more
 	pgLoading   = 5 * time.Minute // how long it may take to read everything, or to start times again
 	pgReaders   = 6
-	pgWriters   = pgLanes + pgApart + 2 // and a turn of the scheduler, and what this process does of its own accord
-	pgPrincipal = "lokt"                // what connections call themselves
+	pgWriters   = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
+	pgPrincipal = "lokt"        // what connections call themselves
 )
 
-// pgBegin begins a transaction, in which the server ends what takes too long or waits too long, and the
-// transaction when it hears nothing: a process that is stopped or cut off in the middle of one keeps others
-// waiting that long. Settings of the session would not do, because poolers lend sessions.
+// pgBegin begins a transaction, which the server ends when it hears nothing: a process that is stopped or cut off in the
+// middle of one keeps others waiting that long. A setting of the session would not do, because poolers lend sessions.
 func pgBegin(b *pgx.Batch) {
 	b.Queue("BEGIN")
-	b.Queue("SELECT set_config('statement_timeout', '10000', true), set_config('lock_timeout', '8000', true), " +
-		"set_config('idle_in_transaction_session_timeout', '10000', true)")
+	b.Queue("SET LOCAL idle_in_transaction_session_timeout = 10000")
 }
 
 // pgNow selects the time, in microseconds.
@@ -83,7 +84,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = pgTimeout / 2
 	}
-	d := &serverDB{options: o, origin: lokt.NewLeaseID(), notice: notice{poke: make(chan struct{}, 1)}}
+	d := &serverDB{options: o, origin: lokt.NewLeaseID(), words: make(chan string, 10_000)}
 	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {
 		config := config.Copy()
 		config.MaxConns, config.MinConns = most, 0
@@ -95,7 +96,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	d.stop = stop
 	d.locks, d.jobs = newServerLocks(d), newServerJobs(d)
 	if err = d.makeTables(ctx); err == nil {
-		err = d.arrive(ctx)
+		err = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
 	}
 	if err == nil { // tables may have been copied from another cluster, whose transactions had other numbers
 		_, err = d.writers.Exec(ctx, "SELECT number_lock_events(true)")
@@ -104,7 +105,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 		_ = d.Close()
 		return nil, pgError(err)
 	}
-	for _, task := range []func(context.Context){d.listen, d.stay, d.tell} {
+	for _, task := range []func(context.Context){d.listen, d.stay, d.tell, d.locks.look} {
 		d.tasks.Go(func() { task(background) })
 	}
 	return d, nil
@@ -158,8 +159,8 @@ func (d *serverDB) stay(ctx context.Context) {
 	for n := 1; ; n++ {
 		select {
 		case <-tick.C:
-			d.jobs.look()
-			_ = d.arrive(ctx)
+			poke(d.jobs.changed)
+			_ = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
 		case <-d.locks.many:
 		case <-ctx.Done():
 			return
@@ -204,6 +205,7 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 		case closed && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
 			d.readers.Reset()
 			d.writers.Reset()
+			d.locks.stale("*")
 		case err != nil && !closed:
 			_, _ = c.Exec(longer, "ROLLBACK")
 		}
@@ -277,14 +279,10 @@ func (d *serverDB) Check(ctx context.Context) (err error) {
 			"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
 			"SELECT 'events of jobs from number ' || first, first::text, doc, '', sum FROM job_events",
 		} {
-			var what, key string
-			var doc document
-			rows, _ := c.Query(ctx, statement)
-			if _, err := pgx.ForEachRow(rows, []any{&what, &key, &doc.text, &doc.payload, &doc.sum}, func() error {
-				if doc.sum != checksum(key, doc.text, doc.payload) && len(wrong) < mostWrong {
-					wrong = append(wrong, fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, errChecksum))
+			if err := check(lookWith(ctx, c), statement, func(err error) {
+				if len(wrong) < mostWrong {
+					wrong = append(wrong, err)
 				}
-				return nil
 			}); err != nil {
 				return err
 			}
@@ -336,98 +334,144 @@ func pgError(err error) error {
 	return unavailable(err)
 }
 
-// columns are rows to be written by one statement, column by column.
-type columns []reflect.Value
+// lookWith reads over a connection.
+func lookWith(ctx context.Context, c *pgx.Conn) look {
+	return func(statement string, args []any, scan func(row) error) error {
+		for i, a := range args {
+			statement = strings.Replace(statement, "?", "$"+strconv.Itoa(i+1), 1)
+			if text, ok := a.(string); ok { // what PostgreSQL does not take in text, no valid name has
+				args[i] = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+			}
+		}
+		rows, err := c.Query(ctx, statement, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for err == nil && rows.Next() {
+			err = scan(rows)
+		}
+		if errors.Is(err, errEnough) {
+			return nil
+		}
+		return errors.Join(err, rows.Err())
+	}
+}
 
-func (c *columns) add(row ...any) {
+// script is one statement of parts that write to several tables. They all see what was there before.
+type script struct {
+	parts []string
+	args  []any
+}
+
+// arg adds an argument, and returns what stands for it.
+func (s *script) arg(v any) string {
+	s.args = append(s.args, v)
+	return "$" + strconv.Itoa(len(s.args))
+}
+
+// with adds a part with a name of its own.
+func (s *script) with(name, statement string) {
+	s.parts = append(s.parts, name+" AS ("+statement+")")
+}
+
+// queue adds the statement to a batch, with its last part.
+func (s *script) queue(b *pgx.Batch, last string) *pgx.QueuedQuery {
+	if len(s.parts) > 0 {
+		last = "WITH " + strings.Join(s.parts, ", ") + " " + last
+	}
+	return b.Queue(last, s.args...)
+}
+
+// pgRows are rows of a table to be written together. The first columns are its key, if it has one.
+type pgRows struct {
+	table, columns string
+	keys           int
+	lists          []reflect.Value // by column; nil if there are no rows
+}
+
+func (r *pgRows) add(row ...any) {
 	for i, v := range row {
-		if i == len(*c) {
-			*c = append(*c, reflect.Zero(reflect.SliceOf(reflect.TypeOf(v))))
+		if i == len(r.lists) {
+			r.lists = append(r.lists, reflect.Zero(reflect.SliceOf(reflect.TypeOf(v))))
 		}
-		(*c)[i] = reflect.Append((*c)[i], reflect.ValueOf(v))
+		r.lists[i] = reflect.Append(r.lists[i], reflect.ValueOf(v))
 	}
 }
 
-// queue adds a statement, in which ROWS stands for the rows, if there are any.
-func (c columns) queue(b *pgx.Batch, statement string) *pgx.QueuedQuery {
-	var args []any
-	var list []string
-	types := map[reflect.Kind]string{reflect.String: "text", reflect.Int64: "bigint", reflect.Bool: "boolean"}
-	for i, column := range c {
-		t := column.Type().Elem()
-		if t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		list = append(list, fmt.Sprintf("$%d::%s[]", i+1, types[t.Kind()]))
-		args = append(args, column.Interface())
+// from returns the rows as a table u of a statement.
+func (s *script) from(r *pgRows) string {
+	types := map[reflect.Kind]string{reflect.String: "text", reflect.Int64: "bigint", reflect.Pointer: "bigint", reflect.Bool: "boolean"}
+	var lists []string
+	for _, list := range r.lists {
+		lists = append(lists, s.arg(list.Interface())+"::"+types[list.Type().Elem().Kind()]+"[]")
 	}
-	if c == nil {
-		return &pgx.QueuedQuery{}
-	}
-	return b.Queue(strings.Replace(statement, "ROWS", "unnest("+strings.Join(list, ", ")+")", 1), args...)
+	return "unnest(" + strings.Join(lists, ", ") + ") AS u (" + r.columns + ")"
 }
 
-// notice is what other processes are to be told: the names of locks that changed or have new events, and an
-// exclamation mark if jobs did. It is a hint: who waits looks by itself.
-type notice struct {
-	poke  chan struct{}
-	mu    sync.Mutex
-	words map[string]bool
-}
-
-func (n *notice) add(words ...string) {
-	if len(words) == 0 {
+// insert adds a part that inserts the rows, if there are any, or replaces those that have the same key. join is what
+// follows the rows in FROM.
+func (s *script) insert(r *pgRows, join string) {
+	if r.lists == nil {
 		return
 	}
-	n.mu.Lock()
-	if n.words == nil {
-		n.words = map[string]bool{}
+	statement := fmt.Sprintf("INSERT INTO %s (%s) SELECT u.* FROM %s%s", r.table, r.columns, s.from(r), join)
+	if r.keys > 0 {
+		keys := strings.Join(strings.Split(r.columns, ", ")[:r.keys], ", ")
+		statement += " ON CONFLICT (" + keys + ") DO UPDATE SET " + r.set("excluded.")
 	}
+	s.with("into_"+r.table, statement)
+}
+
+// update returns the part that updates the rows, of which the first column is the key.
+func (s *script) update(r *pgRows, join string) string {
+	key, _, _ := strings.Cut(r.columns, ",")
+	return fmt.Sprintf("UPDATE %s l SET %s FROM %s%s WHERE l.%s = u.%s", r.table, r.set("u."), s.from(r), join, key, key)
+}
+
+// set returns the assignments of all columns that are not of the key.
+func (r *pgRows) set(from string) string {
+	all := strings.Split(r.columns, ", ")[r.keys:]
+	for i, name := range all {
+		all[i] = name + " = " + from + name
+	}
+	return strings.Join(all, ", ")
+}
+
+// notify has other processes told: the names of locks that changed or have new events, and an exclamation mark if jobs did.
+// It is a hint: who waits looks anyway.
+func (d *serverDB) notify(words ...string) {
 	for _, w := range words {
-		n.words[w] = true
-	}
-	n.mu.Unlock()
-	poke(n.poke)
-}
-
-// poke sends to a channel that has room for one, unless that is taken.
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// take returns what is to be told, in as many bytes as a notification has, and forgets it. A star stands for
-// everything.
-func (n *notice) take() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	text := ""
-	for w := range n.words {
-		if text += " " + w; len(text) > 7900 {
-			text = " * !"
-			break
+		select {
+		case d.words <- w:
+		default: // nobody tells them
 		}
 	}
-	n.words = nil
-	return text
 }
 
 const notifyEvery = 10 * time.Millisecond
 
-// tell notifies the other processes, until the database is closed. It does so after changes were stored, in a
-// transaction of its own, because PostgreSQL lets only one transaction with a notification commit at a time.
+// tell notifies the other processes until the database is closed. It does so after changes were stored, in a transaction of
+// its own, because PostgreSQL lets only one transaction with a notification commit at a time.
 func (d *serverDB) tell(ctx context.Context) {
 	for ended := false; !ended; {
+		words := map[string]bool{}
 		select {
-		case <-d.notice.poke:
+		case w := <-d.words:
+			words[w] = true
 		case <-ctx.Done():
 			ended = true
 		}
-		if text := d.notice.take(); text != "" {
+		for n := len(d.words); n > 0; n-- {
+			words[<-d.words] = true
+		}
+		text := strings.Join(slices.Collect(maps.Keys(words)), " ")
+		if len(text) > 7900 { // a notification has no room for it
+			text = "* !"
+		}
+		if text != "" {
 			_ = d.lend(context.WithoutCancel(ctx), d.writers, pgLonger, func(ctx context.Context, c *pgx.Conn) error {
-				_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+text)
+				_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+" "+text)
 				return err
 			})
 		}
@@ -467,10 +511,18 @@ func (d *serverDB) listen(ctx context.Context) {
 func (d *serverDB) hear(words []string) {
 	for _, w := range words {
 		if w == "!" {
-			d.jobs.look()
+			poke(d.jobs.changed)
 		} else {
-			d.locks.wakeName(w)
+			d.locks.stale(w)
 			d.locks.grown.ring()
 		}
+	}
+}
+
+// poke sends to a channel that has room for one, unless that is taken.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

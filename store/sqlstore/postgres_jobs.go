@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,20 +13,19 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// serverJobs are the jobs in a database of PostgreSQL, as one of several processes has them: each runs its
-// turns while it has a row locked, and is told what others changed since its last one.
+// serverJobs are the jobs in a database of PostgreSQL, as one of several processes has them: each runs its turns while it
+// has a row locked, and is told what others changed since its last one.
 type serverJobs struct {
+	keptJobs
 	db      *serverDB
 	changed chan struct{}
-	closed  atomic.Bool
 
 	busy chan struct{} // has an element while a turn is run
 	seen pgTurn        // the last one that the manager knows of
 	last time.Time     // the latest time that it has been told
 }
 
-// pgTurn names a turn. The number alone does not: an older state of the database may have been put in its
-// place.
+// pgTurn names a turn. The number alone does not: an older state of the database may have been put in its place.
 type pgTurn struct {
 	number int64
 	writer string
@@ -46,21 +41,17 @@ const (
 var _ jobs.Sharer = (*serverJobs)(nil)
 
 func newServerJobs(d *serverDB) *serverJobs {
-	return &serverJobs{db: d, changed: make(chan struct{}, 1), busy: make(chan struct{}, 1)}
+	const columns = "SELECT j.id, j.state, j.revision, j.doc, j.payload, j.sum FROM jobs j WHERE j.ended_at IS "
+	return &serverJobs{db: d, changed: make(chan struct{}, 1), busy: make(chan struct{}, 1), keptJobs: keptJobs{
+		warn: d.options.warn, living: columns + "NULL", ended: columns + "NOT NULL",
+		reading: func(ctx context.Context, op string, read func(look) error) error {
+			return d.using(ctx, op, func(ctx context.Context, c *pgx.Conn) error { return read(lookWith(ctx, c)) })
+		},
+	}}
 }
 
 // Changed implements jobs.Sharer.
 func (s *serverJobs) Changed() <-chan struct{} { return s.changed }
-
-// look has the manager look for changes.
-func (s *serverJobs) look() { poke(s.changed) }
-
-func (s *serverJobs) usable(ctx context.Context) error {
-	if s.closed.Load() && ctx.Err() == nil {
-		return errClosed
-	}
-	return ctx.Err()
-}
 
 // begin waits until no turn of this process is run.
 func (s *serverJobs) begin(ctx context.Context) error {
@@ -90,17 +81,27 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 	})
 }
 
-// run runs a turn: two exchanges with the server, and one more if others have stored something.
+// run runs a turn: two exchanges with the server, and one more for each lock, and if others have stored something.
 func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts) jobs.Changes) error {
 	var now pgTurn
 	var counted uint64
-	t := s.db.locks.transaction()
-	if err := t.begin(ctx, c, func(b *pgx.Batch) {
-		b.Queue("SELECT turn, writer, seq FROM job_state FOR UPDATE").QueryRow(func(row pgx.Row) error {
-			return row.Scan(&now.number, &now.writer, &counted)
-		})
-	}); err != nil {
-		return err
+	t := s.db.locks.with(c)
+	for n := 0; n == 0 || t.state.away(); n++ {
+		var b pgx.Batch
+		if n > 0 {
+			if _, err := c.Exec(ctx, "ROLLBACK"); err != nil {
+				return err
+			}
+			if err := t.arrive(ctx, c); err != nil {
+				return err
+			}
+		}
+		pgBegin(&b)
+		b.Queue("SELECT " + pgNow + ", clock, token_floor, revision_floor, turn, writer, seq FROM state, (SELECT turn, writer, seq FROM job_state FOR UPDATE) j").
+			QueryRow(func(row pgx.Row) error { return t.state.scan(row, &now.number, &now.writer, &counted) })
+		if err := exchange(ctx, c, &b, pgExchange); err != nil {
+			return err
+		}
 	}
 	var facts jobs.Facts
 	var failed error // what the turn decides is for nothing
@@ -110,11 +111,13 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 		}
 	}
 	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
-		snap, err := t.view(ctx, c, name)
-		failed = first(failed, err)
+		snap, err := t.view(ctx, name)
+		if failed == nil {
+			failed = err
+		}
 		return snap, err
 	})
-	s.last = later(s.last, t.now.Truncate(time.Millisecond))
+	s.last = later(s.last, t.state.now.Truncate(time.Millisecond))
 	facts.Now, facts.Locks = s.last, step
 	changes := turn(facts)
 	if failed != nil { // the manager reads everything anew
@@ -125,23 +128,19 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 		t.locks[change.Lock.Name].become(change)
 	}
 	var b pgx.Batch
-	t.write(&b)
+	t.write(&b, true)
 	for _, l := range t.locks {
-		if l.err != nil && l.changed {
+		if l.err != nil && l.changed() {
 			return l.err
 		}
 	}
-	if changes.Empty() && b.Len() == 0 {
-		_, err := c.Exec(ctx, "ROLLBACK")
-		return err
-	}
-	next := pgTurn{now.number, now.writer}
+	next := now
 	if !changes.Empty() {
 		next = pgTurn{now.number + 1, lokt.NewLeaseID()}
 		if err := writeTurn(&b, &changes, next, counted); err != nil {
 			return err
 		}
-		s.db.notice.add("!")
+		s.db.notify("!")
 	}
 	b.Queue("COMMIT")
 	if err := exchange(ctx, c, &b, pgExchange+time.Duration(len(changes.Jobs))*perJob); err != nil {
@@ -152,30 +151,20 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 	return nil
 }
 
-// first returns the first error that is none.
-func first(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
 // view reads a lock within a turn, which nobody else changes until it ends.
-func (t *pgLocks) view(ctx context.Context, c *pgx.Conn, name string) (lokt.Snapshot, error) {
-	var b pgx.Batch
-	t.ask(&b, []string{name}, forUpdate)
-	if err := exchange(ctx, c, &b, pgExchange); err != nil {
+func (t *pgLocks) view(ctx context.Context, name string) (lokt.Snapshot, error) {
+	if err := t.fetch(ctx, &pgx.Batch{}, []string{name}, true); err != nil {
 		return lokt.Snapshot{}, err
 	}
 	l := t.locks[name]
-	if t.open(name, l); l.err != nil {
-		return lokt.Snapshot{Lock: lokt.Lock{Name: name, Corrupt: l.err.Error()}, Now: t.now}, nil
+	if l.err != nil {
+		return lokt.Snapshot{Lock: lokt.Lock{Name: name, Corrupt: l.err.Error()}, Now: t.state.now}, nil
 	}
-	return t.snapshot(l), nil
+	return l.is.snapshot(t.state.now), nil
 }
 
-// follow reads what others stored since the turn that the manager knows of. An older state of the database
-// may have been put in its place: then that turn is not there, or another one has its number.
+// follow reads what others stored since the turn that the manager knows of. An older state of the database may have been
+// put in its place: then that turn is not there, or another one has its number.
 func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs.Changes, error) {
 	all := &jobs.Changes{}
 	var before string
@@ -185,20 +174,31 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs
 		(SELECT count(DISTINCT id) FROM turns, unnest(jobs) id WHERE turn > $1) +
 		(SELECT count(DISTINCT id) FROM turns, unnest(memos) id WHERE turn > $1)`,
 		s.seen.number).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &turns, &wanted) })
-	b.Queue("SELECT "+pgJobColumns+` FROM jobs
+	b.Queue(`SELECT id, state, revision, doc, payload, sum FROM jobs
 		WHERE id IN (SELECT unnest(jobs) FROM turns WHERE turn > $1) ORDER BY revision`, s.seen.number).
-		Query(func(rows pgx.Rows) error {
-			return eachJob(rows, func(r *pgJob) {
-				record, err := r.openJob(r.id)
-				if all.Jobs = append(all.Jobs, record); err != nil {
+		Query(func(rows pgx.Rows) (err error) {
+			for err == nil && rows.Next() {
+				var r jobRow
+				if err = r.scan(rows); err == nil {
+					r.decode()
+				}
+				if all.Jobs = append(all.Jobs, r.Record); r.err != nil {
 					damaged++
 				}
-			})
+			}
+			return errors.Join(err, rows.Err())
 		})
 	b.Queue("SELECT id, doc, sum FROM memos WHERE id IN (SELECT unnest(memos) FROM turns WHERE turn > $1)", s.seen.number).
 		Query(func(rows pgx.Rows) (err error) {
-			all.Memos, err = readMemos(rows, func(error) { damaged++ })
-			return err
+			for err == nil && rows.Next() {
+				m, e := readMemo(rows)
+				if all.Memos = append(all.Memos, m); errors.Is(e, lokt.ErrDamaged) {
+					damaged++
+				} else {
+					err = e
+				}
+			}
+			return errors.Join(err, rows.Err())
 		})
 	b.Queue(selectCounters).QueryRow(func(row pgx.Row) error {
 		return scanCounters(row, &pgTurn{}, &all.Counters, &all.Frozen)
@@ -213,10 +213,25 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs
 	return all, nil
 }
 
-// writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are
-// there already, and their payloads are not written again.
+const selectCounters = "SELECT turn, writer, seq, revision, event, clock, frozen FROM job_state"
+
+func scanCounters(from row, t *pgTurn, n *jobs.Counters, frozen *[]string) error {
+	var types string
+	if err := from.Scan(&t.number, &t.writer, &n.Seq, &n.Revision, &n.Event, &n.Clock, &types); err != nil {
+		return err
+	}
+	return lokt.Unmarshal([]byte(types), frozen)
+}
+
+// writeTurn adds the statement that stores what a turn changed. Jobs up to the number that was counted are there already,
+// and their payloads are not written again.
 func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error {
-	var made, moved, memos, stats, events columns
+	var s script
+	made := pgRows{table: "jobs", columns: "id, seq, revision, state, type, ended_at, doc, sum, payload"}
+	moved := pgRows{table: "jobs", columns: "id, revision, state, ended_at, doc, sum", keys: 1}
+	memos := pgRows{table: "memos", columns: "id, expires, doc, sum", keys: 1}
+	stats := pgRows{table: "statistics", columns: "hour, source, type, tag, doc, sum", keys: 4}
+	events := pgRows{table: "job_events", columns: "first, last, until, doc, sum"}
 	ids, memoIDs := make([]string, 0, len(c.Jobs)), make([]string, 0, len(c.Memos))
 	for i := range c.Jobs {
 		r := &c.Jobs[i]
@@ -225,17 +240,12 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 			return err
 		}
 		ids = append(ids, r.ID)
-		ended := orNull(r.EndedAt.UnixMilli(), r.State.Ended())
+		ended := orNull(r.EndedAt.UnixNano(), r.State.Ended())
 		if 0 < r.Seq && r.Seq <= counted {
 			moved.add(r.ID, int64(r.Revision), string(r.State), ended, d.text, d.sum)
-			continue
+		} else {
+			made.add(r.ID, int64(r.Seq), int64(r.Revision), string(r.State), r.Type, ended, d.text, d.sum, d.payload)
 		}
-		tags, err := lokt.Marshal(r.Tags)
-		if err != nil {
-			return err
-		}
-		made.add(r.ID, int64(r.Seq), int64(r.Revision), string(r.State), r.Type, orNull(string(tags), len(r.Tags) > 0), ended,
-			d.text, d.sum, d.payload)
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]
@@ -244,7 +254,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 			return err
 		}
 		memoIDs = append(memoIDs, m.ID)
-		memos.add(m.ID, orNull(m.Expires.UnixMilli(), !m.Expires.IsZero()), d.text, d.sum)
+		memos.add(m.ID, orNull(m.Expires.UnixNano(), !m.Expires.IsZero()), d.text, d.sum)
 	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
@@ -255,98 +265,43 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 		stats.add(t.Hour.Unix(), t.Source, t.Type, t.Tag, d.text, d.sum)
 	}
 	if n := len(c.Events); n > 0 {
-		d, err := sealEvents(c.Events[0].Seq, c.Events)
+		first, last := c.Events[0].Seq, c.Events[n-1]
+		d, err := seal(number(first), c.Events)
 		if err != nil {
 			return err
 		}
-		events.add(int64(c.Events[0].Seq), int64(c.Events[n-1].Seq), c.Events[n-1].Time.UnixMilli(), d.text, d.sum)
+		events.add(int64(first), int64(last.Seq), last.Time.UnixNano(), d.text, d.sum)
 	}
-	made.queue(b, `INSERT INTO jobs (id, seq, revision, state, type, tags, ended_at, doc, sum, payload)
-		SELECT * FROM ROWS`)
-	// If one is missing, the division fails, and so does the transaction.
-	moved.queue(b, `WITH done AS (
-			UPDATE jobs j SET revision = u.revision, state = u.state, ended_at = u.ended_at, doc = u.doc, sum = u.sum
-			FROM ROWS AS u (id, revision, state, ended_at, doc, sum) WHERE j.id = u.id RETURNING 1
-		) SELECT 1 / (count(*) = cardinality($1))::int FROM done`)
-	memos.queue(b, `INSERT INTO memos (id, expires, doc, sum) SELECT * FROM ROWS
-		ON CONFLICT (id) DO UPDATE SET expires = excluded.expires, doc = excluded.doc, sum = excluded.sum`)
-	stats.queue(b, `INSERT INTO statistics (hour, source, type, tag, doc, sum) SELECT * FROM ROWS
-		ON CONFLICT (hour, source, type, tag) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`)
-	events.queue(b, "INSERT INTO job_events (first, last, until, doc, sum) SELECT * FROM ROWS")
-	b.Queue("INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4)",
-		turn.number, turn.writer, ids, memoIDs)
+	s.insert(&made, "")
+	s.insert(&memos, "")
+	s.insert(&stats, "")
+	s.insert(&events, "")
+	s.with("turn", fmt.Sprintf("INSERT INTO turns (turn, writer, jobs, memos) VALUES (%s, %s, %s, %s)",
+		s.arg(turn.number), s.arg(turn.writer), s.arg(ids), s.arg(memoIDs)))
 	if turn.number%tidyTurns == 0 {
-		b.Queue("DELETE FROM turns WHERE turn <= $1", turn.number-keptTurns)
+		s.with("tidy", "DELETE FROM turns WHERE turn <= "+s.arg(turn.number-keptTurns))
+	}
+	next := s.arg(turn.number)
+	if moved.lists != nil { // if one is missing, the division fails, and so does the transaction
+		s.with("moved", s.update(&moved, "")+" RETURNING 1")
+		next += fmt.Sprintf(" / (SELECT (count(*) = %s)::int FROM moved)", s.arg(int64(moved.lists[0].Len())))
 	}
 	frozen, err := lokt.Marshal(c.Frozen)
 	n := c.Counters
-	b.Queue("UPDATE job_state SET turn = $1, writer = $2, seq = $3, revision = $4, event = $5, clock = $6, frozen = $7",
-		turn.number, turn.writer, int64(n.Seq), int64(n.Revision), int64(n.Event), n.Clock, string(frozen))
+	s.queue(b, fmt.Sprintf("UPDATE job_state SET turn = %s, writer = %s, seq = %s, revision = %s, event = %s, clock = %s, frozen = %s",
+		next, s.arg(turn.writer), s.arg(int64(n.Seq)), s.arg(int64(n.Revision)), s.arg(int64(n.Event)), s.arg(n.Clock), s.arg(string(frozen))))
 	return err
 }
 
-// clean replaces what PostgreSQL does not take in text, and no valid name has.
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
-
 // orNull returns the value, or nil if there is none.
-func orNull[T any](v T, there bool) *T {
+func orNull(v int64, there bool) *int64 {
 	if !there {
 		return nil
 	}
 	return &v
 }
 
-// pgJobColumns are those of a job's document.
-const pgJobColumns = "id, state, revision, ended_at IS NOT NULL, doc, payload, sum"
-
-// pgJob is the row of a job.
-type pgJob struct {
-	id, state string
-	revision  uint64
-	ended     bool
-	document
-}
-
-func eachJob(rows pgx.Rows, f func(r *pgJob)) error {
-	var r pgJob
-	into := []any{&r.id, &r.state, &r.revision, &r.ended, &r.text, &r.payload, &r.sum}
-	_, err := pgx.ForEachRow(rows, into, func() error {
-		one := r
-		f(&one)
-		return nil
-	})
-	return err
-}
-
-func readMemos(rows pgx.Rows, warn func(error)) (all []jobs.Memo, err error) {
-	var id string
-	var d document
-	_, err = pgx.ForEachRow(rows, []any{&id, &d.text, &d.sum}, func() error {
-		var m jobs.Memo
-		if err := d.open("memo "+id, id, &m); err != nil {
-			warn(err)
-		} else {
-			all = append(all, m)
-		}
-		return nil
-	})
-	return all, err
-}
-
-const selectCounters = "SELECT turn, writer, seq, revision, event, clock, frozen FROM job_state"
-
-func scanCounters(row pgx.Row, t *pgTurn, n *jobs.Counters, frozen *[]string) error {
-	var types string
-	if err := row.Scan(&t.number, &t.writer, &n.Seq, &n.Revision, &n.Event, &n.Clock, &types); err != nil {
-		return err
-	}
-	return lokt.Unmarshal([]byte(types), frozen)
-}
-
-// Load implements jobs.Store. Jobs that cannot be read are left out: they stay as they are, whoever asks for
-// one is told, and so is the operator.
+// Load implements jobs.Store.
 func (s *serverJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 	if err := s.begin(ctx); err != nil {
 		return all, err
@@ -355,128 +310,21 @@ func (s *serverJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 	defer func(begin time.Time) { s.db.options.observe("load", begin, err) }(time.Now())
 	var seen pgTurn
 	if err := s.db.lend(ctx, s.db.writers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
-		var now int64
-		if err := c.QueryRow(ctx, "SELECT "+pgNow+", token_floor FROM state").Scan(&now, &all.TokenFloor); err != nil {
+		var state pgState
+		if err := state.scan(c.QueryRow(ctx, "SELECT "+stateColumns+" FROM state")); err != nil {
 			return err
 		}
-		all.Now = time.UnixMicro(now).UTC().Truncate(time.Millisecond)
+		all = jobs.Living{Now: state.now.Truncate(time.Millisecond), TokenFloor: state.tokens}
 		if err := scanCounters(c.QueryRow(ctx, selectCounters), &seen, &all.Counters, &all.Frozen); err != nil {
 			return err
 		}
-		rows, _ := c.Query(ctx, "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > $1", all.Now.UnixMilli())
-		if all.Memos, err = readMemos(rows, s.db.options.warn); err != nil {
-			return err
-		}
-		rows, _ = c.Query(ctx, "SELECT "+pgJobColumns+" FROM jobs WHERE ended_at IS NULL")
-		all.Jobs, err = s.decode(rows)
-		return err
+		return s.load(lookWith(ctx, c), all.Now, &all)
 	})); err != nil {
 		return jobs.Living{}, err
 	}
 	s.last = later(s.last, all.Now)
 	all.Now, s.seen = s.last, seen
 	return all, nil
-}
-
-// decode decodes jobs by two goroutines, while another one reads them.
-func (s *serverJobs) decode(rows pgx.Rows) ([]jobs.Record, error) {
-	parts := make(chan []*pgJob, 2)
-	var found [2][]jobs.Record
-	var busy sync.WaitGroup
-	for i := range found {
-		busy.Go(func() {
-			for part := range parts {
-				for _, r := range part {
-					if record, err := r.openJob(r.id); err != nil {
-						s.db.options.warn(err)
-					} else {
-						found[i] = append(found[i], record)
-					}
-				}
-			}
-		})
-	}
-	var part []*pgJob
-	err := eachJob(rows, func(r *pgJob) {
-		if part = append(part, r); len(part) == 256 {
-			parts <- part
-			part = nil
-		}
-	})
-	parts <- part
-	close(parts)
-	busy.Wait()
-	return slices.Concat(found[:]...), err
-}
-
-// read lends a connection to who reads what ended.
-func (s *serverJobs) read(ctx context.Context, statement string, args []any, read func(rows pgx.Rows) error) error {
-	if err := s.usable(ctx); err != nil {
-		return err
-	}
-	return s.db.using(ctx, "read", func(ctx context.Context, c *pgx.Conn) error {
-		rows, _ := c.Query(ctx, statement, args...)
-		return read(rows)
-	})
-}
-
-// Ended implements jobs.Store. It says of a living job, too, that it cannot be read.
-func (s *serverJobs) Ended(ctx context.Context, jobID string) (r jobs.Record, err error) {
-	var row *pgJob
-	statement := "SELECT " + pgJobColumns + " FROM jobs WHERE id = $1"
-	if err := s.read(ctx, statement, []any{clean(jobID)}, func(rows pgx.Rows) error {
-		return eachJob(rows, func(r *pgJob) { row = r })
-	}); err != nil {
-		return r, err
-	}
-	if row == nil {
-		return r, jobs.ErrJobNotFound
-	}
-	if r, err = row.openJob(jobID); err == nil && !row.ended {
-		return jobs.Record{}, jobs.ErrJobNotFound
-	}
-	return r, err
-}
-
-// ListEnded implements jobs.Store. A job that cannot be read has its place, and who asks for it is told.
-func (s *serverJobs) ListEnded(
-	ctx context.Context, f jobs.Filter, below uint64, limit int,
-) (all []jobs.Record, err error) {
-	statement := "SELECT " + pgJobColumns + ` FROM jobs WHERE ended_at IS NOT NULL AND revision < $1
-		AND ($2 = '' OR state = $2) AND ($3 = '' OR type = $3)
-		AND ($4 = '' OR EXISTS (SELECT 1 FROM json_array_elements_text(tags::json) t WHERE t = $4))
-		ORDER BY revision DESC LIMIT $5`
-	args := []any{int64(min(below, 1<<63-1)), clean(string(f.State)), clean(f.Type), clean(f.Tag), limit}
-	err = s.read(ctx, statement, args, func(rows pgx.Rows) error {
-		return eachJob(rows, func(row *pgJob) {
-			r, err := row.openJob(row.id)
-			if err != nil {
-				j := jobs.Job{ID: row.id, State: jobs.State(row.state), Revision: row.revision, Reason: err.Error()}
-				r = jobs.Record{Job: j}
-			}
-			all = append(all, r)
-		})
-	})
-	return all, err
-}
-
-// History implements jobs.Store.
-func (s *serverJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
-	const statement = "SELECT hour, source, type, tag, doc, sum FROM statistics WHERE hour >= $1"
-	err = s.read(ctx, statement, []any{from.Unix()}, func(rows pgx.Rows) error {
-		var key jobs.Statistic
-		var hour int64
-		var d document
-		_, err := pgx.ForEachRow(rows, []any{&hour, &key.Source, &key.Type, &key.Tag, &d.text, &d.sum}, func() error {
-			var t jobs.Statistic
-			key.Hour = time.Unix(hour, 0)
-			err := d.open("statistic "+statisticKey(&key), statisticKey(&key), &t)
-			all = append(all, t)
-			return err
-		})
-		return err
-	})
-	return all, err
 }
 
 // Trim implements jobs.Store. One process at a time does it.
@@ -487,30 +335,22 @@ func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost in
 	err = s.db.using(ctx, "trim", func(ctx context.Context, c *pgx.Conn) error {
 		const mine = "(SELECT pg_try_advisory_xact_lock(hashtextextended($1, 1)))"
 		var b pgx.Batch
-		b.Queue("BEGIN")
 		b.Queue(`DELETE FROM jobs WHERE `+mine+` AND id IN (SELECT id FROM (
 				SELECT id, revision, ended_at FROM jobs WHERE ended_at IS NOT NULL ORDER BY revision LIMIT $2) oldest
 			WHERE ended_at < $3 OR revision <= (
 				SELECT revision FROM jobs WHERE ended_at IS NOT NULL AND $4 >= 0
 				ORDER BY revision DESC OFFSET greatest($4, 0) LIMIT 1))`,
-			s.db.channel, atMost, before.UnixMilli(), int64(keep)).Exec(func(tag pgconn.CommandTag) error {
+			s.db.channel, atMost, before.UnixNano(), int64(keep)).Exec(func(tag pgconn.CommandTag) error {
 			n = int(tag.RowsAffected())
 			return nil
 		})
 		b.Queue(`DELETE FROM job_events WHERE `+mine+` AND first IN (
 			SELECT first FROM (SELECT * FROM job_events ORDER BY first LIMIT $2) oldest
 			WHERE until < $3 OR $4::bigint >= 0 AND last <= (SELECT event FROM job_state) - $4::bigint)`,
-			s.db.channel, atMost, before.UnixMilli(), int64(s.db.options.KeepEvents))
+			s.db.channel, atMost, before.UnixNano(), int64(s.db.options.KeepEvents))
 		b.Queue("DELETE FROM memos WHERE "+mine+` AND id IN (
-			SELECT id FROM memos WHERE expires <= `+pgNow+" / 1000 LIMIT $2)", s.db.channel, atMost)
-		b.Queue("COMMIT")
+			SELECT id FROM memos WHERE expires <= `+pgNow+" * 1000 LIMIT $2)", s.db.channel, atMost)
 		return c.SendBatch(ctx, &b).Close()
 	})
 	return n, err
-}
-
-// Close makes every later call fail. The database stays open.
-func (s *serverJobs) Close() error {
-	s.closed.Store(true)
-	return nil
 }

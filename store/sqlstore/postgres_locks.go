@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,41 +19,95 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// serverLocks are the locks in a database of PostgreSQL.
+// serverLocks are the locks in a database of PostgreSQL. A change of locks that are known takes one statement, which
+// stores it where nobody else has changed the lock meanwhile. Where somebody has, the lock is read and the change tried
+// again, at last while its row is locked.
 type serverLocks struct {
 	db     *serverDB
 	seed   maphash.Seed
-	lanes  [pgLanes]*group // a lock's changes are all in one, so that those that meet share a transaction
-	apart  chan struct{}   // has an element for each change that waits for another process
+	lanes  [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
+	apart  [pgLanes]*group // those that others get in the way of, each in a transaction of its own
 	teller *teller
 	grown  alarm         // there are more events
 	fresh  atomic.Int64  // how many events were stored since many were told of
 	many   chan struct{} // many events have no number
 	closed atomic.Bool
-
-	arriving chan struct{} // has an element while somebody says that the database is in use
+	start  time.Time
 
 	mu      sync.Mutex
-	waiting map[string]*pgWaiting
-	queues  map[string]pgQueue
-	views   map[string]*pgView // of each lock that is looked at; nil unless somebody wants the next look
+	known   map[string]pgLock
+	watched map[string]*lokt.Watchers
+	due     map[string]bool // watched, and changed by somebody else
+	poke    chan struct{}   // some are due
+	state   pgState
+	zero    time.Time // the database's clock at start, late by how long a statement was on its way
+	zeroed  time.Time // when that was measured
 }
 
 const (
-	pgLanes    = 4
-	pgApart    = 2
-	pgAttempts = 5 // how often a transaction that was undone because of others is tried
+	pgLanes    = 2
+	pgAttempts = 3      // how often a change is tried
+	mostKnown  = 20_000 // locks
 )
+
+// pgLock is a lock as it was read or written last.
+type pgLock struct {
+	lokt.Lock
+	row     string    // names this state of its row; empty if there is none, or if somebody else has changed it
+	changed time.Time // it is not judged by an earlier time
+	damaged error
+}
+
+// rowName is the name of a row's state: the transaction that wrote it tells it from others with the revision.
+const rowName = "l.name || ' ' || l.revision || '/' || l.xmin"
+
+func (l *pgLock) snapshot(now time.Time) lokt.Snapshot {
+	return lokt.Snapshot{Lock: l.Lock, Now: later(now, l.changed)}
+}
+
+// pgState is what the database says about all locks.
+type pgState struct {
+	now, last         time.Time // last is when somebody said that the database is in use
+	tokens, revisions uint64    // nothing is below these floors
+}
+
+// stateColumns are the time at which the statement arrived, and what the database says.
+const stateColumns = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint, clock, token_floor, revision_floor"
+
+func (s *pgState) scan(from pgx.Row, more ...any) error {
+	var now, last int64
+	err := from.Scan(append([]any{&now, &last, &s.tokens, &s.revisions}, more...)...)
+	s.now, s.last = time.UnixMicro(now).UTC(), time.Unix(0, last).UTC()
+	return err
+}
+
+// ask adds the statement that reads the state.
+func (s *pgState) ask(b *pgx.Batch) {
+	b.Queue("SELECT " + stateColumns + " FROM state").QueryRow(func(row pgx.Row) error { return s.scan(row) })
+}
+
+// away reports whether nobody has used the database for a while: nothing is judged by its time before everybody has a
+// full time again.
+func (s *pgState) away() bool { return s.now.Sub(s.last) > awayAfter }
 
 func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
-		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgApart), teller: newTeller(d.options.Events),
-		many: make(chan struct{}, 1), arriving: make(chan struct{}, 1),
-		waiting: map[string]*pgWaiting{}, queues: map[string]pgQueue{}, views: map[string]*pgView{},
+		db: d, seed: maphash.MakeSeed(), teller: newTeller(d.options.Events),
+		many: make(chan struct{}, 1), poke: make(chan struct{}, 1), start: time.Now(),
+		known: map[string]pgLock{}, watched: map[string]*lokt.Watchers{}, due: map[string]bool{},
 	}
 	for i := range s.lanes {
-		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(context.Background(), rs, skipLocked) })
+		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(rs, false) })
+		s.apart[i] = newGroup(func(rs []*request) error {
+			for _, r := range rs {
+				if err := s.commit([]*request{r}, true); r.err == nil {
+					r.err = err
+				}
+			}
+			return nil
+		})
 		go s.lanes[i].loop()
+		go s.apart[i].loop()
 	}
 	return s
 }
@@ -64,105 +119,509 @@ func (s *serverLocks) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// How rows of locks are read.
-const (
-	asTheyAre = ""
-	forUpdate = " FOR UPDATE"
+// learn takes over what the database said to a statement that was sent at a time. It is sure of locks that nobody can
+// have changed before this call.
+func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLock, sure bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if zero := state.now.Add(-sent.Sub(s.start)); zero.Before(s.zero) || sent.Sub(s.zeroed) > presence {
+		s.zero, s.zeroed = zero, sent
+	}
+	if s.state.tokens != state.tokens || s.state.revisions != state.revisions || len(s.known) > mostKnown {
+		s.forget()
+	}
+	s.state = state
+	for name, is := range locks {
+		was, known := s.known[name]
+		if known && !sure && is.Revision < was.Revision { // it was read before the other was
+			continue
+		}
+		s.known[name] = is
+		if w := s.watched[name]; w != nil && !known {
+			w.WakeAll()
+		} else if w != nil && is.Revision != was.Revision {
+			w.Wake(&was.Lock, &is.Lock)
+		}
+	}
+}
 
-	// Without those that others have locked: nobody waits for a lock who has locked another.
-	skipLocked = " FOR UPDATE SKIP LOCKED"
-)
+// forget forgets all locks. Its caller holds the mutex.
+func (s *serverLocks) forget() {
+	clear(s.known)
+	for _, w := range s.watched {
+		w.WakeAll()
+	}
+}
 
-// errElsewhere says that another transaction has the lock's row locked.
-var errElsewhere = errors.New("another process is changing the lock")
+// stale says that somebody else has changed a lock; a star stands for all.
+func (s *serverLocks) stale(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name == "*" {
+		s.forget()
+	}
+	if l, known := s.known[name]; known {
+		l.row = ""
+		s.known[name] = l
+	}
+	if s.watched[name] != nil {
+		s.due[name] = true
+		poke(s.poke)
+	}
+}
 
-// Update implements lokt.Store. change may be run several times, by another goroutine. If it panics, Update
-// does.
+// ask adds the statement that reads the locks l for which the condition holds, but not those that are known as they are.
+// What it finds is there when the batch is done.
+func ask(b *pgx.Batch, known map[string]pgLock, where string, args ...any) map[string]pgLock {
+	rows, found := make([]string, 0, len(known)), map[string]pgLock{}
+	for _, l := range known {
+		rows = append(rows, l.row)
+	}
+	b.Queue(`WITH found AS (SELECT *, `+rowName+` AS row FROM locks l
+			WHERE `+where+` AND `+rowName+` NOT IN (SELECT unnest($1::text[])))
+		SELECT name, '', row, revision, token, changed, waiting, free, doc, sum FROM found
+		UNION ALL SELECT w.lock, w.lease_id, '', 0, 0, 0, 0, false, w.doc, w.sum FROM waiters w JOIN found ON name = lock`,
+		append([]any{rows}, args...)...).Query(func(rows pgx.Rows) error {
+		var name, lease, row string
+		var revision, token uint64
+		var changed int64
+		var waiting int
+		var free bool
+		var d document
+		queues, missing, wrong := map[string][]*lokt.Waiter{}, map[string]int{}, map[string]error{}
+		_, err := pgx.ForEachRow(rows, []any{
+			&name, &lease, &row, &revision, &token, &changed, &waiting, &free, &d.text, &d.sum,
+		}, func() (err error) {
+			if lease != "" {
+				w, err := d.openWaiter(name, lease)
+				if queues[name], missing[name] = append(queues[name], w), missing[name]-1; err != nil {
+					wrong[name] = err
+				}
+				return nil
+			}
+			l := pgLock{row: row, changed: time.Unix(0, changed).UTC(), Lock: lokt.Lock{Revision: revision, Token: token}}
+			if d.text != "" {
+				l.Lock, l.damaged = d.openLock(name, waiting, free)
+			}
+			l.Name = name
+			found[name], missing[name] = l, missing[name]+waiting
+			return nil
+		})
+		for name, l := range found {
+			l.Queue = queues[name]
+			if sortQueue(l.Queue); l.damaged == nil {
+				l.damaged = wrong[name]
+			}
+			if l.damaged == nil && missing[name] != 0 {
+				l.damaged = fmt.Errorf("%w: queue of lock %s: %d who wait are missing", lokt.ErrDamaged, name, missing[name])
+			}
+			found[name] = l
+		}
+		return err
+	})
+	return found
+}
+
+// read reads locks after what the batch has already.
+func (s *serverLocks) read(
+	ctx context.Context, c *pgx.Conn, b *pgx.Batch, names []string, sure bool,
+) (locks map[string]pgLock, state pgState, err error) {
+	known := map[string]pgLock{}
+	s.mu.Lock()
+	for _, name := range names {
+		if l, there := s.known[name]; there {
+			known[name] = l
+		}
+	}
+	s.mu.Unlock()
+	locks = ask(b, known, "l.name = ANY($2::text[])", names)
+	state.ask(b)
+	sent := time.Now()
+	if err := exchange(ctx, c, b, pgExchange); err != nil {
+		return nil, state, err
+	}
+	for _, name := range names {
+		l, found := locks[name]
+		if !found && known[name].row != "" {
+			l = known[name]
+		}
+		l.Name = name
+		state.raise(&l)
+		locks[name] = l
+	}
+	s.learn(sent, state, locks, sure)
+	return locks, state, nil
+}
+
+func (s *pgState) raise(l *pgLock) {
+	l.Token, l.Revision = max(l.Token, s.tokens), max(l.Revision, s.revisions)
+}
+
+// errElsewhere says that others keep changing the lock.
+var errElsewhere = fmt.Errorf("%w: other processes are changing the lock", lokt.ErrUnavailable)
+
+// Update implements lokt.Store. change may be run several times, by another goroutine. If it panics, Update does.
 func (s *serverLocks) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	err := s.lanes[maphash.String(s.seed, name)%pgLanes].perform(ctx, &request{name: name, change: change})
-	if !errors.Is(err, errElsewhere) {
-		return err
-	}
-	select {
-	case s.apart <- struct{}{}:
-		defer func() { <-s.apart }()
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(pgExchange):
-		return unavailable(err)
-	}
-	r := &request{name: name, change: change}
-	if err := s.commit(ctx, []*request{r}, forUpdate); err != nil {
-		return err
-	}
-	if r.panicked != nil {
-		panic(r.panicked)
-	}
-	return r.err
-}
-
-// commit stores requests in one transaction.
-func (s *serverLocks) commit(ctx context.Context, rs []*request, how string) (err error) {
-	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
-	var e *pgconn.PgError
-	for range pgAttempts {
-		err = s.db.lend(ctx, s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error {
-			return s.store(ctx, c, rs, how)
-		})
-		if !errors.As(err, &e) || e.Code != "40P01" { // a circle of processes that wait for each other
-			break
-		}
+	lane := maphash.String(s.seed, name) % pgLanes
+	err := s.lanes[lane].perform(ctx, &request{name: name, change: change})
+	if errors.Is(err, errElsewhere) {
+		err = s.apart[lane].perform(ctx, &request{name: name, change: change})
 	}
 	return err
 }
 
-// store runs the requests and stores what they change: two exchanges with the server.
-func (s *serverLocks) store(ctx context.Context, c *pgx.Conn, rs []*request, how string) error {
-	var names []string
-	for _, r := range rs {
-		names = append(names, r.name)
+// commit stores requests, together or each not at all. For a single one the lock's row may be locked, and waited for.
+func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
+	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
+	left := slices.Clone(rs)
+	var e *pgconn.PgError
+	for n := 0; n < pgAttempts && len(left) > 0; n++ {
+		if err = s.db.lend(context.Background(), s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error {
+			t := s.with(c)
+			if err := t.take(ctx, left, lock); err != nil {
+				return err
+			}
+			for _, r := range left {
+				var change lokt.Change
+				if l := t.locks[r.name]; l.err == nil && r.guard(func() { change = r.change(l.is.snapshot(t.state.now)) }) {
+					l.become(change)
+				}
+			}
+			err := t.store(ctx)
+			if err == nil {
+				left = slices.DeleteFunc(left, t.settle)
+			}
+			return err
+		}); err != nil && (!errors.As(err, &e) || e.Code != "40P01") { // a circle of processes that wait for each other
+			return err
+		}
 	}
-	slices.Sort(names) // everybody's order
+	for _, r := range left {
+		r.err = errElsewhere
+	}
+	return nil
+}
+
+// pgLocks are locks as they are read and changed together, over one connection.
+type pgLocks struct {
+	*serverLocks
+	conn   *pgx.Conn
+	locked bool    // in a transaction in which nobody else changes them
+	state  pgState // when they were read; a change is judged by its time
+	locks  map[string]*pgChange
+	sent   time.Time // the statement that changes them
+}
+
+// pgChange is what becomes of a lock.
+type pgChange struct {
+	was, is pgLock
+	told    []lokt.Event
+	err     error // it cannot be read or stored
+	stored  bool
+}
+
+func (l *pgChange) changed() bool { return l.is.Revision != l.was.Revision }
+
+// become makes the lock what a change says.
+func (l *pgChange) become(c lokt.Change) {
+	c.Lock.Name, c.Lock.Revision = l.is.Name, l.is.Revision
+	if !c.Lock.Equal(&l.is.Lock) {
+		l.is.Lock = c.Lock
+		l.is.Revision++
+	}
+	l.told = append(l.told, c.Events...)
+}
+
+func (s *serverLocks) with(c *pgx.Conn) *pgLocks {
+	return &pgLocks{serverLocks: s, conn: c, locks: map[string]*pgChange{}}
+}
+
+// take has the locks of requests as they are known, or reads them.
+func (t *pgLocks) take(ctx context.Context, rs []*request, lock bool) error {
+	var names []string
+	unknown := false
+	t.mu.Lock()
+	for _, r := range rs {
+		l := t.known[r.name]
+		names, unknown = append(names, r.name), unknown || l.row == ""
+		t.locks[r.name] = &pgChange{was: l, is: l, err: l.damaged}
+	}
+	t.state = t.serverLocks.state
+	t.state.now = t.zero.Add(time.Since(t.start))
+	t.mu.Unlock()
+	slices.Sort(names)
 	names = slices.Compact(names)
-	t := s.transaction()
-	if err := t.begin(ctx, c, func(b *pgx.Batch) { t.ask(b, names, how) }); err != nil {
+	for range pgAttempts {
+		if !unknown && !lock {
+			return nil
+		}
+		var b pgx.Batch
+		if lock {
+			pgBegin(&b)
+		}
+		if err := t.fetch(ctx, &b, names, lock); err != nil || !t.state.away() {
+			return err
+		}
+		if _, err := t.conn.Exec(ctx, "ROLLBACK"); err != nil {
+			return err
+		}
+		if err := t.arrive(ctx, t.conn); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: times start again too often", lokt.ErrUnavailable)
+}
+
+// fetch reads locks, and locks their rows in a transaction that has begun. Names without a row get one.
+func (t *pgLocks) fetch(ctx context.Context, b *pgx.Batch, names []string, lock bool) error {
+	b.Queue(`INSERT INTO locks (name, revision, token)
+		SELECT n, revision_floor, token_floor FROM state, unnest($1::text[]) AS n ON CONFLICT (name) DO NOTHING`, names)
+	if lock {
+		b.Queue("SELECT 1 FROM locks WHERE name = ANY($1::text[]) ORDER BY name FOR UPDATE", names)
+		t.locked = true
+	}
+	locks, state, err := t.read(ctx, t.conn, b, names, lock)
+	t.state = state
+	for name, l := range locks {
+		t.locks[name] = &pgChange{was: l, is: l, err: l.damaged}
+	}
+	return err
+}
+
+// settle reports whether it is known what became of a request.
+func (t *pgLocks) settle(r *request) bool {
+	l := t.locks[r.name]
+	if r.panicked == nil {
+		r.err = l.err
+	}
+	return r.panicked != nil || r.err != nil || l.stored
+}
+
+// store stores what became of the locks.
+func (t *pgLocks) store(ctx context.Context) error {
+	var b pgx.Batch
+	t.write(&b, false)
+	if t.locked {
+		b.Queue("COMMIT")
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := exchange(ctx, t.conn, &b, pgExchange); err != nil {
 		return err
 	}
-	for _, r := range rs {
-		l := t.locks[r.name]
-		switch {
-		case r.panicked != nil || r.err != nil:
-		case l == nil:
-			r.err = errElsewhere
-		case l.err != nil:
-			r.err = l.err
-		default:
-			var change lokt.Change
-			if r.guard(func() { change = r.change(t.snapshot(l)) }) {
-				l.become(change)
+	t.publish()
+	return nil
+}
+
+// write adds the statement that stores what became of the locks, those that are as they were read. If all must be, it
+// fails if one is not. What cannot be stored has its error set.
+func (t *pgLocks) write(b *pgx.Batch, all bool) {
+	var names, were []string
+	locks := pgRows{table: "locks", columns: "name, revision, token, changed, waiting, free, doc, sum", keys: 1}
+	gone := pgRows{table: "waiters", columns: "lock, lease_id", keys: 2}
+	came := pgRows{table: "waiters", columns: "lock, lease_id, priority, place, doc, sum", keys: 2}
+	told := pgRows{table: "lock_events_new", columns: "n, since, until, lock, doc, sum"}
+	for _, name := range slices.Sorted(maps.Keys(t.locks)) {
+		l := t.locks[name]
+		if l.err == nil {
+			l.err = l.addTo(t.state.now, &locks, &gone, &came, &told)
+		}
+		if l.err == nil {
+			names, were = append(names, name), append(were, l.was.row)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	if locks.lists == nil { // somebody was refused, which need not outlive the power
+		b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
+	}
+	late, lock, least := time.Second, "", 0
+	if t.locked {
+		late = time.Minute
+	}
+	if locks.lists != nil || told.lists != nil {
+		lock = " FOR UPDATE OF l SKIP LOCKED" // nobody waits for a row who has locked another
+	}
+	if all {
+		least = len(names)
+	}
+	var s script
+	t.sent = time.Now()
+	now := t.state.now.UnixMicro()
+	begin, end := s.arg(now), s.arg(now+late.Microseconds()) // the time must have come, or is waited for
+	s.with("mine", fmt.Sprintf(`SELECT l.name FROM locks l WHERE l.name = ANY(%s::text[]) AND %s = ANY(%s::text[]) AND (
+		SELECT token_floor = %s AND revision_floor = %s AND clock >= %s
+			AND CASE WHEN %s - now BETWEEN 1 AND 100000 THEN pg_sleep((%s - now) / 1e6) IS NOT NULL ELSE now BETWEEN %s AND %s END
+		FROM state, (SELECT `+pgNow+` AS now OFFSET 0) c)%s`, s.arg(names), rowName, s.arg(were), s.arg(int64(t.state.tokens)),
+		s.arg(int64(t.state.revisions)), s.arg(t.state.now.Add(-awayAfter).UnixNano()), begin, begin, begin, end, lock))
+	const mine = " JOIN mine ON mine.name = u."
+	written := "'{}'::text[]"
+	if locks.lists != nil {
+		written = "ARRAY(SELECT row FROM written)"
+		s.with("written", s.update(&locks, mine+"name")+" RETURNING "+rowName+" AS row")
+	}
+	if gone.lists != nil {
+		s.with("gone", "DELETE FROM waiters w USING "+s.from(&gone)+mine+"lock WHERE w.lock = u.lock AND w.lease_id = u.lease_id")
+	}
+	s.insert(&came, mine+"lock")
+	s.insert(&told, mine+"lock")
+	s.queue(b, "SELECT "+stateColumns+", ARRAY(SELECT name FROM mine), "+written+`,
+		1 / (SELECT (count(*) >= `+s.arg(int64(least))+")::int FROM mine) FROM state").QueryRow(func(row pgx.Row) error {
+		var stored, rows []string
+		err := t.state.scan(row, &stored, &rows, nil)
+		for _, name := range stored {
+			t.locks[name].stored = true
+		}
+		for _, row := range rows {
+			t.locks[row[:strings.LastIndexByte(row, ' ')]].is.row = row
+		}
+		return err
+	})
+}
+
+// addTo adds the rows of a lock, none if there is an error.
+func (l *pgChange) addTo(now time.Time, locks, gone, came, told *pgRows) error {
+	name := l.is.Name
+	var alone, events document
+	var err error
+	if l.changed() {
+		alone, err = sealLock(&l.is.Lock)
+	}
+	if err == nil && len(l.told) > 0 {
+		events, err = seal(name, l.told)
+	}
+	if err != nil {
+		return err
+	}
+	left, put := queueChange(l.was.Queue, l.is.Queue)
+	docs := make([]document, len(put))
+	for i, w := range put {
+		if docs[i], err = sealWaiter(name, w); err != nil {
+			return err
+		}
+	}
+	if l.changed() {
+		l.is.changed = later(now, l.was.changed)
+		locks.add(name, int64(l.is.Revision), int64(l.is.Token), l.is.changed.UnixNano(), int64(len(l.is.Queue)),
+			l.is.Free(), alone.text, alone.sum)
+	}
+	for _, lease := range left {
+		gone.add(name, lease)
+	}
+	for i, w := range put {
+		came.add(name, w.LeaseID, int64(w.Priority), w.Place, docs[i].text, docs[i].sum)
+	}
+	if n := len(l.told); n > 0 {
+		since, until := span(l.told)
+		told.add(int64(n), since, until, name, events.text, events.sum)
+	}
+	return nil
+}
+
+// publish wakes whom the changes concern, after they were stored.
+func (t *pgLocks) publish() {
+	if t.sent.IsZero() {
+		return
+	}
+	locks, names, events := map[string]pgLock{}, []string(nil), 0
+	for name, l := range t.locks {
+		if l.err == nil && !l.stored { // somebody else has changed it
+			locks[name] = pgLock{Lock: l.was.Lock}
+		} else if l.stored && (l.changed() || len(l.told) > 0) {
+			locks[name], names, events = l.is, append(names, name), events+len(l.told)
+			t.teller.add(l.told)
+		}
+	}
+	t.learn(t.sent, t.state, locks, true)
+	t.db.notify(names...)
+	if events > 0 {
+		t.grown.ring()
+	}
+	if t.fresh.Add(int64(events)) >= numberAfter {
+		t.fresh.Store(0)
+		poke(t.many)
+	}
+}
+
+// View implements lokt.Store.
+func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot, err error) {
+	if err := s.usable(ctx); err != nil {
+		return snap, err
+	}
+	err = s.db.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
+		locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name}, false)
+		if err == nil {
+			l := locks[name]
+			snap, err = l.snapshot(state.now), l.damaged
+		}
+		return err
+	})
+	return snap, err
+}
+
+// List implements lokt.Store. All locks are as they were at one moment.
+func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		var locks map[string]pgLock
+		var state pgState
+		err := s.usable(ctx)
+		if err == nil {
+			err = s.db.using(ctx, "list", func(ctx context.Context, c *pgx.Conn) error {
+				var b pgx.Batch
+				locks = ask(&b, nil, "NOT free AND starts_with(name, $2) AND (waiting > 0 OR NOT $3)", f.Prefix, f.Queued)
+				state.ask(&b)
+				return c.SendBatch(ctx, &b).Close()
+			})
+		}
+		if err != nil {
+			yield(lokt.Snapshot{}, err)
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(locks)) {
+			l := locks[name]
+			state.raise(&l)
+			over := s.usable(ctx)
+			if !yield(l.snapshot(state.now), errors.Join(l.damaged, over)) || over != nil {
+				return
 			}
 		}
 	}
-	var b pgx.Batch
-	changed := t.write(&b)
-	for _, r := range rs {
-		if l := t.locks[r.name]; l != nil && r.err == nil {
-			r.err = l.err
-		}
-	}
-	if b.Len() == 0 {
-		_, err := c.Exec(ctx, "ROLLBACK")
+}
+
+// arrive says that somebody uses the database. If nobody did for a while, everybody who lives by time gets a full time
+// from now.
+func (s *serverLocks) arrive(ctx context.Context, c *pgx.Conn) error {
+	const now = pgNow + " * 1000"
+	done, err := c.Exec(ctx, "UPDATE state SET clock = greatest(clock, "+now+") WHERE clock = 0 OR "+now+" - clock <= $1",
+		int64(awayAfter))
+	if err != nil || done.RowsAffected() > 0 {
 		return err
 	}
-	if !changed { // somebody was refused, which need not outlive the power
-		b.Queue("SET LOCAL synchronous_commit TO off")
+	var b pgx.Batch
+	t := s.with(c)
+	t.locked = true
+	pgBegin(&b)
+	b.Queue("SELECT 1 FROM state FOR UPDATE")
+	b.Queue("SELECT 1 FROM locks WHERE NOT free ORDER BY name FOR UPDATE")
+	locks := ask(&b, nil, "NOT free")
+	t.state.ask(&b)
+	if err := c.SendBatch(ctx, &b).Close(); err != nil {
+		return err
 	}
-	if t.now.Sub(t.last) > 2*presence { // whoever should have said that the database is in use could not
-		b.Queue("UPDATE state SET clock = greatest(clock, $1)", t.now.UnixNano())
+	for name, was := range locks { // none is away if somebody else came first
+		is := was
+		if was.damaged == nil && t.state.away() && restart(&is.Lock, t.state.now, t.state.last) {
+			t.locks[name] = &pgChange{was: was, is: is}
+		}
 	}
+	b = pgx.Batch{}
+	b.Queue("UPDATE state SET clock = greatest(clock, $1)", t.state.now.UnixNano())
+	t.write(&b, true)
 	b.Queue("COMMIT")
 	if err := c.SendBatch(ctx, &b).Close(); err != nil {
 		return err
@@ -171,511 +630,150 @@ func (s *serverLocks) store(ctx context.Context, c *pgx.Conn, rs []*request, how
 	return nil
 }
 
-// pgLocks are locks as a transaction reads and changes them.
-type pgLocks struct {
-	*serverLocks
-	now, last         time.Time // last is when somebody said that the database is in use
-	tokens, revisions uint64    // nothing is below these floors
-	locks             map[string]*pgLock
-	known             map[string]pgQueue // those that need not be read again, if their versions are the same
-}
-
-// pgLock is one of them.
-type pgLock struct {
-	was, is lokt.Lock
-	version string // differs with every change of the row: it has the transaction that wrote it
-	now     time.Time
-	told    [][]lokt.Event // of each change
-	changed bool
-	err     error // it is damaged, or what it became cannot be stored
-
-	waiting int
-	free    bool
-	known   bool // its queue
-	text    document
-}
-
-// pgQueue is the queue of a lock, which may be long, as this process has read or written it last. Waiters are
-// never changed in place.
-type pgQueue struct {
-	version string
-	queue   []*lokt.Waiter
-}
-
-const mostQueues = 1000
-
-func (s *serverLocks) transaction() *pgLocks {
-	return &pgLocks{serverLocks: s, locks: map[string]*pgLock{}}
-}
-
-func (t *pgLocks) snapshot(l *pgLock) lokt.Snapshot { return lokt.Snapshot{Lock: l.is, Now: l.now} }
-
-// become makes the lock what a change says.
-func (l *pgLock) become(c lokt.Change) {
-	c.Lock.Name, c.Lock.Revision = l.is.Name, l.is.Revision
-	if !c.Lock.Equal(&l.is) {
-		l.changed, l.is = true, c.Lock
-		l.is.Revision++
-	}
-	if len(c.Events) > 0 {
-		l.told = append(l.told, c.Events)
-	}
-}
-
-// begin begins a transaction and has it read something, and the time. If nobody used the database for a
-// while, nothing is judged by its time before everybody has a full time again.
-func (t *pgLocks) begin(ctx context.Context, c *pgx.Conn, read func(b *pgx.Batch)) error {
-	for range 2 {
-		var b pgx.Batch
-		pgBegin(&b)
-		read(&b)
-		t.askState(&b)
-		if err := exchange(ctx, c, &b, pgExchange); err != nil || t.now.Sub(t.last) <= awayAfter {
-			return err
-		}
-		if _, err := c.Exec(ctx, "ROLLBACK"); err != nil {
-			return err
-		}
-		if err := t.db.arrive(ctx); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: times start again too often", lokt.ErrUnavailable)
-}
-
-const lockColumns = "name, revision || '/' || xmin, revision, token, changed, waiting, free, doc, sum"
-
-// ask adds the statements that read locks. A row can be locked only if it is there.
-func (t *pgLocks) ask(b *pgx.Batch, names []string, how string) {
-	if how != asTheyAre {
-		b.Queue(`INSERT INTO locks (name, revision, token)
-			SELECT n, revision_floor, token_floor FROM state, unnest($1::text[]) AS n ON CONFLICT (name) DO NOTHING`, names)
-	}
-	b.Queue("SELECT "+lockColumns+" FROM locks WHERE name = ANY($1::text[]) ORDER BY name"+how, names).Query(t.readLocks)
-	t.known = map[string]pgQueue{}
-	versions := make([]string, len(names))
-	t.mu.Lock()
-	for i, name := range names {
-		t.known[name] = t.queues[name]
-		versions[i] = t.queues[name].version
-	}
-	t.mu.Unlock()
-	// Only a statement of its own sees what was stored while the rows were waited for.
-	b.Queue(`SELECT w.lock, w.lease_id, w.doc, w.sum FROM unnest($1::text[], $2::text[]) AS k (name, version)
-		JOIN locks l ON l.name = k.name AND l.revision || '/' || l.xmin <> k.version JOIN waiters w ON w.lock = l.name`,
-		names, versions).Query(t.readWaiters)
-}
-
-// askState adds the statement that reads the time, after what reads locks.
-func (t *pgLocks) askState(b *pgx.Batch) {
-	b.Queue("SELECT " + pgNow + ", clock, token_floor, revision_floor FROM state").QueryRow(func(row pgx.Row) error {
-		var now, clock int64
-		err := row.Scan(&now, &clock, &t.tokens, &t.revisions)
-		t.now, t.last = time.UnixMicro(now).UTC(), time.Unix(0, clock).UTC()
-		for name, l := range t.locks {
-			t.open(name, l)
-		}
-		return err
-	})
-}
-
-func (t *pgLocks) readLocks(rows pgx.Rows) error {
-	var next pgLock
-	var changed int64
-	l := &next.is
-	_, err := pgx.ForEachRow(rows, []any{
-		&l.Name, &next.version, &l.Revision, &l.Token, &changed, &next.waiting, &next.free, &next.text.text, &next.text.sum,
-	}, func() error {
-		one := next
-		one.now = time.Unix(0, changed).UTC()
-		if q := t.known[l.Name]; q.version == one.version {
-			one.is.Queue, one.known = q.queue, true
-		}
-		t.locks[l.Name] = &one
-		return nil
-	})
-	return err
-}
-
-func (t *pgLocks) readWaiters(rows pgx.Rows) error {
-	var lock, lease string
-	var d document
-	_, err := pgx.ForEachRow(rows, []any{&lock, &lease, &d.text, &d.sum}, func() error {
-		if l := t.locks[lock]; l != nil && !l.known {
-			w, err := d.openWaiter(lock, lease)
-			if l.is.Queue = append(l.is.Queue, w); l.err == nil {
-				l.err = err
-			}
-		}
-		return nil
-	})
-	return err
-}
-
-// open reads the document of a lock whose queue has been read.
-func (t *pgLocks) open(name string, l *pgLock) {
-	queue := l.is.Queue
-	if l.text.text != "" && l.err == nil {
-		l.is, l.err = l.text.openLock(name, l.waiting, l.free)
-	}
-	if l.err == nil && len(queue) != l.waiting {
-		l.err = fmt.Errorf("%w: queue of lock %s: of %d who wait %d are there", lokt.ErrDamaged, name, l.waiting, len(queue))
-	}
-	if !l.known {
-		sortQueue(queue)
-	}
-	l.is.Name, l.is.Queue = name, queue
-	l.is.Token, l.is.Revision = max(l.is.Token, t.tokens), max(l.is.Revision, t.revisions)
-	l.was, l.now = l.is, later(t.now, l.now)
-	if l.err == nil && !l.known {
-		t.learn(name, l)
-	}
-}
-
-// learn remembers the queue of a lock.
-func (s *serverLocks) learn(name string, l *pgLock) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queues) >= mostQueues {
-		clear(s.queues)
-	}
-	if s.queues[name] = (pgQueue{l.version, l.is.Queue}); len(l.is.Queue) == 0 {
-		delete(s.queues, name)
-	}
-}
-
-// write adds the statements that store what became of the locks, and reports whether any changed. What cannot
-// be stored has its error set.
-func (t *pgLocks) write(b *pgx.Batch) (changed bool) {
-	var locks, came, gone, told columns
-	for _, name := range slices.Sorted(maps.Keys(t.locks)) {
-		if l := t.locks[name]; l.err == nil && (l.changed || len(l.told) > 0) {
-			l.err = l.addTo(&locks, &came, &gone, &told)
-			changed = changed || l.err == nil && l.changed
-		}
-	}
-	locks.queue(b, `UPDATE locks l SET revision = u.revision, token = u.token, changed = u.changed,
-		waiting = u.waiting, free = u.free, doc = u.doc, sum = u.sum
-		FROM ROWS AS u (name, revision, token, changed, waiting, free, doc, sum) WHERE l.name = u.name
-		RETURNING l.name, l.revision || '/' || l.xmin`).
-		Query(func(rows pgx.Rows) error {
-			var name, version string
-			_, err := pgx.ForEachRow(rows, []any{&name, &version}, func() error {
-				t.locks[name].version = version
-				return nil
-			})
-			return err
-		})
-	gone.queue(b, `DELETE FROM waiters w USING ROWS AS u (lock, lease_id)
-		WHERE w.lock = u.lock AND w.lease_id = u.lease_id`)
-	came.queue(b, `INSERT INTO waiters (lock, lease_id, priority, place, doc, sum) SELECT * FROM ROWS
-		ON CONFLICT (lock, lease_id) DO UPDATE
-		SET priority = excluded.priority, place = excluded.place, doc = excluded.doc, sum = excluded.sum`)
-	told.queue(b, "INSERT INTO lock_events_new (n, since, until, lock, doc, sum) SELECT * FROM ROWS")
-	return changed
-}
-
-// addTo adds the rows of a lock, none if there is an error.
-func (l *pgLock) addTo(locks, came, gone, told *columns) error {
-	name := l.is.Name
-	alone, err := sealLock(&l.is)
-	if err != nil {
-		return err
-	}
-	left, put := queueChange(l.was.Queue, l.is.Queue)
-	docs := make([]document, len(put)+len(l.told))
-	for i, w := range put {
-		if docs[i], err = sealWaiter(name, w); err != nil {
-			return err
-		}
-	}
-	events := docs[len(put):]
-	for i, all := range l.told {
-		if events[i], err = seal(name, all); err != nil {
-			return err
-		}
-	}
-	if l.changed {
-		locks.add(name, int64(l.is.Revision), int64(l.is.Token), l.now.UnixNano(), int64(len(l.is.Queue)), l.is.Free(),
-			alone.text, alone.sum)
-	}
-	for _, lease := range left {
-		gone.add(name, lease)
-	}
-	for i, w := range put {
-		came.add(name, w.LeaseID, int64(w.Priority), w.Place, docs[i].text, docs[i].sum)
-	}
-	for i, all := range l.told {
-		since, until := span(all)
-		told.add(int64(len(all)), since, until, name, events[i].text, events[i].sum)
-	}
-	return nil
-}
-
-// publish wakes whom the changes concern, after they were stored.
-func (t *pgLocks) publish() {
-	var names []string
-	events := int64(0)
-	for name, l := range t.locks {
-		if l.err != nil || !l.changed && len(l.told) == 0 {
-			continue
-		}
-		names = append(names, name)
-		if l.changed {
-			t.learn(name, l)
-			t.wake(&l.was, &l.is)
-		}
-		for _, all := range l.told {
-			events += int64(len(all))
-			t.teller.add(all)
-		}
-	}
-	if events > 0 {
-		t.grown.ring()
-	}
-	t.db.notice.add(names...)
-	if t.fresh.Add(events) >= numberAfter {
-		t.fresh.Store(0)
-		poke(t.many)
-	}
-}
-
-// read reads locks as they are at one moment.
-func (s *serverLocks) read(ctx context.Context, op string, ask func(t *pgLocks, b *pgx.Batch)) (*pgLocks, error) {
-	t := s.transaction()
-	if err := s.usable(ctx); err != nil {
-		return t, err
-	}
-	return t, s.db.using(ctx, op, func(ctx context.Context, c *pgx.Conn) error {
-		var b pgx.Batch
-		b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-		ask(t, &b)
-		t.askState(&b)
-		b.Queue("COMMIT")
-		return c.SendBatch(ctx, &b).Close()
-	})
-}
-
-// pgView is a look at a lock that all share who wanted one before it began: many may wait for the same lock.
-type pgView struct {
-	snap  lokt.Snapshot
-	err   error
-	done  chan struct{}
-	users int // who have not left
-	leave context.CancelFunc
-}
-
-// View implements lokt.Store.
-func (s *serverLocks) View(ctx context.Context, name string) (lokt.Snapshot, error) {
-	if err := s.usable(ctx); err != nil {
-		return lokt.Snapshot{}, err
-	}
-	s.mu.Lock()
-	v, looking := s.views[name]
-	if v == nil {
-		v = &pgView{done: make(chan struct{})}
-		s.views[name] = v
-		if !looking {
-			go s.look(name)
-		}
-	}
-	v.users++
-	s.mu.Unlock()
-	select {
-	case <-v.done:
-		return v.snap, v.err
-	case <-ctx.Done():
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if v.users--; v.users == 0 && v.leave != nil {
-			v.leave()
-		}
-		return lokt.Snapshot{}, ctx.Err()
-	}
-}
-
-// look looks at a lock as long as somebody wants to who came after the last time. Meanwhile there is an entry
-// in views.
-func (s *serverLocks) look(name string) {
-	for {
-		ctx, leave := context.WithTimeout(context.Background(), pgExchange)
-		s.mu.Lock()
-		v := s.views[name]
-		if s.views[name] = nil; v == nil {
-			delete(s.views, name)
-		} else if v.leave = leave; v.users == 0 {
-			leave()
-		}
-		s.mu.Unlock()
-		if v == nil {
-			leave()
-			return
-		}
-		t, err := s.read(ctx, "view", func(t *pgLocks, b *pgx.Batch) { t.ask(b, []string{name}, asTheyAre) })
-		leave()
-		if v.err = unavailable(err); err == nil { // its context ends for want of an answer only
-			l := t.locks[name]
-			if l == nil {
-				l = &pgLock{}
-				t.open(name, l)
-			}
-			v.snap, v.err = t.snapshot(l), l.err
-		}
-		close(v.done)
-	}
-}
-
-// List implements lokt.Store. All locks are as they were at one moment.
-func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
-	return func(yield func(lokt.Snapshot, error) bool) {
-		t, err := s.read(ctx, "list", func(t *pgLocks, b *pgx.Batch) {
-			b.Queue("SELECT "+lockColumns+` FROM locks
-				WHERE NOT free AND starts_with(name, $1) AND (waiting > 0 OR NOT $2)`, f.Prefix, f.Queued).Query(t.readLocks)
-			b.Queue("SELECT lock, lease_id, doc, sum FROM waiters WHERE starts_with(lock, $1)", f.Prefix).Query(t.readWaiters)
-		})
-		if err != nil {
-			yield(lokt.Snapshot{}, err)
-			return
-		}
-		for _, name := range slices.Sorted(maps.Keys(t.locks)) {
-			l := t.locks[name]
-			over := s.usable(ctx)
-			if l.err == nil {
-				l.err = over
-			}
-			if !yield(t.snapshot(l), l.err) || over != nil {
-				return
-			}
-		}
-	}
-}
-
-// arrive says that somebody uses the database. If nobody did for a while, everybody who lives by time gets a
-// full time from now.
-func (d *serverDB) arrive(ctx context.Context) error {
-	select {
-	case d.locks.arriving <- struct{}{}:
-		defer func() { <-d.locks.arriving }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	// It is for everybody, and takes a while with many locks.
-	return d.lend(context.WithoutCancel(ctx), d.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error {
-		const now = pgNow + " * 1000"
-		done, err := c.Exec(ctx, "UPDATE state SET clock = greatest(clock, "+now+") WHERE clock = 0 OR "+now+" - clock <= $1",
-			int64(awayAfter))
-		if err != nil || done.RowsAffected() > 0 {
-			return err
-		}
-		t := d.locks.transaction()
-		var b pgx.Batch
-		b.Queue("BEGIN")
-		b.Queue("SELECT 1 FROM state FOR UPDATE")
-		b.Queue("SELECT " + lockColumns + " FROM locks WHERE NOT free ORDER BY name FOR UPDATE").Query(t.readLocks)
-		b.Queue("SELECT lock, lease_id, doc, sum FROM waiters").Query(t.readWaiters)
-		t.askState(&b)
-		if err := c.SendBatch(ctx, &b).Close(); err != nil {
-			return err
-		}
-		for _, l := range t.locks { // of which none is away if somebody else came first
-			l.changed = l.err == nil && t.now.Sub(t.last) > awayAfter && restart(&l.is, t.now, t.last)
-		}
-		b = pgx.Batch{}
-		t.write(&b)
-		b.Queue("UPDATE state SET clock = greatest(clock, $1)", t.now.UnixNano())
-		b.Queue("COMMIT")
-		if err := c.SendBatch(ctx, &b).Close(); err != nil {
-			return err
-		}
-		t.publish()
-		return nil
-	})
-}
-
 // Close makes every later call fail, and waits return. The database stays open.
 func (s *serverLocks) Close() error {
 	if !s.closed.Swap(true) {
-		s.wakeName("*")
+		s.stale("*")
 		s.grown.ring()
-		for _, lane := range s.lanes {
+		for _, lane := range append(s.lanes[:], s.apart[:]...) {
 			lane.close()
 		}
 	}
 	return nil
 }
 
-// pgWaiting are the calls of Wait for a lock.
-type pgWaiting struct {
-	lokt.Watchers
-	calls int
-	wakes int // how often the lock changed
-}
-
-// Wait implements lokt.Store. Changes by other processes wake everybody who waits for the lock.
+// Wait implements lokt.Store.
 func (s *serverLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.waiting[watch.Name]
-	if w == nil {
-		w = &pgWaiting{}
-		s.waiting[watch.Name] = w
-	}
-	w.calls++
-	defer func() {
-		if w.calls--; w.calls == 0 {
-			delete(s.waiting, watch.Name)
+	_, known := s.known[watch.Name]
+	s.mu.Unlock()
+	if !known {
+		if _, err := s.View(ctx, watch.Name); err != nil {
+			return err
 		}
-	}()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	l := s.known[watch.Name]
+	ws := s.watched[watch.Name]
+	if ws == nil {
+		ws = &lokt.Watchers{}
+	}
+	me := ws.Watch(&l.Lock, watch)
+	if me == nil {
+		return nil
+	}
+	s.watched[watch.Name] = ws
+	if l.row == "" { // it is not what was seen
+		s.due[watch.Name] = true
+		poke(s.poke)
+	}
+	s.mu.Unlock()
+	select {
+	case <-me.Changed:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	if ws.Remove(me); ws.None() && s.watched[watch.Name] == ws {
+		delete(s.watched, watch.Name)
+	}
+	return s.usable(ctx)
+}
+
+// look reads the locks that are watched when somebody else has changed them, and now and then in any case.
+func (s *serverLocks) look(ctx context.Context) {
+	tick := time.NewTicker(lookAnyway)
+	defer tick.Stop()
 	for {
-		before := w.wakes
-		s.mu.Unlock()
-		snap, err := s.View(ctx, watch.Name)
-		s.mu.Lock()
-		if err != nil || w.wakes != before {
-			return err
-		}
-		me := w.Watch(&snap.Lock, watch)
-		if me == nil {
-			return nil
-		}
-		s.mu.Unlock()
-		again := false
+		all := false
 		select {
-		case <-me.Changed:
-		case <-time.After(lookAnyway):
-			again = true
+		case <-s.poke:
+		case <-tick.C:
+			all = true
 		case <-ctx.Done():
+			return
 		}
 		s.mu.Lock()
-		w.Remove(me)
-		if err := s.usable(ctx); err != nil || !again {
+		names := slices.Collect(maps.Keys(s.due))
+		if all {
+			names = slices.Collect(maps.Keys(s.watched))
+		}
+		clear(s.due)
+		s.mu.Unlock()
+		for some := range slices.Chunk(names, 1000) {
+			_ = s.db.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
+				_, _, err := s.read(ctx, c, &pgx.Batch{}, some, false)
+				return err
+			})
+		}
+	}
+}
+
+// Events are stored with their change, in a table of those that have no number yet, and numbered by whoever reads first;
+// if nobody reads, every two seconds, and after so many. A number that a change took itself would have to be locked until
+// the change is on the disk, and no two changes could be on their way there at once.
+const numberAfter = 4096
+
+// number gives all events that were stored before a number.
+func (s *serverLocks) number(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, "SELECT CASE WHEN has_new_lock_events() THEN number_lock_events(false) END")
+	return err
+}
+
+// WaitEvents implements lokt.EventLog.
+func (s *serverLocks) WaitEvents(ctx context.Context, after uint64) error {
+	grown := s.grown.next()
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	there := false
+	if err := s.db.using(ctx, "events", func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, "SELECT lock_event > $1 OR has_new_lock_events() FROM state", int64(after)).Scan(&there)
+	}); err != nil || there {
+		return err
+	}
+	select {
+	case <-grown:
+	case <-time.After(lookAnyway):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.usable(context.WithoutCancel(ctx))
+}
+
+// ReadEvents implements lokt.EventLog. What is stored while it numbers events is left for later.
+func (s *serverLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, err error) {
+	if err := s.usable(ctx); err != nil {
+		return page, err
+	}
+	err = s.db.using(ctx, "events", func(ctx context.Context, c *pgx.Conn) error {
+		if err := s.number(ctx, c); err != nil {
+			return err
+		}
+		return atOneMoment(func(ctx context.Context, c *pgx.Conn) (err error) {
+			if page, err = readEvents(lookWith(ctx, c), "lock", q); err != nil {
+				return err
+			}
+			return c.QueryRow(ctx, "SELECT lock_event FROM state").Scan(&page.Newest)
+		})(ctx, c)
+	})
+	return page, err
+}
+
+// trim forgets the oldest events that are too old or too many, some at a time.
+func (s *serverLocks) trim(ctx context.Context, c *pgx.Conn) error {
+	for range 100 {
+		done, err := c.Exec(ctx, `DELETE FROM lock_events WHERE first <= (SELECT max(first)
+			FROM (SELECT * FROM lock_events ORDER BY first LIMIT 5000) oldest, state
+			WHERE $1::bigint >= 0 AND last <= lock_event - $1::bigint
+			OR $2::bigint >= 0 AND until < `+pgNow+` * 1000 - $2::bigint)`,
+			int64(s.db.options.KeepEvents), int64(s.db.options.KeepEventsFor))
+		if err != nil || done.RowsAffected() == 0 {
 			return err
 		}
 	}
-}
-
-// wake wakes those whom a change concerns.
-func (s *serverLocks) wake(was, is *lokt.Lock) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w := s.waiting[is.Name]; w != nil {
-		w.wakes++
-		w.Wake(was, is)
-	}
-}
-
-// wakeName wakes everybody who waits for the lock; a star stands for all.
-func (s *serverLocks) wakeName(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	some := map[string]*pgWaiting{name: s.waiting[name]}
-	if name == "*" {
-		some = s.waiting
-	}
-	for _, w := range some {
-		if w != nil {
-			w.wakes++
-			w.WakeAll()
-		}
-	}
+	return nil
 }

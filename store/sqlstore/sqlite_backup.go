@@ -108,17 +108,7 @@ func (d *fileDB) Check(ctx context.Context) error {
 			return err
 		}
 		for _, statement := range checks() {
-			if err := query(statement, nil, func(rows *sql.Rows) error {
-				var what, key string
-				var doc document
-				if err := rows.Scan(&what, &key, &doc.text, &doc.payload, &doc.sum); err != nil {
-					return err
-				}
-				if doc.sum != checksum(key, doc.text, doc.payload) {
-					note(fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, errChecksum))
-				}
-				return nil
-			}); ctx.Err() != nil {
+			if err := check(over(query), statement, note); ctx.Err() != nil {
 				return err
 			} else if err != nil {
 				note(fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
@@ -137,7 +127,7 @@ const mostWrong = 100
 
 // checks are the queries for everything that has a checksum: what it is, the key of its row, and its document.
 func checks() []string {
-	const job = "SELECT 'job ' || j.id, " + jobColumns
+	const job = "SELECT 'job ' || j.id, j.id, " + jobDocument
 	return []string{
 		"SELECT 'what the database says about itself', '" + stateKey + "', doc, '', sum FROM state",
 		"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",

@@ -86,7 +86,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), &fileJobs{db: d}
+	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), newFileJobs(d)
 	unclean, err := d.start(ctx, old)
 	if err != nil {
 		return nil, errors.Join(translate(err), d.release())

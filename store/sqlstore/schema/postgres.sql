@@ -1,5 +1,5 @@
 -- Schema 1 of PostgreSQL. A document is JSON as text, with the checksum of what lokt wrote in sum; other columns are copies of
--- what is in it, for queries. Times of locks are nanoseconds since 1970, those of jobs milliseconds. The views at the end are for people.
+-- what is in it, for queries. Times are nanoseconds since 1970. The views at the end are for people.
 
 CREATE TABLE lokt_schema (version BIGINT NOT NULL);
 INSERT INTO lokt_schema VALUES (1);
@@ -143,7 +143,6 @@ CREATE TABLE jobs (
 	revision BIGINT NOT NULL,
 	state    TEXT NOT NULL,
 	type     TEXT NOT NULL,
-	tags     TEXT,
 	ended_at BIGINT,
 	doc      TEXT NOT NULL,
 	sum      BIGINT NOT NULL,
@@ -212,5 +211,5 @@ CREATE VIEW event_list AS
 	FROM lock_events e, json_array_elements(e.doc::json) WITH ORDINALITY v (event, place) ORDER BY 1;
 
 CREATE VIEW job_list AS
-	SELECT j.id, j.type, j.state, j.seq, j.revision, to_timestamp(j.ended_at / 1e3) AS ended, j.doc, j.payload
+	SELECT j.id, j.type, j.state, j.seq, j.revision, to_timestamp(j.ended_at / 1e9) AS ended, j.doc, j.payload
 	FROM jobs j ORDER BY j.ended_at IS NOT NULL, j.seq;

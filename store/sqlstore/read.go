@@ -1,0 +1,257 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// row is a row that was found.
+type row interface{ Scan(into ...any) error }
+
+// look runs a statement over a database of either kind, in which a question mark stands for each argument, and has scan
+// read each row. errEnough ends it.
+type look func(statement string, args []any, scan func(row) error) error
+
+// over reads a database of SQLite.
+func over(q query) look {
+	return func(statement string, args []any, scan func(row) error) error {
+		return q(statement, args, func(rows *sql.Rows) error { return scan(rows) })
+	}
+}
+
+// keptJobs reads the jobs in a database of either kind.
+type keptJobs struct {
+	// reading reads the database as it is at one moment.
+	reading func(ctx context.Context, op string, read func(look) error) error
+
+	living, ended string // statements that find jobs j: id, state, revision, doc, payload, sum
+	warn          func(error)
+	closed        atomic.Bool
+
+	mu      sync.Mutex
+	damaged map[string]error // living jobs that cannot be read, by ID
+}
+
+func (s *keptJobs) usable(ctx context.Context) error {
+	if s.closed.Load() && ctx.Err() == nil {
+		return errClosed
+	}
+	return ctx.Err()
+}
+
+// Close makes every later call fail. The database stays open.
+func (s *keptJobs) Close() error {
+	s.closed.Store(true)
+	return nil
+}
+
+// rows reads what a statement finds.
+func (s *keptJobs) rows(ctx context.Context, statement string, args []any, scan func(row) error) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	return s.reading(ctx, "read", func(read look) error { return read(statement, args, scan) })
+}
+
+// jobRow is a job that was read. What is damaged has the columns only.
+type jobRow struct {
+	jobs.Record
+	doc document
+	err error
+}
+
+func (r *jobRow) scan(from row) error {
+	return from.Scan(&r.ID, &r.State, &r.Revision, &r.doc.text, &r.doc.payload, &r.doc.sum)
+}
+
+// decode reads the document. A damaged job has its place in lists, and the reason says why.
+func (r *jobRow) decode() {
+	record, err := r.doc.openJob(r.ID)
+	if r.err = err; err == nil {
+		r.Record = record
+		return
+	}
+	r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), err.Error()
+}
+
+// load reads the living jobs, and the memos that have not expired. What cannot be read is left out: it stays as it is,
+// who asks for such a job is told, and so is the operator.
+func (s *keptJobs) load(read look, now time.Time, all *jobs.Living) error {
+	var mu sync.Mutex
+	var crew sync.WaitGroup
+	damaged := map[string]error{}
+	batches := make(chan []jobRow, 4)
+	for range runtime.GOMAXPROCS(0) {
+		crew.Go(func() {
+			for rows := range batches {
+				for i := range rows {
+					rows[i].decode()
+				}
+				mu.Lock()
+				for i := range rows {
+					if r := &rows[i]; r.err != nil {
+						damaged[r.ID] = r.err
+					} else {
+						all.Jobs = append(all.Jobs, r.Record)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	var next []jobRow
+	err := read(s.living, nil, func(from row) error {
+		if next = append(next, jobRow{}); len(next) > 256 {
+			batches <- next[:256]
+			next = []jobRow{{}}
+		}
+		return next[len(next)-1].scan(from)
+	})
+	batches <- next
+	close(batches)
+	crew.Wait()
+	for _, err := range damaged {
+		s.warn(err)
+	}
+	s.mu.Lock()
+	s.damaged = damaged
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	const memos = "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?"
+	return read(memos, []any{now.UnixNano()}, func(from row) error {
+		m, err := readMemo(from)
+		switch {
+		case err == nil:
+			all.Memos = append(all.Memos, m)
+		case errors.Is(err, lokt.ErrDamaged):
+			s.warn(err)
+			return nil
+		}
+		return err
+	})
+}
+
+// readMemo reads a memo: its id, doc and sum.
+func readMemo(from row) (m jobs.Memo, err error) {
+	var id string
+	var d document
+	if err = from.Scan(&id, &d.text, &d.sum); err == nil {
+		err = d.open("memo "+id, id, &m)
+	}
+	return m, err
+}
+
+// Ended implements jobs.Store. It says of a living job, too, that it could not be read.
+func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error) {
+	s.mu.Lock()
+	err := s.damaged[jobID]
+	s.mu.Unlock()
+	if err != nil {
+		return jobs.Record{}, err
+	}
+	found := jobRow{err: jobs.ErrJobNotFound}
+	err = s.rows(ctx, s.ended+" AND j.id = ?", []any{jobID}, func(from row) error {
+		err := found.scan(from)
+		found.decode()
+		return err
+	})
+	if err == nil {
+		err = found.err
+	}
+	if err != nil {
+		return jobs.Record{}, err
+	}
+	return found.Record, nil
+}
+
+// ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
+func (s *keptJobs) ListEnded(
+	ctx context.Context, f jobs.Filter, below uint64, limit int,
+) (all []jobs.Record, err error) {
+	statement, args := s.ended, []any(nil)
+	add := func(condition string, value any) {
+		statement, args = statement+" AND "+condition, append(args, value)
+	}
+	if f.State != "" {
+		add("j.state = ?", string(f.State))
+	}
+	if f.Type != "" {
+		add("j.type = ?", f.Type)
+	}
+	if f.Tag != "" { // finds few others
+		tag, err := lokt.Marshal(f.Tag)
+		if err != nil {
+			return nil, nil //nolint:nilerr // no job has it
+		}
+		add("j.doc LIKE ? ESCAPE '!'", "%"+strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(string(tag))+"%")
+	}
+	add("j.revision < ?", int64(min(below, 1<<63-1)))
+	for n := limit; n == limit && len(all) < limit; {
+		n = 0
+		err := s.rows(ctx, statement+" ORDER BY j.revision DESC LIMIT ?", append(args, limit), func(from row) error {
+			var r jobRow
+			err := r.scan(from)
+			n, args[len(args)-1] = n+1, int64(r.Revision)
+			if r.decode(); len(all) < limit && (f.Tag == "" || slices.Contains(r.Tags, f.Tag)) {
+				all = append(all, r.Record)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// History implements jobs.Store.
+func (s *keptJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
+	const statement = "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?"
+	err = s.rows(ctx, statement, []any{from.Unix()}, func(from row) error {
+		var key string
+		var d document
+		var t jobs.Statistic
+		if err := from.Scan(&key, &d.text, &d.sum); err != nil {
+			return err
+		}
+		if err := d.open("statistic "+key, key, &t); err != nil {
+			return err
+		}
+		all = append(all, t)
+		return nil
+	})
+	return all, err
+}
+
+func statisticKey(t *jobs.Statistic) string {
+	return fmt.Sprintf("%d %s %s %s", t.Hour.Unix(), t.Source, t.Type, t.Tag)
+}
+
+// check notes every document that is not what its checksum says. Statements find what it is, the key of its row, its
+// text, payload and sum.
+func check(read look, statement string, note func(error)) error {
+	return read(statement, nil, func(from row) error {
+		var what, key string
+		var d document
+		if err := from.Scan(&what, &key, &d.text, &d.payload, &d.sum); err != nil {
+			return err
+		}
+		if d.sum != checksum(key, d.text, d.payload) {
+			note(fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, errChecksum))
+		}
+		return nil
+	})
+}
