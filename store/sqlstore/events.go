@@ -10,9 +10,6 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// sealEvents returns the document of events with consecutive numbers. E is lokt.Event or jobs.Event.
-func sealEvents[E any](first uint64, all []E) (document, error) { return seal(number(first), all) }
-
 // openEvents reads the events of a lock. If they cannot be read, they have their place, and what was there is not
 // known.
 func (d *document) openEvents(key, lock string, first uint64, since int64) []lokt.LoggedEvent {

@@ -266,33 +266,13 @@ func (d *serverDB) Backup(context.Context, string) error {
 // (pg_amcheck).
 func (d *serverDB) Check(ctx context.Context) (err error) {
 	defer func(begin time.Time) { d.options.observe("check", begin, err) }(time.Now())
-	var wrong []error
-	err = d.lend(ctx, d.readers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
-		for _, statement := range []string{
+	var wrong wrongs
+	return wrong.err(d.Path(), d.lend(ctx, d.readers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
+		return wrong.check(ctx, lookWith(ctx, c),
 			"SELECT 'lock ' || name, name || ' ' || waiting || ' ' || free::text, doc, '', sum FROM locks WHERE doc <> ''",
-			"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
-			`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1::bigint FROM locks l
-				WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
 			"SELECT 'events of lock ' || lock || ' from number ' || first, lock, doc, '', sum FROM lock_events",
-			"SELECT 'job ' || id, id, doc, payload, sum FROM jobs",
-			"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
-			"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
-			"SELECT 'events of jobs from number ' || first, first::text, doc, '', sum FROM job_events",
-		} {
-			if err := check(lookWith(ctx, c), statement, func(err error) {
-				if len(wrong) < mostWrong {
-					wrong = append(wrong, err)
-				}
-			}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	if err == nil && len(wrong) > 0 {
-		err = fmt.Errorf("database %s: %w", d.Path(), errors.Join(wrong...))
-	}
-	return err
+			"SELECT 'job ' || id, id, doc, payload, sum FROM jobs")
+	})))
 }
 
 // Contents implements backend.

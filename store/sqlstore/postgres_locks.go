@@ -37,8 +37,9 @@ type serverLocks struct {
 	mu      sync.Mutex
 	known   map[string]pgLock
 	watched map[string]*lokt.Watchers
-	due     map[string]bool // watched, and changed by somebody else
-	poke    chan struct{}   // some are due
+	due     map[string]bool      // watched, and changed by somebody else
+	heard   map[string]time.Time // when it was said last that somebody else has changed a lock
+	poke    chan struct{}        // some are due
 	state   pgState
 	zero    time.Time // the database's clock at start, late by how long a statement was on its way
 	zeroed  time.Time // when that was measured
@@ -95,6 +96,7 @@ func newServerLocks(d *serverDB) *serverLocks {
 		db: d, seed: maphash.MakeSeed(), teller: newTeller(d.options.Events),
 		many: make(chan struct{}, 1), poke: make(chan struct{}, 1), start: time.Now(),
 		known: map[string]pgLock{}, watched: map[string]*lokt.Watchers{}, due: map[string]bool{},
+		heard: map[string]time.Time{},
 	}
 	for i := range s.lanes {
 		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(rs, false) })
@@ -136,6 +138,9 @@ func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLo
 		if known && !sure && is.Revision < was.Revision { // it was read before the other was
 			continue
 		}
+		if !sure && later(s.heard[name], s.heard["*"]).After(sent) {
+			is.row = ""
+		}
 		s.known[name] = is
 		if w := s.watched[name]; w != nil && !known {
 			w.WakeAll()
@@ -160,6 +165,10 @@ func (s *serverLocks) stale(name string) {
 	if name == "*" {
 		s.forget()
 	}
+	if len(s.heard) > mostKnown {
+		clear(s.heard)
+	}
+	s.heard[name] = time.Now()
 	if l, known := s.known[name]; known {
 		l.row = ""
 		s.known[name] = l
@@ -342,8 +351,8 @@ func (s *serverLocks) with(c *pgx.Conn) *pgLocks {
 // take has the locks of requests as they are known, or reads them.
 func (t *pgLocks) take(ctx context.Context, rs []*request, lock bool) error {
 	var names []string
-	unknown := false
 	t.mu.Lock()
+	unknown := time.Since(t.zeroed) > awayAfter // clocks drift
 	for _, r := range rs {
 		l := t.known[r.name]
 		names, unknown = append(names, r.name), unknown || l.row == ""
@@ -437,7 +446,7 @@ func (t *pgLocks) write(b *pgx.Batch, all bool) {
 	if len(names) == 0 {
 		return
 	}
-	if locks.lists == nil { // somebody was refused, which need not outlive the power
+	if locks.lists == nil && !t.locked { // somebody was refused, which need not outlive the power
 		b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
 	}
 	late, lock, least := time.Second, "", 0
@@ -597,14 +606,17 @@ func (s *serverLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Sn
 // from now.
 func (s *serverLocks) arrive(ctx context.Context, c *pgx.Conn) error {
 	const now = pgNow + " * 1000"
-	done, err := c.Exec(ctx, "UPDATE state SET clock = greatest(clock, "+now+") WHERE clock = 0 OR "+now+" - clock <= $1",
-		int64(awayAfter))
-	if err != nil || done.RowsAffected() > 0 {
+	t := s.with(c)
+	t.locked = true
+	sent := time.Now()
+	if err := t.state.scan(c.QueryRow(ctx, "UPDATE state SET clock = greatest(clock, "+now+") WHERE clock = 0 OR "+now+` - clock <= $1
+		RETURNING `+stateColumns, int64(awayAfter))); !errors.Is(err, pgx.ErrNoRows) {
+		if err == nil {
+			s.learn(sent, t.state, nil, false)
+		}
 		return err
 	}
 	var b pgx.Batch
-	t := s.with(c)
-	t.locked = true
 	pgBegin(&b)
 	b.Queue("SELECT 1 FROM state FOR UPDATE")
 	b.Queue("SELECT 1 FROM locks WHERE NOT free ORDER BY name FOR UPDATE")

@@ -91,53 +91,22 @@ func CheckFile(ctx context.Context, path string) (err error) {
 // Check implements backend: SQLite's own check, which compares tables and indexes, and then every document's
 // checksum.
 func (d *fileDB) Check(ctx context.Context) error {
-	var wrong []error
-	note := func(err error) {
-		if len(wrong) < mostWrong {
-			wrong = append(wrong, err)
-		}
-	}
-	err := d.reading(ctx, "check", func(tx *sql.Tx) error {
+	var wrong wrongs
+	return wrong.err(d.path, d.reading(ctx, "check", func(tx *sql.Tx) error {
 		query := reader(ctx, tx)
 		if err := query(fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong), nil, func(rows *sql.Rows) error {
 			if err := intact(rows); err != nil {
-				note(fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
+				wrong.note(err)
 			}
 			return nil
 		}); err != nil {
 			return err
 		}
-		for _, statement := range checks() {
-			if err := check(over(query), statement, note); ctx.Err() != nil {
-				return err
-			} else if err != nil {
-				note(fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
-			}
-		}
-		return nil
-	})
-	if err == nil && len(wrong) > 0 {
-		err = fmt.Errorf("database %s: %w", d.path, errors.Join(wrong...))
-	}
-	return err
-}
-
-// mostWrong is how much damage is named.
-const mostWrong = 100
-
-// checks are the queries for everything that has a checksum: what it is, the key of its row, and its document.
-func checks() []string {
-	const job = "SELECT 'job ' || j.id, j.id, " + jobDocument
-	return []string{
-		"SELECT 'what the database says about itself', '" + stateKey + "', doc, '', sum FROM state",
-		"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",
-		"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
-		`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1 FROM locks l
-			WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
-		"SELECT 'events of lock ' || lock || ' from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",
-		job + " FROM living j", job + " FROM ended j",
-		"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
-		"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
-		"SELECT 'events of jobs from number ' || first, CAST(first AS TEXT), doc, '', sum FROM job_events",
-	}
+		const job = "SELECT 'job ' || j.id, j.id, " + jobDocument
+		return wrong.check(ctx, over(query),
+			"SELECT 'what the database says about itself', '"+stateKey+"', doc, '', sum FROM state",
+			"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",
+			"SELECT 'events of lock ' || lock || ' from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",
+			job+" FROM living j", job+" FROM ended j")
+	}))
 }
