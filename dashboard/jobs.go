@@ -105,7 +105,7 @@ func (f *filter) matches(v *jobs.View, now time.Time) bool {
 }
 
 // most is how many jobs one page looks through when it has to look at each.
-const most = 20_000
+const most = 10_000
 
 // find calls found with the jobs that the filter lets through, newest change first, until it returns false. It returns
 // where to go on, and how many jobs it looked at.
