@@ -104,14 +104,15 @@ func (f *filter) matches(v *jobs.View, now time.Time) bool {
 	return strings.Contains(strings.ToLower(text), strings.ToLower(f.Text))
 }
 
-// most is how many jobs one page looks through when it has to look at each.
-const most = 10_000
+// mostLists is how many pages of the service's list one page looks through. Each of these looks at so many jobs at most that it
+// keeps nobody waiting.
+const mostLists = 10
 
 // find calls found with the jobs that the filter lets through, newest change first, until it returns false. It returns
 // where to go on, and how many jobs it looked at.
 func (d *Dashboard) find(ctx context.Context, f *filter, after string, found func(*jobs.View) bool) (next string, looked int, err error) {
 	q := jobs.Filter{State: jobs.State(f.State), Type: f.Type, Tag: f.Tag, Limit: jobs.DefaultList, After: after}
-	for {
+	for lists := 1; ; lists++ {
 		p, err := d.Jobs.List(ctx, q)
 		if err != nil {
 			return "", looked, err
@@ -126,7 +127,7 @@ func (d *Dashboard) find(ctx context.Context, f *filter, after string, found fun
 				return jobs.Cursor(j.Job.Revision), looked, nil
 			}
 		}
-		if q.After = p.Next; p.Next == "" || looked >= most {
+		if q.After = p.Next; p.Next == "" || lists == mostLists {
 			return p.Next, looked, nil
 		}
 		q.Limit = jobs.MaxList
