@@ -160,7 +160,7 @@ func checkOutcome(t *testing.T, fault faultfs.Fault, err error, path, want strin
 func TestACrashLeavesOnlyWhatIsRecognisedAsTemporary(t *testing.T) {
 	dir := t.TempDir()
 	f := faultfs.New(vfs.OS())
-	f.CrashAt(3)
+	f.Inject(faultfs.Fault{Op: 3})
 	if err := Replace(f, filepath.Join(dir, "x.json"), []byte(newData), Options{}); !errors.Is(err, faultfs.ErrCrashed) {
 		t.Errorf("%v", err)
 	}
@@ -278,11 +278,11 @@ func TestRemoveCanBeRepeatedAndTellsDoubt(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f.FailAt(1, fs.ErrPermission)
+	f.Inject(faultfs.Fault{Op: 1, Err: fs.ErrPermission})
 	if err := Remove(f, path, true); !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrInDoubt) {
 		t.Errorf("refused: %v", err)
 	}
-	f.FailAt(3, fs.ErrPermission)
+	f.Inject(faultfs.Fault{Op: 3, Err: fs.ErrPermission})
 	if err := Remove(f, path, true); !errors.Is(err, fs.ErrPermission) || !errors.Is(err, ErrInDoubt) {
 		t.Errorf("directory not synced: %v", err)
 	}
@@ -291,7 +291,7 @@ func TestRemoveCanBeRepeatedAndTellsDoubt(t *testing.T) {
 		t.Errorf("again: %v, %v", err, f.Trace())
 	}
 	f.Reset()
-	if err := Remove(f, path, false); err != nil || f.Ops() != 1 {
+	if err := Remove(f, path, false); err != nil || len(f.Trace()) != 1 {
 		t.Errorf("not durably: %v, %v", err, f.Trace())
 	}
 }
@@ -309,7 +309,7 @@ func TestReadRegularReadsUpToItsLimit(t *testing.T) {
 		if err != nil || !bytes.Equal(data, want) || info.Size() != int64(size) {
 			t.Errorf("%d bytes: %d, %v", size, len(data), err)
 		}
-		if f.Ops() > 5 { // open, stat, read, and whether that was all, close
+		if len(f.Trace()) > 5 { // open, stat, read, and whether that was all, close
 			t.Errorf("%d bytes: %v", size, f.Trace())
 		}
 		if _, _, err := ReadRegular(f, path, int64(size)-1); !errors.Is(err, ErrTooLarge) {
@@ -420,7 +420,7 @@ func TestANameThatMayNotOutliveAPowerFailureIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := faultfs.New(vfs.OS())
-		f.FailAt(n, fs.ErrPermission)
+		f.Inject(faultfs.Fault{Op: n, Err: fs.ErrPermission})
 		err := Publish(f, part, path)
 		var detail *Error
 		if errors.As(err, &detail) != (want.step != "") || detail != nil && (detail.Step != want.step || detail.InDoubt != want.inDoubt) {

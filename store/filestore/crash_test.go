@@ -430,7 +430,7 @@ func TestAChangeThatWasNotMadeIsNotLogged(t *testing.T) {
 		t.Fatalf("nothing was renamed: %v", f.Trace())
 	}
 	f.Reset()
-	f.CrashAt(rename)
+	f.Inject(faultfs.Fault{Op: rename})
 	if _, err := m.Acquire(ctx, lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "o"}}); !errors.Is(err, lokt.ErrUnavailable) {
 		t.Fatalf("a crash: %v", err)
 	}

@@ -36,12 +36,12 @@ func TestADirectoryThatIsMovedAwayBetweenOpeningAndLockingIsNoticed(t *testing.T
 	}
 	f.Reset()
 	moved := false
-	f.Before(2, func() {
+	f.Inject(faultfs.Fault{Op: 2, Before: func() {
 		moved = true
 		if err := os.Rename(root, root+"-moved"); err != nil {
 			t.Error(err)
 		}
-	})
+	}})
 	if _, err := lokt.NewManager(s).Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "new"}}); err != nil {
 		t.Fatalf("in the new directory: %v", err)
 	}

@@ -250,7 +250,7 @@ func TestAFullDiskRefusesWhatItCannotKeep(t *testing.T) {
 	if _, err := m.Acquire(ctx, leaseOf("a", "first")); err != nil {
 		t.Fatal(err)
 	}
-	ops := f.Ops()
+	ops := len(f.Trace())
 	if _, err := m.Release(ctx, lokt.Target{Name: "x", LeaseID: "first"}); err != nil {
 		t.Fatal(err)
 	}

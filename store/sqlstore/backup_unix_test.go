@@ -24,7 +24,7 @@ func TestANameThatCannotBeFlushedIsNoSuccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := faultfs.New(vfs.OS())
-	f.FailAt(2, syscall.EIO) // after the renaming
+	f.Inject(faultfs.Fault{Op: 2, Err: syscall.EIO}) // after the renaming
 	if err := finishBackup(t.Context(), f, part, copied); !errors.Is(err, syscall.EIO) || !errors.Is(err, atomicfile.ErrInDoubt) {
 		t.Errorf("of a backup: %v", err)
 	}

@@ -69,14 +69,14 @@ func TestEveryOperationIsCountedAndTraced(t *testing.T) {
 		kind, _, _ := strings.Cut(s, " ")
 		got = append(got, kind)
 	}
-	if !slices.Equal(got, kinds) || f.Ops() != len(kinds) {
-		t.Errorf("%d operations: %v", f.Ops(), got)
+	if !slices.Equal(got, kinds) || len(f.Trace()) != len(kinds) {
+		t.Errorf("%d operations: %v", len(f.Trace()), got)
 	}
 	if want := "rename " + dir + "/a " + dir + "/b"; f.Trace()[9] != want {
 		t.Errorf("%q, want %q", f.Trace()[9], want)
 	}
 	f.Reset()
-	if f.Ops() != 0 || len(f.Trace()) != 0 {
+	if len(f.Trace()) != 0 {
 		t.Error("Reset forgets nothing")
 	}
 }
@@ -85,7 +85,7 @@ func TestEveryOperationCanFailAndIsNotDoneThen(t *testing.T) {
 	for n, kind := range kinds {
 		dir := t.TempDir()
 		f := New(vfs.OS())
-		f.FailAt(n+1, syscall.EIO)
+		f.Inject(Fault{Op: n + 1, Err: syscall.EIO})
 		if err := tour(f, dir); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: %v", kind, err)
 		}
@@ -107,8 +107,8 @@ func TestEveryOperationCanFailAndIsNotDoneThen(t *testing.T) {
 func TestAShortWriteWritesHalf(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a")
 	f := New(vfs.OS())
-	f.ShortWriteAt(1, syscall.EIO) // not a write: does not fail
-	f.ShortWriteAt(2, syscall.ENOSPC)
+	f.Inject(Fault{Op: 1, Err: syscall.EIO, Short: true}) // not a write: does not fail
+	f.Inject(Fault{Op: 2, Err: syscall.ENOSPC, Short: true})
 	file, err := f.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestACrashEndsEverythingAndClosesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	real := file.(*faultyFile).File
-	f.CrashAt(3)
+	f.Inject(Fault{Op: 3})
 	if _, err := file.Write([]byte("x")); err != nil {
 		t.Fatalf("before the crash: %v", err)
 	}
@@ -176,7 +176,7 @@ func TestCrashClosesFilesAtOnce(t *testing.T) {
 
 func TestAFailedCloseClosesTheFile(t *testing.T) {
 	f := New(vfs.OS())
-	f.FailAt(2, syscall.EIO)
+	f.Inject(Fault{Op: 2, Err: syscall.EIO})
 	file, err := f.OpenFile(filepath.Join(t.TempDir(), "a"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestAFailedCloseClosesTheFile(t *testing.T) {
 func TestBeforeLetsOthersInBetweenTwoSteps(t *testing.T) {
 	dir := t.TempDir()
 	f := New(vfs.OS())
-	f.Before(2, func() { _ = f.Mkdir(filepath.Join(dir, "d"), 0o700) })
+	f.Inject(Fault{Op: 2, Before: func() { _ = f.Mkdir(filepath.Join(dir, "d"), 0o700) }})
 	if _, err := f.Lstat(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestFaultsCoverEveryOperation(t *testing.T) {
 func TestOperationsAreCountedFromManyGoroutines(t *testing.T) {
 	dir := t.TempDir()
 	f := New(vfs.OS())
-	f.CrashAt(8*20 - 5)
+	f.Inject(Fault{Op: 8*20 - 5})
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -240,8 +240,8 @@ func TestOperationsAreCountedFromManyGoroutines(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if f.Ops() < 8*20 {
-		t.Errorf("%d operations", f.Ops())
+	if len(f.Trace()) < 8*20 {
+		t.Errorf("%d operations", len(f.Trace()))
 	}
 	if len(f.open) > 0 {
 		t.Errorf("%d files open after the crash", len(f.open))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -22,67 +23,54 @@ var ErrCrashed = errors.New("crashed")
 type Faulty struct {
 	inner vfs.FS
 
-	mu    sync.Mutex
-	trace []string
-	cues  map[int]cue
-	crash int // 0: never
-	open  map[*faultyFile]struct{}
+	mu     sync.Mutex
+	trace  []string
+	faults map[int]Fault
+	crash  int // 0: never
+	open   map[*faultyFile]struct{}
 }
 
-type cue struct {
-	err    error
-	short  bool
-	before func()
+// Fault is what happens at one operation: it fails, or if there is neither an error nor something to do before, the
+// process crashes.
+type Fault struct {
+	Op    int   // which operation, from 1
+	Err   error // what it returns, without being done. A close closes the file nevertheless, as kernels do
+	Short bool  // if the operation is a write, half of it is done; if not, it does not fail
+
+	// Before runs just before the operation, in the goroutine that asks for it: the place to let somebody else in between
+	// two steps. The file system may be used in it.
+	Before func()
+}
+
+func (f Fault) String() string {
+	switch {
+	case f.Err == nil:
+		return fmt.Sprintf("crash before operation %d", f.Op)
+	case f.Short:
+		return fmt.Sprintf("short write at operation %d: %v", f.Op, f.Err)
+	}
+	return fmt.Sprintf("failure of operation %d: %v", f.Op, f.Err)
 }
 
 // New returns a Faulty that passes to inner what it does not make fail.
 func New(inner vfs.FS) *Faulty {
-	return &Faulty{inner: inner, cues: map[int]cue{}, open: map[*faultyFile]struct{}{}}
+	return &Faulty{inner: inner, faults: map[int]Fault{}, open: map[*faultyFile]struct{}{}}
 }
 
-// FailAt makes the nth operation return err without being done. A close that fails this way closes the file
-// nevertheless, as kernels do.
-func (f *Faulty) FailAt(n int, err error) { f.cue(n, func(c *cue) { c.err, c.short = err, false }) }
-
-// ShortWriteAt makes the nth operation, if it is a write, write half of its bytes and return err.
-func (f *Faulty) ShortWriteAt(n int, err error) {
-	f.cue(n, func(c *cue) { c.err, c.short = err, true })
-}
-
-// Before runs do just before the nth operation, in the goroutine that asks for it: the place to let somebody else in
-// between two steps. The file system may be used inside do; what is done there is not cued by the same n again.
-func (f *Faulty) Before(n int, do func()) { f.cue(n, func(c *cue) { c.before = do }) }
-
-// CrashAt makes the nth and every later operation return ErrCrashed without being done, as if the process had died
-// there. At that moment every file still open is closed, which releases its locks as the kernel does; what was
+// Inject makes the fault happen. After a crash every operation returns ErrCrashed without being done, as if the process
+// had died there. At that moment every file still open is closed, which releases its locks as the kernel does; what was
 // written before stays, as it does when a process dies.
-func (f *Faulty) CrashAt(n int) {
+func (f *Faulty) Inject(fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.crash = n
+	f.faults[fault.Op] = fault
 }
 
-// Crash is CrashAt the next operation, but closes open files now.
+// Crash is a crash now.
 func (f *Faulty) Crash() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.crash = len(f.trace) + 1
-	f.closeAll()
-}
-
-func (f *Faulty) cue(n int, set func(*cue)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c := f.cues[n]
-	set(&c)
-	f.cues[n] = c
-}
-
-// Ops returns the number of operations asked for so far.
-func (f *Faulty) Ops() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.trace)
+	f.crashAt(len(f.trace) + 1)
 }
 
 // Trace returns the operations asked for so far, failed ones included, as "write /path/name" or
@@ -90,41 +78,44 @@ func (f *Faulty) Ops() int {
 func (f *Faulty) Trace() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]string(nil), f.trace...)
+	return slices.Clone(f.trace)
 }
 
-// Reset forgets the operations so far and every cue, and ends a crash: the next operation is the first. Files opened
+// Reset forgets the operations so far and every fault, and ends a crash: the next operation is the first. Files opened
 // before stay usable unless a crash closed them.
 func (f *Faulty) Reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.trace, f.cues, f.crash = nil, map[int]cue{}, 0
+	f.trace, f.faults, f.crash = nil, map[int]Fault{}, 0
 }
 
 // step counts an operation and says how it fails. short means that a write is to be done by half.
 func (f *Faulty) step(kind, detail string) (short bool, err error) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.trace = append(f.trace, kind+" "+detail)
 	n := len(f.trace)
-	c := f.cues[n]
-	delete(f.cues, n)
-	if c.before != nil {
+	fault, cued := f.faults[n]
+	delete(f.faults, n)
+	switch {
+	case fault.Before != nil:
 		f.mu.Unlock()
-		c.before()
+		fault.Before()
 		f.mu.Lock()
+	case cued && fault.Err == nil:
+		f.crashAt(n)
 	}
-	defer f.mu.Unlock()
-	if f.crash > 0 && n >= f.crash {
-		f.closeAll()
+	switch {
+	case f.crash > 0 && n >= f.crash:
 		return false, ErrCrashed
-	}
-	if c.short && kind != "write" {
+	case fault.Short && kind != "write":
 		return false, nil
 	}
-	return c.short, c.err
+	return fault.Short, fault.Err
 }
 
-func (f *Faulty) closeAll() {
+func (f *Faulty) crashAt(n int) {
+	f.crash = n
 	for file := range f.open {
 		file.File.Close()
 		delete(f.open, file)
@@ -240,35 +231,6 @@ func (file *faultyFile) Close() error {
 		err = e
 	}
 	return err
-}
-
-// Fault is one way in which one operation fails.
-type Fault struct {
-	Op    int   // which operation, from 1
-	Err   error // nil for a crash
-	Short bool  // if the operation is a write, half of it is done; if not, it does not fail
-}
-
-func (f Fault) String() string {
-	switch {
-	case f.Err == nil:
-		return fmt.Sprintf("crash before operation %d", f.Op)
-	case f.Short:
-		return fmt.Sprintf("short write at operation %d: %v", f.Op, f.Err)
-	}
-	return fmt.Sprintf("failure of operation %d: %v", f.Op, f.Err)
-}
-
-// Inject makes the fault happen.
-func (f *Faulty) Inject(fault Fault) {
-	switch {
-	case fault.Err == nil:
-		f.CrashAt(fault.Op)
-	case fault.Short:
-		f.ShortWriteAt(fault.Op, fault.Err)
-	default:
-		f.FailAt(fault.Op, fault.Err)
-	}
 }
 
 // Faults yields every fault of an action of ops operations, one at a time: a crash before each, I/O error and full

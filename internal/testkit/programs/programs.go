@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -27,12 +28,12 @@ var Dir = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	all := filepath.Join(os.TempDir(), fmt.Sprint("lokt-programs-", os.Getuid()))
+	if err := own(all); err != nil {
+		return "", err
+	}
 	dir := filepath.Join(all, fmt.Sprintf("%x", sha256.Sum256(key)))
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return dir, err
-	}
-	if err := os.MkdirAll(all, 0o755); err != nil {
-		return "", err
 	}
 	old, err := os.ReadDir(all)
 	if err != nil {
@@ -58,6 +59,23 @@ var Dir = sync.OnceValues(func() (string, error) {
 	}
 	return dir, nil
 })
+
+// own makes a directory in which nobody else can put programs, or finds out that it is one.
+func own(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner := reflect.Indirect(reflect.ValueOf(fi.Sys())).FieldByName("Uid") // that of a syscall.Stat_t, where there are owners
+	if !fi.IsDir() || owner.IsValid() && (owner.Uint() != uint64(os.Getuid()) || fi.Mode().Perm()&0o022 != 0) {
+		return fmt.Errorf("%s is not a directory of this user's alone: remove it", dir)
+	}
+	return nil
+}
 
 func run(verb string, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", append([]string{verb, "-buildvcs=false"}, args...)...) //nolint:noctx // ends by itself

@@ -14,13 +14,17 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
+	now     state
+	conns   map[net.Conn]struct{}
+}
+
+// state is what a proxy does.
+type state struct {
 	to      string
 	refuse  bool
 	hole    bool
 	swallow bool
 	delay   time.Duration
-	closed  bool
-	conns   map[net.Conn]struct{}
 }
 
 // NewProxy returns a proxy to the address, which may change, until the test ends.
@@ -30,7 +34,7 @@ func NewProxy(t testing.TB, to string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{listener: l, to: to, conns: map[net.Conn]struct{}{}}
+	p := &Proxy{listener: l, now: state{to: to}, conns: map[net.Conn]struct{}{}}
 	p.changed = sync.NewCond(&p.mu)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -44,8 +48,7 @@ func NewProxy(t testing.TB, to string) *Proxy {
 	})
 	t.Cleanup(func() {
 		_ = l.Close()
-		p.set(func() { p.closed = true })
-		p.Cut()
+		p.Refuse()
 		wg.Wait()
 	})
 	return p
@@ -55,62 +58,56 @@ func NewProxy(t testing.TB, to string) *Proxy {
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // To makes new connections go to another address.
-func (p *Proxy) To(addr string) { p.set(func() { p.to = addr }) }
+func (p *Proxy) To(addr string) { p.set(false, func(s *state) { s.to = addr }) }
 
 // Refuse ends all connections, and new ones at once.
-func (p *Proxy) Refuse() {
-	p.set(func() { p.refuse = true })
-	p.Cut()
-}
+func (p *Proxy) Refuse() { p.set(true, func(s *state) { s.refuse = true }) }
 
 // Hole lets connections be, and be made, but nothing through in either direction: what a cable that is pulled out does.
-func (p *Proxy) Hole() { p.set(func() { p.hole = true }) }
+func (p *Proxy) Hole() { p.set(false, func(s *state) { s.hole = true }) }
 
 // Swallow lets requests through, but no answers: when the first one comes, its connection is cut.
-func (p *Proxy) Swallow() { p.set(func() { p.swallow = true }) }
+func (p *Proxy) Swallow() { p.set(false, func(s *state) { s.swallow = true }) }
 
 // Delay holds everything up that goes through, in each direction.
-func (p *Proxy) Delay(d time.Duration) { p.set(func() { p.delay = d }) }
+func (p *Proxy) Delay(d time.Duration) { p.set(false, func(s *state) { s.delay = d }) }
 
 // Heal ends Refuse, Hole, Swallow and Delay. Connections that were in a hole are cut: their ends gave them up, or
 // should.
 func (p *Proxy) Heal() {
-	p.mu.Lock()
-	hole := p.hole
-	p.mu.Unlock()
-	if hole {
-		p.Cut()
-	}
-	p.set(func() { p.refuse, p.hole, p.swallow, p.delay = false, false, false, 0 })
+	p.set(p.state().hole, func(s *state) { *s = state{to: s.to} })
 }
 
 // Cut ends all connections. New ones may be made.
-func (p *Proxy) Cut() {
+func (p *Proxy) Cut() { p.set(true, func(*state) {}) }
+
+func (p *Proxy) set(cut bool, change func(*state)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	change(&p.now)
 	for c := range p.conns {
-		_ = c.Close()
+		if cut {
+			_ = c.Close()
+			delete(p.conns, c)
+		}
 	}
-	clear(p.conns)
 	p.changed.Broadcast()
 }
 
-func (p *Proxy) set(change func()) {
+func (p *Proxy) state() state {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	change()
-	p.changed.Broadcast()
+	return p.now
 }
 
 // keep remembers the connection so that it can be cut, unless there are to be none.
 func (p *Proxy) keep(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.refuse {
-		return false
+	if !p.now.refuse {
+		p.conns[c] = struct{}{}
 	}
-	p.conns[c] = struct{}{}
-	return true
+	return !p.now.refuse
 }
 
 func (p *Proxy) drop(c net.Conn) {
@@ -126,10 +123,7 @@ func (p *Proxy) pass(c net.Conn) {
 	if !p.keep(c) || !p.through(c) {
 		return
 	}
-	p.mu.Lock()
-	to := p.to
-	p.mu.Unlock()
-	up, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", to)
+	up, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.state().to)
 	if err != nil {
 		return
 	}
@@ -137,33 +131,20 @@ func (p *Proxy) pass(c net.Conn) {
 	if !p.keep(up) {
 		return
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.copy(up, c, false)
-	}()
+	var wg sync.WaitGroup
+	wg.Go(func() { p.copy(up, c, false) })
 	p.copy(c, up, true)
-	<-done
-}
-
-func (p *Proxy) swallows() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.swallow
+	wg.Wait()
 }
 
 // through waits while there is a hole, and then for the delay. It returns false if the connection is cut meanwhile.
 func (p *Proxy) through(c net.Conn) bool {
 	p.mu.Lock()
-	for p.hole && !p.closed {
-		if _, ok := p.conns[c]; !ok {
-			break
-		}
+	_, ok := p.conns[c]
+	for ; ok && p.now.hole; _, ok = p.conns[c] {
 		p.changed.Wait()
 	}
-	_, ok := p.conns[c]
-	delay := p.delay
-	ok = ok && !p.closed
+	delay := p.now.delay
 	p.mu.Unlock()
 	time.Sleep(delay)
 	return ok
@@ -175,7 +156,7 @@ func (p *Proxy) copy(to, from net.Conn, answers bool) {
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
-			if !p.through(from) || answers && p.swallows() {
+			if !p.through(from) || answers && p.state().swallow {
 				return
 			}
 			if _, err := to.Write(buffer[:n]); err != nil {
