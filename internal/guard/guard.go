@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -51,7 +52,7 @@ type Command struct {
 	// Started, if set, is called with the command's process ID once it runs.
 	Started func(pid int)
 
-	// Ending, if set, is called when the command is asked to end because a lease is about to be lost.
+	// Ending is called when the command is asked to end, for Stop, because a lease is about to be lost.
 	Ending func(l *lokt.Lease)
 
 	// Lost is called for each lease that is lost while the command runs; it may return another lease in its stead, which
@@ -90,10 +91,10 @@ func Find(program string) (string, error) {
 func notFound(program string, err error) error {
 	e := &NotFoundError{Program: program, Err: err, Code: ExitNotExecutable}
 	var inner *exec.Error
+	var path *fs.PathError
 	if errors.As(err, &inner) {
 		e.Err = inner.Err
 	}
-	var path *fs.PathError
 	if errors.As(err, &path) {
 		e.Err = path.Err
 	}
@@ -180,12 +181,11 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 	if c.Started != nil {
 		c.Started(p.pid)
 	}
-	w := watch(c, leases)
-	relay := &relay{p: p, tree: tree, signals: signals, steps: w.steps, ended: make(chan struct{}), done: make(chan struct{})}
-	go relay.run()
+	w := &watcher{c: c, p: p, tree: tree, signals: signals, steps: make(chan syscall.Signal, 2*len(leases)+2)} // as many as there can be
+	w.watch(leases)
 	code = p.wait() // here, and not in a goroutine: the end of the command is what everybody waits for
 	w.stop()
-	if relay.end() {
+	if <-w.relayed; w.stopped { // nothing is under way any more that could kill what is started next
 		tree.killRest()
 		code = ExitLost
 	}
@@ -193,24 +193,27 @@ func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) 
 	return code, nil
 }
 
-// relay passes on to the command what comes for it while it runs.
-type relay struct {
+// watcher passes on to the command what comes for it while it runs, and follows the leases.
+type watcher struct {
+	c       Command
 	p       *child
 	tree    tree
 	signals *Signals
-	steps   chan syscall.Signal
-	ended   chan struct{}
-	done    chan struct{}
-	stopped bool // the command was told to end for a lost lock; to be read when done is closed
+	steps   chan syscall.Signal // to end the command for a lost lock
+	ctx     context.Context     // ends with the command
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+	relayed chan struct{}
+	stopped bool // the command was told to end for a lost lock; to be read when relayed is closed
 }
 
-// reapPause is how long what has lost its parent stays a zombie after its end, at most: to find such processes is to look at all there
-// are.
+// reapPause is how long what has lost its parent stays a zombie after its end, at most: to find such processes is to
+// look at all there are.
 const reapPause = time.Second
 
-func (r *relay) run() {
-	defer close(r.done)
-	deaths, enough := r.tree.deaths()
+func (w *watcher) relay() {
+	defer close(w.relayed)
+	deaths, enough := w.tree.deaths()
 	defer enough()
 	var reap <-chan time.Time
 	for {
@@ -221,75 +224,102 @@ func (r *relay) run() {
 			}
 		case <-reap:
 			reap = nil
-			r.tree.reap(r.p)
-		case sig := <-r.signals.c:
-			if !r.signals.tty.delivered(sig) {
-				r.p.signal(sig.(syscall.Signal))
+			w.tree.reap(w.p)
+		case sig := <-w.signals.c:
+			if !w.signals.tty.delivered(sig) {
+				w.p.signal(sig.(syscall.Signal))
 			}
-		case step := <-r.steps:
-			r.stopped = true
-			r.tree.signal(r.p, step)
-		case <-r.ended:
+		case step := <-w.steps:
+			w.stopped = true
+			w.tree.signal(w.p, step)
+		case <-w.ctx.Done():
 			return
 		}
 	}
 }
 
-// end stops passing things on and reports whether the command was told to end for a lost lock. When it returns, nothing is
-// under way that could kill what is started next.
-func (r *relay) end() bool {
-	close(r.ended)
-	<-r.done
-	return r.stopped
-}
-
-// watcher follows the leases while the command runs.
-type watcher struct {
-	c     Command
-	steps chan syscall.Signal
-	ctx   context.Context
-	stop  context.CancelFunc
-	done  sync.WaitGroup
-}
-
-func watch(c Command, leases lokt.Leases) *watcher {
-	w := &watcher{c: c, steps: make(chan syscall.Signal, 4*len(leases)+4)} // as many as there can be
+func (w *watcher) watch(leases lokt.Leases) {
+	c := w.c
 	w.ctx, w.stop = context.WithCancel(context.Background())
+	w.relayed = make(chan struct{})
+	go w.relay()
 	for _, l := range leases {
 		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 || c.Stop { // others are lost only if somebody ends them
 			w.done.Go(func() { w.follow(l) })
 		}
+		if c.Stop {
+			w.done.Go(func() { w.heel(lease{l}, func() { c.Ending(l) }) })
+		}
 	}
 	if c.Leash != nil {
-		w.done.Go(w.heel)
+		w.done.Go(func() { w.heel(c.Leash, func() {}) })
 	}
-	return w
 }
 
-// heel ends the command in time for the leash: it is asked to end when no more than the grace is left, or at once if it is
-// to, and killed when there is still some left.
-func (w *watcher) heel() {
-	reserve := w.c.StopGrace / killReserve
+// follow tells of the loss of the lease, and of its replacement's.
+func (w *watcher) follow(l *lokt.Lease) {
+	for l != nil {
+		select {
+		case <-l.Context().Done():
+		case <-w.ctx.Done():
+			if !w.c.Stop { // for whose sake the command may have ended
+				return
+			}
+		}
+		if !errors.Is(l.Err(), lokt.ErrLost) {
+			return
+		}
+		l = w.c.Lost(l, l.Err())
+	}
+}
+
+// lease is a lease as a leash.
+type lease struct{ l *lokt.Lease }
+
+func (l lease) Done() <-chan struct{} { return l.l.Context().Done() }
+
+// Remaining returns how long the lease lasts. One that somebody ended, so that somebody else may be in already, leaves the
+// command its grace all the same.
+func (l lease) Remaining() time.Duration {
+	var gone *lokt.GoneError
+	if errors.As(l.l.Err(), &gone) {
+		return math.MaxInt64
+	}
+	return l.l.Remaining()
+}
+
+const (
+	// look is the shortest pause between two looks at a leash.
+	look = 10 * time.Millisecond
+
+	// killReserve is the part of the grace that is kept back: the command is killed that long before the leash ends, so that
+	// it is gone by then even if the machine is busy.
+	killReserve = 4
+)
+
+// heel ends the command in time for a leash. It is asked to end, as ending is told of, when no more than the grace is left,
+// or when the leash says so, and killed when there is still some left.
+func (w *watcher) heel(l Leash, ending func()) {
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	for asked := false; !asked; {
-		tick.Reset(max(look, min(w.c.Leash.Remaining()-w.c.StopGrace, time.Second)))
+		tick.Reset(max(look, min(l.Remaining()-w.c.StopGrace, time.Second)))
 		select {
-		case <-w.c.Leash.Done():
+		case <-l.Done():
 			asked = true
 		case <-w.ctx.Done():
 			return
 		case <-tick.C:
-			asked = w.c.Leash.Remaining() <= w.c.StopGrace
+			if asked = l.Remaining() <= w.c.StopGrace; asked {
+				w.done.Go(ending) // which may be slow
+			}
 		}
 	}
 	w.steps <- syscall.SIGTERM
-	for end := time.Now().Add(w.c.StopGrace); ; {
-		left := min(time.Until(end), w.c.Leash.Remaining()-reserve)
-		if left <= 0 {
-			break
-		}
-		tick.Reset(min(left, time.Second))
+	end := time.Now().Add(w.c.StopGrace)
+	left := func() time.Duration { return min(time.Until(end), l.Remaining()-w.c.StopGrace/killReserve) }
+	for left() > 0 {
+		tick.Reset(min(left(), time.Second))
 		select {
 		case <-w.ctx.Done():
 			return
@@ -297,81 +327,4 @@ func (w *watcher) heel() {
 		}
 	}
 	w.steps <- syscall.SIGKILL
-}
-
-// look is the shortest pause between two looks at a lease that may have to be given up.
-const look = 10 * time.Millisecond
-
-// follow waits for the loss of the lease, and for its replacement's.
-func (w *watcher) follow(l *lokt.Lease) {
-	for l != nil && w.until(l) {
-		if w.c.Stop {
-			w.end(l)
-			return
-		}
-		l = w.c.Lost(l, l.Err())
-	}
-}
-
-// killReserve is the part of the grace that is kept back: the command is killed that long before the lease ends, so that
-// it is gone by then even if the machine is busy.
-const killReserve = 4
-
-// until waits for the loss of the lease and reports whether it came. If the command is to be stopped for it, it is asked
-// to end while there is still time, and killed while there is still some.
-func (w *watcher) until(l *lokt.Lease) bool {
-	ladder := []struct {
-		left time.Duration // of the lease
-		step syscall.Signal
-	}{{w.c.StopGrace, syscall.SIGTERM}, {w.c.StopGrace / killReserve, syscall.SIGKILL}}
-	if !w.c.Stop {
-		ladder = nil
-	}
-	tick := time.NewTimer(time.Minute)
-	defer tick.Stop()
-	for {
-		pause := time.Minute
-		if len(ladder) > 0 {
-			pause = max(look, min(l.Remaining()-ladder[0].left, pause))
-		}
-		tick.Reset(pause)
-		select {
-		case <-l.Context().Done():
-			return errors.Is(l.Err(), lokt.ErrLost)
-		case <-w.ctx.Done():
-			return false
-		case <-tick.C:
-			if len(ladder) > 0 && l.Remaining() <= ladder[0].left {
-				w.steps <- ladder[0].step
-				if ladder = ladder[1:]; len(ladder) == 1 && w.c.Ending != nil {
-					w.done.Go(func() { w.c.Ending(l) }) // which may be slow
-				}
-			}
-		}
-	}
-}
-
-// end ends the command for a lease that is lost, and then tells of it: whoever is told may be slow. If the loss came
-// without warning, the command gets its grace all the same, but somebody else may be in already.
-func (w *watcher) end(l *lokt.Lease) {
-	var gone *lokt.GoneError
-	if !errors.As(l.Err(), &gone) {
-		w.steps <- syscall.SIGKILL
-		w.c.Lost(l, l.Err())
-		return
-	}
-	t := time.NewTimer(w.c.StopGrace)
-	defer t.Stop()
-	w.steps <- syscall.SIGTERM
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		w.c.Lost(l, l.Err())
-	}()
-	select {
-	case <-t.C:
-		w.steps <- syscall.SIGKILL
-	case <-w.ctx.Done():
-	}
-	<-told
 }

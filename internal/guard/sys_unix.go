@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -71,10 +72,7 @@ func start(c Command) (*child, error) {
 			return nil, err
 		}
 	}
-	files := []uintptr{0, 1, 2}
-	if c.Stdin != nil {
-		files[0] = c.Stdin.Fd()
-	}
+	files := []uintptr{cmp.Or(c.Stdin, os.Stdin).Fd(), 1, 2}
 	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: files, Sys: dying(c.Bound)})
 	if err != nil {
 		return nil, err
@@ -118,8 +116,8 @@ func newTree(stop bool) tree {
 	return tree{all: stop && process.BecomeSubreaper() == nil} // so that nothing the command leaves behind gets away
 }
 
-// deaths tells of children that have ended: the command, and what it left behind, which is this process's to bury. The returned function
-// ends that.
+// deaths tells of children that have ended: the command, and what it left behind, which is this process's to bury. The
+// returned function ends that.
 func (t tree) deaths() (deaths <-chan os.Signal, enough func()) {
 	if !t.all {
 		return nil, func() {}
