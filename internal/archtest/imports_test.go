@@ -55,9 +55,9 @@ func ours() map[string][]string {
 		"internal/cli/app":          {".", "httpapi", "internal/audit", "internal/guard", "internal/process", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
-		"internal/testkit/clitest":  {".", "internal/cli/app", "jobs", "lockfile", "store/memstore"}, // for tests
-		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/vfs"},
+		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
+		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
 		"internal/cli/agent":        {".", "internal/cli/app", "internal/policy", "internal/shell"},

@@ -19,8 +19,8 @@ import (
 )
 
 // Command lines that are shown to people and agents must work. They are taken out of where they stand as a shell would, and given
-// to the commands, which have no working directory: what they do first, when they are content with the command line, is to
-// fail for that.
+// to the commands, which have no working directory, or no certificate: what they do first, when they are content with the
+// command line, is to fail for that.
 
 var errNowhere = errors.New("there is no working directory")
 
@@ -34,14 +34,14 @@ func everything() []app.Command {
 func accepted(words []string) error {
 	env := map[string]string{}
 	if len(words) > 1 && (words[1] == "job" || words[1] == "worker") { // which take a server
-		env["LOKT_SERVER"] = "http://127.0.0.1:1"
+		env["LOKT_SERVER"], env["LOKT_CA_FILE"] = "http://127.0.0.1:1", "/none"
 	}
 	a := app.New(everything(), app.Streams{
 		In: strings.NewReader(""), Out: io.Discard, Err: io.Discard,
 		Getenv:  func(key string) string { return env[key] },
 		Environ: func() []string { return nil },
 		Dir:     func() (string, error) { return "", errNowhere },
-	}, func(app.Server) (app.Remote, error) { return nil, errNowhere })
+	})
 	args := words[1:]
 	root := a.Tree(args)
 	for _, c := range root.Commands() {
@@ -50,7 +50,7 @@ func accepted(words []string) error {
 		}
 	}
 	root.SetArgs(args)
-	if err := root.Execute(); err != nil && !errors.Is(err, errNowhere) && !errors.Is(err, fs.ErrNotExist) { // as the payload's file
+	if err := root.Execute(); err != nil && !errors.Is(err, errNowhere) && !errors.Is(err, fs.ErrNotExist) { // as the payload's file, and the certificate
 		return err
 	}
 	for i, w := range args {
@@ -340,4 +340,22 @@ func TestCheckOfCommandLinesFindsWhatDoesNotParse(t *testing.T) {
 	if n := checkMarkdown(t, "doc", doc, true); n != 3 {
 		t.Errorf("%d commands were found in the document with spans, want 3", n)
 	}
+}
+
+func TestHelpFitsATerminal(t *testing.T) {
+	var check func(words []string, cmd *cobra.Command)
+	check = func(words []string, cmd *cobra.Command) {
+		if !cmd.Hidden && !cmd.DisableFlagParsing { // which another program tells of
+			help := clitest.New(t, "ann", Commands()).Must(append(words, "--help")...)
+			for line := range strings.Lines(help) {
+				if len(line) > 81 {
+					t.Errorf("lokt %s --help has a line of %d characters: %s", strings.Join(words, " "), len(line)-1, line)
+				}
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			check(append(words[:len(words):len(words)], sub.Name()), sub)
+		}
+	}
+	check(nil, Tree())
 }

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/lokt-dev/lokt"
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
@@ -28,10 +32,16 @@ func TestTheTokenComesFromWhereItIsSaid(t *testing.T) {
 		"fencing tokens, and the file":    {[]string{"LOKT_TOKEN=12", "LOKT_HELD=a=x", "LOKT_TOKEN_FILE=" + file}, "of-the-file"},
 		"another inside of a guard":       {[]string{"LOKT_TOKEN=other", "LOKT_HELD=a=x", "LOKT_SERVER_TOKEN=handed-on"}, "handed-on"},
 	} {
-		a := clitest.NewAtServer(t, Commands(), c.env...)
-		if code, _, errs := a.Lokt("exists", "x"); code != 3 || len(a.Asked) != 1 || a.Asked[0].Token != c.want {
-			t.Errorf("%s: exit %d, asked %+v, %s", what, code, a.Asked, errs)
+		var asked []string
+		far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+			w.WriteHeader(http.StatusNotImplemented)
+		}))
+		d := clitest.New(t, "ann", Commands()).With(append(c.env, "LOKT_SERVER="+far.URL)...)
+		if code, _, errs := d.Lokt("exists", "x"); code != 1 || len(asked) != 1 || asked[0] != c.want {
+			t.Errorf("%s: exit %d, asked %q, %s", what, code, asked, errs)
 		}
+		far.Close()
 	}
 }
 
@@ -50,24 +60,25 @@ func TestAddressesAreTakenFromTheFlagFirstAndThenFromTheEnvironment(t *testing.T
 		{"http://a", []string{"--root", "here"}, ""},
 		{"", nil, ""},
 	} {
-		a := clitest.NewAtServer(t, Commands(), "LOKT_SERVER="+c.env)
-		code, _, errs := a.Lokt(append([]string{"exists", "x"}, c.args...)...)
 		var got []string
-		if len(a.Asked) > 0 {
-			got = a.Asked[0].URLs
-		}
-		if code != 3 || strings.Join(got, " ") != c.want {
-			t.Errorf("LOKT_SERVER=%s lokt exists x %v: exit %d, asked %v: %s", c.env, c.args, code, got, errs)
+		where := app.Command{Name: "where", Build: func(a *app.App) *cobra.Command {
+			return &cobra.Command{Use: "where", RunE: func(*cobra.Command, []string) error { got = a.ServerURLs(); return nil }}
+		}}
+		code, _, errs := clitest.New(t, "ann", []app.Command{where}).With("LOKT_SERVER=" + c.env).Lokt(append([]string{"where"}, c.args...)...)
+		if code != 0 || strings.Join(got, " ") != c.want {
+			t.Errorf("LOKT_SERVER=%s lokt where %v: exit %d, %v: %s", c.env, c.args, code, got, errs)
 		}
 	}
 }
 
 func TestAPasswordInAnAddressIsNotShown(t *testing.T) {
-	a := clitest.NewAtServer(t, Commands(), "LOKT_SERVER=http://ann:hush@127.0.0.1:7117")
-	a.Server.Down = lokt.ErrUnavailable
-	for _, args := range [][]string{{"status"}, {"doctor"}, {"doctor", "--json"}, {"prime"}, {"why", "x"}, {"why", "x", "--server", "http://ann:hush@far"}, {"lock", "x", "--server", "ftp://ann:hush@far"}} {
-		if _, out, errs := a.Lokt(args...); strings.Contains(out+errs, "hush") {
-			t.Errorf("lokt %v: %s%s", args, out, errs)
-		}
+	for _, args := range [][]string{{"status"}, {"doctor"}, {"doctor", "--json"}, {"prime"}, {"why", "x"}, {"why", "x", "--server", "http://ann:hush@127.0.0.1:2"}, {"lock", "x", "--server", "ftp://ann:hush@far"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel() // each tries for a while
+			d := clitest.New(t, "ann", Commands()).With("LOKT_SERVER=http://ann:hush@127.0.0.1:1")
+			if _, out, errs := d.Lokt(args...); strings.Contains(out+errs, "hush") {
+				t.Errorf("%s%s", out, errs)
+			}
+		})
 	}
 }

@@ -25,10 +25,11 @@ type entry struct {
 	job      jobs.Job
 	hold     *hold
 	attempts []jobs.Attempt // that ended
-	pending  bool           // it is kept for a request, until its locks are taken
+	pending  *pending
 
-	in      *list.List // its shelf
-	inShelf *list.Element
+	in      *list.List // engine.byState of its state
+	inState *list.Element
+	counted bool // among the queued
 	line    *line
 	lineAt  int
 	waitsIn *queue[*entry] // engine.timed or engine.backoffs, if its time is ahead
@@ -48,16 +49,18 @@ type Engine struct {
 	tokenFloor uint64 // Living.TokenFloor
 
 	jobs      map[string]*entry
-	shelves   [6]list.List // of *entry, newest change first: queued ones by class, leased ones, running ones
+	byState   map[jobs.State]*list.List // of *entry, newest change first
+	depths    jobs.Depths
 	groups    map[shape]*group
+	uniques   int            // groups of unique jobs
 	timed     *queue[*entry] // by ReadyAt on the wall clock
 	backoffs  *queue[*entry] // by due
 	frozen    map[string]bool
 	names     map[string]*name
 	blocked   *queue[*name]
-	pendings  map[string]*waiter    // that a job is kept for, by lease ID
-	unlocking map[string]*unlocking // by lease ID
-	kept      int                   // units of these
+	pendings  map[string]*pending // by lease ID
+	unlocking map[string][]string // locks that are being given back, by lease ID
+	kept      int                 // units of these
 	reserved  reservation
 	leases    map[string]*hold
 	holding   map[string]*hold // of these, whose jobs name locks
@@ -74,7 +77,7 @@ type Engine struct {
 	waiting  map[string]*profile // with requests, by key
 	fresh    map[string]*profile // with requests of this turn
 	wake     bool                // something other than a request has made grants possible
-	moved    int                 // weight of what this turn has changed
+	moved    int                 // weight, in bytes, of the jobs that this turn granted or took back
 	more     bool                // it left some of that to the next turn, which is due at once
 	draining bool
 	asked    map[requestKey]*waiter
@@ -90,10 +93,10 @@ type Engine struct {
 
 func newEngine(cfg jobs.Config) *Engine {
 	e := &Engine{
-		cfg: cfg.WithDefaults(), jobs: map[string]*entry{},
+		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*list.List{},
 		groups: map[shape]*group{},
-		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*waiter{},
-		unlocking: map[string]*unlocking{}, leases: map[string]*hold{}, holding: map[string]*hold{},
+		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
+		unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
@@ -110,6 +113,9 @@ func newEngine(cfg jobs.Config) *Engine {
 	e.ends = newQueue(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
 	})
+	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
+		e.byState[s] = list.New()
+	}
 	return e
 }
 
@@ -197,8 +203,6 @@ type Outcome struct {
 	Changes jobs.Changes
 	Replies []Reply
 	Orders  []LockOrder
-	Blocked []string // locks that could not be had
-	Taken   int      // how many of the requests were taken in: the first, and one at least
 }
 
 // Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all
@@ -209,13 +213,7 @@ func (e *Engine) Turn(now Instant, requests []Call) Outcome { return e.TurnWith(
 func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder) Op) Outcome {
 	e.begin(now)
 	e.replies = slices.Grow(e.replies, len(requests))
-	begun := e.moved
-	for i, r := range requests {
-		if i > 0 && e.moved-begun >= mostTaken {
-			requests = requests[:i]
-			break
-		}
-		e.moved += callWeight
+	for _, r := range requests {
 		e.apply(r.ID, r.Op)
 	}
 	for e.match(); len(e.orders) > 0 && carryOut != nil; e.match() {
@@ -229,9 +227,7 @@ func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder)
 	for _, r := range requests {
 		e.read(r.ID, r.Op)
 	}
-	out := e.finish()
-	out.Taken = len(requests)
-	return out
+	return e.finish()
 }
 
 // timeOut answers the requests that waited for long enough.
@@ -296,11 +292,7 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, e.beatAll(o.WorkerID, o.LeaseIDs))
 	case Complete:
 		applied, err := e.complete(&o.Completion)
-		if u := e.unlocking[o.LeaseID]; u != nil && applied {
-			u.call = id
-		} else {
-			e.answer(id, applied, err)
-		}
+		e.answer(id, applied, err)
 	case Report:
 		e.answer(id, nil, e.report(&o.Progress))
 	case Cancel:
@@ -323,13 +315,10 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, nil)
 	case Locked:
 		e.locked(&o)
-		e.reply(id, nil)
 	case Unlocked:
 		e.unlocked(o.LeaseID)
-		e.reply(id, nil)
 	case Vacant:
 		e.vacant(o.Lock)
-		e.reply(id, nil)
 	}
 }
 
@@ -410,9 +399,17 @@ func (e *Engine) Next() time.Duration {
 	if e.more {
 		consider(e.Now.Mono)
 	}
-	consider(e.soonest())
+	if h := e.firstDeadline(); h != nil {
+		consider(h.deadline())
+	}
 	if e.timed.Len() > 0 { // the wall clock may be set: look at it now and then
 		consider(plus(e.Now.Mono, min(e.timed.top().job.ReadyAt.Sub(e.Now.Wall), wallCheck)))
+	}
+	if e.backoffs.Len() > 0 {
+		consider(e.backoffs.top().due)
+	}
+	if e.blocked.Len() > 0 {
+		consider(e.blocked.top().until)
 	}
 	if e.ends.Len() > 0 {
 		consider(e.ends.top().until)

@@ -6,7 +6,6 @@ package engine
 import (
 	"cmp"
 	"container/list"
-	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -46,9 +45,9 @@ func profileKey(a *jobs.Request) string {
 	return joined(slices.Compact(types)) + "\x01" + joined(slices.Compact(caps)) + "\x01" + strconv.Itoa(a.MaxUnits)
 }
 
-// takes reports whether a worker of the profile may take jobs of the shape, if it holds no lease.
-func (p *profile) takes(g *group) bool {
-	return g.units <= p.max && (len(p.types) == 0 || p.types[g.jobType]) &&
+// takes reports whether a worker of the profile may take jobs of the shape.
+func (p *profile) takes(g *group, idle bool) bool {
+	return g.units <= p.max && (idle || !g.unique) && (len(p.types) == 0 || p.types[g.jobType]) &&
 		capable(p.capabilities, g.needed)
 }
 
@@ -63,14 +62,10 @@ type waiter struct {
 	ask     *Request // nil for a heartbeat
 	worker  *worker
 	profile *profile
-	kept    *entry // a job that is kept for it, until its locks are taken
-	gone    bool   // its client
+	pending *pending // a job is kept for it, until its locks are taken
 
 	hold *hold // of a heartbeat
 }
-
-// idle reports whether the worker holds no lease, nor is about to.
-func (w *waiter) idle() bool { return w.worker.busy == 0 }
 
 // worker is who asks for leases.
 type worker struct {
@@ -197,24 +192,21 @@ func (e *Engine) dismiss(w *waiter) {
 	delete(e.asked, requestKey{w.worker.id, w.ask.RequestID})
 }
 
-// withdraw forgets a call whose client has gone, and answers it.
+// withdraw forgets a call whose client has gone.
 func (e *Engine) withdraw(id uint64) {
 	w := e.waiters[id]
-	if w == nil {
-		return
-	}
-	if len(w.calls) > 1 {
+	switch {
+	case w == nil:
+	case len(w.calls) > 1:
 		delete(e.waiters, id)
 		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == id })
-	} else {
-		w.gone = true
+	default:
+		if w.pending != nil {
+			w.pending.waiter = nil
+		}
 		e.dismiss(w)
 	}
-	e.fail(id, errWithdrawn)
 }
-
-// errWithdrawn is the answer to a call whose client has gone.
-var errWithdrawn = errors.New("withdrawn")
 
 // requestKey identifies a request that may be sent again.
 type requestKey struct{ worker, request string }
@@ -264,7 +256,7 @@ func (e *Engine) match() {
 		}
 		var pick *entry
 		for _, p := range among {
-			if c := e.best(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
+			if c := e.choose(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
 				pick = c
 			}
 		}
@@ -274,6 +266,7 @@ func (e *Engine) match() {
 		if left = e.full(); left {
 			break
 		}
+		e.move(&pick.job)
 		e.keep(e.receiver(among, pick), pick)
 		if e.reserved.job != nil {
 			e.wake = true // what runs behind the reservation depends on when others end
@@ -283,29 +276,20 @@ func (e *Engine) match() {
 	clear(e.fresh)
 }
 
-// best returns the first job in order that a worker who waits in the profile may take now, or nil.
-func (e *Engine) best(p *profile) *entry {
+// choose returns the first job in order for any ask of the profile, or nil.
+func (e *Engine) choose(p *profile) *entry {
 	if len(p.asks) == 0 {
 		return nil
 	}
-	free := e.free()
-	var best *entry
-	for _, g := range e.groups {
-		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, (*waiter).idle) {
-			continue
-		}
-		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
-			best = c
-		}
-	}
-	return best
+	idle := e.uniques > 0 && slices.ContainsFunc(p.asks, func(w *waiter) bool { return w.worker.busy == 0 })
+	return e.best(p, idle)
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job.
 func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
-		if !p.takes(en.line.group) {
+		if !p.takes(en.line.group, true) {
 			continue
 		}
 		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.job.Unique || w.worker.busy == 0 })
@@ -316,6 +300,14 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	return first
 }
 
+// pending is a job that is kept for a request while its locks are taken.
+type pending struct {
+	entry  *entry
+	waiter *waiter // nil once its client has gone
+	worker *worker
+	op     *Request
+}
+
 // keep grants a job to a request, or keeps it until its locks are taken.
 func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
@@ -323,8 +315,9 @@ func (e *Engine) keep(w *waiter, en *entry) {
 	if len(en.job.Locks) > 0 {
 		e.take(en.job.Locks, w.ask.LeaseID)
 		if e.cfg.Locking {
-			en.pending, w.kept = true, en
-			e.pendings[w.ask.LeaseID] = w
+			p := &pending{entry: en, waiter: w, worker: w.worker, op: w.ask}
+			en.pending, w.pending = p, p
+			e.pendings[w.ask.LeaseID] = p
 			e.kept += en.job.Units
 			e.ends.remove(w)
 			e.unline(w)
@@ -392,10 +385,10 @@ func byRunUntil(h *hold, t time.Duration) int { return cmp.Compare(h.runUntil, t
 // deny answers a request that there is nothing for.
 func (e *Engine) deny(w *waiter) {
 	d := &jobs.Denial{Code: jobs.DeniedEmpty, Reason: "nothing is queued", RetryAfter: retryPlain}
-	if e.depths().Sum() > 0 {
+	if e.depths.Sum() > 0 {
 		d.Code, d.Reason = jobs.DeniedEligible, "no queued job is for this worker now"
 		for _, g := range e.groups {
-			if g.open.Len() > 0 && w.profile.takes(g) && (!g.unique || w.worker.busy == 0) {
+			if g.open.Len() > 0 && w.profile.takes(g, w.worker.busy == 0) {
 				d.Code, d.Reason = jobs.DeniedCapacity, "not enough capacity is free for the jobs that are queued"
 			}
 		}
@@ -411,27 +404,18 @@ func (e *Engine) nextChance() time.Duration {
 	if len(e.unlocking) > 0 {
 		return 0
 	}
-	next := e.soonest()
-	if next != Never {
-		next -= e.Now.Mono
+	next := Never
+	if e.blocked.Len() > 0 {
+		next = e.blocked.top().until - e.Now.Mono
+	}
+	if h := e.firstDeadline(); h != nil {
+		next = min(next, h.deadline()-e.Now.Mono)
+	}
+	if e.backoffs.Len() > 0 {
+		next = min(next, e.backoffs.top().due-e.Now.Mono)
 	}
 	if e.timed.Len() > 0 {
 		next = min(next, e.timed.top().job.ReadyAt.Sub(e.Now.Wall))
-	}
-	return next
-}
-
-// soonest returns when the first lease expires, backoff ends or lock is tried again; never if there is none.
-func (e *Engine) soonest() time.Duration {
-	next := Never
-	if h := e.firstDeadline(); h != nil {
-		next = h.deadline()
-	}
-	if e.backoffs.Len() > 0 {
-		next = min(next, e.backoffs.top().due)
-	}
-	if e.blocked.Len() > 0 {
-		next = min(next, e.blocked.top().until)
 	}
 	return next
 }

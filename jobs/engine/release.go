@@ -53,6 +53,7 @@ func (e *Engine) firstDeadline() *hold {
 // expire ends the leases whose time is up.
 func (e *Engine) expire() {
 	for h := e.firstDeadline(); h != nil && h.deadline() <= e.Now.Mono && !e.full(); h = e.firstDeadline() {
+		e.move(&h.entry.job)
 		if h.runUntil <= h.expires {
 			e.end(h, jobs.Failed, jobs.CodeRuntime, nil, quoted(jobs.CodeRuntime))
 		} else {

@@ -76,7 +76,7 @@ func (e *Engine) startReservation() {
 // there is none.
 func (e *Engine) takenUntil(l *line) time.Duration {
 	for w := range e.present() {
-		if w.profile != nil && w.profile.takes(l.group) {
+		if w.profile != nil && w.profile.takes(l.group, true) {
 			return plus(w.seen, jobs.SeenFor) // the most recent one comes first
 		}
 	}

@@ -23,8 +23,8 @@ func get[T any](ctx context.Context, m *Manager, o engine.Op) (T, error) {
 	return r.(T), nil
 }
 
-// order has something done, unless that is invalid.
-func (m *Manager) order(ctx context.Context, invalid error, o engine.Op) error {
+// tell tells the engine something, unless that is invalid.
+func (m *Manager) tell(ctx context.Context, invalid error, o engine.Op) error {
 	if invalid != nil {
 		return invalid
 	}
@@ -114,9 +114,7 @@ func (m *Manager) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Heartbe
 		}
 		all = []jobs.LeaseAnswer{{LeaseID: b.LeaseID, HeartbeatAnswer: answer}}
 	}
-	if m.locks != nil {
-		m.locks.tellLost(ctx, all)
-	}
+	m.tellLost(ctx, all)
 	return all[0].HeartbeatAnswer, nil
 }
 
@@ -133,9 +131,7 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 			return nil, err
 		}
 	}
-	if m.locks != nil {
-		m.locks.tellLost(ctx, all)
-	}
+	m.tellLost(ctx, all)
 	return all, nil
 }
 
@@ -168,7 +164,7 @@ func (m *Manager) Complete(ctx context.Context, c jobs.Completion) (bool, error)
 // Report implements Leaser.
 func (m *Manager) Report(ctx context.Context, p jobs.Progress) error {
 	p.Progress, p.Metrics = cloneNumber(p.Progress), slices.Clone(p.Metrics)
-	return m.order(ctx, p.Validate(), engine.Report{Progress: p})
+	return m.tell(ctx, p.Validate(), engine.Report{Progress: p})
 }
 
 func cloneNumber(f *float64) *float64 {
@@ -181,17 +177,17 @@ func cloneNumber(f *float64) *float64 {
 
 // Revoke implements Operator.
 func (m *Manager) Revoke(ctx context.Context, leaseID, reason string) error {
-	return m.order(ctx, jobs.ValidateReason(reason), engine.Revoke{LeaseID: leaseID, Reason: reason})
+	return m.tell(ctx, jobs.ValidateReason(reason), engine.Revoke{LeaseID: leaseID, Reason: reason})
 }
 
 // Freeze implements Operator.
 func (m *Manager) Freeze(ctx context.Context, jobType string) error {
-	return m.order(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType, Frozen: true})
+	return m.tell(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType, Frozen: true})
 }
 
 // Unfreeze implements Operator.
 func (m *Manager) Unfreeze(ctx context.Context, jobType string) error {
-	return m.order(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType})
+	return m.tell(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType})
 }
 
 // Cleanup implements Operator.

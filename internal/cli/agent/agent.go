@@ -32,17 +32,17 @@ func Commands() []app.Command {
 // Main runs the command line of this process and returns its exit code.
 func Main(args []string) int {
 	debug.SetTraceback("crash") // as lokt does
-	return app.Run(Commands(), args, app.System(), app.Dial)
+	return app.Run(Commands(), args, app.System())
 }
 
 // Tree returns the commands, for documentation.
-func Tree() *cobra.Command { return app.New(Commands(), app.System(), app.Dial).Tree(nil) }
+func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }
 
 // in returns the same as seen from another directory.
 func (a cmd) in(dir string) cmd {
 	s := a.Streams
 	s.Dir = func() (string, error) { return dir, nil }
-	other := app.New(nil, s, a.Dial)
+	other := app.New(nil, s)
 	other.RootFlag, other.ServerFlag, other.ServerGiven, other.JSON = a.RootFlag, a.ServerFlag, a.ServerGiven, a.JSON
 	return cmd{other}
 }

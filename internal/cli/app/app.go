@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/process"
@@ -75,7 +76,6 @@ const (
 type App struct {
 	Streams
 	all         []Command
-	Dial        func(Server) (Remote, error)
 	RootFlag    string
 	ServerFlag  string
 	ServerGiven bool // --server stands on the command line, even if empty
@@ -84,7 +84,7 @@ type App struct {
 	Words       []string // the command line, without the program's name
 	Help        string   // the command line that tells of the command that runs; empty for lokt help
 	Opened      *Backend
-	Dialled     Remote
+	client      *httpapi.Client
 }
 
 // Backend is where the locks are: in files, or on a server.
@@ -92,7 +92,7 @@ type Backend struct {
 	lokt.Service
 	Store *filestore.Store // nil on a server
 	Root  RootDir
-	Far   Remote // nil with files
+	Far   *httpapi.Client // nil with files
 	URLs  []string
 }
 
@@ -127,11 +127,11 @@ func (a *App) Backend() (*Backend, error) {
 		return a.Opened, nil
 	}
 	if urls := a.ServerURLs(); len(urls) > 0 {
-		far, err := a.Remote()
+		far, err := a.Client()
 		if err != nil {
 			return nil, err
 		}
-		a.Opened = &Backend{Service: far.Locks(), Far: far, URLs: urls}
+		a.Opened = &Backend{Service: far, Far: far, URLs: urls}
 		return a.Opened, nil
 	}
 	root, err := a.FindRoot()
@@ -197,6 +197,15 @@ func (a *App) Print(v any) error {
 	return a.Write(string(line) + "\n")
 }
 
+// Answer says how a command ended: in JSON if that was asked for, in a line for people otherwise.
+func (a *App) Answer(v any, format string, args ...any) error {
+	if a.JSON {
+		return a.Print(v)
+	}
+	a.Say(format, args...)
+	return nil
+}
+
 // Say writes a line to standard output.
 func (a *App) Say(format string, args ...any) {
 	fmt.Fprintln(a.Out, Printable(fmt.Sprintf(format, args...)))
@@ -256,6 +265,13 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 		return Usagef("%s takes flags alone, and there is %q", cmd.CommandPath(), args[0])
 	}
 	return nil
+}
+
+// Named makes a command one about the lock that its only argument names.
+func (a *App) Named(cmd *cobra.Command, run func(name string) error) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = OneName, a.CompleteNames
+	cmd.RunE = func(_ *cobra.Command, args []string) error { return run(args[0]) }
+	return cmd
 }
 
 // OneName checks that there is one argument, the name of a lock.
@@ -348,7 +364,7 @@ func (b *Backend) Shown(leaseID string) string {
 	if b.Far == nil {
 		return leaseID
 	}
-	return b.Far.Shown(leaseID)
+	return httpapi.Shown(leaseID)
 }
 
 // OneLine replaces what could confuse a terminal, or a reader of lines.
@@ -410,13 +426,6 @@ func ValidNames(names ...string) error {
 		}
 	}
 	return nil
-}
-
-// Know tells a server of leases that another process acquired.
-func (b *Backend) Know(leaseIDs ...string) {
-	if b.Far != nil {
-		b.Far.Know(leaseIDs...)
-	}
 }
 
 // Record appends an event of this process to the audit log.

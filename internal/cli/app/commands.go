@@ -2,6 +2,8 @@ package app
 
 import (
 	"bytes"
+	"cmp"
+	_ "embed" // for help.md
 	"fmt"
 	"slices"
 	"strings"
@@ -13,15 +15,10 @@ import (
 )
 
 func newVersion(a *App) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Show the version of lokt and of the lock files that it writes",
-		Long: "Show the version of lokt, what it was built from, and the version of the lock files that it writes: programs\n" +
-			"with the same protocol version can share a directory.",
-		Example: "  lokt version\n  lokt version --json",
-		Args:    NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.runVersion() },
-	}
+	return Describe("version", &cobra.Command{
+		Args: NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.runVersion() },
+	})
 }
 
 func (a *App) runVersion() error {
@@ -41,14 +38,7 @@ func (a *App) runVersion() error {
 
 func newCompletion(a *App) *cobra.Command {
 	shells := []string{"bash", "zsh", "fish", "powershell"}
-	return &cobra.Command{
-		Use:   "completion bash|zsh|fish|powershell",
-		Short: "Write a script that completes command lines in a shell",
-		Long: "Write a script that makes the shell complete commands, flags and the names of locks. Load it in the shell's start-up\n" +
-			"file, or put it where the shell looks for such scripts. For bash, the package bash-completion must be there too.",
-		Example: "  source <(lokt completion bash)\n" +
-			"  lokt completion zsh > \"${fpath[1]}/_lokt\"\n" +
-			"  lokt completion fish > ~/.config/fish/completions/lokt.fish",
+	return Describe("completion", &cobra.Command{
 		ValidArgs: shells,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || !slices.Contains(shells, args[0]) {
@@ -57,7 +47,7 @@ func newCompletion(a *App) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runCompletion(cmd.Root(), args[0]) },
-	}
+	})
 }
 
 func (a *App) runCompletion(root *cobra.Command, shell string) error {
@@ -79,11 +69,7 @@ func (a *App) runCompletion(root *cobra.Command, shell string) error {
 
 // newHelp is help as a command: cobra's own ends well for a command that there is not.
 func newHelp() *cobra.Command {
-	return &cobra.Command{
-		Use:     "help [COMMAND]",
-		Short:   "Show what a command does",
-		Long:    "Show what lokt does, or one of its commands, as --help does.",
-		Example: "  lokt help\n  lokt help guard",
+	return Describe("help", &cobra.Command{
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			for _, c := range cmd.Root().Commands() {
@@ -101,16 +87,28 @@ func newHelp() *cobra.Command {
 			about.InitDefaultHelpFlag()
 			return about.Help()
 		},
-	}
+	})
+}
+
+//go:embed help.md
+var helpText string
+
+// Describe puts into a command what help.md says of it.
+func Describe(command string, cmd *cobra.Command) *cobra.Command {
+	_, text, _ := strings.Cut("\n"+helpText, "\n== "+command+": ")
+	text, _, _ = strings.Cut(text, "\n== ")
+	cmd.Use, text, _ = strings.Cut(text, "\n")
+	cmd.Short, text, _ = strings.Cut(text, "\n")
+	about, example, _ := strings.Cut(text, "\nExamples:\n")
+	cmd.Long, cmd.Example = strings.TrimSpace(about), strings.TrimRight(example, "\n")
+	return cmd
 }
 
 // setHelp makes help of all commands of the tree go to standard output, as JSON if that was asked for.
 func (a *App) setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		about := strings.TrimSpace(cmd.Long)
-		if about == "" {
-			about = strings.TrimSpace(cmd.Short)
-		}
+		about := cmp.Or(cmd.Long, cmd.Short)
+		root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 80 "))
 		if !a.JSON {
 			fmt.Fprintf(a.Out, "%s\n\n%s", about, cmd.UsageString())
 			return

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -38,27 +39,19 @@ func details(out *strings.Builder, path string, value jsontext.Value) error {
 		return nil
 	}
 	in := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	if _, err := in.ReadToken(); err != nil {
-		return err
-	}
-	for n := 1; in.PeekKind() != '}' && in.PeekKind() != ']'; n++ {
-		name := strconv.Itoa(n)
+	_, err := in.ReadToken()
+	for n := 1; err == nil && in.PeekKind() != '}' && in.PeekKind() != ']'; n++ {
+		name := jsontext.Int(int64(n))
 		if kind == '{' {
-			token, err := in.ReadToken()
-			if err != nil {
-				return err
-			}
-			name = token.String()
+			name, err = in.ReadToken()
 		}
-		member, err := in.ReadValue()
-		if err != nil {
-			return err
-		}
-		if err := details(out, strings.TrimPrefix(path+"."+name, "."), member); err != nil {
-			return err
+		below := strings.TrimPrefix(path+"."+name.String(), ".") // before the token is gone
+		member, e := in.ReadValue()
+		if err = cmp.Or(err, e); err == nil {
+			err = details(out, below, member)
 		}
 	}
-	return nil
+	return err
 }
 
 // detail returns how a value without members is shown; the text is empty if it says nothing.

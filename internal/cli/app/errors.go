@@ -2,11 +2,14 @@ package app
 
 import (
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -58,44 +61,67 @@ func Hint(err error, format string, args ...any) error {
 	return &HintError{err, fmt.Sprintf(format, args...)}
 }
 
-// Classify returns the stable code and the exit code of an error.
-func Classify(err error) (code string, exit int) {
+// Classify returns the stable code and the exit code of an error, and what can be done about it if that is known.
+func Classify(err error) (code string, exit int, advice string) {
 	var usage *UsageError
 	switch {
 	case !errors.As(err, &usage):
 	case errors.Is(err, lokt.ErrInvalid):
-		return "invalid", ExitUsage
+		return "invalid", ExitUsage, ""
 	default:
-		return "usage", ExitUsage
+		return "usage", ExitUsage, ""
 	}
 	for _, known := range []struct {
-		is   error
-		code string
-		exit int
+		is     error
+		code   string
+		exit   int
+		advice string
 	}{
-		{lokt.ErrInvalid, "invalid", ExitError},
-		{lokt.ErrFrozen, "frozen", ExitBlocked},
-		{lokt.ErrHeld, "held", ExitBlocked},
-		{lokt.ErrFull, "full", ExitBlocked},
-		{jobs.ErrJobNotFound, jobs.Code(err), ExitNotFound},
-		{jobs.ErrConflict, jobs.Code(err), ExitError},
-		{lokt.ErrNotFound, "not_found", ExitNotFound},
-		{lokt.ErrNotOwner, "not_owner", ExitNotOwner},
-		{lokt.ErrDamaged, "damaged", ExitError},
-		{lokt.ErrUnavailable, "unavailable", ExitError},
+		{httpapi.ErrUnauthenticated, "unauthenticated", ExitError, "set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that the server knows"},
+		{httpapi.ErrForbidden, "forbidden", ExitError, "ask whoever runs the server for a token that may do this"},
+		{httpapi.ErrRateLimited, "rate_limited", ExitError, "ask less often, or ask whoever runs the server for a higher limit"},
+		{httpapi.ErrBodyTooLarge, "body_too_large", ExitError, "keep large data elsewhere and say where it is, or raise the server's --max-body"},
+		{httpapi.ErrNoEvents, "no_events", ExitError, "the server's store keeps none: see the log of whoever runs it"},
+		{lokt.ErrInvalid, "invalid", ExitError, ""},
+		{lokt.ErrFrozen, "frozen", ExitBlocked, ""},
+		{lokt.ErrHeld, "held", ExitBlocked, ""},
+		{lokt.ErrFull, "full", ExitBlocked, ""},
+		{jobs.ErrJobNotFound, jobs.Code(err), ExitNotFound, ""},
+		{jobs.ErrConflict, jobs.Code(err), ExitError, ""},
+		{lokt.ErrNotFound, "not_found", ExitNotFound, ""},
+		{lokt.ErrNotOwner, "not_owner", ExitNotOwner, ""},
+		{lokt.ErrDamaged, "damaged", ExitError, ""},
+		{lokt.ErrUnavailable, "unavailable", ExitError, unreachable(err)},
 	} {
 		if errors.Is(err, known.is) {
-			return known.code, known.exit
+			return known.code, known.exit, known.advice
 		}
 	}
-	return "internal", ExitError
+	return "internal", ExitError, ""
+}
+
+// unreachable says what can be done about a server that does not do what it is asked; nothing if it does not answer.
+func unreachable(err error) string {
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var notTLS tls.RecordHeaderError
+	switch {
+	case httpapi.Answered(err):
+		return "the server is there, but its store is not: see its log, or try again later"
+	case errors.As(err, &unknown):
+		return "name the certificate of the authority that signed the server's with LOKT_CA_FILE"
+	case errors.As(err, &host), errors.As(err, &invalid):
+		return "name the server as its certificate does, or renew the certificate"
+	case errors.As(err, &notTLS):
+		return "it speaks no TLS: name it by http:// instead of https://"
+	}
+	return ""
 }
 
 // Report tells of an error, in the form that was asked for, and returns the exit code.
 func (a *App) Report(err error) int {
-	code, exit := Classify(err)
-	known, advice := Explain(err)
-	code = cmp.Or(known, code)
+	code, exit, advice := Classify(err)
 	if advice != "" {
 		err = Hint(err, "%s", advice)
 	}

@@ -19,9 +19,7 @@ import (
 )
 
 // New returns what commands share.
-func New(all []Command, s Streams, dial func(Server) (Remote, error)) *App {
-	return &App{Streams: s, Dial: dial, all: all}
-}
+func New(all []Command, s Streams) *App { return &App{Streams: s, all: all} }
 
 // Commands returns the commands that are about lokt itself.
 func Commands() []Command {
@@ -29,8 +27,8 @@ func Commands() []Command {
 }
 
 // Run runs the command line with the given commands and returns its exit code.
-func Run(all []Command, args []string, s Streams, dial func(Server) (Remote, error)) (code int) {
-	a := New(all, s, dial)
+func Run(all []Command, args []string, s Streams) (code int) {
+	a := New(all, s)
 	a.JSONErrors, a.Words = wantsJSON(args), args
 	defer func() {
 		if r := recover(); r != nil { // an uncaught panic would exit 2, which scripts read as "held"
@@ -42,8 +40,8 @@ func Run(all []Command, args []string, s Streams, dial func(Server) (Remote, err
 		args = append([]string{"version"}, args[1:]...)
 	}
 	defer func() {
-		if a.Dialled != nil {
-			_ = a.Dialled.Close() // all that was asked has been answered
+		if a.client != nil {
+			_ = a.client.Close() // all that was asked has been answered
 		}
 	}()
 	if path, rest := a.further(args); path != "" {
@@ -60,14 +58,7 @@ func Run(all []Command, args []string, s Streams, dial func(Server) (Remote, err
 
 // Tree returns the command tree: with one branch if args call for one, whole otherwise.
 func (a *App) Tree(args []string) *cobra.Command {
-	root := &cobra.Command{
-		Use:   "lokt",
-		Short: "Locks and leases for people and programs that share things",
-		Long: "lokt lets one process at a time touch what only one may touch. Locks live in files: of the repository,\n" +
-			"of the directory, or wherever LOKT_ROOT says. No daemon is needed. For several hosts, a server keeps them,\n" +
-			"which LOKT_SERVER names: see loktd.\n\n" +
-			"lokt NAME runs the program lokt-NAME, beside lokt or on the path, if there is no such command.",
-		Example: "  lokt guard build --ttl 5m -- make build",
+	root := Describe("lokt", &cobra.Command{
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknown(cmd, args[0])
@@ -77,7 +68,7 @@ func (a *App) Tree(args []string) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-	}
+	})
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)

@@ -1,12 +1,16 @@
 package app
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/version"
 )
 
@@ -47,31 +51,48 @@ func WithoutUser(url string) string {
 	return url
 }
 
-// Server returns how to reach the server, or nil if none is named.
-func (a *App) Server() (*Server, error) {
-	urls := a.ServerURLs()
-	if len(urls) == 0 {
-		return nil, nil
+// Timeouts of requests.
+const (
+	patience = 2 * time.Second  // while no server answers: enough for one that is started again, short for a wrong address
+	lookTime = 10 * time.Second // for a command that only looks, over all servers
+)
+
+// ClientOptions returns how the environment says to reach a server. Errors are about files and variables.
+func (a *App) ClientOptions() (o httpapi.ClientOptions, err error) {
+	o = httpapi.ClientOptions{UserAgent: "lokt/" + version.String(), Patience: patience, Look: lookTime}
+	if o.Token, err = a.Token(); err != nil {
+		return o, err
 	}
-	for _, u := range urls {
-		if !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") {
-			return nil, Usagef("the server %q does not begin with http:// or https://", WithoutUser(u))
+	ca, cert, key := a.Getenv("LOKT_CA_FILE"), a.Getenv("LOKT_CERT_FILE"), a.Getenv("LOKT_KEY_FILE")
+	switch {
+	case (cert == "") != (key == ""):
+		return o, Usagef("LOKT_CERT_FILE and LOKT_KEY_FILE belong together: set both or none")
+	case ca == "" && cert == "":
+		return o, nil
+	}
+	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return o, fmt.Errorf("LOKT_CA_FILE: %w", err)
+		}
+		o.TLS.RootCAs = x509.NewCertPool()
+		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return o, fmt.Errorf("LOKT_CA_FILE: %s has no certificate in PEM", ca)
 		}
 	}
-	s := &Server{
-		URLs: urls, CAFile: a.Getenv("LOKT_CA_FILE"), CertFile: a.Getenv("LOKT_CERT_FILE"), KeyFile: a.Getenv("LOKT_KEY_FILE"),
-		Agent: "lokt/" + version.String(),
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return o, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
+		}
+		o.TLS.Certificates = []tls.Certificate{pair}
 	}
-	if (s.CertFile == "") != (s.KeyFile == "") {
-		return nil, Usagef("LOKT_CERT_FILE and LOKT_KEY_FILE belong together: set both or none")
-	}
-	var err error
-	s.Token, err = a.token()
-	return s, err
+	return o, nil
 }
 
-// token returns what proves to a server who asks: of LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first that is there.
-func (a *App) token() (string, error) {
+// Token returns what proves to a server who asks: of LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first that is there.
+func (a *App) Token() (string, error) {
 	if t := a.Getenv("LOKT_SERVER_TOKEN"); t != "" {
 		return t, nil
 	}
@@ -93,20 +114,20 @@ func (a *App) token() (string, error) {
 // errNoServer is the error of commands that work on a server only.
 var errNoServer = errors.New("this takes a server")
 
-// Remote returns the server, for commands that work on one only.
-func (a *App) Remote() (Remote, error) {
-	if a.Dialled != nil {
-		return a.Dialled, nil
+// Client returns a client of the server that the command line or the environment names. It does not connect.
+func (a *App) Client() (*httpapi.Client, error) {
+	urls := a.ServerURLs()
+	if a.client != nil || len(urls) == 0 {
+		return a.client, nil
 	}
-	s, err := a.Server()
-	switch {
-	case err != nil:
+	o, err := a.ClientOptions()
+	if err != nil {
 		return nil, err
-	case s == nil:
-		return nil, Hint(errNoServer, "say which with LOKT_SERVER or --server, such as http://127.0.0.1:7117; loktd runs one")
 	}
-	a.Dialled, err = a.Dial(*s)
-	return a.Dialled, err
+	if a.client, err = httpapi.New(strings.Join(urls, ","), o); err != nil {
+		return nil, Usage(err)
+	}
+	return a.client, nil
 }
 
 // CheckPlace refuses a command line that names two places, or none for a command that needs a server.
@@ -114,9 +135,8 @@ func (a *App) CheckPlace(p Place) error {
 	if a.ServerFlag != "" && a.RootFlag != "" {
 		return Usagef("--root is about files and --server about a server: give one of them")
 	}
-	if p == OnServer {
-		_, err := a.Remote()
-		return err
+	if p == OnServer && len(a.ServerURLs()) == 0 {
+		return Hint(errNoServer, "say which with LOKT_SERVER or --server, such as http://127.0.0.1:7117; loktd runs one")
 	}
 	return nil
 }

@@ -16,16 +16,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
 type auditOptions struct {
 	audit.Query
-	since    string
-	event    string
-	tail     bool
-	limitSet bool
+	since, event string
+	tail         bool
 }
 
 // tailEntries is how many of the entries that are there --tail begins with.
@@ -33,21 +32,15 @@ const tailEntries = 10
 
 func newAudit(a cmd) *cobra.Command {
 	var o auditOptions
-	cmd := &cobra.Command{
-		Use:   "audit",
-		Short: "Show what happened to locks",
-		Long: "Show what happened to locks, oldest first: who took, renewed, lost and gave back what, who was denied, and why.\n" +
-			"With --json the entries are an array, each as it stands in the log; with --tail, a line each.",
-		Example: "  lokt audit --since 2h --name build\n  lokt audit --tail --event takeover\n  lokt audit --since 2006-01-02 --json",
-		Args:    app.NoArgs,
+	cmd := app.Describe("audit", &cobra.Command{
+		Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.limitSet = cmd.Flags().Changed("limit")
-			if err := o.check(a); err != nil {
+			if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
 				return err
 			}
 			return a.runAudit(o)
 		},
-	}
+	})
 	fs := cmd.Flags()
 	fs.StringVar(&o.since, "since", "", "only what happened since: a duration before now (15m, 2h, 7d), a date, or a time as in RFC 3339")
 	fs.BoolVar(&o.tail, "tail", false, "go on with what happens, until interrupted; begins with the last 10 entries unless --since or --limit says otherwise")
@@ -70,11 +63,11 @@ func eventTypes() []string {
 }
 
 // check finds out what the command line means.
-func (o *auditOptions) check(a cmd) (err error) {
+func (o *auditOptions) check(a cmd, limit bool) (err error) {
 	switch {
-	case o.limitSet && o.Limit < 1:
+	case limit && o.Limit < 1:
 		return app.Usagef("--limit %d shows nothing", o.Limit)
-	case o.tail && o.since == "" && !o.limitSet:
+	case o.tail && o.since == "" && !limit:
 		o.Limit = tailEntries
 	}
 	if o.since != "" {
@@ -89,9 +82,9 @@ func (o *auditOptions) check(a cmd) (err error) {
 	}
 	if o.event != "" {
 		o.Types = []lokt.EventType{lokt.EventType(o.event)}
-	}
-	if o.event != "" && !slices.Contains(eventTypes(), o.event) {
-		a.Tell("warning: lokt writes no event %q; those it does are %s", o.event, strings.Join(eventTypes(), ", "))
+		if all := eventTypes(); !slices.Contains(all, o.event) {
+			a.Tell("warning: lokt writes no event %q; those it does are %s", o.event, strings.Join(all, ", "))
+		}
 	}
 	return nil
 }
@@ -216,40 +209,63 @@ func details(e audit.Entry) string {
 }
 
 // entries returns the entries of the audit log that the query lets through, and if follow is set goes on with those that
-// come, until ctx ends. Errors do not end the sequence, but for the last of a server that is not followed.
+// come, until ctx ends. Errors do not end the sequence, but for the last of a server.
 func entries(ctx context.Context, b *app.Backend, q audit.Query, follow bool) iter.Seq2[audit.Entry, error] {
 	switch {
-	case b.Store != nil && follow:
+	case b.Store == nil:
+		return serverEntries(ctx, b.Far, q, follow)
+	case follow:
 		return audit.Open(b.Store.Root(), audit.Options{}).Follow(ctx, q)
-	case b.Store != nil:
-		return audit.Open(b.Store.Root(), audit.Options{}).Read(ctx, q)
 	}
-	return func(yield func(audit.Entry, error) bool) {
-		r := eventReader{log: b.Far.Events(), query: q, shown: b.Far.Shown, yield: yield}
-		r.query.Limit = 0
-		read := r.rest
-		if q.Limit > 0 {
-			read = func(ctx context.Context) error { return r.latest(ctx, q.Limit) }
-		}
-		err := read(ctx)
-		switch {
-		case errors.Is(err, errEnough) || ctx.Err() != nil && follow:
-		case err != nil && !yield(audit.Entry{}, err):
-		case follow:
-			r.follow(ctx)
-		}
-	}
+	return audit.Open(b.Store.Root(), audit.Options{}).Read(ctx, q)
 }
 
 // errEnough says that the reader wants no more.
 var errEnough = errors.New("enough")
 
-// eventReader reads the events of a server as entries of an audit log.
+// retry is the pause before a server that does not answer is asked again.
+const retry = time.Second
+
+// serverEntries returns the events of a server as entries. If it follows them, it tells of an outage when it begins, and
+// asks again until it is over.
+func serverEntries(ctx context.Context, log lokt.EventLog, q audit.Query, follow bool) iter.Seq2[audit.Entry, error] {
+	return func(yield func(audit.Entry, error) bool) {
+		r := eventReader{log: log, query: q, yield: yield}
+		read := r.rest
+		if r.query.Limit = 0; q.Limit > 0 {
+			read = func(ctx context.Context) error { return r.latest(ctx, q.Limit) }
+		}
+		for away := false; ; {
+			err := read(ctx)
+			down := errors.Is(err, lokt.ErrUnavailable)
+			switch {
+			case errors.Is(err, errEnough) || follow && ctx.Err() != nil:
+				return
+			case err != nil && !(down && away) && !yield(audit.Entry{}, err), !follow || err != nil && !down:
+				return
+			case down:
+				app.Pause(ctx, retry)
+			default:
+				read = r.next
+			}
+			away = down
+		}
+	}
+}
+
+// eventReader reads the events of a server.
 type eventReader struct {
 	log   lokt.EventLog
 	query lokt.EventQuery // After is the last event that was read
-	shown func(leaseID string) string
 	yield func(audit.Entry, error) bool
+}
+
+// next waits for events, and passes them on.
+func (r *eventReader) next(ctx context.Context) error {
+	if err := r.log.WaitEvents(ctx, r.query.After); err != nil {
+		return err
+	}
+	return r.rest(ctx)
 }
 
 // rest passes on the events that have not been read yet.
@@ -298,7 +314,7 @@ func (r *eventReader) latest(ctx context.Context, n int) error {
 func (r *eventReader) pass(events []lokt.LoggedEvent) error {
 	for _, e := range events {
 		r.query.After = e.Seq
-		e.LeaseID = r.shown(e.LeaseID)
+		e.LeaseID = httpapi.Shown(e.LeaseID)
 		entry := audit.FromEvent(e.Event)
 		entry.Raw = bytes.TrimSuffix(audit.Encode([]lokt.Event{e.Event}), []byte("\n"))
 		if !r.yield(entry, nil) {
@@ -306,27 +322,4 @@ func (r *eventReader) pass(events []lokt.LoggedEvent) error {
 		}
 	}
 	return nil
-}
-
-// retry is the pause before a server that does not answer is asked again.
-const retry = time.Second
-
-// follow passes on the events that come. It tells of an outage when it begins, and asks again until it is over.
-func (r *eventReader) follow(ctx context.Context) {
-	for away := false; ctx.Err() == nil; {
-		err := r.log.WaitEvents(ctx, r.query.After)
-		if err == nil {
-			err = r.rest(ctx)
-		}
-		down := errors.Is(err, lokt.ErrUnavailable)
-		switch {
-		case errors.Is(err, errEnough) || ctx.Err() != nil:
-			return
-		case err != nil && !(down && away) && !r.yield(audit.Entry{}, err), err != nil && !down:
-			return
-		case err != nil:
-			app.Pause(ctx, retry)
-		}
-		away = err != nil
-	}
 }

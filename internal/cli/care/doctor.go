@@ -10,10 +10,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
 	"github.com/lokt-dev/lokt/internal/process"
@@ -26,14 +29,8 @@ type doctorOptions struct{ fix, prove bool }
 
 func newDoctor(a cmd) *cobra.Command {
 	var o doctorOptions
-	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Check that locks work here",
-		Long: "Check where the locks are, whether the file system and the clock can be relied on, what is damaged, and who you are\n" +
-			"to others. If a server is named, check whether it can be reached and what you may do there. Nothing is changed without\n" +
-			"--fix or --prove. The exit code is 1 if a check failed, warnings are not failures.",
-		Example: "  lokt doctor\n  lokt doctor --fix\n  lokt doctor --prove --json",
-		Args:    app.NoArgs,
+	cmd := app.Describe("doctor", &cobra.Command{
+		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			d := &doctor{cmd: a, doctorOptions: o}
 			if len(a.ServerURLs()) > 0 {
@@ -41,7 +38,7 @@ func newDoctor(a cmd) *cobra.Command {
 			}
 			return d.checkFiles(context.Background())
 		},
-	}
+	})
 	cmd.Flags().BoolVar(&o.fix, "fix", false, "repair permissions and remove what crashed processes left")
 	cmd.Flags().BoolVar(&o.prove, "prove", false, "let processes race for a lock for two seconds, and see whether they exclude each other")
 	return cmd
@@ -68,10 +65,9 @@ type doctor struct {
 	doctorOptions
 	root  app.RootDir
 	store *filestore.Store // nil if it cannot be opened
-	files survey
 	found []check
 
-	servers []app.ServerInfo // nil if files are checked
+	servers []serverInfo // nil if files are checked
 }
 
 func (d *doctor) ok(name, format string, args ...any) { d.add(name, checkOK, "", format, args) }
@@ -97,9 +93,9 @@ func (d *doctor) checkFiles(ctx context.Context) (err error) {
 	if d.root, err = d.FindRoot(); err != nil {
 		return err
 	}
-	d.survey() // with --fix, what it repairs may make the rest possible
+	files := d.survey() // with --fix, what it repairs may make the rest possible
 	d.checkRoot()
-	d.tellSurvey()
+	d.tellSurvey(files)
 	store, err := filestore.Open(d.root.Path, filestore.Options{})
 	switch {
 	case err == nil:
@@ -110,9 +106,9 @@ func (d *doctor) checkFiles(ctx context.Context) (err error) {
 	}
 	d.checkFileSystem()
 	d.checkSpace()
-	d.checkClock()
+	d.checkClock(files)
 	if d.store != nil {
-		d.checkRecords(ctx)
+		d.checkRecords(ctx, files)
 		d.checkAudit(ctx)
 	}
 	d.checkEnvironment()
@@ -134,13 +130,13 @@ func (d *doctor) tellAll() error {
 	}
 	if d.JSON {
 		return errors.Join(d.Print(struct {
-			ProtocolVersion int              `json:"protocol_version"`
-			Version         string           `json:"version"`
-			RootMethod      string           `json:"root_method"` // server, if one is checked
-			RootPath        string           `json:"root_path"`   // or its addresses
-			Checks          []check          `json:"checks"`
-			Overall         string           `json:"overall"` // the worst status
-			Servers         []app.ServerInfo `json:"servers,omitempty"`
+			ProtocolVersion int          `json:"protocol_version"`
+			Version         string       `json:"version"`
+			RootMethod      string       `json:"root_method"` // server, if one is checked
+			RootPath        string       `json:"root_path"`   // or its addresses
+			Checks          []check      `json:"checks"`
+			Overall         string       `json:"overall"` // the worst status
+			Servers         []serverInfo `json:"servers,omitempty"`
 		}{lockfile.Version, version.String(), d.root.Method, d.root.Path, d.found, overall, d.servers}), end)
 	}
 	for _, c := range d.found {
@@ -281,5 +277,253 @@ func (d *doctor) checkIdentity() {
 	default:
 		d.add("identity", checkOK, "programs that start each command in a new session must set LOKT_OWNER or LOKT_AGENT_ID to be one owner",
 			"you are %s, from your user name, in session %s, that of the terminal or of whatever started this", []any{o, o.Session})
+	}
+}
+
+// survey is what a look at the root, its directories and the files in them found. Other files in the root are nobody's
+// business, but for the audit log.
+type survey struct {
+	odd      map[oddity][]string
+	proofs   []string // directories of a --prove that was killed
+	newest   time.Time
+	youngest string // the file that was changed then
+}
+
+// oddity is something that is wrong with files.
+type oddity int
+
+const (
+	failed oddity = iota
+	closed
+	open
+	foreign
+	repaired
+	linked
+	stranger // among records, and no record
+)
+
+// survey looks at all files of the store, without following links, and with --fix sets permissions right on its way:
+// what is in a closed directory is seen then.
+func (d *doctor) survey() *survey {
+	s := &survey{odd: map[oddity][]string{}}
+	top, err := filepath.EvalSymlinks(d.root.Path)
+	if err != nil || !s.see(top, d.fix) {
+		return s
+	}
+	entries, _ := os.ReadDir(top) // without them, the directories are looked at all the same
+	for _, e := range entries {
+		path := filepath.Join(top, e.Name())
+		if strings.HasPrefix(e.Name(), "audit.") {
+			s.see(path, d.fix)
+		}
+		fi, err := e.Info()
+		if err == nil && fi.IsDir() && strings.HasPrefix(e.Name(), proofPrefix) && time.Since(fi.ModTime()) > time.Minute {
+			s.proofs = append(s.proofs, path)
+		}
+	}
+	const ofRecords = 3
+	for i, dir := range []string{"locks", "freezes", "queue", "guards", "live", "wake", "damaged"} {
+		dir = filepath.Join(top, dir)
+		if !s.see(dir, d.fix) {
+			continue
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil && len(s.odd[closed]) == 0 {
+			s.note(failed, err.Error())
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			s.see(path, d.fix)
+			name, json := strings.CutSuffix(e.Name(), ".json")
+			if i < ofRecords && !atomicfile.IsTemp(e.Name()) && (!json || lokt.ValidateName(name) != nil) {
+				s.note(stranger, path)
+			}
+		}
+	}
+	return s
+}
+
+func (s *survey) note(what oddity, file string) { s.odd[what] = append(s.odd[what], file) }
+
+// see looks at one file and reports whether it is a directory.
+func (s *survey) see(path string, fix bool) bool {
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false
+	case err != nil:
+		s.note(failed, err.Error())
+		return false
+	case fi.Mode()&fs.ModeSymlink != 0:
+		s.note(linked, path)
+		return false
+	}
+	if fi.ModTime().After(s.newest) {
+		s.newest, s.youngest = fi.ModTime(), path
+	}
+	if uid, known := fileOwner(fi); known && uid != os.Geteuid() {
+		s.note(foreign, fmt.Sprintf("%s (user %d)", path, uid))
+	}
+	perm, want := fi.Mode().Perm(), fs.FileMode(0o600)
+	if fi.IsDir() {
+		want = 0o700
+	}
+	what := fmt.Sprintf("%s (%#o)", path, perm)
+	switch {
+	case perm&0o022 == 0 && perm&want == want:
+	case fix:
+		if err := chmod(path, fi, want); err != nil {
+			s.note(failed, fmt.Sprintf("%s: %v", what, err))
+		} else {
+			s.note(repaired, what)
+		}
+	case perm&want != want:
+		s.note(closed, what)
+	default:
+		s.note(open, what)
+	}
+	return fi.IsDir()
+}
+
+func (d *doctor) tellSurvey(s *survey) {
+	for _, one := range []struct {
+		what                    oddity
+		name, status, says, fix string
+	}{
+		{failed, "permissions", checkFail, "cannot be read or repaired", ""},
+		{closed, "permissions", checkFail, "closed to their owner", d.CommandLine("doctor", "", "--fix")},
+		{open, "permissions", checkWarn, "other users can write", d.CommandLine("doctor", "", "--fix")},
+		{
+			foreign, "permissions", checkWarn, "owned by another user than you",
+			"run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other",
+		},
+		{repaired, "permissions", checkOK, "repaired", ""},
+		{linked, "symlinks", checkFail, "symbolic links, which lokt does not follow", "remove them"},
+		{stranger, "records", checkWarn, "not lokt's", "move them away: they are ignored"},
+	} {
+		if files := s.odd[one.what]; len(files) > 0 {
+			d.add(one.name, one.status, one.fix, one.says+": %s", []any{some(files)})
+		}
+	}
+	if len(s.odd[failed])+len(s.odd[closed])+len(s.odd[open])+len(s.odd[foreign])+len(s.odd[repaired]) == 0 {
+		d.ok("permissions", "yours alone to write")
+	}
+	if to, err := os.Readlink(d.root.Path); err == nil {
+		d.warn("symlinks", "who changes the link moves the locks away from those who hold them: name the directory itself",
+			"%s is a symbolic link to %s", d.root.Path, to)
+	}
+}
+
+// some lists the first few of many things.
+func some(things []string) string {
+	const most = 5
+	if n := len(things) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(things[:most], ", "), n)
+	}
+	return strings.Join(things, ", ")
+}
+
+func (d *doctor) checkRecords(ctx context.Context, files *survey) {
+	found, fixed, err := d.store.Check(ctx, d.fix)
+	if err != nil {
+		d.fail("records", "", "%v", err)
+		return
+	}
+	var left []string
+	bad := false
+	for _, f := range found {
+		if f.Name == "" {
+			left = append(left, fmt.Sprintf("%s (%s)", f.Path, f.Problem))
+			continue
+		}
+		bad = true
+		s, err := d.store.View(ctx, f.Name)
+		switch {
+		case errors.Is(err, lokt.ErrDamaged):
+			d.fail("records", d.CommandLine("unlock", f.Name, "--force"), "%s keeps everybody out of %s: %v", f.Path, f.Name, err)
+		case err != nil:
+			d.fail("records", "", "%s: %v", f.Path, err)
+		case s.Lock.Corrupt != "":
+			d.warn("records", d.CommandLine("unlock", f.Name, "--force"), "%s is damaged (%s): the next claim takes %s over", f.Path, f.Problem, f.Name)
+		default:
+			d.fail("records", d.CommandLine("unfreeze", f.Name, "--force"), "%s keeps everybody out of %s: %s", f.Path, f.Name, f.Problem)
+		}
+	}
+	if m, err := measure(ctx, d.Opened, 0); err != nil {
+		d.fail("records", "", "%v", err)
+	} else if !bad {
+		d.ok("records", "all can be read; names: %d, holds: %d, stale: %d, waiting: %d, frozen: %d", m.names, m.Holds, m.StaleHolds, m.Waiting, m.Frozen)
+	}
+	for _, dir := range files.proofs {
+		if d.fix && os.RemoveAll(dir) == nil {
+			fixed++
+			continue
+		}
+		left = append(left, dir+" (of a doctor --prove that was killed)")
+	}
+	switch {
+	case len(left) > 0:
+		d.warn("leftovers", d.CommandLine("doctor", "", "--fix"), "do not belong there: %s", some(left))
+	case fixed > 0:
+		d.ok("leftovers", "removed: %d", fixed)
+	default:
+		d.ok("leftovers", "none")
+	}
+	d.ok("protocol", "version %d: programs with the same one can share these locks", lockfile.Version)
+}
+
+// auditLarge is a size that a log which is rotated does not reach.
+const auditLarge = 2 * audit.DefaultMaxSize
+
+func (d *doctor) checkAudit(ctx context.Context) {
+	log := audit.Open(d.store.Root(), audit.Options{})
+	fi, err := os.Lstat(log.Path())
+	if err == nil {
+		err = writable(log.Path())
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.ok("audit", "no log yet")
+		return
+	case err == nil && !fi.Mode().IsRegular():
+		d.fail("audit", "move it away", "%s is not a regular file: nothing is recorded", log.Path())
+		return
+	case err != nil:
+		d.fail("audit", writableAgain(err), "%s cannot be written: %v", log.Path(), err)
+		return
+	}
+	junk := 0
+	for _, err := range log.Read(ctx, audit.Query{Limit: 1}) {
+		var garbage *audit.GarbageError
+		if errors.As(err, &garbage) {
+			junk++
+		} else if err != nil {
+			d.fail("audit", "", "%v", err)
+			return
+		}
+	}
+	size := fmt.Sprintf("%s can be written and has %d KiB", log.Path(), (fi.Size()+1023)/1024)
+	switch {
+	case fi.Size() > auditLarge:
+		d.warn("audit", "look at the permissions of "+d.root.Path, "%s: it is not rotated as it should be", size)
+	case junk > 0:
+		d.warn("audit", "they are skipped when the log is read, and go with the file that they are in", "%s; lines that are no entries: %d", size, junk)
+	default:
+		d.ok("audit", "%s", size)
+	}
+}
+
+func (d *doctor) checkClock(files *survey) {
+	const fix = "set the clock; expiry of records written elsewhere is judged by it"
+	now := time.Now()
+	switch ahead := files.newest.Sub(now); {
+	case now.Year() < 2025:
+		d.fail("clock", fix, "it says %s, which is long ago", now.Format(time.RFC3339))
+	case ahead > time.Minute:
+		d.warn("clock", fix, "it says %s, but %s was changed %s later: it, or the file system's clock, is wrong",
+			now.Format(time.RFC3339), files.youngest, app.Short(ahead))
+	default:
+		d.ok("clock", "%s; expiry of locks taken since this host started is judged by a clock that nobody can set, if the system has one",
+			now.Format(time.RFC3339))
 	}
 }

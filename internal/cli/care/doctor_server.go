@@ -2,9 +2,12 @@ package care
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"os"
@@ -13,15 +16,37 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/version"
 )
 
 const (
 	doctorPatience = 5 * time.Second // for an answer
+	readyPatience  = 2 * time.Second // for the store's
 	slowAnswer     = time.Second     // a round trip that a TTL of a few seconds does not bear
 	clockApart     = 5 * time.Second // clocks that far apart confuse people; nothing else depends on them
 )
+
+// serverInfo is what a server says of itself, and what its answer shows of the connection. What is not known is zero.
+type serverInfo struct {
+	URL       string          `json:"url"`
+	Reachable bool            `json:"reachable"`
+	Version   string          `json:"version,omitzero"`
+	Store     string          `json:"store,omitzero"` // the kind of store that it keeps its locks in
+	TLS       string          `json:"tls,omitzero"`
+	RoundTrip time.Duration   `json:"round_trip_ms,omitzero"`
+	Ahead     time.Duration   `json:"clock_ahead_ms"`  // of this host's, give or take half the round trip
+	Caller    string          `json:"caller,omitzero"` // who the server takes the caller for
+	Anonymous bool            `json:"anonymous"`       // it asks nobody who they are
+	Scopes    []httpapi.Scope `json:"scopes"`
+	Locks     bool            `json:"locks"` // it serves locks,
+	Events    bool            `json:"events"`
+	Jobs      bool            `json:"jobs"`
+
+	trouble error // what it says of its store, if that is not ready
+	token   bool  // the caller has one
+}
 
 // checkServers checks the servers that are named, instead of files.
 func (d *doctor) checkServers() error {
@@ -31,20 +56,21 @@ func (d *doctor) checkServers() error {
 	case d.prove:
 		return app.Usagef("--prove tries files: run it without a server, or with --server ''")
 	}
-	d.servers = []app.ServerInfo{}
-	s, err := d.Server()
+	d.servers = []serverInfo{}
+	_, noToken := d.Token()
+	_, err := d.Client()
 	var usage *app.UsageError
 	switch {
 	case errors.As(err, &usage):
 		return err
+	case noToken != nil:
+		d.fail("token", "correct LOKT_TOKEN_FILE, or set LOKT_SERVER_TOKEN", "%v", noToken)
 	case err != nil:
-		d.fail("token", "correct LOKT_TOKEN_FILE, or set LOKT_SERVER_TOKEN", "%v", err)
+		d.fail("server", "correct LOKT_CA_FILE, LOKT_CERT_FILE and LOKT_KEY_FILE", "%v", err)
 	default:
 		d.checkTokenFile()
-		for _, url := range s.URLs {
-			one := *s
-			one.URLs = []string{url}
-			d.checkServer(one)
+		for _, url := range d.ServerURLs() {
+			d.servers = append(d.servers, d.checkServer(url))
 		}
 	}
 	d.root = app.RootDir{Method: "server", Path: strings.ReplaceAll(app.ShownURLs(d.ServerURLs()), ", ", ",")}
@@ -54,54 +80,86 @@ func (d *doctor) checkServers() error {
 }
 
 // checkServer looks at one server.
-func (d *doctor) checkServer(s app.Server) {
-	url := app.WithoutUser(s.URLs[0])
-	v := app.ServerInfo{URL: url}
-	defer func() { d.servers = append(d.servers, v) }()
+func (d *doctor) checkServer(url string) serverInfo {
 	ctx, stop := context.WithTimeout(context.Background(), doctorPatience)
 	defer stop()
-	far, err := d.Dial(s)
-	if err != nil {
-		d.fail("server", "correct LOKT_SERVER, LOKT_CA_FILE, LOKT_CERT_FILE and LOKT_KEY_FILE", "%s: %v", url, err)
-		return
-	}
-	defer func() { _ = far.Close() }() // every question has been answered
-	info, err := far.Ask(ctx)
-	if err != nil {
-		_, advice := app.Explain(err)
-		v.Reachable = advice != "" && !errors.Is(err, lokt.ErrUnavailable)
-		if advice == "" {
-			advice = "start loktd there, or correct the address"
+	info := serverInfo{URL: app.WithoutUser(url)}
+	o, err := d.ClientOptions()
+	if err == nil {
+		var c *httpapi.Client
+		if c, err = httpapi.New(url, o); err == nil {
+			defer func() { _ = c.Close() }() // every question has been answered
+			info.token = o.Token != ""
+			if err = info.ask(ctx, c); err == nil {
+				d.checkInfo(info)
+				d.checkServerLocks(ctx, c, info)
+				return info
+			}
 		}
-		d.fail("server", advice, "%s: %v", url, err)
-		return
 	}
-	v = info
-	v.URL, v.Reachable = url, true
+	_, _, advice := app.Classify(err)
+	info.Reachable = advice != "" && !errors.Is(err, lokt.ErrUnavailable)
+	if advice == "" {
+		advice = "start loktd there, or correct the address"
+	}
+	d.fail("server", advice, "%s: %v", info.URL, err)
+	return info
+}
+
+// ask asks the server what it is. It asks twice, because the first answer takes the time to connect as well.
+func (i *serverInfo) ask(ctx context.Context, c *httpapi.Client) error {
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { i.TLS = secured(got.Conn) }})
+	if _, err := c.About(traced); err != nil {
+		return err
+	}
+	sent := time.Now()
+	about, err := c.About(traced)
+	if err != nil {
+		return err
+	}
+	took := time.Since(sent)
+	i.Reachable, i.Version, i.Store, i.Caller, i.Anonymous, i.Scopes = true, about.Version, about.Store, about.Caller, about.Anonymous, about.Scopes
+	i.Locks, i.Events, i.Jobs = about.Locks, about.Events, about.Jobs
+	i.RoundTrip, i.Ahead = took.Round(10*time.Microsecond), about.Now.Sub(sent.Add(took/2)).Round(10*time.Microsecond)
+	short, done := context.WithTimeout(ctx, readyPatience)
+	defer done()
+	i.trouble = c.Ready(short)
+	return nil
+}
+
+// secured says how a connection is; nothing if it is not.
+func secured(conn net.Conn) string {
+	c, ok := conn.(*tls.Conn)
+	if !ok {
+		return ""
+	}
+	state := c.ConnectionState()
+	text := tls.VersionName(state.Version) + ", " + tls.CipherSuiteName(state.CipherSuite)
+	if len(state.PeerCertificates) > 0 {
+		text += ", certificate until " + state.PeerCertificates[0].NotAfter.UTC().Format(time.DateOnly)
+	}
+	return text
+}
+
+// checkInfo judges what a server said.
+func (d *doctor) checkInfo(info serverInfo) {
 	keeps := ""
 	if info.Store != "" {
 		keeps = ", which keeps its locks in " + info.Store
 	}
-	d.ok("server", "%s is loktd %s%s", url, info.Version, keeps)
+	d.ok("server", "%s is loktd %s%s", info.URL, info.Version, keeps)
 	if mine := version.String(); info.Version != "" && mine != info.Version && mine != version.Unknown && info.Version != version.Unknown {
 		d.warn("version", "use one release for both; the older of the two may not know what the other asks", "this is lokt %s, and the server is %s", mine, info.Version)
 	}
-	if info.Trouble != nil {
-		d.fail("store", "see the server's log: its disk may be full, its database out of reach, or it is about to end", "%v", info.Trouble)
+	if info.trouble != nil {
+		d.fail("store", "see the server's log: its disk may be full, its database out of reach, or it is about to end", "%v", info.trouble)
 	}
 	if info.RoundTrip > slowAnswer {
 		d.warn("round-trip", "use a TTL of a minute or more, or a server that is nearer",
 			"an answer took %s: a guard renews its lock every half TTL, and loses it if that does not come through in time", app.Short(info.RoundTrip))
 	} else {
-		d.ok("round-trip", "%s", info.RoundTrip.Round(10*time.Microsecond))
+		d.ok("round-trip", "%s", info.RoundTrip)
 	}
-	d.checkServerClock(info)
-	d.checkConnection(url, s, info)
-	d.checkScopes(info)
-	d.checkServerLocks(ctx, far, info)
-}
-
-func (d *doctor) checkServerClock(info app.ServerInfo) {
 	than := "ahead of"
 	if info.Ahead < 0 {
 		than = "behind"
@@ -115,22 +173,19 @@ func (d *doctor) checkServerClock(info app.ServerInfo) {
 	default:
 		d.ok("clock", "the server's is %s %s this host's, on which nothing depends", apart.Round(time.Millisecond), than)
 	}
-}
-
-// checkConnection says who can listen.
-func (d *doctor) checkConnection(url string, s app.Server, info app.ServerInfo) {
 	can := "read and change what is asked"
-	if s.Token != "" {
+	if info.token {
 		can = "read the token and use it"
 	}
 	switch {
 	case info.TLS != "":
 		d.ok("tls", "%s", info.TLS)
-	case loopback(url):
+	case loopback(info.URL):
 		d.ok("tls", "none, and the connection does not leave this host")
 	default:
 		d.warn("tls", "give loktd a certificate (--tls-cert, --tls-key) and name it by https://", "none: whoever is on the way to the server can %s", can)
 	}
+	d.checkScopes(info)
 }
 
 // loopback reports whether the host of the address is this one.
@@ -146,31 +201,30 @@ func loopback(address string) bool {
 }
 
 // checkScopes finds out what the caller may do.
-func (d *doctor) checkScopes(info app.ServerInfo) {
-	who := fmt.Sprintf("you are %q to the server, with the scopes %s", info.Caller, strings.Join(info.Scopes, ", "))
-	var missing []string
-	switch {
-	case info.Anonymous:
-		who = "the server asks nobody who they are"
-	case len(info.Scopes) == 0:
+func (d *doctor) checkScopes(info serverInfo) {
+	who := fmt.Sprintf("you are %q to the server, with the scopes %s", info.Caller, strings.Join(app.Strings(info.Scopes), ", "))
+	if len(info.Scopes) == 0 {
 		who = fmt.Sprintf("you are %q to the server, without any scope", info.Caller)
 	}
-	for _, scope := range []string{"read", "lock"} {
-		if !info.Anonymous && !slices.Contains(info.Scopes, scope) && !slices.Contains(info.Scopes, "admin") {
-			missing = append(missing, scope)
+	var missing []string
+	for _, scope := range []httpapi.Scope{"read", "lock"} {
+		if !slices.Contains(info.Scopes, scope) && !slices.Contains(info.Scopes, "admin") {
+			missing = append(missing, string(scope))
 		}
 	}
 	switch {
+	case info.Anonymous && !loopback(info.URL):
+		d.warn("scopes", "run loktd with --tokens FILE", "the server asks nobody who they are, and others can reach it")
+	case info.Anonymous:
+		d.ok("scopes", "the server asks nobody who they are")
 	case len(missing) > 0 && info.Locks:
 		d.warn("scopes", "ask whoever runs the server for a token with these scopes", "%s: taking locks needs %s too", who, strings.Join(missing, " and "))
-	case info.Anonymous && !loopback(info.URL):
-		d.warn("scopes", "run loktd with --tokens FILE", "%s, and others can reach it", who)
 	default:
 		d.ok("scopes", "%s", who)
 	}
 }
 
-func (d *doctor) checkServerLocks(ctx context.Context, far app.Remote, info app.ServerInfo) {
+func (d *doctor) checkServerLocks(ctx context.Context, c *httpapi.Client, info serverInfo) {
 	switch {
 	case !info.Locks:
 		d.warn("locks", "", "the server keeps no locks: guard, lock and the like do not work on it")
@@ -179,7 +233,7 @@ func (d *doctor) checkServerLocks(ctx context.Context, far app.Remote, info app.
 		d.warn("locks", "", "the server's store keeps no events: audit and metrics do not work on it")
 		return
 	}
-	m, err := measure(ctx, &app.Backend{Service: far.Locks(), Far: far}, 0)
+	m, err := measure(ctx, c, 0)
 	switch {
 	case err != nil:
 		d.warn("locks", "", "they cannot be listed: %v", err)

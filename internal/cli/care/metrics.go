@@ -33,21 +33,15 @@ type metricsOptions struct {
 
 func newMetrics(a cmd) *cobra.Command {
 	var o metricsOptions
-	cmd := &cobra.Command{
-		Use:   "metrics",
-		Short: "Print the state of all locks for Prometheus",
-		Long: "Print how many locks are held, stale, frozen, damaged and waited for, how long they have been held, and how many\n" +
-			"entries of each kind the audit log has, in Prometheus's text format. With --output the file is replaced in one\n" +
-			"step, which is what the text-file collector of the node exporter needs: run it from a timer.",
-		Example: "  lokt metrics\n  lokt metrics --output /var/lib/node_exporter/lokt.prom",
-		Args:    app.NoArgs,
+	cmd := app.Describe("metrics", &cobra.Command{
+		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if o.maxNames < 0 {
 				return app.Usagef("--max-names %d is negative", o.maxNames)
 			}
 			return a.runMetrics(o)
 		},
-	}
+	})
 	cmd.Flags().StringVar(&o.output, "output", "", "replace this file instead of printing")
 	cmd.Flags().IntVar(&o.maxNames, "max-names", defaultMaxNames, "show at most this many locks by name, the first by name, and the rest as one")
 	return cmd
@@ -115,9 +109,9 @@ func (a cmd) runMetrics(o metricsOptions) error {
 }
 
 // measure looks at all locks, and keeps the first maxNames of them apart.
-func measure(ctx context.Context, b *app.Backend, maxNames int) (metrics, error) {
+func measure(ctx context.Context, locks lokt.Service, maxNames int) (metrics, error) {
 	m := metrics{Locks: []lockMetrics{}}
-	for s, err := range b.List(ctx, lokt.Filter{}) {
+	for s, err := range locks.List(ctx, lokt.Filter{}) {
 		switch {
 		case errors.Is(err, lokt.ErrDamaged):
 			m.Damaged++

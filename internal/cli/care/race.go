@@ -2,6 +2,7 @@ package care
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,12 +26,11 @@ import (
 )
 
 // The demonstration and doctor --prove let processes race: each reads a number from a file, thinks, and writes back one
-// more. Whether two are in at once is found out by means that have nothing to do with lokt.
+// more. Whether two were in at once is found out by means that have nothing to do with lokt: then a number is lost.
 
 const (
-	cmdAddOne   = "__add-one"
-	exitOverlap = 9 // of a process that met another one
-	racers      = 4
+	cmdAddOne = "__add-one"
+	racers    = 4
 )
 
 func newAddOne(cmd) *cobra.Command {
@@ -43,32 +44,19 @@ func newAddOne(cmd) *cobra.Command {
 			if err != nil {
 				return app.Usage(err)
 			}
-			overlap, err := addOne(args[0], thinking)
-			if err == nil && overlap {
-				err = app.Exit(exitOverlap)
-			}
-			return err
+			return addOne(args[0], thinking)
 		},
 	}
 }
 
-// addOne adds one to the number in the file without care. In between it makes a file that must not be there yet, and
-// reports whether it was.
-func addOne(path string, thinking time.Duration) (overlap bool, err error) {
-	marker := path + ".inside"
-	f, err := os.OpenFile(marker, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if overlap = errors.Is(err, fs.ErrExist); err != nil && !overlap {
-		return false, err
-	}
+// addOne adds one to the number in the file, without care.
+func addOne(path string, thinking time.Duration) error {
 	n, err := readCount(path)
-	if err == nil {
-		time.Sleep(thinking)
-		err = os.WriteFile(path, []byte(strconv.Itoa(n+1)+"\n"), 0o600)
+	if err != nil {
+		return err
 	}
-	if !overlap {
-		err = errors.Join(err, f.Close(), os.Remove(marker))
-	}
-	return overlap, err
+	time.Sleep(thinking)
+	return os.WriteFile(path, []byte(strconv.Itoa(n+1)+"\n"), 0o600)
 }
 
 // readCount returns the number in a file; a file that is not there, or that is being written, has 0.
@@ -83,17 +71,15 @@ func readCount(path string) (int, error) {
 
 // race is how a race came out.
 type race struct {
-	Entered  int   `json:"expected"`
-	Count    int   `json:"got"`
-	Lost     int   `json:"lost"` // updates
-	Millis   int64 `json:"elapsed_ms"`
-	overlaps int
+	Entered int   `json:"expected"`
+	Count   int   `json:"got"`
+	Lost    int   `json:"lost"` // updates
+	Millis  int64 `json:"elapsed_ms"`
 }
 
 // race lets processes add one to the number in a file, each again and again while it may. They run this program, with the
-// arguments before those that make it add one, and know nothing of the locks that their caller may hold. Even with an error
-// the result has the overlaps so far.
-func (a cmd) race(ctx context.Context, path string, thinking time.Duration, again func(rounds int) bool, args ...string) (r race, err error) {
+// arguments before those that make it add one, and know nothing of the locks that their caller may hold.
+func (a cmd) race(ctx context.Context, dir string, thinking time.Duration, again func(rounds int) bool, args ...string) (r race, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return r, err
@@ -101,58 +87,37 @@ func (a cmd) race(ctx context.Context, path string, thinking time.Duration, agai
 	if len(args) > 0 {
 		args = append(slices.Clone(args), "--", program)
 	}
+	path := filepath.Join(dir, "counter.txt")
 	args = append(args, cmdAddOne, path, thinking.String())
 	if err := os.WriteFile(path, []byte("0\n"), 0o600); err != nil {
 		return r, err
 	}
+	env := slices.DeleteFunc(slices.Clone(a.Environ()), func(kv string) bool { return strings.HasPrefix(kv, "LOKT_") })
 	start := time.Now()
-	var mu sync.Mutex
+	var entered atomic.Int64
+	ends := make([]error, racers)
 	var running sync.WaitGroup
-	for range racers {
+	for i := range racers {
 		running.Go(func() {
-			for n := 0; again(n); n++ {
-				overlap, e := a.enter(ctx, program, args)
-				mu.Lock()
-				r.Entered++
-				if overlap {
-					r.overlaps++
+			for n := 0; ends[i] == nil && again(n); n++ {
+				c := exec.CommandContext(ctx, program, args...)
+				c.Env, c.WaitDelay = env, 5*time.Second
+				c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+				if out, err := c.CombinedOutput(); err != nil {
+					ends[i] = fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
 				}
-				err = errors.Join(err, e)
-				mu.Unlock()
-				if e != nil {
-					return
-				}
+				entered.Add(1)
 			}
 		})
 	}
 	running.Wait()
-	r.Millis = time.Since(start).Milliseconds()
-	if cause := context.Cause(ctx); cause != nil {
-		return r, cause
+	r.Entered, r.Millis = int(entered.Load()), time.Since(start).Milliseconds()
+	if err := cmp.Or(context.Cause(ctx), errors.Join(ends...)); err != nil {
+		return r, err
 	}
-	if err == nil {
-		r.Count, err = readCount(path)
-		r.Lost = r.Entered - r.Count
-	}
+	r.Count, err = readCount(path)
+	r.Lost = r.Entered - r.Count
 	return r, err
-}
-
-// enter runs the program once.
-func (a cmd) enter(ctx context.Context, program string, args []string) (overlap bool, err error) {
-	var errOut bytes.Buffer
-	c := exec.CommandContext(ctx, program, args...)
-	c.Env = slices.DeleteFunc(slices.Clone(a.Environ()), func(kv string) bool { return strings.HasPrefix(kv, "LOKT_") })
-	c.Stderr = &errOut
-	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
-	c.WaitDelay = 5 * time.Second
-	err = c.Run()
-	if c.ProcessState != nil && c.ProcessState.ExitCode() == exitOverlap {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("%w: %s", err, strings.TrimSpace(errOut.String()))
-	}
-	return false, nil
 }
 
 const (
@@ -163,15 +128,10 @@ const (
 )
 
 func newDemo(a cmd) *cobra.Command {
-	return &cobra.Command{
-		Use:   "demo",
-		Short: "Show a race, and the same with a lock",
-		Long: "Show what happens when several programs change a file at once, and what happens when lokt guard runs them. Everything\n" +
-			"takes place in a temporary directory, with real processes, and takes a few seconds at most.",
-		Example: "  lokt demo\n  lokt demo --json",
-		Args:    app.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.runDemo() },
-	}
+	return app.Describe("demo", &cobra.Command{
+		Args: app.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.runDemo() },
+	})
 }
 
 func (a cmd) runDemo() (err error) {
@@ -190,7 +150,7 @@ func (a cmd) runDemo() (err error) {
 		}
 	}
 	run := func(args ...string) (race, error) {
-		return a.race(ctx, filepath.Join(dir, "counter.txt"), demoThinking, func(n int) bool { return n < demoRounds }, args...)
+		return a.race(ctx, dir, demoThinking, func(n int) bool { return n < demoRounds }, args...)
 	}
 	show := func(r race) {
 		verdict := "nothing was lost"
@@ -215,26 +175,26 @@ func (a cmd) runDemo() (err error) {
 		return fmt.Errorf("demo: %w", err)
 	}
 	show(with)
-	end := app.Exit(app.ExitOK)
-	if with.Lost != 0 {
-		end = app.Exit(app.ExitError)
-	}
-	switch {
-	case a.JSON:
-		return errors.Join(a.Print(struct {
+	if a.JSON {
+		if err := a.Print(struct {
 			Without race `json:"without"`
 			With    race `json:"with"`
 			OK      bool `json:"ok"` // with lokt nothing was lost
-		}{without, with, with.Lost == 0}), end)
+		}{without, with, with.Lost == 0}); err != nil {
+			return err
+		}
+	}
+	switch {
 	case with.Lost != 0:
 		a.Tell("the guarded programs were not kept apart, which must not happen: look with lokt doctor --prove")
+		return app.Exit(app.ExitError)
 	case without.Lost == 0:
 		narrate("This machine was too busy to run two programs at once, so nothing was lost either way. Try again.")
 	default:
 		narrate("The first lost updates because programs read the same number. The second took a little longer and lost none:")
 		narrate("try it on your own: lokt guard build --ttl 5m -- make build")
 	}
-	return end
+	return nil
 }
 
 const (
@@ -250,16 +210,14 @@ func (d *doctor) checkExclusion(ctx context.Context) {
 		d.fail(name, "", "not tried, for the locks cannot be used")
 		return
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	r, err := d.tryExclusion(ctx)
 	kind, _ := process.LocalFS(existing(d.root.Path))
 	switch {
-	case r.overlaps > 0 || r.Lost != 0:
-		d.fail(name, fmt.Sprintf("do not keep locks on this file system (%s): set LOKT_ROOT to a local disk", kind),
-			"%d processes entered %d times; %d times another was in already, and %d of their updates were lost", racers, r.Entered, r.overlaps, r.Lost)
 	case err != nil:
 		d.fail(name, "", "the race could not be run: %v", err)
+	case r.Lost != 0:
+		d.fail(name, fmt.Sprintf("do not keep locks on this file system (%s): set LOKT_ROOT to a local disk", kind),
+			"%d processes entered %d times, and %d of their updates were lost: two were in at once", racers, r.Entered, r.Lost)
 	default:
 		d.ok(name, "%d processes entered %d times in %s, and never two at once", racers, r.Entered, app.Short(proofTime))
 	}
@@ -282,9 +240,11 @@ func (d *doctor) tryExclusion(ctx context.Context) (r race, err error) {
 	if err != nil {
 		return r, err
 	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, proofTime+proofPatience)
 	defer cancel()
 	until := time.Now().Add(proofTime)
-	return d.race(ctx, filepath.Join(dir, "count"), proofThinking, func(int) bool { return time.Now().Before(until) },
+	return d.race(ctx, dir, proofThinking, func(int) bool { return time.Now().Before(until) },
 		"guard", "prove", "--wait", "--timeout", proofPatience.String(), "--root", root)
 }

@@ -1,51 +1,49 @@
 package care
 
 import (
-	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
 func TestDoctorSaysWhatIsOddAboutAServer(t *testing.T) {
+	far := func(i *serverInfo) { i.URL = "http://far:7117" }
 	for what, c := range map[string]struct {
-		env    []string
-		change func(*clitest.Server)
+		change func(*serverInfo)
 		check  string
 		says   string
 	}{
-		"a clock that is ahead":         {nil, func(f *clitest.Server) { f.Info.Ahead = time.Minute }, "clock", "1m0s ahead of this host's"},
-		"a clock that is behind":        {nil, func(f *clitest.Server) { f.Info.Ahead = -time.Hour }, "clock", "1h0m0s behind this host's"},
-		"a slow answer":                 {nil, func(f *clitest.Server) { f.Info.RoundTrip = 3 * time.Second }, "round-trip", "took 3s"},
-		"no TLS and a token":            {[]string{"LOKT_SERVER=http://far:7117", "LOKT_SERVER_TOKEN=secret"}, nil, "tls", "can read the token"},
-		"no TLS":                        {[]string{"LOKT_SERVER=http://far:7117"}, nil, "tls", "read and change"},
-		"open to all":                   {[]string{"LOKT_SERVER=http://far:7117"}, func(f *clitest.Server) { f.Info.URL = "http://far:7117" }, "scopes", "others can reach it"},
-		"a token without scopes":        {nil, func(f *clitest.Server) { f.Info.Anonymous, f.Info.Caller = false, "bob" }, "scopes", `you are "bob" to the server, without any scope: taking locks needs read and lock too`},
-		"no locks":                      {nil, func(f *clitest.Server) { f.Info.Locks = false }, "locks", "keeps no locks"},
-		"no events":                     {nil, func(f *clitest.Server) { f.Info.Events = false }, "locks", "keeps no events"},
-		"a variable that means nothing": {[]string{"LOKT_SEVER=x"}, nil, "environment", "LOKT_SEVER means nothing"},
+		"a clock that is ahead":  {func(i *serverInfo) { i.Ahead = time.Minute }, "clock", "1m0s ahead of this host's"},
+		"a clock that is behind": {func(i *serverInfo) { i.Ahead = -time.Hour }, "clock", "1h0m0s behind this host's"},
+		"a slow answer":          {func(i *serverInfo) { i.RoundTrip = 3 * time.Second }, "round-trip", "took 3s"},
+		"no TLS and a token":     {func(i *serverInfo) { far(i); i.token = true }, "tls", "can read the token"},
+		"no TLS":                 {far, "tls", "read and change"},
+		"open to all":            {far, "scopes", "others can reach it"},
+		"a token without scopes": {func(i *serverInfo) { i.Anonymous, i.Caller, i.Scopes = false, "bob", nil }, "scopes", `you are "bob" to the server, without any scope: taking locks needs read and lock too`},
+		"no locks":               {func(i *serverInfo) { i.Locks = false }, "locks", "keeps no locks"},
+		"no events":              {func(i *serverInfo) { i.Events = false }, "locks", "keeps no events"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			a := clitest.NewAtServer(t, all(), c.env...)
-			if c.change != nil {
-				c.change(a.Server)
+			server := clitest.Server(t)
+			client, err := httpapi.New(server.URL, httpapi.ClientOptions{})
+			if err != nil {
+				t.Fatal(err)
 			}
-			code, out, errs := a.Lokt("doctor", "--json")
-			var v struct {
-				Checks  []check
-				Overall string
+			info := serverInfo{URL: server.URL}
+			if err := info.ask(t.Context(), client); err != nil {
+				t.Fatal(err)
 			}
-			if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 || v.Overall != checkWarn {
-				t.Fatalf("exit %d, %v: %s%s", code, err, out, errs)
-			}
+			c.change(&info)
+			d := &doctor{}
+			d.checkInfo(info)
+			d.checkServerLocks(t.Context(), client, info)
 			found := false
-			for _, one := range v.Checks {
-				if strings.Contains(one.Message, "secret") {
-					t.Errorf("the token is told: %s", out)
+			for _, one := range d.found {
+				if one.Status == checkFail {
+					t.Errorf("a failure: %+v", one)
 				}
 				if one.Name == c.check && one.Status == checkWarn {
 					found = found || strings.Contains(one.Message, c.says)
@@ -55,31 +53,36 @@ func TestDoctorSaysWhatIsOddAboutAServer(t *testing.T) {
 				}
 			}
 			if !found {
-				t.Errorf("no warning of %s with %q: %s", c.check, c.says, out)
+				t.Errorf("no warning of %s with %q: %+v", c.check, c.says, d.found)
 			}
 		})
 	}
 }
 
 func TestDoctorFindsNothingWrongWithASoundServer(t *testing.T) {
-	a := clitest.NewAtServer(t, all())
-	code, out, errs := a.Lokt("doctor")
-	if code != 0 || !strings.Contains(out, "\noverall: ok\n") || errs != "" {
+	server := clitest.Server(t)
+	d := newDesk(t, "ann").With("LOKT_SERVER="+server.URL, "LOKT_ROOT=", "LOKT_SERVER_TOKEN=secret")
+	code, out, errs := d.Lokt("doctor")
+	if code != 0 || !strings.Contains(out, "\noverall: ok\n") || strings.Contains(out, "secret") || errs != "" {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
-	a.Server.Down = fmt.Errorf("%w: refused", lokt.ErrUnavailable)
-	code, out, _ = a.Lokt("doctor")
+	if code, out, _ := d.With("LOKT_SEVER=x").Lokt("doctor"); code != 0 || !strings.Contains(out, "LOKT_SEVER means nothing") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	server.Close()
+	code, out, _ = d.Lokt("doctor")
 	if code != 1 || !strings.Contains(out, "fail  server") || !strings.Contains(out, "start loktd there") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
 
 func TestPrimeNamesTheServerIfThereIsOne(t *testing.T) {
-	a := clitest.NewAtServer(t, all())
-	if _, out, _ := a.Lokt("prime"); !strings.Contains(out, "kept by the server `http://127.0.0.1:7117`") {
+	server := clitest.Server(t)
+	d := newDesk(t, "ann")
+	if _, out, _ := d.With("LOKT_SERVER=" + server.URL).Lokt("prime"); !strings.Contains(out, "kept by the server `"+server.URL+"`") {
 		t.Errorf("the server is not named: %s", out)
 	}
-	if _, out, _ := newDesk(t, "ann").Lokt("prime"); strings.Contains(strings.ToLower(out), "server") {
+	if _, out, _ := d.Lokt("prime"); strings.Contains(strings.ToLower(out), "server") {
 		t.Errorf("a server is named: %s", out)
 	}
 }

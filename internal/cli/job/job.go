@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,12 +20,7 @@ import (
 )
 
 func newJob(a cmd) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "job",
-		Short: "Submit jobs to a server and see what becomes of them",
-		Long:  "Submit jobs to a server, which hands them to workers (see lokt worker), and see what becomes of them.",
-		Example: "  lokt job submit --type thumbnail --payload '{\"file\": \"a.png\"}'\n  lokt job list --state queued\n" +
-			"  lokt job show JOB_ID",
+	cmd := app.Describe("job", &cobra.Command{
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return pflag.ErrHelp
@@ -30,7 +28,7 @@ func newJob(a cmd) *cobra.Command {
 			return app.Usagef("lokt job %s is no command: say submit, list, show, cancel or stats", args[0])
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
-	}
+	})
 	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobCancel(a), newJobStats(a))
 	return cmd
 }
@@ -45,11 +43,11 @@ func (a cmd) printDocument(doc jsontext.Value, err error) error {
 
 // jobsService returns the server's jobs.
 func (a cmd) jobsService() (jobs.Service, error) {
-	r, err := a.Remote()
+	c, err := a.Client()
 	if err != nil {
 		return nil, err
 	}
-	return r.Jobs(), nil
+	return c.Jobs(), nil
 }
 
 // jobsError adds to an error of the server's jobs what to do about it.
@@ -95,17 +93,10 @@ func problemsText(problems []jobs.Problem) string {
 	return strings.Join(all, "; ")
 }
 
-type jobCancelOptions struct{ reason string }
-
 func newJobCancel(a cmd) *cobra.Command {
-	var o jobCancelOptions
-	cmd := &cobra.Command{
-		Use:   "cancel JOB_ID...",
-		Short: "Cancel jobs",
-		Long: "Cancel jobs: one that is queued ends at once; one that is running is to be stopped, and ends as cancelled when its\n" +
-			"worker says that it has, unless it completes. A job that has ended stays as it is.",
-		Example: "  lokt job cancel JOB_ID --reason 'not needed any more'",
-		Args:    someJobs,
+	var reason string
+	cmd := app.Describe("job cancel", &cobra.Command{
+		Args: someJobs,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			s, err := a.jobsService()
 			if err != nil {
@@ -113,22 +104,18 @@ func newJobCancel(a cmd) *cobra.Command {
 			}
 			var failed error
 			for _, id := range ids {
-				state, err := s.Cancel(cmd.Context(), id, o.reason)
+				state, err := s.Cancel(cmd.Context(), id, reason)
 				if err != nil {
-					failed = errors.Join(failed, a.jobsError(about(id, err)))
-					continue
-				}
-				if a.JSON {
-					err = a.Print(map[string]any{"job_id": id, "ok": true, "state": state})
+					err = a.jobsError(about(id, err))
 				} else {
-					a.Say("%s %s", id, cancelText(state))
+					err = a.Answer(map[string]any{"job_id": id, "ok": true, "state": state}, "%s %s", id, cancelText(state))
 				}
 				failed = errors.Join(failed, err)
 			}
 			return failed
 		},
-	}
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for those who look at the job")
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who look at the job")
 	return cmd
 }
 
@@ -154,41 +141,34 @@ func cancelText(s jobs.State) string {
 	return string(s) + " already"
 }
 
-type jobStatsOptions struct{ days int }
-
 func newJobStats(a cmd) *cobra.Command {
-	var o jobStatsOptions
-	cmd := &cobra.Command{
-		Use:   "stats",
-		Short: "Show how much capacity is in use, and what became of jobs",
-		Long: "Show how much of the server's capacity is in use and how much is waiting, and of the jobs that ended within some days\n" +
-			"how many succeeded, how long they waited and how long they ran (95 of 100 no longer).",
-		Example: "  lokt job stats\n  lokt job stats --days 7 --json",
-		Args:    app.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runJobStats(cmd.Context(), o) },
-	}
-	cmd.Flags().IntVar(&o.days, "days", jobs.DefaultDays, "of how many days")
+	var days int
+	cmd := app.Describe("job stats", &cobra.Command{
+		Args: app.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobStats(cmd.Context(), days) },
+	})
+	cmd.Flags().IntVar(&days, "days", jobs.DefaultDays, "of how many days")
 	return cmd
 }
 
-func (a cmd) runJobStats(ctx context.Context, o jobStatsOptions) error {
-	if o.days < 1 || o.days > jobs.MaxDays {
-		return app.Usagef("--days is from 1 to %d, not %d", jobs.MaxDays, o.days)
+func (a cmd) runJobStats(ctx context.Context, days int) error {
+	if days < 1 || days > jobs.MaxDays {
+		return app.Usagef("--days is from 1 to %d, not %d", jobs.MaxDays, days)
 	}
 	s, err := a.jobsService()
 	if err != nil {
 		return err
 	}
 	now, err := s.Status(ctx)
-	if err != nil {
-		return a.jobsError(err)
+	var past jobs.Stats
+	if err == nil {
+		past, err = s.Stats(ctx, days)
 	}
-	past, err := s.Stats(ctx, o.days)
 	if err != nil {
 		return a.jobsError(err)
 	}
 	if a.JSON {
-		return a.printDocument(httpapi.StatsDocument(&past, o.days, &now))
+		return a.printDocument(httpapi.StatsDocument(&past, days, &now))
 	}
 	a.Say("capacity: %d of %d units are leased, to %d jobs", now.Leased, now.Usable, now.ActiveLeases)
 	q := now.Queue
@@ -214,4 +194,176 @@ func Commands() []app.Command {
 		{Name: "worker", Build: on(newWorker), Place: app.OnServer},
 		{Name: cmdRunJob, Build: on(newRunJob), Place: app.Nowhere},
 	}
+}
+
+type jobListOptions struct {
+	state, jobType, tag string
+	limit               int
+	all                 bool
+}
+
+func newJobList(a cmd) *cobra.Command {
+	var o jobListOptions
+	cmd := app.Describe("job list", &cobra.Command{
+		Args: app.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobList(cmd.Context(), o) },
+	})
+	fs := cmd.Flags()
+	fs.StringVar(&o.state, "state", "", "only jobs in this state: queued, leased, running, completed, failed, expired or cancelled")
+	fs.StringVar(&o.jobType, "type", "", "only jobs of this type")
+	fs.StringVar(&o.tag, "tag", "", "only jobs with this tag")
+	fs.IntVar(&o.limit, "limit", 50, "how many at most, up to 1000")
+	fs.BoolVar(&o.all, "all", false, "all there are")
+	// The error is for a flag that there is not.
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(app.Strings(jobs.States()), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
+	f := jobs.Filter{Limit: o.limit, State: jobs.State(o.state), Type: o.jobType, Tag: o.tag}
+	switch {
+	case o.limit < 1 || o.limit > jobs.MaxList:
+		return app.Usagef("--limit is from 1 to %d, not %d; --all shows all there are", jobs.MaxList, o.limit)
+	case o.all:
+		f.Limit = jobs.MaxList
+	}
+	if err := f.Validate(); err != nil {
+		return a.jobsError(err)
+	}
+	s, err := a.jobsService()
+	if err != nil {
+		return err
+	}
+	p, err := s.List(ctx, f)
+	for more := p; err == nil && o.all && more.Next != ""; {
+		f.After = more.Next
+		if more, err = s.List(ctx, f); err == nil {
+			p.Jobs, p.Next = append(p.Jobs, more.Jobs...), more.Next
+		}
+	}
+	if err != nil {
+		return a.jobsError(err)
+	}
+	if a.JSON {
+		return a.printDocument(httpapi.PageDocument(&p))
+	}
+	if len(p.Jobs) == 0 {
+		a.Tell("no such jobs")
+		return nil
+	}
+	rows := [][]string{{"ID", "STATE", "TYPE", "PRIORITY", "UNITS", "AGE", "ATTEMPT", "WORKER", "NOTE"}}
+	for i := range p.Jobs {
+		rows = append(rows, jobRow(&p.Jobs[i]))
+	}
+	if err := a.Table(rows); err != nil {
+		return err
+	}
+	if p.Next != "" {
+		a.Tell("there are more: see them with --all or a higher --limit")
+	}
+	return nil
+}
+
+func jobRow(v *jobs.View) []string {
+	j := &v.Job
+	worker := ""
+	if v.Lease != nil {
+		worker = v.Lease.WorkerID
+	}
+	return []string{
+		j.ID, string(j.State), j.Type, string(j.Priority), strconv.Itoa(j.Units), app.Short(v.Age),
+		fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), worker, noteText(v),
+	}
+}
+
+// noteText says in a few words what is most worth knowing about a job.
+func noteText(v *jobs.View) string {
+	j := &v.Job
+	o := j.Output
+	switch {
+	case v.InQueue:
+		return waitingText(v)
+	case j.State == jobs.Completed, j.State == jobs.Cancelled:
+		return j.Reason
+	case j.State.Ended():
+		if j.Code == jobs.CodeFailed {
+			return failureOf(o).Message
+		}
+		return codeText(j.Code)
+	}
+	var parts []string
+	if j.Cancel {
+		parts = append(parts, "is told to stop")
+	}
+	if o != nil && o.Progress != nil {
+		parts = append(parts, fmt.Sprintf("%.0f%%", *o.Progress*100))
+	}
+	if o != nil && o.Message != "" {
+		parts = append(parts, o.Message)
+	}
+	return strings.Join(parts, " ")
+}
+
+// waitingText says why a queued job is not leased.
+func waitingText(v *jobs.View) string {
+	what, name, _ := strings.Cut(v.WaitingFor, ":")
+	at := v.Job.ReadyAt.Local().Format("2006-01-02 15:04:05")
+	for _, w := range []struct{ what, text string }{
+		{jobs.WaitingReserved, "waits for job " + name + ", which capacity is kept for"},
+		{jobs.WaitingLock, "waits for the lock " + name},
+		{jobs.WaitingCapacity, fmt.Sprintf("waits for %d units of capacity", v.Job.Units)},
+		{jobs.WaitingUnique, "waits for a worker without another job"},
+		{jobs.WaitingWorker, "no worker asks for it"},
+		{jobs.WaitingRunAt, "waits until " + at},
+		{jobs.WaitingFrozen, "jobs of its type are frozen"},
+	} {
+		if w.what == v.WaitingFor || w.what == what+":" {
+			return w.text
+		}
+	}
+	return v.WaitingFor
+}
+
+func newJobShow(a cmd) *cobra.Command {
+	return app.Describe("job show", &cobra.Command{
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return app.Usagef("one job is enough, and there are %d", len(args))
+			}
+			return someJobs(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.jobsService()
+			if err != nil {
+				return err
+			}
+			v, err := s.Get(cmd.Context(), args[0])
+			if err != nil {
+				return a.jobsError(about(args[0], err))
+			}
+			doc, err := httpapi.JobDocument(&v)
+			if a.JSON || err != nil {
+				return a.printDocument(doc, err)
+			}
+			text, err := app.DetailsOf(doc)
+			return errors.Join(err, a.Write(text))
+		},
+	})
+}
+
+// statsTable is what became of jobs, by type.
+func statsTable(s jobs.Stats) [][]string {
+	rows := [][]string{{"TYPE", "ENDED", "COMPLETED", "FAILED", "EXPIRED", "CANCELLED", "SUCCESS", "AVG WAIT", "P95 RUNTIME"}}
+	row := func(name string, t jobs.Totals) {
+		n := func(s jobs.State) string { return strconv.FormatInt(t.ByState[s], 10) }
+		rows = append(rows, []string{
+			name, strconv.FormatInt(t.Total, 10), n(jobs.Completed), n(jobs.Failed), n(jobs.Expired), n(jobs.Cancelled),
+			fmt.Sprintf("%.1f%%", t.SuccessRate*100), app.Short(t.AvgWait), app.Short(t.P95Runtime),
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.ByType)) {
+		row(name, s.ByType[name])
+	}
+	row("all", s.Totals)
+	return rows
 }

@@ -38,19 +38,10 @@ type jobSubmitOptions struct {
 
 func newJobSubmit(a cmd) *cobra.Command {
 	var o jobSubmitOptions
-	cmd := &cobra.Command{
-		Use:   "submit",
-		Short: "Submit a job",
-		Long: "Submit a job, and print its ID. A worker that takes its type gets it when there is room: jobs wait in order of priority,\n" +
-			"and of arrival within one.\n\n" +
-			"With --wait the command waits for the end, prints the result, and exits 0 if the job completed, with the exit status of\n" +
-			"its command if it failed with one, and with 1 otherwise.",
-		Example: "  lokt job submit --type thumbnail --payload '{\"file\": \"a.png\"}'\n" +
-			"  lokt job submit --type build --units 4 --lock cache --max-attempts 3 --backoff 10s --payload @build.json --wait\n" +
-			"  lokt job submit --type report --run-at 2h --key report-today",
+	cmd := app.Describe("job submit", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobSubmit(cmd.Context(), o) },
-	}
+	})
 	fs := cmd.Flags()
 	fs.StringVar(&o.jobType, "type", "generic", "what kind of job it is: workers take the types that they are told to")
 	fs.StringVar(&o.priority, "priority", string(jobs.Normal), "high, normal, low or background")
@@ -144,11 +135,7 @@ func (a cmd) runJobSubmit(ctx context.Context, o jobSubmitOptions) error {
 	}
 	id := receipts[0].JobID
 	if !o.wait {
-		if a.JSON {
-			return a.Print(map[string]any{"job_id": id, "state": receipts[0].State})
-		}
-		a.Say("%s", id)
-		return nil
+		return a.Answer(map[string]any{"job_id": id, "state": receipts[0].State}, "%s", id)
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -202,13 +189,8 @@ func (a cmd) ended(v jobs.View) error {
 	code := app.ExitOK
 	if j.State != jobs.Completed {
 		code = app.ExitError
-		if j.Output != nil {
-			var failure struct {
-				Code int `json:"exit_code"`
-			}
-			if json.Unmarshal(j.Output.Error, &failure) == nil && j.State == jobs.Failed && failure.Code > 0 && failure.Code < 256 {
-				code = failure.Code
-			}
+		if f := failureOf(j.Output); j.State == jobs.Failed && f.Code > 0 && f.Code < 256 {
+			code = f.Code
 		}
 	}
 	switch {
@@ -223,22 +205,18 @@ func (a cmd) ended(v jobs.View) error {
 }
 
 // reasonText says why a job ended as it did.
-func reasonText(j *jobs.Job) string {
-	var message, stderr string
-	if j.Output != nil && j.Output.Error != nil {
-		message, stderr = failureText(j.Output.Error)
+func reasonText(j *jobs.Job) (text string) {
+	f := failureOf(j.Output)
+	if f.Message == j.Code || f.Message == j.Reason {
+		f.Message = ""
 	}
-	if message == j.Code || message == j.Reason {
-		message = ""
-	}
-	text := ""
-	for _, part := range []string{codeText(j.Code), j.Reason, message} {
+	for _, part := range []string{codeText(j.Code), j.Reason, f.Message} {
 		if part != "" {
 			text += ": " + part
 		}
 	}
-	if stderr != "" {
-		text += "\n" + stderr
+	if f.Stderr != "" {
+		text += "\n" + f.Stderr
 	}
 	return text
 }
@@ -252,14 +230,20 @@ func codeText(code string) string {
 	}[code]
 }
 
-// failureText returns what a worker said about a failure: its message, and the end of what the command wrote.
-func failureText(failure jsontext.Value) (message, stderr string) {
-	var f struct{ Message, Stderr string }
-	if json.Unmarshal(failure, &message) == nil {
-		return message, ""
+// failure is what a worker said about a failure: its message, the command's exit code, and the end of what it wrote.
+type failure struct {
+	Message string `json:"message"`
+	Stderr  string `json:"stderr"`
+	Code    int    `json:"exit_code"`
+}
+
+// failureOf returns what an output says of a failure; if that is not as workers of this program say it, as a message.
+func failureOf(o jobs.Output) (f failure) {
+	if o == nil || o.Error == nil || json.Unmarshal(o.Error, &f.Message) == nil {
+		return f
 	}
-	if json.Unmarshal(failure, &f) == nil && f.Message != "" {
-		return f.Message, f.Stderr
+	if json.Unmarshal(o.Error, &f) != nil || f.Message == "" {
+		f.Message, f.Stderr = string(o.Error), ""
 	}
-	return string(failure), ""
+	return f
 }

@@ -31,19 +31,7 @@ type workerOptions struct {
 
 func newWorker(a cmd) *cobra.Command {
 	var o workerOptions
-	cmd := &cobra.Command{
-		Use:   "worker [flags] -- COMMAND [ARG...]",
-		Short: "Run a command for each job that a server hands out",
-		Long: "Ask a server for jobs and run the command for each. The job's payload is on its standard input, and what else is\n" +
-			"known of it in LOKT_JOB_ID, LOKT_JOB_TYPE, LOKT_JOB_ATTEMPT, LOKT_JOB_TOKEN and further variables.\n" +
-			"LOKT_JOB_LOCK_TOKENS has the fencing tokens of the locks in LOKT_JOB_LOCKS, in that order, with commas between.\n\n" +
-			"A command that exits 0 has completed its job; after any other end the attempt has failed, with the last lines of\n" +
-			"its standard error as the reason. Lines on standard output that begin with \"::lokt \" are for the server:\n\n" +
-			"  ::lokt progress 0.5 half of it is done\n  ::lokt message copying\n  ::lokt metrics {\"rows\": 12}\n" +
-			"  ::lokt checkpoint {\"row\": 12}      for the next attempt, in LOKT_JOB_CHECKPOINT\n  ::lokt result {\"url\": \"https://example.com/1\"}\n\n" +
-			"The command, with all that it has started, is ended before its lease can end, when the job is cancelled or\n" +
-			"revoked, and when the server says that a lock of the job was lost. The first INT or TERM makes the worker finish what it is at and take no more; the second ends it.",
-		Example: "  lokt worker --type thumbnail -- ./thumbnail.sh\n  lokt worker --type build --units 8 --concurrency 2 --capability gpu -- make job",
+	cmd := app.Describe("worker", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case dash < 0:
@@ -59,7 +47,7 @@ func newWorker(a cmd) *cobra.Command {
 			}
 			return a.runWorker(o)
 		},
-	}
+	})
 	fs := cmd.Flags()
 	fs.StringArrayVar(&o.types, "type", nil, "take jobs of this `TYPE`; may be given several times (default: of any type)")
 	fs.StringArrayVar(&o.capabilities, "capability", nil, "what jobs may need, such as gpu for the tag needs:gpu; may be given several times")
@@ -107,7 +95,7 @@ type workerRun struct {
 
 func (a cmd) runWorker(o workerOptions) error {
 	signals := guard.Notify() // until the end of the process
-	r, err := a.Remote()
+	service, err := a.jobsService()
 	if err != nil {
 		return err
 	}
@@ -124,7 +112,7 @@ func (a cmd) runWorker(o workerOptions) error {
 	}
 	run := &workerRun{cmd: a, o: o, path: path, self: self}
 	most := max(o.grace, defaultStopGrace)
-	run.w, err = worker.NewWorker(r.Jobs(), run.do, worker.WorkerOptions{
+	run.w, err = worker.NewWorker(service, run.do, worker.WorkerOptions{
 		ID: o.id, Types: o.types, Capabilities: o.capabilities, Units: o.units, Concurrency: o.concurrency,
 		StopGrace: most + stopReserve, Final: inVain, Notify: run.notify,
 	})
@@ -146,7 +134,7 @@ const (
 
 // inVain reports whether an error is about who asks.
 func inVain(err error) bool {
-	switch code, _ := app.Explain(err); code {
+	switch code, _, _ := app.Classify(err); code {
 	case "unauthenticated", "forbidden", "body_too_large", "no_jobs":
 		return true
 	}

@@ -3,6 +3,7 @@ package job
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,31 +107,21 @@ func (c *jobCommand) order(ctx, over context.Context, orders io.WriteCloser) {
 	}
 	tick := time.NewTicker(max(min(time.Second, c.life()/20), 10*time.Millisecond))
 	defer tick.Stop()
-	told := c.run.Until()
-	for {
+	for told, heard := c.run.Until(), true; heard; {
 		select {
 		case <-over.Done(): // also if ctx is
-			if ctx.Err() != nil {
-				c.stopped = tell(leashNews{}, nil)
-			}
+			c.stopped = ctx.Err() != nil && tell(leashNews{}, nil)
 			return
 		case <-tick.C:
 			if until := c.run.Until(); until != told {
-				told = until
-				if !tell(newLeashNews(c.run.Remaining()), nil) {
-					return
-				}
+				told, heard = until, tell(newLeashNews(c.run.Remaining()), nil)
 			}
 		}
 	}
 }
 
-func (c *jobCommand) life() time.Duration {
-	if c.run.Lease.TTL > 0 {
-		return c.run.Lease.TTL
-	}
-	return time.Minute
-}
+// life is how long a lease lasts.
+func (c *jobCommand) life() time.Duration { return cmp.Or(c.run.Lease.TTL, time.Minute) }
 
 // grace is how long the command has to end by itself.
 func (c *jobCommand) grace() time.Duration {
@@ -240,26 +231,18 @@ type lineWriter struct {
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
-	n := len(p)
+	w.rest = append(w.rest, p...)
 	for {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			break
+		i := bytes.IndexByte(w.rest, '\n')
+		switch {
+		case i < 0 && len(w.rest) <= maxLine:
+			return len(p), nil
+		case i < 0:
+			i = len(w.rest) - 1
 		}
-		if len(w.rest) > 0 {
-			w.rest = append(w.rest, p[:i+1]...)
-			w.line(w.rest)
-			w.rest = w.rest[:0]
-		} else {
-			w.line(p[:i+1])
-		}
-		p = p[i+1:]
+		w.line(w.rest[:i+1])
+		w.rest = w.rest[i+1:]
 	}
-	if w.rest = append(w.rest, p...); len(w.rest) > maxLine {
-		w.line(w.rest)
-		w.rest = nil
-	}
-	return n, nil
 }
 
 // end passes on a last line that has no end, with one.
@@ -280,23 +263,18 @@ const (
 type tail struct{ lines []string }
 
 func (t *tail) add(line []byte) {
-	s := strings.ToValidUTF8(strings.TrimRight(string(line), "\r\n"), "\uFFFD")
-	if len(s) > tailBytes {
-		s = strings.ToValidUTF8(s[len(s)-tailBytes:], "")
-	}
-	if t.lines = append(t.lines, s); len(t.lines) > tailLines {
-		t.lines = t.lines[1:]
-	}
+	s := strings.ToValidUTF8(string(bytes.TrimRight(line, "\r\n")), "\uFFFD")
+	t.lines = append(t.lines, strings.ToValidUTF8(s[max(0, len(s)-tailBytes):], ""))
+	t.lines = t.lines[max(0, len(t.lines)-tailLines):]
 }
 
 // String returns the lines, the oldest left out if there is too much of them.
 func (t *tail) String() string {
-	first, size := len(t.lines), 0
-	for first > 0 && size+len(t.lines[first-1]) < tailBytes+1 {
-		first--
-		size += len(t.lines[first]) + 1
+	text := strings.Join(t.lines, "\n")
+	for rest := t.lines; len(text) > tailBytes; text = strings.Join(rest, "\n") {
+		rest = rest[1:]
 	}
-	return strings.Join(t.lines[first:], "\n")
+	return text
 }
 
 // Each command of a worker is run by a process of its own, which ends the command, and all that it has started, when the
@@ -313,8 +291,8 @@ type childOrders struct {
 	Grace int64 `json:"grace"` // milliseconds between TERM and KILL
 }
 
-// leashNews says how long the lease may be relied on: until a reading of the host's monotonic clock if there is one, and
-// for so long from when it is heard otherwise. Milliseconds.
+// leashNews says how long the lease may be relied on, in milliseconds: until a reading of the host's monotonic clock if
+// there is one, and for so long from when it is heard otherwise.
 type leashNews struct {
 	Until int64 `json:"until"`
 	Left  int64 `json:"left"`
@@ -408,19 +386,18 @@ func newLeash(n leashNews) *leash {
 }
 
 // now reads the clock that the processes of this host share, or if there is none, one of this process.
-func (l *leash) now() (reading time.Duration, shared bool) {
+func (l *leash) now() time.Duration {
 	if now, ok := process.Monotonic(); ok {
-		return now, true
+		return now
 	}
-	return time.Since(l.start), false
+	return time.Since(l.start)
 }
 
 // hear takes in news.
 func (l *leash) hear(n leashNews) {
-	now, shared := l.now()
-	until := now + time.Duration(n.Left)*time.Millisecond
-	if shared && n.Until > 0 {
-		until = time.Duration(n.Until) * time.Millisecond
+	until := time.Duration(n.Until) * time.Millisecond
+	if until == 0 {
+		until = l.now() + time.Duration(n.Left)*time.Millisecond
 	}
 	l.until.Store(int64(until))
 }
@@ -429,25 +406,15 @@ func (l *leash) hear(n leashNews) {
 func (l *leash) Done() <-chan struct{} { return l.done }
 
 // Remaining implements guard.Leash.
-func (l *leash) Remaining() time.Duration {
-	now, _ := l.now()
-	return time.Duration(l.until.Load()) - now
-}
+func (l *leash) Remaining() time.Duration { return time.Duration(l.until.Load()) - l.now() }
 
 // follow does what the worker tells, until it says stop or nothing any more: then it is gone, and with it whoever keeps
 // the lease.
 func (l *leash) follow(in *bufio.Reader) {
 	defer close(l.done)
 	for {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			return
-		}
 		var n leashNews
-		if err := json.Unmarshal(line, &n); err != nil {
-			return
-		}
-		if n == (leashNews{}) {
+		if line, err := in.ReadBytes('\n'); err != nil || json.Unmarshal(line, &n) != nil || n == (leashNews{}) {
 			return
 		}
 		l.hear(n)

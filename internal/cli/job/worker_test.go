@@ -51,7 +51,7 @@ func TestAWorkerThatNoJobIsForIsRefused(t *testing.T) { // as of a variable that
 		"--capability is empty": {concurrency: 1, capabilities: []string{""}},
 	} {
 		err := o.check()
-		if _, code := app.Classify(err); code != app.ExitUsage || !strings.Contains(err.Error(), says) {
+		if _, code, _ := app.Classify(err); code != app.ExitUsage || !strings.Contains(err.Error(), says) {
 			t.Errorf("exit code %d, not because %s: %v", code, says, err)
 		}
 	}
@@ -64,6 +64,7 @@ func TestTheEndOfAnOutputIsKept(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]string{"a\n", "b\r\n"}, "a\nb"},
+		{[]string{"é" + strings.Repeat("a", tailBytes-1) + "\n"}, strings.Repeat("a", tailBytes-1)},
 		{[]string{"bad \xff\n"}, "bad \uFFFD"},
 		{[]string{strings.Repeat("a", 2*tailBytes) + "\n"}, strings.Repeat("a", tailBytes)},
 		{[]string{"first\n", strings.Repeat("a", tailBytes) + "\n"}, strings.Repeat("a", tailBytes)},
@@ -169,11 +170,11 @@ func TestProblemsAreToldInTermsOfTheCommandLine(t *testing.T) {
 			t.Errorf("%q is missing: %v", want, err)
 		}
 	}
-	if _, code := app.Classify(err); code != app.ExitUsage {
+	if _, code, _ := app.Classify(err); code != app.ExitUsage {
 		t.Errorf("exit code %d", code)
 	}
 	for err, want := range map[error]int{jobs.ErrJobNotFound: app.ExitNotFound, jobs.ErrConflict: app.ExitError, lokt.ErrUnavailable: app.ExitError} {
-		if _, code := app.Classify((cmd{&app.App{}}).jobsError(about("x", err))); code != want {
+		if _, code, _ := app.Classify((cmd{&app.App{}}).jobsError(about("x", err))); code != want {
 			t.Errorf("%v: exit code %d, not %d", err, code, want)
 		}
 	}

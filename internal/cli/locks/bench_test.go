@@ -62,7 +62,7 @@ func BenchmarkStatusOf10000Locks(b *testing.B) {
 				if form == "json" {
 					args = append(args, "--json")
 				}
-				if code := app.Run(Commands(), args, s, app.Dial); code != 0 || out.Len() < 10_000*100 {
+				if code := app.Run(Commands(), args, s); code != 0 || out.Len() < 10_000*100 {
 					b.Fatalf("exit %d, %d bytes, %s", code, out.Len(), errs.String())
 				}
 			}

@@ -17,25 +17,10 @@ import (
 	"github.com/lokt-dev/lokt/internal/guard"
 )
 
-// claimFlags are the flags that guard and lock share: what to ask for.
-type claimFlags struct {
-	ttl     time.Duration
-	wait    bool
-	timeout time.Duration
-	share
-	priority int
-	maxHold  time.Duration
-	meta     []string
-
-	timeoutSet bool
-	guard      bool // of a guard
-}
-
 // share says with whom a claim shares.
 type share struct {
-	shared   bool
-	slots    int
-	slotsSet bool
+	shared bool
+	slots  int // 0 unless they are given
 }
 
 func (f *share) bind(cmd *cobra.Command) {
@@ -44,13 +29,12 @@ func (f *share) bind(cmd *cobra.Command) {
 }
 
 func (f *share) check(cmd *cobra.Command) error {
-	f.slotsSet = cmd.Flags().Changed("slots")
-	switch {
-	case f.slotsSet && f.slots < 1:
+	switch given := cmd.Flags().Changed("slots"); {
+	case given && f.slots < 1:
 		return app.Usagef("--slots %d leaves room for nobody", f.slots)
-	case f.slotsSet && f.slots >= lokt.Shared:
+	case f.slots >= lokt.Shared:
 		return app.Usagef("--slots %d is no limit: use --shared", f.slots)
-	case f.slotsSet && f.shared:
+	case given && f.shared:
 		return app.Usagef("--shared has no limit and --slots sets one: give one of them")
 	}
 	return nil
@@ -61,10 +45,29 @@ func (f *share) shareFlags() []string {
 	switch {
 	case f.shared:
 		return []string{"--shared"}
-	case f.slotsSet:
+	case f.slots > 0:
 		return []string{"--slots", strconv.Itoa(f.slots)}
 	}
 	return nil
+}
+
+func (f *share) limit() int {
+	if f.shared {
+		return lokt.Shared
+	}
+	return max(f.slots, lokt.Exclusive)
+}
+
+// claimFlags are the flags that guard and lock share: what to ask for.
+type claimFlags struct {
+	share
+	ttl, timeout, maxHold time.Duration
+	wait                  bool
+	priority              int
+	meta                  []string
+	metadata              map[string]string // the same
+
+	guard bool // of a guard
 }
 
 const defaultTimeout = 10 * time.Minute
@@ -82,7 +85,6 @@ func (f *claimFlags) bind(cmd *cobra.Command) {
 
 // check finds out what the command line means, before anything is touched.
 func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
-	f.timeoutSet = cmd.Flags().Changed("timeout")
 	if err := f.share.check(cmd); err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 		return err
 	}
 	switch {
-	case f.timeoutSet && !f.wait:
+	case cmd.Flags().Changed("timeout") && !f.wait:
 		return app.Usagef("--timeout says how long to wait: it needs --wait")
 	case f.timeout < 0:
 		return app.Usagef("--timeout %v is negative", f.timeout)
@@ -98,21 +100,16 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 		return app.Usagef("--max-hold %v is too short", f.maxHold)
 	}
 	for _, kv := range f.meta {
-		if k, _, ok := strings.Cut(kv, "="); !ok || k == "" {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" {
 			return app.Usagef("--meta %q is not KEY=VALUE", kv)
 		}
+		if f.metadata == nil {
+			f.metadata = map[string]string{}
+		}
+		f.metadata[k] = v
 	}
 	return nil
-}
-
-func (f *share) limit() int {
-	switch {
-	case f.shared:
-		return lokt.Shared
-	case f.slotsSet:
-		return f.slots
-	}
-	return lokt.Exclusive
 }
 
 // patience returns how long to queue, as claims have it.
@@ -124,18 +121,6 @@ func (f *claimFlags) patience() time.Duration {
 		return -1
 	}
 	return f.timeout
-}
-
-func (f *claimFlags) metadata() map[string]string {
-	if len(f.meta) == 0 {
-		return nil
-	}
-	m := make(map[string]string, len(f.meta))
-	for _, kv := range f.meta {
-		k, v, _ := strings.Cut(kv, "=")
-		m[k] = v
-	}
-	return m
 }
 
 // noteEvery is how often a claim that waits says what it waits for.
@@ -242,12 +227,12 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 
 // whyLine returns the command that explains a claim with these flags.
 func (a cmd) whyLine(name string, f *claimFlags) string {
-	var flags []string
-	if f != nil && f.guard {
-		flags = append(flags, "--guard")
+	if f == nil {
+		return a.CommandLine("why", name)
 	}
-	if f != nil {
-		flags = append(flags, f.shareFlags()...)
+	flags := f.shareFlags()
+	if f.guard {
+		flags = append([]string{"--guard"}, flags...)
 	}
 	return a.CommandLine("why", name, flags...)
 }

@@ -1,7 +1,10 @@
 package locks
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,31 +38,10 @@ const (
 
 func newGuard(a cmd) *cobra.Command {
 	o := guardOptions{claimFlags: claimFlags{guard: true}}
-	cmd := &cobra.Command{
-		Use:   "guard NAME... [flags] -- COMMAND [ARG...]",
-		Short: "Run a command while holding locks",
-		Long: "Run a command while holding one or more locks, all or none of them, and end as the command does. The locks are\n" +
-			"given back when it ends, however it ends. With --ttl they are renewed while it runs. On a server they always have\n" +
-			"a TTL, 30s unless --ttl says otherwise, and --on-lost is stop unless it says warn.",
-		Example: "  lokt guard build --ttl 5m -- make build\n  lokt guard db cache --wait -- ./migrate.sh",
+	cmd := app.Describe("guard", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dash := cmd.ArgsLenAtDash()
-			switch {
-			case dash < 0:
-				return app.Usagef("put -- before the command: lokt guard NAME -- COMMAND")
-			case dash == 0:
-				return app.Usagef("give the name of a lock before the --: lokt guard NAME -- COMMAND")
-			case dash == len(args):
-				return app.Usagef("give the command behind the --: lokt guard %s -- COMMAND", strings.Join(args, " "))
-			}
-			o.names, o.command = args[:dash], args[dash:]
-			if err := o.check(a, cmd); err != nil {
+			if err := o.check(a, cmd, args); err != nil {
 				return err
-			}
-			for _, name := range o.names {
-				if d, err := time.ParseDuration(name); err == nil && d > 0 {
-					a.Tell("warning: %s is taken for the name of a lock; to wait for that long, write --wait --timeout %s", name, name)
-				}
 			}
 			return a.runGuard(o)
 		},
@@ -69,39 +51,46 @@ func newGuard(a cmd) *cobra.Command {
 			}
 			return a.CompleteNames(cmd, args, prefix)
 		},
-	}
+	})
 	o.bind(cmd)
 	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "`WHAT` to do when the lock is lost: warn and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
 	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", app.ExitBlocked, "exit code if the lock cannot be had")
 	return cmd
 }
 
-func (o *guardOptions) check(a cmd, cmd *cobra.Command) error {
+// check finds out what the command line means, before anything is touched.
+func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	switch {
+	case dash < 0:
+		return app.Usagef("put -- before the command: lokt guard NAME -- COMMAND")
+	case dash == 0:
+		return app.Usagef("give the name of a lock before the --: lokt guard NAME -- COMMAND")
+	case dash == len(args):
+		return app.Usagef("give the command behind the --: lokt guard %s -- COMMAND", strings.Join(args, " "))
+	}
+	o.names, o.command = args[:dash], args[dash:]
 	if err := o.claimFlags.check(a, cmd); err != nil {
 		return err
 	}
-	if o.onLost == "" {
-		o.onLost = a.Getenv("LOKT_ON_LOST")
+	onLost, ttl := OnLostWarn, time.Duration(0)
+	if len(a.ServerURLs()) > 0 {
+		if o.ttl == 0 && cmd.Flags().Changed("ttl") {
+			return app.Usagef("--ttl 0: on a server a guard has a TTL, for the server cannot see whether it lives (default %v)", serverTTL)
+		}
+		onLost, ttl = OnLostStop, serverTTL // somebody else may be granted the lock while this host is cut off
 	}
-	onServer := len(a.ServerURLs()) > 0
-	switch {
-	case o.onLost != "":
-	case onServer:
-		o.onLost = OnLostStop // somebody else may be granted the lock while this host is cut off
-	default:
-		o.onLost = OnLostWarn
-	}
-	switch {
-	case onServer && o.ttl == 0 && cmd.Flags().Changed("ttl"):
-		return app.Usagef("--ttl 0: on a server a guard has a TTL, for the server cannot see whether it lives (default %v)", serverTTL)
-	case onServer && o.ttl == 0:
-		o.ttl = serverTTL
-	}
+	o.onLost, o.ttl = cmp.Or(o.onLost, a.Getenv("LOKT_ON_LOST"), onLost), cmp.Or(o.ttl, ttl)
 	switch {
 	case o.onLost != OnLostWarn && o.onLost != OnLostStop:
 		return app.Usagef("--on-lost (or LOKT_ON_LOST) is warn or stop, not %q", o.onLost)
 	case o.conflictCode < 0 || o.conflictCode > 255:
 		return app.Usagef("--conflict-exit-code %d is not between 0 and 255", o.conflictCode)
+	}
+	for _, name := range o.names {
+		if d, err := time.ParseDuration(name); err == nil && d > 0 {
+			a.Tell("warning: %s is taken for the name of a lock; to wait for that long, write --wait --timeout %s", name, name)
+		}
 	}
 	return nil
 }
@@ -162,7 +151,7 @@ type guardRun struct {
 func (g *guardRun) options(within []string) lokt.Options {
 	opts := lokt.Options{
 		TTL: g.o.ttl, Wait: g.o.patience(), Limit: g.o.limit(), Strict: true, Priority: g.o.priority,
-		MaxHold: g.o.maxHold, Metadata: g.o.metadata(), Within: within,
+		MaxHold: g.o.maxHold, Metadata: g.o.metadata, Within: within,
 	}
 	if g.b.Store != nil {
 		opts.Process = &g.owner.Process
@@ -218,7 +207,9 @@ func (g *guardRun) heldAround(ctx context.Context) (map[string]string, error) {
 		if !ok || lokt.ValidateName(name) != nil {
 			continue
 		}
-		g.b.Know(leaseID)
+		if g.b.Far != nil {
+			g.b.Far.Know(leaseID)
+		}
 		s, err := g.b.Get(ctx, name)
 		if err != nil {
 			continue // acquiring will tell
@@ -291,26 +282,14 @@ func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Si
 	noted()
 	released := g.release(signals)
 	if err != nil {
-		return worse(g.NotRun(err), released)
+		return g.NotRun(err)
 	}
-	return worse(app.Exit(code), released)
-}
-
-// worse returns how the command ended, unless it ended well and its locks could not be given back.
-func worse(end, released error) error {
-	if end == nil {
-		return released
-	}
-	return end
+	return cmp.Or(app.Exit(code), released)
 }
 
 // grace is how long a command gets to end by itself before it is killed for a lock about to be lost.
 func (g *guardRun) grace() time.Duration {
-	life := g.o.ttl
-	if life == 0 {
-		life = g.o.maxHold
-	}
-	return min(life/4, 10*time.Second)
+	return min(cmp.Or(g.o.ttl, g.o.maxHold)/4, 10*time.Second)
 }
 
 // noteChild puts the command's process ID into the records, if it runs long enough to be seen. The returned function ends
@@ -339,4 +318,195 @@ func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 		under.Lock()
 		under.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 	}
+}
+
+// release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before. A loss that
+// is being dealt with comes first, so that nothing is taken again after this.
+func (g *guardRun) release(signals *guard.Signals) error {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	g.ended = true
+	var err error
+	if g.b.Store == nil {
+		err = g.part(signals)
+	} else {
+		_, err = g.k.ReleaseAll(context.Background()) // which files bound
+	}
+	for _, l := range g.taken {
+		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
+			g.Tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
+		}
+	}
+	switch {
+	case err != nil && g.b.Store != nil:
+		return fmt.Errorf("the command has ended, but: %w", err)
+	case err != nil && !g.allLost(): // nothing of the command is lost, and nothing stays locked
+		g.Tell("warning: the command has ended, but not everything could be given back, which expires within %s: %v", app.Short(g.o.ttl), err)
+	}
+	return nil
+}
+
+// How long a server gets to take locks back: in all, for one answer, and between two tries.
+const (
+	partingTime    = 5 * time.Second
+	partingAttempt = 2 * time.Second
+	partingPause   = 200 * time.Millisecond
+)
+
+// part gives the locks back to a server. There is one try for locks that are lost anyway, and after a signal: it may be the
+// one that has ended the command, and must not keep the lock from being free.
+func (g *guardRun) part(signals *guard.Signals) error {
+	whole, cancel := context.WithTimeout(context.Background(), partingTime)
+	defer cancel()
+	ctx, stop := signals.Context(whole)
+	defer stop()
+	for {
+		attempt, done := context.WithTimeout(whole, partingAttempt)
+		_, err := g.k.ReleaseAll(attempt)
+		done()
+		again := errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+		if !again || g.allLost() || !app.Pause(ctx, partingPause) {
+			return err
+		}
+	}
+}
+
+// allLost reports whether none of the locks is held any more.
+func (g *guardRun) allLost() bool {
+	return !slices.ContainsFunc(g.taken, func(l *lokt.Lease) bool { return l.State() != lokt.Lost })
+}
+
+// lost is told of a lease that ended while the command runs. A lock that only expired and that nobody took since is
+// taken again.
+func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	if g.ended || g.told[l] {
+		return nil
+	}
+	g.told[l] = true
+	var gone *lokt.GoneError
+	taken := errors.As(err, &gone) && (gone.Cause == "" || len(gone.Holders) > 0)
+	if g.o.onLost == OnLostWarn && !taken && g.o.maxHold == 0 {
+		again, err := g.k.Reclaim(context.Background(), l) // whose end would be the lease's: the store bounds how long it takes
+		if err == nil {
+			g.taken = append(g.taken, again)
+			since := "nobody took it"
+			if again.Token() > l.Token()+1 {
+				since = "others may have had it meanwhile"
+			}
+			g.Tell("warning: the lock %q was not renewed in time; %s, and it is held again", l.Name(), since)
+			return again
+		}
+	}
+	what := "the command goes on, and others may enter"
+	if g.o.onLost == OnLostStop {
+		what = "stopping the command"
+	}
+	g.Tell("warning: the lock %q was lost: %s: %s", l.Name(), lossText(l, err), what)
+	return nil
+}
+
+// ending is told of a lease for whose sake the command is asked to end before it is lost.
+func (g *guardRun) ending(l *lokt.Lease) {
+	g.losing.Lock()
+	defer g.losing.Unlock()
+	if g.told[l] {
+		return
+	}
+	g.told[l] = true
+	g.Tell("warning: the lock %q is about to be lost: %s: stopping the command", l.Name(), lossText(l, nil))
+}
+
+// lossText says why a lease was lost, without saying again that it was, or why it will be if err is nil.
+func lossText(l *lokt.Lease, err error) string {
+	var gone *lokt.GoneError
+	h := l.Holder()
+	switch {
+	case !errors.As(err, &gone) && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
+		return "its maximum hold is over"
+	case err == nil:
+		return "it could not be renewed in time"
+	}
+	return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
+}
+
+// observe records what only this process knows.
+func (g *guardRun) observe(e lokt.Event) {
+	if err := g.b.Record(e); err != nil {
+		g.Tell("warning: audit log: %v", err)
+	}
+	if e.Type == lokt.EventRenewFail {
+		g.doubt(e.Name, e.Extra[lokt.ExtraReason])
+	}
+}
+
+// doubt tells that a lock could not be renewed, once in a TTL.
+func (g *guardRun) doubt(name, reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Since(g.warned) > g.o.ttl {
+		g.warned = time.Now()
+		g.Tell("warning: the lock %q could not be renewed, trying again: %s", name, reason)
+	}
+}
+
+// insistent is a Service on a server whose renewals are repeated for as long as their context lasts. One without an
+// answer is soon sent again over another connection, because a connection may be dead while the server is well. The
+// earlier ones are waited for, too, because the server may be well and slow.
+type insistent struct {
+	lokt.Service
+	from    string                    // the server, for people
+	attempt time.Duration             // how long an answer may take before it is asked for again
+	failed  func(lokt.Renewal, error) // is told of each attempt that failed, though more will follow
+}
+
+// renewed is the answer to one attempt.
+type renewed struct {
+	lokt.Holder
+	err error
+}
+
+// Renew implements lokt.Service.
+func (s insistent) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan renewed)
+	again := time.NewTimer(0)
+	defer again.Stop()
+	silent := fmt.Errorf("%w: no answer from %s within %v", lokt.ErrUnavailable, s.from, s.attempt)
+	last := silent
+	for under := 0; ; {
+		select {
+		case <-again.C:
+			if under > 0 {
+				s.failed(r, silent)
+			}
+			under++
+			go func() {
+				h, err := s.Service.Renew(ctx, r)
+				select {
+				case answers <- renewed{h, err}:
+				case <-ctx.Done():
+				}
+			}()
+			again.Reset(s.attempt)
+		case a := <-answers:
+			if a.err == nil || !errors.Is(a.err, lokt.ErrUnavailable) {
+				return a.Holder, a.err
+			}
+			s.failed(r, a.err)
+			last = a.err
+			if under--; under == 0 {
+				again.Reset(s.attempt / 10)
+			}
+		case <-ctx.Done():
+			return lokt.Holder{}, last
+		}
+	}
+}
+
+// attemptTime is how long an answer to a guard with that TTL may take before it is asked for again.
+func attemptTime(ttl time.Duration) time.Duration {
+	return min(max(ttl/10, 250*time.Millisecond), 3*time.Second)
 }

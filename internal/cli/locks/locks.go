@@ -1,12 +1,17 @@
-// Package locks has the commands that take, give back and look at locks: a file for each.
+// Package locks has the commands that take, give back and look at locks.
 package locks
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 // cmd is what the commands of this package share.
@@ -31,36 +36,115 @@ func Commands() []app.Command {
 }
 
 func newExists(a cmd) *cobra.Command {
-	return &cobra.Command{
-		Use:   "exists NAME",
-		Short: "Tell by the exit code whether a lock is held",
-		Long: "Say nothing and end with 0 if somebody holds the lock now, with 3 if nobody does. What has expired, or whose\n" +
-			"process is dead, is not held; nor is a lock that is only frozen.",
-		Example:           "  if lokt exists deploy; then echo busy; fi",
-		Args:              app.OneName,
-		ValidArgsFunction: a.CompleteNames,
-		RunE:              func(_ *cobra.Command, args []string) error { return a.runExists(args[0]) },
-	}
+	return a.Named(app.Describe("exists", &cobra.Command{}), func(name string) error {
+		b, err := a.Open(name)
+		if err != nil {
+			return err
+		}
+		s, err := b.Get(context.Background(), name)
+		if err != nil {
+			return a.Repairable(err, name)
+		}
+		held := len(s.Live()) > 0
+		if a.JSON {
+			err = a.Print(struct {
+				Name string `json:"name"`
+				Held bool   `json:"held"`
+			}{name, held})
+		}
+		if err != nil || held {
+			return err
+		}
+		return app.Exit(app.ExitNotFound)
+	})
 }
 
-func (a cmd) runExists(name string) error {
-	b, err := a.Open(name)
+type lockOptions struct {
+	claimFlags
+	name string
+	pid  int
+}
+
+func newLock(a cmd) *cobra.Command {
+	var o lockOptions
+	cmd := app.Describe("lock", &cobra.Command{})
+	a.Named(cmd, func(name string) error {
+		o.name = name
+		if err := o.check(a, cmd); err != nil {
+			return err
+		}
+		switch pid := cmd.Flags().Changed("pid"); {
+		case pid && o.pid <= 0:
+			return app.Usagef("--pid %d is not a process ID", o.pid)
+		case pid && len(a.ServerURLs()) > 0:
+			return app.Usagef("--pid: a server cannot see processes; let the lock end by --ttl, or run the command with lokt guard")
+		}
+		return a.runLock(o)
+	})
+	o.bind(cmd)
+	cmd.Flags().IntVar(&o.pid, "pid", 0, "free the lock when this process ends")
+	return cmd
+}
+
+func (a cmd) runLock(o lockOptions) error {
+	b, err := a.Open(o.name)
 	if err != nil {
 		return err
 	}
-	s, err := b.Get(context.Background(), name)
+	a.MakeRoot(b)
+	c := lokt.Claim{
+		Name: o.name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
+		Priority: o.priority, Wait: o.patience(), Metadata: o.metadata,
+	}
+	if o.pid != 0 {
+		p, err := process.Lookup(o.pid)
+		if err != nil {
+			return fmt.Errorf("--pid %d: %w", o.pid, err)
+		}
+		c.Process = &p
+	}
+	ctx, waited := context.Background(), func() {}
+	if c.Wait != 0 {
+		signals := guard.Notify()
+		defer signals.Stop()
+		var stop func()
+		ctx, stop = signals.Context(ctx)
+		defer stop()
+		if c.Owner, err = a.Claimant(b); err != nil {
+			return err
+		}
+		waited = a.announce(ctx, b, c)
+	}
+	h, err := b.Acquire(ctx, c)
+	waited()
 	if err != nil {
-		return a.Repairable(err, name)
+		return a.denied(b, err, app.ExitBlocked, &o.claimFlags)
 	}
-	held := len(s.Live()) > 0
-	if a.JSON {
-		err = a.Print(struct {
-			Name string `json:"name"`
-			Held bool   `json:"held"`
-		}{name, held})
+	how, until := "locked", "until it is unlocked"
+	if h.Renewals > 0 {
+		how = "refreshed"
 	}
-	if err != nil || held {
-		return err
+	switch {
+	case !h.ExpiresAt.IsZero():
+		until = "for " + app.Short(h.ExpiresAt.Sub(h.AcquiredAt))
+	case b.Far != nil:
+		until += ", by you or by force: nothing else ends it"
 	}
-	return app.Exit(app.ExitNotFound)
+	return a.Answer(struct {
+		Status    string    `json:"status"`
+		Name      string    `json:"name"`
+		LockID    string    `json:"lock_id"`
+		LeaseID   string    `json:"lease_id,omitzero"` // on a server: proves whose the hold is, and lock_id is what others see of it
+		Token     uint64    `json:"token"`
+		ExpiresAt time.Time `json:"expires_at,omitzero"`
+		Refreshed bool      `json:"refreshed,omitzero"`
+	}{"acquired", h.Name, b.Shown(h.LeaseID), secret(b, h.LeaseID), h.Token, h.ExpiresAt.UTC(), h.Renewals > 0}, "%s %s %s", how, h.Name, until)
+}
+
+// secret returns the lease ID if it is one that others do not see.
+func secret(b *app.Backend, leaseID string) string {
+	if b.Shown(leaseID) == leaseID {
+		return ""
+	}
+	return leaseID
 }

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,73 +17,51 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
-type statusOptions struct {
-	name  string // empty for all locks
-	prune bool
-	watch bool
-}
-
 func newStatus(a cmd) *cobra.Command {
-	var o statusOptions
-	cmd := &cobra.Command{
-		Use:   "status [NAME]",
-		Short: "Show who holds which lock",
-		Long: "Show all locks that are held, waited for or frozen, or everything about one. What is stale, because it expired or\n" +
-			"its process is dead, is nobody's any more: the next claimant gets it.",
-		Example: "  lokt status\n  lokt status build --json\n  lokt status --watch",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return app.OneName(cmd, args)
-		},
+	var prune, watch bool
+	cmd := app.Describe("status", &cobra.Command{
 		ValidArgsFunction: a.CompleteNames,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := strings.Join(args, "")
 			if len(args) > 0 {
-				o.name = args[0]
-				if err := app.ValidNames(o.name); err != nil {
+				if err := cmp.Or(app.OneName(cmd, args), app.ValidNames(name)); err != nil {
 					return err
 				}
 			}
-			if o.watch && o.prune {
+			if watch && prune {
 				return app.Usagef("--watch only looks and --prune-expired removes: give one of them")
 			}
-			return a.runStatus(o)
+			b, err := a.Backend()
+			ctx := context.Background()
+			switch {
+			case err != nil:
+				return err
+			case watch:
+				return a.watch(ctx, b, name)
+			case name != "":
+				return a.statusOne(ctx, b, name, prune)
+			}
+			return a.statusAll(ctx, b, prune)
 		},
-	}
-	cmd.Flags().BoolVar(&o.prune, "prune-expired", false, "remove what is stale first, and tell what that was")
-	cmd.Flags().BoolVar(&o.watch, "watch", false, "show it again whenever it changes, until interrupted")
+	})
+	cmd.Flags().BoolVar(&prune, "prune-expired", false, "remove what is stale first, and tell what that was")
+	cmd.Flags().BoolVar(&watch, "watch", false, "show it again whenever it changes, until interrupted")
 	return cmd
 }
 
-func (a cmd) runStatus(o statusOptions) error {
-	b, err := a.Backend()
-	if err != nil {
-		return err
-	}
-	ctx := context.Background()
-	switch {
-	case o.watch:
-		return a.watch(ctx, b, o.name)
-	case o.name != "":
-		return a.statusOne(ctx, b, o)
-	}
-	return a.statusAll(ctx, b, o)
-}
-
 // statusOne shows everything about one lock.
-func (a cmd) statusOne(ctx context.Context, b *app.Backend, o statusOptions) error {
-	v, err := a.look(ctx, b, o.name, o.prune)
+func (a cmd) statusOne(ctx context.Context, b *app.Backend, name string, prune bool) error {
+	v, err := a.look(ctx, b, name, prune)
 	switch {
 	case errors.Is(err, lokt.ErrDamaged):
 		if a.JSON {
 			return errors.Join(a.Print(v), silentIf(err))
 		}
-		return a.Repairable(err, o.name)
+		return a.Repairable(err, name)
 	case err != nil:
 		return err
 	case v.State == stateFree && len(v.Pruned) == 0:
-		return app.Worded(lokt.ErrNotFound, "%q is free: nobody holds it, waits for it or froze it", o.name)
+		return app.Worded(lokt.ErrNotFound, "%q is free: nobody holds it, waits for it or froze it", name)
 	case a.JSON:
 		return a.Print(v)
 	}
@@ -91,9 +70,9 @@ func (a cmd) statusOne(ctx context.Context, b *app.Backend, o statusOptions) err
 }
 
 // statusAll shows a table of all locks.
-func (a cmd) statusAll(ctx context.Context, b *app.Backend, o statusOptions) error {
+func (a cmd) statusAll(ctx context.Context, b *app.Backend, prune bool) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // of ten thousand locks there is little to keep, and nothing for long
-	locks, err := a.lookAtAll(ctx, b, o.prune)
+	locks, err := a.lookAtAll(ctx, b, prune)
 	switch {
 	case err != nil:
 		return err
@@ -119,6 +98,18 @@ func (a cmd) look(ctx context.Context, b *app.Backend, name string, prune bool) 
 	v := view(b, s)
 	v.Queue, v.Pruned = viewQueue(b, s), pruned
 	return v, nil
+}
+
+// views returns the view of one lock, or of all that are not free if it is not named.
+func (a cmd) views(ctx context.Context, b *app.Backend, name string) ([]lockView, error) {
+	if name == "" {
+		return a.lookAtAll(ctx, b, false)
+	}
+	v, err := a.look(ctx, b, name, false)
+	if errors.Is(err, lokt.ErrDamaged) {
+		err = nil
+	}
+	return []lockView{v}, err
 }
 
 // lookAtAll returns the views of all locks that are not free.
@@ -225,7 +216,7 @@ func (a cmd) watch(ctx context.Context, b *app.Backend, name string) error {
 	away := false
 	for first := true; ; first = false {
 		began := time.Now()
-		locks, err := a.watchOnce(ctx, b, name)
+		locks, err := a.views(ctx, b, name)
 		outage := err != nil && !first && b.Far != nil && errors.Is(err, lokt.ErrUnavailable)
 		switch now := watched(locks); {
 		case ctx.Err() != nil:
@@ -246,18 +237,6 @@ func (a cmd) watch(ctx context.Context, b *app.Backend, name string) error {
 			return nil
 		}
 	}
-}
-
-// watchOnce returns the views to show.
-func (a cmd) watchOnce(ctx context.Context, b *app.Backend, name string) ([]lockView, error) {
-	if name == "" {
-		return a.lookAtAll(ctx, b, false)
-	}
-	v, err := a.look(ctx, b, name, false)
-	if err != nil && !errors.Is(err, lokt.ErrDamaged) {
-		return nil, err
-	}
-	return []lockView{v}, nil
 }
 
 // redraw writes the views.

@@ -13,61 +13,17 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
-type unlockOptions struct {
-	name       string
-	force      bool
-	breakStale bool
-	all        bool
-	owner      string
-	id         string
-}
+// unlocking is one run of the command: its flags, and what came of them.
+type unlocking struct {
+	cmd
+	name              string // empty with all or an owner
+	force, breakStale bool
+	all               bool
+	owner, id         string
 
-func newUnlock(a cmd) *cobra.Command {
-	var o unlockOptions
-	var ownerSet bool
-	cmd := &cobra.Command{
-		Use:   "unlock [NAME]",
-		Short: "Give a lock back, or take it from whoever has it",
-		Long: "Give back the lease that you took with lokt lock. What a running guard holds it gives back by itself, when its\n" +
-			"command ends; --force takes that away too, and whatever else holds the lock.",
-		Example: "  lokt unlock deploy\n  lokt unlock deploy --break-stale\n  lokt unlock deploy --force\n  lokt unlock --all",
-		Args: func(cmd *cobra.Command, args []string) error {
-			ownerSet = cmd.Flags().Changed("owner")
-			if len(args) == 0 && (o.all || ownerSet) {
-				return nil
-			}
-			return app.OneName(cmd, args)
-		},
-		ValidArgsFunction: a.CompleteNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) > 0 && (o.all || ownerSet):
-				return app.Usagef("give either the name of a lock or --all or --owner")
-			case o.all && ownerSet:
-				return app.Usagef("--all is about your own leases, --owner about somebody's: give one of them")
-			case ownerSet && o.owner == "":
-				return app.Usagef("--owner is empty")
-			case o.force && o.breakStale:
-				return app.Usagef("--force ends every hold, --break-stale only what is stale: give one of them")
-			case cmd.Flags().Changed("id") && o.id == "":
-				return app.Usagef("--id is empty")
-			case o.id != "" && len(args) == 0:
-				return app.Usagef("--id needs the name of the lock: lokt unlock NAME --id LOCK_ID")
-			}
-			o.name = strings.Join(args, "")
-			if len(args) > 0 && o.name == "" {
-				return app.ValidNames("")
-			}
-			return a.runUnlock(o)
-		},
-	}
-	fs := cmd.Flags()
-	fs.BoolVar(&o.force, "force", false, "end every hold, whoever's it is, running guards' too; remove a record that cannot be read")
-	fs.BoolVar(&o.breakStale, "break-stale", false, "end only what has expired or whose process is dead, whoever's it is")
-	fs.BoolVar(&o.all, "all", false, "end all your leases, of all names (guards only with --force)")
-	fs.StringVar(&o.owner, "owner", "", "end all leases of this `owner`, of all names (guards only with --force)")
-	fs.StringVar(&o.id, "id", "", "end only the hold with this `lock_id`")
-	return cmd
+	b  *app.Backend
+	by lokt.Owner
+	v  unlocked
 }
 
 // unlocked is how ended holds are told to programs.
@@ -81,30 +37,55 @@ type unlocked struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// unlocking is one run of the command.
-type unlocking struct {
-	cmd
-	unlockOptions
-	b  *app.Backend
-	by lokt.Owner
-	v  unlocked
+func newUnlock(a cmd) *cobra.Command {
+	u := &unlocking{cmd: a}
+	cmd := app.Describe("unlock", &cobra.Command{
+		ValidArgsFunction: a.CompleteNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			owner := cmd.Flags().Changed("owner")
+			many := u.all || owner
+			switch {
+			case u.all && owner:
+				return app.Usagef("--all is about your own leases, --owner about somebody's: give one of them")
+			case owner && u.owner == "":
+				return app.Usagef("--owner is empty")
+			case u.force && u.breakStale:
+				return app.Usagef("--force ends every hold, --break-stale only what is stale: give one of them")
+			case cmd.Flags().Changed("id") && u.id == "":
+				return app.Usagef("--id is empty")
+			case many && len(args) > 0:
+				return app.Usagef("give either the name of a lock or --all or --owner")
+			case many && u.id != "":
+				return app.Usagef("--id needs the name of the lock: lokt unlock NAME --id LOCK_ID")
+			case many:
+				return u.run()
+			}
+			if err := app.OneName(cmd, args); err != nil {
+				return err
+			}
+			u.name = args[0]
+			return u.run(u.name)
+		},
+	})
+	fs := cmd.Flags()
+	fs.BoolVar(&u.force, "force", false, "end every hold, whoever's it is, running guards' too; remove a record that cannot be read")
+	fs.BoolVar(&u.breakStale, "break-stale", false, "end only what has expired or whose process is dead, whoever's it is")
+	fs.BoolVar(&u.all, "all", false, "end all your leases, of all names (guards only with --force)")
+	fs.StringVar(&u.owner, "owner", "", "end all leases of this `owner`, of all names (guards only with --force)")
+	fs.StringVar(&u.id, "id", "", "end only the hold with this `lock_id`")
+	return cmd
 }
 
-func (a cmd) runUnlock(o unlockOptions) error {
-	names := []string{o.name}
-	many := o.name == ""
-	if many {
-		names = nil
-	}
-	b, err := a.Open(names...)
-	if err != nil {
+// run ends holds of one lock, or of all if it is not named.
+func (u *unlocking) run(names ...string) (err error) {
+	if u.b, err = u.Open(names...); err != nil {
 		return err
 	}
-	u := unlocking{cmd: a, unlockOptions: o, b: b, by: a.Asker(), v: unlocked{Status: "released", Name: o.name}}
+	u.by, u.v = u.Asker(), unlocked{Status: "released", Name: u.name}
 	if err := (lokt.Claim{Name: "x", Owner: u.by}).Validate(); err != nil {
 		return err
 	}
-	if many {
+	if len(names) == 0 {
 		return u.many(context.Background())
 	}
 	return u.one(context.Background())
@@ -137,7 +118,7 @@ func (u *unlocking) ended(s lokt.Snapshot, holders []lokt.Holder, tell bool) {
 func (u *unlocking) one(ctx context.Context) error {
 	mine := !u.force && !u.breakStale
 	if u.b.Far != nil && u.id != "" && secret(u.b, u.id) != "" { // a lease ID, which proves whose the hold is
-		u.b.Know(u.id)
+		u.b.Far.Know(u.id)
 	}
 	s, err := u.b.Get(ctx, u.name)
 	switch {
@@ -150,13 +131,8 @@ func (u *unlocking) one(ctx context.Context) error {
 	}
 	t := lokt.Target{Name: u.name, LeaseID: u.id, Owner: u.by, Force: u.force, Stale: u.breakStale}
 	if u.id != "" && mine {
-		if err := ownHold(s, u.id, u.by); err != nil {
+		if t.LeaseID, err = u.own(s); err != nil {
 			return u.failed(s, err)
-		}
-		if u.b.Far != nil && secret(u.b, u.id) == "" {
-			if t, err = ownTarget(s, t); err != nil {
-				return err
-			}
 		}
 	}
 	ended, err := u.b.Release(ctx, t)
@@ -190,27 +166,24 @@ func (u *unlocking) print(names ...string) error {
 	return u.Print(u.v)
 }
 
-// ownTarget names the only lease of the owner by the owner: on a server, what others see of a lease ID proves nothing.
-func ownTarget(s lokt.Snapshot, t lokt.Target) (lokt.Target, error) {
-	mine := slices.DeleteFunc(slices.Clone(s.Lock.Holders), func(h lokt.Holder) bool { return h.Strict || !t.Owner.Same(h.Owner) })
-	if len(mine) > 1 {
-		return t, app.Hint(fmt.Errorf("%w: you have %d leases of %q, and %s only shows which one you mean", lokt.ErrInvalid, len(mine), t.Name, t.LeaseID),
-			"prove that it is yours with the lease_id that `lokt lock --json` gave, or use --force")
-	}
-	t.LeaseID = ""
-	return t, nil
-}
-
-// ownHold refuses a hold that is not the asker's own lease.
-func ownHold(s lokt.Snapshot, leaseID string, by lokt.Owner) error {
-	h, in := s.Lock.Holder(leaseID)
+// own returns the lease ID to end the asker's own lease by that is meant; none if the owner names it. It refuses what is
+// none. On a server, what others see of a lease ID proves nothing.
+func (u *unlocking) own(s lokt.Snapshot) (leaseID string, err error) {
+	h, in := s.Lock.Holder(u.id)
 	switch {
 	case !in:
-		return &lokt.GoneError{Name: s.Lock.Name, LeaseID: leaseID, Holders: s.Live()}
-	case !by.Same(h.Owner) || h.Strict:
-		return &lokt.NotOwnerError{Name: s.Lock.Name, Holders: []lokt.Holder{h}, Guard: by.Same(h.Owner)}
+		return "", &lokt.GoneError{Name: u.name, LeaseID: u.id, Holders: s.Live()}
+	case !u.by.Same(h.Owner) || h.Strict:
+		return "", &lokt.NotOwnerError{Name: u.name, Holders: []lokt.Holder{h}, Guard: u.by.Same(h.Owner)}
+	case u.b.Far == nil || secret(u.b, u.id) != "":
+		return u.id, nil
 	}
-	return nil
+	mine := slices.DeleteFunc(slices.Clone(s.Lock.Holders), func(h lokt.Holder) bool { return h.Strict || !u.by.Same(h.Owner) })
+	if len(mine) > 1 {
+		return "", app.Hint(fmt.Errorf("%w: you have %d leases of %q, and %s only shows which one you mean", lokt.ErrInvalid, len(mine), u.name, u.id),
+			"prove that it is yours with the lease_id that `lokt lock --json` gave, or use --force")
+	}
+	return "", nil
 }
 
 // failed explains why there was nothing to end.
@@ -229,15 +202,17 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 		}
 		u.Tell("%s; to end it all the same: %s", text, u.ByForce("unlock", u.name))
 		return app.Exit(app.ExitBlocked)
-	case errors.As(err, &gone) && u.id != "":
-		return app.Hint(app.Worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", u.name, u.id), "see: %s", u.CommandLine("status", u.name))
-	case errors.As(err, &gone) && s.Lock.Corrupt != "":
-		return app.Hint(free, "its record is damaged (%s): %s", s.Lock.Corrupt, u.ByForce("unlock", u.name))
-	case errors.As(err, &gone) && s.Frozen() != nil:
-		return app.Hint(free, "it is frozen: %s", u.CommandLine("unfreeze", u.name))
-	case errors.As(err, &gone) && len(s.Lock.Holders) > 0 && !u.breakStale:
-		return app.Hint(free, "what was on record was stale, and has been removed")
 	case errors.As(err, &gone):
+		switch {
+		case u.id != "":
+			return app.Hint(app.Worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", u.name, u.id), "see: %s", u.CommandLine("status", u.name))
+		case s.Lock.Corrupt != "":
+			return app.Hint(free, "its record is damaged (%s): %s", s.Lock.Corrupt, u.ByForce("unlock", u.name))
+		case s.Frozen() != nil:
+			return app.Hint(free, "it is frozen: %s", u.CommandLine("unfreeze", u.name))
+		case len(s.Lock.Holders) > 0 && !u.breakStale:
+			return app.Hint(free, "what was on record was stale, and has been removed")
+		}
 		return free
 	case errors.As(err, &other) && other.Guard:
 		return app.Hint(err, "to take the lock from it all the same: %s", u.ByForce("unlock", u.name))
@@ -277,17 +252,17 @@ func (u *unlocking) discard(ctx context.Context) error {
 		u.Tell("warning: moved %s away, which could not be read: %s", d.Path, d.Problem)
 	}
 	s, err := u.b.Get(ctx, u.name)
-	if err != nil {
-		return err
-	}
-	if len(s.Lock.Holders) > 0 {
-		ended, err := u.b.Release(ctx, lokt.Target{Name: u.name, Owner: u.by, Force: true})
-		if err != nil && !errors.Is(err, lokt.ErrNotFound) {
-			return err
+	if err == nil && len(s.Lock.Holders) > 0 {
+		var ended []lokt.Holder
+		if ended, err = u.b.Release(ctx, lokt.Target{Name: u.name, Owner: u.by, Force: true}); errors.Is(err, lokt.ErrNotFound) {
+			err = nil
 		}
 		u.ended(s, ended, true)
 	}
-	if u.JSON {
+	switch {
+	case err != nil:
+		return err
+	case u.JSON:
 		return u.print(u.name)
 	}
 	u.Say("unlocked %s: its record could not be read", u.name)
@@ -347,6 +322,6 @@ func silentIf(err error) error {
 	if err == nil {
 		return nil
 	}
-	_, code := app.Classify(err)
+	_, code, _ := app.Classify(err)
 	return app.Exit(code)
 }

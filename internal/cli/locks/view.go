@@ -2,11 +2,17 @@ package locks
 
 import (
 	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/lockfile"
 )
 
@@ -214,4 +220,260 @@ func waiting(s lokt.Snapshot) []*lokt.Waiter {
 		_, in := s.Lock.Holder(w.LeaseID)
 		return in || s.Dead[w.LeaseID] || s.Now.After(w.Until)
 	})
+}
+
+// Values of pid_status.
+const (
+	pidAlive    = "alive"
+	pidDead     = "dead"
+	pidUnknown  = "unknown"
+	pidUnbound  = "unbound"  // the hold does not depend on a process
+	pidOrphaned = "orphaned" // the process is dead, and something that it started goes on and keeps the hold
+)
+
+// pidStatus tells whether the process that the hold depends on lives.
+func pidStatus(b *app.Backend, h lokt.Holder) string {
+	p := h.Owner.Process
+	switch host, err := os.Hostname(); {
+	case b.Store == nil && h.Strict: // the server goes by heartbeats alone, but the guard may be one of this host
+		if err != nil || h.Owner.Host != host || p.Boot == "" || p.Start == 0 {
+			return pidUnknown
+		}
+		return process.Check(p, true).String()
+	case h.Process == nil:
+		return pidUnbound
+	case b.Store == nil:
+		return pidUnknown
+	}
+	switch alive, known := b.Store.Alive(h); {
+	case !known:
+		return pidUnknown
+	case alive && guardState(b, h) == process.Dead:
+		return pidOrphaned
+	case alive:
+		return pidAlive
+	}
+	return pidDead
+}
+
+// guardState tells whether the process of a hold lives, whatever has become of the command that it ran.
+func guardState(b *app.Backend, h lokt.Holder) process.State {
+	p := *h.Process
+	p.Child = 0
+	return process.Check(p, h.Owner.Host == b.Store.Host())
+}
+
+// orphanText says what keeps the hold of a process that is dead, and how to end it.
+func orphanText(b *app.Backend, h lokt.Holder) string {
+	p := lokt.Process{PID: h.Process.Child, Start: h.Process.ChildStart, Boot: h.Process.Boot, Namespace: h.Process.Namespace}
+	if p.PID != 0 && process.Check(p, h.Owner.Host == b.Store.Host()) != process.Dead {
+		return fmt.Sprintf("dead, but its command goes on with pid %d and keeps the lock; to end it: kill %[1]d", p.PID)
+	}
+	file, _, _ := strings.Cut(h.Process.Liveness, ":")
+	return "dead, but something it started still runs: fuser -v " + filepath.Join(b.Store.Root(), "live", filepath.Base(file))
+}
+
+// blocked is how a claim that was not granted is told to programs. All holder fields are about the first holder in the way.
+type blocked struct {
+	Status           string    `json:"status"` // "blocked"
+	Name             string    `json:"name"`
+	Reason           string    `json:"reason"` // held, frozen or queued
+	HolderOwner      string    `json:"holder_owner,omitzero"`
+	HolderHost       string    `json:"holder_host,omitzero"`
+	HolderPID        int       `json:"holder_pid,omitzero"`
+	HolderAgentID    string    `json:"holder_agent_id,omitzero"`
+	HolderKind       string    `json:"holder_kind,omitzero"`
+	HolderAgeSec     int64     `json:"holder_age_sec"`
+	HolderTTLSec     int64     `json:"holder_ttl_sec,omitzero"`
+	HolderRemaining  *int64    `json:"holder_remaining_sec,omitzero"`
+	HolderExpired    bool      `json:"holder_expired"`
+	HolderPIDStatus  string    `json:"holder_pid_status,omitzero"`
+	HolderAcquiredTS time.Time `json:"holder_acquired_ts,omitzero"`
+	HolderExpiresAt  time.Time `json:"holder_expires_at,omitzero"`
+	ExpiresAt        time.Time `json:"expires_at,omitzero"`
+	Holders          int       `json:"holders"`
+	Ahead            int       `json:"ahead"` // waiting claims that come first
+	FreezeOwner      string    `json:"freeze_owner,omitzero"`
+	FreezeReason     string    `json:"freeze_reason,omitzero"`
+	TimedOut         bool      `json:"timed_out,omitzero"`
+	Message          string    `json:"message"`
+}
+
+func viewBlocked(b *app.Backend, e *lokt.BlockedError, message string) blocked {
+	v := blocked{Status: "blocked", Name: e.Name, Reason: "queued", Holders: len(e.Holders), Ahead: len(e.Ahead), TimedOut: e.TimedOut > 0, Message: message}
+	if len(e.Holders) > 0 {
+		h := viewHold(b, lokt.Snapshot{Now: e.Now}, e.Holders[0])
+		v.Reason, v.HolderOwner, v.HolderHost, v.HolderPID, v.HolderAgentID, v.HolderKind = StateHeld, h.Owner, h.Host, h.PID, h.AgentID, h.Kind
+		v.HolderAgeSec, v.HolderTTLSec, v.HolderRemaining, v.HolderExpired = h.AgeSec, h.TTLSec, h.Remaining, h.Expired
+		v.HolderPIDStatus, v.HolderAcquiredTS, v.HolderExpiresAt, v.ExpiresAt = h.PIDStatus, h.AcquiredTS, h.ExpiresAt, h.ExpiresAt
+	}
+	if f := e.Freeze; f != nil {
+		v.Reason, v.FreezeOwner, v.FreezeReason, v.ExpiresAt = StateFrozen, f.Owner.ID, f.Reason, app.UTC(f.ExpiresAt)
+	}
+	return v
+}
+
+// blockedText says what is in the way.
+func blockedText(b *app.Backend, e *lokt.BlockedError) string {
+	switch {
+	case len(e.Cycle) > 0:
+		return fmt.Sprintf("%q would never be free: %s; take these locks in one order, or together: lokt guard A B -- …", e.Name, strings.Join(e.Cycle, " → "))
+	case e.Freeze != nil && e.Freeze.Damaged != "":
+		return fmt.Sprintf("%q is frozen by a record that cannot be read (%s); remove it with: lokt unfreeze %s --force", e.Name, e.Freeze.Damaged, e.Name)
+	case e.Freeze != nil:
+		return fmt.Sprintf("%q is frozen by %s", e.Name, freezeText(e.Freeze, e.Now))
+	case len(e.Holders) > 0:
+		text := fmt.Sprintf("%q is held by %s", e.Name, holderText(b, e.Holders[0], e.Now))
+		if n := len(e.Holders) - 1; n > 0 {
+			text += fmt.Sprintf(", and by %d more", n)
+		}
+		return text
+	case len(e.Ahead) > 0:
+		return fmt.Sprintf("%q is next for %s, who waits already", e.Name, e.Ahead[0].Owner)
+	}
+	return fmt.Sprintf("%q is not available", e.Name)
+}
+
+// holderText describes a holder in half a line.
+func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if h.Owner.Session != "" {
+		add("agent %s", h.Owner.Session)
+	}
+	switch p, status := pid(h.Claim), pidStatus(b, h); {
+	case p == 0:
+	case status == pidUnbound || status == pidUnknown && b.Store == nil && !h.Strict:
+		add("pid %d", p)
+	case status == pidUnknown && b.Store == nil: // nothing is known of it here
+		add("pid %d there", p)
+	case status == pidOrphaned:
+		add("pid %d %s", p, orphanText(b, h))
+	default:
+		add("pid %d %s", p, status)
+	}
+	kind := h.Kind()
+	if !h.HeldSince.IsZero() { // as in records made by hand
+		kind += " for " + app.Short(now.Sub(h.HeldSince))
+	}
+	parts = append(parts, kind)
+	switch {
+	case !h.Pending.IsZero():
+		add("granted in its turn after it had waited %s, and passed on in %s unless it is taken up", app.Short(h.Wait), app.Short(h.Pending.Sub(now)))
+	case h.ExpiresAt.IsZero() && h.Strict:
+		add("until its command ends")
+	case h.ExpiresAt.IsZero() && h.Process != nil:
+		add("until that process ends")
+	case h.ExpiresAt.IsZero():
+		add("until it is unlocked")
+	case now.After(h.ExpiresAt):
+		add("expired %s ago", app.Short(now.Sub(h.ExpiresAt)))
+	case h.Strict && h.Renewals > 0:
+		add("renewed %s ago, expires in %s", app.Short(now.Sub(h.AcquiredAt)), app.Short(h.ExpiresAt.Sub(now)))
+	default:
+		add("expires in %s", app.Short(h.ExpiresAt.Sub(now)))
+	}
+	return h.Owner.String() + " (" + strings.Join(parts, ", ") + ")"
+}
+
+// freezeText describes a freeze in half a line.
+func freezeText(f *lokt.Freeze, now time.Time) string {
+	text := f.Owner.String()
+	if f.Owner.Session != "" {
+		text += " (agent " + f.Owner.Session + ")"
+	}
+	if f.Reason != "" {
+		text += ": " + app.OneLine(f.Reason)
+	}
+	if !f.ExpiresAt.IsZero() {
+		text += ", for another " + app.Short(f.ExpiresAt.Sub(now))
+	}
+	return text
+}
+
+// table returns rows about locks for people: one for each hold, or for the lock if nobody holds it.
+func table(views []lockView) [][]string {
+	rows := [][]string{{"NAME", "STATE", "KIND", "SHARE", "OWNER", "AGENT", "PID", "AGE", "TTL", "EXPIRES", "WAITING", "FREEZE"}}
+	for i := range views {
+		v := &views[i]
+		holds := v.Holders
+		if holds == nil {
+			holds = []hold{v.hold}
+		}
+		for i := range holds {
+			h := &holds[i]
+			row := make([]string, len(rows[0]))
+			row[0], row[1] = v.Name, stateText(h.State)
+			if h.Owner != "" {
+				row[2], row[3], row[4], row[5] = h.Kind, shareText(h.Limit), lokt.Owner{ID: h.Owner, Host: h.Host}.String(), h.AgentID
+				row[6], row[7] = strconv.Itoa(h.PID), secondsText(h.AgeSec)
+			}
+			if h.TTLSec > 0 {
+				row[8] = secondsText(h.TTLSec)
+			}
+			switch {
+			case h.Expired:
+				row[9] = "expired"
+			case h.Remaining != nil:
+				row[9] = "in " + secondsText(*h.Remaining)
+			}
+			if i == 0 {
+				row[10], row[11] = strings.TrimSuffix(fmt.Sprintf("%d (%d away)", v.Waiters, v.Away), " (0 away)"), v.Freeze.short()
+				if v.Waiters == 0 {
+					row[10] = ""
+				}
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// stateText makes what is nobody's any more stand out.
+func stateText(state string) string {
+	switch state {
+	case stateFree, StateHeld, StateFrozen, stateQueued, "":
+		return state
+	case stateCorrupt, stateUnreadable:
+		return strings.ToUpper(state)
+	}
+	return "STALE(" + state + ")"
+}
+
+func shareText(limit int) string {
+	switch limit {
+	case 0:
+		return ""
+	case -1:
+		return "shared"
+	}
+	return "slots=" + strconv.Itoa(limit)
+}
+
+func secondsText(n int64) string { return app.Short(time.Duration(n) * time.Second) }
+
+func (f *freeze) short() string {
+	switch {
+	case f == nil:
+		return ""
+	case f.Damaged != "":
+		return "damaged"
+	case f.Remaining != nil:
+		return "by " + f.Owner + ", for " + secondsText(*f.Remaining)
+	}
+	return "by " + f.Owner
+}
+
+// awayUntil says what becomes of a waiter that is away.
+func awayUntil(leaves int64) string {
+	return fmt.Sprintf("away: passed over until it asks again, out of the queue in %s", secondsText(leaves))
+}
+
+// ordinal returns 1st, 2nd and so on.
+func ordinal(n int) string {
+	suffix := map[int]string{1: "st", 2: "nd", 3: "rd"}[n%10]
+	if suffix == "" || n/10%10 == 1 {
+		suffix = "th"
+	}
+	return strconv.Itoa(n) + suffix
 }

@@ -57,63 +57,54 @@ type whyOptions struct {
 
 func newWhy(a cmd) *cobra.Command {
 	var o whyOptions
-	cmd := &cobra.Command{
-		Use:   "why NAME",
-		Short: "Explain who or what is in the way of taking a lock",
-		Long: "Tell whether lokt lock NAME would get the lock now, by the very rules that it goes by, who or what is in the way\n" +
-			"if not, and what can be done about it. With --guard, --shared and --slots it answers for such a claim. It ends with 0\n" +
-			"if the lock can be had, with 2 if not.",
-		Example:           "  lokt why deploy\n  lokt why build --guard",
-		Args:              app.OneName,
-		ValidArgsFunction: a.CompleteNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.name = args[0]
-			if err := o.check(cmd); err != nil {
-				return err
-			}
-			return a.runWhy(o)
-		},
-	}
+	cmd := app.Describe("why", &cobra.Command{})
+	a.Named(cmd, func(name string) error {
+		o.name = name
+		if err := o.check(cmd); err != nil {
+			return err
+		}
+		return a.runWhy(o)
+	})
 	o.bind(cmd)
 	cmd.Flags().BoolVar(&o.guard, "guard", false, "answer for lokt guard, which no hold of one's own lets in")
 	return cmd
 }
 
 func (a cmd) runWhy(o whyOptions) error {
-	name := o.name
-	b, err := a.Open(name)
+	b, err := a.Open(o.name)
 	if err != nil {
 		return err
 	}
-	v := whyJSON{Name: name, Status: "free"}
-	s, err := b.Get(context.Background(), name)
+	v := whyJSON{
+		Name: o.name, Status: "blocked", Suggestions: []string{a.ByForce("unlock", o.name)},
+		Reasons: []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it"}},
+	}
+	s, err := b.Get(context.Background(), o.name)
+	if err == nil {
+		v, err = a.explain(b, s, o)
+	}
 	if errors.Is(err, lokt.ErrDamaged) {
-		v.Status = "blocked"
-		v.Reasons = []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it", Detail: err.Error()}}
-		v.Suggestions = []string{a.ByForce("unlock", name)}
+		v.Reasons[0].Detail = err.Error()
 	} else if err != nil {
 		return err
-	} else if v, err = a.explain(b, s, o); err != nil {
-		return err
 	}
-	code := app.ExitOK
+	end := app.Exit(app.ExitOK)
 	if v.Status == "blocked" {
-		code = app.ExitBlocked
+		end = app.Exit(app.ExitBlocked)
 	}
-	if a.JSON {
-		return errors.Join(a.Print(v), app.Exit(code))
+	switch {
+	case a.JSON:
+		return errors.Join(a.Print(v), end)
+	case len(v.Reasons) == 0:
+		a.Say("%s is free", o.name)
+		return end
 	}
-	if len(v.Reasons) == 0 {
-		a.Say("%s is free", name)
-		return app.Exit(code)
-	}
-	a.Say("%s is %s:", name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
+	a.Say("%s is %s:", o.name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
 	for _, r := range v.Reasons {
-		line := r.Message
 		if r.Detail != "" {
-			line += " (" + r.Detail + ")"
+			r.Detail = " (" + r.Detail + ")"
 		}
-		a.Say("  - %s", line)
+		a.Say("  - %s%s", r.Message, r.Detail)
 	}
 	a.Say("what you can do:")
 	for _, line := range v.Suggestions {
@@ -122,7 +113,7 @@ func (a cmd) runWhy(o whyOptions) error {
 		}
 		a.Say("  %s", line)
 	}
-	return app.Exit(code)
+	return end
 }
 
 // explain asks the rules what they would answer to such a claim, and says why.

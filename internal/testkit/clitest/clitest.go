@@ -3,8 +3,9 @@ package clitest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
+	"maps"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,28 +13,39 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/lockfile"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
-// Desk is where a test types commands: a directory, and an owner.
+// Desk is where a test types commands: a directory, and variables of the environment.
 type Desk struct {
 	T        testing.TB
 	Dir      string
-	Owner    string
+	env      map[string]string
 	commands []app.Command
 }
 
-// New returns a desk in an empty directory.
+// New returns a desk in an empty directory, with its root below.
 func New(t testing.TB, owner string, commands []app.Command) Desk {
-	return Desk{T: t, Dir: t.TempDir(), Owner: owner, commands: commands}
+	d := Desk{T: t, Dir: t.TempDir(), commands: commands}
+	return d.With("LOKT_OWNER="+owner, "LOKT_ROOT="+filepath.Join(d.Dir, "root"))
 }
 
 // As returns another owner's desk in the same directory.
-func (d Desk) As(owner string) Desk {
-	d.Owner = owner
+func (d Desk) As(owner string) Desk { return d.With("LOKT_OWNER=" + owner) }
+
+// With returns a desk in the same directory, with further variables.
+func (d Desk) With(env ...string) Desk {
+	d.env = maps.Clone(d.env)
+	if d.env == nil {
+		d.env = map[string]string{}
+	}
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		d.env[k] = v
+	}
 	return d
 }
 
@@ -43,18 +55,15 @@ func (d Desk) Lokt(args ...string) (code int, out, errs string) {
 	var stdout, stderr bytes.Buffer
 	code = app.Run(d.commands, args, app.Streams{
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr,
-		Getenv: func(key string) string {
-			switch key {
-			case "LOKT_OWNER":
-				return d.Owner
-			case "LOKT_ROOT":
-				return filepath.Join(d.Dir, "root")
+		Getenv: func(key string) string { return d.env[key] },
+		Environ: func() (all []string) {
+			for k, v := range d.env {
+				all = append(all, k+"="+v)
 			}
-			return ""
+			return all
 		},
-		Environ: os.Environ,
-		Dir:     func() (string, error) { return d.Dir, nil },
-	}, app.Dial)
+		Dir: func() (string, error) { return d.Dir, nil },
+	})
 	return code, stdout.String(), stderr.String()
 }
 
@@ -106,66 +115,12 @@ func (d Desk) Record(dir string, r lockfile.Record) {
 // Newer is a record that a later program wrote, which this one cannot read.
 const Newer = `{"version":99,"name":"x","owner":"zoe"}`
 
-// Server is an app.Remote in this process.
-type Server struct {
-	store *memstore.Store
-	Info  app.ServerInfo
-	Down  error // what Ask answers
-}
-
-func (f *Server) Locks() lokt.Service                         { return lokt.NewManager(f.store) }
-func (f *Server) Events() lokt.EventLog                       { return f.store }
-func (f *Server) Jobs() jobs.Service                          { return nil }
-func (f *Server) Know(...string)                              {}
-func (f *Server) Close() error                                { return nil }
-func (f *Server) Ask(context.Context) (app.ServerInfo, error) { return f.Info, f.Down }
-
-// Shown hides all of a lease ID but the end.
-func (f *Server) Shown(leaseID string) string {
-	if strings.HasPrefix(leaseID, "L-") {
-		return leaseID
-	}
-	return "L-" + leaseID[max(0, len(leaseID)-4):]
-}
-
-// AtServer is a desk whose commands are about a server.
-type AtServer struct {
-	t        *testing.T
-	commands []app.Command
-	Server   *Server
-	env      map[string]string
-	Asked    []app.Server // that were dialled
-}
-
-func NewAtServer(t *testing.T, commands []app.Command, env ...string) *AtServer {
-	a := &AtServer{t: t, commands: commands, Server: &Server{store: memstore.New()}, env: map[string]string{"LOKT_SERVER": "http://127.0.0.1:7117", "LOKT_OWNER": "ann"}}
-	a.Server.Info = app.ServerInfo{URL: "http://127.0.0.1:7117", Version: "dev", Store: "memory", Anonymous: true, Locks: true, Events: true, RoundTrip: time.Millisecond}
-	for _, kv := range env {
-		k, v, _ := strings.Cut(kv, "=")
-		a.env[k] = v
-	}
-	return a
-}
-
-// Lokt runs a command line.
-func (a *AtServer) Lokt(args ...string) (code int, out, errs string) {
-	a.t.Helper()
-	var stdout, stderr bytes.Buffer
-	dir := a.t.TempDir()
-	code = app.Run(a.commands, args, app.Streams{
-		In: strings.NewReader(""), Out: &stdout, Err: &stderr,
-		Getenv: func(key string) string { return a.env[key] },
-		Environ: func() []string {
-			var all []string
-			for k, v := range a.env {
-				all = append(all, k+"="+v)
-			}
-			return all
-		},
-		Dir: func() (string, error) { return dir, nil },
-	}, func(s app.Server) (app.Remote, error) {
-		a.Asked = append(a.Asked, s)
-		return a.Server, nil
-	})
-	return code, stdout.String(), stderr.String()
+// Server returns a server of locks and events in memory, which ends with the test.
+func Server(t testing.TB) *httptest.Server {
+	store := memstore.New()
+	s := httptest.NewServer(httpapi.NewHandler(httpapi.Config{
+		Locks: lokt.NewManager(store), Events: store, About: httpapi.About{Version: "dev", Store: "memory"},
+	}))
+	t.Cleanup(s.Close)
+	return s
 }

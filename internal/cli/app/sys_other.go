@@ -11,3 +11,6 @@ import (
 func WhileRead(parent context.Context, _ io.Writer) (context.Context, context.CancelFunc) {
 	return context.WithCancel(parent)
 }
+
+// EnoughFiles finds nothing wrong: there is no such limit.
+func EnoughFiles() error { return nil }

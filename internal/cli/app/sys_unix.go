@@ -5,6 +5,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -34,4 +35,20 @@ func WhileRead(parent context.Context, w io.Writer) (context.Context, context.Ca
 		}
 	}()
 	return ctx, cancel
+}
+
+// filesNeeded is more than the runtime and a command on lock files have open at once, besides what they were given.
+const filesNeeded = 8
+
+// EnoughFiles reports an error if this process may not open as many files as it is going to: where the runtime can open
+// none it ends the process without a word that anybody understands.
+func EnoughFiles() (err error) {
+	for range filesNeeded {
+		fd, e := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0) // an os.File each is a good part of a start
+		if e != nil {
+			return fmt.Errorf("%d more open files are needed: %w (see `ulimit -n`)", filesNeeded, e)
+		}
+		defer func() { _ = unix.Close(fd) }() // nothing was written
+	}
+	return nil
 }
