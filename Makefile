@@ -12,7 +12,7 @@ PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick.
 RACE      = . ./jobs/... ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
 
-.PHONY: build release test race fuzz lint vet tidy cross bench man vuln clients browser check soak clean
+.PHONY: build release test race fuzz lint vet tidy cross bench man vuln clients browser pictures check soak clean
 
 build: ## bin/lokt and bin/loktd
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -54,6 +54,8 @@ clients: build ## the clients in other languages, and that they come to the same
 	LOKT_CLIENTS=1 $(TEST) -count=1 ./clients/...
 browser: build ## the dashboard in a real browser; needs Chromium and npm
 	cd dashboard/browser && npm ci --no-audit --no-fund && $(GO) test -count=1 ./...
+pictures: build ## those of the docs, from the real thing
+	cd dashboard/browser && LOKT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run Pictures .
 check: build vet tidy cross lint test race fuzz clients browser
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...

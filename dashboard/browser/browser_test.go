@@ -441,3 +441,64 @@ func TestNothingIsCutOffOnAPhone(t *testing.T) {
 		}
 	}
 }
+
+// TestPicturesAreMade makes the pictures of the docs anew, in the directory that LOKT_PICTURES names: see make pictures.
+func TestPicturesAreMade(t *testing.T) {
+	dir := os.Getenv("LOKT_PICTURES")
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	s := start(t)
+	as := func(who string, args ...string) {
+		c := s.command(args...)
+		c.Env = append(c.Env, "LOKT_OWNER="+who)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = c.Process.Signal(syscall.SIGTERM)
+			_ = c.Wait()
+		})
+	}
+	have := func(text string) {
+		for !strings.Contains(s.lokt("status", "--json"), text) {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	for _, who := range []string{"ana", "ben", "ci-7"} {
+		as(who, "guard", "build", "--ttl", "30s", "--wait", "--", "sleep", "0.7")
+		have(who)
+	}
+	for s.lokt("status", "--json") != "[]\n" {
+		time.Sleep(50 * time.Millisecond)
+	}
+	for _, who := range []string{"ana", "agent-3", "ci-8"} {
+		as(who, "guard", "build", "--ttl", "30s", "--wait", "--", "sleep", "100")
+		time.Sleep(300 * time.Millisecond) // they come in this order
+	}
+	as("trainer", "guard", "gpu", "--slots", "3", "--ttl", "30s", "--", "sleep", "100")
+	as("notebook", "guard", "gpu", "--slots", "3", "--ttl", "30s", "--", "sleep", "100")
+	s.lokt("freeze", "deploy", "--ttl", "2h", "--reason", "release 1.4 is being tested")
+	for i := range 3 {
+		s.lokt("job", "submit", "--type", "thumbnail", "--payload", fmt.Sprintf(`{"file":"a%d.png"}`, i))
+	}
+	job := strings.TrimSpace(s.lokt("job", "submit", "--type", "migrate", "--lock", "build", "--payload", `{"to":42}`))
+	as("w1", "worker", "--type", "thumbnail", "--", "sh", "-c", "exit 3")
+	as("w2", "worker", "--type", "migrate", "--", "true")
+	for !strings.Contains(s.lokt("job", "show", job), "lock:build") {
+		time.Sleep(50 * time.Millisecond)
+	}
+	b := open(t)
+	b.do(chromedp.EmulateViewport(1100, 720))
+	for name, path := range map[string]string{"locks": "/", "lock": "/locks/build", "jobs": "/jobs"} {
+		b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"))
+		b.sees("live")
+		picture := run(b, chromedp.CaptureScreenshot())
+		if len(picture) < 10_000 {
+			t.Errorf("the picture of %s has %d bytes", path, len(picture))
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
