@@ -66,7 +66,7 @@ func above() map[string]int {
 		"httpapi":           4_604,
 		"internal/audit":    977,
 		"internal/auth":     691,
-		"internal/cli":      7_592,
+		"internal/cli":      7_591,
 		"internal/daemon":   2_107,
 		"internal/promtext": 113,
 		"internal/testkit":  1_308,

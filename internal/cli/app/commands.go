@@ -15,10 +15,7 @@ import (
 )
 
 func newVersion(a *App) *cobra.Command {
-	return Describe("version", &cobra.Command{
-		Args: NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.runVersion() },
-	})
+	return Describe("version", &cobra.Command{Args: NoArgs, RunE: func(*cobra.Command, []string) error { return a.runVersion() }})
 }
 
 func (a *App) runVersion() error {
@@ -108,9 +105,11 @@ func Describe(command string, cmd *cobra.Command) *cobra.Command {
 func (a *App) setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		about := cmp.Or(cmd.Long, cmd.Short)
-		root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 80 "))
+		usage := cmd.UsageString() // as wide as it comes: a template of cobra that wraps would link much that nothing else needs
+		usage = strings.Replace(usage, strings.TrimSpace(cmd.LocalFlags().FlagUsages()), strings.TrimSpace(cmd.LocalFlags().FlagUsagesWrapped(80)), 1)
+		usage = strings.Replace(usage, strings.TrimSpace(cmd.InheritedFlags().FlagUsages()), strings.TrimSpace(cmd.InheritedFlags().FlagUsagesWrapped(80)), 1)
 		if !a.JSON {
-			fmt.Fprintf(a.Out, "%s\n\n%s", about, cmd.UsageString())
+			fmt.Fprintf(a.Out, "%s\n\n%s", about, usage)
 			return
 		}
 		_ = a.Print(struct { // as for text, there is nobody to tell
@@ -119,6 +118,6 @@ func (a *App) setHelp(root *cobra.Command) {
 			About   string `json:"about"`
 			Example string `json:"example,omitzero"`
 			Usage   string `json:"usage"`
-		}{cmd.CommandPath(), cmd.Short, about, cmd.Example, cmd.UsageString()})
+		}{cmd.CommandPath(), cmd.Short, about, cmd.Example, usage})
 	})
 }
