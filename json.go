@@ -66,7 +66,7 @@ func readDuration(in *jsontext.Decoder, d *time.Duration) error {
 var errNoMillis = invalid("a duration is a number of milliseconds")
 
 func writeTime(out *jsontext.Encoder, t time.Time) error {
-	return out.WriteToken(jsontext.String(t.UTC().Format(time.RFC3339Nano)))
+	return out.WriteValue(t.UTC().AppendFormat(append(out.AvailableBuffer(), '"'), time.RFC3339Nano+`"`))
 }
 
 // PublicID returns what people, logs and other callers see instead of a lease ID: "L-" and the first 20 hexadecimal

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -442,4 +444,59 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 	if said := w.said(); !strings.Contains(said, "lock bad") || !strings.Contains(said, living) {
 		t.Errorf("it says %s", said)
 	}
+}
+
+// Promises S-65 and S-156: events of changes that were committed together are found by the names of their locks, also
+// when their row is damaged.
+func TestEventsOfOneCommitAreFoundByTheNamesOfTheirLocks(t *testing.T) {
+	path := place(t)
+	db := start(t, path, Options{})
+	busy, free := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		_ = db.group.perform(t.Context(), &request{write: func() error { close(busy); <-free; return nil }})
+	})
+	<-busy
+	for _, name := range []string{"a", "a.b", "b", "b.a"} {
+		all.Go(func() {
+			err := db.Locks().Update(t.Context(), name, func(s lokt.Snapshot) lokt.Change {
+				return lokt.Change{Lock: s.Lock, Events: []lokt.Event{{Type: lokt.EventAcquire, Name: name, Time: s.Now}}}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for waiting := 0; waiting < 4; runtime.Gosched() {
+		db.group.mu.Lock()
+		waiting = len(db.group.queue)
+		db.group.mu.Unlock()
+	}
+	close(free)
+	all.Wait()
+	var rows int
+	if err := db.read.QueryRow("SELECT count(*) FROM lock_events").Scan(&rows); err != nil || rows != 1 {
+		t.Fatalf("there are %d rows, %v", rows, err)
+	}
+	look := func(when string) {
+		t.Helper()
+		for want, q := range map[string]lokt.EventQuery{"a": {Name: "a"}, "a.b": {Prefix: "a."}, "b b.a": {Prefix: "b"}, "": {Name: "c"}} {
+			page, err := db.Locks().ReadEvents(t.Context(), q)
+			var found []string
+			for _, e := range page.Events {
+				found = append(found, e.Name)
+			}
+			slices.Sort(found)
+			if got := strings.Join(found, " "); err != nil || got != want {
+				t.Errorf("%s: %+v finds %q, %v", when, q, got, err)
+			}
+		}
+	}
+	look("whole")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	direct(t, path, "UPDATE lock_events SET doc = '[]'")
+	db = start(t, path, Options{})
+	look("damaged")
 }

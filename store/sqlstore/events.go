@@ -10,12 +10,14 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// openEvents reads the events of a lock. If they cannot be read, they have their place, and what was there is not
-// known.
-func (d *document) openEvents(key, lock string, first uint64, since int64) []lokt.LoggedEvent {
+// openEvents reads the events of some locks. If they cannot be read, one of each lock has their place, and what was
+// there is not known.
+func (d *document) openEvents(key string, locks []string, first uint64, since int64) []lokt.LoggedEvent {
 	var all []lokt.Event
 	if err := d.open("events from number "+number(first), key, &all); err != nil {
-		all = []lokt.Event{damagedEvent(lock, since, err)}
+		for _, lock := range locks {
+			all = append(all, damagedEvent(lock, since, err))
+		}
 	}
 	logged := make([]lokt.LoggedEvent, len(all))
 	for i := range all {
@@ -32,14 +34,37 @@ func damagedEvent(lock string, at int64, err error) lokt.Event {
 	}
 }
 
-// readEvents reads the events that the query lets through. key is what the checksum of a row is over, beside its text.
-func readEvents(read look, key string, q lokt.EventQuery) (page lokt.EventPage, err error) {
+// eventRows are how the rows of events are found: what the checksum of one is over beside its text, the column that says
+// which locks they are of, and the conditions that it has a name, or one that begins as a prefix does, which is before
+// the next one.
+type eventRows struct{ key, locks, is, begins string }
+
+// With SQLite the events of all changes that were committed together share a row, with all names between spaces.
+var (
+	fileEvents   = eventRows{"CAST(first AS TEXT)", "locks", "instr(locks, ' ' || ? || ' ')", "instr(locks, ' ' || ?)"}
+	serverEvents = eventRows{"lock", "lock", "lock = ?", "lock >= ? AND lock < ?"}
+)
+
+// names returns the names of the events' locks, between spaces.
+func names(events []lokt.Event) string {
+	all := make([]string, len(events))
+	for i := range events {
+		all[i] = events[i].Name
+	}
+	slices.Sort(all)
+	return " " + strings.Join(slices.Compact(all), " ") + " "
+}
+
+// readEvents reads the events that the query lets through.
+func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage, err error) {
 	const oldest = "SELECT coalesce(min(first), 0) FROM lock_events"
 	if err := read(oldest, nil, func(from row) error { return from.Scan(&page.Oldest) }); err != nil {
 		return page, err
 	}
 	where, args, order, further := "true", []any(nil), " ORDER BY first", " AND first > ?"
-	add := func(condition string, value any) { where, args = where+" AND "+condition, append(args, value) }
+	add := func(condition string, values ...any) {
+		where, args = where+" AND "+condition, append(args, values[:strings.Count(condition, "?")]...)
+	}
 	if q.After > 0 {
 		add("first >= coalesce((SELECT max(first) FROM lock_events WHERE first <= ?), 0)", int64(q.After+1))
 	}
@@ -47,11 +72,10 @@ func readEvents(read look, key string, q lokt.EventQuery) (page lokt.EventPage, 
 		add("first < ?", int64(q.Before))
 	}
 	if q.Name != "" {
-		add("lock = ?", q.Name)
+		add(in.is, q.Name)
 	}
 	if q.Prefix != "" { // names are ASCII
-		add("lock >= ?", q.Prefix)
-		add("lock < ?", q.Prefix[:len(q.Prefix)-1]+string(q.Prefix[len(q.Prefix)-1]+1))
+		add(in.begins, q.Prefix, q.Prefix[:len(q.Prefix)-1]+string(q.Prefix[len(q.Prefix)-1]+1))
 	}
 	if !q.Since.IsZero() {
 		add("until >= ?", q.Since.UnixNano())
@@ -69,14 +93,14 @@ func readEvents(read look, key string, q lokt.EventQuery) (page lokt.EventPage, 
 	for n, room := atOnce, true; n == atOnce && room; { // the statement finds few more than are let through
 		n = 0
 		var first, since int64
-		statement := "SELECT first, lock, " + key + ", since, doc, sum FROM lock_events WHERE " + where + more + order + " LIMIT ?"
+		statement := "SELECT first, " + in.locks + ", " + in.key + ", since, doc, sum FROM lock_events WHERE " + where + more + order + " LIMIT ?"
 		if err := read(statement, append(args[:len(args):len(args)], atOnce), func(from row) error {
-			var lock, key string
+			var locks, key string
 			var d document
-			if err := from.Scan(&first, &lock, &key, &since, &d.text, &d.sum); err != nil {
+			if err := from.Scan(&first, &locks, &key, &since, &d.text, &d.sum); err != nil {
 				return err
 			}
-			if n++; !p.add(d.openEvents(key, lock, uint64(first), since)) {
+			if n++; !p.add(d.openEvents(key, strings.Fields(locks), uint64(first), since)) {
 				room = false
 				return errEnough
 			}

@@ -168,12 +168,12 @@ func (s *fileLocks) write(b *batch, next *state) error {
 			return err
 		}
 	}
-	for _, events := range b.events {
+	if n := len(b.events); n > 0 {
 		first := next.LockEvent + 1
-		next.LockEvent += uint64(len(events))
-		since, until := span(events)
-		if err := w.document("lock_events", "first, last, since, until, lock", number(first), events,
-			int64(first), int64(next.LockEvent), since, until, events[0].Name); err != nil {
+		next.LockEvent += uint64(n)
+		since, until := span(b.events)
+		if err := w.document("lock_events", "first, last, since, until, locks", number(first), b.events,
+			int64(first), int64(next.LockEvent), since, until, names(b.events)); err != nil {
 			return err
 		}
 	}
@@ -235,9 +235,7 @@ func (s *fileLocks) publish(b *batch) {
 	}
 	s.told()
 	s.mu.Unlock()
-	for _, events := range b.events {
-		s.events.add(events)
-	}
+	s.events.add(b.events)
 	if len(b.events) > 0 {
 		s.grown.ring()
 	}
@@ -341,7 +339,7 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 		query := reader(ctx, tx)
 		st, err := readState(query)
 		if err == nil {
-			page, err = readEvents(over(query), "CAST(first AS TEXT)", q)
+			page, err = readEvents(over(query), fileEvents, q)
 		}
 		page.Newest = st.LockEvent
 		return err

@@ -766,7 +766,7 @@ func (s *serverLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page l
 			return err
 		}
 		return atOneMoment(func(ctx context.Context, c *pgx.Conn) (err error) {
-			if page, err = readEvents(lookWith(ctx, c), "lock", q); err != nil {
+			if page, err = readEvents(lookWith(ctx, c), serverEvents, q); err != nil {
 				return err
 			}
 			return c.QueryRow(ctx, "SELECT lock_event FROM state").Scan(&page.Newest)

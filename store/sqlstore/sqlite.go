@@ -23,7 +23,7 @@ const maxReaders = 4
 // order of the alphabet.
 func writerPragmas() []string {
 	return []string{
-		"auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-32768)",
+		"auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-8192)",
 		"temp_store(MEMORY)", "trusted_schema(OFF)", "wal_autocheckpoint(0)", "journal_size_limit(67108864)",
 	}
 }

@@ -106,7 +106,7 @@ func (d *fileDB) Check(ctx context.Context) error {
 		return wrong.check(ctx, over(query),
 			"SELECT 'what the database says about itself', '"+stateKey+"', doc, '', sum FROM state",
 			"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",
-			"SELECT 'events of lock ' || lock || ' from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",
+			"SELECT 'events of locks' || locks || 'from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",
 			job+" FROM living j", job+" FROM ended j")
 	}))
 }

@@ -16,7 +16,7 @@ import (
 type batch struct {
 	now    time.Time
 	locks  map[string]*change // those that changed
-	events [][]lokt.Event     // of each change
+	events []lokt.Event       // of all changes
 	turns  []*jobs.Changes
 	writes []func() error
 	flush  bool // even if it changes nothing
@@ -154,9 +154,7 @@ func (b *batch) add(have change, c lokt.Change) {
 		c.Lock.Revision++
 		b.locks[c.Lock.Name] = &change{have.entry, c.Lock}
 	}
-	if len(c.Events) > 0 {
-		b.events = append(b.events, c.Events)
-	}
+	b.events = append(b.events, c.Events...)
 }
 
 // store writes the batch in a transaction.

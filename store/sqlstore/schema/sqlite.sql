@@ -22,17 +22,16 @@ CREATE TABLE waiters (
 	PRIMARY KEY (lock, lease_id)
 ) WITHOUT ROWID;
 
--- The events of one change of a lock.
+-- The events of the changes that one transaction made to locks.
 CREATE TABLE lock_events (
 	first INTEGER PRIMARY KEY, -- number of the first
 	last INTEGER NOT NULL,
 	since INTEGER NOT NULL, -- time of the earliest, in nanoseconds
 	until INTEGER NOT NULL, -- of the latest
-	lock TEXT NOT NULL,
+	locks TEXT NOT NULL, -- their names, each between spaces
 	doc TEXT NOT NULL,
 	sum INTEGER NOT NULL
 );
-CREATE INDEX lock_events_lock ON lock_events (lock);
 
 -- Jobs that have not ended. Small payloads are here, large ones in a table of their own, where no change of the job writes
 -- them again.
@@ -55,8 +54,6 @@ CREATE TABLE ended (
 	payload TEXT,
 	sum INTEGER NOT NULL
 );
-CREATE INDEX ended_state ON ended (state);
-CREATE INDEX ended_type ON ended (type);
 
 CREATE TABLE payloads (
 	seq INTEGER PRIMARY KEY,
