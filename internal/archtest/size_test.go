@@ -80,7 +80,7 @@ func above() map[string]int {
 		"store/etcdstore":   1_818,
 		"store/filestore":   2_243,
 		"store/memstore":    582,
-		"store/sqlstore":    4_874,
+		"store/sqlstore":    4_856,
 		"telemetry":         704,
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,7 +33,7 @@ func checksum(parts ...string) int64 {
 	for _, p := range parts {
 		binary.LittleEndian.PutUint64(length[:], uint64(len(p)))
 		sum = crc32.Update(sum, castagnoli, length[:])
-		sum = crc32.Update(sum, castagnoli, unsafe.Slice(unsafe.StringData(p), len(p)))
+		sum = crc32.Update(sum, castagnoli, []byte(p))
 	}
 	return int64(sum)
 }

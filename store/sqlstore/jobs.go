@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"time"
@@ -43,58 +44,43 @@ func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Change
 const largePayload = 1 << 10
 
 // write writes what a turn changed.
-func (s *fileJobs) write(c *jobs.Changes, next *state) error {
+func (s *fileJobs) write(c *jobs.Changes, next *state) {
 	w := s.db.write
 	for i := range c.Jobs {
-		if err := s.writeJob(&c.Jobs[i]); err != nil {
-			return err
-		}
+		s.writeJob(&c.Jobs[i])
 		next.JobToken = max(next.JobToken, c.Jobs[i].Token)
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]
-		if err := w.document("memos", "id, expires", m.ID, m, m.ID, nanos(m.Expires)); err != nil {
-			return err
-		}
+		w.document("memos", "id, expires", m.ID, m, m.ID, nanos(m.Expires))
 	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
-		if err := w.document("statistics", "hour, source, type, tag", statisticKey(t), t,
-			t.Hour.Unix(), t.Source, t.Type, t.Tag); err != nil {
-			return err
-		}
+		w.document("statistics", "hour, source, type, tag", statisticKey(t), t, t.Hour.Unix(), t.Source, t.Type, t.Tag)
 	}
 	if n := len(c.Events); n > 0 {
 		first, last := c.Events[0].Seq, c.Events[n-1]
-		if err := w.document("job_events", "first, last, until", number(first), c.Events,
-			int64(first), int64(last.Seq), last.Time.UnixNano()); err != nil {
-			return err
-		}
+		w.document("job_events", "first, last, until", number(first), c.Events,
+			int64(first), int64(last.Seq), last.Time.UnixNano())
 	}
 	next.Counters, next.Frozen = c.Counters, c.Frozen
-	return nil
 }
 
-func (s *fileJobs) writeJob(r *jobs.Record) error {
+func (s *fileJobs) writeJob(r *jobs.Record) {
 	w := s.db.write
 	d, err := sealJob(r)
-	if err != nil {
-		return err
-	}
+	w.err = cmp.Or(w.err, err)
 	seq, payload := int64(r.Seq), any(d.payload)
 	if len(d.payload) > largePayload {
 		payload = nil
-		if err := w.exec("INSERT OR IGNORE INTO payloads (seq, payload) VALUES (?, ?)", seq, d.payload); err != nil {
-			return err
-		}
+		w.do("INSERT OR IGNORE INTO payloads (seq, payload) VALUES (?, ?)", seq, d.payload)
 	}
 	if !r.State.Ended() {
-		return w.put("living", "seq, id, doc, payload, sum", seq, r.ID, d.text, payload, d.sum)
+		w.put("living", "seq, id, doc, payload, sum", seq, r.ID, d.text, payload, d.sum)
+		return
 	}
-	if err := w.exec("DELETE FROM living WHERE seq = ?", seq); err != nil {
-		return err
-	}
-	return w.put("ended", "revision, seq, id, state, type, ended_at, doc, payload, sum",
+	w.do("DELETE FROM living WHERE seq = ?", seq)
+	w.put("ended", "revision, seq, id, state, type, ended_at, doc, payload, sum",
 		int64(r.Revision), seq, r.ID, string(r.State), r.Type, nanos(r.EndedAt), d.text, payload, d.sum)
 }
 
@@ -151,16 +137,12 @@ func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 		return 0, err
 	}
 	for _, g := range gone {
-		if err := w.exec("DELETE FROM ended WHERE revision = ?", g[0]); err != nil {
-			return 0, err
-		}
-		if err := w.exec("DELETE FROM payloads WHERE seq = ?", g[1]); err != nil {
-			return 0, err
-		}
+		w.do("DELETE FROM ended WHERE revision = ?", g[0])
+		w.do("DELETE FROM payloads WHERE seq = ?", g[1])
 	}
-	const expired = "DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)"
-	if err := w.exec(expired, d.clock.now().UnixNano(), atMost); err != nil {
-		return 0, err
+	w.do("DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)", d.clock.now().UnixNano(), atMost)
+	if w.err != nil {
+		return 0, w.err
 	}
 	return len(gone), d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)
 }

@@ -139,45 +139,36 @@ func (s *fileLocks) Update(ctx context.Context, name string, change func(lokt.Sn
 }
 
 // write writes what the batch does to locks.
-func (s *fileLocks) write(b *batch, next *state) error {
+func (s *fileLocks) write(b *batch, next *state) {
 	w := s.db.write
 	for name, c := range b.locks {
 		l := &c.lock
 		next.Token, next.Revision = max(next.Token, l.Token), max(next.Revision, l.Revision)
 		gone, put := queueChange(c.entry.lock.Queue, l.Queue)
 		for _, leaseID := range gone {
-			if err := w.exec("DELETE FROM waiters WHERE lock = ? AND lease_id = ?", name, leaseID); err != nil {
-				return err
-			}
+			w.do("DELETE FROM waiters WHERE lock = ? AND lease_id = ?", name, leaseID)
 		}
 		for _, p := range put {
-			if err := w.document("waiters", "lock, lease_id", waiterKey(name, p.LeaseID), p, name, p.LeaseID); err != nil {
-				return err
-			}
+			w.document("waiters", "lock, lease_id", waiterKey(name, p.LeaseID), p, name, p.LeaseID)
 		}
 		if l.Free() {
-			if err := w.exec("DELETE FROM locks WHERE name = ?", name); err != nil {
-				return err
-			}
+			w.do("DELETE FROM locks WHERE name = ?", name)
 			continue
 		}
 		alone := *l
 		alone.Queue = nil
-		key := lockKey(name, len(l.Queue), false)
-		if err := w.document("locks", "name, waiting", key, &alone, name, len(l.Queue)); err != nil {
-			return err
-		}
+		w.document("locks", "name, waiting", lockKey(name, len(l.Queue), false), &alone, name, len(l.Queue))
 	}
 	if n := len(b.events); n > 0 {
 		first := next.LockEvent + 1
 		next.LockEvent += uint64(n)
 		since, until := span(b.events)
-		if err := w.document("lock_events", "first, last, since, until, locks", number(first), b.events,
-			int64(first), int64(next.LockEvent), since, until, names(b.events)); err != nil {
-			return err
-		}
+		w.document("lock_events", "first, last, since, until, locks", number(first), b.events,
+			int64(first), int64(next.LockEvent), since, until, names(b.events))
 	}
-	return s.trim(b.now, next)
+	if w.err == nil {
+		w.err = s.trim(b.now, next)
+	}
 }
 
 // When the oldest events are looked at: after so many more, or so much time.

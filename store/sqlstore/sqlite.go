@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,19 +20,6 @@ import (
 // maxReaders is how many goroutines read at the same time.
 const maxReaders = 4
 
-// The pragmas of connections. The first has no effect on a database that has tables; the driver runs them in the
-// order of the alphabet.
-func writerPragmas() []string {
-	return []string{
-		"auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-8192)",
-		"temp_store(MEMORY)", "trusted_schema(OFF)", "wal_autocheckpoint(0)", "journal_size_limit(67108864)",
-	}
-}
-
-func readerPragmas() []string {
-	return []string{"query_only(ON)", "cache_size(-8192)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
-}
-
 // dsn returns the driver's name for a file, in which no character of the path means anything else.
 func dsn(path, mode string, pragmas ...string) string {
 	if path = filepath.ToSlash(path); path[0] != '/' {
@@ -46,6 +34,7 @@ type writer struct {
 	db    *sql.DB
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt
+	err   error // of the first thing in a transaction that failed: nothing more is written then
 }
 
 func openWriter(ctx context.Context, path, mode string, pragmas ...string) (*writer, error) {
@@ -57,7 +46,7 @@ func openWriter(ctx context.Context, path, mode string, pragmas ...string) (*wri
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &writer{db, conn, map[string]*sql.Stmt{}}, nil
+	return &writer{db: db, conn: conn, stmts: map[string]*sql.Stmt{}}, nil
 }
 
 func (w *writer) prepare(statement string) (*sql.Stmt, error) {
@@ -80,18 +69,24 @@ func (w *writer) exec(statement string, args ...any) error {
 	return err
 }
 
+// do runs a statement of a transaction unless an earlier one has failed.
+func (w *writer) do(statement string, args ...any) {
+	if w.err == nil {
+		w.err = w.exec(statement, args...)
+	}
+}
+
 // put inserts or replaces a row.
-func (w *writer) put(table, columns string, values ...any) error {
-	return w.exec("INSERT OR REPLACE INTO "+table+" ("+columns+") VALUES (?"+strings.Repeat(", ?", len(values)-1)+")", values...)
+func (w *writer) put(table, columns string, values ...any) {
+	w.do("INSERT OR REPLACE INTO "+table+" ("+columns+") VALUES (?"+strings.Repeat(", ?", len(values)-1)+")", values...)
 }
 
 // document inserts or replaces a row with the document of v.
-func (w *writer) document(table, columns, key string, v any, values ...any) error {
+func (w *writer) document(table, columns, key string, v any, values ...any) {
 	d, err := seal(key, v)
-	if err != nil {
-		return err
+	if w.err = cmp.Or(w.err, err); w.err == nil {
+		w.put(table, "doc, sum, "+columns, append([]any{d.text, d.sum}, values...)...)
 	}
-	return w.put(table, "doc, sum, "+columns, append([]any{d.text, d.sum}, values...)...)
 }
 
 // script runs statements that are not.

@@ -63,9 +63,9 @@ func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
 	s, err := readState(w.query)
 	if err == nil {
 		s.Backup = true
-		err = s.write(w)
+		s.write(w)
 	}
-	if err := errors.Join(err, w.close()); err != nil { // its commit flushed all of the file
+	if err := errors.Join(err, w.err, w.close()); err != nil { // its commit flushed all of the file
 		return err
 	}
 	return atomicfile.Publish(fsys, part, path)

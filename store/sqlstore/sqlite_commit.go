@@ -172,29 +172,24 @@ func (d *fileDB) store(b *batch) error {
 	}
 	next := d.state
 	next.Commits, next.Clock = next.Commits+1, b.now
-	if err := d.write.exec("BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	if err := d.locks.write(b, &next); err != nil {
-		return err
-	}
+	w := d.write
+	w.err = w.exec("BEGIN IMMEDIATE")
+	d.locks.write(b, &next)
 	for _, c := range b.turns {
-		if err := d.jobs.write(c, &next); err != nil {
-			return err
-		}
+		d.jobs.write(c, &next)
 	}
-	for _, w := range b.writes {
-		if err := w(); err != nil {
-			return err
+	for _, write := range b.writes {
+		if w.err == nil {
+			w.err = write()
 		}
 	}
 	if lazy && len(b.events) == 0 && b.now.Sub(d.state.Clock) < time.Second { // renewals: only the clock has gone on
 		next = d.state
-	} else if err := next.write(d.write); err != nil {
-		return err
+	} else {
+		next.write(w)
 	}
-	if err := d.write.exec("COMMIT"); err != nil {
-		return err
+	if w.do("COMMIT"); w.err != nil {
+		return w.err
 	}
 	d.state = next
 	d.unmoved.Store(true)

@@ -118,7 +118,10 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	if err := rewriteFile(d.path + "-wal"); err != nil {
 		return false, unavailable(err)
 	}
-	if d.write, err = openWriter(ctx, d.path, "rw", writerPragmas()...); err != nil {
+	// The first has no effect on a database that has tables; the driver runs them in the order of the alphabet.
+	if d.write, err = openWriter(ctx, d.path, "rw", "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)",
+		"cache_size(-8192)", "temp_store(MEMORY)", "trusted_schema(OFF)", "wal_autocheckpoint(0)",
+		"journal_size_limit(67108864)"); err != nil {
 		return false, err
 	}
 	if was.state == nil {
@@ -159,7 +162,8 @@ func touch(path string, flags int) error {
 // openReaders opens all of them at once, so that none opens another file that has come to the place of this one
 // since.
 func (d *fileDB) openReaders(ctx context.Context) (err error) {
-	if d.read, err = sql.Open("sqlite", dsn(d.path, "rw", readerPragmas()...)); err != nil {
+	if d.read, err = sql.Open("sqlite", dsn(d.path, "rw", "query_only(ON)", "cache_size(-8192)", "temp_store(MEMORY)",
+		"trusted_schema(OFF)")); err != nil {
 		return err
 	}
 	d.read.SetMaxOpenConns(maxReaders)
@@ -280,15 +284,11 @@ func identify(w *writer) (*state, error) {
 func (d *fileDB) create() error {
 	d.contents.Created = true
 	d.state = state{Database: lokt.NewLeaseID()}
-	err := d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d",
+	d.write.err = d.write.script(fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA application_id = %d;\nPRAGMA user_version = %d",
 		sqliteSchema, applicationID, schemaVersion))
-	if err == nil {
-		err = d.state.write(d.write)
-	}
-	if err == nil {
-		err = d.write.exec("COMMIT")
-	}
-	return err
+	d.state.write(d.write)
+	d.write.do("COMMIT")
+	return d.write.err
 }
 
 // begin reads the locks, gives everybody who lives by time its full time, and starts the clock.

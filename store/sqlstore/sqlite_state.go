@@ -62,6 +62,6 @@ func readState(query query) (s state, err error) {
 	return s, err
 }
 
-func (s *state) write(w *writer) error {
-	return w.document("state", "id", stateKey, s, 1)
+func (s *state) write(w *writer) {
+	w.document("state", "id", stateKey, s, 1)
 }

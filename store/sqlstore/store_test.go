@@ -81,9 +81,9 @@ func restate(t *testing.T, path string, change func(*state)) {
 		s, err := readState(w.query)
 		if err == nil {
 			change(&s)
-			err = s.write(w)
+			s.write(w)
 		}
-		return err
+		return errors.Join(err, w.err)
 	})
 }
 
@@ -135,7 +135,8 @@ func away(t *testing.T, path string, d time.Duration) {
 			b.locks[name] = &change{e, l}
 		}
 		next := state{}
-		return db.locks.write(b, &next)
+		db.locks.write(b, &next)
+		return w.err
 	})
 }
 
