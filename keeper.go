@@ -38,7 +38,7 @@ type Keeper struct {
 
 // Heartbeat describes one lease to be kept.
 type Heartbeat struct {
-	// Interval is the time between two renewals; 0 renews never, and only the end of the lease is told.
+	// Interval is the time between two renewals; 0 renews never, and only the end of the lease is told. Renew may change it.
 	Interval time.Duration
 
 	// Renew renews the lease and returns how long it lives from the call on; 0 is for ever. An error that wraps

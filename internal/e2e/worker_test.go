@@ -568,7 +568,10 @@ func TestACommandIsEndedWhenALockOfItsJobIsBroken(t *testing.T) {
 	s.must("unlock", "deploy", "--force")
 	s.must("lock", "deploy", "--ttl", "1h", "--wait")
 	s.gone(pid)
-	s.until("the first attempt has failed", func() bool { return len(s.see(id).Attempts) > 0 })
+	s.until("the first attempt has failed", func() bool {
+		all := s.see(id).Attempts
+		return len(all) > 0 && all[0].State != "running"
+	})
 	a := s.see(id).Attempts[0]
 	var failure struct {
 		Code    string

@@ -25,11 +25,10 @@ type entry struct {
 	job      jobs.Job
 	hold     *hold
 	attempts []jobs.Attempt // that ended
-	pending  *pending
+	pending  bool           // it is kept for a request, until its locks are taken
 
-	in      *list.List // engine.byState of its state
-	inState *list.Element
-	counted bool // among the queued
+	in      *list.List // its shelf
+	inShelf *list.Element
 	line    *line
 	lineAt  int
 	waitsIn *queue[*entry] // engine.timed or engine.backoffs, if its time is ahead
@@ -49,23 +48,20 @@ type Engine struct {
 	tokenFloor uint64 // Living.TokenFloor
 
 	jobs      map[string]*entry
-	byState   map[jobs.State]*list.List // of *entry, newest change first
-	depths    jobs.Depths
+	shelves   [6]list.List // of *entry, newest change first: queued ones by class, leased ones, running ones
 	groups    map[shape]*group
-	uniques   int            // groups of unique jobs
 	timed     *queue[*entry] // by ReadyAt on the wall clock
 	backoffs  *queue[*entry] // by due
 	frozen    map[string]bool
 	names     map[string]*name
 	blocked   *queue[*name]
-	pendings  map[string]*pending // by lease ID
-	unlocking map[string][]string // locks that are being given back, by lease ID
-	kept      int                 // units of these
+	pendings  map[string]*waiter    // that a job is kept for, by lease ID
+	unlocking map[string]*unlocking // by lease ID
+	kept      int                   // units of these
 	reserved  reservation
 	leases    map[string]*hold
-	holding   map[string]*hold // of these, whose jobs name locks
-	leased    int              // units
-	quick     []*hold          // of one call of Quick
+	leased    int     // units
+	quick     []*hold // of one call of Quick
 	deadlines *queue[*hold]
 	limits    []*hold // with a declared runtime, by its end
 
@@ -77,7 +73,7 @@ type Engine struct {
 	waiting  map[string]*profile // with requests, by key
 	fresh    map[string]*profile // with requests of this turn
 	wake     bool                // something other than a request has made grants possible
-	moved    int                 // weight, in bytes, of the jobs that this turn granted or took back
+	moved    int                 // weight of what this turn has changed
 	more     bool                // it left some of that to the next turn, which is due at once
 	draining bool
 	asked    map[requestKey]*waiter
@@ -93,10 +89,10 @@ type Engine struct {
 
 func newEngine(cfg jobs.Config) *Engine {
 	e := &Engine{
-		cfg: cfg.WithDefaults(), jobs: map[string]*entry{}, byState: map[jobs.State]*list.List{},
+		cfg: cfg.WithDefaults(), jobs: map[string]*entry{},
 		groups: map[shape]*group{},
-		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*pending{},
-		unlocking: map[string][]string{}, leases: map[string]*hold{}, holding: map[string]*hold{},
+		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*waiter{},
+		unlocking: map[string]*unlocking{}, leases: map[string]*hold{},
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
@@ -113,9 +109,6 @@ func newEngine(cfg jobs.Config) *Engine {
 	e.ends = newQueue(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
 	})
-	for _, s := range []jobs.State{jobs.Queued, jobs.Leased, jobs.Running} {
-		e.byState[s] = list.New()
-	}
 	return e
 }
 
@@ -203,6 +196,8 @@ type Outcome struct {
 	Changes jobs.Changes
 	Replies []Reply
 	Orders  []LockOrder
+	Blocked []string // locks that could not be had
+	Taken   int      // how many of the requests were taken in: the first, and one at least
 }
 
 // Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all
@@ -213,7 +208,13 @@ func (e *Engine) Turn(now Instant, requests []Call) Outcome { return e.TurnWith(
 func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder) Op) Outcome {
 	e.begin(now)
 	e.replies = slices.Grow(e.replies, len(requests))
-	for _, r := range requests {
+	begun := e.moved
+	for i, r := range requests {
+		if i > 0 && e.moved-begun >= mostTaken {
+			requests = requests[:i]
+			break
+		}
+		e.moved += callWeight
 		e.apply(r.ID, r.Op)
 	}
 	for e.match(); len(e.orders) > 0 && carryOut != nil; e.match() {
@@ -227,7 +228,9 @@ func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder)
 	for _, r := range requests {
 		e.read(r.ID, r.Op)
 	}
-	return e.finish()
+	out := e.finish()
+	out.Taken = len(requests)
+	return out
 }
 
 // timeOut answers the requests that waited for long enough.
@@ -292,7 +295,11 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, e.beatAll(o.WorkerID, o.LeaseIDs))
 	case Complete:
 		applied, err := e.complete(&o.Completion)
-		e.answer(id, applied, err)
+		if u := e.unlocking[o.LeaseID]; u != nil && applied {
+			u.call = id
+		} else {
+			e.answer(id, applied, err)
+		}
 	case Report:
 		e.answer(id, nil, e.report(&o.Progress))
 	case Cancel:
@@ -315,10 +322,13 @@ func (e *Engine) apply(id uint64, o Op) {
 		e.reply(id, nil)
 	case Locked:
 		e.locked(&o)
+		e.reply(id, nil)
 	case Unlocked:
 		e.unlocked(o.LeaseID)
+		e.reply(id, nil)
 	case Vacant:
 		e.vacant(o.Lock)
+		e.reply(id, nil)
 	}
 }
 
@@ -340,10 +350,8 @@ func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 
 // arrive puts a job in line whose time has come.
 func (e *Engine) arrive(en *entry) {
-	en.waitsIn.remove(en)
-	en.waitsIn = nil
-	en.ready = e.Now.Mono
-	e.enqueue(en)
+	e.unqueue(en)
+	e.queue(en, 0, false)
 }
 
 // unqueue takes a job out of wherever it waits.
@@ -399,17 +407,9 @@ func (e *Engine) Next() time.Duration {
 	if e.more {
 		consider(e.Now.Mono)
 	}
-	if h := e.firstDeadline(); h != nil {
-		consider(h.deadline())
-	}
+	consider(e.soonest())
 	if e.timed.Len() > 0 { // the wall clock may be set: look at it now and then
 		consider(plus(e.Now.Mono, min(e.timed.top().job.ReadyAt.Sub(e.Now.Wall), wallCheck)))
-	}
-	if e.backoffs.Len() > 0 {
-		consider(e.backoffs.top().due)
-	}
-	if e.blocked.Len() > 0 {
-		consider(e.blocked.top().until)
 	}
 	if e.ends.Len() > 0 {
 		consider(e.ends.top().until)

@@ -6,6 +6,7 @@ package engine
 import (
 	"cmp"
 	"container/list"
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -45,9 +46,9 @@ func profileKey(a *jobs.Request) string {
 	return joined(slices.Compact(types)) + "\x01" + joined(slices.Compact(caps)) + "\x01" + strconv.Itoa(a.MaxUnits)
 }
 
-// takes reports whether a worker of the profile may take jobs of the shape.
-func (p *profile) takes(g *group, idle bool) bool {
-	return g.units <= p.max && (idle || !g.unique) && (len(p.types) == 0 || p.types[g.jobType]) &&
+// takes reports whether a worker of the profile may take jobs of the shape, if it holds no lease.
+func (p *profile) takes(g *group) bool {
+	return g.units <= p.max && (len(p.types) == 0 || p.types[g.jobType]) &&
 		capable(p.capabilities, g.needed)
 }
 
@@ -62,10 +63,14 @@ type waiter struct {
 	ask     *Request // nil for a heartbeat
 	worker  *worker
 	profile *profile
-	pending *pending // a job is kept for it, until its locks are taken
+	kept    *entry // a job that is kept for it, until its locks are taken
+	gone    bool   // its client
 
 	hold *hold // of a heartbeat
 }
+
+// idle reports whether the worker holds no lease, nor is about to.
+func (w *waiter) idle() bool { return w.worker.busy == 0 }
 
 // worker is who asks for leases.
 type worker struct {
@@ -88,11 +93,12 @@ func (e *Engine) see(w *worker) {
 	e.heard.MoveToFront(w.recent)
 }
 
-// present yields the workers that count as there, the one that was heard of last first.
-func (e *Engine) present() iter.Seq[*worker] {
+// takers yields the workers that could take jobs of the group, and count as there, the one that was heard of last first.
+func (e *Engine) takers(g *group) iter.Seq[*worker] {
 	return func(yield func(*worker) bool) {
 		for at := e.heard.Front(); at != nil; at = at.Next() {
-			if w := at.Value.(*worker); plus(w.seen, jobs.SeenFor) <= e.Now.Mono || !yield(w) {
+			w := at.Value.(*worker)
+			if plus(w.seen, jobs.SeenFor) <= e.Now.Mono || w.profile != nil && w.profile.takes(g) && !yield(w) {
 				return
 			}
 		}
@@ -192,21 +198,24 @@ func (e *Engine) dismiss(w *waiter) {
 	delete(e.asked, requestKey{w.worker.id, w.ask.RequestID})
 }
 
-// withdraw forgets a call whose client has gone.
+// withdraw forgets a call whose client has gone, and answers it.
 func (e *Engine) withdraw(id uint64) {
 	w := e.waiters[id]
-	switch {
-	case w == nil:
-	case len(w.calls) > 1:
+	if w == nil {
+		return
+	}
+	if len(w.calls) > 1 {
 		delete(e.waiters, id)
 		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == id })
-	default:
-		if w.pending != nil {
-			w.pending.waiter = nil
-		}
+	} else {
+		w.gone = true
 		e.dismiss(w)
 	}
+	e.fail(id, errWithdrawn)
 }
+
+// errWithdrawn is the answer to a call whose client has gone.
+var errWithdrawn = errors.New("withdrawn")
 
 // requestKey identifies a request that may be sent again.
 type requestKey struct{ worker, request string }
@@ -256,7 +265,7 @@ func (e *Engine) match() {
 		}
 		var pick *entry
 		for _, p := range among {
-			if c := e.choose(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
+			if c := e.best(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
 				pick = c
 			}
 		}
@@ -266,7 +275,6 @@ func (e *Engine) match() {
 		if left = e.full(); left {
 			break
 		}
-		e.move(&pick.job)
 		e.keep(e.receiver(among, pick), pick)
 		if e.reserved.job != nil {
 			e.wake = true // what runs behind the reservation depends on when others end
@@ -276,20 +284,29 @@ func (e *Engine) match() {
 	clear(e.fresh)
 }
 
-// choose returns the first job in order for any ask of the profile, or nil.
-func (e *Engine) choose(p *profile) *entry {
+// best returns the first job in order that a worker who waits in the profile may take now, or nil.
+func (e *Engine) best(p *profile) *entry {
 	if len(p.asks) == 0 {
 		return nil
 	}
-	idle := e.uniques > 0 && slices.ContainsFunc(p.asks, func(w *waiter) bool { return w.worker.busy == 0 })
-	return e.best(p, idle)
+	free := e.free()
+	var best *entry
+	for _, g := range e.groups {
+		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, (*waiter).idle) {
+			continue
+		}
+		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
+			best = c
+		}
+	}
+	return best
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job.
 func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
-		if !p.takes(en.line.group, true) {
+		if !p.takes(en.line.group) {
 			continue
 		}
 		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.job.Unique || w.worker.busy == 0 })
@@ -300,14 +317,6 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	return first
 }
 
-// pending is a job that is kept for a request while its locks are taken.
-type pending struct {
-	entry  *entry
-	waiter *waiter // nil once its client has gone
-	worker *worker
-	op     *Request
-}
-
 // keep grants a job to a request, or keeps it until its locks are taken.
 func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
@@ -315,9 +324,8 @@ func (e *Engine) keep(w *waiter, en *entry) {
 	if len(en.job.Locks) > 0 {
 		e.take(en.job.Locks, w.ask.LeaseID)
 		if e.cfg.Locking {
-			p := &pending{entry: en, waiter: w, worker: w.worker, op: w.ask}
-			en.pending, w.pending = p, p
-			e.pendings[w.ask.LeaseID] = p
+			en.pending, w.kept = true, en
+			e.pendings[w.ask.LeaseID] = w
 			e.kept += en.job.Units
 			e.ends.remove(w)
 			e.unline(w)
@@ -365,9 +373,6 @@ func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil t
 	h.alarm = h.deadline()
 	en.hold = h
 	e.leases[l.ID] = h
-	if len(en.job.Locks) > 0 {
-		e.holding[l.ID] = h
-	}
 	e.deadlines.push(h)
 	if runUntil != Never {
 		i, _ := slices.BinarySearchFunc(e.limits, runUntil, byRunUntil)
@@ -385,10 +390,10 @@ func byRunUntil(h *hold, t time.Duration) int { return cmp.Compare(h.runUntil, t
 // deny answers a request that there is nothing for.
 func (e *Engine) deny(w *waiter) {
 	d := &jobs.Denial{Code: jobs.DeniedEmpty, Reason: "nothing is queued", RetryAfter: retryPlain}
-	if e.depths.Sum() > 0 {
+	if e.depths().Sum() > 0 {
 		d.Code, d.Reason = jobs.DeniedEligible, "no queued job is for this worker now"
 		for _, g := range e.groups {
-			if g.open.Len() > 0 && w.profile.takes(g, w.worker.busy == 0) {
+			if g.open.Len() > 0 && w.profile.takes(g) && (!g.unique || w.worker.busy == 0) {
 				d.Code, d.Reason = jobs.DeniedCapacity, "not enough capacity is free for the jobs that are queued"
 			}
 		}
@@ -404,18 +409,27 @@ func (e *Engine) nextChance() time.Duration {
 	if len(e.unlocking) > 0 {
 		return 0
 	}
-	next := Never
-	if e.blocked.Len() > 0 {
-		next = e.blocked.top().until - e.Now.Mono
-	}
-	if h := e.firstDeadline(); h != nil {
-		next = min(next, h.deadline()-e.Now.Mono)
-	}
-	if e.backoffs.Len() > 0 {
-		next = min(next, e.backoffs.top().due-e.Now.Mono)
+	next := e.soonest()
+	if next != Never {
+		next -= e.Now.Mono
 	}
 	if e.timed.Len() > 0 {
 		next = min(next, e.timed.top().job.ReadyAt.Sub(e.Now.Wall))
+	}
+	return next
+}
+
+// soonest returns when the first lease expires, backoff ends or lock is tried again; never if there is none.
+func (e *Engine) soonest() time.Duration {
+	next := Never
+	if h := e.firstDeadline(); h != nil {
+		next = h.deadline()
+	}
+	if e.backoffs.Len() > 0 {
+		next = min(next, e.backoffs.top().due)
+	}
+	if e.blocked.Len() > 0 {
+		next = min(next, e.blocked.top().until)
 	}
 	return next
 }

@@ -15,34 +15,15 @@ import (
 // time it was promised, however long nobody was there.
 func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
 	e := newEngine(cfg)
-	e.source = source
+	e.source, e.tokenFloor = source, l.TokenFloor
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	e.Counters, e.tokenFloor = l.Counters, l.TokenFloor
-	for _, t := range l.Frozen {
-		e.frozen[t] = true
-	}
-	entries := make([]*entry, len(l.Jobs))
-	e.jobs = make(map[string]*entry, len(l.Jobs))
-	for i := range l.Jobs {
-		r := &l.Jobs[i]
-		entries[i] = &entry{}
-		e.know(entries[i], r)
-		if r.Lease != nil {
-			e.putLease(entries[i], *r.Lease, e.cfg.Life())
-		}
-	}
-	e.followMemos(l.Memos)
-	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
-	for _, en := range entries {
-		e.file(en)
-	}
-	slices.SortFunc(entries, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.job.Ord, b.job.Ord), cmp.Compare(a.job.Seq, b.job.Seq))
-	})
-	for _, en := range entries {
-		e.Clock = max(e.Clock, en.job.CreatedAt.UnixMilli())
-		e.wait(en)
+	all := slices.Clone(l.Jobs)
+	slices.SortFunc(all, func(a, b jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
+	e.follow(&jobs.Changes{Jobs: all, Memos: l.Memos, Frozen: l.Frozen, Counters: l.Counters},
+		func(*jobs.Lease) time.Duration { return e.cfg.Life() })
+	for i := range all {
+		e.Clock = max(e.Clock, all[i].CreatedAt.UnixMilli())
 	}
 	return e
 }
@@ -59,7 +40,7 @@ func (e *Engine) know(en *entry, r *jobs.Record) {
 // wait puts a stored job that has no lease where it waits.
 func (e *Engine) wait(en *entry) {
 	j := &en.job
-	if j.State != jobs.Queued || en.pending != nil {
+	if j.State != jobs.Queued || en.pending {
 		return
 	}
 	ahead := j.ReadyAt.Sub(e.Now.Wall)
@@ -104,15 +85,24 @@ func (e *Engine) followMemos(all []jobs.Memo) {
 // Follow takes in what another process stored.
 func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 	e.setNow(now)
+	e.follow(c, func(l *jobs.Lease) time.Duration { return l.ExpiresAt.Sub(e.Now.Wall) })
+}
+
+// follow takes in what was stored; a lease that is new lasts for so long.
+func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 	if c.Counters.Clock > e.Clock {
-		e.ordered = now.Mono
+		e.ordered = e.Now.Mono
 	}
 	e.wake = true
 	for i := range c.Jobs {
-		e.followJob(&c.Jobs[i])
+		e.followJob(&c.Jobs[i], life)
 	}
 	e.followMemos(c.Memos)
-	e.refreeze(c.Frozen)
+	clear(e.frozen)
+	for _, t := range c.Frozen {
+		e.frozen[t] = true
+	}
+	e.reopenAll()
 	e.Counters = jobs.Counters{
 		Seq: max(e.Seq, c.Counters.Seq), Revision: max(e.Revision, c.Counters.Revision), Event: max(e.Event,
 			c.Counters.Event),
@@ -120,8 +110,8 @@ func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 	}
 }
 
-// followJob takes in a job as another process stored it.
-func (e *Engine) followJob(r *jobs.Record) {
+// followJob takes in a job as it was stored.
+func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration) {
 	en := e.jobs[r.ID]
 	if en == nil {
 		if r.State.Ended() {
@@ -133,7 +123,7 @@ func (e *Engine) followJob(r *jobs.Record) {
 		e.dropHold(h, "")
 		e.take(r.Locks, "")
 	}
-	asked, changed := r.Cancel && !en.job.Cancel, r.Revision != en.job.Revision
+	asked, changed := r.Cancel && !en.job.Cancel, en.job.ID == "" || r.Revision != en.job.Revision
 	if changed {
 		e.unqueue(en)
 		e.know(en, r)
@@ -145,7 +135,7 @@ func (e *Engine) followJob(r *jobs.Record) {
 	case r.Lease == nil && changed:
 		e.wait(en)
 	case r.Lease != nil && h == nil:
-		e.putLease(en, *r.Lease, r.Lease.ExpiresAt.Sub(e.Now.Wall))
+		e.putLease(en, *r.Lease, life(r.Lease))
 	case r.Lease != nil:
 		h.lease = *r.Lease
 		h.expires = plus(e.Now.Mono, h.lease.ExpiresAt.Sub(e.Now.Wall))
@@ -155,13 +145,4 @@ func (e *Engine) followJob(r *jobs.Record) {
 			e.tell(h)
 		}
 	}
-}
-
-// refreeze replaces the frozen types.
-func (e *Engine) refreeze(frozen []string) {
-	clear(e.frozen)
-	for _, t := range frozen {
-		e.frozen[t] = true
-	}
-	e.reopenAll()
 }

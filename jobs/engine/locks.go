@@ -5,8 +5,6 @@ package engine
 // when they are told.
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -15,7 +13,7 @@ import (
 // What a lock order asks for.
 const (
 	TakeLocks = iota // take all the locks for the lease, or none; answered with Locked
-	FreeLocks        // give them back; answered with unLocked
+	FreeLocks        // give them back; answered with Unlocked
 )
 
 // LockOrder asks for what rules cannot do themselves.
@@ -30,49 +28,51 @@ type LockOrder struct {
 // LockRetry is when a lock that somebody outside holds is tried again, if nobody says before that it was given back.
 const LockRetry = time.Second
 
+// unlocking are locks that are being given back.
+type unlocking struct {
+	names []string
+	call  uint64 // the end of the lease, which is answered when they are free; 0 if nobody waits for that
+}
+
 // order asks for the locks of a job to be taken for a lease, or given back.
 func (e *Engine) order(kind int, leaseID, jobID string, names []string) {
 	e.orders = append(e.orders, LockOrder{Kind: kind, LeaseID: leaseID, JobID: jobID, Names: names})
 	if kind == FreeLocks {
-		e.unlocking[leaseID] = names
+		e.unlocking[leaseID] = &unlocking{names: names}
 	}
 }
 
 // locked goes on with a job whose locks were taken, or not.
 func (e *Engine) locked(done *Locked) {
-	o, blocked := done.Order, done.Blocked
-	leaseID := o.LeaseID
-	p := e.pendings[leaseID]
-	if p == nil {
-		if blocked == "" && e.leases[leaseID] == nil { // what it was for is forgotten: a restart came in between
-			e.order(FreeLocks, leaseID, o.JobID, o.Names)
+	o := done.Order
+	w := e.pendings[o.LeaseID]
+	if w == nil {
+		if done.Blocked == "" && e.leases[o.LeaseID] == nil { // what it was for is forgotten: a restart came in between
+			e.order(FreeLocks, o.LeaseID, o.JobID, o.Names)
 		}
 		return
 	}
-	delete(e.pendings, leaseID)
-	en, w := p.entry, p.waiter
-	en.pending = nil
+	en := w.kept
+	delete(e.pendings, o.LeaseID)
+	en.pending, w.kept = false, nil
 	e.kept -= en.job.Units
 	queued := en.job.State == jobs.Queued
-	if w != nil {
-		w.pending = nil
-	}
-	if blocked == "" && w != nil && queued && !e.draining {
+	if done.Blocked == "" && !w.gone && queued && !e.draining {
 		e.grant(w, en, done.Tokens)
 		return
 	}
-	p.worker.busy--
+	w.worker.busy--
 	e.wake = true
-	if blocked == "" {
-		e.order(FreeLocks, leaseID, o.JobID, o.Names)
+	if done.Blocked == "" {
+		e.order(FreeLocks, o.LeaseID, o.JobID, o.Names)
 	} else {
 		e.take(en.job.Locks, "")
-		e.block(blocked, plus(e.Now.Mono, LockRetry))
+		e.block(done.Blocked, plus(e.Now.Mono, LockRetry))
 	}
 	if queued {
 		e.enqueue(en)
 	}
-	if w != nil {
+	if !w.gone {
 		if e.draining {
 			w.until = e.Now.Mono
 		}
@@ -83,10 +83,13 @@ func (e *Engine) locked(done *Locked) {
 
 // unlocked lets others have the locks that a lease gave back.
 func (e *Engine) unlocked(leaseID string) {
-	if names := e.unlocking[leaseID]; names != nil {
+	if u := e.unlocking[leaseID]; u != nil {
 		delete(e.unlocking, leaseID)
-		e.take(names, "")
+		e.take(u.names, "")
 		e.wake = true
+		if u.call != 0 {
+			e.reply(u.call, true)
+		}
 	}
 }
 
@@ -107,19 +110,25 @@ func (e *Engine) Awaits(leaseID string) bool { return e.pendings[leaseID] != nil
 // Lives reports whether the job has not ended.
 func (e *Engine) Lives(jobID string) bool { return e.jobs[jobID] != nil }
 
-// LocksHeld returns the locks that active leases hold.
+// LocksHeld returns the locks that leases hold or are about to hold.
 func (e *Engine) LocksHeld() []LockOrder {
-	return e.LocksOf(slices.Collect(maps.Keys(e.holding)))
-}
-
-// LocksOf returns the locks that those of the leases hold which are active, with the tokens that were told.
-func (e *Engine) LocksOf(leaseIDs []string) []LockOrder {
 	var all []LockOrder
-	for _, id := range leaseIDs {
-		if h := e.holding[id]; h != nil {
-			all = append(all, LockOrder{LeaseID: id, JobID: h.lease.JobID, Names: h.entry.job.Locks,
-				Tokens: h.lease.LockTokens})
+	for id := range e.leases {
+		if o, held := e.LocksOf(id); held {
+			all = append(all, o)
 		}
 	}
+	for id, w := range e.pendings {
+		all = append(all, LockOrder{LeaseID: id, JobID: w.kept.job.ID, Names: w.kept.job.Locks})
+	}
 	return all
+}
+
+// LocksOf returns the locks that a lease holds if it is active, with the tokens that were told.
+func (e *Engine) LocksOf(leaseID string) (o LockOrder, held bool) {
+	h := e.leases[leaseID]
+	if h == nil || len(h.entry.job.Locks) == 0 {
+		return o, false
+	}
+	return LockOrder{LeaseID: leaseID, JobID: h.lease.JobID, Names: h.entry.job.Locks, Tokens: h.lease.LockTokens}, true
 }

@@ -37,7 +37,7 @@ func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
 	w.want("capacity that is kept", w.ask("v", "M"), jobs.DeniedCapacity)
 	w.want("waiting", w.do(Get{"a"}).(jobs.View).WaitingFor, "lock:x")
 	tokens := map[string]uint64{"x": 3, "y": 8}
-	out := w.turn(Call{2, Locked{o, tokens, ""}})
+	out := w.turn(Call{0, Locked{o, tokens, ""}})
 	g, ok := out.Replies[0].Result.(jobs.Grant)
 	if !ok || g.Denied != nil || g.Job.ID != "a" || !maps.Equal(g.Lease.LockTokens, tokens) || g.Lease.ID != "L" || out.Replies[0].ID != 1 {
 		t.Fatalf("answered with %+v", out.Replies)
@@ -48,7 +48,7 @@ func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
 	}
 	w.submit("c", func(s *jobs.Spec) { s.Locks = []string{"y"} })
 	w.want("lock that is being given back", w.do(Get{"c"}).(jobs.View).WaitingFor, "lock:y")
-	w.turn(Call{4, Unlocked{"L"}})
+	w.turn(Call{0, Unlocked{"L"}})
 	w.want("job", w.order(5, jobs.Request{WorkerID: "w", Types: []string{"generic"}, MaxUnits: 1}, "N").JobID, "c")
 }
 
@@ -56,7 +56,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	w := lockingWorld(t)
 	o := w.order(1, jobs.Request{WorkerID: "w"}, "L")
 	w.submit("b", func(s *jobs.Spec) { s.Priority = jobs.Background })
-	out := w.turn(Call{2, Locked{o, nil, "y"}})
+	out := w.turn(Call{0, Locked{o, nil, "y"}})
 	g, ok := out.Replies[0].Result.(jobs.Grant)
 	if !ok || g.Denied != nil || g.Job.ID != "b" || len(out.Orders) != 0 {
 		t.Fatalf("answered with %+v, orders %+v", out.Replies, out.Orders)
@@ -66,7 +66,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	w.want("next look", w.e.Next()-w.now.Mono, time.Second)
 	w.pass(time.Second)
 	o = w.order(3, jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, "N")
-	w.turn(Call{4, Locked{o, nil, "y"}})
+	w.turn(Call{0, Locked{o, nil, "y"}})
 	w.pass(time.Second)
 	out = w.turn()
 	if len(out.Orders) != 1 || out.Orders[0].LeaseID != "N" {
@@ -83,7 +83,7 @@ func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
 		} else {
 			w.turn(Call{2, gone})
 		}
-		out := w.turn(Call{3, Locked{o, nil, ""}})
+		out := w.turn(Call{0, Locked{o, nil, ""}})
 		if len(out.Orders) != 1 || out.Orders[0].Kind != FreeLocks || out.Orders[0].LeaseID != "L" {
 			t.Errorf("%s: ordered are %+v", name, out.Orders)
 		}
@@ -92,7 +92,7 @@ func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
 				t.Errorf("%s: granted %+v", name, g)
 			}
 		}
-		w.turn(Call{4, Unlocked{"L"}})
+		w.turn(Call{0, Unlocked{"L"}})
 		if s := w.do(Status{}).(jobs.Snapshot); s.Leased != 0 || w.e.kept != 0 || len(w.e.unlocking) != 0 {
 			t.Errorf("%s: left is %+v, and %d units are kept", name, s, w.e.kept)
 		}
@@ -106,7 +106,7 @@ func TestOfTwinsOnlyOneAsksWhileLocksAreTaken(t *testing.T) {
 	if out := w.turn(Call{2, Request{Request: jobs.Request{WorkerID: "w", RequestID: "r", Wait: jobs.MaxWait}, LeaseID: "M"}}); len(out.Replies) != 0 {
 		t.Fatalf("the twin was answered with %+v", out.Replies)
 	}
-	out := w.turn(Call{3, Locked{o, nil, ""}})
+	out := w.turn(Call{0, Locked{o, nil, ""}})
 	if len(out.Replies) != 2 || out.Replies[0].Result.(jobs.Grant).Lease.ID != "L" || out.Replies[1].Result.(jobs.Grant).Lease.ID != "L" {
 		t.Errorf("answered with %+v", out.Replies)
 	}

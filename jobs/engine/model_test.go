@@ -266,6 +266,9 @@ func (m *model) apply(r Call) {
 		say("<nil>")
 	case Withdraw:
 		for _, w := range slices.Clone(m.waits) {
+			if slices.Contains(w.ids, o.CallID) {
+				m.out[o.CallID] = "error internal"
+			}
 			w.ids = slices.DeleteFunc(w.ids, func(id uint64) bool { return id == o.CallID })
 			if len(w.ids) == 0 {
 				m.drop(w)

@@ -516,7 +516,7 @@ func (e *Engine) check() error {
 		}
 	}
 	for _, p := range e.pendings {
-		kept += p.entry.job.Units
+		kept += p.kept.job.Units
 	}
 	for id, w := range e.workers {
 		if w.leases != byWorker[id] {
@@ -528,7 +528,7 @@ func (e *Engine) check() error {
 	}
 	inLines, queued := 0, jobs.Depths{}
 	for id, en := range e.jobs {
-		if en.job.ID != id || en.job.State.Ended() || en.in != e.byState[en.job.State] {
+		if en.job.ID != id || en.job.State.Ended() || en.in != e.shelf(&en.job) {
 			return fmt.Errorf("job %s is %+v", id, en.job)
 		}
 		if en.job.State != jobs.Queued {
@@ -539,7 +539,7 @@ func (e *Engine) check() error {
 		}
 		*map[jobs.Priority]*int{jobs.High: &queued.High, jobs.Normal: &queued.Normal, jobs.Low: &queued.Low, jobs.Background: &queued.Background}[en.job.Priority]++
 		places := 0
-		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending != nil} {
+		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending} {
 			if in {
 				places++
 			}
@@ -551,8 +551,8 @@ func (e *Engine) check() error {
 			inLines++
 		}
 	}
-	if queued != e.depths {
-		return fmt.Errorf("queued are %+v, not %+v", queued, e.depths)
+	if queued != e.depths() {
+		return fmt.Errorf("queued are %+v, not %+v", queued, e.depths())
 	}
 	for _, g := range e.groups {
 		open := 0
@@ -585,7 +585,8 @@ func (e *Engine) check() error {
 	if inLines != 0 {
 		return fmt.Errorf("%d more jobs are in lines than there are", -inLines)
 	}
-	for _, c := range e.byState {
+	for i := range e.shelves {
+		c := &e.shelves[i]
 		n := 0
 		for at := c.Front(); at != nil; at = at.Next() {
 			en := at.Value.(*entry)
@@ -606,7 +607,7 @@ func (e *Engine) check() error {
 		}
 	}
 	for id, w := range e.waiters {
-		if w.ask != nil && id == w.calls[0] && w.pending == nil {
+		if w.ask != nil && id == w.calls[0] && w.kept == nil {
 			asks--
 		}
 	}

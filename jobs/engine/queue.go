@@ -58,9 +58,6 @@ func (e *Engine) enqueue(en *entry) {
 			return a.head().job.Before(&b.head().job)
 		})
 		e.groups[s] = g
-		if s.unique {
-			e.uniques++
-		}
 	}
 	key := alike{joined(j.Locks), j.Priority.Class(), j.MaxRuntime}
 	l := g.lines[key]
@@ -116,9 +113,6 @@ func (e *Engine) dropLine(l *line) {
 	}
 	if len(g.lines) == 0 {
 		delete(e.groups, g.shape)
-		if g.unique {
-			e.uniques--
-		}
 	}
 }
 
@@ -200,6 +194,7 @@ func (e *Engine) take(names []string, leaseID string) {
 // block closes the lines that need a lock which somebody else holds, until it is tried again.
 func (e *Engine) block(key string, until time.Duration) {
 	n := e.name(key)
+	e.refused = append(e.refused, key)
 	e.blocked.remove(n)
 	n.until = until
 	e.blocked.push(n)
@@ -215,20 +210,4 @@ func (e *Engine) unblock(n *name) {
 		e.reopen(l)
 	}
 	e.forgetName(n.key, n)
-}
-
-// best returns the first job in order that a worker of the profile may take now, or nil. idle says whether the worker
-// holds no lease.
-func (e *Engine) best(p *profile, idle bool) *entry {
-	free := e.free()
-	var best *entry
-	for _, g := range e.groups {
-		if g.units > free || !p.takes(g, idle) {
-			continue
-		}
-		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
-			best = c
-		}
-	}
-	return best
 }

@@ -50,7 +50,7 @@ func (e *Engine) read(id uint64, o Op) {
 func (e *Engine) snapshot() jobs.Snapshot {
 	return jobs.Snapshot{
 		Total: e.cfg.Total, Usable: e.cfg.Usable(), Leased: e.leased, Available: max(0, e.cfg.Usable()-e.leased),
-		Queue: e.depths, ActiveLeases: len(e.leases), Draining: e.draining,
+		Queue: e.depths(), ActiveLeases: len(e.leases), Draining: e.draining,
 	}
 }
 
@@ -76,7 +76,7 @@ func (e *Engine) waitingFor(en *entry) string {
 	switch {
 	case e.frozen[""] || e.frozen[en.job.Type]:
 		return jobs.WaitingFrozen
-	case en.pending != nil:
+	case en.pending:
 		return jobs.WaitingLock + en.job.Locks[0]
 	case l == nil:
 		return jobs.WaitingRunAt
@@ -96,8 +96,8 @@ func (e *Engine) waitingFor(en *entry) string {
 
 // anyIdle reports whether a worker that could take the jobs of the line, and counts as there, holds no lease.
 func (e *Engine) anyIdle(l *line) bool {
-	for w := range e.present() {
-		if w.busy == 0 && w.profile != nil && w.profile.takes(l.group, true) {
+	for w := range e.takers(l.group) {
+		if w.busy == 0 {
 			return true
 		}
 	}
@@ -119,14 +119,15 @@ func (e *Engine) list(f *jobs.Filter) LivingPage {
 		page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1), next: below,
 	}
 	var at []*list.Element
-	for s, all := range e.byState {
-		if f.State == "" || f.State == s {
-			first := all.Front()
-			for first != nil && first.Value.(*entry).job.Revision >= below {
-				first = first.Next()
-			}
-			at = append(at, first)
+	for i := range e.shelves {
+		first := e.shelves[i].Front()
+		if first == nil || f.State != "" && f.State != first.Value.(*entry).job.State {
+			continue
 		}
+		for first != nil && first.Value.(*entry).job.Revision >= below {
+			first = first.Next()
+		}
+		at = append(at, first)
 	}
 	for looked := 0; ; looked++ {
 		var en *entry

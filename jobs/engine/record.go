@@ -4,6 +4,7 @@ package engine
 
 import (
 	"cmp"
+	"container/list"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 type record struct {
 	replies []Reply
 	orders  []LockOrder
+	refused []string      // locks that could not be had
 	must    bool          // there is something that must be stored before it is answered
 	last    bool          // everything must, for there is no turn after this one
 	due     time.Duration // when the rest must be stored; never if there is none
@@ -42,17 +44,19 @@ type statistic struct {
 	fresh bool // changed since it was handed out
 }
 
-func (e *Engine) reply(id uint64, result any) {
-	e.replies = append(e.replies, Reply{ID: id, Result: result})
-}
-func (e *Engine) fail(id uint64, err error) { e.replies = append(e.replies, Reply{ID: id, Err: err}) }
-
+// answer answers a call, unless it is nobody's.
 func (e *Engine) answer(id uint64, result any, err error) {
 	if err != nil {
 		result = nil
 	}
-	e.replies = append(e.replies, Reply{id, result, err})
+	if id != 0 {
+		e.replies = append(e.replies, Reply{id, result, err})
+	}
 }
+
+func (e *Engine) reply(id uint64, result any) { e.answer(id, result, nil) }
+
+func (e *Engine) fail(id uint64, err error) { e.answer(id, nil, err) }
 
 // touch notes that a job changed, and stores it with this turn.
 func (e *Engine) touch(en *entry) {
@@ -73,6 +77,7 @@ func (e *Engine) store(en *entry) {
 	e.storeBy(plus(e.Now.Mono, lazyWrite))
 	if !en.touched {
 		en.touched = true
+		e.moved += en.weight()
 		e.touched = append(e.touched, en)
 	}
 }
@@ -87,23 +92,33 @@ func (e *Engine) storeBy(due time.Duration) {
 // Lazy reports whether something waits to be stored.
 func (e *Engine) Lazy() bool { return e.due != Never }
 
-// file puts a job first among those of its state, and counts it.
+// file puts a job first on its shelf.
 func (e *Engine) file(en *entry) {
 	if en.in != nil {
-		en.in.Remove(en.inState)
+		en.in.Remove(en.inShelf)
 	}
-	if en.in = e.byState[en.job.State]; en.in != nil {
-		en.inState = en.in.PushFront(en)
+	if en.in = e.shelf(&en.job); en.in != nil {
+		en.inShelf = en.in.PushFront(en)
 	}
-	if queued := en.job.State == jobs.Queued; queued != en.counted {
-		en.counted = queued
-		n := 1
-		if !queued {
-			n = -1
-		}
-		d := &e.depths
-		*[]*int{&d.High, &d.Normal, &d.Low, &d.Background}[en.job.Priority.Class()] += n
+}
+
+// shelf returns where a job is listed; nil if it has ended.
+func (e *Engine) shelf(j *jobs.Job) *list.List {
+	switch j.State {
+	case jobs.Queued:
+		return &e.shelves[j.Priority.Class()]
+	case jobs.Leased:
+		return &e.shelves[4]
+	case jobs.Running:
+		return &e.shelves[5]
 	}
+	return nil
+}
+
+// depths counts the jobs that are queued.
+func (e *Engine) depths() jobs.Depths {
+	s := &e.shelves
+	return jobs.Depths{High: s[0].Len(), Normal: s[1].Len(), Low: s[2].Len(), Background: s[3].Len()}
 }
 
 // note records an event, of a job or of none, to be stored with the job.
@@ -162,8 +177,8 @@ func (e *Engine) history(fresh bool) []jobs.Statistic {
 
 // finish hands out what the turn brought.
 func (e *Engine) finish() Outcome {
-	t := Outcome{Replies: e.replies, Orders: e.orders}
-	e.replies, e.orders = nil, nil
+	t := Outcome{Replies: e.replies, Orders: e.orders, Blocked: e.refused}
+	e.replies, e.orders, e.refused = nil, nil, nil
 	if e.must || e.last || e.due <= e.Now.Mono {
 		t.Changes = e.flush()
 	}
@@ -254,46 +269,26 @@ func (e *Engine) recall(id string) *memo {
 	return nil
 }
 
-// Weight returns about how many rows, or kilobytes, there are to be written for a request. One that concerns a
-// single job has its record stored again.
-func Weight(o Op) int {
-	const record = 16
-	switch o := o.(type) {
-	case Submit:
-		n := 0
-		for i := range o.Jobs {
-			n += 1 + len(o.Jobs[i].Tags) + len(o.Jobs[i].Payload)>>10
-		}
-		return n
-	case Heartbeat:
-		return record + len(o.Checkpoint)>>10
-	case Report:
-		return record + len(o.Metrics)>>10
-	case Complete:
-		return record + (len(o.Result)+len(o.Error))>>10
-	case Request:
-		return record
-	}
-	return 1
-}
-
-// mostMoved is how many bytes of jobs a turn grants or takes back, which much may make possible or necessary at
-// one moment: a type that is no longer frozen, or workers that are all gone. A job counts for moveWeight more
-// than what it has been given.
+// What a turn changes is bounded, in bytes, lest more has to be stored as one step than takes a moment: requests are
+// taken in up to mostTaken, and jobs granted or taken back up to mostMoved, because a type that is no longer frozen, or
+// workers that are all gone, can make many possible or necessary. What is left is for the next turn, which is due at once.
 const (
-	mostMoved  = 8 << 20
-	moveWeight = 1 << 10
+	mostTaken    = 4 << 20
+	mostMoved    = 8 << 20
+	callWeight   = 1 << 10
+	recordWeight = 4 << 10 // of a job, beside what it has been given
 )
 
-// move takes note of a job that is granted or taken back.
-func (e *Engine) move(j *jobs.Job) {
-	e.moved += moveWeight + len(j.Payload)
-	if o := j.Output; o != nil {
-		e.moved += len(o.Checkpoint) + len(o.Metrics) + len(o.Result) + len(o.Error)
+// weight returns how much it is to store a job.
+func (en *entry) weight() int {
+	w := recordWeight + len(en.job.Payload) + len(en.job.Tags)<<10
+	if o := en.job.Output; o != nil {
+		w += len(o.Checkpoint) + len(o.Metrics) + len(o.Result) + len(o.Error)
 	}
+	return w
 }
 
-// full reports whether what else is to be moved is left to the next turn, which is due at once.
+// full reports whether what else is to be granted or taken back is left to the next turn.
 func (e *Engine) full() bool {
 	e.more = e.more || e.moved >= mostMoved
 	return e.more

@@ -53,7 +53,6 @@ func (e *Engine) firstDeadline() *hold {
 // expire ends the leases whose time is up.
 func (e *Engine) expire() {
 	for h := e.firstDeadline(); h != nil && h.deadline() <= e.Now.Mono && !e.full(); h = e.firstDeadline() {
-		e.move(&h.entry.job)
 		if h.runUntil <= h.expires {
 			e.end(h, jobs.Failed, jobs.CodeRuntime, nil, quoted(jobs.CodeRuntime))
 		} else {
@@ -325,8 +324,7 @@ func (e *Engine) giveBack(leaseID string) {
 	}
 	e.touch(en)
 	e.note(jobs.EventReturn, en, leaseID, h.lease.WorkerID, "", "")
-	en.ready = e.Now.Mono
-	e.enqueue(en)
+	e.queue(en, 0, false)
 }
 
 // freeLocks lets go of the locks of a lease that ended.
@@ -352,7 +350,6 @@ func (e *Engine) dropHold(h *hold, code string) {
 	}
 	h.entry.hold = nil
 	delete(e.leases, h.lease.ID)
-	delete(e.holding, h.lease.ID)
 	e.deadlines.remove(h)
 	if h.runUntil != Never {
 		i, _ := slices.BinarySearchFunc(e.limits, h.runUntil, byRunUntil)

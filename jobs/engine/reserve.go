@@ -75,10 +75,8 @@ func (e *Engine) startReservation() {
 // takenUntil returns until when a worker that could take the jobs of the line counts as there; it is not after now if
 // there is none.
 func (e *Engine) takenUntil(l *line) time.Duration {
-	for w := range e.present() {
-		if w.profile != nil && w.profile.takes(l.group, true) {
-			return plus(w.seen, jobs.SeenFor) // the most recent one comes first
-		}
+	for w := range e.takers(l.group) {
+		return plus(w.seen, jobs.SeenFor) // the most recent one comes first
 	}
 	return e.Now.Mono
 }

@@ -97,29 +97,15 @@ func capable(capabilities map[string]bool, needs []string) bool {
 	return true
 }
 
-// joined makes one string of many, different for different ones.
-func joined(all []string) string {
-	var b strings.Builder
-	for _, s := range all {
-		b.WriteString(s)
-		b.WriteByte(0) // no ID has one
-	}
-	return b.String()
-}
+// joined makes one string of many, different for different ones: no ID has a NUL.
+func joined(all []string) string { return strings.Join(append(slices.Clip(all), ""), "\x00") }
 
-// endEvent returns what happens to a job that comes to an end state.
+// endEvent returns what happens to a job that comes to an end state: events of ends are named as the states.
 func endEvent(s jobs.State, code string) jobs.EventType {
-	switch {
-	case code == jobs.CodeRevoked:
+	if code == jobs.CodeRevoked {
 		return jobs.EventRevoke
-	case s == jobs.Completed:
-		return jobs.EventComplete
-	case s == jobs.Failed:
-		return jobs.EventFail
-	case s == jobs.Expired:
-		return jobs.EventExpire
 	}
-	return jobs.EventCancel
+	return jobs.EventType(s)
 }
 
 // quoted returns a code as a JSON string, to stand for an error that no worker reported.

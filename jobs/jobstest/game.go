@@ -1,103 +1,49 @@
 package jobstest
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
-	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
-// TestGame checks that what a manager does to a store at random comes back. open returns a new, empty store; the
-// test closes it.
-func TestGame(t *testing.T, open func(t *testing.T) jobs.Store) {
-	s := open(t)
-	t.Cleanup(func() { _ = s.Close() })
-	randomGame(t, s)
-}
-
-// shadow passes everything on to a store, and keeps in the simplest form what it should hold.
-type shadow struct {
-	jobs.Store
-	mu     sync.Mutex
-	jobs   map[string]jobs.Record
-	memos  map[string]jobs.Memo
-	living jobs.Living
-}
-
-// Update implements jobs.Store.
-func (s *shadow) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
-	var c jobs.Changes
-	err := s.Store.Update(ctx, func(f jobs.Facts) jobs.Changes {
-		c = turn(f)
-		return c
-	})
-	if err != nil || c.Empty() {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range c.Jobs {
-		s.jobs[r.ID] = r
-	}
-	for _, m := range c.Memos {
-		s.memos[m.ID] = m
-	}
-	s.living.Frozen, s.living.Counters = c.Frozen, c.Counters
-	return nil
-}
-
-// check compares the store with what it should hold.
-func (s *shadow) check(t *testing.T) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	want := s.living
-	want.Memos = slices.Collect(maps.Values(s.memos))
-	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
-		if !s.jobs[id].State.Ended() {
-			want.Jobs = append(want.Jobs, s.jobs[id])
-			continue
-		}
-		r, err := s.Ended(storeContext(t), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		equal(t, "an ended job", r, s.jobs[id])
-	}
-	want.Sort()
-	equal(t, "what lives", living(t, s.Store), want)
-}
-
-// randomGame lets workers do what workers do.
-func randomGame(t *testing.T, s jobs.Store) {
-	sh := &shadow{Store: s, jobs: map[string]jobs.Record{}, memos: map[string]jobs.Memo{}}
-	for round := range 3 {
-		m, err := manager.Open(storeContext(t), sh, manager.Options{Config: jobs.Config{Total: 10, TTL: time.Minute}})
-		if err != nil {
-			t.Fatal(err)
-		}
+// randomGame lets workers do what workers do, and compares what is shown before and after a kill.
+func randomGame(r *restarts) {
+	for round := range 4 {
 		var wg sync.WaitGroup
 		for w := range 4 {
-			wg.Go(func() { misbehave(t, m, rand.New(rand.NewPCG(uint64(round), uint64(w))), fmt.Sprint("w", w)) })
+			wg.Go(func() { misbehave(r, rand.New(rand.NewPCG(uint64(round), uint64(w))), fmt.Sprint("w", w)) })
 		}
 		wg.Wait()
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
-		sh.check(t)
+		time.Sleep(time.Second + time.Millisecond) // what heartbeats report is stored by then
+		before, status := shown(r), r.status()
+		r.kill(0)
+		equal(r.T, "what is shown", shown(r), before)
+		equal(r.T, "the status", r.status(), status)
 	}
+}
+
+// shown returns all jobs in the order of the list, but for what time changes.
+func shown(r *restarts) (all []jobs.View) {
+	for f := (jobs.Filter{}); all == nil || f.After != ""; {
+		page := r.list(f)
+		for _, v := range page.Jobs {
+			v = r.view(v.Job.ID)
+			if v.Age, v.SinceUpdate, v.WaitingFor = 0, 0, ""; v.Lease != nil {
+				v.Lease.ExpiresAt = v.Lease.IssuedAt
+			}
+			all = append(all, v)
+		}
+		f.After = page.Next
+	}
+	return all
 }
 
 // misbehave sends requests of all kinds.
-func misbehave(t *testing.T, m *manager.Manager, rng *rand.Rand, worker string) {
-	ctx := storeContext(t)
+func misbehave(r *restarts, rng *rand.Rand, worker string) {
+	ctx, m := r.Context(), r.m
 	var held []jobs.Lease
 	var mine []string
 	for i := range 60 {
@@ -109,9 +55,9 @@ func misbehave(t *testing.T, m *manager.Manager, rng *rand.Rand, worker string) 
 			if rng.IntN(3) == 0 {
 				sp.IdempotencyKey = fmt.Sprint(worker, "-", i)
 			}
-			var r []jobs.Receipt
-			if r, err = m.Submit(ctx, []jobs.Spec{sp}); err == nil {
-				mine = append(mine, r[0].JobID)
+			var made []jobs.Receipt
+			if made, err = m.Submit(ctx, []jobs.Spec{sp}); err == nil {
+				mine = append(mine, made[0].JobID)
 			}
 			var g jobs.Grant
 			a := ask(worker)
@@ -139,7 +85,7 @@ func misbehave(t *testing.T, m *manager.Manager, rng *rand.Rand, worker string) 
 			err = m.Revoke(ctx, held[rng.IntN(len(held))].ID, "so")
 		}
 		if code := jobs.Code(err); code != "" && code != "lease_not_found" {
-			t.Errorf("request %d of %s: %v", i, worker, err)
+			r.Errorf("request %d of %s: %v", i, worker, err)
 		}
 	}
 }

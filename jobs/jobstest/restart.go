@@ -24,12 +24,11 @@ func TestRestart(t *testing.T, open func(t *testing.T) jobs.Store) {
 		name string
 		run  func(r *restarts)
 	}{
-		{"everything acknowledged is there after a kill", acknowledgedSurvives},
+		{"everything acknowledged is there after a kill, and what heartbeats reported a second before", randomGame},
 		{"every live lease gets a full life from the moment the server is back", leasesLiveOn},
 		{"the order of the queue is the same after a kill", orderSurvives},
 		{"tokens rise across kills, and an old lease ends nothing", tokensRiseAcross},
 		{"keys, requests, backoffs and freezes survive", memoriesSurvive},
-		{"what heartbeats report is stored within a second", lazyWritesHappen},
 		{"what a worker reported is stored when the manager is closed", closeStoresTheRest},
 		{"a store that fails fails requests, and nothing is lost or done twice", failingStore},
 		{"a store that fails after it has stored leaves nothing in doubt", failingAnswers},
@@ -140,39 +139,6 @@ func (c *cut) Load(ctx context.Context) (jobs.Living, error) {
 	return c.Store.Load(ctx)
 }
 
-func acknowledgedSurvives(r *restarts) {
-	queued := r.submit(units(2))
-	leased := r.submit(class(jobs.High))
-	g := r.grantOf(leased, ask("w"))
-	done := r.submit(class(jobs.High))
-	r.complete(r.grantOf(done, ask("w")), jobs.Completed)
-	gone := r.submit()
-	r.cancel(gone, jobs.Cancelled)
-	text := "so far"
-	if err := r.s.Report(r.Context(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w", Message: &text}); err != nil {
-		r.Fatal(err)
-	}
-	r.cancel(leased, jobs.Leased)
-	before := r.list(jobs.Filter{})
-	status := r.status()
-	r.kill(0)
-	after := r.list(jobs.Filter{})
-	equal(r.T, "the list", ids(after), ids(before))
-	equal(r.T, "the status", r.status(), status)
-	r.expect(queued, jobs.Queued)
-	if v := r.expect(leased, jobs.Leased); !v.Job.Cancel || v.Job.Output.Message != text ||
-		v.Lease.ID != g.Lease.ID || v.Lease.Token != g.Lease.Token {
-		r.Errorf("the leased job is %+v", v)
-	}
-	if b := r.beat(g); !b.Cancel {
-		r.Error("the cancellation was forgotten")
-	}
-	if v := r.expect(done, jobs.Completed); len(v.Attempts) != 1 {
-		r.Errorf("attempts are %+v", v.Attempts)
-	}
-	r.expect(gone, jobs.Cancelled)
-}
-
 func leasesLiveOn(r *restarts) {
 	id := r.submit(atMost(2 * time.Minute))
 	g := r.grant(ask("w"))
@@ -275,22 +241,6 @@ func memoriesSurvive(r *restarts) {
 	r.kill(0)
 	r.waitsFor(frozen, jobs.WaitingFrozen)
 	r.deny(jobs.DeniedEligible, ask("w"))
-}
-
-func lazyWritesHappen(r *restarts) {
-	id := r.submit()
-	g := r.grant(ask("w"))
-	half := 0.5
-	if _, err := r.s.Heartbeat(r.Context(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half,
-		Checkpoint: []byte("7")}); err != nil {
-		r.Fatal(err)
-	}
-	time.Sleep(time.Second + time.Millisecond)
-	r.kill(0)
-	if v := r.expect(id, jobs.Running); v.Job.Output == nil || *v.Job.Output.Progress != 0.5 ||
-		string(v.Job.Output.Checkpoint) != "7" {
-		r.Errorf("kept is %+v", v.Job.Output)
-	}
 }
 
 func closeStoresTheRest(r *restarts) {

@@ -10,13 +10,11 @@ import (
 
 var leaseTests = []serviceTest{
 	{name: "a grant holds the job's units until it is completed", run: grantHoldsUnits},
-	{name: "the first heartbeat makes a leased job running", run: firstBeatRuns},
-	{name: "a heartbeat extends the lease and never shortens it", run: beatExtends},
+	{name: "a heartbeat makes a job running, extends the lease and never shortens it", run: beatExtends},
 	{name: "another worker's heartbeat, completion and report change nothing", run: mismatchChangesNothing},
 	{name: "heartbeats of unknown, completed and revoked leases are not found", run: endedLeasesAreNotFound},
 	{name: "many heartbeats are answered one by one", run: beatsInABatch},
-	{name: "completion may be repeated, and the first end wins", run: firstEndWins},
-	{name: "completion without any heartbeat is accepted", run: completeWithoutBeat},
+	{name: "completion without any heartbeat is accepted, may be repeated, and the first end wins", run: firstEndWins},
 	{name: "what a worker reports is kept and shown", run: reportsAreKept},
 	{name: "a request sent again is given the same lease", run: requestsAreRemembered},
 	{name: "a lease without heartbeats expires and frees its units", run: leaseExpires, expires: true},
@@ -49,22 +47,13 @@ func grantHoldsUnits(e *env) {
 	}
 }
 
-func firstBeatRuns(e *env) {
+func beatExtends(e *env) {
 	id := e.submit()
 	g := e.grant(ask("w"))
 	if v := e.expect(id, jobs.Leased); len(v.Attempts) != 1 || v.Attempts[0].State != jobs.Leased ||
 		!v.Attempts[0].EndedAt.IsZero() {
 		e.Errorf("attempts are %+v", v.Attempts)
 	}
-	e.beat(g)
-	e.expect(id, jobs.Running)
-	e.beat(g)
-	e.expect(id, jobs.Running)
-}
-
-func beatExtends(e *env) {
-	e.submit()
-	g := e.grant(ask("w"))
 	last := g.Lease.ExpiresAt
 	for range 5 {
 		b := e.beat(g)
@@ -72,9 +61,9 @@ func beatExtends(e *env) {
 			e.Fatalf("a heartbeat was answered with %+v after %v", b, last)
 		}
 		last = b.ExpiresAt
-	}
-	if v := e.view(g.Job.ID); !v.Lease.ExpiresAt.Equal(last) {
-		e.Errorf("the lease shows %v, not %v", v.Lease.ExpiresAt, last)
+		if v := e.expect(id, jobs.Running); !v.Lease.ExpiresAt.Equal(last) {
+			e.Errorf("the lease shows %v, not %v", v.Lease.ExpiresAt, last)
+		}
 	}
 }
 
@@ -143,30 +132,20 @@ func beatsInABatch(e *env) {
 func firstEndWins(e *env) {
 	id := e.submit()
 	g := e.grant(ask("w"))
-	e.complete(g, jobs.Completed)
+	e.completeWith(g, jobs.Completion{Status: jobs.Failed, Error: []byte(`"no luck"`)})
 	for _, c := range []jobs.Completion{
-		{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}, {LeaseID: g.Lease.ID, WorkerID: "w",
-			Status: jobs.Failed},
-		{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Failed}, {LeaseID: "unknown", WorkerID: "w",
-			Status: jobs.Completed},
+		{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed},
+		{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Failed},
+		{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Failed},
+		{LeaseID: "unknown", WorkerID: "w", Status: jobs.Completed},
 	} {
 		if applied, err := e.s.Complete(e.within(), c); err != nil || applied {
 			e.Errorf("completion %+v of an ended lease was answered with %v, %v", c, applied, err)
 		}
 	}
-	if v := e.expect(id, jobs.Completed); len(v.Attempts) != 1 {
-		e.Errorf("attempts are %+v", v.Attempts)
-	}
-}
-
-func completeWithoutBeat(e *env) {
-	id := e.submit()
-	g := e.grant(ask("w"))
-	e.completeWith(g, jobs.Completion{Status: jobs.Failed, Error: []byte(`"no luck"`)})
 	v := e.expect(id, jobs.Failed)
-	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` ||
-		v.Job.Code != jobs.CodeFailed ||
-		string(v.Attempts[0].Error) != `"no luck"` || v.Attempts[0].FirstHeartbeat.IsZero() {
+	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` || v.Job.Code != jobs.CodeFailed ||
+		len(v.Attempts) != 1 || string(v.Attempts[0].Error) != `"no luck"` || v.Attempts[0].FirstHeartbeat.IsZero() {
 		e.Errorf("job failed as %+v, attempts %+v", v.Job, v.Attempts)
 	}
 }

@@ -15,7 +15,6 @@ var bubbleTests = []serviceTest{
 	{name: "a heartbeat that waits is answered when its time is up", run: beatWaitToTheMoment},
 	{name: "heartbeats keep a lease for as long as they come", run: beatsKeepLease},
 	{name: "an attempt fails at its maximum runtime, heartbeats or not", run: runtimeIsBounded},
-	{name: "a reservation that comes to nothing rests", run: reservationRests},
 	{name: "old jobs are cleaned up", run: cleanupForgetsOld},
 }
 
@@ -99,40 +98,6 @@ func runtimeIsBounded(e *env) {
 		string(v.Job.Output.Error) != `"max_runtime_exceeded"` {
 		e.Errorf("job ended as %+v", v.Job)
 	}
-}
-
-func reservationRests(e *env) {
-	e.submit(units(9))
-	endless := e.grant(ask("w"))
-	e.submit(units(5))
-	live := func(d time.Duration) {
-		for ; d > 0; d -= 30 * time.Second {
-			time.Sleep(min(d, 30*time.Second))
-			e.beat(endless)
-		}
-	}
-	small := e.submit(units(1))
-	e.complete(e.grantOf(small, ask("v")), jobs.Completed)
-	live(2 * time.Minute)
-	e.deny(jobs.DeniedCapacity, ask("v")) // from here on
-	small = e.submit(units(1))
-	for range 19 {
-		e.deny(jobs.DeniedCapacity, ask("v"))
-		live(30 * time.Second)
-	}
-	begin := time.Now()
-	g := e.grantOf(small, ask("v", waiting(jobs.MaxWait)))
-	if d := time.Since(begin); d != 30*time.Second {
-		e.Errorf("the reservation rests after %v more", d)
-	}
-	e.beat(endless)
-	e.complete(g, jobs.Completed)
-	live(9 * time.Minute)
-	e.submit(units(1))
-	e.complete(e.grant(ask("v")), jobs.Completed)
-	live(2 * time.Minute)
-	e.submit(units(1))
-	e.deny(jobs.DeniedCapacity, ask("v"))
 }
 
 func cleanupForgetsOld(e *env) {

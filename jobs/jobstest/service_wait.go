@@ -3,7 +3,7 @@ package jobstest
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
 	"testing/synctest"
 	"time"
 
@@ -11,13 +11,11 @@ import (
 )
 
 var waitTests = []serviceTest{
-	{name: "an ask that waits is granted when a job is submitted", run: waitsForSubmit},
 	{name: "an ask that waits is granted when capacity becomes free", run: waitsForCapacity},
 	{name: "an ask that waits is granted when a lease expires", run: waitsForExpiry, expires: true},
 	{name: "an ask whose client has gone is granted nothing", run: goneClientGetsNothing},
-	{name: "asks sent twice under one request ID are given one lease", run: twins},
-	{name: "a heartbeat that waits is answered when the job is cancelled", run: beatWaitsForCancel},
-	{name: "a heartbeat that waits is answered when the lease is revoked", run: beatWaitsForRevoke},
+	{name: "asks that wait are granted a submitted job, and one lease under one request ID", run: twins},
+	{name: "a heartbeat that waits is answered when the job is cancelled, or the lease revoked", run: beatWaitsForNews},
 }
 
 // background runs a request and returns what will be its answer.
@@ -59,15 +57,6 @@ func (e *env) parked(worker string) {
 			}
 		}
 		time.Sleep(time.Millisecond)
-	}
-}
-
-func waitsForSubmit(e *env) {
-	c := e.background(e.within(), ask("w", waiting(jobs.MaxWait)))
-	e.parked("w")
-	id := e.submit()
-	if g := e.answer(c); g.Denied != nil || g.Job.ID != id {
-		e.Errorf("answered with %+v", g)
 	}
 }
 
@@ -139,49 +128,38 @@ func twins(e *env) {
 	e.expect(second, jobs.Queued)
 }
 
-func beatWaitsForCancel(e *env) {
-	id := e.submit()
-	g := e.grant(ask("w"))
-	c := make(chan jobs.HeartbeatAnswer, 1)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() {
-		b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
-		if err != nil {
-			e.Errorf("a heartbeat that waits: %v", err)
+func beatWaitsForNews(e *env) {
+	var g jobs.Grant
+	waits := jobs.Heartbeat{WorkerID: "w", Wait: jobs.MaxWait}
+	for _, news := range []struct {
+		tell func() error
+		want error
+	}{
+		{func() error { return e.s.Revoke(e.within(), g.Lease.ID, "gone") }, jobs.ErrLeaseNotFound},
+		{func() error { _, err := e.s.Cancel(e.within(), g.Job.ID, "stop"); return err }, nil},
+	} {
+		e.submit()
+		g = e.grant(ask("w"))
+		waits.LeaseID = g.Lease.ID
+		c := make(chan error, 1)
+		go func() {
+			b, err := e.s.Heartbeat(e.within(), waits)
+			if err == nil && (!b.Cancel || b.ExpiresAt.IsZero()) {
+				err = fmt.Errorf("answered with %+v", b)
+			}
+			c <- err
+		}()
+		for e.view(g.Job.ID).Job.State != jobs.Running { // it is applied at once
+			time.Sleep(time.Millisecond)
 		}
-		c <- b
-	})
-	for e.view(id).Job.State != jobs.Running { // it is applied at once
-		time.Sleep(time.Millisecond)
+		if err := news.tell(); err != nil {
+			e.Fatal(err)
+		}
+		if err := <-c; !errors.Is(err, news.want) {
+			e.Errorf("answered with %v, not %v", err, news.want)
+		}
 	}
-	if s, err := e.s.Cancel(e.within(), id, "stop"); err != nil || s != jobs.Running {
-		e.Errorf("cancellation was answered with %v, %v", s, err)
-	}
-	if b := <-c; !b.Cancel || b.ExpiresAt.IsZero() {
-		e.Errorf("answered with %+v", b)
-	}
-	if b, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w",
-		Wait: jobs.MaxWait}); err != nil || !b.Cancel {
-		e.Errorf("with a cancellation known, a heartbeat was answered with %+v, %v", b, err)
-	}
-}
-
-func beatWaitsForRevoke(e *env) {
-	id := e.submit()
-	g := e.grant(ask("w"))
-	c := make(chan error, 1)
-	go func() {
-		_, err := e.s.Heartbeat(e.within(), jobs.Heartbeat{LeaseID: g.Lease.ID, WorkerID: "w", Wait: jobs.MaxWait})
-		c <- err
-	}()
-	for e.view(id).Job.State != jobs.Running {
-		time.Sleep(time.Millisecond)
-	}
-	if err := e.s.Revoke(e.within(), g.Lease.ID, "gone"); err != nil {
-		e.Fatal(err)
-	}
-	if err := <-c; !errors.Is(err, jobs.ErrLeaseNotFound) {
-		e.Errorf("answered with %v", err)
+	if b := e.beatWith(g, waits); !b.Cancel {
+		e.Errorf("with a cancellation known, a heartbeat was answered with %+v", b)
 	}
 }

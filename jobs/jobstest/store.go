@@ -1,11 +1,10 @@
 package jobstest
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -89,58 +88,15 @@ func living(t *testing.T, s jobs.Store) jobs.Living {
 	return l
 }
 
-// equal compares what came back with what was stored. Empty and nil slices are the same.
+// equal compares what came back with what was stored, as documents: every field of it, and empty and nil slices are the
+// same.
 func equal(t *testing.T, what string, got, want any) {
 	t.Helper()
-	if g, w := words(got), words(want); g != w {
-		t.Errorf("%s came back as\n%s\nnot as\n%s", what, g, w)
+	g, err := lokt.Marshal(got)
+	w, err2 := lokt.Marshal(want)
+	if err = errors.Join(err, err2); err != nil || !bytes.Equal(g, w) {
+		t.Errorf("%s came back as\n%s\nnot as\n%s, %v", what, g, w, err)
 	}
-}
-
-// words writes a value with everything in it, following pointers; empty and nil slices are written alike, and times in
-// UTC, whatever their location says.
-func words(v any) string {
-	b, err := json.Marshal(plain(reflect.ValueOf(v)))
-	if err != nil {
-		return fmt.Sprint(err)
-	}
-	return string(b)
-}
-
-// plain turns a value into maps and slices.
-func plain(v reflect.Value) any {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if v.IsNil() {
-			return nil
-		}
-		return plain(v.Elem())
-	case reflect.Struct:
-		if t, ok := v.Interface().(time.Time); ok {
-			return t.UTC().Format(time.RFC3339Nano)
-		}
-		m := map[string]any{}
-		for i := range v.NumField() {
-			m[v.Type().Field(i).Name] = plain(v.Field(i))
-		}
-		return m
-	case reflect.Slice, reflect.Array:
-		if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
-			return string(v.Bytes())
-		}
-		all := []any{}
-		for i := range v.Len() {
-			all = append(all, plain(v.Index(i)))
-		}
-		return all
-	case reflect.Map:
-		m := map[string]any{}
-		for it := v.MapRange(); it.Next(); {
-			m[fmt.Sprint(it.Key())] = plain(it.Value())
-		}
-		return m
-	}
-	return v.Interface()
 }
 
 func emptyStore(t *testing.T, s jobs.Store) {

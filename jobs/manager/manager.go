@@ -3,10 +3,13 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,10 +68,11 @@ type Manager struct {
 
 // call is a request on its way.
 type call struct {
-	id   uint64
-	op   engine.Op
-	ctx  context.Context   // ends when its client goes
-	done chan engine.Reply // gets one
+	id    uint64
+	op    engine.Op
+	ctx   context.Context   // ends when its client goes
+	taken bool              // into a turn
+	done  chan engine.Reply // gets one
 }
 
 var _ jobs.Service = (*Manager)(nil)
@@ -178,7 +182,10 @@ func (m *Manager) loop() {
 		case <-changed:
 			look = true
 		case <-m.ctx.Done():
-			m.failAll(errClosed)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.closed = true
+			m.failLocked(errClosed, slices.Collect(maps.Values(m.calls)), func(*call) bool { return false })
 			return
 		}
 	}
@@ -200,13 +207,14 @@ func (m *Manager) idle() time.Duration {
 // turn runs one turn, if there is anything to do, stores what it changed, and answers.
 func (m *Manager) turn(look bool) {
 	if m.pause > 0 && time.Until(m.retry) > 0 {
-		m.failQueue(lokt.ErrUnavailable)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.failLocked(lokt.ErrUnavailable, m.queue, internal)
 		return
 	}
 	if m.suspect {
 		if err := m.load(m.ctx); err != nil {
-			m.failed()
-			m.failQueue(unavailable(err))
+			m.failed(unavailable(err), false)
 			return
 		}
 		m.suspect, m.pause = false, 0
@@ -214,44 +222,32 @@ func (m *Manager) turn(look bool) {
 	if !look && m.idle() > 0 {
 		return
 	}
-	var batch []*call
 	var out engine.Outcome
 	var decided time.Time // zero if the turn was not run
-	var blocked []string  // locks that could not be had in this turn
 	runtime.Gosched()     // those who are about to ask for something are in time for this turn
 	err := m.store.Update(m.ctx, func(f jobs.Facts) jobs.Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		batch = m.take()
 		now := m.instant(f.Now)
 		if f.Others != nil {
 			m.engine.Follow(f.Others, now)
 		}
-		requests := make([]engine.Call, 0, len(batch))
-		for _, c := range batch {
-			if c.ctx.Err() != nil {
-				m.answerLocked(engine.Reply{ID: c.id, Err: c.ctx.Err()})
-				continue
-			}
-			requests = append(requests, engine.Call{ID: c.id, Op: c.op})
-		}
+		var carryOut func(engine.LockOrder) engine.Op
 		if f.Locks != nil && m.locks != nil {
-			out = m.engine.TurnWith(now, requests, m.locks.within(f.Locks, &blocked))
-		} else {
-			out = m.engine.Turn(now, requests)
+			carryOut = func(o engine.LockOrder) engine.Op { return m.locks.within(f.Locks, o) }
+		}
+		out = m.engine.TurnWith(now, m.offered(), carryOut)
+		for _, c := range m.queue[:out.Taken] {
+			c.taken = true
+		}
+		if m.queue = m.queue[out.Taken:]; len(m.queue) == 0 {
+			m.queue = nil
 		}
 		decided = time.Now()
 		return out.Changes
 	})
 	if err != nil {
-		m.failed()
-		if !decided.IsZero() {
-			m.suspect = true
-			m.failures++
-			m.askAgain(unavailable(err), m.failures == 1)
-		} else {
-			m.failQueue(unavailable(err))
-		}
+		m.failed(unavailable(err), !decided.IsZero())
 		return
 	}
 	m.pause = 0
@@ -261,132 +257,89 @@ func (m *Manager) turn(look bool) {
 	if m.opts.Observe != nil && len(out.Changes.Events) > 0 {
 		m.opts.Observe(out.Changes.Events)
 	}
-	m.stored(batch, &out, time.Since(decided))
-	for _, name := range blocked {
-		m.locks.watch(name)
-	}
+	m.stored(&out, time.Since(decided))
 }
 
-// stored answers what a turn that is stored has answered, and has its orders carried out. Who ended a lease is
-// answered when its locks are free.
-func (m *Manager) stored(batch []*call, out *engine.Outcome, took time.Duration) {
+// stored answers what a turn that is stored has answered, and has its orders carried out.
+func (m *Manager) stored(out *engine.Outcome, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.metrics.Take(m.engine.Metrics)
 	if !out.Changes.Empty() {
 		m.metrics.Store.Observe(took)
 	}
-	for _, c := range batch {
-		if internal(c.op) {
-			m.answerLocked(engine.Reply{ID: c.id})
-		}
-	}
 	for _, o := range out.Orders {
-		after := func() {}
-		for i, r := range out.Replies {
-			c := m.calls[r.ID]
-			if c == nil || o.Kind != engine.FreeLocks {
-				continue
-			}
-			if done, ok := c.op.(engine.Complete); ok && done.LeaseID == o.LeaseID {
-				delete(m.calls, r.ID)
-				out.Replies[i].ID = 0
-				after = sync.OnceFunc(func() { c.done <- r })
-			}
-		}
-		m.locks.follow(o, after)
+		m.locks.follow(o)
+	}
+	for _, name := range out.Blocked {
+		m.locks.watch(name)
 	}
 	for _, r := range out.Replies {
 		m.answerLocked(r)
 	}
 }
 
-// turnWeight bounds what a turn takes in, so that no more has to be stored as one step than takes a moment,
-// however many ask at once.
-const turnWeight = 4096
+// turnCalls bounds how many requests are offered to a turn; how many it takes in is up to the engine.
+const turnCalls = 4096
 
-// take takes from the queue what is for this turn: the oldest, and one at least.
-func (m *Manager) take() []*call {
-	n, weight := 0, 0
-	for n < len(m.queue) {
-		if weight += engine.Weight(m.queue[n].op); n > 0 && weight > turnWeight {
-			break
+// offered returns the requests for this turn, the oldest first. Who has gone is answered.
+func (m *Manager) offered() []engine.Call {
+	m.queue = slices.DeleteFunc(m.queue, func(c *call) bool {
+		err := c.ctx.Err()
+		if err != nil {
+			m.answerLocked(engine.Reply{ID: c.id, Err: err})
 		}
-		n++
+		return err != nil
+	})
+	calls := make([]engine.Call, min(len(m.queue), turnCalls))
+	for i := range calls {
+		calls[i] = engine.Call{ID: m.queue[i].id, Op: m.queue[i].op}
 	}
-	batch := m.queue[:n:n]
-	if m.queue = m.queue[n:]; len(m.queue) == 0 {
-		m.queue = nil
-	}
-	return batch
+	return calls
 }
 
-// failed puts off the next turn, for longer each time.
-func (m *Manager) failed() {
+// failed puts off the next turn, for longer each time, and answers who waits. If a turn was run, it is not known what
+// was stored: requests are made again, because a lease that was stored for one is found by its ID, unless this is not
+// the first time in a row, because what is granted may be what cannot be stored. The others must look themselves.
+func (m *Manager) failed(err error, ran bool) {
 	m.pause = min(max(2*m.pause, firstPause), lastPause)
 	m.retry = time.Now().Add(m.pause)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.metrics.Failures++
+	if !ran {
+		m.failLocked(err, m.queue, internal)
+		return
+	}
+	m.suspect, m.retry = true, time.Now() // loading may well succeed at once
+	m.failures++
+	all := slices.Collect(maps.Values(m.calls))
+	slices.SortFunc(all, func(a, b *call) int { return cmp.Compare(a.id, b.id) })
+	m.failLocked(err, all, func(c *call) bool {
+		_, request := c.op.(engine.Request)
+		return !c.taken || internal(c) || request && m.failures == 1
+	})
 }
 
-// askAgain deals with those who wait for an answer when it is not known what was stored: asks are made again,
-// because a lease that was stored for one is found by its ID. The others are told that they must look
-// themselves; and so are asks unless this is the first time in a row, because what is granted may be what cannot
-// be stored.
-func (m *Manager) askAgain(err error, first bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	queued := map[uint64]bool{}
-	for _, c := range m.queue {
-		queued[c.id] = true
-	}
-	for id, c := range m.calls {
-		if queued[id] {
-			continue
-		}
-		if _, ask := c.op.(engine.Request); ask && first {
-			m.queue = append(m.queue, c)
-		} else {
-			m.answerLocked(engine.Reply{ID: id, Err: err})
-		}
-	}
-	m.retry = time.Now() // loading may well succeed at once
-}
-
-// failQueue answers those that are not in a turn yet. What only the engine is to learn waits until it can.
-func (m *Manager) failQueue(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var kept []*call
-	for _, c := range m.queue {
-		if internal(c.op) {
-			kept = append(kept, c)
-		} else {
+// failLocked answers calls with an error, but for those to keep, which are in the next turn.
+func (m *Manager) failLocked(err error, among []*call, keep func(*call) bool) {
+	m.queue = nil
+	for _, c := range among {
+		if c.taken = !keep(c); c.taken {
 			m.answerLocked(engine.Reply{ID: c.id, Err: err})
+		} else {
+			m.queue = append(m.queue, c)
 		}
 	}
-	m.queue = kept
 }
 
-// internal reports whether an op only tells the engine something.
-func internal(o engine.Op) bool {
-	switch o.(type) {
+// internal reports whether a call only tells the engine something, which has to learn it.
+func internal(c *call) bool {
+	switch c.op.(type) {
 	case engine.Locked, engine.Unlocked, engine.Vacant:
 		return true
 	}
 	return false
-}
-
-// failAll answers all that wait.
-func (m *Manager) failAll(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
-	m.queue = nil
-	for id := range m.calls {
-		m.answerLocked(engine.Reply{ID: id, Err: err})
-	}
 }
 
 // answerLocked hands an answer to who waits for it, if anybody does.
@@ -427,8 +380,15 @@ func (m *Manager) wakeUp() {
 	}
 }
 
-// do sends a request and waits for its answer. When ctx ends first, a request that is not in a turn yet is taken back.
-// One that waits in the engine is withdrawn, and if its answer came first, that counts.
+// tell tells the engine something, and returns when it is known to have taken that in, or the manager is closed.
+func (m *Manager) tell(o engine.Op) {
+	if c, err := m.send(context.Background(), o); err == nil {
+		<-c.done
+	}
+}
+
+// do sends a request and waits for its answer. When ctx ends first, one that waits in the engine is withdrawn, and if
+// its answer came before that, it counts.
 func (m *Manager) do(ctx context.Context, o engine.Op) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -442,14 +402,12 @@ func (m *Manager) do(ctx context.Context, o engine.Op) (any, error) {
 		return r.Result, r.Err
 	case <-ctx.Done():
 	}
-	if m.takeBack(c) || !waits(o) {
-		return nil, context.Cause(ctx)
-	}
-	if w, err := m.send(context.Background(), engine.Withdraw{CallID: c.id}); err == nil {
-		<-w.done
-	}
-	if r, ok := m.left(c); ok && r.Err == nil {
-		return r.Result, nil
+	if waits(o) {
+		if w, err := m.send(context.Background(), engine.Withdraw{CallID: c.id}); err == nil && (<-w.done).Err == nil {
+			if r := <-c.done; r.Err == nil {
+				return r.Result, nil
+			}
+		}
 	}
 	return nil, context.Cause(ctx)
 }
@@ -463,31 +421,4 @@ func waits(o engine.Op) bool {
 		return o.Wait > 0
 	}
 	return false
-}
-
-// takeBack takes a request out of the queue, and reports whether it was there.
-func (m *Manager) takeBack(c *call) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, q := range m.queue {
-		if q == c {
-			m.queue = append(m.queue[:i:i], m.queue[i+1:]...)
-			delete(m.calls, c.id)
-			return true
-		}
-	}
-	return false
-}
-
-// left returns the answer that a call had got before it was withdrawn.
-func (m *Manager) left(c *call) (engine.Reply, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.calls, c.id)
-	select {
-	case r := <-c.done:
-		return r, true
-	default:
-		return engine.Reply{}, false
-	}
 }

@@ -23,8 +23,8 @@ func get[T any](ctx context.Context, m *Manager, o engine.Op) (T, error) {
 	return r.(T), nil
 }
 
-// tell tells the engine something, unless that is invalid.
-func (m *Manager) tell(ctx context.Context, invalid error, o engine.Op) error {
+// order has something done, unless that is invalid.
+func (m *Manager) order(ctx context.Context, invalid error, o engine.Op) error {
 	if invalid != nil {
 		return invalid
 	}
@@ -34,16 +34,9 @@ func (m *Manager) tell(ctx context.Context, invalid error, o engine.Op) error {
 
 // Submit implements Submitter.
 func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt, error) {
-	tooLarge := jobs.ValidateSubmit(specs, m.cfg.Total)
-	if tooLarge != nil {
-		if err := jobs.ValidateSubmit(specs, jobs.MaxTotal); err != nil {
-			return nil, tooLarge
-		}
-		for i := range specs { // with a key, the job may be there since there was more capacity: the engine knows
-			if specs[i].Units > m.cfg.Total && specs[i].IdempotencyKey == "" {
-				return nil, tooLarge
-			}
-		}
+	// That a job is too large is for the engine to say: it may be there, under its key, since there was more capacity.
+	if jobs.ValidateSubmit(specs, jobs.MaxTotal) != nil {
+		return nil, jobs.ValidateSubmit(specs, m.cfg.Total)
 	}
 	all := make([]engine.NewJob, len(specs))
 	for i := range specs {
@@ -114,7 +107,9 @@ func (m *Manager) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Heartbe
 		}
 		all = []jobs.LeaseAnswer{{LeaseID: b.LeaseID, HeartbeatAnswer: answer}}
 	}
-	m.tellLost(ctx, all)
+	if m.locks != nil {
+		m.locks.tellLost(ctx, all)
+	}
 	return all[0].HeartbeatAnswer, nil
 }
 
@@ -131,7 +126,9 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 			return nil, err
 		}
 	}
-	m.tellLost(ctx, all)
+	if m.locks != nil {
+		m.locks.tellLost(ctx, all)
+	}
 	return all, nil
 }
 
@@ -164,7 +161,7 @@ func (m *Manager) Complete(ctx context.Context, c jobs.Completion) (bool, error)
 // Report implements Leaser.
 func (m *Manager) Report(ctx context.Context, p jobs.Progress) error {
 	p.Progress, p.Metrics = cloneNumber(p.Progress), slices.Clone(p.Metrics)
-	return m.tell(ctx, p.Validate(), engine.Report{Progress: p})
+	return m.order(ctx, p.Validate(), engine.Report{Progress: p})
 }
 
 func cloneNumber(f *float64) *float64 {
@@ -177,17 +174,17 @@ func cloneNumber(f *float64) *float64 {
 
 // Revoke implements Operator.
 func (m *Manager) Revoke(ctx context.Context, leaseID, reason string) error {
-	return m.tell(ctx, jobs.ValidateReason(reason), engine.Revoke{LeaseID: leaseID, Reason: reason})
+	return m.order(ctx, jobs.ValidateReason(reason), engine.Revoke{LeaseID: leaseID, Reason: reason})
 }
 
 // Freeze implements Operator.
 func (m *Manager) Freeze(ctx context.Context, jobType string) error {
-	return m.tell(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType, Frozen: true})
+	return m.order(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType, Frozen: true})
 }
 
 // Unfreeze implements Operator.
 func (m *Manager) Unfreeze(ctx context.Context, jobType string) error {
-	return m.tell(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType})
+	return m.order(ctx, jobs.ValidateType(jobType), engine.Freeze{Type: jobType})
 }
 
 // Cleanup implements Operator.

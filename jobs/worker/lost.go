@@ -58,16 +58,10 @@ func (r *Run) hear(names []string) {
 		return
 	}
 	r.mu.Lock()
-	for _, n := range names {
-		if !slices.Contains(r.lostLocks, n) {
-			r.lostLocks = append(r.lostLocks, n)
-		}
-	}
-	slices.Sort(r.lostLocks)
-	all := slices.Clone(r.lostLocks)
+	r.lostLocks = slices.Compact(slices.Sorted(slices.Values(append(r.lostLocks, names...))))
 	r.mu.Unlock()
 	if !r.w.o.KeepWithoutLocks {
-		r.cancel(&LockLostError{Names: all})
+		r.cancel(&LockLostError{Names: r.LostLocks()})
 	}
 }
 

@@ -98,14 +98,16 @@ type Worker struct {
 	handle Handler
 	o      WorkerOptions
 	keeper lokt.Keeper
-	start  time.Time
 	hard   context.Context // ends with Stop
 	stop   context.CancelCauseFunc
 
+	under sync.WaitGroup // runs under way
+
 	mu    sync.Mutex
-	runs  map[*Run]bool
+	runs  int
 	units int
-	grew  chan struct{} // closed when a run ends
+	grown context.Context // ends when a run does
+	grow  context.CancelFunc
 }
 
 // NewWorker returns a worker for the service. It does nothing until Run is called. The error wraps lokt.ErrInvalid.
@@ -123,12 +125,13 @@ func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
 		o.StopGrace = 5 * time.Second
 	}
 	o.Wait = min(max(o.Wait, 0), jobs.MaxWait)
-	w := &Worker{leaser: l, handle: h, o: o, start: time.Now(), runs: map[*Run]bool{}, grew: make(chan struct{})}
-	if o.Elapsed == nil {
-		w.o.Elapsed = func() time.Duration { return time.Since(w.start) }
+	w := &Worker{leaser: l, handle: h, o: o}
+	if start := time.Now(); o.Elapsed == nil {
+		w.o.Elapsed = func() time.Duration { return time.Since(start) }
 	}
 	w.keeper.Elapsed = w.o.Elapsed
 	w.hard, w.stop = context.WithCancelCause(context.Background())
+	w.grown, w.grow = context.WithCancel(context.Background())
 	ask := w.askFor(0)
 	if err := ask.Validate(); err != nil {
 		return nil, err
@@ -162,40 +165,30 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // drain waits for the runs under way.
 func (w *Worker) drain() {
-	var late <-chan time.Time
-	stopped := w.hard.Done()
-	for {
-		w.mu.Lock()
-		n, grew := len(w.runs), w.grew
-		w.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		select {
-		case <-grew:
-		case <-stopped:
-			stopped = nil
-			t := time.NewTimer(w.o.StopGrace)
-			defer t.Stop()
-			late = t.C
-		case <-late:
-			return
-		}
+	ended, cancel := context.WithCancel(context.Background())
+	go func() {
+		w.under.Wait()
+		cancel()
+	}()
+	select {
+	case <-ended.Done():
+	case <-w.hard.Done():
+		w.rest(ended, w.o.StopGrace, nil)
 	}
 }
 
-// room waits until another job may be taken, and returns of how many units at most (0 for any), and a channel that is
-// closed when that changes.
-func (w *Worker) room(ctx context.Context) (most int, grew <-chan struct{}, err error) {
+// room waits until another job may be taken, and returns of how many units at most (0 for any), and a context that ends
+// when that changes.
+func (w *Worker) room(ctx context.Context) (most int, grown context.Context, err error) {
 	for {
 		w.mu.Lock()
-		n, units, grew := len(w.runs), w.units, w.grew
+		n, units, grown := w.runs, w.units, w.grown
 		w.mu.Unlock()
 		if n < w.o.Concurrency && (w.o.Units == 0 || units < w.o.Units) {
-			return max(w.o.Units-units, 0), grew, nil
+			return max(w.o.Units-units, 0), grown, nil
 		}
 		select {
-		case <-grew:
+		case <-grown.Done():
 		case <-ctx.Done():
 			return 0, nil, ctx.Err()
 		}
@@ -226,7 +219,7 @@ func spread(d time.Duration) time.Duration {
 func (w *Worker) ask(ctx context.Context) error {
 	request, pause := lokt.NewLeaseID(), time.Duration(0)
 	for {
-		most, grew, err := w.room(ctx)
+		most, grown, err := w.room(ctx)
 		if err != nil {
 			return nil
 		}
@@ -235,7 +228,7 @@ func (w *Worker) ask(ctx context.Context) error {
 		if pause > 0 {
 			a.Wait = 0 // to know soon whether the service is back
 		}
-		g, asked, err := w.askOnce(ctx, a, grew)
+		g, asked, err := w.askOnce(ctx, a, grown)
 		switch {
 		case err == nil:
 			if pause > 0 {
@@ -249,7 +242,7 @@ func (w *Worker) ask(ctx context.Context) error {
 			if a.Wait > 0 && w.o.Elapsed()-asked >= a.Wait/2 {
 				continue // it has waited there
 			}
-			w.rest(ctx, g.Denied.RetryAfter, grew)
+			w.rest(ctx, g.Denied.RetryAfter, grown.Done())
 		case ctx.Err() != nil:
 			w.collect(a)
 			return nil
@@ -270,20 +263,12 @@ func (w *Worker) ask(ctx context.Context) error {
 var errGrew = errors.New("there is more room")
 
 // askOnce asks. If there comes to be more room while the request waits, it is given up: it said how much there was.
-func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grew <-chan struct{}) (g jobs.Grant,
+func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grown context.Context) (g jobs.Grant,
 	asked time.Duration, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
-		done := make(chan struct{})
-		defer close(done)
-		go func() {
-			select {
-			case <-grew:
-				cancel(errGrew)
-			case <-done:
-			}
-		}()
+		defer context.AfterFunc(grown, func() { cancel(errGrew) })()
 	}
 	asked = w.o.Elapsed()
 	g, err = w.leaser.Request(asking, a)
@@ -332,25 +317,26 @@ func (w *Worker) passing(err error) bool {
 
 // take begins to do a job that was granted. It was asked for at that moment, or later.
 func (w *Worker) take(g jobs.Grant, asked time.Duration) {
-	r := &Run{Job: g.Job, Lease: g.Lease, w: w, taken: w.o.Elapsed()}
-	w.mu.Lock()
-	w.runs[r] = true
-	w.units += g.Lease.Units
-	w.mu.Unlock()
-	go func() {
-		defer w.finish(r)
+	r := &Run{
+		Job: g.Job, Lease: g.Lease, w: w, taken: w.o.Elapsed(), fresh: make(chan struct{}, 1), told: make(chan struct{}),
+	}
+	w.count(1, g.Lease.Units)
+	w.under.Go(func() {
 		r.work(asked)
-	}()
+		w.count(-1, -g.Lease.Units)
+	})
 }
 
-// finish makes room for other jobs.
-func (w *Worker) finish(r *Run) {
+// count counts jobs and their units in, or out, which makes room for others.
+func (w *Worker) count(n, units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.runs, r)
-	w.units -= r.Lease.Units
-	close(w.grew)
-	w.grew = make(chan struct{})
+	w.runs += n
+	w.units += units
+	if n < 0 {
+		w.grow()
+		w.grown, w.grow = context.WithCancel(context.Background())
+	}
 }
 
 func (w *Worker) notify(n Notice) {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,23 +23,21 @@ type Run struct {
 	Job   jobs.Job   // as it was granted: with the checkpoint of the attempt before, if there is one
 	Lease jobs.Lease // as it was granted
 
-	w        *Worker
-	taken    time.Duration // when the grant arrived, by Worker.o.Elapsed
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	until    atomic.Int64 // the lease may be relied on so long, by Worker.o.Elapsed
-	gone     atomic.Bool  // the service has said that the lease is not there
-	beat     *lokt.Heartbeat
-	interval atomic.Int64          // as proposed last
-	failed   atomic.Pointer[error] // why the last heartbeat was in vain; nil if it was not
+	w         *Worker
+	taken     time.Duration // when the grant arrived, by Worker.o.Elapsed
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	listening context.Context // ends when heartbeats need not wait for news
+	until     atomic.Int64    // the lease may be relied on so long, by Worker.o.Elapsed
+	gone      atomic.Bool     // the service has said that the lease is not there
+	beat      *lokt.Heartbeat
+	interval  atomic.Int64 // as proposed last
 
-	mu      sync.Mutex
-	news    jobs.Progress // not yet told
-	fresh   bool          // there is something in it
-	telling bool          // a goroutine is at it, or it is too late
-	told    sync.WaitGroup
-
-	lostLocks []string // that the service has told
+	mu        sync.Mutex
+	news      jobs.Progress // not yet told
+	fresh     chan struct{} // has something when there are news
+	told      chan struct{} // closed when the last of them have been
+	lostLocks []string      // that the service has told
 }
 
 // Payload decodes the job's payload into v.
@@ -158,7 +157,6 @@ func (r *Run) every() time.Duration {
 func (r *Run) work(asked time.Duration) {
 	r.ctx, r.cancel = context.WithCancelCause(r.w.hard)
 	defer r.cancel(nil)
-	r.beat = &lokt.Heartbeat{Margin: r.margin(), Lost: r.lost} // which watches over the lease's end
 	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 	if r.w.o.Elapsed()-asked > r.life()/4 { // the request has waited: when the lease began is not known well enough
@@ -168,12 +166,21 @@ func (r *Run) work(asked time.Duration) {
 			return
 		}
 	}
+	var listener sync.WaitGroup
+	defer listener.Wait()
+	listening, quiet := context.WithCancel(r.ctx)
+	if r.listening = listening; r.w.o.Wait == 0 {
+		quiet()
+	}
+	r.beat = &lokt.Heartbeat{Interval: r.pace(), Margin: r.margin(), Renew: r.renew, Lost: r.cancel}
 	r.w.keeper.Keep(r.beat, asked, r.life())
 	defer r.beat.Stop()
-
-	quiet, stop := r.heartbeats(asked)
-	defer stop()
-	unlimit := r.limit()
+	listener.Go(r.listen)
+	go r.report()
+	if most := r.Job.MaxRuntime; most > 0 { // it began with the grant
+		left := r.taken + most - min(r.margin(), most/10) - r.w.o.Elapsed()
+		defer time.AfterFunc(left, func() { r.cancel(ErrRuntime) }).Stop()
+	}
 	defer context.AfterFunc(r.ctx, func() {
 		if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 			r.w.notify(Notice{Type: NoticeStop, Run: r, Err: cause})
@@ -181,9 +188,11 @@ func (r *Run) work(asked time.Duration) {
 	})()
 	r.w.notify(Notice{Type: NoticeStarted, Run: r})
 	result, err := r.call()
-	unlimit()
+	cause := context.Cause(r.ctx)
 	quiet()
-	r.complete(result, err)
+	r.cancel(nil)
+	<-r.told
+	r.complete(result, err, cause)
 }
 
 // call calls the handler, unless there is a reason already why it should stop.
@@ -212,13 +221,14 @@ func (e *panicError) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]string{"message": e.Error(), "stack": e.Stack[:min(len(e.Stack), 8<<10)]})
 }
 
-// send sends a heartbeat and takes in what its answer says.
+// send sends a heartbeat and takes in what its answer says. The lease counts from the sending.
 func (r *Run) send(ctx context.Context, b jobs.Heartbeat) (asked time.Duration, err error) {
 	b.LeaseID, b.WorkerID = r.Lease.ID, r.w.o.ID
 	asked = r.w.o.Elapsed()
 	answer, err := r.w.leaser.Heartbeat(ctx, b)
 	switch {
 	case err == nil:
+		r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 		if answer.Cancel {
 			r.cancel(ErrCancelled)
 		}
@@ -228,6 +238,7 @@ func (r *Run) send(ctx context.Context, b jobs.Heartbeat) (asked time.Duration, 
 		}
 	case errors.Is(err, jobs.ErrLeaseNotFound), errors.Is(err, jobs.ErrWorkerMismatch):
 		r.gone.Store(true)
+		r.cancel(fmt.Errorf("%w: %w", lokt.ErrLost, err))
 	}
 	return asked, err
 }
@@ -238,151 +249,105 @@ func (r *Run) confirm() (asked time.Duration, err error) {
 	defer cancel()
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4) {
 		if asked, err = r.send(ctx, jobs.Heartbeat{}); err == nil || !r.w.passing(err) || ctx.Err() != nil {
-			r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 			return asked, err
 		}
 		r.w.rest(ctx, spread(pause), nil)
 	}
 }
 
-// lost is what the keeper calls, with an error that wraps lokt.ErrLost, when the lease cannot be relied on any more.
-func (r *Run) lost(cause error) {
-	if failed := r.failed.Load(); failed != nil {
-		cause = fmt.Errorf("%w: %w", cause, *failed)
+// renew is what the keeper calls when a heartbeat is due.
+func (r *Run) renew(ctx context.Context) (life time.Duration, err error) {
+	_, err = r.send(ctx, jobs.Heartbeat{})
+	r.beat.Interval = r.pace()
+	if r.gone.Load() {
+		err = fmt.Errorf("%w: %w", lokt.ErrNotFound, err)
 	}
-	r.cancel(cause)
+	r.doubt(ctx, err)
+	return r.life(), err
 }
 
-const (
-	listenAfter = 250 * time.Millisecond // how long a job must take to be worth a request that waits for news about it
-	retryLeast  = 20 * time.Millisecond  // between two tries of a heartbeat that failed
-)
-
-// heartbeats keeps the lease, until stop is called. While the handler runs, their answers wait at the service
-// for news, so that the worker learns soon that the job is to be stopped; after quiet is called they do not.
-func (r *Run) heartbeats(asked time.Duration) (quiet, stop func()) {
-	ctx, end := context.WithCancel(context.Background())
-	listening, quiet := context.WithCancel(ctx)
-	if r.w.o.Wait == 0 {
-		quiet()
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		due := asked + r.every()
-		next := min(due, r.w.o.Elapsed()+listenAfter)
-		for !r.gone.Load() {
-			waits := listening
-			if listening.Err() != nil {
-				waits, next = ctx, due
-			}
-			r.w.rest(waits, next-r.w.o.Elapsed(), nil)
-			switch {
-			case ctx.Err() != nil:
-				return
-			case waits.Err() == nil:
-				due = r.heartbeat(ctx, listening)
-				next = due
-			}
-		}
-	}()
-	return quiet, func() { end(); <-done }
-}
-
-// heartbeat sends one, and returns when the next is due. Its answer may wait, but the lease counts from the sending.
-func (r *Run) heartbeat(ctx, listening context.Context) time.Duration {
-	every, left, wait := r.every(), r.Remaining(), time.Duration(0)
-	if listening.Err() == nil && r.ctx.Err() == nil {
-		every /= 2
-		ctx, wait = listening, min(r.w.o.Wait, every, left/2)
-	}
-	sending, cancel := context.WithTimeout(ctx, max(left/3*2, retryLeast))
-	defer cancel()
-	asked, err := r.send(sending, jobs.Heartbeat{Wait: max(wait, 0)})
-	switch {
-	case err == nil:
-		r.failed.Store(nil)
-		r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
-		r.beat.Extend(asked, r.life())
-		return asked + every
-	case ctx.Err() != nil: // it is not to wait any more
-	case r.gone.Load():
-		if listening.Err() == nil {
-			r.cancel(fmt.Errorf("%w: %w", lokt.ErrLost, err))
-		}
-	default:
-		r.failed.Store(&err)
+// doubt tells of a heartbeat that failed, and is tried again.
+func (r *Run) doubt(ctx context.Context, err error) {
+	if err != nil && !r.gone.Load() && ctx.Err() != context.Canceled {
 		r.w.notify(Notice{Type: NoticeDoubt, Run: r, Err: err})
-		return r.w.o.Elapsed() + max(retryLeast, min(every, r.Remaining())/4)
 	}
-	return asked + min(every, left/2)
 }
 
-// limit ends the context when the job's maximum runtime, which began with the grant, is about to be over. The
-// returned function ends that.
-func (r *Run) limit() (stop func()) {
-	if r.Job.MaxRuntime <= 0 {
-		return func() {}
+// listenAfter is how long a job must take to be worth requests that wait for news about it.
+const listenAfter = 250 * time.Millisecond
+
+// pace returns the time between two heartbeats of the keeper: none is due while others wait for news.
+func (r *Run) pace() time.Duration {
+	if r.listening.Err() == nil {
+		return r.life() / 2
 	}
-	spent := r.w.o.Elapsed() - r.taken
-	t := time.AfterFunc(r.Job.MaxRuntime-min(r.margin(), r.Job.MaxRuntime/10)-spent, func() { r.cancel(ErrRuntime) })
-	return func() { t.Stop() }
+	return r.every()
+}
+
+// listen sends heartbeats whose answers wait at the service while the handler runs, so that the worker learns soon that
+// the job is to be stopped.
+func (r *Run) listen() {
+	for ctx, next := r.listening, listenAfter; ; {
+		r.w.rest(ctx, next, nil)
+		if ctx.Err() != nil {
+			return
+		}
+		every, left := r.every()/2, r.Remaining()
+		waiting, cancel := context.WithTimeout(ctx, max(left/3*2, firstRetry))
+		asked, err := r.send(waiting, jobs.Heartbeat{Wait: max(min(r.w.o.Wait, every, left/2), 0)})
+		cancel()
+		if r.doubt(ctx, err); err == nil {
+			r.beat.Extend(asked, r.life())
+		}
+		next = asked + every - r.w.o.Elapsed()
+	}
 }
 
 // tellEvery is the least time between two reports.
 const tellEvery = time.Second
 
-// tell notes news and sees to it that they are sent.
+// tell notes news, to be sent.
 func (r *Run) tell(note func(*jobs.Progress)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	note(&r.news)
-	r.fresh = true
-	if !r.telling && r.ctx.Err() == nil {
-		r.telling = true
-		r.told.Go(r.report)
+	select {
+	case r.fresh <- struct{}{}:
+	default:
 	}
 }
 
-// report sends news until there are none. What cannot be sent is sent later with what is newer, or not at all.
+// reportTimeout is for the answer to a report: the end of a job waits for its last one.
+const reportTimeout = 2 * time.Second
+
+// report sends news, until the run has ended and the last were sent, once. What cannot be sent is sent later with what
+// is newer, or not at all.
 func (r *Run) report() {
-	for {
+	defer close(r.told)
+	for ended := false; !ended; {
+		select {
+		case <-r.fresh:
+		case <-r.ctx.Done():
+		}
+		ended = r.ctx.Err() != nil
+		ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 		r.mu.Lock()
-		if !r.fresh || r.ctx.Err() != nil {
-			r.telling = false
-			r.mu.Unlock()
-			return
-		}
-		p := r.takeNews()
+		p := r.news
+		r.news = jobs.Progress{}
 		r.mu.Unlock()
-		if err := r.sendReport(r.ctx, p); err != nil && r.w.passing(err) {
-			r.untell(p)
+		if (p.Progress != nil || p.Message != nil || p.Metrics != nil) && !r.gone.Load() {
+			if err := r.sendReport(ctx, p); err != nil && r.w.passing(err) {
+				r.tell(func(newer *jobs.Progress) {
+					newer.Progress, newer.Message = cmp.Or(newer.Progress, p.Progress), cmp.Or(newer.Message, p.Message)
+					if newer.Metrics == nil {
+						newer.Metrics = p.Metrics
+					}
+				})
+			}
 		}
+		cancel()
 		r.w.rest(r.ctx, tellEvery, nil)
 	}
-}
-
-// takeNews returns the news, to be sent. The run is locked.
-func (r *Run) takeNews() jobs.Progress {
-	p := r.news
-	r.news, r.fresh = jobs.Progress{}, false
-	return p
-}
-
-// untell puts back what could not be sent, but for what is outdated.
-func (r *Run) untell(p jobs.Progress) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.news.Progress == nil {
-		r.news.Progress = p.Progress
-	}
-	if r.news.Message == nil {
-		r.news.Message = p.Message
-	}
-	if r.news.Metrics == nil {
-		r.news.Metrics = p.Metrics
-	}
-	r.fresh = true
 }
 
 func (r *Run) sendReport(ctx context.Context, p jobs.Progress) error {
@@ -395,47 +360,24 @@ func (r *Run) sendReport(ctx context.Context, p jobs.Progress) error {
 	return err
 }
 
-// lastReport bounds how long the end of a job waits for its last news.
-const lastReport = 2 * time.Second
-
-// flush sends the news that are left, once, and takes no more.
-func (r *Run) flush() {
-	r.told.Wait() // it ends with the context
-	r.mu.Lock()
-	p, fresh := r.news, r.fresh
-	r.telling = true
-	r.mu.Unlock()
-	if fresh && !r.gone.Load() {
-		ctx, cancel := context.WithTimeout(context.Background(), lastReport)
-		defer cancel()
-		_ = r.sendReport(ctx, p) // the end counts, and is told anyway
-	}
-}
-
 // completePatience is for how long an end is offered to a service that is away, beyond the time for which the lease may
 // be relied on: a service that comes back keeps the leases that it had.
 const completePatience = 10 * time.Minute
 
 // complete tells the service how the run ended, again and again until it is answered, the lease is known to be over, or
-// there is no hope left.
-func (r *Run) complete(result any, failure error) {
+// there is no hope left. The cause is that of the context's end, before.
+func (r *Run) complete(result any, failure, cause error) {
 	c := jobs.Completion{LeaseID: r.Lease.ID, WorkerID: r.w.o.ID, Status: jobs.Completed}
 	if failure == nil {
 		c.Result, failure = encoded(result)
 	}
-	cause := context.Cause(r.ctx)
 	if failure != nil {
 		failure = forLocks(cause, failure)
 		c.Status, c.Error = jobs.Failed, failureJSON(failure)
 	}
-	r.cancel(nil)
-	r.flush()
 	switch {
 	case r.gone.Load():
-		if cause == nil {
-			cause = jobs.ErrLeaseNotFound
-		}
-		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cause})
+		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cmp.Or(cause, jobs.ErrLeaseNotFound)})
 		return
 	case errors.Is(cause, ErrRuntime) && failure != nil:
 		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cause})
@@ -490,7 +432,7 @@ func (r *Run) applied(ctx context.Context, as jobs.State) bool {
 	if !ok {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, lastReport)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	v, err := reader.Get(ctx, r.Job.ID)
 	if err != nil {

@@ -14,10 +14,6 @@ func TestMemoryStoreOfJobsKeepsEveryPromise(t *testing.T) {
 	jobstest.TestStore(t, func(*testing.T) jobs.Store { return memstore.New().Jobs() })
 }
 
-func TestMemoryStoreOfJobsKeepsWhatAManagerDoes(t *testing.T) {
-	jobstest.TestGame(t, func(*testing.T) jobs.Store { return memstore.NewJobs() })
-}
-
 func TestManagersOverMemorySurviveTheirDeath(t *testing.T) {
 	jobstest.TestRestart(t, func(*testing.T) jobs.Store { return memstore.NewJobs() })
 }

@@ -115,11 +115,6 @@ func TestManagersOverADatabaseSurviveTheirDeath(t *testing.T) {
 	jobstest.TestRestart(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
 }
 
-func TestJobsInADatabaseKeepWhatAManagerDoes(t *testing.T) {
-	t.Parallel()
-	jobstest.TestGame(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
-}
-
 // separate and together open stores for jobs and locks: two databases, and one.
 func separate(t *testing.T) (jobs.Store, lokt.Service) {
 	db := start(t, place(t), Options{JobsOnly: true})
