@@ -84,7 +84,7 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 				continue
 			}
 			i := len(g.nodes)
-			n := &waitNode{waiter: *w, lock: l, stuck: true, reenter: l.reenters(w.Claim)}
+			n := &waitNode{waiter: *w, lock: l, stuck: true, reenter: l.reenters(&w.Owner)}
 			if n.reenter {
 				ahead = append(slices.Clip(ahead), i)
 			} else { // the next one then waits for all ahead of this one, too
@@ -120,7 +120,7 @@ func (g *waitGraph) dropFree() {
 			if !n.stuck || slices.ContainsFunc(n.ahead, func(i int) bool { return g.nodes[i].stuck }) {
 				continue
 			}
-			if g.staying(n).admits(n.waiter.Claim) {
+			if g.staying(n).admits(&n.waiter.Claim) {
 				n.stuck, changed = false, true
 			}
 		}
@@ -145,8 +145,8 @@ func (g *waitGraph) connect() {
 		if !n.stuck {
 			continue
 		}
-		if staying := g.staying(n); !staying.admits(n.waiter.Claim) { // otherwise only those ahead keep it
-			for _, h := range staying.inTheWay(n.waiter.Claim) {
+		if staying := g.staying(n); !staying.admits(&n.waiter.Claim) { // otherwise only those ahead keep it
+			for _, h := range staying.inTheWay(&n.waiter.Claim) {
 				for _, to := range g.keepers(h.LeaseID) {
 					g.edges[i] = append(g.edges[i], waitEdge{to: to, bound: true})
 					g.nodes[to].wanted = true

@@ -148,7 +148,7 @@ func web(t *rapid.T) []Snapshot {
 			c := Claim{Name: locks[i].Lock.Name, LeaseID: fmt.Sprintf("hold-%d-%d", i, who), Owner: Owner{ID: fmt.Sprint(who)}}
 			c.Limit = rapid.SampledFrom([]int{1, 2, 3, Shared}).Draw(t, "limit")
 			c.Strict = rapid.Bool().Draw(t, "strict")
-			if locks[i].Lock.admits(c) {
+			if locks[i].Lock.admits(&c) {
 				locks[i].Lock.Holders = append(locks[i].Lock.Holders, Holder{Claim: c})
 				held[who] = append(held[who], c.LeaseID)
 				top[who] = i + 1
@@ -161,7 +161,7 @@ func web(t *rapid.T) []Snapshot {
 		}
 		l := &locks[rapid.IntRange(top[who], n-1).Draw(t, "wants")].Lock
 		number++
-		l.enqueue(Waiter{
+		l.enqueue(&Waiter{
 			Claim: Claim{
 				Name: l.Name, LeaseID: fmt.Sprintf("wait-%d", number), Owner: Owner{ID: fmt.Sprint(who)}, Within: held[who],
 				Limit: rapid.SampledFrom([]int{1, 2, 3, Shared}).Draw(t, "limit"), Priority: rapid.IntRange(0, 1).Draw(t, "priority"),
@@ -265,7 +265,8 @@ func TestVictimThatGivesWayBreaksTheCircle(t *testing.T) {
 			}
 			for i := range locks {
 				if locks[i].Lock.Name == victim.Name {
-					locks[i].Lock.leave(victim.LeaseID)
+					at, _ := locks[i].Lock.Position(victim.LeaseID)
+					locks[i].Lock.leave(at)
 				}
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,13 +98,14 @@ func (c Claim) Public() Claim {
 
 // Public returns the lock as others than those who hold it or wait for it see it.
 func (l Lock) Public() Lock {
-	l = l.clone()
+	l.Holders, l.Queue = slices.Clone(l.Holders), slices.Clone(l.Queue)
 	for i := range l.Holders {
 		l.Holders[i].Claim = l.Holders[i].Claim.Public()
 	}
-	for i := range l.Queue {
-		w := l.edit(i)
-		w.Claim = w.Claim.Public()
+	for i, w := range l.Queue {
+		shown := *w
+		shown.Claim = w.Claim.Public()
+		l.Queue[i] = &shown
 	}
 	l.Freeze = l.Freeze.Public()
 	return l

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 	"unicode"
@@ -41,6 +40,10 @@ type Lock struct {
 	Queue    []*Waiter `json:"queue"`           // next first: by priority, then place
 	Freeze   *Freeze   `json:"freeze,omitzero"`
 	Corrupt  string    `json:"corrupt,omitzero"` // why what the store found is no lock. The next change clears it
+
+	// Before calm, nobody in the queue goes away or leaves, or may enter, unless another change lets them. It is zero if
+	// that is not known, as after reading a lock.
+	calm time.Time
 }
 
 // Owner says who claims: two claims of the same owner do not block each other, unless both are strict.
@@ -58,12 +61,12 @@ func (o Owner) Same(other Owner) bool {
 	return o.ID == other.ID && (o.AnySession || o.Session == other.Session)
 }
 
-// key partitions holders into owners for counting.
-func (o Owner) key() string {
+// alone returns what tells the owner apart from others, for counting.
+func (o Owner) alone() Owner {
 	if o.AnySession {
-		return o.ID
+		return Owner{ID: o.ID, AnySession: true}
 	}
-	return o.ID + "\x00" + o.Session
+	return Owner{ID: o.ID, Session: o.Session}
 }
 
 func (o Owner) String() string {
@@ -291,13 +294,6 @@ func (l Lock) Free() bool {
 	return len(l.Holders) == 0 && len(l.Queue) == 0 && l.Freeze == nil && l.Corrupt == ""
 }
 
-// clone returns a copy whose holders, queue and freeze can be changed.
-func (l Lock) clone() Lock {
-	l.Holders = slices.Clone(l.Holders)
-	l.Queue = slices.Clone(l.Queue)
-	return l
-}
-
 // Equal reports whether the locks are the same but for their revisions.
 func (l *Lock) Equal(o *Lock) bool {
 	return l.Name == o.Name && l.Token == o.Token && l.Corrupt == o.Corrupt && reflect.DeepEqual(l.Freeze, o.Freeze) &&
@@ -307,7 +303,7 @@ func (l *Lock) Equal(o *Lock) bool {
 
 // Clone returns a copy that shares nothing with l.
 func (l Lock) Clone() Lock {
-	l = l.clone()
+	l.Holders, l.Queue = slices.Clone(l.Holders), slices.Clone(l.Queue)
 	for i := range l.Holders {
 		h := &l.Holders[i]
 		h.Claim = h.Claim.clone()
@@ -333,34 +329,4 @@ func clonePtr[T any](p *T) *T {
 	}
 	v := *p
 	return &v
-}
-
-// enqueue puts w behind every waiter of at least its priority.
-func (l *Lock) enqueue(w Waiter) {
-	i := sort.Search(len(l.Queue), func(i int) bool { return l.Queue[i].Priority < w.Priority })
-	if w.Place = 1; i > 0 && l.Queue[i-1].Priority == w.Priority {
-		w.Place = l.Queue[i-1].Place + 1
-	}
-	l.Queue = slices.Insert(l.Queue, i, &w)
-}
-
-// putBack puts waiters, in their order, before all others of their priority.
-func (l *Lock) putBack(all []Waiter) {
-	for _, w := range slices.Backward(all) {
-		if _, queued := l.Position(w.LeaseID); queued {
-			continue
-		}
-		i := sort.Search(len(l.Queue), func(i int) bool { return l.Queue[i].Priority <= w.Priority })
-		if w.Place = 0; i < len(l.Queue) && l.Queue[i].Priority == w.Priority {
-			w.Place = l.Queue[i].Place - 1
-		}
-		l.Queue = slices.Insert(l.Queue, i, &w)
-	}
-}
-
-// edit replaces the i-th waiter by a copy that may be changed.
-func (l *Lock) edit(i int) *Waiter {
-	w := *l.Queue[i]
-	l.Queue[i] = &w
-	return &w
 }

@@ -100,10 +100,10 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, e
 		}
 		return Holder{}, err
 	}
-	if !d.queued {
+	if d.place == nil {
 		return d.holder, d.err
 	}
-	return m.wait(ctx, c, begun, d.Lock.placeUntil(c.LeaseID), polled)
+	return m.wait(ctx, c, begun, d.place, polled)
 }
 
 // ask puts the claim to the rules.
@@ -159,14 +159,15 @@ func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
 	})
 }
 
-// wait keeps the claim in the queue until it is granted, its time is up or ctx ends. Its place lasts until then.
-func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, polled bool) (Holder, error) {
+// wait keeps the claim at its place in the queue until it is granted, its time is up or ctx ends.
+func (m *Manager) wait(ctx context.Context, c *Claim, begun time.Time, place *Waiter, polled bool) (Holder, error) {
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	for {
 		s, err := m.store.View(ctx, c.Name)
 		if err == nil {
 			now := time.Now()
-			look := s.turn(c) || !now.Before(refresh)
+			at, queued := s.Lock.Position(c.LeaseID)
+			look := !queued || s.turn(c, at) || !now.Before(refresh)
 			switch {
 			case look:
 			case c.Wait > 0 && now.Sub(begun) >= c.Wait:
@@ -178,7 +179,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 				}
 			}
 			if !look {
-				watch, most := s.nap(c)
+				watch, most := s.nap(c, at)
 				s = Snapshot{} // of a crowded lock it is large, and many may wait
 				most = min(most, refresh.Sub(now))
 				if c.Wait > 0 {
@@ -192,11 +193,10 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 					ask = m.askAgain
 				}
 				var d *decision
-				if d, err = ask(ctx, c); err == nil && !d.queued {
-					return d.holder, d.err
-				}
-				if err == nil {
-					until = d.Lock.placeUntil(c.LeaseID)
+				if d, err = ask(ctx, c); err == nil {
+					if place = d.place; place == nil {
+						return d.holder, d.err
+					}
 				}
 			}
 		}
@@ -205,7 +205,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 			case !polled:
 				m.withdraw(ctx, c, time.Since(begun), undoTimeout)
 			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
-				m.hungUp(ctx, c, until)
+				m.hungUp(ctx, c, place.Until)
 			}
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -223,24 +223,17 @@ func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 	_ = m.answer(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, until) })
 }
 
-// turn reports whether asking again may change anything for a queued claim: it was granted, left the queue, counts as
+// turn reports whether asking again may change anything for a claim with so many ahead of it in the queue: it counts as
 // away, or somebody in the queue can be let in.
-func (s Snapshot) turn(c *Claim) bool {
-	if _, in := s.Lock.Holder(c.LeaseID); in {
-		return true
-	}
-	if i, queued := s.Lock.Position(c.LeaseID); !queued || s.Lock.Queue[i].away(s.Now) {
-		return true
-	}
-	return s.promotes() || (c.Refresh || s.Lock.Corrupt != "") && s.WouldGrant(*c) == nil
+func (s Snapshot) turn(c *Claim, ahead int) bool {
+	return s.Lock.Queue[ahead].away(s.Now) || s.promotes() || (c.Refresh || s.Lock.Corrupt != "") && s.WouldGrant(*c) == nil
 }
 
 // nap returns what a queued claim waits for, and for how long at most, before it looks again.
-func (s Snapshot) nap(c *Claim) (Watch, time.Duration) {
+func (s Snapshot) nap(c *Claim, ahead int) (Watch, time.Duration) {
 	look := WaitRefresh
 	if next := s.NextChange(); !next.IsZero() {
 		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes.
-		ahead, _ := s.Lock.Position(c.LeaseID)
 		look = min(look, next.Sub(s.Now)+time.Millisecond+time.Duration(min(ahead, 50))*20*time.Millisecond)
 	}
 	if len(c.Within) > 0 {

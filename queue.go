@@ -6,37 +6,79 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sort"
 	"time"
 )
 
 // grantsPerStep is how many waiters one step lets in: the next step, which those take at once, lets in the rest.
 const grantsPerStep = 250
 
-// promote grants what can be granted from the queue, in order. Behind a waiter that cannot enter yet only those may
-// whose owner holds the lock already: they would otherwise wait for themselves. Those that are away are passed over.
-func (d *decision) promote(now time.Time) {
-	l := &d.Lock
-	if l.Freeze == nil && l.Corrupt == "" {
-		blocked, there := false, now.Add(QueueTTL) // a place for longer than that: not away
-		granted := 0
-		for i := 0; i < len(l.Queue) && granted < grantsPerStep; {
-			w := l.Queue[i]
-			if away := !w.Until.After(there); away || blocked && !l.reenters(w.Claim) || !l.admits(w.Claim) {
-				blocked = blocked || !away
-				i++
+// serve goes through the queue once. It drops who is gone, grants what can be granted, in order, and asks holders to
+// yield. Behind a waiter that cannot enter yet only those may whose owner holds the lock already: they would otherwise
+// wait for themselves. Those that are away are passed over.
+func (d *decision) serve(s Snapshot) {
+	l, now := &d.Lock, s.Now
+	open, blocked, granted := l.Freeze == nil && l.Corrupt == "", false, 0
+	stay := make([]*Waiter, 0, len(l.Queue))
+	var preempting []*Waiter
+	var firstAway, firstGone time.Time // of those there, and of those away
+	there := now.Add(QueueTTL)
+	for _, w := range l.Queue {
+		away, end := !w.Until.After(there), &firstAway
+		if away || len(s.Dead) > 0 {
+			if reason := s.left(w); reason != "" {
+				d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
+				d.note(now, EventWait, Holder{Claim: w.Claim},
+					ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(now.Sub(w.Since)))
 				continue
 			}
-			l.Queue = slices.Delete(l.Queue, i, i+1)
-			granted++
-			h := d.grant(now, w.Claim)
-			h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
-			l.Holders[len(l.Holders)-1] = h
-			d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
+		}
+		if away {
+			end = &firstGone
+		} else if open && (!blocked || l.reenters(&w.Owner)) && l.admits(&w.Claim) {
+			if granted++; granted <= grantsPerStep {
+				h := d.grant(now, w.Claim)
+				h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
+				l.Holders[len(l.Holders)-1] = h
+				d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
+				continue
+			}
+			open = false
+		}
+		blocked = blocked || !away
+		stay = append(stay, w)
+		if w.Preempt > 0 {
+			preempting = append(preempting, w)
+		}
+		if end.IsZero() || w.Until.Before(*end) {
+			*end = w.Until
 		}
 	}
-	for i := range l.Holders {
-		l.askToYield(i, now)
+	if len(stay) < len(l.Queue) {
+		l.Queue = stay
 	}
+	if l.calm = firstGone; !firstAway.IsZero() {
+		if at := firstAway.Add(-QueueTTL); l.calm.IsZero() || at.Before(l.calm) {
+			l.calm = at
+		}
+	}
+	if granted > grantsPerStep { // the next step goes on
+		l.calm = time.Time{}
+	}
+	for i := range l.Holders {
+		l.Holders[i].askToYield(preempting, now)
+	}
+}
+
+// left returns why the waiter is not in the queue any more, or nothing if it is.
+func (s Snapshot) left(w *Waiter) string {
+	switch {
+	case s.Dead[w.LeaseID]:
+		return ReasonDead
+	case past(s.Now, w.Until):
+		return ReasonGaveUp
+	}
+	return ""
 }
 
 // Away reports whether nobody is known to be there for the queued claim: its process is dead, its client has hung up,
@@ -45,17 +87,6 @@ func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.No
 
 // away is Away without regard to processes: what is left of its place tells when a claim was asked for.
 func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueTTL)) }
-
-// passable returns when those behind the first in the queue may pass it because it is away. It is zero if they could not
-// enter anyway.
-func (s Snapshot) passable() time.Time {
-	first := slices.IndexFunc(s.Lock.Queue, func(w *Waiter) bool { return !s.Away(w) })
-	if first < 0 || first == len(s.Lock.Queue)-1 || s.Lock.Freeze != nil ||
-		slices.ContainsFunc(s.Lock.Holders, func(h Holder) bool { return h.limit() == Exclusive }) {
-		return time.Time{}
-	}
-	return s.Lock.Queue[first].Until.Add(-QueueTTL)
-}
 
 // missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
@@ -78,17 +109,14 @@ func (s Snapshot) missed(h Holder) bool {
 	return stale && missed
 }
 
-// asking returns the snapshot in which the queued claim's claimant is there.
-func (s Snapshot) asking(c Claim) Snapshot {
-	i, queued := s.Lock.Position(c.LeaseID)
-	if !queued {
-		return s
+// asking returns the snapshot in which the claimant of the queued claim is there.
+func (s Snapshot) asking(at int, c *Claim) Snapshot {
+	if w := s.Lock.Queue[at]; w.away(s.Now) && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
+		back := *w
+		back.Until = s.Now.Add(PresenceTTL + QueueTTL)
+		s.Lock.replace(at, &back)
+		s.Lock.calm = time.Time{}
 	}
-	if w := s.Lock.Queue[i]; !w.away(s.Now) || past(s.Now, w.Until) || w.Owner.ID != c.Owner.ID {
-		return s
-	}
-	s.Lock.Queue = slices.Clone(s.Lock.Queue)
-	s.Lock.edit(i).Until = s.Now.Add(PresenceTTL + QueueTTL)
 	return s
 }
 
@@ -96,32 +124,30 @@ func (s Snapshot) asking(c Claim) Snapshot {
 // by that a request that ends can tell whether there was another since (see away).
 func asked(s Snapshot, c Claim, again time.Duration) *decision {
 	d := acquire(s, c)
-	i, ok := d.Lock.Position(c.LeaseID)
-	if !ok || !d.queued {
+	w := d.place // which nobody else has seen yet
+	if w == nil {
 		return d
 	}
-	w := d.Lock.edit(i)
 	if again < PresenceTTL {
 		w.Until = s.Now.Add(again + QueueTTL)
 	}
-	if was := s.Lock.placeUntil(c.LeaseID); w.Until.Sub(was).Abs() <= rounding {
-		w.Until = was.Add(2 * rounding)
+	if d.was != nil && w.Until.Sub(d.was.Until).Abs() <= rounding {
+		w.Until = d.was.Until.Add(2 * rounding)
 	}
+	d.Lock.expect(w)
 	return d
 }
 
 // rounding is by how much a time may be off that a store has kept.
 const rounding = time.Millisecond
 
-// askToYield marks the holder as wanted by the waiters that may preempt it, or takes the mark away when none is left.
-// Those that are away do not ask.
-func (l *Lock) askToYield(i int, now time.Time) {
-	h := &l.Holders[i]
+// askToYield marks the holder as wanted by a waiter that may preempt it, or takes the mark away when none is left. Those
+// that are away do not ask.
+func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 	var by *Waiter
 	wanted := false
-	for j := range l.Queue {
-		w := l.Queue[j]
-		if w.Preempt > 0 && w.Priority > h.Priority && !w.Owner.Same(h.Owner) {
+	for _, w := range preempting {
+		if w.Priority > h.Priority && !w.Owner.Same(h.Owner) {
 			wanted = true
 			if !w.away(now) {
 				by = w
@@ -143,10 +169,10 @@ func (l *Lock) askToYield(i int, now time.Time) {
 	}
 }
 
-// reenters reports whether the claim's owner holds the lock already.
-func (l *Lock) reenters(c Claim) bool {
+// reenters reports whether the owner holds the lock already.
+func (l *Lock) reenters(o *Owner) bool {
 	for i := range l.Holders {
-		if c.Owner.Same(l.Holders[i].Owner) {
+		if o.Same(l.Holders[i].Owner) {
 			return true
 		}
 	}
@@ -155,9 +181,9 @@ func (l *Lock) reenters(c Claim) bool {
 
 // ahead yields the waiters that come before the claim: all of at least its priority that are not away, unless its owner
 // is in already.
-func (l *Lock) ahead(c Claim, now time.Time) iter.Seq[*Waiter] {
+func (l *Lock) ahead(c *Claim, now time.Time) iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
-		if l.reenters(c) {
+		if l.reenters(&c.Owner) {
 			return
 		}
 		for _, w := range l.Queue {
@@ -169,57 +195,38 @@ func (l *Lock) ahead(c Claim, now time.Time) iter.Seq[*Waiter] {
 }
 
 // behind reports whether somebody comes before the claim.
-func (l *Lock) behind(c Claim, now time.Time) bool {
+func (l *Lock) behind(c *Claim, now time.Time) bool {
 	for range l.ahead(c, now) {
 		return true
 	}
 	return false
 }
 
-// queue puts the claim into the queue, or lets it stay there.
-func (d *decision) queue(now time.Time, c Claim) {
+// queue puts the claim into the queue, or lets it stay there at its place.
+func (d *decision) queue(s Snapshot, c Claim, at int) {
 	l := &d.Lock
-	d.queued = true
-	if i, ok := l.Position(c.LeaseID); ok {
-		w := l.edit(i)
-		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, now.Add(PresenceTTL+QueueTTL)
-		for i := range l.Holders {
-			l.askToYield(i, now)
-		}
-		return
-	}
-	if len(l.Queue) >= MaxWaiters {
-		d.queued = false
+	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(PresenceTTL + QueueTTL)}
+	switch {
+	case d.was != nil:
+		*w = *d.was
+		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+QueueTTL)
+		l.replace(at, w)
+	case len(l.Queue) >= MaxWaiters:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
 			ErrFull, len(l.Queue), l.Name)
-		d.note(now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
+		d.note(s.Now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
 		return
+	default:
+		l.enqueue(w)
+		d.note(s.Now, EventWait, Holder{Claim: c}, ExtraOutcome, "started")
 	}
-	l.enqueue(Waiter{Claim: c, Since: now, Until: now.Add(PresenceTTL + QueueTTL)})
-	d.note(now, EventWait, Holder{Claim: c}, ExtraOutcome, "started")
-	for i := range l.Holders {
-		l.askToYield(i, now)
+	if d.place = w; w.Preempt > 0 {
+		d.serve(s)
 	}
 }
 
 // promotes reports whether any request would grant the lock to somebody in the queue.
-func (s Snapshot) promotes() bool {
-	d := begin(s)
-	for i := range d.Lock.Holders {
-		if s.Lock.held(d.Lock.Holders[i].LeaseID) < 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// placeUntil returns when the lease's place in the queue lapses, or the zero time if it has none.
-func (l *Lock) placeUntil(leaseID string) time.Time {
-	if i, ok := l.Position(leaseID); ok {
-		return l.Queue[i].Until
-	}
-	return time.Time{}
-}
+func (s Snapshot) promotes() bool { return begin(s).Lock.Token != s.Lock.Token }
 
 // away leaves a claim less time to be asked for again, unless that happened since it got its place until then.
 func away(s Snapshot, leaseID string, until time.Time) *decision {
@@ -228,18 +235,59 @@ func away(s Snapshot, leaseID string, until time.Time) *decision {
 	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding || !soon.Before(until) {
 		return &decision{Change: Change{Lock: s.Lock}}
 	}
-	s.Lock = s.Lock.clone()
-	s.Lock.edit(i).Until = soon
+	w := *s.Lock.Queue[i]
+	w.Until = soon
+	s.Lock.replace(i, &w)
 	return begin(s)
 }
 
-// leave takes the lease out of the queue.
-func (l *Lock) leave(leaseID string) (*Waiter, bool) {
-	i, ok := l.Position(leaseID)
-	if !ok {
-		return nil, false
+// The queue is shared by snapshots, so its slice and its waiters are replaced, and never changed in place.
+
+// enqueue puts w behind every waiter of at least its priority.
+func (l *Lock) enqueue(w *Waiter) {
+	i := sort.Search(len(l.Queue), func(i int) bool { return l.Queue[i].Priority < w.Priority })
+	if w.Place = 1; i > 0 && l.Queue[i-1].Priority == w.Priority {
+		w.Place = l.Queue[i-1].Place + 1
 	}
+	l.insert(i, w)
+}
+
+// putBack puts waiters, in their order, before all others of their priority.
+func (l *Lock) putBack(all []Waiter) {
+	for _, w := range slices.Backward(all) {
+		if _, queued := l.Position(w.LeaseID); queued {
+			continue
+		}
+		i := sort.Search(len(l.Queue), func(i int) bool { return l.Queue[i].Priority <= w.Priority })
+		if w.Place = 0; i < len(l.Queue) && l.Queue[i].Priority == w.Priority {
+			w.Place = l.Queue[i].Place - 1
+		}
+		l.insert(i, &w)
+	}
+}
+
+func (l *Lock) insert(i int, w *Waiter) {
+	l.Queue = slices.Concat(l.Queue[:i], []*Waiter{w}, l.Queue[i:])
+	l.expect(w)
+}
+
+func (l *Lock) replace(i int, w *Waiter) {
+	l.Queue = slices.Clone(l.Queue)
+	l.Queue[i] = w
+	l.expect(w)
+}
+
+// leave takes the i-th waiter out of the queue.
+func (l *Lock) leave(i int) *Waiter {
 	w := l.Queue[i]
-	l.Queue = slices.Delete(l.Queue, i, i+1)
-	return w, true
+	l.Queue = slices.Concat(l.Queue[:i], l.Queue[i+1:])
+	l.calm = time.Time{}
+	return w
+}
+
+// expect sees to it that the queue is looked at again when the waiter goes away.
+func (l *Lock) expect(w *Waiter) {
+	if at := w.Until.Add(-QueueTTL); at.Before(l.calm) {
+		l.calm = at
+	}
 }

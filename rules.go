@@ -30,7 +30,8 @@ type Removed struct {
 type decision struct {
 	Change
 	holder    Holder
-	queued    bool
+	place     *Waiter // the claim's place in the queue, if it waits
+	was       *Waiter // the place that it had before this request, if any
 	removed   []Removed
 	succeeded int // how many of the removed holders have a successor
 	ended     []Holder
@@ -104,8 +105,8 @@ func (s Snapshot) Frozen() *Freeze {
 // past reports whether the deadline, if there is one, is over: strictly after it.
 func past(now, deadline time.Time) bool { return !deadline.IsZero() && now.After(deadline) }
 
-// NextChange returns the earliest moment after now at which time alone changes who may enter: an expiry of a holder, a
-// waiter or a freeze. It is zero if there is none.
+// NextChange returns the earliest moment after now at which time alone changes who may enter: an expiry of a holder or
+// a freeze, or that a waiter goes away or leaves. It is zero if there is none.
 func (s Snapshot) NextChange() time.Time {
 	var next time.Time
 	consider := func(t time.Time) {
@@ -120,10 +121,14 @@ func (s Snapshot) NextChange() time.Time {
 			consider(h.Yield.Deadline)
 		}
 	}
-	for _, w := range s.Lock.Queue {
-		consider(w.Until)
+	if s.Now.Before(s.Lock.calm) {
+		consider(s.Lock.calm)
+	} else {
+		for _, w := range s.Lock.Queue {
+			consider(w.Until)
+			consider(w.Until.Add(-QueueTTL))
+		}
 	}
-	consider(s.passable())
 	if s.Lock.Freeze != nil {
 		consider(s.Lock.Freeze.ExpiresAt)
 	}
@@ -137,12 +142,13 @@ func (s Snapshot) WouldGrant(c Claim) error {
 	return acquire(s, c).err
 }
 
-// begin prunes what is stale and lets in who may enter. Every rule starts from here.
+// begin prunes what is stale and lets in who may enter. Every rule starts from here. The decision's holders may be
+// changed; its queue is the snapshot's.
 func begin(s Snapshot) *decision {
-	d := &decision{Change: Change{Lock: s.Lock.clone()}}
+	d := &decision{Change: Change{Lock: s.Lock}}
 	l := &d.Lock
 	var missed []Waiter
-	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
+	l.Holders = slices.DeleteFunc(slices.Clone(l.Holders), func(h Holder) bool {
 		reason, stale := s.Stale(h)
 		if stale {
 			if w, stays := h.missed(reason); stays {
@@ -154,29 +160,14 @@ func begin(s Snapshot) *decision {
 		return stale
 	})
 	l.putBack(missed)
-	l.Queue = slices.DeleteFunc(l.Queue, func(w *Waiter) bool {
-		if l.held(w.LeaseID) >= 0 { // granted by a change of which only the first half was stored
-			return true
-		}
-		reason := ""
-		switch {
-		case s.Dead[w.LeaseID]:
-			reason = ReasonDead
-		case past(s.Now, w.Until):
-			reason = ReasonGaveUp
-		default:
-			return false
-		}
-		d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
-		d.note(s.Now, EventWait, Holder{Claim: w.Claim},
-			ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(s.Now.Sub(w.Since)))
-		return true
-	})
+	changed := len(d.removed) > 0 || len(s.Dead) > 0
 	if f := l.Freeze; f != nil && s.Frozen() == nil {
-		l.Freeze = nil
+		l.Freeze, changed = nil, true
 		d.noteFreeze(s.Now, EventUnfreeze, *f, f.Owner, ExtraReason, ReasonExpired)
 	}
-	d.promote(s.Now)
+	if changed || !s.Now.Before(l.calm) {
+		d.serve(s)
+	}
 	return d
 }
 
@@ -208,19 +199,17 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 // admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
 // than the smallest limit among all of them. Holds of one owner count once, but strict ones count each. A lock has at
 // most MaxHolders holds, whatever the limits.
-func (l *Lock) admits(c Claim) bool {
-	limit := c.limit()
-	if len(l.Holders) >= MaxHolders {
-		if l.held(c.LeaseID) < 0 {
-			return false
-		}
+func (l *Lock) admits(c *Claim) bool {
+	if len(l.Holders) >= MaxHolders && l.held(c.LeaseID) < 0 {
+		return false
 	}
-	strict := map[string]int{}
-	own := 0
+	limit, own := c.limit(), 0
 	if c.Strict {
 		own++
 	}
-	for _, h := range l.Holders {
+	strict := make(map[Owner]int, len(l.Holders))
+	for i := range l.Holders {
+		h := &l.Holders[i]
 		if h.LeaseID == c.LeaseID {
 			continue
 		}
@@ -232,7 +221,7 @@ func (l *Lock) admits(c Claim) bool {
 		if c.Owner.Same(h.Owner) {
 			own += n
 		} else {
-			strict[h.Owner.key()] += n
+			strict[h.Owner.alone()] += n
 		}
 	}
 	units := max(own, 1)
@@ -290,13 +279,21 @@ func (h *Holder) extend(now time.Time) {
 
 // acquire decides a claim.
 func acquire(s Snapshot, c Claim) *decision {
-	d := begin(s.asking(c))
+	at, queued := s.Lock.Position(c.LeaseID)
+	if queued {
+		s = s.asking(at, &c)
+	}
+	d := begin(s)
 	l := &d.Lock
 	if i := l.held(c.LeaseID); i >= 0 {
 		return d.resend(s.Now, i, c)
 	}
-	if i, queued := l.Position(c.LeaseID); queued {
-		first := l.Queue[i].Claim
+	if queued || len(d.removed) > 0 {
+		at, queued = l.Position(c.LeaseID)
+	}
+	if queued {
+		d.was = l.Queue[at]
+		first := d.was.Claim
 		if first.Owner.ID != c.Owner.ID {
 			d.err = invalid("lease ID is in use by %s", first.Owner)
 			return d
@@ -306,25 +303,27 @@ func acquire(s Snapshot, c Claim) *decision {
 		}
 		c = first // its place in the queue is that of the claim as it was first made
 	}
-	if c.Refresh && d.refresh(s.Now, c) {
+	if c.Refresh && d.refresh(s, c) {
 		return d
 	}
-	admitted := l.Freeze == nil && l.admits(c)
+	admitted := l.Freeze == nil && l.admits(&c)
 	switch {
-	case admitted && !l.behind(c, s.Now):
+	case admitted && !l.behind(&c, s.Now):
 		if l.Corrupt != "" {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
 			l.Corrupt = ""
 		}
-		l.leave(c.LeaseID)
-		d.settle(s.Now, d.grant(s.Now, c).LeaseID)
+		if queued {
+			l.leave(at)
+		}
+		d.settle(s, d.grant(s.Now, c).LeaseID)
 	case c.Wait != 0:
-		d.queue(s.Now, c)
+		d.queue(s, c, at)
 	case l.Freeze != nil:
-		d.err = l.blocked(c, s.Now)
+		d.err = l.blocked(&c, s.Now)
 		d.note(s.Now, EventFreezeDeny, Holder{Claim: c}, "frozen_by", l.Freeze.Owner.String())
 	default:
-		blocked := l.blocked(c, s.Now)
+		blocked := l.blocked(&c, s.Now)
 		d.err = blocked
 		d.note(s.Now, EventDeny, Holder{Claim: c}, "holder", firstOwner(blocked))
 	}
@@ -332,8 +331,8 @@ func acquire(s Snapshot, c Claim) *decision {
 }
 
 // settle lets in whom the change of a hold made room for, asks to yield whom it concerns, and answers with the hold.
-func (d *decision) settle(now time.Time, leaseID string) {
-	d.promote(now)
+func (d *decision) settle(s Snapshot, leaseID string) {
+	d.serve(s)
 	d.holder, _ = d.Lock.Holder(leaseID)
 }
 
@@ -350,12 +349,12 @@ func firstOwner(e *BlockedError) string {
 
 // refresh renews a re-entrant hold of the claim's owner on the claim's terms, if it may. A hold that went stale and that
 // nobody took since is taken up again under its lease ID, as a new grant with a new token.
-func (d *decision) refresh(now time.Time, c Claim) bool {
-	l := &d.Lock
+func (d *decision) refresh(s Snapshot, c Claim) bool {
+	l, now := &d.Lock, s.Now
 	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
 	if i := slices.IndexFunc(l.Holders, own); i >= 0 {
 		again := l.Holders[i].refreshed(now, c)
-		if !l.admits(again.Claim) || past(now, again.ExpiresAt) { // older already than the claim lets it become
+		if !l.admits(&again.Claim) || past(now, again.ExpiresAt) { // older already than the claim lets it become
 			return false
 		}
 		l.Holders[i] = again
@@ -368,7 +367,7 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		again := d.removed[i].Holder
 		again.HeldSince, again.Yield = now, nil
 		again = again.refreshed(now, c)
-		if !l.admits(again.Claim) || l.behind(again.Claim, now) {
+		if !l.admits(&again.Claim) || l.behind(&again.Claim, now) {
 			return false
 		}
 		d.removed = slices.Delete(d.removed, i, i+1)
@@ -380,9 +379,11 @@ func (d *decision) refresh(now time.Time, c Claim) bool {
 		l.Holders = append(l.Holders, again)
 		d.holder = again
 	}
-	l.leave(c.LeaseID)
+	if i, queued := l.Position(c.LeaseID); queued {
+		l.leave(i)
+	}
 	d.note(now, EventRenew, d.holder)
-	d.settle(now, d.holder.LeaseID)
+	d.settle(s, d.holder.LeaseID)
 	return true
 }
 
@@ -428,7 +429,7 @@ func (h *Holder) renew(now time.Time) (told bool) {
 }
 
 // blocked says what keeps the claim out: a freeze, holders that it cannot share with, those who were first.
-func (l *Lock) blocked(c Claim, now time.Time) *BlockedError {
+func (l *Lock) blocked(c *Claim, now time.Time) *BlockedError {
 	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: slices.Collect(l.ahead(c, now)), Now: now}
 	if !l.admits(c) {
 		e.Holders = l.inTheWay(c)
@@ -438,7 +439,7 @@ func (l *Lock) blocked(c Claim, now time.Time) *BlockedError {
 
 // inTheWay returns the holders but for a claim's own re-entrant ones. The owner's strict holds are among them if the
 // claim is strict, or if they alone are more than it shares with.
-func (l *Lock) inTheWay(c Claim) []Holder {
+func (l *Lock) inTheWay(c *Claim) []Holder {
 	var others, own []Holder
 	for _, h := range l.Holders {
 		switch {
@@ -513,7 +514,7 @@ func prune(s Snapshot) *decision {
 	if d.Lock.Corrupt != "" {
 		d.note(s.Now, EventCorruptBreak, Holder{}, ExtraReason, d.Lock.Corrupt)
 		d.Lock.Corrupt = ""
-		d.promote(s.Now)
+		d.serve(s)
 	}
 	return d
 }
@@ -524,7 +525,7 @@ func millis(t time.Duration) string {
 
 // then goes on with what the decision has made of the lock.
 func (d *decision) then(s Snapshot) *decision {
-	s.Lock = d.Lock
+	s.Lock, s.Lock.calm = d.Lock, time.Time{}
 	rest := begin(s)
 	rest.Events = append(d.Events, rest.Events...)
 	rest.ended = d.ended
@@ -534,7 +535,7 @@ func (d *decision) then(s Snapshot) *decision {
 // release decides a request to end holds. What is expired but still there is released like anything else: its owner
 // gives it back late, and is told so.
 func release(s Snapshot, t Target) *decision {
-	d := &decision{Change: Change{Lock: s.Lock.clone()}}
+	d := &decision{Change: Change{Lock: s.Lock}}
 	l := &d.Lock
 	how := EventRelease
 	switch {
@@ -548,7 +549,7 @@ func release(s Snapshot, t Target) *decision {
 		by = t.Owner.String()
 	}
 	everybodys := t.LeaseID == "" && how != EventRelease
-	l.Holders = slices.DeleteFunc(l.Holders, func(h Holder) bool {
+	l.Holders = slices.DeleteFunc(slices.Clone(l.Holders), func(h Holder) bool {
 		reason, stale := s.Stale(h)
 		switch {
 		case t.LeaseID != "" && h.LeaseID != t.LeaseID, t.Stale && !stale:
@@ -561,8 +562,9 @@ func release(s Snapshot, t Target) *decision {
 		return true
 	})
 	found := len(d.ended) > 0
-	if t.LeaseID != "" && !t.Stale {
-		if w, waiting := l.leave(t.LeaseID); waiting {
+	if t.LeaseID != "" && !t.Stale && !found {
+		if i, waiting := l.Position(t.LeaseID); waiting {
+			w := l.leave(i)
 			found = true
 			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", ExtraWaited, millis(s.Now.Sub(w.Since)))
 		}
@@ -639,7 +641,7 @@ func unfreeze(s Snapshot, t Target) *decision {
 		}
 		return d
 	}
-	d := &decision{Change: Change{Lock: s.Lock.clone()}}
+	d := &decision{Change: Change{Lock: s.Lock}}
 	d.Lock.Freeze = nil
 	how := EventUnfreeze
 	if t.Force {
@@ -662,9 +664,10 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		return acquire(s, c)
 	}
 	d := begin(s)
-	if w, ok := d.Lock.leave(c.LeaseID); ok {
+	if i, ok := d.Lock.Position(c.LeaseID); ok {
+		w := d.Lock.leave(i)
 		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, ExtraWaited, millis(waited))
-		d.promote(s.Now)
+		d.serve(s)
 	}
 	if i := d.Lock.held(c.LeaseID); i >= 0 { // in this very step
 		if how == leftCancelled {
@@ -672,10 +675,10 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		}
 		return d.resend(s.Now, i, c)
 	}
-	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(c) && !d.Lock.behind(c, s.Now) { // it had lost its place
+	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
 		c.Wait = 0
 		return acquire(s, c)
 	}
-	d.err = d.Lock.blocked(c, s.Now)
+	d.err = d.Lock.blocked(&c, s.Now)
 	return d
 }

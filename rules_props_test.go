@@ -704,8 +704,8 @@ func (j *judge) answer() error {
 // acquireAndSay is acquire that says of a claim in the queue, too, what is in its way.
 func acquireAndSay(s Snapshot, c Claim) *decision {
 	d := acquire(s, c)
-	if d.queued {
-		d.err = d.Lock.blocked(c, s.Now)
+	if d.place != nil {
+		d.err = d.Lock.blocked(&c, s.Now)
 	}
 	return d
 }
@@ -740,7 +740,7 @@ func (j *judge) claimAnswer() error {
 		return fmt.Errorf("a claim is answered %w", j.d.err)
 	}
 	w := findWaiter(l, c.LeaseID)
-	if c.Wait != 0 && j.leaves == "" && (w == nil || !j.d.queued || w.Until != j.is.Now.Add(45*time.Second)) {
+	if c.Wait != 0 && j.leaves == "" && (w == nil || j.d.place == nil || w.Until != j.is.Now.Add(45*time.Second)) {
 		return fmt.Errorf("a waiting claim is not in the queue: %+v", w)
 	}
 	if frozen(j.is) {

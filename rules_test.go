@@ -65,7 +65,7 @@ func (l *lab) grant(c Claim) Holder {
 func (l *lab) enqueue(c Claim) {
 	l.t.Helper()
 	waits(&c)
-	if d := l.acquire(c); !d.queued || d.err != nil {
+	if d := l.acquire(c); d.place == nil || d.err != nil {
 		l.t.Fatalf("%s does not wait: %+v", c.LeaseID, d)
 	}
 }
@@ -75,7 +75,7 @@ func (l *lab) deny(c Claim) *BlockedError {
 	l.t.Helper()
 	d := l.acquire(c)
 	var blocked *BlockedError
-	if !errors.As(d.err, &blocked) || d.queued {
+	if !errors.As(d.err, &blocked) || d.place != nil {
 		l.t.Fatalf("%s was not denied: %+v", c.LeaseID, d)
 	}
 	return blocked
@@ -457,7 +457,7 @@ func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	l.expect("b", "c")
 	l.pass(1)
 	d = l.acquire(as("c", ttl(time.Hour), waits)) // c has asked in time; b has not
-	if d.err != nil || d.queued || d.holder.LeaseID != "c" || !d.holder.Pending.IsZero() || !d.holder.ExpiresAt.Equal(l.s.Now.Add(time.Hour)) {
+	if d.err != nil || d.place != nil || d.holder.LeaseID != "c" || !d.holder.Pending.IsZero() || !d.holder.ExpiresAt.Equal(l.s.Now.Add(time.Hour)) {
 		t.Errorf("c is answered %+v", d)
 	}
 	l.expect("c", "b") // it may come back, and is the next then
@@ -499,7 +499,8 @@ func TestDeadAndSilentWaitersAreNotGranted(t *testing.T) {
 // hangUp has the claim's client go away.
 func (l *lab) hangUp(leaseID string) {
 	l.t.Helper()
-	l.apply(away(l.s, leaseID, l.s.Lock.placeUntil(leaseID)))
+	at, _ := l.s.Lock.Position(leaseID)
+	l.apply(away(l.s, leaseID, l.s.Lock.Queue[at].Until))
 }
 
 // Promise S-125.
@@ -539,7 +540,7 @@ func TestAClaimantThatReturnsLateIsNotOvertakenInTheSameStep(t *testing.T) {
 	l.pass(18 * time.Second)
 	l.enqueue(as("c"))
 	l.pass(2*time.Second + 1)
-	if d := l.acquire(as("b", waits)); d.err != nil || d.queued || !d.holder.Pending.IsZero() {
+	if d := l.acquire(as("b", waits)); d.err != nil || d.place != nil || !d.holder.Pending.IsZero() {
 		t.Errorf("b asks when a is over, and is answered %+v", d)
 	}
 	l.expect("b", "c")
@@ -567,7 +568,7 @@ func TestGrantsThatNobodyTakesUpDoNotAddUpForThoseWhoCame(t *testing.T) {
 		}
 	}
 	d := l.acquire(as("c", ttl(time.Hour), within("outer of c"), preempt(time.Second), priority(1), waits))
-	if w := l.s.Lock.Queue[0]; !d.queued || w.LeaseID != "c" || w.Preempt != time.Second || len(w.Within) != 1 {
+	if w := l.s.Lock.Queue[0]; d.place == nil || w.LeaseID != "c" || w.Preempt != time.Second || len(w.Within) != 1 {
 		t.Errorf("c waits again as %+v", w)
 	}
 	l.s.Dead["d"] = true
@@ -752,7 +753,7 @@ func TestRefreshEndsTheWaitForAnotherHold(t *testing.T) {
 	l.grant(as("a", lease("a3")))
 	waits(&second)
 	d := l.acquire(second) // there is a lease now, which it may have instead
-	if d.err != nil || d.queued || d.holder.LeaseID != "a3" {
+	if d.err != nil || d.place != nil || d.holder.LeaseID != "a3" {
 		t.Errorf("answered %+v", d)
 	}
 	l.expect("a a3", "")
@@ -1157,17 +1158,17 @@ func TestALockHasABoundedNumberOfHoldersAndWaiters(t *testing.T) {
 		t.Errorf("who is in already is answered %v", d.err)
 	}
 	for i := range MaxWaiters - 1 {
-		l.s.Lock.enqueue(Waiter{Claim: member(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(PresenceTTL + QueueTTL)})
+		l.s.Lock.enqueue(&Waiter{Claim: member(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(PresenceTTL + QueueTTL)})
 	}
-	if d := l.acquire(member("patient", waits)); !d.queued {
+	if d := l.acquire(member("patient", waits)); d.place == nil {
 		t.Errorf("the last waiter is answered %v", d.err)
 	}
 	d := l.acquire(member("late", waits))
-	if !errors.Is(d.err, ErrFull) || d.queued {
+	if !errors.Is(d.err, ErrFull) || d.place != nil {
 		t.Errorf("one waiter more than there may be is answered %v", d.err)
 	}
 	told(t, d, EventDeny)
-	if d := l.acquire(member("patient", waits)); !d.queued {
+	if d := l.acquire(member("patient", waits)); d.place == nil {
 		t.Errorf("who waits already is answered %v", d.err)
 	}
 	l.release("last")
@@ -1182,7 +1183,7 @@ func TestAPoolOfAThousandIsServedInSteps(t *testing.T) {
 	agent := func(who string) Claim { return as(who, limit(1000), ttl(30*time.Second), guard) }
 	for i := range 1000 {
 		l.s.Lock.Holders = append(l.s.Lock.Holders, Holder{Claim: agent(fmt.Sprint("h", i)), Token: uint64(i + 1)})
-		l.s.Lock.enqueue(Waiter{Claim: agent(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(PresenceTTL + QueueTTL)})
+		l.s.Lock.enqueue(&Waiter{Claim: agent(fmt.Sprint("w", i)), Since: l.s.Now, Until: l.s.Now.Add(PresenceTTL + QueueTTL)})
 	}
 	l.s.Lock.Token = 1000
 	l.apply(release(l.s, Target{Name: "x", Force: true}))
