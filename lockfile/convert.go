@@ -11,13 +11,13 @@ import (
 // FromHolder returns the record of a holder whose times are on now's wall clock.
 func FromHolder(h lokt.Holder, now Now) *Record {
 	r := fromClaim(h.Claim)
-	r.AcquiredTS, r.ExpiresAt = h.AcquiredAt.UTC(), utc(h.ExpiresAt)
-	r.HeldSince, r.Renewals, r.Token = utc(h.HeldSince), h.Renewals, h.Token
-	r.Pending = utc(h.Pending)
+	r.AcquiredTS, r.ExpiresAt = h.AcquiredAt.UTC(), h.ExpiresAt.UTC()
+	r.HeldSince, r.Renewals, r.Token = h.HeldSince.UTC(), h.Renewals, h.Token
+	r.Pending = h.Pending.UTC()
 	if y := h.Yield; y != nil {
 		r.Yield = &Yield{
 			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
-			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: utc(y.Deadline),
+			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: y.Deadline.UTC(),
 		}
 		if y.To.Process != (lokt.Process{}) {
 			r.Yield.Asker = (*Asker)(&y.To.Process)
@@ -38,17 +38,17 @@ func fromClaim(c lokt.Claim) *Record {
 		Attended: c.Attended, Metadata: maps.Clone(c.Metadata), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
 		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
 		ChildPID: p.Child, ChildStart: p.ChildStart,
-		Bound: c.Process != nil, TTLSec: ceilSeconds(c.TTL),
+		Bound: c.Process != nil, TTLSec: int64(c.TTL / time.Second),
 	}
 	if c.TTL%time.Second != 0 {
 		r.TTL = c.TTL
+		r.TTLSec++
 	}
 	if c.Limit > lokt.Exclusive {
 		r.Limit = c.Limit
 	}
 	if c.Owner.Process != p {
-		asker := Asker(c.Owner.Process)
-		r.Asker = &asker
+		r.Asker = (*Asker)(&c.Owner.Process)
 	}
 	return r
 }
@@ -99,7 +99,7 @@ func (r *Record) claim() lokt.Claim {
 func FromFreeze(name string, f lokt.Freeze, now Now) *Record {
 	r := fromClaim(lokt.Claim{Name: name, LeaseID: f.ID, Owner: f.Owner, TTL: f.TTL})
 	r.Kind, r.Reason = KindFreeze, f.Reason
-	r.AcquiredTS, r.ExpiresAt = f.At.UTC(), utc(f.ExpiresAt)
+	r.AcquiredTS, r.ExpiresAt = f.At.UTC(), f.ExpiresAt.UTC()
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
 }
@@ -111,12 +111,4 @@ func (r *Record) Freeze(now Now) lokt.Freeze {
 		ID: r.LockID, Owner: r.claim().Owner, Reason: r.Reason, TTL: r.ttl(),
 		At: move(r.AcquiredTS, shift), ExpiresAt: move(r.Expiry(), shift),
 	}
-}
-
-// utc returns t in UTC and keeps the zero time as it is.
-func utc(t time.Time) time.Time {
-	if t.IsZero() {
-		return t
-	}
-	return t.UTC()
 }

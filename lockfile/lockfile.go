@@ -133,9 +133,6 @@ type Now struct {
 	TimeNS    string
 }
 
-// step is the least by which a wall clock is stepped; less comes of reading two clocks one after the other.
-const step = time.Millisecond
-
 // Shift returns what to add to the record's wall times to compare them with now.Wall: by how much the wall clock was
 // stepped since, as far as the monotonic clock can tell.
 func (r *Record) Shift(now Now) time.Duration {
@@ -145,7 +142,7 @@ func (r *Record) Shift(now Now) time.Duration {
 		return 0
 	}
 	shift := now.Wall.Sub(r.AcquiredTS) - (now.Monotonic - c.Monotonic)
-	if shift.Abs() < step {
+	if shift.Abs() < time.Millisecond { // less comes of reading two clocks one after the other
 		return 0
 	}
 	return shift
@@ -173,22 +170,15 @@ func Decode(name string, data []byte) (*Record, error) {
 	switch {
 	case r.Version > Version:
 		return nil, fmt.Errorf("%w: %d, and this program knows %d", ErrVersion, r.Version, Version)
-	case r.Version < 0:
-		return nil, fmt.Errorf("%w: version %d", ErrCorrupt, r.Version)
 	case r.Name == "":
 		return nil, fmt.Errorf("%w: it has no name", ErrCorrupt)
-	case r.Owner == "":
-		return nil, fmt.Errorf("%w: it has no owner", ErrCorrupt)
-	case r.Name != name:
+	case r.Name != name && r.Owner != "":
 		return nil, fmt.Errorf("%w: %q", ErrName, r.Name)
 	}
 	if err := r.sound(); err != nil {
 		return nil, err
 	}
 	for _, h := range r.Holders {
-		if h == nil || h.Owner == "" {
-			return nil, fmt.Errorf("%w: a holder without an owner", ErrCorrupt)
-		}
 		if err := h.sound(); err != nil {
 			return nil, err
 		}
@@ -205,16 +195,17 @@ func Decode(name string, data []byte) (*Record, error) {
 // sound reports as ErrCorrupt what no program writes.
 func (r *Record) sound() error {
 	switch {
+	case r == nil || r.Owner == "":
+		return fmt.Errorf("%w: a hold without an owner", ErrCorrupt)
 	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0:
 		return fmt.Errorf("%w: a negative duration or limit", ErrCorrupt)
-	case r.Token >= maxToken:
+	case r.Version < 0:
+		return fmt.Errorf("%w: version %d", ErrCorrupt, r.Version)
+	case r.Token >= 1<<63: // tokens could not rise for long beyond it
 		return fmt.Errorf("%w: token %d", ErrCorrupt, r.Token)
 	}
 	return nil
 }
-
-// maxToken is more than any token can be: beyond it they could not rise for long.
-const maxToken = 1 << 63
 
 // undecoded explains bytes that are not a record. A newer version may have given fields other types: whoever wrote it
 // must not be taken for damage.
@@ -307,14 +298,6 @@ func (r *Record) Expiry() time.Time {
 		return r.AcquiredTS.Add(r.ttl())
 	}
 	return r.ExpiresAt
-}
-
-func ceilSeconds(d time.Duration) int64 {
-	n := int64(d / time.Second)
-	if d%time.Second > 0 {
-		n++
-	}
-	return n
 }
 
 // move adds d to a time unless it is zero.

@@ -32,7 +32,7 @@ type Asker struct {
 func FromWaiter(w lokt.Waiter, now Now) *Record {
 	r := fromClaim(w.Claim)
 	r.Version = Version
-	r.AcquiredTS, r.ExpiresAt = w.Since.UTC(), utc(w.Until)
+	r.AcquiredTS, r.ExpiresAt = w.Since.UTC(), w.Until.UTC()
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
 }

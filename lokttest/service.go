@@ -107,12 +107,6 @@ func (e *env) deny(c lokt.Claim) *lokt.BlockedError {
 	return blocked
 }
 
-// keepOut is deny for who does not ask why.
-func (e *env) keepOut(c lokt.Claim) {
-	e.Helper()
-	_ = e.deny(c)
-}
-
 // release ends a hold that must be there.
 func (e *env) release(h lokt.Holder) {
 	e.Helper()
@@ -198,11 +192,7 @@ const pause = 2 * time.Millisecond
 // eventually waits until the condition holds.
 func (e *env) eventually(what string, holds func() bool) {
 	e.Helper()
-	if e.bubble {
-		eventually(e.T, what, 10*pause, holds) // time passes at once, but for the service's answers
-	} else {
-		eventually(e.T, what, pause, holds)
-	}
+	eventually(e.T, what, pause, holds)
 }
 
 // pending is an Acquire that runs.

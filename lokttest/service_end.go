@@ -112,17 +112,6 @@ var endTests = []serviceTest{
 		e.release(w.granted())
 		e.expectFree("x")
 	}},
-	{"a waiter gives up on a frozen lock", func(e *env) {
-		if _, err := e.s.Freeze(e.Context(), "x", lokt.Freeze{Owner: root}); err != nil {
-			e.Fatal(err)
-		}
-		w := e.begin(e.claim("x", "w", waits(e.short)))
-		if blocked := w.denied(); blocked.Freeze == nil || blocked.TimedOut < e.short {
-			e.Errorf("denied with %+v", blocked)
-		}
-		e.failsWith("the wait", w.err, lokt.ErrFrozen)
-		e.expect("x", "", "")
-	}},
 	{"a freeze belongs to who made it", func(e *env) {
 		ctx, other := e.Context(), lokt.Owner{ID: "other"}
 		first, err := e.s.Freeze(ctx, "x", lokt.Freeze{Owner: root, Reason: "one"})

@@ -60,28 +60,15 @@ var grantTests = []serviceTest{
 			e.Errorf("granted %+v and %+v", first, second)
 		}
 		e.release(first)
-		e.keepOut(e.claim("x", "b"))
+		e.deny(e.claim("x", "b"))
 		e.release(second)
 		e.grant(e.claim("x", "b"))
 	}},
 	{"another session of the same ID is another owner, unless the ID was chosen on purpose", func(e *env) {
 		e.grant(e.claim("x", "a"))
 		other := func(c *lokt.Claim) { c.Owner.Session = "another" }
-		e.keepOut(e.claim("x", "a", other))
+		e.deny(e.claim("x", "a", other))
 		e.grant(e.claim("x", "a", other, func(c *lokt.Claim) { c.Owner.AnySession = true }))
-	}},
-	{"strict claims of one owner exclude each other, but not its other claims", func(e *env) {
-		first := e.grant(e.claim("x", "a", strict))
-		blocked := e.deny(e.claim("x", "a", strict))
-		if owners(blocked.Holders) != "a" {
-			e.Errorf("denied with %+v", blocked)
-		}
-		lease := e.grant(e.claim("x", "a"))
-		e.release(first)
-		second := e.grant(e.claim("x", "a", strict))
-		e.keepOut(e.claim("x", "a", strict))
-		e.release(second)
-		e.release(lease)
 	}},
 	{"a refresh renews the owner's hold on new terms", func(e *env) {
 		first := e.grant(e.claim("x", "a", ttl(time.Minute)))
@@ -150,31 +137,6 @@ var grantTests = []serviceTest{
 		if l := e.get("x").Lock; l.Token != last {
 			e.Errorf("on record is token %d, not %d", l.Token, last)
 		}
-	}},
-	{"a semaphore has as many slots as the smallest of its claims says", func(e *env) {
-		a := e.grant(e.claim("x", "a", limit(3)))
-		e.grant(e.claim("x", "b", limit(3)))
-		e.keepOut(e.claim("x", "c", limit(2)))
-		c := e.grant(e.claim("x", "c", limit(3)))
-		if blocked := e.deny(e.claim("x", "d", limit(lokt.Shared))); len(blocked.Holders) != 3 {
-			e.Errorf("denied with %+v", blocked)
-		}
-		e.release(a)
-		e.release(c)
-		e.grant(e.claim("x", "d", limit(2)))
-		e.keepOut(e.claim("x", "a", limit(3)))
-		e.expect("x", "b d", "")
-	}},
-	{"readers share, a writer does not", func(e *env) {
-		a, b := e.grant(e.claim("x", "a", limit(lokt.Shared))), e.grant(e.claim("x", "b", limit(lokt.Shared)))
-		if blocked := e.deny(e.claim("x", "w")); owners(blocked.Holders) != "a b" {
-			e.Errorf("denied with %+v", blocked)
-		}
-		e.keepOut(e.claim("x", "a")) // an upgrade, which b is in the way of
-		e.release(b)
-		e.grant(e.claim("x", "a"))
-		e.keepOut(e.claim("x", "b", limit(lokt.Shared)))
-		e.release(a)
 	}},
 	{"of sixty-four who claim at once, one is granted", func(e *env) {
 		for round := range 3 {

@@ -1,7 +1,6 @@
 package lokttest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,22 +60,6 @@ func updatesLoseNothing(t *testing.T, s lokt.Store) {
 	}
 }
 
-func namesAreIndependent(t *testing.T, s lokt.Store) {
-	together(8, func(i int) {
-		name := fmt.Sprintf("lock-%d", i)
-		for n := range i + 1 {
-			put(t, s, name, held(id(10*i+n)))
-		}
-	})
-	for i := range 8 {
-		l := view(t, s, fmt.Sprintf("lock-%d", i)).Lock
-		rise := slices.IsSortedFunc(l.Holders, func(a, b lokt.Holder) int { return cmp.Compare(a.Token, b.Token) })
-		if len(l.Holders) != i+1 || !rise || l.Token < l.Holders[i].Token {
-			t.Errorf("lock-%d has token %d and the holders %+v", i, l.Token, l.Holders)
-		}
-	}
-}
-
 // names lists the names that the filter lets through.
 func names(t *testing.T, s lokt.Store, f lokt.Filter) []string {
 	t.Helper()
@@ -101,37 +84,22 @@ func expectNames(t *testing.T, s lokt.Store, f lokt.Filter, want ...string) {
 }
 
 func listIsOrdered(t *testing.T, s lokt.Store) {
-	for i, name := range []string{"m", "b", "z", "a-9", "a-10", "Z", "free"} {
+	for i, name := range []string{"m", "b", "a_b", "aXb", "a.b", "a-9", "a-10", "A_b", "free", "a_c"} {
 		put(t, s, name, held(id(i)))
 	}
+	put(t, s, "free", queued(id(10)))
 	put(t, s, "free", freed)
 	put(t, s, "frozen", func(l *lokt.Lock, now time.Time) {
 		l.Freeze = &lokt.Freeze{ID: id(9), Owner: lokt.Owner{ID: "o"}, At: now}
 	})
-	put(t, s, "awaited", queued(id(10)))
-	expectNames(t, s, lokt.Filter{}, "Z", "a-10", "a-9", "awaited", "b", "frozen", "m", "z")
-}
-
-func prefixIsLiteral(t *testing.T, s lokt.Store) {
-	for i, name := range []string{"a", "a_b", "a_c", "aXb", "a.b", "a-b", "A_b", "b", "ab"} {
-		put(t, s, name, held(id(i)))
-	}
+	put(t, s, "only-awaited", queued(id(11)))
+	put(t, s, "a_c", queued(id(12)))
+	expectNames(t, s, lokt.Filter{}, "A_b", "a-10", "a-9", "a.b", "aXb", "a_b", "a_c", "b", "frozen", "m", "only-awaited")
 	expectNames(t, s, lokt.Filter{Prefix: "a_"}, "a_b", "a_c")
 	expectNames(t, s, lokt.Filter{Prefix: "a."}, "a.b")
 	expectNames(t, s, lokt.Filter{Prefix: "A"}, "A_b")
-	expectNames(t, s, lokt.Filter{Prefix: "a"}, "a", "a-b", "a.b", "aXb", "a_b", "a_c", "ab")
-	expectNames(t, s, lokt.Filter{Prefix: "b"}, "b")
 	expectNames(t, s, lokt.Filter{Prefix: "c"})
-}
-
-func queuedFilter(t *testing.T, s lokt.Store) {
-	put(t, s, "held", held(id(1)))
-	put(t, s, "awaited", held(id(2)))
-	put(t, s, "awaited", queued(id(3)))
-	put(t, s, "only-awaited", queued(id(4)))
-	put(t, s, "was-awaited", queued(id(5)))
-	put(t, s, "was-awaited", freed)
-	expectNames(t, s, lokt.Filter{Queued: true}, "awaited", "only-awaited")
+	expectNames(t, s, lokt.Filter{Queued: true}, "a_c", "only-awaited")
 	expectNames(t, s, lokt.Filter{Queued: true, Prefix: "o"}, "only-awaited")
 }
 
@@ -197,14 +165,6 @@ func listIsInterruptible(t *testing.T, s lokt.Store) {
 		}
 	}
 	expectNames(t, s, lokt.Filter{Queued: true}, "n0", "n1", "n2")
-}
-
-func waitSeesEarlierChange(t *testing.T, s lokt.Store) {
-	seen := view(t, s, "x").Lock.Revision
-	put(t, s, "x", held(id(1)))
-	if err := s.Wait(within(t), lokt.Watch{Name: "x", Seen: seen}); err != nil {
-		t.Error(err)
-	}
 }
 
 // waitOut waits again and again, because waits may return early, until the context ends, which it returns.

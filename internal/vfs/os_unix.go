@@ -14,21 +14,17 @@ import (
 // Open is os.OpenFile for regular files. It does not offer the file to the runtime's poller, which would refuse it: to
 // set the poller up costs a short command a good part of its life. With O_NONBLOCK only the opening does not block.
 func Open(name string, flag int, perm fs.FileMode) (*os.File, error) {
-	for {
-		fd, err := unix.Open(name, flag|unix.O_CLOEXEC, uint32(perm.Perm()))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err == nil && flag&unix.O_NONBLOCK != 0 {
-			if err = unix.SetNonblock(fd, false); err != nil {
-				_ = unix.Close(fd)
-			}
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-		}
-		return os.NewFile(uintptr(fd), name), nil
+	fd, err := unix.Open(name, flag|unix.O_CLOEXEC, uint32(perm.Perm()))
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(name, flag|unix.O_CLOEXEC, uint32(perm.Perm()))
 	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	if flag&unix.O_NONBLOCK != 0 {
+		_ = unix.SetNonblock(fd, false) // which for a regular file makes no difference
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 func syncDir(name string) error {
@@ -40,10 +36,7 @@ func syncDir(name string) error {
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
 		err = nil // this file system has no fsync for directories
 	}
-	if e := d.Close(); err == nil {
-		err = e
-	}
-	return err
+	return errors.Join(err, d.Close())
 }
 
 // Links returns how many names the file has.

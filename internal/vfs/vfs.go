@@ -8,8 +8,7 @@ import (
 	"os"
 )
 
-// FS is the part of a file system that lokt's files need. Its methods behave as those of package os with the same
-// name, errors included.
+// FS has methods that behave as the functions of package os with the same name, errors included.
 type FS interface {
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	Rename(oldpath, newpath string) error
@@ -17,7 +16,6 @@ type FS interface {
 	Mkdir(name string, perm fs.FileMode) error
 	Lstat(name string) (fs.FileInfo, error)
 	ReadDir(name string) ([]fs.DirEntry, error)
-
 	// SyncDir returns once the names in a directory are as durable as the file system makes them. Where there is
 	// no such operation it does nothing.
 	SyncDir(name string) error
@@ -25,11 +23,9 @@ type FS interface {
 
 // File is an open file. *os.File is one.
 type File interface {
-	io.Reader
-	io.Writer
+	io.ReadWriteCloser
 	io.ReaderAt
 	io.WriterAt
-	io.Closer
 	Sync() error
 	Stat() (fs.FileInfo, error)
 	Fd() uintptr

@@ -152,7 +152,8 @@ func TestManyWhoWaitAreServedInOrder(t *testing.T) {
 		}()
 		eventually(t, "it is queued", func() bool {
 			snap, err := stores[0].View(t.Context(), "x")
-			return err == nil && len(snap.Lock.Queue) == i+1
+			_, queued := snap.Lock.Position(by(fmt.Sprint("waiter ", i)).LeaseID)
+			return err == nil && queued
 		})
 	}
 	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: first.LeaseID}); err != nil {

@@ -72,17 +72,9 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 // WaitEvents implements lokt.EventLog.
 func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	s.mu.Lock()
-	err, last, grown := s.usable(ctx), s.last, s.grown
-	s.mu.Unlock()
-	if err != nil || last > after {
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil || s.last > after {
 		return err
 	}
-	select {
-	case <-grown:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.usable(context.WithoutCancel(ctx))
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.await(ctx, s.grown)
 }

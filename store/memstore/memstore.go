@@ -81,14 +81,6 @@ func (s *Store) usable(ctx context.Context) error {
 	return nil
 }
 
-// lock returns the lock that the store itself uses. Its caller holds the mutex.
-func (s *Store) lock(name string) lokt.Lock {
-	if e := s.locks[name]; e != nil {
-		return e.lock
-	}
-	return lokt.Lock{Name: name}
-}
-
 // entry returns what is known of the name, which is remembered from now on. Its caller holds the mutex.
 func (s *Store) entry(name string) *entry {
 	e := s.locks[name]
@@ -124,12 +116,16 @@ func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapsh
 
 // snapshot returns the lock as rules are to see it. Its caller holds the mutex.
 func (s *Store) snapshot(name string) lokt.Snapshot {
-	return lokt.Snapshot{Lock: s.lock(name), Now: time.Now()}
+	l := lokt.Lock{Name: name}
+	if e := s.locks[name]; e != nil {
+		l = e.lock
+	}
+	return lokt.Snapshot{Lock: l, Now: time.Now()}
 }
 
 // store keeps what became of a lock, and reports whether nobody is busy observing. Its caller holds the mutex.
 func (s *Store) store(c lokt.Change) (observe bool) {
-	have := s.lock(c.Lock.Name)
+	have := s.snapshot(c.Lock.Name).Lock
 	c.Lock.Revision = have.Revision
 	if !c.Lock.Equal(&have) {
 		e := s.entry(have.Name)
@@ -180,91 +176,66 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	return s.snapshot(name), nil
 }
 
-// List implements lokt.Store. Each lock is as it was when the sequence came to it.
+// List implements lokt.Store: the locks as they are at one moment.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
-		names, err := s.names(ctx, f)
+		all, err := s.list(ctx, f)
 		if err != nil {
 			yield(lokt.Snapshot{}, err)
 			return
 		}
-		for _, name := range names {
-			snap, err := s.View(ctx, name)
-			if err != nil {
-				yield(snap, err)
-				return
-			}
-			if listed(snap.Lock, f) && !yield(snap, nil) {
+		for _, l := range all {
+			if !yield(lokt.Snapshot{Lock: l, Now: time.Now()}, nil) {
 				return
 			}
 		}
 	}
 }
 
-func (s *Store) names(ctx context.Context, f lokt.Filter) ([]string, error) {
+func (s *Store) list(ctx context.Context, f lokt.Filter) (all []lokt.Lock, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
-	var names []string
 	for name, e := range s.locks {
-		if listed(e.lock, f) {
-			names = append(names, name)
+		if !e.lock.Free() && strings.HasPrefix(name, f.Prefix) && (!f.Queued || len(e.lock.Queue) > 0) {
+			all = append(all, e.lock)
 		}
 	}
-	slices.Sort(names)
-	return names, nil
-}
-
-// listed reports whether the filter lets the lock through.
-func listed(l lokt.Lock, f lokt.Filter) bool {
-	return !l.Free() && strings.HasPrefix(l.Name, f.Prefix) && (!f.Queued || len(l.Queue) > 0)
+	slices.SortFunc(all, func(a, b lokt.Lock) int { return strings.Compare(a.Name, b.Name) })
+	return all, s.usable(ctx)
 }
 
 // Wait implements lokt.Store. A watcher whose claim is queued behind others sleeps until it is first, or not queued.
 func (s *Store) Wait(ctx context.Context, watch lokt.Watch) error {
-	w, err := s.watch(ctx, watch)
-	if w == nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	defer s.unwatch(watch.Name, w)
+	e := s.entry(watch.Name)
+	defer func() { // forget a name of which nothing was ever stored and for which nobody waits
+		if e.watchers.None() && e.lock.Revision == 0 {
+			delete(s.locks, watch.Name)
+		}
+	}()
+	w := e.watchers.Watch(&e.lock, watch)
+	if w == nil {
+		return nil
+	}
+	defer e.watchers.Remove(w)
+	return s.await(ctx, w.Changed)
+}
+
+// await waits, without the mutex that its caller holds, until something has happened or ctx ends.
+func (s *Store) await(ctx context.Context, happened <-chan struct{}) error {
+	s.mu.Unlock()
+	defer s.mu.Lock()
 	select {
-	case <-w.Changed:
+	case <-happened:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.usable(context.WithoutCancel(ctx))
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// watch registers a watcher; it returns nil if there is nothing to wait for.
-func (s *Store) watch(ctx context.Context, watch lokt.Watch) (*lokt.Watcher, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
-	e := s.entry(watch.Name)
-	w := e.watchers.Watch(&e.lock, watch)
-	if w == nil {
-		s.forget(watch.Name)
-	}
-	return w, nil
-}
-
-func (s *Store) unwatch(name string, w *lokt.Watcher) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.locks[name].watchers.Remove(w)
-	s.forget(name)
-}
-
-// forget forgets a name of which nothing was ever stored and for which nobody waits.
-func (s *Store) forget(name string) {
-	if e := s.locks[name]; e.watchers.None() && e.lock.Revision == 0 {
-		delete(s.locks, name)
 	}
 }
 

@@ -785,7 +785,9 @@ func TestOnlyRenewalsAreRenewals(t *testing.T) {
 		v := get(&l)
 		if v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[time.Time]() {
 			for i := range v.NumField() {
-				visit(path+"."+v.Type().Field(i).Name, func(l *lokt.Lock) reflect.Value { return get(l).Field(i) })
+				if f := v.Type().Field(i); f.IsExported() {
+					visit(path+"."+f.Name, func(l *lokt.Lock) reflect.Value { return get(l).Field(i) })
+				}
 			}
 			return
 		}
