@@ -276,14 +276,6 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	return life, nil
 }
 
-// yieldBy returns when the hold ends because it was asked to leave; zero if it was not.
-func (h Holder) yieldBy() time.Time {
-	if h.Yield == nil {
-		return time.Time{}
-	}
-	return h.Yield.Deadline
-}
-
 // noticeYield tells the program that it was asked to leave, once. The lease is locked.
 func (l *Lease) noticeYield() {
 	if l.holder.Yield != nil && !l.yielding {
@@ -295,8 +287,8 @@ func (l *Lease) noticeYield() {
 // life returns how long the hold lives from its last renewal; 0 if it does not expire.
 func (h Holder) life() time.Duration {
 	end := h.ExpiresAt
-	if by := h.yieldBy(); end.IsZero() || !by.IsZero() && by.Before(end) {
-		end = by
+	if y := h.Yield; y != nil && !y.Deadline.IsZero() && (end.IsZero() || y.Deadline.Before(end)) {
+		end = y.Deadline
 	}
 	if end.IsZero() {
 		return 0

@@ -3,7 +3,6 @@ package lokt
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -166,13 +165,7 @@ func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 }
 
 // runnerStart is made once per process: the time in milliseconds since 1970, and 32 random bits.
-var runnerStart = sync.OnceValue(func() string {
-	var b [4]byte
-	for i := range b {
-		b[i] = byte(rand.Uint32())
-	}
-	return strconv.FormatInt(time.Now().UnixMilli(), 10) + "_" + hex.EncodeToString(b[:])
-})
+var runnerStart = sync.OnceValue(func() string { return fmt.Sprintf("%d_%08x", time.Now().UnixMilli(), rand.Uint32()) })
 
 // RunnerID returns the ID of this process as an owner, "runner_{milliseconds}_{8 hex digits}_{pid}". It is the same
 // whenever it is called with the same PID in one process, and differs between processes and restarts.
@@ -260,16 +253,12 @@ func (k *Locker) acquireOnce(ctx context.Context, c Claim, o Options) (*Lease, e
 }
 
 func (k *Locker) claim(ctx context.Context, name string, o Options) Claim {
-	c := Claim{
+	return Claim{
 		Name: name, LeaseID: NewLeaseID(), Owner: k.owner, Process: o.Process, Attended: true,
 		Limit: o.Limit, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
 		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: k.describe(o.Metadata),
-		Within: slices.Clone(o.Within),
+		Within: append(slices.Clone(o.Within), around(ctx)...),
 	}
-	if outer, ok := ctx.Value(leaseKey{}).(*Lease); ok {
-		c.Within = append(append(c.Within, outer.within()...), outer.ID())
-	}
-	return c
 }
 
 // describe returns the metadata of a claim: what is known of the runner, and what the caller says.
@@ -288,10 +277,10 @@ func (k *Locker) describe(own map[string]string) map[string]string {
 	return all
 }
 
-// within returns the leases around the one that l was acquired in.
-func (l *Lease) within() []string {
-	if outer, ok := l.ctx.Context.Value(leaseKey{}).(*Lease); ok {
-		return append(outer.within(), outer.ID())
+// around returns the leases within which the context is, outermost first.
+func around(ctx context.Context) []string {
+	if l, ok := ctx.Value(leaseKey{}).(*Lease); ok {
+		return append(around(l.ctx.Context), l.id)
 	}
 	return nil
 }

@@ -89,11 +89,7 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, e
 		return Holder{}, err
 	}
 	begun := time.Now()
-	ask := m.askInTime
-	if polled {
-		ask = m.askOnce
-	}
-	d, err := ask(ctx, c)
+	d, err := m.ask(ctx, c, polled)
 	if err != nil {
 		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
 			m.withdraw(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
@@ -106,37 +102,34 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, e
 	return m.wait(ctx, c, begun, d.place, polled)
 }
 
-// ask puts the claim to the rules.
-func (m *Manager) ask(ctx context.Context, c *Claim) (*decision, error) {
-	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return acquire(s, *c) })
-}
-
 // storeTimeout bounds the wait for a store that does not answer. The last second is for taking back a claim that it may
 // have put on record.
 const storeTimeout = 10 * time.Second
 
-// askInTime is ask for a claim that is taken back if the store does not answer in time.
-func (m *Manager) askInTime(ctx context.Context, c *Claim) (*decision, error) {
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout-time.Second)
+// ask puts the claim to the rules, in time: if it is not known to be on record then, it does not wait.
+func (m *Manager) ask(ctx context.Context, c *Claim, polled bool) (*decision, error) {
+	limit := storeTimeout
+	if !polled {
+		limit -= time.Second
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	d, err := m.ask(bounded, c)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%w: the store does not answer", ErrUnavailable)
+	d, err := m.apply(bounded, c.Name, c.rule(ctx, polled))
+	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && (polled || ctx.Err() == nil) {
+		return nil, fmt.Errorf("%w: it has not said in time that the claim is on record", ErrUnavailable)
 	}
 	return d, err
 }
 
-// askOnce is ask for a claim that its client asks for again when ctx has ended. If the store has not answered by then
-// the claim is not known to be on record, and does not wait.
-func (m *Manager) askOnce(ctx context.Context, c *Claim) (*decision, error) {
+// rule decides the claim. If it is polled, its client asks for it again when ctx has ended.
+func (c *Claim) rule(ctx context.Context, polled bool) func(Snapshot) *decision {
 	again := untilAskedAgain(ctx)
-	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	d, err := m.apply(bounded, c.Name, func(s Snapshot) *decision { return asked(s, *c, again) })
-	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-		return nil, fmt.Errorf("%w: it has not said in time that the claim is on record", ErrUnavailable)
+	return func(s Snapshot) *decision {
+		if polled {
+			return asked(s, *c, again)
+		}
+		return acquire(s, *c)
 	}
-	return d, err
 }
 
 // untilAskedAgain returns how long it takes at most until the next request for a claim comes after the one of ctx.
@@ -145,18 +138,6 @@ func untilAskedAgain(ctx context.Context) time.Duration {
 		return min(max(time.Until(end), 0), PresenceTTL) + ReturnTimeout // longer ones make no difference
 	}
 	return PresenceTTL
-}
-
-// askAgain is askOnce for a claim that was queued, unless it was withdrawn since.
-func (m *Manager) askAgain(ctx context.Context, c *Claim) (*decision, error) {
-	again := untilAskedAgain(ctx)
-	return m.apply(ctx, c.Name, func(s Snapshot) *decision {
-		_, in := s.Lock.Holder(c.LeaseID)
-		if _, queued := s.Lock.Position(c.LeaseID); !in && !queued {
-			return &decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
-		}
-		return asked(s, *c, again)
-	})
 }
 
 // wait keeps the claim at its place in the queue until it is granted, its time is up or ctx ends.
@@ -188,12 +169,16 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun time.Time, place *Wa
 				err = m.sleep(ctx, watch, most)
 			} else {
 				refresh = now.Add(WaitRefresh)
-				ask := m.ask
-				if polled {
-					ask = m.askAgain
-				}
+				rule := c.rule(ctx, polled)
 				var d *decision
-				if d, err = ask(ctx, c); err == nil {
+				if d, err = m.apply(ctx, c.Name, func(s Snapshot) *decision {
+					if _, in := s.Lock.Holder(c.LeaseID); polled && !in {
+						if _, queued := s.Lock.Position(c.LeaseID); !queued {
+							return &decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
+						}
+					}
+					return rule(s)
+				}); err == nil {
 					if place = d.place; place == nil {
 						return d.holder, d.err
 					}
@@ -226,7 +211,7 @@ func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 // turn reports whether asking again may change anything for a claim with so many ahead of it in the queue: it counts as
 // away, or somebody in the queue can be let in.
 func (s Snapshot) turn(c *Claim, ahead int) bool {
-	return s.Lock.Queue[ahead].away(s.Now) || s.promotes() || (c.Refresh || s.Lock.Corrupt != "") && s.WouldGrant(*c) == nil
+	return s.Lock.Queue[ahead].away(s.Now) || begin(s).Lock.Token != s.Lock.Token || (c.Refresh || s.Lock.Corrupt != "") && s.WouldGrant(*c) == nil
 }
 
 // nap returns what a queued claim waits for, and for how long at most, before it looks again.
@@ -348,19 +333,23 @@ func (m *Manager) Prune(ctx context.Context, name string) ([]Removed, error) {
 // Sweep forgets what is stale, of every lock, and returns how many holds and waiters that were. A lock is judged again
 // in the step that changes it, so what was renewed meanwhile stays.
 func (m *Manager) Sweep(ctx context.Context) (int, error) {
-	n := 0
+	gone, err := sweep(ctx, m)
+	return len(gone), err
+}
+
+func sweep(ctx context.Context, service Service) (gone []Removed, err error) {
 	var errs []error
-	for s, err := range m.store.List(ctx, Filter{}) {
+	for s, err := range service.List(ctx, Filter{}) {
 		if _, over := s.count(); err == nil && over > 0 {
-			var gone []Removed
-			gone, err = m.Prune(ctx, s.Lock.Name)
-			n += len(gone)
+			var some []Removed
+			some, err = service.Prune(ctx, s.Lock.Name)
+			gone = append(gone, some...)
 		}
 		if err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return n, errors.Join(errs...)
+	return gone, errors.Join(errs...)
 }
 
 // Get implements Service.

@@ -59,24 +59,9 @@ func (k *Locker) All(ctx context.Context) (map[string]Info, error) {
 // CleanupStale removes the records of stale holders and returns how many. What was renewed meanwhile stays, for it is
 // judged again in the step that removes it.
 func (k *Locker) CleanupStale(ctx context.Context) (int, error) {
-	n := 0
-	var errs []error
-	for s, err := range k.service.List(ctx, Filter{}) {
-		if err == nil && len(s.Live()) < len(s.Lock.Holders) {
-			var gone []Removed
-			if gone, err = k.service.Prune(ctx, s.Lock.Name); err == nil {
-				for _, r := range gone {
-					if !r.Waiter {
-						n++
-					}
-				}
-			}
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return n, errors.Join(errs...)
+	gone, err := sweep(ctx, k.service)
+	gone = slices.DeleteFunc(gone, func(r Removed) bool { return r.Waiter })
+	return len(gone), err
 }
 
 // Stats is a summary of the locks on record.

@@ -225,9 +225,6 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 	}
 }
 
-// promotes reports whether any request would grant the lock to somebody in the queue.
-func (s Snapshot) promotes() bool { return begin(s).Lock.Token != s.Lock.Token }
-
 // away leaves a claim less time to be asked for again, unless that happened since it got its place until then.
 func away(s Snapshot, leaseID string, until time.Time) *decision {
 	i, queued := s.Lock.Position(leaseID)

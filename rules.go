@@ -73,7 +73,7 @@ func (s Snapshot) count() (live, over int) {
 		}
 	}
 	for _, w := range s.Lock.Queue {
-		if past(s.Now, w.Until) || s.Dead[w.LeaseID] {
+		if s.left(w) != "" {
 			over++
 		} else {
 			live++

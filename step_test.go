@@ -31,10 +31,10 @@ func TestAStepCollectsOneChangeForEachLock(t *testing.T) {
 		t.Errorf("after its release it is answered %+v, %v", all, err)
 	}
 	changes := s.Changes()
-	if len(changes) != 2 || views != 2 || changes[0].Lock.Name != "y" || len(changes[1].Lock.Holders) != 1 || changes[1].Lock.Holders[0].LeaseID != "b" {
+	if len(changes) != 2 || views != 2 || changes[1].Lock.Name != "y" || len(changes[0].Lock.Holders) != 1 || changes[0].Lock.Holders[0].LeaseID != "b" {
 		t.Errorf("%d views, changes %+v", views, changes)
 	}
-	told(t, &decision{Change: changes[1]}, EventRelease, EventAcquire)
+	told(t, &decision{Change: changes[0]}, EventRelease, EventAcquire)
 	if l.s.Lock.Holders[0].LeaseID != "a" {
 		t.Error("the store's lock has changed")
 	}

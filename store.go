@@ -3,6 +3,7 @@ package lokt
 import (
 	"context"
 	"iter"
+	"maps"
 	"slices"
 	"time"
 )
@@ -65,8 +66,7 @@ type Change struct {
 // Watchers are those who wait in this process for a lock to change: what stores need for Store.Wait. The zero Watchers
 // are none. They are not safe for use by several goroutines.
 type Watchers struct {
-	queued map[string][]*Watcher // by lease ID: those whose claim waits in the lock's queue
-	others []*Watcher
+	by map[string][]*Watcher // lease ID of a claim in the lock's queue; empty for all others
 }
 
 // Watcher is one who waits.
@@ -86,13 +86,12 @@ func (ws *Watchers) Watch(l *Lock, w Watch) *Watcher {
 	c := make(chan struct{})
 	me := &Watcher{Changed: c, changed: c}
 	if queued {
-		if me.leaseID = w.LeaseID; ws.queued == nil {
-			ws.queued = map[string][]*Watcher{}
-		}
-		ws.queued[w.LeaseID] = append(ws.queued[w.LeaseID], me)
-	} else {
-		ws.others = append(ws.others, me)
+		me.leaseID = w.LeaseID
 	}
+	if ws.by == nil {
+		ws.by = map[string][]*Watcher{}
+	}
+	ws.by[me.leaseID] = append(ws.by[me.leaseID], me)
 	return me
 }
 
@@ -102,7 +101,7 @@ func (ws *Watchers) first(l *Lock, leaseID string) bool {
 		if w.LeaseID == leaseID {
 			return true
 		}
-		if len(ws.queued[w.LeaseID]) > 0 {
+		if len(ws.by[w.LeaseID]) > 0 {
 			return false
 		}
 	}
@@ -111,27 +110,20 @@ func (ws *Watchers) first(l *Lock, leaseID string) bool {
 
 // Remove takes out who does not wait any more.
 func (ws *Watchers) Remove(w *Watcher) {
-	same := func(have *Watcher) bool { return have == w }
-	if w.leaseID == "" {
-		ws.others = slices.DeleteFunc(ws.others, same)
-	} else if rest := slices.DeleteFunc(ws.queued[w.leaseID], same); len(rest) > 0 {
-		ws.queued[w.leaseID] = rest
-	} else {
-		delete(ws.queued, w.leaseID)
+	rest := slices.DeleteFunc(ws.by[w.leaseID], func(have *Watcher) bool { return have == w })
+	if ws.by[w.leaseID] = rest; len(rest) == 0 {
+		delete(ws.by, w.leaseID)
 	}
 }
 
 // None reports whether nobody waits.
-func (ws *Watchers) None() bool { return len(ws.queued) == 0 && len(ws.others) == 0 }
+func (ws *Watchers) None() bool { return len(ws.by) == 0 }
 
 // Wake wakes those whom a change concerns: who has no claim in the queue, whose claim has left it, and the first in the
 // queue who waits here, because that one looks when holds expire. Those behind sleep on.
 func (ws *Watchers) Wake(was, is *Lock) {
-	for _, w := range ws.others {
-		close(w.changed)
-	}
-	ws.others = nil
-	if len(ws.queued) == 0 {
+	ws.wake("")
+	if len(ws.by) == 0 {
 		return
 	}
 	for _, leaseID := range left(was.Queue, is.Queue) {
@@ -146,18 +138,14 @@ func (ws *Watchers) Wake(was, is *Lock) {
 
 // WakeAll wakes everybody.
 func (ws *Watchers) WakeAll() {
-	for id := range ws.queued {
+	for id := range ws.by {
 		ws.wake(id)
 	}
-	for _, w := range ws.others {
-		close(w.changed)
-	}
-	ws.others = nil
 }
 
 func (ws *Watchers) wake(leaseID string) bool {
-	all := ws.queued[leaseID]
-	delete(ws.queued, leaseID)
+	all := ws.by[leaseID]
+	delete(ws.by, leaseID)
 	for _, w := range all {
 		close(w.changed)
 	}
@@ -196,9 +184,8 @@ type Step interface {
 
 // Steps is the Step for stores to hand out. It reads each lock once and collects what becomes of it.
 type Steps struct {
-	view  func(name string) (Snapshot, error)
-	seen  map[string]stepped
-	order []string // of the locks seen, by when they were
+	view func(name string) (Snapshot, error)
+	seen map[string]stepped
 }
 
 // stepped is a lock within a step.
@@ -216,10 +203,10 @@ func NewStep(view func(name string) (Snapshot, error)) *Steps {
 	return &Steps{view: view, seen: map[string]stepped{}}
 }
 
-// Changes returns what became of the locks that changed or had events, one change for each.
+// Changes returns what became of the locks that changed or had events, one change for each, by name.
 func (s *Steps) Changes() []Change {
 	var all []Change
-	for _, name := range s.order {
+	for _, name := range slices.Sorted(maps.Keys(s.seen)) {
 		if l := s.seen[name]; len(l.events) > 0 || !l.Lock.Equal(&l.was) {
 			all = append(all, Change{Lock: l.Lock, Events: l.events})
 		}
@@ -243,14 +230,12 @@ func (s *Steps) Acquire(claims ...Claim) ([]Holder, error) {
 				if _, twice := before[c.Name]; !twice {
 					before[c.Name] = was
 				}
-				d := s.apply(c.Name, was, acquire(was.Snapshot, c))
+				d := s.apply(was, acquire(was.Snapshot, c))
 				holders, err = append(holders, d.holder), d.err
 			}
 		}
 		if err != nil {
-			for name, was := range before {
-				s.seen[name] = was
-			}
+			maps.Copy(s.seen, before)
 			return nil, err
 		}
 	}
@@ -263,30 +248,28 @@ func (s *Steps) Release(t Target) ([]Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := s.apply(t.Name, was, release(was.Snapshot, t))
+	d := s.apply(was, release(was.Snapshot, t))
 	return d.ended, d.err
 }
 
 // lock returns a lock as the step has it now.
 func (s *Steps) lock(name string) (stepped, error) {
-	if l, ok := s.seen[name]; ok {
+	if l, seen := s.seen[name]; seen {
 		return l, nil
 	}
 	if err := ValidateName(name); err != nil {
 		return stepped{}, err
 	}
 	snap, err := s.view(name)
-	if err != nil {
-		return stepped{}, err
+	if err == nil {
+		s.seen[name] = stepped{Snapshot: snap, was: snap.Lock}
 	}
-	s.seen[name] = stepped{Snapshot: snap, was: snap.Lock}
-	s.order = append(s.order, name)
-	return s.seen[name], nil
+	return s.seen[name], err
 }
 
 // apply takes in what the rules decided about a lock.
-func (s *Steps) apply(name string, l stepped, d *decision) *decision {
-	l.Lock, l.events = d.Lock, append(l.events[:len(l.events):len(l.events)], d.Events...)
-	s.seen[name] = l
+func (s *Steps) apply(l stepped, d *decision) *decision {
+	l.Lock, l.events = d.Lock, slices.Concat(l.events, d.Events)
+	s.seen[d.Lock.Name] = l
 	return d
 }

@@ -28,11 +28,14 @@ const (
 func (s *Store) lockKey(name string) string { return s.prefix + dirLock + name }
 func (s *Store) freeKey(name string) string { return s.prefix + dirFree + name }
 
-// pause returns how long to wait before the n-th retry: longer and longer up to a tenth of the time-out, and never the
-// same for two that failed together.
-func (s *Store) pause(n int) time.Duration {
+// pause waits before the n-th retry, unless ctx ends: longer and longer up to a tenth of the time-out, and never as long
+// for two that failed together.
+func (s *Store) pause(ctx context.Context, n int) {
 	most := min(5*time.Millisecond<<min(n, 10), s.timeout/10)
-	return time.Duration(rand.Int64N(int64(most))) + time.Millisecond
+	select {
+	case <-time.After(time.Duration(rand.Int64N(int64(most))) + time.Millisecond):
+	case <-ctx.Done():
+	}
 }
 
 // try asks etcd, which does no harm if asked twice, again and again until it answers or ctx ends. Errors are etcd's own
@@ -45,9 +48,7 @@ func (s *Store) try(ctx context.Context, ask func(ctx context.Context) error) er
 		if err == nil || !transient(err) {
 			return err
 		}
-		select {
-		case <-time.After(s.pause(n)):
-		case <-ctx.Done():
+		if s.pause(ctx, n); ctx.Err() != nil {
 			return unavailable(ctx, err)
 		}
 	}
@@ -107,8 +108,6 @@ func unavailable(ctx context.Context, err error) error {
 		return cause
 	case errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrInvalid), errors.Is(err, lokt.ErrDamaged):
 		return err
-	case errors.Is(err, rpctypes.ErrRequestTooLarge):
-		return fmt.Errorf("%w: the lock's holders and waiters are more than etcd takes in one record: %w", lokt.ErrInvalid, err)
 	}
 	return fmt.Errorf("%w: etcd: %w", lokt.ErrUnavailable, err)
 }
@@ -179,7 +178,7 @@ func (s *Store) note(h *pb.ResponseHeader, asked int64) {
 	}
 	s.rev.Store(rev)
 	s.floor.Store(epoch(s.now()))
-	s.tail.reset()
+	s.tail.ring()
 	s.each(func(sl *slot) { sl.forget(true) })
 	s.rewatch()
 }

@@ -68,83 +68,32 @@ func decodeEvents(kv *mvccpb.KeyValue) []lokt.LoggedEvent {
 	return all
 }
 
-// tail is what this process knows of the events in etcd: the newest of them, as they came in.
+// tail is what this process knows of the newest events in etcd.
 type tail struct {
 	mu       sync.Mutex
-	recent   []lokt.LoggedEvent // in order
-	since    uint64             // all events with a higher number are among the recent, once they have come in
-	oldest   uint64             // lowest number that was found in etcd
-	heard    int64              // revision of the last change whose events came in
-	own      int64              // of the last one that this store made
-	wake     chan struct{}      // closed when an event comes in
-	unpruned int                // changes since somebody looked whether there are too many
+	wake     chan struct{} // closed when an event comes in, or may have been missed
+	unpruned int           // changes since somebody looked whether there are too many
 	pruning  bool
 }
 
-// maxRecent is how many events a store has in memory, for those who follow along.
-const maxRecent = 4096
-
-// begin says that from the revision on all events come in; 0 says that it is not known from when on.
-func (t *tail) begin(rev int64) {
+// next returns a channel that is closed when there may be a new event.
+func (t *tail) next() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.recent, t.since = nil, 1<<64-1
-	if rev > 0 {
-		t.since, t.heard = uint64(rev)<<eventBits-1, max(t.heard, rev-1)
+	if t.wake == nil {
+		t.wake = make(chan struct{})
 	}
-	t.ring()
+	return t.wake
 }
 
-// reset forgets everything: the revisions of etcd begin anew.
-func (t *tail) reset() {
+// ring wakes all who wait for events.
+func (t *tail) ring() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.recent, t.since, t.oldest, t.heard, t.own = nil, 1<<64-1, 0, 0, 0
-}
-
-// ring wakes all who wait for events. Its caller holds the mutex.
-func (t *tail) ring() {
 	if t.wake != nil {
 		close(t.wake)
 		t.wake = nil
 	}
-}
-
-// hear takes in the events of a change.
-func (t *tail) hear(kv *mvccpb.KeyValue) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if uint64(kv.ModRevision)<<eventBits <= t.since {
-		return
-	}
-	t.recent = append(t.recent, decodeEvents(kv)...)
-	if n := len(t.recent) - maxRecent; n > maxRecent {
-		t.since = t.recent[n-1].Seq
-		t.recent = slices.Clone(t.recent[n:])
-	}
-	t.heard = kv.ModRevision
-	t.ring()
-}
-
-// after returns the recent events that the query lets through, and whether these are all. It has those of this store;
-// those of others come in a little later.
-func (t *tail) after(q lokt.EventQuery) (p lokt.EventPage, complete bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := len(t.recent)
-	if q.Latest || n == 0 || q.After < t.since || q.After >= t.recent[n-1].Seq || t.heard < t.own {
-		return p, false
-	}
-	for _, e := range t.recent {
-		if q.Matches(&e) {
-			p.Events = append(p.Events, e)
-		}
-	}
-	p.Oldest, p.Newest = t.recent[0].Seq, t.recent[n-1].Seq
-	if t.oldest > 0 {
-		p.Oldest = min(p.Oldest, t.oldest)
-	}
-	return p, true
 }
 
 // eventPage is how many changes are asked for at a time.
@@ -159,20 +108,14 @@ func (s *Store) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPa
 	if q.Limit <= 0 || q.Limit > lokt.MaxEvents {
 		q.Limit = lokt.MaxEvents
 	}
-	p, complete := s.tail.after(q)
-	if !complete {
-		bounded, cancel := s.bound(ctx)
-		defer cancel()
-		var err error
-		if p, err = s.scan(bounded, q); errors.Is(err, rpctypes.ErrCompacted) { // meanwhile
-			p, err = s.scan(bounded, q)
-		}
-		if err != nil {
-			return lokt.EventPage{}, s.explain(ctx, err)
-		}
-		s.tail.mu.Lock()
-		s.tail.oldest = max(s.tail.oldest, p.Oldest)
-		s.tail.mu.Unlock()
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	p, err := s.scan(bounded, q)
+	if errors.Is(err, rpctypes.ErrCompacted) { // meanwhile
+		p, err = s.scan(bounded, q)
+	}
+	if err != nil {
+		return lokt.EventPage{}, s.explain(ctx, err)
 	}
 	if p.More = len(p.Events) > q.Limit; p.More && q.Latest {
 		p.Events = p.Events[len(p.Events)-q.Limit:]
@@ -247,14 +190,9 @@ func (s *Store) lastEvent(ctx context.Context, order clientv3.SortOrder, rev int
 	if err != nil || len(r.Kvs) == 0 {
 		return 0, 0, err
 	}
-	events := decodeEvents(r.Kvs[0])
-	switch {
-	case len(events) == 0:
-		seq = uint64(r.Kvs[0].ModRevision) << eventBits
-	case order == clientv3.SortAscend:
-		seq = events[0].Seq
-	default:
-		seq = events[len(events)-1].Seq
+	kv := r.Kvs[0]
+	if seq = uint64(kv.ModRevision) << eventBits; order == clientv3.SortDescend {
+		seq |= uint64(max(len(decodeEvents(kv))-1, 0))
 	}
 	return seq, r.Header.Revision, nil
 }
@@ -264,23 +202,12 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	t := &s.tail
-	t.mu.Lock()
-	if t.wake == nil {
-		t.wake = make(chan struct{})
-	}
-	wake, newest, blind := t.wake, uint64(0), after < t.since
-	if n := len(t.recent); n > 0 {
-		newest = t.recent[n-1].Seq
-	}
-	t.mu.Unlock()
-	if newest <= after && blind { // there may be older ones that never came in
-		bounded, cancel := s.bound(ctx)
-		defer cancel()
-		var err error
-		if newest, _, err = s.lastEvent(bounded, clientv3.SortDescend, 0); err != nil {
-			return s.explain(ctx, err)
-		}
+	wake := s.tail.next()
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	newest, _, err := s.lastEvent(bounded, clientv3.SortDescend, 0)
+	if err != nil {
+		return s.explain(ctx, err)
 	}
 	if newest > after {
 		return nil
@@ -288,12 +215,11 @@ func (s *Store) WaitEvents(ctx context.Context, after uint64) error {
 	return s.sleep(ctx, wake)
 }
 
-// stored notes that this store has stored events, and sees to it that there are not too many.
-func (s *Store) stored(rev int64) {
+// stored sees to it that there are not too many events.
+func (s *Store) stored() {
 	t := &s.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.own = max(t.own, rev)
 	if t.unpruned++; t.pruning || t.unpruned < max(s.keep/20, 1) {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -38,7 +37,7 @@ type Store struct {
 	observe func([]lokt.Event)
 	keep    int
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // ends with Close, with the mutex
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 
@@ -51,9 +50,8 @@ type Store struct {
 	floor   atomic.Uint64 // what tokens have to be above since etcd was restored
 	renew   chan struct{} // asks for a new watch
 
-	mu     sync.Mutex
-	slots  map[string]*slot
-	closed bool
+	mu    sync.Mutex
+	slots map[string]*slot
 
 	observing sync.Mutex
 	tail      tail
@@ -138,8 +136,6 @@ func (s *Store) usable(ctx context.Context) error {
 // explain tells an error of etcd from the end of the caller's context, and of the store.
 func (s *Store) explain(ctx context.Context, err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
 	case s.ctx.Err() != nil:
@@ -169,8 +165,7 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 // listPage is how many locks List asks for at a time, unless a test says otherwise.
 const listPage = 256
 
-// List implements lokt.Store. All locks are as they were at one moment, unless etcd was compacted meanwhile or a page
-// took longer than its memory goes back.
+// List implements lokt.Store. The locks of each page are as they were at one moment.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
 		for st, err := range s.list(ctx, f) {
@@ -188,10 +183,10 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 // list reads the locks that begin as the filter says. One that cannot be read has a name only.
 func (s *Store) list(ctx context.Context, f lokt.Filter) iter.Seq2[*state, error] {
 	return func(yield func(*state, error) bool) {
-		from, rev := s.lockKey(f.Prefix), int64(0)
+		from := s.lockKey(f.Prefix)
 		end := clientv3.GetPrefixRangeEnd(from)
 		for more := true; more; {
-			page, err := s.readPage(ctx, from, end, rev)
+			page, err := s.readPage(ctx, from, end)
 			if err != nil {
 				yield(&state{}, s.explain(ctx, err))
 				return
@@ -211,49 +206,38 @@ func (s *Store) list(ctx context.Context, f lokt.Filter) iter.Seq2[*state, error
 				}
 				from = string(kv.Key) + "\x00"
 			}
-			more, rev = page.More, page.Header.Revision
+			more = page.More
 		}
 	}
 }
 
-// readPage reads some locks, at the revision if it is not 0 and still there.
-func (s *Store) readPage(ctx context.Context, from, end string, rev int64) (page *clientv3.GetResponse, err error) {
+// readPage reads some locks.
+func (s *Store) readPage(ctx context.Context, from, end string) (page *clientv3.GetResponse, err error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	for {
-		asked := s.rev.Load()
-		err = s.try(ctx, func(ctx context.Context) (err error) {
-			page, err = s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(s.page), clientv3.WithRev(rev))
-			return err
-		})
-		switch {
-		case rev > 0 && (errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrFutureRev)):
-			rev = 0 // go on with what there is now
-			continue
-		case err != nil:
-			return nil, unavailable(ctx, err)
-		case rev == 0:
-			s.note(page.Header, asked)
-		default:
-			page.Header.Revision = rev // which is etcd's own otherwise
-		}
-		return page, nil
+	asked := s.rev.Load()
+	if err := s.try(ctx, func(ctx context.Context) (err error) {
+		page, err = s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(s.page))
+		return err
+	}); err != nil {
+		return nil, unavailable(ctx, err)
 	}
+	s.note(page.Header, asked)
+	return page, nil
 }
 
 // Close ends all that is under way, and makes every later call fail. Holds live on until their time is over.
 func (s *Store) Close() error {
 	s.mu.Lock()
-	again := s.closed
-	s.closed = true
+	again := s.ctx.Err() != nil
+	s.cancel(errClosed)
 	s.mu.Unlock()
 	if again {
 		return nil
 	}
-	s.cancel(errClosed)
 	s.each(func(sl *slot) { sl.forget(false) })
 	s.work.Wait()
 	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {

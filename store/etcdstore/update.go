@@ -55,11 +55,6 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 	r.withdrawn = true // from here on change is not called
 	begun := r.begun
 	sl.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.answer()
-	default:
-	}
 	switch err := ctx.Err(); {
 	case errors.Is(err, context.DeadlineExceeded) && begun:
 		return fmt.Errorf("%w: no answer from etcd, and it is not known whether the change was stored: %w", lokt.ErrUnavailable, err)
@@ -92,7 +87,7 @@ func (r *request) run(s lokt.Snapshot) (c lokt.Change, ok bool) {
 func (s *Store) enqueue(sl *slot, r *request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.ctx.Err() != nil {
 		return false
 	}
 	sl.mu.Lock()
@@ -161,10 +156,7 @@ func (s *Store) serve(sl *slot, batch []*request) {
 			return
 		}
 		if len(batch) > 0 && n > 0 {
-			select {
-			case <-time.After(s.pause(most)):
-			case <-s.ctx.Done():
-			}
+			s.pause(s.ctx, most)
 		}
 	}
 }
@@ -375,7 +367,7 @@ func (s *Store) commit(ctx context.Context, sl *slot, st *state, d decided) (res
 		sl.learn(next)
 	}
 	if try.event != "" {
-		s.stored(r.Header.Revision)
+		s.stored()
 	}
 	s.settle(d)
 	return nil, false, nil

@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -75,16 +76,11 @@ func parse(text string) (target, error) {
 
 // endpoint completes a host with the port.
 func endpoint(h string) (string, error) {
-	host, port, err := net.SplitHostPort(h)
-	if err != nil {
-		if host, port, err = net.SplitHostPort(h + ":" + defaultPort); err != nil {
-			return "", fmt.Errorf("%q is no host, with or without a port", h)
-		}
-	}
-	if host == "" || port == "" || strings.ContainsAny(host, " \t\n\\") {
+	u, err := url.Parse("//" + h)
+	if err != nil || u.Hostname() == "" || u.Host != h || strings.HasSuffix(h, ":") {
 		return "", fmt.Errorf("%q is no host, with or without a port", h)
 	}
-	return net.JoinHostPort(host, port), nil
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPort)), nil
 }
 
 // files makes a TLS configuration of PEM files: authorities instead of the system's, and a certificate of the client's

@@ -2,6 +2,8 @@ package etcdstore
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,10 +60,7 @@ func (s *Store) unpin(sl *slot) {
 // each calls f for every slot.
 func (s *Store) each(f func(sl *slot)) {
 	s.mu.Lock()
-	all := make([]*slot, 0, len(s.slots))
-	for _, sl := range s.slots {
-		all = append(all, sl)
-	}
+	all := slices.Collect(maps.Values(s.slots))
 	s.mu.Unlock()
 	for _, sl := range all {
 		f(sl)
@@ -219,7 +218,6 @@ func (s *Store) rewatch() {
 // watch hands on events from the revision on, until the store is closed. When some may have been missed everybody looks
 // again.
 func (s *Store) watch(from int64) {
-	s.tail.begin(from)
 	for n := 0; s.ctx.Err() == nil; n++ {
 		next, seen := s.follow(from)
 		if seen {
@@ -228,13 +226,10 @@ func (s *Store) watch(from int64) {
 		if from = next; from == 0 {
 			from = s.fromNow()
 		}
-		s.tail.begin(from)
+		s.tail.ring()
 		s.each(func(sl *slot) { sl.forget(false) })
 		if from == 0 || n > 0 {
-			select {
-			case <-time.After(s.pause(n)):
-			case <-s.ctx.Done():
-			}
+			s.pause(s.ctx, n)
 		}
 	}
 }
@@ -243,14 +238,11 @@ func (s *Store) watch(from int64) {
 func (s *Store) fromNow() int64 {
 	ctx, cancel := s.bound(s.ctx)
 	defer cancel()
-	var now *clientv3.GetResponse
-	if s.try(ctx, func(ctx context.Context) (err error) {
-		now, err = s.client.Get(ctx, s.prefix+dirLock, clientv3.WithCountOnly())
-		return err
-	}) != nil {
+	r, err := s.getEvents(ctx, clientv3.SortAscend, 1, 0)
+	if err != nil {
 		return 0
 	}
-	return now.Header.Revision + 1
+	return r.Header.Revision + 1
 }
 
 // follow hands on the events of one watch. It returns the revision to go on from, or 0 if that is not known.
@@ -288,9 +280,7 @@ func (s *Store) hear(e *clientv3.Event) {
 	at := time.Now()
 	dir, name := s.nameOf(e.Kv.Key)
 	if dir == "event" {
-		if e.Type == mvccpb.PUT {
-			s.tail.hear(e.Kv)
-		}
+		s.tail.ring()
 		return
 	}
 	s.mu.Lock()
