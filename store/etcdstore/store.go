@@ -42,7 +42,7 @@ type Store struct {
 	work   sync.WaitGroup
 
 	wall   func() time.Time // the wall clock
-	anyway time.Duration    // how long a wait lasts at most
+	anyway time.Duration    // how long a wait lasts at most: events may not come through
 	page   int64            // how many locks List asks for at a time
 
 	rev     atomic.Int64  // highest revision of etcd known
@@ -89,7 +89,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
-		wall: time.Now, anyway: lookAnyway, page: listPage,
+		wall: time.Now, anyway: 5 * time.Second, page: 256,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	bounded, cancel := s.bound(ctx)
@@ -161,9 +161,6 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	}
 	return st.look(s.now()), nil
 }
-
-// listPage is how many locks List asks for at a time, unless a test says otherwise.
-const listPage = 256
 
 // List implements lokt.Store. The locks of each page are as they were at one moment.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {

@@ -150,9 +150,6 @@ func (sl *slot) hear(e *clientv3.Event, at time.Time) {
 	}
 }
 
-// lookAnyway is how long a wait lasts at most: its caller looks again then, in case no event came through.
-const lookAnyway = 5 * time.Second
-
 // Wait implements lokt.Store. One watch of all locks wakes everybody.
 func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	if err := s.usable(ctx); err != nil {
