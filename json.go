@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,7 +97,7 @@ func (c Claim) Public() Claim {
 
 // Public returns the lock as others than those who hold it or wait for it see it.
 func (l Lock) Public() Lock {
-	l.Holders, l.Queue = slices.Clone(l.Holders), slices.Clone(l.Queue)
+	l = l.Clone()
 	for i := range l.Holders {
 		l.Holders[i].Claim = l.Holders[i].Claim.Public()
 	}

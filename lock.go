@@ -2,7 +2,6 @@ package lokt
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -301,32 +300,9 @@ func (l *Lock) Equal(o *Lock) bool {
 		slices.EqualFunc(l.Queue, o.Queue, func(a, b *Waiter) bool { return a == b || reflect.DeepEqual(a, b) })
 }
 
-// Clone returns a copy that shares nothing with l.
+// Clone returns a copy whose holders and waiters can be added, removed and replaced. What these refer to is shared with l,
+// and not to be changed.
 func (l Lock) Clone() Lock {
 	l.Holders, l.Queue = slices.Clone(l.Holders), slices.Clone(l.Queue)
-	for i := range l.Holders {
-		h := &l.Holders[i]
-		h.Claim = h.Claim.clone()
-		h.Yield = clonePtr(h.Yield)
-	}
-	for i, w := range l.Queue {
-		l.Queue[i] = &Waiter{Claim: w.Claim.clone(), Place: w.Place, Since: w.Since, Until: w.Until}
-	}
-	l.Freeze = clonePtr(l.Freeze)
 	return l
-}
-
-func (c Claim) clone() Claim {
-	c.Metadata = maps.Clone(c.Metadata)
-	c.Process = clonePtr(c.Process)
-	c.Within = slices.Clone(c.Within)
-	return c
-}
-
-func clonePtr[T any](p *T) *T {
-	if p == nil {
-		return nil
-	}
-	v := *p
-	return &v
 }

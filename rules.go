@@ -352,38 +352,39 @@ func firstOwner(e *BlockedError) string {
 func (d *decision) refresh(s Snapshot, c Claim) bool {
 	l, now := &d.Lock, s.Now
 	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
-	if i := slices.IndexFunc(l.Holders, own); i >= 0 {
-		again := l.Holders[i].refreshed(now, c)
-		if !l.admits(&again.Claim) || past(now, again.ExpiresAt) { // older already than the claim lets it become
-			return false
-		}
-		l.Holders[i] = again
-		d.holder = again
+	var again Holder
+	was := -1
+	i := slices.IndexFunc(l.Holders, own)
+	if i >= 0 {
+		again = l.Holders[i]
 	} else { // it was not renewed in time
-		i := slices.IndexFunc(d.removed, func(r Removed) bool { return !r.Waiter && own(r.Holder) })
-		if i < 0 || l.Freeze != nil {
+		was = slices.IndexFunc(d.removed, func(r Removed) bool { return !r.Waiter && own(r.Holder) })
+		if was < 0 || l.Freeze != nil {
 			return false
 		}
-		again := d.removed[i].Holder
+		again = d.removed[was].Holder
 		again.HeldSince, again.Yield = now, nil
-		again = again.refreshed(now, c)
-		if !l.admits(&again.Claim) || l.behind(&again.Claim, now) {
-			return false
-		}
-		d.removed = slices.Delete(d.removed, i, i+1)
+	}
+	again = again.refreshed(now, c)
+	if !l.admits(&again.Claim) || past(now, again.ExpiresAt) || i < 0 && l.behind(&again.Claim, now) {
+		return false // also if it is older already than the claim lets it become
+	}
+	if i >= 0 {
+		l.Holders[i] = again
+	} else {
+		d.removed = slices.Delete(d.removed, was, was+1)
 		d.Events = slices.DeleteFunc(d.Events, func(e Event) bool {
 			return e.Type == EventAutoPrune && e.LeaseID == again.LeaseID
 		})
 		l.Token++
 		again.Token = l.Token
 		l.Holders = append(l.Holders, again)
-		d.holder = again
 	}
 	if i, queued := l.Position(c.LeaseID); queued {
 		l.leave(i)
 	}
-	d.note(now, EventRenew, d.holder)
-	d.settle(s, d.holder.LeaseID)
+	d.note(now, EventRenew, again)
+	d.settle(s, again.LeaseID)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package lokt
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -192,9 +193,9 @@ func (w *world) do(st step) error {
 	}
 	w.tell("%s", r.text)
 	before := Snapshot{Lock: w.lock, Now: w.now, Dead: w.dead}
-	untouched := w.lock.Clone()
+	untouched, _ := Marshal(w.lock)
 	d := r.rule(before)
-	if !reflect.DeepEqual(untouched, w.lock) {
+	if now, _ := Marshal(w.lock); !bytes.Equal(untouched, now) {
 		return errors.New("the rule wrote into the snapshot")
 	}
 	if again := r.rule(before); !reflect.DeepEqual(again.Change, d.Change) {

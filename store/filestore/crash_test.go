@@ -435,7 +435,7 @@ func TestAChangeThatWasNotMadeIsNotLogged(t *testing.T) {
 		t.Fatalf("a crash: %v", err)
 	}
 	data, err := os.ReadFile(s.guardPath(shardOf("x")))
-	if err != nil || !bytes.Contains(data, []byte(`"lock_id":"b"`)) {
+	if err != nil || !bytes.Contains(data, []byte(`\"lock_id\":\"b\"`)) {
 		t.Fatalf("the journal does not announce the change (%v): this test shows nothing", err)
 	}
 	fresh := open(t, root, Options{})

@@ -180,7 +180,9 @@ func (s *Store) SetChild(ctx context.Context, leases map[string]string, pid int,
 			l := snap.Lock.Clone()
 			for i := range l.Holders {
 				if h := &l.Holders[i]; h.LeaseID == leaseID && h.Process != nil {
-					h.Process.Child, h.Process.ChildStart = pid, start
+					p := *h.Process
+					p.Child, p.ChildStart = pid, start
+					h.Process = &p
 				}
 			}
 			return lokt.Change{Lock: l}

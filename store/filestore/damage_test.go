@@ -908,7 +908,7 @@ func TestADamagedGuardFileNeitherBlocksNorRepeatsATokens(t *testing.T) {
 func TestJournalEntriesOfAnyShapeAreReadOrIgnored(t *testing.T) {
 	t.Parallel()
 	e := &entry{
-		Name: "x", Carry: []byte("1\n"), Lines: []byte("2\n3\n"),
+		Name: "x", Carry: "1\n", Lines: "2\n3\n",
 		Files: []entryFile{
 			{File: 0, Before: 1<<64 - 1, Redo: true, Data: []byte("new"), How: durableDir}, {File: 1, Before: 9, Redo: true, Gone: true}, {File: 2, Before: 1},
 		},
@@ -1000,7 +1000,7 @@ func TestCheckFindsDamageAndClearsWhatCrashesLeave(t *testing.T) {
 }
 
 func FuzzDecodeEntry(f *testing.F) {
-	seed, err := json.Marshal(&entry{Name: "x", Lines: []byte("1\n"), Files: []entryFile{{File: 1, Before: 9, Redo: true, Gone: true}}})
+	seed, err := json.Marshal(&entry{Name: "x", Lines: "1\n", Files: []entryFile{{File: 1, Before: 9, Redo: true, Gone: true}}})
 	if err != nil {
 		f.Fatal(err)
 	}

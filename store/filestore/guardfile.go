@@ -157,7 +157,7 @@ type guard struct {
 	page    [guardSize]byte // for reading and writing
 	fresh   bool            // the file has not got its full size yet
 	pending bool            // an entry is in the journal
-	carry   []byte          // lines of earlier changes that the audit log lacks
+	carry   string          // lines of earlier changes that the audit log lacks
 }
 
 // enter locks the guard file of the named lock, and finishes a change in its shard that was cut short.

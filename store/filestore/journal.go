@@ -1,17 +1,16 @@
 package filestore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
@@ -27,31 +26,8 @@ import (
 type entry struct {
 	Name  string      `json:"name,omitzero"` // of the lock
 	Files []entryFile `json:"files,omitempty"`
-	Carry lines       `json:"carry,omitempty"` // of earlier changes that the audit log lacks
-	Lines lines       `json:"lines,omitempty"` // for the audit log, if the change is made
-}
-
-// lines are those of the audit log, each of them JSON.
-type lines []byte
-
-// MarshalJSONTo implements json.MarshalerTo: they are an array in the journal, for base64 would take more room, which a
-// full disk may not have.
-func (l lines) MarshalJSONTo(out *jsontext.Encoder) error {
-	var all []jsontext.Value
-	for line := range bytes.Lines(l) {
-		all = append(all, line)
-	}
-	return json.MarshalEncode(out, all)
-}
-
-// UnmarshalJSONFrom implements json.UnmarshalerFrom.
-func (l *lines) UnmarshalJSONFrom(in *jsontext.Decoder) error {
-	var all []jsontext.Value
-	err := json.UnmarshalDecode(in, &all)
-	for _, line := range all {
-		*l = append(append(*l, line...), '\n')
-	}
-	return err
+	Carry string      `json:"carry,omitzero"` // lines of earlier changes that the audit log lacks
+	Lines string      `json:"lines,omitzero"` // lines for the audit log, if the change is made
 }
 
 // entryFile is one file of a change.
@@ -145,9 +121,9 @@ func (g *guard) recover() error {
 	}
 	lines := e.Carry
 	if made {
-		lines = slices.Concat(lines, e.Lines)
+		lines += e.Lines
 	}
-	if len(lines) > 0 {
+	if lines != "" {
 		g.carry = g.s.notLogged(lines)
 	}
 	return nil
@@ -163,14 +139,14 @@ func (s *Store) contentNow(name string, file int) uint64 {
 }
 
 // notLogged returns those of the lines that the audit log lacks.
-func (s *Store) notLogged(lines []byte) []byte {
-	missing := slices.Collect(bytes.Lines(lines))
+func (s *Store) notLogged(lines string) string {
+	missing := slices.Collect(strings.Lines(lines))
 	var since time.Time
 	for _, line := range missing {
 		var e struct {
 			TS time.Time `json:"ts"`
 		}
-		if json.Unmarshal(line, &e) == nil && (since.IsZero() || e.TS.Before(since)) {
+		if json.Unmarshal([]byte(line), &e) == nil && (since.IsZero() || e.TS.Before(since)) {
 			since = e.TS
 		}
 	}
@@ -181,19 +157,19 @@ func (s *Store) notLogged(lines []byte) []byte {
 		if err != nil { // what cannot be read is not there: better told twice than never
 			continue
 		}
-		missing = slices.DeleteFunc(missing, func(line []byte) bool {
-			return len(e.Raw) > 0 && bytes.Equal(bytes.TrimSuffix(line, []byte{'\n'}), e.Raw)
+		missing = slices.DeleteFunc(missing, func(line string) bool {
+			return len(e.Raw) > 0 && strings.TrimSuffix(line, "\n") == string(e.Raw)
 		})
 	}
-	return slices.Concat(missing...)
+	return strings.Join(missing, "")
 }
 
 // log appends the lines to the audit log, behind those left from before, once all files are written. If that fails it
 // keeps them in the journal.
-func (g *guard) log(lines []byte) {
-	lines = append(slices.Clip(g.carry), lines...)
-	if len(lines) > 0 {
-		if err := g.s.log.Append(lines); err != nil && !errors.Is(err, audit.ErrNotRotated) {
+func (g *guard) log(lines string) {
+	lines = g.carry + lines
+	if lines != "" {
+		if err := g.s.log.Append([]byte(lines)); err != nil && !errors.Is(err, audit.ErrNotRotated) {
 			g.s.o.Warn(fmt.Errorf("audit log: %w", err))
 			g.keep(lines)
 			return
@@ -201,27 +177,25 @@ func (g *guard) log(lines []byte) {
 			g.s.o.Warn(err)
 		}
 	}
-	g.carry = nil
+	g.carry = ""
 	if err := g.journal(nil); err != nil {
 		g.s.o.Warn(fmt.Errorf("%s: %w", g.f.Name(), err)) // whoever comes next sees that everything is done
 	}
 }
 
 // keep leaves the lines in the journal. If there are very many the oldest are dropped.
-func (g *guard) keep(lines []byte) {
+func (g *guard) keep(lines string) {
 	if over := len(lines) - maxCarry; over > 0 {
-		lines = lines[over+bytes.IndexByte(lines[over:], '\n')+1:]
+		lines = lines[over+strings.IndexByte(lines[over:], '\n')+1:]
 	}
 	g.carry = lines
-	if err := g.journal(&entry{Carry: lines}); err != nil {
-		g.s.o.Warn(fmt.Errorf("%s: %w", g.f.Name(), err))
-	}
+	g.abandon()
 }
 
-// abandon notes that the change that was announced was not begun.
+// abandon notes that no change is begun.
 func (g *guard) abandon() {
 	var e *entry
-	if len(g.carry) > 0 {
+	if g.carry != "" {
 		e = &entry{Carry: g.carry}
 	}
 	if err := g.journal(e); err != nil {
@@ -230,9 +204,9 @@ func (g *guard) abandon() {
 }
 
 // encodeEvents returns the events as lines of the audit log.
-func encodeEvents(events []lokt.Event) []byte {
+func encodeEvents(events []lokt.Event) string {
 	if len(events) == 0 {
-		return nil
+		return ""
 	}
-	return audit.Encode(events)
+	return string(audit.Encode(events))
 }

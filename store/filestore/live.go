@@ -1,9 +1,7 @@
 package filestore
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -77,13 +75,7 @@ func (s *Store) Runner() (lokt.Owner, error) {
 // openLive opens a liveness file to lock a byte of it.
 func (s *Store) openLive(name string) (f vfs.File, node uint64, err error) {
 	path := filepath.Join(s.root, dirLive, name)
-	const flags = os.O_RDWR | os.O_CREATE | openNoFollow
-	if f, err = s.fs.OpenFile(path, flags, filePerm); errors.Is(err, fs.ErrNotExist) {
-		if err = s.makeDirs(); err == nil {
-			f, err = s.fs.OpenFile(path, flags, filePerm)
-		}
-	}
-	if err != nil {
+	if f, err = s.create(path, os.O_RDWR); err != nil {
 		return nil, 0, err
 	}
 	fi, err := f.Stat()

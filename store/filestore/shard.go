@@ -103,16 +103,7 @@ func (s *Store) guardPath(shard uint8) string {
 
 func (s *Store) openGuard(shard uint8) (*guardFile, error) {
 	path := s.guardPath(shard)
-	f, err := s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
-	for range 3 { // somebody may be deleting the directory
-		if !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		if err := s.makeDirs(); err != nil {
-			return nil, err
-		}
-		f, err = s.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|openNoFollow, filePerm)
-	}
+	f, err := s.create(path, os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}

@@ -88,11 +88,6 @@ func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, err
 // readFile returns the contents of one of the lock's files, which are not nil if there is one.
 func (s *Store) readFile(file int, name string) ([]byte, fs.FileInfo, error) {
 	path := s.path(fileDirs[file], name)
-	if file != fileLock { // mostly there is none, and to find that out by opening it takes twice as long
-		if _, err := s.fs.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, err
-		}
-	}
 	data, fi, err := atomicfile.ReadRegular(s.fs, path, lockfile.MaxSize)
 	if err == nil && data == nil {
 		data = []byte{}
@@ -301,7 +296,7 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 			e.Files[i].Redo = true
 		}
 	}
-	if len(e.Files) < 2 && len(e.Lines) == 0 && len(e.Carry) == 0 {
+	if len(e.Files) < 2 && e.Lines == "" && e.Carry == "" {
 		announced = nil
 	}
 	if err := g.prepare(l.Token, announced); err != nil {
@@ -342,14 +337,7 @@ func (s *Store) replace(file int, name string, data []byte, d durable, before ui
 		return atomicfile.Remove(s.fs, path, d == durableDir)
 	}
 	o := atomicfile.Options{Perm: filePerm, Sync: d != volatile, Durable: d == durableDir}
-	err := atomicfile.Replace(s.fs, path, data, o)
-	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
-		if err := s.makeDirs(); err != nil {
-			return err
-		}
-		err = atomicfile.Replace(s.fs, path, data, o)
-	}
-	return err
+	return s.inDirs(func() error { return atomicfile.Replace(s.fs, path, data, o) })
 }
 
 // encode returns the contents of the three files for the lock. What did not change keeps its very bytes.

@@ -201,6 +201,26 @@ func (s *Store) makeDirs() error {
 	return nil
 }
 
+// inDirs does what needs the store's directories, which somebody may be deleting.
+func (s *Store) inDirs(do func() error) error {
+	err := do()
+	for try := 0; try < 3 && errors.Is(err, fs.ErrNotExist); try++ {
+		if err = s.makeDirs(); err == nil {
+			err = do()
+		}
+	}
+	return err
+}
+
+// create opens a file of the store's, which it makes if there is none.
+func (s *Store) create(path string, flag int) (f vfs.File, err error) {
+	err = s.inDirs(func() (err error) {
+		f, err = s.fs.OpenFile(path, flag|os.O_CREATE|openNoFollow, filePerm)
+		return err
+	})
+	return f, err
+}
+
 func (s *Store) path(dir, name string) string {
 	return s.root + separator + dir + separator + name + ext
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"hash/fnv"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -118,13 +117,7 @@ func (k *waker) add(s *Store, path string) error {
 		k.w = w
 		go k.dispatch(w)
 	}
-	const flags = os.O_CREATE | os.O_WRONLY | openNoFollow
-	f, err := s.fs.OpenFile(path, flags, filePerm)
-	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the directory
-		if err = s.makeDirs(); err == nil {
-			f, err = s.fs.OpenFile(path, flags, filePerm)
-		}
-	}
+	f, err := s.create(path, os.O_WRONLY)
 	if err != nil {
 		return err
 	}

@@ -126,8 +126,10 @@ func away(t *testing.T, path string, d time.Duration) {
 				h := &l.Holders[i]
 				back(&h.HeldSince, &h.AcquiredAt, &h.ExpiresAt, &h.Pending)
 			}
-			for _, w := range l.Queue {
+			for i := range l.Queue {
+				w := *l.Queue[i]
 				back(&w.Since, &w.Until)
+				l.Queue[i] = &w
 			}
 			if l.Freeze != nil {
 				back(&l.Freeze.At, &l.Freeze.ExpiresAt)
