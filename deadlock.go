@@ -50,12 +50,11 @@ type waitGraph struct {
 
 // waitNode is a live queued claim.
 type waitNode struct {
-	waiter  Waiter
-	lock    *Lock // with its live holders only
-	ahead   []int // the claims that must go first, nearest last; those ahead of them in turn may be left out
-	stuck   bool
-	wanted  bool // a hold that is bound to it is in the way of another stuck claim
-	reenter bool // the owner holds the lock, so the claim need not wait for those ahead
+	waiter Waiter
+	lock   *Lock // with its live holders only
+	ahead  []int // the claims that must go first, nearest last; those ahead of them in turn may be left out
+	stuck  bool
+	wanted bool // a hold that is bound to it is in the way of another stuck claim
 }
 
 type waitEdge struct {
@@ -84,8 +83,8 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 				continue
 			}
 			i := len(g.nodes)
-			n := &waitNode{waiter: *w, lock: l, stuck: true, reenter: l.reenters(&w.Owner)}
-			if n.reenter {
+			n := &waitNode{waiter: *w, lock: l, stuck: true}
+			if l.reenters(&w.Owner) { // it need not wait for those ahead
 				ahead = append(slices.Clip(ahead), i)
 			} else { // the next one then waits for all ahead of this one, too
 				n.ahead = ahead
@@ -102,13 +101,7 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 
 // keepers returns the stuck claims to which the lease is bound.
 func (g *waitGraph) keepers(leaseID string) []int {
-	var stuck []int
-	for _, i := range g.bound[leaseID] {
-		if g.nodes[i].stuck {
-			stuck = append(stuck, i)
-		}
-	}
-	return stuck
+	return slices.DeleteFunc(slices.Clone(g.bound[leaseID]), func(i int) bool { return !g.nodes[i].stuck })
 }
 
 // dropFree finds out which claims are stuck: all but those that could enter once what may end has ended, and then those
@@ -129,13 +122,8 @@ func (g *waitGraph) dropFree() {
 
 // staying returns the lock that the claim waits for with those holders only that are bound to stuck claims.
 func (g *waitGraph) staying(n *waitNode) *Lock {
-	l := &Lock{Name: n.lock.Name}
-	for _, h := range n.lock.Holders {
-		if len(g.keepers(h.LeaseID)) > 0 {
-			l.Holders = append(l.Holders, h)
-		}
-	}
-	return l
+	free := func(h Holder) bool { return len(g.keepers(h.LeaseID)) == 0 }
+	return &Lock{Name: n.lock.Name, Holders: slices.DeleteFunc(slices.Clone(n.lock.Holders), free)}
 }
 
 // connect draws the edges between stuck claims.

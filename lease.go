@@ -21,15 +21,8 @@ const (
 )
 
 func (s State) String() string {
-	switch s {
-	case Held:
-		return "held"
-	case InDoubt:
-		return "in doubt"
-	case Lost:
-		return "lost"
-	case Released:
-		return "released"
+	if names := [...]string{"held", "in doubt", "lost", "released"}; s >= 0 && int(s) < len(names) {
+		return names[s]
 	}
 	return fmt.Sprintf("State(%d)", int(s))
 }

@@ -280,12 +280,8 @@ func (l *Lock) held(leaseID string) int {
 
 // Position returns how many waiters are ahead of the lease ID in the queue, and whether it is queued at all.
 func (l Lock) Position(leaseID string) (int, bool) {
-	for i, w := range l.Queue {
-		if w.LeaseID == leaseID {
-			return i, true
-		}
-	}
-	return -1, false
+	i := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return w.LeaseID == leaseID })
+	return i, i >= 0
 }
 
 // Free reports whether nothing is remembered but the token.

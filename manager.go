@@ -71,11 +71,6 @@ func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
 	return m.acquire(ctx, &c, true)
 }
 
-// withdraw takes back a claim that failed. It does its best: an orphan ends with its process or its time to live.
-func (m *Manager) withdraw(ctx context.Context, c *Claim, waited, limit time.Duration) {
-	_ = m.leave(ctx, c, leftCancelled, waited, limit)
-}
-
 // acquire answers a claim. If no answer was had it is taken back, unless it is polled: then its client asks again, and
 // may withdraw it by way of another manager.
 func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, error) {
@@ -92,7 +87,7 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, e
 	d, err := m.ask(ctx, c, polled)
 	if err != nil {
 		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
-			m.withdraw(ctx, c, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
+			m.leave(ctx, c, leftCancelled, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
 		return Holder{}, err
 	}
@@ -188,7 +183,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun time.Time, place *Wa
 		if err != nil {
 			switch {
 			case !polled:
-				m.withdraw(ctx, c, time.Since(begun), undoTimeout)
+				m.leave(ctx, c, leftCancelled, time.Since(begun), undoTimeout)
 			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 				m.hungUp(ctx, c, place.Until)
 			}
@@ -256,7 +251,8 @@ func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.
 	return d.holder, d.err
 }
 
-// leave takes the claim out of the queue, even if ctx has ended.
+// leave takes the claim out of the queue, even if ctx has ended. It does its best: an orphan ends with its process or its
+// time to live.
 func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) *decision {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()

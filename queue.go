@@ -102,13 +102,6 @@ func (h *Holder) missed(reason string) (Waiter, bool) {
 	return w, true
 }
 
-// missed reports whether the holder was granted the lock from the queue, and takes it up too late.
-func (s Snapshot) missed(h Holder) bool {
-	reason, stale := s.Stale(h)
-	_, missed := h.missed(reason)
-	return stale && missed
-}
-
 // asking returns the snapshot in which the claimant of the queued claim is there.
 func (s Snapshot) asking(at int, c *Claim) Snapshot {
 	if w := s.Lock.Queue[at]; w.away(s.Now) && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {

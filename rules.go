@@ -33,7 +33,7 @@ type decision struct {
 	place     *Waiter // the claim's place in the queue, if it waits
 	was       *Waiter // the place that it had before this request, if any
 	removed   []Removed
-	succeeded int // how many of the removed holders have a successor
+	succeeded int // how many of the removed have a successor, or were waiters
 	ended     []Holder
 	freeze    Freeze
 	err       error
@@ -249,15 +249,9 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 
 // displaces returns the stale holder whose place the next grant takes: each has one successor.
 func (d *decision) displaces() (Removed, bool) {
-	n := 0
-	for _, r := range d.removed {
-		switch {
-		case r.Waiter:
-		case n == d.succeeded:
-			d.succeeded++
-			return r, true
-		default:
-			n++
+	for d.succeeded < len(d.removed) {
+		if d.succeeded++; !d.removed[d.succeeded-1].Waiter {
+			return d.removed[d.succeeded-1], true
 		}
 	}
 	return Removed{}, false
@@ -657,7 +651,9 @@ func unfreeze(s Snapshot, t Target) *decision {
 // leaveQueue decides about a waiting claim whose time is up. If it was granted meanwhile it keeps the grant, unless it
 // was cancelled.
 func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision {
-	if h, in := s.Lock.Holder(c.LeaseID); in && !s.missed(h) {
+	h, in := s.Lock.Holder(c.LeaseID)
+	reason, _ := s.Stale(h)
+	if _, missed := h.missed(reason); in && !missed {
 		if how == leftCancelled {
 			return release(s, Target{Name: c.Name, LeaseID: c.LeaseID})
 		}
