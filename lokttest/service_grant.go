@@ -60,14 +60,14 @@ var grantTests = []serviceTest{
 			e.Errorf("granted %+v and %+v", first, second)
 		}
 		e.release(first)
-		e.deny(e.claim("x", "b"))
+		_ = e.deny(e.claim("x", "b"))
 		e.release(second)
 		e.grant(e.claim("x", "b"))
 	}},
 	{"another session of the same ID is another owner, unless the ID was chosen on purpose", func(e *env) {
 		e.grant(e.claim("x", "a"))
 		other := func(c *lokt.Claim) { c.Owner.Session = "another" }
-		e.deny(e.claim("x", "a", other))
+		_ = e.deny(e.claim("x", "a", other))
 		e.grant(e.claim("x", "a", other, func(c *lokt.Claim) { c.Owner.AnySession = true }))
 	}},
 	{"a refresh renews the owner's hold on new terms", func(e *env) {

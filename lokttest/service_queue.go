@@ -40,7 +40,7 @@ var queueTests = []serviceTest{
 		e.expect("x", "r", "w r3")
 		e.release(again)
 		h := w.granted()
-		e.deny(e.claim("x", "r2", limit(lokt.Shared)))
+		_ = e.deny(e.claim("x", "r2", limit(lokt.Shared)))
 		e.release(h)
 		e.release(r3.granted())
 		e.expectFree("x")

@@ -118,9 +118,9 @@ var bubbleTests = []serviceTest{
 		h := e.grant(e.claim("x", "a", ttl(e.short)))
 		for range 3 {
 			time.Sleep(e.short - 1)
-			e.deny(e.claim("x", "b"))
+			_ = e.deny(e.claim("x", "b"))
 			time.Sleep(time.Nanosecond)
-			e.deny(e.claim("x", "b"))
+			_ = e.deny(e.claim("x", "b"))
 			var err error
 			if h, err = e.renew(h); err != nil {
 				e.Fatal(err)
