@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	os.Exit(agent.Main(os.Args[1:]))
+	os.Exit(agent.Main(os.Args))
 }

@@ -60,7 +60,7 @@ func ours() map[string][]string {
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
-		"internal/cli/agent":        {".", "internal/cli/app", "internal/policy", "internal/shell"},
+		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/policy", "internal/shell", "internal/vfs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},

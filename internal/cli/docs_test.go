@@ -287,7 +287,7 @@ func TestCommandLinesInDocumentsAreAccepted(t *testing.T) {
 }
 
 func TestCommandLinesForAgentsAreAccepted(t *testing.T) {
-	for _, format := range []string{"prompt", "claude-md", "cursorrules", "windsurfrules", "copilot", "clinerules", "aider"} {
+	for _, format := range []string{"prompt", "agents-md", "claude-md", "cursorrules", "windsurfrules", "copilot", "clinerules", "aider"} {
 		text := clitest.New(t, "ann", Commands()).Must("prime", "--format", format)
 		if n := checkMarkdown(t, "prime --format "+format, text, true); n < 5 {
 			t.Errorf("prime --format %s: %d command lines were found", format, n)

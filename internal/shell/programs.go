@@ -217,11 +217,12 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 		return needed{}, nil
 	}
 	if arg.whole {
-		s.edits = append(s.edits, change{int(arg.word.Pos().Offset()), int(arg.word.End().Offset()), quote(inner.Line)})
-		s.note(arg.text, inner.Locks)
+		s.edits = append(s.edits, change{int(arg.word.Pos().Offset()), int(arg.word.End().Offset()), Quote(inner.Line)})
+		s.note(arg.text, inner.rules...)
 		return needed{}, nil
 	}
-	return needed{rule: &policy.Command{Locks: inner.Locks, Wait: policy.DefaultWait}, text: join(words)}, nil
+	rule := together(inner.rules)
+	return needed{rule: &rule, text: join(words)}, nil
 }
 
 func asPolicy(err error, target **policy.Error) bool { return errors.As(err, target) }

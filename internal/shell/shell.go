@@ -35,6 +35,8 @@ type Result struct {
 	Line  string   // the line with every guard that it needs
 	Needs []string // commands that lack their lock, as they stand in the line
 	Locks []string // the locks that they lack
+
+	rules []policy.Command // that they come from
 }
 
 // most is how deep lines within lines are looked at.
@@ -326,16 +328,28 @@ func (s *search) insert(at int, text string, n needed) {
 	if n.rule == nil {
 		return
 	}
-	s.note(n.text, n.rule.Locks)
+	s.note(n.text, *n.rule)
 }
 
-func (s *search) note(command string, locks []string) {
+// note takes note of a command, and of the rules by which it needs a lock.
+func (s *search) note(command string, rules ...policy.Command) {
 	s.res.Needs = append(s.res.Needs, command)
-	for _, l := range locks {
-		if !slices.Contains(s.res.Locks, l) {
-			s.res.Locks = append(s.res.Locks, l)
+	s.res.rules = append(s.res.rules, rules...)
+	s.res.Locks = together(s.res.rules).Locks
+}
+
+// together returns one rule for commands that run under one guard. If there are several, nobody else shares the locks.
+func together(rules []policy.Command) policy.Command {
+	one := rules[0]
+	for _, r := range rules[1:] {
+		if slices.Equal(r.Locks, one.Locks) && slices.Equal(r.Flags(), one.Flags()) {
+			continue
 		}
+		locks := slices.Concat(one.Locks, r.Locks)
+		slices.Sort(locks)
+		one = policy.Command{Locks: slices.Compact(locks), TTL: max(one.TTL, r.TTL), Wait: max(one.Wait, r.Wait)}
 	}
+	return one
 }
 
 // owner returns the assignment that says who calls lokt.
@@ -344,24 +358,43 @@ func (s *search) owner(behind bool) string {
 	case s.Owner == "":
 		return ""
 	case behind:
-		return "env LOKT_AGENT_ID=" + quote(s.Owner) + " "
+		return "env LOKT_AGENT_ID=" + Quote(s.Owner) + " "
 	}
-	return "LOKT_AGENT_ID=" + quote(s.Owner) + " "
+	return "LOKT_AGENT_ID=" + Quote(s.Owner) + " "
 }
 
 func (s *search) guard(n needed, behind bool) string {
-	words := append([]string{s.Lokt, "guard"}, n.rule.Locks...)
+	words := s.words(n)
+	for i, w := range words {
+		words[i] = Quote(w)
+	}
+	return s.owner(behind) + strings.Join(words, " ") + " "
+}
+
+// words returns the call of lokt guard up to the command.
+func (f *Finder) words(n needed) []string {
+	words := append([]string{f.Lokt, "guard"}, n.rule.Locks...)
 	if n.root != "" {
 		words = append(words, "--root", n.root)
 	}
-	words = append(words, n.rule.Flags()...)
-	for i, w := range words {
-		words[i] = quote(w)
-	}
-	return s.owner(behind) + strings.Join(words, " ") + " -- "
+	return append(append(words, n.rule.Flags()...), "--")
 }
 
-func quote(word string) string {
+// Guard returns the call of lokt guard, up to the command, that a command needs; nothing if it needs none.
+func (f *Finder) Guard(command []string) ([]string, error) {
+	var words []field
+	for _, w := range command {
+		words = append(words, field{text: w})
+	}
+	n, err := (&search{Finder: f}).rule(words, scope{dir: f.Dir})
+	if err != nil || n.rule == nil {
+		return nil, err
+	}
+	return f.words(n), nil
+}
+
+// Quote returns a word as a shell takes it.
+func Quote(word string) string {
 	q, err := syntax.Quote(word, syntax.LangBash)
 	if err != nil { // a zero byte, which no argument has
 		return "''"
@@ -393,8 +426,8 @@ func (s *search) string(first field, words []field, sc *scope) {
 		inner.Line = strings.ReplaceAll(inner.Line, unknown, "?")
 	}
 	from, to := words[0].word.Pos().Offset(), words[len(words)-1].word.End().Offset()
-	s.edits = append(s.edits, change{int(from), int(to), quote(inner.Line)})
-	s.note(text, inner.Locks)
+	s.edits = append(s.edits, change{int(from), int(to), Quote(inner.Line)})
+	s.note(text, inner.rules...)
 }
 
 // fail takes note of a policy that cannot be read. A string that is no shell is none of lokt's business.

@@ -61,6 +61,19 @@ func TestGuardsStandWhereTheyAreNeeded(t *testing.T) {
 	}
 }
 
+func TestOneGuardAroundSeveralCommandsHasAllThatTheyNeed(t *testing.T) {
+	f := finder(t, nil)
+	f.Policy = rules(t, "[[command]]\nrun = [\"make a\"]\nlock = \"a\"\nslots = 2\nwait = \"0s\"\n[[command]]\nrun = [\"make b\"]\nlock = \"b\"\nttl = \"5m\"\n")
+	for line, want := range map[string]string{
+		`bash -c "make a $X"`:         `lokt guard a --slots 2 -- bash -c "make a $X"`,
+		`bash -c "make a; make b $X"`: `lokt guard a b --wait --ttl 5m0s -- bash -c "make a; make b $X"`,
+	} {
+		if r, err := f.Find(line); err != nil || r.Line != want {
+			t.Errorf("%s: %s (%v), want %s", line, r.Line, err, want)
+		}
+	}
+}
+
 func TestCallsOfLoktSayWhoCalls(t *testing.T) {
 	f := finder(t, nil)
 	f.Owner = "codex-1"

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,14 +26,31 @@ func on(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
 // Commands returns the commands of this package.
 func Commands() []app.Command {
 	return []app.Command{
-		{Name: "hook", Build: on(newHook)},
+		{Name: "init", Build: on(newInit), Place: app.Nowhere},
+		{Name: "hook", Build: on(newHook), Place: app.Nowhere},
 	}
 }
 
-// Main runs the command line of this process and returns its exit code.
+// Main runs the command line of this process and returns its exit code. Under the name of another program it is that
+// program's shim.
 func Main(args []string) int {
 	debug.SetTraceback("crash") // as lokt does
-	return app.Run(Commands(), args, app.System())
+	if name := strings.TrimSuffix(filepath.Base(args[0]), ".exe"); name != program {
+		return shim(cmd{app.New(nil, app.System())}, name, args[1:])
+	}
+	return app.Run(Commands(), args[1:], app.System())
+}
+
+// program is the name of this program.
+const program = "lokt-agent"
+
+// self returns the path of this program, links resolved.
+func self() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
 }
 
 // Tree returns the commands, for documentation.
@@ -53,14 +71,11 @@ func loktPath() string {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
-	self, err := os.Executable()
+	own, err := self()
 	if err != nil {
 		return "lokt"
 	}
-	if real, err := filepath.EvalSymlinks(self); err == nil {
-		self = real
-	}
-	beside := filepath.Join(filepath.Dir(self), name)
+	beside := filepath.Join(filepath.Dir(own), name)
 	here, err := os.Stat(beside)
 	if err != nil {
 		return "lokt"

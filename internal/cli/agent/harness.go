@@ -15,20 +15,37 @@ import (
 type harness struct {
 	name    string
 	title   string
-	before  []string // events before a tool is used
-	start   string   // of a session
-	end     string
-	rewrite bool // it is known to run the command that the answer has instead of its own
+	before  string // the event before a command is run
+	matcher string // of the tools that run commands, where hooks have one
+	start   string // of a session, if there is something to do then
+	end     string // of a session, if its program tells
+	rewrite bool   // it is known to run the command that the answer has instead of its own
+
+	settings string   // file, in the repository, that names the hooks
+	signs    []string // files in the repository that tell that the agent is used
+	programs []string
 }
 
 // harnesses are the agents that are known. Claude Code documents the rewriting of commands but drops it at times, and allows
 // what was rewritten without asking; Cursor's hook for commands has none.
 func harnesses() []harness {
 	return []harness{
-		{name: "claude", title: "Claude Code", before: []string{"PreToolUse"}, start: "SessionStart", end: "SessionEnd"},
-		{name: "codex", title: "Codex", before: []string{"PreToolUse"}, start: "SessionStart", end: "SessionEnd", rewrite: true},
-		{name: "cursor", title: "Cursor", before: []string{"beforeShellExecution", "preToolUse"}, start: "sessionStart", end: "sessionEnd"},
-		{name: "gemini", title: "Gemini CLI", before: []string{"BeforeTool"}, start: "SessionStart", end: "SessionEnd", rewrite: true},
+		{
+			name: "claude", title: "Claude Code", before: "PreToolUse", matcher: "Bash", start: "SessionStart", end: "SessionEnd",
+			settings: ".claude/settings.json", signs: []string{".claude", "CLAUDE.md"}, programs: []string{"claude"},
+		},
+		{
+			name: "codex", title: "Codex", before: "PreToolUse", matcher: "Bash", rewrite: true,
+			settings: ".codex/hooks.json", signs: []string{".codex"}, programs: []string{"codex"},
+		},
+		{
+			name: "cursor", title: "Cursor", before: "beforeShellExecution", end: "sessionEnd",
+			settings: ".cursor/hooks.json", signs: []string{".cursor", ".cursorrules"}, programs: []string{"cursor", "cursor-agent"},
+		},
+		{
+			name: "gemini", title: "Gemini CLI", before: "BeforeTool", matcher: "run_shell_command", end: "SessionEnd", rewrite: true,
+			settings: ".gemini/settings.json", signs: []string{".gemini", "GEMINI.md"}, programs: []string{"gemini"},
+		},
 	}
 }
 
@@ -41,7 +58,9 @@ func harnessNames() []string {
 }
 
 // events returns the events that the agent has a hook for.
-func (h harness) events() []string { return append(slices.Clone(h.before), h.start, h.end) }
+func (h harness) events() []string {
+	return slices.DeleteFunc([]string{h.before, h.start, h.end}, func(e string) bool { return e == "" })
+}
 
 // request is what an agent's program says in JSON.
 type request struct {

@@ -117,7 +117,7 @@ func (k *hooking) answer(v any) error {
 // failed answers what cannot be judged, as the policy says.
 func (k *hooking) failed(err error) error {
 	note := "lokt cannot judge this: " + err.Error()
-	if !slices.Contains(k.harness.before, k.event) || !k.closed(err) {
+	if k.event != k.harness.before || !k.closed(err) {
 		k.Tell("%s", note)
 		return k.answer(k.allow(note))
 	}
@@ -204,8 +204,8 @@ func policies() func(dir string) (*policy.Policy, error) {
 }
 
 // lockRoot returns where the locks of a directory are.
-func (k *hooking) lockRoot(dir string) string {
-	r, err := k.in(dir).FindRoot()
+func (a cmd) lockRoot(dir string) string {
+	r, err := a.in(dir).FindRoot()
 	if err != nil {
 		return ""
 	}
@@ -215,17 +215,22 @@ func (k *hooking) lockRoot(dir string) string {
 // begin takes note of a session. Claude Code reads variables for later commands from a file.
 func (k *hooking) begin() (any, error) {
 	id, file := k.agentID(k.req.session()), k.Getenv("CLAUDE_ENV_FILE")
-	if k.name == "claude" && id != "" && file != "" {
-		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		_, err = fmt.Fprintf(f, "export LOKT_AGENT_ID=%s\n", id)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return nil, err
-		}
+	if file == "" {
+		return k.allow(""), nil
 	}
-	return k.allow(""), nil
+	var lines string
+	if id != "" {
+		lines = "export LOKT_AGENT_ID=" + id + "\n"
+	}
+	if dir := k.shims(k.dir); exists(dir) {
+		lines += "export PATH=" + shell.Quote(dir) + ":\"$PATH\"\n"
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.WriteString(lines)
+	return k.allow(""), errors.Join(err, f.Close())
 }
 
 // finish releases the leases of a session.

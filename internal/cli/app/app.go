@@ -41,10 +41,9 @@ func System() Streams {
 // Command builds one command of the tree. Only the one that is called is built: building all of them costs more than a
 // command takes.
 type Command struct {
-	Name  string
-	Build func(*App) *cobra.Command
-	Place Place
-
+	Name    string
+	Build   func(*App) *cobra.Command
+	Place   Place
 	Program string // that carries the command out, which is found as those of git are; empty for this one
 	Short   string // what the command does, if it is another program's
 }

@@ -242,6 +242,7 @@ type primeFormat struct {
 func primeFormats() []primeFormat {
 	return []primeFormat{
 		{name: formatPrompt},
+		{name: "agents-md", file: "AGENTS.md"},
 		{name: "claude-md", file: "CLAUDE.md"},
 		{name: "cursorrules", file: ".cursorrules", plain: true},
 		{name: "windsurfrules", file: ".windsurfrules", plain: true, most: 1999},

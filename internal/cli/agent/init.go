@@ -1,0 +1,336 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/vfs"
+)
+
+type initOptions struct {
+	check, remove bool
+	agents        []string
+}
+
+func newInit(a cmd) *cobra.Command {
+	var o initOptions
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Enrol the coding agents of a repository",
+		Long: "Write " + policy.File + " from what is found in the repository, and install for the agents that are found: hooks in their settings, a\n" +
+			"section in AGENTS.md and CLAUDE.md, and a directory of shims for the path. Run again it changes nothing. A " + policy.File + " that\n" +
+			"is there is left as it is, but for shims of programs that it names.",
+		Example: "  lokt init\n  lokt init --agent codex --agent gemini\n  lokt init --check\n  lokt init --remove",
+		Args:    app.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			for _, name := range o.agents {
+				if !slices.Contains(harnessNames(), name) {
+					return app.Usagef("--agent %q is none of %s", name, strings.Join(harnessNames(), ", "))
+				}
+			}
+			if o.check && o.remove {
+				return app.Usagef("--check looks and --remove changes: give one of them")
+			}
+			return a.runInit(o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.check, "check", false, "change nothing, say what is missing, and end with 3 if something is")
+	cmd.Flags().BoolVar(&o.remove, "remove", false, "put every file back as it was before")
+	cmd.Flags().StringArrayVar(&o.agents, "agent", nil, "enrol this `agent`, found or not; may be repeated")
+	// The error is for flags that there are not.
+	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(harnessNames(), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// setup is one run of the command.
+type setup struct {
+	cmd
+	initOptions
+	top    string // of the repository
+	root   string // of the locks
+	record record
+	names  []string // of what was done, or is missing
+}
+
+// item is a file, and what is to become of it.
+type item struct {
+	path  string // from the top, with slashes
+	want  func(now []byte) ([]byte, error)
+	write func() error // if somebody else writes it; then only whether want changes something counts
+}
+
+func (a cmd) runInit(o initOptions) error {
+	dir, err := a.Dir()
+	if err != nil {
+		return err
+	}
+	s := &setup{cmd: a, initOptions: o, top: top(dir), names: []string{}}
+	if s.root = a.lockRoot(s.top); s.root == "" {
+		return errors.New("there is no directory for locks here")
+	}
+	if s.record, err = readRecord(s.recordPath()); err != nil {
+		return err
+	}
+	if o.remove {
+		return s.undo()
+	}
+	for _, it := range s.items() {
+		if err := s.bring(it); err != nil {
+			return fmt.Errorf("%s: %w", it.path, err)
+		}
+	}
+	if err := s.link(); err != nil {
+		return err
+	}
+	return s.tell()
+}
+
+// top returns the top of the repository around dir, or dir.
+func top(dir string) string {
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at
+		}
+		if filepath.Dir(at) == at {
+			return dir
+		}
+	}
+}
+
+// found reports whether an agent is used here.
+func (s *setup) found(h harness) bool {
+	if slices.Contains(s.agents, h.name) || s.record.has(h.settings) {
+		return true
+	}
+	return slices.ContainsFunc(h.signs, func(f string) bool { return exists(filepath.Join(s.top, f)) }) ||
+		slices.ContainsFunc(h.programs, func(p string) bool { _, err := exec.LookPath(p); return err == nil })
+}
+
+// items returns what there is to be in files.
+func (s *setup) items() []item {
+	items := []item{{policy.File, func(now []byte) ([]byte, error) {
+		if len(now) > 0 {
+			_, err := policy.Parse(policy.File, now)
+			return now, err
+		}
+		return propose(s.top), nil
+	}, nil}}
+	sections := map[string]string{"AGENTS.md": "agents-md"}
+	for _, h := range harnesses() {
+		if !s.found(h) {
+			continue
+		}
+		items = append(items, item{h.settings, h.install, nil})
+		if h.name == "claude" {
+			sections["CLAUDE.md"] = "claude-md"
+		}
+	}
+	if real, err := filepath.EvalSymlinks(filepath.Join(s.top, "CLAUDE.md")); err == nil && real == filepath.Join(s.top, "AGENTS.md") {
+		delete(sections, "CLAUDE.md") // one file has one section
+	}
+	for _, file := range []string{"AGENTS.md", "CLAUDE.md"} {
+		if sections[file] == "" {
+			continue
+		}
+		prime := func(args ...string) ([]byte, error) {
+			c := exec.CommandContext(context.Background(), loktPath(), append([]string{"prime", "--format", sections[file]}, args...)...)
+			c.Dir, c.Stderr = s.top, s.Err
+			return c.Output()
+		}
+		items = append(items, item{file, func(now []byte) ([]byte, error) {
+			section, err := prime()
+			if bytes.Contains(now, section) {
+				return now, err
+			}
+			return section, err
+		}, func() error {
+			_, err := prime("--write")
+			return err
+		}})
+	}
+	return items
+}
+
+// bring makes a file what it is to be, or says that it is not.
+func (s *setup) bring(it item) error {
+	path := filepath.Join(s.top, filepath.FromSlash(it.path))
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	now, err := os.ReadFile(path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return err
+	}
+	want, err := it.want(now)
+	if err != nil || bytes.Equal(want, now) {
+		return err
+	}
+	s.names = append(s.names, it.path)
+	if s.check {
+		return nil
+	}
+	made := !exists(filepath.Dir(path))
+	note := func(after []byte) error { return s.record.note(s.recordPath(), it.path, now, after, missing, made) }
+	if it.write != nil {
+		if err := errors.Join(note(now), it.write()); err != nil {
+			return err
+		}
+		if want, err = os.ReadFile(path); err != nil {
+			return err
+		}
+		return note(want)
+	}
+	if err := note(want); err != nil { // before it is changed
+		return err
+	}
+	return write(path, want)
+}
+
+// write replaces a file, or makes it.
+func write(path string, text []byte) error {
+	perm := fs.FileMode(0o644)
+	if fi, err := os.Stat(path); err == nil {
+		perm = fi.Mode().Perm()
+	} else if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return atomicfile.Replace(vfs.OS(), path, text, atomicfile.Options{Perm: perm})
+}
+
+// link makes the shims of the programs that the policy names, and removes others.
+func (s *setup) link() error {
+	if runtime.GOOS == "windows" { // where a link needs a right of its own
+		return nil
+	}
+	p, err := policy.Find(s.top)
+	if err != nil {
+		return err
+	}
+	own, err := self()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(s.root, "shims")
+	want := p.Programs()
+	if s.check && p.Path == "" { // what is to be written would name them
+		want = nil
+	}
+	have, _ := os.ReadDir(dir) // there may be none
+	for _, e := range have {
+		if !slices.Contains(want, e.Name()) {
+			s.names = append(s.names, "shims/"+e.Name())
+			if !s.check {
+				err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+			}
+		}
+	}
+	for _, name := range want {
+		path := filepath.Join(dir, name)
+		if to, e := os.Readlink(path); e == nil && to == own {
+			continue
+		}
+		s.names = append(s.names, "shims/"+name)
+		if s.check {
+			continue
+		}
+		_ = os.Remove(path) // it leads elsewhere, or is not there
+		err = errors.Join(err, os.MkdirAll(s.root, 0o700), os.MkdirAll(dir, 0o700), os.Symlink(own, path))
+	}
+	return err
+}
+
+// tell says what was done, or is missing.
+func (s *setup) tell() error {
+	dir := filepath.Join(s.root, "shims")
+	code := app.ExitOK
+	if s.check && len(s.names) > 0 {
+		code = app.ExitNotFound
+	}
+	if s.JSON {
+		status := "done"
+		if s.check {
+			status = "checked"
+		}
+		return errors.Join(s.Print(struct {
+			Status string   `json:"status"`
+			Top    string   `json:"top"`
+			Files  []string `json:"files"` // changed, or with --check not as they are to be
+			Shims  string   `json:"shims"`
+		}{status, s.top, s.names, dir}), app.Exit(code))
+	}
+	verb := "wrote"
+	if s.check {
+		verb = "missing or not as it is to be:"
+	}
+	for _, name := range s.names {
+		s.Say("%s %s", verb, name)
+	}
+	switch {
+	case s.check && len(s.names) == 0:
+		s.Say("nothing is missing")
+	case s.check:
+		s.Tell("to put it there: lokt init")
+	case len(s.names) == 0:
+		s.Say("everything is there already")
+	case exists(dir):
+		s.Say("start agents with the shims first on the path: export PATH=%s:\"$PATH\"", dir)
+	}
+	return app.Exit(code)
+}
+
+// undo puts back what init has changed.
+func (s *setup) undo() error {
+	for _, c := range slices.Backward(s.record.Changes) {
+		path := filepath.Join(s.top, filepath.FromSlash(c.Path))
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
+		now, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		case !bytes.Equal(now, c.After):
+			s.Tell("warning: %s was changed since: take out by hand what lokt put there", c.Path)
+			continue
+		case c.Missing:
+			err = os.Remove(path)
+			if c.MadeDir {
+				_ = os.Remove(filepath.Dir(path)) // unless there is something else in it
+			}
+		default:
+			err = write(path, c.Before)
+		}
+		if err != nil {
+			return err
+		}
+		s.names = append(s.names, c.Path)
+		s.Say("put back %s", c.Path)
+	}
+	if err := os.RemoveAll(filepath.Join(s.root, "shims")); err != nil {
+		return err
+	}
+	if err := os.Remove(s.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(s.names) == 0 {
+		s.Say("there was nothing to put back")
+	}
+	return nil
+}
