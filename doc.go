@@ -15,12 +15,8 @@
 //
 // For the processes of one host, with files:
 //
-//	store, err := filestore.Open("/var/lib/app/locks", filestore.Options{})
-//	owner, err := store.Runner()
-//	locker, err := lokt.NewLocker(lokt.NewManager(store), owner, lokt.LockerOptions{
-//		Defaults: lokt.Options{Process: &owner.Process}, // when the process dies, its locks are free at once
-//	})
-//	err := locker.Do(ctx, "import", lokt.Options{Wait: time.Minute}, func(ctx context.Context, token uint64) error {
+//	locker, err := easy.Open("/var/lib/app/locks") // when the process dies, its locks are free at once
+//	err = locker.Do(ctx, "import", lokt.Options{Wait: time.Minute}, func(ctx context.Context, token uint64) error {
 //		return importEverything(ctx) // and stop when ctx ends
 //	})
 //

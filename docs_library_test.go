@@ -28,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/easy"
 	"github.com/lokt-dev/lokt/store/filestore"
 	"github.com/lokt-dev/lokt/telemetry"
 )
@@ -46,6 +47,7 @@ var (
 	_ = time.Minute
 	_ = otel.GetMeterProvider
 	_ = filestore.Open
+	_ = easy.Open
 	_ = telemetry.New
 )
 

@@ -39,8 +39,17 @@ func (s suite) Run() int {
 	return s.m.Run()
 }
 
-// program returns the path of lokt, which the first call builds.
+// programDir returns the directory of lokt and loktd, which the first call builds, unless TEST_PROGRAMS names where a package
+// has installed them.
+func programDir() (string, error) {
+	if installed := os.Getenv("TEST_PROGRAMS"); installed != "" {
+		return installed, nil
+	}
+	return programs.Dir()
+}
+
+// program returns the path of lokt.
 func program() (string, error) {
-	dir, err := programs.Dir()
+	dir, err := programDir()
 	return filepath.Join(dir, "lokt"), err
 }

@@ -13,12 +13,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
-	"github.com/lokt-dev/lokt/internal/testkit/programs"
 )
 
-// serverProgram returns the path of loktd, which the first call builds.
+// serverProgram returns the path of loktd.
 func serverProgram() (string, error) {
-	dir, err := programs.Dir()
+	dir, err := programDir()
 	return filepath.Join(dir, "loktd"), err
 }
 

@@ -55,13 +55,13 @@ func stateDir() (string, error) {
 		return dir, nil
 	}
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "lokt"), nil
+		return filepath.Join(dir, "loktd"), nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", fmt.Errorf("no place for the store: %w; say --store sqlite:PATH", err)
 	}
-	return filepath.Join(home, ".local", "state", "lokt"), nil
+	return filepath.Join(home, ".local", "state", "loktd"), nil
 }
 
 // complete fills in what depends on other settings and on the environment.

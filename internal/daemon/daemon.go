@@ -65,7 +65,7 @@ func Tree(s Streams) *cobra.Command {
 		Long: "loktd keeps locks and jobs for many hosts, and serves them over HTTP.\n\n" +
 			"Without a command it serves. Each setting is a flag or an environment variable; the flag wins.\n" +
 			"Exit codes: 0 in order, 1 failed, 2 ended by a defect of loktd, 64 called wrongly.",
-		Example:       "  loktd --store sqlite:/var/lib/lokt/loktd.db\n  loktd token create build --tokens /etc/loktd/tokens",
+		Example:       "  loktd --store sqlite:/var/lib/loktd/loktd.db\n  loktd token create build --tokens /etc/lokt/tokens",
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	add := func(to, cmd *cobra.Command, use string, args cobra.PositionalArgs, do run) {

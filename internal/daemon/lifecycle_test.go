@@ -260,6 +260,15 @@ func TestHelpNamesEverySettingWithItsVariableAndDefault(t *testing.T) {
 	}
 }
 
+func TestTerraformLocksItsState(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	a := p.api()
+	run := map[string]string{"ID": "5a3f", "Who": "ana@laptop"}
+	a.do(t, http.StatusOK, "LOCK", "/v1/terraform/network", run)
+	a.do(t, http.StatusLocked, "LOCK", "/v1/terraform/network", map[string]string{"ID": "77c1"})
+	a.do(t, http.StatusOK, "UNLOCK", "/v1/terraform/network", run)
+}
+
 func TestCheckSaysWhatIsWrongWithoutServing(t *testing.T) {
 	if code, out, stderr := run(t, nil, "check", "--store", "memory:"); code != 0 || !strings.Contains(out, "127.0.0.1:7117") {
 		t.Errorf("exit code %d: %s%s", code, out, stderr)
@@ -390,18 +399,16 @@ func TestManualNamesOnlyFlagsAndVariablesThatExist(t *testing.T) {
 	_, help, _ := run(t, nil, "--help")
 	_, token, _ := run(t, nil, "token", "create", "--help")
 	help += token
-	known := []string{"--on-lost", "--force", "--now", "--reference", "--help"} // of lokt, systemctl, chown
+	known := []string{"--on-lost", "--force", "--now", "--reference", "--help", "--purge", "--name", "--set"} // of lokt, systemctl, chown, dpkg, podman, helm
 	for _, pattern := range []string{`--[a-z][a-z-]+`, `LOKTD_[A-Z_]+`} {
 		word := regexp.MustCompile(pattern)
 		known = append(known, word.FindAllString(help, -1)...)
 		named := word.FindAllString(manual, -1)
-		for _, file := range []string{"systemd/loktd.service", "container/Containerfile"} {
-			text, err := os.ReadFile(filepath.Join("../../deploy", file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			named = append(named, regexp.MustCompile(`LOKTD_[A-Z_]+`).FindAllString(string(text), -1)...)
+		unit, err := os.ReadFile("../../deploy/systemd/loktd.service")
+		if err != nil {
+			t.Fatal(err)
 		}
+		named = append(named, regexp.MustCompile(`LOKTD_[A-Z_]+`).FindAllString(string(unit), -1)...)
 		if len(named) < 5 {
 			t.Errorf("the manual names only %v", named)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/internal/terraform"
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
@@ -195,7 +196,7 @@ func (d *daemon) server() *http.Server {
 		config.Gate = d.gate
 	}
 	s := &http.Server{
-		Handler:           d.route(httpapi.NewHandler(config)),
+		Handler:           d.route(terraform.Handler(httpapi.NewHandler(config))),
 		ReadHeaderTimeout: min(headerTimeout, d.c.BodyTimeout), IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2:     &http.HTTP2Config{SendPingTimeout: idleTimeout / 4, PingTimeout: headerTimeout}, // clients that are gone hold no places
 		ConnState: d.conns.follow,

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/easy"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/guard"
@@ -106,6 +107,10 @@ func (b *Backend) Where() string {
 // FindRoot finds the directory of the locks. The working directory need not be there any more if it does not matter.
 func (a *App) FindRoot() (RootDir, error) {
 	env := a.Getenv("LOKT_ROOT")
+	if given := cmp.Or(a.RootFlag, env); given == MethodUser || given == MethodSystem {
+		path, err := easy.Root(given)
+		return RootDir{Path: path, Method: given}, err
+	}
 	if filepath.IsAbs(cmp.Or(a.RootFlag, env)) {
 		return findRoot("", a.RootFlag, env), nil
 	}
@@ -136,6 +141,9 @@ func (a *App) Backend() (*Backend, error) {
 	root, err := a.FindRoot()
 	if err != nil {
 		return nil, err
+	}
+	if root.Method == MethodSystem && os.Geteuid() != 0 {
+		return nil, Hint(fmt.Errorf("the locks of this host, in %s, are root's", root.Path), "run this as root, or keep your own with --user")
 	}
 	if root.Warning != "" {
 		a.Tell("%s", root.Warning)
@@ -413,7 +421,7 @@ func (a *App) Agent() bool { return a.Getenv("LOKT_AGENT_ID") != "" && a.Getenv(
 // not share.
 func (a *App) MakeRoot(b *Backend) {
 	if b.Store != nil && b.Root.Method == MethodLocal && os.Mkdir(b.Root.Path, 0o700) == nil {
-		a.Tell("made %s: locks of this directory and of those below it; LOKT_ROOT names another place", b.Root.Path)
+		a.Tell("made %s: locks of this directory and of those below it; --user keeps one place for all, LOKT_ROOT names another", b.Root.Path)
 	}
 }
 

@@ -7,20 +7,25 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/lokt-dev/lokt/easy"
 )
 
 // RootDir is where locks live, and why there.
 type RootDir struct {
 	Path    string
-	Method  string // flag, env, git or local
+	Method  string // one of those below
 	Warning string // something that looked like the right place, but was not usable
 }
 
+// Methods. The last two are also what --root and LOKT_ROOT say for them.
 const (
-	MethodFlag  = "flag"
-	MethodEnv   = "env"
-	MethodGit   = "git"
-	MethodLocal = "local"
+	MethodFlag   = "flag"
+	MethodEnv    = "env"
+	MethodGit    = "git"
+	MethodLocal  = "local"
+	MethodUser   = easy.User
+	MethodSystem = easy.System
 )
 
 // findRoot finds the directory of the locks for a process in dir: the flag, LOKT_ROOT, lokt in the common directory of

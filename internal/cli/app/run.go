@@ -80,7 +80,16 @@ func (a *App) Tree(args []string) *cobra.Command {
 		}
 		return Usage(plainFlagError(err))
 	})
-	root.PersistentFlags().StringVar(&a.RootFlag, "root", "", "directory of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)")
+	place := func(root string) error {
+		if a.RootFlag != "" && a.RootFlag != root {
+			return errors.New("locks are in one place: say --root, --user or --system")
+		}
+		a.RootFlag = root
+		return nil
+	}
+	root.PersistentFlags().Func("root", "`DIRECTORY` of the locks (default: $LOKT_ROOT, .git/lokt or .lokt)", place)
+	root.PersistentFlags().BoolFunc("user", "locks of this user, wherever the command runs: as LOKT_ROOT=user", func(string) error { return place(MethodUser) })
+	root.PersistentFlags().BoolFunc("system", "locks of this host, which are root's: as LOKT_ROOT=system", func(string) error { return place(MethodSystem) })
 	root.PersistentFlags().Func("server", "`URL` of the server that keeps the locks; an empty one means files (default: $LOKT_SERVER)", func(url string) error {
 		a.ServerFlag, a.ServerGiven = url, true
 		return nil

@@ -1,15 +1,12 @@
 package app
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/easy"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/version"
 )
@@ -59,56 +56,11 @@ const (
 
 // ClientOptions returns how the environment says to reach a server. Errors are about files and variables.
 func (a *App) ClientOptions() (o httpapi.ClientOptions, err error) {
-	o = httpapi.ClientOptions{UserAgent: "lokt/" + version.String(), Patience: patience, Look: lookTime}
-	if o.Token, err = a.Token(); err != nil {
-		return o, err
+	if o, err = easy.ClientOptions(a.Getenv); errors.Is(err, lokt.ErrInvalid) {
+		err = Usage(err)
 	}
-	ca, cert, key := a.Getenv("LOKT_CA_FILE"), a.Getenv("LOKT_CERT_FILE"), a.Getenv("LOKT_KEY_FILE")
-	switch {
-	case (cert == "") != (key == ""):
-		return o, Usagef("LOKT_CERT_FILE and LOKT_KEY_FILE belong together: set both or none")
-	case ca == "" && cert == "":
-		return o, nil
-	}
-	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return o, fmt.Errorf("LOKT_CA_FILE: %w", err)
-		}
-		o.TLS.RootCAs = x509.NewCertPool()
-		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
-			return o, fmt.Errorf("LOKT_CA_FILE: %s has no certificate in PEM", ca)
-		}
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return o, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
-		}
-		o.TLS.Certificates = []tls.Certificate{pair}
-	}
-	return o, nil
-}
-
-// Token returns what proves to a server who asks: of LOKT_SERVER_TOKEN and the file LOKT_TOKEN_FILE the first that is there.
-func (a *App) Token() (string, error) {
-	if t := a.Getenv("LOKT_SERVER_TOKEN"); t != "" {
-		return t, nil
-	}
-	path := a.Getenv("LOKT_TOKEN_FILE")
-	if path == "" {
-		return "", nil
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
-	if line = strings.TrimSpace(line); line == "" {
-		return "", fmt.Errorf("LOKT_TOKEN_FILE: the first line of %s is empty", path)
-	}
-	return line, nil
+	o.UserAgent, o.Patience, o.Look = "lokt/"+version.String(), patience, lookTime
+	return o, err
 }
 
 // errNoServer is the error of commands that work on a server only.

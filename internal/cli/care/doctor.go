@@ -155,6 +155,7 @@ func (d *doctor) checkRoot() {
 	how := map[string]string{
 		app.MethodFlag: "as --root says", app.MethodEnv: "as LOKT_ROOT says",
 		app.MethodGit: "in the git directory, which all worktrees of the repository share", app.MethodLocal: "there is no git repository around",
+		app.MethodUser: "this user's, from wherever they are asked for", app.MethodSystem: "this host's, which are root's",
 	}[d.root.Method]
 	fi, err := os.Stat(d.root.Path)
 	at := existing(d.root.Path)
@@ -248,7 +249,7 @@ func (d *doctor) checkEnvironment() {
 			d.warn("environment", "those that do are "+strings.Join(knownVariables(), ", "), "%s means nothing to lokt", name)
 		}
 	}
-	if env := d.Getenv("LOKT_ROOT"); env != "" && !filepath.IsAbs(env) && d.servers == nil {
+	if env := d.Getenv("LOKT_ROOT"); env != "" && d.root.Method == app.MethodEnv && !filepath.IsAbs(env) && d.servers == nil {
 		d.warn("environment", "export LOKT_ROOT="+app.Quoted(d.root.Path), "LOKT_ROOT=%s is not absolute: each directory has its own locks", env)
 	}
 	if v := d.Getenv("LOKT_ON_LOST"); v != "" && v != locks.OnLostWarn && v != locks.OnLostStop {

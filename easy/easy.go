@@ -1,0 +1,150 @@
+// Package easy is the front door of lokt's library: one call gives a Locker, for the files of this host or for a server.
+//
+//	locks, err := easy.Open(".lokt") // or "https://locks.example:7117"
+//	if err != nil {
+//		return err
+//	}
+//	defer locks.Close()
+//	err = locks.Do(ctx, "import", lokt.Options{Wait: time.Minute}, func(ctx context.Context, token uint64) error {
+//		return importEverything(ctx) // and stop when ctx ends
+//	})
+//
+// The owner is this process, and whatever its goroutines acquire excludes each other. Who needs another owner, another
+// store, or metrics, puts a Locker together with lokt.NewLocker.
+package easy
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/store/filestore"
+)
+
+// Locker is a lokt.Locker, and what it stands on.
+type Locker struct {
+	*lokt.Locker
+	under io.Closer
+}
+
+// Close ends the Locker. With files, the locks that are still held are free; on a server they end in time: release them
+// with ReleaseAll before.
+func (l *Locker) Close() error { return l.under.Close() }
+
+// User and System, as places, are one directory of lock files for all that a user runs, and one for root on this host.
+const (
+	User   = "user"
+	System = "system"
+)
+
+// Root returns the directory that is meant by User or System, and that of any other name, which it is itself. User goes by
+// the home directory alone, because cron and a shell need to agree, and cron knows no XDG_STATE_HOME. The error wraps
+// lokt.ErrInvalid.
+func Root(name string) (string, error) {
+	switch name {
+	case System:
+		return "/var/lib/lokt", nil
+	case User:
+		home, err := os.UserHomeDir()
+		if err != nil || !filepath.IsAbs(home) {
+			return "", fmt.Errorf("%w: HOME does not say where this user's locks are", lokt.ErrInvalid)
+		}
+		return filepath.Join(home, ".local", "state", "lokt"), nil
+	}
+	return name, nil
+}
+
+// Open returns a Locker for the servers at one or several URLs with commas between, or else for the lock files in a
+// directory, which is made when it is needed, or User or System. If where is empty, LOKT_SERVER or LOKT_ROOT says it.
+//
+// Files free a lock the moment that this process dies. A server is reached as ClientOptions says, and frees a lock when its
+// TTL is over. Nothing is connected to. The error wraps lokt.ErrInvalid if no place is named or a URL makes no sense.
+func Open(where string) (*Locker, error) {
+	where = cmp.Or(where, os.Getenv("LOKT_SERVER"), os.Getenv("LOKT_ROOT"))
+	o := lokt.LockerOptions{Defaults: lokt.Options{Strict: true}}
+	if strings.Contains(where, "://") {
+		how, err := ClientOptions(os.Getenv)
+		if err != nil {
+			return nil, err
+		}
+		client, err := httpapi.New(where, how)
+		if err != nil {
+			return nil, err
+		}
+		return over(client, client, lokt.Owner{Process: lokt.Process{PID: os.Getpid()}}, o)
+	}
+	if where == "" {
+		return nil, fmt.Errorf("%w: name a directory or a server, here or with LOKT_ROOT or LOKT_SERVER", lokt.ErrInvalid)
+	}
+	root, err := Root(where)
+	if err != nil {
+		return nil, err
+	}
+	store, err := filestore.Open(root, filestore.Options{})
+	if err != nil {
+		return nil, err
+	}
+	owner, err := store.Runner()
+	if err != nil {
+		_ = store.Close() // the first error says more
+		return nil, err
+	}
+	o.Defaults.Process = &owner.Process
+	return over(lokt.NewManager(store), store, owner, o)
+}
+
+func over(service lokt.Service, under io.Closer, owner lokt.Owner, o lokt.LockerOptions) (*Locker, error) {
+	owner.Host, _ = os.Hostname() // it may have none
+	locker, err := lokt.NewLocker(service, owner, o)
+	return &Locker{locker, under}, err
+}
+
+// ClientOptions returns what the environment says of how to reach a server: LOKT_SERVER_TOKEN or the first line of the file
+// LOKT_TOKEN_FILE, LOKT_CA_FILE for certificates to trust instead of the system's, LOKT_CERT_FILE and LOKT_KEY_FILE for the
+// client's own. Errors are about files, or wrap lokt.ErrInvalid.
+func ClientOptions(getenv func(string) string) (o httpapi.ClientOptions, err error) {
+	o.Token = getenv("LOKT_SERVER_TOKEN")
+	if file := getenv("LOKT_TOKEN_FILE"); o.Token == "" && file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return o, fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
+		}
+		line, _, _ := strings.Cut(string(text), "\n")
+		if o.Token = strings.TrimSpace(line); o.Token == "" {
+			return o, fmt.Errorf("LOKT_TOKEN_FILE: the first line of %s is empty", file)
+		}
+	}
+	ca, cert, key := getenv("LOKT_CA_FILE"), getenv("LOKT_CERT_FILE"), getenv("LOKT_KEY_FILE")
+	if (cert == "") != (key == "") {
+		return o, fmt.Errorf("%w: LOKT_CERT_FILE and LOKT_KEY_FILE belong together: set both or none", lokt.ErrInvalid)
+	}
+	if ca == "" && cert == "" {
+		return o, nil
+	}
+	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return o, fmt.Errorf("LOKT_CA_FILE: %w", err)
+		}
+		o.TLS.RootCAs = x509.NewCertPool()
+		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return o, fmt.Errorf("LOKT_CA_FILE: %s has no certificate in PEM", ca)
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return o, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
+		}
+		o.TLS.Certificates = []tls.Certificate{pair}
+	}
+	return o, nil
+}
