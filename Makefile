@@ -1,41 +1,38 @@
-# `make check` is what CI runs, `make soak` what is slow because it is thorough. Binaries go to bin/; linters are pinned in
-# tools/go.mod, apart from the product's go.mod.
+# `make check` is what CI runs, `make soak` what is slow because it is thorough. Tools are pinned in modules below tools/.
 SHELL := bash -o pipefail
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS   = -s -w -X github.com/lokt-dev/lokt/internal/version.version=$(VERSION)
-FUZZTIME ?= 1000x
+FUZZTIME ?= 1000x # inputs: a run that time ends fails now and then with "context deadline exceeded"
 GO       ?= go
 # What vet has looked at is not vetted again. No further flags: what plain go test needs as well is compiled once.
 TEST      = $(GO) test -vet=off
-# What is only to be seen to compile need not be fast.
 PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick.
 RACE      = . ./jobs/... ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
 
-.PHONY: build release test race fuzz lint vet tidy cross bench man vuln clients browser pictures check soak clean
+.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients browser pictures check soak clean
 
 build: ## bin/lokt and bin/loktd
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
-release: ## the same without the paths of this machine in them
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+release: ## dist/: archives, packages, image, manifests and checksums of VERSION
+	$(GO) run -C tools/release . -C $(CURDIR) -version $(VERSION)
+site: ## dist/site: the pages, with a search; fails for a dead link
+	$(GO) run -C tools/site . -C $(CURDIR)
+packages: ## that they install, run, upgrade and leave nothing, as root; that the chart is valid; that no link is dead
+	$(GO) test -C tools/release -count=1 ./... && $(GO) test -C deploy/helm ./... && $(GO) test -C tools/site ./...
 test:
 	$(TEST) ./...
 race: ## needs cgo, and a C compiler
 	CGO_ENABLED=1 $(TEST) -race -short $(RACE)
-# Every fuzz target for FUZZTIME each: a number of inputs, because a fuzz run that time ends fails now and then with
-# "context deadline exceeded" and nothing wrong.
 fuzz:
 	@grep -ro '^func Fuzz[A-Za-z0-9_]*' --include='*_test.go' . | sed 's|/[^/]*:func | |' | sort \
-	| while read -r pkg name; do \
-		echo "fuzz $$pkg $$name"; \
+	| while read -r pkg name; do echo "fuzz $$pkg $$name"; \
 		$(TEST) -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$pkg" </dev/null || exit 1; \
 	done
 bin/golangci-lint: tools/go.mod ## built once for each version
 	$(GO) build -modfile=tools/go.mod -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 lint: bin/golangci-lint
 	bin/golangci-lint run ./...
-vet:
-	$(GO) vet ./...
 tidy:
 	$(GO) mod tidy -diff
 cross: ## the other systems at least build, tests included, of which macOS has none of its own
@@ -43,8 +40,6 @@ cross: ## the other systems at least build, tests included, of which macOS has n
 	CGO_ENABLED=0 GOOS=windows $(GO) build $(PLAIN) ./... && CGO_ENABLED=0 GOOS=windows $(GO) vet $(PLAIN) ./...
 bench: ## against peers, in turn in one run; takes some minutes of a quiet machine
 	$(GO) run ./bench -o docs/benchmarks.md
-man: ## bin/man/man1: one page for each command of lokt and loktd
-	$(GO) run ./internal/cli/man bin/man/man1
 vuln: ## needs the network: the vulnerability database is no module, so this is not part of check
 	$(GO) run -modfile=tools/go.mod golang.org/x/vuln/cmd/govulncheck ./...
 clients: build ## the clients in other languages, and that they come to the same verdicts as lokt; needs Python, mypy and Node.js
@@ -56,10 +51,9 @@ browser: build ## the dashboard in a real browser; needs Chromium and npm
 	cd dashboard/browser && npm ci --no-audit --no-fund && $(GO) test -count=1 ./...
 pictures: build ## those of the docs, from the real thing
 	cd dashboard/browser && LOKT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run Pictures .
-check: build vet tidy cross lint test race fuzz clients browser
+check: build tidy cross lint test race fuzz clients browser packages
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...
 	LOKT_SOAK=1 $(TEST) -count=1 -timeout 120m ./...
 	$(MAKE) fuzz FUZZTIME=100000x
-clean:
-	rm -rf bin
+clean: ; rm -rf bin dist
