@@ -32,7 +32,7 @@ var (
 func Marshal(v any, options ...json.Options) ([]byte, error) { return form.Marshal(v, options...) }
 
 // Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have
-// are skipped. A name that stands twice in an object, unless it is in a raw value, and text that is not UTF-8 are errors.
+// are skipped. A name that stands twice in an object, unless in a raw value, and text that is not UTF-8 are errors.
 func Unmarshal(data []byte, v any, options ...json.Options) error {
 	return json.Unmarshal(data, v, append([]json.Options{reading}, options...)...)
 }

@@ -47,9 +47,7 @@ func (c *call) about() error {
 
 // About asks the server what it is, and who it takes the caller for.
 func (c *Client) About(ctx context.Context) (About, error) {
-	var about About
-	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/v1/about"}, into(&about, lockJSON))
-	return about, err
+	return send[About](ctx, c, &exchange{method: http.MethodGet, path: "/v1/about"})
 }
 
 // Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"mime"
@@ -22,9 +21,8 @@ func (c *call) read() error {
 	_ = http.NewResponseController(c).SetReadDeadline(time.Now().Add(c.s.Limits.Request))
 	most := c.s.Limits.Body
 	if c.r.ContentLength <= most {
-		body := bytes.NewBuffer(c.in[:0])
-		_, err := body.ReadFrom(io.LimitReader(c.r.Body, most+1))
-		if c.in = body.Bytes(); err != nil {
+		var err error
+		if c.in, err = io.ReadAll(io.LimitReader(c.r.Body, most+1)); err != nil {
 			return c.bodyLost(err)
 		}
 	}
@@ -100,17 +98,14 @@ func jsonMedia(h http.Header) bool {
 	return media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 }
 
-// jsonContent is a header's value that need not be made anew for each answer.
-var jsonContent = []string{"application/json"}
-
 // shortAnswer is the length up to which net/http counts an answer itself.
 const shortAnswer = 2000
 
 // send answers with a body. Large ones are refused while many are being sent, unless they tell of what was done.
 func (c *call) send(status int, body []byte) error {
 	h := c.Header()
-	if h["Content-Type"] == nil {
-		h["Content-Type"] = jsonContent
+	if h.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/json")
 	}
 	if n := int64(len(body)); n > largeAnswer && (c.r.Method == http.MethodGet || status >= http.StatusBadRequest) {
 		defer c.s.large.Add(-n)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -87,11 +88,9 @@ var (
 // share what they remember, of which it asks any that answers. It does not connect. The error wraps lokt.ErrInvalid.
 func New(urls string, o ClientOptions) (*Client, error) {
 	c := &Client{o: o, http: o.HTTPClient, own: map[string]ownLease{}, top: 1024}
-	c.o.Attempt = orDefault(o.Attempt, 10*time.Second)
-	c.o.Patience = orDefault(o.Patience, 5*time.Second)
-	if c.o.UserAgent == "" {
-		c.o.UserAgent = "lokt"
-	}
+	c.o.Attempt = cmp.Or(o.Attempt, 10*time.Second)
+	c.o.Patience = cmp.Or(o.Patience, 5*time.Second)
+	c.o.UserAgent = cmp.Or(o.UserAgent, "lokt")
 	for text := range strings.SplitSeq(urls, ",") {
 		text = strings.TrimSpace(text)
 		if text == "" {
@@ -486,21 +485,28 @@ func notTrusted(err error) bool {
 	return errors.As(err, &certificate) || errors.As(err, &record)
 }
 
-// into returns a reader of answers for do, which are all that unmarshal has to read.
-func into[T any](v *T, unmarshal func(data []byte, v any) error) func(int, io.Reader) error {
-	return func(_ int, body io.Reader) error {
+// send sends a request until it is answered, and returns the answer, which is in the form of the API that it asks. A
+// check may refuse an answer.
+func send[T any](ctx context.Context, c *Client, x *exchange, checks ...func(*T) error) (answer T, err error) {
+	err = c.do(ctx, x, func(_ int, body io.Reader) error {
 		data, err := io.ReadAll(body)
+		answer = *new(T) // an earlier attempt may have read a part
+		switch {
+		case err != nil:
+		case strings.HasPrefix(x.path, jobsPrefix):
+			err = json.Unmarshal(data, &answer, reading)
+		default:
+			err = lokt.Unmarshal(data, &answer)
+		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errGarbage, err)
 		}
-		*v = *new(T) // an earlier attempt may have read a part
-		if err := unmarshal(data, v); err != nil {
-			return fmt.Errorf("%w: %w", errGarbage, err)
+		for _, check := range checks {
+			if err := check(&answer); err != nil {
+				return err
+			}
 		}
 		return nil
-	}
+	})
+	return answer, err
 }
-
-// lockJSON reads the locks API's answers, jobJSON the scheduler's.
-func lockJSON(data []byte, v any) error { return lokt.Unmarshal(data, v) }
-func jobJSON(data []byte, v any) error  { return json.Unmarshal(data, v, reading) }

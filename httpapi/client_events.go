@@ -27,8 +27,7 @@ func (c *Client) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventP
 }
 
 func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, error) {
-	var page lokt.EventPage
-	err := c.do(ctx, x, into(&page, lockJSON))
+	page, err := send[lokt.EventPage](ctx, c, x)
 	for i := range page.Events {
 		c.event(&page.Events[i])
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -52,9 +51,7 @@ func (c *JobsClient) Close() error { return c.c.Close() }
 
 // ask asks for something and returns the answer.
 func ask[T any](ctx context.Context, c *JobsClient, path string, query url.Values) (answer T, err error) {
-	x := &exchange{method: http.MethodGet, path: jobsPrefix + path, query: query}
-	err = c.c.do(ctx, x, into(&answer, jobJSON))
-	return answer, err
+	return send[T](ctx, c.c, &exchange{method: http.MethodGet, path: jobsPrefix + path, query: query})
 }
 
 // post sends a body and returns the answer.
@@ -70,8 +67,7 @@ func post[T any](
 	for _, edit := range edits {
 		edit(x)
 	}
-	err = c.c.do(ctx, x, into(&answer, jobJSON))
-	return answer, err
+	return send[T](ctx, c.c, x)
 }
 
 // nobody is an ID that nothing has.
@@ -153,14 +149,9 @@ func encodeRequest(a jobs.Request) []byte {
 
 // grant sends a request for a job.
 func (c *JobsClient) grant(ctx context.Context, x *exchange) (g jobs.Grant, err error) {
-	var w leaseAnswerWire
 	x.method, x.path = http.MethodPost, jobsPrefix+"/leases/request"
-	read := into(&w, jobJSON)
-	err = c.c.do(ctx, x, func(status int, body io.Reader) error {
-		err := read(status, body)
+	w, err := send(ctx, c.c, x, func(w *leaseAnswerWire) error {
 		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
-		case err != nil:
-			return err
 		case w.Denied != (w.Denial != nil), !w.Denied && (w.Lease == nil || w.Job == nil):
 			return errGarbage
 		case w.Denied && w.Code == deniedUnavailable:

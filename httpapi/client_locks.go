@@ -122,8 +122,7 @@ func (c *Client) acquire(
 		return encode(body), wait
 	}
 	for {
-		var answer grantWire
-		err := c.do(ctx, x, into(&answer, lockJSON))
+		answer, err := send[grantWire](ctx, c, x)
 		switch blocked := (*lokt.BlockedError)(nil); {
 		case errors.As(err, &blocked) && claim.Wait != 0 && len(blocked.Cycle) == 0:
 			blocked.TimedOut = time.Since(begun)
@@ -145,11 +144,11 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	t := lokt.Target{Name: claim.Name, LeaseID: claim.LeaseID, Owner: claim.Owner}
-	_ = c.do(ctx, &exchange{ // that it is gone already is as well
+	_, _ = send[releasedWire](ctx, c, &exchange{ // that it is gone already is as well
 		method: http.MethodDelete, path: leasePath(claim.Name, lokt.PublicID(claim.LeaseID)), query: targetValues(t),
 		lease:  claim.LeaseID,
 		header: map[string]string{headerLease: claim.LeaseID, headerCancels: operation},
-	}, into(&releasedWire{}, lockJSON))
+	})
 }
 
 // Renew implements lokt.Service. It is never sent again after ctx has ended.
@@ -167,8 +166,8 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 	if r.Owner != nil {
 		x.body = encode(renewWire{r.Owner})
 	}
-	var answer grantWire
-	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
+	answer, err := send[grantWire](ctx, c, x)
+	if err != nil {
 		if gone := (*lokt.GoneError)(nil); errors.As(err, &gone) {
 			c.forget(r.LeaseID)
 		}
@@ -201,8 +200,7 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 		x.header = map[string]string{headerLease: t.LeaseID}
 	}
 	was, lasting := c.lasting(t.LeaseID)
-	var answer releasedWire
-	err := c.do(ctx, x, into(&answer, lockJSON))
+	answer, err := send[releasedWire](ctx, c, x)
 	gone := (*lokt.GoneError)(nil)
 	switch {
 	case err == nil:
@@ -245,11 +243,11 @@ func (c *Client) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.F
 
 // freeze sends a request that is answered with a freeze.
 func (c *Client) freeze(ctx context.Context, x *exchange) (lokt.Freeze, error) {
-	var answer freezeWire
-	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
+	answer, err := send[freezeWire](ctx, c, x)
+	switch {
+	case err != nil:
 		return lokt.Freeze{}, err
-	}
-	if answer.Freeze == nil {
+	case answer.Freeze == nil:
 		return lokt.Freeze{}, c.unreachable(c.current.Load(), errGarbage)
 	}
 	return *answer.Freeze, nil
@@ -270,15 +268,11 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 	if err := lokt.ValidateName(name); err != nil {
 		return nil, err
 	}
-	var answer prunedWire
-	x := &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"}
-	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
-		return nil, err
-	}
+	answer, err := send[prunedWire](ctx, c, &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"})
 	for i := range answer.Removed {
 		c.claim(&answer.Removed[i].Holder.Claim)
 	}
-	return answer.Removed, nil
+	return answer.Removed, err
 }
 
 // Get implements lokt.Service.
@@ -290,8 +284,8 @@ func (c *Client) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
 }
 
 func (c *Client) get(ctx context.Context, x *exchange) (lokt.Snapshot, error) {
-	var answer lockWire
-	if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
+	answer, err := send[lockWire](ctx, c, x)
+	if err != nil {
 		return lokt.Snapshot{}, err
 	}
 	return c.snapshot(&answer), nil
@@ -321,10 +315,10 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 		}
 		x := &exchange{method: http.MethodGet, path: "/v1/locks", looks: true}
 		x.query = values(map[string]any{"prefix": f.Prefix, "queued": f.Queued})
-		var answer struct {
+		answer, err := send[struct {
 			Locks []lockWire `json:"locks"`
-		}
-		if err := c.do(ctx, x, into(&answer, lockJSON)); err != nil {
+		}](ctx, c, x)
+		if err != nil {
 			yield(lokt.Snapshot{}, err)
 			return
 		}

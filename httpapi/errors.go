@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -179,7 +180,8 @@ func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(max(int64((d+time.Second-1)/time.Second), 1), 10)
 }
 
-// reasonHeader says more than the code: of a lease that was not found, where it is known, and of what is not allowed.
+// reasonHeader says more than the code: of a lease that was not found, where it is known, of what is not allowed, and of
+// a full disk.
 const reasonHeader = "Lokt-Reason"
 
 // failJobs answers with an error of the scheduler's API.
@@ -193,6 +195,9 @@ func (c *call) failJobs(k errorKind, err error) {
 		h.Set("Retry-After", wholeSeconds(limited.RetryAfter))
 	case k.status == http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
+		if errors.Is(err, syscall.ENOSPC) { // other reasons may name files
+			h.Set(reasonHeader, syscall.ENOSPC.Error())
+		}
 	case errors.Is(err, jobs.ErrRevoked):
 		h.Set(reasonHeader, "revoked")
 	case errors.Is(err, ErrForbidden):

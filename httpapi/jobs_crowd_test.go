@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -408,7 +409,7 @@ func (f *failingJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Cha
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail {
-		return fmt.Errorf("%w: the disk is full", lokt.ErrUnavailable)
+		return fmt.Errorf("%w: write /var/secret: %w", lokt.ErrUnavailable, syscall.ENOSPC)
 	}
 	return f.Store.Update(ctx, turn)
 }
@@ -441,8 +442,10 @@ func TestWhileTheStoreIsAwayWorkersAreDeniedAndKeepTheirLeases(t *testing.T) {
 			v := s.ok("POST", "/leases/request", `{"worker_id":"w"}`)
 			s.has("true", v, "denied")
 			s.has("unavailable", v, "code")
+			s.has("what is granted cannot be stored at the moment: no space left on device", v, "reason")
 			s.has("5000", v, "retry_after_ms")
-			if r := s.refused(503, "unavailable", "POST", "/jobs", `{}`); r.header.Get("Retry-After") != "1" {
+			if r := s.refused(503, "unavailable", "POST", "/jobs", `{}`); r.header.Get("Retry-After") != "1" ||
+				r.header.Get("Lokt-Reason") != "no space left on device" {
 				t.Errorf("who is to come again is told so by %v", r.header)
 			}
 			s.beat(lease, "w")

@@ -113,7 +113,7 @@ func (c *call) listLocks() error {
 	if err := lokt.ValidatePrefix(f.Prefix); err != nil {
 		return err
 	}
-	c.Header()["Content-Type"] = jsonContent
+	c.Header().Set("Content-Type", "application/json")
 	c.Header().Set("Cache-Control", "no-store")
 	out, before := bufio.NewWriterSize(c, 16<<10), `{"locks":[` // the last flush tells of errors
 	for snap, err := range c.s.Locks.List(c.ctx, f) {

@@ -27,7 +27,7 @@ func (c *call) park(most time.Duration) (context.Context, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c.in, c.list = nil, nil // others can use the memory better
+	c.in = nil // others can use the memory better
 	c.done()
 	timed, stop := context.WithTimeoutCause(c.r.Context(), most, errWaitOver)
 	ctx, cancel := context.WithCancelCause(timed)

@@ -63,19 +63,9 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	l.Body = orDefault(l.Body, 1<<20)
-	l.Parked = orDefault(l.Parked, 10_000)
-	l.Streams = orDefault(l.Streams, 1000)
-	l.Wait = orDefault(l.Wait, 30*time.Second)
-	l.Request = orDefault(l.Request, 30*time.Second)
+	l.Body, l.Parked, l.Streams = cmp.Or(l.Body, 1<<20), cmp.Or(l.Parked, 10_000), cmp.Or(l.Streams, 1000)
+	l.Wait, l.Request = cmp.Or(l.Wait, 30*time.Second), cmp.Or(l.Request, 30*time.Second)
 	return l
-}
-
-func orDefault[T int | int64 | time.Duration](v, d T) T {
-	if v <= 0 {
-		return d
-	}
-	return v
 }
 
 // Scope is a kind of thing that a caller may be allowed to do.
@@ -140,7 +130,6 @@ type server struct {
 	streams *slots // of open streams
 	claims  claims
 	large   atomic.Int64 // bytes of large answers that are being written
-	calls   sync.Pool    // of *call
 	readers sync.Pool    // of *reader
 	routes  []route
 }
@@ -183,7 +172,6 @@ func NewHandler(c Config) http.Handler {
 		streams: newSlots("streams of events", c.Limits.Streams, c.Limits.StreamsEach),
 		claims:  claims{running: map[string][]*attempt{}, takenBack: map[string]bool{}},
 	}
-	s.calls.New = func() any { return new(call) }
 	s.readers.New = newReader
 	s.routes = slices.Concat(aboutRoutes(), locksRoutes(s), eventsRoutes(s))
 	if s.Jobs != nil {
@@ -214,8 +202,7 @@ func only(there bool, missing error, routes []route) []route {
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
-	c := s.calls.Get().(*call)
-	*c = call{ResponseWriter: w, s: s, r: r, id: RequestID(r), in: c.in, list: c.list}
+	c := &call{ResponseWriter: w, s: s, r: r, id: RequestID(r)}
 	w.Header()["X-Request-Id"] = []string{c.id}
 	defer func() {
 		p := recover()
@@ -230,7 +217,6 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if p != nil {
 			panic(p)
 		}
-		c.reuse()
 	}()
 	if err := c.enter(); err != nil {
 		c.routed = true
@@ -257,8 +243,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call is one request on its way through the handler, and the ResponseWriter of its answer. Calls are used again, with
-// their buffers: nothing may keep parts of them.
+// call is one request on its way through the handler, and the ResponseWriter of its answer.
 type call struct {
 	http.ResponseWriter
 	s       *server
@@ -285,21 +270,7 @@ type call struct {
 		status int
 	}
 
-	in   []byte // the body
-	list []byte // a part of the answer
-}
-
-// keptBuffer is the largest buffer that is used again.
-const keptBuffer = 64 << 10
-
-func (c *call) reuse() {
-	if cap(c.in) > keptBuffer {
-		c.in = nil
-	}
-	if cap(c.list) > 2*keptBuffer {
-		c.list = nil
-	}
-	c.s.calls.Put(c)
+	in []byte // the body
 }
 
 // Header implements http.ResponseWriter.
@@ -384,7 +355,7 @@ func (c *call) serve(r *route) error {
 			return err
 		}
 		if r.body == bodyOptional && (len(c.in) == 0 || string(bytes.TrimSpace(c.in)) == "null") {
-			c.in = append(c.in[:0], "{}"...)
+			c.in = []byte("{}")
 		}
 	}
 	c.bound()

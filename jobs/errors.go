@@ -27,9 +27,9 @@ func Code(err error) string {
 		err  error
 		code string
 	}{
-		{ErrJobNotFound, "job_not_found"}, {ErrLeaseNotFound, "lease_not_found"}, {ErrWorkerMismatch,
-			"worker_mismatch"},
-		{ErrConflict, "idempotency_conflict"}, {lokt.ErrInvalid, "invalid"}, {lokt.ErrUnavailable, "unavailable"},
+		{ErrJobNotFound, "job_not_found"}, {ErrLeaseNotFound, "lease_not_found"},
+		{ErrWorkerMismatch, "worker_mismatch"}, {ErrConflict, "idempotency_conflict"},
+		{lokt.ErrInvalid, "invalid"}, {lokt.ErrUnavailable, "unavailable"},
 	} {
 		if errors.Is(err, c.err) {
 			return c.code

@@ -42,9 +42,8 @@ type Denial struct {
 
 // Codes of denials.
 const (
-	DeniedEmpty = "queue_empty" // nothing is queued
-	// there is a job for this worker, but it does not fit, or capacity is kept for another
-	DeniedCapacity = "no_capacity"
+	DeniedEmpty    = "queue_empty"     // nothing is queued
+	DeniedCapacity = "no_capacity"     // there is a job for this worker, but it does not fit, or there is a reserve
 	DeniedEligible = "no_eligible_job" // nothing that is queued is for this worker, now
 )
 

@@ -62,6 +62,7 @@ type Manager struct {
 	// For the loop only.
 	suspect  bool          // it is not known what was stored: load before the next turn
 	pause    time.Duration // before the next turn, because the store failed
+	why      error         // it did
 	retry    time.Time     // no turn before
 	failures int           // turns that could not be stored, since the last one that was
 }
@@ -209,7 +210,7 @@ func (m *Manager) turn(look bool) {
 	if m.pause > 0 && time.Until(m.retry) > 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.failLocked(lokt.ErrUnavailable, m.queue, internal)
+		m.failLocked(m.why, m.queue, internal)
 		return
 	}
 	if m.suspect {
@@ -302,7 +303,7 @@ func (m *Manager) offered() []engine.Call {
 // was stored: requests are made again, because a lease that was stored for one is found by its ID, unless this is not
 // the first time in a row, because what is granted may be what cannot be stored. The others must look themselves.
 func (m *Manager) failed(err error, ran bool) {
-	m.pause = min(max(2*m.pause, firstPause), lastPause)
+	m.why, m.pause = err, min(max(2*m.pause, firstPause), lastPause)
 	m.retry = time.Now().Add(m.pause)
 	m.mu.Lock()
 	defer m.mu.Unlock()

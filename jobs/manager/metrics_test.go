@@ -70,3 +70,35 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 		}
 	})
 }
+
+// How long the oldest job of each priority could have run is told by the moment from which it could.
+func TestMetricsTellSinceWhenJobsCouldRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, manager.Options{})
+		begun := time.Now()
+		later := jobs.NewSpec()
+		later.Priority, later.RunAt = jobs.High, begun.Add(time.Minute)
+		if _, err := m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec(), later}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		submit(t, m)
+		for _, c := range []struct {
+			after        time.Duration
+			normal, high time.Duration // from the beginning on; -1: none could run
+		}{{30 * time.Second, 0, -1}, {60 * time.Second, 0, 60 * time.Second}} {
+			time.Sleep(time.Until(begun.Add(c.after)))
+			synctest.Wait()
+			got := m.Metrics().Oldest
+			high, waits := got[jobs.High]
+			if !got[jobs.Normal].Equal(begun.Add(c.normal)) || waits != (c.high >= 0) || waits && !high.Equal(begun.Add(c.high)) {
+				t.Errorf("after %v: since %v, begun at %v", c.after, got, begun)
+			}
+		}
+		grant(t, m, jobs.Request{WorkerID: "w"})
+		grant(t, m, jobs.Request{WorkerID: "w"})
+		if got := m.Metrics().Oldest; len(got) != 1 || !got[jobs.Normal].Equal(begun.Add(30*time.Second)) {
+			t.Errorf("behind two that were granted: since %v, begun at %v", got, begun)
+		}
+	})
+}

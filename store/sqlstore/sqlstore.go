@@ -2,9 +2,9 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -110,7 +110,7 @@ type Contents struct {
 }
 
 // ErrFull is wrapped by the errors of a database for which there is no room on the disk.
-var ErrFull = errors.New("the disk is full: make room")
+var ErrFull = fmt.Errorf("the disk is full: make room: %w", syscall.ENOSPC)
 
 // errClosed is what every method answers after Close.
 var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
