@@ -474,7 +474,7 @@ func (d *Dashboard) workers(v *visit) (*page, error) {
 	}
 	slices.SortStableFunc(all, func(x, y jobs.WorkerStatus) int { return cmp.Compare(y.Leases, x.Leases) })
 	b.Workers, b.Pages = paged(v, all)
-	return &page{Title: "Workers", Line: "lokt job stats", Body: b}, nil
+	return &page{Title: "Workers", Line: "lokt job workers", Body: b}, nil
 }
 
 // failure is a group of jobs that failed alike.

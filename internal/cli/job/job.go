@@ -25,11 +25,12 @@ func newJob(a cmd) *cobra.Command {
 			if len(args) == 0 {
 				return pflag.ErrHelp
 			}
-			return app.Usagef("lokt job %s is no command: say submit, list, show, cancel or stats", args[0])
+			return app.Usagef("lokt job %s is no command: lokt help job names those that there are", args[0])
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	})
-	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobCancel(a), newJobStats(a))
+	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobCancel(a), newJobRetry(a), newJobRevoke(a),
+		newJobWorkers(a), newJobFreeze(a), newJobUnfreeze(a), newJobStats(a))
 	return cmd
 }
 

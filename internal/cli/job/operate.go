@@ -1,0 +1,146 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+func newJobWorkers(a cmd) *cobra.Command {
+	return app.Describe("job workers", &cobra.Command{
+		Args: app.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.jobsService()
+			if err != nil {
+				return err
+			}
+			all, err := s.Workers(cmd.Context())
+			switch {
+			case err != nil:
+				return a.jobsError(err)
+			case a.JSON:
+				return a.Print(map[string]any{"workers": append([]jobs.WorkerStatus{}, all...)})
+			case len(all) == 0:
+				a.Tell("no worker has asked for a job lately; start one with: %s", a.CommandLine("worker", "")+" --type TYPE -- COMMAND")
+				return nil
+			}
+			rows := [][]string{{"WORKER", "LEASES", "LAST SEEN"}}
+			for _, w := range all {
+				rows = append(rows, []string{w.ID, strconv.Itoa(w.Leases), app.Short(time.Since(w.LastSeen)) + " ago"})
+			}
+			return a.Table(rows)
+		},
+	})
+}
+
+func newJobRetry(a cmd) *cobra.Command {
+	var payload string
+	cmd := app.Describe("job retry", &cobra.Command{
+		Args: someJobs,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			return a.each(cmd.Context(), ids, func(ctx context.Context, s jobs.Service, v *jobs.View) error {
+				if !v.Job.State.Ended() {
+					return fmt.Errorf("%w: it has not ended, it is %s", lokt.ErrInvalid, v.Job.State)
+				}
+				spec := v.Job.Spec.Clone()
+				spec.IdempotencyKey, spec.RunAt = "", time.Time{}
+				if payload != "" {
+					spec.Payload = jsontext.Value(payload)
+				}
+				got, err := s.Submit(ctx, []jobs.Spec{spec})
+				if err != nil {
+					return err
+				}
+				return a.Answer(map[string]any{"job_id": got[0].JobID, "retry_of": v.Job.ID, "state": got[0].State}, "%s is submitted again as %s", v.Job.ID, got[0].JobID)
+			})
+		},
+	})
+	cmd.Flags().StringVar(&payload, "payload", "", "another payload: a JSON object")
+	return cmd
+}
+
+func newJobRevoke(a cmd) *cobra.Command {
+	var reason string
+	cmd := app.Describe("job revoke", &cobra.Command{
+		Args: someJobs,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			return a.each(cmd.Context(), ids, func(ctx context.Context, s jobs.Service, v *jobs.View) error {
+				switch {
+				case v.Lease == nil:
+					return fmt.Errorf("%w: the job is %s", jobs.ErrLeaseNotFound, v.Job.State)
+				case v.Lease.ID == "":
+					return app.Hint(errors.New("its lease is not shown"), "this needs a token with the scope admin")
+				}
+				if err := s.Revoke(ctx, v.Lease.ID, reason); err != nil {
+					return err
+				}
+				return a.Answer(map[string]any{"job_id": v.Job.ID, "ok": true}, "%s is taken from %s, and has failed", v.Job.ID, v.Lease.WorkerID)
+			})
+		},
+	})
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who look at the job")
+	return cmd
+}
+
+// each does something with each of the jobs, also when it fails for some.
+func (a cmd) each(ctx context.Context, ids []string, do func(ctx context.Context, s jobs.Service, v *jobs.View) error) error {
+	s, err := a.jobsService()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, id := range ids {
+		v, err := s.Get(ctx, id)
+		if err == nil {
+			err = do(ctx, s, &v)
+		}
+		if err != nil {
+			failed = errors.Join(failed, a.jobsError(about(id, err)))
+		}
+	}
+	return failed
+}
+
+func newJobFreeze(a cmd) *cobra.Command {
+	return a.setType("job freeze", "are not handed out any more", jobs.Service.Freeze)
+}
+
+func newJobUnfreeze(a cmd) *cobra.Command {
+	return a.setType("job unfreeze", "are handed out again", jobs.Service.Unfreeze)
+}
+
+// setType freezes or unfreezes jobs of a type, or all.
+func (a cmd) setType(name, then string, set func(jobs.Service, context.Context, string) error) *cobra.Command {
+	var all bool
+	cmd := app.Describe(name, &cobra.Command{
+		RunE: func(cmd *cobra.Command, args []string) error {
+			what, jobType := "all jobs", ""
+			switch {
+			case len(args) == 1 && !all && args[0] != "":
+				jobType = args[0]
+				what = "jobs of type " + app.OneLine(jobType)
+			case len(args) != 0 || !all:
+				return app.Usagef("name one type of jobs, or say --all")
+			}
+			s, err := a.jobsService()
+			if err == nil {
+				err = set(s, cmd.Context(), jobType)
+			}
+			if err != nil {
+				return a.jobsError(err)
+			}
+			return a.Answer(map[string]any{"type": jobType, "ok": true}, "%s %s", what, then)
+		},
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "jobs of every type")
+	return cmd
+}
