@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -367,40 +366,63 @@ func (s *script) queue(b *pgx.Batch, last string) *pgx.QueuedQuery {
 type pgRows struct {
 	table, columns string
 	keys           int
-	lists          []reflect.Value // by column; nil if there are no rows
+	lists          []pgList // by column; nil if there are no rows
+}
+
+// pgList are the values of a column, of one of the types.
+type pgList struct {
+	texts   []string
+	numbers []int64
+	times   []*int64
+	flags   []bool
 }
 
 func (r *pgRows) add(row ...any) {
+	if r.lists == nil {
+		r.lists = make([]pgList, len(row))
+	}
 	for i, v := range row {
-		if i == len(r.lists) {
-			r.lists = append(r.lists, reflect.Zero(reflect.SliceOf(reflect.TypeOf(v))))
+		l := &r.lists[i]
+		switch v := v.(type) {
+		case string:
+			l.texts = append(l.texts, v)
+		case int64:
+			l.numbers = append(l.numbers, v)
+		case *int64:
+			l.times = append(l.times, v)
+		case bool:
+			l.flags = append(l.flags, v)
 		}
-		r.lists[i] = reflect.Append(r.lists[i], reflect.ValueOf(v))
 	}
 }
 
 // from returns the rows as a table u of a statement.
 func (s *script) from(r *pgRows) string {
-	types := map[reflect.Kind]string{reflect.String: "text", reflect.Int64: "bigint", reflect.Pointer: "bigint", reflect.Bool: "boolean"}
-	var lists []string
-	for _, list := range r.lists {
-		lists = append(lists, s.arg(list.Interface())+"::"+types[list.Type().Elem().Kind()]+"[]")
+	lists := make([]string, len(r.lists))
+	for i, l := range r.lists {
+		switch {
+		case l.texts != nil:
+			lists[i] = s.arg(l.texts) + "::text[]"
+		case l.numbers != nil:
+			lists[i] = s.arg(l.numbers) + "::bigint[]"
+		case l.times != nil:
+			lists[i] = s.arg(l.times) + "::bigint[]"
+		default:
+			lists[i] = s.arg(l.flags) + "::boolean[]"
+		}
 	}
 	return "unnest(" + strings.Join(lists, ", ") + ") AS u (" + r.columns + ")"
 }
 
-// insert adds a part that inserts the rows, if there are any, or replaces those that have the same key. join is what
-// follows the rows in FROM.
-func (s *script) insert(r *pgRows, join string) {
-	if r.lists == nil {
-		return
-	}
+// insert returns the part that inserts the rows, or replaces those that have the same key. join is what follows the rows in
+// FROM.
+func (s *script) insert(r *pgRows, join string) string {
 	statement := fmt.Sprintf("INSERT INTO %s (%s) SELECT u.* FROM %s%s", r.table, r.columns, s.from(r), join)
 	if r.keys > 0 {
 		keys := strings.Join(strings.Split(r.columns, ", ")[:r.keys], ", ")
 		statement += " ON CONFLICT (" + keys + ") DO UPDATE SET " + r.set("excluded.")
 	}
-	s.with("into_"+r.table, statement)
+	return statement
 }
 
 // update returns the part that updates the rows, of which the first column is the key.

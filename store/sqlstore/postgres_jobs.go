@@ -223,10 +223,9 @@ func scanCounters(from row, t *pgTurn, n *jobs.Counters, frozen *[]string) error
 	return lokt.Unmarshal([]byte(types), frozen)
 }
 
-// writeTurn adds the statement that stores what a turn changed. Jobs up to the number that was counted are there already,
+// writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are there already,
 // and their payloads are not written again.
 func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error {
-	var s script
 	made := pgRows{table: "jobs", columns: "id, seq, revision, state, type, ended_at, doc, sum, payload"}
 	moved := pgRows{table: "jobs", columns: "id, revision, state, ended_at, doc, sum", keys: 1}
 	memos := pgRows{table: "memos", columns: "id, expires, doc, sum", keys: 1}
@@ -272,24 +271,25 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 		}
 		events.add(int64(first), int64(last.Seq), last.Time.UnixNano(), d.text, d.sum)
 	}
-	s.insert(&made, "")
-	s.insert(&memos, "")
-	s.insert(&stats, "")
-	s.insert(&events, "")
-	s.with("turn", fmt.Sprintf("INSERT INTO turns (turn, writer, jobs, memos) VALUES (%s, %s, %s, %s)",
-		s.arg(turn.number), s.arg(turn.writer), s.arg(ids), s.arg(memoIDs)))
-	if turn.number%tidyTurns == 0 {
-		s.with("tidy", "DELETE FROM turns WHERE turn <= "+s.arg(turn.number-keptTurns))
+	for _, rows := range []*pgRows{&made, &memos, &stats, &events} {
+		if rows.lists != nil {
+			var s script
+			s.queue(b, s.insert(rows, ""))
+		}
 	}
-	next := s.arg(turn.number)
 	if moved.lists != nil { // if one is missing, the division fails, and so does the transaction
+		var s script
 		s.with("moved", s.update(&moved, "")+" RETURNING 1")
-		next += fmt.Sprintf(" / (SELECT (count(*) = %s)::int FROM moved)", s.arg(int64(moved.lists[0].Len())))
+		s.queue(b, "SELECT 1 / (count(*) = "+s.arg(int64(len(moved.lists[0].texts)))+")::int FROM moved")
+	}
+	if turn.number%tidyTurns == 0 {
+		b.Queue("DELETE FROM turns WHERE turn <= $1", turn.number-keptTurns)
 	}
 	frozen, err := lokt.Marshal(c.Frozen)
 	n := c.Counters
-	s.queue(b, fmt.Sprintf("UPDATE job_state SET turn = %s, writer = %s, seq = %s, revision = %s, event = %s, clock = %s, frozen = %s",
-		next, s.arg(turn.writer), s.arg(int64(n.Seq)), s.arg(int64(n.Revision)), s.arg(int64(n.Event)), s.arg(n.Clock), s.arg(string(frozen))))
+	b.Queue(`WITH turn AS (INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4))
+		UPDATE job_state SET turn = $1, writer = $2, seq = $5, revision = $6, event = $7, clock = $8, frozen = $9`,
+		turn.number, turn.writer, ids, memoIDs, int64(n.Seq), int64(n.Revision), int64(n.Event), n.Clock, string(frozen))
 	return err
 }
 

@@ -477,8 +477,12 @@ func (t *pgLocks) write(b *pgx.Batch, all bool) {
 	if gone.lists != nil {
 		s.with("gone", "DELETE FROM waiters w USING "+s.from(&gone)+mine+"lock WHERE w.lock = u.lock AND w.lease_id = u.lease_id")
 	}
-	s.insert(&came, mine+"lock")
-	s.insert(&told, mine+"lock")
+	if came.lists != nil {
+		s.with("came", s.insert(&came, mine+"lock"))
+	}
+	if told.lists != nil {
+		s.with("told", s.insert(&told, mine+"lock"))
+	}
 	s.queue(b, "SELECT "+stateColumns+", ARRAY(SELECT name FROM mine), "+written+`,
 		1 / (SELECT (count(*) >= `+s.arg(int64(least))+")::int FROM mine) FROM state").QueryRow(func(row pgx.Row) error {
 		var stored, rows []string

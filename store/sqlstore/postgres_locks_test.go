@@ -100,6 +100,24 @@ func TestChangesAreJudgedByTheDatabasesTime(t *testing.T) {
 	}
 }
 
+// Promise S-63: also for a lock that a server knows.
+func TestTheFloorOfTokensHoldsForWhatIsKnown(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	m := lokt.NewManager(openPG(t, url, Options{}).Locks())
+	raise := raiseFloor(t)
+	for n := range uint64(3) {
+		h, err := m.Acquire(t.Context(), claim("x", "a", time.Hour))
+		if err != nil || h.Token <= n<<32 {
+			t.Fatalf("token %d, %v", h.Token, err)
+		}
+		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		runSQL(t, url, raise)
+	}
+}
+
 // A change that others keep getting in the way of is made while the lock's row is locked.
 func TestAChangeComesThroughAmongThoseOfOthers(t *testing.T) {
 	t.Parallel()
