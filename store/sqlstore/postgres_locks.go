@@ -101,8 +101,12 @@ func newServerLocks(d *serverDB) *serverLocks {
 	for i := range s.lanes {
 		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(rs, false) })
 		s.apart[i] = newGroup(func(rs []*request) error {
+			var err error
 			for _, r := range rs {
-				if err := s.commit([]*request{r}, true); r.err == nil {
+				if err == nil {
+					err = s.commit([]*request{r}, true)
+				}
+				if r.err == nil { // when the database stalls, they do not wait one after another
 					r.err = err
 				}
 			}
