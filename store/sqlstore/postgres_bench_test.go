@@ -5,7 +5,12 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +18,48 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
+
+// serverCPU returns how much CPU the server's processes have used, as Linux counts it.
+func serverCPU() (sum time.Duration) {
+	b, _ := os.ReadFile(filepath.Join(server.Dir, "data", "postmaster.pid"))
+	first, _, _ := strings.Cut(string(b), "\n")
+	all, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range all {
+		b, _ := os.ReadFile(path)
+		_, rest, _ := strings.Cut(string(b), ") ")
+		fields := strings.Fields(rest) // state, parent, …
+		if len(fields) < 15 {
+			continue
+		}
+		counts := fields[11:13] // user, system
+		if filepath.Base(filepath.Dir(path)) == first {
+			counts = fields[11:15] // and those of children that have ended
+		} else if fields[1] != first {
+			continue
+		}
+		for _, count := range counts {
+			ticks, _ := strconv.Atoi(count)
+			sum += time.Duration(ticks) * 10 * time.Millisecond
+		}
+	}
+	return sum
+}
+
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// measured reports the CPU of this process and of the server for each operation.
+func measured(b *testing.B, n int, round func(g, i int)) {
+	b.Helper()
+	own, servers := ownCPU(), serverCPU()
+	share(b, n, round)
+	b.StopTimer()
+	b.ReportMetric(float64((ownCPU()-own).Microseconds())/float64(b.N), "go-µs/op")
+	b.ReportMetric(float64((serverCPU()-servers).Microseconds())/float64(b.N), "server-µs/op")
+}
 
 // BenchmarkPostgreSQL does what the benchmarks of SQLite do, by one server and by two. The server of the tests does not flush: what is
 // measured is everything else.
@@ -25,7 +72,7 @@ func BenchmarkPostgreSQL(b *testing.B) {
 				all = append(all, lokt.NewManager(openPG(b, url, Options{}).Locks()))
 			}
 			ctx := context.Background()
-			share(b, c.goroutines, func(g, _ int) {
+			measured(b, c.goroutines, func(g, _ int) {
 				m, name := all[g%len(all)], fmt.Sprint("lock-", g)
 				h, err := m.Acquire(ctx, lokt.Claim{Name: name, Owner: lokt.Owner{ID: "o", Host: "h"}, TTL: time.Minute})
 				if err == nil {
@@ -48,7 +95,7 @@ func BenchmarkPostgreSQL(b *testing.B) {
 				all = append(all, m)
 			}
 			ctx := context.Background()
-			share(b, c.goroutines, func(g, _ int) {
+			measured(b, c.goroutines, func(g, _ int) {
 				m, worker := all[g%len(all)], fmt.Sprint("w", g)
 				_, err := m.Submit(ctx, []jobs.Spec{jobs.NewSpec()})
 				var grant jobs.Grant
