@@ -144,3 +144,35 @@ func TestAChangeComesThroughAmongThoseOfOthers(t *testing.T) {
 		t.Errorf("after %d attempts there is %+v, %v", tried, snap.Lock, err)
 	}
 }
+
+// Who would read the queue of a lock, as everybody does who reads the lock, would wait here.
+func TestALockThatIsKnownIsNotReadAgain(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	db := openPG(t, url, Options{})
+	s, m := db.backend.(*serverDB).locks, lokt.NewManager(db.Locks())
+	round := func() {
+		t.Helper()
+		h, err := m.Acquire(t.Context(), claim("x", "a", time.Hour))
+		if err == nil {
+			_, err = m.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID})
+		}
+		if err == nil {
+			_, err = m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	listens := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.heard["*"].IsZero() // when it begins to listen, it forgets what it knew
+	}
+	for end := time.Now().Add(2 * time.Minute); !listens() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	round()
+	run(t, session(t, url), "BEGIN", "LOCK TABLE waiters")
+	round()
+}
