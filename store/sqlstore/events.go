@@ -86,8 +86,10 @@ func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage
 	if q.Latest {
 		order, further = order+" DESC", " AND first < ?"
 	}
-	p := newPager(q, &page)
-	defer p.end()
+	limit := lokt.MaxEvents
+	if q.Limit > 0 {
+		limit = min(q.Limit, limit)
+	}
 	const atOnce = 1000
 	more := ""
 	for n, room := atOnce, true; n == atOnce && room; { // the statement finds few more than are let through
@@ -100,9 +102,20 @@ func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage
 			if err := from.Scan(&first, &locks, &key, &since, &d.text, &d.sum); err != nil {
 				return err
 			}
-			if n++; !p.add(d.openEvents(key, strings.Fields(locks), uint64(first), since)) {
-				room = false
-				return errEnough
+			n++
+			events := d.openEvents(key, strings.Fields(locks), uint64(first), since)
+			if q.Latest {
+				slices.Reverse(events)
+			}
+			for i := range events {
+				if !q.Matches(&events[i]) {
+					continue
+				}
+				if room = len(page.Events) < limit; !room {
+					page.More = true
+					return errEnough
+				}
+				page.Events = append(page.Events, events[i])
 			}
 			return nil
 		}); err != nil {
@@ -112,6 +125,9 @@ func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage
 			more, args = further, append(args, nil)
 		}
 		args[len(args)-1] = first
+	}
+	if q.Latest {
+		slices.Reverse(page.Events)
 	}
 	return page, nil
 }
@@ -127,46 +143,6 @@ func span(events []lokt.Event) (since, until int64) {
 		since, until = min(since, t), max(until, t)
 	}
 	return since, until
-}
-
-// pager collects the events that a query lets through, from rows in the order in which it wants them.
-type pager struct {
-	query lokt.EventQuery
-	limit int
-	page  *lokt.EventPage
-}
-
-func newPager(q lokt.EventQuery, page *lokt.EventPage) *pager {
-	p := &pager{query: q, limit: lokt.MaxEvents, page: page}
-	if q.Limit > 0 {
-		p.limit = min(q.Limit, p.limit)
-	}
-	return p
-}
-
-// add takes the events of a row, and reports whether there is room for more.
-func (p *pager) add(events []lokt.LoggedEvent) bool {
-	if p.query.Latest {
-		slices.Reverse(events)
-	}
-	for i := range events {
-		if !p.query.Matches(&events[i]) {
-			continue
-		}
-		if len(p.page.Events) == p.limit {
-			p.page.More = true
-			return false
-		}
-		p.page.Events = append(p.page.Events, events[i])
-	}
-	return true
-}
-
-// end puts the events in order.
-func (p *pager) end() {
-	if p.query.Latest {
-		slices.Reverse(p.page.Events)
-	}
 }
 
 // teller tells an observer of events, in order, one call at a time, and without keeping anybody waiting.

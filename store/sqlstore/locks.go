@@ -18,8 +18,8 @@ import (
 // memory, as they were last committed. Of all others no more is kept than the highest token and revision there ever
 // was: theirs from then on.
 type fileLocks struct {
+	closable
 	db     *fileDB
-	closed atomic.Bool
 	events *teller
 	grown  alarm
 	newest atomic.Uint64 // number of the last event
@@ -116,17 +116,6 @@ func (s *fileLocks) forget(name string) {
 	if e := s.all[name]; e != nil && e.lock.Free() && e.damaged == nil && e.watchers.None() {
 		delete(s.all, name)
 	}
-}
-
-// usable reports why the store cannot be used.
-func (s *fileLocks) usable(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if s.closed.Load() {
-		return errClosed
-	}
-	return nil
 }
 
 // Update implements lokt.Store. change is run by another goroutine, while nothing else in the database changes: it

@@ -48,14 +48,13 @@ const (
 	awayAfter  = 10 * time.Second
 	pgExchange = 3800 * time.Millisecond
 
-	presence    = 2 * time.Second // how often a process says that the database is in use
-	lookAnyway  = 2 * time.Second // after how long those who wait look again, although nobody woke them
-	pgTimeout   = 8 * time.Second // how long somebody waits for the database who reads
-	pgLonger    = time.Second     // how much longer what was begun may take that nobody waits for any more
-	pgLoading   = 5 * time.Minute // how long it may take to read everything, or to start times again
-	pgReaders   = 6
-	pgWriters   = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
-	pgPrincipal = "lokt"        // what connections call themselves
+	presence   = 2 * time.Second // how often a process says that the database is in use
+	lookAnyway = 2 * time.Second // after how long those who wait look again, although nobody woke them
+	pgTimeout  = 8 * time.Second // how long somebody waits for the database who reads
+	pgLonger   = time.Second     // how much longer what was begun may take that nobody waits for any more
+	pgLoading  = 5 * time.Minute // how long it may take to read everything, or to start times again
+	pgReaders  = 6
+	pgWriters  = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
 )
 
 // pgBegin begins a transaction, which the server ends when it hears nothing: a process that is stopped or cut off in the
@@ -77,7 +76,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	}
 	c := config.ConnConfig
 	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = pgPrincipal
+		c.RuntimeParams["application_name"] = "lokt"
 	}
 	c.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
 	if c.ConnectTimeout == 0 {
@@ -322,19 +321,21 @@ func lookWith(ctx context.Context, c *pgx.Conn) look {
 				args[i] = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 			}
 		}
-		rows, err := c.Query(ctx, statement, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for err == nil && rows.Next() {
-			err = scan(rows)
-		}
-		if errors.Is(err, errEnough) {
-			return nil
-		}
-		return errors.Join(err, rows.Err())
+		rows, _ := c.Query(ctx, statement, args...)
+		return eachRow(rows, scan)
 	}
+}
+
+// eachRow has scan read each row of what was found.
+func eachRow(rows pgx.Rows, scan func(row) error) (err error) {
+	defer rows.Close()
+	for err == nil && rows.Next() {
+		err = scan(rows)
+	}
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return errors.Join(err, rows.Err())
 }
 
 // script is one statement of parts that write to several tables. They all see what was there before.
@@ -366,50 +367,48 @@ func (s *script) queue(b *pgx.Batch, last string) *pgx.QueuedQuery {
 type pgRows struct {
 	table, columns string
 	keys           int
-	lists          []pgList // by column; nil if there are no rows
-}
-
-// pgList are the values of a column, of one of the types.
-type pgList struct {
-	texts   []string
-	numbers []int64
-	times   []*int64
-	flags   []bool
+	lists          []any // by column; nil if there are no rows
 }
 
 func (r *pgRows) add(row ...any) {
 	if r.lists == nil {
-		r.lists = make([]pgList, len(row))
+		r.lists = make([]any, len(row))
 	}
 	for i, v := range row {
-		l := &r.lists[i]
 		switch v := v.(type) {
 		case string:
-			l.texts = append(l.texts, v)
+			r.lists[i] = appended(r.lists[i], v)
 		case int64:
-			l.numbers = append(l.numbers, v)
+			r.lists[i] = appended(r.lists[i], v)
 		case *int64:
-			l.times = append(l.times, v)
+			r.lists[i] = appended(r.lists[i], v)
 		case bool:
-			l.flags = append(l.flags, v)
+			r.lists[i] = appended(r.lists[i], v)
 		}
 	}
+}
+
+func appended[T any](list any, v T) *[]T {
+	l, there := list.(*[]T)
+	if !there {
+		l = &[]T{}
+	}
+	*l = append(*l, v)
+	return l
 }
 
 // from returns the rows as a table u of a statement.
 func (s *script) from(r *pgRows) string {
 	lists := make([]string, len(r.lists))
-	for i, l := range r.lists {
-		switch {
-		case l.texts != nil:
-			lists[i] = s.arg(l.texts) + "::text[]"
-		case l.numbers != nil:
-			lists[i] = s.arg(l.numbers) + "::bigint[]"
-		case l.times != nil:
-			lists[i] = s.arg(l.times) + "::bigint[]"
-		default:
-			lists[i] = s.arg(l.flags) + "::boolean[]"
+	for i, list := range r.lists {
+		kind := "bigint"
+		switch list.(type) {
+		case *[]string:
+			kind = "text"
+		case *[]bool:
+			kind = "boolean"
 		}
+		lists[i] = s.arg(list) + "::" + kind + "[]"
 	}
 	return "unnest(" + strings.Join(lists, ", ") + ") AS u (" + r.columns + ")"
 }

@@ -176,29 +176,27 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs
 		s.seen.number).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &turns, &wanted) })
 	b.Queue(`SELECT id, state, revision, doc, payload, sum FROM jobs
 		WHERE id IN (SELECT unnest(jobs) FROM turns WHERE turn > $1) ORDER BY revision`, s.seen.number).
-		Query(func(rows pgx.Rows) (err error) {
-			for err == nil && rows.Next() {
+		Query(func(rows pgx.Rows) error {
+			return eachRow(rows, func(from row) error {
 				var r jobRow
-				if err = r.scan(rows); err == nil {
-					r.decode()
-				}
-				if all.Jobs = append(all.Jobs, r.Record); r.err != nil {
+				err := r.scan(from)
+				if r.decode(); r.err != nil {
 					damaged++
 				}
-			}
-			return errors.Join(err, rows.Err())
+				all.Jobs = append(all.Jobs, r.Record)
+				return err
+			})
 		})
 	b.Queue("SELECT id, doc, sum FROM memos WHERE id IN (SELECT unnest(memos) FROM turns WHERE turn > $1)", s.seen.number).
-		Query(func(rows pgx.Rows) (err error) {
-			for err == nil && rows.Next() {
-				m, e := readMemo(rows)
-				if all.Memos = append(all.Memos, m); errors.Is(e, lokt.ErrDamaged) {
+		Query(func(rows pgx.Rows) error {
+			return eachRow(rows, func(from row) error {
+				m, err := readMemo(from)
+				if all.Memos = append(all.Memos, m); errors.Is(err, lokt.ErrDamaged) {
 					damaged++
-				} else {
-					err = e
+					return nil
 				}
-			}
-			return errors.Join(err, rows.Err())
+				return err
+			})
 		})
 	b.Queue(selectCounters).QueryRow(func(row pgx.Row) error {
 		return scanCounters(row, &pgTurn{}, &all.Counters, &all.Frozen)
@@ -231,6 +229,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 	memos := pgRows{table: "memos", columns: "id, expires, doc, sum", keys: 1}
 	stats := pgRows{table: "statistics", columns: "hour, source, type, tag, doc, sum", keys: 4}
 	events := pgRows{table: "job_events", columns: "first, last, until, doc, sum"}
+	moves := 0
 	ids, memoIDs := make([]string, 0, len(c.Jobs)), make([]string, 0, len(c.Memos))
 	for i := range c.Jobs {
 		r := &c.Jobs[i]
@@ -241,6 +240,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 		ids = append(ids, r.ID)
 		ended := orNull(r.EndedAt.UnixNano(), r.State.Ended())
 		if 0 < r.Seq && r.Seq <= counted {
+			moves++
 			moved.add(r.ID, int64(r.Revision), string(r.State), ended, d.text, d.sum)
 		} else {
 			made.add(r.ID, int64(r.Seq), int64(r.Revision), string(r.State), r.Type, ended, d.text, d.sum, d.payload)
@@ -280,7 +280,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 	if moved.lists != nil { // if one is missing, the division fails, and so does the transaction
 		var s script
 		s.with("moved", s.update(&moved, "")+" RETURNING 1")
-		s.queue(b, "SELECT 1 / (count(*) = "+s.arg(int64(len(moved.lists[0].texts)))+")::int FROM moved")
+		s.queue(b, "SELECT 1 / (count(*) = "+s.arg(int64(moves))+")::int FROM moved")
 	}
 	if turn.number%tidyTurns == 0 {
 		b.Queue("DELETE FROM turns WHERE turn <= $1", turn.number-keptTurns)

@@ -31,8 +31,8 @@ type serverLocks struct {
 	grown  alarm         // there are more events
 	fresh  atomic.Int64  // how many events were stored since many were told of
 	many   chan struct{} // many events have no number
-	closed atomic.Bool
 	start  time.Time
+	closable
 
 	mu      sync.Mutex
 	known   map[string]pgLock
@@ -116,13 +116,6 @@ func newServerLocks(d *serverDB) *serverLocks {
 		go s.apart[i].loop()
 	}
 	return s
-}
-
-func (s *serverLocks) usable(ctx context.Context) error {
-	if s.closed.Load() && ctx.Err() == nil {
-		return errClosed
-	}
-	return ctx.Err()
 }
 
 // learn takes over what the database said to a statement that was sent at a time. It is sure of locks that nobody can

@@ -23,6 +23,17 @@ type row interface{ Scan(into ...any) error }
 // read each row. errEnough ends it.
 type look func(statement string, args []any, scan func(row) error) error
 
+// closable is closed before its database is, or with it.
+type closable struct{ closed atomic.Bool }
+
+// usable reports why it cannot be used.
+func (c *closable) usable(ctx context.Context) error {
+	if c.closed.Load() && ctx.Err() == nil {
+		return errClosed
+	}
+	return ctx.Err()
+}
+
 // over reads a database of SQLite.
 func over(q query) look {
 	return func(statement string, args []any, scan func(row) error) error {
@@ -37,17 +48,10 @@ type keptJobs struct {
 
 	living, ended string // statements that find jobs j: id, state, revision, doc, payload, sum
 	warn          func(error)
-	closed        atomic.Bool
+	closable
 
 	mu      sync.Mutex
 	damaged map[string]error // living jobs that cannot be read, by ID
-}
-
-func (s *keptJobs) usable(ctx context.Context) error {
-	if s.closed.Load() && ctx.Err() == nil {
-		return errClosed
-	}
-	return ctx.Err()
 }
 
 // Close makes every later call fail. The database stays open.
