@@ -592,6 +592,30 @@ func TestReadersPassAWriterThatIsAway(t *testing.T) {
 }
 
 // Promise S-125.
+func TestReadersPassAWriterInTheStepThatTellsItAway(t *testing.T) {
+	behind := func() *lab {
+		l := newLab(t)
+		l.grant(as("a", limit(Shared)))
+		l.enqueue(as("first"))
+		l.enqueue(as("writer"))
+		l.release("a")
+		l.apply(acquire(l.s, as("first", limit(Shared))))
+		l.s.Lock.Holders[0].Limit = Shared
+		l.enqueue(as("reader", limit(Shared)))
+		l.apply(prune(l.s))
+		return l
+	}
+	l := behind()
+	l.apply(away(l.s, "writer", l.s.Lock.Queue[0].Until))
+	l.expect("first reader", "writer") // whose client has hung up
+	l = behind()
+	l.apply(asked(l.s, as("writer", waits), 2*time.Second))
+	l.pass(2 * time.Second)
+	l.apply(prune(l.s))
+	l.expect("first reader", "writer") // which was not asked for again
+}
+
+// Promise S-125.
 func TestWhoIsAwayDoesNotPreempt(t *testing.T) {
 	l := newLab(t)
 	l.enqueueAway(as("urgent", priority(1), preempt(time.Minute)))
