@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -233,6 +234,9 @@ func (c *call) acquire() error {
 	}
 	ctx, done := c.ctx, func() {}
 	if claim.Wait > 0 {
+		if err := c.crowded(&claim); err != nil {
+			return err
+		}
 		claim.Wait = min(claim.Wait, c.s.Limits.Wait)
 		limit := claim.Wait
 		if q.Stay {
@@ -266,6 +270,34 @@ func (c *call) acquire() error {
 		return errBusy
 	}
 	return err
+}
+
+// MaxPlaces is how many places in one lock's queue a caller may have whom a Gate tells from others: places outlive the
+// requests that took them, and nobody is to keep the others out of the queue.
+const MaxPlaces = lokt.MaxWaiters / 4
+
+// crowded returns an error that wraps lokt.ErrFull if the claim would take one place more than its caller may have.
+func (c *call) crowded(claim *lokt.Claim) error {
+	if c.who() == "" {
+		return nil
+	}
+	snap, err := c.s.Locks.Get(c.ctx, claim.Name)
+	if err != nil || len(snap.Lock.Queue) < MaxPlaces {
+		return nil // what is wrong, the claim itself will be told
+	}
+	n := 0
+	for _, w := range snap.Lock.Queue {
+		if w.LeaseID == claim.LeaseID {
+			return nil
+		}
+		if strings.HasPrefix(w.Owner.ID, string(c.view())) {
+			n++
+		}
+	}
+	if n < MaxPlaces {
+		return nil
+	}
+	return fmt.Errorf("%w: %d claims of your token wait for %q already", lokt.ErrFull, n, claim.Name)
 }
 
 // operation returns the operation that a header names, or nothing. Those of different callers are different.

@@ -11,7 +11,10 @@ import (
 func (p *place) holdAndExpire(name string) *holder {
 	p.t.Helper()
 	h := p.hold(name, "--ttl", "4s")
-	h.noted(name) // or it may be stopped while it changes its record, and keep everybody out
+	h.noted(name)                                             // or it may be stopped while it changes its record, and keep everybody out
+	if r := p.run("guard", name, "--", "true"); r.code != 2 { // who is refused has had a turn after that change
+		p.t.Fatal(r)
+	}
 	h.kill(syscall.SIGSTOP)
 	p.eventually("the lock expires", func() bool { return p.run("exists", name).code == 3 })
 	return h

@@ -79,7 +79,7 @@ func misbehave(r *restarts, rng *rand.Rand, worker string) {
 			_, err = m.Heartbeat(ctx, jobs.Heartbeat{
 				LeaseID: held[0].ID, WorkerID: worker, Progress: &half, Checkpoint: []byte(`[1]`),
 			})
-		case n == 8:
+		case n == 8 && len(mine) > 0:
 			_, err = m.Cancel(ctx, mine[rng.IntN(len(mine))], "because")
 		default:
 			err = m.Revoke(ctx, held[rng.IntN(len(held))].ID, "so")

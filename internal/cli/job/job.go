@@ -25,7 +25,7 @@ func newJob(a cmd) *cobra.Command {
 			if len(args) == 0 {
 				return pflag.ErrHelp
 			}
-			return app.Usagef("lokt job %s is no command: lokt help job names those that there are", args[0])
+			return app.Usagef("lokt job %s is no command: say submit, list, show, cancel, retry, revoke, workers, freeze, unfreeze or stats", args[0])
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	})
