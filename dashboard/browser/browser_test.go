@@ -278,6 +278,7 @@ func TestEverythingWorksWithoutJavaScript(t *testing.T) {
 	click(`form[action="/bulk"] button`)
 	reads("It begins in")
 	click(`form button`)
+	reads("Undone: nothing was changed")
 	b.do(chromedp.Navigate(s.url + "/locks/db"))
 	reads("End all holds")
 	b.do(chromedp.SendKeys(`input[name=confirm]`, "db"))
