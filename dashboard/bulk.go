@@ -180,8 +180,7 @@ func (d *Dashboard) doOne(ctx context.Context, verb, id, reason string) error {
 	if err != nil {
 		return err
 	}
-	spec := again(&j.Job)
-	_, err = d.Jobs.Submit(ctx, []jobs.Spec{spec})
+	_, err = d.Jobs.Submit(ctx, []jobs.Spec{j.Job.Again()})
 	return err
 }
 

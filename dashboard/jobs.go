@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -272,18 +273,10 @@ func (d *Dashboard) jobs(v *visit) (*page, error) {
 	line := "lokt job list"
 	for _, flag := range []struct{ name, value string }{{"state", f.State}, {"type", f.Type}, {"tag", f.Tag}} {
 		if flag.value != "" {
-			line += " --" + flag.name + " " + quote(flag.value)
+			line += " --" + flag.name + " " + quote.Word(flag.value)
 		}
 	}
 	return &page{Title: "Jobs", Line: line, Body: b}, nil
-}
-
-// quote writes a word for a shell.
-func quote(word string) string {
-	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:") == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // jobBody is the JSON twin of the page of one job.
@@ -333,7 +326,7 @@ type lockOf struct {
 
 func (d *Dashboard) get(v *visit) (jobs.View, error) {
 	id := v.r.PathValue("id")
-	if len(id) > jobs.MaxIDLen || lokt.ValidateName(id) != nil {
+	if !jobs.PossibleID(id) {
 		return jobs.View{}, jobs.ErrJobNotFound
 	}
 	return d.Jobs.Get(v.r.Context(), id)
@@ -396,7 +389,7 @@ func (d *Dashboard) retry(v *visit) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	spec := again(&j.Job)
+	spec := j.Job.Again()
 	if key := v.r.PostFormValue("key"); key != "" {
 		spec.IdempotencyKey = "dashboard-" + key
 	}
@@ -422,13 +415,6 @@ func (v *visit) mayLock(names []string) error {
 		return nil
 	}
 	return v.need(Lock, names...)
-}
-
-// again is what submits a job that ended once more: at once, and not as the one that ended.
-func again(j *jobs.Job) jobs.Spec {
-	spec := j.Spec.Clone()
-	spec.IdempotencyKey, spec.RunAt = "", time.Time{}
-	return spec
 }
 
 func (d *Dashboard) revoke(v *visit) (string, error) {
@@ -566,7 +552,7 @@ func (d *Dashboard) audit(v *visit) (*page, error) {
 	}
 	line := "lokt audit"
 	if b.Name != "" {
-		line += " --name " + quote(b.Name)
+		line += " --name " + quote.Word(b.Name)
 	}
 	if p.More && len(p.Events) > 0 {
 		values := v.r.URL.Query()

@@ -33,7 +33,7 @@ type timelineRow struct {
 	Owner string
 	Y     int
 	Bars  []bar
-	index int
+	from  time.Time // when the earliest of them begins
 }
 
 // bar is a hold or a wait.
@@ -109,18 +109,16 @@ func draw(events []lokt.LoggedEvent, now time.Time) *timeline {
 	x := func(at time.Time) float64 {
 		return timelineLeft + (timelineWidth-timelineLeft)*min(max(float64(at.Sub(t.From))/float64(length), 0), 1)
 	}
-	from := []time.Time{}                    // when the earliest bar of each row begins
 	for _, s := range slices.Backward(all) { // whoever was there last comes first
-		i := slices.IndexFunc(t.Rows, func(r timelineRow) bool { return r.Owner == s.owner && !from[r.index].Before(s.to) })
+		i := slices.IndexFunc(t.Rows, func(r timelineRow) bool { return r.Owner == s.owner && !r.from.Before(s.to) })
 		if i < 0 {
 			if i = len(t.Rows); i == timelineRows {
 				t.More++
 				continue
 			}
-			t.Rows = append(t.Rows, timelineRow{Owner: s.owner, Y: i*rowHeight + rowHeight/2 + 4, index: i})
-			from = append(from, s.from)
+			t.Rows = append(t.Rows, timelineRow{Owner: s.owner, Y: i*rowHeight + rowHeight/2 + 4})
 		}
-		from[i] = s.from
+		t.Rows[i].from = s.from
 		b := bar{X: x(s.from), Width: max(x(s.to)-x(s.from), 1.5), Y: i*rowHeight + 4, Waits: s.waits}
 		what := fmt.Sprintf("held, token %d", s.token)
 		if s.waits {

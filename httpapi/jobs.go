@@ -147,14 +147,9 @@ func without(err error, elements int) error {
 	return err
 }
 
-// plausible reports whether a job could have the ID: stores need not cope with others.
-func plausible(id string) bool {
-	return len(id) <= jobs.MaxIDLen && lokt.ValidateName(id) == nil
-}
-
 func (c *call) cancelJob(q *reasonWire) (any, error) {
 	id := c.r.PathValue("job_id")
-	if !plausible(id) {
+	if !jobs.PossibleID(id) {
 		return nil, jobs.ErrJobNotFound
 	}
 	if c.caller != nil {
@@ -325,7 +320,7 @@ func (c *call) unfreezeType(q *typeWire) (any, error) {
 
 func (c *call) getJob() error {
 	id := c.r.PathValue("job_id")
-	if !plausible(id) {
+	if !jobs.PossibleID(id) {
 		return jobs.ErrJobNotFound
 	}
 	v, err := c.s.Jobs.Get(c.ctx, id)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt"
 )
 
 // State is where a job, or an attempt at one, stands.
@@ -202,3 +204,13 @@ func (s *Spec) Clone() Spec {
 	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
 	return c
 }
+
+// Again returns what submits the same once more: at once, and as another job.
+func (s *Spec) Again() Spec {
+	c := s.Clone()
+	c.IdempotencyKey, c.RunAt = "", time.Time{}
+	return c
+}
+
+// PossibleID reports whether a job could have the ID: stores need not cope with others.
+func PossibleID(id string) bool { return len(id) <= MaxIDLen && lokt.ValidateName(id) == nil }

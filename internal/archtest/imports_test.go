@@ -32,7 +32,7 @@ func ours() map[string][]string {
 
 		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson"},
 		"telemetry": {".", "jobs", "internal/promtext"},
-		"dashboard": {".", "jobs"},
+		"dashboard": {".", "internal/quote", "jobs"},
 
 		"internal/archtest":         {},
 		"internal/auth":             {".", "httpapi"},
@@ -40,6 +40,7 @@ func ours() map[string][]string {
 		"internal/version":          {},
 		"easy":                      {".", "httpapi", "store/filestore"},
 		"internal/terraform":        {"."},
+		"internal/quote":            {},
 		"internal/rawjson":          {},
 		"internal/replicas":         {},
 		"internal/testkit/parallel": {},
@@ -54,10 +55,10 @@ func ours() map[string][]string {
 		"internal/process":          {"."},
 		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
-		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/process", "internal/version", "jobs", "lockfile", "store/filestore"},
+		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/policy":           {"."},

@@ -24,8 +24,8 @@ func Commands() []app.Command {
 // further returns the commands of lokt-agent, a program of its own because it takes longer to start.
 func further() []app.Command {
 	return []app.Command{
-		{Name: "init", Program: "lokt-agent", Place: app.Nowhere, Short: "Enrol the coding agents of a repository"},
-		{Name: "hook", Program: "lokt-agent", Place: app.Nowhere, Short: "Answer the hook of a coding agent, before it runs a command"},
+		{Name: "init", Program: "lokt-agent", Place: app.Nowhere},
+		{Name: "hook", Program: "lokt-agent", Place: app.Nowhere},
 	}
 }
 

@@ -251,7 +251,7 @@ func TestExamplesOfEveryCommandAreAccepted(t *testing.T) {
 	for _, c := range agent.Commands() {
 		stub := slices.IndexFunc(Commands(), func(o app.Command) bool { return o.Name == c.Name && o.Program != "" })
 		full, _, err := agent.Tree().Find([]string{c.Name})
-		if err != nil || !full.Hidden && (stub < 0 || Commands()[stub].Short != full.Short) {
+		if err != nil || !full.Hidden && stub < 0 {
 			t.Errorf("lokt does not name %s as lokt-agent does", c.Name)
 		}
 	}

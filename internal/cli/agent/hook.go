@@ -21,14 +21,7 @@ import (
 )
 
 func newHook(a cmd) *cobra.Command {
-	return &cobra.Command{
-		Use:   "hook AGENT EVENT",
-		Short: "Answer the hook of a coding agent, before it runs a command",
-		Long: "Read what a coding agent is about to do from standard input, as its program writes it in JSON, and answer in its form.\n" +
-			"AGENT is " + strings.Join(harnessNames(), ", ") + "; EVENT is the agent's own name of the event. A command that needs a lock by " + policy.File + "\n" +
-			"is put under lokt guard, or refused with the line to run instead. When a session ends, its leases are released.\n" +
-			"lokt init installs this.",
-		Example: "  lokt hook claude PreToolUse < request.json",
+	return app.Describe("hook", &cobra.Command{
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return app.Usagef("name the agent and the event: lokt hook AGENT EVENT")
@@ -48,7 +41,7 @@ func newHook(a cmd) *cobra.Command {
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},
-	}
+	})
 }
 
 // Limits of a hook.

@@ -28,14 +28,8 @@ type initOptions struct {
 
 func newInit(a cmd) *cobra.Command {
 	var o initOptions
-	cmd := &cobra.Command{
-		Use:   "init",
-		Short: "Enrol the coding agents of a repository",
-		Long: "Write " + policy.File + " from what is found in the repository, and install for the agents that are found: hooks in their settings, a\n" +
-			"section in AGENTS.md and CLAUDE.md, and a directory of shims for the path. Run again it changes nothing. A " + policy.File + " that\n" +
-			"is there is left as it is, but for shims of programs that it names.",
-		Example: "  lokt init\n  lokt init --agent codex --agent gemini\n  lokt init --check\n  lokt init --remove",
-		Args:    app.NoArgs,
+	cmd := app.Describe("init", &cobra.Command{
+		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			for _, name := range o.agents {
 				if !slices.Contains(harnessNames(), name) {
@@ -47,7 +41,7 @@ func newInit(a cmd) *cobra.Command {
 			}
 			return a.runInit(o)
 		},
-	}
+	})
 	cmd.Flags().BoolVar(&o.check, "check", false, "change nothing, say what is missing, and end with 3 if something is")
 	cmd.Flags().BoolVar(&o.remove, "remove", false, "put every file back as it was before")
 	cmd.Flags().StringArrayVar(&o.agents, "agent", nil, "enrol this `agent`, found or not; may be repeated")
@@ -78,7 +72,7 @@ func (a cmd) runInit(o initOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &setup{cmd: a, initOptions: o, top: top(dir), names: []string{}}
+	s := &setup{cmd: a, initOptions: o, top: app.Repository(dir), names: []string{}}
 	if s.root = a.lockRoot(s.top); s.root == "" {
 		return errors.New("there is no directory for locks here")
 	}
@@ -97,18 +91,6 @@ func (a cmd) runInit(o initOptions) error {
 		return err
 	}
 	return s.tell()
-}
-
-// top returns the top of the repository around dir, or dir.
-func top(dir string) string {
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
-			return at
-		}
-		if filepath.Dir(at) == at {
-			return dir
-		}
-	}
 }
 
 // found reports whether an agent is used here.

@@ -46,20 +46,20 @@ type Command struct {
 	Build   func(*App) *cobra.Command
 	Place   Place
 	Program string // that carries the command out, which is found as those of git are; empty for this one
-	Short   string // what the command does, if it is another program's
 }
 
 func (c Command) build(a *App) *cobra.Command {
 	if c.Program == "" {
 		return c.Build(a)
 	}
-	return &cobra.Command{
-		Use: c.Name, Short: c.Short, Long: c.Short + ".\n\nThis is a command of the program " + c.Program + ", which tells more: lokt " + c.Name + " --help.",
-		Example: "  lokt " + c.Name + " --help", DisableFlagParsing: true,
+	cmd := Describe(c.Name, &cobra.Command{
+		DisableFlagParsing: true,
 		RunE: func(*cobra.Command, []string) error {
 			return Hint(fmt.Errorf("there is no program %s beside lokt or on the path", c.Program), "install it with lokt: it comes in the same archive")
 		},
-	}
+	})
+	cmd.Long += "\n\nIt is a command of the program " + c.Program + ", which tells its flags: lokt " + c.Name + " --help."
+	return cmd
 }
 
 // Place says where a command finds what it is about.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -203,20 +204,9 @@ func (a *App) CommandLine(command, name string, flags ...string) string {
 		words = append(append(words, flags...), "--", name)
 	}
 	for i, w := range words {
-		words[i] = Quoted(w)
+		words[i] = quote.Word(w)
 	}
 	return strings.Join(words, " ")
-}
-
-// Quoted returns a word as a POSIX shell takes it.
-func Quoted(word string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/=:@%+,", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // Repairable adds to an error about a record that cannot be read how to remove it.

@@ -115,3 +115,15 @@ func readLine(path string) (string, error) {
 	line, _, _ := strings.Cut(string(b), "\n")
 	return strings.TrimSpace(line), err
 }
+
+// Repository returns the top of the repository around dir, or dir.
+func Repository(dir string) string {
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at
+		}
+		if filepath.Dir(at) == at {
+			return dir
+		}
+	}
+}

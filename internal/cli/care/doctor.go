@@ -20,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/lockfile"
 	"github.com/lokt-dev/lokt/store/filestore"
@@ -250,7 +251,7 @@ func (d *doctor) checkEnvironment() {
 		}
 	}
 	if env := d.Getenv("LOKT_ROOT"); env != "" && d.root.Method == app.MethodEnv && !filepath.IsAbs(env) && d.servers == nil {
-		d.warn("environment", "export LOKT_ROOT="+app.Quoted(d.root.Path), "LOKT_ROOT=%s is not absolute: each directory has its own locks", env)
+		d.warn("environment", "export LOKT_ROOT="+quote.Word(d.root.Path), "LOKT_ROOT=%s is not absolute: each directory has its own locks", env)
 	}
 	if v := d.Getenv("LOKT_ON_LOST"); v != "" && v != locks.OnLostWarn && v != locks.OnLostStop {
 		d.fail("environment", "unset LOKT_ON_LOST", "LOKT_ON_LOST=%s is neither warn nor stop: guard refuses it", v)

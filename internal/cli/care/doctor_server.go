@@ -18,6 +18,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/version"
 )
 
@@ -249,6 +250,6 @@ func (d *doctor) checkTokenFile() {
 	}
 	fi, err := os.Stat(path)
 	if err == nil && fi.Mode().IsRegular() && fi.Mode().Perm()&0o077&^fs.FileMode(0o040) != 0 {
-		d.warn("token", "chmod 600 "+app.Quoted(path), "%s can be read by others (%v)", path, fi.Mode().Perm())
+		d.warn("token", "chmod 600 "+quote.Word(path), "%s can be read by others (%v)", path, fi.Mode().Perm())
 	}
 }

@@ -84,7 +84,7 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
-	top := repository(dir)
+	top := app.Repository(dir)
 	facts := primeFacts{scan: scanScripts(top), owner: a.Asker(), locks: []primeLock{}}
 	for _, name := range []string{"LOKT_AGENT_ID", "LOKT_OWNER"} {
 		if a.Getenv(name) != "" {
@@ -157,18 +157,6 @@ func replaceSection(path, section string) error {
 		return atomicfile.Replace(vfs.OS(), path, []byte(text), atomicfile.Options{Perm: perm})
 	}
 	return nil
-}
-
-// repository returns the top of the repository around dir, or dir.
-func repository(dir string) string {
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
-			return at
-		}
-		if filepath.Dir(at) == at {
-			return dir
-		}
-	}
 }
 
 // liveLocks finds what is held and frozen now.

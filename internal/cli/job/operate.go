@@ -51,8 +51,7 @@ func newJobRetry(a cmd) *cobra.Command {
 				if !v.Job.State.Ended() {
 					return fmt.Errorf("%w: it has not ended, it is %s", lokt.ErrInvalid, v.Job.State)
 				}
-				spec := v.Job.Spec.Clone()
-				spec.IdempotencyKey, spec.RunAt = "", time.Time{}
+				spec := v.Job.Again()
 				if payload != "" {
 					spec.Payload = jsontext.Value(payload)
 				}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 	"github.com/lokt-dev/lokt/lockfile"
 )
@@ -166,10 +167,10 @@ func TestWordsAreQuotedForAShell(t *testing.T) {
 	for word, want := range map[string]string{
 		"plain-1.2_3": "plain-1.2_3", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$HOME": "'$HOME'", "é": "'é'", "/tmp/x": "/tmp/x",
 	} {
-		if got := app.Quoted(word); got != want {
+		if got := quote.Word(word); got != want {
 			t.Errorf("%q is quoted as %s, not %s", word, got, want)
 		}
-		if back := words(app.Quoted(word)); len(back) != 1 || back[0] != word {
+		if back := words(quote.Word(word)); len(back) != 1 || back[0] != word {
 			t.Errorf("%q comes back as %q", word, back)
 		}
 	}
