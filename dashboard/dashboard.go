@@ -286,7 +286,9 @@ func (d *Dashboard) screen(path, name string, show func(v *visit) (*page, error)
 			}
 			return d.render(p)
 		}
-		text, err := d.cached.get(fmt.Sprint(wantsJSON(r), " ", v.Who(), " ", r.URL.RequestURI()), create)
+		// Two tokens may have one name, and other rights.
+		key := fmt.Sprintf("%t %q %q %s", wantsJSON(r), v.Who(), withCookie(r).Header.Get("Authorization"), r.URL.RequestURI())
+		text, err := d.cached.get(key, create)
 		if err != nil {
 			d.fail(w, v, err)
 			return
@@ -386,8 +388,8 @@ func (d *Dashboard) fail(w http.ResponseWriter, v *visit, err error) {
 	write(w, v.r, status, text)
 }
 
-// freshFor is for how long a page that was made for somebody is shown to the same person again: many open pages cost
-// as much as one.
+// freshFor is for how long a page that was made for a token is shown to the same token again: many open pages cost as
+// much as one.
 const freshFor = 500 * time.Millisecond
 
 type cache struct {

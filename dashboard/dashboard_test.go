@@ -440,6 +440,23 @@ func TestRightsAreThoseOfTheToken(t *testing.T) {
 	}
 }
 
+func TestTwoTokensOfOneNameDoNotShareAPage(t *testing.T) {
+	s := newSite(t, func(c *dashboard.Config) {
+		c.Enter = func(r *http.Request) (dashboard.Caller, error) {
+			if r.Header.Get("Authorization") == "Bearer wide" {
+				return person{"sam", "read", ""}, nil
+			}
+			return person{"sam", "read", "ci."}, nil
+		}
+	})
+	s.hold(t, "prod.db", "ana", lokt.Claim{TTL: time.Minute})
+	_, body, _ := do(t, "GET", s.url+"/", nil, "Cookie", "lokt_token=wide")
+	expect(t, body, "prod.db")
+	if _, body, _ = do(t, "GET", s.url+"/", nil, "Cookie", "lokt_token=narrow"); strings.Contains(body, "prod.db") {
+		t.Error("a token for ci. is shown what was made for another of the same name")
+	}
+}
+
 func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
 	s := newSite(t, nil)
 	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute})
