@@ -185,6 +185,7 @@ func size(e *env) ([]row, error) {
 	few, many := e.n(1000), e.n(1_000_000)
 	var sides []func() (float64, error)
 	var perJob float64
+	var daemons []*server
 	for _, queued := range []int{few, many} {
 		d, err := e.loktd(fmt.Sprint("size-", queued))
 		if err != nil {
@@ -203,6 +204,9 @@ func size(e *env) ([]row, error) {
 			return nil, err
 		}
 		perJob = (after - before) / float64(queued)
+		daemons = append(daemons, d)
+	}
+	for _, d := range daemons { // only now: a daemon closes a connection that is silent for long
 		w, err := newWorker(dial, d.addr, "bench")
 		if err != nil {
 			return nil, err
