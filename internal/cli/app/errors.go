@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -49,23 +50,32 @@ func Exit(code int) error {
 	return &SilentError{code}
 }
 
-// HintError adds what to do to an error.
+// HintError is an error in other words, or with what to do about it.
 type HintError struct {
-	err  error
-	Hint string
+	err        error
+	text, Hint string
 }
 
-func (e *HintError) Error() string { return e.err.Error() + "; " + e.Hint }
+func (e *HintError) Error() string { return strings.TrimSuffix(e.text+"; "+e.Hint, "; ") }
 func (e *HintError) Unwrap() error { return e.err }
 
+// Hint adds what to do to an error.
 func Hint(err error, format string, args ...any) error {
-	return &HintError{err, fmt.Sprintf(format, args...)}
+	return &HintError{err, err.Error(), fmt.Sprintf(format, args...)}
+}
+
+// Worded says in other words what an error is.
+func Worded(err error, format string, args ...any) error {
+	return &HintError{err, fmt.Sprintf(format, args...), ""}
 }
 
 // Classify returns the stable code and the exit code of an error, and what can be done about it if that is known.
 func Classify(err error) (code string, exit int, advice string) {
 	var usage *UsageError
+	var notRun *guard.NotFoundError
 	switch {
+	case errors.As(err, &notRun):
+		return "command", notRun.Code, ""
 	case !errors.As(err, &usage):
 	case errors.Is(err, lokt.ErrInvalid):
 		return "invalid", ExitUsage, ""
@@ -146,16 +156,6 @@ func (a *App) Tell(format string, args ...any) {
 	fmt.Fprintln(a.Err, "lokt: "+strings.ReplaceAll(Printable(line), "\n", "\nlokt: "))
 }
 
-// Printable replaces what could confuse a terminal: other people's names come from files.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < 0x20 && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
 // Finish reports how a command ended and returns the exit code for it.
 func (a *App) Finish(err error) int {
 	var e *SilentError
@@ -171,19 +171,6 @@ func (a *App) Finish(err error) int {
 // errorBody is how an error is told to programs.
 func errorBody(code, message string) any {
 	return map[string]any{"error": map[string]string{"code": code, "message": message}}
-}
-
-// wordedError says in other words what an error is.
-type wordedError struct {
-	err  error
-	text string
-}
-
-func (e *wordedError) Error() string { return e.text }
-func (e *wordedError) Unwrap() error { return e.err }
-
-func Worded(err error, format string, args ...any) error {
-	return &wordedError{err, fmt.Sprintf(format, args...)}
 }
 
 // CommandLine returns the line to type for a command about the named lock, or about none, in the directory of locks or on

@@ -31,19 +31,12 @@ const (
 
 // serverInfo is what a server says of itself, and what its answer shows of the connection. What is not known is zero.
 type serverInfo struct {
-	URL       string          `json:"url"`
-	Reachable bool            `json:"reachable"`
-	Version   string          `json:"version,omitzero"`
-	Store     string          `json:"store,omitzero"` // the kind of store that it keeps its locks in
-	TLS       string          `json:"tls,omitzero"`
-	RoundTrip time.Duration   `json:"round_trip_ms,omitzero"`
-	Ahead     time.Duration   `json:"clock_ahead_ms"`  // of this host's, give or take half the round trip
-	Caller    string          `json:"caller,omitzero"` // who the server takes the caller for
-	Anonymous bool            `json:"anonymous"`       // it asks nobody who they are
-	Scopes    []httpapi.Scope `json:"scopes"`
-	Locks     bool            `json:"locks"` // it serves locks,
-	Events    bool            `json:"events"`
-	Jobs      bool            `json:"jobs"`
+	URL       string `json:"url"`
+	Reachable bool   `json:"reachable"`
+	httpapi.About
+	TLS       string        `json:"tls,omitzero"`
+	RoundTrip time.Duration `json:"round_trip_ms,omitzero"`
+	Ahead     time.Duration `json:"clock_ahead_ms"` // of this host's, give or take half the round trip
 
 	trouble error // what it says of its store, if that is not ready
 	token   bool  // the caller has one
@@ -116,8 +109,7 @@ func (i *serverInfo) ask(ctx context.Context, c *httpapi.Client) error {
 		return err
 	}
 	took := time.Since(sent)
-	i.Reachable, i.Version, i.Store, i.Caller, i.Anonymous, i.Scopes = true, about.Version, about.Store, about.Caller, about.Anonymous, about.Scopes
-	i.Locks, i.Events, i.Jobs = about.Locks, about.Events, about.Jobs
+	i.Reachable, i.About = true, about
 	i.RoundTrip, i.Ahead = took.Round(10*time.Microsecond), about.Now.Sub(sent.Add(took/2)).Round(10*time.Microsecond)
 	short, done := context.WithTimeout(ctx, readyPatience)
 	defer done()

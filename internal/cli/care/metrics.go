@@ -120,17 +120,15 @@ func measure(ctx context.Context, locks lokt.Service, maxNames int) (metrics, er
 			return m, err
 		}
 		one := m.add(s)
-		m.names++
-		if len(m.Locks) <= maxNames {
+		if m.names++; len(m.Locks) < maxNames {
 			m.Locks = append(m.Locks, one)
+			continue
 		}
-		if m.names > maxNames {
-			rest := &m.Locks[maxNames]
-			if m.names > maxNames+1 {
-				rest.Holds, rest.Waiting, rest.AgeSec = rest.Holds+one.Holds, rest.Waiting+one.Waiting, max(rest.AgeSec, one.AgeSec)
-			}
-			rest.Name = otherLocks
+		if len(m.Locks) == maxNames {
+			m.Locks = append(m.Locks, lockMetrics{Name: otherLocks})
 		}
+		rest := &m.Locks[maxNames]
+		rest.Holds, rest.Waiting, rest.AgeSec = rest.Holds+one.Holds, rest.Waiting+one.Waiting, max(rest.AgeSec, one.AgeSec)
 	}
 	return m, nil
 }

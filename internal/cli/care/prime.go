@@ -37,17 +37,17 @@ func newPrime(a cmd) *cobra.Command {
 	cmd := app.Describe("prime", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			i := slices.IndexFunc(primeFormats(), func(f primeFormat) bool { return f.name == o.format })
-			if i < 0 {
+			i := slices.Index(names, o.format)
+			switch {
+			case i < 0:
 				return app.Usagef("--format %q is none of %s", o.format, strings.Join(names, ", "))
-			}
-			if o.write && primeFormats()[i].file == "" {
+			case o.write && primeFormats()[i].file == "":
 				return app.Usagef("--write needs the --format of a file of instructions")
 			}
 			return a.runPrime(primeFormats()[i], o.write)
 		},
 	})
-	cmd.Flags().StringVar(&o.format, "format", formatPrompt, "what to write it for: "+strings.Join(names, ", "))
+	cmd.Flags().StringVar(&o.format, "format", names[0], "what to write it for: "+strings.Join(names, ", "))
 	cmd.Flags().BoolVar(&o.write, "write", false, "write it into the file that the format is for, at the top of the repository")
 	// The error is for flags that there are not.
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -99,27 +99,24 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 		a.Tell("warning: %v", err)
 	}
 	text := f.text(facts)
-	path := filepath.Join(top, f.file)
 	if write {
+		path := filepath.Join(top, f.file)
 		if err := replaceSection(path, text); err != nil {
 			return err
 		}
+		text = fmt.Sprintf("wrote the section about locks in %s\n", app.OneLine(path))
 	}
-	switch {
-	case a.JSON:
-		return a.Print(struct {
-			Format  string      `json:"format"`
-			File    string      `json:"file,omitzero"` // where such instructions belong
-			Server  string      `json:"server,omitzero"`
-			Text    string      `json:"text"`
-			Scripts []script    `json:"scripts"`
-			Locks   []primeLock `json:"locks"`
-		}{f.name, f.file, facts.server, text, facts.scripts, facts.locks})
-	case write:
-		a.Say("wrote the section about locks in %s", path)
-		return nil
+	if !a.JSON {
+		return a.Write(text)
 	}
-	return a.Write(text)
+	return a.Print(struct {
+		Format  string      `json:"format"`
+		File    string      `json:"file,omitzero"` // where such instructions belong
+		Server  string      `json:"server,omitzero"`
+		Text    string      `json:"text"`
+		Scripts []script    `json:"scripts"`
+		Locks   []primeLock `json:"locks"`
+	}{f.name, f.file, facts.server, f.text(facts), facts.scripts, facts.locks})
 }
 
 // What stands before and behind a section, so that it can be replaced.
@@ -217,8 +214,6 @@ func tame(word string) string {
 	return word[:min(len(word), 40)]
 }
 
-const formatPrompt = "prompt"
-
 // primeFormat is a kind of text for an agent.
 type primeFormat struct {
 	name  string
@@ -229,7 +224,7 @@ type primeFormat struct {
 
 func primeFormats() []primeFormat {
 	return []primeFormat{
-		{name: formatPrompt},
+		{name: "prompt"},
 		{name: "agents-md", file: "AGENTS.md"},
 		{name: "claude-md", file: "CLAUDE.md"},
 		{name: "cursorrules", file: ".cursorrules", plain: true},
@@ -240,40 +235,34 @@ func primeFormats() []primeFormat {
 	}
 }
 
-// Bounds of lists in texts.
-const (
-	primeScripts = 40
-	primeLocks   = 40
-)
+// primeMost is how many scripts, or locks, a text tells of.
+const primeMost = 40
 
-// text writes the facts.
+// text writes the facts, as prime.md has it.
 func (f primeFormat) text(facts primeFacts) string {
+	title, server, who, last := "Locks (lokt)", "", says("identity"), fmt.Sprintf(
+		"(This section is for %s and was written by `lokt prime --format %s --write`: write it again when scripts change.)", f.file, f.name)
+	if f.file == "" {
+		title, who, last = "Locks in this repository (lokt)", identity(facts), "### Held or frozen now\n\n"+heldNow(facts)
+		if facts.server != "" {
+			server = strings.Replace(says("server"), "{url}", facts.server, 1)
+		}
+	}
+	write := func(what string, bytes int) string {
+		return strings.NewReplacer("{title}", title, "{server}", server, "{identity}", who, "{last}", last,
+			"{scripts}", scriptLines(facts, bytes)).Replace(says(what)) + "\n"
+	}
 	switch {
-	case f.plain:
-		return sectionBegin + f.rules(facts) + sectionEnd
 	case f.file == "":
-		return prompt(facts)
+		return write("document", anyBytes)
+	case !f.plain:
+		return sectionBegin + write("document", anyBytes) + sectionEnd
 	}
-	return sectionBegin + strings.Join([]string{
-		"## Locks (lokt)", says("intro"), "### Rules", says("rules"), "### Scripts that take locks", scripts(facts), "### Exit codes", says("exit codes"),
-		"### Who you are", says("identity"), f.origin(),
-	}, "\n\n") + "\n" + sectionEnd
-}
-
-// origin says where a file of instructions comes from.
-func (f primeFormat) origin() string {
-	return fmt.Sprintf("(This section is for %s and was written by `lokt prime --format %s --write`: write it again when scripts change.)", f.file, f.name)
-}
-
-func prompt(facts primeFacts) string {
-	about := says("intro")
-	if facts.server != "" {
-		about += "\n\n" + strings.Replace(says("server"), "SERVER", facts.server, 1)
+	bytes := anyBytes
+	if f.most > 0 {
+		bytes = f.most - len(write("plain", 0)) - len(sectionBegin+sectionEnd)
 	}
-	return strings.Join([]string{
-		"# Locks in this repository (lokt)", about, "## Rules", says("rules"), "## Scripts that take locks", scripts(facts), "## Exit codes", says("exit codes"),
-		"## Who you are", identity(facts), "## Held or frozen now", heldNow(facts),
-	}, "\n\n") + "\n"
+	return sectionBegin + write("plain", bytes) + sectionEnd
 }
 
 //go:embed prime.md
@@ -287,14 +276,17 @@ func says(what string) string {
 }
 
 func identity(facts primeFacts) string {
-	id, session := tame(facts.owner.ID), tame(facts.owner.Session)
-	switch facts.from {
-	case "LOKT_OWNER":
-		return fmt.Sprintf("You are `%s`, from `LOKT_OWNER`. Keep it set for all of your commands; whoever else sets the same is you.", id)
-	case "LOKT_AGENT_ID":
-		return fmt.Sprintf("You are `%s` in session `%s`, from `LOKT_AGENT_ID`. Keep it set for all of your commands.", id, session)
+	text := fmt.Sprintf("You are `%s`", tame(facts.owner.ID))
+	if facts.from != "LOKT_OWNER" {
+		text += fmt.Sprintf(" in session `%s`", tame(facts.owner.Session))
 	}
-	return fmt.Sprintf("You are `%s` in session `%s`, which was found out and not set. ", id, session) + says("identity")
+	switch facts.from {
+	case "":
+		return text + ", which was found out and not set. " + says("identity")
+	case "LOKT_OWNER":
+		return text + ", from `LOKT_OWNER`. Keep it set for all of your commands; whoever else sets the same is you."
+	}
+	return text + ", from `LOKT_AGENT_ID`. Keep it set for all of your commands."
 }
 
 // scriptLine tells of one script, or nothing if its names are too long to be told.
@@ -315,36 +307,31 @@ func scriptLine(s script) string {
 	return line
 }
 
-// scriptLines tells of the scripts, at most so many of them, in so many bytes.
-func scriptLines(facts primeFacts, bytes int) []string {
+// scriptLines tells of the scripts, at most so many of them, in so many bytes; that there are more is told in any case.
+func scriptLines(facts primeFacts, bytes int) string {
 	var lines []string
 	left := facts.odd
 	for _, s := range facts.scripts {
 		line := scriptLine(s)
-		if line == "" || len(lines) == primeScripts || len(line)+1 > bytes {
+		if bytes -= len(line) + 1; line == "" || len(lines) == primeMost || bytes < 0 {
 			left++
+			bytes += len(line) + 1
 			continue
 		}
 		lines = append(lines, line)
-		bytes -= len(line) + 1
 	}
 	switch {
 	case left > 0:
-		lines = append(lines, fmt.Sprintf("- and %d more: search for lokt guard and lokt lock", left)) // see moreBytes
+		lines = append(lines, fmt.Sprintf("- and %d more: search for lokt guard and lokt lock", left))
 	case facts.cut:
 		lines = append(lines, "- and maybe more: not everything was searched")
 	case len(lines) == 0:
 		lines = append(lines, "- none were found that name their locks")
 	}
-	return lines
+	return strings.Join(lines, "\n")
 }
 
-const (
-	moreBytes = 70 // that the last line of scriptLines can have
-	anyBytes  = 1 << 20
-)
-
-func scripts(facts primeFacts) string { return strings.Join(scriptLines(facts, anyBytes), "\n") }
+const anyBytes = 1 << 20
 
 func heldNow(facts primeFacts) string {
 	var lines []string
@@ -352,7 +339,7 @@ func heldNow(facts primeFacts) string {
 		lines = append(lines, "- "+facts.problem+": see `lokt doctor`")
 	}
 	for i, l := range facts.locks {
-		if i == primeLocks {
+		if i == primeMost {
 			lines = append(lines, fmt.Sprintf("- and %d more: see `lokt status`", len(facts.locks)-i))
 			break
 		}
@@ -384,16 +371,6 @@ func heldNow(facts primeFacts) string {
 	return strings.Join(lines, "\n")
 }
 
-// rules writes the plain kind of text, short enough for the format.
-func (f primeFormat) rules(facts primeFacts) string {
-	head, tail := says("plain")+"\n", f.origin()+"\n"
-	bytes := anyBytes
-	if f.most > 0 {
-		bytes = f.most - len(head) - len(tail) - len(sectionBegin+sectionEnd) - moreBytes
-	}
-	return head + strings.Join(scriptLines(facts, bytes), "\n") + "\n" + tail
-}
-
 // script is a place in a repository where lokt is called.
 type script struct {
 	File    string   `json:"file"` // relative to the repository, with slashes
@@ -407,7 +384,6 @@ type script struct {
 const (
 	scanTime    = 1500 * time.Millisecond
 	scanEntries = 50_000
-	scanFiles   = 5_000
 	scanSize    = 256 << 10 // bytes of a file
 	scanLine    = 4096      // bytes of a line
 	scanFound   = 200
@@ -424,12 +400,12 @@ type scan struct {
 // nearest to the top first.
 func scanScripts(top string) scan {
 	s := scan{}
-	until, files := time.Now().Add(scanTime), 0
+	until := time.Now().Add(scanTime)
 	dirs := []string{"."}
 	for seen := 0; len(dirs) > 0; dirs = dirs[1:] {
 		list, _ := os.ReadDir(filepath.Join(top, filepath.FromSlash(dirs[0]))) // a directory that cannot be read has no scripts to run
 		for _, e := range list {
-			if seen++; seen > scanEntries || files > scanFiles || len(s.scripts) >= scanFound || time.Now().After(until) {
+			if seen++; seen > scanEntries || len(s.scripts) >= scanFound || time.Now().After(until) {
 				s.cut = true
 				return s
 			}
@@ -440,7 +416,6 @@ func scanScripts(top string) scan {
 			case e.IsDir() && hasScripts(e.Name()):
 				dirs = append(dirs, name)
 			case fi.Mode().IsRegular() && isScript(name, fi.Mode()) && fi.Size() <= scanSize:
-				files++
 				s.look(top, name)
 			}
 		}
@@ -448,24 +423,25 @@ func scanScripts(top string) scan {
 	return s
 }
 
+// Names by which directories and files are told that may call programs, and those that are others' work.
+const (
+	scriptDirs  = ".github .gitlab .circleci .buildkite .woodpecker .ci .husky .githooks"
+	foreignDirs = "node_modules vendor venv target dist build out obj __pycache__ third_party bower_components testdata"
+	scriptFiles = "makefile gnumakefile justfile .justfile package.json rakefile procfile jenkinsfile tox.ini"
+	scriptExts  = ".sh .bash .zsh .fish .ksh .mk .yml .yaml .toml .py .rb .pl .js .mjs .cjs .ts .ps1"
+)
+
+func among(names, name string) bool { return slices.Contains(strings.Fields(names), name) }
+
 // hasScripts reports whether a directory may have scripts in it that are the repository's own.
 func hasScripts(name string) bool {
-	if strings.HasPrefix(name, ".") {
-		return slices.Contains([]string{".github", ".gitlab", ".circleci", ".buildkite", ".woodpecker", ".ci", ".husky", ".githooks"}, name)
-	}
-	return !slices.Contains([]string{
-		"node_modules", "vendor", "venv", "target", "dist", "build", "out", "obj", "__pycache__", "third_party", "bower_components", "testdata",
-	}, name)
+	return !among(foreignDirs, name) && (!strings.HasPrefix(name, ".") || among(scriptDirs, name))
 }
 
 // isScript reports whether a file may call programs.
 func isScript(name string, mode fs.FileMode) bool {
 	base := strings.ToLower(path.Base(name))
-	return mode&0o111 != 0 ||
-		slices.Contains([]string{"makefile", "gnumakefile", "justfile", ".justfile", "package.json", "rakefile", "procfile", "jenkinsfile", "tox.ini"}, base) ||
-		slices.Contains([]string{
-			".sh", ".bash", ".zsh", ".fish", ".ksh", ".mk", ".yml", ".yaml", ".toml", ".py", ".rb", ".pl", ".js", ".mjs", ".cjs", ".ts", ".ps1",
-		}, path.Ext(base))
+	return mode&0o111 != 0 || among(scriptFiles, base) || among(scriptExts, path.Ext(base))
 }
 
 // look looks for calls in a file.

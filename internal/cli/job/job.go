@@ -51,6 +51,29 @@ func (a cmd) jobsService() (jobs.Service, error) {
 	return c.Jobs(), nil
 }
 
+// serve returns what runs a command about the server's jobs.
+func (a cmd) serve(run func(ctx context.Context, s jobs.Service, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := a.jobsService()
+		if err != nil {
+			return err
+		}
+		return a.jobsError(run(cmd.Context(), s, args))
+	}
+}
+
+// each runs a command about each of some jobs, also when it fails for some.
+func (a cmd) each(do func(ctx context.Context, s jobs.Service, id string) error) func(*cobra.Command, []string) error {
+	return a.serve(func(ctx context.Context, s jobs.Service, ids []string) (failed error) {
+		for _, id := range ids {
+			if err := do(ctx, s, id); err != nil {
+				failed = errors.Join(failed, about(id, err))
+			}
+		}
+		return failed
+	})
+}
+
 // jobsError adds to an error of the server's jobs what to do about it.
 func (a cmd) jobsError(err error) error {
 	var invalid *jobs.InvalidError
@@ -98,23 +121,13 @@ func newJobCancel(a cmd) *cobra.Command {
 	var reason string
 	cmd := app.Describe("job cancel", &cobra.Command{
 		Args: someJobs,
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			s, err := a.jobsService()
+		RunE: a.each(func(ctx context.Context, s jobs.Service, id string) error {
+			state, err := s.Cancel(ctx, id, reason)
 			if err != nil {
 				return err
 			}
-			var failed error
-			for _, id := range ids {
-				state, err := s.Cancel(cmd.Context(), id, reason)
-				if err != nil {
-					err = a.jobsError(about(id, err))
-				} else {
-					err = a.Answer(map[string]any{"job_id": id, "ok": true, "state": state}, "%s %s", id, cancelText(state))
-				}
-				failed = errors.Join(failed, err)
-			}
-			return failed
-		},
+			return a.Answer(map[string]any{"job_id": id, "ok": true, "state": state}, "%s %s", id, cancelText(state))
+		}),
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who look at the job")
 	return cmd
@@ -146,19 +159,15 @@ func newJobStats(a cmd) *cobra.Command {
 	var days int
 	cmd := app.Describe("job stats", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobStats(cmd.Context(), days) },
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobStats(ctx, s, days) }),
 	})
 	cmd.Flags().IntVar(&days, "days", jobs.DefaultDays, "of how many days")
 	return cmd
 }
 
-func (a cmd) runJobStats(ctx context.Context, days int) error {
+func (a cmd) runJobStats(ctx context.Context, s jobs.Service, days int) error {
 	if days < 1 || days > jobs.MaxDays {
 		return app.Usagef("--days is from 1 to %d, not %d", jobs.MaxDays, days)
-	}
-	s, err := a.jobsService()
-	if err != nil {
-		return err
 	}
 	now, err := s.Status(ctx)
 	var past jobs.Stats
@@ -166,7 +175,7 @@ func (a cmd) runJobStats(ctx context.Context, days int) error {
 		past, err = s.Stats(ctx, days)
 	}
 	if err != nil {
-		return a.jobsError(err)
+		return err
 	}
 	if a.JSON {
 		return a.printDocument(httpapi.StatsDocument(&past, days, &now))
@@ -333,14 +342,10 @@ func newJobShow(a cmd) *cobra.Command {
 			}
 			return someJobs(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.jobsService()
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, args []string) error {
+			v, err := s.Get(ctx, args[0])
 			if err != nil {
-				return err
-			}
-			v, err := s.Get(cmd.Context(), args[0])
-			if err != nil {
-				return a.jobsError(about(args[0], err))
+				return about(args[0], err)
 			}
 			doc, err := httpapi.JobDocument(&v)
 			if a.JSON || err != nil {
@@ -348,7 +353,7 @@ func newJobShow(a cmd) *cobra.Command {
 			}
 			text, err := app.DetailsOf(doc)
 			return errors.Join(err, a.Write(text))
-		},
+		}),
 	})
 }
 

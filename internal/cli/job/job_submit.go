@@ -40,7 +40,7 @@ func newJobSubmit(a cmd) *cobra.Command {
 	var o jobSubmitOptions
 	cmd := app.Describe("job submit", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobSubmit(cmd.Context(), o) },
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobSubmit(ctx, s, o) }),
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&o.jobType, "type", "generic", "what kind of job it is: workers take the types that they are told to")
@@ -80,10 +80,7 @@ func (a cmd) spec(o jobSubmitOptions) (jobs.Spec, error) {
 			return s, err
 		}
 	}
-	if err := s.Validate(1 << 30); err != nil { // the server knows its capacity
-		return s, a.jobsError(err)
-	}
-	return s, nil
+	return s, s.Validate(1 << 30) // the server knows its capacity
 }
 
 // payload reads a JSON object.
@@ -120,18 +117,14 @@ func runAt(s string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-func (a cmd) runJobSubmit(ctx context.Context, o jobSubmitOptions) error {
+func (a cmd) runJobSubmit(ctx context.Context, s jobs.Service, o jobSubmitOptions) error {
 	spec, err := a.spec(o)
-	if err != nil {
-		return err
-	}
-	s, err := a.jobsService()
 	if err != nil {
 		return err
 	}
 	receipts, err := s.Submit(ctx, []jobs.Spec{spec})
 	if err != nil {
-		return a.jobsError(err)
+		return err
 	}
 	id := receipts[0].JobID
 	if !o.wait {
@@ -173,7 +166,7 @@ func (a cmd) await(ctx context.Context, s jobs.Service, id string) (jobs.View, e
 		case out && !away:
 			a.Tell("warning: trying again: %v", err)
 		case err != nil && !out:
-			return v, a.jobsError(about(id, err))
+			return v, about(id, err)
 		}
 		away = out
 		if !app.Pause(ctx, pause) {
@@ -230,15 +223,8 @@ func codeText(code string) string {
 	}[code]
 }
 
-// failure is what a worker said about a failure: its message, the command's exit code, and the end of what it wrote.
-type failure struct {
-	Message string `json:"message"`
-	Stderr  string `json:"stderr"`
-	Code    int    `json:"exit_code"`
-}
-
 // failureOf returns what an output says of a failure; if that is not as workers of this program say it, as a message.
-func failureOf(o jobs.Output) (f failure) {
+func failureOf(o jobs.Output) (f commandError) {
 	if o == nil || o.Error == nil || json.Unmarshal(o.Error, &f.Message) == nil {
 		return f
 	}

@@ -18,15 +18,11 @@ import (
 func newJobWorkers(a cmd) *cobra.Command {
 	return app.Describe("job workers", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.jobsService()
-			if err != nil {
-				return err
-			}
-			all, err := s.Workers(cmd.Context())
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error {
+			all, err := s.Workers(ctx)
 			switch {
 			case err != nil:
-				return a.jobsError(err)
+				return err
 			case a.JSON:
 				return a.Print(map[string]any{"workers": append([]jobs.WorkerStatus{}, all...)})
 			case len(all) == 0:
@@ -38,7 +34,7 @@ func newJobWorkers(a cmd) *cobra.Command {
 				rows = append(rows, []string{w.ID, strconv.Itoa(w.Leases), app.Short(time.Since(w.LastSeen)) + " ago"})
 			}
 			return a.Table(rows)
-		},
+		}),
 	})
 }
 
@@ -46,22 +42,24 @@ func newJobRetry(a cmd) *cobra.Command {
 	var payload string
 	cmd := app.Describe("job retry", &cobra.Command{
 		Args: someJobs,
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			return a.each(cmd.Context(), ids, func(ctx context.Context, s jobs.Service, v *jobs.View) error {
-				if !v.Job.State.Ended() {
-					return fmt.Errorf("%w: it has not ended, it is %s", lokt.ErrInvalid, v.Job.State)
-				}
-				spec := v.Job.Again()
-				if payload != "" {
-					spec.Payload = jsontext.Value(payload)
-				}
-				got, err := s.Submit(ctx, []jobs.Spec{spec})
-				if err != nil {
-					return err
-				}
-				return a.Answer(map[string]any{"job_id": got[0].JobID, "retry_of": v.Job.ID, "state": got[0].State}, "%s is submitted again as %s", v.Job.ID, got[0].JobID)
-			})
-		},
+		RunE: a.each(func(ctx context.Context, s jobs.Service, id string) error {
+			v, err := s.Get(ctx, id)
+			if err != nil {
+				return err
+			}
+			if !v.Job.State.Ended() {
+				return fmt.Errorf("%w: it has not ended, it is %s", lokt.ErrInvalid, v.Job.State)
+			}
+			spec := v.Job.Again()
+			if payload != "" {
+				spec.Payload = jsontext.Value(payload)
+			}
+			got, err := s.Submit(ctx, []jobs.Spec{spec})
+			if err != nil {
+				return err
+			}
+			return a.Answer(map[string]any{"job_id": got[0].JobID, "retry_of": id, "state": got[0].State}, "%s is submitted again as %s", id, got[0].JobID)
+		}),
 	})
 	cmd.Flags().StringVar(&payload, "payload", "", "another payload: a JSON object")
 	return cmd
@@ -71,42 +69,24 @@ func newJobRevoke(a cmd) *cobra.Command {
 	var reason string
 	cmd := app.Describe("job revoke", &cobra.Command{
 		Args: someJobs,
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			return a.each(cmd.Context(), ids, func(ctx context.Context, s jobs.Service, v *jobs.View) error {
-				switch {
-				case v.Lease == nil:
-					return fmt.Errorf("%w: the job is %s", jobs.ErrLeaseNotFound, v.Job.State)
-				case v.Lease.ID == "":
-					return app.Hint(errors.New("its lease is not shown"), "this needs a token with the scope admin")
-				}
-				if err := s.Revoke(ctx, v.Lease.ID, reason); err != nil {
-					return err
-				}
-				return a.Answer(map[string]any{"job_id": v.Job.ID, "ok": true}, "%s is taken from %s, and has failed", v.Job.ID, v.Lease.WorkerID)
-			})
-		},
+		RunE: a.each(func(ctx context.Context, s jobs.Service, id string) error {
+			v, err := s.Get(ctx, id)
+			switch {
+			case err != nil:
+				return err
+			case v.Lease == nil:
+				return fmt.Errorf("%w: the job is %s", jobs.ErrLeaseNotFound, v.Job.State)
+			case v.Lease.ID == "":
+				return app.Hint(errors.New("its lease is not shown"), "this needs a token with the scope admin")
+			}
+			if err := s.Revoke(ctx, v.Lease.ID, reason); err != nil {
+				return err
+			}
+			return a.Answer(map[string]any{"job_id": id, "ok": true}, "%s is taken from %s, and has failed", id, v.Lease.WorkerID)
+		}),
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who look at the job")
 	return cmd
-}
-
-// each does something with each of the jobs, also when it fails for some.
-func (a cmd) each(ctx context.Context, ids []string, do func(ctx context.Context, s jobs.Service, v *jobs.View) error) error {
-	s, err := a.jobsService()
-	if err != nil {
-		return err
-	}
-	var failed error
-	for _, id := range ids {
-		v, err := s.Get(ctx, id)
-		if err == nil {
-			err = do(ctx, s, &v)
-		}
-		if err != nil {
-			failed = errors.Join(failed, a.jobsError(about(id, err)))
-		}
-	}
-	return failed
 }
 
 func newJobFreeze(a cmd) *cobra.Command {
@@ -121,7 +101,7 @@ func newJobUnfreeze(a cmd) *cobra.Command {
 func (a cmd) setType(name, then string, set func(jobs.Service, context.Context, string) error) *cobra.Command {
 	var all bool
 	cmd := app.Describe(name, &cobra.Command{
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, args []string) error {
 			what, jobType := "all jobs", ""
 			switch {
 			case len(args) == 1 && !all && args[0] != "":
@@ -130,15 +110,11 @@ func (a cmd) setType(name, then string, set func(jobs.Service, context.Context, 
 			case len(args) != 0 || !all:
 				return app.Usagef("name one type of jobs, or say --all")
 			}
-			s, err := a.jobsService()
-			if err == nil {
-				err = set(s, cmd.Context(), jobType)
-			}
-			if err != nil {
-				return a.jobsError(err)
+			if err := set(s, ctx, jobType); err != nil {
+				return err
 			}
 			return a.Answer(map[string]any{"type": jobType, "ok": true}, "%s %s", what, then)
-		},
+		}),
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "jobs of every type")
 	return cmd

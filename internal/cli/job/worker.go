@@ -101,7 +101,7 @@ func (a cmd) runWorker(o workerOptions) error {
 	}
 	path, err := guard.Find(o.command[0])
 	if err != nil {
-		return a.NotRun(err)
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -49,7 +48,7 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	stdout, stderr := &lineWriter{line: c.outLine}, &lineWriter{line: c.errLine}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, outputPatience
 	apart(cmd)
-	orders, err := cmd.StdinPipe()
+	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
@@ -58,10 +57,10 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	}
 	over, finish := context.WithCancel(ctx)
 	var done sync.WaitGroup
-	done.Go(func() { c.order(ctx, over, orders) })
+	done.Go(func() { c.order(ctx, over, pipe) })
 	err = cmd.Wait()
 	finish()
-	_ = orders.Close() // and so ends a write that nobody reads
+	_ = pipe.Close() // and so ends a write that nobody reads
 	done.Wait()
 	stdout.end()
 	stderr.end()
@@ -92,17 +91,11 @@ func exitText(code int) string {
 }
 
 // order tells the process that runs the command what to do, until it has ended (over) or must (ctx).
-func (c *jobCommand) order(ctx, over context.Context, orders io.WriteCloser) {
-	left := c.run.Remaining()
-	first := childOrders{
-		Payload: len(c.run.Job.Payload), leashNews: newLeashNews(left), Grace: c.grace().Milliseconds(),
-	}
-	tell := func(v any, more []byte) bool {
-		b, _ := json.Marshal(v) // numbers always encode
-		_, err := orders.Write(append(append(b, '\n'), more...))
-		return err == nil
-	}
-	if !tell(first, c.run.Job.Payload) {
+func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer) {
+	to := json.NewEncoder(pipe)
+	first := news(c.run.Remaining())
+	first.Payload, first.Grace = c.run.Job.Payload, c.grace().Milliseconds()
+	if to.Encode(first) != nil {
 		return // it has ended
 	}
 	tick := time.NewTicker(max(min(time.Second, c.life()/20), 10*time.Millisecond))
@@ -110,11 +103,11 @@ func (c *jobCommand) order(ctx, over context.Context, orders io.WriteCloser) {
 	for told, heard := c.run.Until(), true; heard; {
 		select {
 		case <-over.Done(): // also if ctx is
-			c.stopped = ctx.Err() != nil && tell(leashNews{}, nil)
+			c.stopped = ctx.Err() != nil && to.Encode(orders{}) == nil
 			return
 		case <-tick.C:
 			if until := c.run.Until(); until != told {
-				told, heard = until, tell(newLeashNews(c.run.Remaining()), nil)
+				told, heard = until, to.Encode(news(c.run.Remaining())) == nil
 			}
 		}
 	}
@@ -259,48 +252,41 @@ const (
 	tailBytes = 4 << 10
 )
 
-// tail is the last lines of an output.
-type tail struct{ lines []string }
+// tail is the end of an output.
+type tail []byte
 
 func (t *tail) add(line []byte) {
-	s := strings.ToValidUTF8(string(bytes.TrimRight(line, "\r\n")), "\uFFFD")
-	t.lines = append(t.lines, strings.ToValidUTF8(s[max(0, len(s)-tailBytes):], ""))
-	t.lines = t.lines[max(0, len(t.lines)-tailLines):]
+	*t = append(append(*t, bytes.ToValidUTF8(bytes.TrimRight(line, "\r\n"), []byte("\uFFFD"))...), '\n')
+	*t = (*t)[max(0, len(*t)-tailBytes-1):]
 }
 
-// String returns the lines, the oldest left out if there is too much of them.
-func (t *tail) String() string {
-	text := strings.Join(t.lines, "\n")
-	for rest := t.lines; len(text) > tailBytes; text = strings.Join(rest, "\n") {
-		rest = rest[1:]
-	}
-	return text
+// String returns the last lines.
+func (t tail) String() string {
+	lines := strings.Split(strings.TrimSuffix(strings.ToValidUTF8(string(t), ""), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
 }
 
 // Each command of a worker is run by a process of its own, which ends the command, and all that it has started, when the
-// lease is about to end: also if the worker is stopped or killed. The worker tells it what to do on its standard input: a
-// line of JSON, the payload, and then news about the lease, a line of JSON each; one without content
-// says stop. When that ends, so has the worker.
+// lease is about to end: also if the worker is stopped or killed. The worker tells it what to do on its standard input.
+// When that ends, so has the worker.
 
 const cmdRunJob = "__run-job"
 
-// childOrders is the first line of what a worker tells the process that runs a command.
-type childOrders struct {
-	Payload int `json:"payload"` // bytes that follow the line
-	leashNews
-	Grace int64 `json:"grace"` // milliseconds between TERM and KILL
-}
+// orders is what a worker tells the process that runs a command: first the payload and the grace, and the news about the
+// lease then and later. Orders without content say stop.
+type orders struct {
+	Payload []byte `json:"payload,omitempty"`
+	Grace   int64  `json:"grace,omitempty"` // milliseconds between TERM and KILL
 
-// leashNews says how long the lease may be relied on, in milliseconds: until a reading of the host's monotonic clock if
-// there is one, and for so long from when it is heard otherwise.
-type leashNews struct {
+	// For how long the lease may be relied on, in milliseconds: until a reading of the host's monotonic clock if there is
+	// one, and for so long from when it is heard otherwise.
 	Until int64 `json:"until"`
 	Left  int64 `json:"left"`
 }
 
-// newLeashNews returns the news for a lease that may be relied on for so long.
-func newLeashNews(left time.Duration) leashNews {
-	n := leashNews{Left: left.Milliseconds()}
+// news returns the news about a lease that may be relied on for so long.
+func news(left time.Duration) orders {
+	n := orders{Left: left.Milliseconds()}
 	if now, ok := process.Monotonic(); ok {
 		n.Until = (now + left).Milliseconds()
 	}
@@ -317,46 +303,28 @@ func newRunJob(a cmd) *cobra.Command {
 			signals := guard.Notify() // until the end of the process
 			path, err := guard.Find(args[0])
 			if err != nil {
-				return a.NotRun(err)
+				return err
 			}
-			in := bufio.NewReader(a.In)
-			orders, payload, err := readOrders(in)
-			if err != nil {
+			in := json.NewDecoder(a.In)
+			var first orders
+			if err := in.Decode(&first); err != nil {
 				return fmt.Errorf("orders of the worker: %w", err)
 			}
-			stdin, err := feed(payload)
+			stdin, err := feed(first.Payload)
 			if err != nil {
 				return err
 			}
-			grace := time.Duration(orders.Grace) * time.Millisecond
-			l := newLeash(orders.leashNews)
+			l := newLeash(first)
 			go l.follow(in)
 			code, err := guard.Run(guard.Command{
-				Path: path, Args: args, Env: a.Environ(), Stdin: stdin, StopGrace: grace, Leash: l, Bound: true,
+				Path: path, Args: args, Env: a.Environ(), Stdin: stdin, StopGrace: time.Duration(first.Grace) * time.Millisecond, Leash: l, Bound: true,
 			}, nil, signals)
 			if err != nil {
-				return a.NotRun(err)
+				return err
 			}
 			return app.Exit(code)
 		},
 	}
-}
-
-// readOrders reads what comes first.
-func readOrders(in *bufio.Reader) (o childOrders, payload []byte, err error) {
-	line, err := in.ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &o)
-	}
-	if err == nil && o.Payload < 0 {
-		err = errors.New("a payload of less than nothing")
-	}
-	if err != nil {
-		return o, nil, err
-	}
-	payload = make([]byte, o.Payload)
-	_, err = io.ReadFull(in, payload)
-	return o, payload, err
 }
 
 // feed returns a file from which the payload can be read.
@@ -379,7 +347,7 @@ type leash struct {
 	done  chan struct{}
 }
 
-func newLeash(n leashNews) *leash {
+func newLeash(n orders) *leash {
 	l := &leash{start: time.Now(), done: make(chan struct{})}
 	l.hear(n)
 	return l
@@ -394,7 +362,7 @@ func (l *leash) now() time.Duration {
 }
 
 // hear takes in news.
-func (l *leash) hear(n leashNews) {
+func (l *leash) hear(n orders) {
 	until := time.Duration(n.Until) * time.Millisecond
 	if until == 0 {
 		until = l.now() + time.Duration(n.Left)*time.Millisecond
@@ -410,11 +378,11 @@ func (l *leash) Remaining() time.Duration { return time.Duration(l.until.Load())
 
 // follow does what the worker tells, until it says stop or nothing any more: then it is gone, and with it whoever keeps
 // the lease.
-func (l *leash) follow(in *bufio.Reader) {
+func (l *leash) follow(in *json.Decoder) {
 	defer close(l.done)
 	for {
-		var n leashNews
-		if line, err := in.ReadBytes('\n'); err != nil || json.Unmarshal(line, &n) != nil || n == (leashNews{}) {
+		var n orders
+		if in.Decode(&n) != nil || n.Until == 0 && n.Left == 0 {
 			return
 		}
 		l.hear(n)

@@ -12,52 +12,41 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
-type freezeOptions struct {
-	name   string
-	ttl    time.Duration
-	reason string
-}
-
 func newFreeze(a cmd) *cobra.Command {
-	var o freezeOptions
-	cmd := app.Describe("freeze", &cobra.Command{})
-	a.Named(cmd, func(name string) (err error) {
-		o.name = name
+	var ttl time.Duration
+	var reason string
+	cmd := a.Named("freeze", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		return a.runFreeze(cmd.Context(), b, name, lokt.Freeze{ID: lokt.NewLeaseID(), Owner: a.Asker(), Reason: reason, TTL: ttl})
+	})
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) (err error) {
 		switch {
 		case !cmd.Flags().Changed("ttl"):
-			return app.Usagef("say for how long: %s", a.CommandLine("freeze", o.name, "--ttl", "10m"))
-		case o.ttl == 0:
+			return app.Usagef("say for how long: %s", a.CommandLine("freeze", args[0], "--ttl", "10m"))
+		case ttl == 0:
 			return app.Usagef("--ttl 0 is no time to freeze for")
 		}
-		if o.ttl, err = a.TTL(o.ttl); err != nil {
-			return err
-		}
-		return a.runFreeze(o)
-	})
-	cmd.Flags().DurationVar(&o.ttl, "ttl", 0, "for how long, such as 90s or 5m (required; at least 1s)")
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, to be shown to those who are kept out")
+		ttl, err = a.TTL(ttl)
+		return err
+	}
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "for how long, such as 90s or 5m (required; at least 1s)")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, to be shown to those who are kept out")
 	return cmd
 }
 
-func (a cmd) runFreeze(o freezeOptions) error {
-	b, err := a.Open(o.name)
-	if err != nil {
-		return err
-	}
-	ctx, id := context.Background(), lokt.NewLeaseID()
+func (a cmd) runFreeze(ctx context.Context, b *app.Backend, name string, wanted lokt.Freeze) error {
 	a.MakeRoot(b)
-	f, err := b.Freeze(ctx, o.name, lokt.Freeze{ID: id, Owner: a.Asker(), Reason: o.reason, TTL: o.ttl})
+	f, err := b.Freeze(ctx, name, wanted)
 	var blocked *lokt.BlockedError
 	switch {
 	case errors.As(err, &blocked) && !a.JSON && blocked.Freeze != nil && blocked.Freeze.Damaged == "":
-		a.Tell("%q is frozen already, by %s; to end that: %s", o.name, freezeText(blocked.Freeze, blocked.Now),
-			a.ByForce("unfreeze", o.name))
+		a.Tell("%q is frozen already, by %s; to end that: %s", name, freezeText(blocked.Freeze, blocked.Now),
+			a.ByForce("unfreeze", name))
 		return app.Exit(app.ExitBlocked)
 	case err != nil:
-		return a.denied(b, a.Repairable(err, o.name), app.ExitBlocked, nil)
+		return a.denied(b, err, app.ExitBlocked, nil)
 	}
-	s, _ := b.Get(ctx, o.name) // the freeze stands, whatever is to be told of holders
-	stay, how, refreshed := s.Live(), "froze", b.Shown(f.ID) != b.Shown(id)
+	s, _ := b.Get(ctx, name) // the freeze stands, whatever is to be told of holders
+	stay, how, refreshed := s.Live(), "froze", b.Shown(f.ID) != b.Shown(wanted.ID)
 	if refreshed {
 		how = "froze again"
 	}
@@ -71,11 +60,11 @@ func (a cmd) runFreeze(o freezeOptions) error {
 		ExpiresAt time.Time `json:"expires_at"`
 		Refreshed bool      `json:"refreshed,omitzero"`
 		Holders   int       `json:"holders"` // who stay in
-	}{"frozen", o.name, b.Shown(f.ID), f.Owner.ID, f.Reason, app.Seconds(f.TTL), f.ExpiresAt.UTC(), refreshed, len(stay)},
-		"%s %s for %s", how, o.name, app.Short(f.TTL))
+	}{"frozen", name, b.Shown(f.ID), f.Owner.ID, f.Reason, app.Seconds(f.TTL), f.ExpiresAt.UTC(), refreshed, len(stay)},
+		"%s %s for %s", how, name, app.Short(f.TTL))
 	for _, h := range stay {
 		if !a.JSON {
-			a.Tell("%s stays in: %s", o.name, holderText(b, h, f.At))
+			a.Tell("%s stays in: %s", name, holderText(b, h, f.At))
 		}
 	}
 	return err
@@ -83,26 +72,23 @@ func (a cmd) runFreeze(o freezeOptions) error {
 
 func newUnfreeze(a cmd) *cobra.Command {
 	var force bool
-	cmd := a.Named(app.Describe("unfreeze", &cobra.Command{}), func(name string) error { return a.runUnfreeze(name, force) })
+	cmd := a.Named("unfreeze", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		return a.runUnfreeze(cmd.Context(), b, name, force)
+	})
 	cmd.Flags().BoolVar(&force, "force", false, "end the freeze, whoever's it is and whatever its record looks like")
 	return cmd
 }
 
-func (a cmd) runUnfreeze(name string, force bool) error {
-	b, err := a.Open(name)
-	if err != nil {
-		return err
-	}
-	ctx, by := context.Background(), a.Asker()
+func (a cmd) runUnfreeze(ctx context.Context, b *app.Backend, name string, force bool) error {
 	s, err := b.Get(ctx, name)
 	notFrozen := app.Worded(lokt.ErrNotFound, "%q is not frozen", name)
 	switch {
 	case err != nil:
-		return a.Repairable(err, name)
+		return err
 	case s.Lock.Freeze == nil:
 		return notFrozen
 	}
-	f, err := b.Unfreeze(ctx, lokt.Target{Name: name, Owner: by, Force: force})
+	f, err := b.Unfreeze(ctx, lokt.Target{Name: name, Owner: a.Asker(), Force: force})
 	var gone *lokt.GoneError
 	var other *lokt.NotOwnerError
 	var blocked *lokt.BlockedError
@@ -115,7 +101,7 @@ func (a cmd) runUnfreeze(name string, force bool) error {
 	case errors.As(err, &blocked):
 		return a.denied(b, err, app.ExitBlocked, nil)
 	case err != nil:
-		return a.Repairable(err, name)
+		return err
 	}
 	how := ""
 	switch {

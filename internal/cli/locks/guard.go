@@ -103,7 +103,7 @@ func (a cmd) runGuard(o guardOptions) error {
 	}
 	path, err := guard.Find(o.command[0])
 	if err != nil {
-		return a.NotRun(err)
+		return err
 	}
 	a.MakeRoot(b)
 	owner, err := a.Claimant(b)
@@ -165,22 +165,24 @@ func (g *guardRun) options(within []string) lokt.Options {
 	return opts
 }
 
-// acquire takes the locks that no guard around this one holds already.
-func (g *guardRun) acquire(ctx context.Context) (lokt.Leases, []string, error) {
+// around is a lock that a guard around this one holds.
+type around struct{ name, leaseID, token string }
+
+// acquire takes the locks that no guard around this one holds already, and returns those that one does.
+func (g *guardRun) acquire(ctx context.Context) (leases lokt.Leases, inherited []around, err error) {
 	held, err := g.heldAround(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	var names, inherited, within []string
-	for name, leaseID := range held {
-		within = append(within, leaseID)
-		if slices.Contains(g.o.names, name) {
-			inherited = append(inherited, name+"="+leaseID)
+	var within, names []string
+	for _, h := range held {
+		within = append(within, h.leaseID)
+		if slices.Contains(g.o.names, h.name) {
+			inherited = append(inherited, h)
 		}
 	}
-	slices.Sort(inherited)
 	for _, name := range g.o.names {
-		if _, in := held[name]; !in {
+		if !slices.ContainsFunc(held, func(h around) bool { return h.name == name }) {
 			names = append(names, name)
 		}
 	}
@@ -195,13 +197,13 @@ func (g *guardRun) acquire(ctx context.Context) (lokt.Leases, []string, error) {
 		}
 		defer g.announce(ctx, g.b, claims...)()
 	}
-	leases, err := g.k.AcquireAll(ctx, names, opts)
+	leases, err = g.k.AcquireAll(ctx, names, opts)
 	return leases, inherited, err
 }
 
-// heldAround returns the leases, by name, of the guards that this process runs in and that still hold.
-func (g *guardRun) heldAround(ctx context.Context) (map[string]string, error) {
-	held := map[string]string{}
+// heldAround returns the locks of the guards that this process runs in and that still hold.
+func (g *guardRun) heldAround(ctx context.Context) (held []around, err error) {
+	names, tokens := strings.Split(g.Getenv("LOKT_NAME"), ","), strings.Split(g.Getenv("LOKT_TOKEN"), ",")
 	for _, pair := range strings.Split(g.Getenv("LOKT_HELD"), ",") {
 		name, leaseID, ok := strings.Cut(pair, "=")
 		if !ok || lokt.ValidateName(name) != nil {
@@ -222,53 +224,43 @@ func (g *guardRun) heldAround(ctx context.Context) (map[string]string, error) {
 			return nil, app.Hint(&lokt.BlockedError{Name: name, Holders: []lokt.Holder{h}, Now: s.Now},
 				"the guard around this command holds it for up to %d, and this one wants it for %d", limit, g.o.limit())
 		}
-		held[name] = leaseID
+		one := around{name: name, leaseID: leaseID}
+		if i := slices.Index(names, name); i >= 0 && i < len(tokens) {
+			one.token = tokens[i]
+		}
+		held = append(held, one)
 	}
+	slices.SortFunc(held, func(a, b around) int { return strings.Compare(a.name, b.name) })
 	return held, nil
 }
 
 // environment returns what the command is told about the locks.
-func (g *guardRun) environment(leases lokt.Leases, inherited []string) []string {
-	var names, ids, tokens []string
-	held := slices.Clone(inherited)
-	for _, pair := range inherited {
-		name, id, _ := strings.Cut(pair, "=")
-		names, ids = append(names, name), append(ids, id)
-		tokens = append(tokens, tokenAround(g.Getenv, name))
-	}
+func (g *guardRun) environment(leases lokt.Leases, inherited []around) []string {
+	var names, ids, tokens, held []string
 	for _, l := range leases {
-		names, ids, tokens = append(names, l.Name()), append(ids, l.ID()), append(tokens, strconv.FormatUint(l.Token(), 10))
-		held = append(held, l.Name()+"="+l.ID())
+		inherited = append(inherited, around{l.Name(), l.ID(), strconv.FormatUint(l.Token(), 10)})
+	}
+	for _, l := range inherited {
+		names, ids, tokens, held = append(names, l.name), append(ids, l.leaseID), append(tokens, l.token), append(held, l.name+"="+l.leaseID)
 	}
 	for _, pair := range strings.Split(g.Getenv("LOKT_HELD"), ",") {
 		if pair != "" && !slices.Contains(held, pair) {
 			held = append(held, pair)
 		}
 	}
-	own := []string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}
 	env := slices.DeleteFunc(slices.Clone(g.Environ()), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(own, name)
+		return slices.Contains([]string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}, name)
 	})
 	return append(env, "LOKT_NAME="+strings.Join(names, ","), "LOKT_LEASE="+strings.Join(ids, ","),
 		"LOKT_TOKEN="+strings.Join(tokens, ","), "LOKT_HELD="+strings.Join(held, ","))
-}
-
-// tokenAround returns the fencing token that a guard around this one was granted for the name.
-func tokenAround(getenv func(string) string, name string) string {
-	tokens := strings.Split(getenv("LOKT_TOKEN"), ",")
-	i := slices.Index(strings.Split(getenv("LOKT_NAME"), ","), name)
-	if i < 0 || i >= len(tokens) {
-		return ""
-	}
-	return tokens[i]
 }
 
 // childNoteDelay is how long a command must run before its process ID is worth a note in the record.
 const childNoteDelay = 20 * time.Millisecond
 
 // run runs the command, and gives the locks back when it has ended.
-func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Signals) error {
+func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Signals) error {
 	c := guard.Command{
 		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.LiveFile(),
 		Bound: g.b.Store == nil, Stop: g.o.onLost == OnLostStop, StopGrace: g.grace(), Ending: g.ending, Lost: g.lost,
@@ -282,7 +274,7 @@ func (g *guardRun) run(leases lokt.Leases, inherited []string, signals *guard.Si
 	noted()
 	released := g.release(signals)
 	if err != nil {
-		return g.NotRun(err)
+		return err
 	}
 	return cmp.Or(app.Exit(code), released)
 }
@@ -296,12 +288,13 @@ func (g *guardRun) grace() time.Duration {
 // that, and waits for it if it is under way.
 func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var under sync.Mutex
-	t := time.AfterFunc(childNoteDelay, func() {
-		under.Lock()
-		defer under.Unlock()
+	var noting sync.WaitGroup
+	noting.Go(func() {
+		if !app.Pause(ctx, childNoteDelay) {
+			return
+		}
 		p, err := process.Lookup(pid)
-		if err != nil || ctx.Err() != nil {
+		if err != nil {
 			return
 		}
 		ids := map[string]string{}
@@ -312,12 +305,7 @@ func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 			g.Tell("warning: the command's process ID could not be noted: %v", err)
 		}
 	})
-	return func() {
-		cancel()
-		t.Stop()
-		under.Lock()
-		under.Unlock() //nolint:staticcheck // nothing to protect: only to wait
-	}
+	return func() { cancel(); noting.Wait() }
 }
 
 // release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before. A loss that

@@ -36,17 +36,10 @@ func Commands() []app.Command {
 }
 
 func newExists(a cmd) *cobra.Command {
-	return a.Named(app.Describe("exists", &cobra.Command{}), func(name string) error {
-		b, err := a.Open(name)
-		if err != nil {
-			return err
-		}
-		s, err := b.Get(context.Background(), name)
-		if err != nil {
-			return a.Repairable(err, name)
-		}
+	return a.Named("exists", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		s, err := b.Get(cmd.Context(), name)
 		held := len(s.Live()) > 0
-		if a.JSON {
+		if err == nil && a.JSON {
 			err = a.Print(struct {
 				Name string `json:"name"`
 				Held bool   `json:"held"`
@@ -61,39 +54,32 @@ func newExists(a cmd) *cobra.Command {
 
 type lockOptions struct {
 	claimFlags
-	name string
-	pid  int
+	pid int
 }
 
 func newLock(a cmd) *cobra.Command {
 	var o lockOptions
-	cmd := app.Describe("lock", &cobra.Command{})
-	a.Named(cmd, func(name string) error {
-		o.name = name
-		if err := o.check(a, cmd); err != nil {
-			return err
-		}
+	cmd := a.Named("lock", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		return a.runLock(cmd.Context(), b, name, o)
+	})
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch pid := cmd.Flags().Changed("pid"); {
 		case pid && o.pid <= 0:
 			return app.Usagef("--pid %d is not a process ID", o.pid)
 		case pid && len(a.ServerURLs()) > 0:
 			return app.Usagef("--pid: a server cannot see processes; let the lock end by --ttl, or run the command with lokt guard")
 		}
-		return a.runLock(o)
-	})
+		return o.check(a, cmd)
+	}
 	o.bind(cmd)
 	cmd.Flags().IntVar(&o.pid, "pid", 0, "free the lock when this process ends")
 	return cmd
 }
 
-func (a cmd) runLock(o lockOptions) error {
-	b, err := a.Open(o.name)
-	if err != nil {
-		return err
-	}
+func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOptions) error {
 	a.MakeRoot(b)
 	c := lokt.Claim{
-		Name: o.name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
+		Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
 		Priority: o.priority, Wait: o.patience(), Metadata: o.metadata,
 	}
 	if o.pid != 0 {
@@ -103,13 +89,14 @@ func (a cmd) runLock(o lockOptions) error {
 		}
 		c.Process = &p
 	}
-	ctx, waited := context.Background(), func() {}
+	waited := func() {}
 	if c.Wait != 0 {
 		signals := guard.Notify()
 		defer signals.Stop()
 		var stop func()
 		ctx, stop = signals.Context(ctx)
 		defer stop()
+		var err error
 		if c.Owner, err = a.Claimant(b); err != nil {
 			return err
 		}

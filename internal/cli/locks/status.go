@@ -1,7 +1,6 @@
 package locks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +23,7 @@ func newStatus(a cmd) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := strings.Join(args, "")
 			if len(args) > 0 {
-				if err := cmp.Or(app.OneName(cmd, args), app.ValidNames(name)); err != nil {
+				if err := app.OneName(cmd, args); err != nil {
 					return err
 				}
 			}

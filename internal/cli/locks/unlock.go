@@ -57,14 +57,13 @@ func newUnlock(a cmd) *cobra.Command {
 				return app.Usagef("give either the name of a lock or --all or --owner")
 			case many && u.id != "":
 				return app.Usagef("--id needs the name of the lock: lokt unlock NAME --id LOCK_ID")
-			case many:
-				return u.run()
+			case !many:
+				if err := app.OneName(cmd, args); err != nil {
+					return err
+				}
+				u.name = args[0]
 			}
-			if err := app.OneName(cmd, args); err != nil {
-				return err
-			}
-			u.name = args[0]
-			return u.run(u.name)
+			return u.run(cmd.Context(), args...)
 		},
 	})
 	fs := cmd.Flags()
@@ -77,7 +76,7 @@ func newUnlock(a cmd) *cobra.Command {
 }
 
 // run ends holds of one lock, or of all if it is not named.
-func (u *unlocking) run(names ...string) (err error) {
+func (u *unlocking) run(ctx context.Context, names ...string) (err error) {
 	if u.b, err = u.Open(names...); err != nil {
 		return err
 	}
@@ -86,9 +85,9 @@ func (u *unlocking) run(names ...string) (err error) {
 		return err
 	}
 	if len(names) == 0 {
-		return u.many(context.Background())
+		return u.many(ctx)
 	}
-	return u.one(context.Background())
+	return u.Repairable(u.one(ctx), u.name)
 }
 
 func (u *unlocking) warn(format string, args ...any) {
@@ -125,7 +124,7 @@ func (u *unlocking) one(ctx context.Context) error {
 	case errors.Is(err, lokt.ErrDamaged) && u.force:
 		return u.discard(ctx)
 	case err != nil:
-		return u.Repairable(err, u.name)
+		return err
 	case s.Lock.Free():
 		return u.failed(s, &lokt.GoneError{Name: u.name})
 	}
@@ -223,7 +222,7 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 		}
 		return app.Hint(text, "%s%s", app.SameAgent, u.OrForce())
 	}
-	return u.Repairable(err, u.name)
+	return err
 }
 
 // namedLike reports whether one of the holders has the owner's name, behind that of another caller of the server.

@@ -51,35 +51,26 @@ type reason struct {
 
 type whyOptions struct {
 	share
-	name  string
 	guard bool
 }
 
 func newWhy(a cmd) *cobra.Command {
 	var o whyOptions
-	cmd := app.Describe("why", &cobra.Command{})
-	a.Named(cmd, func(name string) error {
-		o.name = name
-		if err := o.check(cmd); err != nil {
-			return err
-		}
-		return a.runWhy(o)
+	cmd := a.Named("why", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		return a.runWhy(cmd.Context(), b, name, o)
 	})
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return o.check(cmd) }
 	o.bind(cmd)
 	cmd.Flags().BoolVar(&o.guard, "guard", false, "answer for lokt guard, which no hold of one's own lets in")
 	return cmd
 }
 
-func (a cmd) runWhy(o whyOptions) error {
-	b, err := a.Open(o.name)
-	if err != nil {
-		return err
-	}
+func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptions) error {
 	v := whyJSON{
-		Name: o.name, Status: "blocked", Suggestions: []string{a.ByForce("unlock", o.name)},
+		Name: name, Status: "blocked", Suggestions: []string{a.ByForce("unlock", name)},
 		Reasons: []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it"}},
 	}
-	s, err := b.Get(context.Background(), o.name)
+	s, err := b.Get(ctx, name)
 	if err == nil {
 		v, err = a.explain(b, s, o)
 	}
@@ -96,10 +87,10 @@ func (a cmd) runWhy(o whyOptions) error {
 	case a.JSON:
 		return errors.Join(a.Print(v), end)
 	case len(v.Reasons) == 0:
-		a.Say("%s is free", o.name)
+		a.Say("%s is free", name)
 		return end
 	}
-	a.Say("%s is %s:", o.name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
+	a.Say("%s is %s:", name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
 	for _, r := range v.Reasons {
 		if r.Detail != "" {
 			r.Detail = " (" + r.Detail + ")"
