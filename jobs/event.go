@@ -38,4 +38,8 @@ type Event struct {
 	Token    uint64    `json:"token,omitzero"`
 	Code     string    `json:"code,omitzero"`   // one of the Code constants; of a freeze, its scope
 	Reason   string    `json:"reason,omitzero"` // for people, as given
+
+	// Took is how long the job could have run when it was granted, or how long the lease lasted that ended. It is for
+	// who counts, and not kept.
+	Took time.Duration `json:"-"`
 }

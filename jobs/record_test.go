@@ -62,16 +62,14 @@ func fill(v reflect.Value, n *int) {
 
 // What is stored is read again as it was, every field of it and every byte of what clients sent.
 func TestRecordRoundTrip(t *testing.T) {
-	tally := &jobs.Tally{}
 	n := 0
-	fill(reflect.ValueOf(tally).Elem(), &n)
 	for _, empty := range []any{
-		&jobs.Record{}, &jobs.Memo{}, &jobs.Event{}, &jobs.Counters{}, &jobs.Statistic{Ends: *tally, Type: "t"},
+		&jobs.Record{}, &jobs.Memo{}, &jobs.Event{}, &jobs.Counters{}, &jobs.Statistic{},
 	} {
 		full := reflect.New(reflect.TypeOf(empty).Elem())
 		full.Elem().Set(reflect.ValueOf(empty).Elem())
 		for i := range full.Elem().NumField() {
-			if f := full.Elem().Field(i); f.IsZero() {
+			if f := full.Elem().Field(i); f.IsZero() && full.Elem().Type().Field(i).Tag.Get("json") != "-" {
 				fill(f, &n)
 			}
 		}

@@ -104,9 +104,9 @@ type View struct {
 	Attempts    []Attempt     `json:"attempts,omitempty"` // oldest first, with the one under way; only of one job
 }
 
-// EndedView returns a job that ended as readers see it.
-func EndedView(r *Record, now time.Time) View {
-	return View{Job: r.Job, Age: max(now.Sub(r.CreatedAt), 0), SinceUpdate: max(now.Sub(r.UpdatedAt), 0)}
+// NewView returns what readers see of every job.
+func NewView(j *Job, now time.Time) View {
+	return View{Job: *j, Age: max(now.Sub(j.CreatedAt), 0), SinceUpdate: max(now.Sub(j.UpdatedAt), 0)}
 }
 
 // What a queued job waits for.

@@ -7,71 +7,34 @@ import (
 	"time"
 )
 
-// Tally sums up jobs that ended.
-type Tally struct {
-	Completed int64 `json:"completed,omitzero"`
-	Failed    int64 `json:"failed,omitzero"`
-	Expired   int64 `json:"expired,omitzero"`
-	Cancelled int64 `json:"cancelled,omitzero"`
-
-	Waits   int64         `json:"waits,omitzero"`      // jobs that were leased at least once
-	WaitSum time.Duration `json:"wait_sum_s,omitzero"` // from when they could run until they were first leased
-	Runs    Histogram     `json:"runs,omitempty"`      // how long last attempts took
-}
-
-// Add adds another tally.
-func (t *Tally) Add(other Tally) {
-	t.Completed += other.Completed
-	t.Failed += other.Failed
-	t.Expired += other.Expired
-	t.Cancelled += other.Cancelled
-	t.Waits += other.Waits
-	t.WaitSum += other.WaitSum
-	t.Runs.Merge(other.Runs)
-}
-
-// Ended counts one job's end.
-func (t *Tally) Ended(s State) {
-	switch s {
-	case Completed:
-		t.Completed++
-	case Failed:
-		t.Failed++
-	case Expired:
-		t.Expired++
-	default:
-		t.Cancelled++
-	}
-}
-
 // Histogram counts durations in buckets that grow by 2%, beside the shortest and the longest: quantiles are
 // right to 1%, and exact while all durations are equal.
 type Histogram struct {
 	Buckets map[int]int64 `json:"buckets,omitempty"`
 	Min     time.Duration `json:"min_ms,omitzero"`
 	Max     time.Duration `json:"max_ms,omitzero"`
+	Sum     time.Duration `json:"sum_s,omitzero"`
 }
 
 // growth is by how much a bucket's upper end exceeds that of the one before.
 const growth = 1.02
 
-// Observe counts a duration.
+// Observe counts a duration; one that seems negative, because the wall clock was set, is counted as none.
 func (h *Histogram) Observe(d time.Duration) {
-	d = max(d, 0)
-	if len(h.Buckets) == 0 {
+	if d = max(d, 0); len(h.Buckets) == 0 {
 		*h = Histogram{Buckets: map[int]int64{}, Min: d, Max: d}
 	}
-	h.Min, h.Max = min(h.Min, d), max(h.Max, d)
+	h.Min, h.Max, h.Sum = min(h.Min, d), max(h.Max, d), h.Sum+d
 	h.Buckets[bucketOf(d)]++
 }
 
-// bucketOf returns the bucket of a duration: 0 up to a millisecond, i from growth^(i-1) to growth^i milliseconds.
+// bucketOf returns the bucket of a duration: 0 up to a microsecond, i from growth^(i-1) to growth^i microseconds.
 func bucketOf(d time.Duration) int {
-	ms := float64(d) / float64(time.Millisecond)
-	if ms <= 1 {
+	us := float64(d) / float64(time.Microsecond)
+	if us <= 1 {
 		return 0
 	}
-	return int(math.Ceil(math.Log(ms) / math.Log(growth)))
+	return int(math.Ceil(math.Log(us) / math.Log(growth)))
 }
 
 // Merge adds what another histogram counted.
@@ -82,10 +45,27 @@ func (h *Histogram) Merge(other Histogram) {
 	if len(h.Buckets) == 0 {
 		*h = Histogram{Buckets: map[int]int64{}, Min: other.Min, Max: other.Max}
 	}
-	h.Min, h.Max = min(h.Min, other.Min), max(h.Max, other.Max)
+	h.Min, h.Max, h.Sum = min(h.Min, other.Min), max(h.Max, other.Max), h.Sum+other.Sum
 	for b, n := range other.Buckets {
 		h.Buckets[b] += n
 	}
+}
+
+// Clone returns a copy that does not change any more.
+func (h Histogram) Clone() Histogram {
+	h.Buckets = maps.Clone(h.Buckets)
+	return h
+}
+
+// Below returns how many durations are not above d: those of its bucket are all taken for that.
+func (h *Histogram) Below(d time.Duration) (n int64) {
+	most := bucketOf(d)
+	for b, c := range h.Buckets {
+		if b <= most {
+			n += c
+		}
+	}
+	return n
 }
 
 // Count returns how many durations were counted.
@@ -105,7 +85,7 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	rank := max(int64(math.Ceil(q*float64(total))), 1)
 	for _, b := range slices.Sorted(maps.Keys(h.Buckets)) {
 		if rank -= h.Buckets[b]; rank <= 0 {
-			mid := time.Duration(math.Pow(growth, float64(b)-0.5) * float64(time.Millisecond))
+			mid := time.Duration(math.Pow(growth, float64(b)-0.5) * float64(time.Microsecond))
 			return min(max(mid, h.Min), h.Max)
 		}
 	}
@@ -130,38 +110,56 @@ type Stats struct {
 
 // Summarize sums statistics up. Hours that began before from are left out.
 func Summarize(all []Statistic, from, to time.Time) Stats {
-	sum, byType := Tally{}, map[string]*Tally{}
+	sum, byType := &Statistic{}, map[string]*Statistic{}
 	for i := range all {
 		n := &all[i]
 		if n.Type == "" || n.Hour.Before(from) || n.Hour.After(to) {
 			continue
 		}
-		sum.Add(n.Ends)
 		if byType[n.Type] == nil {
-			byType[n.Type] = &Tally{}
+			byType[n.Type] = &Statistic{}
 		}
-		byType[n.Type].Add(n.Ends)
+		sum.add(n)
+		byType[n.Type].add(n)
 	}
-	s := Stats{From: from, To: to, Totals: sum.Totals(), ByType: map[string]Totals{}}
-	for name, t := range byType {
-		s.ByType[name] = t.Totals()
+	s := Stats{From: from, To: to, Totals: sum.totals(), ByType: map[string]Totals{}}
+	for name, n := range byType {
+		if t := n.totals(); t.Total > 0 {
+			s.ByType[name] = t
+		}
 	}
 	return s
 }
 
-// Totals sums the tally up.
-func (t *Tally) Totals() Totals {
+// add adds what another statistic counted.
+func (s *Statistic) add(other *Statistic) {
+	if s.Events == nil {
+		s.Events = map[EventType]int64{}
+	}
+	for event, n := range other.Events {
+		s.Events[event] += n
+	}
+	s.Waits.Merge(other.Waits)
+	s.Runs.Merge(other.Runs)
+}
+
+// totals sums up the ends. A job that is revoked has failed.
+func (s *Statistic) totals() Totals {
 	r := Totals{
-		Total: t.Completed + t.Failed + t.Expired + t.Cancelled,
-		ByState: map[State]int64{Completed: t.Completed, Failed: t.Failed, Expired: t.Expired,
-			Cancelled: t.Cancelled},
-		P95Runtime: t.Runs.Quantile(0.95).Round(time.Millisecond),
+		ByState: map[State]int64{
+			Completed: s.Events[EventComplete], Failed: s.Events[EventFail] + s.Events[EventRevoke],
+			Expired: s.Events[EventExpire], Cancelled: s.Events[EventCancel],
+		},
+		P95Runtime: s.Runs.Quantile(0.95).Round(time.Millisecond),
+	}
+	for _, n := range r.ByState {
+		r.Total += n
 	}
 	if r.Total > 0 {
-		r.SuccessRate = float64(t.Completed) / float64(r.Total)
+		r.SuccessRate = float64(r.ByState[Completed]) / float64(r.Total)
 	}
-	if t.Waits > 0 {
-		r.AvgWait = (t.WaitSum / time.Duration(t.Waits)).Round(time.Millisecond)
+	if n := s.Waits.Count(); n > 0 {
+		r.AvgWait = (s.Waits.Sum / time.Duration(n)).Round(time.Millisecond)
 	}
 	return r
 }
@@ -175,21 +173,23 @@ type Decisions struct {
 
 // Decide sums up the events of statistics. Hours that began before from are left out.
 func Decide(all []Statistic, from time.Time, days int) Decisions {
-	d := Decisions{Days: days, Events: map[EventType]int64{}, Tags: map[string]map[EventType]int64{}}
+	sum, byTag := &Statistic{Events: map[EventType]int64{}}, map[string]*Statistic{}
 	for i := range all {
-		n, to := &all[i], d.Events
-		if n.Type != "" || n.Hour.Before(from) {
+		n, to := &all[i], sum
+		if n.Hour.Before(from) {
 			continue
 		}
 		if n.Tag != "" {
-			if to = d.Tags[n.Tag]; to == nil {
-				to = map[EventType]int64{}
-				d.Tags[n.Tag] = to
+			if to = byTag[n.Tag]; to == nil {
+				to = &Statistic{}
+				byTag[n.Tag] = to
 			}
 		}
-		for event, count := range n.Events {
-			to[event] += count
-		}
+		to.add(n)
+	}
+	d := Decisions{Days: days, Events: sum.Events, Tags: map[string]map[EventType]int64{}}
+	for tag, n := range byTag {
+		d.Tags[tag] = n.Events
 	}
 	return d
 }

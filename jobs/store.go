@@ -28,14 +28,18 @@ type Memo struct {
 }
 
 // Statistic sums up what happened within an hour, as one manager saw it: to the jobs of one type, or to those
-// with one tag. With neither it has the events of all jobs.
+// with one tag. With neither it has the events of no job.
 type Statistic struct {
 	Hour   time.Time           `json:"hour"`   // its beginning, UTC
 	Source string              `json:"source"` // tells managers apart, of one store at one time or one after another
 	Type   string              `json:"type,omitzero"`
 	Tag    string              `json:"tag,omitzero"`
-	Ends   Tally               `json:"ends,omitempty"`   // of a type
-	Events map[EventType]int64 `json:"events,omitempty"` // otherwise
+	Events map[EventType]int64 `json:"events,omitempty"`
+
+	// Of a type, for jobs that ended: from when they could run until they were first leased, if they were, and how long
+	// their last attempts took.
+	Waits Histogram `json:"waits,omitzero"`
+	Runs  Histogram `json:"runs,omitzero"`
 }
 
 // Store remembers jobs. It decides nothing: it keeps what the rules changed, and hands it back. Implementations

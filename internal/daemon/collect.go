@@ -11,7 +11,6 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/jobs"
-	"github.com/lokt-dev/lokt/jobs/engine"
 )
 
 // collector tells Prometheus about the process and the scheduler.
@@ -35,14 +34,17 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// durations makes a metric, in seconds, of engine.Durations.
-func durations(desc *prometheus.Desc, d *engine.Durations) prometheus.Metric {
-	buckets, below := map[float64]uint64{}, uint64(0)
-	for i, bound := range d.Bounds {
-		below += d.Counts[i]
-		buckets[bound.Seconds()] = below
+// durations makes a metric, in seconds, of a histogram.
+func durations(name, help string, h *jobs.Histogram) prometheus.Metric {
+	const ms, s, m, hour = time.Millisecond, time.Second, time.Minute, time.Hour
+	buckets := map[float64]uint64{}
+	for _, bound := range []time.Duration{
+		ms / 10, ms / 4, ms / 2, ms, 2 * ms, 5 * ms, 10 * ms, 25 * ms, 50 * ms, 100 * ms, 250 * ms, 500 * ms, s, 5 * s, 15 * s, m, 5 * m, 15 * m, hour,
+		4 * hour, 24 * hour,
+	} {
+		buckets[bound.Seconds()] = uint64(h.Below(bound))
 	}
-	return prometheus.MustNewConstHistogram(desc, d.Count, d.Sum.Seconds(), buckets)
+	return prometheus.MustNewConstHistogram(prometheus.NewDesc(name, help, nil, nil), uint64(h.Count()), h.Sum.Seconds(), buckets)
 }
 
 // gauge sends a value of this moment, whose labels are given as names and values in turn.
@@ -88,9 +90,9 @@ func (c *collector) jobs(out chan<- prometheus.Metric) {
 	counter(out, "lokt_scheduler_store_failures_total", "Turns of the scheduler that the store did not say it had stored.", float64(m.Failures))
 	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedRequests), "kind", "lease")
 	gauge(out, "lokt_scheduler_parked", "Requests that wait.", float64(m.ParkedHeartbeats), "kind", "heartbeat")
-	out <- durations(prometheus.NewDesc("lokt_scheduler_queue_wait_seconds", "For how long jobs that were leased could have run.", nil, nil), &m.Wait)
-	out <- durations(prometheus.NewDesc("lokt_scheduler_run_seconds", "How long leases lasted that ended.", nil, nil), &m.Run)
-	out <- durations(prometheus.NewDesc("lokt_scheduler_turn_seconds", "How long it took to store what the scheduler decided in one turn.", nil, nil), &m.Store)
+	out <- durations("lokt_scheduler_queue_wait_seconds", "For how long jobs that were leased could have run.", &m.Wait)
+	out <- durations("lokt_scheduler_run_seconds", "How long leases lasted that ended.", &m.Run)
+	out <- durations("lokt_scheduler_turn_seconds", "How long it took to store what the scheduler decided in one turn.", &m.Store)
 	now := time.Now()
 	for _, p := range jobs.Priorities() {
 		age := 0.0

@@ -171,7 +171,7 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 		return nil
 	}
 	o := d.c.Jobs
-	o.Locks, o.Shared, o.MaxParked = d.locks, d.stores.shared, d.c.MaxParked
+	o.Locks, o.MaxParked = d.locks, d.c.MaxParked
 	if d.jobs, err = manager.Open(ctx, d.meter.jobs(d.stores.jobs), o); err != nil {
 		return fmt.Errorf("open the scheduler: %w", err)
 	}

@@ -22,7 +22,6 @@ type stores struct {
 	locks     lokt.Store
 	events    lokt.EventLog // nil if the store keeps none
 	jobs      jobs.Store    // nil if there is no scheduler
-	shared    bool          // other daemons may use the jobs at the same time
 	databases []*sqlstore.DB
 	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process
 	close     []func() error
@@ -82,7 +81,6 @@ func openStores(ctx context.Context, c *Config, address string, log *slog.Logger
 	if s.jobs == nil {
 		return s, usagef("%s keeps no jobs: %s", name, namesJobs)
 	}
-	_, s.shared = s.jobs.(jobs.Sharer)
 	return s, nil
 }
 

@@ -34,12 +34,14 @@ func (e *Engine) watchClock(before time.Duration) {
 		return
 	}
 	e.must = true
-	e.note(jobs.EventClock, nil, "", "", "", "the wall clock was set by "+moved.Round(time.Millisecond).String())
+	e.note(nil, jobs.Event{
+		Type: jobs.EventClock, Reason: "the wall clock was set by " + moved.Round(time.Millisecond).String(),
+	})
 	if e.cfg.Shared {
-		for _, h := range e.leases {
-			h.expires = max(h.expires, plus(e.Now.Mono, e.cfg.Life()))
-			h.lease.ExpiresAt = e.Now.Wall.Add(e.cfg.Life())
-			e.store(h.entry)
+		for _, en := range e.leases {
+			en.expires = max(en.expires, plus(e.Now.Mono, e.cfg.Life()))
+			en.Lease.ExpiresAt = e.Now.Wall.Add(e.cfg.Life())
+			e.store(en)
 		}
 	}
 }

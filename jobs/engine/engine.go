@@ -22,10 +22,16 @@ const (
 
 // entry is a living job, and where it stands.
 type entry struct {
-	job      jobs.Job
-	hold     *hold
-	attempts []jobs.Attempt // that ended
-	pending  bool           // it is kept for a request, until its locks are taken
+	jobs.Record
+	pending bool // it is kept for a request, until its locks are taken
+
+	// of its lease, if it has one
+	worker   *worker
+	expires  time.Duration // unless there is a heartbeat
+	runUntil time.Duration // never without a limit
+	alarm    time.Duration // deadline when it was last looked at: heartbeats move only the deadline
+	alarmAt  int           // place in engine.deadlines
+	beats    []*waiter     // that wait
 
 	in      *list.List // its shelf
 	inShelf *list.Element
@@ -59,11 +65,11 @@ type Engine struct {
 	unlocking map[string]*unlocking // by lease ID
 	kept      int                   // units of these
 	reserved  reservation
-	leases    map[string]*hold
-	leased    int     // units
-	quick     []*hold // of one call of Quick
-	deadlines *queue[*hold]
-	limits    []*hold // with a declared runtime, by its end
+	leases    map[string]*entry
+	leased    int      // units
+	found     []*entry // leases of the heartbeats that are looked at
+	deadlines *queue[*entry]
+	limits    []*entry // with a declared runtime, by its end
 
 	workers  map[string]*worker
 	heard    list.List          // of *worker, last comes first
@@ -77,12 +83,11 @@ type Engine struct {
 	more     bool                // it left some of that to the next turn, which is due at once
 	draining bool
 	asked    map[requestKey]*waiter
-	granted  map[requestKey]*hold
+	granted  map[requestKey]*entry
 	keys     map[string]*entry // living jobs by idempotency key
 	memos    map[string]*memo
 	fading   *queue[*memo] // by until
 	source   string        // of statistics
-	Metrics  *Metrics      // what was counted since they were taken
 
 	record
 }
@@ -92,19 +97,19 @@ func newEngine(cfg jobs.Config) *Engine {
 		cfg: cfg.WithDefaults(), jobs: map[string]*entry{},
 		groups: map[shape]*group{},
 		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*waiter{},
-		unlocking: map[string]*unlocking{}, leases: map[string]*hold{},
+		unlocking: map[string]*unlocking{}, leases: map[string]*entry{},
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
-		granted: map[requestKey]*hold{}, keys: map[string]*entry{}, memos: map[string]*memo{}, Metrics: NewMetrics(),
+		granted: map[requestKey]*entry{}, keys: map[string]*entry{}, memos: map[string]*memo{},
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	due := func(en *entry) *int { return &en.dueAt }
-	e.timed = newQueue(due, func(a, b *entry) bool { return a.job.ReadyAt.Before(b.job.ReadyAt) })
+	e.timed = newQueue(due, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
 	e.backoffs = newQueue(due, func(a, b *entry) bool { return a.due < b.due })
 	e.blocked = newQueue(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
 	e.fading = newQueue(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
-	e.deadlines = newQueue(func(h *hold) *int { return &h.at }, func(a, b *hold) bool {
-		return a.alarm < b.alarm || a.alarm == b.alarm && a.lease.ID < b.lease.ID
+	e.deadlines = newQueue(func(en *entry) *int { return &en.alarmAt }, func(a, b *entry) bool {
+		return a.alarm < b.alarm || a.alarm == b.alarm && a.LeaseID < b.LeaseID
 	})
 	e.ends = newQueue(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
@@ -112,71 +117,16 @@ func newEngine(cfg jobs.Config) *Engine {
 	return e
 }
 
-// Op is a request to the engine: one of the types below.
+// Op is a request to the engine: a type of this package with one of the methods below.
 type Op any
 
-// What may be asked of an engine.
-type (
-	// Submit queues jobs: all of them, or none.
-	Submit struct{ Jobs []NewJob }
-	// NewJob is a job to be queued, under the ID that it will have.
-	NewJob struct {
-		jobs.Spec
-		ID string
-	}
-	// Request asks for a lease, which will have that ID. Jitter is from 0 to 1.
-	Request struct {
-		jobs.Request
-		LeaseID string
-		Jitter  float64
-	}
-	// Heartbeat extends a lease.
-	Heartbeat struct{ jobs.Heartbeat }
-	// HeartbeatMany extends leases of one worker.
-	HeartbeatMany struct {
-		WorkerID string
-		LeaseIDs []string
-	}
-	// Complete ends a lease as its worker says.
-	Complete struct{ jobs.Completion }
-	// Report keeps what a worker tells about its job.
-	Report struct{ jobs.Progress }
-	// Cancel ends a queued job, or asks the worker of a leased one to stop.
-	Cancel struct{ JobID, Reason string }
-	// Revoke ends a lease, and fails its job.
-	Revoke struct{ LeaseID, Reason string }
-	// Withdraw forgets a call whose client has gone.
-	Withdraw struct{ CallID uint64 }
-	// Return takes back a lease that nobody was told of.
-	Return struct{ LeaseID string }
-	// Drain hands out nothing from now on. The last turn stores everything.
-	Drain struct{ Last bool }
-	// Freeze closes or opens the queue to jobs of a type, or to all.
-	Freeze struct {
-		Type   string
-		Frozen bool
-	}
-	// Locked answers TakeLocks: with the tokens by name, or the lock that could not be had.
-	Locked struct {
-		Order   LockOrder
-		Tokens  map[string]uint64
-		Blocked string
-	}
-	// Unlocked answers FreeLocks.
-	Unlocked struct{ LeaseID string }
-	// Vacant says that somebody outside has given a lock back.
-	Vacant struct{ Lock string }
-	// Get reads a job that has not ended.
-	Get struct{ JobID string }
-	// List reads jobs that have not ended.
-	List struct{ jobs.Filter }
-	// Status reads the capacity and its use.
-	Status struct{}
-	// Workers reads who asks.
-	Workers struct{}
-	// History reads the statistics of the hours that are in memory.
-	History struct{}
-)
+// action is an Op that may change something.
+type action interface {
+	do(e *Engine, id uint64) Reply
+}
+
+// query is an Op that only reads: it is answered at the end of the turn.
+type query interface{ read(e *Engine) Reply }
 
 // Call is an op with the number under which it is answered, in this turn or a later one.
 type Call struct {
@@ -184,11 +134,12 @@ type Call struct {
 	Op Op
 }
 
-// Reply is the answer to a request.
+// Reply is the answer to a request, with its number.
 type Reply struct {
 	ID     uint64
 	Result any
 	Err    error
+	later  bool // it is none: the answer comes later
 }
 
 // Outcome is what comes out of a turn.
@@ -226,7 +177,9 @@ func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder)
 	}
 	e.timeOut()
 	for _, r := range requests {
-		e.read(r.ID, r.Op)
+		if q, ok := r.Op.(query); ok {
+			e.answer(r.ID, q.read(e))
+		}
 	}
 	out := e.finish()
 	out.Taken = len(requests)
@@ -239,7 +192,7 @@ func (e *Engine) timeOut() {
 		if w := e.ends.top(); w.ask != nil {
 			e.deny(w)
 		} else {
-			e.settle(w, e.beatAnswer(w.hold), nil)
+			e.settle(w, Reply{Result: []jobs.LeaseAnswer{e.beatAnswer(w.beat)}})
 		}
 	}
 }
@@ -251,7 +204,7 @@ func (e *Engine) begin(now Instant) {
 	e.watchClock(before)
 	e.moved, e.more = 0, false
 	e.expire()
-	for e.timed.Len() > 0 && !e.timed.top().job.ReadyAt.After(e.Now.Wall) {
+	for e.timed.Len() > 0 && !e.timed.top().ReadyAt.After(e.Now.Wall) {
 		e.arrive(e.timed.top())
 	}
 	for e.backoffs.Len() > 0 && e.backoffs.top().due <= e.Now.Mono {
@@ -284,51 +237,10 @@ func (e *Engine) sweep() {
 
 // apply does what a request asks for. Answers to what only reads come later.
 func (e *Engine) apply(id uint64, o Op) {
-	switch o := o.(type) {
-	case Submit:
-		e.submit(id, o.Jobs)
-	case Request:
-		e.ask(id, &o)
-	case Heartbeat:
-		e.beatOne(id, &o.Heartbeat)
-	case HeartbeatMany:
-		e.reply(id, e.beatAll(o.WorkerID, o.LeaseIDs))
-	case Complete:
-		applied, err := e.complete(&o.Completion)
-		if u := e.unlocking[o.LeaseID]; u != nil && applied {
-			u.call = id
-		} else {
-			e.answer(id, applied, err)
+	if a, ok := o.(action); ok {
+		if r := a.do(e, id); !r.later {
+			e.answer(id, r)
 		}
-	case Report:
-		e.answer(id, nil, e.report(&o.Progress))
-	case Cancel:
-		state, err := e.cancel(o.JobID, o.Reason)
-		e.answer(id, state, err)
-	case Revoke:
-		e.answer(id, nil, e.revoke(o.LeaseID, o.Reason))
-	case Freeze:
-		e.freeze(o.Type, o.Frozen)
-		e.reply(id, nil)
-	case Withdraw:
-		e.withdraw(o.CallID)
-		e.reply(id, nil)
-	case Return:
-		e.giveBack(o.LeaseID)
-		e.reply(id, nil)
-	case Drain:
-		e.drain()
-		e.last = o.Last
-		e.reply(id, nil)
-	case Locked:
-		e.locked(&o)
-		e.reply(id, nil)
-	case Unlocked:
-		e.unlocked(o.LeaseID)
-		e.reply(id, nil)
-	case Vacant:
-		e.vacant(o.Lock)
-		e.reply(id, nil)
 	}
 }
 
@@ -336,7 +248,7 @@ func (e *Engine) apply(id uint64, o Op) {
 func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 	en.due = due
 	switch {
-	case byWall && en.job.ReadyAt.After(e.Now.Wall):
+	case byWall && en.ReadyAt.After(e.Now.Wall):
 		en.waitsIn = e.timed
 	case !byWall && due > e.Now.Mono:
 		en.waitsIn = e.backoffs
@@ -365,39 +277,48 @@ func (e *Engine) unqueue(en *entry) {
 
 // drop forgets a job that has ended.
 func (e *Engine) drop(en *entry) {
-	delete(e.jobs, en.job.ID)
-	if e.keys[en.job.IdempotencyKey] == en {
-		delete(e.keys, en.job.IdempotencyKey)
+	delete(e.jobs, en.ID)
+	if e.keys[en.IdempotencyKey] == en {
+		delete(e.keys, en.IdempotencyKey)
 	}
 }
 
 // free returns the units that could be handed out; it is negative if more are leased than there should be.
 func (e *Engine) free() int { return e.cfg.Usable() - e.leased - e.kept }
 
-// freeze closes or opens the lines of a type, or of all.
-func (e *Engine) freeze(jobType string, frozen bool) {
-	if e.frozen[jobType] == frozen {
-		return
-	}
-	what := jobs.EventFreeze
-	if frozen {
-		e.frozen[jobType] = true
-	} else {
-		what = jobs.EventUnfreeze
-		delete(e.frozen, jobType)
-	}
-	e.must = true
-	e.note(what, nil, "", "", jobType, "")
-	e.reopenAll()
+// Freeze closes or opens the queue to jobs of a type, or to all.
+type Freeze struct {
+	Type   string
+	Frozen bool
 }
 
-// drain answers all that wait, and hands out nothing from now on.
-func (e *Engine) drain() {
-	e.draining = true
+func (o Freeze) do(e *Engine, _ uint64) Reply {
+	if e.frozen[o.Type] == o.Frozen {
+		return Reply{}
+	}
+	what := jobs.EventFreeze
+	if o.Frozen {
+		e.frozen[o.Type] = true
+	} else {
+		what = jobs.EventUnfreeze
+		delete(e.frozen, o.Type)
+	}
+	e.must = true
+	e.note(nil, jobs.Event{Type: what, Code: o.Type})
+	e.reopenAll()
+	return Reply{}
+}
+
+// Drain answers all that wait, and hands out nothing from now on. The last turn stores everything.
+type Drain struct{ Last bool }
+
+func (o Drain) do(e *Engine, _ uint64) Reply {
+	e.draining, e.last = true, o.Last
 	for _, w := range e.waiters {
 		w.until = e.Now.Mono
 		e.ends.fix(w)
 	}
+	return Reply{}
 }
 
 // Next returns the moment at which the engine has something to do without being asked; never if there is none.
@@ -409,7 +330,7 @@ func (e *Engine) Next() time.Duration {
 	}
 	consider(e.soonest())
 	if e.timed.Len() > 0 { // the wall clock may be set: look at it now and then
-		consider(plus(e.Now.Mono, min(e.timed.top().job.ReadyAt.Sub(e.Now.Wall), wallCheck)))
+		consider(plus(e.Now.Mono, min(e.timed.top().ReadyAt.Sub(e.Now.Wall), wallCheck)))
 	}
 	if e.ends.Len() > 0 {
 		consider(e.ends.top().until)

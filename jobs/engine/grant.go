@@ -66,7 +66,7 @@ type waiter struct {
 	kept    *entry // a job that is kept for it, until its locks are taken
 	gone    bool   // its client
 
-	hold *hold // of a heartbeat
+	beat *entry // of a heartbeat: the job
 }
 
 // idle reports whether the worker holds no lease, nor is about to.
@@ -114,41 +114,50 @@ func (e *Engine) worker(id string) *worker {
 	return w
 }
 
-// ask takes in a worker's request, to be matched at the end of the turn.
-func (e *Engine) ask(id uint64, op *Request) {
-	w := e.worker(op.WorkerID)
-	if key := profileKey(&op.Request); w.profile == nil || w.profile.key != key {
-		w.profile = newProfile(key, &op.Request)
+// Request asks for a lease, which will have that ID, and is answered with a jobs.Grant. Jitter is from 0 to 1.
+type Request struct {
+	jobs.Request
+	LeaseID string
+	Jitter  float64
+}
+
+// do takes the request in, to be matched at the end of the turn.
+func (o Request) do(e *Engine, id uint64) Reply {
+	w := e.worker(o.WorkerID)
+	if key := profileKey(&o.Request); w.profile == nil || w.profile.key != key {
+		w.profile = newProfile(key, &o.Request)
 	}
 	e.see(w)
-	if h := e.leases[op.LeaseID]; h != nil { // asked again, because it was not known whether its answer was stored
-		e.reply(id, e.grantOf(h.lease, h.entry))
-		return
+	if en := e.leases[o.LeaseID]; en != nil { // asked again, because it was not known whether its answer was stored
+		return Reply{Result: e.grantOf(en.Lease, en)}
 	}
-	if op.RequestID != "" && e.again(id, op) {
-		return
+	key := requestKey{o.WorkerID, o.RequestID}
+	if o.RequestID != "" {
+		if g, granted := e.again(key); granted {
+			return Reply{Result: g}
+		}
 	}
 	until := e.Now.Mono
 	if !e.draining && len(e.waiters) < e.cfg.MaxParked {
-		until = plus(until, op.Wait)
+		until = plus(until, o.Wait)
 	}
-	key := requestKey{op.WorkerID, op.RequestID}
 	if first := e.asked[key]; first != nil {
 		first.calls = append(first.calls, id)
 		first.until = until
 		e.ends.fix(first)
 		e.waiters[id] = first
-		return
+		return Reply{later: true}
 	}
 	e.arrivals++
-	wt := &waiter{id: id, calls: []uint64{id}, until: until, arrival: e.arrivals, ask: op, worker: w, profile: w.profile}
+	wt := &waiter{id: id, calls: []uint64{id}, until: until, arrival: e.arrivals, ask: &o, worker: w, profile: w.profile}
 	w.asks++
 	e.waiters[id] = wt
 	e.ends.push(wt)
-	if op.RequestID != "" {
+	if o.RequestID != "" {
 		e.asked[key] = wt
 	}
 	e.line(wt)
+	return Reply{later: true}
 }
 
 // line puts a request among those of its profile, in order of arrival, to be matched in this turn.
@@ -176,10 +185,10 @@ func (e *Engine) unline(w *waiter) {
 }
 
 // settle answers a request or a heartbeat that waits.
-func (e *Engine) settle(w *waiter, result any, err error) {
+func (e *Engine) settle(w *waiter, r Reply) {
 	e.dismiss(w)
 	for _, id := range w.calls {
-		e.answer(id, result, err)
+		e.answer(id, r)
 	}
 }
 
@@ -190,7 +199,7 @@ func (e *Engine) dismiss(w *waiter) {
 	}
 	e.ends.remove(w)
 	if w.ask == nil {
-		w.hold.beats = slices.DeleteFunc(w.hold.beats, func(b *waiter) bool { return b == w })
+		w.beat.beats = slices.DeleteFunc(w.beat.beats, func(b *waiter) bool { return b == w })
 		return
 	}
 	w.worker.asks--
@@ -198,20 +207,23 @@ func (e *Engine) dismiss(w *waiter) {
 	delete(e.asked, requestKey{w.worker.id, w.ask.RequestID})
 }
 
-// withdraw forgets a call whose client has gone, and answers it.
-func (e *Engine) withdraw(id uint64) {
-	w := e.waiters[id]
-	if w == nil {
-		return
-	}
-	if len(w.calls) > 1 {
-		delete(e.waiters, id)
-		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == id })
-	} else {
+// Withdraw forgets a call whose client has gone, and answers it.
+type Withdraw struct{ CallID uint64 }
+
+func (o Withdraw) do(e *Engine, _ uint64) Reply {
+	w := e.waiters[o.CallID]
+	switch {
+	case w == nil:
+		return Reply{}
+	case len(w.calls) > 1:
+		delete(e.waiters, o.CallID)
+		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == o.CallID })
+	default:
 		w.gone = true
 		e.dismiss(w)
 	}
-	e.fail(id, errWithdrawn)
+	e.answer(o.CallID, Reply{Err: errWithdrawn})
+	return Reply{}
 }
 
 // errWithdrawn is the answer to a call whose client has gone.
@@ -220,33 +232,30 @@ var errWithdrawn = errors.New("withdrawn")
 // requestKey identifies a request that may be sent again.
 type requestKey struct{ worker, request string }
 
-// again answers a request whose request was granted before.
-func (e *Engine) again(id uint64, op *Request) bool {
-	key := requestKey{op.WorkerID, op.RequestID}
-	if h := e.granted[key]; h != nil {
-		e.reply(id, e.grantOf(h.lease, h.entry))
-		return true
+// again returns what a request was granted before.
+func (e *Engine) again(key requestKey) (g jobs.Grant, granted bool) {
+	if en := e.granted[key]; en != nil {
+		return e.grantOf(en.Lease, en), true
 	}
 	m := e.recall(key.memo())
 	if m == nil {
-		return false
+		return g, false
 	}
 	if en := e.jobs[m.JobID]; en != nil {
-		e.reply(id, e.grantOf(*m.Lease, en))
-	} else {
-		e.reply(id, jobs.Grant{Lease: e.advertised(*m.Lease), Job: jobs.Job{ID: m.JobID}})
+		return e.grantOf(m.Lease, en), true
 	}
-	return true
+	return jobs.Grant{Lease: e.advertised(m.Lease), Job: jobs.Job{ID: m.JobID}}, true
 }
 
-func (e *Engine) grantOf(l jobs.Lease, en *entry) jobs.Grant {
-	return jobs.Grant{Lease: e.advertised(l), Job: en.job}
+func (e *Engine) grantOf(l *jobs.Lease, en *entry) jobs.Grant {
+	return jobs.Grant{Lease: e.advertised(l), Job: en.Job}
 }
 
 // advertised returns the lease with what workers are told beside it.
-func (e *Engine) advertised(l jobs.Lease) jobs.Lease {
-	l.TTL, l.Interval = e.cfg.TTL, e.cfg.Interval()
-	return l
+func (e *Engine) advertised(l *jobs.Lease) jobs.Lease {
+	told := *l
+	told.TTL, told.Interval = e.cfg.TTL, e.cfg.Interval()
+	return told
 }
 
 // match hands out what can be handed out. When it is done, no request that waits could be granted, unless more is
@@ -265,7 +274,7 @@ func (e *Engine) match() {
 		}
 		var pick *entry
 		for _, p := range among {
-			if c := e.best(p); c != nil && (pick == nil || c.job.Before(&pick.job)) {
+			if c := e.best(p); c != nil && (pick == nil || c.Before(&pick.Job)) {
 				pick = c
 			}
 		}
@@ -295,7 +304,7 @@ func (e *Engine) best(p *profile) *entry {
 		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, (*waiter).idle) {
 			continue
 		}
-		if c := e.reserved.first(g.open); c != nil && (best == nil || c.job.Before(&best.job)) {
+		if c := e.reserved.first(g.open); c != nil && (best == nil || c.Before(&best.Job)) {
 			best = c
 		}
 	}
@@ -309,7 +318,7 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 		if !p.takes(en.line.group) {
 			continue
 		}
-		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.job.Unique || w.worker.busy == 0 })
+		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.Unique || w.worker.busy == 0 })
 		if i >= 0 && (first == nil || p.asks[i].arrival < first.arrival) {
 			first = p.asks[i]
 		}
@@ -321,15 +330,15 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
 	w.worker.busy++
-	if len(en.job.Locks) > 0 {
-		e.take(en.job.Locks, w.ask.LeaseID)
+	if len(en.Locks) > 0 {
+		e.take(en.Locks, w.ask.LeaseID)
 		if e.cfg.Locking {
 			en.pending, w.kept = true, en
 			e.pendings[w.ask.LeaseID] = w
-			e.kept += en.job.Units
+			e.kept += en.Units
 			e.ends.remove(w)
 			e.unline(w)
-			e.order(TakeLocks, w.ask.LeaseID, en.job.ID, en.job.Locks)
+			e.order(en.locksFor(w.ask.LeaseID), TakeLocks)
 			return
 		}
 	}
@@ -339,53 +348,31 @@ func (e *Engine) keep(w *waiter, en *entry) {
 // grant makes a lease and answers the request. The job is out of its line,
 // its worker counted as busy, and its locks are taken, with those tokens.
 func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
-	j := &en.job
-	j.Attempt++
-	j.Token = max(j.Token, e.tokenFloor) + 1
-	j.State, j.LeaseID, j.Code = jobs.Leased, w.ask.LeaseID, ""
-	if j.StartedAt.IsZero() {
-		j.StartedAt = e.Now.Wall
+	en.Attempt++
+	en.Token = max(en.Token, e.tokenFloor) + 1
+	en.State, en.LeaseID, en.Code = jobs.Leased, w.ask.LeaseID, ""
+	if en.StartedAt.IsZero() {
+		en.StartedAt = e.Now.Wall
 	}
-	if j.Output != nil && (j.Output.Progress != nil || j.Output.Error != nil) {
-		r := j.Report()
+	if en.Output != nil && (en.Output.Progress != nil || en.Output.Error != nil) {
+		r := en.Report()
 		r.Progress, r.Error = nil, nil
 	}
-	l := jobs.Lease{
-		ID: w.ask.LeaseID, JobID: j.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: j.Units,
-		Token: j.Token, Attempt: j.Attempt,
+	l := &jobs.Lease{
+		ID: w.ask.LeaseID, JobID: en.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: en.Units,
+		Token: en.Token, Attempt: en.Attempt,
 		IssuedAt: e.Now.Wall, ExpiresAt: e.Now.Wall.Add(e.cfg.Life()), LastHeartbeat: e.Now.Wall,
 		LockTokens: locks,
 	}
 	runUntil := Never
-	if j.MaxRuntime > 0 {
-		l.RunUntil, runUntil = e.Now.Wall.Add(j.MaxRuntime), plus(e.Now.Mono, j.MaxRuntime)
+	if en.MaxRuntime > 0 {
+		l.RunUntil, runUntil = e.Now.Wall.Add(en.MaxRuntime), plus(e.Now.Mono, en.MaxRuntime)
 	}
-	e.addHold(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
-	e.Metrics.Wait.Observe(e.Now.Mono - en.ready)
+	e.addLease(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
 	e.touch(en)
-	e.note(jobs.EventGrant, en, l.ID, l.WorkerID, "", "")
-	e.settle(w, e.grantOf(l, en), nil)
+	e.note(en, jobs.Event{Type: jobs.EventGrant, Took: e.Now.Mono - en.ready})
+	e.settle(w, Reply{Result: e.grantOf(l, en)})
 }
-
-// addHold makes a lease count.
-func (e *Engine) addHold(l jobs.Lease, en *entry, w *worker, expires, runUntil time.Duration) {
-	h := &hold{lease: l, entry: en, worker: w, expires: expires, runUntil: runUntil}
-	h.alarm = h.deadline()
-	en.hold = h
-	e.leases[l.ID] = h
-	e.deadlines.push(h)
-	if runUntil != Never {
-		i, _ := slices.BinarySearchFunc(e.limits, runUntil, byRunUntil)
-		e.limits = slices.Insert(e.limits, i, h)
-	}
-	if l.RequestID != "" {
-		e.granted[requestKey{l.WorkerID, l.RequestID}] = h
-	}
-	e.leased += l.Units
-	w.leases++
-}
-
-func byRunUntil(h *hold, t time.Duration) int { return cmp.Compare(h.runUntil, t) }
 
 // deny answers a request that there is nothing for.
 func (e *Engine) deny(w *waiter) {
@@ -399,8 +386,7 @@ func (e *Engine) deny(w *waiter) {
 		}
 		d.RetryAfter = retryAfter(e.nextChance(), w.ask.Jitter)
 	}
-	e.Metrics.Denied[d.Code]++
-	e.settle(w, jobs.Grant{Denied: d}, nil)
+	e.settle(w, Reply{Result: jobs.Grant{Denied: d}})
 }
 
 // nextChance returns how long it is until a lease expires, a job is due or a lock is tried again; never if none
@@ -414,7 +400,7 @@ func (e *Engine) nextChance() time.Duration {
 		next -= e.Now.Mono
 	}
 	if e.timed.Len() > 0 {
-		next = min(next, e.timed.top().job.ReadyAt.Sub(e.Now.Wall))
+		next = min(next, e.timed.top().ReadyAt.Sub(e.Now.Wall))
 	}
 	return next
 }
@@ -422,8 +408,8 @@ func (e *Engine) nextChance() time.Duration {
 // soonest returns when the first lease expires, backoff ends or lock is tried again; never if there is none.
 func (e *Engine) soonest() time.Duration {
 	next := Never
-	if h := e.firstDeadline(); h != nil {
-		next = h.deadline()
+	if en := e.firstDeadline(); en != nil {
+		next = en.deadline()
 	}
 	if e.backoffs.Len() > 0 {
 		next = min(next, e.backoffs.top().due)

@@ -28,23 +28,13 @@ func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
 	return e
 }
 
-// know takes a stored record in.
-func (e *Engine) know(en *entry, r *jobs.Record) {
-	en.job, en.attempts = r.Job, r.Attempts
-	e.jobs[r.ID] = en
-	if r.IdempotencyKey != "" {
-		e.keys[r.IdempotencyKey] = en
-	}
-}
-
 // wait puts a stored job that has no lease where it waits.
 func (e *Engine) wait(en *entry) {
-	j := &en.job
-	if j.State != jobs.Queued || en.pending {
+	if en.State != jobs.Queued || en.pending {
 		return
 	}
-	ahead := j.ReadyAt.Sub(e.Now.Wall)
-	if j.Attempt == 0 || ahead <= 0 {
+	ahead := en.ReadyAt.Sub(e.Now.Wall)
+	if en.Attempt == 0 || ahead <= 0 {
 		e.queue(en, 0, true)
 		en.ready = plus(e.Now.Mono, min(ahead, 0)) // it may have waited for long
 		return
@@ -53,7 +43,7 @@ func (e *Engine) wait(en *entry) {
 }
 
 // putLease makes a stored lease count, for at least so long from now.
-func (e *Engine) putLease(en *entry, l jobs.Lease, life time.Duration) {
+func (e *Engine) putLease(en *entry, l *jobs.Lease, life time.Duration) {
 	expires, runUntil := plus(e.Now.Mono, life), Never
 	if until := e.Now.Wall.Add(life); until.After(l.ExpiresAt) {
 		l.ExpiresAt = until
@@ -64,10 +54,8 @@ func (e *Engine) putLease(en *entry, l jobs.Lease, life time.Duration) {
 	w := e.worker(l.WorkerID)
 	e.see(w)
 	w.busy++
-	e.addHold(l, en, w, expires, runUntil)
-	if len(en.job.Locks) > 0 {
-		e.take(en.job.Locks, l.ID)
-	}
+	e.addLease(l, en, w, expires, runUntil)
+	e.take(en.Locks, l.ID)
 }
 
 func (e *Engine) followMemos(all []jobs.Memo) {
@@ -118,31 +106,41 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 			return
 		}
 		en = &entry{}
+		e.jobs[r.ID] = en
 	}
-	if h := en.hold; h != nil && (r.Lease == nil || r.Lease.ID != h.lease.ID) {
-		e.dropHold(h, "")
+	if en.Lease != nil && (r.Lease == nil || r.Lease.ID != en.Lease.ID) {
+		e.dropLease(en, "")
 		e.take(r.Locks, "")
 	}
-	asked, changed := r.Cancel && !en.job.Cancel, en.job.ID == "" || r.Revision != en.job.Revision
+	held := en.Lease
+	var lease *jobs.Lease // nobody else's to change
+	if r.Lease != nil {
+		l := *r.Lease
+		lease = &l
+	}
+	asked, changed := r.Cancel && !en.Cancel, en.ID == "" || r.Revision != en.Revision
 	if changed {
 		e.unqueue(en)
-		e.know(en, r)
+		en.Record = *r
+		en.Lease = held
+		if r.IdempotencyKey != "" {
+			e.keys[r.IdempotencyKey] = en
+		}
 		e.file(en)
 	}
-	switch h := en.hold; {
+	switch {
 	case r.State.Ended():
 		e.drop(en)
-	case r.Lease == nil && changed:
+	case lease == nil && changed:
 		e.wait(en)
-	case r.Lease != nil && h == nil:
-		e.putLease(en, *r.Lease, life(r.Lease))
-	case r.Lease != nil:
-		h.lease = *r.Lease
-		h.expires = plus(e.Now.Mono, h.lease.ExpiresAt.Sub(e.Now.Wall))
-		h.alarm = min(h.alarm, h.deadline())
-		e.deadlines.fix(h)
+	case lease != nil && held == nil:
+		e.putLease(en, lease, life(lease))
+	case lease != nil:
+		en.Lease, en.expires = lease, plus(e.Now.Mono, lease.ExpiresAt.Sub(e.Now.Wall))
+		en.alarm = min(en.alarm, en.deadline())
+		e.deadlines.fix(en)
 		if asked {
-			e.tell(h)
+			e.tell(en)
 		}
 	}
 }

@@ -34,39 +34,51 @@ type unlocking struct {
 	call  uint64 // the end of the lease, which is answered when they are free; 0 if nobody waits for that
 }
 
-// order asks for the locks of a job to be taken for a lease, or given back.
-func (e *Engine) order(kind int, leaseID, jobID string, names []string) {
-	e.orders = append(e.orders, LockOrder{Kind: kind, LeaseID: leaseID, JobID: jobID, Names: names})
+// order asks for locks to be taken, or given back.
+func (e *Engine) order(o LockOrder, kind int) {
+	o.Kind = kind
+	e.orders = append(e.orders, o)
 	if kind == FreeLocks {
-		e.unlocking[leaseID] = &unlocking{names: names}
+		e.unlocking[o.LeaseID] = &unlocking{names: o.Names}
 	}
 }
 
-// locked goes on with a job whose locks were taken, or not.
-func (e *Engine) locked(done *Locked) {
+// locksFor returns what an order says of a job's locks, for a lease.
+func (en *entry) locksFor(leaseID string) LockOrder {
+	return LockOrder{LeaseID: leaseID, JobID: en.ID, Names: en.Locks}
+}
+
+// Locked answers TakeLocks: with the tokens by name, or the lock that could not be had.
+type Locked struct {
+	Order   LockOrder
+	Tokens  map[string]uint64
+	Blocked string
+}
+
+func (done Locked) do(e *Engine, _ uint64) Reply {
 	o := done.Order
 	w := e.pendings[o.LeaseID]
 	if w == nil {
 		if done.Blocked == "" && e.leases[o.LeaseID] == nil { // what it was for is forgotten: a restart came in between
-			e.order(FreeLocks, o.LeaseID, o.JobID, o.Names)
+			e.order(o, FreeLocks)
 		}
-		return
+		return Reply{}
 	}
 	en := w.kept
 	delete(e.pendings, o.LeaseID)
 	en.pending, w.kept = false, nil
-	e.kept -= en.job.Units
-	queued := en.job.State == jobs.Queued
+	e.kept -= en.Units
+	queued := en.State == jobs.Queued
 	if done.Blocked == "" && !w.gone && queued && !e.draining {
 		e.grant(w, en, done.Tokens)
-		return
+		return Reply{}
 	}
 	w.worker.busy--
 	e.wake = true
 	if done.Blocked == "" {
-		e.order(FreeLocks, o.LeaseID, o.JobID, o.Names)
+		e.order(o, FreeLocks)
 	} else {
-		e.take(en.job.Locks, "")
+		e.take(en.Locks, "")
 		e.block(done.Blocked, plus(e.Now.Mono, LockRetry))
 	}
 	if queued {
@@ -79,26 +91,31 @@ func (e *Engine) locked(done *Locked) {
 		e.ends.push(w)
 		e.line(w)
 	}
+	return Reply{}
 }
 
-// unlocked lets others have the locks that a lease gave back.
-func (e *Engine) unlocked(leaseID string) {
-	if u := e.unlocking[leaseID]; u != nil {
-		delete(e.unlocking, leaseID)
+// Unlocked answers FreeLocks: others may have the locks that a lease gave back.
+type Unlocked struct{ LeaseID string }
+
+func (o Unlocked) do(e *Engine, _ uint64) Reply {
+	if u := e.unlocking[o.LeaseID]; u != nil {
+		delete(e.unlocking, o.LeaseID)
 		e.take(u.names, "")
 		e.wake = true
-		if u.call != 0 {
-			e.reply(u.call, true)
-		}
+		e.answer(u.call, Reply{Result: true})
 	}
+	return Reply{}
 }
 
-// vacant has a lock tried again that somebody outside held.
-func (e *Engine) vacant(lock string) {
-	if n := e.names[lock]; n != nil && n.at != 0 {
+// Vacant has a lock tried again that somebody outside held, and has given back.
+type Vacant struct{ Lock string }
+
+func (o Vacant) do(e *Engine, _ uint64) Reply {
+	if n := e.names[o.Lock]; n != nil && n.at != 0 {
 		e.unblock(n)
 		e.wake = true
 	}
+	return Reply{}
 }
 
 // Active reports whether the lease lives.
@@ -119,16 +136,18 @@ func (e *Engine) LocksHeld() []LockOrder {
 		}
 	}
 	for id, w := range e.pendings {
-		all = append(all, LockOrder{LeaseID: id, JobID: w.kept.job.ID, Names: w.kept.job.Locks})
+		all = append(all, w.kept.locksFor(id))
 	}
 	return all
 }
 
 // LocksOf returns the locks that a lease holds if it is active, with the tokens that were told.
 func (e *Engine) LocksOf(leaseID string) (o LockOrder, held bool) {
-	h := e.leases[leaseID]
-	if h == nil || len(h.entry.job.Locks) == 0 {
+	en := e.leases[leaseID]
+	if en == nil || len(en.Locks) == 0 {
 		return o, false
 	}
-	return LockOrder{LeaseID: leaseID, JobID: h.lease.JobID, Names: h.entry.job.Locks, Tokens: h.lease.LockTokens}, true
+	o = en.locksFor(leaseID)
+	o.Tokens = en.Lease.LockTokens
+	return o, true
 }

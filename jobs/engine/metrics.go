@@ -2,7 +2,6 @@ package engine
 
 import (
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -13,13 +12,13 @@ import (
 type Metrics struct {
 	Events     map[jobs.EventType]uint64 // of jobs: grants, ends, retries and the like
 	Denied     map[string]uint64         // requests, by the code of the denial
-	Ended      map[string]uint64         // leases that ended, by the code of their attempt: CodeExpired and the like
+	Ended      map[string]uint64         // leases that ended, by why: CodeExpired and the like
 	Heartbeats uint64                    // heartbeats that extended a lease, each of a batch
 	Refused    map[string]uint64         // heartbeats that did not, by the code of the error
 
-	Wait  Durations // of each lease's job, from when it could run until it was leased
-	Run   Durations // of each lease that ended, from its beginning
-	Store Durations // of each turn, in the store
+	Wait  jobs.Histogram // of each lease's job, from when it could run until it was leased
+	Run   jobs.Histogram // of each lease that ended, from its beginning
+	Store jobs.Histogram // of each turn, in the store
 
 	Failures uint64 // turns of which the store did not say that they are stored
 
@@ -28,103 +27,52 @@ type Metrics struct {
 	Oldest map[jobs.Priority]time.Time // since when the first job of each priority's lines could have run
 }
 
-// Durations counts durations in buckets.
-type Durations struct {
-	Bounds []time.Duration // upper ends of the buckets, rising; the last bucket has none
-	Counts []uint64        // one for each bound, and one beyond
-	Count  uint64          // the sum of Counts
-	Sum    time.Duration
-}
-
-func newDurations(bounds ...time.Duration) Durations {
-	return Durations{Bounds: bounds, Counts: make([]uint64, len(bounds)+1)}
-}
-
-// Observe counts a duration; one that seems negative, because the wall clock was set, is counted as none.
-func (d *Durations) Observe(t time.Duration) {
-	t = max(t, 0)
-	i, _ := slices.BinarySearch(d.Bounds, t)
-	d.Counts[i]++
-	d.Count++
-	d.Sum += t
-}
-
-// Take adds what an engine counted in a turn, which begins anew.
-func (m *Metrics) Take(from *Metrics) {
-	take(m.Events, from.Events)
-	take(m.Denied, from.Denied)
-	take(m.Ended, from.Ended)
-	take(m.Refused, from.Refused)
-	m.Heartbeats += from.Heartbeats
-	from.Heartbeats = 0
-	for _, d := range [][2]*Durations{{&m.Wait, &from.Wait}, {&m.Run, &from.Run}} {
-		if d[1].Count == 0 {
-			continue
-		}
-		for i, n := range d[1].Counts {
-			d[0].Counts[i] += n
-		}
-		d[0].Count += d[1].Count
-		d[0].Sum += d[1].Sum
-		clear(d[1].Counts)
-		d[1].Count, d[1].Sum = 0, 0
+// NewMetrics returns metrics that have counted nothing.
+func NewMetrics() Metrics {
+	return Metrics{
+		Events: map[jobs.EventType]uint64{}, Denied: map[string]uint64{}, Ended: map[string]uint64{}, Refused: map[string]uint64{},
 	}
 }
 
-func take[K comparable](to, from map[K]uint64) {
-	for k, n := range from {
-		to[k] += n
+// Stored counts what a turn did that was stored.
+func (m *Metrics) Stored(out *Outcome) {
+	for i := range out.Changes.Events {
+		e := &out.Changes.Events[i]
+		m.Events[e.Type]++
+		switch {
+		case e.Type == jobs.EventGrant:
+			m.Wait.Observe(e.Took)
+		case e.LeaseID != "" && e.Code != "": // what is no end has no code
+			m.Ended[e.Code]++
+			m.Run.Observe(e.Took)
+		}
 	}
-	clear(from)
+	for i := range out.Replies {
+		switch v := out.Replies[i].Result.(type) {
+		case jobs.Grant:
+			if v.Denied != nil {
+				m.Denied[v.Denied.Code]++
+			}
+		case []jobs.LeaseAnswer:
+			m.Heard(v)
+		}
+	}
+}
+
+// Heard counts heartbeats.
+func (m *Metrics) Heard(all []jobs.LeaseAnswer) {
+	for i := range all {
+		if err := all[i].Err; err != nil {
+			m.Refused[jobs.Code(err)]++
+		} else {
+			m.Heartbeats++
+		}
+	}
 }
 
 // Clone returns a copy that does not change any more.
-func (m *Metrics) Clone() Metrics {
-	c := *m
-	c.Events, c.Denied, c.Ended, c.Refused = maps.Clone(c.Events), maps.Clone(c.Denied), maps.Clone(c.Ended),
-		maps.Clone(c.Refused)
-	for _, d := range []*Durations{&c.Wait, &c.Run, &c.Store} {
-		d.Counts = slices.Clone(d.Counts) // nobody changes the bounds
-	}
-	return c
-}
-
-// Parked counts the requests that wait.
-func (e *Engine) Parked() (asks, beats int) {
-	for _, w := range e.waiters {
-		if w.ask == nil {
-			beats++
-		} else {
-			asks++
-		}
-	}
-	return asks, beats
-}
-
-// Oldest returns since when the oldest of the jobs at the head of a line could have run, by priority. It looks
-// at every line.
-func (e *Engine) Oldest() map[jobs.Priority]time.Time {
-	oldest := map[jobs.Priority]time.Time{}
-	for _, g := range e.groups {
-		for _, l := range g.lines {
-			j := &l.head().job
-			if since, known := oldest[j.Priority]; !known || j.ReadyAt.Before(since) {
-				oldest[j.Priority] = j.ReadyAt
-			}
-		}
-	}
-	return oldest
-}
-
-// NewMetrics returns metrics that have counted nothing.
-func NewMetrics() *Metrics {
-	const ms, s, m, h = time.Millisecond, time.Second, time.Minute, time.Hour
-	waits := []time.Duration{ms, 5 * ms, 25 * ms, 100 * ms, 500 * ms, s, 5 * s, 15 * s, m, 5 * m, 15 * m, h, 4 * h,
-		24 * h}
-	return &Metrics{
-		Events: map[jobs.EventType]uint64{}, Denied: map[string]uint64{}, Ended: map[string]uint64{},
-		Refused: map[string]uint64{},
-		Wait:    newDurations(waits...), Run: newDurations(waits...),
-		Store: newDurations(ms/10, ms/4, ms/2, ms, 2*ms, 5*ms, 10*ms, 25*ms, 50*ms, 100*ms, 250*ms, s, 5*s),
-	}
+func (m Metrics) Clone() Metrics {
+	m.Events, m.Denied, m.Ended, m.Refused = maps.Clone(m.Events), maps.Clone(m.Denied), maps.Clone(m.Ended), maps.Clone(m.Refused)
+	m.Wait, m.Run, m.Store = m.Wait.Clone(), m.Run.Clone(), m.Store.Clone()
+	return m
 }

@@ -174,20 +174,6 @@ func (m *model) apply(r Call) {
 	case Request:
 		m.ask(r.ID, &o)
 	case Heartbeat:
-		l, code := m.lease(o.LeaseID, o.WorkerID)
-		if code != "" {
-			say("error %s", code)
-			return
-		}
-		worker(l)
-		m.beat(l)
-		if o.Wait == 0 || l.job.cancel || m.draining || m.parked() >= m.cfg.MaxParked {
-			say("%s", m.beaten(l))
-			return
-		}
-		w := &mWait{ids: []uint64{r.ID}, until: m.now.Mono + o.Wait, lease: l}
-		m.waits = append(m.waits, w)
-	case HeartbeatMany:
 		var all []string
 		for _, id := range o.LeaseIDs {
 			l, code := m.lease(id, o.WorkerID)
@@ -197,6 +183,10 @@ func (m *model) apply(r Call) {
 			}
 			worker(l)
 			m.beat(l)
+			if o.Wait > 0 && !l.job.cancel && !m.draining && m.parked() < m.cfg.MaxParked {
+				m.waits = append(m.waits, &mWait{ids: []uint64{r.ID}, until: m.now.Mono + o.Wait, lease: l})
+				return
+			}
 			all = append(all, m.beaten(l))
 		}
 		say("%s", strings.Join(all, ", "))

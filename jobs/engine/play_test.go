@@ -115,8 +115,6 @@ func told(r Reply) string {
 		}
 		l := v.Lease
 		return fmt.Sprintf("grant %s of %s to %s token %d attempt %d until %s", l.ID, v.Job.ID, l.WorkerID, l.Token, l.Attempt, l.ExpiresAt.Format(time.RFC3339Nano))
-	case jobs.HeartbeatAnswer:
-		return beaten(v)
 	case []jobs.LeaseAnswer:
 		var all []string
 		for _, b := range v {
@@ -260,16 +258,16 @@ func (g *game) request() Call {
 		r.Op = g.ask()
 		g.parked = append(g.parked, r.ID)
 	case 11, 12:
-		b := jobs.Heartbeat{LeaseID: lease, WorkerID: g.holder(lease)}
+		b := jobs.Heartbeat{WorkerID: g.holder(lease)}
 		if g.choose(3) == 0 {
 			b.Progress, b.Checkpoint = &half, jsontext.Value(`{"at": 1}`)
 		}
 		if g.choose(4) == 0 {
 			b.Wait = 3 * time.Second
 		}
-		r.Op = Heartbeat{b}
+		r.Op = Heartbeat{b, []string{lease}}
 	case 13:
-		r.Op = HeartbeatMany{pick(g, "w1", "w2", "w3"), []string{lease, g.recent(g.leases), "unknown"}}
+		r.Op = Heartbeat{jobs.Heartbeat{WorkerID: pick(g, "w1", "w2", "w3")}, []string{lease, g.recent(g.leases), "unknown"}}
 	case 14, 15, 16:
 		r.Op = Complete{jobs.Completion{LeaseID: lease, WorkerID: g.holder(lease), Status: pick(g, jobs.Completed, jobs.Completed, jobs.Failed), Error: jsontext.Value(`"e"`)}}
 	case 17:
@@ -425,22 +423,28 @@ func (g *game) restart() error {
 func (g *game) lost(e *Engine) {
 	for _, n := range e.history(true) {
 		before := g.tb.stats[fmt.Sprintf("%v %q %q %q", n.Hour, n.Source, n.Type, n.Tag)]
-		if n.Type == "" && n.Tag == "" {
+		if n.Tag == "" {
 			for t, count := range n.Events {
 				g.m.events[t] -= int(count - before.Events[t])
 			}
 			for _, en := range e.touched { // nor is the event, which the model takes back itself
-				if en.job.State == jobs.Running && g.tb.jobs[en.job.ID].State != jobs.Running {
+				if en.Type == n.Type && en.State == jobs.Running && g.tb.jobs[en.ID].State != jobs.Running {
 					g.m.events[jobs.EventRunning]++
 				}
 			}
 		}
 		if n.Type != "" {
-			for s, count := range n.Ends.Totals().ByState {
-				g.m.ended[s] -= int(count - before.Ends.Totals().ByState[s])
+			was, is := ends(before), ends(n)
+			for s, count := range is.ByState {
+				g.m.ended[s] -= int(count - was.ByState[s])
 			}
 		}
 	}
+}
+
+// ends sums up the ends of jobs.
+func ends(all ...jobs.Statistic) jobs.Stats {
+	return jobs.Summarize(all, time.Time{}, time.Unix(1<<40, 0))
 }
 
 // same compares what lives, but for what heartbeats move without storing it, and memos, which engines forget when they come
@@ -505,18 +509,18 @@ func sorted(m map[uint64]string) string {
 func (e *Engine) check() error {
 	leased, kept := 0, 0
 	byWorker := map[string]int{}
-	for id, h := range e.leases {
-		leased += h.lease.Units
-		byWorker[h.worker.id]++
-		if h.entry.hold != h || h.entry.job.LeaseID != id || !h.entry.job.State.Active() || e.jobs[h.entry.job.ID] != h.entry {
-			return fmt.Errorf("lease %s and job %+v do not belong together", id, h.entry.job)
+	for id, en := range e.leases {
+		leased += en.Lease.Units
+		byWorker[en.worker.id]++
+		if en.Lease.ID != id || en.LeaseID != id || !en.State.Active() || e.jobs[en.ID] != en {
+			return fmt.Errorf("lease %s and job %+v do not belong together", id, en.Job)
 		}
-		if h.alarm > h.deadline() {
+		if en.alarm > en.deadline() {
 			return fmt.Errorf("lease %s would expire too late", id)
 		}
 	}
 	for _, p := range e.pendings {
-		kept += p.kept.job.Units
+		kept += p.kept.Units
 	}
 	for id, w := range e.workers {
 		if w.leases != byWorker[id] {
@@ -528,23 +532,23 @@ func (e *Engine) check() error {
 	}
 	inLines, queued := 0, jobs.Depths{}
 	for id, en := range e.jobs {
-		if en.job.ID != id || en.job.State.Ended() || en.in != e.shelf(&en.job) {
-			return fmt.Errorf("job %s is %+v", id, en.job)
+		if en.ID != id || en.State.Ended() || en.in != e.shelf(&en.Job) {
+			return fmt.Errorf("job %s is %+v", id, en.Job)
 		}
-		if en.job.State != jobs.Queued {
-			if en.hold == nil || en.line != nil || en.waitsIn != nil {
+		if en.State != jobs.Queued {
+			if en.Lease == nil || en.line != nil || en.waitsIn != nil {
 				return fmt.Errorf("job %s is leased, and in the queue or without a lease", id)
 			}
 			continue
 		}
-		*map[jobs.Priority]*int{jobs.High: &queued.High, jobs.Normal: &queued.Normal, jobs.Low: &queued.Low, jobs.Background: &queued.Background}[en.job.Priority]++
+		*map[jobs.Priority]*int{jobs.High: &queued.High, jobs.Normal: &queued.Normal, jobs.Low: &queued.Low, jobs.Background: &queued.Background}[en.Priority]++
 		places := 0
 		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending} {
 			if in {
 				places++
 			}
 		}
-		if places != 1 || en.hold != nil || en.job.LeaseID != "" {
+		if places != 1 || en.Lease != nil || en.LeaseID != "" {
 			return fmt.Errorf("job %s waits in %d places", id, places)
 		}
 		if en.line != nil {
@@ -562,8 +566,8 @@ func (e *Engine) check() error {
 				return fmt.Errorf("line %+v of %+v is empty or lost", l.alike, g.shape)
 			}
 			for i, en := range l.jobs.items {
-				if en.line != l || i > 0 && en.job.Before(&l.jobs.items[(i-1)/2].job) {
-					return fmt.Errorf("job %s stands in a wrong line, or place", en.job.ID)
+				if en.line != l || i > 0 && en.Before(&l.jobs.items[(i-1)/2].Job) {
+					return fmt.Errorf("job %s stands in a wrong line, or place", en.ID)
 				}
 			}
 			if (l.closed == "") != (l.at > 0) {
@@ -577,7 +581,7 @@ func (e *Engine) check() error {
 			return fmt.Errorf("%d lines are open, not %d", open, g.open.Len())
 		}
 		for i, l := range g.open.items {
-			if i > 0 && l.head().job.Before(&g.open.items[(i-1)/2].head().job) {
+			if i > 0 && l.head().Before(&g.open.items[(i-1)/2].head().Job) {
 				return fmt.Errorf("heap of lines is out of order")
 			}
 		}
@@ -591,8 +595,8 @@ func (e *Engine) check() error {
 		for at := c.Front(); at != nil; at = at.Next() {
 			en := at.Value.(*entry)
 			n++
-			if next := at.Next(); next != nil && next.Value.(*entry).job.Revision >= en.job.Revision {
-				return fmt.Errorf("job %s is listed before a newer one", en.job.ID)
+			if next := at.Next(); next != nil && next.Value.(*entry).Revision >= en.Revision {
+				return fmt.Errorf("job %s is listed before a newer one", en.ID)
 			}
 		}
 		if n != c.Len() {
@@ -614,7 +618,7 @@ func (e *Engine) check() error {
 	if asks != 0 {
 		return fmt.Errorf("%d asks in line are of nobody", asks)
 	}
-	if !slices.IsSortedFunc(e.limits, func(a, b *hold) int { return cmp.Compare(a.runUntil, b.runUntil) }) {
+	if !slices.IsSortedFunc(e.limits, func(a, b *entry) int { return cmp.Compare(a.runUntil, b.runUntil) }) {
 		return fmt.Errorf("runtimes are out of order")
 	}
 	return nil
@@ -645,7 +649,7 @@ func (g *game) play(steps int, more func() bool) error {
 	for _, n := range g.tb.stats {
 		all = append(all, n)
 	}
-	counted, ended := jobs.Decide(all, time.Time{}, 1), jobs.Summarize(all, time.Time{}, time.Unix(1<<40, 0))
+	counted, ended := jobs.Decide(all, time.Time{}, 1), ends(all...)
 	for t, n := range g.m.events {
 		if counted.Events[t] != int64(n) {
 			return fmt.Errorf("%d events %s were counted, not %d", counted.Events[t], t, n)

@@ -48,14 +48,14 @@ func (l *line) head() *entry { return l.jobs.top() }
 
 // enqueue puts a job that could run in line.
 func (e *Engine) enqueue(en *entry) {
-	j := &en.job
+	j := &en.Job
 	needs := needsOf(j.Tags)
 	s := shape{j.Type, j.Units, joined(needs), j.Unique}
 	g := e.groups[s]
 	if g == nil {
 		g = &group{shape: s, needed: needs, lines: map[alike]*line{}}
 		g.open = newQueue(func(l *line) *int { return &l.at }, func(a, b *line) bool {
-			return a.head().job.Before(&b.head().job)
+			return a.head().Before(&b.head().Job)
 		})
 		e.groups[s] = g
 	}
@@ -63,7 +63,7 @@ func (e *Engine) enqueue(en *entry) {
 	l := g.lines[key]
 	if l == nil {
 		l = &line{alike: key, group: g, names: j.Locks, closed: "new"} // until its head is known
-		l.jobs.before = func(a, b *entry) bool { return a.job.Before(&b.job) }
+		l.jobs.before = func(a, b *entry) bool { return a.Before(&b.Job) }
 		l.jobs.place = func(en *entry) *int { return &en.lineAt }
 		g.lines[key] = l
 		for _, name := range l.names {

@@ -7,6 +7,7 @@ import (
 	"container/list"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -15,36 +16,43 @@ import (
 // page ends early, and the next one goes on.
 const listBudget = 10_000
 
-// read answers a request that changes nothing.
-func (e *Engine) read(id uint64, o Op) {
-	switch o := o.(type) {
-	case Get:
-		en := e.jobs[o.JobID]
-		if en == nil {
-			e.fail(id, jobs.ErrJobNotFound)
-			return
-		}
-		v := e.view(en)
-		v.Attempts = slices.Clone(en.attempts)
-		if h := en.hold; h != nil {
-			v.Attempts = append(v.Attempts, h.attempt(en.job.State))
-		}
-		e.reply(id, v)
-	case List:
-		e.reply(id, e.list(&o.Filter))
-	case Status:
-		e.reply(id, e.snapshot())
-	case Workers:
-		all := make([]jobs.WorkerStatus, 0, len(e.workers))
-		for _, name := range slices.Sorted(maps.Keys(e.workers)) {
-			w := e.workers[name]
-			all = append(all, jobs.WorkerStatus{ID: w.id, Leases: w.leases, LastSeen: w.lastSeen})
-		}
-		e.reply(id, all)
-	case History:
-		e.reply(id, e.history(false))
+// Get reads a job that has not ended: a jobs.View.
+type Get struct{ JobID string }
+
+func (o Get) read(e *Engine) Reply {
+	en := e.jobs[o.JobID]
+	if en == nil {
+		return Reply{Err: jobs.ErrJobNotFound}
 	}
+	v := e.view(en)
+	v.Attempts = slices.Clone(en.Attempts)
+	if en.Lease != nil {
+		v.Attempts = append(v.Attempts, en.attempt(en.State))
+	}
+	return Reply{Result: v}
 }
+
+// Status reads the capacity and its use: a jobs.Snapshot.
+type Status struct{}
+
+func (Status) read(e *Engine) Reply { return Reply{Result: e.snapshot()} }
+
+// Workers reads who asks: []jobs.WorkerStatus.
+type Workers struct{}
+
+func (Workers) read(e *Engine) Reply {
+	all := make([]jobs.WorkerStatus, 0, len(e.workers))
+	for _, name := range slices.Sorted(maps.Keys(e.workers)) {
+		w := e.workers[name]
+		all = append(all, jobs.WorkerStatus{ID: w.id, Leases: w.leases, LastSeen: w.lastSeen})
+	}
+	return Reply{Result: all}
+}
+
+// History reads the statistics of the hours that are in memory: []jobs.Statistic.
+type History struct{}
+
+func (History) read(e *Engine) Reply { return Reply{Result: e.history(false)} }
 
 // snapshot returns the capacity and its use.
 func (e *Engine) snapshot() jobs.Snapshot {
@@ -56,15 +64,12 @@ func (e *Engine) snapshot() jobs.Snapshot {
 
 // view returns a job as readers see it.
 func (e *Engine) view(en *entry) jobs.View {
-	v := jobs.View{
-		Job: en.job, InQueue: en.job.State == jobs.Queued,
-		Age: max(e.Now.Wall.Sub(en.job.CreatedAt), 0), SinceUpdate: max(e.Now.Wall.Sub(en.job.UpdatedAt), 0),
-	}
-	if en.hold != nil {
-		l := e.advertised(en.hold.lease)
+	v := jobs.NewView(&en.Job, e.Now.Wall)
+	if en.Lease != nil {
+		l := e.advertised(en.Lease)
 		v.Lease = &l
 	}
-	if v.InQueue {
+	if v.InQueue = en.State == jobs.Queued; v.InQueue {
 		v.WaitingFor = e.waitingFor(en)
 	}
 	return v
@@ -74,10 +79,10 @@ func (e *Engine) view(en *entry) jobs.View {
 func (e *Engine) waitingFor(en *entry) string {
 	l, r := en.line, &e.reserved
 	switch {
-	case e.frozen[""] || e.frozen[en.job.Type]:
+	case e.frozen[""] || e.frozen[en.Type]:
 		return jobs.WaitingFrozen
 	case en.pending:
-		return jobs.WaitingLock + en.job.Locks[0]
+		return jobs.WaitingLock + en.Locks[0]
 	case l == nil:
 		return jobs.WaitingRunAt
 	case l.closed != "":
@@ -86,8 +91,8 @@ func (e *Engine) waitingFor(en *entry) string {
 		return jobs.WaitingWorker
 	case l.group.units > e.free():
 		return jobs.WaitingCapacity
-	case r.job != nil && r.job != en && r.job.job.Before(&en.job) && !r.allows(l.group.units, l.runtime):
-		return jobs.WaitingReserved + r.job.job.ID
+	case r.job != nil && r.job != en && r.job.Before(&en.Job) && !r.allows(l.group.units, l.runtime):
+		return jobs.WaitingReserved + r.job.ID
 	case l.group.unique && !e.anyIdle(l):
 		return jobs.WaitingUnique
 	}
@@ -112,8 +117,11 @@ type LivingPage struct {
 	next  uint64 // whose revision is below this one
 }
 
-// list returns living jobs, newest change first. What ended, and belongs in between, is not the engine's to know.
-func (e *Engine) list(f *jobs.Filter) LivingPage {
+// List reads jobs that have not ended, newest change first: a LivingPage. What ended, and belongs in between, is not the
+// engine's to know.
+type List struct{ jobs.Filter }
+
+func (f List) read(e *Engine) Reply {
 	below, _ := jobs.ParseCursor(f.After) // it was checked
 	p := LivingPage{
 		page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1), next: below,
@@ -121,10 +129,10 @@ func (e *Engine) list(f *jobs.Filter) LivingPage {
 	var at []*list.Element
 	for i := range e.shelves {
 		first := e.shelves[i].Front()
-		if first == nil || f.State != "" && f.State != first.Value.(*entry).job.State {
+		if first == nil || f.State != "" && f.State != first.Value.(*entry).State {
 			continue
 		}
-		for first != nil && first.Value.(*entry).job.Revision >= below {
+		for first != nil && first.Value.(*entry).Revision >= below {
 			first = first.Next()
 		}
 		at = append(at, first)
@@ -136,20 +144,20 @@ func (e *Engine) list(f *jobs.Filter) LivingPage {
 			if first == nil {
 				continue
 			}
-			if c := first.Value.(*entry); en == nil || c.job.Revision > en.job.Revision {
+			if c := first.Value.(*entry); en == nil || c.Revision > en.Revision {
 				en, from = c, i
 			}
 		}
 		if en == nil {
-			return p
+			return Reply{Result: p}
 		}
 		if len(p.page.Jobs) == f.Most() || looked == listBudget {
 			p.more = true
-			return p
+			return Reply{Result: p}
 		}
 		at[from] = at[from].Next()
-		p.next = en.job.Revision
-		if f.Matches(&en.job) {
+		p.next = en.Revision
+		if f.Matches(&en.Job) {
 			p.page.Jobs = append(p.page.Jobs, e.view(en))
 		}
 	}
@@ -163,7 +171,7 @@ func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 		if p.more && ended[i].Revision < p.next {
 			break // it belongs on a later page
 		}
-		page.Jobs = append(page.Jobs, jobs.EndedView(&ended[i], page.Now))
+		page.Jobs = append(page.Jobs, jobs.NewView(&ended[i].Job, page.Now))
 	}
 	slices.SortFunc(page.Jobs, func(a, b jobs.View) int { return cmp.Compare(b.Job.Revision, a.Job.Revision) })
 	switch {
@@ -174,4 +182,31 @@ func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 		page.Next = jobs.Cursor(p.next)
 	}
 	return page
+}
+
+// Parked counts the requests that wait.
+func (e *Engine) Parked() (asks, beats int) {
+	for _, w := range e.waiters {
+		if w.ask == nil {
+			beats++
+		} else {
+			asks++
+		}
+	}
+	return asks, beats
+}
+
+// Oldest returns since when the oldest of the jobs at the head of a line could have run, by priority. It looks
+// at every line.
+func (e *Engine) Oldest() map[jobs.Priority]time.Time {
+	oldest := map[jobs.Priority]time.Time{}
+	for _, g := range e.groups {
+		for _, l := range g.lines {
+			j := &l.head().Job
+			if since, known := oldest[j.Priority]; !known || j.ReadyAt.Before(since) {
+				oldest[j.Priority] = j.ReadyAt
+			}
+		}
+	}
+	return oldest
 }

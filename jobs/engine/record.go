@@ -45,18 +45,11 @@ type statistic struct {
 }
 
 // answer answers a call, unless it is nobody's.
-func (e *Engine) answer(id uint64, result any, err error) {
-	if err != nil {
-		result = nil
-	}
-	if id != 0 {
-		e.replies = append(e.replies, Reply{id, result, err})
+func (e *Engine) answer(id uint64, r Reply) {
+	if r.ID = id; id != 0 {
+		e.replies = append(e.replies, r)
 	}
 }
-
-func (e *Engine) reply(id uint64, result any) { e.answer(id, result, nil) }
-
-func (e *Engine) fail(id uint64, err error) { e.answer(id, nil, err) }
 
 // touch notes that a job changed, and stores it with this turn.
 func (e *Engine) touch(en *entry) {
@@ -67,7 +60,7 @@ func (e *Engine) touch(en *entry) {
 // mark notes that a job changed, and stores it with a later turn.
 func (e *Engine) mark(en *entry) {
 	e.Revision++
-	en.job.Revision, en.job.UpdatedAt = e.Revision, e.Now.Wall
+	en.Revision, en.UpdatedAt = e.Revision, e.Now.Wall
 	e.file(en)
 	e.store(en)
 }
@@ -97,7 +90,7 @@ func (e *Engine) file(en *entry) {
 	if en.in != nil {
 		en.in.Remove(en.inShelf)
 	}
-	if en.in = e.shelf(&en.job); en.in != nil {
+	if en.in = e.shelf(&en.Job); en.in != nil {
 		en.inShelf = en.in.PushFront(en)
 	}
 }
@@ -122,34 +115,35 @@ func (e *Engine) depths() jobs.Depths {
 }
 
 // note records an event, of a job or of none, to be stored with the job.
-func (e *Engine) note(t jobs.EventType, en *entry, leaseID, workerID, code, reason string) {
+func (e *Engine) note(en *entry, ev jobs.Event) {
 	e.Event++
-	e.Metrics.Events[t]++
-	ev := jobs.Event{Seq: e.Event, Time: e.Now.Wall, Type: t, LeaseID: leaseID, WorkerID: workerID, Code: code,
-		Reason: reason}
-	e.statistic("", "").Events[t]++
+	ev.Seq, ev.Time = e.Event, e.Now.Wall
+	kind := ""
 	if en != nil {
-		ev.JobID, ev.Attempt, ev.Token = en.job.ID, en.job.Attempt, en.job.Token
-		for i, tag := range en.job.Tags {
-			if tag != "" && !slices.Contains(en.job.Tags[:i], tag) {
-				e.statistic("", tag).Events[t]++
+		kind, ev.JobID, ev.Attempt, ev.Token = en.Type, en.ID, en.Attempt, en.Token
+		if en.Lease != nil {
+			ev.LeaseID, ev.WorkerID = en.Lease.ID, en.Lease.WorkerID
+		}
+		for i, tag := range en.Tags {
+			if tag != "" && !slices.Contains(en.Tags[:i], tag) {
+				e.statistic("", tag).Events[ev.Type]++
 			}
 		}
 	}
+	e.statistic(kind, "").Events[ev.Type]++
 	e.events = append(e.events, ev)
 }
 
-// statistic returns the statistics of this hour for jobs of a type, or events of a tag or of all, to be added to.
+// statistic returns the statistics of this hour for jobs of a type or with a tag, or those of no job, to be added to.
 func (e *Engine) statistic(kind, tag string) *statistic {
 	hour := e.Now.Wall.Truncate(time.Hour)
 	k := statKey{hour.Unix(), kind, tag}
 	s := e.stats[k]
 	if s == nil {
 		source := e.source + "-" + strconv.Itoa(e.forgotten)
-		s = &statistic{Statistic: jobs.Statistic{Hour: hour, Source: source, Type: kind, Tag: tag}}
-		if kind == "" {
-			s.Events = map[jobs.EventType]int64{}
-		}
+		s = &statistic{Statistic: jobs.Statistic{
+			Hour: hour, Source: source, Type: kind, Tag: tag, Events: map[jobs.EventType]int64{},
+		}}
 		e.stats[k] = s
 	}
 	if !s.fresh {
@@ -165,7 +159,7 @@ func (e *Engine) history(fresh bool) []jobs.Statistic {
 	for _, s := range e.stats {
 		if s.fresh || !fresh {
 			n := s.Statistic
-			n.Events, n.Ends.Runs.Buckets = maps.Clone(n.Events), maps.Clone(n.Ends.Runs.Buckets)
+			n.Events, n.Waits, n.Runs = maps.Clone(n.Events), n.Waits.Clone(), n.Runs.Clone()
 			all = append(all, n)
 		}
 	}
@@ -190,7 +184,7 @@ func (e *Engine) flush() jobs.Changes {
 	c := jobs.Changes{Time: e.Now.Wall, Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)),
 		Counters: e.Counters}
 	c.Jobs = make([]jobs.Record, 0, len(e.touched))
-	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.job.Revision, b.job.Revision) })
+	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.Revision, b.Revision) })
 	for _, en := range e.touched {
 		c.Jobs = append(c.Jobs, en.record())
 		en.touched = false
@@ -219,9 +213,10 @@ func (e *Engine) flush() jobs.Changes {
 
 // record returns what is stored of a job.
 func (en *entry) record() jobs.Record {
-	r := jobs.Record{Job: en.job, Attempts: en.attempts[:len(en.attempts):len(en.attempts)]}
-	if en.hold != nil {
-		l := en.hold.lease
+	r := en.Record
+	r.Attempts = slices.Clip(r.Attempts)
+	if r.Lease != nil {
+		l := *r.Lease
 		r.Lease = &l
 	}
 	return r
@@ -281,8 +276,8 @@ const (
 
 // weight returns how much it is to store a job.
 func (en *entry) weight() int {
-	w := recordWeight + len(en.job.Payload) + len(en.job.Tags)<<10
-	if o := en.job.Output; o != nil {
+	w := recordWeight + len(en.Payload) + len(en.Tags)<<10
+	if o := en.Output; o != nil {
 		w += len(o.Checkpoint) + len(o.Metrics) + len(o.Result) + len(o.Error)
 	}
 	return w

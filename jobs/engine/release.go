@@ -1,8 +1,9 @@
 package engine
 
-// Endings: how leases end, and what becomes of their jobs.
+// Leases: how heartbeats keep them, how they end, and what becomes of their jobs.
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -13,386 +14,383 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// hold is an active lease.
-type hold struct {
-	lease    jobs.Lease
-	entry    *entry
-	worker   *worker
-	expires  time.Duration // unless there is a heartbeat
-	runUntil time.Duration // never without a limit
-	alarm    time.Duration // deadline when it was last looked at: heartbeats move only the deadline
-	at       int           // place in engine.deadlines
-	beats    []*waiter
+// addLease makes a lease count.
+func (e *Engine) addLease(l *jobs.Lease, en *entry, w *worker, expires, runUntil time.Duration) {
+	en.Lease, en.worker, en.expires, en.runUntil = l, w, expires, runUntil
+	en.alarm = en.deadline()
+	e.leases[l.ID] = en
+	e.deadlines.push(en)
+	if runUntil != Never {
+		i, _ := slices.BinarySearchFunc(e.limits, runUntil, func(en *entry, t time.Duration) int {
+			return cmp.Compare(en.runUntil, t)
+		})
+		e.limits = slices.Insert(e.limits, i, en)
+	}
+	if l.RequestID != "" {
+		e.granted[requestKey{l.WorkerID, l.RequestID}] = en
+	}
+	e.leased += l.Units
+	w.leases++
 }
 
-// deadline returns when the lease ends by itself.
-func (h *hold) deadline() time.Duration { return min(h.expires, h.runUntil) }
+// dropLease makes a job's lease count no more, for a reason, if it is known, and returns it.
+func (e *Engine) dropLease(en *entry, code string) *jobs.Lease {
+	why := jobs.ErrLeaseNotFound
+	if code == jobs.CodeRevoked {
+		why = jobs.ErrRevoked
+	}
+	for _, w := range slices.Clone(en.beats) {
+		e.settle(w, Reply{Err: why})
+	}
+	l := en.Lease
+	delete(e.leases, l.ID)
+	e.deadlines.remove(en)
+	if en.runUntil != Never {
+		i := slices.Index(e.limits, en)
+		e.limits = slices.Delete(e.limits, i, i+1)
+	}
+	if key := (requestKey{l.WorkerID, l.RequestID}); e.granted[key] == en {
+		delete(e.granted, key)
+	}
+	e.leased -= l.Units
+	en.worker.leases--
+	en.worker.busy--
+	en.Lease, en.worker = nil, nil
+	e.wake = true
+	return l
+}
 
-// attempt returns what is shown, and in the end kept, of the lease.
-func (h *hold) attempt(s jobs.State) jobs.Attempt {
-	l := &h.lease
+// deadline returns when the job's lease ends by itself.
+func (en *entry) deadline() time.Duration { return min(en.expires, en.runUntil) }
+
+// attempt returns what is shown, and in the end kept, of the job's lease.
+func (en *entry) attempt(s jobs.State) jobs.Attempt {
+	l := en.Lease
 	return jobs.Attempt{
 		JobID: l.JobID, Number: l.Attempt, Token: l.Token, LeaseID: l.ID, WorkerID: l.WorkerID, Units: l.Units,
 		State: s, IssuedAt: l.IssuedAt, FirstHeartbeat: l.FirstHeartbeat,
 	}
 }
 
-// firstDeadline returns the lease that ends first, or nil.
-func (e *Engine) firstDeadline() *hold {
+// firstDeadline returns the job whose lease ends first, or nil.
+func (e *Engine) firstDeadline() *entry {
 	for e.deadlines.Len() > 0 {
-		h := e.deadlines.top()
-		if h.alarm >= h.deadline() {
-			return h
+		en := e.deadlines.top()
+		if en.alarm >= en.deadline() {
+			return en
 		}
-		h.alarm = h.deadline()
-		e.deadlines.fix(h)
+		en.alarm = en.deadline()
+		e.deadlines.fix(en)
 	}
 	return nil
 }
 
 // expire ends the leases whose time is up.
 func (e *Engine) expire() {
-	for h := e.firstDeadline(); h != nil && h.deadline() <= e.Now.Mono && !e.full(); h = e.firstDeadline() {
-		if h.runUntil <= h.expires {
-			e.end(h, jobs.Failed, jobs.CodeRuntime, nil, quoted(jobs.CodeRuntime))
+	for en := e.firstDeadline(); en != nil && en.deadline() <= e.Now.Mono && !e.full(); en = e.firstDeadline() {
+		if en.runUntil <= en.expires {
+			e.end(en, jobs.Failed, jobs.CodeRuntime, nil, quoted(jobs.CodeRuntime))
 		} else {
-			e.end(h, jobs.Expired, jobs.CodeExpired, nil, quoted(jobs.CodeExpired))
+			e.end(en, jobs.Expired, jobs.CodeExpired, nil, quoted(jobs.CodeExpired))
 		}
 	}
 }
 
-// leaseOf returns the active lease for its worker.
-func (e *Engine) leaseOf(leaseID, workerID string) (*hold, error) {
-	h := e.leases[leaseID]
+// leaseOf returns the job of an active lease, for its worker.
+func (e *Engine) leaseOf(leaseID, workerID string) (*entry, error) {
+	en := e.leases[leaseID]
 	switch {
-	case h == nil:
+	case en == nil:
 		return nil, jobs.ErrLeaseNotFound
-	case h.worker.id != workerID:
+	case en.worker.id != workerID:
 		return nil, jobs.ErrWorkerMismatch
 	}
-	return h, nil
+	return en, nil
+}
+
+// Heartbeat extends leases of one worker, all in the same way, and is answered with []jobs.LeaseAnswer. Only a single one
+// may wait.
+type Heartbeat struct {
+	jobs.Heartbeat // but for LeaseID
+	LeaseIDs       []string
+}
+
+func (o Heartbeat) do(e *Engine, id uint64) Reply {
+	answers := make([]jobs.LeaseAnswer, len(o.LeaseIDs))
+	for i, leaseID := range o.LeaseIDs {
+		en, err := e.leaseOf(leaseID, o.WorkerID)
+		if err != nil {
+			answers[i] = jobs.LeaseAnswer{LeaseID: leaseID, Err: err}
+			continue
+		}
+		e.beat(en, &o.Heartbeat)
+		if o.Wait > 0 && !en.Cancel && !e.draining && len(e.waiters) < e.cfg.MaxParked {
+			w := &waiter{id: id, calls: []uint64{id}, until: plus(e.Now.Mono, o.Wait), beat: en}
+			en.beats = append(en.beats, w)
+			e.waiters[id] = w
+			e.ends.push(w)
+			return Reply{later: true}
+		}
+		answers[i] = e.beatAnswer(en)
+	}
+	return Reply{Result: answers}
+}
+
+// Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and reports
+// whether it did.
+func (e *Engine) Quick(now Instant, o *Heartbeat) ([]jobs.LeaseAnswer, bool) {
+	if o.Wait > 0 || e.cfg.Shared {
+		return nil, false
+	}
+	e.found = e.found[:0]
+	for _, id := range o.LeaseIDs {
+		en, err := e.leaseOf(id, o.WorkerID)
+		if err != nil || en.deadline() <= now.Mono {
+			return nil, false
+		}
+		e.found = append(e.found, en)
+	}
+	e.setNow(now)
+	answers := make([]jobs.LeaseAnswer, len(e.found))
+	for i, en := range e.found {
+		e.beat(en, &o.Heartbeat)
+		answers[i] = e.beatAnswer(en)
+	}
+	clear(e.found)
+	return answers, true
 }
 
 // beat applies a heartbeat.
-func (e *Engine) beat(h *hold, b *jobs.Heartbeat) {
-	e.see(h.worker)
-	e.Metrics.Heartbeats++
-	h.expires = max(h.expires, plus(e.Now.Mono, e.cfg.Life()))
-	if until := e.Now.Wall.Add(e.cfg.Life()); until.After(h.lease.ExpiresAt) {
-		h.lease.ExpiresAt = until
+func (e *Engine) beat(en *entry, b *jobs.Heartbeat) {
+	e.see(en.worker)
+	l := en.Lease
+	en.expires = max(en.expires, plus(e.Now.Mono, e.cfg.Life()))
+	if until := e.Now.Wall.Add(e.cfg.Life()); until.After(l.ExpiresAt) {
+		l.ExpiresAt = until
 	}
-	if e.Now.Wall.After(h.lease.LastHeartbeat) {
-		h.lease.LastHeartbeat = e.Now.Wall
+	if e.Now.Wall.After(l.LastHeartbeat) {
+		l.LastHeartbeat = e.Now.Wall
 	}
-	e.start(h)
+	e.start(en)
 	if b.Progress != nil || b.Checkpoint != nil {
-		r := h.entry.job.Report()
+		r := en.Report()
 		if b.Progress != nil {
 			r.Progress = b.Progress
 		}
 		if b.Checkpoint != nil {
 			r.Checkpoint = b.Checkpoint
 		}
-		e.mark(h.entry)
+		e.mark(en)
 	}
 	if e.cfg.Shared {
 		e.must = true
-		e.store(h.entry)
+		e.store(en)
 	}
-}
-
-// Quick applies a heartbeat to each of the leases outside of a turn, if nothing else has to be done or stored for
-// any of them, and reports whether it did.
-func (e *Engine) Quick(now Instant, b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
-	if b.Wait > 0 || e.cfg.Shared {
-		return nil, false
-	}
-	e.quick = e.quick[:0]
-	for _, id := range leaseIDs {
-		h := e.leases[id]
-		if h == nil || h.worker.id != b.WorkerID || h.deadline() <= now.Mono {
-			return nil, false
-		}
-		e.quick = append(e.quick, h)
-	}
-	e.setNow(now)
-	answers := make([]jobs.LeaseAnswer, len(leaseIDs))
-	for i, h := range e.quick {
-		e.beat(h, b)
-		answers[i].LeaseID, answers[i].HeartbeatAnswer = h.lease.ID, e.beatAnswer(h)
-	}
-	clear(e.quick)
-	return answers, true
 }
 
 // start notes the first heartbeat, or an end that stands for it.
-func (e *Engine) start(h *hold) {
-	if !h.lease.FirstHeartbeat.IsZero() {
-		return
+func (e *Engine) start(en *entry) {
+	if en.State == jobs.Leased {
+		en.Lease.FirstHeartbeat, en.State = e.Now.Wall, jobs.Running
+		e.mark(en)
+		e.note(en, jobs.Event{Type: jobs.EventRunning})
 	}
-	h.lease.FirstHeartbeat = e.Now.Wall
-	h.entry.job.State = jobs.Running
-	e.mark(h.entry)
-	e.note(jobs.EventRunning, h.entry, h.lease.ID, h.lease.WorkerID, "", "")
 }
 
-func (e *Engine) beatAnswer(h *hold) jobs.HeartbeatAnswer {
-	return jobs.HeartbeatAnswer{ExpiresAt: h.lease.ExpiresAt, Cancel: h.entry.job.Cancel, Drain: e.draining,
-		Interval: e.cfg.Interval()}
-}
-
-// beatOne applies a heartbeat, and answers it unless it waits.
-func (e *Engine) beatOne(id uint64, b *jobs.Heartbeat) {
-	h, err := e.leaseOf(b.LeaseID, b.WorkerID)
-	if err != nil {
-		e.Metrics.Refused[jobs.Code(err)]++
-		e.fail(id, err)
-		return
-	}
-	e.beat(h, b)
-	if b.Wait == 0 || h.entry.job.Cancel || e.draining || len(e.waiters) >= e.cfg.MaxParked {
-		e.reply(id, e.beatAnswer(h))
-		return
-	}
-	w := &waiter{id: id, calls: []uint64{id}, until: plus(e.Now.Mono, b.Wait), hold: h}
-	h.beats = append(h.beats, w)
-	e.waiters[id] = w
-	e.ends.push(w)
+func (e *Engine) beatAnswer(en *entry) jobs.LeaseAnswer {
+	return jobs.LeaseAnswer{LeaseID: en.LeaseID, HeartbeatAnswer: jobs.HeartbeatAnswer{
+		ExpiresAt: en.Lease.ExpiresAt, Cancel: en.Cancel, Drain: e.draining, Interval: e.cfg.Interval(),
+	}}
 }
 
 // tell answers the heartbeats that wait on a lease.
-func (e *Engine) tell(h *hold) {
-	for _, w := range slices.Clone(h.beats) {
-		e.settle(w, e.beatAnswer(h), nil)
+func (e *Engine) tell(en *entry) {
+	for _, w := range slices.Clone(en.beats) {
+		e.settle(w, Reply{Result: []jobs.LeaseAnswer{e.beatAnswer(en)}})
 	}
 }
 
-// beatAll applies heartbeats of one worker.
-func (e *Engine) beatAll(workerID string, leaseIDs []string) []jobs.LeaseAnswer {
-	all := make([]jobs.LeaseAnswer, len(leaseIDs))
-	for i, id := range leaseIDs {
-		all[i].LeaseID = id
-		h, err := e.leaseOf(id, workerID)
-		if err != nil {
-			e.Metrics.Refused[jobs.Code(err)]++
-			all[i].Err = err
-			continue
-		}
-		e.beat(h, &jobs.Heartbeat{})
-		all[i].HeartbeatAnswer = e.beatAnswer(h)
-	}
-	return all
-}
+// Complete ends a lease as its worker says, and is answered with whether it did.
+type Complete struct{ jobs.Completion }
 
-// complete ends a lease as its worker says, and reports whether it did.
-func (e *Engine) complete(c *jobs.Completion) (bool, error) {
-	h, err := e.leaseOf(c.LeaseID, c.WorkerID)
+func (o Complete) do(e *Engine, id uint64) Reply {
+	en, err := e.leaseOf(o.LeaseID, o.WorkerID)
 	if errors.Is(err, jobs.ErrLeaseNotFound) {
-		return false, nil
+		return Reply{Result: false}
 	} else if err != nil {
-		return false, err
+		return Reply{Err: err}
 	}
-	e.see(h.worker)
-	e.start(h)
+	e.see(en.worker)
+	e.start(en)
 	code := jobs.CodeCompleted
-	if c.Status == jobs.Failed {
+	if o.Status == jobs.Failed {
 		code = jobs.CodeFailed
 	}
-	e.end(h, c.Status, code, c.Result, c.Error)
-	return true, nil
+	e.end(en, o.Status, code, o.Result, o.Error)
+	if u := e.unlocking[o.LeaseID]; u != nil {
+		u.call = id
+		return Reply{later: true}
+	}
+	return Reply{Result: true}
 }
 
-// report keeps what a worker tells about its job.
-func (e *Engine) report(p *jobs.Progress) error {
-	h, err := e.leaseOf(p.LeaseID, p.WorkerID)
+// Report keeps what a worker tells about its job.
+type Report struct{ jobs.Progress }
+
+func (o Report) do(e *Engine, _ uint64) Reply {
+	en, err := e.leaseOf(o.LeaseID, o.WorkerID)
 	if err != nil {
-		return err
+		return Reply{Err: err}
 	}
-	e.see(h.worker)
-	r := h.entry.job.Report()
-	if p.Progress != nil {
-		r.Progress = p.Progress
+	e.see(en.worker)
+	r := en.Report()
+	if o.Progress.Progress != nil {
+		r.Progress = o.Progress.Progress
 	}
-	if p.Message != nil {
-		r.Message = *p.Message
+	if o.Message != nil {
+		r.Message = *o.Message
 	}
-	if p.Metrics != nil {
-		r.Metrics = p.Metrics
+	if o.Metrics != nil {
+		r.Metrics = o.Metrics
 	}
-	e.touch(h.entry)
-	return nil
+	e.touch(en)
+	return Reply{}
 }
 
-// cancel ends a queued job, or asks the worker of a leased one to stop.
-func (e *Engine) cancel(jobID, reason string) (jobs.State, error) {
-	en := e.jobs[jobID]
-	if en == nil {
-		return "", jobs.ErrJobNotFound
-	}
-	j := &en.job
+// Cancel ends a queued job, or asks the worker of a leased one to stop. It is answered with the job's state.
+type Cancel struct{ JobID, Reason string }
+
+func (o Cancel) do(e *Engine, _ uint64) Reply {
+	en := e.jobs[o.JobID]
 	switch {
-	case en.hold == nil:
-		j.Cancel, j.Reason = true, reason
-		e.endJob(en, jobs.Cancelled, jobs.CodeCancelled)
-	case !j.Cancel:
-		j.Cancel, j.Reason = true, reason
+	case en == nil:
+		return Reply{Err: jobs.ErrJobNotFound}
+	case en.Lease == nil:
+		en.Cancel, en.Reason = true, o.Reason
+		e.endJob(en, jobs.Cancelled, jobs.Event{Code: jobs.CodeCancelled})
+	case !en.Cancel:
+		en.Cancel, en.Reason = true, o.Reason
 		e.touch(en)
-		e.note(jobs.EventCancelRequest, en, en.hold.lease.ID, en.hold.lease.WorkerID, "", reason)
-		e.tell(en.hold)
+		e.note(en, jobs.Event{Type: jobs.EventCancelRequest, Reason: o.Reason})
+		e.tell(en)
 	}
-	return j.State, nil
+	return Reply{Result: en.State}
 }
 
-// revoke ends a lease and fails its job for good.
-func (e *Engine) revoke(leaseID, reason string) error {
-	h := e.leases[leaseID]
-	if h == nil {
-		return jobs.ErrLeaseNotFound
+// Revoke ends a lease, and fails its job for good.
+type Revoke struct{ LeaseID, Reason string }
+
+func (o Revoke) do(e *Engine, _ uint64) Reply {
+	en := e.leases[o.LeaseID]
+	if en == nil {
+		return Reply{Err: jobs.ErrLeaseNotFound}
 	}
-	h.entry.job.Reason = reason
+	en.Reason = o.Reason
 	why := quoted(jobs.CodeRevoked)
-	if reason != "" {
-		if b, err := json.Marshal(reason); err == nil {
+	if o.Reason != "" {
+		if b, err := json.Marshal(o.Reason); err == nil {
 			why = b
 		}
 	}
-	e.end(h, jobs.Failed, jobs.CodeRevoked, nil, why)
-	return nil
+	e.end(en, jobs.Failed, jobs.CodeRevoked, nil, why)
+	return Reply{}
 }
 
-// end ends a lease: how and for what reason the attempt ended, and what the worker left.
-func (e *Engine) end(h *hold, how jobs.State, code string, result, failure jsontext.Value) {
-	en, j := h.entry, &h.entry.job
-	e.dropHold(h, code)
-	e.Metrics.Ended[code]++
-	e.Metrics.Run.Observe(e.Now.Wall.Sub(h.lease.IssuedAt))
-	a := h.attempt(how)
+// end ends a job's lease: how and for what reason the attempt ended, and what the worker left.
+func (e *Engine) end(en *entry, how jobs.State, code string, result, failure jsontext.Value) {
+	a := en.attempt(how)
 	a.Code, a.EndedAt, a.Error = code, e.Now.Wall, failure
-	en.attempts = append(en.attempts, a)
-	if h.lease.RequestID != "" {
-		l := h.lease
-		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: &l},
-			jobs.RequestLife)
+	en.Attempts = append(en.Attempts, a)
+	l := e.dropLease(en, code)
+	if l.RequestID != "" {
+		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: l}, jobs.RequestLife)
 	}
-	e.freeLocks(h)
+	e.freeLocks(en, l.ID)
 	if result != nil || failure != nil {
-		r := j.Report()
+		r := en.Report()
 		r.Result, r.Error = result, failure
 	}
-	if how == jobs.Completed && j.Output != nil && j.Output.Error != nil && failure == nil {
-		j.Report().Error = nil
+	if how == jobs.Completed && en.Output != nil && en.Output.Error != nil && failure == nil {
+		en.Report().Error = nil
 	}
-	j.LeaseID = ""
-	final, again := outcome(j, how, code)
+	en.LeaseID = ""
+	ended := jobs.Event{LeaseID: l.ID, WorkerID: l.WorkerID, Code: code, Took: e.Now.Wall.Sub(l.IssuedAt)}
+	final, again := outcome(&en.Job, how, code)
 	if !again {
 		if final == jobs.Cancelled {
-			code = jobs.CodeCancelled
+			ended.Code = jobs.CodeCancelled
 		}
-		e.endJob(en, final, code)
+		e.endJob(en, final, ended)
 		return
 	}
-	j.State, j.Code = jobs.Queued, code
-	wait := backoff(j.RetryBackoff, j.Attempt)
-	j.ReadyAt = e.Now.Wall.Add(wait)
+	en.State, en.Code = jobs.Queued, code
+	wait := backoff(en.RetryBackoff, en.Attempt)
+	en.ReadyAt = e.Now.Wall.Add(wait)
 	e.touch(en)
-	e.note(jobs.EventRetry, en, h.lease.ID, h.lease.WorkerID, code, "")
+	ended.Type = jobs.EventRetry
+	e.note(en, ended)
 	e.queue(en, plus(e.Now.Mono, wait), false)
 }
 
-// giveBack undoes a grant that nobody was told of: the job is queued at its old place, and there was no attempt.
-// Its token is used up.
-func (e *Engine) giveBack(leaseID string) {
-	h := e.leases[leaseID]
-	if h == nil || !h.lease.FirstHeartbeat.IsZero() {
-		return
+// Return takes back a lease that nobody was told of: the job is queued at its old place, and there was no attempt. Its
+// token is used up.
+type Return struct{ LeaseID string }
+
+func (o Return) do(e *Engine, _ uint64) Reply {
+	en := e.leases[o.LeaseID]
+	if en == nil || en.State != jobs.Leased {
+		return Reply{}
 	}
-	en, j := h.entry, &h.entry.job
-	e.dropHold(h, "")
-	e.freeLocks(h)
-	j.Attempt--
-	j.LeaseID = ""
-	if j.Attempt == 0 {
-		j.StartedAt = time.Time{}
+	l := e.dropLease(en, "")
+	e.freeLocks(en, l.ID)
+	en.State, en.LeaseID = jobs.Queued, ""
+	if en.Attempt--; en.Attempt == 0 {
+		en.StartedAt = time.Time{}
 	}
-	j.State = jobs.Queued
-	if j.Cancel {
-		e.endJob(en, jobs.Cancelled, jobs.CodeCancelled)
-		return
+	if en.Cancel {
+		e.endJob(en, jobs.Cancelled, jobs.Event{Code: jobs.CodeCancelled})
+		return Reply{}
 	}
-	if j.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
-		j.ReadyAt = e.Now.Wall
+	if en.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
+		en.ReadyAt = e.Now.Wall
 	}
 	e.touch(en)
-	e.note(jobs.EventReturn, en, leaseID, h.lease.WorkerID, "", "")
+	e.note(en, jobs.Event{Type: jobs.EventReturn, LeaseID: l.ID, WorkerID: l.WorkerID})
 	e.queue(en, 0, false)
+	return Reply{}
 }
 
 // freeLocks lets go of the locks of a lease that ended.
-func (e *Engine) freeLocks(h *hold) {
-	names := h.entry.job.Locks
+func (e *Engine) freeLocks(en *entry, leaseID string) {
 	switch {
-	case len(names) == 0:
+	case len(en.Locks) == 0:
 	case e.cfg.Locking:
-		e.order(FreeLocks, h.lease.ID, h.entry.job.ID, names)
+		e.order(en.locksFor(leaseID), FreeLocks)
 	default:
-		e.take(names, "")
+		e.take(en.Locks, "")
 	}
 }
 
-// dropHold makes a lease count no more, for a reason, if it is known.
-func (e *Engine) dropHold(h *hold, code string) {
-	why := jobs.ErrLeaseNotFound
-	if code == jobs.CodeRevoked {
-		why = jobs.ErrRevoked
+// endJob ends a job that has no lease any more. The event, but for its type and reason, says of which one it is the end.
+func (e *Engine) endJob(en *entry, s jobs.State, ended jobs.Event) {
+	sum := e.statistic(en.Type, "")
+	if ended.LeaseID != "" {
+		sum.Runs.Observe(ended.Took)
 	}
-	for _, w := range slices.Clone(h.beats) {
-		e.settle(w, nil, why)
-	}
-	h.entry.hold = nil
-	delete(e.leases, h.lease.ID)
-	e.deadlines.remove(h)
-	if h.runUntil != Never {
-		i, _ := slices.BinarySearchFunc(e.limits, h.runUntil, byRunUntil)
-		for e.limits[i] != h {
-			i++
+	if !en.StartedAt.IsZero() {
+		ready := en.CreatedAt
+		if en.RunAt.After(ready) {
+			ready = en.RunAt
 		}
-		e.limits = slices.Delete(e.limits, i, i+1)
+		sum.Waits.Observe(en.StartedAt.Sub(ready))
 	}
-	if key := (requestKey{h.lease.WorkerID, h.lease.RequestID}); e.granted[key] == h {
-		delete(e.granted, key)
-	}
-	e.leased -= h.lease.Units
-	h.worker.leases--
-	h.worker.busy--
-	e.wake = true
-}
-
-// endJob ends a job that has no lease any more.
-func (e *Engine) endJob(en *entry, s jobs.State, code string) {
-	j := &en.job
-	leaseID, workerID := "", ""
-	tally := &e.statistic(j.Type, "").Ends
-	if n := len(en.attempts); n > 0 && j.State.Active() {
-		last := en.attempts[n-1]
-		leaseID, workerID = last.LeaseID, last.WorkerID
-		tally.Runs.Observe(last.EndedAt.Sub(last.IssuedAt))
-	}
-	if !j.StartedAt.IsZero() {
-		ready := j.CreatedAt
-		if j.RunAt.After(ready) {
-			ready = j.RunAt
-		}
-		tally.Waits++
-		tally.WaitSum += max(j.StartedAt.Sub(ready), 0)
-	}
-	tally.Ended(s)
 	e.unqueue(en)
-	j.State, j.Code, j.LeaseID, j.EndedAt = s, code, "", e.Now.Wall
+	en.State, en.Code, en.LeaseID, en.EndedAt = s, ended.Code, "", e.Now.Wall
 	e.touch(en)
-	e.note(endEvent(s, code), en, leaseID, workerID, code, j.Reason)
-	if e.keys[j.IdempotencyKey] == en {
-		e.remember(jobs.Memo{ID: keyMemo(j.IdempotencyKey), JobID: j.ID, Print: j.Fingerprint(), State: s},
-			jobs.KeyLife)
+	ended.Type, ended.Reason = endEvent(s, ended.Code), en.Reason
+	e.note(en, ended)
+	if e.keys[en.IdempotencyKey] == en {
+		e.remember(jobs.Memo{ID: keyMemo(en.IdempotencyKey), JobID: en.ID, Print: en.Fingerprint(), State: s}, jobs.KeyLife)
 	}
 	e.drop(en)
 }

@@ -59,7 +59,7 @@ func (e *Engine) startReservation() {
 		for _, l := range g.open.items {
 			head := l.head()
 			ready := max(head.ready, l.since)
-			if first != nil && !head.job.Before(&first.job) || e.Now.Mono < plus(ready, e.cfg.ReserveAfter) {
+			if first != nil && !head.Before(&first.Job) || e.Now.Mono < plus(ready, e.cfg.ReserveAfter) {
 				continue
 			}
 			if e.takenUntil(l) > e.Now.Mono {
@@ -84,10 +84,10 @@ func (e *Engine) takenUntil(l *line) time.Duration {
 // foresee finds the moment at which enough leases must have ended for the job: now, or by their declared runtimes.
 func (e *Engine) foresee() {
 	r := &e.reserved
-	need, have := r.job.job.Units, e.free()
+	need, have := r.job.Units, e.free()
 	r.room, r.beside = 0, have-need
 	for i := 0; i < len(e.limits) && (have < need || i > 0 && e.limits[i].runUntil == e.limits[i-1].runUntil); i++ {
-		have += e.limits[i].lease.Units
+		have += e.limits[i].Units
 		r.room, r.beside = e.limits[i].runUntil-e.Now.Mono, have-need
 	}
 	if have < need {
@@ -106,12 +106,12 @@ func (r *reservation) first(h *queue[*line]) *entry {
 		return nil
 	}
 	top := h.top().head()
-	if r.job == nil || top == r.job || top.job.Before(&r.job.job) {
+	if r.job == nil || top == r.job || top.Before(&r.job.Job) {
 		return top
 	}
 	var first *entry
 	for _, l := range h.items {
-		if c := l.head(); r.allows(l.group.units, l.runtime) && (first == nil || c.job.Before(&first.job)) {
+		if c := l.head(); r.allows(l.group.units, l.runtime) && (first == nil || c.Before(&first.Job)) {
 			first = c
 		}
 	}

@@ -304,11 +304,11 @@ func TestSteppingTheWallClockNeitherKillsNorProlongsALease(t *testing.T) {
 		w := newWorld(t, jobs.Config{})
 		w.submit("a")
 		w.want("ask", w.ask("w", "L"), "a")
-		shown := w.e.leases["L"].lease.ExpiresAt
+		shown := w.e.leases["L"].Lease.ExpiresAt
 		w.now.Wall = w.now.Wall.Add(step)
 		w.pass(time.Minute - 1)
 		w.want("leases before the deadline", w.do(Status{}).(jobs.Snapshot).ActiveLeases, 1)
-		b := w.do(Heartbeat{jobs.Heartbeat{LeaseID: "L", WorkerID: "w"}}).(jobs.HeartbeatAnswer)
+		b := w.do(Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"L"}}).([]jobs.LeaseAnswer)[0]
 		if b.ExpiresAt.Before(shown) {
 			t.Errorf("with the clock set by %v, expiry moved from %v to %v", step, shown, b.ExpiresAt)
 		}
@@ -348,7 +348,7 @@ func TestDrainAnswersAllThatWaitAndGrantsNothing(t *testing.T) {
 	w := newWorld(t, jobs.Config{})
 	w.submit("a")
 	w.want("ask", w.ask("w", "L"), "a")
-	w.turn(Call{100, Request{Request: jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, LeaseID: "M"}}, Call{101, Heartbeat{jobs.Heartbeat{LeaseID: "L", WorkerID: "w", Wait: jobs.MaxWait}}})
+	w.turn(Call{100, Request{Request: jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, LeaseID: "M"}}, Call{101, Heartbeat{jobs.Heartbeat{WorkerID: "w", Wait: jobs.MaxWait}, []string{"L"}}})
 	out := w.turn(Call{102, Drain{}})
 	got := map[uint64]any{}
 	for _, r := range out.Replies {
@@ -357,14 +357,14 @@ func TestDrainAnswersAllThatWaitAndGrantsNothing(t *testing.T) {
 	if g, ok := got[100].(jobs.Grant); !ok || g.Denied == nil {
 		t.Errorf("the request was answered with %+v", got[100])
 	}
-	if b, ok := got[101].(jobs.HeartbeatAnswer); !ok || !b.Drain {
+	if b, ok := got[101].([]jobs.LeaseAnswer); !ok || !b[0].Drain {
 		t.Errorf("the heartbeat was answered with %+v", got[101])
 	}
 	w.submit("b")
 	if g, ok := w.do(Request{Request: jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, LeaseID: "N"}).(jobs.Grant); !ok || g.Denied == nil {
 		t.Errorf("a request was answered with %+v", g)
 	}
-	if b, ok := w.do(Heartbeat{jobs.Heartbeat{LeaseID: "L", WorkerID: "w", Wait: jobs.MaxWait}}).(jobs.HeartbeatAnswer); !ok || !b.Drain {
+	if b, ok := w.do(Heartbeat{jobs.Heartbeat{WorkerID: "w", Wait: jobs.MaxWait}, []string{"L"}}).([]jobs.LeaseAnswer); !ok || !b[0].Drain {
 		t.Errorf("a heartbeat was answered with %+v", b)
 	}
 	w.want("completion", w.do(Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: jobs.Completed}}), true)
@@ -426,7 +426,7 @@ func TestWorkersThatAskOnceAreForgotten(t *testing.T) {
 	}
 	for range maxWorkers/sweepPerTurn + 1 {
 		w.pass(workerLife)
-		w.do(Heartbeat{jobs.Heartbeat{LeaseID: "L", WorkerID: "busy"}})
+		w.do(Heartbeat{jobs.Heartbeat{WorkerID: "busy"}, []string{"L"}})
 	}
 	if n := len(w.e.workers); n > 1 {
 		t.Errorf("%d workers are known when all but one have gone", n)

@@ -6,10 +6,18 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// submit takes in jobs, all of them or none. A job that is larger than there are units is refused, but not if it
-// is there already, from when there were more.
-func (e *Engine) submit(id uint64, all []NewJob) {
-	receipts := make([]jobs.Receipt, len(all))
+// NewJob is a job to be queued, under the ID that it will have.
+type NewJob struct {
+	jobs.Spec
+	ID string
+}
+
+// Submit queues jobs, all of them or none. A job that is larger than there are units is refused, but not if it is there
+// already, from when there were more.
+type Submit struct{ Jobs []NewJob }
+
+func (o Submit) do(e *Engine, _ uint64) Reply {
+	all, receipts := o.Jobs, make([]jobs.Receipt, len(o.Jobs))
 	fresh := map[string]int{} // keys that are new with this request
 	tooLarge, conflict := []int(nil), false
 	for i := range all {
@@ -36,11 +44,9 @@ func (e *Engine) submit(id uint64, all []NewJob) {
 	}
 	switch {
 	case len(tooLarge) > 0:
-		e.fail(id, jobs.TooLargeError(tooLarge, e.cfg.Total))
-		return
+		return Reply{Err: jobs.TooLargeError(tooLarge, e.cfg.Total)}
 	case conflict:
-		e.fail(id, jobs.ErrConflict)
-		return
+		return Reply{Err: jobs.ErrConflict}
 	}
 	for i := range all {
 		if receipts[i].JobID == "" {
@@ -48,19 +54,18 @@ func (e *Engine) submit(id uint64, all []NewJob) {
 			receipts[i] = jobs.Receipt{JobID: all[i].ID, State: jobs.Queued}
 		}
 	}
-	e.reply(id, receipts)
+	return Reply{Result: receipts}
 }
 
 // addJob queues a new job.
 func (e *Engine) addJob(n *NewJob) {
 	e.Seq++
 	e.tick()
-	en := &entry{}
-	en.job = jobs.Job{
+	en := &entry{Record: jobs.Record{Job: jobs.Job{
 		Spec: n.Spec, ID: n.ID, State: jobs.Queued, CreatedAt: e.Now.Wall, ReadyAt: e.Now.Wall, Seq: e.Seq,
 		Ord: place(e.Clock, n.Priority, e.cfg.AgeingStep),
-	}
-	j := &en.job
+	}}}
+	j := &en.Job
 	if !j.RunAt.IsZero() {
 		j.RunAt = j.RunAt.UTC().Truncate(time.Millisecond)
 		if j.RunAt.After(e.Now.Wall) {
@@ -72,7 +77,7 @@ func (e *Engine) addJob(n *NewJob) {
 	}
 	e.jobs[j.ID] = en
 	e.touch(en)
-	e.note(jobs.EventSubmit, en, "", "", "", "")
+	e.note(en, jobs.Event{Type: jobs.EventSubmit})
 	if j.IdempotencyKey != "" {
 		e.keys[j.IdempotencyKey] = en
 	}
@@ -82,7 +87,7 @@ func (e *Engine) addJob(n *NewJob) {
 // used returns what an idempotency key was used for.
 func (e *Engine) used(key string) (jobs.Memo, bool) {
 	if en := e.keys[key]; en != nil {
-		return jobs.Memo{JobID: en.job.ID, Print: en.job.Fingerprint(), State: en.job.State}, true
+		return jobs.Memo{JobID: en.ID, Print: en.Fingerprint(), State: en.State}, true
 	}
 	m := e.recall(keyMemo(key))
 	if m == nil {

@@ -29,123 +29,84 @@ func TestLockTokens(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Serv
 func TestLocks(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service)) {
 	for _, test := range []struct {
 		name string
-		run  func(t *testing.T, m *manager.Manager, locks lokt.Service)
+		run  func(e *env, service lokt.Service)
 	}{
 		{"of jobs with the same locks none waits", nobodyWaits},
 		{"what is freed goes to whoever waits for it", freedIsHandedOn},
 		{"a job has all its locks or none", allLocksOrNone},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			store, locks := open(t)
+			store, service := open(t)
 			t.Cleanup(func() { _ = store.Close() })
-			m, err := manager.Open(storeContext(t), store, manager.Options{Locks: locks})
+			m, err := manager.Open(storeContext(t), store, manager.Options{Locks: service})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = m.Close() })
-			test.run(t, m, locks)
+			test.run(&env{T: t, s: m}, service)
 		})
 	}
 }
 
-// submitLocking submits a job with locks, and returns its ID.
-func submitLocking(t *testing.T, m *manager.Manager, names ...string) string {
-	t.Helper()
-	s := spec()
-	s.Locks = names
-	r, err := m.Submit(storeContext(t), []jobs.Spec{s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r[0].JobID
+// outside has somebody else take a lock, and returns its lease.
+func (e *env) outside(service lokt.Service, name string, wait time.Duration) (lokt.Target, error) {
+	c := lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "outside"}, Wait: wait}
+	_, err := service.Acquire(e.within(), c)
+	return lokt.Target{Name: name, LeaseID: c.LeaseID}, err
 }
 
-// leased asks for a lease, which there must be.
-func leased(t *testing.T, m *manager.Manager, wait time.Duration) jobs.Grant {
-	t.Helper()
-	g, err := m.Request(storeContext(t), jobs.Request{WorkerID: "w", Wait: wait})
-	if err != nil || g.Denied != nil {
-		t.Fatalf("denied: %+v, %v", g.Denied, err)
-	}
-	return g
-}
-
-func completed(t *testing.T, m *manager.Manager, g jobs.Grant) {
-	t.Helper()
-	if ok, err := m.Complete(storeContext(t), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
-		Status: jobs.Completed}); err != nil || !ok {
-		t.Fatalf("completion was answered with %v, %v", ok, err)
-	}
-}
-
-func nobodyWaits(t *testing.T, m *manager.Manager, locks lokt.Service) {
+func nobodyWaits(e *env, service lokt.Service) {
 	for _, names := range [][]string{{"a"}, {"b", "a"}, {"d", "c", "b", "a"}} {
 		for range 12 {
-			submitLocking(t, m, names...)
+			e.submit(locks(names...))
 		}
 		for i := range 12 {
-			completed(t, m, leased(t, m, 0))
-			outside := lokt.Claim{Name: names[i%len(names)], LeaseID: lokt.NewLeaseID(),
-				Owner: lokt.Owner{ID: "outside"}}
-			if _, err := locks.Acquire(storeContext(t), outside); err != nil {
-				t.Fatalf("after the end: %v", err)
+			e.complete(e.grant(ask("w")), jobs.Completed)
+			held, err := e.outside(service, names[i%len(names)], 0)
+			if err != nil {
+				e.Fatalf("after the end: %v", err)
 			}
-			if _, err := locks.Release(storeContext(t), lokt.Target{Name: outside.Name,
-				LeaseID: outside.LeaseID}); err != nil {
-				t.Fatal(err)
-			}
+			_, err = service.Release(e.within(), held)
+			e.must(err)
 		}
 	}
 }
 
-func freedIsHandedOn(t *testing.T, m *manager.Manager, locks lokt.Service) {
-	submitLocking(t, m, "a", "b")
-	g := leased(t, m, 0)
-	got := make(chan error, 1)
-	outside := lokt.Claim{Name: "b", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "outside"}, Wait: patience}
+func freedIsHandedOn(e *env, service lokt.Service) {
+	e.submit(locks("a", "b"))
+	g := e.grant(ask("w"))
+	got := make(chan lokt.Target)
 	go func() {
-		_, err := locks.Acquire(storeContext(t), outside)
-		got <- err
+		held, err := e.outside(service, "b", patience)
+		if err != nil {
+			e.Errorf("who waited was answered with %v", err)
+		}
+		got <- held
 	}()
 	for queued := false; !queued; time.Sleep(time.Millisecond) {
-		s, err := locks.Get(storeContext(t), "b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, err := service.Get(e.within(), "b")
+		e.must(err)
 		queued = len(s.Lock.Queue) > 0
 	}
-	completed(t, m, g)
-	if err := <-got; err != nil {
-		t.Fatalf("who waited was answered with %v", err)
+	e.complete(g, jobs.Completed)
+	held := <-got
+	id := e.submit(locks("b"))
+	if d := e.deny(jobs.DeniedEligible, ask("w")); d.RetryAfter > 2*time.Second {
+		e.Errorf("while another has the lock it was answered %+v", d)
 	}
-	id := submitLocking(t, m, "b")
-	if d, err := m.Request(storeContext(t), jobs.Request{WorkerID: "w"}); err != nil || d.Denied == nil ||
-		d.Denied.RetryAfter > 2*time.Second {
-		t.Errorf("while another has the lock it was answered %+v, %v", d, err)
-	}
-	if v, err := m.Get(storeContext(t), id); err != nil || v.WaitingFor != jobs.WaitingLock+"b" {
-		t.Errorf("it waits for %q, %v", v.WaitingFor, err)
-	}
-	time.AfterFunc(10*time.Millisecond, func() {
-		_, _ = locks.Release(storeContext(t), lokt.Target{Name: "b",
-			LeaseID: outside.LeaseID})
-	})
-	completed(t, m, leased(t, m, jobs.MaxWait))
+	e.waitsFor(id, jobs.WaitingLock+"b")
+	time.AfterFunc(10*time.Millisecond, func() { _, _ = service.Release(e.within(), held) })
+	e.complete(e.grant(ask("w", waiting(jobs.MaxWait))), jobs.Completed)
 }
 
-func allLocksOrNone(t *testing.T, m *manager.Manager, locks lokt.Service) {
-	outside := lokt.Claim{Name: "b", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "outside"}}
-	if _, err := locks.Acquire(storeContext(t), outside); err != nil {
-		t.Fatal(err)
-	}
-	submitLocking(t, m, "a", "b", "c")
-	other := submitLocking(t, m, "c")
-	if g := leased(t, m, jobs.MaxWait); g.Job.ID != other {
-		t.Errorf("granted is %s", g.Job.ID)
-	}
+func allLocksOrNone(e *env, service lokt.Service) {
+	_, err := e.outside(service, "b", 0)
+	e.must(err)
+	e.submit(locks("a", "b", "c"))
+	e.grantOf(e.submit(locks("c")), ask("w", waiting(jobs.MaxWait)))
 	for name, want := range map[string]int{"a": 0, "b": 1, "c": 1} {
-		if s, err := locks.Get(storeContext(t), name); err != nil || len(s.Live()) != want {
-			t.Errorf("%s is held by %+v, %v", name, s.Live(), err)
+		if s, err := service.Get(e.within(), name); err != nil || len(s.Live()) != want {
+			e.Errorf("%s is held by %+v, %v", name, s.Live(), err)
 		}
 	}
 }
@@ -183,9 +144,8 @@ func lockTokensSurvive(r *restarts) {
 			r.Errorf("shown are %v, not %v", v.Lease.LockTokens, g.Lease.LockTokens)
 		}
 		if i == 3 { // one of them is broken, held by another for a while, and taken again
-			if _, err := service.Release(r.Context(), lokt.Target{Name: "b", Force: true}); err != nil {
-				r.Fatal(err)
-			}
+			_, err := service.Release(r.Context(), lokt.Target{Name: "b", Force: true})
+			r.must(err)
 			other, err := service.Acquire(r.Context(), lokt.Claim{Name: "b", Owner: lokt.Owner{ID: "somebody"}})
 			if err != nil || other.Token <= last["b"] {
 				r.Fatalf("the other's token is %d, %v", other.Token, err)
@@ -193,9 +153,8 @@ func lockTokensSurvive(r *restarts) {
 			time.Sleep(r.ttl / 2)
 			r.beat(g)
 			same("while another has the lock,")
-			if _, err := service.Release(r.Context(), lokt.Target{Name: "b", LeaseID: other.LeaseID}); err != nil {
-				r.Fatal(err)
-			}
+			_, err = service.Release(r.Context(), lokt.Target{Name: "b", LeaseID: other.LeaseID})
+			r.must(err)
 			time.Sleep(r.ttl * 3 / 4)
 			r.beat(g)
 			s, err := service.Get(r.Context(), "b")

@@ -65,9 +65,7 @@ func (r *restarts) start() {
 	r.Helper()
 	r.cut = &cut{Store: r.store}
 	m, err := manager.Open(r.Context(), r.cut, r.o)
-	if err != nil {
-		r.Fatal(err)
-	}
+	r.must(err)
 	r.m, r.s = m, m
 }
 
@@ -194,10 +192,7 @@ func tokensRiseAcross(r *restarts) {
 		r.kill(time.Second)
 		r.complete(g, jobs.Failed)
 		r.kill(0)
-		if applied, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
-			Status: jobs.Completed}); err != nil || applied {
-			r.Errorf("an old lease ended the job: %v, %v", applied, err)
-		}
+		r.over(jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed})
 		r.gone(g)
 	}
 }
@@ -234,9 +229,7 @@ func memoriesSurvive(r *restarts) {
 	if d := time.Since(begin).Round(10 * time.Millisecond); d != 16*time.Second {
 		r.Errorf("the time to run came after %v more", d)
 	}
-	if err := r.s.Freeze(r.Context(), "a"); err != nil {
-		r.Fatal(err)
-	}
+	r.must(r.s.Freeze(r.Context(), "a"))
 	frozen := r.submit(kind("a"))
 	r.kill(0)
 	r.waitsFor(frozen, jobs.WaitingFrozen)
@@ -247,9 +240,7 @@ func closeStoresTheRest(r *restarts) {
 	id := r.submit()
 	g := r.grant(ask("w"))
 	r.beat(g)
-	if err := r.m.Close(); err != nil {
-		r.Fatal(err)
-	}
+	r.must(r.m.Close())
 	if _, err := r.s.Status(r.Context()); !errors.Is(err, lokt.ErrUnavailable) {
 		r.Errorf("a closed manager answered with %v", err)
 	}
@@ -302,10 +293,7 @@ func failingAnswers(r *restarts) {
 		r.Errorf("a completion whose outcome is unknown was answered with %v", err)
 	}
 	r.expect(first, jobs.Completed)
-	if applied, err := r.s.Complete(r.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
-		Status: jobs.Completed}); err != nil || applied {
-		r.Errorf("the completion sent again was answered with %v, %v", applied, err)
-	}
+	r.over(jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed})
 	r.grantOf(second, ask("w"))
 }
 

@@ -259,6 +259,30 @@ func (e *env) leased(want int) {
 	}
 }
 
+// queued checks how many jobs are queued.
+func (e *env) queued(want int) {
+	e.Helper()
+	if s := e.status(); s.Queue.Sum() != want {
+		e.Fatalf("%d jobs are queued, not %d", s.Queue.Sum(), want)
+	}
+}
+
+// must stops the test at an error.
+func (e *env) must(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// over checks that a lease may be ended again, which changes nothing.
+func (e *env) over(c jobs.Completion) {
+	e.Helper()
+	if applied, err := e.s.Complete(e.within(), c); err != nil || applied {
+		e.Fatalf("completion %+v of an ended lease was answered with %v, %v", c, applied, err)
+	}
+}
+
 // invalid checks that the error says what is wrong at which places.
 func (e *env) invalid(err error, locs ...string) {
 	e.Helper()

@@ -91,9 +91,7 @@ func endedLeasesAreNotFound(e *env) {
 	}
 	done, revoked := e.grant(ask("w")), e.grant(ask("w"))
 	e.complete(done, jobs.Failed)
-	if err := e.s.Revoke(e.within(), revoked.Lease.ID, ""); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Revoke(e.within(), revoked.Lease.ID, ""))
 	for _, g := range []jobs.Grant{done, revoked, {Lease: jobs.Lease{ID: "unknown", WorkerID: "w"}}} {
 		e.gone(g)
 		if err := e.s.Report(e.within(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w"}); !errors.Is(err,
@@ -139,9 +137,7 @@ func firstEndWins(e *env) {
 		{LeaseID: g.Lease.ID, WorkerID: "v", Status: jobs.Failed},
 		{LeaseID: "unknown", WorkerID: "w", Status: jobs.Completed},
 	} {
-		if applied, err := e.s.Complete(e.within(), c); err != nil || applied {
-			e.Errorf("completion %+v of an ended lease was answered with %v, %v", c, applied, err)
-		}
+		e.over(c)
 	}
 	v := e.expect(id, jobs.Failed)
 	if v.Job.Output == nil || string(v.Job.Output.Error) != `"no luck"` || v.Job.Code != jobs.CodeFailed ||
@@ -156,9 +152,7 @@ func reportsAreKept(e *env) {
 	half, text := 0.5, "half way"
 	said := jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w", Progress: &half, Message: &text,
 		Metrics: []byte(`{"n": 1e2}`)}
-	if err := e.s.Report(e.within(), said); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Report(e.within(), said))
 	v := e.expect(id, jobs.Leased)
 	if o := v.Job.Output; o == nil || o.Progress == nil || *o.Progress != 0.5 || o.Message != text ||
 		string(o.Metrics) != `{"n": 1e2}` {
@@ -223,10 +217,7 @@ func leaseExpires(e *env) {
 		e.Errorf("expired as %+v, attempts %+v", v.Job, v.Attempts)
 	}
 	e.gone(g)
-	if applied, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w",
-		Status: jobs.Completed}); err != nil || applied {
-		e.Errorf("completion after expiry was answered with %v, %v", applied, err)
-	}
+	e.over(jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed})
 	e.expect(id, jobs.Expired)
 	e.grantOf(next, ask("v"))
 }
@@ -234,9 +225,7 @@ func leaseExpires(e *env) {
 func revokeFails(e *env) {
 	id := e.submit(attempts(3), units(4))
 	g := e.grant(ask("w"))
-	if err := e.s.Revoke(e.within(), g.Lease.ID, "maintenance"); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Revoke(e.within(), g.Lease.ID, "maintenance"))
 	e.leased(0)
 	v := e.expect(id, jobs.Failed)
 	if v.Job.Reason != "maintenance" || v.Job.Code != jobs.CodeRevoked || len(v.Attempts) != 1 {

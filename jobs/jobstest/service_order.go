@@ -103,26 +103,18 @@ func locksExclude(e *env) {
 func frozenWaits(e *env) {
 	a, b := e.submit(kind("a")), e.submit(kind("b"))
 	g := e.grantOf(a, ask("w"))
-	if err := e.s.Freeze(e.within(), "b"); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Freeze(e.within(), "b"))
 	e.waitsFor(b, jobs.WaitingFrozen)
 	e.deny(jobs.DeniedEligible, ask("w"))
 	e.beat(g)
 	c := e.submit(kind("a"))
-	if err := e.s.Freeze(e.within(), ""); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Freeze(e.within(), ""))
 	e.waitsFor(c, jobs.WaitingFrozen)
 	e.complete(g, jobs.Completed)
-	if err := e.s.Unfreeze(e.within(), ""); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Unfreeze(e.within(), ""))
 	e.grantOf(c, ask("w"))
 	e.waitsFor(b, jobs.WaitingFrozen)
-	if err := e.s.Unfreeze(e.within(), "b"); err != nil {
-		e.Fatal(err)
-	}
+	e.must(e.s.Unfreeze(e.within(), "b"))
 	e.grantOf(b, ask("w"))
 }
 

@@ -64,9 +64,7 @@ func wrongListIsRefused(e *env) {
 	e.invalid(err, "jobs")
 	_, err = e.s.Submit(e.within(), make([]jobs.Spec, jobs.MaxSubmit+1))
 	e.invalid(err, "jobs")
-	if s := e.status(); s.Queue.Sum() != 0 {
-		e.Errorf("%d jobs of refused lists are queued", s.Queue.Sum())
-	}
+	e.queued(0)
 }
 
 func wrongSpecs(e *env) {
@@ -149,9 +147,7 @@ func keyGivesTheSameJob(e *env) {
 	if err != nil || r[1].JobID != first || r[2].JobID != r[3].JobID || r[0].JobID == first || r[2].JobID == first {
 		e.Errorf("a list with the same jobs was answered with %+v, %v", r, err)
 	}
-	if s := e.status(); s.Queue.Sum() != 3 {
-		e.Errorf("%d jobs are queued, not 3", s.Queue.Sum())
-	}
+	e.queued(3)
 	e.grantOf(first, ask("w"))
 	leased := jobs.Receipt{JobID: first, State: jobs.Leased}
 	if r, err := e.s.Submit(e.within(), []jobs.Spec{same}); err != nil || r[0] != leased {
@@ -174,9 +170,7 @@ func keyConflicts(e *env) {
 		jobs.ErrConflict) {
 		e.Errorf("two jobs under one key in a list: %v", err)
 	}
-	if s := e.status(); s.Queue.Sum() != 1 {
-		e.Errorf("%d jobs are queued, not 1", s.Queue.Sum())
-	}
+	e.queued(1)
 }
 
 func keysAtOnce(e *env) {
@@ -196,8 +190,8 @@ func keysAtOnce(e *env) {
 		})
 	}
 	wg.Wait()
-	if s := e.status(); len(ids) != 1 || s.Queue.Sum() != 1 {
-		e.Errorf("%d jobs were made of one, %d are queued", len(ids), s.Queue.Sum())
+	if e.queued(1); len(ids) != 1 {
+		e.Errorf("%d jobs were made of one", len(ids))
 	}
 }
 

@@ -152,9 +152,7 @@ func beatWaitsForNews(e *env) {
 		for e.view(g.Job.ID).Job.State != jobs.Running { // it is applied at once
 			time.Sleep(time.Millisecond)
 		}
-		if err := news.tell(); err != nil {
-			e.Fatal(err)
-		}
+		e.must(news.tell())
 		if err := <-c; !errors.Is(err, news.want) {
 			e.Errorf("answered with %v, not %v", err, news.want)
 		}

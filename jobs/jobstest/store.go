@@ -181,10 +181,10 @@ func attempt(job, n int) jobs.Attempt {
 
 // fullChanges are changes with everything that can be stored, every field set or none.
 func fullChanges() jobs.Changes {
-	ends := jobs.Tally{Completed: 1, Failed: 2, Expired: 3, Cancelled: 4, Waits: 9,
-		WaitSum: time.Hour + time.Millisecond}
+	var waits, runs jobs.Histogram
+	waits.Observe(time.Hour + time.Nanosecond)
 	for d := range 20 {
-		ends.Runs.Observe(time.Duration(d*d) * 17 * time.Second)
+		runs.Observe(time.Duration(d*d) * 17 * time.Second)
 	}
 	lease, hour := fullLease(9), base().Truncate(time.Hour)
 	return jobs.Changes{
@@ -200,7 +200,7 @@ func fullChanges() jobs.Changes {
 			{Seq: 2, Time: base(), Type: jobs.EventFreeze},
 		},
 		Stats: []jobs.Statistic{
-			{Hour: hour, Source: "s", Type: "type ü", Ends: ends},
+			{Hour: hour, Source: "s", Type: "type ü", Events: map[jobs.EventType]int64{jobs.EventFail: 3}, Waits: waits, Runs: runs},
 			{Hour: hour, Source: "s", Tag: "a b", Events: map[jobs.EventType]int64{jobs.EventGrant: 1}},
 			{Hour: hour, Source: "s", Events: map[jobs.EventType]int64{jobs.EventGrant: 2, jobs.EventSubmit: 1 << 40}},
 		},
@@ -256,7 +256,7 @@ func wholesAreReplaced(t *testing.T, s jobs.Store) {
 	b.Lease = &lease
 	key, stat := full.Memos[0], full.Stats[0]
 	key.JobID, key.Print, key.State = jobID(2), "ff", jobs.Failed
-	stat.Ends = jobs.Tally{Completed: 7}
+	stat.Events, stat.Runs = map[jobs.EventType]int64{jobs.EventComplete: 7}, jobs.Histogram{}
 	other := stat
 	other.Source = "another"
 	c := jobs.Changes{
@@ -377,13 +377,11 @@ func historyComesBack(t *testing.T, s jobs.Store) {
 	hour := func(n int) time.Time { return base().Truncate(time.Hour).Add(time.Duration(n) * time.Hour) }
 	var want []jobs.Statistic
 	for i := range 12 {
-		n := jobs.Statistic{Hour: hour(i / 4), Source: string(rune('a' + i%2))}
+		n := jobs.Statistic{Hour: hour(i / 4), Source: string(rune('a' + i%2)), Tag: "x"}
+		n.Events = map[jobs.EventType]int64{jobs.EventComplete: int64(i)}
 		if i%4 < 2 {
-			n.Type = "t"
-			n.Ends.Completed = int64(i)
-			n.Ends.Runs.Observe(time.Duration(i+1) * time.Second)
-		} else {
-			n.Tag, n.Events = "x", map[jobs.EventType]int64{jobs.EventSubmit: int64(i)}
+			n.Type, n.Tag = "t", ""
+			n.Runs.Observe(time.Duration(i+1) * time.Second)
 		}
 		want = append(want, n)
 		commit(t, s, jobs.Changes{Stats: []jobs.Statistic{n}})

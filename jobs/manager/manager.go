@@ -53,7 +53,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	engine  *engine.Engine
-	metrics *engine.Metrics  // of the turns that are known to be stored
+	metrics engine.Metrics   // but for what waits now
 	queue   []*call          // not yet in a turn
 	calls   map[uint64]*call // not yet answered
 	lastID  uint64
@@ -105,6 +105,9 @@ func Open(ctx context.Context, store jobs.Store, o Options) (*Manager, error) {
 		calls: map[uint64]*call{}, metrics: engine.NewMetrics(),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
+	if _, shared := store.(jobs.Sharer); shared {
+		m.cfg.Shared = true
+	}
 	if o.Locks != nil {
 		m.cfg.Locking = true
 		m.locks = newLocker(m, o.Locks)
@@ -194,7 +197,7 @@ func (m *Manager) loop() {
 
 // idle returns how long the loop may sleep.
 func (m *Manager) idle() time.Duration {
-	if d := time.Until(m.retry); m.suspect || m.pause > 0 && d > 0 {
+	if d := time.Until(m.retry); m.suspect || d > 0 {
 		return max(d, 0)
 	}
 	m.mu.Lock()
@@ -207,7 +210,7 @@ func (m *Manager) idle() time.Duration {
 
 // turn runs one turn, if there is anything to do, stores what it changed, and answers.
 func (m *Manager) turn(look bool) {
-	if m.pause > 0 && time.Until(m.retry) > 0 {
+	if time.Until(m.retry) > 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.failLocked(m.why, m.queue, internal)
@@ -265,7 +268,7 @@ func (m *Manager) turn(look bool) {
 func (m *Manager) stored(out *engine.Outcome, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.metrics.Take(m.engine.Metrics)
+	m.metrics.Stored(out)
 	if !out.Changes.Empty() {
 		m.metrics.Store.Observe(took)
 	}

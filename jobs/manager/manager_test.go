@@ -627,7 +627,7 @@ func TestWhatIsNotStoredIsNotCounted(t *testing.T) {
 		complete(t, m, g)
 		store.doubt = true
 		grant(t, m, jobs.Request{WorkerID: "w"}) // when it is asked for the second time
-		if after = m.Metrics(); after.Events[jobs.EventGrant] != 2 || after.Wait.Count != 2 || after.Ended[jobs.CodeCompleted] != 1 || after.Run.Count != 1 || after.Events[jobs.EventSubmit] != 2 {
+		if after = m.Metrics(); after.Events[jobs.EventGrant] != 2 || after.Wait.Count() != 2 || after.Ended[jobs.CodeCompleted] != 1 || after.Run.Count() != 1 || after.Events[jobs.EventSubmit] != 2 {
 			t.Errorf("counted are %+v", after)
 		}
 		if err := m.Close(); err != nil {

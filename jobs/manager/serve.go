@@ -13,22 +13,19 @@ import (
 	"github.com/lokt-dev/lokt/jobs/engine"
 )
 
-// get asks the engine for what has that type.
-func get[T any](ctx context.Context, m *Manager, o engine.Op) (T, error) {
-	r, err := m.do(ctx, o)
-	if err != nil {
-		var none T
-		return none, err
+// get asks the engine for what has that type, unless that is invalid.
+func get[T any](ctx context.Context, m *Manager, invalid error, o engine.Op) (v T, err error) {
+	if invalid != nil {
+		return v, invalid
 	}
-	return r.(T), nil
+	r, err := m.do(ctx, o)
+	v, _ = r.(T)
+	return v, err
 }
 
 // order has something done, unless that is invalid.
 func (m *Manager) order(ctx context.Context, invalid error, o engine.Op) error {
-	if invalid != nil {
-		return invalid
-	}
-	_, err := m.do(ctx, o)
+	_, err := get[any](ctx, m, invalid, o)
 	return err
 }
 
@@ -42,7 +39,7 @@ func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt
 	for i := range specs {
 		all[i] = engine.NewJob{Spec: specs[i].Clone(), ID: newJobID()}
 	}
-	return get[[]jobs.Receipt](ctx, m, engine.Submit{Jobs: all})
+	return get[[]jobs.Receipt](ctx, m, nil, engine.Submit{Jobs: all})
 }
 
 // newJobID returns a new job's ID: 32 hexadecimal digits, of which the first twelve are the time in
@@ -51,10 +48,7 @@ func newJobID() string { return fmt.Sprintf("%012x", time.Now().UnixMilli()) + l
 
 // Cancel implements Submitter.
 func (m *Manager) Cancel(ctx context.Context, jobID, reason string) (jobs.State, error) {
-	if err := jobs.ValidateReason(reason); err != nil {
-		return "", err
-	}
-	s, err := get[jobs.State](ctx, m, engine.Cancel{JobID: jobID, Reason: reason})
+	s, err := get[jobs.State](ctx, m, jobs.ValidateReason(reason), engine.Cancel{JobID: jobID, Reason: reason})
 	if errors.Is(err, jobs.ErrJobNotFound) {
 		r, err := m.store.Ended(ctx, jobID)
 		return r.State, err
@@ -95,34 +89,35 @@ func (m *Manager) granted(ctx context.Context, a *jobs.Request, r any, g *jobs.G
 
 // Heartbeat implements Leaser.
 func (m *Manager) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
-	if err := errors.Join(b.Validate(), ctx.Err()); err != nil {
+	if err := b.Validate(); err != nil {
 		return jobs.HeartbeatAnswer{}, err
 	}
 	b.Progress, b.Checkpoint = cloneNumber(b.Progress), slices.Clone(b.Checkpoint)
-	all, ok := m.quick(&b, []string{b.LeaseID})
-	if !ok {
-		answer, err := get[jobs.HeartbeatAnswer](ctx, m, engine.Heartbeat{Heartbeat: b})
-		if err != nil {
-			return answer, err
-		}
-		all = []jobs.LeaseAnswer{{LeaseID: b.LeaseID, HeartbeatAnswer: answer}}
+	all, err := m.heartbeat(ctx, b, []string{b.LeaseID})
+	if err != nil {
+		return jobs.HeartbeatAnswer{}, err
 	}
-	if m.locks != nil {
-		m.locks.tellLost(ctx, all)
-	}
-	return all[0].HeartbeatAnswer, nil
+	return all[0].HeartbeatAnswer, all[0].Err
 }
 
 // HeartbeatAll implements Leaser.
 func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []string) ([]jobs.LeaseAnswer, error) {
-	if err := errors.Join(jobs.ValidateBatch(workerID, leaseIDs), ctx.Err()); err != nil {
+	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
-	all, ok := m.quick(&jobs.Heartbeat{WorkerID: workerID}, leaseIDs)
+	return m.heartbeat(ctx, jobs.Heartbeat{WorkerID: workerID}, leaseIDs)
+}
+
+// heartbeat extends each of the leases: at once, if it changes nothing but them.
+func (m *Manager) heartbeat(ctx context.Context, b jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	o := engine.Heartbeat{Heartbeat: b, LeaseIDs: leaseIDs}
+	all, ok := m.quick(&o)
 	if !ok {
 		var err error
-		if all, err = get[[]jobs.LeaseAnswer](ctx, m, engine.HeartbeatMany{WorkerID: workerID,
-			LeaseIDs: leaseIDs}); err != nil {
+		if all, err = get[[]jobs.LeaseAnswer](ctx, m, nil, o); err != nil {
 			return nil, err
 		}
 	}
@@ -132,17 +127,16 @@ func (m *Manager) HeartbeatAll(ctx context.Context, workerID string, leaseIDs []
 	return all, nil
 }
 
-// quick applies a heartbeat to each of the leases at once, if it changes nothing but them.
-func (m *Manager) quick(b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswer, bool) {
+// quick applies a heartbeat outside of a turn, if it can be, and reports whether it did.
+func (m *Manager) quick(o *engine.Heartbeat) ([]jobs.LeaseAnswer, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, false
 	}
-	lazy, counted := m.engine.Lazy(), m.engine.Metrics.Heartbeats
-	all, ok := m.engine.Quick(m.instant(time.Time{}), b, leaseIDs)
-	m.metrics.Heartbeats += m.engine.Metrics.Heartbeats - counted // they are in no turn that must be stored first
-	m.engine.Metrics.Heartbeats = counted
+	lazy := m.engine.Lazy()
+	all, ok := m.engine.Quick(m.instant(time.Time{}), o)
+	m.metrics.Heard(all) // they are in no turn that must be stored first
 	if m.engine.Lazy() != lazy {
 		m.wakeUp() // there is something to store, later
 	}
@@ -151,11 +145,8 @@ func (m *Manager) quick(b *jobs.Heartbeat, leaseIDs []string) ([]jobs.LeaseAnswe
 
 // Complete implements Leaser.
 func (m *Manager) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
-	if err := c.Validate(); err != nil {
-		return false, err
-	}
 	c.Result, c.Error = slices.Clone(c.Result), slices.Clone(c.Error)
-	return get[bool](ctx, m, engine.Complete{Completion: c})
+	return get[bool](ctx, m, c.Validate(), engine.Complete{Completion: c})
 }
 
 // Report implements Leaser.
@@ -224,7 +215,7 @@ func (m *Manager) housekeep() {
 
 // Get implements Reader.
 func (m *Manager) Get(ctx context.Context, jobID string) (jobs.View, error) {
-	v, err := get[jobs.View](ctx, m, engine.Get{JobID: jobID})
+	v, err := get[jobs.View](ctx, m, nil, engine.Get{JobID: jobID})
 	if !errors.Is(err, jobs.ErrJobNotFound) {
 		return v, err
 	}
@@ -232,17 +223,14 @@ func (m *Manager) Get(ctx context.Context, jobID string) (jobs.View, error) {
 	if err != nil {
 		return jobs.View{}, err
 	}
-	v = jobs.EndedView(&r, time.Now())
+	v = jobs.NewView(&r.Job, time.Now())
 	v.Attempts = r.Attempts
 	return v, nil
 }
 
 // List implements Reader.
 func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
-	if err := f.Validate(); err != nil {
-		return jobs.Page{}, err
-	}
-	p, err := get[engine.LivingPage](ctx, m, engine.List{Filter: f})
+	p, err := get[engine.LivingPage](ctx, m, f.Validate(), engine.List{Filter: f})
 	if err != nil {
 		return jobs.Page{}, err
 	}
@@ -257,12 +245,12 @@ func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
 
 // Status implements Reader.
 func (m *Manager) Status(ctx context.Context) (jobs.Snapshot, error) {
-	return get[jobs.Snapshot](ctx, m, engine.Status{})
+	return get[jobs.Snapshot](ctx, m, nil, engine.Status{})
 }
 
 // Workers implements Reader.
 func (m *Manager) Workers(ctx context.Context) ([]jobs.WorkerStatus, error) {
-	return get[[]jobs.WorkerStatus](ctx, m, engine.Workers{})
+	return get[[]jobs.WorkerStatus](ctx, m, nil, engine.Workers{})
 }
 
 // Stats implements Reader.
@@ -289,7 +277,7 @@ func (m *Manager) history(ctx context.Context, from time.Time, days int) ([]jobs
 	if err != nil {
 		return nil, err
 	}
-	newer, err := get[[]jobs.Statistic](ctx, m, engine.History{})
+	newer, err := get[[]jobs.Statistic](ctx, m, nil, engine.History{})
 	all = slices.DeleteFunc(all, func(n jobs.Statistic) bool {
 		return slices.ContainsFunc(newer, func(o jobs.Statistic) bool {
 			return o.Source == n.Source && o.Hour.Equal(n.Hour) && o.Type == n.Type && o.Tag == n.Tag
