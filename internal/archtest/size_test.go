@@ -73,7 +73,7 @@ func above() map[string]int {
 		"internal/daemon":  2_106,
 		"internal/testkit": 1_308,
 		"jobs":             2_403,
-		"jobs/engine":      2_621,
+		"jobs/engine":      2_699,
 		"jobs/jobstest":    2_629,
 		"jobs/worker":      924,
 		"store/filestore":  2_203,
