@@ -120,9 +120,12 @@ func newEngine(cfg jobs.Config) *Engine {
 // Op is a request to the engine: a type of this package with one of the methods below.
 type Op any
 
-// action is an Op that may change something.
+// command is an Op with nothing to tell but that it is done.
+type command interface{ do(e *Engine) }
+
+// action is an Op that may change something, and has an answer.
 type action interface {
-	do(e *Engine, id uint64) Reply
+	answer(e *Engine, id uint64) Reply
 }
 
 // query is an Op that only reads: it is answered at the end of the turn.
@@ -237,8 +240,12 @@ func (e *Engine) sweep() {
 
 // apply does what a request asks for. Answers to what only reads come later.
 func (e *Engine) apply(id uint64, o Op) {
-	if a, ok := o.(action); ok {
-		if r := a.do(e, id); !r.later {
+	switch o := o.(type) {
+	case command:
+		o.do(e)
+		e.answer(id, Reply{})
+	case action:
+		if r := o.answer(e, id); !r.later {
 			e.answer(id, r)
 		}
 	}
@@ -292,9 +299,9 @@ type Freeze struct {
 	Frozen bool
 }
 
-func (o Freeze) do(e *Engine, _ uint64) Reply {
+func (o Freeze) do(e *Engine) {
 	if e.frozen[o.Type] == o.Frozen {
-		return Reply{}
+		return
 	}
 	what := jobs.EventFreeze
 	if o.Frozen {
@@ -306,19 +313,17 @@ func (o Freeze) do(e *Engine, _ uint64) Reply {
 	e.must = true
 	e.note(nil, jobs.Event{Type: what, Code: o.Type})
 	e.reopenAll()
-	return Reply{}
 }
 
 // Drain answers all that wait, and hands out nothing from now on. The last turn stores everything.
 type Drain struct{ Last bool }
 
-func (o Drain) do(e *Engine, _ uint64) Reply {
+func (o Drain) do(e *Engine) {
 	e.draining, e.last = true, o.Last
 	for _, w := range e.waiters {
 		w.until = e.Now.Mono
 		e.ends.fix(w)
 	}
-	return Reply{}
 }
 
 // Next returns the moment at which the engine has something to do without being asked; never if there is none.

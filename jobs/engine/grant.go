@@ -122,7 +122,7 @@ type Request struct {
 }
 
 // do takes the request in, to be matched at the end of the turn.
-func (o Request) do(e *Engine, id uint64) Reply {
+func (o Request) answer(e *Engine, id uint64) Reply {
 	w := e.worker(o.WorkerID)
 	if key := profileKey(&o.Request); w.profile == nil || w.profile.key != key {
 		w.profile = newProfile(key, &o.Request)
@@ -210,11 +210,11 @@ func (e *Engine) dismiss(w *waiter) {
 // Withdraw forgets a call whose client has gone, and answers it.
 type Withdraw struct{ CallID uint64 }
 
-func (o Withdraw) do(e *Engine, _ uint64) Reply {
+func (o Withdraw) do(e *Engine) {
 	w := e.waiters[o.CallID]
 	switch {
 	case w == nil:
-		return Reply{}
+		return
 	case len(w.calls) > 1:
 		delete(e.waiters, o.CallID)
 		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == o.CallID })
@@ -223,7 +223,6 @@ func (o Withdraw) do(e *Engine, _ uint64) Reply {
 		e.dismiss(w)
 	}
 	e.answer(o.CallID, Reply{Err: errWithdrawn})
-	return Reply{}
 }
 
 // errWithdrawn is the answer to a call whose client has gone.

@@ -55,14 +55,14 @@ type Locked struct {
 	Blocked string
 }
 
-func (done Locked) do(e *Engine, _ uint64) Reply {
+func (done Locked) do(e *Engine) {
 	o := done.Order
 	w := e.pendings[o.LeaseID]
 	if w == nil {
 		if done.Blocked == "" && e.leases[o.LeaseID] == nil { // what it was for is forgotten: a restart came in between
 			e.order(o, FreeLocks)
 		}
-		return Reply{}
+		return
 	}
 	en := w.kept
 	delete(e.pendings, o.LeaseID)
@@ -71,7 +71,7 @@ func (done Locked) do(e *Engine, _ uint64) Reply {
 	queued := en.State == jobs.Queued
 	if done.Blocked == "" && !w.gone && queued && !e.draining {
 		e.grant(w, en, done.Tokens)
-		return Reply{}
+		return
 	}
 	w.worker.busy--
 	e.wake = true
@@ -91,31 +91,28 @@ func (done Locked) do(e *Engine, _ uint64) Reply {
 		e.ends.push(w)
 		e.line(w)
 	}
-	return Reply{}
 }
 
 // Unlocked answers FreeLocks: others may have the locks that a lease gave back.
 type Unlocked struct{ LeaseID string }
 
-func (o Unlocked) do(e *Engine, _ uint64) Reply {
+func (o Unlocked) do(e *Engine) {
 	if u := e.unlocking[o.LeaseID]; u != nil {
 		delete(e.unlocking, o.LeaseID)
 		e.take(u.names, "")
 		e.wake = true
 		e.answer(u.call, Reply{Result: true})
 	}
-	return Reply{}
 }
 
 // Vacant has a lock tried again that somebody outside held, and has given back.
 type Vacant struct{ Lock string }
 
-func (o Vacant) do(e *Engine, _ uint64) Reply {
+func (o Vacant) do(e *Engine) {
 	if n := e.names[o.Lock]; n != nil && n.at != 0 {
 		e.unblock(n)
 		e.wake = true
 	}
-	return Reply{}
 }
 
 // Active reports whether the lease lives.

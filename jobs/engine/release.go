@@ -115,7 +115,7 @@ type Heartbeat struct {
 	LeaseIDs       []string
 }
 
-func (o Heartbeat) do(e *Engine, id uint64) Reply {
+func (o Heartbeat) answer(e *Engine, id uint64) Reply {
 	answers := make([]jobs.LeaseAnswer, len(o.LeaseIDs))
 	for i, leaseID := range o.LeaseIDs {
 		en, err := e.leaseOf(leaseID, o.WorkerID)
@@ -213,7 +213,7 @@ func (e *Engine) tell(en *entry) {
 // Complete ends a lease as its worker says, and is answered with whether it did.
 type Complete struct{ jobs.Completion }
 
-func (o Complete) do(e *Engine, id uint64) Reply {
+func (o Complete) answer(e *Engine, id uint64) Reply {
 	en, err := e.leaseOf(o.LeaseID, o.WorkerID)
 	if errors.Is(err, jobs.ErrLeaseNotFound) {
 		return Reply{Result: false}
@@ -237,7 +237,7 @@ func (o Complete) do(e *Engine, id uint64) Reply {
 // Report keeps what a worker tells about its job.
 type Report struct{ jobs.Progress }
 
-func (o Report) do(e *Engine, _ uint64) Reply {
+func (o Report) answer(e *Engine, _ uint64) Reply {
 	en, err := e.leaseOf(o.LeaseID, o.WorkerID)
 	if err != nil {
 		return Reply{Err: err}
@@ -260,7 +260,7 @@ func (o Report) do(e *Engine, _ uint64) Reply {
 // Cancel ends a queued job, or asks the worker of a leased one to stop. It is answered with the job's state.
 type Cancel struct{ JobID, Reason string }
 
-func (o Cancel) do(e *Engine, _ uint64) Reply {
+func (o Cancel) answer(e *Engine, _ uint64) Reply {
 	en := e.jobs[o.JobID]
 	switch {
 	case en == nil:
@@ -280,7 +280,7 @@ func (o Cancel) do(e *Engine, _ uint64) Reply {
 // Revoke ends a lease, and fails its job for good.
 type Revoke struct{ LeaseID, Reason string }
 
-func (o Revoke) do(e *Engine, _ uint64) Reply {
+func (o Revoke) answer(e *Engine, _ uint64) Reply {
 	en := e.leases[o.LeaseID]
 	if en == nil {
 		return Reply{Err: jobs.ErrLeaseNotFound}
@@ -336,10 +336,10 @@ func (e *Engine) end(en *entry, how jobs.State, code string, result, failure jso
 // token is used up.
 type Return struct{ LeaseID string }
 
-func (o Return) do(e *Engine, _ uint64) Reply {
+func (o Return) do(e *Engine) {
 	en := e.leases[o.LeaseID]
 	if en == nil || en.State != jobs.Leased {
-		return Reply{}
+		return
 	}
 	l := e.dropLease(en, "")
 	e.freeLocks(en, l.ID)
@@ -349,7 +349,7 @@ func (o Return) do(e *Engine, _ uint64) Reply {
 	}
 	if en.Cancel {
 		e.endJob(en, jobs.Cancelled, jobs.Event{Code: jobs.CodeCancelled})
-		return Reply{}
+		return
 	}
 	if en.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
 		en.ReadyAt = e.Now.Wall
@@ -357,7 +357,6 @@ func (o Return) do(e *Engine, _ uint64) Reply {
 	e.touch(en)
 	e.note(en, jobs.Event{Type: jobs.EventReturn, LeaseID: l.ID, WorkerID: l.WorkerID})
 	e.queue(en, 0, false)
-	return Reply{}
 }
 
 // freeLocks lets go of the locks of a lease that ended.

@@ -16,7 +16,7 @@ type NewJob struct {
 // already, from when there were more.
 type Submit struct{ Jobs []NewJob }
 
-func (o Submit) do(e *Engine, _ uint64) Reply {
+func (o Submit) answer(e *Engine, _ uint64) Reply {
 	all, receipts := o.Jobs, make([]jobs.Receipt, len(o.Jobs))
 	fresh := map[string]int{} // keys that are new with this request
 	tooLarge, conflict := []int(nil), false
