@@ -51,6 +51,7 @@ browser: build ## the dashboard in a real browser; needs Chromium and npm
 	cd dashboard/browser && npm ci --no-audit --no-fund && $(GO) test -count=1 ./...
 pictures: build ## those of the docs, from the real thing
 	cd dashboard/browser && LOKT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run Pictures .
+	LOKT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run Pictures ./internal/cli/top
 check: build tidy cross lint test race fuzz clients browser packages
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -32,12 +33,12 @@ func verbs() map[string]func(jobs.State) bool {
 
 // bulkBody is the JSON twin of the page that asks whether many jobs are meant.
 type bulkBody struct {
-	Verb   string `json:"action"`
-	Which  string `json:"filter"`
-	Count  int    `json:"count"`
-	More   bool   `json:"more,omitzero"` // only so many are counted, and done
-	Query  string `json:"-"`
-	Filter filter `json:"-"`
+	Verb   string      `json:"action"`
+	Which  string      `json:"filter"`
+	Count  int         `json:"count"`
+	More   bool        `json:"more,omitzero"` // only so many are counted, and done
+	Query  string      `json:"-"`
+	Filter rows.Filter `json:"-"`
 }
 
 // selected returns the jobs that the request's filter and action are for. The person must have the right to do it to
@@ -52,13 +53,13 @@ func (d *Dashboard) selected(v *visit) (b bulkBody, ids []string, err error) {
 		return b, nil, err
 	}
 	f := b.Filter
-	b.Which, b.Query = f.String(), f.values().Encode()
+	b.Which, b.Query = f.String(), query(&f).Encode()
 	if err := v.need(Submit); err != nil {
 		return b, nil, err
 	}
 	var refused error
 	for after := ""; ; {
-		next, _, err := d.find(v.r.Context(), &f, after, func(j *jobs.View) bool {
+		next, _, err := rows.Find(v.r.Context(), d.Jobs, &f, after, func(j *jobs.View) bool {
 			if !fits(j.Job.State) {
 				return true
 			}

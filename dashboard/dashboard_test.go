@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -543,5 +545,71 @@ func TestAnOpenPageIsToldOfAChangeWithinASecond(t *testing.T) {
 	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute})
 	if n, err = answer.Body.Read(buffer); err != nil || !strings.Contains(string(buffer[:n]), "event: changed") {
 		t.Fatal(string(buffer[:n]), err)
+	}
+}
+
+// circle is a service of two locks whose holders wait for each other.
+type circle struct{ lokt.Service }
+
+func (circle) List(context.Context, lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		now := time.Now()
+		for _, l := range [][3]string{{"ci.a", "ana", "ben"}, {"b", "ben", "ana"}} {
+			claim := func(owner, lease string, within ...string) lokt.Claim {
+				return lokt.Claim{Name: l[0], LeaseID: lease, Owner: lokt.Owner{ID: owner, AnySession: true}, Within: within}
+			}
+			ok := yield(lokt.Snapshot{Now: now, Lock: lokt.Lock{
+				Name: l[0], Holders: []lokt.Holder{{Claim: claim(l[1], l[1]+"-holds"), Token: 1, HeldSince: now}},
+				Queue: []*lokt.Waiter{{Claim: claim(l[2], l[2]+"-waits", l[2]+"-holds"), Since: now, Until: now.Add(lokt.QueueTTL + lokt.PresenceTTL)}},
+			}}, nil)
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+func TestACircleOfClaimsIsShownToWhoMaySeeAllOfIt(t *testing.T) {
+	s := newSite(t, func(c *dashboard.Config) {
+		people(c)
+		c.Locks = circle{c.Locks}
+	})
+	_, body, _ := do(t, "GET", s.url+"/", nil, "Authorization", "Bearer reader")
+	expect(t, body, "A circle: ", "waits for ci.a, kept by", "waits for b, kept by")
+	if _, body, _ = do(t, "GET", s.url+"/", nil, "Authorization", "Bearer operator"); strings.Contains(body, "A circle") {
+		t.Error(body)
+	}
+}
+
+func TestClaimsThatGaveWayInACircleAreCounted(t *testing.T) {
+	s := newSite(t, nil)
+	a, b := s.hold(t, "a", "ana", lokt.Claim{TTL: time.Minute}), s.hold(t, "b", "ben", lokt.Claim{TTL: time.Minute})
+	ctx, stop := context.WithCancel(t.Context())
+	gave := make(chan error, 2)
+	for _, c := range []lokt.Claim{
+		{Name: "b", Owner: a.Owner, Within: []string{a.LeaseID}, Wait: time.Hour, TTL: time.Minute},
+		{Name: "a", Owner: b.Owner, Within: []string{b.LeaseID}, Wait: time.Hour, TTL: time.Minute},
+	} {
+		go func() {
+			_, err := s.locks.Acquire(ctx, c)
+			gave <- err
+		}()
+	}
+	if err := <-gave; !errors.Is(err, lokt.ErrDeadlock) {
+		t.Fatal(err)
+	}
+	var twin struct {
+		Contention []struct {
+			Name    string
+			Circles int
+		}
+	}
+	s.twin(t, "/", &twin)
+	if len(twin.Contention) != 1 || twin.Contention[0].Circles != 1 {
+		t.Error(twin)
+	}
+	stop()
+	if err := <-gave; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

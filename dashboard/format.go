@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/rows"
 )
 
 // functions are what templates call.
@@ -25,7 +26,7 @@ func functions() template.FuncMap {
 		"events": func(all []lokt.LoggedEvent, named bool) eventList { return eventList{all, named} },
 		"query":  func(encoded string) template.URL { return template.URL(encoded) }, // by url.Values
 		"errortext": func(v jsontext.Value) string {
-			text := errorText(v)
+			text := rows.ErrorText(v)
 			if text == string(v) {
 				return pretty(v)
 			}

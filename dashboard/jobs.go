@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/quote"
+	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -33,218 +34,50 @@ func (v *visit) jobCounts() (*jobCounts, error) {
 	return &jobCounts{s, len(all)}, err
 }
 
-// filter says which jobs a page lists. What the service does not filter by is looked for among the newest.
-type filter struct {
-	State, Type, Tag, Lock, Worker, Text, Since string
-
-	since time.Duration
-}
-
-func (v *visit) filter() (f filter, err error) {
-	q := v.r.FormValue
-	f = filter{
-		State: q("state"), Type: strings.TrimSpace(q("type")), Tag: strings.TrimSpace(q("tag")), Lock: strings.TrimSpace(q("lock")),
-		Worker: strings.TrimSpace(q("worker")), Text: strings.TrimSpace(q("q")), Since: strings.TrimSpace(q("since")),
-	}
+// filter returns which jobs the request is about.
+func (v *visit) filter() (f rows.Filter, err error) {
+	q := func(name string) string { return strings.TrimSpace(v.r.FormValue(name)) }
+	f = rows.Filter{State: q("state"), Type: q("type"), Tag: q("tag"), Lock: q("lock"), Worker: q("worker"), Text: q("q")}
 	if f.State != "" && !slices.Contains(jobs.States(), jobs.State(f.State)) {
 		err = fmt.Errorf("%w: %q is no state of a job", lokt.ErrInvalid, f.State)
 	}
-	if f.Since != "" {
+	if since := q("since"); since != "" {
 		var bad error
-		if f.since, bad = time.ParseDuration(f.Since); bad != nil || f.since <= 0 {
-			err = fmt.Errorf("%w: %q is no duration such as 90s, 15m or 2h", lokt.ErrInvalid, f.Since)
+		if f.Since, bad = time.ParseDuration(since); bad != nil || f.Since <= 0 {
+			err = fmt.Errorf("%w: %q is no duration such as 90s, 15m or 2h", lokt.ErrInvalid, since)
 		}
 	}
 	return f, err
 }
 
-// values are the filter as the query of a URL.
-func (f *filter) values() url.Values {
+// query is the filter as the query of a URL.
+func query(f *rows.Filter) url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{
-		"state": f.State, "type": f.Type, "tag": f.Tag, "lock": f.Lock, "worker": f.Worker, "q": f.Text, "since": f.Since,
+		"state": f.State, "type": f.Type, "tag": f.Tag, "lock": f.Lock, "worker": f.Worker, "q": f.Text,
 	} {
 		if value != "" {
 			q.Set(name, value)
 		}
 	}
+	if f.Since > 0 {
+		q.Set("since", f.Since.String())
+	}
 	return q
 }
 
-// String tells people what the filter lets through.
-func (f *filter) String() string {
-	var parts []string
-	for _, p := range []struct{ what, value string }{
-		{"state", f.State}, {"type", f.Type}, {"tag", f.Tag}, {"lock", f.Lock}, {"worker", f.Worker}, {"text", f.Text}, {"changed within", f.Since},
-	} {
-		if p.value != "" {
-			parts = append(parts, p.what+" "+p.value)
-		}
-	}
-	return cmp.Or(strings.Join(parts, ", "), "all jobs")
-}
-
-// matches reports whether the filter lets the job through.
-func (f *filter) matches(v *jobs.View, now time.Time) bool {
-	j := &v.Job
-	workers := func(a jobs.Attempt) bool { return a.WorkerID == f.Worker }
-	switch {
-	case f.Lock != "" && !slices.Contains(j.Locks, f.Lock):
-		return false
-	case f.Worker != "" && (v.Lease == nil || v.Lease.WorkerID != f.Worker) && !slices.ContainsFunc(v.Attempts, workers):
-		return false
-	case f.since > 0 && now.Sub(j.UpdatedAt) > f.since:
-		return false
-	case f.Text == "":
-		return true
-	}
-	text := j.ID + "\n" + string(j.Payload) + "\n" + j.Reason
-	if r := j.Output; r != nil {
-		text += "\n" + string(r.Error) + "\n" + r.Message
-	}
-	return strings.Contains(strings.ToLower(text), strings.ToLower(f.Text))
-}
-
-// mostLists is how many pages of the service's list one page looks through. Each of these looks at so many jobs at most that it
-// keeps nobody waiting.
-const mostLists = 10
-
-// find calls found with the jobs that the filter lets through, newest change first, until it returns false. It returns
-// where to go on, and how many jobs it looked at.
-func (d *Dashboard) find(ctx context.Context, f *filter, after string, found func(*jobs.View) bool) (next string, looked int, err error) {
-	q := jobs.Filter{State: jobs.State(f.State), Type: f.Type, Tag: f.Tag, Limit: jobs.DefaultList, After: after}
-	for lists := 1; ; lists++ {
-		p, err := d.Jobs.List(ctx, q)
-		if err != nil {
-			return "", looked, err
-		}
-		for i := range p.Jobs {
-			looked++
-			j := &p.Jobs[i]
-			if f.since > 0 && p.Now.Sub(j.Job.UpdatedAt) > f.since {
-				return "", looked, nil // those that follow changed earlier still
-			}
-			if f.matches(j, p.Now) && !found(j) {
-				return jobs.Cursor(j.Job.Revision), looked, nil
-			}
-		}
-		if q.After = p.Next; p.Next == "" || lists == mostLists {
-			return p.Next, looked, nil
-		}
-		q.Limit = jobs.MaxList
-	}
-}
-
-// jobRow is a job in a list.
-type jobRow struct {
-	ID       string        `json:"job_id"`
-	Type     string        `json:"type"`
-	State    jobs.State    `json:"state"`
-	Priority jobs.Priority `json:"priority"`
-	Worker   string        `json:"worker_id,omitzero"`
-	Why      string        `json:"why,omitzero"`       // it waits, or ended
-	WaitsFor string        `json:"waits_for,omitzero"` // the lock
-	Locks    []string      `json:"locks,omitempty"`
-	Attempt  int           `json:"attempt"`
-	Attempts int           `json:"max_attempts"`
-	Created  time.Time     `json:"created_at"`
-	Updated  time.Time     `json:"updated_at"`
-	Progress *float64      `json:"progress,omitzero"`
-}
-
-func (v *visit) jobRow(j *jobs.View) jobRow {
-	r := jobRow{
-		ID: j.Job.ID, Type: j.Job.Type, State: j.Job.State, Priority: j.Job.Priority, Locks: j.Job.Locks, Attempt: j.Job.Attempt,
-		Attempts: j.Job.MaxAttempts, Created: j.Job.CreatedAt, Updated: j.Job.UpdatedAt,
-	}
-	if j.Lease != nil {
-		r.Worker = j.Lease.WorkerID
-	}
-	r.Why, r.WaitsFor = v.why(j)
-	if o := j.Job.Output; o != nil && j.Job.State.Active() {
-		r.Progress = o.Progress
-	}
-	return r
-}
-
-// why says in words why the job waits, or ended, and which lock it waits for.
-func (v *visit) why(j *jobs.View) (text, lock string) {
-	switch w := j.WaitingFor; {
-	case w == jobs.WaitingCapacity:
-		return "waits until its units fit into what is free", ""
-	case strings.HasPrefix(w, jobs.WaitingReserved):
-		return "waits: what is free is kept for job " + strings.TrimPrefix(w, jobs.WaitingReserved), ""
-	case w == jobs.WaitingUnique:
-		return "waits for a worker that holds no lease", ""
-	case w == jobs.WaitingWorker:
-		return "waits for a worker that takes its type", ""
-	case strings.HasPrefix(w, jobs.WaitingLock):
-		lock = strings.TrimPrefix(w, jobs.WaitingLock)
-		text = "waits for lock " + lock
-		if v.May(Read, lock) {
-			if s, err := v.Locks.Get(v.r.Context(), lock); err == nil && len(s.Live()) > 0 {
-				text += ", held by " + s.Live()[0].Owner.String()
-			}
-		}
-		return text, lock
-	case w == jobs.WaitingRunAt:
-		return "waits for its time, " + j.Job.ReadyAt.UTC().Format("2006-01-02 15:04:05 UTC"), ""
-	case w == jobs.WaitingFrozen:
-		return "waits: its type is frozen", ""
-	}
-	switch j.Job.State {
-	case jobs.Failed, jobs.Expired:
-		return firstLine(j), ""
-	case jobs.Cancelled:
-		return j.Job.Reason, ""
-	}
-	if o := j.Job.Output; o != nil && j.Job.State.Active() {
-		return o.Message, ""
-	}
-	return "", ""
-}
-
-// firstLine returns the first line of what a failed job says about it.
-func firstLine(j *jobs.View) string {
-	var text string
-	if o := j.Job.Output; o != nil {
-		text = errorText(o.Error)
-	}
-	text = cmp.Or(strings.TrimSpace(text), j.Job.Reason, j.Job.Code)
-	line, _, _ := strings.Cut(text, "\n")
-	if len(line) > 300 {
-		line = strings.ToValidUTF8(line[:300], "")
-	}
-	return line
-}
-
-// errorText is what a worker gave as the error: text, or an object that has some.
-func errorText(v jsontext.Value) string {
-	if len(v) == 0 {
-		return ""
-	}
-	var text string
-	if lokt.Unmarshal(v, &text) == nil {
-		return text
-	}
-	var object map[string]jsontext.Value
-	if lokt.Unmarshal(v, &object) == nil {
-		for _, name := range []string{"message", "error", "stderr", "reason"} {
-			if lokt.Unmarshal(object[name], &text) == nil && text != "" {
-				return text
-			}
-		}
-	}
-	return string(v)
+// holders returns who has which lock, of those that the person may see.
+func (v *visit) holders() func(lock string) string {
+	return rows.Holders(v.r.Context(), v.Locks, func(lock string) bool { return v.May(Read, lock) })
 }
 
 // jobsBody is the JSON twin of the list of jobs.
 type jobsBody struct {
 	Counts *jobCounts   `json:"status"`
-	Jobs   []jobRow     `json:"jobs"`
+	Jobs   []rows.Job   `json:"jobs"`
 	Next   string       `json:"next,omitzero"` // the page with older ones
 	Looked int          `json:"looked_at"`     // how many jobs were looked through
-	Filter filter       `json:"-"`
+	Filter rows.Filter  `json:"-"`
 	States []jobs.State `json:"-"`
 	Query  string       `json:"-"`
 }
@@ -254,19 +87,20 @@ func (d *Dashboard) jobs(v *visit) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := jobsBody{Filter: f, States: jobs.States(), Jobs: []jobRow{}, Query: f.values().Encode()}
+	b := jobsBody{Filter: f, States: jobs.States(), Jobs: []rows.Job{}, Query: query(&f).Encode()}
 	if b.Counts, err = v.jobCounts(); err != nil {
 		return nil, err
 	}
-	after, looked, err := d.find(v.r.Context(), &f, v.r.FormValue("after"), func(j *jobs.View) bool {
-		b.Jobs = append(b.Jobs, v.jobRow(j))
+	holders := v.holders()
+	after, looked, err := rows.Find(v.r.Context(), d.Jobs, &f, v.r.FormValue("after"), func(j *jobs.View) bool {
+		b.Jobs = append(b.Jobs, rows.OfJob(j, holders))
 		return len(b.Jobs) < perPage
 	})
 	if err != nil {
 		return nil, err
 	}
 	if b.Looked = looked; after != "" {
-		q := f.values()
+		q := query(&f)
 		q.Set("after", after)
 		b.Next = "/jobs?" + q.Encode()
 	}
@@ -281,7 +115,7 @@ func (d *Dashboard) jobs(v *visit) (*page, error) {
 
 // jobBody is the JSON twin of the page of one job.
 type jobBody struct {
-	jobRow
+	rows.Job
 	Units    int            `json:"requested_units"`
 	Tags     []string       `json:"tags,omitempty"`
 	Payload  jsontext.Value `json:"payload"`
@@ -337,8 +171,9 @@ func (d *Dashboard) job(v *visit) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
+	holders := v.holders()
 	b := jobBody{
-		jobRow: v.jobRow(&j), Units: j.Job.Units, Tags: j.Job.Tags, Payload: j.Job.Payload, Output: j.Job.Output, Code: j.Job.Code,
+		Job: rows.OfJob(&j, holders), Units: j.Job.Units, Tags: j.Job.Tags, Payload: j.Job.Payload, Output: j.Job.Output, Code: j.Job.Code,
 		Cancel: j.Job.Cancel, ReadyAt: j.Job.ReadyAt, Tries: []try{}, CanRetry: j.Job.State.Ended(),
 	}
 	if b.Key = rand.Text(); len(j.Job.Payload) <= mostShown {
@@ -351,13 +186,7 @@ func (d *Dashboard) job(v *visit) (*page, error) {
 		b.Tries = append(b.Tries, try{a.Number, a.State, a.WorkerID, a.Code, a.IssuedAt, a.EndedAt, a.Token, a.Error})
 	}
 	for _, name := range j.Job.Locks {
-		l := lockOf{Name: name}
-		if v.May(Read, name) {
-			if s, err := d.Locks.Get(v.r.Context(), name); err == nil && len(s.Live()) > 0 {
-				l.Who = s.Live()[0].Owner.String()
-			}
-		}
-		b.Holders = append(b.Holders, l)
+		b.Holders = append(b.Holders, lockOf{name, holders(name)})
 	}
 	return &page{Title: "Job " + j.Job.ID, Line: "lokt job show " + j.Job.ID, Body: b}, nil
 }
@@ -488,8 +317,8 @@ func (d *Dashboard) failures(v *visit) (*page, error) {
 	groups := map[[2]string]*failure{}
 	for _, state := range []jobs.State{jobs.Failed, jobs.Expired} {
 		n := 0
-		next, looked, err := d.find(v.r.Context(), &filter{State: string(state)}, "", func(j *jobs.View) bool {
-			line := firstLine(j)
+		next, looked, err := rows.Find(v.r.Context(), d.Jobs, &rows.Filter{State: string(state)}, "", func(j *jobs.View) bool {
+			line := rows.FirstLine(&j.Job)
 			g := groups[[2]string{j.Job.Type, line}]
 			if g == nil {
 				q := url.Values{"state": {string(state)}, "type": {j.Job.Type}}

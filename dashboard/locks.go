@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/rows"
 )
 
 // perPage is how many rows a page has.
@@ -19,136 +20,44 @@ const perPage = 100
 
 // board is what is on record about all locks, as it was a moment ago.
 type board struct {
-	mu  sync.Mutex
-	at  time.Time
-	all []lockRow
+	mu sync.Mutex
+	at time.Time
+	rows.Board
 	err error
 }
 
-// States of a lock. Those that come first need somebody's attention first.
-const (
-	unreadable = "unreadable" // what is stored cannot be read, and keeps everybody out
-	overdue    = "overdue"    // a holder should have renewed by now: it may be dead, or cut off
-	frozen     = "frozen"
-	stale      = "stale" // held by nobody alive, and taken over by the next claim
-	waiting    = "waited for"
-	held       = "held"
-)
-
-func lockStates() []string { return []string{unreadable, overdue, frozen, stale, waiting, held} }
-
-// lockRow is a lock in the list.
-type lockRow struct {
-	Name    string    `json:"name"`
-	State   string    `json:"state"`
-	Holder  string    `json:"holder,omitzero"` // the first
-	Holders int       `json:"holders"`
-	Limit   string    `json:"limit,omitzero"` // the most that there may be
-	Since   time.Time `json:"since,omitzero"` // of the first hold
-	Waiting int       `json:"waiting"`
-	Oldest  time.Time `json:"oldest,omitzero"` // since when the one waits who has waited longest
-	Token   uint64    `json:"token"`
-	Why     string    `json:"why,omitzero"` // of a freeze, or of a record that cannot be read
-}
-
-// lateAfter is the part of its TTL after which a hold that was not renewed is overdue: holders renew after a third.
-const lateAfter = 2.0 / 3
-
-// row sums a lock up.
-func row(s lokt.Snapshot) lockRow {
-	r := lockRow{Name: s.Lock.Name, State: held, Waiting: len(s.Lock.Queue), Token: s.Lock.Token, Holders: len(s.Lock.Holders)}
-	live := s.Live()
-	if len(s.Lock.Queue) > 0 {
-		r.State = waiting
-	}
-	if len(s.Lock.Holders) > 0 {
-		h := s.Lock.Holders[0]
-		if len(live) > 0 {
-			h = live[0]
-		}
-		r.Holder, r.Since, r.Limit = h.Owner.String(), h.HeldSince, limitText(h.Limit)
-		if len(live) == 0 {
-			r.State = stale
-		}
-	}
-	for _, w := range s.Lock.Queue {
-		if r.Oldest.IsZero() || w.Since.Before(r.Oldest) {
-			r.Oldest = w.Since
-		}
-	}
-	if f := s.Frozen(); f != nil {
-		r.State, r.Why = frozen, f.Reason
-		if f.Damaged != "" {
-			r.State, r.Why = unreadable, f.Damaged
-		}
-	}
-	for _, h := range live {
-		if late(s.Now, &h) {
-			r.State = overdue
-		}
-	}
-	if s.Lock.Corrupt != "" {
-		r.State, r.Why = unreadable, s.Lock.Corrupt
-	}
-	return r
-}
-
-// late reports whether the holder should have renewed by now.
-func late(now time.Time, h *lokt.Holder) bool {
-	return h.TTL > 0 && h.Pending.IsZero() && now.Sub(h.AcquiredAt) > time.Duration(float64(h.TTL)*lateAfter)
-}
-
-func limitText(limit int) string {
-	switch {
-	case limit <= lokt.Exclusive:
-		return "1"
-	case limit == lokt.Shared:
-		return "any"
-	}
-	return strconv.Itoa(limit)
-}
-
-// locks returns all locks that the person may see.
-func (v *visit) locks() ([]lockRow, error) {
+// locks returns all locks that the person may see, and who waits for each other in a circle of them, if anybody does.
+func (v *visit) locks() (seen []rows.Lock, circle string, err error) {
 	b := &v.board
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if time.Since(b.at) > freshFor {
-		b.all, b.err = nil, nil
-		for s, err := range v.Locks.List(v.r.Context(), lokt.Filter{}) {
-			switch {
-			case err == nil:
-				if !s.Over() {
-					b.all = append(b.all, row(s))
-				}
-			case s.Lock.Name != "":
-				b.all = append(b.all, lockRow{Name: s.Lock.Name, State: unreadable, Why: err.Error()})
-			default:
-				b.err = err
-			}
-		}
-		slices.SortStableFunc(b.all, func(x, y lockRow) int {
-			return cmp.Or(cmp.Compare(slices.Index(lockStates(), x.State), slices.Index(lockStates(), y.State)), cmp.Compare(y.Waiting, x.Waiting))
-		})
+		b.Board, b.err = rows.Locks(v.r.Context(), v.Locks)
 		if b.at = time.Now(); b.err != nil {
 			b.at = time.Time{}
 		}
 	}
-	seen := make([]lockRow, 0, len(b.all))
-	for _, r := range b.all {
+	seen = make([]rows.Lock, 0, len(b.Locks))
+	for _, r := range b.Locks {
 		if v.May(Read, r.Name) {
 			seen = append(seen, r)
 		}
 	}
-	return seen, b.err
+	for i, name := range b.Circle {
+		if i%2 == 1 && !v.May(Read, name) { // all others are owners
+			return seen, "", b.err
+		}
+	}
+	return seen, rows.CircleText(b.Circle), b.err
 }
 
 // overviewBody is the JSON twin of the first page.
 type overviewBody struct {
 	Counts     []count      `json:"counts"`
 	Jobs       *jobCounts   `json:"jobs,omitzero"`
-	Locks      []lockRow    `json:"locks"`
+	Locks      []rows.Lock  `json:"locks"`
 	Matches    int          `json:"matches"`
+	Circle     string       `json:"circle,omitzero"` // who waits for each other
 	Contention []contention `json:"contention"`
 
 	Query string `json:"-"`
@@ -170,12 +79,12 @@ type pages struct {
 }
 
 func (d *Dashboard) overview(v *visit) (*page, error) {
-	all, err := v.locks()
+	all, circle, err := v.locks()
 	if err != nil {
 		return nil, err
 	}
-	b := overviewBody{Query: v.r.FormValue("q"), State: v.r.FormValue("state"), Locks: []lockRow{}}
-	for _, state := range lockStates() {
+	b := overviewBody{Circle: circle, Query: v.r.FormValue("q"), State: v.r.FormValue("state"), Locks: []rows.Lock{}}
+	for _, state := range rows.States() {
 		n := 0
 		for _, r := range all {
 			if r.State == state {
@@ -184,7 +93,7 @@ func (d *Dashboard) overview(v *visit) (*page, error) {
 		}
 		b.Counts = append(b.Counts, count{state, n})
 	}
-	all = slices.DeleteFunc(all, func(r lockRow) bool {
+	all = slices.DeleteFunc(all, func(r rows.Lock) bool {
 		return b.State != "" && r.State != b.State ||
 			!strings.Contains(strings.ToLower(r.Name+" "+r.Holder), strings.ToLower(b.Query))
 	})
@@ -223,7 +132,7 @@ func paged[R any](v *visit, all []R) ([]R, pages) {
 
 // lockBody is the JSON twin of the page of one lock.
 type lockBody struct {
-	lockRow
+	rows.Lock
 	Holds    []hold             `json:"holds"`
 	Queue    []queued           `json:"queue"`
 	Behind   int                `json:"queue_more,omitzero"` // how many more wait
@@ -268,19 +177,19 @@ func (d *Dashboard) lock(v *visit) (*page, error) {
 		return nil, err
 	}
 	s.Lock.Name = name
-	b := lockBody{lockRow: row(s), Holds: []hold{}, Queue: []queued{}, Events: []lokt.LoggedEvent{}}
+	b := lockBody{Lock: rows.OfLock(s), Holds: []hold{}, Queue: []queued{}, Events: []lokt.LoggedEvent{}}
 	if s.Over() {
 		b.State = "free"
 	}
 	if err != nil {
-		b.State, b.Why = unreadable, err.Error()
+		b.State, b.Why = rows.Unreadable, err.Error()
 	}
 	first := s.Lock
 	first.Queue = first.Queue[:min(len(first.Queue), perPage)]
 	public := first.Public()
 	b.Freeze = s.Frozen().Public()
 	for i, h := range public.Holders {
-		one := hold{Holder: h, Late: late(s.Now, &h)}
+		one := hold{Holder: h, Late: rows.Late(s.Now, &h)}
 		one.Stale, _ = s.Stale(s.Lock.Holders[i])
 		b.Holds = append(b.Holds, one)
 		if one.Stale == "" && len(b.Boxes) < mostBoxes {
@@ -394,6 +303,8 @@ type contention struct {
 	Day   time.Duration `json:"day_ms"`
 	Week  time.Duration `json:"week_ms"`
 	Waits int           `json:"waits"` // within a week
+
+	Circles int `json:"circles"` // of these waits, those that gave way because they were part of a circle
 }
 
 // history is what was waited, read now and then.
@@ -455,6 +366,9 @@ func (d *Dashboard) sumWaits(ctx context.Context, now time.Time) ([]contention, 
 			waited := time.Duration(ms) * time.Millisecond
 			c.Week += waited
 			c.Waits++
+			if e.Extra[lokt.ExtraOutcome] == "deadlock" {
+				c.Circles++
+			}
 			if now.Sub(e.Time) < 24*time.Hour {
 				c.Day += waited
 			}

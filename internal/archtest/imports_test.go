@@ -32,7 +32,7 @@ func ours() map[string][]string {
 
 		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson"},
 		"telemetry": {".", "jobs", "internal/promtext"},
-		"dashboard": {".", "internal/quote", "jobs"},
+		"dashboard": {".", "internal/quote", "internal/rows", "jobs"},
 
 		"internal/archtest":         {},
 		"internal/auth":             {".", "httpapi"},
@@ -57,14 +57,16 @@ func ours() map[string][]string {
 		"internal/guard":            {".", "internal/process"},
 		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
-		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/guard", "internal/process", "jobs", "jobs/worker"},
+		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
 		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/policy", "internal/shell", "internal/vfs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
+		"internal/rows":             {".", "jobs"},
+		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 
@@ -73,6 +75,7 @@ func ours() map[string][]string {
 
 		"cmd/lokt":       {"internal/cli"},
 		"cmd/lokt-agent": {"internal/cli/agent"},
+		"cmd/lokt-top":   {"internal/cli/top"},
 		"cmd/loktd":      {"internal/daemon"},
 	}
 	// These wire the others together, so for them the table says what they must leave alone.
@@ -83,8 +86,8 @@ func ours() map[string][]string {
 				strings.HasPrefix(p, testkit) && p != testkit+"servers"
 		})
 	}
-	table["internal/daemon"] = allBut(testkit+"servers", "internal/cli", "internal/cli/man", "lokttest", "jobs/jobstest", "bench")
-	table["bench"] = allBut("internal/cli/man", "lokttest", "jobs/jobstest")
+	table["internal/daemon"] = allBut(testkit+"servers", "internal/cli", "internal/cli/man", "internal/cli/top", "lokttest", "jobs/jobstest", "bench")
+	table["bench"] = allBut("internal/cli/man", "internal/cli/top", "lokttest", "jobs/jobstest")
 	return table
 }
 
@@ -95,7 +98,9 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/daemon"},
+		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/locks", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/top", "internal/daemon"},
+		"charm.land/bubbletea/v2":      {"internal/cli/top"},
+		"github.com/charmbracelet/x":   {"internal/cli/top"},
 		"mvdan.cc/sh/v3":               {"internal/shell"},
 		"github.com/pelletier/go-toml": {"internal/policy"},
 		"github.com/spf13/pflag":       {"internal/cli/job", "internal/daemon"},
@@ -120,7 +125,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "dashboard", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "dashboard", "internal/rows", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 
@@ -220,6 +225,7 @@ func TestClientLinksNoDatabaseAndNoEtcd(t *testing.T) {
 			"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx", "go.etcd.io", "google.golang.org", "github.com/prometheus",
 			"go.opentelemetry.io", "github.com/spf13/cobra/doc", "testing", "expvar",
 			module + "/internal/daemon", module + "/store/sqlstore", module + "/store/etcdstore",
+			"charm.land", "github.com/charmbracelet", module + "/internal/cli/top", // in lokt-top
 			"mvdan.cc", "github.com/pelletier", module + "/internal/shell", module + "/internal/policy", // what takes long to load is in lokt-agent
 		} {
 			if under(dep, no) {

@@ -31,10 +31,12 @@ func budgets() map[string]int {
 
 		"httpapi":   3_700,
 		"telemetry": 600,
-		"dashboard": 3_500,
+		"dashboard": 2_100,
 
 		"internal/cli":        6_150,
 		"internal/cli/agent":  2_000,
+		"internal/cli/top":    1_160,
+		"internal/rows":       390,
 		"internal/policy":     400,
 		"internal/shell":      750,
 		"internal/daemon":     1_900,

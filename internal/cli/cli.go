@@ -21,11 +21,12 @@ func Commands() []app.Command {
 	return slices.Concat(locks.Commands(), job.Commands(), care.Commands(), further(), app.Commands())
 }
 
-// further returns the commands of lokt-agent, a program of its own because it takes longer to start.
+// further returns the commands of programs of their own, which take longer to start.
 func further() []app.Command {
 	return []app.Command{
 		{Name: "init", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "hook", Program: "lokt-agent", Place: app.Nowhere},
+		{Name: "top", Program: "lokt-top", Place: app.Nowhere}, // which looks at the place itself
 	}
 }
 

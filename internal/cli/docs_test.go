@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli/agent"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/top"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
@@ -27,7 +28,7 @@ var errNowhere = errors.New("there is no working directory")
 // everything returns all commands, those of other programs too.
 func everything() []app.Command {
 	own := slices.DeleteFunc(Commands(), func(c app.Command) bool { return c.Program != "" })
-	return append(own, agent.Commands()...)
+	return slices.Concat(own, agent.Commands(), top.Commands())
 }
 
 // accepted reports what is wrong with a command line.
@@ -247,12 +248,13 @@ func TestExamplesOfEveryCommandAreAccepted(t *testing.T) {
 	}
 	root := Tree()
 	check(root)
-	check(agent.Tree())
-	for _, c := range agent.Commands() {
-		stub := slices.IndexFunc(Commands(), func(o app.Command) bool { return o.Name == c.Name && o.Program != "" })
-		full, _, err := agent.Tree().Find([]string{c.Name})
-		if err != nil || !full.Hidden && stub < 0 {
-			t.Errorf("lokt does not name %s as lokt-agent does", c.Name)
+	for _, tree := range []*cobra.Command{agent.Tree(), top.Tree()} {
+		check(tree)
+		for _, c := range tree.Commands() {
+			named := slices.ContainsFunc(Commands(), func(o app.Command) bool { return o.Name == c.Name() && o.Program != "" })
+			if !c.Hidden && !named && c.Name() != "help" {
+				t.Errorf("lokt does not name %s as its program does", c.Name())
+			}
 		}
 	}
 	if n < len(root.Commands()) {

@@ -130,7 +130,7 @@ func (r *release) compile(dir, system, arch string) error {
 	const at = " -X github.com/lokt-dev/lokt/internal/version."
 	flags := "-s -w" + at + "version=" + r.version + at + "commit=" + r.commit + at + "date=" + r.at.Format(time.RFC3339)
 	_, err := r.run([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch}, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", flags, "-o", dir+string(filepath.Separator), "./cmd/lokt", "./cmd/loktd")
+		"-ldflags", flags, "-o", dir+string(filepath.Separator), "./cmd/...")
 	return err
 }
 

@@ -140,7 +140,7 @@ func (r *release) image(programs map[string]string, dir string) error {
 
 // materials lists the modules that each program is made of, in CycloneDX's JSON.
 func (r *release) materials(programs map[string]string) error {
-	for _, name := range []string{"lokt", "loktd"} {
+	for _, name := range []string{"lokt", "lokt-agent", "lokt-top", "loktd"} {
 		info, err := buildinfo.ReadFile(filepath.Join(programs["amd64"], name))
 		if err != nil {
 			return err

@@ -77,7 +77,7 @@ func archived(t *testing.T, dist string) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"lokt", "loktd", "README.md", "LICENSE", "man/man1/lokt-guard.1", "man/man1/loktd.1", "completions/bash/lokt", "completions/zsh/_loktd",
+		"lokt", "lokt-agent", "lokt-top", "loktd", "README.md", "LICENSE", "man/man1/lokt-guard.1", "man/man1/loktd.1", "man/man1/lokt-top.1", "completions/bash/lokt", "completions/zsh/_loktd",
 		"completions/fish/lokt.fish", "completions/powershell/lokt.ps1",
 	} {
 		if !strings.Contains(string(out), "/"+want+"\n") {

@@ -171,6 +171,11 @@ func (a *App) further(args []string) (path string, rest []string) {
 	case i >= 0 || args[0] == "help" || strings.HasPrefix(args[0], "__"):
 		return "", nil
 	}
+	return lookUp(name), rest
+}
+
+// lookUp returns the path of a program beside this one, else in PATH; empty if there is none.
+func lookUp(name string) string {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
@@ -182,10 +187,10 @@ func (a *App) further(args []string) (path string, rest []string) {
 	}
 	for _, name := range []string{beside, name} {
 		if path, err := exec.LookPath(name); err == nil {
-			return path, rest
+			return path
 		}
 	}
-	return "", nil
+	return ""
 }
 
 // replaceBy makes this process run another program, or, where that cannot be, runs it and ends with its exit code.

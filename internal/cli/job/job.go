@@ -16,6 +16,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -240,10 +241,11 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 	if err := f.Validate(); err != nil {
 		return a.jobsError(err)
 	}
-	s, err := a.jobsService()
+	c, err := a.Client()
 	if err != nil {
 		return err
 	}
+	s := c.Jobs()
 	p, err := s.List(ctx, f)
 	for more := p; err == nil && o.all && more.Next != ""; {
 		f.After = more.Next
@@ -261,11 +263,12 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 		a.Tell("no such jobs")
 		return nil
 	}
-	rows := [][]string{{"ID", "STATE", "TYPE", "PRIORITY", "UNITS", "AGE", "ATTEMPT", "WORKER", "NOTE"}}
+	holder := rows.Holders(ctx, c, func(string) bool { return true })
+	table := [][]string{{"ID", "STATE", "TYPE", "PRIORITY", "UNITS", "AGE", "ATTEMPT", "WORKER", "NOTE"}}
 	for i := range p.Jobs {
-		rows = append(rows, jobRow(&p.Jobs[i]))
+		table = append(table, jobRow(&p.Jobs[i], holder))
 	}
-	if err := a.Table(rows); err != nil {
+	if err := a.Table(table); err != nil {
 		return err
 	}
 	if p.Next != "" {
@@ -274,64 +277,16 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 	return nil
 }
 
-func jobRow(v *jobs.View) []string {
-	j := &v.Job
-	worker := ""
-	if v.Lease != nil {
-		worker = v.Lease.WorkerID
+func jobRow(v *jobs.View, holder func(lock string) string) []string {
+	r := rows.OfJob(v, holder)
+	note := r.Why
+	if r.Progress != nil {
+		note = fmt.Sprintf("%.0f%% %s", *r.Progress*100, note)
 	}
 	return []string{
-		j.ID, string(j.State), j.Type, string(j.Priority), strconv.Itoa(j.Units), app.Short(v.Age),
-		fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), worker, noteText(v),
+		r.ID, string(r.State), r.Type, string(r.Priority), strconv.Itoa(v.Job.Units), app.Short(v.Age),
+		fmt.Sprintf("%d/%d", r.Attempt, r.Attempts), r.Worker, note,
 	}
-}
-
-// noteText says in a few words what is most worth knowing about a job.
-func noteText(v *jobs.View) string {
-	j := &v.Job
-	o := j.Output
-	switch {
-	case v.InQueue:
-		return waitingText(v)
-	case j.State == jobs.Completed, j.State == jobs.Cancelled:
-		return j.Reason
-	case j.State.Ended():
-		if j.Code == jobs.CodeFailed {
-			return failureOf(o).Message
-		}
-		return codeText(j.Code)
-	}
-	var parts []string
-	if j.Cancel {
-		parts = append(parts, "is told to stop")
-	}
-	if o != nil && o.Progress != nil {
-		parts = append(parts, fmt.Sprintf("%.0f%%", *o.Progress*100))
-	}
-	if o != nil && o.Message != "" {
-		parts = append(parts, o.Message)
-	}
-	return strings.Join(parts, " ")
-}
-
-// waitingText says why a queued job is not leased.
-func waitingText(v *jobs.View) string {
-	what, name, _ := strings.Cut(v.WaitingFor, ":")
-	at := v.Job.ReadyAt.Local().Format("2006-01-02 15:04:05")
-	for _, w := range []struct{ what, text string }{
-		{jobs.WaitingReserved, "waits for job " + name + ", which capacity is kept for"},
-		{jobs.WaitingLock, "waits for the lock " + name},
-		{jobs.WaitingCapacity, fmt.Sprintf("waits for %d units of capacity", v.Job.Units)},
-		{jobs.WaitingUnique, "waits for a worker without another job"},
-		{jobs.WaitingWorker, "no worker asks for it"},
-		{jobs.WaitingRunAt, "waits until " + at},
-		{jobs.WaitingFrozen, "jobs of its type are frozen"},
-	} {
-		if w.what == v.WaitingFor || w.what == what+":" {
-			return w.text
-		}
-	}
-	return v.WaitingFor
 }
 
 func newJobShow(a cmd) *cobra.Command {

@@ -19,6 +19,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -203,7 +204,7 @@ func reasonText(j *jobs.Job) (text string) {
 	if f.Message == j.Code || f.Message == j.Reason {
 		f.Message = ""
 	}
-	for _, part := range []string{codeText(j.Code), j.Reason, f.Message} {
+	for _, part := range []string{rows.CodeText(j.Code), j.Reason, f.Message} {
 		if part != "" {
 			text += ": " + part
 		}
@@ -212,15 +213,6 @@ func reasonText(j *jobs.Job) (text string) {
 		text += "\n" + f.Stderr
 	}
 	return text
-}
-
-// codeText says in words why a job ended, if its state does not say it already.
-func codeText(code string) string {
-	return map[string]string{
-		jobs.CodeRuntime: "it took longer than its maximum runtime",
-		jobs.CodeRevoked: "its lease was revoked",
-		jobs.CodeExpired: "its worker was not heard of in time",
-	}[code]
 }
 
 // failureOf returns what an output says of a failure; if that is not as workers of this program say it, as a message.

@@ -184,16 +184,3 @@ func TestTimesToRunAtAreAbsoluteOrRelative(t *testing.T) {
 		}
 	}
 }
-
-func TestEveryReasonToWaitHasWords(t *testing.T) {
-	seen := map[string]bool{}
-	for _, why := range []string{
-		jobs.WaitingCapacity, jobs.WaitingReserved + "J", jobs.WaitingUnique, jobs.WaitingWorker, jobs.WaitingLock + "db", jobs.WaitingRunAt, jobs.WaitingFrozen,
-	} {
-		text := waitingText(&jobs.View{Job: jobs.Job{Spec: jobs.Spec{Units: 3}}, InQueue: true, WaitingFor: why})
-		if _, name, named := strings.Cut(why, ":"); text == why || text == "" || seen[text] || named && !strings.Contains(text, name) {
-			t.Errorf("%s: %q", why, text)
-		}
-		seen[text] = true
-	}
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/cli/agent"
+	"github.com/lokt-dev/lokt/internal/cli/top"
 	"github.com/lokt-dev/lokt/internal/daemon"
 	"github.com/lokt-dev/lokt/internal/version"
 )
@@ -31,7 +32,7 @@ func write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, root := range []*cobra.Command{cli.Tree(), agent.Tree(), daemon.Tree(daemon.Streams{})} {
+	for _, root := range []*cobra.Command{cli.Tree(), agent.Tree(), top.Tree(), daemon.Tree(daemon.Streams{})} {
 		root.DisableAutoGenTag = true
 		if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + version.String(), Manual: "lokt"}, dir); err != nil {
 			return err

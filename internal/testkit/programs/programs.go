@@ -1,5 +1,5 @@
-// Package programs builds lokt, lokt-agent and loktd for tests: once for each state of the source, whichever package's tests ask
-// first.
+// Package programs builds lokt, lokt-agent, lokt-top and loktd for tests: once for each state of the source, whichever package's
+// tests ask first.
 package programs
 
 import (
@@ -17,7 +17,7 @@ import (
 
 // commands are what is built.
 func commands() []string {
-	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/lokt-agent", "github.com/lokt-dev/lokt/cmd/loktd"}
+	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/lokt-agent", "github.com/lokt-dev/lokt/cmd/lokt-top", "github.com/lokt-dev/lokt/cmd/loktd"}
 }
 
 // Dir returns the directory with them, built as users get them. Other users may enter it. It is kept for the
