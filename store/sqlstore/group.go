@@ -86,6 +86,11 @@ func (g *group) perform(ctx context.Context, r *request) error {
 		}
 		<-r.done
 	}
+	return r.outcome()
+}
+
+// outcome is what the caller gets: what the request's function panicked with, he does.
+func (r *request) outcome() error {
 	switch r.panicked {
 	case nil:
 		return r.err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lokt-dev/lokt"
@@ -48,13 +49,12 @@ const (
 	awayAfter  = 10 * time.Second
 	pgExchange = 3800 * time.Millisecond
 
-	presence   = 2 * time.Second // how often a process says that the database is in use
-	lookAnyway = 2 * time.Second // after how long those who wait look again, although nobody woke them
-	pgTimeout  = 8 * time.Second // how long somebody waits for the database who reads
-	pgLonger   = time.Second     // how much longer what was begun may take that nobody waits for any more
-	pgLoading  = 5 * time.Minute // how long it may take to read everything, or to start times again
-	pgReaders  = 6
-	pgWriters  = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
+	presence  = 2 * time.Second // how often a process says that the database is in use, and those who wait look again
+	pgTimeout = 8 * time.Second // how long somebody waits for the database who reads
+	pgLonger  = time.Second     // how much longer what was begun may take that nobody waits for any more
+	pgLoading = 5 * time.Minute // how long it may take to read everything, or to start times again
+	pgReaders = 6
+	pgWriters = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
 )
 
 // pgBegin begins a transaction, which the server ends when it hears nothing: a process that is stopped or cut off in the
@@ -149,20 +149,20 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 	})
 }
 
-// stay keeps saying that the database is in use, lets the scheduler look for what others did although nobody
-// said so, and gives events their numbers and forgets the oldest.
+// stay keeps saying that the database is in use, lets those who wait look for what others did although nobody said so,
+// and gives events their numbers and forgets the oldest.
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		select {
 		case <-tick.C:
-			poke(d.jobs.changed)
-			_ = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
-		case <-d.locks.many:
 		case <-ctx.Done():
 			return
 		}
+		poke(d.jobs.changed)
+		d.locks.lookAnyway()
+		_ = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
 		_ = d.lend(ctx, d.writers, pgTimeout, func(ctx context.Context, c *pgx.Conn) error {
 			if err := d.locks.number(ctx, c); err != nil || n%15 != 0 {
 				return err
@@ -338,105 +338,39 @@ func eachRow(rows pgx.Rows, scan func(row) error) (err error) {
 	return errors.Join(err, rows.Err())
 }
 
-// script is one statement of parts that write to several tables. They all see what was there before.
-type script struct {
-	parts []string
-	args  []any
-}
+// pgRows are rows to be written by one statement, whose first arguments are lists of what is in their columns.
+type pgRows [][]any
 
-// arg adds an argument, and returns what stands for it.
-func (s *script) arg(v any) string {
-	s.args = append(s.args, v)
-	return "$" + strconv.Itoa(len(s.args))
-}
-
-// with adds a part with a name of its own.
-func (s *script) with(name, statement string) {
-	s.parts = append(s.parts, name+" AS ("+statement+")")
-}
-
-// queue adds the statement to a batch, with its last part.
-func (s *script) queue(b *pgx.Batch, last string) *pgx.QueuedQuery {
-	if len(s.parts) > 0 {
-		last = "WITH " + strings.Join(s.parts, ", ") + " " + last
+// queue adds the statement to a batch, if there are rows.
+func (rows pgRows) queue(b *pgx.Batch, statement string) {
+	if len(rows) > 0 {
+		b.Queue(statement, rows.lists()...)
 	}
-	return b.Queue(last, s.args...)
 }
 
-// pgRows are rows of a table to be written together. The first columns are its key, if it has one.
-type pgRows struct {
-	table, columns string
-	keys           int
-	lists          []any // by column; nil if there are no rows
-}
-
-func (r *pgRows) add(row ...any) {
-	if r.lists == nil {
-		r.lists = make([]any, len(row))
-	}
-	for i, v := range row {
-		switch v := v.(type) {
+func (rows pgRows) lists() []any {
+	lists := make([]any, len(rows[0]))
+	for i, v := range rows[0] {
+		switch v.(type) {
 		case string:
-			r.lists[i] = appended(r.lists[i], v)
-		case int64:
-			r.lists[i] = appended(r.lists[i], v)
-		case *int64:
-			r.lists[i] = appended(r.lists[i], v)
+			lists[i] = list[string](rows, i)
 		case bool:
-			r.lists[i] = appended(r.lists[i], v)
+			lists[i] = list[bool](rows, i)
+		case int64:
+			lists[i] = list[int64](rows, i)
+		default:
+			lists[i] = list[pgtype.Int8](rows, i)
 		}
 	}
+	return lists
 }
 
-func appended[T any](list any, v T) *[]T {
-	l, there := list.(*[]T)
-	if !there {
-		l = &[]T{}
+func list[T any](rows pgRows, i int) []T {
+	all := make([]T, len(rows))
+	for n, row := range rows {
+		all[n] = row[i].(T)
 	}
-	*l = append(*l, v)
-	return l
-}
-
-// from returns the rows as a table u of a statement.
-func (s *script) from(r *pgRows) string {
-	lists := make([]string, len(r.lists))
-	for i, list := range r.lists {
-		kind := "bigint"
-		switch list.(type) {
-		case *[]string:
-			kind = "text"
-		case *[]bool:
-			kind = "boolean"
-		}
-		lists[i] = s.arg(list) + "::" + kind + "[]"
-	}
-	return "unnest(" + strings.Join(lists, ", ") + ") AS u (" + r.columns + ")"
-}
-
-// insert returns the part that inserts the rows, or replaces those that have the same key. join is what follows the rows in
-// FROM.
-func (s *script) insert(r *pgRows, join string) string {
-	statement := fmt.Sprintf("INSERT INTO %s (%s) SELECT u.* FROM %s%s", r.table, r.columns, s.from(r), join)
-	if r.keys > 0 {
-		keys := strings.Join(strings.Split(r.columns, ", ")[:r.keys], ", ")
-		statement += " ON CONFLICT (" + keys + ") DO UPDATE SET " + r.set("excluded.")
-	}
-	return statement
-}
-
-// update returns the part that updates the rows, of which the first column is the key.
-func (s *script) update(r *pgRows, join string) string {
-	key, _, _ := strings.Cut(r.columns, ",")
-	return fmt.Sprintf("UPDATE %s l SET %s FROM %s%s WHERE l.%s = u.%s", r.table, r.set("u."), s.from(r), join, key, key)
-}
-
-// set returns the assignments of all columns that are not of the key.
-func (r *pgRows) set(from string) string {
-	all := strings.Split(r.columns, ", ")[r.keys:]
-	for i, name := range all {
-		all[i] = name + " = " + from + name
-	}
-	return strings.Join(all, ", ")
+	return all
 }
 
 // notify has other processes told: the names of locks that changed or have new events, and an exclamation mark if jobs did.
@@ -463,19 +397,17 @@ func (d *serverDB) tell(ctx context.Context) {
 		case <-ctx.Done():
 			ended = true
 		}
-		for n := len(d.words); n > 0; n-- {
+		for len(d.words) > 0 {
 			words[<-d.words] = true
 		}
 		text := strings.Join(slices.Collect(maps.Keys(words)), " ")
 		if len(text) > 7900 { // a notification has no room for it
 			text = "* !"
 		}
-		if text != "" {
-			_ = d.lend(context.WithoutCancel(ctx), d.writers, pgLonger, func(ctx context.Context, c *pgx.Conn) error {
-				_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+" "+text)
-				return err
-			})
-		}
+		_ = d.lend(context.WithoutCancel(ctx), d.writers, pgLonger, func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+" "+text)
+			return err
+		})
 		select {
 		case <-time.After(notifyEvery):
 		case <-ctx.Done():

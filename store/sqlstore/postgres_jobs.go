@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -31,10 +33,29 @@ type pgTurn struct {
 	writer string
 }
 
-// How many turns are kept for others to follow, and after how many some are forgotten.
+// pgLast is the last turn, and what it left.
+type pgLast struct {
+	pgTurn
+	jobs.Counters
+	frozen []string
+}
+
+// ask adds the statement that reads it and the state of locks, and may lock its row.
+func (l *pgLast) ask(b *pgx.Batch, state *pgState, lock string) {
+	b.Queue("SELECT " + pgNow + ", s.clock, token_floor, revision_floor, turn, writer, seq, revision, event, j.clock, frozen" +
+		" FROM state s, (SELECT * FROM job_state " + lock + ") j").QueryRow(func(row pgx.Row) error {
+		var types string
+		n := &l.Counters
+		if err := state.scan(row, &l.number, &l.writer, &n.Seq, &n.Revision, &n.Event, &n.Clock, &types); err != nil {
+			return err
+		}
+		l.frozen = nil
+		return lokt.Unmarshal([]byte(types), &l.frozen)
+	})
+}
+
 const (
-	keptTurns = 20_000
-	tidyTurns = 256
+	keptTurns = 20_000           // for others to follow
 	perJob    = time.Millisecond // how much longer a commit may take for each job
 )
 
@@ -83,38 +104,30 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 
 // run runs a turn: two exchanges with the server, and one more for each lock, and if others have stored something.
 func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts) jobs.Changes) error {
-	var now pgTurn
-	var counted uint64
+	var now pgLast
 	t := s.db.locks.with(c)
-	for n := 0; n == 0 || t.state.away(); n++ {
-		var b pgx.Batch
-		if n > 0 {
-			if _, err := c.Exec(ctx, "ROLLBACK"); err != nil {
-				return err
-			}
-			if err := t.arrive(ctx, c); err != nil {
-				return err
-			}
-		}
-		pgBegin(&b)
-		b.Queue("SELECT " + pgNow + ", clock, token_floor, revision_floor, turn, writer, seq FROM state, (SELECT turn, writer, seq FROM job_state FOR UPDATE) j").
-			QueryRow(func(row pgx.Row) error { return t.state.scan(row, &now.number, &now.writer, &counted) })
-		if err := exchange(ctx, c, &b, pgExchange); err != nil {
+	var b pgx.Batch
+	pgBegin(&b)
+	now.ask(&b, &t.state, "FOR UPDATE")
+	if err := exchange(ctx, c, &b, pgExchange); err != nil {
+		return err
+	}
+	if t.state.away() {
+		if err := t.startTimes(ctx); err != nil {
 			return err
 		}
+		return s.run(ctx, c, turn)
 	}
 	var facts jobs.Facts
 	var failed error // what the turn decides is for nothing
-	if now != s.seen {
-		if facts.Others, failed = s.follow(ctx, c, now); failed != nil && !errors.Is(failed, errBehind) {
+	if now.pgTurn != s.seen {
+		if facts.Others, failed = s.follow(ctx, c, &now); failed != nil && !errors.Is(failed, errBehind) {
 			return failed
 		}
 	}
 	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
 		snap, err := t.view(ctx, name)
-		if failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 		return snap, err
 	})
 	s.last = later(s.last, t.state.now.Truncate(time.Millisecond))
@@ -123,21 +136,21 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 	if failed != nil { // the manager reads everything anew
 		return failed
 	}
-	s.seen = now
+	s.seen = now.pgTurn
 	for _, change := range step.Changes() {
 		t.locks[change.Lock.Name].become(change)
 	}
-	var b pgx.Batch
+	b = pgx.Batch{}
 	t.write(&b, true)
 	for _, l := range t.locks {
 		if l.err != nil && l.changed() {
 			return l.err
 		}
 	}
-	next := now
+	next := now.pgTurn
 	if !changes.Empty() {
 		next = pgTurn{now.number + 1, lokt.NewLeaseID()}
-		if err := writeTurn(&b, &changes, next, counted); err != nil {
+		if err := writeTurn(&b, &changes, next, now.Seq); err != nil {
 			return err
 		}
 		s.db.notify("!")
@@ -165,140 +178,118 @@ func (t *pgLocks) view(ctx context.Context, name string) (lokt.Snapshot, error) 
 
 // follow reads what others stored since the turn that the manager knows of. An older state of the database may have been
 // put in its place: then that turn is not there, or another one has its number.
-func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now pgTurn) (*jobs.Changes, error) {
-	all := &jobs.Changes{}
-	var before string
-	var turns, wanted, damaged int
+func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*jobs.Changes, error) {
+	all := &jobs.Changes{Counters: now.Counters, Frozen: now.frozen}
+	there, damaged := false, false
 	var b pgx.Batch
-	b.Queue(`SELECT coalesce((SELECT writer FROM turns WHERE turn = $1), ''), (SELECT count(*) FROM turns WHERE turn > $1),
-		(SELECT count(DISTINCT id) FROM turns, unnest(jobs) id WHERE turn > $1) +
-		(SELECT count(DISTINCT id) FROM turns, unnest(memos) id WHERE turn > $1)`,
-		s.seen.number).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &turns, &wanted) })
-	b.Queue(`SELECT id, state, revision, doc, payload, sum FROM jobs
-		WHERE id IN (SELECT unnest(jobs) FROM turns WHERE turn > $1) ORDER BY revision`, s.seen.number).
+	b.Queue(`SELECT count(*) FILTER (WHERE turn > $1) = $2 AND coalesce(min(writer) FILTER (WHERE turn = $1), '') = $3
+		FROM turns WHERE turn >= $1`, s.seen.number, now.number-s.seen.number, s.seen.writer).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&there) })
+	// What is not there has the sum of no document.
+	b.Queue(`SELECT t.id, coalesce(state, ''), coalesce(revision, 0), coalesce(doc, ''), coalesce(payload, ''), coalesce(sum, -1)
+		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id ORDER BY revision`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
 			return eachRow(rows, func(from row) error {
 				var r jobRow
 				err := r.scan(from)
-				if r.decode(); r.err != nil {
-					damaged++
-				}
-				all.Jobs = append(all.Jobs, r.Record)
+				r.decode()
+				all.Jobs, damaged = append(all.Jobs, r.Record), damaged || r.err != nil
 				return err
 			})
 		})
-	b.Queue("SELECT id, doc, sum FROM memos WHERE id IN (SELECT unnest(memos) FROM turns WHERE turn > $1)", s.seen.number).
+	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(sum, -1)
+		FROM (SELECT DISTINCT unnest(memos) AS id FROM turns WHERE turn > $1) t LEFT JOIN memos m ON m.id = t.id`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
 			return eachRow(rows, func(from row) error {
 				m, err := readMemo(from)
 				if all.Memos = append(all.Memos, m); errors.Is(err, lokt.ErrDamaged) {
-					damaged++
-					return nil
+					damaged, err = true, nil
 				}
 				return err
 			})
 		})
-	b.Queue(selectCounters).QueryRow(func(row pgx.Row) error {
-		return scanCounters(row, &pgTurn{}, &all.Counters, &all.Frozen)
-	})
 	if err := exchange(ctx, c, &b, pgTimeout); err != nil {
 		return nil, err
 	}
-	if before != s.seen.writer || int64(turns) != now.number-s.seen.number ||
-		len(all.Jobs)+len(all.Memos) != wanted || damaged > 0 {
+	if !there || damaged {
 		return nil, errBehind
 	}
 	return all, nil
 }
 
-const selectCounters = "SELECT turn, writer, seq, revision, event, clock, frozen FROM job_state"
+const (
+	insertJobs = `INSERT INTO jobs (id, revision, state, ended_at, doc, sum, seq, type, payload)
+		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::text[], $9::text[])`
 
-func scanCounters(from row, t *pgTurn, n *jobs.Counters, frozen *[]string) error {
-	var types string
-	if err := from.Scan(&t.number, &t.writer, &n.Seq, &n.Revision, &n.Event, &n.Clock, &types); err != nil {
-		return err
-	}
-	return lokt.Unmarshal([]byte(types), frozen)
-}
+	// If one is missing, the division fails, and so does the transaction.
+	updateJobs = `WITH moved AS (
+			UPDATE jobs j SET revision = u.revision, state = u.state, ended_at = u.ended_at, doc = u.doc, sum = u.sum
+			FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[])
+				AS u (id, revision, state, ended_at, doc, sum) WHERE j.id = u.id RETURNING 1)
+		SELECT 1 / (count(*) = cardinality($1))::int FROM moved`
+
+	putMemos = `INSERT INTO memos (id, expires, doc, sum)
+		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
+		ON CONFLICT (id) DO UPDATE SET expires = excluded.expires, doc = excluded.doc, sum = excluded.sum`
+
+	putStatistics = `INSERT INTO statistics (hour, source, type, tag, doc, sum)
+		SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
+		ON CONFLICT (hour, source, type, tag) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`
+
+	endTurn = `WITH turn AS (INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4)),
+			old AS (DELETE FROM turns WHERE turn <= $1 - $10)
+		UPDATE job_state SET turn = $1, writer = $2, seq = $5, revision = $6, event = $7, clock = $8, frozen = $9`
+)
 
 // writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are there already,
 // and their payloads are not written again.
-func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error {
-	made := pgRows{table: "jobs", columns: "id, seq, revision, state, type, ended_at, doc, sum, payload"}
-	moved := pgRows{table: "jobs", columns: "id, revision, state, ended_at, doc, sum", keys: 1}
-	memos := pgRows{table: "memos", columns: "id, expires, doc, sum", keys: 1}
-	stats := pgRows{table: "statistics", columns: "hour, source, type, tag, doc, sum", keys: 4}
-	events := pgRows{table: "job_events", columns: "first, last, until, doc, sum"}
-	moves := 0
-	ids, memoIDs := make([]string, 0, len(c.Jobs)), make([]string, 0, len(c.Memos))
+func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err error) {
+	sealed := func(d document, e error) document {
+		err = cmp.Or(err, e)
+		return d
+	}
+	var made, moved, memos, stats pgRows
+	ids, memoIDs := make([]string, len(c.Jobs)), make([]string, len(c.Memos))
 	for i := range c.Jobs {
 		r := &c.Jobs[i]
-		d, err := sealJob(r)
-		if err != nil {
-			return err
-		}
-		ids = append(ids, r.ID)
-		ended := orNull(r.EndedAt.UnixNano(), r.State.Ended())
+		d := sealed(sealJob(r))
+		ids[i] = r.ID
+		row := []any{r.ID, int64(r.Revision), string(r.State), orNull(r.EndedAt, r.State.Ended()), d.text, d.sum}
 		if 0 < r.Seq && r.Seq <= counted {
-			moves++
-			moved.add(r.ID, int64(r.Revision), string(r.State), ended, d.text, d.sum)
+			moved = append(moved, row)
 		} else {
-			made.add(r.ID, int64(r.Seq), int64(r.Revision), string(r.State), r.Type, ended, d.text, d.sum, d.payload)
+			made = append(made, append(row, int64(r.Seq), r.Type, d.payload))
 		}
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]
-		d, err := seal(m.ID, m)
-		if err != nil {
-			return err
-		}
-		memoIDs = append(memoIDs, m.ID)
-		memos.add(m.ID, orNull(m.Expires.UnixNano(), !m.Expires.IsZero()), d.text, d.sum)
+		d := sealed(seal(m.ID, m))
+		memoIDs[i] = m.ID
+		memos = append(memos, []any{m.ID, orNull(m.Expires, !m.Expires.IsZero()), d.text, d.sum})
 	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
-		d, err := seal(statisticKey(t), t)
-		if err != nil {
-			return err
-		}
-		stats.add(t.Hour.Unix(), t.Source, t.Type, t.Tag, d.text, d.sum)
+		d := sealed(seal(statisticKey(t), t))
+		stats = append(stats, []any{t.Hour.Unix(), t.Source, t.Type, t.Tag, d.text, d.sum})
 	}
+	made.queue(b, insertJobs)
+	moved.queue(b, updateJobs)
+	memos.queue(b, putMemos)
+	stats.queue(b, putStatistics)
 	if n := len(c.Events); n > 0 {
 		first, last := c.Events[0].Seq, c.Events[n-1]
-		d, err := seal(number(first), c.Events)
-		if err != nil {
-			return err
-		}
-		events.add(int64(first), int64(last.Seq), last.Time.UnixNano(), d.text, d.sum)
+		d := sealed(seal(number(first), c.Events))
+		b.Queue("INSERT INTO job_events (first, last, until, doc, sum) VALUES ($1, $2, $3, $4, $5)",
+			int64(first), int64(last.Seq), last.Time.UnixNano(), d.text, d.sum)
 	}
-	for _, rows := range []*pgRows{&made, &memos, &stats, &events} {
-		if rows.lists != nil {
-			var s script
-			s.queue(b, s.insert(rows, ""))
-		}
-	}
-	if moved.lists != nil { // if one is missing, the division fails, and so does the transaction
-		var s script
-		s.with("moved", s.update(&moved, "")+" RETURNING 1")
-		s.queue(b, "SELECT 1 / (count(*) = "+s.arg(int64(moves))+")::int FROM moved")
-	}
-	if turn.number%tidyTurns == 0 {
-		b.Queue("DELETE FROM turns WHERE turn <= $1", turn.number-keptTurns)
-	}
-	frozen, err := lokt.Marshal(c.Frozen)
+	frozen, e := lokt.Marshal(c.Frozen)
 	n := c.Counters
-	b.Queue(`WITH turn AS (INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4))
-		UPDATE job_state SET turn = $1, writer = $2, seq = $5, revision = $6, event = $7, clock = $8, frozen = $9`,
-		turn.number, turn.writer, ids, memoIDs, int64(n.Seq), int64(n.Revision), int64(n.Event), n.Clock, string(frozen))
-	return err
+	b.Queue(endTurn, turn.number, turn.writer, ids, memoIDs, int64(n.Seq), int64(n.Revision), int64(n.Event), n.Clock, string(frozen), keptTurns)
+	return cmp.Or(err, e)
 }
 
-// orNull returns the value, or nil if there is none.
-func orNull(v int64, there bool) *int64 {
-	if !there {
-		return nil
-	}
-	return &v
+func orNull(t time.Time, there bool) pgtype.Int8 {
+	return pgtype.Int8{Int64: t.UnixNano(), Valid: there}
 }
 
 // Load implements jobs.Store.
@@ -308,22 +299,23 @@ func (s *serverJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 	}
 	defer func() { <-s.busy }()
 	defer func(begin time.Time) { s.db.options.observe("load", begin, err) }(time.Now())
-	var seen pgTurn
+	var now pgLast
 	if err := s.db.lend(ctx, s.db.writers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
+		var b pgx.Batch
 		var state pgState
-		if err := state.scan(c.QueryRow(ctx, "SELECT "+stateColumns+" FROM state")); err != nil {
+		now.ask(&b, &state, "")
+		if err := exchange(ctx, c, &b, pgExchange); err != nil {
 			return err
 		}
-		all = jobs.Living{Now: state.now.Truncate(time.Millisecond), TokenFloor: state.tokens}
-		if err := scanCounters(c.QueryRow(ctx, selectCounters), &seen, &all.Counters, &all.Frozen); err != nil {
-			return err
+		all = jobs.Living{
+			Now: state.now.Truncate(time.Millisecond), TokenFloor: state.tokens, Counters: now.Counters, Frozen: now.frozen,
 		}
 		return s.load(lookWith(ctx, c), all.Now, &all)
 	})); err != nil {
 		return jobs.Living{}, err
 	}
 	s.last = later(s.last, all.Now)
-	all.Now, s.seen = s.last, seen
+	all.Now, s.seen = s.last, now.pgTurn
 	return all, nil
 }
 

@@ -16,11 +16,11 @@ func outdated(db *DB, name string) (again func()) {
 	s := db.backend.(*serverDB).locks
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.known[name]
+	l := s.get(name).pgLock
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.known[name] = l
+		s.get(name).pgLock = l
 	}
 }
 
@@ -167,7 +167,7 @@ func TestALockThatIsKnownIsNotReadAgain(t *testing.T) {
 	listens := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return !s.heard["*"].IsZero() // when it begins to listen, it forgets what it knew
+		return !s.heard.IsZero() // when it begins to listen, it forgets what it knew
 	}
 	for end := time.Now().Add(2 * time.Minute); !listens() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)

@@ -114,16 +114,12 @@ func TestNotificationsArriveWithoutLooking(t *testing.T) {
 	url := schemaURL(t)
 	a, b := openPG(t, url, Options{}), openPG(t, url, Options{})
 	s := b.backend.(*serverDB).locks
-	w := &lokt.Watchers{}
 	if _, err := b.Locks().View(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}
-	s.mu.Lock()
-	s.watched["x"] = w
-	s.mu.Unlock()
 	for i := range 5 { // each is heard long before anybody looks anyway
 		s.mu.Lock()
-		me := w.Watch(&lokt.Lock{Name: "x"}, lokt.Watch{Name: "x"})
+		me := s.get("x").watchers.Watch(&lokt.Lock{Name: "x"}, lokt.Watch{Name: "x"})
 		s.mu.Unlock()
 		deadline := time.After(2 * time.Minute)
 		for heard := false; !heard; {
