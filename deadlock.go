@@ -78,18 +78,23 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 	for _, s := range locks {
 		l := &Lock{Name: s.Lock.Name, Holders: s.Live()}
 		var ahead []int
+		plain := !slices.ContainsFunc(l.Holders, func(h Holder) bool { return len(h.Paths) > 0 })
 		for _, w := range s.Lock.Queue {
 			if _, in := l.Holder(w.LeaseID); in || s.Away(w) {
 				continue
 			}
 			i := len(g.nodes)
 			n := &waitNode{waiter: *w, lock: l, stuck: true}
-			if l.reenters(&w.Owner) { // it need not wait for those ahead
-				ahead = append(slices.Clip(ahead), i)
-			} else { // the next one then waits for all ahead of this one, too
-				n.ahead = ahead
-				ahead = []int{i}
+			first := l.order(&w.Claim)
+			for _, j := range ahead {
+				if first(&g.nodes[j].waiter) {
+					n.ahead = append(n.ahead, j)
+				}
 			}
+			if plain = plain && len(w.Paths) == 0; plain && len(n.ahead) == len(ahead) { // the next one waits for this one, and so for all ahead of it
+				ahead = nil
+			}
+			ahead = append(slices.Clip(ahead), i)
 			g.nodes = append(g.nodes, n)
 			for _, id := range w.Within {
 				g.bound[id] = append(g.bound[id], i)

@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/lokt-dev/lokt/internal/glob"
 )
 
 // Limits on what a claim may carry, so that no store and no wire has to cope with more.
@@ -17,6 +19,7 @@ const (
 	MaxHolders    = 2_500            // holds of one lock at a time
 	MaxWaiters    = 10_000           // waiters of one lock; more are refused with ErrFull
 	MaxMetadata   = 4096             // bytes in all keys and values of a claim's metadata together
+	MaxPaths      = 16 << 10         // bytes in all patterns of a lock's holders, and in those of its waiters
 	MinTTL        = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
 	Exclusive     = 1                // the limit of a claim that shares with nobody
 	Shared        = 1<<31 - 1        // the limit of a claim that shares with any number of others
@@ -113,6 +116,11 @@ type Claim struct {
 	Wait     time.Duration     `json:"wait_ms,omitzero"`     // how long to queue; 0 does not, negative without end
 	Metadata map[string]string `json:"metadata,omitempty"`
 
+	// Paths are patterns of paths, such as src/auth/** or **/*.{c,h}: the claim is about these only, and not about all that
+	// the lock stands for. Claims that have no path in common have nothing to do with each other. Such a claim shares with
+	// nobody or with all.
+	Paths []string `json:"paths,omitempty"`
+
 	// Within names the leases that cannot end before this claim is answered, because their holder is what claims: a
 	// command inside a guard, a function that holds another lock. Circles of such claims are found and broken.
 	Within []string `json:"within,omitempty"`
@@ -165,6 +173,19 @@ func (c Claim) limit() int {
 	return c.Limit
 }
 
+// overlaps reports whether the claims are about something in common.
+func (c *Claim) overlaps(o *Claim) bool {
+	return len(c.Paths) == 0 || len(o.Paths) == 0 || glob.Overlap(c.Paths, o.Paths)
+}
+
+// pathBytes returns how long the patterns of the claim are.
+func (c *Claim) pathBytes() (n int) {
+	for _, p := range c.Paths {
+		n += len(p)
+	}
+	return n
+}
+
 // Kind names what sort of hold the claim makes: "guard" for a strict one that lives with a process, "lease" otherwise.
 func (c Claim) Kind() string {
 	if c.Strict {
@@ -196,6 +217,11 @@ func (c Claim) Validate() error {
 		return invalid("maximum hold %v is not at least %v", c.MaxHold, MinTTL)
 	case c.Preempt < 0:
 		return invalid("grace for preemption %v is negative", c.Preempt)
+	case len(c.Paths) > 0 && c.limit() != Exclusive && c.limit() != Shared:
+		return invalid("a claim of paths shares with nobody or with all, and its limit is %d", c.Limit)
+	}
+	if err := glob.Check(c.Paths); err != nil {
+		return invalid("%v", err)
 	}
 	size := 0
 	for k, v := range c.Metadata {

@@ -13,14 +13,13 @@ import (
 // grantsPerStep is how many waiters one step lets in: the next step, which those take at once, lets in the rest.
 const grantsPerStep = 250
 
-// serve goes through the queue once. It drops who is gone, grants what can be granted, in order, and asks holders to
-// yield. Behind a waiter that cannot enter yet only those may whose owner holds the lock already: they would otherwise
-// wait for themselves. Those that are away are passed over.
+// serve goes through the queue once. It drops who is gone, grants what can be granted, in order (see Lock.order), and asks
+// holders to yield. Those that are away are passed over.
 func (d *decision) serve(s Snapshot) {
 	l, now := &d.Lock, s.Now
-	open, blocked, granted := l.Freeze == nil && l.Corrupt == "", false, 0
+	open, granted := l.Freeze == nil && l.Corrupt == "", 0
 	stay := make([]*Waiter, 0, len(l.Queue))
-	var preempting []*Waiter
+	var before, preempting []*Waiter   // before are those there that cannot enter yet
 	var firstAway, firstGone time.Time // of those there, and of those away
 	there := now.Add(QueueTTL)
 	for _, w := range l.Queue {
@@ -35,7 +34,7 @@ func (d *decision) serve(s Snapshot) {
 		}
 		if away {
 			end = &firstGone
-		} else if open && (!blocked || l.reenters(&w.Owner)) && l.admits(&w.Claim) {
+		} else if open && (len(before) == 0 || !slices.ContainsFunc(before, l.order(&w.Claim))) && l.admits(&w.Claim) {
 			if granted++; granted <= grantsPerStep {
 				h := d.grant(now, w.Claim)
 				h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
@@ -45,8 +44,9 @@ func (d *decision) serve(s Snapshot) {
 			}
 			open = false
 		}
-		blocked = blocked || !away
-		stay = append(stay, w)
+		if stay = append(stay, w); !away {
+			before = append(before, w)
+		}
 		if w.Preempt > 0 {
 			preempting = append(preempting, w)
 		}
@@ -140,7 +140,7 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 	var by *Waiter
 	wanted := false
 	for _, w := range preempting {
-		if w.Priority > h.Priority && !w.Owner.Same(h.Owner) {
+		if w.Priority > h.Priority && !w.Owner.Same(h.Owner) && w.overlaps(&h.Claim) {
 			wanted = true
 			if !w.away(now) {
 				by = w
@@ -162,25 +162,28 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 	}
 }
 
-// reenters reports whether the owner holds the lock already.
-func (l *Lock) reenters(o *Owner) bool {
+// order returns what tells of a waiter that was first whether the claim has to let it pass: not if they are about nothing
+// in common, and not if it is about what the claim's owner holds already, who would otherwise wait for himself.
+func (l *Lock) order(c *Claim) func(*Waiter) bool {
+	var own []*Claim
 	for i := range l.Holders {
-		if o.Same(l.Holders[i].Owner) {
-			return true
+		if h := &l.Holders[i]; c.Owner.Same(h.Owner) {
+			if len(h.Paths) == 0 {
+				return func(*Waiter) bool { return false }
+			}
+			own = append(own, &h.Claim)
 		}
 	}
-	return false
+	return func(w *Waiter) bool { return w.overlaps(c) && !slices.ContainsFunc(own, w.overlaps) }
 }
 
-// ahead yields the waiters that come before the claim: all of at least its priority that are not away, unless its owner
-// is in already.
+// ahead yields the waiters that come before the claim: of those of at least its priority that are not away, the ones that
+// it has to let pass.
 func (l *Lock) ahead(c *Claim, now time.Time) iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
-		if l.reenters(&c.Owner) {
-			return
-		}
+		first := l.order(c)
 		for _, w := range l.Queue {
-			if w.LeaseID == c.LeaseID || w.Priority >= c.Priority && !w.away(now) && !yield(w) {
+			if w.LeaseID == c.LeaseID || w.Priority >= c.Priority && !w.away(now) && first(w) && !yield(w) {
 				return
 			}
 		}
@@ -204,7 +207,7 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 		*w = *d.was
 		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+QueueTTL)
 		l.replace(at, w)
-	case len(l.Queue) >= MaxWaiters:
+	case len(l.Queue) >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
 			ErrFull, len(l.Queue), l.Name)
 		d.note(s.Now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
@@ -229,6 +232,14 @@ func away(s Snapshot, leaseID string, until time.Time) *decision {
 	w.Until = soon
 	s.Lock.replace(i, &w)
 	return begin(s)
+}
+
+// waitingBytes returns how long the patterns of all waiters are.
+func (l *Lock) waitingBytes() (n int) {
+	for _, w := range l.Queue {
+		n += w.pathBytes()
+	}
+	return n
 }
 
 // The queue is shared by snapshots, so its slice and its waiters are replaced, and never changed in place.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -33,7 +34,7 @@ type decision struct {
 	place     *Waiter // the claim's place in the queue, if it waits
 	was       *Waiter // the place that it had before this request, if any
 	removed   []Removed
-	succeeded int // how many of the removed have a successor, or were waiters
+	succeeded []string // lease IDs of those removed that have a successor
 	ended     []Holder
 	freeze    Freeze
 	err       error
@@ -177,6 +178,7 @@ func (d *decision) note(now time.Time, t EventType, h Holder, extra ...string) {
 	if t == EventAcquire || t == EventRenew {
 		e.Expires = h.ExpiresAt
 	}
+	extra = append(extra, "paths", strings.Join(h.Paths, " "))
 	for i := 0; i+1 < len(extra); i += 2 {
 		if extra[i+1] == "" {
 			continue
@@ -198,11 +200,14 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 
 // admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
 // than the smallest limit among all of them. Holds of one owner count once, but strict ones count each. A lock has at
-// most MaxHolders holds, whatever the limits.
+// most MaxHolders holds, whatever the limits. Holds that have no path in common with the claim do not count, unless one
+// has a limit between one and all: it would be about everything, and count those, too.
 func (l *Lock) admits(c *Claim) bool {
 	if len(l.Holders) >= MaxHolders && l.held(c.LeaseID) < 0 {
 		return false
 	}
+	apart := len(c.Paths) > 0 && !slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.limit() != Exclusive && h.limit() != Shared })
+	bytes := c.pathBytes()
 	limit, own := c.limit(), 0
 	if c.Strict {
 		own++
@@ -211,6 +216,9 @@ func (l *Lock) admits(c *Claim) bool {
 	for i := range l.Holders {
 		h := &l.Holders[i]
 		if h.LeaseID == c.LeaseID {
+			continue
+		}
+		if bytes += h.pathBytes(); apart && !c.overlaps(&h.Claim) {
 			continue
 		}
 		limit = min(limit, h.limit())
@@ -228,7 +236,7 @@ func (l *Lock) admits(c *Claim) bool {
 	for _, n := range strict {
 		units += max(n, 1)
 	}
-	return units <= limit
+	return units <= limit && bytes <= MaxPaths
 }
 
 // grant adds the claim to the holders, with a new token.
@@ -239,7 +247,7 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
 	h.extend(now)
 	l.Holders = append(l.Holders, h)
-	if was, ok := d.displaces(); ok && was.Holder.LeaseID != h.LeaseID {
+	if was, ok := d.displaces(&c); ok && was.Holder.LeaseID != h.LeaseID {
 		d.note(now, EventTakeover, h,
 			ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
 	}
@@ -247,11 +255,12 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 	return h
 }
 
-// displaces returns the stale holder whose place the next grant takes: each has one successor.
-func (d *decision) displaces() (Removed, bool) {
-	for d.succeeded < len(d.removed) {
-		if d.succeeded++; !d.removed[d.succeeded-1].Waiter {
-			return d.removed[d.succeeded-1], true
+// displaces returns the stale holder whose place the claim takes: each has one successor.
+func (d *decision) displaces(c *Claim) (Removed, bool) {
+	for _, r := range d.removed {
+		if !r.Waiter && !slices.Contains(d.succeeded, r.Holder.LeaseID) && c.overlaps(&r.Holder.Claim) {
+			d.succeeded = append(d.succeeded, r.Holder.LeaseID)
+			return r, true
 		}
 	}
 	return Removed{}, false
@@ -345,7 +354,9 @@ func firstOwner(e *BlockedError) string {
 // nobody took since is taken up again under its lease ID, as a new grant with a new token.
 func (d *decision) refresh(s Snapshot, c Claim) bool {
 	l, now := &d.Lock, s.Now
-	own := func(h Holder) bool { return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) }
+	own := func(h Holder) bool {
+		return !h.Strict && h.Pending.IsZero() && c.Owner.Same(h.Owner) && slices.Equal(c.Paths, h.Paths)
+	}
 	var again Holder
 	was := -1
 	i := slices.IndexFunc(l.Holders, own)
@@ -438,6 +449,7 @@ func (l *Lock) inTheWay(c *Claim) []Holder {
 	var others, own []Holder
 	for _, h := range l.Holders {
 		switch {
+		case !c.overlaps(&h.Claim):
 		case !c.Owner.Same(h.Owner) || c.Strict && h.Strict:
 			others = append(others, h)
 		case h.Strict:

@@ -50,7 +50,41 @@ func (st step) who() Owner {
 	)
 }
 
+// someHave are patterns, and which of a few paths they stand for: enough to tell which of these patterns have one in common.
+var someHave = map[string]string{"a/**": "a a/x a/y", "a/x": "a/x", "b/**": "b b/x b/y", "**/x": "a/x b/x", "{a,b}/y": "a/y b/y"}
+
+// common says whether the claims are about something in common.
+func common(a, b Claim) bool {
+	if len(a.Paths) == 0 || len(b.Paths) == 0 {
+		return true
+	}
+	all := func(c Claim) (paths []string) {
+		for _, p := range c.Paths {
+			paths = append(paths, strings.Fields(someHave[p])...)
+		}
+		return paths
+	}
+	return slices.ContainsFunc(all(a), func(p string) bool { return slices.Contains(all(b), p) })
+}
+
+// among returns the holders that are about something of what the claim is about.
+func among(holders []Holder, c Claim) []Holder {
+	return slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return !common(h.Claim, c) })
+}
+
+// between says whether a limit is neither one nor all: such a hold is about everything.
+func between(h Holder) bool { return h.Limit > Exclusive && h.Limit < Shared }
+
 func (st step) claim(leaseID string) Claim {
+	c := st.plain(leaseID)
+	if c.Limit != 2 {
+		c.Paths = pick(st.shape>>4, nil, []string{"a/**"}, nil, []string{"a/x"}, []string{"b/**", "a/x"}, nil, []string{"**/x"}, []string{"b/**"},
+			nil, []string{"{a,b}/y"}, []string{"b/**"}, nil, []string{"a/x", "{a,b}/y"}, nil, []string{"a/**"}, nil)
+	}
+	return c
+}
+
+func (st step) plain(leaseID string) Claim {
 	return Claim{
 		Name: "x", LeaseID: leaseID, Owner: st.who(),
 		Limit:    pick(st.shape, 0, Exclusive, 2, Shared),
@@ -177,8 +211,8 @@ func ending(t Target) *request {
 }
 
 func describe(c Claim) string {
-	return fmt.Sprintf("%s of %s/%s limit=%d strict=%v refresh=%v ttl=%v max=%v priority=%d preempt=%v wait=%v",
-		c.LeaseID, c.Owner.ID, c.Owner.Session, c.Limit, c.Strict, c.Refresh, c.TTL, c.MaxHold, c.Priority, c.Preempt, c.Wait)
+	return fmt.Sprintf("%s of %s/%s paths=%v limit=%d strict=%v refresh=%v ttl=%v max=%v priority=%d preempt=%v wait=%v",
+		c.LeaseID, c.Owner.ID, c.Owner.Session, c.Paths, c.Limit, c.Strict, c.Refresh, c.TTL, c.MaxHold, c.Priority, c.Preempt, c.Wait)
 }
 
 func (w *world) tell(format string, args ...any) {
@@ -340,11 +374,16 @@ func units(holders []Holder) int {
 
 // limits compares what the holders add up to with the smallest limit among them.
 func (j *judge) limits() error {
-	limit := Shared
-	for _, h := range j.is.Lock.Holders {
-		limit = min(limit, max(h.Limit, 1))
+	all, limit, parted := j.is.Lock.Holders, Shared, false
+	for i, h := range all {
+		limit, parted = min(limit, max(h.Limit, 1)), parted || len(h.Paths) > 0
+		for _, o := range among(all[:i], h.Claim) {
+			if n := units([]Holder{h, o}); n > min(max(h.Limit, 1), max(o.Limit, 1)) {
+				return fmt.Errorf("%s and %s hold what is for one", h.LeaseID, o.LeaseID)
+			}
+		}
 	}
-	if n := units(j.is.Lock.Holders); n > limit {
+	if n := units(all); n > limit && (!parted || slices.ContainsFunc(all, between)) {
 		return fmt.Errorf("%d hold a lock for %d", n, limit)
 	}
 	return nil
@@ -352,6 +391,9 @@ func (j *judge) limits() error {
 
 // fits says whether the claim could join the holders.
 func fits(holders []Holder, c Claim) bool {
+	if !slices.ContainsFunc(holders, between) {
+		holders = among(holders, c)
+	}
 	strict := map[string]int{} // of each other owner
 	mine, limit := 0, c.Limit
 	if limit == 0 {
@@ -539,16 +581,13 @@ func (j *judge) barging() error {
 				earlier = append(earlier, o)
 			}
 		}
-		if inside(earlier, h.Claim) {
-			continue
-		}
 		came, queued := j.arrival[h.LeaseID]
 		if findWaiter(j.was.Lock, h.LeaseID) == nil {
 			queued = false
 		}
 		for _, w := range j.is.Lock.Queue {
-			if findWaiter(j.was.Lock, w.LeaseID) == nil || j.absent(w) {
-				continue // it came in this step, behind, or was away
+			if findWaiter(j.was.Lock, w.LeaseID) == nil || j.absent(w) || !keeps(earlier, w, h.Claim) {
+				continue // it came in this step, behind, or was away, or need not be waited for
 			}
 			if w.Priority > h.Priority || w.Priority == h.Priority && (!queued || j.arrival[w.LeaseID] < came) {
 				return fmt.Errorf("%s overtook %s", h.LeaseID, w.LeaseID)
@@ -556,6 +595,12 @@ func (j *judge) barging() error {
 		}
 	}
 	return nil
+}
+
+// keeps says whether the claim has to let a waiter pass that was first: it is about something in common, and not about what
+// the claim's owner holds.
+func keeps(holders []Holder, w *Waiter, c Claim) bool {
+	return common(w.Claim, c) && !inside(among(holders, w.Claim), c)
 }
 
 // stuck looks for waiters that could be in.
@@ -566,7 +611,7 @@ func (j *judge) stuck() error {
 	}
 	present := slices.DeleteFunc(slices.Clone(l.Queue), j.absent)
 	for i, w := range present {
-		if (i == 0 || inside(l.Holders, w.Claim)) && fits(l.Holders, w.Claim) {
+		if !slices.ContainsFunc(present[:i], func(p *Waiter) bool { return keeps(l.Holders, p, w.Claim) }) && fits(l.Holders, w.Claim) {
 			return fmt.Errorf("%s waits, %d from the head, though it could be in", w.LeaseID, i)
 		}
 	}
@@ -600,7 +645,7 @@ func (j *judge) events() error {
 func (j *judge) yields() error {
 	for _, h := range j.is.Lock.Holders {
 		preempts := func(w *Waiter) bool {
-			return w.Preempt > 0 && w.Priority > h.Priority && !inside([]Holder{h}, w.Claim)
+			return w.Preempt > 0 && w.Priority > h.Priority && !inside([]Holder{h}, w.Claim) && common(h.Claim, w.Claim)
 		}
 		wanted := slices.ContainsFunc(j.is.Lock.Queue, preempts)
 		now := slices.ContainsFunc(j.is.Lock.Queue, func(w *Waiter) bool { return preempts(w) && !j.absent(w) })
@@ -758,8 +803,10 @@ func (j *judge) claimAnswer() error {
 	} else if h := findHolder(j.was.Lock, c.LeaseID); j.late(h) {
 		c = h.Claim
 	}
-	behind := slices.ContainsFunc(l.Queue, func(w *Waiter) bool { return w.Priority >= c.Priority && !j.absent(w) })
-	if fits(l.Holders, c) && (!behind || inside(l.Holders, c)) {
+	behind := slices.ContainsFunc(l.Queue, func(w *Waiter) bool {
+		return w.Priority >= c.Priority && !j.absent(w) && keeps(l.Holders, w, c)
+	})
+	if fits(l.Holders, c) && !behind {
 		return fmt.Errorf("denied without a reason: %w", j.d.err)
 	}
 	var blocked *BlockedError

@@ -90,6 +90,7 @@ type Record struct {
 	Refresh    bool              `json:"refresh,omitzero"`
 	Reason     string            `json:"reason,omitzero"` // of a freeze
 	Metadata   map[string]string `json:"metadata,omitempty"`
+	Paths      []string          `json:"paths,omitempty"` // patterns of the paths that it is about; none: about everything
 	Clock      *Clock            `json:"clock,omitzero"`
 	Holders    []*Record         `json:"holders,omitempty"` // all of them, if there are several; the record itself is the first
 

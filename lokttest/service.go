@@ -17,12 +17,18 @@ import (
 // subtest, open included, runs in a bubble of testing/synctest: the service takes its time from package time and waits
 // for nothing outside the process. Other services have TestServiceInRealTime.
 //
-// Promises S-2, S-4, S-6, S-7, S-27.
+// Each promise is checked for claims of the same paths, too.
+//
+// Promises S-2, S-4, S-6, S-7, S-27, S-190.
 func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests, bubbleTests) {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test.run(&env{T: t, s: open(t), bubble: true, short: 10 * time.Second}) })
-		})
+		for name, paths := range map[string][]string{test.name: nil, test.name + ", of paths": {"src/**"}} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					test.run(&env{T: t, s: open(t), bubble: true, short: 10 * time.Second, paths: paths})
+				})
+			})
+		}
 	}
 	t.Run("what many clients were answered can be explained", func(t *testing.T) {
 		checkHistories(t, open, true)
@@ -56,6 +62,7 @@ type env struct {
 	s      lokt.Service
 	bubble bool
 	short  time.Duration // how long leases live that are to expire
+	paths  []string      // of all claims that share with nobody or with all
 }
 
 // slack is how much later than announced something may happen in a bubble, where computing takes no time.
@@ -69,6 +76,9 @@ func (e *env) claim(name, who string, edits ...func(*lokt.Claim)) lokt.Claim {
 	}
 	for _, edit := range edits {
 		edit(&c)
+	}
+	if c.Limit == 0 || c.Limit == lokt.Exclusive || c.Limit == lokt.Shared {
+		c.Paths = e.paths
 	}
 	return c
 }

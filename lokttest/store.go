@@ -144,11 +144,11 @@ func full(name string, now time.Time) lokt.Lock {
 	}
 	waiter := func(n int, who string, priority int) *lokt.Waiter {
 		w := &lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour)}
-		w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within = priority, -1, true, 5*time.Second, []string{id(100), id(101)}
+		w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within, w.Paths = priority, -1, true, 5*time.Second, []string{id(100), id(101)}, []string{"*.c"}
 		return w
 	}
 	lease := lokt.Holder{
-		Claim: lokt.Claim{Name: name, LeaseID: id(2), Owner: lokt.Owner{ID: "any", AnySession: true, Host: "elsewhere.example"}, Limit: lokt.Shared, Attended: true},
+		Claim: lokt.Claim{Name: name, LeaseID: id(2), Owner: lokt.Owner{ID: "any", AnySession: true, Host: "elsewhere.example"}, Limit: lokt.Shared, Attended: true, Paths: []string{"src/**", "größe"}},
 		Token: 1 << 62, HeldSince: at(-2 * time.Hour), AcquiredAt: at(-time.Hour),
 	}
 	guard := lokt.Holder{

@@ -16,7 +16,7 @@ import (
 // whose package does not exist is harmless.
 func ours() map[string][]string {
 	table := map[string][]string{
-		".":             {"internal/rawjson"},
+		".":             {"internal/glob", "internal/rawjson"},
 		"jobs":          {"."},
 		"jobs/engine":   {".", "jobs"},
 		"jobs/manager":  {".", "jobs", "jobs/engine"},
@@ -42,6 +42,8 @@ func ours() map[string][]string {
 		"internal/terraform":        {"."},
 		"internal/quote":            {},
 		"internal/rawjson":          {},
+		"internal/glob":             {},
+		"internal/identity":         {".", "internal/process"},
 		"internal/replicas":         {},
 		"internal/testkit/parallel": {},
 		"internal/testkit/ports":    {},
@@ -55,15 +57,15 @@ func ours() map[string][]string {
 		"internal/process":          {"."},
 		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
-		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
+		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/identity", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
-		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/policy", "internal/shell", "internal/vfs"},
+		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/shell", "internal/vfs"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
 		"internal/rows":             {".", "jobs"},
 		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does

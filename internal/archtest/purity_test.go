@@ -24,7 +24,7 @@ func ruleFiles() []string {
 func pureImports() []string {
 	return []string{
 		"bytes", "cmp", "container/heap", "container/list", "crypto/sha256", "encoding/json", "github.com/go-json-experiment/json", "github.com/go-json-experiment/json/jsontext", "errors", "fmt", "hash/fnv", "iter", "maps", "math", "math/bits", "slices", "sort", "strconv",
-		"strings", "time", "unicode", "unicode/utf8", module, module + "/jobs",
+		"strings", "time", "unicode", "unicode/utf8", module, module + "/internal/glob", module + "/jobs",
 	}
 }
 

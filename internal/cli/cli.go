@@ -26,6 +26,8 @@ func further() []app.Command {
 	return []app.Command{
 		{Name: "init", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "hook", Program: "lokt-agent", Place: app.Nowhere},
+		{Name: "reserve", Program: "lokt-agent", Place: app.Nowhere},
+		{Name: "whoami", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "top", Program: "lokt-top", Place: app.Nowhere}, // which looks at the place itself
 	}
 }

@@ -22,6 +22,9 @@ import (
 // File is the name of the file, at the top of a repository or further down for what is below it.
 const File = "lokt.toml"
 
+// DefaultPaths is the lock that stands for the paths of a repository unless the policy says otherwise.
+const DefaultPaths = "paths"
+
 // DefaultWait is how long a command waits for its lock unless the policy says otherwise.
 const DefaultWait = 10 * time.Minute
 
@@ -30,6 +33,7 @@ type Policy struct {
 	Path string // of the file; empty if there is none
 
 	Closed   bool      // what cannot be judged is refused, and not let through
+	Paths    string    // lock that stands for the paths of the repository
 	Commands []Command // the first that matches counts
 }
 
@@ -46,6 +50,7 @@ type Command struct {
 // document is the form of the file.
 type document struct {
 	OnError  onError   `toml:"on-error"`
+	Paths    names     `toml:"paths"`
 	Commands []command `toml:"command"`
 }
 
@@ -152,7 +157,13 @@ func Parse(file string, text []byte) (*Policy, error) {
 		}
 		return nil, bad(1, "%s", strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	p := &Policy{Path: file, Closed: bool(doc.OnError)}
+	p := &Policy{Path: file, Closed: bool(doc.OnError), Paths: DefaultPaths}
+	switch {
+	case len(doc.Paths) > 1:
+		return nil, bad(1, "paths is the name of one lock")
+	case len(doc.Paths) == 1:
+		p.Paths = doc.Paths[0]
+	}
 	for i, c := range doc.Commands {
 		line := lineOf(text, i)
 		switch {
@@ -211,7 +222,7 @@ func Find(dir string) (*Policy, error) {
 		}
 		_, err = os.Lstat(filepath.Join(at, ".git"))
 		if err == nil || filepath.Dir(at) == at {
-			return &Policy{}, nil
+			return &Policy{Paths: DefaultPaths}, nil
 		}
 	}
 }

@@ -136,16 +136,46 @@ func judgePID(s sight, start int64) State {
 
 func validPID(pid int) bool { return pid > 0 && int(int32(pid)) == pid }
 
+// Relative is the calling process, or one that it descends from.
+type Relative struct {
+	PID      int
+	Start    int64  // as lokt.Process.Start
+	Name     string // of its program, as the system has it: shortened
+	Session  int    // the kernel's, named by the process that began it
+	Terminal bool   // its session has one
+}
+
+// Lineage returns the calling process, its parent, and so on, as far as this user and this PID namespace can see: on Linux
+// and macOS.
+func Lineage() []Relative {
+	const most = 64
+	var all []Relative
+	for pid := os.Getpid(); pid > 0 && len(all) < most; {
+		r, parent, ok := lookUp(pid)
+		if !ok {
+			break
+		}
+		all, pid = append(all, r), parent
+	}
+	return all
+}
+
 // Session returns an ID for the session of the calling process, such as "session-1234-ab12cd34": that of its terminal,
 // usually. It is the same for all processes of the session and differs from that of every other session living on the
 // host, containers included. It does not depend on the session's leader, which may end long before its session does:
 // until the last process of the session has gone the kernel does not use the ID again. Where the leader is outside the
 // PID namespace all such processes of the namespace share one ID. On Windows it is the logon session.
-func Session() string {
+func Session() string { return ID("session", int64(sessionID())) }
+
+// ID returns a word for something that numbers tell apart on this boot and in this PID namespace.
+func ID(what string, numbers ...int64) string {
 	h := fnv.New32a()
 	k := here()
 	h.Write([]byte(k.boot + "\x00" + k.namespace))
 	const zeros = "00000000"
 	sum := strconv.FormatUint(uint64(h.Sum32()), 16)
-	return "session-" + strconv.Itoa(sessionID()) + "-" + zeros[len(sum):] + sum
+	for _, n := range numbers {
+		what += "-" + strconv.FormatInt(n, 10)
+	}
+	return what + "-" + zeros[len(sum):] + sum
 }

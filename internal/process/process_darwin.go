@@ -1,8 +1,10 @@
 package process
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +37,29 @@ func Monotonic() (reading time.Duration, ok bool) {
 }
 
 func ownStart() int64 { return inspect(os.Getpid()).start }
+
+// lookUp returns a process as Lineage does, and its parent.
+func lookUp(pid int) (r Relative, parent int, ok bool) {
+	info, err := unix.SysctlKinfoProc("kern.proc.pid", pid)
+	if err != nil || int(info.Proc.P_pid) != pid {
+		return r, 0, false
+	}
+	r = Relative{PID: pid, Start: info.Proc.P_starttime.Nano(), Name: unix.ByteSliceToString(info.Proc.P_comm[:]), Terminal: info.Eproc.Tdev != -1}
+	r.Session, _ = unix.Getsid(pid) // 0 if it is not told
+	return r, int(info.Eproc.Ppid), true
+}
+
+// Args returns how a process was called, or nil: behind a count and the path of the program, both padded with zeros.
+func Args(pid int) []string {
+	data, err := unix.SysctlRaw("kern.procargs2", pid)
+	if err != nil || len(data) < 4 {
+		return nil
+	}
+	count := int(binary.NativeEndian.Uint32(data))
+	_, rest, _ := strings.Cut(string(data[4:]), "\x00")
+	words := strings.Split(strings.TrimLeft(rest, "\x00"), "\x00")
+	return words[:min(max(count, 0), len(words))]
+}
 
 const zombie = 5 // SZOMB of sys/proc.h
 

@@ -115,8 +115,11 @@ type stat struct {
 	pid     int
 	state   byte
 	parent  int
+	session int
+	tty     bool
 	threads int
 	start   int64 // clock ticks since boot
+	name    string
 }
 
 // ended reports whether all threads have. A leader that ended before its threads is a zombie, too.
@@ -144,6 +147,7 @@ func parseStat(line []byte) (stat, bool) {
 	if s.pid, err = strconv.Atoi(string(bytes.TrimSpace(line[:first]))); err != nil {
 		return stat{}, false
 	}
+	s.name = string(line[first+1 : last])
 	field := 3
 	for f := range bytes.FieldsSeq(line[last+1:]) {
 		switch field {
@@ -151,6 +155,10 @@ func parseStat(line []byte) (stat, bool) {
 			s.state = f[0]
 		case 4:
 			s.parent, err = strconv.Atoi(string(f))
+		case 6:
+			s.session, err = strconv.Atoi(string(f))
+		case 7:
+			s.tty = string(f) != "0"
 		case 20:
 			s.threads, err = strconv.Atoi(string(f))
 		case 22:
@@ -177,6 +185,24 @@ func readFile(path string, buf []byte) ([]byte, error) {
 		return nil, err
 	}
 	return buf[:n], nil
+}
+
+// lookUp returns a process as Lineage does, and its parent.
+func lookUp(pid int) (r Relative, parent int, ok bool) {
+	if !ownProc() {
+		return r, 0, false
+	}
+	s, ok := readStat(strconv.Itoa(pid))
+	return Relative{PID: pid, Start: s.start, Name: s.name, Session: s.session, Terminal: s.tty}, s.parent, ok
+}
+
+// Args returns how a process was called, as far as 4 KiB tell, or nil.
+func Args(pid int) []string {
+	data, err := readFile("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 4096))
+	if err != nil || len(data) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
 }
 
 // closeFD closes a descriptor from which there is nothing to lose.

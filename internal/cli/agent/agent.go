@@ -28,6 +28,8 @@ func Commands() []app.Command {
 	return []app.Command{
 		{Name: "init", Build: on(newInit), Place: app.Nowhere},
 		{Name: "hook", Build: on(newHook), Place: app.Nowhere},
+		{Name: "reserve", Build: on(newReserve)},
+		{Name: "whoami", Build: on(newWhoami), Place: app.Nowhere},
 	}
 }
 

@@ -16,7 +16,8 @@ type harness struct {
 	name    string
 	title   string
 	before  string // the event before a command is run
-	matcher string // of the tools that run commands, where hooks have one
+	edit    string // the event before a file is changed; the same for most
+	matcher string // of the tools whose events those are, where hooks have one
 	start   string // of a session, if there is something to do then
 	end     string // of a session, if its program tells
 	rewrite bool   // it is known to run the command that the answer has instead of its own
@@ -31,19 +32,22 @@ type harness struct {
 func harnesses() []harness {
 	return []harness{
 		{
-			name: "claude", title: "Claude Code", before: "PreToolUse", matcher: "Bash", start: "SessionStart", end: "SessionEnd",
+			name: "claude", title: "Claude Code", before: "PreToolUse", edit: "PreToolUse",
+			matcher: "Bash|Edit|Write|MultiEdit|NotebookEdit", start: "SessionStart", end: "SessionEnd",
 			settings: ".claude/settings.json", signs: []string{".claude", "CLAUDE.md"}, programs: []string{"claude"},
 		},
 		{
-			name: "codex", title: "Codex", before: "PreToolUse", matcher: "Bash", rewrite: true,
+			name: "codex", title: "Codex", before: "PreToolUse", edit: "PreToolUse", matcher: "Bash|apply_patch", rewrite: true,
 			settings: ".codex/hooks.json", signs: []string{".codex"}, programs: []string{"codex"},
 		},
 		{
-			name: "cursor", title: "Cursor", before: "beforeShellExecution", end: "sessionEnd",
+			name: "cursor", title: "Cursor", before: "beforeShellExecution", edit: "preToolUse",
+			matcher: "Write|Edit|StrReplace|MultiEdit|EditNotebook|ApplyPatch|Delete", end: "sessionEnd",
 			settings: ".cursor/hooks.json", signs: []string{".cursor", ".cursorrules"}, programs: []string{"cursor", "cursor-agent"},
 		},
 		{
-			name: "gemini", title: "Gemini CLI", before: "BeforeTool", matcher: "run_shell_command", end: "SessionEnd", rewrite: true,
+			name: "gemini", title: "Gemini CLI", before: "BeforeTool", edit: "BeforeTool",
+			matcher: "run_shell_command|write_file|replace", end: "SessionEnd", rewrite: true,
 			settings: ".gemini/settings.json", signs: []string{".gemini", "GEMINI.md"}, programs: []string{"gemini"},
 		},
 	}
@@ -59,7 +63,7 @@ func harnessNames() []string {
 
 // events returns the events that the agent has a hook for.
 func (h harness) events() []string {
-	return slices.DeleteFunc([]string{h.before, h.start, h.end}, func(e string) bool { return e == "" })
+	return slices.DeleteFunc(slices.Compact([]string{h.before, h.edit, h.start, h.end}), func(e string) bool { return e == "" })
 }
 
 // request is what an agent's program says in JSON.

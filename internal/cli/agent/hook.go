@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,14 +17,19 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/identity"
 	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/shell"
 )
 
 func newHook(a cmd) *cobra.Command {
 	return app.Describe("hook", &cobra.Command{
 		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
+			switch {
+			case len(args) > 1 && args[0] == git && slices.Contains(gitEvents(), args[1]):
+				return a.runGit(args[1], args[2:])
+			case len(args) != 2:
 				return app.Usagef("name the agent and the event: lokt hook AGENT EVENT")
 			}
 			return a.runHook(args[0], args[1])
@@ -81,6 +87,7 @@ func (a cmd) runHook(agent, event string) error {
 		return k.failed(err)
 	}
 	k.dir = k.req.dir(k.dir)
+	k.note()
 	var answer any
 	switch event {
 	case k.start:
@@ -110,7 +117,7 @@ func (k *hooking) answer(v any) error {
 // failed answers what cannot be judged, as the policy says.
 func (k *hooking) failed(err error) error {
 	note := "lokt cannot judge this: " + err.Error()
-	if k.event != k.harness.before || !k.closed(err) {
+	if k.event != k.before && k.event != k.edit || !k.closed(err) {
 		k.Tell("%s", note)
 		return k.answer(k.allow(note))
 	}
@@ -142,6 +149,14 @@ func (k *hooking) closed(err error) bool {
 
 // judge decides about what a tool is to do.
 func (k *hooking) judge() (any, error) {
+	if paths := k.req.edited(); len(paths) > 0 {
+		if reason, err := k.edits(paths); err != nil || reason != "" {
+			return k.deny(reason), err
+		}
+	}
+	if k.event != k.before {
+		return k.allow(""), nil
+	}
 	if line, ok := k.req.command(); ok {
 		return k.command(line)
 	}
@@ -154,7 +169,7 @@ func (k *hooking) command(line string) (any, error) {
 	f := &shell.Finder{
 		Dir: k.dir, Getenv: k.Getenv, Policy: policies(), Root: k.lockRoot, Lokt: loktPath(), Owner: id,
 	}
-	if k.Getenv("LOKT_OWNER") != "" || k.Getenv("LOKT_AGENT_ID") != "" { // somebody has said who this is
+	if k.told() {
 		f.Owner = ""
 	}
 	r, err := f.Find(line)
@@ -226,11 +241,41 @@ func (k *hooking) begin() (any, error) {
 	return k.allow(""), errors.Join(err, f.Close())
 }
 
+// note tells commands that the agent's process will start which session they are of, as well as it can. What was noted of
+// processes that have ended goes.
+func (k *hooking) note() {
+	id, path := k.agentID(k.req.session()), identity.Find().Note(k.in(k.dir).Notes())
+	if id == "" || path == "" {
+		return
+	}
+	if have, err := os.ReadFile(path); err == nil && string(have) == id {
+		return
+	}
+	dir := filepath.Dir(path)
+	all, _ := os.ReadDir(dir) // there may be none
+	for _, e := range all {
+		var pid int
+		var start int64
+		if _, numbers, found := strings.Cut(e.Name(), "-"); found {
+			_, _ = fmt.Sscanf(numbers, "%d-%d-", &pid, &start) // which leaves what it cannot read
+		}
+		if process.Check(lokt.Process{PID: pid, Start: start}, true) == process.Dead {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o700), write(path, []byte(id))); err != nil {
+		k.Tell("warning: the session is not noted for the commands of this agent: %v", err)
+	}
+}
+
 // finish releases the leases of a session.
 func (k *hooking) finish() (any, error) {
 	id := k.agentID(k.req.session())
 	if id == "" {
 		return k.allow(""), nil
+	}
+	if path := identity.Find().Note(k.in(k.dir).Notes()); path != "" {
+		_ = os.Remove(path) // it may never have been noted
 	}
 	a := k.in(k.dir)
 	b, err := a.Backend()

@@ -65,6 +65,7 @@ type item struct {
 	path  string // from the top, with slashes
 	want  func(now []byte) ([]byte, error)
 	write func() error // if somebody else writes it; then only whether want changes something counts
+	exec  bool         // it is a program
 }
 
 func (a cmd) runInit(o initOptions) error {
@@ -72,7 +73,7 @@ func (a cmd) runInit(o initOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &setup{cmd: a, initOptions: o, top: app.Repository(dir), names: []string{}}
+	s := &setup{cmd: a, initOptions: o, top: resolve(app.Repository(dir)), names: []string{}}
 	if s.root = a.lockRoot(s.top); s.root == "" {
 		return errors.New("there is no directory for locks here")
 	}
@@ -104,19 +105,19 @@ func (s *setup) found(h harness) bool {
 
 // items returns what there is to be in files.
 func (s *setup) items() []item {
-	items := []item{{policy.File, func(now []byte) ([]byte, error) {
+	items := []item{{path: policy.File, want: func(now []byte) ([]byte, error) {
 		if len(now) > 0 {
 			_, err := policy.Parse(policy.File, now)
 			return now, err
 		}
 		return propose(s.top), nil
-	}, nil}}
+	}}}
 	sections := map[string]string{"AGENTS.md": "agents-md"}
 	for _, h := range harnesses() {
 		if !s.found(h) {
 			continue
 		}
-		items = append(items, item{h.settings, h.install, nil})
+		items = append(items, item{path: h.settings, want: h.install})
 		if h.name == "claude" {
 			sections["CLAUDE.md"] = "claude-md"
 		}
@@ -133,18 +134,18 @@ func (s *setup) items() []item {
 			c.Dir, c.Stderr = s.top, s.Err
 			return c.Output()
 		}
-		items = append(items, item{file, func(now []byte) ([]byte, error) {
+		items = append(items, item{path: file, want: func(now []byte) ([]byte, error) {
 			section, err := prime()
 			if bytes.Contains(now, section) {
 				return now, err
 			}
 			return section, err
-		}, func() error {
+		}, write: func() error {
 			_, err := prime("--write")
 			return err
 		}})
 	}
-	return items
+	return append(items, s.gitItems()...)
 }
 
 // bring makes a file what it is to be, or says that it is not.
@@ -159,7 +160,7 @@ func (s *setup) bring(it item) error {
 		return err
 	}
 	want, err := it.want(now)
-	if err != nil || bytes.Equal(want, now) {
+	if err != nil || bytes.Equal(want, now) && (!it.exec || executable(path)) {
 		return err
 	}
 	s.names = append(s.names, it.path)
@@ -167,7 +168,13 @@ func (s *setup) bring(it item) error {
 		return nil
 	}
 	made := !exists(filepath.Dir(path))
-	note := func(after []byte) error { return s.record.note(s.recordPath(), it.path, now, after, missing, made) }
+	var mode fs.FileMode
+	if fi, err := os.Stat(path); err == nil {
+		mode = fi.Mode().Perm()
+	}
+	note := func(after []byte) error {
+		return s.record.note(s.recordPath(), change{Path: it.path, Missing: missing, MadeDir: made, Mode: mode, Before: now, After: after})
+	}
 	if it.write != nil {
 		if err := errors.Join(note(now), it.write()); err != nil {
 			return err
@@ -180,7 +187,10 @@ func (s *setup) bring(it item) error {
 	if err := note(want); err != nil { // before it is changed
 		return err
 	}
-	return write(path, want)
+	if err := write(path, want); err != nil || !it.exec {
+		return err
+	}
+	return os.Chmod(path, mode|0o755)
 }
 
 // write replaces a file, or makes it.
@@ -297,7 +307,9 @@ func (s *setup) undo() error {
 				_ = os.Remove(filepath.Dir(path)) // unless there is something else in it
 			}
 		default:
-			err = write(path, c.Before)
+			if err = write(path, c.Before); err == nil && c.Mode != 0 {
+				err = os.Chmod(path, c.Mode)
+			}
 		}
 		if err != nil {
 			return err

@@ -24,8 +24,10 @@ type change struct {
 	Path    string `json:"path"` // from the top of the checkout
 	Missing bool   `json:"missing,omitzero"`
 	MadeDir bool   `json:"made_dir,omitzero"`
-	Before  []byte `json:"before"` // in base64, as the next one
-	After   []byte `json:"after"`
+
+	Mode   fs.FileMode `json:"mode,omitzero"` // before
+	Before []byte      `json:"before"`        // in base64, as the next one
+	After  []byte      `json:"after"`
 }
 
 // recordPath returns where the record of this checkout is: worktrees share the directory.
@@ -53,12 +55,12 @@ func (r *record) has(path string) bool {
 }
 
 // note takes note of a change that is about to be made. Of a file that was changed before, what it was at first counts.
-func (r *record) note(path, file string, before, after []byte, missing, made bool) error {
-	if i := slices.IndexFunc(r.Changes, func(c change) bool { return c.Path == file }); i >= 0 && bytes.Equal(r.Changes[i].After, before) {
-		r.Changes[i].After = after
+func (r *record) note(path string, one change) error {
+	if i := slices.IndexFunc(r.Changes, func(c change) bool { return c.Path == one.Path }); i >= 0 && bytes.Equal(r.Changes[i].After, one.Before) {
+		r.Changes[i].After = one.After
 	} else {
-		r.Changes = slices.DeleteFunc(r.Changes, func(c change) bool { return c.Path == file })
-		r.Changes = append(r.Changes, change{Path: file, Missing: missing, MadeDir: made, Before: before, After: after})
+		r.Changes = slices.DeleteFunc(r.Changes, func(c change) bool { return c.Path == one.Path })
+		r.Changes = append(r.Changes, one)
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -153,9 +155,9 @@ func (h harness) install(now []byte) ([]byte, error) {
 		entry := map[string]any{"command": command}
 		if h.name != "cursor" {
 			entry = map[string]any{"hooks": []any{map[string]any{"type": "command", "command": command}}}
-			if event == h.before {
-				entry["matcher"] = h.matcher
-			}
+		}
+		if event == h.edit {
+			entry["matcher"] = h.matcher
 		}
 		text, err := marshal(entry)
 		if err != nil {

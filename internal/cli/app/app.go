@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/internal/identity"
 )
 
 // Streams are what a command reads and writes.
@@ -83,19 +84,18 @@ type App struct {
 }
 
 // Asker returns who runs this command, for commands that only look or end things.
-func (a *App) Asker() lokt.Owner {
-	o := lokt.Owner{ID: a.Getenv("LOKT_OWNER"), Session: a.Getenv("LOKT_AGENT_ID"), Process: process.Self()}
-	o.Host, _ = os.Hostname()
-	if o.AnySession = o.ID != ""; !o.AnySession {
-		o.ID = process.UserName()
+func (a *App) Asker() lokt.Owner { return a.Who().Owner }
+
+// Who returns who runs this command, and how that was found out.
+func (a *App) Who() identity.Who { return identity.Of(a.Getenv, a.Notes, len(a.ServerURLs()) > 0) }
+
+// Notes returns the directory in which hooks note the sessions of agents for the commands that those start; empty if there is none.
+func (a *App) Notes() string {
+	root, err := a.FindRoot()
+	if err != nil {
+		return ""
 	}
-	if o.Session == "" {
-		o.Session = process.Session()
-		if process.BootID() == "" && len(a.ServerURLs()) > 0 {
-			o.Session += "-" + o.Host // nothing else in it differs between hosts
-		}
-	}
-	return o
+	return filepath.Join(root.Path, "agents")
 }
 
 // Claimant returns who runs this command, with a kernel lock in the store that lasts as long as the process does.

@@ -19,6 +19,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
+	"github.com/lokt-dev/lokt/internal/identity"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/version"
@@ -266,20 +267,17 @@ func (d *doctor) checkEnvironment() {
 }
 
 func (d *doctor) checkIdentity() {
-	o := d.Asker()
+	who := d.Who()
+	o := who.Owner
 	if err := (lokt.Claim{Name: "x", Owner: o}).Validate(); err != nil {
 		d.fail("identity", "correct LOKT_OWNER and LOKT_AGENT_ID", "%v: every claim is refused", err)
 		return
 	}
-	switch {
-	case o.AnySession:
-		d.ok("identity", "you are %s, from LOKT_OWNER, in every session", o)
-	case d.Getenv("LOKT_AGENT_ID") != "":
-		d.ok("identity", "you are %s, from your user name, in session %s, from LOKT_AGENT_ID", o, o.Session)
-	default:
-		d.add("identity", checkOK, "programs that start each command in a new session must set LOKT_OWNER or LOKT_AGENT_ID to be one owner",
-			"you are %s, from your user name, in session %s, that of the terminal or of whatever started this", []any{o, o.Session})
+	if who.Method == identity.Session {
+		d.add("identity", checkOK, "programs that start each command in a new session must set LOKT_OWNER or LOKT_AGENT_ID to be one owner", "%s", []any{who})
+		return
 	}
+	d.ok("identity", "%s", who)
 }
 
 // survey is what a look at the root, its directories and the files in them found. Other files in the root are nobody's

@@ -243,7 +243,7 @@ func (f primeFormat) text(facts primeFacts) string {
 	title, server, who, last := "Locks (lokt)", "", says("identity"), fmt.Sprintf(
 		"(This section is for %s and was written by `lokt prime --format %s --write`: write it again when scripts change.)", f.file, f.name)
 	if f.file == "" {
-		title, who, last = "Locks in this repository (lokt)", identity(facts), "### Held or frozen now\n\n"+heldNow(facts)
+		title, who, last = "Locks in this repository (lokt)", youAre(facts), "### Held or frozen now\n\n"+heldNow(facts)
 		if facts.server != "" {
 			server = strings.Replace(says("server"), "{url}", facts.server, 1)
 		}
@@ -275,7 +275,7 @@ func says(what string) string {
 	return strings.TrimRight(text, "\n")
 }
 
-func identity(facts primeFacts) string {
+func youAre(facts primeFacts) string {
 	text := fmt.Sprintf("You are `%s`", tame(facts.owner.ID))
 	if facts.from != "LOKT_OWNER" {
 		text += fmt.Sprintf(" in session `%s`", tame(facts.owner.Session))

@@ -1,0 +1,215 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/shell"
+)
+
+// git is what lokt hook calls git among the agents.
+const git = "git"
+
+// gitEvents are the hooks of git that are installed.
+func gitEvents() []string { return []string{"pre-commit", "pre-push"} }
+
+// runGit is a hook of git: it fails if somebody else has reserved a path of what is committed or pushed.
+func (a cmd) runGit(event string, args []string) error {
+	dir, err := a.Dir()
+	if err != nil {
+		return err
+	}
+	text, err := a.judgeGit(dir, event, args)
+	var bad *policy.Error
+	switch {
+	case text != "":
+		a.Tell("%s: %s", event, text)
+		return app.Exit(app.ExitError)
+	case err == nil:
+		return nil
+	}
+	p, failed := policy.Find(dir)
+	if errors.As(failed, &bad) && bad.Closed || failed == nil && p.Closed {
+		a.Tell("%s: lokt cannot judge this: %v; %s says to refuse such things", event, err, policy.File)
+		return app.Exit(app.ExitError)
+	}
+	a.Tell("%s: lokt cannot judge this: %v", event, err)
+	return nil
+}
+
+func (a cmd) judgeGit(dir, event string, args []string) (string, error) {
+	ctx, done := context.WithTimeout(context.Background(), hookTime)
+	defer done()
+	paths, err := a.touched(ctx, event, args)
+	if err != nil {
+		return "", err
+	}
+	c, err := a.checkout(dir)
+	if err != nil {
+		return "", err
+	}
+	for i := range paths {
+		paths[i] = c.folded(paths[i])
+	}
+	all, err := c.refusals(ctx, c.Asker(), paths)
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	return refused(all), nil
+}
+
+// touched returns the paths that a commit or a push is about.
+func (a cmd) touched(ctx context.Context, event string, args []string) ([]string, error) {
+	if event == "pre-commit" {
+		return a.git(ctx, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+	}
+	refs, err := io.ReadAll(io.LimitReader(a.In, requestMost))
+	if err != nil {
+		return nil, err
+	}
+	known := []string{"--not", "--remotes"}
+	if len(args) > 0 && !strings.ContainsAny(args[0], "*?[/:") { // a name, and no address
+		known[1] += "=" + args[0]
+	}
+	log := []string{"log", "--format=", "--name-only", "-z", "--no-renames", "-c"}
+	some := false
+	for line := range strings.Lines(string(refs)) {
+		fields := strings.Fields(line)
+		if len(fields) != 4 || strings.Trim(fields[1], "0") == "" { // a ref that is deleted
+			continue
+		}
+		log, some = append(log, fields[1]), true
+		if _, err := a.git(ctx, "cat-file", "-e", fields[3]); err == nil {
+			known = append(known, fields[3])
+		}
+	}
+	if !some {
+		return nil, nil
+	}
+	return a.git(ctx, append(append(log, known...), "--")...)
+}
+
+// git returns what git answers, as paths that zero bytes end.
+func (a cmd) git(ctx context.Context, args ...string) ([]string, error) {
+	c := exec.CommandContext(ctx, git, args...)
+	c.Env = a.Environ()
+	var told bytes.Buffer
+	c.Stderr = &told
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(told.String()))
+	}
+	paths := strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 })
+	for i := range paths {
+		paths[i] = strings.TrimPrefix(paths[i], "\n")
+	}
+	slices.Sort(paths)
+	return slices.Compact(slices.DeleteFunc(paths, func(p string) bool { return p == "" })), nil
+}
+
+// gitHooks returns the directory of git's hooks; empty if there is none that belongs to this repository alone.
+func (s *setup) gitHooks() string {
+	ask := func(args ...string) string {
+		c := exec.CommandContext(context.Background(), git, append([]string{"-C", s.top, "rev-parse"}, args...)...)
+		out, err := c.Output()
+		if err != nil || len(bytes.TrimSpace(out)) == 0 {
+			return ""
+		}
+		return resolve(against(s.top, strings.TrimSpace(string(out))))
+	}
+	dir, common := ask("--git-path", "hooks"), ask("--git-common-dir")
+	if dir == "" || common == "" {
+		return ""
+	}
+	for _, own := range []string{s.top, common} {
+		if rel, err := filepath.Rel(own, dir); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+			return dir
+		}
+	}
+	s.Tell("warning: core.hooksPath is %s, which is not of this repository alone: call there what docs/agents.md says", dir)
+	return ""
+}
+
+// What stands in a hook of git. What was there goes on behind it, with the same name, arguments and input.
+const (
+	hookBegin = "# lokt: begin (lokt init --remove takes this out)\n"
+	hookEnd   = "# lokt: end\n"
+
+	preCommit = `if command -v LOKT >/dev/null 2>&1; then
+  LOKT hook git pre-commit "$@" </dev/null || exit 1
+fi
+`
+	prePush = `if command -v LOKT >/dev/null 2>&1; then
+  lokt_refs=$(cat)
+  printf '%s\n' "$lokt_refs" | LOKT hook git pre-push "$@" || exit 1
+  if [ -n "$lokt_refs" ]; then
+    exec <<lokt_refs_end
+$lokt_refs
+lokt_refs_end
+  else
+    exec </dev/null
+  fi
+fi
+`
+)
+
+var (
+	hookBlock = regexp.MustCompile("(?s)" + regexp.QuoteMeta(hookBegin) + ".*?" + hookEnd)
+	isShell   = regexp.MustCompile(`^#![ \t]*(/\S+/env[ \t]+)?(/\S+/)?(sh|bash|dash|ash|ksh|zsh)\b[^\n]*\n`)
+)
+
+// gitItems returns what there is to be in the hooks of git. A script of a shell gets some lines more. Another program is moved
+// aside, under its own name, and called; one that is not executable is none to git either.
+func (s *setup) gitItems() (items []item) {
+	dir := s.gitHooks()
+	if dir == "" {
+		return nil
+	}
+	for _, name := range gitEvents() {
+		text := map[string]string{"pre-commit": preCommit, "pre-push": prePush}[name]
+		block := []byte(hookBegin + strings.ReplaceAll(text, "LOKT", shell.Quote(loktPath())) + hookEnd)
+		path, aside := filepath.Join(dir, name), filepath.Join(dir, "lokt", name)
+		now, _ := os.ReadFile(path) // what cannot be read is told when it is written
+		first := isShell.Find(now)
+		var want []byte
+		switch {
+		case hookBlock.Match(now):
+			want = hookBlock.ReplaceAllLiteral(now, block)
+		case len(now) == 0 || !executable(path):
+			want = slices.Concat([]byte("#!/bin/sh\n"), block)
+		case first != nil:
+			want = slices.Concat(first, block, now[len(first):])
+		default:
+			items = append(items, item{path: s.relative(aside), want: func([]byte) ([]byte, error) { return now, nil }, exec: true})
+			want = slices.Concat([]byte("#!/bin/sh\n"), block, []byte(`exec "$(dirname "$0")/lokt/`+name+`" "$@"`+"\n"))
+		}
+		items = append(items, item{path: s.relative(path), want: func([]byte) ([]byte, error) { return want, nil }, exec: true})
+	}
+	return items
+}
+
+// relative returns a path as the record has it.
+func (s *setup) relative(path string) string {
+	rel, err := filepath.Rel(s.top, path)
+	if err != nil { // on another volume
+		return path
+	}
+	return filepath.ToSlash(rel)
+}
+
+func executable(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && (runtime.GOOS == "windows" || fi.Mode()&0o111 != 0)
+}

@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/glob"
+	"github.com/lokt-dev/lokt/internal/identity"
+	"github.com/lokt-dev/lokt/internal/policy"
+)
+
+// checkout is a repository whose paths can be reserved, and the lock that stands for them.
+type checkout struct {
+	cmd
+	top  string // with links resolved
+	fold bool   // its file system takes names for the same that differ in case
+	lock string // name
+	b    *app.Backend
+}
+
+// checkout returns the one around a directory.
+func (a cmd) checkout(dir string) (*checkout, error) {
+	top := resolve(app.Repository(dir))
+	p, err := policy.Find(top)
+	if err != nil {
+		return nil, err
+	}
+	c := &checkout{cmd: a.in(top), top: top, lock: p.Paths}
+	here, err := os.Stat(filepath.Join(top, ".git"))
+	if err == nil {
+		there, err := os.Stat(filepath.Join(top, ".GIT"))
+		c.fold = err == nil && os.SameFile(here, there)
+	}
+	c.b, err = c.Backend()
+	return c, err
+}
+
+// resolve returns where a path leads, with the links resolved in as much of it as there is.
+func resolve(path string) string {
+	for rest := ""; ; path = filepath.Dir(path) {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if to, err := os.Readlink(path); err == nil { // to what is not there yet
+			return resolve(filepath.Join(against(filepath.Dir(path), to), rest))
+		}
+		if filepath.Dir(path) == path {
+			return filepath.Join(path, rest)
+		}
+		rest = filepath.Join(filepath.Base(path), rest)
+	}
+}
+
+// within returns a resolved path as patterns have it.
+func (c *checkout) within(path string) (string, error) {
+	rel, err := filepath.Rel(c.top, path)
+	if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+		return "", fmt.Errorf("%s is not in the repository %s", path, c.top)
+	}
+	return c.folded(filepath.ToSlash(rel)), nil
+}
+
+func (c *checkout) folded(path string) string {
+	if c.fold {
+		return strings.ToLower(path)
+	}
+	return path
+}
+
+// pattern returns what somebody in dir means by a pattern, seen from the top. The names with which it begins are resolved;
+// a directory stands for all that is in it.
+func (c *checkout) pattern(dir, text string) (string, error) {
+	segments := strings.Split(strings.TrimSuffix(filepath.ToSlash(text), "/"), "/")
+	plain := 0
+	var names []string
+	for ; plain < len(segments); plain++ {
+		name, literal := glob.Literal(segments[plain])
+		if !literal {
+			break
+		}
+		names = append(names, name)
+	}
+	base := resolve(against(dir, filepath.FromSlash(strings.Join(names, "/"))))
+	rel, err := c.within(base)
+	if err != nil {
+		return "", err
+	}
+	parts := append([]string{glob.Quote(rel)}, segments[plain:]...)
+	fi, err := os.Stat(base)
+	if plain == len(segments) && (err == nil && fi.IsDir() || strings.HasSuffix(text, "/")) {
+		parts = append(parts, "**")
+	}
+	if rel == "." {
+		parts = parts[1:]
+	}
+	pattern := c.folded(strings.Join(parts, "/"))
+	return pattern, glob.Check([]string{pattern})
+}
+
+// refusal says that somebody else has reserved a path, or that nobody may.
+type refusal struct {
+	Path    string
+	Holders []lokt.Holder
+	Freeze  *lokt.Freeze
+	now     time.Time
+}
+
+// refusals returns which of the paths, as patterns have them, are kept from their owner by the rules for claims: those of
+// which somebody else holds a reservation, unless both share.
+func (c *checkout) refusals(ctx context.Context, by lokt.Owner, paths []string) ([]refusal, error) {
+	s, err := c.b.Get(ctx, c.lock)
+	if err != nil || len(s.Lock.Holders) == 0 && s.Frozen() == nil {
+		return nil, err
+	}
+	var all []refusal
+	for _, path := range paths {
+		claim := lokt.Claim{Name: c.lock, LeaseID: lokt.NewLeaseID(), Owner: by, Paths: []string{glob.Quote(path)}}
+		in := false
+		for _, h := range s.Live() {
+			if by.Same(h.Owner) && (len(h.Paths) == 0 || glob.Overlap(h.Paths, claim.Paths)) {
+				in, claim.Limit = true, max(claim.Limit, h.Limit)
+			}
+		}
+		var blocked *lokt.BlockedError
+		err := s.WouldGrant(claim)
+		switch {
+		case err == nil:
+		case !errors.As(err, &blocked):
+			return nil, err
+		case len(blocked.Holders) > 0 || blocked.Freeze != nil && !in:
+			all = append(all, refusal{path, blocked.Holders, blocked.Freeze, s.Now})
+		}
+	}
+	return all, nil
+}
+
+func (r refusal) text() string {
+	if len(r.Holders) == 0 {
+		return fmt.Sprintf("`%s` may not be changed now: the paths of this repository are frozen by %s", app.OneLine(r.Path), r.Freeze.Owner)
+	}
+	return fmt.Sprintf("`%s` is reserved by %s", app.OneLine(r.Path), whoText(r.Holders[0], r.now))
+}
+
+// whoText says who has a reservation, why and until when. What others wrote is quoted: nobody is to take it for advice.
+func whoText(h lokt.Holder, now time.Time) string {
+	text := h.Owner.String()
+	if h.Owner.Session != "" {
+		text += " (" + app.OneLine(h.Owner.Session) + ")"
+	}
+	text += " for " + app.Short(now.Sub(h.HeldSince))
+	if h.ExpiresAt.IsZero() {
+		text += ", until it is released"
+	} else {
+		text += ", for another " + app.Short(h.ExpiresAt.Sub(now)) + " unless it is renewed"
+	}
+	if why := app.OneLine(h.Metadata[metaWhy]); why != "" {
+		text += fmt.Sprintf(", with the note %q", why[:min(len(why), 200)])
+	}
+	return text
+}
+
+// metaWhy is the key under which a reservation says what it is for.
+const metaWhy = "why"
+
+// refused says what is kept from whoever asks, and what to do then.
+func refused(all []refusal) string {
+	var lines []string
+	for i, r := range all {
+		if i == 5 {
+			lines = append(lines, fmt.Sprintf("and %d more", len(all)-i))
+			break
+		}
+		lines = append(lines, r.text())
+	}
+	lines = append(lines, "Change something else, or take turns: lokt reserve --wait PATH waits until it is free. Who has what: lokt reserve")
+	return strings.Join(lines, "\n")
+}
+
+// edited returns the files that a tool of an agent is about to change.
+func (r *request) edited() (paths []string) {
+	tools := []string{
+		"edit", "write", "multiedit", "notebookedit", "apply_patch", "write_file", "replace", "strreplace", "delete", "editnotebook", "edit_file",
+		"search_replace", "delete_file", "applypatch", "create_file",
+	}
+	if r.ToolName != "" && !slices.Contains(tools, strings.ToLower(r.ToolName)) && !slices.Contains([]string{"Bash", "Shell", "shell", "run_shell_command"}, r.ToolName) {
+		return nil
+	}
+	line, runs := r.command()
+	if !runs {
+		for _, name := range []string{"file_path", "notebook_path", "path", "target_file", "target_notebook", "absolute_path", "filePath"} {
+			if p := r.text(name); p != "" {
+				paths = append(paths, p)
+			}
+		}
+		line = r.text("command", "input", "patch")
+	}
+	if !strings.Contains(line, "*** Begin Patch") {
+		return paths
+	}
+	for l := range strings.Lines(line) {
+		for _, mark := range []string{"*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: "} {
+			if p, found := strings.CutPrefix(strings.TrimSpace(l), mark); found {
+				paths = append(paths, p)
+			}
+		}
+	}
+	return paths
+}
+
+// edits refuses to change what somebody else has reserved. Each path counts for the repository in which its target is. It
+// returns nothing if there is nothing to refuse.
+func (k *hooking) edits(paths []string) (string, error) {
+	by := k.Asker()
+	if id := k.agentID(k.req.session()); id != "" && !k.told() {
+		by.Session = id
+	}
+	var all []refusal
+	for _, p := range paths {
+		path := resolve(against(k.dir, p))
+		c, err := k.checkout(filepath.Dir(path))
+		if err != nil {
+			return "", err
+		}
+		rel, err := c.within(path)
+		if err != nil {
+			return "", err
+		}
+		some, err := c.refusals(k.now, by, []string{rel})
+		if err != nil {
+			return "", err
+		}
+		all = append(all, some...)
+	}
+	if len(all) == 0 {
+		return "", nil
+	}
+	return refused(all), nil
+}
+
+// told reports whether the environment says who this is.
+func (k *hooking) told() bool {
+	return k.Getenv(identity.FromOwner) != "" || k.Getenv(identity.FromAgent) != ""
+}

@@ -1,0 +1,353 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
+)
+
+type reserveOptions struct {
+	why                          string
+	shared, wait, check, release bool
+	ttl, timeout                 time.Duration
+}
+
+func newReserve(a cmd) *cobra.Command {
+	var o reserveOptions
+	cmd := app.Describe("reserve", &cobra.Command{})
+	cmd.RunE = func(_ *cobra.Command, args []string) (err error) {
+		claims := false
+		for _, name := range []string{"why", "shared", "wait", "ttl", "timeout"} {
+			claims = claims || cmd.Flags().Changed(name)
+		}
+		if o.ttl, err = a.TTL(o.ttl); err != nil {
+			return err
+		}
+		switch {
+		case o.check && o.release:
+			return app.Usagef("--check looks and --release gives back: give one of them")
+		case (o.check || o.release) && claims:
+			return app.Usagef("--check and --release do not reserve anything: they go with no other flag")
+		case o.timeout < 0:
+			return app.Usagef("--timeout %v is negative", o.timeout)
+		case cmd.Flags().Changed("timeout") && !o.wait:
+			return app.Usagef("--timeout says how long to wait: it needs --wait")
+		case o.check && len(args) == 0:
+			return app.Usagef("give the paths to look at: lokt reserve --check PATH")
+		case len(args) == 0 && claims:
+			return app.Usagef("give what to reserve: lokt reserve 'src/auth/**'")
+		}
+		return a.runReserve(o, args)
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.why, "why", "", "say what for: `TEXT` that others are shown")
+	fs.BoolVar(&o.shared, "shared", false, "share with others that share; exclude those that do not")
+	fs.BoolVar(&o.wait, "wait", false, "wait in the queue until all of it is free")
+	fs.DurationVar(&o.timeout, "timeout", policyWait, "with --wait: give up after this long; 0 never does")
+	fs.DurationVar(&o.ttl, "ttl", 0, "end it after this long, unless it is reserved again; without, only --release ends it")
+	fs.BoolVar(&o.check, "check", false, "reserve nothing, say which paths somebody else has reserved, and end with 2 if one is")
+	fs.BoolVar(&o.release, "release", false, "give these patterns back, or all of yours")
+	return cmd
+}
+
+const policyWait = 10 * time.Minute
+
+func (a cmd) runReserve(o reserveOptions, args []string) error {
+	dir, err := a.Dir()
+	if err != nil {
+		return err
+	}
+	c, err := a.checkout(dir)
+	if err != nil {
+		return err
+	}
+	if o.check {
+		return c.look(dir, args)
+	}
+	var patterns []string
+	for _, arg := range args {
+		p, err := c.pattern(resolve(dir), arg)
+		if err != nil {
+			return app.Usage(err)
+		}
+		patterns = append(patterns, p)
+	}
+	slices.Sort(patterns)
+	patterns = slices.Compact(patterns)
+	switch {
+	case o.release:
+		return c.giveBack(patterns)
+	case len(patterns) == 0:
+		return c.list()
+	}
+	return c.reserve(o, patterns)
+}
+
+// reservation is how a reservation is told to programs.
+type reservation struct {
+	LockID    string    `json:"lock_id"`
+	Owner     string    `json:"owner"`
+	Host      string    `json:"host,omitzero"`
+	AgentID   string    `json:"agent_id,omitzero"`
+	Paths     []string  `json:"paths"`
+	Shared    bool      `json:"shared,omitzero"`
+	Why       string    `json:"why,omitzero"`
+	Mine      bool      `json:"mine"`
+	Token     uint64    `json:"token"`
+	HeldSince time.Time `json:"held_since"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+}
+
+func (c *checkout) view(h lokt.Holder) reservation {
+	return reservation{
+		LockID: c.b.Shown(h.LeaseID), Owner: h.Owner.ID, Host: h.Owner.Host, AgentID: h.Owner.Session, Paths: slices.Concat([]string{}, h.Paths),
+		Shared: h.Limit == lokt.Shared, Why: h.Metadata[metaWhy], Mine: c.Asker().Same(h.Owner), Token: h.Token, HeldSince: app.UTC(h.HeldSince),
+		ExpiresAt: app.UTC(h.ExpiresAt),
+	}
+}
+
+func (c *checkout) views(all []lokt.Holder) []reservation {
+	views := []reservation{}
+	for _, h := range all {
+		views = append(views, c.view(h))
+	}
+	return views
+}
+
+func (c *checkout) reserve(o reserveOptions, patterns []string) error {
+	claim := lokt.Claim{
+		Name: c.lock, LeaseID: lokt.NewLeaseID(), Owner: c.Asker(), Refresh: true, Limit: lokt.Exclusive, TTL: o.ttl, Paths: patterns,
+	}
+	if o.why != "" {
+		claim.Metadata = map[string]string{metaWhy: o.why}
+	}
+	if o.shared {
+		claim.Limit = lokt.Shared
+	}
+	if err := claim.Validate(); err != nil {
+		return app.Usage(err)
+	}
+	c.MakeRoot(c.b)
+	ctx, told := context.Background(), func() {}
+	if o.wait {
+		claim.Wait = -1
+		if o.timeout > 0 {
+			claim.Wait = o.timeout
+		}
+		signals := guard.Notify()
+		defer signals.Stop()
+		var stop func()
+		ctx, stop = signals.Context(ctx)
+		defer stop()
+		var err error
+		if claim.Owner, err = c.Claimant(c.b); err != nil {
+			return err
+		}
+		told = c.announce(ctx, claim)
+	}
+	h, err := c.b.Acquire(ctx, claim)
+	told()
+	var signal *guard.SignalError
+	var blocked *lokt.BlockedError
+	switch {
+	case errors.As(err, &signal):
+		return app.Exit(signal.Code())
+	case errors.As(err, &blocked):
+		return c.denied(blocked, o)
+	case err != nil:
+		return err
+	}
+	how := "reserved"
+	if h.Renewals > 0 {
+		how = "reserved again"
+	}
+	until := "until it is released"
+	if !h.ExpiresAt.IsZero() {
+		until = "for " + app.Short(h.ExpiresAt.Sub(h.AcquiredAt))
+	}
+	secret := ""
+	if c.b.Shown(h.LeaseID) != h.LeaseID {
+		secret = h.LeaseID
+	}
+	return c.Answer(struct {
+		Status  string `json:"status"` // "acquired"
+		Name    string `json:"name"`
+		LeaseID string `json:"lease_id,omitzero"` // on a server: proves whose it is
+		reservation
+		Refreshed bool `json:"refreshed,omitzero"`
+	}{"acquired", h.Name, secret, c.view(h), h.Renewals > 0}, "%s %s %s", how, strings.Join(patterns, " "), until)
+}
+
+// announce says on standard error what a claim waits for, at once and every 30 seconds, until stop is called.
+func (c *checkout) announce(ctx context.Context, claim lokt.Claim) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			var blocked *lokt.BlockedError
+			if s, err := c.b.Get(ctx, claim.Name); err == nil && errors.As(s.WouldGrant(claim), &blocked) {
+				c.Tell("waiting: %s", inTheWay(blocked))
+			}
+			if !app.Pause(ctx, 30*time.Second) {
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// inTheWay says what keeps a claim of paths out.
+func inTheWay(e *lokt.BlockedError) string {
+	switch {
+	case len(e.Holders) > 0:
+		var all []string
+		for _, h := range e.Holders {
+			paths := strings.Join(h.Paths, " ")
+			if paths == "" {
+				paths = "everything"
+			}
+			all = append(all, fmt.Sprintf("%s is reserved by %s", app.OneLine(paths), whoText(h, e.Now)))
+		}
+		return strings.Join(all, "; ")
+	case e.Freeze != nil:
+		return fmt.Sprintf("the paths of this repository are frozen by %s", e.Freeze.Owner)
+	case len(e.Ahead) > 0:
+		return fmt.Sprintf("%s waits already for %s", e.Ahead[0].Owner, app.OneLine(strings.Join(e.Ahead[0].Paths, " ")))
+	}
+	return "there is no room for more reservations in this repository"
+}
+
+// denied says what keeps a claim of paths out, and ends the program with the code for it.
+func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
+	text := inTheWay(e)
+	switch {
+	case e.TimedOut > 0:
+		text = fmt.Sprintf("gave up after %s: %s", app.Short(e.TimedOut), text)
+	case !o.wait:
+		text += "; wait with --wait"
+	}
+	if c.JSON {
+		return errors.Join(c.Print(struct {
+			Status  string        `json:"status"` // "blocked"
+			Name    string        `json:"name"`
+			Holders []reservation `json:"holders"`
+			Ahead   int           `json:"ahead"` // waiting claims that come first
+			Frozen  bool          `json:"frozen"`
+			Message string        `json:"message"`
+		}{"blocked", c.lock, c.views(e.Holders), len(e.Ahead), e.Freeze != nil, text}), app.Exit(app.ExitBlocked))
+	}
+	c.Tell("%s", text)
+	return app.Exit(app.ExitBlocked)
+}
+
+// look says which of the paths somebody else has reserved.
+func (c *checkout) look(dir string, args []string) error {
+	var paths []string
+	for _, arg := range args {
+		rel, err := c.within(resolve(against(dir, arg)))
+		if err != nil {
+			return app.Usage(err)
+		}
+		paths = append(paths, rel)
+	}
+	all, err := c.refusals(context.Background(), c.Asker(), paths)
+	if err != nil {
+		return err
+	}
+	end := app.Exit(app.ExitOK)
+	if len(all) > 0 {
+		end = app.Exit(app.ExitBlocked)
+	}
+	if c.JSON {
+		type one struct {
+			Path    string        `json:"path"`
+			Holders []reservation `json:"holders"`
+			Frozen  bool          `json:"frozen"`
+		}
+		list := []one{}
+		for _, r := range all {
+			list = append(list, one{r.Path, c.views(r.Holders), r.Freeze != nil})
+		}
+		return errors.Join(c.Print(struct {
+			Status  string `json:"status"` // free or blocked
+			Blocked []one  `json:"blocked"`
+		}{map[bool]string{true: "blocked", false: "free"}[len(all) > 0], list}), end)
+	}
+	for _, r := range all {
+		c.Say("%s", r.text())
+	}
+	if len(all) == 0 {
+		c.Say("nobody else has reserved that")
+	}
+	return end
+}
+
+// list shows all reservations.
+func (c *checkout) list() error {
+	s, err := c.b.Get(context.Background(), c.lock)
+	if err != nil {
+		return err
+	}
+	live := s.Live()
+	if c.JSON {
+		return c.Print(struct {
+			Name         string        `json:"name"`
+			Reservations []reservation `json:"reservations"`
+			Waiters      int           `json:"waiters"`
+		}{c.lock, c.views(live), len(s.Lock.Queue)})
+	}
+	if len(live) == 0 {
+		c.Say("nothing is reserved")
+	}
+	for _, h := range live {
+		c.Say("%s: %s", app.OneLine(strings.Join(h.Paths, " ")), whoText(h, s.Now))
+	}
+	return nil
+}
+
+// giveBack ends reservations of one's own: those of exactly these patterns, or all.
+func (c *checkout) giveBack(patterns []string) error {
+	ctx, by := context.Background(), c.Asker()
+	s, err := c.b.Get(ctx, c.lock)
+	if err != nil {
+		return err
+	}
+	mine := slices.DeleteFunc(s.Live(), func(h lokt.Holder) bool { return h.Strict || !by.Same(h.Owner) })
+	ended := slices.DeleteFunc(slices.Clone(mine), func(h lokt.Holder) bool { return len(patterns) > 0 && !slices.Equal(h.Paths, patterns) })
+	switch {
+	case len(ended) == 0:
+		return app.Hint(app.Worded(lokt.ErrNotFound, "you have no such reservation"), "see: lokt reserve")
+	case len(ended) == len(mine):
+		ended, err = c.b.Release(ctx, lokt.Target{Name: c.lock, Owner: by})
+	case c.b.Far != nil: // which does not tell the lease ID, and it alone proves which is meant
+		return app.Hint(fmt.Errorf("%w: you have %d reservations, and the server cannot tell which of them you mean", lokt.ErrInvalid, len(mine)),
+			"give it back with the lease_id that lokt reserve --json gave: lokt unlock %s --id LEASE_ID", c.lock)
+	default:
+		for _, h := range ended {
+			if _, err = c.b.Release(ctx, lokt.Target{Name: c.lock, LeaseID: h.LeaseID, Owner: by}); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	var paths []string
+	for _, h := range ended {
+		paths = append(paths, h.Paths...)
+	}
+	return c.Answer(struct {
+		Status   string        `json:"status"` // "released"
+		Released []reservation `json:"released"`
+	}{"released", c.views(ended)}, "released %s", strings.Join(paths, " "))
+}
