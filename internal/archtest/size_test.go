@@ -44,7 +44,7 @@ func budgets() map[string]int {
 		"internal/audit":      850,
 		"internal/guard":      650,
 		"internal/process":    990,
-		"internal/glob":       400,
+		"internal/glob":       410,
 		"internal/identity":   190,
 		"internal/atomicfile": 250,
 		"internal/vfs":        120,

@@ -390,7 +390,7 @@ func FuzzParseStat(f *testing.F) {
 
 func TestStatIsParsedBehindTheLastParenthesis(t *testing.T) {
 	line := "7 (a) Z (b) S 3 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 2 0 4711 0"
-	want := stat{pid: 7, state: 'S', parent: 3, threads: 2, start: 4711}
+	want := stat{pid: 7, state: 'S', parent: 3, session: 7, threads: 2, start: 4711, name: "a) Z (b"}
 	if s, ok := parseStat([]byte(line)); !ok || s != want {
 		t.Errorf("%+v, %v", s, ok)
 	}

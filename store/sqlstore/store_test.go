@@ -772,7 +772,7 @@ func TestOnlyRenewalsAreRenewals(t *testing.T) {
 	now := time.Now()
 	full := func() lokt.Lock {
 		c := claim("x", "a", time.Minute)
-		c.Process, c.Metadata, c.Within = &lokt.Process{PID: 1}, map[string]string{"k": "v"}, []string{"w"}
+		c.Process, c.Metadata, c.Paths, c.Within = &lokt.Process{PID: 1}, map[string]string{"k": "v"}, []string{"p"}, []string{"w"}
 		y := &lokt.Yield{To: lokt.Owner{ID: "o"}, AskedAt: now, Deadline: now}
 		return lokt.Lock{
 			Token: 1, Holders: []lokt.Holder{{Claim: c, HeldSince: now, AcquiredAt: now, ExpiresAt: now, Pending: now, Yield: y}},
