@@ -89,7 +89,9 @@ func TestTwoOfAKindAreTwo(t *testing.T) {
 
 func TestTheEnvironmentComesFirst(t *testing.T) {
 	none := func() string { t.Error("notes were asked for"); return "" }
-	of := func(env map[string]string, notes func() string) Who { return Of(func(k string) string { return env[k] }, notes, false) }
+	of := func(env map[string]string, notes func() string) Who {
+		return Of(func(k string) string { return env[k] }, notes, false)
+	}
 	if w := of(map[string]string{FromAgent: "x"}, none); w.Session != "x" || w.AnySession || w.Method != FromAgent || w.ID == "" {
 		t.Errorf("LOKT_AGENT_ID: %+v", w)
 	}
