@@ -73,7 +73,7 @@ func above() map[string]int {
 		"httpapi":          4_626,
 		"internal/audit":   977,
 		"internal/auth":    691,
-		"internal/cli":     7_520,
+		"internal/cli":     7_427,
 		"internal/daemon":  2_106,
 		"internal/testkit": 1_308,
 		"jobs":             2_403,

@@ -147,15 +147,10 @@ func firstWord(args []string) string {
 
 // wantsJSON reports whether the arguments ask for JSON, even if they cannot be parsed.
 func wantsJSON(args []string) bool {
-	for _, arg := range args {
-		switch {
-		case arg == "--":
-			return false
-		case arg == "--json" || arg == "--json=true":
-			return true
-		}
+	if i := slices.Index(args, "--"); i >= 0 {
+		args = args[:i]
 	}
-	return false
+	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
 // further returns the program that carries out a command that is none of lokt's own, as git finds those of its own: lokt-NAME

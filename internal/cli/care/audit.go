@@ -101,7 +101,10 @@ func (a cmd) runAudit(o auditOptions) error {
 	defer stop()
 	ctx, done := app.WhileRead(ctx, a.Out)
 	defer done()
-	v := auditView{cmd: a, tail: o.tail, far: b.Far != nil}
+	v := auditView{cmd: a, tail: o.tail, far: b.Far != nil, before: fmt.Sprintf(auditLine, "TIME", "EVENT", "NAME", "OWNER", "PID", "TOKEN", "DETAILS")}
+	if a.JSON {
+		v.before = "["
+	}
 	for e, err := range entries(ctx, b, o.Query, o.tail) {
 		if ctx.Err() != nil {
 			break
@@ -122,9 +125,9 @@ func (a cmd) runAudit(o auditOptions) error {
 type auditView struct {
 	cmd
 	tail, far bool
-	shown     int
-	junk      int  // lines that are no entries
-	failed    bool // something could not be read
+	before    string // what comes before the next entry: the head, or what parts it from the last
+	junk      int    // lines that are no entries
+	failed    bool   // something could not be read
 }
 
 // fail takes note of an error, and returns it if nothing more can be shown.
@@ -144,47 +147,38 @@ func (v *auditView) fail(err error) error {
 }
 
 func (v *auditView) show(e audit.Entry) error {
-	first := v.shown == 0
-	v.shown++
+	before := v.before
 	switch {
 	case v.JSON && v.tail:
 		return v.Write(string(e.Raw) + "\n")
-	case v.JSON && first:
-		return v.Write("[" + string(e.Raw))
 	case v.JSON:
-		return v.Write(",\n" + string(e.Raw))
+		v.before = ",\n"
+		return v.Write(before + string(e.Raw))
 	}
-	const layout = "%-23s  %-15s %-20s %-24s %7s %16s  %s\n"
-	text := ""
-	if first {
-		text = fmt.Sprintf(layout, "TIME", "EVENT", "NAME", "OWNER", "PID", "TOKEN", "DETAILS")
-	}
+	v.before = ""
 	token := ""
 	if t, ok := e.Extra[audit.ExtraToken]; ok {
 		token = fmt.Sprint(t)
 	}
-	return v.Write(text + fmt.Sprintf(layout, e.TS.Local().Format("2006-01-02 15:04:05.000"), app.OneLine(e.Event), app.OneLine(e.Name),
+	return v.Write(before + fmt.Sprintf(auditLine, e.TS.Local().Format("2006-01-02 15:04:05.000"), app.OneLine(e.Event), app.OneLine(e.Name),
 		app.OneLine(lokt.Owner{ID: e.Owner, Host: e.Host}.String()), fmt.Sprint(e.PID), app.OneLine(token), details(e)))
 }
 
+// auditLine is a line for people: when, what, the name, the owner, the process, the token, and details.
+const auditLine = "%-23s  %-15s %-20s %-24s %7s %16s  %s\n"
+
 // end says how much was not shown, and fails if something could not be read.
-func (v *auditView) end() error {
+func (v *auditView) end() (err error) {
 	if v.JSON && !v.tail {
-		end := "]\n"
-		if v.shown == 0 {
-			end = "[]\n"
-		}
-		if err := v.Write(end); err != nil {
-			return err
-		}
+		err = v.Write(strings.TrimSuffix(v.before, ",\n") + "]\n")
 	}
 	if v.junk > 0 {
 		v.Tell("warning: lines of the audit log that are no entries: %d", v.junk)
 	}
-	if v.failed && !v.tail {
+	if err == nil && v.failed && !v.tail {
 		return app.Exit(app.ExitError)
 	}
-	return nil
+	return err
 }
 
 // details says what is particular to an entry: why, how it came out, who else.

@@ -83,7 +83,7 @@ func (d *doctor) fail(name, fix, format string, args ...any) {
 }
 
 func (d *doctor) add(name, status, fix, format string, args []any) {
-	d.found = append(d.found, check{Name: name, Status: status, Message: fmt.Sprintf(format, args...), Fix: fix})
+	d.found = append(d.found, check{name, status, fmt.Sprintf(format, args...), fix})
 }
 
 // has reports whether a check has come out with that status so far.
@@ -130,25 +130,24 @@ func (d *doctor) tellAll() error {
 	case d.has(checkWarn):
 		overall = checkWarn
 	}
-	if d.JSON {
-		return errors.Join(d.Print(struct {
-			ProtocolVersion int          `json:"protocol_version"`
-			Version         string       `json:"version"`
-			RootMethod      string       `json:"root_method"` // server, if one is checked
-			RootPath        string       `json:"root_path"`   // or its addresses
-			Checks          []check      `json:"checks"`
-			Overall         string       `json:"overall"` // the worst status
-			Servers         []serverInfo `json:"servers,omitempty"`
-		}{lockfile.Version, version.String(), d.root.Method, d.root.Path, d.found, overall, d.servers}), end)
-	}
 	for _, c := range d.found {
+		if d.JSON {
+			break
+		}
 		d.Say("%-4s  %-12s %s", c.Status, c.Name, app.OneLine(c.Message))
 		if c.Fix != "" {
 			d.Say("%-4s  %-12s → %s", "", "", app.OneLine(c.Fix))
 		}
 	}
-	d.Say("overall: %s", overall)
-	return end
+	return errors.Join(d.Answer(struct {
+		ProtocolVersion int          `json:"protocol_version"`
+		Version         string       `json:"version"`
+		RootMethod      string       `json:"root_method"` // server, if one is checked
+		RootPath        string       `json:"root_path"`   // or its addresses
+		Checks          []check      `json:"checks"`
+		Overall         string       `json:"overall"` // the worst status
+		Servers         []serverInfo `json:"servers,omitempty"`
+	}{lockfile.Version, version.String(), d.root.Method, d.root.Path, d.found, overall, d.servers}, "overall: %s", overall), end)
 }
 
 const elsewhere = "choose another place with LOKT_ROOT or --root"
@@ -234,21 +233,16 @@ func (d *doctor) checkSpace() {
 	}
 }
 
-// knownVariables are the environment variables that mean something to lokt.
-func knownVariables() []string {
-	return []string{
-		"LOKT_ROOT", "LOKT_OWNER", "LOKT_AGENT_ID", "LOKT_ON_LOST", "LOKT_SERVER", // read
-		"LOKT_SERVER_TOKEN", "LOKT_TOKEN_FILE", "LOKT_CA_FILE", "LOKT_CERT_FILE", "LOKT_KEY_FILE",
-		"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD", // set for the command of a guard
-	}
-}
+// knownVariables mean something to lokt: those that it reads, and those that a guard sets for its command.
+const knownVariables = "LOKT_ROOT LOKT_OWNER LOKT_AGENT_ID LOKT_ON_LOST LOKT_SERVER LOKT_SERVER_TOKEN LOKT_TOKEN_FILE LOKT_CA_FILE LOKT_CERT_FILE " +
+	"LOKT_KEY_FILE LOKT_NAME LOKT_LEASE LOKT_TOKEN LOKT_HELD"
 
 func (d *doctor) checkEnvironment() {
 	n := len(d.found)
 	for _, kv := range d.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "LOKT_") && value != "" && !slices.Contains(knownVariables(), name) && !strings.HasPrefix(name, "LOKT_SERVER_") {
-			d.warn("environment", "those that do are "+strings.Join(knownVariables(), ", "), "%s means nothing to lokt", name)
+		if strings.HasPrefix(name, "LOKT_") && value != "" && !among(knownVariables, name) && !strings.HasPrefix(name, "LOKT_SERVER_") {
+			d.warn("environment", "those that do are "+strings.ReplaceAll(knownVariables, " ", ", "), "%s means nothing to lokt", name)
 		}
 	}
 	if env := d.Getenv("LOKT_ROOT"); env != "" && d.root.Method == app.MethodEnv && !filepath.IsAbs(env) && d.servers == nil {
@@ -268,44 +262,40 @@ func (d *doctor) checkEnvironment() {
 
 func (d *doctor) checkIdentity() {
 	who := d.Who()
-	o := who.Owner
-	if err := (lokt.Claim{Name: "x", Owner: o}).Validate(); err != nil {
+	switch err := (lokt.Claim{Name: "x", Owner: who.Owner}).Validate(); {
+	case err != nil:
 		d.fail("identity", "correct LOKT_OWNER and LOKT_AGENT_ID", "%v: every claim is refused", err)
-		return
-	}
-	if who.Method == identity.Session {
+	case who.Method == identity.Session:
 		d.add("identity", checkOK, "programs that start each command in a new session must set LOKT_OWNER or LOKT_AGENT_ID to be one owner", "%s", []any{who})
-		return
+	default:
+		d.ok("identity", "%s", who)
 	}
-	d.ok("identity", "%s", who)
 }
 
 // survey is what a look at the root, its directories and the files in them found. Other files in the root are nobody's
 // business, but for the audit log.
 type survey struct {
-	odd      map[oddity][]string
-	proofs   []string // directories of a --prove that was killed
+	odd      map[string][]string // by what is odd about them
+	proofs   []string            // directories of a --prove that was killed
 	newest   time.Time
 	youngest string // the file that was changed then
 }
 
-// oddity is something that is wrong with files.
-type oddity int
-
+// What can be odd about files.
 const (
-	failed oddity = iota
-	closed
-	open
-	foreign
-	repaired
-	linked
-	stranger // among records, and no record
+	failed   = "cannot be read or repaired"
+	closed   = "closed to their owner"
+	open     = "other users can write"
+	foreign  = "owned by another user than you"
+	repaired = "repaired"
+	linked   = "symbolic links, which lokt does not follow"
+	stranger = "not lokt's" // among records
 )
 
 // survey looks at all files of the store, without following links, and with --fix sets permissions right on its way:
 // what is in a closed directory is seen then.
 func (d *doctor) survey() *survey {
-	s := &survey{odd: map[oddity][]string{}}
+	s := &survey{odd: map[string][]string{}}
 	top, err := filepath.EvalSymlinks(d.root.Path)
 	if err != nil || !s.see(top, d.fix) {
 		return s
@@ -343,7 +333,7 @@ func (d *doctor) survey() *survey {
 	return s
 }
 
-func (s *survey) note(what oddity, file string) { s.odd[what] = append(s.odd[what], file) }
+func (s *survey) note(what, file string) { s.odd[what] = append(s.odd[what], file) }
 
 // see looks at one file and reports whether it is a directory.
 func (s *survey) see(path string, fix bool) bool {
@@ -386,26 +376,21 @@ func (s *survey) see(path string, fix bool) bool {
 }
 
 func (d *doctor) tellSurvey(s *survey) {
-	for _, one := range []struct {
-		what                    oddity
-		name, status, says, fix string
-	}{
-		{failed, "permissions", checkFail, "cannot be read or repaired", ""},
-		{closed, "permissions", checkFail, "closed to their owner", d.CommandLine("doctor", "", "--fix")},
-		{open, "permissions", checkWarn, "other users can write", d.CommandLine("doctor", "", "--fix")},
-		{
-			foreign, "permissions", checkWarn, "owned by another user than you",
-			"run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other",
-		},
-		{repaired, "permissions", checkOK, "repaired", ""},
-		{linked, "symlinks", checkFail, "symbolic links, which lokt does not follow", "remove them"},
-		{stranger, "records", checkWarn, "not lokt's", "move them away: they are ignored"},
+	fix := d.CommandLine("doctor", "", "--fix")
+	for _, one := range []struct{ what, name, status, fix string }{
+		{failed, "permissions", checkFail, ""},
+		{closed, "permissions", checkFail, fix},
+		{open, "permissions", checkWarn, fix},
+		{foreign, "permissions", checkWarn, "run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other"},
+		{repaired, "permissions", checkOK, ""},
+		{linked, "symlinks", checkFail, "remove them"},
+		{stranger, "records", checkWarn, "move them away: they are ignored"},
 	} {
 		if files := s.odd[one.what]; len(files) > 0 {
-			d.add(one.name, one.status, one.fix, one.says+": %s", []any{some(files)})
+			d.add(one.name, one.status, one.fix, one.what+": %s", []any{some(files)})
 		}
 	}
-	if len(s.odd[failed])+len(s.odd[closed])+len(s.odd[open])+len(s.odd[foreign])+len(s.odd[repaired]) == 0 {
+	if !slices.ContainsFunc(d.found, func(c check) bool { return c.Name == "permissions" }) {
 		d.ok("permissions", "yours alone to write")
 	}
 	if to, err := os.Readlink(d.root.Path); err == nil {

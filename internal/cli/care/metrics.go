@@ -185,38 +185,30 @@ func (m *metrics) count(entries iter.Seq2[audit.Entry, error]) error {
 // text returns the metrics in Prometheus's text format.
 func (m *metrics) text() []byte {
 	var w promtext.Writer
-	for _, g := range []struct {
-		name, help string
-		value      float64
-	}{
-		{"lokt_locks_held", "Locks that somebody holds.", float64(m.Held)},
-		{"lokt_locks_stale", "Locks on record of which every holder has expired or is dead.", float64(m.Stale)},
-		{"lokt_locks_frozen", "Locks that are frozen.", float64(m.Frozen)},
-		{"lokt_locks_damaged", "Locks whose record or freeze cannot be read.", float64(m.Damaged)},
-		{"lokt_holds", "Holds that are in force.", float64(m.Holds)},
-		{"lokt_holds_stale", "Holds on record that have expired or whose process is dead.", float64(m.StaleHolds)},
-		{"lokt_claims_waiting", "Claims in queues.", float64(m.Waiting)},
-		{"lokt_oldest_hold_age_seconds", "Age of the oldest hold in force; 0 if there is none.", m.OldestSec},
-		{"lokt_audit_lines_unreadable", "Lines of the audit log that are no entries.", float64(m.AuditUnread)},
-	} {
-		w.Family(g.name, promtext.Gauge, g.help)
-		w.Sample(g.name, g.value)
+	gauge := func(name, help string, value float64) {
+		w.Family(name, promtext.Gauge, help)
+		w.Sample(name, value)
 	}
-	for _, g := range []struct {
-		name, help string
-		value      func(lockMetrics) float64
-	}{
-		{"lokt_lock_holds", "Holds of a lock that are in force.", func(l lockMetrics) float64 { return float64(l.Holds) }},
-		{"lokt_lock_claims_waiting", "Claims in the queue of a lock.", func(l lockMetrics) float64 { return float64(l.Waiting) }},
-		{"lokt_lock_hold_age_seconds", "Age of the oldest hold of a lock that is in force; 0 if there is none.", func(l lockMetrics) float64 { return l.AgeSec }},
-	} {
+	gauge("lokt_locks_held", "Locks that somebody holds.", float64(m.Held))
+	gauge("lokt_locks_stale", "Locks on record of which every holder has expired or is dead.", float64(m.Stale))
+	gauge("lokt_locks_frozen", "Locks that are frozen.", float64(m.Frozen))
+	gauge("lokt_locks_damaged", "Locks whose record or freeze cannot be read.", float64(m.Damaged))
+	gauge("lokt_holds", "Holds that are in force.", float64(m.Holds))
+	gauge("lokt_holds_stale", "Holds on record that have expired or whose process is dead.", float64(m.StaleHolds))
+	gauge("lokt_claims_waiting", "Claims in queues.", float64(m.Waiting))
+	gauge("lokt_oldest_hold_age_seconds", "Age of the oldest hold in force; 0 if there is none.", m.OldestSec)
+	gauge("lokt_audit_lines_unreadable", "Lines of the audit log that are no entries.", float64(m.AuditUnread))
+	each := func(name, help string, value func(lockMetrics) float64) {
 		for i, l := range m.Locks {
 			if i == 0 {
-				w.Family(g.name, promtext.Gauge, g.help)
+				w.Family(name, promtext.Gauge, help)
 			}
-			w.Sample(g.name, g.value(l), "name", l.Name)
+			w.Sample(name, value(l), "name", l.Name)
 		}
 	}
+	each("lokt_lock_holds", "Holds of a lock that are in force.", func(l lockMetrics) float64 { return float64(l.Holds) })
+	each("lokt_lock_claims_waiting", "Claims in the queue of a lock.", func(l lockMetrics) float64 { return float64(l.Waiting) })
+	each("lokt_lock_hold_age_seconds", "Age of the oldest hold of a lock that is in force; 0 if there is none.", func(l lockMetrics) float64 { return l.AgeSec })
 	// A gauge: the log forgets its oldest entries, so the numbers fall now and then.
 	w.Family("lokt_audit_entries", promtext.Gauge, "Entries of the audit log and of its rotated files, by event.")
 	for _, event := range slices.Sorted(maps.Keys(m.Audit)) {

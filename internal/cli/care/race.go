@@ -150,7 +150,11 @@ func (a cmd) runDemo() (err error) {
 		}
 	}
 	run := func(args ...string) (race, error) {
-		return a.race(ctx, dir, demoThinking, func(n int) bool { return n < demoRounds }, args...)
+		r, err := a.race(ctx, dir, demoThinking, func(n int) bool { return n < demoRounds }, args...)
+		if err != nil {
+			return r, fmt.Errorf("demo: %w", err)
+		}
+		return r, nil
 	}
 	show := func(r race) {
 		verdict := "nothing was lost"
@@ -163,26 +167,21 @@ func (a cmd) runDemo() (err error) {
 	narrate("thinks for %v, and writes back one more.\n", demoThinking)
 	narrate("Without lokt:   add-one counter.txt")
 	var without race
-	for try := 0; try < demoTries && without.Lost == 0; try++ {
-		if without, err = run(); err != nil {
-			return fmt.Errorf("demo: %w", err)
-		}
+	for try := 0; try < demoTries && without.Lost == 0 && err == nil; try++ {
+		without, err = run()
+	}
+	if err != nil {
+		return err
 	}
 	show(without)
 	narrate("With lokt:      lokt guard counter --wait -- add-one counter.txt")
 	with, err := run("guard", "counter", "--wait", "--timeout", demoLimit.String(), "--root", filepath.Join(dir, "locks"))
 	if err != nil {
-		return fmt.Errorf("demo: %w", err)
+		return err
 	}
 	show(with)
 	if a.JSON {
-		if err := a.Print(struct {
-			Without race `json:"without"`
-			With    race `json:"with"`
-			OK      bool `json:"ok"` // with lokt nothing was lost
-		}{without, with, with.Lost == 0}); err != nil {
-			return err
-		}
+		err = a.Print(map[string]any{"without": without, "with": with, "ok": with.Lost == 0}) // with lokt nothing was lost
 	}
 	switch {
 	case with.Lost != 0:
@@ -194,7 +193,7 @@ func (a cmd) runDemo() (err error) {
 		narrate("The first lost updates because programs read the same number. The second took a little longer and lost none:")
 		narrate("try it on your own: lokt guard build --ttl 5m -- make build")
 	}
-	return nil
+	return err
 }
 
 const (

@@ -145,28 +145,20 @@ func inVain(err error) bool {
 func (r *workerRun) until(signals *guard.Signals) error {
 	first, enough := signals.Context(context.Background())
 	defer enough()
-	stopped := make(chan *guard.SignalError, 1)
 	ended, end := context.WithCancel(context.Background())
 	defer end()
-	go func() {
-		select {
-		case <-first.Done():
-		case <-ended.Done():
-			return
-		}
-		second, enough := signals.Context(context.Background())
+	stopped := make(chan *guard.SignalError, 1)
+	context.AfterFunc(first, func() {
+		second, enough := signals.Context(ended)
 		defer enough()
-		select {
-		case <-second.Done():
-			var e *guard.SignalError
-			if errors.As(context.Cause(second), &e) {
-				stopped <- e
-			}
+		<-second.Done()
+		var e *guard.SignalError
+		if errors.As(context.Cause(second), &e) {
+			stopped <- e
 			r.log("stopping: commands under way are ended")
 			r.w.Stop()
-		case <-ended.Done():
 		}
-	}()
+	})
 	if err := r.w.Run(first); err != nil {
 		return r.jobsError(err)
 	}

@@ -289,12 +289,11 @@ func (g *guardRun) grace() time.Duration {
 func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var noting sync.WaitGroup
-	noting.Go(func() {
-		if !app.Pause(ctx, childNoteDelay) {
-			return
-		}
+	noting.Add(1)
+	t := time.AfterFunc(childNoteDelay, func() { // a goroutine that sleeps would cost another thread at the start
+		defer noting.Done()
 		p, err := process.Lookup(pid)
-		if err != nil {
+		if err != nil || ctx.Err() != nil {
 			return
 		}
 		ids := map[string]string{}
@@ -305,7 +304,13 @@ func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 			g.Tell("warning: the command's process ID could not be noted: %v", err)
 		}
 	})
-	return func() { cancel(); noting.Wait() }
+	return func() {
+		cancel()
+		if t.Stop() {
+			noting.Done()
+		}
+		noting.Wait()
+	}
 }
 
 // release gives the locks back. Locks that turn out to have been lost are told of now, if they were not before. A loss that

@@ -31,16 +31,15 @@ func newStatus(a cmd) *cobra.Command {
 				return app.Usagef("--watch only looks and --prune-expired removes: give one of them")
 			}
 			b, err := a.Backend()
-			ctx := context.Background()
 			switch {
 			case err != nil:
 				return err
 			case watch:
-				return a.watch(ctx, b, name)
+				return a.watch(cmd.Context(), b, name)
 			case name != "":
-				return a.statusOne(ctx, b, name, prune)
+				return a.statusOne(cmd.Context(), b, name, prune)
 			}
-			return a.statusAll(ctx, b, prune)
+			return a.statusAll(cmd.Context(), b, prune)
 		},
 	})
 	cmd.Flags().BoolVar(&prune, "prune-expired", false, "remove what is stale first, and tell what that was")

@@ -107,10 +107,9 @@ func viewClaim(b *app.Backend, now time.Time, c lokt.Claim, since, expires time.
 		LockID: shownID(b, c), Owner: c.Owner.ID, Host: c.Owner.Host, PID: pid(c), AgentID: c.Owner.Session, Kind: c.Kind(), AgeSec: app.Age(now, since),
 		TTLSec: app.Seconds(c.TTL), ExpiresAt: app.UTC(expires), Remaining: app.Remaining(now, expires), Limit: c.Limit, Priority: c.Priority,
 	}
-	switch {
-	case c.Limit <= lokt.Exclusive:
+	if c.Limit <= lokt.Exclusive {
 		p.Limit = 0
-	case c.Limit == lokt.Shared:
+	} else if c.Limit == lokt.Shared {
 		p.Limit = -1
 	}
 	return p
@@ -174,15 +173,15 @@ func viewQueue(b *app.Backend, s lokt.Snapshot) (queue []waiter) {
 func view(b *app.Backend, s lokt.Snapshot) lockView {
 	queue := waiting(s)
 	v := lockView{Version: lockfile.Version, Name: s.Lock.Name, Waiters: len(queue), Away: len(away(s, queue)), Problem: s.Lock.Corrupt, revision: s.Lock.Revision}
-	shown := -1
 	for i, h := range s.Lock.Holders {
 		one := viewHold(b, s, h)
-		if len(s.Lock.Holders) > 1 {
-			v.Holders = append(v.Holders, one)
+		v.Holders = append(v.Holders, one)
+		if i == 0 || one.State == StateHeld && v.State != StateHeld {
+			v.hold = one
 		}
-		if shown < 0 || one.State == StateHeld && v.State != StateHeld {
-			shown, v.hold = i, one
-		}
+	}
+	if len(v.Holders) == 1 {
+		v.Holders = nil
 	}
 	if f := s.Frozen(); f != nil {
 		v.Freeze = viewFreeze(b, f, s.Now)
@@ -190,7 +189,7 @@ func view(b *app.Backend, s lokt.Snapshot) lockView {
 	switch {
 	case s.Lock.Corrupt != "":
 		v.State = stateCorrupt
-	case shown >= 0:
+	case len(s.Lock.Holders) > 0:
 	case v.Freeze != nil:
 		v.State = StateFrozen
 	case v.Waiters > 0:
@@ -202,20 +201,12 @@ func view(b *app.Backend, s lokt.Snapshot) lockView {
 }
 
 // away returns those of the waiting claims that are passed over, because nobody is known to be there for them.
-func away(s lokt.Snapshot, queue []*lokt.Waiter) (all []*lokt.Waiter) {
-	for _, w := range queue {
-		if s.Away(w) {
-			all = append(all, w)
-		}
-	}
-	return all
+func away(s lokt.Snapshot, queue []*lokt.Waiter) []*lokt.Waiter {
+	return slices.DeleteFunc(slices.Clone(queue), func(w *lokt.Waiter) bool { return !s.Away(w) })
 }
 
 // waiting returns the claims that still have a place in the queue, and whose claimant is not known to be dead.
 func waiting(s lokt.Snapshot) []*lokt.Waiter {
-	if len(s.Lock.Queue) == 0 {
-		return nil
-	}
 	return slices.DeleteFunc(slices.Clone(s.Lock.Queue), func(w *lokt.Waiter) bool {
 		_, in := s.Lock.Holder(w.LeaseID)
 		return in || s.Dead[w.LeaseID] || s.Now.After(w.Until)

@@ -92,10 +92,7 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 	}
 	a.Say("%s is %s:", name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
 	for _, r := range v.Reasons {
-		if r.Detail != "" {
-			r.Detail = " (" + r.Detail + ")"
-		}
-		a.Say("  - %s%s", r.Message, r.Detail)
+		a.Say("  - %s%s", r.Message, strings.TrimSuffix(" ("+r.Detail+")", " ()"))
 	}
 	a.Say("what you can do:")
 	for _, line := range v.Suggestions {
