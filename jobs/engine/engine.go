@@ -195,7 +195,7 @@ func (e *Engine) timeOut() {
 		if w := e.ends.top(); w.ask != nil {
 			e.deny(w)
 		} else {
-			e.settle(w, Reply{Result: []jobs.LeaseAnswer{e.beatAnswer(w.beat)}})
+			e.tell(w)
 		}
 	}
 }

@@ -140,7 +140,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 		en.alarm = min(en.alarm, en.deadline())
 		e.deadlines.fix(en)
 		if asked {
-			e.tell(en)
+			e.tellAll(en)
 		}
 	}
 }

@@ -65,21 +65,14 @@ func (e *Engine) mark(en *entry) {
 	e.store(en)
 }
 
-// store has a job's record stored with a later turn.
+// store has a job's record stored with a later turn, or with this one if others share the store.
 func (e *Engine) store(en *entry) {
-	e.storeBy(plus(e.Now.Mono, lazyWrite))
+	e.must, e.due = e.must || e.cfg.Shared, min(e.due, plus(e.Now.Mono, lazyWrite))
 	if !en.touched {
 		en.touched = true
 		e.moved += en.weight()
 		e.touched = append(e.touched, en)
 	}
-}
-
-func (e *Engine) storeBy(due time.Duration) {
-	if e.cfg.Shared {
-		due = e.Now.Mono
-	}
-	e.due = min(e.due, due)
 }
 
 // Lazy reports whether something waits to be stored.

@@ -88,11 +88,11 @@ func (e *Engine) firstDeadline() *entry {
 // expire ends the leases whose time is up.
 func (e *Engine) expire() {
 	for en := e.firstDeadline(); en != nil && en.deadline() <= e.Now.Mono && !e.full(); en = e.firstDeadline() {
+		how, code := jobs.Expired, jobs.CodeExpired
 		if en.runUntil <= en.expires {
-			e.end(en, jobs.Failed, jobs.CodeRuntime, nil, quoted(jobs.CodeRuntime))
-		} else {
-			e.end(en, jobs.Expired, jobs.CodeExpired, nil, quoted(jobs.CodeExpired))
+			how, code = jobs.Failed, jobs.CodeRuntime
 		}
+		e.end(en, how, code, nil, quoted(code))
 	}
 }
 
@@ -123,7 +123,8 @@ func (o Heartbeat) answer(e *Engine, id uint64) Reply {
 			answers[i] = jobs.LeaseAnswer{LeaseID: leaseID, Err: err}
 			continue
 		}
-		e.beat(en, &o.Heartbeat)
+		e.see(en.worker)
+		e.beat(en, &o.Heartbeat, &answers[i])
 		if o.Wait > 0 && !en.Cancel && !e.draining && len(e.waiters) < e.cfg.MaxParked {
 			w := &waiter{id: id, calls: []uint64{id}, until: plus(e.Now.Mono, o.Wait), beat: en}
 			en.beats = append(en.beats, w)
@@ -131,7 +132,6 @@ func (o Heartbeat) answer(e *Engine, id uint64) Reply {
 			e.ends.push(w)
 			return Reply{later: true}
 		}
-		answers[i] = e.beatAnswer(en)
 	}
 	return Reply{Result: answers}
 }
@@ -139,7 +139,7 @@ func (o Heartbeat) answer(e *Engine, id uint64) Reply {
 // Quick applies heartbeats outside of a turn, if nothing else has to be done or stored for any of them, and reports
 // whether it did.
 func (e *Engine) Quick(now Instant, o *Heartbeat) ([]jobs.LeaseAnswer, bool) {
-	if o.Wait > 0 || e.cfg.Shared {
+	if o.Wait > 0 || e.cfg.Shared || len(o.LeaseIDs) == 0 {
 		return nil, false
 	}
 	e.found = e.found[:0]
@@ -151,18 +151,17 @@ func (e *Engine) Quick(now Instant, o *Heartbeat) ([]jobs.LeaseAnswer, bool) {
 		e.found = append(e.found, en)
 	}
 	e.setNow(now)
+	e.see(e.found[0].worker)
 	answers := make([]jobs.LeaseAnswer, len(e.found))
 	for i, en := range e.found {
-		e.beat(en, &o.Heartbeat)
-		answers[i] = e.beatAnswer(en)
+		e.beat(en, &o.Heartbeat, &answers[i])
 	}
 	clear(e.found)
 	return answers, true
 }
 
-// beat applies a heartbeat.
-func (e *Engine) beat(en *entry, b *jobs.Heartbeat) {
-	e.see(en.worker)
+// beat applies a heartbeat, and answers it.
+func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 	l := en.Lease
 	en.expires = max(en.expires, plus(e.Now.Mono, e.cfg.Life()))
 	if until := e.Now.Wall.Add(e.cfg.Life()); until.After(l.ExpiresAt) {
@@ -183,9 +182,9 @@ func (e *Engine) beat(en *entry, b *jobs.Heartbeat) {
 		e.mark(en)
 	}
 	if e.cfg.Shared {
-		e.must = true
 		e.store(en)
 	}
+	e.say(en, answer)
 }
 
 // start notes the first heartbeat, or an end that stands for it.
@@ -197,16 +196,23 @@ func (e *Engine) start(en *entry) {
 	}
 }
 
-func (e *Engine) beatAnswer(en *entry) jobs.LeaseAnswer {
-	return jobs.LeaseAnswer{LeaseID: en.LeaseID, HeartbeatAnswer: jobs.HeartbeatAnswer{
-		ExpiresAt: en.Lease.ExpiresAt, Cancel: en.Cancel, Drain: e.draining, Interval: e.cfg.Interval(),
-	}}
+// say answers a heartbeat.
+func (e *Engine) say(en *entry, answer *jobs.LeaseAnswer) {
+	answer.LeaseID, answer.ExpiresAt, answer.Cancel = en.LeaseID, en.Lease.ExpiresAt, en.Cancel
+	answer.Drain, answer.Interval = e.draining, e.cfg.Interval()
 }
 
-// tell answers the heartbeats that wait on a lease.
-func (e *Engine) tell(en *entry) {
+// tell answers a heartbeat that waits.
+func (e *Engine) tell(w *waiter) {
+	answers := make([]jobs.LeaseAnswer, 1)
+	e.say(w.beat, &answers[0])
+	e.settle(w, Reply{Result: answers})
+}
+
+// tellAll answers the heartbeats that wait on a lease.
+func (e *Engine) tellAll(en *entry) {
 	for _, w := range slices.Clone(en.beats) {
-		e.settle(w, Reply{Result: []jobs.LeaseAnswer{e.beatAnswer(en)}})
+		e.tell(w)
 	}
 }
 
@@ -272,7 +278,7 @@ func (o Cancel) answer(e *Engine, _ uint64) Reply {
 		en.Cancel, en.Reason = true, o.Reason
 		e.touch(en)
 		e.note(en, jobs.Event{Type: jobs.EventCancelRequest, Reason: o.Reason})
-		e.tell(en)
+		e.tellAll(en)
 	}
 	return Reply{Result: en.State}
 }

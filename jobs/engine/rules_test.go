@@ -200,7 +200,7 @@ func TestCodesAreStable(t *testing.T) {
 			t.Errorf("%v has the code %q, not %q", err, got, want)
 		}
 	}
-	wrong := &jobs.InvalidError{Problems: []jobs.Problem{{Type: "enum", Loc: jobs.At("jobs", 3, "priority"), Msg: "is wrong"}, {Loc: jobs.At("x"), Msg: "too"}}}
+	wrong := &jobs.InvalidError{Problems: []jobs.Problem{{Type: "enum", Loc: []any{"jobs", 3, "priority"}, Msg: "is wrong"}, {Loc: []any{"x"}, Msg: "too"}}}
 	if got := wrong.Error(); got != "invalid request: jobs.3.priority: is wrong; x: too" {
 		t.Error(got)
 	}

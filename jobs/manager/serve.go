@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -180,7 +181,7 @@ func (m *Manager) Unfreeze(ctx context.Context, jobType string) error {
 
 // Cleanup implements Operator.
 func (m *Manager) Cleanup(ctx context.Context, days int) (int, error) {
-	if err := jobs.ValidateAge(days); err != nil {
+	if err := jobs.ValidateDays(days, math.MaxInt); err != nil {
 		return 0, err
 	}
 	const oldest = 100_000 // days: more than any job is old, and no more than a time.Duration can hold
@@ -270,7 +271,7 @@ func (m *Manager) Decisions(ctx context.Context, days int) (jobs.Decisions, erro
 
 // history returns the statistics, with those that are not stored yet in place of what is.
 func (m *Manager) history(ctx context.Context, from time.Time, days int) ([]jobs.Statistic, error) {
-	if err := jobs.ValidateDays(days); err != nil {
+	if err := jobs.ValidateDays(days, jobs.MaxDays); err != nil {
 		return nil, err
 	}
 	all, err := m.store.History(ctx, from)

@@ -152,7 +152,7 @@ func TestTheLeashIsAsLongAsTheWorkerTells(t *testing.T) {
 func TestProblemsAreToldInTermsOfTheCommandLine(t *testing.T) {
 	s := jobs.NewSpec()
 	s.Units, s.MaxRuntime, s.Priority, s.Locks = 0, -1, "urgent", []string{"a b"}
-	err := (cmd{&app.App{}}).jobsError(s.Validate(10, "jobs", 3))
+	err := (cmd{&app.App{}}).jobsError(jobs.ValidateSubmit([]jobs.Spec{jobs.NewSpec(), s}, 10))
 	for _, want := range []string{"--units: input should be", "--max-runtime", "--priority", "--lock"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing: %v", want, err)
