@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -31,23 +32,9 @@ const MaxTotal = 1<<31 - 1
 
 // WithDefaults returns the config with defaults for what is zero.
 func (c Config) WithDefaults() Config {
-	if c.Total == 0 {
-		c.Total = 100
-	}
-	if c.MaxParked == 0 {
-		c.MaxParked = 20_000
-	}
-	for _, d := range []struct {
-		field  *time.Duration
-		normal time.Duration
-	}{
-		{&c.TTL, time.Minute}, {&c.AgeingStep, 10 * time.Minute}, {&c.ReserveAfter, 2 * time.Minute},
-		{&c.ReserveLimit, 10 * time.Minute},
-	} {
-		if *d.field == 0 {
-			*d.field = d.normal
-		}
-	}
+	c.Total, c.MaxParked = cmp.Or(c.Total, 100), cmp.Or(c.MaxParked, 20_000)
+	c.TTL, c.AgeingStep = cmp.Or(c.TTL, time.Minute), cmp.Or(c.AgeingStep, 10*time.Minute)
+	c.ReserveAfter, c.ReserveLimit = cmp.Or(c.ReserveAfter, 2*time.Minute), cmp.Or(c.ReserveLimit, 10*time.Minute)
 	return c
 }
 

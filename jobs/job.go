@@ -110,18 +110,15 @@ type Job struct {
 	Attempt int    `json:"attempt"` // number of the last attempt; 0 before the first
 	Token   uint64 `json:"token"`   // fencing token of the last lease; 0 before the first
 	// why it ended, or why its last attempt did: one of the Code constants
-	Code   string `json:"code"`
-	Cancel bool   `json:"cancel_requested"` // its worker was asked to stop
-	Reason string `json:"reason"`           // what was given as the reason for a cancellation or revocation
-	Output Output `json:",embed"`
-	Seq    uint64 `json:"seq,omitzero"` // order of submission
+	Code   string  `json:"code"`
+	Cancel bool    `json:"cancel_requested"` // its worker was asked to stop
+	Reason string  `json:"reason"`           // what was given as the reason for a cancellation or revocation
+	Output *Report `json:",embed"`           // nil until its worker has said something; never changed in place
+	Seq    uint64  `json:"seq,omitzero"`     // order of submission
 	// place in the queue: time of submission and class in milliseconds; equal ones by Seq
 	Ord      int64  `json:"ord,omitzero"`
 	Revision uint64 `json:"revision,omitzero"` // of its last change, counted over all jobs: newer is higher
 }
-
-// Output is what a job's worker said about it. It is nil until there is something, and never changed in place.
-type Output = *Report
 
 // Report is what workers say about a job: while they work on it, and at its end.
 type Report struct {

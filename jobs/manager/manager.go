@@ -93,12 +93,7 @@ func Open(ctx context.Context, store jobs.Store, o Options) (*Manager, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Keep == 0 {
-		o.Keep = jobs.DefaultDays * 24 * time.Hour
-	}
-	if o.KeepMost == 0 {
-		o.KeepMost = 1_000_000
-	}
+	o.Keep, o.KeepMost = cmp.Or(o.Keep, jobs.DefaultDays*24*time.Hour), cmp.Or(o.KeepMost, 1_000_000)
 	m := &Manager{
 		cfg: o.WithDefaults(), opts: o, store: store, start: time.Now(), poke: make(chan struct{}, 1),
 		ended: make(chan struct{}),

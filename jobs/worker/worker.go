@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,19 +113,9 @@ type Worker struct {
 
 // NewWorker returns a worker for the service. It does nothing until Run is called. The error wraps lokt.ErrInvalid.
 func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
-	if o.ID == "" {
-		o.ID = "worker-" + lokt.NewLeaseID()
-	}
-	if o.Concurrency == 0 {
-		o.Concurrency = 1
-	}
-	if o.Wait == 0 {
-		o.Wait = 20 * time.Second
-	}
-	if o.StopGrace == 0 {
-		o.StopGrace = 5 * time.Second
-	}
-	o.Wait = min(max(o.Wait, 0), jobs.MaxWait)
+	o.ID, o.Concurrency = cmp.Or(o.ID, "worker-"+lokt.NewLeaseID()), cmp.Or(o.Concurrency, 1)
+	o.StopGrace = cmp.Or(o.StopGrace, 5*time.Second)
+	o.Wait = min(max(cmp.Or(o.Wait, 20*time.Second), 0), jobs.MaxWait)
 	w := &Worker{leaser: l, handle: h, o: o}
 	if start := time.Now(); o.Elapsed == nil {
 		w.o.Elapsed = func() time.Duration { return time.Since(start) }

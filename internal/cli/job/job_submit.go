@@ -216,7 +216,7 @@ func reasonText(j *jobs.Job) (text string) {
 }
 
 // failureOf returns what an output says of a failure; if that is not as workers of this program say it, as a message.
-func failureOf(o jobs.Output) (f commandError) {
+func failureOf(o *jobs.Report) (f commandError) {
 	if o == nil || o.Error == nil || json.Unmarshal(o.Error, &f.Message) == nil {
 		return f
 	}
