@@ -23,13 +23,6 @@ type About struct {
 	Scopes    []Scope   `json:"scopes"`    // what the caller may do, if only to some locks or jobs
 }
 
-func aboutRoutes() []route {
-	return []route{
-		{pattern: "GET /v1/about", serve: (*call).about},
-		{pattern: "GET " + openAPIPath, serve: (*call).openAPI},
-	}
-}
-
 func (c *call) about() error {
 	s := c.s
 	about := About{
@@ -42,7 +35,7 @@ func (c *call) about() error {
 			about.Scopes = append(about.Scopes, scope)
 		}
 	}
-	return c.answer(http.StatusOK, about)
+	return c.reply(about, nil)
 }
 
 // About asks the server what it is, and who it takes the caller for.
@@ -53,7 +46,7 @@ func (c *Client) About(ctx context.Context) (About, error) {
 // Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it
 // does not tell.
 func (c *Client) Ready(ctx context.Context) error {
-	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/readyz"}, func(int, io.Reader) error { return nil })
+	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/readyz"}, func(io.Reader) error { return nil })
 	if Answered(err) && errors.Is(err, lokt.ErrUnavailable) {
 		return err
 	}

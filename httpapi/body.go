@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"mime"
@@ -21,10 +22,12 @@ func (c *call) read() error {
 	_ = http.NewResponseController(c).SetReadDeadline(time.Now().Add(c.s.Limits.Request))
 	most := c.s.Limits.Body
 	if c.r.ContentLength <= most {
-		var err error
-		if c.in, err = io.ReadAll(io.LimitReader(c.r.Body, most+1)); err != nil {
+		var in bytes.Buffer
+		in.Grow(int(min(max(c.r.ContentLength, 0), 16<<10)) + bytes.MinRead)
+		if _, err := in.ReadFrom(io.LimitReader(c.r.Body, most+1)); err != nil {
 			return c.bodyLost(err)
 		}
+		c.in = in.Bytes()
 	}
 	if c.r.ContentLength > most || int64(len(c.in)) > most {
 		_, _ = io.CopyN(io.Discard, c.r.Body, 32*most) // so that who is still sending hears the answer
@@ -91,10 +94,7 @@ func jsonMedia(h http.Header) bool {
 	if said == "application/json" || said == "" {
 		return true
 	}
-	media, _, err := mime.ParseMediaType(said)
-	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
-		return false
-	}
+	media, _, _ := mime.ParseMediaType(said) // empty if it is none
 	return media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 }
 

@@ -69,7 +69,6 @@ type Client struct {
 
 	mu  sync.Mutex
 	own map[string]ownLease // by public ID
-	top int                 // size of own at which leases that have ended long since are forgotten
 }
 
 // ownLease is what a client knows about a lease that it chose the ID of.
@@ -87,15 +86,11 @@ var (
 // New returns a client of the servers at urls, each with the scheme http or https: several, separated by commas, that
 // share what they remember, of which it asks any that answers. It does not connect. The error wraps lokt.ErrInvalid.
 func New(urls string, o ClientOptions) (*Client, error) {
-	c := &Client{o: o, http: o.HTTPClient, own: map[string]ownLease{}, top: 1024}
+	c := &Client{o: o, http: o.HTTPClient, own: map[string]ownLease{}}
 	c.o.Attempt = cmp.Or(o.Attempt, 10*time.Second)
 	c.o.Patience = cmp.Or(o.Patience, 5*time.Second)
 	c.o.UserAgent = cmp.Or(o.UserAgent, "lokt")
-	for text := range strings.SplitSeq(urls, ",") {
-		text = strings.TrimSpace(text)
-		if text == "" {
-			continue
-		}
+	for _, text := range strings.FieldsFunc(urls, func(r rune) bool { return r == ',' || r == ' ' }) {
 		u, err := url.Parse(text)
 		switch {
 		case err != nil:
@@ -152,6 +147,8 @@ type exchange struct {
 	looks  bool // it only reads: ClientOptions.Look is for it
 	once   bool // not to be sent again when it may have been carried out
 
+	invalid error // why it cannot be sent
+
 	// wait is how long the server may take on purpose; again, if set, is asked before each attempt for the body and
 	// the wait, which may have grown shorter.
 	wait  time.Duration
@@ -177,7 +174,7 @@ const (
 var errGarbage = errors.New("the answer is not one of loktd's")
 
 // do sends the request until it is answered, and has the answer read by into.
-func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body io.Reader) error) error {
+func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) error) error {
 	var failing time.Time // since when
 	var last error        // why the last attempt failed
 	pause := firstPause
@@ -192,10 +189,8 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(status int, body
 		}
 		at := first + try
 		retry, after, err := c.attempt(ctx, x, at, into)
-		if err == nil || !retry {
-			if !retry {
-				c.current.Store(at % uint32(len(c.urls))) //nolint:gosec // nobody has that many servers
-			}
+		if !retry {
+			c.current.Store(at % uint32(len(c.urls))) //nolint:gosec // nobody has that many servers
 			return err
 		}
 		if ctx.Err() != nil {
@@ -261,7 +256,7 @@ func ended(ctx context.Context, why error) error {
 
 // attempt sends the request once. It reports whether it may help to send it again, and when at the earliest.
 func (c *Client) attempt(
-	ctx context.Context, x *exchange, at uint32, into func(status int, body io.Reader) error,
+	ctx context.Context, x *exchange, at uint32, into func(body io.Reader) error,
 ) (retry bool, after time.Duration, err error) {
 	body, wait := x.body, x.wait
 	if x.again != nil {
@@ -303,7 +298,7 @@ func (c *Client) attempt(
 		if x.looks {
 			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: c.o.Attempt}
 		}
-		if err := into(resp.StatusCode, answer); err != nil {
+		if err := into(answer); err != nil {
 			if limited := (*RateLimitedError)(nil); errors.As(err, &limited) {
 				return true, limited.RetryAfter, limited
 			}
@@ -488,7 +483,10 @@ func notTrusted(err error) bool {
 // send sends a request until it is answered, and returns the answer, which is in the form of the API that it asks. A
 // check may refuse an answer.
 func send[T any](ctx context.Context, c *Client, x *exchange, checks ...func(*T) error) (answer T, err error) {
-	err = c.do(ctx, x, func(_ int, body io.Reader) error {
+	if x.invalid != nil {
+		return answer, x.invalid
+	}
+	err = c.do(ctx, x, func(body io.Reader) error {
 		data, err := io.ReadAll(body)
 		answer = *new(T) // an earlier attempt may have read a part
 		switch {

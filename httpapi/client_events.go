@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -37,12 +36,10 @@ func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, e
 // WaitEvents implements lokt.EventLog.
 func (c *Client) WaitEvents(ctx context.Context, after uint64) error {
 	for {
-		page, err := c.readEvents(ctx, &exchange{
-			method: http.MethodGet, path: "/v1/audit", wait: longPoll, patience: lokt.QueueTTL,
-			query: url.Values{
-				"after": {strconv.FormatUint(after, 10)}, "limit": {"1"}, "wait_ms": {longPollMillis},
-			},
-		})
+		x := &exchange{method: http.MethodGet, path: "/v1/audit"}
+		x.longPoll("after", after)
+		x.query.Set("limit", "1")
+		page, err := c.readEvents(ctx, x)
 		if err != nil || page.Newest > after {
 			return err
 		}

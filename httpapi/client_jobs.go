@@ -43,9 +43,6 @@ func NewJobs(urls string, o ClientOptions) (*JobsClient, error) {
 // Jobs returns a client of the same servers' scheduler. They share connections.
 func (c *Client) Jobs() *JobsClient { return &JobsClient{c} }
 
-// URL returns the server that is asked next, without a password.
-func (c *JobsClient) URL() string { return c.c.URL() }
-
 // Close closes connections that are not in use. The client can be used again.
 func (c *JobsClient) Close() error { return c.c.Close() }
 
@@ -55,19 +52,28 @@ func ask[T any](ctx context.Context, c *JobsClient, path string, query url.Value
 }
 
 // post sends a body and returns the answer.
-func post[T any](
-	ctx context.Context, c *JobsClient, path string, body any, edits ...func(*exchange),
-) (answer T, err error) {
-	x := &exchange{method: http.MethodPost, path: jobsPrefix + path}
-	if body != nil {
-		if x.body, err = form.Marshal(body); err != nil {
-			return answer, invalid("%v", err)
-		}
+func post[T any](ctx context.Context, c *JobsClient, path string, body any) (answer T, err error) {
+	text, err := form.Marshal(body)
+	if err != nil {
+		return answer, invalid("%v", err)
 	}
-	for _, edit := range edits {
-		edit(x)
-	}
-	return send[T](ctx, c.c, x)
+	return send[T](ctx, c.c, &exchange{method: http.MethodPost, path: jobsPrefix + path, body: text})
+}
+
+// order has something done.
+func (c *JobsClient) order(ctx context.Context, path string, body any) error {
+	_, err := post[okWire](ctx, c, path, body)
+	return err
+}
+
+// waiting returns what is sent again and again with what is left of its wait. The body can be written.
+func waiting(path string, body any, wait *time.Duration) *exchange {
+	until := time.Now().Add(*wait)
+	return &exchange{method: http.MethodPost, path: jobsPrefix + path, again: func() ([]byte, time.Duration) {
+		*wait = min(*wait, max(time.Until(until), 0))
+		text, _ := form.Marshal(body)
+		return text, *wait
+	}}
 }
 
 // nobody is an ID that nothing has.
@@ -89,7 +95,8 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 	if err != nil || !fit || !jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true)) {
 		return nil, jobs.ValidateSubmit(specs, math.MaxInt) // what else may be wrong the server knows better
 	}
-	answer, err := post[receiptsWire](ctx, c, "/jobs", nil, func(x *exchange) { x.body, x.once = text, unsafe })
+	x := &exchange{method: http.MethodPost, path: jobsPrefix + "/jobs", body: text, once: unsafe}
+	answer, err := send[receiptsWire](ctx, c.c, x)
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +108,6 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 
 // Cancel implements jobs.Submitter.
 func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.State, error) {
-	if err := jobs.ValidateReason(reason); err != nil {
-		return "", err
-	}
 	answer, err := post[okWire](ctx, c, jobPath(jobID)+"/cancel", reasonWire{reason})
 	return answer.State, err
 }
@@ -120,11 +124,8 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 	if a.RequestID == "" {
 		a.RequestID = lokt.NewLeaseID()
 	}
-	until := time.Now().Add(a.Wait)
-	x := &exchange{again: func() ([]byte, time.Duration) {
-		a.Wait = min(a.Wait, max(time.Until(until), 0))
-		return encodeRequest(a), a.Wait
-	}}
+	a.MaxUnits = int(min(int64(a.MaxUnits), mostInt))
+	x := waiting("/leases/request", &a, &a.Wait)
 	g, err := c.grant(ctx, x)
 	if err == nil || ctx.Err() == nil || !x.doubtful {
 		return g, err
@@ -132,7 +133,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	a.Wait, a.Types = 0, []string{"none." + a.RequestID} // nothing new is wanted
-	if g, err := c.grant(late, &exchange{body: encodeRequest(a)}); err == nil && g.Denied == nil {
+	if g, err := c.grant(late, waiting("/leases/request", &a, &a.Wait)); err == nil && g.Denied == nil {
 		return g, nil
 	}
 	return jobs.Grant{}, context.Cause(ctx)
@@ -141,15 +142,8 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 // lastLook is how long a request whose context has ended looks for a grant that came first.
 const lastLook = time.Second
 
-func encodeRequest(a jobs.Request) []byte {
-	a.MaxUnits = int(min(int64(a.MaxUnits), mostInt))
-	body, _ := form.Marshal(&a) // of checked texts and numbers
-	return body
-}
-
 // grant sends a request for a job.
 func (c *JobsClient) grant(ctx context.Context, x *exchange) (g jobs.Grant, err error) {
-	x.method, x.path = http.MethodPost, jobsPrefix+"/leases/request"
 	w, err := send(ctx, c.c, x, func(w *leaseAnswerWire) error {
 		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
 		case w.Denied != (w.Denial != nil), !w.Denied && (w.Lease == nil || w.Job == nil):
@@ -175,14 +169,7 @@ func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Hear
 	if err := b.Validate(); err != nil {
 		return jobs.HeartbeatAnswer{}, err
 	}
-	until := time.Now().Add(b.Wait)
-	answer, err := post[newsWire](ctx, c, leaseOf(b.LeaseID, "heartbeat"), nil, func(x *exchange) {
-		x.again = func() ([]byte, time.Duration) {
-			b.Wait = min(b.Wait, max(time.Until(until), 0))
-			body, _ := form.Marshal(&b) // it was checked
-			return body, b.Wait
-		}
-	})
+	answer, err := send[newsWire](ctx, c.c, waiting(leaseOf(b.LeaseID, "heartbeat"), &b, &b.Wait))
 	return answer.HeartbeatAnswer, err
 }
 
@@ -224,8 +211,7 @@ func (c *JobsClient) Report(ctx context.Context, p jobs.Progress) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	_, err := post[okWire](ctx, c, leaseOf(p.LeaseID, "report"), &p)
-	return err
+	return c.order(ctx, leaseOf(p.LeaseID, "report"), &p)
 }
 
 // Get implements jobs.Reader.
@@ -243,9 +229,6 @@ func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
 
 // List implements jobs.Reader.
 func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
-	if err := f.Validate(); err != nil {
-		return jobs.Page{}, err
-	}
 	q := values(map[string]any{"limit": f.Limit, "state": f.State, "type": f.Type, "tag": f.Tag, "after": f.After})
 	p, err := ask[jobs.Page](ctx, c, "/jobs", q)
 	p.Snapshot.Busy = nil
@@ -283,34 +266,23 @@ func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, e
 
 // Revoke implements jobs.Operator.
 func (c *JobsClient) Revoke(ctx context.Context, leaseID, reason string) error {
-	if err := jobs.ValidateReason(reason); err != nil {
-		return err
-	}
-	_, err := post[okWire](ctx, c, leaseOf(leaseID, "revoke"), reasonWire{reason})
-	return err
+	return c.order(ctx, leaseOf(leaseID, "revoke"), reasonWire{reason})
 }
 
 // Freeze implements jobs.Operator.
 func (c *JobsClient) Freeze(ctx context.Context, jobType string) error {
-	return c.freeze(ctx, "/freeze", jobType)
+	return c.order(ctx, "/freeze", typeWire{jobType})
 }
 
 // Unfreeze implements jobs.Operator.
 func (c *JobsClient) Unfreeze(ctx context.Context, jobType string) error {
-	return c.freeze(ctx, "/unfreeze", jobType)
-}
-
-func (c *JobsClient) freeze(ctx context.Context, path, jobType string) error {
-	if err := jobs.ValidateType(jobType); err != nil {
-		return err
-	}
-	_, err := post[okWire](ctx, c, path, typeWire{jobType})
-	return err
+	return c.order(ctx, "/unfreeze", typeWire{jobType})
 }
 
 // Cleanup implements jobs.Operator.
 func (c *JobsClient) Cleanup(ctx context.Context, days int) (int, error) {
-	answer, err := post[okWire](ctx, c, "/history/cleanup", nil, func(x *exchange) { x.query = daysQuery(days) })
+	x := &exchange{method: http.MethodPost, path: jobsPrefix + "/history/cleanup", query: daysQuery(days)}
+	answer, err := send[okWire](ctx, c.c, x)
 	if answer.Deleted == nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -14,9 +15,6 @@ import (
 
 // longPoll is how long one request of a client waits.
 const longPoll = 30 * time.Second
-
-// longPollMillis is how it is asked for.
-var longPollMillis = strconv.FormatInt(longPoll.Milliseconds(), 10)
 
 // leastPoll is how long one request for a claim waits at least, however short the time to live, unless the wait is
 // over.
@@ -32,16 +30,29 @@ const undoTimeout = 5 * time.Second
 // done so, and of which the answer was lost.
 var errOutcomeUnknown = errors.New("an answer was lost, and by now there is nothing to end")
 
+// longPoll has the server wait until there is something newer than what was seen.
+func (x *exchange) longPoll(name string, seen uint64) {
+	x.wait, x.patience = longPoll, lokt.QueueTTL
+	x.query = url.Values{name: {strconv.FormatUint(seen, 10)}, "wait_ms": {strconv.FormatInt(longPoll.Milliseconds(), 10)}}
+}
+
 // encode returns the body of a request. What cannot be written, text that is not UTF-8, the caller has refused.
 func encode(v any) []byte {
 	body, _ := lokt.Marshal(v)
 	return body
 }
 
-func lockPath(name string) string { return "/v1/locks/" + url.PathEscape(name) }
+// onLock returns a request about a lock.
+func onLock(method, name, rest string) *exchange {
+	return &exchange{method: method, path: "/v1/locks/" + url.PathEscape(name) + rest, invalid: lokt.ValidateName(name)}
+}
 
-func leasePath(name, publicID string) string {
-	return lockPath(name) + "/leases/" + url.PathEscape(publicID)
+// onLease returns a request about a lease, with its ID as proof.
+func onLease(method, name, leaseID string) *exchange {
+	x := onLock(method, name, "/leases/"+lokt.PublicID(leaseID))
+	x.header = map[string]string{headerLease: leaseID}
+	x.lease, x.invalid = leaseID, cmp.Or(x.invalid, checkLeaseID(leaseID))
+	return x
 }
 
 // Acquire implements lokt.Service. If ctx ends while the claim waits, it is taken back before Acquire returns, within
@@ -84,10 +95,8 @@ func (c *Client) acquire(
 ) (h lokt.Holder, x *exchange, err error) {
 	begun := time.Now()
 	over := false // the wait is: leave the queue
-	x = &exchange{
-		method: http.MethodPost, path: lockPath(claim.Name) + "/leases", lease: claim.LeaseID,
-		header: map[string]string{headerOperation: operation},
-	}
+	x = onLock(http.MethodPost, claim.Name, "/leases")
+	x.lease, x.header = claim.LeaseID, map[string]string{headerOperation: operation}
 	if claim.Wait != 0 {
 		x.patience = lokt.QueueTTL
 	}
@@ -143,26 +152,15 @@ func (c *Client) acquire(
 func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	t := lokt.Target{Name: claim.Name, LeaseID: claim.LeaseID, Owner: claim.Owner}
-	_, _ = send[releasedWire](ctx, c, &exchange{ // that it is gone already is as well
-		method: http.MethodDelete, path: leasePath(claim.Name, lokt.PublicID(claim.LeaseID)), query: targetValues(t),
-		lease:  claim.LeaseID,
-		header: map[string]string{headerLease: claim.LeaseID, headerCancels: operation},
-	})
+	x := onLease(http.MethodDelete, claim.Name, claim.LeaseID)
+	x.query = targetValues(lokt.Target{Owner: claim.Owner})
+	x.header[headerCancels] = operation
+	_, _ = send[releasedWire](ctx, c, x) // that it is gone already is as well
 }
 
 // Renew implements lokt.Service. It is never sent again after ctx has ended.
 func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
-	if err := lokt.ValidateName(r.Name); err != nil {
-		return lokt.Holder{}, err
-	}
-	if err := checkLeaseID(r.LeaseID); err != nil {
-		return lokt.Holder{}, err
-	}
-	x := &exchange{
-		method: http.MethodPut, path: leasePath(r.Name, lokt.PublicID(r.LeaseID)), lease: r.LeaseID,
-		header: map[string]string{headerLease: r.LeaseID},
-	}
+	x := onLease(http.MethodPut, r.Name, r.LeaseID)
 	if r.Owner != nil {
 		x.body = encode(renewWire{r.Owner})
 	}
@@ -184,21 +182,14 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 
 // Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.
 func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
-	if err := lokt.ValidateName(t.Name); err != nil {
-		return nil, err
-	}
-	x := &exchange{method: http.MethodDelete, path: lockPath(t.Name) + "/leases", query: targetValues(t), lease: t.LeaseID}
+	x := onLease(http.MethodDelete, t.Name, t.LeaseID)
 	switch {
 	case t.LeaseID == "":
+		x = onLock(http.MethodDelete, t.Name, "/leases")
 	case isPublicID(t.LeaseID) && (t.Force || t.Stale):
-		x.path = leasePath(t.Name, t.LeaseID)
-	default:
-		if err := checkLeaseID(t.LeaseID); err != nil {
-			return nil, err
-		}
-		x.path = leasePath(t.Name, lokt.PublicID(t.LeaseID))
-		x.header = map[string]string{headerLease: t.LeaseID}
+		x = onLock(http.MethodDelete, t.Name, "/leases/"+t.LeaseID)
 	}
+	x.query, x.lease = targetValues(t), t.LeaseID
 	was, lasting := c.lasting(t.LeaseID)
 	answer, err := send[releasedWire](ctx, c, x)
 	gone := (*lokt.GoneError)(nil)
@@ -231,14 +222,13 @@ func (c *Client) certain(x *exchange, err error) error {
 
 // Freeze implements lokt.Service.
 func (c *Client) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.Freeze, error) {
-	if err := lokt.ValidateName(name); err != nil {
-		return lokt.Freeze{}, err
-	}
 	if f.TTL < 0 {
 		return lokt.Freeze{}, invalid("TTL %v is negative", f.TTL)
 	}
 	f = lokt.Freeze{ID: f.ID, Owner: f.Owner, Reason: f.Reason, TTL: f.TTL}
-	return c.freeze(ctx, &exchange{method: http.MethodPut, path: lockPath(name) + "/freeze", body: encode(f)})
+	x := onLock(http.MethodPut, name, "/freeze")
+	x.body = encode(f)
+	return c.freeze(ctx, x)
 }
 
 // freeze sends a request that is answered with a freeze.
@@ -255,20 +245,15 @@ func (c *Client) freeze(ctx context.Context, x *exchange) (lokt.Freeze, error) {
 
 // Unfreeze implements lokt.Service.
 func (c *Client) Unfreeze(ctx context.Context, t lokt.Target) (lokt.Freeze, error) {
-	if err := lokt.ValidateName(t.Name); err != nil {
-		return lokt.Freeze{}, err
-	}
-	x := &exchange{method: http.MethodDelete, path: lockPath(t.Name) + "/freeze", query: targetValues(t)}
+	x := onLock(http.MethodDelete, t.Name, "/freeze")
+	x.query = targetValues(t)
 	f, err := c.freeze(ctx, x)
 	return f, c.certain(x, err)
 }
 
 // Prune implements lokt.Service.
 func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error) {
-	if err := lokt.ValidateName(name); err != nil {
-		return nil, err
-	}
-	answer, err := send[prunedWire](ctx, c, &exchange{method: http.MethodPost, path: lockPath(name) + "/prune"})
+	answer, err := send[prunedWire](ctx, c, onLock(http.MethodPost, name, "/prune"))
 	for i := range answer.Removed {
 		c.claim(&answer.Removed[i].Holder.Claim)
 	}
@@ -277,10 +262,9 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 
 // Get implements lokt.Service.
 func (c *Client) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
-	if err := lokt.ValidateName(name); err != nil {
-		return lokt.Snapshot{}, err
-	}
-	return c.get(ctx, &exchange{method: http.MethodGet, path: lockPath(name), looks: true})
+	x := onLock(http.MethodGet, name, "")
+	x.looks = true
+	return c.get(ctx, x)
 }
 
 func (c *Client) get(ctx context.Context, x *exchange) (lokt.Snapshot, error) {
@@ -336,14 +320,10 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 
 // Wait implements lokt.Service. It does not look at the watch's lease ID.
 func (c *Client) Wait(ctx context.Context, w lokt.Watch) error {
-	if err := lokt.ValidateName(w.Name); err != nil {
-		return err
-	}
 	for {
-		s, err := c.get(ctx, &exchange{
-			method: http.MethodGet, path: lockPath(w.Name), wait: longPoll, patience: lokt.QueueTTL,
-			query: url.Values{"seen": {strconv.FormatUint(w.Seen, 10)}, "wait_ms": {longPollMillis}},
-		})
+		x := onLock(http.MethodGet, w.Name, "")
+		x.longPoll("seen", w.Seen)
+		s, err := c.get(ctx, x)
 		if err != nil || s.Lock.Revision != w.Seen {
 			return err
 		}

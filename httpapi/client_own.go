@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"maps"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -83,15 +84,11 @@ func (c *Client) lasting(leaseID string) (lokt.Holder, bool) {
 	return l.holder, ok && l.holder.Token != 0 && (l.ends.IsZero() || time.Now().Before(l.ends))
 }
 
-// tidy forgets leases that ended long ago without a word, when there are many. The client is locked.
+// tidy forgets leases that ended long ago without a word, now and then. The client is locked.
 func (c *Client) tidy() {
-	if len(c.own) < c.top {
-		return
+	if len(c.own)%1024 == 0 {
+		maps.DeleteFunc(c.own, func(_ string, l ownLease) bool {
+			return !l.ends.IsZero() && time.Since(l.ends) > time.Minute
+		})
 	}
-	for public, l := range c.own {
-		if !l.ends.IsZero() && time.Since(l.ends) > time.Minute {
-			delete(c.own, public)
-		}
-	}
-	c.top = max(1024, 2*len(c.own))
 }

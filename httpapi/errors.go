@@ -138,7 +138,6 @@ func (c *call) problem(err error) problem {
 	var blocked *lokt.BlockedError
 	var gone *lokt.GoneError
 	var notOwner *lokt.NotOwnerError
-	var limited *RateLimitedError
 	switch {
 	case errors.As(err, &blocked):
 		p.Lock, p.Now, p.Freeze, p.Holders = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders
@@ -147,37 +146,34 @@ func (c *call) problem(err error) problem {
 		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, gone.Holders
 	case errors.As(err, &notOwner):
 		p.Lock, p.Freeze, p.Guard, p.Holders = notOwner.Name, notOwner.Freeze, notOwner.Guard, notOwner.Holders
-	case errors.As(err, &limited):
-		p.RetryAfter = max(limited.RetryAfter, time.Millisecond)
 	case k.code == "internal":
 		p.Detail = ""
-	case k.code == "unavailable", k.code == "full":
-		p.RetryAfter = time.Second
 	}
+	p.RetryAfter = k.again(err)
 	return p
+}
+
+// again returns after what time it may help to ask again; 0 if that is not known.
+func (k *errorKind) again(err error) time.Duration {
+	var limited *RateLimitedError
+	switch {
+	case errors.As(err, &limited):
+		return max(limited.RetryAfter, time.Millisecond)
+	case k.code == "unavailable", k.code == "full":
+		return time.Second
+	}
+	return 0
 }
 
 // failLocks answers with an error of the locks API.
 func (c *call) failLocks(err error) {
 	p := c.problem(err)
 	p.RequestID = c.id
-	h := c.Header()
-	if p.Status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", "Bearer")
-	}
-	if p.RetryAfter > 0 {
-		h.Set("Retry-After", wholeSeconds(p.RetryAfter))
-	}
-	h.Set("Content-Type", "application/problem+json")
+	c.Header().Set("Content-Type", "application/problem+json")
 	if errors.Is(c.answer(p.Status, p), errCrowded) {
 		p.Holders, p.Ahead = nil, nil
 		_ = c.answer(p.Status, p) // if it cannot be written nobody is there to read it
 	}
-}
-
-// wholeSeconds returns a duration as the header Retry-After has it.
-func wholeSeconds(d time.Duration) string {
-	return strconv.FormatInt(max(int64((d+time.Second-1)/time.Second), 1), 10)
 }
 
 // reasonHeader says more than the code: of a lease that was not found, where it is known, of what is not allowed, and of
@@ -187,17 +183,9 @@ const reasonHeader = "Lokt-Reason"
 // failJobs answers with an error of the scheduler's API.
 func (c *call) failJobs(k errorKind, err error) {
 	h := c.Header()
-	var limited *RateLimitedError
 	switch {
-	case k.status == http.StatusUnauthorized:
-		h.Set("WWW-Authenticate", "Bearer")
-	case errors.As(err, &limited):
-		h.Set("Retry-After", wholeSeconds(limited.RetryAfter))
-	case k.status == http.StatusServiceUnavailable:
-		h.Set("Retry-After", "1")
-		if errors.Is(err, syscall.ENOSPC) { // other reasons may name files
-			h.Set(reasonHeader, syscall.ENOSPC.Error())
-		}
+	case k.status == http.StatusServiceUnavailable && errors.Is(err, syscall.ENOSPC): // other reasons may name files
+		h.Set(reasonHeader, syscall.ENOSPC.Error())
 	case errors.Is(err, jobs.ErrRevoked):
 		h.Set(reasonHeader, "revoked")
 	case errors.Is(err, ErrForbidden):

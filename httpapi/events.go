@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -14,22 +15,12 @@ import (
 // heartbeat is how often a stream without events says that it is alive.
 const heartbeat = 15 * time.Second
 
-// eventsRoutes returns the routes of events.
-func eventsRoutes(s *server) []route {
-	return only(s.Events != nil, ErrNoEvents, []route{
-		{pattern: "GET /v1/audit", scope: ScopeRead, serve: (*call).audit},
-		{pattern: "GET /v1/events", scope: ScopeRead, serve: (*call).stream},
-	})
-}
-
 // eventQuery reads which events are asked for.
 func (q *query) eventQuery() lokt.EventQuery {
 	e := lokt.EventQuery{
 		After: q.uint("after"), Before: q.uint("before"), Name: q.Get("name"), Prefix: q.Get("prefix"), Owner: q.Get("owner"),
-		Since: q.time("since"), Until: q.time("until"), Limit: lokt.MaxEvents, Latest: q.bool("latest"),
-	}
-	if limit := q.uint("limit"); limit > 0 && limit < lokt.MaxEvents {
-		e.Limit = int(limit)
+		Since: q.time("since"), Until: q.time("until"), Latest: q.bool("latest"),
+		Limit: int(min(cmp.Or(q.uint("limit"), lokt.MaxEvents), lokt.MaxEvents)), //nolint:gosec // bounded
 	}
 	for _, t := range q.Values["type"] {
 		if len(t) > 64 || len(e.Types) >= 64 {
@@ -38,17 +29,17 @@ func (q *query) eventQuery() lokt.EventQuery {
 		}
 		e.Types = append(e.Types, lokt.EventType(t))
 	}
-	if q.err == nil && e.Name != "" {
-		q.err = lokt.ValidateName(e.Name)
+	if e.Name != "" {
+		q.err = cmp.Or(q.err, lokt.ValidateName(e.Name))
 	}
-	if q.err == nil {
-		q.err = lokt.ValidatePrefix(e.Prefix)
-	}
-	if q.err == nil && e.Owner != "" {
-		if q.err = checkOwner(lokt.Owner{ID: e.Owner}); !strings.Contains(e.Owner, "/") { // it names no caller
+	q.err = cmp.Or(q.err, lokt.ValidatePrefix(e.Prefix))
+	if e.Owner != "" {
+		q.err = cmp.Or(q.err, checkOwner(lokt.Owner{ID: e.Owner}))
+		if !strings.Contains(e.Owner, "/") { // it names no caller
 			e.Owner = string(q.c.view()) + e.Owner
 		}
 	}
+	q.err = cmp.Or(q.err, q.c.may(ScopeRead, e.Name)) // the caller may ask for those of other locks only
 	return e
 }
 
@@ -77,19 +68,13 @@ func (c *call) audit() error {
 	if q.err != nil {
 		return q.err
 	}
-	if err := c.may(ScopeRead, e.Name); err != nil { // it may ask for those of other locks only
-		return err
-	}
 	page, _, err := c.readEvents(c.r.Context(), e)
 	if err == nil && wait > 0 && q.Has("after") && page.Newest <= e.After {
 		if err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Events.WaitEvents(ctx, e.After) }); err == nil {
 			page, _, err = c.readEvents(c.r.Context(), e)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return c.answer(http.StatusOK, page)
+	return c.reply(page, err)
 }
 
 // stream answers with server-sent events, from the present on, or from the event after the one that the client saw
@@ -108,9 +93,6 @@ func (c *call) stream() error {
 	}
 	if q.err != nil {
 		return q.err
-	}
-	if err := c.may(ScopeRead, e.Name); err != nil { // it may ask for those of other locks only
-		return err
 	}
 	free, err := c.s.streams.take(c.who())
 	if err != nil {
@@ -177,10 +159,8 @@ func (st *eventStream) run(ctx context.Context) error {
 		if err := st.write(page, last); err != nil {
 			return nil //nolint:nilerr // who cannot be written to has gone
 		}
-		if !page.More {
-			if err := st.wait(ctx, page.Newest); err != nil {
-				return nil //nolint:nilerr // the stream ends when its client goes, or the server does
-			}
+		if !page.More && st.wait(ctx, page.Newest) != nil {
+			return nil // the stream ends when its client goes, or the server does
 		}
 		if !st.still() {
 			return nil
@@ -234,21 +214,14 @@ func (st *eventStream) send(text []byte) error {
 	return http.NewResponseController(st.c).Flush()
 }
 
-// wait returns nil when there are events after newest, and keeps the connection alive meanwhile.
+// wait returns nil when there are events after newest. After a while it returns in any case, and says that the
+// connection is alive.
 func (st *eventStream) wait(ctx context.Context, newest uint64) error {
-	for {
-		nap, cancel := context.WithTimeout(ctx, heartbeat)
-		err := st.c.s.Events.WaitEvents(nap, max(newest, st.query.After))
-		over := nap.Err() != nil
-		cancel()
-		if err == nil || ctx.Err() != nil || !over {
-			return err
-		}
-		if !st.still() {
-			return ErrUnauthenticated
-		}
-		if err := st.send([]byte(": alive\n\n")); err != nil {
-			return err
-		}
+	nap, cancel := context.WithTimeout(ctx, heartbeat)
+	defer cancel()
+	err := st.c.s.Events.WaitEvents(nap, max(newest, st.query.After))
+	if err != nil && ctx.Err() == nil && nap.Err() != nil {
+		return st.send([]byte(": alive\n\n"))
 	}
+	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"runtime"
@@ -27,37 +26,24 @@ const jobsPrefix = "/api/system/scheduler"
 // jobsRoutes returns the scheduler's routes.
 func jobsRoutes() []route {
 	const lease = "POST /leases/{lease_id}/"
-	worker := []string{"worker_id"}
 	all := []route{
-		{pattern: "POST /jobs", scope: ScopeSubmit, body: bodyNeeded, serve: (*call).submit},
-		{pattern: "GET /jobs", scope: ScopeRead, serve: (*call).listJobs},
-		{pattern: "GET /jobs/{job_id}", scope: ScopeRead, serve: (*call).getJob},
-		{pattern: "POST /jobs/{job_id}/cancel", scope: ScopeSubmit, body: bodyOptional, serve: with((*call).cancelJob)},
-		{
-			pattern: "POST /leases/request", scope: ScopeWork, body: bodyNeeded, denies: true,
-			serve: with((*call).request, worker...),
-		},
-		{
-			pattern: "POST /leases/heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true,
-			serve: with((*call).heartbeatAll, "worker_id", "lease_ids"),
-		},
-		{
-			pattern: lease + "heartbeat", scope: ScopeWork, body: bodyNeeded, keeps: true,
-			serve: with((*call).heartbeat, worker...),
-		},
-		{
-			pattern: lease + "complete", scope: ScopeWork, body: bodyNeeded, keeps: true,
-			serve: with((*call).complete, "worker_id", "status"),
-		},
-		{pattern: lease + "report", scope: ScopeWork, body: bodyNeeded, serve: with((*call).report, worker...)},
-		{pattern: lease + "revoke", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).revoke)},
-		{pattern: "GET /status", scope: ScopeRead, serve: (*call).getStatus},
-		{pattern: "GET /workers", scope: ScopeRead, serve: (*call).workers},
-		{pattern: "GET /history/stats", scope: ScopeRead, serve: (*call).stats},
-		{pattern: "GET /history/decisions", scope: ScopeRead, serve: (*call).decisions},
-		{pattern: "POST /history/cleanup", scope: ScopeAdmin, serve: (*call).cleanup},
-		{pattern: "POST /freeze", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).freezeType)},
-		{pattern: "POST /unfreeze", scope: ScopeAdmin, body: bodyOptional, serve: with((*call).unfreezeType)},
+		{"POST /jobs", ScopeSubmit, body, (*call).submit},
+		{"GET /jobs", ScopeRead, 0, (*call).listJobs},
+		{"GET /jobs/{job_id}", ScopeRead, 0, (*call).getJob},
+		{"POST /jobs/{job_id}/cancel", ScopeSubmit, body | optional, with((*call).cancelJob)},
+		{"POST /leases/request", ScopeWork, body | denies, with((*call).request, "worker_id")},
+		{"POST /leases/heartbeat", ScopeWork, body | keeps, with((*call).heartbeatAll, "worker_id", "lease_ids")},
+		{lease + "heartbeat", ScopeWork, body | keeps, with((*call).heartbeat, "worker_id")},
+		{lease + "complete", ScopeWork, body | keeps, with((*call).complete, "worker_id", "status")},
+		{lease + "report", ScopeWork, body, with((*call).report, "worker_id")},
+		{lease + "revoke", ScopeAdmin, body | optional, with((*call).revoke)},
+		{"GET /status", ScopeRead, 0, (*call).getStatus},
+		{"GET /workers", ScopeRead, 0, (*call).workers},
+		{"GET /history/stats", ScopeRead, 0, (*call).stats},
+		{"GET /history/decisions", ScopeRead, 0, (*call).decisions},
+		{"POST /history/cleanup", ScopeAdmin, 0, (*call).cleanup},
+		{"POST /freeze", ScopeAdmin, body | optional, with((*call).freezeType)},
+		{"POST /unfreeze", ScopeAdmin, body | optional, with((*call).unfreezeType)},
 	}
 	for i, r := range all {
 		all[i].pattern = strings.Replace(r.pattern, " ", " "+jobsPrefix, 1)
@@ -65,30 +51,21 @@ func jobsRoutes() []route {
 	return all
 }
 
-// with serves requests with a body of which nothing is to be checked but what its type says, and that what is needed
-// is there.
+// with serves requests with a body of which nothing is to be checked but what its type says, and, of the scheduler, that
+// what is needed is there.
 func with[Q any](serve func(c *call, q *Q) (any, error), needed ...string) func(*call) error {
 	return func(c *call) error {
-		q := new(Q)
-		if err := c.fields(q, needed, nil); err != nil {
+		q, err := new(Q), error(nil)
+		if c.scheduled() {
+			err = c.fields(q, needed, nil)
+		} else {
+			err = c.decode(q)
+		}
+		if err != nil {
 			return err
 		}
 		return c.reply(serve(c, q))
 	}
-}
-
-// reply answers with a value as the scheduler's wire has it, unless there is an error.
-func (c *call) reply(v any, err error) error {
-	if err != nil {
-		return err
-	}
-	body, written := v.(jsontext.Value)
-	if !written {
-		if body, err = form.Marshal(v); err != nil {
-			return err
-		}
-	}
-	return c.send(http.StatusOK, body)
 }
 
 // fields reads the request's body into what v points to. What is wrong with its fields is the error; only those that
@@ -331,61 +308,41 @@ func (c *call) getJob() error {
 func (c *call) seesLeases() bool { return c.may(ScopeAdmin, "") == nil }
 
 func (c *call) listJobs() error {
-	q, err := c.parameters()
+	limit, err := c.number("limit", jobs.DefaultList)
 	if err != nil {
 		return err
 	}
-	f := jobs.Filter{
-		Limit: jobs.DefaultList, State: jobs.State(q.Get("state")),
+	q := c.r.URL.Query()
+	p, err := c.s.Jobs.List(c.ctx, jobs.Filter{
+		Limit: min(max(limit, 1), jobs.MaxList), State: jobs.State(q.Get("state")),
 		Type: q.Get("type"), Tag: q.Get("tag"), After: q.Get("after"),
-	}
-	if q.Has("limit") {
-		n, err := queryInt(q, "limit")
-		if err != nil && !errors.Is(err, strconv.ErrRange) {
-			return err
-		}
-		f.Limit = min(max(n, 1), jobs.MaxList)
-	}
-	p, err := c.s.Jobs.List(c.ctx, f)
+	})
 	w := toPage(&p, c.seesLeases())
 	w.Snapshot.Busy = new(busyRating())
 	return c.reply(w, err)
 }
 
-// parameters returns those of the query.
-func (c *call) parameters() (url.Values, error) {
+// number returns a parameter of the query that is an integer. With a value for when it is absent, one that no int holds
+// counts as the nearest; otherwise either is an error.
+func (c *call) number(name string, absent int) (int, error) {
 	q, err := url.ParseQuery(c.r.URL.RawQuery)
-	if err != nil {
-		return nil, invalidAt("value_error", "Query should be key=value pairs, percent-encoded")
-	}
-	return q, nil
-}
-
-// queryInt returns a parameter that is an integer. With one that no int holds it returns the nearest, and an error that
-// wraps strconv.ErrRange.
-func queryInt(q url.Values, name string) (int, error) {
-	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
 	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return int(n), fmt.Errorf("%w: %w", invalidAt("int_parsing_size", "Input is too large", name), strconv.ErrRange)
 	case err != nil:
+		return 0, invalidAt("value_error", "Query should be key=value pairs, percent-encoded")
+	case q.Has(name):
+	case absent == 0:
+		return 0, invalidAt("missing", "Field required", name)
+	default:
+		return absent, nil
+	}
+	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
+	switch far := errors.Is(err, strconv.ErrRange); {
+	case far && absent == 0:
+		return 0, invalidAt("int_parsing_size", "Input is too large", name)
+	case err != nil && !far:
 		return 0, invalidAt("int_parsing", "Input should be a valid integer, unable to parse string as an integer", name)
 	}
 	return int(n), nil
-}
-
-// days returns how many days of history are asked for. Without a default it must be said.
-func (c *call) days(absent int) (int, error) {
-	q, err := c.parameters()
-	switch {
-	case err != nil:
-		return 0, err
-	case q.Has("days"):
-		return queryInt(q, "days")
-	case absent == 0:
-		return 0, invalidAt("missing", "Field required", "days")
-	}
-	return absent, nil
 }
 
 func (c *call) getStatus() error {
@@ -400,8 +357,8 @@ func (c *call) workers() error {
 }
 
 func (c *call) stats() error {
-	days, err := c.days(jobs.DefaultDays)
-	if err != nil && !errors.Is(err, strconv.ErrRange) { // that many days are too many in any case
+	days, err := c.number("days", jobs.DefaultDays)
+	if err != nil {
 		return err
 	}
 	s, err := c.s.Jobs.Stats(c.ctx, days)
@@ -409,8 +366,8 @@ func (c *call) stats() error {
 }
 
 func (c *call) decisions() error {
-	days, err := c.days(jobs.DefaultDays)
-	if err != nil && !errors.Is(err, strconv.ErrRange) {
+	days, err := c.number("days", jobs.DefaultDays)
+	if err != nil {
 		return err
 	}
 	d, err := c.s.Jobs.Decisions(c.ctx, days)
@@ -418,7 +375,7 @@ func (c *call) decisions() error {
 }
 
 func (c *call) cleanup() error {
-	days, err := c.days(0)
+	days, err := c.number("days", 0)
 	if err != nil {
 		return err
 	}

@@ -36,12 +36,7 @@ func writeTime(enc *jsontext.Encoder, t time.Time) error {
 	if t.IsZero() {
 		return enc.WriteToken(jsontext.Null)
 	}
-	return enc.WriteValue(appendTime(enc.AvailableBuffer(), t))
-}
-
-// appendTime appends a quoted time.
-func appendTime(b []byte, t time.Time) []byte {
-	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000Z"`)
+	return enc.WriteValue(t.UTC().AppendFormat(enc.AvailableBuffer(), `"2006-01-02T15:04:05.000Z"`))
 }
 
 // inMillis reports whether the duration that a pointer shows is in milliseconds.
@@ -100,11 +95,11 @@ type reader struct {
 // newReader returns a reader, for a pool.
 func newReader() any {
 	r := new(reader)
-	const text, texts = "a valid string", "a valid list"
+	const text = "a valid string"
 	r.options = json.WithUnmarshalers(json.JoinUnmarshalers(
 		kind[string](r, '"', "string_type", text), kind[jobs.Priority](r, '"', "string_type", text),
 		kind[jobs.State](r, '"', "string_type", text), kind[bool](r, 't', "bool_type", "a valid boolean"),
-		kind[[]string](r, '[', "list_type", texts), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.spec),
+		json.UnmarshalFromFunc(r.strings), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.spec),
 		json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float), json.UnmarshalFromFunc(r.duration),
 		json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value),
 	))
@@ -200,29 +195,17 @@ const maxNesting = 200
 // bounded refuses JSON that is nested too deep, or has a number that a float64 cannot hold: most programs could not
 // cope.
 func bounded(body []byte) error {
-	depth := 0
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
-		case c == '"':
-			for i++; body[i] != '"'; i++ {
-				if body[i] == '\\' {
-					i++
-				}
-			}
-		case c == '[' || c == '{':
-			if depth++; depth > maxNesting {
-				return &jsontext.SyntacticError{ByteOffset: int64(i), Err: errors.New("it is nested too deep")}
-			}
-		case c == ']' || c == '}':
-			depth--
-		case c == '-' || c >= '0' && c <= '9':
-			begin := i
-			for i++; i < len(body) && strings.IndexByte("+-.0123456789Ee", body[i]) >= 0; i++ { //nolint:revive // it only counts
-			}
-			if f, err := strconv.ParseFloat(string(body[begin:i]), 64); err != nil || math.IsInf(f, 0) {
-				return &jsontext.SyntacticError{ByteOffset: int64(begin), Err: errors.New("the number is too large")}
-			}
-			i--
+	in := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true))
+	for t, err := in.ReadToken(); err == nil; t, err = in.ReadToken() { // up to its end: all of it has been read before
+		if in.StackDepth() > maxNesting {
+			return &jsontext.SyntacticError{ByteOffset: in.InputOffset() - 1, Err: errors.New("it is nested too deep")}
+		}
+		if t.Kind() != '0' {
+			continue
+		}
+		if _, err := t.Float(); err != nil {
+			at := in.InputOffset() - int64(len(t.String()))
+			return &jsontext.SyntacticError{ByteOffset: at, Err: errors.New("the number is too large")}
 		}
 	}
 	return nil
@@ -360,6 +343,37 @@ func (r *reader) value(dec *jsontext.Decoder, v *jsontext.Value) error {
 	return json.UnmarshalDecode(dec, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
 }
 
+// list reads a list, element by element.
+func (r *reader) list(dec *jsontext.Decoder, element func(n int) error) error {
+	ok, err := r.is(dec, '[', "list_type", "a valid list")
+	if !ok {
+		return err
+	}
+	_, err = dec.ReadToken()
+	for n := 0; err == nil && dec.PeekKind() != ']'; n++ {
+		err = element(n)
+	}
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	return err
+}
+
+// strings reads a list of texts.
+func (r *reader) strings(dec *jsontext.Decoder, all *[]string) error {
+	return r.list(dec, func(int) error {
+		ok, err := r.is(dec, '"', "string_type", "a valid string")
+		if !ok {
+			return err
+		}
+		t, err := dec.ReadToken()
+		if err == nil {
+			*all = append(*all, t.String())
+		}
+		return err
+	})
+}
+
 // spec has the library read a job of a list, field by field.
 func (r *reader) spec(dec *jsontext.Decoder, s *jobs.Spec) error {
 	if dec.PeekKind() != '{' {
@@ -373,25 +387,16 @@ func (r *reader) spec(dec *jsontext.Decoder, s *jobs.Spec) error {
 
 // specs reads a list of jobs, as far as it may be long.
 func (r *reader) specs(dec *jsontext.Decoder, all *[]jobs.Spec) error {
-	ok, err := r.is(dec, '[', "list_type", "a valid list")
-	if !ok {
-		return err
-	}
-	_, err = dec.ReadToken()
-	for n := 0; err == nil && dec.PeekKind() != ']'; n++ {
+	return r.list(dec, func(n int) error {
 		if n >= jobs.MaxSubmit {
-			if err = dec.SkipValue(); n == jobs.MaxSubmit {
+			if n == jobs.MaxSubmit {
 				r.add("too_long", fmt.Sprintf("List should have at most %d items", jobs.MaxSubmit), "jobs")
 			}
-			continue
+			return dec.SkipValue()
 		}
 		*all = append(*all, jobs.Spec{})
-		err = json.UnmarshalDecode(dec, &(*all)[n])
-	}
-	if err == nil {
-		_, err = dec.ReadToken()
-	}
-	return err
+		return json.UnmarshalDecode(dec, &(*all)[n])
+	})
 }
 
 // The JSON of locks is that of package lokt.
@@ -426,11 +431,7 @@ func (c *call) decode(v any) error {
 
 // member names a member of a body as people do: "owner.id".
 func member(p jsontext.Pointer) string {
-	var names []string
-	for name := range p.Tokens() {
-		names = append(names, name)
-	}
-	return clipped(cmp.Or(strings.Join(names, "."), "body"))
+	return clipped(cmp.Or(strings.ReplaceAll(strings.TrimPrefix(string(p), "/"), "/", "."), "body"))
 }
 
 // clipped returns what may be repeated of a text that a client sent: it need not get back all that it sends.

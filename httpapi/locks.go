@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/lokt-dev/lokt"
 )
 
@@ -23,23 +25,41 @@ const (
 // maxWithin is how many leases a claim may be made within.
 const maxWithin = 100
 
-// locksRoutes returns the routes of the locks API. Who holds something must not lose it because others, or he himself,
+// locksRoutes returns the routes but those of the scheduler. Who holds something must not lose it because others, or he himself,
 // asked for too much under the same name, so what keeps a lease or ends it is answered all the same.
-func locksRoutes(s *server) []route {
-	return only(s.Locks != nil, errNoLocks, []route{
-		{pattern: "GET /v1/locks", scope: ScopeRead, serve: (*call).listLocks},
-		{pattern: "GET /v1/locks/{name}", scope: ScopeRead, serve: (*call).getLock},
-		{pattern: "POST /v1/locks/{name}/leases", scope: ScopeLock, body: bodyNeeded, serve: (*call).acquire},
-		{
-			pattern: "PUT /v1/locks/{name}/leases/{id}", scope: ScopeLock, body: bodyOptional, keeps: true,
-			serve: (*call).renew,
-		},
-		{pattern: "DELETE /v1/locks/{name}/leases/{id}", scope: ScopeLock, keeps: true, serve: (*call).releaseOne},
-		{pattern: "DELETE /v1/locks/{name}/leases", scope: ScopeLock, serve: (*call).releaseAll},
-		{pattern: "POST /v1/locks/{name}/prune", scope: ScopeLock, serve: (*call).prune},
-		{pattern: "PUT /v1/locks/{name}/freeze", scope: ScopeLock, body: bodyNeeded, serve: (*call).freeze},
-		{pattern: "DELETE /v1/locks/{name}/freeze", scope: ScopeLock, serve: (*call).unfreeze},
-	})
+func locksRoutes() []route {
+	return []route{
+		{"GET " + openAPIPath, "", 0, (*call).openAPI},
+		{"GET /v1/about", "", 0, (*call).about},
+		{"GET /v1/audit", ScopeRead, 0, (*call).audit},
+		{"GET /v1/events", ScopeRead, 0, (*call).stream},
+		{"GET /v1/locks", ScopeRead, 0, (*call).listLocks},
+		{"GET /v1/locks/{name}", ScopeRead, 0, (*call).getLock},
+		{"POST /v1/locks/{name}/leases", ScopeLock, body, (*call).acquire},
+		{"PUT /v1/locks/{name}/leases/{id}", ScopeLock, body | optional | keeps, with((*call).renew)},
+		{"DELETE /v1/locks/{name}/leases/{id}", ScopeLock, keeps, (*call).releaseOne},
+		{"DELETE /v1/locks/{name}/leases", ScopeLock, 0, (*call).releaseAll},
+		{"POST /v1/locks/{name}/prune", ScopeLock, 0, (*call).prune},
+		{"PUT /v1/locks/{name}/freeze", ScopeLock, body, with((*call).freeze)},
+		{"DELETE /v1/locks/{name}/freeze", ScopeLock, 0, (*call).unfreeze},
+	}
+}
+
+// reply answers with a value, unless there is an error.
+func (c *call) reply(v any, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case !c.scheduled():
+		return c.answer(http.StatusOK, v)
+	}
+	body, written := v.(jsontext.Value)
+	if !written {
+		if body, err = form.Marshal(v); err != nil {
+			return err
+		}
+	}
+	return c.send(http.StatusOK, body)
 }
 
 // answer answers with a value in the JSON form of package lokt.
@@ -98,10 +118,7 @@ func (c *call) getLock() error {
 			snap, err = c.s.Locks.Get(c.ctx, name)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return c.answer(http.StatusOK, c.lock(snap))
+	return c.reply(c.lock(snap), err)
 }
 
 // listLocks answers with the locks that the caller may look at. It writes them as it reads them.
@@ -116,7 +133,8 @@ func (c *call) listLocks() error {
 	}
 	c.Header().Set("Content-Type", "application/json")
 	c.Header().Set("Cache-Control", "no-store")
-	out, before := bufio.NewWriterSize(c, 16<<10), `{"locks":[` // the last flush tells of errors
+	out, between := bufio.NewWriterSize(c, 16<<10), "" // the last flush tells of errors
+	_, _ = out.WriteString(`{"locks":[`)
 	for snap, err := range c.s.Locks.List(c.ctx, f) {
 		var entry lockWire
 		switch {
@@ -135,14 +153,11 @@ func (c *call) listLocks() error {
 			return err
 		}
 		c.writeDeadline()
-		_, _ = out.WriteString(before)
+		_, _ = out.WriteString(between)
 		if _, err := out.Write(text); err != nil {
 			return err
 		}
-		before = ","
-	}
-	if before != "," {
-		_, _ = out.WriteString(before)
+		between = ","
 	}
 	c.writeDeadline()
 	_, _ = out.WriteString("]}\n")
@@ -261,15 +276,13 @@ func (c *call) acquire() error {
 	}
 	over := errors.Is(err, errWaitOver) || errors.Is(err, lokt.ErrWithdrawn) // a client that has not given up asks again
 	switch {
-	case err == nil:
-		h = c.view().own(h, claim.LeaseID)
-		return c.answer(http.StatusOK, grantWire{Holder: &h})
 	case over && q.Stay:
 		return c.answer(http.StatusAccepted, grantWire{Queued: true, ID: lokt.PublicID(claim.LeaseID)})
 	case over:
 		return errBusy
 	}
-	return err
+	h = c.view().own(h, claim.LeaseID)
+	return c.reply(grantWire{Holder: &h}, err)
 }
 
 // MaxPlaces is how many places in one lock's queue a caller may have whom a Gate tells from others: places outlive the
@@ -332,20 +345,16 @@ type renewWire struct {
 	Owner *lokt.Owner `json:"owner,omitzero"`
 }
 
-func (c *call) renew() error {
-	var q renewWire
-	if err := c.decode(&q); err != nil {
-		return err
-	}
+func (c *call) renew(q *renewWire) (any, error) {
 	leaseID, err := c.leaseOf()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r := lokt.Renewal{Name: c.r.PathValue("name"), LeaseID: leaseID}
 	if q.Owner != nil {
 		owner, err := c.view().stored(*q.Owner)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		r.Owner = &owner
 	}
@@ -354,17 +363,14 @@ func (c *call) renew() error {
 		r.Owner = another
 		h, err = c.s.Locks.Renew(c.ctx, r)
 	}
-	if err != nil {
-		return err
-	}
 	h = c.view().own(h, leaseID)
-	return c.answer(http.StatusOK, grantWire{Holder: &h})
+	return grantWire{Holder: &h}, err
 }
 
 // takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the
 // caller names but was put on record by another caller, or without any. The lease ID is what proves ownership: a token
 // can be replaced by one of another name while its holds last.
-func takenByAnother(q renewWire, r lokt.Renewal, err error) *lokt.Owner {
+func takenByAnother(q *renewWire, r lokt.Renewal, err error) *lokt.Owner {
 	var gone *lokt.GoneError
 	if q.Owner == nil || !errors.As(err, &gone) || gone.Cause != "" {
 		return nil
@@ -390,14 +396,11 @@ type releasedWire struct {
 // release ends what the target says.
 func (c *call) release(t lokt.Target) error {
 	ended, err := c.s.Locks.Release(c.ctx, t)
-	if err != nil {
-		return err
-	}
 	var answer releasedWire
 	for _, h := range ended {
 		answer.Released = append(answer.Released, c.view().own(h, c.r.Header.Get(headerLease)))
 	}
-	return c.answer(http.StatusOK, answer)
+	return c.reply(answer, err)
 }
 
 // releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is
@@ -481,13 +484,10 @@ type prunedWire struct {
 
 func (c *call) prune() error {
 	removed, err := c.s.Locks.Prune(c.ctx, c.r.PathValue("name"))
-	if err != nil {
-		return err
-	}
 	for i := range removed {
 		removed[i].Holder = c.view().own(removed[i].Holder, "")
 	}
-	return c.answer(http.StatusOK, prunedWire{removed})
+	return c.reply(prunedWire{removed}, err)
 }
 
 // freezeWire is a freeze that was made, or ended.
@@ -495,23 +495,17 @@ type freezeWire struct {
 	Freeze *lokt.Freeze `json:"freeze"`
 }
 
-func (c *call) freeze() error {
-	var f lokt.Freeze
-	if err := c.decode(&f); err != nil {
-		return err
+func (c *call) freeze(q *lokt.Freeze) (any, error) {
+	if len(q.ID) > lokt.MaxIDLen {
+		return nil, invalid("id has more than %d bytes", lokt.MaxIDLen)
 	}
-	if len(f.ID) > lokt.MaxIDLen {
-		return invalid("id has more than %d bytes", lokt.MaxIDLen)
+	owner, err := c.view().stored(q.Owner)
+	if err != nil {
+		return nil, err
 	}
-	f = lokt.Freeze{ID: f.ID, Owner: f.Owner, Reason: f.Reason, TTL: f.TTL} // the rest is the server's to say
-	var err error
-	if f.Owner, err = c.view().stored(f.Owner); err != nil {
-		return err
-	}
-	if f, err = c.s.Locks.Freeze(c.ctx, c.r.PathValue("name"), f); err != nil {
-		return err
-	}
-	return c.answer(http.StatusOK, freezeWire{c.view().freeze(&f)})
+	f := lokt.Freeze{ID: q.ID, Owner: owner, Reason: q.Reason, TTL: q.TTL} // the rest is the server's to say
+	f, err = c.s.Locks.Freeze(c.ctx, c.r.PathValue("name"), f)
+	return freezeWire{c.view().freeze(&f)}, err
 }
 
 func (c *call) unfreeze() error {
@@ -520,10 +514,7 @@ func (c *call) unfreeze() error {
 		return err
 	}
 	f, err := c.s.Locks.Unfreeze(c.ctx, t)
-	if err != nil {
-		return err
-	}
-	return c.answer(http.StatusOK, freezeWire{c.view().freeze(&f)})
+	return c.reply(freezeWire{c.view().freeze(&f)}, err)
 }
 
 // checkOwner refuses an owner that no claim could have.

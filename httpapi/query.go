@@ -47,17 +47,15 @@ func (q *query) uint(name string) uint64 {
 
 // bool returns a truth value, or false if it is absent. A name alone is true.
 func (q *query) bool(name string) bool {
-	if !q.Has(name) {
-		return false
+	text := q.Get(name)
+	if text == "" {
+		return q.Has(name)
 	}
-	switch q.Get(name) {
-	case "", "true", "1":
-		return true
-	case "false", "0":
-	default:
+	is, err := strconv.ParseBool(text)
+	if err != nil {
 		q.wrong(name, "true or false")
 	}
-	return false
+	return is
 }
 
 // wait returns how long the request may wait.
@@ -107,16 +105,11 @@ func targetValues(t lokt.Target) url.Values {
 func values(named map[string]any) url.Values {
 	v := url.Values{}
 	for name, value := range named {
-		switch x := value.(type) {
-		case time.Time:
-			value = x.UTC().Format(time.RFC3339Nano)
-			if x.IsZero() {
-				continue
-			}
-		default:
-			if reflect.ValueOf(x).IsZero() {
-				continue
-			}
+		if reflect.ValueOf(value).IsZero() {
+			continue
+		}
+		if t, is := value.(time.Time); is {
+			value = t.UTC().Format(time.RFC3339Nano)
 		}
 		v.Set(name, fmt.Sprint(value))
 	}

@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -109,7 +108,6 @@ type Caller interface {
 // Request is what Observe is told of a request that has been answered.
 type Request struct {
 	ID       string        // the request ID, which the answer carries in X-Request-Id
-	Method   string        // as in Pattern, or "other"
 	Pattern  string        // the route, as "GET /v1/locks/{name}"; empty if there is none
 	Caller   string        // who asked, if there is a Gate
 	Status   int           // 499 if the client hung up before it was answered
@@ -138,22 +136,21 @@ type server struct {
 type route struct {
 	pattern string
 	scope   Scope // that the caller must have, for the lock in the path if there is one; empty if none
-	body    bodyRule
-	keeps   bool // it keeps a lease, or ends it: it is answered however often its caller asks
-	denies  bool // who asks too often is denied, with 200, and not answered with an error
+	rules   rules
 
 	// serve answers. An error that it returns before it has written anything is answered by fail; after that, it breaks
 	// the connection, so that the client sees that the answer is not complete.
 	serve func(c *call) error
 }
 
-// bodyRule says whether a route reads a body.
-type bodyRule int
+// rules say what is special about a route.
+type rules int
 
 const (
-	bodyNone bodyRule = iota
-	bodyOptional
-	bodyNeeded
+	body     rules = 1 << iota // it reads a body
+	optional                   // which may be missing
+	keeps                      // it keeps a lease, or ends it: it is answered however often its caller asks
+	denies                     // who asks too often is denied, with 200, and not answered with an error
 )
 
 // NewHandler returns the handler of all routes. Paths are taken as they are: nothing is redirected. Requests that a
@@ -173,14 +170,14 @@ func NewHandler(c Config) http.Handler {
 		claims:  claims{running: map[string][]*attempt{}, takenBack: map[string]bool{}},
 	}
 	s.readers.New = newReader
-	s.routes = slices.Concat(aboutRoutes(), locksRoutes(s), eventsRoutes(s))
+	s.routes = locksRoutes()
 	if s.Jobs != nil {
 		s.routes = append(s.routes, jobsRoutes()...)
 	}
 	for _, r := range s.routes {
 		s.mux.HandleFunc(r.pattern, func(w http.ResponseWriter, req *http.Request) {
-			call := w.(*call) // see ServeHTTP
-			call.r, call.routed, call.pattern = req, true, r.pattern
+			call := w.(*refusal).call // see ServeHTTP
+			call.r, call.pattern = req, r.pattern
 			if err := call.serve(&r); err != nil {
 				call.fail(err)
 			}
@@ -189,15 +186,17 @@ func NewHandler(c Config) http.Handler {
 	return s
 }
 
-// only returns the routes, which answer with the error where the server has not what they are about.
-func only(there bool, missing error, routes []route) []route {
-	for i := range routes {
-		if !there {
-			routes[i].serve = func(*call) error { return missing }
-		}
-	}
-	return routes
+// refusal is what the mux answers with where there is no route: that there is none, or for other methods only, or a
+// redirection.
+type refusal struct {
+	call   *call
+	header http.Header
+	status int
 }
+
+func (f *refusal) Header() http.Header         { return f.header }
+func (f *refusal) WriteHeader(status int)      { f.status = status }
+func (f *refusal) Write(p []byte) (int, error) { return len(p), nil }
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -219,20 +218,17 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	if err := c.enter(); err != nil {
-		c.routed = true
 		c.fail(err)
 		return
 	}
-	s.mux.ServeHTTP(c, r)
-	if c.routed {
-		return
-	}
-	c.routed = true
+	refused := &refusal{call: c, header: http.Header{}}
+	s.mux.ServeHTTP(refused, r)
 	switch {
+	case c.pattern != "":
 	case c.often != nil:
 		c.fail(c.often)
-	case c.refused.status == http.StatusMethodNotAllowed:
-		allow := c.refused.header.Get("Allow")
+	case refused.status == http.StatusMethodNotAllowed:
+		allow := refused.header.Get("Allow")
 		if c.scheduled() { // it answers HEAD, too, but its contract does not tell
 			allow = strings.Replace(allow, "GET, HEAD", "GET", 1)
 		}
@@ -262,34 +258,11 @@ type call struct {
 	takesBody bool // and not only a query
 	arrived   bool // the body has been read to its end
 
-	// Before a route was found, it is the mux that answers: that there is none, or for other methods only, or a
-	// redirection.
-	routed  bool
-	refused struct {
-		header http.Header
-		status int
-	}
-
 	in []byte // the body
-}
-
-// Header implements http.ResponseWriter.
-func (c *call) Header() http.Header {
-	if c.routed {
-		return c.ResponseWriter.Header()
-	}
-	if c.refused.header == nil {
-		c.refused.header = http.Header{}
-	}
-	return c.refused.header
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (c *call) WriteHeader(status int) {
-	if !c.routed {
-		c.refused.status = status
-		return
-	}
 	if c.status == 0 && status >= 200 {
 		c.status = status
 	}
@@ -298,9 +271,6 @@ func (c *call) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter.
 func (c *call) Write(p []byte) (int, error) {
-	if !c.routed {
-		return len(p), nil
-	}
 	if c.status == 0 {
 		c.status = http.StatusOK
 	}
@@ -338,7 +308,7 @@ func (c *call) enter() error {
 
 // serve answers a request for the route.
 func (c *call) serve(r *route) error {
-	if c.often != nil && !r.keeps && !r.denies {
+	if c.often != nil && r.rules&(keeps|denies) == 0 {
 		return c.often
 	}
 	if r.scope != "" {
@@ -346,17 +316,23 @@ func (c *call) serve(r *route) error {
 			return err
 		}
 	}
-	if c.often != nil && r.denies {
+	if c.often != nil && r.rules&denies != 0 {
 		return c.tooOften()
 	}
-	if r.body != bodyNone {
+	if r.rules&body != 0 {
 		c.takesBody = true
 		if err := c.read(); err != nil {
 			return err
 		}
-		if r.body == bodyOptional && (len(c.in) == 0 || string(bytes.TrimSpace(c.in)) == "null") {
+		if r.rules&optional != 0 && (len(c.in) == 0 || string(bytes.TrimSpace(c.in)) == "null") {
 			c.in = []byte("{}")
 		}
+	}
+	switch is := func(prefix string) bool { return strings.HasPrefix(c.r.URL.Path, prefix) }; {
+	case c.s.Locks == nil && is("/v1/locks"):
+		return errNoLocks
+	case c.s.Events == nil && (is("/v1/audit") || is("/v1/events")):
+		return ErrNoEvents
 	}
 	c.bound()
 	defer func() { c.done() }()
@@ -408,6 +384,12 @@ func (c *call) fail(err error) {
 	if k.status == http.StatusInternalServerError {
 		c.s.Log.Error("request failed", "request_id", c.id, "route", c.pattern, "error", c.reason)
 	}
+	if k.status == http.StatusUnauthorized {
+		c.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if after := k.again(err); after > 0 {
+		c.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
+	}
 	if c.scheduled() {
 		c.failJobs(k, err)
 	} else {
@@ -420,12 +402,8 @@ func (s *server) observe(c *call, took time.Duration) {
 	if s.Observe == nil {
 		return
 	}
-	method, _, routed := strings.Cut(c.pattern, " ")
-	if !routed {
-		method = "other"
-	}
 	s.Observe(Request{
-		ID: c.id, Method: method, Pattern: c.pattern, Caller: c.who(), Status: cmp.Or(c.status, http.StatusOK),
+		ID: c.id, Pattern: c.pattern, Caller: c.who(), Status: cmp.Or(c.status, http.StatusOK),
 		Duration: took, Bytes: c.bytes, Reason: c.reason,
 	})
 }
@@ -437,7 +415,5 @@ func RequestID(r *http.Request) string {
 	if given != "" && len(given) <= 64 && strings.Trim(given, fit) == "" {
 		return given
 	}
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // documented never to fail
-	return hex.EncodeToString(b[:])
+	return fmt.Sprintf("%016x", rand.Uint64())
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -149,32 +150,34 @@ func TestNoCallerMayHaveMoreThanItsShareOfStreams(t *testing.T) {
 
 // Promise S-183.
 func TestNoCallerFillsTheQueueOfALockForAllOthers(t *testing.T) {
-	handler := httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New()), Gate: byToken{}})
-	ask := func(token, lease string, wait time.Duration) (status int, body string) {
-		r := httptest.NewRequest(http.MethodPost, "/v1/locks/x/leases", strings.NewReader(fmt.Sprintf(
-			`{"lease_id":%q,"owner":{"id":"o"},"ttl_ms":600000,"wait_ms":%d,"stay":%t}`, lease, wait.Milliseconds(), wait > 0)))
-		r.Header.Set("Authorization", token)
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		return w.Code, w.Body.String()
-	}
-	lease := func(n int) string { return fmt.Sprintf("%032x", n) }
-	if status, body := ask("owner", lease(0), 0); status != http.StatusOK {
-		t.Fatal(status, body)
-	}
-	for n := 1; n <= httpapi.MaxPlaces; n++ {
-		if status, body := ask("greedy", lease(n), time.Millisecond); status != http.StatusAccepted {
-			t.Fatal(n, status, body)
+	synctest.Test(t, func(t *testing.T) {
+		handler := httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New()), Gate: byToken{}})
+		ask := func(token, lease string, wait time.Duration) (status int, body string) {
+			r := httptest.NewRequest(http.MethodPost, "/v1/locks/x/leases", strings.NewReader(fmt.Sprintf(
+				`{"lease_id":%q,"owner":{"id":"o"},"ttl_ms":600000,"wait_ms":%d,"stay":%t}`, lease, wait.Milliseconds(), wait > 0)))
+			r.Header.Set("Authorization", token)
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w.Code, w.Body.String()
 		}
-	}
-	if status, body := ask("greedy", lease(httpapi.MaxPlaces+1), time.Millisecond); status != http.StatusTooManyRequests || !strings.Contains(body, `"full"`) {
-		t.Error("who has so many places is answered ", status, body)
-	}
-	if status, body := ask("greedy", lease(1), time.Millisecond); status != http.StatusAccepted {
-		t.Error("who has a place is answered ", status, body)
-	}
-	if status, body := ask("modest", strings.Repeat("f", 32), time.Millisecond); status != http.StatusAccepted {
-		t.Error("another caller is answered ", status, body)
-	}
+		lease := func(n int) string { return fmt.Sprintf("%032x", n) }
+		if status, body := ask("owner", lease(0), 0); status != http.StatusOK {
+			t.Fatal(status, body)
+		}
+		for n := 1; n <= httpapi.MaxPlaces; n++ {
+			if status, body := ask("greedy", lease(n), time.Millisecond); status != http.StatusAccepted {
+				t.Fatal(n, status, body)
+			}
+		}
+		if status, body := ask("greedy", lease(httpapi.MaxPlaces+1), time.Millisecond); status != http.StatusTooManyRequests || !strings.Contains(body, `"full"`) {
+			t.Error("who has so many places is answered ", status, body)
+		}
+		if status, body := ask("greedy", lease(1), time.Millisecond); status != http.StatusAccepted {
+			t.Error("who has a place is answered ", status, body)
+		}
+		if status, body := ask("modest", strings.Repeat("f", 32), time.Millisecond); status != http.StatusAccepted {
+			t.Error("another caller is answered ", status, body)
+		}
+	})
 }

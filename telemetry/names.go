@@ -40,16 +40,16 @@ const (
 // lock.
 const Overflow = "(other)"
 
-// counters returns the names and descriptions of the counters, and the type of events that each counts. Queued and
-// Contention count events of waiting as well, and StaleCleaned what was found stale on request.
-func counters() []struct {
+// counter is the name and description of a counter, and the type of events that it counts.
+type counter struct {
 	name, help string
 	event      lokt.EventType
-} {
-	return []struct {
-		name, help string
-		event      lokt.EventType
-	}{
+}
+
+// counters returns all of them. Queued and Contention count events of waiting as well, and StaleCleaned what was found
+// stale on request.
+func counters() []counter {
+	return []counter{
 		{Acquired, "Claims granted.", lokt.EventAcquire},
 		{Released, "Holds given back.", lokt.EventRelease},
 		{HeartbeatRenewed, "Holds renewed.", lokt.EventRenew},

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -25,30 +26,27 @@ type instruments struct {
 func (r *Recorder) instrument(p metric.MeterProvider) (err error) {
 	meter := p.Meter(scope)
 	in := &instruments{counters: map[string]metric.Int64ObservableCounter{}}
-	fail := func(name string) error { return fmt.Errorf("instrument %s: %w", name, err) }
 	var observables []metric.Observable
+	var errs []error
+	made := func(err error, observed ...metric.Observable) {
+		observables, errs = append(observables, observed...), append(errs, err)
+	}
 	for _, c := range counters() {
-		if in.counters[c.name], err = meter.Int64ObservableCounter(c.name, metric.WithDescription(c.help)); err != nil {
-			return fail(c.name)
-		}
-		observables = append(observables, in.counters[c.name])
+		in.counters[c.name], err = meter.Int64ObservableCounter(c.name, metric.WithDescription(c.help))
+		made(err, in.counters[c.name])
 	}
-	if in.holder, err = meter.Int64ObservableGauge(HolderGauge, metric.WithDescription(holderHelp)); err != nil {
-		return fail(HolderGauge)
-	}
-	if in.queue, err = meter.Int64ObservableGauge(QueueLength, metric.WithDescription(queueHelp)); err != nil {
-		return fail(QueueLength)
-	}
+	in.holder, err = meter.Int64ObservableGauge(HolderGauge, metric.WithDescription(holderHelp))
+	made(err, in.holder)
+	in.queue, err = meter.Int64ObservableGauge(QueueLength, metric.WithDescription(queueHelp))
+	made(err, in.queue)
 	seconds, buckets := metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(bounds()...)
-	help := metric.WithDescription(holdHelp)
-	if in.hold, err = meter.Float64Histogram(HoldDuration, seconds, buckets, help); err != nil {
-		return fail(HoldDuration)
+	in.hold, err = meter.Float64Histogram(HoldDuration, seconds, buckets, metric.WithDescription(holdHelp))
+	made(err)
+	in.wait, err = meter.Float64Histogram(WaitDuration, seconds, buckets, metric.WithDescription(waitHelp))
+	made(err)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("make instruments: %w", err)
 	}
-	help = metric.WithDescription(waitHelp)
-	if in.wait, err = meter.Float64Histogram(WaitDuration, seconds, buckets, help); err != nil {
-		return fail(WaitDuration)
-	}
-	observables = append(observables, in.holder, in.queue)
 	r.otel = in
 	if in.registration, err = meter.RegisterCallback(r.collect, observables...); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -71,15 +69,4 @@ func (r *Recorder) collect(ctx context.Context, o metric.Observer) error {
 		o.ObserveInt64(r.otel.queue, int64(l.Waiting), just)
 	}
 	return err
-}
-
-// prepare makes the options with which values of the series are recorded.
-func (s *series) prepare() {
-	name := attribute.String(attrName, s.name)
-	s.recordHold = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(name))}
-	s.recordWait = map[string][]metric.RecordOption{}
-	for _, outcome := range outcomes() {
-		set := attribute.NewSet(name, attribute.String(attrOutcome, outcome))
-		s.recordWait[outcome] = []metric.RecordOption{metric.WithAttributeSet(set)}
-	}
 }

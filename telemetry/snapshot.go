@@ -14,24 +14,26 @@ import (
 
 // Histogram is a distribution of durations in seconds.
 type Histogram struct {
-	Bounds []float64 // upper bounds of the buckets, inclusive
+	Bounds []float64 // upper bounds of the buckets, inclusive; nil if there is nothing
 	Counts []int64   // per bucket, and one more for what is above all bounds; nil if there is nothing
 	Count  int64     // all together
 	Sum    float64
 }
 
-func (h *Histogram) add(d time.Duration, bounds []float64) {
+func (h *Histogram) add(d time.Duration) {
 	if h.Counts == nil {
-		h.Counts = make([]int64, len(bounds)+1)
+		h.Bounds = bounds()
+		h.Counts = make([]int64, len(h.Bounds)+1)
 	}
-	i, _ := slices.BinarySearch(bounds, d.Seconds())
+	i, _ := slices.BinarySearch(h.Bounds, d.Seconds())
 	h.Counts[i]++
 	h.Count++
 	h.Sum += d.Seconds()
 }
 
-func (h *Histogram) snapshot(bounds []float64) Histogram {
-	return Histogram{Bounds: bounds, Counts: slices.Clone(h.Counts), Count: h.Count, Sum: h.Sum}
+func (h Histogram) clone() Histogram {
+	h.Bounds, h.Counts = slices.Clone(h.Bounds), slices.Clone(h.Counts)
+	return h
 }
 
 // Snapshot is what a Recorder has counted up to a moment.
@@ -54,18 +56,17 @@ type LockSnapshot struct {
 // Snapshot returns what was counted so far. If Options.Service could not be asked, it is complete but for holders and
 // waiting claims, and the error says why.
 func (r *Recorder) Snapshot(ctx context.Context) (Snapshot, error) {
-	occupied, err := r.occupancies(ctx)
+	occupied, err := r.occupied(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.all()
-	snap := Snapshot{Counters: map[string]int64{}, Locks: make([]LockSnapshot, 0, len(all))}
+	snap := Snapshot{Counters: map[string]int64{}, Locks: make([]LockSnapshot, 0, len(r.series))}
 	for _, c := range counters() {
 		snap.Counters[c.name] = 0
 	}
-	for _, s := range all {
-		l := s.snapshot(slices.Clone(r.bounds))
-		if o := occupied[s.name]; o != nil {
-			l.Holders, l.Waiting = o.holders, o.waiting
+	for _, name := range slices.Sorted(maps.Keys(r.series)) {
+		l := r.series[name].clone()
+		if o := occupied[name]; o != nil {
+			l.Holders, l.Waiting = o.Holders, o.Waiting
 		}
 		for name, n := range l.Counters {
 			snap.Counters[name] += n
@@ -75,13 +76,10 @@ func (r *Recorder) Snapshot(ctx context.Context) (Snapshot, error) {
 	return snap, err
 }
 
-func (s *series) snapshot(bounds []float64) LockSnapshot {
-	l := LockSnapshot{
-		Name: s.name, Counters: maps.Clone(s.counts), Holds: s.holds.snapshot(bounds), LastHold: s.lastHold,
-		Waits: map[string]Histogram{},
-	}
-	for outcome, h := range s.waits {
-		l.Waits[outcome] = h.snapshot(bounds)
+func (l LockSnapshot) clone() LockSnapshot {
+	l.Counters, l.Holds, l.Waits = maps.Clone(l.Counters), l.Holds.clone(), maps.Clone(l.Waits)
+	for outcome, h := range l.Waits {
+		l.Waits[outcome] = h.clone()
 	}
 	return l
 }
@@ -91,8 +89,8 @@ func (r *Recorder) Counter(name string) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var n int64
-	for _, s := range r.all() {
-		n += s.counts[name]
+	for _, s := range r.series {
+		n += s.Counters[name]
 	}
 	return n
 }
@@ -102,44 +100,20 @@ func (r *Recorder) Counter(name string) int64 {
 // "lock.NAME.queue_length" (an int64), and whether there is such a value: a free lock has no holder. It goes by the
 // events, or asks Options.Service.
 func (r *Recorder) Gauge(name string) (value any, ok bool) {
-	lock, metric, ok := cutGauge(name)
-	if !ok {
-		return nil, false
-	}
-	if metric == "hold_duration_ms" {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		s := r.series[lock]
-		if s == nil || s.holds.Counts == nil {
-			return nil, false
+	s, err := r.Snapshot(context.Background())
+	for _, l := range s.Locks {
+		metric, of := strings.CutPrefix(name, "lock."+l.Name+".")
+		switch {
+		case !of:
+		case metric == "hold_duration_ms" && l.Holds.Count > 0:
+			return l.LastHold.Milliseconds(), true
+		case metric == "queue_length" && err == nil:
+			return int64(l.Waiting), true
+		case metric == "holder" && err == nil && len(l.Holders) > 0:
+			return slices.Min(slices.Collect(maps.Keys(l.Holders))), true
 		}
-		return s.lastHold.Milliseconds(), true
 	}
-	occupied, err := r.occupancies(context.Background())
-	o := occupied[lock]
-	switch {
-	case err != nil || o == nil:
-		return nil, false
-	case metric == "queue_length":
-		return int64(o.waiting), true
-	case len(o.holders) == 0:
-		return nil, false
-	}
-	return slices.Min(slices.Collect(maps.Keys(o.holders))), true
-}
-
-// cutGauge takes "lock.NAME.METRIC" apart. The name may have dots.
-func cutGauge(name string) (lock, metric string, ok bool) {
-	rest, ok := strings.CutPrefix(name, "lock.")
-	i := strings.LastIndexByte(rest, '.')
-	if !ok || i <= 0 {
-		return "", "", false
-	}
-	switch lock, metric = rest[:i], rest[i+1:]; metric {
-	case "holder", "hold_duration_ms", "queue_length":
-		return lock, metric, true
-	}
-	return "", "", false
+	return nil, false
 }
 
 // promName returns the name of a metric in Prometheus's text.
@@ -158,41 +132,39 @@ func (r *Recorder) WriteText(ctx context.Context, w io.Writer) error {
 }
 
 func (s Snapshot) write(w *promtext.Writer) {
-	type sampler = func(w *promtext.Writer, name string, l *LockSnapshot)
-	// family writes what samples does for each lock, if that is anything.
-	family := func(name, kind, help string, samples sampler) {
-		var part promtext.Writer
-		for i := range s.Locks {
-			samples(&part, name, &s.Locks[i])
-		}
-		if len(part.Bytes()) > 0 {
-			w.Family(name, kind, help)
-			w.Append(&part)
-		}
-	}
 	for _, c := range counters() {
-		family(promName(c.name)+"_total", promtext.Counter, c.help, func(w *promtext.Writer, name string, l *LockSnapshot) {
+		name := promName(c.name) + "_total"
+		w.Family(name, promtext.Counter, c.help)
+		for _, l := range s.Locks {
 			if n, there := l.Counters[c.name]; there {
 				w.Sample(name, float64(n), attrName, l.Name)
 			}
-		})
+		}
 	}
-	family(promName(HolderGauge), promtext.Gauge, holderHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+	name := promName(HolderGauge)
+	w.Family(name, promtext.Gauge, holderHelp)
+	for _, l := range s.Locks {
 		for _, holder := range slices.Sorted(maps.Keys(l.Holders)) {
 			w.Sample(name, float64(l.Holders[holder]), attrHolder, holder, attrName, l.Name)
 		}
-	})
-	family(promName(QueueLength), promtext.Gauge, queueHelp, func(w *promtext.Writer, name string, l *LockSnapshot) {
+	}
+	name = promName(QueueLength)
+	w.Family(name, promtext.Gauge, queueHelp)
+	for _, l := range s.Locks {
 		w.Sample(name, float64(l.Waiting), attrName, l.Name)
-	})
-	holds := func(w *promtext.Writer, name string, l *LockSnapshot) { l.Holds.write(w, name, attrName, l.Name) }
-	family(promName(HoldDuration)+"_seconds", promtext.Histogram, holdHelp, holds)
-	waits := func(w *promtext.Writer, name string, l *LockSnapshot) {
+	}
+	name = promName(HoldDuration) + "_seconds"
+	w.Family(name, promtext.Histogram, holdHelp)
+	for _, l := range s.Locks {
+		l.Holds.write(w, name, attrName, l.Name)
+	}
+	name = promName(WaitDuration) + "_seconds"
+	w.Family(name, promtext.Histogram, waitHelp)
+	for _, l := range s.Locks {
 		for _, outcome := range outcomes() {
 			l.Waits[outcome].write(w, name, attrName, l.Name, attrOutcome, outcome)
 		}
 	}
-	family(promName(WaitDuration)+"_seconds", promtext.Histogram, waitHelp, waits)
 }
 
 func (h Histogram) write(w *promtext.Writer, name string, labels ...string) {

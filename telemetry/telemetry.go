@@ -27,10 +27,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/lokt-dev/lokt"
@@ -63,30 +63,16 @@ type Options struct {
 type Recorder struct {
 	o       Options
 	otel    *instruments              // nil without a MeterProvider
-	bounds  []float64                 // of the histograms
 	counted map[lokt.EventType]string // which counter counts events of a type
 
 	mu     sync.Mutex
-	series map[string]*series
-	other  *series // of all locks beyond MaxNames; nil until there is one
+	series map[string]*LockSnapshot // by name, without holders and waiters; Overflow is of all locks beyond MaxNames
 	leases map[string]lease
-}
-
-// series is what is counted for one lock.
-type series struct {
-	name     string
-	counts   map[string]int64 // by name of the counter
-	holds    Histogram
-	waits    map[string]*Histogram // by outcome
-	lastHold time.Duration
-
-	recordHold []metric.RecordOption            // made once: they are not free
-	recordWait map[string][]metric.RecordOption // by outcome
 }
 
 // lease is a hold, or a claim in the queue.
 type lease struct {
-	in      *series
+	in      *LockSnapshot
 	holder  string
 	expires time.Time // by this process's clock; zero if not
 	waiting bool
@@ -95,17 +81,14 @@ type lease struct {
 // New returns a recorder. It fails only if the meter provider does.
 func New(o Options) (*Recorder, error) {
 	o.MaxNames = cmp.Or(max(o.MaxNames, 0), DefaultMaxNames)
-	r := &Recorder{o: o, bounds: bounds(), series: map[string]*series{}, leases: map[string]lease{}}
-	r.counted = map[lokt.EventType]string{}
+	r := &Recorder{o: o, counted: map[lokt.EventType]string{}, series: map[string]*LockSnapshot{}, leases: map[string]lease{}}
 	for _, c := range counters() {
 		if c.event != "" {
 			r.counted[c.event] = c.name
 		}
 	}
 	if o.MeterProvider != nil {
-		if err := r.instrument(o.MeterProvider); err != nil {
-			return nil, err
-		}
+		return r, r.instrument(o.MeterProvider)
 	}
 	return r, nil
 }
@@ -137,92 +120,66 @@ func (r *Recorder) observe(e *lokt.Event) {
 		counter = StaleCleaned
 	}
 	if counter != "" {
-		s.counts[counter]++
-	}
-	if e.Type == lokt.EventRelease || e.Type == lokt.EventForceBreak {
-		held = millis(e, lokt.ExtraHeld)
+		s.Counters[counter]++
 	}
 	switch e.Type {
 	case lokt.EventAcquire, lokt.EventRenew:
-		r.holds(s, e)
+		l := lease{in: s, holder: e.Owner.ID}
+		if !e.Expires.IsZero() {
+			l.expires = time.Now().Add(e.Expires.Sub(e.Time))
+		}
+		r.remember(e.LeaseID, l)
 	case lokt.EventWait:
 		waited, end = r.waits(s, e)
-	case lokt.EventRelease, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventAutoPrune, lokt.EventLost,
-		lokt.EventMismatch:
+	case lokt.EventRelease, lokt.EventForceBreak:
+		held = millis(e, lokt.ExtraHeld)
+		fallthrough
+	case lokt.EventStaleBreak, lokt.EventAutoPrune, lokt.EventLost, lokt.EventMismatch:
 		delete(r.leases, e.LeaseID)
 	}
 	if held >= 0 {
-		s.holds.add(held, r.bounds)
-		s.lastHold = held
+		s.Holds.add(held)
+		s.LastHold = held
 	}
 	if waited >= 0 {
-		if s.waits[end] == nil {
-			s.waits[end] = &Histogram{}
-		}
-		s.waits[end].add(waited, r.bounds)
+		waits := s.Waits[end]
+		waits.add(waited)
+		s.Waits[end] = waits
 	}
 	r.mu.Unlock()
 	if r.otel == nil {
 		return
 	}
+	name := attribute.String(attrName, s.Name)
 	if held >= 0 {
-		r.otel.hold.Record(context.Background(), held.Seconds(), s.recordHold...)
+		r.otel.hold.Record(context.Background(), held.Seconds(), metric.WithAttributes(name))
 	}
 	if waited >= 0 {
-		r.otel.wait.Record(context.Background(), waited.Seconds(), s.recordWait[end]...)
+		outcome := attribute.String(attrOutcome, end)
+		r.otel.wait.Record(context.Background(), waited.Seconds(), metric.WithAttributes(name, outcome))
 	}
 }
 
 // seriesOf returns what is counted for the name. The recorder is locked.
-func (r *Recorder) seriesOf(name string) *series {
+func (r *Recorder) seriesOf(name string) *LockSnapshot {
+	if r.series[name] == nil && len(r.series) >= r.o.MaxNames {
+		name = Overflow
+	}
 	s := r.series[name]
-	switch {
-	case s != nil:
-		return s
-	case len(r.series) < r.o.MaxNames:
-		s = r.newSeries(name)
+	if s == nil {
+		s = &LockSnapshot{Name: name, Waits: map[string]Histogram{}}
+		s.Counters = map[string]int64{Broken: 0, StaleDetected: 0} // alarms see a rise only of what was there before
 		r.series[name] = s
-		return s
-	case r.other == nil:
-		r.other = r.newSeries(Overflow)
-	}
-	return r.other
-}
-
-// all returns the series, by name. The recorder is locked.
-func (r *Recorder) all() []*series {
-	all := slices.Collect(maps.Values(r.series))
-	if r.other != nil {
-		all = append(all, r.other)
-	}
-	slices.SortFunc(all, func(a, b *series) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-func (r *Recorder) newSeries(name string) *series {
-	s := &series{name: name, waits: map[string]*Histogram{}}
-	s.counts = map[string]int64{Broken: 0, StaleDetected: 0} // alarms see a rise only of what was there before
-	if r.otel != nil {
-		s.prepare()
 	}
 	return s
 }
 
-// holds notes that the event's lease holds the lock. The recorder is locked.
-func (r *Recorder) holds(s *series, e *lokt.Event) {
-	l := lease{in: s, holder: e.Owner.ID}
-	if !e.Expires.IsZero() {
-		l.expires = time.Now().Add(e.Expires.Sub(e.Time))
-	}
-	r.remember(e.LeaseID, l)
-}
-
 // waits notes what the event says about a waiting claim, and returns for how long it waited if that is over. The
 // recorder is locked.
-func (r *Recorder) waits(s *series, e *lokt.Event) (waited time.Duration, end string) {
+func (r *Recorder) waits(s *LockSnapshot, e *lokt.Event) (waited time.Duration, end string) {
 	end = e.Extra[lokt.ExtraOutcome]
 	if end == "started" {
-		s.counts[Queued]++
+		s.Counters[Queued]++
 		r.remember(e.LeaseID, lease{in: s, waiting: true})
 		return -1, ""
 	}
@@ -233,7 +190,7 @@ func (r *Recorder) waits(s *series, e *lokt.Event) (waited time.Duration, end st
 		return -1, ""
 	}
 	if end == "timeout" || end == "deadlock" {
-		s.counts[Contention]++
+		s.Counters[Contention]++
 	}
 	return millis(e, lokt.ExtraWaited), end
 }
@@ -251,11 +208,7 @@ func (r *Recorder) remember(leaseID string, l lease) {
 // expire forgets holds whose time is over. The recorder is locked.
 func (r *Recorder) expire() {
 	now := time.Now()
-	for id, l := range r.leases {
-		if !l.expires.IsZero() && now.After(l.expires) {
-			delete(r.leases, id)
-		}
-	}
+	maps.DeleteFunc(r.leases, func(_ string, l lease) bool { return !l.expires.IsZero() && now.After(l.expires) })
 }
 
 // millis returns the event's extra of that key, a number of milliseconds; -1 if there is none.
@@ -267,52 +220,37 @@ func millis(e *lokt.Event, key string) time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// occupancy is who holds a lock and how many wait for it.
-type occupancy struct {
-	holders map[string]int
-	waiting int
-}
-
-// add adds a holder. Those of locks without a series of their own cannot be told from each other.
-func (o *occupancy) add(s *series, holder string) {
-	if o.holders == nil {
-		o.holders = map[string]int{}
-	}
-	if _, in := o.holders[holder]; s.name == Overflow || !in && len(o.holders) >= maxHolders {
+// held adds a holder. Those of locks without a series of their own cannot be told from each other.
+func (l *LockSnapshot) held(holder string) {
+	if _, in := l.Holders[holder]; l.Name == Overflow || !in && len(l.Holders) >= maxHolders {
 		holder = Overflow
 	}
-	o.holders[holder]++
+	l.Holders[holder]++
 }
 
-// occupancies returns who holds what and who waits for what, by the name of the series. With an error it returns what
+// occupied returns who holds what and who waits for what, by the name of the series. With an error it returns what
 // could be found out.
-func (r *Recorder) occupancies(ctx context.Context) (map[string]*occupancy, error) {
-	all := map[string]*occupancy{}
-	of := func(name string) *occupancy {
-		o := all[name]
-		if o == nil {
-			o = &occupancy{}
-			all[name] = o
+func (r *Recorder) occupied(ctx context.Context) (map[string]*LockSnapshot, error) {
+	all := map[string]*LockSnapshot{}
+	of := func(s *LockSnapshot) *LockSnapshot {
+		if all[s.Name] == nil {
+			all[s.Name] = &LockSnapshot{Name: s.Name, Holders: map[string]int{}}
 		}
-		return o
-	}
-	r.mu.Lock()
-	for _, s := range r.all() {
-		of(s.name)
+		return all[s.Name]
 	}
 	if r.o.Service == nil {
+		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.expire()
 		for _, l := range r.leases {
-			if o := of(l.in.name); l.waiting {
-				o.waiting++
+			if l.waiting {
+				of(l.in).Waiting++
 			} else {
-				o.add(l.in, l.holder)
+				of(l.in).held(l.holder)
 			}
 		}
 		return all, nil
 	}
-	r.mu.Unlock()
 	var errs []error
 	for snap, err := range r.o.Service.List(ctx, lokt.Filter{}) {
 		if err != nil {
@@ -322,10 +260,9 @@ func (r *Recorder) occupancies(ctx context.Context) (map[string]*occupancy, erro
 		r.mu.Lock()
 		s := r.seriesOf(snap.Lock.Name)
 		r.mu.Unlock()
-		o := of(s.name)
-		o.waiting += len(snap.Lock.Queue)
+		of(s).Waiting += len(snap.Lock.Queue)
 		for _, h := range snap.Live() {
-			o.add(s, h.Owner.ID)
+			of(s).held(h.Owner.ID)
 		}
 	}
 	return all, errors.Join(errs...)

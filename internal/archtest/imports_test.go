@@ -35,7 +35,7 @@ func ours() map[string][]string {
 		"dashboard": {".", "internal/quote", "internal/rows", "jobs"},
 
 		"internal/archtest":         {},
-		"internal/auth":             {".", "httpapi"},
+		"internal/auth":             {".", "httpapi", "internal/atomicfile", "internal/vfs"},
 		"internal/promtext":         {},
 		"internal/version":          {},
 		"easy":                      {".", "httpapi", "store/filestore"},

@@ -58,7 +58,7 @@ func request(token string) *http.Request {
 }
 
 func TestTokensAreRandomAndOnlyTheirHashesAreKept(t *testing.T) {
-	path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()}, auth.Entry{Name: "b", Scopes: auth.Scopes()})
+	path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes()}, auth.Entry{Name: "b", Scopes: httpapi.Scopes()})
 	if tokens[0] == tokens[1] || len(tokens[0]) != len("lokt_")+43 || !strings.HasPrefix(tokens[0], "lokt_") {
 		t.Errorf("tokens are %q", tokens)
 	}
@@ -113,7 +113,7 @@ func TestAdminIncludesAllScopesAndPrefixesBoundLocksOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range auth.Scopes() {
+	for _, s := range httpapi.Scopes() {
 		if !admin.May(s, "anything") {
 			t.Errorf("an admin may not %s", s)
 		}
@@ -141,7 +141,7 @@ func TestAdminIncludesAllScopesAndPrefixesBoundLocksOnly(t *testing.T) {
 func TestTokenOpensNothingAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon := time.Now().Add(time.Hour)
-		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes(), Expires: &soon})
+		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes(), Expires: &soon})
 		g := gate(t, auth.Options{File: path})
 		if _, err := g.Enter(request(tokens[0])); err != nil {
 			t.Error(err)
@@ -155,10 +155,10 @@ func TestTokenOpensNothingAfterItsTime(t *testing.T) {
 
 // Promise S-98.
 func TestFileIsReadAgainOnlyWhenItChanged(t *testing.T) {
-	path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()})
+	path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes()})
 	g := gate(t, auth.Options{File: path})
 	token, hash := auth.NewToken()
-	if err := auth.Append(path, auth.Entry{Name: "b", SHA256: hash, Scopes: auth.Scopes()}); err != nil {
+	if err := auth.Append(path, auth.Entry{Name: "b", SHA256: hash, Scopes: httpapi.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Reload(); err != nil {
@@ -167,9 +167,8 @@ func TestFileIsReadAgainOnlyWhenItChanged(t *testing.T) {
 	if _, err := g.Enter(request(token)); err != nil {
 		t.Errorf("after reloading: %v", err)
 	}
-	now := time.Now()
-	if err := auth.Append(path, auth.Entry{Name: "b", Revoked: &now}); err != nil {
-		t.Fatal(err)
+	if n, _, err := auth.Revoke(path, "b", time.Now()); n != 1 || err != nil {
+		t.Fatalf("%d were revoked, %v", n, err)
 	}
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
@@ -191,12 +190,11 @@ func TestFileIsReadAgainOnlyWhenItChanged(t *testing.T) {
 // A file that could not be read because of its permissions does not change when these do. Promise S-98.
 func TestAFileThatCouldNotBeReadIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()})
+		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes()})
 		var log bytes.Buffer
 		g := gate(t, auth.Options{File: path, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		now := time.Now()
-		if err := auth.Append(path, auth.Entry{Name: "a", Revoked: &now}); err != nil {
-			t.Fatal(err)
+		if n, _, err := auth.Revoke(path, "a", time.Now()); n != 1 || err != nil {
+			t.Fatalf("%d were revoked, %v", n, err)
 		}
 		if err := os.Chmod(path, 0o666); err != nil { // which is refused
 			t.Fatal(err)
@@ -226,7 +224,7 @@ func TestTwoWhoAppendDoNotUndoEachOther(t *testing.T) {
 	for i := range 50 {
 		crew.Go(func() {
 			_, hash := auth.NewToken()
-			if err := auth.Append(path, auth.Entry{Name: fmt.Sprint("n", i), SHA256: hash, Scopes: auth.Scopes()}); err != nil {
+			if err := auth.Append(path, auth.Entry{Name: fmt.Sprint("n", i), SHA256: hash, Scopes: httpapi.Scopes()}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -240,8 +238,8 @@ func TestTwoWhoAppendDoNotUndoEachOther(t *testing.T) {
 
 // Promise S-139.
 func TestNoPartOfTheFileRevivesWhoWasRevoked(t *testing.T) {
-	path, _ := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()}, auth.Entry{Name: "b", Scopes: auth.Scopes()},
-		auth.Entry{Name: "a", Cert: true, Scopes: auth.Scopes()})
+	path, _ := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes()}, auth.Entry{Name: "b", Scopes: httpapi.Scopes()},
+		auth.Entry{Name: "a", Cert: true, Scopes: httpapi.Scopes()})
 	now := time.Now().UTC().Truncate(time.Second)
 	if n, _, err := auth.Revoke(path, "nobody", now); n != 0 || err != nil {
 		t.Errorf("of nobody %d were revoked, %v", n, err)
@@ -250,7 +248,7 @@ func TestNoPartOfTheFileRevivesWhoWasRevoked(t *testing.T) {
 		t.Errorf("%d were revoked, %v, %v", n, certificate, err)
 	}
 	_, hash := auth.NewToken()
-	if err := auth.Append(path, auth.Entry{Name: "a", SHA256: hash, Scopes: auth.Scopes()}); err != nil {
+	if err := auth.Append(path, auth.Entry{Name: "a", SHA256: hash, Scopes: httpapi.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)
@@ -283,7 +281,7 @@ func TestNoPartOfTheFileRevivesWhoWasRevoked(t *testing.T) {
 func TestWhatHasExpiredIsRefusedAsThatAfterARestart(t *testing.T) {
 	over, later := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	path, tokens := tokenFile(t,
-		auth.Entry{Name: "a", Scopes: auth.Scopes(), Expires: &over},
+		auth.Entry{Name: "a", Scopes: httpapi.Scopes(), Expires: &over},
 		auth.Entry{Name: "guest", Cert: true, Scopes: []auth.Scope{httpapi.ScopeRead}, Expires: &over},
 		auth.Entry{Name: "boss", Cert: true, Scopes: []auth.Scope{httpapi.ScopeAdmin}, Expires: &later},
 		auth.Entry{Name: "boss", Cert: true, Scopes: []auth.Scope{httpapi.ScopeRead}, Expires: &over})
@@ -350,7 +348,7 @@ func TestTokenFilesThatCannotBeTrustedAreRefused(t *testing.T) {
 // Promise S-98.
 func TestStrangersAreSlowedDownByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()})
+		path, tokens := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes()})
 		g := gate(t, auth.Options{File: path, Rate: 10})
 		from := func(addr, token string) error {
 			r := request(token)
@@ -394,7 +392,7 @@ func TestStrangersAreSlowedDownByAddress(t *testing.T) {
 
 func TestManyStrangersCostLittleAndLimitEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path, _ := tokenFile(t, auth.Entry{Name: "a", Scopes: auth.Scopes()})
+		path, _ := tokenFile(t, auth.Entry{Name: "a", Scopes: httpapi.Scopes()})
 		g := gate(t, auth.Options{File: path})
 		limited := 0
 		for i := range 20_000 {

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -14,29 +16,12 @@ func Ours(r *http.Request, names []string) bool {
 	if r.Host == "" { // browsers always send one
 		return true
 	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-	if ip, err := netip.ParseAddr(host); err == nil && (ip.IsLoopback() || ip == arrived(r)) {
+	host := strings.ToLower(strings.TrimSuffix((&url.URL{Host: r.Host}).Hostname(), "."))
+	arrived, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	ip, err := netip.ParseAddr(host)
+	if err == nil && (ip.IsLoopback() || arrived != nil && ip == arrived.AddrPort().Addr().Unmap()) {
 		return true
 	}
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	for _, name := range names {
-		if strings.EqualFold(host, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// arrived returns the address of ours at which the request arrived.
-func arrived(r *http.Request) netip.Addr {
-	if a, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") ||
+		slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(host, name) })
 }

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
@@ -11,23 +10,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// Entry is one caller in a token file, or the end of one.
+// Entry is one caller in a token file.
 //
-// The file has one JSON object per line. Lines are only appended: one with Revoked ends every earlier entry of the
-// name, and Revoke turns those into comments by overwriting a byte of each. So two commands at the same time do not
-// undo each other, and a copy that is cut off between two lines lets in nobody whom the whole does not. Empty lines and
-// comments (#) are ignored.
+// The file has one JSON object per line. Lines are only appended, and Revoke makes comments of them by overwriting a byte
+// of each. So two commands at the same time do not undo each other, and a copy that is cut off between two lines lets in
+// nobody whom the whole does not. Empty lines and comments (#) are ignored.
 type Entry struct {
 	Name    string     `json:"name"`
 	SHA256  string     `json:"sha256,omitempty"` // of the token, in hexadecimal
@@ -36,14 +37,10 @@ type Entry struct {
 	Prefix  string     `json:"prefix,omitempty"` // only locks whose names begin so
 	Created *time.Time `json:"created,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"`
-	Revoked *time.Time `json:"revoked,omitempty"`
 }
 
-// Limits of the token file.
-const (
-	maxFile = 16 << 20
-	maxLine = 64 << 10
-)
+// maxFile is how many bytes a token file may have.
+const maxFile = 16 << 20
 
 // tokenPrefix begins every token, so that programs that look for leaked secrets know one when they see it.
 const tokenPrefix = "lokt_"
@@ -61,27 +58,23 @@ func NewToken() (token, hash string) {
 // ReadFile returns the entries of a token file that are neither revoked nor expired at the given time, in order; those
 // that have expired, too, if the time is zero. A file that everybody may write to is refused.
 func ReadFile(path string, now time.Time) ([]Entry, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would keep everybody waiting
-	if err != nil {
-		return nil, fmt.Errorf("token file: %w", err)
+	var text []byte
+	var info fs.FileInfo
+	target, err := filepath.EvalSymlinks(path) // secrets are mounted as links
+	if err == nil {
+		text, info, err = atomicfile.ReadRegular(vfs.OS(), target, maxFile)
 	}
-	defer f.Close()
-	info, err := f.Stat()
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("token file: %w", err)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("token file %s is not a regular file", path)
-	case info.Size() > maxFile:
-		return nil, fmt.Errorf("token file %s has %d bytes, more than %d", path, info.Size(), maxFile)
 	case runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0:
 		return nil, fmt.Errorf("token file %s may be written by everybody: chmod o-w it", path)
 	}
 	var all []Entry
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, maxLine)
-	for n := 1; lines.Scan(); n++ {
-		line := bytes.TrimSpace(lines.Bytes())
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		line = bytes.TrimSpace(line)
 		if len(line) == 0 || line[0] == '#' {
 			continue
 		}
@@ -93,14 +86,7 @@ func ReadFile(path string, now time.Time) ([]Entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("token file %s, line %d: %w", path, n, err)
 		}
-		if e.Revoked != nil {
-			all = slices.DeleteFunc(all, func(old Entry) bool { return old.Name == e.Name })
-			continue
-		}
 		all = append(all, e)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("token file %s: %w", path, err)
 	}
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.expired(now) }), nil
 }
@@ -112,9 +98,6 @@ func (e *Entry) validate() error {
 	if err := ValidateName(e.Name); err != nil {
 		return err
 	}
-	if e.Revoked != nil {
-		return nil
-	}
 	sum, err := hex.DecodeString(e.SHA256)
 	switch {
 	case e.Cert && e.SHA256 != "":
@@ -125,8 +108,8 @@ func (e *Entry) validate() error {
 		return errors.New("there are no scopes")
 	}
 	for _, s := range e.Scopes {
-		if !slices.Contains(Scopes(), s) {
-			return fmt.Errorf("%q is no scope: there are %s", s, joinScopes(Scopes()))
+		if err := checkScope(s); err != nil {
+			return err
 		}
 	}
 	return lokt.ValidatePrefix(e.Prefix)
@@ -153,13 +136,15 @@ func Append(path string, e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err = appendLine(path, line); err != nil {
-		return fmt.Errorf("token file: %w", err)
-	}
-	return nil
+	return appendLine(path, line)
 }
 
-func appendLine(path string, line []byte) error {
+func appendLine(path string, line []byte) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("token file: %w", err)
+		}
+	}()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -191,61 +176,36 @@ func appendLine(path string, line []byte) error {
 }
 
 // Revoke ends every entry of the name in the token file, and returns how many there were, and whether one was a
-// certificate's.
+// certificate's. A comment says so.
 func Revoke(path, name string, now time.Time) (n int, certificate bool, err error) {
-	all, err := ReadFile(path, time.Time{})
-	if err != nil {
+	if _, err := ReadFile(path, now); err != nil {
 		return 0, false, err
 	}
-	for _, e := range all {
-		if e.Name == name {
-			n++
-			certificate = certificate || e.Cert
-		}
-	}
-	if n == 0 {
-		return 0, false, nil
-	}
-	if err := Append(path, Entry{Name: name, Revoked: &now}); err != nil {
-		return 0, false, err
-	}
-	return n, certificate, comment(path, name)
-}
-
-// comment makes comments of the entries of a name that are revoked.
-func comment(path, name string) (err error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("token file: %w", err)
+		return 0, false, fmt.Errorf("token file: %w", err)
 	}
-	defer func() {
-		if err = errors.Join(err, f.Close()); err != nil {
-			err = fmt.Errorf("token file %s: %w", path, err)
-		}
-	}()
+	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile))
-	if err != nil {
-		return err
-	}
-	var open, revoked []int64 // where entries begin
-	at := 0
+	at := int64(0)
 	for line := range bytes.Lines(text) {
-		begin := at + len(line) - len(bytes.TrimLeft(line, " \t"))
-		at += len(line)
+		begin := at + int64(len(line)-len(bytes.TrimLeftFunc(line, unicode.IsSpace)))
+		at += int64(len(line))
 		var e Entry
-		if json.Unmarshal(line, &e) != nil || e.Name != name {
+		if err != nil || json.Unmarshal(bytes.TrimSpace(line), &e) != nil || e.Name != name {
 			continue
 		}
-		if e.Revoked == nil {
-			open = append(open, int64(begin))
-		} else {
-			revoked, open = append(revoked, open...), nil
-		}
+		_, err = f.WriteAt([]byte("#"), begin)
+		n, certificate = n+1, certificate || e.Cert
 	}
-	for _, begin := range revoked {
-		if _, err := f.WriteAt([]byte("#"), begin); err != nil {
-			return err
-		}
+	if n > 0 && err == nil {
+		err = f.Sync()
 	}
-	return f.Sync()
+	if err != nil {
+		return 0, false, fmt.Errorf("token file %s: %w", path, err)
+	}
+	if n > 0 { // daemons see that the file has another size, though it has changed a moment after they read it
+		err = appendLine(path, fmt.Appendf(nil, "# %s: revoked at %s", name, now.Format(time.RFC3339)))
+	}
+	return n, certificate, err
 }

@@ -31,11 +31,6 @@ import (
 // Scope is a kind of thing that a caller may do.
 type Scope = httpapi.Scope
 
-// Scopes returns all scopes. Admin includes the others.
-func Scopes() []Scope {
-	return httpapi.Scopes()
-}
-
 // ParseScopes reads scopes separated by commas; "none" stands for none at all.
 func ParseScopes(list string) ([]Scope, error) {
 	if list == "none" {
@@ -44,20 +39,19 @@ func ParseScopes(list string) ([]Scope, error) {
 	var scopes []Scope
 	for word := range strings.SplitSeq(list, ",") {
 		s := Scope(strings.TrimSpace(word))
-		if !slices.Contains(Scopes(), s) {
-			return nil, fmt.Errorf("%q is no scope: there are %s", s, joinScopes(Scopes()))
+		if err := checkScope(s); err != nil {
+			return nil, err
 		}
 		scopes = append(scopes, s)
 	}
 	return scopes, nil
 }
 
-func joinScopes(scopes []Scope) string {
-	words := make([]string, len(scopes))
-	for i, s := range scopes {
-		words[i] = string(s)
+func checkScope(s Scope) error {
+	if !slices.Contains(httpapi.Scopes(), s) {
+		return fmt.Errorf("%q is no scope: there are %s", s, strings.Trim(fmt.Sprint(httpapi.Scopes()), "[]"))
 	}
-	return strings.Join(words, ", ")
+	return nil
 }
 
 // Options say how a Gate tells callers apart. Without tokens and certificates everybody may do everything.
@@ -72,10 +66,10 @@ type Options struct {
 // Gate is an httpapi.Gate. It is safe for concurrent use.
 type Gate struct {
 	o      Options
-	known  atomic.Pointer[table]
 	failed atomic.Int64 // times the file could not be read again
 
 	mu      sync.Mutex  // for the fields below
+	known   *table      // what the file said when it could be read last
 	read    fs.FileInfo // of the file as it was read, or tried; nil if there was none
 	broken  string      // why it could not be read; empty if it was
 	looked  time.Time
@@ -87,8 +81,8 @@ var _ httpapi.Gate = (*Gate)(nil)
 
 // table is what the token file says.
 type table struct {
-	tokens map[[sha256.Size]byte]*Entry
-	certs  map[string]*Entry
+	tokens map[string]*Entry // by the hash, in hexadecimal
+	certs  map[string]*Entry // by name
 }
 
 // lookEvery is how often the token file is looked at for changes.
@@ -102,14 +96,10 @@ const (
 
 // NewGate returns a gate. It fails if the token file cannot be read.
 func NewGate(o Options) (*Gate, error) {
-	g := &Gate{o: o, failing: newLimits(failRate, failBurst)}
+	g := &Gate{o: o, known: &table{}, failing: newLimits(failRate, failBurst)}
 	g.callers = newLimits(rate.Limit(o.Rate), int(max(1, 2*o.Rate)))
 	if g.o.Log == nil {
 		g.o.Log = slog.New(slog.DiscardHandler)
-	}
-	g.known.Store(&table{})
-	if o.File == "" {
-		return g, nil
 	}
 	return g, g.Reload()
 }
@@ -121,13 +111,8 @@ func (g *Gate) Reload() error {
 	return g.reload(time.Now())
 }
 
-func (g *Gate) reload(now time.Time) (err error) {
+func (g *Gate) reload(now time.Time) error {
 	g.looked, g.broken = now, ""
-	defer func() {
-		if err != nil {
-			g.broken = err.Error()
-		}
-	}()
 	if g.o.File == "" {
 		return nil
 	}
@@ -136,55 +121,43 @@ func (g *Gate) reload(now time.Time) (err error) {
 	// become one that the file does not name.
 	entries, err := ReadFile(g.o.File, time.Time{})
 	if err != nil {
+		g.broken = err.Error()
 		g.failed.Add(1)
 		return err
 	}
-	t := &table{tokens: map[[sha256.Size]byte]*Entry{}, certs: map[string]*Entry{}}
+	t := &table{tokens: map[string]*Entry{}, certs: map[string]*Entry{}}
 	for i := range entries {
 		e := &entries[i]
-		if e.Cert {
-			if t.certs[e.Name] == nil || !e.expired(now) {
-				t.certs[e.Name] = e
-			}
-			continue
+		if !e.Cert {
+			t.tokens[strings.ToLower(e.SHA256)] = e
+		} else if t.certs[e.Name] == nil || !e.expired(now) {
+			t.certs[e.Name] = e
 		}
-		var sum [sha256.Size]byte
-		if _, err := hex.Decode(sum[:], []byte(e.SHA256)); err != nil {
-			return fmt.Errorf("token file %s: %w", g.o.File, err)
-		}
-		t.tokens[sum] = e
 	}
-	g.known.Store(t)
+	g.known = t
 	return nil
 }
 
-// look reads the file again if it has changed, or could not be read: what was in the way need not be in the file. It
-// says so, once.
-func (g *Gate) look() {
-	if g.o.File == "" {
-		return
-	}
-	now := time.Now()
+// look returns what the file says. It reads it again if it has changed, or could not be read: what was in the way need
+// not be in the file. It says so, once.
+func (g *Gate) look(now time.Time) *table {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if now.Sub(g.looked) < lookEvery {
-		return
+	if g.o.File == "" || now.Sub(g.looked) < lookEvery {
+		return g.known
 	}
 	g.looked = now
 	was := g.broken
 	if info, err := os.Stat(g.o.File); was == "" && err == nil && g.read != nil && os.SameFile(info, g.read) &&
 		info.Size() == g.read.Size() && info.ModTime().Equal(g.read.ModTime()) {
-		return
+		return g.known
 	}
-	if err := g.reload(now); err != nil {
-		if err.Error() == was {
-			return
-		}
+	if err := g.reload(now); err == nil {
+		g.o.Log.Info("token file read again", "tokens", len(g.known.tokens), "certificates", len(g.known.certs))
+	} else if err.Error() != was {
 		g.o.Log.Error("token file cannot be read, tokens stay as they were", "err", err)
-		return
 	}
-	t := g.known.Load()
-	g.o.Log.Info("token file read again", "tokens", len(t.tokens), "certificates", len(t.certs))
+	return g.known
 }
 
 // Failures returns how often the token file could not be read again.
@@ -195,7 +168,6 @@ type caller struct {
 	name   string
 	scopes []Scope
 	prefix string
-	all    bool
 }
 
 // Name implements httpapi.Caller. It is empty for callers who need not say who they are.
@@ -203,9 +175,6 @@ func (c *caller) Name() string { return c.name }
 
 // May implements httpapi.Caller. The prefix is one of locks: for the scheduler's scopes it does not matter.
 func (c *caller) May(s Scope, name string) bool {
-	if c.all {
-		return true
-	}
 	if !slices.Contains(c.scopes, s) && !slices.Contains(c.scopes, httpapi.ScopeAdmin) {
 		return false
 	}
@@ -219,8 +188,8 @@ func (c *caller) May(s Scope, name string) bool {
 // Enter implements httpapi.Gate. The error is httpapi.ErrUnauthenticated, or httpapi.ErrRateLimited for a caller who
 // asks too often, who is returned as well, or an address from which too many unknown ones ask.
 func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
-	g.look()
-	c, err := g.identify(r, time.Now())
+	now := time.Now()
+	c, err := g.identify(r, g.look(now), now)
 	addr, later := address(r), &httpapi.RateLimitedError{RetryAfter: time.Second}
 	switch {
 	case err != nil && !g.failing.allow(addr):
@@ -235,27 +204,27 @@ func (g *Gate) Enter(r *http.Request) (httpapi.Caller, error) {
 }
 
 // identify finds out who makes the request.
-func (g *Gate) identify(r *http.Request, now time.Time) (*caller, error) {
+func (g *Gate) identify(r *http.Request, known *table, now time.Time) (*caller, error) {
 	if g.o.File == "" && !g.o.Certificates {
-		return &caller{all: true}, nil
+		return &caller{scopes: []Scope{httpapi.ScopeAdmin}}, nil
 	}
 	if h := r.Header.Values("Authorization"); len(h) > 0 {
-		return g.bearer(h, now)
+		return known.bearer(h, now)
 	}
 	if g.o.Certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return g.certificate(r.TLS.VerifiedChains[0][0], now)
+		return known.certificate(r.TLS.VerifiedChains[0][0], g.o.CertScopes, now)
 	}
 	return nil, errors.New("no token")
 }
 
 // bearer finds out whose token the header has.
-func (g *Gate) bearer(header []string, now time.Time) (*caller, error) {
+func (t *table) bearer(header []string, now time.Time) (*caller, error) {
 	scheme, token, _ := strings.Cut(header[0], " ")
 	if len(header) > 1 || !strings.EqualFold(scheme, "Bearer") {
 		return nil, errors.New("authorization is not a bearer token")
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	e := g.known.Load().tokens[sum] // its time tells of hashes at most, and nobody can make a token for one
+	e := t.tokens[hex.EncodeToString(sum[:])] // its time tells of hashes at most, and nobody can make a token for one
 	if e == nil {
 		return nil, errors.New("unknown token")
 	}
@@ -265,8 +234,9 @@ func (g *Gate) bearer(header []string, now time.Time) (*caller, error) {
 	return &caller{name: e.Name, scopes: e.Scopes, prefix: e.Prefix}, nil
 }
 
-// certificate finds out who has the certificate, which was verified when the connection was made.
-func (g *Gate) certificate(leaf *x509.Certificate, now time.Time) (*caller, error) {
+// certificate finds out who has the certificate, which was verified when the connection was made, and has the scopes
+// unless the file says otherwise.
+func (t *table) certificate(leaf *x509.Certificate, scopes []Scope, now time.Time) (*caller, error) {
 	if now.After(leaf.NotAfter) {
 		return nil, errors.New("certificate has expired")
 	}
@@ -281,8 +251,8 @@ func (g *Gate) certificate(leaf *x509.Certificate, now time.Time) (*caller, erro
 	if err := ValidateName(name); err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
 	}
-	c := &caller{name: name, scopes: g.o.CertScopes}
-	if e := g.known.Load().certs[name]; e != nil {
+	c := &caller{name: name, scopes: scopes}
+	if e := t.certs[name]; e != nil {
 		if e.expired(now) {
 			return nil, errors.New("certificate's entry has expired")
 		}

@@ -1,7 +1,7 @@
 package auth
 
 import (
-	"net"
+	"maps"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -36,21 +36,17 @@ func (l *limits) allow(who string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	one := l.by[who]
-	if now := time.Now(); one == nil && len(l.by) >= maxLimits && now.Sub(l.swept) >= sweepEvery {
-		l.swept = now
-		for name, old := range l.by {
-			if old.Tokens() >= float64(l.burst) { // has not asked for long: a new one would be just the same
-				delete(l.by, name)
-			}
+	if one == nil {
+		if now := time.Now(); len(l.by) >= maxLimits && now.Sub(l.swept) >= sweepEvery {
+			l.swept = now
+			maps.DeleteFunc(l.by, func(_ string, old *rate.Limiter) bool {
+				return old.Tokens() >= float64(l.burst) // has not asked for long: a new one would be just the same
+			})
 		}
-	}
-	switch {
-	case one != nil:
-	case len(l.by) < maxLimits:
-		one = rate.NewLimiter(l.rate, l.burst)
-		l.by[who] = one
-	default:
-		one = l.other
+		if one = l.other; len(l.by) < maxLimits {
+			one = rate.NewLimiter(l.rate, l.burst)
+			l.by[who] = one
+		}
 	}
 	return one.Allow()
 }
@@ -58,15 +54,12 @@ func (l *limits) allow(who string) bool {
 // address returns whom an unknown caller counts as: its IPv4 address, or the /64 of its IPv6 address, of which one host
 // may have as many as it likes.
 func address(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
-	ip, err := netip.ParseAddr(host)
-	if err != nil {
-		return host
-	}
-	if ip = ip.Unmap().WithZone(""); ip.Is6() {
+	ip := from.Addr().Unmap().WithZone("")
+	if ip.Is6() {
 		p, _ := ip.Prefix(64) // fits: the address has 128 bits
 		return p.String()
 	}

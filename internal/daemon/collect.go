@@ -27,7 +27,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(out, "lokt_ready", "Whether requests can be served.", ready)
 	gauge(out, "lokt_build_info", "Always 1; what was built is in the labels.", 1, "version", version.String(), "go_version", runtime.Version())
-	gauge(out, "lokt_http_connections", "Open connections.", float64(c.d.conns.open.Load()))
+	gauge(out, "lokt_http_connections", "Open connections.", float64(c.d.conns.Load()))
 	counter(out, "lokt_tokens_unreadable_total", "Times the token file could not be read again.", float64(c.d.gate.Failures()))
 	if c.d.jobs != nil {
 		c.jobs(out)

@@ -82,7 +82,7 @@ func (c *Config) authenticates() bool { return c.Tokens != "" || c.ClientCA != "
 
 // validate reports everything that is wrong with how settings go together.
 func (c *Config) validate() error {
-	var errs []error
+	errs := []error{c.checkStores()}
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	host, _, err := net.SplitHostPort(c.Listen)
 	switch {
@@ -97,9 +97,6 @@ func (c *Config) validate() error {
 	}
 	if c.ClientCA != "" && c.TLSCert == "" {
 		wrong("--client-ca needs TLS: give --tls-cert and --tls-key")
-	}
-	if err := c.checkStores(); err != nil {
-		errs = append(errs, err)
 	}
 	if err := c.Jobs.Validate(); err != nil {
 		wrong("scheduler: %w", err)

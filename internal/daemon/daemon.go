@@ -23,7 +23,6 @@ import (
 
 // Exit codes.
 const (
-	exitOK    = 0
 	exitError = 1
 	exitUsage = 64 // EX_USAGE of sysexits.h
 )
@@ -43,7 +42,7 @@ func Main(args []string, s Streams) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
 	if err == nil {
-		return exitOK
+		return 0
 	}
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintf(s.Err, "loktd: %s\n", strings.TrimRight(line, "\n"))
@@ -76,22 +75,22 @@ func Tree(s Streams) *cobra.Command {
 		}
 	}
 	add(nil, root, "loktd", noCommand, runServe)
-	add(root, &cobra.Command{Short: "Serve requests until a signal ends it; the default"}, "serve", noArgs, runServe)
-	add(root, &cobra.Command{Short: "Check the configuration, and the files that it names, without serving"}, "check", noArgs, runCheck)
-	add(root, &cobra.Command{Short: "Write a copy of the store to a new file, whether or not the daemon runs"}, "backup PATH", oneArg, runBackup)
-	add(root, &cobra.Command{Short: "Ask the daemon at --listen whether it is ready"}, "health", noArgs, runHealth)
+	add(root, &cobra.Command{Short: "Serve requests until a signal ends it; the default"}, "serve", takes(0), runServe)
+	add(root, &cobra.Command{Short: "Check the configuration, and the files that it names, without serving"}, "check", takes(0), runCheck)
+	add(root, &cobra.Command{Short: "Write a copy of the store to a new file, whether or not the daemon runs"}, "backup PATH", takes(1), runBackup)
+	add(root, &cobra.Command{Short: "Ask the daemon at --listen whether it is ready"}, "health", takes(0), runHealth)
 	shown := &cobra.Command{Short: "Show the version, and what this program was built from"}
 	asJSON := shown.Flags().Bool("json", false, "as JSON")
-	add(root, shown, "version", noArgs, func(_ context.Context, s Streams, _ *Config, _ []string) error { return showVersion(s, *asJSON) })
+	add(root, shown, "version", takes(0), func(_ context.Context, s Streams, _ *Config, _ []string) error { return showVersion(s, *asJSON) })
 	token := &cobra.Command{Short: "Manage the file of bearer tokens"}
 	add(root, token, "token", noCommand, func(context.Context, Streams, *Config, []string) error {
 		return usagef("say what to do: loktd token create NAME, loktd token list, loktd token revoke NAME")
 	})
 	create, o := &cobra.Command{Short: "Make a token and show it, this once"}, &tokenOptions{}
 	o.bind(create.Flags())
-	add(token, create, "create NAME", oneArg, o.create)
-	add(token, &cobra.Command{Short: "Show the tokens that are not revoked"}, "list", noArgs, listTokens)
-	add(token, &cobra.Command{Short: "End a token"}, "revoke NAME", oneArg, revokeToken)
+	add(token, create, "create NAME", takes(1), o.create)
+	add(token, &cobra.Command{Short: "Show the tokens that are not revoked"}, "list", takes(0), listTokens)
+	add(token, &cobra.Command{Short: "End a token"}, "revoke NAME", takes(1), revokeToken)
 
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
@@ -130,18 +129,14 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	return usagef("%q is no command: see %s --help", args[0], cmd.CommandPath())
 }
 
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("%s takes no arguments, and there is %q", cmd.CommandPath(), args[0])
+// takes is for commands with so many arguments.
+func takes(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%s: it takes %d arguments, and there are %q", cmd.UseLine(), n, args)
+		}
+		return nil
 	}
-	return nil
-}
-
-func oneArg(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("it takes one argument, and there are %d: %s", len(args), cmd.UseLine())
-	}
-	return nil
 }
 
 func runServe(ctx context.Context, s Streams, c *Config, _ []string) error {

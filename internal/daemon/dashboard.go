@@ -24,15 +24,13 @@ func (d *daemon) pages() *dashboard.Dashboard {
 	if d.c.authenticates() {
 		c.Enter = func(r *http.Request) (dashboard.Caller, error) {
 			caller, err := d.gate.Enter(r)
-			switch {
-			case errors.Is(err, httpapi.ErrRateLimited):
-				err = fmt.Errorf("%w: %w", dashboard.ErrTooOften, err)
-			case err != nil:
-				err = fmt.Errorf("%w: %w", dashboard.ErrUnauthenticated, err)
-			default:
-				return person{caller}, nil
+			if errors.Is(err, httpapi.ErrRateLimited) {
+				return nil, fmt.Errorf("%w: %w", dashboard.ErrTooOften, err)
 			}
-			return nil, err
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", dashboard.ErrUnauthenticated, err)
+			}
+			return person{caller}, nil
 		}
 	}
 	return dashboard.New(c)

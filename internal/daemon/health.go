@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt/httpapi"
@@ -22,13 +21,6 @@ const (
 	probeTimeout = 2 * time.Second
 	probeLife    = 500 * time.Millisecond
 )
-
-// probes remembers for a moment whether the store answered, so that who asks for that often does not ask it often.
-type probes struct {
-	mu   sync.Mutex
-	at   time.Time
-	last error
-}
 
 // alive asks the store and the scheduler for something small.
 func (d *daemon) alive(ctx context.Context) error {
@@ -47,23 +39,22 @@ func (d *daemon) ready(ctx context.Context) error {
 	if d.stopping.Load() {
 		return errors.New("stopping")
 	}
-	d.probes.mu.Lock()
-	defer d.probes.mu.Unlock()
-	if time.Since(d.probes.at) < probeLife {
-		return d.probes.last
+	d.probing.Lock()
+	defer d.probing.Unlock()
+	if time.Since(d.probed) < probeLife {
+		return d.trouble
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
-	before := d.probes.last
-	d.probes.last = d.alive(ctx)
-	d.probes.at = time.Now()
+	before := d.trouble
+	d.trouble, d.probed = d.alive(ctx), time.Now()
 	switch {
-	case d.probes.last != nil && before == nil:
-		d.log.Error("not ready", "err", d.probes.last)
-	case d.probes.last == nil && before != nil:
+	case d.trouble != nil && before == nil:
+		d.log.Error("not ready", "err", d.trouble)
+	case d.trouble == nil && before != nil:
 		d.log.Info("ready again")
 	}
-	return d.probes.last
+	return d.trouble
 }
 
 // health answers whether the process lives (/healthz), and whether it can serve (/readyz).
@@ -71,23 +62,21 @@ func (d *daemon) health(w http.ResponseWriter, r *http.Request) {
 	if !onlyLooks(w, r) {
 		return
 	}
-	status := "ok"
+	status, err := "ok", error(nil)
 	if r.URL.Path == "/readyz" {
-		status = "ready"
-		switch err := d.ready(r.Context()); {
-		case d.stopping.Load():
-			status = "stopping"
-		case errors.Is(err, sqlstore.ErrFull):
-			status = sqlstore.ErrFull.Error()
-		case err != nil:
-			status = "the store does not answer: the daemon's log says why"
-		}
+		status, err = "ready", d.ready(r.Context())
 	}
-	if status != "ok" && status != "ready" {
-		problem(w, http.StatusServiceUnavailable, "unavailable", status)
+	why := "the store does not answer: the daemon's log says why"
+	switch {
+	case err == nil:
+		writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": status})
 		return
+	case d.stopping.Load():
+		why = err.Error()
+	case errors.Is(err, sqlstore.ErrFull):
+		why = sqlstore.ErrFull.Error()
 	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": status})
+	problem(w, http.StatusServiceUnavailable, "unavailable", why)
 }
 
 // onlyLooks reports whether the request only looks; if not, it has been answered.

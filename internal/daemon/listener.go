@@ -3,7 +3,6 @@ package daemon
 import (
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 )
 
@@ -15,15 +14,12 @@ const (
 	maxHeader     = 16 << 10
 )
 
-// connections counts those that are open.
-type connections struct{ open atomic.Int64 }
-
-// follow is an http.Server's ConnState.
-func (c *connections) follow(_ net.Conn, state http.ConnState) {
+// follow counts connections, as an http.Server's ConnState.
+func (d *daemon) follow(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		c.open.Add(1)
+		d.conns.Add(1)
 	case http.StateClosed, http.StateHijacked:
-		c.open.Add(-1)
+		d.conns.Add(-1)
 	}
 }

@@ -119,11 +119,8 @@ func listTokens(_ context.Context, s Streams, c *Config, _ []string) error {
 		if e.Cert {
 			kind = "certificate"
 		}
-		scopes := make([]string, len(e.Scopes))
-		for i, sc := range e.Scopes {
-			scopes[i] = string(sc)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, strings.Join(scopes, ","), cmp.Or(e.Prefix, "-"), day(e.Created, false), day(e.Expires, true))
+		scopes := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.Scopes), "[]"), " ", ",")
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, kind, scopes, cmp.Or(e.Prefix, "-"), day(e.Created, false), day(e.Expires, true))
 	}
 	return w.Flush()
 }

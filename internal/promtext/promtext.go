@@ -18,22 +18,22 @@ const (
 // Writer collects metrics, family by family. The zero Writer is ready for use. It writes what it is told: that names are
 // valid, that a family comes once and that its samples differ in their labels is its caller's to see to.
 type Writer struct {
-	buf []byte
+	buf    []byte
+	family []string // what comes before its first sample
 }
-
-// Append adds what another writer was told.
-func (w *Writer) Append(other *Writer) { w.buf = append(w.buf, other.buf...) }
 
 // Bytes returns what was written.
 func (w *Writer) Bytes() []byte { return w.buf }
 
-// Family begins a metric: the samples that follow belong to it.
+// Family begins a metric: the samples that follow belong to it. Without any, nothing is written.
 func (w *Writer) Family(name, kind, help string) {
-	w.add("# HELP ", name, " ", line.Replace(help), "\n# TYPE ", name, " ", kind, "\n")
+	w.family = []string{"# HELP ", name, " ", line.Replace(help), "\n# TYPE ", name, " ", kind, "\n"}
 }
 
 // Sample adds a value. Labels are names and values in turn; values may be any text.
 func (w *Writer) Sample(name string, value float64, labels ...string) {
+	w.add(w.family...)
+	w.family = nil
 	w.add(name)
 	sep, end := "{", ""
 	for i := 0; i+1 < len(labels); i += 2 {
