@@ -24,11 +24,12 @@ const allPlatforms = "linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/
 
 // A release is what is built, from the checkout in the working directory into another.
 type release struct {
-	out     string // absolute
-	version string // without v
-	commit  string
-	at      time.Time // of the commit: the time of every file
-	sums    map[string]string
+	out      string // absolute
+	version  string // without v
+	programs []string
+	commit   string
+	at       time.Time // of the commit: the time of every file
+	sums     map[string]string
 }
 
 func main() {
@@ -69,6 +70,13 @@ func (r *release) build(platforms []string) error {
 		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
 	}
 	r.commit, r.at = commit, time.Unix(epoch, 0).UTC()
+	programs, err := os.ReadDir("cmd")
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		r.programs = append(r.programs, p.Name())
+	}
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
 	}
@@ -127,10 +135,14 @@ func (r *release) build(platforms []string) error {
 // compile builds the programs into a directory, for an operating system and an architecture, or for this machine if
 // both are empty.
 func (r *release) compile(dir, system, arch string) error {
+	return r.golang([]string{"GOOS=" + system, "GOARCH=" + arch}, "build", "-o", dir+string(filepath.Separator), "./cmd/...")
+}
+
+// golang builds or runs programs of the checkout as they are published.
+func (r *release) golang(env []string, verb string, args ...string) error {
 	const at = " -X github.com/lokt-dev/lokt/internal/version."
 	flags := "-s -w" + at + "version=" + r.version + at + "commit=" + r.commit + at + "date=" + r.at.Format(time.RFC3339)
-	_, err := r.run([]string{"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + arch}, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", flags, "-o", dir+string(filepath.Separator), "./cmd/...")
+	_, err := r.run(append(env, "CGO_ENABLED=0"), "go", append([]string{verb, "-trimpath", "-buildvcs=false", "-ldflags", flags}, args...)...)
 	return err
 }
 
@@ -150,7 +162,10 @@ func (r *release) documents(stage string) error {
 			return err
 		}
 	}
-	for _, program := range []string{"lokt", "loktd"} {
+	for _, program := range r.programs {
+		if strings.Contains(program, "-") { // lokt completes what it runs
+			continue
+		}
 		for shell, name := range map[string]string{"bash": "%s", "zsh": "_%s", "fish": "%s.fish", "powershell": "%s.ps1"} {
 			script, err := r.run(nil, filepath.Join(native, program), "completion", shell)
 			if err != nil {
@@ -162,8 +177,7 @@ func (r *release) documents(stage string) error {
 		}
 	}
 	epoch := "SOURCE_DATE_EPOCH=" + strconv.FormatInt(r.at.Unix(), 10)
-	_, err := r.run([]string{epoch}, "go", "run", "./internal/cli/man", filepath.Join(dir, "man", "man1"))
-	return err
+	return r.golang([]string{epoch}, "run", "./internal/cli/man", filepath.Join(dir, "man", "man1"))
 }
 
 // run runs a program and returns what it wrote to standard output.

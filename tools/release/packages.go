@@ -43,12 +43,23 @@ func (r *release) packages(dir, arch string) error {
 			return err
 		}
 		info.MTime, info.RPM.BuildHost = r.at, "localhost"
+		for _, script := range []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove} {
+			if *script, err = r.dated(*script, filepath.Join(filepath.Dir(dir), "scripts")); err != nil {
+				return err
+			}
+		}
 		info = nfpm.WithDefaults(info)
 		if err := nfpm.PrepareForPackager(info, format); err != nil {
 			return err
 		}
-		for _, c := range info.Contents {
+		for _, c := range info.Contents { // times and modes are not those of this checkout
 			c.FileInfo.MTime = r.at
+			switch {
+			case c.IsDir(), strings.HasPrefix(c.Destination, "/usr/bin/"):
+				c.FileInfo.Mode = 0o755
+			default:
+				c.FileInfo.Mode = 0o644
+			}
 		}
 		packager, err := nfpm.Get(format)
 		if err != nil {
@@ -63,6 +74,19 @@ func (r *release) packages(dir, arch string) error {
 		}
 	}
 	return nil
+}
+
+// dated copies a file into a directory, with the time of the release.
+func (r *release) dated(name, dir string) (string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, filepath.Base(name))
+	if err := write(path, text); err != nil {
+		return "", err
+	}
+	return path, os.Chtimes(path, r.at, r.at)
 }
 
 // daemonUser runs loktd in the container: nobody, by a number that no system gives away.
@@ -140,16 +164,17 @@ func (r *release) image(programs map[string]string, dir string) error {
 
 // materials lists the modules that each program is made of, in CycloneDX's JSON.
 func (r *release) materials(programs map[string]string) error {
-	for _, name := range []string{"lokt", "lokt-agent", "lokt-top", "loktd"} {
+	for _, name := range r.programs {
 		info, err := buildinfo.ReadFile(filepath.Join(programs["amd64"], name))
 		if err != nil {
 			return err
 		}
 		purl := func(path, version string) string { return "pkg:golang/" + path + "@" + version }
 		main := purl(info.Main.Path, "v"+r.version)
-		seed := sha256.Sum256([]byte(name + r.version + r.commit))
+		id := sha256.Sum256([]byte(name + r.version + r.commit))
+		id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8 of RFC 9562: of one's own making
 		bom := cyclonedx.NewBOM()
-		bom.SerialNumber = fmt.Sprintf("urn:uuid:%x-%x-8%x-8%x-%x", seed[:4], seed[4:6], seed[6:8], seed[8:10], seed[10:16])
+		bom.SerialNumber = fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16])
 		bom.Metadata = &cyclonedx.Metadata{Timestamp: r.at.Format("2006-01-02T15:04:05Z"), Component: &cyclonedx.Component{
 			BOMRef: main, Type: cyclonedx.ComponentTypeApplication, Name: name, Version: r.version, PackageURL: main,
 		}}
@@ -190,7 +215,8 @@ var scoop string
 func (r *release) manifests() error {
 	for name, text := range map[string]string{"lokt.rb": formula, "lokt.json": scoop} {
 		t, err := template.New(name).Funcs(template.FuncMap{
-			"version": func() string { return r.version },
+			"version":  func() string { return r.version },
+			"programs": func() []string { return r.programs },
 			"sum": func(file string) (string, error) {
 				sum, ok := r.sums[file]
 				if !ok {

@@ -5,11 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/CycloneDX/cyclonedx-go"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -38,6 +40,19 @@ func files(t *testing.T, dist, pattern string) []string {
 	return found
 }
 
+// programs returns the names of the programs of this checkout.
+func programs(t *testing.T) (names []string) {
+	t.Helper()
+	dirs, err := os.ReadDir("cmd")
+	if err != nil || len(dirs) < 2 {
+		t.Fatalf("%v, %v", dirs, err)
+	}
+	for _, d := range dirs {
+		names = append(names, d.Name())
+	}
+	return names
+}
+
 // needRoot skips what needs another root directory, which only the superuser has.
 func needRoot(t *testing.T) {
 	t.Helper()
@@ -52,12 +67,38 @@ func TestRelease(t *testing.T) {
 	dist := built(t, candidate)
 	t.Run("the same is built twice", func(t *testing.T) { builtTwice(t, dist) })
 	t.Run("archive holds what people need", func(t *testing.T) { archived(t, dist) })
+	t.Run("lists of materials are CycloneDX", func(t *testing.T) { listed(t, dist) })
 	t.Run("Debian package leaves nothing", func(t *testing.T) { debian(t, dist) })
 	t.Run("Red Hat and Alpine packages hold the programs", func(t *testing.T) { otherPackages(t, dist) })
 	t.Run("image runs without root and without anything else", func(t *testing.T) { container(t, dist) })
 }
 
+// The second time it is built from another directory, whose files are of another time and another umask.
 func builtTwice(t *testing.T, dist string) {
+	names, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	git, err := exec.Command("git", "rev-parse", "--absolute-git-dir").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(other, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GIT_DIR", strings.TrimSpace(string(git)))
+	t.Chdir(other)
 	var sums [2]string
 	for i, dir := range []string{dist, built(t, candidate)} {
 		list, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
@@ -66,7 +107,7 @@ func builtTwice(t *testing.T, dist string) {
 		}
 		sums[i] = string(list)
 	}
-	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 7 { // archive, three packages, image, two lists of materials
+	if sums[0] != sums[1] || strings.Count(sums[0], "\n") != 5+len(programs(t)) { // archive, three packages, image, lists of materials
 		t.Errorf("first\n%sthen\n%s", sums[0], sums[1])
 	}
 }
@@ -76,12 +117,42 @@ func archived(t *testing.T, dist string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{
-		"lokt", "lokt-agent", "lokt-top", "loktd", "README.md", "LICENSE", "man/man1/lokt-guard.1", "man/man1/loktd.1", "man/man1/lokt-top.1", "completions/bash/lokt", "completions/zsh/_loktd",
+	for _, want := range append(programs(t),
+		"README.md", "LICENSE", "man/man1/lokt-guard.1", "man/man1/loktd.1", "completions/bash/lokt", "completions/zsh/_loktd",
 		"completions/fish/lokt.fish", "completions/powershell/lokt.ps1",
-	} {
+	) {
 		if !strings.Contains(string(out), "/"+want+"\n") {
 			t.Errorf("no %s in\n%s", want, out)
+		}
+	}
+}
+
+// What CycloneDX's schema wants and its library does not see to: serial numbers, and references that lead somewhere.
+func listed(t *testing.T, dist string) {
+	for _, file := range files(t, dist, "*.cdx.json") {
+		text, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer text.Close()
+		var bom cyclonedx.BOM
+		if err := cyclonedx.NewBOMDecoder(text, cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`^urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(bom.SerialNumber) {
+			t.Errorf("%s: serial number %s", file, bom.SerialNumber)
+		}
+		refs := map[string]bool{}
+		for _, c := range *bom.Components {
+			refs[c.BOMRef] = true
+		}
+		if len(refs) < 5 || len(refs) != len(*bom.Components) {
+			t.Errorf("%s: %d references to %d components", file, len(refs), len(*bom.Components))
+		}
+		for _, ref := range *(*bom.Dependencies)[0].Dependencies {
+			if !refs[ref] {
+				t.Errorf("%s: nothing is %s", file, ref)
+			}
 		}
 	}
 }
@@ -172,6 +243,11 @@ func otherPackages(t *testing.T, dist string) {
 		out, err := exec.Command(filepath.Join(root, "usr", "bin", "lokt"), "version").CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(out), "lokt "+candidate+" (") {
 			t.Errorf("%s: %v\n%s", kind, err, out)
+		}
+		for _, name := range programs(t) {
+			if info, err := os.Stat(filepath.Join(root, "usr", "bin", name)); err != nil || info.Mode() != 0o755 {
+				t.Errorf("%s: %s: %v, %v", kind, name, info, err)
+			}
 		}
 	}
 }

@@ -154,13 +154,18 @@ func wantsJSON(args []string) bool {
 }
 
 // further returns the program that carries out a command that is none of lokt's own, as git finds those of its own: lokt-NAME
-// beside lokt, else in PATH, with its arguments. It is empty if there is none. Some commands share a program.
+// beside lokt, else in PATH, with its arguments. It is empty if there is none. Some commands share a program, which
+// also completes them.
 func (a *App) further(args []string) (path string, rest []string) {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") || lokt.ValidateName(args[0]) != nil {
 		return "", nil
 	}
-	name, rest := "lokt-"+args[0], args[1:]
-	switch i := slices.IndexFunc(a.all, func(c Command) bool { return c.Name == args[0] }); {
+	command := args[0]
+	if len(args) > 2 && strings.HasPrefix(command, cobra.ShellCompRequestCmd) { // of what stands behind a command
+		command = args[1]
+	}
+	name, rest := "lokt-"+command, args[1:]
+	switch i := slices.IndexFunc(a.all, func(c Command) bool { return c.Name == command }); {
 	case i >= 0 && a.all[i].Program != "":
 		name, rest = a.all[i].Program, args
 	case i >= 0 || args[0] == "help" || strings.HasPrefix(args[0], "__"):

@@ -1,10 +1,11 @@
-// Command man writes the manual pages of lokt and loktd, one for each command, into a directory. It is apart from them, so
+// Command man writes the manual pages of all programs, one for each command, into a directory. It is apart from them, so
 // that they need not link the library that turns commands into pages.
 package main
 
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -32,9 +33,10 @@ func write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, root := range []*cobra.Command{cli.Tree(), agent.Tree(), top.Tree(), daemon.Tree(daemon.Streams{})} {
-		root.DisableAutoGenTag = true
-		if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "lokt " + version.String(), Manual: "lokt"}, dir); err != nil {
+	trees := []*cobra.Command{cli.Tree(), daemon.Tree(daemon.Streams{})}
+	for _, tree := range slices.Concat(trees, agent.Tree().Commands(), top.Tree().Commands()) {
+		tree.DisableAutoGenTag = true
+		if err := doc.GenManTree(tree, &doc.GenManHeader{Section: "1", Source: "lokt " + version.String(), Manual: "lokt"}, dir); err != nil {
 			return err
 		}
 	}

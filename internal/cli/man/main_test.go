@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,17 +34,22 @@ func TestThereIsAPageForEveryCommandAndNoOther(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(have, " loktd.1 ") || !strings.Contains(have, " loktd-token-create.1 ") {
-		t.Errorf("the pages of loktd are missing among%s", have)
-	}
-	if len(pages) < want || want < 8 || strings.Contains(have, "__") {
-		t.Errorf("%d commands have the pages%s", want, have)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "lokt-guard.1"))
+	programs, err := os.ReadDir(filepath.Join("..", "..", "..", "cmd"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Contains(text, []byte("ttl")) || !bytes.Contains(text, []byte("EXAMPLE")) {
-		t.Errorf("the page of guard is incomplete:\n%s", text)
+	for _, p := range programs {
+		page := map[string]string{"lokt-agent": "lokt-init"}[p.Name()] // whose commands are lokt's
+		if page = cmp.Or(page, p.Name()) + ".1"; !strings.Contains(have, " "+page+" ") {
+			t.Errorf("%s of cmd/%s is missing among%s", page, p.Name(), have)
+		}
+	}
+	for page, want := range map[string]string{"lokt": "lokt-guard", "lokt-guard": "EXAMPLE", "lokt-init": "remove", "loktd": "tls", "loktd-token-create": "scope"} {
+		if text, err := os.ReadFile(filepath.Join(dir, page+".1")); err != nil || !bytes.Contains(text, []byte(want)) {
+			t.Errorf("the page of %s is incomplete: %v\n%s", page, err, text)
+		}
+	}
+	if len(pages) < want || want < 8 || strings.Contains(have, "__") {
+		t.Errorf("%d commands have the pages%s", want, have)
 	}
 }

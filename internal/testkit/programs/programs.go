@@ -1,5 +1,5 @@
-// Package programs builds lokt, lokt-agent, lokt-top and loktd for tests: once for each state of the source, whichever package's
-// tests ask first.
+// Package programs builds lokt and what is beside it for tests: once for each state of the source, whichever package's tests ask
+// first.
 package programs
 
 import (
@@ -16,14 +16,12 @@ import (
 )
 
 // commands are what is built.
-func commands() []string {
-	return []string{"github.com/lokt-dev/lokt/cmd/lokt", "github.com/lokt-dev/lokt/cmd/lokt-agent", "github.com/lokt-dev/lokt/cmd/lokt-top", "github.com/lokt-dev/lokt/cmd/loktd"}
-}
+const commands = "github.com/lokt-dev/lokt/cmd/..."
 
 // Dir returns the directory with them, built as users get them. Other users may enter it. It is kept for the
 // next tests, and removed a day after it was made.
 var Dir = sync.OnceValues(func() (string, error) {
-	key, err := run("list", append([]string{"-export", "-f", "{{.BuildID}}"}, commands()...)...)
+	key, err := run("list", "-export", "-f", "{{.BuildID}}", commands)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +46,7 @@ var Dir = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := run("build", append([]string{"-o", part + string(filepath.Separator)}, commands()...)...); err != nil {
+	if _, err := run("build", "-o", part+string(filepath.Separator), commands); err != nil {
 		return "", errors.Join(err, os.RemoveAll(part))
 	}
 	if err := errors.Join(os.Chmod(part, 0o755), os.Rename(part, dir)); err != nil { // or another package was faster
