@@ -18,7 +18,7 @@ release: ## dist/: archives, packages, image, manifests and checksums of VERSION
 	$(GO) run -C tools/release . -C $(CURDIR) -version $(VERSION)
 site: ## dist/site: the pages, with a search; fails for a dead link
 	$(GO) run -C tools/site . -C $(CURDIR)
-packages: ## that they install, run, upgrade and leave nothing, as root; that the chart is valid; that no link is dead
+packages: ## that they and the clients install, run, upgrade and leave nothing, as root; that the chart is valid; that no link is dead
 	$(GO) test -C tools/release -count=1 ./... && $(GO) test -C deploy/helm ./... && $(GO) test -C tools/site ./...
 test:
 	$(TEST) ./...

@@ -47,6 +47,9 @@ in_root bash -c 'source /usr/share/bash-completion/completions/lokt && complete 
 cp "$readme" "$root/release/readme.test"
 in_root env -C "$PWD/cmd/lokt" TEST_PROGRAMS=/usr/bin /release/readme.test -test.run '^TestExamplesOfTheReadme' || fail "the first page"
 
+# The pages of the clients, too.
+in_root env -u LOKT_SERVER bash "$PWD/tools/release/testdata/clients.sh" "$PWD" || fail "the pages of the clients"
+
 echo LOKTD_LOG_LEVEL=debug >"$root/etc/lokt/loktd.env"
 daemon
 in_root env LOKT_OWNER=ana LOKT_SERVER="$url" lokt lock kept --ttl 1h
