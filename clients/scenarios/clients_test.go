@@ -26,8 +26,9 @@ import (
 
 // client is a program that uses one of the clients, in a process of its own.
 type client interface {
-	// acquire returns the token, or "" and why not: held, frozen, unavailable, forbidden, invalid.
+	// acquire returns the token, or 0 and why not: held, frozen, unavailable, incompatible, forbidden, invalid.
 	acquire(name string, ttl, wait time.Duration) (token int, why string)
+	said() string  // the last refusal, as people read it
 	state() string // held or lost
 	release()
 	work()
@@ -87,6 +88,7 @@ type lines struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Scanner
+	why string // the last refusal
 }
 
 func startLines(t *testing.T, env []string, name string, args ...string) *lines {
@@ -117,6 +119,7 @@ func startLines(t *testing.T, env []string, name string, args ...string) *lines 
 type answer struct {
 	Token int      `json:"token"`
 	Why   string   `json:"why"`
+	Said  string   `json:"said"`
 	State string   `json:"state"`
 	Told  []string `json:"told"`
 }
@@ -141,8 +144,10 @@ func (l *lines) do(ask map[string]any) (a answer) {
 
 func (l *lines) acquire(name string, ttl, wait time.Duration) (int, string) {
 	a := l.do(map[string]any{"do": "acquire", "name": name, "ttl": ttl.Seconds(), "wait": wait.Seconds()})
+	l.why = a.Said
 	return a.Token, a.Why
 }
+func (l *lines) said() string            { return l.why }
 func (l *lines) state() string           { return l.do(map[string]any{"do": "state"}).State }
 func (l *lines) release()                { l.do(map[string]any{"do": "release"}) }
 func (l *lines) work()                   { l.do(map[string]any{"do": "work"}) }
@@ -162,6 +167,7 @@ type shell struct {
 	child  int           // the command of the guard
 	ended  chan struct{} // closed when the guard has ended
 	worker *exec.Cmd
+	why    strings.Builder // what the guard says
 }
 
 func (s *shell) command(args ...string) *exec.Cmd {
@@ -178,8 +184,8 @@ func (s *shell) acquire(name string, ttl, wait time.Duration) (int, string) {
 		args = append(args, "--wait", "--timeout", wait.String())
 	}
 	s.guard = s.command(append(args, "--", "sh", "-c", `echo "$LOKT_TOKEN $$"; read -r line`)...)
-	var said strings.Builder
-	s.guard.Stderr = &said
+	s.why.Reset()
+	s.guard.Stderr = &s.why
 	in, err := s.guard.StdinPipe()
 	if err != nil {
 		s.t.Fatal(err)
@@ -208,14 +214,23 @@ func (s *shell) acquire(name string, ttl, wait time.Duration) (int, string) {
 	}
 	<-ended
 	for _, known := range [][2]string{
-		{"frozen", "frozen"}, {"unknown token", "forbidden"}, {"unavailable", "unavailable"}, {"held", "held"},
+		{"frozen", "frozen"}, {"who asks is not known", "forbidden"}, {notLoktd, "incompatible"}, {noRoute, "incompatible"},
+		{"unavailable", "unavailable"}, {"held", "held"}, {"invalid request", "invalid"},
 	} {
-		if strings.Contains(said.String(), known[0]) {
+		if strings.Contains(s.said(), known[0]) {
 			return 0, known[1]
 		}
 	}
-	return 0, said.String()
+	return 0, s.said()
 }
+
+// What the Go client says of a server that is no loktd, or of another version.
+const (
+	notLoktd = "the answer is not one of loktd's"
+	noRoute  = "no such route"
+)
+
+func (s *shell) said() string { return strings.TrimSuffix(s.why.String(), "\n") }
 
 func (s *shell) state() string {
 	if syscall.Kill(s.child, 0) != nil {
@@ -289,7 +304,7 @@ func serveLines(in io.Reader, out io.Writer) error {
 	o := httpapi.ClientOptions{Token: os.Getenv("TOKEN"), Attempt: 2 * time.Second, Patience: 2 * time.Second}
 	c, err := httpapi.New(os.Getenv("SERVER"), o)
 	if err != nil {
-		return err
+		return json.NewEncoder(out).Encode(answer{Why: why(err), Said: err.Error()})
 	}
 	locker, err := lokt.NewLocker(c, lokt.Owner{ID: "go-" + strconv.Itoa(os.Getpid())}, lokt.LockerOptions{})
 	if err != nil {
@@ -338,7 +353,7 @@ func serveLines(in io.Reader, out io.Writer) error {
 				TTL: time.Duration(ask.TTL * float64(time.Second)), Wait: time.Duration(ask.Wait * float64(time.Second)), Strict: true,
 			})
 			if err != nil {
-				a.Why = why(err)
+				a.Why, a.Said = why(err), err.Error()
 			} else {
 				leases, a.Token = append(leases, l), int(l.Token())
 			}
@@ -380,8 +395,12 @@ func why(err error) string {
 		return "frozen"
 	case errors.Is(err, lokt.ErrHeld):
 		return "held"
+	case strings.Contains(err.Error(), notLoktd), strings.Contains(err.Error(), noRoute):
+		return "incompatible"
 	case errors.Is(err, lokt.ErrUnavailable):
 		return "unavailable"
+	case errors.Is(err, lokt.ErrInvalid):
+		return "invalid"
 	case errors.Is(err, httpapi.ErrForbidden), errors.Is(err, httpapi.ErrUnauthenticated):
 		return "forbidden"
 	}

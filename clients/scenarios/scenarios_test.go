@@ -6,9 +6,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -343,12 +347,6 @@ var scenarios = []struct {
 		s.until(id, "failed")
 		return strings.Join(w.told(), ",") + ", the job failed"
 	}},
-	{"nobody listens there", "unavailable", func(s *stage) string {
-		return got(s.open(s.t, "http://"+free(s.t), "").acquire("db", ttl, time.Second))
-	}},
-	{"TLS where there is none", "unavailable", func(s *stage) string {
-		return got(s.open(s.t, strings.Replace(s.url, "http:", "https:", 1), "").acquire("db", ttl, time.Second))
-	}},
 }
 
 func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
@@ -374,21 +372,53 @@ func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
 	}
 }
 
-// A token that has expired, or was never known, is refused with the same word everywhere.
-func TestEveryClientSaysThatItsTokenIsNoGood(t *testing.T) {
+// What cannot be used is refused with the same word everywhere, and one line that says what is wrong.
+func TestEveryClientSaysWhatIsWrongWithWhatItWasGiven(t *testing.T) {
 	p := build(t)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "tokens")
-	if out, err := exec.CommandContext(t.Context(), p.loktd, "token", "create", "x", "--tokens", file).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	addr, tokens := free(t), filepath.Join(t.TempDir(), "tokens")
+	expired, err := exec.CommandContext(t.Context(), p.loktd, "token", "create", "x", "--tokens", tokens, "--expires", "1ms").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	addr := free(t)
-	s := &stage{t: t, loktd: p.loktd, url: "http://" + addr, args: []string{"--listen", addr, "--store", "memory:", "--tokens", file}}
+	s := &stage{t: t, loktd: p.loktd, url: "http://" + addr, args: []string{"--listen", addr, "--store", "memory:", "--tokens", tokens}}
 	s.start()
 	t.Cleanup(s.kill)
-	for name, open := range clients(t, p) {
-		if why := got(open(t, s.url, "lokt_wrong").acquire("db", ttl, 0)); why != "forbidden" {
-			t.Errorf("%s: %s", name, why)
-		}
+	answering := func(status int, media, body string) string {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", media)
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body)) // who asks may be gone
+		}))
+		t.Cleanup(other.Close)
+		return other.URL
+	}
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	for _, given := range []struct{ what, server, token, why, says string }{
+		{"no URL", "locks.example:7117", "", "invalid", `locks\.example.*http://`},
+		{"the URL of something else", "ftp://locks.example", "", "invalid", `ftp://locks\.example.*http://`},
+		{"an address at which nobody listens", "http://" + free(t), "", "unavailable", `127\.0\.0\.1:\d+: .*refused`},
+		{"https where there is http", "https://" + addr, "", "unavailable", addr + `: .*(TLS|HTTPS client)`},
+		{"http where there is https", "http://" + secure.Listener.Addr().String(), "", "incompatible", `HTTPS server`},
+		{"a certificate that nobody vouches for", secure.URL, "", "unavailable", secure.Listener.Addr().String() + `: .*certificate.*(CA|authority)`},
+		{"no token", s.url, "", "forbidden", `no token`},
+		{"a token that nobody knows", s.url, "lokt_wrong", "forbidden", `unknown token`},
+		{"a token that has expired", s.url, strings.TrimSpace(string(expired)), "forbidden", `token has expired`},
+		{"what is no loktd", answering(200, "text/html", "<html>\n</html>"), "", "incompatible", `127\.0\.0\.1:\d+.*loktd`},
+		{"a loktd without this API", answering(404, "application/problem+json", `{"code":"no_route","detail":"no such route"}`), "", "incompatible", `127\.0\.0\.1:\d+.*no such route`},
+		{"a loktd that answers otherwise", answering(200, "application/json", `{"lock":{}}`), "", "incompatible", `127\.0\.0\.1:\d+.*loktd`},
+	} {
+		t.Run(strings.ReplaceAll(given.what, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			for name, open := range clients(t, p) {
+				c := open(t, given.server, given.token)
+				why := got(c.acquire("db", ttl, 0))
+				if said := c.said(); why != given.why || !regexp.MustCompile(given.says).MatchString(said) || strings.Contains(said, "\n") {
+					t.Errorf("%s: %s, want %s:\n%s\nwant %s", name, why, given.why, said, given.says)
+				}
+			}
+		})
 	}
 }

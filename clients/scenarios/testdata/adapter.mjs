@@ -6,7 +6,8 @@ const lokt = await import(process.env.CLIENT);
 const refused = [
   [lokt.AuthError, "forbidden"], [lokt.UnavailableError, "unavailable"], [lokt.IncompatibleError, "incompatible"], [lokt.InvalidError, "invalid"],
 ];
-const client = new lokt.Lokt({ server: process.env.SERVER, token: process.env.TOKEN || undefined, timeoutMs: 2000 });
+let made;
+const client = () => (made ??= new lokt.Lokt({ server: process.env.SERVER, token: process.env.TOKEN || undefined, timeoutMs: 2000 }));
 const leases = [];
 const workers = [];
 const told = [];
@@ -24,9 +25,9 @@ const handle = async (job, signal) => {
 const doers = {
   async acquire({ name, ttl, wait }) {
     try {
-      leases.push(await client.lock(name, { ttlMs: ttl * 1000, wait: wait ? wait * 1000 : false }));
+      leases.push(await client().lock(name, { ttlMs: ttl * 1000, wait: wait ? wait * 1000 : false }));
     } catch (e) {
-      return { why: e instanceof lokt.HeldError ? e.code : (refused.find(([kind]) => e instanceof kind)?.[1] ?? String(e)) };
+      return { why: e instanceof lokt.HeldError ? e.code : refused.find(([kind]) => e instanceof kind)?.[1], said: e.message };
     }
     return { token: leases.at(-1).token };
   },
@@ -36,7 +37,7 @@ const doers = {
     return {};
   },
   async work() {
-    const worker = new lokt.Worker(client, handle);
+    const worker = new lokt.Worker(client(), handle);
     workers.push({ worker, done: worker.run() });
     return {};
   },

@@ -1,5 +1,6 @@
 """Does what lines of JSON on standard input ask for, with the Python client, and answers each with one."""
 
+import functools
 import json
 import os
 import sys
@@ -12,10 +13,14 @@ REFUSED = {
     lokt.FrozenError: "frozen", lokt.HeldError: "held", lokt.AuthError: "forbidden",
     lokt.UnavailableError: "unavailable", lokt.IncompatibleError: "incompatible", lokt.InvalidError: "invalid",
 }
-client = lokt.Client(os.environ["SERVER"], token=os.environ.get("TOKEN") or None, timeout=2)
 leases = []
 workers = []
 told = []
+
+
+@functools.cache
+def client():
+    return lokt.Client(os.environ["SERVER"], token=os.environ.get("TOKEN") or None, timeout=2)
 
 
 def handle(job):
@@ -31,7 +36,7 @@ def handle(job):
 
 
 def work():
-    worker = lokt.Worker(client, handle)
+    worker = lokt.Worker(client(), handle)
     thread = threading.Thread(target=worker.run)
     thread.start()
     workers.append((worker, thread))
@@ -41,9 +46,9 @@ def do(ask):
     what = ask["do"]
     if what == "acquire":
         try:
-            leases.append(client.acquire(ask["name"], ttl=ask["ttl"], wait=ask["wait"] or False))
+            leases.append(client().acquire(ask["name"], ttl=ask["ttl"], wait=ask["wait"] or False))
         except lokt.LoktError as e:
-            return {"why": next(why for kind, why in REFUSED.items() if isinstance(e, kind))}
+            return {"why": next((why for kind, why in REFUSED.items() if isinstance(e, kind)), ""), "said": str(e)}
         return {"token": leases[-1].token}
     if what == "state":
         return {"state": leases[-1].state.replace("in doubt", "held")}

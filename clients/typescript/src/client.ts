@@ -136,7 +136,9 @@ export class Lokt {
         });
         if (status === 202) continue;
         let holder = answer.holder;
-        if (holder?.token === undefined) throw new IncompatibleError("the answer to a claim has no holder", "incompatible");
+        if (holder?.token === undefined) {
+          throw new IncompatibleError(`${this.transport.server}: the answer has no holder: is it a loktd of another version?`, "incompatible");
+        }
         if (clock() - asked > ttl / 4) { // the request waited: when the hold began is not known well enough
           asked = clock();
           holder = await this.#renew(name, leaseId, ttl / 2);

@@ -107,10 +107,12 @@ const byCode: Record<string, new (m: string, c: string, r: string) => LoktError>
   unavailable: UnavailableError,
   rate_limited: UnavailableError,
   full: UnavailableError,
+  no_route: IncompatibleError,
+  method_not_allowed: IncompatibleError,
 };
 
 /** The error that an answer tells. */
-export function fromAnswer(status: number, body: Problem, headers: Headers): LoktError {
+export function fromAnswer(server: string, status: number, body: Problem, headers: Headers): LoktError {
   const requestId = headers.get("x-request-id") ?? "";
   if (Array.isArray(body.detail)) {
     const wrong = body.detail.map((d) => `${d.loc.join(".")}: ${d.msg}`).join("; ");
@@ -122,5 +124,6 @@ export function fromAnswer(status: number, body: Problem, headers: Headers): Lok
   if (reason !== null) message += `: ${reason}`;
   if (code === "held" || code === "frozen") return new HeldError(message, code, requestId, body);
   const kind = byCode[code] ?? (status >= 502 && status <= 504 ? UnavailableError : LoktError);
+  if (kind === UnavailableError || kind === IncompatibleError) message = `${server}: ${message}`;
   return new kind(message, code, requestId);
 }

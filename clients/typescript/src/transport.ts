@@ -68,6 +68,11 @@ export class Transport {
     this.#fetch = how;
   }
 
+  /** The address that is asked next. */
+  get server(): string {
+    return this.#addresses[this.#current]!;
+  }
+
   /** Returns status and body of an answer below 300, and throws what anything else says. */
   async request<T>(method: string, path: string, x: Exchange = {}): Promise<{ status: number; body: T }> {
     const query = new URLSearchParams();
@@ -84,6 +89,7 @@ export class Transport {
         if (!(got instanceof LoktError)) return got;
         if (!(got instanceof UnavailableError)) throw got;
         failure = got;
+        if (distrusted(got.cause) && this.#addresses.length === 1) throw got;
         if (x.resend === false && !refused(got.cause)) throw got;
         this.#current = (this.#current + 1) % this.#addresses.length;
       }
@@ -95,7 +101,7 @@ export class Transport {
   }
 
   async #ask<T>(method: string, path: string, x: Exchange, limit: number): Promise<{ status: number; body: T } | LoktError> {
-    const at = this.#addresses[this.#current]!;
+    const at = this.server;
     const value = typeof x.body === "function" ? (x.body as () => unknown)() : x.body;
     const headers: Record<string, string> = { accept: "application/json", ...x.headers };
     const init: RequestInit = { method, headers, redirect: "manual" };
@@ -132,12 +138,14 @@ export class Transport {
       body = undefined;
     }
     if (answer.ok && body !== undefined) return { status: answer.status, body: body as T };
-    if (typeof body === "object" && body !== null) return fromAnswer(answer.status, body as Problem, answer.headers);
+    if (typeof body === "object" && body !== null) return fromAnswer(at, answer.status, body as Problem, answer.headers);
     if (answer.status >= 502 && answer.status <= 504) {
       return new UnavailableError(`${at}: status ${answer.status}`, "unavailable");
     }
+    const line = text.slice(0, 200).trim().split("\n")[0]!;
+    const said = line === "" || "<{[".includes(line[0]!) ? "" : ` (${line})`;
     return new IncompatibleError(
-      `${at} answered with status ${answer.status} and no JSON: is it a loktd, and is the URL right?`,
+      `${at} answered with status ${answer.status} and no JSON${said}: is it a loktd, and is the URL right?`,
       "incompatible",
     );
   }
@@ -149,7 +157,8 @@ function why(e: unknown): string {
   for (let c = e; c instanceof Error; c = c.cause) {
     const code = String((c as { code?: unknown }).code);
     if (code === "ECONNREFUSED") return "connection refused";
-    if (code.startsWith("ERR_SSL") || code.includes("CERT") || code === "EPROTO") {
+    // Deno has no codes.
+    if (/^ERR_SSL|CERT|^EPROTO$/.test(code) || /invalid peer certificate|corrupt message/.test(c.message)) {
       return `TLS: ${c.message.trim()}; is the URL's scheme right, and the certificate's authority known?`;
     }
     if (c instanceof AggregateError && c.errors.length > 0) return why(c.errors[0]);
@@ -160,6 +169,10 @@ function why(e: unknown): string {
 
 function refused(e: unknown): boolean {
   return why(e) === "connection refused";
+}
+
+function distrusted(e: unknown): boolean {
+  return why(e).startsWith("TLS: ");
 }
 
 function address(url: string): string {

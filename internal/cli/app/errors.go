@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/lokt-dev/lokt"
@@ -124,7 +125,7 @@ func unreachable(err error) string {
 		return "name the certificate of the authority that signed the server's with LOKT_CA_FILE"
 	case errors.As(err, &host), errors.As(err, &invalid):
 		return "name the server as its certificate does, or renew the certificate"
-	case errors.As(err, &notTLS):
+	case errors.As(err, &notTLS), errors.Is(err, http.ErrSchemeMismatch):
 		return "it speaks no TLS: name it by http:// instead of https://"
 	}
 	return ""

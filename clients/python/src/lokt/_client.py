@@ -18,7 +18,6 @@ from urllib.parse import quote
 from ._errors import (
     AuthError,
     HeldError,
-    IncompatibleError,
     InvalidError,
     LostError,
     NotFoundError,
@@ -88,17 +87,14 @@ class Lock:
 
     @staticmethod
     def _of(w: Mapping[str, Any]) -> Lock:
-        try:
-            return Lock(
-                w["name"],
-                w["token"],
-                w["revision"],
-                list(w.get("holders") or []),
-                list(w.get("queue") or []),
-                w.get("freeze"),
-            )
-        except KeyError as e:
-            raise IncompatibleError(f"the server's answer has no {e}") from None
+        return Lock(
+            w["name"],
+            w["token"],
+            w["revision"],
+            list(w.get("holders") or []),
+            list(w.get("queue") or []),
+            w.get("freeze"),
+        )
 
 
 class Lease:

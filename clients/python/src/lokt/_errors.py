@@ -106,10 +106,14 @@ _BY_CODE: dict[str, type[LoktError]] = {
     "unavailable": UnavailableError,
     "rate_limited": UnavailableError,
     "full": UnavailableError,
+    "no_route": IncompatibleError,
+    "method_not_allowed": IncompatibleError,
 }
 
 
-def from_answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -> LoktError:
+def from_answer(
+    server: str, status: int, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> LoktError:
     """The error that an answer tells. ``body`` is a problem (locks) or a detail (jobs)."""
     detail = body.get("detail")
     request_id = headers.get("X-Request-Id", "")
@@ -129,4 +133,6 @@ def from_answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str]
     kind = _BY_CODE.get(code)
     if kind is None:
         kind = UnavailableError if status in (502, 503, 504) else LoktError
+    if kind in (UnavailableError, IncompatibleError):
+        message = f"{server}: {message}"
     return kind(message, code=code, request_id=request_id)

@@ -56,6 +56,17 @@ class Call:
                     pass
 
 
+class Answer(dict[str, Json]):
+    """What a server has answered: a member that is not there is one that another version has under another name."""
+
+    def __init__(self, server: str, members: Mapping[str, Json]) -> None:
+        super().__init__(members)
+        self._server = server
+
+    def __missing__(self, name: str) -> Json:
+        raise errors.IncompatibleError(f"{self._server}: the answer has no {name!r}: is it a loktd of another version?")
+
+
 class Transport:
     """Sends requests to the first of some addresses that answers. Safe for use by several threads."""
 
@@ -85,8 +96,8 @@ class Transport:
         resend: bool = True,
         call: Call | None = None,
         sent: Callable[[], None] | None = None,
-    ) -> tuple[int, Json]:
-        """Returns the status and the decoded body of an answer below 300, and raises what anything else says.
+    ) -> tuple[int, Answer]:
+        """Returns the status and the members of an answer below 300, and raises what anything else says.
 
         ``wait`` is how long, in seconds, the server may take on purpose. ``patience`` is for how long an address that
         does not answer is tried again, ``resend`` whether that is safe after the request was sent. ``body`` may be a
@@ -124,7 +135,7 @@ class Transport:
         left: float,
         resend: bool,
         call: Call,
-    ) -> tuple[tuple[int, Json] | errors.LoktError, bool]:
+    ) -> tuple[tuple[int, Answer] | errors.LoktError, bool]:
         """Asks each address once. Returns the answer, or the error and whether to try again."""
         data = None if value is None else json.dumps(value, allow_nan=False).encode()
         failure: errors.LoktError = errors.UnavailableError("no address")
@@ -194,23 +205,24 @@ class Transport:
 
     def _understand(
         self, which: int, answer: http.client.HTTPResponse, raw: bytes
-    ) -> tuple[int, Json] | errors.LoktError:
+    ) -> tuple[int, Answer] | errors.LoktError:
         try:
             if len(raw) > _LONGEST_ANSWER:
                 raise ValueError("the answer is too long")
             value = json.loads(raw) if raw else None
         except ValueError:
             value = None
-        if answer.status < 300 and value is not None:
-            return answer.status, value
+        if isinstance(value, dict) and answer.status < 300:
+            return answer.status, Answer(self._name(which), value)
         if isinstance(value, dict):
-            return errors.from_answer(
-                answer.status, value, {k.title(): v for k, v in answer.getheaders()}
-            )
+            headers = {k.title(): v for k, v in answer.getheaders()}
+            return errors.from_answer(self._name(which), answer.status, value, headers)
         if answer.status in (502, 503, 504):
             return errors.UnavailableError(f"{self._name(which)}: status {answer.status}")
+        line = raw[:200].decode("utf-8", "replace").strip().partition("\n")[0]
+        said = f" ({line})" if line and line[0] not in "<{[" else ""
         return errors.IncompatibleError(
-            f"{self._name(which)} answered with status {answer.status} and no JSON: is it a loktd, and is the path in the URL right?"
+            f"{self._name(which)} answered with status {answer.status} and no JSON{said}: is it a loktd, and is the URL right?"
         )
 
     def _headers(self, more: Mapping[str, str], body: bool) -> dict[str, str]:
