@@ -218,39 +218,6 @@ func TestProgramOfTheReadmeRuns(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
-
-func TestPagesLinkOnlyToWhatIsThere(t *testing.T) {
-	top := filepath.Join("..", "..")
-	pages, err := filepath.Glob(filepath.Join(top, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, page := range append(pages, more...) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			if strings.Contains(m[1], "://") {
-				continue
-			}
-			found++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
-				t.Errorf("%s links to %s: %v", page, m[1], err)
-			}
-		}
-	}
-	if found < 10 {
-		t.Errorf("%d links in all pages: this test has not found them", found)
-	}
-}
-
 // page returns a page of the documentation.
 func page(t *testing.T, name string) string {
 	t.Helper()

@@ -80,6 +80,7 @@ func build(checkout fs.FS, out string) error {
 	var index []entry
 	for _, p := range pages {
 		bad = append(bad, p.links(checkout, pages)...)
+		bad = append(bad, p.pictures(checkout, out)...)
 		index = append(index, p.entries()...)
 		var body, whole bytes.Buffer
 		if err := md.Renderer().Render(&body, p.text, p.tree); err != nil {
@@ -106,9 +107,9 @@ func build(checkout fs.FS, out string) error {
 	return errors.Join(bad...)
 }
 
-// read returns the pages: those at the top, README.md first, and those below docs.
+// read returns the pages: those at the top, README.md first, those below docs, and those of the clients.
 func read(checkout fs.FS, p parser.Parser) (pages []*page, err error) {
-	for _, pattern := range []string{"README.md", "docs/*.md", "docs/adr/*.md", "[A-QS-Z]*.md"} {
+	for _, pattern := range []string{"README.md", "docs/*.md", "clients/*/README.md", "docs/adr/*.md", "[A-QS-Z]*.md"} {
 		names, err := fs.Glob(checkout, pattern)
 		if err != nil {
 			return nil, err
@@ -190,6 +191,26 @@ func (p *page) links(checkout fs.FS, pages []*page) (bad []error) {
 			if id != "" {
 				link.Destination = append(link.Destination, "#"+id...)
 			}
+		}
+		return ast.WalkContinue, nil
+	})
+	return bad
+}
+
+// pictures copies what the page shows to where its HTML looks for it, and returns what is not there.
+func (p *page) pictures(checkout fs.FS, out string) (bad []error) {
+	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // which returns no error
+		image, ok := n.(*ast.Image)
+		if !ok || !entering || strings.Contains(string(image.Destination), "://") {
+			return ast.WalkContinue, nil
+		}
+		name := path.Join(path.Dir(p.name), string(image.Destination))
+		data, err := fs.ReadFile(checkout, name)
+		if err == nil {
+			err = write(filepath.Join(out, filepath.FromSlash(name)), data)
+		}
+		if err != nil {
+			bad = append(bad, fmt.Errorf("%s shows %s: %w", p.name, image.Destination, err))
 		}
 		return ast.WalkContinue, nil
 	})
