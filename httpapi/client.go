@@ -321,20 +321,11 @@ func (c *Client) attempt(
 	}
 	switch {
 	case errors.Is(err, errGarbage):
-		err = c.unreachable(at, fmt.Errorf("%w: %s%s", err, resp.Status, firstLine(text)))
+		err = c.unreachable(at, fmt.Errorf("%w: %s: %.100q", err, resp.Status, text))
 	case errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrDamaged), errors.Is(err, errInternal):
 		err = fmt.Errorf("%s: %w", c.server(at).Redacted(), err)
 	}
 	return retry, after, err
-}
-
-// firstLine returns what a server that is no loktd says to people, if that is a line of text, as a port for https says that it is one.
-func firstLine(text []byte) string {
-	line, _, _ := strings.Cut(string(text), "\n")
-	if line = strings.TrimSpace(line); line == "" || len(line) > 200 || strings.ContainsAny(line[:1], "<{[") {
-		return ""
-	}
-	return ": " + line
 }
 
 // retryAfter returns when an answer says to come again at the earliest: after half a minute at most, and 0 if it does

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -153,9 +152,8 @@ func wantsJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
-// further returns the program that carries out a command that is none of lokt's own, as git finds those of its own: lokt-NAME
-// beside lokt, else in PATH, with its arguments. It is empty if there is none. Some commands share a program, which
-// also completes them.
+// further returns the program that carries out, or completes, a command that is none of lokt's own, as git finds those of its
+// own: lokt-NAME beside lokt, else in PATH, with its arguments; an empty path if there is none. Some commands share a program.
 func (a *App) further(args []string) (path string, rest []string) {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") || lokt.ValidateName(args[0]) != nil {
 		return "", nil
@@ -176,9 +174,6 @@ func (a *App) further(args []string) (path string, rest []string) {
 
 // lookUp returns the path of a program beside this one, else in PATH; empty if there is none.
 func lookUp(name string) string {
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
 	beside := ""
 	if self, err := os.Executable(); err == nil {
 		if self, err = filepath.EvalSymlinks(self); err == nil {

@@ -1,5 +1,5 @@
-// Command man writes the manual pages of all programs, one for each command, into a directory. It is apart from them, so
-// that they need not link the library that turns commands into pages.
+// Command man writes the manual pages of all programs, one for each command, into a directory: its argument. It is apart from
+// them, so that they need not link the library that turns commands into pages.
 package main
 
 import (
@@ -18,10 +18,6 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: man DIRECTORY")
-		os.Exit(64)
-	}
 	if err := write(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "man:", err)
 		os.Exit(1)
