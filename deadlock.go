@@ -85,9 +85,8 @@ func newWaitGraph(locks []Snapshot) *waitGraph {
 			}
 			i := len(g.nodes)
 			n := &waitNode{waiter: *w, lock: l, stuck: true}
-			first := l.order(&w.Claim)
 			for _, j := range ahead {
-				if first(&g.nodes[j].waiter) {
+				if l.passes(&g.nodes[j].waiter, &w.Claim) {
 					n.ahead = append(n.ahead, j)
 				}
 			}

@@ -73,15 +73,8 @@ func (e *BlockedError) Error() string {
 
 // Is makes the error ErrFrozen if a freeze is in the way, ErrHeld otherwise.
 func (e *BlockedError) Is(target error) bool {
-	switch target {
-	case ErrFrozen:
-		return e.Freeze != nil
-	case ErrHeld:
-		return e.Freeze == nil
-	case ErrDeadlock:
-		return len(e.Cycle) > 0
-	}
-	return false
+	return target == ErrFrozen && e.Freeze != nil || target == ErrHeld && e.Freeze == nil ||
+		target == ErrDeadlock && len(e.Cycle) > 0
 }
 
 // GoneError says that a lease is not, or no longer, among a lock's holders. It is ErrNotOwner if somebody else holds
@@ -106,13 +99,7 @@ func (e *GoneError) Error() string {
 
 // Is makes the error ErrNotOwner or ErrNotFound.
 func (e *GoneError) Is(target error) bool {
-	switch target {
-	case ErrNotOwner:
-		return len(e.Holders) > 0
-	case ErrNotFound:
-		return len(e.Holders) == 0
-	}
-	return false
+	return target == ErrNotOwner && len(e.Holders) > 0 || target == ErrNotFound && len(e.Holders) == 0
 }
 
 // NotOwnerError refuses to end what belongs to another, or what ends by itself. It is ErrNotOwner.

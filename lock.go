@@ -43,9 +43,10 @@ type Lock struct {
 	Freeze   *Freeze   `json:"freeze,omitzero"`
 	Corrupt  string    `json:"corrupt,omitzero"` // why what the store found is no lock. The next change clears it
 
-	// Before calm, nobody in the queue goes away or leaves, or may enter, unless another change lets them. It is zero if
-	// that is not known, as after reading a lock.
-	calm time.Time
+	// Before calm, nobody in the queue goes away or leaves, and nobody may enter unless the lock is open. If it is plain, nobody
+	// is away or may preempt. Of a lock that was read nothing of this is known.
+	calm        time.Time
+	open, plain bool
 }
 
 // Owner says who claims: two claims of the same owner do not block each other, unless both are strict.
@@ -304,10 +305,49 @@ func (l *Lock) held(leaseID string) int {
 	return -1
 }
 
-// Position returns how many waiters are ahead of the lease ID in the queue, and whether it is queued at all.
+// Position returns how many waiters are ahead of the lease ID in the queue, and whether it is queued at all: one that holds
+// the lock is not.
 func (l Lock) Position(leaseID string) (int, bool) {
-	i := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return w.LeaseID == leaseID })
-	return i, i >= 0
+	if l.held(leaseID) >= 0 {
+		return -1, false
+	}
+	for i, j := 0, len(l.Queue)-1; i <= j; i, j = i+1, j-1 { // most who ask are next, or have just come
+		switch leaseID {
+		case l.Queue[i].LeaseID:
+			return i, true
+		case l.Queue[j].LeaseID:
+			return j, true
+		}
+	}
+	return -1, false
+}
+
+// QueueChange returns the lease IDs of those who have left the queue since the lock was as it was, and those who came or
+// changed. Waiters are never changed in place, so equal pointers are equal waiters.
+func (l *Lock) QueueChange(since *Lock) (gone []string, put []*Waiter) {
+	was, is := since.Queue, l.Queue
+	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+		was, is = was[1:], is[1:]
+	}
+	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	old := make(map[string]*Waiter, len(was))
+	for _, w := range was {
+		old[w.LeaseID] = w
+	}
+	for _, w := range is {
+		if old[w.LeaseID] != w {
+			put = append(put, w)
+		}
+		delete(old, w.LeaseID)
+	}
+	for _, w := range was {
+		if old[w.LeaseID] != nil {
+			gone = append(gone, w.LeaseID)
+		}
+	}
+	return gone, put
 }
 
 // Free reports whether nothing is remembered but the token.

@@ -13,29 +13,29 @@ import (
 // grantsPerStep is how many waiters one step lets in: the next step, which those take at once, lets in the rest.
 const grantsPerStep = 250
 
-// serve goes through the queue once. It drops who is gone, grants what can be granted, in order (see Lock.order), and asks
+// serve goes through the queue once. It drops who is gone, grants what can be granted, in order (see Lock.passes), and asks
 // holders to yield. Those that are away are passed over.
 func (d *decision) serve(s Snapshot) {
 	l, now := &d.Lock, s.Now
-	open, granted := l.Freeze == nil && l.Corrupt == "", 0
-	stay := make([]*Waiter, 0, len(l.Queue))
-	var before, preempting []*Waiter   // before are those there that cannot enter yet
-	var firstAway, firstGone time.Time // of those there, and of those away
-	there := now.Add(QueueTTL)
+	open, granted, at := l.Freeze == nil && l.Corrupt == "", 0, 0
+	var before, preempting []*Waiter // before are those there that cannot enter yet
+	calm, plain, whole := time.Time{}, true, false
+	look := !l.plain || !now.Before(l.calm)
 	for _, w := range l.Queue {
-		away, end := !w.Until.After(there), &firstAway
+		away := look && w.away(now)
 		if away || len(s.Dead) > 0 {
 			if reason := s.left(w); reason != "" {
+				l.leave(at)
 				d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
 				d.note(now, EventWait, Holder{Claim: w.Claim},
 					ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(now.Sub(w.Since)))
 				continue
 			}
 		}
-		if away {
-			end = &firstGone
-		} else if open && (len(before) == 0 || !slices.ContainsFunc(before, l.order(&w.Claim))) && l.admits(&w.Claim) {
+		passed := func(first *Waiter) bool { return l.passes(first, &w.Claim) }
+		if !away && open && !slices.ContainsFunc(before, passed) && l.admits(&w.Claim) {
 			if granted++; granted <= grantsPerStep {
+				l.leave(at)
 				h := d.grant(now, w.Claim)
 				h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
 				l.Holders[len(l.Holders)-1] = h
@@ -44,27 +44,27 @@ func (d *decision) serve(s Snapshot) {
 			}
 			open = false
 		}
-		if stay = append(stay, w); !away {
-			before = append(before, w)
+		if at++; !away && (len(w.Paths) > 0 || !whole) { // the first that is about everything stands for all such
+			before, whole = append(before, w), whole || len(w.Paths) == 0
+		}
+		if !look {
+			continue
 		}
 		if w.Preempt > 0 {
 			preempting = append(preempting, w)
 		}
-		if end.IsZero() || w.Until.Before(*end) {
-			*end = w.Until
+		end := w.Until
+		if !away {
+			end = end.Add(-QueueTTL)
+		}
+		if plain = plain && !away && w.Preempt == 0; calm.IsZero() || end.Before(calm) {
+			calm = end
 		}
 	}
-	if len(stay) < len(l.Queue) {
-		l.Queue = stay
+	if look {
+		l.calm, l.plain = calm, plain
 	}
-	if l.calm = firstGone; !firstAway.IsZero() {
-		if at := firstAway.Add(-QueueTTL); l.calm.IsZero() || at.Before(l.calm) {
-			l.calm = at
-		}
-	}
-	if granted > grantsPerStep { // the next step goes on
-		l.calm = time.Time{}
-	}
+	l.open = granted > grantsPerStep // the next step goes on
 	for i := range l.Holders {
 		l.Holders[i].askToYield(preempting, now)
 	}
@@ -162,28 +162,23 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 	}
 }
 
-// order returns what tells of a waiter that was first whether the claim has to let it pass: not if they are about nothing
-// in common, and not if it is about what the claim's owner holds already, who would otherwise wait for himself.
-func (l *Lock) order(c *Claim) func(*Waiter) bool {
-	var own []*Claim
+// passes reports whether the claim has to let the waiter pass, who was first: not if they are about nothing in common, and not
+// if it is about what the claim's owner holds already, who would otherwise wait for himself.
+func (l *Lock) passes(w *Waiter, c *Claim) bool {
 	for i := range l.Holders {
-		if h := &l.Holders[i]; c.Owner.Same(h.Owner) {
-			if len(h.Paths) == 0 {
-				return func(*Waiter) bool { return false }
-			}
-			own = append(own, &h.Claim)
+		if h := &l.Holders[i]; c.Owner.Same(h.Owner) && w.overlaps(&h.Claim) {
+			return false
 		}
 	}
-	return func(w *Waiter) bool { return w.overlaps(c) && !slices.ContainsFunc(own, w.overlaps) }
+	return w.overlaps(c)
 }
 
 // ahead yields the waiters that come before the claim: of those of at least its priority that are not away, the ones that
 // it has to let pass.
 func (l *Lock) ahead(c *Claim, now time.Time) iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
-		first := l.order(c)
 		for _, w := range l.Queue {
-			if w.LeaseID == c.LeaseID || w.Priority >= c.Priority && !w.away(now) && first(w) && !yield(w) {
+			if w.LeaseID == c.LeaseID || w.Priority >= c.Priority && !w.away(now) && l.passes(w, c) && !yield(w) {
 				return
 			}
 		}
@@ -281,13 +276,17 @@ func (l *Lock) replace(i int, w *Waiter) {
 // leave takes the i-th waiter out of the queue.
 func (l *Lock) leave(i int) *Waiter {
 	w := l.Queue[i]
-	l.Queue = slices.Concat(l.Queue[:i], l.Queue[i+1:])
-	l.calm = time.Time{}
+	if l.open = true; i == 0 {
+		l.Queue = l.Queue[1:]
+	} else {
+		l.Queue = slices.Concat(l.Queue[:i], l.Queue[i+1:])
+	}
 	return w
 }
 
 // expect sees to it that the queue is looked at again when the waiter goes away.
 func (l *Lock) expect(w *Waiter) {
+	l.plain = l.plain && w.Preempt == 0
 	if at := w.Until.Add(-QueueTTL); at.Before(l.calm) {
 		l.calm = at
 	}

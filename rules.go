@@ -66,25 +66,22 @@ func (s Snapshot) Live() []Holder {
 
 // count returns how much of the lock counts, and how much is stale, or over.
 func (s Snapshot) count() (live, over int) {
-	for i := range s.Lock.Holders {
-		if _, stale := s.Stale(s.Lock.Holders[i]); stale {
+	add := func(ended bool) {
+		if ended {
 			over++
 		} else {
 			live++
 		}
+	}
+	for i := range s.Lock.Holders {
+		_, stale := s.Stale(s.Lock.Holders[i])
+		add(stale)
 	}
 	for _, w := range s.Lock.Queue {
-		if s.left(w) != "" {
-			over++
-		} else {
-			live++
-		}
+		add(s.left(w) != "")
 	}
-	switch {
-	case s.Frozen() != nil:
-		live++
-	case s.Lock.Freeze != nil:
-		over++
+	if s.Lock.Freeze != nil {
+		add(s.Frozen() == nil)
 	}
 	return live, over
 }
@@ -166,7 +163,7 @@ func begin(s Snapshot) *decision {
 		l.Freeze, changed = nil, true
 		d.noteFreeze(s.Now, EventUnfreeze, *f, f.Owner, ExtraReason, ReasonExpired)
 	}
-	if changed || !s.Now.Before(l.calm) {
+	if changed || l.open || !s.Now.Before(l.calm) {
 		d.serve(s)
 	}
 	return d
@@ -532,7 +529,7 @@ func millis(t time.Duration) string {
 
 // then goes on with what the decision has made of the lock.
 func (d *decision) then(s Snapshot) *decision {
-	s.Lock, s.Lock.calm = d.Lock, time.Time{}
+	s.Lock, s.Lock.open = d.Lock, true
 	rest := begin(s)
 	rest.Events = append(d.Events, rest.Events...)
 	rest.ended = d.ended

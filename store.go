@@ -97,15 +97,8 @@ func (ws *Watchers) Watch(l *Lock, w Watch) *Watcher {
 
 // first reports whether nobody who waits here is before the lease in the queue.
 func (ws *Watchers) first(l *Lock, leaseID string) bool {
-	for _, w := range l.Queue {
-		if w.LeaseID == leaseID {
-			return true
-		}
-		if len(ws.by[w.LeaseID]) > 0 {
-			return false
-		}
-	}
-	return true
+	i := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return w.LeaseID == leaseID || len(ws.by[w.LeaseID]) > 0 })
+	return i < 0 || l.Queue[i].LeaseID == leaseID
 }
 
 // Remove takes out who does not wait any more.
@@ -126,7 +119,8 @@ func (ws *Watchers) Wake(was, is *Lock) {
 	if len(ws.by) == 0 {
 		return
 	}
-	for _, leaseID := range left(was.Queue, is.Queue) {
+	gone, _ := is.QueueChange(was)
+	for _, leaseID := range gone {
 		ws.wake(leaseID)
 	}
 	for _, w := range is.Queue {
@@ -150,27 +144,6 @@ func (ws *Watchers) wake(leaseID string) bool {
 		close(w.changed)
 	}
 	return len(all) > 0
-}
-
-// left returns the lease IDs that were in the queue and are not any more. Mostly a queue only loses some and gains some
-// at its end, so both are walked side by side first.
-func left(was, is []*Waiter) (ids []string) {
-	j := 0
-	for _, w := range was {
-		if j < len(is) && (is[j] == w || is[j].LeaseID == w.LeaseID) {
-			j++
-		} else {
-			ids = append(ids, w.LeaseID)
-		}
-	}
-	if len(ids) == 0 || j == len(is) {
-		return ids
-	}
-	in := make(map[string]bool, len(is)-j)
-	for _, w := range is[j:] {
-		in[w.LeaseID] = true
-	}
-	return slices.DeleteFunc(ids, func(id string) bool { return in[id] })
 }
 
 // Step answers claims and releases within one atomic step of a store, by the rules: what it changes is stored together

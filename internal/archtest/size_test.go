@@ -69,7 +69,7 @@ func budgets() map[string]int {
 // last. A number here may only fall.
 func above() map[string]int {
 	return map[string]int{
-		".":                4_091,
+		".":                4_086,
 		"httpapi":          4_442,
 		"internal/audit":   977,
 		"internal/cli":     7_427,
@@ -80,7 +80,7 @@ func above() map[string]int {
 		"jobs/jobstest":    2_629,
 		"jobs/worker":      915,
 		"store/filestore":  2_203,
-		"store/sqlstore":   4_759,
+		"store/sqlstore":   4_565,
 	}
 }
 

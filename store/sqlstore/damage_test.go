@@ -225,7 +225,7 @@ func TestNoDamageGoesByInSilence(t *testing.T) {
 			asKilled(t, path, to)
 			what := harm(t, to+[]string{"", "-wal"}[rng.IntN(2)], rng)
 			counts[l.judge(t, what, to)]++
-			for _, suffix := range []string{"", "-wal", "-mark", "-shm", ".lock"} {
+			for _, suffix := range []string{"", "-wal", "-mark", "-shm"} {
 				_ = os.Remove(to + suffix)
 			}
 		}
@@ -311,8 +311,8 @@ func TestADatabaseThatWasJustMadeHasItsMark(t *testing.T) {
 	if said := w.said(); said != "[]" {
 		t.Errorf("it says %s", said)
 	}
-	if m, found, err := readMark(path); !found || err != nil || m.Commits == 0 {
-		t.Errorf("the mark is %+v, %v, %v", m, found, err)
+	if m, err := readMark(path); err != nil || m.Commits == 0 {
+		t.Errorf("the mark is %+v, %v", m, err)
 	}
 }
 
@@ -330,6 +330,37 @@ func TestTokensJumpAfterAnEndThatWasNotClean(t *testing.T) {
 			t.Errorf("%s: token %d follows %d", name, l.Token, first)
 		}
 		shut(t, db)
+	}
+}
+
+// Promise S-181.
+func TestALogThatEndsEarlySaysSo(t *testing.T) {
+	t.Parallel()
+	path := place(t)
+	db := start(t, path, Options{})
+	for i := range 5 {
+		acquire(t, db, claim(fmt.Sprint("x", i), "a", time.Hour))
+	}
+	asKilled(t, path, path+".whole")
+	asKilled(t, path, path+".spoilt")
+	b, err := os.ReadFile(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := 32 // of what was written
+	for i := end; i+logFrame <= len(b) && slices.ContainsFunc(b[i:i+24], func(b byte) bool { return b != 0 }); i += logFrame {
+		end = i + logFrame
+	}
+	b[end/2] ^= 1
+	if err := os.WriteFile(path+".spoilt-wal", b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for suffix, early := range map[string]bool{".whole": false, ".spoilt": true} {
+		w := &warnings{}
+		shut(t, start(t, path+suffix, Options{Warn: w.add, AcceptLoss: true}))
+		if said := w.said(); strings.Contains(said, "ended early") != early {
+			t.Errorf("with the log %s it says %s", suffix, said)
+		}
 	}
 }
 
@@ -362,12 +393,14 @@ func TestALogThatIsTakenAwayMeanwhileIsNoticed(t *testing.T) {
 	}
 }
 
-// Promise S-180.
-func TestWhatTheLogHasIsMovedSoon(t *testing.T) {
+// Promises S-65 and S-180.
+func TestWhatTheLogHasIsMovedSoonAndOldEventsAreForgotten(t *testing.T) {
 	t.Parallel()
 	path := place(t)
-	db := start(t, path, Options{})
-	acquire(t, db, claim("x", "a", time.Hour))
+	db := start(t, path, Options{KeepEvents: 2})
+	for i := range 5 {
+		acquire(t, db, claim(fmt.Sprint("x", i), "a", time.Hour))
+	}
 	for begun := time.Now(); db.unmoved.Load(); time.Sleep(10 * time.Millisecond) {
 		if time.Since(begun) > time.Minute {
 			t.Fatal("it is not moved")
@@ -376,6 +409,10 @@ func TestWhatTheLogHasIsMovedSoon(t *testing.T) {
 	b, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(b), "lease of a") {
 		t.Errorf("it is not in the file: %v", err)
+	}
+	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{})
+	if err != nil || len(page.Events) != 2 || page.Newest != 5 {
+		t.Errorf("events are %+v, %v", page, err)
 	}
 }
 

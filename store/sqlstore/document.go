@@ -71,7 +71,7 @@ func sealLock(l *lokt.Lock) (document, error) {
 
 // lockKey is the key of a lock's row with its columns: the checksum guards these as well.
 func lockKey(name string, waiting int, free bool) string {
-	return fmt.Sprintf("%s %d %t", name, waiting, free)
+	return name + " " + strconv.Itoa(waiting) + " " + strconv.FormatBool(free)
 }
 
 // openLock reads a lock without its queue.
@@ -110,33 +110,6 @@ func (d *document) openJob(id string) (jobs.Record, error) {
 	return r, err
 }
 
-// queueChange tells which rows of a queue a change of its lock touches. Waiters are never changed in place, so equal
-// pointers are equal waiters.
-func queueChange(was, is []*lokt.Waiter) (gone []string, put []*lokt.Waiter) {
-	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
-		was, is = was[1:], is[1:]
-	}
-	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
-		was, is = was[:len(was)-1], is[:len(is)-1]
-	}
-	old := make(map[string]*lokt.Waiter, len(was))
-	for _, w := range was {
-		old[w.LeaseID] = w
-	}
-	for _, w := range is {
-		if old[w.LeaseID] != w {
-			put = append(put, w)
-		}
-		delete(old, w.LeaseID)
-	}
-	for _, w := range was {
-		if old[w.LeaseID] != nil {
-			gone = append(gone, w.LeaseID)
-		}
-	}
-	return gone, put
-}
-
 // sortQueue puts waiters that were read in any order next first.
 func sortQueue(queue []*lokt.Waiter) {
 	slices.SortStableFunc(queue, func(a, b *lokt.Waiter) int {
@@ -152,60 +125,51 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	if l.Free() {
 		return false
 	}
+	again := func(end *time.Time, full time.Time) {
+		if !end.IsZero() && !end.Before(last) {
+			*end = later(*end, full)
+		}
+	}
 	l.Revision += revisionJump
 	l.Holders = slices.Clone(l.Holders)
 	for i := range l.Holders {
-		restartHolder(&l.Holders[i], now, last)
+		h := &l.Holders[i]
+		again(&h.Pending, now.Add(lokt.OfferTTL))
+		full := now.Add(h.TTL)
+		if end := h.HeldSince.Add(h.MaxHold); h.MaxHold > 0 && end.Before(full) {
+			full = end
+		}
+		if h.Yield != nil { // the grace of who was told to leave begins again, too
+			yield := *h.Yield
+			again(&yield.Deadline, now.Add(yield.Grace))
+			if h.Yield = &yield; !yield.Deadline.IsZero() && yield.Deadline.Before(full) {
+				full = yield.Deadline
+			}
+		}
+		if h.TTL > 0 {
+			again(&h.ExpiresAt, full)
+		}
 	}
 	l.Queue = slices.Clone(l.Queue)
 	for i, w := range l.Queue {
-		until := w.Until
-		switch {
-		case until.After(last.Add(lokt.QueueTTL)): // was there
-			until = now.Add(lokt.ReturnTimeout + lokt.QueueTTL)
-		case !until.Before(last): // was away
-			until = now.Add(lokt.AwayTTL)
+		moved, full := *w, lokt.AwayTTL
+		if w.Until.After(last.Add(lokt.QueueTTL)) { // was there
+			full = lokt.ReturnTimeout + lokt.QueueTTL
 		}
-		if until.After(w.Until) {
-			moved := *w
-			moved.Until, l.Queue[i] = until, &moved
+		if again(&moved.Until, now.Add(full)); !moved.Until.Equal(w.Until) {
+			l.Queue[i] = &moved
 		}
 	}
-	if f := l.Freeze; f != nil && f.TTL > 0 && !ended(f.ExpiresAt, last) {
-		moved := *f
-		moved.ExpiresAt, l.Freeze = later(f.ExpiresAt, now.Add(f.TTL)), &moved
+	if l.Freeze != nil && l.Freeze.TTL > 0 {
+		moved := *l.Freeze
+		again(&moved.ExpiresAt, now.Add(moved.TTL))
+		l.Freeze = &moved
 	}
 	return true
 }
 
 // revisionJump is by how much the revision of a lock jumps when the store is opened.
 const revisionJump = 1 << 20
-
-func restartHolder(h *lokt.Holder, now, last time.Time) {
-	if !h.Pending.IsZero() && !ended(h.Pending, last) {
-		h.Pending = later(h.Pending, now.Add(lokt.OfferTTL))
-	}
-	if ended(h.ExpiresAt, last) || h.Yield != nil && ended(h.Yield.Deadline, last) {
-		return
-	}
-	end := now.Add(h.TTL)
-	if h.MaxHold > 0 && h.HeldSince.Add(h.MaxHold).Before(end) {
-		end = h.HeldSince.Add(h.MaxHold)
-	}
-	if h.Yield != nil && !h.Yield.Deadline.IsZero() { // the grace of who was told to leave begins again, too
-		yield := *h.Yield
-		yield.Deadline = later(yield.Deadline, now.Add(yield.Grace))
-		if h.Yield = &yield; yield.Deadline.Before(end) {
-			end = yield.Deadline
-		}
-	}
-	if h.TTL > 0 && !h.ExpiresAt.IsZero() {
-		h.ExpiresAt = later(h.ExpiresAt, end)
-	}
-}
-
-// ended reports whether a time, if there is one, had passed.
-func ended(t, at time.Time) bool { return !t.IsZero() && t.Before(at) }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {

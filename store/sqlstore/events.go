@@ -149,17 +149,13 @@ func span(events []lokt.Event) (since, until int64) {
 type teller struct {
 	tell func([]lokt.Event)
 
-	mu    sync.Mutex
-	queue [][]lokt.Event
-	busy  bool
-	idle  sync.Cond
+	mu      sync.Mutex
+	queue   [][]lokt.Event
+	telling bool
+	tellers sync.WaitGroup
 }
 
-func newTeller(tell func([]lokt.Event)) *teller {
-	t := &teller{tell: tell}
-	t.idle.L = &t.mu
-	return t
-}
+func newTeller(tell func([]lokt.Event)) *teller { return &teller{tell: tell} }
 
 // add has the observer told.
 func (t *teller) add(events []lokt.Event) {
@@ -168,35 +164,29 @@ func (t *teller) add(events []lokt.Event) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.queue = append(t.queue, events)
-	if !t.busy {
-		t.busy = true
-		go t.deliver()
+	if t.queue = append(t.queue, events); !t.telling {
+		t.telling = true
+		t.tellers.Go(t.deliver)
 	}
 }
 
 func (t *teller) deliver() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for len(t.queue) > 0 {
-		events := t.queue[0]
-		t.queue = t.queue[1:]
-		t.mu.Unlock()
-		t.tell(events)
+	for {
 		t.mu.Lock()
+		queue := t.queue
+		t.queue, t.telling = nil, len(queue) > 0
+		t.mu.Unlock()
+		if len(queue) == 0 {
+			return
+		}
+		for _, events := range queue {
+			t.tell(events)
+		}
 	}
-	t.busy = false
-	t.idle.Broadcast()
 }
 
 // wait returns when everything has been told.
-func (t *teller) wait() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for t.busy {
-		t.idle.Wait()
-	}
-}
+func (t *teller) wait() { t.tellers.Wait() }
 
 // alarm wakes everybody who waits for something to happen.
 type alarm struct {

@@ -4,7 +4,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -392,8 +391,8 @@ func (t *trial) reader(ctx context.Context) (end func()) {
 	over, reads, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = t.base.reading(ctx, "test", func(tx *sql.Tx) error {
-			err := tx.QueryRowContext(ctx, "SELECT id FROM state").Scan(new(int))
+		_ = t.base.reading(ctx, "test", func(read look) error {
+			err := read("SELECT id FROM state", nil, func(from row) error { return from.Scan(new(int)) })
 			close(reads)
 			<-over
 			return err

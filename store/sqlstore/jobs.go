@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -19,10 +18,7 @@ var _ jobs.Store = (*fileJobs)(nil)
 
 func newFileJobs(d *fileDB) *fileJobs {
 	return &fileJobs{db: d, keptJobs: keptJobs{
-		warn: d.options.warn,
-		reading: func(ctx context.Context, op string, read func(look) error) error {
-			return d.reading(ctx, op, func(tx *sql.Tx) error { return read(over(reader(ctx, tx))) })
-		},
+		warn: d.options.warn, reading: d.reading,
 		living: "SELECT j.id, '', 0, " + jobDocument + " FROM living j",
 		ended:  "SELECT j.id, j.state, j.revision, " + jobDocument + " FROM ended j WHERE true",
 	}}
@@ -89,14 +85,13 @@ func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 	if err := s.usable(ctx); err != nil {
 		return all, err
 	}
-	err = s.db.reading(ctx, "load", func(tx *sql.Tx) error {
-		query := reader(ctx, tx)
-		st, err := readState(query)
+	err = s.db.reading(ctx, "load", func(read look) error {
+		st, err := readState(read)
 		if err != nil {
 			return err
 		}
 		all = jobs.Living{Frozen: st.Frozen, Counters: st.Counters, TokenFloor: st.JobFloor}
-		return s.load(over(query), s.db.clock.now(), &all)
+		return s.load(read, s.db.clock.now(), &all)
 	})
 	return all, err
 }
@@ -126,9 +121,9 @@ func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 	}
 	var gone [][2]int64
 	const oldest = "SELECT revision, seq, coalesce(ended_at, 0) FROM ended ORDER BY revision LIMIT ?"
-	if err := w.query(oldest, []any{atMost}, func(rows *sql.Rows) error {
+	if err := w.query(oldest, []any{atMost}, func(from row) error {
 		var revision, seq, at int64
-		err := rows.Scan(&revision, &seq, &at)
+		err := from.Scan(&revision, &seq, &at)
 		if int64(len(gone)) < beyond || at < before {
 			gone = append(gone, [2]int64{revision, seq})
 		}

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"iter"
 	"slices"
@@ -49,11 +48,11 @@ func newLocks(d *fileDB) *fileLocks {
 func (s *fileLocks) load() error {
 	all, missing := map[string]*entry{}, map[string]int{}
 	w, warn := s.db.write, s.db.options.warn
-	if err := w.query("SELECT name, waiting, doc, sum FROM locks", nil, func(rows *sql.Rows) error {
+	if err := w.query("SELECT name, waiting, doc, sum FROM locks", nil, func(from row) error {
 		var name string
 		var waiting int
 		var d document
-		if err := rows.Scan(&name, &waiting, &d.text, &d.sum); err != nil {
+		if err := from.Scan(&name, &waiting, &d.text, &d.sum); err != nil {
 			return err
 		}
 		e := &entry{lock: lokt.Lock{Name: name}}
@@ -68,10 +67,10 @@ func (s *fileLocks) load() error {
 	}); err != nil {
 		return err
 	}
-	if err := w.query("SELECT lock, lease_id, doc, sum FROM waiters", nil, func(rows *sql.Rows) error {
+	if err := w.query("SELECT lock, lease_id, doc, sum FROM waiters", nil, func(from row) error {
 		var name, leaseID string
 		var d document
-		if err := rows.Scan(&name, &leaseID, &d.text, &d.sum); err != nil {
+		if err := from.Scan(&name, &leaseID, &d.text, &d.sum); err != nil {
 			return err
 		}
 		if waiter, err := d.openWaiter(name, leaseID); err != nil {
@@ -133,7 +132,7 @@ func (s *fileLocks) write(b *batch, next *state) {
 	for name, c := range b.locks {
 		l := &c.lock
 		next.Token, next.Revision = max(next.Token, l.Token), max(next.Revision, l.Revision)
-		gone, put := queueChange(c.entry.lock.Queue, l.Queue)
+		gone, put := l.QueueChange(&c.entry.lock)
 		for _, leaseID := range gone {
 			w.do("DELETE FROM waiters WHERE lock = ? AND lease_id = ?", name, leaseID)
 		}
@@ -155,42 +154,31 @@ func (s *fileLocks) write(b *batch, next *state) {
 		w.document("lock_events", "first, last, since, until, locks", number(first), b.events,
 			int64(first), int64(next.LockEvent), since, until, names(b.events))
 	}
-	if w.err == nil {
-		w.err = s.trim(b.now, next)
-	}
 }
 
-// When the oldest events are looked at: after so many more, or so much time.
-const (
-	trimAfter = 256
-	trimEvery = time.Hour
-)
-
-// trim forgets some of the oldest events that are too old or too many.
-func (s *fileLocks) trim(now time.Time, next *state) error {
-	d := s.db
-	d.untrimmed += int(next.LockEvent - d.state.LockEvent)
-	if d.untrimmed < trimAfter && now.Sub(d.trimmed) < trimEvery {
-		return nil
-	}
-	most := 2 * max(d.untrimmed, trimAfter)
-	d.untrimmed, d.trimmed = 0, now
+// trim forgets some of the events that are too old or too many.
+func (s *fileLocks) trim() error {
 	before := int64(-1 << 63)
-	if keep := d.options.KeepEventsFor; keep >= 0 {
-		before = now.Add(-keep).UnixNano()
+	if keep := s.db.options.KeepEventsFor; keep >= 0 {
+		before = s.db.clock.now().Add(-keep).UnixNano()
 	}
-	return d.forgetEvents("lock_events", next.LockEvent, before, most)
+	return s.db.forgetEvents("lock_events", s.db.state.LockEvent, before, mostTrimmed)
 }
 
-// forgetEvents forgets some of the oldest events, and gives some of the file's free pages back.
+// mostTrimmed is how many rows of events are forgotten at once: more than come meanwhile.
+const mostTrimmed = 30_000
+
+// forgetEvents forgets some of the oldest events, which are in the order of their times, and gives some of the file's free
+// pages back.
 func (d *fileDB) forgetEvents(table string, newest uint64, before int64, most int) error {
-	upTo := int64(-1)
+	first := int64(0) // that has to be kept for its number
 	if keep := d.options.KeepEvents; keep >= 0 {
-		upTo = int64(newest) - int64(keep)
+		first = int64(newest) - int64(keep) + 1
 	}
-	oldest := "(SELECT first, last, until FROM " + table + " ORDER BY first LIMIT ?)"
-	if err := d.write.exec("DELETE FROM "+table+" WHERE first IN (SELECT first FROM "+oldest+" WHERE last <= ? OR until < ?)",
-		most, upTo, before); err != nil {
+	statement := strings.ReplaceAll(`DELETE FROM events WHERE first IN (SELECT first FROM events WHERE first < max(
+		coalesce((SELECT first FROM events WHERE until >= ? ORDER BY first LIMIT 1), 1 << 62),
+		coalesce((SELECT max(first) FROM events WHERE first <= ?), 0)) ORDER BY first LIMIT ?)`, "events", table)
+	if err := d.write.exec(statement, before, first, most); err != nil {
 		return err
 	}
 	if gone, err := d.write.number("SELECT changes()"); gone == 0 || err != nil {
@@ -315,11 +303,10 @@ func (s *fileLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page lok
 	if err := s.usable(ctx); err != nil {
 		return page, err
 	}
-	err = s.db.reading(ctx, "events", func(tx *sql.Tx) error {
-		query := reader(ctx, tx)
-		st, err := readState(query)
+	err = s.db.reading(ctx, "events", func(read look) error {
+		st, err := readState(read)
 		if err == nil {
-			page, err = readEvents(over(query), fileEvents, q)
+			page, err = readEvents(read, fileEvents, q)
 		}
 		page.Newest = st.LockEvent
 		return err

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"io/fs"
 	"os"
@@ -65,7 +64,9 @@ func TestReadersThatAreCancelled(t *testing.T) {
 			}
 			cancel()
 		}()
-		read := func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, "SELECT 1").Scan(new(int)) }
+		read := func(read look) error {
+			return read("SELECT 1", nil, func(from row) error { return from.Scan(new(int)) })
+		}
 		if err := db.reading(ctx, "look", read); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatalf("reader %d: %v", i, err)
 		}

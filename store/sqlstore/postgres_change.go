@@ -283,7 +283,7 @@ func (l *pgChange) addTo(now time.Time, rows, gone, came *pgRows) (err error) {
 		since, until = span(l.told)
 		events, err = seal(name, l.told)
 	}
-	left, put := queueChange(l.was.Queue, l.is.Queue)
+	left, put := l.is.QueueChange(&l.was.Lock)
 	var waiters pgRows
 	for _, w := range put {
 		d, e := sealWaiter(name, w)

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"runtime"
@@ -32,13 +31,6 @@ func (c *closable) usable(ctx context.Context) error {
 		return errClosed
 	}
 	return ctx.Err()
-}
-
-// over reads a database of SQLite.
-func over(q query) look {
-	return func(statement string, args []any, scan func(row) error) error {
-		return q(statement, args, func(rows *sql.Rows) error { return scan(rows) })
-	}
 }
 
 // keptJobs reads the jobs in a database of either kind.
@@ -94,36 +86,35 @@ func (r *jobRow) decode() {
 func (s *keptJobs) load(read look, now time.Time, all *jobs.Living) error {
 	var mu sync.Mutex
 	var crew sync.WaitGroup
-	damaged := map[string]error{}
-	batches := make(chan []jobRow, 4)
-	for range runtime.GOMAXPROCS(0) {
+	damaged, busy := map[string]error{}, make(chan struct{}, runtime.GOMAXPROCS(0))
+	decode := func(rows []jobRow) {
+		busy <- struct{}{}
 		crew.Go(func() {
-			for rows := range batches {
-				for i := range rows {
-					rows[i].decode()
-				}
-				mu.Lock()
-				for i := range rows {
-					if r := &rows[i]; r.err != nil {
-						damaged[r.ID] = r.err
-					} else {
-						all.Jobs = append(all.Jobs, r.Record)
-					}
-				}
-				mu.Unlock()
+			for i := range rows {
+				rows[i].decode()
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range rows {
+				if r := &rows[i]; r.err != nil {
+					damaged[r.ID] = r.err
+				} else {
+					all.Jobs = append(all.Jobs, r.Record)
+				}
+			}
+			<-busy
 		})
 	}
 	var next []jobRow
 	err := read(s.living, nil, func(from row) error {
-		if next = append(next, jobRow{}); len(next) > 256 {
-			batches <- next[:256]
-			next = []jobRow{{}}
+		if len(next) == 256 {
+			decode(next)
+			next = nil
 		}
+		next = append(next, jobRow{})
 		return next[len(next)-1].scan(from)
 	})
-	batches <- next
-	close(batches)
+	decode(next)
 	crew.Wait()
 	for _, err := range damaged {
 		s.warn(err)
@@ -251,7 +242,7 @@ const mostWrong = 100
 type wrongs []error
 
 func (w *wrongs) note(err error) {
-	if len(*w) < mostWrong {
+	if err != nil && len(*w) < mostWrong {
 		*w = append(*w, fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
 	}
 }

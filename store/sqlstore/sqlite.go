@@ -95,8 +95,8 @@ func (w *writer) script(statements string) error {
 	return err
 }
 
-// query runs a statement and has scan read each row.
-func (w *writer) query(statement string, args []any, scan func(*sql.Rows) error) error {
+// query is a look over the connection.
+func (w *writer) query(statement string, args []any, scan func(row) error) error {
 	s, err := w.prepare(statement) //nolint:sqlclosecheck // it is kept
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (w *writer) query(statement string, args []any, scan func(*sql.Rows) error)
 }
 
 // each has scan read every row of a result, and closes that.
-func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
+func each(rows *sql.Rows, err error, scan func(row) error) error {
 	if err != nil {
 		return err
 	}
@@ -121,17 +121,15 @@ func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
 
 // number runs a statement that finds one number.
 func (w *writer) number(statement string) (n int64, err error) {
-	err = w.query(statement, nil, func(rows *sql.Rows) error { return rows.Scan(&n) })
+	err = w.query(statement, nil, func(from row) error { return from.Scan(&n) })
 	return n, err
 }
 
-// checkpoint moves what the log has into the database's file, and reports whether that was all.
-func (w *writer) checkpoint(mode string) (whole bool, err error) {
-	var busy, pages, moved int
-	err = w.query("PRAGMA wal_checkpoint("+mode+")", nil, func(rows *sql.Rows) error {
-		return rows.Scan(&busy, &pages, &moved)
-	})
-	return busy == 0 && moved == pages, err
+// checkpoint moves what the log has into the database's file. It returns how many pages that is, and whether it was all.
+func (w *writer) checkpoint(mode string) (pages int, whole bool, err error) {
+	var busy, moved int
+	err = w.query("PRAGMA wal_checkpoint("+mode+")", nil, func(from row) error { return from.Scan(&busy, &pages, &moved) })
+	return pages, busy == 0 && moved == pages, err
 }
 
 // written returns how many pages the connection has ever written to the log.
@@ -145,8 +143,8 @@ func (w *writer) written() (pages int) {
 	return pages
 }
 
-// close closes the connection. The last one on a database moves what the log has into the file.
-func (w *writer) close() error {
+// Close closes the connection. The last one on a database moves what the log has into the file.
+func (w *writer) Close() error {
 	for _, s := range w.stmts {
 		_ = s.Close()
 	}

@@ -34,15 +34,7 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 			_ = os.Remove(part)
 		}
 	}()
-	c, err := d.read.Conn(ctx)
-	if err != nil {
-		return translate(err)
-	}
-	if _, err = c.ExecContext(ctx, "PRAGMA query_only = OFF"); err == nil {
-		_, err = c.ExecContext(ctx, "VACUUM INTO ?", part)
-	}
-	_, back := c.ExecContext(context.WithoutCancel(ctx), "PRAGMA query_only = ON")
-	if err = errors.Join(err, back, c.Close()); err == nil {
+	if _, err = d.read.ExecContext(ctx, "VACUUM INTO ?", part); err == nil {
 		err = unavailable(finishBackup(ctx, vfs.OS(), part, path))
 	}
 	if err != nil && ctx.Err() != nil {
@@ -65,7 +57,7 @@ func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
 		s.Backup = true
 		s.write(w)
 	}
-	if err := errors.Join(err, w.err, w.close()); err != nil { // its commit flushed all of the file
+	if err := errors.Join(err, w.err, w.Close()); err != nil { // its commit flushed all of the file
 		return err
 	}
 	return atomicfile.Publish(fsys, part, path)
@@ -78,7 +70,11 @@ func CheckFile(ctx context.Context, path string) (err error) {
 	}
 	var said []error
 	d := &fileDB{path: path, ctx: ctx, options: Options{Warn: func(err error) { said = append(said, err) }}}
-	if _, err := d.look(ctx, true); err != nil {
+	mark, err := readMark(path)
+	if err == nil {
+		_, err = d.look(ctx, true, mark)
+	}
+	if err != nil {
 		return fmt.Errorf("database %s: %w", path, translate(err))
 	}
 	if d.read, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
@@ -92,18 +88,15 @@ func CheckFile(ctx context.Context, path string) (err error) {
 // checksum.
 func (d *fileDB) Check(ctx context.Context) error {
 	var wrong wrongs
-	return wrong.err(d.path, d.reading(ctx, "check", func(tx *sql.Tx) error {
-		query := reader(ctx, tx)
-		if err := query(fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong), nil, func(rows *sql.Rows) error {
-			if err := intact(rows); err != nil {
-				wrong.note(err)
-			}
+	return wrong.err(d.path, d.reading(ctx, "check", func(read look) error {
+		if err := read(fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong), nil, func(from row) error {
+			wrong.note(intact(from))
 			return nil
 		}); err != nil {
 			return err
 		}
 		const job = "SELECT 'job ' || j.id, j.id, " + jobDocument
-		return wrong.check(ctx, over(query),
+		return wrong.check(ctx, read,
 			"SELECT 'what the database says about itself', '"+stateKey+"', doc, '', sum FROM state",
 			"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",
 			"SELECT 'events of locks' || locks || 'from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",

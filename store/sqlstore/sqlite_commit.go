@@ -198,7 +198,7 @@ func (d *fileDB) store(b *batch) error {
 	default:
 	}
 	if !lazy {
-		return unavailable(d.mark.write(&d.state, false))
+		return d.mark.write(&d.state)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (d *fileDB) recover() (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe("recover", begin, err) }()
 	_ = d.write.exec("ROLLBACK") // if there is still something to roll back
-	whole, err := d.write.checkpoint("TRUNCATE")
+	_, whole, err := d.write.checkpoint("TRUNCATE")
 	if err == nil && !whole {
 		err = errors.New("the database is being read")
 	}
@@ -245,7 +245,7 @@ const (
 // what fails.
 func (d *fileDB) checkpoint() {
 	begin, written := time.Now(), d.write.written()
-	whole, err := d.write.checkpoint("PASSIVE")
+	_, whole, err := d.write.checkpoint("PASSIVE")
 	d.options.observe("checkpoint", begin, err)
 	d.flushed(err)
 	d.checkpointed, d.moved = d.clock.now(), written

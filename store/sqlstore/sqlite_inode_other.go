@@ -2,7 +2,7 @@
 
 package sqlstore
 
-import "os"
+import "github.com/gofrs/flock"
 
 // lockFile does nothing: here a lock on the file would be in the way of SQLite's.
-func lockFile(string) (*os.File, error) { return nil, nil }
+func lockFile(string) (*flock.Flock, error) { return nil, nil }

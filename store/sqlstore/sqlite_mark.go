@@ -1,10 +1,5 @@
 package sqlstore
 
-// The mark: a small file beside the database of SQLite that says how far its log had come. SQLite takes a damaged log
-// for one that ends early, and one that is missing for one that was never there; the mark tells. It is written with
-// every transaction that was flushed, and flushed itself some times a second. So it is exact unless the power fails,
-// and then behind by that much.
-
 import (
 	"bytes"
 	"encoding/binary"
@@ -12,76 +7,117 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/lokt-dev/lokt"
 )
 
-// markText is what the mark says.
-type markText struct {
-	Number   uint64 `json:"number"` // of the writing: the higher one holds
-	Database string `json:"database"`
-	Commits  uint64 `json:"commits"`
-	highest
-	Clean bool `json:"clean,omitzero"` // the database was closed
-}
-
-// mark is the file. It has two slots, written in turn, so that one is whole whenever a writing is interrupted.
+// mark is the file beside a database of SQLite that says how far its log had come, and which process has the database:
+// that one has a kernel lock on it. SQLite takes a damaged log for one that ends early, and one that is missing for one
+// that was never there; the mark tells. It is written with every transaction that was flushed, and flushed itself some
+// times a second. So it is exact unless the power fails, and then behind by that much.
+//
+// Nobody removes the file, because whoever did could lock another file than who comes next.
 type mark struct {
+	lock  *flock.Flock
 	file  *os.File
 	text  markText
+	clean bool        // the database was closed
 	dirty atomic.Bool // written, and not flushed
 }
 
-const markSlot = 512
+// markText is what the mark says.
+type markText struct {
+	Number   uint64 `json:"number"`            // of the writing: the higher one holds
+	Database string `json:"database,omitzero"` // empty if nothing was ever stored
+	Commits  uint64 `json:"commits"`
+	highest
+	Clean   bool   `json:"clean,omitzero"`   // the database was closed
+	Process string `json:"process,omitzero"` // that has the database
+}
+
+// markPart is how long the three parts of a mark are. The first says nothing: where kernel locks are mandatory, others cannot
+// read it. The others are written in turn, so that one is whole whenever a writing is interrupted.
+const markPart = 4096
 
 func markPath(path string) string { return path + "-mark" }
 
-// readMark reads the mark of a database. It is not found if there is none, and damaged if neither slot can be read.
-func readMark(path string) (m markText, found bool, err error) {
-	b, err := os.ReadFile(markPath(path))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 { // it was being made
-		return m, false, nil
+// readMark reads the mark of a database: nothing if there is none. It is damaged if no part can be read.
+func readMark(path string) (m markText, err error) {
+	f, err := os.Open(markPath(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
 	} else if err != nil {
-		return m, false, unavailable(err)
+		return m, unavailable(err)
 	}
-	for at := 0; at < len(b); at += markSlot {
-		line, _, _ := bytes.Cut(b[at:min(at+markSlot, len(b))], []byte("\n"))
-		sum, text, ok := bytes.Cut(line, []byte(" "))
-		var slot markText
-		ok = ok && string(sum) == fmt.Sprintf("%08x", checksum(string(text))) && lokt.Unmarshal(text, &slot) == nil
-		if ok && slot.Number >= m.Number {
-			m, found = slot, true
+	b := make([]byte, 2*markPart)
+	n, _ := f.ReadAt(b, markPart) // less if it was being made
+	_ = f.Close()
+	for _, part := range [][]byte{b[:markPart], b[markPart:]} {
+		line, _, _ := bytes.Cut(part, []byte("\n"))
+		sum, text, _ := bytes.Cut(line, []byte(" "))
+		var said markText
+		if string(sum) == fmt.Sprintf("%08x", checksum(string(text))) && lokt.Unmarshal(text, &said) == nil &&
+			said.Number > m.Number {
+			m = said
 		}
 	}
-	if !found {
-		return m, false, fmt.Errorf("%w: mark %s, which says how far the log had come", lokt.ErrDamaged, markPath(path))
+	if n > 0 && m.Number == 0 {
+		return m, fmt.Errorf("%w: mark %s, which says how far the log had come", lokt.ErrDamaged, markPath(path))
 	}
-	return m, true, nil
+	return m, nil
 }
 
-// openMark opens the mark for writing.
-func openMark(path string, was markText) (*mark, error) {
-	f, err := os.OpenFile(markPath(path), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
+// openMark takes the mark of a database for this process. If another one has it, the error wraps lokt.ErrUnavailable and
+// says which.
+func openMark(path string, o *Options) (_ *mark, err error) {
+	m := &mark{}
+	if m.lock, err = lockKernel(markPath(path)); errors.Is(err, errInUse) {
+		was, _ := readMark(path)
+		if was.Process == "" {
+			was.Process = "another process"
+		}
+		return nil, fmt.Errorf("%w: database %s is in use by %s", lokt.ErrUnavailable, path, was.Process)
+	} else if err != nil {
 		return nil, unavailable(err)
 	}
-	return &mark{file: f, text: was}, nil
+	if m.text, err = readMark(path); errors.Is(err, lokt.ErrDamaged) {
+		o.warn(err)
+		err = nil
+	}
+	if err == nil {
+		m.file, err = os.OpenFile(markPath(path), os.O_WRONLY, 0)
+	}
+	if err == nil {
+		who := strings.Map(func(r rune) rune { return max(r, ' ') }, fmt.Sprintf("process %d %s", os.Getpid(), o.Describe))
+		m.text.Process = strings.ToValidUTF8(strings.TrimSpace(who[:min(len(who), markPart/4)]), "")
+		err = m.put()
+	}
+	if err != nil {
+		return nil, errors.Join(unavailable(err), m.lock.Close())
+	}
+	return m, nil
 }
 
 // write says how far the database has come.
-func (m *mark) write(s *state, clean bool) error {
-	m.text = markText{m.text.Number + 1, s.Database, s.Commits, s.highest, clean}
+func (m *mark) write(s *state) error {
+	m.text.Database, m.text.Commits, m.text.highest, m.text.Clean = s.Database, s.Commits, s.highest, false
+	return m.put()
+}
+
+func (m *mark) put() error {
+	m.text.Number++
 	text, err := lokt.Marshal(m.text)
-	if err != nil {
-		return err
+	if err == nil {
+		m.dirty.Store(true)
+		line := fmt.Appendf(nil, "%08x %s\n", checksum(string(text)), text)
+		_, err = m.file.WriteAt(line, markPart*int64(1+m.text.Number%2))
 	}
-	slot := bytes.Repeat([]byte(" "), markSlot)
-	copy(slot, fmt.Sprintf("%08x %s\n", checksum(string(text)), text))
-	slot[markSlot-1] = '\n'
-	m.dirty.Store(true)
-	_, err = m.file.WriteAt(slot, int64(m.text.Number%2)*markSlot)
-	return err
+	return unavailable(err)
 }
 
 // flush flushes what was written.
@@ -92,51 +128,68 @@ func (m *mark) flush() error {
 	return m.file.Sync()
 }
 
-// scanLog looks at a log of SQLite before that does, and reports whether it ends early: behind the first frame that
-// is not what was written there are others of the same log that end a transaction. Such frames are left by a damaged
-// log; but also by a loss of power, when the end of a transaction that nobody was told of came to the disk before its
-// beginning.
-func scanLog(path string) (early bool, err error) {
+// close gives the database back. Whose it was is of no use to the next who reads it.
+func (m *mark) close() error {
+	m.text.Process = ""
+	return errors.Join(m.put(), m.flush(), m.file.Close(), m.lock.Close())
+}
+
+// patience is how long a second process waits for the first to end.
+const patience = 500 * time.Millisecond
+
+var errInUse = errors.New("it is in use by another process")
+
+// lockKernel takes the lock on a file that the kernel gives back when the process ends.
+func lockKernel(path string) (*flock.Flock, error) {
+	f := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		got, err := f.TryLock()
+		switch {
+		case got:
+			return f, nil
+		case err == nil && time.Now().After(end):
+			err = errInUse
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+}
+
+// endsEarly reports whether a log of SQLite goes on behind its end, which is after so many pages: there are others of the same
+// log that end a transaction. Such pages are left by a damaged log; but also by a loss of power, when the end of a
+// transaction that nobody was told of came to the disk before its beginning.
+func endsEarly(log *os.File, pages int) bool {
+	header, frame := make([]byte, 32), make([]byte, 24) // https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+	_, err := log.ReadAt(header, 0)
+	for at := int64(len(header)) + int64(pages)*logFrame; err == nil; at += logFrame {
+		_, err = log.ReadAt(frame, at)
+		if err == nil && bytes.Equal(frame[8:16], header[16:24]) && binary.BigEndian.Uint32(frame[4:]) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// logFrame is how long a page is in the log, with what the log says about it.
+const logFrame = 4096 + 24
+
+// rewriteFile writes a file, if there is one, with what it has, and flushes it. What an earlier process wrote and a
+// system could not flush is read from memory by who comes next as if it were on the disk, and is not flushed by
+// flushing: only what is written again is.
+func rewriteFile(path string) error {
 	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) < 32 { // a log without a header says nothing
-		return false, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	} else if err != nil {
-		return false, unavailable(err)
+		return err
 	}
-	header, b := b[:32], b[32:]
-	var order binary.ByteOrder = binary.LittleEndian
-	magic, size := binary.BigEndian.Uint32(header), int(binary.BigEndian.Uint32(header[8:]))
-	if magic&1 == 1 {
-		order = binary.BigEndian
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
 	}
-	sum := [2]uint32{}
-	addLog(&sum, order, header[:24])
-	if magic&^1 != 0x377f0682 || size < 512 || size > 65536 || sum != logSum(header[24:]) {
-		return !bytes.Equal(header, make([]byte, 32)), nil
+	if _, err = f.WriteAt(b, 0); err == nil {
+		err = f.Sync()
 	}
-	for whole := true; len(b) >= 24+size; b = b[24+size:] {
-		frame := b[:24+size]
-		ours, ends := bytes.Equal(frame[8:16], header[16:24]), binary.BigEndian.Uint32(frame[4:]) != 0
-		if whole {
-			addLog(&sum, order, frame[:8])
-			addLog(&sum, order, frame[24:])
-			whole = ours && sum == logSum(frame[16:])
-		}
-		if !whole && ours && ends {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-func logSum(b []byte) [2]uint32 {
-	return [2]uint32{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
-}
-
-// addLog adds to the checksum that SQLite's logs have.
-func addLog(sum *[2]uint32, order binary.ByteOrder, b []byte) {
-	for ; len(b) >= 8; b = b[8:] {
-		sum[0] += order.Uint32(b) + sum[1]
-		sum[1] += order.Uint32(b[4:]) + sum[0]
-	}
+	return errors.Join(err, f.Close())
 }

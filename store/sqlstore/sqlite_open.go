@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -22,8 +25,7 @@ import (
 type fileDB struct {
 	path    string
 	options Options
-	side    *sideFile
-	inode   *os.File    // has the kernel lock on the file itself; may be nil
+	mark    *mark
 	file    os.FileInfo // of path, when it was opened
 	log     *os.File    // its log, to be made longer
 	logged  os.FileInfo // of that
@@ -31,6 +33,7 @@ type fileDB struct {
 	locks   *fileLocks
 	jobs    *fileJobs
 	read    *sql.DB
+	opened  []io.Closer // what is closed with the database, last first
 
 	contents Contents // when it was opened
 
@@ -47,7 +50,6 @@ type fileDB struct {
 
 	// For the goroutine that commits only.
 	write        *writer
-	mark         *mark
 	state        state     // as it is stored
 	failure      error     // why nothing can be stored any more
 	suspect      error     // why it is not known what is stored
@@ -57,8 +59,6 @@ type fileDB struct {
 	moved        int       // pages written to the log when all of them were in the database's file
 	checkpointed time.Time // when that was
 	extended     int64     // to which length the log was made longer
-	trimmed      time.Time // when the oldest events were looked at
-	untrimmed    int       // events since
 }
 
 // openFile opens a database of SQLite, which there must be if it is said to be old.
@@ -70,10 +70,10 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	}
 	err = os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		path, err = resolve(path)
+		err = touch(path, os.O_CREATE)
 	}
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
+		path, err = resolve(path)
 	}
 	if err != nil {
 		return nil, unavailable(err)
@@ -82,7 +82,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		path: path, options: o, stored: make(chan struct{}, 1), failed: make(chan struct{}), full: true,
 		checkpointAt: checkpointPages,
 	}
-	if d.side, err = lockBeside(path, o.Describe); err != nil {
+	if d.mark, err = openMark(path, &o); err != nil {
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -103,17 +103,42 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	return d, nil
 }
 
+// touch makes a file for its user alone. SQLite gives the files beside a database the same permissions.
+func touch(path string, flags int) error {
+	f, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	return err
+}
+
+// resolve returns the path of the file that a path names in the end, so that the same database has the same mark whatever it
+// is called by.
+func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	return path, err
+}
+
 // start opens the connections and reads what there is. It reports whether the database had not been closed.
 func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) {
-	was, err := d.look(ctx, old)
+	was, err := d.look(ctx, old, d.mark.text)
 	if err != nil {
 		return false, err
 	}
-	if err := touch(d.path, os.O_CREATE); err != nil {
-		return false, unavailable(err)
-	}
-	if d.inode, err = lockFile(d.path); err != nil {
+	if inode, err := lockFile(d.path); err != nil {
 		return false, err
+	} else if inode != nil {
+		d.opened = append(d.opened, inode)
+	}
+	if d.file, err = os.Stat(d.path); err != nil {
+		return false, err
+	}
+	if n := vfs.Links(d.file); n > 1 {
+		return false, fmt.Errorf("%w: database %s has %d names (hard links), and what was stored last is found by one of them "+
+			"only: leave it one", lokt.ErrInvalid, d.path, n)
 	}
 	if err := rewriteFile(d.path + "-wal"); err != nil {
 		return false, unavailable(err)
@@ -124,48 +149,42 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 		"journal_size_limit(67108864)"); err != nil {
 		return false, err
 	}
+	d.opened = append(d.opened, d.write)
 	if was.state == nil {
-		err = d.create()
+		if err := d.create(); err != nil {
+			return false, err
+		}
 	} else {
-		d.state, err = readState(d.write.query)
+		d.state = *was.state
 	}
-	if err == nil {
-		d.mark, err = openMark(d.path, was.mark)
+	pages, _, err := d.write.checkpoint("PASSIVE")
+	if err != nil {
+		return false, err
 	}
-	if err == nil {
-		err = d.begin(was)
+	if d.log, err = os.OpenFile(d.path+"-wal", os.O_RDWR, 0); err != nil {
+		return false, err
 	}
-	if err == nil {
-		d.file, err = os.Stat(d.path)
+	d.opened = append(d.opened, d.log)
+	if d.logged, err = d.log.Stat(); err != nil {
+		return false, err
 	}
-	if err == nil {
-		d.log, err = os.OpenFile(d.path+"-wal", os.O_RDWR, 0)
+	if was.unclean && endsEarly(d.log, pages) {
+		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of " +
+			"power this is what had not been acknowledged; otherwise the log is damaged"))
 	}
-	if err == nil {
-		d.logged, err = d.log.Stat()
+	if err := d.begin(was); err != nil {
+		return false, err
 	}
-	if err == nil {
-		err = d.openReaders(ctx)
-	}
-	return was.unclean, err
-}
-
-// touch makes a file for its user alone. SQLite gives the files beside a database the same permissions.
-func touch(path string, flags int) error {
-	f, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
-	if err == nil {
-		err = f.Close()
-	}
-	return err
+	return was.unclean, d.openReaders(ctx)
 }
 
 // openReaders opens all of them at once, so that none opens another file that has come to the place of this one
 // since.
 func (d *fileDB) openReaders(ctx context.Context) (err error) {
-	if d.read, err = sql.Open("sqlite", dsn(d.path, "rw", "query_only(ON)", "cache_size(-8192)", "temp_store(MEMORY)",
-		"trusted_schema(OFF)")); err != nil {
+	if d.read, err = sql.Open("sqlite", dsn(d.path, "rw", "cache_size(-8192)", "temp_store(MEMORY)", "trusted_schema(OFF)")); err != nil {
 		return err
 	}
+	d.opened = append(d.opened, d.read)
 	d.read.SetMaxOpenConns(maxReaders)
 	d.read.SetMaxIdleConns(maxReaders)
 	for range maxReaders {
@@ -181,49 +200,36 @@ func (d *fileDB) openReaders(ctx context.Context) (err error) {
 // found is what there was when a database was opened.
 type found struct {
 	state   *state // nil if there is no database
-	mark    markText
-	unclean bool // it was not closed, or has been elsewhere: what was not flushed may be missing
-	loss    bool // so may be what was
+	unclean bool   // it was not closed, or has been elsewhere: what was not flushed may be missing
+	loss    bool   // so may be what was
 }
 
-// look looks at the files without changing them, and refuses what is no database of lokt, of another version, or less
-// than what was acknowledged.
-func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
-	mark, marked, err := readMark(d.path)
-	if errors.Is(err, lokt.ErrDamaged) {
-		d.options.warn(err)
-	} else if err != nil {
-		return f, err
-	}
-	f.mark, f.unclean = mark, !marked || !mark.Clean
-	early, err := scanLog(d.path + "-wal")
-	if err != nil {
-		return f, err
-	}
+// look looks at a database without changing it, and refuses what is none of lokt, of another version, or less than what was
+// acknowledged.
+func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, err error) {
 	if f.state, err = d.peek(ctx, "ro"); err != nil {
 		return f, err
-	}
-	if f.state == nil && old {
-		return f, fmt.Errorf("%w: it is empty, and is not filled", lokt.ErrInvalid)
 	}
 	log, err := os.Stat(d.path + "-wal")
 	logged := err == nil && log.Size() > 0
 	var lost error
-	switch {
-	case f.state == nil && (logged || marked && mark.Commits > 0):
+	switch s := f.state; {
+	case s == nil && old:
+		return f, fmt.Errorf("%w: it is empty, and is not filled", lokt.ErrInvalid)
+	case s == nil && (logged || mark.Commits > 0):
 		lost = errors.New("the database's file is missing or empty, but not what is beside it: if a new database is " +
 			"wanted, remove all files whose names begin as its own")
-	case f.state == nil:
-		f.unclean = false
-	case f.state.Backup:
+	case s == nil:
+	case s.Backup:
 		f.loss = true
-	case marked && mark.Database != f.state.Database:
+	case mark.Database == "": // there was none
+	case mark.Database != s.Database:
 		d.options.warn(errors.New("the database is another than the one that was here last: tokens jump"))
 		f.loss = true
-	case marked && mark.Commits > f.state.Commits:
+	case mark.Commits > s.Commits:
 		lost = fmt.Errorf("%d changes were acknowledged, and only %d are there: its log was damaged or taken away",
-			mark.Commits, f.state.Commits)
-	case marked && !mark.Clean && !logged:
+			mark.Commits, s.Commits)
+	case !mark.Clean && !logged:
 		d.options.warn(errors.New("the log of the database is not there any more; nothing is missing that was in it"))
 	}
 	if lost != nil && !d.options.AcceptLoss {
@@ -231,27 +237,23 @@ func (d *fileDB) look(ctx context.Context, old bool) (f found, err error) {
 			"that were given", lokt.ErrDamaged, lost)
 	} else if lost != nil {
 		d.options.warn(fmt.Errorf("opened with a loss that was accepted: %w", lost))
-		f.unclean = true
 	}
+	f.unclean = lost != nil || f.state != nil && !mark.Clean
 	f.loss = f.loss || d.options.AcceptLoss
-	if early {
-		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of " +
-			"power this is what had not been acknowledged; otherwise the log is damaged"))
-	}
 	return f, nil
 }
 
 // peek reads what a database says about itself; nil if there is none.
 func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) {
-	if info, err := os.Stat(d.path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return nil, nil
-	} else if err != nil {
+	if info, err := os.Stat(d.path); err != nil {
 		return nil, unavailable(err)
+	} else if info.Size() == 0 {
+		return nil, nil
 	}
 	w, err := openWriter(ctx, d.path, access)
 	if err == nil {
 		s, err = identify(w)
-		err = errors.Join(err, w.close())
+		err = errors.Join(err, w.Close())
 	}
 	if code(err)&0xff == sqlite3.SQLITE_READONLY && access == "ro" { // it was being made, which has to be rolled back
 		return d.peek(ctx, "rw")
@@ -262,8 +264,8 @@ func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) 
 func identify(w *writer) (*state, error) {
 	var mark, version, tables int64
 	if err := w.query("SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "+
-		"FROM pragma_application_id, pragma_user_version", nil, func(rows *sql.Rows) error {
-		return rows.Scan(&mark, &version, &tables)
+		"FROM pragma_application_id, pragma_user_version", nil, func(from row) error {
+		return from.Scan(&mark, &version, &tables)
 	}); err != nil {
 		return nil, err
 	}
@@ -301,7 +303,7 @@ func (d *fileDB) begin(was found) error {
 	d.checkpointed = d.clock.now()
 	lowest := uint64(0) // token of any lock
 	if was.loss || was.unclean {
-		d.state.raise(was.mark.highest, map[bool]uint64{false: jumpUnclean, true: jumpLoss}[was.loss])
+		d.state.raise(d.mark.text.highest, map[bool]uint64{false: jumpUnclean, true: jumpLoss}[was.loss])
 		lowest = d.state.Token
 	}
 	if was.state != nil && was.state.Backup {
@@ -341,9 +343,9 @@ func (d *fileDB) checkLiving() error {
 }
 
 // intact reads a row of SQLite's own check.
-func intact(rows *sql.Rows) error {
+func intact(from row) error {
 	var says string
-	if err := rows.Scan(&says); err != nil || says == "ok" {
+	if err := from.Scan(&says); err != nil || says == "ok" {
 		return err
 	}
 	return errors.New(says)
@@ -382,37 +384,21 @@ func (d *fileDB) finish() error {
 	if d.failure != nil {
 		return d.failure // and everything stays open, and nobody else's, until the process ends
 	}
-	clean := d.suspect == nil && err == nil && present == nil
-	err = errors.Join(translate(err), d.read.Close(), d.write.close())
-	if d.write = nil; clean && err == nil {
-		err = errors.Join(d.mark.write(&d.state, true), d.mark.flush())
-	}
-	return errors.Join(err, d.release())
+	d.mark.clean = d.suspect == nil && err == nil && present == nil
+	return errors.Join(translate(err), d.release())
 }
 
-// release closes what is open and gives the kernel locks back.
-func (d *fileDB) release() error {
-	var errs []error
-	if d.read != nil {
-		errs = append(errs, d.read.Close())
+// release closes what is open, connections first, and gives the kernel locks back.
+func (d *fileDB) release() (err error) {
+	for _, c := range slices.Backward(d.opened) {
+		err = errors.Join(err, c.Close())
 	}
-	if d.write != nil {
-		errs = append(errs, d.write.close())
-	}
-	if d.mark != nil {
-		errs = append(errs, d.mark.file.Close())
-	}
-	if d.log != nil {
-		errs = append(errs, d.log.Close())
-	}
-	if d.inode != nil {
-		errs = append(errs, d.inode.Close())
-	}
-	return errors.Join(append(errs, d.side.close())...)
+	d.mark.text.Clean = d.mark.text.Clean || d.mark.clean && err == nil
+	return errors.Join(err, d.mark.close())
 }
 
 // reading lends what reads the database as it is at one moment.
-func (d *fileDB) reading(ctx context.Context, op string, read func(tx *sql.Tx) error) (err error) {
+func (d *fileDB) reading(ctx context.Context, op string, read func(look) error) (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe(op, begin, err) }()
 	if d.ctx.Err() != nil {
@@ -420,7 +406,10 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(tx *sql.Tx) e
 	}
 	tx, err := d.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err == nil {
-		err = read(tx)
+		err = read(func(statement string, args []any, scan func(row) error) error {
+			rows, err := tx.QueryContext(ctx, statement, args...)
+			return each(rows, err, scan)
+		})
 		_ = tx.Rollback()
 	}
 	if err != nil && ctx.Err() != nil {
@@ -432,21 +421,10 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(tx *sql.Tx) e
 	return translate(err)
 }
 
-// query runs a statement and has scan read each row.
-type query = func(statement string, args []any, scan func(*sql.Rows) error) error
-
-// reader runs queries in a transaction.
-func reader(ctx context.Context, tx *sql.Tx) query {
-	return func(statement string, args []any, scan func(*sql.Rows) error) error {
-		rows, err := tx.QueryContext(ctx, statement, args...)
-		return each(rows, err, scan)
-	}
-}
-
 // Ping implements backend.
 func (d *fileDB) Ping(ctx context.Context) error {
-	if err := d.reading(ctx, "ping", func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, "SELECT id FROM state").Scan(new(int))
+	if err := d.reading(ctx, "ping", func(read look) error {
+		return read("SELECT id FROM state", nil, func(row) error { return nil })
 	}); err != nil {
 		return err
 	}
@@ -459,7 +437,7 @@ const (
 	checkpointEvery = 3 * time.Second
 )
 
-// tend flushes the mark, and has the log moved when the time has come, after transactions and until the database is
+// tend flushes the mark, has the log moved and the oldest events forgotten, after transactions and until the database is
 // closed.
 func (d *fileDB) tend() {
 	ctx, checkpointed := context.Background(), time.Now()
@@ -480,7 +458,7 @@ func (d *fileDB) tend() {
 			}
 			if time.Since(checkpointed) >= checkpointEvery {
 				checkpointed = time.Now()
-				_ = d.group.perform(ctx, &request{})
+				_ = d.group.perform(ctx, &request{write: d.locks.trim})
 			}
 		}
 	}
@@ -494,9 +472,6 @@ func (d *fileDB) present() error {
 		path string
 		was  os.FileInfo
 	}{{d.path, d.file}, {d.path + "-wal", d.logged}} {
-		if f.was == nil {
-			continue
-		}
 		now, err := os.Stat(f.path)
 		what := "was replaced"
 		switch {
@@ -530,24 +505,4 @@ func (d *fileDB) flushed(err error) {
 	if code(err) == sqlite3.SQLITE_IOERR_FSYNC {
 		_ = d.fail(err)
 	}
-}
-
-// rewriteFile writes a file, if there is one, with what it has, and flushes it. What an earlier process wrote and a
-// system could not flush is read from memory by who comes next as if it were on the disk, and is not flushed by
-// flushing: only what is written again is.
-func rewriteFile(path string) error {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	if _, err = f.WriteAt(b, 0); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }

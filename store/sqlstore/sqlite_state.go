@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -47,11 +46,11 @@ func (s *state) raise(other highest, jump uint64) {
 
 const stateKey = "state"
 
-func readState(query query) (s state, err error) {
+func readState(read look) (s state, err error) {
 	err = fmt.Errorf("%w: the database does not say what it is", lokt.ErrDamaged)
-	if e := query("SELECT doc, sum FROM state", nil, func(rows *sql.Rows) error {
+	if e := read("SELECT doc, sum FROM state", nil, func(from row) error {
 		var d document
-		if e := rows.Scan(&d.text, &d.sum); e != nil {
+		if e := from.Scan(&d.text, &d.sum); e != nil {
 			return e
 		}
 		err = d.open("what the database says about itself", stateKey, &s)

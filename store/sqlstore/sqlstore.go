@@ -166,20 +166,19 @@ func parseFile(url string) (f fileURL, ok bool) {
 	path, ok := strings.CutPrefix(url, "sqlite:")
 	f.path = strings.TrimPrefix(path, "//")
 	at := strings.LastIndexByte(f.path, '?')
-	if at < 0 || strings.Contains(f.path[at:], "/") {
-		return f, ok && f.path != ""
+	if at >= 0 && !strings.Contains(f.path[at:], "/") {
+		for p := range strings.SplitSeq(f.path[at+1:], "&") {
+			switch {
+			case p == "mode=rw":
+				f.old = true
+			case p == "accept-loss":
+				f.acceptLoss = true
+			default: // nor is a file's name with a question mark in it
+				return fileURL{path: f.path}, ok && !strings.Contains(f.path[at:], "=")
+			}
+		}
+		f.path = f.path[:at]
 	}
-	switch f.path[at+1:] {
-	case "mode=rw":
-		f.old = true
-	case "accept-loss":
-		f.acceptLoss = true
-	case "mode=rw&accept-loss", "accept-loss&mode=rw":
-		f.old, f.acceptLoss = true, true
-	default:
-		return f, ok && !strings.Contains(f.path[at:], "=")
-	}
-	f.path = f.path[:at]
 	return f, ok && f.path != ""
 }
 

@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -69,7 +68,7 @@ func outside(t *testing.T, path string, use func(w *writer) error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(use(w), w.close()); err != nil {
+	if err := errors.Join(use(w), w.Close()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -663,7 +662,7 @@ func TestFilesAreForTheirUserAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b", "ü ?#%25 .db")
 	db := start(t, path, Options{})
 	acquire(t, db, claim("x", "a", time.Minute))
-	for name, mode := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600, path + ".lock": 0o600, path + "-mark": 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+	for name, mode := range map[string]os.FileMode{path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600, path + "-mark": 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
 		if info, err := os.Stat(name); err != nil || info.Mode() != mode {
 			t.Errorf("%s is %v, %v", name, info, err)
 		}
@@ -691,40 +690,29 @@ func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 		}
 		return page.Newest - page.Oldest + 1
 	}
-	happen(0, 10)
-	for range 2000 {
-		happen(0, 1)
-	}
-	if n := kept(); n < 100 || n > 100+trimAfter {
-		t.Errorf("%d events are kept", n)
-	}
-	old := start(t, place(t), Options{KeepEventsFor: time.Hour})
-	db = old
-	happen(-2*time.Hour, 300)
-	happen(-time.Minute, 300)
-	for range 2 {
-		happen(0, trimAfter)
-	}
-	if n := kept(); n != 300+2*trimAfter {
-		t.Errorf("%d events are kept", n)
-	}
-}
-
-// However many come with each transaction.
-func TestOldEventsAreForgottenFasterThanTheyCome(t *testing.T) {
-	t.Parallel()
-	db := start(t, place(t), Options{KeepEvents: 100})
-	const each = 10 * trimAfter
-	for range 4 {
-		if err := db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
-			return lokt.Change{Lock: s.Lock, Events: slices.Repeat([]lokt.Event{{Time: s.Now, Type: lokt.EventDeny, Name: "x"}}, each)}
-		}); err != nil {
+	trim := func() {
+		if err := db.group.perform(t.Context(), &request{write: db.locks.trim}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	page, err := db.Locks().ReadEvents(t.Context(), lokt.EventQuery{Limit: 1})
-	if n := page.Newest - page.Oldest + 1; err != nil || page.Newest != 4*each || n > each {
-		t.Errorf("%d of %d events are kept, %v", n, page.Newest, err)
+	happen(0, 60)
+	trim()
+	if n := kept(); n != 60 {
+		t.Errorf("%d events are kept of 60", n)
+	}
+	for range 50 {
+		happen(0, 3)
+	}
+	trim()
+	if n := kept(); n != 102 { // three share a row
+		t.Errorf("%d events are kept", n)
+	}
+	db = start(t, place(t), Options{KeepEventsFor: time.Hour})
+	happen(-2*time.Hour, 300)
+	happen(-time.Minute, 300)
+	trim()
+	if n := kept(); n != 300 {
+		t.Errorf("%d events are kept", n)
 	}
 }
 
@@ -909,9 +897,9 @@ func TestPeopleSeeWhatThereIsAtOnce(t *testing.T) {
 		"SELECT group_concat(seq || type || job, ' ') FROM (SELECT * FROM job_event_list ORDER BY seq)":       "1submittedjob-1 2submittedjob-2 3submittedjob-3",
 	} {
 		outside(t, path, func(w *writer) error {
-			return w.query(query, nil, func(rows *sql.Rows) error {
+			return w.query(query, nil, func(from row) error {
 				var got string
-				if err := rows.Scan(&got); err != nil || got != want {
+				if err := from.Scan(&got); err != nil || got != want {
 					t.Errorf("%s: %q, %v, not %q", query, got, err, want)
 				}
 				return nil
