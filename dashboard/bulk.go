@@ -5,17 +5,21 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Bounds on an action on many jobs: how long it can be undone before it begins, for how many jobs it may be, how many
-// of these are kept in memory, and for how long after the end.
+// Bounds on an action on many jobs: how long it can be undone before it begins, unless the configuration says otherwise,
+// for how many jobs it may be, how many of these are kept in memory, and for how long after the end.
 const (
 	undoFor  = 30 * time.Second
 	mostBulk = 100_000
@@ -88,7 +92,14 @@ func (d *Dashboard) bulk(v *visit) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &page{Title: "Many jobs", Line: "lokt job list", Body: b}, nil
+	line, q := "lokt job list", query(&b.Filter)
+	if len(q) > 0 {
+		line = "lokt job " + b.Verb
+	}
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		line += " --" + strings.Replace(name, "q", "text", 1) + " " + quote.Word(q.Get(name))
+	}
+	return &page{Title: "Many jobs", Line: line, Body: b}, nil
 }
 
 // runs are the actions on many jobs that were started lately.
@@ -124,7 +135,7 @@ func (d *Dashboard) startRun(v *visit) (string, error) {
 	if typed, err := strconv.Atoi(v.r.PostFormValue("confirm")); err != nil || typed != len(ids) {
 		return "", fmt.Errorf("%w: it would now be for %d jobs, and %q was typed: nothing was done", lokt.ErrInvalid, len(ids), v.r.PostFormValue("confirm"))
 	}
-	r := &run{ID: rand.Text(), Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(undoFor), Count: len(ids)}
+	r := &run{ID: rand.Text(), Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(d.Undo), Count: len(ids)}
 	ctx, stop := context.WithCancel(d.Stop)
 	r.stop = stop
 	d.runs.mu.Lock()

@@ -34,6 +34,8 @@ type Config struct {
 	TLS     bool   // cookies are for TLS only
 	Streams int    // the most pages that follow what happens; 0 stands for 1,000
 
+	Undo time.Duration // how long an action on many jobs can be undone before it begins; 0 stands for 30 s
+
 	Log  *slog.Logger    // told of each action, and of who took it; nil: nobody is
 	Stop context.Context // ends what follows; nil never does
 }
@@ -91,7 +93,7 @@ func New(c Config) *Dashboard {
 	if c.Stop == nil {
 		c.Stop = context.Background()
 	}
-	c.Streams = cmp.Or(c.Streams, 1000)
+	c.Streams, c.Undo = cmp.Or(c.Streams, 1000), cmp.Or(c.Undo, undoFor)
 	d := &Dashboard{Config: c, mux: http.NewServeMux(), guard: http.NewCrossOriginProtection()}
 	d.pages = template.Must(template.New("").Funcs(functions()).ParseFS(files, "templates/*.html"))
 	d.live = newLive(d)
@@ -319,11 +321,18 @@ func (d *Dashboard) action(path string, do func(v *visit) (next string, err erro
 		case err != nil:
 			d.fail(w, v, err)
 		case wantsJSON(r):
-			write(w, r, http.StatusOK, []byte(`{"ok":true}`))
+			text, _ := lokt.Marshal(done{true, next}) // two plain values
+			write(w, r, http.StatusOK, text)
 		default:
 			http.Redirect(w, r, next, http.StatusSeeOther)
 		}
 	})
+}
+
+// done is the answer to programs whose action was carried out.
+type done struct {
+	OK   bool   `json:"ok"`
+	Next string `json:"next"` // where to see what came of it
 }
 
 // render returns the page as HTML.

@@ -205,7 +205,10 @@ func (d *Dashboard) cancel(v *visit) (string, error) {
 
 // reason is why the person does what is done, with the name.
 func (v *visit) reason() string {
-	by := "by " + cmp.Or(v.Who(), "somebody") + " on the dashboard"
+	by := "by " + cmp.Or(v.Who(), "somebody")
+	if !wantsJSON(v.r) {
+		by += " on the dashboard"
+	}
 	if text := strings.TrimSpace(v.r.PostFormValue("reason")); text != "" {
 		return text + " (" + by + ")"
 	}

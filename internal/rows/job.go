@@ -48,6 +48,14 @@ func OfJob(v *jobs.View, holder func(lock string) string) Job {
 	return r
 }
 
+// Note is why the job waits or ended, or how far it is and what its worker says.
+func (r *Job) Note() string {
+	if r.Progress == nil {
+		return r.Why
+	}
+	return strings.TrimSpace(fmt.Sprintf("%.0f%% %s", *r.Progress*100, r.Why))
+}
+
 // mostHolders is how many locks Holders asks for.
 const mostHolders = 200
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/bulk"
 	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -131,7 +132,7 @@ func newJobCancel(a cmd) *cobra.Command {
 		}),
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who look at the job")
-	return cmd
+	return bulk.Also(a.App, cmd, &reason)
 }
 
 // someJobs checks that there are IDs of jobs.
@@ -279,13 +280,9 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 
 func jobRow(v *jobs.View, holder func(lock string) string) []string {
 	r := rows.OfJob(v, holder)
-	note := r.Why
-	if r.Progress != nil {
-		note = fmt.Sprintf("%.0f%% %s", *r.Progress*100, note)
-	}
 	return []string{
 		r.ID, string(r.State), r.Type, string(r.Priority), strconv.Itoa(v.Job.Units), app.Short(v.Age),
-		fmt.Sprintf("%d/%d", r.Attempt, r.Attempts), r.Worker, note,
+		fmt.Sprintf("%d/%d", r.Attempt, r.Attempts), r.Worker, r.Note(),
 	}
 }
 

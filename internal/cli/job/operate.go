@@ -12,6 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/bulk"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -62,7 +63,7 @@ func newJobRetry(a cmd) *cobra.Command {
 		}),
 	})
 	cmd.Flags().StringVar(&payload, "payload", "", "another payload: a JSON object")
-	return cmd
+	return bulk.Also(a.App, cmd, new(string))
 }
 
 func newJobRevoke(a cmd) *cobra.Command {

@@ -186,10 +186,7 @@ func (s *source) lookAtJobs(ctx context.Context, seen *shot) error {
 	next, _, err := rows.Find(ctx, s.jobs, &rows.Filter{}, "", func(v *jobs.View) bool {
 		j := rows.OfJob(v, holder)
 		now := j.Created.Add(v.Age) // of the server
-		note := j.Why
-		if j.Progress != nil {
-			note = fmt.Sprintf("%.0f%% %s", *j.Progress*100, note)
-		}
+		note := j.Note()
 		said := fmt.Sprintf("%s (%s) is %s", j.ID, j.Type, j.State)
 		if j.Worker != "" {
 			said += " on " + j.Worker

@@ -1,0 +1,217 @@
+// Package bulk acts on all jobs that match a filter, as the server's dashboard does: it counts them, has the number
+// confirmed, and waits until the server has done it.
+package bulk
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+)
+
+// bulk is an action on many jobs: its flags, and where it is carried out.
+type bulk struct {
+	*app.App
+	verb   string // cancel or retry
+	filter url.Values
+	count  int
+
+	http *http.Client
+	base string // of the server: what is under way is known to one process only
+	auth string // the header
+}
+
+// Also lets a command about some jobs be about all that match a filter, too.
+func Also(a *app.App, cmd *cobra.Command, reason *string) *cobra.Command {
+	b := &bulk{App: a, verb: cmd.Name(), filter: url.Values{}}
+	for _, f := range [][2]string{
+		{"state", "all jobs in this `state`, in place of IDs"}, {"type", "all of this `type`"}, {"tag", "all with this `tag`"}, {"lock", "all that need this `lock`"},
+		{"worker", "all that this `worker` has or had"}, {"text", "all with this `text` in payload or error"}, {"since", "all that changed within this `time`"},
+	} {
+		cmd.Flags().Func(f[0], f[1], func(value string) error {
+			b.filter.Set(strings.Replace(f[0], "text", "q", 1), value)
+			return nil
+		})
+	}
+	cmd.Flags().IntVar(&b.count, "count", 0, "how many are meant, which confirms it; nothing is done if there are more or less")
+	args, run := cmd.Args, cmd.RunE
+	cmd.Args = func(cmd *cobra.Command, ids []string) error {
+		switch {
+		case len(b.filter) == 0:
+			return args(cmd, ids)
+		case len(ids) > 0 || cmd.Flags().Changed("payload"):
+			return app.Usagef("the jobs that match a filter are meant as they are, all of them: leave out IDs and payload")
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
+		if len(b.filter) == 0 {
+			return run(cmd, ids)
+		}
+		return b.run(cmd.Context(), *reason)
+	}
+	return cmd
+}
+
+// outcome is an action as the server tells of it.
+type outcome struct {
+	ID      string    `json:"id,omitzero"`
+	Verb    string    `json:"action"`
+	Which   string    `json:"filter"`
+	Count   int       `json:"count"`
+	Done    int       `json:"done"`
+	Failed  int       `json:"failed"`
+	Problem string    `json:"problem,omitzero"` // of the last that failed
+	Undone  bool      `json:"undone,omitzero"`
+	Begins  time.Time `json:"begins,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	Next    string    `json:"next,omitzero"` // in the answer to a request to begin
+}
+
+// run counts, asks, and sees to it that it is done.
+func (b *bulk) run(ctx context.Context, reason string) error {
+	o, err := b.ClientOptions()
+	if err != nil {
+		return err
+	}
+	if o.TokenSource != nil {
+		if o.Token, err = o.TokenSource(); err != nil {
+			return err
+		}
+	}
+	if o.Token != "" {
+		b.auth = "Bearer " + o.Token
+	}
+	b.http = &http.Client{Transport: &http.Transport{TLSClientConfig: o.TLS, Proxy: http.ProxyFromEnvironment}, Timeout: time.Minute}
+	defer b.http.CloseIdleConnections()
+	b.filter.Set("action", b.verb)
+	var found outcome
+	for _, server := range b.ServerURLs() { // the first that answers
+		b.base = strings.TrimRight(server, "/")
+		if found, err = b.ask(ctx, http.MethodGet, "/bulk?"+b.filter.Encode(), nil); err == nil {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case found.Count == 0:
+		return b.Answer(found, "no job that this can be done to: %s", found.Which)
+	}
+	if err := b.confirm(&found); err != nil {
+		return err
+	}
+	b.filter.Set("confirm", fmt.Sprint(b.count))
+	b.filter.Set("reason", reason)
+	begun, err := b.ask(ctx, http.MethodPost, "/bulk", b.filter)
+	if err != nil {
+		return err
+	}
+	return b.wait(ctx, begun.Next)
+}
+
+// confirm has the number of jobs typed, unless it was given.
+func (b *bulk) confirm(found *outcome) error {
+	if b.count != 0 {
+		return nil
+	}
+	if in, ok := b.In.(*os.File); !ok || b.JSON || !app.IsTerminal(in) {
+		return app.Usagef("this would %s %d jobs (%s): confirm it with --count %d", b.verb, found.Count, found.Which, found.Count)
+	}
+	fmt.Fprint(b.Err, app.Printable(fmt.Sprintf("lokt: this will %s %d jobs (%s). Type %d to confirm: ", b.verb, found.Count, found.Which, found.Count)))
+	line, _ := bufio.NewReader(b.In).ReadString('\n') // no line is no number
+	if strings.TrimSpace(line) != fmt.Sprint(found.Count) {
+		return app.Usagef("%q is not %d: nothing was done", strings.TrimSpace(line), found.Count)
+	}
+	b.count = found.Count
+	return nil
+}
+
+// wait waits for the end of a run, and undoes it if a signal asks for that in time.
+func (b *bulk) wait(ctx context.Context, at string) error {
+	interrupted, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	told := false
+	for {
+		r, err := b.ask(ctx, http.MethodGet, at, nil)
+		switch {
+		case err != nil:
+			return err
+		case r.Undone:
+			return app.Worded(lokt.ErrNotFound, "somebody has undone it: nothing was changed")
+		case !r.Ended.IsZero() && r.Failed > 0:
+			return fmt.Errorf("%d of %d jobs were done, and %d failed: %s", r.Done, r.Count, r.Failed, r.Problem)
+		case !r.Ended.IsZero():
+			return b.Answer(r, "%s: %d of %d jobs", b.verb, r.Done, r.Count)
+		case !told:
+			b.Tell("it begins in %s, and Ctrl-C undoes it until then", app.Short(time.Until(r.Begins).Round(time.Second)))
+			told = true
+		}
+		if app.Pause(interrupted, time.Second) {
+			continue
+		}
+		if _, err := b.ask(ctx, http.MethodPost, at+"/undo", url.Values{}); err != nil {
+			b.Tell("it goes on: %v", err)
+		} else {
+			b.Tell("undone: nothing was changed")
+		}
+		return app.Exit(128 + int(syscall.SIGINT))
+	}
+}
+
+// mostAnswer is the longest answer that is read, in bytes.
+const mostAnswer = 1 << 20
+
+// ask asks the server's dashboard, for what a page of it shows.
+func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (answer outcome, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, b.base+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		return answer, app.Usage(err)
+	}
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if b.auth != "" {
+		r.Header.Set("Authorization", b.auth)
+	}
+	resp, err := b.http.Do(r)
+	if err != nil {
+		return answer, fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	body, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	if err != nil {
+		return answer, fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		err = lokt.Unmarshal(body, &answer)
+		return answer, err
+	}
+	var problem struct {
+		Error string `json:"error"`
+	}
+	if lokt.Unmarshal(bytes.TrimSpace(body), &problem) != nil || problem.Error == "" {
+		return answer, fmt.Errorf("%w: %s answers %s", lokt.ErrUnavailable, app.WithoutUser(b.base), resp.Status)
+	}
+	kind := map[int]error{
+		http.StatusUnauthorized: httpapi.ErrUnauthenticated, http.StatusForbidden: httpapi.ErrForbidden,
+		http.StatusUnprocessableEntity: lokt.ErrInvalid, http.StatusTooManyRequests: httpapi.ErrRateLimited,
+	}[resp.StatusCode]
+	if kind == nil {
+		kind = lokt.ErrUnavailable
+	}
+	return answer, app.Worded(kind, "%s", problem.Error)
+}

@@ -1,0 +1,146 @@
+package bulk_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/dashboard"
+	"github.com/lokt-dev/lokt/internal/cli/job"
+	"github.com/lokt-dev/lokt/internal/testkit/clitest"
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
+	"github.com/lokt-dev/lokt/store/memstore"
+)
+
+// place is a server with jobs, where what is done begins after a moment.
+func place(t *testing.T, undo time.Duration) (d clitest.Desk, m *manager.Manager, url string) {
+	locks := lokt.NewManager(memstore.New())
+	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{Locks: locks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, end := context.WithCancel(context.Background())
+	s := httptest.NewServer(dashboard.New(dashboard.Config{Locks: locks, Jobs: m, Undo: undo, Stop: stop}))
+	t.Cleanup(func() {
+		end()
+		s.Close()
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range 5 {
+		spec := jobs.NewSpec()
+		spec.Type, spec.Payload = []string{"thumb", "mail"}[i%2], jsontext.Value(fmt.Sprintf(`{"n":%d}`, i))
+		if _, err := m.Submit(t.Context(), []jobs.Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return clitest.New(t, "ann", job.Commands()).With("LOKT_ROOT=", "LOKT_SERVER="+s.URL), m, s.URL
+}
+
+// states returns how many jobs are in each state.
+func states(t *testing.T, m *manager.Manager) string {
+	t.Helper()
+	n := map[jobs.State]int{}
+	p, err := m.List(t.Context(), jobs.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range p.Jobs {
+		n[j.Job.State]++
+	}
+	return fmt.Sprint(n)
+}
+
+func TestAllJobsThatMatchAreCancelledAndSubmittedAgain(t *testing.T) {
+	d, m, _ := place(t, 10*time.Millisecond)
+	code, out, errs := d.Lokt("job", "cancel", "--type", "thumb", "--count", "3", "--reason", "not needed")
+	if code != 0 || out != "cancel: 3 of 3 jobs\n" || !strings.Contains(errs, "Ctrl-C undoes it") || states(t, m) != "map[cancelled:3 queued:2]" {
+		t.Error(code, out, errs, states(t, m))
+	}
+	p, err := m.List(t.Context(), jobs.Filter{State: jobs.Cancelled})
+	if err != nil || p.Jobs[0].Job.Reason != "not needed (by somebody)" {
+		t.Errorf("%+v, %v", p.Jobs, err)
+	}
+	var told struct{ Count, Done int }
+	if code := d.JSON(&told, "job", "retry", "--state", "cancelled", "--text", `"n":2`, "--count", "1"); code != 0 || told.Done != 1 || states(t, m) != "map[cancelled:3 queued:3]" {
+		t.Error(code, told, states(t, m))
+	}
+}
+
+func TestNothingIsDoneUnlessTheNumberIsRight(t *testing.T) {
+	d, m, _ := place(t, 10*time.Millisecond)
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"cancel --type thumb", 64, "this would cancel 3 jobs (type thumb): confirm it with --count 3"},
+		{"cancel --type thumb --count 2", 1, "it would now be for 3 jobs"},
+		{"cancel --type thumb --json", 64, "--count 3"},
+		{"cancel JOB --type thumb --count 3", 64, "leave out IDs"},
+		{"retry --state failed --payload {} --count 3", 64, "leave out IDs and payload"},
+		{"cancel --state lost --count 3", 1, "no state of a job"},
+		{"cancel --since soon --count 3", 1, "no duration"},
+		{"cancel --type none --count 3", 0, "no job that this can be done to"},
+		{"cancel --count 3", 64, "give the ID of a job"},
+	} {
+		code, out, errs := d.Lokt(append([]string{"job"}, strings.Fields(c.args)...)...)
+		if code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%s: %d, %s%s", c.args, code, out, errs)
+		}
+	}
+	if got := states(t, m); got != "map[queued:5]" {
+		t.Error(got)
+	}
+	if code, out, errs := d.With("LOKT_SERVER=http://127.0.0.1:1").Lokt("job", "cancel", "--type", "a", "--count", "1"); code != 1 || !strings.Contains(errs, "is loktd running there") {
+		t.Error(code, out, errs)
+	}
+}
+
+func TestCtrlCUndoesIt(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no signals")
+	}
+	_, m, url := place(t, time.Hour)
+	bin, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(filepath.Join(bin, "lokt"), "job", "cancel", "--type", "thumb", "--count", "3")
+	c.Env = append(os.Environ(), "LOKT_SERVER="+url)
+	said, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(said)
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "it begins in 1h") {
+		t.Fatal(line, err)
+	}
+	if err := c.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "undone: nothing was changed") {
+		t.Error(line, err)
+	}
+	if _ = c.Wait(); c.ProcessState.ExitCode() != 130 || states(t, m) != "map[queued:5]" {
+		t.Error(c.ProcessState, states(t, m))
+	}
+}
