@@ -1,12 +1,13 @@
 package lokt
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/heap"
 )
 
 const (
@@ -28,9 +29,9 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	base    time.Time
-	beats   heartbeatHeap
-	ready   []*Heartbeat // due, but all workers are busy
-	busy    int          // workers
+	beats   *heap.Heap[*Heartbeat] // by when they are due; nil before the first
+	ready   []*Heartbeat           // due, but all workers are busy
+	busy    int                    // workers
 	running bool
 	alarm   time.Time // when the loop wakes up unless it is roused, by the clock of its timer
 	wake    chan struct{}
@@ -59,7 +60,7 @@ type Heartbeat struct {
 	next     time.Duration
 	deadline time.Duration // never if it is forever
 	due      time.Duration
-	index    int // in the heap; -1 if not
+	place    int // in the heap
 	inFlight bool
 	paused   bool // not renewed, but still watched
 	stopped  bool
@@ -114,12 +115,14 @@ func (k *Keeper) Keep(b *Heartbeat, asked time.Duration, life time.Duration) {
 // keepUntil starts to renew a lease that can be relied on until the deadline, first an interval after asked, unless it
 // is paused.
 func (k *Keeper) keepUntil(b *Heartbeat, asked, deadline time.Duration) {
-	b.k, b.index = k, -1
-	b.deadline = deadline
+	b.k, b.deadline = k, deadline
 	b.nextAfter(asked)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	heap.Push(&k.beats, b)
+	if k.beats == nil {
+		k.beats = heap.New(func(b *Heartbeat) *int { return &b.place }, func(a, b *Heartbeat) bool { return a.due < b.due })
+	}
+	k.beats.Push(b)
 	b.schedule()
 	if !k.running {
 		k.running, k.alarm = true, time.Time{}
@@ -139,15 +142,15 @@ func (b *Heartbeat) nextAfter(asked time.Duration) {
 // schedule puts the beat where its next moment belongs, unless it is over: then it has left the heap. The keeper is
 // locked.
 func (b *Heartbeat) schedule() {
-	if b.index < 0 {
+	if b.place == 0 {
 		return
 	}
 	b.due = b.deadline
 	if !b.inFlight {
 		b.due = min(b.next, b.deadline)
 	}
-	heap.Fix(&b.k.beats, b.index)
-	if b.index == 0 && b.due-b.k.nowLocked() < time.Until(b.k.alarm) {
+	b.k.beats.Fix(b)
+	if b.k.beats.Top() == b && b.due-b.k.nowLocked() < time.Until(b.k.alarm) {
 		b.k.rouse()
 	}
 }
@@ -217,11 +220,11 @@ func (b *Heartbeat) halt() {
 
 // remove takes the beat out of the heap, and lets the loop end if it was the last. The keeper is locked.
 func (b *Heartbeat) remove() {
-	if b.index < 0 {
+	if b.place == 0 {
 		return
 	}
-	heap.Remove(&b.k.beats, b.index)
-	if len(b.k.beats) == 0 {
+	b.k.beats.Remove(b)
+	if b.k.beats.Len() == 0 {
 		b.k.rouse()
 	}
 }
@@ -234,8 +237,8 @@ func (k *Keeper) loop(wake chan struct{}) {
 		now := k.now()
 		k.mu.Lock()
 		var lost []*Heartbeat
-		for len(k.beats) > 0 && k.beats[0].due <= now {
-			b := k.beats[0]
+		for k.beats.Len() > 0 && k.beats.Top().due <= now {
+			b := k.beats.Top()
 			switch {
 			case now >= b.deadline:
 				b.remove()
@@ -247,14 +250,14 @@ func (k *Keeper) loop(wake chan struct{}) {
 				k.startSoon(now)
 			}
 		}
-		if len(k.beats) == 0 && len(lost) == 0 { // what still waits for a worker is over too
+		if k.beats.Len() == 0 && len(lost) == 0 { // what still waits for a worker is over too
 			k.running, k.wake = false, nil
 			k.mu.Unlock()
 			return
 		}
 		pause := time.Minute
-		if len(k.beats) > 0 {
-			pause = min(pause, k.beats[0].due-now)
+		if k.beats.Len() > 0 {
+			pause = min(pause, k.beats.Top().due-now)
 		}
 		k.alarm = time.Now().Add(pause)
 		k.mu.Unlock()
@@ -284,7 +287,7 @@ func (k *Keeper) start(b *Heartbeat) {
 // startSoon starts renewals that are nearly due. The keeper is locked.
 func (k *Keeper) startSoon(now time.Duration) {
 	for range keepTogether {
-		b := k.beats[0]
+		b := k.beats.Top()
 		if b.inFlight || b.due >= b.deadline || b.due > now+b.Interval/8 {
 			return
 		}
@@ -315,7 +318,7 @@ func (b *Heartbeat) renew() {
 	k := b.k
 	asked := k.now()
 	k.mu.Lock()
-	if b.paused || b.index < 0 || asked >= b.deadline {
+	if b.paused || b.place == 0 || asked >= b.deadline {
 		b.inFlight = false
 		b.schedule()
 		k.mu.Unlock()
@@ -334,7 +337,7 @@ func (b *Heartbeat) renew() {
 	answered := k.now()
 	k.mu.Lock()
 	b.inFlight, b.cancel, b.failure = false, nil, err
-	if b.index < 0 { // stopped, or lost while the answer was under way
+	if b.place == 0 { // stopped, or lost while the answer was under way
 		k.mu.Unlock()
 		return
 	}
@@ -400,29 +403,4 @@ func (b *Heartbeat) tell(err error) {
 	if !stopped {
 		b.Lost(fmt.Errorf("%w: %w", ErrLost, err))
 	}
-}
-
-// heartbeatHeap orders beats by when they are due.
-type heartbeatHeap []*Heartbeat
-
-func (h heartbeatHeap) Len() int           { return len(h) }
-func (h heartbeatHeap) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h heartbeatHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-func (h *heartbeatHeap) Push(x any) {
-	b := x.(*Heartbeat)
-	b.index = len(*h)
-	*h = append(*h, b)
-}
-
-func (h *heartbeatHeap) Pop() any {
-	old := *h
-	b := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	b.index = -1
-	return b
 }

@@ -16,9 +16,9 @@ import (
 // whose package does not exist is harmless.
 func ours() map[string][]string {
 	table := map[string][]string{
-		".":             {"internal/glob", "internal/rawjson"},
+		".":             {"internal/glob", "internal/heap", "internal/rawjson"},
 		"jobs":          {"."},
-		"jobs/engine":   {".", "jobs"},
+		"jobs/engine":   {".", "internal/heap", "jobs"},
 		"jobs/manager":  {".", "jobs", "jobs/engine"},
 		"jobs/worker":   {".", "jobs"},
 		"jobs/jobstest": {".", "jobs", "jobs/manager", "jobs/worker"},
@@ -43,6 +43,7 @@ func ours() map[string][]string {
 		"internal/quote":            {},
 		"internal/rawjson":          {},
 		"internal/glob":             {},
+		"internal/heap":             {},
 		"internal/identity":         {".", "internal/process"},
 		"internal/replicas":         {},
 		"internal/testkit/parallel": {},

@@ -53,6 +53,7 @@ func budgets() map[string]int {
 		"internal/terraform":  160,
 		"internal/promtext":   110,
 		"internal/rawjson":    100,
+		"internal/heap":       80,
 		"internal/quote":      20,
 		"internal/testkit":    1_000,
 		"internal/archtest":   10,
@@ -70,14 +71,14 @@ func budgets() map[string]int {
 // last. A number here may only fall.
 func above() map[string]int {
 	return map[string]int{
-		".":                4_086,
+		".":                4_064,
 		"httpapi":          4_442,
 		"internal/audit":   977,
 		"internal/cli":     7_427,
 		"internal/daemon":  2_105,
 		"internal/testkit": 1_308,
 		"jobs":             2_390,
-		"jobs/engine":      2_698,
+		"jobs/engine":      2_643,
 		"jobs/jobstest":    2_629,
 		"jobs/worker":      915,
 		"store/filestore":  2_203,

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lokt-dev/lokt/internal/heap"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -37,7 +38,7 @@ type entry struct {
 	inShelf *list.Element
 	line    *line
 	lineAt  int
-	waitsIn *queue[*entry] // engine.timed or engine.backoffs, if its time is ahead
+	waitsIn *heap.Heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
 	dueAt   int
 	due     time.Duration // end of the backoff
 	ready   time.Duration // in a line since then
@@ -56,11 +57,11 @@ type Engine struct {
 	jobs      map[string]*entry
 	shelves   [6]list.List // of *entry, newest change first: queued ones by class, leased ones, running ones
 	groups    map[shape]*group
-	timed     *queue[*entry] // by ReadyAt on the wall clock
-	backoffs  *queue[*entry] // by due
+	timed     *heap.Heap[*entry] // by ReadyAt on the wall clock
+	backoffs  *heap.Heap[*entry] // by due
 	frozen    map[string]bool
 	names     map[string]*name
-	blocked   *queue[*name]
+	blocked   *heap.Heap[*name]
 	pendings  map[string]*waiter    // that a job is kept for, by lease ID
 	unlocking map[string]*unlocking // by lease ID
 	kept      int                   // units of these
@@ -68,13 +69,13 @@ type Engine struct {
 	leases    map[string]*entry
 	leased    int      // units
 	found     []*entry // leases of the heartbeats that are looked at
-	deadlines *queue[*entry]
+	deadlines *heap.Heap[*entry]
 	limits    []*entry // with a declared runtime, by its end
 
 	workers  map[string]*worker
 	heard    list.List          // of *worker, last comes first
 	waiters  map[uint64]*waiter // by call
-	ends     *queue[*waiter]
+	ends     *heap.Heap[*waiter]
 	arrivals uint64
 	waiting  map[string]*profile // with requests, by key
 	fresh    map[string]*profile // with requests of this turn
@@ -86,8 +87,8 @@ type Engine struct {
 	granted  map[requestKey]*entry
 	keys     map[string]*entry // living jobs by idempotency key
 	memos    map[string]*memo
-	fading   *queue[*memo] // by until
-	source   string        // of statistics
+	fading   *heap.Heap[*memo] // by until
+	source   string            // of statistics
 
 	record
 }
@@ -104,14 +105,14 @@ func newEngine(cfg jobs.Config) *Engine {
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	due := func(en *entry) *int { return &en.dueAt }
-	e.timed = newQueue(due, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
-	e.backoffs = newQueue(due, func(a, b *entry) bool { return a.due < b.due })
-	e.blocked = newQueue(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
-	e.fading = newQueue(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
-	e.deadlines = newQueue(func(en *entry) *int { return &en.alarmAt }, func(a, b *entry) bool {
+	e.timed = heap.New(due, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
+	e.backoffs = heap.New(due, func(a, b *entry) bool { return a.due < b.due })
+	e.blocked = heap.New(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
+	e.fading = heap.New(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
+	e.deadlines = heap.New(func(en *entry) *int { return &en.alarmAt }, func(a, b *entry) bool {
 		return a.alarm < b.alarm || a.alarm == b.alarm && a.LeaseID < b.LeaseID
 	})
-	e.ends = newQueue(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
+	e.ends = heap.New(func(w *waiter) *int { return &w.at }, func(a, b *waiter) bool {
 		return a.until < b.until || a.until == b.until && a.id < b.id
 	})
 	return e
@@ -191,8 +192,8 @@ func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder)
 
 // timeOut answers the requests that waited for long enough.
 func (e *Engine) timeOut() {
-	for !e.more && e.ends.Len() > 0 && e.ends.top().until <= e.Now.Mono { // otherwise there may be a job for it yet
-		if w := e.ends.top(); w.ask != nil {
+	for !e.more && e.ends.Len() > 0 && e.ends.Top().until <= e.Now.Mono { // otherwise there may be a job for it yet
+		if w := e.ends.Top(); w.ask != nil {
 			e.deny(w)
 		} else {
 			e.tell(w)
@@ -207,22 +208,22 @@ func (e *Engine) begin(now Instant) {
 	e.watchClock(before)
 	e.moved, e.more = 0, false
 	e.expire()
-	for e.timed.Len() > 0 && !e.timed.top().ReadyAt.After(e.Now.Wall) {
-		e.arrive(e.timed.top())
+	for e.timed.Len() > 0 && !e.timed.Top().ReadyAt.After(e.Now.Wall) {
+		e.arrive(e.timed.Top())
 	}
-	for e.backoffs.Len() > 0 && e.backoffs.top().due <= e.Now.Mono {
-		e.arrive(e.backoffs.top())
+	for e.backoffs.Len() > 0 && e.backoffs.Top().due <= e.Now.Mono {
+		e.arrive(e.backoffs.Top())
 	}
-	for e.blocked.Len() > 0 && e.blocked.top().until <= e.Now.Mono {
-		e.unblock(e.blocked.top())
+	for e.blocked.Len() > 0 && e.blocked.Top().until <= e.Now.Mono {
+		e.unblock(e.blocked.Top())
 	}
 	e.sweep()
 }
 
 // sweep forgets what is past its life, a bounded number at a time.
 func (e *Engine) sweep() {
-	for n := 0; n < sweepPerTurn && e.fading.Len() > 0 && e.fading.top().until <= e.Now.Mono; n++ {
-		e.forget(e.fading.top())
+	for n := 0; n < sweepPerTurn && e.fading.Len() > 0 && e.fading.Top().until <= e.Now.Mono; n++ {
+		e.forget(e.fading.Top())
 	}
 	at := e.heard.Back()
 	for n := 0; n < sweepPerTurn && at != nil; n++ {
@@ -264,7 +265,7 @@ func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 		e.enqueue(en)
 		return
 	}
-	en.waitsIn.push(en)
+	en.waitsIn.Push(en)
 }
 
 // arrive puts a job in line whose time has come.
@@ -276,7 +277,7 @@ func (e *Engine) arrive(en *entry) {
 // unqueue takes a job out of wherever it waits.
 func (e *Engine) unqueue(en *entry) {
 	if en.waitsIn != nil {
-		en.waitsIn.remove(en)
+		en.waitsIn.Remove(en)
 		en.waitsIn = nil
 	}
 	e.dequeue(en)
@@ -322,7 +323,7 @@ func (o Drain) do(e *Engine) {
 	e.draining, e.last = true, o.Last
 	for _, w := range e.waiters {
 		w.until = e.Now.Mono
-		e.ends.fix(w)
+		e.ends.Fix(w)
 	}
 }
 
@@ -335,10 +336,10 @@ func (e *Engine) Next() time.Duration {
 	}
 	consider(e.soonest())
 	if e.timed.Len() > 0 { // the wall clock may be set: look at it now and then
-		consider(plus(e.Now.Mono, min(e.timed.top().ReadyAt.Sub(e.Now.Wall), wallCheck)))
+		consider(plus(e.Now.Mono, min(e.timed.Top().ReadyAt.Sub(e.Now.Wall), wallCheck)))
 	}
 	if e.ends.Len() > 0 {
-		consider(e.ends.top().until)
+		consider(e.ends.Top().until)
 	}
 	consider(e.due)
 	if r := &e.reserved; r.job != nil && len(e.waiting) > 0 {

@@ -144,7 +144,7 @@ func (o Request) answer(e *Engine, id uint64) Reply {
 	if first := e.asked[key]; first != nil {
 		first.calls = append(first.calls, id)
 		first.until = until
-		e.ends.fix(first)
+		e.ends.Fix(first)
 		e.waiters[id] = first
 		return Reply{later: true}
 	}
@@ -152,7 +152,7 @@ func (o Request) answer(e *Engine, id uint64) Reply {
 	wt := &waiter{id: id, calls: []uint64{id}, until: until, arrival: e.arrivals, ask: &o, worker: w, profile: w.profile}
 	w.asks++
 	e.waiters[id] = wt
-	e.ends.push(wt)
+	e.ends.Push(wt)
 	if o.RequestID != "" {
 		e.asked[key] = wt
 	}
@@ -197,7 +197,7 @@ func (e *Engine) dismiss(w *waiter) {
 	for _, id := range w.calls {
 		delete(e.waiters, id)
 	}
-	e.ends.remove(w)
+	e.ends.Remove(w)
 	if w.ask == nil {
 		w.beat.beats = slices.DeleteFunc(w.beat.beats, func(b *waiter) bool { return b == w })
 		return
@@ -335,7 +335,7 @@ func (e *Engine) keep(w *waiter, en *entry) {
 			en.pending, w.kept = true, en
 			e.pendings[w.ask.LeaseID] = w
 			e.kept += en.Units
-			e.ends.remove(w)
+			e.ends.Remove(w)
 			e.unline(w)
 			e.order(en.locksFor(w.ask.LeaseID), TakeLocks)
 			return
@@ -399,7 +399,7 @@ func (e *Engine) nextChance() time.Duration {
 		next -= e.Now.Mono
 	}
 	if e.timed.Len() > 0 {
-		next = min(next, e.timed.top().ReadyAt.Sub(e.Now.Wall))
+		next = min(next, e.timed.Top().ReadyAt.Sub(e.Now.Wall))
 	}
 	return next
 }
@@ -411,10 +411,10 @@ func (e *Engine) soonest() time.Duration {
 		next = en.deadline()
 	}
 	if e.backoffs.Len() > 0 {
-		next = min(next, e.backoffs.top().due)
+		next = min(next, e.backoffs.Top().due)
 	}
 	if e.blocked.Len() > 0 {
-		next = min(next, e.blocked.top().until)
+		next = min(next, e.blocked.Top().until)
 	}
 	return next
 }

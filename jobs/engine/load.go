@@ -138,7 +138,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 	case lease != nil:
 		en.Lease, en.expires = lease, plus(e.Now.Mono, lease.ExpiresAt.Sub(e.Now.Wall))
 		en.alarm = min(en.alarm, en.deadline())
-		e.deadlines.fix(en)
+		e.deadlines.Fix(en)
 		if asked {
 			e.tellAll(en)
 		}

@@ -88,7 +88,7 @@ func (done Locked) do(e *Engine) {
 		if e.draining {
 			w.until = e.Now.Mono
 		}
-		e.ends.push(w)
+		e.ends.Push(w)
 		e.line(w)
 	}
 }

@@ -565,8 +565,8 @@ func (e *Engine) check() error {
 			if l.jobs.Len() == 0 || l.group != g {
 				return fmt.Errorf("line %+v of %+v is empty or lost", l.alike, g.shape)
 			}
-			for i, en := range l.jobs.items {
-				if en.line != l || i > 0 && en.Before(&l.jobs.items[(i-1)/2].Job) {
+			for i, en := range l.jobs.All() {
+				if en.line != l || i > 0 && en.Before(&l.jobs.All()[(i-1)/2].Job) {
 					return fmt.Errorf("job %s stands in a wrong line, or place", en.ID)
 				}
 			}
@@ -580,8 +580,8 @@ func (e *Engine) check() error {
 		if open != g.open.Len() {
 			return fmt.Errorf("%d lines are open, not %d", open, g.open.Len())
 		}
-		for i, l := range g.open.items {
-			if i > 0 && l.head().Before(&g.open.items[(i-1)/2].head().Job) {
+		for i, l := range g.open.All() {
+			if i > 0 && l.head().Before(&g.open.All()[(i-1)/2].head().Job) {
 				return fmt.Errorf("heap of lines is out of order")
 			}
 		}

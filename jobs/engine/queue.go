@@ -6,6 +6,7 @@ package engine
 import (
 	"time"
 
+	"github.com/lokt-dev/lokt/internal/heap"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -22,7 +23,7 @@ type group struct {
 	shape
 	needed []string
 	lines  map[alike]*line
-	open   *queue[*line] // the lines that are open, by their first job
+	open   *heap.Heap[*line] // the lines that are open, by their first job
 }
 
 // alike is what jobs of one line have in common beside their shape.
@@ -37,14 +38,14 @@ type line struct {
 	alike
 	group  *group
 	names  []string // of the locks
-	jobs   queue[*entry]
+	jobs   *heap.Heap[*entry]
 	closed string        // why nothing of it is handed out: "frozen", a lock's name; empty if it is open
 	since  time.Duration // open since then
 	at     int           // place in group.open
 }
 
 // head returns the first job in the line, which must not be empty.
-func (l *line) head() *entry { return l.jobs.top() }
+func (l *line) head() *entry { return l.jobs.Top() }
 
 // enqueue puts a job that could run in line.
 func (e *Engine) enqueue(en *entry) {
@@ -54,7 +55,7 @@ func (e *Engine) enqueue(en *entry) {
 	g := e.groups[s]
 	if g == nil {
 		g = &group{shape: s, needed: needs, lines: map[alike]*line{}}
-		g.open = newQueue(func(l *line) *int { return &l.at }, func(a, b *line) bool {
+		g.open = heap.New(func(l *line) *int { return &l.at }, func(a, b *line) bool {
 			return a.head().Before(&b.head().Job)
 		})
 		e.groups[s] = g
@@ -63,8 +64,7 @@ func (e *Engine) enqueue(en *entry) {
 	l := g.lines[key]
 	if l == nil {
 		l = &line{alike: key, group: g, names: j.Locks, closed: "new"} // until its head is known
-		l.jobs.before = func(a, b *entry) bool { return a.Before(&b.Job) }
-		l.jobs.place = func(en *entry) *int { return &en.lineAt }
+		l.jobs = heap.New(func(en *entry) *int { return &en.lineAt }, func(a, b *entry) bool { return a.Before(&b.Job) })
 		g.lines[key] = l
 		for _, name := range l.names {
 			e.name(name).lines[l] = true
@@ -74,12 +74,12 @@ func (e *Engine) enqueue(en *entry) {
 	if l.jobs.Len() > 0 {
 		was = l.head()
 	}
-	l.jobs.push(en)
+	l.jobs.Push(en)
 	en.line = l
 	if was == nil {
 		e.reopen(l)
 	} else if l.closed == "" && l.head() != was {
-		g.open.fix(l)
+		g.open.Fix(l)
 		e.wake = true // it may stand before a reservation that the one behind it must respect
 	}
 }
@@ -91,20 +91,20 @@ func (e *Engine) dequeue(en *entry) {
 		return
 	}
 	wasHead := l.head() == en
-	l.jobs.remove(en)
+	l.jobs.Remove(en)
 	en.line = nil
 	switch {
 	case l.jobs.Len() == 0:
 		e.dropLine(l)
 	case wasHead && l.closed == "":
-		l.group.open.fix(l)
+		l.group.open.Fix(l)
 	}
 }
 
 // dropLine forgets a line that is empty.
 func (e *Engine) dropLine(l *line) {
 	g := l.group
-	g.open.remove(l)
+	g.open.Remove(l)
 	delete(g.lines, l.alike)
 	for _, name := range l.names {
 		n := e.names[name]
@@ -131,13 +131,13 @@ func (e *Engine) reopen(l *line) {
 	l.closed = closed
 	switch {
 	case closed != "":
-		l.group.open.remove(l)
+		l.group.open.Remove(l)
 	case was != "":
 		l.since = e.Now.Mono
 		if was == "new" {
 			l.since = -Never
 		}
-		l.group.open.push(l)
+		l.group.open.Push(l)
 		e.wake = true
 	}
 }
@@ -195,9 +195,9 @@ func (e *Engine) take(names []string, leaseID string) {
 func (e *Engine) block(key string, until time.Duration) {
 	n := e.name(key)
 	e.refused = append(e.refused, key)
-	e.blocked.remove(n)
+	e.blocked.Remove(n)
 	n.until = until
-	e.blocked.push(n)
+	e.blocked.Push(n)
 	for l := range n.lines {
 		e.reopen(l)
 	}
@@ -205,7 +205,7 @@ func (e *Engine) block(key string, until time.Duration) {
 
 // unblock lets a lock be tried again.
 func (e *Engine) unblock(n *name) {
-	e.blocked.remove(n)
+	e.blocked.Remove(n)
 	for l := range n.lines {
 		e.reopen(l)
 	}

@@ -240,12 +240,12 @@ func (e *Engine) putMemo(m jobs.Memo, life time.Duration) *memo {
 	}
 	kept := &memo{Memo: m, until: plus(e.Now.Mono, life)}
 	e.memos[m.ID] = kept
-	e.fading.push(kept)
+	e.fading.Push(kept)
 	return kept
 }
 
 func (e *Engine) forget(m *memo) {
-	e.fading.remove(m)
+	e.fading.Remove(m)
 	delete(e.memos, m.ID)
 }
 

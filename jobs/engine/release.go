@@ -19,7 +19,7 @@ func (e *Engine) addLease(l *jobs.Lease, en *entry, w *worker, expires, runUntil
 	en.Lease, en.worker, en.expires, en.runUntil = l, w, expires, runUntil
 	en.alarm = en.deadline()
 	e.leases[l.ID] = en
-	e.deadlines.push(en)
+	e.deadlines.Push(en)
 	if runUntil != Never {
 		i, _ := slices.BinarySearchFunc(e.limits, runUntil, func(en *entry, t time.Duration) int {
 			return cmp.Compare(en.runUntil, t)
@@ -44,7 +44,7 @@ func (e *Engine) dropLease(en *entry, code string) *jobs.Lease {
 	}
 	l := en.Lease
 	delete(e.leases, l.ID)
-	e.deadlines.remove(en)
+	e.deadlines.Remove(en)
 	if en.runUntil != Never {
 		i := slices.Index(e.limits, en)
 		e.limits = slices.Delete(e.limits, i, i+1)
@@ -75,12 +75,12 @@ func (en *entry) attempt(s jobs.State) jobs.Attempt {
 // firstDeadline returns the job whose lease ends first, or nil.
 func (e *Engine) firstDeadline() *entry {
 	for e.deadlines.Len() > 0 {
-		en := e.deadlines.top()
+		en := e.deadlines.Top()
 		if en.alarm >= en.deadline() {
 			return en
 		}
 		en.alarm = en.deadline()
-		e.deadlines.fix(en)
+		e.deadlines.Fix(en)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (o Heartbeat) answer(e *Engine, id uint64) Reply {
 			w := &waiter{id: id, calls: []uint64{id}, until: plus(e.Now.Mono, o.Wait), beat: en}
 			en.beats = append(en.beats, w)
 			e.waiters[id] = w
-			e.ends.push(w)
+			e.ends.Push(w)
 			return Reply{later: true}
 		}
 	}

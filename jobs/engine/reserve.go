@@ -5,6 +5,7 @@ package engine
 import (
 	"time"
 
+	"github.com/lokt-dev/lokt/internal/heap"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -56,7 +57,7 @@ func (e *Engine) startReservation() {
 		if g.units <= free || g.units > usable {
 			continue
 		}
-		for _, l := range g.open.items {
+		for _, l := range g.open.All() {
 			head := l.head()
 			ready := max(head.ready, l.since)
 			if first != nil && !head.Before(&first.Job) || e.Now.Mono < plus(ready, e.cfg.ReserveAfter) {
@@ -101,16 +102,16 @@ func (r *reservation) allows(units int, runtime time.Duration) bool {
 }
 
 // first returns the first job of the lines that the reservation lets through, or nil.
-func (r *reservation) first(h *queue[*line]) *entry {
+func (r *reservation) first(h *heap.Heap[*line]) *entry {
 	if h.Len() == 0 {
 		return nil
 	}
-	top := h.top().head()
+	top := h.Top().head()
 	if r.job == nil || top == r.job || top.Before(&r.job.Job) {
 		return top
 	}
 	var first *entry
-	for _, l := range h.items {
+	for _, l := range h.All() {
 		if c := l.head(); r.allows(l.group.units, l.runtime) && (first == nil || c.Before(&first.Job)) {
 			first = c
 		}
