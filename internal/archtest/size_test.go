@@ -74,7 +74,7 @@ func above() map[string]int {
 		".":                4_064,
 		"httpapi":          4_442,
 		"internal/audit":   977,
-		"internal/cli":     7_427,
+		"internal/cli":     7_413,
 		"internal/daemon":  2_105,
 		"internal/testkit": 1_308,
 		"jobs":             2_390,

@@ -92,7 +92,7 @@ var helpText string
 
 // Describe puts into a command what help.md says of it.
 func Describe(command string, cmd *cobra.Command) *cobra.Command {
-	_, text, _ := strings.Cut("\n"+helpText, "\n== "+command+": ")
+	_, text, _ := strings.Cut(helpText, "== "+command+": ")
 	text, _, _ = strings.Cut(text, "\n== ")
 	cmd.Use, text, _ = strings.Cut(text, "\n")
 	cmd.Short, text, _ = strings.Cut(text, "\n")

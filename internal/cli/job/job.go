@@ -218,7 +218,7 @@ func newJobList(a cmd) *cobra.Command {
 	var o jobListOptions
 	cmd := app.Describe("job list", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runJobList(cmd.Context(), o) },
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, o) }),
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&o.state, "state", "", "only jobs in this state: queued, leased, running, completed, failed, expired or cancelled")
@@ -231,7 +231,7 @@ func newJobList(a cmd) *cobra.Command {
 	return cmd
 }
 
-func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
+func (a cmd) runJobList(ctx context.Context, s jobs.Service, o jobListOptions) error {
 	f := jobs.Filter{Limit: o.limit, State: jobs.State(o.state), Type: o.jobType, Tag: o.tag}
 	switch {
 	case o.limit < 1 || o.limit > jobs.MaxList:
@@ -240,13 +240,8 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 		f.Limit = jobs.MaxList
 	}
 	if err := f.Validate(); err != nil {
-		return a.jobsError(err)
-	}
-	c, err := a.Client()
-	if err != nil {
 		return err
 	}
-	s := c.Jobs()
 	p, err := s.List(ctx, f)
 	for more := p; err == nil && o.all && more.Next != ""; {
 		f.After = more.Next
@@ -254,36 +249,30 @@ func (a cmd) runJobList(ctx context.Context, o jobListOptions) error {
 			p.Jobs, p.Next = append(p.Jobs, more.Jobs...), more.Next
 		}
 	}
-	if err != nil {
-		return a.jobsError(err)
-	}
-	if a.JSON {
+	locks, _ := a.Client() // which serves the jobs, too
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
 		return a.printDocument(httpapi.PageDocument(&p))
-	}
-	if len(p.Jobs) == 0 {
+	case len(p.Jobs) == 0:
 		a.Tell("no such jobs")
 		return nil
 	}
-	holder := rows.Holders(ctx, c, func(string) bool { return true })
+	holder := rows.Holders(ctx, locks, func(string) bool { return true })
 	table := [][]string{{"ID", "STATE", "TYPE", "PRIORITY", "UNITS", "AGE", "ATTEMPT", "WORKER", "NOTE"}}
 	for i := range p.Jobs {
-		table = append(table, jobRow(&p.Jobs[i], holder))
-	}
-	if err := a.Table(table); err != nil {
-		return err
+		v := &p.Jobs[i]
+		r := rows.OfJob(v, holder)
+		table = append(table, []string{
+			r.ID, string(r.State), r.Type, string(r.Priority), strconv.Itoa(v.Job.Units), app.Short(v.Age),
+			fmt.Sprintf("%d/%d", r.Attempt, r.Attempts), r.Worker, r.Note(),
+		})
 	}
 	if p.Next != "" {
 		a.Tell("there are more: see them with --all or a higher --limit")
 	}
-	return nil
-}
-
-func jobRow(v *jobs.View, holder func(lock string) string) []string {
-	r := rows.OfJob(v, holder)
-	return []string{
-		r.ID, string(r.State), r.Type, string(r.Priority), strconv.Itoa(v.Job.Units), app.Short(v.Age),
-		fmt.Sprintf("%d/%d", r.Attempt, r.Attempts), r.Worker, r.Note(),
-	}
+	return a.Table(table)
 }
 
 func newJobShow(a cmd) *cobra.Command {
