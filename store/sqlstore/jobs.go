@@ -112,32 +112,20 @@ func (s *fileJobs) Trim(ctx context.Context, before time.Time, keep, atMost int)
 
 func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
 	w, d := s.db.write, s.db
-	beyond := int64(0)
-	if keep >= 0 {
-		if beyond, err = w.number("SELECT count(*) FROM ended"); err != nil {
-			return 0, err
-		}
-		beyond -= int64(keep)
+	if keep < 0 {
+		keep = 1 << 62
 	}
-	var gone [][2]int64
-	const oldest = "SELECT revision, seq, coalesce(ended_at, 0) FROM ended ORDER BY revision LIMIT ?"
-	if err := w.query(oldest, []any{atMost}, func(from row) error {
-		var revision, seq, at int64
-		err := from.Scan(&revision, &seq, &at)
-		if int64(len(gone)) < beyond || at < before {
-			gone = append(gone, [2]int64{revision, seq})
-		}
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	for _, g := range gone {
-		w.do("DELETE FROM ended WHERE revision = ?", g[0])
-		w.do("DELETE FROM payloads WHERE seq = ?", g[1])
+	w.do(`DELETE FROM ended WHERE revision IN (
+		SELECT revision FROM (
+			SELECT revision, ended_at, row_number() OVER (ORDER BY revision) AS n
+			FROM (SELECT revision, ended_at FROM ended ORDER BY revision LIMIT ?))
+		WHERE coalesce(ended_at, 0) < ? OR n <= (SELECT count(*) FROM ended) - ?)`, atMost, before, keep)
+	if w.err == nil {
+		n, w.err = w.number("SELECT changes()")
 	}
 	w.do("DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)", d.clock.now().UnixNano(), atMost)
-	if w.err != nil {
-		return 0, w.err
+	if w.err == nil {
+		w.err = d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)
 	}
-	return len(gone), d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)
+	return n, w.err
 }

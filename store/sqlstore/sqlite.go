@@ -120,7 +120,7 @@ func each(rows *sql.Rows, err error, scan func(row) error) error {
 }
 
 // number runs a statement that finds one number.
-func (w *writer) number(statement string) (n int64, err error) {
+func (w *writer) number(statement string) (n int, err error) {
 	err = w.query(statement, nil, func(from row) error { return from.Scan(&n) })
 	return n, err
 }

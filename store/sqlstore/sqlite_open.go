@@ -326,8 +326,8 @@ func (d *fileDB) begin(was found) error {
 	}
 	d.locks.publish(b)
 	d.contents.Locks = len(d.locks.all)
-	living, err := d.write.number("SELECT count(*) FROM living")
-	d.contents.Jobs = int(living)
+	var err error
+	d.contents.Jobs, err = d.write.number("SELECT count(*) FROM living")
 	return errors.Join(err, unavailable(d.mark.flush()))
 }
 
@@ -468,20 +468,17 @@ func (d *fileDB) tend() {
 // that was removed or moved away while it is open is lost with the process, or to whoever opens the file that is
 // there now.
 func (d *fileDB) present() error {
-	for _, f := range []struct {
-		path string
-		was  os.FileInfo
-	}{{d.path, d.file}, {d.path + "-wal", d.logged}} {
-		now, err := os.Stat(f.path)
+	for path, was := range map[string]os.FileInfo{d.path: d.file, d.path + "-wal": d.logged} {
+		now, err := os.Stat(path)
 		what := "was replaced"
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			what = "is not there any more"
-		case err != nil || os.SameFile(now, f.was): // what else there is to say, reading and writing the file will
+		case err != nil || os.SameFile(now, was): // what else there is to say, reading and writing the file will
 			continue
 		}
 		return fmt.Errorf("%w: %s of database %s %s, so nothing is stored: move it back, or save what it had (loktd backup) "+
-			"and restore that", lokt.ErrUnavailable, filepath.Base(f.path), d.path, what)
+			"and restore that", lokt.ErrUnavailable, filepath.Base(path), d.path, what)
 	}
 	return nil
 }

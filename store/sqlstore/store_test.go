@@ -273,14 +273,14 @@ func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 // isFlushed reports whether the last transaction was flushed to the disk, as SQLite was told to do.
 func (d *fileDB) isFlushed(t *testing.T) (flushed bool) {
 	t.Helper()
-	var mode int64
+	var mode int
 	err := d.group.perform(t.Context(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
 		flushed = d.full
 		mode, _ = d.write.number("PRAGMA synchronous")
 		return lokt.Change{Lock: s.Lock}
 	}})
 	const normal, full = 1, 2 // https://www.sqlite.org/pragma.html#pragma_synchronous
-	if want := map[bool]int64{false: normal, true: full}[flushed]; err != nil || mode != want {
+	if want := map[bool]int{false: normal, true: full}[flushed]; err != nil || mode != want {
 		t.Fatalf("synchronous is %d, not %d; %v", mode, want, err)
 	}
 	return flushed
@@ -873,6 +873,26 @@ func turnNumber(n uint64) jobs.Changes {
 	}
 	c.Jobs = append(c.Jobs, job(n))
 	return c
+}
+
+func TestLargePayloadsAreForgottenWithTheirJobs(t *testing.T) {
+	t.Parallel()
+	db := start(t, place(t), Options{})
+	for n := range uint64(7) { // the last goes on, and those of the third and the sixth are large
+		if err := db.Jobs().Update(t.Context(), func(jobs.Facts) jobs.Changes { return turnNumber(n + 1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []struct{ keep, gone, payloads int }{{-1, 0, 2}, {3, 3, 1}, {0, 3, 0}} {
+		gone, err := db.Jobs().Trim(t.Context(), time.Time{}, want.keep, 100)
+		var payloads int
+		if e := db.read.QueryRow("SELECT count(*) FROM payloads").Scan(&payloads); e != nil {
+			err = e
+		}
+		if err != nil || gone != want.gone || payloads != want.payloads {
+			t.Errorf("keeping %d, %d are gone, and %d payloads are left, %v", want.keep, gone, payloads, err)
+		}
+	}
 }
 
 func TestPeopleSeeWhatThereIsAtOnce(t *testing.T) {

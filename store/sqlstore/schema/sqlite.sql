@@ -60,6 +60,10 @@ CREATE TABLE payloads (
 	payload TEXT NOT NULL
 );
 
+CREATE TRIGGER ended_forgotten AFTER DELETE ON ended BEGIN
+	DELETE FROM payloads WHERE seq = old.seq;
+END;
+
 CREATE TABLE memos (
 	id TEXT NOT NULL PRIMARY KEY,
 	expires INTEGER, -- in nanoseconds
