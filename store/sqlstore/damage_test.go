@@ -286,7 +286,7 @@ func TestALogThatWasTakenAwayIsMissed(t *testing.T) {
 			}
 		}
 		w := &warnings{}
-		opened, err := Open(t.Context(), "sqlite:"+to+"?accept-loss", Options{Warn: w.add})
+		opened, err := Open(t.Context(), "sqlite:"+to, Options{Warn: w.add, AcceptLoss: true})
 		if err != nil {
 			t.Errorf("without its %s: %v", name, err)
 			continue

@@ -259,7 +259,7 @@ func (d *fileDB) checkpoint() {
 // By how much the log is made longer when it has grown, and up to which size: where it starts over.
 const (
 	extendBy = 512 << 10
-	extendTo = checkpointPages * (4096 + 24)
+	extendTo = checkpointPages * logFrame
 )
 
 // extend makes the log longer, by zeros, when a transaction has. To flush a file that has become longer takes twice as

@@ -442,24 +442,24 @@ const (
 func (d *fileDB) tend() {
 	ctx, checkpointed := context.Background(), time.Now()
 	for {
-		select {
-		case <-d.ctx.Done():
-			return
-		case <-d.stored:
-		}
-		for more := true; more; more = d.unmoved.Load() {
+		if !d.unmoved.Load() {
 			select {
 			case <-d.ctx.Done():
 				return
-			case <-time.After(markEvery):
+			case <-d.stored:
 			}
-			if err := d.mark.flush(); err != nil {
-				_ = d.group.perform(ctx, &request{write: func() error { return d.fail(err) }})
-			}
-			if time.Since(checkpointed) >= checkpointEvery {
-				checkpointed = time.Now()
-				_ = d.group.perform(ctx, &request{write: d.locks.trim})
-			}
+		}
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-time.After(markEvery):
+		}
+		if err := d.mark.flush(); err != nil {
+			_ = d.group.perform(ctx, &request{write: func() error { return d.fail(err) }})
+		}
+		if time.Since(checkpointed) >= checkpointEvery {
+			checkpointed = time.Now()
+			_ = d.group.perform(ctx, &request{write: d.locks.trim})
 		}
 	}
 }

@@ -118,9 +118,9 @@ var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
 // Open opens a database. Its URL is
 //
 //   - sqlite: and the path of a file, which is made if it does not exist, for the user alone, with the directories that are
-//     missing. With ?mode=rw after the path a database is not made: without one, opening fails. With ?accept-loss it is opened
-//     as by Options.AcceptLoss. One process at a time has it. Every hold, place in the queue and freeze that has not ended by
-//     time gets its full time from now, but no more than its maximum hold.
+//     missing. With ?mode=rw after the path a database is not made: without one, opening fails. One process at a time has it.
+//     Every hold, place in the queue and freeze that has not ended by time gets its full time from now, but no more than its
+//     maximum hold.
 //   - postgres:// and so on, as PostgreSQL's own programs take it. Any number of processes share the database. The tables are
 //     made in the first schema of the search path (the parameter search_path) if there are none. When nobody has used the
 //     database for ten seconds, everybody gets their full time from when somebody does again.
@@ -142,49 +142,24 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		}
 		return &DB{d}, nil
 	}
-	f, ok := parseFile(url)
+	path, old, ok := File(url)
 	if !ok {
 		return nil, fmt.Errorf("%w: a database is sqlite: and a path, with ?mode=rw behind it if it must exist, or postgres://…", lokt.ErrInvalid)
 	}
-	o.AcceptLoss = o.AcceptLoss || f.acceptLoss
-	d, err := openFile(ctx, f.path, f.old, o)
+	d, err := openFile(ctx, path, old, o)
 	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", f.path, err)
+		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
 	return &DB{d}, nil
 }
 
-// fileURL is the URL of a database of SQLite.
-type fileURL struct {
-	path            string
-	old, acceptLoss bool
-}
-
-// parseFile reads a URL. It is not ok if that is none of SQLite, or ends with a parameter that is none: a mistyped
-// ?mode=rw is not the name of a new database.
-func parseFile(url string) (f fileURL, ok bool) {
-	path, ok := strings.CutPrefix(url, "sqlite:")
-	f.path = strings.TrimPrefix(path, "//")
-	at := strings.LastIndexByte(f.path, '?')
-	if at >= 0 && !strings.Contains(f.path[at:], "/") {
-		for p := range strings.SplitSeq(f.path[at+1:], "&") {
-			switch {
-			case p == "mode=rw":
-				f.old = true
-			case p == "accept-loss":
-				f.acceptLoss = true
-			default: // nor is a file's name with a question mark in it
-				return fileURL{path: f.path}, ok && !strings.Contains(f.path[at:], "=")
-			}
-		}
-		f.path = f.path[:at]
-	}
-	return f, ok && f.path != ""
-}
-
-// File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is
-// not ok if the URL is none of SQLite.
+// File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok
+// if the URL is none of SQLite, or ends with a parameter that is none: a mistyped ?mode=rw is not the name of a new
+// database.
 func File(url string) (path string, old, ok bool) {
-	f, ok := parseFile(url)
-	return f.path, f.old, ok
+	path, ok = strings.CutPrefix(url, "sqlite:")
+	path, old = strings.CutSuffix(strings.TrimPrefix(path, "//"), "?mode=rw")
+	at := strings.LastIndexByte(path, '?')
+	mistyped := at >= 0 && !strings.Contains(path[at:], "/") && strings.Contains(path[at:], "=")
+	return path, old, ok && path != "" && !mistyped
 }
