@@ -32,7 +32,7 @@ func Commands() []app.Command {
 func Main(args []string) int {
 	debug.SetTraceback("crash") // as lokt does
 	args = args[1:]
-	if len(args) == 0 || args[0] != "top" { // not by way of lokt
+	if len(args) == 0 || args[0] != "top" && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // not by way of lokt
 		args = append([]string{"top"}, args...)
 	}
 	return app.Run(Commands(), args, app.System())
