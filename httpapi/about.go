@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	_ "embed" // for the description
 	"errors"
 	"io"
 	"net/http"
@@ -70,3 +71,13 @@ func Shown(leaseID string) string {
 	}
 	return lokt.PublicID(leaseID)
 }
+
+// openAPI describes all routes, as OpenAPI 3.1 has it. Tests hold it against what is served.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+// openAPIPath is where it is served, to everybody.
+const openAPIPath = "/openapi.json"
+
+func (c *call) openAPI() error { return c.send(http.StatusOK, openAPI) }

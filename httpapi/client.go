@@ -393,16 +393,16 @@ func jobsFailure(resp *http.Response, body []byte, after time.Duration) error {
 
 // err returns the error that the problems were made from.
 func (w *invalidWire) err() error {
-	e := &jobs.InvalidError{}
-	for _, p := range w.Detail {
+	for i := range w.Detail {
+		p := &w.Detail[i]
+		p.Loc = p.Loc[min(1, len(p.Loc)):]
 		for i, l := range p.Loc {
 			if n, number := l.(float64); number {
 				p.Loc[i] = int(n)
 			}
 		}
-		e.Problems = append(e.Problems, jobs.Problem{Type: p.Type, Loc: p.Loc[min(1, len(p.Loc)):], Msg: p.Msg})
 	}
-	return e
+	return &jobs.InvalidError{Problems: w.Detail}
 }
 
 // watched puts off the watchdog whenever something is read.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -131,25 +132,32 @@ type problem struct {
 
 // problem returns what the wire says about an error to the caller. Details of internal errors stay with the server.
 func (c *call) problem(err error) problem {
-	v, k := c.view(), kindOf(err)
-	err = v.error(err)
-	p := problem{Type: "about:blank", Title: k.title, Status: k.status, Code: k.code}
-	p.Detail = scrub(err.Error(), c.secret())
+	k := kindOf(err)
+	p := problem{Type: "about:blank", Title: k.title, Status: k.status, Code: k.code, RetryAfter: k.again(err)}
 	var blocked *lokt.BlockedError
 	var gone *lokt.GoneError
 	var notOwner *lokt.NotOwnerError
 	switch {
 	case errors.As(err, &blocked):
 		p.Lock, p.Now, p.Freeze, p.Holders = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders
-		p.Ahead, p.Cycle, p.TimedOut = blocked.Ahead, blocked.Cycle, blocked.TimedOut
+		p.Ahead, p.Cycle, p.TimedOut = blocked.Ahead, slices.Clone(blocked.Cycle), blocked.TimedOut
 	case errors.As(err, &gone):
 		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, gone.Holders
 	case errors.As(err, &notOwner):
 		p.Lock, p.Freeze, p.Guard, p.Holders = notOwner.Name, notOwner.Freeze, notOwner.Guard, notOwner.Holders
-	case k.code == "internal":
-		p.Detail = ""
 	}
-	p.RetryAfter = k.again(err)
+	if p.Lock != "" { // it is told as the caller sees it
+		v := c.view()
+		l := v.lock(lokt.Lock{Holders: p.Holders, Queue: p.Ahead, Freeze: p.Freeze})
+		p.Holders, p.Ahead, p.Freeze = l.Holders, l.Queue, l.Freeze
+		for i := 0; i < len(p.Cycle); i += 2 { // owner, lock, owner
+			p.Cycle[i] = v.id(p.Cycle[i])
+		}
+		err = p.err("")
+	}
+	if k.code != "internal" {
+		p.Detail = scrub(err.Error(), c.secret())
+	}
 	return p
 }
 
@@ -210,14 +218,7 @@ type detailWire struct {
 }
 
 type invalidWire struct {
-	Detail []problemWire `json:"detail"`
-}
-
-// problemWire is a jobs.Problem.
-type problemWire struct {
-	Type string `json:"type"`
-	Loc  []any  `json:"loc"`
-	Msg  string `json:"msg"`
+	Detail []jobs.Problem `json:"detail"`
 }
 
 // mostProblems bounds how many problems of a body are told.
@@ -235,7 +236,8 @@ func (c *call) problems(err error) (w invalidWire) {
 		all = wrong.Problems
 	}
 	for _, p := range all[:min(len(all), mostProblems)] {
-		w.Detail = append(w.Detail, problemWire{p.Type, append([]any{where}, p.Loc...), p.Msg})
+		p.Loc = append([]any{where}, p.Loc...)
+		w.Detail = append(w.Detail, p)
 	}
 	return w
 }

@@ -24,7 +24,7 @@ func (q *query) eventQuery() lokt.EventQuery {
 	}
 	for _, t := range q.Values["type"] {
 		if len(t) > 64 || len(e.Types) >= 64 {
-			q.wrong("type", "the name of an event, or there are too many")
+			q.err = cmp.Or(q.err, invalid("type is not the name of an event, or there are too many"))
 			break
 		}
 		e.Types = append(e.Types, lokt.EventType(t))

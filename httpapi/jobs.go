@@ -159,23 +159,25 @@ func (c *call) request(a *jobs.Request) (any, error) {
 	defer done()
 	g, err := c.s.Jobs.Request(ctx, *a)
 	switch {
+	case err == nil && g.Denied == nil:
+		return &leaseAnswerWire{Lease: shownLease(&g.Lease), Job: shownJob(&g.Job)}, nil
 	case err == nil:
+		return &leaseAnswerWire{Denied: true, Denial: g.Denied}, nil
 	case errors.Is(context.Cause(ctx), errStopping):
-		const why = "the server is about to end"
-		g.Denied = &jobs.Denial{Code: jobs.DeniedEligible, Reason: why, RetryAfter: 1500 * time.Millisecond}
+		return denied(jobs.DeniedEligible, "the server is about to end", 1500*time.Millisecond), nil
 	case (errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) && c.r.Context().Err() == nil:
 		why := "what is granted cannot be stored at the moment"
 		if errors.Is(err, syscall.ENOSPC) {
 			why += ": " + syscall.ENOSPC.Error()
 		}
-		g.Denied = &jobs.Denial{Code: deniedUnavailable, Reason: why, RetryAfter: 5 * time.Second}
-	default:
-		return nil, err
+		return denied(deniedUnavailable, why, 5*time.Second), nil
 	}
-	if g.Denied != nil {
-		return &leaseAnswerWire{Denied: true, Denial: g.Denied}, nil
-	}
-	return &leaseAnswerWire{Lease: shownLease(&g.Lease), Job: shownJob(&g.Job)}, nil
+	return nil, err
+}
+
+// denied returns a denial that is the server's own.
+func denied(code, reason string, after time.Duration) *leaseAnswerWire {
+	return &leaseAnswerWire{Denied: true, Denial: &jobs.Denial{Code: code, Reason: reason, RetryAfter: after}}
 }
 
 // Codes of denials that are the server's own.
@@ -190,8 +192,7 @@ func (c *call) tooOften() error {
 	if limited := (*RateLimitedError)(nil); errors.As(c.often, &limited) {
 		after = min(max(limited.RetryAfter, 250*time.Millisecond), 5*time.Second)
 	}
-	d := &jobs.Denial{Code: deniedOften, Reason: "this caller asks too often", RetryAfter: after}
-	return c.reply(&leaseAnswerWire{Denied: true, Denial: d}, nil)
+	return c.reply(denied(deniedOften, "this caller asks too often", after), nil)
 }
 
 // wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the

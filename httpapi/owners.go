@@ -3,9 +3,7 @@ package httpapi
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/lokt-dev/lokt"
@@ -105,30 +103,4 @@ func (v view) event(e lokt.LoggedEvent) lokt.LoggedEvent {
 		}
 	}
 	return e
-}
-
-// error returns the error as the caller sees it. Its kind stays the same.
-func (v view) error(err error) error {
-	var blocked *lokt.BlockedError
-	var gone *lokt.GoneError
-	var notOwner *lokt.NotOwnerError
-	switch {
-	case errors.As(err, &blocked):
-		b := *blocked
-		l := v.lock(lokt.Lock{Holders: b.Holders, Queue: b.Ahead, Freeze: b.Freeze})
-		b.Holders, b.Ahead, b.Freeze, b.Cycle = l.Holders, l.Queue, l.Freeze, slices.Clone(b.Cycle)
-		for i := 0; i < len(b.Cycle); i += 2 { // owner, lock, owner
-			b.Cycle[i] = v.id(b.Cycle[i])
-		}
-		return &b
-	case errors.As(err, &gone):
-		g := *gone
-		g.Holders = v.holders(g.Holders)
-		return &g
-	case errors.As(err, &notOwner):
-		n := *notOwner
-		n.Freeze, n.Holders = v.freeze(n.Freeze), v.holders(n.Holders)
-		return &n
-	}
-	return err
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"reflect"
@@ -26,54 +27,40 @@ func (c *call) query() *query {
 	return q
 }
 
-func (q *query) wrong(name, what string) {
-	if q.err == nil {
-		q.err = invalid("%s is not %s", name, what)
+// parsed returns a parameter, or the zero value if it is absent.
+func parsed[T any](q *query, name, what string, parse func(string) (T, error)) (value T) {
+	text := q.Get(name)
+	if text == "" {
+		return value
 	}
+	value, err := parse(text)
+	if err != nil {
+		q.err = cmp.Or(q.err, invalid("%s is not %s", name, what))
+	}
+	return value
 }
 
-// uint returns a number, or 0 if it is absent.
 func (q *query) uint(name string) uint64 {
-	text := q.Get(name)
-	if text == "" {
-		return 0
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		q.wrong(name, "a number from 0 to 18446744073709551615")
-	}
-	return n
+	return parsed(q, name, "a number from 0 to 18446744073709551615", func(text string) (uint64, error) {
+		return strconv.ParseUint(text, 10, 64)
+	})
 }
 
-// bool returns a truth value, or false if it is absent. A name alone is true.
+func (q *query) time(name string) time.Time {
+	return parsed(q, name, "a time as of RFC 3339", func(text string) (time.Time, error) {
+		return time.Parse(time.RFC3339Nano, text)
+	})
+}
+
+// bool returns a truth value. A name alone is true.
 func (q *query) bool(name string) bool {
-	text := q.Get(name)
-	if text == "" {
-		return q.Has(name)
-	}
-	is, err := strconv.ParseBool(text)
-	if err != nil {
-		q.wrong(name, "true or false")
-	}
-	return is
+	return q.Has(name) && q.Get(name) == "" || parsed(q, name, "true or false", strconv.ParseBool)
 }
 
 // wait returns how long the request may wait.
 func (q *query) wait() time.Duration {
 	ms := q.uint("wait_ms")
 	return time.Duration(min(ms, uint64(q.c.s.Limits.Wait/time.Millisecond))) * time.Millisecond
-}
-
-// time returns a time, or the zero time if it is absent.
-func (q *query) time(name string) time.Time {
-	if !q.Has(name) {
-		return time.Time{}
-	}
-	t, err := time.Parse(time.RFC3339Nano, q.Get(name))
-	if err != nil {
-		q.wrong(name, "a time as of RFC 3339")
-	}
-	return t
 }
 
 // target reads who ends what, and how.
@@ -83,7 +70,7 @@ func (q *query) target(name string) lokt.Target {
 	}}
 	pid := q.uint("pid")
 	if pid > 1<<31 {
-		q.wrong("pid", "a process ID")
+		q.err = cmp.Or(q.err, invalid("pid is not a process ID"))
 	}
 	t.Owner.Process.PID = int(pid) //nolint:gosec // bounded above
 	if q.err == nil && t.Owner != (lokt.Owner{}) {

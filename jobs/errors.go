@@ -43,9 +43,9 @@ func Code(err error) string {
 
 // Problem is one thing that is wrong with a request, and where.
 type Problem struct {
-	Type string // what kind of problem: "missing", "enum", "greater_than_equal" and the like
-	Loc  []any  // the way to it: member names and indexes, without the "body" or "query" that holds them
-	Msg  string // for people
+	Type string `json:"type"` // what kind of problem: "missing", "enum", "greater_than_equal" and the like
+	Loc  []any  `json:"loc"`  // the way to it: member names and indexes, without the "body" or "query" that holds them
+	Msg  string `json:"msg"`  // for people
 }
 
 // InvalidError says what is wrong with a request. It is lokt.ErrInvalid.

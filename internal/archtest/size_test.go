@@ -40,7 +40,7 @@ func budgets() map[string]int {
 		"internal/rows":       400,
 		"internal/policy":     400,
 		"internal/shell":      750,
-		"internal/daemon":     1_900,
+		"internal/daemon":     2_092,
 		"internal/auth":       600,
 		"internal/audit":      850,
 		"internal/guard":      650,
@@ -72,10 +72,10 @@ func budgets() map[string]int {
 func above() map[string]int {
 	return map[string]int{
 		".":                4_064,
-		"httpapi":          4_442,
+		"httpapi":          4_381,
 		"internal/audit":   977,
 		"internal/cli":     7_413,
-		"internal/daemon":  2_105,
+		"internal/daemon":  2_092,
 		"internal/testkit": 1_308,
 		"jobs":             2_390,
 		"jobs/engine":      2_643,

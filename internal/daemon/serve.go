@@ -359,3 +359,38 @@ func newGate(c *Config, log *slog.Logger) (*auth.Gate, error) {
 		File: c.Tokens, Certificates: c.ClientCA != "", CertScopes: c.ClientScopes, Rate: c.Rate, Log: log,
 	})
 }
+
+// Bounds on clients that are slow, or say nothing: with netutil.LimitListener, who comes when there are as many
+// connections as there may be waits for one of these to end.
+const (
+	headerTimeout = 10 * time.Second // for a header to arrive; Config.BodyTimeout if that is less
+	idleTimeout   = 30 * time.Second // between two requests
+	maxHeader     = 16 << 10
+)
+
+// follow counts connections, as an http.Server's ConnState.
+func (d *daemon) follow(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		d.conns.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		d.conns.Add(-1)
+	}
+}
+
+// sweep forgets what has expired, until ctx ends: every two seconds, but so that it takes at most a fiftieth of the
+// time, because it lists all locks.
+func (d *daemon) sweep(ctx context.Context) {
+	for pause := time.Duration(0); ; {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		begun := time.Now()
+		if _, err := d.locks.Sweep(ctx); err != nil && ctx.Err() == nil && d.failures.Allow() {
+			d.log.Warn("expired locks cannot be forgotten", "err", err)
+		}
+		pause = max(2*time.Second, 50*time.Since(begun))
+	}
+}
