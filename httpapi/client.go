@@ -418,9 +418,8 @@ func (w *watched) Read(p []byte) (int, error) {
 }
 
 func (c *Client) request(ctx context.Context, x *exchange, at uint32, body []byte) (*http.Request, error) {
-	u := *c.server(at)
-	base := u.EscapedPath()
-	target := u.Scheme + "://" + u.Host + base + x.path
+	u := c.server(at)
+	target := u.Scheme + "://" + u.Host + u.EscapedPath() + x.path
 	if len(x.query) > 0 {
 		target += "?" + x.query.Encode()
 	}

@@ -207,15 +207,12 @@ func (q *claimWire) check(name string) error {
 // checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat
 // them.
 func checkLeaseID(id string) error {
-	if id == "" || len(id) > lokt.MaxIDLen {
+	switch {
+	case id == "" || len(id) > lokt.MaxIDLen:
 		return invalid("lease ID must have from 1 to %d bytes", lokt.MaxIDLen)
-	}
-	for i := range len(id) {
-		if id[i] <= ' ' || id[i] > '~' {
-			return invalid("lease ID must be printable ASCII without spaces")
-		}
-	}
-	if isPublicID(id) {
+	case strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return invalid("lease ID must be printable ASCII without spaces")
+	case isPublicID(id):
 		return invalid("lease ID looks like a public one")
 	}
 	return nil
@@ -307,22 +304,22 @@ func (c *call) crowded(claim *lokt.Claim) error {
 			n++
 		}
 	}
-	if n < MaxPlaces {
-		return nil
+	if n >= MaxPlaces {
+		return fmt.Errorf("%w: %d claims of your token wait for %q already", lokt.ErrFull, n, claim.Name)
 	}
-	return fmt.Errorf("%w: %d claims of your token wait for %q already", lokt.ErrFull, n, claim.Name)
+	return nil
 }
 
 // operation returns the operation that a header names, or nothing. Those of different callers are different.
 func (c *call) operation(header string) (string, error) {
 	name := c.r.Header.Get(header)
-	switch {
-	case len(name) > 64:
+	if len(name) > 64 {
 		return "", invalid("%s has more than 64 bytes", header)
-	case name == "":
-		return "", nil
 	}
-	return string(c.view()) + name, nil
+	if name != "" {
+		name = string(c.view()) + name
+	}
+	return name, nil
 }
 
 // leaseOf returns the lease ID that the request proves to know, which must be the one that the path names.
