@@ -17,8 +17,8 @@ func crowded(b *testing.B, queued, leases int) (*Engine, Instant) {
 	now := Instant{Wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for i := range leases {
 		s := jobs.NewSpec()
-		e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: s, ID: "L" + strconv.Itoa(i)}}}}})
-		e.Turn(now, []Call{{2, Request{Request: jobs.Request{WorkerID: "busy"}, LeaseID: "lease" + strconv.Itoa(i)}}})
+		e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: s, ID: "L" + strconv.Itoa(i)}}}}}, nil)
+		e.Turn(now, []Call{{2, Request{Request: jobs.Request{WorkerID: "busy"}, LeaseID: "lease" + strconv.Itoa(i)}}}, nil)
 	}
 	batch := make([]NewJob, 0, 1000)
 	for i := range queued {
@@ -28,7 +28,7 @@ func crowded(b *testing.B, queued, leases int) (*Engine, Instant) {
 		if len(batch) == cap(batch) || i == queued-1 {
 			now.Mono += time.Millisecond
 			now.Wall = now.Wall.Add(time.Millisecond)
-			e.Turn(now, []Call{{3, Submit{batch}}})
+			e.Turn(now, []Call{{3, Submit{batch}}}, nil)
 			batch = batch[:0]
 		}
 	}
@@ -50,7 +50,7 @@ func BenchmarkSubmit(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {
-				e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: jobs.NewSpec(), ID: ids[i]}}}}})
+				e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: jobs.NewSpec(), ID: ids[i]}}}}}, nil)
 			}
 		})
 	}
@@ -65,13 +65,13 @@ func BenchmarkAskComplete(b *testing.B) {
 			b.ResetTimer()
 			for i := range b.N {
 				lease := "G" + strconv.Itoa(i)
-				out := e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: lease}}})
+				out := e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: lease}}}, nil)
 				g := out.Replies[0].Result.(jobs.Grant)
 				if g.Denied != nil {
 					b.Fatal(*g.Denied)
 				}
-				e.Turn(now, []Call{{2, Complete{jobs.Completion{LeaseID: lease, WorkerID: "w", Status: jobs.Completed}}}})
-				e.Turn(now, []Call{{3, Submit{[]NewJob{{Spec: g.Job.Spec, ID: lease}}}}})
+				e.Turn(now, []Call{{2, Complete{jobs.Completion{LeaseID: lease, WorkerID: "w", Status: jobs.Completed}}}}, nil)
+				e.Turn(now, []Call{{3, Submit{[]NewJob{{Spec: g.Job.Spec, ID: lease}}}}}, nil)
 			}
 		})
 	}
@@ -84,7 +84,7 @@ func BenchmarkDeniedAsk(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
-				e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w", Types: []string{"none"}}, LeaseID: "G"}}})
+				e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w", Types: []string{"none"}}, LeaseID: "G"}}}, nil)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func BenchmarkStatus(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
-				e.Turn(now, []Call{{1, Status{}}})
+				e.Turn(now, []Call{{1, Status{}}}, nil)
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func BenchmarkListPage(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
-				p := e.Turn(now, []Call{{1, List{f}}}).Replies[0].Result.(LivingPage)
+				p := e.Turn(now, []Call{{1, List{f}}}, nil).Replies[0].Result.(LivingPage)
 				f.After = Merge(p, nil, f.Limit).Next
 			}
 		})
@@ -129,7 +129,7 @@ func BenchmarkBeat(b *testing.B) {
 				e.Quick(now, beat(i)) // the first is dearer: the job is running from then on
 			}
 			now.Mono += lazyWrite
-			e.Turn(now, nil)
+			e.Turn(now, nil, nil)
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {
@@ -159,7 +159,7 @@ func BenchmarkMemory(b *testing.B) {
 				before := used()
 				e, now := crowded(b, c.queued, c.leases)
 				now.Mono += lazyWrite
-				e.Turn(now, nil)
+				e.Turn(now, nil, nil)
 				b.ReportMetric((used()-before)/float64(c.queued+c.leases), "B/"+c.name)
 				runtime.KeepAlive(e)
 			}

@@ -156,11 +156,8 @@ type Outcome struct {
 }
 
 // Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all
-// that is done.
-func (e *Engine) Turn(now Instant, requests []Call) Outcome { return e.TurnWith(now, requests, nil) }
-
-// TurnWith does the same, with somebody who carries out orders at once, and returns the Op that says what came of one.
-func (e *Engine) TurnWith(now Instant, requests []Call, carryOut func(LockOrder) Op) Outcome {
+// that is done. carryOut, if it is not nil, carries out orders at once, and returns the Op that says what came of one.
+func (e *Engine) Turn(now Instant, requests []Call, carryOut func(LockOrder) Op) Outcome {
 	e.begin(now)
 	e.replies = slices.Grow(e.replies, len(requests))
 	begun := e.moved

@@ -207,14 +207,18 @@ func (e *Engine) dismiss(w *waiter) {
 	delete(e.asked, requestKey{w.worker.id, w.ask.RequestID})
 }
 
-// Withdraw forgets a call whose client has gone, and answers it.
-type Withdraw struct{ CallID uint64 }
+// Withdraw forgets a call whose client has gone, and answers it. If it has been answered already, with that lease, the lease
+// is taken back. It tells whether there was anything to do.
+type Withdraw struct {
+	CallID  uint64
+	LeaseID string // empty for none
+}
 
-func (o Withdraw) do(e *Engine) {
+func (o Withdraw) answer(e *Engine, _ uint64) Reply {
 	w := e.waiters[o.CallID]
 	switch {
 	case w == nil:
-		return
+		return Reply{Result: e.takeBack(o.LeaseID)}
 	case len(w.calls) > 1:
 		delete(e.waiters, o.CallID)
 		w.calls = slices.DeleteFunc(w.calls, func(call uint64) bool { return call == o.CallID })
@@ -223,6 +227,7 @@ func (o Withdraw) do(e *Engine) {
 		e.dismiss(w)
 	}
 	e.answer(o.CallID, Reply{Err: errWithdrawn})
+	return Reply{Result: true}
 }
 
 // errWithdrawn is the answer to a call whose client has gone.

@@ -75,7 +75,7 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 }
 
 func TestLocksTakenForNobodyAreGivenBack(t *testing.T) {
-	for name, gone := range map[string]Op{"withdrawn": Withdraw{1}, "cancelled": Cancel{"a", ""}, "drained": Drain{}, "forgotten": nil} {
+	for name, gone := range map[string]Op{"withdrawn": Withdraw{CallID: 1}, "cancelled": Cancel{"a", ""}, "drained": Drain{}, "forgotten": nil} {
 		w := lockingWorld(t)
 		o := w.order(1, jobs.Request{WorkerID: "w", Wait: jobs.MaxWait}, "L")
 		if gone == nil {
@@ -135,11 +135,11 @@ func TestOrdersThatAreCarriedOutAtOnceAreOneTurn(t *testing.T) {
 	w.submit("b", func(s *jobs.Spec) { s.Locks = []string{"x"} })
 	w.submit("c", func(s *jobs.Spec) { s.Locks = []string{"z"} })
 	held, log := map[string]bool{"z": true}, []string(nil)
-	out := w.e.TurnWith(w.now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w", RequestID: "r"}, LeaseID: "L"}}}, carried(held, &log))
+	out := w.e.Turn(w.now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w", RequestID: "r"}, LeaseID: "L"}}}, carried(held, &log))
 	if len(out.Replies) != 1 || out.Replies[0].Result.(jobs.Grant).Lease.LockTokens["y"] != 7 || len(out.Orders) != 0 || len(out.Changes.Jobs) != 1 {
 		t.Fatalf("answered with %+v", out)
 	}
-	out = w.e.TurnWith(w.now, []Call{
+	out = w.e.Turn(w.now, []Call{
 		{2, Request{Request: jobs.Request{WorkerID: "v"}, LeaseID: "M"}}, {3, Request{Request: jobs.Request{WorkerID: "v"}, LeaseID: "N"}},
 		{4, Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: jobs.Completed}}},
 	}, carried(held, &log))

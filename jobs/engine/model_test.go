@@ -242,11 +242,6 @@ func (m *model) apply(r Call) {
 		}
 		m.end(l, jobs.Failed, jobs.CodeRevoked)
 		say("<nil>")
-	case Return:
-		if l, _ := m.lease(o.LeaseID, ""); l != nil && l.job.state == jobs.Leased {
-			m.undo(l)
-		}
-		say("<nil>")
 	case Freeze:
 		if m.frozen[o.Type] != o.Frozen {
 			m.frozen[o.Type] = o.Frozen
@@ -255,16 +250,21 @@ func (m *model) apply(r Call) {
 		}
 		say("<nil>")
 	case Withdraw:
+		gone := false
 		for _, w := range slices.Clone(m.waits) {
 			if slices.Contains(w.ids, o.CallID) {
-				m.out[o.CallID] = "error internal"
+				m.out[o.CallID], gone = "error internal", true
 			}
 			w.ids = slices.DeleteFunc(w.ids, func(id uint64) bool { return id == o.CallID })
 			if len(w.ids) == 0 {
 				m.drop(w)
 			}
 		}
-		say("<nil>")
+		if l, _ := m.lease(o.LeaseID, ""); l != nil && l.job.state == jobs.Leased && !gone {
+			gone = true
+			m.undo(l)
+		}
+		say("%v", gone)
 	}
 }
 

@@ -279,13 +279,13 @@ func (g *game) request() Call {
 	case 20:
 		r.Op = Freeze{pick(g, "", "a", "b"), g.choose(3) == 0}
 	case 21:
-		r.Op = Return{lease}
+		r.Op = Withdraw{LeaseID: lease}
 	default:
 		id := uint64(0)
 		if n := len(g.parked); n > 0 {
 			id = g.parked[n-1-g.choose(min(n, 5))]
 		}
-		r.Op = Withdraw{id}
+		r.Op = Withdraw{CallID: id}
 	}
 	return r
 }
@@ -333,7 +333,7 @@ func (g *game) step() error {
 		g.ids++
 		all = append(all, Call{g.ids, Get{g.recent(g.jobs)}})
 	}
-	out := g.e.Turn(g.now, all)
+	out := g.e.Turn(g.now, all, nil)
 	want := g.m.turn(g.now, all)
 	got := map[uint64]string{}
 	for _, r := range out.Replies {
@@ -634,7 +634,7 @@ func (g *game) play(steps int, more func() bool) error {
 	g.now.Mono += lazyWrite
 	g.now.Wall = g.now.Wall.Add(lazyWrite)
 	g.e.last = true
-	out := g.e.Turn(g.now, nil)
+	out := g.e.Turn(g.now, nil, nil)
 	g.m.turn(g.now, nil)
 	if err := g.tb.apply(&out.Changes); err != nil {
 		return err

@@ -338,14 +338,12 @@ func (e *Engine) end(en *entry, how jobs.State, code string, result, failure jso
 	e.queue(en, plus(e.Now.Mono, wait), false)
 }
 
-// Return takes back a lease that nobody was told of: the job is queued at its old place, and there was no attempt. Its
-// token is used up.
-type Return struct{ LeaseID string }
-
-func (o Return) do(e *Engine) {
-	en := e.leases[o.LeaseID]
+// takeBack ends a lease that nobody was told of: the job is queued at its old place, and there was no attempt. Its token
+// is used up.
+func (e *Engine) takeBack(leaseID string) bool {
+	en := e.leases[leaseID]
 	if en == nil || en.State != jobs.Leased {
-		return
+		return false
 	}
 	l := e.dropLease(en, "")
 	e.freeLocks(en, l.ID)
@@ -355,7 +353,7 @@ func (o Return) do(e *Engine) {
 	}
 	if en.Cancel {
 		e.endJob(en, jobs.Cancelled, jobs.Event{Code: jobs.CodeCancelled})
-		return
+		return true
 	}
 	if en.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
 		en.ReadyAt = e.Now.Wall
@@ -363,6 +361,7 @@ func (o Return) do(e *Engine) {
 	e.touch(en)
 	e.note(en, jobs.Event{Type: jobs.EventReturn, LeaseID: l.ID, WorkerID: l.WorkerID})
 	e.queue(en, 0, false)
+	return true
 }
 
 // freeLocks lets go of the locks of a lease that ended.

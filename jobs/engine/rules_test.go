@@ -257,7 +257,7 @@ func (w *world) do(o Op) any {
 
 func (w *world) turn(all ...Call) Outcome {
 	w.Helper()
-	out := w.e.Turn(w.now, all)
+	out := w.e.Turn(w.now, all, nil)
 	if err := w.e.check(); err != nil {
 		w.Fatal(err)
 	}
@@ -418,7 +418,7 @@ func TestWorkersThatAskOnceAreForgotten(t *testing.T) {
 	w.want("ask", w.ask("busy", "L"), "a")
 	w.turn(Call{1 << 40, Request{Request: jobs.Request{WorkerID: "parked", Wait: jobs.MaxWait}, LeaseID: "P"}})
 	for i := range 3 * maxWorkers {
-		w.e.Turn(w.now, []Call{{uint64(i), Request{Request: jobs.Request{WorkerID: strconv.Itoa(i)}, LeaseID: "M"}}})
+		w.e.Turn(w.now, []Call{{uint64(i), Request{Request: jobs.Request{WorkerID: strconv.Itoa(i)}, LeaseID: "M"}}}, nil)
 	}
 	w.turn()
 	if n := len(w.e.workers); n > maxWorkers || n < maxWorkers-1 || w.e.workers["busy"] == nil || w.e.workers["parked"] == nil {
@@ -490,7 +490,7 @@ func TestRareJobsAreListedWithoutLookingAtAllAtOnce(t *testing.T) {
 			}
 			all = append(all, NewJob{Spec: s, ID: fmt.Sprintf("%d-%d", i, k)})
 		}
-		w.e.Turn(w.now, []Call{{1, Submit{all}}})
+		w.e.Turn(w.now, []Call{{1, Submit{all}}}, nil)
 	}
 	f := jobs.Filter{Tag: "rare"}
 	found, pages := "", 0

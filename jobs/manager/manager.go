@@ -235,7 +235,7 @@ func (m *Manager) turn(look bool) {
 		if f.Locks != nil && m.locks != nil {
 			carryOut = func(o engine.LockOrder) engine.Op { return m.locks.within(f.Locks, o) }
 		}
-		out = m.engine.TurnWith(now, m.offered(), carryOut)
+		out = m.engine.Turn(now, m.offered(), carryOut)
 		for _, c := range m.queue[:out.Taken] {
 			c.taken = true
 		}
@@ -387,7 +387,7 @@ func (m *Manager) tell(o engine.Op) {
 }
 
 // do sends a request and waits for its answer. When ctx ends first, one that waits in the engine is withdrawn, and if
-// its answer came before that, it counts.
+// its answer came before that, it counts, unless it is a lease that nobody can ask for again: that is taken back.
 func (m *Manager) do(ctx context.Context, o engine.Op) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -398,11 +398,18 @@ func (m *Manager) do(ctx context.Context, o engine.Op) (any, error) {
 	}
 	select {
 	case r := <-c.done:
-		return r.Result, r.Err
+		if ctx.Err() == nil || !waits(o) {
+			return r.Result, r.Err
+		}
+		c.done <- r
 	case <-ctx.Done():
 	}
 	if waits(o) {
-		if w, err := m.send(context.Background(), engine.Withdraw{CallID: c.id}); err == nil && (<-w.done).Err == nil {
+		w := engine.Withdraw{CallID: c.id}
+		if a, ok := o.(engine.Request); ok && a.RequestID == "" {
+			w.LeaseID = a.LeaseID
+		}
+		if gone, err := m.do(context.Background(), w); err == nil && gone == false {
 			if r := <-c.done; r.Err == nil {
 				return r.Result, nil
 			}

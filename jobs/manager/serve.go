@@ -64,19 +64,14 @@ func (m *Manager) Request(ctx context.Context, a jobs.Request) (g jobs.Grant, er
 	}
 	r, err := m.do(ctx, engine.Request{Request: a, LeaseID: lokt.NewLeaseID(), Jitter: rand.Float64()})
 	if err == nil {
-		err = m.granted(ctx, &a, r, &g)
+		err = m.granted(ctx, r, &g)
 	}
 	return g, err
 }
 
 // granted finishes the answer to a request. If it returns an error, it leaves g as it is.
-func (m *Manager) granted(ctx context.Context, a *jobs.Request, r any, g *jobs.Grant) error {
+func (m *Manager) granted(ctx context.Context, r any, g *jobs.Grant) error {
 	answer := r.(jobs.Grant)
-	// nobody knows the lease, and nobody can ask for it
-	if ctx.Err() != nil && answer.Denied == nil && a.RequestID == "" {
-		_, err := m.do(context.WithoutCancel(ctx), engine.Return{LeaseID: answer.Lease.ID})
-		return errors.Join(context.Cause(ctx), err)
-	}
 	if answer.Denied == nil && answer.Job.State == "" { // granted before, and the job has ended
 		r, err := m.store.Ended(ctx, answer.Job.ID)
 		if err != nil {
