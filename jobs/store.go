@@ -1,9 +1,7 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -57,7 +55,7 @@ type Store interface {
 	Update(ctx context.Context, turn func(Facts) Changes) error
 
 	// Load reads everything that lives: what a manager needs to go on.
-	Load(ctx context.Context) (Living, error)
+	Load(ctx context.Context) (Changes, error)
 
 	// Ended reads a job that ended, or returns ErrJobNotFound.
 	Ended(ctx context.Context, jobID string) (Record, error)
@@ -100,9 +98,10 @@ type Facts struct {
 	Locks lokt.Step
 }
 
-// Changes are what a turn changed, to be stored together. Everything is whole: storing it twice does no harm.
+// Changes are what a turn changed, to be stored together. Everything is whole: storing it twice does no harm. What a
+// manager needs to go on is handed out in the same form: the jobs that have not ended, in any order, the
+// memos that have not expired, no events and no statistics.
 type Changes struct {
-	Time time.Time
 	// insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
 	Jobs     []Record
 	Memos    []Memo      // insert or replace, by ID
@@ -110,6 +109,11 @@ type Changes struct {
 	Stats    []Statistic // insert or replace, by hour, source, type and tag
 	Frozen   []string    // all frozen types; "" is every type
 	Counters Counters    // never lower than what is there
+
+	// Of what is loaded: the time as Facts have it, and what is below every token of a lease that is granted from now on,
+	// because the store was set back and tokens that it does not know have been given.
+	Now        time.Time
+	TokenFloor uint64
 }
 
 // Empty reports whether there is nothing to store.
@@ -123,24 +127,4 @@ type Counters struct {
 	Revision uint64 `json:"revision"` // changes to jobs
 	Event    uint64 `json:"event"`    // events
 	Clock    int64  `json:"clock"`    // the latest time of a submission, in milliseconds: Ord builds on it
-}
-
-// Living is everything that lives in a store.
-type Living struct {
-	Now      time.Time // as in Facts
-	Jobs     []Record  // that have not ended
-	Memos    []Memo    // that have not expired
-	Frozen   []string
-	Counters Counters
-
-	// TokenFloor is below every token of a lease that is granted from now on: the store was set back, and tokens
-	// that it does not know have been given.
-	TokenFloor uint64
-}
-
-// Sort puts what lives into one order, for comparison.
-func (l *Living) Sort() {
-	slices.SortFunc(l.Jobs, func(a, b Record) int { return cmp.Compare(a.Seq, b.Seq) })
-	slices.SortFunc(l.Memos, func(a, b Memo) int { return cmp.Compare(a.ID, b.ID) })
-	slices.Sort(l.Frozen)
 }

@@ -13,17 +13,16 @@ import (
 // Load builds an engine from what a store keeps; source is a new name for its statistics. Every lease gets a
 // full TTL and grace from now, and so does its declared runtime if less than that is left: none ends before the
 // time it was promised, however long nobody was there.
-func Load(cfg jobs.Config, l jobs.Living, source string, now Instant) *Engine {
+func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e := newEngine(cfg)
 	e.source, e.tokenFloor = source, l.TokenFloor
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	all := slices.Clone(l.Jobs)
-	slices.SortFunc(all, func(a, b jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
-	e.follow(&jobs.Changes{Jobs: all, Memos: l.Memos, Frozen: l.Frozen, Counters: l.Counters},
-		func(*jobs.Lease) time.Duration { return e.cfg.Life() })
-	for i := range all {
-		e.Clock = max(e.Clock, all[i].CreatedAt.UnixMilli())
+	l.Jobs = slices.Clone(l.Jobs)
+	slices.SortFunc(l.Jobs, func(a, b jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
+	e.follow(&l, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
+	for i := range l.Jobs {
+		e.Clock = max(e.Clock, l.Jobs[i].CreatedAt.UnixMilli())
 	}
 	return e
 }

@@ -78,8 +78,8 @@ func (tb *table) apply(c *jobs.Changes) error {
 }
 
 // living is what is there at a time on the wall clock.
-func (tb *table) living(now time.Time) jobs.Living {
-	l := jobs.Living{Frozen: slices.Clone(tb.frozen), Counters: tb.counters}
+func (tb *table) living(now time.Time) jobs.Changes {
+	l := jobs.Changes{Frozen: slices.Clone(tb.frozen), Counters: tb.counters}
 	for _, r := range tb.jobs {
 		if !r.State.Ended() {
 			l.Jobs = append(l.Jobs, r)
@@ -90,8 +90,15 @@ func (tb *table) living(now time.Time) jobs.Living {
 			l.Memos = append(l.Memos, m)
 		}
 	}
-	l.Sort()
+	inOrder(&l)
 	return l
+}
+
+// inOrder puts what lives into one order, for comparison.
+func inOrder(l *jobs.Changes) {
+	slices.SortFunc(l.Jobs, func(a, b jobs.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(l.Memos, func(a, b jobs.Memo) int { return cmp.Compare(a.ID, b.ID) })
+	slices.Sort(l.Frozen)
 }
 
 // told says in words what was answered, as the model does.
@@ -449,8 +456,8 @@ func ends(all ...jobs.Statistic) jobs.Stats {
 
 // same compares what lives, but for what heartbeats move without storing it, and memos, which engines forget when they come
 // to it.
-func same(a, b jobs.Living) error {
-	for _, l := range []*jobs.Living{&a, &b} {
+func same(a, b jobs.Changes) error {
+	for _, l := range []*jobs.Changes{&a, &b} {
 		l.Jobs, l.Memos, l.Counters.Revision, l.Counters.Event = slices.Clone(l.Jobs), nil, 0, 0
 		for i := range l.Jobs {
 			if r := &l.Jobs[i]; r.Lease != nil {
@@ -474,8 +481,8 @@ func same(a, b jobs.Living) error {
 }
 
 // living returns everything that lives, as a store would hand it back, in order.
-func (e *Engine) living() jobs.Living {
-	l := jobs.Living{Counters: e.Counters, TokenFloor: e.tokenFloor}
+func (e *Engine) living() jobs.Changes {
+	l := jobs.Changes{Counters: e.Counters, TokenFloor: e.tokenFloor}
 	for _, en := range e.jobs {
 		l.Jobs = append(l.Jobs, en.record())
 	}
@@ -485,7 +492,7 @@ func (e *Engine) living() jobs.Living {
 	for t := range e.frozen {
 		l.Frozen = append(l.Frozen, t)
 	}
-	l.Sort()
+	inOrder(&l)
 	return l
 }
 

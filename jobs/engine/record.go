@@ -174,7 +174,7 @@ func (e *Engine) finish() Outcome {
 
 // flush returns all that is to be stored. What it hands out is never changed.
 func (e *Engine) flush() jobs.Changes {
-	c := jobs.Changes{Time: e.Now.Wall, Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)),
+	c := jobs.Changes{Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)),
 		Counters: e.Counters}
 	c.Jobs = make([]jobs.Record, 0, len(e.touched))
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.Revision, b.Revision) })

@@ -130,9 +130,9 @@ func (c *cut) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) er
 }
 
 // Load implements jobs.Store.
-func (c *cut) Load(ctx context.Context) (jobs.Living, error) {
+func (c *cut) Load(ctx context.Context) (jobs.Changes, error) {
 	if err := c.check(false); err != nil {
-		return jobs.Living{}, err
+		return jobs.Changes{}, err
 	}
 	return c.Store.Load(ctx)
 }

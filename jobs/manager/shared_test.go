@@ -53,7 +53,7 @@ func (c *common) openWith(t *testing.T, locks lokt.Service) *manager.Manager {
 func (r *replica) Changed() <-chan struct{} { return r.changed }
 
 // Load implements jobs.Store.
-func (r *replica) Load(ctx context.Context) (jobs.Living, error) {
+func (r *replica) Load(ctx context.Context) (jobs.Changes, error) {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	r.seen = len(r.c.log)

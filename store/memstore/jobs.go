@@ -128,14 +128,13 @@ func (s *Jobs) look(ctx context.Context, f func()) error {
 }
 
 // Load implements jobs.Store.
-func (s *Jobs) Load(ctx context.Context) (l jobs.Living, err error) {
+func (s *Jobs) Load(ctx context.Context) (l jobs.Changes, err error) {
 	err = s.look(ctx, func() {
 		s.forgetMemos()
-		l = jobs.Living{
+		l = jobs.Changes{
 			Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)),
 			Frozen: slices.Clone(s.frozen), Counters: s.counters,
 		}
-		l.Sort()
 	})
 	return l, err
 }

@@ -146,7 +146,7 @@ func BenchmarkLoad(b *testing.B) {
 	db := start(b, path, Options{})
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	for begin := 0; begin < 110_000; begin += 1000 {
-		c := jobs.Changes{Time: now}
+		c := jobs.Changes{}
 		for i := begin; i < begin+1000; i++ {
 			r := jobs.Record{Job: jobs.Job{
 				Spec: jobs.NewSpec(), ID: fmt.Sprintf("%032x", i), State: jobs.Queued, CreatedAt: now, UpdatedAt: now, ReadyAt: now,

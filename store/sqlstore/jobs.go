@@ -81,7 +81,7 @@ func (s *fileJobs) writeJob(r *jobs.Record) {
 }
 
 // Load implements jobs.Store.
-func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
+func (s *fileJobs) Load(ctx context.Context) (all jobs.Changes, err error) {
 	if err := s.usable(ctx); err != nil {
 		return all, err
 	}
@@ -90,7 +90,7 @@ func (s *fileJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 		if err != nil {
 			return err
 		}
-		all = jobs.Living{Frozen: st.Frozen, Counters: st.Counters, TokenFloor: st.JobFloor}
+		all = jobs.Changes{Frozen: st.Frozen, Counters: st.Counters, TokenFloor: st.JobFloor}
 		return s.load(read, s.db.clock.now(), &all)
 	})
 	return all, err

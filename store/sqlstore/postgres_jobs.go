@@ -293,7 +293,7 @@ func orNull(t time.Time, there bool) pgtype.Int8 {
 }
 
 // Load implements jobs.Store.
-func (s *serverJobs) Load(ctx context.Context) (all jobs.Living, err error) {
+func (s *serverJobs) Load(ctx context.Context) (all jobs.Changes, err error) {
 	if err := s.begin(ctx); err != nil {
 		return all, err
 	}
@@ -307,12 +307,12 @@ func (s *serverJobs) Load(ctx context.Context) (all jobs.Living, err error) {
 		if err := exchange(ctx, c, &b, pgExchange); err != nil {
 			return err
 		}
-		all = jobs.Living{
+		all = jobs.Changes{
 			Now: state.now.Truncate(time.Millisecond), TokenFloor: state.tokens, Counters: now.Counters, Frozen: now.frozen,
 		}
 		return s.load(lookWith(ctx, c), all.Now, &all)
 	})); err != nil {
-		return jobs.Living{}, err
+		return jobs.Changes{}, err
 	}
 	s.last = later(s.last, all.Now)
 	all.Now, s.seen = s.last, now.pgTurn

@@ -83,7 +83,7 @@ func (r *jobRow) decode() {
 
 // load reads the living jobs, and the memos that have not expired. What cannot be read is left out: it stays as it is,
 // who asks for such a job is told, and so is the operator.
-func (s *keptJobs) load(read look, now time.Time, all *jobs.Living) error {
+func (s *keptJobs) load(read look, now time.Time, all *jobs.Changes) error {
 	var mu sync.Mutex
 	var crew sync.WaitGroup
 	damaged, busy := map[string]error{}, make(chan struct{}, runtime.GOMAXPROCS(0))

@@ -861,7 +861,7 @@ func turnNumber(n uint64) jobs.Changes {
 		return r
 	}
 	c := jobs.Changes{
-		Time: now, Counters: jobs.Counters{Seq: n, Revision: 2 * n, Event: n}, Frozen: []string{"f"},
+		Counters: jobs.Counters{Seq: n, Revision: 2 * n, Event: n}, Frozen: []string{"f"},
 		Events: []jobs.Event{{Seq: n, Time: now, Type: jobs.EventSubmit, JobID: fmt.Sprint("job-", n)}},
 		Stats:  []jobs.Statistic{{Hour: now.Truncate(time.Hour), Source: "s", Events: map[jobs.EventType]int64{jobs.EventSubmit: int64(n)}}},
 		Memos:  []jobs.Memo{{ID: "last", JobID: fmt.Sprint("job-", n), Expires: time.Now().Add(time.Hour)}},
