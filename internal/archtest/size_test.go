@@ -73,7 +73,7 @@ func above() map[string]int {
 	return map[string]int{
 		".":                4_064,
 		"httpapi":          4_381,
-		"internal/audit":   977,
+		"internal/audit":   889,
 		"internal/cli":     7_413,
 		"internal/daemon":  2_092,
 		"internal/testkit": 1_308,
@@ -81,7 +81,7 @@ func above() map[string]int {
 		"jobs/engine":      2_643,
 		"jobs/jobstest":    2_628,
 		"jobs/worker":      915,
-		"store/filestore":  2_203,
+		"store/filestore":  2_198,
 		"store/sqlstore":   4_525,
 	}
 }

@@ -28,7 +28,7 @@ func (l *Log) Append(lines []byte) error {
 			return err
 		}
 		var notRotated error
-		if fi.Size() > 0 && fi.Size()+int64(len(lines)) > l.opts.MaxSize && attempt < maxAttempts-1 {
+		if fi.Size() > 0 && fi.Size()+int64(len(lines)) > l.maxSize && attempt < maxAttempts-1 {
 			var moved bool
 			moved, notRotated = l.rotate(fi, int64(len(lines)))
 			if moved {
@@ -90,7 +90,7 @@ func pin(f *os.File) (fs.FileInfo, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return fi, (locked || lockErr != nil) && !unlinked(f, fi), nil // a file system without locks has to do without
+	return fi, (locked || lockErr != nil) && !unlinked(fi), nil // a file system without locks has to do without
 }
 
 // write adds the lines to the end of the file. The function once is writeOnce.
@@ -117,7 +117,7 @@ func write(f *os.File, lines []byte, once func(*os.File, []byte) (int, error)) e
 			lines, cut = lines[done+1:], true
 			continue
 		}
-		if cut || !appendMovesOffset {
+		if cut {
 			return nil
 		}
 		end, err := f.Seek(0, io.SeekCurrent)

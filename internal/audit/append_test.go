@@ -18,7 +18,7 @@ func TestEveryEntryOfManyProcessesArrivesOnceAndInOrder(t *testing.T) {
 	const writers, each = 3, 80
 	dir := t.TempDir()
 	o := Options{MaxSize: 2000, Keep: 1000, Poll: time.Millisecond}
-	l := Open(dir, o)
+	l := openAs(dir, o)
 	f := follow(t, l, Query{})
 	var all []*process
 	counter := filepath.Join(t.TempDir(), "counter")
@@ -66,7 +66,7 @@ func TestWhatIsReadWhileOldFilesAreDeletedIsWholeAndInOrder(t *testing.T) {
 	const each = 400
 	dir := t.TempDir()
 	o := Options{MaxSize: 2000, Keep: 2, Poll: time.Millisecond}
-	l := Open(dir, o)
+	l := openAs(dir, o)
 	f := follow(t, l, Query{})
 	var all []*process
 	for i := range 3 {
@@ -133,7 +133,7 @@ func TestAcknowledgedEntriesSurviveKilledWriters(t *testing.T) {
 			acked[fmt.Sprintf("r%d-%d", round, i)] = 60 + n
 		}
 	}
-	l := Open(dir, o)
+	l := openAs(dir, o)
 	appendTokens(t, l, 1)
 	seen := map[string]int{}
 	for e, err := range l.Read(context.Background(), Query{}) {
@@ -157,7 +157,7 @@ func TestAcknowledgedEntriesSurviveKilledWriters(t *testing.T) {
 func TestTornLastLineDoesNotSwallowTheNextEntry(t *testing.T) {
 	half := string(entryLine("build", 7)[:50])
 	whole := strings.TrimSuffix(string(entryLine("build", 7)), "\n")
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1)
 	addRaw(t, l, half)
 	appendTokens(t, l, 2)
@@ -173,7 +173,7 @@ func TestTornLastLineDoesNotSwallowTheNextEntry(t *testing.T) {
 }
 
 func TestLineTornWhileAppendingDoesNotSwallowTheEntry(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1)
 	f, _, err := l.openAppend()
 	if err != nil {
@@ -192,7 +192,7 @@ func TestLineTornWhileAppendingDoesNotSwallowTheEntry(t *testing.T) {
 }
 
 func TestSlowWriterWritesToAFileThatStays(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 1, Poll: time.Millisecond})
+	l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 1, Poll: time.Millisecond})
 	follower := follow(t, l, Query{})
 	appendTokens(t, l, 1)
 	follower.want(1)
@@ -219,7 +219,7 @@ func TestSlowWriterWritesToAFileThatStays(t *testing.T) {
 }
 
 func TestFileThatRotationDeletedIsNotWrittenTo(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 1})
+	l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 1})
 	appendTokens(t, l, 1)
 	f, _, err := openRegular(l.Path(), os.O_RDWR|os.O_APPEND)
 	if err != nil {
@@ -240,7 +240,7 @@ func TestFileThatRotationDeletedIsNotWrittenTo(t *testing.T) {
 }
 
 func TestSlowRotationFindsThatItIsNotNeededAnyMore(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 300, Keep: 9})
+	l := openAs(t.TempDir(), Options{MaxSize: 300, Keep: 9})
 	appendTokens(t, l, 1)
 	f, fi, err := l.openAppend()
 	if err != nil {
@@ -256,7 +256,7 @@ func TestSlowRotationFindsThatItIsNotNeededAnyMore(t *testing.T) {
 func TestWriteCutShortAnywhereGoesOnWithTheLineThatWasCut(t *testing.T) {
 	lines := slices.Concat(entryLine("build", 1), entryLine("build", 2), entryLine("build", 3))
 	for cut := range lines {
-		l := Open(t.TempDir(), Options{})
+		l := Open(t.TempDir())
 		f, _, err := l.openAppend()
 		if err != nil {
 			t.Fatal(err)
@@ -282,7 +282,7 @@ func TestWriteCutShortAnywhereGoesOnWithTheLineThatWasCut(t *testing.T) {
 }
 
 func TestWriteThatIsAlwaysCutShortIsGivenUp(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	f, _, err := l.openAppend()
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func TestWriteThatIsAlwaysCutShortIsGivenUp(t *testing.T) {
 }
 
 func TestStoppedRotationHoldsUpNobodyAndIsTakenUpLater(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 9})
+	l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 9})
 	appendTokens(t, l, 1, 2)
 	other, _, err := openRegular(filepath.Join(l.dir, lockName), 2)
 	if err != nil {
@@ -318,7 +318,7 @@ func TestStoppedRotationHoldsUpNobodyAndIsTakenUpLater(t *testing.T) {
 }
 
 func TestRotationFillsTheGapThatACrashedOneLeft(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 3})
+	l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 3})
 	appendTokens(t, l, 1, 2, 3, 4)
 	// As if a process had died with 3 already moved up, and 1 deleted for it.
 	rename(t, l.path(2), l.path(3))
@@ -332,7 +332,7 @@ func TestRotationFillsTheGapThatACrashedOneLeft(t *testing.T) {
 
 func TestOnlyAnAppendThatIsLargerItselfExceedsTheSize(t *testing.T) {
 	size := int64(len(entryLine("build", 1)))
-	l := Open(t.TempDir(), Options{MaxSize: 2 * size, Keep: 9})
+	l := openAs(t.TempDir(), Options{MaxSize: 2 * size, Keep: 9})
 	appendTokens(t, l, 1, 2, 3)
 	if n := files(t, l); n != 2 {
 		t.Fatalf("there are %d files, want two entries in one and one in the other", n)
@@ -348,7 +348,7 @@ func TestOnlyAnAppendThatIsLargerItselfExceedsTheSize(t *testing.T) {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	l := Open(b.TempDir(), Options{})
+	l := Open(b.TempDir())
 	line := entryLine("build", 1)
 	for b.Loop() {
 		if err := l.Append(line); err != nil {
@@ -359,7 +359,7 @@ func BenchmarkAppend(b *testing.B) {
 
 // Another's append of a line is under way: the part of it that is there ends where its page does.
 func TestALineThatIsBeingWrittenIsNotTakenForATornOne(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	other, own := entryLine("build", 1), entryLine("build", 2)
 	want := string(other) + string(own)
 	addRaw(t, l, string(other[:50]))

@@ -27,12 +27,8 @@ import (
 	"time"
 )
 
-// What Options default to.
-const (
-	DefaultMaxSize = 10 << 20 // bytes
-	DefaultKeep    = 5
-	DefaultPoll    = 200 * time.Millisecond
-)
+// MaxSize is how many bytes no file of the log exceeds, unless a single Append does.
+const MaxSize = 10 << 20
 
 const (
 	fileName = "audit.log"
@@ -47,32 +43,18 @@ var ErrNotRegular = errors.New("not a regular file")
 // same.
 var ErrNotRotated = errors.New("audit log could not be rotated")
 
-// Options say how a log is kept. The zero Options are the defaults.
-type Options struct {
-	MaxSize int64         // bytes that no file of the log exceeds, unless a single Append does; 0 means DefaultMaxSize
-	Keep    int           // rotated files that are kept beside audit.log; 0 means DefaultKeep
-	Poll    time.Duration // how often a follower looks for new entries; 0 means DefaultPoll
-}
-
 // Log is an audit log. It may be used by several goroutines at once, and keeps nothing open.
 type Log struct {
-	dir  string
-	opts Options
+	dir     string
+	maxSize int64
+	keep    int           // rotated files beside audit.log
+	poll    time.Duration // how often a follower looks for new entries
 }
 
 // Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the
 // first Append, and reading a log that does not exist finds no entries.
-func Open(dir string, o Options) *Log {
-	if o.MaxSize <= 0 {
-		o.MaxSize = DefaultMaxSize
-	}
-	if o.Keep <= 0 {
-		o.Keep = DefaultKeep
-	}
-	if o.Poll <= 0 {
-		o.Poll = DefaultPoll
-	}
-	return &Log{dir: dir, opts: o}
+func Open(dir string) *Log {
+	return &Log{dir: dir, maxSize: MaxSize, keep: 5, poll: 200 * time.Millisecond}
 }
 
 // Path returns the path of the file that entries are appended to.

@@ -26,7 +26,7 @@ func TestWriteCutShortLosesNoEntryButTheOneThatFailed(t *testing.T) {
 	if err == nil || acks != 4 {
 		t.Fatalf("%d entries acknowledged, %v; want 4 and an error", acks, err)
 	}
-	l := Open(dir, Options{})
+	l := Open(dir)
 	appendTokens(t, l, 100)
 	got, garbage := readAll(t, l, Query{})
 	wantTokens(t, got, 1, 2, 3, 4, 5, 100)
@@ -47,7 +47,7 @@ func TestWhatIsNotARegularFileIsNeitherFollowedNorWaitedFor(t *testing.T) {
 		"named pipe":             func(path string) error { return syscall.Mkfifo(path, 0o600) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 2})
+			l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 2})
 			if err := make(l.Path()); err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestWhatIsNotARegularFileIsNeitherFollowedNorWaitedFor(t *testing.T) {
 }
 
 func TestFollowerReportsAFileItCannotReadOnceAndGoesOn(t *testing.T) {
-	l := Open(t.TempDir(), Options{Poll: 1e6})
+	l := openAs(t.TempDir(), Options{Poll: 1e6})
 	appendTokens(t, l, 1)
 	if err := syscall.Mkfifo(l.path(1), 0o600); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestFollowerReportsAFileItCannotReadOnceAndGoesOn(t *testing.T) {
 }
 
 func TestLogThatCannotBeRotatedIsAppendedToAllTheSame(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 1})
+	l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 1})
 	appendTokens(t, l, 1)
 	if err := os.MkdirAll(filepath.Join(l.path(1), "full"), 0o700); err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestLogThatCannotBeRotatedIsAppendedToAllTheSame(t *testing.T) {
 
 func TestFilesAreForTheirOwnerOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "root")
-	l := Open(dir, Options{MaxSize: 1})
+	l := openAs(dir, Options{MaxSize: 1})
 	if files, err := filepath.Glob(filepath.Dir(dir) + "*"); err != nil || files != nil {
 		t.Fatalf("opening the log made %v, %v", files, err)
 	}

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,19 @@ import (
 
 // role, if set in the environment, makes the test binary a process that one of the tests needs.
 const role = "LOKT_AUDIT_TEST_ROLE"
+
+// Options are what a test has a log do differently.
+type Options struct {
+	MaxSize int64
+	Keep    int
+	Poll    time.Duration
+}
+
+func openAs(dir string, o Options) *Log {
+	l := Open(dir)
+	l.maxSize, l.keep, l.poll = cmp.Or(o.MaxSize, l.maxSize), cmp.Or(o.Keep, l.keep), cmp.Or(o.Poll, l.poll)
+	return l
+}
 
 // task is what such a process is to do, as JSON on its standard input.
 type task struct {
@@ -53,7 +67,7 @@ func (k task) run() error {
 	if err := limitFileSize(k.Limit); err != nil {
 		return err
 	}
-	l := Open(k.Dir, k.Opts)
+	l := openAs(k.Dir, k.Opts)
 	for token := uint64(1); k.Count == 0 || token <= uint64(k.Count); {
 		var lines []byte
 		first := token

@@ -46,7 +46,7 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		r := &reader{log: l, query: q}
 		defer r.close()
-		tick := time.NewTicker(l.opts.Poll)
+		tick := time.NewTicker(l.poll)
 		defer tick.Stop()
 		for goOn := r.begin(ctx, false, yield); goOn; goOn = r.again(ctx, yield) {
 			select {

@@ -27,7 +27,7 @@ func rename(t *testing.T, from, to string) {
 }
 
 func TestReadGoesThroughRotatedFilesOldestFirst(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 500, Keep: 20})
+	l := openAs(t.TempDir(), Options{MaxSize: 500, Keep: 20})
 	appendTokens(t, l, upTo(30)...)
 	if n := files(t, l); n < 10 {
 		t.Fatalf("there are %d files, want many", n)
@@ -37,7 +37,7 @@ func TestReadGoesThroughRotatedFilesOldestFirst(t *testing.T) {
 }
 
 func TestQueryFilters(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 700, Keep: 20})
+	l := openAs(t.TempDir(), Options{MaxSize: 700, Keep: 20})
 	for i := range uint64(10) {
 		e := event([]string{"even", "odd"}[(i+1)%2], i+1)
 		if (i+1)%3 == 0 {
@@ -72,7 +72,7 @@ func TestQueryFilters(t *testing.T) {
 }
 
 func TestGarbageIsReportedAndPassedOver(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1)
 	garbage := []string{
 		"not JSON", `{"ts":"2026-11-21T12:00:00Z"`, `[1,2]`, `"x"`, `null`, `{}`, `{"event":"acquire"}`,
@@ -101,7 +101,7 @@ func TestGarbageIsReportedAndPassedOver(t *testing.T) {
 }
 
 func TestEntriesOfOtherVersionsKeepWhatTheyHave(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	raw := `{"v":9,"ts":"2026-11-21T12:00:00.5+01:00","event":"levitate","name":"n","pid":"none","ttl_sec":1.5,` +
 		`"extra":{"token":18446744073709551615,"deep":{"a":[1]}},"more":{"x":1}}`
 	addRaw(t, l, "  "+raw+" \r\n")
@@ -127,7 +127,7 @@ func TestEntriesOfOtherVersionsKeepWhatTheyHave(t *testing.T) {
 }
 
 func TestLineOfTenMegabytesIsReadAndFollowed(t *testing.T) {
-	l := Open(t.TempDir(), Options{Poll: time.Millisecond})
+	l := openAs(t.TempDir(), Options{Poll: time.Millisecond})
 	f := follow(t, l, Query{})
 	e := event("build", 1)
 	e.Extra = map[string]string{"reason": strings.Repeat("long ", 2_000_000)}
@@ -145,7 +145,7 @@ func TestLineOfTenMegabytesIsReadAndFollowed(t *testing.T) {
 }
 
 func TestRotationWhileReadingNeitherLosesNorDoubles(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 500, Keep: 3})
+	l := openAs(t.TempDir(), Options{MaxSize: 500, Keep: 3})
 	appendTokens(t, l, upTo(6)...)
 	var got []string
 	for e, err := range l.Read(context.Background(), Query{}) {
@@ -161,7 +161,7 @@ func TestRotationWhileReadingNeitherLosesNorDoubles(t *testing.T) {
 }
 
 func TestFollowerSurvivesSeveralRotationsBetweenLooks(t *testing.T) {
-	l := Open(t.TempDir(), Options{MaxSize: 1, Keep: 10, Poll: time.Millisecond})
+	l := openAs(t.TempDir(), Options{MaxSize: 1, Keep: 10, Poll: time.Millisecond})
 	appendTokens(t, l, 1)
 	next := uint64(2)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -186,7 +186,7 @@ func TestFollowerSurvivesSeveralRotationsBetweenLooks(t *testing.T) {
 }
 
 func TestFileMetTwiceIsReadOnce(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1, 2)
 	if err := os.Link(l.path(0), l.path(1)); err != nil { // what a look sees that comes before and after a rotation
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestFileMetTwiceIsReadOnce(t *testing.T) {
 
 func TestEntryOfASlowWriterIsFollowedBeforeWhatWasAppendedAfterIt(t *testing.T) {
 	const pairs = 3000
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1)
 	slow, _, err := l.openAppend()
 	if err != nil {
@@ -250,14 +250,14 @@ func TestEntryOfASlowWriterIsFollowedBeforeWhatWasAppendedAfterIt(t *testing.T) 
 }
 
 func TestFollowerWaitsForALogThatIsNotThereYet(t *testing.T) {
-	l := Open(filepath.Join(t.TempDir(), "later"), Options{Poll: time.Millisecond})
+	l := openAs(filepath.Join(t.TempDir(), "later"), Options{Poll: time.Millisecond})
 	f := follow(t, l, Query{})
 	appendTokens(t, l, 1, 2)
 	f.want(1, 2)
 }
 
 func TestFollowerReadsATruncatedLogAgain(t *testing.T) {
-	l := Open(t.TempDir(), Options{Poll: time.Millisecond})
+	l := openAs(t.TempDir(), Options{Poll: time.Millisecond})
 	f := follow(t, l, Query{})
 	appendTokens(t, l, 1, 2, 3)
 	f.want(1, 2, 3)
@@ -278,7 +278,7 @@ func TestFollowerReadsATruncatedLogAgain(t *testing.T) {
 }
 
 func TestFollowerWaitsForTheRestOfALine(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	line := string(entryLine("build", 1))
 	r := newReader(l, Query{})
 	defer r.close()
@@ -311,7 +311,7 @@ func TestFollowerWaitsForTheRestOfALine(t *testing.T) {
 
 func TestFollowBeginsWithTheNewestOfWhatIsThere(t *testing.T) {
 	for limit, want := range map[int][]uint64{3: {5, 6, 7, 8, 9}, -1: {8, 9}, 0: upTo(9)} {
-		l := Open(t.TempDir(), Options{MaxSize: 500, Keep: 20, Poll: time.Millisecond})
+		l := openAs(t.TempDir(), Options{MaxSize: 500, Keep: 20, Poll: time.Millisecond})
 		appendTokens(t, l, upTo(7)...)
 		r := newReader(l, Query{Limit: limit})
 		var got []string
@@ -331,7 +331,7 @@ func TestFollowBeginsWithTheNewestOfWhatIsThere(t *testing.T) {
 }
 
 func TestSkippedFileGoesOnWithItsUnfinishedLine(t *testing.T) {
-	l := Open(t.TempDir(), Options{Poll: time.Millisecond})
+	l := openAs(t.TempDir(), Options{Poll: time.Millisecond})
 	appendTokens(t, l, 1, 2)
 	line := string(entryLine("build", 3))
 	addRaw(t, l, line[:40])
@@ -351,7 +351,7 @@ func TestSkippedFileGoesOnWithItsUnfinishedLine(t *testing.T) {
 }
 
 func TestReadSaysThatItsContextEnded(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1, 2)
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -379,7 +379,7 @@ func FuzzReadAccountsForEveryByte(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, fileName), log, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := newReader(Open(dir, Options{}), Query{})
+		r := newReader(Open(dir), Query{})
 		defer r.close()
 		var lines [][]byte // that are not blank
 		for l := range bytes.Lines(log) {
@@ -413,7 +413,7 @@ func FuzzReadAccountsForEveryByte(f *testing.F) {
 
 // A file of a tebibyte that nobody wrote.
 func TestReadingIsBoundedAndSaysSo(t *testing.T) {
-	l := Open(t.TempDir(), Options{})
+	l := Open(t.TempDir())
 	appendTokens(t, l, 1)
 	if err := os.Truncate(l.Path(), 1<<40); err != nil {
 		t.Skip(err)

@@ -58,7 +58,7 @@ func (r *reader) look(ctx context.Context) []error {
 	wrong := map[string]error{}
 	var found []*source // newest first
 	still := r.log.still(ctx)
-	for i := range r.log.opts.Keep + 1 {
+	for i := range r.log.keep + 1 {
 		path := r.log.path(i)
 		s, err := r.source(path, found)
 		switch {

@@ -26,12 +26,12 @@ func (l *Log) rotate(fi fs.FileInfo, n int64) (moved bool, err error) {
 		return false, err
 	case !os.SameFile(now, fi):
 		return true, nil
-	case now.Size()+n <= l.opts.MaxSize: // truncated
+	case now.Size()+n <= l.maxSize: // truncated
 		return true, nil
 	}
 	// The files move up into the first gap, so that a rotation that was cut short costs none.
 	gap := 1
-	for gap < l.opts.Keep && exists(l.path(gap)) {
+	for gap < l.keep && exists(l.path(gap)) {
 		gap++
 	}
 	unpin, idle := l.idle(gap)
@@ -62,9 +62,6 @@ func (l *Log) idle(i int) (unpin func(), idle bool) {
 	if locked, err := tryLock(f, true); !locked && err == nil {
 		f.Close()
 		return nil, false
-	}
-	if !deletesOpenFiles { // nobody can delete it while a writer has it open, and neither while this does
-		f.Close()
 	}
 	return func() { f.Close() }, true
 }

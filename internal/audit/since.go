@@ -1,9 +1,7 @@
 package audit
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -32,35 +30,25 @@ func ParseSince(s string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	if d, ok := parseDuration(s); ok {
+	if d, err := parseDuration(s); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
 	return time.Time{}, fmt.Errorf("time %q is not understood: %s", s, want)
 }
 
-// days are weeks and days before what time.ParseDuration reads.
-var days = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:([0-9.]+)w)?(?:([0-9.]+)d)?(.*)$`) })
+// days are weeks and days, which time.ParseDuration does not know.
+var days = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9.]+[wd]`) })
 
-// parseDuration is time.ParseDuration that also knows weeks and days, which come first.
-func parseDuration(s string) (time.Duration, bool) {
-	m := days().FindStringSubmatch(s)
-	if m == nil || s == "" {
-		return 0, false
-	}
-	sum := 0.0
-	for i, unit := range []time.Duration{7 * 24 * time.Hour, 24 * time.Hour} {
-		if m[i+1] == "" {
-			continue
-		}
-		n, err := strconv.ParseFloat(m[i+1], 64)
+func parseDuration(s string) (time.Duration, error) {
+	return time.ParseDuration(days().ReplaceAllStringFunc(s, func(part string) string {
+		number, weeks := strings.CutSuffix(part, "w")
+		n, err := strconv.ParseFloat(strings.TrimSuffix(number, "d"), 64)
 		if err != nil {
-			return 0, false
+			return part
 		}
-		sum += n * float64(unit)
-	}
-	rest, err := time.ParseDuration(cmp.Or(m[3], "0"))
-	if sum += float64(rest); err != nil || rest < 0 || sum >= math.MaxInt64 {
-		return 0, false
-	}
-	return time.Duration(sum), true
+		if weeks {
+			n *= 7
+		}
+		return strconv.FormatFloat(24*n, 'f', -1, 64) + "h"
+	}))
 }

@@ -22,6 +22,7 @@ func TestParseSinceReadsDurationsDatesAndTimes(t *testing.T) {
 		"2w":                        noon.Add(-14 * day),
 		"1w1d1h":                    noon.Add(-8*day - time.Hour),
 		"1d12h":                     noon.Add(-day - 12*time.Hour),
+		"1h1d":                      noon.Add(-day - time.Hour),
 		"2026-11-21":                time.Date(2026, 11, 21, 0, 0, 0, 0, zone),
 		"2026-11-21T10:00":          time.Date(2026, 11, 21, 10, 0, 0, 0, zone),
 		"2026-11-21 10:00:05":       time.Date(2026, 11, 21, 10, 0, 5, 0, zone),
@@ -38,7 +39,7 @@ func TestParseSinceReadsDurationsDatesAndTimes(t *testing.T) {
 
 func TestParseSinceRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	for _, s := range []string{
-		"", " ", "-1h", "-2d", "1d-2h", "--1h", "15", "yesterday", "d", "1d1d", "1d1w", "1h1d", "infd", "NaNd", "1e3d", "0x1d", "+1d", "1..5d",
+		"", " ", "-1h", "-2d", "1d-2h", "--1h", "15", "yesterday", "d", "infd", "NaNd", "1e3d", "0x1d", "1..5d",
 		"999999999d", "99999999999999h", "106751d24h", "2026-13-01", "2026-02-30", "2026-11-21T25:00:00Z", "10:00", "1 h",
 	} {
 		if got, err := ParseSince(s, noon); err == nil {

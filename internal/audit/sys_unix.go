@@ -11,12 +11,6 @@ import (
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-// appendMovesOffset: after a write to the end of a file, the file's offset is where that write ended.
-const appendMovesOffset = true
-
-// deletesOpenFiles: a file can be deleted although a process has it open.
-const deletesOpenFiles = true
-
 // openFile opens the file without following a link and without waiting for the other end of a pipe.
 func openFile(path string, flag int) (*os.File, error) {
 	return vfs.Open(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -36,7 +30,7 @@ func tryLock(f *os.File, exclusive bool) (bool, error) {
 }
 
 // unlinked reports whether the open file, of which fi was just read, is deleted.
-func unlinked(_ *os.File, fi fs.FileInfo) bool {
+func unlinked(fi fs.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return ok && st.Nlink == 0
 }

@@ -493,3 +493,42 @@ func TestLinesForALogThatCannotBeWrittenAreKeptInOrder(t *testing.T) {
 		t.Errorf("logged:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+func TestWhoeverKeepsTheLogIsToldOnceThatEntriesAreDropped(t *testing.T) {
+	t.Parallel()
+	root := place(t)
+	dropped := 0
+	s := open(t, root, Options{Warn: func(err error) {
+		if errors.Is(err, errDropped) {
+			dropped++
+		}
+	}})
+	log := filepath.Join(root, "audit.log")
+	note := func() {
+		t.Helper()
+		if err := s.Update(t.Context(), "x", func(snap lokt.Snapshot) lokt.Change {
+			return lokt.Change{Lock: snap.Lock, Events: []lokt.Event{{
+				Time: snap.Now, Type: lokt.EventDeny, Name: "x", Extra: map[string]string{lokt.ExtraReason: strings.Repeat("why ", maxCarry/16)},
+			}}}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 2 {
+		if err := os.MkdirAll(log, 0o700); err != nil { // in the place of the log
+			t.Fatal(err)
+		}
+		for i := range 8 {
+			if note(); dropped != n && i < 3 || dropped != n+1 && i > 3 {
+				t.Fatalf("%d warnings after %d entries, %d times", dropped, i+1, n)
+			}
+		}
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+		note()
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

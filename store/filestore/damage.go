@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
@@ -58,7 +59,7 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 			Time: s.o.clock().Wall, Type: how, Name: name, Owner: by,
 			Extra: map[string]string{lokt.ExtraReason: d.Problem, lokt.ExtraBy: by.String()},
 		}}
-		g.log(encodeEvents(events))
+		g.log(string(audit.Encode(events)))
 		s.observe(events)
 	}
 	return moved, nil
@@ -66,21 +67,12 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 
 // dirOf returns which of the lock's files a load failed on.
 func (s *Store) dirOf(err error) string {
-	var e *unreadableError
+	var e *fs.PathError // of Store.damaged
 	if errors.As(err, &e) {
-		return e.dir
+		return filepath.Base(filepath.Dir(e.Path))
 	}
 	return dirLocks
 }
-
-// unreadableError carries which of a lock's files cannot be read.
-type unreadableError struct {
-	dir string
-	err error
-}
-
-func (e *unreadableError) Error() string { return e.err.Error() }
-func (e *unreadableError) Unwrap() error { return e.err }
 
 // quarantine moves one of the lock's files into the directory of damaged ones.
 func (s *Store) quarantine(dir, name string) error {

@@ -178,15 +178,22 @@ func (g *guard) log(lines string) {
 		}
 	}
 	g.carry = ""
+	g.s.dropped.Store(false)
 	if err := g.journal(nil); err != nil {
 		g.s.o.Warn(fmt.Errorf("%s: %w", g.f.Name(), err)) // whoever comes next sees that everything is done
 	}
 }
 
+// errDropped is what a store warns of once, until its audit log can be written again.
+var errDropped = errors.New("audit log: it could not be written for so long that the oldest entries which wait for it are dropped")
+
 // keep leaves the lines in the journal. If there are very many the oldest are dropped.
 func (g *guard) keep(lines string) {
 	if over := len(lines) - maxCarry; over > 0 {
 		lines = lines[over+strings.IndexByte(lines[over:], '\n')+1:]
+		if !g.s.dropped.Swap(true) {
+			g.s.o.Warn(errDropped)
+		}
 	}
 	g.carry = lines
 	g.abandon()
@@ -201,12 +208,4 @@ func (g *guard) abandon() {
 	if err := g.journal(e); err != nil {
 		g.s.o.Warn(fmt.Errorf("%s: %w", g.f.Name(), err))
 	}
-}
-
-// encodeEvents returns the events as lines of the audit log.
-func encodeEvents(events []lokt.Event) string {
-	if len(events) == 0 {
-		return ""
-	}
-	return string(audit.Encode(events))
 }

@@ -644,10 +644,10 @@ func TestWithoutPermissionTheErrorSaysWhere(t *testing.T) {
 		{"a directory that cannot be searched", func(s *Store) error { return s.makeDirs() }, []string{
 			"open: lock directory: ", "%s/locks: permission denied"}},
 		{"directories that cannot be searched", func(s *Store) error { return errors.Join(s.makeDirs(), os.Chmod(s.root, 0o755)) }, []string{
-			`view: lock "x": stored record cannot be read: %s/locks/x.json: `, "acquire: store is unavailable: open %s/guards/", "permission denied"}},
+			`view: lock "x": stored record cannot be read: read %s/locks/x.json: `, "acquire: store is unavailable: open %s/guards/", "permission denied"}},
 		{"a record that cannot be read", func(s *Store) error {
 			return errors.Join(everybody(s), os.WriteFile(s.path(dirLocks, "x"), []byte("{}"), 0o600))
-		}, []string{`acquire: lock "x": stored record cannot be read: %s/locks/x.json: `, "permission denied"}},
+		}, []string{`acquire: lock "x": stored record cannot be read: read %s/locks/x.json: `, "permission denied"}},
 		{"a freeze that cannot be read", func(s *Store) error {
 			return errors.Join(everybody(s), os.WriteFile(s.path(dirFreezes, "x"), []byte("{}"), 0o600))
 		}, []string{`acquire: lock "x" is frozen by a freeze that cannot be read: open %s/freezes/x.json: permission denied`}},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/lockfile"
 )
@@ -116,7 +117,7 @@ func (st *state) overlay(e *entry, failed *[files]error) {
 
 // damaged reports a record that cannot be read: unlike a corrupt one, it may well say that somebody holds the lock.
 func (s *Store) damaged(name, dir string, err error) error {
-	return &unreadableError{dir, fmt.Errorf("lock %q: %w: %s: %w", name, lokt.ErrDamaged, s.path(dir, name), err)}
+	return fmt.Errorf("lock %q: %w: %w", name, lokt.ErrDamaged, &fs.PathError{Op: "read", Path: s.path(dir, name), Err: err})
 }
 
 // revision identifies the state by its contents and by which change of its shard was the last: the same contents may
@@ -265,7 +266,7 @@ func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
 	if err != nil {
 		return err
 	}
-	e := &entry{Name: st.name, Carry: g.carry, Lines: encodeEvents(c.Events)}
+	e := &entry{Name: st.name, Carry: g.carry, Lines: string(audit.Encode(c.Events))}
 	for f := range next {
 		before := contentOf(st.data[f], nil)
 		if st.unreadable[f] {

@@ -69,10 +69,11 @@ type Store struct {
 	shardsMu sync.Mutex
 	shards   [256]*shard
 
-	self   selfProcess
-	waker  waker
-	closed atomic.Bool
-	done   chan struct{} // closed by Close
+	self    selfProcess
+	waker   waker
+	dropped atomic.Bool // lines for the audit log, since it could be written
+	closed  atomic.Bool
+	done    chan struct{} // closed by Close
 }
 
 // errClosed is what a closed store has to say.
@@ -100,7 +101,7 @@ func Open(root string, o Options) (*Store, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs, audit.Options{}), done: make(chan struct{})}
+	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs), done: make(chan struct{})}
 	s.host, _ = os.Hostname()
 	if s.o.clock == nil {
 		s.o.clock = systemClock()
@@ -222,10 +223,8 @@ func (s *Store) create(path string, flag int) (f vfs.File, err error) {
 }
 
 func (s *Store) path(dir, name string) string {
-	return s.root + separator + dir + separator + name + ext
+	return filepath.Join(s.root, dir, name+ext)
 }
-
-const separator = string(filepath.Separator)
 
 // shardOf returns which of the guard files excludes changes of the named lock. Names that differ only in case, and may
 // have the same files, share it.

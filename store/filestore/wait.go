@@ -18,9 +18,13 @@ import (
 // How often a waiter looks anyway: deaths cause no event, nor do programs that know nothing of wake files.
 const (
 	lookEvery   = 200 * time.Millisecond
-	lookBlind   = 20 * time.Millisecond // without file events, or if who looks is not queued
-	lookPerSlot = 20 * time.Millisecond // later for every waiter ahead
+	lookPerSlot = 100 * time.Millisecond // later for every waiter ahead, who sees the same: a look reads the whole queue
 	lookAtMost  = 2 * time.Second
+
+	// Without file events, or if who looks is not queued. A turn that comes meanwhile must not be missed.
+	lookBlind        = 20 * time.Millisecond
+	lookBlindPerSlot = 20 * time.Millisecond
+	lookBlindAtMost  = lokt.OfferTTL / 2
 )
 
 // Wait implements lokt.Store. It sleeps through changes that leave a claim queued. A queued claim is woken by the
@@ -43,11 +47,11 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 		if err != nil || snap.Lock.Revision != w.Seen && !(queued && settled(snap)) {
 			return err
 		}
-		pause := s.o.lookBlind
+		pause, slot, most := s.o.lookBlind, lookBlindPerSlot, max(lookBlindAtMost, s.o.lookBlind)
 		if events {
-			pause = lookEvery
+			pause, slot, most = lookEvery, lookPerSlot, lookAtMost
 		}
-		t.Reset(min(pause+time.Duration(max(at, 0))*lookPerSlot, max(lookAtMost, pause)))
+		t.Reset(min(pause+time.Duration(max(at, 0))*slot, most))
 		select {
 		case <-woken:
 			return nil

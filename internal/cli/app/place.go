@@ -95,7 +95,7 @@ func (b *Backend) Record(e lokt.Event) error {
 	if b.Store == nil {
 		return nil
 	}
-	return audit.Open(b.Store.Root(), audit.Options{}).Append(audit.Encode([]lokt.Event{e}))
+	return audit.Open(b.Store.Root()).Append(audit.Encode([]lokt.Event{e}))
 }
 
 // LiveFile returns the descriptor whose inheritance makes a command's life count as the guard's.

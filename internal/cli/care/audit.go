@@ -209,9 +209,9 @@ func entries(ctx context.Context, b *app.Backend, q audit.Query, follow bool) it
 	case b.Store == nil:
 		return serverEntries(ctx, b.Far, q, follow)
 	case follow:
-		return audit.Open(b.Store.Root(), audit.Options{}).Follow(ctx, q)
+		return audit.Open(b.Store.Root()).Follow(ctx, q)
 	}
-	return audit.Open(b.Store.Root(), audit.Options{}).Read(ctx, q)
+	return audit.Open(b.Store.Root()).Read(ctx, q)
 }
 
 // errEnough says that the reader wants no more.

@@ -458,10 +458,10 @@ func (d *doctor) checkRecords(ctx context.Context, files *survey) {
 }
 
 // auditLarge is a size that a log which is rotated does not reach.
-const auditLarge = 2 * audit.DefaultMaxSize
+const auditLarge = 2 * audit.MaxSize
 
 func (d *doctor) checkAudit(ctx context.Context) {
-	log := audit.Open(d.store.Root(), audit.Options{})
+	log := audit.Open(d.store.Root())
 	fi, err := os.Lstat(log.Path())
 	if err == nil {
 		err = writable(log.Path())
