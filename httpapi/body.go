@@ -50,7 +50,7 @@ func (c *call) bodyLost(err error) error {
 	c.Header().Set("Connection", "close")
 	_ = http.NewResponseController(c).SetReadDeadline(time.Now()) // nothing is worth waiting for any more
 	if c.scheduled() {
-		return broken("the body could not be read to its end")
+		return invalidAt("json_invalid", "the body could not be read to its end")
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return invalid("body did not arrive in time")

@@ -115,10 +115,7 @@ func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.Sta
 // Request implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has
 // not arrived, before the error is returned.
 func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
-	if err := a.Validate(); err != nil {
-		return jobs.Grant{}, err
-	}
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(a.Validate(), ctx.Err()); err != nil {
 		return jobs.Grant{}, err
 	}
 	if a.RequestID == "" {

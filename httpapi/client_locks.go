@@ -62,13 +62,7 @@ func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, er
 	if claim.LeaseID == "" {
 		claim.LeaseID = lokt.NewLeaseID()
 	}
-	if err := claim.Validate(); err != nil {
-		return lokt.Holder{}, err
-	}
-	if err := checkLeaseID(claim.LeaseID); err != nil {
-		return lokt.Holder{}, err
-	}
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(claim.Validate(), checkLeaseID(claim.LeaseID), ctx.Err()); err != nil {
 		return lokt.Holder{}, err
 	}
 	c.know(claim.LeaseID)
@@ -222,10 +216,6 @@ func (c *Client) certain(x *exchange, err error) error {
 
 // Freeze implements lokt.Service.
 func (c *Client) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.Freeze, error) {
-	if f.TTL < 0 {
-		return lokt.Freeze{}, invalid("TTL %v is negative", f.TTL)
-	}
-	f = lokt.Freeze{ID: f.ID, Owner: f.Owner, Reason: f.Reason, TTL: f.TTL}
 	x := onLock(http.MethodPut, name, "/freeze")
 	x.body = encode(f)
 	return c.freeze(ctx, x)
@@ -293,10 +283,6 @@ func (c *Client) snapshot(w *lockWire) lokt.Snapshot {
 // List implements lokt.Service. It reads all locks before it yields the first.
 func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
-		if err := lokt.ValidatePrefix(f.Prefix); err != nil {
-			yield(lokt.Snapshot{}, err)
-			return
-		}
 		x := &exchange{method: http.MethodGet, path: "/v1/locks", looks: true}
 		x.query = values(map[string]any{"prefix": f.Prefix, "queued": f.Queued})
 		answer, err := send[struct {

@@ -160,20 +160,18 @@ func invalidAt(kind, msg string, loc ...any) error {
 	return &jobs.InvalidError{Problems: []jobs.Problem{{Type: kind, Msg: msg, Loc: loc}}}
 }
 
-// broken returns the error of a body that is no JSON.
-func broken(msg string) error { return invalidAt("json_invalid", msg) }
-
 // syntax says what is wrong with a body that is no JSON as it should be.
 func syntax(err *jsontext.SyntacticError, body []byte) error {
 	switch {
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		return invalidAt("value_error", "Field should be there once", elements(err.JSONPointer)...)
 	case !utf8.Valid(body):
-		return broken("JSON decode error: the text is not UTF-8")
+		return invalidAt("json_invalid", "JSON decode error: the text is not UTF-8")
 	case err.JSONPointer == "" && strings.Contains(err.Error(), "after top-level value"):
-		return broken(fmt.Sprintf("JSON decode error: there is more behind byte %d, where the value ends", err.ByteOffset))
+		const text = "JSON decode error: there is more behind byte %d, where the value ends"
+		return invalidAt("json_invalid", fmt.Sprintf(text, err.ByteOffset))
 	}
-	return broken(fmt.Sprintf("JSON decode error at byte %d", err.ByteOffset))
+	return invalidAt("json_invalid", fmt.Sprintf("JSON decode error at byte %d", err.ByteOffset))
 }
 
 // elements returns the way that a pointer shows: names, and numbers for what looks like an index.

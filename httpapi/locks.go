@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,10 +126,7 @@ func (c *call) getLock() error {
 func (c *call) listLocks() error {
 	q := c.query()
 	f := lokt.Filter{Prefix: q.Get("prefix"), Queued: q.bool("queued")}
-	if q.err != nil {
-		return q.err
-	}
-	if err := lokt.ValidatePrefix(f.Prefix); err != nil {
+	if err := cmp.Or(q.err, lokt.ValidatePrefix(f.Prefix)); err != nil {
 		return err
 	}
 	c.Header().Set("Content-Type", "application/json")
@@ -198,10 +196,7 @@ func (q *claimWire) check(name string) error {
 	if q.Name = name; q.LeaseID == "" {
 		q.LeaseID = lokt.NewLeaseID()
 	}
-	if err := checkLeaseID(q.LeaseID); err != nil {
-		return err
-	}
-	return q.Validate()
+	return cmp.Or(checkLeaseID(q.LeaseID), q.Validate())
 }
 
 // checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat
