@@ -1,8 +1,4 @@
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
-// Command lokt guards what only one may touch: see `lokt help`. It starts without a look at the limits of control groups:
-// that takes a good part of a start, and the work is its command's.
+// Command lokt guards what only one may touch: see `lokt help`.
 package main
 
 import (

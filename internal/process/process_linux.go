@@ -173,7 +173,7 @@ func parseStat(line []byte) (stat, bool) {
 	return stat{}, false
 }
 
-// readFile reads as much of a file as fits and one read gives, without the cost of an os.File.
+// readFile reads what one read of a file of /proc gives, without the cost of an os.File.
 func readFile(path string, buf []byte) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {

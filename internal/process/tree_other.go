@@ -5,7 +5,6 @@ package process
 import (
 	"context"
 	"errors"
-	"os"
 )
 
 // BecomeSubreaper returns errors.ErrUnsupported: here, a process that loses its parent becomes a child of the init
@@ -23,5 +22,3 @@ func Descendants(root int) []int { return nil }
 
 // KillDescendants does nothing: it is not known here who they are.
 func KillDescendants(ctx context.Context, root int) (left []int) { return nil }
-
-func readFile(path string, _ []byte) ([]byte, error) { return os.ReadFile(path) }
