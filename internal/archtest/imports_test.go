@@ -61,7 +61,7 @@ func ours() map[string][]string {
 		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/identity", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
 		"internal/policy":           {"."},

@@ -30,7 +30,7 @@ func Check(patterns []string) error {
 }
 
 // Overlap reports whether there is a path that one of a and one of b stand for. Patterns that Check refuses overlap with
-// all others.
+// whatever may begin as they do.
 func Overlap(a, b []string) bool {
 	if !slices.ContainsFunc(a, func(p string) bool {
 		return slices.ContainsFunc(b, func(q string) bool { return !apart(p, q) })

@@ -204,7 +204,7 @@ func TestOverlap(t *testing.T) {
 		t.Error("of several, any pair counts")
 	}
 	if !Overlap([]string{"[", "b"}, []string{"a"}) {
-		t.Error("what is no pattern overlaps with everything")
+		t.Error("what is no pattern overlaps with whatever may begin like it")
 	}
 }
 
@@ -268,9 +268,6 @@ func FuzzOverlap(f *testing.F) {
 		ok := Check([]string{p}) == nil
 		if ok && Check([]string{q}) == nil && Overlap([]string{p}, []string{q}) != Overlap([]string{q}, []string{p}) {
 			t.Errorf("%q and %q: it depends on the side", p, q)
-		}
-		if !ok && !Overlap([]string{p}, []string{q}) {
-			t.Errorf("%q is no pattern, and is told apart from %q", p, q)
 		}
 		if lit := Quote(q); Check([]string{lit}) == nil {
 			if !Overlap([]string{lit}, []string{lit, p}) {

@@ -88,7 +88,7 @@ func (w Who) String() string {
 	case Terminal:
 		return text + "that of the terminal"
 	}
-	return text + "that of whatever started this"
+	return text + "that of whatever started this: programs that start each command in a new session must set LOKT_OWNER or LOKT_AGENT_ID to be one owner"
 }
 
 // Find returns for whom this process runs as far as processes tell. Of its owner it knows the session alone.

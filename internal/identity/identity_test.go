@@ -117,3 +117,10 @@ func TestAgentsHaveNamesThatTheSystemShowsWhole(t *testing.T) {
 		}
 	}
 }
+
+// What a guard pays to know its owner.
+func BenchmarkFind(b *testing.B) {
+	for b.Loop() {
+		Find()
+	}
+}

@@ -218,10 +218,12 @@ func (r *request) edited() (paths []string) {
 // edits refuses to change what somebody else has reserved. Each path counts for the repository in which its target is. It
 // returns nothing if there is nothing to refuse.
 func (k *hooking) edits(paths []string) (string, error) {
-	by := k.Asker()
-	if id := k.agentID(k.req.session()); id != "" && !k.told() {
-		by.Session = id
-	}
+	by := identity.Of(func(name string) string {
+		if name == identity.FromAgent && !k.told() {
+			return k.agentID(k.req.session())
+		}
+		return k.Getenv(name)
+	}, k.Notes, len(k.ServerURLs()) > 0).Owner
 	var all []refusal
 	for _, p := range paths {
 		path := resolve(against(k.dir, p))

@@ -19,7 +19,6 @@ import (
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
-	"github.com/lokt-dev/lokt/internal/identity"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/version"
@@ -262,14 +261,11 @@ func (d *doctor) checkEnvironment() {
 
 func (d *doctor) checkIdentity() {
 	who := d.Who()
-	switch err := (lokt.Claim{Name: "x", Owner: who.Owner}).Validate(); {
-	case err != nil:
+	if err := (lokt.Claim{Name: "x", Owner: who.Owner}).Validate(); err != nil {
 		d.fail("identity", "correct LOKT_OWNER and LOKT_AGENT_ID", "%v: every claim is refused", err)
-	case who.Method == identity.Session:
-		d.add("identity", checkOK, "programs that start each command in a new session must set LOKT_OWNER or LOKT_AGENT_ID to be one owner", "%s", []any{who})
-	default:
-		d.ok("identity", "%s", who)
+		return
 	}
+	d.ok("identity", "%s", who)
 }
 
 // survey is what a look at the root, its directories and the files in them found. Other files in the root are nobody's

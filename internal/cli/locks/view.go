@@ -56,7 +56,8 @@ type hold struct {
 	Renewals   int               `json:"renewals,omitzero"`
 	MaxHoldSec int64             `json:"max_hold_sec,omitzero"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
-	Note       string            `json:"note,omitzero"` // why a hold goes on whose process is dead, and how to end it
+	Paths      []string          `json:"paths,omitempty"` // patterns of those that it is about
+	Note       string            `json:"note,omitzero"`   // why a hold goes on whose process is dead, and how to end it
 }
 
 // freeze is a freeze in force.
@@ -131,7 +132,7 @@ func viewHold(b *app.Backend, s lokt.Snapshot, h lokt.Holder) hold {
 	v := hold{
 		party: viewClaim(b, s.Now, h.Claim, h.HeldSince, h.ExpiresAt), PIDStart: h.Owner.Process.Start, AcquiredTS: app.UTC(h.AcquiredAt),
 		HeldSince: app.UTC(h.HeldSince), Expired: !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt), State: StateHeld, Token: h.Token,
-		Renewals: h.Renewals, MaxHoldSec: app.Seconds(h.MaxHold), Metadata: h.Metadata,
+		Renewals: h.Renewals, MaxHoldSec: app.Seconds(h.MaxHold), Metadata: h.Metadata, Paths: h.Paths,
 	}
 	if p := h.Process; p != nil {
 		v.PIDStart, v.ChildPID = p.Start, p.Child
@@ -342,6 +343,9 @@ func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
 		add("pid %d %s", p, orphanText(b, h))
 	default:
 		add("pid %d %s", p, status)
+	}
+	if len(h.Paths) > 0 {
+		add("paths %s", app.OneLine(strings.Join(h.Paths, " ")))
 	}
 	kind := h.Kind()
 	if !h.HeldSince.IsZero() { // as in records made by hand
