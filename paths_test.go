@@ -65,6 +65,16 @@ func TestClaimsOfPathsExcludeEachOtherIfTheyHaveOneInCommon(t *testing.T) {
 	if other.Limit = Shared; s.WouldGrant(other) != nil {
 		t.Error("two that share do not")
 	}
+	one, two := of("b", "p"), of("c", "q")
+	one.Limit, two.Limit = Shared, Shared
+	s = taken(t, Claim{Name: "paths", LeaseID: "two", Owner: Owner{ID: "a"}, Limit: 2}, one)
+	if s.WouldGrant(two) == nil {
+		t.Error("a hold of everything for two is shared by three")
+	}
+	var blocked *BlockedError
+	if err := s.WouldGrant(of("a", "q")); !errors.As(err, &blocked) || len(blocked.Holders) != 1 {
+		t.Errorf("whom a hold of everything keeps out is told %v", err)
+	}
 	other.Limit = 2
 	if err := other.Validate(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a claim of paths for two is answered %v", err)
@@ -111,6 +121,21 @@ func TestPatternsAreHadAllOrNone(t *testing.T) {
 	again.Paths = []string{"x", "z"}
 	if d := acquire(s, again); d.err != nil || len(d.Lock.Holders) != 2 {
 		t.Errorf("other patterns are answered %v, and %d hold", d.err, len(d.Lock.Holders))
+	}
+}
+
+// Promise S-11.
+func TestAHoldOfPathsIsTakenOverByWhoWantsThem(t *testing.T) {
+	old := of("a", "x/**")
+	old.TTL = time.Second
+	s := taken(t, old)
+	s.Now = noon.Add(time.Minute)
+	takeover := func(e Event) bool { return e.Type == EventTakeover }
+	if d := acquire(s, of("b", "y")); d.err != nil || slices.ContainsFunc(d.Events, takeover) {
+		t.Errorf("who wants another path has taken over: %v, %+v", d.err, d.Events)
+	}
+	if d := acquire(s, of("b", "x/1")); d.err != nil || !slices.ContainsFunc(d.Events, takeover) {
+		t.Errorf("who wants that path has not taken over: %v, %+v", d.err, d.Events)
 	}
 }
 

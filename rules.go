@@ -197,14 +197,12 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 
 // admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
 // than the smallest limit among all of them. Holds of one owner count once, but strict ones count each. A lock has at
-// most MaxHolders holds, whatever the limits. Holds that have no path in common with the claim do not count, unless one
-// has a limit between one and all: it would be about everything, and count those, too.
+// most MaxHolders holds, whatever the limits.
 func (l *Lock) admits(c *Claim) bool {
 	if len(l.Holders) >= MaxHolders && l.held(c.LeaseID) < 0 {
 		return false
 	}
-	apart := len(c.Paths) > 0 && !slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.limit() != Exclusive && h.limit() != Shared })
-	bytes := c.pathBytes()
+	apart, bytes := l.apart(c), c.pathBytes()
 	limit, own := c.limit(), 0
 	if c.Strict {
 		own++
@@ -234,6 +232,12 @@ func (l *Lock) admits(c *Claim) bool {
 		units += max(n, 1)
 	}
 	return units <= limit && bytes <= MaxPaths
+}
+
+// apart reports whether holds that have no path in common with the claim do not count for it: unless one has a limit between
+// one and all, which is about everything, and counts those, too.
+func (l *Lock) apart(c *Claim) bool {
+	return len(c.Paths) > 0 && !slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.limit() != Exclusive && h.limit() != Shared })
 }
 
 // grant adds the claim to the holders, with a new token.
@@ -444,9 +448,10 @@ func (l *Lock) blocked(c *Claim, now time.Time) *BlockedError {
 // claim is strict, or if they alone are more than it shares with.
 func (l *Lock) inTheWay(c *Claim) []Holder {
 	var others, own []Holder
+	apart := l.apart(c)
 	for _, h := range l.Holders {
 		switch {
-		case !c.overlaps(&h.Claim):
+		case apart && !c.overlaps(&h.Claim):
 		case !c.Owner.Same(h.Owner) || c.Strict && h.Strict:
 			others = append(others, h)
 		case h.Strict:
