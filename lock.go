@@ -180,12 +180,7 @@ func (c *Claim) overlaps(o *Claim) bool {
 }
 
 // pathBytes returns how long the patterns of the claim are.
-func (c *Claim) pathBytes() (n int) {
-	for _, p := range c.Paths {
-		n += len(p)
-	}
-	return n
-}
+func (c *Claim) pathBytes() int { return len(strings.Join(c.Paths, "")) }
 
 // Kind names what sort of hold the claim makes: "guard" for a strict one that lives with a process, "lease" otherwise.
 func (c Claim) Kind() string {
