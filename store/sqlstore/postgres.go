@@ -216,6 +216,9 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 
 // exchange sends statements together, for whose answers it waits so long at most.
 func exchange(ctx context.Context, c *pgx.Conn, b *pgx.Batch, atMost time.Duration) error {
+	if b.Len() == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	return c.SendBatch(ctx, b).Close()

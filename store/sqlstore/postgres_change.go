@@ -63,17 +63,25 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 	for n := 0; n < pgAttempts && len(left) > 0; n++ {
 		if err = s.db.lend(context.Background(), s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error {
 			t := s.with(c)
-			if err := t.take(ctx, left, lock); err != nil || t.state.away() {
-				return cmp.Or(err, t.startTimes(ctx))
+			if err := t.take(ctx, left, lock); err != nil {
+				return err
+			}
+			if t.state.away() {
+				return t.startTimes(ctx)
 			}
 			for _, r := range left {
 				if l := t.locks[r.name]; l.err == nil {
 					r.guard(func() { l.become(r.change(l.is.snapshot(t.state.now))) })
 				}
 			}
-			if err := t.store(ctx); err != nil {
+			var b pgx.Batch
+			if t.write(&b, false); lock {
+				b.Queue("COMMIT")
+			}
+			if err := exchange(ctx, c, &b, pgExchange); err != nil {
 				return err
 			}
+			t.publish()
 			left = slices.DeleteFunc(left, func(r *request) bool {
 				l := t.locks[r.name]
 				r.err = l.err
@@ -169,23 +177,6 @@ func (t *pgLocks) fetch(ctx context.Context, b *pgx.Batch, names []string, lock 
 		t.locks[name] = &pgChange{was: l, is: l, err: l.damaged}
 	}
 	return err
-}
-
-// store stores what became of the locks.
-func (t *pgLocks) store(ctx context.Context) error {
-	var b pgx.Batch
-	t.write(&b, false)
-	if t.locked {
-		b.Queue("COMMIT")
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := exchange(ctx, t.conn, &b, pgExchange); err != nil {
-		return err
-	}
-	t.publish()
-	return nil
 }
 
 // takeRows has those rows passed over that somebody else is changing, because nobody is to wait for a row who has locked
