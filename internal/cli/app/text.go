@@ -78,7 +78,8 @@ func IsTerminal(w io.Writer) bool {
 		return false
 	}
 	fi, err := f.Stat()
-	return err == nil && fi.Mode()&os.ModeCharDevice != 0 && fi.Name() != "null"
+	null, _ := os.Stat(os.DevNull) // the same as no file, if it is not there
+	return err == nil && fi.Mode()&os.ModeCharDevice != 0 && !os.SameFile(fi, null)
 }
 
 // Printable replaces what could confuse a terminal: other people's names come from files.

@@ -121,6 +121,11 @@ func TestCtrlCUndoesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	nobody := exec.Command(filepath.Join(bin, "lokt"), "job", "cancel", "--type", "thumb") // its input is the null device
+	nobody.Env = append(os.Environ(), "LOKT_SERVER="+url)
+	if out, _ := nobody.CombinedOutput(); nobody.ProcessState.ExitCode() != 64 || !strings.Contains(string(out), "confirm it with --count 3") {
+		t.Errorf("%v: %s", nobody.ProcessState, out)
+	}
 	c := exec.Command(filepath.Join(bin, "lokt"), "job", "cancel", "--type", "thumb", "--count", "3")
 	c.Env = append(os.Environ(), "LOKT_SERVER="+url)
 	said, err := c.StderrPipe()
