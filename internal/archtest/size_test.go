@@ -36,7 +36,7 @@ func budgets() map[string]int {
 		"internal/cli":        6_150,
 		"internal/cli/agent":  2_500,
 		"internal/cli/bulk":   220,
-		"internal/cli/top":    1_155,
+		"internal/cli/top":    1_160,
 		"internal/rows":       400,
 		"internal/policy":     400,
 		"internal/shell":      750,

@@ -73,11 +73,8 @@ func Strings[T ~string](list []T) []string {
 
 // IsTerminal reports whether a person sees what is written to w.
 func IsTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	fi, err := f.Stat()
+	f, _ := w.(*os.File)
+	fi, err := f.Stat()            // of no file, an error
 	null, _ := os.Stat(os.DevNull) // the same as no file, if it is not there
 	return err == nil && fi.Mode()&os.ModeCharDevice != 0 && !os.SameFile(fi, null)
 }

@@ -146,7 +146,10 @@ func (s *source) lookAtLocks(ctx context.Context, seen *shot) error {
 		if l.Holders > 1 {
 			holder += fmt.Sprintf(" +%d", l.Holders-1)
 		}
-		if l.Holder != "" {
+		switch {
+		case l.State == rows.Held:
+			said += " by " + holder
+		case l.Holder != "":
 			said += ", held by " + holder
 		}
 		if l.Waiting > 0 {

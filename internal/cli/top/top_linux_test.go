@@ -383,7 +383,7 @@ func TestPlainWritesALineForEachChange(t *testing.T) {
 			got += string(buf[:n])
 		}
 	}
-	until(`\d\d:\d\d:\d\d build is held, held by ana@\S+`)
+	until(`\d\d:\d\d:\d\d build is held by ana@\S+`)
 	s.run("lokt", "freeze", "build", "--ttl", "1h", "--reason", "release")
 	until(`\S+ build is frozen, held by ana@\S+: release`)
 	s.run("lokt", "unfreeze", "build")
