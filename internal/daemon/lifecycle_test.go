@@ -399,7 +399,10 @@ func TestManualNamesOnlyFlagsAndVariablesThatExist(t *testing.T) {
 	_, help, _ := run(t, nil, "--help")
 	_, token, _ := run(t, nil, "token", "create", "--help")
 	help += token
-	known := []string{"--on-lost", "--force", "--now", "--reference", "--help", "--purge", "--name", "--set"} // of lokt, systemctl, chown, dpkg, podman, helm
+	known := []string{
+		"--on-lost", "--force", "--state", "--type", "--tag", "--lock", "--worker", "--text", "--since", "--plain", "--json", // of lokt
+		"--now", "--reference", "--help", "--purge", "--name", "--set", // of systemctl, chown, dpkg, podman, helm
+	}
 	for _, pattern := range []string{`--[a-z][a-z-]+`, `LOKTD_[A-Z_]+`} {
 		word := regexp.MustCompile(pattern)
 		known = append(known, word.FindAllString(help, -1)...)
