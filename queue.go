@@ -44,7 +44,7 @@ func (d *decision) serve(s Snapshot) {
 			}
 			open = false
 		}
-		if at++; !away && (len(w.Paths) > 0 || !whole) { // the first that is about everything stands for all such
+		if at++; !away && (!whole || look && len(w.Paths) > 0) { // the first that is about everything stands for all such
 			before, whole = append(before, w), whole || len(w.Paths) == 0
 		}
 		if !look {
@@ -57,7 +57,7 @@ func (d *decision) serve(s Snapshot) {
 		if !away {
 			end = end.Add(-QueueTTL)
 		}
-		if plain = plain && !away && w.Preempt == 0; calm.IsZero() || end.Before(calm) {
+		if plain = plain && !away && w.Preempt == 0 && len(w.Paths) == 0; calm.IsZero() || end.Before(calm) {
 			calm = end
 		}
 	}
@@ -166,7 +166,7 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 // if it is about what the claim's owner holds already, who would otherwise wait for himself.
 func (l *Lock) passes(w *Waiter, c *Claim) bool {
 	for i := range l.Holders {
-		if h := &l.Holders[i]; c.Owner.Same(h.Owner) && w.overlaps(&h.Claim) {
+		if h := &l.Holders[i]; c.Owner.ID == h.Owner.ID && c.Owner.Same(h.Owner) && w.overlaps(&h.Claim) { // IDs first: Same copies
 			return false
 		}
 	}
@@ -286,7 +286,7 @@ func (l *Lock) leave(i int) *Waiter {
 
 // expect sees to it that the queue is looked at again when the waiter goes away.
 func (l *Lock) expect(w *Waiter) {
-	l.plain = l.plain && w.Preempt == 0
+	l.plain = l.plain && w.Preempt == 0 && len(w.Paths) == 0
 	if at := w.Until.Add(-QueueTTL); at.Before(l.calm) {
 		l.calm = at
 	}

@@ -40,11 +40,12 @@ func checksum(parts ...string) int64 {
 
 // seal returns the document of a value in the row with the key.
 func seal(key string, v any) (document, error) {
-	text, err := lokt.Marshal(v, json.OmitZeroStructFields(true))
+	data, err := lokt.Marshal(v, json.OmitZeroStructFields(true))
 	if err != nil {
 		return document{}, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
-	return document{text: string(text), sum: checksum(key, string(text), "")}, nil
+	text := string(data)
+	return document{text: text, sum: checksum(key, text, "")}, nil
 }
 
 var errChecksum = errors.New("its checksum is another: it is not what was written")

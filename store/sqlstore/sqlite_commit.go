@@ -228,8 +228,7 @@ func (d *fileDB) recover() (err error) {
 	}
 	if err != nil {
 		d.flushed(err)
-		err = fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err)
-		return translate(err)
+		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err))
 	}
 	d.suspect, d.moved = nil, 0
 	return nil
