@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"time"
 	"unsafe"
@@ -156,14 +157,28 @@ func (f *FS) wrap(tls *libc.TLS, methods uintptr) uintptr {
 	own := libc.Xmalloc(tls, libc.Tsize_t(unsafe.Sizeof(sqlite3.Tsqlite3_io_methods{})))
 	m := at[sqlite3.Tsqlite3_io_methods](own)
 	*m = *at[sqlite3.Tsqlite3_io_methods](methods)
-	m.FxClose, m.FxFileSize, m.FxSync = pointer(f, f.close), pointer(f, f.size), pointer(f, f.sync)
-	m.FxRead, m.FxWrite, m.FxTruncate = pointer(f, f.read), pointer(f, f.write), pointer(f, f.truncate)
+	m.FxClose, m.FxSync, m.FxWrite = pointer(f, f.close), pointer(f, f.sync), pointer(f, f.write)
+	m.FxFileSize = gate[outFunc](f, Size, "", sqlite3.SQLITE_IOERR_FSTAT, m.FxFileSize)
+	m.FxRead = gate[bytesFunc](f, Read, "", sqlite3.SQLITE_IOERR_READ, m.FxRead)
+	m.FxTruncate = gate[sizeFunc](f, Truncate, "", sqlite3.SQLITE_IOERR_TRUNCATE, m.FxTruncate)
 	if m.FxShmMap != 0 {
-		m.FxShmMap = pointer(f, f.mapShared)
+		m.FxShmMap = gate[mapFunc](f, Map, "-shm", sqlite3.SQLITE_IOERR_SHMMAP, m.FxShmMap)
 	}
 	m.FiVersion = min(m.FiVersion, 2) // no files in memory
 	f.own[methods] = own
 	return own
+}
+
+// gate returns a method of files, whose second argument says which, that fails with a code on cue, or else calls the one
+// below.
+func gate[F any](f *FS, op Op, suffix string, failed int32, below uintptr) uintptr {
+	call := reflect.ValueOf(function[F](below))
+	return pointer(f, reflect.MakeFunc(call.Type(), func(args []reflect.Value) []reflect.Value {
+		if f.decide(op, f.of(uintptr(args[1].Uint())).path+suffix) != Pass {
+			return []reflect.Value{reflect.ValueOf(failed)}
+		}
+		return call.Call(args)
+	}).Interface().(F))
 }
 
 // of returns an open file.
@@ -192,22 +207,6 @@ func (f *FS) close(tls *libc.TLS, file uintptr) int32 {
 	return function[fileFunc](call.FxClose)(tls, file)
 }
 
-func (f *FS) size(tls *libc.TLS, file, out uintptr) int32 {
-	o := f.of(file)
-	if f.decide(Size, o.path) != Pass {
-		return sqlite3.SQLITE_IOERR_FSTAT
-	}
-	return function[outFunc](o.call.FxFileSize)(tls, file, out)
-}
-
-func (f *FS) read(tls *libc.TLS, file, buf uintptr, n int32, offset int64) int32 {
-	o := f.of(file)
-	if f.decide(Read, o.path) != Pass {
-		return sqlite3.SQLITE_IOERR_READ
-	}
-	return function[bytesFunc](o.call.FxRead)(tls, file, buf, n, offset)
-}
-
 func (f *FS) write(tls *libc.TLS, file, buf uintptr, n int32, offset int64) int32 {
 	o := f.of(file)
 	failed := int32(sqlite3.SQLITE_OK)
@@ -230,14 +229,6 @@ func (f *FS) write(tls *libc.TLS, file, buf uintptr, n int32, offset int64) int3
 	return failed
 }
 
-func (f *FS) truncate(tls *libc.TLS, file uintptr, size int64) int32 {
-	o := f.of(file)
-	if f.decide(Truncate, o.path) != Pass {
-		return sqlite3.SQLITE_IOERR_TRUNCATE
-	}
-	return function[sizeFunc](o.call.FxTruncate)(tls, file, size)
-}
-
 func (f *FS) sync(tls *libc.TLS, file uintptr, _ int32) int32 {
 	o := f.of(file)
 	failed := f.decide(Sync, o.path) != Pass
@@ -256,14 +247,6 @@ func (f *FS) sync(tls *libc.TLS, file uintptr, _ int32) int32 {
 		return sqlite3.SQLITE_IOERR_FSYNC
 	}
 	return sqlite3.SQLITE_OK
-}
-
-func (f *FS) mapShared(tls *libc.TLS, file uintptr, region, size, extend int32, out uintptr) int32 {
-	o := f.of(file)
-	if f.decide(Map, o.path+"-shm") != Pass {
-		return sqlite3.SQLITE_IOERR_SHMMAP
-	}
-	return function[mapFunc](o.call.FxShmMap)(tls, file, region, size, extend, out)
 }
 
 // blockSize is what a disk keeps or loses as one.
