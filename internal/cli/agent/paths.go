@@ -26,9 +26,16 @@ type checkout struct {
 	b    *app.Backend
 }
 
-// checkout returns the one around a directory.
+// checkout returns the one around a directory. Without a repository its top is where the locks are, or that of all files.
 func (a cmd) checkout(dir string) (*checkout, error) {
-	top := resolve(app.Repository(dir))
+	top := app.Repository(dir)
+	if !exists(filepath.Join(top, ".git")) {
+		top = filepath.VolumeName(dir) + string(filepath.Separator)
+		if r, err := a.in(dir).FindRoot(); err == nil && r.Method == app.MethodLocal {
+			top = filepath.Dir(r.Path)
+		}
+	}
+	top = resolve(top)
 	p, err := policy.Find(top)
 	if err != nil {
 		return nil, err
