@@ -77,7 +77,7 @@ func (g *group) perform(ctx context.Context, r *request) error {
 	}
 	g.queue = append(g.queue, r)
 	g.mu.Unlock()
-	g.wake()
+	poke(g.poke)
 	select {
 	case <-r.done:
 	case <-ctx.Done():
@@ -98,13 +98,6 @@ func (r *request) outcome() error {
 		runtime.Goexit()
 	}
 	panic(r.panicked)
-}
-
-func (g *group) wake() {
-	select {
-	case g.poke <- struct{}{}:
-	default:
-	}
 }
 
 // loop stores what there is, until the group is closed.
@@ -172,6 +165,6 @@ func (g *group) close() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.wake()
+	poke(g.poke)
 	<-g.ended
 }

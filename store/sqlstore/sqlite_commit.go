@@ -193,10 +193,7 @@ func (d *fileDB) store(b *batch) error {
 	}
 	d.state = next
 	d.unmoved.Store(true)
-	select {
-	case d.stored <- struct{}{}:
-	default:
-	}
+	poke(d.stored)
 	if !lazy {
 		return d.mark.write(&d.state)
 	}
@@ -228,7 +225,8 @@ func (d *fileDB) recover() (err error) {
 	}
 	if err != nil {
 		d.flushed(err)
-		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w", lokt.ErrUnavailable, d.suspect, err))
+		return translate(fmt.Errorf("%w: since an earlier failure (%w) nothing can be stored: %w",
+			lokt.ErrUnavailable, d.suspect, err))
 	}
 	d.suspect, d.moved = nil, 0
 	return nil
