@@ -48,7 +48,7 @@ type Leaser interface {
 	// another worker.
 	Complete(ctx context.Context, c Completion) (applied bool, err error)
 
-	// Report keeps what a worker tells about its job, and does not extend the lease. Errors are those of Beat.
+	// Report keeps what a worker tells about its job, and does not extend the lease. Errors are those of Heartbeat.
 	Report(ctx context.Context, p Progress) error
 }
 

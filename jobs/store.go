@@ -121,7 +121,7 @@ func (c *Changes) Empty() bool {
 	return len(c.Jobs) == 0 && len(c.Memos) == 0 && len(c.Events) == 0 && len(c.Stats) == 0
 }
 
-// Counters are what is counted over all jobs, and never falls.
+// Counters are what is counted over all jobs, and never fall.
 type Counters struct {
 	Seq      uint64 `json:"seq"`      // jobs submitted
 	Revision uint64 `json:"revision"` // changes to jobs

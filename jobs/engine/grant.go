@@ -121,7 +121,7 @@ type Request struct {
 	Jitter  float64
 }
 
-// do takes the request in, to be matched at the end of the turn.
+// answer takes the request in, to be matched at the end of the turn.
 func (o Request) answer(e *Engine, id uint64) Reply {
 	w := e.worker(o.WorkerID)
 	if key := profileKey(&o.Request); w.profile == nil || w.profile.key != key {

@@ -118,8 +118,8 @@ func (o Vacant) do(e *Engine) {
 // Active reports whether the lease lives.
 func (e *Engine) Active(leaseID string) bool { return e.leases[leaseID] != nil }
 
-// Awaits reports whether a job is kept for the lease until its locks are taken.
-func (e *Engine) Awaits(leaseID string) bool { return e.pendings[leaseID] != nil }
+// Wanted reports whether the lease lives, or a job is kept for it until its locks are taken.
+func (e *Engine) Wanted(leaseID string) bool { return e.Active(leaseID) || e.pendings[leaseID] != nil }
 
 // Lives reports whether the job has not ended.
 func (e *Engine) Lives(jobID string) bool { return e.jobs[jobID] != nil }

@@ -168,8 +168,7 @@ func (k *locker) freeLeft(err error, name string) (freed bool) {
 // left reports whether a lease is of a job of this store, and neither active nor about to be.
 func (k *locker) left(jobID, leaseID string) bool {
 	k.m.mu.Lock()
-	e := k.m.engine
-	wanted, lives := e.Active(leaseID) || e.Awaits(leaseID), e.Lives(jobID)
+	wanted, lives := k.m.engine.Wanted(leaseID), k.m.engine.Lives(jobID)
 	k.m.mu.Unlock()
 	if wanted || lives {
 		return !wanted && !k.m.cfg.Shared // otherwise another manager may be about to grant it
