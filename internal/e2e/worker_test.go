@@ -282,7 +282,7 @@ func TestAWorkerEndsAsItIsTold(t *testing.T) {
 	if a, b := s.see(id), s.see(later); a.State != "completed" || b.State != "queued" || b.Waiting != "no_worker" {
 		t.Errorf("the jobs are %+v and %+v", a, b)
 	}
-	if list := s.must("job", "list", "--state", "queued"); !strings.Contains(list, "no worker asks for it") {
+	if list := s.must("job", "list", "--state", "queued"); !strings.Contains(list, "waits for a worker that takes it") {
 		t.Errorf("listed is %s", list)
 	}
 

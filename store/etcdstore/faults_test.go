@@ -219,19 +219,16 @@ func TestAChangeWhoseAnswerIsLostIsStoredOnceAtMost(t *testing.T) {
 	cuts := 0
 	nemesis.Go(func() {
 		random := rand.New(rand.NewPCG(1, 2))
-		for {
+		for cuts < 60 {
+			g.Swallow()
+			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+			g.Heal()
+			cuts++
 			select {
 			case <-stop:
 				return
 			case <-time.After(time.Duration(random.IntN(30)) * time.Millisecond):
 			}
-			if cuts == 60 {
-				return
-			}
-			g.Swallow()
-			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
-			g.Heal()
-			cuts++
 		}
 	})
 	var mu sync.Mutex
@@ -288,9 +285,6 @@ func TestAChangeWhoseAnswerIsLostIsStoredOnceAtMost(t *testing.T) {
 		t.Errorf("%d events for %d changes", len(page.Events), len(l.Holders))
 	}
 	t.Logf("%d cuts; %d of %d were answered with an error", cuts, unknown, len(outcome))
-	if cuts == 0 {
-		t.Error("nothing was cut")
-	}
 }
 
 // Promise S-113.
