@@ -112,6 +112,7 @@ func (g *group) loop() {
 	}()
 	for {
 		g.serve()
+		runtime.Gosched() // who was just answered and goes on at once is in the next transaction together
 		g.mu.Lock()
 		queue := g.queue
 		g.queue = nil
