@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -121,11 +122,8 @@ func (g *group) loop() {
 		if over {
 			return
 		}
-		for _, r := range queue {
-			if r.taken.CompareAndSwap(false, true) {
-				g.busy = append(g.busy, r)
-			}
-		}
+		left := slices.DeleteFunc(queue, func(r *request) bool { return !r.taken.CompareAndSwap(false, true) })
+		g.busy = append(g.busy, left...)
 		if len(queue) == 0 {
 			<-g.poke
 		}
