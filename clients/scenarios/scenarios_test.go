@@ -131,8 +131,8 @@ func (s *stage) until(id, want string) {
 			return
 		}
 	}
-	state, attempt := s.job(id)
-	s.t.Fatalf("job is %s in attempt %d, not %s", state, attempt, want)
+	seen, workers := s.call(http.MethodGet, scheduler+"/jobs/"+id, nil), s.call(http.MethodGet, scheduler+"/workers", nil)
+	s.t.Fatalf("job is not %s: %v; workers: %v", want, seen, workers)
 }
 
 func (s *stage) holders() int {
