@@ -320,29 +320,23 @@ func (l Lock) Position(leaseID string) (int, bool) {
 // QueueChange returns the lease IDs of those who have left the queue since the lock was as it was, and those who came or
 // changed. Waiters are never changed in place, so equal pointers are equal waiters.
 func (l *Lock) QueueChange(since *Lock) (gone []string, put []*Waiter) {
-	was, is := since.Queue, l.Queue
-	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
-		was, is = was[1:], is[1:]
-	}
-	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
-		was, is = was[:len(was)-1], is[:len(is)-1]
-	}
-	old := make(map[string]*Waiter, len(was))
-	for _, w := range was {
-		old[w.LeaseID] = w
-	}
-	for _, w := range is {
-		if old[w.LeaseID] != w {
-			put = append(put, w)
-		}
-		delete(old, w.LeaseID)
-	}
-	for _, w := range was {
-		if old[w.LeaseID] != nil {
+	was, again := since.Queue, map[string]bool{}
+	pass := func(n int) {
+		for _, w := range was[:n] {
 			gone = append(gone, w.LeaseID)
 		}
+		was = was[n:]
 	}
-	return gone, put
+	for _, w := range l.Queue {
+		if i := slices.Index(was, w); i >= 0 {
+			pass(i)
+			was = was[1:]
+		} else {
+			put, again[w.LeaseID] = append(put, w), true
+		}
+	}
+	pass(len(was))
+	return slices.DeleteFunc(gone, func(id string) bool { return again[id] }), put
 }
 
 // Free reports whether nothing is remembered but the token.

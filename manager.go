@@ -7,16 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"time"
 )
 
 // undoTimeout bounds how long a claim that its caller gave up may take to leave the store.
 const undoTimeout = 5 * time.Second
 
-// Manager is the Service that applies the rules to what a Store remembers. It keeps nothing itself: any number of
-// managers, in any number of processes, may share a store.
+// Manager is the Service that applies the rules to what a Store remembers. It keeps nothing of that itself: any number
+// of managers, in any number of processes, may share a store.
 type Manager struct {
-	store Store
+	store  Store
+	polled sync.Map // by lease ID, claims for which a request waits here
 }
 
 // NewManager returns a manager over the store. The store stays the caller's to close.
@@ -38,6 +40,7 @@ func (m *Manager) apply(ctx context.Context, name string, rule func(Snapshot) *d
 	}
 	var d *decision
 	if err := m.store.Update(ctx, name, func(s Snapshot) Change {
+		s.here = m.here
 		d = rule(s)
 		return d.Change
 	}); err != nil {
@@ -135,12 +138,26 @@ func untilAskedAgain(ctx context.Context) time.Duration {
 	return PresenceTTL
 }
 
+// here reports whether a request waits here for the claim: it need not be waited for whether it takes its grant up.
+func (m *Manager) here(leaseID string) bool {
+	_, waits := m.polled.Load(leaseID)
+	return waits
+}
+
 // wait keeps the claim at its place in the queue until it is granted, its time is up or ctx ends.
 func (m *Manager) wait(ctx context.Context, c *Claim, begun time.Time, place *Waiter, polled bool) (Holder, error) {
+	if polled {
+		m.polled.Store(c.LeaseID, nil)
+		defer m.polled.Delete(c.LeaseID)
+	}
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	for {
 		s, err := m.store.View(ctx, c.Name)
 		if err == nil {
+			h, granted := s.Lock.Holder(c.LeaseID)
+			if _, stale := s.Stale(h); granted && polled && h.Pending.IsZero() && !stale && ctx.Err() == nil {
+				return h, nil
+			}
 			now := time.Now()
 			at, queued := s.Lock.Position(c.LeaseID)
 			look := !queued || s.turn(c, at) || !now.Before(refresh)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -442,6 +443,95 @@ func TestARequestWithADeadlineInTheFarFutureKeepsItsPlace(t *testing.T) {
 		}
 		if err := <-answered; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// counting counts the steps of a store.
+type counting struct {
+	lokt.Store
+	steps atomic.Int64
+}
+
+func (c *counting) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	c.steps.Add(1)
+	return c.Store.Update(ctx, name, change)
+}
+
+// Promise S-39.
+func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		ttl     time.Duration
+		another bool // it waits at another server
+		steps   int64
+	}{
+		{"same server", time.Hour, false, 1},
+		{"without a time to live", 0, false, 2},
+		{"another server", time.Hour, true, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &counting{Store: memstore.New()}
+				here := lokt.NewManager(s)
+				there := here
+				if test.another {
+					there = lokt.NewManager(s)
+				}
+				h, err := here.Poll(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, TTL: test.ttl, Wait: -1}
+				granted := make(chan lokt.Holder)
+				go func() {
+					h, err := there.Poll(t.Context(), b)
+					if err != nil {
+						t.Error(err)
+					}
+					granted <- h
+				}()
+				synctest.Wait()
+				s.steps.Store(0)
+				if _, err := here.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+					t.Fatal(err)
+				}
+				if h := <-granted; h.Token != 2 || !h.Pending.IsZero() {
+					t.Errorf("granted is %+v", h)
+				}
+				if n := s.steps.Load(); n != test.steps {
+					t.Errorf("it took %d steps, not %d", n, test.steps)
+				}
+				time.Sleep(2 * lokt.OfferTTL)
+				if s, err := here.Get(t.Context(), "x"); err != nil || len(s.Live()) != 1 {
+					t.Errorf("the holders are %+v, %v", s.Lock.Holders, err)
+				}
+			})
+		})
+	}
+}
+
+// Promise S-39.
+func TestAGrantAfterTheRequestHasEndedIsPassedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		h, err := m.Poll(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := m.Poll(ctx, lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, TTL: time.Hour, Wait: -1}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := m.Get(t.Context(), "x"); err != nil || len(s.Lock.Holders) != 1 || s.Lock.Holders[0].Pending.IsZero() {
+			t.Fatalf("the holders are %+v, %v", s.Lock.Holders, err)
+		}
+		if h, err := m.Poll(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "c"}, TTL: time.Hour, Wait: -1}); err != nil || h.Owner.ID != "c" {
+			t.Errorf("granted is %+v, %v", h, err)
 		}
 	})
 }

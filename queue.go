@@ -37,8 +37,10 @@ func (d *decision) serve(s Snapshot) {
 			if granted++; granted <= grantsPerStep {
 				l.leave(at)
 				h := d.grant(now, w.Claim)
-				h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
-				l.Holders[len(l.Holders)-1] = h
+				if w.TTL == 0 || s.here == nil || !s.here(w.LeaseID) {
+					h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
+					l.Holders[len(l.Holders)-1] = h
+				}
 				d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
 				continue
 			}

@@ -55,6 +55,8 @@ type Snapshot struct {
 	Lock Lock
 	Now  time.Time       // by the clock that wrote the lock's times
 	Dead map[string]bool // lease IDs whose process, or waiter, is known to be gone
+
+	here func(leaseID string) bool // a request for the queued claim waits in this process; nil for none
 }
 
 // Change is a new state of a lock, and what happened to bring it about.
