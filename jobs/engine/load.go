@@ -18,12 +18,21 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e.source, e.tokenFloor = source, l.TokenFloor
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	l.Jobs = slices.Clone(l.Jobs)
-	slices.SortFunc(l.Jobs, func(a, b jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
-	e.follow(&l, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
-	for i := range l.Jobs {
-		e.Clock = max(e.Clock, l.Jobs[i].CreatedAt.UnixMilli())
+	type revised struct { // records are large, and the order is not theirs
+		revision uint64
+		job      *jobs.Record
 	}
+	order := make([]revised, len(l.Jobs))
+	for i := range l.Jobs {
+		order[i] = revised{l.Jobs[i].Revision, &l.Jobs[i]}
+	}
+	slices.SortFunc(order, func(a, b revised) int { return cmp.Compare(a.revision, b.revision) })
+	for _, next := range order {
+		e.followJob(next.job, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
+		e.Clock = max(e.Clock, next.job.CreatedAt.UnixMilli())
+	}
+	l.Jobs = nil
+	e.follow(&l, nil)
 	return e
 }
 

@@ -104,11 +104,10 @@ func sealJob(r *jobs.Record) (document, error) {
 	return d, err
 }
 
-func (d *document) openJob(id string) (jobs.Record, error) {
-	var r jobs.Record
-	err := d.open("job "+id, id, &r)
+func (d *document) openJob(id string, r *jobs.Record) error {
+	err := d.open("job "+id, id, r)
 	r.Payload = jsontext.Value(d.payload)
-	return r, err
+	return err
 }
 
 // sortQueue puts waiters that were read in any order next first.

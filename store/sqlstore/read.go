@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -73,58 +72,55 @@ func (r *jobRow) scan(from row) error {
 
 // decode reads the document. A damaged job has its place in lists, and the reason says why.
 func (r *jobRow) decode() {
-	record, err := r.doc.openJob(r.ID)
-	if r.err = err; err == nil {
-		r.Record = record
-		return
+	found := r.Record
+	if r.err = r.doc.openJob(found.ID, &r.Record); r.err != nil {
+		r.Record = found
+		r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), r.err.Error()
 	}
-	r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), err.Error()
 }
 
 // load reads the living jobs, and the memos that have not expired. What cannot be read is left out: it stays as it is,
 // who asks for such a job is told, and so is the operator.
 func (s *keptJobs) load(read look, now time.Time, all *jobs.Changes) error {
-	var mu sync.Mutex
 	var crew sync.WaitGroup
-	damaged, busy := map[string]error{}, make(chan struct{}, runtime.GOMAXPROCS(0))
+	var chunks [][]jobRow
 	decode := func(rows []jobRow) {
-		busy <- struct{}{}
+		chunks = append(chunks, rows)
 		crew.Go(func() {
 			for i := range rows {
 				rows[i].decode()
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			for i := range rows {
-				if r := &rows[i]; r.err != nil {
-					damaged[r.ID] = r.err
-				} else {
-					all.Jobs = append(all.Jobs, r.Record)
-				}
-			}
-			<-busy
 		})
 	}
 	var next []jobRow
 	err := read(s.living, nil, func(from row) error {
-		if len(next) == 256 {
+		if len(next) == cap(next) {
 			decode(next)
-			next = nil
+			next = make([]jobRow, 0, 512)
 		}
-		next = append(next, jobRow{})
+		next = next[:len(next)+1]
 		return next[len(next)-1].scan(from)
 	})
 	decode(next)
 	crew.Wait()
-	for _, err := range damaged {
-		s.warn(err)
+	if err != nil {
+		return err
+	}
+	damaged := map[string]error{}
+	all.Jobs = make([]jobs.Record, 0, len(chunks)*cap(next))
+	for _, rows := range chunks {
+		for i := range rows {
+			if r := &rows[i]; r.err != nil {
+				damaged[r.ID] = r.err
+				s.warn(r.err)
+			} else {
+				all.Jobs = append(all.Jobs, r.Record)
+			}
+		}
 	}
 	s.mu.Lock()
 	s.damaged = damaged
 	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
 	const memos = "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?"
 	return read(memos, []any{now.UnixNano()}, func(from row) error {
 		m, err := readMemo(from)

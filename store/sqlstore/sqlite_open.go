@@ -95,6 +95,11 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	d.tending.Go(d.tend)
 	if unclean {
 		d.tending.Go(func() { // damage may have come with the end
+			select {
+			case <-d.ctx.Done():
+				return
+			case <-time.After(checkAfter):
+			}
 			if err := d.Check(d.ctx); err != nil && d.ctx.Err() == nil {
 				o.warn(err)
 			}
@@ -102,6 +107,9 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	}
 	return d, nil
 }
+
+// checkAfter is when a database is checked that was not closed: those who start with what it has come first.
+const checkAfter = 10 * time.Second
 
 // touch makes a file for its user alone. SQLite gives the files beside a database the same permissions.
 func touch(path string, flags int) error {
