@@ -78,7 +78,7 @@ func above() map[string]int {
 		"internal/daemon":  2_092,
 		"internal/testkit": 1_289,
 		"jobs":             2_376,
-		"jobs/engine":      2_643,
+		"jobs/engine":      2_642,
 		"jobs/jobstest":    2_628,
 		"jobs/worker":      915,
 		"store/filestore":  2_198,

@@ -18,21 +18,7 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e.source, e.tokenFloor = source, l.TokenFloor
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	type revised struct { // records are large, and the order is not theirs
-		revision uint64
-		job      *jobs.Record
-	}
-	order := make([]revised, len(l.Jobs))
-	for i := range l.Jobs {
-		order[i] = revised{l.Jobs[i].Revision, &l.Jobs[i]}
-	}
-	slices.SortFunc(order, func(a, b revised) int { return cmp.Compare(a.revision, b.revision) })
-	for _, next := range order {
-		e.followJob(next.job, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
-		e.Clock = max(e.Clock, next.job.CreatedAt.UnixMilli())
-	}
-	l.Jobs = nil
-	e.follow(&l, nil)
+	e.follow(&l, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
 	return e
 }
 
@@ -90,8 +76,14 @@ func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 		e.ordered = e.Now.Mono
 	}
 	e.wake = true
+	order := make([]*jobs.Record, len(c.Jobs)) // records are large to be moved
 	for i := range c.Jobs {
-		e.followJob(&c.Jobs[i], life)
+		order[i] = &c.Jobs[i]
+	}
+	slices.SortFunc(order, func(a, b *jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
+	for _, r := range order {
+		e.followJob(r, life)
+		e.Clock = max(e.Clock, r.CreatedAt.UnixMilli())
 	}
 	e.followMemos(c.Memos)
 	clear(e.frozen)
@@ -99,10 +91,9 @@ func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 		e.frozen[t] = true
 	}
 	e.reopenAll()
+	n := c.Counters
 	e.Counters = jobs.Counters{
-		Seq: max(e.Seq, c.Counters.Seq), Revision: max(e.Revision, c.Counters.Revision), Event: max(e.Event,
-			c.Counters.Event),
-		Clock: max(e.Clock, c.Counters.Clock),
+		Seq: max(e.Seq, n.Seq), Revision: max(e.Revision, n.Revision), Event: max(e.Event, n.Event), Clock: max(e.Clock, n.Clock),
 	}
 }
 
@@ -123,8 +114,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 	held := en.Lease
 	var lease *jobs.Lease // nobody else's to change
 	if r.Lease != nil {
-		l := *r.Lease
-		lease = &l
+		lease = new(*r.Lease)
 	}
 	asked, changed := r.Cancel && !en.Cancel, en.ID == "" || r.Revision != en.Revision
 	if changed {

@@ -98,7 +98,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 			select {
 			case <-d.ctx.Done():
 				return
-			case <-time.After(checkAfter):
+			case <-time.After(10 * time.Second): // those who start with what there is come first
 			}
 			if err := d.Check(d.ctx); err != nil && d.ctx.Err() == nil {
 				o.warn(err)
@@ -107,9 +107,6 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 	}
 	return d, nil
 }
-
-// checkAfter is when a database is checked that was not closed: those who start with what it has come first.
-const checkAfter = 10 * time.Second
 
 // touch makes a file for its user alone. SQLite gives the files beside a database the same permissions.
 func touch(path string, flags int) error {
