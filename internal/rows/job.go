@@ -126,10 +126,15 @@ func FirstLine(j *jobs.Job) string {
 		text = cmp.Or(strings.TrimPrefix(strings.TrimSuffix(CodeText(j.Code)+": "+j.Reason, ": "), ": "), j.Code)
 	}
 	line, _, _ := strings.Cut(text, "\n")
-	if len(line) > 300 {
-		line = strings.ToValidUTF8(line[:300], "")
+	return Cut(line, 300)
+}
+
+// Cut shortens a text to that many bytes at most, and leaves out a character of which only a part would be in.
+func Cut(text string, most int) string {
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "")
 	}
-	return line
+	return text
 }
 
 // CodeText says in words why a job ended, if its state does not say it already.

@@ -127,7 +127,7 @@ func (s *setup) gitHooks() string {
 		if err != nil || len(bytes.TrimSpace(out)) == 0 {
 			return ""
 		}
-		return resolve(against(s.top, strings.TrimSpace(string(out))))
+		return resolve(app.Against(s.top, strings.TrimSpace(string(out))))
 	}
 	dir, common := ask("--git-path", "hooks"), ask("--git-common-dir")
 	if dir == "" || common == "" {

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
 // harness is how one agent's program asks and is answered.
@@ -129,17 +130,9 @@ func (r *request) dir(fallback string) string {
 		dir = fallback
 	}
 	if there := r.text("workdir", "working_directory", "cwd", "dir_path", "directory"); there != "" {
-		dir = against(dir, there)
+		dir = app.Against(dir, there)
 	}
 	return dir
-}
-
-// against resolves a path relative to a directory, unless it is absolute.
-func against(dir, path string) string {
-	if filepath.IsAbs(path) {
-		return filepath.Clean(path)
-	}
-	return filepath.Join(dir, path)
 }
 
 // command returns the line of shell that the tool is to run; ok is false if it runs none.

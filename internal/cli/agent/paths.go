@@ -15,6 +15,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/glob"
 	"github.com/lokt-dev/lokt/internal/identity"
 	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/rows"
 )
 
 // checkout is a repository whose paths can be reserved, and the lock that stands for them.
@@ -57,7 +58,7 @@ func resolve(path string) string {
 			return filepath.Join(real, rest)
 		}
 		if to, err := os.Readlink(path); err == nil { // to what is not there yet
-			return resolve(filepath.Join(against(filepath.Dir(path), to), rest))
+			return resolve(filepath.Join(app.Against(filepath.Dir(path), to), rest))
 		}
 		if filepath.Dir(path) == path {
 			return filepath.Join(path, rest)
@@ -95,7 +96,7 @@ func (c *checkout) pattern(dir, text string) (string, error) {
 		}
 		names = append(names, name)
 	}
-	base := resolve(against(dir, filepath.FromSlash(strings.Join(names, "/"))))
+	base := resolve(app.Against(dir, filepath.FromSlash(strings.Join(names, "/"))))
 	rel, err := c.within(base)
 	if err != nil {
 		return "", err
@@ -169,7 +170,7 @@ func whoText(h lokt.Holder, now time.Time) string {
 		text += ", for another " + app.Short(h.ExpiresAt.Sub(now)) + " unless it is renewed"
 	}
 	if why := app.OneLine(h.Metadata[metaWhy]); why != "" {
-		text += fmt.Sprintf(", with the note %q", why[:min(len(why), 200)])
+		text += fmt.Sprintf(", with the note %q", rows.Cut(why, 200))
 	}
 	return text
 }
@@ -233,7 +234,7 @@ func (k *hooking) edits(paths []string) (string, error) {
 	}, k.Notes, len(k.ServerURLs()) > 0).Owner
 	var all []refusal
 	for _, p := range paths {
-		path := resolve(against(k.dir, p))
+		path := resolve(app.Against(k.dir, p))
 		c, err := k.checkout(filepath.Dir(path))
 		if err != nil {
 			return "", err

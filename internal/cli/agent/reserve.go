@@ -254,7 +254,7 @@ func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 func (c *checkout) look(dir string, args []string) error {
 	var paths []string
 	for _, arg := range args {
-		rel, err := c.within(resolve(against(dir, arg)))
+		rel, err := c.within(resolve(app.Against(dir, arg)))
 		if err != nil {
 			return app.Usage(err)
 		}

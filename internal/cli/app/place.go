@@ -197,10 +197,10 @@ func gitCommonDir(dotGit string) (string, error) {
 		if !ok {
 			return "", errors.New("it names no gitdir")
 		}
-		dir = against(filepath.Dir(dotGit), strings.TrimSpace(path))
+		dir = Against(filepath.Dir(dotGit), strings.TrimSpace(path))
 	}
 	if line, err := readLine(filepath.Join(dir, "commondir")); err == nil {
-		dir = against(dir, line)
+		dir = Against(dir, line)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -210,8 +210,8 @@ func gitCommonDir(dotGit string) (string, error) {
 	return dir, nil
 }
 
-// against resolves path relative to base, unless it is absolute.
-func against(base, path string) string {
+// Against resolves path relative to base, unless it is absolute.
+func Against(base, path string) string {
 	if filepath.IsAbs(path) {
 		return filepath.Clean(path)
 	}

@@ -59,10 +59,7 @@ const mostText = 2000
 
 // cut shortens a text, wherever it came from.
 func cut(text string) string {
-	if len(text) > mostText {
-		return strings.ToValidUTF8(text[:mostText], "")
-	}
-	return text
+	return rows.Cut(text, mostText)
 }
 
 func text(s string) cell { return cell{text: s} }
