@@ -59,14 +59,15 @@ func ours() map[string][]string {
 		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
 		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
-		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/guard", "internal/process", "lockfile"},
+		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/foreign", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks"},
+		"internal/foreign":          {"internal/process", "internal/quote", "internal/rows"},
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
-		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/shell", "internal/vfs"},
+		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/shell", "internal/vfs"},
 		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
 		"internal/rows":             {".", "jobs"},
@@ -129,7 +130,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "dashboard", "internal/rows", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "dashboard", "internal/foreign", "internal/rows", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 

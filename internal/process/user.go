@@ -8,14 +8,16 @@ import (
 )
 
 // UserName returns the name of the user that this process runs as, or "uid-N" if the user has none.
-func UserName() string {
-	uid := os.Getuid()
+func UserName() string { return NameOf(os.Getuid()) }
+
+// NameOf returns the name of a user, or "uid-N" if there is none.
+func NameOf(uid int) string {
 	if file, err := os.ReadFile("/etc/passwd"); err == nil { // package os/user takes ten times as long
 		if name := parsePasswd(file, uid); name != "" {
 			return name
 		}
 	}
-	if u, err := user.Current(); err == nil && u.Username != "" {
+	if u, err := user.Current(); err == nil && u.Username != "" && uid == os.Getuid() {
 		return u.Username
 	}
 	return "uid-" + strconv.Itoa(uid)

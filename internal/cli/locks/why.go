@@ -13,6 +13,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/foreign"
 )
 
 // Types of reasons: what why finds.
@@ -52,6 +53,7 @@ type reason struct {
 type whyOptions struct {
 	share
 	guard bool
+	file  string
 }
 
 func newWhy(a cmd) *cobra.Command {
@@ -59,8 +61,25 @@ func newWhy(a cmd) *cobra.Command {
 	cmd := a.Named("why", func(cmd *cobra.Command, b *app.Backend, name string) error {
 		return a.runWhy(cmd.Context(), b, name, o)
 	})
+	named := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.file != "" {
+			return a.runWhyFile(o.file)
+		}
+		return named(cmd, args)
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case o.file == "":
+			return app.OneName(cmd, args)
+		case o.guard || o.shareFlags() != nil:
+			return app.Usagef("--file is about a lock of another program, and the other flags are about claims of lokt's")
+		}
+		return app.NoArgs(cmd, args)
+	}
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return o.check(cmd) }
 	o.bind(cmd)
+	cmd.Flags().StringVar(&o.file, "file", "", "tell who has another program's lock, by its file: `PATH`")
 	cmd.Flags().BoolVar(&o.guard, "guard", false, "answer for lokt guard, which no hold of one's own lets in")
 	return cmd
 }
@@ -102,6 +121,17 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 		a.Say("  %s", line)
 	}
 	return end
+}
+
+func (a cmd) runWhyFile(path string) error {
+	r, err := foreign.Look(path)
+	if err == nil {
+		err = a.Answer(r, "%s", r)
+	}
+	if err == nil && r.Status != foreign.Free {
+		err = app.Exit(app.ExitBlocked)
+	}
+	return err
 }
 
 // explain asks the rules what they would answer to such a claim, and says why.
