@@ -30,6 +30,9 @@ const (
 	EventWait         EventType = "wait"
 	EventPreempt      EventType = "preempt"
 	EventMismatch     EventType = "release-mismatch" // somebody tried to give back what is not theirs, or not any more
+	EventAsk          EventType = "ask"
+	EventAnswer       EventType = "answer"
+	EventPass         EventType = "pass"
 )
 
 // Keys of an event's Extra.
@@ -38,7 +41,9 @@ const (
 	ExtraOutcome   = "outcome"   // of a wait: started, granted, timeout, cancelled, died, deadlock
 	ExtraDisplaced = "displaced" // who lost the lock, as owner@host
 	ExtraLeaseWas  = "lease_was" // the lease that was displaced
-	ExtraBy        = "by"        // who forced it
+	ExtraBy        = "by"        // who forced it, asked or passed it on
+	ExtraTo        = "to"        // whom a hold was passed to
+	ExtraText      = "text"      // of a message
 	ExtraWaited    = "waited_ms" // how long a claim waited, in milliseconds
 	ExtraHeld      = "held_ms"   // how long a hold that was given back, or taken away, had lasted, in milliseconds
 	ExtraCleaned   = "cleaned"   // of a pruned hold: it was removed on request, not by a claim

@@ -49,7 +49,8 @@ type Lease struct {
 	beat     *Heartbeat    // nil until the lease is handed out
 	beating  bool
 	yielding bool
-	retaken  bool // another lease has taken over its ID: see Locker.Reclaim
+	told     []string // IDs of messages
+	retaken  bool     // another lease has taken over its ID: see Locker.Reclaim
 }
 
 // leaseContext looks at the clock before it says that nothing has happened, so that a program that was stopped sees the
@@ -233,7 +234,7 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 			l.beat.Extend(asked, life)
 		}
 	}
-	l.noticeYield()
+	l.notice()
 	return life
 }
 
@@ -262,16 +263,23 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cause == nil {
-		l.holder.Yield = h.Yield
+		l.holder.Yield, l.holder.Messages = h.Yield, h.Messages
 		l.deadline = after(asked, life, l.o.Margin)
 	}
-	l.noticeYield()
+	l.notice()
 	return life, nil
 }
 
-// noticeYield tells the program that it was asked to leave, once. The lease is locked.
-func (l *Lease) noticeYield() {
-	if l.holder.Yield != nil && !l.yielding {
+// notice tells the program, once, what it is asked, and that it was asked to leave. The lease is locked.
+func (l *Lease) notice() {
+	for _, m := range l.holder.Messages {
+		if m.Answer == "" && !slices.Contains(l.told, m.ID) {
+			l.told = append(l.told, m.ID)
+			l.k.emit(Event{Type: EventAsk, Extra: map[string]string{ExtraBy: m.From.String(), ExtraText: m.Text}}, l.holder)
+		}
+	}
+	if y := l.holder.Yield; y != nil && !l.yielding {
+		l.k.emit(Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String()}}, l.holder)
 		l.yielding = true
 		close(l.yield)
 	}

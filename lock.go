@@ -19,6 +19,7 @@ const (
 	MaxHolders    = 2_500            // holds of one lock at a time
 	MaxWaiters    = 10_000           // waiters of one lock; more are refused with ErrFull
 	MaxMetadata   = 4096             // bytes in all keys and values of a claim's metadata together
+	MaxMessages   = 8                // of a hold, which remembers the last; each and its answer have MaxIDLen bytes at most
 	MaxPaths      = 16 << 10         // bytes in all patterns of a lock's holders, and in those of its waiters
 	MinTTL        = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
 	Exclusive     = 1                // the limit of a claim that shares with nobody
@@ -29,6 +30,7 @@ const (
 	ReturnTimeout = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
 	AwayTTL       = 10 * time.Second // how long one stays whose client has hung up: it may ask again over a new connection
 	WaitRefresh   = 10 * time.Second // how often a waiter asks again to stay in the queue
+	PassTimeout   = 10 * time.Second // how long a program may take to end that was told that its hold was passed on
 	NoticeTimeout = DefaultTTL       // added to the grace of an attended hold without a TTL, which looks from time to time only
 )
 
@@ -136,10 +138,21 @@ type Holder struct {
 	ExpiresAt  time.Time `json:"expires_at,omitzero"` // zero if it does not expire
 	Renewals   int       `json:"renewals,omitzero"`
 	Pending    time.Time `json:"pending_until,omitzero"` // granted from the queue, and passed on then unless it is taken up; Wait is how long it took
-	Yield      *Yield    `json:"yield,omitzero"`         // if set: a claim of higher priority asked this holder to leave
+	Yield      *Yield    `json:"yield,omitzero"`         // if set: a claim of higher priority, or one that it was passed to, asked this holder to leave
+	Messages   []Message `json:"messages,omitempty"`     // oldest first
 }
 
-// Yield is the wish of a waiting claim of higher priority that a holder leave.
+// Message is what somebody asks a holder, or leaves for the next one, and the answer. It ends with the hold.
+type Message struct {
+	ID     string    `json:"id"` // chosen by who asks, who may send it twice
+	From   Owner     `json:"from"`
+	At     time.Time `json:"at"`
+	Text   string    `json:"text"`
+	Answer string    `json:"answer,omitzero"`
+	Pass   *Claim    `json:"pass,omitzero"` // see Service.Tell; holds do not have it
+}
+
+// Yield is the wish of a waiting claim that a holder leave.
 type Yield struct {
 	To       Owner         `json:"to"`
 	AskedAt  time.Time     `json:"asked_at"`
@@ -150,9 +163,11 @@ type Yield struct {
 // Waiter is a queued claim. It is never changed in place: snapshots share it.
 type Waiter struct {
 	Claim
-	Place int64     `json:"place"` // among those of its priority: lower ones come first
-	Since time.Time `json:"since"` // when it was queued
-	Until time.Time `json:"until"` // when it leaves the queue unless its claimant asks again; see Snapshot.Away
+	Place    int64     `json:"place"`              // among those of its priority: lower ones come first
+	Since    time.Time `json:"since"`              // when it was queued
+	Until    time.Time `json:"until"`              // when it leaves the queue unless its claimant asks again; see Snapshot.Away
+	Passed   uint64    `json:"passed,omitzero"`    // token of the hold that goes on to this claim; if it has no Wait, nobody need be there
+	Messages []Message `json:"messages,omitempty"` // for its hold
 }
 
 // Freeze keeps everybody out who is not in already.

@@ -136,7 +136,7 @@ type LockerOptions struct {
 	// not wait whatever they say.
 	Defaults Options
 
-	// Observe is told what happens to leases in this process: EventLost, EventRenewFail. It must be quick. What
+	// Observe is told what happens to leases in this process: EventLost, EventRenewFail, EventPreempt, EventAsk. It must be quick. What
 	// happens in the store is told by the store.
 	Observe func(Event)
 

@@ -1,6 +1,7 @@
 package lokt
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -312,6 +313,16 @@ func (m *Manager) Renew(ctx context.Context, r Renewal) (Holder, error) {
 func (m *Manager) Release(ctx context.Context, t Target) ([]Holder, error) {
 	d := m.answer(ctx, t.Name, func(s Snapshot) *decision { return release(s, t) })
 	return d.ended, d.err
+}
+
+// Tell implements Service.
+func (m *Manager) Tell(ctx context.Context, t Target, msg Message) (Holder, error) {
+	msg.ID = cmp.Or(msg.ID, NewLeaseID())
+	if p := msg.Pass; p != nil {
+		msg.Pass = &Claim{Name: t.Name, LeaseID: NewLeaseID(), Owner: p.Owner, TTL: p.TTL}
+	}
+	d := m.answer(ctx, t.Name, func(s Snapshot) *decision { return tell(s, t, msg) })
+	return d.holder, d.err
 }
 
 // Freeze implements Service.

@@ -37,11 +37,13 @@ func (d *decision) serve(s Snapshot) {
 			if granted++; granted <= grantsPerStep {
 				l.leave(at)
 				h := d.grant(now, w.Claim)
-				if w.TTL == 0 || s.here == nil || !s.here(w.LeaseID) {
+				h.Messages = w.Messages
+				if !w.absent() && (w.TTL == 0 || s.here == nil || !s.here(w.LeaseID)) {
 					h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)
-					l.Holders[len(l.Holders)-1] = h
 				}
-				d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
+				if l.Holders[len(l.Holders)-1] = h; !w.absent() {
+					d.note(now, EventWait, h, ExtraOutcome, "granted", ExtraWaited, millis(now.Sub(w.Since)))
+				}
 				continue
 			}
 			open = false
@@ -88,7 +90,10 @@ func (s Snapshot) left(w *Waiter) string {
 func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
 
 // away is Away without regard to processes: what is left of its place tells when a claim was asked for.
-func (w *Waiter) away(now time.Time) bool { return !w.Until.After(now.Add(QueueTTL)) }
+func (w *Waiter) away(now time.Time) bool { return !w.absent() && !w.Until.After(now.Add(QueueTTL)) }
+
+// absent reports whether a hold was passed to an owner of whom nobody waits.
+func (w *Waiter) absent() bool { return w.Passed > 0 && w.Wait == 0 }
 
 // missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
@@ -142,7 +147,7 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 	var by *Waiter
 	wanted := false
 	for _, w := range preempting {
-		if w.Priority > h.Priority && !w.Owner.Same(h.Owner) && w.overlaps(&h.Claim) {
+		if w.Passed > 0 && w.Passed == h.Token || w.Passed == 0 && w.Priority > h.Priority && !w.Owner.Same(h.Owner) && w.overlaps(&h.Claim) {
 			wanted = true
 			if !w.away(now) {
 				by = w

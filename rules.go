@@ -3,6 +3,7 @@ package lokt
 // The rules: what becomes of a lock, as pure functions of what the store knows and what is asked. No I/O, no clock.
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -601,17 +602,81 @@ func release(s Snapshot, t Target) *decision {
 // refusal explains why there was nothing for the target to end.
 func (t Target) refusal(l Lock) error {
 	live := l.Holders
-	switch {
-	case t.LeaseID != "":
+	if t.LeaseID != "" || len(live) == 0 {
 		return &GoneError{Name: l.Name, LeaseID: t.LeaseID, Holders: slices.Clone(live)}
-	case len(live) == 0:
-		return &GoneError{Name: l.Name}
 	}
 	own := slices.DeleteFunc(slices.Clone(live), func(h Holder) bool { return !t.Owner.Same(h.Owner) })
 	if len(own) > 0 {
 		return &NotOwnerError{Name: l.Name, Holders: own, Guard: true}
 	}
 	return &NotOwnerError{Name: l.Name, Holders: slices.Clone(live)}
+}
+
+// tell decides a question, an answer or, with Pass, that a hold goes on.
+func tell(s Snapshot, t Target, m Message) *decision {
+	d := begin(s)
+	next := m.Pass
+	m.From, m.From.Process, m.At, m.Pass = t.Owner, Process{}, s.Now, nil
+	d.err = cmp.Or(validateText("message", m.Text), validateText("answer", m.Answer), validateText("message ID", m.ID))
+	for i := range d.Lock.Holders {
+		h := &d.Lock.Holders[i]
+		own, named := t.Owner.Same(h.Owner), t.LeaseID != "" && (t.LeaseID == h.LeaseID || next == nil && t.LeaseID == PublicID(h.LeaseID))
+		switch {
+		case d.err != nil, next != nil && next.Owner.Same(h.Owner):
+		case next != nil && (named || t.LeaseID == "" && (own || t.Force)):
+			d.pass(s, i, *next, m)
+			return d
+		case next == nil && m.Text == "" && own:
+			h.Messages = slices.Clone(h.Messages)
+			for j := range h.Messages {
+				h.Messages[j].Answer = cmp.Or(h.Messages[j].Answer, m.Answer)
+			}
+			d.holder = *h
+			d.note(s.Now, EventAnswer, *h, ExtraText, m.Answer)
+		case next == nil && m.Text != "" && d.holder.LeaseID == "" && (named || t.LeaseID == "" && !own):
+			if !slices.ContainsFunc(h.Messages, func(have Message) bool { return have.ID == m.ID }) {
+				h.Messages = append(slices.Clone(h.Messages[max(len(h.Messages)-MaxMessages+1, 0):]), m)
+				d.note(s.Now, EventAsk, *h, ExtraBy, m.From.String(), ExtraText, m.Text)
+			}
+			d.holder = *h
+		}
+	}
+	if d.err == nil && d.holder.LeaseID == "" {
+		d.err = t.refusal(d.Lock)
+	}
+	return d
+}
+
+// pass lets the i-th hold go on to the owner of c, by way of the head of the queue.
+func (d *decision) pass(s Snapshot, i int, c Claim, m Message) {
+	l, now, h := &d.Lock, s.Now, d.Lock.Holders[i]
+	if d.err = c.Validate(); d.err == nil && l.Freeze != nil {
+		d.err = l.blocked(&c, now)
+	}
+	if d.err != nil {
+		return
+	}
+	c.Limit, c.Paths, c.Priority, c.Owner.Process = h.Limit, h.Paths, h.Priority, Process{}
+	w := Waiter{Claim: c, Since: now, Until: now.Add(h.TTL + PassTimeout + NoticeTimeout + time.Minute)} // by when the hold has ended
+	l.Queue = slices.DeleteFunc(slices.Clone(l.Queue), func(w *Waiter) bool { return w.absent() && w.Passed == h.Token })
+	if at := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return !s.Away(w) && c.Owner.Same(w.Owner) }); at >= 0 {
+		w = *l.leave(at)
+	}
+	if w.Passed, w.Preempt = h.Token, PassTimeout; m.Text != "" {
+		w.Messages = []Message{m}
+	}
+	if len(l.Queue) > 0 {
+		w.Priority = max(w.Priority, l.Queue[0].Priority)
+	}
+	l.putBack([]Waiter{w})
+	d.note(now, EventPass, h, ExtraBy, m.From.String(), ExtraTo, w.Owner.String(), ExtraText, m.Text)
+	if !h.Attended && !h.Strict { // no program would be told
+		l.Holders = slices.Delete(l.Holders, i, i+1)
+		d.note(now, EventRelease, h, ExtraHeld, millis(now.Sub(h.HeldSince)))
+	}
+	if d.settle(s, w.LeaseID); d.holder.LeaseID == "" {
+		d.holder, _ = l.Holder(h.LeaseID)
+	}
 }
 
 // freeze decides a request to keep newcomers out.

@@ -22,6 +22,13 @@ type Service interface {
 	// Release ends holds and returns them. A target that names a lease also takes it out of the queue.
 	Release(ctx context.Context, t Target) ([]Holder, error)
 
+	// Tell gives a message of the target's owner to the hold that its lease, or the PublicID of that, names, or else to the
+	// first of another. Without a text it is the answer to all that the owner's own holds were asked. With Pass, the hold
+	// that the target would release, the first if there are several, goes on to that claim's owner, with a new token and
+	// the message: to a claim of that owner that waits, or else to a hold with the time to live of Pass. An old one that a
+	// program keeps ends before, PassTimeout after it was told. Tell returns who was told, has answered, or holds it now.
+	Tell(ctx context.Context, t Target, m Message) (Holder, error)
+
 	Freeze(ctx context.Context, name string, f Freeze) (Freeze, error)
 	Unfreeze(ctx context.Context, t Target) (Freeze, error)
 

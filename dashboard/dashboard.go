@@ -106,6 +106,7 @@ func New(c Config) *Dashboard {
 	d.action("/locks/{name}/unlock", d.unlock)
 	d.action("/locks/{name}/freeze", d.freeze)
 	d.action("/locks/{name}/unfreeze", d.unfreeze)
+	d.action("/locks/{name}/ask", d.ask)
 	if c.Jobs != nil {
 		d.screen("/jobs", "jobs", d.jobs)
 		d.screen("/jobs/{id}", "job", d.job)

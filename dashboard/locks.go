@@ -231,6 +231,7 @@ func turns() []lokt.EventType {
 		lokt.EventAcquire, lokt.EventDeny, lokt.EventFreezeDeny, lokt.EventRelease, lokt.EventRenewFail, lokt.EventLost,
 		lokt.EventTakeover, lokt.EventAutoPrune, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventCorruptBreak,
 		lokt.EventFreeze, lokt.EventUnfreeze, lokt.EventForceThaw, lokt.EventWait, lokt.EventPreempt, lokt.EventMismatch,
+		lokt.EventAsk, lokt.EventAnswer, lokt.EventPass,
 	}
 }
 
@@ -294,6 +295,21 @@ func (d *Dashboard) unfreeze(v *visit) (string, error) {
 		return "", err
 	}
 	_, err := d.Locks.Unfreeze(v.r.Context(), lokt.Target{Name: name, Owner: v.owner(), Force: v.May(Force, name)})
+	return "/locks/" + name, err
+}
+
+// ask asks the hold that the person saw.
+func (d *Dashboard) ask(v *visit) (string, error) {
+	name := v.r.PathValue("name")
+	if err := v.need(Lock, name); err != nil {
+		return "", err
+	}
+	t := lokt.Target{Name: name, LeaseID: v.r.PostFormValue("holder"), Owner: v.owner()}
+	text := strings.TrimSpace(v.r.PostFormValue("text"))
+	if text == "" {
+		return "", fmt.Errorf("%w: there is no question", lokt.ErrInvalid)
+	}
+	_, err := d.Locks.Tell(v.r.Context(), t, lokt.Message{Text: text})
 	return "/locks/" + name, err
 }
 

@@ -36,6 +36,14 @@ func (x *exchange) longPoll(name string, seen uint64) {
 	x.query = url.Values{name: {strconv.FormatUint(seen, 10)}, "wait_ms": {strconv.FormatInt(longPoll.Milliseconds(), 10)}}
 }
 
+// whole refuses an answer without a holder.
+func whole(g *grantWire) error {
+	if g.Holder == nil && !g.Queued {
+		return errGarbage
+	}
+	return nil
+}
+
 // encode returns the body of a request. What cannot be written, text that is not UTF-8, the caller has refused.
 func encode(v any) []byte {
 	body, _ := lokt.Marshal(v)
@@ -125,17 +133,14 @@ func (c *Client) acquire(
 		return encode(body), wait
 	}
 	for {
-		answer, err := send[grantWire](ctx, c, x)
+		answer, err := send(ctx, c, x, whole)
 		switch blocked := (*lokt.BlockedError)(nil); {
 		case errors.As(err, &blocked) && claim.Wait != 0 && len(blocked.Cycle) == 0:
 			blocked.TimedOut = time.Since(begun)
 			return h, x, err
 		case err != nil:
 			return h, x, err
-		case answer.Queued:
-		case answer.Holder == nil:
-			return h, x, c.unreachable(c.current.Load(), errGarbage)
-		default:
+		case !answer.Queued:
 			c.claim(&answer.Holder.Claim)
 			return *answer.Holder, x, nil
 		}
@@ -158,15 +163,12 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 	if r.Owner != nil {
 		x.body = encode(renewWire{r.Owner})
 	}
-	answer, err := send[grantWire](ctx, c, x)
+	answer, err := send(ctx, c, x, whole)
 	if err != nil {
 		if gone := (*lokt.GoneError)(nil); errors.As(err, &gone) {
 			c.forget(r.LeaseID)
 		}
 		return lokt.Holder{}, err
-	}
-	if answer.Holder == nil {
-		return lokt.Holder{}, c.unreachable(c.current.Load(), errGarbage)
 	}
 	h := *answer.Holder
 	h.ID, h.LeaseID = "", r.LeaseID
@@ -212,6 +214,19 @@ func (c *Client) certain(x *exchange, err error) error {
 		return c.unreachable(c.current.Load(), errOutcomeUnknown)
 	}
 	return err
+}
+
+// Tell implements lokt.Service.
+func (c *Client) Tell(ctx context.Context, t lokt.Target, m lokt.Message) (lokt.Holder, error) {
+	m.ID = cmp.Or(m.ID, lokt.NewLeaseID())
+	x := onLock(http.MethodPost, t.Name, "/messages")
+	x.query, x.header, x.body, x.lease = targetValues(t), map[string]string{headerLease: t.LeaseID}, encode(m), t.LeaseID
+	answer, err := send(ctx, c, x, whole)
+	if err != nil {
+		return lokt.Holder{}, c.certain(x, err)
+	}
+	c.claim(&answer.Holder.Claim)
+	return *answer.Holder, nil
 }
 
 // Freeze implements lokt.Service.

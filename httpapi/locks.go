@@ -41,6 +41,7 @@ func locksRoutes() []route {
 		{"DELETE /v1/locks/{name}/leases/{id}", ScopeLock, keeps, (*call).releaseOne},
 		{"DELETE /v1/locks/{name}/leases", ScopeLock, 0, (*call).releaseAll},
 		{"POST /v1/locks/{name}/prune", ScopeLock, 0, (*call).prune},
+		{"POST /v1/locks/{name}/messages", ScopeLock, body, with((*call).tell)},
 		{"PUT /v1/locks/{name}/freeze", ScopeLock, body, with((*call).freeze)},
 		{"DELETE /v1/locks/{name}/freeze", ScopeLock, 0, (*call).unfreeze},
 	}
@@ -480,6 +481,20 @@ func (c *call) prune() error {
 		removed[i].Holder = c.view().own(removed[i].Holder, "")
 	}
 	return c.reply(prunedWire{removed}, err)
+}
+
+func (c *call) tell(m *lokt.Message) (any, error) {
+	t, err := c.ownersTarget()
+	t.LeaseID = c.r.Header.Get(headerLease)
+	if p := m.Pass; err == nil && p != nil && !strings.Contains(p.Owner.ID, "/") { // it names no caller
+		p.Owner, err = c.view().stored(p.Owner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h, err := c.s.Locks.Tell(c.ctx, t, *m)
+	h = c.view().own(h, t.LeaseID)
+	return grantWire{Holder: &h}, err
 }
 
 // freezeWire is a freeze that was made, or ended.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/lokt-dev/lokt"
@@ -61,7 +62,10 @@ func (v view) lock(l lokt.Lock) lokt.Lock {
 	l = l.Public()
 	for i := range l.Holders {
 		h := &l.Holders[i]
-		h.Owner.ID, h.Process = v.id(h.Owner.ID), nil
+		h.Owner.ID, h.Process, h.Messages = v.id(h.Owner.ID), nil, slices.Clone(h.Messages)
+		for i := range h.Messages {
+			h.Messages[i].From.ID = v.id(h.Messages[i].From.ID)
+		}
 		if h.Yield != nil {
 			y := *h.Yield
 			y.To.ID = v.id(y.To.ID)
@@ -96,7 +100,7 @@ func (v view) event(e lokt.LoggedEvent) lokt.LoggedEvent {
 	e.Owner.ID = v.id(e.Owner.ID)
 	if v != "" {
 		e.Extra = maps.Clone(e.Extra)
-		for _, key := range []string{lokt.ExtraDisplaced, lokt.ExtraBy, "holder", "frozen_by"} {
+		for _, key := range []string{lokt.ExtraDisplaced, lokt.ExtraBy, lokt.ExtraTo, "holder", "frozen_by"} {
 			if who, ok := e.Extra[key]; ok {
 				e.Extra[key] = v.id(who)
 			}

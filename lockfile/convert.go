@@ -13,14 +13,11 @@ func FromHolder(h lokt.Holder, now Now) *Record {
 	r := fromClaim(h.Claim)
 	r.AcquiredTS, r.ExpiresAt = h.AcquiredAt.UTC(), h.ExpiresAt.UTC()
 	r.HeldSince, r.Renewals, r.Token = h.HeldSince.UTC(), h.Renewals, h.Token
-	r.Pending = h.Pending.UTC()
+	r.Pending, r.Messages = h.Pending.UTC(), slices.Clone(h.Messages)
 	if y := h.Yield; y != nil {
 		r.Yield = &Yield{
 			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
-			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: y.Deadline.UTC(),
-		}
-		if y.To.Process != (lokt.Process{}) {
-			r.Yield.Asker = (*Asker)(&y.To.Process)
+			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: y.Deadline.UTC(), Asker: Asker(y.To.Process),
 		}
 	}
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
@@ -60,16 +57,13 @@ func (r *Record) Holder(now Now) lokt.Holder {
 	h := lokt.Holder{
 		Claim: r.claim(), Token: r.Token, Renewals: r.Renewals,
 		AcquiredAt: move(r.AcquiredTS, shift), ExpiresAt: move(r.Expiry(), shift),
-		HeldSince: move(r.HeldSince, shift), Pending: move(r.Pending, shift),
+		HeldSince: move(r.HeldSince, shift), Pending: move(r.Pending, shift), Messages: slices.Clone(r.Messages),
 	}
 	if h.HeldSince.IsZero() {
 		h.HeldSince = h.AcquiredAt
 	}
 	if y := r.Yield; y != nil {
-		to := lokt.Owner{ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host}
-		if y.Asker != nil {
-			to.Process = lokt.Process(*y.Asker)
-		}
+		to := lokt.Owner{ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host, Process: lokt.Process(y.Asker)}
 		h.Yield = &lokt.Yield{To: to, AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift)}
 	}
 	return h

@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt"
 )
 
 // Version is the newest version of the format that this package reads and the one that it writes.
@@ -91,6 +93,8 @@ type Record struct {
 	Reason     string            `json:"reason,omitzero"` // of a freeze
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Paths      []string          `json:"paths,omitempty"` // patterns of the paths that it is about; none: about everything
+	Messages   []lokt.Message    `json:"messages,omitempty"`
+	Passed     uint64            `json:"passed,omitzero"` // of a waiter: token of the hold that goes on to it
 	Clock      *Clock            `json:"clock,omitzero"`
 	Holders    []*Record         `json:"holders,omitempty"` // all of them, if there are several; the record itself is the first
 
@@ -110,7 +114,7 @@ type Yield struct {
 	Host       string        `json:"host,omitzero"`
 	AgentID    string        `json:"agent_id,omitzero"`
 	AnySession bool          `json:"any_session,omitzero"`
-	Asker      *Asker        `json:"asker,omitzero"`
+	Asker      Asker         `json:"asker,omitzero"`
 	AskedAt    time.Time     `json:"asked_at"`
 	Grace      time.Duration `json:"grace_ns"`
 	Deadline   time.Time     `json:"deadline,omitzero"`

@@ -143,13 +143,13 @@ func full(name string, now time.Time) lokt.Lock {
 		}
 	}
 	waiter := func(n int, who string, priority int) *lokt.Waiter {
-		w := &lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour)}
+		w := &lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour), Passed: 1 << 62, Messages: []lokt.Message{{ID: "2", From: owner("y"), At: at(-1), Text: "note"}}}
 		w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within, w.Paths = priority, -1, true, 5*time.Second, []string{id(100), id(101)}, []string{"*.c"}
 		return w
 	}
 	lease := lokt.Holder{
 		Claim: lokt.Claim{Name: name, LeaseID: id(2), Owner: lokt.Owner{ID: "any", AnySession: true, Host: "elsewhere.example"}, Limit: lokt.Shared, Attended: true, Paths: []string{"src/**", "größe"}},
-		Token: 1 << 62, HeldSince: at(-2 * time.Hour), AcquiredAt: at(-time.Hour),
+		Token: 1 << 62, HeldSince: at(-2 * time.Hour), AcquiredAt: at(-time.Hour), Messages: []lokt.Message{{ID: "1", From: owner("x"), At: at(-2), Text: "“?”", Answer: "ä"}},
 	}
 	guard := lokt.Holder{
 		Claim: claim(1, "guard"), Token: 1<<62 - 1, HeldSince: at(-3 * time.Hour), AcquiredAt: at(-time.Millisecond), ExpiresAt: at(time.Hour),

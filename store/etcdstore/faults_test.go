@@ -371,6 +371,9 @@ func (m *many) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error
 func (m *many) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.Freeze, error) {
 	return m.one().Freeze(ctx, name, f)
 }
+func (m *many) Tell(ctx context.Context, t lokt.Target, msg lokt.Message) (lokt.Holder, error) {
+	return m.one().Tell(ctx, t, msg)
+}
 func (m *many) Unfreeze(ctx context.Context, t lokt.Target) (lokt.Freeze, error) {
 	return m.one().Unfreeze(ctx, t)
 }

@@ -160,6 +160,37 @@ func (h harness) allow(note string) any {
 	return map[string]string{"systemMessage": note}
 }
 
+// asked adds to an answer what the agent is asked. Gemini CLI has no way to tell the model before a tool is used, and tells
+// the person. An answer that says something there already comes first: the next one will tell.
+func (h harness) asked(event string, answer any, questions string) (any, error) {
+	if questions == "" {
+		return answer, nil
+	}
+	text, err := marshal(answer)
+	all := map[string]any{}
+	if answer != nil && err == nil {
+		err = unmarshal(text, &all)
+	}
+	put := func(m map[string]any, key string, value any) {
+		if _, said := m[key]; !said {
+			m[key] = value
+		}
+	}
+	switch h.name {
+	case "cursor":
+		put(all, "user_message", questions)
+		put(all, "agent_message", questions)
+	case "gemini":
+		put(all, "systemMessage", questions)
+	default:
+		put(all, "hookSpecificOutput", map[string]any{"hookEventName": event})
+		if inner, ok := all["hookSpecificOutput"].(map[string]any); ok {
+			put(inner, "additionalContext", questions)
+		}
+	}
+	return all, err
+}
+
 // deny is the answer that refuses.
 func (h harness) deny(reason string) any {
 	switch h.name {

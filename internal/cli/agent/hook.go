@@ -95,7 +95,9 @@ func (a cmd) runHook(agent, event string) error {
 	case k.end:
 		answer, err = k.finish()
 	default:
-		answer, err = k.judge()
+		if answer, err = k.judge(); err == nil {
+			answer, err = k.asked(k.event, answer, k.questions())
+		}
 	}
 	if err != nil {
 		return k.failed(err)
@@ -218,6 +220,37 @@ func (a cmd) lockRoot(dir string) string {
 		return ""
 	}
 	return r.Path
+}
+
+// questionTime is how long a hook looks for questions: a server that is far away does not hold up every command.
+const questionTime = 100 * time.Millisecond
+
+// questions returns what others ask the agent about what it holds.
+func (k *hooking) questions() string {
+	ctx, done := context.WithTimeout(k.now, questionTime)
+	defer done()
+	a, id := k.in(k.dir), k.agentID(k.req.session())
+	b, err := a.Backend()
+	if err != nil || id == "" {
+		return "" // whoever needs the locks is told why there are none
+	}
+	by := a.Asker()
+	by.Session = id
+	var all []string
+	for s, err := range b.List(ctx, lokt.Filter{}) {
+		if err != nil {
+			continue
+		}
+		for _, h := range s.Live() {
+			for _, m := range h.Messages {
+				if m.Answer == "" && by.Same(h.Owner) {
+					all = append(all, fmt.Sprintf("%s says about the lock %q, which you hold: %q. Answer with: %s TEXT",
+						m.From, s.Lock.Name, app.OneLine(m.Text), a.CommandLine("answer", s.Lock.Name)))
+				}
+			}
+		}
+	}
+	return strings.Join(all, "\n")
 }
 
 // begin takes note of a session. Claude Code reads variables for later commands from a file.

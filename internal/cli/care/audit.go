@@ -58,7 +58,7 @@ func eventTypes() []string {
 	return app.Strings([]lokt.EventType{
 		lokt.EventAcquire, lokt.EventDeny, lokt.EventFreezeDeny, lokt.EventRelease, lokt.EventRenew, lokt.EventRenewFail, lokt.EventLost,
 		lokt.EventTakeover, lokt.EventAutoPrune, lokt.EventForceBreak, lokt.EventStaleBreak, lokt.EventCorruptBreak, lokt.EventFreeze,
-		lokt.EventUnfreeze, lokt.EventForceThaw, lokt.EventWait, lokt.EventPreempt, lokt.EventMismatch,
+		lokt.EventUnfreeze, lokt.EventForceThaw, lokt.EventWait, lokt.EventPreempt, lokt.EventMismatch, lokt.EventAsk, lokt.EventAnswer, lokt.EventPass,
 	})
 }
 

@@ -157,8 +157,7 @@ func (g *guardRun) options(within []string) lokt.Options {
 		opts.Process = &g.owner.Process
 	}
 	if opts.TTL == 0 {
-		opts.TTL = lokt.NoTTL
-		opts.ManualHeartbeat = g.o.onLost == OnLostWarn // only who has to stop the command looks for a loss
+		opts.TTL = lokt.NoTTL // it looks whether the lock is still there, and what is asked
 	} else {
 		opts.Interval = max(opts.TTL/2, 500*time.Millisecond)
 	}
@@ -263,7 +262,7 @@ const childNoteDelay = 20 * time.Millisecond
 func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Signals) error {
 	c := guard.Command{
 		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.LiveFile(),
-		Bound: g.b.Store == nil, Stop: g.o.onLost == OnLostStop, StopGrace: g.grace(), Ending: g.ending, Lost: g.lost,
+		Bound: g.b.Store == nil, Stop: g.o.onLost == OnLostStop, StopGrace: min(cmp.Or(g.o.ttl, g.o.maxHold)/4, 10*time.Second), Ending: g.ending, Lost: g.lost,
 	}
 	g.taken, g.told = slices.Clone(leases), map[*lokt.Lease]bool{}
 	noted := func() {}
@@ -277,11 +276,6 @@ func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Si
 		return err
 	}
 	return cmp.Or(app.Exit(code), released)
-}
-
-// grace is how long a command gets to end by itself before it is killed for a lock about to be lost.
-func (g *guardRun) grace() time.Duration {
-	return min(cmp.Or(g.o.ttl, g.o.maxHold)/4, 10*time.Second)
 }
 
 // noteChild puts the command's process ID into the records, if it runs long enough to be seen. The returned function ends
@@ -424,13 +418,20 @@ func lossText(l *lokt.Lease, err error) string {
 	return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
 }
 
-// observe records what only this process knows.
+// observe records what only this process knows, and tells what is asked.
 func (g *guardRun) observe(e lokt.Event) {
+	switch by := e.Extra[lokt.ExtraBy]; e.Type {
+	case lokt.EventAsk:
+		g.Tell("%s about the lock %q: %s; answer with: %s TEXT", by, e.Name, app.OneLine(e.Extra[lokt.ExtraText]), g.CommandLine("answer", e.Name))
+		return
+	case lokt.EventPreempt:
+		g.Tell("warning: the lock %q is to go to %s soon", e.Name, by)
+		return
+	case lokt.EventRenewFail:
+		g.doubt(e.Name, e.Extra[lokt.ExtraReason])
+	}
 	if err := g.b.Record(e); err != nil {
 		g.Tell("warning: audit log: %v", err)
-	}
-	if e.Type == lokt.EventRenewFail {
-		g.doubt(e.Name, e.Extra[lokt.ExtraReason])
 	}
 }
 

@@ -130,8 +130,5 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 
 // secret returns the lease ID if it is one that others do not see.
 func secret(b *app.Backend, leaseID string) string {
-	if b.Shown(leaseID) == leaseID {
-		return ""
-	}
-	return leaseID
+	return map[bool]string{b.Shown(leaseID) != leaseID: leaseID}[true]
 }

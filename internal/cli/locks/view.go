@@ -57,7 +57,8 @@ type hold struct {
 	MaxHoldSec int64             `json:"max_hold_sec,omitzero"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Paths      []string          `json:"paths,omitempty"` // patterns of those that it is about
-	Note       string            `json:"note,omitzero"`   // why a hold goes on whose process is dead, and how to end it
+	Messages   []lokt.Message    `json:"messages,omitempty"`
+	Note       string            `json:"note,omitzero"` // why a hold goes on whose process is dead, and how to end it
 }
 
 // freeze is a freeze in force.
@@ -132,7 +133,7 @@ func viewHold(b *app.Backend, s lokt.Snapshot, h lokt.Holder) hold {
 	v := hold{
 		party: viewClaim(b, s.Now, h.Claim, h.HeldSince, h.ExpiresAt), PIDStart: h.Owner.Process.Start, AcquiredTS: app.UTC(h.AcquiredAt),
 		HeldSince: app.UTC(h.HeldSince), Expired: !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt), State: StateHeld, Token: h.Token,
-		Renewals: h.Renewals, MaxHoldSec: app.Seconds(h.MaxHold), Metadata: h.Metadata, Paths: h.Paths,
+		Renewals: h.Renewals, MaxHoldSec: app.Seconds(h.MaxHold), Metadata: h.Metadata, Paths: h.Paths, Messages: h.Messages,
 	}
 	if p := h.Process; p != nil {
 		v.PIDStart, v.ChildPID = p.Start, p.Child

@@ -98,10 +98,7 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 	} else if err != nil {
 		return err
 	}
-	end := app.Exit(app.ExitOK)
-	if v.Status == "blocked" {
-		end = app.Exit(app.ExitBlocked)
-	}
+	end := app.Exit(map[string]int{"free": app.ExitOK, "blocked": app.ExitBlocked}[v.Status])
 	switch {
 	case a.JSON:
 		return errors.Join(a.Print(v), end)
@@ -236,6 +233,9 @@ func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason
 		r.Type, r.Message = whySelfHeld, "you hold it: "+who
 	default:
 		r.Type, r.Message = whyHeld, "it is held by "+who
+	}
+	for _, m := range h.Messages {
+		r.Message += fmt.Sprintf("; %s: %q", m.From, app.OneLine(m.Text)) + strings.TrimSuffix(fmt.Sprintf(", answer: %q", app.OneLine(m.Answer)), `, answer: ""`)
 	}
 	if b.Far != nil && v.State == StateHeld {
 		r.Detail = farDetail(b, h)

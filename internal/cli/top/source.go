@@ -293,6 +293,9 @@ func lockDetails(s *lokt.Snapshot) []string {
 		for _, key := range slices.Sorted(maps.Keys(h.Metadata)) {
 			lines = append(lines, "    "+key+" "+h.Metadata[key])
 		}
+		for _, m := range h.Messages {
+			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("    %s: %s: %s", m.From, m.Text, m.Answer), ": "))
+		}
 	}
 	lines = append(lines, "", fmt.Sprintf("Queue: %d", len(s.Lock.Queue)))
 	for i, w := range s.Lock.Queue {

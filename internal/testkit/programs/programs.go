@@ -21,7 +21,7 @@ const commands = "github.com/lokt-dev/lokt/cmd/..."
 // Dir returns the directory with them, built as users get them. Other users may enter it. It is kept for the
 // next tests, and removed a day after it was made.
 var Dir = sync.OnceValues(func() (string, error) {
-	key, err := run("list", "-export", "-f", "{{.BuildID}}", commands)
+	key, err := run("list", "-deps", "-export", "-f", "{{.BuildID}}", commands)
 	if err != nil {
 		return "", err
 	}

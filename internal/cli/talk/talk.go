@@ -1,0 +1,196 @@
+// Package talk has the commands that ask who holds a lock, answer, and pass a hold on.
+package talk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+)
+
+// cmd is what the commands of this package share.
+type cmd struct{ *app.App }
+
+// Commands returns the commands of this package.
+func Commands() []app.Command {
+	on := func(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
+		return func(a *app.App) *cobra.Command { return build(cmd{a}) }
+	}
+	return []app.Command{{Name: "ask", Build: on(newAsk)}, {Name: "answer", Build: on(newAnswer)}, {Name: "pass", Build: on(newPass)}}
+}
+
+// told is how a question, an answer or a pass is told to programs.
+type told struct {
+	Status    string    `json:"status"` // asked, answered, passed, or passing while the old hold lasts
+	Name      string    `json:"name"`
+	ID        string    `json:"id,omitzero"`      // of the question
+	LockID    string    `json:"lock_id,omitzero"` // of the hold that was asked, or that there is now
+	Owner     string    `json:"owner,omitzero"`   // whose that is
+	AgentID   string    `json:"agent_id,omitzero"`
+	Token     uint64    `json:"token,omitzero"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	Answer    string    `json:"answer,omitzero"`
+}
+
+func tell(b *app.Backend, status string, h lokt.Holder) told {
+	return told{Status: status, Name: h.Name, LockID: b.Shown(h.LeaseID), Owner: h.Owner.ID, AgentID: h.Owner.Session, Token: h.Token, ExpiresAt: app.UTC(h.ExpiresAt)}
+}
+
+// withText builds a command about a lock and a text.
+func (a cmd) withText(command string, run func(ctx context.Context, b *app.Backend, name, text string) error) *cobra.Command {
+	return app.Describe(command, &cobra.Command{
+		ValidArgsFunction: a.CompleteNames,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 || args[1] == "" {
+				return app.Usagef("give the name of a lock and a text in quotes: lokt %s NAME TEXT", command)
+			}
+			b, err := a.Open(args[0])
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+			defer stop()
+			return a.Repairable(run(ctx, b, args[0], args[1]), args[0])
+		},
+	})
+}
+
+type askOptions struct {
+	id      string
+	wait    bool
+	timeout time.Duration
+}
+
+func newAsk(a cmd) *cobra.Command {
+	var o askOptions
+	cmd := a.withText("ask", func(ctx context.Context, b *app.Backend, name, text string) error {
+		return a.runAsk(ctx, b, name, text, o)
+	})
+	cmd.Flags().StringVar(&o.id, "id", "", "ask the hold with this lock ID, instead of the first of another")
+	cmd.Flags().BoolVar(&o.wait, "wait", false, "wait for the answer, as long as the hold lasts")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 10*time.Minute, "with --wait: give up after this long")
+	return cmd
+}
+
+func (a cmd) runAsk(ctx context.Context, b *app.Backend, name, text string, o askOptions) error {
+	m := lokt.Message{ID: lokt.NewLeaseID(), Text: text}
+	h, err := b.Tell(ctx, lokt.Target{Name: name, LeaseID: o.id, Owner: a.Asker()}, m)
+	switch {
+	case o.id == "" && errors.Is(err, lokt.ErrNotFound):
+		return app.Worded(lokt.ErrNotFound, "nobody holds %q", name)
+	case o.id == "" && errors.Is(err, lokt.ErrNotOwner): // all holds are the owner's
+		return app.Worded(lokt.ErrInvalid, "nobody but you holds %q", name)
+	case err != nil:
+		return err
+	}
+	v := tell(b, "asked", h)
+	v.ID = m.ID
+	if !o.wait {
+		return a.Answer(v, "asked %s; the answer will be in: %s", h.Owner, a.CommandLine("status", name))
+	}
+	a.Tell("asked %s, waiting for the answer", h.Owner)
+	ctx, done := context.WithTimeout(ctx, o.timeout)
+	defer done()
+	for {
+		s, err := b.Get(ctx, name)
+		if err == nil {
+			i := slices.IndexFunc(s.Lock.Holders, func(now lokt.Holder) bool { return now.Token == h.Token })
+			if i < 0 {
+				return app.Hint(app.Worded(lokt.ErrNotFound, "%s does not hold %q any more, and has not answered", h.Owner, name), "see: %s", a.CommandLine("status", name))
+			}
+			for _, have := range s.Lock.Holders[i].Messages {
+				if have.ID == m.ID && have.Answer != "" {
+					v.Status, v.Answer = "answered", have.Answer
+					return a.Answer(v, "%s: %s", h.Owner, app.OneLine(have.Answer))
+				}
+			}
+			err = b.Wait(ctx, lokt.Watch{Name: name, Seen: s.Lock.Revision})
+		}
+		switch {
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return app.Hint(errors.New("there is no answer yet"), "it will be in: %s", a.CommandLine("status", name))
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func newAnswer(a cmd) *cobra.Command {
+	return a.withText("answer", func(ctx context.Context, b *app.Backend, name, text string) error {
+		by, open := a.Asker(), false
+		s, err := b.Get(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, h := range s.Lock.Holders {
+			open = open || by.Same(h.Owner) && slices.ContainsFunc(h.Messages, func(m lokt.Message) bool { return m.Answer == "" })
+		}
+		if !open {
+			return app.Worded(lokt.ErrNotFound, "nobody waits for an answer of yours about %q", name)
+		}
+		h, err := b.Tell(ctx, lokt.Target{Name: name, Owner: by}, lokt.Message{Answer: text})
+		if err != nil {
+			return err
+		}
+		return a.Answer(tell(b, "answered", h), "answered what was asked about %s", name)
+	})
+}
+
+type passOptions struct {
+	to, session, note, id string
+	ttl                   time.Duration
+	force                 bool
+}
+
+func newPass(a cmd) *cobra.Command {
+	var o passOptions
+	cmd := a.Named("pass", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		return a.runPass(cmd.Context(), b, name, o)
+	})
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if o.to == "" && o.session == "" {
+			return app.Usagef("say to whom: --to OWNER, as lokt status names who waits, or lokt whoami says there")
+		}
+		o.ttl, err = a.TTL(o.ttl)
+		return err
+	}
+	cmd.Flags().StringVar(&o.to, "to", "", "the `OWNER` who gets it, or the session of one who waits (default: you, in the --session)")
+	cmd.Flags().StringVar(&o.session, "session", "", "of that owner")
+	cmd.Flags().StringVar(&o.note, "note", "", "`TEXT` that the new holder is shown")
+	cmd.Flags().DurationVar(&o.ttl, "ttl", 10*time.Minute, "unless the owner waits: how long the new hold lasts; 0 is until it is unlocked")
+	cmd.Flags().StringVar(&o.id, "id", "", "pass on the hold with this lease ID")
+	cmd.Flags().BoolVar(&o.force, "force", false, "pass on the first hold, whoever's it is")
+	return cmd
+}
+
+func (a cmd) runPass(ctx context.Context, b *app.Backend, name string, o passOptions) error {
+	s, err := b.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	by := a.Asker()
+	to := lokt.Owner{ID: cmp.Or(o.to, by.ID), Session: o.session, AnySession: o.session == ""}
+	for _, w := range s.Lock.Queue {
+		if o.session == "" && slices.Contains([]string{w.Owner.ID, w.Owner.String(), w.Owner.Session}, o.to) && !s.Away(w) {
+			to = w.Owner
+			break
+		}
+	}
+	t := lokt.Target{Name: name, LeaseID: o.id, Owner: by, Force: o.force}
+	h, err := b.Tell(ctx, t, lokt.Message{Text: o.note, Pass: &lokt.Claim{Owner: to, TTL: o.ttl}})
+	switch {
+	case err != nil:
+		return err
+	case to.ID == h.Owner.ID && to.Session == h.Owner.Session:
+		return a.Answer(tell(b, "passed", h), "passed %s to %s", name, h.Owner)
+	}
+	return a.Answer(tell(b, "passing", h), "%s goes to %s when what %s runs under it has ended, which is told to end", name, to, h.Owner)
+}
