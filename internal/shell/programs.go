@@ -1,33 +1,39 @@
 package shell
 
 import (
-	"errors"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
-
-	"github.com/lokt-dev/lokt/internal/policy"
 )
 
 // runner is a program that runs the command in its arguments.
 type runner struct {
 	values string // letters of flags that take a value of their own word
 	before int    // how many arguments come before the command
+	line   string // letter of the flag whose value is a line of shell; --command is another
 }
 
-// runners are the programs that are known to run others. A flag -c of one of them has a line of shell.
+// runners are the programs that are known to run others.
 func runners() map[string]runner {
 	return map[string]runner{
-		"env": {values: "uCS"}, "timeout": {values: "ks", before: 1}, "nice": {values: "n"}, "ionice": {values: "cnp"}, "nohup": {}, "setsid": {},
+		"env": {values: "uC", line: "S"}, "timeout": {values: "ks", before: 1}, "nice": {values: "n"}, "ionice": {values: "cnp"}, "nohup": {}, "setsid": {},
 		"stdbuf": {values: "ioe"}, "time": {values: "fo"}, "sudo": {values: "ugpCDhRrtTU"}, "doas": {values: "uC"}, "xargs": {values: "IinPLdEsa"},
 		"chrt": {values: "TPD", before: 1}, "taskset": {before: 1}, "strace": {values: "eopsPuaIOSbEX"}, "ltrace": {values: "eopsu"}, "watch": {values: "nd"},
-		"parallel": {values: "jISaN"}, "flock": {values: "wEc", before: 1}, "script": {values: "cItToOBE"}, "unbuffer": {}, "caffeinate": {values: "tw"},
-		"su": {values: "cgGs"}, "busybox": {}, "chronic": {}, "systemd-run": {values: "pHMtEu"}, "perf": {before: 1}, "hyperfine": {values: "wrmMpcsSLnN"},
-		"entr": {}, "direnv": {before: 2}, "mise": {before: 1}, "nix-shell": {}, "uv": {before: 1}, "poetry": {before: 1}, "bundle": {before: 1}, "npx": {values: "pc"},
+		"parallel": {values: "jISaN"}, "flock": {values: "wE", before: 1, line: "c"}, "script": {values: "ItToOBE", line: "c"}, "unbuffer": {},
+		"su": {values: "gGs", line: "c"}, "runuser": {values: "ugGs", line: "c"}, "busybox": {}, "chronic": {}, "systemd-run": {values: "pHMtEu"},
+		"unshare": {values: "SGRw"}, "setpriv": {}, "chroot": {before: 1}, "prlimit": {}, "setarch": {}, "nsenter": {values: "tSG"}, "xvfb-run": {values: "efnpsw"},
+		"caffeinate": {values: "tw"}, "perf": {before: 1}, "hyperfine": {values: "wrmMpcsSLnN"}, "entr": {}, "direnv": {before: 2}, "mise": {before: 1},
+		"nix-shell": {values: "pAI"}, "uv": {before: 1}, "poetry": {before: 1}, "bundle": {before: 1}, "npx": {values: "p", line: "c"},
 	}
+}
+
+// longs are the long flags of these programs, of shells and of lokt that take a value of their own word.
+var longs = []string{
+	"--kill-after", "--signal", "--adjustment", "--user", "--group", "--chdir", "--unset", "--max-args", "--max-procs", "--max-lines", "--delimiter",
+	"--arg-file", "--output", "--input", "--error", "--rcfile", "--init-file", "--root", "--server", "--interval", "--timeout", "--class", "--classdata",
 }
 
 var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash"}
@@ -39,8 +45,10 @@ func skip(words []field, values string) []field {
 		switch {
 		case w == "--":
 			return words[1:]
-		case len(w) < 2 || w[0] != '-':
+		case w == "" || w[0] != '-':
 			return words
+		case slices.Contains(longs, w) && len(words) > 1:
+			words = words[2:]
 		case !strings.HasPrefix(w, "--") && strings.IndexByte(values, w[len(w)-1]) >= 0 && len(words) > 1:
 			words = words[2:]
 		default:
@@ -78,12 +86,14 @@ func (s *search) need(words []field, sc scope, redirs []*syntax.Redirect) (neede
 		return needed{}, nil
 	}
 	for i, w := range words[1:] {
-		if rest := words[i+1:]; len(rest) > 1 && (w.text == "-c" || w.text == "-S" || w.text == "--command") && (name != "taskset" && name != "ionice") {
+		short := run.line != "" && strings.HasSuffix(w.text, run.line) && strings.HasPrefix(w.text, "-") && !strings.HasPrefix(w.text, "--")
+		if rest := words[i+1:]; len(rest) > 1 && (short || w.text == "--command") {
 			if n, err := s.script(words, rest[1], sc); err != nil || n.rule != nil {
 				return n, err
 			}
 		}
 	}
+	run.values += run.line
 	rest := skip(words[1:], run.values)
 	rest = rest[min(run.before, len(rest)):]
 	rest = skip(rest, run.values)
@@ -140,16 +150,17 @@ func (s *search) rule(words []field, sc scope) (needed, error) {
 
 // lokt looks at a call of lokt itself. What it guards needs no other guard of the same lock.
 func (s *search) lokt(words []field, sc scope) (needed, error) {
-	if len(words) < 2 {
-		return needed{}, nil
-	}
 	n := needed{lokt: words[0].word}
-	if words[1].text != "guard" {
+	words = skip(words[1:], "")
+	switch {
+	case len(words) == 0:
+		return needed{}, nil
+	case words[0].text != "guard":
 		return n, nil
 	}
-	for i, w := range words[2:] {
+	for i, w := range words[1:] {
 		if w.text == "--" {
-			rest := words[i+3:]
+			rest := words[i+2:]
 			inner, err := s.need(rest, sc, nil)
 			if err != nil || inner.rule == nil {
 				return n, err
@@ -166,22 +177,30 @@ func (s *search) lokt(words []field, sc scope) (needed, error) {
 
 // shell looks at what another shell is given to run: behind -c, or as a here-document.
 func (s *search) shell(words []field, sc scope, redirs []*syntax.Redirect) (needed, error) {
+	reads := false // its input, whatever follows
 	for rest := words[1:]; len(rest) > 0; {
 		flag := rest[0].text
-		if rest = rest[1:]; len(flag) < 2 || flag[0] != '-' && flag[0] != '+' {
+		if rest = rest[1:]; flag == "-" || flag == "--" {
+			continue
+		}
+		if flag == "" || flag[0] != '-' && flag[0] != '+' {
+			if reads || flag == "/dev/stdin" {
+				break
+			}
 			return needed{}, nil // a script, which is a file
 		}
+		reads = reads || flag == "-s"
 		if !strings.HasPrefix(flag, "--") && strings.Contains(flag, "c") {
 			if rest = skip(rest, "oO"); len(rest) == 0 {
 				return needed{}, nil
 			}
-			sc = sc.clone()
+			sc = s.apart(sc)
 			for i, arg := range rest[1:] {
 				sc.vars[strconv.Itoa(i)] = arg.text
 			}
 			return s.script(words, rest[0], sc)
 		}
-		if strings.HasSuffix(strings.ToLower(flag), "o") && flag[1] != '-' {
+		if strings.HasSuffix(strings.ToLower(flag), "o") && !strings.HasPrefix(flag, "--") || slices.Contains(longs, flag) {
 			rest = rest[min(1, len(rest)):]
 		}
 	}
@@ -208,7 +227,7 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 	if s.depth == 0 {
 		return needed{}, nil
 	}
-	inner, err := s.find(arg.text, sc.clone(), s.depth-1)
+	inner, err := s.find(arg.text, s.apart(sc), s.depth-1, s.work)
 	if err != nil {
 		s.fail(err)
 		return needed{}, s.err
@@ -224,5 +243,3 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 	rule := together(inner.rules)
 	return needed{rule: &rule, text: join(words)}, nil
 }
-
-func asPolicy(err error, target **policy.Error) bool { return errors.As(err, target) }

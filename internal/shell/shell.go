@@ -7,6 +7,7 @@ package shell
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -39,8 +40,15 @@ type Result struct {
 	rules []policy.Command // that they come from
 }
 
-// most is how deep lines within lines are looked at.
-const most = 8
+// Limits of a look. No program takes a line that is longer.
+const (
+	most     = 8         // lines within lines
+	lineMost = 128 << 10 // bytes
+	workMost = 128 << 10 // statements looked at, and words of eight bytes that variables come to
+)
+
+// errTooMuch is the error for a line that would take too long to look at, or too much memory.
+var errTooMuch = errors.New("this line of shell is too much to look at")
 
 // Find looks at a line. An error means that it is no shell, or that a policy cannot be read.
 func (f *Finder) Find(line string) (r Result, err error) {
@@ -49,7 +57,8 @@ func (f *Finder) Find(line string) (r Result, err error) {
 			err = fmt.Errorf("this shell cannot be judged: %v", p)
 		}
 	}()
-	return f.find(line, scope{dir: f.Dir, vars: map[string]string{}}, most)
+	work := workMost
+	return f.find(line, scope{dir: f.Dir, vars: map[string]string{}}, most, &work)
 }
 
 // scope is what holds at a place of the line.
@@ -59,19 +68,30 @@ type scope struct {
 	held []string          // locks of the guards around it
 }
 
-func (s scope) clone() scope {
-	s.vars = maps.Clone(s.vars)
-	return s
-}
-
 // search is the look at one line.
 type search struct {
 	*Finder
 	line  string
 	depth int
+	work  *int // that is left to be done
 	res   Result
 	edits []change
 	err   error
+}
+
+// spend takes some of the work that may be done, and reports whether there was enough left.
+func (s *search) spend(work int) bool {
+	if *s.work -= work; *s.work < 0 && s.err == nil {
+		s.err = errTooMuch
+	}
+	return *s.work >= 0
+}
+
+// apart returns a scope for what leaves the one around it as it is.
+func (s *search) apart(sc scope) scope {
+	s.spend(len(sc.vars) / 8)
+	sc.vars = maps.Clone(sc.vars)
+	return sc
 }
 
 // change replaces a part of the line.
@@ -80,15 +100,21 @@ type change struct {
 	text     string
 }
 
-func (f *Finder) find(line string, sc scope, depth int) (Result, error) {
+func (f *Finder) find(line string, sc scope, depth int, work *int) (Result, error) {
+	if len(line) > lineMost {
+		return Result{}, errTooMuch
+	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(line), "")
 	if err != nil {
 		return Result{}, fmt.Errorf("this is no shell: %w", err)
 	}
-	s := &search{Finder: f, line: line, depth: depth}
+	s := &search{Finder: f, line: line, depth: depth, work: work}
 	s.statements(file.Stmts, &sc)
 	if s.err != nil {
 		return Result{}, s.err
+	}
+	if len(s.res.rules) > 0 {
+		s.res.Locks = together(s.res.rules).Locks
 	}
 	slices.SortStableFunc(s.edits, func(a, b change) int { return cmp.Compare(a.from, b.from) })
 	var out strings.Builder
@@ -111,35 +137,37 @@ func (s *search) statements(list []*syntax.Stmt, sc *scope) {
 }
 
 func (s *search) statement(st *syntax.Stmt, sc *scope) {
-	if st == nil || s.err != nil {
+	if st == nil || s.err != nil || !s.spend(1) {
 		return
 	}
 	for _, r := range st.Redirs {
 		s.within(r, sc)
 	}
-	sub := sc.clone()
+	inner := func(list ...*syntax.Stmt) {
+		sub := s.apart(*sc)
+		s.statements(list, &sub)
+	}
 	switch c := st.Cmd.(type) {
 	case *syntax.CallExpr:
 		s.call(c, st.Redirs, sc)
 	case *syntax.BinaryCmd:
 		if c.Op == syntax.Pipe || c.Op == syntax.PipeAll {
-			s.statement(c.X, &sub)
-			sub = sc.clone()
-			s.statement(c.Y, &sub)
+			inner(c.X)
+			inner(c.Y)
 			return
 		}
 		s.statement(c.X, sc)
 		s.statement(c.Y, sc)
 	case *syntax.Subshell:
-		s.statements(c.Stmts, &sub)
+		inner(c.Stmts...)
 	case *syntax.Block:
 		s.statements(c.Stmts, sc)
 	case *syntax.TimeClause:
 		s.statement(c.Stmt, sc)
 	case *syntax.CoprocClause:
-		s.statement(c.Stmt, &sub)
+		inner(c.Stmt)
 	case *syntax.FuncDecl:
-		s.statement(c.Body, &sub)
+		inner(c.Body)
 	case *syntax.IfClause:
 		for ; c != nil; c = c.Else {
 			s.statements(c.Cond, sc)
@@ -155,6 +183,7 @@ func (s *search) statement(st *syntax.Stmt, sc *scope) {
 		}
 		s.statements(c.Do, sc)
 	case *syntax.CaseClause:
+		s.within(c.Word, sc)
 		for _, item := range c.Items {
 			s.statements(item.Stmts, sc)
 		}
@@ -170,6 +199,9 @@ func (s *search) statement(st *syntax.Stmt, sc *scope) {
 
 // loop looks at a loop's body for each value that can be told, or once.
 func (s *search) loop(it *syntax.WordIter, body []*syntax.Stmt, sc *scope) {
+	for _, w := range it.Items {
+		s.within(w, sc)
+	}
 	values := s.fields(sc, it.Items...)
 	if len(values) == 0 || len(values) > 20 {
 		values = []field{{}}
@@ -185,11 +217,16 @@ func (s *search) loop(it *syntax.WordIter, body []*syntax.Stmt, sc *scope) {
 
 func (s *search) assign(list []*syntax.Assign, sc *scope) {
 	for _, a := range list {
-		if a.Name == nil || a.Value == nil || a.Append {
+		if a.Name == nil || a.Value == nil {
 			continue
 		}
-		if v, err := expand.Literal(s.config(sc), a.Value); err == nil {
-			sc.vars[a.Name.Value] = v
+		c := s.config(sc)
+		before := ""
+		if a.Append {
+			before = c.Env.Get(a.Name.Value).String()
+		}
+		if v, err := expand.Literal(c, a.Value); err == nil {
+			sc.vars[a.Name.Value] = before + v
 		}
 	}
 }
@@ -197,16 +234,18 @@ func (s *search) assign(list []*syntax.Assign, sc *scope) {
 // within looks at the substitutions in a node.
 func (s *search) within(n syntax.Node, sc *scope) {
 	syntax.Walk(n, func(n syntax.Node) bool {
-		sub := sc.clone()
+		var list []*syntax.Stmt
 		switch n := n.(type) {
 		case *syntax.CmdSubst:
-			s.statements(n.Stmts, &sub)
-			return false
+			list = n.Stmts
 		case *syntax.ProcSubst:
-			s.statements(n.Stmts, &sub)
-			return false
+			list = n.Stmts
+		default:
+			return true
 		}
-		return true
+		sub := s.apart(*sc)
+		s.statements(list, &sub)
+		return false
 	})
 }
 
@@ -219,10 +258,14 @@ type field struct {
 
 func (s *search) config(sc *scope) *expand.Config {
 	return &expand.Config{ProcSubst: func(*syntax.ProcSubst) (string, error) { return unknown, nil }, Env: expand.FuncEnviron(func(name string) string {
-		if v, ok := sc.vars[name]; ok {
-			return v
+		v, ok := sc.vars[name]
+		if !ok {
+			v = s.Getenv(name)
 		}
-		return s.Getenv(name)
+		if !s.spend(len(v) / 8) {
+			return ""
+		}
+		return v
 	})}
 }
 
@@ -265,6 +308,10 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 		return
 	}
 	words := s.fields(&local, c.Args...)
+	if len(c.Assigns) > 0 {
+		local = s.apart(local)
+		s.assign(c.Assigns, &local)
+	}
 	prefixed := len(c.Assigns) > 0 && slices.ContainsFunc(c.Assigns, func(a *syntax.Assign) bool { return a.Name != nil && a.Name.Value == "LOKT_AGENT_ID" })
 	behind := false // of a word such as exec, which is no program
 	for len(words) > 0 {
@@ -276,7 +323,7 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 			words, behind = skip(words[1:], "a"), true
 			continue
 		case "eval", "trap":
-			s.string(words[0], words[1:], &local)
+			s.string(words[0], skip(words[1:], ""), &local)
 			return
 		case "cd", "pushd":
 			sc.dir = changed(local.dir, skip(words[1:], ""))
@@ -335,7 +382,6 @@ func (s *search) insert(at int, text string, n needed) {
 func (s *search) note(command string, rules ...policy.Command) {
 	s.res.Needs = append(s.res.Needs, command)
 	s.res.rules = append(s.res.rules, rules...)
-	s.res.Locks = together(s.res.rules).Locks
 }
 
 // together returns one rule for commands that run under one guard. If there are several, nobody else shares the locks.
@@ -414,7 +460,7 @@ func (s *search) string(first field, words []field, sc *scope) {
 	if len(words) == 0 || s.depth == 0 {
 		return
 	}
-	inner, err := s.find(text, *sc, s.depth-1)
+	inner, err := s.find(text, *sc, s.depth-1, s.work)
 	if err != nil {
 		s.fail(err)
 		return
@@ -430,10 +476,10 @@ func (s *search) string(first field, words []field, sc *scope) {
 	s.note(text, inner.rules...)
 }
 
-// fail takes note of a policy that cannot be read. A string that is no shell is none of lokt's business.
+// fail takes note of a policy that cannot be read, or of too much work. A string that is no shell is none of lokt's business.
 func (s *search) fail(err error) {
 	var bad *policy.Error
-	if asPolicy(err, &bad) && s.err == nil {
+	if (errors.As(err, &bad) || errors.Is(err, errTooMuch)) && s.err == nil {
 		s.err = err
 	}
 }

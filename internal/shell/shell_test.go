@@ -44,6 +44,7 @@ func TestGuardsStandWhereTheyAreNeeded(t *testing.T) {
 		"bash -c 'cd x && make build'":              "bash -c 'cd x && " + g + "make build'",
 		`bash -c "cd $X && make build"`:             g + `bash -c "cd $X && make build"`,
 		"exec make build":                           "exec " + g + "make build",
+		"strace -c make build":                      g + "strace -c make build",
 		"lokt guard build -- make build":            "lokt guard build -- make build",
 		"lokt guard a build --ttl 5m -- make build": "lokt guard a build --ttl 5m -- make build",
 		"lokt guard a -- make build":                "lokt guard a -- " + g + "make build",

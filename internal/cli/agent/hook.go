@@ -189,11 +189,16 @@ func (k *hooking) command(line string) (any, error) {
 		list(r.Needs), list(r.Locks), r.Line)), nil
 }
 
-// list returns words as people list them.
+// list returns words as people list them: each once, and not too many.
 func list(words []string) string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = "`" + w + "`"
+	var quoted []string
+	for _, w := range words {
+		if q := "`" + w + "`"; !slices.Contains(quoted, q) {
+			quoted = append(quoted, q)
+		}
+		if len(quoted) == 10 {
+			break
+		}
 	}
 	return strings.Join(quoted, ", ")
 }
