@@ -161,6 +161,12 @@ git init -q --bare ../far.git; git remote add origin ../far.git; git push -q ori
 	refused("a push by address", "git push -q ../far.git main:third")
 	p.must(t, "sh", "-ec", "git push -q origin HEAD~1:refs/heads/fine; git push -q origin :fine; LOKT_OWNER=ana git push -q origin main")
 
+	// What the holder has changed comes in by a merge; what is changed beyond that does not.
+	p.must(t, "sh", "-ec", `git checkout -q -b hers; echo 7 >src/auth/a.go; echo 7 >free.go; LOKT_OWNER=ana git commit -qam hers; LOKT_OWNER=ana git push -q origin hers; git checkout -q main
+echo 8 >free.go; git commit -qam mine; ! git merge hers; echo 9 >free.go; git add free.go`)
+	refused("a merge that changes more", "echo 8 >src/auth/a.go; git add src; git commit -qm merge")
+	p.must(t, "sh", "-ec", "git checkout -q hers -- src; git commit -qm merge; test $(cat src/auth/a.go) = 7")
+
 	// Hooks that were there before.
 	p.must(t, "sh", "-c", "lokt init --remove")
 	hooks := filepath.Join(p.dir, ".git", "hooks")
@@ -196,5 +202,61 @@ git init -q --bare ../far.git; git remote add origin ../far.git; git push -q ori
 	p.must(t, "sh", "-ec", "chmod -x tools/hooks/pre-commit; ! lokt init --check; lokt init; test -x tools/hooks/pre-commit; lokt init --remove; test ! -e tools/hooks")
 	if out := p.must(t, "sh", "-ec", "git config core.hooksPath \"$HOME/hooks\"; lokt init; test ! -e \"$HOME/hooks\""); !strings.Contains(out, "core.hooksPath is") {
 		t.Errorf("hooks of all repositories: %s", out)
+	}
+}
+
+// Hooks of git that are links stay the files to which they lead, for which others call them too; those of husky are not in the
+// directory that it makes anew.
+//
+// Promise S-195.
+func TestHooksThatAreLinksOrOfHuskyGoOn(t *testing.T) {
+	p := newPlace(t)
+	p.env = append(p.env, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org", "GIT_CONFIG_NOSYSTEM=1")
+	p.must(t, "sh", "-c", "lokt init --remove; git init -q --bare ../far.git")
+	for name, c := range map[string]struct{ make, want string }{
+		"links": {`mkdir scripts; printf '#!/bin/sh\necho "$(basename "$0")" >>"$LOG"\n' >scripts/all; chmod +x scripts/all
+for h in pre-commit pre-push commit-msg; do ln -s ../../scripts/all .git/hooks/$h; done`, "pre-commit\ncommit-msg\npre-push\n"},
+		"husky": {`mkdir -p .husky/_; echo 'sh -e "${0%/*}/../${0##*/}" "$@"' >.husky/_/h; git config core.hooksPath .husky/_
+for h in pre-commit pre-push; do printf '#!/bin/sh\n. "${0%%/*}/h"' >.husky/_/$h; chmod +x .husky/_/$h; echo "echo husky $h >>\"\$LOG\"" >.husky/$h; done`,
+			"husky pre-commit\nhusky pre-push\n"},
+	} {
+		const list = `find .git/hooks .husky scripts -printf '%p %M %l\n' 2>/dev/null | grep -v sample; cat .git/hooks/pre-* .husky/* .husky/_/* scripts/* 2>/dev/null || :`
+		p.must(t, "sh", "-ec", c.make)
+		before := p.must(t, "sh", "-c", list)
+		p.must(t, "sh", "-ec", "lokt init; lokt init --check; LOKT_OWNER=ana lokt reserve secret")
+		if out, err := p.run(t, "", "sh", "-ec", "echo "+name+" >secret; git add secret; git commit -qm x"); err == nil || !strings.Contains(out, "is reserved by ana@") {
+			t.Errorf("%s: a commit: %v: %s", name, err, out)
+		}
+		p.must(t, "sh", "-ec", "LOKT_OWNER=ana lokt reserve --release; rm -f $LOG; git commit -qm x; git push -q ../far.git HEAD:"+name+"; git reset -q; rm secret")
+		if text, _ := os.ReadFile(p.log); string(text) != c.want {
+			t.Errorf("%s: the hooks of before have left %q", name, text)
+		}
+		p.must(t, "sh", "-ec", "lokt init --remove; rm -f $LOG; git commit -qm y --allow-empty; git config --unset core.hooksPath || :")
+		if after := p.must(t, "sh", "-c", list); after != before {
+			t.Errorf("%s: before:\n%s\nafter:\n%s", name, before, after)
+		}
+		p.must(t, "sh", "-ec", "rm -rf .husky scripts .git/hooks/pre-* .git/hooks/commit-msg")
+	}
+}
+
+// Who runs init at once, in one checkout and in several, loses nothing of what the others have to put back.
+//
+// Promise S-195.
+func TestInitsAtOnceAreAllPutBack(t *testing.T) {
+	p := newPlace(t)
+	p.must(t, "sh", "-c", "lokt init --remove")
+	const list = `find . .git/hooks -path './.git' -prune -o -type f -print | sort`
+	before := p.must(t, "sh", "-c", list)
+	for range 3 {
+		p.must(t, "sh", "-ec", "for i in 1 2 3 4 5 6; do lokt init --agent claude --agent cursor & done; for i in 1 2 3 4 5 6; do wait %$i; done; lokt init --check; lokt init --remove")
+		if after := p.must(t, "sh", "-c", list); after != before {
+			t.Fatalf("before:\n%s\nafter:\n%s", before, after)
+		}
+	}
+	p.must(t, "sh", "-ec", `git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m x; git worktree add -q ../tree; lokt init
+(cd ../tree; lokt init; lokt init --remove; test -e "$(git rev-parse --git-common-dir)/lokt/shims/make"); lokt init --check
+cd ..; mv repo moved; cd moved; lokt init --remove; test ! -e .git/lokt/shims; cd ..; mv moved repo`)
+	if after := p.must(t, "sh", "-c", list); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 }

@@ -73,7 +73,13 @@ func (a cmd) judgeGit(dir, event string, args []string) (string, error) {
 // touched returns the paths that a commit or a push is about.
 func (a cmd) touched(ctx context.Context, event string, args []string) ([]string, error) {
 	if event == "pre-commit" {
-		return a.git(ctx, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+		diff := []string{"diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff"}
+		paths, err := a.git(ctx, diff...)
+		if _, none := a.git(ctx, "rev-parse", "-q", "--verify", "MERGE_HEAD"); err != nil || none != nil {
+			return paths, err
+		}
+		theirs, err := a.git(ctx, append(diff, "MERGE_HEAD")...)
+		return slices.DeleteFunc(paths, func(p string) bool { return !slices.Contains(theirs, p) }), err // what came as it was is nobody's change
 	}
 	refs, err := io.ReadAll(io.LimitReader(a.In, requestMost))
 	if err != nil {
@@ -83,7 +89,7 @@ func (a cmd) touched(ctx context.Context, event string, args []string) ([]string
 	if len(args) > 0 && !strings.ContainsAny(args[0], "*?[/:") { // a name, and no address
 		known[1] += "=" + args[0]
 	}
-	log := []string{"log", "--format=", "--name-only", "-z", "--no-renames", "-c"}
+	log := []string{"log", "--format=", "--name-only", "-z", "--no-renames", "--no-show-signature", "-c"}
 	some := false
 	for line := range strings.Lines(string(refs)) {
 		fields := strings.Fields(line)
@@ -119,8 +125,9 @@ func (a cmd) git(ctx context.Context, args ...string) ([]string, error) {
 	return slices.Compact(slices.DeleteFunc(paths, func(p string) bool { return p == "" })), nil
 }
 
-// gitHooks returns the directory of git's hooks; empty if there is none that belongs to this repository alone.
-func (s *setup) gitHooks() string {
+// gitHooks returns the directory of git's hooks; empty if there is none that belongs to this repository alone. If husky makes
+// those of git anew, it is the one above, with the scripts that it runs.
+func (s *setup) gitHooks() (dir string, husky bool) {
 	ask := func(args ...string) string {
 		c := exec.CommandContext(context.Background(), git, append([]string{"-C", s.top, "rev-parse"}, args...)...)
 		out, err := c.Output()
@@ -131,15 +138,18 @@ func (s *setup) gitHooks() string {
 	}
 	dir, common := ask("--git-path", "hooks"), ask("--git-common-dir")
 	if dir == "" || common == "" {
-		return ""
+		return "", false
+	}
+	if husky = filepath.Base(dir) == "_" && exists(filepath.Join(dir, "h")); husky {
+		dir = filepath.Dir(dir)
 	}
 	for _, own := range []string{s.top, common} {
 		if rel, err := filepath.Rel(own, dir); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-			return dir
+			return dir, husky
 		}
 	}
 	s.Tell("warning: core.hooksPath is %s, which is not of this repository alone: call there what docs/agents.md says", dir)
-	return ""
+	return "", false
 }
 
 // What stands in a hook of git. What was there goes on behind it, with the same name, arguments and input.
@@ -170,10 +180,10 @@ var (
 	isShell   = regexp.MustCompile(`^#![ \t]*(/\S+/env[ \t]+)?(/\S+/)?(sh|bash|dash|ash|ksh|zsh)\b[^\n]*\n`)
 )
 
-// gitItems returns what there is to be in the hooks of git. A script of a shell gets some lines more. Another program is moved
-// aside, under its own name, and called; one that is not executable is none to git either.
+// gitItems returns what there is to be in the hooks of git. A script of a shell gets some lines more. Another program, or what
+// a link leads to, is called under its own name beside it; one that is not executable is none to git either.
 func (s *setup) gitItems() (items []item) {
-	dir := s.gitHooks()
+	dir, husky := s.gitHooks()
 	if dir == "" {
 		return nil
 	}
@@ -183,19 +193,26 @@ func (s *setup) gitItems() (items []item) {
 		path, aside := filepath.Join(dir, name), filepath.Join(dir, "lokt", name)
 		now, _ := os.ReadFile(path) // what cannot be read is told when it is written
 		first := isShell.Find(now)
+		to, _ := os.Readlink(path) // if it is a link
 		var want []byte
 		switch {
 		case hookBlock.Match(now):
 			want = hookBlock.ReplaceAllLiteral(now, block)
-		case len(now) == 0 || !executable(path):
+		case len(now) == 0 || !executable(path) && !husky:
 			want = slices.Concat([]byte("#!/bin/sh\n"), block)
-		case first != nil:
+		case (first != nil || husky) && to == "":
 			want = slices.Concat(first, block, now[len(first):])
 		default:
-			items = append(items, item{path: s.relative(aside), want: func([]byte) ([]byte, error) { return now, nil }, exec: true})
+			if to != "" {
+				now = []byte(to)
+				if !filepath.IsAbs(to) {
+					now = []byte(filepath.Join("..", to))
+				}
+			}
+			items = append(items, item{path: s.relative(aside), want: func([]byte) ([]byte, error) { return now, nil }, exec: true, itself: true, link: to != ""})
 			want = slices.Concat([]byte("#!/bin/sh\n"), block, []byte(`exec "$(dirname "$0")/lokt/`+name+`" "$@"`+"\n"))
 		}
-		items = append(items, item{path: s.relative(path), want: func([]byte) ([]byte, error) { return want, nil }, exec: true})
+		items = append(items, item{path: s.relative(path), want: func([]byte) ([]byte, error) { return want, nil }, exec: true, itself: true})
 	}
 	return items
 }

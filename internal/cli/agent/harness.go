@@ -67,6 +67,9 @@ func (h harness) events() []string {
 	return slices.DeleteFunc(slices.Compact([]string{h.before, h.edit, h.start, h.end}), func(e string) bool { return e == "" })
 }
 
+// call returns the command that the agent's program runs at an event.
+func (h harness) call(event string) string { return "lokt hook " + h.name + " " + event }
+
 // request is what an agent's program says in JSON.
 type request struct {
 	SessionID      string         `json:"session_id"`

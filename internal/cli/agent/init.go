@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -13,11 +12,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gofrs/flock"
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/shell"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
@@ -58,14 +59,17 @@ type setup struct {
 	root   string // of the locks
 	record record
 	names  []string // of what was done, or is missing
+	failed []string // what could not be done
 }
 
 // item is a file, and what is to become of it.
 type item struct {
-	path  string // from the top, with slashes
-	want  func(now []byte) ([]byte, error)
-	write func() error // if somebody else writes it; then only whether want changes something counts
-	exec  bool         // it is a program
+	path   string // from the top, with slashes
+	want   func(now []byte) ([]byte, error)
+	write  func() error // if somebody else writes it; then only whether want changes something counts
+	exec   bool         // it is a program
+	itself bool         // it is meant even if it is a link, and not the file to which that leads
+	link   bool         // it is to be a link to what is wanted
 }
 
 func (a cmd) runInit(o initOptions) error {
@@ -77,6 +81,16 @@ func (a cmd) runInit(o initOptions) error {
 	if s.root = a.lockRoot(s.top); s.root == "" {
 		return errors.New("there is no directory for locks here")
 	}
+	if _, err := os.Stat(s.root); !o.check && (!o.remove || err == nil) {
+		if err := os.MkdirAll(s.root, 0o700); err != nil {
+			return err
+		}
+		turn := flock.New(filepath.Join(s.root, "init.lock"))
+		if err := turn.Lock(); err != nil {
+			return err
+		}
+		defer func() { _ = turn.Close() }()
+	}
 	if s.record, err = readRecord(s.recordPath()); err != nil {
 		return err
 	}
@@ -85,10 +99,11 @@ func (a cmd) runInit(o initOptions) error {
 	}
 	for _, it := range s.items() {
 		if err := s.bring(it); err != nil {
-			return fmt.Errorf("%s: %w", it.path, err)
+			s.failed = append(s.failed, it.path)
+			s.Tell("%s: %v", it.path, err)
 		}
 	}
-	if err := s.link(); err != nil {
+	if err := s.link(); err != nil && !slices.Contains(s.failed, policy.File) {
 		return err
 	}
 	return s.tell()
@@ -122,7 +137,7 @@ func (s *setup) items() []item {
 			sections["CLAUDE.md"] = "claude-md"
 		}
 	}
-	if real, err := filepath.EvalSymlinks(filepath.Join(s.top, "CLAUDE.md")); err == nil && real == filepath.Join(s.top, "AGENTS.md") {
+	if resolve(filepath.Join(s.top, "CLAUDE.md")) == resolve(filepath.Join(s.top, "AGENTS.md")) {
 		delete(sections, "CLAUDE.md") // one file has one section
 	}
 	for _, file := range []string{"AGENTS.md", "CLAUDE.md"} {
@@ -148,13 +163,37 @@ func (s *setup) items() []item {
 	return append(items, s.gitItems()...)
 }
 
+// at returns where an item is.
+func (s *setup) at(path string, itself bool) (string, error) {
+	path = filepath.Join(s.top, filepath.FromSlash(path))
+	fi, err := os.Lstat(path)
+	if itself || err != nil || fi.Mode()&fs.ModeSymlink == 0 {
+		return path, nil
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// look returns what a file is: its text, or where it leads if it is a link.
+func look(path string) (fs.FileMode, []byte, error) {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return 0, nil, err
+	}
+	if fi.Mode()&fs.ModeSymlink != 0 {
+		to, err := os.Readlink(path)
+		return fs.ModeSymlink, []byte(to), err
+	}
+	text, err := os.ReadFile(path)
+	return fi.Mode().Perm(), text, err
+}
+
 // bring makes a file what it is to be, or says that it is not.
 func (s *setup) bring(it item) error {
-	path := filepath.Join(s.top, filepath.FromSlash(it.path))
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	path, err := s.at(it.path, it.itself)
+	if err != nil {
+		return err
 	}
-	now, err := os.ReadFile(path)
+	mode, now, err := look(path)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
 		return err
@@ -163,17 +202,15 @@ func (s *setup) bring(it item) error {
 	if err != nil || bytes.Equal(want, now) && (!it.exec || executable(path)) {
 		return err
 	}
-	s.names = append(s.names, it.path)
 	if s.check {
+		s.names = append(s.names, it.path)
 		return nil
 	}
 	made := !exists(filepath.Dir(path))
-	var mode fs.FileMode
-	if fi, err := os.Stat(path); err == nil {
-		mode = fi.Mode().Perm()
-	}
 	note := func(after []byte) error {
-		return s.record.note(s.recordPath(), change{Path: it.path, Missing: missing, MadeDir: made, Mode: mode, Before: now, After: after})
+		return s.record.note(s.recordPath(), s.place(), change{
+			Path: it.path, Missing: missing, MadeDir: made, Itself: it.itself, Mode: mode, Before: now, After: after,
+		})
 	}
 	if it.write != nil {
 		if err := errors.Join(note(now), it.write()); err != nil {
@@ -182,15 +219,37 @@ func (s *setup) bring(it item) error {
 		if want, err = os.ReadFile(path); err != nil {
 			return err
 		}
-		return note(want)
 	}
-	if err := note(want); err != nil { // before it is changed
-		return err
+	err = note(want) // before it is changed
+	switch {
+	case err != nil || it.write != nil:
+	case it.link:
+		err = put(path, fs.ModeSymlink, want)
+	case it.exec:
+		err = put(path, mode.Perm()|0o755, want)
+	default:
+		err = write(path, want)
 	}
-	if err := write(path, want); err != nil || !it.exec {
-		return err
+	if err == nil {
+		s.names = append(s.names, it.path)
 	}
-	return os.Chmod(path, mode|0o755)
+	return err
+}
+
+// put makes a file what look said that it was.
+func put(path string, mode fs.FileMode, text []byte) error {
+	if mode&fs.ModeSymlink != 0 {
+		err := os.Remove(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = os.MkdirAll(filepath.Dir(path), 0o755)
+		}
+		return errors.Join(err, os.Symlink(string(text), path))
+	}
+	err := write(path, text)
+	if err == nil && mode != 0 {
+		err = os.Chmod(path, mode)
+	}
+	return err
 }
 
 // write replaces a file, or makes it.
@@ -224,7 +283,7 @@ func (s *setup) link() error {
 	}
 	have, _ := os.ReadDir(dir) // there may be none
 	for _, e := range have {
-		if !slices.Contains(want, e.Name()) {
+		if !slices.Contains(want, e.Name()) && !s.others() {
 			s.names = append(s.names, "shims/"+e.Name())
 			if !s.check {
 				err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
@@ -250,7 +309,10 @@ func (s *setup) link() error {
 func (s *setup) tell() error {
 	dir := filepath.Join(s.root, "shims")
 	code := app.ExitOK
-	if s.check && len(s.names) > 0 {
+	switch {
+	case len(s.failed) > 0:
+		code = app.ExitError
+	case s.check && len(s.names) > 0:
 		code = app.ExitNotFound
 	}
 	if s.JSON {
@@ -262,8 +324,9 @@ func (s *setup) tell() error {
 			Status string   `json:"status"`
 			Top    string   `json:"top"`
 			Files  []string `json:"files"` // changed, or with --check not as they are to be
+			Failed []string `json:"failed,omitzero"`
 			Shims  string   `json:"shims"`
-		}{status, s.top, s.names, dir}), app.Exit(code))
+		}{status, s.top, s.names, s.failed, dir}), app.Exit(code))
 	}
 	verb := "wrote"
 	if s.check {
@@ -273,14 +336,16 @@ func (s *setup) tell() error {
 		s.Say("%s %s", verb, name)
 	}
 	switch {
-	case s.check && len(s.names) == 0:
-		s.Say("nothing is missing")
-	case s.check:
+	case s.check && len(s.names) > 0:
 		s.Tell("to put it there: lokt init")
+	case len(s.failed) > 0:
+		s.Tell("all else is there")
+	case s.check:
+		s.Say("nothing is missing")
 	case len(s.names) == 0:
 		s.Say("everything is there already")
 	case exists(dir):
-		s.Say("start agents with the shims first on the path: export PATH=%s:\"$PATH\"", dir)
+		s.Say("start agents with the shims first on the path: export PATH=%s:\"$PATH\"", shell.Quote(dir))
 	}
 	return app.Exit(code)
 }
@@ -288,37 +353,24 @@ func (s *setup) tell() error {
 // undo puts back what init has changed.
 func (s *setup) undo() error {
 	for _, c := range slices.Backward(s.record.Changes) {
-		path := filepath.Join(s.top, filepath.FromSlash(c.Path))
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real
-		}
-		now, err := os.ReadFile(path)
+		back, err := s.putBack(c)
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
 		case err != nil:
-			return err
-		case !bytes.Equal(now, c.After):
-			s.Tell("warning: %s was changed since: take out by hand what lokt put there", c.Path)
-			continue
-		case c.Missing:
-			err = os.Remove(path)
-			if c.MadeDir {
-				_ = os.Remove(filepath.Dir(path)) // unless there is something else in it
-			}
-		default:
-			if err = write(path, c.Before); err == nil && c.Mode != 0 {
-				err = os.Chmod(path, c.Mode)
-			}
+			s.failed = append(s.failed, c.Path)
+			s.Tell("%s: %v", c.Path, err)
+		case back:
+			s.names = append(s.names, c.Path)
+			s.Say("put back %s", c.Path)
 		}
-		if err != nil {
-			return err
-		}
-		s.names = append(s.names, c.Path)
-		s.Say("put back %s", c.Path)
 	}
-	if err := os.RemoveAll(filepath.Join(s.root, "shims")); err != nil {
-		return err
+	if len(s.failed) > 0 {
+		s.Tell("run it again when these can be written: lokt init --remove")
+		return app.Exit(app.ExitError)
+	}
+	if !s.others() {
+		if err := os.RemoveAll(filepath.Join(s.root, "shims")); err != nil {
+			return err
+		}
 	}
 	if err := os.Remove(s.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -327,4 +379,31 @@ func (s *setup) undo() error {
 		s.Say("there was nothing to put back")
 	}
 	return nil
+}
+
+// putBack undoes a change, and reports whether there was something to undo.
+func (s *setup) putBack(c change) (bool, error) {
+	path, err := s.at(c.Path, c.Itself)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	mode, now, err := look(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && !c.Missing && mode == c.Mode && bytes.Equal(now, c.Before):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !bytes.Equal(now, c.After):
+		s.Tell("warning: %s was changed since: take out by hand what lokt put there", c.Path)
+		return false, nil
+	case !c.Missing:
+		return true, put(path, c.Mode, c.Before)
+	}
+	err = os.Remove(path)
+	if err == nil && c.MadeDir {
+		_ = os.Remove(filepath.Dir(path)) // unless there is something else in it
+	}
+	return true, err
 }

@@ -13,10 +13,13 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
 // record remembers what init has changed in one checkout.
 type record struct {
+	Top     string   `json:"top"` // of the checkout, from the directory of the record
 	Changes []change `json:"changes"`
 }
 
@@ -24,16 +27,34 @@ type change struct {
 	Path    string `json:"path"` // from the top of the checkout
 	Missing bool   `json:"missing,omitzero"`
 	MadeDir bool   `json:"made_dir,omitzero"`
+	Itself  bool   `json:"itself,omitzero"` // and not the file to which it leads if it is a link
 
 	Mode   fs.FileMode `json:"mode,omitzero"` // before
 	Before []byte      `json:"before"`        // in base64, as the next one
 	After  []byte      `json:"after"`
 }
 
+// place returns where the checkout is, seen from the locks: a repository may be moved with all its records.
+func (s *setup) place() string {
+	if rel, err := filepath.Rel(s.root, s.top); err == nil {
+		return rel
+	}
+	return s.top
+}
+
 // recordPath returns where the record of this checkout is: worktrees share the directory.
 func (s *setup) recordPath() string {
-	sum := sha256.Sum256([]byte(s.top))
+	sum := sha256.Sum256([]byte(s.place()))
 	return filepath.Join(s.root, "init-"+hex.EncodeToString(sum[:6])+".json")
+}
+
+// others reports whether other checkouts that share the directory are enrolled, and need its shims.
+func (s *setup) others() bool {
+	all, _ := filepath.Glob(filepath.Join(s.root, "init-*.json")) // the pattern is a good one
+	return slices.ContainsFunc(all, func(path string) bool {
+		r, err := readRecord(path)
+		return path != s.recordPath() && (err != nil || exists(app.Against(s.root, r.Top)))
+	})
 }
 
 func readRecord(path string) (r record, err error) {
@@ -55,13 +76,14 @@ func (r *record) has(path string) bool {
 }
 
 // note takes note of a change that is about to be made. Of a file that was changed before, what it was at first counts.
-func (r *record) note(path string, one change) error {
+func (r *record) note(path, place string, one change) error {
 	if i := slices.IndexFunc(r.Changes, func(c change) bool { return c.Path == one.Path }); i >= 0 && bytes.Equal(r.Changes[i].After, one.Before) {
 		r.Changes[i].After = one.After
 	} else {
 		r.Changes = slices.DeleteFunc(r.Changes, func(c change) bool { return c.Path == one.Path })
 		r.Changes = append(r.Changes, one)
 	}
+	r.Top = place
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -134,7 +156,10 @@ func (o object) text() (jsontext.Value, error) {
 func (h harness) install(now []byte) ([]byte, error) {
 	settings, err := readObject(now)
 	if err != nil {
-		return nil, err
+		if slices.ContainsFunc(h.events(), func(event string) bool { return !bytes.Contains(now, []byte(h.call(event))) }) {
+			return nil, err
+		}
+		return now, nil // somebody has added them by hand
 	}
 	hooks, err := readObject(settings.get("hooks"))
 	if err != nil {
@@ -142,7 +167,7 @@ func (h harness) install(now []byte) ([]byte, error) {
 	}
 	changed := false
 	for _, event := range h.events() {
-		command := "lokt hook " + h.name + " " + event
+		command := h.call(event)
 		var list []jsontext.Value
 		if v := hooks.get(event); v != nil {
 			if err := json.Unmarshal(v, &list); err != nil {
