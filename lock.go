@@ -21,6 +21,7 @@ const (
 	MaxMetadata   = 4096             // bytes in all keys and values of a claim's metadata together
 	MaxMessages   = 8                // of a hold, which remembers the last; each and its answer have MaxIDLen bytes at most
 	MaxPaths      = 16 << 10         // bytes in all patterns of a lock's holders, and in those of its waiters
+	MaxWeight     = 1 << 50          // the most that there is of what claims take
 	MinTTL        = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
 	Exclusive     = 1                // the limit of a claim that shares with nobody
 	Shared        = 1<<31 - 1        // the limit of a claim that shares with any number of others
@@ -124,15 +125,26 @@ type Claim struct {
 	// nobody or with all.
 	Paths []string `json:"paths,omitempty"`
 
+	// Weight, if set, is what the claim takes of something that there is a certain amount of.
+	Weight Weight `json:"weight,omitzero"`
+
 	// Within names the leases that cannot end before this claim is answered, because their holder is what claims: a
 	// command inside a guard, a function that holds another lock. Circles of such claims are found and broken.
 	Within []string `json:"within,omitempty"`
+}
+
+// Weight is what a claim takes of something that there is a certain amount of, such as bytes of memory. All holders of a lock
+// together take no more than the least that any of them says there is.
+type Weight struct {
+	Takes int64 `json:"takes"`
+	Of    int64 `json:"of"` // at least Takes, at most MaxWeight
 }
 
 // Holder is a granted claim.
 type Holder struct {
 	Claim
 	Token      uint64    `json:"token"`               // fencing token: higher than that of every earlier grant of the name
+	Slot       int       `json:"slot,omitzero"`       // of a strict hold that shares: the lowest number, from 1, that none of the others had
 	HeldSince  time.Time `json:"held_since"`          // time of the grant
 	AcquiredAt time.Time `json:"acquired_at"`         // time of the grant or of the last renewal
 	ExpiresAt  time.Time `json:"expires_at,omitzero"` // zero if it does not expire
@@ -228,6 +240,10 @@ func (c Claim) Validate() error {
 		return invalid("maximum hold %v is not at least %v", c.MaxHold, MinTTL)
 	case c.Preempt < 0:
 		return invalid("grace for preemption %v is negative", c.Preempt)
+	case c.Weight.Takes < 0 || c.Weight.Of > MaxWeight:
+		return invalid("weight %d of %d is not between 0 and %d", c.Weight.Takes, c.Weight.Of, MaxWeight)
+	case c.Weight.Takes > c.Weight.Of:
+		return invalid("weight %d would never fit: there is %d in all", c.Weight.Takes, c.Weight.Of)
 	case len(c.Paths) > 0 && c.limit() != Exclusive && c.limit() != Shared:
 		return invalid("a claim of paths shares with nobody or with all, and its limit is %d", c.Limit)
 	}

@@ -48,6 +48,7 @@ type Options struct {
 	Priority int           // place in the queue: higher first
 	Preempt  time.Duration // while waiting, ask holders of lower priority to leave within this time
 	MaxHold  time.Duration // the hold ends at this age, renewed or not; 0 is unlimited
+	Weight   Weight        // what the hold takes of what there is
 	Metadata map[string]string
 
 	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
@@ -255,7 +256,7 @@ func (k *Locker) acquireOnce(ctx context.Context, c Claim, o Options) (*Lease, e
 func (k *Locker) claim(ctx context.Context, name string, o Options) Claim {
 	return Claim{
 		Name: name, LeaseID: NewLeaseID(), Owner: k.owner, Process: o.Process, Attended: true,
-		Limit: o.Limit, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
+		Limit: o.Limit, Weight: o.Weight, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
 		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: k.describe(o.Metadata),
 		Within: append(slices.Clone(o.Within), around(ctx)...),
 	}

@@ -197,14 +197,14 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 }
 
 // admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
-// than the smallest limit among all of them. Holds of one owner count once, but strict ones count each. A lock has at
+// than the smallest limit among all of them, and they take no more than the least that there is. Holds of one owner count once, but strict ones count each. A lock has at
 // most MaxHolders holds, whatever the limits.
 func (l *Lock) admits(c *Claim) bool {
 	if len(l.Holders) >= MaxHolders && l.held(c.LeaseID) < 0 {
 		return false
 	}
 	apart, bytes := l.apart(c), c.pathBytes()
-	limit, own := c.limit(), 0
+	limit, own, weight := c.limit(), 0, c.Weight
 	if c.Strict {
 		own++
 	}
@@ -218,6 +218,9 @@ func (l *Lock) admits(c *Claim) bool {
 			continue
 		}
 		limit = min(limit, h.limit())
+		if h.Weight.Of > 0 {
+			weight.Takes, weight.Of = weight.Takes+h.Weight.Takes, min(cmp.Or(weight.Of, h.Weight.Of), h.Weight.Of)
+		}
 		n := 0
 		if h.Strict {
 			n = 1
@@ -232,7 +235,17 @@ func (l *Lock) admits(c *Claim) bool {
 	for _, n := range strict {
 		units += max(n, 1)
 	}
-	return units <= limit && bytes <= MaxPaths
+	return units <= limit && weight.Takes <= weight.Of && bytes <= MaxPaths
+}
+
+// freeSlot returns the lowest number that no hold has. Those that have one are strict, so there are never more of them than
+// the smallest limit.
+func (l *Lock) freeSlot() int {
+	taken := make([]bool, len(l.Holders)+2)
+	for i := range l.Holders {
+		taken[min(l.Holders[i].Slot, len(l.Holders)+1)] = true
+	}
+	return 1 + slices.Index(taken[1:], false)
 }
 
 // apart reports whether holds that have no path in common with the claim do not count for it: unless one has a limit between
@@ -248,6 +261,9 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 	c.Wait, c.Preempt, c.Refresh, c.Within = 0, 0, false, nil
 	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
 	h.extend(now)
+	if c.Strict && c.limit() > Exclusive {
+		h.Slot = l.freeSlot()
+	}
 	l.Holders = append(l.Holders, h)
 	if was, ok := d.displaces(&c); ok && was.Holder.LeaseID != h.LeaseID {
 		d.note(now, EventTakeover, h,
@@ -453,7 +469,7 @@ func (l *Lock) inTheWay(c *Claim) []Holder {
 	for _, h := range l.Holders {
 		switch {
 		case apart && !c.overlaps(&h.Claim):
-		case !c.Owner.Same(h.Owner) || c.Strict && h.Strict:
+		case !c.Owner.Same(h.Owner) || c.Strict && h.Strict || c.Weight.Takes > 0 && h.Weight.Takes > 0:
 			others = append(others, h)
 		case h.Strict:
 			own = append(own, h)

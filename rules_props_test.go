@@ -77,7 +77,9 @@ func between(h Holder) bool { return h.Limit > Exclusive && h.Limit < Shared }
 
 func (st step) claim(leaseID string) Claim {
 	c := st.plain(leaseID)
-	if c.Limit != 2 {
+	if c.Limit == 2 {
+		c.Weight = pick(st.shape>>4, Weight{}, Weight{2, 5}, Weight{3, 5}, Weight{}, Weight{2, 3}, Weight{1, 5}, Weight{0, 1})
+	} else {
 		c.Paths = pick(st.shape>>4, nil, []string{"a/**"}, nil, []string{"a/x"}, []string{"b/**", "a/x"}, nil, []string{"**/x"}, []string{"b/**"},
 			nil, []string{"{a,b}/y"}, []string{"b/**"}, nil, []string{"a/x", "{a,b}/y"}, nil, []string{"a/**"}, nil)
 	}
@@ -211,8 +213,8 @@ func ending(t Target) *request {
 }
 
 func describe(c Claim) string {
-	return fmt.Sprintf("%s of %s/%s paths=%v limit=%d strict=%v refresh=%v ttl=%v max=%v priority=%d preempt=%v wait=%v",
-		c.LeaseID, c.Owner.ID, c.Owner.Session, c.Paths, c.Limit, c.Strict, c.Refresh, c.TTL, c.MaxHold, c.Priority, c.Preempt, c.Wait)
+	return fmt.Sprintf("%s of %s/%s paths=%v limit=%d weight=%v strict=%v refresh=%v ttl=%v max=%v priority=%d preempt=%v wait=%v",
+		c.LeaseID, c.Owner.ID, c.Owner.Session, c.Paths, c.Limit, c.Weight, c.Strict, c.Refresh, c.TTL, c.MaxHold, c.Priority, c.Preempt, c.Wait)
 }
 
 func (w *world) tell(format string, args ...any) {
@@ -383,6 +385,25 @@ func (j *judge) limits() error {
 			}
 		}
 	}
+	numbers, weight := map[int]bool{}, Weight{Of: MaxWeight}
+	for _, h := range all {
+		if h.Weight.Of > 0 {
+			weight.Takes, weight.Of = weight.Takes+h.Weight.Takes, min(weight.Of, h.Weight.Of)
+		}
+		switch has := h.Slot > 0; {
+		case has != (h.Strict && h.Limit > Exclusive):
+			return fmt.Errorf("%s has the number %d", h.LeaseID, h.Slot)
+		case has && (numbers[h.Slot] || h.Slot > h.Limit):
+			return fmt.Errorf("%s has the number %d, which another has or which there is not", h.LeaseID, h.Slot)
+		}
+		numbers[h.Slot] = true
+		if was, before := j.was.Lock.Holder(h.LeaseID); before && was.Token == h.Token && was.Slot != h.Slot {
+			return fmt.Errorf("%s had the number %d, and has %d", h.LeaseID, was.Slot, h.Slot)
+		}
+	}
+	if weight.Takes > weight.Of {
+		return fmt.Errorf("they take %d of %d", weight.Takes, weight.Of)
+	}
 	if n := units(all); n > limit && (!parted || slices.ContainsFunc(all, between)) {
 		return fmt.Errorf("%d hold a lock for %d", n, limit)
 	}
@@ -395,7 +416,7 @@ func fits(holders []Holder, c Claim) bool {
 		holders = among(holders, c)
 	}
 	strict := map[string]int{} // of each other owner
-	mine, limit := 0, c.Limit
+	mine, limit, weight := 0, c.Limit, c.Weight
 	if limit == 0 {
 		limit = 1
 	}
@@ -405,6 +426,12 @@ func fits(holders []Holder, c Claim) bool {
 	for _, h := range holders {
 		if h.Limit < limit {
 			limit = max(h.Limit, 1)
+		}
+		if h.Weight.Of > 0 {
+			weight.Takes += h.Weight.Takes
+			if weight.Of == 0 || h.Weight.Of < weight.Of {
+				weight.Of = h.Weight.Of
+			}
 		}
 		one := 0
 		if h.Strict {
@@ -423,7 +450,7 @@ func fits(holders []Holder, c Claim) bool {
 	for _, n := range strict {
 		total += max(n, 1)
 	}
-	return total <= limit
+	return total <= limit && weight.Takes <= weight.Of
 }
 
 // inside says whether the claim's owner is among the holders.

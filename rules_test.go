@@ -1238,3 +1238,44 @@ func TestWouldGrantAnswersAsAcquireWould(t *testing.T) {
 	}
 	l.expect("a", "")
 }
+
+func weighs(takes, of int64) func(*Claim) { return func(c *Claim) { c.Weight = Weight{takes, of} } }
+
+func TestASlotIsTheLowestNumberThatNobodyHas(t *testing.T) {
+	l := newLab(t)
+	slot := func(who string, edits ...func(*Claim)) int {
+		t.Helper()
+		return l.grant(as(who, append([]func(*Claim){guard, limit(4)}, edits...)...)).Slot
+	}
+	if a, b, c := slot("a"), slot("b"), slot("c"); a != 1 || b != 2 || c != 3 {
+		t.Errorf("numbers %d %d %d", a, b, c)
+	}
+	if h := l.grant(as("lease", limit(4))); h.Slot != 0 {
+		t.Errorf("a lease has the number %d", h.Slot)
+	}
+	l.apply(release(l.s, Target{Name: "x", LeaseID: "b"}))
+	if d := slot("d"); d != 2 {
+		t.Errorf("after the second left the next has the number %d", d)
+	}
+	if h, _ := l.s.Lock.Holder("c"); h.Slot != 3 {
+		t.Errorf("the third has the number %d now", h.Slot)
+	}
+}
+
+func TestWeightsAddUpToWhatThereIs(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", guard, limit(Shared), weighs(4, 10)))
+	l.grant(as("b", guard, limit(Shared), weighs(5, 10)))
+	_ = l.deny(as("c", guard, limit(Shared), weighs(2, 10)))
+	_ = l.deny(as("c", guard, limit(Shared), weighs(1, 9))) // the least of what any says there is
+	l.grant(as("c", guard, limit(Shared), weighs(1, 10)))
+	l.grant(as("d", guard, limit(Shared)))
+	if err := as("e", weighs(11, 10)).Validate(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "never fit") {
+		t.Errorf("a weight that never fits: %v", err)
+	}
+	own := l.acquire(as("a", lease("a2"), weighs(1, 10), limit(Shared)))
+	var blocked *BlockedError
+	if !errors.As(own.err, &blocked) || len(blocked.Holders) == 0 {
+		t.Errorf("who is in one's own way: %v", own.err)
+	}
+}

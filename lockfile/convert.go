@@ -1,6 +1,7 @@
 package lockfile
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -11,9 +12,8 @@ import (
 // FromHolder returns the record of a holder whose times are on now's wall clock.
 func FromHolder(h lokt.Holder, now Now) *Record {
 	r := fromClaim(h.Claim)
-	r.AcquiredTS, r.ExpiresAt = h.AcquiredAt.UTC(), h.ExpiresAt.UTC()
-	r.HeldSince, r.Renewals, r.Token = h.HeldSince.UTC(), h.Renewals, h.Token
-	r.Pending, r.Messages = h.Pending.UTC(), slices.Clone(h.Messages)
+	r.AcquiredTS, r.ExpiresAt, r.HeldSince, r.Pending = h.AcquiredAt.UTC(), h.ExpiresAt.UTC(), h.HeldSince.UTC(), h.Pending.UTC()
+	r.Renewals, r.Token, r.Slot, r.Messages = h.Renewals, h.Token, h.Slot, slices.Clone(h.Messages)
 	if y := h.Yield; y != nil {
 		r.Yield = &Yield{
 			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
@@ -31,7 +31,7 @@ func fromClaim(c lokt.Claim) *Record {
 	}
 	r := &Record{
 		Name: c.Name, LockID: c.LeaseID, Owner: c.Owner.ID, Host: c.Owner.Host, AgentID: c.Owner.Session,
-		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, MaxHold: c.MaxHold,
+		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, Weight: c.Weight, MaxHold: c.MaxHold,
 		Attended: c.Attended, Metadata: maps.Clone(c.Metadata), Paths: slices.Clone(c.Paths), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
 		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
 		ChildPID: p.Child, ChildStart: p.ChildStart,
@@ -55,12 +55,9 @@ func fromClaim(c lokt.Claim) *Record {
 func (r *Record) Holder(now Now) lokt.Holder {
 	shift := r.Shift(now)
 	h := lokt.Holder{
-		Claim: r.claim(), Token: r.Token, Renewals: r.Renewals,
+		Claim: r.claim(), Token: r.Token, Slot: r.Slot, Renewals: r.Renewals,
 		AcquiredAt: move(r.AcquiredTS, shift), ExpiresAt: move(r.Expiry(), shift),
-		HeldSince: move(r.HeldSince, shift), Pending: move(r.Pending, shift), Messages: slices.Clone(r.Messages),
-	}
-	if h.HeldSince.IsZero() {
-		h.HeldSince = h.AcquiredAt
+		HeldSince: move(cmp.Or(r.HeldSince, r.AcquiredTS), shift), Pending: move(r.Pending, shift), Messages: slices.Clone(r.Messages),
 	}
 	if y := r.Yield; y != nil {
 		to := lokt.Owner{ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host, Process: lokt.Process(y.Asker)}
@@ -75,7 +72,7 @@ func (r *Record) claim() lokt.Claim {
 		Child: r.ChildPID, ChildStart: r.ChildStart,
 	}
 	c := lokt.Claim{
-		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority,
+		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority, Weight: r.Weight,
 		Attended: r.Attended, Strict: r.Kind == KindGuard, Metadata: maps.Clone(r.Metadata), Paths: slices.Clone(r.Paths), Within: slices.Clone(r.Within),
 		Wait: r.Wait, Preempt: r.Preempt, Refresh: r.Refresh,
 		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
@@ -92,8 +89,7 @@ func (r *Record) claim() lokt.Claim {
 // FromFreeze returns the record of a freeze whose times are on now's wall clock.
 func FromFreeze(name string, f lokt.Freeze, now Now) *Record {
 	r := fromClaim(lokt.Claim{Name: name, LeaseID: f.ID, Owner: f.Owner, TTL: f.TTL})
-	r.Kind, r.Reason = KindFreeze, f.Reason
-	r.AcquiredTS, r.ExpiresAt = f.At.UTC(), f.ExpiresAt.UTC()
+	r.Kind, r.Reason, r.AcquiredTS, r.ExpiresAt = KindFreeze, f.Reason, f.At.UTC(), f.ExpiresAt.UTC()
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
 }

@@ -92,6 +92,8 @@ type Record struct {
 	Refresh    bool              `json:"refresh,omitzero"`
 	Reason     string            `json:"reason,omitzero"` // of a freeze
 	Metadata   map[string]string `json:"metadata,omitempty"`
+	Slot       int               `json:"slot,omitzero"`
+	Weight     lokt.Weight       `json:"weight,omitzero"`
 	Paths      []string          `json:"paths,omitempty"` // patterns of the paths that it is about; none: about everything
 	Messages   []lokt.Message    `json:"messages,omitempty"`
 	Passed     uint64            `json:"passed,omitzero"` // of a waiter: token of the hold that goes on to it
@@ -202,7 +204,7 @@ func (r *Record) sound() error {
 	switch {
 	case r == nil || r.Owner == "":
 		return fmt.Errorf("%w: a hold without an owner", ErrCorrupt)
-	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0:
+	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0 || r.Slot < 0:
 		return fmt.Errorf("%w: a negative duration or limit", ErrCorrupt)
 	case r.Version < 0:
 		return fmt.Errorf("%w: version %d", ErrCorrupt, r.Version)

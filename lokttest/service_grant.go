@@ -15,10 +15,10 @@ import (
 var grantTests = []serviceTest{
 	{"a free lock is granted as it was claimed", func(e *env) {
 		c := e.claim("x", "a", limit(3), priority(2), maxHold(30*time.Minute), strict)
-		c.Metadata = map[string]string{"why": "tests", "größe": "“groß”"}
+		c.Metadata, c.Weight = map[string]string{"why": "tests", "größe": "“groß”"}, lokt.Weight{Takes: 2, Of: 3}
 		h := e.grant(c)
 		if h.LeaseID != c.LeaseID || h.Owner.ID != "a" || h.Owner.Session != c.Owner.Session || h.Limit != 3 || h.Priority != 2 ||
-			!h.Strict || h.TTL != time.Hour || h.MaxHold != 30*time.Minute || !maps.Equal(h.Metadata, c.Metadata) {
+			!h.Strict || h.Slot != 1 || h.Weight != c.Weight || h.TTL != time.Hour || h.MaxHold != 30*time.Minute || !maps.Equal(h.Metadata, c.Metadata) {
 			e.Errorf("granted %+v", h)
 		}
 		if !h.HeldSince.Equal(h.AcquiredAt) || !h.ExpiresAt.Equal(h.HeldSince.Add(30*time.Minute)) || h.Renewals != 0 || !h.Pending.IsZero() {

@@ -138,7 +138,7 @@ func full(name string, now time.Time) lokt.Lock {
 		return lokt.Claim{
 			Name: name, LeaseID: id(n), Owner: owner(who),
 			Process: &lokt.Process{PID: 4243, Start: 2, Boot: "boot", Namespace: "pid:[4026531836]", Liveness: "live-2", Child: 4245, ChildStart: 3},
-			Limit:   7, Strict: true, TTL: 1500*time.Millisecond + 1, MaxHold: time.Hour + 1, Priority: -3,
+			Limit:   7, Weight: lokt.Weight{Takes: 3, Of: 1 << 50}, Strict: true, TTL: 1500*time.Millisecond + 1, MaxHold: time.Hour + 1, Priority: -3,
 			Metadata: map[string]string{"why": "“because”\n\x00\t", "größe": strings.Repeat("x", 500)},
 		}
 	}
@@ -153,7 +153,7 @@ func full(name string, now time.Time) lokt.Lock {
 	}
 	guard := lokt.Holder{
 		Claim: claim(1, "guard"), Token: 1<<62 - 1, HeldSince: at(-3 * time.Hour), AcquiredAt: at(-time.Millisecond), ExpiresAt: at(time.Hour),
-		Renewals: 12, Pending: at(time.Hour + 1),
+		Slot: 7, Renewals: 12, Pending: at(time.Hour + 1),
 		Yield: &lokt.Yield{To: owner("first"), AskedAt: at(-time.Minute), Grace: 3 * time.Second, Deadline: at(2 * time.Hour)},
 	}
 	guard.Wait = 90*time.Second + 1

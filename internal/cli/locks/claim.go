@@ -14,6 +14,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/machine"
 	"github.com/lokt-dev/lokt/internal/guard"
 )
 
@@ -21,11 +22,15 @@ import (
 type share struct {
 	shared bool
 	slots  int // 0 unless they are given
+	weight lokt.Weight
+
+	pressure machine.Pressure // of commands
 }
 
 func (f *share) bind(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.shared, "shared", false, "share with others that share; exclude those that do not")
-	cmd.Flags().IntVar(&f.slots, "slots", 0, "share with others, as long as there are no more than this many holders")
+	machine.SlotsFlag(cmd, &f.slots)
+	machine.WeightFlag(cmd, &f.weight)
 }
 
 func (f *share) check(cmd *cobra.Command) error {
@@ -41,18 +46,18 @@ func (f *share) check(cmd *cobra.Command) error {
 }
 
 // shareFlags returns the flags as they were given.
-func (f *share) shareFlags() []string {
+func (f *share) shareFlags() (flags []string) {
 	switch {
 	case f.shared:
-		return []string{"--shared"}
+		flags = []string{"--shared"}
 	case f.slots > 0:
-		return []string{"--slots", strconv.Itoa(f.slots)}
+		flags = []string{"--slots", strconv.Itoa(f.slots)}
 	}
-	return nil
+	return append(flags, machine.Flags(f.weight, &f.pressure)...)
 }
 
 func (f *share) limit() int {
-	if f.shared {
+	if f.shared || f.weight.Takes > 0 && f.slots == 0 {
 		return lokt.Shared
 	}
 	return max(f.slots, lokt.Exclusive)
@@ -98,6 +103,9 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 		return app.Usagef("--timeout %v is negative", f.timeout)
 	case f.maxHold < 0 || f.maxHold > 0 && f.maxHold < time.Millisecond:
 		return app.Usagef("--max-hold %v is too short", f.maxHold)
+	}
+	if text := f.pressure.Text(); text != "" {
+		f.meta = append(f.meta, machine.MetaPressure+"="+text)
 	}
 	for _, kv := range f.meta {
 		k, v, ok := strings.Cut(kv, "=")

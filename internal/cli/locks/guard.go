@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/machine"
 	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/process"
 )
@@ -25,6 +26,7 @@ type guardOptions struct {
 	command      []string
 	onLost       string
 	conflictCode int
+	pools        machine.Pools
 }
 
 // serverTTL is the TTL of guards on a server that does not say otherwise.
@@ -53,6 +55,8 @@ func newGuard(a cmd) *cobra.Command {
 		},
 	})
 	o.bind(cmd)
+	o.pressure.Bind(cmd)
+	o.pools.Bind(cmd)
 	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "`WHAT` to do when the lock is lost: warn and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
 	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", app.ExitBlocked, "exit code if the lock cannot be had")
 	return cmd
@@ -84,6 +88,8 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
 	switch {
 	case o.onLost != OnLostWarn && o.onLost != OnLostStop:
 		return app.Usagef("--on-lost (or LOKT_ON_LOST) is warn or stop, not %q", o.onLost)
+	case o.pressure.Text() != "" && len(o.names) > 1:
+		return app.Usagef("--pressure goes by who had the lock first, and there are %d locks: name one", len(o.names))
 	case o.conflictCode < 0 || o.conflictCode > 255:
 		return app.Usagef("--conflict-exit-code %d is not between 0 and 255", o.conflictCode)
 	}
@@ -110,7 +116,7 @@ func (a cmd) runGuard(o guardOptions) error {
 	if err != nil {
 		return err
 	}
-	g := &guardRun{cmd: a, b: b, o: o, path: path, owner: owner}
+	g := &guardRun{cmd: a, b: b, o: o, path: path, owner: owner, began: time.Now()}
 	var locks lokt.Service = b
 	if b.Far != nil {
 		locks = insistent{Service: b, from: app.ShownURLs(b.URLs), attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
@@ -123,9 +129,13 @@ func (a cmd) runGuard(o guardOptions) error {
 		ctx, stop = signals.Context(ctx)
 	}
 	leases, inherited, err := g.acquire(ctx)
+	if err == nil {
+		leases, err = g.fit(ctx, leases)
+	}
 	stop()
 	if err != nil {
-		return a.denied(b, err, o.conflictCode, &o.claimFlags)
+		g.taken = leases
+		return errors.Join(a.denied(b, err, o.conflictCode, &o.claimFlags), g.release(signals))
 	}
 	return g.run(leases, inherited, signals)
 }
@@ -139,6 +149,9 @@ type guardRun struct {
 	owner lokt.Owner
 	k     *lokt.Locker
 
+	began   time.Time
+	numbers []string // of pools, for the command's environment
+
 	mu     sync.Mutex
 	warned time.Time
 
@@ -151,7 +164,7 @@ type guardRun struct {
 func (g *guardRun) options(within []string) lokt.Options {
 	opts := lokt.Options{
 		TTL: g.o.ttl, Wait: g.o.patience(), Limit: g.o.limit(), Strict: true, Priority: g.o.priority,
-		MaxHold: g.o.maxHold, Metadata: g.o.metadata, Within: within,
+		MaxHold: g.o.maxHold, Weight: g.o.weight, Metadata: g.o.metadata, Within: within,
 	}
 	if g.b.Store != nil {
 		opts.Process = &g.owner.Process
@@ -200,6 +213,21 @@ func (g *guardRun) acquire(ctx context.Context) (leases lokt.Leases, inherited [
 	return leases, inherited, err
 }
 
+// fit makes sure that the machine has what the command needs: no more pressure than it may start at, and a number of each pool.
+// What is returned is held, also with an error.
+func (g *guardRun) fit(ctx context.Context, leases lokt.Leases) (lokt.Leases, error) {
+	opts := g.options(nil)
+	for _, l := range leases {
+		if err := g.o.pressure.Hold(ctx, g.App, g.b, l, g.began, opts.Wait, g.whyLine(l.Name(), &g.o.claimFlags)); err != nil {
+			return leases, err
+		}
+	}
+	opts.Wait, opts.Limit, opts.Weight = 0, lokt.Exclusive, lokt.Weight{}
+	numbers, env, err := g.o.pools.Take(func(name string) (*lokt.Lease, error) { return g.k.Acquire(ctx, name, opts) })
+	g.numbers = env
+	return append(leases, numbers...), err
+}
+
 // heldAround returns the locks of the guards that this process runs in and that still hold.
 func (g *guardRun) heldAround(ctx context.Context) (held []around, err error) {
 	names, tokens := strings.Split(g.Getenv("LOKT_NAME"), ","), strings.Split(g.Getenv("LOKT_TOKEN"), ",")
@@ -235,8 +263,11 @@ func (g *guardRun) heldAround(ctx context.Context) (held []around, err error) {
 
 // environment returns what the command is told about the locks.
 func (g *guardRun) environment(leases lokt.Leases, inherited []around) []string {
-	var names, ids, tokens, held []string
+	var names, ids, tokens, held, slots []string
 	for _, l := range leases {
+		if slot := l.Holder().Slot; slot > 0 {
+			slots = append(slots, strconv.Itoa(slot))
+		}
 		inherited = append(inherited, around{l.Name(), l.ID(), strconv.FormatUint(l.Token(), 10)})
 	}
 	for _, l := range inherited {
@@ -247,12 +278,16 @@ func (g *guardRun) environment(leases lokt.Leases, inherited []around) []string 
 			held = append(held, pair)
 		}
 	}
+	told := append(g.numbers, "LOKT_NAME="+strings.Join(names, ","), "LOKT_LEASE="+strings.Join(ids, ","),
+		"LOKT_TOKEN="+strings.Join(tokens, ","), "LOKT_HELD="+strings.Join(held, ","))
+	if len(slots) > 0 {
+		told = append(told, "LOKT_SLOT="+strings.Join(slots, ","))
+	}
 	env := slices.DeleteFunc(slices.Clone(g.Environ()), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains([]string{"LOKT_NAME", "LOKT_LEASE", "LOKT_TOKEN", "LOKT_HELD"}, name)
+		return slices.ContainsFunc(told, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 	})
-	return append(env, "LOKT_NAME="+strings.Join(names, ","), "LOKT_LEASE="+strings.Join(ids, ","),
-		"LOKT_TOKEN="+strings.Join(tokens, ","), "LOKT_HELD="+strings.Join(held, ","))
+	return append(env, told...)
 }
 
 // childNoteDelay is how long a command must run before its process ID is worth a note in the record.
@@ -379,6 +414,9 @@ func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
 		if err == nil {
 			g.taken = append(g.taken, again)
 			since := "nobody took it"
+			if again.Holder().Slot != l.Holder().Slot {
+				since = "others may have its LOKT_SLOT"
+			}
 			if again.Token() > l.Token()+1 {
 				since = "others may have had it meanwhile"
 			}

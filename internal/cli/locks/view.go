@@ -12,6 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/machine"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/lockfile"
 )
@@ -58,7 +59,10 @@ type hold struct {
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	Paths      []string          `json:"paths,omitempty"` // patterns of those that it is about
 	Messages   []lokt.Message    `json:"messages,omitempty"`
-	Note       string            `json:"note,omitzero"` // why a hold goes on whose process is dead, and how to end it
+	Slot       int               `json:"slot,omitzero"`
+	Weight     lokt.Weight       `json:"weight,omitzero"`
+	HeldBack   bool              `json:"held_back,omitzero"` // by pressure: its command has not started
+	Note       string            `json:"note,omitzero"`      // why a hold goes on whose process is dead, and how to end it
 }
 
 // freeze is a freeze in force.
@@ -134,9 +138,10 @@ func viewHold(b *app.Backend, s lokt.Snapshot, h lokt.Holder) hold {
 		party: viewClaim(b, s.Now, h.Claim, h.HeldSince, h.ExpiresAt), PIDStart: h.Owner.Process.Start, AcquiredTS: app.UTC(h.AcquiredAt),
 		HeldSince: app.UTC(h.HeldSince), Expired: !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt), State: StateHeld, Token: h.Token,
 		Renewals: h.Renewals, MaxHoldSec: app.Seconds(h.MaxHold), Metadata: h.Metadata, Paths: h.Paths, Messages: h.Messages,
+		Slot: h.Slot, Weight: h.Weight,
 	}
 	if p := h.Process; p != nil {
-		v.PIDStart, v.ChildPID = p.Start, p.Child
+		v.PIDStart, v.ChildPID, v.HeldBack = p.Start, p.Child, machine.HeldBack(h)
 	}
 	if v.PIDStatus = pidDead; !s.Dead[h.LeaseID] {
 		v.PIDStatus = pidStatus(b, h)
@@ -345,6 +350,7 @@ func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
 	default:
 		add("pid %d %s", p, status)
 	}
+	parts = append(parts, machine.Describe(h)...)
 	if len(h.Paths) > 0 {
 		add("paths %s", app.OneLine(strings.Join(h.Paths, " ")))
 	}
@@ -401,7 +407,7 @@ func table(views []lockView) [][]string {
 			row := make([]string, len(rows[0]))
 			row[0], row[1] = v.Name, stateText(h.State)
 			if h.Owner != "" {
-				row[2], row[3], row[4], row[5] = h.Kind, shareText(h.Limit), lokt.Owner{ID: h.Owner, Host: h.Host}.String(), h.AgentID
+				row[2], row[3], row[4], row[5] = h.Kind, shareText(h), lokt.Owner{ID: h.Owner, Host: h.Host}.String(), h.AgentID
 				row[6], row[7] = strconv.Itoa(h.PID), secondsText(h.AgeSec)
 			}
 			if h.TTLSec > 0 {
@@ -436,14 +442,17 @@ func stateText(state string) string {
 	return "STALE(" + state + ")"
 }
 
-func shareText(limit int) string {
-	switch limit {
+func shareText(h *hold) string {
+	if text := machine.WeightText(h.Weight); text != "" {
+		return text
+	}
+	switch h.Limit {
 	case 0:
 		return ""
 	case -1:
 		return "shared"
 	}
-	return "slots=" + strconv.Itoa(limit)
+	return "slots=" + strconv.Itoa(h.Limit)
 }
 
 func secondsText(n int64) string { return app.Short(time.Duration(n) * time.Second) }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ const (
 	whyCorrupted  = "corrupted"
 	whyUnreadable = "unreadable"
 	whyQueued     = "queued"
+	whyPressure   = "pressure" // of the machine: it would not start now
 )
 
 // whyJSON is how the verdict is told to programs.
@@ -79,6 +81,7 @@ func newWhy(a cmd) *cobra.Command {
 	}
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return o.check(cmd) }
 	o.bind(cmd)
+	o.pressure.Bind(cmd)
 	cmd.Flags().StringVar(&o.file, "file", "", "tell who has another program's lock, by its file: `PATH`")
 	cmd.Flags().BoolVar(&o.guard, "guard", false, "answer for lokt guard, which no hold of one's own lets in")
 	return cmd
@@ -136,7 +139,7 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, er
 	name, by := s.Lock.Name, a.Asker()
 	v := whyJSON{Name: name, Status: "free", Reasons: []reason{}, Suggestions: []string{}}
 	var blocked *lokt.BlockedError
-	err := s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: by, Refresh: !o.guard, Strict: o.guard, Limit: o.limit()})
+	err := s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: by, Refresh: !o.guard, Strict: o.guard, Limit: o.limit(), Weight: o.weight})
 	if err != nil && !errors.As(err, &blocked) {
 		return v, err
 	}
@@ -158,14 +161,22 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, er
 			suggest("lock", flags...)
 		}
 	}
-	if blocked == nil {
-		take()
-	} else {
+	above, _ := o.pressure.Above(s, math.MaxUint64)
+	if above != "" {
+		v.Reasons = append(v.Reasons, reason{Type: whyPressure, Blocking: true, Message: above + ": nobody starts beside those who hold it"})
+	}
+	switch {
+	case blocked != nil:
 		v.Status = "blocked"
 		v.ExpiresAt = allOver(blocked)
 		if blocked.Freeze == nil || blocked.Freeze.Damaged == "" { // which no waiting ends
 			take("--wait")
 		}
+	case above != "":
+		v.Status = "blocked"
+		take("--wait")
+	default:
+		take()
 	}
 	if f := s.Frozen(); f != nil {
 		v.Reasons = append(v.Reasons, frozenReason(b, f, s.Now, blocked != nil && blocked.Freeze != nil))
