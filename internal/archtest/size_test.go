@@ -75,7 +75,7 @@ func budgets() map[string]int {
 // last. A number here may only fall.
 func above() map[string]int {
 	return map[string]int{
-		".":                4_232,
+		".":                4_228,
 		"httpapi":          4_391,
 		"internal/audit":   889,
 		"internal/cli":     7_507, // with lokt why --file
