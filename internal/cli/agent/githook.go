@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/glob"
 	"github.com/lokt-dev/lokt/internal/policy"
 	"github.com/lokt-dev/lokt/internal/shell"
 )
@@ -61,7 +62,7 @@ func (a cmd) judgeGit(dir, event string, args []string) (string, error) {
 		return "", err
 	}
 	for i := range paths {
-		paths[i] = c.folded(paths[i])
+		paths[i] = glob.Quote(c.folded(paths[i]))
 	}
 	all, err := c.refusals(ctx, c.Asker(), paths)
 	if err != nil || len(all) == 0 {

@@ -52,13 +52,16 @@ func (a cmd) checkout(dir string) (*checkout, error) {
 }
 
 // resolve returns where a path leads, with the links resolved in as much of it as there is.
-func resolve(path string) string {
+func resolve(path string) string { return follow(path, 40) }
+
+// follow is resolve for so many links to what is not there: there may be a circle of them.
+func follow(path string, links int) string {
 	for rest := ""; ; path = filepath.Dir(path) {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			return filepath.Join(real, rest)
 		}
-		if to, err := os.Readlink(path); err == nil { // to what is not there yet
-			return resolve(filepath.Join(app.Against(filepath.Dir(path), to), rest))
+		if to, err := os.Readlink(path); err == nil && links > 0 { // to what is not there yet
+			return follow(filepath.Join(app.Against(filepath.Dir(path), to), rest), links-1)
 		}
 		if filepath.Dir(path) == path {
 			return filepath.Join(path, rest)
@@ -83,34 +86,52 @@ func (c *checkout) folded(path string) string {
 	return path
 }
 
-// pattern returns what somebody in dir means by a pattern, seen from the top. The names with which it begins are resolved;
-// a directory stands for all that is in it.
+// pattern returns what somebody in dir means by a pattern, seen from the top. The names with which it begins are resolved,
+// among them those that are there, such as app/[id]; a directory stands for all that is in it.
 func (c *checkout) pattern(dir, text string) (string, error) {
+	if strings.Trim(filepath.ToSlash(text), "/") == "" {
+		return "", fmt.Errorf("%q is no path in the repository; all of it is .", text)
+	}
 	segments := strings.Split(strings.TrimSuffix(filepath.ToSlash(text), "/"), "/")
 	plain := 0
 	var names []string
 	for ; plain < len(segments); plain++ {
 		name, literal := glob.Literal(segments[plain])
 		if !literal {
-			break
+			name = segments[plain]
+			there := filepath.Join(app.Against(dir, filepath.FromSlash(strings.Join(names, "/"))), name)
+			if strings.ContainsAny(name, `*?\`) || !exists(there) {
+				break
+			}
 		}
 		names = append(names, name)
 	}
 	base := resolve(app.Against(dir, filepath.FromSlash(strings.Join(names, "/"))))
-	rel, err := c.within(base)
+	pattern, err := c.entry(base, plain < len(segments) || strings.HasSuffix(text, "/"))
 	if err != nil {
 		return "", err
 	}
-	parts := append([]string{glob.Quote(rel)}, segments[plain:]...)
-	fi, err := os.Stat(base)
-	if plain == len(segments) && (err == nil && fi.IsDir() || strings.HasSuffix(text, "/")) {
-		parts = append(parts, "**")
+	if plain < len(segments) {
+		pattern = c.folded(strings.TrimSuffix(pattern, "**") + strings.Join(segments[plain:], "/"))
 	}
-	if rel == "." {
-		parts = parts[1:]
-	}
-	pattern := c.folded(strings.Join(parts, "/"))
 	return pattern, glob.Check([]string{pattern})
+}
+
+// entry returns the pattern of what is at a resolved path: for a directory, and what is to be one, all that is in it.
+func (c *checkout) entry(path string, dir bool) (string, error) {
+	rel, err := c.within(path)
+	if fi, gone := os.Stat(path); gone == nil && fi.IsDir() {
+		dir = true
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case rel == ".":
+		return "**", nil
+	case dir:
+		return glob.Quote(rel) + "/**", nil
+	}
+	return glob.Quote(rel), nil
 }
 
 // refusal says that somebody else has reserved a path, or that nobody may.
@@ -121,16 +142,20 @@ type refusal struct {
 	now     time.Time
 }
 
-// refusals returns which of the paths, as patterns have them, are kept from their owner by the rules for claims: those of
-// which somebody else holds a reservation, unless both share.
-func (c *checkout) refusals(ctx context.Context, by lokt.Owner, paths []string) ([]refusal, error) {
+// refusals returns which of the patterns are kept from their owner by the rules for claims: those of which somebody else
+// holds a reservation, unless both share.
+func (c *checkout) refusals(ctx context.Context, by lokt.Owner, patterns []string) ([]refusal, error) {
 	s, err := c.b.Get(ctx, c.lock)
 	if err != nil || len(s.Lock.Holders) == 0 && s.Frozen() == nil {
 		return nil, err
 	}
 	var all []refusal
-	for _, path := range paths {
-		claim := lokt.Claim{Name: c.lock, LeaseID: lokt.NewLeaseID(), Owner: by, Paths: []string{glob.Quote(path)}}
+	for _, pattern := range patterns {
+		path, literal := glob.Literal(strings.TrimSuffix(pattern, "/**"))
+		if !literal {
+			path = pattern
+		}
+		claim := lokt.Claim{Name: c.lock, LeaseID: lokt.NewLeaseID(), Owner: by, Paths: []string{pattern}}
 		in := false
 		for _, h := range s.Live() {
 			if by.Same(h.Owner) && (len(h.Paths) == 0 || glob.Overlap(h.Paths, claim.Paths)) {
@@ -239,11 +264,11 @@ func (k *hooking) edits(paths []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		rel, err := c.within(path)
+		pattern, err := c.entry(path, false)
 		if err != nil {
 			return "", err
 		}
-		some, err := c.refusals(k.now, by, []string{rel})
+		some, err := c.refusals(k.now, by, []string{pattern})
 		if err != nil {
 			return "", err
 		}

@@ -70,9 +70,6 @@ func (a cmd) runReserve(o reserveOptions, args []string) error {
 	if err != nil {
 		return err
 	}
-	if o.check {
-		return c.look(dir, args)
-	}
 	var patterns []string
 	for _, arg := range args {
 		p, err := c.pattern(resolve(dir), arg)
@@ -84,6 +81,8 @@ func (a cmd) runReserve(o reserveOptions, args []string) error {
 	slices.Sort(patterns)
 	patterns = slices.Compact(patterns)
 	switch {
+	case o.check:
+		return c.look(patterns)
 	case o.release:
 		return c.giveBack(patterns)
 	case len(patterns) == 0:
@@ -251,16 +250,8 @@ func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 }
 
 // look says which of the paths somebody else has reserved.
-func (c *checkout) look(dir string, args []string) error {
-	var paths []string
-	for _, arg := range args {
-		rel, err := c.within(resolve(app.Against(dir, arg)))
-		if err != nil {
-			return app.Usage(err)
-		}
-		paths = append(paths, rel)
-	}
-	all, err := c.refusals(context.Background(), c.Asker(), paths)
+func (c *checkout) look(patterns []string) error {
+	all, err := c.refusals(context.Background(), c.Asker(), patterns)
 	if err != nil {
 		return err
 	}
