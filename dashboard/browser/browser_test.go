@@ -227,6 +227,12 @@ func TestAllIsDoneByKeyboardAlone(t *testing.T) {
 	b.tabTo(`a[href="/locks/build"]`)
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.sees("End all holds")
+	b.tabTo(`input[name=text]`)
+	b.do(chromedp.KeyEvent("five minutes before noon?" + kb.Enter))
+	b.sees("Asked of")
+	b.sees("no answer yet")
+	s.lokt("answer", "build", "at noon")
+	b.sees("at noon")
 	b.tabTo(`input[name=reason]`)
 	b.do(chromedp.KeyEvent("release 1.0"))
 	b.tabTo(`input[name=ttl]`)
@@ -239,8 +245,11 @@ func TestAllIsDoneByKeyboardAlone(t *testing.T) {
 	b.tabTo(`input[name=confirm]`)
 	b.do(chromedp.KeyEvent("build" + kb.Enter))
 	b.sees("Nobody holds it")
-	if out := s.lokt("audit", "--name", "build", "--json"); !strings.Contains(out, "force-break") || !strings.Contains(out, "dashboard") {
-		t.Error(out)
+	out := s.lokt("audit", "--name", "build", "--json")
+	for _, want := range []string{"force-break", `"by":"dashboard"`, "five minutes before noon?", `"answer"`} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the audit log has no %s: %s", want, out)
+		}
 	}
 }
 
@@ -281,6 +290,9 @@ func TestEverythingWorksWithoutJavaScript(t *testing.T) {
 	reads("Undone: nothing was changed")
 	b.do(chromedp.Navigate(s.url + "/locks/db"))
 	reads("End all holds")
+	b.do(chromedp.SendKeys(`input[name=text]`, "soon?"))
+	click(`form[action="/locks/db/ask"] button`)
+	reads("no answer yet")
 	b.do(chromedp.SendKeys(`input[name=confirm]`, "db"))
 	click(`form[action="/locks/db/unlock"] button`)
 	reads("Nobody holds it")
@@ -313,7 +325,7 @@ func TestATokenLogsInShowsWhatItMayAndLogsOut(t *testing.T) {
 	if b.at() != "/locks/build" {
 		t.Error("the login leads to ", b.at())
 	}
-	if strings.Contains(b.text(), "End all holds") {
+	if text := b.text(); strings.Contains(text, "End all holds") || strings.Contains(text, "Ask the holder") {
 		t.Error("who may only read is offered more")
 	}
 	if cookie := run(b, chromedp.Evaluate[string](`document.cookie`)); cookie != "" {
@@ -327,6 +339,9 @@ func TestATokenLogsInShowsWhatItMayAndLogsOut(t *testing.T) {
 	b.sees("ada")
 	b.do(chromedp.Navigate(s.url + "/locks/build"))
 	b.sees("End all holds")
+	b.do(chromedp.SendKeys(`input[name=text]`, "done soon?"+kb.Enter))
+	b.sees("ada/dashboard, ")
+	b.sees("done soon?")
 	if out, err := exec.Command(filepath.Join(programs(t), "loktd"), "token", "revoke", "ada", "--tokens", tokens).CombinedOutput(); err != nil {
 		t.Fatal(string(out), err)
 	}
@@ -350,6 +365,16 @@ func fill(s *server) (job string) {
 	}
 	s.spawn("guard", "build", "--ttl", "1m", "--wait", "--", "sleep", "60")
 	s.lokt("freeze", "deploy", "--ttl", "15m", "--reason", evil)
+	ask := func(text string) {
+		c := s.command("ask", "gpu", text)
+		c.Env = append(c.Env, "LOKT_OWNER="+evil)
+		if out, err := c.CombinedOutput(); err != nil {
+			s.t.Fatal(string(out))
+		}
+	}
+	ask(evil + "\u202e?")
+	s.lokt("answer", "gpu", evil)
+	ask(strings.Repeat("x", 256))
 	payload, err := json.Marshal(map[string]string{"x": evil, "long": strings.Repeat("y", 1<<19)})
 	if err != nil {
 		s.t.Fatal(err)
@@ -411,20 +436,57 @@ func TestTheCommandOfEachPageRuns(t *testing.T) {
 	}
 }
 
-func TestNoPageHasABarrier(t *testing.T) {
+// barriers returns what axe-core finds on the page.
+func (b *tab) barriers() string {
+	b.t.Helper()
 	axe, err := os.ReadFile("node_modules/axe-core/axe.min.js")
 	if err != nil {
-		t.Fatal("run npm ci in dashboard/browser first: ", err)
+		b.t.Fatal("run npm ci in dashboard/browser first: ", err)
 	}
+	b.do(chromedp.Evaluate[chromedp.Void](string(axe)))
+	const judge = `axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}).then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join('; ')).join('\n'))`
+	return run(b, chromedp.Evaluate[string](judge, chromedp.EvalAwaitPromise))
+}
+
+func (b *tab) light(look string) {
+	b.t.Helper()
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look}}})
+}
+
+// The check finds what is broken on purpose, in either light.
+func TestTheCheckFindsBarriers(t *testing.T) {
+	s := start(t)
+	s.lokt("lock", "db", "--ttl", "10m")
+	b := open(t)
+	for want, breaking := range map[string]string{
+		"label":                   `document.querySelector('input[name=reason]').closest('label').replaceWith(document.querySelector('input[name=reason]'))`,
+		"color-contrast":          `document.querySelectorAll('h2').forEach(h => h.setAttribute('hidden', '')); document.querySelector('footer').append(Object.assign(document.createElement('p'), {textContent: 'pale', id: 'pale'})); document.getElementById('pale').style.color = matchMedia('(prefers-color-scheme: dark)').matches ? '#333' : '#ddd'`,
+		"scrollable-region-focus": `document.querySelectorAll('.wide').forEach(w => { w.removeAttribute('tabindex'); w.style.width = '80px'; w.style.overflow = 'auto' })`,
+		"html-has-lang":           `document.documentElement.removeAttribute('lang')`,
+	} {
+		for _, look := range []string{"light", "dark"} {
+			b.light(look)
+			b.do(chromedp.Navigate(s.url+"/locks/db"), chromedp.WaitReady("footer"))
+			if found := b.barriers(); found != "" {
+				t.Fatalf("before it was broken: %s", found)
+			}
+			b.do(chromedp.Evaluate[chromedp.Void](breaking))
+			if found := b.barriers(); !strings.Contains(found, want) {
+				t.Errorf("%s, %s: it found %q", want, look, found)
+			}
+		}
+	}
+}
+
+func TestNoPageHasABarrier(t *testing.T) {
 	s := start(t)
 	job := fill(s)
 	b := open(t)
 	for _, look := range []string{"light", "dark"} {
 		for _, path := range screens(job) {
-			call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look}}})
-			b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"), chromedp.Evaluate[chromedp.Void](string(axe)))
-			const judge = `axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}).then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join('; ')).join('\n'))`
-			if found := run(b, chromedp.Evaluate[string](judge, chromedp.EvalAwaitPromise)); found != "" {
+			b.light(look)
+			b.do(chromedp.Navigate(s.url+path), chromedp.WaitReady("footer"))
+			if found := b.barriers(); found != "" {
 				t.Errorf("%s, %s: %s", path, look, found)
 			}
 		}
