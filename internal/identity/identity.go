@@ -6,11 +6,13 @@
 package identity
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/process"
@@ -48,8 +50,8 @@ func Of(getenv func(string) string, notes func() string, far bool) Who {
 			session += "-" + host // nothing else in it differs between hosts
 		}
 		if w.Method == Agent {
-			if noted, err := os.ReadFile(w.Note(notes())); err == nil {
-				session, w.Method = string(noted), Hook
+			if told := read(w.Note(notes())); told != "" {
+				session, w.Method = told, Hook
 			}
 		}
 	}
@@ -69,6 +71,18 @@ func (w Who) Note(dir string) string {
 		return ""
 	}
 	return filepath.Join(dir, w.Session)
+}
+
+// read returns what a note says. What no hook has written is none: a pipe, or what is no session.
+func read(path string) string {
+	if fi, err := os.Lstat(path); err != nil || !fi.Mode().IsRegular() || fi.Size() > 256 {
+		return ""
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || bytes.ContainsFunc(text, func(r rune) bool { return !unicode.IsGraphic(r) }) {
+		return ""
+	}
+	return string(text)
 }
 
 // String says who it is in a sentence.

@@ -124,3 +124,17 @@ func BenchmarkFind(b *testing.B) {
 		Find()
 	}
 }
+
+func TestNotesThatNoHookHasWrittenAreNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "note")
+	for text, want := range map[string]string{
+		"claude-1": "claude-1", "": "", "a\nb": "", "a\x00": "", strings.Repeat("a", 257): "",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(path); got != want {
+			t.Errorf("%.20q is read as %q", text, got)
+		}
+	}
+}

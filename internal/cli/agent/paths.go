@@ -90,7 +90,7 @@ func (c *checkout) folded(path string) string {
 // among them those that are there, such as app/[id]; a directory stands for all that is in it.
 func (c *checkout) pattern(dir, text string) (string, error) {
 	if strings.Trim(filepath.ToSlash(text), "/") == "" {
-		return "", fmt.Errorf("%q is no path in the repository; all of it is .", text)
+		return "", fmt.Errorf("%q is no path in the repository, and . is all of it", text)
 	}
 	segments := strings.Split(strings.TrimSuffix(filepath.ToSlash(text), "/"), "/")
 	plain := 0
@@ -177,7 +177,7 @@ func (c *checkout) refusals(ctx context.Context, by lokt.Owner, patterns []strin
 
 func (r refusal) text() string {
 	if len(r.Holders) == 0 {
-		return fmt.Sprintf("`%s` may not be changed now: the paths of this repository are frozen by %s", app.OneLine(r.Path), r.Freeze.Owner)
+		return fmt.Sprintf("`%s` may not be changed now: %s", app.OneLine(r.Path), freezeText(r.Freeze, r.now))
 	}
 	return fmt.Sprintf("`%s` is reserved by %s", app.OneLine(r.Path), whoText(r.Holders[0], r.now))
 }
@@ -194,10 +194,27 @@ func whoText(h lokt.Holder, now time.Time) string {
 	} else {
 		text += ", for another " + app.Short(h.ExpiresAt.Sub(now)) + " unless it is renewed"
 	}
-	if why := app.OneLine(h.Metadata[metaWhy]); why != "" {
-		text += fmt.Sprintf(", with the note %q", rows.Cut(why, 200))
+	return text + note(h.Metadata[metaWhy])
+}
+
+// freezeText says who keeps everybody from the paths, until when and why.
+func freezeText(f *lokt.Freeze, now time.Time) string {
+	text := "the paths of this repository are frozen by " + f.Owner.String()
+	switch {
+	case f.Damaged != "":
+		return "the paths of this repository are frozen by a record that cannot be read: lokt unfreeze --force removes it"
+	case !f.ExpiresAt.IsZero():
+		text += ", for another " + app.Short(f.ExpiresAt.Sub(now))
 	}
-	return text
+	return text + note(f.Reason)
+}
+
+// note returns what somebody has said about it, in quotes.
+func note(text string) string {
+	if text = app.OneLine(text); text == "" {
+		return ""
+	}
+	return fmt.Sprintf(", with the note %q", rows.Cut(text, 200))
 }
 
 // metaWhy is the key under which a reservation says what it is for.

@@ -219,7 +219,7 @@ func inTheWay(e *lokt.BlockedError) string {
 		}
 		return strings.Join(all, "; ")
 	case e.Freeze != nil:
-		return fmt.Sprintf("the paths of this repository are frozen by %s", e.Freeze.Owner)
+		return freezeText(e.Freeze, e.Now)
 	case len(e.Ahead) > 0:
 		return fmt.Sprintf("%s waits already for %s", e.Ahead[0].Owner, app.OneLine(strings.Join(e.Ahead[0].Paths, " ")))
 	}
