@@ -83,16 +83,16 @@ const MaxEvents = 1000
 
 // EventQuery says which events to read. Zero fields let everything through.
 type EventQuery struct {
-	After  uint64 // only events with a higher number
-	Before uint64 // only events with a lower number; 0 for no bound
-	Name   string // of this lock only
-	Prefix string // of locks whose names begin so
-	Owner  string // of the owner with this ID
-	Types  []EventType
-	Since  time.Time // not earlier
-	Until  time.Time // earlier
-	Limit  int       // at most so many, up to MaxEvents; 0 stands for MaxEvents
-	Latest bool      // the last of those let through, up to the limit, instead of the first
+	After  uint64      `json:"after"`  // only events with a higher number
+	Before uint64      `json:"before"` // only events with a lower number; 0 for no bound
+	Name   string      `json:"name"`   // of this lock only
+	Prefix string      `json:"prefix"` // of locks whose names begin so
+	Owner  string      `json:"owner"`  // of the owner with this ID
+	Types  []EventType `json:"type"`
+	Since  time.Time   `json:"since"`  // not earlier
+	Until  time.Time   `json:"until"`  // earlier
+	Limit  int         `json:"limit"`  // at most so many, up to MaxEvents; 0 stands for MaxEvents
+	Latest bool        `json:"latest"` // the last of those let through, up to the limit, instead of the first
 }
 
 // Matches reports whether the query lets the event through; Limit and Latest are left to who reads.

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,9 @@ var (
 	form    = rawjson.New(json.JoinMarshalers(json.MarshalToFunc(writeDuration), json.MarshalToFunc(writeTime)), json.Deterministic(true))
 	reading = json.WithUnmarshalers(json.JoinUnmarshalers(json.UnmarshalFromFunc(readDuration),
 		json.UnmarshalFromFunc(func(in *jsontext.Decoder, v *jsontext.Value) error {
+			if in.PeekKind() == 'n' {
+				return in.SkipValue()
+			}
 			return json.UnmarshalDecode(in, v, json.WithUnmarshalers(nil), jsontext.AllowDuplicateNames(true))
 		})))
 )
@@ -31,8 +35,9 @@ var (
 // Marshal returns v, one of the types of this package or made of them, in its JSON form. Stores leave out what is zero.
 func Marshal(v any, options ...json.Options) ([]byte, error) { return form.Marshal(v, options...) }
 
-// Unmarshal reads what Marshal wrote. Unless further options of the library say otherwise, members that v does not have
-// are skipped. A name that stands twice in an object, unless in a raw value, and text that is not UTF-8 are errors.
+// Unmarshal reads what Marshal wrote; null is nothing. Unless further options of the library say otherwise, members that
+// v does not have are skipped. A name that stands twice in an object, unless in a raw value, and text that is not UTF-8
+// are errors.
 func Unmarshal(data []byte, v any, options ...json.Options) error {
 	return json.Unmarshal(data, v, append([]json.Options{reading}, options...)...)
 }
@@ -51,7 +56,7 @@ func writeDuration(out *jsontext.Encoder, d time.Duration) error {
 
 func readDuration(in *jsontext.Decoder, d *time.Duration) error {
 	v, err := in.ReadValue()
-	if err != nil {
+	if err != nil || v.Kind() == 'n' {
 		return err
 	}
 	unit := float64(unitOf(in.StackPointer()))
@@ -60,10 +65,8 @@ func readDuration(in *jsontext.Decoder, d *time.Duration) error {
 		*d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit))
 		return nil
 	}
-	return &json.SemanticError{Err: errNoMillis}
+	return &json.SemanticError{Err: invalid("a duration is a number of milliseconds")}
 }
-
-var errNoMillis = invalid("a duration is a number of milliseconds")
 
 func writeTime(out *jsontext.Encoder, t time.Time) error {
 	return out.WriteValue(t.UTC().AppendFormat(append(out.AvailableBuffer(), '"'), time.RFC3339Nano+`"`))
@@ -85,12 +88,9 @@ func (c Claim) Public() Claim {
 	if c.LeaseID != "" {
 		c.ID, c.LeaseID = PublicID(c.LeaseID), ""
 	}
-	if len(c.Within) > 0 {
-		within := make([]string, len(c.Within))
-		for i, id := range c.Within {
-			within[i] = PublicID(id)
-		}
-		c.Within = within
+	c.Within = slices.Clone(c.Within)
+	for i, id := range c.Within {
+		c.Within[i] = PublicID(id)
 	}
 	return c
 }

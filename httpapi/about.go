@@ -24,7 +24,7 @@ type About struct {
 	Scopes    []Scope   `json:"scopes"`    // what the caller may do, if only to some locks or jobs
 }
 
-func (c *call) about() error {
+func (c *call) about(*none) (About, error) {
 	s := c.s
 	about := About{
 		Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(),
@@ -36,12 +36,12 @@ func (c *call) about() error {
 			about.Scopes = append(about.Scopes, scope)
 		}
 	}
-	return c.reply(about, nil)
+	return about, nil
 }
 
 // About asks the server what it is, and who it takes the caller for.
 func (c *Client) About(ctx context.Context) (About, error) {
-	return send[About](ctx, c, &exchange{method: http.MethodGet, path: "/v1/about"})
+	return routeAbout.ask(ctx, c, nil)
 }
 
 // Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it
@@ -80,4 +80,4 @@ var openAPI []byte
 // openAPIPath is where it is served, to everybody.
 const openAPIPath = "/openapi.json"
 
-func (c *call) openAPI() error { return c.send(http.StatusOK, openAPI) }
+func (c *call) openAPI(*none) (none, error) { return none{}, c.send(http.StatusOK, openAPI) }

@@ -14,7 +14,7 @@ import (
 
 // read reads the request's body into c.in. The error is errBodyTooLarge, errMediaType, or wraps lokt.ErrInvalid if the
 // body cannot be read to its end.
-func (c *call) read() error {
+func (c *call) read(r rules) error {
 	if !jsonMedia(c.r.Header) {
 		return errMediaType
 	}
@@ -34,6 +34,9 @@ func (c *call) read() error {
 		return errBodyTooLarge
 	}
 	c.bodyArrived()
+	if r&optional != 0 && (len(c.in) == 0 || string(bytes.TrimSpace(c.in)) == "null") {
+		c.in = []byte("{}")
+	}
 	return nil
 }
 

@@ -143,16 +143,16 @@ type exchange struct {
 	query  url.Values
 	header map[string]string
 	body   []byte // nil for none
+	jobs   bool   // it is for the scheduler
 	lease  string
-	looks  bool // it only reads: ClientOptions.Look is for it
 	once   bool // not to be sent again when it may have been carried out
 
 	invalid error // why it cannot be sent
 
 	// wait is how long the server may take on purpose; again, if set, is asked before each attempt for the body and
-	// the wait, which may have grown shorter.
+	// the wait, which may have grown shorter. The body can be written.
 	wait  time.Duration
-	again func() (body []byte, wait time.Duration)
+	again func() (body any, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
 	most     time.Duration // how long a request that no server has seen is tried; 0: the client's patience
@@ -161,6 +161,17 @@ type exchange struct {
 	seen     bool      // set: a server may have seen the request
 	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
 	sent     time.Time // set: when the last attempt began
+}
+
+// looks reports whether the request only reads, and does not wait: ClientOptions.Look is for it.
+func (x *exchange) looks() bool { return x.method == http.MethodGet && x.wait == 0 }
+
+// encode returns the form of a body in the API that is asked.
+func (x *exchange) encode(q any) ([]byte, error) {
+	if x.jobs {
+		return form.Marshal(q)
+	}
+	return lokt.Marshal(q)
 }
 
 // Pauses between attempts: they double, and are jittered by half.
@@ -180,7 +191,7 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) 
 	pause := firstPause
 	first := c.current.Load()
 	begun := time.Now()
-	if x.looks && c.o.Look > 0 { // each server once, and a single one twice: a connection may be dead
+	if x.looks() && c.o.Look > 0 { // each server once, and a single one twice: a connection may be dead
 		x.attempt = c.o.Look / time.Duration(max(len(c.urls), 2))
 	}
 	for try := uint32(0); ; try++ {
@@ -260,7 +271,9 @@ func (c *Client) attempt(
 ) (retry bool, after time.Duration, err error) {
 	body, wait := x.body, x.wait
 	if x.again != nil {
-		body, wait = x.again()
+		var q any
+		q, wait = x.again()
+		body, _ = x.encode(q)
 	}
 	x.sent = time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -295,7 +308,7 @@ func (c *Client) attempt(
 			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))
 		}
 		var answer io.Reader = resp.Body
-		if x.looks {
+		if x.looks() {
 			answer = &watched{r: resp.Body, watchdog: watchdog, quiet: c.o.Attempt}
 		}
 		if err := into(answer); err != nil {
@@ -340,7 +353,7 @@ const mostProblem = 32 << 20
 
 // failure returns the error that a server answered with, and when asking again may help.
 func (c *Client) failure(x *exchange, resp *http.Response, body []byte) (after time.Duration, err error) {
-	if strings.HasPrefix(x.path, jobsPrefix) {
+	if x.jobs {
 		after = retryAfter(resp.Header)
 		return after, jobsFailure(resp, body, after)
 	}
@@ -479,20 +492,20 @@ func notTrusted(err error) bool {
 	return errors.As(err, &certificate) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// send sends a request until it is answered, and returns the answer, which is in the form of the API that it asks. A
-// check may refuse an answer.
-func send[T any](ctx context.Context, c *Client, x *exchange, checks ...func(*T) error) (answer T, err error) {
+// ask sends what is asked at the endpoint until it is answered, and returns the answer.
+func (e endpoint[Q, A]) ask(ctx context.Context, c *Client, q *Q, path ...string) (A, error) {
+	return e.send(ctx, c, e.to(q, path...))
+}
+
+// send does the same with a request to the endpoint. A check may refuse an answer.
+func (e endpoint[Q, A]) send(ctx context.Context, c *Client, x *exchange, checks ...func(*A) error) (answer A, err error) {
 	if x.invalid != nil {
 		return answer, x.invalid
 	}
 	err = c.do(ctx, x, func(body io.Reader) error {
 		data, err := io.ReadAll(body)
-		answer = *new(T) // an earlier attempt may have read a part
-		switch {
-		case err != nil:
-		case strings.HasPrefix(x.path, jobsPrefix):
-			err = json.Unmarshal(data, &answer, reading)
-		default:
+		answer = *new(A) // an earlier attempt may have read a part
+		if err == nil {
 			err = lokt.Unmarshal(data, &answer)
 		}
 		if err != nil {

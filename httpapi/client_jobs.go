@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -46,44 +43,15 @@ func (c *Client) Jobs() *JobsClient { return &JobsClient{c} }
 // Close closes connections that are not in use. The client can be used again.
 func (c *JobsClient) Close() error { return c.c.Close() }
 
-// ask asks for something and returns the answer.
-func ask[T any](ctx context.Context, c *JobsClient, path string, query url.Values) (answer T, err error) {
-	return send[T](ctx, c.c, &exchange{method: http.MethodGet, path: jobsPrefix + path, query: query})
-}
-
-// post sends a body and returns the answer.
-func post[T any](ctx context.Context, c *JobsClient, path string, body any) (answer T, err error) {
-	text, err := form.Marshal(body)
-	if err != nil {
-		return answer, invalid("%v", err)
-	}
-	return send[T](ctx, c.c, &exchange{method: http.MethodPost, path: jobsPrefix + path, body: text})
-}
-
-// order has something done.
-func (c *JobsClient) order(ctx context.Context, path string, body any) error {
-	_, err := post[okWire](ctx, c, path, body)
-	return err
-}
-
-// waiting returns what is sent again and again with what is left of its wait. The body can be written.
-func waiting(path string, body any, wait *time.Duration) *exchange {
+// waiting has a request sent again and again with what is left of its wait.
+func (x *exchange) waiting(q any, wait *time.Duration) *exchange {
 	until := time.Now().Add(*wait)
-	return &exchange{method: http.MethodPost, path: jobsPrefix + path, again: func() ([]byte, time.Duration) {
+	x.again = func() (any, time.Duration) {
 		*wait = min(*wait, max(time.Until(until), 0))
-		text, _ := form.Marshal(body)
-		return text, *wait
-	}}
+		return q, *wait
+	}
+	return x
 }
-
-// nobody is an ID that nothing has.
-const nobody = "-"
-
-func leaseOf(leaseID, what string) string {
-	return "/leases/" + url.PathEscape(cmp.Or(leaseID, nobody)) + "/" + what
-}
-
-func jobPath(jobID string) string { return "/jobs/" + url.PathEscape(cmp.Or(jobID, nobody)) }
 
 // Submit implements jobs.Submitter.
 func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt, error) {
@@ -91,12 +59,12 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 	for i := range specs {
 		unsafe, fit = unsafe || specs[i].IdempotencyKey == "", fit && specs[i].Payload.Kind() == '{'
 	}
-	text, err := form.Marshal(&specsWire{specs})
-	if err != nil || !fit || !jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true)) {
+	x := routeSubmit.to(&submitWire{Jobs: &specs})
+	if x.invalid != nil || !fit || !jsontext.Value(x.body).IsValid(jsontext.AllowDuplicateNames(true)) {
 		return nil, jobs.ValidateSubmit(specs, math.MaxInt) // what else may be wrong the server knows better
 	}
-	x := &exchange{method: http.MethodPost, path: jobsPrefix + "/jobs", body: text, once: unsafe}
-	answer, err := send[receiptsWire](ctx, c.c, x)
+	x.once = unsafe
+	answer, err := routeSubmit.send(ctx, c.c, x)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +76,7 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 
 // Cancel implements jobs.Submitter.
 func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.State, error) {
-	answer, err := post[okWire](ctx, c, jobPath(jobID)+"/cancel", reasonWire{reason})
+	answer, err := routeCancel.ask(ctx, c.c, &reasonWire{reason}, jobID)
 	return answer.State, err
 }
 
@@ -122,7 +90,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 		a.RequestID = lokt.NewLeaseID()
 	}
 	a.MaxUnits = int(min(int64(a.MaxUnits), mostInt))
-	x := waiting("/leases/request", &a, &a.Wait)
+	x := routeRequest.to(nil).waiting(&a, &a.Wait)
 	g, err := c.grant(ctx, x)
 	if err == nil || ctx.Err() == nil || !x.doubtful {
 		return g, err
@@ -130,7 +98,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
 	defer cancel()
 	a.Wait, a.Types = 0, []string{"none." + a.RequestID} // nothing new is wanted
-	if g, err := c.grant(late, waiting("/leases/request", &a, &a.Wait)); err == nil && g.Denied == nil {
+	if g, err := c.grant(late, routeRequest.to(nil).waiting(&a, &a.Wait)); err == nil && g.Denied == nil {
 		return g, nil
 	}
 	return jobs.Grant{}, context.Cause(ctx)
@@ -141,7 +109,7 @@ const lastLook = time.Second
 
 // grant sends a request for a job.
 func (c *JobsClient) grant(ctx context.Context, x *exchange) (g jobs.Grant, err error) {
-	w, err := send(ctx, c.c, x, func(w *leaseAnswerWire) error {
+	w, err := routeRequest.send(ctx, c.c, x, func(w *leaseAnswerWire) error {
 		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
 		case w.Denied != (w.Denial != nil), !w.Denied && (w.Lease == nil || w.Job == nil):
 			return errGarbage
@@ -166,7 +134,7 @@ func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Hear
 	if err := b.Validate(); err != nil {
 		return jobs.HeartbeatAnswer{}, err
 	}
-	answer, err := send[newsWire](ctx, c.c, waiting(leaseOf(b.LeaseID, "heartbeat"), &b, &b.Wait))
+	answer, err := routeHeartbeat.send(ctx, c.c, routeHeartbeat.to(nil, b.LeaseID).waiting(&b, &b.Wait))
 	return answer.HeartbeatAnswer, err
 }
 
@@ -175,7 +143,7 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
-	answer, err := post[batchAnswerWire](ctx, c, "/leases/heartbeat", &batchWire{workerID, leaseIDs})
+	answer, err := routeHeartbeatAll.ask(ctx, c.c, &batchWire{workerID, leaseIDs})
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +167,7 @@ func (c *JobsClient) Complete(ctx context.Context, e jobs.Completion) (bool, err
 	if err := e.Validate(); err != nil {
 		return false, err
 	}
-	answer, err := post[okWire](ctx, c, leaseOf(e.LeaseID, "complete"), &e)
+	answer, err := routeComplete.ask(ctx, c.c, &e, e.LeaseID)
 	return answer.Applied != nil && *answer.Applied, err
 }
 
@@ -208,12 +176,13 @@ func (c *JobsClient) Report(ctx context.Context, p jobs.Progress) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	return c.order(ctx, leaseOf(p.LeaseID, "report"), &p)
+	_, err := routeReport.ask(ctx, c.c, &p, p.LeaseID)
+	return err
 }
 
 // Get implements jobs.Reader.
 func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
-	answer, err := ask[viewWire](ctx, c, jobPath(jobID), nil)
+	answer, err := routeJob.ask(ctx, c.c, nil, jobID)
 	if err != nil {
 		return jobs.View{}, err
 	}
@@ -226,8 +195,12 @@ func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
 
 // List implements jobs.Reader.
 func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
-	q := values(map[string]any{"limit": f.Limit, "state": f.State, "type": f.Type, "tag": f.Tag, "after": f.After})
-	p, err := ask[jobs.Page](ctx, c, "/jobs", q)
+	q := filterWire{State: f.State, Type: f.Type, Tag: f.Tag, After: f.After}
+	if f.Limit != 0 {
+		q.Limit = &f.Limit
+	}
+	answer, err := routeJobs.ask(ctx, c.c, &q)
+	p := answer.Page
 	p.Snapshot.Busy = nil
 	for i := range p.Jobs {
 		asRead(&p.Jobs[i].Job)
@@ -237,49 +210,49 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 
 // Status implements jobs.Reader.
 func (c *JobsClient) Status(ctx context.Context) (jobs.Snapshot, error) {
-	answer, err := ask[jobs.Snapshot](ctx, c, "/status", nil)
+	answer, err := routeStatus.ask(ctx, c.c, nil)
 	answer.Busy = nil
 	return answer, err
 }
 
 // Workers implements jobs.Reader.
 func (c *JobsClient) Workers(ctx context.Context) ([]jobs.WorkerStatus, error) {
-	answer, err := ask[workersWire](ctx, c, "/workers", nil)
+	answer, err := routeWorkers.ask(ctx, c.c, nil)
 	return answer.Workers, err
 }
 
 // Stats implements jobs.Reader.
 func (c *JobsClient) Stats(ctx context.Context, days int) (jobs.Stats, error) {
-	answer, err := ask[statsWire](ctx, c, "/history/stats", daysQuery(days))
+	answer, err := routeStats.ask(ctx, c.c, &daysWire{&days})
 	return jobs.Stats{From: answer.Range.From, To: answer.Range.To, Totals: answer.Totals, ByType: answer.ByType}, err
 }
 
-func daysQuery(days int) url.Values { return url.Values{"days": {strconv.Itoa(days)}} }
-
 // Decisions implements jobs.Reader.
 func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, error) {
-	return ask[jobs.Decisions](ctx, c, "/history/decisions", daysQuery(days))
+	return routeDecisions.ask(ctx, c.c, &daysWire{&days})
 }
 
 // Revoke implements jobs.Operator.
 func (c *JobsClient) Revoke(ctx context.Context, leaseID, reason string) error {
-	return c.order(ctx, leaseOf(leaseID, "revoke"), reasonWire{reason})
+	_, err := routeRevoke.ask(ctx, c.c, &reasonWire{reason}, leaseID)
+	return err
 }
 
 // Freeze implements jobs.Operator.
 func (c *JobsClient) Freeze(ctx context.Context, jobType string) error {
-	return c.order(ctx, "/freeze", typeWire{jobType})
+	_, err := routeFreezeType.ask(ctx, c.c, &typeWire{jobType})
+	return err
 }
 
 // Unfreeze implements jobs.Operator.
 func (c *JobsClient) Unfreeze(ctx context.Context, jobType string) error {
-	return c.order(ctx, "/unfreeze", typeWire{jobType})
+	_, err := routeUnfreezeType.ask(ctx, c.c, &typeWire{jobType})
+	return err
 }
 
 // Cleanup implements jobs.Operator.
 func (c *JobsClient) Cleanup(ctx context.Context, days int) (int, error) {
-	x := &exchange{method: http.MethodPost, path: jobsPrefix + "/history/cleanup", query: daysQuery(days)}
-	answer, err := send[okWire](ctx, c.c, x)
+	answer, err := routeCleanup.ask(ctx, c.c, &daysWire{&days})
 	if answer.Deleted == nil {
 		return 0, err
 	}

@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -30,10 +27,10 @@ const undoTimeout = 5 * time.Second
 // done so, and of which the answer was lost.
 var errOutcomeUnknown = errors.New("an answer was lost, and by now there is nothing to end")
 
-// longPoll has the server wait until there is something newer than what was seen.
-func (x *exchange) longPoll(name string, seen uint64) {
+// longPolls notes that the server waits until there is something newer than what was seen.
+func (x *exchange) longPolls() *exchange {
 	x.wait, x.patience = longPoll, lokt.QueueTTL
-	x.query = url.Values{name: {strconv.FormatUint(seen, 10)}, "wait_ms": {strconv.FormatInt(longPoll.Milliseconds(), 10)}}
+	return x
 }
 
 // whole refuses an answer without a holder.
@@ -44,20 +41,8 @@ func whole(g *grantWire) error {
 	return nil
 }
 
-// encode returns the body of a request. What cannot be written, text that is not UTF-8, the caller has refused.
-func encode(v any) []byte {
-	body, _ := lokt.Marshal(v)
-	return body
-}
-
-// onLock returns a request about a lock.
-func onLock(method, name, rest string) *exchange {
-	return &exchange{method: method, path: "/v1/locks/" + url.PathEscape(name) + rest, invalid: lokt.ValidateName(name)}
-}
-
-// onLease returns a request about a lease, with its ID as proof.
-func onLease(method, name, leaseID string) *exchange {
-	x := onLock(method, name, "/leases/"+lokt.PublicID(leaseID))
+// provedBy has the request prove that its sender has the lease.
+func (x *exchange) provedBy(leaseID string) *exchange {
 	x.header = map[string]string{headerLease: leaseID}
 	x.lease, x.invalid = leaseID, cmp.Or(x.invalid, checkLeaseID(leaseID))
 	return x
@@ -96,8 +81,7 @@ func (c *Client) acquire(
 	ctx context.Context, claim lokt.Claim, operation string,
 ) (h lokt.Holder, x *exchange, err error) {
 	begun := time.Now()
-	over := false // the wait is: leave the queue
-	x = onLock(http.MethodPost, claim.Name, "/leases")
+	x = routeAcquire.to(nil, claim.Name)
 	x.lease, x.header = claim.LeaseID, map[string]string{headerOperation: operation}
 	if claim.Wait != 0 {
 		x.patience = lokt.QueueTTL
@@ -116,24 +100,19 @@ func (c *Client) acquire(
 	body := claimWire{Claim: claim}
 	body.Name, body.ID, body.Claim.Process, body.Wait = "", "", nil, 0
 	body.Owner.Process.Liveness = "" // nothing for who cannot look
-	x.again = func() ([]byte, time.Duration) {
+	x.again = func() (any, time.Duration) {
 		wait := poll
-		if claim.Wait > 0 {
-			wait = min(wait, claim.Wait-time.Since(begun))
+		if claim.Wait >= 0 {
+			wait = max(min(poll, claim.Wait-time.Since(begun)), 0)
 		}
-		switch {
-		case claim.Wait == 0:
-			wait = 0
-		case wait <= 0 || over:
-			over = true
-			body.Wait, body.Stay = time.Millisecond, false
-		default:
-			body.Wait, body.Stay = wait, true
+		body.Wait, body.Stay = wait, wait > 0
+		if wait == 0 && claim.Wait > 0 { // leave the queue
+			body.Wait = time.Millisecond
 		}
-		return encode(body), wait
+		return &body, wait
 	}
 	for {
-		answer, err := send(ctx, c, x, whole)
+		answer, err := routeAcquire.send(ctx, c, x, whole)
 		switch blocked := (*lokt.BlockedError)(nil); {
 		case errors.As(err, &blocked) && claim.Wait != 0 && len(blocked.Cycle) == 0:
 			blocked.TimedOut = time.Since(begun)
@@ -151,19 +130,16 @@ func (c *Client) acquire(
 func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	x := onLease(http.MethodDelete, claim.Name, claim.LeaseID)
-	x.query = targetValues(lokt.Target{Owner: claim.Owner})
+	target := toTarget(lokt.Target{Owner: claim.Owner})
+	x := routeRelease.to(target, claim.Name, lokt.PublicID(claim.LeaseID)).provedBy(claim.LeaseID)
 	x.header[headerCancels] = operation
-	_, _ = send[releasedWire](ctx, c, x) // that it is gone already is as well
+	_, _ = routeRelease.send(ctx, c, x) // that it is gone already is as well
 }
 
 // Renew implements lokt.Service. It is never sent again after ctx has ended.
 func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
-	x := onLease(http.MethodPut, r.Name, r.LeaseID)
-	if r.Owner != nil {
-		x.body = encode(renewWire{r.Owner})
-	}
-	answer, err := send(ctx, c, x, whole)
+	x := routeRenew.to(&renewWire{r.Owner}, r.Name, lokt.PublicID(r.LeaseID)).provedBy(r.LeaseID)
+	answer, err := routeRenew.send(ctx, c, x, whole)
 	if err != nil {
 		if gone := (*lokt.GoneError)(nil); errors.As(err, &gone) {
 			c.forget(r.LeaseID)
@@ -178,16 +154,16 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 
 // Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.
 func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
-	x := onLease(http.MethodDelete, t.Name, t.LeaseID)
+	x := routeRelease.to(toTarget(t), t.Name, Shown(t.LeaseID))
 	switch {
 	case t.LeaseID == "":
-		x = onLock(http.MethodDelete, t.Name, "/leases")
-	case isPublicID(t.LeaseID) && (t.Force || t.Stale):
-		x = onLock(http.MethodDelete, t.Name, "/leases/"+t.LeaseID)
+		x = routeReleaseAll.to(toTarget(t), t.Name)
+	case !isPublicID(t.LeaseID) || !t.Force && !t.Stale:
+		x.provedBy(t.LeaseID)
 	}
-	x.query, x.lease = targetValues(t), t.LeaseID
+	x.lease = t.LeaseID
 	was, lasting := c.lasting(t.LeaseID)
-	answer, err := send[releasedWire](ctx, c, x)
+	answer, err := routeRelease.send(ctx, c, x)
 	gone := (*lokt.GoneError)(nil)
 	switch {
 	case err == nil:
@@ -219,9 +195,9 @@ func (c *Client) certain(x *exchange, err error) error {
 // Tell implements lokt.Service.
 func (c *Client) Tell(ctx context.Context, t lokt.Target, m lokt.Message) (lokt.Holder, error) {
 	m.ID = cmp.Or(m.ID, lokt.NewLeaseID())
-	x := onLock(http.MethodPost, t.Name, "/messages")
-	x.query, x.header, x.body, x.lease = targetValues(t), map[string]string{headerLease: t.LeaseID}, encode(m), t.LeaseID
-	answer, err := send(ctx, c, x, whole)
+	x := routeTell.to(&m, t.Name)
+	x.query, x.header, x.lease = parameters(toTarget(t)), map[string]string{headerLease: t.LeaseID}, t.LeaseID
+	answer, err := routeTell.send(ctx, c, x, whole)
 	if err != nil {
 		return lokt.Holder{}, c.certain(x, err)
 	}
@@ -231,34 +207,33 @@ func (c *Client) Tell(ctx context.Context, t lokt.Target, m lokt.Message) (lokt.
 
 // Freeze implements lokt.Service.
 func (c *Client) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.Freeze, error) {
-	x := onLock(http.MethodPut, name, "/freeze")
-	x.body = encode(f)
-	return c.freeze(ctx, x)
+	return c.freeze(ctx, routeFreeze.to(&f, name))
 }
 
 // freeze sends a request that is answered with a freeze.
 func (c *Client) freeze(ctx context.Context, x *exchange) (lokt.Freeze, error) {
-	answer, err := send[freezeWire](ctx, c, x)
-	switch {
-	case err != nil:
+	answer, err := routeUnfreeze.send(ctx, c, x, func(w *freezeWire) error {
+		if w.Freeze == nil {
+			return errGarbage
+		}
+		return nil
+	})
+	if err != nil {
 		return lokt.Freeze{}, err
-	case answer.Freeze == nil:
-		return lokt.Freeze{}, c.unreachable(c.current.Load(), errGarbage)
 	}
 	return *answer.Freeze, nil
 }
 
 // Unfreeze implements lokt.Service.
 func (c *Client) Unfreeze(ctx context.Context, t lokt.Target) (lokt.Freeze, error) {
-	x := onLock(http.MethodDelete, t.Name, "/freeze")
-	x.query = targetValues(t)
+	x := routeUnfreeze.to(toTarget(t), t.Name)
 	f, err := c.freeze(ctx, x)
 	return f, c.certain(x, err)
 }
 
 // Prune implements lokt.Service.
 func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error) {
-	answer, err := send[prunedWire](ctx, c, onLock(http.MethodPost, name, "/prune"))
+	answer, err := routePrune.ask(ctx, c, nil, name)
 	for i := range answer.Removed {
 		c.claim(&answer.Removed[i].Holder.Claim)
 	}
@@ -267,13 +242,11 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 
 // Get implements lokt.Service.
 func (c *Client) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
-	x := onLock(http.MethodGet, name, "")
-	x.looks = true
-	return c.get(ctx, x)
+	return c.get(ctx, routeLock.to(nil, name))
 }
 
 func (c *Client) get(ctx context.Context, x *exchange) (lokt.Snapshot, error) {
-	answer, err := send[lockWire](ctx, c, x)
+	answer, err := routeLock.send(ctx, c, x)
 	if err != nil {
 		return lokt.Snapshot{}, err
 	}
@@ -298,11 +271,7 @@ func (c *Client) snapshot(w *lockWire) lokt.Snapshot {
 // List implements lokt.Service. It reads all locks before it yields the first.
 func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
-		x := &exchange{method: http.MethodGet, path: "/v1/locks", looks: true}
-		x.query = values(map[string]any{"prefix": f.Prefix, "queued": f.Queued})
-		answer, err := send[struct {
-			Locks []lockWire `json:"locks"`
-		}](ctx, c, x)
+		answer, err := routeLocks.ask(ctx, c, new(listWire(f)))
 		if err != nil {
 			yield(lokt.Snapshot{}, err)
 			return
@@ -322,34 +291,21 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 // Wait implements lokt.Service. It does not look at the watch's lease ID.
 func (c *Client) Wait(ctx context.Context, w lokt.Watch) error {
 	for {
-		x := onLock(http.MethodGet, w.Name, "")
-		x.longPoll("seen", w.Seen)
-		s, err := c.get(ctx, x)
+		s, err := c.get(ctx, routeLock.to(&seenWire{&w.Seen, longPoll}, w.Name).longPolls())
 		if err != nil || s.Lock.Revision != w.Seen {
 			return err
 		}
 	}
 }
 
-// queryValues returns the query as the parameters of a URL.
-func queryValues(q lokt.EventQuery) url.Values {
-	v := values(map[string]any{
-		"after": q.After, "before": q.Before, "limit": max(q.Limit, 0), "name": q.Name, "prefix": q.Prefix, "owner": q.Owner,
-		"since": q.Since, "until": q.Until, "latest": q.Latest,
-	})
-	for _, t := range q.Types {
-		v.Add("type", string(t))
-	}
-	return v
-}
-
 // ReadEvents implements lokt.EventLog. A server whose store keeps no events answers with ErrNoEvents.
 func (c *Client) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
-	return c.readEvents(ctx, &exchange{method: http.MethodGet, path: "/v1/audit", query: queryValues(q), looks: true})
+	q.Limit = max(q.Limit, 0)
+	return c.readEvents(ctx, routeAudit.to(&eventsWire{EventQuery: q}))
 }
 
 func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, error) {
-	page, err := send[lokt.EventPage](ctx, c, x)
+	page, err := routeAudit.send(ctx, c, x)
 	for i := range page.Events {
 		c.event(&page.Events[i])
 	}
@@ -359,10 +315,8 @@ func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, e
 // WaitEvents implements lokt.EventLog.
 func (c *Client) WaitEvents(ctx context.Context, after uint64) error {
 	for {
-		x := &exchange{method: http.MethodGet, path: "/v1/audit"}
-		x.longPoll("after", after)
-		x.query.Set("limit", "1")
-		page, err := c.readEvents(ctx, x)
+		q := eventsWire{EventQuery: lokt.EventQuery{Limit: 1}, After: &after, Wait: longPoll}
+		page, err := c.readEvents(ctx, routeAudit.to(&q).longPolls())
 		if err != nil || page.Newest > after {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,32 +16,37 @@ import (
 // heartbeat is how often a stream without events says that it is alive.
 const heartbeat = 15 * time.Second
 
-// eventQuery reads which events are asked for.
-func (q *query) eventQuery() lokt.EventQuery {
-	e := lokt.EventQuery{
-		After: q.uint("after"), Before: q.uint("before"), Name: q.Get("name"), Prefix: q.Get("prefix"), Owner: q.Get("owner"),
-		Since: q.time("since"), Until: q.time("until"), Latest: q.bool("latest"),
-		Limit: int(min(cmp.Or(q.uint("limit"), lokt.MaxEvents), lokt.MaxEvents)), //nolint:gosec // bounded
-	}
-	for _, t := range q.Values["type"] {
-		if len(t) > 64 || len(e.Types) >= 64 {
-			q.err = cmp.Or(q.err, invalid("type is not the name of an event, or there are too many"))
-			break
-		}
-		e.Types = append(e.Types, lokt.EventType(t))
+// eventsWire says which events are asked for.
+type eventsWire struct {
+	lokt.EventQuery
+	After *uint64       `json:"after"` // the same; nil if it is absent
+	Wait  time.Duration `json:"wait_ms"`
+}
+
+// eventQuery returns which events are asked for.
+func (c *call) eventQuery(q *eventsWire) (lokt.EventQuery, error) {
+	e := q.EventQuery
+	e.Limit = min(cmp.Or(e.Limit, lokt.MaxEvents), lokt.MaxEvents)
+	if len(e.Types) > 64 || slices.ContainsFunc(e.Types, func(t lokt.EventType) bool { return len(t) > 64 }) {
+		return e, invalid("type is not the name of an event, or there are too many")
 	}
 	if e.Name != "" {
-		q.err = cmp.Or(q.err, lokt.ValidateName(e.Name))
-	}
-	q.err = cmp.Or(q.err, lokt.ValidatePrefix(e.Prefix))
-	if e.Owner != "" {
-		q.err = cmp.Or(q.err, checkOwner(lokt.Owner{ID: e.Owner}))
-		if !strings.Contains(e.Owner, "/") { // it names no caller
-			e.Owner = string(q.c.view()) + e.Owner
+		if err := lokt.ValidateName(e.Name); err != nil {
+			return e, err
 		}
 	}
-	q.err = cmp.Or(q.err, q.c.may(ScopeRead, e.Name)) // the caller may ask for those of other locks only
-	return e
+	if err := lokt.ValidatePrefix(e.Prefix); err != nil {
+		return e, err
+	}
+	if e.Owner != "" {
+		if err := checkOwner(lokt.Owner{ID: e.Owner}); err != nil {
+			return e, err
+		}
+		if !strings.Contains(e.Owner, "/") { // it names no caller
+			e.Owner = string(c.view()) + e.Owner
+		}
+	}
+	return e, c.may(ScopeRead, e.Name) // the caller may ask for those of other locks only
 }
 
 // readEvents returns the events that the caller may see, and the number of the last one that was read, seen or not.
@@ -62,41 +68,39 @@ func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.Eve
 }
 
 // audit answers with events. With after and wait_ms it waits for there to be one.
-func (c *call) audit() error {
-	q := c.query()
-	e, wait := q.eventQuery(), q.wait()
-	if q.err != nil {
-		return q.err
+func (c *call) audit(q *eventsWire) (lokt.EventPage, error) {
+	e, err := c.eventQuery(q)
+	if err != nil {
+		return lokt.EventPage{}, err
 	}
 	page, _, err := c.readEvents(c.r.Context(), e)
-	if err == nil && wait > 0 && q.Has("after") && page.Newest <= e.After {
-		if err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Events.WaitEvents(ctx, e.After) }); err == nil {
+	if err == nil && q.Wait > 0 && q.After != nil && page.Newest <= e.After {
+		if err = c.waitFor(q.Wait, func(ctx context.Context) error { return c.s.Events.WaitEvents(ctx, e.After) }); err == nil {
 			page, _, err = c.readEvents(c.r.Context(), e)
 		}
 	}
-	return c.reply(page, err)
+	return page, err
 }
 
 // stream answers with server-sent events, from the present on, or from the event after the one that the client saw
 // last.
-func (c *call) stream() error {
-	q := c.query()
-	e := q.eventQuery()
+func (c *call) stream(q *eventsWire) (none, error) {
+	e, wrong := c.eventQuery(q)
 	e.Before, e.Until, e.Latest, e.Limit = 0, time.Time{}, false, 0
-	resumed := q.Has("after")
+	resumed := q.After != nil
 	if id := c.r.Header.Get("Last-Event-ID"); id != "" {
 		after, err := strconv.ParseUint(id, 10, 64)
 		if err != nil {
-			return invalid("Last-Event-ID is not a number")
+			return none{}, invalid("Last-Event-ID is not a number")
 		}
 		e.After, resumed = after, true
 	}
-	if q.err != nil {
-		return q.err
+	if wrong != nil {
+		return none{}, wrong
 	}
 	free, err := c.s.streams.take(c.who())
 	if err != nil {
-		return err
+		return none{}, err
 	}
 	defer free()
 	ctx, cancel := context.WithCancel(c.r.Context())
@@ -105,12 +109,12 @@ func (c *call) stream() error {
 	if !resumed {
 		page, err := c.s.Events.ReadEvents(c.ctx, lokt.EventQuery{Latest: true, Limit: 1})
 		if err != nil {
-			return err
+			return none{}, err
 		}
 		e.After = page.Newest
 	}
 	st := &eventStream{c: c, query: e, entered: time.Now()}
-	return st.run(ctx)
+	return none{}, st.run(ctx)
 }
 
 // eventStream writes events to one client.

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"math"
+	"net/http"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,97 +20,28 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// jobsPrefix is where the scheduler's routes are.
-const jobsPrefix = "/api/system/scheduler"
-
-// jobsRoutes returns the scheduler's routes.
-func jobsRoutes() []route {
-	const lease = "POST /leases/{lease_id}/"
-	all := []route{
-		{"POST /jobs", ScopeSubmit, body, (*call).submit},
-		{"GET /jobs", ScopeRead, 0, (*call).listJobs},
-		{"GET /jobs/{job_id}", ScopeRead, 0, (*call).getJob},
-		{"POST /jobs/{job_id}/cancel", ScopeSubmit, body | optional, with((*call).cancelJob)},
-		{"POST /leases/request", ScopeWork, body | denies, with((*call).request, "worker_id")},
-		{"POST /leases/heartbeat", ScopeWork, body | keeps, with((*call).heartbeatAll, "worker_id", "lease_ids")},
-		{lease + "heartbeat", ScopeWork, body | keeps, with((*call).heartbeat, "worker_id")},
-		{lease + "complete", ScopeWork, body | keeps, with((*call).complete, "worker_id", "status")},
-		{lease + "report", ScopeWork, body, with((*call).report, "worker_id")},
-		{lease + "revoke", ScopeAdmin, body | optional, with((*call).revoke)},
-		{"GET /status", ScopeRead, 0, (*call).getStatus},
-		{"GET /workers", ScopeRead, 0, (*call).workers},
-		{"GET /history/stats", ScopeRead, 0, (*call).stats},
-		{"GET /history/decisions", ScopeRead, 0, (*call).decisions},
-		{"POST /history/cleanup", ScopeAdmin, 0, (*call).cleanup},
-		{"POST /freeze", ScopeAdmin, body | optional, with((*call).freezeType)},
-		{"POST /unfreeze", ScopeAdmin, body | optional, with((*call).unfreezeType)},
-	}
-	for i, r := range all {
-		all[i].pattern = strings.Replace(r.pattern, " ", " "+jobsPrefix, 1)
-	}
-	return all
-}
-
-// with serves requests with a body of which nothing is to be checked but what its type says, and, of the scheduler, that
-// what is needed is there.
-func with[Q any](serve func(c *call, q *Q) (any, error), needed ...string) func(*call) error {
-	return func(c *call) error {
-		q, err := new(Q), error(nil)
-		if c.scheduled() {
-			err = c.fields(q, needed, nil)
-		} else {
-			err = c.decode(q)
-		}
-		if err != nil {
-			return err
-		}
-		return c.reply(serve(c, q))
-	}
-}
-
-// fields reads the request's body into what v points to. What is wrong with its fields is the error; only those that
-// are about may return of it.
-func (c *call) fields(v any, needed []string, about func(jobs.Problem) bool) error {
-	r := c.s.readers.Get().(*reader)
-	defer c.s.readers.Put(r)
-	r.problems, r.there = nil, r.there[:0]
-	if err := r.read(c.in, v, needed); err != nil {
-		return err
-	}
-	if about != nil {
-		r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return !about(p) })
-	}
-	if len(r.problems) > 0 {
-		return &jobs.InvalidError{Problems: r.problems}
-	}
-	return nil
-}
-
 // submit queues a job, or a list of them; what stands beside a list does not count. Jobs hold locks in the name of who
 // submits them.
-func (c *call) submit() error {
-	q := submitWire{Spec: jobs.NewSpec()}
-	err := c.fields(&q, nil, func(p jobs.Problem) bool { return q.Jobs == nil || p.Loc[0] == "jobs" })
-	if err != nil {
-		return err
-	}
-	specs := []jobs.Spec{q.Spec}
+func (c *call) submit(q *submitWire) (answer submittedWire, err error) {
+	specs := []jobs.Spec{*q.Spec}
 	if q.Jobs != nil {
 		specs = *q.Jobs
 	}
 	for i := range specs {
 		if err := cmp.Or(c.mayAll(ScopeSubmit, specs[i].Tags), c.mayAll(ScopeLock, specs[i].Locks)); err != nil {
-			return err
+			return answer, err
 		}
 	}
 	all, err := c.s.Jobs.Submit(c.ctx, specs)
-	if q.Jobs != nil {
-		return c.reply(&receiptsWire{all}, err)
+	switch {
+	case q.Jobs != nil:
+		answer.Jobs = all
+	case err != nil:
+		err = without(err, 2)
+	default:
+		answer.Receipt = &all[0]
 	}
-	if err != nil {
-		return without(err, 2)
-	}
-	return c.reply(&all[0], nil)
+	return answer, err
 }
 
 // without returns the error with so many elements less at the beginning of its locations.
@@ -124,22 +55,22 @@ func without(err error, elements int) error {
 	return err
 }
 
-func (c *call) cancelJob(q *reasonWire) (any, error) {
+func (c *call) cancelJob(q *reasonWire) (answer okWire, err error) {
 	id := c.r.PathValue("job_id")
 	if !jobs.PossibleID(id) {
-		return nil, jobs.ErrJobNotFound
+		return answer, jobs.ErrJobNotFound
 	}
 	if c.caller != nil {
 		v, err := c.s.Jobs.Get(c.ctx, id)
 		if err != nil {
-			return nil, err
+			return answer, err
 		}
 		if err := c.mayAll(ScopeSubmit, v.Job.Tags); err != nil {
-			return nil, err
+			return answer, err
 		}
 	}
 	state, err := c.s.Jobs.Cancel(c.ctx, id, q.Reason)
-	return &okWire{OK: true, State: state}, err
+	return okWire{OK: true, State: state}, err
 }
 
 // mayAll returns an error unless the caller may do things of that scope to all the locks or tags.
@@ -154,15 +85,15 @@ func (c *call) mayAll(s Scope, all []string) error {
 
 // request grants a lease, or denies it: that is no error, and neither is that the store is away, because workers that
 // know only the plain contract end when they are answered anything but 200.
-func (c *call) request(a *jobs.Request) (any, error) {
+func (c *call) request(a *jobs.Request) (leaseAnswerWire, error) {
 	ctx, done := c.wait(&a.Wait)
 	defer done()
 	g, err := c.s.Jobs.Request(ctx, *a)
 	switch {
 	case err == nil && g.Denied == nil:
-		return &leaseAnswerWire{Lease: shownLease(&g.Lease), Job: shownJob(&g.Job)}, nil
+		return leaseAnswerWire{Lease: shownLease(&g.Lease), Job: shownJob(&g.Job)}, nil
 	case err == nil:
-		return &leaseAnswerWire{Denied: true, Denial: g.Denied}, nil
+		return leaseAnswerWire{Denied: true, Denial: g.Denied}, nil
 	case errors.Is(context.Cause(ctx), errStopping):
 		return denied(jobs.DeniedEligible, "the server is about to end", 1500*time.Millisecond), nil
 	case (errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) && c.r.Context().Err() == nil:
@@ -172,12 +103,12 @@ func (c *call) request(a *jobs.Request) (any, error) {
 		}
 		return denied(deniedUnavailable, why, 5*time.Second), nil
 	}
-	return nil, err
+	return leaseAnswerWire{}, err
 }
 
 // denied returns a denial that is the server's own.
-func denied(code, reason string, after time.Duration) *leaseAnswerWire {
-	return &leaseAnswerWire{Denied: true, Denial: &jobs.Denial{Code: code, Reason: reason, RetryAfter: after}}
+func denied(code, reason string, after time.Duration) leaseAnswerWire {
+	return leaseAnswerWire{Denied: true, Denial: &jobs.Denial{Code: code, Reason: reason, RetryAfter: after}}
 }
 
 // Codes of denials that are the server's own.
@@ -192,7 +123,7 @@ func (c *call) tooOften() error {
 	if limited := (*RateLimitedError)(nil); errors.As(c.often, &limited) {
 		after = min(max(limited.RetryAfter, 250*time.Millisecond), 5*time.Second)
 	}
-	return c.reply(denied(deniedOften, "this caller asks too often", after), nil)
+	return c.answer(http.StatusOK, denied(deniedOften, "this caller asks too often", after))
 }
 
 // wait returns the context of a request that waits so long, and what to call when it is over. Where it may not, the
@@ -210,7 +141,7 @@ func (c *call) wait(d *time.Duration) (context.Context, func()) {
 	return c.ctx, func() {}
 }
 
-func (c *call) heartbeat(b *jobs.Heartbeat) (any, error) {
+func (c *call) heartbeat(b *jobs.Heartbeat) (newsWire, error) {
 	b.LeaseID = c.r.PathValue("lease_id")
 	ctx, done := c.wait(&b.Wait)
 	answer, err := c.s.Jobs.Heartbeat(ctx, *b)
@@ -220,10 +151,10 @@ func (c *call) heartbeat(b *jobs.Heartbeat) (any, error) {
 		answer, err = c.s.Jobs.Heartbeat(c.ctx, *b)
 		answer.Drain = true
 	}
-	return &newsWire{OK: true, HeartbeatAnswer: answer}, err
+	return newsWire{OK: true, HeartbeatAnswer: answer}, err
 }
 
-func (c *call) heartbeatAll(q *batchWire) (any, error) {
+func (c *call) heartbeatAll(q *batchWire) (answer batchAnswerWire, err error) {
 	var wrong []jobs.Problem
 	for i, id := range q.LeaseIDs {
 		if len(id) > jobs.MaxIDLen {
@@ -232,18 +163,18 @@ func (c *call) heartbeatAll(q *batchWire) (any, error) {
 		}
 	}
 	if wrong != nil {
-		return nil, &jobs.InvalidError{Problems: wrong}
+		return answer, &jobs.InvalidError{Problems: wrong}
 	}
 	all, err := c.s.Jobs.HeartbeatAll(c.ctx, q.WorkerID, q.LeaseIDs)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.sendBatch(all)
 	}
-	return batchAnswer(all)
+	return answer, err
 }
 
-// batchAnswer returns a batchAnswerWire. Mostly only the IDs differ: what follows them is written once, by which a
+// sendBatch answers with a batchAnswerWire. Mostly only the IDs differ: what follows them is written once, by which a
 // batch of a hundred takes half the time.
-func batchAnswer(all []jobs.LeaseAnswer) (jsontext.Value, error) {
+func (c *call) sendBatch(all []jobs.LeaseAnswer) error {
 	b := append(make([]byte, 0, 128*(len(all)+1)), `{"leases":[`...)
 	var last *jobs.LeaseAnswer
 	var rest []byte // of it
@@ -256,7 +187,7 @@ func batchAnswer(all []jobs.LeaseAnswer) (jsontext.Value, error) {
 			n.Interval = 0
 			text, err := form.Marshal(&n)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			last, rest = a, text[1:]
 		}
@@ -264,7 +195,10 @@ func batchAnswer(all []jobs.LeaseAnswer) (jsontext.Value, error) {
 		b = append(append(append(b, ','), rest...), ',')
 	}
 	tail, err := form.Marshal(&batchAnswerWire{Interval: interval})
-	return append(b[:len(b)-1], tail[len(`{"leases":[`):]...), err
+	if err != nil {
+		return err
+	}
+	return c.send(http.StatusOK, append(b[:len(b)-1], tail[len(`{"leases":[`):]...))
 }
 
 // sameNews reports whether nothing is told of a lease but its end, and the same of another.
@@ -273,116 +207,80 @@ func sameNews(a, o *jobs.LeaseAnswer) bool {
 		!a.Drain && !o.Drain && len(a.LostLocks)+len(o.LostLocks) == 0
 }
 
-func (c *call) complete(q *jobs.Completion) (any, error) {
+func (c *call) complete(q *jobs.Completion) (okWire, error) {
 	q.LeaseID = c.r.PathValue("lease_id")
 	applied, err := c.s.Jobs.Complete(c.ctx, *q)
-	return &okWire{OK: true, Applied: &applied}, err
+	return okWire{OK: true, Applied: &applied}, err
 }
 
-func (c *call) report(q *jobs.Progress) (any, error) {
+func (c *call) report(q *jobs.Progress) (okWire, error) {
 	q.LeaseID = c.r.PathValue("lease_id")
-	return &okWire{OK: true}, c.s.Jobs.Report(c.ctx, *q)
+	return okWire{OK: true}, c.s.Jobs.Report(c.ctx, *q)
 }
 
-func (c *call) revoke(q *reasonWire) (any, error) {
-	return &okWire{OK: true}, c.s.Jobs.Revoke(c.ctx, c.r.PathValue("lease_id"), q.Reason)
+func (c *call) revoke(q *reasonWire) (okWire, error) {
+	return okWire{OK: true}, c.s.Jobs.Revoke(c.ctx, c.r.PathValue("lease_id"), q.Reason)
 }
 
-func (c *call) freezeType(q *typeWire) (any, error) {
-	return &okWire{OK: true}, c.s.Jobs.Freeze(c.ctx, q.Type)
+func (c *call) freezeType(q *typeWire) (okWire, error) {
+	return okWire{OK: true}, c.s.Jobs.Freeze(c.ctx, q.Type)
 }
 
-func (c *call) unfreezeType(q *typeWire) (any, error) {
-	return &okWire{OK: true}, c.s.Jobs.Unfreeze(c.ctx, q.Type)
+func (c *call) unfreezeType(q *typeWire) (okWire, error) {
+	return okWire{OK: true}, c.s.Jobs.Unfreeze(c.ctx, q.Type)
 }
 
-func (c *call) getJob() error {
+func (c *call) getJob(*none) (viewWire, error) {
 	id := c.r.PathValue("job_id")
 	if !jobs.PossibleID(id) {
-		return jobs.ErrJobNotFound
+		return viewWire{}, jobs.ErrJobNotFound
 	}
 	v, err := c.s.Jobs.Get(c.ctx, id)
-	return c.reply((*viewWire)(shown(&v, c.seesLeases())), err)
+	return viewWire(*shown(&v, c.seesLeases())), err
 }
 
 // seesLeases reports whether the caller is shown lease IDs.
 func (c *call) seesLeases() bool { return c.may(ScopeAdmin, "") == nil }
 
-func (c *call) listJobs() error {
-	limit, err := c.number("limit", jobs.DefaultList)
-	if err != nil {
-		return err
+func (c *call) listJobs(q *filterWire) (pageWire, error) {
+	f := jobs.Filter{Limit: jobs.DefaultList, State: q.State, Type: q.Type, Tag: q.Tag, After: q.After}
+	if q.Limit != nil {
+		f.Limit = min(max(*q.Limit, 1), jobs.MaxList)
 	}
-	q := c.r.URL.Query()
-	p, err := c.s.Jobs.List(c.ctx, jobs.Filter{
-		Limit: min(max(limit, 1), jobs.MaxList), State: jobs.State(q.Get("state")),
-		Type: q.Get("type"), Tag: q.Get("tag"), After: q.Get("after"),
-	})
+	p, err := c.s.Jobs.List(c.ctx, f)
 	w := toPage(&p, c.seesLeases())
 	w.Snapshot.Busy = new(busyRating())
-	return c.reply(w, err)
+	return w, err
 }
 
-// number returns a parameter of the query that is an integer. With a value for when it is absent, one that no int holds
-// counts as the nearest; otherwise either is an error.
-func (c *call) number(name string, absent int) (int, error) {
-	q, err := url.ParseQuery(c.r.URL.RawQuery)
-	switch {
-	case err != nil:
-		return 0, invalidAt("value_error", "Query should be key=value pairs, percent-encoded")
-	case q.Has(name):
-	case absent == 0:
-		return 0, invalidAt("missing", "Field required", name)
-	default:
-		return absent, nil
-	}
-	n, err := strconv.ParseInt(q.Get(name), 10, strconv.IntSize)
-	switch far := errors.Is(err, strconv.ErrRange); {
-	case far && absent == 0:
-		return 0, invalidAt("int_parsing_size", "Input is too large", name)
-	case err != nil && !far:
-		return 0, invalidAt("int_parsing", "Input should be a valid integer, unable to parse string as an integer", name)
-	}
-	return int(n), nil
-}
-
-func (c *call) getStatus() error {
+func (c *call) getStatus(*none) (jobs.Snapshot, error) {
 	s, err := c.s.Jobs.Status(c.ctx)
 	s.Busy = new(busyRating())
-	return c.reply(&s, err)
+	return s, err
 }
 
-func (c *call) workers() error {
+func (c *call) workers(*none) (workersWire, error) {
 	all, err := c.s.Jobs.Workers(c.ctx)
-	return c.reply(&workersWire{all}, err)
+	return workersWire{all}, err
 }
 
-func (c *call) stats() error {
-	days, err := c.number("days", jobs.DefaultDays)
-	if err != nil {
-		return err
-	}
+func (c *call) stats(q *daysWire) (statsWire, error) {
+	days := q.orDefault()
 	s, err := c.s.Jobs.Stats(c.ctx, days)
-	return c.reply(toStats(&s, days), err)
+	return toStats(&s, days), err
 }
 
-func (c *call) decisions() error {
-	days, err := c.number("days", jobs.DefaultDays)
-	if err != nil {
-		return err
-	}
-	d, err := c.s.Jobs.Decisions(c.ctx, days)
-	return c.reply(&d, err)
+func (c *call) decisions(q *daysWire) (jobs.Decisions, error) {
+	return c.s.Jobs.Decisions(c.ctx, q.orDefault())
 }
 
-func (c *call) cleanup() error {
-	days, err := c.number("days", 0)
-	if err != nil {
-		return err
+func (c *call) cleanup(q *daysWire) (okWire, error) {
+	if q.Days == nil {
+		return okWire{}, invalidAt("missing", "Field required", "days")
 	}
 	// Nothing is so old; stores need not cope with times before the common era.
-	deleted, err := c.s.Jobs.Cleanup(c.ctx, min(days, 1<<31-1))
-	return c.reply(&okWire{OK: true, Deleted: &deleted, Days: days}, err)
+	deleted, err := c.s.Jobs.Cleanup(c.ctx, min(*q.Days, math.MaxInt32))
+	return okWire{OK: true, Deleted: &deleted, Days: *q.Days}, err
 }
 
 // busyRating returns how busy the machine is, from 0 to 10: 10 is as many processes that want a CPU as there are, or

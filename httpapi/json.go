@@ -64,27 +64,6 @@ func writeString(enc *jsontext.Encoder, s string) error {
 	return enc.WriteToken(jsontext.String(s))
 }
 
-// reading is how clients read what the wire has: exactly, and with null for what is not there.
-var reading = json.JoinOptions(jsontext.AllowDuplicateNames(true), json.WithUnmarshalers(json.JoinUnmarshalers(
-	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, d *time.Duration) error {
-		var n float64 // seconds are exact to the nanosecond for a hundred days
-		err := json.UnmarshalDecode(dec, &n)
-		unit := float64(time.Second)
-		if inMillis(dec.StackPointer()) {
-			unit = float64(time.Millisecond)
-		}
-		*d = time.Duration(max(min(math.Round(n*unit), math.MaxInt64), math.MinInt64))
-		return err
-	}),
-	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *jsontext.Value) error {
-		read, err := dec.ReadValue()
-		if *v = nil; err == nil && read.Kind() != 'n' {
-			*v = read.Clone()
-		}
-		return err
-	}),
-)))
-
 // reader reads bodies, and collects what is wrong with them. Null is the same as nothing. Readers are used again.
 type reader struct {
 	options  json.Options
@@ -397,15 +376,39 @@ func (r *reader) specs(dec *jsontext.Decoder, all *[]jobs.Spec) error {
 	})
 }
 
+// decode reads what is asked into what q points to.
+func (c *call) decode(q any, needed []string) error {
+	switch {
+	case !c.takesBody:
+		return c.parse(q)
+	case !c.scheduled():
+		return c.decodeLocks(q)
+	}
+	r := c.s.readers.Get().(*reader)
+	defer c.s.readers.Put(r)
+	r.problems, r.there = nil, r.there[:0]
+	list, isList := q.(*submitWire)
+	if isList {
+		list.Spec = new(jobs.NewSpec())
+	}
+	if err := r.read(c.in, q, needed); err != nil {
+		return err
+	}
+	if isList && list.Jobs != nil { // what stands beside a list does not count
+		r.problems = slices.DeleteFunc(r.problems, func(p jobs.Problem) bool { return p.Loc[0] != "jobs" })
+	}
+	if len(r.problems) > 0 {
+		return &jobs.InvalidError{Problems: r.problems}
+	}
+	return nil
+}
+
 // The JSON of locks is that of package lokt.
 
-// decode reads the request's body into what v points to, an object all of whose members must be known: a misspelt time
-// to live is not the same as none. An empty body is an empty object where that is allowed.
-func (c *call) decode(v any) error {
+// decodeLocks reads the request's body into what v points to, an object all of whose members must be known: a misspelt
+// time to live is not the same as none.
+func (c *call) decodeLocks(v any) error {
 	err := lokt.Unmarshal(c.in, v, json.RejectUnknownMembers(true))
-	if err == nil {
-		err = bounded(c.in)
-	}
 	var wrong *json.SemanticError
 	var text *jsontext.SyntacticError
 	switch {

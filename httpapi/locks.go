@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/lokt-dev/lokt"
 )
 
@@ -26,46 +24,15 @@ const (
 // maxWithin is how many leases a claim may be made within.
 const maxWithin = 100
 
-// locksRoutes returns the routes but those of the scheduler. Who holds something must not lose it because others, or he himself,
-// asked for too much under the same name, so what keeps a lease or ends it is answered all the same.
-func locksRoutes() []route {
-	return []route{
-		{"GET " + openAPIPath, "", 0, (*call).openAPI},
-		{"GET /v1/about", "", 0, (*call).about},
-		{"GET /v1/audit", ScopeRead, 0, (*call).audit},
-		{"GET /v1/events", ScopeRead, 0, (*call).stream},
-		{"GET /v1/locks", ScopeRead, 0, (*call).listLocks},
-		{"GET /v1/locks/{name}", ScopeRead, 0, (*call).getLock},
-		{"POST /v1/locks/{name}/leases", ScopeLock, body, (*call).acquire},
-		{"PUT /v1/locks/{name}/leases/{id}", ScopeLock, body | optional | keeps, with((*call).renew)},
-		{"DELETE /v1/locks/{name}/leases/{id}", ScopeLock, keeps, (*call).releaseOne},
-		{"DELETE /v1/locks/{name}/leases", ScopeLock, 0, (*call).releaseAll},
-		{"POST /v1/locks/{name}/prune", ScopeLock, 0, (*call).prune},
-		{"POST /v1/locks/{name}/messages", ScopeLock, body, with((*call).tell)},
-		{"PUT /v1/locks/{name}/freeze", ScopeLock, body, with((*call).freeze)},
-		{"DELETE /v1/locks/{name}/freeze", ScopeLock, 0, (*call).unfreeze},
-	}
-}
-
-// reply answers with a value, unless there is an error.
-func (c *call) reply(v any, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case !c.scheduled():
-		return c.answer(http.StatusOK, v)
-	}
-	body, written := v.(jsontext.Value)
-	if !written {
-		if body, err = form.Marshal(v); err != nil {
+// answer answers with a value, in the form of the API that the path belongs to.
+func (c *call) answer(status int, v any) error {
+	if c.scheduled() {
+		body, err := form.Marshal(v)
+		if err != nil {
 			return err
 		}
+		return c.send(status, body)
 	}
-	return c.send(http.StatusOK, body)
-}
-
-// answer answers with a value in the JSON form of package lokt.
-func (c *call) answer(status int, v any) error {
 	body, err := lokt.Marshal(v)
 	if err != nil {
 		return err
@@ -104,41 +71,49 @@ func (c *call) lock(s lokt.Snapshot) lockWire {
 	return w
 }
 
-// getLock answers with a lock. With seen and wait_ms it waits for its revision to be another than the one seen.
-func (c *call) getLock() error {
+// seenWire is what a client knows of a lock: with both it waits for the revision to be another.
+type seenWire struct {
+	Seen *uint64       `json:"seen"`
+	Wait time.Duration `json:"wait_ms"`
+}
+
+func (c *call) getLock(q *seenWire) (lockWire, error) {
 	name := c.r.PathValue("name")
-	q := c.query()
-	seen, wait := q.uint("seen"), q.wait()
-	if q.err != nil {
-		return q.err
-	}
 	snap, err := c.s.Locks.Get(c.ctx, name)
-	if err == nil && wait > 0 && q.Has("seen") && snap.Lock.Revision == seen {
-		watch := lokt.Watch{Name: name, Seen: seen}
-		err = c.waitFor(wait, func(ctx context.Context) error { return c.s.Locks.Wait(ctx, watch) })
+	if err == nil && q.Wait > 0 && q.Seen != nil && snap.Lock.Revision == *q.Seen {
+		watch := lokt.Watch{Name: name, Seen: *q.Seen}
+		err = c.waitFor(q.Wait, func(ctx context.Context) error { return c.s.Locks.Wait(ctx, watch) })
 		if err == nil {
 			snap, err = c.s.Locks.Get(c.ctx, name)
 		}
 	}
-	return c.reply(c.lock(snap), err)
+	return c.lock(snap), err
+}
+
+// locksWire are the locks that listWire asks for.
+type locksWire struct {
+	Locks []lockWire `json:"locks"`
+}
+
+type listWire struct {
+	Prefix string `json:"prefix"`
+	Queued bool   `json:"queued"`
 }
 
 // listLocks answers with the locks that the caller may look at. It writes them as it reads them.
-func (c *call) listLocks() error {
-	q := c.query()
-	f := lokt.Filter{Prefix: q.Get("prefix"), Queued: q.bool("queued")}
-	if err := cmp.Or(q.err, lokt.ValidatePrefix(f.Prefix)); err != nil {
-		return err
+func (c *call) listLocks(q *listWire) (none locksWire, err error) {
+	if err := lokt.ValidatePrefix(q.Prefix); err != nil {
+		return none, err
 	}
 	c.Header().Set("Content-Type", "application/json")
 	c.Header().Set("Cache-Control", "no-store")
 	out, between := bufio.NewWriterSize(c, 16<<10), "" // the last flush tells of errors
 	_, _ = out.WriteString(`{"locks":[`)
-	for snap, err := range c.s.Locks.List(c.ctx, f) {
+	for snap, err := range c.s.Locks.List(c.ctx, lokt.Filter(*q)) {
 		var entry lockWire
 		switch {
 		case err != nil && snap.Lock.Name == "":
-			return err
+			return none, err
 		case c.may(ScopeRead, snap.Lock.Name) != nil, err == nil && snap.Over():
 			continue
 		case err != nil:
@@ -149,18 +124,18 @@ func (c *call) listLocks() error {
 		}
 		text, err := lokt.Marshal(entry)
 		if err != nil {
-			return err
+			return none, err
 		}
 		c.writeDeadline()
 		_, _ = out.WriteString(between)
 		if _, err := out.Write(text); err != nil {
-			return err
+			return none, err
 		}
 		between = ","
 	}
 	c.writeDeadline()
 	_, _ = out.WriteString("]}\n")
-	return out.Flush()
+	return none, out.Flush()
 }
 
 // claimWire asks for a lock.
@@ -223,27 +198,23 @@ func isPublicID(id string) bool {
 // acquire grants a claim, or waits in the queue for up to wait_ms. A client that hangs up leaves its claim where it is:
 // if only the connection broke, the client is about to ask again and must find it. If it does not, others pass
 // the claim, and it leaves the queue later; a client that gives up on purpose takes it back with a release.
-func (c *call) acquire() error {
-	var q claimWire
-	if err := c.decode(&q); err != nil {
-		return err
-	}
+func (c *call) acquire(q *claimWire) (answer grantWire, err error) {
 	c.lease = q.LeaseID
 	if err := q.check(c.r.PathValue("name")); err != nil {
-		return err
+		return answer, err
 	}
 	operation, err := c.operation(headerOperation)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	claim := q.Claim
 	if claim.Owner, err = c.view().stored(claim.Owner); err != nil {
-		return err
+		return answer, err
 	}
 	ctx, done := c.ctx, func() {}
 	if claim.Wait > 0 {
 		if err := c.crowded(&claim); err != nil {
-			return err
+			return answer, err
 		}
 		claim.Wait = min(claim.Wait, c.s.Limits.Wait)
 		limit := claim.Wait
@@ -253,13 +224,13 @@ func (c *call) acquire() error {
 			limit += c.s.Limits.Request
 		}
 		if ctx, done, err = c.park(limit); err != nil {
-			return err
+			return answer, err
 		}
 	}
 	defer done()
 	ctx, end, err := c.s.claims.begin(ctx, operation)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	h, err := c.s.Locks.Poll(ctx, claim)
 	end()
@@ -270,12 +241,12 @@ func (c *call) acquire() error {
 	over := errors.Is(err, errWaitOver) || errors.Is(err, lokt.ErrWithdrawn) // a client that has not given up asks again
 	switch {
 	case over && q.Stay:
-		return c.answer(http.StatusAccepted, grantWire{Queued: true, ID: lokt.PublicID(claim.LeaseID)})
+		return answer, c.answer(http.StatusAccepted, grantWire{Queued: true, ID: lokt.PublicID(claim.LeaseID)})
 	case over:
-		return errBusy
+		return answer, errBusy
 	}
 	h = c.view().own(h, claim.LeaseID)
-	return c.reply(grantWire{Holder: &h}, err)
+	return grantWire{Holder: &h}, err
 }
 
 // MaxPlaces is how many places in one lock's queue a caller may have whom a Gate tells from others: places outlive the
@@ -338,16 +309,16 @@ type renewWire struct {
 	Owner *lokt.Owner `json:"owner,omitzero"`
 }
 
-func (c *call) renew(q *renewWire) (any, error) {
+func (c *call) renew(q *renewWire) (answer grantWire, err error) {
 	leaseID, err := c.leaseOf()
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	r := lokt.Renewal{Name: c.r.PathValue("name"), LeaseID: leaseID}
 	if q.Owner != nil {
 		owner, err := c.view().stored(*q.Owner)
 		if err != nil {
-			return nil, err
+			return answer, err
 		}
 		r.Owner = &owner
 	}
@@ -387,43 +358,42 @@ type releasedWire struct {
 }
 
 // release ends what the target says.
-func (c *call) release(t lokt.Target) error {
+func (c *call) release(t lokt.Target) (answer releasedWire, err error) {
 	ended, err := c.s.Locks.Release(c.ctx, t)
-	var answer releasedWire
 	for _, h := range ended {
 		answer.Released = append(answer.Released, c.view().own(h, c.r.Header.Get(headerLease)))
 	}
-	return c.reply(answer, err)
+	return answer, err
 }
 
 // releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is
 // stale.
-func (c *call) releaseOne() error {
-	if q := c.query(); c.r.Header.Get(headerLease) != "" || q.err == nil && !q.bool("force") && !q.bool("stale") {
-		t := q.target(c.r.PathValue("name"))
-		if q.err != nil {
-			return q.err
+func (c *call) releaseOne(q *targetWire) (answer releasedWire, err error) {
+	if c.r.Header.Get(headerLease) != "" || !q.Force && !q.Stale {
+		t, err := c.target(q)
+		if err != nil {
+			return answer, err
 		}
 		operation, err := c.operation(headerCancels)
 		if err != nil {
-			return err
+			return answer, err
 		}
 		if t.LeaseID, err = c.leaseOf(); err != nil {
-			return err
+			return answer, err
 		}
 		c.s.claims.takeBack(c.ctx, operation)
 		return c.release(t)
 	}
-	t, err := c.ownersTarget()
+	t, err := c.ownersTarget(q)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	snap, err := c.s.Locks.Get(c.ctx, t.Name)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	if t.LeaseID = findPublic(snap.Lock, c.r.PathValue("id")); t.LeaseID == "" {
-		return &lokt.GoneError{Name: t.Name, Holders: snap.Lock.Holders}
+		return answer, &lokt.GoneError{Name: t.Name, Holders: snap.Lock.Holders}
 	}
 	return c.release(t)
 }
@@ -443,29 +413,51 @@ func findPublic(l lokt.Lock, id string) string {
 	return ""
 }
 
+// targetWire is a lokt.Target without what a path and a header say.
+type targetWire struct {
+	Owner      string `json:"owner"`
+	Session    string `json:"session"`
+	AnySession bool   `json:"any_session"`
+	Host       string `json:"host"`
+	PID        int    `json:"pid"`
+	Force      bool   `json:"force"`
+	Stale      bool   `json:"stale"`
+}
+
+func toTarget(t lokt.Target) *targetWire {
+	o := t.Owner
+	return &targetWire{o.ID, o.Session, o.AnySession, o.Host, o.Process.PID, t.Force, t.Stale}
+}
+
+// target returns who ends what, and how.
+func (c *call) target(q *targetWire) (t lokt.Target, err error) {
+	owner := lokt.Owner{ID: q.Owner, Session: q.Session, AnySession: q.AnySession, Host: q.Host, Process: lokt.Process{PID: q.PID}}
+	if q.PID > 1<<31 {
+		return t, invalid("pid is not a process ID")
+	}
+	if owner != (lokt.Owner{}) {
+		owner, err = c.view().stored(owner)
+	}
+	return lokt.Target{Name: c.r.PathValue("name"), Force: q.Force, Stale: q.Stale, Owner: owner}, err
+}
+
 // ownersTarget returns what a request without a lease ID wants to end, if its caller may.
-func (c *call) ownersTarget() (lokt.Target, error) {
-	q := c.query()
-	t := q.target(c.r.PathValue("name"))
-	if q.err != nil {
-		return t, q.err
+func (c *call) ownersTarget(q *targetWire) (lokt.Target, error) {
+	t, err := c.target(q)
+	if err == nil && t.Force {
+		err = c.may(ScopeForce, t.Name)
 	}
-	if t.Force {
-		if err := c.may(ScopeForce, t.Name); err != nil {
-			return t, err
-		}
+	if err == nil && t.Owner.ID == "" {
+		err = invalid("owner, who asks for it, is missing")
 	}
-	if t.Owner.ID == "" {
-		return t, invalid("owner, who asks for it, is missing")
-	}
-	return t, nil
+	return t, err
 }
 
 // releaseAll ends an owner's holds but its guards, all holds by force, or all that are stale.
-func (c *call) releaseAll() error {
-	t, err := c.ownersTarget()
+func (c *call) releaseAll(q *targetWire) (releasedWire, error) {
+	t, err := c.ownersTarget(q)
 	if err != nil {
-		return err
+		return releasedWire{}, err
 	}
 	return c.release(t)
 }
@@ -475,22 +467,26 @@ type prunedWire struct {
 	Removed []lokt.Removed `json:"removed"`
 }
 
-func (c *call) prune() error {
+func (c *call) prune(*none) (prunedWire, error) {
 	removed, err := c.s.Locks.Prune(c.ctx, c.r.PathValue("name"))
 	for i := range removed {
 		removed[i].Holder = c.view().own(removed[i].Holder, "")
 	}
-	return c.reply(prunedWire{removed}, err)
+	return prunedWire{removed}, err
 }
 
-func (c *call) tell(m *lokt.Message) (any, error) {
-	t, err := c.ownersTarget()
+func (c *call) tell(m *lokt.Message) (answer grantWire, err error) {
+	var q targetWire
+	if err := c.parse(&q); err != nil {
+		return answer, err
+	}
+	t, err := c.ownersTarget(&q)
 	t.LeaseID = c.r.Header.Get(headerLease)
 	if p := m.Pass; err == nil && p != nil && !strings.Contains(p.Owner.ID, "/") { // it names no caller
 		p.Owner, err = c.view().stored(p.Owner)
 	}
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	h, err := c.s.Locks.Tell(c.ctx, t, *m)
 	h = c.view().own(h, t.LeaseID)
@@ -502,26 +498,26 @@ type freezeWire struct {
 	Freeze *lokt.Freeze `json:"freeze"`
 }
 
-func (c *call) freeze(q *lokt.Freeze) (any, error) {
+func (c *call) freeze(q *lokt.Freeze) (answer freezeWire, err error) {
 	if len(q.ID) > lokt.MaxIDLen {
-		return nil, invalid("id has more than %d bytes", lokt.MaxIDLen)
+		return answer, invalid("id has more than %d bytes", lokt.MaxIDLen)
 	}
 	owner, err := c.view().stored(q.Owner)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	f := lokt.Freeze{ID: q.ID, Owner: owner, Reason: q.Reason, TTL: q.TTL} // the rest is the server's to say
 	f, err = c.s.Locks.Freeze(c.ctx, c.r.PathValue("name"), f)
 	return freezeWire{c.view().freeze(&f)}, err
 }
 
-func (c *call) unfreeze() error {
-	t, err := c.ownersTarget()
+func (c *call) unfreeze(q *targetWire) (answer freezeWire, err error) {
+	t, err := c.ownersTarget(q)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	f, err := c.s.Locks.Unfreeze(c.ctx, t)
-	return c.reply(freezeWire{c.view().freeze(&f)}, err)
+	return freezeWire{c.view().freeze(&f)}, err
 }
 
 // checkOwner refuses an owner that no claim could have.

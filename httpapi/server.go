@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -129,29 +128,7 @@ type server struct {
 	claims  claims
 	large   atomic.Int64 // bytes of large answers that are being written
 	readers sync.Pool    // of *reader
-	routes  []route
 }
-
-// route is what serves the requests for a pattern of http.ServeMux.
-type route struct {
-	pattern string
-	scope   Scope // that the caller must have, for the lock in the path if there is one; empty if none
-	rules   rules
-
-	// serve answers. An error that it returns before it has written anything is answered by fail; after that, it breaks
-	// the connection, so that the client sees that the answer is not complete.
-	serve func(c *call) error
-}
-
-// rules say what is special about a route.
-type rules int
-
-const (
-	body     rules = 1 << iota // it reads a body
-	optional                   // which may be missing
-	keeps                      // it keeps a lease, or ends it: it is answered however often its caller asks
-	denies                     // who asks too often is denied, with 200, and not answered with an error
-)
 
 // NewHandler returns the handler of all routes. Paths are taken as they are: nothing is redirected. Requests that a
 // browser makes for a page of another origin are refused, unless they only read.
@@ -170,11 +147,7 @@ func NewHandler(c Config) http.Handler {
 		claims:  claims{running: map[string][]*attempt{}, takenBack: map[string]bool{}},
 	}
 	s.readers.New = newReader
-	s.routes = locksRoutes()
-	if s.Jobs != nil {
-		s.routes = append(s.routes, jobsRoutes()...)
-	}
-	for _, r := range s.routes {
+	for _, r := range s.routes() {
 		s.mux.HandleFunc(r.pattern, func(w http.ResponseWriter, req *http.Request) {
 			call := w.(*refusal).call // see ServeHTTP
 			call.r, call.pattern = req, r.pattern
@@ -212,7 +185,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				p = nil
 			}
 		}
-		s.observe(c, time.Since(begun))
+		if s.Observe != nil {
+			s.Observe(Request{
+				ID: c.id, Pattern: c.pattern, Caller: c.who(), Status: cmp.Or(c.status, http.StatusOK),
+				Duration: time.Since(begun), Bytes: c.bytes, Reason: c.reason,
+			})
+		}
 		if p != nil {
 			panic(p)
 		}
@@ -319,13 +297,9 @@ func (c *call) serve(r *route) error {
 	if c.often != nil && r.rules&denies != 0 {
 		return c.tooOften()
 	}
-	if r.rules&body != 0 {
-		c.takesBody = true
-		if err := c.read(); err != nil {
+	if c.takesBody = r.rules&body != 0; c.takesBody {
+		if err := c.read(r.rules); err != nil {
 			return err
-		}
-		if r.rules&optional != 0 && (len(c.in) == 0 || string(bytes.TrimSpace(c.in)) == "null") {
-			c.in = []byte("{}")
 		}
 	}
 	switch is := func(prefix string) bool { return strings.HasPrefix(c.r.URL.Path, prefix) }; {
@@ -395,17 +369,6 @@ func (c *call) fail(err error) {
 	} else {
 		c.failLocks(err)
 	}
-}
-
-// observe tells Observe how the request went.
-func (s *server) observe(c *call, took time.Duration) {
-	if s.Observe == nil {
-		return
-	}
-	s.Observe(Request{
-		ID: c.id, Pattern: c.pattern, Caller: c.who(), Status: cmp.Or(c.status, http.StatusOK),
-		Duration: took, Bytes: c.bytes, Reason: c.reason,
-	})
 }
 
 // RequestID returns the ID that came with the request in X-Request-Id, if it is fit for logs, or a new one.

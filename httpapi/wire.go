@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"time"
@@ -16,16 +17,13 @@ import (
 // submitWire is what is submitted: a job, or a list of them.
 type submitWire struct {
 	Jobs *[]jobs.Spec `json:"jobs"`
-	jobs.Spec
+	*jobs.Spec
 }
 
-// specsWire is a list that is submitted, receiptsWire the answer.
-type specsWire struct {
-	Jobs []jobs.Spec `json:"jobs"`
-}
-
-type receiptsWire struct {
-	Jobs []jobs.Receipt `json:"jobs"`
+// submittedWire is the answer: a receipt, or one for each of a list.
+type submittedWire struct {
+	*jobs.Receipt
+	Jobs []jobs.Receipt `json:"jobs,omitzero"`
 }
 
 // leaseAnswerWire is a jobs.Grant: of a lease, or a denial.
@@ -115,15 +113,31 @@ type rangeWire struct {
 	To   time.Time `json:"to"`
 }
 
-func toPage(p *jobs.Page, leaseIDs bool) *pageWire {
+// filterWire is a jobs.Filter.
+type filterWire struct {
+	Limit *int       `json:"limit"`
+	State jobs.State `json:"state"`
+	Type  string     `json:"type"`
+	Tag   string     `json:"tag"`
+	After string     `json:"after"`
+}
+
+// daysWire says how many days back to look.
+type daysWire struct {
+	Days *int `json:"days"`
+}
+
+func (q *daysWire) orDefault() int { return *cmp.Or(q.Days, new(jobs.DefaultDays)) }
+
+func toPage(p *jobs.Page, leaseIDs bool) pageWire {
 	for i := range p.Jobs {
 		shown(&p.Jobs[i], leaseIDs)
 	}
-	return &pageWire{Page: *p, Queue: p.Snapshot.Queue}
+	return pageWire{Page: *p, Queue: p.Snapshot.Queue}
 }
 
-func toStats(s *jobs.Stats, days int) *statsWire {
-	return &statsWire{Range: rangeWire{days, s.From, s.To}, Totals: s.Totals, ByType: s.ByType}
+func toStats(s *jobs.Stats, days int) statsWire {
+	return statsWire{Range: rangeWire{days, s.From, s.To}, Totals: s.Totals, ByType: s.ByType}
 }
 
 // shown makes a view that of a caller: without the numbers that are the store's own, and without lease IDs where it
@@ -186,5 +200,5 @@ func StatsDocument(s *jobs.Stats, days int, now *jobs.Snapshot) (jsontext.Value,
 	return form.Marshal(struct {
 		statsWire
 		Status *jobs.Snapshot `json:"status"`
-	}{*toStats(s, days), now})
+	}{toStats(s, days), now})
 }
