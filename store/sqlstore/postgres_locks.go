@@ -18,23 +18,18 @@ import (
 
 // serverLocks are the locks in a database of PostgreSQL, and what this process knows of them.
 type serverLocks struct {
-	db     *serverDB
-	seed   maphash.Seed
-	lanes  [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
-	apart  chan struct{}   // has an element for each change that is made while its row is locked
-	teller *teller
-	grown  alarm // there are more events
-	start  time.Time
+	db    *serverDB
+	seed  maphash.Seed
+	lanes [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
+	apart chan struct{}   // has an element for each change that is made while its row is locked
+	grown alarm           // there are more events
 	closable
 
-	mu     sync.Mutex
-	known  map[string]*pgKnown
-	due    map[string]bool // watched, and perhaps not as they are known
-	poke   chan struct{}   // some are due
-	heard  time.Time       // when all locks were forgotten last
-	state  pgState
-	zero   time.Time // the database's clock at start, late by how long a statement was on its way
-	zeroed time.Time // when that was measured
+	mu    sync.Mutex
+	known map[string]*pgKnown
+	due   map[string]bool // watched, and perhaps not as they are known
+	poke  chan struct{}   // some are due
+	state pgState
 }
 
 // mostKnown is how many locks are remembered.
@@ -43,7 +38,7 @@ const mostKnown = 20_000
 // pgLock is a lock as it was read or written last.
 type pgLock struct {
 	lokt.Lock
-	row     string    // names this state of its row; empty if there is none, or if somebody else has changed it
+	row     string    // names this state of its row; empty if there is none
 	changed time.Time // it is not judged by an earlier time
 	damaged error
 }
@@ -58,7 +53,6 @@ func (l *pgLock) snapshot(now time.Time) lokt.Snapshot {
 // pgKnown is what is known of a lock, and who waits for it here.
 type pgKnown struct {
 	pgLock
-	heard    time.Time // when it was said last that somebody else has changed it
 	watchers lokt.Watchers
 }
 
@@ -88,8 +82,8 @@ func (s *pgState) raise(l *pgLock) {
 
 func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
-		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes), teller: newTeller(d.options.Events),
-		start: time.Now(), known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
+		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes),
+		known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
 	}
 	for i := range s.lanes {
 		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(rs, false) })
@@ -106,14 +100,10 @@ func (s *serverLocks) get(name string) *pgKnown {
 	return s.known[name]
 }
 
-// learn takes over what the database said to a statement that was sent at a time. It is sure of locks that nobody can
-// have changed before this call.
-func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLock, sure bool) {
+// learn takes over what the database said.
+func (s *serverLocks) learn(state pgState, locks map[string]pgLock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if zero := state.now.Add(-sent.Sub(s.start)); zero.Before(s.zero) || sent.Sub(s.zeroed) > presence {
-		s.zero, s.zeroed = zero, sent
-	}
 	if s.state.tokens != state.tokens || s.state.revisions != state.revisions || len(s.known) > mostKnown {
 		s.forget()
 	}
@@ -121,12 +111,6 @@ func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLo
 	for name, is := range locks {
 		l := s.get(name)
 		was := l.pgLock
-		if !sure && is.Revision < was.Revision { // it was read before the other was
-			continue
-		}
-		if !sure && later(s.heard, l.heard).After(sent) {
-			is.row = ""
-		}
 		if l.pgLock = is; is.Revision != was.Revision {
 			l.watchers.Wake(&was.Lock, &is.Lock)
 		}
@@ -135,7 +119,6 @@ func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLo
 
 // forget forgets all locks. Its caller holds the mutex.
 func (s *serverLocks) forget() {
-	s.heard = time.Now()
 	for name, l := range s.known {
 		l.watchers.WakeAll()
 		delete(s.known, name)
@@ -150,9 +133,9 @@ func (s *serverLocks) stale(name string) {
 		s.forget()
 		return
 	}
-	l := s.get(name)
-	l.row, l.heard = "", time.Now()
-	s.lookAt(name, l)
+	if l := s.known[name]; l != nil {
+		s.lookAt(name, l)
+	}
 }
 
 // lookAt has a lock read if it is watched. Its caller holds the mutex.
@@ -163,8 +146,9 @@ func (s *serverLocks) lookAt(name string, l *pgKnown) {
 	}
 }
 
-// lookAnyway has all locks read that are watched.
+// lookAnyway has all locks read that are watched, and events looked for.
 func (s *serverLocks) lookAnyway() {
+	s.grown.ring()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, l := range s.known {
@@ -186,7 +170,7 @@ func (s *serverLocks) look(ctx context.Context) {
 		s.mu.Unlock()
 		for some := range slices.Chunk(names, 1000) {
 			_ = s.db.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
-				_, _, err := s.read(ctx, c, &pgx.Batch{}, some, false)
+				_, _, err := s.read(ctx, c, &pgx.Batch{}, some)
 				return err
 			})
 		}
@@ -242,7 +226,7 @@ func (s *pgState) ask(b *pgx.Batch, known map[string]pgLock, where string, args 
 
 // read reads locks after what the batch has already.
 func (s *serverLocks) read(
-	ctx context.Context, c *pgx.Conn, b *pgx.Batch, names []string, sure bool,
+	ctx context.Context, c *pgx.Conn, b *pgx.Batch, names []string,
 ) (locks map[string]pgLock, state pgState, err error) {
 	known := map[string]pgLock{}
 	s.mu.Lock()
@@ -253,7 +237,6 @@ func (s *serverLocks) read(
 	}
 	s.mu.Unlock()
 	locks = state.ask(b, known, "l.name = ANY($2::text[])", names)
-	sent := time.Now()
 	if err := exchange(ctx, c, b, pgExchange); err != nil {
 		return nil, state, err
 	}
@@ -266,7 +249,7 @@ func (s *serverLocks) read(
 		state.raise(&l)
 		locks[name] = l
 	}
-	s.learn(sent, state, locks, sure)
+	s.learn(state, locks)
 	return locks, state, nil
 }
 
@@ -281,7 +264,7 @@ func (s *serverLocks) using(ctx context.Context, op string, use useConn) error {
 // View implements lokt.Store.
 func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot, err error) {
 	err = s.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
-		locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name}, false)
+		locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name})
 		l := locks[name]
 		snap = l.snapshot(state.now)
 		return cmp.Or(err, l.damaged)
@@ -326,17 +309,12 @@ func (s *serverLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 	if me == nil {
 		return nil
 	}
-	if l.row == "" { // it is not what was seen
-		s.lookAt(watch.Name, l)
-	}
+	s.lookAt(watch.Name, l) // who told of a change before did not reach who waits now
 	s.mu.Unlock()
-	select {
-	case <-me.Changed:
-	case <-ctx.Done():
-	}
+	err := s.await(ctx, me.Changed)
 	s.mu.Lock()
 	l.watchers.Remove(me)
-	return s.usable(ctx)
+	return err
 }
 
 // Close makes every later call fail, and waits return. The database stays open.
@@ -370,13 +348,7 @@ func (s *serverLocks) WaitEvents(ctx context.Context, after uint64) error {
 	}); err != nil || there {
 		return err
 	}
-	select {
-	case <-grown:
-	case <-time.After(presence):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return s.usable(context.WithoutCancel(ctx))
+	return s.await(ctx, grown)
 }
 
 // ReadEvents implements lokt.EventLog. What is stored while it numbers events is left for later.

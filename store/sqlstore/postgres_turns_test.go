@@ -275,3 +275,43 @@ func TestAServerThatIsStoppedInTheMiddleOfATurnKeepsOthersWaitingForABoundedTime
 		t.Errorf("there are %+v, %v", l.Jobs, err)
 	}
 }
+
+// Promises S-120 and S-161.
+func TestAServerThatIsStoppedWhileItChangesALockKeepsOthersFromThatLockForABoundedTime(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	stopped, other := openPG(t, url, Options{}).Locks(), openPG(t, url, Options{}).Locks()
+	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		ended <- stopped.Update(context.WithoutCancel(t.Context()), "x", func(snap lokt.Snapshot) lokt.Change {
+			close(begun)
+			<-goOn
+			return raised(snap, "x")
+		})
+	}()
+	<-begun
+	start := time.Now()
+	var err error
+	for time.Since(start) < 20*time.Second {
+		if err := raise(t.Context(), other, "y"); err != nil {
+			t.Errorf("another lock: %v", err)
+		}
+		asked := time.Now()
+		if err = raise(t.Context(), other, "x"); err == nil {
+			break
+		}
+		if took := time.Since(asked); took > 10*time.Second {
+			t.Errorf("another server's change failed after %v", took)
+		}
+	}
+	close(goOn)
+	if err != nil {
+		t.Errorf("another server's change: %v", err)
+	}
+	if err := <-ended; !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("when it went on, its change ended with %v", err)
+	}
+	if snap, err := other.View(t.Context(), "x"); err != nil || snap.Lock.Token != 1 {
+		t.Errorf("there is %+v, %v", snap.Lock, err)
+	}
+}
