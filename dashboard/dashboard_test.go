@@ -290,6 +290,54 @@ func TestAHoldEndsOnlyWhenItsLocksNameIsTyped(t *testing.T) {
 	expect(t, s.get(t, "/audit?name=build"), "force-break", "dashboard")
 }
 
+func TestTheHolderIsAskedAndTheAnswerIsShown(t *testing.T) {
+	s := newSite(t, nil)
+	s.hold(t, "gpu", "ana", lokt.Claim{Limit: 3, TTL: time.Hour})
+	ben := s.hold(t, "gpu", "ben", lokt.Claim{Limit: 3, TTL: time.Hour})
+	ask := func(holder, text string) (int, string) {
+		status, body, _ := do(t, "POST", s.url+"/locks/gpu/ask", url.Values{"holder": {holder}, "text": {text}})
+		return status, body
+	}
+	if status, body := ask(lokt.PublicID(ben.LeaseID), "soon? <b>"); status != http.StatusSeeOther {
+		t.Fatal(status, body)
+	}
+	expect(t, s.get(t, "/locks/gpu"), "Asked of ben", "soon? &lt;b&gt;", "no answer yet", "<option")
+	if _, err := s.locks.Tell(t.Context(), lokt.Target{Name: "gpu", Owner: ben.Owner}, lokt.Message{Answer: "at noon"}); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); !strings.Contains(s.get(t, "/locks/gpu"), "at noon"); time.Sleep(20 * time.Millisecond) { // a page is shown for half a second
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("the answer did not come")
+		}
+	}
+	var twin struct {
+		Holds []struct{ Messages []lokt.Message }
+	}
+	s.twin(t, "/locks/gpu", &twin)
+	if m := twin.Holds[1].Messages; len(twin.Holds[0].Messages) != 0 || len(m) != 1 || m[0].Text != "soon? <b>" || m[0].From.ID != "dashboard" {
+		t.Errorf("%+v", twin)
+	}
+	for text, want := range map[string]int{" ": http.StatusUnprocessableEntity, "\x1b[2J": http.StatusUnprocessableEntity, strings.Repeat("x", 300): http.StatusUnprocessableEntity} {
+		if status, _ := ask("", text); status != want {
+			t.Errorf("%q was answered with %d", text, status)
+		}
+	}
+	if status, _ := ask("L-00000000000000000000", "anybody?"); status != http.StatusConflict {
+		t.Errorf("a hold that there is not was asked: %d", status)
+	}
+}
+
+func TestALockWithVeryManyHoldersShowsTheFirst(t *testing.T) {
+	s := newSite(t, nil)
+	for i := range 250 {
+		s.hold(t, "shared", fmt.Sprintf("owner-%d", i), lokt.Claim{Limit: lokt.Shared, TTL: time.Hour})
+	}
+	page := s.get(t, "/locks/shared")
+	if expect(t, page, "owner-99", "… and 150 more"); strings.Contains(page, `<th scope="row">owner-100`) || len(page) > 60_000 {
+		t.Errorf("the page has %d bytes: %s", len(page), page)
+	}
+}
+
 func TestAFreezeIsMadeAndEnded(t *testing.T) {
 	s := newSite(t, nil)
 	for _, wrong := range []string{"soon", "-5m", "0s"} {
@@ -427,6 +475,7 @@ func TestRightsAreThoseOfTheToken(t *testing.T) {
 		status      int
 	}{
 		{"reader", "/locks/ci.build/freeze", http.StatusForbidden}, {"reader", "/locks/ci.build/unlock", http.StatusForbidden},
+		{"reader", "/locks/ci.build/ask", http.StatusForbidden}, {"operator", "/locks/prod.db/ask", http.StatusForbidden},
 		{"operator", "/locks/ci.build/unlock", http.StatusForbidden}, {"operator", "/locks/prod.db/freeze", http.StatusForbidden},
 		{"operator", "/jobs/types/freeze", http.StatusForbidden}, {"operator", "/locks/ci.build/freeze", http.StatusSeeOther},
 		{"admin", "/locks/ci.build/unlock", http.StatusSeeOther}, {"admin", "/jobs/types/freeze", http.StatusSeeOther},

@@ -134,6 +134,7 @@ func paged[R any](v *visit, all []R) ([]R, pages) {
 type lockBody struct {
 	rows.Lock
 	Holds    []hold             `json:"holds"`
+	More     int                `json:"holds_more,omitzero"` // how many more there are
 	Queue    []queued           `json:"queue"`
 	Behind   int                `json:"queue_more,omitzero"` // how many more wait
 	Freeze   *lokt.Freeze       `json:"freeze,omitzero"`
@@ -185,7 +186,7 @@ func (d *Dashboard) lock(v *visit) (*page, error) {
 		b.State, b.Why = rows.Unreadable, err.Error()
 	}
 	first := s.Lock
-	first.Queue = first.Queue[:min(len(first.Queue), perPage)]
+	first.Queue, first.Holders = first.Queue[:min(len(first.Queue), perPage)], first.Holders[:min(len(first.Holders), perPage)]
 	public := first.Public()
 	b.Freeze = s.Frozen().Public()
 	for i, h := range public.Holders {
@@ -221,7 +222,7 @@ func (d *Dashboard) lock(v *visit) (*page, error) {
 	for i, w := range public.Queue {
 		b.Queue = append(b.Queue, queued{w, i + 1, s.Away(s.Lock.Queue[i]), estimate(&s, i, limit, b.Typical)})
 	}
-	b.Behind = len(s.Lock.Queue) - len(b.Queue)
+	b.Behind, b.More = len(s.Lock.Queue)-len(b.Queue), len(s.Lock.Holders)-len(b.Holds)
 	return &page{Title: name, Line: "lokt status " + name, Body: b}, nil
 }
 
