@@ -61,6 +61,7 @@ func ours() map[string][]string {
 		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
 		"internal/machine":          {},
 		"internal/cli/machine":      {".", "internal/cli/app", "internal/machine"},
+		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/guard", "internal/machine"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/foreign", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
@@ -74,7 +75,7 @@ func ours() map[string][]string {
 		"internal/cli/talk":         {".", "internal/cli/app"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
 		"internal/rows":             {".", "jobs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 
@@ -84,7 +85,9 @@ func ours() map[string][]string {
 		"cmd/lokt":       {"internal/cli"},
 		"cmd/lokt-agent": {"internal/cli/agent"},
 		"cmd/lokt-top":   {"internal/cli/top"},
-		"cmd/loktd":      {"internal/daemon"},
+
+		"cmd/lokt-jobserver": {"internal/cli/jobserver"},
+		"cmd/loktd":          {"internal/daemon"},
 	}
 	// These wire the others together, so for them the table says what they must leave alone.
 	all := append(slices.Collect(maps.Keys(table)), "internal/daemon", "bench")
@@ -106,7 +109,7 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/talk", "internal/cli/top", "internal/daemon"},
+		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/talk", "internal/cli/top", "internal/daemon"},
 		"charm.land/bubbletea/v2":      {"internal/cli/top"},
 		"github.com/charmbracelet/x":   {"internal/cli/top"},
 		"mvdan.cc/sh/v3":               {"internal/shell"},
@@ -114,7 +117,7 @@ func theirs() map[string][]string {
 		"github.com/spf13/pflag":       {"internal/cli/job", "internal/daemon"},
 		"github.com/coreos/go-systemd": {"internal/daemon"},
 		"github.com/fsnotify/fsnotify": {"store/filestore"},
-		"golang.org/x/sys":             {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/guard", "internal/process", "store/filestore"},
+		"golang.org/x/sys":             {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore"},
 
 		"golang.org/x/time": {"internal/auth", "internal/daemon"},
 

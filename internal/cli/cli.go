@@ -29,6 +29,7 @@ func further() []app.Command {
 		{Name: "hook", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "reserve", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "whoami", Program: "lokt-agent", Place: app.Nowhere},
+		{Name: "jobserver", Program: "lokt-jobserver", Place: app.Nowhere},
 		{Name: "top", Program: "lokt-top", Place: app.Nowhere}, // which looks at the place itself
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli/agent"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/jobserver"
 	"github.com/lokt-dev/lokt/internal/cli/top"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
@@ -28,7 +29,7 @@ var errNowhere = errors.New("there is no working directory")
 // everything returns all commands, those of other programs too.
 func everything() []app.Command {
 	own := slices.DeleteFunc(Commands(), func(c app.Command) bool { return c.Program != "" })
-	return slices.Concat(own, agent.Commands(), top.Commands())
+	return slices.Concat(own, agent.Commands(), jobserver.Commands(), top.Commands())
 }
 
 // accepted reports what is wrong with a command line.
@@ -248,7 +249,7 @@ func TestExamplesOfEveryCommandAreAccepted(t *testing.T) {
 	}
 	root := Tree()
 	check(root)
-	for _, tree := range []*cobra.Command{agent.Tree(), top.Tree()} {
+	for _, tree := range []*cobra.Command{agent.Tree(), jobserver.Tree(), top.Tree()} {
 		check(tree)
 		for _, c := range tree.Commands() {
 			named := slices.ContainsFunc(Commands(), func(o app.Command) bool { return o.Name == c.Name() && o.Program != "" })

@@ -1,0 +1,169 @@
+// Package jobserver hands out the CPUs of this machine to the builds on it, by the protocol of GNU make's jobserver. Each build
+// has a server of its own, which holds a slot of one lock for each token that the build has: whatever dies, the kernel gives
+// its slots back. It is linked into a program of its own, which lokt runs.
+package jobserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/internal/machine"
+)
+
+// Commands returns the commands of this package.
+func Commands() []app.Command {
+	return []app.Command{{Name: "jobserver", Build: newJobserver, Place: app.Nowhere}}
+}
+
+// Main runs the command line of this process and returns its exit code.
+func Main(args []string) int {
+	debug.SetTraceback("crash") // as lokt does
+	return app.Run(Commands(), args[1:], app.System())
+}
+
+// Tree returns the command, for documentation.
+func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }
+
+// Styles of telling clients where the tokens are.
+const (
+	stylePipe = "pipe" // by two descriptors: all versions of make, and cargo
+	styleFIFO = "fifo" // by a path: make from 4.4 on, ninja from 1.13 on, and cargo
+)
+
+// lockName is the lock whose slots are the tokens.
+const lockName = "cpu"
+
+type options struct {
+	tokens int
+	style  string
+}
+
+func newJobserver(a *app.App) *cobra.Command {
+	var o options
+	cmd := app.Describe("jobserver", &cobra.Command{RunE: func(cmd *cobra.Command, args []string) error {
+		switch {
+		case cmd.ArgsLenAtDash() != 0 || len(args) == 0:
+			return app.Usagef("put the build behind --: lokt jobserver -- make")
+		case o.tokens < 0 || o.tokens >= lokt.Shared:
+			return app.Usagef("--tokens %d is no number of tokens", o.tokens)
+		case o.style != "" && o.style != stylePipe && o.style != styleFIFO:
+			return app.Usagef("--style is pipe or fifo, not %q", o.style)
+		case a.ServerFlag != "":
+			return app.Usagef("--server: the CPUs of this machine are handed out on this machine")
+		}
+		return run(a, o, args)
+	}})
+	cmd.Flags().IntVar(&o.tokens, "tokens", 0, "how many jobs all builds together run at once (default: the cores of this machine, or of its cgroup)")
+	cmd.Flags().StringVar(&o.style, "style", "", "how the build is told of the tokens: pipe, or fifo, which needs make 4.4 (default: fifo for ninja, pipe otherwise)")
+	return cmd
+}
+
+// run runs a build with the tokens that it is given.
+func run(a *app.App, o options, build []string) error {
+	path, err := guard.Find(build[0])
+	if err != nil {
+		return err
+	}
+	if strings.Contains(a.Getenv("MAKEFLAGS"), "--jobserver-") { // it has tokens already
+		return syscall.Exec(path, build, a.Environ())
+	}
+	if a.ServerGiven = true; a.RootFlag == "" { // the machine's builds share them, whatever the repository keeps
+		a.RootFlag = app.MethodUser
+	}
+	b, err := a.Open(lockName)
+	if err != nil {
+		return err
+	}
+	owner, err := a.Claimant(b)
+	if err != nil {
+		return err
+	}
+	k, err := lokt.NewLocker(b, owner, lokt.LockerOptions{})
+	if err != nil {
+		return err
+	}
+	build, most := withoutJobs(build)
+	tokens := cmp.Or(o.tokens, machine.Machine{}.Cores())
+	t := lokt.Options{Wait: -1, Limit: tokens, Strict: true, TTL: lokt.NoTTL, ManualHeartbeat: true, Process: &owner.Process}
+	signals := guard.Notify()
+	defer func() { _, _ = k.ReleaseAll(context.Background()) }() // what is left ends with this process
+	if err := first(a, k, t, signals); err != nil {
+		return err
+	}
+	style := cmp.Or(o.style, map[string]string{"ninja": styleFIFO}[filepath.Base(build[0])], stylePipe)
+	s, auth, err := newServer(b, k, t, min(most, tokens)-1, style)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	env := slices.DeleteFunc(slices.Clone(a.Environ()), func(kv string) bool { return strings.HasPrefix(kv, "MAKEFLAGS=") })
+	flags, variables, has := strings.Cut(a.Getenv("MAKEFLAGS"), " -- ")
+	flags += fmt.Sprintf(" -j%d --jobserver-auth=%s", min(most, tokens), auth)
+	if has {
+		flags += " -- " + variables
+	}
+	code, err := guard.Run(guard.Command{
+		Path: path, Args: build, Env: append(env, "MAKEFLAGS="+flags), Inherit: b.LiveFile(), Bound: true,
+	}, nil, signals)
+	return cmp.Or(err, app.Exit(code))
+}
+
+// first waits for the token that every build has without asking: that of its first job. It comes before further ones of others.
+func first(a *app.App, k *lokt.Locker, o lokt.Options, signals *guard.Signals) error {
+	ctx, stop := signals.Context(context.Background())
+	defer stop()
+	o.Priority = 1
+	at := o
+	at.Wait = 0
+	_, err := k.Acquire(ctx, lockName, at)
+	if errors.Is(err, lokt.ErrHeld) {
+		a.Tell("waiting for one of %d CPU tokens; see: lokt status %s --user", o.Limit, lockName)
+		_, err = k.Acquire(ctx, lockName, o)
+	}
+	var signal *guard.SignalError
+	if errors.As(err, &signal) {
+		return app.Exit(signal.Code())
+	}
+	return err
+}
+
+var jobsFlag = regexp.MustCompile(`^(?:-j|--jobs=?)(\d*)$`)
+
+// withoutJobs takes from a command line of make how many jobs it may run at once, which would make it serve tokens of its own,
+// and returns the number apart.
+func withoutJobs(build []string) (rest []string, most int) {
+	if most = lokt.Shared; !strings.HasSuffix(filepath.Base(build[0]), "make") {
+		return build, most
+	}
+	for i := 0; i < len(build); i++ {
+		f := jobsFlag.FindStringSubmatch(build[i])
+		if f == nil {
+			rest = append(rest, build[i])
+			continue
+		}
+		n, err := strconv.Atoi(f[1])
+		if f[1] == "" && i+1 < len(build) {
+			if n, err = strconv.Atoi(build[i+1]); err == nil {
+				i++
+			}
+		}
+		if err == nil && n > 0 {
+			most = n
+		}
+	}
+	return rest, most
+}

@@ -1,0 +1,215 @@
+package jobserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+)
+
+const (
+	lookEvery  = 10 * time.Millisecond // at whether the build has taken the token that it was offered
+	sweepEvery = time.Second           // for tokens whose client is dead
+	leastPause = 40 * time.Millisecond // before a build is offered another token that it left for others
+	mostPause  = time.Second
+)
+
+// server hands out tokens to one build. It offers one at a time: the protocol does not tell whether a client wants one. A token
+// that nobody has taken goes to another build that waits, and so does one that comes back.
+type server struct {
+	b    *app.Backend
+	k    *lokt.Locker
+	o    lokt.Options
+	most int // tokens beside that of the first job
+
+	dir  string // of the FIFO, if there is one
+	pool int    // the descriptor of what is offered, for reading and writing
+	file string // of what clients write to, as /proc shows it
+	ends []*os.File
+
+	tokens  []*lokt.Lease // that are offered or taken
+	back    chan int
+	granted chan *lokt.Lease
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+}
+
+// newServer returns a server that runs until it is closed, and what clients are told of where the tokens are. Clients with
+// descriptors give back to another pipe than they take from, so that a build cannot take again what it gave back before
+// another that waits. With a FIFO it is one file.
+func newServer(b *app.Backend, k *lokt.Locker, o lokt.Options, most int, style string) (s *server, auth string, err error) {
+	s = &server{b: b, k: k, o: o, most: most, back: make(chan int), granted: make(chan *lokt.Lease)}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	if s.dir, err = os.MkdirTemp("", "lokt-jobserver-"); err != nil {
+		return nil, "", err
+	}
+	fifo := filepath.Join(s.dir, "tokens")
+	auth, s.file = "fifo:"+fifo, fifo
+	if err = unix.Mkfifo(fifo, 0o600); err == nil {
+		s.pool, err = unix.Open(fifo, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	}
+	if err == nil && style == stylePipe {
+		auth, err = s.descriptors(ctx, fifo)
+	}
+	if err != nil {
+		s.close()
+		return nil, "", fmt.Errorf("pipes of tokens: %w", err)
+	}
+	s.done.Go(func() { s.serve(ctx) })
+	return s, auth, nil
+}
+
+// descriptors opens what a build inherits, and begins to receive what it gives back.
+func (s *server) descriptors(ctx context.Context, fifo string) (auth string, err error) {
+	take, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	var back [2]int
+	if err := unix.Pipe2(back[:], 0); err != nil {
+		return "", err
+	}
+	unix.CloseOnExec(back[0])
+	for _, fd := range []int{take, back[1]} {
+		if err := unix.SetNonblock(fd, false); err != nil {
+			return "", err
+		}
+	}
+	if err := unix.SetNonblock(back[0], true); err != nil {
+		return "", err
+	}
+	given := os.NewFile(uintptr(back[0]), "back")
+	s.ends = []*os.File{os.NewFile(uintptr(take), "take"), os.NewFile(uintptr(back[1]), "give"), given}
+	s.file, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", back[1]))
+	s.done.Go(func() {
+		for buf := make([]byte, 4096); ; {
+			n, err := given.Read(buf)
+			if err != nil {
+				return
+			}
+			select {
+			case s.back <- n:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return fmt.Sprintf("%d,%d", take, back[1]), err
+}
+
+// close ends the server. Its tokens are for the caller to release.
+func (s *server) close() {
+	s.stop()
+	for _, f := range s.ends {
+		_ = f.Close()
+	}
+	s.done.Wait()
+	_ = unix.Close(s.pool)
+	_ = os.RemoveAll(s.dir)
+}
+
+// serve hands out tokens and takes them back until ctx ends.
+func (s *server) serve(ctx context.Context) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	asking, pause, next, swept := false, time.Duration(0), time.Time{}, time.Now()
+	offered, still, over := 0, false, 0 // still: nothing has moved since the last sweep, which found so many too many taken
+	for {
+		select {
+		case n := <-s.back:
+			still = false
+			n = min(n, len(s.tokens)-s.offered()) // fewer if a client was thought dead and was not
+			if s.wanted(ctx) {
+				s.release(ctx, n)
+			} else {
+				s.offer(n)
+			}
+		case l := <-s.granted:
+			if asking = false; l == nil {
+				next = time.Now().Add(mostPause)
+				break
+			}
+			s.tokens = append(s.tokens, l)
+			s.offer(1)
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+		n := s.offered()
+		if n > len(s.tokens) {
+			n -= s.take(n - len(s.tokens))
+		}
+		if n < offered {
+			pause = 0 // it needs more
+		}
+		still = still && n == offered
+		if n > 0 && s.wanted(ctx) {
+			n -= s.release(ctx, s.take(n))
+			pause = min(max(2*pause, leastPause), mostPause)
+			next = time.Now().Add(pause)
+		}
+		if offered = n; n == 0 && !asking && len(s.tokens) < s.most && time.Now().After(next) {
+			asking = true
+			s.done.Go(func() {
+				l, _ := s.k.Acquire(ctx, lockName, s.o) // fails when ctx ends, or is tried again
+				select {
+				case s.granted <- l:
+				case <-ctx.Done():
+				}
+			})
+		}
+		if time.Since(swept) < sweepEvery {
+			continue
+		}
+		found := 0
+		if still && len(s.tokens) > n {
+			found = max(0, len(s.tokens)-n-heldByClients(s.file))
+		}
+		if lost := min(found, over); lost > 0 {
+			found -= s.release(ctx, lost)
+		}
+		swept, still, over = time.Now(), true, found
+	}
+}
+
+// wanted reports whether another build waits for a token.
+func (s *server) wanted(ctx context.Context) bool {
+	at, err := s.b.Get(ctx, lockName)
+	return err == nil && slices.ContainsFunc(at.Lock.Queue, func(w *lokt.Waiter) bool {
+		return w.Owner.Process.PID != os.Getpid() && !at.Away(w) && !at.Dead[w.LeaseID]
+	})
+}
+
+// release gives back so many tokens that are neither offered nor taken any more.
+func (s *server) release(ctx context.Context, n int) int {
+	for _, l := range s.tokens[len(s.tokens)-n:] {
+		_ = l.Release(context.WithoutCancel(ctx)) // what fails is tried again in the end, and ends with this process
+	}
+	s.tokens = s.tokens[:len(s.tokens)-n]
+	return n
+}
+
+// offered returns how many tokens nobody has taken.
+func (s *server) offered() int {
+	n, _ := unix.IoctlGetInt(s.pool, unix.TIOCINQ)
+	return n
+}
+
+// offer puts tokens where clients take them.
+func (s *server) offer(n int) { _, _ = unix.Write(s.pool, []byte(strings.Repeat("+", n))) }
+
+// take takes back tokens that no client has taken, so many at most.
+func (s *server) take(n int) int {
+	n, _ = unix.Read(s.pool, make([]byte, n))
+	return max(0, n)
+}
