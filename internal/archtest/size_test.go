@@ -40,7 +40,7 @@ func budgets() map[string]int {
 		"internal/cli/top":       1_160,
 		"internal/rows":          400,
 		"internal/foreign":       340, // whose locks other programs' are
-		"internal/cli/jobserver": 420, // tokens for the builds of a machine
+		"internal/cli/jobserver": 480, // tokens for the builds of a machine
 		"internal/cli/machine":   200, // the flags about the machine
 		"internal/machine":       275, // its size, pressure and ports
 		"internal/policy":        400,

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -54,7 +55,7 @@ type options struct {
 
 func newJobserver(a *app.App) *cobra.Command {
 	var o options
-	cmd := app.Describe("jobserver", &cobra.Command{RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := app.Describe("jobserver", &cobra.Command{Args: func(cmd *cobra.Command, args []string) error {
 		switch {
 		case cmd.ArgsLenAtDash() != 0 || len(args) == 0:
 			return app.Usagef("put the build behind --: lokt jobserver -- make")
@@ -65,8 +66,8 @@ func newJobserver(a *app.App) *cobra.Command {
 		case a.ServerFlag != "":
 			return app.Usagef("--server: the CPUs of this machine are handed out on this machine")
 		}
-		return run(a, o, args)
-	}})
+		return nil
+	}, RunE: func(_ *cobra.Command, args []string) error { return run(a, o, args) }})
 	cmd.Flags().IntVar(&o.tokens, "tokens", 0, "how many jobs all builds together run at once (default: the cores of this machine, or of its cgroup)")
 	cmd.Flags().StringVar(&o.style, "style", "", "how the build is told of the tokens: pipe, or fifo, which needs make 4.4 (default: fifo for ninja, pipe otherwise)")
 	return cmd
@@ -127,13 +128,11 @@ func first(a *app.App, k *lokt.Locker, o lokt.Options, signals *guard.Signals) e
 	ctx, stop := signals.Context(context.Background())
 	defer stop()
 	o.Priority = 1
-	at := o
-	at.Wait = 0
-	_, err := k.Acquire(ctx, lockName, at)
-	if errors.Is(err, lokt.ErrHeld) {
-		a.Tell("waiting for one of %d CPU tokens; see: lokt status %s --user", o.Limit, lockName)
-		_, err = k.Acquire(ctx, lockName, o)
-	}
+	long := time.AfterFunc(time.Second, func() {
+		a.Tell("waiting for one of %d CPU tokens; see: %s", o.Limit, a.CommandLine("status", lockName))
+	})
+	_, err := k.Acquire(ctx, lockName, o)
+	long.Stop()
 	var signal *guard.SignalError
 	if errors.As(err, &signal) {
 		return app.Exit(signal.Code())
