@@ -30,6 +30,7 @@ const (
 	OfferTTL      = 2 * time.Second  // how long a grant from the queue stays whose claimant does not take it up
 	ReturnTimeout = 2 * time.Second  // how long a claimant may take between two requests that wait for the same claim
 	AwayTTL       = 10 * time.Second // how long one stays whose client has hung up: it may ask again over a new connection
+	TicketTTL     = 2 * time.Minute  // how long a claim with a ticket keeps its place when nobody asks for it
 	WaitRefresh   = 10 * time.Second // how often a waiter asks again to stay in the queue
 	PassTimeout   = 10 * time.Second // how long a program may take to end that was told that its hold was passed on
 	NoticeTimeout = DefaultTTL       // added to the grace of an attended hold without a TTL, which looks from time to time only
@@ -119,6 +120,11 @@ type Claim struct {
 	Preempt  time.Duration     `json:"preempt_ms,omitzero"`  // ask holders of lower priority to leave within this time
 	Wait     time.Duration     `json:"wait_ms,omitzero"`     // how long to queue; 0 does not, negative without end
 	Metadata map[string]string `json:"metadata,omitempty"`
+
+	// Ticket says that the claim, while it is queued, outlives who waits for it: the wait may end or be cancelled, or its process be
+	// dead, and those behind pass it. Another process of the owner goes on in the same place that asks with the lease ID within
+	// TicketTTL.
+	Ticket bool `json:"ticket,omitzero"`
 
 	// Paths are patterns of paths, such as src/auth/** or **/*.{c,h}: the claim is about these only, and not about all that
 	// the lock stands for. Claims that have no path in common have nothing to do with each other. Such a claim shares with

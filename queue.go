@@ -5,6 +5,7 @@ package lokt
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -20,8 +21,11 @@ func (d *decision) serve(s Snapshot) {
 	open, granted, at := l.Freeze == nil && l.Corrupt == "", 0, 0
 	var before, preempting []*Waiter // before are those there that cannot enter yet
 	calm, plain, whole := time.Time{}, true, false
-	look := !l.plain || !now.Before(l.calm)
+	look := !l.plain || !now.Before(l.calm) || len(s.Dead) > 0
 	for _, w := range l.Queue {
+		if w.Ticket && s.Dead[w.LeaseID] && !w.away(now) {
+			w = l.quit(at, now)
+		}
 		away := look && w.away(now)
 		if away || len(s.Dead) > 0 {
 			if reason := s.left(w); reason != "" {
@@ -59,7 +63,7 @@ func (d *decision) serve(s Snapshot) {
 		}
 		end := w.Until
 		if !away {
-			end = end.Add(-QueueTTL)
+			end = end.Add(-w.keeps(QueueTTL))
 		}
 		if plain = plain && !away && w.Preempt == 0 && len(w.Paths) == 0; calm.IsZero() || end.Before(calm) {
 			calm = end
@@ -77,7 +81,7 @@ func (d *decision) serve(s Snapshot) {
 // left returns why the waiter is not in the queue any more, or nothing if it is.
 func (s Snapshot) left(w *Waiter) string {
 	switch {
-	case s.Dead[w.LeaseID]:
+	case s.Dead[w.LeaseID] && !w.Ticket:
 		return ReasonDead
 	case past(s.Now, w.Until):
 		return ReasonGaveUp
@@ -90,30 +94,46 @@ func (s Snapshot) left(w *Waiter) string {
 func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.Now) }
 
 // away is Away without regard to processes: what is left of its place tells when a claim was asked for.
-func (w *Waiter) away(now time.Time) bool { return !w.absent() && !w.Until.After(now.Add(QueueTTL)) }
+func (w *Waiter) away(now time.Time) bool {
+	return !w.absent() && !w.Until.After(now.Add(w.keeps(QueueTTL)))
+}
 
 // absent reports whether a hold was passed to an owner of whom nobody waits.
 func (w *Waiter) absent() bool { return w.Passed > 0 && w.Wait == 0 }
 
+// keeps returns for how long the claim keeps its place while it is away: so long, or as its ticket says.
+func (c *Claim) keeps(usual time.Duration) time.Duration {
+	if c.Ticket {
+		return TicketTTL
+	}
+	return usual
+}
+
 // missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
-	if h.Pending.IsZero() || reason != ReasonUnclaimed && reason != ReasonExpired {
+	if h.Pending.IsZero() || reason != ReasonUnclaimed && reason != ReasonExpired && (reason != ReasonDead || !h.Ticket) {
 		return Waiter{}, false
 	}
 	end := h.Pending
 	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
 		end = h.ExpiresAt
 	}
-	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(AwayTTL)}
+	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(h.keeps(AwayTTL))}
 	w.Wait = 0
 	return w, true
 }
 
 // asking returns the snapshot in which the claimant of the queued claim is there.
 func (s Snapshot) asking(at int, c *Claim) Snapshot {
-	if w := s.Lock.Queue[at]; w.away(s.Now) && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
+	w := s.Lock.Queue[at]
+	moved := w.Ticket && w.Owner.Process != c.Owner.Process // another process goes on
+	if (moved || w.away(s.Now)) && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
-		back.Until = s.Now.Add(PresenceTTL + QueueTTL)
+		back.Until = s.Now.Add(PresenceTTL + w.keeps(QueueTTL))
+		if moved {
+			back.Owner, back.Process, s.Dead = c.Owner, c.Process, maps.Clone(s.Dead)
+			delete(s.Dead, c.LeaseID)
+		}
 		s.Lock.replace(at, &back)
 		s.Lock.calm = time.Time{}
 	}
@@ -129,7 +149,7 @@ func asked(s Snapshot, c Claim, again time.Duration) *decision {
 		return d
 	}
 	if again < PresenceTTL {
-		w.Until = s.Now.Add(again + QueueTTL)
+		w.Until = s.Now.Add(again + w.keeps(QueueTTL))
 	}
 	if d.was != nil && w.Until.Sub(d.was.Until).Abs() <= rounding {
 		w.Until = d.was.Until.Add(2 * rounding)
@@ -203,11 +223,11 @@ func (l *Lock) behind(c *Claim, now time.Time) bool {
 // queue puts the claim into the queue, or lets it stay there at its place.
 func (d *decision) queue(s Snapshot, c Claim, at int) {
 	l := &d.Lock
-	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(PresenceTTL + QueueTTL)}
+	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(PresenceTTL + c.keeps(QueueTTL))}
 	switch {
 	case d.was != nil:
 		*w = *d.was
-		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+QueueTTL)
+		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+w.keeps(QueueTTL))
 		l.replace(at, w)
 	case len(l.Queue) >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
@@ -226,12 +246,13 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 // away leaves a claim less time to be asked for again, unless that happened since it got its place until then.
 func away(s Snapshot, leaseID string, until time.Time) *decision {
 	i, queued := s.Lock.Position(leaseID)
-	soon := s.Now.Add(AwayTTL)
-	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding || !soon.Before(until) {
+	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding {
 		return &decision{Change: Change{Lock: s.Lock}}
 	}
 	w := *s.Lock.Queue[i]
-	w.Until = soon
+	if w.Until = s.Now.Add(w.keeps(AwayTTL)); !w.Until.Before(until) {
+		return &decision{Change: Change{Lock: s.Lock}}
+	}
 	s.Lock.replace(i, &w)
 	return begin(s)
 }
@@ -291,10 +312,22 @@ func (l *Lock) leave(i int) *Waiter {
 	return w
 }
 
+// quit has the i-th waiter wait no more: it leaves the queue, or is away if it has a ticket.
+func (l *Lock) quit(i int, now time.Time) *Waiter {
+	if !l.Queue[i].Ticket {
+		return l.leave(i)
+	}
+	w := *l.Queue[i]
+	w.Until = now.Add(TicketTTL)
+	l.open, l.calm = true, time.Time{}
+	l.replace(i, &w)
+	return &w
+}
+
 // expect sees to it that the queue is looked at again when the waiter goes away.
 func (l *Lock) expect(w *Waiter) {
 	l.plain = l.plain && w.Preempt == 0 && len(w.Paths) == 0
-	if at := w.Until.Add(-QueueTTL); at.Before(l.calm) {
+	if at := w.Until.Add(-w.keeps(QueueTTL)); at.Before(l.calm) {
 		l.calm = at
 	}
 }

@@ -125,7 +125,7 @@ func (s Snapshot) NextChange() time.Time {
 	} else {
 		for _, w := range s.Lock.Queue {
 			consider(w.Until)
-			consider(w.Until.Add(-QueueTTL))
+			consider(w.Until.Add(-w.keeps(QueueTTL)))
 		}
 	}
 	if s.Lock.Freeze != nil {
@@ -583,6 +583,10 @@ func release(s Snapshot, t Target) *decision {
 		case t.LeaseID == "" && !everybodys && (h.Strict || !t.Owner.Same(h.Owner)):
 			return false
 		}
+		if w, offered := h.missed(ReasonUnclaimed); offered && w.Ticket && how == EventRelease {
+			w.Until = s.Now.Add(TicketTTL)
+			l.putBack([]Waiter{w})
+		}
 		d.ended = append(d.ended, h)
 		d.note(s.Now, how, h, ExtraHeld, millis(s.Now.Sub(h.HeldSince)), ExtraBy, by, ExtraReason, reason)
 		return true
@@ -590,7 +594,7 @@ func release(s Snapshot, t Target) *decision {
 	found := len(d.ended) > 0
 	if t.LeaseID != "" && !t.Stale && !found {
 		if i, waiting := l.Position(t.LeaseID); waiting {
-			w := l.leave(i)
+			w := l.quit(i, s.Now)
 			found = true
 			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", ExtraWaited, millis(s.Now.Sub(w.Since)))
 		}
@@ -757,7 +761,12 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 	}
 	d := begin(s)
 	if i, ok := d.Lock.Position(c.LeaseID); ok {
-		w := d.Lock.leave(i)
+		w := d.Lock.Queue[i]
+		if how == leftDeadlock {
+			d.Lock.leave(i)
+		} else {
+			d.Lock.quit(i, s.Now)
+		}
 		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, ExtraWaited, millis(waited))
 		d.serve(s)
 	}

@@ -32,7 +32,7 @@ func fromClaim(c lokt.Claim) *Record {
 	r := &Record{
 		Name: c.Name, LockID: c.LeaseID, Owner: c.Owner.ID, Host: c.Owner.Host, AgentID: c.Owner.Session,
 		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, Weight: c.Weight, MaxHold: c.MaxHold,
-		Attended: c.Attended, Metadata: maps.Clone(c.Metadata), Paths: slices.Clone(c.Paths), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
+		Attended: c.Attended, Ticket: c.Ticket, Metadata: maps.Clone(c.Metadata), Paths: slices.Clone(c.Paths), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
 		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
 		ChildPID: p.Child, ChildStart: p.ChildStart,
 		Bound: c.Process != nil, TTLSec: int64(c.TTL / time.Second),
@@ -73,7 +73,7 @@ func (r *Record) claim() lokt.Claim {
 	}
 	c := lokt.Claim{
 		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority, Weight: r.Weight,
-		Attended: r.Attended, Strict: r.Kind == KindGuard, Metadata: maps.Clone(r.Metadata), Paths: slices.Clone(r.Paths), Within: slices.Clone(r.Within),
+		Attended: r.Attended, Ticket: r.Ticket, Strict: r.Kind == KindGuard, Metadata: maps.Clone(r.Metadata), Paths: slices.Clone(r.Paths), Within: slices.Clone(r.Within),
 		Wait: r.Wait, Preempt: r.Preempt, Refresh: r.Refresh,
 		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
 	}

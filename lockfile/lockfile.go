@@ -87,6 +87,7 @@ type Record struct {
 	Pending    time.Time         `json:"pending_until,omitzero"`
 	Yield      *Yield            `json:"yield,omitzero"`
 	Within     []string          `json:"within,omitempty"`
+	Ticket     bool              `json:"ticket,omitzero"`  // of a waiter
 	Wait       time.Duration     `json:"wait_ns,omitzero"` // of a waiter, negative waits without end; of a holder with pending_until, how long it had waited
 	Preempt    time.Duration     `json:"preempt_ns,omitzero"`
 	Refresh    bool              `json:"refresh,omitzero"`

@@ -59,18 +59,19 @@ func ours() map[string][]string {
 		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
 		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
+		"internal/cli/wait":         {".", "httpapi", "internal/audit", "internal/cli/app", "internal/guard", "internal/identity", "internal/process"},
 		"internal/machine":          {},
 		"internal/cli/machine":      {".", "internal/cli/app", "internal/machine"},
 		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/guard", "internal/machine"},
-		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/foreign", "internal/guard", "internal/process", "lockfile"},
+		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
-		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/cli/talk"},
+		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/cli/talk", "internal/cli/wait"},
 		"internal/foreign":          {"internal/process", "internal/quote", "internal/rows"},
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
-		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/shell", "internal/vfs"},
+		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/shell", "internal/vfs"},
 		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app"},
 		"internal/cli/talk":         {".", "internal/cli/app"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
@@ -109,7 +110,7 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/talk", "internal/cli/top", "internal/daemon"},
+		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/talk", "internal/cli/top", "internal/cli/wait", "internal/daemon"},
 		"charm.land/bubbletea/v2":      {"internal/cli/top"},
 		"github.com/charmbracelet/x":   {"internal/cli/top"},
 		"mvdan.cc/sh/v3":               {"internal/shell"},

@@ -15,11 +15,12 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/job"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
 	"github.com/lokt-dev/lokt/internal/cli/talk"
+	"github.com/lokt-dev/lokt/internal/cli/wait"
 )
 
 // Commands returns all commands.
 func Commands() []app.Command {
-	return slices.Concat(locks.Commands(), talk.Commands(), job.Commands(), care.Commands(), further(), app.Commands())
+	return slices.Concat(locks.Commands(), talk.Commands(), wait.Commands(), job.Commands(), care.Commands(), further(), app.Commands())
 }
 
 // further returns the commands of programs of their own, which take longer to start.

@@ -152,9 +152,12 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	}
 	l.Queue = slices.Clone(l.Queue)
 	for i, w := range l.Queue {
-		moved, full := *w, lokt.AwayTTL
-		if w.Until.After(last.Add(lokt.QueueTTL)) { // was there
-			full = lokt.ReturnTimeout + lokt.QueueTTL
+		moved, full, keeps := *w, lokt.AwayTTL, lokt.QueueTTL
+		if w.Ticket {
+			full, keeps = lokt.TicketTTL, lokt.TicketTTL
+		}
+		if w.Until.After(last.Add(keeps)) { // was there
+			full = lokt.ReturnTimeout + keeps
 		}
 		if again(&moved.Until, now.Add(full)); !moved.Until.Equal(w.Until) {
 			l.Queue[i] = &moved

@@ -63,7 +63,7 @@ func (a cmd) in(dir string) cmd {
 	s := a.Streams
 	s.Dir = func() (string, error) { return dir, nil }
 	other := app.New(nil, s)
-	other.RootFlag, other.ServerFlag, other.ServerGiven, other.JSON = a.RootFlag, a.ServerFlag, a.ServerGiven, a.JSON
+	other.RootFlag, other.ServerFlag, other.ServerGiven, other.JSON, other.Words = a.RootFlag, a.ServerFlag, a.ServerGiven, a.JSON, a.Words
 	return cmd{other}
 }
 

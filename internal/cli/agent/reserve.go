@@ -12,13 +12,15 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/wait"
 	"github.com/lokt-dev/lokt/internal/guard"
 )
 
 type reserveOptions struct {
-	why                          string
-	shared, wait, check, release bool
-	ttl, timeout                 time.Duration
+	wait.Flags
+	why                    string
+	shared, check, release bool
+	ttl                    time.Duration
 }
 
 func newReserve(a cmd) *cobra.Command {
@@ -32,15 +34,14 @@ func newReserve(a cmd) *cobra.Command {
 		if o.ttl, err = a.TTL(o.ttl); err != nil {
 			return err
 		}
+		if err := o.Check(cmd); err != nil {
+			return err
+		}
 		switch {
 		case o.check && o.release:
 			return app.Usagef("--check looks and --release gives back: give one of them")
 		case (o.check || o.release) && claims:
 			return app.Usagef("--check and --release do not reserve anything: they go with no other flag")
-		case o.timeout < 0:
-			return app.Usagef("--timeout %v is negative", o.timeout)
-		case cmd.Flags().Changed("timeout") && !o.wait:
-			return app.Usagef("--timeout says how long to wait: it needs --wait")
 		case o.check && len(args) == 0:
 			return app.Usagef("give the paths to look at: lokt reserve --check PATH")
 		case len(args) == 0 && claims:
@@ -51,15 +52,12 @@ func newReserve(a cmd) *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&o.why, "why", "", "say what for: `TEXT` that others are shown")
 	fs.BoolVar(&o.shared, "shared", false, "share with others that share; exclude those that do not")
-	fs.BoolVar(&o.wait, "wait", false, "wait in the queue until all of it is free")
-	fs.DurationVar(&o.timeout, "timeout", policyWait, "with --wait: give up after this long; 0 never does")
+	o.Bind(cmd, "all of it is free")
 	fs.DurationVar(&o.ttl, "ttl", 0, "end it after this long, unless it is reserved again; without, only --release ends it")
 	fs.BoolVar(&o.check, "check", false, "reserve nothing, say which paths somebody else has reserved, and end with 2 if one is")
 	fs.BoolVar(&o.release, "release", false, "give these patterns back, or all of yours")
 	return cmd
 }
-
-const policyWait = 10 * time.Minute
 
 func (a cmd) runReserve(o reserveOptions, args []string) error {
 	dir, err := a.Dir()
@@ -136,12 +134,8 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 		return app.Usage(err)
 	}
 	c.MakeRoot(c.b)
-	ctx, told := context.Background(), func() {}
-	if o.wait {
-		claim.Wait = -1
-		if o.timeout > 0 {
-			claim.Wait = o.timeout
-		}
+	ctx := context.Background()
+	if claim.Wait = o.Patience(); claim.Wait != 0 {
 		signals := guard.Notify()
 		defer signals.Stop()
 		var stop func()
@@ -151,15 +145,13 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 		if claim.Owner, err = c.Claimant(c.b); err != nil {
 			return err
 		}
-		told = c.announce(ctx, claim)
 	}
-	h, err := c.b.Acquire(ctx, claim)
-	told()
+	h, err := o.Service(c.App, c.b, inTheWay).Acquire(ctx, claim)
 	var signal *guard.SignalError
 	var blocked *lokt.BlockedError
 	switch {
 	case errors.As(err, &signal):
-		return app.Exit(signal.Code())
+		return o.Left(c.App, signal)
 	case errors.As(err, &blocked):
 		return c.denied(blocked, o)
 	case err != nil:
@@ -186,25 +178,6 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 	}{"acquired", h.Name, secret, c.view(h), h.Renewals > 0}, "%s %s %s", how, strings.Join(patterns, " "), until)
 }
 
-// announce says on standard error what a claim waits for, at once and every 30 seconds, until stop is called.
-func (c *checkout) announce(ctx context.Context, claim lokt.Claim) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			var blocked *lokt.BlockedError
-			if s, err := c.b.Get(ctx, claim.Name); err == nil && errors.As(s.WouldGrant(claim), &blocked) {
-				c.Tell("waiting: %s", inTheWay(blocked))
-			}
-			if !app.Pause(ctx, 30*time.Second) {
-				return
-			}
-		}
-	}()
-	return func() { cancel(); <-done }
-}
-
 // inTheWay says what keeps a claim of paths out.
 func inTheWay(e *lokt.BlockedError) string {
 	switch {
@@ -229,11 +202,15 @@ func inTheWay(e *lokt.BlockedError) string {
 // denied says what keeps a claim of paths out, and ends the program with the code for it.
 func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 	text := inTheWay(e)
+	ticket, line := o.Ticket()
 	switch {
 	case e.TimedOut > 0:
 		text = fmt.Sprintf("gave up after %s: %s", app.Short(e.TimedOut), text)
-	case !o.wait:
+	case !o.Wait:
 		text += "; wait with --wait"
+	}
+	if ticket != "" {
+		text += "; go on in the same place within " + app.Short(lokt.TicketTTL) + ": " + line
 	}
 	if c.JSON {
 		return errors.Join(c.Print(struct {
@@ -243,7 +220,9 @@ func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 			Ahead   int           `json:"ahead"` // waiting claims that come first
 			Frozen  bool          `json:"frozen"`
 			Message string        `json:"message"`
-		}{"blocked", c.lock, c.views(e.Holders), len(e.Ahead), e.Freeze != nil, text}), app.Exit(app.ExitBlocked))
+			Ticket  string        `json:"ticket,omitzero"`
+			GoOn    string        `json:"go_on,omitzero"`
+		}{"blocked", c.lock, c.views(e.Holders), len(e.Ahead), e.Freeze != nil, text, ticket, line}), app.Exit(app.ExitBlocked))
 	}
 	c.Tell("%s", text)
 	return app.Exit(app.ExitBlocked)

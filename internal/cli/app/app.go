@@ -49,7 +49,7 @@ func (c Command) build(a *App) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error { // flags came first
 			if path := lookUp(c.Program); path != "" {
-				return a.replaceBy(path, append([]string{c.Name}, args...))
+				return a.ReplaceBy(path, append([]string{c.Name}, args...))
 			}
 			return Hint(fmt.Errorf("there is no program %s beside lokt or on the path", c.Program), "install it with lokt: it comes in the same archive")
 		},

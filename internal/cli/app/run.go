@@ -44,7 +44,7 @@ func Run(all []Command, args []string, s Streams) (code int) {
 		}
 	}()
 	if path, rest := a.further(args); path != "" {
-		return a.Finish(a.replaceBy(path, rest))
+		return a.Finish(a.ReplaceBy(path, rest))
 	}
 	cmd := a.Tree(args)
 	cmd.SetArgs(args)
@@ -188,14 +188,14 @@ func lookUp(name string) string {
 	return ""
 }
 
-// replaceBy makes this process run another program, or, where that cannot be, runs it and ends with its exit code.
-func (a *App) replaceBy(path string, args []string) error {
-	err := syscall.Exec(path, append([]string{path}, args...), a.Environ())
+// ReplaceBy makes this process run another program, with further variables, or, where that cannot be, runs it and ends with its exit code.
+func (a *App) ReplaceBy(path string, args []string, env ...string) error {
+	err := syscall.Exec(path, append([]string{path}, args...), slices.Concat(a.Environ(), env))
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	c := exec.CommandContext(context.Background(), path, args...)
-	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, a.Environ()
+	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, slices.Concat(a.Environ(), env)
 	err = c.Run()
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {

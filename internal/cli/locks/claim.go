@@ -1,13 +1,10 @@
 package locks
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +12,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/machine"
+	"github.com/lokt-dev/lokt/internal/cli/wait"
 	"github.com/lokt-dev/lokt/internal/guard"
 )
 
@@ -66,22 +64,19 @@ func (f *share) limit() int {
 // claimFlags are the flags that guard and lock share: what to ask for.
 type claimFlags struct {
 	share
-	ttl, timeout, maxHold time.Duration
-	wait                  bool
-	priority              int
-	meta                  []string
-	metadata              map[string]string // the same
+	wait.Flags
+	ttl, maxHold time.Duration
+	priority     int
+	meta         []string
+	metadata     map[string]string // the same
 
 	guard bool // of a guard
 }
 
-const defaultTimeout = 10 * time.Minute
-
 func (f *claimFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.DurationVar(&f.ttl, "ttl", 0, "free the lock if it is not renewed for this long, such as 90s or 5m (at least 1s)")
-	fs.BoolVar(&f.wait, "wait", false, "wait in the queue until the lock is free")
-	fs.DurationVar(&f.timeout, "timeout", defaultTimeout, "with --wait: give up after this long; 0 never does")
+	f.Flags.Bind(cmd, "the lock is free")
 	f.share.bind(cmd)
 	fs.IntVar(&f.priority, "priority", 0, "place in the queue: higher first")
 	fs.DurationVar(&f.maxHold, "max-hold", 0, "free the lock after this long, renewed or not")
@@ -96,12 +91,10 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 	if f.ttl, err = a.TTL(f.ttl); err != nil {
 		return err
 	}
-	switch {
-	case cmd.Flags().Changed("timeout") && !f.wait:
-		return app.Usagef("--timeout says how long to wait: it needs --wait")
-	case f.timeout < 0:
-		return app.Usagef("--timeout %v is negative", f.timeout)
-	case f.maxHold < 0 || f.maxHold > 0 && f.maxHold < time.Millisecond:
+	if err := f.Flags.Check(cmd); err != nil {
+		return err
+	}
+	if f.maxHold < 0 || f.maxHold > 0 && f.maxHold < time.Millisecond {
 		return app.Usagef("--max-hold %v is too short", f.maxHold)
 	}
 	if text := f.pressure.Text(); text != "" {
@@ -120,69 +113,9 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// patience returns how long to queue, as claims have it.
-func (f *claimFlags) patience() time.Duration {
-	switch {
-	case !f.wait:
-		return 0
-	case f.timeout == 0:
-		return -1
-	}
-	return f.timeout
-}
-
-// noteEvery is how often a claim that waits says what it waits for.
-const noteEvery = 30 * time.Second
-
-// announce says on standard error what claims are about to wait for, at once and again while they do, until stop is called.
-func (a cmd) announce(ctx context.Context, b *app.Backend, claims ...lokt.Claim) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	note := func() {
-		for _, c := range claims {
-			if text := waitText(ctx, b, c); text != "" && ctx.Err() == nil {
-				a.Tell("%s", text)
-			}
-		}
-	}
-	note()
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		for app.Pause(ctx, noteEvery) {
-			note()
-		}
-	})
-	return func() { cancel(); telling.Wait() }
-}
-
-// waitText says what a claim waits for, and its place in the queue; nothing if there is nothing to wait for.
-func waitText(ctx context.Context, b *app.Backend, c lokt.Claim) string {
-	s, err := b.Get(ctx, c.Name)
-	if err != nil || slices.ContainsFunc(s.Lock.Holders, func(h lokt.Holder) bool { return sameClaimant(c, h.Claim) }) {
-		return ""
-	}
-	queue := waiting(s)
-	place := slices.IndexFunc(queue, func(w *lokt.Waiter) bool { return sameClaimant(c, w.Claim) })
-	if place < 0 {
-		place = len(slices.DeleteFunc(slices.Clone(queue), func(w *lokt.Waiter) bool { return w.Priority < c.Priority }))
-	} else {
-		c = queue[place].Claim
-	}
-	var blocked *lokt.BlockedError
-	switch err = s.WouldGrant(c); {
-	case errors.As(err, &blocked):
-		return fmt.Sprintf("waiting, %s in the queue: %s%s", ordinal(place+1), blockedText(b, blocked), rootText(b))
-	case errors.Is(err, lokt.ErrFull):
-		return fmt.Sprintf("waiting for room in the queue: %v", err)
-	}
-	return ""
-}
-
-// sameClaimant reports whether a claim in the store is the one that this process makes.
-func sameClaimant(c, stored lokt.Claim) bool {
-	if c.LeaseID != "" {
-		return stored.LeaseID == c.LeaseID
-	}
-	return c.Owner.Process.PID != 0 && stored.Owner.Process.PID == c.Owner.Process.PID && stored.Owner.Same(c.Owner)
+// service returns the locks, which tell of claims that wait.
+func (f *claimFlags) service(a cmd, b *app.Backend) lokt.Service {
+	return f.Flags.Service(a.App, b, func(e *lokt.BlockedError) string { return blockedText(b, e) + rootText(b) })
 }
 
 // rootText names the directory of the locks if it is not the repository's: others may look elsewhere.
@@ -200,14 +133,17 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	var blocked *lokt.BlockedError
 	switch {
 	case errors.As(err, &signal):
-		return app.Exit(signal.Code())
+		return f.Left(a.App, signal)
 	case errors.Is(err, lokt.ErrFull):
 		a.Report(err)
 		return app.Exit(code)
 	case !errors.As(err, &blocked):
 		return err
 	}
-	text := blockedText(b, blocked) + rootText(b)
+	text, ticket, line := blockedText(b, blocked)+rootText(b), "", ""
+	if f != nil {
+		ticket, line = f.Ticket()
+	}
 	if blocked.TimedOut > 0 {
 		text = fmt.Sprintf("gave up after %s: %s", app.Short(blocked.TimedOut), text)
 	}
@@ -218,8 +154,11 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	case len(blocked.Cycle) > 0 || fz != nil && fz.Damaged != "":
 	default:
 		do := "; "
-		if f != nil && !f.wait {
+		if f != nil && !f.Wait {
 			do += "wait with --wait, or "
+		}
+		if ticket != "" {
+			do += "go on in the same place within " + app.Short(lokt.TicketTTL) + ": " + line + ", or "
 		}
 		if fz != nil && a.Asker().Same(fz.Owner) {
 			do += "end the freeze with: " + a.CommandLine("unfreeze", blocked.Name) + ", or "
@@ -227,7 +166,9 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 		text += do + "see: " + a.whyLine(blocked.Name, f)
 	}
 	if a.JSON {
-		return errors.Join(a.Print(viewBlocked(b, blocked, text)), app.Exit(code))
+		v := viewBlocked(b, blocked, text)
+		v.Ticket, v.GoOn = ticket, line
+		return errors.Join(a.Print(v), app.Exit(code))
 	}
 	a.Tell("%s", text)
 	return app.Exit(code)

@@ -16,6 +16,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/machine"
+	"github.com/lokt-dev/lokt/internal/cli/wait"
 	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/process"
 )
@@ -117,15 +118,15 @@ func (a cmd) runGuard(o guardOptions) error {
 		return err
 	}
 	g := &guardRun{cmd: a, b: b, o: o, path: path, owner: owner, began: time.Now()}
-	var locks lokt.Service = b
+	locks := g.o.service(a, b)
 	if b.Far != nil {
-		locks = insistent{Service: b, from: app.ShownURLs(b.URLs), attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
+		locks = insistent{Service: locks, from: app.ShownURLs(b.URLs), attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
 	}
 	if g.k, err = lokt.NewLocker(locks, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
 		return err
 	}
 	ctx, stop := context.Background(), func() {}
-	if o.wait {
+	if o.Wait {
 		ctx, stop = signals.Context(ctx)
 	}
 	leases, inherited, err := g.acquire(ctx)
@@ -135,7 +136,7 @@ func (a cmd) runGuard(o guardOptions) error {
 	stop()
 	if err != nil {
 		g.taken = leases
-		return errors.Join(a.denied(b, err, o.conflictCode, &o.claimFlags), g.release(signals))
+		return errors.Join(a.denied(b, err, o.conflictCode, &g.o.claimFlags), g.release(signals))
 	}
 	return g.run(leases, inherited, signals)
 }
@@ -163,7 +164,7 @@ type guardRun struct {
 
 func (g *guardRun) options(within []string) lokt.Options {
 	opts := lokt.Options{
-		TTL: g.o.ttl, Wait: g.o.patience(), Limit: g.o.limit(), Strict: true, Priority: g.o.priority,
+		TTL: g.o.ttl, Wait: g.o.Patience(), Limit: g.o.limit(), Strict: true, Priority: g.o.priority,
 		MaxHold: g.o.maxHold, Weight: g.o.weight, Metadata: g.o.metadata, Within: within,
 	}
 	if g.b.Store != nil {
@@ -201,15 +202,7 @@ func (g *guardRun) acquire(ctx context.Context) (leases lokt.Leases, inherited [
 	if len(names) == 0 {
 		return nil, inherited, nil
 	}
-	opts := g.options(within)
-	if opts.Wait != 0 {
-		var claims []lokt.Claim
-		for _, name := range names {
-			claims = append(claims, lokt.Claim{Name: name, Owner: g.owner, Limit: opts.Limit, Strict: true, Priority: opts.Priority})
-		}
-		defer g.announce(ctx, g.b, claims...)()
-	}
-	leases, err = g.k.AcquireAll(ctx, names, opts)
+	leases, err = g.k.AcquireAll(ctx, names, g.options(within))
 	return leases, inherited, err
 }
 
@@ -285,7 +278,7 @@ func (g *guardRun) environment(leases lokt.Leases, inherited []around) []string 
 	}
 	env := slices.DeleteFunc(slices.Clone(g.Environ()), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.ContainsFunc(told, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+		return name == wait.TicketVar || slices.ContainsFunc(told, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 	})
 	return append(env, told...)
 }

@@ -80,7 +80,7 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 	a.MakeRoot(b)
 	c := lokt.Claim{
 		Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
-		Priority: o.priority, Wait: o.patience(), Metadata: o.metadata,
+		Priority: o.priority, Wait: o.Patience(), Metadata: o.metadata,
 	}
 	if o.pid != 0 {
 		p, err := process.Lookup(o.pid)
@@ -89,7 +89,6 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 		}
 		c.Process = &p
 	}
-	waited := func() {}
 	if c.Wait != 0 {
 		signals := guard.Notify()
 		defer signals.Stop()
@@ -100,10 +99,8 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 		if c.Owner, err = a.Claimant(b); err != nil {
 			return err
 		}
-		waited = a.announce(ctx, b, c)
 	}
-	h, err := b.Acquire(ctx, c)
-	waited()
+	h, err := o.service(a, b).Acquire(ctx, c)
 	if err != nil {
 		return a.denied(b, err, app.ExitBlocked, &o.claimFlags)
 	}

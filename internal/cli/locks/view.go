@@ -216,7 +216,7 @@ func away(s lokt.Snapshot, queue []*lokt.Waiter) []*lokt.Waiter {
 func waiting(s lokt.Snapshot) []*lokt.Waiter {
 	return slices.DeleteFunc(slices.Clone(s.Lock.Queue), func(w *lokt.Waiter) bool {
 		_, in := s.Lock.Holder(w.LeaseID)
-		return in || s.Dead[w.LeaseID] || s.Now.After(w.Until)
+		return in || s.Dead[w.LeaseID] && !w.Ticket || s.Now.After(w.Until)
 	})
 }
 
@@ -295,6 +295,8 @@ type blocked struct {
 	FreezeReason     string    `json:"freeze_reason,omitzero"`
 	TimedOut         bool      `json:"timed_out,omitzero"`
 	Message          string    `json:"message"`
+	Ticket           string    `json:"ticket,omitzero"` // with which the wait can go on
+	GoOn             string    `json:"go_on,omitzero"`  // the command that does
 }
 
 func viewBlocked(b *app.Backend, e *lokt.BlockedError, message string) blocked {
@@ -472,13 +474,4 @@ func (f *freeze) short() string {
 // awayUntil says what becomes of a waiter that is away.
 func awayUntil(leaves int64) string {
 	return fmt.Sprintf("away: passed over until it asks again, out of the queue in %s", secondsText(leaves))
-}
-
-// ordinal returns 1st, 2nd and so on.
-func ordinal(n int) string {
-	suffix := map[int]string{1: "st", 2: "nd", 3: "rd"}[n%10]
-	if suffix == "" || n/10%10 == 1 {
-		suffix = "th"
-	}
-	return strconv.Itoa(n) + suffix
 }

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// agent returns the place for a coding agent.
+func (p *place) agent() *place {
+	return p.with("LOKT_OWNER=agent", "LOKT_AGENT_ID=a-1", "XDG_CACHE_HOME="+filepath.Join(filepath.Dir(p.dir), "cache"))
+}
+
+// inLine waits until those wait for the lock, next first; who is away has a minus.
+func (p *place) inLine(name string, want ...string) {
+	p.t.Helper()
+	p.eventually(strings.Join(want, ", ")+" wait", func() bool {
+		var v struct {
+			Queue []struct {
+				Owner string
+				Away  bool
+			}
+		}
+		if r := p.run("status", name, "--json"); r.code == 0 {
+			check(p.t, json.Unmarshal([]byte(r.out), &v))
+		}
+		var got []string
+		for _, w := range v.Queue {
+			got = append(got, map[bool]string{true: "-"}[w.Away]+w.Owner)
+		}
+		return slices.Equal(got, want)
+	})
+}
+
+var ticketLine = regexp.MustCompile(`lokt wait --ticket ([a-z2-7]{6})`)
+
+// ticket waits until the command has told its ticket, which stays the same.
+func (h *holder) ticket() string {
+	h.t.Helper()
+	h.tells("lokt wait --ticket ")
+	return ticketLine.FindStringSubmatch(h.stderr.String())[1]
+}
+
+// eachPlace runs a test on files and on a server.
+func eachPlace(t *testing.T, test func(p *place)) {
+	t.Parallel()
+	t.Run("files", func(t *testing.T) { test(newPlace(t)) })
+	t.Run("server", func(t *testing.T) {
+		p, _ := served(t)
+		test(p)
+	})
+}
+
+// The holder takes longer than the tool of an agent lets commands run, which ends them in one way or another. Each call lasts as
+// long as the tool lets it, and the last one gets the lock, before a rival who came after the first.
+//
+// Promises S-199, S-200.
+func TestAnAgentWaitsInOnePlaceWithACallForEachTimeOfItsTool(t *testing.T) {
+	eachPlace(t, func(p *place) {
+		p = p.with("ENTERED=" + filepath.Join(p.dir, "entered"))
+		h := p.as("holder").hold("x")
+		a := p.agent()
+		enter := `echo "$0" >>"$ENTERED"; ` + loop
+		call := a.start(a.lokt("guard", "x", "--wait", "--", "sh", "-c", enter, "agent"))
+		p.inLine("x", "agent")
+		r := p.as("rival")
+		rival := r.start(r.lokt("guard", "x", "--wait", "--", "sh", "-c", enter, "rival"))
+		ticket := call.ticket()
+		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT} {
+			p.inLine("x", "agent", "rival")
+			if again := call.ticket(); again != ticket {
+				p.t.Errorf("the ticket was %s and is %s", ticket, again)
+			}
+			if r := a.want(1, "wait", "--ticket", ticket); !strings.Contains(r.stderr, "still waits with ticket") {
+				p.t.Errorf("while it waits: %v", r)
+			}
+			call.kill(sig)
+			if r := call.wait(); r.code != 128+int(sig) || sig != syscall.SIGKILL && !strings.Contains(r.stderr, "go on in the same place within 2m0s") {
+				p.t.Errorf("after %v: %v", sig, r)
+			}
+			p.inLine("x", "-agent", "rival")
+			call = a.start(a.lokt("wait", "--ticket", ticket))
+		}
+		p.inLine("x", "agent", "rival")
+		call.tells("1st in the queue")
+		h.finish()
+		call.running()
+		p.inLine("x", "rival")
+		if got := p.entered(); !slices.Equal(got, []string{"agent"}) {
+			p.t.Errorf("%v entered", got)
+		}
+		if r := a.want(3, "wait", "--ticket", ticket); !strings.Contains(r.stderr, "there is no ticket") {
+			p.t.Errorf("when the lock was granted: %v", r)
+		}
+		call.finish()
+		rival.running().finish()
+	})
+}
+
+// Whoever is away is nobody's hindrance, and comes before those who came later when it is there again.
+//
+// Promise S-199.
+func TestOthersPassATicketWhoseHolderIsAway(t *testing.T) {
+	eachPlace(t, func(p *place) {
+		h := p.as("holder").hold("x")
+		a := p.agent()
+		call := a.start(a.lokt("guard", "x", "--wait", "--", "sh", "-c", loop))
+		p.inLine("x", "agent")
+		ticket := call.ticket()
+		call.kill(syscall.SIGKILL)
+		p.inLine("x", "-agent")
+		h.finish()
+		first := p.as("first").hold("x") // at once: nobody is there who comes before it
+		second := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "sh", "-c", loop))
+		p.inLine("x", "-agent", "second")
+		call = a.start(a.lokt("wait", "--ticket", ticket))
+		p.inLine("x", "agent", "second")
+		first.finish()
+		call.running().finish()
+		second.running().finish()
+	})
+}
+
+// A wait whose time is over says so with the ticket, in JSON too; people and scripts, who are no agents, leave nothing.
+//
+// Promises S-40, S-200.
+func TestAWaitWhoseTimeIsOverLeavesATicketToAnAgent(t *testing.T) {
+	eachPlace(t, func(p *place) {
+		h := p.as("holder").hold("x")
+		a := p.agent()
+		for _, args := range [][]string{{"lock", "x"}, {"guard", "x", "--", "true"}} {
+			flags := []string{"--wait", "--timeout", "50ms", "--json"}
+			r := a.want(2, append(append(slices.Clone(args[:2]), flags...), args[2:]...)...)
+			var v struct {
+				TimedOut bool `json:"timed_out"`
+				Ticket   string
+				GoOn     string `json:"go_on"`
+			}
+			check(p.t, json.Unmarshal([]byte(r.out), &v))
+			if !v.TimedOut || v.GoOn != "lokt wait --ticket "+v.Ticket || !strings.Contains(r.stderr, v.GoOn) {
+				p.t.Errorf("%v: %v", args, r)
+			}
+			p.inLine("x", "-agent")
+			again := a.want(2, strings.Fields(v.GoOn)[1:]...)
+			if !strings.Contains(again.out, v.Ticket) {
+				p.t.Errorf("again: %v", again)
+			}
+			p.inLine("x", "-agent")
+			h.finish()
+			a.want(0, strings.Fields(v.GoOn)[1:]...)
+			a.run("unlock", "x")
+			h = p.as("holder").hold("x")
+			p.inLine("x")
+		}
+		p.as("script").want(2, "lock", "x", "--wait", "--timeout", "50ms")
+		p.inLine("x")
+		h.finish()
+	})
+}
+
+// Promise S-201.
+func TestWaitEndsWhenOneOrAllOfTheLocksAreFree(t *testing.T) {
+	eachPlace(t, func(p *place) {
+		one, two := p.as("holder").hold("a"), p.as("holder").hold("b")
+		if r := p.want(2, "wait", "a", "c", "--timeout", "50ms"); !strings.Contains(r.out, "not free: a") {
+			p.t.Error(r)
+		}
+		either := p.start(p.lokt("wait", "--any", "a", "b", "--json"))
+		both := p.start(p.lokt("wait", "a", "b"))
+		two.finish()
+		if line := either.line(); line != `{"status":"free","names":["b"]}` {
+			p.t.Errorf("either: %s", line)
+		}
+		one.finish()
+		if line := both.line() + both.line(); line != "ab" {
+			p.t.Errorf("both: %s", line)
+		}
+		if code := both.died(); code != 0 {
+			p.t.Errorf("exit code %d", code)
+		}
+	})
+}

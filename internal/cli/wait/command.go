@@ -1,0 +1,140 @@
+package wait
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
+)
+
+// Commands returns the command of this package.
+func Commands() []app.Command { return []app.Command{{Name: "wait", Build: newWait}} }
+
+type waitOptions struct {
+	ticket  string
+	any     bool
+	timeout time.Duration
+}
+
+func newWait(a *app.App) *cobra.Command {
+	var o waitOptions
+	cmd := app.Describe("wait", &cobra.Command{ValidArgsFunction: a.CompleteNames})
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		others := o.any || cmd.Flags().Changed("timeout")
+		switch {
+		case o.ticket != "" && (len(args) > 0 || others):
+			return app.Usagef("--ticket goes on with a command as it was begun: it goes with nothing else")
+		case o.ticket != "":
+			return goOn(a, o.ticket)
+		case len(args) == 0:
+			return app.Usagef("give the name of a lock: lokt wait NAME, or a ticket: lokt wait --ticket T")
+		case o.timeout < 0:
+			return app.Usagef("--timeout %v is negative", o.timeout)
+		}
+		b, err := a.Open(args...)
+		if err != nil {
+			return err
+		}
+		return until(a, b, args, o)
+	}
+	cmd.Flags().StringVar(&o.ticket, "ticket", "", "go on with the command that gave this `TICKET`, in the same place")
+	cmd.Flags().BoolVar(&o.any, "any", false, "until one of the locks is free, and print its name; without, until all of them are")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", defaultTimeout, "give up after this long; 0 never does")
+	return cmd
+}
+
+// goOn makes this process the command of the ticket.
+func goOn(a *app.App, id string) error {
+	t, err := take(id)
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(t.Dir); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if a.JSON && !slices.Contains(t.Args, "--json") {
+		t.Args = append([]string{"--json"}, t.Args...)
+	}
+	return a.ReplaceBy(self, t.Args, TicketVar+"="+id)
+}
+
+// until waits until one of the locks, or all of them at a time, could be had by who asks, alone. It takes none.
+func until(a *app.App, b *app.Backend, names []string, o waitOptions) error {
+	signals := guard.Notify()
+	defer signals.Stop()
+	ctx, stop := signals.Context(context.Background())
+	defer stop()
+	if o.timeout > 0 {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, o.timeout)
+		defer end()
+	}
+	taken := names
+	for {
+		var free, busy []string
+		var seen []lokt.Snapshot
+		for _, name := range names {
+			s, err := b.Get(ctx, name)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			if s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Strict: true}) == nil {
+				free = append(free, name)
+			} else {
+				busy = append(busy, name)
+			}
+			seen = append(seen, s)
+		}
+		if ctx.Err() == nil { // else what was read is nothing
+			taken = busy
+		}
+		var signal *guard.SignalError
+		switch {
+		case errors.As(context.Cause(ctx), &signal):
+			return app.Exit(signal.Code())
+		case ctx.Err() != nil:
+			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(o.timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
+		case len(taken) == 0 || o.any && len(free) > 0:
+			return a.Answer(told{"free", free}, "%s", strings.Join(free, "\n"))
+		}
+		change(ctx, b, seen)
+	}
+}
+
+// told is how it is told to programs which locks are free, or not.
+type told struct {
+	Status string   `json:"status"` // free or blocked
+	Names  []string `json:"names"`
+}
+
+// change returns when one of the locks may have changed, or its time has come.
+func change(ctx context.Context, b *app.Backend, seen []lokt.Snapshot) {
+	ctx, stop := context.WithTimeout(ctx, lokt.WaitRefresh) // what no store tells, such as death, is looked for now and then
+	defer stop()
+	done := make(chan error, len(seen))
+	for _, s := range seen {
+		go func() {
+			ctx, stop := context.WithCancel(ctx)
+			if next := s.NextChange(); !next.IsZero() {
+				ctx, stop = context.WithTimeout(ctx, next.Sub(s.Now)+time.Millisecond)
+			}
+			defer stop()
+			done <- b.Wait(ctx, lokt.Watch{Name: s.Lock.Name, Seen: s.Lock.Revision})
+		}()
+	}
+	if err := <-done; err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
+		app.Pause(ctx, time.Second) // the store may come back
+	}
+}

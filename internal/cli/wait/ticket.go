@@ -1,0 +1,144 @@
+package wait
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/process"
+)
+
+// TicketVar names the ticket with which a command goes on, as lokt wait sets it; a name that there is not asks for a new one.
+const TicketVar = "LOKT_TICKET"
+
+// ticketAge is after how long without a word from its command a ticket's file is removed.
+const ticketAge = time.Hour
+
+// ticket is what it takes to go on waiting in the same place. It is kept in a file of the user's, which is there while a command
+// waits, and when its wait has ended without a grant.
+type ticket struct {
+	Dir     string       `json:"dir"`
+	Args    []string     `json:"args"` // of lokt
+	Name    string       `json:"name"` // of the lock that is waited for
+	LeaseID string       `json:"lease_id"`
+	Process lokt.Process `json:"process"` // that waits
+
+	id    string
+	again bool // a command goes on with it, and nothing was said yet
+}
+
+// newTicket returns the ticket that lokt wait was given, or a new one; nil if there is no place for it.
+func newTicket(a *app.App) *ticket {
+	if t, err := read(a.Getenv(TicketVar)); err == nil {
+		t.again = true
+		return t
+	}
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // documented never to fail
+	t := &ticket{Args: a.Words, id: strings.ToLower(base32.StdEncoding.EncodeToString(random[:])[:6])}
+	dir, err := os.Getwd()
+	if err != nil || len(t.Args) == 0 {
+		return nil
+	}
+	t.Dir = dir
+	return t
+}
+
+// path returns where the ticket of this ID is kept.
+func path(id string) (string, error) {
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "lokt", "tickets", id), err
+}
+
+func read(id string) (*ticket, error) {
+	file, err := path(id)
+	if err == nil {
+		err = lokt.ValidateName(id) // so it cannot lead elsewhere
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	t := &ticket{id: id}
+	return t, lokt.Unmarshal(text, t)
+}
+
+// claim makes the claim the one that the ticket goes on with, or a new ticket one of this claim.
+func (t *ticket) claim(c *lokt.Claim, far *httpapi.Client) {
+	if t.again = t.again && t.Name == c.Name && t.LeaseID != ""; t.again {
+		c.LeaseID = t.LeaseID
+		if far != nil {
+			far.Know(c.LeaseID)
+		}
+	}
+	t.Name, t.LeaseID = c.Name, c.LeaseID
+}
+
+// save keeps the ticket, as one for which this process waits, and reports whether it could.
+func (t *ticket) save() bool {
+	t.Process = process.Self()
+	text, err := lokt.Marshal(t)
+	file, noDir := path(t.id)
+	if err != nil || noDir != nil || os.MkdirAll(filepath.Dir(file), 0o700) != nil {
+		return false
+	}
+	all, _ := os.ReadDir(filepath.Dir(file)) // those that are old go with the next one
+	for _, e := range all {
+		if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > ticketAge {
+			_ = os.Remove(filepath.Join(filepath.Dir(file), e.Name()))
+		}
+	}
+	part := fmt.Sprintf("%s.%d", file, os.Getpid())
+	return os.WriteFile(part, text, 0o600) == nil && os.Rename(part, file) == nil
+}
+
+// drop forgets the ticket: its wait has ended for good.
+func (t *ticket) drop() {
+	if file, err := path(t.id); err == nil {
+		_ = os.Remove(file) // there may never have been one
+	}
+}
+
+// line is the command that goes on with the ticket.
+func (t *ticket) line() string { return "lokt wait --ticket " + t.id }
+
+// take returns the ticket of that ID for this process to go on with, if no other command does.
+func take(id string) (*ticket, error) {
+	t, err := read(id)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lokt.ErrInvalid) {
+		return nil, app.Hint(app.Worded(lokt.ErrNotFound, "there is no ticket %q", id), "its wait may have ended: see lokt status, or begin again")
+	}
+	if err != nil {
+		return nil, err
+	}
+	file, err := path(id)
+	if err != nil {
+		return nil, err
+	}
+	switch process.Check(t.Process, true) {
+	case process.Alive:
+		return nil, app.Hint(fmt.Errorf("pid %d still waits with ticket %s", t.Process.PID, id), "leave it to that, or end it first: kill %d", t.Process.PID)
+	case process.Unknown:
+		t.LeaseID = "" // two that wait under one lease would both get it
+	}
+	mine := fmt.Sprintf("%s.%d", file, os.Getpid())
+	if err := os.Rename(file, mine); err != nil { // one command alone gets it
+		return nil, fmt.Errorf("another command goes on with ticket %s: %w", id, err)
+	}
+	if !t.save() {
+		return nil, fmt.Errorf("ticket %s cannot be kept", id)
+	}
+	return t, nil
+}

@@ -1,0 +1,257 @@
+// Package wait has what waits for locks: for how long, what is said meanwhile, and the ticket with which another command goes on
+// in the same place.
+package wait
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/audit"
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/internal/identity"
+)
+
+// Times of waiting.
+const (
+	defaultTimeout = 10 * time.Minute
+	noteEvery      = 30 * time.Second // how often a claim that waits says what it waits for
+	historyTime    = 2 * time.Second  // how long looking for earlier holds may take
+	historyHolds   = 40               // how many of them count
+)
+
+// Flags say whether and for how long a command waits for locks, and carry its ticket.
+type Flags struct {
+	Wait    bool
+	Timeout time.Duration // 0 is without end
+
+	ticket *ticket // with which to go on, if the wait has ended without a grant
+}
+
+// Bind adds the flags to a command, which waits until something is so.
+func (f *Flags) Bind(cmd *cobra.Command, until string) {
+	cmd.Flags().BoolVar(&f.Wait, "wait", false, "wait in the queue until "+until)
+	cmd.Flags().DurationVar(&f.Timeout, "timeout", defaultTimeout, "with --wait: give up after this long; 0 never does")
+}
+
+// Check refuses flags that make no sense.
+func (f *Flags) Check(cmd *cobra.Command) error {
+	switch {
+	case cmd.Flags().Changed("timeout") && !f.Wait:
+		return app.Usagef("--timeout says how long to wait: it needs --wait")
+	case f.Timeout < 0:
+		return app.Usagef("--timeout %v is negative", f.Timeout)
+	}
+	return nil
+}
+
+// Patience returns how long to queue, as claims have it.
+func (f *Flags) Patience() time.Duration {
+	switch {
+	case !f.Wait:
+		return 0
+	case f.Timeout == 0:
+		return -1
+	}
+	return f.Timeout
+}
+
+// Ticket returns the ticket of a wait that has ended without a grant, and the command that goes on with it; empty if there
+// is none.
+func (f *Flags) Ticket() (id, line string) {
+	if f.ticket == nil {
+		return "", ""
+	}
+	return f.ticket.id, f.ticket.line()
+}
+
+// Service returns a service whose claims, while they wait, say on standard error what for, in the words of text. Those of coding
+// agents, whose tools end commands that take long, have a ticket.
+func (f *Flags) Service(a *app.App, b *app.Backend, text func(*lokt.BlockedError) string) lokt.Service {
+	w := &waiting{Service: b.Service, a: a, b: b, flags: f, text: text}
+	if f.Wait && (a.Getenv(TicketVar) != "" || a.Getenv(identity.FromAgent) != "" || identity.Find().Method == identity.Agent) {
+		w.ticket = newTicket(a)
+	}
+	return w
+}
+
+// waiting is a service that tells of claims that wait.
+type waiting struct {
+	lokt.Service
+	a       *app.App
+	b       *app.Backend
+	flags   *Flags
+	text    func(*lokt.BlockedError) string
+	ticket  *ticket         // nil if it has none
+	history []time.Duration // how long the latest holds lasted, shortest first; nil before it was looked for
+}
+
+// Acquire implements lokt.Service.
+func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	if c.Wait == 0 {
+		return w.Service.Acquire(ctx, c)
+	}
+	c.LeaseID = cmp.Or(c.LeaseID, lokt.NewLeaseID())
+	if c.Ticket = w.ticket != nil; c.Ticket {
+		w.ticket.claim(&c, w.b.Far)
+	}
+	stop := w.announce(ctx, c)
+	h, err := w.Service.Acquire(ctx, c)
+	stop()
+	var blocked *lokt.BlockedError
+	timedOut := errors.As(err, &blocked) && blocked.TimedOut > 0 && len(blocked.Cycle) == 0
+	switch {
+	case w.ticket == nil:
+	case (timedOut || err != nil && ctx.Err() != nil) && w.ticket.save():
+		w.flags.ticket = w.ticket
+	default:
+		w.ticket.drop()
+	}
+	return h, err
+}
+
+// announce says on standard error what a claim waits for, at once and again while it does, until stop is called.
+func (w *waiting) announce(ctx context.Context, c lokt.Claim) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	next := noteEvery
+	if !w.note(ctx, c) {
+		next = time.Second // it may have to wait all the same
+	}
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for app.Pause(ctx, next) {
+			next = noteEvery
+			w.note(ctx, c)
+		}
+	})
+	return func() { cancel(); telling.Wait() }
+}
+
+// note says what a claim waits for, and reports whether there is something.
+func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
+	s, err := w.Get(ctx, c.Name)
+	if _, held := s.Lock.Holder(c.LeaseID); err != nil || held {
+		return false
+	}
+	_, queued := s.Lock.Position(c.LeaseID)
+	lapsed := ""
+	if w.ticket != nil {
+		if w.ticket.again && !queued {
+			lapsed = fmt.Sprintf("the place is gone, for nobody asked for it within %s; ", app.Short(lokt.TicketTTL))
+		}
+		w.ticket.again = false
+	}
+	ahead := 0
+	for _, q := range s.Lock.Queue {
+		if q.LeaseID == c.LeaseID {
+			break
+		}
+		if (queued || q.Priority >= c.Priority) && !s.Away(q) {
+			ahead++
+		}
+	}
+	text := ""
+	var blocked *lokt.BlockedError
+	switch err = s.WouldGrant(c); {
+	case errors.As(err, &blocked):
+		text = fmt.Sprintf("waiting, %s in the queue: %s%s", ordinal(ahead+1), w.text(blocked), w.estimate(ctx, s.Now, c, blocked, ahead))
+	case errors.Is(err, lokt.ErrFull):
+		text = fmt.Sprintf("waiting for room in the queue: %v", err)
+	}
+	if text == "" || ctx.Err() != nil {
+		return false
+	}
+	if w.ticket != nil && w.ticket.save() {
+		text = lapsed + text + fmt.Sprintf("; if this command is ended, go on in the same place within %s: %s", app.Short(lokt.TicketTTL), w.ticket.line())
+	}
+	w.a.Tell("%s", text)
+	return true
+}
+
+// estimate says how long it will take, if the holds last as earlier ones did; nothing if too few are known.
+func (w *waiting) estimate(ctx context.Context, now time.Time, c lokt.Claim, e *lokt.BlockedError, ahead int) string {
+	if w.history == nil {
+		w.history = append([]time.Duration{}, w.earlier(ctx, c.Name)...)
+		slices.Sort(w.history)
+	}
+	n := len(w.history)
+	if n < 3 || e.Freeze != nil {
+		return ""
+	}
+	median := w.history[n/2]
+	left := time.Duration(ahead/max(c.Limit, 1)) * median
+	if len(e.Holders) > 0 {
+		first := slices.MinFunc(e.Holders, func(a, b lokt.Holder) int { return a.HeldSince.Compare(b.HeldSince) })
+		left += max(median-now.Sub(first.HeldSince), 0)
+	}
+	text := fmt.Sprintf("; holds of %q last %s, median of %d", c.Name, app.Short(median), n)
+	if left > 0 {
+		text += ": about " + app.Short(left)
+	}
+	return text
+}
+
+// earlier returns how long the latest holds of a lock lasted.
+func (w *waiting) earlier(ctx context.Context, name string) (all []time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, historyTime)
+	defer cancel()
+	add := func(text string) {
+		if ms, err := strconv.ParseFloat(text, 64); err == nil {
+			all = append(all, time.Duration(ms*float64(time.Millisecond)))
+		}
+	}
+	q := lokt.EventQuery{Name: name, Types: []lokt.EventType{lokt.EventRelease}, Limit: historyHolds}
+	switch {
+	case w.b.Store != nil:
+		for e, err := range audit.Open(w.b.Store.Root()).Read(ctx, q) {
+			if err == nil {
+				add(fmt.Sprint(e.Extra[lokt.ExtraHeld]))
+			}
+		}
+	case w.b.Far != nil:
+		q.Latest = true
+		page, _ := w.b.Far.ReadEvents(ctx, q) // a server need not keep events
+		for _, e := range page.Events {
+			add(e.Extra[lokt.ExtraHeld])
+		}
+	}
+	return all
+}
+
+func ordinal(n int) string {
+	suffix := map[int]string{1: "st", 2: "nd", 3: "rd"}[n%10]
+	if suffix == "" || n/10%10 == 1 {
+		suffix = "th"
+	}
+	return strconv.Itoa(n) + suffix
+}
+
+// Left tells programs and people of the ticket of a wait that a signal has ended, and returns what ends the program.
+func (f *Flags) Left(a *app.App, e *guard.SignalError) error {
+	id, line := f.Ticket()
+	if id == "" {
+		return app.Exit(e.Code())
+	}
+	err := error(nil)
+	if a.JSON {
+		err = a.Print(Going{"waiting", id, line})
+	}
+	a.Tell("%v; go on in the same place within %s: %s", e, app.Short(lokt.TicketTTL), line)
+	return errors.Join(err, app.Exit(e.Code()))
+}
+
+// Going is how a wait that can go on is told to programs.
+type Going struct {
+	Status string `json:"status"` // "waiting"
+	Ticket string `json:"ticket"`
+	GoOn   string `json:"go_on"` // the command that goes on
+}
