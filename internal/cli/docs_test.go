@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/agent"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/jobserver"
@@ -52,7 +53,7 @@ func accepted(words []string) error {
 		}
 	}
 	root.SetArgs(args)
-	if err := root.Execute(); err != nil && !errors.Is(err, errNowhere) && !errors.Is(err, fs.ErrNotExist) { // as the payload's file, and the certificate
+	if err := root.Execute(); err != nil && !errors.Is(err, errNowhere) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, lokt.ErrNotFound) { // as the payload's file, the certificate, a ticket
 		return err
 	}
 	for i, w := range args {
