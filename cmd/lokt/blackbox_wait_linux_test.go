@@ -58,7 +58,7 @@ func eachPlace(t *testing.T, test func(p *place)) {
 // The holder takes longer than the tool of an agent lets commands run, which ends them in one way or another. Each call lasts as
 // long as the tool lets it, and the last one gets the lock, before a rival who came after the first.
 //
-// Promises S-199, S-200.
+// Promises S-220, S-221.
 func TestAnAgentWaitsInOnePlaceWithACallForEachTimeOfItsTool(t *testing.T) {
 	eachPlace(t, func(p *place) {
 		p = p.with("ENTERED=" + filepath.Join(p.dir, "entered"))
@@ -103,7 +103,7 @@ func TestAnAgentWaitsInOnePlaceWithACallForEachTimeOfItsTool(t *testing.T) {
 
 // Whoever is away is nobody's hindrance, and comes before those who came later when it is there again.
 //
-// Promise S-199.
+// Promise S-220.
 func TestOthersPassATicketWhoseHolderIsAway(t *testing.T) {
 	eachPlace(t, func(p *place) {
 		h := p.as("holder").hold("x")
@@ -127,7 +127,7 @@ func TestOthersPassATicketWhoseHolderIsAway(t *testing.T) {
 
 // A wait whose time is over says so with the ticket, in JSON too; people and scripts, who are no agents, leave nothing.
 //
-// Promises S-40, S-200.
+// Promises S-40, S-221.
 func TestAWaitWhoseTimeIsOverLeavesATicketToAnAgent(t *testing.T) {
 	eachPlace(t, func(p *place) {
 		h := p.as("holder").hold("x")
@@ -162,7 +162,7 @@ func TestAWaitWhoseTimeIsOverLeavesATicketToAnAgent(t *testing.T) {
 	})
 }
 
-// Promise S-201.
+// Promise S-222.
 func TestWaitEndsWhenOneOrAllOfTheLocksAreFree(t *testing.T) {
 	eachPlace(t, func(p *place) {
 		one, two := p.as("holder").hold("a"), p.as("holder").hold("b")
