@@ -245,3 +245,29 @@ whole:
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// Promise S-205.
+func TestTokensAreOfferedByAPathToo(t *testing.T) {
+	s := newSite(t)
+	c, out := s.build(3, "--style", styleFIFO, "--", "sh", "-c", `
+		exec 3<> "${MAKEFLAGS##*fifo:}"
+		dd bs=1 count=1 status=none <&3; dd bs=1 count=1 status=none <&3
+		touch took; while ! test -e go; do sleep 0.02; done
+		printf ++ >&3`)
+	s.await("both tokens are taken", func() bool {
+		_, err := os.Stat(filepath.Join(s.dir, "took"))
+		return err == nil
+	})
+	if n := s.taken(); n != 3 {
+		t.Errorf("%d tokens are out, and with the first there are 3", n)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err != nil || out.String() != "++" {
+		t.Errorf("the client read %q: %v", out, err)
+	}
+	if n := s.taken(); n != 0 {
+		t.Errorf("%d tokens are out when the build has ended", n)
+	}
+}
