@@ -60,6 +60,7 @@ func newServer(b *app.Backend, k *lokt.Locker, o lokt.Options, most int, style s
 	}
 	if err == nil && style == stylePipe {
 		auth, err = s.descriptors(ctx, fifo)
+		_ = os.RemoveAll(s.dir) // the path is not needed any more, and would outlive a server that is killed
 	}
 	if err != nil {
 		s.close()
