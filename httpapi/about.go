@@ -54,13 +54,11 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Know tells the client of leases that its user holds though another client acquired them: what answers say of them is
-// found under their own IDs from then on, as the leases acquired here are.
-func (c *Client) Know(leaseIDs ...string) {
-	for _, id := range leaseIDs {
-		if checkLeaseID(id) == nil {
-			c.know(id)
-		}
+// Know tells the client of a lease that its user holds though another client acquired it: what answers say of it is
+// found under its own ID from then on, as the leases acquired here are.
+func (c *Client) Know(leaseID string) {
+	if checkLeaseID(leaseID) == nil {
+		c.know(leaseID)
 	}
 }
 

@@ -114,7 +114,6 @@ func New(urls string, o ClientOptions) (*Client, error) {
 		// given up.
 		t.Protocols = new(http.Protocols)
 		t.Protocols.SetHTTP1(true)
-		t.ForceAttemptHTTP2 = false
 		t.DialContext = (&net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}).DialContext
 		if o.TLS != nil {
 			t.TLSClientConfig = o.TLS.Clone()
@@ -329,9 +328,6 @@ func (c *Client) attempt(
 	case http.StatusTooManyRequests:
 		retry = retry || errors.Is(err, errGarbage) // of a proxy, which has passed nothing on
 	}
-	if errors.Is(err, errGarbage) {
-		after = retryAfter(resp.Header)
-	}
 	switch {
 	case errors.Is(err, errGarbage):
 		err = c.unreachable(at, fmt.Errorf("%w: %s: %.100q", err, resp.Status, text))
@@ -359,7 +355,7 @@ func (c *Client) failure(x *exchange, resp *http.Response, body []byte) (after t
 	}
 	var p problem
 	if lokt.Unmarshal(body, &p) != nil || p.Code == "" {
-		return 0, errGarbage
+		return retryAfter(resp.Header), errGarbage
 	}
 	switch p.Code {
 	case "no_route", "method_not_allowed", "no_locks":
