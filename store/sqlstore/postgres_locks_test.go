@@ -136,6 +136,11 @@ func TestAChangeWaitsForNoOtherLock(t *testing.T) {
 		if err := other.QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
+		select {
+		case err := <-locked:
+			t.Fatalf("while another had the lock's row: %v", err)
+		default:
+		}
 	}
 	for n := 1; n < 10; n++ {
 		if err := raise(t.Context(), s, fmt.Sprint("x", n)); err != nil {
