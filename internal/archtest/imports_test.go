@@ -74,9 +74,10 @@ func ours() map[string][]string {
 		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/shell", "internal/vfs"},
 		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app"},
 		"internal/cli/talk":         {".", "internal/cli/app"},
+		"internal/cli/mcp":          {"internal/cli/app", "internal/policy", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
 		"internal/rows":             {".", "jobs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/mcp", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 
@@ -85,6 +86,7 @@ func ours() map[string][]string {
 
 		"cmd/lokt":       {"internal/cli"},
 		"cmd/lokt-agent": {"internal/cli/agent"},
+		"cmd/lokt-mcp":   {"internal/cli/mcp"},
 		"cmd/lokt-top":   {"internal/cli/top"},
 
 		"cmd/lokt-jobserver": {"internal/cli/jobserver"},
@@ -98,8 +100,8 @@ func ours() map[string][]string {
 				strings.HasPrefix(p, testkit) && p != testkit+"servers"
 		})
 	}
-	table["internal/daemon"] = allBut(testkit+"servers", "internal/cli", "internal/cli/man", "internal/cli/top", "lokttest", "jobs/jobstest", "bench")
-	table["bench"] = allBut("internal/cli/man", "internal/cli/top", "lokttest", "jobs/jobstest")
+	table["internal/daemon"] = allBut(testkit+"servers", "internal/cli", "internal/cli/man", "internal/cli/mcp", "internal/cli/top", "lokttest", "jobs/jobstest", "bench")
+	table["bench"] = allBut("internal/cli/man", "internal/cli/mcp", "internal/cli/top", "lokttest", "jobs/jobstest")
 	return table
 }
 
@@ -110,15 +112,16 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":       {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/talk", "internal/cli/top", "internal/cli/wait", "internal/daemon"},
-		"charm.land/bubbletea/v2":      {"internal/cli/top"},
-		"github.com/charmbracelet/x":   {"internal/cli/top"},
-		"mvdan.cc/sh/v3":               {"internal/shell"},
-		"github.com/pelletier/go-toml": {"internal/policy"},
-		"github.com/spf13/pflag":       {"internal/cli/job", "internal/daemon"},
-		"github.com/coreos/go-systemd": {"internal/daemon"},
-		"github.com/fsnotify/fsnotify": {"store/filestore"},
-		"golang.org/x/sys":             {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore"},
+		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/wait", "internal/daemon"},
+		"charm.land/bubbletea/v2":                {"internal/cli/top"},
+		"github.com/charmbracelet/x":             {"internal/cli/top"},
+		"github.com/modelcontextprotocol/go-sdk": {"internal/cli/mcp"},
+		"mvdan.cc/sh/v3":                         {"internal/shell"},
+		"github.com/pelletier/go-toml":           {"internal/policy"},
+		"github.com/spf13/pflag":                 {"internal/cli/job", "internal/daemon"},
+		"github.com/coreos/go-systemd":           {"internal/daemon"},
+		"github.com/fsnotify/fsnotify":           {"store/filestore"},
+		"golang.org/x/sys":                       {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore"},
 
 		"golang.org/x/time": {"internal/auth", "internal/daemon"},
 
@@ -237,6 +240,7 @@ func TestClientLinksNoDatabaseAndNoEtcd(t *testing.T) {
 			"database/sql", "modernc.org/sqlite", "github.com/jackc/pgx", "go.etcd.io", "google.golang.org", "github.com/prometheus",
 			"go.opentelemetry.io", "github.com/spf13/cobra/doc", "testing", "expvar",
 			module + "/internal/daemon", module + "/store/sqlstore", module + "/store/etcdstore",
+			"github.com/modelcontextprotocol", module + "/internal/cli/mcp", // in lokt-mcp
 			"charm.land", "github.com/charmbracelet", module + "/internal/cli/top", // in lokt-top
 			"mvdan.cc", "github.com/pelletier", module + "/internal/shell", module + "/internal/policy", // what takes long to load is in lokt-agent
 		} {

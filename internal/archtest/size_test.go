@@ -37,6 +37,7 @@ func budgets() map[string]int {
 		"internal/cli/agent":     2_500,
 		"internal/cli/bulk":      220,
 		"internal/cli/talk":      200,
+		"internal/cli/mcp":       360, // lokt-mcp
 		"internal/cli/wait":      541, // what waits for locks: what is said meanwhile, tickets, lokt wait
 		"internal/cli/top":       1_160,
 		"internal/rows":          400,

@@ -31,6 +31,7 @@ func further() []app.Command {
 		{Name: "reserve", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "whoami", Program: "lokt-agent", Place: app.Nowhere},
 		{Name: "jobserver", Program: "lokt-jobserver", Place: app.Nowhere},
+		{Name: "mcp", Program: "lokt-mcp", Place: app.Nowhere},
 		{Name: "top", Program: "lokt-top", Place: app.Nowhere}, // which looks at the place itself
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/agent"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/jobserver"
+	"github.com/lokt-dev/lokt/internal/cli/mcp"
 	"github.com/lokt-dev/lokt/internal/cli/top"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
@@ -30,7 +31,7 @@ var errNowhere = errors.New("there is no working directory")
 // everything returns all commands, those of other programs too.
 func everything() []app.Command {
 	own := slices.DeleteFunc(Commands(), func(c app.Command) bool { return c.Program != "" })
-	return slices.Concat(own, agent.Commands(), jobserver.Commands(), top.Commands())
+	return slices.Concat(own, agent.Commands(), jobserver.Commands(), mcp.Commands(), top.Commands())
 }
 
 // accepted reports what is wrong with a command line.

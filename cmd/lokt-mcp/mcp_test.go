@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
+)
+
+// A client of the protocol uses every tool of the built program over its standard input and output.
+//
+// Promise S-223.
+func TestAClientOfTheProtocolUsesEveryTool(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, ".git"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "lokt.toml"), []byte("[[command]]\nrun = [\"make build\"]\nlock = \"build\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "LOKT_ROOT="+filepath.Join(dir, ".lokt"), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "LOKT_SERVER=", "LOKT_AGENT_ID=")
+	command := func(owner string, args ...string) *exec.Cmd {
+		c := exec.CommandContext(t.Context(), filepath.Join(built, "lokt"), args...)
+		c.Dir, c.Env = dir, append(env, "LOKT_OWNER="+owner)
+		return c
+	}
+	run := func(owner string, args ...string) {
+		t.Helper()
+		if out, err := command(owner, args...).CombinedOutput(); err != nil {
+			t.Fatalf("lokt %v: %v: %s", args, err, out)
+		}
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: command("agent", "mcp")}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	list, err := session.ListTools(t.Context(), nil)
+	if err != nil || len(list.Tools) != 6 {
+		t.Fatalf("there are the tools %v, %v", list, err)
+	}
+	call := func(failed bool, tool, want string, args map[string]any) string {
+		t.Helper()
+		ctx, done := context.WithTimeout(t.Context(), 20*time.Second)
+		defer done()
+		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
+		if err != nil {
+			t.Fatalf("%s %v: %v", tool, args, err)
+		}
+		text := r.Content[0].(*mcp.TextContent).Text
+		if r.IsError != failed || !strings.Contains(text, want) || len(text) > 1000 {
+			t.Errorf("%s %v is answered (error: %v, %d bytes) %s, want %s", tool, args, r.IsError, len(text), text, want)
+		}
+		return text
+	}
+	call(false, "guards", "it needs build. Run this line instead, which waits for its turn:\ncd . && lokt guard build", map[string]any{"command": "cd . && make build"})
+	call(false, "guards", "nothing guards it", map[string]any{"command": "ls"})
+	call(false, "reserve", "reserved src/**", map[string]any{"patterns": []string{"src/**"}, "why": "bd-1", "ttl": "1h"})
+	call(false, "status", "src/**", map[string]any{})
+	call(false, "release", "released src/**", map[string]any{})
+	call(true, "release", "no such reservation", map[string]any{})
+	call(true, "reserve", "give the patterns", map[string]any{"patterns": []string{}})
+	call(true, "wait", "run this in a shell: lokt wait --ticket abcdef", map[string]any{"ticket": "abcdef"})
+	run("zoe", "lock", "build")
+	call(false, "ask", "asked zoe@", map[string]any{"lock": "build", "question": "soon?"})
+	call(false, "status", "zoe@", map[string]any{"lock": "build"})
+	run("zoe", "unlock", "build")
+	call(false, "wait", "build", map[string]any{"locks": []string{"build"}})
+
+	// Who waits longer than a tool may take goes on in the same place.
+	run("zoe", "reserve", "doc/**")
+	call(false, "status", "doc/a` is reserved by zoe@", map[string]any{"paths": []string{"doc/a"}})
+	begun := time.Now()
+	waiting := call(false, "reserve", "waiting, 1st in the queue: doc/** is reserved by zoe@", map[string]any{"patterns": []string{"doc/a"}})
+	if took := time.Since(begun); took < 15*time.Second {
+		t.Errorf("it gave up after %v", took)
+	}
+	ticket := regexp.MustCompile(`(?m)^ticket: ([a-z2-7]{6})$`).FindStringSubmatch(waiting)
+	if ticket == nil || !strings.Contains(waiting, "lokt wait --ticket "+ticket[1]) {
+		t.Fatalf("there is no ticket in %s", waiting)
+	}
+	timer := time.AfterFunc(time.Second, func() {
+		if out, err := command("zoe", "reserve", "--release").CombinedOutput(); err != nil {
+			t.Errorf("release: %v: %s", err, out)
+		}
+	})
+	defer timer.Stop()
+	call(false, "wait", "reserved doc/a", map[string]any{"ticket": ticket[1]})
+}
+
+// The registry's form wants a name like a domain, at most 100 characters of description, and a version.
+func TestTheFileForRegistriesIsWhatTheyTake(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "server.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f struct {
+		Schema                     string `json:"$schema"`
+		Name, Description, Version string
+	}
+	if err := json.Unmarshal(text, &f); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$`).MatchString(f.Name) || f.Description == "" || len(f.Description) > 100 || f.Version == "" || f.Schema == "" {
+		t.Errorf("it has %+v", f)
+	}
+}

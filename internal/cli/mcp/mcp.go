@@ -1,0 +1,222 @@
+// Package mcp serves lokt to agents over the Model Context Protocol, on standard input and output. A tool runs lokt, so that it
+// says what a command line says, to whoever the agent's process is: the protocol tells of no session.
+package mcp
+
+import (
+	"context"
+	"io"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+
+	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/shell"
+	"github.com/lokt-dev/lokt/internal/version"
+)
+
+// Commands returns the command of this package.
+func Commands() []app.Command {
+	return []app.Command{{Name: "mcp", Build: newMCP, Place: app.Nowhere}} // its tools find the place themselves
+}
+
+// Main runs the command line of this process and returns its exit code.
+func Main(args []string) int {
+	debug.SetTraceback("crash") // as lokt does
+	args = args[1:]
+	if len(args) == 0 || args[0] != "mcp" && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // not by way of lokt
+		args = append([]string{"mcp"}, args...)
+	}
+	return app.Run(Commands(), args, app.System())
+}
+
+// Tree returns the command, for documentation.
+func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }
+
+func newMCP(a *app.App) *cobra.Command {
+	return app.Describe("mcp", &cobra.Command{
+		Args: app.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			err := server(a).Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(a.In), Writer: output{a.Out}})
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		},
+	})
+}
+
+// output is standard output, which ends with the process.
+type output struct{ io.Writer }
+
+func (output) Close() error { return nil }
+
+const instructions = "Locks and reservations of paths, shared with other agents and people on this machine. Ask `guards` before a command that builds, " +
+	"migrates or deploys; `reserve` paths before you edit them, and `release` them after. What waits answers within 20 seconds with a ticket: " +
+	"call `wait` with it, or run the given line in a shell, which waits as long as it takes."
+
+// where is what all tools take.
+type where struct {
+	Directory string `json:"directory,omitempty" jsonschema:"the directory it is about; default: where this server was started"`
+}
+
+type guardsInput struct {
+	where
+	Command string `json:"command" jsonschema:"a line of shell that you are about to run"`
+}
+
+type reserveInput struct {
+	where
+	Patterns []string `json:"patterns" jsonschema:"paths or globs, seen from the directory, such as src/auth/**; all or none are reserved"`
+	Why      string   `json:"why,omitempty" jsonschema:"what for; others are shown it"`
+	Shared   bool     `json:"shared,omitempty" jsonschema:"share with others that share"`
+	TTL      string   `json:"ttl,omitempty" jsonschema:"end it after this long, such as 2h; default: when it is released"`
+	NoWait   bool     `json:"no_wait,omitempty" jsonschema:"do not wait if somebody else has one of them"`
+}
+
+type releaseInput struct {
+	where
+	Patterns []string `json:"patterns,omitempty" jsonschema:"exactly the patterns of one reservation; default: all of yours"`
+	Lock     string   `json:"lock,omitempty" jsonschema:"instead: a lock that you took with lokt lock"`
+}
+
+type waitInput struct {
+	where
+	Ticket string   `json:"ticket,omitempty" jsonschema:"of an earlier answer: go on in the same place"`
+	Locks  []string `json:"locks,omitempty" jsonschema:"instead: until these locks are free; none is taken"`
+	Any    bool     `json:"any,omitempty" jsonschema:"until one of the locks is free"`
+}
+
+type statusInput struct {
+	where
+	Lock  string   `json:"lock,omitempty" jsonschema:"one lock; default: all locks, and what is reserved"`
+	Paths []string `json:"paths,omitempty" jsonschema:"instead: who has reserved one of these paths"`
+}
+
+type askInput struct {
+	where
+	Lock     string `json:"lock" jsonschema:"the lock whose holder is asked; paths for reservations"`
+	Question string `json:"question" jsonschema:"a sentence"`
+}
+
+// server returns the server with its tools.
+func server(a *app.App) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "lokt", Title: "lokt", Version: version.String()}, &mcp.ServerOptions{
+		Instructions: instructions, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+	})
+	r := &runner{app: a}
+	look := &mcp.ToolAnnotations{ReadOnlyHint: true}
+	no := false
+	act := &mcp.ToolAnnotations{DestructiveHint: &no}
+	add(s, "guards", "Which locks a command needs, by the policy of the repository, and the line to run instead.", look,
+		func(_ context.Context, in guardsInput) answer { return r.guards(in) })
+	add(s, "reserve", "Reserve paths, so that nobody else edits them, or wait for them for up to 18 seconds.", act,
+		func(ctx context.Context, in reserveInput) answer {
+			args := []string{"reserve"}
+			if in.Why != "" {
+				args = append(args, "--why="+in.Why)
+			}
+			if in.Shared {
+				args = append(args, "--shared")
+			}
+			if in.TTL != "" {
+				args = append(args, "--ttl="+in.TTL)
+			}
+			if !in.NoWait {
+				args = append(args, "--wait", "--timeout", patience.String())
+			}
+			if len(in.Patterns) == 0 {
+				return answer{text: "give the patterns to reserve", failed: true}
+			}
+			return r.lokt(ctx, in.Directory, append(append(args, "--"), in.Patterns...)...)
+		})
+	add(s, "release", "Give reservations back, or a lock.", act, func(ctx context.Context, in releaseInput) answer {
+		if in.Lock != "" {
+			return r.lokt(ctx, in.Directory, "unlock", "--", in.Lock)
+		}
+		return r.lokt(ctx, in.Directory, append([]string{"reserve", "--release", "--"}, in.Patterns...)...)
+	})
+	add(s, "wait", "Go on waiting with a ticket, or wait until locks are free; answers within 20 seconds.", act,
+		func(ctx context.Context, in waitInput) answer {
+			switch {
+			case in.Ticket != "":
+				return r.goOn(ctx, in.Ticket)
+			case len(in.Locks) == 0:
+				return answer{text: "give a ticket, or locks", failed: true}
+			}
+			args := []string{"wait", "--timeout", patience.String(), "--"}
+			if in.Any {
+				args = append([]string{"wait", "--any"}, args[1:]...)
+			}
+			return r.lokt(ctx, in.Directory, append(args, in.Locks...)...)
+		})
+	add(s, "status", "Who holds, waits for or has reserved what.", look, func(ctx context.Context, in statusInput) answer {
+		switch {
+		case len(in.Paths) > 0:
+			return r.lokt(ctx, in.Directory, append([]string{"reserve", "--check", "--"}, in.Paths...)...)
+		case in.Lock != "":
+			return r.lokt(ctx, in.Directory, "why", "--", in.Lock)
+		}
+		all, reserved := r.lokt(ctx, in.Directory, "status"), r.lokt(ctx, in.Directory, "reserve")
+		return answer{text: cut(all.text, most/2) + "\n" + cut(reserved.text, most/2), failed: all.failed || reserved.failed}
+	})
+	add(s, "ask", "Ask who holds a lock something; the answer will be in status.", act, func(ctx context.Context, in askInput) answer {
+		return r.lokt(ctx, in.Directory, "ask", "--", in.Lock, in.Question)
+	})
+	return s
+}
+
+// answer is how a tool ended.
+type answer struct {
+	text   string
+	failed bool
+}
+
+// add adds a tool, whose answer is a text.
+func add[In any](s *mcp.Server, name, about string, hints *mcp.ToolAnnotations, do func(context.Context, In) answer) {
+	tool := &mcp.Tool{Name: name, Description: about, Annotations: hints}
+	mcp.AddTool(s, tool, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
+		ctx, done := context.WithTimeout(ctx, longest)
+		defer done()
+		out := do(ctx, in)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: cut(out.text, most)}}, IsError: out.failed}, nil, nil
+	})
+}
+
+// Limits of an answer.
+const (
+	most     = 1_000            // bytes: fewer than 400 tokens
+	patience = 18 * time.Second // how long commands wait
+	longest  = 19 * time.Second // until one is ended
+)
+
+// guards says which locks a line needs.
+func (r *runner) guards(in guardsInput) answer {
+	root := func(dir string) string {
+		found, err := r.in(dir).FindRoot()
+		if err != nil {
+			return ""
+		}
+		return found.Path
+	}
+	dir, err := r.in(in.Directory).Dir()
+	if err != nil {
+		return answer{text: err.Error(), failed: true}
+	}
+	f := &shell.Finder{Dir: dir, Getenv: r.app.Getenv, Policy: policy.Find, Root: root, Lokt: "lokt"}
+	found, err := f.Find(in.Command)
+	switch {
+	case err != nil:
+		return answer{text: "lokt cannot judge this: " + err.Error(), failed: true}
+	case len(found.Needs) == 0:
+		return answer{text: "nothing guards it: run it as it is"}
+	}
+	return answer{text: "it needs " + strings.Join(found.Locks, ", ") + ". Run this line instead, which waits for its turn:\n" + found.Line}
+}
