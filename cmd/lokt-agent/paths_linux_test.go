@@ -239,19 +239,27 @@ for h in pre-commit pre-push; do printf '#!/bin/sh\n. "${0%%/*}/h"' >.husky/_/$h
 	}
 }
 
-// Who runs init at once, in one checkout and in several, loses nothing of what the others have to put back.
+// Who runs init at once, in one checkout and in several, or is killed, loses nothing of what is to be put back.
 //
 // Promise S-195.
 func TestInitsAtOnceAreAllPutBack(t *testing.T) {
 	p := newPlace(t)
 	p.must(t, "sh", "-c", "lokt init --remove")
-	const list = `find . .git/hooks -path './.git' -prune -o -type f -print | sort`
+	const list = `find . .git/hooks -path './.git' -prune -o -type f ! -name '.*.tmp-*' -print | sort` // a kill may leave a new file unnamed
 	before := p.must(t, "sh", "-c", list)
 	for range 3 {
 		p.must(t, "sh", "-ec", "for i in 1 2 3 4 5 6; do lokt init --agent claude --agent cursor & done; for i in 1 2 3 4 5 6; do wait %$i; done; lokt init --check; lokt init --remove")
 		if after := p.must(t, "sh", "-c", list); after != before {
 			t.Fatalf("before:\n%s\nafter:\n%s", before, after)
 		}
+	}
+	p.must(t, "sh", "-ec", "echo mine >CLAUDE.md; cp CLAUDE.md ../mine")
+	for i := range 15 { // killed in the middle
+		p.must(t, "bash", "-c", fmt.Sprintf(`lokt init --agent claude >/dev/null 2>&1 & sleep %.3f; kill -9 $!; wait; lokt init --remove; cmp CLAUDE.md ../mine`, 0.002*float64(i)))
+	}
+	p.must(t, "sh", "-ec", "rm CLAUDE.md")
+	if after := p.must(t, "sh", "-c", list); after != before {
+		t.Errorf("before:\n%s\nafter one that was killed:\n%s", before, after)
 	}
 	p.must(t, "sh", "-ec", `git -c user.name=a -c user.email=a@example.org commit -q --allow-empty -m x; git worktree add -q ../tree; lokt init
 (cd ../tree; lokt init; lokt init --remove; test -e "$(git rev-parse --git-common-dir)/lokt/shims/make"); lokt init --check

@@ -45,6 +45,7 @@ func budgets() map[string]int {
 		"internal/cli/jobserver": 480, // tokens for the builds of a machine
 		"internal/cli/machine":   200, // the flags about the machine
 		"internal/machine":       275, // its size, pressure and ports
+		"internal/section":       40,  // of lokt in a file of instructions
 		"internal/policy":        400,
 		"internal/shell":         750,
 		"internal/daemon":        2_092,

@@ -18,6 +18,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/policy"
+	"github.com/lokt-dev/lokt/internal/section"
 	"github.com/lokt-dev/lokt/internal/shell"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
@@ -66,10 +67,9 @@ type setup struct {
 type item struct {
 	path   string // from the top, with slashes
 	want   func(now []byte) ([]byte, error)
-	write  func() error // if somebody else writes it; then only whether want changes something counts
-	exec   bool         // it is a program
-	itself bool         // it is meant even if it is a link, and not the file to which that leads
-	link   bool         // it is to be a link to what is wanted
+	exec   bool // it is a program
+	itself bool // it is meant even if it is a link, and not the file to which that leads
+	link   bool // it is to be a link to what is wanted
 }
 
 func (a cmd) runInit(o initOptions) error {
@@ -144,20 +144,15 @@ func (s *setup) items() []item {
 		if sections[file] == "" {
 			continue
 		}
-		prime := func(args ...string) ([]byte, error) {
-			c := exec.CommandContext(context.Background(), loktPath(), append([]string{"prime", "--format", sections[file]}, args...)...)
-			c.Dir, c.Stderr = s.top, s.Err
-			return c.Output()
-		}
 		items = append(items, item{path: file, want: func(now []byte) ([]byte, error) {
-			section, err := prime()
-			if bytes.Contains(now, section) {
+			c := exec.CommandContext(context.Background(), loktPath(), "prime", "--format", sections[file])
+			c.Dir, c.Stderr = s.top, s.Err
+			ours, err := c.Output()
+			if err != nil || bytes.Contains(now, ours) {
 				return now, err
 			}
-			return section, err
-		}, write: func() error {
-			_, err := prime("--write")
-			return err
+			text, err := section.Put(string(now), string(ours))
+			return []byte(text), err
 		}})
 	}
 	return append(items, s.gitItems()...)
@@ -207,22 +202,11 @@ func (s *setup) bring(it item) error {
 		return nil
 	}
 	made := !exists(filepath.Dir(path))
-	note := func(after []byte) error {
-		return s.record.note(s.recordPath(), s.place(), change{
-			Path: it.path, Missing: missing, MadeDir: made, Itself: it.itself, Mode: mode, Before: now, After: after,
-		})
-	}
-	if it.write != nil {
-		if err := errors.Join(note(now), it.write()); err != nil {
-			return err
-		}
-		if want, err = os.ReadFile(path); err != nil {
-			return err
-		}
-	}
-	err = note(want) // before it is changed
+	err = s.record.note(s.recordPath(), s.place(), change{ // before it is changed
+		Path: it.path, Missing: missing, MadeDir: made, Itself: it.itself, Mode: mode, Before: now, After: want,
+	})
 	switch {
-	case err != nil || it.write != nil:
+	case err != nil:
 	case it.link:
 		err = put(path, fs.ModeSymlink, want)
 	case it.exec:

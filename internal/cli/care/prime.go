@@ -20,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
+	"github.com/lokt-dev/lokt/internal/section"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
@@ -119,14 +120,8 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 	}{f.name, f.file, facts.server, f.text(facts), facts.scripts, facts.locks})
 }
 
-// What stands before and behind a section, so that it can be replaced.
-const (
-	sectionBegin = "<!-- lokt prime: begin -->\n"
-	sectionEnd   = "<!-- lokt prime: end -->\n"
-)
-
-// replaceSection puts the section into the file, in place of what was there between the marks, or else at its end.
-func replaceSection(path, section string) error {
+// replaceSection puts our section into the file.
+func replaceSection(path, ours string) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
@@ -141,17 +136,12 @@ func replaceSection(path, section string) error {
 	if err != nil {
 		return err
 	}
-	old := string(text)
-	before, rest, begun := strings.Cut(old, sectionBegin)
-	_, after, ended := strings.Cut(rest, sectionEnd)
-	switch {
-	case begun != ended:
-		return fmt.Errorf("%s: the section about locks has no end: remove it, and its marks", path)
-	case !begun && old != "":
-		before = strings.TrimRight(old, "\n") + "\n\n"
+	changed, err := section.Put(string(text), ours)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	if text := before + section + after; text != old {
-		return atomicfile.Replace(vfs.OS(), path, []byte(text), atomicfile.Options{Perm: perm})
+	if changed != string(text) {
+		return atomicfile.Replace(vfs.OS(), path, []byte(changed), atomicfile.Options{Perm: perm})
 	}
 	return nil
 }
@@ -256,13 +246,13 @@ func (f primeFormat) text(facts primeFacts) string {
 	case f.file == "":
 		return write("document", anyBytes)
 	case !f.plain:
-		return sectionBegin + write("document", anyBytes) + sectionEnd
+		return section.Begin + write("document", anyBytes) + section.End
 	}
 	bytes := anyBytes
 	if f.most > 0 {
-		bytes = f.most - len(write("plain", 0)) - len(sectionBegin+sectionEnd)
+		bytes = f.most - len(write("plain", 0)) - len(section.Begin+section.End)
 	}
-	return sectionBegin + write("plain", bytes) + sectionEnd
+	return section.Begin + write("plain", bytes) + section.End
 }
 
 //go:embed prime.md

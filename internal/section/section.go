@@ -1,0 +1,27 @@
+// Package section puts what lokt has to say into a file of instructions for agents, and leaves the rest of the file alone.
+package section
+
+import (
+	"errors"
+	"strings"
+)
+
+// What stands before and behind the section, so that it can be replaced.
+const (
+	Begin = "<!-- lokt prime: begin -->\n"
+	End   = "<!-- lokt prime: end -->\n"
+)
+
+// Put returns a text with the section in place of what was there between the marks, or else at its end. It fails if
+// one of the marks is there without the other.
+func Put(text, section string) (string, error) {
+	before, rest, begun := strings.Cut(text, Begin)
+	_, after, ended := strings.Cut(rest, End)
+	switch {
+	case begun != ended:
+		return "", errors.New("the section about locks has no end: remove it, and its marks")
+	case !begun && text != "":
+		before = strings.TrimRight(text, "\n") + "\n\n"
+	}
+	return before + section + after, nil
+}
