@@ -173,6 +173,49 @@ func (s *site) fail(t testing.TB, jobType, text string) {
 	}
 }
 
+// take has a worker take the next job of the type, print something from where the job left off, and end as it says.
+func (s *site) take(t testing.TB, jobType string, end *jobs.Completion, texts ...string) {
+	t.Helper()
+	g, err := s.jobs.Request(t.Context(), jobs.Request{WorkerID: "w1", Types: []string{jobType}})
+	if err != nil || g.Denied != nil {
+		t.Fatal(g, err)
+	}
+	p := jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w1"}
+	if g.Job.Output != nil {
+		p.Offset = g.Job.Output.Printed
+	}
+	for _, p.Text = range texts {
+		if err := s.jobs.Report(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		p.Offset += int64(len(p.Text))
+	}
+	if end != nil {
+		end.LeaseID, end.WorkerID = g.Lease.ID, "w1"
+		if _, err := s.jobs.Complete(t.Context(), *end); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Promise S-199.
+func TestAJobShowsWhatItPrintsByAttempt(t *testing.T) {
+	s := newSite(t, nil)
+	one := spec("talk", `{}`)
+	one.MaxAttempts, one.RetryBackoff = 2, 0
+	path := "/jobs/" + s.submit(t, one)[0]
+	if body := s.get(t, "/jobs/"+s.submit(t, spec("quiet", `{}`))[0]); strings.Contains(body, "job logs") {
+		t.Error("what did not print has an output:", body)
+	}
+	s.take(t, "talk", &jobs.Completion{Status: jobs.Failed}, "first ", "try\n")
+	s.take(t, "talk", nil, strings.Repeat("é", 10_000)+"\n", "the end")
+	expect(t, s.get(t, path), "lokt job logs -f ", "<h3>Attempt 2</h3><pre>é", "é\nthe end</pre>", "7730 bytes before this are not shown")
+	var b struct{ Log []jobs.Piece }
+	if s.twin(t, path, &b); len(b.Log) != 1 || b.Log[0].Attempt != 2 || len(b.Log[0].Text) != 12<<10 || b.Log[0].End() != 20_018 {
+		t.Errorf("%d pieces: %.100v", len(b.Log), b.Log)
+	}
+}
+
 func expect(t testing.TB, body string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -529,7 +572,9 @@ func TestWhatOthersHaveChosenIsShownAndNotRun(t *testing.T) {
 	one.Tags = []string{evil}
 	id := s.submit(t, one)[0]
 	s.fail(t, evil, evil+strings.Repeat("x", 1<<20))
-	for _, path := range []string{"/", "/?q=" + url.QueryEscape(evil), "/locks/build", "/jobs", "/jobs?q=" + url.QueryEscape(evil), "/jobs/" + id, "/failures", "/audit", "/workers"} {
+	noisy := s.submit(t, spec("noisy", `{}`))[0]
+	s.take(t, "noisy", nil, evil+strings.Repeat("<", 60_000)+evil+"\x1b[2J")
+	for _, path := range []string{"/", "/?q=" + url.QueryEscape(evil), "/locks/build", "/jobs", "/jobs?q=" + url.QueryEscape(evil), "/jobs/" + id, "/jobs/" + noisy, "/failures", "/audit", "/workers"} {
 		body := inputs.ReplaceAllString(s.get(t, path), "") // what is being searched for stays as it is
 		if strings.Contains(body, "<script>alert") || strings.Contains(body, "\u202e") {
 			t.Errorf("%s shows it as it is:\n%s", path, body)

@@ -120,6 +120,8 @@ type jobBody struct {
 	Tags     []string       `json:"tags,omitempty"`
 	Payload  jsontext.Value `json:"payload"`
 	Output   *jobs.Report   `json:"output,omitzero"`
+	Log      []jobs.Piece   `json:"log"` // the last that was printed
+	LogFrom  int64          `json:"-"`   // begins so many bytes after the beginning
 	Code     string         `json:"code,omitzero"`
 	Cancel   bool           `json:"cancel_requested,omitzero"`
 	Lease    *lease         `json:"lease,omitzero"`
@@ -185,10 +187,40 @@ func (d *Dashboard) job(v *visit) (*page, error) {
 	for _, a := range j.Attempts {
 		b.Tries = append(b.Tries, try{a.Number, a.State, a.WorkerID, a.Code, a.IssuedAt, a.EndedAt, a.Token, a.Error})
 	}
+	o, err := d.Jobs.Output(v.r.Context(), j.Job.ID, 0)
+	if err != nil {
+		return nil, err
+	}
+	b.Log, b.LogFrom = lastPrinted(o.Pieces)
 	for _, name := range j.Job.Locks {
 		b.Holders = append(b.Holders, lockOf{name, holders(name)})
 	}
 	return &page{Title: "Job " + j.Job.ID, Line: "lokt job show " + j.Job.ID, Body: b}, nil
+}
+
+// mostPrinted is how much of a job's output is shown, in bytes.
+const mostPrinted = 12 << 10
+
+// lastPrinted returns the last of an output, a piece for each attempt unless something is missing, and how many bytes were
+// before.
+func lastPrinted(all []jobs.Piece) ([]jobs.Piece, int64) {
+	last := []jobs.Piece{}
+	for left := mostPrinted; len(all) > 0 && left > 0; all = all[:len(all)-1] {
+		p := all[len(all)-1]
+		end, over := p.End(), max(len(p.Text)-left, 0)
+		left -= len(p.Text)
+		p.Text = strings.ToValidUTF8(p.Text[over:], "")
+		p.Offset = end - int64(len(p.Text))
+		if len(last) > 0 && last[0].Attempt == p.Attempt && p.End() == last[0].Offset {
+			p.Text += last[0].Text
+			last = last[1:]
+		}
+		last = slices.Insert(last, 0, p)
+	}
+	if len(last) == 0 {
+		return last, 0
+	}
+	return last, last[0].Offset
 }
 
 func (d *Dashboard) cancel(v *visit) (string, error) {

@@ -86,9 +86,7 @@ func (c *JobsClient) Request(ctx context.Context, a jobs.Request) (jobs.Grant, e
 	if err := cmp.Or(a.Validate(), ctx.Err()); err != nil {
 		return jobs.Grant{}, err
 	}
-	if a.RequestID == "" {
-		a.RequestID = lokt.NewLeaseID()
-	}
+	a.RequestID = cmp.Or(a.RequestID, lokt.NewLeaseID())
 	a.MaxUnits = int(min(int64(a.MaxUnits), mostInt))
 	x := routeRequest.to(nil).waiting(&a, &a.Wait)
 	g, err := c.grant(ctx, x)
@@ -191,6 +189,11 @@ func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
 	}
 	asRead(&answer.Job)
 	return jobs.View(answer), nil
+}
+
+// Output implements jobs.Reader.
+func (c *JobsClient) Output(ctx context.Context, jobID string, from int64) (jobs.Output, error) {
+	return routeOutput.ask(ctx, c.c, &fromWire{int(from)}, jobID)
 }
 
 // List implements jobs.Reader.

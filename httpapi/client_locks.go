@@ -52,9 +52,7 @@ func (x *exchange) provedBy(leaseID string) *exchange {
 // five seconds; if the server cannot be told, others pass it as soon as the server misses it, or it ends with its time
 // to live.
 func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, error) {
-	if claim.LeaseID == "" {
-		claim.LeaseID = lokt.NewLeaseID()
-	}
+	claim.LeaseID = cmp.Or(claim.LeaseID, lokt.NewLeaseID())
 	if err := cmp.Or(claim.Validate(), checkLeaseID(claim.LeaseID), ctx.Err()); err != nil {
 		return lokt.Holder{}, err
 	}

@@ -239,6 +239,14 @@ func (c *call) getJob(*none) (viewWire, error) {
 	return viewWire(*shown(&v, c.seesLeases())), err
 }
 
+func (c *call) output(q *fromWire) (jobs.Output, error) {
+	id := c.r.PathValue("job_id")
+	if !jobs.PossibleID(id) {
+		return jobs.Output{}, jobs.ErrJobNotFound
+	}
+	return c.s.Jobs.Output(c.ctx, id, int64(q.From))
+}
+
 // seesLeases reports whether the caller is shown lease IDs.
 func (c *call) seesLeases() bool { return c.may(ScopeAdmin, "") == nil }
 

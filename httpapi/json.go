@@ -80,6 +80,7 @@ func newReader() any {
 		kind[jobs.State](r, '"', "string_type", text), kind[bool](r, 't', "bool_type", "a valid boolean"),
 		json.UnmarshalFromFunc(r.strings), json.UnmarshalFromFunc(r.specs), json.UnmarshalFromFunc(r.spec),
 		json.UnmarshalFromFunc(r.int), json.UnmarshalFromFunc(r.float), json.UnmarshalFromFunc(r.duration),
+		json.UnmarshalFromFunc(func(dec *jsontext.Decoder, n *int64) error { return integer(r, dec, n) }),
 		json.UnmarshalFromFunc(r.time), json.UnmarshalFromFunc(r.value),
 	))
 	return r
@@ -217,7 +218,9 @@ func (r *reader) is(dec *jsontext.Decoder, k jsontext.Kind, problem, msg string)
 const mostInt = 1<<53 - 1
 
 // int reads an integer. 5.0 and 5e0 are integers.
-func (r *reader) int(dec *jsontext.Decoder, n *int) error {
+func (r *reader) int(dec *jsontext.Decoder, n *int) error { return integer(r, dec, n) }
+
+func integer[T int | int64](r *reader, dec *jsontext.Decoder, n *T) error {
 	f, ok, err := r.number(dec, "int_type", "a valid integer")
 	switch {
 	case !ok:
@@ -225,12 +228,12 @@ func (r *reader) int(dec *jsontext.Decoder, n *int) error {
 		r.note(dec, "int_parsing_size", "Input should be an integer of at most 53 bits")
 	case f != math.Trunc(f):
 		r.note(dec, "int_from_float", "Input should be a valid integer, got a number with a fractional part")
-	case int64(f) != int64(int(f)):
+	case int64(f) != int64(T(f)):
 		r.note(dec, "int_parsing_size", "Input is too large")
 	case f == 0 && dec.StackPointer() == "/max_units": // 0 stands for none
 		r.note(dec, "greater_than_equal", "Input should be greater than or equal to 1")
 	default:
-		*n = int(f)
+		*n = T(f)
 	}
 	return err
 }

@@ -66,6 +66,7 @@ var (
 	routeSubmit       = endpoint[submitWire, submittedWire]{postJobs + "/jobs", ScopeSubmit, body, nil, (*call).submit}
 	routeJobs         = endpoint[filterWire, pageWire]{getJobs + "/jobs", ScopeRead, 0, nil, (*call).listJobs}
 	routeJob          = endpoint[none, viewWire]{getJobs + "/jobs/{job_id}", ScopeRead, 0, nil, (*call).getJob}
+	routeOutput       = endpoint[fromWire, jobs.Output]{getJobs + "/jobs/{job_id}/output", ScopeRead, 0, nil, (*call).output}
 	routeCancel       = endpoint[reasonWire, okWire]{postJobs + "/jobs/{job_id}/cancel", ScopeSubmit, body | optional, nil, (*call).cancelJob}
 	routeRequest      = endpoint[jobs.Request, leaseAnswerWire]{postJobs + "/leases/request", ScopeWork, body | denies, []string{"worker_id"}, (*call).request}
 	routeHeartbeatAll = endpoint[batchWire, batchAnswerWire]{postJobs + "/leases/heartbeat", ScopeWork, body | keeps, []string{"worker_id", "lease_ids"}, (*call).heartbeatAll}
@@ -118,8 +119,8 @@ func (s *server) routes() []route {
 		return all
 	}
 	return append(all,
-		routeSubmit.on(), routeJobs.on(), routeJob.on(), routeCancel.on(), routeRequest.on(), routeHeartbeatAll.on(),
-		routeHeartbeat.on(), routeComplete.on(), routeReport.on(), routeRevoke.on(), routeStatus.on(), routeWorkers.on(),
+		routeSubmit.on(), routeJobs.on(), routeJob.on(), routeOutput.on(), routeCancel.on(), routeRequest.on(),
+		routeHeartbeatAll.on(), routeHeartbeat.on(), routeComplete.on(), routeReport.on(), routeRevoke.on(), routeStatus.on(), routeWorkers.on(),
 		routeStats.on(), routeDecisions.on(), routeCleanup.on(), routeFreezeType.on(), routeUnfreezeType.on())
 }
 

@@ -122,6 +122,11 @@ type filterWire struct {
 	After string     `json:"after"`
 }
 
+// fromWire says from where on to read an output.
+type fromWire struct {
+	From int `json:"from"`
+}
+
 // daysWire says how many days back to look.
 type daysWire struct {
 	Days *int `json:"days"`

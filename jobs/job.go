@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -128,7 +129,21 @@ type Report struct {
 	Checkpoint jsontext.Value `json:"checkpoint"` // any JSON value, as sent; handed to the next attempt
 	Result     jsontext.Value `json:"result"`     // any JSON value, as sent
 	Error      jsontext.Value `json:"error"`      // any JSON value, as sent
+	// how many bytes of output there have been, over all attempts, kept or not
+	Printed int64 `json:"output_bytes,omitzero"`
 }
+
+// Piece is a part of what a job's worker prints, of the attempt with that number. Offset counts the bytes before it, over
+// all attempts: where it is beyond the end of the piece before, something is missing.
+type Piece struct {
+	JobID   string `json:"-"` // for the store
+	Attempt int    `json:"attempt"`
+	Offset  int64  `json:"offset"`
+	Text    string `json:"text"`
+}
+
+// End is the offset of what comes after the piece.
+func (p *Piece) End() int64 { return p.Offset + int64(len(p.Text)) }
 
 // Before reports whether j comes before other in the queue.
 func (j *Job) Before(other *Job) bool {
@@ -137,12 +152,8 @@ func (j *Job) Before(other *Job) bool {
 
 // Report returns what was said about the job so far, to be changed: nobody else has it.
 func (j *Job) Report() *Report {
-	r := Report{}
-	if j.Output != nil {
-		r = *j.Output
-	}
-	j.Output = &r
-	return &r
+	j.Output = new(*cmp.Or(j.Output, &Report{}))
+	return j.Output
 }
 
 // Lease keeps a job with a worker. Times are UTC, whole milliseconds, and for display: deadlines are kept on a clock

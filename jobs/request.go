@@ -90,6 +90,16 @@ type Progress struct {
 	Progress *float64       `json:"progress,omitzero"` // from 0 to 1; nil leaves it
 	Message  *string        `json:"message,omitzero"`  // nil leaves it
 	Metrics  jsontext.Value `json:"metrics,omitzero"`  // any JSON value; nil leaves it
+	// What the job printed since the last report, at most MaxTextLen bytes. Offset is that of a Piece: it begins with the
+	// Report.Printed of the job as it was granted. What was kept before is not kept twice.
+	Text   string `json:"output,omitzero"`
+	Offset int64  `json:"offset,omitzero"`
+}
+
+// Output is what is kept of what a job's workers print: the last KeptOutput bytes, and KeptPieces pieces.
+type Output struct {
+	State  State   `json:"state"`  // of the job: when it has ended, there will be no more
+	Pieces []Piece `json:"pieces"` // oldest first
 }
 
 // View is a job as readers see it.
@@ -178,6 +188,8 @@ const (
 	MaxTypes      = 1000 // in a request, and capabilities as many
 	MaxAttempts   = 1000
 	MaxTextLen    = 64 << 10              // bytes in a reason or message
+	KeptOutput    = 64 << 10              // bytes of a job's output; the oldest piece of them is kept whole
+	KeptPieces    = 1000                  // of a job's output
 	MaxWait       = 30 * time.Second      // of a parked request
 	MaxBackoff    = time.Hour             // between two attempts
 	MaxDuration   = 3650 * 24 * time.Hour // in a spec

@@ -57,6 +57,9 @@ type Reader interface {
 	// Get returns a job with its attempts, or ErrJobNotFound.
 	Get(ctx context.Context, jobID string) (View, error)
 
+	// Output returns the pieces of a job's output that end beyond an offset, or ErrJobNotFound.
+	Output(ctx context.Context, jobID string, from int64) (Output, error)
+
 	// List returns jobs, newest change first.
 	List(ctx context.Context, f Filter) (Page, error)
 

@@ -64,10 +64,13 @@ type Store interface {
 	// through and whose revision is below the given one.
 	ListEnded(ctx context.Context, f Filter, below uint64, limit int) ([]Record, error)
 
+	// Output reads the pieces of a job's output that end beyond an offset, oldest first; none of one that is not known.
+	Output(ctx context.Context, jobID string, from int64) ([]Piece, error)
+
 	// History reads the statistics of the hours from the given one on, in any order.
 	History(ctx context.Context, from time.Time) ([]Statistic, error)
 
-	// Trim forgets jobs that ended before the given time, oldest first, and the oldest beyond so many that are
+	// Trim forgets jobs, with their output, that ended before the given time, oldest first, and the oldest beyond so many that are
 	// kept (if keep is not negative), but in one call no more than atMost. It forgets events likewise, and memos
 	// that have expired. It returns how many jobs it forgot.
 	Trim(ctx context.Context, before time.Time, keep, atMost int) (int, error)
@@ -103,8 +106,10 @@ type Facts struct {
 // memos that have not expired, no events and no statistics.
 type Changes struct {
 	// insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
-	Jobs     []Record
-	Memos    []Memo      // insert or replace, by ID
+	Jobs  []Record
+	Memos []Memo // insert or replace, by ID
+	// insert or replace, by job and end; of a job that is among Jobs. Those beyond KeptPieces and KeptOutput are forgotten
+	Output   []Piece
 	Events   []Event     // append
 	Stats    []Statistic // insert or replace, by hour, source, type and tag
 	Frozen   []string    // all frozen types; "" is every type

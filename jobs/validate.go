@@ -221,6 +221,8 @@ func (p *Progress) Validate() error {
 	c.id(p.WorkerID, true, "worker_id", whole)
 	c.fraction(p.Progress, "progress")
 	c.json(p.Metrics, "metrics")
+	c.text(p.Text, "output")
+	between(&c, p.Offset, 0, 1<<53-1, "offset")
 	if p.Message != nil {
 		c.text(*p.Message, "message")
 	}

@@ -26,10 +26,7 @@ type profile struct {
 }
 
 func newProfile(key string, a *jobs.Request) *profile {
-	p := &profile{key: key, types: map[string]bool{}, capabilities: map[string]bool{}, max: a.MaxUnits}
-	if p.max == 0 {
-		p.max = math.MaxInt
-	}
+	p := &profile{key: key, types: map[string]bool{}, capabilities: map[string]bool{}, max: cmp.Or(a.MaxUnits, math.MaxInt)}
 	for _, t := range a.Types {
 		p.types[t] = true
 	}

@@ -24,6 +24,7 @@ type record struct {
 	due     time.Duration // when the rest must be stored; never if there is none
 	touched []*entry
 	recent  []*memo
+	output  []jobs.Piece
 	events  []jobs.Event
 	stats   map[statKey]*statistic
 	statsAt time.Duration // no statistics before
@@ -174,7 +175,7 @@ func (e *Engine) finish() Outcome {
 
 // flush returns all that is to be stored. What it hands out is never changed.
 func (e *Engine) flush() jobs.Changes {
-	c := jobs.Changes{Events: e.events, Frozen: slices.Sorted(maps.Keys(e.frozen)),
+	c := jobs.Changes{Events: e.events, Output: e.output, Frozen: slices.Sorted(maps.Keys(e.frozen)),
 		Counters: e.Counters}
 	c.Jobs = make([]jobs.Record, 0, len(e.touched))
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.Revision, b.Revision) })
@@ -188,6 +189,7 @@ func (e *Engine) flush() jobs.Changes {
 	clear(e.touched)
 	clear(e.recent)
 	e.touched, e.recent, e.events = e.touched[:0], e.recent[:0], nil
+	e.output = nil
 	e.must, e.due = false, Never
 	if e.last || e.statsAt <= e.Now.Mono {
 		c.Stats = e.history(true)
@@ -209,8 +211,7 @@ func (en *entry) record() jobs.Record {
 	r := en.Record
 	r.Attempts = slices.Clip(r.Attempts)
 	if r.Lease != nil {
-		l := *r.Lease
-		r.Lease = &l
+		r.Lease = new(*r.Lease)
 	}
 	return r
 }

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -173,9 +175,7 @@ func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 	e.start(en)
 	if b.Progress != nil || b.Checkpoint != nil {
 		r := en.Report()
-		if b.Progress != nil {
-			r.Progress = b.Progress
-		}
+		r.Progress = cmp.Or(b.Progress, r.Progress)
 		if b.Checkpoint != nil {
 			r.Checkpoint = b.Checkpoint
 		}
@@ -228,11 +228,7 @@ func (o Complete) answer(e *Engine, id uint64) Reply {
 	}
 	e.see(en.worker)
 	e.start(en)
-	code := jobs.CodeCompleted
-	if o.Status == jobs.Failed {
-		code = jobs.CodeFailed
-	}
-	e.end(en, o.Status, code, o.Result, o.Error)
+	e.end(en, o.Status, string(o.Status), o.Result, o.Error) // CodeCompleted or CodeFailed
 	if u := e.unlocking[o.LeaseID]; u != nil {
 		u.call = id
 		return Reply{later: true}
@@ -250,17 +246,29 @@ func (o Report) answer(e *Engine, _ uint64) Reply {
 	}
 	e.see(en.worker)
 	r := en.Report()
-	if o.Progress.Progress != nil {
-		r.Progress = o.Progress.Progress
-	}
+	r.Progress = cmp.Or(o.Progress.Progress, r.Progress)
 	if o.Message != nil {
 		r.Message = *o.Message
 	}
 	if o.Metrics != nil {
 		r.Metrics = o.Metrics
 	}
+	e.print(en, r, o.Text, o.Offset)
 	e.touch(en)
 	return Reply{}
+}
+
+// print keeps what a job printed, from an offset on, but for what is kept already. The lease ID, which a command may print
+// with its environment, is not shown.
+func (e *Engine) print(en *entry, r *jobs.Report, text string, offset int64) {
+	known := min(max(r.Printed-offset, 0), int64(len(text)))
+	if text = text[known:]; text == "" || !utf8.RuneStart(text[0]) { // no worker ends within a character
+		return
+	}
+	text = strings.ReplaceAll(text, en.LeaseID, strings.Repeat("*", len(en.LeaseID)))
+	p := jobs.Piece{JobID: en.ID, Attempt: en.Attempt, Offset: offset + known, Text: text}
+	e.output, r.Printed = append(e.output, p), p.End()
+	e.moved += len(text)
 }
 
 // Cancel ends a queued job, or asks the worker of a leased one to stop. It is answered with the job's state.

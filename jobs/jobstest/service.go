@@ -1,6 +1,7 @@
 package jobstest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,11 +65,7 @@ type env struct {
 }
 
 func (e *env) config(test serviceTest) jobs.Config {
-	c := jobs.Config{Total: test.total, TTL: e.ttl}
-	if c.Total == 0 {
-		c.Total = 10
-	}
-	return c
+	return jobs.Config{Total: cmp.Or(test.total, 10), TTL: e.ttl}
 }
 
 // patience bounds how long the suite waits on real time for what must happen.

@@ -3,6 +3,7 @@ package jobstest
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -16,6 +17,7 @@ var leaseTests = []serviceTest{
 	{name: "many heartbeats are answered one by one", run: beatsInABatch},
 	{name: "completion without any heartbeat is accepted, may be repeated, and the first end wins", run: firstEndWins},
 	{name: "what a worker reports is kept and shown", run: reportsAreKept},
+	{name: "what a job prints is kept once, in order, over all attempts", run: outputIsKept},
 	{name: "a request sent again is given the same lease", run: requestsAreRemembered},
 	{name: "a lease without heartbeats expires and frees its units", run: leaseExpires, expires: true},
 	{name: "a revoked lease fails its job, with the reason", run: revokeFails},
@@ -179,6 +181,42 @@ func reportsAreKept(e *env) {
 		v.Attempts[1].State != jobs.Completed {
 		e.Errorf("job ended as %+v, attempts %+v", v.Job.Output, v.Attempts)
 	}
+}
+
+func outputIsKept(e *env) {
+	id := e.submit(attempts(2), backoff(0))
+	g := e.grant(ask("w"))
+	tell := func(text string, offset int64) error {
+		return e.s.Report(e.within(), jobs.Progress{LeaseID: g.Lease.ID, WorkerID: "w", Text: text, Offset: offset})
+	}
+	want := []jobs.Piece{
+		{Attempt: 1, Text: "one\n"}, {Attempt: 1, Offset: 4, Text: "two\n"}, {Attempt: 1, Offset: 100, Text: "ühere\x01"},
+		{Attempt: 1, Offset: 107, Text: strings.Repeat("*", len(g.Lease.ID))},
+	}
+	end := want[3].End()
+	e.must(errors.Join(tell("one\n", 0), tell("one\ntwo\n", 0), tell("one\ntwo\n", 0))) // the first answer was lost
+	e.must(errors.Join(tell("ühere\x01", 100), tell("üh", 106), tell(g.Lease.ID, 107))) // within a character
+	e.prints(id, 0, jobs.Leased, want...)
+	e.prints(id, 101, jobs.Leased, want[2:]...)
+	e.prints(id, end, jobs.Leased)
+	e.complete(g, jobs.Failed)
+	if g = e.grantOf(id, ask("w")); g.Job.Output.Printed != end {
+		e.Errorf("the second attempt is told of %d bytes, not of %d", g.Job.Output.Printed, end)
+	}
+	e.must(tell("again", end))
+	e.complete(g, jobs.Completed)
+	e.prints(id, 107, jobs.Completed, want[3], jobs.Piece{Attempt: 2, Offset: end, Text: "again"})
+	if _, err := e.s.Output(e.within(), "unknown", 0); !errors.Is(err, jobs.ErrJobNotFound) {
+		e.Errorf("output of an unknown job: %v", err)
+	}
+}
+
+// prints checks the output of a job.
+func (e *env) prints(id string, from int64, state jobs.State, want ...jobs.Piece) {
+	e.Helper()
+	o, err := e.s.Output(e.within(), id, from)
+	e.must(err)
+	equal(e.T, "the output", o, jobs.Output{State: state, Pieces: want})
 }
 
 func requestsAreRemembered(e *env) {

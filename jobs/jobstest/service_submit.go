@@ -122,8 +122,8 @@ func wrongRequests(e *env) {
 	_, err = e.s.Complete(ctx, jobs.Completion{LeaseID: "unknown", Status: jobs.Expired, Result: []byte("x"),
 		Error: []byte("\xff")})
 	e.invalid(err, "worker_id", "status", "result", "error")
-	e.invalid(e.s.Report(ctx, jobs.Progress{LeaseID: "unknown", Progress: &half, Metrics: []byte("x")}), "worker_id",
-		"progress", "metrics")
+	e.invalid(e.s.Report(ctx, jobs.Progress{LeaseID: "unknown", Progress: &half, Metrics: []byte("x"), Text: "\x00", Offset: -1}),
+		"worker_id", "progress", "metrics", "output", "offset")
 	e.invalid(e.s.Revoke(ctx, "unknown", "a\x00b"), "reason")
 	_, err = e.s.Cancel(ctx, "unknown", strings.Repeat("x", jobs.MaxTextLen+1))
 	e.invalid(err, "reason")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ func TestStore(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"what is stored twice is there once", storedTwice},
 		{"the turn is run once, and what it returns is stored or the error is told", turnRunsOnce},
 		{"a turn that changes nothing leaves everything", emptyTurn},
+		{"of a job's output the last pieces are kept", outputIsBounded},
 		{"a job that ends is among the ended only", endedMoves},
 		{"ended jobs are listed newest first, filtered, and page by page", endedIsListed},
 		{"statistics come back from their hour on", historyComesBack},
@@ -136,7 +138,7 @@ func fullJob(n int, state jobs.State) jobs.Record {
 		Output: &jobs.Report{
 			Progress: &half, Message: "so\nfar", Metrics: jsontext.Value(`[1e400]`), Checkpoint: jsontext.Value(`null`),
 			Result: jsontext.Value(`"r"`),
-			Error:  jsontext.Value(`{ "e" : 1 }`),
+			Error:  jsontext.Value(`{ "e" : 1 }`), Printed: int64(n) << 40,
 		},
 		Seq: uint64(n), Ord: base().UnixMilli() + int64(n), Revision: uint64(1000 + n),
 	}
@@ -195,6 +197,10 @@ func fullChanges() jobs.Changes {
 			{ID: "key key 3", JobID: jobID(3), Print: "0102", State: jobs.Cancelled, Expires: base().Add(time.Hour)},
 			{ID: `request "wörker" r`, JobID: jobID(9), Lease: &lease, Expires: base().Add(time.Minute)},
 		},
+		Output: []jobs.Piece{
+			{JobID: jobID(1), Attempt: 1, Offset: 7, Text: "ü\n"}, {JobID: jobID(1), Attempt: 2, Offset: 1 << 40, Text: "\"'\x01"},
+			{JobID: jobID(3), Attempt: 1, Text: "x"},
+		},
 		Events: []jobs.Event{
 			{Seq: 1, Time: base(), Type: jobs.EventGrant, JobID: jobID(1), LeaseID: "lease1", WorkerID: "w",
 				Attempt: 2, Token: 5, Code: "c", Reason: "r"},
@@ -216,6 +222,34 @@ func checkFull(t *testing.T, s jobs.Store, c jobs.Changes) {
 	equal(t, "what lives", living(t, s), jobs.Changes{Jobs: c.Jobs[:2], Memos: c.Memos, Frozen: c.Frozen, Counters: c.Counters})
 	hasEnded(t, s, c.Jobs[2])
 	equal(t, "the statistics", history(t, s, time.Time{}), sorted(c.Stats))
+	printed(t, s, 1, 0, c.Output[1:2]...) // the first is long before
+	printed(t, s, 1, 1<<40+3)
+	printed(t, s, 3, 0, c.Output[2])
+}
+
+// printed checks what is kept of a job's output beyond an offset.
+func printed(t *testing.T, s jobs.Store, job int, from int64, want ...jobs.Piece) {
+	t.Helper()
+	all, err := s.Output(storeContext(t), jobID(job), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "the output", all, want)
+}
+
+func outputIsBounded(t *testing.T, s jobs.Store) {
+	c := jobs.Changes{Jobs: []jobs.Record{plainJob(1)}, Counters: jobs.Counters{Seq: 1}}
+	all, at := []jobs.Piece(nil), int64(0)
+	for _, add := range []struct{ n, size, kept int }{{9, jobs.KeptOutput / 4, 4}, {1, jobs.KeptOutput / 4, 4}, {1010, 1, jobs.KeptPieces}} {
+		for range add.n {
+			all = append(all, jobs.Piece{JobID: jobID(1), Attempt: len(all), Offset: at, Text: strings.Repeat("x", add.size)})
+			at += int64(add.size)
+		}
+		c.Output = all[len(all)-add.n:]
+		commit(t, s, c)
+		printed(t, s, 1, 0, all[len(all)-add.kept:]...)
+		printed(t, s, 1, at-1, all[len(all)-1])
+	}
 }
 
 // hasEnded checks that a job is among those that ended.
@@ -394,8 +428,9 @@ func trimForgets(t *testing.T, s jobs.Store) {
 	for i := range 30 {
 		j := fullJob(i, jobs.Completed)
 		j.EndedAt = base().Add(time.Duration(i) * time.Hour)
-		commit(t, s, jobs.Changes{Jobs: []jobs.Record{j}})
+		commit(t, s, jobs.Changes{Jobs: []jobs.Record{j}, Output: []jobs.Piece{{JobID: j.ID, Text: "x"}}})
 	}
+	printed(t, s, 1, 0, jobs.Piece{Text: "x"})
 	commit(t, s, jobs.Changes{Jobs: []jobs.Record{fullJob(100, jobs.Running)}})
 	trim := func(before time.Time, keep, atMost, want, left int) {
 		t.Helper()
@@ -417,6 +452,7 @@ func trimForgets(t *testing.T, s jobs.Store) {
 	if _, err := s.Ended(storeContext(t), jobID(1)); !errors.Is(err, jobs.ErrJobNotFound) {
 		t.Errorf("a forgotten job is %v", err)
 	}
+	printed(t, s, 1, 0)
 	equal(t, "what lives", living(t, s).Jobs, []jobs.Record{fullJob(100, jobs.Running)})
 }
 

@@ -152,11 +152,10 @@ func (m *Manager) Report(ctx context.Context, p jobs.Progress) error {
 }
 
 func cloneNumber(f *float64) *float64 {
-	if f == nil {
-		return nil
+	if f != nil {
+		f = new(*f)
 	}
-	c := *f
-	return &c
+	return f
 }
 
 // Revoke implements Operator.
@@ -222,6 +221,16 @@ func (m *Manager) Get(ctx context.Context, jobID string) (jobs.View, error) {
 	v = jobs.NewView(&r.Job, time.Now())
 	v.Attempts = r.Attempts
 	return v, nil
+}
+
+// Output implements Reader. The state is looked at first: when it is an end, all of the output is there.
+func (m *Manager) Output(ctx context.Context, jobID string, from int64) (jobs.Output, error) {
+	v, err := m.Get(ctx, jobID)
+	if err != nil {
+		return jobs.Output{}, err
+	}
+	pieces, err := m.store.Output(ctx, jobID, from)
+	return jobs.Output{State: v.Job.State, Pieces: pieces}, err
 }
 
 // List implements Reader.

@@ -187,10 +187,7 @@ func (w *Worker) room(ctx context.Context) (most int, grown context.Context, err
 }
 
 func (w *Worker) askFor(most int) jobs.Request {
-	if most == 0 {
-		most = w.o.Units
-	}
-	return jobs.Request{WorkerID: w.o.ID, MaxUnits: most, Types: w.o.Types, Capabilities: w.o.Capabilities,
+	return jobs.Request{WorkerID: w.o.ID, MaxUnits: cmp.Or(most, w.o.Units), Types: w.o.Types, Capabilities: w.o.Capabilities,
 		Wait: w.o.Wait}
 }
 
@@ -311,6 +308,7 @@ func (w *Worker) take(g jobs.Grant, asked time.Duration) {
 	r := &Run{
 		Job: g.Job, Lease: g.Lease, w: w, taken: w.o.Elapsed(), fresh: make(chan struct{}, 1), told: make(chan struct{}),
 	}
+	r.output.offset = g.Job.Report().Printed
 	w.count(1, g.Lease.Units)
 	w.under.Go(func() {
 		r.work(asked)

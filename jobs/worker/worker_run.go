@@ -34,7 +34,8 @@ type Run struct {
 	interval  atomic.Int64 // as proposed last
 
 	mu        sync.Mutex
-	news      jobs.Progress // not yet told
+	news      jobs.Progress // the newest
+	output    output
 	fresh     chan struct{} // has something when there are news
 	told      chan struct{} // closed when the last of them have been
 	lostLocks []string      // that the service has told
@@ -130,26 +131,17 @@ func (r *Run) Checkpoint(ctx context.Context, v any) error {
 // life returns how long the lease lasts after a heartbeat, as far as the worker is told. A service that does not
 // tell is taken to have the default.
 func (r *Run) life() time.Duration {
-	if r.Lease.TTL > 0 {
-		return r.Lease.TTL
-	}
-	return time.Minute
+	return cmp.Or(max(r.Lease.TTL, 0), time.Minute)
 }
 
 func (r *Run) margin() time.Duration {
-	if r.w.o.Margin > 0 {
-		return r.w.o.Margin
-	}
-	return min(r.life()/10, 5*time.Second)
+	return cmp.Or(r.w.o.Margin, min(r.life()/10, 5*time.Second))
 }
 
 // every returns the time between two heartbeats: as the service proposes, spread, and well below the lease's life.
 func (r *Run) every() time.Duration {
-	proposed := time.Duration(r.interval.Load())
-	if proposed <= 0 {
-		proposed = min(15*time.Second, r.life()/3)
-	}
-	return min(spread(proposed), r.life()/2)
+	proposed := time.Duration(max(r.interval.Load(), 0))
+	return min(spread(cmp.Or(proposed, min(15*time.Second, r.life()/3))), r.life()/2)
 }
 
 // work does the job: it has a deadline from the first moment, heartbeats while the handler runs and until its end is
@@ -311,6 +303,11 @@ func (r *Run) tell(note func(*jobs.Progress)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	note(&r.news)
+	r.wake()
+}
+
+// wake has news sent.
+func (r *Run) wake() {
 	select {
 	case r.fresh <- struct{}{}:
 	default:
@@ -320,44 +317,56 @@ func (r *Run) tell(note func(*jobs.Progress)) {
 // reportTimeout is for the answer to a report: the end of a job waits for its last one.
 const reportTimeout = 2 * time.Second
 
-// report sends news, until the run has ended and the last were sent, once. What cannot be sent is sent later with what
-// is newer, or not at all.
+// report sends news, until the run has ended and the last were sent, or could not be for a quarter of the lease's life.
 func (r *Run) report() {
 	defer close(r.told)
-	for ended := false; !ended; {
+	for r.ctx.Err() == nil {
 		select {
 		case <-r.fresh:
+			_ = r.sendReport() // what was not sent is sent later, with what is newer
 		case <-r.ctx.Done():
 		}
-		ended = r.ctx.Err() != nil
-		ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
-		r.mu.Lock()
-		p := r.news
-		r.news = jobs.Progress{}
-		r.mu.Unlock()
-		if (p.Progress != nil || p.Message != nil || p.Metrics != nil) && !r.gone.Load() {
-			if err := r.sendReport(ctx, p); err != nil && r.w.passing(err) {
-				r.tell(func(newer *jobs.Progress) {
-					newer.Progress, newer.Message = cmp.Or(newer.Progress, p.Progress), cmp.Or(newer.Message, p.Message)
-					if newer.Metrics == nil {
-						newer.Metrics = p.Metrics
-					}
-				})
+		r.w.rest(r.ctx, tellEvery, nil)
+	}
+	for end := r.w.o.Elapsed() + r.life()/4; len(r.fresh) > 0; {
+		<-r.fresh
+		if err := r.sendReport(); err != nil {
+			if r.w.rest(r.w.hard, firstRetry, nil); r.w.hard.Err() != nil || r.w.o.Elapsed() > end {
+				return
 			}
 		}
-		cancel()
-		r.w.rest(r.ctx, tellEvery, nil)
 	}
 }
 
-func (r *Run) sendReport(ctx context.Context, p jobs.Progress) error {
+// sendReport sends what is newest, and what more was printed. An error may pass.
+func (r *Run) sendReport() error {
+	if r.gone.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
+	defer cancel()
+	r.mu.Lock()
+	p := r.news
+	r.output.next(&p)
+	r.mu.Unlock()
 	p.LeaseID, p.WorkerID = r.Lease.ID, r.w.o.ID
 	err := r.w.leaser.Report(ctx, p)
-	if errors.Is(err, lokt.ErrInvalid) && p.Metrics != nil && (p.Progress != nil || p.Message != nil) {
-		p.Metrics = nil // which alone can be what is refused
-		err = r.w.leaser.Report(ctx, p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err != nil && r.w.passing(err):
+		r.wake()
+		return err
+	case errors.Is(err, lokt.ErrInvalid) && p.Metrics != nil: // which alone can be what is refused
+		r.news.Metrics = nil
+		r.wake()
+		return nil
 	}
-	return err
+	r.output.drop(max(p.Offset+int64(len(p.Text))-r.output.offset, 0)) // some of it may have been dropped meanwhile
+	if r.output.next(&p); p.Text != "" {
+		r.wake()
+	}
+	return nil
 }
 
 // completePatience is for how long an end is offered to a service that is away, beyond the time for which the lease may

@@ -23,6 +23,7 @@ type Jobs struct {
 	ended    map[string]jobs.Record
 	order    []string // IDs of the ended ones, in order of revision
 	memos    map[string]jobs.Memo
+	output   map[string][]jobs.Piece // by job
 	stats    map[statistic]jobs.Statistic
 	frozen   []string
 	counters jobs.Counters
@@ -46,7 +47,7 @@ func (s *Store) Jobs() *Jobs { return newJobs(s, &s.mu) }
 func newJobs(locks *Store, mu *sync.Mutex) *Jobs {
 	return &Jobs{
 		locks: locks, mu: mu, living: map[string]jobs.Record{}, ended: map[string]jobs.Record{},
-		memos: map[string]jobs.Memo{},
+		memos: map[string]jobs.Memo{}, output: map[string][]jobs.Piece{},
 		stats: map[statistic]jobs.Statistic{},
 	}
 }
@@ -110,6 +111,12 @@ func (s *Jobs) store(c *jobs.Changes) {
 	for _, m := range c.Memos {
 		s.memos[m.ID] = m
 	}
+	for _, p := range c.Output {
+		all := slices.DeleteFunc(s.output[p.JobID], func(o jobs.Piece) bool {
+			return o.End() == p.End() || o.End() <= p.End()-jobs.KeptOutput
+		})
+		s.output[p.JobID] = append(all[max(len(all)-jobs.KeptPieces+1, 0):], p)
+	}
 	for _, n := range c.Stats {
 		s.stats[statistic{n.Hour.Unix(), n.Source, n.Type, n.Tag}] = n
 	}
@@ -169,6 +176,18 @@ func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit
 	return all, err
 }
 
+// Output implements jobs.Store.
+func (s *Jobs) Output(ctx context.Context, jobID string, from int64) (all []jobs.Piece, err error) {
+	err = s.look(ctx, func() {
+		for _, p := range s.output[jobID] {
+			if p.End() > from {
+				all = append(all, p)
+			}
+		}
+	})
+	return all, err
+}
+
 // History implements jobs.Store.
 func (s *Jobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
 	err = s.look(ctx, func() {
@@ -195,6 +214,7 @@ func (s *Jobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (fo
 			}
 			forgotten++
 			delete(s.ended, id)
+			delete(s.output, id)
 			return true
 		})
 	})

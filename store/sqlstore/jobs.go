@@ -50,6 +50,10 @@ func (s *fileJobs) write(c *jobs.Changes, next *state) {
 		m := &c.Memos[i]
 		w.document("memos", "id, expires", m.ID, m, m.ID, nanos(m.Expires))
 	}
+	for i := range c.Output {
+		p := &c.Output[i]
+		w.document("output", "job, until", pieceKey(p.JobID, p.End()), p, p.JobID, p.End())
+	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
 		w.document("statistics", "hour, source, type, tag", statisticKey(t), t, t.Hour.Unix(), t.Source, t.Type, t.Tag)

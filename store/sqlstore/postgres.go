@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -75,13 +76,9 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
 	c := config.ConnConfig
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "lokt"
-	}
+	c.RuntimeParams["application_name"] = cmp.Or(c.RuntimeParams["application_name"], "lokt")
 	c.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = pgTimeout / 2
-	}
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, pgTimeout/2)
 	d := &serverDB{options: o, origin: lokt.NewLeaseID(), words: make(chan string, 10_000)}
 	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {
 		config := config.Copy()

@@ -234,6 +234,10 @@ const (
 		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
 		ON CONFLICT (id) DO UPDATE SET expires = excluded.expires, doc = excluded.doc, sum = excluded.sum`
 
+	putOutput = `INSERT INTO output (job, until, doc, sum)
+		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
+		ON CONFLICT (job, until) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`
+
 	putStatistics = `INSERT INTO statistics (hour, source, type, tag, doc, sum)
 		SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
 		ON CONFLICT (hour, source, type, tag) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`
@@ -250,7 +254,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err 
 		err = cmp.Or(err, e)
 		return d
 	}
-	var made, moved, memos, stats pgRows
+	var made, moved, memos, output, stats pgRows
 	ids, memoIDs := make([]string, len(c.Jobs)), make([]string, len(c.Memos))
 	for i := range c.Jobs {
 		r := &c.Jobs[i]
@@ -269,6 +273,11 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err 
 		memoIDs[i] = m.ID
 		memos = append(memos, []any{m.ID, orNull(m.Expires, !m.Expires.IsZero()), d.text, d.sum})
 	}
+	for i := range c.Output {
+		p := &c.Output[i]
+		d := sealed(seal(pieceKey(p.JobID, p.End()), p))
+		output = append(output, []any{p.JobID, p.End(), d.text, d.sum})
+	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
 		d := sealed(seal(statisticKey(t), t))
@@ -277,6 +286,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err 
 	made.queue(b, insertJobs)
 	moved.queue(b, updateJobs)
 	memos.queue(b, putMemos)
+	output.queue(b, putOutput)
 	stats.queue(b, putStatistics)
 	if n := len(c.Events); n > 0 {
 		first, last := c.Events[0].Seq, c.Events[n-1]

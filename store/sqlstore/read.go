@@ -1,10 +1,12 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,10 +174,7 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 		found.decode()
 		return err
 	})
-	if err == nil {
-		err = found.err
-	}
-	if err != nil {
+	if err = cmp.Or(err, found.err); err != nil {
 		return jobs.Record{}, err
 	}
 	return found.Record, nil
@@ -221,23 +220,34 @@ func (s *keptJobs) ListEnded(
 	return all, nil
 }
 
-// History implements jobs.Store.
-func (s *keptJobs) History(ctx context.Context, from time.Time) (all []jobs.Statistic, err error) {
-	const statement = "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?"
-	err = s.rows(ctx, statement, []any{from.Unix()}, func(from row) error {
+// documents reads what a statement finds of one kind: key, doc, sum.
+func documents[T any](ctx context.Context, s *keptJobs, what, statement string, args ...any) (all []T, err error) {
+	err = s.rows(ctx, statement, args, func(from row) error {
 		var key string
 		var d document
-		var t jobs.Statistic
+		var v T
 		if err := from.Scan(&key, &d.text, &d.sum); err != nil {
 			return err
 		}
-		if err := d.open("statistic "+key, key, &t); err != nil {
-			return err
-		}
-		all = append(all, t)
-		return nil
+		err := d.open(what+" "+key, key, &v)
+		all = append(all, v)
+		return err
 	})
 	return all, err
+}
+
+// Output implements jobs.Store.
+func (s *keptJobs) Output(ctx context.Context, jobID string, from int64) ([]jobs.Piece, error) {
+	const statement = "SELECT job || ' ' || until, doc, sum FROM output WHERE job = ? AND until > ? ORDER BY until"
+	return documents[jobs.Piece](ctx, s, "output", statement, jobID, from)
+}
+
+func pieceKey(jobID string, until int64) string { return jobID + " " + strconv.FormatInt(until, 10) }
+
+// History implements jobs.Store.
+func (s *keptJobs) History(ctx context.Context, from time.Time) ([]jobs.Statistic, error) {
+	const statement = "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?"
+	return documents[jobs.Statistic](ctx, s, "statistic", statement, from.Unix())
 }
 
 func statisticKey(t *jobs.Statistic) string {
@@ -271,6 +281,7 @@ func (w *wrongs) check(ctx context.Context, read look, more ...string) error {
 		"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
 		`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1 FROM locks l
 			WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
+		"SELECT 'output of job ' || job, job || ' ' || until, doc, '', sum FROM output",
 		"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
 		"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
 		"SELECT 'events of jobs from number ' || first, CAST(first AS TEXT), doc, '', sum FROM job_events",

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -78,10 +79,8 @@ func openMark(path string, o *Options) (_ *mark, err error) {
 	m := &mark{}
 	if m.lock, err = lockKernel(markPath(path)); errors.Is(err, errInUse) {
 		was, _ := readMark(path)
-		if was.Process == "" {
-			was.Process = "another process"
-		}
-		return nil, fmt.Errorf("%w: database %s is in use by %s", lokt.ErrUnavailable, path, was.Process)
+		by := cmp.Or(was.Process, "another process")
+		return nil, fmt.Errorf("%w: database %s is in use by %s", lokt.ErrUnavailable, path, by)
 	} else if err != nil {
 		return nil, unavailable(err)
 	}

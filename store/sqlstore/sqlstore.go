@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -125,12 +126,7 @@ var errClosed = fmt.Errorf("%w: database is closed", lokt.ErrUnavailable)
 // lokt.ErrUnavailable if another process has the database, which the error names, or it cannot be read, and
 // lokt.ErrDamaged if its contents make no sense or are less than what was acknowledged.
 func Open(ctx context.Context, url string, o Options) (*DB, error) {
-	if o.KeepEvents == 0 {
-		o.KeepEvents = 1_000_000
-	}
-	if o.KeepEventsFor == 0 {
-		o.KeepEventsFor = 90 * 24 * time.Hour
-	}
+	o.KeepEvents, o.KeepEventsFor = cmp.Or(o.KeepEvents, 1_000_000), cmp.Or(o.KeepEventsFor, 90*24*time.Hour)
 	if strings.HasPrefix(url, "postgres://") || strings.HasPrefix(url, "postgresql://") {
 		d, err := openServer(ctx, url, o)
 		if err != nil {

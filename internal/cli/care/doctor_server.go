@@ -1,6 +1,7 @@
 package care
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -90,10 +91,7 @@ func (d *doctor) checkServer(url string) serverInfo {
 	}
 	_, _, advice := app.Classify(err)
 	info.Reachable = advice != "" && !errors.Is(err, lokt.ErrUnavailable)
-	if advice == "" {
-		advice = "start loktd there, or correct the address"
-	}
-	d.fail("server", advice, "%s: %v", info.URL, err)
+	d.fail("server", cmp.Or(advice, "start loktd there, or correct the address"), "%s: %v", info.URL, err)
 	return info
 }
 

@@ -27,12 +27,14 @@ func newJob(a cmd) *cobra.Command {
 			if len(args) == 0 {
 				return pflag.ErrHelp
 			}
-			return app.Usagef("lokt job %s is no command: say submit, list, show, cancel, retry, revoke, workers, freeze, unfreeze or stats", args[0])
+			return app.Usagef("lokt job %s is no command: say submit, list, show, logs, cancel, retry, revoke, workers, freeze, unfreeze or stats", args[0])
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	})
-	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobCancel(a), newJobRetry(a), newJobRevoke(a),
-		newJobWorkers(a), newJobFreeze(a), newJobUnfreeze(a), newJobStats(a))
+	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobLogs(a), newJobCancel(a), newJobRetry(a), newJobRevoke(a),
+		newJobWorkers(a), newJobStats(a),
+		a.setType("job freeze", "are not handed out any more", jobs.Service.Freeze),
+		a.setType("job unfreeze", "are handed out again", jobs.Service.Unfreeze))
 	return cmd
 }
 
@@ -143,6 +145,14 @@ func someJobs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// oneJob checks that there is the ID of one job.
+func oneJob(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return app.Usagef("one job is enough, and there are %d", len(args))
+	}
+	return someJobs(cmd, args)
+}
+
 // about says which job an error is about.
 func about(id string, err error) error { return fmt.Errorf("%s: %w", app.OneLine(id), err) }
 
@@ -208,42 +218,36 @@ func Commands() []app.Command {
 	}
 }
 
-type jobListOptions struct {
-	state, jobType, tag string
-	limit               int
-	all                 bool
-}
-
 func newJobList(a cmd) *cobra.Command {
-	var o jobListOptions
+	var f jobs.Filter
+	all := false
 	cmd := app.Describe("job list", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, o) }),
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, f, all) }),
 	})
 	fs := cmd.Flags()
-	fs.StringVar(&o.state, "state", "", "only jobs in this state: queued, leased, running, completed, failed, expired or cancelled")
-	fs.StringVar(&o.jobType, "type", "", "only jobs of this type")
-	fs.StringVar(&o.tag, "tag", "", "only jobs with this tag")
-	fs.IntVar(&o.limit, "limit", 50, "how many at most, up to 1000")
-	fs.BoolVar(&o.all, "all", false, "all there are")
+	fs.StringVar((*string)(&f.State), "state", "", "only jobs in this state: queued, leased, running, completed, failed, expired or cancelled")
+	fs.StringVar(&f.Type, "type", "", "only jobs of this type")
+	fs.StringVar(&f.Tag, "tag", "", "only jobs with this tag")
+	fs.IntVar(&f.Limit, "limit", 50, "how many at most, up to 1000")
+	fs.BoolVar(&all, "all", false, "all there are")
 	// The error is for a flag that there is not.
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(app.Strings(jobs.States()), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func (a cmd) runJobList(ctx context.Context, s jobs.Service, o jobListOptions) error {
-	f := jobs.Filter{Limit: o.limit, State: jobs.State(o.state), Type: o.jobType, Tag: o.tag}
+func (a cmd) runJobList(ctx context.Context, s jobs.Service, f jobs.Filter, all bool) error {
 	switch {
-	case o.limit < 1 || o.limit > jobs.MaxList:
-		return app.Usagef("--limit is from 1 to %d, not %d; --all shows all there are", jobs.MaxList, o.limit)
-	case o.all:
+	case f.Limit < 1 || f.Limit > jobs.MaxList:
+		return app.Usagef("--limit is from 1 to %d, not %d; --all shows all there are", jobs.MaxList, f.Limit)
+	case all:
 		f.Limit = jobs.MaxList
 	}
 	if err := f.Validate(); err != nil {
 		return err
 	}
 	p, err := s.List(ctx, f)
-	for more := p; err == nil && o.all && more.Next != ""; {
+	for more := p; err == nil && all && more.Next != ""; {
 		f.After = more.Next
 		if more, err = s.List(ctx, f); err == nil {
 			p.Jobs, p.Next = append(p.Jobs, more.Jobs...), more.Next
@@ -277,12 +281,7 @@ func (a cmd) runJobList(ctx context.Context, s jobs.Service, o jobListOptions) e
 
 func newJobShow(a cmd) *cobra.Command {
 	return app.Describe("job show", &cobra.Command{
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return app.Usagef("one job is enough, and there are %d", len(args))
-			}
-			return someJobs(cmd, args)
-		},
+		Args: oneJob,
 		RunE: a.serve(func(ctx context.Context, s jobs.Service, args []string) error {
 			v, err := s.Get(ctx, args[0])
 			if err != nil {

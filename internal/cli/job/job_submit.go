@@ -24,62 +24,49 @@ import (
 )
 
 type jobSubmitOptions struct {
-	jobType, priority string
-	units             int
-	payload           string
-	tags, locks       []string
-	unique            bool
-	key               string
-	attempts          int
-	backoff, runtime  time.Duration
-	runAt             string
-	wait              bool
-	timeout           time.Duration
+	jobs.Spec
+	payload, runAt string // as given
+	wait           bool
+	timeout        time.Duration
 }
 
 func newJobSubmit(a cmd) *cobra.Command {
-	var o jobSubmitOptions
+	o := jobSubmitOptions{Spec: jobs.NewSpec()}
 	cmd := app.Describe("job submit", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobSubmit(ctx, s, o) }),
 	})
 	fs := cmd.Flags()
-	fs.StringVar(&o.jobType, "type", "generic", "what kind of job it is: workers take the types that they are told to")
-	fs.StringVar(&o.priority, "priority", string(jobs.Normal), "high, normal, low or background")
-	fs.IntVar(&o.units, "units", 1, "units of the server's capacity that it takes while it runs")
+	fs.StringVar(&o.Type, "type", o.Type, "what kind of job it is: workers take the types that they are told to")
+	fs.StringVar((*string)(&o.Priority), "priority", string(o.Priority), "high, normal, low or background")
+	fs.IntVar(&o.Units, "units", o.Units, "units of the server's capacity that it takes while it runs")
 	fs.StringVar(&o.payload, "payload", "{}", "what its worker is given: a JSON object, @`FILE` with one, or - for standard input")
-	fs.StringArrayVar(&o.tags, "tag", nil, "label; needs:X asks for a worker with the capability X; may be given several times")
-	fs.BoolVar(&o.unique, "unique", false, "only for a worker that has no other job")
-	fs.StringVar(&o.key, "key", "", "idempotency `key`: submitting the same again under the same key gives the same job")
-	fs.IntVar(&o.attempts, "max-attempts", 1, "how often it is tried in all, if it fails or its worker is lost")
-	fs.DurationVar(&o.backoff, "backoff", time.Second, "time before the second attempt, doubled before each later one")
+	fs.StringArrayVar(&o.Tags, "tag", nil, "label; needs:X asks for a worker with the capability X; may be given several times")
+	fs.BoolVar(&o.Unique, "unique", false, "only for a worker that has no other job")
+	fs.StringVar(&o.IdempotencyKey, "key", "", "idempotency `key`: submitting the same again under the same key gives the same job")
+	fs.IntVar(&o.MaxAttempts, "max-attempts", o.MaxAttempts, "how often it is tried in all, if it fails or its worker is lost")
+	fs.DurationVar(&o.RetryBackoff, "backoff", o.RetryBackoff, "time before the second attempt, doubled before each later one")
 	fs.StringVar(&o.runAt, "run-at", "", "not before: a `time` as in RFC 3339, or a duration from now")
-	fs.DurationVar(&o.runtime, "max-runtime", 0, "end each attempt after this time; 0 for no limit")
-	fs.StringArrayVar(&o.locks, "lock", nil, "`NAME` of a lock that is held while the job runs; may be given several times")
+	fs.DurationVar(&o.MaxRuntime, "max-runtime", 0, "end each attempt after this time; 0 for no limit")
+	fs.StringArrayVar(&o.Locks, "lock", nil, "`NAME` of a lock that is held while the job runs; may be given several times")
 	fs.BoolVar(&o.wait, "wait", false, "wait for the end, and exit as the job did")
 	fs.DurationVar(&o.timeout, "timeout", 0, "with --wait: give up waiting after this long, the job goes on; 0 never does")
 	return cmd
 }
 
 // spec returns the job that the options describe.
-func (a cmd) spec(o jobSubmitOptions) (jobs.Spec, error) {
-	s := jobs.NewSpec()
-	s.Type, s.Priority, s.Units, s.Unique, s.Tags, s.Locks = o.jobType, jobs.Priority(o.priority), o.units, o.unique, o.tags, o.locks
-	s.IdempotencyKey, s.MaxAttempts, s.RetryBackoff, s.MaxRuntime = o.key, o.attempts, o.backoff, o.runtime
-	switch {
+func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
+	switch s = o.Spec; {
 	case o.timeout < 0:
 		return s, app.Usagef("--timeout %v is negative", o.timeout)
 	case o.timeout > 0 && !o.wait:
 		return s, app.Usagef("--timeout says how long to wait: give --wait, too")
 	}
-	var err error
-	if s.Payload, err = a.payload(o.payload); err != nil {
-		return s, err
+	if s.Payload, err = a.payload(o.payload); err == nil && o.runAt != "" {
+		s.RunAt, err = runAt(o.runAt, time.Now())
 	}
-	if o.runAt != "" {
-		if s.RunAt, err = runAt(o.runAt, time.Now()); err != nil {
-			return s, err
-		}
+	if err != nil {
+		return s, err
 	}
 	return s, s.Validate(1 << 30) // the server knows its capacity
 }
@@ -141,7 +128,11 @@ func (a cmd) runJobSubmit(ctx context.Context, s jobs.Service, o jobSubmitOption
 	if app.IsTerminal(a.Err) {
 		a.Tell("job %s is submitted", id)
 	}
-	v, err := a.await(ctx, s, id)
+	var v jobs.View
+	err = a.await(ctx, id, func() (ended bool, err error) {
+		v, err = s.Get(ctx, id)
+		return v.Job.State.Ended(), err
+	})
 	if err != nil {
 		return err
 	}
@@ -151,28 +142,28 @@ func (a cmd) runJobSubmit(ctx context.Context, s jobs.Service, o jobSubmitOption
 // Between two looks at a job whose end is waited for.
 const (
 	firstLook = 50 * time.Millisecond
-	lastLook  = 2 * time.Second
+	lastLook  = time.Second
 )
 
-// await waits for the end of a job. A server that is away meanwhile is asked again.
-func (a cmd) await(ctx context.Context, s jobs.Service, id string) (jobs.View, error) {
+// await looks at a job until it has ended. A server that is away meanwhile is asked again.
+func (a cmd) await(ctx context.Context, id string, look func() (ended bool, err error)) error {
 	away := false
 	for pause := firstLook; ; pause = min(pause*5/4, lastLook) {
-		v, err := s.Get(ctx, id)
+		ended, err := look()
 		out := errors.Is(err, lokt.ErrUnavailable)
 		switch {
 		case ctx.Err() != nil:
-		case err == nil && v.Job.State.Ended():
-			return v, nil
+		case err == nil && ended:
+			return nil
 		case out && !away:
 			a.Tell("warning: trying again: %v", err)
 		case err != nil && !out:
-			return v, about(id, err)
+			return about(id, err)
 		}
 		away = out
 		if !app.Pause(ctx, pause) {
 			a.Tell("job %s goes on; see it with: %s", id, a.jobLine("show", id))
-			return v, app.Exit(app.ExitBlocked)
+			return app.Exit(app.ExitBlocked)
 		}
 	}
 }

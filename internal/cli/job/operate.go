@@ -90,14 +90,6 @@ func newJobRevoke(a cmd) *cobra.Command {
 	return cmd
 }
 
-func newJobFreeze(a cmd) *cobra.Command {
-	return a.setType("job freeze", "are not handed out any more", jobs.Service.Freeze)
-}
-
-func newJobUnfreeze(a cmd) *cobra.Command {
-	return a.setType("job unfreeze", "are handed out again", jobs.Service.Unfreeze)
-}
-
 // setType freezes or unfreezes jobs of a type, or all.
 func (a cmd) setType(name, then string, set func(jobs.Service, context.Context, string) error) *cobra.Command {
 	var all bool

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +22,10 @@ import (
 )
 
 type workerOptions struct {
-	types, capabilities []string
-	units, concurrency  int
-	id                  string
-	grace               time.Duration
-	quiet               bool
-	command             []string
+	worker.WorkerOptions
+	grace   time.Duration
+	quiet   bool
+	command []string
 }
 
 func newWorker(a cmd) *cobra.Command {
@@ -49,11 +48,11 @@ func newWorker(a cmd) *cobra.Command {
 		},
 	})
 	fs := cmd.Flags()
-	fs.StringArrayVar(&o.types, "type", nil, "take jobs of this `TYPE`; may be given several times (default: of any type)")
-	fs.StringArrayVar(&o.capabilities, "capability", nil, "what jobs may need, such as gpu for the tag needs:gpu; may be given several times")
-	fs.IntVar(&o.units, "units", 0, "most `units` of capacity at the same time, and so of one job; 0 is any number")
-	fs.IntVar(&o.concurrency, "concurrency", 1, "most jobs at the same time")
-	fs.StringVar(&o.id, "worker-id", "", "name of this worker, which no other may have (default: host, process and a random part)")
+	fs.StringArrayVar(&o.Types, "type", nil, "take jobs of this `TYPE`; may be given several times (default: of any type)")
+	fs.StringArrayVar(&o.Capabilities, "capability", nil, "what jobs may need, such as gpu for the tag needs:gpu; may be given several times")
+	fs.IntVar(&o.Units, "units", 0, "most `units` of capacity at the same time, and so of one job; 0 is any number")
+	fs.IntVar(&o.Concurrency, "concurrency", 1, "most jobs at the same time")
+	fs.StringVar(&o.ID, "worker-id", "", "name of this worker, which no other may have (default: host, process and a random part)")
 	fs.DurationVar(&o.grace, "grace", 0, "time between TERM and KILL when a command is ended (default: a quarter of the lease, at most 10s)")
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell of jobs that begin and end as they should")
 	return cmd
@@ -61,15 +60,15 @@ func newWorker(a cmd) *cobra.Command {
 
 func (o *workerOptions) check() error {
 	switch {
-	case o.units < 0:
-		return app.Usagef("--units %d is negative", o.units)
-	case o.concurrency < 1:
-		return app.Usagef("--concurrency is at least 1, not %d", o.concurrency)
+	case o.Units < 0:
+		return app.Usagef("--units %d is negative", o.Units)
+	case o.Concurrency < 1:
+		return app.Usagef("--concurrency is at least 1, not %d", o.Concurrency)
 	case o.grace < 0:
 		return app.Usagef("--grace %v is negative", o.grace)
-	case slices.Contains(o.types, ""): // no job has such a type, and the worker would wait for ever
+	case slices.Contains(o.Types, ""): // no job has such a type, and the worker would wait for ever
 		return app.Usagef("--type is empty: leave it out to take jobs of any type")
-	case slices.Contains(o.capabilities, ""):
+	case slices.Contains(o.Capabilities, ""):
 		return app.Usagef("--capability is empty: leave it out if there is none")
 	}
 	return nil
@@ -107,20 +106,14 @@ func (a cmd) runWorker(o workerOptions) error {
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
 	}
-	if o.id == "" {
-		o.id = workerName()
-	}
+	o.ID = cmp.Or(o.ID, workerName())
 	run := &workerRun{cmd: a, o: o, path: path, self: self}
-	most := max(o.grace, defaultStopGrace)
-	run.w, err = worker.NewWorker(service, run.do, worker.WorkerOptions{
-		ID: o.id, Types: o.types, Capabilities: o.capabilities, Units: o.units, Concurrency: o.concurrency,
-		StopGrace: most + stopReserve, Final: inVain, Notify: run.notify,
-	})
-	if err != nil {
+	o.StopGrace, o.Final, o.Notify = max(o.grace, defaultStopGrace)+stopReserve, inVain, run.notify
+	if run.w, err = worker.NewWorker(service, run.do, o.WorkerOptions); err != nil {
 		return err
 	}
 	if !o.quiet {
-		run.log("worker %s asks %s for jobs", o.id, strings.Join(a.ServerURLs(), ", "))
+		run.log("worker %s asks %s for jobs", o.ID, strings.Join(a.ServerURLs(), ", "))
 	}
 	return run.until(signals)
 }
@@ -315,7 +308,7 @@ func (r *workerRun) environment(run *worker.Run) []string {
 	env = append(env, "LOKT_JOB_ID="+j.ID, "LOKT_JOB_TYPE="+j.Type, "LOKT_JOB_PRIORITY="+string(j.Priority),
 		"LOKT_JOB_UNITS="+strconv.Itoa(l.Units), "LOKT_JOB_TAGS="+strings.Join(j.Tags, ","), "LOKT_JOB_LOCKS="+strings.Join(j.Locks, ","),
 		"LOKT_JOB_ATTEMPT="+strconv.Itoa(l.Attempt), "LOKT_JOB_MAX_ATTEMPTS="+strconv.Itoa(j.MaxAttempts),
-		"LOKT_JOB_TOKEN="+strconv.FormatUint(l.Token, 10), "LOKT_JOB_LEASE="+l.ID, "LOKT_JOB_WORKER="+r.o.id,
+		"LOKT_JOB_TOKEN="+strconv.FormatUint(l.Token, 10), "LOKT_JOB_LEASE="+l.ID, "LOKT_JOB_WORKER="+r.o.ID,
 		"LOKT_JOB_LOCK_TOKENS="+lockTokens(run))
 	if o := j.Output; o != nil && o.Checkpoint != nil {
 		if len(o.Checkpoint) <= maxVariable {

@@ -144,21 +144,25 @@ func (c *jobCommand) outLine(line []byte) {
 		}
 		return
 	}
-	c.out.Lock()
-	defer c.out.Unlock()
 	to := c.Out
 	if c.JSON { // which is for notices then
 		to = c.Err
 	}
-	_, _ = to.Write(line) // who does not read the command's output does not stop its work
+	c.pass(to, line)
+}
+
+// pass passes on a line, here and to the server. Who does not read the command's output does not stop its work.
+func (c *jobCommand) pass(to io.Writer, line []byte) {
+	_, _ = c.run.Write(line)
+	c.out.Lock()
+	defer c.out.Unlock()
+	_, _ = to.Write(line)
 }
 
 // errLine takes in a line of the command's standard error.
 func (c *jobCommand) errLine(line []byte) {
 	c.tail.add(line)
-	c.out.Lock()
-	defer c.out.Unlock()
-	_, _ = c.Err.Write(line)
+	c.pass(c.Err, line)
 }
 
 // report passes on what a command says about its job.

@@ -14,6 +14,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/worker"
 )
 
 func TestOutputIsPassedOnByWholeLines(t *testing.T) {
@@ -42,13 +43,13 @@ func TestOutputIsPassedOnByWholeLines(t *testing.T) {
 }
 
 func TestAWorkerThatNoJobIsForIsRefused(t *testing.T) { // as of a variable that is not set
-	good := workerOptions{concurrency: 1, types: []string{"a", "b c"}, capabilities: []string{"gpu"}}
+	good := workerOptions{WorkerOptions: worker.WorkerOptions{Concurrency: 1, Types: []string{"a", "b c"}, Capabilities: []string{"gpu"}}}
 	if err := good.check(); err != nil {
 		t.Errorf("a good one: %v", err)
 	}
 	for says, o := range map[string]workerOptions{
-		"--type is empty":       {concurrency: 1, types: []string{"a", ""}},
-		"--capability is empty": {concurrency: 1, capabilities: []string{""}},
+		"--type is empty":       {WorkerOptions: worker.WorkerOptions{Concurrency: 1, Types: []string{"a", ""}}},
+		"--capability is empty": {WorkerOptions: worker.WorkerOptions{Concurrency: 1, Capabilities: []string{""}}},
 	} {
 		err := o.check()
 		if _, code, _ := app.Classify(err); code != app.ExitUsage || !strings.Contains(err.Error(), says) {

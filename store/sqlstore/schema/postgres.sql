@@ -153,6 +153,27 @@ CREATE INDEX jobs_ended ON jobs (revision) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_ended_type ON jobs (type, revision) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_ended_state ON jobs (state, revision) WHERE ended_at IS NOT NULL;
 
+-- A piece of what a job's workers print, by the offset at which it ends.
+CREATE TABLE output (
+	job   TEXT COLLATE "C" NOT NULL REFERENCES jobs ON DELETE CASCADE,
+	until BIGINT NOT NULL,
+	doc   TEXT NOT NULL,
+	sum   BIGINT NOT NULL,
+	PRIMARY KEY (job, until)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- As jobs.KeptOutput and jobs.KeptPieces say.
+CREATE FUNCTION keep_output() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM output o USING (SELECT a.job, (SELECT max(until) FROM output m WHERE m.job = a.job) AS last FROM added a GROUP BY a.job) n
+		WHERE o.job = n.job AND (o.until <= n.last - 65536
+			OR o.until <= (SELECT until FROM output k WHERE k.job = n.job ORDER BY until DESC LIMIT 1 OFFSET 1000));
+	RETURN NULL;
+END
+$$;
+CREATE TRIGGER output_kept AFTER INSERT ON output
+	REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION keep_output();
+
 CREATE TABLE memos (
 	id      TEXT COLLATE "C" PRIMARY KEY,
 	expires BIGINT,

@@ -62,6 +62,22 @@ CREATE TABLE payloads (
 
 CREATE TRIGGER ended_forgotten AFTER DELETE ON ended BEGIN
 	DELETE FROM payloads WHERE seq = old.seq;
+	DELETE FROM output WHERE job = old.id;
+END;
+
+-- A piece of what a job's workers print, by the offset at which it ends.
+CREATE TABLE output (
+	job TEXT NOT NULL,
+	until INTEGER NOT NULL,
+	doc TEXT NOT NULL,
+	sum INTEGER NOT NULL,
+	PRIMARY KEY (job, until)
+) WITHOUT ROWID;
+
+-- As jobs.KeptOutput and jobs.KeptPieces say.
+CREATE TRIGGER output_kept AFTER INSERT ON output BEGIN
+	DELETE FROM output WHERE job = new.job AND (until <= new.until - 65536
+		OR until <= (SELECT until FROM output WHERE job = new.job ORDER BY until DESC LIMIT 1 OFFSET 1000));
 END;
 
 CREATE TABLE memos (
