@@ -127,6 +127,9 @@ func New(urls string, o ClientOptions) (*Client, error) {
 // URL returns the server that is asked next, without a password.
 func (c *Client) URL() string { return c.server(c.current.Load()).Redacted() }
 
+// HTTP returns what it asks with, for what else there is on its servers.
+func (c *Client) HTTP() *http.Client { return c.http }
+
 // Close closes connections that are not in use. The client can be used again.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
@@ -277,10 +280,7 @@ func (c *Client) attempt(
 	x.sent = time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := c.o.Attempt
-	if x.attempt > 0 {
-		limit = min(limit, x.attempt)
-	}
+	limit := min(c.o.Attempt, cmp.Or(x.attempt, c.o.Attempt))
 	watchdog := time.AfterFunc(limit+wait, func() { cancel(context.DeadlineExceeded) })
 	defer watchdog.Stop()
 	r, err := c.request(ctx, x, at, body)

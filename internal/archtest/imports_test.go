@@ -73,7 +73,7 @@ func ours() map[string][]string {
 		"internal/policy":           {"."},
 		"internal/shell":            {"internal/policy"},
 		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/section", "internal/shell", "internal/vfs"},
-		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app"},
+		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app", "internal/guard"},
 		"internal/cli/talk":         {".", "internal/cli/app"},
 		"internal/cli/mcp":          {"internal/cli/app", "internal/policy", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},

@@ -6,14 +6,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
 )
 
 // bulk is an action on many jobs: its flags, and where it is carried out.
@@ -96,13 +96,15 @@ func (b *bulk) run(ctx context.Context, reason string) error {
 	if o.Token != "" {
 		b.auth = "Bearer " + o.Token
 	}
-	b.http = &http.Client{Transport: &http.Transport{TLSClientConfig: o.TLS, Proxy: http.ProxyFromEnvironment}, Timeout: time.Minute}
-	defer b.http.CloseIdleConnections()
+	c, err := b.Client()
+	if err != nil {
+		return err
+	}
+	b.http = c.HTTP()
 	b.filter.Set("action", b.verb)
 	var found outcome
-	for _, server := range b.ServerURLs() { // the first that answers
-		b.base = strings.TrimRight(server, "/")
-		if found, err = b.ask(ctx, http.MethodGet, "/bulk?"+b.filter.Encode(), nil); err == nil {
+	for _, b.base = range b.ServerURLs() { // the first that answers
+		if found, err = b.ask(ctx, http.MethodGet, "/bulk?"+b.filter.Encode(), nil); !errors.Is(err, lokt.ErrUnavailable) {
 			break
 		}
 	}
@@ -143,7 +145,7 @@ func (b *bulk) confirm(found *outcome) error {
 
 // wait waits for the end of a run, and undoes it if a signal asks for that in time.
 func (b *bulk) wait(ctx context.Context, at string) error {
-	interrupted, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	interrupted, stop := guard.Notify().Context(ctx)
 	defer stop()
 	told := false
 	for {
@@ -169,16 +171,17 @@ func (b *bulk) wait(ctx context.Context, at string) error {
 		} else {
 			b.Tell("undone: nothing was changed")
 		}
-		return app.Exit(128 + int(syscall.SIGINT))
+		by := new(guard.SignalError)
+		_ = errors.As(context.Cause(interrupted), &by) // nothing else ends it
+		return app.Exit(by.Code())
 	}
 }
 
-// mostAnswer is the longest answer that is read, in bytes.
-const mostAnswer = 1 << 20
-
 // ask asks the server's dashboard, for what a page of it shows.
 func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (answer outcome, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, b.base+path, strings.NewReader(form.Encode()))
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(b.base, "/")+path, strings.NewReader(form.Encode()))
 	if err != nil {
 		return answer, app.Usage(err)
 	}
@@ -192,7 +195,7 @@ func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (a
 		return answer, fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read
-	body, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
 		return answer, fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
 	}
