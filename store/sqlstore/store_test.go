@@ -762,9 +762,13 @@ func TestOnlyRenewalsAreRenewals(t *testing.T) {
 		c := claim("x", "a", time.Minute)
 		c.Process, c.Metadata, c.Paths, c.Within = &lokt.Process{PID: 1}, map[string]string{"k": "v"}, []string{"p"}, []string{"w"}
 		y := &lokt.Yield{To: lokt.Owner{ID: "o"}, AskedAt: now, Deadline: now}
+		said := func() []lokt.Message {
+			passed := c
+			return []lokt.Message{{ID: "m", At: now, Pass: &passed}}
+		}
 		return lokt.Lock{
-			Token: 1, Holders: []lokt.Holder{{Claim: c, HeldSince: now, AcquiredAt: now, ExpiresAt: now, Pending: now, Yield: y}},
-			Queue: []*lokt.Waiter{{Claim: c, Since: now, Until: now}}, Freeze: &lokt.Freeze{At: now, ExpiresAt: now},
+			Token: 1, Holders: []lokt.Holder{{Claim: c, HeldSince: now, AcquiredAt: now, ExpiresAt: now, Pending: now, Yield: y, Messages: said()}},
+			Queue: []*lokt.Waiter{{Claim: c, Since: now, Until: now, Messages: said()}}, Freeze: &lokt.Freeze{At: now, ExpiresAt: now},
 		}
 	}
 	base := full()
