@@ -118,6 +118,7 @@ type Claim struct {
 	MaxHold  time.Duration     `json:"max_hold_ms,omitzero"` // no renewal passes this age; 0 is unlimited
 	Priority int               `json:"priority,omitzero"`    // place in the queue: higher first
 	Preempt  time.Duration     `json:"preempt_ms,omitzero"`  // ask holders of lower priority to leave within this time
+	Newest   bool              `json:"newest,omitzero"`      // one that waits sends away earlier ones like it, of no higher priority: they end with a BlockedError
 	Wait     time.Duration     `json:"wait_ms,omitzero"`     // how long to queue; 0 does not, negative without end
 	Metadata map[string]string `json:"metadata,omitempty"`
 
@@ -186,6 +187,7 @@ type Waiter struct {
 	Until    time.Time `json:"until"`              // when it leaves the queue unless its claimant asks again; see Snapshot.Away
 	Passed   uint64    `json:"passed,omitzero"`    // token of the hold that goes on to this claim; if it has no Wait, nobody need be there
 	Messages []Message `json:"messages,omitempty"` // for its hold
+	Ousted   bool      `json:"ousted,omitzero"`    // a newer claim has sent it away, which it is told when it asks again: see Claim.Newest
 }
 
 // Freeze keeps everybody out who is not in already.

@@ -47,6 +47,7 @@ type Options struct {
 	Strict   bool          // exclude other strict holds of this owner too; Do and Lead do unless Reentrant
 	Priority int           // place in the queue: higher first
 	Preempt  time.Duration // while waiting, ask holders of lower priority to leave within this time
+	Newest   bool          // while waiting, send away earlier waiters that ask for the same: see Claim.Newest
 	MaxHold  time.Duration // the hold ends at this age, renewed or not; 0 is unlimited
 	Weight   Weight        // what the hold takes of what there is
 	Metadata map[string]string
@@ -72,6 +73,7 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	o.Limit = cmp.Or(o.Limit, d.Limit)
 	o.Strict = o.Strict || d.Strict
 	o.Reentrant = o.Reentrant || d.Reentrant
+	o.Newest = o.Newest || d.Newest
 	o.Priority = cmp.Or(o.Priority, d.Priority)
 	o.Preempt = cmp.Or(o.Preempt, d.Preempt)
 	o.MaxHold = cmp.Or(o.MaxHold, d.MaxHold)
@@ -257,7 +259,7 @@ func (k *Locker) claim(ctx context.Context, name string, o Options) Claim {
 	return Claim{
 		Name: name, LeaseID: NewLeaseID(), Owner: k.owner, Process: o.Process, Attended: true,
 		Limit: o.Limit, Weight: o.Weight, Strict: o.Strict, TTL: max(o.TTL, 0), MaxHold: o.MaxHold,
-		Priority: o.Priority, Preempt: o.Preempt, Wait: o.Wait, Metadata: k.describe(o.Metadata),
+		Priority: o.Priority, Preempt: o.Preempt, Newest: o.Newest, Wait: o.Wait, Metadata: k.describe(o.Metadata),
 		Within: append(slices.Clone(o.Within), around(ctx)...),
 	}
 }

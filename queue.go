@@ -127,7 +127,7 @@ func (h *Holder) missed(reason string) (Waiter, bool) {
 func (s Snapshot) asking(at int, c *Claim) Snapshot {
 	w := s.Lock.Queue[at]
 	moved := w.Ticket && w.Owner.Process != c.Owner.Process // another process goes on
-	if (moved || w.away(s.Now)) && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
+	if (moved || w.away(s.Now)) && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
 		back.Until = s.Now.Add(PresenceTTL + w.keeps(QueueTTL))
 		if moved {
@@ -240,6 +240,17 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 	}
 	if d.place = w; w.Preempt > 0 {
 		d.serve(s)
+	}
+}
+
+// oust sends away the waiters that want nobody newer before them. Until they ask they are passed over, as those that are away.
+func (l *Lock) oust(c *Claim, now time.Time) {
+	for i, w := range l.Queue {
+		if w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && w.overlaps(c) {
+			gone := *w
+			gone.Ousted, gone.Until = true, now.Add(w.keeps(QueueTTL))
+			l.replace(i, &gone)
+		}
 	}
 }
 

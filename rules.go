@@ -319,6 +319,11 @@ func acquire(s Snapshot, c Claim) *decision {
 			d.err = invalid("lease ID is in use by %s", first.Owner)
 			return d
 		}
+		if d.was.Ousted {
+			d.note(s.Now, EventWait, Holder{Claim: l.leave(at).Claim}, ExtraOutcome, "ousted", ExtraWaited, millis(s.Now.Sub(d.was.Since)))
+			d.err = l.blocked(&c, s.Now)
+			return d
+		}
 		if first.Wait = c.Wait; first.Preempt == 0 && len(first.Within) == 0 { // which a grant that was not taken up has lost
 			first.Preempt, first.Within = c.Preempt, c.Within
 		}
@@ -326,6 +331,9 @@ func acquire(s Snapshot, c Claim) *decision {
 	}
 	if c.Refresh && d.refresh(s, c) {
 		return d
+	}
+	if c.Newest && c.Wait != 0 && !queued {
+		l.oust(&c, s.Now)
 	}
 	admitted := l.Freeze == nil && l.admits(&c)
 	switch {

@@ -96,6 +96,7 @@ func (st step) plain(leaseID string) Claim {
 		MaxHold:  pick(st.life>>4, 0, 0, 0, 5*time.Second, 90*time.Second),
 		Priority: pick(st.order, 0, 0, 1, 2, -1),
 		Preempt:  pick(st.order>>3, 0, 0, 2*time.Second),
+		Newest:   st.order>>5&1 == 1,
 		Wait:     pick(st.order>>5, 0, -1, time.Minute),
 	}
 }
@@ -562,18 +563,33 @@ func (j *judge) isClaimant(h Holder) bool {
 	return old != nil && j.claim.Refresh && !old.Strict && inside([]Holder{*old}, *j.claim)
 }
 
+// ousts reports whether the claim is one that sends the waiter away, unless it is answered at once.
+func (j *judge) ousts(w Waiter) bool {
+	c := j.claim
+	return c != nil && c.Newest && c.Wait != 0 && findWaiter(j.was.Lock, c.LeaseID) == nil && findHolder(j.was.Lock, c.LeaseID) == nil &&
+		w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && common(w.Claim, *c)
+}
+
 func (j *judge) queue() error {
 	was, is := j.was.Lock, j.is.Lock
 	for _, w := range was.Queue {
 		left := j.was.Dead[w.LeaseID] || over(j.was.Now, w.Until) || j.leaves == w.LeaseID && (j.release == nil || !j.release.Stale) ||
 			findHolder(is, w.LeaseID) != nil || findHolder(was, w.LeaseID) != nil ||
-			j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err == nil
+			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted)
 		now := findWaiter(is, w.LeaseID)
 		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil {
 			continue // it asks again
 		}
 		if left != (now == nil) {
 			return fmt.Errorf("%s waited, should it have left: %v, did it: %v", w.LeaseID, left, now == nil)
+		}
+		gone := *w
+		gone.Ousted, gone.Until = true, j.was.Now.Add(w.keeps(QueueTTL))
+		if now != nil && j.ousts(*w) && reflect.DeepEqual(gone, *now) {
+			continue
+		}
+		if now != nil && j.ousts(*w) && findWaiter(is, j.claim.LeaseID) != nil {
+			return fmt.Errorf("%s was not sent away by a newer one", w.LeaseID)
 		}
 		if now != nil && !reflect.DeepEqual(*w, *now) {
 			return fmt.Errorf("%s changed while it waited: %+v, %+v", w.LeaseID, *w, *now)
@@ -813,6 +829,9 @@ func (j *judge) claimAnswer() error {
 		return fmt.Errorf("a claim is answered %w", j.d.err)
 	}
 	w := findWaiter(l, c.LeaseID)
+	if before := findWaiter(j.was.Lock, c.LeaseID); before != nil && before.Ousted && w == nil && !j.was.Dead[c.LeaseID] && !over(j.was.Now, before.Until) {
+		return nil // it was sent away
+	}
 	if c.Wait != 0 && j.leaves == "" && (w == nil || j.d.place == nil || w.Until != j.is.Now.Add(45*time.Second)) {
 		return fmt.Errorf("a waiting claim is not in the queue: %+v", w)
 	}

@@ -444,6 +444,58 @@ func TestReentrantWaiterPassesTheOneThatWaitsForIt(t *testing.T) {
 	l.expect("a a2", "c")
 }
 
+func newest(c *Claim) { c.Newest = true }
+
+// Promise S-197.
+func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", newest))
+	for _, c := range []Claim{as("b", newest), as("plain"), as("urgent", newest, priority(1)), as("c", newest)} {
+		l.enqueue(c)
+	}
+	_ = l.deny(as("looks", newest)) // who does not wait sends nobody away
+	l.expect("a", "urgent b plain c")
+	for _, w := range l.s.Lock.Queue {
+		if w.Ousted != (w.LeaseID == "b") || l.s.Away(w) != w.Ousted {
+			t.Errorf("%s waits as %+v", w.LeaseID, w)
+		}
+	}
+	l.enqueue(as("c", newest)) // again, which is not newer
+	l.release("a")
+	l.expect("urgent", "b plain c")
+	l.pass(time.Second)
+	d := l.acquire(as("b", newest, waits)) // it asks, though the lock is free for it
+	told(t, d, EventWait)
+	var blocked *BlockedError
+	if !errors.As(d.err, &blocked) || blocked.TimedOut != 0 || d.Events[0].Extra[ExtraOutcome] != "ousted" {
+		t.Errorf("b was told %v, %+v", d.err, d.Events)
+	}
+	l.expect("urgent", "plain c")
+	l.enqueue(as("d", newest))
+	l.release("urgent")
+	l.release("plain")
+	l.expect("d", "c")
+	l.grant(as("d"))
+	l.pass(QueueTTL + 1) // c does not ask again
+	l.apply(prune(l.s))
+	l.expect("d", "")
+}
+
+// Promise S-197.
+func TestANewerClaimThatMayEnterSendsAwayTheWaiterInItsWay(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", limit(Shared)))
+	l.enqueue(as("b", newest))
+	l.grant(as("c", newest, limit(Shared), waits))
+	l.expect("a c", "b")
+	l.release("a")
+	l.release("c")
+	l.expect("", "b")
+	if d := l.acquire(as("b", newest, waits)); !errors.Is(d.err, ErrHeld) {
+		t.Errorf("b, which was sent away, got %v", d.err)
+	}
+}
+
 // Promise S-39.
 func TestGrantFromTheQueueIsPassedOnUnlessItIsTakenUp(t *testing.T) {
 	l := newLab(t)

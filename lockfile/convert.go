@@ -32,9 +32,8 @@ func fromClaim(c lokt.Claim) *Record {
 	r := &Record{
 		Name: c.Name, LockID: c.LeaseID, Owner: c.Owner.ID, Host: c.Owner.Host, AgentID: c.Owner.Session,
 		AnySession: c.Owner.AnySession, Kind: c.Kind(), Priority: c.Priority, Weight: c.Weight, MaxHold: c.MaxHold,
-		Attended: c.Attended, Ticket: c.Ticket, Metadata: maps.Clone(c.Metadata), Paths: slices.Clone(c.Paths), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Refresh: c.Refresh,
-		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness,
-		ChildPID: p.Child, ChildStart: p.ChildStart,
+		Attended: c.Attended, Ticket: c.Ticket, Metadata: maps.Clone(c.Metadata), Paths: slices.Clone(c.Paths), Within: slices.Clone(c.Within), Wait: c.Wait, Preempt: c.Preempt, Newest: c.Newest, Refresh: c.Refresh,
+		PID: p.PID, PIDStart: p.Start, BootID: p.Boot, PIDNS: p.Namespace, Liveness: p.Liveness, ChildPID: p.Child, ChildStart: p.ChildStart,
 		Bound: c.Process != nil, TTLSec: int64(c.TTL / time.Second),
 	}
 	if c.TTL%time.Second != 0 {
@@ -68,13 +67,12 @@ func (r *Record) Holder(now Now) lokt.Holder {
 
 func (r *Record) claim() lokt.Claim {
 	p := lokt.Process{
-		PID: r.PID, Start: r.PIDStart, Boot: r.BootID, Namespace: r.PIDNS, Liveness: r.Liveness,
-		Child: r.ChildPID, ChildStart: r.ChildStart,
+		PID: r.PID, Start: r.PIDStart, Boot: r.BootID, Namespace: r.PIDNS, Liveness: r.Liveness, Child: r.ChildPID, ChildStart: r.ChildStart,
 	}
 	c := lokt.Claim{
 		Name: r.Name, LeaseID: r.LockID, Limit: r.Limit, TTL: r.ttl(), MaxHold: r.MaxHold, Priority: r.Priority, Weight: r.Weight,
 		Attended: r.Attended, Ticket: r.Ticket, Strict: r.Kind == KindGuard, Metadata: maps.Clone(r.Metadata), Paths: slices.Clone(r.Paths), Within: slices.Clone(r.Within),
-		Wait: r.Wait, Preempt: r.Preempt, Refresh: r.Refresh,
+		Wait: r.Wait, Preempt: r.Preempt, Newest: r.Newest, Refresh: r.Refresh,
 		Owner: lokt.Owner{ID: r.Owner, Session: r.AgentID, AnySession: r.AnySession, Host: r.Host, Process: p},
 	}
 	if r.Asker != nil {

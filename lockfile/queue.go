@@ -32,7 +32,7 @@ type Asker struct {
 // FromWaiter returns the record of a waiter whose times are on now's wall clock.
 func FromWaiter(w lokt.Waiter, now Now) *Record {
 	r := fromClaim(w.Claim)
-	r.Version, r.Passed, r.Messages = Version, w.Passed, slices.Clone(w.Messages)
+	r.Version, r.Passed, r.Messages, r.Ousted = Version, w.Passed, slices.Clone(w.Messages), w.Ousted
 	r.AcquiredTS, r.ExpiresAt = w.Since.UTC(), w.Until.UTC()
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
 	return r
@@ -42,7 +42,7 @@ func FromWaiter(w lokt.Waiter, now Now) *Record {
 // with the record.
 func (r *Record) Waiter(now Now) lokt.Waiter {
 	shift := r.Shift(now)
-	return lokt.Waiter{Claim: r.claim(), Since: move(r.AcquiredTS, shift), Until: move(r.ExpiresAt, shift), Passed: r.Passed, Messages: slices.Clone(r.Messages)}
+	return lokt.Waiter{Claim: r.claim(), Since: move(r.AcquiredTS, shift), Until: move(r.ExpiresAt, shift), Passed: r.Passed, Ousted: r.Ousted, Messages: slices.Clone(r.Messages)}
 }
 
 // DecodeQueue reads the queue of the named lock. Errors wrap ErrCorrupt, ErrVersion or ErrName.
