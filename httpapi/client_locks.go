@@ -112,7 +112,7 @@ func (c *Client) acquire(
 	for {
 		answer, err := routeAcquire.send(ctx, c, x, whole)
 		switch blocked := (*lokt.BlockedError)(nil); {
-		case errors.As(err, &blocked) && claim.Wait != 0 && len(blocked.Cycle) == 0:
+		case errors.As(err, &blocked) && claim.Wait > 0 && !body.Stay && len(blocked.Cycle) == 0:
 			blocked.TimedOut = time.Since(begun)
 			return h, x, err
 		case err != nil:

@@ -87,7 +87,7 @@ func withoutOurs(env []string) []string {
 
 // scriptsForBoth are the scripts that run on a server too, beside those in testdata/server.
 var scriptsForBoth = []string{
-	"refused", "freeze", "freeze_usage", "misc", "names", "prime", "promises_guard", "promises_tokens", "promises_waiting", "status", "unlock", "unlock_many",
+	"refused", "freeze", "freeze_usage", "misc", "names", "prime", "promises_guard", "promises_tokens", "promises_waiting", "status", "turns", "unlock", "unlock_many",
 	"watch", "why",
 }
 

@@ -63,17 +63,24 @@ func ours() map[string][]string {
 		"internal/machine":          {},
 		"internal/cli/machine":      {".", "internal/cli/app", "internal/machine"},
 		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/guard", "internal/machine"},
-		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/process", "lockfile"},
+		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/nearest", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/cli/talk", "internal/cli/wait"},
 		"internal/foreign":          {"internal/process", "internal/quote", "internal/rows"},
 		"internal/section":          {},
-		"internal/policy":           {"."},
+		"internal/nearest":          {},
+		"internal/policy":           {".", "internal/nearest"},
 		"internal/shell":            {"internal/policy"},
+<<<<<<< HEAD
 		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/section", "internal/shell", "internal/vfs"},
 		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app", "internal/guard"},
+=======
+		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/turns", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/section", "internal/shell", "internal/vfs"},
+		"internal/cli/turns":        {".", "internal/cli/app", "internal/cli/locks", "internal/policy"},
+		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app"},
+>>>>>>> b489064 (Queue policies in lokt.toml: newest wins, skip if held, once per period, a rate)
 		"internal/cli/talk":         {".", "internal/cli/app"},
 		"internal/cli/mcp":          {"internal/cli/app", "internal/policy", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
@@ -113,7 +120,7 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/wait", "internal/daemon"},
+		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/turns", "internal/cli/wait", "internal/daemon"},
 		"charm.land/bubbletea/v2":                {"internal/cli/top"},
 		"github.com/charmbracelet/x":             {"internal/cli/top"},
 		"github.com/modelcontextprotocol/go-sdk": {"internal/cli/mcp"},

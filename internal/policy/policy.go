@@ -4,8 +4,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -17,6 +15,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/nearest"
 )
 
 // File is the name of the file, at the top of a repository or further down for what is below it.
@@ -35,6 +34,7 @@ type Policy struct {
 	Closed   bool      // what cannot be judged is refused, and not let through
 	Paths    string    // lock that stands for the paths of the repository
 	Commands []Command // the first that matches counts
+	Locks    []Lock
 }
 
 // Command is a rule for commands.
@@ -47,11 +47,40 @@ type Command struct {
 	Wait   time.Duration // 0 does not wait
 }
 
+// Lock says when the turns of locks come that guards claim. Each lock is in one at most.
+type Lock struct {
+	Names  []string
+	Line   int           // of the file
+	Newest bool          // a claim that waits sends away those that came before it
+	Skip   bool          // a claim does not wait
+	Every  time.Duration // after a success, nothing is done for this long; 0 is no limit
+	Rate   int           // most turns that begin within Per; 0 is no limit
+	Per    time.Duration
+	Held   bool // what is not done because of this counts as held, and otherwise as done
+}
+
+// Lock returns what the policy says of a lock.
+func (p *Policy) Lock(name string) Lock {
+	if i := slices.IndexFunc(p.Locks, func(l Lock) bool { return slices.Contains(l.Names, name) }); i >= 0 {
+		return p.Locks[i]
+	}
+	return Lock{}
+}
+
 // document is the form of the file.
 type document struct {
 	OnError  onError   `toml:"on-error"`
 	Paths    names     `toml:"paths"`
 	Commands []command `toml:"command"`
+	Locks    []turns   `toml:"lock"`
+}
+
+type turns struct {
+	Name    names   `toml:"name"`
+	Queue   queue   `toml:"queue"`
+	Every   ttl     `toml:"every"`
+	Rate    rate    `toml:"rate"`
+	Skipped skipped `toml:"skipped"`
 }
 
 type command struct {
@@ -70,7 +99,47 @@ type (
 	runs     struct{ text string } // a struct, because the library does not ask types of strings
 	duration time.Duration
 	ttl      time.Duration
+	queue    struct{ newest, skip bool }
+	skipped  bool
+	rate     struct {
+		n   int
+		per time.Duration
+	}
 )
+
+func (q *queue) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "first":
+	case "newest":
+		q.newest = true
+	case "skip":
+		q.skip = true
+	default:
+		return fmt.Errorf(`queue is "first", "newest" or "skip", not %q`, text)
+	}
+	return nil
+}
+
+func (s *skipped) UnmarshalText(text []byte) error {
+	*s = string(text) == "held"
+	if !*s && string(text) != "success" {
+		return fmt.Errorf(`skipped is "success" or "held", not %q`, text)
+	}
+	return nil
+}
+
+// mostRate is how many turns are counted at most: each is a hold, until it does not count any more.
+const mostRate = 1000
+
+func (r *rate) UnmarshalText(text []byte) error {
+	number, unit, _ := strings.Cut(string(text), "/")
+	n, err := strconv.Atoi(number)
+	r.n, r.per = n, map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour, "day": 24 * time.Hour}[unit]
+	if err != nil || n < 1 || n > mostRate || r.per == 0 {
+		return fmt.Errorf(`%q is no rate: write "10/min", with a number up to %d, and s, min, h or day`, text, mostRate)
+	}
+	return nil
+}
 
 func (o *onError) UnmarshalText(text []byte) error {
 	switch string(text) {
@@ -122,7 +191,7 @@ func (d *duration) UnmarshalText(text []byte) error {
 func (t *ttl) UnmarshalText(text []byte) error {
 	err := (*duration)(t).UnmarshalText(text)
 	if err == nil && time.Duration(*t) < time.Second {
-		err = fmt.Errorf("a TTL of %q is shorter than 1s", text)
+		err = fmt.Errorf("%q is shorter than 1s", text)
 	}
 	return err
 }
@@ -165,7 +234,7 @@ func Parse(file string, text []byte) (*Policy, error) {
 		p.Paths = doc.Paths[0]
 	}
 	for i, c := range doc.Commands {
-		line := lineOf(text, i)
+		line := lineOf(text, "[[command]]", i)
 		switch {
 		case len(c.Run) == 0:
 			return nil, bad(line, `the command has no run, such as run = ["make build"]`)
@@ -188,43 +257,55 @@ func Parse(file string, text []byte) (*Policy, error) {
 		}
 		p.Commands = append(p.Commands, rule)
 	}
+	for i, l := range doc.Locks {
+		line := lineOf(text, "[[lock]]", i)
+		switch {
+		case line == 0: // guards look for it without reading the rest
+			return nil, bad(1, "a lock begins with the line [[lock]]")
+		case len(l.Name) == 0:
+			return nil, bad(line, `the lock has no name, such as name = "deploy"`)
+		}
+		for _, name := range l.Name {
+			if err := lokt.ValidateName(name + ".every"); err != nil { // see package turns
+				return nil, bad(line, "the name of a lock with rules: %v", err)
+			}
+			if other := p.Lock(name); other.Line > 0 {
+				return nil, bad(line, "the lock %s has rules in line %d already", name, other.Line)
+			}
+		}
+		p.Locks = append(p.Locks, Lock{l.Name, line, l.Queue.newest, l.Queue.skip, time.Duration(l.Every), l.Rate.n, l.Rate.per, bool(l.Skipped)})
+	}
 	return p, nil
 }
 
 // saysClosed finds the setting in a file that cannot be parsed.
 var saysClosed = regexp.MustCompile(`(?m)^\s*on-error\s*=\s*["']closed["']`)
 
-// lineOf returns the number of the line with which the i-th command begins.
-func lineOf(text []byte, i int) int {
+// lineOf returns the number of the line with which the i-th table of an array begins; 0 if it is written in another way.
+func lineOf(text []byte, table string, i int) int {
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		n++
-		if strings.HasPrefix(strings.TrimSpace(line), "[[command]]") {
+		if strings.HasPrefix(strings.TrimSpace(line), table) {
 			if i--; i < 0 {
 				return n
 			}
 		}
 	}
-	return 1
+	return 0
 }
 
 // Find reads the policy that holds in dir: that of the nearest file in it or above, up to the top of the repository.
 // Without one the policy asks for nothing. Errors about what a file says are of type *Error.
 func Find(dir string) (*Policy, error) {
-	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
-		file := filepath.Join(at, File)
-		text, err := os.ReadFile(file)
-		if err == nil {
-			return Parse(file, text)
-		}
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotDir) {
-			return nil, &Error{Path: file, Line: 1, Text: err.Error()}
-		}
-		_, err = os.Lstat(filepath.Join(at, ".git"))
-		if err == nil || filepath.Dir(at) == at {
-			return &Policy{Paths: DefaultPaths}, nil
-		}
+	file, text, err := nearest.File(dir, File)
+	switch {
+	case err != nil:
+		return nil, &Error{Path: file, Line: 1, Text: err.Error()}
+	case file == "":
+		return &Policy{Paths: DefaultPaths}, nil
 	}
+	return Parse(file, text)
 }
 
 // Match returns the first rule for a command, whose first word is its program. Words of the rule that are no flags are

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lokt-dev/lokt/internal/policy"
 )
@@ -67,6 +69,23 @@ func TestAPolicySaysWhichCommandsNeedWhichLock(t *testing.T) {
 	}
 }
 
+func TestAPolicySaysWhoseTurnItIs(t *testing.T) {
+	p, err := policy.Parse("lokt.toml", []byte("[[lock]]\nname = \"a b\"\nqueue = \"newest\"\nevery = \"10m\"\nskipped = \"held\"\n"+
+		"\n[[lock]]\nname = \"c\"\nqueue = \"skip\"\nrate = \"10/min\"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]policy.Lock{
+		"b": {Names: []string{"a", "b"}, Line: 1, Newest: true, Every: 10 * time.Minute, Held: true},
+		"c": {Names: []string{"c"}, Line: 7, Skip: true, Rate: 10, Per: time.Minute},
+		"d": {},
+	} {
+		if got := p.Lock(name); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
+
 func TestErrorsHaveLines(t *testing.T) {
 	rule := "[[command]]\nrun = [\"make\"]\nlock = \"build\"\n"
 	for _, c := range []struct {
@@ -86,6 +105,18 @@ func TestErrorsHaveLines(t *testing.T) {
 		{"[[command]]\nrun = [\"\"]\nlock = \"a\"\n", 2, "empty"},
 		{"on-error = \"shut\"\n", 1, `"open" or "closed"`},
 		{"# a\n\n[[command\n", 3, ""},
+		{"[[lock]]\nqueue = \"skip\"\n", 1, "no name"},
+		{"[[lock]]\nname = \"a\"\nqueue = \"last\"\n", 3, `"first", "newest" or "skip", not "last"`},
+		{"[[lock]]\nname = \"a\"\nevery = \"0s\"\n", 3, "shorter than 1s"},
+		{"[[lock]]\nname = \"a\"\nevery = \"-10m\"\n", 3, "no duration"},
+
+		{"[[lock]]\nname = \"a\"\nrate = \"0/min\"\n", 3, "no rate"},
+		{"[[lock]]\nname = \"a\"\nrate = \"9999999999999999999/s\"\n", 3, "no rate"},
+		{"[[lock]]\nname = \"a\"\nrate = \"10\"\n", 3, "no rate"},
+		{"[[lock]]\nname = \"a\"\nskipped = \"no\"\n", 3, `"success" or "held"`},
+		{"[[lock]]\nname = \"" + strings.Repeat("a", 195) + "\"\n", 1, "more than 200"},
+		{"[[lock]]\nname = \"a b\"\n\n[[lock]]\nname = \"b\"\n", 4, "the lock b has rules in line 1 already"},
+		{"lock = [{name = \"a\"}]\n", 1, "begins with the line [[lock]]"},
 	} {
 		_, err := policy.Parse("dir/lokt.toml", []byte(c.text))
 		var e *policy.Error

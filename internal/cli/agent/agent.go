@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/turns"
 )
 
 // cmd is what the commands of this package share.
@@ -40,7 +41,8 @@ func Main(args []string) int {
 	if name := strings.TrimSuffix(filepath.Base(args[0]), ".exe"); name != program {
 		return shim(cmd{app.New(nil, app.System())}, name, args[1:])
 	}
-	return app.Run(Commands(), args[1:], app.System())
+	all := append(Commands(), app.Command{Name: "guard", Build: turns.Guard}) // which lokt hands over, where there are rules for it
+	return app.Run(all, args[1:], app.System())
 }
 
 // program is the name of this program.

@@ -48,10 +48,7 @@ func (c Command) build(a *App) *cobra.Command {
 	cmd := Describe(c.Name, &cobra.Command{
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error { // flags came first
-			if path := lookUp(c.Program); path != "" {
-				return a.ReplaceBy(path, append([]string{c.Name}, args...))
-			}
-			return Hint(fmt.Errorf("there is no program %s beside lokt or on the path", c.Program), "install it with lokt: it comes in the same archive")
+			return a.HandOver(c.Program, append([]string{c.Name}, args...))
 		},
 	})
 	cmd.Long += "\n\nIt is a command of the program " + c.Program + ", which tells its flags: lokt " + c.Name + " --help."

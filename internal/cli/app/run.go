@@ -188,6 +188,14 @@ func lookUp(name string) string {
 	return ""
 }
 
+// HandOver makes this process run another program of lokt's.
+func (a *App) HandOver(program string, args []string) error {
+	if path := lookUp(program); path != "" {
+		return a.ReplaceBy(path, args)
+	}
+	return Hint(fmt.Errorf("there is no program %s beside lokt or on the path", program), "install it with lokt: it comes in the same archive")
+}
+
 // ReplaceBy makes this process run another program, with further variables, or, where that cannot be, runs it and ends with its exit code.
 func (a *App) ReplaceBy(path string, args []string, env ...string) error {
 	err := syscall.Exec(path, append([]string{path}, args...), slices.Concat(a.Environ(), env))

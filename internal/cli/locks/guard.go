@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/machine"
 	"github.com/lokt-dev/lokt/internal/cli/wait"
 	"github.com/lokt-dev/lokt/internal/guard"
+	"github.com/lokt-dev/lokt/internal/nearest"
 	"github.com/lokt-dev/lokt/internal/process"
 )
 
@@ -28,6 +30,7 @@ type guardOptions struct {
 	onLost       string
 	conflictCode int
 	pools        machine.Pools
+	turns        Turns // nil without rules
 }
 
 // serverTTL is the TTL of guards on a server that does not say otherwise.
@@ -39,10 +42,35 @@ const (
 	OnLostStop = "stop"
 )
 
-func newGuard(a cmd) *cobra.Command {
-	o := guardOptions{claimFlags: claimFlags{guard: true}}
+// Asked is what a guard asks for. It is acquired as it is after Turns.Before.
+type Asked struct {
+	lokt.Options
+	Service      lokt.Service
+	Owner        lokt.Owner
+	Names        []string // of locks that no guard around this one holds
+	ConflictCode int
+}
+
+// Turns are rules for when the turns of locks come, beside those of claims. An error ends the guard.
+type Turns interface {
+	Before(context.Context, *Asked) error
+	Taken(context.Context, error) error // the locks are held, or could not be had for that reason, which it may put in another way
+	Succeeded()                         // the command has, and the locks are still held
+}
+
+func newGuard(a cmd) *cobra.Command { return Guard(a.App, nil) }
+
+// Guard builds the command for which the turns are judged, or the one that becomes that if turns is nil and there are rules.
+func Guard(shared *app.App, turns Turns) *cobra.Command {
+	a := cmd{shared}
+	o := guardOptions{claimFlags: claimFlags{guard: true}, turns: turns}
 	cmd := app.Describe("guard", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if dir, err := a.Dir(); turns == nil && err == nil {
+				if _, text, _ := nearest.File(dir, "lokt.toml"); bytes.Contains(text, []byte("[[lock]]")) { // which package policy reads
+					return a.HandOver("lokt-agent", a.Words)
+				}
+			}
 			if err := o.check(a, cmd, args); err != nil {
 				return err
 			}
@@ -202,7 +230,17 @@ func (g *guardRun) acquire(ctx context.Context) (leases lokt.Leases, inherited [
 	if len(names) == 0 {
 		return nil, inherited, nil
 	}
-	leases, err = g.k.AcquireAll(ctx, names, g.options(within))
+	asked := &Asked{g.options(within), g.b, g.owner, names, g.o.conflictCode}
+	if g.o.turns != nil {
+		err = g.o.turns.Before(ctx, asked)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	leases, err = g.k.AcquireAll(ctx, names, asked.Options)
+	if g.o.turns != nil {
+		err = g.o.turns.Taken(ctx, err)
+	}
 	return leases, inherited, err
 }
 
@@ -299,6 +337,9 @@ func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Si
 	}
 	code, err := guard.Run(c, leases, signals)
 	noted()
+	if g.o.turns != nil && err == nil && code == app.ExitOK {
+		g.o.turns.Succeeded()
+	}
 	released := g.release(signals)
 	if err != nil {
 		return err

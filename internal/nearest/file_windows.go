@@ -1,8 +1,6 @@
-//go:build !windows
-
-package policy
+package nearest
 
 import "syscall"
 
 // errNotDir is what opening a file below one that is no directory comes to.
-const errNotDir = syscall.ENOTDIR
+const errNotDir = syscall.ERROR_PATH_NOT_FOUND

@@ -1,0 +1,33 @@
+// Package nearest finds the file of a repository that holds for a directory.
+package nearest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// most is how long such a file may be, in bytes.
+const most = 1 << 20
+
+// File reads the nearest file of that name in dir or above it, up to the top of the repository. The path is empty if there is none.
+func File(dir, name string) (path string, text []byte, err error) {
+	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
+		path := filepath.Join(at, name)
+		fi, err := os.Stat(path)
+		switch {
+		case err == nil && (!fi.Mode().IsRegular() || fi.Size() > most):
+			return path, nil, fmt.Errorf("it is no file of at most %d bytes", most)
+		case err == nil:
+			text, err := os.ReadFile(path)
+			return path, text, err
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotDir):
+			return path, nil, err
+		}
+		if _, err = os.Lstat(filepath.Join(at, ".git")); err == nil || filepath.Dir(at) == at {
+			return "", nil, nil
+		}
+	}
+}
