@@ -67,8 +67,8 @@ func (h harness) events() []string {
 	return slices.DeleteFunc(slices.Compact([]string{h.before, h.edit, h.start, h.end}), func(e string) bool { return e == "" })
 }
 
-// call returns the command that the agent's program runs at an event.
-func (h harness) call(event string) string { return "lokt hook " + h.name + " " + event }
+// call returns the arguments with which the agent's program runs this one at an event, or lokt, which takes twice as long.
+func (h harness) call(event string) string { return " hook " + h.name + " " + event }
 
 // request is what an agent's program says in JSON.
 type request struct {

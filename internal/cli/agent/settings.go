@@ -167,14 +167,14 @@ func (h harness) install(now []byte) ([]byte, error) {
 	}
 	changed := false
 	for _, event := range h.events() {
-		command := h.call(event)
+		command := program + h.call(event)
 		var list []jsontext.Value
 		if v := hooks.get(event); v != nil {
 			if err := json.Unmarshal(v, &list); err != nil {
 				return nil, fmt.Errorf("hooks of %s: %w", event, err)
 			}
 		}
-		if slices.ContainsFunc(list, func(v jsontext.Value) bool { return bytes.Contains(v, []byte(command)) }) {
+		if slices.ContainsFunc(list, func(v jsontext.Value) bool { return bytes.Contains(v, []byte(h.call(event))) }) {
 			continue
 		}
 		entry := map[string]any{"command": command}
