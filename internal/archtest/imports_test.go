@@ -73,14 +73,9 @@ func ours() map[string][]string {
 		"internal/nearest":          {},
 		"internal/policy":           {".", "internal/nearest"},
 		"internal/shell":            {"internal/policy"},
-<<<<<<< HEAD
-		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/section", "internal/shell", "internal/vfs"},
-		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app", "internal/guard"},
-=======
 		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/turns", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/section", "internal/shell", "internal/vfs"},
+		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app", "internal/guard"},
 		"internal/cli/turns":        {".", "internal/cli/app", "internal/cli/locks", "internal/policy"},
-		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app"},
->>>>>>> b489064 (Queue policies in lokt.toml: newest wins, skip if held, once per period, a rate)
 		"internal/cli/talk":         {".", "internal/cli/app"},
 		"internal/cli/mcp":          {"internal/cli/app", "internal/policy", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
