@@ -446,7 +446,7 @@ func TestReentrantWaiterPassesTheOneThatWaitsForIt(t *testing.T) {
 
 func newest(c *Claim) { c.Newest = true }
 
-// Promise S-223.
+// Promise S-225.
 func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", newest))
@@ -481,7 +481,7 @@ func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	l.expect("d", "")
 }
 
-// Promise S-223.
+// Promise S-225.
 func TestANewerClaimThatMayEnterSendsAwayTheWaiterInItsWay(t *testing.T) {
 	l := newLab(t)
 	l.grant(as("a", limit(Shared)))
