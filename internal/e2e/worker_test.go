@@ -362,7 +362,7 @@ func TestSubmittingSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		{[]string{"show", "none"}, 3, "lokt job list"},
 		{[]string{"cancel", "none"}, 3, "none"},
 		{[]string{"list", "--state", "lost"}, 64, "--state: input should be 'queued', 'leased', "},
-		{[]string{"stop"}, 64, "submit, list, show, cancel, retry"},
+		{[]string{"stop"}, 64, "submit, list, show, logs, cancel, retry"},
 	} {
 		if code, out, errs := s.run(append([]string{"job"}, c.args...)...); code != c.code || !strings.Contains(errs, c.says) || out != "" {
 			t.Errorf("lokt job %s: exit %d: %s%s", strings.Join(c.args, " "), code, out, errs)
