@@ -19,6 +19,7 @@ import (
 type fileLocks struct {
 	closable
 	db     *fileDB
+	events *teller
 	grown  alarm
 	newest atomic.Uint64 // number of the last event
 
@@ -40,7 +41,7 @@ type entry struct {
 }
 
 func newLocks(d *fileDB) *fileLocks {
-	return &fileLocks{db: d, all: map[string]*entry{}}
+	return &fileLocks{db: d, events: newTeller(d.options.Events), all: map[string]*entry{}}
 }
 
 // load replaces what is in memory by what is stored. It is for the goroutine that commits.
@@ -202,6 +203,7 @@ func (s *fileLocks) publish(b *batch) {
 	}
 	s.told()
 	s.mu.Unlock()
+	s.events.add(b.events)
 	if len(b.events) > 0 {
 		s.grown.ring()
 	}
@@ -265,6 +267,19 @@ func (s *fileLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 		s.forget(watch.Name)
 	}()
 	return s.await(ctx, w.Changed)
+}
+
+// await returns when something has happened, or nothing can any more.
+func (s *fileLocks) await(ctx context.Context, happened <-chan struct{}) error {
+	if err := s.usable(ctx); err != nil { // it may have been closed before it was asked to tell
+		return err
+	}
+	select {
+	case <-happened:
+		return s.usable(context.WithoutCancel(ctx))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Close makes every later call fail, and waits return. The database stays open.

@@ -295,6 +295,7 @@ func (d *serverDB) Close() error {
 		d.closed.Store(true)
 		d.readers.Close() // which waits for those who use it
 		d.writers.Close()
+		d.locks.teller.wait()
 	})
 	return nil
 }

@@ -141,7 +141,7 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 		t.locks[change.Lock.Name].become(change)
 	}
 	b = pgx.Batch{}
-	t.write(&b)
+	t.write(&b, true)
 	for _, l := range t.locks {
 		if l.err != nil && l.changed() {
 			return l.err
@@ -166,9 +166,7 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 
 // view reads a lock within a turn, which nobody else changes until it ends.
 func (t *pgLocks) view(ctx context.Context, name string) (lokt.Snapshot, error) {
-	var b pgx.Batch
-	b.Queue(makeRows, []string{name})
-	if err := t.take(ctx, &b, []string{name}, true); err != nil {
+	if err := t.fetch(ctx, &pgx.Batch{}, []string{name}, true); err != nil {
 		return lokt.Snapshot{}, err
 	}
 	l := t.locks[name]

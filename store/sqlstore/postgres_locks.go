@@ -18,18 +18,23 @@ import (
 
 // serverLocks are the locks in a database of PostgreSQL, and what this process knows of them.
 type serverLocks struct {
-	db    *serverDB
-	seed  maphash.Seed
-	lanes [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
-	apart chan struct{}   // has an element for each change that is made while its row is locked
-	grown alarm           // there are more events
+	db     *serverDB
+	seed   maphash.Seed
+	lanes  [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
+	apart  chan struct{}   // has an element for each change that is made while its row is locked
+	teller *teller
+	grown  alarm // there are more events
+	start  time.Time
 	closable
 
-	mu    sync.Mutex
-	known map[string]*pgKnown
-	due   map[string]bool // watched, and perhaps not as they are known
-	poke  chan struct{}   // some are due
-	state pgState
+	mu     sync.Mutex
+	known  map[string]*pgKnown
+	due    map[string]bool // watched, and perhaps not as they are known
+	poke   chan struct{}   // some are due
+	heard  time.Time       // when all locks were forgotten last
+	state  pgState
+	zero   time.Time // the database's clock at start, late by how long a statement was on its way
+	zeroed time.Time // when that was measured
 }
 
 // mostKnown is how many locks are remembered.
@@ -38,7 +43,7 @@ const mostKnown = 20_000
 // pgLock is a lock as it was read or written last.
 type pgLock struct {
 	lokt.Lock
-	row     string    // names this state of its row; empty if there is none
+	row     string    // names this state of its row; empty if there is none, or if somebody else has changed it
 	changed time.Time // it is not judged by an earlier time
 	damaged error
 }
@@ -53,6 +58,7 @@ func (l *pgLock) snapshot(now time.Time) lokt.Snapshot {
 // pgKnown is what is known of a lock, and who waits for it here.
 type pgKnown struct {
 	pgLock
+	heard    time.Time // when it was said last that somebody else has changed it
 	watchers lokt.Watchers
 }
 
@@ -82,8 +88,8 @@ func (s *pgState) raise(l *pgLock) {
 
 func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
-		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes),
-		known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
+		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes), teller: newTeller(d.options.Events),
+		start: time.Now(), known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
 	}
 	for i := range s.lanes {
 		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(rs, false) })
@@ -100,10 +106,14 @@ func (s *serverLocks) get(name string) *pgKnown {
 	return s.known[name]
 }
 
-// learn takes over what the database said.
-func (s *serverLocks) learn(state pgState, locks map[string]pgLock) {
+// learn takes over what the database said to a statement that was sent at a time. It is sure of locks that nobody can
+// have changed before this call.
+func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLock, sure bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if zero := state.now.Add(-sent.Sub(s.start)); zero.Before(s.zero) || sent.Sub(s.zeroed) > presence {
+		s.zero, s.zeroed = zero, sent
+	}
 	if s.state.tokens != state.tokens || s.state.revisions != state.revisions || len(s.known) > mostKnown {
 		s.forget()
 	}
@@ -111,6 +121,12 @@ func (s *serverLocks) learn(state pgState, locks map[string]pgLock) {
 	for name, is := range locks {
 		l := s.get(name)
 		was := l.pgLock
+		if !sure && is.Revision < was.Revision { // it was read before the other was
+			continue
+		}
+		if !sure && later(s.heard, l.heard).After(sent) {
+			is.row = ""
+		}
 		if l.pgLock = is; is.Revision != was.Revision {
 			l.watchers.Wake(&was.Lock, &is.Lock)
 		}
@@ -119,6 +135,7 @@ func (s *serverLocks) learn(state pgState, locks map[string]pgLock) {
 
 // forget forgets all locks. Its caller holds the mutex.
 func (s *serverLocks) forget() {
+	s.heard = time.Now()
 	for name, l := range s.known {
 		l.watchers.WakeAll()
 		delete(s.known, name)
@@ -133,9 +150,9 @@ func (s *serverLocks) stale(name string) {
 		s.forget()
 		return
 	}
-	if l := s.known[name]; l != nil {
-		s.lookAt(name, l)
-	}
+	l := s.get(name)
+	l.row, l.heard = "", time.Now()
+	s.lookAt(name, l)
 }
 
 // lookAt has a lock read if it is watched. Its caller holds the mutex.
@@ -146,9 +163,8 @@ func (s *serverLocks) lookAt(name string, l *pgKnown) {
 	}
 }
 
-// lookAnyway has all locks read that are watched, and events looked for.
+// lookAnyway has all locks read that are watched.
 func (s *serverLocks) lookAnyway() {
-	s.grown.ring()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, l := range s.known {
@@ -170,7 +186,7 @@ func (s *serverLocks) look(ctx context.Context) {
 		s.mu.Unlock()
 		for some := range slices.Chunk(names, 1000) {
 			_ = s.db.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
-				_, _, err := s.read(ctx, c, &pgx.Batch{}, some)
+				_, _, err := s.read(ctx, c, &pgx.Batch{}, some, false)
 				return err
 			})
 		}
@@ -226,7 +242,7 @@ func (s *pgState) ask(b *pgx.Batch, known map[string]pgLock, where string, args 
 
 // read reads locks after what the batch has already.
 func (s *serverLocks) read(
-	ctx context.Context, c *pgx.Conn, b *pgx.Batch, names []string,
+	ctx context.Context, c *pgx.Conn, b *pgx.Batch, names []string, sure bool,
 ) (locks map[string]pgLock, state pgState, err error) {
 	known := map[string]pgLock{}
 	s.mu.Lock()
@@ -237,6 +253,7 @@ func (s *serverLocks) read(
 	}
 	s.mu.Unlock()
 	locks = state.ask(b, known, "l.name = ANY($2::text[])", names)
+	sent := time.Now()
 	if err := exchange(ctx, c, b, pgExchange); err != nil {
 		return nil, state, err
 	}
@@ -249,7 +266,7 @@ func (s *serverLocks) read(
 		state.raise(&l)
 		locks[name] = l
 	}
-	s.learn(state, locks)
+	s.learn(sent, state, locks, sure)
 	return locks, state, nil
 }
 
@@ -264,7 +281,7 @@ func (s *serverLocks) using(ctx context.Context, op string, use useConn) error {
 // View implements lokt.Store.
 func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot, err error) {
 	err = s.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
-		locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name})
+		locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name}, false)
 		l := locks[name]
 		snap = l.snapshot(state.now)
 		return cmp.Or(err, l.damaged)
@@ -309,12 +326,17 @@ func (s *serverLocks) Wait(ctx context.Context, watch lokt.Watch) error {
 	if me == nil {
 		return nil
 	}
-	s.lookAt(watch.Name, l) // who told of a change before did not reach who waits now
+	if l.row == "" { // it is not what was seen
+		s.lookAt(watch.Name, l)
+	}
 	s.mu.Unlock()
-	err := s.await(ctx, me.Changed)
+	select {
+	case <-me.Changed:
+	case <-ctx.Done():
+	}
 	s.mu.Lock()
 	l.watchers.Remove(me)
-	return err
+	return s.usable(ctx)
 }
 
 // Close makes every later call fail, and waits return. The database stays open.
@@ -348,7 +370,13 @@ func (s *serverLocks) WaitEvents(ctx context.Context, after uint64) error {
 	}); err != nil || there {
 		return err
 	}
-	return s.await(ctx, grown)
+	select {
+	case <-grown:
+	case <-time.After(presence):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.usable(context.WithoutCancel(ctx))
 }
 
 // ReadEvents implements lokt.EventLog. What is stored while it numbers events is left for later.

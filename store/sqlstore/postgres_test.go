@@ -124,7 +124,7 @@ func TestLocksInPostgreSQLOutliveTheirProcess(t *testing.T) {
 func TestAnObserverOfLocksInPostgreSQLSeesEveryChange(t *testing.T) {
 	t.Parallel()
 	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
-		return followed(t, locksOfPG(t, schemaURL(t), Options{}), observe)
+		return locksOfPG(t, schemaURL(t), Options{Events: observe})
 	})
 }
 

@@ -34,19 +34,6 @@ func (c *closable) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// await returns when something has happened, or nothing can any more.
-func (c *closable) await(ctx context.Context, happened <-chan struct{}) error {
-	if err := c.usable(ctx); err != nil { // it may have been closed before it was asked to tell
-		return err
-	}
-	select {
-	case <-happened:
-		return c.usable(context.WithoutCancel(ctx))
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // keptJobs reads the jobs in a database of either kind.
 type keptJobs struct {
 	// reading reads the database as it is at one moment.

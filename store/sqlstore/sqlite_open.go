@@ -27,7 +27,8 @@ type fileDB struct {
 	options Options
 	mark    *mark
 	file    os.FileInfo // of path, when it was opened
-	logged  os.FileInfo // of its log
+	log     *os.File    // its log, to be made longer
+	logged  os.FileInfo // of that
 	clock   *clock
 	locks   *fileLocks
 	jobs    *fileJobs
@@ -57,6 +58,7 @@ type fileDB struct {
 	full         bool      // transactions are flushed to the disk
 	moved        int       // pages written to the log when all of them were in the database's file
 	checkpointed time.Time // when that was
+	extended     int64     // to which length the log was made longer
 }
 
 // openFile opens a database of SQLite, which there must be if it is said to be old.
@@ -164,10 +166,14 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	if d.logged, err = os.Stat(d.path + "-wal"); err != nil {
+	if d.log, err = os.OpenFile(d.path+"-wal", os.O_RDWR, 0); err != nil {
 		return false, err
 	}
-	if was.unclean && endsEarly(d.path+"-wal", pages) {
+	d.opened = append(d.opened, d.log)
+	if d.logged, err = d.log.Stat(); err != nil {
+		return false, err
+	}
+	if was.unclean && endsEarly(d.log, pages) {
 		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of " +
 			"power this is what had not been acknowledged; otherwise the log is damaged"))
 	}
@@ -364,6 +370,7 @@ func (d *fileDB) Close() error {
 		d.tending.Wait()
 		d.group.close()
 		_ = d.locks.Close()
+		d.locks.events.wait()
 		d.err = d.finish()
 	})
 	return d.err

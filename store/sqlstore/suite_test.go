@@ -1,10 +1,8 @@
 package sqlstore
 
 import (
-	"context"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/lokt-dev/lokt"
@@ -70,28 +68,8 @@ func TestLocksOutliveTheirProcess(t *testing.T) {
 func TestAnObserverOfLocksSeesEveryChange(t *testing.T) {
 	t.Parallel()
 	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
-		return followed(t, locksAt(t, place(t), Options{}), observe)
+		return locksAt(t, place(t), Options{Events: observe})
 	})
-}
-
-// followed has an observer told of what comes to the log of a store's events.
-func followed(t *testing.T, s LockStore, observe func([]lokt.Event)) LockStore {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var follower sync.WaitGroup
-	t.Cleanup(func() { cancel(); follower.Wait() })
-	follower.Go(func() {
-		for after := uint64(0); s.WaitEvents(ctx, after) == nil; {
-			page, err := s.ReadEvents(ctx, lokt.EventQuery{After: after})
-			if err != nil { // it is closed, or too little is observed
-				return
-			}
-			for _, e := range page.Events {
-				observe([]lokt.Event{e.Event})
-				after = e.Seq
-			}
-		}
-	})
-	return s
 }
 
 func TestEventsOfLocksAreKept(t *testing.T) {
