@@ -22,7 +22,7 @@ func FuzzRules(f *testing.F) {
 	})
 }
 
-// Steps by name, for scenarios. A lease is counted back from the newest claim.
+// Steps by name, for scenarios. A lease is counted back from the newer claim.
 const (
 	stepClaim   = 0
 	stepAgain   = 6
@@ -43,7 +43,7 @@ const (
 	forEver, briefly, forThree, forTen = 0, 1, 2, 3
 	atMostFive                         = 3 << 4
 
-	urgent, preempting, waiting = 2, 2 << 3, 1 << 5
+	urgent, preempting, waiting, newer = 2, 2 << 3, 1 << 5, 3 + 1<<5
 
 	atTheEnd, pastTheEnd, forty = 1, 2, 6
 )
@@ -116,5 +116,24 @@ var scenarios = [][]step{
 	{ // sessions of one ID, and an owner that stands for all of them
 		{stepClaim, alice, 0, two, 0, 0}, {stepClaim, alice2, 0, two, 0, 0}, {stepClaim, aliceAny, 0, exclusive, forThree, 0}, {stepClaim, bob, 0, sharing, 0, waiting},
 		{stepEndOwn, aliceAny, 0, 2, 0, 0},
+	},
+	{ // an owner's own hold takes more of it than a claim says there is
+		{stepClaim, bob, 0, two + 1<<4, 0, 0}, {stepClaim, bob, 0, two + 6<<4, 0, 0},
+	},
+	{ // a newer waiter sends one away behind whom somebody could be in
+		{stepClaim, alice, 0, two + strict, 0, 0}, {stepClaim, alice, 0, strict, 0, newer}, {stepClaim, bob, 0, two, 0, 65},
+		{stepClaim, alice, 0, strict, 0, newer},
+	},
+	{ // one that was sent away, newer and preempting, had asked a holder to leave
+		{stepClaim, bob, 0, exclusive, 0, 4}, {stepClaim, dave, 0, exclusive, 0, 40}, {stepClaim, alice, 0, two, forThree, newer},
+		{stepAgain, 0, 1, 0, 0, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0},
+	},
+	{ // one leaves who waited on other terms than it leaves on
+		{stepClaim, alice, 0, 0, 0, 0}, {stepClaim, alice, 0, 8, 0, 0}, {27, 4, 0, 0, 0, waiting}, {stepClaim, bob, 0, 0, 0, newer},
+		{19, 0, 0, 15, 0, 0}, {stepLeave, 0, 1, 0, 0, 0},
+	},
+	{ // one comes too late for its grant, and gets its place back before a newer one
+		{stepClaim, alice, 0, 0, 0, 0}, {stepClaim, bob, 0, two, 0, newer}, {stepClaim, alice, 0, two + refreshing, 0, 0}, {stepClaim, bob, 0, 0, 0, newer},
+		{stepTime, 0, 0, 0, 2, 0}, {stepAgain, 0, 2, 0, 0, 0},
 	},
 }

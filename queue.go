@@ -63,7 +63,7 @@ func (d *decision) serve(s Snapshot) {
 		}
 		end := w.Until
 		if !away {
-			end = end.Add(-w.keeps(QueueTTL))
+			end = end.Add(-w.Keeps(QueueTTL))
 		}
 		if plain = plain && !away && w.Preempt == 0 && len(w.Paths) == 0; calm.IsZero() || end.Before(calm) {
 			calm = end
@@ -95,14 +95,14 @@ func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.No
 
 // away is Away without regard to processes: what is left of its place tells when a claim was asked for.
 func (w *Waiter) away(now time.Time) bool {
-	return !w.absent() && !w.Until.After(now.Add(w.keeps(QueueTTL)))
+	return !w.absent() && !w.Until.After(now.Add(w.Keeps(QueueTTL)))
 }
 
 // absent reports whether a hold was passed to an owner of whom nobody waits.
 func (w *Waiter) absent() bool { return w.Passed > 0 && w.Wait == 0 }
 
-// keeps returns for how long the claim keeps its place while it is away: so long, or as its ticket says.
-func (c *Claim) keeps(usual time.Duration) time.Duration {
+// Keeps returns for how long the claim keeps its place while it is away: so long, or as its ticket says.
+func (c *Claim) Keeps(usual time.Duration) time.Duration {
 	if c.Ticket {
 		return TicketTTL
 	}
@@ -111,14 +111,14 @@ func (c *Claim) keeps(usual time.Duration) time.Duration {
 
 // missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
-	if h.Pending.IsZero() || reason != ReasonUnclaimed && reason != ReasonExpired && (reason != ReasonDead || !h.Ticket) {
+	if h.Pending.IsZero() || reason == "" || reason == ReasonDead && !h.Ticket {
 		return Waiter{}, false
 	}
 	end := h.Pending
 	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
 		end = h.ExpiresAt
 	}
-	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(h.keeps(AwayTTL))}
+	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(h.Keeps(AwayTTL))}
 	w.Wait = 0
 	return w, true
 }
@@ -129,7 +129,7 @@ func (s Snapshot) asking(at int, c *Claim) Snapshot {
 	moved := w.Ticket && w.Owner.Process != c.Owner.Process // another process goes on
 	if (moved || w.away(s.Now)) && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
-		back.Until = s.Now.Add(PresenceTTL + w.keeps(QueueTTL))
+		back.Until = s.Now.Add(PresenceTTL + w.Keeps(QueueTTL))
 		if moved {
 			back.Owner, back.Process, s.Dead = c.Owner, c.Process, maps.Clone(s.Dead)
 			delete(s.Dead, c.LeaseID)
@@ -149,7 +149,7 @@ func asked(s Snapshot, c Claim, again time.Duration) *decision {
 		return d
 	}
 	if again < PresenceTTL {
-		w.Until = s.Now.Add(again + w.keeps(QueueTTL))
+		w.Until = s.Now.Add(again + w.Keeps(QueueTTL))
 	}
 	if d.was != nil && w.Until.Sub(d.was.Until).Abs() <= rounding {
 		w.Until = d.was.Until.Add(2 * rounding)
@@ -223,11 +223,11 @@ func (l *Lock) behind(c *Claim, now time.Time) bool {
 // queue puts the claim into the queue, or lets it stay there at its place.
 func (d *decision) queue(s Snapshot, c Claim, at int) {
 	l := &d.Lock
-	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(PresenceTTL + c.keeps(QueueTTL))}
+	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(PresenceTTL + c.Keeps(QueueTTL))}
 	switch {
 	case d.was != nil:
 		*w = *d.was
-		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+w.keeps(QueueTTL))
+		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+w.Keeps(QueueTTL))
 		l.replace(at, w)
 	case len(l.Queue) >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
@@ -244,28 +244,31 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 }
 
 // oust sends away the waiters that want nobody newer before them. Until they ask they are passed over, as those that are away.
-func (l *Lock) oust(c *Claim, now time.Time) {
+func (l *Lock) oust(c *Claim, now time.Time) (found bool) {
 	for i, w := range l.Queue {
 		if w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && w.overlaps(c) {
 			gone := *w
-			gone.Ousted, gone.Until = true, now.Add(w.keeps(QueueTTL))
+			gone.Ousted, gone.Until = true, now.Add(w.Keeps(QueueTTL))
 			l.replace(i, &gone)
+			found = true
 		}
 	}
+	return found
 }
 
 // away leaves a claim less time to be asked for again, unless that happened since it got its place until then.
 func away(s Snapshot, leaseID string, until time.Time) *decision {
+	d := &decision{Change: Change{Lock: s.Lock}}
 	i, queued := s.Lock.Position(leaseID)
 	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding {
-		return &decision{Change: Change{Lock: s.Lock}}
+		return d
 	}
 	w := *s.Lock.Queue[i]
-	if w.Until = s.Now.Add(w.keeps(AwayTTL)); !w.Until.Before(until) {
-		return &decision{Change: Change{Lock: s.Lock}}
+	if w.Until = s.Now.Add(w.Keeps(AwayTTL)); w.Until.Before(until) {
+		s.Lock.replace(i, &w)
+		d = begin(s)
 	}
-	s.Lock.replace(i, &w)
-	return begin(s)
+	return d
 }
 
 // waitingBytes returns how long the patterns of all waiters are.
@@ -338,7 +341,7 @@ func (l *Lock) quit(i int, now time.Time) *Waiter {
 // expect sees to it that the queue is looked at again when the waiter goes away.
 func (l *Lock) expect(w *Waiter) {
 	l.plain = l.plain && w.Preempt == 0 && len(w.Paths) == 0
-	if at := w.Until.Add(-w.keeps(QueueTTL)); at.Before(l.calm) {
+	if at := w.Until.Add(-w.Keeps(QueueTTL)); at.Before(l.calm) {
 		l.calm = at
 	}
 }

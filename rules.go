@@ -125,7 +125,7 @@ func (s Snapshot) NextChange() time.Time {
 	} else {
 		for _, w := range s.Lock.Queue {
 			consider(w.Until)
-			consider(w.Until.Add(-w.keeps(QueueTTL)))
+			consider(w.Until.Add(-w.Keeps(QueueTTL)))
 		}
 	}
 	if s.Lock.Freeze != nil {
@@ -197,7 +197,8 @@ func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, ex
 }
 
 // admits reports whether the claim could hold the lock beside those that do: with it counted, there are no more holders
-// than the smallest limit among all of them, and they take no more than the least that there is. Holds of one owner count once, but strict ones count each. A lock has at
+// than the smallest limit among all of them, and they take no more than the least that there is. Holds of one owner count
+// once, but strict ones count each. A lock has at
 // most MaxHolders holds, whatever the limits.
 func (l *Lock) admits(c *Claim) bool {
 	if len(l.Holders) >= MaxHolders && l.held(c.LeaseID) < 0 {
@@ -286,8 +287,7 @@ func (d *decision) displaces(c *Claim) (Removed, bool) {
 
 // extend starts the hold's time to live again, within its maximum hold.
 func (h *Holder) extend(now time.Time) {
-	h.AcquiredAt = now
-	h.ExpiresAt = time.Time{}
+	h.AcquiredAt, h.ExpiresAt = now, time.Time{}
 	if h.TTL > 0 {
 		h.ExpiresAt = now.Add(h.TTL)
 	}
@@ -322,6 +322,7 @@ func acquire(s Snapshot, c Claim) *decision {
 		if d.was.Ousted {
 			d.note(s.Now, EventWait, Holder{Claim: l.leave(at).Claim}, ExtraOutcome, "ousted", ExtraWaited, millis(s.Now.Sub(d.was.Since)))
 			d.err = l.blocked(&c, s.Now)
+			d.serve(s)
 			return d
 		}
 		if first.Wait = c.Wait; first.Preempt == 0 && len(first.Within) == 0 { // which a grant that was not taken up has lost
@@ -332,9 +333,7 @@ func acquire(s Snapshot, c Claim) *decision {
 	if c.Refresh && d.refresh(s, c) {
 		return d
 	}
-	if c.Newest && c.Wait != 0 && !queued {
-		l.oust(&c, s.Now)
-	}
+	ousted := c.Newest && c.Wait != 0 && !queued && l.oust(&c, s.Now)
 	admitted := l.Freeze == nil && l.admits(&c)
 	switch {
 	case admitted && !l.behind(&c, s.Now):
@@ -347,7 +346,13 @@ func acquire(s Snapshot, c Claim) *decision {
 		}
 		d.settle(s, d.grant(s.Now, c).LeaseID)
 	case c.Wait != 0:
-		d.queue(s, c, at)
+		if d.queue(s, c, at); !ousted {
+			break
+		}
+		if d.serve(s); l.held(c.LeaseID) >= 0 { // those before it are in now
+			d.place = nil
+			return d.resend(s.Now, l.held(c.LeaseID), c)
+		}
 	case l.Freeze != nil:
 		d.err = l.blocked(&c, s.Now)
 		d.note(s.Now, EventFreezeDeny, Holder{Claim: c}, "frozen_by", l.Freeze.Owner.String())
@@ -469,22 +474,16 @@ func (l *Lock) blocked(c *Claim, now time.Time) *BlockedError {
 	return e
 }
 
-// inTheWay returns the holders but for a claim's own re-entrant ones. The owner's strict holds are among them if the
-// claim is strict, or if they alone are more than it shares with.
+// inTheWay returns the holders that keep out a claim that is not admitted: all but its own re-entrant ones, or all there are
+// if none but those are left, which are too many, or take too much.
 func (l *Lock) inTheWay(c *Claim) []Holder {
-	var others, own []Holder
 	apart := l.apart(c)
-	for _, h := range l.Holders {
-		switch {
-		case apart && !c.overlaps(&h.Claim):
-		case !c.Owner.Same(h.Owner) || c.Strict && h.Strict || c.Weight.Takes > 0 && h.Weight.Takes > 0:
-			others = append(others, h)
-		case h.Strict:
-			own = append(own, h)
-		}
-	}
-	if len(others) == 0 && len(own) > c.limit() {
-		return own
+	others := slices.DeleteFunc(slices.Clone(l.Holders), func(h Holder) bool {
+		counts := c.Strict && h.Strict || c.Weight.Of > 0 && h.Weight.Of > 0
+		return apart && !c.overlaps(&h.Claim) || c.Owner.Same(h.Owner) && !counts
+	})
+	if len(others) == 0 {
+		return slices.Clone(l.Holders)
 	}
 	return others
 }
@@ -717,8 +716,7 @@ func freeze(s Snapshot, f Freeze) *decision {
 		}
 		f.ID = have.ID
 	}
-	f.At = s.Now
-	f.ExpiresAt = time.Time{}
+	f.At, f.ExpiresAt = s.Now, time.Time{}
 	if f.TTL > 0 {
 		f.ExpiresAt = s.Now.Add(f.TTL)
 	}
@@ -770,6 +768,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 	d := begin(s)
 	if i, ok := d.Lock.Position(c.LeaseID); ok {
 		w := d.Lock.Queue[i]
+		c = w.Claim // the terms on which it waited
 		if how == leftDeadlock {
 			d.Lock.leave(i)
 		} else {

@@ -158,6 +158,10 @@ func (w *world) request(st step) *request {
 		if !known {
 			return nil
 		}
+		first, h := findWaiter(w.lock, c.LeaseID), findHolder(w.lock, c.LeaseID)
+		if first != nil && first.Owner.ID != c.Owner.ID || h != nil && !h.Pending.IsZero() && h.Owner.ID != c.Owner.ID {
+			return nil // its lease is a secret of that owner
+		}
 		how := pick(st.shape, leftTimeout, leftCancelled, leftDeadlock)
 		r := &request{
 			text: "leave by " + how + " of " + c.LeaseID, leaves: c.LeaseID, gaveWay: how == leftDeadlock,
@@ -194,7 +198,9 @@ func (w *world) request(st step) *request {
 		case known && st.shape%4 == 1:
 			at, queued := w.lock.Position(c.LeaseID)
 			if queued {
-				w.lock = away(Snapshot{Lock: w.lock, Now: w.now}, c.LeaseID, w.lock.Queue[at].Until).Lock
+				next := away(Snapshot{Lock: w.lock, Now: w.now}, c.LeaseID, w.lock.Queue[at].Until).Lock
+				w.came(next)
+				w.lock = next
 				w.tell("%s hangs up", c.LeaseID)
 			}
 		case known:
@@ -246,13 +252,7 @@ func (w *world) do(st step) error {
 		dead = maps.Clone(w.dead)
 		delete(dead, d.holder.LeaseID)
 	}
-	for i, q := range d.Lock.Queue {
-		if h := findHolder(w.lock, q.LeaseID); h != nil && !h.Pending.IsZero() && !w.dead[q.LeaseID] { // its turn was over before it came
-			w.arrival[q.LeaseID] = i - 1000*len(w.told)
-		} else if old := findWaiter(w.lock, q.LeaseID); old == nil || w.dead[q.LeaseID] || over(w.now, old.Until) {
-			w.arrival[q.LeaseID] = len(w.told)
-		}
-	}
+	w.came(d.Lock)
 	j := judge{request: r, was: before, is: Snapshot{Lock: d.Lock, Now: w.now, Dead: dead}, d: d, arrival: w.arrival}
 	if err := j.verdict(); err != nil {
 		return err
@@ -262,8 +262,23 @@ func (w *world) do(st step) error {
 	return nil
 }
 
+// came notes who came into the queue, or back to its head.
+func (w *world) came(next Lock) {
+	for i, q := range next.Queue {
+		if late(Snapshot{Lock: w.lock, Now: w.now, Dead: w.dead}, findHolder(w.lock, q.LeaseID)) { // its turn was over before it came
+			w.arrival[q.LeaseID] = i - 1000*len(w.told)
+		} else if old := findWaiter(w.lock, q.LeaseID); old == nil || w.dead[q.LeaseID] || over(w.now, old.Until) {
+			w.arrival[q.LeaseID] = len(w.told)
+		}
+	}
+}
+
 func (w *world) String() string {
-	return strings.Join(w.told, "\n") + fmt.Sprintf("\nholders %+v\nqueue %+v", w.lock.Holders, w.lock.Queue)
+	s := strings.Join(w.told, "\n") + fmt.Sprintf("\nholders %+v", w.lock.Holders)
+	for _, q := range w.lock.Queue {
+		s += fmt.Sprintf("\nwaits %+v", *q)
+	}
+	return s
 }
 
 // judge is the referee over one step.
@@ -291,9 +306,16 @@ func (j *judge) absent(w *Waiter) bool {
 	return !asks && w.Until.Sub(j.was.Now) <= 30*time.Second
 }
 
-// late says whether the hold was granted in its turn, and is over because its claimant did not come.
-func (j *judge) late(h *Holder) bool {
-	return h != nil && !h.Pending.IsZero() && gone(j.was, *h) && !j.was.Dead[h.LeaseID]
+// late says whether the hold was granted in its turn, and is over because its claimant did not come, but may come yet.
+func late(was Snapshot, h *Holder) bool {
+	if h == nil || h.Pending.IsZero() || !gone(was, *h) || was.Dead[h.LeaseID] {
+		return false
+	}
+	end := h.Pending
+	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
+		end = h.ExpiresAt
+	}
+	return !over(was.Now, end.Add(10*time.Second))
 }
 
 func frozen(s Snapshot) bool {
@@ -566,7 +588,12 @@ func (j *judge) isClaimant(h Holder) bool {
 // ousts reports whether the claim is one that sends the waiter away, unless it is answered at once.
 func (j *judge) ousts(w Waiter) bool {
 	c := j.claim
-	return c != nil && c.Newest && c.Wait != 0 && findWaiter(j.was.Lock, c.LeaseID) == nil && findHolder(j.was.Lock, c.LeaseID) == nil &&
+	if c == nil {
+		return false
+	}
+	first, h := findWaiter(j.was.Lock, c.LeaseID), findHolder(j.was.Lock, c.LeaseID)
+	fresh := (first == nil || over(j.was.Now, first.Until) || j.was.Dead[c.LeaseID]) && (h == nil || gone(j.was, *h) && !late(j.was, h))
+	return fresh && c.Newest && c.Wait != 0 &&
 		w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && common(w.Claim, *c)
 }
 
@@ -584,7 +611,7 @@ func (j *judge) queue() error {
 			return fmt.Errorf("%s waited, should it have left: %v, did it: %v", w.LeaseID, left, now == nil)
 		}
 		gone := *w
-		gone.Ousted, gone.Until = true, j.was.Now.Add(w.keeps(QueueTTL))
+		gone.Ousted, gone.Until = true, j.was.Now.Add(w.Keeps(QueueTTL))
 		if now != nil && j.ousts(*w) && reflect.DeepEqual(gone, *now) {
 			continue
 		}
@@ -596,7 +623,7 @@ func (j *judge) queue() error {
 		}
 	}
 	for i, w := range is.Queue {
-		if findWaiter(was, w.LeaseID) == nil && !j.late(findHolder(was, w.LeaseID)) && (j.claim == nil || j.claim.LeaseID != w.LeaseID || j.claim.Wait == 0) {
+		if findWaiter(was, w.LeaseID) == nil && !late(j.was, findHolder(was, w.LeaseID)) && (j.claim == nil || j.claim.LeaseID != w.LeaseID || j.claim.Wait == 0) {
 			return fmt.Errorf("%s came into the queue without asking", w.LeaseID)
 		}
 		if i == 0 {
@@ -625,7 +652,7 @@ func (j *judge) barging() error {
 			}
 		}
 		came, queued := j.arrival[h.LeaseID]
-		if findWaiter(j.was.Lock, h.LeaseID) == nil {
+		if findWaiter(j.was.Lock, h.LeaseID) == nil && !late(j.was, findHolder(j.was.Lock, h.LeaseID)) {
 			queued = false
 		}
 		for _, w := range j.is.Lock.Queue {
@@ -846,7 +873,7 @@ func (j *judge) claimAnswer() error {
 	}
 	if first := findWaiter(j.was.Lock, c.LeaseID); first != nil && !over(j.was.Now, first.Until) && !j.was.Dead[c.LeaseID] {
 		c = first.Claim // it was queued on these terms
-	} else if h := findHolder(j.was.Lock, c.LeaseID); j.late(h) {
+	} else if h := findHolder(j.was.Lock, c.LeaseID); late(j.was, h) {
 		c = h.Claim
 	}
 	behind := slices.ContainsFunc(l.Queue, func(w *Waiter) bool {
