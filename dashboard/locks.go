@@ -214,13 +214,21 @@ func (d *Dashboard) lock(v *visit) (*page, error) {
 			e.Event = e.Public()
 			events = append(events, e)
 		}
-		b.Typical = typical(events)
+		var took []time.Duration
+		for _, e := range events {
+			took = rows.Took(took, e.Extra[lokt.ExtraHeld])
+		}
+		b.Typical = rows.Typical(took)
 		b.Timeline = draw(events, s.Now)
 		b.Events = slices.Clone(events[max(len(events)-50, 0):])
 		slices.Reverse(b.Events)
 	}
 	for i, w := range public.Queue {
-		b.Queue = append(b.Queue, queued{w, i + 1, s.Away(s.Lock.Queue[i]), estimate(&s, i, limit, b.Typical)})
+		left := time.Duration(0)
+		if len(s.Lock.Holders) > 0 {
+			left = rows.Estimate(s.Now, s.Lock.Holders, i, limit, b.Typical)
+		}
+		b.Queue = append(b.Queue, queued{w, i + 1, s.Away(s.Lock.Queue[i]), left})
 	}
 	b.Behind, b.More = len(s.Lock.Queue)-len(b.Queue), len(s.Lock.Holders)-len(b.Holds)
 	return &page{Title: name, Line: "lokt status " + name, Body: b}, nil
@@ -234,30 +242,6 @@ func turns() []lokt.EventType {
 		lokt.EventFreeze, lokt.EventUnfreeze, lokt.EventForceThaw, lokt.EventWait, lokt.EventPreempt, lokt.EventMismatch,
 		lokt.EventAsk, lokt.EventAnswer, lokt.EventPass,
 	}
-}
-
-// typical returns the median of how long the holds took that have ended.
-func typical(events []lokt.LoggedEvent) time.Duration {
-	var took []time.Duration
-	for _, e := range events {
-		if ms, err := strconv.ParseInt(e.Extra[lokt.ExtraHeld], 10, 64); err == nil {
-			took = append(took, time.Duration(ms)*time.Millisecond)
-		}
-	}
-	if len(took) == 0 {
-		return 0
-	}
-	slices.Sort(took)
-	return took[len(took)/2]
-}
-
-// estimate returns how long the i-th in the queue may have to wait yet, if holds go on to take what is typical.
-func estimate(s *lokt.Snapshot, i, limit int, typical time.Duration) time.Duration {
-	if typical == 0 || len(s.Lock.Holders) == 0 {
-		return 0
-	}
-	rest := max(typical-s.Now.Sub(s.Lock.Holders[0].HeldSince), 0)
-	return rest + time.Duration(i/max(limit, 1))*typical
 }
 
 // unlock ends all holds, whoever's they are.

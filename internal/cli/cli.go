@@ -5,7 +5,6 @@ package cli
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -38,12 +37,11 @@ func further() []app.Command {
 
 // Main runs the command line of this process and returns its exit code.
 func Main(args []string) int {
-	debug.SetTraceback("crash") // what the runtime cannot go on from ends with a signal: its exit code 2 means "held"
 	if err := app.EnoughFiles(); err != nil {
 		fmt.Fprintln(os.Stderr, "lokt:", err)
 		return app.ExitError
 	}
-	return app.Run(Commands(), args, app.System())
+	return app.Main(Commands(), args)
 }
 
 // Tree returns all commands, for documentation.

@@ -196,6 +196,12 @@ func lookUp(pid int) (r Relative, parent int, ok bool) {
 	return Relative{PID: pid, Start: s.start, Name: s.name, Session: s.session, Terminal: s.tty}, s.parent, ok
 }
 
+// Stat returns the name of a process's program, shortened, its parent and how many threads it has.
+func Stat(pid int) (name string, parent, threads int, ok bool) {
+	s, ok := readStat(strconv.Itoa(pid))
+	return s.name, s.parent, s.threads, ok
+}
+
 // Args returns how a process was called, as far as 4 KiB tell, or nil.
 func Args(pid int) []string {
 	data, err := readFile("/proc/"+strconv.Itoa(pid)+"/cmdline", make([]byte, 4096))

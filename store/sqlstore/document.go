@@ -152,10 +152,7 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	}
 	l.Queue = slices.Clone(l.Queue)
 	for i, w := range l.Queue {
-		moved, full, keeps := *w, lokt.AwayTTL, lokt.QueueTTL
-		if w.Ticket {
-			full, keeps = lokt.TicketTTL, lokt.TicketTTL
-		}
+		moved, full, keeps := *w, w.Keeps(lokt.AwayTTL), w.Keeps(lokt.QueueTTL)
 		if w.Until.After(last.Add(keeps)) { // was there
 			full = lokt.ReturnTimeout + keeps
 		}

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,12 +36,11 @@ func Commands() []app.Command {
 // Main runs the command line of this process and returns its exit code. Under the name of another program it is that
 // program's shim.
 func Main(args []string) int {
-	debug.SetTraceback("crash") // as lokt does
 	if name := strings.TrimSuffix(filepath.Base(args[0]), ".exe"); name != program {
 		return shim(cmd{app.New(nil, app.System())}, name, args[1:])
 	}
 	all := append(Commands(), app.Command{Name: "guard", Build: turns.Guard}) // which lokt hands over, where there are rules for it
-	return app.Run(all, args[1:], app.System())
+	return app.Main(all, args[1:])
 }
 
 // program is the name of this program.

@@ -210,7 +210,7 @@ func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 		text += "; wait with --wait"
 	}
 	if ticket != "" {
-		text += "; go on in the same place within " + app.Short(lokt.TicketTTL) + ": " + line
+		text += "; " + wait.GoOn(line)
 	}
 	if c.JSON {
 		return errors.Join(c.Print(struct {

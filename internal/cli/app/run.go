@@ -169,11 +169,25 @@ func (a *App) further(args []string) (path string, rest []string) {
 	case i >= 0 || args[0] == "help" || strings.HasPrefix(args[0], "__"):
 		return "", nil
 	}
-	return lookUp(name), rest
+	return LookUp(name), rest
 }
 
-// lookUp returns the path of a program beside this one, else in PATH; empty if there is none.
-func lookUp(name string) string {
+// Main runs the command line of this process, and returns its exit code.
+func Main(all []Command, args []string) int {
+	debug.SetTraceback("crash") // what the runtime cannot go on from ends with a signal: its exit code 2 means "held"
+	return Run(all, args, System())
+}
+
+// MainOf is Main for a program with one command, which lokt names when it runs the program, and others may leave out.
+func MainOf(command Command, args []string) int {
+	if len(args) == 0 || args[0] != command.Name && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		args = append([]string{command.Name}, args...)
+	}
+	return Main([]Command{command}, args)
+}
+
+// LookUp returns the path of a program beside this one, else in PATH; empty if there is none.
+func LookUp(name string) string {
 	beside := ""
 	if self, err := os.Executable(); err == nil {
 		if self, err = filepath.EvalSymlinks(self); err == nil {
@@ -190,7 +204,7 @@ func lookUp(name string) string {
 
 // HandOver makes this process run another program of lokt's.
 func (a *App) HandOver(program string, args []string) error {
-	if path := lookUp(program); path != "" {
+	if path := LookUp(program); path != "" {
 		return a.ReplaceBy(path, args)
 	}
 	return Hint(fmt.Errorf("there is no program %s beside lokt or on the path", program), "install it with lokt: it comes in the same archive")

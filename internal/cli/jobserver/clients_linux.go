@@ -5,26 +5,31 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
+
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 // heldByClients returns how many tokens the processes that have the file open can have at most. A make has one for each command
 // that it runs, but the first, and a shell has none. Others have no more than they run programs or threads.
 func heldByClients(file string) (most int) {
-	children, clients := map[int]int{}, map[int]process{}
+	type client struct {
+		name    string
+		threads int
+	}
+	children, clients := map[int]int{}, map[int]client{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		p, ok := look(pid)
+		name, parent, threads, ok := process.Stat(pid)
 		if !ok {
 			continue
 		}
-		children[p.parent]++
+		children[parent]++
 		if opened(pid, file) {
-			clients[pid] = p
+			clients[pid] = client{name, threads}
 		}
 	}
 	for pid, p := range clients {
@@ -37,29 +42,6 @@ func heldByClients(file string) (most int) {
 		}
 	}
 	return most
-}
-
-type process struct {
-	name            string
-	parent, threads int
-}
-
-// look reads proc(5)'s stat of a process. Its name is in parentheses, and may have some itself.
-func look(pid int) (p process, ok bool) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	text := string(data)
-	from, to := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
-	if err != nil || from < 0 || to < from {
-		return p, false
-	}
-	f := strings.Fields(text[to+1:])
-	if len(f) < 18 {
-		return p, false
-	}
-	p.name = text[from+1 : to]
-	p.parent, _ = strconv.Atoi(f[1])
-	p.threads, _ = strconv.Atoi(f[17])
-	return p, true
 }
 
 // opened reports whether a process has the file open. What may not be looked at is no client.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,10 +30,7 @@ func Commands() []app.Command {
 }
 
 // Main runs the command line of this process and returns its exit code.
-func Main(args []string) int {
-	debug.SetTraceback("crash") // as lokt does
-	return app.Run(Commands(), args[1:], app.System())
-}
+func Main(args []string) int { return app.Main(Commands(), args[1:]) }
 
 // Tree returns the command, for documentation.
 func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }

@@ -158,7 +158,7 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 			do += "wait with --wait, or "
 		}
 		if ticket != "" {
-			do += "go on in the same place within " + app.Short(lokt.TicketTTL) + ": " + line + ", or "
+			do += wait.GoOn(line) + ", or "
 		}
 		if fz != nil && a.Asker().Same(fz.Owner) {
 			do += "end the freeze with: " + a.CommandLine("unfreeze", blocked.Name) + ", or "

@@ -6,7 +6,6 @@ import (
 	"context"
 	"io"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -26,14 +25,7 @@ func Commands() []app.Command {
 }
 
 // Main runs the command line of this process and returns its exit code.
-func Main(args []string) int {
-	debug.SetTraceback("crash") // as lokt does
-	args = args[1:]
-	if len(args) == 0 || args[0] != "mcp" && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // not by way of lokt
-		args = append([]string{"mcp"}, args...)
-	}
-	return app.Run(Commands(), args, app.System())
-}
+func Main(args []string) int { return app.MainOf(Commands()[0], args[1:]) }
 
 // Tree returns the command, for documentation.
 func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -12,9 +13,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/wait"
+	"github.com/lokt-dev/lokt/internal/rows"
 )
 
 // runner runs lokt.
@@ -34,21 +36,20 @@ func (r *runner) in(dir string) *app.App {
 	return other
 }
 
-// newTicket asks for a ticket, whoever calls: see package wait.
-const newTicket = "LOKT_TICKET=new"
+// newTicket asks for a ticket, whoever calls.
+const newTicket = wait.TicketVar + "=new"
 
 var ticketLine = regexp.MustCompile(`lokt wait --ticket ([a-z2-7]+)`)
 
 // lokt runs a command of lokt, and returns what it says.
 func (r *runner) lokt(ctx context.Context, dir string, args ...string) answer {
-	command := append([]string{args[0]}, args[1:]...)
 	switch {
 	case r.app.RootFlag != "":
-		command = append([]string{"--root", r.app.RootFlag}, command...)
+		args = append([]string{"--root", r.app.RootFlag}, args...)
 	case r.app.ServerGiven:
-		command = append([]string{"--server", r.app.ServerFlag}, command...)
+		args = append([]string{"--server", r.app.ServerFlag}, args...)
 	}
-	c := exec.CommandContext(ctx, program(), command...)
+	c := exec.CommandContext(ctx, cmp.Or(app.LookUp("lokt"), "lokt"), args...)
 	var out, said bytes.Buffer
 	c.Dir, c.Env, c.Stdout, c.Stderr = dir, append(r.app.Environ(), newTicket), &out, &said
 	if runtime.GOOS != "windows" {
@@ -89,36 +90,11 @@ func (r *runner) goOn(ctx context.Context, ticket string) answer {
 	return r.lokt(ctx, "", "wait", "--ticket", ticket)
 }
 
-// program returns lokt: the one beside this program, else that on the path.
-func program() string {
-	name := "lokt"
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	if self, err := os.Executable(); err == nil {
-		if self, err = filepath.EvalSymlinks(self); err == nil {
-			if beside := filepath.Join(filepath.Dir(self), name); fileExists(beside) {
-				return beside
-			}
-		}
-	}
-	return name
-}
-
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // cut shortens a text to so many bytes.
 func cut(text string, n int) string {
 	const more = "\n… (more: run lokt status)"
 	if len(text) <= n {
 		return text
 	}
-	text = text[:n-len(more)]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text + more
+	return rows.Cut(text, n-len(more)) + more
 }

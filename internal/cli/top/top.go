@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -29,14 +28,7 @@ func Commands() []app.Command {
 }
 
 // Main runs the command line of this process and returns its exit code.
-func Main(args []string) int {
-	debug.SetTraceback("crash") // as lokt does
-	args = args[1:]
-	if len(args) == 0 || args[0] != "top" && !strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // not by way of lokt
-		args = append([]string{"top"}, args...)
-	}
-	return app.Run(Commands(), args, app.System())
-}
+func Main(args []string) int { return app.MainOf(Commands()[0], args[1:]) }
 
 // Tree returns the command, for documentation.
 func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/identity"
+	"github.com/lokt-dev/lokt/internal/rows"
 )
 
 // Times of waiting.
@@ -74,6 +74,11 @@ func (f *Flags) Ticket() (id, line string) {
 	return f.ticket.id, f.ticket.line()
 }
 
+// GoOn says how to go on with a ticket, by its command.
+func GoOn(line string) string {
+	return "go on in the same place within " + app.Short(lokt.TicketTTL) + ": " + line
+}
+
 // Service returns a service whose claims, while they wait, say on standard error what for, in the words of text. Those of coding
 // agents, whose tools end commands that take long, have a ticket.
 func (f *Flags) Service(a *app.App, b *app.Backend, text func(*lokt.BlockedError) string) lokt.Service {
@@ -92,7 +97,7 @@ type waiting struct {
 	flags   *Flags
 	text    func(*lokt.BlockedError) string
 	ticket  *ticket         // nil if it has none
-	history []time.Duration // how long the latest holds lasted, shortest first; nil before it was looked for
+	history []time.Duration // how long the latest holds lasted; nil before it was looked for
 }
 
 // Acquire implements lokt.Service.
@@ -171,7 +176,7 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		return false
 	}
 	if w.ticket != nil && w.ticket.save() {
-		text = lapsed + text + fmt.Sprintf("; if this command is ended, go on in the same place within %s: %s", app.Short(lokt.TicketTTL), w.ticket.line())
+		text = lapsed + text + fmt.Sprintf("; if this command is ended, %s", GoOn(w.ticket.line()))
 	}
 	w.a.Tell("%s", text)
 	return true
@@ -181,20 +186,14 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 func (w *waiting) estimate(ctx context.Context, now time.Time, c lokt.Claim, e *lokt.BlockedError, ahead int) string {
 	if w.history == nil {
 		w.history = append([]time.Duration{}, w.earlier(ctx, c.Name)...)
-		slices.Sort(w.history)
 	}
 	n := len(w.history)
 	if n < 3 || e.Freeze != nil {
 		return ""
 	}
-	median := w.history[n/2]
-	left := time.Duration(ahead/max(c.Limit, 1)) * median
-	if len(e.Holders) > 0 {
-		first := slices.MinFunc(e.Holders, func(a, b lokt.Holder) int { return a.HeldSince.Compare(b.HeldSince) })
-		left += max(median-now.Sub(first.HeldSince), 0)
-	}
+	median := rows.Typical(w.history)
 	text := fmt.Sprintf("; holds of %q last %s, median of %d", c.Name, app.Short(median), n)
-	if left > 0 {
+	if left := rows.Estimate(now, e.Holders, ahead, c.Limit, median); left > 0 {
 		text += ": about " + app.Short(left)
 	}
 	return text
@@ -204,24 +203,19 @@ func (w *waiting) estimate(ctx context.Context, now time.Time, c lokt.Claim, e *
 func (w *waiting) earlier(ctx context.Context, name string) (all []time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, historyTime)
 	defer cancel()
-	add := func(text string) {
-		if ms, err := strconv.ParseFloat(text, 64); err == nil {
-			all = append(all, time.Duration(ms*float64(time.Millisecond)))
-		}
-	}
 	q := lokt.EventQuery{Name: name, Types: []lokt.EventType{lokt.EventRelease}, Limit: historyHolds}
 	switch {
 	case w.b.Store != nil:
 		for e, err := range audit.Open(w.b.Store.Root()).Read(ctx, q) {
 			if err == nil {
-				add(fmt.Sprint(e.Extra[lokt.ExtraHeld]))
+				all = rows.Took(all, fmt.Sprint(e.Extra[lokt.ExtraHeld]))
 			}
 		}
 	case w.b.Far != nil:
 		q.Latest = true
 		page, _ := w.b.Far.ReadEvents(ctx, q) // a server need not keep events
 		for _, e := range page.Events {
-			add(e.Extra[lokt.ExtraHeld])
+			all = rows.Took(all, e.Extra[lokt.ExtraHeld])
 		}
 	}
 	return all
@@ -245,7 +239,7 @@ func (f *Flags) Left(a *app.App, e *guard.SignalError) error {
 	if a.JSON {
 		err = a.Print(Going{"waiting", id, line})
 	}
-	a.Tell("%v; go on in the same place within %s: %s", e, app.Short(lokt.TicketTTL), line)
+	a.Tell("%v; %s", e, GoOn(line))
 	return errors.Join(err, app.Exit(e.Code()))
 }
 
