@@ -581,8 +581,12 @@ func (j *judge) isClaimant(h Holder) bool {
 	if h.LeaseID == j.claim.LeaseID {
 		return true
 	}
+	c := *j.claim
+	if first := findWaiter(j.was.Lock, c.LeaseID); first != nil && !over(j.was.Now, first.Until) {
+		c = first.Claim // it was queued on these terms
+	}
 	old := findHolder(j.was.Lock, h.LeaseID)
-	return old != nil && j.claim.Refresh && !old.Strict && inside([]Holder{*old}, *j.claim)
+	return old != nil && c.Refresh && !old.Strict && inside([]Holder{*old}, c)
 }
 
 // ousts reports whether the claim is one that sends the waiter away, unless it is answered at once.
