@@ -11,7 +11,7 @@ import (
 )
 
 // crowded returns an engine with so many queued jobs of some shapes that nobody who asks may take, and as many leases.
-func crowded(b *testing.B, queued, leases int) (*Engine, Instant) {
+func crowded(b testing.TB, queued, leases int) (*Engine, Instant) {
 	b.Helper()
 	e := newEngine(jobs.Config{Total: 1 << 30, TTL: 24 * time.Hour})
 	now := Instant{Wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
@@ -34,6 +34,21 @@ func crowded(b *testing.B, queued, leases int) (*Engine, Instant) {
 	}
 	runtime.GC() // of what came up on the way
 	return e, now
+}
+
+func TestAQueuedJobCostsLittleMemory(t *testing.T) {
+	const n, most = 100_000, 680 // bytes; a process has twice as much, because Go collects garbage when what is in use has doubled
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	e, _ := crowded(t, n, 0)
+	runtime.ReadMemStats(&after)
+	if each := (int(after.HeapAlloc) - int(before.HeapAlloc)) / n; each > most {
+		t.Errorf("a queued job takes %d bytes, and may take %d", each, most)
+	} else {
+		t.Logf("a queued job takes %d bytes", each)
+	}
+	runtime.KeepAlive(e)
 }
 
 // sizes are what must not matter.

@@ -21,28 +21,35 @@ const (
 	sweepPerTurn = 1000        // memos and workers looked at in one turn, to forget them
 )
 
-// entry is a living job, and where it stands.
+// entry is a living job, and where it stands. There may be a million, each of which costs as much as all its fields.
 type entry struct {
 	jobs.Record
+	*tenure      // nil without a lease
 	pending bool // it is kept for a request, until its locks are taken
+	touched bool // it is in engine.touched
 
-	// of its lease, if it has one
+	in           *shelf
+	newer, older *entry // beside it there
+	line         *line
+	waitsIn      *heap.Heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
+	at           int                // place in line or waitsIn
+	since        time.Duration      // in line since then, or in engine.backoffs until then
+}
+
+// tenure is what is known of a lease in memory only.
+type tenure struct {
 	worker   *worker
 	expires  time.Duration // unless there is a heartbeat
 	runUntil time.Duration // never without a limit
 	alarm    time.Duration // deadline when it was last looked at: heartbeats move only the deadline
 	alarmAt  int           // place in engine.deadlines
 	beats    []*waiter     // that wait
+}
 
-	in      *list.List // its shelf
-	inShelf *list.Element
-	line    *line
-	lineAt  int
-	waitsIn *heap.Heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
-	dueAt   int
-	due     time.Duration // end of the backoff
-	ready   time.Duration // in a line since then
-	touched bool          // it is in engine.touched
+// shelf is a ring of jobs that are alike, newest change first: end is behind the oldest, and before the newest.
+type shelf struct {
+	end entry
+	n   int
 }
 
 // Engine is everything that lives. It is not safe for use by several goroutines.
@@ -55,10 +62,10 @@ type Engine struct {
 	tokenFloor uint64 // Living.TokenFloor
 
 	jobs      map[string]*entry
-	shelves   [6]list.List // of *entry, newest change first: queued ones by class, leased ones, running ones
+	shelves   [6]shelf // queued jobs by class, leased ones, running ones
 	groups    map[shape]*group
 	timed     *heap.Heap[*entry] // by ReadyAt on the wall clock
-	backoffs  *heap.Heap[*entry] // by due
+	backoffs  *heap.Heap[*entry] // by since
 	frozen    map[string]bool
 	names     map[string]*name
 	blocked   *heap.Heap[*name]
@@ -104,9 +111,13 @@ func newEngine(cfg jobs.Config) *Engine {
 		granted: map[requestKey]*entry{}, keys: map[string]*entry{}, memos: map[string]*memo{},
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
-	due := func(en *entry) *int { return &en.dueAt }
-	e.timed = heap.New(due, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
-	e.backoffs = heap.New(due, func(a, b *entry) bool { return a.due < b.due })
+	for i := range e.shelves {
+		end := &e.shelves[i].end
+		end.newer, end.older = end, end
+	}
+	at := func(en *entry) *int { return &en.at }
+	e.timed = heap.New(at, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
+	e.backoffs = heap.New(at, func(a, b *entry) bool { return a.since < b.since })
 	e.blocked = heap.New(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
 	e.fading = heap.New(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
 	e.deadlines = heap.New(func(en *entry) *int { return &en.alarmAt }, func(a, b *entry) bool {
@@ -208,7 +219,7 @@ func (e *Engine) begin(now Instant) {
 	for e.timed.Len() > 0 && !e.timed.Top().ReadyAt.After(e.Now.Wall) {
 		e.arrive(e.timed.Top())
 	}
-	for e.backoffs.Len() > 0 && e.backoffs.Top().due <= e.Now.Mono {
+	for e.backoffs.Len() > 0 && e.backoffs.Top().since <= e.Now.Mono {
 		e.arrive(e.backoffs.Top())
 	}
 	for e.blocked.Len() > 0 && e.blocked.Top().until <= e.Now.Mono {
@@ -251,14 +262,13 @@ func (e *Engine) apply(id uint64, o Op) {
 
 // queue puts a queued job in line, or where it waits for its time: ReadyAt on the wall clock, or due.
 func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
-	en.due = due
 	switch {
 	case byWall && en.ReadyAt.After(e.Now.Wall):
 		en.waitsIn = e.timed
 	case !byWall && due > e.Now.Mono:
-		en.waitsIn = e.backoffs
+		en.waitsIn, en.since = e.backoffs, due
 	default:
-		en.ready = e.Now.Mono
+		en.since = e.Now.Mono
 		e.enqueue(en)
 		return
 	}

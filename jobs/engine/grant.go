@@ -371,7 +371,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	}
 	e.addLease(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
 	e.touch(en)
-	e.note(en, jobs.Event{Type: jobs.EventGrant, Took: e.Now.Mono - en.ready})
+	e.note(en, jobs.Event{Type: jobs.EventGrant, Took: e.Now.Mono - en.since})
 	e.settle(w, Reply{Result: e.grantOf(l, en)})
 }
 
@@ -413,7 +413,7 @@ func (e *Engine) soonest() time.Duration {
 		next = en.deadline()
 	}
 	if e.backoffs.Len() > 0 {
-		next = min(next, e.backoffs.Top().due)
+		next = min(next, e.backoffs.Top().since)
 	}
 	if e.blocked.Len() > 0 {
 		next = min(next, e.blocked.Top().until)

@@ -30,7 +30,7 @@ func (e *Engine) wait(en *entry) {
 	ahead := en.ReadyAt.Sub(e.Now.Wall)
 	if en.Attempt == 0 || ahead <= 0 {
 		e.queue(en, 0, true)
-		en.ready = plus(e.Now.Mono, min(ahead, 0)) // it may have waited for long
+		en.since = plus(e.Now.Mono, min(ahead, 0)) // it may have waited for long
 		return
 	}
 	e.queue(en, plus(e.Now.Mono, min(ahead, jobs.MaxBackoff)), false)

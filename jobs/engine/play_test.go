@@ -599,15 +599,14 @@ func (e *Engine) check() error {
 	for i := range e.shelves {
 		c := &e.shelves[i]
 		n := 0
-		for at := c.Front(); at != nil; at = at.Next() {
-			en := at.Value.(*entry)
+		for en := c.end.older; en != &c.end; en = en.older {
 			n++
-			if next := at.Next(); next != nil && next.Value.(*entry).Revision >= en.Revision {
+			if en.newer.older != en || en.older.Revision >= en.Revision {
 				return fmt.Errorf("job %s is listed before a newer one", en.ID)
 			}
 		}
-		if n != c.Len() {
-			return fmt.Errorf("%d jobs are listed, not %d", n, c.Len())
+		if n != c.n || c.end.newer.older != &c.end {
+			return fmt.Errorf("%d jobs are listed, not %d", n, c.n)
 		}
 	}
 	asks := 0

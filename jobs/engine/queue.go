@@ -64,7 +64,7 @@ func (e *Engine) enqueue(en *entry) {
 	l := g.lines[key]
 	if l == nil {
 		l = &line{alike: key, group: g, names: j.Locks, closed: "new"} // until its head is known
-		l.jobs = heap.New(func(en *entry) *int { return &en.lineAt }, func(a, b *entry) bool { return a.Before(&b.Job) })
+		l.jobs = heap.New(func(en *entry) *int { return &en.at }, func(a, b *entry) bool { return a.Before(&b.Job) })
 		g.lines[key] = l
 		for _, name := range l.names {
 			e.name(name).lines[l] = true

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"cmp"
-	"container/list"
 	"maps"
 	"slices"
 	"time"
@@ -126,36 +125,34 @@ func (f List) read(e *Engine) Reply {
 	p := LivingPage{
 		page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1), next: below,
 	}
-	var at []*list.Element
+	at := []*entry{{}} // an end, and where each shelf goes on
 	for i := range e.shelves {
-		first := e.shelves[i].Front()
-		if first == nil || f.State != "" && f.State != first.Value.(*entry).State {
+		end := &e.shelves[i].end
+		first := end.older
+		if f.State != "" && f.State != first.State {
 			continue
 		}
-		for first != nil && first.Value.(*entry).Revision >= below {
-			first = first.Next()
+		for first != end && first.Revision >= below {
+			first = first.older
 		}
 		at = append(at, first)
 	}
 	for looked := 0; ; looked++ {
-		var en *entry
 		from := 0
 		for i, first := range at {
-			if first == nil {
-				continue
-			}
-			if c := first.Value.(*entry); en == nil || c.Revision > en.Revision {
-				en, from = c, i
+			if first.Revision > at[from].Revision { // that of an end is 0
+				from = i
 			}
 		}
-		if en == nil {
+		en := at[from]
+		if en.Revision == 0 {
 			return Reply{Result: p}
 		}
 		if len(p.page.Jobs) == f.Most() || looked == listBudget {
 			p.more = true
 			return Reply{Result: p}
 		}
-		at[from] = at[from].Next()
+		at[from] = en.older
 		p.next = en.Revision
 		if f.Matches(&en.Job) {
 			p.page.Jobs = append(p.page.Jobs, e.view(en))

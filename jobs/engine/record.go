@@ -4,7 +4,6 @@ package engine
 
 import (
 	"cmp"
-	"container/list"
 	"maps"
 	"slices"
 	"strconv"
@@ -82,15 +81,18 @@ func (e *Engine) Lazy() bool { return e.due != Never }
 // file puts a job first on its shelf.
 func (e *Engine) file(en *entry) {
 	if en.in != nil {
-		en.in.Remove(en.inShelf)
+		en.newer.older, en.older.newer = en.older, en.newer
+		en.in.n--
 	}
 	if en.in = e.shelf(&en.Job); en.in != nil {
-		en.inShelf = en.in.PushFront(en)
+		en.newer, en.older = &en.in.end, en.in.end.older
+		en.newer.older, en.older.newer = en, en
+		en.in.n++
 	}
 }
 
 // shelf returns where a job is listed; nil if it has ended.
-func (e *Engine) shelf(j *jobs.Job) *list.List {
+func (e *Engine) shelf(j *jobs.Job) *shelf {
 	switch j.State {
 	case jobs.Queued:
 		return &e.shelves[j.Priority.Class()]
@@ -105,7 +107,7 @@ func (e *Engine) shelf(j *jobs.Job) *list.List {
 // depths counts the jobs that are queued.
 func (e *Engine) depths() jobs.Depths {
 	s := &e.shelves
-	return jobs.Depths{High: s[0].Len(), Normal: s[1].Len(), Low: s[2].Len(), Background: s[3].Len()}
+	return jobs.Depths{High: s[0].n, Normal: s[1].n, Low: s[2].n, Background: s[3].n}
 }
 
 // note records an event, of a job or of none, to be stored with the job.

@@ -18,8 +18,7 @@ import (
 
 // addLease makes a lease count.
 func (e *Engine) addLease(l *jobs.Lease, en *entry, w *worker, expires, runUntil time.Duration) {
-	en.Lease, en.worker, en.expires, en.runUntil = l, w, expires, runUntil
-	en.alarm = en.deadline()
+	en.Lease, en.tenure = l, &tenure{worker: w, expires: expires, runUntil: runUntil, alarm: min(expires, runUntil)}
 	e.leases[l.ID] = en
 	e.deadlines.Push(en)
 	if runUntil != Never {
@@ -57,7 +56,7 @@ func (e *Engine) dropLease(en *entry, code string) *jobs.Lease {
 	e.leased -= l.Units
 	en.worker.leases--
 	en.worker.busy--
-	en.Lease, en.worker = nil, nil
+	en.Lease, en.tenure = nil, nil
 	e.wake = true
 	return l
 }

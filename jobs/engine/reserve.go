@@ -59,7 +59,7 @@ func (e *Engine) startReservation() {
 		}
 		for _, l := range g.open.All() {
 			head := l.head()
-			ready := max(head.ready, l.since)
+			ready := max(head.since, l.since)
 			if first != nil && !head.Before(&first.Job) || e.Now.Mono < plus(ready, e.cfg.ReserveAfter) {
 				continue
 			}

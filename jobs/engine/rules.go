@@ -77,24 +77,16 @@ func retryAfter(remaining time.Duration, jitter float64) time.Duration {
 
 // needsOf returns what a job's tags ask of a worker, in order and once each.
 func needsOf(tags []string) []string {
-	var needs []string
-	for _, t := range tags {
-		if strings.HasPrefix(t, jobs.NeedsPrefix) {
-			needs = append(needs, t)
-		}
-	}
+	needs := slices.DeleteFunc(slices.Clone(tags), func(t string) bool { return !strings.HasPrefix(t, jobs.NeedsPrefix) })
 	slices.Sort(needs)
 	return slices.Compact(needs)
 }
 
 // capable reports whether the capabilities meet all the needs.
 func capable(capabilities map[string]bool, needs []string) bool {
-	for _, n := range needs {
-		if !capabilities[n] && !capabilities[n[len(jobs.NeedsPrefix):]] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(needs, func(n string) bool {
+		return !capabilities[n] && !capabilities[n[len(jobs.NeedsPrefix):]]
+	})
 }
 
 // joined makes one string of many, different for different ones: no ID has a NUL.
