@@ -3,12 +3,11 @@ package httpapi
 import (
 	"context"
 	_ "embed" // for the description
-	"errors"
-	"io"
 	"net/http"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 // About is what a server says of itself to a caller.
@@ -22,36 +21,40 @@ type About struct {
 	Caller    string    `json:"caller,omitzero"`
 	Anonymous bool      `json:"anonymous"` // everybody may do everything, without saying who they are
 	Scopes    []Scope   `json:"scopes"`    // what the caller may do, if only to some locks or jobs
+
+	Conditions []place.Condition `json:"conditions,omitempty"` // what promises depend on at the server, if that was asked for
 }
 
-func (c *call) about(*none) (About, error) {
+type aboutWire struct {
+	Conditions bool `json:"conditions"`
+}
+
+func (c *call) about(q *aboutWire) (About, error) {
 	s := c.s
 	about := About{
 		Version: s.About.Version, Store: s.About.Store, Now: time.Now().UTC(),
-		Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil,
-		Caller: c.who(), Anonymous: c.who() == "",
+		Locks: s.Locks != nil, Events: s.Events != nil, Jobs: s.Jobs != nil, Caller: c.who(), Anonymous: c.who() == "",
 	}
 	for _, scope := range Scopes() {
 		if c.may(scope, "") == nil {
 			about.Scopes = append(about.Scopes, scope)
 		}
 	}
+	for _, t := range s.Conditions {
+		if q.Conditions && c.may(ScopeRead, "") == nil {
+			about.Conditions = append(about.Conditions, t.Conditions(c.r.Context())...)
+		}
+	}
 	return about, nil
 }
 
 // About asks the server what it is, and who it takes the caller for.
-func (c *Client) About(ctx context.Context) (About, error) {
-	return routeAbout.ask(ctx, c, nil)
-}
+func (c *Client) About(ctx context.Context) (About, error) { return routeAbout.ask(ctx, c, nil) }
 
-// Ready returns what the server says if its store does not answer, or takes no changes, and otherwise nil: also if it
-// does not tell.
-func (c *Client) Ready(ctx context.Context) error {
-	err := c.do(ctx, &exchange{method: http.MethodGet, path: "/readyz"}, func(io.Reader) error { return nil })
-	if Answered(err) && errors.Is(err, lokt.ErrUnavailable) {
-		return err
-	}
-	return nil
+// Conditions asks the server what promises depend on where it runs.
+func (c *Client) Conditions(ctx context.Context) ([]place.Condition, error) {
+	about, err := routeAbout.ask(ctx, c, &aboutWire{true})
+	return about.Conditions, err
 }
 
 // Know tells the client of a lease that its user holds though another client acquired it: what answers say of it is

@@ -100,8 +100,7 @@ func New(urls string, o ClientOptions) (*Client, error) {
 		case u.Host == "" || u.RawQuery != "" || u.Fragment != "":
 			return nil, invalid("server %q is not scheme://host:port", u.Redacted())
 		}
-		u.Path = strings.TrimRight(u.Path, "/")
-		u.RawPath = ""
+		u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), ""
 		c.urls = append(c.urls, u)
 	}
 	if len(c.urls) == 0 {
@@ -237,9 +236,8 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) 
 		if left <= 0 || after > left {
 			return c.silent(try+1, err)
 		}
-		nap = min(nap, left)
 		select {
-		case <-time.After(nap):
+		case <-time.After(min(nap, left)):
 		case <-ctx.Done():
 			return ended(ctx, last)
 		}

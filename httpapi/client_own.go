@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -11,10 +12,7 @@ import (
 func (c *Client) restore(publicID string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l, ok := c.own[publicID]; ok {
-		return l.id
-	}
-	return publicID
+	return cmp.Or(c.own[publicID].id, publicID)
 }
 
 // claim puts the client's own lease ID into a claim that was read, and the public one where it is another's.
@@ -87,8 +85,6 @@ func (c *Client) lasting(leaseID string) (lokt.Holder, bool) {
 // tidy forgets leases that ended long ago without a word, now and then. The client is locked.
 func (c *Client) tidy() {
 	if len(c.own)%1024 == 0 {
-		maps.DeleteFunc(c.own, func(_ string, l ownLease) bool {
-			return !l.ends.IsZero() && time.Since(l.ends) > time.Minute
-		})
+		maps.DeleteFunc(c.own, func(_ string, l ownLease) bool { return !l.ends.IsZero() && time.Since(l.ends) > time.Minute })
 	}
 }

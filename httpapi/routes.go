@@ -38,7 +38,7 @@ type none struct{}
 // the same name, so what keeps a lease or ends it is answered all the same.
 var (
 	routeOpenAPI    = endpoint[none, none]{"GET " + openAPIPath, "", 0, nil, (*call).openAPI}
-	routeAbout      = endpoint[none, About]{"GET /v1/about", "", 0, nil, (*call).about}
+	routeAbout      = endpoint[aboutWire, About]{"GET /v1/about", "", 0, nil, (*call).about}
 	routeAudit      = endpoint[eventsWire, lokt.EventPage]{"GET /v1/audit", ScopeRead, 0, nil, (*call).audit}
 	routeEvents     = endpoint[eventsWire, none]{"GET /v1/events", ScopeRead, 0, nil, (*call).stream}
 	routeLocks      = endpoint[listWire, locksWire]{"GET /v1/locks", ScopeRead, 0, nil, (*call).listLocks}

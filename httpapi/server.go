@@ -17,6 +17,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 // Config says what a handler serves, and to whom. The zero Config serves nothing.
@@ -25,10 +26,11 @@ type Config struct {
 	Events lokt.EventLog // nil: events and audit answer 404 with the code "no_events"
 	Jobs   jobs.Service  // nil: no scheduler API
 
-	About  About // the version and the store to tell callers of; the rest of it is filled in
-	Gate   Gate  // nil: everybody may do everything
-	Limits Limits
-	Log    *slog.Logger // told of panics and of answers with a status of 500; nil: nobody is
+	About      About          // the version and the store to tell callers of; the rest of it is filled in
+	Conditions []place.Teller // asked by who may read
+	Gate       Gate           // nil: everybody may do everything
+	Limits     Limits
+	Log        *slog.Logger // told of panics and of answers with a status of 500; nil: nobody is
 
 	// Observe is called after each request, by the goroutine that served it. It must be quick. It may be nil.
 	Observe func(Request)

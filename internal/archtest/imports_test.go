@@ -25,12 +25,16 @@ func ours() map[string][]string {
 		"lokttest":      {"."},
 		"lockfile":      {"."},
 
+		"store/place":     {"internal/process"},
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
-		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs"},
-		"store/etcdstore": {"."},
+		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs", "store/place"},
+		"store/etcdstore": {".", "store/etcdstore/members", "store/place"},
+		"docs":            {},
 
-		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson"},
+		"store/etcdstore/members": {"store/place"},
+
+		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson", "store/place"},
 		"telemetry": {".", "jobs", "internal/promtext"},
 		"dashboard": {".", "internal/quote", "internal/rows", "jobs"},
 
@@ -65,7 +69,7 @@ func ours() map[string][]string {
 		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/guard", "internal/machine", "internal/process"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/nearest", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore"},
+		"internal/cli/care":         {".", "docs", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore", "store/place"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/cli/talk", "internal/cli/wait"},
 		"internal/foreign":          {"internal/process", "internal/quote", "internal/rows"},
@@ -124,14 +128,14 @@ func theirs() map[string][]string {
 		"github.com/spf13/pflag":                 {"internal/cli/job", "internal/daemon"},
 		"github.com/coreos/go-systemd":           {"internal/daemon"},
 		"github.com/fsnotify/fsnotify":           {"store/filestore"},
-		"golang.org/x/sys":                       {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore"},
+		"golang.org/x/sys":                       {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore", "store/place"},
 
 		"golang.org/x/time": {"internal/auth", "internal/daemon"},
 
 		"modernc.org/sqlite":                 {"store/sqlstore", "internal/testkit/faultvfs"},
 		"modernc.org/libc":                   {"internal/testkit/faultvfs"},
 		"github.com/jackc/pgx":               {"store/sqlstore", "bench", "internal/testkit/servers"},
-		"go.etcd.io/etcd":                    {"store/etcdstore", "internal/daemon", "bench"},
+		"go.etcd.io/etcd":                    {"store/etcdstore", "store/etcdstore/members", "internal/daemon", "bench"},
 		"go.uber.org/zap":                    {"store/etcdstore", "internal/daemon"}, // the etcd client's logger, to silence it
 		"google.golang.org/grpc":             {"store/etcdstore"},                    // the etcd client's status codes
 		"go.opentelemetry.io/otel":           {"telemetry", "internal/daemon", "examples/metrics"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/store/place"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 	"github.com/lokt-dev/lokt/telemetry"
 )
@@ -55,6 +56,11 @@ func (d *daemon) ready(ctx context.Context) error {
 		d.log.Info("ready again")
 	}
 	return d.trouble
+}
+
+// conditions are those of the daemon itself.
+func (d *daemon) conditions(ctx context.Context) []place.Condition {
+	return append(place.Host(), place.Ready(d.ready(ctx) == nil))
 }
 
 // health answers whether the process lives (/healthz), and whether it can serve (/readyz).

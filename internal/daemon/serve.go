@@ -29,6 +29,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/terraform"
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/jobs/manager"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 // daemon is a running loktd.
@@ -200,7 +201,7 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 func (d *daemon) server() *http.Server {
 	kind, _, _ := strings.Cut(d.c.Store, ":") // the rest may be a secret
 	config := httpapi.Config{
-		About: httpapi.About{Version: version.String(), Store: kind},
+		About: httpapi.About{Version: version.String(), Store: kind}, Conditions: append(d.stores.places, place.Ask(d.conditions)),
 		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.waits,
 		Limits: httpapi.Limits{
 			Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, ParkedEach: d.c.MaxParkedEach, StreamsEach: d.c.MaxStreamsEach,
@@ -270,7 +271,7 @@ func (d *daemon) route(api http.Handler) http.Handler {
 		case own || d.c.authenticates():
 		case !auth.Ours(r, names):
 			why = "the daemon is not known under this name; see --hosts"
-		case sites.Check(asChange(r)) != nil: // a backup is no small thing
+		case sites.Check(&http.Request{Method: http.MethodPost, URL: r.URL, Host: r.Host, Header: r.Header}) != nil: // a backup is no small thing
 			why = "a page of another site asks"
 		}
 		if !own && why == "" && r.URL.Path != "/metrics" && r.URL.Path != backupPath {
@@ -293,14 +294,6 @@ func (d *daemon) route(api http.Handler) http.Handler {
 			d.metrics(w, r)
 		}
 	})
-}
-
-// asChange returns the request as if it was to change something.
-func asChange(r *http.Request) *http.Request {
-	if r.Method == http.MethodPost {
-		return r
-	}
-	return &http.Request{Method: http.MethodPost, URL: r.URL, Host: r.Host, Header: r.Header}
 }
 
 // reload reads again what may have changed on disk.

@@ -14,6 +14,7 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/store/etcdstore"
 	"github.com/lokt-dev/lokt/store/memstore"
+	"github.com/lokt-dev/lokt/store/place"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
@@ -23,6 +24,7 @@ type stores struct {
 	events    lokt.EventLog // nil if the store keeps none
 	jobs      jobs.Store    // nil if there is no scheduler
 	databases []*sqlstore.DB
+	places    []place.Teller
 	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process
 	close     []func() error
 }
@@ -96,6 +98,7 @@ func (s *stores) open(ctx context.Context, url string, o sqlstore.Options, log *
 func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, log *slog.Logger) (lokt.Store, jobs.Store, error) {
 	switch kind, _, _ := strings.Cut(url, ":"); kind {
 	case "memory":
+		s.places = append(s.places, place.Ask(place.Memory))
 		locks := memstore.New()
 		if o.JobsOnly {
 			jobs := memstore.NewJobs()
@@ -110,14 +113,14 @@ func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, lo
 			return nil, nil, err
 		}
 		s.failed[len(s.databases)] = db.Failed()
-		s.databases, s.close = append(s.databases, db), append(s.close, db.Close)
+		s.databases, s.places, s.close = append(s.databases, db), append(s.places, db), append(s.close, db.Close)
 		return db.Locks(), db.Jobs(), tellContents(ctx, db, url, log)
 	case "etcd", "etcds":
 		locks, err := etcdstore.Open(ctx, url, etcdstore.Options{})
 		if err != nil {
 			return nil, nil, fmt.Errorf("open %s: %w", redact(url), err)
 		}
-		s.close = append(s.close, locks.Close)
+		s.places, s.close = append(s.places, locks), append(s.close, locks.Close)
 		return locks, nil, nil
 	}
 	return nil, nil, unknownStore(url)
@@ -126,15 +129,12 @@ func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, lo
 // tellContents logs what is in a database: somebody who mistyped its path sees that it is a new one.
 func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Logger) error {
 	has, err := db.Contents(ctx)
-	switch {
-	case err != nil:
-		return err
-	case has.Created:
+	if err == nil && has.Created {
 		log.Info("made a new database, which is empty", "store", redact(url), "path", db.Path())
-	default:
+	} else if err == nil {
 		log.Info("opened the database", "store", redact(url), "path", db.Path(), "locks", has.Locks, "jobs", has.Jobs)
 	}
-	return nil
+	return err
 }
 
 // namesJobs says what to do about a store without jobs.

@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/store/etcdstore/members"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 // Options are what a store may be told besides its URL. The zero Options are good.
@@ -73,12 +76,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = 5 * time.Second
-	}
-	if o.KeepEvents <= 0 {
-		o.KeepEvents = 10_000
-	}
+	o.Timeout, o.KeepEvents = cmp.Or(max(o.Timeout, 0), 5*time.Second), cmp.Or(max(o.KeepEvents, 0), 10_000)
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: t.endpoints, TLS: t.tls, Username: t.user, Password: t.password, Logger: zap.NewNop(), DialTimeout: o.Timeout,
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second, // etcd refuses pings every 5 s and less
@@ -110,6 +108,11 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	return s, nil
 }
 
+// Conditions implements place.Teller.
+func (s *Store) Conditions(ctx context.Context) []place.Condition {
+	return members.Conditions(ctx, s.client)
+}
+
 // now reads the wall clock.
 func (s *Store) now() time.Time { return s.wall().Round(0).UTC() }
 
@@ -124,13 +127,10 @@ var errNoAnswer = fmt.Errorf("%w: no answer from etcd", lokt.ErrUnavailable)
 
 // usable reports why the store cannot be used.
 func (s *Store) usable(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if s.ctx.Err() != nil {
+	if ctx.Err() == nil && s.ctx.Err() != nil {
 		return errClosed
 	}
-	return nil
+	return ctx.Err()
 }
 
 // explain tells an error of etcd from the end of the caller's context, and of the store.

@@ -17,7 +17,7 @@ import (
 // Promise S-159.
 func TestANameThatCannotBeFlushedIsNoSuccess(t *testing.T) {
 	t.Parallel()
-	db := start(t, place(t), Options{})
+	db := start(t, spot(t), Options{})
 	dir := t.TempDir()
 	copied, part := filepath.Join(dir, "copy"), filepath.Join(dir, "part")
 	if err := db.Backup(t.Context(), part); err != nil {

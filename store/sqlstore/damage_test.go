@@ -202,7 +202,7 @@ func TestNoDamageGoesByInSilence(t *testing.T) {
 		harms = n
 	}
 	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
-	path := place(t)
+	path := spot(t)
 	dir := filepath.Dir(path)
 	counts := map[string]int{}
 	for round := range 3 {
@@ -265,7 +265,7 @@ func (l *ledger) judge(t *testing.T, what, path string) string {
 // Promise S-180.
 func TestALogThatWasTakenAwayIsMissed(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	last := acquire(t, db, claim("x", "a", time.Hour))
 	for name, take := range map[string]func(path string) error{
@@ -303,7 +303,7 @@ func TestALogThatWasTakenAwayIsMissed(t *testing.T) {
 // Promise S-180. A new database is no exception.
 func TestADatabaseThatWasJustMadeHasItsMark(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	start(t, path, Options{})
 	asKilled(t, path, path+".killed")
 	w := &warnings{}
@@ -319,7 +319,7 @@ func TestADatabaseThatWasJustMadeHasItsMark(t *testing.T) {
 // Promise S-181.
 func TestTokensJumpAfterAnEndThatWasNotClean(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	first := acquire(t, db, claim("x", "a", time.Hour)).Token
 	asKilled(t, path, path+".killed")
@@ -336,7 +336,7 @@ func TestTokensJumpAfterAnEndThatWasNotClean(t *testing.T) {
 // Promise S-181.
 func TestALogThatEndsEarlySaysSo(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	for i := range 5 {
 		acquire(t, db, claim(fmt.Sprint("x", i), "a", time.Hour))
@@ -367,7 +367,7 @@ func TestALogThatEndsEarlySaysSo(t *testing.T) {
 // Promise S-182.
 func TestALogThatIsTakenAwayMeanwhileIsNoticed(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	acquire(t, db, claim("x", "a", time.Hour))
 	if err := os.Remove(path + "-wal"); err != nil {
@@ -396,7 +396,7 @@ func TestALogThatIsTakenAwayMeanwhileIsNoticed(t *testing.T) {
 // Promises S-65 and S-180.
 func TestWhatTheLogHasIsMovedSoonAndOldEventsAreForgotten(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{KeepEvents: 2})
 	for i := range 5 {
 		acquire(t, db, claim(fmt.Sprint("x", i), "a", time.Hour))
@@ -419,7 +419,7 @@ func TestWhatTheLogHasIsMovedSoonAndOldEventsAreForgotten(t *testing.T) {
 // Promise S-156.
 func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	l := &ledger{map[string]string{}, map[string]uint64{}, map[string]jobs.State{}, map[string]uint64{}}
 	l.keep(t, db, rand.New(rand.NewPCG(1, 2)), 9)
@@ -486,7 +486,7 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 // Promises S-65 and S-156: events of changes that were committed together are found by the names of their locks, also
 // when their row is damaged.
 func TestEventsOfOneCommitAreFoundByTheNamesOfTheirLocks(t *testing.T) {
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	busy, free := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup

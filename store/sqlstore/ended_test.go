@@ -85,7 +85,7 @@ func endings(t *testing.T, db *DB) {
 // Promise S-138.
 func TestAChangeThatPanicsOrEndsItsGoroutineEndsOnlyItself(t *testing.T) {
 	t.Parallel()
-	db, err := Open(t.Context(), "sqlite:"+place(t), Options{})
+	db, err := Open(t.Context(), "sqlite:"+spot(t), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func limited(path string) error {
 // Promise S-66.
 func TestWhenNothingCanBeWrittenRequestsFailUntilItCan(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	c := spawn(t, "limited", path)
 	if got := c.line(t); !strings.HasPrefix(got, "fine ") {
 		t.Error(got)

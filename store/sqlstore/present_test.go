@@ -13,7 +13,7 @@ import (
 // Promises S-61, S-66.
 func TestNothingIsStoredInADatabaseThatIsNotThereAnyMore(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	m := lokt.NewManager(db.Locks())
 	take := func(name string) error {

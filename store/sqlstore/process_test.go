@@ -106,7 +106,7 @@ func hold(path string) error {
 // Promise S-64.
 func TestASecondProcessIsRefusedAndToldWhoIsFirst(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	first := spawn(t, "hold", path)
 	first.line(t)
 	dir := t.TempDir()
@@ -143,7 +143,7 @@ func TestASecondProcessIsRefusedByWhateverNameItCallsTheFile(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the kernel lock on the file itself is Linux's")
 	}
-	path := place(t)
+	path := spot(t)
 	first := spawn(t, "hold", path)
 	first.line(t)
 	link := path + ".other"
@@ -172,7 +172,7 @@ func TestASecondProcessIsRefusedByWhateverNameItCallsTheFile(t *testing.T) {
 
 func TestOneOfManyProcessesHasTheDatabase(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	var all []*child
 	for range 6 {
 		all = append(all, spawn(t, "hold", path))

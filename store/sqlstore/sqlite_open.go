@@ -63,10 +63,8 @@ type fileDB struct {
 
 // openFile opens a database of SQLite, which there must be if it is said to be old.
 func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB, err error) {
-	if old {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w: there is none, and none is made: %w", lokt.ErrInvalid, err)
-		}
+	if _, err := os.Stat(path); old && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: there is none, and none is made: %w", lokt.ErrInvalid, err)
 	}
 	err = os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
@@ -404,8 +402,7 @@ func (d *fileDB) release() (err error) {
 
 // reading lends what reads the database as it is at one moment.
 func (d *fileDB) reading(ctx context.Context, op string, read func(look) error) (err error) {
-	begin := time.Now()
-	defer func() { d.options.observe(op, begin, err) }()
+	defer func(begin time.Time) { d.options.observe(op, begin, err) }(time.Now())
 	if d.ctx.Err() != nil {
 		return errClosed
 	}

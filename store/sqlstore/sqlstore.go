@@ -10,6 +10,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 // Options are what a database may be told. The zero Options are good.
@@ -64,7 +65,10 @@ type LockStore interface {
 }
 
 // DB is an open database. Its methods may be called by any number of goroutines.
-type DB struct{ backend }
+type DB struct {
+	backend
+	place.Teller
+}
 
 // backend is a database of one kind.
 type backend interface {
@@ -136,7 +140,9 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open database of PostgreSQL: %w", err)
 		}
-		return &DB{d}, nil
+		return &DB{d, place.Postgres(func(ctx context.Context, query string, to ...any) error {
+			return d.readers.QueryRow(ctx, query).Scan(to...)
+		})}, nil
 	}
 	path, old, ok := File(url)
 	if !ok {
@@ -146,7 +152,7 @@ func Open(ctx context.Context, url string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
-	return &DB{d}, nil
+	return &DB{d, place.SQLite(d.path)}, nil
 }
 
 // File returns the path in the URL of a database of SQLite, and whether the database must exist to be opened. It is not ok

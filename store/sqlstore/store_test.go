@@ -144,7 +144,7 @@ func away(t *testing.T, path string, d time.Duration) {
 // Promise S-62.
 func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	acquire(t, db, claim("plain", "a", 10*time.Minute))
 	bounded := claim("bounded", "a", 10*time.Minute)
@@ -213,7 +213,7 @@ func TestNothingEndsBecauseTheDatabaseWasClosed(t *testing.T) {
 // Promises S-61, S-62.
 func TestRenewalsThatAreLostWithThePowerHarmNobody(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	m := lokt.NewManager(db.Locks())
 	acquire(t, db, claim("x", "a", time.Minute))
@@ -289,7 +289,7 @@ func (d *fileDB) isFlushed(t *testing.T) (flushed bool) {
 // Promise S-62.
 func TestTheClockDoesNotGoBackAcrossRestarts(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	shut(t, start(t, path, Options{}))
 	ahead := time.Now().Add(48 * time.Hour)
 	restate(t, path, func(s *state) { s.Clock = ahead })
@@ -307,7 +307,7 @@ func TestTheClockDoesNotGoBackAcrossRestarts(t *testing.T) {
 // Promise S-63.
 func TestTokensRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	acquire(t, db, claim("held", "a", time.Minute))
 	copied := filepath.Join(filepath.Dir(path), "copy.db")
@@ -353,7 +353,7 @@ func TestTokensRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
 // Promise S-63. What was granted after the backup was made is not known when it takes the place of the database.
 func TestTokensOfJobsRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	copied := filepath.Join(filepath.Dir(path), "copy.db")
 	var last uint64
 	rounds := func(path string, backup bool) {
@@ -397,7 +397,7 @@ func TestTokensOfJobsRiseWhenABackupTakesThePlaceOfItsDatabase(t *testing.T) {
 
 func TestABackupIsWholeWhileEverythingGoesOn(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	stop := make(chan struct{})
 	ended := make(chan error, 1)
@@ -493,7 +493,7 @@ func rise(name string) *request {
 
 func TestARequestThatFailsTakesNobodyWithIt(t *testing.T) {
 	t.Parallel()
-	db := start(t, place(t), Options{})
+	db := start(t, spot(t), Options{})
 	bad := func() *request {
 		return &request{name: "y", change: func(s lokt.Snapshot) lokt.Change {
 			s.Lock.Holders = []lokt.Holder{{Claim: lokt.Claim{Name: "y", LeaseID: "\xff"}}}
@@ -529,7 +529,7 @@ func TestARequestThatFailsTakesNobodyWithIt(t *testing.T) {
 
 func TestARequestWhoseCallerGaveUpBeforeItsTurnIsDropped(t *testing.T) {
 	t.Parallel()
-	db := start(t, place(t), Options{})
+	db := start(t, spot(t), Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := grouped(t, db, &request{name: "first", change: func(s lokt.Snapshot) lokt.Change {
 		cancel()
@@ -549,7 +549,7 @@ func TestARequestWhoseCallerGaveUpBeforeItsTurnIsDropped(t *testing.T) {
 // Promise S-66.
 func TestAFullDatabaseRefusesAndGoesOnWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
-	db := start(t, place(t), Options{})
+	db := start(t, spot(t), Options{})
 	pragma := func(s string) error {
 		return db.group.perform(t.Context(), &request{name: "pragma", change: func(snap lokt.Snapshot) lokt.Change {
 			_ = db.write.script(s)
@@ -608,14 +608,14 @@ func TestWhatIsNoDatabaseOfLoktIsRefusedAndLeftAsItIs(t *testing.T) {
 			t.Errorf("%s was changed: %v", path, err)
 		}
 	}
-	other := place(t)
+	other := spot(t)
 	direct(t, other, "CREATE TABLE recipes (name TEXT)")
 	refused(other, lokt.ErrInvalid, "another program")
-	newer := place(t)
+	newer := spot(t)
 	shut(t, start(t, newer, Options{}))
 	direct(t, newer, "PRAGMA journal_mode = DELETE; PRAGMA user_version = 999")
 	refused(newer, lokt.ErrInvalid, "999")
-	text := place(t)
+	text := spot(t)
 	if err := os.WriteFile(text, bytes.Repeat([]byte("no database\n"), 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -630,7 +630,7 @@ func TestWhatIsNoDatabaseOfLoktIsRefusedAndLeftAsItIs(t *testing.T) {
 // Promise S-66.
 func TestDamagedPagesAreFound(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	for i := range 300 {
 		acquire(t, db, claim(fmt.Sprint("n", i), "a", time.Minute))
@@ -672,7 +672,7 @@ func TestFilesAreForTheirUserAlone(t *testing.T) {
 // Promise S-65.
 func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 	t.Parallel()
-	db := start(t, place(t), Options{KeepEvents: 100, KeepEventsFor: time.Hour})
+	db := start(t, spot(t), Options{KeepEvents: 100, KeepEventsFor: time.Hour})
 	happen := func(at time.Duration, n int) {
 		if err := db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
 			return lokt.Change{Lock: s.Lock, Events: slices.Repeat([]lokt.Event{{Time: s.Now.Add(at), Type: lokt.EventRenew, Name: "x"}}, n)}
@@ -707,7 +707,7 @@ func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 	if n := kept(); n != 102 { // three share a row
 		t.Errorf("%d events are kept", n)
 	}
-	db = start(t, place(t), Options{KeepEventsFor: time.Hour})
+	db = start(t, spot(t), Options{KeepEventsFor: time.Hour})
 	happen(-2*time.Hour, 300)
 	happen(-time.Minute, 300)
 	trim()
@@ -719,7 +719,7 @@ func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 // Promise S-27.
 func TestWhatLastsForCenturiesOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	m := lokt.NewManager(db.Locks())
 	last := time.Unix(0, math.MaxInt64)
@@ -829,7 +829,7 @@ func TestOnlyRenewalsAreRenewals(t *testing.T) {
 func TestStoreLatenciesAreObserved(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 100)
-	db := start(t, place(t), Options{Observe: func(op string, took time.Duration, err error) {
+	db := start(t, spot(t), Options{Observe: func(op string, took time.Duration, err error) {
 		if took >= 0 && err == nil {
 			seen <- op
 		}
@@ -881,7 +881,7 @@ func turnNumber(n uint64) jobs.Changes {
 
 func TestLargePayloadsAreForgottenWithTheirJobs(t *testing.T) {
 	t.Parallel()
-	db := start(t, place(t), Options{})
+	db := start(t, spot(t), Options{})
 	for n := range uint64(7) { // the last goes on, and those of the third and the sixth are large
 		if err := db.Jobs().Update(t.Context(), func(jobs.Facts) jobs.Changes { return turnNumber(n + 1) }); err != nil {
 			t.Fatal(err)
@@ -901,7 +901,7 @@ func TestLargePayloadsAreForgottenWithTheirJobs(t *testing.T) {
 
 func TestPeopleSeeWhatThereIsAtOnce(t *testing.T) {
 	t.Parallel()
-	path := place(t)
+	path := spot(t)
 	db := start(t, path, Options{})
 	acquire(t, db, claim("x", "a", time.Hour))
 	edit(t, db, "x", func(l *lokt.Lock, now time.Time) {

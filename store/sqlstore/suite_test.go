@@ -11,8 +11,8 @@ import (
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
-// place returns the path of a database that does not exist yet, where flushing costs nothing if the system has that.
-func place(t testing.TB) string {
+// spot returns the path of a database that does not exist yet, where flushing costs nothing if the system has that.
+func spot(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "lokt-test-")
 	if err != nil {
@@ -53,14 +53,14 @@ func locksAt(t testing.TB, path string, o Options) onlyLocks {
 
 func TestLocksInADatabaseKeepWhatStoresPromise(t *testing.T) {
 	t.Parallel()
-	lokttest.TestStore(t, func(t *testing.T) lokt.Store { return locksAt(t, place(t), Options{}) })
+	lokttest.TestStore(t, func(t *testing.T) lokt.Store { return locksAt(t, spot(t), Options{}) })
 }
 
 // Promise S-61.
 func TestLocksOutliveTheirProcess(t *testing.T) {
 	t.Parallel()
 	lokttest.TestReopen(t, func(t *testing.T) func() lokt.Store {
-		path := place(t)
+		path := spot(t)
 		return func() lokt.Store { return locksAt(t, path, Options{}) }
 	})
 }
@@ -68,23 +68,23 @@ func TestLocksOutliveTheirProcess(t *testing.T) {
 func TestAnObserverOfLocksSeesEveryChange(t *testing.T) {
 	t.Parallel()
 	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
-		return locksAt(t, place(t), Options{Events: observe})
+		return locksAt(t, spot(t), Options{Events: observe})
 	})
 }
 
 func TestEventsOfLocksAreKept(t *testing.T) {
 	t.Parallel()
-	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return locksAt(t, place(t), Options{}) })
+	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return locksAt(t, spot(t), Options{}) })
 }
 
 func TestTheRulesHoldOverADatabase(t *testing.T) {
 	t.Parallel()
-	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksAt(t, place(t), Options{})) })
+	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksAt(t, spot(t), Options{})) })
 }
 
 func TestTheRulesHoldOverADatabaseToTheMoment(t *testing.T) {
 	t.Parallel()
-	lokttest.TestService(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksAt(t, place(t), Options{})) })
+	lokttest.TestService(t, func(t *testing.T) lokt.Service { return lokt.NewManager(locksAt(t, spot(t), Options{})) })
 }
 
 // onlyJobs are jobs that close their database.
@@ -102,7 +102,7 @@ func jobsAt(t testing.TB, path string) jobs.Store {
 
 func TestJobsInADatabaseKeepWhatStoresPromise(t *testing.T) {
 	t.Parallel()
-	jobstest.TestStore(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
+	jobstest.TestStore(t, func(t *testing.T) jobs.Store { return jobsAt(t, spot(t)) })
 }
 
 func TestJobsOutliveTheirProcess(t *testing.T) {
@@ -112,17 +112,17 @@ func TestJobsOutliveTheirProcess(t *testing.T) {
 
 func TestManagersOverADatabaseSurviveTheirDeath(t *testing.T) {
 	t.Parallel()
-	jobstest.TestRestart(t, func(t *testing.T) jobs.Store { return jobsAt(t, place(t)) })
+	jobstest.TestRestart(t, func(t *testing.T) jobs.Store { return jobsAt(t, spot(t)) })
 }
 
 // separate and together open stores for jobs and locks: two databases, and one.
 func separate(t *testing.T) (jobs.Store, lokt.Service) {
-	db := start(t, place(t), Options{JobsOnly: true})
-	return onlyJobs{db.Jobs(), db}, lokt.NewManager(start(t, place(t), Options{}).Locks())
+	db := start(t, spot(t), Options{JobsOnly: true})
+	return onlyJobs{db.Jobs(), db}, lokt.NewManager(start(t, spot(t), Options{}).Locks())
 }
 
 func together(t *testing.T) (jobs.Store, lokt.Service) {
-	db := start(t, place(t), Options{})
+	db := start(t, spot(t), Options{})
 	return onlyJobs{db.Jobs(), db}, lokt.NewManager(db.Locks())
 }
 

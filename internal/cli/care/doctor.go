@@ -15,15 +15,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/docs"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/cli/locks"
-	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/lockfile"
 	"github.com/lokt-dev/lokt/store/filestore"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 type doctorOptions struct{ fix, prove bool }
@@ -45,49 +46,34 @@ func newDoctor(a cmd) *cobra.Command {
 	return cmd
 }
 
-// Values of a check's status.
-const (
-	checkOK   = "ok"
-	checkWarn = "warn"
-	checkFail = "fail"
-)
-
-// check is the result of one look.
-type check struct {
-	Name    string `json:"name"`
-	Status  string `json:"status"`
-	Message string `json:"message"`
-	Fix     string `json:"fix,omitzero"` // what to do
-}
-
 // doctor looks for trouble. It opens the store itself: a store that cannot be opened is a finding.
 type doctor struct {
 	cmd
 	doctorOptions
 	root  app.RootDir
 	store *filestore.Store // nil if it cannot be opened
-	found []check
+	found []place.Condition
 
 	servers []serverInfo // nil if files are checked
 }
 
-func (d *doctor) ok(name, format string, args ...any) { d.add(name, checkOK, "", format, args) }
+func (d *doctor) ok(name, format string, args ...any) { d.add(name, place.OK, "", format, args) }
 
 func (d *doctor) warn(name, fix, format string, args ...any) {
-	d.add(name, checkWarn, fix, format, args)
+	d.add(name, place.Warn, fix, format, args)
 }
 
 func (d *doctor) fail(name, fix, format string, args ...any) {
-	d.add(name, checkFail, fix, format, args)
+	d.add(name, place.Fail, fix, format, args)
 }
 
-func (d *doctor) add(name, status, fix, format string, args []any) {
-	d.found = append(d.found, check{name, status, fmt.Sprintf(format, args...), fix})
+func (d *doctor) add(name string, status place.Status, fix, format string, args []any) {
+	d.found = append(d.found, place.Condition{Name: name, Status: status, Message: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // has reports whether a check has come out with that status so far.
-func (d *doctor) has(status string) bool {
-	return slices.ContainsFunc(d.found, func(c check) bool { return c.Status == status })
+func (d *doctor) has(status place.Status) bool {
+	return slices.ContainsFunc(d.found, func(c place.Condition) bool { return c.Status == status })
 }
 
 func (d *doctor) checkFiles(ctx context.Context) (err error) {
@@ -102,10 +88,10 @@ func (d *doctor) checkFiles(ctx context.Context) (err error) {
 	case err == nil:
 		d.store = store
 		d.Opened = &app.Backend{Service: lokt.NewManager(store), Store: store, Root: d.root}
-	case !d.has(checkFail):
+	case !d.has(place.Fail):
 		d.fail("root", "", "%v", err)
 	}
-	d.checkFileSystem()
+	d.found = slices.Concat(d.found, place.Files(existing(d.root.Path)), place.Host(), place.Commands())
 	d.checkSpace()
 	d.checkClock(files)
 	if d.store != nil {
@@ -122,31 +108,46 @@ func (d *doctor) checkFiles(ctx context.Context) (err error) {
 
 // tellAll shows the findings.
 func (d *doctor) tellAll() error {
-	overall, end := checkOK, app.Exit(app.ExitOK)
+	overall, end := place.OK, app.Exit(app.ExitOK)
 	switch {
-	case d.has(checkFail):
-		overall, end = checkFail, app.Exit(app.ExitError)
-	case d.has(checkWarn):
-		overall = checkWarn
+	case d.has(place.Fail):
+		overall, end = place.Fail, app.Exit(app.ExitError)
+	case d.has(place.Warn):
+		overall = place.Warn
 	}
+	say := func(status place.Status, name, format string, args ...any) {
+		if !d.JSON {
+			d.Say("%-4s  %-20s %s", strings.Replace(string(status), "unknown", "?", 1), name, app.OneLine(fmt.Sprintf(format, args...)))
+		}
+	}
+	list := func(promises []string) string { return strings.Join(promises, " ") }
 	for _, c := range d.found {
-		if d.JSON {
-			break
+		switch {
+		case len(c.Promises) == 0:
+			say(c.Status, c.Name, "%s", c.Message)
+		case c.Status == place.OK:
+			say(c.Status, c.Name, "%s (%s)", c.Message, list(c.Promises))
+		default:
+			say(c.Status, c.Name, "%s", c.Message)
+			say("", "", "%s: otherwise %s", list(c.Promises), c.Follows)
 		}
-		d.Say("%-4s  %-12s %s", c.Status, c.Name, app.OneLine(c.Message))
 		if c.Fix != "" {
-			d.Say("%-4s  %-12s → %s", "", "", app.OneLine(c.Fix))
+			say("", "", "→ %s", c.Fix)
 		}
 	}
+	all := place.Count(docs.Promises(), d.found)
+	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, not known: %d (%s), not kept: %d (%s); %d are about other places",
+		all.Everywhere, len(all.Here), len(all.Unknown), list(all.Unknown), len(all.Broken), list(all.Broken), all.Elsewhere)
 	return errors.Join(d.Answer(struct {
-		ProtocolVersion int          `json:"protocol_version"`
-		Version         string       `json:"version"`
-		RootMethod      string       `json:"root_method"` // server, if one is checked
-		RootPath        string       `json:"root_path"`   // or its addresses
-		Checks          []check      `json:"checks"`
-		Overall         string       `json:"overall"` // the worst status
-		Servers         []serverInfo `json:"servers,omitempty"`
-	}{lockfile.Version, version.String(), d.root.Method, d.root.Path, d.found, overall, d.servers}, "overall: %s", overall), end)
+		ProtocolVersion int               `json:"protocol_version"`
+		Version         string            `json:"version"`
+		RootMethod      string            `json:"root_method"` // server, if one is checked
+		RootPath        string            `json:"root_path"`   // or its addresses
+		Checks          []place.Condition `json:"checks"`
+		Promises        place.Tally       `json:"promises"`
+		Overall         place.Status      `json:"overall"` // the worst status but unknown
+		Servers         []serverInfo      `json:"servers,omitempty"`
+	}{lockfile.Version, version.String(), d.root.Method, d.root.Path, d.found, all, overall, d.servers}, "overall: %s", overall), end)
 }
 
 const elsewhere = "choose another place with LOKT_ROOT or --root"
@@ -193,20 +194,6 @@ func existing(path string) string {
 			return path
 		}
 		path = filepath.Dir(path)
-	}
-}
-
-func (d *doctor) checkFileSystem() {
-	at := existing(d.root.Path)
-	kind, local := process.LocalFS(at)
-	switch {
-	case !local:
-		d.warn("filesystem", "keep the locks on a local disk with LOKT_ROOT, or use a server for several hosts; --prove tries this one from this host",
-			"%s is on %s, which other hosts or programs may have a say in: locks hold between processes of this host at most", at, kind)
-	case kind == "":
-		d.ok("filesystem", "of a kind that is not known")
-	default:
-		d.ok("filesystem", "%s, which is local", kind)
 	}
 }
 
@@ -373,20 +360,24 @@ func (s *survey) see(path string, fix bool) bool {
 
 func (d *doctor) tellSurvey(s *survey) {
 	fix := d.CommandLine("doctor", "", "--fix")
-	for _, one := range []struct{ what, name, status, fix string }{
-		{failed, "permissions", checkFail, ""},
-		{closed, "permissions", checkFail, fix},
-		{open, "permissions", checkWarn, fix},
-		{foreign, "permissions", checkWarn, "run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other"},
-		{repaired, "permissions", checkOK, ""},
-		{linked, "symlinks", checkFail, "remove them"},
-		{stranger, "records", checkWarn, "move them away: they are ignored"},
+	for _, one := range []struct {
+		what, name string
+		status     place.Status
+		fix        string
+	}{
+		{failed, "permissions", place.Fail, ""},
+		{closed, "permissions", place.Fail, fix},
+		{open, "permissions", place.Warn, fix},
+		{foreign, "permissions", place.Warn, "run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other"},
+		{repaired, "permissions", place.OK, ""},
+		{linked, "symlinks", place.Fail, "remove them"},
+		{stranger, "records", place.Warn, "move them away: they are ignored"},
 	} {
 		if files := s.odd[one.what]; len(files) > 0 {
 			d.add(one.name, one.status, one.fix, one.what+": %s", []any{some(files)})
 		}
 	}
-	if !slices.ContainsFunc(d.found, func(c check) bool { return c.Name == "permissions" }) {
+	if !slices.ContainsFunc(d.found, func(c place.Condition) bool { return c.Name == "permissions" }) {
 		d.ok("permissions", "yours alone to write")
 	}
 	if to, err := os.Readlink(d.root.Path); err == nil {
@@ -504,7 +495,6 @@ func (d *doctor) checkClock(files *survey) {
 		d.warn("clock", fix, "it says %s, but %s was changed %s later: it, or the file system's clock, is wrong",
 			now.Format(time.RFC3339), files.youngest, app.Short(ahead))
 	default:
-		d.ok("clock", "%s; expiry of locks taken since this host started is judged by a clock that nobody can set, if the system has one",
-			now.Format(time.RFC3339))
+		d.ok("clock", "%s", now.Format(time.RFC3339))
 	}
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/version"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 const (
 	doctorPatience = 5 * time.Second // for an answer
-	readyPatience  = 2 * time.Second // for the store's
 	slowAnswer     = time.Second     // a round trip that a TTL of a few seconds does not bear
 	clockApart     = 5 * time.Second // clocks that far apart confuse people; nothing else depends on them
 )
@@ -39,8 +39,8 @@ type serverInfo struct {
 	RoundTrip time.Duration `json:"round_trip_ms,omitzero"`
 	Ahead     time.Duration `json:"clock_ahead_ms"` // of this host's, give or take half the round trip
 
-	trouble error // what it says of its store, if that is not ready
-	token   bool  // the caller has one
+	token      bool // the caller has one
+	conditions []place.Condition
 }
 
 // checkServers checks the servers that are named, instead of files.
@@ -66,6 +66,7 @@ func (d *doctor) checkServers() error {
 		}
 	}
 	d.root = app.RootDir{Method: "server", Path: strings.ReplaceAll(app.ShownURLs(d.ServerURLs()), ", ", ",")}
+	d.found = append(append(d.found, place.Rate()), place.Commands()...)
 	d.checkEnvironment()
 	d.checkIdentity()
 	return d.tellAll()
@@ -109,10 +110,8 @@ func (i *serverInfo) ask(ctx context.Context, c *httpapi.Client) error {
 	took := time.Since(sent)
 	i.Reachable, i.About = true, about
 	i.RoundTrip, i.Ahead = took.Round(10*time.Microsecond), about.Now.Sub(sent.Add(took/2)).Round(10*time.Microsecond)
-	short, done := context.WithTimeout(ctx, readyPatience)
-	defer done()
-	i.trouble = c.Ready(short)
-	return nil
+	i.conditions, err = c.Conditions(ctx)
+	return err
 }
 
 // secured says how a connection is; nothing if it is not.
@@ -139,8 +138,9 @@ func (d *doctor) checkInfo(info serverInfo) {
 	if mine := version.String(); info.Version != "" && mine != info.Version && mine != version.Unknown && info.Version != version.Unknown {
 		d.warn("version", "use one release for both; the older of the two may not know what the other asks", "this is lokt %s, and the server is %s", mine, info.Version)
 	}
-	if info.trouble != nil {
-		d.fail("store", "see the server's log: its disk may be full, its database out of reach, or it is about to end", "%v", info.trouble)
+	for _, c := range info.conditions {
+		c.Name = "server." + c.Name
+		d.found = append(d.found, c)
 	}
 	if info.RoundTrip > slowAnswer {
 		d.warn("round-trip", "use a TTL of a minute or more, or a server that is nearer",

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
+	"github.com/lokt-dev/lokt/store/place"
 )
 
 func TestDoctorSaysWhatIsOddAboutAServer(t *testing.T) {
@@ -42,10 +43,10 @@ func TestDoctorSaysWhatIsOddAboutAServer(t *testing.T) {
 			d.checkServerLocks(t.Context(), client, info)
 			found := false
 			for _, one := range d.found {
-				if one.Status == checkFail {
+				if one.Status == place.Fail {
 					t.Errorf("a failure: %+v", one)
 				}
-				if one.Name == c.check && one.Status == checkWarn {
+				if one.Name == c.check && one.Status == place.Warn {
 					found = found || strings.Contains(one.Message, c.says)
 					if one.Fix == "" && c.check != "locks" {
 						t.Errorf("%s: nothing is said about what to do", one.Message)
