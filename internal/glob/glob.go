@@ -9,9 +9,10 @@
 package glob
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -95,77 +96,8 @@ func apart(p, q string) bool {
 	return false
 }
 
-// set is runes, as ranges in order.
-type set []span
-
-type span struct{ from, to rune }
-
-// Slashes part segments, and there are neither zero bytes nor halves of surrogate pairs in a path.
-var (
-	slash    = set{{'/', '/'}}
-	anything = set{{1, 0xd7ff}, {0xe000, utf8.MaxRune}}
-	inside   = set{{1, '/' - 1}, {'/' + 1, 0xd7ff}, {0xe000, utf8.MaxRune}}
-)
-
-// common returns the runes that are in both.
-func common(a, b set) set {
-	var both set
-	for i, j := 0, 0; i < len(a) && j < len(b); {
-		if from, to := max(a[i].from, b[j].from), min(a[i].to, b[j].to); from <= to {
-			both = append(both, span{from, to})
-		}
-		if a[i].to < b[j].to {
-			i++
-		} else {
-			j++
-		}
-	}
-	return both
-}
-
-// without returns the runes of a segment that are not in the set, whose ranges are in order.
-func without(s set) set {
-	var rest set
-	next := rune(1)
-	for _, r := range s {
-		if r.from > next {
-			rest = append(rest, span{next, r.from - 1})
-		}
-		next = max(next, r.to+1)
-	}
-	return common(append(rest, span{next, utf8.MaxRune}), inside)
-}
-
-// state is a place in a pattern. The last one of a pattern has no way on, and accepts.
-type state struct {
-	steps []step
-	jumps []int // to other states, without a rune
-}
-
-type step struct {
-	on set
-	to int
-}
-
-// automaton is a pattern without braces.
-type automaton []state
-
-// add appends a state that leads to the next one by what the steps and jumps say: they count from it.
-func (m *automaton) add(steps []step, jumps ...int) {
-	at := len(*m)
-	for i := range steps {
-		steps[i].to += at
-	}
-	for i := range jumps {
-		jumps[i] += at
-	}
-	*m = append(*m, state{steps, jumps})
-}
-
-func (m *automaton) one(on set) { m.add([]step{{on, 1}}) }
-
 // parse returns the automata of patterns, one for each alternative.
-func parse(patterns []string) (all []automaton, err error) {
+func parse(patterns []string) (all []*syntax.Prog, err error) {
 	size := 0
 	for _, p := range patterns {
 		alternatives, err := expand(p, maxAlts)
@@ -245,8 +177,17 @@ func classLen(p string) int {
 	return 1
 }
 
-func compile(p string) (automaton, error) {
-	var m automaton
+// Classes of runes, for a regular expression. Slashes part segments, and there are neither zero bytes nor halves of surrogate pairs
+// in a path.
+const (
+	noRune   = `\x00\x{D800}-\x{DFFF}`
+	anything = `[^` + noRune + `]`
+	inside   = `[^/` + noRune + `]`
+)
+
+// compile returns the automaton of a pattern without braces: that of the regular expression for the same paths.
+func compile(p string) (*syntax.Prog, error) {
+	var out strings.Builder
 	segments := slices.CompactFunc(strings.Split(p, "/"), func(a, b string) bool { return a == "**" && b == "**" })
 	last := len(segments) - 1
 	for i, seg := range segments {
@@ -254,54 +195,55 @@ func compile(p string) (automaton, error) {
 		case seg == "" || seg == "." || seg == "..":
 			return nil, errors.New(`it is relative, and no segment is empty, "." or ".."`)
 		case seg == "**" && last == 0:
-			m.add([]step{{anything, 0}}, 1)
-		case seg == "**" && i == last: // nothing, or a slash and anything
-			m.add([]step{{slash, 1}}, 2)
-			m.add([]step{{anything, 0}}, 1)
-		case seg == "**": // nothing, or anything and a slash
-			m.add(nil, 1, 2)
-			m.add([]step{{anything, 0}, {slash, 1}})
+			out.WriteString(anything + "*")
+		case seg == "**" && i == last:
+			out.WriteString("(/" + anything + "*)?")
+		case seg == "**":
+			out.WriteString("(" + anything + "*/)?")
 		default:
-			if err := m.segment(seg); err != nil {
+			if err := segment(&out, seg); err != nil {
 				return nil, err
 			}
 			if i+1 < last || i+1 == last && segments[last] != "**" {
-				m.one(slash)
+				out.WriteByte('/')
 			}
 		}
 	}
-	m.add(nil)
-	return m, nil
+	re, err := syntax.Parse(out.String(), 0)
+	if err != nil {
+		return nil, err
+	}
+	return syntax.Compile(re.Simplify())
 }
 
-func (m *automaton) segment(seg string) error {
+// segment writes the regular expression for a segment.
+func segment(out *strings.Builder, seg string) error {
 	for len(seg) > 0 {
-		size := 1
+		size, text := 1, ""
 		switch seg[0] {
 		case '*':
 			if strings.HasPrefix(seg, "**") {
 				return errors.New("** stands alone between slashes, as in src/**/*.go")
 			}
-			m.add([]step{{inside, 0}}, 1)
+			text = inside + "*"
 		case '?':
-			m.one(inside)
+			text = inside
 		case '[':
+			var err error
 			if size = classLen(seg); size == 1 {
 				return errors.New(`a bracket is not closed; the character is \[`)
 			}
-			class, err := class(seg[1 : size-1])
-			if err != nil {
+			if text, err = class(seg[1 : size-1]); err != nil {
 				return err
 			}
-			m.one(class)
 		default:
 			r, n, err := char(seg)
 			if err != nil {
 				return err
 			}
-			m.one(set{{r, r}})
-			size = n
+			size, text = n, regexp.QuoteMeta(string(r))
 		}
+		out.WriteString(text)
 		seg = seg[size:]
 	}
 	return nil
@@ -320,36 +262,35 @@ func char(s string) (rune, int, error) {
 	return r, escaped + n, nil
 }
 
-// class returns what stands between brackets.
-func class(s string) (set, error) {
-	negated := strings.HasPrefix(s, "!") || strings.HasPrefix(s, "^")
-	if negated {
-		s = s[1:]
+// class returns what stands between brackets as a regular expression.
+func class(s string) (string, error) {
+	open, end := "[", "]"
+	if strings.HasPrefix(s, "!") || strings.HasPrefix(s, "^") {
+		open, end, s = "[^", "/"+noRune+"]", s[1:]
 	}
-	var all set
+	var out strings.Builder
 	for len(s) > 0 {
 		from, n, err := char(s)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		to := from
 		if s = s[n:]; len(s) > 1 && s[0] == '-' {
 			if to, n, err = char(s[1:]); err != nil {
-				return nil, err
+				return "", err
 			}
 			s = s[1+n:]
 		}
-		if from > to {
-			return nil, fmt.Errorf("the range %c-%c is empty", from, to)
+		switch {
+		case from > to:
+			return "", fmt.Errorf("the range %c-%c is empty", from, to)
+		case from < '/' && '/' < to:
+			fmt.Fprintf(&out, `\x{%x}-.`, from)
+			from = '/' + 1
 		}
-		all = append(all, span{from, to})
+		fmt.Fprintf(&out, `\x{%x}-\x{%x}`, from, to)
 	}
-	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	outside := without(all)
-	if negated {
-		return outside, nil
-	}
-	return without(outside), nil
+	return open + out.String() + end, nil
 }
 
 // Where a walk is within a segment: only behind a name, which "." and ".." are not, may a slash or the end follow.
@@ -362,45 +303,61 @@ const (
 )
 
 // meet reports whether both automata accept one path.
-func meet(p, q automaton) bool {
+func meet(p, q *syntax.Prog) bool {
 	type at struct{ p, q, place int }
-	seen := make([]uint64, (len(p)*len(q)*places+63)/64)
+	seen := make([]uint64, (len(p.Inst)*len(q.Inst)*places+63)/64)
 	var next []at
-	visit := func(a at) {
-		i := (a.p*len(q)+a.q)*places + a.place
-		if seen[i/64]&(1<<(i%64)) == 0 {
-			seen[i/64] |= 1 << (i % 64)
-			next = append(next, a)
+	visit := func(i, j, place int) {
+		n := (i*len(q.Inst)+j)*places + place
+		if seen[n/64]&(1<<(n%64)) == 0 {
+			seen[n/64] |= 1 << (n % 64)
+			next = append(next, at{i, j, place})
 		}
 	}
-	visit(at{0, 0, atStart})
+	visit(p.Start, q.Start, atStart)
 	for len(next) > 0 {
 		a := next[len(next)-1]
 		next = next[:len(next)-1]
-		if a.p == len(p)-1 && a.q == len(q)-1 && a.place == inName {
+		i, j := &p.Inst[a.p], &q.Inst[a.q]
+		switch {
+		case free(i): // without a rune
+			visit(int(i.Out), a.q, a.place)
+			if i.Op == syntax.InstAlt {
+				visit(int(i.Arg), a.q, a.place)
+			}
+			continue
+		case free(j):
+			visit(a.p, int(j.Out), a.place)
+			if j.Op == syntax.InstAlt {
+				visit(a.p, int(j.Arg), a.place)
+			}
+			continue
+		case i.Op == syntax.InstMatch && j.Op == syntax.InstMatch && a.place == inName:
 			return true
 		}
-		for _, to := range p[a.p].jumps {
-			visit(at{to, a.q, a.place})
-		}
-		for _, to := range q[a.q].jumps {
-			visit(at{a.p, to, a.place})
-		}
-		for _, s := range p[a.p].steps {
-			for _, t := range q[a.q].steps {
-				for _, r := range common(s.on, t.on) {
-					if r.from <= '/' && '/' <= r.to && a.place == inName {
-						visit(at{s.to, t.to, atStart})
-					}
-					if r.from <= '.' && '.' <= r.to {
-						visit(at{s.to, t.to, min(a.place+1, inName)})
-					}
-					if r.from < '.' || r.to > '/' {
-						visit(at{s.to, t.to, inName})
-					}
+		// Of what is no step on runes, the list of them is empty.
+		for s := i.Rune; len(s) > 0; s = s[min(2, len(s)):] {
+			for t := j.Rune; len(t) > 0; t = t[min(2, len(t)):] {
+				from, to := max(s[0], t[0]), min(s[min(1, len(s)-1)], t[min(1, len(t)-1)]) // one rune stands alone
+				if from > to {
+					continue
+				}
+				if from <= '/' && '/' <= to && a.place == inName {
+					visit(int(i.Out), int(j.Out), atStart)
+				}
+				if from <= '.' && '.' <= to {
+					visit(int(i.Out), int(j.Out), min(a.place+1, inName))
+				}
+				if from < '.' || to > '/' {
+					visit(int(i.Out), int(j.Out), inName)
 				}
 			}
 		}
 	}
 	return false
+}
+
+// free reports whether an instruction leads on without a rune.
+func free(i *syntax.Inst) bool {
+	return i.Op == syntax.InstAlt || i.Op == syntax.InstCapture || i.Op == syntax.InstNop
 }

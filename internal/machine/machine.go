@@ -3,6 +3,7 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -35,26 +36,20 @@ func (m Machine) Slots() int {
 // Cores returns how many cores this process may keep busy: those that it may run on, or fewer if a control group has a
 // quota, rounded up.
 func (m Machine) Cores() int {
-	cores := m.cores
-	if cores == 0 {
-		cores = runtime.NumCPU()
-	}
-	limit := func(quota, period float64, err error) {
-		if err == nil && quota > 0 && period > 0 {
-			cores = min(cores, int(math.Ceil(quota/period)))
+	cores := cmp.Or(m.cores, runtime.NumCPU())
+	limit := func(quota, period string) {
+		q, _ := strconv.ParseFloat(quota, 64) // what is no number, such as "max", is no limit, and so is -1
+		p, _ := strconv.ParseFloat(period, 64)
+		if q > 0 && p > 0 {
+			cores = min(cores, int(math.Ceil(q/p)))
 		}
 	}
 	for _, dir := range m.groups("") {
-		if quota, period, ok := strings.Cut(m.line(dir, "cpu.max"), " "); ok {
-			q, err := strconv.ParseFloat(quota, 64) // or "max"
-			p, _ := strconv.ParseFloat(period, 64)
-			limit(q, p, err)
-		}
+		quota, period, _ := strings.Cut(m.line(dir, "cpu.max"), " ")
+		limit(quota, period)
 	}
 	for _, dir := range m.groups("cpu") {
-		q, err := strconv.ParseFloat(m.line(dir, "cpu.cfs_quota_us"), 64)
-		p, _ := strconv.ParseFloat(m.line(dir, "cpu.cfs_period_us"), 64)
-		limit(q, p, err)
+		limit(m.line(dir, "cpu.cfs_quota_us"), m.line(dir, "cpu.cfs_period_us"))
 	}
 	return max(1, cores)
 }
@@ -65,31 +60,22 @@ func (m Machine) Memory() int64 {
 	var all int64
 	data, _ := os.ReadFile(filepath.Join(m.root(), "proc/meminfo"))
 	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" {
-			kib, _ := strconv.ParseInt(f[1], 10, 64)
-			all = kib << 10
+		if n, _ := fmt.Sscanf(line, "MemTotal: %d kB", &all); n == 1 {
+			all <<= 10
+			break
 		}
 	}
-	limit := func(text string) {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 && n < all { // a limit beyond what there is is none
-			all = n
+	for controller, file := range map[string]string{"": "memory.max", "memory": "memory.limit_in_bytes"} {
+		for _, dir := range m.groups(controller) {
+			if n, err := strconv.ParseInt(m.line(dir, file), 10, 64); err == nil && n > 0 {
+				all = min(all, n) // a limit beyond what there is is none
+			}
 		}
-	}
-	for _, dir := range m.groups("") {
-		limit(m.line(dir, "memory.max"))
-	}
-	for _, dir := range m.groups("memory") {
-		limit(m.line(dir, "memory.limit_in_bytes"))
 	}
 	return all
 }
 
-func (m Machine) root() string {
-	if m.Root == "" {
-		return "/"
-	}
-	return m.Root
-}
+func (m Machine) root() string { return cmp.Or(m.Root, "/") }
 
 // line returns the first line of a file, without spaces around it; nothing if it cannot be read.
 func (m Machine) line(dir, file string) string {
@@ -123,60 +109,24 @@ func (m Machine) groups(controller string) (dirs []string) {
 	return dirs
 }
 
-// Limits are thresholds of pressure, in percent, of the resources that have one.
-type Limits map[string]float64
-
-// resources returns what Linux measures the pressure on.
-func resources() []string { return []string{"cpu", "io", "memory"} }
-
-// ParseLimits reads 60, which is about all resources, or cpu=90,io=40.
-func ParseLimits(text string) (Limits, error) {
-	all := Limits{}
-	for part := range strings.SplitSeq(text, ",") {
-		what, percent, one := strings.Cut(part, "=")
-		names := []string{what}
-		if !one {
-			names, percent = resources(), what
+// Pressure returns what Linux measures on: of cpu, io and memory the one for which some process waited in the largest part of
+// the last ten seconds, and that part in percent. It is of the whole machine or of this process's control group, whichever is
+// more; 0 if that is not known.
+func (m Machine) Pressure() (resource string, percent float64) {
+	for _, r := range []string{"cpu", "io", "memory"} {
+		lines := []string{m.line(filepath.Join(m.root(), "proc/pressure"), r)} // the first is about some, and the second about all
+		if dirs := m.groups(""); len(dirs) > 0 {
+			lines = append(lines, m.line(dirs[0], r+".pressure"))
 		}
-		n, err := strconv.ParseFloat(percent, 64)
-		if err != nil || n < 0 || n >= 100 || one && !slices.Contains(resources(), what) || !one && part != text {
-			return nil, fmt.Errorf("%q is neither a percentage, such as 60, nor those of cpu, io or memory, such as cpu=90,io=40", text)
-		}
-		for _, name := range names {
-			all[name] = n
-		}
-	}
-	return all, nil
-}
-
-// Pressure returns for how much of the last ten seconds, in percent, some process waited for the resource: on the whole
-// machine or in this process's control group, whichever is more; 0 if that is not known.
-func (m Machine) Pressure(resource string) (percent float64) {
-	read := func(line string) {
-		for _, f := range strings.Fields(line) {
+		for _, f := range strings.Fields(strings.Join(lines, " ")) {
 			if v, ok := strings.CutPrefix(f, "avg10="); ok {
-				n, _ := strconv.ParseFloat(v, 64)
-				percent = max(percent, n)
+				if n, _ := strconv.ParseFloat(v, 64); n > percent {
+					resource, percent = r, n
+				}
 			}
 		}
 	}
-	read(m.line(filepath.Join(m.root(), "proc/pressure"), resource)) // whose first line is about some, and the second about all
-	if dirs := m.groups(""); len(dirs) > 0 {
-		read(m.line(dirs[0], resource+".pressure"))
-	}
-	return percent
-}
-
-// Above says which pressure is above its limit; nothing if none is.
-func (m Machine) Above(limits Limits) string {
-	for _, r := range resources() {
-		if limit, has := limits[r]; has {
-			if now := m.Pressure(r); now > limit {
-				return fmt.Sprintf("%s pressure is %.0f %%, above %g %%", r, now, limit)
-			}
-		}
-	}
-	return ""
+	return resource, percent
 }
 
 const units = "KMGT"

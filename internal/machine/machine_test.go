@@ -69,18 +69,18 @@ func TestPressureIsTheHigherOfTheMachinesAndTheGroups(t *testing.T) {
 		"proc/pressure/io":            "some avg10=10.00 avg60=0.00 avg300=0.00 total=1\n",
 		"sys/fs/cgroup/g/io.pressure": "some avg10=41.00 avg60=0.00 avg300=0.00 total=1\n",
 	})
-	for text, want := range map[string]string{
-		"60": "", "50.5": "", "50": "cpu pressure is 50 %, above 50 %", "cpu=90,io=40": "io pressure is 41 %, above 40 %", "memory=0": "",
-	} {
-		limits, err := ParseLimits(text)
-		if got := m.Above(limits); err != nil || got != want {
-			t.Errorf("%s: %q, %v, want %q", text, got, err, want)
-		}
+	if r, percent := m.Pressure(); r != "cpu" || percent != 50.5 {
+		t.Errorf("%s %v", r, percent)
 	}
-	for _, text := range []string{"", "x", "100", "-1", "cpu", "cpu=", "disk=3", "60,cpu=3", "cpu=60,,"} {
-		if limits, err := ParseLimits(text); err == nil {
-			t.Errorf("%q is read as %v", text, limits)
-		}
+	m = fake(t, map[string]string{
+		"proc/self/cgroup": "0::/g\n", "proc/pressure/io": "some avg10=10.00 avg60=0.00 avg300=0.00 total=1\n",
+		"sys/fs/cgroup/g/io.pressure": "some avg10=41.00 avg60=0.00 avg300=0.00 total=1\nfull avg10=2.00\n",
+	})
+	if r, percent := m.Pressure(); r != "io" || percent != 41 {
+		t.Errorf("%s %v", r, percent)
+	}
+	if r, percent := fake(t, nil).Pressure(); r != "" || percent != 0 {
+		t.Errorf("where nothing is known: %s %v", r, percent)
 	}
 }
 

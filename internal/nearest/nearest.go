@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // most is how long such a file may be, in bytes.
@@ -23,7 +24,7 @@ func File(dir, name string) (path string, text []byte, err error) {
 		case err == nil:
 			text, err := os.ReadFile(path)
 			return path, text, err
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotDir):
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
 			return path, nil, err
 		}
 		if _, err = os.Lstat(filepath.Join(at, ".git")); err == nil || filepath.Dir(at) == at {

@@ -2,6 +2,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -29,35 +30,36 @@ const DefaultWait = 10 * time.Minute
 
 // Policy is what a file says.
 type Policy struct {
-	Path string // of the file; empty if there is none
+	Path string `toml:"-"` // of the file; empty if there is none
 
-	Closed   bool      // what cannot be judged is refused, and not let through
-	Paths    string    // lock that stands for the paths of the repository
-	Commands []Command // the first that matches counts
-	Locks    []Lock
+	OnError  onError   `toml:"on-error"`
+	Paths    string    `toml:"paths"`   // lock that stands for the paths of the repository
+	Commands []Command `toml:"command"` // the first that matches counts
+	Locks    []Lock    `toml:"lock"`
 }
 
 // Command is a rule for commands.
 type Command struct {
-	Run    []string // such as "make build": the program, and words that must follow in this order
-	Locks  []string
-	Shared bool
-	Slots  int           // most holders; 0 is one
-	TTL    time.Duration // 0 is none
-	Wait   time.Duration // 0 does not wait
+	Run    []run `toml:"run"` // such as "make build": the program, and words that must follow in this order
+	Locks  names `toml:"lock"`
+	Shared bool  `toml:"shared"`
+	Slots  *int  `toml:"slots"` // most holders; nil is one
+	TTL    ttl   `toml:"ttl"`   // 0 is none
+	Wait   wait  `toml:"wait"`  // 0 does not wait
 }
 
 // Lock says when the turns of locks come that guards claim. Each lock is in one at most.
 type Lock struct {
-	Names  []string
-	Line   int           // of the file
-	Newest bool          // a claim that waits sends away those that came before it
-	Skip   bool          // a claim does not wait
-	Every  time.Duration // after a success, nothing is done for this long; 0 is no limit
-	Rate   int           // most turns that begin within Per; 0 is no limit
-	Per    time.Duration
-	Held   bool // what is not done because of this counts as held, and otherwise as done
+	Names   names   `toml:"name"`
+	Line    int     `toml:"-"` // of the file
+	Queue   queue   `toml:"queue"`
+	Every   ttl     `toml:"every"` // after a success, nothing is done for this long; 0 is no limit
+	Rate    rate    `toml:"rate"`
+	Skipped skipped `toml:"skipped"`
 }
+
+// Closed reports whether what cannot be judged is refused, and not let through.
+func (p *Policy) Closed() bool { return p.OnError.closed }
 
 // Lock returns what the policy says of a lock.
 func (p *Policy) Lock(name string) Lock {
@@ -67,65 +69,61 @@ func (p *Policy) Lock(name string) Lock {
 	return Lock{}
 }
 
-// document is the form of the file.
-type document struct {
-	OnError  onError   `toml:"on-error"`
-	Paths    names     `toml:"paths"`
-	Commands []command `toml:"command"`
-	Locks    []turns   `toml:"lock"`
+// String says in words whose turn it is.
+func (l Lock) String() string {
+	text := "first come, first served"
+	switch {
+	case l.Queue.Newest:
+		text = "the newest of those that wait wins"
+	case l.Queue.Skip:
+		text = "skipped if it is held"
+	}
+	if l.Every.Duration > 0 {
+		text += fmt.Sprintf("; not again for %v after a success", l.Every)
+	}
+	if l.Rate.N > 0 {
+		text += fmt.Sprintf("; at most %d begin in %v", l.Rate.N, l.Rate.Per)
+	}
+	return text
 }
 
-type turns struct {
-	Name    names   `toml:"name"`
-	Queue   queue   `toml:"queue"`
-	Every   ttl     `toml:"every"`
-	Rate    rate    `toml:"rate"`
-	Skipped skipped `toml:"skipped"`
-}
-
-type command struct {
-	Run    []runs    `toml:"run"`
-	Lock   names     `toml:"lock"`
-	Shared bool      `toml:"shared"`
-	Slots  *int      `toml:"slots"`
-	TTL    ttl       `toml:"ttl"`
-	Wait   *duration `toml:"wait"`
-}
-
-// The types of values say what is wrong with one, and the library where it stands.
+// The types of values say what is wrong with one, and the library where it stands. Most are structs, because the library asks
+// types of strings in lists for nothing, and puts any number into types of numbers.
 type (
-	onError  bool
-	names    []string
-	runs     struct{ text string } // a struct, because the library does not ask types of strings
-	duration time.Duration
-	ttl      time.Duration
-	queue    struct{ newest, skip bool }
-	skipped  bool
-	rate     struct {
-		n   int
-		per time.Duration
+	onError struct{ closed bool }
+	queue   struct{ Newest, Skip bool } // a claim that waits sends away those that came before it, or does not wait
+	skipped struct{ Held bool }         // what is not done counts as held, and otherwise as done
+	names   []string
+	run     struct{ text string }
+	ttl     struct{ time.Duration }
+	wait    struct{ time.Duration }
+	rate    struct { // most turns that begin within the time
+		N   int // 0 is no limit
+		Per time.Duration
 	}
 )
 
+func (o *onError) UnmarshalText(text []byte) error {
+	o.closed = string(text) == "closed"
+	return oneOf(text, "on-error", "open", "closed")
+}
+
 func (q *queue) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "first":
-	case "newest":
-		q.newest = true
-	case "skip":
-		q.skip = true
-	default:
-		return fmt.Errorf(`queue is "first", "newest" or "skip", not %q`, text)
-	}
-	return nil
+	q.Newest, q.Skip = string(text) == "newest", string(text) == "skip"
+	return oneOf(text, "queue", "first", "newest", "skip")
 }
 
 func (s *skipped) UnmarshalText(text []byte) error {
-	*s = string(text) == "held"
-	if !*s && string(text) != "success" {
-		return fmt.Errorf(`skipped is "success" or "held", not %q`, text)
+	s.Held = string(text) == "held"
+	return oneOf(text, "skipped", "success", "held")
+}
+
+func oneOf(text []byte, setting string, values ...string) error {
+	if slices.Contains(values, string(text)) {
+		return nil
 	}
-	return nil
+	last := len(values) - 1
+	return fmt.Errorf(`%s is "%s" or %q, not %q`, setting, strings.Join(values[:last], `", "`), values[last], text)
 }
 
 // mostRate is how many turns are counted at most: each is a hold, until it does not count any more.
@@ -134,20 +132,9 @@ const mostRate = 1000
 func (r *rate) UnmarshalText(text []byte) error {
 	number, unit, _ := strings.Cut(string(text), "/")
 	n, err := strconv.Atoi(number)
-	r.n, r.per = n, map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour, "day": 24 * time.Hour}[unit]
-	if err != nil || n < 1 || n > mostRate || r.per == 0 {
+	r.N, r.Per = n, map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour, "day": 24 * time.Hour}[unit]
+	if err != nil || n < 1 || n > mostRate || r.Per == 0 {
 		return fmt.Errorf(`%q is no rate: write "10/min", with a number up to %d, and s, min, h or day`, text, mostRate)
-	}
-	return nil
-}
-
-func (o *onError) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "open":
-	case "closed":
-		*o = true
-	default:
-		return fmt.Errorf(`on-error is "open" or "closed", not %q`, text)
 	}
 	return nil
 }
@@ -165,7 +152,7 @@ func (n *names) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (r *runs) UnmarshalText(text []byte) error {
+func (r *run) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) == 0 {
 		return errors.New("a command is empty")
@@ -179,18 +166,22 @@ func (r *runs) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (d *duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil || v < 0 {
+func (w *wait) UnmarshalText(text []byte) (err error) {
+	if w.Duration, err = time.ParseDuration(string(text)); err != nil || w.Duration < 0 {
 		return fmt.Errorf(`%q is no duration: write "90s", "5m" or "1h30m"`, text)
 	}
-	*d = duration(v)
+	if w.Duration == 0 {
+		w.Duration = noWait
+	}
 	return nil
 }
 
+// noWait tells a wait of 0 from none until all is read.
+const noWait = -1
+
 func (t *ttl) UnmarshalText(text []byte) error {
-	err := (*duration)(t).UnmarshalText(text)
-	if err == nil && time.Duration(*t) < time.Second {
+	err := (*wait)(t).UnmarshalText(text)
+	if err == nil && t.Duration < time.Second {
 		err = fmt.Errorf("%q is shorter than 1s", text)
 	}
 	return err
@@ -211,9 +202,9 @@ func Parse(file string, text []byte) (*Policy, error) {
 	bad := func(line int, format string, args ...any) error {
 		return &Error{file, max(line, 1), fmt.Sprintf(format, args...), saysClosed.Match(text)}
 	}
-	var doc document
+	p := &Policy{Path: file, Paths: DefaultPaths}
 	dec := toml.NewDecoder(strings.NewReader(string(text)))
-	if err := dec.DisallowUnknownFields().Decode(&doc); err != nil {
+	if err := dec.DisallowUnknownFields().Decode(p); err != nil {
 		var one *toml.DecodeError
 		var unknown *toml.StrictMissingError
 		switch {
@@ -226,54 +217,42 @@ func Parse(file string, text []byte) (*Policy, error) {
 		}
 		return nil, bad(1, "%s", strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	p := &Policy{Path: file, Closed: bool(doc.OnError), Paths: DefaultPaths}
-	switch {
-	case len(doc.Paths) > 1:
-		return nil, bad(1, "paths is the name of one lock")
-	case len(doc.Paths) == 1:
-		p.Paths = doc.Paths[0]
+	if err := lokt.ValidateName(p.Paths); err != nil {
+		return nil, bad(1, "paths is the name of a lock: %v", err)
 	}
-	for i, c := range doc.Commands {
-		line := lineOf(text, "[[command]]", i)
+	for i := range p.Commands {
+		line, c := lineOf(text, "[[command]]", i), &p.Commands[i]
 		switch {
 		case len(c.Run) == 0:
 			return nil, bad(line, `the command has no run, such as run = ["make build"]`)
-		case len(c.Lock) == 0:
+		case len(c.Locks) == 0:
 			return nil, bad(line, `the command has no lock, such as lock = "build"`)
 		case c.Slots != nil && (*c.Slots < 1 || *c.Slots >= lokt.Shared):
 			return nil, bad(line, "the command has %d slots, and 1 is the least", *c.Slots)
 		case c.Shared && c.Slots != nil:
 			return nil, bad(line, "shared has no limit and slots sets one: the command has both")
 		}
-		rule := Command{Locks: c.Lock, Shared: c.Shared, TTL: time.Duration(c.TTL), Wait: DefaultWait}
-		for _, r := range c.Run {
-			rule.Run = append(rule.Run, r.text)
-		}
-		if c.Slots != nil {
-			rule.Slots = *c.Slots
-		}
-		if c.Wait != nil {
-			rule.Wait = time.Duration(*c.Wait)
-		}
-		p.Commands = append(p.Commands, rule)
+		c.Wait.Duration = max(cmp.Or(c.Wait.Duration, DefaultWait), 0)
 	}
-	for i, l := range doc.Locks {
-		line := lineOf(text, "[[lock]]", i)
+	seen := map[string]int{}
+	for i := range p.Locks {
+		line, l := lineOf(text, "[[lock]]", i), &p.Locks[i]
 		switch {
 		case line == 0: // guards look for it without reading the rest
 			return nil, bad(1, "a lock begins with the line [[lock]]")
-		case len(l.Name) == 0:
+		case len(l.Names) == 0:
 			return nil, bad(line, `the lock has no name, such as name = "deploy"`)
 		}
-		for _, name := range l.Name {
+		for _, name := range l.Names {
 			if err := lokt.ValidateName(name + ".every"); err != nil { // see package turns
 				return nil, bad(line, "the name of a lock with rules: %v", err)
 			}
-			if other := p.Lock(name); other.Line > 0 {
-				return nil, bad(line, "the lock %s has rules in line %d already", name, other.Line)
+			if seen[name] > 0 {
+				return nil, bad(line, "the lock %s has rules in line %d already", name, seen[name])
 			}
+			seen[name] = line
 		}
-		p.Locks = append(p.Locks, Lock{l.Name, line, l.Queue.newest, l.Queue.skip, time.Duration(l.Every), l.Rate.n, l.Rate.per, bool(l.Skipped)})
+		l.Line = line
 	}
 	return p, nil
 }
@@ -308,11 +287,25 @@ func Find(dir string) (*Policy, error) {
 	return Parse(file, text)
 }
 
+// Refuses reports whether what cannot be judged in dir is refused because of the policy: the one that err is about, or the one
+// that holds there.
+func Refuses(dir string, err error) bool {
+	var bad *Error
+	if errors.As(err, &bad) {
+		return bad.Closed
+	}
+	p, err := Find(dir)
+	if errors.As(err, &bad) {
+		return bad.Closed
+	}
+	return p.Closed()
+}
+
 // Match returns the first rule for a command, whose first word is its program. Words of the rule that are no flags are
 // found wherever they stand among the arguments, in their order.
 func (p *Policy) Match(words []string) (Command, bool) {
 	for _, c := range p.Commands {
-		if slices.ContainsFunc(c.Run, func(run string) bool { return matches(strings.Fields(run), words) }) {
+		if slices.ContainsFunc(c.Run, func(r run) bool { return matches(strings.Fields(r.text), words) }) {
 			return c, true
 		}
 	}
@@ -323,8 +316,8 @@ func (p *Policy) Match(words []string) (Command, bool) {
 func (p *Policy) Programs() []string {
 	var all []string
 	for _, c := range p.Commands {
-		for _, run := range c.Run {
-			if name, _, _ := strings.Cut(run, " "); !strings.ContainsAny(name, `/*?[\`) {
+		for _, r := range c.Run {
+			if name, _, _ := strings.Cut(r.text, " "); !strings.ContainsAny(name, `/*?[\`) {
 				all = append(all, name)
 			}
 		}
@@ -356,19 +349,19 @@ func matchesWord(want, word string) bool {
 // Flags returns the flags of lokt guard that the rule asks for.
 func (c Command) Flags() []string {
 	var flags []string
-	if c.Wait > 0 {
+	if c.Wait.Duration > 0 {
 		flags = append(flags, "--wait")
-		if c.Wait != DefaultWait {
+		if c.Wait.Duration != DefaultWait {
 			flags = append(flags, "--timeout", c.Wait.String())
 		}
 	}
 	switch {
 	case c.Shared:
 		flags = append(flags, "--shared")
-	case c.Slots > 0:
-		flags = append(flags, "--slots", strconv.Itoa(c.Slots))
+	case c.Slots != nil:
+		flags = append(flags, "--slots", strconv.Itoa(*c.Slots))
 	}
-	if c.TTL > 0 {
+	if c.TTL.Duration > 0 {
 		flags = append(flags, "--ttl", c.TTL.String())
 	}
 	return flags

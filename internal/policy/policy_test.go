@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -39,7 +38,7 @@ func TestAPolicySaysWhichCommandsNeedWhichLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !p.Closed {
+	if !p.Closed() {
 		t.Error("on-error is not what the file says")
 	}
 	for _, c := range []struct{ command, locks, flags string }{
@@ -75,14 +74,15 @@ func TestAPolicySaysWhoseTurnItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]policy.Lock{
-		"b": {Names: []string{"a", "b"}, Line: 1, Newest: true, Every: 10 * time.Minute, Held: true},
-		"c": {Names: []string{"c"}, Line: 7, Skip: true, Rate: 10, Per: time.Minute},
-		"d": {},
-	} {
-		if got := p.Lock(name); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
+	b, c := p.Lock("b"), p.Lock("c")
+	if b.Line != 1 || !b.Queue.Newest || b.Queue.Skip || b.Every.Duration != 10*time.Minute || !b.Skipped.Held || b.Rate.N != 0 {
+		t.Errorf("b: %+v", b)
+	}
+	if c.Line != 7 || !c.Queue.Skip || c.Queue.Newest || c.Every.Duration != 0 || c.Skipped.Held || c.Rate.N != 10 || c.Rate.Per != time.Minute {
+		t.Errorf("c: %+v", c)
+	}
+	if d := p.Lock("d"); d.Line != 0 {
+		t.Errorf("d: %+v", d)
 	}
 }
 
@@ -96,6 +96,7 @@ func TestErrorsHaveLines(t *testing.T) {
 		{"\nx = 1\n", 2, `no setting "x"`},
 		{rule + "ttl = \"5 minutes\"\n", 4, "no duration"},
 		{rule + "ttl = \"5ms\"\n", 4, "shorter than 1s"},
+		{rule + "ttl = 300\n", 1, "no duration"},
 		{rule + "slots = 0\n", 1, "1 is the least"},
 		{rule + "slots = 2\nshared = true\n", 1, "both"},
 		{rule + "lokc = 1\n", 4, `no setting "command.lokc"`},
@@ -107,6 +108,7 @@ func TestErrorsHaveLines(t *testing.T) {
 		{"# a\n\n[[command\n", 3, ""},
 		{"[[lock]]\nqueue = \"skip\"\n", 1, "no name"},
 		{"[[lock]]\nname = \"a\"\nqueue = \"last\"\n", 3, `"first", "newest" or "skip", not "last"`},
+		{"[[lock]]\nname = \"a\"\nqueue = 1\n", 1, "not \"1\""},
 		{"[[lock]]\nname = \"a\"\nevery = \"0s\"\n", 3, "shorter than 1s"},
 		{"[[lock]]\nname = \"a\"\nevery = \"-10m\"\n", 3, "no duration"},
 

@@ -1,7 +1,6 @@
 package shell
 
 import (
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,7 +87,7 @@ func (s *search) need(words []field, sc scope, redirs []*syntax.Redirect) (neede
 	for i, w := range words[1:] {
 		short := run.line != "" && strings.HasSuffix(w.text, run.line) && strings.HasPrefix(w.text, "-") && !strings.HasPrefix(w.text, "--")
 		if rest := words[i+1:]; len(rest) > 1 && (short || w.text == "--command") {
-			if n, err := s.script(words, rest[1], sc); err != nil || n.rule != nil {
+			if n, err := s.script(words, rest[1], s.apart(sc)); err != nil || n.rule != nil {
 				return n, err
 			}
 		}
@@ -101,7 +100,7 @@ func (s *search) need(words []field, sc scope, redirs []*syntax.Redirect) (neede
 		rest = rest[1:]
 	}
 	if len(rest) > 0 && strings.ContainsAny(rest[0].text, " \t;&|\n") { // a line for a shell, as watch takes
-		return s.script(words, rest[0], sc)
+		return s.script(words, rest[0], s.apart(sc))
 	}
 	n, err := s.need(rest, sc, nil)
 	if n.rule != nil {
@@ -121,17 +120,13 @@ func (s *search) rule(words []field, sc scope) (needed, error) {
 	if dir == "" {
 		dir = s.Dir
 	}
-	p, err := s.Policy(dir)
+	p, err := s.holds(dir)
 	if err != nil {
 		return needed{}, err
 	}
 	if i := slices.Index(texts, "-C"); i > 0 && i+1 < len(texts) && !strings.Contains(texts[i+1], unknown) {
-		if there := texts[i+1]; filepath.IsAbs(there) {
-			dir = there
-		} else {
-			dir = filepath.Join(dir, there)
-		}
-		other, err := s.Policy(dir)
+		dir = against(dir, texts[i+1])
+		other, err := s.holds(dir)
 		if err != nil {
 			return needed{}, err
 		}
@@ -150,7 +145,7 @@ func (s *search) rule(words []field, sc scope) (needed, error) {
 
 // lokt looks at a call of lokt itself. What it guards needs no other guard of the same lock.
 func (s *search) lokt(words []field, sc scope) (needed, error) {
-	n := needed{lokt: words[0].word}
+	n := needed{lokt: true, at: words[0].from}
 	words = skip(words[1:], "")
 	switch {
 	case len(words) == 0:
@@ -165,7 +160,7 @@ func (s *search) lokt(words []field, sc scope) (needed, error) {
 			if err != nil || inner.rule == nil {
 				return n, err
 			}
-			s.insert(int(rest[0].word.Pos().Offset()), s.guard(inner, true), inner)
+			s.insert(rest[0].from, s.guard(inner, true), inner)
 			return n, nil
 		}
 		if !strings.HasPrefix(w.text, "-") { // the value of a flag is taken for a name too: no policy has a lock called 5m
@@ -215,7 +210,7 @@ func (s *search) shell(words []field, sc scope, redirs []*syntax.Redirect) (need
 			continue
 		}
 		for _, f := range s.fields(&sc, &syntax.Word{Parts: []syntax.WordPart{&syntax.DblQuoted{Parts: doc.Parts}}}) {
-			return s.script(words, field{text: f.text}, sc)
+			return s.script(words, field{text: f.text}, s.apart(sc))
 		}
 	}
 	return needed{}, nil
@@ -227,7 +222,7 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 	if s.depth == 0 {
 		return needed{}, nil
 	}
-	inner, err := s.find(arg.text, s.apart(sc), s.depth-1, s.work)
+	inner, err := s.find(arg.text, sc, s.depth-1, s.work)
 	if err != nil {
 		s.fail(err)
 		return needed{}, s.err
@@ -236,7 +231,7 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 		return needed{}, nil
 	}
 	if arg.whole {
-		s.edits = append(s.edits, change{int(arg.word.Pos().Offset()), int(arg.word.End().Offset()), Quote(inner.Line)})
+		s.edits = append(s.edits, change{arg.from, arg.to, Quote(strings.ReplaceAll(inner.Line, unknown, "?"))})
 		s.note(arg.text, inner.rules...)
 		return needed{}, nil
 	}

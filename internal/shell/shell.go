@@ -25,10 +25,29 @@ import (
 type Finder struct {
 	Dir    string                                   // where the line runs
 	Getenv func(string) string                      // what it finds in its environment
-	Policy func(dir string) (*policy.Policy, error) // that holds in a directory
+	Policy func(dir string) (*policy.Policy, error) // that holds in a directory; nil is policy.Find
 	Root   func(dir string) string                  // of the locks of a directory
 	Lokt   string                                   // how to call lokt
 	Owner  string                                   // LOKT_AGENT_ID for the calls of lokt; empty leaves it alone
+
+	seen map[string]*policy.Policy // by directory: each is read once
+}
+
+// holds returns the policy that holds in a directory.
+func (f *Finder) holds(dir string) (p *policy.Policy, err error) {
+	if p = f.seen[dir]; p != nil {
+		return p, nil
+	}
+	if f.Policy == nil {
+		f.Policy = policy.Find
+	}
+	if p, err = f.Policy(dir); err == nil {
+		if f.seen == nil {
+			f.seen = map[string]*policy.Policy{}
+		}
+		f.seen[dir] = p
+	}
+	return p, err
 }
 
 // Result is what is in a line.
@@ -143,58 +162,32 @@ func (s *search) statement(st *syntax.Stmt, sc *scope) {
 	for _, r := range st.Redirs {
 		s.within(r, sc)
 	}
-	inner := func(list ...*syntax.Stmt) {
-		sub := s.apart(*sc)
-		s.statements(list, &sub)
-	}
 	switch c := st.Cmd.(type) {
+	case nil:
+		return
 	case *syntax.CallExpr:
 		s.call(c, st.Redirs, sc)
+		return
 	case *syntax.BinaryCmd:
 		if c.Op == syntax.Pipe || c.Op == syntax.PipeAll {
-			inner(c.X)
-			inner(c.Y)
+			for _, side := range []*syntax.Stmt{c.X, c.Y} {
+				sub := s.apart(*sc)
+				s.statement(side, &sub)
+			}
 			return
 		}
-		s.statement(c.X, sc)
-		s.statement(c.Y, sc)
-	case *syntax.Subshell:
-		inner(c.Stmts...)
-	case *syntax.Block:
-		s.statements(c.Stmts, sc)
-	case *syntax.TimeClause:
-		s.statement(c.Stmt, sc)
-	case *syntax.CoprocClause:
-		inner(c.Stmt)
-	case *syntax.FuncDecl:
-		inner(c.Body)
-	case *syntax.IfClause:
-		for ; c != nil; c = c.Else {
-			s.statements(c.Cond, sc)
-			s.statements(c.Then, sc)
-		}
-	case *syntax.WhileClause:
-		s.statements(c.Cond, sc)
-		s.statements(c.Do, sc)
+	case *syntax.Subshell, *syntax.CoprocClause, *syntax.FuncDecl:
+		sub := s.apart(*sc)
+		sc = &sub
 	case *syntax.ForClause:
 		if it, ok := c.Loop.(*syntax.WordIter); ok {
 			s.loop(it, c.Do, sc)
 			return
 		}
-		s.statements(c.Do, sc)
-	case *syntax.CaseClause:
-		s.within(c.Word, sc)
-		for _, item := range c.Items {
-			s.statements(item.Stmts, sc)
-		}
 	case *syntax.DeclClause:
 		s.assign(c.Args, sc)
-		s.within(c, sc)
-	default:
-		if st.Cmd != nil {
-			s.within(st.Cmd, sc)
-		}
 	}
+	s.within(st.Cmd, sc)
 }
 
 // loop looks at a loop's body for each value that can be told, or once.
@@ -231,29 +224,31 @@ func (s *search) assign(list []*syntax.Assign, sc *scope) {
 	}
 }
 
-// within looks at the substitutions in a node.
+// within looks at the statements and the substitutions in a node.
 func (s *search) within(n syntax.Node, sc *scope) {
 	syntax.Walk(n, func(n syntax.Node) bool {
-		var list []*syntax.Stmt
 		switch n := n.(type) {
+		case *syntax.Stmt:
+			s.statement(n, sc)
+			return false
 		case *syntax.CmdSubst:
-			list = n.Stmts
+			sub := s.apart(*sc)
+			s.statements(n.Stmts, &sub)
+			return false
 		case *syntax.ProcSubst:
-			list = n.Stmts
-		default:
-			return true
+			sub := s.apart(*sc)
+			s.statements(n.Stmts, &sub)
+			return false
 		}
-		sub := s.apart(*sc)
-		s.statements(list, &sub)
-		return false
+		return true
 	})
 }
 
 // field is a word as the command gets it.
 type field struct {
-	text  string
-	word  *syntax.Word // that it comes from
-	whole bool         // it is all that the word comes to, and there is nothing to be computed in it
+	text     string
+	from, to int  // where the word stands in the line that it comes from
+	whole    bool // it is all that the word comes to, and there is nothing to be computed in it
 }
 
 func (s *search) config(sc *scope) *expand.Config {
@@ -278,7 +273,7 @@ func (s *search) fields(sc *scope, words ...*syntax.Word) []field {
 			texts = []string{unknown}
 		}
 		for _, t := range texts {
-			all = append(all, field{text: t, word: w, whole: len(texts) == 1 && constant(w)})
+			all = append(all, field{t, int(w.Pos().Offset()), int(w.End().Offset()), len(texts) == 1 && constant(w)})
 		}
 	}
 	return all
@@ -323,7 +318,13 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 			words, behind = skip(words[1:], "a"), true
 			continue
 		case "eval", "trap":
-			s.string(words[0], skip(words[1:], ""), &local)
+			if words = words[1:]; c.Args[0].Lit() == "trap" { // whose other words are signals
+				words = skip(words, "")
+				words = words[:min(1, len(words))]
+			}
+			if words = skip(words, ""); len(words) > 0 { // values of now are as good as those of then: the line is run at once
+				_, _ = s.script(nil, field{join(words), words[0].from, words[len(words)-1].to, true}, local)
+			}
 			return
 		case "cd", "pushd":
 			sc.dir = changed(local.dir, skip(words[1:], ""))
@@ -342,39 +343,39 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 	case err != nil:
 		s.err = err
 	case need.rule != nil:
-		from := int(words[0].word.Pos().Offset())
-		s.insert(from, s.guard(need, behind), need)
-	case need.lokt != nil && s.Owner != "" && !prefixed:
-		s.insert(int(need.lokt.Pos().Offset()), s.owner(behind || need.lokt != words[0].word), need)
+		s.insert(words[0].from, s.guard(need, behind), need)
+	case need.lokt && s.Owner != "" && !prefixed:
+		s.edits = append(s.edits, change{need.at, need.at, s.owner(behind || need.at != words[0].from)})
 	}
 }
 
 // changed returns the directory after cd; empty if it cannot be known.
 func changed(dir string, args []field) string {
-	switch {
-	case len(args) != 1 || args[0].text == "-" || strings.Contains(args[0].text, unknown):
-		return ""
-	case filepath.IsAbs(args[0].text):
-		return filepath.Clean(args[0].text)
-	case dir == "":
+	if len(args) != 1 || args[0].text == "-" || strings.Contains(args[0].text, unknown) || dir == "" && !filepath.IsAbs(args[0].text) {
 		return ""
 	}
-	return filepath.Join(dir, args[0].text)
+	return against(dir, args[0].text)
+}
+
+// against returns a path as seen from a directory.
+func against(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(dir, path)
 }
 
 // needed is what a command needs.
 type needed struct {
 	rule *policy.Command
-	root string       // of its locks, if they are not those of the directory
-	lokt *syntax.Word // that calls lokt for something that is about who calls
-	text string       // the command
+	root string // of its locks, if they are not those of the directory
+	text string // the command
+	lokt bool   // it calls lokt for something that is about who calls
+	at   int    // if so: where
 }
 
 func (s *search) insert(at int, text string, n needed) {
 	s.edits = append(s.edits, change{at, at, text})
-	if n.rule == nil {
-		return
-	}
 	s.note(n.text, *n.rule)
 }
 
@@ -393,7 +394,8 @@ func together(rules []policy.Command) policy.Command {
 		}
 		locks := slices.Concat(one.Locks, r.Locks)
 		slices.Sort(locks)
-		one = policy.Command{Locks: slices.Compact(locks), TTL: max(one.TTL, r.TTL), Wait: max(one.Wait, r.Wait)}
+		one = policy.Command{Locks: slices.Compact(locks), TTL: one.TTL, Wait: one.Wait}
+		one.TTL.Duration, one.Wait.Duration = max(one.TTL.Duration, r.TTL.Duration), max(one.Wait.Duration, r.Wait.Duration)
 	}
 	return one
 }
@@ -446,34 +448,6 @@ func Quote(word string) string {
 		return "''"
 	}
 	return q
-}
-
-// string looks at what eval or trap is given to run, and puts it under guards there.
-func (s *search) string(first field, words []field, sc *scope) {
-	if first.text == "trap" {
-		words = words[:min(1, len(words))]
-	}
-	text, whole := join(words), true
-	for _, w := range words {
-		whole = whole && w.whole
-	}
-	if len(words) == 0 || s.depth == 0 {
-		return
-	}
-	inner, err := s.find(text, *sc, s.depth-1, s.work)
-	if err != nil {
-		s.fail(err)
-		return
-	}
-	if len(inner.Needs) == 0 {
-		return
-	}
-	if !whole { // values of now are as good as those of then: the line is run at once
-		inner.Line = strings.ReplaceAll(inner.Line, unknown, "?")
-	}
-	from, to := words[0].word.Pos().Offset(), words[len(words)-1].word.End().Offset()
-	s.edits = append(s.edits, change{int(from), int(to), Quote(inner.Line)})
-	s.note(text, inner.rules...)
 }
 
 // fail takes note of a policy that cannot be read, or of too much work. A string that is no shell is none of lokt's business.

@@ -39,8 +39,8 @@ func Main(args []string) int {
 	if name := strings.TrimSuffix(filepath.Base(args[0]), ".exe"); name != program {
 		return shim(cmd{app.New(nil, app.System())}, name, args[1:])
 	}
-	all := append(Commands(), app.Command{Name: "guard", Build: turns.Guard}) // which lokt hands over, where there are rules for it
-	return app.Main(all, args[1:])
+	rules := []app.Command{{Name: "guard", Build: turns.Guard}, {Name: "why", Build: turns.Why}} // which lokt hands over, where there are some
+	return app.Main(append(Commands(), rules...), args[1:])
 }
 
 // program is the name of this program.
@@ -60,11 +60,10 @@ func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) 
 
 // in returns the same as seen from another directory.
 func (a cmd) in(dir string) cmd {
-	s := a.Streams
-	s.Dir = func() (string, error) { return dir, nil }
-	other := app.New(nil, s)
-	other.RootFlag, other.ServerFlag, other.ServerGiven, other.JSON, other.Words = a.RootFlag, a.ServerFlag, a.ServerGiven, a.JSON, a.Words
-	return cmd{other}
+	other := *a.App
+	other.Opened = nil
+	other.Dir = func() (string, error) { return dir, nil }
+	return cmd{&other}
 }
 
 // loktPath returns how to call lokt: by its name if the path leads to the one beside this program, or nowhere.

@@ -2,8 +2,8 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,20 +33,19 @@ func (a cmd) runGit(event string, args []string) error {
 		return err
 	}
 	text, err := a.judgeGit(dir, event, args)
-	var bad *policy.Error
-	switch {
-	case text != "":
+	refuses := text != ""
+	if err != nil {
+		text = "lokt cannot judge this: " + err.Error()
+		if refuses = policy.Refuses(dir, err); refuses {
+			text += "; " + policy.File + " says to refuse such things"
+		}
+	}
+	if text != "" {
 		a.Tell("%s: %s", event, text)
-		return app.Exit(app.ExitError)
-	case err == nil:
-		return nil
 	}
-	p, failed := policy.Find(dir)
-	if errors.As(failed, &bad) && bad.Closed || failed == nil && p.Closed {
-		a.Tell("%s: lokt cannot judge this: %v; %s says to refuse such things", event, err, policy.File)
+	if refuses {
 		return app.Exit(app.ExitError)
 	}
-	a.Tell("%s: lokt cannot judge this: %v", event, err)
 	return nil
 }
 
@@ -65,10 +64,7 @@ func (a cmd) judgeGit(dir, event string, args []string) (string, error) {
 		paths[i] = glob.Quote(c.folded(paths[i]))
 	}
 	all, err := c.refusals(ctx, c.Asker(), paths)
-	if err != nil || len(all) == 0 {
-		return "", err
-	}
-	return refused(all), nil
+	return refused(all), err
 }
 
 // touched returns the paths that a commit or a push is about.
@@ -128,29 +124,27 @@ func (a cmd) git(ctx context.Context, args ...string) ([]string, error) {
 
 // gitHooks returns the directory of git's hooks; empty if there is none that belongs to this repository alone. If husky makes
 // those of git anew, it is the one above, with the scripts that it runs.
-func (s *setup) gitHooks() (dir string, husky bool) {
-	ask := func(args ...string) string {
-		c := exec.CommandContext(context.Background(), git, append([]string{"-C", s.top, "rev-parse"}, args...)...)
-		out, err := c.Output()
-		if err != nil || len(bytes.TrimSpace(out)) == 0 {
-			return ""
-		}
-		return resolve(app.Against(s.top, strings.TrimSpace(string(out))))
+func (s *setup) gitHooks() (dir string, husky bool, err error) {
+	c := exec.CommandContext(context.Background(), git, "-C", s.top, "rev-parse", "--git-path", "hooks", "--git-common-dir", "--is-inside-git-dir")
+	out, err := c.Output()
+	told := strings.Split(string(out), "\n")
+	switch {
+	case err != nil || len(told) < 3: // no repository, or no git
+		return "", false, nil
+	case told[2] == "true":
+		return "", false, fmt.Errorf("%s is no checkout of a git repository, but its own directory: run lokt init where the files are", s.top)
 	}
-	dir, common := ask("--git-path", "hooks"), ask("--git-common-dir")
-	if dir == "" || common == "" {
-		return "", false
-	}
+	dir, common := resolve(app.Against(s.top, told[0])), resolve(app.Against(s.top, told[1]))
 	if husky = filepath.Base(dir) == "_" && exists(filepath.Join(dir, "h")); husky {
 		dir = filepath.Dir(dir)
 	}
 	for _, own := range []string{s.top, common} {
 		if rel, err := filepath.Rel(own, dir); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-			return dir, husky
+			return dir, husky, nil
 		}
 	}
 	s.Tell("warning: core.hooksPath is %s, which is not of this repository alone: call there what docs/agents.md says", dir)
-	return "", false
+	return "", false, nil
 }
 
 // What stands in a hook of git. What was there goes on behind it, with the same name, arguments and input.
@@ -183,39 +177,39 @@ var (
 
 // gitItems returns what there is to be in the hooks of git. A script of a shell gets some lines more. Another program, or what
 // a link leads to, is called under its own name beside it; one that is not executable is none to git either.
-func (s *setup) gitItems() (items []item) {
-	dir, husky := s.gitHooks()
+func (s *setup) gitItems() (items []item, err error) {
+	dir, husky, err := s.gitHooks()
 	if dir == "" {
-		return nil
+		return nil, err
 	}
-	for _, name := range gitEvents() {
-		text := map[string]string{"pre-commit": preCommit, "pre-push": prePush}[name]
+	for i, text := range []string{preCommit, prePush} {
+		name := gitEvents()[i]
 		block := []byte(hookBegin + strings.ReplaceAll(text, "LOKT", shell.Quote(loktPath())) + hookEnd)
-		path, aside := filepath.Join(dir, name), filepath.Join(dir, "lokt", name)
+		path := filepath.Join(dir, name)
+		hook := item{path: path, hook: true}
 		now, _ := os.ReadFile(path) // what cannot be read is told when it is written
 		first := isShell.Find(now)
 		to, _ := os.Readlink(path) // if it is a link
-		var want []byte
+		var text []byte
 		switch {
 		case hookBlock.Match(now):
-			want = hookBlock.ReplaceAllLiteral(now, block)
+			text = hookBlock.ReplaceAllLiteral(now, block)
 		case len(now) == 0 || !executable(path) && !husky:
-			want = slices.Concat([]byte("#!/bin/sh\n"), block)
+			text = slices.Concat([]byte("#!/bin/sh\n"), block)
 		case (first != nil || husky) && to == "":
-			want = slices.Concat(first, block, now[len(first):])
+			text = slices.Concat(first, block, now[len(first):])
 		default:
-			if to != "" {
-				now = []byte(to)
-				if !filepath.IsAbs(to) {
-					now = []byte(filepath.Join("..", to))
-				}
+			if to != "" && !filepath.IsAbs(to) {
+				to = filepath.Join("..", to)
 			}
-			items = append(items, item{path: s.relative(aside), want: func([]byte) ([]byte, error) { return now, nil }, exec: true, itself: true, link: to != ""})
-			want = slices.Concat([]byte("#!/bin/sh\n"), block, []byte(`exec "$(dirname "$0")/lokt/`+name+`" "$@"`+"\n"))
+			was := []byte(cmp.Or(to, string(now)))
+			items = append(items, item{path: filepath.Join(dir, "lokt", name), want: func([]byte) ([]byte, error) { return was, nil }, hook: true, link: to != ""})
+			text = slices.Concat([]byte("#!/bin/sh\n"), block, []byte(`exec "$(dirname "$0")/lokt/`+name+`" "$@"`+"\n"))
 		}
-		items = append(items, item{path: s.relative(path), want: func([]byte) ([]byte, error) { return want, nil }, exec: true, itself: true})
+		hook.want = func([]byte) ([]byte, error) { return text, nil }
+		items = append(items, hook)
 	}
-	return items
+	return items, nil
 }
 
 // relative returns a path as the record has it.

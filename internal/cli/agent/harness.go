@@ -1,15 +1,16 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/shell"
 )
 
 // harness is how one agent's program asks and is answered.
@@ -24,6 +25,7 @@ type harness struct {
 	rewrite bool   // it is known to run the command that the answer has instead of its own
 
 	settings string   // file, in the repository, that names the hooks
+	servers  string   // file that names MCP servers
 	signs    []string // files in the repository that tell that the agent is used
 	programs []string
 }
@@ -35,31 +37,38 @@ func harnesses() []harness {
 		{
 			name: "claude", title: "Claude Code", before: "PreToolUse", edit: "PreToolUse",
 			matcher: "Bash|Edit|Write|MultiEdit|NotebookEdit", start: "SessionStart", end: "SessionEnd",
-			settings: ".claude/settings.json", signs: []string{".claude", "CLAUDE.md"}, programs: []string{"claude"},
+			settings: ".claude/settings.json", servers: ".mcp.json", signs: []string{".claude", "CLAUDE.md"}, programs: []string{"claude"},
 		},
 		{
 			name: "codex", title: "Codex", before: "PreToolUse", edit: "PreToolUse", matcher: "Bash|apply_patch", rewrite: true,
-			settings: ".codex/hooks.json", signs: []string{".codex"}, programs: []string{"codex"},
+			settings: ".codex/hooks.json", servers: ".codex/config.toml", signs: []string{".codex"}, programs: []string{"codex"},
 		},
 		{
 			name: "cursor", title: "Cursor", before: "beforeShellExecution", edit: "preToolUse",
 			matcher: "Write|Edit|StrReplace|MultiEdit|EditNotebook|ApplyPatch|Delete", end: "sessionEnd",
-			settings: ".cursor/hooks.json", signs: []string{".cursor", ".cursorrules"}, programs: []string{"cursor", "cursor-agent"},
+			settings: ".cursor/hooks.json", servers: ".cursor/mcp.json", signs: []string{".cursor", ".cursorrules"}, programs: []string{"cursor", "cursor-agent"},
 		},
 		{
 			name: "gemini", title: "Gemini CLI", before: "BeforeTool", edit: "BeforeTool",
 			matcher: "run_shell_command|write_file|replace", end: "SessionEnd", rewrite: true,
-			settings: ".gemini/settings.json", signs: []string{".gemini", "GEMINI.md"}, programs: []string{"gemini"},
+			settings: ".gemini/settings.json", servers: ".gemini/settings.json", signs: []string{".gemini", "GEMINI.md"}, programs: []string{"gemini"},
 		},
 	}
 }
 
-func harnessNames() []string {
-	var names []string
+func harnessNames() (names []string) {
 	for _, h := range harnesses() {
 		names = append(names, h.name)
 	}
 	return names
+}
+
+// named returns the agent of that name; one without a name if there is none.
+func named(name string) harness {
+	if i := slices.Index(harnessNames(), name); i >= 0 {
+		return harnesses()[i]
+	}
+	return harness{}
 }
 
 // events returns the events that the agent has a hook for.
@@ -77,7 +86,7 @@ type request struct {
 	Cwd            string         `json:"cwd"`
 	ToolName       string         `json:"tool_name"`
 	ToolInput      jsontext.Value `json:"tool_input"`
-	Command        *string        `json:"command"` // of Cursor's beforeShellExecution
+	Command        jsontext.Value `json:"command"` // of Cursor's beforeShellExecution
 	Workspaces     []string       `json:"workspace_roots"`
 
 	input map[string]jsontext.Value
@@ -88,36 +97,37 @@ func readRequest(text []byte) (*request, error) {
 	if err := unmarshal(text, &r); err != nil {
 		return nil, fmt.Errorf("the request is not the JSON that was expected: %w", err)
 	}
-	if len(r.ToolInput) > 0 && r.ToolInput.Kind() == '"' { // JSON within a string
+	if r.ToolInput.Kind() == '"' { // JSON within a string
 		var text string
 		if unmarshal(r.ToolInput, &text) == nil {
 			r.ToolInput = jsontext.Value(text)
 		}
 	}
-	if len(r.ToolInput) > 0 && r.ToolInput.Kind() == '{' {
+	if r.ToolInput.Kind() == '{' {
 		if err := unmarshal(r.ToolInput, &r.input); err != nil {
 			return nil, fmt.Errorf("tool_input: %w", err)
 		}
 	}
-	if r.session() == "" && len(r.input) == 0 && r.Command == nil {
+	if r.Command != nil {
+		r.input = map[string]jsontext.Value{"command": r.Command}
+	}
+	if r.session() == "" && len(r.input) == 0 {
 		return nil, errors.New("the request has neither a session nor the input of a tool")
 	}
 	return &r, nil
 }
 
-func (r *request) session() string {
-	if r.SessionID != "" {
-		return r.SessionID
-	}
-	return r.ConversationID
-}
+func (r *request) session() string { return cmp.Or(r.SessionID, r.ConversationID) }
 
-// text returns a member of the tool's input, if it is a string.
+// text returns the first member of the tool's input that is a string, or the words of one that is a list, each in a line.
 func (r *request) text(names ...string) string {
 	for _, name := range names {
-		var s string
-		if v, ok := r.input[name]; ok && unmarshal(v, &s) == nil && s != "" {
-			return s
+		var one string
+		var list []string
+		if unmarshal(r.input[name], &one) == nil || unmarshal(r.input[name], &list) == nil {
+			if one = cmp.Or(one, strings.Join(list, "\n")); one != "" {
+				return one
+			}
 		}
 	}
 	return ""
@@ -125,107 +135,85 @@ func (r *request) text(names ...string) string {
 
 // dir returns where the tool is used.
 func (r *request) dir(fallback string) string {
-	dir := r.Cwd
-	if dir == "" && len(r.Workspaces) > 0 {
-		dir = r.Workspaces[0]
-	}
-	if dir == "" {
-		dir = fallback
-	}
+	dir := cmp.Or(append([]string{r.Cwd}, append(r.Workspaces, fallback)...)...)
 	if there := r.text("workdir", "working_directory", "cwd", "dir_path", "directory"); there != "" {
 		dir = app.Against(dir, there)
 	}
 	return dir
 }
 
-// command returns the line of shell that the tool is to run; ok is false if it runs none.
-func (r *request) command() (line string, ok bool) {
-	switch {
-	case r.Command != nil:
-		return *r.Command, true
-	case r.ToolName == "apply_patch":
-		return "", false
+// command returns the line of shell that the tool is to run, and the member of its input that has it; neither if it runs none.
+func (r *request) command() (line, member string, err error) {
+	if r.ToolName == "apply_patch" {
+		return "", "", nil
 	}
-	line = r.text("command", "cmd")
-	return line, line != ""
-}
-
-// allow is the answer that lets the agent go on; note is for the person who sits before it.
-func (h harness) allow(note string) any {
-	switch {
-	case note == "" && (h.name == "claude" || h.name == "codex"):
-		return nil
-	case note == "":
-		return struct{}{}
-	case h.name == "cursor":
-		return map[string]string{"user_message": note}
-	}
-	return map[string]string{"systemMessage": note}
-}
-
-// asked adds to an answer what the agent is asked. Gemini CLI has no way to tell the model before a tool is used, and tells
-// the person. An answer that says something there already comes first: the next one will tell.
-func (h harness) asked(event string, answer any, questions string) (any, error) {
-	if questions == "" {
-		return answer, nil
-	}
-	text, err := marshal(answer)
-	all := map[string]any{}
-	if answer != nil && err == nil {
-		err = unmarshal(text, &all)
-	}
-	put := func(m map[string]any, key string, value any) {
-		if _, said := m[key]; !said {
-			m[key] = value
-		}
-	}
-	switch h.name {
-	case "cursor":
-		put(all, "user_message", questions)
-		put(all, "agent_message", questions)
-	case "gemini":
-		put(all, "systemMessage", questions)
-	default:
-		put(all, "hookSpecificOutput", map[string]any{"hookEventName": event})
-		if inner, ok := all["hookSpecificOutput"].(map[string]any); ok {
-			put(inner, "additionalContext", questions)
-		}
-	}
-	return all, err
-}
-
-// deny is the answer that refuses.
-func (h harness) deny(reason string) any {
-	switch h.name {
-	case "cursor":
-		return map[string]string{"permission": "deny", "user_message": reason, "agent_message": reason}
-	case "gemini":
-		return map[string]string{"decision": "deny", "reason": reason}
-	}
-	return map[string]any{"hookSpecificOutput": map[string]string{
-		"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason,
-	}}
-}
-
-// instead is the answer that makes the agent run another line.
-func (h harness) instead(r *request, line string) (any, error) {
-	text, err := marshal(line)
-	if err != nil {
-		return nil, err
-	}
-	input := maps.Clone(r.input)
 	for _, name := range []string{"command", "cmd"} {
-		if _, ok := input[name]; ok {
-			input[name] = jsontext.Value(text)
-			break
+		var words []string
+		v := r.input[name]
+		if v.Kind() == '[' {
+			err = unmarshal(v, &words)
+		} else if v != nil {
+			err = unmarshal(v, &line)
+		}
+		if err != nil {
+			return "", "", fmt.Errorf("the %s of the tool is neither a line nor a list of words: %w", name, err)
+		}
+		for i := range words {
+			words[i] = shell.Quote(words[i])
+		}
+		if line = cmp.Or(line, strings.Join(words, " ")); line != "" {
+			return line, name, nil
 		}
 	}
-	if h.name == "gemini" {
-		return map[string]any{"hookSpecificOutput": map[string]any{"hookEventName": "BeforeTool", "tool_input": input}}, nil
+	return "", "", nil
+}
+
+// answer is what a hook has to say. If it is nothing, the agent goes on.
+type answer struct {
+	deny  string                    // why the tool is not to be used
+	input map[string]jsontext.Value // of the tool, instead of its own
+	note  string                    // for the person who sits before the agent
+	asked string                    // by others
+}
+
+// form returns the answer as the agent's program reads it. Gemini CLI has no way to tell the model what is asked before a
+// tool is used, and tells the person.
+func (h harness) form(event string, a answer) map[string]any {
+	out, inner := map[string]any{}, map[string]any{}
+	say := func(m map[string]any, key string, texts ...string) {
+		if text := cmp.Or(texts...); text != "" {
+			m[key] = text
+		}
 	}
-	return map[string]any{"hookSpecificOutput": map[string]any{
-		"hookEventName": "PreToolUse", "permissionDecision": "allow", "updatedInput": input,
-	}}, nil
+	decision := map[bool]string{true: "deny"}[a.deny != ""]
+	switch h.name {
+	case "cursor":
+		say(out, "permission", decision)
+		say(out, "user_message", a.deny, a.note, a.asked)
+		say(out, "agent_message", a.deny, a.asked)
+	case "gemini":
+		say(out, "decision", decision)
+		say(out, "reason", a.deny)
+		say(out, "systemMessage", a.note, a.asked)
+		if a.input != nil {
+			inner["tool_input"] = a.input
+		}
+	default:
+		if a.input != nil {
+			decision, inner["updatedInput"] = "allow", a.input
+		}
+		say(inner, "permissionDecision", decision)
+		say(inner, "permissionDecisionReason", a.deny)
+		say(inner, "additionalContext", a.asked)
+		say(out, "systemMessage", a.note)
+		if len(inner)+len(out) == 0 {
+			return nil
+		}
+	}
+	if len(inner) > 0 {
+		inner["hookEventName"], out["hookSpecificOutput"] = event, inner
+	}
+	return out
 }
 
 // agentID returns the session as LOKT_AGENT_ID has it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,26 +35,23 @@ func newHook(a cmd) *cobra.Command {
 			}
 			return a.runHook(args[0], args[1])
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 			switch len(args) {
 			case 0:
-				return harnessNames(), cobra.ShellCompDirectiveNoFileComp
+				words = harnessNames()
 			case 1:
-				for _, h := range harnesses() {
-					if h.name == args[0] {
-						return h.events(), cobra.ShellCompDirectiveNoFileComp
-					}
-				}
+				words = named(args[0]).events()
 			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
+			return words, cobra.ShellCompDirectiveNoFileComp
 		},
 	})
 }
 
 // Limits of a hook.
 const (
-	requestMost = 64 << 20         // bytes of a request
-	hookTime    = 10 * time.Second // how long one may take
+	requestMost  = 64 << 20               // bytes of a request
+	hookTime     = 10 * time.Second       // how long one may take
+	questionTime = 100 * time.Millisecond // how long it looks for questions: a server that is far away does not hold up every command
 )
 
 // hooking is one run of the command.
@@ -62,160 +60,120 @@ type hooking struct {
 	harness
 	event string
 	req   *request
-	dir   string
+	id    string // of the session, as LOKT_AGENT_ID has it
 	now   context.Context
 }
 
 func (a cmd) runHook(agent, event string) error {
 	ctx, done := context.WithTimeout(context.Background(), hookTime)
 	defer done()
-	k := &hooking{cmd: a, event: event, now: ctx}
-	k.dir, _ = a.Dir() // without one the request has to say where it is about
-	i := slices.IndexFunc(harnesses(), func(h harness) bool { return h.name == agent })
-	if i < 0 {
-		return k.unknown(fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(harnessNames(), ", ")))
+	dir, _ := a.Dir() // without one the request has to say where it is about
+	h := named(agent)
+	switch {
+	case h.name == "":
+		return a.unknown(dir, fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(harnessNames(), ", ")))
+	case !slices.Contains(h.events(), event):
+		return a.unknown(dir, fmt.Errorf("%s has no event %q here: it is one of %s", h.title, event, strings.Join(h.events(), ", ")))
 	}
-	k.harness = harnesses()[i]
-	if !slices.Contains(k.events(), event) {
-		return k.unknown(fmt.Errorf("%s has no event %q here: it is one of %s", k.title, event, strings.Join(k.events(), ", ")))
-	}
+	var out answer
 	text, err := io.ReadAll(io.LimitReader(a.In, requestMost))
 	if err == nil {
-		k.req, err = readRequest(text)
-	}
-	if err != nil {
-		return k.failed(err)
-	}
-	k.dir = k.req.dir(k.dir)
-	k.note()
-	var answer any
-	switch event {
-	case k.start:
-		answer, err = k.begin()
-	case k.end:
-		answer, err = k.finish()
-	default:
-		if answer, err = k.judge(); err == nil {
-			answer, err = k.asked(k.event, answer, k.questions())
+		k := &hooking{harness: h, event: event, now: ctx}
+		if k.req, err = readRequest(text); err == nil {
+			dir = k.req.dir(dir)
+			k.cmd, k.id = a.in(dir), h.agentID(k.req.session())
+			out, err = k.judge(dir)
 		}
 	}
 	if err != nil {
-		return k.failed(err)
+		out = answer{note: "lokt cannot judge this: " + err.Error()}
+		if (event == h.before || event == h.edit) && policy.Refuses(dir, err) {
+			out = answer{deny: out.note + "; " + policy.File + " says to refuse such things"}
+		} else {
+			a.Tell("%s", out.note)
+		}
 	}
-	return k.answer(answer)
-}
-
-func (k *hooking) answer(v any) error {
-	if v == nil {
+	form := h.form(event, out)
+	if form == nil {
 		return nil
 	}
-	text, err := marshal(v)
-	if err != nil {
+	if text, err = json.Marshal(form, json.Deterministic(true), lenient()); err != nil {
 		return err
 	}
-	return k.Write(string(text) + "\n")
-}
-
-// failed answers what cannot be judged, as the policy says.
-func (k *hooking) failed(err error) error {
-	note := "lokt cannot judge this: " + err.Error()
-	if k.event != k.before && k.event != k.edit || !k.closed(err) {
-		k.Tell("%s", note)
-		return k.answer(k.allow(note))
-	}
-	return k.answer(k.deny(note + "; " + policy.File + " says to refuse such things"))
+	return a.Write(string(text) + "\n")
 }
 
 // unknown ends a hook of an agent whose form of answers is not known. All of them take the exit code 2 for a refusal, and
 // others for no answer.
-func (k *hooking) unknown(err error) error {
-	if k.closed(err) {
-		k.Tell("%v; %s says to refuse what cannot be judged", err, policy.File)
+func (a cmd) unknown(dir string, err error) error {
+	if policy.Refuses(dir, err) {
+		a.Tell("%v; %s says to refuse what cannot be judged", err, policy.File)
 		return app.Exit(app.ExitBlocked)
 	}
 	return app.Usage(err)
 }
 
-// closed reports whether the policy says that what cannot be judged is refused.
-func (k *hooking) closed(err error) bool {
-	var bad *policy.Error
-	if errors.As(err, &bad) {
-		return bad.Closed
+// judge decides about what a tool is to do, or takes note of a session.
+func (k *hooking) judge(dir string) (out answer, err error) {
+	k.note()
+	switch k.event {
+	case k.start:
+		return out, k.begin(dir)
+	case k.end:
+		return out, k.finish()
 	}
-	p, err := policy.Find(k.dir)
-	if errors.As(err, &bad) {
-		return bad.Closed
+	if out.deny, err = k.edits(dir); err == nil && out.deny == "" && k.event == k.before {
+		out, err = k.command(dir)
 	}
-	return err == nil && p.Closed
-}
-
-// judge decides about what a tool is to do.
-func (k *hooking) judge() (any, error) {
-	if paths := k.req.edited(); len(paths) > 0 {
-		if reason, err := k.edits(paths); err != nil || reason != "" {
-			return k.deny(reason), err
-		}
+	if err == nil {
+		out.asked = k.questions()
 	}
-	if k.event != k.before {
-		return k.allow(""), nil
-	}
-	if line, ok := k.req.command(); ok {
-		return k.command(line)
-	}
-	return k.allow(""), nil
+	return out, err
 }
 
 // command puts a line of shell under the guards that it needs, or refuses it.
-func (k *hooking) command(line string) (any, error) {
-	id := k.agentID(k.req.session())
-	f := &shell.Finder{
-		Dir: k.dir, Getenv: k.Getenv, Policy: policies(), Root: k.lockRoot, Lokt: loktPath(), Owner: id,
+func (k *hooking) command(dir string) (out answer, err error) {
+	line, member, err := k.req.command()
+	if err != nil || line == "" {
+		return out, err
 	}
-	if k.told() {
-		f.Owner = ""
+	f := k.finder(dir)
+	if !k.told() {
+		f.Owner = k.id
 	}
 	r, err := f.Find(line)
 	switch {
-	case err != nil:
-		return nil, err
-	case r.Line == line:
-		return k.allow(""), nil
-	case k.rewrite:
-		return k.instead(k.req, r.Line)
-	case len(r.Needs) == 0:
-		return k.allow(""), nil
+	case err != nil || r.Line == line || !k.rewrite && len(r.Needs) == 0:
+		return out, err
+	case !k.rewrite:
+		out.deny = fmt.Sprintf("%s needs the lock %s, so that two do not run at once. Run this line instead, which waits for its turn:\n%s",
+			list(r.Needs), list(r.Locks), r.Line)
+		return out, nil
 	}
-	return k.deny(fmt.Sprintf("%s needs the lock %s, so that two do not run at once. Run this line instead, which waits for its turn:\n%s",
-		list(r.Needs), list(r.Locks), r.Line)), nil
+	var instead any = r.Line
+	if k.req.input[member].Kind() == '[' {
+		instead = []string{"bash", "-c", r.Line}
+	}
+	text, err := json.Marshal(instead, lenient())
+	out.input = maps.Clone(k.req.input)
+	out.input[member] = text
+	return out, err
 }
 
 // list returns words as people list them: each once, and not too many.
 func list(words []string) string {
 	var quoted []string
 	for _, w := range words {
-		if q := "`" + w + "`"; !slices.Contains(quoted, q) {
+		if q := "`" + w + "`"; len(quoted) < 10 && !slices.Contains(quoted, q) {
 			quoted = append(quoted, q)
-		}
-		if len(quoted) == 10 {
-			break
 		}
 	}
 	return strings.Join(quoted, ", ")
 }
 
-// policies returns a reader of policies that reads each directory's once.
-func policies() func(dir string) (*policy.Policy, error) {
-	seen := map[string]*policy.Policy{}
-	return func(dir string) (*policy.Policy, error) {
-		if p := seen[dir]; p != nil {
-			return p, nil
-		}
-		p, err := policy.Find(dir)
-		if err == nil {
-			seen[dir] = p
-		}
-		return p, err
-	}
+// finder looks at lines of shell in a directory.
+func (a cmd) finder(dir string) *shell.Finder {
+	return &shell.Finder{Dir: dir, Getenv: a.Getenv, Root: a.lockRoot, Lokt: loktPath()}
 }
 
 // lockRoot returns where the locks of a directory are.
@@ -227,20 +185,29 @@ func (a cmd) lockRoot(dir string) string {
 	return r.Path
 }
 
-// questionTime is how long a hook looks for questions: a server that is far away does not hold up every command.
-const questionTime = 100 * time.Millisecond
+// told reports whether the environment says who this is.
+func (k *hooking) told() bool {
+	return k.Getenv(identity.FromOwner) != "" || k.Getenv(identity.FromAgent) != ""
+}
+
+// self returns the agent.
+func (k *hooking) self() lokt.Owner {
+	by := k.Asker()
+	if !k.told() && k.id != "" {
+		by.Session = k.id
+	}
+	return by
+}
 
 // questions returns what others ask the agent about what it holds.
 func (k *hooking) questions() string {
 	ctx, done := context.WithTimeout(k.now, questionTime)
 	defer done()
-	a, id := k.in(k.dir), k.agentID(k.req.session())
-	b, err := a.Backend()
-	if err != nil || id == "" {
+	b, err := k.Backend()
+	if err != nil || k.id == "" {
 		return "" // whoever needs the locks is told why there are none
 	}
-	by := a.Asker()
-	by.Session = id
+	by := k.self()
 	var all []string
 	for s, err := range b.List(ctx, lokt.Filter{}) {
 		if err != nil {
@@ -250,7 +217,7 @@ func (k *hooking) questions() string {
 			for _, m := range h.Messages {
 				if m.Answer == "" && by.Same(h.Owner) {
 					all = append(all, fmt.Sprintf("%s says about the lock %q, which you hold: %q. Answer with: %s TEXT",
-						m.From, s.Lock.Name, app.OneLine(m.Text), a.CommandLine("answer", s.Lock.Name)))
+						m.From, s.Lock.Name, app.OneLine(m.Text), k.CommandLine("answer", s.Lock.Name)))
 				}
 			}
 		}
@@ -258,35 +225,35 @@ func (k *hooking) questions() string {
 	return strings.Join(all, "\n")
 }
 
-// begin takes note of a session. Claude Code reads variables for later commands from a file.
-func (k *hooking) begin() (any, error) {
-	id, file := k.agentID(k.req.session()), k.Getenv("CLAUDE_ENV_FILE")
+// begin puts a session into the variables of its commands, which Claude Code reads from a file.
+func (k *hooking) begin(dir string) error {
+	file := k.Getenv("CLAUDE_ENV_FILE")
 	if file == "" {
-		return k.allow(""), nil
+		return nil
 	}
 	var lines string
-	if id != "" {
-		lines = "export LOKT_AGENT_ID=" + id + "\n"
+	if k.id != "" {
+		lines = "export LOKT_AGENT_ID=" + k.id + "\n"
 	}
-	if dir := k.shims(k.dir); exists(dir) {
+	if dir := k.shims(dir); exists(dir) {
 		lines += "export PATH=" + shell.Quote(dir) + ":\"$PATH\"\n"
 	}
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	_, err = f.WriteString(lines)
-	return k.allow(""), errors.Join(err, f.Close())
+	return errors.Join(err, f.Close())
 }
 
 // note tells commands that the agent's process will start which session they are of, as well as it can. What was noted of
 // processes that have ended goes.
 func (k *hooking) note() {
-	id, path := k.agentID(k.req.session()), identity.Find().Note(k.in(k.dir).Notes())
-	if id == "" || path == "" {
+	path := identity.Find().Note(k.Notes())
+	if k.id == "" || path == "" {
 		return
 	}
-	if have, err := os.ReadFile(path); err == nil && string(have) == id {
+	if have, err := os.ReadFile(path); err == nil && string(have) == k.id {
 		return
 	}
 	dir := filepath.Dir(path)
@@ -301,27 +268,25 @@ func (k *hooking) note() {
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
-	if err := errors.Join(os.MkdirAll(dir, 0o700), write(path, []byte(id))); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), write(path, []byte(k.id))); err != nil {
 		k.Tell("warning: the session is not noted for the commands of this agent: %v", err)
 	}
 }
 
 // finish releases the leases of a session.
-func (k *hooking) finish() (any, error) {
-	id := k.agentID(k.req.session())
-	if id == "" {
-		return k.allow(""), nil
+func (k *hooking) finish() error {
+	if k.id == "" {
+		return nil
 	}
-	if path := identity.Find().Note(k.in(k.dir).Notes()); path != "" {
+	if path := identity.Find().Note(k.Notes()); path != "" {
 		_ = os.Remove(path) // it may never have been noted
 	}
-	a := k.in(k.dir)
-	b, err := a.Backend()
+	b, err := k.Backend()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	by := a.Asker()
-	by.Session = id
+	by := k.Asker()
+	by.Session = k.id
 	var failed error
 	for s, err := range b.List(k.now, lokt.Filter{}) {
 		failed = errors.Join(failed, err)
@@ -333,14 +298,12 @@ func (k *hooking) finish() (any, error) {
 			failed = errors.Join(failed, err)
 		}
 	}
-	return k.allow(""), failed
+	return failed
 }
 
-// Requests are other programs' JSON, which is read as leniently as they read it.
-func unmarshal(text []byte, v any) error {
-	return json.Unmarshal(text, v, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+// lenient is how other programs' JSON is read and answered: as leniently as they do.
+func lenient() json.Options {
+	return json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), jsontext.EscapeForHTML(false))
 }
 
-func marshal(v any) ([]byte, error) {
-	return json.Marshal(v, json.Deterministic(true), jsontext.EscapeForHTML(false), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
-}
+func unmarshal(text []byte, v any) error { return json.Unmarshal(text, v, lenient()) }

@@ -65,11 +65,10 @@ type setup struct {
 
 // item is a file, and what is to become of it.
 type item struct {
-	path   string // from the top, with slashes
-	want   func(now []byte) ([]byte, error)
-	exec   bool // it is a program
-	itself bool // it is meant even if it is a link, and not the file to which that leads
-	link   bool // it is to be a link to what is wanted
+	path string
+	want func(now []byte) ([]byte, error)
+	hook bool // it is a program, and meant itself if it is a link
+	link bool // it is to be a link to what is wanted
 }
 
 func (a cmd) runInit(o initOptions) error {
@@ -81,7 +80,11 @@ func (a cmd) runInit(o initOptions) error {
 	if s.root = a.lockRoot(s.top); s.root == "" {
 		return errors.New("there is no directory for locks here")
 	}
-	if _, err := os.Stat(s.root); !o.check && (!o.remove || err == nil) {
+	hooks, err := s.gitItems()
+	if err != nil {
+		return err
+	}
+	if !o.check && (!o.remove || exists(s.root)) {
 		if err := os.MkdirAll(s.root, 0o700); err != nil {
 			return err
 		}
@@ -97,10 +100,10 @@ func (a cmd) runInit(o initOptions) error {
 	if o.remove {
 		return s.undo()
 	}
-	for _, it := range s.items() {
+	for _, it := range append(s.items(), hooks...) {
 		if err := s.bring(it); err != nil {
-			s.failed = append(s.failed, it.path)
-			s.Tell("%s: %v", it.path, err)
+			s.failed = append(s.failed, s.relative(it.path))
+			s.Tell("%s: %v", s.relative(it.path), err)
 		}
 	}
 	if err := s.link(); err != nil && !slices.Contains(s.failed, policy.File) {
@@ -111,28 +114,32 @@ func (a cmd) runInit(o initOptions) error {
 
 // found reports whether an agent is used here.
 func (s *setup) found(h harness) bool {
-	if slices.Contains(s.agents, h.name) || s.record.has(h.settings) {
-		return true
-	}
-	return slices.ContainsFunc(h.signs, func(f string) bool { return exists(filepath.Join(s.top, f)) }) ||
+	return slices.Contains(s.agents, h.name) ||
+		slices.ContainsFunc(s.record.Changes, func(c change) bool { return c.Path == h.settings }) ||
+		slices.ContainsFunc(h.signs, func(f string) bool { return exists(filepath.Join(s.top, f)) }) ||
 		slices.ContainsFunc(h.programs, func(p string) bool { _, err := exec.LookPath(p); return err == nil })
 }
 
 // items returns what there is to be in files.
-func (s *setup) items() []item {
-	items := []item{{path: policy.File, want: func(now []byte) ([]byte, error) {
+func (s *setup) items() (items []item) {
+	add := func(file string, want func(now []byte) ([]byte, error)) {
+		items = append(items, item{path: filepath.Join(s.top, filepath.FromSlash(file)), want: want})
+	}
+	add(policy.File, func(now []byte) ([]byte, error) {
 		if len(now) > 0 {
 			_, err := policy.Parse(policy.File, now)
 			return now, err
 		}
 		return propose(s.top), nil
-	}}}
+	})
 	sections := map[string]string{"AGENTS.md": "agents-md"}
 	for _, h := range harnesses() {
 		if !s.found(h) {
 			continue
 		}
-		items = append(items, item{path: h.settings, want: h.install})
+		for _, file := range slices.Compact([]string{h.settings, h.servers}) {
+			add(file, func(now []byte) ([]byte, error) { return h.install(file, now) })
+		}
 		if h.name == "claude" {
 			sections["CLAUDE.md"] = "claude-md"
 		}
@@ -144,7 +151,7 @@ func (s *setup) items() []item {
 		if sections[file] == "" {
 			continue
 		}
-		items = append(items, item{path: file, want: func(now []byte) ([]byte, error) {
+		add(file, func(now []byte) ([]byte, error) {
 			c := exec.CommandContext(context.Background(), loktPath(), "prime", "--format", sections[file])
 			c.Dir, c.Stderr = s.top, s.Err
 			ours, err := c.Output()
@@ -153,19 +160,9 @@ func (s *setup) items() []item {
 			}
 			text, err := section.Put(string(now), string(ours))
 			return []byte(text), err
-		}})
+		})
 	}
-	return append(items, s.gitItems()...)
-}
-
-// at returns where an item is.
-func (s *setup) at(path string, itself bool) (string, error) {
-	path = filepath.Join(s.top, filepath.FromSlash(path))
-	fi, err := os.Lstat(path)
-	if itself || err != nil || fi.Mode()&fs.ModeSymlink == 0 {
-		return path, nil
-	}
-	return filepath.EvalSymlinks(path)
+	return items
 }
 
 // look returns what a file is: its text, or where it leads if it is a link.
@@ -184,9 +181,11 @@ func look(path string) (fs.FileMode, []byte, error) {
 
 // bring makes a file what it is to be, or says that it is not.
 func (s *setup) bring(it item) error {
-	path, err := s.at(it.path, it.itself)
-	if err != nil {
-		return err
+	path := it.path
+	if fi, err := os.Lstat(path); err == nil && fi.Mode()&fs.ModeSymlink != 0 && !it.hook {
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return err
+		}
 	}
 	mode, now, err := look(path)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -194,33 +193,28 @@ func (s *setup) bring(it item) error {
 		return err
 	}
 	want, err := it.want(now)
-	if err != nil || bytes.Equal(want, now) && (!it.exec || executable(path)) {
+	if err != nil || bytes.Equal(want, now) && (!it.hook || executable(path)) {
 		return err
 	}
-	if s.check {
-		s.names = append(s.names, it.path)
-		return nil
-	}
-	made := !exists(filepath.Dir(path))
-	err = s.record.note(s.recordPath(), s.place(), change{ // before it is changed
-		Path: it.path, Missing: missing, MadeDir: made, Itself: it.itself, Mode: mode, Before: now, After: want,
-	})
-	switch {
-	case err != nil:
-	case it.link:
-		err = put(path, fs.ModeSymlink, want)
-	case it.exec:
-		err = put(path, mode.Perm()|0o755, want)
-	default:
-		err = write(path, want)
+	if !s.check {
+		err = s.note(change{Path: s.relative(path), Missing: missing, MadeDir: !exists(filepath.Dir(path)), Mode: mode, Before: now, After: want})
+		switch {
+		case it.link:
+			mode = fs.ModeSymlink
+		case it.hook:
+			mode = mode.Perm() | 0o755
+		}
+		if err == nil {
+			err = put(path, mode, want)
+		}
 	}
 	if err == nil {
-		s.names = append(s.names, it.path)
+		s.names = append(s.names, s.relative(it.path))
 	}
 	return err
 }
 
-// put makes a file what look said that it was.
+// put makes a file what look says that it is.
 func put(path string, mode fs.FileMode, text []byte) error {
 	if mode&fs.ModeSymlink != 0 {
 		err := os.Remove(path)
@@ -260,39 +254,37 @@ func (s *setup) link() error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(s.root, "shims")
-	want := p.Programs()
-	if s.check && p.Path == "" { // what is to be written would name them
-		want = nil
-	}
+	dir, want := filepath.Join(s.root, "shims"), p.Programs()
 	have, _ := os.ReadDir(dir) // there may be none
 	for _, e := range have {
-		if !slices.Contains(want, e.Name()) && !s.others() {
-			s.names = append(s.names, "shims/"+e.Name())
-			if !s.check {
-				err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
-			}
+		if name := e.Name(); !slices.Contains(want, name) && !s.others() {
+			want = append(want, name)
 		}
 	}
 	for _, name := range want {
 		path := filepath.Join(dir, name)
-		if to, e := os.Readlink(path); e == nil && to == own {
+		needed := slices.Contains(p.Programs(), name)
+		if to, _ := os.Readlink(path); to == own && needed {
 			continue
 		}
 		s.names = append(s.names, "shims/"+name)
 		if s.check {
 			continue
 		}
-		_ = os.Remove(path) // it leads elsewhere, or is not there
-		err = errors.Join(err, os.MkdirAll(s.root, 0o700), os.MkdirAll(dir, 0o700), os.Symlink(own, path))
+		_ = os.Remove(path) // it leads elsewhere, is not needed, or is not there
+		if needed {
+			err = errors.Join(err, os.MkdirAll(dir, 0o700), os.Symlink(own, path))
+		}
 	}
 	return err
 }
 
 // tell says what was done, or is missing.
 func (s *setup) tell() error {
-	dir := filepath.Join(s.root, "shims")
-	code := app.ExitOK
+	dir, status, verb, code := filepath.Join(s.root, "shims"), "done", "wrote", app.ExitOK
+	if s.check {
+		status, verb = "checked", "missing or not as it is to be:"
+	}
 	switch {
 	case len(s.failed) > 0:
 		code = app.ExitError
@@ -300,10 +292,6 @@ func (s *setup) tell() error {
 		code = app.ExitNotFound
 	}
 	if s.JSON {
-		status := "done"
-		if s.check {
-			status = "checked"
-		}
 		return errors.Join(s.Print(struct {
 			Status string   `json:"status"`
 			Top    string   `json:"top"`
@@ -311,10 +299,6 @@ func (s *setup) tell() error {
 			Failed []string `json:"failed,omitzero"`
 			Shims  string   `json:"shims"`
 		}{status, s.top, s.names, s.failed, dir}), app.Exit(code))
-	}
-	verb := "wrote"
-	if s.check {
-		verb = "missing or not as it is to be:"
 	}
 	for _, name := range s.names {
 		s.Say("%s %s", verb, name)
@@ -367,12 +351,7 @@ func (s *setup) undo() error {
 
 // putBack undoes a change, and reports whether there was something to undo.
 func (s *setup) putBack(c change) (bool, error) {
-	path, err := s.at(c.Path, c.Itself)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
+	path := app.Against(s.top, filepath.FromSlash(c.Path))
 	mode, now, err := look(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && !c.Missing && mode == c.Mode && bytes.Equal(now, c.Before):

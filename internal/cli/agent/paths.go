@@ -13,7 +13,6 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/glob"
-	"github.com/lokt-dev/lokt/internal/identity"
 	"github.com/lokt-dev/lokt/internal/policy"
 	"github.com/lokt-dev/lokt/internal/rows"
 )
@@ -220,9 +219,12 @@ func note(text string) string {
 // metaWhy is the key under which a reservation says what it is for.
 const metaWhy = "why"
 
-// refused says what is kept from whoever asks, and what to do then.
+// refused says what is kept from whoever asks, and what to do then; nothing if nothing is.
 func refused(all []refusal) string {
 	var lines []string
+	if len(all) == 0 {
+		return ""
+	}
 	for i, r := range all {
 		if i == 5 {
 			lines = append(lines, fmt.Sprintf("and %d more", len(all)-i))
@@ -243,14 +245,13 @@ func (r *request) edited() (paths []string) {
 	if r.ToolName != "" && !slices.Contains(tools, strings.ToLower(r.ToolName)) && !slices.Contains([]string{"Bash", "Shell", "shell", "run_shell_command"}, r.ToolName) {
 		return nil
 	}
-	line, runs := r.command()
-	if !runs {
+	line := r.text("command", "cmd", "input", "patch")
+	if _, member, err := r.command(); err == nil && member == "" {
 		for _, name := range []string{"file_path", "notebook_path", "path", "target_file", "target_notebook", "absolute_path", "filePath"} {
 			if p := r.text(name); p != "" {
 				paths = append(paths, p)
 			}
 		}
-		line = r.text("command", "input", "patch")
 	}
 	if !strings.Contains(line, "*** Begin Patch") {
 		return paths
@@ -267,16 +268,10 @@ func (r *request) edited() (paths []string) {
 
 // edits refuses to change what somebody else has reserved. Each path counts for the repository in which its target is. It
 // returns nothing if there is nothing to refuse.
-func (k *hooking) edits(paths []string) (string, error) {
-	by := identity.Of(func(name string) string {
-		if name == identity.FromAgent && !k.told() {
-			return k.agentID(k.req.session())
-		}
-		return k.Getenv(name)
-	}, k.Notes, len(k.ServerURLs()) > 0).Owner
+func (k *hooking) edits(dir string) (string, error) {
 	var all []refusal
-	for _, p := range paths {
-		path := resolve(app.Against(k.dir, p))
+	for _, p := range k.req.edited() {
+		path := resolve(app.Against(dir, p))
 		c, err := k.checkout(filepath.Dir(path))
 		if err != nil {
 			return "", err
@@ -285,19 +280,11 @@ func (k *hooking) edits(paths []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		some, err := c.refusals(k.now, by, []string{pattern})
+		some, err := c.refusals(k.now, k.self(), []string{pattern})
 		if err != nil {
 			return "", err
 		}
 		all = append(all, some...)
 	}
-	if len(all) == 0 {
-		return "", nil
-	}
 	return refused(all), nil
-}
-
-// told reports whether the environment says who this is.
-func (k *hooking) told() bool {
-	return k.Getenv(identity.FromOwner) != "" || k.Getenv(identity.FromAgent) != ""
 }

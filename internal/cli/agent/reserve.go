@@ -134,19 +134,7 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 		return app.Usage(err)
 	}
 	c.MakeRoot(c.b)
-	ctx := context.Background()
-	if claim.Wait = o.Patience(); claim.Wait != 0 {
-		signals := guard.Notify()
-		defer signals.Stop()
-		var stop func()
-		ctx, stop = signals.Context(ctx)
-		defer stop()
-		var err error
-		if claim.Owner, err = c.Claimant(c.b); err != nil {
-			return err
-		}
-	}
-	h, err := o.Service(c.App, c.b, inTheWay).Acquire(ctx, claim)
+	h, err := o.Acquire(context.Background(), c.App, c.b, claim, inTheWay)
 	var signal *guard.SignalError
 	var blocked *lokt.BlockedError
 	switch {
@@ -157,15 +145,13 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 	case err != nil:
 		return err
 	}
-	how := "reserved"
+	how, until, secret := "reserved", "until it is released", ""
 	if h.Renewals > 0 {
 		how = "reserved again"
 	}
-	until := "until it is released"
 	if !h.ExpiresAt.IsZero() {
 		until = "for " + app.Short(h.ExpiresAt.Sub(h.AcquiredAt))
 	}
-	secret := ""
 	if c.b.Shown(h.LeaseID) != h.LeaseID {
 		secret = h.LeaseID
 	}

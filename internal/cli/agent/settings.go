@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -24,10 +26,9 @@ type record struct {
 }
 
 type change struct {
-	Path    string `json:"path"` // from the top of the checkout
+	Path    string `json:"path"` // from the top of the checkout, where links lead
 	Missing bool   `json:"missing,omitzero"`
 	MadeDir bool   `json:"made_dir,omitzero"`
-	Itself  bool   `json:"itself,omitzero"` // and not the file to which it leads if it is a link
 
 	Mode   fs.FileMode `json:"mode,omitzero"` // before
 	Before []byte      `json:"before"`        // in base64, as the next one
@@ -71,145 +72,118 @@ func readRecord(path string) (r record, err error) {
 	return r, nil
 }
 
-func (r *record) has(path string) bool {
-	return slices.ContainsFunc(r.Changes, func(c change) bool { return c.Path == path })
-}
-
 // note takes note of a change that is about to be made. Of a file that was changed before, what it was at first counts.
-func (r *record) note(path, place string, one change) error {
+func (s *setup) note(one change) error {
+	r := &s.record
 	if i := slices.IndexFunc(r.Changes, func(c change) bool { return c.Path == one.Path }); i >= 0 && bytes.Equal(r.Changes[i].After, one.Before) {
 		r.Changes[i].After = one.After
 	} else {
 		r.Changes = slices.DeleteFunc(r.Changes, func(c change) bool { return c.Path == one.Path })
 		r.Changes = append(r.Changes, one)
 	}
-	r.Top = place
+	r.Top = s.place()
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	return write(path, text)
+	return write(s.recordPath(), text)
 }
 
-// member is a member of an object whose order is to stay.
-type member struct {
-	name  string
-	value jsontext.Value
-}
-
-type object []member
-
-func readObject(text []byte) (object, error) {
-	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, nil
+// edited returns an object of JSON in which to has changed what is at the end of the path, and the order of all else stays. What is
+// not there is nothing to it.
+func edited(object jsontext.Value, to func(jsontext.Value) (jsontext.Value, error), path ...string) (jsontext.Value, error) {
+	if len(path) == 0 {
+		return to(object)
 	}
-	if v := jsontext.Value(text); !v.IsValid() || v.Kind() != '{' {
-		return nil, errors.New("this is no object of JSON without comments: add the hooks by hand, see docs/agents.md")
+	if len(bytes.TrimSpace(object)) == 0 {
+		object = jsontext.Value("{}")
 	}
-	d := jsontext.NewDecoder(bytes.NewReader(text))
-	_, err := d.ReadToken()
-	var o object
-	for err == nil && d.PeekKind() != '}' {
-		var name, value jsontext.Value
-		if name, err = d.ReadValue(); err != nil {
-			break
-		}
-		var text string
-		if err = json.Unmarshal(name, &text); err == nil {
-			value, err = d.ReadValue()
-			o = append(o, member{text, value.Clone()})
-		}
+	if !object.IsValid() || object.Kind() != '{' {
+		return nil, errors.New("this is no object of JSON without comments: add by hand what docs/agents.md says")
 	}
-	return o, err
-}
-
-func (o object) get(name string) jsontext.Value {
-	if i := slices.IndexFunc(o, func(m member) bool { return m.name == name }); i >= 0 {
-		return o[i].value
-	}
-	return nil
-}
-
-func (o object) set(name string, value jsontext.Value) object {
-	if i := slices.IndexFunc(o, func(m member) bool { return m.name == name }); i >= 0 {
-		o[i].value = value
-		return o
-	}
-	return append(o, member{name, value})
-}
-
-func (o object) text() (jsontext.Value, error) {
 	var out bytes.Buffer
-	e := jsontext.NewEncoder(&out)
-	err := e.WriteToken(jsontext.BeginObject)
-	for _, m := range o {
-		err = errors.Join(err, e.WriteToken(jsontext.String(m.name)), e.WriteValue(m.value))
+	d, e := jsontext.NewDecoder(bytes.NewReader(object)), jsontext.NewEncoder(&out)
+	_, err := d.ReadToken()
+	err = errors.Join(err, e.WriteToken(jsontext.BeginObject))
+	for found := false; err == nil && (!found || d.PeekKind() == '"'); {
+		name, value := jsontext.String(path[0]), jsontext.Value(nil)
+		if d.PeekKind() == '"' {
+			if name, err = d.ReadToken(); err == nil {
+				name = name.Clone()
+				value, err = d.ReadValue()
+			}
+		}
+		if name.String() == path[0] && err == nil {
+			found = true
+			value, err = edited(value, to, path[1:]...)
+		}
+		err = errors.Join(err, e.WriteToken(name), e.WriteValue(value))
 	}
 	err = errors.Join(err, e.WriteToken(jsontext.EndObject))
 	return out.Bytes(), err
 }
 
-// install returns the agent's settings with the hooks in them.
-func (h harness) install(now []byte) ([]byte, error) {
-	settings, err := readObject(now)
-	if err != nil {
-		if slices.ContainsFunc(h.events(), func(event string) bool { return !bytes.Contains(now, []byte(h.call(event))) }) {
-			return nil, err
+// server is what a file that names MCP servers says of lokt's.
+const (
+	serverJSON = `{"command":"lokt","args":["mcp"]}`
+	serverTOML = "[mcp_servers.lokt]\ncommand = \"lokt\"\nargs = [\"mcp\"]\n"
+)
+
+// install returns one of the agent's files with the hooks and the MCP server in it that are to be there.
+func (h harness) install(file string, now []byte) ([]byte, error) {
+	if strings.HasSuffix(file, ".toml") {
+		if table, _, _ := strings.Cut(serverTOML, "\n"); bytes.Contains(now, []byte(table)) {
+			return now, nil
 		}
-		return now, nil // somebody has added them by hand
+		return append([]byte(strings.TrimLeft(strings.TrimRight(string(now), "\n")+"\n\n", "\n")), serverTOML...), nil
 	}
-	hooks, err := readObject(settings.get("hooks"))
-	if err != nil {
-		return nil, fmt.Errorf("hooks: %w", err)
-	}
-	changed := false
-	for _, event := range h.events() {
-		command := program + h.call(event)
-		var list []jsontext.Value
-		if v := hooks.get(event); v != nil {
-			if err := json.Unmarshal(v, &list); err != nil {
-				return nil, fmt.Errorf("hooks of %s: %w", event, err)
+	text, err := jsontext.Value(now), error(nil)
+	keep := func(with string) func(jsontext.Value) (jsontext.Value, error) {
+		return func(have jsontext.Value) (jsontext.Value, error) {
+			if have != nil {
+				return have, nil
 			}
+			return jsontext.Value(with), nil
 		}
-		if slices.ContainsFunc(list, func(v jsontext.Value) bool { return bytes.Contains(v, []byte(h.call(event))) }) {
+	}
+	for _, event := range h.events() {
+		if file != h.settings || bytes.Contains(now, []byte(h.call(event))) { // also if somebody has added it by hand
 			continue
 		}
-		entry := map[string]any{"command": command}
+		entry := map[string]any{"command": program + h.call(event)}
 		if h.name != "cursor" {
-			entry = map[string]any{"hooks": []any{map[string]any{"type": "command", "command": command}}}
+			entry = map[string]any{"hooks": []any{map[string]any{"type": "command", "command": program + h.call(event)}}}
+		} else if text, err = edited(text, keep("1"), "version"); err != nil {
+			return nil, err
 		}
 		if event == h.edit {
 			entry["matcher"] = h.matcher
 		}
-		text, err := marshal(entry)
+		text, err = edited(text, func(list jsontext.Value) (jsontext.Value, error) {
+			var all []jsontext.Value
+			if err := json.Unmarshal([]byte(cmp.Or(string(list), "[]")), &all); err != nil {
+				return nil, fmt.Errorf("hooks of %s: %w", event, err)
+			}
+			one, err := json.Marshal(entry, json.Deterministic(true))
+			if err != nil {
+				return nil, err
+			}
+			return json.Marshal(append(all, one))
+		}, "hooks", event)
 		if err != nil {
 			return nil, err
 		}
-		value, err := json.Marshal(append(list, text))
-		if err != nil {
-			return nil, err
-		}
-		hooks, changed = hooks.set(event, value), true
 	}
-	if !changed {
+	if file == h.servers && !bytes.Contains(now, []byte(`"lokt"`)) {
+		if text, err = edited(text, keep(serverJSON), "mcpServers", "lokt"); err != nil {
+			return nil, err
+		}
+	}
+	if bytes.Equal(text, now) {
 		return now, nil
 	}
-	if h.name == "cursor" && settings.get("version") == nil {
-		settings = settings.set("version", jsontext.Value("1"))
-	}
-	value, err := hooks.text()
-	if err != nil {
+	if err := text.Indent(jsontext.WithIndent("  ")); err != nil {
 		return nil, err
 	}
-	whole, err := settings.set("hooks", value).text()
-	if err != nil {
-		return nil, err
-	}
-	if err := whole.Indent(jsontext.WithIndent("  ")); err != nil {
-		return nil, err
-	}
-	return append(whole, '\n'), nil
+	return append(text, '\n'), nil
 }

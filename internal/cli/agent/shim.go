@@ -1,17 +1,14 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
+	"slices"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/policy"
-	"github.com/lokt-dev/lokt/internal/shell"
 )
 
 // A shim is a link to this program under the name of another one, in a directory that comes first on the path. It runs
@@ -33,14 +30,10 @@ func shim(a cmd, name string, args []string) int {
 		a.Tell("%s: there is no such program behind the shim of lokt", name)
 		return 127
 	}
-	command := append([]string{real}, args...)
 	dir, err := a.Dir()
+	var guard []string
 	if err == nil {
-		f := &shell.Finder{Dir: dir, Policy: policies(), Root: a.lockRoot, Lokt: loktPath()}
-		var guard []string
-		if guard, err = f.Guard(append([]string{name}, args...)); err == nil && len(guard) > 0 {
-			command = append(guard, command...)
-		}
+		guard, err = a.finder(dir).Guard(append([]string{name}, args...))
 	}
 	if err != nil {
 		a.Tell("lokt cannot judge this: %v", err)
@@ -48,28 +41,14 @@ func shim(a cmd, name string, args []string) int {
 			return app.ExitError
 		}
 	}
-	return a.become(command)
-}
-
-// become makes this process run a command, or runs it and returns its exit code where that cannot be.
-func (a cmd) become(command []string) int {
-	path, err := exec.LookPath(command[0])
-	if err == nil {
-		err = syscall.Exec(path, command, a.Environ())
+	if len(guard) > 0 {
+		args = slices.Concat(guard[1:], []string{real}, args)
+		real, err = exec.LookPath(guard[0])
 	}
-	if runtime.GOOS == "windows" {
-		c := exec.CommandContext(context.Background(), path, command[1:]...)
-		c.Stdin, c.Stdout, c.Stderr = a.In, a.Out, a.Err
-		err = c.Run()
-		if ended := new(exec.ExitError); errors.As(err, &ended) {
-			return ended.ExitCode()
-		}
+	if err == nil || len(guard) == 0 {
+		err = a.ReplaceBy(real, args)
 	}
-	if err == nil {
-		return app.ExitOK
-	}
-	a.Tell("%s: %v", command[0], err)
-	return 126
+	return a.Finish(err)
 }
 
 // behind returns the program of that name on the path that is no shim of this one.

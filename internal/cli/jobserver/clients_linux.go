@@ -12,11 +12,8 @@ import (
 // heldByClients returns how many tokens the processes that have the file open can have at most. A make has one for each command
 // that it runs, but the first, and a shell has none. Others have no more than they run programs or threads.
 func heldByClients(file string) (most int) {
-	type client struct {
-		name    string
-		threads int
-	}
-	children, clients := map[int]int{}, map[int]client{}
+	children := map[int]int{}
+	var clients []func() int
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -24,22 +21,22 @@ func heldByClients(file string) (most int) {
 			continue
 		}
 		name, parent, threads, ok := process.Stat(pid)
-		if !ok {
+		children[parent]++
+		if !ok || !opened(pid, file) {
 			continue
 		}
-		children[parent]++
-		if opened(pid, file) {
-			clients[pid] = client{name, threads}
-		}
+		clients = append(clients, func() int {
+			switch name {
+			case "make", "gmake":
+				return max(0, children[pid]-1)
+			case "sh", "bash", "dash", "zsh", "ksh":
+				return 0
+			}
+			return max(children[pid], threads)
+		})
 	}
-	for pid, p := range clients {
-		switch n := children[pid]; p.name {
-		case "make", "gmake":
-			most += max(0, n-1)
-		case "sh", "bash", "dash", "zsh", "ksh":
-		default:
-			most += max(n, p.threads)
-		}
+	for _, held := range clients {
+		most += held()
 	}
 	return most
 }

@@ -1,6 +1,8 @@
 // Package jobserver hands out the CPUs of this machine to the builds on it, by the protocol of GNU make's jobserver. Each build
 // has a server of its own, which holds a slot of one lock for each token that the build has: whatever dies, the kernel gives
 // its slots back. It is linked into a program of its own, which lokt runs.
+//
+// Builds inherit two pipes for the tokens, as make did before it had paths for them: every make from 4.0 on, and cargo, take them.
 package jobserver
 
 import (
@@ -35,42 +37,28 @@ func Main(args []string) int { return app.Main(Commands(), args[1:]) }
 // Tree returns the command, for documentation.
 func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }
 
-// Styles of telling clients where the tokens are.
-const (
-	stylePipe = "pipe" // by two descriptors: all versions of make, and cargo
-	styleFIFO = "fifo" // by a path: make from 4.4 on, ninja from 1.13 on, and cargo
-)
-
 // lockName is the lock whose slots are the tokens.
 const lockName = "cpu"
 
-type options struct {
-	tokens int
-	style  string
-}
-
 func newJobserver(a *app.App) *cobra.Command {
-	var o options
+	tokens := 0
 	cmd := app.Describe("jobserver", &cobra.Command{Args: func(cmd *cobra.Command, args []string) error {
 		switch {
 		case cmd.ArgsLenAtDash() != 0 || len(args) == 0:
 			return app.Usagef("put the build behind --: lokt jobserver -- make")
-		case o.tokens < 0 || o.tokens >= lokt.Shared:
-			return app.Usagef("--tokens %d is no number of tokens", o.tokens)
-		case o.style != "" && o.style != stylePipe && o.style != styleFIFO:
-			return app.Usagef("--style is pipe or fifo, not %q", o.style)
+		case tokens < 0 || tokens >= lokt.Shared:
+			return app.Usagef("--tokens %d is no number of tokens", tokens)
 		case a.ServerFlag != "":
 			return app.Usagef("--server: the CPUs of this machine are handed out on this machine")
 		}
 		return nil
-	}, RunE: func(_ *cobra.Command, args []string) error { return run(a, o, args) }})
-	cmd.Flags().IntVar(&o.tokens, "tokens", 0, "how many jobs all builds together run at once (default: the cores of this machine, or of its cgroup)")
-	cmd.Flags().StringVar(&o.style, "style", "", "how the build is told of the tokens: pipe, or fifo, which needs make 4.4 (default: fifo for ninja, pipe otherwise)")
+	}, RunE: func(_ *cobra.Command, args []string) error { return run(a, tokens, args) }})
+	cmd.Flags().IntVar(&tokens, "tokens", 0, "how many jobs all builds together run at once (default: the cores of this machine, or of its cgroup)")
 	return cmd
 }
 
 // run runs a build with the tokens that it is given.
-func run(a *app.App, o options, build []string) error {
+func run(a *app.App, tokens int, build []string) error {
 	path, err := guard.Find(build[0])
 	if err != nil {
 		return err
@@ -94,15 +82,14 @@ func run(a *app.App, o options, build []string) error {
 		return err
 	}
 	build, most := withoutJobs(build)
-	tokens := cmp.Or(o.tokens, machine.Machine{}.Cores())
+	tokens = cmp.Or(tokens, machine.Machine{}.Cores())
 	t := lokt.Options{Wait: -1, Limit: tokens, Strict: true, TTL: lokt.NoTTL, ManualHeartbeat: true, Process: &owner.Process}
 	signals := guard.Notify()
 	defer func() { _, _ = k.ReleaseAll(context.Background()) }() // what is left ends with this process
 	if err := first(a, k, t, signals); err != nil {
 		return err
 	}
-	style := cmp.Or(o.style, map[string]string{"ninja": styleFIFO}[filepath.Base(build[0])], stylePipe)
-	s, auth, err := newServer(b, k, t, min(most, tokens)-1, style)
+	s, auth, err := newServer(b, k, t, min(most, tokens)-1)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package jobserver
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,44 +116,27 @@ func (s *site) await(what string, done func() bool) {
 
 // Promise S-205.
 func TestAllBuildsTogetherRunAsManyJobsAsThereAreTokens(t *testing.T) {
-	for _, style := range []string{stylePipe, styleFIFO} {
-		t.Run(style, func(t *testing.T) {
-			s := newSite(t)
-			if style == styleFIFO && !understandsFIFO(t) {
-				t.Skip("make is older than 4.4")
-			}
-			var builds []*exec.Cmd
-			var outs []*bytes.Buffer
-			for _, target := range []string{"all", "sub", "all"} {
-				c, out := s.build(3, "--style", style, "--", "make", "-j", target)
-				builds, outs = append(builds, c), append(outs, out)
-			}
-			for i, c := range builds {
-				if err := c.Wait(); err != nil {
-					t.Errorf("build %d: %v\n%s", i, err, outs[i])
-				}
-				if strings.Contains(outs[i].String(), "jobserver") {
-					t.Errorf("make complained:\n%s", outs[i])
-				}
-			}
-			if most, all := s.most(); most > 3 || most < 2 || all != 18 {
-				t.Errorf("%d jobs ran, %d at once, with 3 tokens", all, most)
-			}
-			if n := s.taken(); n != 0 {
-				t.Errorf("%d tokens are out when all builds have ended", n)
-			}
-		})
+	s := newSite(t)
+	var builds []*exec.Cmd
+	var outs []*bytes.Buffer
+	for _, target := range []string{"all", "sub", "all"} {
+		c, out := s.build(3, "--", "make", "-j", target)
+		builds, outs = append(builds, c), append(outs, out)
 	}
-}
-
-func understandsFIFO(t *testing.T) bool {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "make", "--version").Output()
-	var major, minor int
-	if _, scanned := fmt.Sscanf(string(out), "GNU Make %d.%d", &major, &minor); err != nil || scanned != nil {
-		t.Fatalf("make --version: %v, %v", err, scanned)
+	for i, c := range builds {
+		if err := c.Wait(); err != nil {
+			t.Errorf("build %d: %v\n%s", i, err, outs[i])
+		}
+		if strings.Contains(outs[i].String(), "jobserver") {
+			t.Errorf("make complained:\n%s", outs[i])
+		}
 	}
-	return major > 4 || major == 4 && minor >= 4
+	if most, all := s.most(); most > 3 || most < 2 || all != 18 {
+		t.Errorf("%d jobs ran, %d at once, with 3 tokens", all, most)
+	}
+	if n := s.taken(); n != 0 {
+		t.Errorf("%d tokens are out when all builds have ended", n)
+	}
 }
 
 func TestOneBuildHasAllTokensThatNobodyElseWants(t *testing.T) {
@@ -246,14 +228,14 @@ whole:
 	}
 }
 
-// Promise S-205.
-func TestTokensAreOfferedByAPathToo(t *testing.T) {
+// Promise S-205. It is the protocol, for a client that is no make.
+func TestTokensAreTakenFromOneDescriptorAndGivenToAnother(t *testing.T) {
 	s := newSite(t)
-	c, out := s.build(3, "--style", styleFIFO, "--", "sh", "-c", `
-		exec 3<> "${MAKEFLAGS##*fifo:}"
-		dd bs=1 count=1 status=none <&3; dd bs=1 count=1 status=none <&3
+	c, out := s.build(3, "--", "bash", "-c", `
+		auth=${MAKEFLAGS##*--jobserver-auth=}; take=${auth%,*}; give=${auth#*,}
+		dd bs=1 count=1 status=none <&$take; dd bs=1 count=1 status=none <&$take
 		touch took; while ! test -e go; do sleep 0.02; done
-		printf ++ >&3`)
+		printf ++ >&$give`)
 	s.await("both tokens are taken", func() bool {
 		_, err := os.Stat(filepath.Join(s.dir, "took"))
 		return err == nil

@@ -2,9 +2,9 @@ package jobserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,10 +31,9 @@ type server struct {
 	o    lokt.Options
 	most int // tokens beside that of the first job
 
-	dir  string // of the FIFO, if there is one
-	pool int    // the descriptor of what is offered, for reading and writing
-	file string // of what clients write to, as /proc shows it
-	ends []*os.File
+	pool int        // the descriptor of what is offered, for reading and writing
+	file string     // what clients write to, as /proc shows it
+	ends []*os.File // of pipes: what clients read from and write to, and where that arrives
 
 	tokens  []*lokt.Lease // that are offered or taken
 	back    chan int
@@ -43,69 +42,48 @@ type server struct {
 	done    sync.WaitGroup
 }
 
-// newServer returns a server that runs until it is closed, and what clients are told of where the tokens are. Clients with
-// descriptors give back to another pipe than they take from, so that a build cannot take again what it gave back before
-// another that waits. With a FIFO it is one file.
-func newServer(b *app.Backend, k *lokt.Locker, o lokt.Options, most int, style string) (s *server, auth string, err error) {
+// newServer returns a server that runs until it is closed, and what clients are told of where the tokens are. Clients give back
+// to another pipe than they take from, so that a build cannot take again what it gave back before another that waits.
+func newServer(b *app.Backend, k *lokt.Locker, o lokt.Options, most int) (s *server, auth string, err error) {
 	s = &server{b: b, k: k, o: o, most: most, back: make(chan int), granted: make(chan *lokt.Lease)}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	if s.dir, err = os.MkdirTemp("", "lokt-jobserver-"); err != nil {
-		return nil, "", err
+	var take, back [2]int // the build inherits what is not closed
+	if err = errors.Join(unix.Pipe2(take[:], 0), unix.Pipe2(back[:], 0)); err == nil {
+		// Opened once more, it does not wait here and does in the build.
+		s.pool, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", take[0]), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	}
-	fifo := filepath.Join(s.dir, "tokens")
-	auth, s.file = "fifo:"+fifo, fifo
-	if err = unix.Mkfifo(fifo, 0o600); err == nil {
-		s.pool, err = unix.Open(fifo, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.CloseOnExec(back[0])
+		err = errors.Join(unix.Close(take[1]), unix.SetNonblock(back[0], true))
 	}
-	if err == nil && style == stylePipe {
-		auth, err = s.descriptors(ctx, fifo)
-		_ = os.RemoveAll(s.dir) // the path is not needed any more, and would outlive a server that is killed
+	if err == nil {
+		s.file, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", back[1]))
 	}
-	if err != nil {
-		s.close()
+	if err != nil { // what is open ends with this process
+		stop()
 		return nil, "", fmt.Errorf("pipes of tokens: %w", err)
 	}
+	given := os.NewFile(uintptr(back[0]), "back")
+	s.ends = []*os.File{os.NewFile(uintptr(take[0]), "take"), os.NewFile(uintptr(back[1]), "give"), given}
+	s.done.Go(func() { s.receive(ctx, given) })
 	s.done.Go(func() { s.serve(ctx) })
-	return s, auth, nil
+	return s, fmt.Sprintf("%d,%d", take[0], back[1]), nil
 }
 
-// descriptors opens what a build inherits, and begins to receive what it gives back.
-func (s *server) descriptors(ctx context.Context, fifo string) (auth string, err error) {
-	take, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return "", err
-	}
-	var back [2]int
-	if err := unix.Pipe2(back[:], 0); err != nil {
-		return "", err
-	}
-	unix.CloseOnExec(back[0])
-	for _, fd := range []int{take, back[1]} {
-		if err := unix.SetNonblock(fd, false); err != nil {
-			return "", err
+// receive tells how many tokens clients give back.
+func (s *server) receive(ctx context.Context, given *os.File) {
+	for buf := make([]byte, 4096); ; {
+		n, err := given.Read(buf)
+		if err != nil {
+			return
+		}
+		select {
+		case s.back <- n:
+		case <-ctx.Done():
+			return
 		}
 	}
-	if err := unix.SetNonblock(back[0], true); err != nil {
-		return "", err
-	}
-	given := os.NewFile(uintptr(back[0]), "back")
-	s.ends = []*os.File{os.NewFile(uintptr(take), "take"), os.NewFile(uintptr(back[1]), "give"), given}
-	s.file, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", back[1]))
-	s.done.Go(func() {
-		for buf := make([]byte, 4096); ; {
-			n, err := given.Read(buf)
-			if err != nil {
-				return
-			}
-			select {
-			case s.back <- n:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return fmt.Sprintf("%d,%d", take, back[1]), err
 }
 
 // close ends the server. Its tokens are for the caller to release.
@@ -116,7 +94,6 @@ func (s *server) close() {
 	}
 	s.done.Wait()
 	_ = unix.Close(s.pool)
-	_ = os.RemoveAll(s.dir)
 }
 
 // serve hands out tokens and takes them back until ctx ends.

@@ -12,7 +12,7 @@ import (
 
 type server struct{}
 
-func newServer(*app.Backend, *lokt.Locker, lokt.Options, int, string) (*server, string, error) {
+func newServer(*app.Backend, *lokt.Locker, lokt.Options, int) (*server, string, error) {
 	return nil, "", fmt.Errorf("CPU tokens are handed out on Linux only: %w", errors.ErrUnsupported)
 }
 

@@ -113,9 +113,9 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// service returns the locks, which tell of claims that wait.
-func (f *claimFlags) service(a cmd, b *app.Backend) lokt.Service {
-	return f.Flags.Service(a.App, b, func(e *lokt.BlockedError) string { return blockedText(b, e) + rootText(b) })
+// waitText returns the words for what a claim waits for.
+func waitText(b *app.Backend) func(*lokt.BlockedError) string {
+	return func(e *lokt.BlockedError) string { return blockedText(b, e) + rootText(b) }
 }
 
 // rootText names the directory of the locks if it is not the repository's: others may look elsewhere.
@@ -140,7 +140,7 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	case !errors.As(err, &blocked):
 		return err
 	}
-	text, ticket, line := blockedText(b, blocked)+rootText(b), "", ""
+	text, ticket, line := waitText(b)(blocked), "", ""
 	if f != nil {
 		ticket, line = f.Ticket()
 	}

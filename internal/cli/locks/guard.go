@@ -66,10 +66,8 @@ func Guard(shared *app.App, turns Turns) *cobra.Command {
 	o := guardOptions{claimFlags: claimFlags{guard: true}, turns: turns}
 	cmd := app.Describe("guard", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if dir, err := a.Dir(); turns == nil && err == nil {
-				if _, text, _ := nearest.File(dir, "lokt.toml"); bytes.Contains(text, []byte("[[lock]]")) { // which package policy reads
-					return a.HandOver("lokt-agent", a.Words)
-				}
+			if turns == nil && a.ruled() {
+				return a.HandOver("lokt-agent", a.Words)
 			}
 			if err := o.check(a, cmd, args); err != nil {
 				return err
@@ -89,6 +87,13 @@ func Guard(shared *app.App, turns Turns) *cobra.Command {
 	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "`WHAT` to do when the lock is lost: warn and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
 	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", app.ExitBlocked, "exit code if the lock cannot be had")
 	return cmd
+}
+
+// ruled reports whether lokt.toml may have rules for turns, which package policy reads.
+func (a cmd) ruled() bool {
+	dir, err := a.Dir()
+	_, text, _ := nearest.File(dir, "lokt.toml")
+	return err == nil && bytes.Contains(text, []byte("[[lock]]"))
 }
 
 // check finds out what the command line means, before anything is touched.
@@ -146,7 +151,7 @@ func (a cmd) runGuard(o guardOptions) error {
 		return err
 	}
 	g := &guardRun{cmd: a, b: b, o: o, path: path, owner: owner, began: time.Now()}
-	locks := g.o.service(a, b)
+	locks := g.o.Service(a.App, b, waitText(b))
 	if b.Far != nil {
 		locks = insistent{Service: locks, from: app.ShownURLs(b.URLs), attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/process"
 )
 
@@ -80,7 +79,7 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 	a.MakeRoot(b)
 	c := lokt.Claim{
 		Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
-		Priority: o.priority, Wait: o.Patience(), Metadata: o.metadata,
+		Priority: o.priority, Metadata: o.metadata,
 	}
 	if o.pid != 0 {
 		p, err := process.Lookup(o.pid)
@@ -89,18 +88,7 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 		}
 		c.Process = &p
 	}
-	if c.Wait != 0 {
-		signals := guard.Notify()
-		defer signals.Stop()
-		var stop func()
-		ctx, stop = signals.Context(ctx)
-		defer stop()
-		var err error
-		if c.Owner, err = a.Claimant(b); err != nil {
-			return err
-		}
-	}
-	h, err := o.service(a, b).Acquire(ctx, c)
+	h, err := o.Acquire(ctx, a.App, b, c, waitText(b))
 	if err != nil {
 		return a.denied(b, err, app.ExitBlocked, &o.claimFlags)
 	}

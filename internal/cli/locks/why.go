@@ -29,6 +29,7 @@ const (
 	whyUnreadable = "unreadable"
 	whyQueued     = "queued"
 	whyPressure   = "pressure" // of the machine: it would not start now
+	whyRule       = "rule"     // for turns, of lokt.toml
 )
 
 // whyJSON is how the verdict is told to programs.
@@ -56,17 +57,25 @@ type whyOptions struct {
 	share
 	guard bool
 	file  string
+	rule  func(name string) string
 }
 
-func newWhy(a cmd) *cobra.Command {
-	var o whyOptions
+func newWhy(a cmd) *cobra.Command { return Why(a.App, nil) }
+
+// Why builds the command that tells what rule says of a lock's turns, or the one that becomes that if rule is nil and there are rules.
+func Why(shared *app.App, rule func(name string) string) *cobra.Command {
+	a := cmd{shared}
+	o := whyOptions{rule: rule}
 	cmd := a.Named("why", func(cmd *cobra.Command, b *app.Backend, name string) error {
 		return a.runWhy(cmd.Context(), b, name, o)
 	})
 	named := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if o.file != "" {
+		switch {
+		case o.file != "":
 			return a.runWhyFile(o.file)
+		case rule == nil && a.ruled():
+			return a.HandOver("lokt-agent", a.Words)
 		}
 		return named(cmd, args)
 	}
@@ -95,6 +104,9 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 	s, err := b.Get(ctx, name)
 	if err == nil {
 		v, err = a.explain(b, s, o)
+	}
+	if o.rule != nil && o.rule(name) != "" {
+		v.Reasons = append(v.Reasons, reason{Type: whyRule, Message: o.rule(name)})
 	}
 	if errors.Is(err, lokt.ErrDamaged) {
 		v.Reasons[0].Detail = err.Error()

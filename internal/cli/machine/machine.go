@@ -22,16 +22,12 @@ func SlotsFlag(cmd *cobra.Command, n *int) {
 	cmd.Flags().Func("slots", "share with others, as long as there are no more than `N` holders; auto: as many as this machine has room for", func(text string) (err error) {
 		if text == "auto" {
 			*n = machine.Machine{}.Slots()
-		} else {
-			*n, err = parse(text)
+			return nil
 		}
+		v, err := strconv.ParseInt(text, 10, 32)
+		*n = int(v)
 		return err
 	})
-}
-
-func parse(text string) (int, error) {
-	n, err := strconv.ParseInt(text, 10, 32)
-	return int(n), err //nolint:wrapcheck // the command line words it
 }
 
 // WeightFlag adds --weight, which sets w.
@@ -83,14 +79,14 @@ func WeightText(w lokt.Weight) string {
 	return machine.Size(w.Takes) + " of " + machine.Size(w.Of)
 }
 
-// Pressure is the flag --pressure: above these limits no command starts beside others.
+// Pressure is the flag --pressure: above this limit, in percent, no command starts beside others.
 type Pressure struct {
-	text    string
-	limits  machine.Limits
+	text    string // as it was given
+	limit   float64
 	machine machine.Machine
 }
 
-// MetaPressure is the key of a claim's metadata that has the limits.
+// MetaPressure is the key of a claim's metadata that has the limit.
 const MetaPressure = "pressure"
 
 // HeldBack reports whether a hold's command waits for less pressure, as far as the store knows when the command starts.
@@ -100,25 +96,29 @@ func HeldBack(h lokt.Holder) bool {
 
 // Bind adds the flag.
 func (p *Pressure) Bind(cmd *cobra.Command) {
-	cmd.Flags().Func("pressure", "start nothing beside other holders while processes wait more than `PERCENT` of the time, such as 60 or cpu=90,io=40", func(text string) (err error) {
+	cmd.Flags().Func("pressure", "start nothing beside other holders while processes wait more than `PERCENT` of the time for CPU, disks or memory, such as 60", func(text string) (err error) {
+		if p.limit, err = strconv.ParseFloat(text, 64); err != nil || !(p.limit >= 0 && p.limit < 100) {
+			return errors.New("it is no percentage, such as 60")
+		}
 		p.text = text
-		p.limits, err = machine.ParseLimits(text)
-		return err
+		return nil
 	})
 }
 
-// Text returns the limits as they were given; nothing if they were not.
+// Text returns the limit as it was given; nothing if it was not.
 func (p *Pressure) Text() string { return p.text }
 
-// Above says which pressure is above its limit, and who was granted the lock before the token. It says nothing if a holder
+// Above says which pressure is above the limit, and who was granted the lock before the token. It says nothing if a holder
 // with the token may start: the first of the holders always may, so that whoever else keeps the machine busy cannot keep
 // everybody out.
 func (p *Pressure) Above(s lokt.Snapshot, token uint64) (above string, before []lokt.Holder) {
-	before = slices.DeleteFunc(s.Live(), func(h lokt.Holder) bool { return h.Token >= token })
-	if p.text == "" || len(before) == 0 {
+	if before = slices.DeleteFunc(s.Live(), func(h lokt.Holder) bool { return h.Token >= token }); p.text == "" || len(before) == 0 {
 		return "", nil
 	}
-	return p.machine.Above(p.limits), before
+	if resource, now := p.machine.Pressure(); now > p.limit {
+		above = fmt.Sprintf("%s pressure is %.0f %%, above %g %%", resource, now, p.limit)
+	}
+	return above, before
 }
 
 // lookEvery is the time between two looks at the pressure, which Linux works out every two seconds.

@@ -32,11 +32,7 @@ func TestOnlyTheFirstHolderStartsUnderPressure(t *testing.T) {
 		}
 	}
 	press("99.00")
-	limits, err := machine.ParseLimits("io=50")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Pressure{text: "io=50", limits: limits, machine: machine.Machine{Root: root}}
+	p := &Pressure{text: "50", limit: 50, machine: machine.Machine{Root: root}}
 	var told strings.Builder
 	a := app.New(nil, app.Streams{Out: io.Discard, Err: &told})
 	b := &app.Backend{Service: lokt.NewManager(memstore.New())}

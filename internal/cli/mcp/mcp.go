@@ -3,9 +3,13 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -14,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
-	"github.com/lokt-dev/lokt/internal/policy"
 	"github.com/lokt-dev/lokt/internal/shell"
 	"github.com/lokt-dev/lokt/internal/version"
 )
@@ -103,82 +106,66 @@ func server(a *app.App) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "lokt", Title: "lokt", Version: version.String()}, &mcp.ServerOptions{
 		Instructions: instructions, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 	})
-	r := &runner{app: a}
-	look := &mcp.ToolAnnotations{ReadOnlyHint: true}
-	no := false
-	act := &mcp.ToolAnnotations{DestructiveHint: &no}
-	add(s, "guards", "Which locks a command needs, by the policy of the repository, and the line to run instead.", look,
-		func(_ context.Context, in guardsInput) answer { return r.guards(in) })
+	r, no := &runner{app: a}, false
+	look, act := &mcp.ToolAnnotations{ReadOnlyHint: true}, &mcp.ToolAnnotations{DestructiveHint: &no}
+	add(s, "guards", "Which locks a command needs, by the policy of the repository, and the line to run instead.", look, r.guards)
 	add(s, "reserve", "Reserve paths, so that nobody else edits them, or wait for them for up to 18 seconds.", act,
-		func(ctx context.Context, in reserveInput) answer {
-			args := []string{"reserve"}
-			if in.Why != "" {
-				args = append(args, "--why="+in.Why)
+		func(ctx context.Context, in reserveInput) (string, error) {
+			if len(in.Patterns) == 0 {
+				return "", errors.New("give the patterns to reserve")
 			}
-			if in.Shared {
-				args = append(args, "--shared")
-			}
-			if in.TTL != "" {
-				args = append(args, "--ttl="+in.TTL)
-			}
+			args := []string{"reserve", "--why=" + in.Why, "--ttl=" + cmp.Or(in.TTL, "0"), fmt.Sprintf("--shared=%v", in.Shared)}
 			if !in.NoWait {
 				args = append(args, "--wait", "--timeout", patience.String())
 			}
-			if len(in.Patterns) == 0 {
-				return answer{text: "give the patterns to reserve", failed: true}
-			}
 			return r.lokt(ctx, in.Directory, append(append(args, "--"), in.Patterns...)...)
 		})
-	add(s, "release", "Give reservations back, or a lock.", act, func(ctx context.Context, in releaseInput) answer {
+	add(s, "release", "Give reservations back, or a lock.", act, func(ctx context.Context, in releaseInput) (string, error) {
 		if in.Lock != "" {
 			return r.lokt(ctx, in.Directory, "unlock", "--", in.Lock)
 		}
 		return r.lokt(ctx, in.Directory, append([]string{"reserve", "--release", "--"}, in.Patterns...)...)
 	})
 	add(s, "wait", "Go on waiting with a ticket, or wait until locks are free; answers within 20 seconds.", act,
-		func(ctx context.Context, in waitInput) answer {
-			switch {
-			case in.Ticket != "":
-				return r.goOn(ctx, in.Ticket)
+		func(ctx context.Context, in waitInput) (string, error) {
+			switch _, own := r.given.Load(in.Ticket); {
+			case own:
+				return r.lokt(ctx, "", "wait", "--ticket", in.Ticket)
+			case in.Ticket != "": // that command has its place in the shell
+				return "", errors.New("this ticket is not of this server: run this in a shell: lokt wait --ticket " + in.Ticket)
 			case len(in.Locks) == 0:
-				return answer{text: "give a ticket, or locks", failed: true}
+				return "", errors.New("give a ticket, or locks")
 			}
-			args := []string{"wait", "--timeout", patience.String(), "--"}
-			if in.Any {
-				args = append([]string{"wait", "--any"}, args[1:]...)
-			}
-			return r.lokt(ctx, in.Directory, append(args, in.Locks...)...)
+			return r.lokt(ctx, in.Directory, append([]string{"wait", fmt.Sprintf("--any=%v", in.Any), "--timeout", patience.String(), "--"}, in.Locks...)...)
 		})
-	add(s, "status", "Who holds, waits for or has reserved what.", look, func(ctx context.Context, in statusInput) answer {
+	add(s, "status", "Who holds, waits for or has reserved what.", look, func(ctx context.Context, in statusInput) (string, error) {
 		switch {
 		case len(in.Paths) > 0:
 			return r.lokt(ctx, in.Directory, append([]string{"reserve", "--check", "--"}, in.Paths...)...)
 		case in.Lock != "":
 			return r.lokt(ctx, in.Directory, "why", "--", in.Lock)
 		}
-		all, reserved := r.lokt(ctx, in.Directory, "status"), r.lokt(ctx, in.Directory, "reserve")
-		return answer{text: cut(all.text, most/2) + "\n" + cut(reserved.text, most/2), failed: all.failed || reserved.failed}
+		all, err := r.lokt(ctx, in.Directory, "status")
+		reserved, noPaths := r.lokt(ctx, in.Directory, "reserve")
+		return cut(all, most/2) + "\n" + cut(reserved, most/2), cmp.Or(err, noPaths)
 	})
-	add(s, "ask", "Ask who holds a lock something; the answer will be in status.", act, func(ctx context.Context, in askInput) answer {
+	add(s, "ask", "Ask who holds a lock something; the answer will be in status.", act, func(ctx context.Context, in askInput) (string, error) {
 		return r.lokt(ctx, in.Directory, "ask", "--", in.Lock, in.Question)
 	})
 	return s
 }
 
-// answer is how a tool ended.
-type answer struct {
-	text   string
-	failed bool
-}
-
-// add adds a tool, whose answer is a text.
-func add[In any](s *mcp.Server, name, about string, hints *mcp.ToolAnnotations, do func(context.Context, In) answer) {
+// add adds a tool, whose answer or error is a text.
+func add[In any](s *mcp.Server, name, about string, hints *mcp.ToolAnnotations, do func(context.Context, In) (string, error)) {
 	tool := &mcp.Tool{Name: name, Description: about, Annotations: hints}
 	mcp.AddTool(s, tool, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		ctx, done := context.WithTimeout(ctx, longest)
 		defer done()
-		out := do(ctx, in)
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: cut(out.text, most)}}, IsError: out.failed}, nil, nil
+		text, err := do(ctx, in)
+		if err != nil {
+			return nil, nil, errors.New(cut(err.Error(), most))
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: cut(text, most)}}}, nil, nil
 	})
 }
 
@@ -190,25 +177,26 @@ const (
 )
 
 // guards says which locks a line needs.
-func (r *runner) guards(in guardsInput) answer {
+func (r *runner) guards(_ context.Context, in guardsInput) (string, error) {
+	here := *r.app
+	if in.Directory != "" {
+		here.Dir = func() (string, error) { return filepath.Abs(in.Directory) }
+	}
+	dir, err := here.Dir()
+	if err != nil {
+		return "", err
+	}
 	root := func(dir string) string {
-		found, err := r.in(dir).FindRoot()
-		if err != nil {
-			return ""
-		}
+		here.Dir = func() (string, error) { return dir, nil }
+		found, _ := here.FindRoot() // that of the directory, if there is none
 		return found.Path
 	}
-	dir, err := r.in(in.Directory).Dir()
-	if err != nil {
-		return answer{text: err.Error(), failed: true}
-	}
-	f := &shell.Finder{Dir: dir, Getenv: r.app.Getenv, Policy: policy.Find, Root: root, Lokt: "lokt"}
-	found, err := f.Find(in.Command)
+	found, err := (&shell.Finder{Dir: dir, Getenv: here.Getenv, Root: root, Lokt: "lokt"}).Find(in.Command)
 	switch {
 	case err != nil:
-		return answer{text: "lokt cannot judge this: " + err.Error(), failed: true}
+		return "", fmt.Errorf("lokt cannot judge this: %w", err)
 	case len(found.Needs) == 0:
-		return answer{text: "nothing guards it: run it as it is"}
+		return "nothing guards it: run it as it is", nil
 	}
-	return answer{text: "it needs " + strings.Join(found.Locks, ", ") + ". Run this line instead, which waits for its turn:\n" + found.Line}
+	return "it needs " + strings.Join(found.Locks, ", ") + ". Run this line instead, which waits for its turn:\n" + found.Line, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -25,24 +24,13 @@ type runner struct {
 	given sync.Map // tickets of this server, which it goes on with itself
 }
 
-// in returns what commands in another directory share.
-func (r *runner) in(dir string) *app.App {
-	s := r.app.Streams
-	if dir != "" {
-		s.Dir = func() (string, error) { return filepath.Abs(dir) }
-	}
-	other := app.New(nil, s)
-	other.RootFlag, other.ServerFlag, other.ServerGiven = r.app.RootFlag, r.app.ServerFlag, r.app.ServerGiven
-	return other
-}
-
 // newTicket asks for a ticket, whoever calls.
 const newTicket = wait.TicketVar + "=new"
 
 var ticketLine = regexp.MustCompile(`lokt wait --ticket ([a-z2-7]+)`)
 
 // lokt runs a command of lokt, and returns what it says.
-func (r *runner) lokt(ctx context.Context, dir string, args ...string) answer {
+func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, error) {
 	switch {
 	case r.app.RootFlag != "":
 		args = append([]string{"--root", r.app.RootFlag}, args...)
@@ -70,24 +58,13 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) answer {
 	if found := ticketLine.FindStringSubmatch(note); err != nil && found != nil {
 		r.given.Store(found[1], true)
 		note, _, _ = strings.Cut(note, "; if this command is ended")
-		return answer{text: cut(note, most/2) + "\nticket: " + found[1] + "\nCall wait with it within 2 minutes, or run this in a shell: " + found[0]}
+		return cut(note, most/2) + "\nticket: " + found[1] + "\nCall wait with it within 2 minutes, or run this in a shell: " + found[0], nil
 	}
 	var ended *exec.ExitError
-	switch {
-	case err == nil || errors.As(err, &ended) && ended.ExitCode() == app.ExitBlocked:
-		return answer{text: text}
-	case text == "":
-		text = err.Error()
+	if err == nil || errors.As(err, &ended) && ended.ExitCode() == app.ExitBlocked {
+		return text, nil
 	}
-	return answer{text: text, failed: true}
-}
-
-// goOn goes on with a ticket. One that a command in a shell gave runs that command, which has its place there.
-func (r *runner) goOn(ctx context.Context, ticket string) answer {
-	if _, own := r.given.Load(ticket); !own {
-		return answer{text: "this ticket is not of this server: run this in a shell: lokt wait --ticket " + ticket, failed: true}
-	}
-	return r.lokt(ctx, "", "wait", "--ticket", ticket)
+	return "", errors.New(cmp.Or(text, err.Error()))
 }
 
 // cut shortens a text to so many bytes.

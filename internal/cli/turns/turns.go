@@ -1,5 +1,5 @@
-// Package turns has the guard that goes by what lokt.toml says of its locks. It is linked into a program of its own, which lokt guard
-// becomes where a file has such rules.
+// Package turns has the guard that goes by what lokt.toml says of its locks, and why, which tells of that. They are linked into a
+// program of its own, which lokt becomes where a file has such rules.
 //
 // Turns that are over are remembered as holds that end by themselves, of locks beside the one that they are about: NAME.every is
 // held for the period after a success, NAME.rate by each turn that counts. They are looked at and claimed while the lock
@@ -23,6 +23,21 @@ import (
 
 // Guard builds the command.
 func Guard(a *app.App) *cobra.Command { return locks.Guard(a, &turns{App: a}) }
+
+// Why builds the command that tells of the rules.
+func Why(a *app.App) *cobra.Command {
+	return locks.Why(a, func(name string) string {
+		dir, _ := a.Dir() // without one there are no rules
+		p, err := policy.Find(dir)
+		if err != nil {
+			return "the rules for turns cannot be read: " + err.Error()
+		}
+		if l := p.Lock(name); l.Line > 0 {
+			return fmt.Sprintf("%s:%d has the rule: %s", p.Path, l.Line, l)
+		}
+		return ""
+	})
+}
 
 // turns are those of one guard.
 type turns struct {
@@ -58,10 +73,10 @@ func (t *turns) Before(ctx context.Context, asked *locks.Asked) error {
 			continue
 		}
 		t.rules = append(t.rules, rule{l, name, p.Path + ":" + strconv.Itoa(l.Line)})
-		if l.Newest {
+		switch {
+		case l.Queue.Newest:
 			newest++
-		}
-		if l.Skip {
+		case l.Queue.Skip:
 			t.Wait = 0
 		}
 	}
@@ -76,7 +91,7 @@ func (t *turns) Taken(ctx context.Context, err error) error {
 		for _, r := range t.rules {
 			switch {
 			case r.name != blocked.Name:
-			case r.Skip:
+			case r.Queue.Skip:
 				return t.skipped(r, fmt.Sprintf("%s is held, and %s says to skip it then", r.name, r.at))
 			case t.Newest && t.Wait != 0 && blocked.TimedOut == 0 && len(blocked.Cycle) == 0:
 				return app.Hint(err, "a newer claim has come, and %s says that the newest wins", r.at)
@@ -87,7 +102,7 @@ func (t *turns) Taken(ctx context.Context, err error) error {
 		err = t.recent(ctx)
 	}
 	for _, r := range t.rules {
-		if err == nil && r.Rate > 0 {
+		if err == nil && r.Rate.N > 0 {
 			err = t.count(ctx, r)
 		}
 	}
@@ -97,10 +112,10 @@ func (t *turns) Taken(ctx context.Context, err error) error {
 // Succeeded remembers that the command has, and implements locks.Turns.
 func (t *turns) Succeeded() {
 	for _, r := range t.rules {
-		if r.Every == 0 {
+		if r.Every.Duration == 0 {
 			continue
 		}
-		if _, err := t.Service.Acquire(context.Background(), t.mark(r.name+".every", r.Every, lokt.Shared)); err != nil {
+		if _, err := t.Service.Acquire(context.Background(), t.mark(r.name+".every", r.Every.Duration, lokt.Shared)); err != nil {
 			t.Tell("warning: it is not remembered that %s was done: %v", r.name, err)
 		}
 	}
@@ -117,7 +132,7 @@ func (t *turns) mark(name string, ttl time.Duration, limit int) lokt.Claim {
 // recent ends the guard if what it is about was done not long ago.
 func (t *turns) recent(ctx context.Context) error {
 	for _, r := range t.rules {
-		if r.Every == 0 {
+		if r.Every.Duration == 0 {
 			continue
 		}
 		s, err := t.Service.Get(ctx, r.name+".every")
@@ -127,7 +142,7 @@ func (t *turns) recent(ctx context.Context) error {
 		if live := s.Live(); len(live) > 0 {
 			h := live[len(live)-1]
 			return t.skipped(r, fmt.Sprintf("%s was done %s ago by %s, and %s says to do it once in %s",
-				r.name, app.Short(s.Now.Sub(h.HeldSince)), h.Owner, r.at, app.Short(r.Every)))
+				r.name, app.Short(s.Now.Sub(h.HeldSince)), h.Owner, r.at, app.Short(r.Every.Duration)))
 		}
 	}
 	return nil
@@ -135,8 +150,8 @@ func (t *turns) recent(ctx context.Context) error {
 
 // count makes the turn count, or waits until fewer do.
 func (t *turns) count(ctx context.Context, r rule) error {
-	c := t.mark(r.name+".rate", r.Per, r.Rate)
-	says := fmt.Sprintf("%s says that %s may begin %d times in %s", r.at, r.name, r.Rate, app.Short(r.Per))
+	c := t.mark(r.name+".rate", r.Rate.Per, r.Rate.N)
+	says := fmt.Sprintf("%s says that %s may begin %d times in %s", r.at, r.name, r.Rate.N, app.Short(r.Rate.Per))
 	_, err := t.Service.Acquire(ctx, c)
 	if errors.Is(err, lokt.ErrHeld) && t.Wait != 0 {
 		t.Tell("waiting: %s, and it has", says)
@@ -144,7 +159,7 @@ func (t *turns) count(ctx context.Context, r rule) error {
 		_, err = t.Service.Acquire(ctx, c)
 	}
 	if errors.Is(err, lokt.ErrHeld) {
-		return app.Hint(err, "%s; see: %s", says, t.CommandLine("why", c.Name, "--guard", "--slots", strconv.Itoa(r.Rate)))
+		return app.Hint(err, "%s; see: %s", says, t.CommandLine("why", c.Name, "--guard", "--slots", strconv.Itoa(r.Rate.N)))
 	}
 	return err
 }
@@ -152,7 +167,7 @@ func (t *turns) count(ctx context.Context, r rule) error {
 // skipped says why the command is not run, and ends the guard.
 func (t *turns) skipped(r rule, why string) error {
 	end := &app.SilentError{Code: app.ExitOK}
-	if r.Held {
+	if r.Skipped.Held {
 		end.Code = t.ConflictCode
 	}
 	if !t.JSON {

@@ -81,8 +81,7 @@ func until(a *app.App, b *app.Backend, names []string, o waitOptions) error {
 		ctx, end = context.WithTimeout(ctx, o.timeout)
 		defer end()
 	}
-	taken := names
-	for {
+	for taken := names; ; {
 		var free, busy []string
 		var seen []lokt.Snapshot
 		for _, name := range names {
@@ -90,25 +89,23 @@ func until(a *app.App, b *app.Backend, names []string, o waitOptions) error {
 			if err != nil && ctx.Err() == nil {
 				return err
 			}
+			seen = append(seen, s)
 			if s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Strict: true}) == nil {
 				free = append(free, name)
 			} else {
 				busy = append(busy, name)
 			}
-			seen = append(seen, s)
-		}
-		if ctx.Err() == nil { // else what was read is nothing
-			taken = busy
 		}
 		var signal *guard.SignalError
 		switch {
 		case errors.As(context.Cause(ctx), &signal):
 			return app.Exit(signal.Code())
-		case ctx.Err() != nil:
+		case ctx.Err() != nil: // and what was read is nothing
 			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(o.timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
-		case len(taken) == 0 || o.any && len(free) > 0:
+		case len(busy) == 0 || o.any && len(free) > 0:
 			return a.Answer(told{"free", free}, "%s", strings.Join(free, "\n"))
 		}
+		taken = busy
 		change(ctx, b, seen)
 	}
 }

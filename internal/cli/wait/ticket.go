@@ -1,8 +1,8 @@
 package wait
 
 import (
+	"cmp"
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,8 +32,8 @@ type ticket struct {
 	LeaseID string       `json:"lease_id"`
 	Process lokt.Process `json:"process"` // that waits
 
-	id    string
-	again bool // a command goes on with it, and nothing was said yet
+	file  string // which is called as the ticket is
+	again bool   // a command goes on with it, and nothing was said yet
 }
 
 // newTicket returns the ticket that lokt wait was given, or a new one; nil if there is no place for it.
@@ -42,15 +42,12 @@ func newTicket(a *app.App) *ticket {
 		t.again = true
 		return t
 	}
-	var random [4]byte
-	_, _ = rand.Read(random[:]) // documented never to fail
-	t := &ticket{Args: a.Words, id: strings.ToLower(base32.StdEncoding.EncodeToString(random[:])[:6])}
-	dir, err := os.Getwd()
-	if err != nil || len(t.Args) == 0 {
+	file, err := path(strings.ToLower(rand.Text()[:6]))
+	dir, noDir := os.Getwd()
+	if err != nil || noDir != nil || len(a.Words) == 0 {
 		return nil
 	}
-	t.Dir = dir
-	return t
+	return &ticket{Dir: dir, Args: a.Words, file: file}
 }
 
 // path returns where the ticket of this ID is kept.
@@ -61,17 +58,14 @@ func path(id string) (string, error) {
 
 func read(id string) (*ticket, error) {
 	file, err := path(id)
-	if err == nil {
-		err = lokt.ValidateName(id) // so it cannot lead elsewhere
-	}
-	if err != nil {
+	if err = cmp.Or(err, lokt.ValidateName(id)); err != nil { // so it cannot lead elsewhere
 		return nil, err
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	t := &ticket{id: id}
+	t := &ticket{file: file}
 	return t, lokt.Unmarshal(text, t)
 }
 
@@ -86,33 +80,25 @@ func (t *ticket) claim(c *lokt.Claim, far *httpapi.Client) {
 	t.Name, t.LeaseID = c.Name, c.LeaseID
 }
 
-// save keeps the ticket, as one for which this process waits, and reports whether it could.
+// save keeps the ticket, as one for which this process waits, and reports whether it could. Those that are old go.
 func (t *ticket) save() bool {
 	t.Process = process.Self()
 	text, err := lokt.Marshal(t)
-	file, noDir := path(t.id)
-	if err != nil || noDir != nil || os.MkdirAll(filepath.Dir(file), 0o700) != nil {
+	dir, part := filepath.Dir(t.file), fmt.Sprintf("%s.%d", t.file, os.Getpid())
+	if err != nil || os.MkdirAll(dir, 0o700) != nil {
 		return false
 	}
-	all, _ := os.ReadDir(filepath.Dir(file)) // those that are old go with the next one
+	all, _ := os.ReadDir(dir)
 	for _, e := range all {
 		if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > ticketAge {
-			_ = os.Remove(filepath.Join(filepath.Dir(file), e.Name()))
+			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
-	part := fmt.Sprintf("%s.%d", file, os.Getpid())
-	return os.WriteFile(part, text, 0o600) == nil && os.Rename(part, file) == nil
-}
-
-// drop forgets the ticket: its wait has ended for good.
-func (t *ticket) drop() {
-	if file, err := path(t.id); err == nil {
-		_ = os.Remove(file) // there may never have been one
-	}
+	return os.WriteFile(part, text, 0o600) == nil && os.Rename(part, t.file) == nil
 }
 
 // line is the command that goes on with the ticket.
-func (t *ticket) line() string { return "lokt wait --ticket " + t.id }
+func (t *ticket) line() string { return "lokt wait --ticket " + filepath.Base(t.file) }
 
 // take returns the ticket of that ID for this process to go on with, if no other command does.
 func take(id string) (*ticket, error) {
@@ -123,18 +109,13 @@ func take(id string) (*ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := path(id)
-	if err != nil {
-		return nil, err
-	}
 	switch process.Check(t.Process, true) {
 	case process.Alive:
 		return nil, app.Hint(fmt.Errorf("pid %d still waits with ticket %s", t.Process.PID, id), "leave it to that, or end it first: kill %d", t.Process.PID)
 	case process.Unknown:
 		t.LeaseID = "" // two that wait under one lease would both get it
 	}
-	mine := fmt.Sprintf("%s.%d", file, os.Getpid())
-	if err := os.Rename(file, mine); err != nil { // one command alone gets it
+	if err := os.Rename(t.file, fmt.Sprintf("%s.%d", t.file, os.Getpid())); err != nil { // one command alone gets it
 		return nil, fmt.Errorf("another command goes on with ticket %s: %w", id, err)
 	}
 	if !t.save() {

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -71,7 +73,7 @@ func (f *Flags) Ticket() (id, line string) {
 	if f.ticket == nil {
 		return "", ""
 	}
-	return f.ticket.id, f.ticket.line()
+	return filepath.Base(f.ticket.file), f.ticket.line()
 }
 
 // GoOn says how to go on with a ticket, by its command.
@@ -87,6 +89,21 @@ func (f *Flags) Service(a *app.App, b *app.Backend, text func(*lokt.BlockedError
 		w.ticket = newTicket(a)
 	}
 	return w
+}
+
+// Acquire claims a lock for a command that ends when it has it. A signal ends the wait, and is the error.
+func (f *Flags) Acquire(ctx context.Context, a *app.App, b *app.Backend, c lokt.Claim, text func(*lokt.BlockedError) string) (h lokt.Holder, err error) {
+	if c.Wait = f.Patience(); c.Wait != 0 {
+		signals := guard.Notify()
+		defer signals.Stop()
+		var stop func()
+		ctx, stop = signals.Context(ctx)
+		defer stop()
+		if c.Owner, err = a.Claimant(b); err != nil {
+			return h, err
+		}
+	}
+	return f.Service(a, b, text).Acquire(ctx, c)
 }
 
 // waiting is a service that tells of claims that wait.
@@ -119,7 +136,7 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	case (timedOut || err != nil && ctx.Err() != nil) && w.ticket.save():
 		w.flags.ticket = w.ticket
 	default:
-		w.ticket.drop()
+		_ = os.Remove(w.ticket.file) // there may never have been one
 	}
 	return h, err
 }
@@ -148,19 +165,12 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		return false
 	}
 	_, queued := s.Lock.Position(c.LeaseID)
-	lapsed := ""
-	if w.ticket != nil {
-		if w.ticket.again && !queued {
-			lapsed = fmt.Sprintf("the place is gone, for nobody asked for it within %s; ", app.Short(lokt.TicketTTL))
-		}
-		w.ticket.again = false
-	}
 	ahead := 0
 	for _, q := range s.Lock.Queue {
 		if q.LeaseID == c.LeaseID {
 			break
 		}
-		if (queued || q.Priority >= c.Priority) && !s.Away(q) {
+		if (queued || q.Priority >= c.Priority) && !s.Away(q) && !q.Ousted {
 			ahead++
 		}
 	}
@@ -175,8 +185,13 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 	if text == "" || ctx.Err() != nil {
 		return false
 	}
-	if w.ticket != nil && w.ticket.save() {
-		text = lapsed + text + fmt.Sprintf("; if this command is ended, %s", GoOn(w.ticket.line()))
+	if t := w.ticket; t != nil {
+		if t.again && !queued {
+			text = fmt.Sprintf("the place is gone, for nobody asked for it within %s; %s", app.Short(lokt.TicketTTL), text)
+		}
+		if t.again = false; t.save() {
+			text += "; if this command is ended, " + GoOn(t.line())
+		}
 	}
 	w.a.Tell("%s", text)
 	return true
@@ -235,17 +250,13 @@ func (f *Flags) Left(a *app.App, e *guard.SignalError) error {
 	if id == "" {
 		return app.Exit(e.Code())
 	}
-	err := error(nil)
-	if a.JSON {
-		err = a.Print(Going{"waiting", id, line})
-	}
 	a.Tell("%v; %s", e, GoOn(line))
-	return errors.Join(err, app.Exit(e.Code()))
-}
-
-// Going is how a wait that can go on is told to programs.
-type Going struct {
-	Status string `json:"status"` // "waiting"
-	Ticket string `json:"ticket"`
-	GoOn   string `json:"go_on"` // the command that goes on
+	if !a.JSON {
+		return app.Exit(e.Code())
+	}
+	return errors.Join(a.Print(struct {
+		Status string `json:"status"` // "waiting"
+		Ticket string `json:"ticket"`
+		GoOn   string `json:"go_on"` // the command that goes on
+	}{"waiting", id, line}), app.Exit(e.Code()))
 }
