@@ -55,14 +55,7 @@ func Overlap(a, b []string) bool {
 
 // Quote returns the pattern that stands for the path alone.
 func Quote(path string) string {
-	var out strings.Builder
-	for _, r := range path {
-		if strings.ContainsRune(special, r) {
-			out.WriteByte('\\')
-		}
-		out.WriteRune(r)
-	}
-	return out.String()
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `{`, `\{`, `}`, `\}`, `,`, `\,`).Replace(path)
 }
 
 // Literal reports whether the pattern stands for one path, and returns that.
@@ -319,21 +312,14 @@ func meet(p, q *syntax.Prog) bool {
 		a := next[len(next)-1]
 		next = next[:len(next)-1]
 		i, j := &p.Inst[a.p], &q.Inst[a.q]
-		switch {
-		case free(i): // without a rune
-			visit(int(i.Out), a.q, a.place)
-			if i.Op == syntax.InstAlt {
-				visit(int(i.Arg), a.q, a.place)
-			}
-			continue
-		case free(j):
-			visit(a.p, int(j.Out), a.place)
-			if j.Op == syntax.InstAlt {
-				visit(a.p, int(j.Arg), a.place)
-			}
-			continue
-		case i.Op == syntax.InstMatch && j.Op == syntax.InstMatch && a.place == inName:
+		if i.Op == syntax.InstMatch && j.Op == syntax.InstMatch && a.place == inName {
 			return true
+		}
+		for _, to := range jumps(i) {
+			visit(to, a.q, a.place)
+		}
+		for _, to := range jumps(j) {
+			visit(a.p, to, a.place)
 		}
 		// Of what is no step on runes, the list of them is empty.
 		for s := i.Rune; len(s) > 0; s = s[min(2, len(s)):] {
@@ -357,7 +343,13 @@ func meet(p, q *syntax.Prog) bool {
 	return false
 }
 
-// free reports whether an instruction leads on without a rune.
-func free(i *syntax.Inst) bool {
-	return i.Op == syntax.InstAlt || i.Op == syntax.InstCapture || i.Op == syntax.InstNop
+// jumps returns where an instruction leads without a rune.
+func jumps(i *syntax.Inst) []int {
+	switch i.Op {
+	case syntax.InstAlt:
+		return []int{int(i.Out), int(i.Arg)}
+	case syntax.InstCapture, syntax.InstNop:
+		return []int{int(i.Out)}
+	}
+	return nil
 }

@@ -69,14 +69,23 @@ func (p *Policy) Lock(name string) Lock {
 	return Lock{}
 }
 
-// String says in words whose turn it is.
-func (l Lock) String() string {
-	text := "first come, first served"
+// Rule says in words whose turn it is by the policy that holds in dir; nothing if that has no rule for the lock.
+func Rule(dir, name string) string {
+	p, err := Find(dir)
+	if err != nil {
+		return "the rules for turns cannot be read: " + err.Error()
+	}
+	l := p.Lock(name)
+	text := fmt.Sprintf("%s:%d has the rule: ", p.Path, l.Line)
 	switch {
+	case l.Line == 0:
+		return ""
 	case l.Queue.Newest:
-		text = "the newest of those that wait wins"
+		text += "the newest of those that wait wins"
 	case l.Queue.Skip:
-		text = "skipped if it is held"
+		text += "skipped if it is held"
+	default:
+		text += "first come, first served"
 	}
 	if l.Every.Duration > 0 {
 		text += fmt.Sprintf("; not again for %v after a success", l.Every)

@@ -200,13 +200,11 @@ func (s *search) shell(words []field, sc scope, redirs []*syntax.Redirect) (need
 		}
 	}
 	for _, r := range redirs {
-		var doc *syntax.Word
-		switch r.Op {
-		case syntax.Hdoc, syntax.DashHdoc:
-			doc = r.Hdoc
-		case syntax.WordHdoc:
+		doc := r.Hdoc
+		if r.Op == syntax.WordHdoc {
 			doc = r.Word
-		default:
+		}
+		if doc == nil {
 			continue
 		}
 		for _, f := range s.fields(&sc, &syntax.Word{Parts: []syntax.WordPart{&syntax.DblQuoted{Parts: doc.Parts}}}) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -216,16 +217,13 @@ func (h harness) form(event string, a answer) map[string]any {
 	return out
 }
 
+var notPlain = regexp.MustCompile(`[^A-Za-z0-9._-]`)
+
 // agentID returns the session as LOKT_AGENT_ID has it.
 func (h harness) agentID(session string) string {
 	if session == "" {
 		return ""
 	}
-	plain := strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' {
-			return c
-		}
-		return '_'
-	}, session)
+	plain := notPlain.ReplaceAllString(session, "_")
 	return h.name + "-" + plain[:min(len(plain), 200)]
 }

@@ -35,14 +35,11 @@ func newHook(a cmd) *cobra.Command {
 			}
 			return a.runHook(args[0], args[1])
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
-			switch len(args) {
-			case 0:
-				words = harnessNames()
-			case 1:
-				words = named(args[0]).events()
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return harnessNames(), cobra.ShellCompDirectiveNoFileComp
 			}
-			return words, cobra.ShellCompDirectiveNoFileComp
+			return named(args[0]).events(), cobra.ShellCompDirectiveNoFileComp
 		},
 	})
 }

@@ -135,10 +135,8 @@ func (c *checkout) entry(path string, dir bool) (string, error) {
 
 // refusal says that somebody else has reserved a path, or that nobody may.
 type refusal struct {
-	Path    string
-	Holders []lokt.Holder
-	Freeze  *lokt.Freeze
-	now     time.Time
+	*lokt.BlockedError
+	path string
 }
 
 // refusals returns which of the patterns are kept from their owner by the rules for claims: those of which somebody else
@@ -168,7 +166,7 @@ func (c *checkout) refusals(ctx context.Context, by lokt.Owner, patterns []strin
 		case !errors.As(err, &blocked):
 			return nil, err
 		case len(blocked.Holders) > 0 || blocked.Freeze != nil && !in:
-			all = append(all, refusal{path, blocked.Holders, blocked.Freeze, s.Now})
+			all = append(all, refusal{blocked, path})
 		}
 	}
 	return all, nil
@@ -176,9 +174,9 @@ func (c *checkout) refusals(ctx context.Context, by lokt.Owner, patterns []strin
 
 func (r refusal) text() string {
 	if len(r.Holders) == 0 {
-		return fmt.Sprintf("`%s` may not be changed now: %s", app.OneLine(r.Path), freezeText(r.Freeze, r.now))
+		return fmt.Sprintf("`%s` may not be changed now: %s", app.OneLine(r.path), freezeText(r.Freeze, r.Now))
 	}
-	return fmt.Sprintf("`%s` is reserved by %s", app.OneLine(r.Path), whoText(r.Holders[0], r.now))
+	return fmt.Sprintf("`%s` is reserved by %s", app.OneLine(r.path), whoText(r.Holders[0], r.Now))
 }
 
 // whoText says who has a reservation, why and until when. What others wrote is quoted: nobody is to take it for advice.
@@ -220,20 +218,17 @@ func note(text string) string {
 const metaWhy = "why"
 
 // refused says what is kept from whoever asks, and what to do then; nothing if nothing is.
-func refused(all []refusal) string {
-	var lines []string
+func refused(all []refusal) (text string) {
+	for _, r := range all[:min(5, len(all))] {
+		text += r.text() + "\n"
+	}
 	if len(all) == 0 {
 		return ""
 	}
-	for i, r := range all {
-		if i == 5 {
-			lines = append(lines, fmt.Sprintf("and %d more", len(all)-i))
-			break
-		}
-		lines = append(lines, r.text())
+	if len(all) > 5 {
+		text += fmt.Sprintf("and %d more\n", len(all)-5)
 	}
-	lines = append(lines, "Change something else, or take turns: lokt reserve --wait PATH waits until it is free. Who has what: lokt reserve")
-	return strings.Join(lines, "\n")
+	return text + "Change something else, or take turns: lokt reserve --wait PATH waits until it is free. Who has what: lokt reserve"
 }
 
 // edited returns the files that a tool of an agent is about to change.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,14 +190,13 @@ func inTheWay(e *lokt.BlockedError) string {
 func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 	text := inTheWay(e)
 	ticket, line := o.Ticket()
-	switch {
-	case e.TimedOut > 0:
+	if e.TimedOut > 0 {
 		text = fmt.Sprintf("gave up after %s: %s", app.Short(e.TimedOut), text)
-	case !o.Wait:
-		text += "; wait with --wait"
 	}
 	if ticket != "" {
 		text += "; " + wait.GoOn(line)
+	} else if !o.Wait {
+		text += "; wait with --wait"
 	}
 	if c.JSON {
 		return errors.Join(c.Print(struct {
@@ -220,32 +220,23 @@ func (c *checkout) look(patterns []string) error {
 	if err != nil {
 		return err
 	}
-	end := app.Exit(app.ExitOK)
+	status, end := "free", app.Exit(app.ExitOK)
 	if len(all) > 0 {
-		end = app.Exit(app.ExitBlocked)
+		status, end = "blocked", app.Exit(app.ExitBlocked)
 	}
-	if c.JSON {
-		type one struct {
-			Path    string        `json:"path"`
-			Holders []reservation `json:"holders"`
-			Frozen  bool          `json:"frozen"`
-		}
-		list := []one{}
-		for _, r := range all {
-			list = append(list, one{r.Path, c.views(r.Holders), r.Freeze != nil})
-		}
-		return errors.Join(c.Print(struct {
-			Status  string `json:"status"` // free or blocked
-			Blocked []one  `json:"blocked"`
-		}{map[bool]string{true: "blocked", false: "free"}[len(all) > 0], list}), end)
+	type one struct {
+		Path    string        `json:"path"`
+		Holders []reservation `json:"holders"`
+		Frozen  bool          `json:"frozen"`
 	}
+	text, list := []string{}, []one{}
 	for _, r := range all {
-		c.Say("%s", r.text())
+		text, list = append(text, r.text()), append(list, one{r.path, c.views(r.Holders), r.Freeze != nil})
 	}
-	if len(all) == 0 {
-		c.Say("nobody else has reserved that")
-	}
-	return end
+	return errors.Join(c.Answer(struct {
+		Status  string `json:"status"` // free or blocked
+		Blocked []one  `json:"blocked"`
+	}{status, list}, "%s", cmp.Or(strings.Join(text, "\n"), "nobody else has reserved that")), end)
 }
 
 // list shows all reservations.
@@ -254,21 +245,15 @@ func (c *checkout) list() error {
 	if err != nil {
 		return err
 	}
-	live := s.Live()
-	if c.JSON {
-		return c.Print(struct {
-			Name         string        `json:"name"`
-			Reservations []reservation `json:"reservations"`
-			Waiters      int           `json:"waiters"`
-		}{c.lock, c.views(live), len(s.Lock.Queue)})
+	text := ""
+	for _, h := range s.Live() {
+		text += fmt.Sprintf("%s: %s\n", app.OneLine(strings.Join(h.Paths, " ")), whoText(h, s.Now))
 	}
-	if len(live) == 0 {
-		c.Say("nothing is reserved")
-	}
-	for _, h := range live {
-		c.Say("%s: %s", app.OneLine(strings.Join(h.Paths, " ")), whoText(h, s.Now))
-	}
-	return nil
+	return c.Answer(struct {
+		Name         string        `json:"name"`
+		Reservations []reservation `json:"reservations"`
+		Waiters      int           `json:"waiters"`
+	}{c.lock, c.views(s.Live()), len(s.Lock.Queue)}, "%s", cmp.Or(strings.TrimSpace(text), "nothing is reserved"))
 }
 
 // giveBack ends reservations of one's own: those of exactly these patterns, or all.

@@ -113,17 +113,14 @@ func (f *claimFlags) check(a cmd, cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// waitText returns the words for what a claim waits for.
+// waitText returns the words for what a claim waits for. They name the directory of the locks if it is not the repository's: others
+// may look elsewhere.
 func waitText(b *app.Backend) func(*lokt.BlockedError) string {
-	return func(e *lokt.BlockedError) string { return blockedText(b, e) + rootText(b) }
-}
-
-// rootText names the directory of the locks if it is not the repository's: others may look elsewhere.
-func rootText(b *app.Backend) string {
-	if b.Store == nil || b.Root.Method == app.MethodGit {
-		return ""
+	where := ""
+	if b.Store != nil && b.Root.Method != app.MethodGit {
+		where = ", in " + b.Root.Path
 	}
-	return ", in " + b.Root.Path
+	return func(e *lokt.BlockedError) string { return blockedText(b, e) + where }
 }
 
 // denied reports a claim that was not granted, and returns what ends the program with the right code. It points to the
@@ -140,10 +137,11 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	case !errors.As(err, &blocked):
 		return err
 	}
-	text, ticket, line := waitText(b)(blocked), "", ""
-	if f != nil {
-		ticket, line = f.Ticket()
+	if f == nil {
+		f = &claimFlags{Flags: wait.Flags{Wait: true}} // there is no --wait to point to
 	}
+	text := waitText(b)(blocked)
+	ticket, line := f.Ticket()
 	if blocked.TimedOut > 0 {
 		text = fmt.Sprintf("gave up after %s: %s", app.Short(blocked.TimedOut), text)
 	}
@@ -154,7 +152,7 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	case len(blocked.Cycle) > 0 || fz != nil && fz.Damaged != "":
 	default:
 		do := "; "
-		if f != nil && !f.Wait {
+		if !f.Wait {
 			do += "wait with --wait, or "
 		}
 		if ticket != "" {
@@ -176,9 +174,6 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 
 // whyLine returns the command that explains a claim with these flags.
 func (a cmd) whyLine(name string, f *claimFlags) string {
-	if f == nil {
-		return a.CommandLine("why", name)
-	}
 	flags := f.shareFlags()
 	if f.guard {
 		flags = append([]string{"--guard"}, flags...)

@@ -62,20 +62,20 @@ type whyOptions struct {
 
 func newWhy(a cmd) *cobra.Command { return Why(a.App, nil) }
 
-// Why builds the command that tells what rule says of a lock's turns, or the one that becomes that if rule is nil and there are rules.
+// Why builds the command that tells what rule says of a lock, or the one that becomes that if rule is nil and there are rules.
 func Why(shared *app.App, rule func(name string) string) *cobra.Command {
 	a := cmd{shared}
 	o := whyOptions{rule: rule}
 	cmd := a.Named("why", func(cmd *cobra.Command, b *app.Backend, name string) error {
+		if rule == nil && a.ruled() {
+			return a.HandOver("lokt-agent", a.Words)
+		}
 		return a.runWhy(cmd.Context(), b, name, o)
 	})
 	named := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case o.file != "":
+		if o.file != "" {
 			return a.runWhyFile(o.file)
-		case rule == nil && a.ruled():
-			return a.HandOver("lokt-agent", a.Words)
 		}
 		return named(cmd, args)
 	}

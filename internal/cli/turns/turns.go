@@ -1,5 +1,5 @@
-// Package turns has the guard that goes by what lokt.toml says of its locks, and why, which tells of that. They are linked into a
-// program of its own, which lokt becomes where a file has such rules.
+// Package turns has the guard that goes by what lokt.toml says of its locks. It is linked into a program of its own, which lokt guard
+// becomes where a file has such rules.
 //
 // Turns that are over are remembered as holds that end by themselves, of locks beside the one that they are about: NAME.every is
 // held for the period after a success, NAME.rate by each turn that counts. They are looked at and claimed while the lock
@@ -28,14 +28,7 @@ func Guard(a *app.App) *cobra.Command { return locks.Guard(a, &turns{App: a}) }
 func Why(a *app.App) *cobra.Command {
 	return locks.Why(a, func(name string) string {
 		dir, _ := a.Dir() // without one there are no rules
-		p, err := policy.Find(dir)
-		if err != nil {
-			return "the rules for turns cannot be read: " + err.Error()
-		}
-		if l := p.Lock(name); l.Line > 0 {
-			return fmt.Sprintf("%s:%d has the rule: %s", p.Path, l.Line, l)
-		}
-		return ""
+		return policy.Rule(dir, name)
 	})
 }
 
@@ -60,27 +53,23 @@ func (t *turns) Before(ctx context.Context, asked *locks.Asked) error {
 		return err
 	}
 	p, err := policy.Find(dir)
-	if bad := new(policy.Error); errors.As(err, &bad) && !bad.Closed {
+	if err != nil {
+		if policy.Refuses(dir, err) {
+			return err
+		}
 		t.Tell("warning: the rules for turns are left out: %v", err)
 		return nil
-	} else if err != nil {
-		return err
 	}
-	newest := 0
+	t.Newest = true // if all of them are: a claim of several waits for one after the other
 	for _, name := range t.Names {
 		l := p.Lock(name)
-		if l.Line == 0 {
-			continue
+		if l.Line > 0 {
+			t.rules = append(t.rules, rule{l, name, p.Path + ":" + strconv.Itoa(l.Line)})
 		}
-		t.rules = append(t.rules, rule{l, name, p.Path + ":" + strconv.Itoa(l.Line)})
-		switch {
-		case l.Queue.Newest:
-			newest++
-		case l.Queue.Skip:
+		if t.Newest = t.Newest && l.Queue.Newest; l.Queue.Skip {
 			t.Wait = 0
 		}
 	}
-	t.Newest = newest == len(t.Names) // a claim of several waits for one after the other
 	return t.recent(ctx)
 }
 
@@ -112,11 +101,10 @@ func (t *turns) Taken(ctx context.Context, err error) error {
 // Succeeded remembers that the command has, and implements locks.Turns.
 func (t *turns) Succeeded() {
 	for _, r := range t.rules {
-		if r.Every.Duration == 0 {
-			continue
-		}
-		if _, err := t.Service.Acquire(context.Background(), t.mark(r.name+".every", r.Every.Duration, lokt.Shared)); err != nil {
-			t.Tell("warning: it is not remembered that %s was done: %v", r.name, err)
+		if r.Every.Duration > 0 {
+			if _, err := t.Service.Acquire(context.Background(), t.mark(r.name+".every", r.Every.Duration, lokt.Shared)); err != nil {
+				t.Tell("warning: it is not remembered that %s was done: %v", r.name, err)
+			}
 		}
 	}
 }
