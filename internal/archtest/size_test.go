@@ -39,28 +39,28 @@ func budgets() map[string]int {
 		"dashboard": 2_100,
 
 		"internal/cli":           6_150,
-		"internal/cli/agent":     2_500,
+		"internal/cli/agent":     2_200,
 		"internal/cli/bulk":      220,
 		"internal/cli/talk":      200,
-		"internal/cli/mcp":       320, // lokt-mcp
-		"internal/cli/wait":      535, // what waits for locks: what is said meanwhile, tickets, lokt wait
+		"internal/cli/mcp":       290, // lokt-mcp
+		"internal/cli/wait":      525, // what waits for locks: what is said meanwhile, tickets, lokt wait
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     170, // queue policies
-		"internal/nearest":       50,
+		"internal/nearest":       40,
 		"internal/rows":          440, // with the one estimate of waits
 		"internal/foreign":       340, // whose locks other programs' are
-		"internal/cli/jobserver": 456, // tokens for the builds of a machine
+		"internal/cli/jobserver": 420, // tokens for the builds of a machine
 		"internal/cli/machine":   200, // the flags about the machine
-		"internal/machine":       275, // its size, pressure and ports
+		"internal/machine":       230, // its size, pressure and ports
 		"internal/section":       40,  // of lokt in a file of instructions
-		"internal/policy":        400,
-		"internal/shell":         750,
+		"internal/policy":        380,
+		"internal/shell":         715,
 		"internal/daemon":        2_092,
 		"internal/auth":          600,
 		"internal/audit":         850,
 		"internal/guard":         650,
 		"internal/process":       994,
-		"internal/glob":          410,
+		"internal/glob":          355,
 		"internal/identity":      190,
 		"internal/atomicfile":    250,
 		"internal/vfs":           120,

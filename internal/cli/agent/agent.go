@@ -4,10 +4,10 @@
 package agent
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,23 +68,12 @@ func (a cmd) in(dir string) cmd {
 
 // loktPath returns how to call lokt: by its name if the path leads to the one beside this program, or nowhere.
 func loktPath() string {
-	name := "lokt"
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	own, err := self()
-	if err != nil {
-		return "lokt"
-	}
-	beside := filepath.Join(filepath.Dir(own), name)
+	beside := app.LookUp("lokt")
 	here, err := os.Stat(beside)
-	if err != nil {
-		return "lokt"
-	}
-	if found, err := exec.LookPath("lokt"); err == nil {
+	if found, _ := exec.LookPath("lokt"); err == nil && found != "" {
 		if there, err := os.Stat(found); err == nil && os.SameFile(here, there) {
 			return "lokt"
 		}
 	}
-	return beside
+	return cmp.Or(beside, "lokt")
 }

@@ -62,8 +62,8 @@ func Describe(h lokt.Holder) (parts []string) {
 	if h.Slot > 0 {
 		parts = append(parts, fmt.Sprintf("slot %d", h.Slot))
 	}
-	if h.Weight.Of > 0 {
-		parts = append(parts, WeightText(h.Weight))
+	if text := WeightText(h.Weight); text != "" {
+		parts = append(parts, text)
 	}
 	if HeldBack(h) {
 		parts = append(parts, "held back while pressure is above "+h.Metadata[MetaPressure]+" %")
@@ -73,10 +73,7 @@ func Describe(h lokt.Holder) (parts []string) {
 
 // WeightText says what a hold takes; nothing for no weight.
 func WeightText(w lokt.Weight) string {
-	if w.Of == 0 {
-		return ""
-	}
-	return machine.Size(w.Takes) + " of " + machine.Size(w.Of)
+	return map[bool]string{true: machine.Size(w.Takes) + " of " + machine.Size(w.Of)}[w.Of > 0]
 }
 
 // Pressure is the flag --pressure: above this limit, in percent, no command starts beside others.

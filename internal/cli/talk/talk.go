@@ -63,60 +63,56 @@ func (a cmd) withText(command string, run func(ctx context.Context, b *app.Backe
 	})
 }
 
-type askOptions struct {
-	id      string
-	wait    bool
-	timeout time.Duration
-}
-
 func newAsk(a cmd) *cobra.Command {
-	var o askOptions
+	var id string
+	var wait bool
+	var timeout time.Duration
 	cmd := a.withText("ask", func(ctx context.Context, b *app.Backend, name, text string) error {
-		return a.runAsk(ctx, b, name, text, o)
+		m := lokt.Message{ID: lokt.NewLeaseID(), Text: text}
+		h, err := b.Tell(ctx, lokt.Target{Name: name, LeaseID: id, Owner: a.Asker()}, m)
+		switch {
+		case id == "" && errors.Is(err, lokt.ErrNotFound):
+			return app.Worded(lokt.ErrNotFound, "nobody holds %q", name)
+		case id == "" && errors.Is(err, lokt.ErrNotOwner): // all holds are the owner's
+			return app.Worded(lokt.ErrInvalid, "nobody but you holds %q", name)
+		case err != nil:
+			return err
+		}
+		v := tell(b, "asked", h)
+		if v.ID = m.ID; !wait {
+			return a.Answer(v, "asked %s; the answer will be in: %s", h.Owner, a.CommandLine("status", name))
+		}
+		a.Tell("asked %s, waiting for the answer", h.Owner)
+		ctx, done := context.WithTimeout(ctx, timeout)
+		defer done()
+		return a.await(ctx, b, h, v)
 	})
-	cmd.Flags().StringVar(&o.id, "id", "", "ask the hold with this lock ID, instead of the first of another")
-	cmd.Flags().BoolVar(&o.wait, "wait", false, "wait for the answer, as long as the hold lasts")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 10*time.Minute, "with --wait: give up after this long")
+	cmd.Flags().StringVar(&id, "id", "", "ask the hold with this lock ID, instead of the first of another")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer, as long as the hold lasts")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: give up after this long")
 	return cmd
 }
 
-func (a cmd) runAsk(ctx context.Context, b *app.Backend, name, text string, o askOptions) error {
-	m := lokt.Message{ID: lokt.NewLeaseID(), Text: text}
-	h, err := b.Tell(ctx, lokt.Target{Name: name, LeaseID: o.id, Owner: a.Asker()}, m)
-	switch {
-	case o.id == "" && errors.Is(err, lokt.ErrNotFound):
-		return app.Worded(lokt.ErrNotFound, "nobody holds %q", name)
-	case o.id == "" && errors.Is(err, lokt.ErrNotOwner): // all holds are the owner's
-		return app.Worded(lokt.ErrInvalid, "nobody but you holds %q", name)
-	case err != nil:
-		return err
-	}
-	v := tell(b, "asked", h)
-	v.ID = m.ID
-	if !o.wait {
-		return a.Answer(v, "asked %s; the answer will be in: %s", h.Owner, a.CommandLine("status", name))
-	}
-	a.Tell("asked %s, waiting for the answer", h.Owner)
-	ctx, done := context.WithTimeout(ctx, o.timeout)
-	defer done()
+// await waits until the holder answers a question.
+func (a cmd) await(ctx context.Context, b *app.Backend, h lokt.Holder, v told) error {
 	for {
-		s, err := b.Get(ctx, name)
+		s, err := b.Get(ctx, v.Name)
 		if err == nil {
 			i := slices.IndexFunc(s.Lock.Holders, func(now lokt.Holder) bool { return now.Token == h.Token })
 			if i < 0 {
-				return app.Hint(app.Worded(lokt.ErrNotFound, "%s does not hold %q any more, and has not answered", h.Owner, name), "see: %s", a.CommandLine("status", name))
+				return app.Hint(app.Worded(lokt.ErrNotFound, "%s does not hold %q any more, and has not answered", h.Owner, v.Name), "see: %s", a.CommandLine("status", v.Name))
 			}
 			for _, have := range s.Lock.Holders[i].Messages {
-				if have.ID == m.ID && have.Answer != "" {
+				if have.ID == v.ID && have.Answer != "" {
 					v.Status, v.Answer = "answered", have.Answer
 					return a.Answer(v, "%s: %s", h.Owner, app.OneLine(have.Answer))
 				}
 			}
-			err = b.Wait(ctx, lokt.Watch{Name: name, Seen: s.Lock.Revision})
+			err = b.Wait(ctx, lokt.Watch{Name: v.Name, Seen: s.Lock.Revision})
 		}
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return app.Hint(errors.New("there is no answer yet"), "it will be in: %s", a.CommandLine("status", name))
+			return app.Hint(errors.New("there is no answer yet"), "it will be in: %s", a.CommandLine("status", v.Name))
 		case err != nil:
 			return err
 		}
