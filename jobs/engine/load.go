@@ -15,7 +15,7 @@ import (
 // time it was promised, however long nobody was there.
 func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e := newEngine(cfg)
-	e.source, e.tokenFloor = source, l.TokenFloor
+	e.source, e.tokenFloor, e.jobs = source, l.TokenFloor, make(map[string]*entry, len(l.Jobs))
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
 	e.follow(&l, func(*jobs.Lease) time.Duration { return e.cfg.Life() })

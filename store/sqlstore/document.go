@@ -27,25 +27,24 @@ type document struct {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // checksum is the CRC-32C of parts that cannot be mistaken for others.
-func checksum(parts ...string) int64 {
+func checksum(parts ...[]byte) int64 {
 	sum := uint32(0)
 	var length [8]byte
 	for _, p := range parts {
 		binary.LittleEndian.PutUint64(length[:], uint64(len(p)))
 		sum = crc32.Update(sum, castagnoli, length[:])
-		sum = crc32.Update(sum, castagnoli, []byte(p))
+		sum = crc32.Update(sum, castagnoli, p)
 	}
 	return int64(sum)
 }
 
-// seal returns the document of a value in the row with the key.
-func seal(key string, v any) (document, error) {
-	data, err := lokt.Marshal(v, json.OmitZeroStructFields(true))
+// seal returns the document of a value in the row with the key, without its payload, if it has one.
+func seal(key string, v any, payload ...byte) (document, error) {
+	text, err := lokt.Marshal(v, json.OmitZeroStructFields(true))
 	if err != nil {
 		return document{}, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
-	text := string(data)
-	return document{text: text, sum: checksum(key, text, "")}, nil
+	return document{string(text), string(payload), checksum([]byte(key), text, payload)}, nil
 }
 
 var errChecksum = errors.New("its checksum is another: it is not what was written")
@@ -53,9 +52,9 @@ var errChecksum = errors.New("its checksum is another: it is not what was writte
 // open reads the document of the row with the key into v. The error wraps lokt.ErrDamaged, and says what it is that
 // is damaged.
 func (d *document) open(what, key string, v any) error {
-	err := errChecksum
-	if d.sum == checksum(key, d.text, d.payload) {
-		err = lokt.Unmarshal([]byte(d.text), v)
+	err, text := errChecksum, []byte(d.text)
+	if d.sum == checksum([]byte(key), text, []byte(d.payload)) {
+		err = lokt.Unmarshal(text, v)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, err)
@@ -98,10 +97,7 @@ func (d *document) openWaiter(lock, leaseID string) (*lokt.Waiter, error) {
 func sealJob(r *jobs.Record) (document, error) {
 	bare := *r
 	bare.Payload = nil
-	d, err := seal(r.ID, &bare)
-	d.payload = string(r.Payload)
-	d.sum = checksum(r.ID, d.text, d.payload)
-	return d, err
+	return seal(r.ID, &bare, r.Payload...)
 }
 
 func (d *document) openJob(id string, r *jobs.Record) error {

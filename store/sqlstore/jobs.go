@@ -19,8 +19,8 @@ var _ jobs.Store = (*fileJobs)(nil)
 func newFileJobs(d *fileDB) *fileJobs {
 	return &fileJobs{db: d, keptJobs: keptJobs{
 		warn: d.options.warn, reading: d.reading,
-		living: "SELECT j.id, '', 0, " + jobDocument + " FROM living j",
-		ended:  "SELECT j.id, j.state, j.revision, " + jobDocument + " FROM ended j WHERE true",
+		living: "SELECT j.id, " + jobDocument + " FROM living j",
+		ended:  "SELECT j.state, j.revision, j.id, " + jobDocument + " FROM ended j WHERE true",
 	}}
 }
 

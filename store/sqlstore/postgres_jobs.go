@@ -62,9 +62,9 @@ const (
 var _ jobs.Sharer = (*serverJobs)(nil)
 
 func newServerJobs(d *serverDB) *serverJobs {
-	const columns = "SELECT j.id, j.state, j.revision, j.doc, j.payload, j.sum FROM jobs j WHERE j.ended_at IS "
+	const columns = "j.id, j.doc, j.payload, j.sum FROM jobs j WHERE j.ended_at IS "
 	return &serverJobs{db: d, changed: make(chan struct{}, 1), busy: make(chan struct{}, 1), keptJobs: keptJobs{
-		warn: d.options.warn, living: columns + "NULL", ended: columns + "NOT NULL",
+		warn: d.options.warn, living: "SELECT " + columns + "NULL", ended: "SELECT j.state, j.revision, " + columns + "NOT NULL",
 		reading: func(ctx context.Context, op string, read func(look) error) error {
 			return d.using(ctx, op, func(ctx context.Context, c *pgx.Conn) error { return read(lookWith(ctx, c)) })
 		},
@@ -186,7 +186,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 		FROM turns WHERE turn >= $1`, s.seen.number, now.number-s.seen.number, s.seen.writer).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&there) })
 	// What is not there has the sum of no document.
-	b.Queue(`SELECT t.id, coalesce(state, ''), coalesce(revision, 0), coalesce(doc, ''), coalesce(payload, ''), coalesce(sum, -1)
+	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(payload, ''), coalesce(sum, -1)
 		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id ORDER BY revision`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
 			return eachRow(rows, func(from row) error {

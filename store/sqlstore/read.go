@@ -39,8 +39,9 @@ type keptJobs struct {
 	// reading reads the database as it is at one moment.
 	reading func(ctx context.Context, op string, read func(look) error) error
 
-	living, ended string // statements that find jobs j: id, state, revision, doc, payload, sum
-	warn          func(error)
+	living string // statement that finds jobs: id, doc, payload, sum
+	ended  string // statement that finds jobs j: state and revision before these
+	warn   func(error)
 	closable
 
 	mu      sync.Mutex
@@ -68,8 +69,9 @@ type jobRow struct {
 	err error
 }
 
-func (r *jobRow) scan(from row) error {
-	return from.Scan(&r.ID, &r.State, &r.Revision, &r.doc.text, &r.doc.payload, &r.doc.sum)
+// scan reads a row that has columns for so much more of the record before its own.
+func (r *jobRow) scan(from row, more ...any) error {
+	return from.Scan(append(more, &r.ID, &r.doc.text, &r.doc.payload, &r.doc.sum)...)
 }
 
 // decode reads the document. A damaged job has its place in lists, and the reason says why.
@@ -157,7 +159,7 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 	}
 	found := jobRow{err: jobs.ErrJobNotFound}
 	err = s.rows(ctx, s.ended+" AND j.id = ?", []any{jobID}, func(from row) error {
-		err := found.scan(from)
+		err := found.scan(from, &found.State, &found.Revision)
 		found.decode()
 		return err
 	})
@@ -193,7 +195,7 @@ func (s *keptJobs) ListEnded(
 		n = 0
 		err := s.rows(ctx, statement+" ORDER BY j.revision DESC LIMIT ?", append(args, limit), func(from row) error {
 			var r jobRow
-			err := r.scan(from)
+			err := r.scan(from, &r.State, &r.Revision)
 			n, args[len(args)-1] = n+1, int64(r.Revision)
 			if r.decode(); len(all) < limit && (f.Tag == "" || slices.Contains(r.Tags, f.Tag)) {
 				all = append(all, r.Record)
@@ -279,7 +281,7 @@ func (w *wrongs) check(ctx context.Context, read look, more ...string) error {
 			if err := from.Scan(&what, &key, &d.text, &d.payload, &d.sum); err != nil {
 				return err
 			}
-			if d.sum != checksum(key, d.text, d.payload) {
+			if d.sum != checksum([]byte(key), []byte(d.text), []byte(d.payload)) {
 				w.note(fmt.Errorf("%s: %w", what, errChecksum))
 			}
 			return nil

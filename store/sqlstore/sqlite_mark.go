@@ -62,7 +62,7 @@ func readMark(path string) (m markText, err error) {
 		line, _, _ := bytes.Cut(part, []byte("\n"))
 		sum, text, _ := bytes.Cut(line, []byte(" "))
 		var said markText
-		if string(sum) == fmt.Sprintf("%08x", checksum(string(text))) && lokt.Unmarshal(text, &said) == nil &&
+		if string(sum) == fmt.Sprintf("%08x", checksum(text)) && lokt.Unmarshal(text, &said) == nil &&
 			said.Number > m.Number {
 			m = said
 		}
@@ -113,7 +113,7 @@ func (m *mark) put() error {
 	text, err := lokt.Marshal(m.text)
 	if err == nil {
 		m.dirty.Store(true)
-		line := fmt.Appendf(nil, "%08x %s\n", checksum(string(text)), text)
+		line := fmt.Appendf(nil, "%08x %s\n", checksum(text), text)
 		_, err = m.file.WriteAt(line, markPart*int64(1+m.text.Number%2))
 	}
 	return unavailable(err)
