@@ -101,12 +101,12 @@ type Facts struct {
 	Locks lokt.Step
 }
 
-// Changes are what a turn changed, to be stored together. Everything is whole: storing it twice does no harm. What a
-// manager needs to go on is handed out in the same form: the jobs that have not ended, in any order, the
-// memos that have not expired, no events and no statistics.
+// Changes are what a turn changed, to be stored together. Everything is whole: storing it twice does no harm. What a manager
+// needs to go on is handed out in the same form: the jobs that have not ended, in any order, the memos that have not
+// expired, no events and no statistics. Whoever is handed a record may keep and change it, but not what it refers to.
 type Changes struct {
 	// insert or replace, by ID; in order of Revision. Those that ended stay, for Ended and ListEnded
-	Jobs  []Record
+	Jobs  []*Record
 	Memos []Memo // insert or replace, by ID
 	// insert or replace, by job and end; of a job that is among Jobs. Those beyond KeptPieces and KeptOutput are forgotten
 	Output   []Piece

@@ -23,7 +23,7 @@ const (
 
 // entry is a living job, and where it stands. There may be a million, each of which costs as much as all its fields.
 type entry struct {
-	jobs.Record
+	*jobs.Record
 	*tenure      // nil without a lease
 	pending bool // it is kept for a request, until its locks are taken
 	touched bool // it is in engine.touched
@@ -113,6 +113,7 @@ func newEngine(cfg jobs.Config) *Engine {
 	}
 	for i := range e.shelves {
 		end := &e.shelves[i].end
+		end.Record = &jobs.Record{}
 		end.newer, end.older = end, end
 	}
 	at := func(en *entry) *int { return &en.at }

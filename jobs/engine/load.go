@@ -76,12 +76,8 @@ func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 		e.ordered = e.Now.Mono
 	}
 	e.wake = true
-	order := make([]*jobs.Record, len(c.Jobs)) // records are large to be moved
-	for i := range c.Jobs {
-		order[i] = &c.Jobs[i]
-	}
-	slices.SortFunc(order, func(a, b *jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
-	for _, r := range order {
+	slices.SortFunc(c.Jobs, func(a, b *jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
+	for _, r := range c.Jobs {
 		e.followJob(r, life)
 		e.Clock = max(e.Clock, r.CreatedAt.UnixMilli())
 	}
@@ -104,7 +100,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 		if r.State.Ended() {
 			return
 		}
-		en = &entry{}
+		en = &entry{Record: e.shelves[0].end.Record} // with nothing
 		e.jobs[r.ID] = en
 	}
 	if en.Lease != nil && (r.Lease == nil || r.Lease.ID != en.Lease.ID) {
@@ -119,7 +115,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 	asked, changed := r.Cancel && !en.Cancel, en.ID == "" || r.Revision != en.Revision
 	if changed {
 		e.unqueue(en)
-		en.Record = *r
+		en.Record = r
 		en.Lease = held
 		if r.IdempotencyKey != "" {
 			e.keys[r.IdempotencyKey] = en

@@ -59,7 +59,7 @@ func (tb *table) apply(c *jobs.Changes) error {
 		case r.State.Ended() != !r.EndedAt.IsZero() || r.State.Active() != (r.Lease != nil) || r.State.Active() != (r.LeaseID != ""):
 			return fmt.Errorf("job is stored as %+v with lease %+v", r.Job, r.Lease)
 		}
-		tb.jobs[r.ID] = r
+		tb.jobs[r.ID] = *r
 	}
 	for _, m := range c.Memos {
 		tb.memos[m.ID] = m
@@ -82,7 +82,7 @@ func (tb *table) living(now time.Time) jobs.Changes {
 	l := jobs.Changes{Frozen: slices.Clone(tb.frozen), Counters: tb.counters}
 	for _, r := range tb.jobs {
 		if !r.State.Ended() {
-			l.Jobs = append(l.Jobs, r)
+			l.Jobs = append(l.Jobs, &r)
 		}
 	}
 	for _, m := range tb.memos {
@@ -96,7 +96,7 @@ func (tb *table) living(now time.Time) jobs.Changes {
 
 // inOrder puts what lives into one order, for comparison.
 func inOrder(l *jobs.Changes) {
-	slices.SortFunc(l.Jobs, func(a, b jobs.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(l.Jobs, func(a, b *jobs.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	slices.SortFunc(l.Memos, func(a, b jobs.Memo) int { return cmp.Compare(a.ID, b.ID) })
 	slices.Sort(l.Frozen)
 }
@@ -417,7 +417,7 @@ func (g *game) restart() error {
 	}
 	g.lost(g.e)
 	g.ids++
-	g.e = Load(g.cfg, stored, fmt.Sprint("engine ", g.ids), g.now)
+	g.e = Load(g.cfg, g.tb.living(g.e.Now.Wall), fmt.Sprint("engine ", g.ids), g.now)
 	g.m.restart(g.now, running)
 	g.parked = nil
 	if err := same(stored, g.e.living()); err != nil {
@@ -460,7 +460,8 @@ func same(a, b jobs.Changes) error {
 	for _, l := range []*jobs.Changes{&a, &b} {
 		l.Jobs, l.Memos, l.Counters.Revision, l.Counters.Event = slices.Clone(l.Jobs), nil, 0, 0
 		for i := range l.Jobs {
-			if r := &l.Jobs[i]; r.Lease != nil {
+			r := new(*l.Jobs[i])
+			if l.Jobs[i] = r; r.Lease != nil {
 				lease := *r.Lease
 				lease.ExpiresAt, lease.LastHeartbeat = time.Time{}, time.Time{}
 				r.Lease = &lease

@@ -125,7 +125,7 @@ func (f List) read(e *Engine) Reply {
 	p := LivingPage{
 		page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1), next: below,
 	}
-	at := []*entry{{}} // an end, and where each shelf goes on
+	at := []*entry{&e.shelves[0].end} // an end, and where each shelf goes on
 	for i := range e.shelves {
 		end := &e.shelves[i].end
 		first := end.older

@@ -179,7 +179,7 @@ func (e *Engine) finish() Outcome {
 func (e *Engine) flush() jobs.Changes {
 	c := jobs.Changes{Events: e.events, Output: e.output, Frozen: slices.Sorted(maps.Keys(e.frozen)),
 		Counters: e.Counters}
-	c.Jobs = make([]jobs.Record, 0, len(e.touched))
+	c.Jobs = make([]*jobs.Record, 0, len(e.touched))
 	slices.SortFunc(e.touched, func(a, b *entry) int { return cmp.Compare(a.Revision, b.Revision) })
 	for _, en := range e.touched {
 		c.Jobs = append(c.Jobs, en.record())
@@ -209,8 +209,8 @@ func (e *Engine) flush() jobs.Changes {
 }
 
 // record returns what is stored of a job.
-func (en *entry) record() jobs.Record {
-	r := en.Record
+func (en *entry) record() *jobs.Record {
+	r := new(*en.Record)
 	r.Attempts = slices.Clip(r.Attempts)
 	if r.Lease != nil {
 		r.Lease = new(*r.Lease)

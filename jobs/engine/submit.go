@@ -61,7 +61,7 @@ func (o Submit) answer(e *Engine, _ uint64) Reply {
 func (e *Engine) addJob(n *NewJob) {
 	e.Seq++
 	e.tick()
-	en := &entry{Record: jobs.Record{Job: jobs.Job{
+	en := &entry{Record: &jobs.Record{Job: jobs.Job{
 		Spec: n.Spec, ID: n.ID, State: jobs.Queued, CreatedAt: e.Now.Wall, ReadyAt: e.Now.Wall, Seq: e.Seq,
 		Ord: place(e.Clock, n.Priority, e.cfg.AgeingStep),
 	}}}

@@ -86,7 +86,7 @@ func living(t *testing.T, s jobs.Store) jobs.Changes {
 		t.Fatalf("load: %v", err)
 	}
 	l.Now, l.TokenFloor = time.Time{}, 0
-	slices.SortFunc(l.Jobs, func(a, b jobs.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(l.Jobs, func(a, b *jobs.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	slices.SortFunc(l.Memos, func(a, b jobs.Memo) int { return cmp.Compare(a.ID, b.ID) })
 	slices.Sort(l.Frozen)
 	return l
@@ -123,7 +123,7 @@ func emptyStore(t *testing.T, s jobs.Store) {
 func base() time.Time { return time.Date(2031, 2, 3, 4, 5, 6, 789_000_000, time.UTC) }
 
 // fullJob returns a job with every field set.
-func fullJob(n int, state jobs.State) jobs.Record {
+func fullJob(n int, state jobs.State) *jobs.Record {
 	half := 0.25
 	at := func(d time.Duration) time.Time { return base().Add(d + time.Duration(n)*time.Millisecond) }
 	j := jobs.Job{
@@ -142,7 +142,7 @@ func fullJob(n int, state jobs.State) jobs.Record {
 		},
 		Seq: uint64(n), Ord: base().UnixMilli() + int64(n), Revision: uint64(1000 + n),
 	}
-	r := jobs.Record{Job: j, Attempts: []jobs.Attempt{attempt(n, 1)}}
+	r := &jobs.Record{Job: j, Attempts: []jobs.Attempt{attempt(n, 1)}}
 	if state.Ended() {
 		r.EndedAt = at(4 * time.Second)
 		r.Attempts = append(r.Attempts, attempt(n, 2))
@@ -156,8 +156,8 @@ func fullJob(n int, state jobs.State) jobs.Record {
 func jobID(n int) string { return fmt.Sprintf("job%04d", n) }
 
 // plainJob returns a queued job with nothing that is optional.
-func plainJob(n int) jobs.Record {
-	return jobs.Record{Job: jobs.Job{
+func plainJob(n int) *jobs.Record {
+	return &jobs.Record{Job: jobs.Job{
 		Spec: jobs.NewSpec(), ID: jobID(n), State: jobs.Queued, CreatedAt: base(), UpdatedAt: base(), ReadyAt: base(),
 		Seq: uint64(n), Ord: int64(n), Revision: uint64(1000 + n),
 	}}
@@ -192,7 +192,7 @@ func fullChanges() jobs.Changes {
 	}
 	lease, hour := fullLease(9), base().Truncate(time.Hour)
 	return jobs.Changes{
-		Jobs: []jobs.Record{fullJob(1, jobs.Running), plainJob(2), fullJob(3, jobs.Cancelled)},
+		Jobs: []*jobs.Record{fullJob(1, jobs.Running), plainJob(2), fullJob(3, jobs.Cancelled)},
 		Memos: []jobs.Memo{
 			{ID: "key key 3", JobID: jobID(3), Print: "0102", State: jobs.Cancelled, Expires: base().Add(time.Hour)},
 			{ID: `request "wörker" r`, JobID: jobID(9), Lease: &lease, Expires: base().Add(time.Minute)},
@@ -238,7 +238,7 @@ func printed(t *testing.T, s jobs.Store, job int, from int64, want ...jobs.Piece
 }
 
 func outputIsBounded(t *testing.T, s jobs.Store) {
-	c := jobs.Changes{Jobs: []jobs.Record{plainJob(1)}, Counters: jobs.Counters{Seq: 1}}
+	c := jobs.Changes{Jobs: []*jobs.Record{plainJob(1)}, Counters: jobs.Counters{Seq: 1}}
 	all, at := []jobs.Piece(nil), int64(0)
 	for _, add := range []struct{ n, size, kept int }{{9, jobs.KeptOutput / 4, 4}, {1, jobs.KeptOutput / 4, 4}, {1010, 1, jobs.KeptPieces}} {
 		for range add.n {
@@ -253,7 +253,7 @@ func outputIsBounded(t *testing.T, s jobs.Store) {
 }
 
 // hasEnded checks that a job is among those that ended.
-func hasEnded(t *testing.T, s jobs.Store, want jobs.Record) {
+func hasEnded(t *testing.T, s jobs.Store, want *jobs.Record) {
 	t.Helper()
 	r, err := s.Ended(storeContext(t), want.ID)
 	if err != nil {
@@ -299,18 +299,17 @@ func wholesAreReplaced(t *testing.T, s jobs.Store) {
 	other := stat
 	other.Source = "another"
 	c := jobs.Changes{
-		Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key}, Stats: []jobs.Statistic{stat, other},
+		Jobs: []*jobs.Record{a, b}, Memos: []jobs.Memo{key}, Stats: []jobs.Statistic{stat, other},
 		Counters: jobs.Counters{Seq: 4, Revision: 2001, Event: 3, Clock: base().UnixMilli()},
 	}
 	commit(t, s, c)
-	want := jobs.Changes{Jobs: []jobs.Record{a, b}, Memos: []jobs.Memo{key, full.Memos[1]}, Counters: c.Counters}
+	want := jobs.Changes{Jobs: []*jobs.Record{a, b}, Memos: []jobs.Memo{key, full.Memos[1]}, Counters: c.Counters}
 	equal(t, "what was replaced", living(t, s), want)
 	equal(t, "the statistics", history(t, s, time.Time{}), sorted([]jobs.Statistic{stat, other, full.Stats[1], full.Stats[2]}))
 	beaten := lease
 	beaten.FirstHeartbeat, beaten.ExpiresAt = base(), base().Add(time.Hour)
 	b.Lease = &beaten // and with the same revision: a heartbeat changes no job
-	commit(t, s, jobs.Changes{Jobs: []jobs.Record{b}, Counters: c.Counters})
-	want.Jobs[1] = b
+	commit(t, s, jobs.Changes{Jobs: []*jobs.Record{b}, Counters: c.Counters})
 	equal(t, "after a heartbeat what lives", living(t, s), want)
 }
 
@@ -359,7 +358,7 @@ func endedMoves(t *testing.T, s jobs.Store) {
 	ended.Revision = 3000
 	first := fullJob(8, jobs.Cancelled)
 	first.Attempts = nil
-	commit(t, s, jobs.Changes{Jobs: []jobs.Record{first, ended}, Counters: full.Counters})
+	commit(t, s, jobs.Changes{Jobs: []*jobs.Record{first, ended}, Counters: full.Counters})
 	equal(t, "what lives", living(t, s).Jobs, full.Jobs[1:2])
 	hasEnded(t, s, ended)
 	hasEnded(t, s, first)
@@ -370,18 +369,18 @@ func endedMoves(t *testing.T, s jobs.Store) {
 
 func endedIsListed(t *testing.T, s jobs.Store) {
 	states := []jobs.State{jobs.Completed, jobs.Failed, jobs.Expired, jobs.Cancelled}
-	var want []jobs.Record
+	var want []*jobs.Record
 	for i := range 40 {
 		j := fullJob(i, states[i%4])
 		j.Type, j.Tags = []string{"a", "b"}[i/4%2], [][]string{nil, {"x"}, {"x", "y"}, {"100%", "x_"}, {"xy"}}[i%5]
-		commit(t, s, jobs.Changes{Jobs: []jobs.Record{j}})
-		want = append([]jobs.Record{j}, want...)
+		commit(t, s, jobs.Changes{Jobs: []*jobs.Record{j}})
+		want = append([]*jobs.Record{j}, want...)
 	}
 	for _, f := range []jobs.Filter{
 		{}, {State: jobs.Failed}, {Type: "b"}, {Tag: "x"}, {Tag: "%"}, {Tag: "100%"}, {Tag: "x_"}, {Type: "a",
 			Tag: "y", State: jobs.Cancelled}, {Type: "c"},
 	} {
-		var through []jobs.Record
+		var through []*jobs.Record
 		for _, j := range want {
 			if f.Matches(&j.Job) {
 				through = append(through, j)
@@ -428,10 +427,10 @@ func trimForgets(t *testing.T, s jobs.Store) {
 	for i := range 30 {
 		j := fullJob(i, jobs.Completed)
 		j.EndedAt = base().Add(time.Duration(i) * time.Hour)
-		commit(t, s, jobs.Changes{Jobs: []jobs.Record{j}, Output: []jobs.Piece{{JobID: j.ID, Text: "x"}}})
+		commit(t, s, jobs.Changes{Jobs: []*jobs.Record{j}, Output: []jobs.Piece{{JobID: j.ID, Text: "x"}}})
 	}
 	printed(t, s, 1, 0, jobs.Piece{Text: "x"})
-	commit(t, s, jobs.Changes{Jobs: []jobs.Record{fullJob(100, jobs.Running)}})
+	commit(t, s, jobs.Changes{Jobs: []*jobs.Record{fullJob(100, jobs.Running)}})
 	trim := func(before time.Time, keep, atMost, want, left int) {
 		t.Helper()
 		if n, err := s.Trim(storeContext(t), before, keep, atMost); err != nil || n != want {
@@ -453,7 +452,7 @@ func trimForgets(t *testing.T, s jobs.Store) {
 		t.Errorf("a forgotten job is %v", err)
 	}
 	printed(t, s, 1, 0)
-	equal(t, "what lives", living(t, s).Jobs, []jobs.Record{fullJob(100, jobs.Running)})
+	equal(t, "what lives", living(t, s).Jobs, []*jobs.Record{fullJob(100, jobs.Running)})
 }
 
 func memosExpire(t *testing.T, s jobs.Store) {

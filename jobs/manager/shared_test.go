@@ -74,7 +74,7 @@ func (c *common) others(since int) *jobs.Changes {
 		for _, j := range slices.Backward(c.log[i].Jobs) {
 			if !seen["job "+j.ID] {
 				seen["job "+j.ID] = true
-				all.Jobs = append(all.Jobs, j)
+				all.Jobs = append(all.Jobs, new(*j))
 			}
 		}
 		for _, m := range c.log[i].Memos {

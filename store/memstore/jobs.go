@@ -99,14 +99,14 @@ func (s *Jobs) store(c *jobs.Changes) {
 	}
 	for _, r := range c.Jobs {
 		if !r.State.Ended() {
-			s.living[r.ID] = r
+			s.living[r.ID] = *r
 			continue
 		}
 		if _, again := s.ended[r.ID]; !again {
 			s.order = append(s.order, r.ID)
 		}
 		delete(s.living, r.ID)
-		s.ended[r.ID] = r
+		s.ended[r.ID] = *r
 	}
 	for _, m := range c.Memos {
 		s.memos[m.ID] = m
@@ -138,9 +138,9 @@ func (s *Jobs) look(ctx context.Context, f func()) error {
 func (s *Jobs) Load(ctx context.Context) (l jobs.Changes, err error) {
 	err = s.look(ctx, func() {
 		s.forgetMemos()
-		l = jobs.Changes{
-			Jobs: slices.Collect(maps.Values(s.living)), Memos: slices.Collect(maps.Values(s.memos)),
-			Frozen: slices.Clone(s.frozen), Counters: s.counters,
+		l = jobs.Changes{Memos: slices.Collect(maps.Values(s.memos)), Frozen: slices.Clone(s.frozen), Counters: s.counters}
+		for _, r := range s.living {
+			l.Jobs = append(l.Jobs, &r)
 		}
 	})
 	return l, err

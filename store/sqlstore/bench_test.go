@@ -148,7 +148,7 @@ func BenchmarkLoad(b *testing.B) {
 	for begin := 0; begin < 110_000; begin += 1000 {
 		c := jobs.Changes{}
 		for i := begin; i < begin+1000; i++ {
-			r := jobs.Record{Job: jobs.Job{
+			r := &jobs.Record{Job: jobs.Job{
 				Spec: jobs.NewSpec(), ID: fmt.Sprintf("%032x", i), State: jobs.Queued, CreatedAt: now, UpdatedAt: now, ReadyAt: now,
 				Seq: uint64(i + 1), Ord: int64(i), Revision: uint64(i + 1),
 			}}

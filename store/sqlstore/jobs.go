@@ -42,9 +42,9 @@ const largePayload = 1 << 10
 // write writes what a turn changed.
 func (s *fileJobs) write(c *jobs.Changes, next *state) {
 	w := s.db.write
-	for i := range c.Jobs {
-		s.writeJob(&c.Jobs[i])
-		next.JobToken = max(next.JobToken, c.Jobs[i].Token)
+	for _, r := range c.Jobs {
+		s.writeJob(r)
+		next.JobToken = max(next.JobToken, r.Token)
 	}
 	for i := range c.Memos {
 		m := &c.Memos[i]

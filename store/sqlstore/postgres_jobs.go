@@ -190,7 +190,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id ORDER BY revision`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
 			return eachRow(rows, func(from row) error {
-				var r jobRow
+				r := jobRow{Record: &jobs.Record{}}
 				err := r.scan(from)
 				r.decode()
 				all.Jobs, damaged = append(all.Jobs, r.Record), damaged || r.err != nil
@@ -254,8 +254,7 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err 
 	}
 	var made, moved, memos, output, stats pgRows
 	ids, memoIDs := make([]string, len(c.Jobs)), make([]string, len(c.Memos))
-	for i := range c.Jobs {
-		r := &c.Jobs[i]
+	for i, r := range c.Jobs {
 		d := sealed(sealJob(r))
 		ids[i] = r.ID
 		row := []any{r.ID, int64(r.Revision), string(r.State), orNull(r.EndedAt, r.State.Ended()), d.text, d.sum}

@@ -33,9 +33,9 @@ func serverJobsOf(db *DB) *serverJobs { return db.backend.(*serverDB).jobs }
 
 // submitted returns a turn that submits a job, whose ID says whose it is.
 func submitted(seq uint64, by string) jobs.Changes {
-	r := jobs.Record{Job: jobs.Job{Spec: jobs.NewSpec(), ID: fmt.Sprint(by, seq), State: jobs.Queued, Seq: seq, Revision: seq}}
+	r := &jobs.Record{Job: jobs.Job{Spec: jobs.NewSpec(), ID: fmt.Sprint(by, seq), State: jobs.Queued, Seq: seq, Revision: seq}}
 	return jobs.Changes{
-		Jobs: []jobs.Record{r}, Events: []jobs.Event{{Seq: seq, Type: jobs.EventSubmit, JobID: r.ID}}, Counters: jobs.Counters{Seq: seq, Revision: seq, Event: seq},
+		Jobs: []*jobs.Record{r}, Events: []jobs.Event{{Seq: seq, Type: jobs.EventSubmit, JobID: r.ID}}, Counters: jobs.Counters{Seq: seq, Revision: seq, Event: seq},
 	}
 }
 

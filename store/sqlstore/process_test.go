@@ -340,7 +340,7 @@ func (h *heard) check(t *testing.T, path string) {
 	}
 	living := map[string]jobs.Record{}
 	for _, j := range rows.Jobs {
-		living[j.ID] = j
+		living[j.ID] = *j
 	}
 	for id, token := range h.jobs {
 		j, alive := living[id]

@@ -64,7 +64,7 @@ func (s *keptJobs) rows(ctx context.Context, statement string, args []any, scan 
 
 // jobRow is a job that was read. What is damaged has the columns only.
 type jobRow struct {
-	jobs.Record
+	*jobs.Record
 	doc document
 	err error
 }
@@ -76,9 +76,9 @@ func (r *jobRow) scan(from row, more ...any) error {
 
 // decode reads the document. A damaged job has its place in lists, and the reason says why.
 func (r *jobRow) decode() {
-	found := r.Record
-	if r.err = r.doc.openJob(found.ID, &r.Record); r.err != nil {
-		r.Record = found
+	found := *r.Record
+	if r.err = r.doc.openJob(found.ID, r.Record); r.err != nil {
+		*r.Record = found
 		r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), r.err.Error()
 	}
 }
@@ -102,7 +102,7 @@ func (s *keptJobs) load(read look, now time.Time, all *jobs.Changes) error {
 			decode(next)
 			next = make([]jobRow, 0, 512)
 		}
-		next = next[:len(next)+1]
+		next = append(next, jobRow{Record: &jobs.Record{}})
 		return next[len(next)-1].scan(from)
 	})
 	decode(next)
@@ -111,7 +111,7 @@ func (s *keptJobs) load(read look, now time.Time, all *jobs.Changes) error {
 		return err
 	}
 	damaged := map[string]error{}
-	all.Jobs = make([]jobs.Record, 0, len(chunks)*cap(next))
+	all.Jobs = make([]*jobs.Record, 0, len(chunks)*cap(next))
 	for _, rows := range chunks {
 		for i := range rows {
 			if r := &rows[i]; r.err != nil {
@@ -157,7 +157,7 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 	if err != nil {
 		return jobs.Record{}, err
 	}
-	found := jobRow{err: jobs.ErrJobNotFound}
+	found := jobRow{Record: &jobs.Record{}, err: jobs.ErrJobNotFound}
 	err = s.rows(ctx, s.ended+" AND j.id = ?", []any{jobID}, func(from row) error {
 		err := found.scan(from, &found.State, &found.Revision)
 		found.decode()
@@ -166,7 +166,7 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 	if err = cmp.Or(err, found.err); err != nil {
 		return jobs.Record{}, err
 	}
-	return found.Record, nil
+	return *found.Record, nil
 }
 
 // ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
@@ -194,11 +194,11 @@ func (s *keptJobs) ListEnded(
 	for n := limit; n == limit && len(all) < limit; {
 		n = 0
 		err := s.rows(ctx, statement+" ORDER BY j.revision DESC LIMIT ?", append(args, limit), func(from row) error {
-			var r jobRow
+			r := jobRow{Record: &jobs.Record{}}
 			err := r.scan(from, &r.State, &r.Revision)
 			n, args[len(args)-1] = n+1, int64(r.Revision)
 			if r.decode(); len(all) < limit && (f.Tag == "" || slices.Contains(r.Tags, f.Tag)) {
-				all = append(all, r.Record)
+				all = append(all, *r.Record)
 			}
 			return err
 		})

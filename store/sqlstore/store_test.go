@@ -857,8 +857,8 @@ func TestStoreLatenciesAreObserved(t *testing.T) {
 // turnNumber is a turn that submits the nth job, and ends the one before it.
 func turnNumber(n uint64) jobs.Changes {
 	now := time.Unix(1_700_000_000+int64(n), 0).UTC()
-	job := func(n uint64) jobs.Record {
-		r := jobs.Record{Job: jobs.Job{Spec: jobs.NewSpec(), ID: fmt.Sprint("job-", n), State: jobs.Queued, CreatedAt: now, UpdatedAt: now, Seq: n, Revision: 2 * n}}
+	job := func(n uint64) *jobs.Record {
+		r := &jobs.Record{Job: jobs.Job{Spec: jobs.NewSpec(), ID: fmt.Sprint("job-", n), State: jobs.Queued, CreatedAt: now, UpdatedAt: now, Seq: n, Revision: 2 * n}}
 		if r.Payload = []byte(`{"n":1}`); n%3 == 0 {
 			r.Payload = []byte(`"` + strings.Repeat("x", 3*largePayload) + `"`)
 		}
