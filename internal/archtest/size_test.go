@@ -93,12 +93,12 @@ func above() map[string]int {
 		"internal/daemon":  2_092,
 		"internal/testkit": 1_289,
 		"jobs":             2_417,
-		"jobs/engine":      2_648,
-		"jobs/jobstest":    2_699,
+		"jobs/engine":      2_645,
+		"jobs/jobstest":    2_698,
 		"jobs/worker":      967,
 		"store/filestore":  2_198,
 		"store/memstore":   564,
-		"store/sqlstore":   4_529,
+		"store/sqlstore":   4_526,
 	}
 }
 
