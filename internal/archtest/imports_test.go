@@ -66,7 +66,7 @@ func ours() map[string][]string {
 		"internal/cli/wait":         {".", "httpapi", "internal/audit", "internal/cli/app", "internal/guard", "internal/identity", "internal/process", "internal/rows"},
 		"internal/machine":          {},
 		"internal/cli/machine":      {".", "internal/cli/app", "internal/machine"},
-		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/guard", "internal/machine", "internal/process"},
+		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/foreign", "internal/guard", "internal/machine", "internal/process"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/nearest", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "docs", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore", "store/place"},

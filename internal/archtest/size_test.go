@@ -39,22 +39,22 @@ func budgets() map[string]int {
 		"dashboard": 2_100,
 
 		"internal/cli":           6_150,
-		"internal/cli/agent":     2_200,
+		"internal/cli/agent":     2_160,
 		"internal/cli/bulk":      220,
-		"internal/cli/talk":      200,
-		"internal/cli/mcp":       290, // lokt-mcp
+		"internal/cli/talk":      185,
+		"internal/cli/mcp":       280, // lokt-mcp
 		"internal/cli/wait":      525, // what waits for locks: what is said meanwhile, tickets, lokt wait
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     170, // queue policies
-		"internal/nearest":       40,
-		"internal/rows":          440, // with the one estimate of waits
+		"internal/nearest":       35,
+		"internal/rows":          435, // with the one estimate of waits
 		"internal/foreign":       340, // whose locks other programs' are
-		"internal/cli/jobserver": 420, // tokens for the builds of a machine
-		"internal/cli/machine":   200, // the flags about the machine
-		"internal/machine":       230, // its size, pressure and ports
-		"internal/section":       40,  // of lokt in a file of instructions
-		"internal/policy":        380,
-		"internal/shell":         715,
+		"internal/cli/jobserver": 405, // tokens for the builds of a machine
+		"internal/cli/machine":   190, // the flags about the machine
+		"internal/machine":       225, // its size, pressure and ports
+		"internal/section":       30,  // of lokt in a file of instructions
+		"internal/policy":        375,
+		"internal/shell":         685,
 		"internal/daemon":        2_092,
 		"internal/auth":          600,
 		"internal/audit":         850,

@@ -37,7 +37,7 @@ func find(k kind) (found []Process, unseen string, err error) {
 		if err != nil {
 			continue
 		}
-		has, err := has(pid, fi)
+		has, err := Has(pid, fi)
 		if errors.Is(err, fs.ErrPermission) {
 			hidden = append(hidden, pid)
 		}
@@ -82,8 +82,8 @@ func parse(line string) (p Process, file string) {
 	return p, f[5]
 }
 
-// has returns what a process has of a file: the locks of its open files, or that one is open.
-func has(pid int, file fs.FileInfo) (list []Process, err error) {
+// Has returns what a process has of a file: the locks of its open files, or that one is open.
+func Has(pid int, file fs.FileInfo) (list []Process, err error) {
 	dir, isOpen := filepath.Join("/proc", strconv.Itoa(pid)), false
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	for _, e := range fds {
@@ -114,7 +114,8 @@ func gitAt(pid int, repository string) bool {
 	if of := words(small(filepath.Join(repository, "gitdir"))); of != "" { // of a linked worktree
 		tree = filepath.Dir(of)
 	}
-	return strings.HasPrefix(string(small(filepath.Join(dir, "comm"))), "git") &&
+	name, _, _, _ := process.Stat(pid)
+	return strings.HasPrefix(name, "git") &&
 		(strings.Contains(told, repository) || strings.HasPrefix(at+"/", tree+"/") || strings.HasPrefix(at+"/", repository+"/"))
 }
 

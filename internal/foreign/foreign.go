@@ -53,14 +53,14 @@ type Report struct {
 
 // String describes the report in lines.
 func (r Report) String() string {
-	lines := []string{r.Path + " is " + r.Status}
+	text := r.Path + " is " + r.Status + "\n"
 	for _, p := range r.Processes {
-		lines = append(lines, p.String())
+		text += p.String() + "\n"
 	}
-	if lines = append(lines, r.Detail); len(r.Suggestions) > 0 {
-		lines = append(lines, "what you can do:\n  "+strings.Join(r.Suggestions, "\n  "))
+	if text += r.Detail; len(r.Suggestions) > 0 {
+		text += "\nwhat you can do:\n  " + strings.Join(r.Suggestions, "\n  ")
 	}
-	return strings.Join(lines, "\n")
+	return text
 }
 
 // ErrUnsupported means that this system does not tell who locks a file.

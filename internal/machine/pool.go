@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,19 +22,18 @@ const largestPool = 10_000
 
 // ParsePool reads port=3000-3099.
 func ParsePool(text string) (p Pool, err error) {
-	name, numbers, _ := strings.Cut(text, "=")
-	first, last, _ := strings.Cut(numbers, "-")
-	p.Name = name
-	p.First, err = strconv.Atoi(first)
-	p.Last, _ = strconv.Atoi(last)
-	strange := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' }
-	switch {
-	case name == "" || len(name) > 50 || strings.ContainsFunc(name, strange) || err != nil || p.First < 0 || last == "":
+	f := regexp.MustCompile(`^([a-z0-9_]{1,50})=(\d{1,9})-(\d{1,9})$`).FindStringSubmatch(text)
+	if f == nil {
 		return p, fmt.Errorf("%q is no pool of numbers, such as port=3000-3099", text)
+	}
+	p.Name = f[1]
+	p.First, _ = strconv.Atoi(f[2])
+	p.Last, _ = strconv.Atoi(f[3])
+	switch {
 	case p.Last < p.First || p.Last-p.First >= largestPool:
-		return p, fmt.Errorf("the pool %q has no number, or more than %d: %s", name, largestPool, numbers)
+		return p, fmt.Errorf("the pool %q has no number, or more than %d: %s", p.Name, largestPool, text)
 	case p.ports() && (p.First == 0 || p.Last > 65535):
-		return p, fmt.Errorf("the pool %q has numbers that are no ports: those are 1 to 65535", name)
+		return p, fmt.Errorf("the pool %q has numbers that are no ports: those are 1 to 65535", p.Name)
 	}
 	return p, nil
 }

@@ -76,17 +76,12 @@ func Rule(dir, name string) string {
 		return "the rules for turns cannot be read: " + err.Error()
 	}
 	l := p.Lock(name)
-	text := fmt.Sprintf("%s:%d has the rule: ", p.Path, l.Line)
-	switch {
-	case l.Line == 0:
+	if l.Line == 0 {
 		return ""
-	case l.Queue.Newest:
-		text += "the newest of those that wait wins"
-	case l.Queue.Skip:
-		text += "skipped if it is held"
-	default:
-		text += "first come, first served"
 	}
+	text := fmt.Sprintf("%s:%d has the rule: %s", p.Path, l.Line, map[queue]string{
+		{}: "first come, first served", {Newest: true}: "the newest of those that wait wins", {Skip: true}: "skipped if it is held",
+	}[l.Queue])
 	if l.Every.Duration > 0 {
 		text += fmt.Sprintf("; not again for %v after a success", l.Every)
 	}
@@ -216,15 +211,15 @@ func Parse(file string, text []byte) (*Policy, error) {
 	if err := dec.DisallowUnknownFields().Decode(p); err != nil {
 		var one *toml.DecodeError
 		var unknown *toml.StrictMissingError
-		switch {
-		case errors.As(err, &unknown) && len(unknown.Errors) > 0:
-			line, _ := unknown.Errors[0].Position()
-			return nil, bad(line, "there is no setting %q", strings.Join(unknown.Errors[0].Key(), "."))
-		case errors.As(err, &one):
-			line, _ := one.Position()
-			return nil, bad(line, "%s", strings.TrimPrefix(one.Error(), "toml: "))
+		line, says := 1, strings.TrimPrefix(err.Error(), "toml: ")
+		if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
+			one = &unknown.Errors[0]
+			says = fmt.Sprintf("there is no setting %q", strings.Join(one.Key(), "."))
 		}
-		return nil, bad(1, "%s", strings.TrimPrefix(err.Error(), "toml: "))
+		if one != nil || errors.As(err, &one) {
+			line, _ = one.Position()
+		}
+		return nil, bad(line, "%s", says)
 	}
 	if err := lokt.ValidateName(p.Paths); err != nil {
 		return nil, bad(1, "paths is the name of a lock: %v", err)

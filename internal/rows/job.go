@@ -139,15 +139,11 @@ func Cut(text string, most int) string {
 
 // CodeText says in words why a job ended, if its state does not say it already.
 func CodeText(code string) string {
-	switch code {
-	case jobs.CodeRuntime:
-		return "it took longer than its maximum runtime"
-	case jobs.CodeRevoked:
-		return "its lease was revoked"
-	case jobs.CodeExpired:
-		return "its worker was not heard of in time"
-	}
-	return ""
+	return map[string]string{
+		jobs.CodeRuntime: "it took longer than its maximum runtime",
+		jobs.CodeRevoked: "its lease was revoked",
+		jobs.CodeExpired: "its worker was not heard of in time",
+	}[code]
 }
 
 // ErrorText is what a worker gave as the error: text, or an object that has some.

@@ -44,7 +44,7 @@ func skip(words []field, values string) []field {
 		switch {
 		case w == "--":
 			return words[1:]
-		case w == "" || w[0] != '-':
+		case w == "" || w[0] != '-' && w[0] != '+': // as +x of a shell
 			return words
 		case slices.Contains(longs, w) && len(words) > 1:
 			words = words[2:]
@@ -145,59 +145,48 @@ func (s *search) rule(words []field, sc scope) (needed, error) {
 
 // lokt looks at a call of lokt itself. What it guards needs no other guard of the same lock.
 func (s *search) lokt(words []field, sc scope) (needed, error) {
-	n := needed{lokt: true, at: words[0].from}
-	words = skip(words[1:], "")
-	switch {
-	case len(words) == 0:
+	if words = skip(words[1:], ""); len(words) == 0 {
 		return needed{}, nil
-	case words[0].text != "guard":
-		return n, nil
+	}
+	if _, told := sc.vars["LOKT_AGENT_ID"]; !told {
+		s.res.lokt = true
+	}
+	if words[0].text != "guard" {
+		return needed{}, nil
 	}
 	for i, w := range words[1:] {
 		if w.text == "--" {
 			rest := words[i+2:]
 			inner, err := s.need(rest, sc, nil)
-			if err != nil || inner.rule == nil {
-				return n, err
+			if inner.rule != nil {
+				s.insert(rest[0].from, inner)
 			}
-			s.insert(rest[0].from, s.guard(inner, true), inner)
-			return n, nil
+			return needed{}, err
 		}
 		if !strings.HasPrefix(w.text, "-") { // the value of a flag is taken for a name too: no policy has a lock called 5m
 			sc.held = append(slices.Clip(sc.held), w.text)
 		}
 	}
-	return n, nil
+	return needed{}, nil
 }
 
 // shell looks at what another shell is given to run: behind -c, or as a here-document.
 func (s *search) shell(words []field, sc scope, redirs []*syntax.Redirect) (needed, error) {
-	reads := false // its input, whatever follows
-	for rest := words[1:]; len(rest) > 0; {
-		flag := rest[0].text
-		if rest = rest[1:]; flag == "-" || flag == "--" {
-			continue
+	rest := skip(words[1:], "oO")
+	flag := func(letter string) bool {
+		return slices.ContainsFunc(words[1:len(words)-len(rest)], func(f field) bool {
+			return strings.HasPrefix(f.text, "-") && !strings.HasPrefix(f.text, "--") && strings.Contains(f.text, letter)
+		})
+	}
+	switch {
+	case flag("c") && len(rest) > 0:
+		sc = s.apart(sc)
+		for i, arg := range rest[1:] {
+			sc.vars[strconv.Itoa(i)] = arg.text
 		}
-		if flag == "" || flag[0] != '-' && flag[0] != '+' {
-			if reads || flag == "/dev/stdin" {
-				break
-			}
-			return needed{}, nil // a script, which is a file
-		}
-		reads = reads || flag == "-s"
-		if !strings.HasPrefix(flag, "--") && strings.Contains(flag, "c") {
-			if rest = skip(rest, "oO"); len(rest) == 0 {
-				return needed{}, nil
-			}
-			sc = s.apart(sc)
-			for i, arg := range rest[1:] {
-				sc.vars[strconv.Itoa(i)] = arg.text
-			}
-			return s.script(words, rest[0], sc)
-		}
-		if strings.HasSuffix(strings.ToLower(flag), "o") && !strings.HasPrefix(flag, "--") || slices.Contains(longs, flag) {
-			rest = rest[min(1, len(rest)):]
-		}
+		return s.script(words, rest[0], sc)
+	case flag("c"), len(rest) > 0 && rest[0].text != "/dev/stdin" && !flag("s"): // the last is a script, which is a file
+		return needed{}, nil
 	}
 	for _, r := range redirs {
 		doc := r.Hdoc
@@ -225,7 +214,7 @@ func (s *search) script(words []field, arg field, sc scope) (needed, error) {
 		s.fail(err)
 		return needed{}, s.err
 	}
-	if len(inner.Needs) == 0 {
+	if s.res.lokt = s.res.lokt || inner.lokt; len(inner.Needs) == 0 {
 		return needed{}, nil
 	}
 	if arg.whole {

@@ -28,7 +28,7 @@ type Finder struct {
 	Policy func(dir string) (*policy.Policy, error) // that holds in a directory; nil is policy.Find
 	Root   func(dir string) string                  // of the locks of a directory
 	Lokt   string                                   // how to call lokt
-	Owner  string                                   // LOKT_AGENT_ID for the calls of lokt; empty leaves it alone
+	Owner  string                                   // LOKT_AGENT_ID for lines that call lokt; empty leaves it alone
 
 	seen map[string]*policy.Policy // by directory: each is read once
 }
@@ -57,6 +57,7 @@ type Result struct {
 	Locks []string // the locks that they lack
 
 	rules []policy.Command // that they come from
+	lokt  bool             // lokt is called, and the line does not say for whom
 }
 
 // Limits of a look. No program takes a line that is longer.
@@ -77,7 +78,11 @@ func (f *Finder) Find(line string) (r Result, err error) {
 		}
 	}()
 	work := workMost
-	return f.find(line, scope{dir: f.Dir, vars: map[string]string{}}, most, &work)
+	r, err = f.find(line, scope{dir: f.Dir, vars: map[string]string{}}, most, &work)
+	if err == nil && f.Owner != "" && (len(r.Needs) > 0 || r.lokt) {
+		r.Line = "export LOKT_AGENT_ID=" + Quote(f.Owner) + "; " + r.Line
+	}
+	return r, err
 }
 
 // scope is what holds at a place of the line.
@@ -307,22 +312,19 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 		local = s.apart(local)
 		s.assign(c.Assigns, &local)
 	}
-	prefixed := len(c.Assigns) > 0 && slices.ContainsFunc(c.Assigns, func(a *syntax.Assign) bool { return a.Name != nil && a.Name.Value == "LOKT_AGENT_ID" })
-	behind := false // of a word such as exec, which is no program
 	for len(words) > 0 {
-		switch words[0].text {
+		switch first := words[0].text; first {
 		case "exec", "command", "builtin", "noglob", "nocorrect", "-":
 			if len(words) > 1 && (words[1].text == "-v" || words[1].text == "-V") {
 				return
 			}
-			words, behind = skip(words[1:], "a"), true
+			words = skip(words[1:], "a")
 			continue
 		case "eval", "trap":
-			if words = words[1:]; c.Args[0].Lit() == "trap" { // whose other words are signals
-				words = skip(words, "")
+			if words = skip(words[1:], ""); first == "trap" { // whose other words are signals
 				words = words[:min(1, len(words))]
 			}
-			if words = skip(words, ""); len(words) > 0 { // values of now are as good as those of then: the line is run at once
+			if len(words) > 0 { // values of now are as good as those of then: the line is run at once
 				_, _ = s.script(nil, field{join(words), words[0].from, words[len(words)-1].to, true}, local)
 			}
 			return
@@ -339,13 +341,10 @@ func (s *search) call(c *syntax.CallExpr, redirs []*syntax.Redirect, sc *scope) 
 		return
 	}
 	need, err := s.need(words, local, redirs)
-	switch {
-	case err != nil:
+	if err != nil {
 		s.err = err
-	case need.rule != nil:
-		s.insert(words[0].from, s.guard(need, behind), need)
-	case need.lokt && s.Owner != "" && !prefixed:
-		s.edits = append(s.edits, change{need.at, need.at, s.owner(behind || need.at != words[0].from)})
+	} else if need.rule != nil {
+		s.insert(words[0].from, need)
 	}
 }
 
@@ -370,11 +369,14 @@ type needed struct {
 	rule *policy.Command
 	root string // of its locks, if they are not those of the directory
 	text string // the command
-	lokt bool   // it calls lokt for something that is about who calls
-	at   int    // if so: where
 }
 
-func (s *search) insert(at int, text string, n needed) {
+// insert puts a command under its guard.
+func (s *search) insert(at int, n needed) {
+	text := ""
+	for _, w := range s.words(n) {
+		text += Quote(w) + " "
+	}
 	s.edits = append(s.edits, change{at, at, text})
 	s.note(n.text, *n.rule)
 }
@@ -398,25 +400,6 @@ func together(rules []policy.Command) policy.Command {
 		one.TTL.Duration, one.Wait.Duration = max(one.TTL.Duration, r.TTL.Duration), max(one.Wait.Duration, r.Wait.Duration)
 	}
 	return one
-}
-
-// owner returns the assignment that says who calls lokt.
-func (s *search) owner(behind bool) string {
-	switch {
-	case s.Owner == "":
-		return ""
-	case behind:
-		return "env LOKT_AGENT_ID=" + Quote(s.Owner) + " "
-	}
-	return "LOKT_AGENT_ID=" + Quote(s.Owner) + " "
-}
-
-func (s *search) guard(n needed, behind bool) string {
-	words := s.words(n)
-	for i, w := range words {
-		words[i] = Quote(w)
-	}
-	return s.owner(behind) + strings.Join(words, " ") + " "
 }
 
 // words returns the call of lokt guard up to the command.

@@ -79,11 +79,14 @@ func TestCallsOfLoktSayWhoCalls(t *testing.T) {
 	f := finder(t, nil)
 	f.Owner = "codex-1"
 	for line, want := range map[string]string{
-		"make build":                       "LOKT_AGENT_ID=codex-1 lokt guard build --wait -- make build",
-		"exec make build":                  "exec env LOKT_AGENT_ID=codex-1 lokt guard build --wait -- make build",
-		"cd x; lokt reserve 'a/**' --wait": "cd x; LOKT_AGENT_ID=codex-1 lokt reserve 'a/**' --wait",
+		"make build":                       "export LOKT_AGENT_ID=codex-1; lokt guard build --wait -- make build",
+		"exec make build":                  "export LOKT_AGENT_ID=codex-1; exec lokt guard build --wait -- make build",
+		"cd x; lokt reserve 'a/**' --wait": "export LOKT_AGENT_ID=codex-1; cd x; lokt reserve 'a/**' --wait",
 		"LOKT_AGENT_ID=x lokt lock a":      "LOKT_AGENT_ID=x lokt lock a",
+		"bash -c 'lokt lock a'":            "export LOKT_AGENT_ID=codex-1; bash -c 'lokt lock a'",
 		"make test":                        "make test",
+
+		"export LOKT_AGENT_ID=codex-1; lokt lock a": "export LOKT_AGENT_ID=codex-1; lokt lock a",
 	} {
 		if r, err := f.Find(line); err != nil || r.Line != want {
 			t.Errorf("%s: %s (%v), want %s", line, r.Line, err, want)

@@ -139,7 +139,7 @@ func (s *setup) gitHooks() (dir string, husky bool, err error) {
 		dir = filepath.Dir(dir)
 	}
 	for _, own := range []string{s.top, common} {
-		if rel, err := filepath.Rel(own, dir); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+		if !outside(relative(own, dir)) {
 			return dir, husky, nil
 		}
 	}
@@ -213,12 +213,16 @@ func (s *setup) gitItems() (items []item, err error) {
 }
 
 // relative returns a path as the record has it.
-func (s *setup) relative(path string) string {
-	rel, err := filepath.Rel(s.top, path)
-	if err != nil { // on another volume
-		return path
+func relative(base, path string) string {
+	if rel, err := filepath.Rel(base, path); err == nil { // not on another volume
+		path = rel
 	}
-	return filepath.ToSlash(rel)
+	return filepath.ToSlash(path)
+}
+
+// outside reports whether a path that is relative to a directory leads out of it.
+func outside(rel string) bool {
+	return rel == ".." || strings.HasPrefix(rel, "../") || filepath.IsAbs(rel)
 }
 
 func executable(path string) bool {

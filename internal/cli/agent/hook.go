@@ -66,11 +66,17 @@ func (a cmd) runHook(agent, event string) error {
 	defer done()
 	dir, _ := a.Dir() // without one the request has to say where it is about
 	h := named(agent)
-	switch {
-	case h.name == "":
-		return a.unknown(dir, fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(harnessNames(), ", ")))
-	case !slices.Contains(h.events(), event):
-		return a.unknown(dir, fmt.Errorf("%s has no event %q here: it is one of %s", h.title, event, strings.Join(h.events(), ", ")))
+	var unknown error // form of answers
+	if h.name == "" {
+		unknown = fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(harnessNames(), ", "))
+	} else if !slices.Contains(h.events(), event) {
+		unknown = fmt.Errorf("%s has no event %q here: it is one of %s", h.title, event, strings.Join(h.events(), ", "))
+	}
+	if unknown != nil && policy.Refuses(dir, unknown) { // which the exit code 2 says to all of them
+		a.Tell("%v; %s says to refuse what cannot be judged", unknown, policy.File)
+		return app.Exit(app.ExitBlocked)
+	} else if unknown != nil {
+		return app.Usage(unknown)
 	}
 	var out answer
 	text, err := io.ReadAll(io.LimitReader(a.In, requestMost))
@@ -98,16 +104,6 @@ func (a cmd) runHook(agent, event string) error {
 		return err
 	}
 	return a.Write(string(text) + "\n")
-}
-
-// unknown ends a hook of an agent whose form of answers is not known. All of them take the exit code 2 for a refusal, and
-// others for no answer.
-func (a cmd) unknown(dir string, err error) error {
-	if policy.Refuses(dir, err) {
-		a.Tell("%v; %s says to refuse what cannot be judged", err, policy.File)
-		return app.Exit(app.ExitBlocked)
-	}
-	return app.Usage(err)
 }
 
 // judge decides about what a tool is to do, or takes note of a session.
@@ -159,13 +155,8 @@ func (k *hooking) command(dir string) (out answer, err error) {
 
 // list returns words as people list them: each once, and not too many.
 func list(words []string) string {
-	var quoted []string
-	for _, w := range words {
-		if q := "`" + w + "`"; len(quoted) < 10 && !slices.Contains(quoted, q) {
-			quoted = append(quoted, q)
-		}
-	}
-	return strings.Join(quoted, ", ")
+	words = slices.Compact(slices.Sorted(slices.Values(words)))
+	return "`" + strings.Join(words[:min(10, len(words))], "`, `") + "`"
 }
 
 // finder looks at lines of shell in a directory.

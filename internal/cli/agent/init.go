@@ -23,30 +23,25 @@ import (
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
-type initOptions struct {
-	check, remove bool
-	agents        []string
-}
-
 func newInit(a cmd) *cobra.Command {
-	var o initOptions
+	s := &setup{cmd: a, names: []string{}}
 	cmd := app.Describe("init", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			for _, name := range o.agents {
+			for _, name := range s.agents {
 				if !slices.Contains(harnessNames(), name) {
 					return app.Usagef("--agent %q is none of %s", name, strings.Join(harnessNames(), ", "))
 				}
 			}
-			if o.check && o.remove {
+			if s.check && s.remove {
 				return app.Usagef("--check looks and --remove changes: give one of them")
 			}
-			return a.runInit(o)
+			return s.run()
 		},
 	})
-	cmd.Flags().BoolVar(&o.check, "check", false, "change nothing, say what is missing, and end with 3 if something is")
-	cmd.Flags().BoolVar(&o.remove, "remove", false, "put every file back as it was before")
-	cmd.Flags().StringArrayVar(&o.agents, "agent", nil, "enrol this `agent`, found or not; may be repeated")
+	cmd.Flags().BoolVar(&s.check, "check", false, "change nothing, say what is missing, and end with 3 if something is")
+	cmd.Flags().BoolVar(&s.remove, "remove", false, "put every file back as it was before")
+	cmd.Flags().StringArrayVar(&s.agents, "agent", nil, "enrol this `agent`, found or not; may be repeated")
 	// The error is for flags that there are not.
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(harnessNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -55,7 +50,9 @@ func newInit(a cmd) *cobra.Command {
 // setup is one run of the command.
 type setup struct {
 	cmd
-	initOptions
+	check, remove bool
+	agents        []string
+
 	top    string // of the repository
 	root   string // of the locks
 	record record
@@ -71,20 +68,20 @@ type item struct {
 	link bool // it is to be a link to what is wanted
 }
 
-func (a cmd) runInit(o initOptions) error {
-	dir, err := a.Dir()
+func (s *setup) run() error {
+	dir, err := s.Dir()
 	if err != nil {
 		return err
 	}
-	s := &setup{cmd: a, initOptions: o, top: resolve(app.Repository(dir)), names: []string{}}
-	if s.root = a.lockRoot(s.top); s.root == "" {
+	s.top = resolve(app.Repository(dir))
+	if s.root = s.lockRoot(s.top); s.root == "" {
 		return errors.New("there is no directory for locks here")
 	}
 	hooks, err := s.gitItems()
 	if err != nil {
 		return err
 	}
-	if !o.check && (!o.remove || exists(s.root)) {
+	if !s.check && (!s.remove || exists(s.root)) {
 		if err := os.MkdirAll(s.root, 0o700); err != nil {
 			return err
 		}
@@ -97,13 +94,13 @@ func (a cmd) runInit(o initOptions) error {
 	if s.record, err = readRecord(s.recordPath()); err != nil {
 		return err
 	}
-	if o.remove {
+	if s.remove {
 		return s.undo()
 	}
 	for _, it := range append(s.items(), hooks...) {
 		if err := s.bring(it); err != nil {
-			s.failed = append(s.failed, s.relative(it.path))
-			s.Tell("%s: %v", s.relative(it.path), err)
+			s.failed = append(s.failed, relative(s.top, it.path))
+			s.Tell("%s: %v", relative(s.top, it.path), err)
 		}
 	}
 	if err := s.link(); err != nil && !slices.Contains(s.failed, policy.File) {
@@ -132,7 +129,7 @@ func (s *setup) items() (items []item) {
 		}
 		return propose(s.top), nil
 	})
-	sections := map[string]string{"AGENTS.md": "agents-md"}
+	sections := []string{"AGENTS.md"}
 	for _, h := range harnesses() {
 		if !s.found(h) {
 			continue
@@ -140,19 +137,14 @@ func (s *setup) items() (items []item) {
 		for _, file := range slices.Compact([]string{h.settings, h.servers}) {
 			add(file, func(now []byte) ([]byte, error) { return h.install(file, now) })
 		}
-		if h.name == "claude" {
-			sections["CLAUDE.md"] = "claude-md"
+		if file := filepath.Join(s.top, "CLAUDE.md"); h.name == "claude" && resolve(file) != resolve(filepath.Join(s.top, "AGENTS.md")) { // one file has one section
+			sections = append(sections, "CLAUDE.md")
 		}
 	}
-	if resolve(filepath.Join(s.top, "CLAUDE.md")) == resolve(filepath.Join(s.top, "AGENTS.md")) {
-		delete(sections, "CLAUDE.md") // one file has one section
-	}
-	for _, file := range []string{"AGENTS.md", "CLAUDE.md"} {
-		if sections[file] == "" {
-			continue
-		}
+	for _, file := range sections {
 		add(file, func(now []byte) ([]byte, error) {
-			c := exec.CommandContext(context.Background(), loktPath(), "prime", "--format", sections[file])
+			format := strings.ReplaceAll(strings.ToLower(file), ".", "-")
+			c := exec.CommandContext(context.Background(), loktPath(), "prime", "--format", format)
 			c.Dir, c.Stderr = s.top, s.Err
 			ours, err := c.Output()
 			if err != nil || bytes.Contains(now, ours) {
@@ -197,7 +189,7 @@ func (s *setup) bring(it item) error {
 		return err
 	}
 	if !s.check {
-		err = s.note(change{Path: s.relative(path), Missing: missing, MadeDir: !exists(filepath.Dir(path)), Mode: mode, Before: now, After: want})
+		err = s.note(change{Path: relative(s.top, path), Missing: missing, MadeDir: !exists(filepath.Dir(path)), Mode: mode, Before: now, After: want})
 		switch {
 		case it.link:
 			mode = fs.ModeSymlink
@@ -209,7 +201,7 @@ func (s *setup) bring(it item) error {
 		}
 	}
 	if err == nil {
-		s.names = append(s.names, s.relative(it.path))
+		s.names = append(s.names, relative(s.top, it.path))
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -71,11 +70,11 @@ func follow(path string, links int) string {
 
 // within returns a resolved path as patterns have it.
 func (c *checkout) within(path string) (string, error) {
-	rel, err := filepath.Rel(c.top, path)
-	if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+	rel := relative(c.top, path)
+	if outside(rel) {
 		return "", fmt.Errorf("%s is not in the repository %s", path, c.top)
 	}
-	return c.folded(filepath.ToSlash(rel)), nil
+	return c.folded(rel), nil
 }
 
 func (c *checkout) folded(path string) string {
@@ -233,11 +232,9 @@ func refused(all []refusal) (text string) {
 
 // edited returns the files that a tool of an agent is about to change.
 func (r *request) edited() (paths []string) {
-	tools := []string{
-		"edit", "write", "multiedit", "notebookedit", "apply_patch", "write_file", "replace", "strreplace", "delete", "editnotebook", "edit_file",
-		"search_replace", "delete_file", "applypatch", "create_file",
-	}
-	if r.ToolName != "" && !slices.Contains(tools, strings.ToLower(r.ToolName)) && !slices.Contains([]string{"Bash", "Shell", "shell", "run_shell_command"}, r.ToolName) {
+	const tools = " edit write multiedit notebookedit apply_patch applypatch write_file replace search_replace strreplace edit_file editnotebook" +
+		" create_file delete delete_file bash shell run_shell_command "
+	if r.ToolName != "" && !strings.Contains(tools, " "+strings.ToLower(r.ToolName)+" ") {
 		return nil
 	}
 	line := r.text("command", "cmd", "input", "patch")

@@ -28,10 +28,7 @@ func newReserve(a cmd) *cobra.Command {
 	var o reserveOptions
 	cmd := app.Describe("reserve", &cobra.Command{})
 	cmd.RunE = func(_ *cobra.Command, args []string) (err error) {
-		claims := false
-		for _, name := range []string{"why", "shared", "wait", "ttl", "timeout"} {
-			claims = claims || cmd.Flags().Changed(name)
-		}
+		claims := o.why != "" || o.shared || o.Wait || o.ttl != 0
 		if o.ttl, err = a.TTL(o.ttl); err != nil {
 			return err
 		}
@@ -105,18 +102,14 @@ type reservation struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 }
 
-func (c *checkout) view(h lokt.Holder) reservation {
-	return reservation{
-		LockID: c.b.Shown(h.LeaseID), Owner: h.Owner.ID, Host: h.Owner.Host, AgentID: h.Owner.Session, Paths: slices.Concat([]string{}, h.Paths),
-		Shared: h.Limit == lokt.Shared, Why: h.Metadata[metaWhy], Mine: c.Asker().Same(h.Owner), Token: h.Token, HeldSince: app.UTC(h.HeldSince),
-		ExpiresAt: app.UTC(h.ExpiresAt),
-	}
-}
-
 func (c *checkout) views(all []lokt.Holder) []reservation {
 	views := []reservation{}
 	for _, h := range all {
-		views = append(views, c.view(h))
+		views = append(views, reservation{
+			LockID: c.b.Shown(h.LeaseID), Owner: h.Owner.ID, Host: h.Owner.Host, AgentID: h.Owner.Session, Paths: slices.Concat([]string{}, h.Paths),
+			Shared: h.Limit == lokt.Shared, Why: h.Metadata[metaWhy], Mine: c.Asker().Same(h.Owner), Token: h.Token, HeldSince: app.UTC(h.HeldSince),
+			ExpiresAt: app.UTC(h.ExpiresAt),
+		})
 	}
 	return views
 }
@@ -146,15 +139,15 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 	case err != nil:
 		return err
 	}
-	how, until, secret := "reserved", "until it is released", ""
+	how, until, secret := "reserved", "until it is released", h.LeaseID
 	if h.Renewals > 0 {
 		how = "reserved again"
 	}
 	if !h.ExpiresAt.IsZero() {
 		until = "for " + app.Short(h.ExpiresAt.Sub(h.AcquiredAt))
 	}
-	if c.b.Shown(h.LeaseID) != h.LeaseID {
-		secret = h.LeaseID
+	if c.b.Far == nil {
+		secret = ""
 	}
 	return c.Answer(struct {
 		Status  string `json:"status"` // "acquired"
@@ -162,7 +155,7 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 		LeaseID string `json:"lease_id,omitzero"` // on a server: proves whose it is
 		reservation
 		Refreshed bool `json:"refreshed,omitzero"`
-	}{"acquired", h.Name, secret, c.view(h), h.Renewals > 0}, "%s %s %s", how, strings.Join(patterns, " "), until)
+	}{"acquired", h.Name, secret, c.views([]lokt.Holder{h})[0], h.Renewals > 0}, "%s %s %s", how, strings.Join(patterns, " "), until)
 }
 
 // inTheWay says what keeps a claim of paths out.

@@ -35,17 +35,9 @@ type change struct {
 	After  []byte      `json:"after"`
 }
 
-// place returns where the checkout is, seen from the locks: a repository may be moved with all its records.
-func (s *setup) place() string {
-	if rel, err := filepath.Rel(s.root, s.top); err == nil {
-		return rel
-	}
-	return s.top
-}
-
-// recordPath returns where the record of this checkout is: worktrees share the directory.
+// recordPath returns where the record of this checkout is: worktrees share the directory, and a repository may be moved with it.
 func (s *setup) recordPath() string {
-	sum := sha256.Sum256([]byte(s.place()))
+	sum := sha256.Sum256([]byte(relative(s.root, s.top)))
 	return filepath.Join(s.root, "init-"+hex.EncodeToString(sum[:6])+".json")
 }
 
@@ -54,7 +46,7 @@ func (s *setup) others() bool {
 	all, _ := filepath.Glob(filepath.Join(s.root, "init-*.json")) // the pattern is a good one
 	return slices.ContainsFunc(all, func(path string) bool {
 		r, err := readRecord(path)
-		return path != s.recordPath() && (err != nil || exists(app.Against(s.root, r.Top)))
+		return path != s.recordPath() && (err != nil || exists(app.Against(s.root, filepath.FromSlash(r.Top))))
 	})
 }
 
@@ -81,7 +73,7 @@ func (s *setup) note(one change) error {
 		r.Changes = slices.DeleteFunc(r.Changes, func(c change) bool { return c.Path == one.Path })
 		r.Changes = append(r.Changes, one)
 	}
-	r.Top = s.place()
+	r.Top = relative(s.root, s.top)
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +36,7 @@ func shim(a cmd, name string, args []string) int {
 	}
 	if err != nil {
 		a.Tell("lokt cannot judge this: %v", err)
-		if bad := new(policy.Error); errors.As(err, &bad) && bad.Closed {
+		if policy.Refuses(dir, err) {
 			return app.ExitError
 		}
 	}

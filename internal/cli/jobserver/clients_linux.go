@@ -1,17 +1,17 @@
 package jobserver
 
 import (
-	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
+	"github.com/lokt-dev/lokt/internal/foreign"
 	"github.com/lokt-dev/lokt/internal/process"
 )
 
 // heldByClients returns how many tokens the processes that have the file open can have at most. A make has one for each command
 // that it runs, but the first, and a shell has none. Others have no more than they run programs or threads.
-func heldByClients(file string) (most int) {
+func heldByClients(file fs.FileInfo) (most int) {
 	children := map[int]int{}
 	var clients []func() int
 	entries, _ := os.ReadDir("/proc")
@@ -22,7 +22,7 @@ func heldByClients(file string) (most int) {
 		}
 		name, parent, threads, ok := process.Stat(pid)
 		children[parent]++
-		if !ok || !opened(pid, file) {
+		if has, _ := foreign.Has(pid, file); !ok || len(has) == 0 { // what may not be looked at is no client
 			continue
 		}
 		clients = append(clients, func() int {
@@ -39,16 +39,4 @@ func heldByClients(file string) (most int) {
 		most += held()
 	}
 	return most
-}
-
-// opened reports whether a process has the file open. What may not be looked at is no client.
-func opened(pid int, file string) bool {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	fds, _ := os.ReadDir(dir)
-	for _, fd := range fds {
-		if link, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && link == file {
-			return true
-		}
-	}
-	return false
 }

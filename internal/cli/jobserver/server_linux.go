@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -31,9 +32,9 @@ type server struct {
 	o    lokt.Options
 	most int // tokens beside that of the first job
 
-	pool int        // the descriptor of what is offered, for reading and writing
-	file string     // what clients write to, as /proc shows it
-	ends []*os.File // of pipes: what clients read from and write to, and where that arrives
+	pool int         // the descriptor of what is offered, for reading and writing
+	file fs.FileInfo // what clients write to
+	ends []*os.File  // of pipes: what clients read from and write to, and where that arrives
 
 	tokens  []*lokt.Lease // that are offered or taken
 	back    chan int
@@ -58,7 +59,7 @@ func newServer(b *app.Backend, k *lokt.Locker, o lokt.Options, most int) (s *ser
 		err = errors.Join(unix.Close(take[1]), unix.SetNonblock(back[0], true))
 	}
 	if err == nil {
-		s.file, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", back[1]))
+		s.file, err = os.Stat(fmt.Sprintf("/proc/self/fd/%d", back[1]))
 	}
 	if err != nil { // what is open ends with this process
 		stop()
@@ -124,9 +125,6 @@ func (s *server) serve(ctx context.Context) {
 			return
 		}
 		n := s.offered()
-		if n > len(s.tokens) {
-			n -= s.take(n - len(s.tokens))
-		}
 		if n < offered {
 			pause = 0 // it needs more
 		}

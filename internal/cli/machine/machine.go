@@ -163,34 +163,26 @@ func (p *Pools) Bind(cmd *cobra.Command) {
 }
 
 // Take takes the lowest number of each pool that nobody has, and returns the leases and what the command is told, also with
-// an error: a *lokt.BlockedError if all numbers of a pool are taken.
+// an error: a *lokt.BlockedError if all numbers of a pool are taken. What somebody uses without a lock need not be locked.
 func (p Pools) Take(try func(name string) (*lokt.Lease, error)) (leases lokt.Leases, env []string, err error) {
 	for _, pool := range p {
-		l, n, err := take(pool, try)
-		if err != nil {
-			return leases, env, err
+		none, n := &lokt.BlockedError{Name: pool.Lock(pool.First), Now: time.Now()}, pool.First
+		for ; n <= pool.Last; n++ {
+			if !pool.Usable(n) {
+				continue
+			}
+			l, err := try(pool.Lock(n))
+			if err == nil {
+				leases, env = append(leases, l), append(env, fmt.Sprintf("%s=%d", pool.Variable(), n))
+				break
+			}
+			if !errors.As(err, &none) {
+				return leases, env, err
+			}
 		}
-		leases, env = append(leases, l), append(env, fmt.Sprintf("%s=%d", pool.Variable(), n))
+		if n > pool.Last {
+			return leases, env, app.Hint(none, "no number of %s=%d-%d is free", pool.Name, pool.First, pool.Last)
+		}
 	}
 	return leases, env, nil
-}
-
-// take tries a number before it asks for its lock: what somebody uses without one need not be locked.
-func take(pool machine.Pool, try func(name string) (*lokt.Lease, error)) (*lokt.Lease, int, error) {
-	none := lokt.BlockedError{Name: pool.Lock(pool.First), Now: time.Now()}
-	for n := pool.First; n <= pool.Last; n++ {
-		if !pool.Usable(n) {
-			continue
-		}
-		l, err := try(pool.Lock(n))
-		if err == nil {
-			return l, n, nil
-		}
-		var blocked *lokt.BlockedError
-		if !errors.As(err, &blocked) {
-			return nil, 0, err
-		}
-		none = *blocked
-	}
-	return nil, 0, app.Hint(&none, "no number of %s=%d-%d is free", pool.Name, pool.First, pool.Last)
 }

@@ -16,15 +16,9 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 )
 
-// cmd is what the commands of this package share.
-type cmd struct{ *app.App }
-
 // Commands returns the commands of this package.
 func Commands() []app.Command {
-	on := func(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
-		return func(a *app.App) *cobra.Command { return build(cmd{a}) }
-	}
-	return []app.Command{{Name: "ask", Build: on(newAsk)}, {Name: "answer", Build: on(newAnswer)}, {Name: "pass", Build: on(newPass)}}
+	return []app.Command{{Name: "ask", Build: newAsk}, {Name: "answer", Build: newAnswer}, {Name: "pass", Build: newPass}}
 }
 
 // told is how a question, an answer or a pass is told to programs.
@@ -45,7 +39,7 @@ func tell(b *app.Backend, status string, h lokt.Holder) told {
 }
 
 // withText builds a command about a lock and a text.
-func (a cmd) withText(command string, run func(ctx context.Context, b *app.Backend, name, text string) error) *cobra.Command {
+func withText(a *app.App, command string, run func(ctx context.Context, b *app.Backend, name, text string) error) *cobra.Command {
 	return app.Describe(command, &cobra.Command{
 		ValidArgsFunction: a.CompleteNames,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -63,11 +57,11 @@ func (a cmd) withText(command string, run func(ctx context.Context, b *app.Backe
 	})
 }
 
-func newAsk(a cmd) *cobra.Command {
+func newAsk(a *app.App) *cobra.Command {
 	var id string
 	var wait bool
 	var timeout time.Duration
-	cmd := a.withText("ask", func(ctx context.Context, b *app.Backend, name, text string) error {
+	cmd := withText(a, "ask", func(ctx context.Context, b *app.Backend, name, text string) error {
 		m := lokt.Message{ID: lokt.NewLeaseID(), Text: text}
 		h, err := b.Tell(ctx, lokt.Target{Name: name, LeaseID: id, Owner: a.Asker()}, m)
 		switch {
@@ -85,7 +79,7 @@ func newAsk(a cmd) *cobra.Command {
 		a.Tell("asked %s, waiting for the answer", h.Owner)
 		ctx, done := context.WithTimeout(ctx, timeout)
 		defer done()
-		return a.await(ctx, b, h, v)
+		return await(ctx, a, b, h, v)
 	})
 	cmd.Flags().StringVar(&id, "id", "", "ask the hold with this lock ID, instead of the first of another")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer, as long as the hold lasts")
@@ -94,7 +88,7 @@ func newAsk(a cmd) *cobra.Command {
 }
 
 // await waits until the holder answers a question.
-func (a cmd) await(ctx context.Context, b *app.Backend, h lokt.Holder, v told) error {
+func await(ctx context.Context, a *app.App, b *app.Backend, h lokt.Holder, v told) error {
 	for {
 		s, err := b.Get(ctx, v.Name)
 		if err == nil {
@@ -119,8 +113,8 @@ func (a cmd) await(ctx context.Context, b *app.Backend, h lokt.Holder, v told) e
 	}
 }
 
-func newAnswer(a cmd) *cobra.Command {
-	return a.withText("answer", func(ctx context.Context, b *app.Backend, name, text string) error {
+func newAnswer(a *app.App) *cobra.Command {
+	return withText(a, "answer", func(ctx context.Context, b *app.Backend, name, text string) error {
 		by, open := a.Asker(), false
 		s, err := b.Get(ctx, name)
 		if err != nil {
@@ -140,53 +134,45 @@ func newAnswer(a cmd) *cobra.Command {
 	})
 }
 
-type passOptions struct {
-	to, session, note, id string
-	ttl                   time.Duration
-	force                 bool
-}
-
-func newPass(a cmd) *cobra.Command {
-	var o passOptions
+func newPass(a *app.App) *cobra.Command {
+	var recipient, session, note, id string
+	var ttl time.Duration
+	var force bool
 	cmd := a.Named("pass", func(cmd *cobra.Command, b *app.Backend, name string) error {
-		return a.runPass(cmd.Context(), b, name, o)
+		s, err := b.Get(cmd.Context(), name)
+		if err != nil {
+			return err
+		}
+		by := a.Asker()
+		to := lokt.Owner{ID: cmp.Or(recipient, by.ID), Session: session, AnySession: session == ""}
+		for _, w := range s.Lock.Queue {
+			if session == "" && slices.Contains([]string{w.Owner.ID, w.Owner.String(), w.Owner.Session}, recipient) && !s.Away(w) {
+				to = w.Owner
+				break
+			}
+		}
+		t := lokt.Target{Name: name, LeaseID: id, Owner: by, Force: force}
+		h, err := b.Tell(cmd.Context(), t, lokt.Message{Text: note, Pass: &lokt.Claim{Owner: to, TTL: ttl}})
+		switch {
+		case err != nil:
+			return err
+		case to.ID == h.Owner.ID && to.Session == h.Owner.Session:
+			return a.Answer(tell(b, "passed", h), "passed %s to %s", name, h.Owner)
+		}
+		return a.Answer(tell(b, "passing", h), "%s goes to %s when what %s runs under it has ended, which is told to end", name, to, h.Owner)
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
-		if o.to == "" && o.session == "" {
+		if recipient == "" && session == "" {
 			return app.Usagef("say to whom: --to OWNER, as lokt status names who waits, or lokt whoami says there")
 		}
-		o.ttl, err = a.TTL(o.ttl)
+		ttl, err = a.TTL(ttl)
 		return err
 	}
-	cmd.Flags().StringVar(&o.to, "to", "", "the `OWNER` who gets it, or the session of one who waits (default: you, in the --session)")
-	cmd.Flags().StringVar(&o.session, "session", "", "of that owner")
-	cmd.Flags().StringVar(&o.note, "note", "", "`TEXT` that the new holder is shown")
-	cmd.Flags().DurationVar(&o.ttl, "ttl", 10*time.Minute, "unless the owner waits: how long the new hold lasts; 0 is until it is unlocked")
-	cmd.Flags().StringVar(&o.id, "id", "", "pass on the hold with this lease ID")
-	cmd.Flags().BoolVar(&o.force, "force", false, "pass on the first hold, whoever's it is")
+	cmd.Flags().StringVar(&recipient, "to", "", "the `OWNER` who gets it, or the session of one who waits (default: you, in the --session)")
+	cmd.Flags().StringVar(&session, "session", "", "of that owner")
+	cmd.Flags().StringVar(&note, "note", "", "`TEXT` that the new holder is shown")
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "unless the owner waits: how long the new hold lasts; 0 is until it is unlocked")
+	cmd.Flags().StringVar(&id, "id", "", "pass on the hold with this lease ID")
+	cmd.Flags().BoolVar(&force, "force", false, "pass on the first hold, whoever's it is")
 	return cmd
-}
-
-func (a cmd) runPass(ctx context.Context, b *app.Backend, name string, o passOptions) error {
-	s, err := b.Get(ctx, name)
-	if err != nil {
-		return err
-	}
-	by := a.Asker()
-	to := lokt.Owner{ID: cmp.Or(o.to, by.ID), Session: o.session, AnySession: o.session == ""}
-	for _, w := range s.Lock.Queue {
-		if o.session == "" && slices.Contains([]string{w.Owner.ID, w.Owner.String(), w.Owner.Session}, o.to) && !s.Away(w) {
-			to = w.Owner
-			break
-		}
-	}
-	t := lokt.Target{Name: name, LeaseID: o.id, Owner: by, Force: o.force}
-	h, err := b.Tell(ctx, t, lokt.Message{Text: o.note, Pass: &lokt.Claim{Owner: to, TTL: o.ttl}})
-	switch {
-	case err != nil:
-		return err
-	case to.ID == h.Owner.ID && to.Session == h.Owner.Session:
-		return a.Answer(tell(b, "passed", h), "passed %s to %s", name, h.Owner)
-	}
-	return a.Answer(tell(b, "passing", h), "%s goes to %s when what %s runs under it has ended, which is told to end", name, to, h.Owner)
 }

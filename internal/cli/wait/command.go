@@ -18,36 +18,32 @@ import (
 // Commands returns the command of this package.
 func Commands() []app.Command { return []app.Command{{Name: "wait", Build: newWait}} }
 
-type waitOptions struct {
-	ticket  string
-	any     bool
-	timeout time.Duration
-}
-
 func newWait(a *app.App) *cobra.Command {
-	var o waitOptions
+	var ticket string
+	var one bool
+	var timeout time.Duration
 	cmd := app.Describe("wait", &cobra.Command{ValidArgsFunction: a.CompleteNames})
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		others := o.any || cmd.Flags().Changed("timeout")
+		others := one || cmd.Flags().Changed("timeout")
 		switch {
-		case o.ticket != "" && (len(args) > 0 || others):
+		case ticket != "" && (len(args) > 0 || others):
 			return app.Usagef("--ticket goes on with a command as it was begun: it goes with nothing else")
-		case o.ticket != "":
-			return goOn(a, o.ticket)
+		case ticket != "":
+			return goOn(a, ticket)
 		case len(args) == 0:
 			return app.Usagef("give the name of a lock: lokt wait NAME, or a ticket: lokt wait --ticket T")
-		case o.timeout < 0:
-			return app.Usagef("--timeout %v is negative", o.timeout)
+		case timeout < 0:
+			return app.Usagef("--timeout %v is negative", timeout)
 		}
 		b, err := a.Open(args...)
 		if err != nil {
 			return err
 		}
-		return until(a, b, args, o)
+		return until(a, b, args, one, timeout)
 	}
-	cmd.Flags().StringVar(&o.ticket, "ticket", "", "go on with the command that gave this `TICKET`, in the same place")
-	cmd.Flags().BoolVar(&o.any, "any", false, "until one of the locks is free, and print its name; without, until all of them are")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", defaultTimeout, "give up after this long; 0 never does")
+	cmd.Flags().StringVar(&ticket, "ticket", "", "go on with the command that gave this `TICKET`, in the same place")
+	cmd.Flags().BoolVar(&one, "any", false, "until one of the locks is free, and print its name; without, until all of them are")
+	cmd.Flags().DurationVar(&timeout, "timeout", defaultTimeout, "give up after this long; 0 never does")
 	return cmd
 }
 
@@ -71,14 +67,14 @@ func goOn(a *app.App, id string) error {
 }
 
 // until waits until one of the locks, or all of them at a time, could be had by who asks, alone. It takes none.
-func until(a *app.App, b *app.Backend, names []string, o waitOptions) error {
+func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Duration) error {
 	signals := guard.Notify()
 	defer signals.Stop()
 	ctx, stop := signals.Context(context.Background())
 	defer stop()
-	if o.timeout > 0 {
+	if timeout > 0 {
 		var end context.CancelFunc
-		ctx, end = context.WithTimeout(ctx, o.timeout)
+		ctx, end = context.WithTimeout(ctx, timeout)
 		defer end()
 	}
 	for taken := names; ; {
@@ -101,8 +97,8 @@ func until(a *app.App, b *app.Backend, names []string, o waitOptions) error {
 		case errors.As(context.Cause(ctx), &signal):
 			return app.Exit(signal.Code())
 		case ctx.Err() != nil: // and what was read is nothing
-			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(o.timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
-		case len(busy) == 0 || o.any && len(free) > 0:
+			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
+		case len(busy) == 0 || one && len(free) > 0:
 			return a.Answer(told{"free", free}, "%s", strings.Join(free, "\n"))
 		}
 		taken = busy
@@ -123,10 +119,11 @@ func change(ctx context.Context, b *app.Backend, seen []lokt.Snapshot) {
 	done := make(chan error, len(seen))
 	for _, s := range seen {
 		go func() {
-			ctx, stop := context.WithCancel(ctx)
+			long := lokt.WaitRefresh
 			if next := s.NextChange(); !next.IsZero() {
-				ctx, stop = context.WithTimeout(ctx, next.Sub(s.Now)+time.Millisecond)
+				long = next.Sub(s.Now) + time.Millisecond
 			}
+			ctx, stop := context.WithTimeout(ctx, long)
 			defer stop()
 			done <- b.Wait(ctx, lokt.Watch{Name: s.Lock.Name, Seen: s.Lock.Revision})
 		}()

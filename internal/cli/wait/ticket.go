@@ -97,9 +97,6 @@ func (t *ticket) save() bool {
 	return os.WriteFile(part, text, 0o600) == nil && os.Rename(part, t.file) == nil
 }
 
-// line is the command that goes on with the ticket.
-func (t *ticket) line() string { return "lokt wait --ticket " + filepath.Base(t.file) }
-
 // take returns the ticket of that ID for this process to go on with, if no other command does.
 func take(id string) (*ticket, error) {
 	t, err := read(id)

@@ -36,7 +36,7 @@ type Flags struct {
 	Wait    bool
 	Timeout time.Duration // 0 is without end
 
-	ticket *ticket // with which to go on, if the wait has ended without a grant
+	ticket string // with which to go on, if the wait has ended without a grant
 }
 
 // Bind adds the flags to a command, which waits until something is so.
@@ -70,11 +70,14 @@ func (f *Flags) Patience() time.Duration {
 // Ticket returns the ticket of a wait that has ended without a grant, and the command that goes on with it; empty if there
 // is none.
 func (f *Flags) Ticket() (id, line string) {
-	if f.ticket == nil {
+	if f.ticket == "" {
 		return "", ""
 	}
-	return filepath.Base(f.ticket.file), f.ticket.line()
+	return f.ticket, goOnWith + f.ticket
 }
+
+// goOnWith is the command that goes on with a ticket, without its ID.
+const goOnWith = "lokt wait --ticket "
 
 // GoOn says how to go on with a ticket, by its command.
 func GoOn(line string) string {
@@ -134,7 +137,7 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	switch {
 	case w.ticket == nil:
 	case (timedOut || err != nil && ctx.Err() != nil) && w.ticket.save():
-		w.flags.ticket = w.ticket
+		w.flags.ticket = filepath.Base(w.ticket.file)
 	default:
 		_ = os.Remove(w.ticket.file) // there may never have been one
 	}
@@ -190,7 +193,7 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 			text = fmt.Sprintf("the place is gone, for nobody asked for it within %s; %s", app.Short(lokt.TicketTTL), text)
 		}
 		if t.again = false; t.save() {
-			text += "; if this command is ended, " + GoOn(t.line())
+			text += "; if this command is ended, " + GoOn(goOnWith+filepath.Base(t.file))
 		}
 	}
 	w.a.Tell("%s", text)
