@@ -463,7 +463,7 @@ func TestTheLogTellsANewDatabaseFromAnOldOne(t *testing.T) {
 	}
 	p = start(t, "--store", url+"?mode=rw")
 	p.stop()
-	if log := p.log.String(); !strings.Contains(log, "opened the database") || !strings.Contains(log, "locks=1 jobs=1") {
+	if log := p.log.String(); !strings.Contains(log, "opened the database") || !strings.Contains(log, "locks=1\n") || !strings.Contains(log, "jobs=1\n") {
 		t.Errorf("the log of an old database is %s", log)
 	}
 }

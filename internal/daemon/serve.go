@@ -149,7 +149,7 @@ func mostConnections(c *Config, log *slog.Logger) int {
 
 // open takes the address and opens the stores. The address comes first, because who is turned away by a store is told
 // it; but if both are taken, it is the store that says more about why.
-func (d *daemon) open(ctx context.Context) (net.Listener, error) {
+func (d *daemon) open(ctx context.Context) (_ net.Listener, err error) {
 	listener, taken := (&net.ListenConfig{}).Listen(ctx, "tcp", d.c.Listen)
 	if taken != nil {
 		taken = fmt.Errorf("cannot listen on %s: %w", d.c.Listen, taken)
@@ -163,7 +163,6 @@ func (d *daemon) open(ctx context.Context) (net.Listener, error) {
 		}
 		d.url = scheme + listener.Addr().String()
 	}
-	var err error
 	if d.stores, err = openStores(ctx, d.c, d.url, d.log, d.meter.database); err != nil {
 		if listener != nil {
 			_ = listener.Close() // nobody was answered
@@ -173,7 +172,7 @@ func (d *daemon) open(ctx context.Context) (net.Listener, error) {
 	if taken != nil {
 		return nil, errors.Join(taken, d.stores.Close())
 	}
-	if err := d.assemble(ctx); err != nil {
+	if err = d.assemble(ctx); err != nil {
 		_ = listener.Close() // nobody was answered
 		return nil, errors.Join(err, d.close())
 	}
@@ -194,7 +193,9 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 	if d.jobs, err = manager.Open(ctx, d.meter.jobs(d.stores.jobs), o); err != nil {
 		return fmt.Errorf("open the scheduler: %w", err)
 	}
-	return nil
+	has, err := d.jobs.Status(ctx)
+	d.log.Info("opened the scheduler", "jobs", has.Queue.Sum()+has.ActiveLeases)
+	return err
 }
 
 // server returns what answers requests.

@@ -132,7 +132,7 @@ func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Lo
 	if err == nil && has.Created {
 		log.Info("made a new database, which is empty", "store", redact(url), "path", db.Path())
 	} else if err == nil {
-		log.Info("opened the database", "store", redact(url), "path", db.Path(), "locks", has.Locks, "jobs", has.Jobs)
+		log.Info("opened the database", "store", redact(url), "path", db.Path(), "locks", has.Locks)
 	}
 	return err
 }

@@ -276,8 +276,7 @@ func (d *serverDB) Check(ctx context.Context) (err error) {
 // Contents implements backend.
 func (d *serverDB) Contents(ctx context.Context) (found Contents, err error) {
 	err = d.using(ctx, "contents", func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT (SELECT count(*) FROM locks WHERE NOT free),
-			(SELECT count(*) FROM jobs WHERE ended_at IS NULL)`).Scan(&found.Locks, &found.Jobs)
+		return c.QueryRow(ctx, "SELECT count(*) FROM locks WHERE NOT free").Scan(&found.Locks)
 	})
 	return found, err
 }

@@ -329,9 +329,7 @@ func (d *fileDB) begin(was found) error {
 	}
 	d.locks.publish(b)
 	d.contents.Locks = len(d.locks.all)
-	var err error
-	d.contents.Jobs, err = d.write.number("SELECT count(*) FROM living")
-	return errors.Join(err, unavailable(d.mark.flush()))
+	return unavailable(d.mark.flush())
 }
 
 // checkLiving looks for damage, in the tables that are read as a whole when the database is opened, that makes rows

@@ -111,7 +111,6 @@ type backend interface {
 type Contents struct {
 	Created bool // it was made, and is empty
 	Locks   int  // that are not free
-	Jobs    int  // that have not ended
 }
 
 // ErrFull is wrapped by the errors of a database for which there is no room on the disk.
