@@ -35,6 +35,8 @@ const (
 	stepPrune   = 16
 	stepTime    = 17
 	stepDie     = 19
+	stepAsk     = 220
+	stepPass    = 221
 
 	alice, bob, carol, dave, alice2, aliceAny = 0, 1, 2, 3, 4, 5
 
@@ -43,7 +45,10 @@ const (
 	forEver, briefly, forThree, forTen = 0, 1, 2, 3
 	atMostFive                         = 3 << 4
 
-	urgent, preempting, waiting, newer = 2, 2 << 3, 1 << 5, 3 + 1<<5
+	urgent, waiting, newer, preempting = 2, 1 << 5, 3 + 1<<5, 43 // the last one waits, too, and is urgent
+	patient, yielding, slowly          = 75, 65, 3 << 6          // without wanting nobody newer; and preempting; with a grace of a minute
+
+	ticket, tended = 132, 66 // of an owner's claim
 
 	atTheEnd, pastTheEnd, forty = 1, 2, 6
 )
@@ -84,9 +89,9 @@ var scenarios = [][]step{
 		{stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0}, {stepFreeze, bob, 0, 0, 0, 0}, {stepRenew, 0, 1, 0, 0, 0}, {stepThaw, alice, 0, 0, 0, 0},
 	},
 	{ // preemption: a holder that renews is told, one that never looks is not waited for
-		{stepClaim, alice, 0, exclusive, forTen, 0}, {stepClaim, bob, 0, exclusive, 0, waiting + urgent + preempting}, {stepRenew, 0, 1, 0, 0, 0}, {stepAgain, 0, 0, 0, 0, 0},
+		{stepClaim, alice, 0, exclusive, forTen, 0}, {stepClaim, bob, 0, exclusive, 0, preempting}, {stepRenew, 0, 1, 0, 0, 0}, {stepAgain, 0, 0, 0, 0, 0},
 		{stepTime, 0, 0, 0, pastTheEnd, 0}, {stepAgain, 0, 0, 0, 0, 0}, {stepRenew, 0, 1, 0, 0, 0},
-		{stepClaim, carol, 0, exclusive, 0, waiting + preempting + 3}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0},
+		{stepClaim, carol, 0, exclusive, 0, preempting}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0},
 	},
 	{ // deaths: of a holder, of a waiter, of one who was granted and never came
 		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, waiting}, {stepClaim, carol, 0, exclusive, 0, waiting}, {stepDie, 0, 1, 0, 0, 0},
@@ -129,11 +134,62 @@ var scenarios = [][]step{
 		{stepAgain, 0, 1, 0, 0, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0}, {stepPrune, 0, 0, 0, 0, 0},
 	},
 	{ // one leaves who waited on other terms than it leaves on
-		{stepClaim, alice, 0, 0, 0, 0}, {stepClaim, alice, 0, 8, 0, 0}, {27, 4, 0, 0, 0, waiting}, {stepClaim, bob, 0, 0, 0, newer},
+		{stepClaim, alice, 0, 0, 0, 0}, {stepClaim, alice, 0, 8, 0, 0}, {7, 4, 0, 0, 0, waiting}, {stepClaim, bob, 0, 0, 0, newer},
 		{19, 0, 0, 15, 0, 0}, {stepLeave, 0, 1, 0, 0, 0},
 	},
 	{ // one comes too late for its grant, and gets its place back before a newer one
 		{stepClaim, alice, 0, 0, 0, 0}, {stepClaim, bob, 0, two, 0, newer}, {stepClaim, alice, 0, two + refreshing, 0, 0}, {stepClaim, bob, 0, 0, 0, newer},
 		{stepTime, 0, 0, 0, 2, 0}, {stepAgain, 0, 2, 0, 0, 0},
+	},
+	{ // a grant meets the death of its ticket's process, and another goes on
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob + ticket, 0, exclusive, 0, patient}, {stepRelease, alice, 1, 2, 0, 0}, {stepDie, 0, 0, 0, 0, 0},
+		{stepAgain, 0, 0, 0, 0, 0}, {stepPrune, 0, 0, 0, 0, 0},
+	},
+	{ // a grant that is taken up by another process than the one that waited
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob + ticket, 0, exclusive, 0, patient}, {stepRelease, alice, 1, 2, 0, 0},
+		{7, bob + ticket, 0, exclusive, 0, patient}, {stepDie, 0, 0, 0, 0, 0}, {stepPrune, 0, 0, 0, 0, 0},
+	},
+	{ // a place that is asked for by another process, the first one being dead
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, yielding}, {stepDie, 0, 0, 0, 0, 0}, {stepAgain, 0, 0, 0, 0, 0},
+	},
+	{ // a ticket that has lapsed is given back
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob + ticket, 0, exclusive, 0, patient}, {stepTime, 0, 0, 0, forty, 0}, {stepTime, 0, 0, 0, forty, 0},
+		{stepTime, 0, 0, 0, forty, 0}, {stepTime, 0, 0, 0, forty, 0}, {stepRelease, bob, 0, 2, 0, 0},
+	},
+	{ // one with a ticket was sent away, stops waiting when the lock is free, and asks again
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob + ticket, 0, exclusive, 0, newer}, {stepClaim, carol, 0, exclusive, 0, newer}, {stepRelease, alice, 2, 2, 0, 0},
+		{stepRelease, carol, 0, 2, 0, 0}, {stepLeave, 0, 1, 0, 0, 0}, {stepAgain, 0, 1, 0, 0, 0},
+	},
+	{ // a hold that has a weight is passed on
+		{stepClaim, alice, 0, two + 1<<4, 0, 0}, {stepPass, alice, 0, 0, 0, bob},
+	},
+	{ // a guard's hold is passed on beside which there is room
+		{stepClaim, alice, 0, two + strict, 0, 0}, {stepPass, alice, 0, 0, 0, bob}, {stepRelease, alice, 1, 2, 0, 0},
+	},
+	{ // one of two holds of an owner is passed on, beside the other of which nobody may enter
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, alice, 0, exclusive, 0, 0}, {stepPass, alice, 0, 0, 0, bob},
+	},
+	{ // two guards' holds are passed on to one owner
+		{stepClaim, alice, 0, two + strict, 0, 0}, {stepClaim, carol, 0, two + strict, 0, 0}, {stepPass, alice, 0, 0, 0, bob}, {stepPass, carol, 0, 0, 0, bob},
+		{stepRelease, alice, 3, 2, 0, 0}, {stepRelease, carol, 2, 2, 0, 0},
+	},
+	{ // a hold is passed on that another has asked to yield within a minute
+		{stepClaim, alice + tended, 0, exclusive + strict, forTen, 0}, {stepClaim, carol, 0, exclusive, slowly, preempting}, {stepRenew, 0, 1, 0, 0, 0},
+		{stepPass, alice, 0, 0, 0, bob},
+	},
+	{ // who is passed a hold cannot have it in time
+		{stepClaim, alice, 0, exclusive + strict, 0, 0}, {stepPass, alice, 0, 0, 0, bob}, {stepFreeze, carol, 0, 0, 0, 0}, {stepTime, 0, 0, 0, forty, 0},
+		{stepTime, 0, 0, 0, forty, 0}, {stepTime, 0, 0, 0, forty, 0}, {stepPrune, 0, 0, 0, 0, 0},
+	},
+	{ // a hold is passed on to one who had come too late for a grant, and waits again
+		{stepClaim, alice, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, patient}, {stepRelease, alice, 1, 2, 0, 0}, {stepTime, 0, 0, 0, pastTheEnd, 0},
+		{stepClaim, carol, 0, exclusive + strict, 0, 0}, {stepAgain, 0, 1, 0, 0, 0}, {stepPass, carol, 0, 0, 0, bob}, {stepRelease, carol, 1, 2, 0, 0},
+	},
+	{ // who is passed a hold comes too late, and has the note all the same
+		{stepClaim, alice, 0, exclusive + strict, 0, 0}, {stepClaim, bob, 0, exclusive, 0, patient}, {stepPass, alice, 0, 0, 0, bob}, {stepRelease, alice, 2, 2, 0, 0},
+		{stepTime, 0, 0, 0, pastTheEnd, 0}, {stepAgain, 0, 1, 0, 0, 0},
+	},
+	{ // the record is damaged of a hold that is passed on, and the note is left
+		{stepClaim, alice, 0, exclusive + strict, 0, 0}, {stepPass, alice, 0, 0, 0, bob}, {stepDie, 0, 0, 15, 0, 0}, {stepLeave, 0, 0, 0, 0, 0},
 	},
 }

@@ -37,7 +37,7 @@ func (d *decision) serve(s Snapshot) {
 			}
 		}
 		passed := func(first *Waiter) bool { return l.passes(first, &w.Claim) }
-		if !away && open && !slices.ContainsFunc(before, passed) && l.admits(&w.Claim) {
+		if !away && open && !slices.ContainsFunc(before, passed) && l.admits(&w.Claim) && l.passing(w) < 0 {
 			if granted++; granted <= grantsPerStep {
 				l.leave(at)
 				h := d.grant(now, w.Claim)
@@ -95,11 +95,16 @@ func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.No
 
 // away is Away without regard to processes: what is left of its place tells when a claim was asked for.
 func (w *Waiter) away(now time.Time) bool {
-	return !w.absent() && !w.Until.After(now.Add(w.Keeps(QueueTTL)))
+	return past(now, w.Until) || !w.absent() && !w.Until.After(now.Add(w.Keeps(QueueTTL)))
 }
 
 // absent reports whether a hold was passed to an owner of whom nobody waits.
 func (w *Waiter) absent() bool { return w.Passed > 0 && w.Wait == 0 }
+
+// passing returns the place of the hold that is to end before the waiter, if any, to whom it was passed on, enters; or -1.
+func (l *Lock) passing(w *Waiter) int {
+	return slices.IndexFunc(l.Holders, func(h Holder) bool { return w != nil && h.Token == w.Passed })
+}
 
 // Keeps returns for how long the claim keeps its place while it is away: so long, or as its ticket says.
 func (c *Claim) Keeps(usual time.Duration) time.Duration {
@@ -118,22 +123,27 @@ func (h *Holder) missed(reason string) (Waiter, bool) {
 	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
 		end = h.ExpiresAt
 	}
-	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(h.Keeps(AwayTTL))}
+	w := Waiter{Claim: h.Claim, Since: h.HeldSince.Add(-h.Wait), Until: end.Add(h.Keeps(AwayTTL)), Messages: h.Messages}
 	w.Wait = 0
 	return w, true
 }
 
-// asking returns the snapshot in which the claimant of the queued claim is there.
+// asking returns the snapshot in which the claimant is there, whichever process it is: for its place in the queue, if it
+// has one, or to take up a grant.
 func (s Snapshot) asking(at int, c *Claim) Snapshot {
-	w := s.Lock.Queue[at]
-	moved := w.Ticket && w.Owner.Process != c.Owner.Process // another process goes on
-	if (moved || w.away(s.Now)) && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
+	w := &Waiter{}
+	if h, _ := s.Lock.Holder(c.LeaseID); at >= 0 {
+		w = s.Lock.Queue[at]
+	} else if !h.Pending.IsZero() {
+		w.Owner = h.Owner
+	}
+	if s.Dead[c.LeaseID] && w.Owner.ID == c.Owner.ID {
+		s.Dead = maps.Clone(s.Dead)
+		delete(s.Dead, c.LeaseID)
+	}
+	if (w.Owner.Process != c.Owner.Process || w.away(s.Now)) && at >= 0 && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
-		back.Until = s.Now.Add(PresenceTTL + w.Keeps(QueueTTL))
-		if moved {
-			back.Owner, back.Process, s.Dead = c.Owner, c.Process, maps.Clone(s.Dead)
-			delete(s.Dead, c.LeaseID)
-		}
+		back.Owner, back.Process, back.Until = c.Owner, c.Process, s.Now.Add(PresenceTTL+w.Keeps(QueueTTL))
 		s.Lock.replace(at, &back)
 		s.Lock.calm = time.Time{}
 	}
@@ -227,7 +237,7 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 	switch {
 	case d.was != nil:
 		*w = *d.was
-		w.Preempt, w.Within, w.Until = c.Preempt, c.Within, s.Now.Add(PresenceTTL+w.Keeps(QueueTTL))
+		w.Claim, w.Until = c, s.Now.Add(PresenceTTL+c.Keeps(QueueTTL))
 		l.replace(at, w)
 	case len(l.Queue) >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
@@ -328,7 +338,7 @@ func (l *Lock) leave(i int) *Waiter {
 
 // quit has the i-th waiter wait no more: it leaves the queue, or is away if it has a ticket.
 func (l *Lock) quit(i int, now time.Time) *Waiter {
-	if !l.Queue[i].Ticket {
+	if w := l.Queue[i]; !w.Ticket || past(now, w.Until) {
 		return l.leave(i)
 	}
 	w := *l.Queue[i]

@@ -301,11 +301,10 @@ func (h *Holder) extend(now time.Time) {
 // acquire decides a claim.
 func acquire(s Snapshot, c Claim) *decision {
 	at, queued := s.Lock.Position(c.LeaseID)
-	if queued {
-		s = s.asking(at, &c)
-	}
+	s = s.asking(at, &c)
 	d := begin(s)
 	l := &d.Lock
+	s.Dead = nil // which are out, or away, now: the lease's is not the claimant
 	if i := l.held(c.LeaseID); i >= 0 {
 		return d.resend(s.Now, i, c)
 	}
@@ -325,7 +324,8 @@ func acquire(s Snapshot, c Claim) *decision {
 			d.serve(s)
 			return d
 		}
-		if first.Wait = c.Wait; first.Preempt == 0 && len(first.Within) == 0 { // which a grant that was not taken up has lost
+		first.Wait, first.Owner, first.Process = c.Wait, c.Owner, c.Process
+		if first.Preempt == 0 && len(first.Within) == 0 { // which a grant that was not taken up has lost
 			first.Preempt, first.Within = c.Preempt, c.Within
 		}
 		c = first // its place in the queue is that of the claim as it was first made
@@ -334,17 +334,18 @@ func acquire(s Snapshot, c Claim) *decision {
 		return d
 	}
 	ousted := c.Newest && c.Wait != 0 && !queued && l.oust(&c, s.Now)
-	admitted := l.Freeze == nil && l.admits(&c)
+	admitted := l.Freeze == nil && l.admits(&c) && l.passing(d.was) < 0
 	switch {
 	case admitted && !l.behind(&c, s.Now):
 		if l.Corrupt != "" {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
 			l.Corrupt = ""
 		}
+		leaseID := d.grant(s.Now, c).LeaseID
 		if queued {
-			l.leave(at)
+			l.Holders[len(l.Holders)-1].Messages = l.leave(at).Messages
 		}
-		d.settle(s, d.grant(s.Now, c).LeaseID)
+		d.settle(s, leaseID)
 	case c.Wait != 0:
 		if d.queue(s, c, at); !ousted {
 			break
@@ -433,19 +434,12 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 		return d
 	}
 	if !h.Pending.IsZero() {
-		h.takeUp()
-		h.Process = c.Process
+		h.Pending, h.Wait = time.Time{}, 0
+		h.Owner.Process, h.Process = c.Owner.Process, c.Process
 	}
 	h.renew(now)
 	d.holder = *h
 	return d
-}
-
-// takeUp makes a grant from the queue a hold like any other.
-func (h *Holder) takeUp() {
-	if !h.Pending.IsZero() {
-		h.Pending, h.Wait = time.Time{}, 0
-	}
 }
 
 // renew starts the hold's time to live again. A holder that was asked to leave is told so now, and its grace begins; it
@@ -468,7 +462,7 @@ func (h *Holder) renew(now time.Time) (told bool) {
 // blocked says what keeps the claim out: a freeze, holders that it cannot share with, those who were first.
 func (l *Lock) blocked(c *Claim, now time.Time) *BlockedError {
 	e := &BlockedError{Name: l.Name, Freeze: l.Freeze, Ahead: slices.Collect(l.ahead(c, now)), Now: now}
-	if !l.admits(c) {
+	if !l.admits(c) || len(e.Ahead) == 0 && l.Freeze == nil { // the latter: it waits for a hold that is passed on to it
 		e.Holders = l.inTheWay(c)
 	}
 	return e
@@ -521,7 +515,7 @@ func renew(s Snapshot, r Renewal) *decision {
 		return d
 	}
 	h := &l.Holders[i]
-	h.takeUp()
+	h.Pending, h.Wait = time.Time{}, 0 // it is taken up
 	h.Renewals++
 	if h.renew(s.Now) {
 		d.note(s.Now, EventPreempt, *h, ExtraBy, h.Yield.To.String())
@@ -677,29 +671,37 @@ func tell(s Snapshot, t Target, m Message) *decision {
 // pass lets the i-th hold go on to the owner of c, by way of the head of the queue.
 func (d *decision) pass(s Snapshot, i int, c Claim, m Message) {
 	l, now, h := &d.Lock, s.Now, d.Lock.Holders[i]
-	if d.err = c.Validate(); d.err == nil && l.Freeze != nil {
-		d.err = l.blocked(&c, now)
+	d.err = c.Validate()
+	c.Limit, c.Paths, c.Weight, c.Priority, c.Owner.Process = h.Limit, h.Paths, h.Weight, h.Priority, Process{}
+	w := Waiter{Claim: c, Since: now, Until: now.Add(h.TTL + PassTimeout + NoticeTimeout + time.Minute)} // by when the hold has ended
+	queue := slices.DeleteFunc(slices.Clone(l.Queue), func(w *Waiter) bool { return w.absent() && w.Passed == h.Token })
+	if at := slices.IndexFunc(queue, func(w *Waiter) bool {
+		return !s.Away(w) && !w.absent() && (w.Passed == h.Token || l.passing(w) < 0) && c.Owner.Same(w.Owner)
+	}); at >= 0 {
+		w = *queue[at]
+		queue = slices.Delete(queue, at, at+1)
+	}
+	rest := &Lock{Name: l.Name, Freeze: l.Freeze, Holders: slices.Delete(slices.Clone(l.Holders), i, i+1)}
+	lease := !h.Attended && !h.Strict // no program would be told
+	if d.err == nil && (l.Freeze != nil || lease && !rest.admits(&w.Claim)) {
+		d.err = rest.blocked(&w.Claim, now)
 	}
 	if d.err != nil {
 		return
 	}
-	c.Limit, c.Paths, c.Priority, c.Owner.Process = h.Limit, h.Paths, h.Priority, Process{}
-	w := Waiter{Claim: c, Since: now, Until: now.Add(h.TTL + PassTimeout + NoticeTimeout + time.Minute)} // by when the hold has ended
-	l.Queue = slices.DeleteFunc(slices.Clone(l.Queue), func(w *Waiter) bool { return w.absent() && w.Passed == h.Token })
-	if at := slices.IndexFunc(l.Queue, func(w *Waiter) bool { return !s.Away(w) && c.Owner.Same(w.Owner) }); at >= 0 {
-		w = *l.leave(at)
-	}
 	if w.Passed, w.Preempt = h.Token, PassTimeout; m.Text != "" {
 		w.Messages = []Message{m}
 	}
-	if len(l.Queue) > 0 {
-		w.Priority = max(w.Priority, l.Queue[0].Priority)
+	if l.Queue = queue; len(queue) > 0 {
+		w.Priority = max(w.Priority, queue[0].Priority)
 	}
 	l.putBack([]Waiter{w})
 	d.note(now, EventPass, h, ExtraBy, m.From.String(), ExtraTo, w.Owner.String(), ExtraText, m.Text)
-	if !h.Attended && !h.Strict { // no program would be told
-		l.Holders = slices.Delete(l.Holders, i, i+1)
+	if lease {
+		l.Holders = rest.Holders
 		d.note(now, EventRelease, h, ExtraHeld, millis(now.Sub(h.HeldSince)))
+	} else if y := h.Yield; y != nil && (y.Grace > PassTimeout || y.Deadline.IsZero()) { // another has asked it
+		l.Holders[i].Yield = nil
 	}
 	if d.settle(s, w.LeaseID); d.holder.LeaseID == "" {
 		d.holder, _ = l.Holder(h.LeaseID)
@@ -766,8 +768,9 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		return acquire(s, c)
 	}
 	d := begin(s)
+	var w *Waiter
 	if i, ok := d.Lock.Position(c.LeaseID); ok {
-		w := d.Lock.Queue[i]
+		w = d.Lock.Queue[i]
 		c = w.Claim // the terms on which it waited
 		if how == leftDeadlock {
 			d.Lock.leave(i)
@@ -783,7 +786,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		}
 		return d.resend(s.Now, i, c)
 	}
-	if how == leftTimeout && d.Lock.Freeze == nil && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
+	if how == leftTimeout && d.Lock.Freeze == nil && (w == nil || !w.Ousted && d.Lock.passing(w) < 0) && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
 		c.Wait = 0
 		return acquire(s, c)
 	}

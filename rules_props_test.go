@@ -2,6 +2,7 @@ package lokt
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,8 +20,8 @@ import (
 type world struct {
 	lock    Lock
 	now     time.Time
-	dead    map[string]bool
-	claims  []Claim        // every claim made so far
+	dead    map[int]bool   // processes
+	claims  []Claim        // every claim made so far, by the last process that made it
 	arrival map[string]int // when a lease came to the queue
 	told    []string       // what happened, for people
 }
@@ -29,7 +30,7 @@ func newWorld() *world {
 	return &world{
 		lock:    Lock{Name: "x"},
 		now:     time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
-		dead:    map[string]bool{},
+		dead:    map[int]bool{},
 		arrival: map[string]int{},
 	}
 }
@@ -53,6 +54,22 @@ func (st step) who() Owner {
 // someHave are patterns, and which of a few paths they stand for: enough to tell which of these patterns have one in common.
 var someHave = map[string]string{"a/**": "a a/x a/y", "a/x": "a/x", "b/**": "b b/x b/y", "**/x": "a/x b/x", "{a,b}/y": "a/y b/y"}
 
+// snapshot returns what a store says of the lock: a hold that was not taken up, and a place in the queue, end with who asked.
+func (w *world) snapshot(l Lock) Snapshot {
+	s := Snapshot{Lock: l, Now: w.now, Dead: map[string]bool{}}
+	for _, h := range l.Holders {
+		if p := cmp.Or(h.Process, &h.Owner.Process); w.dead[p.PID] && (h.Process != nil || !h.Pending.IsZero()) {
+			s.Dead[h.LeaseID] = true
+		}
+	}
+	for _, q := range l.Queue {
+		if w.dead[q.Owner.Process.PID] {
+			s.Dead[q.LeaseID] = true
+		}
+	}
+	return s
+}
+
 // common says whether the claims are about something in common.
 func common(a, b Claim) bool {
 	if len(a.Paths) == 0 || len(b.Paths) == 0 {
@@ -75,13 +92,23 @@ func among(holders []Holder, c Claim) []Holder {
 // between says whether a limit is neither one nor all: such a hold is about everything.
 func between(h Holder) bool { return h.Limit > Exclusive && h.Limit < Shared }
 
-func (st step) claim(leaseID string) Claim {
-	c := st.plain(leaseID)
+// claim returns a claim of a process of its own.
+func (w *world) claim(st step, leaseID string) Claim {
+	c := st.plain(leaseID).by(len(w.told)+1, st.lease < 192)
 	if c.Limit == 2 {
 		c.Weight = pick(st.shape>>4, Weight{}, Weight{2, 5}, Weight{3, 5}, Weight{}, Weight{2, 3}, Weight{1, 5}, Weight{0, 1})
 	} else {
 		c.Paths = pick(st.shape>>4, nil, []string{"a/**"}, nil, []string{"a/x"}, []string{"b/**", "a/x"}, nil, []string{"**/x"}, []string{"b/**"},
 			nil, []string{"{a,b}/y"}, []string{"b/**"}, nil, []string{"a/x", "{a,b}/y"}, nil, []string{"a/**"}, nil)
+	}
+	return c
+}
+
+// by returns the claim as a process makes it, on which its hold may depend.
+func (c Claim) by(pid int, depends bool) Claim {
+	c.Owner.Process, c.Process = Process{PID: pid}, nil
+	if depends {
+		c.Process = &Process{PID: pid}
 	}
 	return c
 }
@@ -95,8 +122,10 @@ func (st step) plain(leaseID string) Claim {
 		TTL:      pick(st.life, 0, time.Second, 3*time.Second, 10*time.Second, 2*time.Minute),
 		MaxHold:  pick(st.life>>4, 0, 0, 0, 5*time.Second, 90*time.Second),
 		Priority: pick(st.order, 0, 0, 1, 2, -1),
-		Preempt:  pick(st.order>>3, 0, 0, 2*time.Second),
+		Preempt:  pick(st.order>>3, 0, 0, pick(st.life>>6, 2*time.Second, 2*time.Second, 2*time.Second, time.Minute)),
 		Newest:   st.order>>5&1 == 1,
+		Ticket:   st.owner&128 != 0,
+		Attended: st.owner&64 != 0,
 		Wait:     pick(st.order>>5, 0, -1, time.Minute),
 	}
 }
@@ -122,25 +151,34 @@ type request struct {
 	freeze  *Freeze
 	thaw    *Target
 	prune   bool
+	target  *Target // with the message, whom it is for
+	message *Message
 }
 
 // request turns the step into a request; steps that only change the facts return nil.
 func (w *world) request(st step) *request {
 	c, known := w.known(st.lease)
-	switch st.kind % 20 {
+	kind := st.kind % 20
+	if st.kind >= stepAsk {
+		kind = 20 + st.kind%2
+	}
+	switch kind {
 	default: // a new claim
-		c = st.claim(fmt.Sprintf("lease-%d", len(w.claims)))
+		c = w.claim(st, fmt.Sprintf("lease-%d", len(w.claims)))
 		return asking("claim", c)
-	case 6: // the same claim again
-		if !known || w.dead[c.LeaseID] {
+	case 6: // the same claim again, by another process if that one is dead
+		if !known {
 			return nil
+		}
+		if w.dead[c.Owner.Process.PID] {
+			c = c.by(len(w.told)+1, c.Process != nil)
 		}
 		return asking("claim again", c)
 	case 7: // a claim with the lease ID of another
-		if !known || w.dead[c.LeaseID] {
+		if !known {
 			return nil
 		}
-		return asking("claim with a lease ID in use", st.claim(c.LeaseID))
+		return asking("claim with a lease ID in use", w.claim(st, c.LeaseID))
 	case 8, 9:
 		if !known {
 			return nil
@@ -169,7 +207,7 @@ func (w *world) request(st step) *request {
 		}
 		if how == leftCancelled {
 			r.release = &Target{LeaseID: c.LeaseID}
-		} else if !w.dead[c.LeaseID] {
+		} else if !w.dead[c.Owner.Process.PID] {
 			r.claim = &c
 		} else {
 			return nil
@@ -197,17 +235,27 @@ func (w *world) request(st step) *request {
 			w.tell("the record is damaged")
 		case known && st.shape%4 == 1:
 			at, queued := w.lock.Position(c.LeaseID)
-			if queued {
-				next := away(Snapshot{Lock: w.lock, Now: w.now}, c.LeaseID, w.lock.Queue[at].Until).Lock
-				w.came(next)
-				w.lock = next
+			if queued && !nobodys(w.lock.Queue[at]) {
+				d := away(w.snapshot(w.lock), c.LeaseID, w.lock.Queue[at].Until)
+				w.came(w.snapshot(w.lock), &request{}, d)
+				w.lock = d.Lock
 				w.tell("%s hangs up", c.LeaseID)
 			}
-		case known:
-			w.dead[c.LeaseID] = true
-			w.tell("%s dies", c.LeaseID)
+		case known && c.Owner.Process.PID > 0:
+			w.dead[c.Owner.Process.PID] = true
+			w.tell("process %d of %s dies", c.Owner.Process.PID, c.LeaseID)
 		}
 		return nil
+	case 20, 21:
+		t := pick(st.shape, Target{Owner: st.who()}, Target{Owner: c.Owner}, Target{Owner: st.who(), LeaseID: c.LeaseID}, Target{Owner: st.who(), Force: true})
+		m := Message{ID: fmt.Sprint(len(w.told)/2, st.kind), Text: fmt.Sprint("message ", len(w.told))}
+		if t.Name = "x"; kind == 20 && st.shape&4 != 0 {
+			m = Message{Answer: fmt.Sprint("answer ", len(w.told))}
+		} else if kind == 21 {
+			next := Claim{Name: "x", LeaseID: fmt.Sprintf("passed-%d", len(w.claims)), Owner: step{owner: st.order}.who(), TTL: pick(st.life, 0, time.Second, time.Minute)}
+			m.Pass, w.claims = &next, append(w.claims, next)
+		}
+		return &request{text: fmt.Sprintf("tell %+v %+v: %+v", t, m, m.Pass), target: &t, message: &m, rule: func(s Snapshot) *decision { return tell(s, t, m) }}
 	}
 }
 
@@ -220,8 +268,8 @@ func ending(t Target) *request {
 }
 
 func describe(c Claim) string {
-	return fmt.Sprintf("%s of %s/%s paths=%v limit=%d weight=%v strict=%v refresh=%v ttl=%v max=%v priority=%d preempt=%v wait=%v",
-		c.LeaseID, c.Owner.ID, c.Owner.Session, c.Paths, c.Limit, c.Weight, c.Strict, c.Refresh, c.TTL, c.MaxHold, c.Priority, c.Preempt, c.Wait)
+	return fmt.Sprintf("%s of %s/%s/%d paths=%v limit=%d weight=%v strict=%v refresh=%v ttl=%v max=%v priority=%d preempt=%v wait=%v newest=%v ticket=%v attended=%v",
+		c.LeaseID, c.Owner.ID, c.Owner.Session, c.Owner.Process.PID, c.Paths, c.Limit, c.Weight, c.Strict, c.Refresh, c.TTL, c.MaxHold, c.Priority, c.Preempt, c.Wait, c.Newest, c.Ticket, c.Attended)
 }
 
 func (w *world) tell(format string, args ...any) {
@@ -235,39 +283,45 @@ func (w *world) do(st step) error {
 		return nil
 	}
 	w.tell("%s", r.text)
-	before := Snapshot{Lock: w.lock, Now: w.now, Dead: w.dead}
+	before := w.snapshot(w.lock)
 	untouched, _ := Marshal(w.lock)
 	d := r.rule(before)
 	if now, _ := Marshal(w.lock); !bytes.Equal(untouched, now) {
 		return errors.New("the rule wrote into the snapshot")
 	}
-	if again := r.rule(before); !reflect.DeepEqual(again.Change, d.Change) {
+	read := before // as a store has it that has read it anew
+	read.Lock.calm, read.Lock.open, read.Lock.plain = time.Time{}, false, false
+	if again := r.rule(read); !again.Lock.Equal(&d.Lock) || !reflect.DeepEqual(again.Events, d.Events) {
 		return errors.New("the rule decides differently the second time")
 	}
-	if r.claim != nil && !slices.ContainsFunc(w.claims, func(c Claim) bool { return c.LeaseID == r.claim.LeaseID }) {
-		w.claims = append(w.claims, *r.claim)
+	if c := r.claim; c != nil {
+		if i := slices.IndexFunc(w.claims, func(o Claim) bool { return o.LeaseID == c.LeaseID }); i < 0 {
+			w.claims = append(w.claims, *c)
+		} else if w.claims[i].Owner.ID == c.Owner.ID {
+			w.claims[i].Owner.Process, w.claims[i].Process = c.Owner.Process, c.Process
+		}
+		if q, h := findWaiter(w.lock, c.LeaseID), findHolder(w.lock, c.LeaseID); q != nil && q.Owner.ID == c.Owner.ID ||
+			h != nil && !h.Pending.IsZero() && h.Owner.ID == c.Owner.ID { // who asks is there
+			before.Dead = maps.Clone(before.Dead)
+			delete(before.Dead, c.LeaseID)
+		}
 	}
-	dead := w.dead
-	if r.claim != nil && d.err == nil && w.dead[d.holder.LeaseID] { // a dead process's lease, taken up by another one
-		dead = maps.Clone(w.dead)
-		delete(dead, d.holder.LeaseID)
-	}
-	w.came(d.Lock)
-	j := judge{request: r, was: before, is: Snapshot{Lock: d.Lock, Now: w.now, Dead: dead}, d: d, arrival: w.arrival}
+	w.came(before, r, d)
+	j := judge{request: r, was: before, is: w.snapshot(d.Lock), d: d, arrival: w.arrival}
 	if err := j.verdict(); err != nil {
 		return err
 	}
-	w.lock, w.dead = d.Lock, dead
+	w.lock = d.Lock
 	w.lock.Revision++
 	return nil
 }
 
-// came notes who came into the queue, or back to its head.
-func (w *world) came(next Lock) {
-	for i, q := range next.Queue {
-		if late(Snapshot{Lock: w.lock, Now: w.now, Dead: w.dead}, findHolder(w.lock, q.LeaseID)) { // its turn was over before it came
+// came notes who came into the queue, or back to its head, or was passed a hold.
+func (w *world) came(was Snapshot, r *request, d *decision) {
+	for i, q := range d.Lock.Queue {
+		if r.back(was, q.LeaseID) || r.passes(d) && len(q.Messages) > 0 && q.Messages[0].ID == r.message.ID {
 			w.arrival[q.LeaseID] = i - 1000*len(w.told)
-		} else if old := findWaiter(w.lock, q.LeaseID); old == nil || w.dead[q.LeaseID] || over(w.now, old.Until) {
+		} else if waited(was, q.LeaseID) == nil {
 			w.arrival[q.LeaseID] = len(w.told)
 		}
 	}
@@ -290,7 +344,7 @@ type judge struct {
 }
 
 func (j *judge) verdict() error {
-	return errors.Join(j.tokens(), j.limits(), j.holders(), j.queue(), j.barging(), j.stuck(), j.events(), j.yields(), j.freezes(), j.answer())
+	return errors.Join(j.tokens(), j.limits(), j.holders(), j.queue(), j.barging(), j.stuck(), j.events(), j.yields(), j.freezes(), j.answer(), j.telling())
 }
 
 // over says whether a deadline has been passed.
@@ -300,22 +354,55 @@ func gone(s Snapshot, h Holder) bool {
 	return s.Dead[h.LeaseID] || over(s.Now, h.ExpiresAt) || over(s.Now, h.Pending) || h.Yield != nil && over(s.Now, h.Yield.Deadline)
 }
 
+// waited returns the place in the queue that the lease has still; nil if it has left, or never came.
+func waited(s Snapshot, leaseID string) *Waiter {
+	w := findWaiter(s.Lock, leaseID)
+	if w == nil || over(s.Now, w.Until) || s.Dead[leaseID] && !w.Ticket {
+		return nil
+	}
+	return w
+}
+
+// keep says for how long a place in the queue is kept: so long, or that of a ticket.
+func keep(c Claim, usual time.Duration) time.Duration {
+	if c.Ticket {
+		return 2 * time.Minute
+	}
+	return usual
+}
+
+// nobodys says whether the waiter is a hold that was passed to an owner who does not wait, and who need not be there.
+func nobodys(w *Waiter) bool {
+	return w.Passed > 0 && w.Wait == 0 && strings.HasPrefix(w.LeaseID, "passed")
+}
+
+// owed says whether the waiter is to get what somebody still has.
+func owed(l Lock, w *Waiter) bool {
+	return slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.Token == w.Passed })
+}
+
 // absent says whether a waiter was not asked for lately, and is not now.
 func (j *judge) absent(w *Waiter) bool {
 	asks := j.claim != nil && j.leaves == "" && j.claim.LeaseID == w.LeaseID && j.claim.Owner.ID == w.Owner.ID
-	return !asks && w.Until.Sub(j.was.Now) <= 30*time.Second
+	return !asks && !nobodys(w) && (j.was.Dead[w.LeaseID] || w.Until.Sub(j.was.Now) <= keep(w.Claim, 30*time.Second))
 }
 
-// late says whether the hold was granted in its turn, and is over because its claimant did not come, but may come yet.
-func late(was Snapshot, h *Holder) bool {
-	if h == nil || h.Pending.IsZero() || !gone(was, *h) || was.Dead[h.LeaseID] {
+// back says whether the claim has its place in the queue again: its grant met nobody, or is given back with a ticket.
+func (r *request) back(was Snapshot, leaseID string) bool {
+	h := findHolder(was.Lock, leaseID)
+	switch {
+	case h == nil || h.Pending.IsZero():
+		return false
+	case r.ends(*h) && h.Ticket:
+		return !r.release.Force
+	case !gone(was, *h) || was.Dead[h.LeaseID] && !h.Ticket:
 		return false
 	}
 	end := h.Pending
 	if !h.ExpiresAt.IsZero() && h.ExpiresAt.Before(end) {
 		end = h.ExpiresAt
 	}
-	return !over(was.Now, end.Add(10*time.Second))
+	return !over(was.Now, end.Add(keep(h.Claim, 10*time.Second)))
 }
 
 func frozen(s Snapshot) bool {
@@ -487,8 +574,8 @@ func inside(holders []Holder, c Claim) bool {
 }
 
 // ends says whether the request may end this hold, although it is live.
-func (j *judge) ends(h Holder) bool {
-	t := j.release
+func (r *request) ends(h Holder) bool {
+	t := r.release
 	switch {
 	case t == nil:
 		return false
@@ -512,15 +599,17 @@ func (j *judge) holders() error {
 			if now != nil && now.Token == h.Token {
 				return fmt.Errorf("%s was gone and still holds", h.LeaseID)
 			}
-		case j.ends(h):
+		case j.ends(h) || j.passedOn(h):
 			if now != nil && now.Token == h.Token {
 				return fmt.Errorf("%s was released and still holds", h.LeaseID)
 			}
 		case now == nil:
 			return fmt.Errorf("%s was put out", h.LeaseID)
-		case j.renew == nil && j.claim == nil || j.d.holder.LeaseID != h.LeaseID: // nobody's business
+		case !slices.Equal(now.Messages, j.answered(h)) && (j.message == nil || j.message.Text == ""):
+			return fmt.Errorf("%s has the messages %+v, not %+v", h.LeaseID, now.Messages, j.answered(h))
+		case j.renew == nil && j.claim == nil && j.message == nil || j.d.holder.LeaseID != h.LeaseID: // nobody's business
 			old, cur := h, *now
-			old.Yield, cur.Yield = nil, nil
+			old.Yield, cur.Yield, old.Messages = nil, nil, j.answered(h)
 			if !reflect.DeepEqual(old, cur) {
 				return fmt.Errorf("%s changed by itself: %+v, %+v", h.LeaseID, old, cur)
 			}
@@ -548,12 +637,24 @@ func (j *judge) holders() error {
 		}
 	}
 	for _, h := range j.granted() {
+		var messages []Message
+		if w := waited(j.was, h.LeaseID); w != nil {
+			messages = w.Messages
+		} else if old := findHolder(was, h.LeaseID); j.back(j.was, h.LeaseID) || old != nil && j.isClaimant(h) && h.Renewals > 0 {
+			messages = old.Messages // its turn came again, or it is refreshed
+		}
+		if r := j.recipient(); r != nil && r.LeaseID == h.LeaseID {
+			continue // see telling
+		}
+		if len(messages)+len(h.Messages) > 0 && !reflect.DeepEqual(messages, h.Messages) && (j.message == nil || j.d.holder.LeaseID != h.LeaseID) {
+			return fmt.Errorf("%s was granted with the messages %+v, not %+v", h.LeaseID, h.Messages, messages)
+		}
 		if w := findWaiter(was, h.LeaseID); w != nil && !j.isClaimant(h) {
-			if j.was.Dead[w.LeaseID] || over(j.was.Now, w.Until) {
+			if j.was.Dead[w.LeaseID] && !w.Ticket || over(j.was.Now, w.Until) {
 				return fmt.Errorf("%s was granted from the queue, which it had left", h.LeaseID)
 			}
-			if j.renew != nil && j.renew.LeaseID == h.LeaseID && h.Pending.IsZero() {
-				continue // renewing takes it up
+			if j.renew != nil && j.renew.LeaseID == h.LeaseID && h.Pending.IsZero() || nobodys(w) && h.Pending.IsZero() {
+				continue // renewing takes it up, or nobody need
 			}
 			if j.absent(w) {
 				return fmt.Errorf("%s was granted from the queue, though it was away", h.LeaseID)
@@ -595,39 +696,49 @@ func (j *judge) ousts(w Waiter) bool {
 	if c == nil {
 		return false
 	}
-	first, h := findWaiter(j.was.Lock, c.LeaseID), findHolder(j.was.Lock, c.LeaseID)
-	fresh := (first == nil || over(j.was.Now, first.Until) || j.was.Dead[c.LeaseID]) && (h == nil || gone(j.was, *h) && !late(j.was, h))
+	h := findHolder(j.was.Lock, c.LeaseID)
+	fresh := waited(j.was, c.LeaseID) == nil && (h == nil || gone(j.was, *h) && !j.back(j.was, h.LeaseID))
 	return fresh && c.Newest && c.Wait != 0 &&
 		w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && common(w.Claim, *c)
 }
 
 func (j *judge) queue() error {
-	was, is := j.was.Lock, j.is.Lock
+	was, is, r := j.was.Lock, j.is.Lock, j.recipient()
 	for _, w := range was.Queue {
-		left := j.was.Dead[w.LeaseID] || over(j.was.Now, w.Until) || j.leaves == w.LeaseID && (j.release == nil || !j.release.Stale) ||
+		quits := j.leaves == w.LeaseID && (j.release == nil || !j.release.Stale) // or is away, with a ticket
+		left := j.was.Dead[w.LeaseID] && !w.Ticket || over(j.was.Now, w.Until) || quits && (!w.Ticket || j.gaveWay) ||
 			findHolder(is, w.LeaseID) != nil || findHolder(was, w.LeaseID) != nil ||
-			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted)
+			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted && !quits) || r != nil && nobodys(w) && w.Passed == r.Passed
 		now := findWaiter(is, w.LeaseID)
-		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil {
-			continue // it asks again
-		}
-		if left != (now == nil) {
-			return fmt.Errorf("%s waited, should it have left: %v, did it: %v", w.LeaseID, left, now == nil)
-		}
-		gone := *w
-		gone.Ousted, gone.Until = true, j.was.Now.Add(w.Keeps(QueueTTL))
-		if now != nil && j.ousts(*w) && reflect.DeepEqual(gone, *now) {
+		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil && !quits {
+			if !now.Since.Equal(w.Since) && waited(j.was, w.LeaseID) != nil || (now.Ticket || j.claim.Wait != 0) && now.Owner.ID == j.claim.Owner.ID && now.Owner.Process != j.claim.Owner.Process {
+				return fmt.Errorf("%s asks again, and has %+v, not %+v", w.LeaseID, now, w)
+			}
 			continue
 		}
-		if now != nil && j.ousts(*w) && findWaiter(is, j.claim.LeaseID) != nil {
+		if left != (now == nil) && (now != nil || !j.passes(j.d) || j.meant() != nil) { // it was let in, and passed on, in this very step
+			return fmt.Errorf("%s waited, should it have left: %v, did it: %v", w.LeaseID, left, now == nil)
+		}
+		if now == nil || r != nil && r.LeaseID == w.LeaseID {
+			continue
+		}
+		as, may := *w, *w // as it is, if it is not as it was
+		if w.Ticket && (quits || j.was.Dead[w.LeaseID] && w.Until.Sub(j.was.Now) > 2*time.Minute) {
+			as.Until = j.was.Now.Add(2 * time.Minute)
+			may = as
+		}
+		if may.Ousted, may.Until = true, j.was.Now.Add(keep(w.Claim, 30*time.Second)); j.ousts(*w) && reflect.DeepEqual(may, *now) {
+			continue
+		}
+		if j.ousts(*w) && findWaiter(is, j.claim.LeaseID) != nil {
 			return fmt.Errorf("%s was not sent away by a newer one", w.LeaseID)
 		}
-		if now != nil && !reflect.DeepEqual(*w, *now) {
+		if !reflect.DeepEqual(as, *now) {
 			return fmt.Errorf("%s changed while it waited: %+v, %+v", w.LeaseID, *w, *now)
 		}
 	}
 	for i, w := range is.Queue {
-		if findWaiter(was, w.LeaseID) == nil && !late(j.was, findHolder(was, w.LeaseID)) && (j.claim == nil || j.claim.LeaseID != w.LeaseID || j.claim.Wait == 0) {
+		if findWaiter(was, w.LeaseID) == nil && !j.back(j.was, w.LeaseID) && (j.claim == nil || j.claim.LeaseID != w.LeaseID || j.claim.Wait == 0) && w != r {
 			return fmt.Errorf("%s came into the queue without asking", w.LeaseID)
 		}
 		if i == 0 {
@@ -644,9 +755,12 @@ func (j *judge) queue() error {
 // barging looks for grants that overtook somebody who still waits.
 func (j *judge) barging() error {
 	for _, h := range j.granted() {
+		if r := j.recipient(); r != nil && r.LeaseID == h.LeaseID {
+			continue // it goes before all
+		}
 		var earlier []Holder
 		for _, o := range j.was.Lock.Holders {
-			if !gone(j.was, o) && !j.ends(o) {
+			if !gone(j.was, o) && !j.ends(o) && !j.passedOn(o) {
 				earlier = append(earlier, o)
 			}
 		}
@@ -656,14 +770,18 @@ func (j *judge) barging() error {
 			}
 		}
 		came, queued := j.arrival[h.LeaseID]
-		if findWaiter(j.was.Lock, h.LeaseID) == nil && !late(j.was, findHolder(j.was.Lock, h.LeaseID)) {
+		if findWaiter(j.was.Lock, h.LeaseID) == nil && !j.back(j.was, h.LeaseID) {
 			queued = false
 		}
 		for _, w := range j.is.Lock.Queue {
-			if findWaiter(j.was.Lock, w.LeaseID) == nil || j.absent(w) || !keeps(earlier, w, h.Claim) {
+			if waited(j.was, w.LeaseID) == nil || w == j.recipient() || j.absent(w) || !keeps(earlier, w, h.Claim) {
 				continue // it came in this step, behind, or was away, or need not be waited for
 			}
-			if w.Priority > h.Priority || w.Priority == h.Priority && (!queued || j.arrival[w.LeaseID] < came) {
+			priority := h.Priority
+			if first := findWaiter(j.was.Lock, h.LeaseID); first != nil {
+				priority = max(priority, first.Priority) // it may have been refreshed since
+			}
+			if w.Priority > priority || w.Priority == priority && (!queued || j.arrival[w.LeaseID] < came) {
 				return fmt.Errorf("%s overtook %s", h.LeaseID, w.LeaseID)
 			}
 		}
@@ -685,7 +803,7 @@ func (j *judge) stuck() error {
 	}
 	present := slices.DeleteFunc(slices.Clone(l.Queue), j.absent)
 	for i, w := range present {
-		if !slices.ContainsFunc(present[:i], func(p *Waiter) bool { return keeps(l.Holders, p, w.Claim) }) && fits(l.Holders, w.Claim) {
+		if !owed(l, w) && !slices.ContainsFunc(present[:i], func(p *Waiter) bool { return keeps(l.Holders, p, w.Claim) }) && fits(l.Holders, w.Claim) {
 			return fmt.Errorf("%s waits, %d from the head, though it could be in", w.LeaseID, i)
 		}
 	}
@@ -698,7 +816,7 @@ func (j *judge) events() error {
 		if e.Name != "x" || !e.Time.Equal(j.is.Now) {
 			return fmt.Errorf("event %+v has a wrong name or time", e)
 		}
-		if e.Type == EventAcquire || e.Type == EventRenew && e.Token > j.was.Lock.Token && j.claim != nil {
+		if e.Type == EventAcquire || e.Type == EventRenew && e.Token > j.was.Lock.Token && j.claim != nil && grants[e.Token] == 0 {
 			grants[e.Token]++
 		}
 		if e.Type == EventAcquire && e.Token <= j.was.Lock.Token {
@@ -719,7 +837,7 @@ func (j *judge) events() error {
 func (j *judge) yields() error {
 	for _, h := range j.is.Lock.Holders {
 		preempts := func(w *Waiter) bool {
-			return w.Preempt > 0 && w.Priority > h.Priority && !inside([]Holder{h}, w.Claim) && common(h.Claim, w.Claim)
+			return w.Passed == h.Token || w.Passed == 0 && w.Preempt > 0 && w.Priority > h.Priority && !inside([]Holder{h}, w.Claim) && common(h.Claim, w.Claim)
 		}
 		wanted := slices.ContainsFunc(j.is.Lock.Queue, preempts)
 		now := slices.ContainsFunc(j.is.Lock.Queue, func(w *Waiter) bool { return preempts(w) && !j.absent(w) })
@@ -738,7 +856,7 @@ func (j *judge) yields() error {
 		if old == nil || old.Token != h.Token || old.Yield == nil {
 			continue
 		}
-		if !old.Yield.Deadline.IsZero() && h.Yield.Deadline != old.Yield.Deadline && j.claim == nil {
+		if !old.Yield.Deadline.IsZero() && h.Yield.Deadline != old.Yield.Deadline && j.claim == nil && !j.passes(j.d) {
 			return fmt.Errorf("the deadline of %s to yield moved from %v to %v", h.LeaseID, old.Yield.Deadline, h.Yield.Deadline)
 		}
 	}
@@ -772,11 +890,15 @@ func (j *judge) answer() error {
 		return j.claimAnswer()
 	case j.renew != nil:
 		old := findHolder(j.was.Lock, j.renew.LeaseID)
-		may := old != nil && !gone(j.was, *old) && (j.renew.Owner == nil || j.renew.Owner.ID == old.Owner.ID)
+		named := func(h *Holder) bool { // as who is on record
+			o := j.renew.Owner
+			return o == nil || o.ID == h.Owner.ID && (o.Process.PID == 0 || o.Process.PID == h.Owner.Process.PID)
+		}
+		may := old != nil && !gone(j.was, *old) && named(old)
 		now := findHolder(l, j.renew.LeaseID)
 		promoted := now != nil && now.Token > j.was.Lock.Token
 		if promoted { // it renews the grant from the queue
-			may = j.renew.Owner == nil || j.renew.Owner.ID == now.Owner.ID
+			may = named(now)
 		}
 		switch {
 		case may != (j.d.err == nil):
@@ -787,7 +909,10 @@ func (j *judge) answer() error {
 			return fmt.Errorf("after its renewal the hold is %+v", now)
 		}
 	case j.release != nil:
-		if id := j.leaves; id != "" && j.d.err == nil && !j.release.Stale && findWaiter(l, id) != nil {
+		if id := j.leaves; id != "" && j.d.err == nil && !j.release.Stale {
+			if w := findWaiter(l, id); w == nil || w.Ticket && j.absent(w) {
+				break
+			}
 			return fmt.Errorf("%s was taken out, and waits", id)
 		}
 	case j.freeze != nil:
@@ -830,6 +955,128 @@ func acquireAndSay(s Snapshot, c Claim) *decision {
 	return d
 }
 
+// passes says whether the request has passed a hold on.
+func (r *request) passes(d *decision) bool {
+	return r.message != nil && r.message.Pass != nil && d.err == nil
+}
+
+// meant returns the first hold that was there, and that the message is for, or that it passes on.
+func (j *judge) meant() *Holder {
+	if j.message == nil {
+		return nil
+	}
+	for i, h := range j.was.Lock.Holders {
+		own := inside([]Holder{h}, Claim{Owner: j.target.Owner})
+		named, any := j.target.LeaseID == h.LeaseID, j.target.LeaseID == ""
+		switch next := j.message.Pass; {
+		case gone(j.was, h):
+		case next != nil && !inside([]Holder{h}, *next) && (named || any && (own || j.target.Force)),
+			next == nil && j.message.Text == "" && own, next == nil && j.message.Text != "" && (named || any && !own):
+			return &j.was.Lock.Holders[i]
+		}
+	}
+	return nil
+}
+
+// answered returns what the hold was asked, with the answer if the request is that.
+func (j *judge) answered(h Holder) []Message {
+	all := slices.Clone(h.Messages)
+	for i := range all {
+		if m := j.message; m != nil && m.Text == "" && inside([]Holder{h}, Claim{Owner: j.target.Owner}) {
+			all[i].Answer = cmp.Or(all[i].Answer, m.Answer)
+		}
+	}
+	return all
+}
+
+// passedOn says whether the hold, which no program keeps, ends for another one.
+func (j *judge) passedOn(h Holder) bool {
+	first := j.meant()
+	return j.passes(j.d) && first != nil && first.LeaseID == h.LeaseID && !h.Attended && !h.Strict
+}
+
+// recipient returns the waiter that a hold is passed on to, or as which it was granted.
+func (j *judge) recipient() *Waiter {
+	if !j.passes(j.d) {
+		return nil
+	}
+	mine := func(all []Message) bool {
+		return len(all) > 0 && all[0].ID == j.message.ID && all[0].Text == j.message.Text
+	}
+	for _, w := range j.is.Lock.Queue {
+		if mine(w.Messages) {
+			return w
+		}
+	}
+	for _, h := range j.granted() {
+		if mine(h.Messages) {
+			w := &Waiter{Claim: h.Claim, Messages: h.Messages}
+			if first := j.meant(); first != nil {
+				w.Passed = first.Token
+			}
+			return w
+		}
+	}
+	return nil
+}
+
+// telling checks a question, an answer, or that a hold was passed on.
+func (j *judge) telling() error {
+	first, m := j.meant(), j.message
+	if m == nil || first == nil && len(j.granted()) > 0 { // one that came in this very step may be meant
+		return nil
+	}
+	if first == nil {
+		if !errors.Is(j.d.err, ErrNotFound) && !errors.Is(j.d.err, ErrNotOwner) {
+			return fmt.Errorf("it was for nobody, and the answer is %w", j.d.err)
+		}
+		return nil
+	}
+	now, as := findHolder(j.is.Lock, first.LeaseID), j.answered(*first)
+	if m.Pass == nil {
+		if m.Text != "" && !slices.ContainsFunc(as, func(have Message) bool { return have.ID == m.ID }) {
+			as = append(as, Message{ID: m.ID, Text: m.Text, From: Claim{Owner: j.target.Owner}.by(0, false).Owner, At: j.was.Now})
+		}
+		if as = as[max(len(as)-8, 0):]; j.d.err != nil || !slices.Equal(as, now.Messages) {
+			return fmt.Errorf("answered %w, and %s has the messages %+v, not %+v", j.d.err, first.LeaseID, now.Messages, as)
+		}
+		return nil
+	}
+	rest := slices.DeleteFunc(slices.Clone(j.is.Lock.Holders), func(h Holder) bool { return h.LeaseID == first.LeaseID })
+	next := Claim{Owner: m.Pass.Owner, Limit: first.Limit, Paths: first.Paths, Weight: first.Weight}
+	waits := slices.IndexFunc(j.is.Lock.Queue, func(w *Waiter) bool {
+		return !j.absent(w) && !nobodys(w) && (w.Passed == first.Token || !owed(j.is.Lock, w)) && findWaiter(j.was.Lock, w.LeaseID) != nil && inside([]Holder{{Claim: w.Claim}}, next)
+	})
+	if waits >= 0 {
+		next = j.is.Lock.Queue[waits].Claim
+	}
+	if j.d.err != nil {
+		var blocked *BlockedError
+		switch named := errors.As(j.d.err, &blocked) && len(blocked.Holders) > 0; {
+		case frozen(j.is) && errors.Is(j.d.err, ErrFrozen), named && !first.Attended && !first.Strict && !fits(rest, next):
+			return nil
+		}
+		return fmt.Errorf("%s was not passed on: %w", first.LeaseID, j.d.err)
+	}
+	r, old := j.recipient(), (*Waiter)(nil)
+	if r != nil {
+		old = findWaiter(j.was.Lock, r.LeaseID)
+	}
+	switch {
+	case frozen(j.is) || r == nil || !inside([]Holder{{Claim: r.Claim}}, *m.Pass) || r.LeaseID != m.Pass.LeaseID && (old == nil || nobodys(old)):
+		return fmt.Errorf("%s was passed on, and has it %+v", first.LeaseID, r)
+	case r.LeaseID == m.Pass.LeaseID && (waits >= 0 || r.Limit != first.Limit || r.Weight != first.Weight || !slices.Equal(r.Paths, first.Paths)):
+		return fmt.Errorf("%s was passed on as %+v, though %d waits", first.LeaseID, r, waits)
+	case j.passedOn(*first):
+		if h := findHolder(j.is.Lock, r.LeaseID); now != nil || h == nil || j.d.holder.LeaseID != h.LeaseID || h.Pending.IsZero() != (old == nil || nobodys(old)) {
+			return fmt.Errorf("%s was passed on to %+v, and there are %+v and %+v", first.LeaseID, r, now, h)
+		}
+	case now == nil || now.Yield == nil || now.Yield.Deadline.IsZero() && now.Yield.To.ID != r.Owner.ID || now.Yield.Grace > 10*time.Second || j.is.Lock.Queue[0] != r || j.d.holder.LeaseID != now.LeaseID:
+		return fmt.Errorf("%s was passed on to %+v, and is told %+v", first.LeaseID, r, now.Yield)
+	}
+	return nil
+}
+
 func (j *judge) claimAnswer() error {
 	c, l := *j.claim, j.is.Lock
 	if errors.Is(j.d.err, ErrInvalid) {
@@ -853,6 +1100,8 @@ func (j *judge) claimAnswer() error {
 			return fmt.Errorf("on record is %+v, and the answer %+v", h, j.d.holder)
 		case l.Corrupt != "":
 			return errors.New("it was granted, and is damaged")
+		case h.LeaseID == c.LeaseID && strings.HasPrefix(c.LeaseID, "lease") && h.Owner.Process != c.Owner.Process && (h.Token > j.was.Lock.Token || !findHolder(j.was.Lock, h.LeaseID).Pending.IsZero()):
+			return fmt.Errorf("process %d goes on, and process %d has it", c.Owner.Process.PID, h.Owner.Process.PID)
 		}
 		return nil
 	}
@@ -860,10 +1109,10 @@ func (j *judge) claimAnswer() error {
 		return fmt.Errorf("a claim is answered %w", j.d.err)
 	}
 	w := findWaiter(l, c.LeaseID)
-	if before := findWaiter(j.was.Lock, c.LeaseID); before != nil && before.Ousted && w == nil && !j.was.Dead[c.LeaseID] && !over(j.was.Now, before.Until) {
+	if before := waited(j.was, c.LeaseID); before != nil && before.Ousted && (w == nil || w.Ousted) {
 		return nil // it was sent away
 	}
-	if c.Wait != 0 && j.leaves == "" && (w == nil || j.d.place == nil || w.Until != j.is.Now.Add(45*time.Second)) {
+	if c.Wait != 0 && j.leaves == "" && (w == nil || j.d.place == nil || w.Until != j.is.Now.Add(15*time.Second+keep(w.Claim, 30*time.Second))) {
 		return fmt.Errorf("a waiting claim is not in the queue: %+v", w)
 	}
 	if frozen(j.is) {
@@ -875,15 +1124,15 @@ func (j *judge) claimAnswer() error {
 	if w != nil && j.leaves == "" || j.gaveWay {
 		return nil // whether it could be in, stuck has seen
 	}
-	if first := findWaiter(j.was.Lock, c.LeaseID); first != nil && !over(j.was.Now, first.Until) && !j.was.Dead[c.LeaseID] {
+	if first := waited(j.was, c.LeaseID); first != nil {
 		c = first.Claim // it was queued on these terms
-	} else if h := findHolder(j.was.Lock, c.LeaseID); late(j.was, h) {
-		c = h.Claim
+	} else if j.back(j.was, c.LeaseID) {
+		c = findHolder(j.was.Lock, c.LeaseID).Claim
 	}
 	behind := slices.ContainsFunc(l.Queue, func(w *Waiter) bool {
 		return w.Priority >= c.Priority && !j.absent(w) && keeps(l.Holders, w, c)
 	})
-	if fits(l.Holders, c) && !behind {
+	if first := findWaiter(j.was.Lock, c.LeaseID); fits(l.Holders, c) && !behind && (first == nil || !owed(l, first)) {
 		return fmt.Errorf("denied without a reason: %w", j.d.err)
 	}
 	var blocked *BlockedError
@@ -904,15 +1153,22 @@ func play(steps []step) error {
 	return nil
 }
 
-// Promises S-1, S-4, S-55.
+// Promises S-1, S-4, S-55, S-197, S-198, S-220, S-225.
 func TestRulesSatisfyTheReferee(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		some := rapid.Uint8()
+		some, plain, tickets := rapid.Uint8(), rapid.Bool().Draw(t, "plain"), rapid.Bool().Draw(t, "tickets")
 		one := rapid.Custom(func(t *rapid.T) step {
-			return step{
+			st := step{
 				some.Draw(t, "kind"), some.Draw(t, "owner"), some.Draw(t, "lease"),
 				some.Draw(t, "shape"), some.Draw(t, "life"), some.Draw(t, "order"),
 			}
+			if plain {
+				st.shape &= 0x0f // neither paths nor weights
+			}
+			if tickets {
+				st.owner |= 128
+			}
+			return st
 		})
 		if err := play(rapid.SliceOfN(one, 1, 80).Draw(t, "steps")); err != nil {
 			t.Fatal(err)

@@ -26,7 +26,8 @@ type Service interface {
 	// first of another. Without a text it is the answer to all that the owner's own holds were asked. With Pass, the hold
 	// that the target would release, the first if there are several, goes on to that claim's owner, with a new token and
 	// the message: to a claim of that owner that waits, or else to a hold with the time to live of Pass. An old one that a
-	// program keeps ends before, PassTimeout after it was told. Tell returns who was told, has answered, or holds it now.
+	// program keeps ends before, PassTimeout after it was told; any other is passed on at once, or a *BlockedError names who
+	// is in the way. Tell returns who was told, has answered, or holds it now.
 	Tell(ctx context.Context, t Target, m Message) (Holder, error)
 
 	Freeze(ctx context.Context, name string, f Freeze) (Freeze, error)

@@ -2,13 +2,9 @@ package lokt
 
 import (
 	"errors"
-	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 func (l *lab) tell(t Target, m Message) *decision { return l.apply(tell(l.s, t, m)) }
@@ -234,53 +230,4 @@ func TestWhoMayPassAHoldOn(t *testing.T) {
 		t.Errorf("frozen: %v", d.err)
 	}
 	l.expect("a", "")
-}
-
-// Promise S-198.
-func TestWhateverIsPassedOnNeverTooManyHoldAndTokensRise(t *testing.T) {
-	passed := 0
-	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld()
-		for _, b := range rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), stepSize+1, stepSize+1), 40, 90).Draw(t, "steps") {
-			st := stepOf(b)
-			r := w.request(st)
-			if c, known := w.known(st.lease); known && b[stepSize]%3 == 0 {
-				next := Claim{Name: "x", LeaseID: fmt.Sprintf("passed-%d", len(w.told)), Owner: st.who(), TTL: pick(st.life, 0, time.Second, time.Minute)}
-				target := pick(st.shape, Target{Owner: c.Owner}, Target{LeaseID: c.LeaseID}, Target{Force: true})
-				r = &request{text: fmt.Sprintf("pass %+v on to %v", target, next.Owner), rule: func(s Snapshot) *decision { return tell(s, target, Message{ID: "m", Text: "m", Pass: &next}) }}
-			}
-			if r == nil {
-				continue
-			}
-			w.tell("%s", r.text)
-			before := Snapshot{Lock: w.lock, Now: w.now, Dead: w.dead}
-			untouched, _ := Marshal(w.lock)
-			d := r.rule(before)
-			if now, _ := Marshal(w.lock); string(untouched) != string(now) {
-				t.Fatalf("the rule wrote into the snapshot\n%v", w)
-			}
-			if r.claim != nil {
-				w.claims = append(w.claims, *r.claim)
-				if d.err == nil && w.dead[d.holder.LeaseID] {
-					w.dead = maps.Clone(w.dead)
-					delete(w.dead, d.holder.LeaseID)
-				}
-			}
-			j := judge{request: r, was: before, is: Snapshot{Lock: d.Lock, Now: w.now, Dead: w.dead}, d: d}
-			if err := errors.Join(j.tokens(), j.limits()); err != nil {
-				t.Fatalf("%v\n%v", err, w)
-			}
-			for _, e := range d.Events {
-				if e.Type == EventPass {
-					passed++
-				}
-			}
-			if w.lock = d.Lock; b[stepSize]%5 == 0 {
-				w.lock.calm, w.lock.open, w.lock.plain = time.Time{}, false, false // as a store reads it
-			}
-		}
-	})
-	if passed < 100 {
-		t.Errorf("%d holds were passed on", passed)
-	}
 }

@@ -19,7 +19,7 @@ import (
 //
 // Each promise is checked for claims of the same paths, too.
 //
-// Promises S-2, S-4, S-6, S-7, S-27, S-190.
+// Promises S-2, S-4, S-6, S-7, S-27, S-190, S-198, S-200, S-201, S-220, S-225.
 func TestService(t *testing.T, open func(t *testing.T) lokt.Service) {
 	for _, test := range slices.Concat(grantTests, queueTests, endTests, timeTests, bubbleTests) {
 		for name, paths := range map[string][]string{test.name: nil, test.name + ", of paths": {"src/**"}} {
@@ -92,6 +92,12 @@ func preempt(d time.Duration) func(*lokt.Claim) { return func(c *lokt.Claim) { c
 func inside(ids ...string) func(*lokt.Claim)    { return func(c *lokt.Claim) { c.Within = ids } }
 func strict(c *lokt.Claim)                      { c.Strict = true }
 func refresh(c *lokt.Claim)                     { c.Refresh = true }
+func ticket(c *lokt.Claim)                      { c.Ticket = true }
+func newest(c *lokt.Claim)                      { c.Newest = true }
+func process(pid int) func(*lokt.Claim)         { return func(c *lokt.Claim) { c.Owner.Process.PID = pid } }
+func ofFive(takes int64) func(*lokt.Claim) {
+	return func(c *lokt.Claim) { c.Limit, c.Weight = 9, lokt.Weight{Takes: takes, Of: 5} }
+}
 
 // grant acquires what must be granted.
 func (e *env) grant(c lokt.Claim) lokt.Holder {

@@ -111,6 +111,44 @@ var grantTests = []serviceTest{
 		e.release(h)
 		e.release(other)
 	}},
+	{"a strict hold that shares keeps its number, and the next one has the lowest that is free", func(e *env) {
+		var holds []lokt.Holder
+		for i, who := range []string{"a", "b", "a"} {
+			holds = append(holds, e.grant(e.claim("x", who, limit(3), strict)))
+			if holds[i].Slot != i+1 {
+				e.Errorf("hold %d has the number %d", i+1, holds[i].Slot)
+			}
+		}
+		p := e.enqueue(e.claim("x", "c", limit(3), strict))
+		e.release(holds[1])
+		if h := p.granted(); h.Slot != 2 {
+			e.Errorf("granted %+v", h)
+		}
+		if h, err := e.renew(holds[2]); err != nil || h.Slot != 3 {
+			e.Errorf("renewed to %+v, %v", h, err)
+		}
+		e.release(holds[0])
+		if h := e.grant(e.claim("x", "d", limit(3), strict)); h.Slot != 1 {
+			e.Errorf("granted %+v", h)
+		}
+	}},
+	{"weights fill up, and are free again with their holds", func(e *env) {
+		a := e.grant(e.claim("x", "a", ofFive(3)))
+		if blocked := e.deny(e.claim("x", "b", ofFive(3))); owners(blocked.Holders) != "a" {
+			e.Errorf("denied with %+v", blocked)
+		}
+		c := e.grant(e.claim("x", "c", ofFive(2)))
+		p := e.enqueue(e.claim("x", "b", ofFive(3)))
+		e.pass(a, e.claim("x", "d").Owner, "d") // with what it takes
+		e.expect("x", "c d", "b")
+		e.ends(lokt.Target{Name: "x", Owner: e.claim("x", "d").Owner}, "d")
+		if h := p.granted(); h.Weight.Takes != 3 || h.Weight.Of != 5 {
+			e.Errorf("granted %+v", h)
+		}
+		_ = e.deny(e.claim("x", "e", ofFive(1)))
+		e.release(c)
+		e.grant(e.claim("x", "e", ofFive(1)))
+	}},
 	{"tokens rise with every grant, and only then", func(e *env) {
 		last := uint64(0)
 		rises := func(h lokt.Holder) lokt.Holder {

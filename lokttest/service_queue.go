@@ -162,4 +162,108 @@ var queueTests = []serviceTest{
 		e.release(a.granted())
 		e.release(x)
 	}},
+	{"a claim with a ticket keeps its place when its wait is over, for another process", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		b := e.claim("x", "b", waits(e.short), ticket, process(1))
+		if blocked := e.begin(b).denied(); blocked.TimedOut < e.short {
+			e.Errorf("denied with %+v", blocked)
+		}
+		c := e.enqueue(e.claim("x", "c"))
+		if s := e.get("x"); waiting(s.Lock) != "b c" || !s.Away(s.Lock.Queue[0]) || s.Away(s.Lock.Queue[1]) {
+			e.Fatalf("the queue is %q", waiting(s.Lock))
+		}
+		e.release(h) // b is not there
+		h = c.granted()
+		b.Wait = -1
+		process(2)(&b)
+		again := e.begin(b)
+		e.eventually("another process waits in its place", func() bool {
+			s := e.get("x")
+			return waiting(s.Lock) == "b" && !s.Away(s.Lock.Queue[0])
+		})
+		d := e.enqueue(e.claim("x", "d"))
+		e.expect("x", "c", "b d")
+		e.release(h)
+		if h = again.granted(); h.LeaseID != b.LeaseID || h.Owner.Process.PID != 2 || !h.Pending.IsZero() {
+			e.Errorf("granted %+v", h)
+		}
+		e.release(h)
+		e.release(d.granted())
+		e.expectFree("x")
+	}},
+	{"a claim with a ticket that is cancelled keeps its place, and its process takes it up", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		b := e.claim("x", "b", waits(-1), ticket, process(1))
+		p := e.enqueue(b)
+		p.cancel()
+		p.wait()
+		e.eventually("it is away", func() bool {
+			s := e.get("x")
+			return waiting(s.Lock) == "b" && s.Away(s.Lock.Queue[0])
+		})
+		again := e.begin(b)
+		e.eventually("it is back", func() bool {
+			s := e.get("x")
+			return waiting(s.Lock) == "b" && !s.Away(s.Lock.Queue[0])
+		})
+		e.release(h)
+		e.release(again.granted())
+		e.expectFree("x")
+	}},
+	{"a newer waiter sends away the one before it that wants nobody newer", func(e *env) {
+		h := e.grant(e.claim("x", "a"))
+		first, other, last := e.enqueue(e.claim("x", "b", newest)), e.enqueue(e.claim("x", "c")), e.enqueue(e.claim("x", "d", newest))
+		if blocked := first.denied(); blocked.TimedOut != 0 || !errors.Is(first.err, lokt.ErrHeld) {
+			e.Errorf("sent away with %+v", blocked)
+		}
+		e.expect("x", "a", "c d")
+		e.release(h)
+		e.release(other.granted())
+		e.release(last.granted())
+		e.expectFree("x")
+	}},
+	{"a hold is passed on to who waits, and to who does not, with a note", func(e *env) {
+		a := e.grant(e.claim("x", "a"))
+		b, c := e.enqueue(e.claim("x", "b")), e.enqueue(e.claim("x", "c"))
+		e.pass(a, c.claim.Owner, "c")
+		h := c.granted()
+		if h.Token <= a.Token || len(h.Messages) != 1 || h.Messages[0].Text != "take care" || h.Messages[0].From.ID != "a" {
+			e.Errorf("passed on as %+v", h)
+		}
+		e.noRenewal("of what was passed on", a, lokt.ErrNotOwner)
+		d := e.claim("x", "d").Owner
+		e.pass(h, d, "d")
+		e.expect("x", "d", "b")
+		if in := e.get("x").Lock.Holders[0]; in.Token != h.Token+1 || len(in.Messages) != 1 || in.TTL != time.Hour || !in.Pending.IsZero() {
+			e.Errorf("passed on as %+v", in)
+		}
+		e.ends(lokt.Target{Name: "x", Owner: d}, "d")
+		e.release(b.granted())
+		e.expectFree("x")
+	}},
+	{"a program is told that its hold is passed on, and the next one begins when it has ended", func(e *env) {
+		a := e.grant(e.claim("x", "a", limit(3), strict, func(c *lokt.Claim) { c.Attended = true }))
+		c := e.enqueue(e.claim("x", "c"))
+		e.pass(a, e.claim("x", "b").Owner, "a")
+		told, err := e.renew(a)
+		if err != nil || told.Yield == nil || told.Yield.To.ID != "b" || !told.ExpiresAt.Equal(told.AcquiredAt.Add(lokt.PassTimeout)) {
+			e.Errorf("renewed to %+v, %v", told, err)
+		}
+		e.expect("x", "a", "b c")
+		e.release(told)
+		e.expect("x", "b", "c")
+		e.ends(lokt.Target{Name: "x", Owner: e.claim("x", "b").Owner}, "b")
+		e.release(c.granted())
+		e.expectFree("x")
+	}},
+}
+
+// pass passes the hold on, and checks whose hold is the answer.
+func (e *env) pass(h lokt.Holder, to lokt.Owner, who string) {
+	e.Helper()
+	target := lokt.Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner}
+	answer, err := e.s.Tell(e.Context(), target, lokt.Message{Text: "take care", Pass: &lokt.Claim{Owner: to, TTL: time.Hour}})
+	if err != nil || answer.Owner.ID != who {
+		e.Fatalf("%s was passed on to %s: %+v, %v", h.Name, to.ID, answer, err)
+	}
 }
