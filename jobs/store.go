@@ -61,8 +61,8 @@ type Store interface {
 	Ended(ctx context.Context, jobID string) (Record, error)
 
 	// ListEnded reads up to limit jobs that ended, highest revision first, that the filter's state, type and tag let
-	// through and whose revision is below the given one.
-	ListEnded(ctx context.Context, f Filter, below uint64, limit int) ([]Record, error)
+	// through and whose revision is at least from, and below the other.
+	ListEnded(ctx context.Context, f Filter, from, below uint64, limit int) ([]Record, error)
 
 	// Output reads the pieces of a job's output that end beyond an offset, oldest first; none of one that is not known.
 	Output(ctx context.Context, jobID string, from int64) ([]Piece, error)

@@ -128,6 +128,7 @@ func theirs() map[string][]string {
 		"github.com/spf13/pflag":                 {"internal/cli/job", "internal/daemon"},
 		"github.com/coreos/go-systemd":           {"internal/daemon"},
 		"github.com/fsnotify/fsnotify":           {"store/filestore"},
+		"github.com/tidwall/btree":               {"jobs/engine"},
 		"golang.org/x/sys":                       {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore", "store/place"},
 
 		"golang.org/x/time": {"internal/auth", "internal/daemon"},

@@ -23,7 +23,7 @@ func ruleFiles() []string {
 // pureImports are the packages that a rule may use. Of time, only arithmetic: see impureNames.
 func pureImports() []string {
 	return []string{
-		"bytes", "cmp", "container/list", "crypto/sha256", "encoding/hex", "encoding/json", "github.com/go-json-experiment/json", "github.com/go-json-experiment/json/jsontext", "errors", "fmt", "hash/fnv", "iter", "maps", "math", "math/bits", "slices", "sort", "strconv",
+		"bytes", "cmp", "container/list", "crypto/sha256", "encoding/hex", "encoding/json", "github.com/go-json-experiment/json", "github.com/go-json-experiment/json/jsontext", "github.com/tidwall/btree", "errors", "fmt", "hash/fnv", "iter", "maps", "math", "math/bits", "slices", "sort", "strconv",
 		"strings", "time", "unicode", "unicode/utf8", module, module + "/internal/glob", module + "/internal/heap", module + "/jobs",
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidwall/btree"
+
 	"github.com/lokt-dev/lokt/internal/heap"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -28,12 +30,11 @@ type entry struct {
 	pending bool // it is kept for a request, until its locks are taken
 	touched bool // it is in engine.touched
 
-	in           *shelf
-	newer, older *entry // beside it there
-	line         *line
-	waitsIn      *heap.Heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
-	at           int                // place in line or waitsIn
-	since        time.Duration      // in line since then, or in engine.backoffs until then
+	in      *shelf
+	line    *line
+	waitsIn *heap.Heap[*entry] // engine.timed or engine.backoffs, if its time is ahead
+	at      int                // place in line or waitsIn
+	since   time.Duration      // in line since then, or in engine.backoffs until then
 }
 
 // tenure is what is known of a lease in memory only.
@@ -46,11 +47,8 @@ type tenure struct {
 	beats    []*waiter     // that wait
 }
 
-// shelf is a ring of jobs that are alike, newest change first: end is behind the oldest, and before the newest.
-type shelf struct {
-	end entry
-	n   int
-}
+// shelf lists living jobs by Revision.
+type shelf = btree.Map[uint64, *entry]
 
 // Engine is everything that lives. It is not safe for use by several goroutines.
 type Engine struct {
@@ -62,7 +60,8 @@ type Engine struct {
 	tokenFloor uint64 // Living.TokenFloor
 
 	jobs      map[string]*entry
-	shelves   [6]shelf // queued jobs by class, leased ones, running ones
+	unknown   jobs.Record // of a job that is not there yet: empty
+	shelves   [6]shelf    // queued jobs by class, leased ones, running ones
 	groups    map[shape]*group
 	timed     *heap.Heap[*entry] // by ReadyAt on the wall clock
 	backoffs  *heap.Heap[*entry] // by since
@@ -110,11 +109,6 @@ func newEngine(cfg jobs.Config) *Engine {
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*entry{}, keys: map[string]*entry{}, memos: map[string]*memo{},
 		record: record{due: Never, stats: map[statKey]*statistic{}},
-	}
-	for i := range e.shelves {
-		end := &e.shelves[i].end
-		end.Record = &jobs.Record{}
-		end.newer, end.older = end, end
 	}
 	at := func(en *entry) *int { return &en.at }
 	e.timed = heap.New(at, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })

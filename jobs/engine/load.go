@@ -100,7 +100,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 		if r.State.Ended() {
 			return
 		}
-		en = &entry{Record: e.shelves[0].end.Record} // with nothing
+		en = &entry{Record: &e.unknown}
 		e.jobs[r.ID] = en
 	}
 	if en.Lease != nil && (r.Lease == nil || r.Lease.ID != en.Lease.ID) {
@@ -115,6 +115,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 	asked, changed := r.Cancel && !en.Cancel, en.ID == "" || r.Revision != en.Revision
 	if changed {
 		e.unqueue(en)
+		e.unfile(en)
 		en.Record = r
 		en.Lease = held
 		if r.IdempotencyKey != "" {

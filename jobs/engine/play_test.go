@@ -597,18 +597,18 @@ func (e *Engine) check() error {
 	if inLines != 0 {
 		return fmt.Errorf("%d more jobs are in lines than there are", -inLines)
 	}
+	listed := 0
 	for i := range e.shelves {
 		c := &e.shelves[i]
-		n := 0
-		for en := c.end.older; en != &c.end; en = en.older {
-			n++
-			if en.newer.older != en || en.older.Revision >= en.Revision {
-				return fmt.Errorf("job %s is listed before a newer one", en.ID)
+		listed += c.Len()
+		for at := c.Iter(); at.Next(); {
+			if en := at.Value(); en.in != c || en.Revision != at.Key() || e.jobs[en.ID] != en {
+				return fmt.Errorf("job %s is listed in a wrong place", en.ID)
 			}
 		}
-		if n != c.n || c.end.newer.older != &c.end {
-			return fmt.Errorf("%d jobs are listed, not %d", n, c.n)
-		}
+	}
+	if listed != len(e.jobs) {
+		return fmt.Errorf("%d jobs are listed, not %d", listed, len(e.jobs))
 	}
 	asks := 0
 	for key, p := range e.waiting {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidwall/btree"
+
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -111,9 +113,8 @@ func (e *Engine) anyIdle(l *line) bool {
 // LivingPage is what the engine knows for a page of the list.
 type LivingPage struct {
 	page  jobs.Page
-	Below uint64 // jobs that ended belong into the page if their revision is below
-	more  bool   // there are living jobs behind those of the page
-	next  uint64 // whose revision is below this one
+	From  uint64 // jobs that ended belong into the page from this revision on; 0 if no living ones come behind it
+	Below uint64 // and if it is below this one
 }
 
 // List reads jobs that have not ended, newest change first: a LivingPage. What ended, and belongs in between, is not the
@@ -122,52 +123,47 @@ type List struct{ jobs.Filter }
 
 func (f List) read(e *Engine) Reply {
 	below, _ := jobs.ParseCursor(f.After) // it was checked
-	p := LivingPage{
-		page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1), next: below,
-	}
-	at := []*entry{&e.shelves[0].end} // an end, and where each shelf goes on
+	p := LivingPage{page: jobs.Page{Now: e.Now.Wall, Snapshot: e.snapshot()}, Below: min(below, e.Revision+1)}
+	var at []btree.MapIter[uint64, *entry]
 	for i := range e.shelves {
-		end := &e.shelves[i].end
-		first := end.older
-		if f.State != "" && f.State != first.State {
+		next := e.shelves[i].Iter()
+		passed := next.Seek(below)
+		if passed && !next.Prev() || !passed && !next.Last() || f.State != "" && f.State != next.Value().State {
 			continue
 		}
-		for first != end && first.Revision >= below {
-			first = first.older
-		}
-		at = append(at, first)
+		at = append(at, next)
 	}
-	for looked := 0; ; looked++ {
-		from := 0
-		for i, first := range at {
-			if first.Revision > at[from].Revision { // that of an end is 0
-				from = i
+	var found []*entry
+	for looked := 0; len(at) > 0 && len(found) < f.Most() && looked < listBudget; looked++ {
+		newest := 0
+		for i := range at {
+			if at[i].Key() > at[newest].Key() {
+				newest = i
 			}
 		}
-		en := at[from]
-		if en.Revision == 0 {
-			return Reply{Result: p}
+		en := at[newest].Value()
+		if p.From = en.Revision; !at[newest].Prev() {
+			at = slices.Delete(at, newest, newest+1)
 		}
-		if len(p.page.Jobs) == f.Most() || looked == listBudget {
-			p.more = true
-			return Reply{Result: p}
-		}
-		at[from] = en.older
-		p.next = en.Revision
 		if f.Matches(&en.Job) {
-			p.page.Jobs = append(p.page.Jobs, e.view(en))
+			found = append(found, en)
 		}
 	}
+	if len(at) == 0 {
+		p.From = 0
+	}
+	p.page.Jobs = make([]jobs.View, len(found)) // they are large to be moved
+	for i, en := range found {
+		p.page.Jobs[i] = e.view(en)
+	}
+	return Reply{Result: p}
 }
 
-// Merge puts jobs that ended among the living ones of a page. ended are those below p.Below, newest change first, one
-// more than the page holds if there are so many.
+// Merge puts jobs that ended among the living ones of a page. ended are those from p.From on and below p.Below, newest
+// change first, one more than the page holds if there are so many.
 func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 	page := p.page
 	for i := range ended {
-		if p.more && ended[i].Revision < p.next {
-			break // it belongs on a later page
-		}
 		page.Jobs = append(page.Jobs, jobs.NewView(&ended[i].Job, page.Now))
 	}
 	slices.SortFunc(page.Jobs, func(a, b jobs.View) int { return cmp.Compare(b.Job.Revision, a.Job.Revision) })
@@ -175,8 +171,8 @@ func Merge(p LivingPage, ended []jobs.Record, limit int) jobs.Page {
 	case len(page.Jobs) > limit:
 		page.Jobs = page.Jobs[:limit]
 		page.Next = jobs.Cursor(page.Jobs[limit-1].Job.Revision)
-	case p.more:
-		page.Next = jobs.Cursor(p.next)
+	case p.From > 0:
+		page.Next = jobs.Cursor(p.From)
 	}
 	return page
 }

@@ -59,6 +59,7 @@ func (e *Engine) touch(en *entry) {
 
 // mark notes that a job changed, and stores it with a later turn.
 func (e *Engine) mark(en *entry) {
+	e.unfile(en)
 	e.Revision++
 	en.Revision, en.UpdatedAt = e.Revision, e.Now.Wall
 	e.file(en)
@@ -78,16 +79,17 @@ func (e *Engine) store(en *entry) {
 // Lazy reports whether something waits to be stored.
 func (e *Engine) Lazy() bool { return e.due != Never }
 
-// file puts a job first on its shelf.
-func (e *Engine) file(en *entry) {
+// unfile takes a job off its shelf, before its revision changes.
+func (e *Engine) unfile(en *entry) {
 	if en.in != nil {
-		en.newer.older, en.older.newer = en.older, en.newer
-		en.in.n--
+		en.in.Delete(en.Revision)
 	}
+}
+
+// file puts a job on its shelf.
+func (e *Engine) file(en *entry) {
 	if en.in = e.shelf(&en.Job); en.in != nil {
-		en.newer, en.older = &en.in.end, en.in.end.older
-		en.newer.older, en.older.newer = en, en
-		en.in.n++
+		en.in.Set(en.Revision, en)
 	}
 }
 
@@ -107,7 +109,7 @@ func (e *Engine) shelf(j *jobs.Job) *shelf {
 // depths counts the jobs that are queued.
 func (e *Engine) depths() jobs.Depths {
 	s := &e.shelves
-	return jobs.Depths{High: s[0].n, Normal: s[1].n, Low: s[2].n, Background: s[3].n}
+	return jobs.Depths{High: s[0].Len(), Normal: s[1].Len(), Low: s[2].Len(), Background: s[3].Len()}
 }
 
 // note records an event, of a job or of none, to be stored with the job.

@@ -437,8 +437,8 @@ func TestListPagesMergeLivingAndEnded(t *testing.T) {
 	job := func(rev int, s jobs.State) jobs.Job {
 		return jobs.Job{ID: strconv.Itoa(rev), Revision: uint64(rev), State: s}
 	}
-	living := func(more bool, below int, revs ...int) LivingPage {
-		p := LivingPage{more: more, next: uint64(below)}
+	living := func(from uint64, revs ...int) LivingPage {
+		p := LivingPage{From: from}
 		for _, r := range revs {
 			p.page.Jobs = append(p.page.Jobs, jobs.View{Job: job(r, jobs.Queued)})
 		}
@@ -450,12 +450,12 @@ func TestListPagesMergeLivingAndEnded(t *testing.T) {
 		want  string
 		next  uint64
 	}{
-		{living(false, 9, 9), []int{8, 7}, "[9 8 7]", 0},
-		{living(false, 5, 9, 5), []int{8, 7}, "[9 8 7]", 7},
-		{living(true, 5, 9, 6, 5), []int{3, 2}, "[9 6 5]", 5},
-		{living(true, 5, 9), []int{8, 3}, "[9 8]", 5},
-		{living(true, 5), nil, "[]", 5},
-		{living(false, 0), []int{4, 3, 2, 1}, "[4 3 2]", 2},
+		{living(0, 9), []int{8, 7}, "[9 8 7]", 0},
+		{living(0, 9, 5), []int{8, 7}, "[9 8 7]", 7},
+		{living(5, 9, 6, 5), nil, "[9 6 5]", 5},
+		{living(5, 9), []int{8}, "[9 8]", 5},
+		{living(5), nil, "[]", 5},
+		{living(0), []int{4, 3, 2, 1}, "[4 3 2]", 2},
 	} {
 		var ended []jobs.Record
 		for _, r := range c.ended {
@@ -479,29 +479,49 @@ func TestListPagesMergeLivingAndEnded(t *testing.T) {
 	}
 }
 
-func TestRareJobsAreListedWithoutLookingAtAllAtOnce(t *testing.T) {
-	w := newWorld(t, jobs.Config{})
-	for i := range 25 {
-		var all []NewJob
-		for k := range 1000 {
-			s := jobs.NewSpec()
-			if i == 2 && k == 500 {
-				s.Tags = []string{"rare"}
-			}
-			all = append(all, NewJob{Spec: s, ID: fmt.Sprintf("%d-%d", i, k)})
+func TestAWalkOverThePagesLooksOnceAtEachJobThatStays(t *testing.T) {
+	const n = 3 * listBudget
+	for _, c := range []struct {
+		f           jobs.Filter
+		pages, most int
+	}{{jobs.Filter{Limit: 1000}, n / 1000, n}, {jobs.Filter{Type: "rare"}, n / listBudget, 1}} {
+		w := newWorld(t, jobs.Config{})
+		all := make([]NewJob, n)
+		for i := range all {
+			all[i] = NewJob{Spec: jobs.NewSpec(), ID: strconv.Itoa(i)}
+			all[i].Spec.Priority = jobs.Priorities()[i%4]
 		}
+		all[n/2].Spec.Type = "rare"
 		w.e.Turn(w.now, []Call{{1, Submit{all}}}, nil)
-	}
-	f := jobs.Filter{Tag: "rare"}
-	found, pages := "", 0
-	for more := true; more; pages++ {
-		p := Merge(w.do(List{f}).(LivingPage), nil, f.Most())
-		for _, v := range p.Jobs {
-			found += v.Job.ID
+		newest, looked, pages, gone, listed := w.e.Revision, 0, 0, 0, map[string]bool{}
+		for more := true; more; pages++ {
+			p := w.e.Turn(w.now, []Call{{1, List{c.f}}}, nil).Replies[0].Result.(LivingPage)
+			for _, v := range p.page.Jobs {
+				if listed[v.Job.ID] {
+					t.Errorf("job %s is listed twice", v.Job.ID)
+				}
+				listed[v.Job.ID] = true
+			}
+			for i := range w.e.shelves {
+				s := &w.e.shelves[i]
+				for at := s.Iter(); at.Next(); {
+					if p.From <= at.Key() && at.Key() <= newest && at.Value() != nil {
+						s.Set(at.Key(), nil) // who looks at it again panics
+						looked++
+					}
+				}
+			}
+			if c.f.After, more = Merge(p, nil, c.f.Most()).Next, p.From > 0; more {
+				w.e.Turn(w.now, []Call{
+					{1, Submit{[]NewJob{{Spec: all[n/2].Spec, ID: fmt.Sprint("new", pages)}}}},
+					{2, Cancel{JobID: strconv.Itoa(n - 1 - pages)}}, // it has been listed
+					{3, Cancel{JobID: strconv.Itoa(pages)}},         // it has not
+				}, nil)
+				gone++
+			}
 		}
-		f.After, more = p.Next, p.Next != ""
-	}
-	if found != "2-500" || pages != 3 {
-		t.Errorf("found %q on %d pages", found, pages)
+		if looked != n-gone || len(listed) != min(c.most, n-gone) || pages != c.pages {
+			t.Errorf("%+v: %d jobs were looked at, and %d are listed, on %d pages", c.f, looked, len(listed), pages)
+		}
 	}
 }

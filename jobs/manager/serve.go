@@ -241,7 +241,7 @@ func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
 	}
 	var ended []jobs.Record
 	if f.State == "" || f.State.Ended() {
-		if ended, err = m.store.ListEnded(ctx, f, p.Below, f.Most()+1); err != nil {
+		if ended, err = m.store.ListEnded(ctx, f, p.From, p.Below, f.Most()+1); err != nil {
 			return jobs.Page{}, err
 		}
 	}

@@ -162,12 +162,12 @@ func (s *Jobs) Ended(ctx context.Context, jobID string) (r jobs.Record, err erro
 }
 
 // ListEnded implements jobs.Store.
-func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, below uint64, limit int) (all []jobs.Record, err error) {
+func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, from, below uint64, limit int) (all []jobs.Record, err error) {
 	err = s.look(ctx, func() {
 		end, _ := slices.BinarySearchFunc(s.order, below, func(id string, below uint64) int {
 			return cmp.Compare(s.ended[id].Revision, below)
 		})
-		for i := end - 1; i >= 0 && len(all) < limit; i-- {
+		for i := end - 1; i >= 0 && len(all) < limit && s.ended[s.order[i]].Revision >= from; i-- {
 			if r := s.ended[s.order[i]]; f.Matches(&r.Job) {
 				all = append(all, r)
 			}

@@ -463,7 +463,7 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 			t.Errorf("job %s: %v", id, err)
 		}
 	}
-	list, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{}, 1<<62, 100)
+	list, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{}, 0, 1<<62, 100)
 	if err != nil || len(list) != 3 {
 		t.Errorf("ended are %+v, %v", list, err)
 	}

@@ -167,7 +167,7 @@ func (t *trial) turn(ctx context.Context) {
 	n := t.turns[0]
 	t.turns = outcome(t, t.turns, n+1, t.db.Jobs().Update(ctx, func(jobs.Facts) jobs.Changes { return turnNumber(n + 1) }))
 	if len(t.turns) == 1 { // what was acknowledged can be read
-		ended, err := t.db.Jobs().ListEnded(ctx, jobs.Filter{}, 1<<62, 1000)
+		ended, err := t.db.Jobs().ListEnded(ctx, jobs.Filter{}, 0, 1<<62, 1000)
 		if err == nil && len(ended) != int(n) {
 			t.errorf("after turn %d, %d ended", n+1, len(ended))
 		} else if err != nil && !errors.Is(err, lokt.ErrUnavailable) {
@@ -182,7 +182,7 @@ func (t *trial) turned(ctx context.Context, what string, db *DB, n uint64) {
 		t.errorf("%s: there are %d turns, not %d", what, n, t.turns)
 	}
 	js := db.Jobs()
-	ended, err := js.ListEnded(ctx, jobs.Filter{}, 1<<62, 1000)
+	ended, err := js.ListEnded(ctx, jobs.Filter{}, 0, 1<<62, 1000)
 	stats, err2 := js.History(ctx, time.Time{})
 	living, err3 := js.Load(ctx)
 	if err := errors.Join(err, err2, err3); err != nil {

@@ -32,7 +32,7 @@ func leaving(t *testing.T, db *DB) (left int) {
 		func(ctx context.Context) error { return db.Locks().Wait(ctx, lokt.Watch{Name: "x"}) },
 		func(ctx context.Context) error { return db.Ping(ctx) },
 		func(ctx context.Context) error {
-			_, err := db.Jobs().ListEnded(ctx, jobs.Filter{}, 1<<63, 10)
+			_, err := db.Jobs().ListEnded(ctx, jobs.Filter{}, 0, 1<<63, 10)
 			return err
 		},
 		func(ctx context.Context) error { _, err := db.Jobs().History(ctx, time.Time{}); return err },
@@ -137,7 +137,7 @@ func TestWhatTakesLongIsCalledBackWhenNobodyWaitsForIt(t *testing.T) {
 	ctx, leave := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer leave()
 	begun := time.Now()
-	_, err = db.Jobs().ListEnded(ctx, jobs.Filter{}, 1<<63, 10)
+	_, err = db.Jobs().ListEnded(ctx, jobs.Filter{}, 0, 1<<63, 10)
 	if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took > pgTimeout/2 {
 		t.Errorf("who left was told %v after %v", err, took)
 	}

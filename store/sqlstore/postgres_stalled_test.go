@@ -42,7 +42,7 @@ func TestAStalledPostgreSQLCostsNobodyMoreThanTenSeconds(t *testing.T) {
 		},
 		"view":   func(int) error { _, err := locks.Get(t.Context(), "x0"); return err },
 		"submit": func(int) error { _, err := scheduler.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}); return err },
-		"list":   func(int) error { _, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{}, 1<<63, 1); return err },
+		"list":   func(int) error { _, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{}, 0, 1<<63, 1); return err },
 	}
 	all := func(pause time.Duration, answered func(what string, took time.Duration, err error)) {
 		var wg sync.WaitGroup

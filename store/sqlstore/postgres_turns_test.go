@@ -202,7 +202,7 @@ func TestWhatIsDamagedInPostgreSQLIsNamedAndTheRestGoesOn(t *testing.T) {
 		_, err = s.Ended(t.Context(), id)
 		damaged("job", err, id)
 	}
-	if all, err := s.ListEnded(t.Context(), jobs.Filter{}, 1<<63, 10); err != nil || len(all) != 1 || !strings.Contains(all[0].Reason, "ended3") {
+	if all, err := s.ListEnded(t.Context(), jobs.Filter{}, 0, 1<<63, 10); err != nil || len(all) != 1 || !strings.Contains(all[0].Reason, "ended3") {
 		t.Errorf("listed are %+v, %v", all, err)
 	}
 	err = db.Check(t.Context())

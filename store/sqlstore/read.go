@@ -171,9 +171,9 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 
 // ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
 func (s *keptJobs) ListEnded(
-	ctx context.Context, f jobs.Filter, below uint64, limit int,
+	ctx context.Context, f jobs.Filter, from, below uint64, limit int,
 ) (all []jobs.Record, err error) {
-	statement, args := s.ended, []any(nil)
+	statement, args := s.ended+" AND j.revision >= ?", []any{int64(min(from, 1<<63-1))}
 	add := func(condition string, value any) {
 		statement, args = statement+" AND "+condition, append(args, value)
 	}
