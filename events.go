@@ -47,7 +47,13 @@ const (
 	ExtraWaited    = "waited_ms" // how long a claim waited, in milliseconds
 	ExtraHeld      = "held_ms"   // how long a hold that was given back, or taken away, had lasted, in milliseconds
 	ExtraCleaned   = "cleaned"   // of a pruned hold: it was removed on request, not by a claim
+	ExtraTerms     = "terms"     // of a claim that shares, is a guard's, or has a priority: as TermsForm has it
+	ExtraPassed    = "passed"    // of a grant: PublicIDs of the waiters that were away and came before
 )
+
+// TermsForm is how ExtraTerms tells programs the limit, whether the claim is strict, its priority, what it takes, of how much, and whether the
+// owner is one in every session.
+const TermsForm = "%d %t %d %d/%d %t"
 
 // Event is something that happened to a lock: rules produce events together with the change they belong to, and
 // stores keep both in one step.

@@ -1,6 +1,7 @@
 package lokt
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -202,12 +203,7 @@ type Freeze struct {
 }
 
 // limit returns the most holders the claim shares with, with the default applied.
-func (c Claim) limit() int {
-	if c.Limit == 0 {
-		return Exclusive
-	}
-	return c.Limit
-}
+func (c Claim) limit() int { return cmp.Or(c.Limit, Exclusive) }
 
 // overlaps reports whether the claims are about something in common.
 func (c *Claim) overlaps(o *Claim) bool {

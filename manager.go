@@ -81,10 +81,7 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, e
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
-	if err := c.Validate(); err != nil {
-		return Holder{}, err
-	}
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(c.Validate(), ctx.Err()); err != nil {
 		return Holder{}, err
 	}
 	begun := time.Now()
@@ -335,9 +332,7 @@ func (m *Manager) Freeze(ctx context.Context, name string, f Freeze) (Freeze, er
 	case len(f.Reason) > MaxMetadata:
 		return Freeze{}, invalid("reason has %d bytes, more than %d", len(f.Reason), MaxMetadata)
 	}
-	if f.ID == "" {
-		f.ID = NewLeaseID()
-	}
+	f.ID = cmp.Or(f.ID, NewLeaseID())
 	d := m.answer(ctx, name, func(s Snapshot) *decision { return freeze(s, f) })
 	return d.freeze, d.err
 }

@@ -40,7 +40,7 @@ func (d *decision) serve(s Snapshot) {
 		if !away && open && !slices.ContainsFunc(before, passed) && l.admits(&w.Claim) && l.passing(w) < 0 {
 			if granted++; granted <= grantsPerStep {
 				l.leave(at)
-				h := d.grant(now, w.Claim)
+				h := d.grant(now, w.Claim, at)
 				h.Messages = w.Messages
 				if !w.absent() && (w.TTL == 0 || s.here == nil || !s.here(w.LeaseID)) {
 					h.Pending, h.Wait = now.Add(OfferTTL), max(now.Sub(w.Since), 0)

@@ -4,6 +4,7 @@ package lokt
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -176,15 +177,16 @@ func (d *decision) note(now time.Time, t EventType, h Holder, extra ...string) {
 	if t == EventAcquire || t == EventRenew {
 		e.Expires = h.ExpiresAt
 	}
-	extra = append(extra, "paths", strings.Join(h.Paths, " "))
-	for i := 0; i+1 < len(extra); i += 2 {
-		if extra[i+1] == "" {
-			continue
-		}
-		if e.Extra == nil {
+	if t != EventRelease && (h.Strict || h.limit() != Exclusive || h.Priority != 0 || h.Weight.Of != 0 || h.Owner.AnySession) {
+		extra = append(extra, ExtraTerms, fmt.Sprintf(TermsForm, h.limit(), h.Strict, h.Priority, h.Weight.Takes, h.Weight.Of, h.Owner.AnySession))
+	}
+	for pair := range slices.Chunk(append(extra, "paths", strings.Join(h.Paths, " ")), 2) {
+		if e.Extra == nil && pair[1] != "" {
 			e.Extra = map[string]string{}
 		}
-		e.Extra[extra[i]] = extra[i+1]
+		if pair[1] != "" {
+			e.Extra[pair[0]] = pair[1]
+		}
 	}
 	d.Events = append(d.Events, e)
 }
@@ -255,9 +257,14 @@ func (l *Lock) apart(c *Claim) bool {
 	return len(c.Paths) > 0 && !slices.ContainsFunc(l.Holders, func(h Holder) bool { return h.limit() != Exclusive && h.limit() != Shared })
 }
 
-// grant adds the claim to the holders, with a new token.
-func (d *decision) grant(now time.Time, c Claim) Holder {
-	l := &d.Lock
+// grant adds the claim to the holders, with a new token, after so many in the queue.
+func (d *decision) grant(now time.Time, c Claim, after int) Holder {
+	l, passed := &d.Lock, ""
+	for _, w := range l.Queue[:after] {
+		if w.away(now) {
+			passed += " " + PublicID(w.LeaseID)
+		}
+	}
 	l.Token++
 	c.Wait, c.Preempt, c.Refresh, c.Within = 0, 0, false, nil
 	h := Holder{Claim: c, Token: l.Token, HeldSince: now}
@@ -270,7 +277,7 @@ func (d *decision) grant(now time.Time, c Claim) Holder {
 		d.note(now, EventTakeover, h,
 			ExtraDisplaced, was.Holder.Owner.String(), ExtraLeaseWas, was.Holder.LeaseID, ExtraReason, was.Reason)
 	}
-	d.note(now, EventAcquire, h)
+	d.note(now, EventAcquire, h, ExtraPassed, passed)
 	return h
 }
 
@@ -341,7 +348,7 @@ func acquire(s Snapshot, c Claim) *decision {
 			d.note(s.Now, EventCorruptBreak, Holder{Claim: c}, ExtraReason, l.Corrupt)
 			l.Corrupt = ""
 		}
-		leaseID := d.grant(s.Now, c).LeaseID
+		leaseID := d.grant(s.Now, c, len(l.Queue)).LeaseID
 		if queued {
 			l.Holders[len(l.Holders)-1].Messages = l.leave(at).Messages
 		}
@@ -564,16 +571,12 @@ func (d *decision) then(s Snapshot) *decision {
 func release(s Snapshot, t Target) *decision {
 	d := &decision{Change: Change{Lock: s.Lock}}
 	l := &d.Lock
-	how := EventRelease
+	how, by := EventRelease, ""
 	switch {
 	case t.Stale:
-		how = EventStaleBreak
+		how, by = EventStaleBreak, t.Owner.String()
 	case t.Force:
-		how = EventForceBreak
-	}
-	by := ""
-	if how != EventRelease {
-		by = t.Owner.String()
+		how, by = EventForceBreak, t.Owner.String()
 	}
 	everybodys := t.LeaseID == "" && how != EventRelease
 	l.Holders = slices.DeleteFunc(slices.Clone(l.Holders), func(h Holder) bool {

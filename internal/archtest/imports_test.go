@@ -69,7 +69,7 @@ func ours() map[string][]string {
 		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/foreign", "internal/guard", "internal/machine", "internal/process"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/nearest", "internal/process", "lockfile"},
 		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
-		"internal/cli/care":         {".", "docs", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore", "store/place"},
+		"internal/cli/care":         {".", "docs", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/cli/proof", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore", "store/place"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/cli/talk", "internal/cli/wait"},
 		"internal/foreign":          {"internal/process", "internal/quote", "internal/rows"},
@@ -80,6 +80,8 @@ func ours() map[string][]string {
 		"internal/cli/agent":        {".", "internal/atomicfile", "internal/cli/app", "internal/cli/turns", "internal/cli/wait", "internal/glob", "internal/guard", "internal/identity", "internal/policy", "internal/process", "internal/rows", "internal/section", "internal/shell", "internal/vfs"},
 		"internal/cli/bulk":         {".", "httpapi", "internal/cli/app", "internal/guard"},
 		"internal/cli/turns":        {".", "internal/cli/app", "internal/cli/locks", "internal/policy"},
+		"internal/history":          {".", "internal/audit"},
+		"internal/cli/proof":        {"internal/audit", "internal/cli/app", "internal/history"},
 		"internal/cli/talk":         {".", "internal/cli/app"},
 		"internal/cli/mcp":          {"internal/cli/app", "internal/cli/wait", "internal/policy", "internal/rows", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},

@@ -26,10 +26,10 @@ func budgets() map[string]int {
 		"store/filestore": 2_000,
 		"store/sqlstore":  2_800,
 		"store/etcdstore": 1_700,
-		"store/place":     430, // what promises depend on besides lokt
+		"store/place":     390, // what promises depend on besides lokt
 		"docs":            20,
 
-		"store/etcdstore/members": 80,
+		"store/etcdstore/members": 60,
 
 		"lockfile": 500,
 		"easy":     160,
@@ -44,6 +44,8 @@ func budgets() map[string]int {
 		"internal/cli/talk":      185,
 		"internal/cli/mcp":       280, // lokt-mcp
 		"internal/cli/wait":      525, // what waits for locks: what is said meanwhile, tickets, lokt wait
+		"internal/cli/proof":     75,  // histories that are handed on and judged
+		"internal/history":       270,
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     170, // queue policies
 		"internal/nearest":       35,

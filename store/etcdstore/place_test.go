@@ -11,7 +11,7 @@ import (
 func (s *Store) membersFound(t *testing.T) place.Condition {
 	t.Helper()
 	for _, c := range s.Conditions(t.Context()) {
-		if c.Name == place.Members {
+		if c.Name == "members" {
 			return c
 		}
 	}

@@ -43,47 +43,26 @@ type Ask func(ctx context.Context) []Condition
 // Conditions implements Teller.
 func (a Ask) Conditions(ctx context.Context) []Condition { return a(ctx) }
 
-// Names of conditions.
-const (
-	filesystem  = "filesystem"
-	kernelLocks = "kernel-locks"
-	disk        = "disk"
-	bootClock   = "boot-clock"
-	clockRate   = "clock-rate"
-	wallClock   = "wall-clock"
-	processes   = "processes"
-	commands    = "commands"
-	pressure    = "pressure"
-	storeKind   = "store"
-	dbFile      = "database-file"
-	dbDisk      = "database-disk"
-	commit      = "commit"
-	standbys    = "standbys"
-	Members     = "members"
-	MemberDisks = "member-disks"
-	Alarms      = "alarms"
-)
-
 // dependent returns the promises that depend on each condition. All others hold everywhere.
 func dependent() map[string]string {
 	return map[string]string{
-		filesystem:  "S-1 S-2 S-3 S-4 S-8 S-51",
-		kernelLocks: "S-2 S-3 S-33 S-35",
-		disk:        "S-52",
-		bootClock:   "S-28 S-29",
-		clockRate:   "S-12 S-18 S-27 S-86 S-92 S-105 S-112",
-		wallClock:   "S-5 S-115",
-		processes:   "S-26 S-33 S-36 S-193 S-196",
-		commands:    "S-18 S-92 S-105 S-108",
-		pressure:    "S-203",
-		storeKind:   "S-4 S-61 S-62 S-63 S-93 S-96 S-107 S-141",
-		dbFile:      "S-61 S-64 S-66 S-135",
-		dbDisk:      "S-61 S-63 S-96 S-135 S-159 S-180",
-		commit:      "S-61 S-63 S-96",
-		standbys:    "S-4 S-61 S-63 S-96",
-		Members:     "S-110 S-114",
-		MemberDisks: "S-110 S-115",
-		Alarms:      "S-110 S-114",
+		"filesystem":    "S-1 S-2 S-3 S-4 S-8 S-51",
+		"kernel-locks":  "S-2 S-3 S-33 S-35",
+		"disk":          "S-52",
+		"boot-clock":    "S-28 S-29",
+		"clock-rate":    "S-12 S-18 S-27 S-86 S-92 S-105 S-112",
+		"wall-clock":    "S-5 S-115",
+		"processes":     "S-26 S-33 S-36 S-193 S-196",
+		"commands":      "S-18 S-92 S-105 S-108",
+		"pressure":      "S-203",
+		"store":         "S-4 S-61 S-62 S-63 S-93 S-96 S-107 S-141",
+		"database-file": "S-61 S-64 S-66 S-135",
+		"database-disk": "S-61 S-63 S-96 S-135 S-159 S-180",
+		"commit":        "S-61 S-63 S-96",
+		"standbys":      "S-4 S-61 S-63 S-96",
+		"members":       "S-110 S-114",
+		"member-disks":  "S-110 S-115",
+		"alarms":        "S-110 S-114",
 	}
 }
 

@@ -71,14 +71,14 @@ func TestPostgresIsJudgedByItsSettings(t *testing.T) {
 		found []Condition
 		want  map[string]Status
 	}{
-		"as it comes":              {ask("on", "on", "on", "", 0, nil), map[string]Status{dbDisk: OK, commit: OK, standbys: OK}},
-		"without fsync":            {ask("off", "on", "on", "", 0, nil), map[string]Status{dbDisk: Warn, commit: OK, standbys: OK}},
-		"with torn pages":          {ask("on", "off", "on", "", 0, nil), map[string]Status{dbDisk: Warn, commit: OK, standbys: OK}},
-		"early commits":            {ask("on", "on", "off", "", 0, nil), map[string]Status{dbDisk: OK, commit: Warn, standbys: OK}},
-		"a standby that lags":      {ask("on", "on", "on", "", 1, nil), map[string]Status{dbDisk: OK, commit: OK, standbys: Warn}},
-		"a standby that is asked":  {ask("on", "on", "on", "*", 1, nil), map[string]Status{dbDisk: OK, commit: OK, standbys: OK}},
-		"standbys asked of nobody": {ask("on", "on", "local", "*", 1, nil), map[string]Status{dbDisk: OK, commit: OK, standbys: Warn}},
-		"no answer":                {ask("", "", "", "", 0, errors.New("x")), map[string]Status{dbDisk: Unknown, commit: Unknown, standbys: Unknown}},
+		"as it comes":              {ask("on", "on", "on", "", 0, nil), map[string]Status{"database-disk": OK, "commit": OK, "standbys": OK}},
+		"without fsync":            {ask("off", "on", "on", "", 0, nil), map[string]Status{"database-disk": Warn, "commit": OK, "standbys": OK}},
+		"with torn pages":          {ask("on", "off", "on", "", 0, nil), map[string]Status{"database-disk": Warn, "commit": OK, "standbys": OK}},
+		"early commits":            {ask("on", "on", "off", "", 0, nil), map[string]Status{"database-disk": OK, "commit": Warn, "standbys": OK}},
+		"a standby that lags":      {ask("on", "on", "on", "", 1, nil), map[string]Status{"database-disk": OK, "commit": OK, "standbys": Warn}},
+		"a standby that is asked":  {ask("on", "on", "on", "*", 1, nil), map[string]Status{"database-disk": OK, "commit": OK, "standbys": OK}},
+		"standbys asked of nobody": {ask("on", "on", "local", "*", 1, nil), map[string]Status{"database-disk": OK, "commit": OK, "standbys": Warn}},
+		"no answer":                {ask("", "", "", "", 0, errors.New("x")), map[string]Status{"database-disk": Unknown, "commit": Unknown, "standbys": Unknown}},
 	} {
 		t.Run(what, func(t *testing.T) { expectStatus(t, c.found, c.want) })
 	}
@@ -87,18 +87,38 @@ func TestPostgresIsJudgedByItsSettings(t *testing.T) {
 func TestThisHostCanBeAsked(t *testing.T) {
 	dir := t.TempDir()
 	all := slices.Concat(Host(), Commands(), Files(dir), Memory(t.Context()), SQLite(filepath.Join(dir, "x.db"))(t.Context()), []Condition{Ready(true), Ready(false)})
-	want := map[string]Status{storeKind: Warn, "ready": Fail}
+	want := map[string]Status{"store": Warn, "ready": Fail}
 	if runtime.GOOS == "linux" {
-		want[kernelLocks], want[commands], want[bootClock] = OK, OK, OK
+		want["kernel-locks"], want["commands"], want["boot-clock"] = OK, OK, OK
 	}
 	expectStatus(t, all, want)
 }
 
 func TestMemoryIsNoDisk(t *testing.T) {
-	expectStatus(t, []Condition{onDisk(disk, t.TempDir(), "tmpfs")}, map[string]Status{disk: Warn})
-	const shm = "/dev/shm"
-	if options := mountOptions(shm); runtime.GOOS == "linux" && !strings.Contains(options, "rw") {
-		t.Skipf("there is no %s: its options are %q", shm, options)
+	dir, err := os.MkdirTemp("/dev/shm", "lokt-place-")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	expectStatus(t, []Condition{onDisk("disk", dir)}, map[string]Status{"disk": Warn})
+	if options := mountOptions(dir); !strings.Contains(options, "rw") {
+		t.Errorf("its options are %q", options)
+	}
+}
+
+// A file system that keeps no locks lets two in.
+func TestKernelLocksAreTriedWithTwoFiles(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere they are not tried")
+	}
+	dir := t.TempDir()
+	for range 2 { // and given back
+		if works, err := excludes(dir); !works || err != nil {
+			t.Errorf("it works: %v, %v", works, err)
+		}
+	}
+	if _, err := excludes(dir + "/none"); err == nil {
+		t.Error("what is not there was tried")
 	}
 }
 

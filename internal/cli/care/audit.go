@@ -2,6 +2,7 @@ package care
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +20,14 @@ import (
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/cli/proof"
 )
 
 type auditOptions struct {
 	audit.Query
-	since, event string
-	tail         bool
+	since, event, bundle, judge string
+	keep                        []string
+	tail                        bool
 }
 
 // tailEntries is how many of the entries that are there --tail begins with.
@@ -35,10 +38,10 @@ func newAudit(a cmd) *cobra.Command {
 	cmd := app.Describe("audit", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
-				return err
+			if err := o.check(a, cmd.Flags().Changed("limit")); err != nil || o.judge == "" {
+				return cmp.Or(err, a.runAudit(o))
 			}
-			return a.runAudit(o)
+			return proof.Check(a.App, o.judge)
 		},
 	})
 	fs := cmd.Flags()
@@ -47,6 +50,9 @@ func newAudit(a cmd) *cobra.Command {
 	fs.StringVar(&o.Name, "name", "", "only what happened to this lock")
 	fs.StringVar(&o.event, "event", "", "only events of this type, such as acquire, deny or takeover")
 	fs.IntVar(&o.Limit, "limit", 0, "only the newest N entries")
+	fs.StringVar(&o.bundle, "bundle", "", "write it to this new file, with pseudonyms for owners, hosts and leases, for others to judge")
+	fs.StringSliceVar(&o.keep, "keep", nil, "with --bundle: leave names, times, tokens or paths as they are")
+	fs.StringVar(&o.judge, "check", "", "judge the events in this file, a bundle or a file of an audit log: was this exclusion, and in order?")
 	// The errors are for flags that there are not.
 	_ = cmd.RegisterFlagCompletionFunc("name", a.CompleteNames)
 	_ = cmd.RegisterFlagCompletionFunc("event", cobra.FixedCompletions(eventTypes(), cobra.ShellCompDirectiveNoFileComp))
@@ -101,6 +107,9 @@ func (a cmd) runAudit(o auditOptions) error {
 	defer stop()
 	ctx, done := app.WhileRead(ctx, a.Out)
 	defer done()
+	if o.bundle != "" {
+		return proof.Bundle(a.App, o.bundle, o.keep, entries(ctx, b, o.Query, false))
+	}
 	v := auditView{cmd: a, tail: o.tail, far: b.Far != nil, before: fmt.Sprintf(auditLine, "TIME", "EVENT", "NAME", "OWNER", "PID", "TOKEN", "DETAILS")}
 	if a.JSON {
 		v.before = "["

@@ -4,6 +4,7 @@ package members
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,62 +13,42 @@ import (
 	"github.com/lokt-dev/lokt/store/place"
 )
 
-// patience is how long a member has to answer.
-const patience = 2 * time.Second
-
-// Conditions returns what the client's etcd says of itself.
+// Conditions returns what the client's etcd says of itself. It has two seconds for that.
 func Conditions(ctx context.Context, c *clientv3.Client) []place.Condition {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const unavailable = "nothing can be stored, and requests are answered as unavailable"
+	disks := place.Found("member-disks", place.Unknown, "etcd does not say whether its members wait for their disks",
+		"with --unsafe-no-fsync a crash of most members takes along what was acknowledged", "start members without it")
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	list, err := c.MemberList(ctx)
 	if err != nil {
-		return []place.Condition{place.Found(place.Members, place.Unknown, "etcd does not say who its members are", "requests are answered as unavailable", "see the server's log"), disks()}
+		return []place.Condition{place.Found("members", place.Unknown, "etcd does not say who its members are", unavailable, "see the server's log"), disks}
 	}
-	var silent, alarms []string
+	var silent, says []string
 	voters := 0
 	for _, m := range list.Members {
-		if m.IsLearner {
-			continue
-		}
-		voters++
-		answers := false
-		for _, url := range m.ClientURLs {
-			if s, err := c.Status(ctx, url); err == nil {
-				answers, alarms = true, append(alarms, s.Errors...)
-				break
+		answers := slices.ContainsFunc(m.ClientURLs, func(url string) bool {
+			s, err := c.Status(ctx, url)
+			if err == nil {
+				says = append(says, s.Errors...)
 			}
-		}
-		if !answers {
+			return err == nil
+		})
+		if voters++; m.IsLearner {
+			voters--
+		} else if !answers {
 			silent = append(silent, m.Name)
 		}
 	}
-	return []place.Condition{judge(voters, silent), alarmed(alarms), disks()}
-}
-
-func judge(voters int, silent []string) place.Condition {
 	spare := (voters - 1) / 2
-	size := fmt.Sprintf("there are %d that vote: %d may be lost", voters, spare)
-	switch {
-	case len(silent) > 0:
-		return place.Found(place.Members, place.Warn, fmt.Sprintf("%s, and %s cannot be reached from here", size, strings.Join(silent, ", ")),
-			"when most do not answer nothing can be stored, and requests are answered as unavailable", "start them, or see which way to them is closed")
-	case spare == 0:
-		return place.Found(place.Members, place.Warn, size, "while one is down nothing can be stored, and requests are answered as unavailable: "+
-			"there is no other that could be asked", "run three or five members")
+	members := place.Found("members", place.OK, fmt.Sprintf("there are %d that vote: %d may be lost", voters, spare), "", "")
+	if len(silent) > 0 || spare == 0 {
+		members = place.Found("members", place.Warn, fmt.Sprintf("%s; out of reach: %d %s", members.Message, len(silent), strings.Join(silent, ", ")),
+			"while most are down "+unavailable, "run three or five, and see to those that are out of reach")
 	}
-	return place.Found(place.Members, place.OK, size, "", "")
-}
-
-func alarmed(alarms []string) place.Condition {
-	if len(alarms) > 0 {
-		return place.Found(place.Alarms, place.Warn, strings.Join(alarms, ", "), "etcd stores nothing more: requests are answered as unavailable",
-			"see etcd's manual: compact and defragment it, and disarm the alarm")
+	alarms := place.Found("alarms", place.OK, "none", "", "")
+	if len(says) > 0 {
+		alarms = place.Found("alarms", place.Warn, strings.Join(says, ", "), unavailable, "see etcd's manual: compact and defragment it, and disarm the alarm")
 	}
-	return place.Found(place.Alarms, place.OK, "none", "", "")
-}
-
-// disks cannot be asked about.
-func disks() place.Condition {
-	return place.Found(place.MemberDisks, place.Unknown, "etcd does not say whether its members wait for their disks",
-		"with --unsafe-no-fsync a crash of most members takes along what was acknowledged", "start members without it")
+	return []place.Condition{members, alarms, disks}
 }
