@@ -28,15 +28,6 @@ type JobsClient struct{ c *Client }
 
 var _ jobs.Service = (*JobsClient)(nil)
 
-// NewJobs returns a client of the scheduler of the servers at urls, as New does for their locks.
-func NewJobs(urls string, o ClientOptions) (*JobsClient, error) {
-	c, err := New(urls, o)
-	if err != nil {
-		return nil, err
-	}
-	return c.Jobs(), nil
-}
-
 // Jobs returns a client of the same servers' scheduler. They share connections.
 func (c *Client) Jobs() *JobsClient { return &JobsClient{c} }
 

@@ -34,10 +34,11 @@ func fromAfar(t *testing.T, s jobs.Service) *httpapi.JobsClient {
 		_ = server.Serve(w)
 	}()
 	transport := &http.Transport{DialContext: w.dial, MaxIdleConnsPerHost: 100}
-	c, err := httpapi.NewJobs("http://memory", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: transport}})
+	both, err := httpapi.New("http://memory", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: transport}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := both.Jobs()
 	t.Cleanup(func() {
 		_ = c.Close()
 		_ = server.Close()
@@ -102,10 +103,11 @@ func TestJobsAreDoneOnceOverABadNetwork(t *testing.T) {
 		transport := &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: 100}
 		defer transport.CloseIdleConnections()
 		network := &lossyNetwork{RoundTripper: transport, rand: rand.New(rand.NewPCG(5, 6))}
-		c, err := httpapi.NewJobs("http://a,http://b", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: network}, Patience: time.Minute})
+		both, err := httpapi.New("http://a,http://b", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: network}, Patience: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
+		c := both.Jobs()
 		const n = 60
 		for i := range n {
 			spec := jobs.NewSpec()
@@ -214,10 +216,11 @@ func TestAskThatIsGivenUpReturnsTheGrantThatCameFirst(t *testing.T) {
 // A worker that does not know of ErrBodyTooLarge must not offer the same result for ever.
 func TestAResultThatIsTooLargeForTheServerFailsTheJob(t *testing.T) {
 	s := newSite(t, func(_ *manager.Options, config *httpapi.Config) { config.Limits.Body = 1000 })
-	c, err := httpapi.NewJobs(s.url, httpapi.ClientOptions{})
+	both, err := httpapi.New(s.url, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := both.Jobs()
 	spec := jobs.NewSpec()
 	spec.Type = "x"
 	r, err := c.Submit(t.Context(), []jobs.Spec{spec})
@@ -278,10 +281,11 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 			}
 			answer(w, test.status, test.body)
 		}))
-		c, err := httpapi.NewJobs(server.URL, httpapi.ClientOptions{Token: "secret", Patience: time.Millisecond})
+		both, err := httpapi.New(server.URL, httpapi.ClientOptions{Token: "secret", Patience: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
+		c := both.Jobs()
 		_, err = c.Request(t.Context(), jobs.Request{WorkerID: "w"})
 		for _, want := range test.want {
 			if !errors.Is(err, want) {

@@ -491,10 +491,11 @@ func TestGrantTellsTheTokensOfLocks(t *testing.T) {
 			t.Errorf("the lock is %+v, %v", l.Lock, err)
 		}
 	}
-	c, err := httpapi.NewJobs(s.url, httpapi.ClientOptions{})
+	both, err := httpapi.New(s.url, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := both.Jobs()
 	if v, err := c.Get(t.Context(), id); err != nil || len(v.Lease.LockTokens) != 2 || v.Lease.LockTokens["b"] != 3 {
 		t.Errorf("the client sees %+v, %v", v.Lease, err)
 	}

@@ -429,10 +429,11 @@ func TestWhileTheStoreIsAwayWorkersAreDeniedAndKeepTheirLeases(t *testing.T) {
 		transport := &http.Transport{DialContext: l.dial}
 		defer transport.CloseIdleConnections()
 		s := &site{T: t, url: "http://x", client: &http.Client{Transport: transport}}
-		client, err := httpapi.NewJobs("http://x", httpapi.ClientOptions{HTTPClient: s.client})
+		both, err := httpapi.New("http://x", httpapi.ClientOptions{HTTPClient: s.client})
 		if err != nil {
 			t.Fatal(err)
 		}
+		client := both.Jobs()
 		s.submit(`{}`)
 		s.submit(`{}`)
 		lease, _ := s.lease("w")

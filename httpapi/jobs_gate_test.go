@@ -211,10 +211,11 @@ func TestAnAnswerOfAProxyThatItIsAskedTooOftenIsNoEnd(t *testing.T) {
 			fmt.Fprint(w, `{"ok":true,"applied":true}`)
 			return w.Result(), nil
 		})
-		client, err := httpapi.NewJobs("http://lokt.example", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: proxy}})
+		both, err := httpapi.New("http://lokt.example", httpapi.ClientOptions{HTTPClient: &http.Client{Transport: proxy}})
 		if err != nil {
 			t.Fatal(err)
 		}
+		client := both.Jobs()
 		applied, err := client.Complete(t.Context(), jobs.Completion{LeaseID: "l", WorkerID: "w", Status: jobs.Completed})
 		if err != nil || !applied {
 			t.Errorf("answered with %v, %v", applied, err)
@@ -243,10 +244,11 @@ func TestAnAskThatCameTooOftenIsMadeAgain(t *testing.T) {
 		fmt.Fprintf(w, `{"denied":true,"reason":"r","retry_after_ms":1,"code":%q}`, code)
 	}))
 	defer server.Close()
-	client, err := httpapi.NewJobs(server.URL, httpapi.ClientOptions{})
+	both, err := httpapi.New(server.URL, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	client := both.Jobs()
 	g, err := client.Request(t.Context(), jobs.Request{WorkerID: "w"})
 	if err != nil || g.Denied == nil || g.Denied.Code != "queue_empty" {
 		t.Errorf("answered with %+v, %v", g, err)

@@ -55,10 +55,11 @@ func TestARequestOverAConnectionThatTheServerEndsAtThatMomentIsMadeAgain(t *test
 	}
 	defer m.Close()
 	url, resets := onceEach(t, httpapi.NewHandler(httpapi.Config{Jobs: m, Locks: lokt.NewManager(memstore.New())}))
-	worker, err := httpapi.NewJobs(url, httpapi.ClientOptions{})
+	both, err := httpapi.New(url, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	worker := both.Jobs()
 	client, err := httpapi.New(url, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -436,10 +436,11 @@ func startJobs(t *testing.T, reach []string) *workload {
 	ctx, stop := context.WithCancel(t.Context())
 	w := &workload{stop: stop, doing: map[string]map[uint64]*worker.Run{}}
 	client := func(i int) *httpapi.JobsClient {
-		c, err := httpapi.NewJobs(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
+		both, err := httpapi.New(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
+		c := both.Jobs()
 		w.clients = append(w.clients, c)
 		return c
 	}

@@ -79,10 +79,11 @@ func TestGuardsAndWorkersOutliveThatEveryReplicaIsReplaced(t *testing.T) {
 		}
 	}
 	worker, workerOut := startLokt(t, servers, "worker", "--type", "slow", "--concurrency", "2", "--", "sh", "-c", `sleep 1; echo "$LOKT_JOB_ID" >>`+dir+"/done")
-	client, err := httpapi.NewJobs(servers, httpapi.ClientOptions{})
+	both, err := httpapi.New(servers, httpapi.ClientOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	client := both.Jobs()
 	spec := jobs.NewSpec()
 	spec.Type = "slow"
 	receipts, err := client.Submit(t.Context(), []jobs.Spec{spec, spec, spec, spec, spec, spec, spec, spec})

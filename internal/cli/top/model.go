@@ -3,7 +3,6 @@ package top
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/rows"
 )
@@ -383,29 +381,4 @@ func (m model) confirm(what string, do func(context.Context) (string, error)) mo
 		return do, ""
 	}}
 	return m
-}
-
-func (s *source) unlock(ctx context.Context, name string) (string, error) {
-	if s.Agent() {
-		return "", errors.New("to end what others hold is for a person to do")
-	}
-	ended, err := s.b.Release(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: true})
-	return fmt.Sprintf("ended %d holds of %s", len(ended), name), s.Repairable(err, name)
-}
-
-func (s *source) freeze(ctx context.Context, name string, d time.Duration, reason string) (string, error) {
-	f, err := s.b.Freeze(ctx, name, lokt.Freeze{ID: lokt.NewLeaseID(), Owner: s.Asker(), Reason: reason, TTL: d})
-	return fmt.Sprintf("froze %s for %s", name, app.Short(f.TTL)), s.Repairable(err, name)
-}
-
-func (s *source) unfreeze(ctx context.Context, name string) (string, error) {
-	_, err := s.b.Unfreeze(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: !s.Agent()})
-	return "unfroze " + name, s.Repairable(err, name)
-}
-
-func (s *source) freezeType(ctx context.Context, jobType string, frozen bool) (string, error) {
-	if frozen {
-		return "froze jobs of type " + jobType, s.jobs.Freeze(ctx, jobType)
-	}
-	return "unfroze jobs of type " + jobType, s.jobs.Unfreeze(ctx, jobType)
 }
