@@ -134,15 +134,13 @@ func (g *group) loop() {
 // its own.
 func (g *group) serve() {
 	defer func() { // also when a request ends the goroutine: the others are served by the next one
-		left := g.busy[:0]
-		for _, r := range g.busy {
-			if r.settled || r.err != nil || r.panicked != nil {
+		g.busy = slices.DeleteFunc(g.busy, func(r *request) bool {
+			answered := r.settled || r.err != nil || r.panicked != nil
+			if answered {
 				close(r.done)
-			} else {
-				left = append(left, r)
 			}
-		}
-		g.busy = left
+			return answered
+		})
 	}()
 	if len(g.busy) == 0 {
 		return
