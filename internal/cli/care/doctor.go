@@ -121,6 +121,9 @@ func (d *doctor) tellAll() error {
 		}
 	}
 	list := func(promises []string) string { return strings.Join(promises, " ") }
+	these := func(promises []string) string {
+		return strings.TrimSuffix(fmt.Sprintf("%d (%s)", len(promises), list(promises)), " ()")
+	}
 	for _, c := range d.found {
 		switch {
 		case len(c.Promises) == 0:
@@ -136,8 +139,8 @@ func (d *doctor) tellAll() error {
 		}
 	}
 	all := place.Count(docs.Promises(), d.found)
-	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, not known: %d (%s), not kept: %d (%s); %d are about other places",
-		all.Everywhere, len(all.Here), len(all.Unknown), list(all.Unknown), len(all.Broken), list(all.Broken), all.Elsewhere)
+	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, not known: %s, not kept: %s; %d are about other places",
+		all.Everywhere, len(all.Here), these(all.Unknown), these(all.Broken), all.Elsewhere)
 	return errors.Join(d.Answer(struct {
 		ProtocolVersion int               `json:"protocol_version"`
 		Version         string            `json:"version"`
