@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,9 +14,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/audit"
-	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/store/memstore"
-	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
 // client makes claims of every kind until it has made n, gives most back, and leaves the rest to time.
@@ -147,29 +144,6 @@ func TestWhatReallyHappenedIsRight(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-}
-
-// Promise S-227.
-func TestWhatHappenedOnDatabasesIsRight(t *testing.T) {
-	t.Run("SQLite", func(t *testing.T) {
-		t.Parallel()
-		onDatabase(t, "sqlite:"+filepath.Join(t.TempDir(), "x.db"))
-	})
-	t.Run("PostgreSQL", func(t *testing.T) {
-		t.Parallel()
-		p := servers.NeedPostgres(t, "fsync=off")
-		onDatabase(t, p.URL(p.Addr, "public"))
-	})
-}
-
-func onDatabase(t *testing.T, url string) {
-	t.Helper()
-	db, err := sqlstore.Open(t.Context(), url, sqlstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	right(t, contend(t, db.Locks(), 1, 6, 15))
 }
 
 // event makes one.

@@ -1,6 +1,7 @@
 package care
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,9 +122,6 @@ func (d *doctor) tellAll() error {
 		}
 	}
 	list := func(promises []string) string { return strings.Join(promises, " ") }
-	these := func(promises []string) string {
-		return strings.TrimSuffix(fmt.Sprintf("%d (%s)", len(promises), list(promises)), " ()")
-	}
 	for _, c := range d.found {
 		switch {
 		case len(c.Promises) == 0:
@@ -139,8 +137,8 @@ func (d *doctor) tellAll() error {
 		}
 	}
 	all := place.Count(docs.Promises(), d.found)
-	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, not known: %s, not kept: %s; %d are about other places",
-		all.Everywhere, len(all.Here), these(all.Unknown), these(all.Broken), all.Elsewhere)
+	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, %d are not known here: %s; %d are not kept: %s; %d are about other places",
+		all.Everywhere, len(all.Here), len(all.Unknown), cmp.Or(list(all.Unknown), "none"), len(all.Broken), cmp.Or(list(all.Broken), "none"), all.Elsewhere)
 	return errors.Join(d.Answer(struct {
 		ProtocolVersion int               `json:"protocol_version"`
 		Version         string            `json:"version"`
