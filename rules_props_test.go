@@ -768,6 +768,9 @@ func (j *judge) barging() error {
 		for _, o := range j.is.Lock.Holders {
 			if o.Token < h.Token {
 				earlier = append(earlier, o)
+				if w := findWaiter(j.was.Lock, o.LeaseID); w != nil { // before the request refreshed it
+					earlier = append(earlier, Holder{Claim: w.Claim})
+				}
 			}
 		}
 		came, queued := j.arrival[h.LeaseID]
