@@ -137,7 +137,7 @@ func (d *doctor) tellAll() error {
 		}
 	}
 	all := place.Count(docs.Promises(), d.found)
-	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, %d are not known here: %s; %d are not kept: %s; %d are about other places",
+	say("", "promises", "%d hold everywhere; of those that depend on the place %d hold here, not known: %d (%s), not kept: %d (%s); %d are about other places",
 		all.Everywhere, len(all.Here), len(all.Unknown), cmp.Or(list(all.Unknown), "none"), len(all.Broken), cmp.Or(list(all.Broken), "none"), all.Elsewhere)
 	return errors.Join(d.Answer(struct {
 		ProtocolVersion int               `json:"protocol_version"`
