@@ -70,6 +70,7 @@ func TestNoCallerMayHaveMoreThanItsShareOfWhatWaits(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("the third is answered %v", err)
 		}
+		time.Sleep(soon) // so that one of the two whose place this had comes in
 	}
 	if limited.RetryAfter <= 0 {
 		t.Errorf("it is told to come again in %v", limited.RetryAfter)
