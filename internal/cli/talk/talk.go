@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -154,6 +155,8 @@ func newPass(a *app.App) *cobra.Command {
 		t := lokt.Target{Name: name, LeaseID: id, Owner: by, Force: force}
 		h, err := b.Tell(cmd.Context(), t, lokt.Message{Text: note, Pass: &lokt.Claim{Owner: to, TTL: ttl}})
 		switch {
+		case errors.Is(err, lokt.ErrHeld):
+			return fmt.Errorf("%s could not begin: %w", to, err)
 		case err != nil:
 			return err
 		case to.ID == h.Owner.ID && to.Session == h.Owner.Session:
