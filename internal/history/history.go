@@ -140,7 +140,7 @@ func (j *Judge) grant(l *lock, c lokt.Claim, token uint64, e audit.Entry) {
 	case hidden(c) || !errors.As(s.WouldGrant(c), &blocked):
 	case blocked.Freeze != nil:
 		j.find("freeze", l.last["freeze"], e)
-	default:
+	case len(blocked.Holders) > 0: // not if its terms are such as no claim has
 		first := blocked.Holders[0].LeaseID
 		j.find("exclusion", l.last[first], e)
 		l.leave(first) // it is told once

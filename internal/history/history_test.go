@@ -177,6 +177,7 @@ func TestWhatCannotBeRightIsFoundWithBothEvents(t *testing.T) {
 		"one after the other":       {events: []audit.Entry{event(acquire, 0, "a", 1), event(release, 1, "a", 1), event(acquire, 1, "b", 2)}},
 		"two of two":                {events: []audit.Entry{event(acquire, 0, "a", 1, terms(2, true, 0, 0, 0)...), event(acquire, 1, "b", 2, terms(2, true, 0, 0, 0)...)}},
 		"two guards of one":         {[]audit.Entry{event(acquire, 0, "a", 1, terms(1, true, 0, 0, 0)...), same}, "exclusion", 0, 1},
+		"terms that no claim has":   {events: []audit.Entry{event(acquire, 0, "a", 1, terms(-1, false, 0, 5, 2)...)}},
 		"too heavy":                 {[]audit.Entry{event(acquire, 0, "a", 1, terms(9, true, 0, 3, 4)...), event(acquire, 1, "b", 2, terms(9, true, 0, 2, 4)...)}, "exclusion", 0, 1},
 		"paths apart":               {events: []audit.Entry{event(acquire, 0, "a", 1, "paths", "x/**"), event(acquire, 1, "b", 2, "paths", "y")}},
 		"paths in common":           {[]audit.Entry{event(acquire, 0, "a", 1, "paths", "x/**"), event(acquire, 1, "b", 2, "paths", "x/y")}, "exclusion", 0, 1},
