@@ -3,6 +3,7 @@ package lokt
 // The rules of waiting: who is next, who may pass, who is asked to leave.
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -174,8 +175,7 @@ const rounding = time.Millisecond
 // askToYield marks the holder as wanted by a waiter that may preempt it, or takes the mark away when none is left. Those
 // that are away do not ask.
 func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
-	var by *Waiter
-	wanted := false
+	by, wanted := (*Waiter)(nil), false
 	for _, w := range preempting {
 		if w.Passed > 0 && w.Passed == h.Token || w.Passed == 0 && w.Priority > h.Priority && !w.Owner.Same(h.Owner) && w.overlaps(&h.Claim) {
 			wanted = true
@@ -353,5 +353,80 @@ func (l *Lock) expect(w *Waiter) {
 	l.plain = l.plain && w.Preempt == 0 && len(w.Paths) == 0
 	if at := w.Until.Add(-w.Keeps(QueueTTL)); at.Before(l.calm) {
 		l.calm = at
+	}
+}
+
+// tell decides a question, an answer or, with Pass, that a hold goes on.
+func tell(s Snapshot, t Target, m Message) *decision {
+	d := begin(s)
+	next := m.Pass
+	m.From, m.From.Process, m.At, m.Pass = t.Owner, Process{}, s.Now, nil
+	d.err = cmp.Or(validateText("message", m.Text), validateText("answer", m.Answer), validateText("message ID", m.ID))
+	for i := range d.Lock.Holders {
+		h := &d.Lock.Holders[i]
+		own, named := t.Owner.Same(h.Owner), t.LeaseID != "" && (t.LeaseID == h.LeaseID || next == nil && t.LeaseID == PublicID(h.LeaseID))
+		switch {
+		case d.err != nil, next != nil && next.Owner.Same(h.Owner):
+		case next != nil && (named || t.LeaseID == "" && (own || t.Force)):
+			d.pass(s, i, *next, m)
+			return d
+		case next == nil && m.Text == "" && own:
+			h.Messages = slices.Clone(h.Messages)
+			for j := range h.Messages {
+				h.Messages[j].Answer = cmp.Or(h.Messages[j].Answer, m.Answer)
+			}
+			d.holder = *h
+			d.note(s.Now, EventAnswer, *h, ExtraText, m.Answer)
+		case next == nil && m.Text != "" && d.holder.LeaseID == "" && (named || t.LeaseID == "" && !own):
+			if !slices.ContainsFunc(h.Messages, func(have Message) bool { return have.ID == m.ID }) {
+				h.Messages = append(slices.Clone(h.Messages[max(len(h.Messages)-MaxMessages+1, 0):]), m)
+				d.note(s.Now, EventAsk, *h, ExtraBy, m.From.String(), ExtraText, m.Text)
+			}
+			d.holder = *h
+		}
+	}
+	if d.err == nil && d.holder.LeaseID == "" {
+		d.err = t.refusal(d.Lock)
+	}
+	return d
+}
+
+// pass lets the i-th hold go on to the owner of c, by way of the head of the queue.
+func (d *decision) pass(s Snapshot, i int, c Claim, m Message) {
+	l, now, h := &d.Lock, s.Now, d.Lock.Holders[i]
+	d.err = c.Validate()
+	c.Limit, c.Paths, c.Weight, c.Priority, c.Owner.Process = h.Limit, h.Paths, h.Weight, h.Priority, Process{}
+	w := Waiter{Claim: c, Since: now, Until: now.Add(h.TTL + PassTimeout + NoticeTimeout + time.Minute)} // by when the hold has ended
+	queue := slices.DeleteFunc(slices.Clone(l.Queue), func(w *Waiter) bool { return w.absent() && w.Passed == h.Token })
+	if at := slices.IndexFunc(queue, func(w *Waiter) bool {
+		return !s.Away(w) && !w.absent() && (w.Passed == h.Token || l.passing(w) < 0) && c.Owner.Same(w.Owner)
+	}); at >= 0 {
+		w = *queue[at]
+		queue = slices.Delete(queue, at, at+1)
+	}
+	rest := &Lock{Name: l.Name, Freeze: l.Freeze, Holders: slices.Delete(slices.Clone(l.Holders), i, i+1)}
+	lease := !h.Attended && !h.Strict // no program would be told
+	if d.err == nil && (l.Freeze != nil || lease && !rest.admits(&w.Claim)) {
+		d.err = rest.blocked(&w.Claim, now)
+	}
+	if d.err != nil {
+		return
+	}
+	if w.Passed, w.Preempt = h.Token, PassTimeout; m.Text != "" {
+		w.Messages = []Message{m}
+	}
+	if l.Queue = queue; len(queue) > 0 {
+		w.Priority = max(w.Priority, queue[0].Priority)
+	}
+	l.putBack([]Waiter{w})
+	d.note(now, EventPass, h, ExtraBy, m.From.String(), ExtraTo, w.Owner.String(), ExtraText, m.Text)
+	if lease {
+		l.Holders = rest.Holders
+		d.note(now, EventRelease, h, ExtraHeld, millis(now.Sub(h.HeldSince)))
+	} else if y := h.Yield; y != nil && (y.Grace > PassTimeout || y.Deadline.IsZero()) { // another has asked it
+		l.Holders[i].Yield = nil
+	}
+	if d.settle(s, w.LeaseID); d.holder.LeaseID == "" {
+		d.holder, _ = l.Holder(h.LeaseID)
 	}
 }

@@ -13,18 +13,25 @@ import (
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
+// zoeHoldsAndBobWaits returns a lock in a bubble, and what makes claims to it.
+func zoeHoldsAndBobWaits(t *testing.T) (*lokt.Manager, func(id string, wait time.Duration) lokt.Claim) {
+	t.Helper()
+	m := lokt.NewManager(memstore.New())
+	claim := func(id string, wait time.Duration) lokt.Claim {
+		return lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: id}, Wait: wait}
+	}
+	if _, err := m.Acquire(t.Context(), claim("zoe", 0)); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = m.Acquire(t.Context(), claim("bob", time.Hour)) }()
+	synctest.Wait()
+	return m, claim
+}
+
 func TestAClaimThatWaitsSaysForWhatAtOnceAndEvery30Seconds(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
-		m := lokt.NewManager(memstore.New())
-		claim := func(id string, wait time.Duration) lokt.Claim {
-			return lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: id}, Wait: wait}
-		}
-		if _, err := m.Acquire(t.Context(), claim("zoe", 0)); err != nil {
-			t.Fatal(err)
-		}
-		go func() { _, _ = m.Acquire(t.Context(), claim("bob", time.Hour)) }()
-		synctest.Wait()
+		m, claim := zoeHoldsAndBobWaits(t)
 		var said bytes.Buffer
 		a := &app.App{Streams: app.Streams{Err: &said, Getenv: func(name string) string { return map[string]string{"LOKT_AGENT_ID": "a-1"}[name] }}, Words: []string{"lock", "x"}}
 		f := &Flags{Wait: true}
@@ -63,15 +70,7 @@ func (o ousted) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
 
 func TestWhoWasSentAwayIsNotAheadInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := lokt.NewManager(memstore.New())
-		claim := func(id string, wait time.Duration) lokt.Claim {
-			return lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: id}, Wait: wait}
-		}
-		if _, err := m.Acquire(t.Context(), claim("zoe", 0)); err != nil {
-			t.Fatal(err)
-		}
-		go func() { _, _ = m.Acquire(t.Context(), claim("bob", time.Hour)) }()
-		synctest.Wait()
+		m, claim := zoeHoldsAndBobWaits(t)
 		go func() { _, _ = m.Acquire(t.Context(), claim("cid", time.Hour)) }()
 		synctest.Wait()
 		var said bytes.Buffer
