@@ -68,7 +68,7 @@ func ours() map[string][]string {
 		"internal/cli/machine":      {".", "internal/cli/app", "internal/machine"},
 		"internal/cli/jobserver":    {".", "internal/cli/app", "internal/foreign", "internal/guard", "internal/machine", "internal/process"},
 		"internal/cli/locks":        {".", "internal/audit", "internal/cli/app", "internal/cli/machine", "internal/cli/wait", "internal/foreign", "internal/guard", "internal/nearest", "internal/process", "lockfile"},
-		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
+		"internal/cli/job":          {".", "httpapi", "internal/cli/app", "internal/cli/bench", "internal/cli/bulk", "internal/guard", "internal/process", "internal/rows", "jobs", "jobs/worker"},
 		"internal/cli/care":         {".", "docs", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/cli/locks", "internal/cli/proof", "internal/process", "internal/promtext", "internal/quote", "internal/section", "internal/version", "internal/vfs", "lockfile", "store/filestore", "store/place"},
 		"internal/testkit/clitest":  {".", "httpapi", "internal/cli/app", "lockfile", "store/memstore"}, // for tests
 		"internal/cli":              {"internal/cli/app", "internal/cli/care", "internal/cli/job", "internal/cli/locks", "internal/cli/talk", "internal/cli/wait"},
@@ -83,10 +83,11 @@ func ours() map[string][]string {
 		"internal/history":          {".", "internal/audit"},
 		"internal/cli/proof":        {"internal/audit", "internal/cli/app", "internal/history"},
 		"internal/cli/talk":         {".", "internal/cli/app"},
+		"internal/cli/bench":        {".", "internal/cli/app", "internal/guard", "jobs"},
 		"internal/cli/mcp":          {"internal/cli/app", "internal/cli/wait", "internal/policy", "internal/rows", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
 		"internal/rows":             {".", "jobs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/mcp", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/bench", "internal/cli/mcp", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 
@@ -95,6 +96,7 @@ func ours() map[string][]string {
 
 		"cmd/lokt":       {"internal/cli"},
 		"cmd/lokt-agent": {"internal/cli/agent"},
+		"cmd/lokt-bench": {"internal/cli/bench"},
 		"cmd/lokt-mcp":   {"internal/cli/mcp"},
 		"cmd/lokt-top":   {"internal/cli/top"},
 
@@ -121,7 +123,7 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/turns", "internal/cli/wait", "internal/daemon"},
+		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bench", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/turns", "internal/cli/wait", "internal/daemon"},
 		"charm.land/bubbletea/v2":                {"internal/cli/top"},
 		"github.com/charmbracelet/x":             {"internal/cli/top"},
 		"github.com/modelcontextprotocol/go-sdk": {"internal/cli/mcp"},

@@ -23,16 +23,14 @@ func Commands() []app.Command {
 }
 
 // further returns the commands of programs of their own, which take longer to start.
-func further() []app.Command {
-	return []app.Command{
-		{Name: "init", Program: "lokt-agent", Place: app.Nowhere},
-		{Name: "hook", Program: "lokt-agent", Place: app.Nowhere},
-		{Name: "reserve", Program: "lokt-agent", Place: app.Nowhere},
-		{Name: "whoami", Program: "lokt-agent", Place: app.Nowhere},
-		{Name: "jobserver", Program: "lokt-jobserver", Place: app.Nowhere},
-		{Name: "mcp", Program: "lokt-mcp", Place: app.Nowhere},
-		{Name: "top", Program: "lokt-top", Place: app.Nowhere}, // which looks at the place itself
+func further() (all []app.Command) {
+	for _, name := range []string{"init", "hook", "reserve", "whoami"} {
+		all = append(all, app.Command{Name: name, Program: "lokt-agent", Place: app.Nowhere})
 	}
+	for _, name := range []string{"bench", "jobserver", "mcp", "top"} { // which look at the place themselves, if they need one
+		all = append(all, app.Command{Name: name, Program: "lokt-" + name, Place: app.Nowhere})
+	}
+	return all
 }
 
 // Main runs the command line of this process and returns its exit code.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/cli/agent"
+	"github.com/lokt-dev/lokt/internal/cli/bench"
 	"github.com/lokt-dev/lokt/internal/cli/jobserver"
 	"github.com/lokt-dev/lokt/internal/cli/mcp"
 	"github.com/lokt-dev/lokt/internal/cli/top"
@@ -32,7 +33,7 @@ func known(words []string) error {
 	case "loktd":
 		trees = []*cobra.Command{daemon.Tree(daemon.Streams{})}
 	case "lokt", "lokt-agent":
-		trees = []*cobra.Command{agent.Tree(), jobserver.Tree(), mcp.Tree(), top.Tree(), cli.Tree()}
+		trees = []*cobra.Command{agent.Tree(), bench.Tree(), jobserver.Tree(), mcp.Tree(), top.Tree(), cli.Tree()}
 	default:
 		return nil
 	}

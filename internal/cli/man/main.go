@@ -12,6 +12,7 @@ import (
 
 	"github.com/lokt-dev/lokt/internal/cli"
 	"github.com/lokt-dev/lokt/internal/cli/agent"
+	"github.com/lokt-dev/lokt/internal/cli/bench"
 	"github.com/lokt-dev/lokt/internal/cli/jobserver"
 	"github.com/lokt-dev/lokt/internal/cli/mcp"
 	"github.com/lokt-dev/lokt/internal/cli/top"
@@ -32,7 +33,7 @@ func write(dir string) error {
 		return err
 	}
 	trees := []*cobra.Command{cli.Tree(), daemon.Tree(daemon.Streams{})}
-	for _, tree := range slices.Concat(trees, agent.Tree().Commands(), jobserver.Tree().Commands(), mcp.Tree().Commands(), top.Tree().Commands()) {
+	for _, tree := range slices.Concat(trees, agent.Tree().Commands(), bench.Tree().Commands(), jobserver.Tree().Commands(), mcp.Tree().Commands(), top.Tree().Commands()) {
 		tree.DisableAutoGenTag = true
 		if err := doc.GenManTree(tree, &doc.GenManHeader{Section: "1", Source: "lokt " + version.String(), Manual: "lokt"}, dir); err != nil {
 			return err
