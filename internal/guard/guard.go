@@ -211,22 +211,33 @@ type watcher struct {
 // look at all there are.
 const reapPause = time.Second
 
+// witnessAfter is how long a command runs before it is worth a witness, which takes longer to start than many commands
+// run.
+const witnessAfter = 20 * time.Millisecond
+
 func (w *watcher) relay() {
 	defer close(w.relayed)
 	deaths, enough := w.tree.deaths()
 	defer enough()
 	var reap <-chan time.Time
+	var beside witness
+	defer beside.end()
+	worth := time.After(witnessAfter)
 	for {
 		select {
+		case <-worth:
+			beside.begin()
 		case <-deaths:
 			if reap == nil {
 				reap = time.After(reapPause)
 			}
 		case <-reap:
 			reap = nil
-			w.tree.reap(w.p)
+			w.tree.reap(w.p, &beside)
 		case sig := <-w.signals.c:
-			if !w.signals.tty.delivered(sig) {
+			if w.signals.tty.delivered(sig) {
+				beside.begin() // again: it has got it, too
+			} else if !beside.saw(sig, w.p) {
 				w.p.signal(sig.(syscall.Signal))
 			}
 		case step := <-w.steps:

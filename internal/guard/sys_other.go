@@ -19,6 +19,13 @@ func (terminal) delivered(s os.Signal) bool { return s == os.Interrupt }
 
 func noteSenders() {}
 
+// witness is not needed here.
+type witness struct{}
+
+func (witness) begin()                     {}
+func (witness) end()                       {}
+func (witness) saw(os.Signal, *child) bool { return false }
+
 // child is the command.
 type child struct {
 	p   *os.Process
@@ -49,7 +56,7 @@ type tree struct{}
 func newTree(bool) tree { return tree{} }
 
 func (tree) deaths() (deaths <-chan os.Signal, enough func()) { return nil, func() {} }
-func (tree) reap(*child)                                      {}
+func (tree) reap(*child, *witness)                            {}
 
 func (tree) signal(p *child, s syscall.Signal) { p.signal(s) }
 func (tree) killRest()                         {}

@@ -6,10 +6,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +58,75 @@ func (t terminal) delivered(sig os.Signal) bool {
 	return false
 }
 
+// witness is a process in the group of this one that only waits. A signal that has ended it was sent to the whole group, so
+// that the command has got it too. The zero witness has not begun.
+type witness struct {
+	cmd       *exec.Cmd // cat, which ends when its input does, and so with this process
+	ask, hear *os.File
+}
+
+// hearing is how long a witness may take to answer. One that was stopped does not.
+const hearing = time.Second
+
+// begin starts the witness, if it can be started.
+func (w *witness) begin() {
+	in, ask, err := os.Pipe()
+	if err != nil {
+		return
+	}
+	defer in.Close()
+	hear, out, err := os.Pipe()
+	if err != nil {
+		ask.Close()
+		return
+	}
+	defer out.Close()
+	w.end()
+	*w = witness{exec.CommandContext(context.Background(), "cat"), ask, hear}
+	w.cmd.Stdin, w.cmd.Stdout = in, out
+	if w.cmd.Start() != nil {
+		w.end()
+	}
+}
+
+// end ends the witness.
+func (w *witness) end() {
+	if w.cmd == nil {
+		return
+	}
+	w.ask.Close()
+	w.hear.Close()
+	go w.cmd.Wait() //nolint:errcheck // who has not begun, or was waited for
+	*w = witness{}
+}
+
+// saw reports whether a signal that this process has got was sent to the command too. Who has a signal to take does
+// nothing else before that.
+func (w *witness) saw(sig os.Signal, p *child) bool {
+	if w.cmd == nil {
+		return false
+	}
+	_, _ = w.ask.Write([]byte{0}) // fails if the witness has ended
+	_ = w.hear.SetReadDeadline(time.Now().Add(hearing))
+	n, err := w.hear.Read(make([]byte, 1))
+	if n > 0 {
+		return false
+	}
+	var end *exec.ExitError
+	died := errors.Is(err, io.EOF) && errors.As(w.cmd.Wait(), &end) && end.Sys().(syscall.WaitStatus).Signal() == sig
+	w.begin() // another
+	group, err := unix.Getpgid(p.pid)
+	return died && (err != nil || group == unix.Getpgrp())
+}
+
+// pid returns the witness's process ID, or 0.
+func (w *witness) pid() int {
+	if w.cmd == nil {
+		return 0
+	}
+	return w.cmd.Process.Pid
+}
+
 // child is the command. It is started and waited for with the bare system calls: os/exec spends as long on preparing for
 // cases that do not arise here as the command line may add in all.
 type child struct {
@@ -71,6 +143,7 @@ func start(c Command) (*child, error) {
 		if _, err := unix.FcntlInt(c.Inherit.Fd(), unix.F_SETFD, 0); err != nil {
 			return nil, err
 		}
+		defer unix.CloseOnExec(int(c.Inherit.Fd())) // it is not for a witness
 	}
 	files := []uintptr{cmp.Or(c.Stdin, os.Stdin).Fd(), 1, 2}
 	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: files, Sys: dying(c.Bound)})
@@ -128,7 +201,7 @@ func (t tree) deaths() (deaths <-chan os.Signal, enough func()) {
 }
 
 // reap takes note of the end of what the command left behind: as zombies, all of it together would become too many processes.
-func (t tree) reap(p *child) { process.ReapOrphans(p.pid) }
+func (t tree) reap(p *child, w *witness) { process.ReapOrphans(p.pid, w.pid()) }
 
 // signal sends the signal to the command and all that it started. It kills until nothing is left: what is being started
 // meanwhile is in no list.

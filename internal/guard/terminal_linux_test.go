@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 const onTerminal = "LOKT_GUARD_ON_TERMINAL"
@@ -39,67 +40,144 @@ func newTerminal(t *testing.T) (keyboard, tty *os.File) {
 	return keyboard, tty
 }
 
-// A guard in the foreground of a terminal runs a command that notes each interrupt and quit.
+// guarded is a guard, which runs in a process of its own, and what its command notes.
+type guarded struct {
+	*exec.Cmd
+	t       *testing.T
+	log     string
+	want    string // that the command notes
+	witness int    // whom the guard had last
+}
+
+// startGuarded runs the test again in a session of its own, on a terminal if there is one.
+func startGuarded(t *testing.T, tty *os.File) *guarded {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guarded{Cmd: exec.Command(exe, "-test.run=^"+t.Name()+"$"), t: t, log: filepath.Join(t.TempDir(), "log")}
+	g.Env = append(os.Environ(), onTerminal+"="+g.log)
+	g.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if tty != nil {
+		g.Stdin, g.Stdout, g.Stderr = tty, tty, tty
+		g.SysProcAttr.Setctty = true
+	}
+	if err := g.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(-g.Process.Pid, syscall.SIGKILL) }) // fails if it has ended
+	return g
+}
+
+func (g *guarded) eventually(what string, so func() bool) {
+	g.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			g.t.Fatal("not within 20 s: " + what)
+		}
+	}
+}
+
+// notes waits until the command has noted the line, and nothing else since the last one.
+func (g *guarded) notes(line string) {
+	g.t.Helper()
+	g.want += line + "\n"
+	var data []byte
+	g.eventually("the command notes "+line, func() bool { data, _ = os.ReadFile(g.log); return len(data) >= len(g.want) })
+	if string(data) != g.want {
+		g.t.Fatalf("the command noted %q; want %q", data, g.want)
+	}
+}
+
+// witnessed waits until the guard has a witness, and another one than before.
+func (g *guarded) witnessed() {
+	g.t.Helper()
+	g.eventually("the guard has a witness", func() bool {
+		for _, pid := range process.Descendants(g.Process.Pid) {
+			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(name) == "cat\n" && pid != g.witness {
+				g.witness = pid
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (g *guarded) kill(pid int, sig syscall.Signal) {
+	g.t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// A guard in the foreground of a terminal, or without one, runs a command that notes each signal. Promise S-59.
 func TestASignalReachesTheCommandOnceWhoeverSentIt(t *testing.T) {
 	if log := os.Getenv(onTerminal); log != "" {
 		code, err := newDesk(t).run(Command{}, nil, fmt.Sprintf(
-			`trap 'echo INT >>%[1]s' INT; trap 'echo QUIT >>%[1]s' QUIT; echo ready >>%[1]s; while [ ! -e %[1]s.over ]; do sleep 0.01; done`, log))
+			`for s in INT QUIT TERM HUP; do trap "echo $s >>%[1]s" $s; done; echo ready >>%[1]s; while [ ! -e %[1]s.over ]; do sleep 0.01; done`, log))
 		if code != 0 || err != nil {
 			t.Errorf("code %d, %v", code, err)
 		}
 		return
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyboard, tty := newTerminal(t)
-	log := filepath.Join(t.TempDir(), "log")
-	guard := exec.Command(exe, "-test.run=^"+t.Name()+"$")
-	guard.Env = append(os.Environ(), onTerminal+"="+log)
-	guard.Stdin, guard.Stdout, guard.Stderr = tty, tty, tty
-	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := guard.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = guard.Process.Kill() }()
-	want := []byte("ready\n")
-	eventually := func() {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			switch data, err := os.ReadFile(log); {
-			case bytes.Equal(data, want):
-				return
-			case len(data) > len(want) || time.Now().After(end):
-				t.Fatalf("the command noted %q, %v; want %q", data, err, want)
+	keyboard, terminal := newTerminal(t)
+	for _, tty := range []*os.File{terminal, nil} {
+		g := startGuarded(t, tty)
+		pid := g.Process.Pid
+		g.notes("ready")
+		g.witnessed()
+		for range 3 {
+			for sig, name := range map[syscall.Signal]string{
+				syscall.SIGINT: "INT", syscall.SIGQUIT: "QUIT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP",
+			} {
+				for _, to := range []int{pid, pid, -pid} {
+					g.kill(to, sig)
+					g.notes(name)
+				}
+				g.witnessed()
+			}
+			if tty != nil {
+				if _, err := keyboard.Write([]byte{3}); err != nil { // Ctrl-C
+					t.Fatal(err)
+				}
+				g.notes("INT")
+				g.witnessed()
 			}
 		}
-	}
-	eventually()
-	for range 3 {
-		for name, send := range map[string]func() error{
-			"INT":  func() error { return guard.Process.Signal(syscall.SIGINT) },
-			"QUIT": func() error { return guard.Process.Signal(syscall.SIGQUIT) },
-		} {
-			if err := send(); err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, name+"\n"...)
-			eventually()
-		}
-		if _, err := keyboard.Write([]byte{3}); err != nil { // Ctrl-C
+		g.kill(pid, syscall.SIGINT) // a second one of any before would have come by then
+		g.notes("INT")
+		if err := os.WriteFile(g.log+".over", nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, "INT\n"...)
-		eventually()
-		time.Sleep(100 * time.Millisecond) // the guard has its own by then: the kernel makes one of two that are pending
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
 	}
-	time.Sleep(50 * time.Millisecond) // a second one would come about now
-	eventually()
-	if err := os.WriteFile(log+".over", nil, 0o600); err != nil {
-		t.Fatal(err)
+}
+
+// The command may be in a group of its own, as an interactive shell is.
+func TestASignalToTheGroupOfTheGuardReachesACommandOfAnotherGroup(t *testing.T) {
+	if log := os.Getenv(onTerminal); log != "" {
+		code, err := newDesk(t).run(Command{}, nil, fmt.Sprintf(
+			`exec setsid sh -c 'trap "exit 0" TERM; echo ready >>%[1]s; while :; do sleep 0.01; done'`, log))
+		if code != 0 || err != nil {
+			t.Errorf("code %d, %v", code, err)
+		}
+		return
 	}
-	if err := guard.Wait(); err != nil {
-		t.Error(err)
+	g := startGuarded(t, nil)
+	g.notes("ready")
+	g.witnessed()
+	g.kill(-g.Process.Pid, syscall.SIGTERM)
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the command did not get the signal")
 	}
 }
