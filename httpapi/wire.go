@@ -83,6 +83,7 @@ type viewWire struct {
 	Lease       *jobs.Lease    `json:"lease"`
 	InQueue     bool           `json:"in_queue"`
 	WaitingFor  string         `json:"waiting_for"`
+	Awaits      *jobs.Awaits   `json:"awaits,omitzero"`
 	Age         time.Duration  `json:"age_s"`
 	SinceUpdate time.Duration  `json:"since_update_s"`
 	Attempts    []jobs.Attempt `json:"attempts"`

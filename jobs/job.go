@@ -80,7 +80,20 @@ type Spec struct {
 	RunAt        time.Time     `json:"run_at"` // not before; zero for at once
 	// names of locks that are held while the job is leased
 	Locks []string `json:"locks"`
+	Extra *Extra   `json:",embed"` // nil if nothing of it is asked for; see Extras
 }
+
+// Extra is what few jobs ask for. It is apart from the rest so that the others need no memory for it.
+type Extra struct {
+	// IDs of jobs that have to be completed before this one is handed out, or "#0" for the first of the specs that
+	// are submitted together, and so on: one of those before this one. If one of them ends otherwise, this one is
+	// cancelled.
+	After    []string `json:"after,omitempty"`
+	AfterAny bool     `json:"after_any,omitzero"` // they have to have ended only, however they did
+}
+
+// Extras returns what is asked for beside the rest.
+func (s *Spec) Extras() Extra { return *cmp.Or(s.Extra, &Extra{}) }
 
 // NeedsPrefix begins the tags that say what a worker must be capable of: "needs:gpu" is met by the capability
 // "needs:gpu" and by "gpu".
@@ -204,12 +217,17 @@ const (
 	CodeRuntime   = "max_runtime_exceeded" // the attempt took longer than Spec.MaxRuntime
 	CodeRevoked   = "revoked"              // an operator took the lease away
 	CodeCancelled = "cancelled"            // somebody asked for it, and the worker stopped or there was none
+	CodeAfter     = "after_failed"         // a job that it was to run after did not complete; the reason names it
 )
 
 // Clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
 func (s *Spec) Clone() Spec {
 	c := *s
 	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
+	if s.Extra != nil {
+		c.Extra = new(*s.Extra)
+		c.Extra.After = slices.Clone(s.Extra.After)
+	}
 	return c
 }
 
@@ -217,6 +235,9 @@ func (s *Spec) Clone() Spec {
 func (s *Spec) Again() Spec {
 	c := s.Clone()
 	c.IdempotencyKey, c.RunAt = "", time.Time{}
+	if c.Extra != nil {
+		c.Extra.After, c.Extra.AfterAny = nil, false
+	}
 	return c
 }
 

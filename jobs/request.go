@@ -107,11 +107,19 @@ type View struct {
 	Job     Job    `json:"job"`
 	Lease   *Lease `json:"lease"` // nil unless it is leased or running
 	InQueue bool   `json:"in_queue"`
-	// why a queued job is not leased: one of the Waiting constants, two of them with a name behind
+	// why a queued job is not leased: one of the Waiting constants, three of them with a name behind
 	WaitingFor  string        `json:"waiting_for"`
-	Age         time.Duration `json:"age_s"` // since submission
+	Awaits      *Awaits       `json:"awaits,omitzero"` // more about it, if there is
+	Age         time.Duration `json:"age_s"`           // since submission
 	SinceUpdate time.Duration `json:"since_update_s"`
 	Attempts    []Attempt     `json:"attempts,omitempty"` // oldest first, with the one under way; only of one job
+}
+
+// Awaits is more about what a queued job waits for: the job that has to end first.
+type Awaits struct {
+	JobID string    `json:"job_id,omitzero"`
+	State State     `json:"state,omitzero"`
+	Since time.Time `json:"since,omitzero"` // of its lease, or of its submission if it has none
 }
 
 // NewView returns what readers see of every job.
@@ -127,6 +135,7 @@ const (
 	WaitingWorker   = "no_worker"     // no worker that could take it asks
 	WaitingLock     = "lock:"         // followed by the name of the lock
 	WaitingRunAt    = "run_at"        // its time, or the end of its backoff, is ahead
+	WaitingAfter    = "after:"        // followed by the ID of a job that has to end first
 	WaitingFrozen   = "frozen"        // nothing of its type is handed out
 )
 
@@ -185,6 +194,7 @@ const (
 	MaxHeartbeats = 1000
 	MaxTags       = 100
 	MaxLocks      = 16
+	MaxAfter      = 100
 	MaxTypes      = 1000 // in a request, and capabilities as many
 	MaxAttempts   = 1000
 	MaxTextLen    = 64 << 10              // bytes in a reason or message

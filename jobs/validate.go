@@ -3,6 +3,7 @@ package jobs
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -150,6 +151,45 @@ func (c *checker) spec(s *Spec, total int) {
 			c.add("value_error", "locks", i, "Each lock should be named once")
 		}
 	}
+	if s.Extra != nil {
+		c.after(s.Extra.After)
+	}
+}
+
+// after checks which jobs a job is to run after.
+func (c *checker) after(all []string) {
+	c.size(len(all), MaxAfter, "after")
+	for i, id := range all[:min(len(all), MaxAfter)] {
+		switch n, listed := Listed(id); {
+		case listed && (n < 0 || n >= c.job-1):
+			c.add("value_error", "after", i, "A number should be that of a job before this one in the list, the first of which is #0")
+		case !listed && !PossibleID(id):
+			c.add("value_error", "after", i, "Input should be the ID of a job")
+		case slices.Contains(all[:i], id):
+			c.add("value_error", "after", i, "Each job should be named once")
+		}
+	}
+}
+
+// Listed returns which of the specs of a list a name in Extra.After stands for, if it stands for one: "#2" is the third. It is
+// negative if the name is wrong.
+func Listed(name string) (n int, listed bool) {
+	number, listed := strings.CutPrefix(name, "#")
+	n, err := strconv.Atoi(number)
+	if err != nil || strconv.Itoa(n) != number {
+		n = -1
+	}
+	return n, listed
+}
+
+// UnknownError says which jobs that others are to run after are not known: the index of the spec, and that in its After.
+func UnknownError(places [][2]int) error {
+	var c checker
+	for _, p := range places {
+		c.job = p[0] + 1
+		c.add("value_error", "after", p[1], "There is no such job, or it ended so long ago that it is forgotten")
+	}
+	return c.err()
 }
 
 // ValidateSubmit checks specs that were submitted together.

@@ -183,6 +183,7 @@ type seen struct {
 	ID       string         `json:"job_id"`
 	State    string         `json:"state"`
 	Code     string         `json:"code"`
+	Reason   string         `json:"reason"`
 	Attempt  int            `json:"attempt"`
 	Progress *float64       `json:"progress"`
 	Message  string         `json:"message"`

@@ -262,6 +262,47 @@ func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 	s.must("job", "submit", "--type", "a", "--wait")
 }
 
+// Promise S-228. The server is killed between any two steps.
+func TestJobsRunAfterOthersThoughTheServerIsKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	restart := func() { s.kill(); s.start() }
+	build := s.submit("--type", "build")
+	test := s.submit("--type", "test", "--after", build)
+	ship := s.submit("--type", "ship", "--priority", "high", "--after", test, "--after", build)
+	report := s.submit("--type", "report", "--after", ship, "--after-any")
+	restart()
+	if out := s.must("job", "list", "--type", "test"); !strings.Contains(out, "waits for job "+build+" (queued since ") {
+		t.Errorf("the list is %s", out)
+	}
+	s.worker("--concurrency", "3", "--", s.script("do.sh", `echo "$LOKT_JOB_TYPE" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done; [ "$LOKT_JOB_TYPE" != test ]`))
+	s.becomes(build, "running")
+	restart()
+	if out := s.must("job", "show", test); !strings.Contains(out, "after:"+build) {
+		t.Errorf("the job is %s", out)
+	}
+	if err := os.WriteFile(s.dir+"/build", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.becomes(test, "running")
+	restart()
+	if err := os.WriteFile(s.dir+"/test", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.becomes(test, "failed")
+	restart()
+	if v := s.becomes(ship, "cancelled"); v.Code != "after_failed" || !strings.Contains(v.Reason, test+", which is failed") {
+		t.Errorf("the job is %+v", v)
+	}
+	s.becomes(report, "running")
+	if began := s.lines("began"); !slices.Equal(began, []string{"build", "test", "report"}) {
+		t.Errorf("began: %q", began)
+	}
+	if code, _, errs := s.run("job", "submit", "--after", "nobody"); code != 64 || !strings.Contains(errs, "--after: there is no such job") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+}
+
 // Promise S-93.
 func TestAWorkerEndsAsItIsTold(t *testing.T) {
 	t.Parallel()

@@ -96,6 +96,12 @@ func why(v *jobs.View, holder func(lock string) string) (text, lock string) {
 		return text, name
 	case v.WaitingFor == jobs.WaitingRunAt:
 		return "waits until " + j.ReadyAt.UTC().Format("2006-01-02 15:04:05 UTC"), ""
+	case what+":" == jobs.WaitingAfter:
+		text = "waits for job " + name
+		if a := v.Awaits; a != nil {
+			text += fmt.Sprintf(" (%s since %s)", a.State, a.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
+		}
+		return text, ""
 	case v.WaitingFor == jobs.WaitingFrozen:
 		return "waits: its type is frozen", ""
 	}

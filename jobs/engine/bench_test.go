@@ -17,7 +17,7 @@ func crowded(b testing.TB, queued, leases int) (*Engine, Instant) {
 	now := Instant{Wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for i := range leases {
 		s := jobs.NewSpec()
-		e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: s, ID: "L" + strconv.Itoa(i)}}}}}, nil)
+		e.Turn(now, []Call{{1, Submit{Jobs: []NewJob{{Spec: s, ID: "L" + strconv.Itoa(i)}}}}}, nil)
 		e.Turn(now, []Call{{2, Request{Request: jobs.Request{WorkerID: "busy"}, LeaseID: "lease" + strconv.Itoa(i)}}}, nil)
 	}
 	batch := make([]NewJob, 0, 1000)
@@ -28,7 +28,7 @@ func crowded(b testing.TB, queued, leases int) (*Engine, Instant) {
 		if len(batch) == cap(batch) || i == queued-1 {
 			now.Mono += time.Millisecond
 			now.Wall = now.Wall.Add(time.Millisecond)
-			e.Turn(now, []Call{{3, Submit{batch}}}, nil)
+			e.Turn(now, []Call{{3, Submit{Jobs: batch}}}, nil)
 			batch = batch[:0]
 		}
 	}
@@ -65,7 +65,7 @@ func BenchmarkSubmit(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {
-				e.Turn(now, []Call{{1, Submit{[]NewJob{{Spec: jobs.NewSpec(), ID: ids[i]}}}}}, nil)
+				e.Turn(now, []Call{{1, Submit{Jobs: []NewJob{{Spec: jobs.NewSpec(), ID: ids[i]}}}}}, nil)
 			}
 		})
 	}
@@ -86,7 +86,7 @@ func BenchmarkAskComplete(b *testing.B) {
 					b.Fatal(*g.Denied)
 				}
 				e.Turn(now, []Call{{2, Complete{jobs.Completion{LeaseID: lease, WorkerID: "w", Status: jobs.Completed}}}}, nil)
-				e.Turn(now, []Call{{3, Submit{[]NewJob{{Spec: g.Job.Spec, ID: lease}}}}}, nil)
+				e.Turn(now, []Call{{3, Submit{Jobs: []NewJob{{Spec: g.Job.Spec, ID: lease}}}}}, nil)
 			}
 		})
 	}

@@ -94,7 +94,12 @@ type Engine struct {
 	keys     map[string]*entry // living jobs by idempotency key
 	memos    map[string]*memo
 	fading   *heap.Heap[*memo] // by until
-	source   string            // of statistics
+
+	followers map[string]map[uint64]*entry // jobs by Seq that run after a living one, by its ID
+	failed    map[string]*failure
+	failures  []*failure // the same, in the order in which they are attended to
+
+	source string // of statistics
 
 	record
 }
@@ -108,6 +113,7 @@ func newEngine(cfg jobs.Config) *Engine {
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*entry{}, keys: map[string]*entry{}, memos: map[string]*memo{},
+		followers: map[string]map[uint64]*entry{}, failed: map[string]*failure{},
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	at := func(en *entry) *int { return &en.at }
@@ -175,6 +181,7 @@ func (e *Engine) Turn(now Instant, requests []Call, carryOut func(LockOrder) Op)
 		e.moved += callWeight
 		e.apply(r.ID, r.Op)
 	}
+	e.cascade()
 	for e.match(); len(e.orders) > 0 && carryOut != nil; e.match() {
 		for len(e.orders) > 0 {
 			o := e.orders[0]
@@ -255,9 +262,12 @@ func (e *Engine) apply(id uint64, o Op) {
 	}
 }
 
-// queue puts a queued job in line, or where it waits for its time: ReadyAt on the wall clock, or due.
+// queue puts a queued job in line, or where it waits for others or its time: ReadyAt on the wall clock, or due.
 func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 	switch {
+	case e.obstacle(en) != "":
+		e.await(en)
+		return
 	case byWall && en.ReadyAt.After(e.Now.Wall):
 		en.waitsIn = e.timed
 	case !byWall && due > e.Now.Mono:
@@ -290,6 +300,12 @@ func (e *Engine) drop(en *entry) {
 	delete(e.jobs, en.ID)
 	if e.keys[en.IdempotencyKey] == en {
 		delete(e.keys, en.IdempotencyKey)
+	}
+	if en.Extra != nil {
+		e.unfollow(en)
+	}
+	if e.followers[en.ID] != nil {
+		e.followed(&en.Job)
 	}
 }
 
@@ -333,7 +349,7 @@ func (o Drain) do(e *Engine) {
 func (e *Engine) Next() time.Duration {
 	next := Never
 	consider := func(t time.Duration) { next = min(next, t) }
-	if e.more {
+	if e.more || len(e.failures) > 0 {
 		consider(e.Now.Mono)
 	}
 	consider(e.soonest())

@@ -82,6 +82,7 @@ func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 		e.Clock = max(e.Clock, r.CreatedAt.UnixMilli())
 	}
 	e.followMemos(c.Memos)
+	e.followAfter(c)
 	clear(e.frozen)
 	for _, t := range c.Frozen {
 		e.frozen[t] = true
@@ -127,7 +128,9 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 	case r.State.Ended():
 		e.drop(en)
 	case lease == nil && changed:
-		e.wait(en)
+		if r.Extra == nil { // otherwise when all of what was stored is known
+			e.wait(en)
+		}
 	case lease != nil && held == nil:
 		e.putLease(en, lease, life(lease))
 	case lease != nil:

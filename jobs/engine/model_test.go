@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -84,6 +85,7 @@ type model struct {
 	keys     map[string]*mKey
 	answered map[string]*mAnswer
 	frozen   map[string]bool
+	doomed   []*mJob // to be cancelled in this turn
 	draining bool
 	reserved *mJob
 	since    time.Duration
@@ -121,13 +123,15 @@ func (m *model) turn(now Instant, requests []Call) map[uint64]string {
 		}
 	}
 	for _, j := range m.jobs {
-		if j.state == jobs.Queued && !j.runnable && !j.wallDue.After(m.now.Wall) && j.monoDue <= now.Mono {
-			j.runnable, j.ready = true, now.Mono
-			m.newlyIn(j)
-		}
+		m.come(j)
 	}
 	for _, r := range requests {
 		m.apply(r)
+	}
+	for ; len(m.doomed) > 0; m.doomed = m.doomed[1:] {
+		if !m.doomed[0].state.Ended() {
+			m.finish(m.doomed[0], jobs.Cancelled, jobs.CodeAfter)
+		}
 	}
 	m.match()
 	for _, w := range slices.Clone(m.waits) {
@@ -170,7 +174,7 @@ func (m *model) apply(r Call) {
 	worker := func(l *mLease) { m.heard(l.worker, nil) }
 	switch o := r.Op.(type) {
 	case Submit:
-		say("%s", m.submit(o.Jobs))
+		say("%s", m.submit(o.Jobs, o.Ended))
 	case Request:
 		m.ask(r.ID, &o)
 	case Heartbeat:
@@ -301,11 +305,18 @@ func (m *model) lease(id, worker string) (*mLease, string) {
 	return nil, "lease_not_found"
 }
 
-func (m *model) submit(all []NewJob) string {
+func (m *model) submit(all []NewJob, ended map[string]jobs.State) string {
 	var made []*mJob
 	used := map[string]*mKey{}
 	var said []string
+	unknown := false
 	for _, n := range all {
+		for k, id := range n.Extras().After {
+			if at, found := strings.CutPrefix(id, "#"); found {
+				b, _ := strconv.Atoi(at)
+				n.Extra.After[k], _, _ = strings.Cut(said[b], ":")
+			}
+		}
 		if n.IdempotencyKey != "" {
 			k := used[n.IdempotencyKey]
 			if k == nil {
@@ -325,8 +336,17 @@ func (m *model) submit(all []NewJob) string {
 		if n.IdempotencyKey != "" {
 			used[n.IdempotencyKey] = &mKey{print: n.Fingerprint(), job: j}
 		}
+		for _, id := range n.Extras().After {
+			fresh := slices.ContainsFunc(made, func(o *mJob) bool { return o.id == id })
+			if d := m.job(id); !fresh && (d == nil || d.state.Ended()) && ended[id] == "" {
+				unknown = true
+			}
+		}
 		made = append(made, j)
 		said = append(said, j.id+":queued")
+	}
+	if unknown {
+		return "error internal"
 	}
 	maps.Copy(m.keys, used)
 	for _, j := range made {
@@ -343,12 +363,38 @@ func (m *model) submit(all []NewJob) string {
 		}
 		m.jobs = append(m.jobs, j)
 		m.events[jobs.EventSubmit]++
-		if !j.wallDue.After(m.now.Wall) {
-			j.runnable, j.ready = true, m.now.Mono
-			m.newlyIn(j)
+		for _, id := range j.Extras().After {
+			if m.failed(j, id) {
+				m.doomed = append(m.doomed, j)
+			}
 		}
+		m.come(j)
 	}
 	return strings.Join(said, " ")
+}
+
+// come makes a queued job runnable if its time has come, and there is nothing that it has to run after.
+func (m *model) come(j *mJob) {
+	if j.state == jobs.Queued && !j.runnable && m.obstacle(j) == "" && !j.wallDue.After(m.now.Wall) && j.monoDue <= m.now.Mono {
+		j.runnable, j.ready = true, m.now.Mono
+		m.newlyIn(j)
+	}
+}
+
+// failed reports whether a job that the other is to run after has ended otherwise than it should.
+func (m *model) failed(j *mJob, id string) bool {
+	s := m.job(id).state
+	return s.Ended() && s != jobs.Completed && !j.Extra.AfterAny
+}
+
+// obstacle returns the first job that is in the way.
+func (m *model) obstacle(j *mJob) string {
+	for _, id := range j.Extras().After {
+		if !m.job(id).state.Ended() || m.failed(j, id) {
+			return id
+		}
+	}
+	return ""
 }
 
 // newlyIn opens or closes a job that has become runnable.
@@ -528,6 +574,17 @@ func (m *model) finish(j *mJob, s jobs.State, code string) {
 	}
 	if k := m.keys[j.IdempotencyKey]; k != nil && k.job == j {
 		k.until, k.wall = m.now.Mono+jobs.KeyLife, m.now.Wall.Add(jobs.KeyLife)
+	}
+	for _, o := range m.jobs {
+		if after := o.Extras().After; o.state == jobs.Queued && slices.Contains(after, j.id) {
+			if m.failed(o, j.id) {
+				m.doomed = append(m.doomed, o)
+			}
+			if o.wallDue.After(m.now.Wall) {
+				o.wallDue = o.readyWall
+			}
+			m.come(o)
+		}
 	}
 }
 
@@ -719,7 +776,7 @@ func (m *model) denial(w *mWait) (string, time.Duration) {
 		next = min(next, l.expires-m.now.Mono, l.runUntil-m.now.Mono)
 	}
 	for _, j := range m.jobs {
-		if j.state == jobs.Queued && !j.runnable {
+		if j.state == jobs.Queued && !j.runnable && m.obstacle(j) == "" {
 			if j.wallDue.IsZero() {
 				next = min(next, j.monoDue-m.now.Mono)
 			} else {
@@ -741,6 +798,8 @@ func (m *model) waitingFor(j *mJob) string {
 		return ""
 	case m.frozen[""] || m.frozen[j.Type]:
 		return "frozen"
+	case m.obstacle(j) != "":
+		return "after:" + m.obstacle(j)
 	case !j.runnable:
 		return "run_at"
 	case m.lockOf(j) != "":
@@ -793,8 +852,9 @@ func (m *model) restart(now Instant, running map[string]bool) {
 			continue
 		}
 		ahead := j.readyWall.Sub(m.now.Wall)
-		j.runnable = ahead <= 0
+		j.runnable = ahead <= 0 && m.obstacle(j) == ""
 		switch {
+		case m.obstacle(j) != "":
 		case j.runnable:
 			j.ready = now.Mono + ahead
 			m.newlyIn(j)

@@ -212,6 +212,12 @@ func (g *game) spec() jobs.Spec {
 	if g.choose(8) == 0 {
 		s.RunAt = g.now.Wall.Add(pick(g, -time.Second, time.Second, 20*time.Second))
 	}
+	if len(g.jobs) > 0 && g.choose(6) == 0 {
+		s.Extra = &jobs.Extra{AfterAny: g.choose(4) == 0}
+		for range pick(g, 1, 1, 2) {
+			s.Extra.After = append(s.Extra.After, g.recent(g.jobs))
+		}
+	}
 	if g.choose(5) == 0 {
 		s = jobs.NewSpec()
 		s.IdempotencyKey, s.Units = pick(g, "k1", "k2", "k3"), pick(g, 1, 1, 1, 2)
@@ -257,10 +263,21 @@ func (g *game) request() Call {
 		var all []NewJob
 		for i := range pick(g, 1, 1, 1, 2, 3) {
 			n := NewJob{Spec: g.spec(), ID: fmt.Sprintf("J%d-%d", g.ids, i)}
+			if i > 0 && g.choose(2) == 0 {
+				n.Extra = &jobs.Extra{After: []string{"#" + strconv.Itoa(g.choose(i))}}
+			}
 			all = append(all, n)
+		}
+		for _, n := range all {
 			g.jobs = append(g.jobs, n.ID)
 		}
-		r.Op = Submit{all}
+		ended := map[string]jobs.State{}
+		for _, id := range g.jobs {
+			if s := g.tb.jobs[id].State; s.Ended() {
+				ended[id] = s
+			}
+		}
+		r.Op = Submit{Jobs: all, Ended: ended}
 	case 5, 6, 7, 8, 9, 10:
 		r.Op = g.ask()
 		g.parked = append(g.parked, r.ID)
@@ -340,8 +357,18 @@ func (g *game) step() error {
 		g.ids++
 		all = append(all, Call{g.ids, Get{g.recent(g.jobs)}})
 	}
+	theirs := slices.Clone(all) // the engine puts IDs in place of numbers
+	for i, r := range theirs {
+		if s, ok := r.Op.(Submit); ok {
+			s.Jobs = slices.Clone(s.Jobs)
+			for k := range s.Jobs {
+				s.Jobs[k].Spec = s.Jobs[k].Clone()
+			}
+			theirs[i].Op = s
+		}
+	}
 	out := g.e.Turn(g.now, all, nil)
-	want := g.m.turn(g.now, all)
+	want := g.m.turn(g.now, theirs)
 	got := map[uint64]string{}
 	for _, r := range out.Replies {
 		if _, twice := got[r.ID]; twice {
@@ -351,6 +378,9 @@ func (g *game) step() error {
 		if err := g.learn(r); err != nil {
 			return err
 		}
+	}
+	if n := len(g.e.failures) + len(g.e.failed); n > 0 {
+		return fmt.Errorf("%d failures are not attended to", n)
 	}
 	if !maps.Equal(got, want) {
 		return fmt.Errorf("at %v requests %s\nanswered %s\nexpected %s", g.now.Mono, words(all), sorted(got), sorted(want))
@@ -551,7 +581,7 @@ func (e *Engine) check() error {
 		}
 		*map[jobs.Priority]*int{jobs.High: &queued.High, jobs.Normal: &queued.Normal, jobs.Low: &queued.Low, jobs.Background: &queued.Background}[en.Priority]++
 		places := 0
-		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending} {
+		for _, in := range []bool{en.line != nil, en.waitsIn != nil, en.pending, e.obstacle(en) != ""} {
 			if in {
 				places++
 			}
@@ -591,6 +621,13 @@ func (e *Engine) check() error {
 		for i, l := range g.open.All() {
 			if i > 0 && l.head().Before(&g.open.All()[(i-1)/2].head().Job) {
 				return fmt.Errorf("heap of lines is out of order")
+			}
+		}
+	}
+	for id, all := range e.followers {
+		for seq, en := range all {
+			if e.jobs[id] == nil || e.jobs[en.ID] != en || en.Seq != seq || !slices.Contains(en.Extras().After, id) {
+				return fmt.Errorf("job %s does not run after %s", en.ID, id)
 			}
 		}
 	}
@@ -707,7 +744,7 @@ func TestEngineAnswersAsTheModelDoes(t *testing.T) {
 	for _, what := range []string{
 		"granted", "granted again", "restart", "statistics", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
 		"idempotency_conflict", "waiting for capacity", "waiting for reserved_for", "waiting for unique", "waiting for no_worker",
-		"waiting for lock", "waiting for run_at", "waiting for frozen",
+		"waiting for lock", "waiting for run_at", "waiting for frozen", "waiting for after",
 	} {
 		if did[what] == 0 {
 			t.Errorf("it never came to %q: %v", what, did)

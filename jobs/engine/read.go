@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -72,6 +73,9 @@ func (e *Engine) view(en *entry) jobs.View {
 	}
 	if v.InQueue = en.State == jobs.Queued; v.InQueue {
 		v.WaitingFor = e.waitingFor(en)
+		if id, after := strings.CutPrefix(v.WaitingFor, jobs.WaitingAfter); after {
+			v.Awaits = e.awaits(id)
+		}
 	}
 	return v
 }
@@ -82,6 +86,8 @@ func (e *Engine) waitingFor(en *entry) string {
 	switch {
 	case e.frozen[""] || e.frozen[en.Type]:
 		return jobs.WaitingFrozen
+	case e.obstacle(en) != "":
+		return jobs.WaitingAfter + e.obstacle(en)
 	case en.pending:
 		return jobs.WaitingLock + en.Locks[0]
 	case l == nil:

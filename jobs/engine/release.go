@@ -388,7 +388,7 @@ func (e *Engine) endJob(en *entry, s jobs.State, ended jobs.Event) {
 	if ended.LeaseID != "" {
 		sum.Runs.Observe(ended.Took)
 	}
-	if !en.StartedAt.IsZero() {
+	if !en.StartedAt.IsZero() && len(en.Extras().After) == 0 { // otherwise it waited for others first
 		ready := en.CreatedAt
 		if en.RunAt.After(ready) {
 			ready = en.RunAt

@@ -276,7 +276,7 @@ func (w *world) submit(id string, edits ...func(*jobs.Spec)) {
 	for _, edit := range edits {
 		edit(&s)
 	}
-	w.do(Submit{[]NewJob{{Spec: s, ID: id}}})
+	w.do(Submit{Jobs: []NewJob{{Spec: s, ID: id}}})
 }
 
 // ask asks for a lease of that ID, and returns the job, or why there is none.
@@ -492,7 +492,7 @@ func TestAWalkOverThePagesLooksOnceAtEachJobThatStays(t *testing.T) {
 			all[i].Spec.Priority = jobs.Priorities()[i%4]
 		}
 		all[n/2].Spec.Type = "rare"
-		w.e.Turn(w.now, []Call{{1, Submit{all}}}, nil)
+		w.e.Turn(w.now, []Call{{1, Submit{Jobs: all}}}, nil)
 		newest, looked, pages, gone, listed := w.e.Revision, 0, 0, 0, map[string]bool{}
 		for more := true; more; pages++ {
 			p := w.e.Turn(w.now, []Call{{1, List{c.f}}}, nil).Replies[0].Result.(LivingPage)
@@ -513,7 +513,7 @@ func TestAWalkOverThePagesLooksOnceAtEachJobThatStays(t *testing.T) {
 			}
 			if c.f.After, more = Merge(p, nil, c.f.Most()).Next, p.From > 0; more {
 				w.e.Turn(w.now, []Call{
-					{1, Submit{[]NewJob{{Spec: all[n/2].Spec, ID: fmt.Sprint("new", pages)}}}},
+					{1, Submit{Jobs: []NewJob{{Spec: all[n/2].Spec, ID: fmt.Sprint("new", pages)}}}},
 					{2, Cancel{JobID: strconv.Itoa(n - 1 - pages)}}, // it has been listed
 					{3, Cancel{JobID: strconv.Itoa(pages)}},         // it has not
 				}, nil)

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -13,15 +15,25 @@ type NewJob struct {
 }
 
 // Submit queues jobs, all of them or none. A job that is larger than there are units is refused, but not if it is there
-// already, from when there were more.
-type Submit struct{ Jobs []NewJob }
+// already, from when there were more. Ended says of jobs that have ended how they did: of those that Unknown asks for.
+type Submit struct {
+	Jobs  []NewJob
+	Ended map[string]jobs.State
+
+	known map[string]jobs.State // the same, and jobs that numbers of the list stand for
+}
 
 func (o Submit) answer(e *Engine, _ uint64) Reply {
 	all, receipts := o.Jobs, make([]jobs.Receipt, len(o.Jobs))
 	fresh := map[string]int{} // keys that are new with this request
 	tooLarge, conflict := []int(nil), false
+	if slices.ContainsFunc(all, func(n NewJob) bool { return n.Extra != nil }) {
+		o.known = map[string]jobs.State{}
+		maps.Copy(o.known, o.Ended)
+	}
 	for i := range all {
 		n := &all[i]
+		o.resolve(i, receipts)
 		if n.IdempotencyKey != "" {
 			first, twice := fresh[n.IdempotencyKey]
 			old, known := e.used(n.IdempotencyKey)
@@ -48,8 +60,12 @@ func (o Submit) answer(e *Engine, _ uint64) Reply {
 	case conflict:
 		return Reply{Err: jobs.ErrConflict}
 	}
+	if err := o.unknown(e, receipts); err != nil {
+		return Reply{Err: err}
+	}
 	for i := range all {
 		if receipts[i].JobID == "" {
+			o.afterEnded(e, &all[i])
 			e.addJob(&all[i])
 			receipts[i] = jobs.Receipt{JobID: all[i].ID, State: jobs.Queued}
 		}

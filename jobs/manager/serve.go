@@ -36,11 +36,42 @@ func (m *Manager) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Receipt
 	if jobs.ValidateSubmit(specs, jobs.MaxTotal) != nil {
 		return nil, jobs.ValidateSubmit(specs, m.cfg.Total)
 	}
-	all := make([]engine.NewJob, len(specs))
-	for i := range specs {
-		all[i] = engine.NewJob{Spec: specs[i].Clone(), ID: newJobID()}
+	for ended := map[string]jobs.State(nil); ; {
+		all := make([]engine.NewJob, len(specs))
+		for i := range specs {
+			all[i] = engine.NewJob{Spec: specs[i].Clone(), ID: newJobID()}
+		}
+		receipts, err := get[[]jobs.Receipt](ctx, m, nil, engine.Submit{Jobs: all, Ended: ended})
+		unknown := (*engine.Unknown)(nil)
+		if !errors.As(err, &unknown) {
+			return receipts, err
+		}
+		if ended == nil {
+			ended = map[string]jobs.State{}
+		}
+		if err = m.ends(ctx, unknown.Places, ended); err != nil {
+			return nil, err
+		}
 	}
-	return get[[]jobs.Receipt](ctx, m, nil, engine.Submit{Jobs: all})
+}
+
+// ends finds out how the jobs ended that others are to run after.
+func (m *Manager) ends(ctx context.Context, places []engine.Place, known map[string]jobs.State) error {
+	var lost [][2]int
+	for _, p := range places {
+		if known[p.ID] != "" {
+			continue // named twice
+		}
+		switch r, err := m.store.Ended(ctx, p.ID); {
+		case err == nil:
+			known[p.ID] = r.State
+		case errors.Is(err, jobs.ErrJobNotFound):
+			lost = append(lost, [2]int{p.Job, p.Name})
+		default:
+			return err
+		}
+	}
+	return jobs.UnknownError(lost)
 }
 
 // newJobID returns a new job's ID: 32 hexadecimal digits, of which the first twelve are the time in

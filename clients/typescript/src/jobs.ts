@@ -25,6 +25,10 @@ export interface JobSpec {
   tags?: string[];
   /** Names of locks that are held while the job is leased. */
   locks?: string[];
+  /** IDs of jobs that have to complete first; if one of them ends otherwise, this one is cancelled. */
+  after?: string[];
+  /** The jobs to run after have to end only, however they do. */
+  after_any?: boolean;
   max_attempts?: number;
   retry_backoff_s?: number;
   max_runtime_s?: number;
@@ -33,7 +37,7 @@ export interface JobSpec {
 }
 
 /** A job as the server shows it. */
-export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key">> {
+export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key" | "after" | "after_any">> {
   job_id: string;
   state: JobState;
   code: string | null;
@@ -48,6 +52,8 @@ export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_a
   message: string | null;
   checkpoint: Json;
   waiting_for?: string | null;
+  after?: string[];
+  after_any?: boolean;
 }
 
 interface Granted {

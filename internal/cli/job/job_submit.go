@@ -26,6 +26,7 @@ import (
 type jobSubmitOptions struct {
 	jobs.Spec
 	payload, runAt string // as given
+	after          jobs.Extra
 	wait           bool
 	timeout        time.Duration
 }
@@ -49,6 +50,8 @@ func newJobSubmit(a cmd) *cobra.Command {
 	fs.StringVar(&o.runAt, "run-at", "", "not before: a `time` as in RFC 3339, or a duration from now")
 	fs.DurationVar(&o.MaxRuntime, "max-runtime", 0, "end each attempt after this time; 0 for no limit")
 	fs.StringArrayVar(&o.Locks, "lock", nil, "`NAME` of a lock that is held while the job runs; may be given several times")
+	fs.StringArrayVar(&o.after.After, "after", nil, "`ID` of a job that has to complete first, or this one is cancelled; may be given several times")
+	fs.BoolVar(&o.after.AfterAny, "after-any", false, "with --after: however those jobs end")
 	fs.BoolVar(&o.wait, "wait", false, "wait for the end, and exit as the job did")
 	fs.DurationVar(&o.timeout, "timeout", 0, "with --wait: give up waiting after this long, the job goes on; 0 never does")
 	return cmd
@@ -61,6 +64,9 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 		return s, app.Usagef("--timeout %v is negative", o.timeout)
 	case o.timeout > 0 && !o.wait:
 		return s, app.Usagef("--timeout says how long to wait: give --wait, too")
+	}
+	if len(o.after.After) > 0 {
+		s.Extra = &o.after
 	}
 	if s.Payload, err = a.payload(o.payload); err == nil && o.runAt != "" {
 		s.RunAt, err = runAt(o.runAt, time.Now())

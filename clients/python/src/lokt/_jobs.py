@@ -36,6 +36,8 @@ class Jobs:
         key: str | None = None,
         tags: Sequence[str] = (),
         locks: Sequence[str] = (),
+        after: Sequence[str] = (),
+        after_any: bool = False,
         max_attempts: int = 1,
         retry_backoff: float = 1.0,
         max_runtime: float | None = None,
@@ -44,7 +46,7 @@ class Jobs:
         """Queues a job and returns its ID. With a ``key`` it may be sent again: the same job, until 24 h after its end.
 
         ``retry_backoff`` and ``max_runtime`` are seconds; ``run_at`` is a time as of RFC 3339; ``locks`` are names that are
-        held while the job is leased. Raises ConflictError if the key was used for another job.
+        held while the job is leased; ``after`` are IDs of jobs that have to complete first, or only end with ``after_any``. Raises ConflictError if the key was used for another job.
         """
         spec: dict[str, Json] = {
             "type": type,
@@ -55,6 +57,8 @@ class Jobs:
             "idempotency_key": key,
             "tags": list(tags),
             "locks": list(locks),
+            "after": list(after),
+            "after_any": after_any,
             "max_attempts": max_attempts,
             "retry_backoff_s": retry_backoff,
             "max_runtime_s": max_runtime,
