@@ -84,10 +84,6 @@ func (d *document) openLock(name string, waiting int, free bool) (lokt.Lock, err
 
 func waiterKey(lock, leaseID string) string { return lock + " " + leaseID }
 
-func sealWaiter(lock string, w *lokt.Waiter) (document, error) {
-	return seal(waiterKey(lock, w.LeaseID), w)
-}
-
 func (d *document) openWaiter(lock, leaseID string) (*lokt.Waiter, error) {
 	w := &lokt.Waiter{}
 	return w, d.open("who waits for lock "+lock, waiterKey(lock, leaseID), w)

@@ -132,6 +132,35 @@ func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage
 	return page, nil
 }
 
+// keepAll is more than there ever is of anything.
+const keepAll = 1 << 62
+
+// forgetLockEvents forgets events of locks that are too old or too many.
+func (o *Options) forgetLockEvents(exec execute, now time.Time) error {
+	before := int64(-1 << 63)
+	if o.KeepEventsFor >= 0 {
+		before = now.Add(-o.KeepEventsFor).UnixNano()
+	}
+	return forgetEvents(exec, "lock_events", before, o.KeepEvents)
+}
+
+// forgetEvents forgets the oldest events of a table that came before a time, or are beyond so many if that is not negative:
+// some at once, but more than come meanwhile.
+func forgetEvents(exec execute, table string, before int64, keep int) error {
+	if keep < 0 {
+		keep = keepAll
+	}
+	for range 30 {
+		gone, err := exec(strings.ReplaceAll(`DELETE FROM events WHERE first <= (
+			SELECT max(first) FROM (SELECT first, last, until FROM events ORDER BY first LIMIT 1000) oldest
+			WHERE until < ? OR last <= (SELECT last FROM events ORDER BY first DESC LIMIT 1) - ?)`, "events", table), before, keep)
+		if gone == 0 || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // errEnough ends the reading of rows.
 var errEnough = errors.New("no more rows are wanted")
 

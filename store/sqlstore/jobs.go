@@ -3,133 +3,280 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// fileJobs are the jobs in a database of SQLite: a jobs.Store.
-type fileJobs struct {
-	keptJobs
-	db *fileDB
+// keptJobs are the jobs in a database of either kind, but for what its turns need.
+type keptJobs struct {
+	options *Options
+	reading func(ctx context.Context, op string, read func(look) error) error // the database as it is at one moment
+
+	// trimming has something forgotten in one transaction, and tells what time it is.
+	trimming func(ctx context.Context, forget func(execute, time.Time) error) error
+
+	document string // what a job j is opened with: id, doc, payload, sum
+	closable
+
+	mu      sync.Mutex
+	damaged map[string]error // living jobs that cannot be read, by ID
 }
 
-var _ jobs.Store = (*fileJobs)(nil)
-
-func newFileJobs(d *fileDB) *fileJobs {
-	return &fileJobs{db: d, keptJobs: keptJobs{
-		warn: d.options.warn, reading: d.reading,
-		living: "SELECT j.id, " + jobDocument + " FROM living j",
-		ended:  "SELECT j.state, j.revision, j.id, " + jobDocument + " FROM ended j WHERE true",
-	}}
+// Close makes every later call fail. The database stays open.
+func (s *keptJobs) Close() error {
+	s.closed.Store(true)
+	return nil
 }
 
-// jobDocument are the columns of a job's document, in both tables.
-const jobDocument = "j.doc, coalesce(j.payload, (SELECT p.payload FROM payloads p WHERE p.seq = j.seq), ''), j.sum"
-
-// Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it
-// must not use the database. If it panics, Update does.
-func (s *fileJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
-	if s.closed.Load() {
-		return errClosed
-	}
-	return s.db.group.perform(ctx, &request{turn: turn})
-}
-
-// largePayload is how long a payload is that has a row of its own, which no change of the job writes again.
-const largePayload = 1 << 10
-
-// write writes what a turn changed.
-func (s *fileJobs) write(c *jobs.Changes, next *state) {
-	w := s.db.write
-	for _, r := range c.Jobs {
-		s.writeJob(r)
-		next.JobToken = max(next.JobToken, r.Token)
-	}
-	for i := range c.Memos {
-		m := &c.Memos[i]
-		w.document("memos", "id, expires", m.ID, m, m.ID, nanos(m.Expires))
-	}
-	for i := range c.Output {
-		p := &c.Output[i]
-		w.document("output", "job, until", pieceKey(p.JobID, p.End()), p, p.JobID, p.End())
-	}
-	for i := range c.Stats {
-		t := &c.Stats[i]
-		w.document("statistics", "hour, source, type, tag", statisticKey(t), t, t.Hour.Unix(), t.Source, t.Type, t.Tag)
-	}
-	if n := len(c.Events); n > 0 {
-		first, last := c.Events[0].Seq, c.Events[n-1]
-		w.document("job_events", "first, last, until", number(first), c.Events,
-			int64(first), int64(last.Seq), last.Time.UnixNano())
-	}
-	next.Counters, next.Frozen = c.Counters, c.Frozen
-}
-
-func (s *fileJobs) writeJob(r *jobs.Record) {
-	w := s.db.write
-	d, err := sealJob(r)
-	w.err = cmp.Or(w.err, err)
-	seq, payload := int64(r.Seq), any(d.payload)
-	if len(d.payload) > largePayload {
-		payload = nil
-		w.do("INSERT OR IGNORE INTO payloads (seq, payload) VALUES (?, ?)", seq, d.payload)
-	}
-	if !r.State.Ended() {
-		w.put("living", "seq, id, doc, payload, sum", seq, r.ID, d.text, payload, d.sum)
-		return
-	}
-	w.do("DELETE FROM living WHERE seq = ?", seq)
-	w.put("ended", "revision, seq, id, state, type, ended_at, doc, payload, sum",
-		int64(r.Revision), seq, r.ID, string(r.State), r.Type, nanos(r.EndedAt), d.text, payload, d.sum)
-}
-
-// Load implements jobs.Store.
-func (s *fileJobs) Load(ctx context.Context) (all jobs.Changes, err error) {
+// rows reads what a statement finds.
+func (s *keptJobs) rows(ctx context.Context, statement string, args []any, scan func(row) error) error {
 	if err := s.usable(ctx); err != nil {
-		return all, err
+		return err
 	}
-	err = s.db.reading(ctx, "load", func(read look) error {
-		st, err := readState(read)
+	return s.reading(ctx, "read", func(read look) error { return read(statement, args, scan) })
+}
+
+// jobRow is a job that was read. What is damaged has the columns only.
+type jobRow struct {
+	*jobs.Record
+	doc document
+	err error
+}
+
+// scan reads a row that has columns for so much more of the record before its own.
+func (r *jobRow) scan(from row, more ...any) error {
+	return from.Scan(append(more, &r.ID, &r.doc.text, &r.doc.payload, &r.doc.sum)...)
+}
+
+// decode reads the document. A damaged job has its place in lists, and the reason says why.
+func (r *jobRow) decode() {
+	found := *r.Record
+	if r.err = r.doc.openJob(found.ID, r.Record); r.err != nil {
+		*r.Record = found
+		r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), r.err.Error()
+	}
+}
+
+// load reads the living jobs, and the memos that have not expired. What cannot be read is left out: it stays as it is,
+// who asks for such a job is told, and so is the operator.
+func (s *keptJobs) load(read look, now time.Time, all *jobs.Changes) error {
+	var crew sync.WaitGroup
+	var chunks [][]jobRow
+	decode := func(rows []jobRow) {
+		chunks = append(chunks, rows)
+		crew.Go(func() {
+			for i := range rows {
+				rows[i].decode()
+			}
+		})
+	}
+	var next []jobRow
+	err := read("SELECT "+s.document+" FROM living j", nil, func(from row) error {
+		if len(next) == cap(next) {
+			decode(next)
+			next = make([]jobRow, 0, 512)
+		}
+		next = append(next, jobRow{Record: &jobs.Record{}})
+		return next[len(next)-1].scan(from)
+	})
+	decode(next)
+	crew.Wait()
+	if err != nil {
+		return err
+	}
+	damaged := map[string]error{}
+	all.Jobs = make([]*jobs.Record, 0, len(chunks)*cap(next))
+	for _, rows := range chunks {
+		for i := range rows {
+			if r := &rows[i]; r.err != nil {
+				damaged[r.ID] = r.err
+				s.options.warn(r.err)
+			} else {
+				all.Jobs = append(all.Jobs, r.Record)
+			}
+		}
+	}
+	s.mu.Lock()
+	s.damaged = damaged
+	s.mu.Unlock()
+	const memos = "SELECT id, doc, sum FROM memos WHERE expires IS NULL OR expires > ?"
+	return read(memos, []any{now.UnixNano()}, func(from row) error {
+		m, err := readMemo(from)
+		switch {
+		case err == nil:
+			all.Memos = append(all.Memos, m)
+		case errors.Is(err, lokt.ErrDamaged):
+			s.options.warn(err)
+			return nil
+		}
+		return err
+	})
+}
+
+// readMemo reads a memo: its id, doc and sum.
+func readMemo(from row) (m jobs.Memo, err error) {
+	var id string
+	var d document
+	if err = from.Scan(&id, &d.text, &d.sum); err == nil {
+		err = d.open("memo "+id, id, &m)
+	}
+	return m, err
+}
+
+// ended is the statement that finds ended jobs j: state, revision, and what they are opened with.
+func (s *keptJobs) ended(where string) string {
+	return "SELECT j.state, j.revision, " + s.document + " FROM ended j WHERE " + where
+}
+
+// Ended implements jobs.Store. It says of a living job, too, that it could not be read.
+func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error) {
+	s.mu.Lock()
+	err := s.damaged[jobID]
+	s.mu.Unlock()
+	if err != nil {
+		return jobs.Record{}, err
+	}
+	found := jobRow{Record: &jobs.Record{}, err: jobs.ErrJobNotFound}
+	err = s.rows(ctx, s.ended("j.id = ?"), []any{jobID}, func(from row) error {
+		err := found.scan(from, &found.State, &found.Revision)
+		found.decode()
+		return err
+	})
+	if err = cmp.Or(err, found.err); err != nil {
+		return jobs.Record{}, err
+	}
+	return *found.Record, nil
+}
+
+// ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
+func (s *keptJobs) ListEnded(
+	ctx context.Context, f jobs.Filter, from, below uint64, limit int,
+) (all []jobs.Record, err error) {
+	statement, args := s.ended("j.revision >= ?"), []any{int64(min(from, 1<<63-1))}
+	add := func(condition string, value any) {
+		statement, args = statement+" AND "+condition, append(args, value)
+	}
+	if f.State != "" {
+		add("j.state = ?", string(f.State))
+	}
+	if f.Type != "" {
+		add("j.type = ?", f.Type)
+	}
+	if f.Tag != "" { // finds few others
+		tag, err := lokt.Marshal(f.Tag)
 		if err != nil {
+			return nil, nil //nolint:nilerr // no job has it
+		}
+		add("j.doc LIKE ? ESCAPE '!'", "%"+strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(string(tag))+"%")
+	}
+	add("j.revision < ?", int64(min(below, 1<<63-1)))
+	for n := limit; n == limit && len(all) < limit; {
+		n = 0
+		err := s.rows(ctx, statement+" ORDER BY j.revision DESC LIMIT ?", append(args, limit), func(from row) error {
+			r := jobRow{Record: &jobs.Record{}}
+			err := r.scan(from, &r.State, &r.Revision)
+			n, args[len(args)-1] = n+1, int64(r.Revision)
+			if r.decode(); len(all) < limit && (f.Tag == "" || slices.Contains(r.Tags, f.Tag)) {
+				all = append(all, *r.Record)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// documents reads what a statement finds of one kind: key, doc, sum.
+func documents[T any](ctx context.Context, s *keptJobs, what, statement string, args ...any) (all []T, err error) {
+	err = s.rows(ctx, statement, args, func(from row) error {
+		var key string
+		var d document
+		var v T
+		if err := from.Scan(&key, &d.text, &d.sum); err != nil {
 			return err
 		}
-		all = jobs.Changes{Frozen: st.Frozen, Counters: st.Counters, TokenFloor: st.JobFloor}
-		return s.load(read, s.db.clock.now(), &all)
+		err := d.open(what+" "+key, key, &v)
+		all = append(all, v)
+		return err
 	})
 	return all, err
 }
 
-// Trim implements jobs.Store.
-func (s *fileJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (n int, err error) {
-	if s.closed.Load() {
-		return 0, errClosed
-	}
-	begin := time.Now()
-	defer func() { s.db.options.observe("trim", begin, err) }()
-	err = s.db.group.perform(ctx, &request{write: func() error {
-		n, err = s.trim(before.UnixNano(), keep, atMost)
-		return err
-	}})
-	return n, err
+// Output implements jobs.Store.
+func (s *keptJobs) Output(ctx context.Context, jobID string, from int64) ([]jobs.Piece, error) {
+	const statement = "SELECT job || ' ' || until, doc, sum FROM output WHERE job = ? AND until > ? ORDER BY until"
+	return documents[jobs.Piece](ctx, s, "output", statement, jobID, from)
 }
 
-func (s *fileJobs) trim(before int64, keep, atMost int) (n int, err error) {
-	w, d := s.db.write, s.db
+// History implements jobs.Store.
+func (s *keptJobs) History(ctx context.Context, from time.Time) ([]jobs.Statistic, error) {
+	const statement = "SELECT hour || ' ' || source || ' ' || type || ' ' || tag, doc, sum FROM statistics WHERE hour >= ?"
+	return documents[jobs.Statistic](ctx, s, "statistic", statement, from.Unix())
+}
+
+// table is one whose rows are documents: its key, all columns, and for PostgreSQL lists of what is in them.
+type table struct{ name, key, columns, lists string }
+
+var (
+	memos      = &table{"memos", "id", "id, expires, doc, sum", "$1::text[], $2::bigint[], $3::text[], $4::bigint[]"}
+	output     = &table{"output", "job, until", "job, until, doc, sum", "$1::text[], $2::bigint[], $3::text[], $4::bigint[]"}
+	statistics = &table{"statistics", "hour, source, type, tag", "hour, source, type, tag, doc, sum",
+		"$1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[]"}
+	jobEvents = &table{"job_events", "first", "first, last, until, doc, sum", "$1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[]"}
+	waiters   = &table{"waiters", "lock, lease_id", "lock, lease_id, doc, sum", "$1::text[], $2::text[], $3::text[], $4::bigint[]"}
+)
+
+// putter inserts or replaces a row with the document of v, which has the key.
+type putter func(into *table, key string, v any, columns ...any)
+
+// besideJobs puts what a turn stores beside its jobs.
+func besideJobs(c *jobs.Changes, put putter) {
+	for i := range c.Memos {
+		m := &c.Memos[i]
+		put(memos, m.ID, m, m.ID, nanos(m.Expires))
+	}
+	for i := range c.Output {
+		p := &c.Output[i]
+		put(output, fmt.Sprint(p.JobID, " ", p.End()), p, p.JobID, p.End())
+	}
+	for i := range c.Stats {
+		t := &c.Stats[i]
+		hour := t.Hour.Unix()
+		put(statistics, fmt.Sprintf("%d %s %s %s", hour, t.Source, t.Type, t.Tag), t, hour, t.Source, t.Type, t.Tag)
+	}
+	if n := len(c.Events); n > 0 {
+		first, last := c.Events[0].Seq, c.Events[n-1]
+		put(jobEvents, number(first), c.Events, int64(first), int64(last.Seq), last.Time.UnixNano())
+	}
+}
+
+// Trim implements jobs.Store.
+func (s *keptJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (n int, err error) {
+	if err := s.usable(ctx); err != nil {
+		return 0, err
+	}
 	if keep < 0 {
-		keep = 1 << 62
+		keep = keepAll
 	}
-	w.do(`DELETE FROM ended WHERE revision IN (
-		SELECT revision FROM (
-			SELECT revision, ended_at, row_number() OVER (ORDER BY revision) AS n
-			FROM (SELECT revision, ended_at FROM ended ORDER BY revision LIMIT ?))
-		WHERE coalesce(ended_at, 0) < ? OR n <= (SELECT count(*) FROM ended) - ?)`, atMost, before, keep)
-	if w.err == nil {
-		n, w.err = w.number("SELECT changes()")
-	}
-	w.do("DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)", d.clock.now().UnixNano(), atMost)
-	if w.err == nil {
-		w.err = d.forgetEvents("job_events", d.state.Counters.Event, before, atMost)
-	}
-	return n, w.err
+	err = s.trimming(ctx, func(exec execute, now time.Time) error {
+		gone, err := exec(`DELETE FROM ended WHERE revision IN (
+			SELECT revision FROM (
+				SELECT revision, ended_at, row_number() OVER (ORDER BY revision) AS n
+				FROM (SELECT revision, ended_at FROM ended ORDER BY revision LIMIT ?) oldest) numbered
+			WHERE coalesce(ended_at, 0) < ? OR n <= (SELECT count(*) FROM ended) - ?)`, atMost, before.UnixNano(), keep)
+		if n = int(gone); err == nil {
+			_, err = exec("DELETE FROM memos WHERE id IN (SELECT id FROM memos WHERE expires <= ? LIMIT ?)", now.UnixNano(), atMost)
+		}
+		return cmp.Or(err, forgetEvents(exec, "job_events", before.UnixNano(), s.options.KeepEvents))
+	})
+	return n, err
 }

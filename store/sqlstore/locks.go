@@ -126,6 +126,11 @@ func (s *fileLocks) Update(ctx context.Context, name string, change func(lokt.Sn
 	return s.db.group.perform(ctx, &request{name: name, change: change})
 }
 
+var (
+	locks      = &table{name: "locks", columns: "name, waiting, doc, sum"}
+	lockEvents = &table{name: "lock_events", columns: "first, last, since, until, locks, doc, sum"}
+)
+
 // write writes what the batch does to locks.
 func (s *fileLocks) write(b *batch, next *state) {
 	w := s.db.write
@@ -137,7 +142,7 @@ func (s *fileLocks) write(b *batch, next *state) {
 			w.do("DELETE FROM waiters WHERE lock = ? AND lease_id = ?", name, leaseID)
 		}
 		for _, p := range put {
-			w.document("waiters", "lock, lease_id", waiterKey(name, p.LeaseID), p, name, p.LeaseID)
+			w.document(waiters, waiterKey(name, p.LeaseID), p, name, p.LeaseID)
 		}
 		if l.Free() {
 			w.do("DELETE FROM locks WHERE name = ?", name)
@@ -145,46 +150,15 @@ func (s *fileLocks) write(b *batch, next *state) {
 		}
 		alone := *l
 		alone.Queue = nil
-		w.document("locks", "name, waiting", lockKey(name, len(l.Queue), false), &alone, name, len(l.Queue))
+		w.document(locks, lockKey(name, len(l.Queue), false), &alone, name, len(l.Queue))
 	}
 	if n := len(b.events); n > 0 {
 		first := next.LockEvent + 1
 		next.LockEvent += uint64(n)
 		since, until := span(b.events)
-		w.document("lock_events", "first, last, since, until, locks", number(first), b.events,
+		w.document(lockEvents, number(first), b.events,
 			int64(first), int64(next.LockEvent), since, until, names(b.events))
 	}
-}
-
-// trim forgets some of the events that are too old or too many.
-func (s *fileLocks) trim() error {
-	before := int64(-1 << 63)
-	if keep := s.db.options.KeepEventsFor; keep >= 0 {
-		before = s.db.clock.now().Add(-keep).UnixNano()
-	}
-	return s.db.forgetEvents("lock_events", s.db.state.LockEvent, before, mostTrimmed)
-}
-
-// mostTrimmed is how many rows of events are forgotten at once: more than come meanwhile.
-const mostTrimmed = 30_000
-
-// forgetEvents forgets some of the oldest events, which are in the order of their times, and gives some of the file's free
-// pages back.
-func (d *fileDB) forgetEvents(table string, newest uint64, before int64, most int) error {
-	first := int64(0) // that has to be kept for its number
-	if keep := d.options.KeepEvents; keep >= 0 {
-		first = int64(newest) - int64(keep) + 1
-	}
-	statement := strings.ReplaceAll(`DELETE FROM events WHERE first IN (SELECT first FROM events WHERE first < max(
-		coalesce((SELECT first FROM events WHERE until >= ? ORDER BY first LIMIT 1), 1 << 62),
-		coalesce((SELECT max(first) FROM events WHERE first <= ?), 0)) ORDER BY first LIMIT ?)`, "events", table)
-	if err := d.write.exec(statement, before, first, most); err != nil {
-		return err
-	}
-	if gone, err := d.write.number("SELECT changes()"); gone == 0 || err != nil {
-		return err
-	}
-	return d.write.script("PRAGMA incremental_vacuum(64)")
 }
 
 // publish makes what was committed visible, and wakes whom it concerns.

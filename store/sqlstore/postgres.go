@@ -151,7 +151,7 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -160,12 +160,8 @@ func (d *serverDB) stay(ctx context.Context) {
 		poke(d.jobs.changed)
 		d.locks.lookAnyway()
 		_ = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
-		_ = d.lend(ctx, d.writers, pgTimeout, func(ctx context.Context, c *pgx.Conn) error {
-			if err := d.locks.number(ctx, c); err != nil || n%15 != 0 {
-				return err
-			}
-			return d.locks.trim(ctx, c)
-		})
+		_ = d.lend(ctx, d.writers, pgTimeout, d.locks.number)
+		_ = d.trimming(ctx, d.options.forgetLockEvents)
 	}
 }
 
@@ -315,14 +311,39 @@ func pgError(err error) error {
 func lookWith(ctx context.Context, c *pgx.Conn) look {
 	return func(statement string, args []any, scan func(row) error) error {
 		for i, a := range args {
-			statement = strings.Replace(statement, "?", "$"+strconv.Itoa(i+1), 1)
 			if text, ok := a.(string); ok { // what PostgreSQL does not take in text, no valid name has
 				args[i] = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 			}
 		}
-		rows, _ := c.Query(ctx, statement, args...)
+		rows, _ := c.Query(ctx, numbered(statement, len(args)), args...)
 		return eachRow(rows, scan)
 	}
+}
+
+// numbered has PostgreSQL's own marks for each of n arguments.
+func numbered(statement string, n int) string {
+	for i := range n {
+		statement = strings.Replace(statement, "?", "$"+strconv.Itoa(i+1), 1)
+	}
+	return statement
+}
+
+// trimming has something forgotten, unless another process is at it.
+func (d *serverDB) trimming(ctx context.Context, forget func(execute, time.Time) error) error {
+	return d.using(ctx, "trim", func(ctx context.Context, c *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+			var mine bool
+			var now int64
+			err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 1)), "+pgNow, d.channel).Scan(&mine, &now)
+			if err != nil || !mine {
+				return err
+			}
+			return forget(func(statement string, args ...any) (int64, error) {
+				done, err := tx.Exec(ctx, numbered(statement, len(args)), args...)
+				return done.RowsAffected(), err
+			}, time.UnixMicro(now))
+		})
+	})
 }
 
 // eachRow has scan read each row of what was found.
@@ -337,7 +358,8 @@ func eachRow(rows pgx.Rows, scan func(row) error) (err error) {
 	return errors.Join(err, rows.Err())
 }
 
-// pgRows are rows to be written by one statement, whose first arguments are lists of what is in their columns.
+// pgRows are rows to be written by one statement, whose first arguments are lists of what is in their columns: text, numbers that
+// may be missing, or whether something is true.
 type pgRows [][]any
 
 // queue adds the statement to a batch, if there are rows.
@@ -355,10 +377,12 @@ func (rows pgRows) lists() []any {
 			lists[i] = list[string](rows, i)
 		case bool:
 			lists[i] = list[bool](rows, i)
-		case int64:
-			lists[i] = list[int64](rows, i)
 		default:
-			lists[i] = list[pgtype.Int8](rows, i)
+			numbers := make([]pgtype.Int8, len(rows))
+			for n, row := range rows {
+				numbers[n].Int64, numbers[n].Valid = row[i].(int64)
+			}
+			lists[i] = numbers
 		}
 	}
 	return lists
@@ -370,6 +394,29 @@ func list[T any](rows pgRows, i int) []T {
 		all[n] = row[i].(T)
 	}
 	return all
+}
+
+// pgTables are rows to be put into tables of documents.
+type pgTables struct {
+	rows map[*table]pgRows
+	err  error // of the first document that cannot be stored
+}
+
+func newTables() *pgTables { return &pgTables{rows: map[*table]pgRows{}} }
+
+// put is a putter.
+func (p *pgTables) put(into *table, key string, v any, columns ...any) {
+	d, err := seal(key, v)
+	p.err = cmp.Or(p.err, err)
+	p.rows[into] = append(p.rows[into], append(columns, d.text, d.sum))
+}
+
+// queue adds the statements to a batch. They put only those rows u that are joined.
+func (p *pgTables) queue(b *pgx.Batch, join string) {
+	for into, rows := range p.rows {
+		rows.queue(b, "INSERT INTO "+into.name+" ("+into.columns+") SELECT u.* FROM unnest("+into.lists+") AS u ("+into.columns+")"+join+
+			" ON CONFLICT ("+into.key+") DO UPDATE SET ("+into.columns+") = ROW (excluded.*)")
+	}
 }
 
 // notify has other processes told: the names of locks that changed or have new events, and an exclamation mark if jobs did.

@@ -207,23 +207,19 @@ SELECT ` + stateColumns + `, ARRAY(SELECT name FROM mine), ARRAY(SELECT row FROM
 const (
 	dropWaiters = `DELETE FROM waiters w USING unnest($1::text[], $2::text[]) AS u (lock, lease_id), locks l
 		WHERE w.lock = u.lock AND w.lease_id = u.lease_id AND l.name = u.lock AND ` + isStored
-	putWaiters = `INSERT INTO waiters (lock, lease_id, priority, place, doc, sum)
-		SELECT u.* FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[])
-			AS u (lock, lease_id, priority, place, doc, sum) JOIN locks l ON l.name = u.lock WHERE ` + isStored + `
-		ON CONFLICT (lock, lease_id) DO UPDATE SET
-			priority = excluded.priority, place = excluded.place, doc = excluded.doc, sum = excluded.sum`
 	isStored = "l.xmin = pg_current_xact_id_if_assigned()::xid"
 )
 
 // write adds the statements that store what became of the locks, those that are as they were read. If all must be, they
 // fail if one is not. What cannot be stored has its error set.
 func (t *pgLocks) write(b *pgx.Batch, all bool) {
-	var rows, gone, came pgRows
+	var rows, gone pgRows
+	came := newTables()
 	changed, told := false, false
 	for _, name := range slices.Sorted(maps.Keys(t.locks)) {
 		l := t.locks[name]
 		if l.err == nil {
-			l.err = l.addTo(t.state.now, &rows, &gone, &came)
+			l.err = l.addTo(t.state.now, &rows, &gone, came)
 		}
 		changed, told = changed || l.changed(), told || len(l.told) > 0
 	}
@@ -258,11 +254,11 @@ func (t *pgLocks) write(b *pgx.Batch, all bool) {
 		return err
 	})
 	gone.queue(b, dropWaiters)
-	came.queue(b, putWaiters)
+	came.queue(b, " JOIN locks l ON l.name = u.lock WHERE "+isStored)
 }
 
 // addTo adds the rows of a lock, none if there is an error.
-func (l *pgChange) addTo(now time.Time, rows, gone, came *pgRows) (err error) {
+func (l *pgChange) addTo(now time.Time, rows, gone *pgRows, came *pgTables) (err error) {
 	name := l.is.Name
 	var alone, events document
 	var since, until int64
@@ -275,18 +271,18 @@ func (l *pgChange) addTo(now time.Time, rows, gone, came *pgRows) (err error) {
 		events, err = seal(name, l.told)
 	}
 	left, put := l.is.QueueChange(&l.was.Lock)
-	var waiters pgRows
+	queue := newTables()
 	for _, w := range put {
-		d, e := sealWaiter(name, w)
-		err = cmp.Or(err, e)
-		waiters = append(waiters, []any{name, w.LeaseID, int64(w.Priority), w.Place, d.text, d.sum})
+		queue.put(waiters, waiterKey(name, w.LeaseID), w, name, w.LeaseID)
 	}
-	if err != nil {
+	if err = cmp.Or(err, queue.err); err != nil {
 		return err
 	}
 	*rows = append(*rows, []any{name, l.was.row, int64(l.is.Revision), int64(l.is.Token), l.is.changed.UnixNano(), int64(len(l.is.Queue)),
 		l.is.Free(), alone.text, alone.sum, int64(len(l.told)), since, until, events.text, events.sum})
-	*came = append(*came, waiters...)
+	for into, rows := range queue.rows {
+		came.rows[into] = append(came.rows[into], rows...)
+	}
 	for _, lease := range left {
 		*gone = append(*gone, []any{name, lease})
 	}

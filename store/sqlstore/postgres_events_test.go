@@ -278,7 +278,7 @@ func TestEventsInPostgreSQLBeyondTheNumberThatIsKeptAreForgotten(t *testing.T) {
 	runSQL(t, url, manyEvents(t, "x", 12345))
 	s := db.backend.(*serverDB)
 	if err := s.using(t.Context(), "trim", func(ctx context.Context, c *pgx.Conn) error {
-		return errors.Join(s.locks.number(ctx, c), s.locks.trim(ctx, c))
+		return errors.Join(s.locks.number(ctx, c), s.trimming(ctx, s.options.forgetLockEvents))
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -62,9 +60,8 @@ const (
 var _ jobs.Sharer = (*serverJobs)(nil)
 
 func newServerJobs(d *serverDB) *serverJobs {
-	const columns = "j.id, j.doc, j.payload, j.sum FROM jobs j WHERE j.ended_at IS "
 	return &serverJobs{db: d, changed: make(chan struct{}, 1), busy: make(chan struct{}, 1), keptJobs: keptJobs{
-		warn: d.options.warn, living: "SELECT " + columns + "NULL", ended: "SELECT j.state, j.revision, " + columns + "NOT NULL",
+		options: &d.options, trimming: d.trimming, document: "j.id, j.doc, j.payload, j.sum",
 		reading: func(ctx context.Context, op string, read func(look) error) error {
 			return d.using(ctx, op, func(ctx context.Context, c *pgx.Conn) error { return read(lookWith(ctx, c)) })
 		},
@@ -228,18 +225,6 @@ const (
 				AS u (id, revision, state, ended_at, doc, sum) WHERE j.id = u.id RETURNING 1)
 		SELECT 1 / (count(*) = cardinality($1))::int FROM moved`
 
-	putMemos = `INSERT INTO memos (id, expires, doc, sum)
-		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
-		ON CONFLICT (id) DO UPDATE SET expires = excluded.expires, doc = excluded.doc, sum = excluded.sum`
-
-	putOutput = `INSERT INTO output (job, until, doc, sum)
-		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
-		ON CONFLICT (job, until) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`
-
-	putStatistics = `INSERT INTO statistics (hour, source, type, tag, doc, sum)
-		SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
-		ON CONFLICT (hour, source, type, tag) DO UPDATE SET doc = excluded.doc, sum = excluded.sum`
-
 	endTurn = `WITH turn AS (INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4)),
 			old AS (DELETE FROM turns WHERE turn <= $1 - $10)
 		UPDATE job_state SET turn = $1, writer = $2, seq = $5, revision = $6, event = $7, clock = $8, frozen = $9`
@@ -247,17 +232,18 @@ const (
 
 // writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are there already,
 // and their payloads are not written again.
-func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err error) {
-	sealed := func(d document, e error) document {
-		err = cmp.Or(err, e)
-		return d
-	}
-	var made, moved, memos, output, stats pgRows
+func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error {
+	var made, moved pgRows
+	beside := newTables()
 	ids, memoIDs := make([]string, len(c.Jobs)), make([]string, len(c.Memos))
 	for i, r := range c.Jobs {
-		d := sealed(sealJob(r))
+		d, err := sealJob(r)
+		beside.err = cmp.Or(beside.err, err)
 		ids[i] = r.ID
-		row := []any{r.ID, int64(r.Revision), string(r.State), orNull(r.EndedAt, r.State.Ended()), d.text, d.sum}
+		row := []any{r.ID, int64(r.Revision), string(r.State), nil, d.text, d.sum}
+		if r.State.Ended() {
+			row[3] = r.EndedAt.UnixNano()
+		}
 		if 0 < r.Seq && r.Seq <= counted {
 			moved = append(moved, row)
 		} else {
@@ -265,40 +251,16 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) (err 
 		}
 	}
 	for i := range c.Memos {
-		m := &c.Memos[i]
-		d := sealed(seal(m.ID, m))
-		memoIDs[i] = m.ID
-		memos = append(memos, []any{m.ID, orNull(m.Expires, !m.Expires.IsZero()), d.text, d.sum})
+		memoIDs[i] = c.Memos[i].ID
 	}
-	for i := range c.Output {
-		p := &c.Output[i]
-		d := sealed(seal(pieceKey(p.JobID, p.End()), p))
-		output = append(output, []any{p.JobID, p.End(), d.text, d.sum})
-	}
-	for i := range c.Stats {
-		t := &c.Stats[i]
-		d := sealed(seal(statisticKey(t), t))
-		stats = append(stats, []any{t.Hour.Unix(), t.Source, t.Type, t.Tag, d.text, d.sum})
-	}
+	besideJobs(c, beside.put)
 	made.queue(b, insertJobs)
 	moved.queue(b, updateJobs)
-	memos.queue(b, putMemos)
-	output.queue(b, putOutput)
-	stats.queue(b, putStatistics)
-	if n := len(c.Events); n > 0 {
-		first, last := c.Events[0].Seq, c.Events[n-1]
-		d := sealed(seal(number(first), c.Events))
-		b.Queue("INSERT INTO job_events (first, last, until, doc, sum) VALUES ($1, $2, $3, $4, $5)",
-			int64(first), int64(last.Seq), last.Time.UnixNano(), d.text, d.sum)
-	}
-	frozen, e := lokt.Marshal(c.Frozen)
+	beside.queue(b, "")
+	frozen, err := lokt.Marshal(c.Frozen)
 	n := c.Counters
 	b.Queue(endTurn, turn.number, turn.writer, ids, memoIDs, int64(n.Seq), int64(n.Revision), int64(n.Event), n.Clock, string(frozen), keptTurns)
-	return cmp.Or(err, e)
-}
-
-func orNull(t time.Time, there bool) pgtype.Int8 {
-	return pgtype.Int8{Int64: t.UnixNano(), Valid: there}
+	return cmp.Or(beside.err, err)
 }
 
 // Load implements jobs.Store.
@@ -326,32 +288,4 @@ func (s *serverJobs) Load(ctx context.Context) (all jobs.Changes, err error) {
 	s.last = later(s.last, all.Now)
 	all.Now, s.seen = s.last, now.pgTurn
 	return all, nil
-}
-
-// Trim implements jobs.Store. One process at a time does it.
-func (s *serverJobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (n int, err error) {
-	if err := s.usable(ctx); err != nil {
-		return 0, err
-	}
-	err = s.db.using(ctx, "trim", func(ctx context.Context, c *pgx.Conn) error {
-		const mine = "(SELECT pg_try_advisory_xact_lock(hashtextextended($1, 1)))"
-		var b pgx.Batch
-		b.Queue(`DELETE FROM jobs WHERE `+mine+` AND id IN (SELECT id FROM (
-				SELECT id, revision, ended_at FROM jobs WHERE ended_at IS NOT NULL ORDER BY revision LIMIT $2) oldest
-			WHERE ended_at < $3 OR revision <= (
-				SELECT revision FROM jobs WHERE ended_at IS NOT NULL AND $4 >= 0
-				ORDER BY revision DESC OFFSET greatest($4, 0) LIMIT 1))`,
-			s.db.channel, atMost, before.UnixNano(), int64(keep)).Exec(func(tag pgconn.CommandTag) error {
-			n = int(tag.RowsAffected())
-			return nil
-		})
-		b.Queue(`DELETE FROM job_events WHERE `+mine+` AND first IN (
-			SELECT first FROM (SELECT * FROM job_events ORDER BY first LIMIT $2) oldest
-			WHERE until < $3 OR $4::bigint >= 0 AND last <= (SELECT event FROM job_state) - $4::bigint)`,
-			s.db.channel, atMost, before.UnixNano(), int64(s.db.options.KeepEvents))
-		b.Queue("DELETE FROM memos WHERE "+mine+` AND id IN (
-			SELECT id FROM memos WHERE expires <= `+pgNow+" * 1000 LIMIT $2)", s.db.channel, atMost)
-		return c.SendBatch(ctx, &b).Close()
-	})
-	return n, err
 }

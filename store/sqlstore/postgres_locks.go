@@ -394,18 +394,3 @@ func (s *serverLocks) ReadEvents(ctx context.Context, q lokt.EventQuery) (page l
 	})
 	return page, err
 }
-
-// trim forgets the oldest events that are too old or too many, some at a time.
-func (s *serverLocks) trim(ctx context.Context, c *pgx.Conn) error {
-	for range 100 {
-		done, err := c.Exec(ctx, `DELETE FROM lock_events WHERE first <= (SELECT max(first)
-			FROM (SELECT * FROM lock_events ORDER BY first LIMIT 5000) oldest, state
-			WHERE $1::bigint >= 0 AND last <= lock_event - $1::bigint
-			OR $2::bigint >= 0 AND until < `+pgNow+` * 1000 - $2::bigint)`,
-			int64(s.db.options.KeepEvents), int64(s.db.options.KeepEventsFor))
-		if err != nil || done.RowsAffected() == 0 {
-			return err
-		}
-	}
-	return nil
-}

@@ -60,19 +60,23 @@ func (w *writer) prepare(statement string) (*sql.Stmt, error) {
 	return s, err
 }
 
-// exec runs a statement that is worth keeping.
-func (w *writer) exec(statement string, args ...any) error {
+// exec runs a statement that is worth keeping: an execute.
+func (w *writer) exec(statement string, args ...any) (int64, error) {
 	s, err := w.prepare(statement) //nolint:sqlclosecheck // it is kept
-	if err == nil {
-		_, err = s.ExecContext(context.Background(), args...)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	done, err := s.ExecContext(context.Background(), args...)
+	if err != nil {
+		return 0, err
+	}
+	return done.RowsAffected()
 }
 
 // do runs a statement of a transaction unless an earlier one has failed.
 func (w *writer) do(statement string, args ...any) {
 	if w.err == nil {
-		w.err = w.exec(statement, args...)
+		_, w.err = w.exec(statement, args...)
 	}
 }
 
@@ -81,11 +85,11 @@ func (w *writer) put(table, columns string, values ...any) {
 	w.do("INSERT OR REPLACE INTO "+table+" ("+columns+") VALUES (?"+strings.Repeat(", ?", len(values)-1)+")", values...)
 }
 
-// document inserts or replaces a row with the document of v.
-func (w *writer) document(table, columns, key string, v any, values ...any) {
+// document is a putter.
+func (w *writer) document(into *table, key string, v any, columns ...any) {
 	d, err := seal(key, v)
 	if w.err = cmp.Or(w.err, err); w.err == nil {
-		w.put(table, "doc, sum, "+columns, append([]any{d.text, d.sum}, values...)...)
+		w.put(into.name, into.columns, append(columns, d.text, d.sum)...)
 	}
 }
 

@@ -95,7 +95,7 @@ func (d *fileDB) Check(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		const job = "SELECT 'job ' || j.id, j.id, " + jobDocument
+		const job = "SELECT 'job ' || j.id, " + fileJobDocument
 		return wrong.check(ctx, read,
 			"SELECT 'what the database says about itself', '"+stateKey+"', doc, '', sum FROM state",
 			"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",

@@ -46,7 +46,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 	}
 	if len(b.locks)+len(b.events)+len(b.turns)+len(b.writes) > 0 || b.flush {
 		if err = d.store(b); full(err) { // the log may start over when it is in the file
-			_ = d.write.exec("ROLLBACK")
+			_, _ = d.write.exec("ROLLBACK")
 			if d.checkpoint(); d.failure == nil {
 				err = d.store(b)
 			}
@@ -68,7 +68,7 @@ func (d *fileDB) commit(rs []*request) (err error) {
 // broken rolls back what failed, and notes what cannot be relied on since.
 func (d *fileDB) broken(err error) error {
 	d.flushed(err)
-	if e := d.write.exec("ROLLBACK"); !full(err) && !single(err) {
+	if _, e := d.write.exec("ROLLBACK"); !full(err) && !single(err) {
 		d.suspect = err
 	} else if e != nil && !full(err) {
 		d.suspect = errors.Join(err, e)
@@ -173,7 +173,7 @@ func (d *fileDB) store(b *batch) error {
 	next := d.state
 	next.Commits, next.Clock = next.Commits+1, b.now
 	w := d.write
-	w.err = w.exec("BEGIN IMMEDIATE")
+	_, w.err = w.exec("BEGIN IMMEDIATE")
 	d.locks.write(b, &next)
 	for _, c := range b.turns {
 		d.jobs.write(c, &next)
@@ -206,7 +206,7 @@ func (d *fileDB) store(b *batch) error {
 func (d *fileDB) recover() (err error) {
 	begin := time.Now()
 	defer func() { d.options.observe("recover", begin, err) }()
-	_ = d.write.exec("ROLLBACK") // if there is still something to roll back
+	_, _ = d.write.exec("ROLLBACK") // if there is still something to roll back
 	_, whole, err := d.write.checkpoint("TRUNCATE")
 	if err == nil && !whole {
 		err = errors.New("the database is being read")

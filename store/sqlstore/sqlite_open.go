@@ -421,6 +421,17 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(look) error) 
 	return translate(err)
 }
 
+// trimming has something forgotten, and gives some of the file's free pages back.
+func (d *fileDB) trimming(ctx context.Context, forget func(execute, time.Time) error) (err error) {
+	defer func(begin time.Time) { d.options.observe("trim", begin, err) }(time.Now())
+	return d.group.perform(ctx, &request{write: func() error {
+		if err := forget(d.write.exec, d.clock.now()); err != nil {
+			return err
+		}
+		return d.write.script("PRAGMA incremental_vacuum(64)")
+	}})
+}
+
 // Ping implements backend.
 func (d *fileDB) Ping(ctx context.Context) error {
 	if err := d.reading(ctx, "ping", func(read look) error {
@@ -459,7 +470,7 @@ func (d *fileDB) tend() {
 		}
 		if time.Since(checkpointed) >= checkpointEvery {
 			checkpointed = time.Now()
-			_ = d.group.perform(ctx, &request{write: d.locks.trim})
+			_ = d.trimming(ctx, d.options.forgetLockEvents)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -56,6 +57,27 @@ func (o *Options) warn(err error) {
 	if o.Warn != nil {
 		o.Warn(err)
 	}
+}
+
+// row is a row that was found.
+type row interface{ Scan(into ...any) error }
+
+// look runs a statement over a database of either kind, in which a question mark stands for each argument, and has scan
+// read each row. errEnough ends it.
+type look func(statement string, args []any, scan func(row) error) error
+
+// execute runs a statement that changes rows, with arguments as a look has them, and returns how many.
+type execute func(statement string, args ...any) (int64, error)
+
+// closable is closed before its database is, or with it.
+type closable struct{ closed atomic.Bool }
+
+// usable reports why it cannot be used.
+func (c *closable) usable(ctx context.Context) error {
+	if c.closed.Load() && ctx.Err() == nil {
+		return errClosed
+	}
+	return ctx.Err()
 }
 
 // LockStore keeps locks and the log of their events.

@@ -691,7 +691,7 @@ func TestOldEventsAreForgottenByNumberAndByAge(t *testing.T) {
 		return page.Newest - page.Oldest + 1
 	}
 	trim := func() {
-		if err := db.group.perform(t.Context(), &request{write: db.locks.trim}); err != nil {
+		if err := db.trimming(t.Context(), db.options.forgetLockEvents); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -896,6 +896,27 @@ func TestLargePayloadsAreForgottenWithTheirJobs(t *testing.T) {
 		if err != nil || gone != want.gone || payloads != want.payloads {
 			t.Errorf("keeping %d, %d are gone, and %d payloads are left, %v", want.keep, gone, payloads, err)
 		}
+	}
+}
+
+func TestEventsOfJobsAreForgottenThoughFewJobsAre(t *testing.T) {
+	t.Parallel()
+	const kept = 10
+	db := start(t, spot(t), Options{KeepEvents: kept})
+	c := jobs.Changes{Jobs: turnNumber(1).Jobs}
+	for range 3000 {
+		c.Counters.Event++
+		c.Events = []jobs.Event{{Seq: c.Counters.Event, Type: jobs.EventSubmit, Time: time.Now()}}
+		if err := db.Jobs().Update(t.Context(), func(jobs.Facts) jobs.Changes { return c }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := db.Jobs().Trim(t.Context(), time.Time{}, -1, 1); err != nil || n != 0 {
+		t.Errorf("%d jobs are gone, %v", n, err)
+	}
+	var n, last int
+	if err := db.read.QueryRow("SELECT count(*), max(last) FROM job_events").Scan(&n, &last); err != nil || n != kept || last != 3000 {
+		t.Errorf("%d events are kept, the last is number %d, %v", n, last, err)
 	}
 }
 

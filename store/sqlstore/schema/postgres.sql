@@ -33,8 +33,6 @@ CREATE INDEX locks_used ON locks (name) WHERE NOT free;
 CREATE TABLE waiters (
 	lock     TEXT COLLATE "C" NOT NULL,
 	lease_id TEXT COLLATE "C" NOT NULL,
-	priority BIGINT NOT NULL,
-	place    BIGINT NOT NULL,
 	doc      TEXT NOT NULL,
 	sum      BIGINT NOT NULL,
 	PRIMARY KEY (lock, lease_id)
@@ -152,6 +150,8 @@ CREATE INDEX jobs_living ON jobs (seq) WHERE ended_at IS NULL;
 CREATE INDEX jobs_ended ON jobs (revision) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_ended_type ON jobs (type, revision) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_ended_state ON jobs (state, revision) WHERE ended_at IS NOT NULL;
+CREATE VIEW living AS SELECT * FROM jobs WHERE ended_at IS NULL;
+CREATE VIEW ended AS SELECT * FROM jobs WHERE ended_at IS NOT NULL;
 
 -- A piece of what a job's workers print, by the offset at which it ends.
 CREATE TABLE output (
@@ -223,8 +223,8 @@ CREATE VIEW holder_list AS
 
 CREATE VIEW queue_list AS
 	SELECT w.lock, w.doc::json -> 'owner' ->> 'id' AS owner, w.doc::json -> 'owner' ->> 'session' AS session, w.doc::json -> 'owner' ->> 'host' AS host,
-		w.priority, w.lease_id, w.doc::json ->> 'since' AS since, w.doc::json ->> 'until' AS until
-	FROM waiters w ORDER BY w.lock, w.priority DESC, w.place;
+		coalesce((w.doc::json ->> 'priority')::bigint, 0) AS priority, w.lease_id, w.doc::json ->> 'since' AS since, w.doc::json ->> 'until' AS until
+	FROM waiters w ORDER BY w.lock, priority DESC, (w.doc::json ->> 'place')::bigint;
 
 CREATE VIEW event_list AS
 	SELECT e.first + v.place - 1 AS seq, v.event ->> 'time' AS at, v.event ->> 'type' AS type, e.lock, v.event -> 'owner' ->> 'id' AS owner,
