@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"time"
@@ -56,7 +55,6 @@ func (d *fileDB) commit(rs []*request) (err error) {
 			return d.broken(err)
 		}
 		d.locks.publish(b)
-		d.extend()
 	}
 	pages := d.write.written() - d.moved
 	if pages >= d.checkpointAt || pages > 0 && b.now.Sub(d.checkpointed) >= checkpointEvery {
@@ -251,24 +249,6 @@ func (d *fileDB) checkpoint() {
 		d.moved -= max(d.checkpointAt-checkpointAgain, d.checkpointAt/2)
 		d.unmoved.Store(true)
 	}
-}
-
-// By how much the log is made longer when it has grown, and up to which size: where it starts over.
-const (
-	extendBy = 512 << 10
-	extendTo = checkpointPages * logFrame
-)
-
-// extend makes the log longer, by zeros, when a transaction has. To flush a file that has become longer takes twice as
-// long as one in which something was overwritten, so one transaction in many shall do that. To SQLite zeros at the end
-// of its log are no frame, and are written over.
-func (d *fileDB) extend() {
-	size, err := d.log.Seek(0, io.SeekEnd)
-	if err != nil || size == d.extended || size == 0 || size >= extendTo {
-		return
-	}
-	n, _ := d.log.WriteAt(make([]byte, extendBy), size) // if there is no room for it, there may be for what is needed
-	d.extended = size + int64(n)
 }
 
 // onlyRenewed reports whether a lock differs only by what says that somebody is still there: no more is lost with

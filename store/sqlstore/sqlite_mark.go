@@ -158,9 +158,14 @@ func lockKernel(path string) (*flock.Flock, error) {
 // endsEarly reports whether a log of SQLite goes on behind its end, which is after so many pages: there are others of the same
 // log that end a transaction. Such pages are left by a damaged log; but also by a loss of power, when the end of a
 // transaction that nobody was told of came to the disk before its beginning.
-func endsEarly(log *os.File, pages int) bool {
+func endsEarly(path string, pages int) bool {
+	log, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = log.Close() }()
 	header, frame := make([]byte, 32), make([]byte, 24) // https://www.sqlite.org/fileformat2.html#the_write_ahead_log
-	_, err := log.ReadAt(header, 0)
+	_, err = log.ReadAt(header, 0)
 	for at := int64(len(header)) + int64(pages)*logFrame; err == nil; at += logFrame {
 		_, err = log.ReadAt(frame, at)
 		if err == nil && bytes.Equal(frame[8:16], header[16:24]) && binary.BigEndian.Uint32(frame[4:]) != 0 {

@@ -27,8 +27,7 @@ type fileDB struct {
 	options Options
 	mark    *mark
 	file    os.FileInfo // of path, when it was opened
-	log     *os.File    // its log, to be made longer
-	logged  os.FileInfo // of that
+	logged  os.FileInfo // of its log
 	clock   *clock
 	locks   *fileLocks
 	jobs    *fileJobs
@@ -58,7 +57,6 @@ type fileDB struct {
 	full         bool      // transactions are flushed to the disk
 	moved        int       // pages written to the log when all of them were in the database's file
 	checkpointed time.Time // when that was
-	extended     int64     // to which length the log was made longer
 }
 
 // openFile opens a database of SQLite, which there must be if it is said to be old.
@@ -164,14 +162,10 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	if d.log, err = os.OpenFile(d.path+"-wal", os.O_RDWR, 0); err != nil {
+	if d.logged, err = os.Stat(d.path + "-wal"); err != nil {
 		return false, err
 	}
-	d.opened = append(d.opened, d.log)
-	if d.logged, err = d.log.Stat(); err != nil {
-		return false, err
-	}
-	if was.unclean && endsEarly(d.log, pages) {
+	if was.unclean && endsEarly(d.path+"-wal", pages) {
 		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of " +
 			"power this is what had not been acknowledged; otherwise the log is damaged"))
 	}
