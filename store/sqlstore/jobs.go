@@ -227,35 +227,35 @@ func (s *keptJobs) History(ctx context.Context, from time.Time) ([]jobs.Statisti
 type table struct{ name, key, columns, lists string }
 
 var (
-	memos      = &table{"memos", "id", "id, expires, doc, sum", "$1::text[], $2::bigint[], $3::text[], $4::bigint[]"}
-	output     = &table{"output", "job, until", "job, until, doc, sum", "$1::text[], $2::bigint[], $3::text[], $4::bigint[]"}
-	statistics = &table{"statistics", "hour, source, type, tag", "hour, source, type, tag, doc, sum",
+	memosTable      = table{"memos", "id", "id, expires, doc, sum", "$1::text[], $2::bigint[], $3::text[], $4::bigint[]"}
+	outputTable     = table{"output", "job, until", "job, until, doc, sum", "$1::text[], $2::bigint[], $3::text[], $4::bigint[]"}
+	statisticsTable = table{"statistics", "hour, source, type, tag", "hour, source, type, tag, doc, sum",
 		"$1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[]"}
-	jobEvents = &table{"job_events", "first", "first, last, until, doc, sum", "$1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[]"}
-	waiters   = &table{"waiters", "lock, lease_id", "lock, lease_id, doc, sum", "$1::text[], $2::text[], $3::text[], $4::bigint[]"}
+	jobEventsTable = table{"job_events", "first", "first, last, until, doc, sum", "$1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[]"}
+	waitersTable   = table{"waiters", "lock, lease_id", "lock, lease_id, doc, sum", "$1::text[], $2::text[], $3::text[], $4::bigint[]"}
 )
 
 // putter inserts or replaces a row with the document of v, which has the key.
-type putter func(into *table, key string, v any, columns ...any)
+type putter func(into table, key string, v any, columns ...any)
 
 // besideJobs puts what a turn stores beside its jobs.
 func besideJobs(c *jobs.Changes, put putter) {
 	for i := range c.Memos {
 		m := &c.Memos[i]
-		put(memos, m.ID, m, m.ID, nanos(m.Expires))
+		put(memosTable, m.ID, m, m.ID, nanos(m.Expires))
 	}
 	for i := range c.Output {
 		p := &c.Output[i]
-		put(output, fmt.Sprint(p.JobID, " ", p.End()), p, p.JobID, p.End())
+		put(outputTable, fmt.Sprint(p.JobID, " ", p.End()), p, p.JobID, p.End())
 	}
 	for i := range c.Stats {
 		t := &c.Stats[i]
 		hour := t.Hour.Unix()
-		put(statistics, fmt.Sprintf("%d %s %s %s", hour, t.Source, t.Type, t.Tag), t, hour, t.Source, t.Type, t.Tag)
+		put(statisticsTable, fmt.Sprintf("%d %s %s %s", hour, t.Source, t.Type, t.Tag), t, hour, t.Source, t.Type, t.Tag)
 	}
 	if n := len(c.Events); n > 0 {
 		first, last := c.Events[0].Seq, c.Events[n-1]
-		put(jobEvents, number(first), c.Events, int64(first), int64(last.Seq), last.Time.UnixNano())
+		put(jobEventsTable, number(first), c.Events, int64(first), int64(last.Seq), last.Time.UnixNano())
 	}
 }
 

@@ -127,8 +127,8 @@ func (s *fileLocks) Update(ctx context.Context, name string, change func(lokt.Sn
 }
 
 var (
-	locks      = &table{name: "locks", columns: "name, waiting, doc, sum"}
-	lockEvents = &table{name: "lock_events", columns: "first, last, since, until, locks, doc, sum"}
+	locksTable      = table{name: "locks", columns: "name, waiting, doc, sum"}
+	lockEventsTable = table{name: "lock_events", columns: "first, last, since, until, locks, doc, sum"}
 )
 
 // write writes what the batch does to locks.
@@ -142,7 +142,7 @@ func (s *fileLocks) write(b *batch, next *state) {
 			w.do("DELETE FROM waiters WHERE lock = ? AND lease_id = ?", name, leaseID)
 		}
 		for _, p := range put {
-			w.document(waiters, waiterKey(name, p.LeaseID), p, name, p.LeaseID)
+			w.document(waitersTable, waiterKey(name, p.LeaseID), p, name, p.LeaseID)
 		}
 		if l.Free() {
 			w.do("DELETE FROM locks WHERE name = ?", name)
@@ -150,13 +150,13 @@ func (s *fileLocks) write(b *batch, next *state) {
 		}
 		alone := *l
 		alone.Queue = nil
-		w.document(locks, lockKey(name, len(l.Queue), false), &alone, name, len(l.Queue))
+		w.document(locksTable, lockKey(name, len(l.Queue), false), &alone, name, len(l.Queue))
 	}
 	if n := len(b.events); n > 0 {
 		first := next.LockEvent + 1
 		next.LockEvent += uint64(n)
 		since, until := span(b.events)
-		w.document(lockEvents, number(first), b.events,
+		w.document(lockEventsTable, number(first), b.events,
 			int64(first), int64(next.LockEvent), since, until, names(b.events))
 	}
 }

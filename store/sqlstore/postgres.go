@@ -398,14 +398,14 @@ func list[T any](rows pgRows, i int) []T {
 
 // pgTables are rows to be put into tables of documents.
 type pgTables struct {
-	rows map[*table]pgRows
+	rows map[table]pgRows
 	err  error // of the first document that cannot be stored
 }
 
-func newTables() *pgTables { return &pgTables{rows: map[*table]pgRows{}} }
+func newTables() *pgTables { return &pgTables{rows: map[table]pgRows{}} }
 
 // put is a putter.
-func (p *pgTables) put(into *table, key string, v any, columns ...any) {
+func (p *pgTables) put(into table, key string, v any, columns ...any) {
 	d, err := seal(key, v)
 	p.err = cmp.Or(p.err, err)
 	p.rows[into] = append(p.rows[into], append(columns, d.text, d.sum))

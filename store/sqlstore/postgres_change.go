@@ -273,7 +273,7 @@ func (l *pgChange) addTo(now time.Time, rows, gone *pgRows, came *pgTables) (err
 	left, put := l.is.QueueChange(&l.was.Lock)
 	queue := newTables()
 	for _, w := range put {
-		queue.put(waiters, waiterKey(name, w.LeaseID), w, name, w.LeaseID)
+		queue.put(waitersTable, waiterKey(name, w.LeaseID), w, name, w.LeaseID)
 	}
 	if err = cmp.Or(err, queue.err); err != nil {
 		return err

@@ -86,7 +86,7 @@ func (w *writer) put(table, columns string, values ...any) {
 }
 
 // document is a putter.
-func (w *writer) document(into *table, key string, v any, columns ...any) {
+func (w *writer) document(into table, key string, v any, columns ...any) {
 	d, err := seal(key, v)
 	if w.err = cmp.Or(w.err, err); w.err == nil {
 		w.put(into.name, into.columns, append(columns, d.text, d.sum)...)

@@ -62,5 +62,5 @@ func readState(read look) (s state, err error) {
 }
 
 func (s *state) write(w *writer) {
-	w.document(&table{name: "state", columns: "id, doc, sum"}, stateKey, s, 1)
+	w.document(table{name: "state", columns: "id, doc, sum"}, stateKey, s, 1)
 }
