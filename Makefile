@@ -10,7 +10,7 @@ PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick.
 RACE      = . ./jobs/... ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
 
-.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients browser pictures check soak clean
+.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients browser pictures check soak campaign clean
 
 build: ## bin/lokt and bin/loktd
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -19,7 +19,7 @@ release: ## dist/: archives, packages, image, manifests and checksums of VERSION
 site: ## dist/site: the pages, with a search; fails for a dead link
 	$(GO) run -C tools/site . -C $(CURDIR)
 packages: ## that they and the clients install, run, upgrade and leave nothing, as root; that the chart is valid; that no link is dead
-	$(GO) test -C tools/release -count=1 ./... && $(GO) test -C deploy/helm ./... && $(GO) test -C tools/site ./...
+	$(GO) test -C tools/release -count=1 ./... && $(GO) test -C deploy/helm ./... && $(GO) test -C tools/site ./... && $(GO) test -C tools/campaign ./...
 test:
 	$(TEST) ./...
 race: ## needs cgo, and a C compiler
@@ -57,4 +57,5 @@ soak: ## the race detector over everything, longer games and faults, minutes of 
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...
 	LOKT_SOAK=1 $(TEST) -count=1 -timeout 120m ./...
 	$(MAKE) fuzz FUZZTIME=100000x
+campaign: ; $(GO) run -C tools/campaign . -C $(CURDIR) -hours $(or $(HOURS),10) # faults, in pieces: goes on where it ended, and writes docs/campaign.md
 clean: ; rm -rf bin dist

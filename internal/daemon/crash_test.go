@@ -35,6 +35,9 @@ type ledger struct {
 	unsure map[string]string // lease by lock that may or may not be held
 	tokens map[string]uint64 // last token by lock
 	grants int               // of locks
+
+	full    bool // the disk has no room, so that requests may be refused
+	refused int  // how many were
 }
 
 func newLedger(t *testing.T) *ledger {
@@ -42,6 +45,15 @@ func newLedger(t *testing.T) *ledger {
 		t: t, granted: map[string]string{}, running: map[string]string{}, ending: map[string]bool{}, completed: map[string]bool{},
 		asked: map[string]string{}, held: map[string]string{}, unsure: map[string]string{}, tokens: map[string]uint64{},
 	}
+}
+
+// refuses reports whether a request was refused because there is no room: who asked ends then. The ledger is locked.
+func (l *ledger) refuses(ans answer) bool {
+	if l.full && ans.status == http.StatusServiceUnavailable {
+		l.refused++
+		return true
+	}
+	return false
 }
 
 // submit submits jobs until the daemon is gone.
@@ -52,6 +64,10 @@ func (l *ledger) submit(a *api) {
 			return
 		}
 		l.mu.Lock()
+		if l.refuses(ans) {
+			l.mu.Unlock()
+			return
+		}
 		if ans.status != http.StatusOK {
 			l.t.Errorf("submit: %d %s", ans.status, ans.body)
 		}
@@ -78,7 +94,11 @@ func (l *ledger) work(a *api, worker string) {
 		l.mu.Lock()
 		delete(l.asked, worker)
 		if lease == "" {
+			full := l.full
 			l.mu.Unlock()
+			if full {
+				return
+			}
 			continue
 		}
 		if before, twice := l.granted[job]; twice && before != lease {
@@ -101,6 +121,10 @@ func (l *ledger) work(a *api, worker string) {
 			return
 		}
 		l.mu.Lock()
+		if l.refuses(ans) {
+			l.mu.Unlock()
+			return
+		}
 		if ans.status != http.StatusOK || ans.text("applied") != "true" {
 			l.t.Errorf("complete: %d %s", ans.status, ans.body)
 		}
@@ -122,6 +146,10 @@ func (l *ledger) lock(a *api, name string) {
 			return
 		}
 		l.mu.Lock()
+		if l.refuses(ans) {
+			l.mu.Unlock()
+			return
+		}
 		token := ans.number("holder", "token")
 		if ans.status != http.StatusOK || token <= l.tokens[name] {
 			l.t.Errorf("lock %s after token %d: %d %s", name, l.tokens[name], ans.status, ans.body)
@@ -141,7 +169,12 @@ func (l *ledger) lock(a *api, name string) {
 		if ok, err := l.release(a, name, lease); err != nil {
 			return
 		} else if !ok {
-			l.t.Errorf("lock %s was not held when it was given back", name)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if !l.full {
+				l.t.Errorf("lock %s was not held when it was given back", name)
+			}
+			return
 		}
 		l.mu.Lock()
 		delete(l.unsure, name)
@@ -228,6 +261,23 @@ func (l *ledger) audit(a *api, since time.Time) {
 	clear(l.held)
 }
 
+// crew lets clients use the daemon until it is gone, or the disk full, and returns once there is progress.
+func (l *ledger) crew(a *api) *sync.WaitGroup {
+	l.t.Helper()
+	crew := &sync.WaitGroup{}
+	for i := range 2 {
+		crew.Go(func() { l.submit(a) })
+		crew.Go(func() { l.work(a, fmt.Sprint("w", i)) })
+		crew.Go(func() { l.lock(a, fmt.Sprint("lock", i)) })
+	}
+	jobs, grants := l.progress()
+	eventually(l.t, "there is progress", func() bool {
+		j, g := l.progress()
+		return j >= jobs+2 && g >= grants+2
+	})
+	return crew
+}
+
 // sorted returns keys and values.
 func sorted(m map[string]string) (all [][2]string) {
 	for k, v := range m {
@@ -249,17 +299,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("in round %d; the log:\n%s", round, p.log)
 		}
-		var crew sync.WaitGroup
-		for i := range 2 {
-			crew.Go(func() { l.submit(a) })
-			crew.Go(func() { l.work(a, fmt.Sprint("w", i)) })
-			crew.Go(func() { l.lock(a, fmt.Sprint("lock", i)) })
-		}
-		jobs, grants := l.progress()
-		eventually(t, "there is progress", func() bool {
-			j, g := l.progress()
-			return j >= jobs+2 && g >= grants+2
-		})
+		crew := l.crew(a)
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // wherever it is by then
 		p.kill()
 		crew.Wait()

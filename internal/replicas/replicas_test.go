@@ -4,11 +4,13 @@ package replicas_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,8 +50,36 @@ func faultTime(t *testing.T) time.Duration {
 // system is what a test is about: replicas on a store, and how to hurt that.
 type system struct {
 	replicas []*replica
-	hurt     func() (what string, err error) // the store, and let it recover
+	hurt     []func() (what string, err error) // the store, and let it recover
 	jobs     bool
+	dice     *rand.Rand // which faults are made, and for how long; nothing else is decided by the seed
+}
+
+// dice are those of LOKT_SEED, or of chance.
+func dice(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if s := os.Getenv("LOKT_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("LOKT_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// pause waits for at most so long.
+func (s *system) pause(most time.Duration) { time.Sleep(time.Duration(s.dice.Int64N(int64(most)))) }
+
+// counted tells programs what was injected, or checked, and how often.
+func counted(t *testing.T, what string, counts map[string]int) {
+	t.Helper()
+	b, err := json.Marshal(counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("counted %s: %s", what, b)
 }
 
 // Promises S-1, S-4, S-12, S-13, S-14, S-27, S-68.
@@ -58,15 +88,50 @@ func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
 		t.Skip("takes half a minute and more")
 	}
 	pg := servers.NeedPostgres(t)
-	s := &system{jobs: true, hurt: func() (string, error) { return "PostgreSQL is killed", pg.Crash() }}
-	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
+	s := &system{jobs: true, dice: dice(t)}
+	clock, err := newClock(pg)
+	if err != nil {
 		t.Fatal(err)
+	}
+	s.hurt = []func() (string, error){
+		func() (string, error) { return "PostgreSQL is killed", pg.Crash() },
+		func() (string, error) {
+			return "PostgreSQL's backends are ended", pg.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lokt'")
+		},
+		func() (string, error) {
+			return "PostgreSQL's clock is set forward", clock.step(11*time.Second + time.Duration(s.dice.Int64N(int64(time.Hour))))
+		},
+		func() (string, error) {
+			return "PostgreSQL's clock is set back", clock.step(-time.Duration(s.dice.Int64N(int64(2 * time.Second))))
+		},
 	}
 	for range 3 {
 		s.replicas = append(s.replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
-			return []string{"--store", pg.URL(a[0], "lokt")}
+			return []string{"--store", pg.URL(a[0], clock.path)}
 		}))
 	}
+	s.survive(t)
+}
+
+// Promises S-1, S-4, S-12, S-13, S-14, S-68.
+func TestReplicasOnPostgreSQLThatFailsOverUnderFaults(t *testing.T) {
+	if os.Getenv("LOKT_FAULT_TIME") == "" && os.Getenv("LOKT_SOAK") == "" {
+		t.Skip("takes a minute and more: set LOKT_FAULT_TIME")
+	}
+	pair := startPair(t)
+	s := &system{jobs: true, dice: dice(t)}
+	for range 3 {
+		s.replicas = append(s.replicas, startReplica(t, []string{pair.primary.addr}, func(a []string) []string {
+			return []string{"--store", pair.URL(a[0], "lokt")}
+		}))
+	}
+	s.hurt = []func() (string, error){func() (string, error) {
+		return "PostgreSQL fails over to its standby", pair.failOver(t, func(addr string) {
+			for _, r := range s.replicas {
+				r.back[0].To(addr)
+			}
+		})
+	}}
 	s.survive(t)
 }
 
@@ -75,18 +140,37 @@ func TestReplicasOnEtcdUnderFaults(t *testing.T) {
 		t.Skip("takes half a minute and more")
 	}
 	cluster := startEtcd(t)
-	s := &system{hurt: func() (string, error) {
-		m := cluster.leader(t)
-		if rand.IntN(2) == 0 {
+	s := &system{dice: dice(t)}
+	s.hurt = []func() (string, error){
+		func() (string, error) {
+			m := cluster.leader(t)
 			m.signal(syscall.SIGSTOP)
-			time.Sleep(time.Duration(rand.Int64N(int64(2 * lockTTL))))
+			s.pause(2 * lockTTL)
 			m.signal(syscall.SIGCONT)
 			return "etcd's leader stands still", nil
-		}
-		m.kill()
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond)
-		return "etcd's leader is killed", m.start(t)
-	}}
+		},
+		func() (string, error) {
+			m := cluster.leader(t)
+			m.kill()
+			s.pause(2 * time.Second)
+			return "etcd's leader is killed", m.start(t)
+		},
+		func() (string, error) {
+			two := []*process{cluster.leader(t)}
+			two = append(two, cluster.members[(slices.Index(cluster.members, two[0])+1)%len(cluster.members)])
+			for _, m := range two {
+				m.kill()
+			}
+			s.pause(2 * lockTTL)
+			var both sync.WaitGroup // one is not ready without the other
+			errs := make([]error, 2)
+			for i, m := range two {
+				both.Go(func() { errs[i] = m.start(t) })
+			}
+			both.Wait()
+			return "etcd loses its quorum", errors.Join(errs...)
+		},
+	}
 	for range 3 {
 		s.replicas = append(s.replicas, startReplica(t, cluster.clients, func(a []string) []string {
 			return []string{"--store", "etcd://" + strings.Join(a, ",") + "/lokt", "--jobs-store", "none"}
@@ -121,7 +205,7 @@ func (s *system) survive(t *testing.T) {
 	made := s.faults(t, d, lonely, crowd, func(i int) *contender {
 		return startContender(t, d, fmt.Sprint("d", i), urls(s.replicas), names...)
 	})
-	t.Logf("faults: %v", made)
+	counted(t, "injected", made)
 
 	for _, c := range crowd {
 		c.end()
@@ -134,7 +218,9 @@ func (s *system) survive(t *testing.T) {
 	for _, s := range d.judge() {
 		t.Error(s)
 	}
-	t.Logf("%d leases, %d uses of the resource, %d losses told, %d late uses refused", len(d.all), d.uses, d.lost, d.fenced)
+	counted(t, "checked", map[string]int{
+		"leases of contenders": len(d.all), "uses under a lease": d.uses, "losses told": d.lost, "late uses refused by their token": d.fenced,
+	})
 	if len(d.all) < 10 || d.uses < 100 || d.lost == 0 || d.fenced == 0 {
 		t.Error("too little happened to put anything to the test")
 	}
@@ -143,7 +229,6 @@ func (s *system) survive(t *testing.T) {
 // faults makes one fault after the other until the time is up, heals everything, and returns how many of each it made.
 func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crowd []*contender, another func(int) *contender) map[string]int {
 	made := map[string]int{}
-	pause := func(most time.Duration) { time.Sleep(time.Duration(rand.Int64N(int64(most)))) }
 	restart := func(r *replica) {
 		for end := time.Now().Add(patience); ; {
 			err := r.restart(t)
@@ -157,39 +242,39 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 	}
 	kinds := []func() string{
 		func() string {
-			r := s.replicas[rand.IntN(len(s.replicas))]
+			r := s.replicas[s.dice.IntN(len(s.replicas))]
 			r.kill()
-			pause(2 * time.Second)
+			s.pause(2 * time.Second)
 			restart(r)
 			return "a replica is killed"
 		},
 		func() string {
-			r := s.replicas[rand.IntN(len(s.replicas))]
+			r := s.replicas[s.dice.IntN(len(s.replicas))]
 			r.signal(syscall.SIGSTOP)
-			pause(5 * time.Second)
+			s.pause(5 * time.Second)
 			r.signal(syscall.SIGCONT)
 			return "a replica stands still"
 		},
 		func() string {
-			r := s.replicas[rand.IntN(len(s.replicas))]
+			r := s.replicas[s.dice.IntN(len(s.replicas))]
 			for _, p := range r.back {
 				p.Hole()
 			}
-			pause(5 * time.Second)
+			s.pause(5 * time.Second)
 			r.heal()
 			return "a replica is cut off from the store"
 		},
 		func() string {
-			r := s.replicas[rand.IntN(len(s.replicas))]
+			r := s.replicas[s.dice.IntN(len(s.replicas))]
 			for _, p := range append(slices.Clone(r.back), r.front) {
-				p.Delay(time.Duration(rand.IntN(100)) * time.Millisecond)
+				p.Delay(time.Duration(s.dice.IntN(100)) * time.Millisecond)
 			}
-			pause(3 * time.Second)
+			s.pause(3 * time.Second)
 			r.heal()
 			return "a replica is slow"
 		},
 		func() string {
-			r := s.replicas[rand.IntN(len(s.replicas))]
+			r := s.replicas[s.dice.IntN(len(s.replicas))]
 			r.front.Cut()
 			for _, p := range r.back {
 				p.Cut()
@@ -198,22 +283,22 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 		},
 		func() string {
 			for _, p := range lonely {
-				if rand.IntN(2) == 0 {
+				if s.dice.IntN(2) == 0 {
 					p.Hole()
 				} else {
 					p.Refuse()
 				}
 			}
-			pause(5 * time.Second)
+			s.pause(5 * time.Second)
 			for _, p := range lonely {
 				p.Heal()
 			}
 			return "a client is cut off from all replicas"
 		},
 		func() string {
-			c := crowd[rand.IntN(len(crowd))]
+			c := crowd[s.dice.IntN(len(crowd))]
 			_ = c.cmd.Process.Signal(syscall.SIGSTOP)
-			pause(2 * lockTTL)
+			s.pause(2 * lockTTL)
 			_ = c.cmd.Process.Signal(syscall.SIGCONT)
 			return "a contender stands still"
 		},
@@ -245,7 +330,7 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 			return "a holder stands still for longer than its lock lasts"
 		},
 		func() string {
-			i := rand.IntN(len(crowd))
+			i := s.dice.IntN(len(crowd))
 			_ = crowd[i].cmd.Process.Kill()
 			crowd[i].end()
 			total := 0
@@ -255,22 +340,24 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 			crowd[i] = another(total)
 			return "a contender is killed"
 		},
-		func() string {
-			what, err := s.hurt()
+	}
+	for _, hurt := range s.hurt {
+		kinds = append(kinds, func() string {
+			what, err := hurt()
 			if err != nil {
-				t.Fatal(err)
+				t.Fatal(what, err)
 			}
 			return what
-		},
+		})
 	}
 	end := time.Now().Add(faultTime(t))
 	for round := 0; time.Now().Before(end) || round < len(kinds); round++ {
 		if round%len(kinds) == 0 {
-			rand.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+			s.dice.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		}
 		what := kinds[round%len(kinds)]()
 		made[what]++
-		pause(time.Second)
+		s.pause(time.Second)
 	}
 	for _, r := range s.replicas {
 		r.heal()
@@ -365,7 +452,7 @@ func (s *system) record(t *testing.T, reach []string) func(*testing.T) {
 				t.Error(err)
 			}
 		}
-		t.Logf("%d histories of %d turns are explained", len(recorders), answered.Load())
+		counted(t, "checked", map[string]int{"histories explained": len(recorders), "turns in histories": int(answered.Load())})
 		if answered.Load() < 50 {
 			t.Errorf("only %d turns", answered.Load())
 		}
@@ -532,7 +619,7 @@ func (w *workload) finish(t *testing.T) {
 	for _, s := range w.twice {
 		t.Error(s)
 	}
-	t.Logf("%d jobs acknowledged and done, in %d attempts", len(accepted), w.attempts)
+	counted(t, "checked", map[string]int{"jobs acknowledged and done": len(accepted), "attempts at jobs": w.attempts})
 	if len(accepted) < 20 {
 		t.Errorf("only %d jobs", len(accepted))
 	}

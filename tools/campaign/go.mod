@@ -1,0 +1,3 @@
+module github.com/lokt-dev/lokt/tools/campaign
+
+go 1.26.0
