@@ -19,21 +19,25 @@ import (
 )
 
 // Bounds on an action on many jobs: how long it can be undone before it begins, unless the configuration says otherwise,
-// for how many jobs it may be, how many of these are kept in memory, and for how long after the end.
+// for how many jobs it may be, how many are looked at for a page, how many actions are kept in memory, and for how long after
+// the end.
 const (
 	undoFor  = 30 * time.Second
 	mostBulk = 100_000
+	glance   = 5_000
 	mostRuns = 20
 	runKept  = time.Hour
 )
 
+// retry is one of the verbs.
+const retry = "retry"
+
 // verbs are what can be done with many jobs, and which states it is for.
 func verbs() map[string]func(jobs.State) bool {
-	return map[string]func(jobs.State) bool{
-		"cancel": func(s jobs.State) bool { return !s.Ended() },
-		"retry":  func(s jobs.State) bool { return s.Ended() && s != jobs.Completed },
-	}
+	return map[string]func(jobs.State) bool{"cancel": func(s jobs.State) bool { return !s.Ended() }, retry: retriable}
 }
+
+func retriable(s jobs.State) bool { return s.Ended() && s != jobs.Completed }
 
 // bulkBody is the JSON twin of the page that asks whether many jobs are meant.
 type bulkBody struct {
@@ -41,54 +45,93 @@ type bulkBody struct {
 	Which  string      `json:"filter"`
 	Count  int         `json:"count"`
 	More   bool        `json:"more,omitzero"` // only so many are counted, and done
+	Some   bool        `json:"some,omitzero"` // only some jobs were looked at
+	All    bool        `json:"-"`             // are asked for
 	Query  string      `json:"-"`
 	Filter rows.Filter `json:"-"`
+	states []jobs.State
 }
 
 // selected returns the jobs that the request's filter and action are for. The person must have the right to do it to
-// each.
+// each. Whether a job fits a filter that its document has to be read for is found out for some, unless all are asked for.
 func (d *Dashboard) selected(v *visit) (b bulkBody, ids []string, err error) {
+	var looked int
+	var refused error
+	b, err = v.meant()
+	if err == nil {
+		err = v.need(Submit)
+	}
+	for _, state := range b.states {
+		f, after, next := b.Filter, "", "-"
+		for f.State = string(state); err == nil && next != ""; after = next {
+			if b.More = len(ids) == mostBulk; b.More {
+				break
+			}
+			if b.Some = !b.simple() && !b.All && looked > glance; b.Some {
+				break
+			}
+			var n int
+			next, n, err = rows.Find(v.r.Context(), d.Jobs, &f, after, func(j *jobs.View) bool {
+				if refused == nil {
+					refused = v.need(Submit, j.Job.Tags...)
+				}
+				if refused == nil && b.Verb == retry {
+					refused = v.mayLock(j.Job.Locks)
+				}
+				ids = append(ids, j.Job.ID)
+				return len(ids) < mostBulk
+			})
+			looked += n
+		}
+	}
+	b.Count = len(ids)
+	return b, ids, cmp.Or(err, refused)
+}
+
+// meant returns what the request's filter and action are.
+func (v *visit) meant() (b bulkBody, err error) {
 	b.Verb = v.r.FormValue("action")
 	fits := verbs()[b.Verb]
 	if fits == nil {
-		return b, nil, fmt.Errorf("%w: %q is nothing that can be done to many jobs", lokt.ErrInvalid, b.Verb)
+		return b, fmt.Errorf("%w: %q is nothing that can be done to many jobs", lokt.ErrInvalid, b.Verb)
 	}
-	if b.Filter, err = v.filter(); err != nil {
-		return b, nil, err
+	b.All = v.r.FormValue("all") != ""
+	b.Filter, err = v.filter()
+	b.Which, b.Query = b.Filter.String(), query(&b.Filter).Encode()
+	b.states = slices.DeleteFunc(jobs.States(), func(s jobs.State) bool {
+		return !fits(s) || b.Filter.State != "" && jobs.State(b.Filter.State) != s
+	})
+	return b, err
+}
+
+// simple reports whether the filter is about no more than states and types.
+func (b *bulkBody) simple() bool {
+	return b.Filter == rows.Filter{State: b.Filter.State, Type: b.Filter.Type}
+}
+
+// counted is selected without the jobs. Where the store can count them, it does, and whether the person has the right to do
+// it to each is found out afterwards.
+func (d *Dashboard) counted(v *visit) (bulkBody, error) {
+	b, err := v.meant()
+	if err != nil || b.Verb != retry || !b.simple() {
+		b, _, err := d.selected(v)
+		return b, err
 	}
-	f := b.Filter
-	b.Which, b.Query = f.String(), query(&f).Encode()
-	if err := v.need(Submit); err != nil {
-		return b, nil, err
-	}
-	var refused error
-	for after := ""; ; {
-		next, _, err := rows.Find(v.r.Context(), d.Jobs, &f, after, func(j *jobs.View) bool {
-			if !fits(j.Job.State) {
-				return true
-			}
-			if refused == nil {
-				refused = v.need(Submit, j.Job.Tags...)
-			}
-			if refused == nil && b.Verb == "retry" {
-				refused = v.mayLock(j.Job.Locks)
-			}
-			ids = append(ids, j.Job.ID)
-			return len(ids) < mostBulk
-		})
-		if err != nil || refused != nil {
-			return b, nil, cmp.Or(err, refused)
+	err = v.need(Submit)
+	for _, state := range b.states {
+		if err == nil {
+			var n int
+			n, err = d.Jobs.CountEnded(v.r.Context(), state, b.Filter.Type)
+			b.Count += n
 		}
-		if after = next; next == "" || len(ids) >= mostBulk {
-			b.Count, b.More = len(ids), next != ""
-			return b, ids, nil
-		}
 	}
+	b.Count, b.More = min(b.Count, mostBulk), b.Count > mostBulk
+	return b, err
 }
 
 // bulk counts, and asks.
 func (d *Dashboard) bulk(v *visit) (*page, error) {
-	b, _, err := d.selected(v)
+	b, err := d.counted(v)
 	if err != nil {
 		return nil, err
 	}

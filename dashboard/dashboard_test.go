@@ -435,6 +435,42 @@ func TestManyJobsAreCancelledOnlyAfterTheirNumberIsTypedAndCanBeUndone(t *testin
 	}
 }
 
+func TestManyEndedJobsAreCountedForARetry(t *testing.T) {
+	s := newSite(t, nil)
+	for range 3 {
+		s.submit(t, spec("a", `{}`))
+		s.fail(t, "a", "no such file")
+	}
+	s.submit(t, spec("b", `{}`))
+	s.fail(t, "b", "no room")
+	s.submit(t, spec("a", `{}`)) // waits
+	for which, want := range map[string]string{"": "4", "&state=failed&type=a": "3", "&type=b": "1", "&state=expired": "0", "&state=completed": "0", "&state=failed&q=room": "1"} {
+		expect(t, s.get(t, "/bulk?action=retry"+which), "<b>"+want+"</b> jobs")
+	}
+	var some struct {
+		Count int
+		Some  bool
+	}
+	specs := make([]jobs.Spec, 1000)
+	for i := range specs {
+		specs[i] = spec("c", `{"x":1}`)
+	}
+	for range 11 {
+		s.submit(t, specs...)
+	}
+	s.submit(t, spec("d", `{}`)) // changed last: the list begins with it
+	s.twin(t, "/bulk?action=cancel&q=x", &some)
+	if some.Count >= 11_000 || !some.Some {
+		t.Errorf("of 11,000 jobs %+v are looked at for a page", some)
+	}
+	expect(t, s.get(t, "/bulk?action=cancel&q=x"), `<a href="/bulk?action=cancel&amp;q=x&amp;all=1">look through all</a>`)
+	expect(t, s.get(t, "/bulk?action=cancel&q=x&all=1"), "<b>11000</b> jobs", `name="all"`)
+	form := url.Values{"action": {"retry"}, "state": {"failed"}, "confirm": {"4"}}
+	if status, body, _ := do(t, "POST", s.url+"/bulk", form); status != http.StatusSeeOther {
+		t.Error(status, body)
+	}
+}
+
 // holder of a token.
 type person struct {
 	name   string

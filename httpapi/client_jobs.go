@@ -202,6 +202,12 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 	return p, err
 }
 
+// CountEnded implements jobs.Reader.
+func (c *JobsClient) CountEnded(ctx context.Context, state jobs.State, jobType string) (int, error) {
+	answer, err := routeCount.ask(ctx, c.c, &endedWire{state, jobType})
+	return answer.Count, err
+}
+
 // Status implements jobs.Reader.
 func (c *JobsClient) Status(ctx context.Context) (jobs.Snapshot, error) {
 	answer, err := routeStatus.ask(ctx, c.c, nil)

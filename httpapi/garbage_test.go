@@ -89,6 +89,7 @@ func TestClientsSurviveGarbage(t *testing.T) {
 		func(ctx context.Context) { _, _ = worker.Workers(ctx) },
 		func(ctx context.Context) { _, _ = worker.Stats(ctx, 30) },
 		func(ctx context.Context) { _, _ = worker.Decisions(ctx, 30) },
+		func(ctx context.Context) { _, _ = worker.CountEnded(ctx, "", "") },
 	}
 	for i := range 20_000 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

@@ -278,6 +278,11 @@ func (c *call) stats(q *daysWire) (statsWire, error) {
 	return toStats(&s, days), err
 }
 
+func (c *call) countEnded(q *endedWire) (a countWire, err error) {
+	a.Count, err = c.s.Jobs.CountEnded(c.ctx, q.State, q.Type)
+	return a, err
+}
+
 func (c *call) decisions(q *daysWire) (jobs.Decisions, error) {
 	return c.s.Jobs.Decisions(c.ctx, q.orDefault())
 }

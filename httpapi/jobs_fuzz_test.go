@@ -34,6 +34,7 @@ func seeds() [][3]string {
 		{"GET", "/workers", ""},
 		{"GET", "/history/stats?days=30", ""},
 		{"GET", "/history/decisions?days=30", ""},
+		{"GET", "/history/count?state=failed&type=a", ""},
 		{"POST", "/history/cleanup?days=30", ""},
 		{"POST", "/freeze", `{"type":"frozen"}`},
 		{"POST", "/unfreeze", `{"type":"frozen"}`},

@@ -59,7 +59,7 @@ func TestWithAGateEachRouteNeedsItsScope(t *testing.T) {
 	s := newSite(t, guarded)
 	for _, route := range []struct{ method, path, scope string }{
 		{"GET", "/jobs", "read"}, {"GET", "/jobs/x", "read"}, {"GET", "/status", "read"}, {"GET", "/workers", "read"}, {"GET", "/history/stats", "read"},
-		{"GET", "/history/decisions", "read"}, {"POST", "/jobs", "submit"}, {"POST", "/jobs/x/cancel", "submit"}, {"POST", "/leases/request", "work"},
+		{"GET", "/history/decisions", "read"}, {"GET", "/history/count", "read"}, {"POST", "/jobs", "submit"}, {"POST", "/jobs/x/cancel", "submit"}, {"POST", "/leases/request", "work"},
 		{"POST", "/leases/heartbeat", "work"}, {"POST", "/leases/x/heartbeat", "work"}, {"POST", "/leases/x/complete", "work"}, {"POST", "/leases/x/report", "work"},
 		{"POST", "/leases/x/revoke", "admin"}, {"POST", "/history/cleanup?days=1", "admin"}, {"POST", "/freeze", "admin"}, {"POST", "/unfreeze", "admin"},
 	} {

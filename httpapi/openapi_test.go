@@ -422,6 +422,8 @@ func TestAnswersOfEveryRouteAreAsDescribed(t *testing.T) {
 	must(err)
 	_, err = j.Decisions(ctx, 30)
 	must(err)
+	_, err = j.CountEnded(ctx, "", "")
+	must(err)
 	_, err = j.Cleanup(ctx, 1)
 	must(err)
 	_, err = j.Get(ctx, "unknown")

@@ -77,6 +77,7 @@ var (
 	routeStatus       = endpoint[none, jobs.Snapshot]{getJobs + "/status", ScopeRead, 0, nil, (*call).getStatus}
 	routeWorkers      = endpoint[none, workersWire]{getJobs + "/workers", ScopeRead, 0, nil, (*call).workers}
 	routeStats        = endpoint[daysWire, statsWire]{getJobs + "/history/stats", ScopeRead, 0, nil, (*call).stats}
+	routeCount        = endpoint[endedWire, countWire]{getJobs + "/history/count", ScopeRead, 0, nil, (*call).countEnded}
 	routeDecisions    = endpoint[daysWire, jobs.Decisions]{getJobs + "/history/decisions", ScopeRead, 0, nil, (*call).decisions}
 	routeCleanup      = endpoint[daysWire, okWire]{postJobs + "/history/cleanup", ScopeAdmin, 0, nil, (*call).cleanup}
 	routeFreezeType   = endpoint[typeWire, okWire]{postJobs + "/freeze", ScopeAdmin, body | optional, nil, (*call).freezeType}
@@ -121,7 +122,7 @@ func (s *server) routes() []route {
 	return append(all,
 		routeSubmit.on(), routeJobs.on(), routeJob.on(), routeOutput.on(), routeCancel.on(), routeRequest.on(),
 		routeHeartbeatAll.on(), routeHeartbeat.on(), routeComplete.on(), routeReport.on(), routeRevoke.on(), routeStatus.on(), routeWorkers.on(),
-		routeStats.on(), routeDecisions.on(), routeCleanup.on(), routeFreezeType.on(), routeUnfreezeType.on())
+		routeStats.on(), routeCount.on(), routeDecisions.on(), routeCleanup.on(), routeFreezeType.on(), routeUnfreezeType.on())
 }
 
 // to returns a request to the endpoint. What stands in its path is given in order: nothing stands for an ID that

@@ -123,6 +123,17 @@ type filterWire struct {
 	After string     `json:"after"`
 }
 
+// endedWire says which of the jobs that ended to count.
+type endedWire struct {
+	State jobs.State `json:"state"`
+	Type  string     `json:"type"`
+}
+
+// countWire is how many there are.
+type countWire struct {
+	Count int `json:"count"`
+}
+
 // fromWire says from where on to read an output.
 type fromWire struct {
 	From int `json:"from"`

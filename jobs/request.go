@@ -205,7 +205,8 @@ const (
 	MaxDuration   = 3650 * 24 * time.Hour // in a spec
 	DefaultList   = 200
 	MaxList       = 1000
-	MaxDays       = 3650 // of history
+	MaxCount      = 100_001 // so much is counted, more is not
+	MaxDays       = 3650    // of history
 	DefaultDays   = 30
 	KeyLife       = 24 * time.Hour   // of an idempotency key after its job's end
 	RequestLife   = 10 * time.Minute // of a request ID after its lease's end

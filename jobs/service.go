@@ -63,6 +63,9 @@ type Reader interface {
 	// List returns jobs, newest change first.
 	List(ctx context.Context, f Filter) (Page, error)
 
+	// CountEnded counts the jobs that ended, up to MaxCount, whose state and type, unless they are empty, are these.
+	CountEnded(ctx context.Context, state State, jobType string) (int, error)
+
 	Status(ctx context.Context) (Snapshot, error)
 	Workers(ctx context.Context) ([]WorkerStatus, error) // in order of ID
 

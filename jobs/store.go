@@ -64,6 +64,9 @@ type Store interface {
 	// through and whose revision is at least from, and below the other.
 	ListEnded(ctx context.Context, f Filter, from, below uint64, limit int) ([]Record, error)
 
+	// CountEnded counts the jobs that ended, up to MaxCount, whose state and type, unless they are empty, are these.
+	CountEnded(ctx context.Context, state State, jobType string) (int, error)
+
 	// Output reads the pieces of a job's output that end beyond an offset, oldest first; none of one that is not known.
 	Output(ctx context.Context, jobID string, from int64) ([]Piece, error)
 

@@ -157,6 +157,15 @@ func statsCount(e *env) {
 	if len(s.ByType) != 2 || s.ByType["a"].Total != 3 || s.ByType["b"].SuccessRate != 0.5 {
 		e.Errorf("by type they are %+v", s.ByType)
 	}
+	for _, c := range []struct {
+		state   jobs.State
+		jobType string
+		want    int
+	}{{want: 5}, {jobs.Completed, "", 3}, {jobs.Completed, "b", 1}, {"", "a", 3}, {jobs.Queued, "", 0}, {jobs.Failed, "none", 0}} {
+		if n, err := e.s.CountEnded(e.within(), c.state, c.jobType); err != nil || n != c.want {
+			e.Errorf("%+v: %d are counted, %v", c, n, err)
+		}
+	}
 }
 
 func decisionsCount(e *env) {

@@ -133,6 +133,8 @@ func wrongRequests(e *env) {
 	e.invalid(err, "days")
 	_, err = e.s.Decisions(ctx, jobs.MaxDays+1)
 	e.invalid(err, "days")
+	_, err = e.s.CountEnded(ctx, "done", "a\x00b")
+	e.invalid(err, "state", "type")
 	_, err = e.s.Cleanup(ctx, 0)
 	e.invalid(err, "days")
 }

@@ -381,6 +381,11 @@ func endedIsListed(t *testing.T, s jobs.Store) {
 			Tag: "y", State: jobs.Cancelled}, {Type: "c"},
 	} {
 		through := slices.DeleteFunc(slices.Clone(want), func(j *jobs.Record) bool { return !f.Matches(&j.Job) })
+		if f.Tag == "" {
+			if n, err := s.CountEnded(storeContext(t), f.State, f.Type); err != nil || n != len(through) {
+				t.Errorf("%+v lets %d through, %v; %d are counted", f, len(through), err, n)
+			}
+		}
 		from := uint64(0)
 		if len(through) > 20 {
 			from, through = through[20].Revision, through[:21]

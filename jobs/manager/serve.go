@@ -279,6 +279,14 @@ func (m *Manager) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
 	return engine.Merge(p, ended, f.Most()), nil
 }
 
+// CountEnded implements Reader.
+func (m *Manager) CountEnded(ctx context.Context, state jobs.State, jobType string) (int, error) {
+	if err := (&jobs.Filter{State: state, Type: jobType}).Validate(); err != nil {
+		return 0, err
+	}
+	return m.store.CountEnded(ctx, state, jobType)
+}
+
 // Status implements Reader.
 func (m *Manager) Status(ctx context.Context) (jobs.Snapshot, error) {
 	return get[jobs.Snapshot](ctx, m, nil, engine.Status{})

@@ -176,6 +176,19 @@ func (s *Jobs) ListEnded(ctx context.Context, f jobs.Filter, from, below uint64,
 	return all, err
 }
 
+// CountEnded implements jobs.Store.
+func (s *Jobs) CountEnded(ctx context.Context, state jobs.State, jobType string) (n int, err error) {
+	f := jobs.Filter{State: state, Type: jobType}
+	err = s.look(ctx, func() {
+		for _, r := range s.ended {
+			if f.Matches(&r.Job) {
+				n++
+			}
+		}
+	})
+	return min(n, jobs.MaxCount), err
+}
+
 // Output implements jobs.Store.
 func (s *Jobs) Output(ctx context.Context, jobID string, from int64) (all []jobs.Piece, err error) {
 	err = s.look(ctx, func() {

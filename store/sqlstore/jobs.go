@@ -195,6 +195,18 @@ func (s *keptJobs) ListEnded(
 	return all, nil
 }
 
+// CountEnded implements jobs.Store.
+func (s *keptJobs) CountEnded(ctx context.Context, state jobs.State, jobType string) (n int, err error) {
+	statement, args := "SELECT count(*) FROM (SELECT 1 FROM ended WHERE true", []any{}
+	for _, is := range [][2]string{{"state", string(state)}, {"type", jobType}} {
+		if is[1] != "" {
+			statement, args = statement+" AND "+is[0]+" = ?", append(args, is[1])
+		}
+	}
+	err = s.rows(ctx, statement+" LIMIT ?) found", append(args, jobs.MaxCount), func(from row) error { return from.Scan(&n) })
+	return n, err
+}
+
 // documents reads what a statement finds of one kind: key, doc, sum.
 func documents[T any](ctx context.Context, s *keptJobs, what, statement string, args ...any) (all []T, err error) {
 	err = s.rows(ctx, statement, args, func(from row) error {

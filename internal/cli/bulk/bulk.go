@@ -102,6 +102,7 @@ func (b *bulk) run(ctx context.Context, reason string) error {
 	}
 	b.http = c.HTTP()
 	b.filter.Set("action", b.verb)
+	b.filter.Set("all", "1") // jobs are looked at
 	var found outcome
 	for _, b.base = range b.ServerURLs() { // the first that answers
 		if found, err = b.ask(ctx, http.MethodGet, "/bulk?"+b.filter.Encode(), nil); !errors.Is(err, lokt.ErrUnavailable) {

@@ -55,6 +55,10 @@ CREATE TABLE ended (
 	sum INTEGER NOT NULL
 );
 
+CREATE INDEX ended_type ON ended (type);
+CREATE INDEX ended_type_state ON ended (type, state);
+CREATE INDEX ended_state ON ended (state);
+
 CREATE TABLE payloads (
 	seq INTEGER PRIMARY KEY,
 	payload TEXT NOT NULL
