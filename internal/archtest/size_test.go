@@ -92,7 +92,7 @@ func above() map[string]int {
 		".":                4_315, // with the rules for claims that outlive who waits for them, and for holds that are passed on
 		"httpapi":          4_416,
 		"internal/audit":   889,
-		"internal/cli":     7_521, // with lokt why --file
+		"internal/cli":     7_540, // with lokt why --file
 		"internal/daemon":  2_092,
 		"internal/testkit": 1_289,
 		"jobs":             2_534, // with jobs that run after others

@@ -100,12 +100,17 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 		a.Tell("warning: %v", err)
 	}
 	text := f.text(facts)
-	if write {
-		path := filepath.Join(top, f.file)
+	path := filepath.Join(top, f.file)
+	into := f.file != "" && !a.JSON && a.prints(path) // with >>
+	if write || into {
 		if err := replaceSection(path, text); err != nil {
 			return err
 		}
 		text = fmt.Sprintf("wrote the section about locks in %s\n", app.OneLine(path))
+	}
+	if into {
+		a.Tell("%s", strings.TrimSpace(text))
+		return nil
 	}
 	if !a.JSON {
 		return a.Write(text)
@@ -118,6 +123,17 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 		Scripts []script    `json:"scripts"`
 		Locks   []primeLock `json:"locks"`
 	}{f.name, f.file, facts.server, f.text(facts), facts.scripts, facts.locks})
+}
+
+// prints reports whether standard output is the file.
+func (a cmd) prints(path string) bool {
+	out, ok := a.Out.(*os.File)
+	if !ok {
+		return false
+	}
+	to, err := out.Stat()
+	file, missing := os.Stat(path)
+	return err == nil && missing == nil && os.SameFile(to, file)
 }
 
 // replaceSection puts our section into the file.
