@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -90,6 +91,23 @@ type Extra struct {
 	// cancelled.
 	After    []string `json:"after,omitempty"`
 	AfterAny bool     `json:"after_any,omitzero"` // they have to have ended only, however they did
+
+	Limits map[string]Limit `json:"limits,omitempty"` // by names that are among Locks; others are held by one job at a time
+}
+
+// Limit is how many jobs may hold a lock at a time, and how often one may begin that holds it. Jobs with different limits
+// on a lock count together, and each goes by its own; of the numbers at a time the least one counts, as with every lock.
+type Limit struct {
+	Slots  int           `json:"slots,omitzero"`  // at a time; 0 is one
+	Starts int           `json:"starts,omitzero"` // within any time of Per, evenly spread; 0 is any number
+	Per    time.Duration `json:"per_s,omitzero"`
+	Burst  int           `json:"burst,omitzero"` // so many may begin at once when none did for long, in addition; 0 is one
+}
+
+// Every is the time between two beginnings in the long run, rounded up.
+func (l *Limit) Every() time.Duration {
+	n := time.Duration(max(l.Starts, 1))
+	return (l.Per + n - 1) / n
 }
 
 // Extras returns what is asked for beside the rest.
@@ -226,7 +244,7 @@ func (s *Spec) Clone() Spec {
 	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
 	if s.Extra != nil {
 		c.Extra = new(*s.Extra)
-		c.Extra.After = slices.Clone(s.Extra.After)
+		c.Extra.After, c.Extra.Limits = slices.Clone(s.Extra.After), maps.Clone(s.Extra.Limits)
 	}
 	return c
 }

@@ -107,7 +107,7 @@ type View struct {
 	Job     Job    `json:"job"`
 	Lease   *Lease `json:"lease"` // nil unless it is leased or running
 	InQueue bool   `json:"in_queue"`
-	// why a queued job is not leased: one of the Waiting constants, three of them with a name behind
+	// why a queued job is not leased: one of the Waiting constants, four of them with a name behind
 	WaitingFor  string        `json:"waiting_for"`
 	Awaits      *Awaits       `json:"awaits,omitzero"` // more about it, if there is
 	Age         time.Duration `json:"age_s"`           // since submission
@@ -115,11 +115,14 @@ type View struct {
 	Attempts    []Attempt     `json:"attempts,omitempty"` // oldest first, with the one under way; only of one job
 }
 
-// Awaits is more about what a queued job waits for: the job that has to end first.
+// Awaits is more about what a queued job waits for: the job that has to end first, or the limit on a lock.
 type Awaits struct {
 	JobID string    `json:"job_id,omitzero"`
 	State State     `json:"state,omitzero"`
 	Since time.Time `json:"since,omitzero"` // of its lease, or of its submission if it has none
+
+	Limit *Limit    `json:"limit,omitzero"`
+	Until time.Time `json:"until,omitzero"` // before which the rate lets none begin
 }
 
 // NewView returns what readers see of every job.
@@ -135,6 +138,7 @@ const (
 	WaitingWorker   = "no_worker"     // no worker that could take it asks
 	WaitingLock     = "lock:"         // followed by the name of the lock
 	WaitingRunAt    = "run_at"        // its time, or the end of its backoff, is ahead
+	WaitingRate     = "rate:"         // followed by the name of the lock; jobs that hold it have begun too often
 	WaitingAfter    = "after:"        // followed by the ID of a job that has to end first
 	WaitingFrozen   = "frozen"        // nothing of its type is handed out
 )
@@ -195,6 +199,8 @@ const (
 	MaxTags       = 100
 	MaxLocks      = 16
 	MaxAfter      = 100
+	MaxStarts     = 10_000
+	MaxPer        = 24 * time.Hour
 	MaxTypes      = 1000 // in a request, and capabilities as many
 	MaxAttempts   = 1000
 	MaxTextLen    = 64 << 10              // bytes in a reason or message

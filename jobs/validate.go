@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,6 +154,9 @@ func (c *checker) spec(s *Spec, total int) {
 	}
 	if s.Extra != nil {
 		c.after(s.Extra.After)
+		for _, name := range slices.Sorted(maps.Keys(s.Extra.Limits)) {
+			c.limit(s.Extra.Limits[name], slices.Contains(s.Locks, name))
+		}
 	}
 }
 
@@ -168,6 +172,21 @@ func (c *checker) after(all []string) {
 		case slices.Contains(all[:i], id):
 			c.add("value_error", "after", i, "Each job should be named once")
 		}
+	}
+}
+
+// limit checks the limit on a lock, which should be among those that the job names.
+func (c *checker) limit(l Limit, named bool) {
+	const field = "limits"
+	if !named {
+		c.add("value_error", field, whole, "Limits should be on locks that the job names")
+	}
+	between(c, l.Slots, 0, lokt.MaxHolders, field)
+	between(c, l.Starts, 0, MaxStarts, field)
+	between(c, l.Burst, 0, max(l.Starts, 0), field)
+	between(c, l.Per.Seconds(), 0, MaxPer.Seconds(), field)
+	if (l.Starts > 0) != (l.Per > 0) || l.Starts > 0 && l.Every() < time.Millisecond {
+		c.add("value_error", field, whole, "A rate should have starts and per_s, with a millisecond at least for each")
 	}
 }
 

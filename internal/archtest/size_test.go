@@ -50,7 +50,7 @@ func budgets() map[string]int {
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     170, // queue policies
 		"internal/nearest":       35,
-		"internal/rows":          440, // with the one estimate of waits
+		"internal/rows":          456, // with the one estimate of waits
 		"internal/foreign":       340, // whose locks other programs' are
 		"internal/cli/jobserver": 405, // tokens for the builds of a machine
 		"internal/cli/machine":   190, // the flags about the machine
@@ -92,12 +92,12 @@ func above() map[string]int {
 		".":                4_315, // with the rules for claims that outlive who waits for them, and for holds that are passed on
 		"httpapi":          4_416,
 		"internal/audit":   889,
-		"internal/cli":     7_540, // with lokt why --file
+		"internal/cli":     7_574, // with lokt why --file
 		"internal/daemon":  2_092,
 		"internal/testkit": 1_289,
-		"jobs":             2_534, // with jobs that run after others
-		"jobs/engine":      2_888, // with jobs that run after others: after.go
-		"jobs/jobstest":    2_841, // with jobs that run after others
+		"jobs":             2_577, // with jobs that run after others, and limits on locks
+		"jobs/engine":      3_024, // with jobs that run after others, and limits on locks: after.go, limits.go
+		"jobs/jobstest":    2_954, // with jobs that run after others, and limits on locks
 		"jobs/worker":      967,
 		"store/filestore":  2_198,
 		"store/memstore":   577,

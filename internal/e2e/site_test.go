@@ -184,6 +184,7 @@ type seen struct {
 	State    string         `json:"state"`
 	Code     string         `json:"code"`
 	Reason   string         `json:"reason"`
+	Started  time.Time      `json:"started_at"`
 	Attempt  int            `json:"attempt"`
 	Progress *float64       `json:"progress"`
 	Message  string         `json:"message"`

@@ -303,6 +303,49 @@ func TestJobsRunAfterOthersThoughTheServerIsKilled(t *testing.T) {
 	}
 }
 
+// Promise S-229. A program holds a slot, too, and the server is killed meanwhile.
+func TestJobsKeepTheLimitsOfTheirLocksThoughTheServerIsKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	s.worker("--concurrency", "9", "--", s.script("do.sh",
+		`echo "$LOKT_JOB_TYPE $(date +%s%N)" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done`))
+	s.must("lock", "db", "--slots", "3", "--ttl", "10m")
+	ids := []string{}
+	for range 4 {
+		ids = append(ids, s.submit("--type", "slot", "--limit", "db=3"))
+	}
+	s.until("two hold a slot", func() bool { return len(s.lines("began")) == 2 })
+	s.kill()
+	s.start()
+	s.until("it is told", func() bool { return strings.Contains(s.must("job", "list"), "waits for lock db, held by") })
+	if err := os.WriteFile(s.dir+"/slot", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		s.becomes(id, "completed")
+	}
+	if began := s.lines("began"); len(began) != 4 {
+		t.Errorf("began: %q", began)
+	}
+	rated := []string{s.submit("--type", "rate", "--limit", "api=9,30/min"), s.submit("--type", "rate", "--limit", "api=9,30/min")}
+	s.becomes(rated[0], "running")
+	s.kill()
+	s.start()
+	s.becomes(rated[1], "running")
+	var at []time.Time
+	for _, id := range rated {
+		at = append(at, s.see(id).Started)
+	}
+	if d := at[1].Sub(at[0]); d < 2*time.Second-time.Millisecond {
+		t.Errorf("they began %v apart", d)
+	}
+	for _, wrong := range []string{"db", "db=", "db=0", "db=3/year", "db=3,x"} {
+		if code, _, errs := s.run("job", "submit", "--limit", wrong); code != 64 || !strings.Contains(errs, "--limit") {
+			t.Errorf("%s: exit %d: %s", wrong, code, errs)
+		}
+	}
+}
+
 // Promise S-93.
 func TestAWorkerEndsAsItIsTold(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -94,6 +95,13 @@ func why(v *jobs.View, holder func(lock string) string) (text, lock string) {
 			text += ", held by " + who
 		}
 		return text, name
+	case what+":" == jobs.WaitingRate:
+		text = "waits for lock " + name + ": too many jobs began"
+		if a := v.Awaits; a != nil && a.Limit != nil {
+			left := a.Until.Sub(j.CreatedAt.Add(v.Age)).Seconds()
+			text = fmt.Sprintf("waits for lock %s: %d per %s, next in %.0f s", name, a.Limit.Starts, Per(a.Limit.Per), math.Ceil(max(left, 0)))
+		}
+		return text, name
 	case v.WaitingFor == jobs.WaitingRunAt:
 		return "waits until " + j.ReadyAt.UTC().Format("2006-01-02 15:04:05 UTC"), ""
 	case what+":" == jobs.WaitingAfter:
@@ -120,6 +128,16 @@ func why(v *jobs.View, holder func(lock string) string) (text, lock string) {
 		text = strings.TrimSpace(text + " " + o.Message)
 	}
 	return text, ""
+}
+
+// Per names a time for rates.
+func Per(d time.Duration) string {
+	for name, unit := range map[string]time.Duration{"second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour} {
+		if d == unit {
+			return name
+		}
+	}
+	return d.String()
 }
 
 // FirstLine returns the first line of what is known of why a job failed.

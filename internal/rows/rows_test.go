@@ -17,7 +17,7 @@ func TestEveryReasonToWaitHasWords(t *testing.T) {
 	seen := map[string]bool{}
 	for _, why := range []string{
 		jobs.WaitingCapacity, jobs.WaitingReserved + "J", jobs.WaitingUnique, jobs.WaitingWorker, jobs.WaitingLock + "db", jobs.WaitingRunAt, jobs.WaitingFrozen,
-		jobs.WaitingAfter + "K",
+		jobs.WaitingAfter + "K", jobs.WaitingRate + "api",
 	} {
 		v := jobs.View{Job: jobs.Job{Spec: jobs.Spec{Units: 3}, State: jobs.Queued}, InQueue: true, WaitingFor: why}
 		text := OfJob(&v, func(string) string { return "ana" }).Why

@@ -68,6 +68,7 @@ type Engine struct {
 	frozen    map[string]bool
 	names     map[string]*name
 	blocked   *heap.Heap[*name]
+	paces     *heap.Heap[*line]     // that a rate closes, by until
 	pendings  map[string]*waiter    // that a job is kept for, by lease ID
 	unlocking map[string]*unlocking // by lease ID
 	kept      int                   // units of these
@@ -120,6 +121,7 @@ func newEngine(cfg jobs.Config) *Engine {
 	e.timed = heap.New(at, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
 	e.backoffs = heap.New(at, func(a, b *entry) bool { return a.since < b.since })
 	e.blocked = heap.New(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
+	e.paces = heap.New(func(l *line) *int { return &l.paceAt }, func(a, b *line) bool { return a.until < b.until })
 	e.fading = heap.New(func(m *memo) *int { return &m.at }, func(a, b *memo) bool { return a.until < b.until })
 	e.deadlines = heap.New(func(en *entry) *int { return &en.alarmAt }, func(a, b *entry) bool {
 		return a.alarm < b.alarm || a.alarm == b.alarm && a.LeaseID < b.LeaseID
@@ -226,6 +228,9 @@ func (e *Engine) begin(now Instant) {
 	}
 	for e.blocked.Len() > 0 && e.blocked.Top().until <= e.Now.Mono {
 		e.unblock(e.blocked.Top())
+	}
+	for e.paces.Len() > 0 && e.paces.Top().until <= e.Now.Mono {
+		e.reopen(e.paces.Top())
 	}
 	e.sweep()
 }

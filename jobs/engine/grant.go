@@ -332,7 +332,8 @@ func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
 	w.worker.busy++
 	if len(en.Locks) > 0 {
-		e.take(en.Locks, w.ask.LeaseID)
+		e.spend(en, false)
+		e.take(en, w.ask.LeaseID)
 		if e.cfg.Locking {
 			en.pending, w.kept = true, en
 			e.pendings[w.ask.LeaseID] = w
@@ -369,6 +370,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	if en.MaxRuntime > 0 {
 		l.RunUntil, runUntil = e.Now.Wall.Add(en.MaxRuntime), plus(e.Now.Mono, en.MaxRuntime)
 	}
+	e.storeRates(en)
 	e.addLease(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
 	e.touch(en)
 	e.note(en, jobs.Event{Type: jobs.EventGrant, Took: e.Now.Mono - en.since})
@@ -406,7 +408,7 @@ func (e *Engine) nextChance() time.Duration {
 	return next
 }
 
-// soonest returns when the first lease expires, backoff ends or lock is tried again; never if there is none.
+// soonest returns when the first lease expires, backoff ends, lock is tried again or rate lets a job begin; never if there is none.
 func (e *Engine) soonest() time.Duration {
 	next := Never
 	if en := e.firstDeadline(); en != nil {
@@ -417,6 +419,9 @@ func (e *Engine) soonest() time.Duration {
 	}
 	if e.blocked.Len() > 0 {
 		next = min(next, e.blocked.Top().until)
+	}
+	if e.paces.Len() > 0 {
+		next = min(next, e.paces.Top().until)
 	}
 	return next
 }

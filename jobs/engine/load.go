@@ -49,7 +49,7 @@ func (e *Engine) putLease(en *entry, l *jobs.Lease, life time.Duration) {
 	e.see(w)
 	w.busy++
 	e.addLease(l, en, w, expires, runUntil)
-	e.take(en.Locks, l.ID)
+	e.take(en, l.ID)
 }
 
 func (e *Engine) followMemos(all []jobs.Memo) {
@@ -105,8 +105,7 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 		e.jobs[r.ID] = en
 	}
 	if en.Lease != nil && (r.Lease == nil || r.Lease.ID != en.Lease.ID) {
-		e.dropLease(en, "")
-		e.take(r.Locks, "")
+		e.leave(r.Locks, e.dropLease(en, "").ID)
 	}
 	held := en.Lease
 	var lease *jobs.Lease // nobody else's to change

@@ -1,7 +1,7 @@
 package engine
 
 // Locks that are held while a job is leased. Without somebody to take them outside, a name excludes the jobs that name
-// it from each other. With somebody, the rules order what they need, keep the job and its capacity meanwhile, and go on
+// it from each other, beyond their limits. With somebody, the rules order what they need, keep the job and its capacity meanwhile, and go on
 // when they are told.
 
 import (
@@ -23,6 +23,7 @@ type LockOrder struct {
 	JobID   string
 	Names   []string
 	Tokens  map[string]uint64 // by name, of locks that are held
+	Limits  map[string]jobs.Limit
 }
 
 // LockRetry is when a lock that somebody outside holds is tried again, if nobody says before that it was given back.
@@ -45,7 +46,7 @@ func (e *Engine) order(o LockOrder, kind int) {
 
 // locksFor returns what an order says of a job's locks, for a lease.
 func (en *entry) locksFor(leaseID string) LockOrder {
-	return LockOrder{LeaseID: leaseID, JobID: en.ID, Names: en.Locks}
+	return LockOrder{LeaseID: leaseID, JobID: en.ID, Names: en.Locks, Limits: en.Extras().Limits}
 }
 
 // Locked answers TakeLocks: with the tokens by name, or the lock that could not be had.
@@ -75,10 +76,11 @@ func (done Locked) do(e *Engine) {
 	}
 	w.worker.busy--
 	e.wake = true
+	e.spend(en, true)
 	if done.Blocked == "" {
 		e.order(o, FreeLocks)
 	} else {
-		e.take(en.Locks, "")
+		e.leave(en.Locks, o.LeaseID)
 		e.block(done.Blocked, plus(e.Now.Mono, LockRetry))
 	}
 	if queued {
@@ -99,7 +101,7 @@ type Unlocked struct{ LeaseID string }
 func (o Unlocked) do(e *Engine) {
 	if u := e.unlocking[o.LeaseID]; u != nil {
 		delete(e.unlocking, o.LeaseID)
-		e.take(u.names, "")
+		e.leave(u.names, o.LeaseID)
 		e.wake = true
 		e.answer(u.call, Reply{Result: true})
 	}

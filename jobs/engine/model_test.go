@@ -85,6 +85,7 @@ type model struct {
 	keys     map[string]*mKey
 	answered map[string]*mAnswer
 	frozen   map[string]bool
+	rates    map[string]mRate
 	doomed   []*mJob // to be cancelled in this turn
 	draining bool
 	reserved *mJob
@@ -95,10 +96,16 @@ type model struct {
 	ended    map[jobs.State]int
 }
 
+// mRate is until when the jobs that began take, on both clocks.
+type mRate struct {
+	until time.Duration
+	wall  time.Time
+}
+
 func newModel(cfg jobs.Config) *model {
 	return &model{
 		cfg: cfg.WithDefaults(), workers: map[string]*mSeen{}, keys: map[string]*mKey{},
-		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
+		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, rates: map[string]mRate{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
 	}
 }
 
@@ -124,6 +131,9 @@ func (m *model) turn(now Instant, requests []Call) map[uint64]string {
 	}
 	for _, j := range m.jobs {
 		m.come(j)
+		if j.Extra != nil { // a rate may let it begin now
+			m.reopenOne(j)
+		}
 	}
 	for _, r := range requests {
 		m.apply(r)
@@ -337,8 +347,8 @@ func (m *model) submit(all []NewJob, ended map[string]jobs.State) string {
 			used[n.IdempotencyKey] = &mKey{print: n.Fingerprint(), job: j}
 		}
 		for _, id := range n.Extras().After {
-			fresh := slices.ContainsFunc(made, func(o *mJob) bool { return o.id == id })
-			if d := m.job(id); !fresh && (d == nil || d.state.Ended()) && ended[id] == "" {
+			listed := slices.ContainsFunc(said, func(s string) bool { return strings.HasPrefix(s, id+":") })
+			if d := m.job(id); !listed && (d == nil || d.state.Ended()) && ended[id] == "" {
 				unknown = true
 			}
 		}
@@ -405,29 +415,50 @@ func (m *model) newlyIn(j *mJob) {
 // reopen notes which jobs could be handed out now, after something has changed.
 func (m *model) reopen() {
 	for _, j := range m.jobs {
-		if j.state == jobs.Queued && j.runnable {
-			open := !m.closed(j)
-			if open && !j.open {
-				j.opened = m.now.Mono
-			}
-			j.open = open
+		m.reopenOne(j)
+	}
+}
+
+func (m *model) reopenOne(j *mJob) {
+	if j.state == jobs.Queued && j.runnable {
+		open := !m.closed(j)
+		if open && !j.open {
+			j.opened = m.now.Mono
 		}
+		j.open = open
 	}
 }
 
 func (m *model) lockOf(j *mJob) string {
 	for _, name := range j.Locks {
+		held, most := 0, max(j.Extras().Limits[name].Slots, 1)
 		for _, l := range m.leases {
 			if slices.Contains(l.job.Locks, name) {
-				return name
+				held, most = held+1, min(most, max(l.job.Extras().Limits[name].Slots, 1))
 			}
+		}
+		if held >= most {
+			return name
 		}
 	}
 	return ""
 }
 
+// rateOf returns the lock whose rate keeps a job longest from beginning, and for how long.
+func (m *model) rateOf(j *mJob) (lock string, left time.Duration) {
+	for _, name := range j.Locks {
+		limit := j.Extras().Limits[name]
+		until := m.rates[name].until - limit.Every()*time.Duration(max(0, limit.Burst-1)) - m.now.Mono
+		if limit.Starts > 0 && until > left {
+			lock, left = name, until
+		}
+	}
+	return lock, left
+}
+
 func (m *model) closed(j *mJob) bool {
-	return m.frozen[""] || m.frozen[j.Type] || m.lockOf(j) != ""
+	_, left := m.rateOf(j)
+	return m.frozen[""] || m.frozen[j.Type] || m.lockOf(j) != "" || left > 0
 }
 
 func (m *model) heard(worker string, by *Request) {
@@ -642,7 +673,7 @@ func (m *model) taker(j *mJob) time.Duration {
 }
 
 func lineOf(j *mJob) string {
-	return fmt.Sprint(j.Units, needsOf(j.Tags), j.Unique, j.Type, j.Locks, j.Priority, j.MaxRuntime)
+	return fmt.Sprint(j.Units, needsOf(j.Tags), j.Unique, j.Type, j.Locks, j.Extras().Limits, j.Priority, j.MaxRuntime)
 }
 
 func (m *model) reserve() {
@@ -742,6 +773,12 @@ func (m *model) grant(w *mWait, j *mJob) {
 	}
 	j.lease = l
 	m.leases = append(m.leases, l)
+	for name, limit := range j.Extras().Limits {
+		if limit.Starts > 0 {
+			until := max(m.rates[name].until, m.now.Mono) + limit.Every()
+			m.rates[name] = mRate{until, m.now.Wall.Add(until - m.now.Mono)}
+		}
+	}
 	m.events[jobs.EventGrant]++
 	m.settle(w, m.granted(l, j.token, j.attempt))
 	m.reopen()
@@ -783,6 +820,10 @@ func (m *model) denial(w *mWait) (string, time.Duration) {
 				next = min(next, j.wallDue.Sub(m.now.Wall))
 			}
 		}
+		_, left := m.rateOf(j)
+		if j.state == jobs.Queued && j.runnable && !m.frozen[""] && !m.frozen[j.Type] && m.lockOf(j) == "" && left > 0 {
+			next = min(next, left)
+		}
 	}
 	if next == Never {
 		return code, 1500 * time.Millisecond
@@ -804,6 +845,9 @@ func (m *model) waitingFor(j *mJob) string {
 		return "run_at"
 	case m.lockOf(j) != "":
 		return "lock:" + m.lockOf(j)
+	case m.closed(j):
+		name, _ := m.rateOf(j)
+		return "rate:" + name
 	case m.taker(j) <= m.now.Mono:
 		return "no_worker"
 	case j.Units > m.free():
@@ -840,6 +884,9 @@ func (m *model) restart(now Instant, running map[string]bool) {
 			l.job.state = jobs.Leased
 			m.events[jobs.EventRunning]--
 		}
+	}
+	for name, r := range m.rates {
+		m.rates[name] = mRate{now.Mono + max(min(r.wall.Sub(m.now.Wall), jobs.KeyLife), 0), r.wall}
 	}
 	for _, k := range m.keys {
 		k.until = now.Mono + min(k.wall.Sub(m.now.Wall), jobs.KeyLife)

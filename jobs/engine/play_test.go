@@ -208,12 +208,20 @@ func (g *game) spec() jobs.Spec {
 	}
 	if g.choose(6) == 0 {
 		s.Locks = pick(g, []string{"l"}, []string{"l", "k"}, []string{"k"})
+		if name := pick(g, s.Locks...); g.choose(2) == 0 {
+			s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{name: pick(g,
+				jobs.Limit{Slots: 2}, jobs.Limit{Slots: 3}, jobs.Limit{Starts: 1, Per: 2 * time.Second},
+				jobs.Limit{Slots: 3, Starts: 3, Per: 20 * time.Second, Burst: 2})}}
+		}
 	}
 	if g.choose(8) == 0 {
 		s.RunAt = g.now.Wall.Add(pick(g, -time.Second, time.Second, 20*time.Second))
 	}
 	if len(g.jobs) > 0 && g.choose(6) == 0 {
-		s.Extra = &jobs.Extra{AfterAny: g.choose(4) == 0}
+		if s.Extra == nil {
+			s.Extra = &jobs.Extra{}
+		}
+		s.Extra.AfterAny = g.choose(4) == 0
 		for range pick(g, 1, 1, 2) {
 			s.Extra.After = append(s.Extra.After, g.recent(g.jobs))
 		}
@@ -744,7 +752,7 @@ func TestEngineAnswersAsTheModelDoes(t *testing.T) {
 	for _, what := range []string{
 		"granted", "granted again", "restart", "statistics", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
 		"idempotency_conflict", "waiting for capacity", "waiting for reserved_for", "waiting for unique", "waiting for no_worker",
-		"waiting for lock", "waiting for run_at", "waiting for frozen", "waiting for after",
+		"waiting for lock", "waiting for run_at", "waiting for frozen", "waiting for after", "waiting for rate",
 	} {
 		if did[what] == 0 {
 			t.Errorf("it never came to %q: %v", what, did)

@@ -4,6 +4,7 @@ package engine
 // not fit.
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/heap"
@@ -28,7 +29,7 @@ type group struct {
 
 // alike is what jobs of one line have in common beside their shape.
 type alike struct {
-	locks   string // joined
+	locks   string // joined, with the limits
 	class   int
 	runtime time.Duration
 }
@@ -37,11 +38,16 @@ type alike struct {
 type line struct {
 	alike
 	group  *group
-	names  []string // of the locks
+	names  []string     // of the locks
+	limits []jobs.Limit // on them, in the same order
 	jobs   *heap.Heap[*entry]
 	closed string        // why nothing of it is handed out: "frozen", a lock's name; empty if it is open
 	since  time.Duration // open since then
 	at     int           // place in group.open
+
+	until  time.Duration // closed until then, if a rate closes it
+	rate   int           // index of the lock whose rate that is
+	paceAt int           // place in engine.paces
 }
 
 // head returns the first job in the line, which must not be empty.
@@ -60,10 +66,10 @@ func (e *Engine) enqueue(en *entry) {
 		})
 		e.groups[s] = g
 	}
-	key := alike{joined(j.Locks), j.Priority.Class(), j.MaxRuntime}
+	key := alike{joined(j.Locks) + limitsText(&j.Spec), j.Priority.Class(), j.MaxRuntime}
 	l := g.lines[key]
 	if l == nil {
-		l = &line{alike: key, group: g, names: j.Locks, closed: "new"} // until its head is known
+		l = &line{alike: key, group: g, names: j.Locks, limits: limitsOf(&j.Spec), closed: "new"} // until its head is known
 		l.jobs = heap.New(func(en *entry) *int { return &en.at }, func(a, b *entry) bool { return a.Before(&b.Job) })
 		g.lines[key] = l
 		for _, name := range l.names {
@@ -105,6 +111,7 @@ func (e *Engine) dequeue(en *entry) {
 func (e *Engine) dropLine(l *line) {
 	g := l.group
 	g.open.Remove(l)
+	e.paces.Remove(l)
 	delete(g.lines, l.alike)
 	for _, name := range l.names {
 		n := e.names[name]
@@ -122,10 +129,15 @@ func (e *Engine) reopen(l *line) {
 	if e.frozen[""] || e.frozen[l.group.jobType] {
 		closed = jobs.WaitingFrozen
 	}
-	for _, name := range l.names {
-		if closed == "" && e.names[name].taken() {
+	for i, name := range l.names {
+		if closed == "" && e.names[name].taken(l.limits[i].Slots) {
 			closed = jobs.WaitingLock + name
 		}
+	}
+	e.paces.Remove(l)
+	if closed == "" && e.pace(l) {
+		closed = jobs.WaitingRate + l.names[l.rate]
+		e.paces.Push(l)
 	}
 	was := l.closed
 	l.closed = closed
@@ -153,15 +165,26 @@ func (e *Engine) reopenAll() {
 
 // name is a lock that queued or leased jobs name.
 type name struct {
-	holder string // the lease that holds it, or is about to; or that held it, until it is known to be free
-	until  time.Duration
-	lines  map[*line]bool
-	at     int // place in engine.blocked
-	key    string
+	holds []hold // of the leases that hold it, or are about to; or that held it, until it is known to be free
+	until time.Duration
+	lines map[*line]bool
+	at    int // place in engine.blocked
+	key   string
 }
 
-// taken reports whether the lock cannot be had now.
-func (n *name) taken() bool { return n.holder != "" || n.at != 0 }
+// hold is that of a lease, beside so many others at most less one; 0 is one, too.
+type hold struct {
+	lease string
+	slots int
+}
+
+// taken reports whether the lock cannot be had now by one more beside which there may be so many at most, with it.
+func (n *name) taken(slots int) bool {
+	for _, h := range n.holds {
+		slots = min(max(slots, 1), max(h.slots, 1))
+	}
+	return n.at != 0 || len(n.holds) > 0 && len(n.holds) >= slots
+}
 
 func (e *Engine) name(key string) *name {
 	n := e.names[key]
@@ -174,21 +197,38 @@ func (e *Engine) name(key string) *name {
 
 // forgetName forgets a lock that nobody names any more.
 func (e *Engine) forgetName(key string, n *name) {
-	if len(n.lines) == 0 && !n.taken() {
+	if len(n.lines)+len(n.holds) == 0 && n.at == 0 {
 		delete(e.names, key)
 	}
 }
 
-// take gives locks to a lease, or frees them if it is empty.
-func (e *Engine) take(names []string, leaseID string) {
+// take gives a job's locks to a lease.
+func (e *Engine) take(en *entry, leaseID string) {
+	limits := en.Extras().Limits
+	for _, key := range en.Locks {
+		n := e.name(key)
+		n.holds = append(n.without(leaseID), hold{leaseID, limits[key].Slots})
+		for l := range n.lines {
+			e.reopen(l)
+		}
+	}
+}
+
+// leave takes locks from a lease.
+func (e *Engine) leave(names []string, leaseID string) {
 	for _, key := range names {
 		n := e.name(key)
-		n.holder = leaseID
+		n.holds = n.without(leaseID)
 		for l := range n.lines {
 			e.reopen(l)
 		}
 		e.forgetName(key, n)
 	}
+}
+
+// without returns the holds without that of a lease.
+func (n *name) without(leaseID string) []hold {
+	return slices.DeleteFunc(n.holds, func(h hold) bool { return h.lease == leaseID })
 }
 
 // block closes the lines that need a lock which somebody else holds, until it is tried again.

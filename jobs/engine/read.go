@@ -75,6 +75,8 @@ func (e *Engine) view(en *entry) jobs.View {
 		v.WaitingFor = e.waitingFor(en)
 		if id, after := strings.CutPrefix(v.WaitingFor, jobs.WaitingAfter); after {
 			v.Awaits = e.awaits(id)
+		} else if strings.HasPrefix(v.WaitingFor, jobs.WaitingRate) {
+			v.Awaits = e.awaitsRate(en.line)
 		}
 	}
 	return v

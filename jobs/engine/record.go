@@ -188,6 +188,7 @@ func (e *Engine) flush() jobs.Changes {
 		en.touched = false
 	}
 	for _, m := range e.recent {
+		m.fresh = false
 		c.Memos = append(c.Memos, m.Memo)
 	}
 	clear(e.touched)
@@ -224,7 +225,8 @@ func (en *entry) record() *jobs.Record {
 type memo struct {
 	jobs.Memo
 	until time.Duration
-	at    int // place in engine.fading
+	at    int  // place in engine.fading
+	fresh bool // it changed since it was stored; of rates only, which change in place
 }
 
 // keyMemo and requestKey.memo are the IDs of memos.

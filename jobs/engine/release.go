@@ -378,7 +378,7 @@ func (e *Engine) freeLocks(en *entry, leaseID string) {
 	case e.cfg.Locking:
 		e.order(en.locksFor(leaseID), FreeLocks)
 	default:
-		e.take(en.Locks, "")
+		e.leave(en.Locks, leaseID)
 	}
 }
 

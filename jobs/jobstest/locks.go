@@ -34,6 +34,7 @@ func TestLocks(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service))
 		{"of jobs with the same locks none waits", nobodyWaits},
 		{"what is freed goes to whoever waits for it", freedIsHandedOn},
 		{"a job has all its locks or none", allLocksOrNone},
+		{"jobs share slots with whoever has one, and what is refused does not count for the rate", slotsAreShared},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			store, service := open(t)
@@ -109,6 +110,27 @@ func allLocksOrNone(e *env, service lokt.Service) {
 			e.Errorf("%s is held by %+v, %v", name, s.Live(), err)
 		}
 	}
+}
+
+func slotsAreShared(e *env, service lokt.Service) {
+	held, err := e.outside(service, "x", 0)
+	e.must(err)
+	two := jobs.Limit{Slots: 2, Starts: 2, Per: 24 * time.Hour, Burst: 2}
+	a, b, c := e.submit(limit(two)), e.submit(limit(two)), e.submit(limit(two))
+	for range 3 {
+		e.deny(jobs.DeniedEligible, ask("w"))
+	}
+	_, err = service.Release(e.within(), held)
+	e.must(err)
+	_, err = service.Acquire(e.within(), lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "outside"}, Limit: 2})
+	e.must(err)
+	g := e.grant(ask("w", waiting(jobs.MaxWait)))
+	e.deny(jobs.DeniedEligible, ask("w"))
+	e.waitsFor(b, jobs.WaitingLock+"x")
+	e.complete(g, jobs.Completed)
+	e.complete(e.grant(ask("w", waiting(jobs.MaxWait))), jobs.Completed)
+	e.waitsFor(c, jobs.WaitingRate+"x")
+	e.expect(a, jobs.Completed)
 }
 
 func lockTokensSurvive(r *restarts) {

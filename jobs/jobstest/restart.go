@@ -30,6 +30,7 @@ func TestRestart(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"tokens rise across kills, and an old lease ends nothing", tokensRiseAcross},
 		{"keys, requests, backoffs and freezes survive", memoriesSurvive},
 		{"jobs that run after others go on to wait for them", afterSurvives},
+		{"slots are held, and rates go on", ratesSurvive},
 		{"what a worker reported is stored when the manager is closed", closeStoresTheRest},
 		{"a store that fails fails requests, and nothing is lost or done twice", failingStore},
 		{"a store that fails after it has stored leaves nothing in doubt", failingAnswers},

@@ -43,7 +43,7 @@ func newLocker(m *Manager, s lokt.Service) *locker {
 func (k *locker) claim(o engine.LockOrder, name string) lokt.Claim {
 	return lokt.Claim{
 		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: ownerPrefix + o.JobID, AnySession: true}, Strict: true,
-		TTL: k.life,
+		TTL: k.life, Limit: o.Limits[name].Slots,
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,7 +28,8 @@ import (
 type jobSubmitOptions struct {
 	jobs.Spec
 	payload, runAt string // as given
-	after          jobs.Extra
+	extra          jobs.Extra
+	limits         []string // as given
 	wait           bool
 	timeout        time.Duration
 }
@@ -50,8 +53,9 @@ func newJobSubmit(a cmd) *cobra.Command {
 	fs.StringVar(&o.runAt, "run-at", "", "not before: a `time` as in RFC 3339, or a duration from now")
 	fs.DurationVar(&o.MaxRuntime, "max-runtime", 0, "end each attempt after this time; 0 for no limit")
 	fs.StringArrayVar(&o.Locks, "lock", nil, "`NAME` of a lock that is held while the job runs; may be given several times")
-	fs.StringArrayVar(&o.after.After, "after", nil, "`ID` of a job that has to complete first, or this one is cancelled; may be given several times")
-	fs.BoolVar(&o.after.AfterAny, "after-any", false, "with --after: however those jobs end")
+	fs.StringArrayVar(&o.limits, "limit", nil, "limit on a lock that is held while the job runs: `NAME=3` at once, NAME=10/min, or NAME=3,10/min; may be given several times")
+	fs.StringArrayVar(&o.extra.After, "after", nil, "`ID` of a job that has to complete first, or this one is cancelled; may be given several times")
+	fs.BoolVar(&o.extra.AfterAny, "after-any", false, "with --after: however those jobs end")
 	fs.BoolVar(&o.wait, "wait", false, "wait for the end, and exit as the job did")
 	fs.DurationVar(&o.timeout, "timeout", 0, "with --wait: give up waiting after this long, the job goes on; 0 never does")
 	return cmd
@@ -65,8 +69,20 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 	case o.timeout > 0 && !o.wait:
 		return s, app.Usagef("--timeout says how long to wait: give --wait, too")
 	}
-	if len(o.after.After) > 0 {
-		s.Extra = &o.after
+	for _, text := range o.limits {
+		name, limit, err := parseLimit(text)
+		if err != nil {
+			return s, err
+		}
+		if o.extra.Limits == nil {
+			o.extra.Limits = map[string]jobs.Limit{}
+		}
+		if o.extra.Limits[name] = limit; !slices.Contains(s.Locks, name) {
+			s.Locks = append(s.Locks, name)
+		}
+	}
+	if len(o.extra.After)+len(o.limits) > 0 {
+		s.Extra = &o.extra
 	}
 	if s.Payload, err = a.payload(o.payload); err == nil && o.runAt != "" {
 		s.RunAt, err = runAt(o.runAt, time.Now())
@@ -75,6 +91,25 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 		return s, err
 	}
 	return s, s.Validate(1 << 30) // the server knows its capacity
+}
+
+// parseLimit reads a limit on a lock, such as db=3,10/min.
+func parseLimit(text string) (name string, l jobs.Limit, err error) {
+	name, rest, given := strings.Cut(text, "=")
+	for part := range strings.SplitSeq(rest, ",") {
+		number, unit, rate := strings.Cut(part, "/")
+		n, err := strconv.Atoi(number)
+		per := map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour, "day": 24 * time.Hour}[unit]
+		if !given || err != nil || n < 1 || rate && per == 0 {
+			return "", l, app.Usagef(`--limit %q is none: write NAME=3 for so many at once, NAME=10/min for a rate (s, min, h, day), or both, NAME=3,10/min`, text)
+		}
+		if rate {
+			l.Starts, l.Per = n, per
+		} else {
+			l.Slots = n
+		}
+	}
+	return name, l, nil
 }
 
 // payload reads a JSON object.

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+func TestReplicasShareARate(t *testing.T) {
+	w := newWorld(t, jobs.Config{Shared: true})
+	other := newWorld(t, jobs.Config{Shared: true})
+	rated := func(s *jobs.Spec) {
+		s.Locks = []string{"api"}
+		s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 10, Per: time.Minute}}}
+	}
+	play := func(by, with *world, o Op) Outcome {
+		out := by.turn(Call{1, o})
+		with.e.Follow(&out.Changes, with.now)
+		return out
+	}
+	ask := func(lease string) Request {
+		return Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: lease}
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		s := jobs.NewSpec()
+		rated(&s)
+		play(w, other, Submit{Jobs: []NewJob{{Spec: s, ID: id}}})
+	}
+	w.want("the first", play(w, other, ask("1")).Replies[0].Result.(jobs.Grant).Job.ID, "a")
+	d := play(other, w, ask("2")).Replies[0].Result.(jobs.Grant).Denied
+	if d == nil || d.RetryAfter != 5*time.Second {
+		t.Fatalf("the other replica answers %+v", d)
+	}
+	v := other.do(Get{"b"}).(jobs.View)
+	w.want("why", v.WaitingFor+" until "+v.Awaits.Until.Format(time.TimeOnly), "rate:api until 00:00:06")
+	w.want("when it looks again", other.e.Next(), 6*time.Second)
+	for _, one := range []*world{w, other} {
+		one.pass(6 * time.Second)
+	}
+	w.want("the second", play(other, w, ask("3")).Replies[0].Result.(jobs.Grant).Job.ID, "b")
+	if d := play(w, other, ask("4")).Replies[0].Result.(jobs.Grant).Denied; d == nil {
+		t.Fatal("a third job began")
+	}
+}
