@@ -174,48 +174,19 @@ func span(events []lokt.Event) (since, until int64) {
 	return since, until
 }
 
-// teller tells an observer of events, in order, one call at a time, and without keeping anybody waiting.
+// teller calls Options.Events, one call at a time.
 type teller struct {
 	tell func([]lokt.Event)
-
-	mu      sync.Mutex
-	queue   [][]lokt.Event
-	telling bool
-	tellers sync.WaitGroup
+	mu   sync.Mutex
 }
 
-func newTeller(tell func([]lokt.Event)) *teller { return &teller{tell: tell} }
-
-// add has the observer told.
 func (t *teller) add(events []lokt.Event) {
-	if t.tell == nil || len(events) == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.queue = append(t.queue, events); !t.telling {
-		t.telling = true
-		t.tellers.Go(t.deliver)
-	}
-}
-
-func (t *teller) deliver() {
-	for {
+	if t.tell != nil && len(events) > 0 {
 		t.mu.Lock()
-		queue := t.queue
-		t.queue, t.telling = nil, len(queue) > 0
-		t.mu.Unlock()
-		if len(queue) == 0 {
-			return
-		}
-		for _, events := range queue {
-			t.tell(events)
-		}
+		defer t.mu.Unlock()
+		t.tell(events)
 	}
 }
-
-// wait returns when everything has been told.
-func (t *teller) wait() { t.tellers.Wait() }
 
 // alarm wakes everybody who waits for something to happen.
 type alarm struct {

@@ -19,7 +19,7 @@ import (
 type fileLocks struct {
 	closable
 	db     *fileDB
-	events *teller
+	events teller
 	grown  alarm
 	newest atomic.Uint64 // number of the last event
 
@@ -41,7 +41,7 @@ type entry struct {
 }
 
 func newLocks(d *fileDB) *fileLocks {
-	return &fileLocks{db: d, events: newTeller(d.options.Events), all: map[string]*entry{}}
+	return &fileLocks{db: d, events: teller{tell: d.options.Events}, all: map[string]*entry{}}
 }
 
 // load replaces what is in memory by what is stored. It is for the goroutine that commits.

@@ -110,7 +110,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 func (d *serverDB) makeTables(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.writers, func(tx pgx.Tx) error {
 		var schema, encoding string
-		var there, older bool
+		var there bool
 		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding')").
 			Scan(&schema, &encoding)
 		switch {
@@ -126,17 +126,13 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, `SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL,
-			to_regclass(quote_ident($1) || '.schema_version') IS NOT NULL`, schema).Scan(&there, &older); err != nil {
-			return err
-		}
-		version := int64(0) // of tables from before there was a schema 1
-		switch {
-		case there:
-			err = tx.QueryRow(ctx, "SELECT version FROM lokt_schema").Scan(&version)
-		case !older:
-			version = schemaVersion
+		err = tx.QueryRow(ctx, "SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL", schema).Scan(&there)
+		if err == nil && !there {
 			_, err = tx.Conn().PgConn().Exec(ctx, postgresSchema).ReadAll()
+		}
+		var version int64
+		if err == nil {
+			err = tx.QueryRow(ctx, "SELECT version FROM lokt_schema").Scan(&version)
 		}
 		if err == nil && version != schemaVersion {
 			err = fmt.Errorf("%w: the tables in schema %s are of version %d, and this program knows only version %d",
@@ -234,14 +230,10 @@ func atOneMoment(read useConn) useConn {
 	}
 }
 
-// Locks implements backend.
-func (d *serverDB) Locks() LockStore { return d.locks }
-
-// Jobs implements backend.
-func (d *serverDB) Jobs() jobs.Store { return d.jobs }
-
-// Path implements backend.
-func (d *serverDB) Path() string { return d.readers.Config().ConnConfig.Database }
+func (d *serverDB) Locks() LockStore        { return d.locks }
+func (d *serverDB) Jobs() jobs.Store        { return d.jobs }
+func (d *serverDB) Path() string            { return d.readers.Config().ConnConfig.Database }
+func (d *serverDB) Failed() <-chan struct{} { return nil } // a server is asked again and again
 
 // Ping implements backend.
 func (d *serverDB) Ping(ctx context.Context) error {
@@ -277,9 +269,6 @@ func (d *serverDB) Contents(ctx context.Context) (found Contents, err error) {
 	return found, err
 }
 
-// Failed implements backend: a server is asked again and again.
-func (d *serverDB) Failed() <-chan struct{} { return nil }
-
 // Close implements backend.
 func (d *serverDB) Close() error {
 	d.closing.Do(func() {
@@ -290,7 +279,6 @@ func (d *serverDB) Close() error {
 		d.closed.Store(true)
 		d.readers.Close() // which waits for those who use it
 		d.writers.Close()
-		d.locks.teller.wait()
 	})
 	return nil
 }
@@ -316,7 +304,8 @@ func lookWith(ctx context.Context, c *pgx.Conn) look {
 			}
 		}
 		rows, _ := c.Query(ctx, numbered(statement, len(args)), args...)
-		return eachRow(rows, scan)
+		defer rows.Close()
+		return each(rows, scan)
 	}
 }
 
@@ -344,18 +333,6 @@ func (d *serverDB) trimming(ctx context.Context, forget func(execute, time.Time)
 			}, time.UnixMicro(now))
 		})
 	})
-}
-
-// eachRow has scan read each row of what was found.
-func eachRow(rows pgx.Rows, scan func(row) error) (err error) {
-	defer rows.Close()
-	for err == nil && rows.Next() {
-		err = scan(rows)
-	}
-	if errors.Is(err, errEnough) {
-		return nil
-	}
-	return errors.Join(err, rows.Err())
 }
 
 // pgRows are rows to be written by one statement, whose first arguments are lists of what is in their columns: text, numbers that

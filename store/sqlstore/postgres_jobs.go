@@ -186,7 +186,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(payload, ''), coalesce(sum, -1)
 		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id ORDER BY revision`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
-			return eachRow(rows, func(from row) error {
+			return each(rows, func(from row) error {
 				r := jobRow{Record: &jobs.Record{}}
 				err := r.scan(from)
 				r.decode()
@@ -197,7 +197,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(sum, -1)
 		FROM (SELECT DISTINCT unnest(memos) AS id FROM turns WHERE turn > $1) t LEFT JOIN memos m ON m.id = t.id`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
-			return eachRow(rows, func(from row) error {
+			return each(rows, func(from row) error {
 				m, err := readMemo(from)
 				if all.Memos = append(all.Memos, m); errors.Is(err, lokt.ErrDamaged) {
 					damaged, err = true, nil

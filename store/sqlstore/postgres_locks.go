@@ -22,7 +22,7 @@ type serverLocks struct {
 	seed   maphash.Seed
 	lanes  [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
 	apart  chan struct{}   // has an element for each change that is made while its row is locked
-	teller *teller
+	teller teller
 	grown  alarm // there are more events
 	start  time.Time
 	closable
@@ -88,7 +88,7 @@ func (s *pgState) raise(l *pgLock) {
 
 func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
-		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes), teller: newTeller(d.options.Events),
+		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes), teller: teller{tell: d.options.Events},
 		start: time.Now(), known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
 	}
 	for i := range s.lanes {
@@ -206,7 +206,7 @@ func (s *pgState) ask(b *pgx.Batch, known map[string]pgLock, where string, args 
 		UNION ALL SELECT w.lock, w.lease_id, '', 0, 0, 0, 0, false, w.doc, w.sum FROM waiters w JOIN found ON name = lock`,
 		append([]any{rows}, args...)...).Query(func(rows pgx.Rows) error {
 		waiting, queues, wrong := map[string]int{}, map[string][]*lokt.Waiter{}, map[string]error{}
-		err := eachRow(rows, func(from row) error {
+		err := each(rows, func(from row) error {
 			var name, lease string
 			var changed int64
 			var many int

@@ -105,28 +105,12 @@ func (w *writer) query(statement string, args []any, scan func(row) error) error
 	if err != nil {
 		return err
 	}
-	rows, err := s.QueryContext(context.Background(), args...)
-	return each(rows, err, scan)
-}
-
-// each has scan read every row of a result, and closes that.
-func each(rows *sql.Rows, err error, scan func(row) error) error {
+	rows, err := s.QueryContext(context.Background(), args...) //nolint:rowserrcheck // each looks
 	if err != nil {
 		return err
 	}
-	for err == nil && rows.Next() {
-		err = scan(rows)
-	}
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
-	return errors.Join(err, rows.Err(), rows.Close())
-}
-
-// number runs a statement that finds one number.
-func (w *writer) number(statement string) (n int, err error) {
-	err = w.query(statement, nil, func(from row) error { return from.Scan(&n) })
-	return n, err
+	defer func() { _ = rows.Close() }()
+	return each(rows, scan)
 }
 
 // checkpoint moves what the log has into the database's file. It returns how many pages that is, and whether it was all.

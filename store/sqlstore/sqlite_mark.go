@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -140,19 +141,16 @@ var errInUse = errors.New("it is in use by another process")
 
 // lockKernel takes the lock on a file that the kernel gives back when the process ends.
 func lockKernel(path string) (*flock.Flock, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	f := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		got, err := f.TryLock()
-		switch {
-		case got:
-			return f, nil
-		case err == nil && time.Now().After(end):
-			err = errInUse
-		}
-		if err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
+	got, err := f.TryLockContext(ctx, 20*time.Millisecond)
+	if got {
+		return f, nil
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		err = errInUse
 	}
+	return nil, errors.Join(err, f.Close())
 }
 
 // endsEarly reports whether a log of SQLite goes on behind its end, which is after so many pages: there are others of the same

@@ -360,7 +360,6 @@ func (d *fileDB) Close() error {
 		d.tending.Wait()
 		d.group.close()
 		_ = d.locks.Close()
-		d.locks.events.wait()
 		d.err = d.finish()
 	})
 	return d.err
@@ -401,8 +400,12 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(look) error) 
 	tx, err := d.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err == nil {
 		err = read(func(statement string, args []any, scan func(row) error) error {
-			rows, err := tx.QueryContext(ctx, statement, args...)
-			return each(rows, err, scan)
+			rows, err := tx.QueryContext(ctx, statement, args...) //nolint:rowserrcheck // each looks
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rows.Close() }()
+			return each(rows, scan)
 		})
 		_ = tx.Rollback()
 	}

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -37,7 +38,7 @@ type Options struct {
 	Warn func(err error)
 
 	// Events, if set, is called with the events of locks after they were stored: in the order of the changes, one
-	// call at a time. It may use the database.
+	// call at a time. It must not wait for the database.
 	Events func([]lokt.Event)
 
 	// KeepEvents is how many events are kept, of locks and of jobs each; 0 means 1,000,000, negative no limit.
@@ -65,6 +66,23 @@ type row interface{ Scan(into ...any) error }
 // look runs a statement over a database of either kind, in which a question mark stands for each argument, and has scan
 // read each row. errEnough ends it.
 type look func(statement string, args []any, scan func(row) error) error
+
+// each has scan read each row that was found.
+func each(found interface {
+	row
+	Next() bool
+	Err() error
+}, scan func(row) error,
+) error {
+	for found.Next() {
+		if err := scan(found); errors.Is(err, errEnough) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return found.Err()
+}
 
 // execute runs a statement that changes rows, with arguments as a look has them, and returns how many.
 type execute func(statement string, args ...any) (int64, error)

@@ -276,7 +276,7 @@ func (d *fileDB) isFlushed(t *testing.T) (flushed bool) {
 	var mode int
 	err := d.group.perform(t.Context(), &request{name: "look", change: func(s lokt.Snapshot) lokt.Change {
 		flushed = d.full
-		mode, _ = d.write.number("PRAGMA synchronous")
+		_ = d.write.query("PRAGMA synchronous", nil, func(from row) error { return from.Scan(&mode) })
 		return lokt.Change{Lock: s.Lock}
 	}})
 	const normal, full = 1, 2 // https://www.sqlite.org/pragma.html#pragma_synchronous
