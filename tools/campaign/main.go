@@ -133,11 +133,12 @@ func (c *campaign) play(ctx context.Context, g game) (p piece, err error) {
 			return p, err
 		}
 	}
-	describe := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*")
-	describe.Dir = c.root
-	commit, _ := describe.Output() // an archive has none
+	commit := c.git(ctx, "rev-parse", "--short", "HEAD") // an archive has none
+	if c.git(ctx, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!"+record, ":!"+page) != "" {
+		commit += ", changed"
+	}
 	p = piece{
-		Game: g.name, Seed: rand.Uint64(), Begun: time.Now().UTC().Truncate(time.Second), Commit: strings.TrimSpace(string(commit)),
+		Game: g.name, Seed: rand.Uint64(), Begun: time.Now().UTC().Truncate(time.Second), Commit: commit,
 		Injected: map[string]int{}, Checked: map[string]int{},
 	}
 	fmt.Printf("%s: %v of %s with seed %d\n", p.Begun.Format(time.TimeOnly), c.each, g.name, p.Seed)
@@ -166,6 +167,13 @@ func (c *campaign) play(ctx context.Context, g game) (p piece, err error) {
 		p.Failed = c.told(p, out.Bytes())
 	}
 	return p, nil
+}
+
+func (c *campaign) git(ctx context.Context, args ...string) string {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = c.root
+	out, _ := cmd.Output()
+	return strings.TrimSpace(string(out))
 }
 
 // told keeps what a piece said that failed, and returns the first line about it.
