@@ -274,6 +274,7 @@ func TestJobsAreSubmittedWithDefaultsOrWithEverything(t *testing.T) {
 
 func TestWrongJobsAreRefusedWithThePlace(t *testing.T) {
 	s := newSite(t)
+	s.invalid("POST", "/jobs", `{"locks":["x"],"limits":{"x":5}}`, "body limits x")
 	long := strings.Repeat("x", 257)
 	for field, values := range map[string][]string{
 		"type":             {`""`, `5`, `["a"]`, `"` + long + `"`, `"a\u0000b"`, `"\ud800"`},
@@ -281,6 +282,7 @@ func TestWrongJobsAreRefusedWithThePlace(t *testing.T) {
 		"requested_units":  {`0`, `-1`, `101`, `1.5`, `"1"`, `true`, `100000000000000000000000000`, `1e30`, `-1e300`, `[]`},
 		"unique":           {`1`, `"true"`, `"false"`, `[]`},
 		"payload":          {`[]`, `5`, `"x"`, `true`},
+		"limits":           {`[]`, `5`, `"x"`, `true`, `{"x":{}}`},
 		"idempotency_key":  {`5`, `"` + long + `"`, `{}`},
 		"tags":             {`"a"`, `{}`, `5`},
 		"tags 1":           {`["a",5]`, `["a",null]`, `["a","` + long + `"]`, `["a",["b"]]`},

@@ -111,12 +111,15 @@ func (r *reader) read(body []byte, v any, needed []string) error {
 		err = bounded(body)
 	}
 	var wrong *jsontext.SyntacticError
+	var other *json.SemanticError
 	switch {
 	case errors.As(err, &wrong) && strings.Contains(err.Error(), "surrogate") && utf8.Valid(body):
 		at := elements(wrong.JSONPointer)
 		r.add("string_unicode", "Input should be a valid string, without half surrogate pairs", at...)
 	case errors.As(err, &wrong):
 		return syntax(wrong, body)
+	case errors.As(err, &other): // texts, numbers and lists have readers of their own
+		return invalidAt("model_attributes_type", "Input should be an object", elements(other.JSONPointer)...)
 	case err != nil:
 		return invalidAt("value_error", err.Error())
 	case body[0] != '{':
