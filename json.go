@@ -82,9 +82,8 @@ func PublicID(leaseID string) string {
 	return "L-" + hex.EncodeToString(sum[:10])
 }
 
-// Public returns the claim as others than its claimant see it: lease IDs, which prove ownership, are replaced by public
-// ones.
-func (c Claim) Public() Claim {
+// hide makes the claim as others than its claimant see it: lease IDs, which prove ownership, are replaced by public ones.
+func (c *Claim) hide() {
 	if c.LeaseID != "" {
 		c.ID, c.LeaseID = PublicID(c.LeaseID), ""
 	}
@@ -92,18 +91,17 @@ func (c Claim) Public() Claim {
 	for i, id := range c.Within {
 		c.Within[i] = PublicID(id)
 	}
-	return c
 }
 
 // Public returns the lock as others than those who hold it or wait for it see it.
 func (l Lock) Public() Lock {
 	l = l.Clone()
 	for i := range l.Holders {
-		l.Holders[i].Claim = l.Holders[i].Claim.Public()
+		l.Holders[i].hide()
 	}
 	for i, w := range l.Queue {
 		shown := *w
-		shown.Claim = w.Claim.Public()
+		shown.hide()
 		l.Queue[i] = &shown
 	}
 	l.Freeze = l.Freeze.Public()

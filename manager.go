@@ -61,7 +61,8 @@ func (m *Manager) answer(ctx context.Context, name string, rule func(Snapshot) *
 
 // Acquire implements Service.
 func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, &c, false)
+	d := m.acquire(ctx, &c, false)
+	return d.holder, d.err
 }
 
 // Poll is Acquire for a server whose client may lose its connection and ask again with the same lease ID. When ctx ends,
@@ -70,32 +71,43 @@ func (m *Manager) Acquire(ctx context.Context, c Claim) (Holder, error) {
 // If ctx has a deadline, those behind pass the claim when it is not asked for within ReturnTimeout of it.
 //
 // A client that gives up on purpose releases the lease. If that happens while Poll waits, by way of any manager, Poll
-// returns ErrWithdrawn.
-func (m *Manager) Poll(ctx context.Context, c Claim) (Holder, error) {
-	return m.acquire(ctx, &c, true)
+// returns ErrWithdrawn. A claim without a lease ID is given one.
+func (m *Manager) Poll(ctx context.Context, c *Claim) (*Holder, error) {
+	d := m.acquire(ctx, c, true)
+	return &d.holder, d.err
 }
 
 // acquire answers a claim. If no answer was had it is taken back, unless it is polled: then its client asks again, and
 // may withdraw it by way of another manager.
-func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) (Holder, error) {
+func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) *decision {
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
-	if err := cmp.Or(c.Validate(), ctx.Err()); err != nil {
-		return Holder{}, err
-	}
 	begun := time.Now()
-	d, err := m.ask(ctx, c, polled)
-	if err != nil {
+	d, err := apart(func() (*decision, error) { return m.ask(ctx, c, polled) })
+	switch {
+	case err != nil:
 		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
 			m.leave(ctx, c, leftCancelled, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
-		return Holder{}, err
+		return &decision{err: err}
+	case d.place == nil:
+		return d
 	}
-	if d.place == nil {
-		return d.holder, d.err
+	return m.wait(ctx, c, begun, d.place.Until, polled)
+}
+
+// apart runs f on a stack of its own, so that those of thousands who wait afterwards stay small. If f panics, apart does.
+func apart(f func() (*decision, error)) (d *decision, err error) {
+	done := make(chan any)
+	go func() {
+		defer func() { done <- recover() }()
+		d, err = f()
+	}()
+	if p := <-done; p != nil {
+		panic(p)
 	}
-	return m.wait(ctx, c, begun, d.place, polled)
+	return d, err
 }
 
 // storeTimeout bounds the wait for a store that does not answer. The last second is for taking back a claim that it may
@@ -104,6 +116,9 @@ const storeTimeout = 10 * time.Second
 
 // ask puts the claim to the rules, in time: if it is not known to be on record then, it does not wait.
 func (m *Manager) ask(ctx context.Context, c *Claim, polled bool) (*decision, error) {
+	if err := cmp.Or(c.Validate(), ctx.Err()); err != nil {
+		return &decision{err: err}, nil
+	}
 	limit := storeTimeout
 	if !polled {
 		limit -= time.Second
@@ -142,71 +157,75 @@ func (m *Manager) here(leaseID string) bool {
 	return waits
 }
 
-// wait keeps the claim at its place in the queue until it is granted, its time is up or ctx ends.
-func (m *Manager) wait(ctx context.Context, c *Claim, begun time.Time, place *Waiter, polled bool) (Holder, error) {
+// wait keeps the claim at its place in the queue, until then at first, until it is granted, its time is up or ctx ends.
+func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, polled bool) *decision {
 	if polled {
 		m.polled.Store(c.LeaseID, nil)
 		defer m.polled.Delete(c.LeaseID)
 	}
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
-	for {
-		s, err := m.store.View(ctx, c.Name)
-		if err == nil {
+	var watch Watch
+	var most time.Duration
+	look := func() (*decision, error) { // without a decision, it goes on to sleep
+		for {
+			s, err := m.store.View(ctx, c.Name)
+			if err != nil {
+				return nil, err
+			}
 			h, granted := s.Lock.Holder(c.LeaseID)
 			if _, stale := s.Stale(h); granted && polled && h.Pending.IsZero() && !stale && ctx.Err() == nil {
-				return h, nil
+				return &decision{holder: h}, nil
 			}
 			now := time.Now()
 			at, queued := s.Lock.Position(c.LeaseID)
-			look := !queued || s.turn(c, at) || !now.Before(refresh)
 			switch {
-			case look:
-			case c.Wait > 0 && now.Sub(begun) >= c.Wait:
-				return m.giveUp(ctx, c, leftTimeout, now.Sub(begun), nil)
-			case now.After(suspicious):
-				suspicious = now.Add(deadlockAfter)
-				if cycle := m.deadlock(ctx, c); cycle != nil {
-					return m.giveUp(ctx, c, leftDeadlock, 0, cycle)
-				}
-			}
-			if !look {
-				watch, most := s.nap(c, at)
-				s = Snapshot{} // of a crowded lock it is large, and many may wait
-				most = min(most, refresh.Sub(now))
-				if c.Wait > 0 {
-					most = min(most, begun.Add(c.Wait).Sub(now))
-				}
-				err = m.sleep(ctx, watch, most)
-			} else {
+			case !queued || s.turn(c, at) || !now.Before(refresh):
 				refresh = now.Add(WaitRefresh)
 				rule := c.rule(ctx, polled)
-				var d *decision
-				if d, err = m.apply(ctx, c.Name, func(s Snapshot) *decision {
+				d, err := m.apply(ctx, c.Name, func(s Snapshot) *decision {
 					if _, in := s.Lock.Holder(c.LeaseID); polled && !in {
 						if _, queued := s.Lock.Position(c.LeaseID); !queued {
 							return &decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
 						}
 					}
 					return rule(s)
-				}); err == nil {
-					if place = d.place; place == nil {
-						return d.holder, d.err
-					}
+				})
+				if err != nil || d.place == nil {
+					return d, err
+				}
+				until = d.place.Until
+				continue
+			case c.Wait > 0 && now.Sub(begun) >= c.Wait:
+				return m.giveUp(ctx, c, leftTimeout, now.Sub(begun), nil), nil
+			case now.After(suspicious):
+				suspicious = now.Add(deadlockAfter)
+				if cycle := m.deadlock(ctx, c); cycle != nil {
+					return m.giveUp(ctx, c, leftDeadlock, 0, cycle), nil
 				}
 			}
-		}
-		if err != nil {
-			switch {
-			case !polled:
-				m.leave(ctx, c, leftCancelled, time.Since(begun), undoTimeout)
-			case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
-				m.hungUp(ctx, c, place.Until)
+			watch, most = s.nap(c, at)
+			if most = min(most, refresh.Sub(now)); c.Wait > 0 {
+				most = min(most, begun.Add(c.Wait).Sub(now))
 			}
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			return Holder{}, err
+			return nil, nil
 		}
+	}
+	for {
+		d, err := apart(look)
+		if d == nil && err == nil {
+			err = m.sleep(ctx, watch, most)
+		}
+		switch {
+		case d != nil:
+			return d
+		case err == nil:
+			continue
+		case !polled:
+			m.leave(ctx, c, leftCancelled, time.Since(begun), undoTimeout)
+		case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
+			m.hungUp(ctx, c, until)
+		}
+		return &decision{err: cmp.Or(context.Cause(ctx), err)}
 	}
 }
 
@@ -257,13 +276,13 @@ const (
 
 // giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the
 // grant.
-func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) (Holder, error) {
+func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) *decision {
 	d := m.leave(ctx, c, how, waited, undoTimeout)
 	var blocked *BlockedError
 	if errors.As(d.err, &blocked) {
 		blocked.TimedOut, blocked.Cycle = waited, cycle
 	}
-	return d.holder, d.err
+	return d
 }
 
 // leave takes the claim out of the queue, even if ctx has ended. It does its best: an orphan ends with its process or its

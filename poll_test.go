@@ -20,14 +20,14 @@ func TestPolledClaimStaysWhereItIsWhenItsContextEnds(t *testing.T) {
 		claim := func(who string) lokt.Claim {
 			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, TTL: time.Hour, Wait: -1}
 		}
-		h, err := m.Poll(t.Context(), claim("a"))
+		h, err := m.Poll(t.Context(), new(claim("a")))
 		if err != nil {
 			t.Fatal(err)
 		}
-		poll := func(who string) (lokt.Holder, error) {
+		poll := func(who string) (*lokt.Holder, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			return m.Poll(ctx, claim(who))
+			return m.Poll(ctx, new(claim(who)))
 		}
 		queue := func() (all string) {
 			s, err := m.Get(t.Context(), "x")
@@ -69,14 +69,14 @@ func TestWaitersThatHungUpHoldUpNobodyForLong(t *testing.T) {
 		claim := func(who string) lokt.Claim {
 			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, TTL: time.Hour, Wait: -1}
 		}
-		if _, err := m.Poll(t.Context(), lokt.Claim{Name: "x", LeaseID: "short", Owner: lokt.Owner{ID: "a"}, TTL: 3 * time.Second}); err != nil {
+		if _, err := m.Poll(t.Context(), &lokt.Claim{Name: "x", LeaseID: "short", Owner: lokt.Owner{ID: "a"}, TTL: 3 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, hangUp := context.WithCancel(t.Context())
 		ended := make(chan error)
 		for _, who := range []string{"b", "c", "d"} {
 			go func() {
-				_, err := m.Poll(ctx, claim(who))
+				_, err := m.Poll(ctx, new(claim(who)))
 				ended <- err
 			}()
 			synctest.Wait()
@@ -91,14 +91,14 @@ func TestWaitersThatHungUpHoldUpNobodyForLong(t *testing.T) {
 		again := make(chan error)
 		go func() { // one of them asks again, and keeps its place
 			time.Sleep(time.Second)
-			h, err := m.Poll(t.Context(), claim("c"))
+			h, err := m.Poll(t.Context(), new(claim("c")))
 			if took := time.Since(begun); err == nil && (took > 4*time.Second || h.Token != 2) {
 				t.Errorf("c was granted after %v, with token %d", took, h.Token)
 			}
 			_, left := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID})
 			again <- errors.Join(err, left)
 		}()
-		h, err := m.Poll(t.Context(), claim("e"))
+		h, err := m.Poll(t.Context(), new(claim("e")))
 		if took := time.Since(begun); err != nil || took > 4*time.Second || h.Token != 3 {
 			t.Errorf("e was granted after %v, with token %d: %v", took, h.Token, err)
 		}
@@ -115,13 +115,13 @@ func TestAClientThatPollsInTimeIsNotPassedOver(t *testing.T) {
 		claim := func(who string) lokt.Claim {
 			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, Wait: -1}
 		}
-		if _, err := m.Poll(t.Context(), claim("a")); err != nil {
+		if _, err := m.Poll(t.Context(), new(claim("a"))); err != nil {
 			t.Fatal(err)
 		}
 		for range 50 { // of short requests, with pauses between
 			for _, who := range []string{"b", "c"} {
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-				_, err := m.Poll(ctx, claim(who))
+				_, err := m.Poll(ctx, new(claim(who)))
 				cancel()
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatal(err)
@@ -133,14 +133,14 @@ func TestAClientThatPollsInTimeIsNotPassedOver(t *testing.T) {
 			t.Errorf("held by %+v, %v", s.Lock.Holders, err)
 		}
 		time.Sleep(lokt.OfferTTL)
-		if h, err := m.Poll(t.Context(), claim("b")); err != nil || h.Token != 2 || !h.Pending.IsZero() {
+		if h, err := m.Poll(t.Context(), new(claim("b"))); err != nil || h.Token != 2 || !h.Pending.IsZero() {
 			t.Errorf("b comes in time, and is answered %+v, %v", h, err)
 		}
 		_, _ = m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease of b"})
 		if s, err := m.Get(t.Context(), "x"); err != nil || len(s.Lock.Holders) != 0 || len(s.Lock.Queue) != 1 {
 			t.Errorf("who did not ask for so long was granted the lock: %+v, %v", s.Lock.Holders, err)
 		}
-		if h, err := m.Poll(t.Context(), claim("c")); err != nil || h.Token != 3 {
+		if h, err := m.Poll(t.Context(), new(claim("c"))); err != nil || h.Token != 3 {
 			t.Errorf("c comes back, and is answered %+v, %v", h, err)
 		}
 	})
@@ -154,18 +154,18 @@ func TestTheTimeOfAGrantBeginsThoughItsWaiterIsAway(t *testing.T) {
 			return lokt.Claim{Name: "x", LeaseID: "lease of " + who, Owner: lokt.Owner{ID: who}, TTL: 2 * time.Second, Wait: -1}
 		}
 		begun := time.Now()
-		if _, err := m.Poll(t.Context(), claim("a")); err != nil {
+		if _, err := m.Poll(t.Context(), new(claim("a"))); err != nil {
 			t.Fatal(err)
 		}
 		for _, who := range []string{"b", "c"} { // whose connections are cut without a word
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			_, err := m.Poll(ctx, claim(who))
+			_, err := m.Poll(ctx, new(claim(who)))
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := m.Poll(t.Context(), claim("d")); err != nil || time.Since(begun) > 5*time.Second {
+		if _, err := m.Poll(t.Context(), new(claim("d"))); err != nil || time.Since(begun) > 5*time.Second {
 			t.Errorf("the lock passed on after %v: %v", time.Since(begun), err)
 		}
 	})
@@ -246,7 +246,7 @@ func TestARequestThatEndsLateDoesNotCountForTheOneThatFollowedIt(t *testing.T) {
 				ctx, cancel := context.WithTimeout(ctx, wait)
 				go func() {
 					defer cancel()
-					_, err := m.Poll(ctx, claim("b"))
+					_, err := m.Poll(ctx, new(claim("b")))
 					over <- err
 				}()
 				return hangUp
@@ -287,7 +287,7 @@ func TestReadersEnterAtOnceWhenAWriterBeforeThemHangsUp(t *testing.T) {
 		}
 		ctx, hangUp := context.WithCancel(t.Context())
 		over := make(chan error)
-		go func() { _, err := m.Poll(ctx, claim("writer", lokt.Exclusive)); over <- err }()
+		go func() { _, err := m.Poll(ctx, new(claim("writer", lokt.Exclusive))); over <- err }()
 		synctest.Wait()
 		in := make(chan error)
 		go func() { _, err := m.Acquire(t.Context(), claim("reader", lokt.Shared)); in <- err }()
@@ -316,7 +316,7 @@ func TestWhoIsBehindAWaiterThatIsAwaySeesWhenAHoldExpires(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		over, got := make(chan error), make(chan error, 2)
 		go func() {
-			_, err := m.Poll(ctx, claim("away", 0))
+			_, err := m.Poll(ctx, new(claim("away", 0)))
 			over <- err
 		}()
 		synctest.Wait()
@@ -395,7 +395,7 @@ func TestAPolledClaimThatWasWithdrawnIsNotMadeAgain(t *testing.T) {
 				}
 				answered := make(chan error, 1)
 				go func() {
-					_, err := here.Poll(t.Context(), lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, Wait: -1})
+					_, err := here.Poll(t.Context(), &lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, Wait: -1})
 					answered <- err
 				}()
 				synctest.Wait()
@@ -431,7 +431,7 @@ func TestARequestWithADeadlineInTheFarFutureKeepsItsPlace(t *testing.T) {
 		defer cancel()
 		answered := make(chan error, 1)
 		go func() {
-			_, err := m.Poll(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "b"}, Wait: -1})
+			_, err := m.Poll(ctx, &lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "b"}, Wait: -1})
 			answered <- err
 		}()
 		synctest.Wait()
@@ -478,14 +478,14 @@ func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
 				if test.another {
 					there = lokt.NewManager(s)
 				}
-				h, err := here.Poll(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
+				h, err := here.Poll(t.Context(), &lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
 				if err != nil {
 					t.Fatal(err)
 				}
 				b := lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, TTL: test.ttl, Wait: -1}
-				granted := make(chan lokt.Holder)
+				granted := make(chan *lokt.Holder)
 				go func() {
-					h, err := there.Poll(t.Context(), b)
+					h, err := there.Poll(t.Context(), &b)
 					if err != nil {
 						t.Error(err)
 					}
@@ -515,13 +515,13 @@ func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
 func TestAGrantAfterTheRequestHasEndedIsPassedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := lokt.NewManager(memstore.New())
-		h, err := m.Poll(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
+		h, err := m.Poll(t.Context(), &lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := m.Poll(ctx, lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, TTL: time.Hour, Wait: -1}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := m.Poll(ctx, &lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, TTL: time.Hour, Wait: -1}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
@@ -530,7 +530,7 @@ func TestAGrantAfterTheRequestHasEndedIsPassedOn(t *testing.T) {
 		if s, err := m.Get(t.Context(), "x"); err != nil || len(s.Lock.Holders) != 1 || s.Lock.Holders[0].Pending.IsZero() {
 			t.Fatalf("the holders are %+v, %v", s.Lock.Holders, err)
 		}
-		if h, err := m.Poll(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "c"}, TTL: time.Hour, Wait: -1}); err != nil || h.Owner.ID != "c" {
+		if h, err := m.Poll(t.Context(), &lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "c"}, TTL: time.Hour, Wait: -1}); err != nil || h.Owner.ID != "c" {
 			t.Errorf("granted is %+v, %v", h, err)
 		}
 	})

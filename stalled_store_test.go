@@ -27,7 +27,7 @@ func TestAClaimThatNoStorePutsOnRecordIsNotQueued(t *testing.T) {
 		for limit, most := range map[time.Duration]time.Duration{time.Second: time.Second, 30 * time.Second: 10 * time.Second} {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, over)
 			begun := time.Now()
-			_, err := m.Poll(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, Wait: -1})
+			_, err := m.Poll(ctx, &lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, Wait: -1})
 			cancel()
 			if !errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, over) {
 				t.Errorf("with %v it ends with %v", limit, err)

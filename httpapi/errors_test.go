@@ -27,8 +27,8 @@ type failing struct {
 func (f failing) Acquire(context.Context, lokt.Claim) (lokt.Holder, error) {
 	return lokt.Holder{}, f.err
 }
-func (f failing) Poll(context.Context, lokt.Claim) (lokt.Holder, error) {
-	return lokt.Holder{}, f.err
+func (f failing) Poll(context.Context, *lokt.Claim) (*lokt.Holder, error) {
+	return nil, f.err
 }
 func (f failing) Renew(context.Context, lokt.Renewal) (lokt.Holder, error) {
 	return lokt.Holder{}, f.err

@@ -207,13 +207,13 @@ func (c *call) acquire(q *claimWire) (answer grantWire, err error) {
 	if err != nil {
 		return answer, err
 	}
-	claim := q.Claim
+	claim := &q.Claim
 	if claim.Owner, err = c.view().stored(claim.Owner); err != nil {
 		return answer, err
 	}
 	ctx, done := c.ctx, func() {}
 	if claim.Wait > 0 {
-		if err := c.crowded(&claim); err != nil {
+		if err := c.crowded(claim); err != nil {
 			return answer, err
 		}
 		claim.Wait = min(claim.Wait, c.s.Limits.Wait)
@@ -244,9 +244,10 @@ func (c *call) acquire(q *claimWire) (answer grantWire, err error) {
 		return answer, c.answer(http.StatusAccepted, grantWire{Queued: true, ID: lokt.PublicID(claim.LeaseID)})
 	case over:
 		return answer, errBusy
+	case err != nil:
+		return answer, err
 	}
-	h = c.view().own(h, claim.LeaseID)
-	return grantWire{Holder: &h}, err
+	return grantWire{Holder: c.view().own(h, claim.LeaseID)}, nil
 }
 
 // MaxPlaces is how many places in one lock's queue a caller may have whom a Gate tells from others: places outlive the
@@ -327,8 +328,7 @@ func (c *call) renew(q *renewWire) (answer grantWire, err error) {
 		r.Owner = another
 		h, err = c.s.Locks.Renew(c.ctx, r)
 	}
-	h = c.view().own(h, leaseID)
-	return grantWire{Holder: &h}, err
+	return grantWire{Holder: c.view().own(&h, leaseID)}, err
 }
 
 // takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the
@@ -360,8 +360,8 @@ type releasedWire struct {
 // release ends what the target says.
 func (c *call) release(t lokt.Target) (answer releasedWire, err error) {
 	ended, err := c.s.Locks.Release(c.ctx, t)
-	for _, h := range ended {
-		answer.Released = append(answer.Released, c.view().own(h, c.r.Header.Get(headerLease)))
+	for i := range ended {
+		answer.Released = append(answer.Released, *c.view().own(&ended[i], c.r.Header.Get(headerLease)))
 	}
 	return answer, err
 }
@@ -470,7 +470,7 @@ type prunedWire struct {
 func (c *call) prune(*none) (prunedWire, error) {
 	removed, err := c.s.Locks.Prune(c.ctx, c.r.PathValue("name"))
 	for i := range removed {
-		removed[i].Holder = c.view().own(removed[i].Holder, "")
+		removed[i].Holder = *c.view().own(&removed[i].Holder, "")
 	}
 	return prunedWire{removed}, err
 }
@@ -489,8 +489,7 @@ func (c *call) tell(m *lokt.Message) (answer grantWire, err error) {
 		return answer, err
 	}
 	h, err := c.s.Locks.Tell(c.ctx, t, *m)
-	h = c.view().own(h, t.LeaseID)
-	return grantWire{Holder: &h}, err
+	return grantWire{Holder: c.view().own(&h, t.LeaseID)}, err
 }
 
 // freezeWire is a freeze that was made, or ended.

@@ -85,7 +85,7 @@ func TestWaitersThatAreAwayAreMarkedUntilTheyAskAgain(t *testing.T) {
 		wait := func(id string) (hangUp func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
-				_, _ = locks.Poll(ctx, lokt.Claim{Name: "x", LeaseID: id, Owner: lokt.Owner{ID: id}, Wait: -1})
+				_, _ = locks.Poll(ctx, &lokt.Claim{Name: "x", LeaseID: id, Owner: lokt.Owner{ID: id}, Wait: -1})
 			}()
 			synctest.Wait()
 			return func() { cancel(); synctest.Wait() }

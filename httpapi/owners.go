@@ -87,8 +87,8 @@ func (v view) holders(all []lokt.Holder) []lokt.Holder {
 func (v view) freeze(f *lokt.Freeze) *lokt.Freeze { return v.lock(lokt.Lock{Freeze: f}).Freeze }
 
 // own returns the holder as who named the lease ID sees it.
-func (v view) own(h lokt.Holder, leaseID string) lokt.Holder {
-	seen := v.holders([]lokt.Holder{h})[0]
+func (v view) own(h *lokt.Holder, leaseID string) *lokt.Holder {
+	seen := &v.holders([]lokt.Holder{*h})[0]
 	if h.LeaseID == leaseID {
 		seen.LeaseID = leaseID
 	}

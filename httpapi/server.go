@@ -45,7 +45,7 @@ type Locks interface {
 	lokt.Service
 
 	// Poll is Acquire, but leaves a claim in the queue when ctx ends: see lokt.Manager.
-	Poll(ctx context.Context, c lokt.Claim) (lokt.Holder, error)
+	Poll(ctx context.Context, c *lokt.Claim) (*lokt.Holder, error)
 }
 
 // Limits bound what one request may cost. Zero fields stand for the defaults.

@@ -98,7 +98,7 @@ var queueTests = []serviceTest{
 	}},
 	{"who has hung up is passed over, and keeps its place", func(e *env) {
 		poller, ok := e.s.(interface {
-			Poll(ctx context.Context, c lokt.Claim) (lokt.Holder, error)
+			Poll(ctx context.Context, c *lokt.Claim) (*lokt.Holder, error)
 		})
 		if !ok { // from afar nobody can hang up without taking the claim back
 			return
@@ -109,7 +109,7 @@ var queueTests = []serviceTest{
 		ctx, hangUp := context.WithCancel(e.Context())
 		over := make(chan error, 1)
 		go func() {
-			_, err := poller.Poll(ctx, b)
+			_, err := poller.Poll(ctx, &b)
 			over <- err
 		}()
 		e.eventually("b waits", func() bool { return len(e.get("x").Lock.Queue) == 1 })
@@ -122,7 +122,7 @@ var queueTests = []serviceTest{
 		h = c.granted()
 		e.expect("x", "c", "b d")
 		go func() { // it is back
-			h, err := poller.Poll(e.Context(), b)
+			h, err := poller.Poll(e.Context(), &b)
 			if err == nil {
 				_, err = e.s.Release(e.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID})
 			}

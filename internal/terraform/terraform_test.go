@@ -91,7 +91,7 @@ func TestOneRunAtATimeLocksAState(t *testing.T) {
 
 func TestLockThatTerraformDoesNotHoldIsNamedToo(t *testing.T) {
 	url, locks := server(t)
-	if _, err := locks.Poll(t.Context(), lokt.Claim{Name: "network", Owner: lokt.Owner{ID: "night shift"}}); err != nil {
+	if _, err := locks.Poll(t.Context(), &lokt.Claim{Name: "network", Owner: lokt.Owner{ID: "night shift"}}); err != nil {
 		t.Fatal(err)
 	}
 	if status, text := send(t, "LOCK", url+terraform.Prefix+"network", "secret", first); status != http.StatusLocked || !strings.Contains(text, `"Who":"night shift"`) {

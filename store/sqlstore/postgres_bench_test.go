@@ -129,7 +129,7 @@ func BenchmarkPostgreSQLHandOver(b *testing.B) {
 				var wg sync.WaitGroup
 				for i := range n {
 					wg.Go(func() {
-						h, err := m.Poll(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: fmt.Sprint("o", i)}, TTL: time.Hour, Wait: time.Hour})
+						h, err := m.Poll(ctx, &lokt.Claim{Name: "x", Owner: lokt.Owner{ID: fmt.Sprint("o", i)}, TTL: time.Hour, Wait: time.Hour})
 						if err == nil {
 							_, err = m.Release(ctx, lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner})
 						}

@@ -34,7 +34,7 @@ func TestAStalledPostgreSQLCostsNobodyMoreThanTenSeconds(t *testing.T) {
 		"acquire": func(n int) error {
 			c := claim(fmt.Sprint("x", n), fmt.Sprint("o", n), time.Minute)
 			c.LeaseID = ""
-			h, err := locks.Poll(t.Context(), c) // as for who asks over HTTP
+			h, err := locks.Poll(t.Context(), &c) // as for who asks over HTTP
 			if err == nil {
 				_, err = locks.Release(t.Context(), lokt.Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner})
 			}
