@@ -60,7 +60,7 @@ type daemon struct {
 // with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Signal, ready func(url string)) (err error) {
 	if os.Getenv("GOGC")+os.Getenv("GOMEMLIMIT") == "" {
-		leave(32 << 20)
+		leave(time.Now())
 	}
 	d := &daemon{c: c, log: log, meter: newMeter(), failures: rate.NewLimiter(10, 10)}
 	d.waits, d.stop = context.WithCancel(context.Background())
@@ -122,13 +122,14 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Si
 	}
 }
 
-// leave lets so many bytes of garbage lie before it is collected, or as many as are in use if those are more. Go itself
-// would collect that of a daemon that keeps little every few hundred requests: a tenth of the processor time of a heartbeat,
-// a third of that of a batch of a hundred. It looks again after each collection.
-func leave(garbage uint64) {
+// leave lets as much garbage lie as is in use before it is collected, and 32 MiB more while that was done a moment ago: with little
+// in use it would be done every few hundred requests, which takes a tenth of the processor time of a heartbeat, and a third
+// of that of a batch of a hundred. It looks again after each collection.
+func leave(last time.Time) {
 	inUse, _ := heap()
-	debug.SetGCPercent(int(max(100, 100*garbage/inUse))) //nolint:gosec // 800 at most
-	runtime.AddCleanup(new([64]byte), leave, garbage)
+	seconds := max(1, uint64(time.Since(last).Seconds()))               // the longer ago it was, the less it costs
+	debug.SetGCPercent(100 + int(100*(32<<20)/(inUse*seconds*seconds))) //nolint:gosec // 900 at most
+	runtime.AddCleanup(new([64]byte), leave, time.Now())
 }
 
 // heap returns how many bytes were no garbage at the last collection, or a few if there was none, and how many there are.
@@ -381,7 +382,7 @@ func (d *daemon) follow(_ net.Conn, state http.ConnState) {
 // sweep forgets what has expired and gives back memory that nobody needs, until ctx ends: every two seconds, but so that it
 // takes at most a fiftieth of the time, because it lists all locks.
 func (d *daemon) sweep(ctx context.Context) {
-	for pause, last := time.Duration(0), (debug.GCStats{}); ; {
+	for pause, last := time.Duration(0), (debug.GCStats{}); ; debug.ReadGCStats(&last) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -391,7 +392,6 @@ func (d *daemon) sweep(ctx context.Context) {
 		if _, err := d.locks.Sweep(ctx); err != nil && ctx.Err() == nil && d.failures.Allow() {
 			d.log.Warn("expired locks cannot be forgotten", "err", err)
 		}
-		debug.ReadGCStats(&last)
 		if inUse, all := heap(); all > inUse*5/4 && time.Since(last.LastGC) > 4*time.Second { // little is asked for
 			debug.FreeOSMemory()
 		}
