@@ -242,7 +242,7 @@ func (k *Locker) acquireOnce(ctx context.Context, c Claim, o Options) (*Lease, e
 			cancel(err)
 			undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer done()
-			return nil, errors.Join(err, l.Release(undo))
+			return nil, cmp.Or(l.Release(undo), err) // what is in doubt may still end what the lease is granted next
 		}
 	}
 	k.mu.Lock()

@@ -737,6 +737,33 @@ func TestAGrantThatPassedToAnotherBeforeItsAnswerCameIsAskedForAgain(t *testing.
 	}
 }
 
+// belated is a service that carries a release out a second after it has said that it does not answer.
+type belated struct{ tardy }
+
+func (s *belated) Release(_ context.Context, target lokt.Target) ([]lokt.Holder, error) {
+	time.AfterFunc(time.Second, func() { _, _ = s.Service.Release(context.Background(), target) })
+	return nil, errCut
+}
+
+func TestALeaseIsNotClaimedAgainWhileItsReleaseIsInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		late := &belated{tardy{Service: s, between: func() { time.Sleep(lokt.DefaultTTL + time.Second) }}}
+		l, err := newLocker(t, late, "a", lokt.Options{}).Acquire(t.Context(), "x", lokt.Options{})
+		if err == nil {
+			time.Sleep(1500 * time.Millisecond)
+			if snap, err := s.Get(t.Context(), "x"); err != nil || l.Err() == nil && len(snap.Lock.Holders) == 0 {
+				t.Errorf("the release of the first grant has ended the second, and its holder does not know: %v", err)
+			}
+			t.Fatal("the lease was claimed again")
+		}
+		if !errors.Is(err, lokt.ErrUnavailable) {
+			t.Errorf("%v", err)
+		}
+		time.Sleep(2 * time.Second)
+	})
+}
+
 // recorder keeps the claims that were made.
 type recorder struct {
 	lokt.Service
