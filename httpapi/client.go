@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"mime"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/jitter"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -222,7 +222,7 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) 
 		if len(c.urls) > 1 && int(try+1)%len(c.urls) != 0 { // the next server at once
 			continue
 		}
-		nap := max(pause/2+rand.N(pause), after)
+		nap := max(pause/2+time.Duration(float64(pause)*jitter.Float64()), after)
 		if pause = min(2*pause, mostPause); x.again != nil {
 			pause = min(pause, waitPause)
 		}

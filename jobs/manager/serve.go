@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/jitter"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/engine"
 )
@@ -93,7 +93,7 @@ func (m *Manager) Request(ctx context.Context, a jobs.Request) (g jobs.Grant, er
 	if err := a.Validate(); err != nil {
 		return jobs.Grant{}, err
 	}
-	r, err := m.do(ctx, engine.Request{Request: a, LeaseID: lokt.NewLeaseID(), Jitter: rand.Float64()})
+	r, err := m.do(ctx, engine.Request{Request: a, LeaseID: lokt.NewLeaseID(), Jitter: jitter.Float64()})
 	if err == nil {
 		err = m.granted(ctx, r, &g)
 	}

@@ -7,11 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/jitter"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -199,32 +199,35 @@ const (
 
 // spread moves a duration by up to a fifth, so that many workers do not do the same thing at the same time.
 func spread(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	return time.Duration(float64(d) * (0.8 + 0.4*jitter.Float64()))
 }
 
 // ask asks for jobs and starts them, until ctx ends. A request that was not answered is made again under the
 // same request ID, lest a lease be granted to nobody.
 func (w *Worker) ask(ctx context.Context) error {
-	request, pause := lokt.NewLeaseID(), time.Duration(0)
+	request, pause, first := lokt.NewLeaseID(), time.Duration(0), time.Duration(0) // when the request was first made, or 0
 	for {
 		most, grown, err := w.room(ctx)
 		if err != nil {
 			return nil
 		}
+		asked := w.o.Elapsed()
+		first = cmp.Or(first, asked)
 		a := w.askFor(most)
 		a.RequestID = request
 		if pause > 0 {
 			a.Wait = 0 // to know soon whether the service is back
 		}
-		g, asked, err := w.askOnce(ctx, a, grown)
+		g, err := w.askOnce(ctx, a, grown)
 		switch {
 		case err == nil:
 			if pause > 0 {
 				w.notify(Notice{Type: NoticeBack})
 			}
-			request, pause = lokt.NewLeaseID(), 0
+			since := first // the lease may be the answer to an earlier try
+			request, pause, first = lokt.NewLeaseID(), 0, 0
 			if g.Denied == nil {
-				w.take(g, asked)
+				w.take(g, since)
 				continue
 			}
 			if a.Wait > 0 && w.o.Elapsed()-asked >= a.Wait/2 {
@@ -232,7 +235,7 @@ func (w *Worker) ask(ctx context.Context) error {
 			}
 			w.rest(ctx, g.Denied.RetryAfter, grown.Done())
 		case ctx.Err() != nil:
-			w.collect(a)
+			w.collect(a, first)
 			return nil
 		case errors.Is(err, errGrew):
 		case !w.passing(err):
@@ -251,33 +254,30 @@ func (w *Worker) ask(ctx context.Context) error {
 var errGrew = errors.New("there is more room")
 
 // askOnce asks. If there comes to be more room while the request waits, it is given up: it said how much there was.
-func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grown context.Context) (g jobs.Grant,
-	asked time.Duration, err error) {
+func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grown context.Context) (g jobs.Grant, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
 		defer context.AfterFunc(grown, func() { cancel(errGrew) })()
 	}
-	asked = w.o.Elapsed()
 	g, err = w.leaser.Request(asking, a)
 	if cause := context.Cause(asking); err != nil && errors.Is(cause, errGrew) && ctx.Err() == nil {
 		err = cause
 	}
-	return g, asked, err
+	return g, err
 }
 
 // collectPatience is how long a worker that was told to end looks for a lease that it may have been granted meanwhile.
 const collectPatience = 2 * time.Second
 
 // collect takes the lease that a request without an answer may have been granted, and no other: it asks for jobs
-// that there are not, under the same request ID.
-func (w *Worker) collect(a jobs.Request) {
+// that there are not, under the same request ID. It was first made at that moment.
+func (w *Worker) collect(a jobs.Request, first time.Duration) {
 	ctx, cancel := context.WithTimeout(w.hard, collectPatience)
 	defer cancel()
 	a.Types, a.Wait = []string{"none-" + a.RequestID}, 0
-	asked := w.o.Elapsed()
 	if g, err := w.leaser.Request(ctx, a); err == nil && g.Denied == nil {
-		w.take(g, asked)
+		w.take(g, first)
 	}
 }
 

@@ -552,6 +552,26 @@ func TestAnAskWhoseAnswerWasLostIsGrantedTheSameLease(t *testing.T) {
 }
 
 // Promise S-88.
+// Promise S-86.
+func TestALeaseThatAnEarlierTryWasGrantedCountsFromThatTry(t *testing.T) {
+	var ran []int
+	handle := func(_ context.Context, r *worker.Run) (any, error) {
+		ran = append(ran, r.Lease.Attempt)
+		return nil, nil
+	}
+	bubble(t, jobs.Config{}, worker.WorkerOptions{Wait: -1}, handle, func(t *testing.T, s *shop) {
+		s.f.set(false, true)
+		id := submit(t, s.m, func(sp *jobs.Spec) { sp.MaxAttempts = 2 })
+		time.Sleep(65 * time.Second) // the lease has ended, and is still the answer to the request
+		s.is(id, jobs.Queued)
+		s.f.set(false, false)
+		time.Sleep(30 * time.Second)
+		if s.is(id, jobs.Completed); len(ran) != 1 || ran[0] != 2 {
+			t.Errorf("the attempts %v were begun", ran)
+		}
+	})
+}
+
 func TestALeaseGrantedWhileAWorkerWasToldToEndIsNotLeftBehind(t *testing.T) {
 	bubble(t, jobs.Config{}, worker.WorkerOptions{}, func(context.Context, *worker.Run) (any, error) { return nil, nil }, func(t *testing.T, s *shop) {
 		time.Sleep(time.Second)
