@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -29,6 +31,11 @@ type Recorder struct {
 	// much earlier.
 	Slack time.Duration
 
+	*record
+}
+
+// record is a history.
+type record struct {
 	start time.Time
 	mu    sync.Mutex
 	seq   int
@@ -37,7 +44,12 @@ type Recorder struct {
 }
 
 // NewRecorder returns a recorder without a history.
-func NewRecorder(s lokt.Service) *Recorder { return &Recorder{Service: s, start: time.Now()} }
+func NewRecorder(s lokt.Service) *Recorder {
+	return &Recorder{Service: s, record: &record{start: time.Now()}}
+}
+
+// For returns a recorder with the same history that passes requests on to another Service over the same locks.
+func (r *Recorder) For(s lokt.Service) *Recorder { return &Recorder{s, r.Slack, r.record} }
 
 // kind says what an operation did to the lock.
 type kind int
@@ -193,9 +205,9 @@ func (r *Recorder) Len() int {
 	return len(r.ops)
 }
 
-// errTooLong says that a history is not known to be wrong. On a machine that stands still now and then too much of it
+// ErrTooLong says that a history is not known to be wrong. On a machine that stands still now and then too much of it
 // may or may not have happened.
-var errTooLong = errors.New("could not be explained in the time that there was")
+var ErrTooLong = errors.New("could not be explained in the time that there was")
 
 // Check returns an error if the answers to the requests about some name cannot be explained, or if no explanation was
 // found within the time limit for each name. It must not run in a bubble, where time does not pass while it thinks.
@@ -205,11 +217,7 @@ func (r *Recorder) Check(limit time.Duration) error {
 	if r.alien != nil {
 		return fmt.Errorf("the history cannot be checked: %w", r.alien)
 	}
-	byName := map[string][]*operation{}
-	for _, op := range r.ops {
-		byName[op.name] = append(byName[op.name], op)
-	}
-	for name, ops := range byName {
+	for name, ops := range r.byName() {
 		// What may have happened makes the search long, and is seldom needed: first without.
 		sure := slices.DeleteFunc(slices.Clone(ops), func(op *operation) bool { return op.kind == mayAcquire })
 		if porcupine.CheckEventsTimeout(model, events(append(sure, r.ghosts(sure)...)), limit) == porcupine.Ok {
@@ -219,12 +227,36 @@ func (r *Recorder) Check(limit time.Duration) error {
 		switch result := porcupine.CheckEventsTimeout(model, events(ops), limit); result {
 		case porcupine.Ok:
 		case porcupine.Unknown:
-			return fmt.Errorf("the history of %q %w:\n%s", name, errTooLong, story(ops))
+			return fmt.Errorf("the history of %q %w:\n%s", name, ErrTooLong, story(ops))
 		default:
 			return fmt.Errorf("the history of %q is %s:\n%s", name, strings.ToLower(string(result)), story(ops))
 		}
 	}
 	return nil
+}
+
+// Draw writes the history of the first name, in order, that Check cannot explain as a page for a browser; of none if there is
+// none.
+func (r *Recorder) Draw(w io.Writer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	byName := r.byName()
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all := append(byName[name], r.ghosts(byName[name])...)
+		if result, info := porcupine.CheckEventsVerbose(model, events(all), 10*time.Second); result != porcupine.Ok {
+			return porcupine.Visualize(model, info, w)
+		}
+	}
+	return nil
+}
+
+// byName returns the operations by name of the lock.
+func (r *Recorder) byName() map[string][]*operation {
+	all := map[string][]*operation{}
+	for _, op := range r.ops {
+		all[op.name] = append(all[op.name], op)
+	}
+	return all
 }
 
 // ghosts returns the expiries that may have happened: for each lease one, at any time after the call of its last
@@ -239,10 +271,30 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 	ends := map[string]time.Duration{} // of maximum holds, by lease
 	vague := map[string]bool{}         // leases that may have been acquired more often than is known
 	gaveBack := map[string]*operation{}
+	expire := func(lease string, op *operation) {
+		at := time.Duration(math.MaxInt64)
+		if op.ttl > 0 {
+			at = op.call.at + op.ttl
+		}
+		if end, bounded := ends[lease]; bounded {
+			at = min(at, end)
+		}
+		back := gaveBack[lease]
+		over := back != nil && !vague[lease] && op.ret.compare(back.call) < 0 && back.ret.at < at-r.Slack
+		if at != math.MaxInt64 && !over {
+			add(lease, moment{at - r.Slack, math.MaxInt}, never) // at the very end of its time it is live
+		}
+	}
 	for _, op := range slices.SortedFunc(slices.Values(ops), func(a, b *operation) int { return a.call.compare(b.call) }) {
 		switch op.kind {
 		case acquired:
-			if op.maxHold > 0 && last[op.lease] == nil {
+			before := last[op.lease]
+			if before != nil && before.token != op.token { // it was lost, and taken again
+				expire(op.lease, before)
+				before = nil
+				delete(gaveBack, op.lease)
+			}
+			if op.maxHold > 0 && before == nil {
 				ends[op.lease] = op.call.at + op.maxHold
 			}
 			last[op.lease] = op
@@ -260,18 +312,7 @@ func (r *Recorder) ghosts(ops []*operation) []*operation {
 		}
 	}
 	for lease, op := range last {
-		at := time.Duration(math.MaxInt64)
-		if op.ttl > 0 {
-			at = op.call.at + op.ttl
-		}
-		if end, bounded := ends[lease]; bounded {
-			at = min(at, end)
-		}
-		back := gaveBack[lease]
-		over := back != nil && !vague[lease] && op.ret.compare(back.call) < 0 && back.ret.at < at-r.Slack
-		if at != math.MaxInt64 && !over {
-			add(lease, moment{at - r.Slack, math.MaxInt}, never) // at the very end of its time it is live
-		}
+		expire(lease, op)
 	}
 	return ghosts
 }
@@ -320,6 +361,10 @@ type state struct {
 var model = porcupine.Model{
 	Init: func() any { return state{} },
 	Step: func(before, input, _ any) (bool, any) { return step(before.(state), input.(*operation)) },
+	DescribeOperation: func(input, _ any) string {
+		op := input.(*operation)
+		return fmt.Sprintf("%.8s %v, token %d", op.lease, op.kind, op.token)
+	},
 }
 
 // step says whether the operation can happen in the state, and what becomes of it.

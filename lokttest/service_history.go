@@ -24,7 +24,7 @@ func checkHistories(t *testing.T, open func(t *testing.T) lokt.Service, bubble b
 			r = NewRecorder(open(t))
 			r.Slack = 5 * time.Millisecond
 			Exercise(t, r, 6, 20, 40*time.Millisecond, rand.Uint64())
-			if err = r.Check(limit / 4); !errors.Is(err, errTooLong) {
+			if err = r.Check(limit / 4); !errors.Is(err, ErrTooLong) {
 				break
 			}
 			t.Log(err)
