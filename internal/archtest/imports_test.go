@@ -19,8 +19,8 @@ func ours() map[string][]string {
 		".":             {"internal/glob", "internal/heap", "internal/rawjson"},
 		"jobs":          {"."},
 		"jobs/engine":   {".", "internal/heap", "jobs"},
-		"jobs/manager":  {".", "jobs", "jobs/engine"},
-		"jobs/worker":   {".", "jobs"},
+		"jobs/manager":  {".", "internal/jitter", "jobs", "jobs/engine"},
+		"jobs/worker":   {".", "internal/jitter", "jobs"},
 		"jobs/jobstest": {".", "jobs", "jobs/manager", "jobs/worker"},
 		"lokttest":      {"."},
 		"lockfile":      {"."},
@@ -34,7 +34,7 @@ func ours() map[string][]string {
 
 		"store/etcdstore/members": {"store/place"},
 
-		"httpapi":   {".", "jobs", "jobs/engine", "internal/rawjson", "store/place"},
+		"httpapi":   {".", "jobs", "jobs/engine", "internal/jitter", "internal/rawjson", "store/place"},
 		"telemetry": {".", "jobs", "internal/promtext"},
 		"dashboard": {".", "internal/quote", "internal/rows", "jobs"},
 
@@ -48,6 +48,8 @@ func ours() map[string][]string {
 		"internal/rawjson":          {},
 		"internal/glob":             {},
 		"internal/heap":             {},
+		"internal/jitter":           {},
+		"internal/sim":              {".", "httpapi", "internal/cli/app", "jobs", "jobs/manager", "jobs/worker", "lokttest", "store/memstore"},
 		"internal/identity":         {".", "internal/process"},
 		"internal/replicas":         {},
 		"internal/testkit/parallel": {},
@@ -87,7 +89,7 @@ func ours() map[string][]string {
 		"internal/cli/mcp":          {"internal/cli/app", "internal/cli/wait", "internal/policy", "internal/rows", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},
 		"internal/rows":             {".", "jobs"},
-		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/bench", "internal/cli/mcp", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/version"}, // writes the man pages, so that lokt need not link what does
+		"internal/cli/man":          {"internal/cli", "internal/cli/agent", "internal/cli/bench", "internal/cli/mcp", "internal/cli/jobserver", "internal/cli/top", "internal/daemon", "internal/sim", "internal/version"}, // writes the man pages, so that lokt need not link what does
 
 		"clients/scenarios": {},
 
@@ -100,6 +102,7 @@ func ours() map[string][]string {
 		"cmd/lokt-mcp":   {"internal/cli/mcp"},
 		"cmd/lokt-top":   {"internal/cli/top"},
 
+		"cmd/lokt-sim":       {"internal/sim"},
 		"cmd/lokt-jobserver": {"internal/cli/jobserver"},
 		"cmd/loktd":          {"internal/daemon"},
 	}
@@ -111,8 +114,8 @@ func ours() map[string][]string {
 				strings.HasPrefix(p, testkit) && p != testkit+"servers"
 		})
 	}
-	table["internal/daemon"] = allBut(testkit+"servers", "internal/cli", "internal/cli/man", "internal/cli/mcp", "internal/cli/top", "lokttest", "jobs/jobstest", "bench")
-	table["bench"] = allBut("internal/cli/man", "internal/cli/mcp", "internal/cli/top", "lokttest", "jobs/jobstest")
+	table["internal/daemon"] = allBut(testkit+"servers", "internal/sim", "internal/cli", "internal/cli/man", "internal/cli/mcp", "internal/cli/top", "lokttest", "jobs/jobstest", "bench")
+	table["bench"] = allBut("internal/sim", "internal/cli/man", "internal/cli/mcp", "internal/cli/top", "lokttest", "jobs/jobstest")
 	return table
 }
 
@@ -123,7 +126,7 @@ const testkit = "internal/testkit/"
 // is there for a reason, which docs/adr/0003-dependencies.md gives.
 func theirs() map[string][]string {
 	return map[string][]string{
-		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bench", "internal/cli/bulk", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/turns", "internal/cli/wait", "internal/daemon"},
+		"github.com/spf13/cobra":                 {"internal/cli", "internal/cli/agent", "internal/cli/app", "internal/cli/bench", "internal/cli/bulk", "internal/sim", "internal/cli/locks", "internal/cli/machine", "internal/cli/jobserver", "internal/cli/job", "internal/cli/care", "internal/cli/man", "internal/cli/mcp", "internal/cli/talk", "internal/cli/top", "internal/cli/turns", "internal/cli/wait", "internal/daemon"},
 		"charm.land/bubbletea/v2":                {"internal/cli/top"},
 		"github.com/charmbracelet/x":             {"internal/cli/top"},
 		"github.com/modelcontextprotocol/go-sdk": {"internal/cli/mcp"},
@@ -152,7 +155,7 @@ func theirs() map[string][]string {
 		"github.com/rogpeppe":                {"bench"},
 		"github.com/gofrs":                   {"store/sqlstore", "bench", "internal/cli/agent"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
-		"github.com/go-json-experiment/json": {".", "dashboard", "internal/foreign", "internal/rows", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
+		"github.com/go-json-experiment/json": {".", "dashboard", "internal/foreign", "internal/rows", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/sim", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}
 }
 

@@ -27,7 +27,7 @@ func further() (all []app.Command) {
 	for _, name := range []string{"init", "hook", "reserve", "whoami"} {
 		all = append(all, app.Command{Name: name, Program: "lokt-agent", Place: app.Nowhere})
 	}
-	for _, name := range []string{"bench", "jobserver", "mcp", "top"} { // which look at the place themselves, if they need one
+	for _, name := range []string{"bench", "jobserver", "mcp", "sim", "top"} { // which look at the place themselves, if they need one
 		all = append(all, app.Command{Name: name, Program: "lokt-" + name, Place: app.Nowhere})
 	}
 	return all

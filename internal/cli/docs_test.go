@@ -20,6 +20,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/jobserver"
 	"github.com/lokt-dev/lokt/internal/cli/mcp"
 	"github.com/lokt-dev/lokt/internal/cli/top"
+	"github.com/lokt-dev/lokt/internal/sim"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 )
 
@@ -32,7 +33,7 @@ var errNowhere = errors.New("there is no working directory")
 // everything returns all commands, those of other programs too.
 func everything() []app.Command {
 	own := slices.DeleteFunc(Commands(), func(c app.Command) bool { return c.Program != "" })
-	return slices.Concat(own, agent.Commands(), bench.Commands(), jobserver.Commands(), mcp.Commands(), top.Commands())
+	return slices.Concat(own, agent.Commands(), bench.Commands(), jobserver.Commands(), mcp.Commands(), sim.Commands(), top.Commands())
 }
 
 // accepted reports what is wrong with a command line.
@@ -50,7 +51,7 @@ func accepted(words []string) error {
 	args := words[1:]
 	root := a.Tree(args)
 	for _, c := range root.Commands() {
-		if c.Name() == "bench" || c.Name() == "demo" || c.Name() == "jobserver" { // which need no directory of their caller's
+		if c.Name() == "bench" || c.Name() == "demo" || c.Name() == "jobserver" || c.Name() == "sim" { // which need no directory of their caller's
 			c.RunE = func(*cobra.Command, []string) error { return errNowhere }
 		}
 	}
@@ -252,7 +253,7 @@ func TestExamplesOfEveryCommandAreAccepted(t *testing.T) {
 	}
 	root := Tree()
 	check(root)
-	for _, tree := range []*cobra.Command{agent.Tree(), bench.Tree(), jobserver.Tree(), top.Tree()} {
+	for _, tree := range []*cobra.Command{agent.Tree(), bench.Tree(), jobserver.Tree(), sim.Tree(), top.Tree()} {
 		check(tree)
 		for _, c := range tree.Commands() {
 			named := slices.ContainsFunc(Commands(), func(o app.Command) bool { return o.Name == c.Name() && o.Program != "" })

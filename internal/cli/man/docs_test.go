@@ -24,6 +24,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/mcp"
 	"github.com/lokt-dev/lokt/internal/cli/top"
 	"github.com/lokt-dev/lokt/internal/daemon"
+	"github.com/lokt-dev/lokt/internal/sim"
 )
 
 // known reports why there is no such command of lokt's programs, or none with such flags.
@@ -33,7 +34,7 @@ func known(words []string) error {
 	case "loktd":
 		trees = []*cobra.Command{daemon.Tree(daemon.Streams{})}
 	case "lokt", "lokt-agent":
-		trees = []*cobra.Command{agent.Tree(), bench.Tree(), jobserver.Tree(), mcp.Tree(), top.Tree(), cli.Tree()}
+		trees = []*cobra.Command{agent.Tree(), bench.Tree(), jobserver.Tree(), mcp.Tree(), sim.Tree(), top.Tree(), cli.Tree()}
 	default:
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/mcp"
 	"github.com/lokt-dev/lokt/internal/cli/top"
 	"github.com/lokt-dev/lokt/internal/daemon"
+	"github.com/lokt-dev/lokt/internal/sim"
 	"github.com/lokt-dev/lokt/internal/version"
 )
 
@@ -33,7 +34,7 @@ func write(dir string) error {
 		return err
 	}
 	trees := []*cobra.Command{cli.Tree(), daemon.Tree(daemon.Streams{})}
-	for _, tree := range slices.Concat(trees, agent.Tree().Commands(), bench.Tree().Commands(), jobserver.Tree().Commands(), mcp.Tree().Commands(), top.Tree().Commands()) {
+	for _, tree := range slices.Concat(trees, agent.Tree().Commands(), bench.Tree().Commands(), jobserver.Tree().Commands(), mcp.Tree().Commands(), sim.Tree().Commands(), top.Tree().Commands()) {
 		tree.DisableAutoGenTag = true
 		if err := doc.GenManTree(tree, &doc.GenManHeader{Section: "1", Source: "lokt " + version.String(), Manual: "lokt"}, dir); err != nil {
 			return err

@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/jobs/manager"
+)
+
+// daemon is a server over the database, as loktd is.
+type daemon struct {
+	*actor
+	handler http.Handler
+}
+
+// start makes a process that serves, once its scheduler, if it has one, has loaded its jobs.
+func (d *daemon) start(a *actor) {
+	d.actor = a
+	locks := lokt.NewManager(session{d.w.db, d.actor})
+	c := httpapi.Config{Locks: locks, Stop: d.ctx}
+	if d.handler = nil; d.w.board == nil {
+		d.handler = httpapi.NewHandler(c)
+		return
+	}
+	d.w.running.Go(func() {
+		for a.ctx.Err() == nil {
+			m, err := manager.Open(a.ctx, turns{d.w.board.store, a}, manager.Options{Config: d.w.board.config, Locks: locks})
+			if err == nil {
+				c.Jobs = m
+				d.handler = httpapi.NewHandler(c)
+				<-a.ctx.Done()
+				_ = m.Close()
+				return
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// reach returns the daemons as a process sees them.
+func (w *world) reach(me *actor) *httpapi.Client {
+	var urls []string
+	for _, d := range w.daemons {
+		urls = append(urls, "http://"+d.name)
+	}
+	c, err := httpapi.New(strings.Join(urls, ","), httpapi.ClientOptions{HTTPClient: &http.Client{Transport: wire{w, me}}})
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// wire is the network between a process and the daemons.
+type wire struct {
+	w  *world
+	me *actor
+}
+
+var errReset = errors.New("connection reset by peer")
+
+// RoundTrip implements http.RoundTripper.
+func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		body, _ = io.ReadAll(r.Body)
+		_ = r.Body.Close()
+	}
+	ctx, what := r.Context(), fmt.Sprintf("%s %s at %s", r.Method, shape(r.URL.Path), r.URL.Host)
+	f := n.me.pass(ctx, pointSend, "sends "+what)
+	var d *daemon
+	for _, have := range n.w.daemons {
+		if have.name == r.URL.Host {
+			d = have
+		}
+	}
+	switch {
+	case f == lost:
+		return nil, errReset
+	case f == vanished:
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	case f == refused || (f == fine || f == twice) && (d.died || d.handler == nil):
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errReset}
+	case f != fine && f != twice:
+		return nil, failure(ctx, f)
+	}
+	at, h := d.actor, d.handler
+	known := context.WithValue(at.ctx, originKey{}, n.me.name+"'s "+r.Method)
+	here, hangUp := context.WithCancel(known)
+	defer hangUp()
+	answer := make(chan *http.Response, 1)
+	n.w.running.Go(func() {
+		answer <- at.serve(here, h, r, body)                                          //nolint:bodyclose // it is in memory
+		if f == twice && at.pass(at.ctx, pointWork, "gets a copy of "+what) == fine { // which nobody waits for any more
+			n.w.vague = n.w.vague || r.Method == http.MethodPost
+			at.serve(known, h, r, body) //nolint:bodyclose // it is in memory
+		}
+	})
+	var resp *http.Response
+	select {
+	case resp = <-answer:
+	case <-at.ctx.Done():
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if resp == nil || at.ctx.Err() != nil {
+		n.me.pass(ctx, pointWork, "finds its connection cut, for "+what)
+		return nil, errReset
+	}
+	if f := n.me.pass(ctx, pointReply, "hears of "+what); f != fine {
+		return nil, failure(ctx, f)
+	}
+	return resp, nil
+}
+
+// serve has the daemon answer a request; nil if it hangs up instead.
+func (a *actor) serve(ctx context.Context, h http.Handler, r *http.Request, body []byte) (resp *http.Response) {
+	defer func() {
+		if p := recover(); p != nil && p != http.ErrAbortHandler { //nolint:errorlint,err113 // panics are compared as they are
+			a.w.broke("panic", "%s: %v", a.name, p)
+		}
+	}()
+	in := r.Clone(ctx)
+	in.Body, in.RequestURI, in.RemoteAddr = io.NopCloser(bytes.NewReader(body)), r.URL.RequestURI(), a.name
+	out := httptest.NewRecorder()
+	h.ServeHTTP(out, in)
+	return out.Result()
+}
+
+// shape is the path without the IDs in it, which say nothing to people.
+func shape(path string) string {
+	all := strings.Split(path, "/")
+	for i, s := range all {
+		if len(s) > 12 {
+			all[i] = "…"
+		}
+	}
+	return strings.Join(all, "/")
+}

@@ -1,0 +1,143 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// What may be done to a world, beside the faults that steps meet; each in some courses only.
+const (
+	killClient = "a client dies"
+	stopClient = "a client is stopped, and goes on later"
+	jumpClock  = "a client's clock jumps"
+	slowClock  = "the store's clock is set back"
+	killDaemon = "a daemon dies"
+	lateCommit = "a change is stored after who asked gave up"
+)
+
+// disturbances are all of them, those first that any world may meet at any time.
+var disturbances = []string{killClient, stopClient, jumpClock, slowClock, killDaemon, lateCommit}
+
+// harm is a fault that steps of that kind may meet.
+type harm struct {
+	at   point
+	f    fault
+	name string
+}
+
+var harms = []harm{
+	{pointRead, refused, "the store refuses a connection"},
+	{pointChange, refused, "the store refuses a change"},
+	{pointChange, lost, "a change is not stored, and nobody is told"},
+	{pointChange, twice, "a change meets another, and is made again"},
+	{pointAnswer, lost, "a change is stored, and its answer is lost"},
+	{pointSend, refused, "a daemon refuses a connection"},
+	{pointSend, lost, "a request is lost on the way"},
+	{pointSend, twice, "a request arrives twice"},
+	{pointSend, vanished, "a request is never answered"},
+	{pointReply, lost, "an answer is lost on the way"},
+}
+
+// mayMeet are the names of what a course may meet.
+func mayMeet() []string {
+	all := slices.Clone(disturbances)
+	for _, h := range harms {
+		all = append(all, h.name)
+	}
+	return all
+}
+
+// count notes that something was reached.
+func (w *world) count(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reached[what]++
+}
+
+// faultAt returns a fault that the step may meet in this course.
+func (w *world) faultAt(s *step, r *rand.Rand) fault {
+	all := slices.DeleteFunc(slices.Clone(harms), func(h harm) bool { return h.at != s.point || !w.allowed[h.name] })
+	if len(all) == 0 {
+		return fine
+	}
+	h := all[r.IntN(len(all))]
+	w.count(h.name)
+	w.say(s.actor, "%s: %s", s.what, h.name)
+	return h.f
+}
+
+// disturb does something to a process, and reports whether it did.
+func (w *world) disturb(r *rand.Rand) bool {
+	what := disturbances[r.IntN(4)]
+	if w.net && r.IntN(3) == 0 {
+		what = killDaemon
+	}
+	if !w.allowed[what] {
+		return false
+	}
+	switch what {
+	case slowClock:
+		w.db.behind += randomly(r, 1000, 1e9)
+		w.say(w.db.a, "%s", what)
+	case killDaemon:
+		d := w.daemons[r.IntN(len(w.daemons))]
+		if d.died {
+			w.say(d.actor, "starts again")
+			d.start(w.newActor(d.name, w.late))
+		} else {
+			w.say(d.actor, "%s", what)
+			d.kill()
+		}
+	default:
+		all := slices.Clone(w.workers)
+		for _, c := range w.scripts {
+			all = append(all, c.actor)
+		}
+		a := all[r.IntN(len(all))]
+		switch {
+		case a.died && what == killClient && a.again != nil:
+			again := a.again
+			a.again = nil
+			return again()
+		case a.died:
+			return false
+		case what == killClient:
+			a.kill()
+		case what == stopClient:
+			a.froze, a.until = true, w.now()+randomly(r, 1e6, 60e9)
+		case what == jumpClock:
+			w.mu.Lock()
+			a.froze, a.ahead = true, a.ahead+randomly(r, 1e6, 20e9)
+			w.mu.Unlock()
+		}
+		w.say(a, "%s", what)
+	}
+	w.count(what)
+	return true
+}
+
+// countEvent counts what the production code says has happened.
+func (w *world) countEvent(e lokt.Event) {
+	what := "event " + string(e.Type)
+	for _, k := range []string{lokt.ExtraOutcome, lokt.ExtraReason} {
+		if v := e.Extra[k]; v != "" && len(v) < 12 {
+			what += ", " + v
+		}
+	}
+	w.count(what)
+	if e.Type == lokt.EventPreempt {
+		w.mu.Lock()
+		w.yielded[e.LeaseID] = true
+		w.mu.Unlock()
+	}
+}
+
+// mustReach is what many courses together have to meet.
+func mustReach() []string {
+	return append(mayMeet(), "time passes while a step waits", "a client starts again", "waiting would be a circle", "a release fails", "the lock was lost",
+		"event takeover, expired", "event takeover, unclaimed", "event takeover, preempted", "event auto-prune, unclaimed", "event wait, granted",
+		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event release-mismatch", "event renew-fail",
+		"worker: started", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")
+}
