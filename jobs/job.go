@@ -92,6 +92,10 @@ type Extra struct {
 	After    []string `json:"after,omitempty"`
 	AfterAny bool     `json:"after_any,omitzero"` // they have to have ended only, however they did
 
+	// Jobs of one priority that have different keys take turns, however many of each there are; those without one are of
+	// one key, too.
+	Fair string `json:"fair_key,omitzero"`
+
 	Limits map[string]Limit `json:"limits,omitempty"` // by names that are among Locks; others are held by one job at a time
 }
 

@@ -154,6 +154,7 @@ func (c *checker) spec(s *Spec, total int) {
 	}
 	if s.Extra != nil {
 		c.after(s.Extra.After)
+		c.id(s.Extra.Fair, false, "fair_key", whole)
 		for _, name := range slices.Sorted(maps.Keys(s.Extra.Limits)) {
 			c.limit(s.Extra.Limits[name], slices.Contains(s.Locks, name))
 		}

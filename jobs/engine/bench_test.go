@@ -92,6 +92,31 @@ func BenchmarkAskComplete(b *testing.B) {
 	}
 }
 
+// BenchmarkAskCompleteInTurns does the same with jobs of so many fairness keys.
+func BenchmarkAskCompleteInTurns(b *testing.B) {
+	for _, keys := range []int{10, 1000} {
+		b.Run(fmt.Sprint(keys), func(b *testing.B) {
+			e, now := newEngine(jobs.Config{}), Instant{Wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+			submit := func(i int) {
+				s := jobs.NewSpec()
+				s.Extra = &jobs.Extra{Fair: strconv.Itoa(i % keys)}
+				e.Turn(now, []Call{{3, Submit{Jobs: []NewJob{{Spec: s, ID: "J" + strconv.Itoa(i)}}}}}, nil)
+			}
+			for i := range 10 * keys {
+				submit(i)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				lease := "G" + strconv.Itoa(i)
+				e.Turn(now, []Call{{1, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: lease}}}, nil)
+				e.Turn(now, []Call{{2, Complete{jobs.Completion{LeaseID: lease, WorkerID: "w", Status: jobs.Completed}}}}, nil)
+				submit(10*keys + i)
+			}
+		})
+	}
+}
+
 func BenchmarkDeniedAsk(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -79,6 +79,11 @@ type Engine struct {
 	deadlines *heap.Heap[*entry]
 	limits    []*entry // with a declared runtime, by its end
 
+	tenants     map[turn]*tenant
+	mostTenants int      // of them before they are looked through
+	keyed       int      // lines with a fairness key
+	virtual     [4]int64 // time of the tenant that was served last, by class
+
 	workers  map[string]*worker
 	heard    list.List          // of *worker, last comes first
 	waiters  map[uint64]*waiter // by call
@@ -114,6 +119,7 @@ func newEngine(cfg jobs.Config) *Engine {
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
 		granted: map[requestKey]*entry{}, keys: map[string]*entry{}, memos: map[string]*memo{},
+		tenants: map[turn]*tenant{}, mostTenants: fewTenants,
 		followers: map[string]map[uint64]*entry{}, failed: map[string]*failure{},
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}

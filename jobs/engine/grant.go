@@ -274,9 +274,13 @@ func (e *Engine) match() {
 			among = e.waiting
 		}
 		var pick *entry
-		for _, p := range among {
-			if c := e.best(p); c != nil && (pick == nil || c.Before(&pick.Job)) {
-				pick = c
+		if e.keyed > 0 {
+			pick = e.fairest(among)
+		} else {
+			for _, p := range among {
+				if c := e.best(p); c != nil && (pick == nil || c.Before(&pick.Job)) {
+					pick = c
+				}
 			}
 		}
 		if pick == nil {
@@ -296,13 +300,9 @@ func (e *Engine) match() {
 
 // best returns the first job in order that a worker who waits in the profile may take now, or nil.
 func (e *Engine) best(p *profile) *entry {
-	if len(p.asks) == 0 {
-		return nil
-	}
-	free := e.free()
 	var best *entry
 	for _, g := range e.groups {
-		if g.units > free || !p.takes(g) || g.unique && !slices.ContainsFunc(p.asks, (*waiter).idle) {
+		if !e.fits(g, p) {
 			continue
 		}
 		if c := e.reserved.first(g.open); c != nil && (best == nil || c.Before(&best.Job)) {
@@ -310,6 +310,11 @@ func (e *Engine) best(p *profile) *entry {
 		}
 	}
 	return best
+}
+
+// fits reports whether a worker who waits in the profile may take a job of the group now.
+func (e *Engine) fits(g *group, p *profile) bool {
+	return g.units <= e.free() && len(p.asks) > 0 && p.takes(g) && (!g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job.
@@ -371,6 +376,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 		l.RunUntil, runUntil = e.Now.Wall.Add(en.MaxRuntime), plus(e.Now.Mono, en.MaxRuntime)
 	}
 	e.storeRates(en)
+	e.charge(en)
 	e.addLease(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
 	e.touch(en)
 	e.note(en, jobs.Event{Type: jobs.EventGrant, Took: e.Now.Mono - en.since})

@@ -19,6 +19,10 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
 	e.follow(&l, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
+	for _, t := range e.tenants { // they begin anew
+		t.served = 0
+	}
+	e.virtual = [4]int64{}
 	return e
 }
 
@@ -50,6 +54,7 @@ func (e *Engine) putLease(en *entry, l *jobs.Lease, life time.Duration) {
 	w.busy++
 	e.addLease(l, en, w, expires, runUntil)
 	e.take(en, l.ID)
+	e.charge(en)
 }
 
 func (e *Engine) followMemos(all []jobs.Memo) {

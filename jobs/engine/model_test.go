@@ -5,6 +5,7 @@ import "github.com/lokt-dev/lokt/jobs"
 // An independent model of the rules: lists, no indexes, everything looked at every time. The engine must answer as it does.
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -86,7 +87,9 @@ type model struct {
 	answered map[string]*mAnswer
 	frozen   map[string]bool
 	rates    map[string]mRate
-	doomed   []*mJob // to be cancelled in this turn
+	served   map[string]int64        // units, by class and fairness key
+	virtual  map[jobs.Priority]int64 // what the key had that was served last
+	doomed   []*mJob                 // to be cancelled in this turn
 	draining bool
 	reserved *mJob
 	since    time.Duration
@@ -105,7 +108,7 @@ type mRate struct {
 func newModel(cfg jobs.Config) *model {
 	return &model{
 		cfg: cfg.WithDefaults(), workers: map[string]*mSeen{}, keys: map[string]*mKey{},
-		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, rates: map[string]mRate{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
+		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, rates: map[string]mRate{}, served: map[string]int64{}, virtual: map[jobs.Priority]int64{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
 	}
 }
 
@@ -409,6 +412,9 @@ func (m *model) obstacle(j *mJob) string {
 
 // newlyIn opens or closes a job that has become runnable.
 func (m *model) newlyIn(j *mJob) {
+	if !slices.ContainsFunc(m.jobs, func(o *mJob) bool { return o != j && m.inLine(o) && o.turn() == j.turn() }) {
+		m.served[j.turn()] = max(m.served[j.turn()], m.virtual[j.Priority])
+	}
 	j.open, j.opened = !m.closed(j), -Never
 }
 
@@ -428,6 +434,11 @@ func (m *model) reopenOne(j *mJob) {
 		j.open = open
 	}
 }
+
+// turn is the job's class and fairness key.
+func (j *mJob) turn() string { return string(j.Priority) + " " + j.Extras().Fair }
+
+func (m *model) inLine(j *mJob) bool { return j.state == jobs.Queued && j.runnable }
 
 func (m *model) lockOf(j *mJob) string {
 	for _, name := range j.Locks {
@@ -673,7 +684,7 @@ func (m *model) taker(j *mJob) time.Duration {
 }
 
 func lineOf(j *mJob) string {
-	return fmt.Sprint(j.Units, needsOf(j.Tags), j.Unique, j.Type, j.Locks, j.Extras().Limits, j.Priority, j.MaxRuntime)
+	return fmt.Sprint(j.Units, needsOf(j.Tags), j.Unique, j.Type, j.Locks, j.Extras().Limits, j.Extras().Fair, j.Priority, j.MaxRuntime)
 }
 
 func (m *model) reserve() {
@@ -737,15 +748,31 @@ func (m *model) match() {
 		if m.draining {
 			return
 		}
+		var next *mJob
+		keyed := slices.ContainsFunc(m.jobs, func(j *mJob) bool { return m.inLine(j) && j.Extras().Fair != "" })
+		classes := map[jobs.Priority]*mJob{}
 		for _, j := range m.queue() {
-			if j.Units > m.free() || !m.behind(j) {
+			if j.Units > m.free() || !m.behind(j) || m.first(j) == nil {
 				continue
 			}
-			if w := m.first(j); w != nil {
-				m.grant(w, j)
-				again = true
-				break
+			was := classes[j.Priority]
+			switch {
+			case !keyed:
+				next = cmp.Or(next, j)
+			case j == m.reserved:
+				next = j
+			case was == nil || m.served[j.turn()] < m.served[was.turn()]:
+				classes[j.Priority] = j
 			}
+		}
+		for _, j := range m.queue() {
+			if classes[j.Priority] == j {
+				next = cmp.Or(next, j)
+			}
+		}
+		if next != nil {
+			m.grant(m.first(next), next)
+			again = true
 		}
 	}
 }
@@ -772,6 +799,8 @@ func (m *model) grant(w *mWait, j *mJob) {
 		l.runUntil = m.now.Mono + j.MaxRuntime
 	}
 	j.lease = l
+	m.virtual[j.Priority] = max(m.virtual[j.Priority], m.served[j.turn()])
+	m.served[j.turn()] = m.virtual[j.Priority] + int64(j.Units)
 	m.leases = append(m.leases, l)
 	for name, limit := range j.Extras().Limits {
 		if limit.Starts > 0 {
@@ -870,6 +899,7 @@ func (m *model) waitingFor(j *mJob) string {
 func (m *model) restart(now Instant, running map[string]bool) {
 	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
 	m.offset, m.clockAt = m.now.Wall.Sub(time.Unix(0, 0))-now.Mono, now.Mono
+	m.served, m.virtual = map[string]int64{}, map[jobs.Priority]int64{}
 	m.waits, m.workers, m.reserved, m.rest = nil, map[string]*mSeen{}, nil, 0
 	for _, l := range m.leases {
 		m.heard(l.worker, nil)

@@ -156,6 +156,7 @@ type game struct {
 	tokens   map[string]uint64 // by lease
 	last     map[string]uint64 // by job
 	parked   []uint64
+	keys     bool           // there are fairness keys
 	did      map[string]int // what happened, to see that everything does
 }
 
@@ -172,6 +173,7 @@ func newGame(choose func(n int) int) *game {
 		choose: choose, cfg: gameConfig(), tb: newTable(), owner: map[string]string{}, tokens: map[string]uint64{},
 		last: map[string]uint64{}, did: map[string]int{}, now: Instant{Wall: time.Date(2030, 1, 2, 3, 4, 5, 678901234, time.UTC)},
 	}
+	g.keys = g.choose(2) == 0
 	g.e, g.m = newEngine(g.cfg), newModel(g.cfg)
 	g.follower = newEngine(g.cfg)
 	return g
@@ -216,6 +218,9 @@ func (g *game) spec() jobs.Spec {
 	}
 	if g.choose(8) == 0 {
 		s.RunAt = g.now.Wall.Add(pick(g, -time.Second, time.Second, 20*time.Second))
+	}
+	if g.keys && g.choose(2) == 0 {
+		s.Extra = &jobs.Extra{Limits: s.Extras().Limits, Fair: pick(g, "t1", "t2", "t3")}
 	}
 	if len(g.jobs) > 0 && g.choose(6) == 0 {
 		if s.Extra == nil {

@@ -32,12 +32,14 @@ type alike struct {
 	locks   string // joined, with the limits
 	class   int
 	runtime time.Duration
+	fair    string // key
 }
 
 // line is queued jobs, in order, that differ in nothing that choosing one depends on.
 type line struct {
 	alike
 	group  *group
+	tenant *tenant
 	names  []string     // of the locks
 	limits []jobs.Limit // on them, in the same order
 	jobs   *heap.Heap[*entry]
@@ -66,12 +68,13 @@ func (e *Engine) enqueue(en *entry) {
 		})
 		e.groups[s] = g
 	}
-	key := alike{joined(j.Locks) + limitsText(&j.Spec), j.Priority.Class(), j.MaxRuntime}
+	key := alike{joined(j.Locks) + limitsText(&j.Spec), j.Priority.Class(), j.MaxRuntime, j.Extras().Fair}
 	l := g.lines[key]
 	if l == nil {
 		l = &line{alike: key, group: g, names: j.Locks, limits: limitsOf(&j.Spec), closed: "new"} // until its head is known
 		l.jobs = heap.New(func(en *entry) *int { return &en.at }, func(a, b *entry) bool { return a.Before(&b.Job) })
 		g.lines[key] = l
+		e.join(l)
 		for _, name := range l.names {
 			e.name(name).lines[l] = true
 		}
@@ -113,6 +116,7 @@ func (e *Engine) dropLine(l *line) {
 	g.open.Remove(l)
 	e.paces.Remove(l)
 	delete(g.lines, l.alike)
+	e.part(l)
 	for _, name := range l.names {
 		n := e.names[name]
 		delete(n.lines, l)

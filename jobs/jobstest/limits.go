@@ -10,6 +10,7 @@ var limitTests = []serviceTest{
 	{name: "as many jobs hold a lock at a time as its slots say", run: slotsCount},
 	{name: "jobs that hold a lock begin no more often than its rate says", run: ratesCount},
 	{name: "what is wrong with a limit is found", run: wrongLimits},
+	{name: "jobs with different fairness keys take turns within their class", run: keysTakeTurns},
 }
 
 // limit is that on the lock x.
@@ -72,6 +73,46 @@ func wrongLimits(e *env) {
 	}
 	_, err := e.s.Submit(e.within(), []jobs.Spec{spec(limit(jobs.Limit{}), locks("y"))})
 	e.invalid(err, "jobs.0.limits")
+}
+
+func fair(key string) func(*jobs.Spec) {
+	return func(s *jobs.Spec) { s.Extra = &jobs.Extra{Fair: key} }
+}
+
+func keysTakeTurns(e *env) {
+	const many = 30
+	for range many {
+		e.submit(fair("many"))
+	}
+	low := e.submit(class(jobs.Low))
+	served := ""
+	for range 4 {
+		g := e.grant(ask("w"))
+		served += g.Job.Extras().Fair + " "
+		e.complete(g, jobs.Completed)
+	}
+	for range 3 {
+		e.submit(fair("few"), kind("other"))
+	}
+	e.submit()
+	high := e.submit(fair("many"), class(jobs.High))
+	for range many {
+		g := e.grant(ask("w"))
+		j := g.Job
+		switch j.ID {
+		case low:
+			e.Error("a job of a lower class was first")
+		case high:
+			served += "high "
+		default:
+			served += j.Extras().Fair + " "
+		}
+		e.complete(g, jobs.Completed)
+	}
+	const want = "many many many many high few  many few many few many many "
+	if served[:len(want)] != want {
+		e.Errorf("served were %q", served)
+	}
 }
 
 func ratesSurvive(r *restarts) {

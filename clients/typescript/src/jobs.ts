@@ -29,6 +29,10 @@ export interface JobSpec {
   after?: string[];
   /** The jobs to run after have to end only, however they do. */
   after_any?: boolean;
+  /** Jobs of one priority that have different keys take turns. */
+  fair_key?: string;
+  /** Limits on the locks, by name: how many jobs hold one at a time, and how many begin within the time. */
+  limits?: Record<string, { slots?: number; starts?: number; per_s?: number; burst?: number }>;
   max_attempts?: number;
   retry_backoff_s?: number;
   max_runtime_s?: number;
@@ -37,7 +41,7 @@ export interface JobSpec {
 }
 
 /** A job as the server shows it. */
-export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key" | "after" | "after_any">> {
+export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key" | "after" | "after_any" | "fair_key" | "limits">> {
   job_id: string;
   state: JobState;
   code: string | null;
@@ -54,6 +58,8 @@ export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_a
   waiting_for?: string | null;
   after?: string[];
   after_any?: boolean;
+  fair_key?: string;
+  limits?: JobSpec["limits"];
 }
 
 interface Granted {

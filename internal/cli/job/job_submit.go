@@ -54,6 +54,7 @@ func newJobSubmit(a cmd) *cobra.Command {
 	fs.DurationVar(&o.MaxRuntime, "max-runtime", 0, "end each attempt after this time; 0 for no limit")
 	fs.StringArrayVar(&o.Locks, "lock", nil, "`NAME` of a lock that is held while the job runs; may be given several times")
 	fs.StringArrayVar(&o.limits, "limit", nil, "limit on a lock that is held while the job runs: `NAME=3` at once, NAME=10/min, or NAME=3,10/min; may be given several times")
+	fs.StringVar(&o.extra.Fair, "fair-key", "", "`KEY`, such as a tenant: jobs of one priority with different keys take turns")
 	fs.StringArrayVar(&o.extra.After, "after", nil, "`ID` of a job that has to complete first, or this one is cancelled; may be given several times")
 	fs.BoolVar(&o.extra.AfterAny, "after-any", false, "with --after: however those jobs end")
 	fs.BoolVar(&o.wait, "wait", false, "wait for the end, and exit as the job did")
@@ -81,7 +82,7 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 			s.Locks = append(s.Locks, name)
 		}
 	}
-	if len(o.extra.After)+len(o.limits) > 0 {
+	if len(o.extra.After)+len(o.limits)+len(o.extra.Fair) > 0 {
 		s.Extra = &o.extra
 	}
 	if s.Payload, err = a.payload(o.payload); err == nil && o.runAt != "" {

@@ -38,6 +38,8 @@ class Jobs:
         locks: Sequence[str] = (),
         after: Sequence[str] = (),
         after_any: bool = False,
+        fair_key: str | None = None,
+        limits: Mapping[str, Json] | None = None,
         max_attempts: int = 1,
         retry_backoff: float = 1.0,
         max_runtime: float | None = None,
@@ -46,7 +48,8 @@ class Jobs:
         """Queues a job and returns its ID. With a ``key`` it may be sent again: the same job, until 24 h after its end.
 
         ``retry_backoff`` and ``max_runtime`` are seconds; ``run_at`` is a time as of RFC 3339; ``locks`` are names that are
-        held while the job is leased; ``after`` are IDs of jobs that have to complete first, or only end with ``after_any``. Raises ConflictError if the key was used for another job.
+        held while the job is leased; ``after`` are IDs of jobs that have to complete first, or only end with ``after_any``; jobs
+        with different keys ``fair_key`` take turns; ``limits`` are those on the locks, by name. Raises ConflictError if the key was used for another job.
         """
         spec: dict[str, Json] = {
             "type": type,
@@ -59,6 +62,8 @@ class Jobs:
             "locks": list(locks),
             "after": list(after),
             "after_any": after_any,
+            "fair_key": fair_key,
+            "limits": dict(limits or {}),
             "max_attempts": max_attempts,
             "retry_backoff_s": retry_backoff,
             "max_runtime_s": max_runtime,
