@@ -551,7 +551,6 @@ func TestAnAskWhoseAnswerWasLostIsGrantedTheSameLease(t *testing.T) {
 	})
 }
 
-// Promise S-88.
 // Promise S-86.
 func TestALeaseThatAnEarlierTryWasGrantedCountsFromThatTry(t *testing.T) {
 	var ran []int
@@ -572,6 +571,7 @@ func TestALeaseThatAnEarlierTryWasGrantedCountsFromThatTry(t *testing.T) {
 	})
 }
 
+// Promise S-88.
 func TestALeaseGrantedWhileAWorkerWasToldToEndIsNotLeftBehind(t *testing.T) {
 	bubble(t, jobs.Config{}, worker.WorkerOptions{}, func(context.Context, *worker.Run) (any, error) { return nil, nil }, func(t *testing.T, s *shop) {
 		time.Sleep(time.Second)
