@@ -217,7 +217,7 @@ the order and the length of faults; what processes make of them is chance. What 
 func (c *campaign) report() string {
 	var s strings.Builder
 	last := c.pieces[len(c.pieces)-1]
-	fmt.Fprintf(&s, "%sSo far: %v in %d pieces, from %s to %s.\n\n| game | pieces | time | failed |\n|---|---|---|---|\n", introduction,
+	fmt.Fprintf(&s, "%sSo far: %v, pieces: %d, from %s to %s.\n\n| game | pieces | time | failed |\n|---|---|---|---|\n", introduction,
 		c.played("").Round(time.Minute), len(c.pieces), c.pieces[0].Begun.Format(time.DateOnly), last.Begun.Format(time.DateOnly))
 	var tables, failures strings.Builder
 	for _, g := range games() {
