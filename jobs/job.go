@@ -115,7 +115,12 @@ func (l *Limit) Every() time.Duration {
 }
 
 // Extras returns what is asked for beside the rest.
-func (s *Spec) Extras() Extra { return *cmp.Or(s.Extra, &Extra{}) }
+func (s *Spec) Extras() Extra {
+	if s.Extra == nil {
+		return Extra{}
+	}
+	return *s.Extra
+}
 
 // NeedsPrefix begins the tags that say what a worker must be capable of: "needs:gpu" is met by the capability
 // "needs:gpu" and by "gpu".

@@ -97,8 +97,8 @@ func above() map[string]int {
 		"internal/cli":     7_574, // with lokt why --file
 		"internal/daemon":  2_102,
 		"internal/testkit": 1_289,
-		"jobs":             2_582, // with jobs that run after others, limits on locks, and turns
-		"jobs/engine":      3_140, // with jobs that run after others, limits on locks, and turns: after.go, limits.go, fair.go
+		"jobs":             2_587, // with jobs that run after others, limits on locks, and turns
+		"jobs/engine":      3_146, // with jobs that run after others, limits on locks, and turns: after.go, limits.go, fair.go
 		"jobs/jobstest":    2_995, // with jobs that run after others, limits on locks, and turns
 		"jobs/worker":      967,
 		"store/filestore":  2_198,

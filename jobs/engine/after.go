@@ -167,7 +167,11 @@ func (*Unknown) Error() string { return "a job to run after is not known" }
 // resolve puts IDs in place of the numbers of jobs of the same list, of which those before i have been looked at, and notes
 // how these stand.
 func (o *Submit) resolve(i int, receipts []jobs.Receipt) {
-	for k, id := range o.Jobs[i].Extras().After {
+	if o.known == nil {
+		o.known = map[string]jobs.State{}
+		maps.Copy(o.known, o.Ended)
+	}
+	for k, id := range o.Jobs[i].Extra.After {
 		n, listed := jobs.Listed(id)
 		if !listed {
 			continue
@@ -184,10 +188,10 @@ func (o *Submit) resolve(i int, receipts []jobs.Receipt) {
 func (o *Submit) unknown(e *Engine, receipts []jobs.Receipt) error {
 	var places []Place
 	for i := range o.Jobs {
-		if receipts[i].JobID != "" {
+		if o.Jobs[i].Extra == nil || receipts[i].JobID != "" {
 			continue
 		}
-		for k, id := range o.Jobs[i].Extras().After {
+		for k, id := range o.Jobs[i].Extra.After {
 			if e.jobs[id] == nil && o.known[id] == "" {
 				places = append(places, Place{id, i, k})
 			}

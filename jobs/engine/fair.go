@@ -67,6 +67,9 @@ func (e *Engine) fairest(among map[string]*profile) *entry {
 	var least [4]int64
 	r := &e.reserved
 	for _, p := range among {
+		if len(p.asks) == 0 {
+			continue
+		}
 		if r.job != nil && e.fits(r.job.line.group, p) {
 			return r.job
 		}

@@ -300,6 +300,9 @@ func (e *Engine) match() {
 
 // best returns the first job in order that a worker who waits in the profile may take now, or nil.
 func (e *Engine) best(p *profile) *entry {
+	if len(p.asks) == 0 {
+		return nil
+	}
 	var best *entry
 	for _, g := range e.groups {
 		if !e.fits(g, p) {
@@ -314,7 +317,7 @@ func (e *Engine) best(p *profile) *entry {
 
 // fits reports whether a worker who waits in the profile may take a job of the group now.
 func (e *Engine) fits(g *group, p *profile) bool {
-	return g.units <= e.free() && len(p.asks) > 0 && p.takes(g) && (!g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
+	return g.units <= e.free() && p.takes(g) && (!g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job.

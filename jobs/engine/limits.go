@@ -23,7 +23,7 @@ func limitsOf(s *jobs.Spec) []jobs.Limit {
 
 // limitsText tells jobs with the same locks, but different limits on them, apart.
 func limitsText(s *jobs.Spec) string {
-	if len(s.Extras().Limits) == 0 {
+	if s.Extra == nil || len(s.Extra.Limits) == 0 {
 		return ""
 	}
 	return fmt.Sprint("\x01", limitsOf(s))

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -27,13 +25,11 @@ func (o Submit) answer(e *Engine, _ uint64) Reply {
 	all, receipts := o.Jobs, make([]jobs.Receipt, len(o.Jobs))
 	fresh := map[string]int{} // keys that are new with this request
 	tooLarge, conflict := []int(nil), false
-	if slices.ContainsFunc(all, func(n NewJob) bool { return n.Extra != nil }) {
-		o.known = map[string]jobs.State{}
-		maps.Copy(o.known, o.Ended)
-	}
 	for i := range all {
 		n := &all[i]
-		o.resolve(i, receipts)
+		if n.Extra != nil && len(n.Extra.After) > 0 {
+			o.resolve(i, receipts)
+		}
 		if n.IdempotencyKey != "" {
 			first, twice := fresh[n.IdempotencyKey]
 			old, known := e.used(n.IdempotencyKey)

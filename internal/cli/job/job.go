@@ -102,7 +102,7 @@ func (a cmd) jobLine(what string, more ...string) string {
 // flags are those whose names differ from the fields that they set.
 var flags = strings.NewReplacer(
 	"requested_units", "units", "max_units", "units", "max_runtime_s", "max-runtime", "retry_backoff_s", "backoff", "idempotency_key", "key",
-	"tags", "tag", "locks", "lock", "types", "type", "capabilities", "capability", "_", "-",
+	"tags", "tag", "locks", "lock", "limits", "limit", "types", "type", "capabilities", "capability", "_", "-",
 )
 
 // problemsText says what is wrong with a request, in terms of the command line.
