@@ -381,7 +381,7 @@ func (t *trial) given(ctx context.Context) {
 		t.errorf("given up, it is opened again: %w", err)
 	}
 	t.crash(ctx, "given up and closed", true)
-	if err := t.base.release(); err != nil { // the process ends
+	if err := t.base.release(false); err != nil { // the process ends
 		t.errorf("release: %w", err)
 	}
 }

@@ -35,6 +35,8 @@ type writer struct {
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt
 	err   error // of the first thing in a transaction that failed: nothing more is written then
+
+	changed int64 // rows, ever
 }
 
 func openWriter(ctx context.Context, path, mode string, pragmas ...string) (*writer, error) {
@@ -70,7 +72,9 @@ func (w *writer) exec(statement string, args ...any) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return done.RowsAffected()
+	n, err := done.RowsAffected()
+	w.changed += n
+	return n, err
 }
 
 // do runs a statement of a transaction unless an earlier one has failed.

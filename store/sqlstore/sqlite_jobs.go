@@ -15,12 +15,6 @@ type fileJobs struct {
 
 var _ jobs.Store = (*fileJobs)(nil)
 
-func newFileJobs(d *fileDB) *fileJobs {
-	return &fileJobs{db: d, keptJobs: keptJobs{
-		options: &d.options, reading: d.reading, trimming: d.trimming, document: fileJobDocument,
-	}}
-}
-
 const fileJobDocument = "j.id, j.doc, coalesce(j.payload, (SELECT p.payload FROM payloads p WHERE p.seq = j.seq), ''), j.sum"
 
 // Update implements jobs.Store. The turn is run by another goroutine, while nothing else in the database changes: it

@@ -28,7 +28,6 @@ type mark struct {
 	lock  *flock.Flock
 	file  *os.File
 	text  markText
-	clean bool        // the database was closed
 	dirty atomic.Bool // written, and not flushed
 }
 

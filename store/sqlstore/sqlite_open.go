@@ -82,10 +82,13 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.group, d.locks, d.jobs = newGroup(d.commit), newLocks(d), newFileJobs(d)
+	d.group, d.locks = newGroup(d.commit), newLocks(d)
+	d.jobs = &fileJobs{db: d, keptJobs: keptJobs{
+		options: &d.options, reading: d.reading, trimming: d.trimming, document: fileJobDocument,
+	}}
 	unclean, err := d.start(ctx, old)
 	if err != nil {
-		return nil, errors.Join(translate(err), d.release())
+		return nil, errors.Join(translate(err), d.release(false))
 	}
 	go d.group.loop()
 	d.tending.Go(d.tend)
@@ -378,16 +381,15 @@ func (d *fileDB) finish() error {
 	if d.failure != nil {
 		return d.failure // and everything stays open, and nobody else's, until the process ends
 	}
-	d.mark.clean = d.suspect == nil && err == nil && present == nil
-	return errors.Join(translate(err), d.release())
+	return errors.Join(translate(err), d.release(d.suspect == nil && err == nil && present == nil))
 }
 
 // release closes what is open, connections first, and gives the kernel locks back.
-func (d *fileDB) release() (err error) {
+func (d *fileDB) release(clean bool) (err error) {
 	for _, c := range slices.Backward(d.opened) {
 		err = errors.Join(err, c.Close())
 	}
-	d.mark.text.Clean = d.mark.text.Clean || d.mark.clean && err == nil
+	d.mark.text.Clean = d.mark.text.Clean || clean && err == nil
 	return errors.Join(err, d.mark.close())
 }
 
@@ -422,7 +424,8 @@ func (d *fileDB) reading(ctx context.Context, op string, read func(look) error) 
 func (d *fileDB) trimming(ctx context.Context, forget func(execute, time.Time) error) (err error) {
 	defer func(begin time.Time) { d.options.observe("trim", begin, err) }(time.Now())
 	return d.group.perform(ctx, &request{write: func() error {
-		if err := forget(d.write.exec, d.clock.now()); err != nil {
+		was := d.write.changed
+		if err := forget(d.write.exec, d.clock.now()); err != nil || d.write.changed == was {
 			return err
 		}
 		return d.write.script("PRAGMA incremental_vacuum(64)")
