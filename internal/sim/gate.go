@@ -216,10 +216,8 @@ func (w *world) await() {
 	case <-w.gate.arrived:
 	default:
 	}
-	t := time.NewTimer(next)
-	defer t.Stop()
 	select {
 	case <-w.gate.arrived:
-	case <-t.C:
+	case <-time.After(next):
 	}
 }

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -121,14 +120,6 @@ func (d *database) look(name string) lokt.Snapshot {
 	return snap
 }
 
-// List implements lokt.Store.
-func (s session) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
-	if f := s.a.pass(ctx, pointRead, "lists locks"); f != fine {
-		return func(yield func(lokt.Snapshot, error) bool) { yield(lokt.Snapshot{}, failure(ctx, f)) }
-	}
-	return s.Store.List(context.Background(), f)
-}
-
 // Wait implements lokt.Store.
 func (s session) Wait(ctx context.Context, watch lokt.Watch) error {
 	if f := s.a.pass(ctx, pointRead, "watches lock "+watch.Name); f != fine {
@@ -139,9 +130,6 @@ func (s session) Wait(ctx context.Context, watch lokt.Watch) error {
 	}
 	return failure(ctx, s.a.pass(ctx, pointReply, "hears that lock "+watch.Name+" has changed"))
 }
-
-// Close implements lokt.Store.
-func (s session) Close() error { return nil }
 
 // tell says an event in words.
 func tell(e lokt.Event) string {

@@ -50,10 +50,11 @@ type run struct {
 	over bool
 }
 
-// believes reports whether the handler was told that the job is its own, and nothing else since.
+// believes reports whether the handler was told that the job is its own, and nothing else since. The maximum runtime, which
+// the worker counts from the arrival of its grant, may be over before it knows.
 func (r *run) believes() bool {
-	switch {
-	case r.over || r.a.died:
+	switch until := r.Lease.RunUntil; {
+	case r.over || r.a.died || !until.IsZero() && !time.Now().Before(until):
 		return false
 	case r.a.froze:
 		return r.Err() == nil
