@@ -87,6 +87,7 @@ func (d *database) later(ctx context.Context, by *actor, name string, change fun
 	d.w.running.Go(func() {
 		if d.a.pass(context.WithoutCancel(ctx), pointChange, "changes lock "+name+" after "+by.name+" gave up") == fine {
 			d.w.count(lateCommit)
+			d.w.vague = d.w.vague || d.w.net // a claim that was made again since is in the history once
 			_ = d.commit(name, change)
 		}
 	})
