@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -81,6 +82,12 @@ func (w *witness) begin() {
 		return
 	}
 	defer out.Close()
+	open, _ := os.ReadDir("/dev/fd")
+	for _, f := range open { // what this process was given to pass on is for the command alone
+		if fd, err := strconv.Atoi(f.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
 	w.end()
 	*w = witness{exec.CommandContext(context.Background(), "cat"), ask, hear}
 	w.cmd.Stdin, w.cmd.Stdout = in, out
@@ -143,7 +150,6 @@ func start(c Command) (*child, error) {
 		if _, err := unix.FcntlInt(c.Inherit.Fd(), unix.F_SETFD, 0); err != nil {
 			return nil, err
 		}
-		defer unix.CloseOnExec(int(c.Inherit.Fd())) // it is not for a witness
 	}
 	files := []uintptr{cmp.Or(c.Stdin, os.Stdin).Fd(), 1, 2}
 	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Env: c.Env, Files: files, Sys: dying(c.Bound)})
