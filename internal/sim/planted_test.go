@@ -72,7 +72,7 @@ func (b bug) build(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	run(dir, "git", "apply", patch)
+	run(dir, "git", "apply", "-C1", patch) // what stands near may change
 	text, err := json.Marshal(overlay)
 	if err != nil {
 		t.Fatal(err)
