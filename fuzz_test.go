@@ -192,4 +192,8 @@ var scenarios = [][]step{
 	{ // the record is damaged of a hold that is passed on, and the note is left
 		{stepClaim, alice, 0, exclusive + strict, 0, 0}, {stepPass, alice, 0, 0, 0, bob}, {stepDie, 0, 0, 15, 0, 0}, {stepLeave, 0, 0, 0, 0, 0},
 	},
+	{ // one comes too late for its grant, and asks again from another session, which its owner's other hold is not of
+		{0, 0, 0x5e, 0xa, 0x2c, 0xb7}, {1, 1, 1, 0xe, 0x3b, 1}, {3, 0x36, 0xd5, 0, 0xf2, 0xff}, {0xd, 0x56, 0xa6, 4, 0, 2},
+		{0x39, 0x9c, 0, 8, 0x79, 2}, {7, 0x22, 9, 0xf, 0xa7, 0x13},
+	},
 }

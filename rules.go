@@ -316,7 +316,10 @@ func acquire(s Snapshot, c Claim) *decision {
 		return d.resend(s.Now, i, c)
 	}
 	if queued || len(d.removed) > 0 {
-		at, queued = l.Position(c.LeaseID)
+		had := queued
+		if at, queued = l.Position(c.LeaseID); queued && !had { // it has its place again, whichever process asks for it
+			*l = Snapshot{Lock: *l, Now: s.Now}.asking(at, &c).Lock
+		}
 	}
 	if queued {
 		d.was = l.Queue[at]
