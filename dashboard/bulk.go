@@ -52,18 +52,14 @@ type bulkBody struct {
 	states []jobs.State
 }
 
-// selected returns the jobs that the request's filter and action are for. The person must have the right to do it to
-// each. Whether a job fits a filter that its document has to be read for is found out for some, unless all are asked for.
-func (d *Dashboard) selected(v *visit) (b bulkBody, ids []string, err error) {
+// selected returns the jobs that the filter and the action are for. The person must have the right to do it to each. Only
+// so many are looked at if their documents have to be read, unless all are asked for.
+func (d *Dashboard) selected(v *visit, b *bulkBody) (ids []string, err error) {
 	var looked int
 	var refused error
-	b, err = v.meant()
-	if err == nil {
-		err = v.need(Submit)
-	}
 	for _, state := range b.states {
 		f, after, next := b.Filter, "", "-"
-		for f.State = string(state); err == nil && next != ""; after = next {
+		for f.State = string(state); cmp.Or(err, refused) == nil && next != ""; after = next {
 			if b.More = len(ids) == mostBulk; b.More {
 				break
 			}
@@ -85,10 +81,10 @@ func (d *Dashboard) selected(v *visit) (b bulkBody, ids []string, err error) {
 		}
 	}
 	b.Count = len(ids)
-	return b, ids, cmp.Or(err, refused)
+	return ids, cmp.Or(err, refused)
 }
 
-// meant returns what the request's filter and action are.
+// meant returns the request's filter and action.
 func (v *visit) meant() (b bulkBody, err error) {
 	b.Verb = v.r.FormValue("action")
 	fits := verbs()[b.Verb]
@@ -101,7 +97,7 @@ func (v *visit) meant() (b bulkBody, err error) {
 	b.states = slices.DeleteFunc(jobs.States(), func(s jobs.State) bool {
 		return !fits(s) || b.Filter.State != "" && jobs.State(b.Filter.State) != s
 	})
-	return b, err
+	return b, cmp.Or(err, v.need(Submit))
 }
 
 // simple reports whether the filter is about no more than states and types.
@@ -113,11 +109,10 @@ func (b *bulkBody) simple() bool {
 // it to each is found out afterwards.
 func (d *Dashboard) counted(v *visit) (bulkBody, error) {
 	b, err := v.meant()
-	if err != nil || b.Verb != retry || !b.simple() {
-		b, _, err := d.selected(v)
+	if err == nil && (b.Verb != retry || !b.simple()) {
+		_, err = d.selected(v, &b)
 		return b, err
 	}
-	err = v.need(Submit)
 	for _, state := range b.states {
 		if err == nil {
 			var n int
@@ -171,7 +166,11 @@ type run struct {
 
 // startRun begins an action on many jobs, if the person has typed how many.
 func (d *Dashboard) startRun(v *visit) (string, error) {
-	b, ids, err := d.selected(v)
+	b, err := v.meant()
+	if err != nil {
+		return "", err
+	}
+	ids, err := d.selected(v, &b)
 	if err != nil {
 		return "", err
 	}
