@@ -1,6 +1,7 @@
 package lokt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,8 @@ const (
 	// clockDrift is the relative error of a holder's clock against the store's that leases allow for.
 	clockDrift = 0.01
 
-	keepWorkers   = 16                     // renewals under way at once, per Keeper
-	keepTogether  = 64                     // renewals made before their time at most, because one is due
+	keepWorkers   = 100                    // renewals under way at once, per Keeper: what a request to a server takes
+	keepTogether  = keepWorkers - 1        // renewals made before their time at most, because one is due
 	retryAtLeast  = 20 * time.Millisecond  // between two tries of a renewal that failed
 	repeatAtLeast = 100 * time.Millisecond // a shorter wait for an answer is not cut in two
 )
@@ -187,9 +188,13 @@ func (b *Heartbeat) pause() {
 }
 
 // Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
-func (b *Heartbeat) Extend(asked, life time.Duration) {
+func (b *Heartbeat) Extend(asked, life time.Duration) { b.extend(asked, life, 0) }
+
+// extend does, and sets the interval unless that is 0.
+func (b *Heartbeat) extend(asked, life, interval time.Duration) {
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
+	b.Interval = cmp.Or(interval, b.Interval)
 	b.deadline = after(asked, life, b.Margin)
 	if !b.inFlight {
 		b.nextAfter(asked)

@@ -231,11 +231,20 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 		l.state, l.asked = Held, asked
 		l.deadline = after(asked, life, l.o.Margin)
 		if l.beat != nil {
-			l.beat.Extend(asked, life)
+			l.beat.extend(asked, life, l.interval(life))
 		}
 	}
 	l.notice()
 	return life
+}
+
+// interval returns how long to wait for the next renewal of a hold that lives so long: as the service says, if it does and
+// the program does not, and while there is time for another try. The lease is locked.
+func (l *Lease) interval(life time.Duration) time.Duration {
+	if next := l.holder.HeartbeatIn; next > 0 && l.o.paced {
+		return max(min(next, Usable(life, l.o.Margin)/4*3), 1)
+	}
+	return l.o.Interval
 }
 
 // glance looks whether the hold, which does not expire, is still there, and whether it is wanted, and returns how long
@@ -312,7 +321,7 @@ func (l *Lease) doubt(err error) {
 func (l *Lease) watch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.beat = &Heartbeat{Interval: l.o.Interval, Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
+	l.beat = &Heartbeat{Interval: l.interval(l.holder.life()), Margin: l.o.Margin, Lost: l.lose, Renew: l.keep, paused: true}
 	if l.holder.TTL == 0 && !l.o.ManualHeartbeat {
 		l.beat.Renew, l.beat.paused = l.glance, false
 	}

@@ -160,6 +160,9 @@ type Holder struct {
 	Pending    time.Time `json:"pending_until,omitzero"` // granted from the queue, and passed on then unless it is taken up; Wait is how long it took
 	Yield      *Yield    `json:"yield,omitzero"`         // if set: a claim of higher priority, or one that it was passed to, asked this holder to leave
 	Messages   []Message `json:"messages,omitempty"`     // oldest first
+
+	// HeartbeatIn is when a server wants the next renewal, counted from its answer to a claim or a renewal; 0 if nobody says.
+	HeartbeatIn time.Duration `json:"heartbeat_in_ms,omitzero"`
 }
 
 // Message is what somebody asks a holder, or leaves for the next one, and the answer. It ends with the hold.

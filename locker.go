@@ -31,8 +31,8 @@ type Options struct {
 	// the Locker's, or DefaultTTL; NoTTL means for ever.
 	TTL time.Duration
 
-	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and a fifth of the
-	// TTL otherwise. It must be below the TTL less its margin. A hold without a TTL is looked at instead of renewed:
+	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and otherwise what the
+	// server says (Holder.HeartbeatIn), or a fifth of the TTL. It must be below the TTL less its margin. A hold without a TTL is looked at instead of renewed:
 	// every DefaultInterval if this is 0, and within NoticeTimeout.
 	Interval time.Duration
 
@@ -57,6 +57,8 @@ type Options struct {
 
 	// Reentrant lets several calls of Do by this owner in at the same time, as calls of Acquire are.
 	Reentrant bool
+
+	paced bool // the interval is the service's to set
 
 	// Within names further leases that cannot end before this acquisition is answered, besides those of the context:
 	// see Claim.Within.
@@ -103,6 +105,7 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	if o.TTL == usual {
 		o.Interval, o.Margin = cmp.Or(o.Interval, d.Interval), cmp.Or(o.Margin, d.Margin)
 	}
+	o.paced = o.Interval == 0
 	o.Interval = cmp.Or(o.Interval, o.TTL/5)
 	if o.Margin == 0 && o.MaxHold > 0 {
 		o.Margin = margin(min(o.TTL, o.MaxHold))

@@ -69,6 +69,7 @@ type Client struct {
 
 	mu  sync.Mutex
 	own map[string]ownLease // by public ID
+	due []*renewal          // to be sent together
 }
 
 // ownLease is what a client knows about a lease that it chose the ID of.
@@ -159,9 +160,10 @@ type exchange struct {
 	most     time.Duration // how long a request that no server has seen is tried; 0: the client's patience
 	attempt  time.Duration // in place of the client's, if shorter; 0 if not
 
-	seen     bool      // set: a server may have seen the request
-	doubtful bool      // set: an earlier attempt may have been carried out although no answer came
-	sent     time.Time // set: when the last attempt began
+	seen     bool                  // set: a server may have seen the request
+	doubtful bool                  // set: an earlier attempt may have been carried out although no answer came
+	sent     time.Time             // set: when the last attempt began
+	last     atomic.Pointer[error] // set: why it failed, if it did
 }
 
 // looks reports whether the request only reads, and does not wait: ClientOptions.Look is for it.
@@ -213,6 +215,7 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) 
 			return ended(ctx, last)
 		}
 		last = err
+		x.last.Store(&err)
 		if x.once && x.doubtful {
 			return err
 		}

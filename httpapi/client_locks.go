@@ -134,22 +134,6 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 	_, _ = routeRelease.send(ctx, c, x) // that it is gone already is as well
 }
 
-// Renew implements lokt.Service. It is never sent again after ctx has ended.
-func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
-	x := routeRenew.to(&renewWire{r.Owner}, r.Name, lokt.PublicID(r.LeaseID)).provedBy(r.LeaseID)
-	answer, err := routeRenew.send(ctx, c, x, whole)
-	if err != nil {
-		if gone := (*lokt.GoneError)(nil); errors.As(err, &gone) {
-			c.forget(r.LeaseID)
-		}
-		return lokt.Holder{}, err
-	}
-	h := *answer.Holder
-	h.ID, h.LeaseID = "", r.LeaseID
-	c.granted(h, x.sent)
-	return h, nil
-}
-
 // Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.
 func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
 	x := routeRelease.to(toTarget(t), t.Name, Shown(t.LeaseID))

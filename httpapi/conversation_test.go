@@ -63,6 +63,7 @@ var always = []struct{ is, by string }{
 	{`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"`, `"<fine time>"`},
 	{`"(age_s|since_update_s|avg_queue_wait_s|p95_runtime_s)":[0-9.]+`, `"$1":<s>`},
 	{`"(busy_rating|timed_out_ms)":[0-9.]+`, `"$1":<n>`},
+	{`"(heartbeat_in_ms)":\d+`, `"$1":<ms>`},
 	{`"(held_ms|waited_ms)":"[0-9.]+"`, `"$1":"<n>"`},
 	{`JSON decode error[^"]*`, `JSON decode error`}, // the rest is for people
 	{`gave up after [0-9.]+[mµ]s`, `gave up after <n>`},
@@ -386,8 +387,13 @@ func locksTalk() []line {
 		`{"lease_id":"lease-of-a","owner":{"id":"a","session":"s","host":"h"},"ttl_ms":3600000}`,
 		`{"lease_id":"lease-of-b","owner":{"id":"b"}}`, `{"owner":{"id":"b"},"wait_ms":20}`, `{"lease_id":"lease-of-b","owner":{"id":"b"},"wait_ms":20,"stay":true,"priority":3,"within":["lease-of-a"]}`)
 	say(get1("/v1/locks/x"), get1("/v1/locks"), get1("/v1/locks?prefix=y"), get1("/v1/locks?prefix=/"), get1("/v1/locks?queued"), get1("/v1/locks?queued=x"), get1("/v1/locks/x?seen=1&wait_ms=5"), get1("/v1/locks/x?seen=x"))
-	say(own("PUT", leases+"/"+a, "", "lease-of-a"), own("PUT", leases+"/"+a, `{"owner":{"id":"a","session":"s"}}`, "lease-of-a"), own("PUT", leases+"/"+a, `{"owner":{"id":"b"}}`, "lease-of-a"),
-		own("PUT", leases+"/"+b, "", "lease-of-a"), line{method: "PUT", path: leases + "/" + a}, own("PUT", leases+"/"+b, "", "lease-of-b"), own("PUT", leases+"/"+a, `{"owner":5}`, "lease-of-a"), own("PUT", leases+"/"+a, `{"own":5}`, "lease-of-a"))
+	for _, one := range []string{
+		`{"name":"x","lease_id":"lease-of-a"}`, `{"name":"x","lease_id":"lease-of-a","owner":{"id":"a","session":"s"}}`, `{"name":"x","lease_id":"lease-of-a","owner":{"id":"b"}}`,
+		`{"name":"x","lease_id":"lease-of-b"}`, `{"name":"x","lease_id":"lease-of-a"},{"name":"/","lease_id":"lease-of-a"},{"name":"x"},{"name":"x","lease_id":"` + a + `"}`,
+		`{"name":"x","lease_id":"lease-of-a","owner":5}`, `{"name":"x","lease_id":"lease-of-a","own":5}`, ``,
+	} {
+		say(post1("/v1/leases/heartbeat", `{"leases":[`+one+`]}`))
+	}
 	claim(`{}`, `{"owner":{}}`, `{"owner":{"id":""}}`, `{"owner":5}`, `{"owner":{"id":5}}`, `{"owner":{"id":"c"},"limit":-1}`, `{"owner":{"id":"c"},"limit":"x"}`, `{"owner":{"id":"c"},"ttl_ms":-5}`, `{"owner":{"id":"c"},"ttl_ms":1e30}`,
 		`{"owner":{"id":"c"},"ttl_ms":9223372036854775807}`, `{"owner":{"id":"c"},"wait_ms":-1}`, `{"owner":{"id":"c"},"stay":true}`, `{"owner":{"id":"c"},"tll_ms":5}`, `{"owner":{"id":"c","idd":5}}`, `{"owner":{"id":"c"},"metadata":{"a":5}}`,
 		`{"owner":{"id":"c"},"owner":{"id":"d"}}`, `{"owner":{"id":"c"},"metadata":{"a":"1","a":"2"}}`, `{"owner":{"id":"c"},"lease_id":"a b"}`, `{"owner":{"id":"c"},"lease_id":"`+a+`"}`, `{"owner":{"id":"c"},"lease_id":"`+strings.Repeat("x", 300)+`"}`,

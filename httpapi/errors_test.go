@@ -214,7 +214,7 @@ func TestMemberThatIsThereTwiceIsRefusedByName(t *testing.T) {
 		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a","process":{"pid":1,"pid":2}}}`, "owner.process.pid"},
 		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"within":["l"],"within":null}`, "within"},
 		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"metadata":{"k":"1","K":"2","k":"3"}}`, "metadata.k"},
-		{"PUT", "/v1/locks/x/leases/L-00000000000000000000", `{"owner":{"id":"a"},"owner":{"id":"a"}}`, "owner"},
+		{"POST", "/v1/leases/heartbeat", `{"leases":[{"name":"x","lease_id":"l"},{"owner":{"id":"a"},"owner":{"id":"a"}}]}`, "leases.1.owner"},
 		{"PUT", "/v1/locks/x/freeze", `{"owner":{"id":"a"},"reason":"r","reason":"s"}`, "reason"},
 		{"POST", "/v1/locks/x/leases", `{"owner":{"id":"a"},"ttl_ms":60000,"metadata":{"k":"1","K":"2","ttl_ms":"3"}}`, ""},
 	} {

@@ -85,7 +85,7 @@ func TestExamplesOfTheProtocolAreAnsweredAsItSays(t *testing.T) {
 	store := memstore.New()
 	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(store), Events: store}))
 	defer server.Close()
-	varies := regexp.MustCompile(`"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"|"request_id":"[0-9a-f]+"|"revision":"\d+"|"held_ms":"\d+"|"wait_ms":[0-9.]+`)
+	varies := regexp.MustCompile(`"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"|"request_id":"[0-9a-f]+"|"revision":"\d+"|"held_ms":"\d+"|"wait_ms":[0-9.]+|"heartbeat_in_ms":\d+`)
 	examples := 0
 	lines := strings.Split(string(page), "\n")
 	for i, line := range lines {

@@ -168,7 +168,7 @@ func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
 	s.refused(403, "forbidden", "POST", "/leases/x/complete", `{"worker_id":"w","status":"failed"}`, token("often,read"))
 	ask := func(method, path, body string, as func(*http.Request)) int {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, s.url+"/v1/locks/x/leases"+path, strings.NewReader(body))
+		r, err := http.NewRequestWithContext(t.Context(), method, s.url+"/v1"+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,10 +184,12 @@ func TestWhoAsksTooOftenKeepsWhatItHolds(t *testing.T) {
 		return answer.StatusCode
 	}
 	const claim = `{"lease_id":"mine","owner":{"id":"a"},"ttl_ms":60000}`
-	own := "/" + lokt.PublicID("mine")
+	const renewal = `{"leases":[{"name":"x","lease_id":"mine"}]}`
+	const leases = "/locks/x/leases"
+	own := leases + "/" + lokt.PublicID("mine")
 	proved := func(r *http.Request) { often(r); r.Header.Set("Lokt-Lease", "mine") }
 	for i, got := range []int{
-		ask("POST", "", claim, often), ask("POST", "", claim, calm), ask("PUT", own, "", proved), ask("DELETE", "", "", often), ask("DELETE", own, "", proved), ask("PUT", own, "", token("busy")),
+		ask("POST", leases, claim, often), ask("POST", leases, claim, calm), ask("POST", "/leases/heartbeat", renewal, often), ask("DELETE", leases, "", often), ask("DELETE", own, "", proved), ask("POST", "/leases/heartbeat", renewal, token("busy")),
 	} {
 		if want := []int{429, 200, 200, 429, 200, 429}[i]; got != want {
 			t.Errorf("request %d is answered %d, not %d", i, got, want)

@@ -37,7 +37,7 @@ func goodRequests() []string {
 		request("POST /v1/locks/x/leases", `{"lease_id":"`+secret+`","owner":{"id":"a","session":"s","any_session":true,"host":"h","process":{"pid":1,"start":2,"boot":"b","namespace":"n"}},`+
 			`"limit":2,"strict":true,"attended":true,"refresh":true,"ttl_ms":60000,"max_hold_ms":120000,"priority":1,"preempt_ms":1,"wait_ms":1,"stay":true,"metadata":{"k":"v"},"within":["l"]}`,
 			"Lokt-Operation: 1234", "X-Request-Id: r-1"),
-		request("PUT "+lease, `{"owner":{"id":"a"}}`, "Lokt-Lease: "+secret),
+		request("POST /v1/leases/heartbeat", `{"leases":[{"name":"x","lease_id":"`+secret+`","owner":{"id":"a"}},{"name":"y","lease_id":"l"}]}`),
 		request("DELETE "+lease+"?owner=a&session=s&host=h&pid=1", "", "Lokt-Lease: "+secret, "Lokt-Cancels: 1234"),
 		request("DELETE "+lease+"?owner=root&force=true&stale=false", ""),
 		request("DELETE /v1/locks/x/leases?owner=a&any_session=true", ""),

@@ -44,7 +44,7 @@ var (
 	routeLocks      = endpoint[listWire, locksWire]{"GET /v1/locks", ScopeRead, 0, nil, (*call).listLocks}
 	routeLock       = endpoint[seenWire, lockWire]{"GET /v1/locks/{name}", ScopeRead, 0, nil, (*call).getLock}
 	routeAcquire    = endpoint[claimWire, grantWire]{"POST /v1/locks/{name}/leases", ScopeLock, body, nil, (*call).acquire}
-	routeRenew      = endpoint[renewWire, grantWire]{"PUT /v1/locks/{name}/leases/{id}", ScopeLock, body | optional | keeps, nil, (*call).renew}
+	routeRenew      = endpoint[batchOfLeases, renewedWire]{"POST /v1/leases/heartbeat", ScopeLock, body | keeps, nil, (*call).renewAll}
 	routeRelease    = endpoint[targetWire, releasedWire]{"DELETE /v1/locks/{name}/leases/{id}", ScopeLock, keeps, nil, (*call).releaseOne}
 	routeReleaseAll = endpoint[targetWire, releasedWire]{"DELETE /v1/locks/{name}/leases", ScopeLock, 0, nil, (*call).releaseAll}
 	routePrune      = endpoint[none, prunedWire]{"POST /v1/locks/{name}/prune", ScopeLock, 0, nil, (*call).prune}

@@ -58,11 +58,14 @@ type Limits struct {
 	ParkedEach  int
 	StreamsEach int
 
+	Renewals int // requests per second to which renewals of locks are spread, as far as times to live allow; 20,000
+
 	Wait    time.Duration // the longest that one request waits, whatever it asks for; 30 s
 	Request time.Duration // for reading it, for work beside its wait, and for writing a piece of its answer; 30 s
 }
 
 func (l Limits) withDefaults() Limits {
+	l.Renewals = cmp.Or(l.Renewals, 20_000)
 	l.Body, l.Parked, l.Streams = cmp.Or(l.Body, 1<<20), cmp.Or(l.Parked, 10_000), cmp.Or(l.Streams, 1000)
 	l.Wait, l.Request = cmp.Or(l.Wait, 30*time.Second), cmp.Or(l.Request, 30*time.Second)
 	return l
@@ -128,6 +131,7 @@ type server struct {
 	parked  *slots // of requests that wait
 	streams *slots // of open streams
 	claims  claims
+	pace    *pace
 	large   atomic.Int64 // bytes of large answers that are being written
 	readers sync.Pool    // of *reader
 }
@@ -147,6 +151,7 @@ func NewHandler(c Config) http.Handler {
 		parked:  newSlots("requests that wait", c.Limits.Parked, c.Limits.ParkedEach),
 		streams: newSlots("streams of events", c.Limits.Streams, c.Limits.StreamsEach),
 		claims:  claims{running: map[string][]*attempt{}, takenBack: map[string]bool{}},
+		pace:    newPace(c.Limits.Renewals),
 	}
 	s.readers.New = newReader
 	for _, r := range s.routes() {
@@ -305,7 +310,7 @@ func (c *call) serve(r *route) error {
 		}
 	}
 	switch is := func(prefix string) bool { return strings.HasPrefix(c.r.URL.Path, prefix) }; {
-	case c.s.Locks == nil && is("/v1/locks"):
+	case c.s.Locks == nil && (is("/v1/locks") || is("/v1/leases")):
 		return errNoLocks
 	case c.s.Events == nil && (is("/v1/audit") || is("/v1/events")):
 		return ErrNoEvents

@@ -69,5 +69,10 @@ func (c *Config) Usable() int { return c.Total - c.Reserve }
 // Life is how long a lease lasts after a heartbeat.
 func (c *Config) Life() time.Duration { return c.TTL + c.Grace }
 
-// Interval is how often workers are asked to send heartbeats.
-func (c *Config) Interval() time.Duration { return min(15*time.Second, c.TTL/3) }
+// heartbeatsPerSecond is how many heartbeats there are of all leases together, as far as their TTL allows.
+const heartbeatsPerSecond = 20_000
+
+// Interval is how often workers are asked to send heartbeats while there are so many leases.
+func (c *Config) Interval(leases int) time.Duration {
+	return min(max(min(15*time.Second, c.TTL/3), time.Duration(leases)*time.Second/heartbeatsPerSecond), c.TTL/2)
+}

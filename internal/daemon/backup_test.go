@@ -72,7 +72,7 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 		q := start(t, "--store", "sqlite:"+copied)
 		b := q.api()
 		b.do(t, http.StatusOK, "GET", scheduler+"/jobs/"+job, nil)
-		b.with(t, http.StatusOK, lease, "PUT", locks+"x/leases/"+publicID(lease))
+		b.renew(t, http.StatusOK, "x", lease)
 		if after := b.do(t, http.StatusOK, "POST", locks+"y/leases", body{"owner": body{"id": "a"}, "ttl_ms": 60_000}).number("holder", "token"); after <= token {
 			t.Errorf("token %d of a restored store comes after %d of the lost one", after, token)
 		}

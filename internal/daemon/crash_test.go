@@ -385,18 +385,6 @@ func TestFrozenDaemonLetsNobodyInTwice(t *testing.T) {
 	if ans := a.do(t, http.StatusOK, "POST", scheduler+"/leases/"+first.text("lease", "lease_id")+"/complete", body{"worker_id": "first", "status": "completed"}); ans.text("applied") != "false" {
 		t.Errorf("the first completed what was taken from it: %s", ans.body)
 	}
-	r, err := http.NewRequest(http.MethodPut, p.url+locks+"x/leases/"+publicID(lease), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Lokt-Lease", lease)
-	resp, err := a.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("the first renewed what was taken from it: %d", resp.StatusCode)
-	}
+	a.renew(t, http.StatusForbidden, "x", lease)
 	p.stop()
 }

@@ -84,7 +84,7 @@ func TestFullDiskRefusesAndIsRecoveredFrom(t *testing.T) {
 			a.do(t, http.StatusOK, "GET", scheduler+"/jobs/"+job, nil)
 		}
 		a.do(t, http.StatusOK, "POST", scheduler+"/leases/"+lease+"/heartbeat", body{"worker_id": "w"})
-		a.with(t, http.StatusOK, held, "PUT", locks+"held/leases/"+publicID(held))
+		a.renew(t, http.StatusOK, "held", held)
 	}
 	check(a)
 	p.kill()

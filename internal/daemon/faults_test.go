@@ -105,7 +105,7 @@ func (p *promised) ask(t *testing.T, a *api) error {
 func (p *promised) check(t *testing.T, a *api) {
 	t.Helper()
 	for name, lease := range p.locks {
-		a.with(t, http.StatusOK, lease, "PUT", locks+name+"/leases/"+publicID(lease))
+		a.renew(t, http.StatusOK, name, lease)
 	}
 	for _, job := range p.jobs {
 		a.do(t, http.StatusOK, "GET", scheduler+"/jobs/"+job, nil)

@@ -146,7 +146,7 @@ func TestOnAFullDiskNothingAcknowledgedIsLostAndItGoesOnByItself(t *testing.T) {
 	p.kill()
 	p = disk.start(t)
 	for i, id := range held {
-		p.api().with(t, http.StatusOK, id, "PUT", fmt.Sprint(locks, "held-", i, "/leases/", publicID(id)))
+		p.api().renew(t, http.StatusOK, fmt.Sprint("held-", i), id)
 	}
 	p.stop()
 }

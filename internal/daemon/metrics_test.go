@@ -27,8 +27,8 @@ func story(t *testing.T, a *api) (secrets []string) {
 	waiter := lokt.NewLeaseID()
 	secrets = append(secrets, waiter)
 	a.do(t, 409, "POST", locks+"a/leases", body{"lease_id": waiter, "owner": body{"id": "second"}, "ttl_ms": 600_000, "wait_ms": 1})
-	a.with(t, 200, lease, "PUT", locks+"a/leases/"+publicID(lease))
-	a.with(t, 403, waiter, "PUT", locks+"a/leases/"+publicID(waiter))
+	a.renew(t, 200, "a", lease)
+	a.renew(t, 403, "a", waiter)
 	waited := make(chan answer, 1)
 	go func() {
 		ans, _ := a.try("POST", locks+"a/leases", body{"lease_id": waiter, "owner": body{"id": "second"}, "ttl_ms": 600_000, "wait_ms": 30_000})
@@ -66,6 +66,12 @@ func story(t *testing.T, a *api) (secrets []string) {
 	a.do(t, 404, "POST", scheduler+"/leases/"+done+"/heartbeat", body{"worker_id": "w"})
 	live := a.do(t, 200, "POST", scheduler+"/leases/request", body{"worker_id": "w"}).text("lease", "lease_id")
 	return append(secrets, done, live)
+}
+
+// renew renews the lease of a lock.
+func (a *api) renew(t *testing.T, status int, name, lease string) {
+	t.Helper()
+	a.do(t, status, "POST", "/v1/leases/heartbeat", body{"leases": []body{{"name": name, "lease_id": lease}}})
 }
 
 // with makes a request with a lease ID as proof.

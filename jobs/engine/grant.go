@@ -255,7 +255,7 @@ func (e *Engine) grantOf(l *jobs.Lease, en *entry) jobs.Grant {
 // advertised returns the lease with what workers are told beside it.
 func (e *Engine) advertised(l *jobs.Lease) jobs.Lease {
 	told := *l
-	told.TTL, told.Interval = e.cfg.TTL, e.cfg.Interval()
+	told.TTL, told.Interval = e.cfg.TTL, e.cfg.Interval(len(e.leases))
 	return told
 }
 

@@ -198,7 +198,7 @@ func (e *Engine) start(en *entry) {
 // say answers a heartbeat.
 func (e *Engine) say(en *entry, answer *jobs.LeaseAnswer) {
 	answer.LeaseID, answer.ExpiresAt, answer.Cancel = en.LeaseID, en.Lease.ExpiresAt, en.Cancel
-	answer.Drain, answer.Interval = e.draining, e.cfg.Interval()
+	answer.Drain, answer.Interval = e.draining, e.cfg.Interval(len(e.leases))
 }
 
 // tell answers a heartbeat that waits.

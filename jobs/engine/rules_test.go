@@ -211,11 +211,17 @@ func TestConfigsAreChecked(t *testing.T) {
 		t.Errorf("the zero config: %v", err)
 	}
 	d := jobs.Config{}.WithDefaults()
-	if d.Total != 100 || d.TTL != time.Minute || d.Grace != 0 || d.Interval() != 15*time.Second || d.AgeingStep != 10*time.Minute || d.ReserveAfter != 2*time.Minute || d.ReserveLimit != 10*time.Minute {
+	if d.Total != 100 || d.TTL != time.Minute || d.Grace != 0 || d.Interval(1) != 15*time.Second || d.AgeingStep != 10*time.Minute || d.ReserveAfter != 2*time.Minute || d.ReserveLimit != 10*time.Minute {
 		t.Errorf("the defaults are %+v", d)
 	}
-	if d.TTL = 30 * time.Second; d.Interval() != 10*time.Second {
-		t.Errorf("for 30 s the interval is %v", d.Interval())
+	if d.TTL = 30 * time.Second; d.Interval(1) != 10*time.Second {
+		t.Errorf("for 30 s the interval is %v", d.Interval(1))
+	}
+	// Promise S-234.
+	for leases, want := range map[int]time.Duration{0: 10 * time.Second, 200_000: 10 * time.Second, 280_000: 14 * time.Second, 1_000_000: 15 * time.Second} {
+		if got := d.Interval(leases); got != want {
+			t.Errorf("with %d leases of 30 s the interval is %v", leases, got)
+		}
 	}
 	for _, c := range []jobs.Config{
 		{Total: -1}, {Total: 1 << 40}, {Reserve: -1}, {Reserve: 100}, {Total: 3, Reserve: 3}, {TTL: -1}, {TTL: time.Microsecond}, {Grace: -1}, {AgeingStep: -1},

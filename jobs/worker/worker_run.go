@@ -144,6 +144,9 @@ func (r *Run) every() time.Duration {
 	return min(spread(cmp.Or(proposed, min(15*time.Second, r.life()/3))), r.life()/2)
 }
 
+// crowded reports whether the service proposes more than usual, because it has many leases.
+func (r *Run) crowded() bool { return time.Duration(r.interval.Load()) > r.life()/3 }
+
 // work does the job: it has a deadline from the first moment, heartbeats while the handler runs and until its end is
 // known, and then that end.
 func (r *Run) work(asked time.Duration) {
@@ -284,7 +287,10 @@ func (r *Run) listen() {
 		if ctx.Err() != nil {
 			return
 		}
-		every, left := r.every()/2, r.Remaining()
+		every, left := r.every(), r.Remaining()
+		if !r.crowded() {
+			every /= 2
+		}
 		waiting, cancel := context.WithTimeout(ctx, max(left/3*2, firstRetry))
 		asked, err := r.send(waiting, jobs.Heartbeat{Wait: max(min(r.w.o.Wait, every, left/2), 0)})
 		cancel()

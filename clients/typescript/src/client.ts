@@ -144,9 +144,9 @@ export class Lokt {
           holder = await this.#renew(name, leaseId, ttl / 2);
         }
         return new Lease(name, leaseId, holder.token, asked, holder.ttl_ms ?? ttl, {
-          renew: async (patience, signal) => (await this.#renew(name, leaseId, patience, signal)).ttl_ms ?? ttl,
+          renew: (patience, signal) => this.#renew(name, leaseId, patience, signal),
           release: () => this.#giveBack(name, leaseId),
-        });
+        }, holder.heartbeat_in_ms);
       }
     } catch (e) {
       const known = e instanceof HeldError || e instanceof InvalidError || e instanceof AuthError;
@@ -231,8 +231,8 @@ export class Lokt {
   }
 
   async #renew(name: string, leaseId: string, patience: number, signal?: AbortSignal): Promise<Holder> {
-    const x = { body: {}, headers: { "lokt-lease": leaseId }, patience, signal };
-    return (await this.transport.request<{ holder: Holder }>("PUT", leasePath(name, leaseId), x)).body.holder;
+    const x = { body: { leases: [{ name, lease_id: leaseId }] }, patience, signal };
+    return (await this.transport.request<{ leases: [{ holder: Holder }] }>("POST", "/v1/leases/heartbeat", x)).body.leases[0].holder;
   }
 
   async #giveBack(name: string, leaseId: string, cancels?: string): Promise<void> {

@@ -69,6 +69,8 @@ export interface Holder {
   token: number;
   kind?: string;
   ttl_ms?: number;
+  /** When the server wants the next renewal: in its answer to a claim or a renewal. */
+  heartbeat_in_ms?: number;
   held_since: string;
   acquired_at: string;
   expires_at?: string;

@@ -332,7 +332,7 @@ export class Worker {
     }
   }
 
-  /** The one stream of heartbeats: all leases in one request, at a third of the shortest time to live. */
+  /** The one stream of heartbeats: all leases in one request, at the pace that the server proposes. */
   async #beat(): Promise<void> {
     for (;;) {
       this.#wake = new AbortController();
@@ -342,11 +342,12 @@ export class Worker {
         continue;
       }
       const live = [...this.#jobs.values()].filter((j) => !j.lost);
-      const shortest = Math.min(3000, ...live.map((j) => j.ttl));
-      let pause = (shortest / 3) * (0.8 + 0.2 * Math.random());
+      const shortest = Math.min(...live.map((j) => j.ttl));
+      let pause = 1000;
       if (live.length > 0) {
         try {
-          await this.#send(live, shortest / 4);
+          const proposed = (await this.#send(live, shortest / 4)) ?? shortest / 3;
+          pause = Math.min(proposed, (shortest / 3) * 2) * (0.8 + 0.2 * Math.random());
         } catch {
           pause = Math.max(shortest / 20, 50); // in doubt, not lost: soon again, until the deadlines
         }
@@ -356,7 +357,8 @@ export class Worker {
     }
   }
 
-  async #send(live: Job[], patience: number): Promise<void> {
+  /** Returns after how many ms the server wants the next heartbeats. */
+  async #send(live: Job[], patience: number): Promise<number | undefined> {
     let asked = clock();
     const extend = (job: Job, answer: BeatAnswer): void => {
       job.deadline = Math.max(job.deadline, asked + usable(job.ttl));
@@ -383,13 +385,15 @@ export class Worker {
     const byLease = new Map(live.slice(0, 1000).map((j) => [j.leaseId, j]));
     const x = { body: { worker_id: this.id, lease_ids: [...byLease.keys()] }, patience };
     type One = BeatAnswer & { lease_id: string; ok: boolean; code?: string };
-    const { body } = await this.#transport.request<{ leases: One[] }>("POST", `${api}/leases/heartbeat`, x);
+    type Many = { leases: One[]; heartbeat_interval_s?: number };
+    const { body } = await this.#transport.request<Many>("POST", `${api}/leases/heartbeat`, x);
     for (const one of body.leases) {
       const job = byLease.get(one.lease_id);
       if (job === undefined) continue;
       if (one.ok) extend(job, one);
       else if (one.code === "lease_not_found" || one.code === "worker_mismatch") job.end("lost");
     }
+    return body.heartbeat_interval_s === undefined ? undefined : body.heartbeat_interval_s * 1000;
   }
 }
 

@@ -14,14 +14,24 @@ export function usable(life: number): number {
 /** Where a lease stands: `in doubt` means that a renewal failed and is tried again. */
 export type LeaseState = "held" | "in doubt" | "lost" | "released";
 
+/** For how many ms a hold lasts, and after how many it is to be renewed: as the server says, or a third. @internal */
+export interface Life {
+  ttl_ms?: number;
+  heartbeat_in_ms?: number;
+}
+
+function untilNext(life: number, every: number | undefined): number {
+  return Math.min(every ?? life / 3, (usable(life) * 3) / 4); // so that there is time for another try
+}
+
 /** How a lease is renewed and given back. @internal */
 export interface Keeping {
-  renew(patience: number, signal: AbortSignal): Promise<number>;
+  renew(patience: number, signal: AbortSignal): Promise<Life>;
   release(): Promise<void>;
 }
 
 /**
- * A lock that this program holds. It is renewed in the background, at a third of its time to live, until it is released or
+ * A lock that this program holds. It is renewed in the background, when the server says, until it is released or
  * lost. `signal` aborts with a LostError before anybody else may enter. With `await using` it is released at the block's end.
  */
 export class Lease implements AsyncDisposable {
@@ -42,14 +52,14 @@ export class Lease implements AsyncDisposable {
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** @internal */
-  constructor(name: string, id: string, token: number, asked: number, life: number, keeping: Keeping) {
+  constructor(name: string, id: string, token: number, asked: number, life: number, keeping: Keeping, every?: number) {
     this.name = name;
     this.id = id;
     this.token = token;
     this.#life = life;
     this.#keeping = keeping;
     this.#deadline = asked + usable(life);
-    this.#next = asked + life / 3;
+    this.#next = asked + untilNext(life, every);
     this.#schedule();
   }
 
@@ -134,11 +144,11 @@ export class Lease implements AsyncDisposable {
   async #renew(): Promise<void> {
     const asked = clock();
     try {
-      const life = await this.#keeping.renew(Math.max((this.#deadline - asked) / 2, 50), this.#stop.signal);
+      const { ttl_ms: life = this.#life, heartbeat_in_ms: every } = await this.#keeping.renew(Math.max((this.#deadline - asked) / 2, 50), this.#stop.signal);
       this.#doubt = undefined;
       this.#life = life;
       this.#deadline = Math.max(this.#deadline, asked + usable(life));
-      this.#next = asked + life / 3;
+      this.#next = asked + untilNext(life, every);
     } catch (e) {
       if (this.#released !== undefined) return;
       if (e instanceof NotFoundError || e instanceof NotOwnerError) {

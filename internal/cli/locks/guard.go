@@ -205,7 +205,7 @@ func (g *guardRun) options(within []string) lokt.Options {
 	}
 	if opts.TTL == 0 {
 		opts.TTL = lokt.NoTTL // it looks whether the lock is still there, and what is asked
-	} else {
+	} else if g.b.Store != nil { // a server says when
 		opts.Interval = max(opts.TTL/2, 500*time.Millisecond)
 	}
 	return opts

@@ -122,7 +122,7 @@ class Lease:
         self._cause: LostError | None = None
         self._listeners: list[Callable[[LostError], None]] = []
         self._lock = threading.Lock()
-        self._beat = Beat(asked, ttl, self._renew, self._lose)
+        self._beat = Beat(asked, ttl, self._renew, self._lose, _next(holder))
         client._keeper.keep(self._beat)
 
     @property
@@ -168,9 +168,9 @@ class Lease:
         except (NotFoundError, NotOwnerError):
             pass
 
-    def _renew(self, patience: float) -> float:
-        _, answer = self._client._renew(self.name, self.id, patience)
-        return _life(answer["holder"])
+    def _renew(self, patience: float) -> tuple[float, float]:
+        holder = self._client._renew(self.name, self.id, patience)
+        return _life(holder), _next(holder)
 
     def _lose(self, cause: LostError) -> None:
         with self._lock:
@@ -237,7 +237,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         call: Call | None = None,
     ) -> Lease:
-        """Takes the lock and returns its lease, which is renewed at a third of ``ttl`` (seconds) from then on.
+        """Takes the lock and returns its lease, which is renewed from then on: when the server says, from a third to half of ``ttl`` (seconds).
 
         ``wait`` is for how long to wait in the queue: True without end, False not at all, or seconds. ``slots`` is how
         many holders may share it at most, ``shared`` any number of others that share. Raises HeldError (also when the wait
@@ -304,8 +304,7 @@ class Client:
                     if clock() - asked > (_life(holder) or ttl) / 4:
                         # The request waited: when the hold began is not known well enough.
                         asked = clock()
-                        _, answer = self._renew(name, lease_id, ttl / 2)
-                        holder = answer["holder"]
+                        holder = self._renew(name, lease_id, ttl / 2)
                     return Lease(self, name, lease_id, holder, asked, _life(holder) or ttl)
         except (HeldError, InvalidError, AuthError):
             raise
@@ -417,11 +416,10 @@ class Client:
             patience=5.0 if cancels else None,
         )
 
-    def _renew(self, name: str, lease_id: str, patience: float) -> tuple[int, Any]:
-        headers = {"Lokt-Lease": lease_id}
-        return self._transport.request(
-            "PUT", _lease_path(name, lease_id), {}, headers=headers, patience=patience
-        )
+    def _renew(self, name: str, lease_id: str, patience: float) -> Any:
+        body = {"leases": [{"name": name, "lease_id": lease_id}]}
+        _, answer = self._transport.request("POST", "/v1/leases/heartbeat", body, patience=patience)
+        return answer["leases"][0]["holder"]
 
     def _take_back(self, name: str, lease_id: str, operation: str) -> None:
         """Ends a claim whose outcome is not known, copies of it that are under way included."""
@@ -471,6 +469,10 @@ def _lock_path(name: str) -> str:
 
 def _lease_path(name: str, lease_id: str) -> str:
     return f"{_lock_path(name)}/leases/{public_id(lease_id)}"
+
+
+def _next(holder: Mapping[str, Any]) -> float:
+    return float(holder.get("heartbeat_in_ms", 0)) / 1000
 
 
 def _life(holder: Mapping[str, Any]) -> float:

@@ -378,10 +378,11 @@ class Worker:
                     job._end("lost")
             live = {i: j for i, j in jobs.items() if j.why != "lost"}
             shortest = min((j._ttl for j in live.values()), default=3.0)
-            pause = shortest / 3 * random.uniform(0.8, 1.0)
+            pause = shortest / 3
             if live:
                 try:
-                    self._send(live, shortest / 4)
+                    proposed = self._send(live, shortest / 4) or pause
+                    pause = min(proposed, shortest * 2 / 3) * random.uniform(0.8, 1.0)
                 except Exception:  # in doubt, not lost: soon again, until the deadlines
                     pause = max(shortest / 20, 0.05)
             nearest = min((j._deadline for j in live.values()), default=clock() + pause)
@@ -389,7 +390,8 @@ class Worker:
                 if self._jobs.keys() <= jobs.keys():  # a new one is told of at once
                     self._change.wait(max(min(pause, nearest - clock()), 0.05))
 
-    def _send(self, live: dict[str, Job], patience: float) -> None:
+    def _send(self, live: dict[str, Job], patience: float) -> float:
+        """Returns after how many seconds the server wants the next heartbeats; 0 if it does not say."""
         asked = clock()
 
         def extend(job: Job, answer: Mapping[str, Any]) -> None:
@@ -424,3 +426,4 @@ class Worker:
                 extend(job, one)
             elif one.get("code") in ("lease_not_found", "worker_mismatch"):
                 job._end("lost")
+        return float(answer.get("heartbeat_interval_s") or 0)

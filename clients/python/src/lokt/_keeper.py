@@ -20,7 +20,7 @@ class Beat:
     """One lease to be kept.
 
     ``renew`` gets the seconds that it may take, renews the lease and returns for how many seconds it lasts from the
-    moment at which it was called. NotFoundError and NotOwnerError are final; after any other error the lease is in doubt,
+    moment at which it was called, and after how many it is to be renewed; 0 is a third of that. NotFoundError and NotOwnerError are final; after any other error the lease is in doubt,
     and ``renew`` is called again, sooner and sooner, until the deadline. ``lost`` is called once, from a thread of its own.
     """
 
@@ -28,8 +28,9 @@ class Beat:
         self,
         asked: float,
         life: float,
-        renew: Callable[[float], float],
+        renew: Callable[[float], tuple[float, float]],
         lost: Callable[[LostError], None],
+        every: float = 0,
     ) -> None:
         self._renew = renew
         self._lost = lost
@@ -40,7 +41,12 @@ class Beat:
         self.over = False
         self.idle = threading.Event()  # no renewal is under way
         self.idle.set()
-        self.next = asked + life / 3
+        self.next = asked + _until_next(life, every)
+
+
+def _until_next(life: float, every: float) -> float:
+    """After how many seconds to renew: as the server says, but so that there is time for another try."""
+    return min(every or life / 3, usable(life) * 3 / 4)
 
 
 def usable(life: float) -> float:
@@ -109,7 +115,7 @@ class Keeper:
         patience = max((beat.deadline - asked) / 2, 0.05)
         final: LostError | None = None
         try:
-            life = beat._renew(patience)
+            life, every = beat._renew(patience)
             failure: BaseException | None = None
         except (NotFoundError, NotOwnerError) as e:
             failure, final = e, LostError(f"the lease is over: {e}", e)
@@ -126,7 +132,7 @@ class Keeper:
             beat.in_doubt = failure
             if failure is None:
                 beat.deadline = max(beat.deadline, asked + usable(life))
-                beat.next = asked + life / 3
+                beat.next = asked + _until_next(life, every)
             else:
                 beat.next = now + max(min((beat.deadline - now) / 4, beat._life / 10), _RETRY)
             self._push(beat)
