@@ -49,7 +49,7 @@ type Lock struct {
 	Corrupt  string    `json:"corrupt,omitzero"` // why what the store found is no lock. The next change clears it
 
 	// Before calm, nobody in the queue goes away or leaves, and nobody may enter unless the lock is open. If it is plain, nobody
-	// is away, may preempt, or is about paths. Of a lock that was read nothing of this is known.
+	// is away, and all claims there are plain. Of a lock that was read nothing of this is known.
 	calm        time.Time
 	open, plain bool
 }

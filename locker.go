@@ -348,11 +348,9 @@ func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx c
 		case !errors.Is(err, ErrUnavailable):
 			return err
 		default: // the service may come back
-			t := time.NewTimer(pause)
 			select {
-			case <-t.C:
+			case <-time.After(pause):
 			case <-ctx.Done():
-				t.Stop()
 			}
 			pause = min(2*pause, 5*time.Second)
 		}
@@ -429,24 +427,19 @@ func (k *Locker) AcquireAll(ctx context.Context, names []string, o Options) (Lea
 			}
 		}
 	}
-	begun := time.Now()
+	begun, wait := time.Now(), o.Wait
 	leases := make(Leases, 0, len(names))
 	for _, name := range names {
-		each := o
-		each.Within = slices.Clone(o.Within)
-		if o.Wait > 0 {
-			each.Wait = max(o.Wait-time.Since(begun), time.Nanosecond)
+		if wait > 0 {
+			o.Wait = max(wait-time.Since(begun), time.Nanosecond)
 		}
-		for _, l := range leases { // which are released only after this
-			each.Within = append(each.Within, l.id)
-		}
-		l, err := k.acquire(ctx, k.claim(ctx, name, each), each)
+		l, err := k.acquire(ctx, k.claim(ctx, name, o), o)
 		if err != nil {
 			undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer done()
 			return nil, errors.Join(err, leases.Release(undo))
 		}
-		leases = append(leases, l)
+		leases, o.Within = append(leases, l), append(slices.Clip(o.Within), l.id) // which is released only after the next
 	}
 	return leases, nil
 }

@@ -24,6 +24,9 @@ func (d *decision) serve(s Snapshot) {
 	calm, plain, whole := time.Time{}, true, false
 	look := !l.plain || !now.Before(l.calm) || len(s.Dead) > 0
 	for _, w := range l.Queue {
+		if !look && (!open || l.full()) {
+			break
+		}
 		if w.Ticket && s.Dead[w.LeaseID] && !w.away(now) {
 			w = l.quit(at, now)
 		}
@@ -66,7 +69,7 @@ func (d *decision) serve(s Snapshot) {
 		if !away {
 			end = end.Add(-w.Keeps(QueueTTL))
 		}
-		if plain = plain && !away && w.Preempt == 0 && len(w.Paths) == 0; calm.IsZero() || end.Before(calm) {
+		if plain = plain && !away && w.plain(); calm.IsZero() || end.Before(calm) {
 			calm = end
 		}
 	}
@@ -77,6 +80,20 @@ func (d *decision) serve(s Snapshot) {
 	for i := range l.Holders {
 		l.Holders[i].askToYield(preempting, now)
 	}
+}
+
+// plain reports whether the claim is a strict one that may not preempt and is not about paths.
+func (c *Claim) plain() bool { return c.Strict && c.Preempt == 0 && len(c.Paths) == 0 }
+
+// full reports whether no plain claim can enter, whoever makes it.
+func (l *Lock) full() bool {
+	n, limit := 0, Shared
+	for i := range l.Holders {
+		if h := &l.Holders[i]; h.Strict {
+			n, limit = n+1, min(limit, h.limit())
+		}
+	}
+	return n >= limit
 }
 
 // left returns why the waiter is not in the queue any more, or nothing if it is.
@@ -350,7 +367,7 @@ func (l *Lock) quit(i int, now time.Time) *Waiter {
 
 // expect sees to it that the queue is looked at again when the waiter goes away.
 func (l *Lock) expect(w *Waiter) {
-	l.plain = l.plain && w.Preempt == 0 && len(w.Paths) == 0
+	l.plain = l.plain && w.plain()
 	if at := w.Until.Add(-w.Keeps(QueueTTL)); at.Before(l.calm) {
 		l.calm = at
 	}
