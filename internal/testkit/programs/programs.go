@@ -13,6 +13,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // commands are what is built.
@@ -21,12 +23,17 @@ const commands = "github.com/lokt-dev/lokt/cmd/..."
 // Dir returns the directory with them, built as users get them. Other users may enter it. It is kept for the
 // next tests, and removed a day after it was made.
 var Dir = sync.OnceValues(func() (string, error) {
-	key, err := run("list", "-deps", "-export", "-f", "{{.BuildID}}", commands)
-	if err != nil {
-		return "", err
-	}
 	all := filepath.Join(os.TempDir(), fmt.Sprint("lokt-programs-", os.Getuid()))
 	if err := own(all); err != nil {
+		return "", err
+	}
+	turn := flock.New(filepath.Join(all, "lock")) // the packages that are tested at the same time wait for one build
+	if err := turn.Lock(); err != nil {
+		return "", err
+	}
+	defer func() { _ = turn.Close() }()
+	key, err := run("list", "-deps", "-export", "-f", "{{.BuildID}}", commands)
+	if err != nil {
 		return "", err
 	}
 	dir := filepath.Join(all, fmt.Sprintf("%x", sha256.Sum256(key)))
@@ -38,7 +45,7 @@ var Dir = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	for _, e := range old {
-		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+		if info, err := e.Info(); err == nil && e.IsDir() && time.Since(info.ModTime()) > 24*time.Hour {
 			_ = os.RemoveAll(filepath.Join(all, e.Name())) // the next tests try again
 		}
 	}
@@ -49,13 +56,7 @@ var Dir = sync.OnceValues(func() (string, error) {
 	if _, err := run("build", "-o", part+string(filepath.Separator), commands); err != nil {
 		return "", errors.Join(err, os.RemoveAll(part))
 	}
-	if err := errors.Join(os.Chmod(part, 0o755), os.Rename(part, dir)); err != nil { // or another package was faster
-		if _, lost := os.Stat(dir); lost != nil {
-			return "", err
-		}
-		return dir, os.RemoveAll(part)
-	}
-	return dir, nil
+	return dir, errors.Join(os.Chmod(part, 0o755), os.Rename(part, dir))
 })
 
 // own makes a directory in which nobody else can put programs, or finds out that it is one.
