@@ -87,26 +87,3 @@ func TestWhatFailedIsPassedOnOverManyTurnsKillsAndReplicas(t *testing.T) {
 		})
 	}
 }
-
-func TestJobsAfterOneCostLinearTime(t *testing.T) {
-	for _, how := range []jobs.State{jobs.Completed, jobs.Failed} {
-		took := func(n int) time.Duration {
-			best := time.Hour
-			for range 3 {
-				w, _ := dependents(t, n)
-				start := time.Now()
-				for w.e.Turn(w.now, []Call{end(how)}, nil); w.e.Next() <= w.now.Mono; {
-					w.e.Turn(w.now, nil, nil)
-				}
-				best = min(best, time.Since(start))
-				if how == jobs.Completed {
-					w.want("what is first now", w.ask("v", "next"), "J000000")
-				}
-			}
-			return best
-		}
-		if few, many := took(2000), took(32_000); many > 100*few { // square would be 256 times as much
-			t.Errorf("%s with 2,000 jobs after it took %v, with 32,000 %v", how, few, many)
-		}
-	}
-}
