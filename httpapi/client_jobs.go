@@ -18,8 +18,8 @@ import (
 //
 // A request that fails on the way is sent again, to the same server or the next, for as long as ClientOptions.Patience
 // and its context allow, if that does no harm: requests for a job carry a request ID, made up where the caller gives
-// none, so that a lease whose announcement was lost is announced again. Jobs without an idempotency key are sent again
-// only if the server cannot have seen them. After a lost answer Complete may report false although it was this call
+// none, so that a lease whose announcement was lost is announced again. A list of jobs of which one has no idempotency key is
+// sent again only if the server cannot have seen it. After a lost answer Complete may report false although it was this call
 // that ended the lease. What could not be asked is an error that wraps lokt.ErrUnavailable and names the server.
 //
 // Times are whole milliseconds on the wire. Job.Seq, Job.Ord, Job.Revision and Lease.RequestID stay with the server and
@@ -56,6 +56,9 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 	}
 	x.once = unsafe
 	answer, err := routeSubmit.send(ctx, c.c, x)
+	if err != nil && unsafe && x.doubtful {
+		err = fmt.Errorf("%w: the jobs may be queued nevertheless: see before you submit them again; with an idempotency key for each that is safe", err)
+	}
 	if err != nil {
 		return nil, err
 	}

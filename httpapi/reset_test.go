@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -146,5 +147,29 @@ func TestARequestOverAConnectionThatTheServerEndsAtThatMomentIsMadeAgain(t *test
 	s, err := m.List(ctx, jobs.Filter{})
 	if err != nil || len(s.Jobs) != 1 {
 		t.Errorf("there are %d jobs, %v", len(s.Jobs), err)
+	}
+}
+
+// Promise S-84.
+func TestAListInWhichAJobHasNoKeyIsNotSentAgainWhenItMayBeQueued(t *testing.T) {
+	var sent atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		sent.Add(1)
+		panic(http.ErrAbortHandler)
+	}))
+	defer server.Close()
+	client, err := httpapi.New(server.URL, httpapi.ClientOptions{Patience: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyed, other := jobs.NewSpec(), jobs.NewSpec()
+	keyed.IdempotencyKey = "k"
+	_, err = client.Jobs().Submit(t.Context(), []jobs.Spec{keyed, other})
+	if n := sent.Swap(0); n != 1 || !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "with an idempotency key for each that is safe") {
+		t.Errorf("sent %d times: %v", n, err)
+	}
+	_, err = client.Jobs().Submit(t.Context(), []jobs.Spec{keyed, keyed})
+	if n := sent.Load(); n < 2 || !errors.Is(err, lokt.ErrUnavailable) || strings.Contains(err.Error(), "key") {
+		t.Errorf("sent %d times: %v", n, err)
 	}
 }
