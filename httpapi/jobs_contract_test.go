@@ -275,6 +275,7 @@ func TestJobsAreSubmittedWithDefaultsOrWithEverything(t *testing.T) {
 func TestWrongJobsAreRefusedWithThePlace(t *testing.T) {
 	s := newSite(t)
 	s.invalid("POST", "/jobs", `{"locks":["x"],"limits":{"x":5}}`, "body limits x")
+	s.invalid("POST", "/jobs", `{"locks":["x"],"limits":{"x":{"slots":-1},"y":{"starts":1}}}`, "body limits x slots", "body limits y", "body limits y")
 	long := strings.Repeat("x", 257)
 	for field, values := range map[string][]string{
 		"type":             {`""`, `5`, `["a"]`, `"` + long + `"`, `"a\u0000b"`, `"\ud800"`},
@@ -282,7 +283,8 @@ func TestWrongJobsAreRefusedWithThePlace(t *testing.T) {
 		"requested_units":  {`0`, `-1`, `101`, `1.5`, `"1"`, `true`, `100000000000000000000000000`, `1e30`, `-1e300`, `[]`},
 		"unique":           {`1`, `"true"`, `"false"`, `[]`},
 		"payload":          {`[]`, `5`, `"x"`, `true`},
-		"limits":           {`[]`, `5`, `"x"`, `true`, `{"x":{}}`},
+		"limits":           {`[]`, `5`, `"x"`, `true`},
+		"limits x":         {`{"x":{}}`},
 		"idempotency_key":  {`5`, `"` + long + `"`, `{}`},
 		"tags":             {`"a"`, `{}`, `5`},
 		"tags 1":           {`["a",5]`, `["a",null]`, `["a","` + long + `"]`, `["a",["b"]]`},

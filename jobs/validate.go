@@ -15,7 +15,8 @@ import (
 
 // checker collects what is wrong with a request, which is nothing in the zero checker.
 type checker struct {
-	job      int // of a list, counted from 1; 0 for no list
+	job      int    // of a list, counted from 1; 0 for no list
+	lock     string // whose limit it is, if it is one
 	problems []Problem
 }
 
@@ -28,7 +29,13 @@ func (c *checker) add(kind, field string, i int, format string, args ...any) {
 	if c.job > 0 {
 		loc = append(loc, "jobs", c.job-1)
 	}
-	if loc = append(loc, field); i != whole {
+	if c.lock != "" {
+		loc = append(loc, "limits", c.lock)
+	}
+	if field != "" {
+		loc = append(loc, field)
+	}
+	if i != whole {
 		loc = append(loc, i)
 	}
 	c.problems = append(c.problems, Problem{Type: kind, Loc: loc, Msg: fmt.Sprintf(format, args...)})
@@ -156,8 +163,10 @@ func (c *checker) spec(s *Spec, total int) {
 		c.after(s.Extra.After)
 		c.id(s.Extra.Fair, false, "fair_key", whole)
 		for _, name := range slices.Sorted(maps.Keys(s.Extra.Limits)) {
+			c.lock = name
 			c.limit(s.Extra.Limits[name], slices.Contains(s.Locks, name))
 		}
+		c.lock = ""
 	}
 }
 
@@ -178,16 +187,15 @@ func (c *checker) after(all []string) {
 
 // limit checks the limit on a lock, which should be among those that the job names.
 func (c *checker) limit(l Limit, named bool) {
-	const field = "limits"
 	if !named {
-		c.add("value_error", field, whole, "Limits should be on locks that the job names")
+		c.add("value_error", "", whole, "Limits should be on locks that the job names")
 	}
-	between(c, l.Slots, 0, lokt.MaxHolders, field)
-	between(c, l.Starts, 0, MaxStarts, field)
-	between(c, l.Burst, 0, max(l.Starts, 0), field)
-	between(c, l.Per.Seconds(), 0, MaxPer.Seconds(), field)
+	between(c, l.Slots, 0, lokt.MaxHolders, "slots")
+	between(c, l.Starts, 0, MaxStarts, "starts")
+	between(c, l.Burst, 0, max(l.Starts, 0), "burst")
+	between(c, l.Per.Seconds(), 0, MaxPer.Seconds(), "per_s")
 	if (l.Starts > 0) != (l.Per > 0) || l.Starts > 0 && l.Every() < time.Millisecond {
-		c.add("value_error", field, whole, "A rate should have starts and per_s, with a millisecond at least for each")
+		c.add("value_error", "", whole, "A rate should have starts and per_s, with a millisecond at least for each")
 	}
 }
 

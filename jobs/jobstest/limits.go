@@ -64,15 +64,18 @@ func ratesCount(e *env) {
 }
 
 func wrongLimits(e *env) {
-	for _, l := range []jobs.Limit{
-		{Slots: -1}, {Slots: 1 << 20}, {Starts: 1}, {Per: time.Second}, {Starts: 1, Per: 25 * time.Hour}, {Starts: 2000, Per: time.Second},
-		{Starts: 2, Per: time.Second, Burst: 3}, {Burst: 1},
+	for where, all := range map[string][]jobs.Limit{
+		"":       {{Starts: 1}, {Starts: 2000, Per: time.Second}},
+		".slots": {{Slots: -1}, {Slots: 1 << 20}},
+		".burst": {{Starts: 2, Per: time.Second, Burst: 3}, {Burst: 1}},
 	} {
-		_, err := e.s.Submit(e.within(), []jobs.Spec{spec(limit(l))})
-		e.invalid(err, "jobs.0.limits")
+		for _, l := range all {
+			_, err := e.s.Submit(e.within(), []jobs.Spec{spec(limit(l))})
+			e.invalid(err, "jobs.0.limits.x"+where)
+		}
 	}
-	_, err := e.s.Submit(e.within(), []jobs.Spec{spec(limit(jobs.Limit{}), locks("y"))})
-	e.invalid(err, "jobs.0.limits")
+	_, err := e.s.Submit(e.within(), []jobs.Spec{spec(limit(jobs.Limit{Per: 25 * time.Hour, Starts: 1}), locks("y"))})
+	e.invalid(err, "jobs.0.limits.x", "jobs.0.limits.x.per_s")
 }
 
 func fair(key string) func(*jobs.Spec) {

@@ -110,9 +110,13 @@ func problemsText(problems []jobs.Problem) string {
 	var all []string
 	for _, p := range problems {
 		text := p.Msg
-		for _, l := range p.Loc { // the first name that is a field's
+		for i, l := range p.Loc { // the first name that is a field's
 			if name, ok := l.(string); ok && name != "jobs" && name != "body" && name != "query" {
-				text = "--" + flags.Replace(name) + ": " + strings.ToLower(p.Msg[:min(1, len(p.Msg))]) + p.Msg[min(1, len(p.Msg)):]
+				at := flags.Replace(name)
+				if name == "limits" { // and the lock
+					at = strings.TrimSuffix(fmt.Sprintln(append([]any{at}, p.Loc[i+1:]...)...), "\n")
+				}
+				text = "--" + at + ": " + strings.ToLower(p.Msg[:min(1, len(p.Msg))]) + p.Msg[min(1, len(p.Msg)):]
 				break
 			}
 		}

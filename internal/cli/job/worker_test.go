@@ -42,6 +42,19 @@ func TestOutputIsPassedOnByWholeLines(t *testing.T) {
 	}
 }
 
+func TestWhatIsWrongIsSaidInTermsOfFlags(t *testing.T) {
+	s := jobs.NewSpec()
+	s.Units, s.Locks, s.Extra = 0, []string{"db"}, &jobs.Extra{Limits: map[string]jobs.Limit{"db": {Slots: -1}}}
+	invalid := new(jobs.InvalidError)
+	if err := jobs.ValidateSubmit([]jobs.Spec{s}, 1); !errors.As(err, &invalid) {
+		t.Fatal(err)
+	}
+	const want = "--units: input should be greater than or equal to 1; --limit db slots: input should be greater than or equal to 0"
+	if got := problemsText(invalid.Problems); got != want {
+		t.Errorf("it says %q", got)
+	}
+}
+
 func TestAWorkerThatNoJobIsForIsRefused(t *testing.T) { // as of a variable that is not set
 	good := workerOptions{WorkerOptions: worker.WorkerOptions{Concurrency: 1, Types: []string{"a", "b c"}, Capabilities: []string{"gpu"}}}
 	if err := good.check(); err != nil {
