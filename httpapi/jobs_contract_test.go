@@ -719,6 +719,21 @@ func TestListIsFilteredPagedAndClamped(t *testing.T) {
 	}
 }
 
+func TestAJobThatRunsAfterAnotherWaitsInTheQueueFromThenOn(t *testing.T) {
+	bubbled(t, func(s *site) {
+		s.ok("POST", "/jobs", `{"jobs":[{"type":"a"},{"type":"b","after":["#0"]}]}`)
+		for _, wait := range []time.Duration{2 * time.Second, 4 * time.Second} {
+			time.Sleep(wait)
+			lease, _ := s.lease("w")
+			time.Sleep(10 * time.Second)
+			s.complete(lease, "w", "completed", true)
+		}
+		v := s.ok("GET", "/history/stats", "")
+		s.has("3", v, "avg_queue_wait_s")
+		s.has("4", v, "by_type", "b", "avg_queue_wait_s")
+	})
+}
+
 func TestHistoryIsCountedAndCleaned(t *testing.T) {
 	bubbled(t, func(s *site) {
 		for i := range 4 {

@@ -97,7 +97,7 @@ type Totals struct {
 	Total       int64           `json:"total"`
 	ByState     map[State]int64 `json:"totals_by_state"`  // every end state, 0 included
 	SuccessRate float64         `json:"success_rate"`     // completed among all; 0 if there are none
-	AvgWait     time.Duration   `json:"avg_queue_wait_s"` // from when a job could run until it was first leased
+	AvgWait     time.Duration   `json:"avg_queue_wait_s"` // from when a job could run until it was first leased; without jobs after others that were tried again
 	P95Runtime  time.Duration   `json:"p95_runtime_s"`    // of the last attempts
 }
 

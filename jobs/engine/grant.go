@@ -363,6 +363,9 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	en.State, en.LeaseID, en.Code = jobs.Leased, w.ask.LeaseID, ""
 	if en.StartedAt.IsZero() {
 		en.StartedAt = e.Now.Wall
+		if len(en.Extras().After) > 0 { // in line since the last of them ended
+			en.ReadyAt = e.Now.Wall.Add(en.since - e.Now.Mono).Truncate(time.Millisecond)
+		}
 	}
 	if en.Output != nil && (en.Output.Progress != nil || en.Output.Error != nil) {
 		r := en.Report()

@@ -34,7 +34,9 @@ func (e *Engine) wait(en *entry) {
 	ahead := en.ReadyAt.Sub(e.Now.Wall)
 	if en.Attempt == 0 || ahead <= 0 {
 		e.queue(en, 0, true)
-		en.since = plus(e.Now.Mono, min(ahead, 0)) // it may have waited for long
+		if len(en.Extras().After) == 0 { // otherwise since when it could run is not known
+			en.since = plus(e.Now.Mono, min(ahead, 0)) // it may have waited for long
+		}
 		return
 	}
 	e.queue(en, plus(e.Now.Mono, min(ahead, jobs.MaxBackoff)), false)

@@ -788,7 +788,9 @@ func (m *model) first(j *mJob) *mWait {
 }
 
 func (m *model) grant(w *mWait, j *mJob) {
-	j.attempt++
+	if j.attempt++; j.attempt == 1 && len(j.Extras().After) > 0 {
+		j.readyWall = m.now.Wall.Add(j.ready - m.now.Mono).Truncate(time.Millisecond)
+	}
 	j.token++
 	j.state, j.code = jobs.Leased, ""
 	l := &mLease{
@@ -933,7 +935,9 @@ func (m *model) restart(now Instant, running map[string]bool) {
 		switch {
 		case m.obstacle(j) != "":
 		case j.runnable:
-			j.ready = now.Mono + ahead
+			if j.ready = now.Mono; len(j.Extras().After) == 0 {
+				j.ready += ahead
+			}
 			m.newlyIn(j)
 		case j.attempt == 0:
 			j.wallDue, j.monoDue = j.readyWall, 0

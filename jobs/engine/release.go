@@ -388,11 +388,14 @@ func (e *Engine) endJob(en *entry, s jobs.State, ended jobs.Event) {
 	if ended.LeaseID != "" {
 		sum.Runs.Observe(ended.Took)
 	}
-	if !en.StartedAt.IsZero() && len(en.Extras().After) == 0 { // otherwise it waited for others first
-		ready := en.CreatedAt
-		if en.RunAt.After(ready) {
-			ready = en.RunAt
-		}
+	ready := en.CreatedAt
+	if en.RunAt.After(ready) {
+		ready = en.RunAt
+	}
+	if len(en.Extras().After) > 0 {
+		ready = en.ReadyAt // of the last try: those that were tried again do not count
+	}
+	if !en.StartedAt.Before(ready) {
 		sum.Waits.Observe(en.StartedAt.Sub(ready))
 	}
 	e.unqueue(en)
