@@ -394,16 +394,22 @@ func TestAGuardGoesOnWithAnotherAddressOfItsServer(t *testing.T) {
 	_, x := p.through(d)
 	_, y := p.through(d)
 	q := p.as("first").with("LOKT_SERVER=" + x.url() + "," + y.url())
-	h := q.holdSeven("x", "--ttl", "6s")
+	h := q.holdSeven("x", "--ttl", "12s")
 	for i, cut := range []*proxy{x, y, x} {
-		was := p.status("x").Renewals
 		cut.cut()
+		was := p.status("x").Renewals
 		p.eventually("it is renewed", func() bool { return p.status("x").Renewals > was })
 		if cut.mend(); !h.childLives() {
 			t.Fatalf("the command ended, %d: %s", i, &h.stderr)
 		}
 	}
-	if r := h.end(); r.code != 7 || r.stderr != "" {
+	r := h.end()
+	for line := range strings.Lines(r.stderr) { // an answer that is slow because the machine is busy is told of
+		if !strings.Contains(line, "could not be renewed, trying again") {
+			t.Errorf("it says %q", line)
+		}
+	}
+	if r.code != 7 {
 		t.Error(r)
 	}
 	p.free("x")
