@@ -47,7 +47,7 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T) {
 
 func TestGuardsThatTakeTwoNamesInOppositeOrdersNeverWaitForEachOther(t *testing.T) {
 	p := newPlace(t)
-	const turns = 200
+	turns := often(200)
 	var working sync.WaitGroup
 	for _, names := range [][]string{{"a", "b"}, {"b", "a"}} {
 		working.Go(func() {
@@ -262,7 +262,7 @@ func TestSharedAndSlotsLetInAsManyAsAllOfThemAllow(t *testing.T) {
 
 func TestAGateOfSlotsNeverLetsInMore(t *testing.T) {
 	p := newPlace(t)
-	const slots, workers, turns = 3, 8, 12
+	slots, workers, turns := 3, 8, often(24)
 	dir := filepath.Join(p.dir, "in")
 	check(t, os.Mkdir(dir, 0o700))
 	var working sync.WaitGroup
@@ -392,7 +392,7 @@ func TestTokensRiseWhateverBecomesOfTheLockTheDirectoryAndTheMachine(t *testing.
 	backup := filepath.Join(p.dir, "backup")
 	check(t, os.CopyFS(backup, os.DirFS(p.root)))
 	for range 5 { // the copy may or may not get the inodes of the original
-		for range 10 {
+		for range often(12) {
 			rises("use")
 		}
 		check(t, os.RemoveAll(p.root))

@@ -39,6 +39,14 @@ func (s suite) Run() int {
 	return s.m.Run()
 }
 
+// often returns n where LOKT_SOAK is set, and a quarter of it otherwise: how often something random is tried.
+func often(n int) int {
+	if os.Getenv("LOKT_SOAK") == "" {
+		return n / 4
+	}
+	return n
+}
+
 // programDir returns the directory of lokt and loktd, which the first call builds, unless TEST_PROGRAMS names where a package
 // has installed them.
 func programDir() (string, error) {
