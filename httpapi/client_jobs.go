@@ -56,13 +56,12 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 	}
 	x.once = unsafe
 	answer, err := routeSubmit.send(ctx, c.c, x)
-	if err != nil && unsafe && x.doubtful {
-		err = fmt.Errorf("%w: the jobs may be queued nevertheless: see before you submit them again; with an idempotency key for each that is safe", err)
-	}
-	if err != nil {
+	switch {
+	case err != nil && unsafe && x.doubtful:
+		return nil, fmt.Errorf("%w: the jobs may be queued nevertheless: see before you submit them again; with an idempotency key for each that is safe", err)
+	case err != nil:
 		return nil, err
-	}
-	if len(answer.Jobs) != len(specs) {
+	case len(answer.Jobs) != len(specs):
 		return nil, fmt.Errorf("%w: %w: there are %d jobs in it", lokt.ErrUnavailable, errGarbage, len(answer.Jobs))
 	}
 	return answer.Jobs, nil
@@ -256,8 +255,5 @@ func (c *JobsClient) Unfreeze(ctx context.Context, jobType string) error {
 // Cleanup implements jobs.Operator.
 func (c *JobsClient) Cleanup(ctx context.Context, days int) (int, error) {
 	answer, err := routeCleanup.ask(ctx, c.c, &daysWire{&days})
-	if answer.Deleted == nil {
-		return 0, err
-	}
-	return *answer.Deleted, err
+	return *cmp.Or(answer.Deleted, new(int)), err
 }

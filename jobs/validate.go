@@ -15,25 +15,21 @@ import (
 
 // checker collects what is wrong with a request, which is nothing in the zero checker.
 type checker struct {
-	job      int    // of a list, counted from 1; 0 for no list
-	lock     string // whose limit it is, if it is one
+	job      int // of a list, counted from 1; 0 for no list
 	problems []Problem
 }
 
 // whole is the field itself, not one of its elements.
 const whole = -1
 
-// add notes what is wrong with an element of a field, or with the whole of it.
+// add notes what is wrong with an element of a field, or with the whole of it. A field within others is limits/db/slots.
 func (c *checker) add(kind, field string, i int, format string, args ...any) {
 	var loc []any
 	if c.job > 0 {
 		loc = append(loc, "jobs", c.job-1)
 	}
-	if c.lock != "" {
-		loc = append(loc, "limits", c.lock)
-	}
-	if field != "" {
-		loc = append(loc, field)
+	for name := range strings.SplitSeq(field, "/") {
+		loc = append(loc, name)
 	}
 	if i != whole {
 		loc = append(loc, i)
@@ -83,12 +79,7 @@ func between[T int | int64 | float64](c *checker, n, least, most T, field string
 
 // wait checks for how long a request may be held, which is in milliseconds on the wire.
 func (c *checker) wait(d time.Duration) {
-	switch {
-	case d < 0:
-		between(c, -1, 0, 0, "wait_ms")
-	case d > MaxWait:
-		between(c, MaxWait.Milliseconds()+1, 0, MaxWait.Milliseconds(), "wait_ms")
-	}
+	between(c, float64(d)/float64(time.Millisecond), 0, float64(MaxWait.Milliseconds()), "wait_ms")
 }
 
 func (c *checker) fraction(f *float64, field string) {
@@ -163,10 +154,8 @@ func (c *checker) spec(s *Spec, total int) {
 		c.after(s.Extra.After)
 		c.id(s.Extra.Fair, false, "fair_key", whole)
 		for _, name := range slices.Sorted(maps.Keys(s.Extra.Limits)) {
-			c.lock = name
-			c.limit(s.Extra.Limits[name], slices.Contains(s.Locks, name))
+			c.limit("limits/"+name, s.Extra.Limits[name], slices.Contains(s.Locks, name))
 		}
-		c.lock = ""
 	}
 }
 
@@ -186,16 +175,16 @@ func (c *checker) after(all []string) {
 }
 
 // limit checks the limit on a lock, which should be among those that the job names.
-func (c *checker) limit(l Limit, named bool) {
+func (c *checker) limit(field string, l Limit, named bool) {
 	if !named {
-		c.add("value_error", "", whole, "Limits should be on locks that the job names")
+		c.add("value_error", field, whole, "Limits should be on locks that the job names")
 	}
-	between(c, l.Slots, 0, lokt.MaxHolders, "slots")
-	between(c, l.Starts, 0, MaxStarts, "starts")
-	between(c, l.Burst, 0, max(l.Starts, 0), "burst")
-	between(c, l.Per.Seconds(), 0, MaxPer.Seconds(), "per_s")
+	between(c, l.Slots, 0, lokt.MaxHolders, field+"/slots")
+	between(c, l.Starts, 0, MaxStarts, field+"/starts")
+	between(c, l.Burst, 0, max(l.Starts, 0), field+"/burst")
+	between(c, l.Per.Seconds(), 0, MaxPer.Seconds(), field+"/per_s")
 	if (l.Starts > 0) != (l.Per > 0) || l.Starts > 0 && l.Every() < time.Millisecond {
-		c.add("value_error", "", whole, "A rate should have starts and per_s, with a millisecond at least for each")
+		c.add("value_error", field, whole, "A rate should have starts and per_s, with a millisecond at least for each")
 	}
 }
 

@@ -283,10 +283,7 @@ func (e *Engine) match() {
 				}
 			}
 		}
-		if pick == nil {
-			break
-		}
-		if left = e.full(); left {
+		if left = pick != nil && e.full(); left || pick == nil {
 			break
 		}
 		e.keep(e.receiver(among, pick), pick)

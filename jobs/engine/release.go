@@ -22,9 +22,7 @@ func (e *Engine) addLease(l *jobs.Lease, en *entry, w *worker, expires, runUntil
 	e.leases[l.ID] = en
 	e.deadlines.Push(en)
 	if runUntil != Never {
-		i, _ := slices.BinarySearchFunc(e.limits, runUntil, func(en *entry, t time.Duration) int {
-			return cmp.Compare(en.runUntil, t)
-		})
+		i, _ := slices.BinarySearchFunc(e.limits, runUntil, func(en *entry, t time.Duration) int { return cmp.Compare(en.runUntil, t) })
 		e.limits = slices.Insert(e.limits, i, en)
 	}
 	if l.RequestID != "" {
@@ -299,12 +297,7 @@ func (o Revoke) answer(e *Engine, _ uint64) Reply {
 		return Reply{Err: jobs.ErrLeaseNotFound}
 	}
 	en.Reason = o.Reason
-	why := quoted(jobs.CodeRevoked)
-	if o.Reason != "" {
-		if b, err := json.Marshal(o.Reason); err == nil {
-			why = b
-		}
-	}
+	why, _ := json.Marshal(cmp.Or(o.Reason, jobs.CodeRevoked)) // a string can be
 	e.end(en, jobs.Failed, jobs.CodeRevoked, nil, why)
 	return Reply{}
 }

@@ -11,6 +11,9 @@ import (
 func (s *Store) membersFound(t *testing.T) place.Condition {
 	t.Helper()
 	for _, c := range s.Conditions(t.Context()) {
+		if c.Status == place.Unknown {
+			t.Errorf("not found: %+v", c)
+		}
 		if c.Name == "members" {
 			return c
 		}

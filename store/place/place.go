@@ -61,7 +61,6 @@ func dependent() map[string]string {
 		"commit":        "S-61 S-63 S-96",
 		"standbys":      "S-4 S-61 S-63 S-96",
 		"members":       "S-110 S-114",
-		"member-disks":  "S-110 S-115",
 		"alarms":        "S-110 S-114",
 	}
 }

@@ -13,16 +13,14 @@ import (
 	"github.com/lokt-dev/lokt/store/place"
 )
 
-// Conditions returns what the client's etcd says of itself. It has two seconds for that.
+// Conditions returns what the client's etcd says of itself: not whether its members wait for their disks. It has two seconds for that.
 func Conditions(ctx context.Context, c *clientv3.Client) []place.Condition {
 	const unavailable = "nothing can be stored, and requests are answered as unavailable"
-	disks := place.Found("member-disks", place.Unknown, "etcd does not say whether its members wait for their disks",
-		"with --unsafe-no-fsync a crash of most members takes along what was acknowledged", "start members without it")
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	list, err := c.MemberList(ctx)
 	if err != nil {
-		return []place.Condition{place.Found("members", place.Unknown, "etcd does not say who its members are", unavailable, "see the server's log"), disks}
+		return []place.Condition{place.Found("members", place.Unknown, "etcd does not say who its members are", unavailable, "see the server's log")}
 	}
 	var silent, says []string
 	voters := 0
@@ -50,5 +48,5 @@ func Conditions(ctx context.Context, c *clientv3.Client) []place.Condition {
 	if len(says) > 0 {
 		alarms = place.Found("alarms", place.Warn, strings.Join(says, ", "), unavailable, "see etcd's manual: compact and defragment it, and disarm the alarm")
 	}
-	return []place.Condition{members, alarms, disks}
+	return []place.Condition{members, alarms}
 }
