@@ -6,6 +6,8 @@ FUZZTIME ?= 1000x # inputs: a run that time ends fails now and then with "contex
 GO       ?= go
 # What vet has looked at is not vetted again. No further flags: what plain go test needs as well is compiled once.
 TEST      = $(GO) test -vet=off
+# As users get it, and compiled once for build, test and lint: with cgo almost every package is another one.
+export CGO_ENABLED := 0
 PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick.
 RACE      = . ./jobs/... ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
@@ -13,7 +15,7 @@ RACE      = . ./jobs/... ./httpapi ./telemetry ./store/memstore ./internal/audit
 .PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients browser pictures check soak campaign clean
 
 build: ## bin/lokt and bin/loktd
-	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 release: ## dist/: archives, packages, image, manifests and checksums of VERSION
 	$(GO) run -C tools/release . -C $(CURDIR) -version $(VERSION)
 site: ## dist/site: the pages, with a search; fails for a dead link
@@ -36,8 +38,8 @@ lint: bin/golangci-lint
 tidy:
 	$(GO) mod tidy -diff
 cross: ## the other systems at least build, tests included, of which macOS has none of its own
-	CGO_ENABLED=0 GOOS=darwin $(GO) build $(PLAIN) ./...
-	CGO_ENABLED=0 GOOS=windows $(GO) build $(PLAIN) ./... && CGO_ENABLED=0 GOOS=windows $(GO) vet $(PLAIN) ./...
+	GOOS=darwin $(GO) build $(PLAIN) ./...
+	GOOS=windows $(GO) build $(PLAIN) ./... && GOOS=windows $(GO) vet $(PLAIN) ./...
 bench: ## against peers, in turn in one run; takes some minutes of a quiet machine
 	$(GO) run ./bench -o docs/benchmarks.md
 vuln: ## needs the network: the vulnerability database is no module, so this is not part of check

@@ -220,27 +220,24 @@ func (g *guardRun) acquire(ctx context.Context) (leases lokt.Leases, inherited [
 	if err != nil {
 		return nil, nil, err
 	}
-	var within, names []string
+	var within []string
 	for _, h := range held {
 		within = append(within, h.leaseID)
 		if slices.Contains(g.o.names, h.name) {
 			inherited = append(inherited, h)
 		}
 	}
-	for _, name := range g.o.names {
-		if !slices.ContainsFunc(held, func(h around) bool { return h.name == name }) {
-			names = append(names, name)
-		}
-	}
+	names := slices.DeleteFunc(slices.Clone(g.o.names), func(name string) bool {
+		return slices.ContainsFunc(held, func(h around) bool { return h.name == name })
+	})
 	if len(names) == 0 {
 		return nil, inherited, nil
 	}
 	asked := &Asked{g.options(within), g.b, g.owner, names, g.o.conflictCode}
 	if g.o.turns != nil {
-		err = g.o.turns.Before(ctx, asked)
-	}
-	if err != nil {
-		return nil, nil, err
+		if err := g.o.turns.Before(ctx, asked); err != nil {
+			return nil, nil, err
+		}
 	}
 	leases, err = g.k.AcquireAll(ctx, names, asked.Options)
 	if g.o.turns != nil {
