@@ -127,6 +127,8 @@ type jobBody struct {
 	Lease    *lease         `json:"lease,omitzero"`
 	Tries    []try          `json:"attempts"`
 	ReadyAt  time.Time      `json:"ready_at"`
+	Cron     string         `json:"cron,omitzero"`
+	Ticks    *jobs.Ticks    `json:",embed"` // of a schedule, or a job of one
 	Holders  []lockOf       `json:"lock_holders,omitempty"`
 	Edit     string         `json:"-"` // the payload, unless it is too long to be edited on a page
 	Key      string         `json:"-"` // makes a form that is sent twice one job
@@ -176,7 +178,7 @@ func (d *Dashboard) job(v *visit) (*page, error) {
 	holders := v.holders()
 	b := jobBody{
 		Job: rows.OfJob(&j, holders), Units: j.Job.Units, Tags: j.Job.Tags, Payload: j.Job.Payload, Output: j.Job.Output, Code: j.Job.Code,
-		Cancel: j.Job.Cancel, ReadyAt: j.Job.ReadyAt, Tries: []try{}, CanRetry: j.Job.State.Ended(),
+		Cancel: j.Job.Cancel, ReadyAt: j.Job.ReadyAt, Cron: j.Job.Extras().Cron, Ticks: j.Job.Extras().Ticks, Tries: []try{}, CanRetry: j.Job.State.Ended(),
 	}
 	if b.Key = rand.Text(); len(j.Job.Payload) <= mostShown {
 		b.Edit = editable(j.Job.Payload)

@@ -17,6 +17,7 @@ const (
 	EventComplete      EventType = "completed"
 	EventFail          EventType = "failed"
 	EventExpire        EventType = "expired"
+	EventSkip          EventType = "skipped" // a tick of a schedule, because the job of the one before has not ended
 	EventCancelRequest EventType = "cancel_requested"
 	EventCancel        EventType = "cancelled"
 	EventRevoke        EventType = "revoked"

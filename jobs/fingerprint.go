@@ -3,7 +3,6 @@ package jobs
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,8 +14,8 @@ import (
 // It is made of every field but the key, with the payload in the form of RFC 8785, but for whole numbers: large
 // ones are kept apart.
 func (s *Spec) Fingerprint() string {
-	c := *s
-	c.IdempotencyKey, c.RunAt, c.Payload = "", s.RunAt.Truncate(time.Millisecond), slices.Clone(s.Payload)
+	c := s.Clone()
+	c.IdempotencyKey, c.RunAt = "", s.RunAt.Truncate(time.Millisecond)
 	// A payload that is no JSON is no valid spec, and stays as it is.
 	_ = c.Payload.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.AllowDuplicateNames(true))
 	text, err := lokt.Marshal(&c)

@@ -15,8 +15,9 @@ import (
 type State string
 
 // A job goes from queued to leased when a worker is granted it, to running with the first heartbeat, and to one of the
-// others at its end. With attempts left it goes back to queued instead.
+// others at its end. With attempts left it goes back to queued instead. One with Extra.Cron is scheduled until it is cancelled.
 const (
+	Scheduled State = "scheduled"
 	Queued    State = "queued"
 	Leased    State = "leased"
 	Running   State = "running"
@@ -28,7 +29,7 @@ const (
 
 // States returns all states, in the order in which a job may come to them.
 func States() []State {
-	return []State{Queued, Leased, Running, Completed, Failed, Expired, Cancelled}
+	return []State{Scheduled, Queued, Leased, Running, Completed, Failed, Expired, Cancelled}
 }
 
 // Ended reports whether nothing comes after the state.
@@ -97,6 +98,10 @@ type Extra struct {
 	Fair string `json:"fair_key,omitzero"`
 
 	Limits map[string]Limit `json:"limits,omitempty"` // by names that are among Locks; others are held by one job at a time
+
+	// Cron makes it a schedule, which is never leased: at each tick a job like it is submitted. See ParseCron.
+	Cron  string `json:"cron,omitzero"`
+	Ticks *Ticks `json:",embed"` // nil of all others; never changed in place
 }
 
 // Limit is how many jobs may hold a lock at a time, and how often one may begin that holds it. Jobs with different limits
@@ -143,7 +148,7 @@ type Job struct {
 	LeaseID   string    `json:"lease_id"` // of the active lease
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
-	// from when it may run: submission, RunAt, or the end of the last backoff
+	// from when it may run: submission, RunAt, or the end of the last backoff; of a schedule: its next tick
 	ReadyAt   time.Time `json:"ready_at"`
 	StartedAt time.Time `json:"started_at"` // of the first attempt; zero before
 	EndedAt   time.Time `json:"ended_at"`   // zero before
@@ -247,13 +252,14 @@ const (
 	CodeAfter     = "after_failed"         // a job that it was to run after did not complete; the reason names it
 )
 
-// Clone returns the spec with nothing of it shared: what is kept, and may be stored later, is nobody else's to change.
+// Clone returns the spec with nothing of it shared, and without Ticks: what is kept, and may be stored later, is nobody else's to
+// change.
 func (s *Spec) Clone() Spec {
 	c := *s
 	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
 	if s.Extra != nil {
 		c.Extra = new(*s.Extra)
-		c.Extra.After, c.Extra.Limits = slices.Clone(s.Extra.After), maps.Clone(s.Extra.Limits)
+		c.Extra.After, c.Extra.Limits, c.Extra.Ticks = slices.Clone(s.Extra.After), maps.Clone(s.Extra.Limits), nil
 	}
 	return c
 }

@@ -156,6 +156,19 @@ func (c *checker) spec(s *Spec, total int) {
 		for _, name := range slices.Sorted(maps.Keys(s.Extra.Limits)) {
 			c.limit("limits/"+name, s.Extra.Limits[name], slices.Contains(s.Locks, name))
 		}
+		c.cron(s.Extra)
+	}
+}
+
+// cron checks when a job is to be submitted.
+func (c *checker) cron(x *Extra) {
+	if c.id(x.Cron, false, "cron", whole); x.Cron == "" || len(x.Cron) > MaxIDLen {
+		return
+	}
+	if _, err := ParseCron(x.Cron); err != nil {
+		c.add("value_error", "cron", whole, "%v", err)
+	} else if len(x.After) > 0 {
+		c.add("value_error", "cron", whole, "A schedule runs after no other job: leave out after, or cron")
 	}
 }
 
@@ -291,7 +304,7 @@ func (f *Filter) Validate() error {
 	var c checker
 	if f.State != "" && !slices.Contains(States(), f.State) {
 		c.add("enum", "state", whole,
-			"Input should be 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
+			"Input should be 'scheduled', 'queued', 'leased', 'running', 'completed', 'failed', 'expired' or 'cancelled'")
 	}
 	c.id(f.Type, false, "type", whole)
 	c.id(f.Tag, false, "tag", whole)

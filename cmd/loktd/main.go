@@ -3,6 +3,7 @@ package main
 
 import (
 	"os"
+	_ "time/tzdata" // for schedules: what they are in must not depend on the host
 
 	"github.com/lokt-dev/lokt/internal/daemon"
 )

@@ -50,7 +50,7 @@ func budgets() map[string]int {
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     170, // queue policies
 		"internal/nearest":       35,
-		"internal/rows":          456, // with the one estimate of waits
+		"internal/rows":          467, // with the one estimate of waits, and when a schedule runs next
 		"internal/foreign":       340, // whose locks other programs' are
 		"internal/cli/jobserver": 405, // tokens for the builds of a machine
 		"internal/cli/machine":   190, // the flags about the machine
@@ -94,12 +94,12 @@ func above() map[string]int {
 		".":                4_365, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4_679, // with renewals in batches, and their pace
 		"internal/audit":   889,
-		"internal/cli":     7_574, // with lokt why --file
+		"internal/cli":     7_580, // with lokt why --file
 		"internal/daemon":  2_102,
 		"internal/testkit": 1_289,
-		"jobs":             2_592, // with jobs that run after others, limits on locks, and turns
-		"jobs/engine":      3_146, // with jobs that run after others, limits on locks, and turns: after.go, limits.go, fair.go
-		"jobs/jobstest":    2_995, // with jobs that run after others, limits on locks, and turns
+		"jobs":             2_686, // with jobs that run after others, limits on locks, turns, and schedules
+		"jobs/engine":      3_222, // with jobs that run after others, limits on locks, turns, and schedules: after.go, limits.go, fair.go, cron.go
+		"jobs/jobstest":    3_176, // with jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":      973,
 		"store/filestore":  2_198,
 		"store/memstore":   577,

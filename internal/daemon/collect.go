@@ -71,7 +71,7 @@ func (c *collector) jobs(out chan<- prometheus.Metric) {
 	m := c.d.jobs.Metrics()
 	for _, e := range []jobs.EventType{
 		jobs.EventSubmit, jobs.EventGrant, jobs.EventRunning, jobs.EventRetry, jobs.EventComplete, jobs.EventFail, jobs.EventExpire,
-		jobs.EventReturn, jobs.EventCancelRequest, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
+		jobs.EventReturn, jobs.EventSkip, jobs.EventCancelRequest, jobs.EventCancel, jobs.EventRevoke, jobs.EventFreeze, jobs.EventUnfreeze, jobs.EventClock,
 	} {
 		counter(out, "lokt_scheduler_events_total", "What happened to jobs since the start.", float64(m.Events[e]), "event", string(e))
 	}

@@ -118,6 +118,8 @@ func why(v *jobs.View, holder func(lock string) string) (text, lock string) {
 		return FirstLine(j), ""
 	case j.State.Ended():
 		return j.Reason, ""
+	case j.State == jobs.Scheduled:
+		return nextRun(j), ""
 	case !j.State.Active():
 		return v.WaitingFor, ""
 	}
@@ -128,6 +130,15 @@ func why(v *jobs.View, holder func(lock string) string) (text, lock string) {
 		text = strings.TrimSpace(text + " " + o.Message)
 	}
 	return text, ""
+}
+
+// nextRun says when a schedule runs next, and whether the last job is in its way.
+func nextRun(j *jobs.Job) string {
+	text := "runs next at " + j.ReadyAt.UTC().Format("2006-01-02 15:04:05 UTC")
+	if t := j.Extras().Ticks; t != nil && t.Skipped > 0 {
+		text += fmt.Sprintf(", unless job %s lasts until then: %d skipped", t.LastRun, t.Skipped)
+	}
+	return text
 }
 
 // Per names a time for rates.

@@ -178,7 +178,7 @@ func (o *Submit) resolve(i int, receipts []jobs.Receipt) {
 		}
 		r := receipts[n]
 		if r.JobID == "" {
-			r = jobs.Receipt{JobID: o.Jobs[n].ID, State: jobs.Queued}
+			r = jobs.Receipt{JobID: o.Jobs[n].ID, State: o.Jobs[n].state()}
 		}
 		o.Jobs[i].Extra.After[k], o.known[r.JobID] = r.JobID, r.State
 	}

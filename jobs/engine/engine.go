@@ -61,7 +61,7 @@ type Engine struct {
 
 	jobs      map[string]*entry
 	unknown   jobs.Record // of a job that is not there yet: empty
-	shelves   [6]shelf    // queued jobs by class, leased ones, running ones
+	shelves   [7]shelf    // queued jobs by class, leased ones, running ones, schedules
 	groups    map[shape]*group
 	timed     *heap.Heap[*entry] // by ReadyAt on the wall clock
 	backoffs  *heap.Heap[*entry] // by since
@@ -226,7 +226,7 @@ func (e *Engine) begin(now Instant) {
 	e.watchClock(before)
 	e.moved, e.more = 0, false
 	e.expire()
-	for e.timed.Len() > 0 && !e.timed.Top().ReadyAt.After(e.Now.Wall) {
+	for e.timed.Len() > 0 && !e.timed.Top().ReadyAt.After(e.Now.Wall) && !e.full() {
 		e.arrive(e.timed.Top())
 	}
 	for e.backoffs.Len() > 0 && e.backoffs.Top().since <= e.Now.Mono {
@@ -279,7 +279,7 @@ func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 	case e.obstacle(en) != "":
 		e.await(en)
 		return
-	case byWall && en.ReadyAt.After(e.Now.Wall):
+	case byWall && en.ReadyAt.After(e.Now.Wall), en.State == jobs.Scheduled:
 		en.waitsIn = e.timed
 	case !byWall && due > e.Now.Mono:
 		en.waitsIn, en.since = e.backoffs, due
@@ -291,9 +291,12 @@ func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 	en.waitsIn.Push(en)
 }
 
-// arrive puts a job in line whose time has come.
+// arrive puts a job in line whose time has come, or does what a schedule is for.
 func (e *Engine) arrive(en *entry) {
-	e.unqueue(en)
+	if e.unqueue(en); en.State == jobs.Scheduled {
+		e.run(en)
+		return
+	}
 	e.queue(en, 0, false)
 }
 

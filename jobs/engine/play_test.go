@@ -586,6 +586,12 @@ func (e *Engine) check() error {
 		if en.ID != id || en.State.Ended() || en.in != e.shelf(&en.Job) {
 			return fmt.Errorf("job %s is %+v", id, en.Job)
 		}
+		if en.State == jobs.Scheduled {
+			if en.Lease != nil || en.line != nil || en.waitsIn != e.timed || !en.ReadyAt.Equal(en.Extra.Ticks.Next) {
+				return fmt.Errorf("schedule %s does not wait for its tick: %+v", id, en.Job)
+			}
+			continue
+		}
 		if en.State != jobs.Queued {
 			if en.Lease == nil || en.line != nil || en.waitsIn != nil {
 				return fmt.Errorf("job %s is leased, and in the queue or without a lease", id)

@@ -102,6 +102,8 @@ func (e *Engine) shelf(j *jobs.Job) *shelf {
 		return &e.shelves[4]
 	case jobs.Running:
 		return &e.shelves[5]
+	case jobs.Scheduled:
+		return &e.shelves[6]
 	}
 	return nil
 }

@@ -392,6 +392,9 @@ func (e *Engine) endJob(en *entry, s jobs.State, ended jobs.Event) {
 		sum.Waits.Observe(en.StartedAt.Sub(ready))
 	}
 	e.unqueue(en)
+	if en.State == jobs.Scheduled {
+		en.ticks().Next = time.Time{}
+	}
 	en.State, en.Code, en.LeaseID, en.EndedAt = s, ended.Code, "", e.Now.Wall
 	e.touch(en)
 	ended.Type, ended.Reason = endEvent(s, ended.Code), en.Reason

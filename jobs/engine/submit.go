@@ -35,7 +35,7 @@ func (o Submit) answer(e *Engine, _ uint64) Reply {
 			old, known := e.used(n.IdempotencyKey)
 			switch {
 			case twice && all[first].Fingerprint() == n.Fingerprint():
-				receipts[i] = jobs.Receipt{JobID: all[first].ID, State: jobs.Queued}
+				receipts[i] = jobs.Receipt{JobID: all[first].ID, State: n.state()}
 				continue
 			case twice, known && old.Print != n.Fingerprint():
 				conflict = true
@@ -63,18 +63,18 @@ func (o Submit) answer(e *Engine, _ uint64) Reply {
 		if receipts[i].JobID == "" {
 			o.afterEnded(e, &all[i])
 			e.addJob(&all[i])
-			receipts[i] = jobs.Receipt{JobID: all[i].ID, State: jobs.Queued}
+			receipts[i] = jobs.Receipt{JobID: all[i].ID, State: all[i].state()}
 		}
 	}
 	return Reply{Result: receipts}
 }
 
-// addJob queues a new job.
+// addJob queues a new job, or has it wait for its first tick.
 func (e *Engine) addJob(n *NewJob) {
 	e.Seq++
 	e.tick()
 	en := &entry{Record: &jobs.Record{Job: jobs.Job{
-		Spec: n.Spec, ID: n.ID, State: jobs.Queued, CreatedAt: e.Now.Wall, ReadyAt: e.Now.Wall, Seq: e.Seq,
+		Spec: n.Spec, ID: n.ID, State: n.state(), CreatedAt: e.Now.Wall, ReadyAt: e.Now.Wall, Seq: e.Seq,
 		Ord: place(e.Clock, n.Priority, e.cfg.AgeingStep),
 	}}}
 	j := &en.Job
@@ -83,6 +83,9 @@ func (e *Engine) addJob(n *NewJob) {
 		if j.RunAt.After(e.Now.Wall) {
 			j.ReadyAt = j.RunAt
 		}
+	}
+	if j.State == jobs.Scheduled {
+		e.begun(en)
 	}
 	if len(j.Payload) == 0 {
 		j.Payload = []byte("{}")

@@ -31,6 +31,8 @@ func TestRestart(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"keys, requests, backoffs and freezes survive", memoriesSurvive},
 		{"jobs that run after others go on to wait for them", afterSurvives},
 		{"slots are held, and rates go on", ratesSurvive},
+		{"there is one job for each tick of a schedule, whenever the manager is killed", cronSurvives},
+		{"there is one job for each tick of a schedule that could not be stored", cronInDoubt},
 		{"what a worker reported is stored when the manager is closed", closeStoresTheRest},
 		{"a store that fails fails requests, and nothing is lost or done twice", failingStore},
 		{"a store that fails after it has stored leaves nothing in doubt", failingAnswers},

@@ -19,7 +19,7 @@ import (
 // cleanup. Each subtest, open included, runs in a bubble of testing/synctest, so the service takes its time from
 // package time and waits for nothing outside the process. Other services have TestServiceInRealTime.
 func TestService(t *testing.T, open func(t *testing.T, c jobs.Config) jobs.Service) {
-	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, afterTests, limitTests, endTests, readTests,
+	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, afterTests, limitTests, cronTests, endTests, readTests,
 		crowdTests, bubbleTests) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestService(t *testing.T, open func(t *testing.T, c jobs.Config) jobs.Servi
 // TestServiceInRealTime checks what TestService does, except for what only a bubble can show. Leases that are to expire
 // do so after two seconds; nothing depends on a request being answered faster than that. Subtests run in parallel.
 func TestServiceInRealTime(t *testing.T, open func(t *testing.T, c jobs.Config) jobs.Service) {
-	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, afterTests, limitTests, endTests, readTests,
+	for _, test := range slices.Concat(submitTests, leaseTests, waitTests, orderTests, afterTests, limitTests, cronTests, endTests, readTests,
 		crowdTests) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

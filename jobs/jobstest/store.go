@@ -132,6 +132,7 @@ func fullJob(n int, state jobs.State) *jobs.Record {
 			Payload: jsontext.Value(`{ "n" : 123456789012345678901234567890.50, "s": "\u0000<", "n":[ ]}`),
 			Tags:    []string{"a", "needs:b", "", "a"}, MaxRuntime: 90*time.Second + time.Millisecond, MaxAttempts: 7,
 			RetryBackoff: 1500 * time.Millisecond, RunAt: at(-time.Hour), Locks: []string{"x", "y.z"},
+			Extra: &jobs.Extra{Cron: "@hourly", Ticks: &jobs.Ticks{Schedule: "s", Tick: at(0), Next: at(1), Last: at(2), LastRun: "r", Skipped: n}},
 		},
 		ID: jobID(n), State: state, CreatedAt: at(0), UpdatedAt: at(time.Second), ReadyAt: at(2 * time.Second),
 		StartedAt: at(3 * time.Second), Attempt: 2, Token: 1<<63 + 5, Code: "code", Cancel: true, Reason: "why 'not'",

@@ -323,3 +323,33 @@ func TestALockThatAnEndedJobLeftBehindKeepsNoJobWaiting(t *testing.T) {
 		}
 	})
 }
+
+func TestManagersThatShareAStoreRunEachTickOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &common{base: memstore.NewJobs()}
+		a, b := c.open(t), c.open(t)
+		id := submit(t, a, func(s *jobs.Spec) { s.Extra = &jobs.Extra{Cron: "* * * * *"} })
+		last := time.Time{}
+		for i := range 20 {
+			m := []*manager.Manager{a, b}[i%2]
+			time.Sleep(time.Minute)
+			g := grant(t, m, jobs.Request{WorkerID: "w"})
+			if tick := g.Job.Extra.Ticks; tick.Schedule != id || i > 0 && tick.Tick.Sub(last) != time.Minute {
+				t.Errorf("after %v comes %+v", last, tick)
+			} else {
+				last = tick.Tick
+			}
+			if s, err := m.Status(t.Context()); err != nil || s.Queue.Sum() != 0 {
+				t.Errorf("beside it there is %+v, %v", s, err)
+			}
+			complete(t, m, g)
+		}
+		if s, err := b.Cancel(t.Context(), id, ""); err != nil || s != jobs.Cancelled {
+			t.Errorf("cancelled is %v, %v", s, err)
+		}
+		time.Sleep(5 * time.Minute)
+		if s, err := a.Status(t.Context()); err != nil || s.Queue.Sum() != 0 {
+			t.Errorf("afterwards there is %+v, %v", s, err)
+		}
+	})
+}

@@ -230,7 +230,7 @@ func newJobList(a cmd) *cobra.Command {
 		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, f, all) }),
 	})
 	fs := cmd.Flags()
-	fs.StringVar((*string)(&f.State), "state", "", "only jobs in this state: queued, leased, running, completed, failed, expired or cancelled")
+	fs.StringVar((*string)(&f.State), "state", "", "only jobs in this state: scheduled, queued, leased, running, completed, failed, expired or cancelled")
 	fs.StringVar(&f.Type, "type", "", "only jobs of this type")
 	fs.StringVar(&f.Tag, "tag", "", "only jobs with this tag")
 	fs.IntVar(&f.Limit, "limit", 50, "how many at most, up to 1000")

@@ -1,0 +1,78 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// Cron is when a schedule is due. The zero Cron is not to be used: see ParseCron.
+type Cron struct{ at cron.Schedule }
+
+// ParseCron reads the five fields of cron, or "@hourly", "@every 90s" and the like. They are in UTC, unless a time zone stands
+// before them, as in "CRON_TZ=Europe/Berlin 30 4 * * *". The error says what to write.
+func ParseCron(text string) (Cron, error) {
+	zone, rest, _ := strings.Cut(text, " ")
+	if strings.Contains(zone, "TZ=") && (rest == "" || strings.HasSuffix(zone, "=Local")) { // the parser panics, or takes it for UTC
+		return Cron{}, cronError(errors.New("the time zone should have a name, and fields should follow"))
+	}
+	at, err := cron.ParseStandard(text)
+	switch s := at.(type) {
+	case *cron.SpecSchedule:
+		if s.Minute == 0 || s.Hour == 0 || s.Dom == 0 || s.Month == 0 || s.Dow == 0 || s.Next(time.Unix(0, 0)).IsZero() {
+			err = errors.New("there is no such day, or no number in one of the fields")
+		}
+	case cron.ConstantDelaySchedule:
+		_, every, _ := strings.Cut(text, "@every ")
+		if d, _ := time.ParseDuration(every); d != s.Delay || d > MaxDuration { // the parser rounds it
+			err = fmt.Errorf("@every should have whole seconds, at least 1s and at most %v", MaxDuration)
+		}
+	}
+	if err != nil {
+		return Cron{}, cronError(err)
+	}
+	return Cron{at}, nil
+}
+
+func cronError(err error) error {
+	return fmt.Errorf(`Input should be five fields such as "30 4 * * 1-5" (minute, hour, day of month, month, day of week), or "@hourly", "@daily", `+
+		`"@weekly", "@monthly", "@yearly", "@every 90s", and begin with "CRON_TZ=Europe/Berlin " if that is not in UTC: %w`, err)
+}
+
+// Next returns the first tick after a time; of "@every" that is so much later, in whole seconds.
+func (c Cron) Next(after time.Time) time.Time {
+	if every, ok := c.at.(cron.ConstantDelaySchedule); ok {
+		return after.Add(every.Delay).Round(time.Second)
+	}
+	for t := after.UTC(); ; t = t.AddDate(4, 0, 0) { // the parser looks five years ahead, and leap days can be eight apart
+		if next := c.at.Next(t); !next.IsZero() {
+			return next
+		}
+	}
+}
+
+// Last returns the last tick until now, of those from a tick on that is not after now.
+func (c Cron) Last(tick, now time.Time) time.Time {
+	if every, ok := c.at.(cron.ConstantDelaySchedule); ok {
+		return tick.Add(now.Sub(tick).Truncate(every.Delay))
+	}
+	n := sort.Search(int(now.Sub(tick)/time.Second), func(n int) bool { // the first second after which nothing comes until now
+		return c.Next(tick.Add(time.Duration(n) * time.Second)).After(now)
+	})
+	return tick.Add(time.Duration(n) * time.Second)
+}
+
+// Ticks are what the rules keep of a schedule, and of the jobs that it submits, its runs. What is submitted has none.
+type Ticks struct {
+	Schedule string    `json:"schedule_id,omitzero"` // of a run: the job whose Cron it was submitted by
+	Tick     time.Time `json:"tick,omitzero"`        // of a run: what it is for
+
+	Next    time.Time `json:"next_tick,omitzero"`     // of a schedule
+	Last    time.Time `json:"last_tick,omitzero"`     // of a schedule: that of its last run; zero before the first
+	LastRun string    `json:"last_run_id,omitzero"`   // of a schedule: the job; empty before the first
+	Skipped int       `json:"skipped_ticks,omitzero"` // of a schedule: how many have come since, but the last run had not ended
+}
