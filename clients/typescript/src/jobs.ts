@@ -11,7 +11,7 @@ import { clock, type Json, sleep, type Transport } from "./transport.js";
 const api = "/api/system/scheduler";
 
 /** Where a job stands. */
-export type JobState = "queued" | "leased" | "running" | "completed" | "failed" | "expired" | "cancelled";
+export type JobState = "scheduled" | "queued" | "leased" | "running" | "completed" | "failed" | "expired" | "cancelled";
 
 /** What is asked of a job. Durations are seconds, as on the wire. */
 export interface JobSpec {
@@ -33,6 +33,8 @@ export interface JobSpec {
   fair_key?: string;
   /** Limits on the locks, by name: how many jobs hold one at a time, and how many begin within the time. */
   limits?: Record<string, { slots?: number; starts?: number; per_s?: number; burst?: number }>;
+  /** Makes it a schedule, which submits a job like it at each tick: five fields as cron has them, or @hourly and the like. */
+  cron?: string;
   max_attempts?: number;
   retry_backoff_s?: number;
   max_runtime_s?: number;
@@ -41,7 +43,7 @@ export interface JobSpec {
 }
 
 /** A job as the server shows it. */
-export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key" | "after" | "after_any" | "fair_key" | "limits">> {
+export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_at" | "idempotency_key" | "after" | "after_any" | "fair_key" | "limits" | "cron">> {
   job_id: string;
   state: JobState;
   code: string | null;
@@ -60,6 +62,15 @@ export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_a
   after_any?: boolean;
   fair_key?: string;
   limits?: JobSpec["limits"];
+  cron?: string;
+  /** Of a job that a schedule submitted, and the tick that it is for. */
+  schedule_id?: string;
+  tick?: string;
+  /** Of a schedule. */
+  next_tick?: string;
+  last_tick?: string;
+  last_run_id?: string;
+  skipped_ticks?: number;
 }
 
 interface Granted {

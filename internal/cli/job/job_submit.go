@@ -57,6 +57,7 @@ func newJobSubmit(a cmd) *cobra.Command {
 	fs.StringVar(&o.extra.Fair, "fair-key", "", "`KEY`, such as a tenant: jobs of one priority with different keys take turns")
 	fs.StringArrayVar(&o.extra.After, "after", nil, "`ID` of a job that has to complete first, or this one is cancelled; may be given several times")
 	fs.BoolVar(&o.extra.AfterAny, "after-any", false, "with --after: however those jobs end")
+	fs.StringVar(&o.extra.Cron, "cron", "", "make it a schedule, which submits a job like it at each tick: `SPEC` as in \"30 4 * * *\", @hourly or \"CRON_TZ=Europe/Berlin 30 4 * * *\"")
 	fs.BoolVar(&o.wait, "wait", false, "wait for the end, and exit as the job did")
 	fs.DurationVar(&o.timeout, "timeout", 0, "with --wait: give up waiting after this long, the job goes on; 0 never does")
 	return cmd
@@ -67,6 +68,8 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 	switch s = o.Spec; {
 	case o.timeout < 0:
 		return s, app.Usagef("--timeout %v is negative", o.timeout)
+	case o.wait && o.extra.Cron != "":
+		return s, app.Usagef("a schedule has no end to wait for: leave out --wait, and see its jobs with: %s", a.jobLine("list"))
 	case o.timeout > 0 && !o.wait:
 		return s, app.Usagef("--timeout says how long to wait: give --wait, too")
 	}
@@ -82,13 +85,13 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 			s.Locks = append(s.Locks, name)
 		}
 	}
-	if len(o.extra.After)+len(o.limits)+len(o.extra.Fair) > 0 {
+	if len(o.extra.After)+len(o.limits)+len(o.extra.Fair+o.extra.Cron) > 0 {
 		s.Extra = &o.extra
 	}
 	if s.Payload, err = a.payload(o.payload); err == nil && o.runAt != "" {
 		s.RunAt, err = runAt(o.runAt, time.Now())
 	}
-	if err != nil {
+	if err != nil || o.extra.Cron != "" { // time zones are the server's, too
 		return s, err
 	}
 	return s, s.Validate(1 << 30) // the server knows its capacity

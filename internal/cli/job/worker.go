@@ -310,6 +310,9 @@ func (r *workerRun) environment(run *worker.Run) []string {
 		"LOKT_JOB_ATTEMPT="+strconv.Itoa(l.Attempt), "LOKT_JOB_MAX_ATTEMPTS="+strconv.Itoa(j.MaxAttempts),
 		"LOKT_JOB_TOKEN="+strconv.FormatUint(l.Token, 10), "LOKT_JOB_LEASE="+l.ID, "LOKT_JOB_WORKER="+r.o.ID,
 		"LOKT_JOB_LOCK_TOKENS="+lockTokens(run))
+	if t := j.Extras().Ticks; t != nil {
+		env = append(env, "LOKT_JOB_TICK="+t.Tick.Format(time.RFC3339))
+	}
 	if o := j.Output; o != nil && o.Checkpoint != nil {
 		if len(o.Checkpoint) <= maxVariable {
 			env = append(env, "LOKT_JOB_CHECKPOINT="+string(o.Checkpoint))

@@ -40,6 +40,7 @@ class Jobs:
         after_any: bool = False,
         fair_key: str | None = None,
         limits: Mapping[str, Json] | None = None,
+        cron: str | None = None,
         max_attempts: int = 1,
         retry_backoff: float = 1.0,
         max_runtime: float | None = None,
@@ -49,7 +50,8 @@ class Jobs:
 
         ``retry_backoff`` and ``max_runtime`` are seconds; ``run_at`` is a time as of RFC 3339; ``locks`` are names that are
         held while the job is leased; ``after`` are IDs of jobs that have to complete first, or only end with ``after_any``; jobs
-        with different keys ``fair_key`` take turns; ``limits`` are those on the locks, by name. Raises ConflictError if the key was used for another job.
+        with different keys ``fair_key`` take turns; ``limits`` are those on the locks, by name; with ``cron``, such as "30 4 * * *",
+        it is a schedule, which submits a job like it at each tick. Raises ConflictError if the key was used for another job.
         """
         spec: dict[str, Json] = {
             "type": type,
@@ -64,6 +66,7 @@ class Jobs:
             "after_any": after_any,
             "fair_key": fair_key,
             "limits": dict(limits or {}),
+            "cron": cron,
             "max_attempts": max_attempts,
             "retry_backoff_s": retry_backoff,
             "max_runtime_s": max_runtime,
