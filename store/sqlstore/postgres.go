@@ -50,12 +50,13 @@ const (
 	awayAfter  = 10 * time.Second
 	pgExchange = 3800 * time.Millisecond
 
-	presence  = 2 * time.Second // how often a process says that the database is in use, and those who wait look again
-	pgTimeout = 8 * time.Second // how long somebody waits for the database who reads
-	pgLonger  = time.Second     // how much longer what was begun may take that nobody waits for any more
-	pgLoading = 5 * time.Minute // how long it may take to read everything, or to start times again
-	pgReaders = 6
-	pgWriters = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
+	presence    = 2 * time.Second // how often a process says that the database is in use, and those who wait look again
+	pgTimeout   = 8 * time.Second // how long somebody waits for the database who reads
+	pgLonger    = time.Second     // how much longer what was begun may take that nobody waits for any more
+	pgLoading   = 5 * time.Minute // how long it may take to read everything, or to start times again
+	notifyEvery = 10 * time.Millisecond
+	pgReaders   = 6
+	pgWriters   = 2*pgLanes + 2 // and a turn of the scheduler, and what this process does of its own accord
 )
 
 // pgBegin begins a transaction, which the server ends when it hears nothing: a process that is stopped or cut off in the
@@ -407,8 +408,6 @@ func (d *serverDB) notify(words ...string) {
 	}
 }
 
-const notifyEvery = 10 * time.Millisecond
-
 // tell notifies the other processes until the database is closed. It does so after changes were stored, in a transaction of
 // its own, because PostgreSQL lets only one transaction with a notification commit at a time.
 func (d *serverDB) tell(ctx context.Context) {
@@ -428,7 +427,8 @@ func (d *serverDB) tell(ctx context.Context) {
 			text = "* !"
 		}
 		_ = d.lend(context.WithoutCancel(ctx), d.writers, pgLonger, func(ctx context.Context, c *pgx.Conn) error {
-			_, err := c.Exec(ctx, "SELECT pg_notify($1, $2)", d.channel, d.origin+" "+text)
+			const tell = "SELECT pg_notify($1, $2) FROM set_config('synchronous_commit', 'off', true)" // a hint need not outlive the power
+			_, err := c.Exec(ctx, tell, d.channel, d.origin+" "+text)
 			return err
 		})
 		select {

@@ -38,10 +38,10 @@ type pgLast struct {
 	frozen []string
 }
 
-// ask adds the statement that reads it and the state of locks, and may lock its row.
-func (l *pgLast) ask(b *pgx.Batch, state *pgState, lock string) {
-	b.Queue("SELECT " + pgNow + ", s.clock, token_floor, revision_floor, turn, writer, seq, revision, event, j.clock, frozen" +
-		" FROM state s, (SELECT * FROM job_state " + lock + ") j").QueryRow(func(row pgx.Row) error {
+// ask adds the statement that reads it and the state of locks.
+func (l *pgLast) ask(b *pgx.Batch, state *pgState) {
+	b.Queue("SELECT " + pgNow + ", s.clock, token_floor, revision_floor, turn, writer, seq, revision, event, t.clock, frozen" +
+		" FROM state s, (SELECT * FROM turns ORDER BY turn DESC LIMIT 1) t").QueryRow(func(row pgx.Row) error {
 		var types string
 		n := &l.Counters
 		if err := state.scan(row, &l.number, &l.writer, &n.Seq, &n.Revision, &n.Event, &n.Clock, &types); err != nil {
@@ -51,11 +51,6 @@ func (l *pgLast) ask(b *pgx.Batch, state *pgState, lock string) {
 		return lokt.Unmarshal([]byte(types), &l.frozen)
 	})
 }
-
-const (
-	keptTurns = 20_000           // for others to follow
-	perJob    = time.Millisecond // how much longer a commit may take for each job
-)
 
 var _ jobs.Sharer = (*serverJobs)(nil)
 
@@ -87,25 +82,42 @@ func (s *serverJobs) begin(ctx context.Context) error {
 // errBehind is the error of a turn that was not told all that others had changed.
 var errBehind = fmt.Errorf("%w: too much has changed elsewhere to follow", lokt.ErrUnavailable)
 
-// Update implements jobs.Store. What was begun is finished, whatever becomes of who wanted it.
+// pgStep is a turn that was run, and is to be stored once.
+type pgStep struct {
+	base, next pgTurn // the last one before it, and its own name; none if it changes no jobs
+	changes    jobs.Changes
+	locks      *pgLocks // nil until it is run
+	failed     error    // what it decided is for nothing
+}
+
+// Update implements jobs.Store. What was begun is finished, whatever becomes of who wanted it, and of the connection.
 func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (err error) {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	defer func() { <-s.busy }()
-	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
-	return s.db.lend(context.WithoutCancel(ctx), s.db.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error {
-		return s.run(ctx, c, turn)
-	})
+	begun, step := time.Now(), &pgStep{}
+	defer func() { s.db.options.observe("commit", begun, err); <-s.busy }()
+	for lost := true; lost && time.Since(begun) < presence; {
+		lost = false
+		err = s.db.lend(context.WithoutCancel(ctx), s.db.writers, pgLoading, func(ctx context.Context, c *pgx.Conn) error {
+			err := s.run(ctx, c, turn, step)
+			lost = err != nil && step.failed == nil && c.IsClosed()
+			return err
+		})
+	}
+	return err
 }
 
-// run runs a turn: two exchanges with the server, and one more for each lock, and if others have stored something.
-func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts) jobs.Changes) error {
+// run runs a turn and stores it: two exchanges with the server, and one more for each lock, and if others have stored
+// something. If it was run before, and the connection was lost then, the last turn tells whether it is stored.
+func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts) jobs.Changes, step *pgStep) error {
 	var now pgLast
 	t := s.db.locks.with(c)
+	sent := time.Now()
 	var b pgx.Batch
 	pgBegin(&b)
-	now.ask(&b, &t.state, "FOR UPDATE")
+	b.Queue("SELECT 1 FROM job_state FOR UPDATE")
+	now.ask(&b, &t.state)
 	if err := exchange(ctx, c, &b, pgExchange); err != nil {
 		return err
 	}
@@ -113,51 +125,73 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 		if err := t.startTimes(ctx); err != nil {
 			return err
 		}
-		return s.run(ctx, c, turn)
+		return s.run(ctx, c, turn, step)
 	}
-	var facts jobs.Facts
-	var failed error // what the turn decides is for nothing
-	if now.pgTurn != s.seen {
-		if facts.Others, failed = s.follow(ctx, c, &now); failed != nil && !errors.Is(failed, errBehind) {
-			return failed
+	if step.locks == nil {
+		if err := s.decide(ctx, &now, t, turn, step); err != nil {
+			return err
 		}
 	}
-	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
+	locks := step.locks
+	locks.conn, b = c, pgx.Batch{}
+	if now.pgTurn == step.base {
+		locks.write(&b, true)
+		for _, l := range locks.locks {
+			if l.err != nil && l.changed() {
+				return l.err
+			}
+		}
+		if step.next.number > 0 {
+			if err := writeTurn(&b, &step.changes, step.next, now.Seq); err != nil {
+				return err
+			}
+		}
+	} else { // the division fails if others have stored something in its place
+		b.Queue("SELECT 1 / count(*) FROM turns WHERE turn = $1 AND writer = $2", step.next.number, step.next.writer)
+		locks.sent, locks.state = sent, t.state
+		for _, l := range locks.locks {
+			l.stored, l.is.row = l.err == nil, ""
+		}
+	}
+	b.Queue("COMMIT")
+	if err := exchange(ctx, c, &b, pgExchange+time.Duration(len(step.changes.Jobs))*perJob); err != nil {
+		return err
+	}
+	if step.next.number > 0 {
+		s.seen = step.next
+		s.db.notify("!")
+	}
+	locks.publish()
+	return nil
+}
+
+// decide runs a turn.
+func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, turn func(jobs.Facts) jobs.Changes, step *pgStep) (err error) {
+	var facts jobs.Facts
+	if now.pgTurn != s.seen {
+		if facts.Others, err = s.follow(ctx, t.conn, now); err != nil && !errors.Is(err, errBehind) {
+			return err
+		}
+		step.failed = err
+	}
+	taken := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
 		snap, err := t.view(ctx, name)
-		failed = cmp.Or(failed, err)
+		step.failed = cmp.Or(step.failed, err)
 		return snap, err
 	})
 	s.last = later(s.last, t.state.now.Truncate(time.Millisecond))
-	facts.Now, facts.Locks = s.last, step
-	changes := turn(facts)
-	if failed != nil { // the manager reads everything anew
-		return failed
+	facts.Now, facts.Locks = s.last, taken
+	step.base, step.locks = now.pgTurn, t
+	if step.changes = turn(facts); step.failed != nil { // the manager reads everything anew
+		return step.failed
 	}
 	s.seen = now.pgTurn
-	for _, change := range step.Changes() {
+	for _, change := range taken.Changes() {
 		t.locks[change.Lock.Name].become(change)
 	}
-	b = pgx.Batch{}
-	t.write(&b, true)
-	for _, l := range t.locks {
-		if l.err != nil && l.changed() {
-			return l.err
-		}
+	if !step.changes.Empty() {
+		step.next = pgTurn{now.number + 1, lokt.NewLeaseID()}
 	}
-	next := now.pgTurn
-	if !changes.Empty() {
-		next = pgTurn{now.number + 1, lokt.NewLeaseID()}
-		if err := writeTurn(&b, &changes, next, now.Seq); err != nil {
-			return err
-		}
-		s.db.notify("!")
-	}
-	b.Queue("COMMIT")
-	if err := exchange(ctx, c, &b, pgExchange+time.Duration(len(changes.Jobs))*perJob); err != nil {
-		return err
-	}
-	s.seen = next
-	t.publish()
 	return nil
 }
 
@@ -184,7 +218,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 		QueryRow(func(row pgx.Row) error { return row.Scan(&there) })
 	// What is not there has the sum of no document.
 	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(payload, ''), coalesce(sum, -1)
-		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id ORDER BY revision`, s.seen.number).
+		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id`, s.seen.number).
 		Query(func(rows pgx.Rows) error {
 			return each(rows, func(from row) error {
 				r := jobRow{Record: &jobs.Record{}}
@@ -215,6 +249,9 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 }
 
 const (
+	keptTurns = 20_000           // for others to follow
+	perJob    = time.Millisecond // how much longer a commit may take for each job
+
 	insertJobs = `INSERT INTO jobs (id, revision, state, ended_at, doc, sum, seq, type, payload)
 		SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::text[], $9::text[])`
 
@@ -225,9 +262,9 @@ const (
 				AS u (id, revision, state, ended_at, doc, sum) WHERE j.id = u.id RETURNING 1)
 		SELECT 1 / (count(*) = cardinality($1))::int FROM moved`
 
-	endTurn = `WITH turn AS (INSERT INTO turns (turn, writer, jobs, memos) VALUES ($1, $2, $3, $4)),
-			old AS (DELETE FROM turns WHERE turn <= $1 - $10)
-		UPDATE job_state SET turn = $1, writer = $2, seq = $5, revision = $6, event = $7, clock = $8, frozen = $9`
+	// Only the oldest is looked for, not all that were forgotten and cannot be cleaned away yet.
+	endTurn = `WITH old AS (DELETE FROM turns WHERE turn BETWEEN $1::bigint - $10::bigint - 100 AND $1 - $10)
+		INSERT INTO turns (turn, writer, jobs, memos, seq, revision, event, clock, frozen) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 )
 
 // writeTurn adds the statements that store what a turn changed. Jobs up to the number that was counted are there already,
@@ -240,9 +277,9 @@ func writeTurn(b *pgx.Batch, c *jobs.Changes, turn pgTurn, counted uint64) error
 		d, err := sealJob(r)
 		beside.err = cmp.Or(beside.err, err)
 		ids[i] = r.ID
-		row := []any{r.ID, int64(r.Revision), string(r.State), nil, d.text, d.sum}
+		row := []any{r.ID, nil, "", nil, d.text, d.sum}
 		if r.State.Ended() {
-			row[3] = r.EndedAt.UnixNano()
+			row[1], row[2], row[3] = int64(r.Revision), string(r.State), r.EndedAt.UnixNano()
 		}
 		if 0 < r.Seq && r.Seq <= counted {
 			moved = append(moved, row)
@@ -274,7 +311,7 @@ func (s *serverJobs) Load(ctx context.Context) (all jobs.Changes, err error) {
 	if err := s.db.lend(ctx, s.db.writers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
 		var b pgx.Batch
 		var state pgState
-		now.ask(&b, &state, "")
+		now.ask(&b, &state)
 		if err := exchange(ctx, c, &b, pgExchange); err != nil {
 			return err
 		}

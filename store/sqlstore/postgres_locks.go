@@ -74,7 +74,9 @@ const stateColumns = "(extract(epoch FROM statement_timestamp()) * 1000000)::big
 func (s *pgState) scan(from pgx.Row, more ...any) error {
 	var now, last int64
 	err := from.Scan(append([]any{&now, &last, &s.tokens, &s.revisions}, more...)...)
-	s.now, s.last = time.UnixMicro(now).UTC(), time.Unix(0, last).UTC()
+	if err == nil { // otherwise it is what it was
+		s.now, s.last = time.UnixMicro(now).UTC(), time.Unix(0, last).UTC()
+	}
 	return err
 }
 

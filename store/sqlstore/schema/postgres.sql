@@ -113,32 +113,32 @@ BEGIN
 END
 $$;
 
--- Whoever runs a turn of the scheduler locks this row. turn counts those that were stored, and writer is the last one's own name.
-CREATE TABLE job_state (
-	id       BIGINT PRIMARY KEY CHECK (id = 1),
-	turn     BIGINT NOT NULL DEFAULT 0,
-	writer   TEXT NOT NULL DEFAULT '',
+-- Whoever runs a turn of the scheduler locks this row, which never changes: the versions of a row that every turn changed would all have
+-- to be looked at while somebody's long transaction keeps them from being cleaned away.
+CREATE TABLE job_state (id BIGINT PRIMARY KEY CHECK (id = 1));
+INSERT INTO job_state (id) VALUES (1);
+
+-- The last turns: which jobs and memos each wrote, for the other servers to follow, and what is counted. The last one's is what counts.
+-- writer is a turn's own name.
+CREATE TABLE turns (
+	turn     BIGINT PRIMARY KEY,
+	writer   TEXT NOT NULL,
+	jobs     TEXT[] NOT NULL,
+	memos    TEXT[] NOT NULL,
 	seq      BIGINT NOT NULL DEFAULT 0,
 	revision BIGINT NOT NULL DEFAULT 0,
 	event    BIGINT NOT NULL DEFAULT 0,
 	clock    BIGINT NOT NULL DEFAULT 0,
 	frozen   TEXT NOT NULL DEFAULT '[]'
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-INSERT INTO job_state (id) VALUES (1);
-
--- Which jobs and memos each of the last turns wrote, for the other servers to follow.
-CREATE TABLE turns (
-	turn   BIGINT PRIMARY KEY,
-	writer TEXT NOT NULL,
-	jobs   TEXT[] NOT NULL,
-	memos  TEXT[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 4000);
+INSERT INTO turns (turn, writer, jobs, memos) VALUES (0, '', '{}', '{}');
 
--- doc has everything but the payload, which never changes. ended_at is NULL while the job lives. No index is on what changes until then.
+-- doc has everything but the payload, which never changes. While the job lives revision and ended_at are NULL, and state is empty: no
+-- index is on what changes until it ends, also no index that would not have its row.
 CREATE TABLE jobs (
 	id       TEXT COLLATE "C" PRIMARY KEY,
 	seq      BIGINT NOT NULL,
-	revision BIGINT NOT NULL,
+	revision BIGINT,
 	state    TEXT NOT NULL,
 	type     TEXT NOT NULL,
 	ended_at BIGINT,
@@ -232,5 +232,5 @@ CREATE VIEW event_list AS
 	FROM lock_events e, json_array_elements(e.doc::json) WITH ORDINALITY v (event, place) ORDER BY 1;
 
 CREATE VIEW job_list AS
-	SELECT j.id, j.type, j.state, j.seq, j.revision, to_timestamp(j.ended_at / 1e9) AS ended, j.doc, j.payload
+	SELECT j.id, j.type, j.doc::json ->> 'state' AS state, j.seq, (j.doc::json ->> 'revision')::bigint AS revision, to_timestamp(j.ended_at / 1e9) AS ended, j.doc, j.payload
 	FROM jobs j ORDER BY j.ended_at IS NOT NULL, j.seq;
