@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -157,6 +159,7 @@ type guard struct {
 	page    [guardSize]byte // for reading and writing
 	fresh   bool            // the file has not got its full size yet
 	pending bool            // an entry is in the journal
+	unsure  bool            // the reservation of tokens may not be on the disk
 	carry   string          // lines of earlier changes that the audit log lacks
 }
 
@@ -208,7 +211,7 @@ func (g *guard) begin() (again bool, err error) {
 		return false, err
 	}
 	g.fresh = fi.Size() < guardSize
-	g.token = g.issued()
+	g.token, g.unsure = g.issued(), g.guardPage.token+tokenBlock < g.ceiling
 	// File systems use the inodes of deleted files again, often at once: a copy may well get that of the original.
 	if file := g.f.mark(); file != g.file {
 		g.token = max(g.token, g.ceiling, epoch(g.s.o.clock().Wall.UnixNano()))
@@ -239,14 +242,15 @@ func (g *guard) leave() {
 
 // prepare puts the tokens that a change issues, and its entry, which may be nil, on record before the change is made.
 func (g *guard) prepare(token uint64, e *entry) error {
-	reserve := token > g.ceiling
+	if token > g.ceiling || g.unsure && token > g.token {
+		if err := g.reserve(token); err != nil {
+			return err
+		}
+	}
 	at := headerSize
 	clear(g.page[:headerSize+journalHead])
-	if token > g.token || reserve || g.fresh {
-		at = 0
-		if g.token = max(token, g.token); reserve {
-			g.ceiling = g.token + tokenBlock
-		}
+	if token > g.token || g.fresh {
+		at, g.token = 0, max(token, g.token)
 		copy(g.page[:headerSize], headerLine(g.boot, g.file, g.token, g.ceiling)+"\n")
 	}
 	g.seq++
@@ -261,11 +265,34 @@ func (g *guard) prepare(token uint64, e *entry) error {
 		return fmt.Errorf("write guard file: %w", err)
 	}
 	g.fresh, g.pending = false, e != nil
-	if reserve || e != nil && e.durable() {
+	if e != nil && e.durable() {
 		if err := g.f.Sync(); err != nil {
 			return fmt.Errorf("sync guard file: %w", err)
 		}
 	}
+	return nil
+}
+
+// reserve puts a block of tokens on the disk. Until it is there the line says that none of it was issued: if this fails or is
+// cut short, whoever comes next does it again.
+func (g *guard) reserve(token uint64) error {
+	first := g.unsure || g.ceiling == 0
+	ceiling := token + tokenBlock
+	clear(g.page[:headerSize])
+	copy(g.page[:], headerLine(g.boot, g.file, min(g.token, token-1), ceiling)+"\n")
+	_, err := g.f.WriteAt(g.page[:headerSize], 0)
+	if err == nil {
+		err = g.f.Sync()
+	}
+	if err == nil && first { // so that the file itself is not lost, in a directory that can be read
+		if err = g.s.fs.SyncDir(filepath.Join(g.s.root, dirGuards)); errors.Is(err, fs.ErrPermission) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("reserve tokens: %w", err)
+	}
+	g.ceiling, g.unsure, g.token = ceiling, false, min(g.token, token-1)
 	return nil
 }
 

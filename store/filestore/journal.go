@@ -25,6 +25,7 @@ import (
 // entry is a change in the journal.
 type entry struct {
 	Name  string      `json:"name,omitzero"` // of the lock
+	Boot  string      `json:"boot,omitzero"` // of the kernel under which it was made, if it has contents
 	Files []entryFile `json:"files,omitempty"`
 	Carry string      `json:"carry,omitzero"` // lines of earlier changes that the audit log lacks
 	Lines string      `json:"lines,omitzero"` // lines for the audit log, if the change is made
@@ -76,6 +77,10 @@ func (e *entry) durable() bool {
 	return n > 1
 }
 
+// binding reports whether contents of the entry that are not there are missing. After the loss of power an entry may be back
+// that was done long before, and what it stored ended, but not one that must survive: its end is on the disk.
+func (e *entry) binding(boot string) bool { return e.Boot == "" || e.Boot == boot || e.durable() }
+
 // decodeEntry reads an entry; nil if it is anything else.
 func decodeEntry(b []byte) *entry {
 	e := &entry{}
@@ -112,7 +117,7 @@ func (g *guard) recover() error {
 		switch {
 		case !f.Redo:
 			made = now != f.Before
-		case now == f.Before:
+		case now == f.Before && e.binding(g.boot):
 			err := g.s.replace(f.File, e.Name, f.after(), f.How, f.Before)
 			if err != nil && !errors.Is(err, atomicfile.ErrInDoubt) {
 				return fmt.Errorf("finish a change of lock %q that was cut short: %w", e.Name, err)
@@ -125,6 +130,10 @@ func (g *guard) recover() error {
 	}
 	if lines != "" {
 		g.carry = g.s.notLogged(lines)
+	}
+	if e.durable() {
+		g.abandon()
+		return g.f.Sync()
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ func TestWhatOutlivesTheLossOfPowerIsFlushedBeforeItIsReported(t *testing.T) {
 		do   func() error
 		want string // which of the directories had something flushed: a file in it, or itself
 	}{
-		{"the first token is reserved, and the lease is on the disk", acquire(lease), "file guards, file locks, directory locks"},
+		{"the first token is reserved, and the lease is on the disk", acquire(lease), "file guards, directory guards, file locks, directory locks"},
 		{"the end of a lease is on the disk", release(lease), "directory locks"},
 		{"a lease out of the reserved block", acquire(lease), "file locks, directory locks"},
 		{"its end", release(lease), "directory locks"},

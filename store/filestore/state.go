@@ -58,7 +58,7 @@ func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, err
 		}
 	}
 	if page.entry != nil && page.entry.Name == name {
-		st.overlay(page.entry, &failed)
+		st.overlay(page.entry, process.BootID(), &failed)
 	}
 	for f, err := range failed {
 		switch {
@@ -107,9 +107,9 @@ func foreign(err error) bool {
 }
 
 // overlay puts the contents that the journal announces in place of those that they replace.
-func (st *state) overlay(e *entry, failed *[files]error) {
+func (st *state) overlay(e *entry, boot string, failed *[files]error) {
 	for _, f := range e.Files {
-		if f.Redo && contentOf(st.data[f.File], failed[f.File]) == f.Before {
+		if f.Redo && e.binding(boot) && contentOf(st.data[f.File], failed[f.File]) == f.Before {
 			st.data[f.File], failed[f.File], st.unreadable[f.File] = f.after(), nil, false
 		}
 	}
@@ -294,7 +294,7 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 		announced = &entry{Name: e.Name, Files: []entryFile{{File: e.Files[0].File, Before: e.Files[0].Before}}, Carry: e.Carry, Lines: e.Lines}
 	case len(e.Files) > 1:
 		for i := range e.Files {
-			e.Files[i].Redo = true
+			e.Files[i].Redo, e.Boot = true, g.boot
 		}
 	}
 	if len(e.Files) < 2 && e.Lines == "" && e.Carry == "" {
@@ -321,6 +321,9 @@ func (s *Store) apply(g *guard, st *state, e *entry, l lokt.Lock) error {
 	s.wakeLeft(st.snap.Lock.Queue, l.Queue)
 	s.forgetHolders(l.Holders)
 	g.log(e.Lines)
+	if e.durable() { // what comes next may end what it stored
+		return errors.Join(doubt, g.f.Sync())
+	}
 	return doubt
 }
 
