@@ -18,7 +18,8 @@ const together = 2 * time.Millisecond
 type renewal struct {
 	lokt.Renewal
 	ctx    context.Context
-	answer chan renewed // the first counts
+	leaves chan struct{} // closed when it is sent
+	answer chan renewed  // the first counts
 }
 
 type renewed struct {
@@ -32,7 +33,7 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 	if err := cmp.Or(lokt.ValidateName(r.Name), checkLeaseID(r.LeaseID), ctx.Err()); err != nil {
 		return lokt.Holder{}, err
 	}
-	me := &renewal{r, ctx, make(chan renewed, 2)}
+	me := &renewal{r, ctx, make(chan struct{}), make(chan renewed, 2)}
 	c.mu.Lock()
 	own := c.own[lokt.PublicID(r.LeaseID)]
 	if late := !own.ends.IsZero() && time.Until(own.ends) < own.holder.TTL/4; late {
@@ -43,6 +44,11 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 		}
 	}
 	c.mu.Unlock()
+	select {
+	case <-me.leaves:
+	case <-ctx.Done():
+		return lokt.Holder{}, context.Cause(ctx)
+	}
 	answer := <-me.answer
 	return answer.holder, answer.err
 }
@@ -50,7 +56,7 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 // depart sends the renewals that have been collected.
 func (c *Client) depart() {
 	c.mu.Lock()
-	due := c.due
+	due := slices.DeleteFunc(c.due, func(m *renewal) bool { return m.ctx.Err() != nil })
 	c.due = nil
 	c.mu.Unlock()
 	for some := range slices.Chunk(due, MaxRenewals) {
@@ -60,6 +66,9 @@ func (c *Client) depart() {
 
 // renewAll sends renewals as one request, and has each answered, at the latest when its own context ends.
 func (c *Client) renewAll(all []*renewal) {
+	for _, m := range all {
+		close(m.leaves)
+	}
 	sent := all
 	body := func() (any, time.Duration) {
 		var q batchOfLeases
