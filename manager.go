@@ -370,24 +370,43 @@ func (m *Manager) Prune(ctx context.Context, name string) ([]Removed, error) {
 
 // Sweep forgets what is stale, of every lock, and returns how many holds and waiters that were. A lock is judged again
 // in the step that changes it, so what was renewed meanwhile stays.
-func (m *Manager) Sweep(ctx context.Context) (int, error) {
-	gone, err := sweep(ctx, m)
-	return len(gone), err
+func (m *Manager) Sweep(ctx context.Context) (n int, err error) {
+	err = sweep(ctx, m, func(gone []Removed) { n += len(gone) })
+	return n, err
 }
 
-func sweep(ctx context.Context, service Service) (gone []Removed, err error) {
+// sweepers is how many locks are swept at once, so that they share what it takes to store them.
+const sweepers = 64
+
+func sweep(ctx context.Context, service Service, tell func(gone []Removed)) error {
+	var mu sync.Mutex
 	var errs []error
-	for s, err := range service.List(ctx, Filter{}) {
-		if _, over := s.count(); err == nil && over > 0 {
-			var some []Removed
-			some, err = service.Prune(ctx, s.Lock.Name)
-			gone = append(gone, some...)
-		}
+	var all sync.WaitGroup
+	names := make(chan string)
+	for range sweepers {
+		all.Go(func() {
+			for name := range names {
+				gone, err := service.Prune(ctx, name)
+				mu.Lock()
+				if tell(gone); err != nil {
+					errs = append(errs, err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for s, err := range service.List(ctx, Filter{Spent: true}) {
 		if err != nil {
+			mu.Lock()
 			errs = append(errs, err)
+			mu.Unlock()
+		} else if s.Spent() {
+			names <- s.Lock.Name
 		}
 	}
-	return gone, errors.Join(errs...)
+	close(names)
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // Get implements Service.

@@ -59,9 +59,15 @@ func (k *Locker) All(ctx context.Context) (map[string]Info, error) {
 // CleanupStale removes the records of stale holders and returns how many. What was renewed meanwhile stays, for it is
 // judged again in the step that removes it.
 func (k *Locker) CleanupStale(ctx context.Context) (int, error) {
-	gone, err := sweep(ctx, k.service)
-	gone = slices.DeleteFunc(gone, func(r Removed) bool { return r.Waiter })
-	return len(gone), err
+	n := 0
+	err := sweep(ctx, k.service, func(gone []Removed) {
+		for _, r := range gone {
+			if !r.Waiter {
+				n++
+			}
+		}
+	})
+	return n, err
 }
 
 // Stats is a summary of the locks on record.

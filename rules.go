@@ -88,6 +88,12 @@ func (s Snapshot) count() (live, over int) {
 	return live, over
 }
 
+// Spent reports whether something of the lock does not count any more.
+func (s Snapshot) Spent() bool {
+	_, over := s.count()
+	return over > 0
+}
+
 // Over reports whether nothing of the lock counts any more: everything that is on record is stale, or over.
 func (s Snapshot) Over() bool {
 	live, _ := s.count()

@@ -40,6 +40,7 @@ type Store interface {
 type Filter struct {
 	Prefix string // names that begin so
 	Queued bool   // only locks for which somebody waits
+	Spent  bool   // only locks that are Snapshot.Spent; a store may list others too, and may go on meanwhile
 }
 
 // Watch says which change of a lock to wait for.

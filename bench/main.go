@@ -51,7 +51,7 @@ func measurements() []struct {
 	}{
 		{"guard", guard}, {"waiting", waiting}, {"heartbeats", heartbeats}, {"durable", durable},
 		{"workers", workers}, {"grants", grants}, {"size", size}, {"restart", restart}, {"etcd", againstEtcd},
-		{"waiters", waiters}, {"advisory", againstAdvisoryLocks}, {"river", againstRiver},
+		{"waiters", waiters}, {"expiry", expiry}, {"advisory", againstAdvisoryLocks}, {"river", againstRiver},
 	}
 }
 

@@ -253,7 +253,7 @@ func (c *Client) snapshot(w *lockWire) lokt.Snapshot {
 // List implements lokt.Service. It reads all locks before it yields the first.
 func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
-		answer, err := routeLocks.ask(ctx, c, new(listWire(f)))
+		answer, err := routeLocks.ask(ctx, c, &listWire{f.Prefix, f.Queued})
 		if err != nil {
 			yield(lokt.Snapshot{}, err)
 			return

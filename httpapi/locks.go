@@ -110,7 +110,7 @@ func (c *call) listLocks(q *listWire) (none locksWire, err error) {
 	c.Header().Set("Cache-Control", "no-store")
 	out, between := bufio.NewWriterSize(c, 16<<10), "" // the last flush tells of errors
 	_, _ = out.WriteString(`{"locks":[`)
-	for snap, err := range c.s.Locks.List(c.ctx, lokt.Filter(*q)) {
+	for snap, err := range c.s.Locks.List(c.ctx, lokt.Filter{Prefix: q.Prefix, Queued: q.Queued}) {
 		var entry lockWire
 		switch {
 		case err != nil && snap.Lock.Name == "":

@@ -380,7 +380,7 @@ func (d *daemon) follow(_ net.Conn, state http.ConnState) {
 }
 
 // sweep forgets what has expired and gives back memory that nobody needs, until ctx ends: every two seconds, but so that it
-// takes at most a fiftieth of the time, because it lists all locks.
+// takes at most a fiftieth of the time, because it looks at all locks; soon after it has forgotten many.
 func (d *daemon) sweep(ctx context.Context) {
 	for pause, last := time.Duration(0), (debug.GCStats{}); ; debug.ReadGCStats(&last) {
 		select {
@@ -389,12 +389,15 @@ func (d *daemon) sweep(ctx context.Context) {
 			return
 		}
 		begun := time.Now()
-		if _, err := d.locks.Sweep(ctx); err != nil && ctx.Err() == nil && d.failures.Allow() {
+		n, err := d.locks.Sweep(ctx)
+		if err != nil && ctx.Err() == nil && d.failures.Allow() {
 			d.log.Warn("expired locks cannot be forgotten", "err", err)
 		}
 		if inUse, all := heap(); all > inUse*5/4 && time.Since(last.LastGC) > 4*time.Second { // little is asked for
 			debug.FreeOSMemory()
 		}
-		pause = max(2*time.Second, 50*time.Since(begun))
+		if pause = max(2*time.Second, 50*time.Since(begun)); n > 1000 {
+			pause = min(pause, 10*time.Second)
+		}
 	}
 }

@@ -179,15 +179,44 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 // List implements lokt.Store: the locks as they are at one moment.
 func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
+		if f.Spent {
+			s.listSpent(ctx, f.Prefix, yield)
+			return
+		}
 		all, err := s.list(ctx, f)
 		if err != nil {
 			yield(lokt.Snapshot{}, err)
 			return
 		}
+		slices.SortFunc(all, func(a, b lokt.Lock) int { return strings.Compare(a.Name, b.Name) })
 		for _, l := range all {
 			if !yield(lokt.Snapshot{Lock: l, Now: time.Now()}, nil) {
 				return
 			}
+		}
+	}
+}
+
+// listSpent yields the locks of which something is over. The store goes on meanwhile: every thousand locks it lets others in.
+func (s *Store) listSpent(ctx context.Context, prefix string, yield func(lokt.Snapshot, error) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, now := 0, time.Now()
+	for name, e := range s.locks {
+		snap := lokt.Snapshot{Lock: e.lock, Now: now}
+		spent := strings.HasPrefix(name, prefix) && snap.Spent()
+		if n++; !spent && n%1000 != 0 {
+			continue
+		}
+		s.mu.Unlock()
+		goesOn := !spent || yield(snap, nil)
+		s.mu.Lock()
+		now = time.Now()
+		if err := s.usable(ctx); err != nil || !goesOn {
+			if goesOn {
+				yield(lokt.Snapshot{}, err)
+			}
+			return
 		}
 	}
 }
@@ -200,7 +229,6 @@ func (s *Store) list(ctx context.Context, f lokt.Filter) (all []lokt.Lock, err e
 			all = append(all, e.lock)
 		}
 	}
-	slices.SortFunc(all, func(a, b lokt.Lock) int { return strings.Compare(a.Name, b.Name) })
 	return all, s.usable(ctx)
 }
 

@@ -202,6 +202,10 @@ func (s *fileLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snap
 			yield(lokt.Snapshot{}, err)
 			return
 		}
+		if f.Spent {
+			s.listSpent(ctx, f.Prefix, yield)
+			return
+		}
 		var all []entry
 		s.mu.Lock()
 		for _, e := range s.all {
@@ -218,6 +222,27 @@ func (s *fileLocks) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snap
 			if !yield(lokt.Snapshot{Lock: all[i].lock, Now: s.db.clock.now()}, all[i].damaged) {
 				return
 			}
+		}
+	}
+}
+
+// listSpent yields the locks of which something is over, and those that are damaged. The store goes on meanwhile: every thousand
+// locks it lets others in.
+func (s *fileLocks) listSpent(ctx context.Context, prefix string, yield func(lokt.Snapshot, error) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, now := 0, s.db.clock.now()
+	for name, e := range s.all {
+		snap, err := lokt.Snapshot{Lock: e.lock, Now: now}, e.damaged
+		spent := strings.HasPrefix(name, prefix) && (err != nil || snap.Spent())
+		if n++; !spent && n%1000 != 0 {
+			continue
+		}
+		s.mu.Unlock()
+		goesOn := ctx.Err() == nil && (!spent || yield(snap, err))
+		s.mu.Lock()
+		if now = s.db.clock.now(); !goesOn {
+			return
 		}
 	}
 }
