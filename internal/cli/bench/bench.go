@@ -303,7 +303,7 @@ func (s *bench) job(i int) (begun time.Time, err error) {
 	if err != nil {
 		return begun, err
 	}
-	g, err := s.jobs.Request(s.ctx, jobs.Request{WorkerID: worker, Types: []string{spec.Type}, Capabilities: spec.Tags, Wait: time.Second})
+	g, err := s.jobs.Request(s.ctx, jobs.Request{WorkerID: worker, Types: []string{spec.Type}, Capabilities: spec.Tags, Wait: jobs.MaxWait})
 	if err == nil && g.Denied != nil {
 		err = errors.New(g.Denied.Reason)
 	}
