@@ -80,7 +80,7 @@ func (b bug) build(t *testing.T) string {
 	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(root, "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "lokt-sim"), "./cmd/lokt-sim")
+	run(root, "go", "build", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "lokt-sim"), "./cmd/lokt-sim")
 	return filepath.Join(dir, "lokt-sim")
 }
 

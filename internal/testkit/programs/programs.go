@@ -50,7 +50,7 @@ var Dir = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := run("build", "-o", part+string(filepath.Separator), commands); err != nil {
+	if _, err := run("build", "-ldflags=-s -w", "-o", part+string(filepath.Separator), commands); err != nil {
 		return "", errors.Join(err, os.RemoveAll(part))
 	}
 	return dir, errors.Join(os.Chmod(part, 0o755), os.Rename(part, dir))
