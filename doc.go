@@ -39,8 +39,8 @@
 // already. A waiter that dies falls out. If claims wait for each other in a circle, one of them gives way with
 // [ErrDeadlock], provided they say what they hold already: acquire the inner lock with the context of the outer lease.
 //
-// A claim with [Options].Preempt asks holders of lower priority to leave. They are told through [Lease.Yield], and
-// their lease ends after the grace that the claim gives.
+// A claim with [Options].Preempt asks holders of lower priority to leave. They are told through [Lease.Yield], and their lease ends after
+// the grace that the claim gives; who cannot be told keeps the lock for as long as it was told before.
 //
 // # Losing a lock
 //

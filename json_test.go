@@ -20,7 +20,7 @@ func TestJSONFormBringsEverythingBack(t *testing.T) {
 		Name: "x", Revision: 1<<63 + 1, Token: 7,
 		Holders: []Holder{{
 			Claim: claim, Token: 7, HeldSince: at, AcquiredAt: at.Local(), ExpiresAt: at.Add(time.Minute),
-			Yield: &Yield{To: claim.Owner, AskedAt: at, Grace: time.Second},
+			Yield: &Yield{To: claim.Owner, AskedAt: at, Grace: time.Second, Heard: true},
 		}},
 		Queue:  []*Waiter{{Claim: claim, Place: -3, Since: at, Until: at.Add(time.Second)}},
 		Freeze: &Freeze{ID: "f", Owner: claim.Owner, At: at, TTL: time.Hour},

@@ -1,6 +1,7 @@
 package lokt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,9 +82,8 @@ func (l *Lease) Name() string { return l.name }
 // ID returns the lease ID, which proves ownership: keep it from those who must not release the lock.
 func (l *Lease) ID() string { return l.id }
 
-// Token returns the fencing token of the grant. It is higher than that of every earlier grant of this lock, and
-// renewals do not change it. A resource that refuses tokens lower than the highest it has seen is safe from holders
-// that act late.
+// Token returns the fencing token of the grant. It is higher than that of every earlier grant of this lock, and renewals do not change it. A resource
+// that refuses tokens lower than the highest it has seen is safe from holders that act late.
 func (l *Lease) Token() uint64 { return l.token }
 
 // Holder returns what the service recorded at the grant or the last renewal.
@@ -184,21 +184,25 @@ func (l *Lease) Renew(ctx context.Context) error {
 	return err
 }
 
-// renew asks the service once and takes in its answer.
+// renew asks the service and takes in its answer. If that is the wish that the holder leave, it says at once that it has heard,
+// so that nobody waits for longer than the grace.
 func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
 	l.look()
 	l.mu.Lock()
-	err, owner := l.cause, l.holder.Owner
+	err, owner, y := l.cause, l.holder.Owner, cmp.Or(l.holder.Yield, &Yield{})
 	l.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
 	asked := l.k.keeper.now()
-	h, err := l.k.service.Renew(ctx, Renewal{Name: l.name, LeaseID: l.id, Owner: &owner})
+	h, err := l.k.service.Renew(ctx, Renewal{Name: l.name, LeaseID: l.id, Owner: &owner, Heard: y.Deadline})
 	if err != nil {
 		return 0, err
 	}
-	return l.renewed(h, asked), nil
+	if life = l.renewed(h, asked); h.Yield != nil && !h.Yield.Heard && !h.Yield.Deadline.Equal(y.Deadline) {
+		return l.renew(ctx)
+	}
+	return life, nil
 }
 
 // keep is renew for the keeper. A heartbeat that failed because heartbeats were stopped is no reason for doubt.
@@ -247,12 +251,12 @@ func (l *Lease) interval(life time.Duration) time.Duration {
 	return l.o.Interval
 }
 
-// glance looks whether the hold, which does not expire, is still there, and whether it is wanted, and returns how long
-// it lasts. That it cannot look changes nothing.
+// glance looks whether the hold, which does not expire, is still there, and whether it is wanted, which it renews to hear, and
+// returns how long it lasts. That it cannot look changes nothing.
 func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, NoticeTimeout/2)
+	ctx, cancel := context.WithTimeout(ctx, DefaultTTL/2)
 	defer cancel()
 	asked := l.k.keeper.now()
 	s, err := l.k.service.Get(ctx, l.name)
@@ -266,6 +270,9 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	h := s.Lock.Holders[i]
 	if reason, stale := s.Stale(h); stale {
 		return 0, &GoneError{Name: l.name, LeaseID: l.id, Cause: reason}
+	}
+	if h.Yield != nil && !h.Yield.Heard {
+		return l.renew(ctx)
 	}
 	h.AcquiredAt = s.Now // it lasts from now on
 	life := h.life()
@@ -329,9 +336,8 @@ func (l *Lease) watch() {
 	context.AfterFunc(l.ctx.Context, l.beat.halt)
 }
 
-// StartHeartbeat renews the lease from now on, every Options.Interval, until it is lost, released or StopHeartbeat is
-// called. Without Options.ManualHeartbeat it has been called already. It does nothing for a lease that never expires or
-// has ended.
+// StartHeartbeat renews the lease from now on, every Options.Interval, until it is lost, released or StopHeartbeat is called. Without
+// Options.ManualHeartbeat it has been called already. It does nothing for a lease that never expires or has ended.
 func (l *Lease) StartHeartbeat() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

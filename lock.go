@@ -34,7 +34,6 @@ const (
 	TicketTTL     = 2 * time.Minute  // how long a claim with a ticket keeps its place when nobody asks for it
 	WaitRefresh   = 10 * time.Second // how often a waiter asks again to stay in the queue
 	PassTimeout   = 10 * time.Second // how long a program may take to end that was told that its hold was passed on
-	NoticeTimeout = DefaultTTL       // added to the grace of an attended hold without a TTL, which looks from time to time only
 )
 
 // Lock is everything remembered about one name. A name that nobody holds, waits for or froze is a free lock:
@@ -180,7 +179,8 @@ type Yield struct {
 	To       Owner         `json:"to"`
 	AskedAt  time.Time     `json:"asked_at"`
 	Grace    time.Duration `json:"grace_ms"`
-	Deadline time.Time     `json:"deadline,omitzero"` // when the hold ends; zero until the holder has been told
+	Deadline time.Time     `json:"deadline,omitzero"` // when the hold ends; zero until a renewal was answered so
+	Heard    bool          `json:"heard,omitzero"`    // the holder knows: otherwise the hold lasts as long as it was last told before
 }
 
 // Waiter is a queued claim. It is never changed in place: snapshots share it.

@@ -24,8 +24,7 @@ const (
 // preemption or because the process is dead.
 const NoTTL time.Duration = -1
 
-// Options say how to acquire a lock. The zero value asks for an exclusive lock with the Locker's times, and does not
-// wait.
+// Options say how to acquire a lock. The zero value asks for an exclusive lock with the Locker's times, and does not wait.
 type Options struct {
 	// TTL is how long the lock lives without a renewal: others may take it more than TTL after the last one. 0 means
 	// the Locker's, or DefaultTTL; NoTTL means for ever.
@@ -33,7 +32,7 @@ type Options struct {
 
 	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and otherwise what the
 	// server says (Holder.HeartbeatIn), or a fifth of the TTL. It must be below the TTL less its margin. A hold without a TTL is looked at instead of renewed:
-	// every DefaultInterval if this is 0, and within NoticeTimeout.
+	// every DefaultInterval if this is 0.
 	Interval time.Duration
 
 	// Margin is how long before anybody else may enter the lease's context ends, beside the drift of clocks. 0 means
@@ -60,8 +59,7 @@ type Options struct {
 
 	paced bool // the interval is the service's to set
 
-	// Within names further leases that cannot end before this acquisition is answered, besides those of the context:
-	// see Claim.Within.
+	// Within names further leases that cannot end before this acquisition is answered, besides those of the context: see Claim.Within.
 	Within []string
 
 	// Process, if set, is a process whose death frees the lock, where the store can know of it.
@@ -91,15 +89,11 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	usual := cmp.Or(d.TTL, DefaultTTL)
 	o.TTL = cmp.Or(o.TTL, usual)
 	if o.TTL < 0 {
-		if o.TTL != NoTTL {
-			return o, invalid("TTL %v is negative: NoTTL asks for a hold that does not expire", o.TTL)
+		if o.TTL != NoTTL || o.Interval < 0 || o.Margin < 0 {
+			return o, invalid("TTL %v, interval %v or margin %v is negative: NoTTL asks for a hold that does not expire", o.TTL, o.Interval, o.Margin)
 		}
 		o.Margin = cmp.Or(o.Margin, margin(o.MaxHold))
 		o.Interval = cmp.Or(o.Interval, DefaultInterval)
-		if usable := Usable(NoticeTimeout, max(o.Margin, 0)); o.Interval < 0 || o.Margin < 0 || o.Interval >= usable {
-			return o, invalid("to look every %v is too seldom to notice preemption of a lock without a TTL: the interval must be below %v, "+
-				"which the margin of %v and the drift of clocks leave of %v", o.Interval, usable, o.Margin, NoticeTimeout)
-		}
 		return o, nil
 	}
 	if o.TTL == usual {
@@ -150,10 +144,9 @@ type LockerOptions struct {
 	Keeper *Keeper
 }
 
-// NewLocker returns a Locker that claims as owner from the service. If owner has no ID it gets the runner ID of this
-// process, which all Lockers of the process share, and what it acquires carries "pid", "hostname", "platform" and
-// "timestamp" as metadata, as far as the owner says them. The error wraps ErrInvalid if the default times do not fit
-// each other.
+// NewLocker returns a Locker that claims as owner from the service. If owner has no ID it gets the runner ID of this process, which all
+// Lockers of the process share, and what it acquires carries "pid", "hostname", "platform" and "timestamp" as metadata, as far as the owner
+// says them. The error wraps ErrInvalid if the default times do not fit each other.
 func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 	runner := owner.ID == ""
 	if runner {
@@ -191,10 +184,9 @@ func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, e
 	return k.acquire(ctx, k.claim(ctx, name, o), o)
 }
 
-// Reclaim takes a lock again, under the same lease ID, whose lease l was lost because it was not renewed in time. It
-// fails like Acquire if anybody else has taken it since, and does not wait. The new lease has a new token, unless the
-// old grant turns out to have lasted. Releasing l does nothing from then on. A lease that is not lost is refused with
-// ErrInvalid.
+// Reclaim takes a lock again, under the same lease ID, whose lease l was lost because it was not renewed in time. It fails like Acquire if
+// anybody else has taken it since, and does not wait. The new lease has a new token, unless the old grant turns out to have lasted.
+// Releasing l does nothing from then on. A lease that is not lost is refused with ErrInvalid.
 func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	l.renewing.Lock() // no release of l may end what is taken now
 	defer l.renewing.Unlock()
@@ -326,10 +318,9 @@ func (k *Locker) Do(ctx context.Context, name string, o Options, fn func(ctx con
 	return fn(l.Context(), l.Token())
 }
 
-// Lead runs fn whenever this owner leads: while it holds the named lock, for which it waits as long as it takes. fn
-// gets a context that ends when the lead is lost, and the fencing token of this term. When fn returns because the lead
-// was lost, Lead waits to lead again; when it returns otherwise, or ctx ends, so does Lead, with fn's error or the
-// cause of ctx.
+// Lead runs fn whenever this owner leads: while it holds the named lock, for which it waits as long as it takes. fn gets a context that
+// ends when the lead is lost, and the fencing token of this term. When fn returns because the lead was lost, Lead waits to lead again; when
+// it returns otherwise, or ctx ends, so does Lead, with fn's error or the cause of ctx.
 func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx context.Context, token uint64) error) error {
 	o.Wait = -1
 	pause := retryAtLeast

@@ -207,12 +207,6 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 		h.Yield = nil
 	case h.Yield == nil && by != nil:
 		h.Yield = &Yield{To: by.Owner, AskedAt: now, Grace: by.Preempt}
-		if h.TTL == 0 { // it need not come again, so its grace runs from here, or from when a program must have looked
-			h.Yield.Deadline = now.Add(by.Preempt)
-			if h.Attended {
-				h.Yield.Deadline = h.Yield.Deadline.Add(NoticeTimeout)
-			}
-		}
 	}
 }
 
@@ -413,7 +407,7 @@ func (d *decision) pass(s Snapshot, i int, c Claim, m Message) {
 	l, now, h := &d.Lock, s.Now, d.Lock.Holders[i]
 	d.err = c.Validate()
 	c.Limit, c.Paths, c.Weight, c.Priority, c.Owner.Process = h.Limit, h.Paths, h.Weight, h.Priority, Process{}
-	w := Waiter{Claim: c, Since: now, Until: now.Add(h.TTL + PassTimeout + NoticeTimeout + time.Minute)} // by when the hold has ended
+	w := Waiter{Claim: c, Since: now, Until: now.Add(h.TTL + PassTimeout + time.Minute)} // by when the hold has ended
 	queue := slices.DeleteFunc(slices.Clone(l.Queue), func(w *Waiter) bool { return w.absent() && w.Passed == h.Token })
 	if at := slices.IndexFunc(queue, func(w *Waiter) bool {
 		return !s.Away(w) && !w.absent() && (w.Passed == h.Token || l.passing(w) < 0) && c.Owner.Same(w.Owner)

@@ -48,7 +48,7 @@ func (s Snapshot) Stale(h Holder) (reason string, stale bool) {
 	switch {
 	case s.Dead[h.LeaseID]:
 		return ReasonDead, true
-	case h.Yield != nil && past(s.Now, h.Yield.Deadline):
+	case h.Yield != nil && past(s.Now, h.Yield.Deadline) && (h.Yield.Heard || past(s.Now, h.ExpiresAt)):
 		return ReasonPreempted, true
 	case past(s.Now, h.ExpiresAt):
 		return ReasonExpired, true
@@ -123,7 +123,7 @@ func (s Snapshot) NextChange() time.Time {
 	for _, h := range s.Lock.Holders {
 		consider(h.ExpiresAt)
 		consider(h.Pending)
-		if h.Yield != nil {
+		if h.Yield != nil && h.Yield.Heard {
 			consider(h.Yield.Deadline)
 		}
 	}
@@ -453,14 +453,16 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 		h.Pending, h.Wait = time.Time{}, 0
 		h.Owner.Process, h.Process = c.Owner.Process, c.Process
 	}
-	h.renew(now)
+	h.renew(now, time.Time{})
 	d.holder = *h
 	return d
 }
 
 // renew starts the hold's time to live again. A holder that was asked to leave is told so now, and its grace begins; it
-// reports whether this is the first time.
-func (h *Holder) renew(now time.Time) (told bool) {
+// reports whether this is the first time. That answer may be lost: until the holder says that it has heard, the hold lasts as
+// long as it was told before.
+func (h *Holder) renew(now, heard time.Time) (told bool) {
+	end := h.ExpiresAt
 	h.extend(now)
 	if h.Yield == nil {
 		return false
@@ -469,8 +471,12 @@ func (h *Holder) renew(now time.Time) (told bool) {
 	if told = y.Deadline.IsZero(); told {
 		y.Deadline = now.Add(y.Grace)
 	}
-	if h.Yield = &y; h.ExpiresAt.After(y.Deadline) {
-		h.ExpiresAt = y.Deadline
+	y.Heard = y.Heard || !told && y.Deadline.Sub(heard).Abs() <= rounding
+	if h.Yield = &y; y.Heard || end.Before(y.Deadline) {
+		end = y.Deadline
+	}
+	if h.TTL > 0 && h.ExpiresAt.After(end) {
+		h.ExpiresAt = end
 	}
 	return told
 }
@@ -506,7 +512,7 @@ func (h Holder) refreshed(now time.Time, c Claim) Holder {
 	}
 	h.Claim = c
 	h.Renewals++
-	h.renew(now)
+	h.renew(now, time.Time{})
 	return h
 }
 
@@ -533,7 +539,7 @@ func renew(s Snapshot, r Renewal) *decision {
 	h := &l.Holders[i]
 	h.Pending, h.Wait = time.Time{}, 0 // it is taken up
 	h.Renewals++
-	if h.renew(s.Now) {
+	if h.renew(s.Now, r.Heard) {
 		d.note(s.Now, EventPreempt, *h, ExtraBy, h.Yield.To.String())
 	}
 	d.holder = *h

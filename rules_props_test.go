@@ -25,7 +25,16 @@ type world struct {
 	dead    map[int]bool   // processes
 	claims  []Claim        // every claim made so far, by the last process that made it
 	arrival map[string]int // when a lease came to the queue
-	told    []string       // what happened, for people
+	relied  map[string]reliance
+	told    []string // what happened, for people
+}
+
+// reliance is until when a holder may rely on its hold, with that token, if all answers were lost but those that it has said
+// it heard.
+type reliance struct {
+	token uint64
+	until time.Time
+	wish  time.Time // the deadline that it was told last
 }
 
 func newWorld() *world {
@@ -34,6 +43,7 @@ func newWorld() *world {
 		now:     time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
 		dead:    map[int]bool{},
 		arrival: map[string]int{},
+		relied:  map[string]reliance{},
 	}
 }
 
@@ -186,7 +196,8 @@ func (w *world) request(st step) *request {
 			return nil
 		}
 		r := Renewal{Name: "x", LeaseID: c.LeaseID, Owner: pick(st.owner, nil, nil, &c.Owner, &Owner{ID: "mallory"})}
-		return &request{text: fmt.Sprintf("renew %s as %v", c.LeaseID, r.Owner), renew: &r, rule: func(s Snapshot) *decision { return renew(s, r) }}
+		r.Heard = pick(st.shape, time.Time{}, w.relied[c.LeaseID].wish)
+		return &request{text: fmt.Sprintf("renew %s as %v, which has heard %v", c.LeaseID, r.Owner, r.Heard), renew: &r, rule: func(s Snapshot) *decision { return renew(s, r) }}
 	case 10, 11:
 		if !known {
 			return nil
@@ -309,13 +320,38 @@ func (w *world) do(st step) error {
 		}
 	}
 	w.came(before, r, d)
-	j := judge{request: r, was: before, is: w.snapshot(d.Lock), d: d, arrival: w.arrival}
+	j := judge{request: r, was: before, is: w.snapshot(d.Lock), d: d, arrival: w.arrival, relied: w.relied}
 	if err := j.verdict(); err != nil {
 		return err
 	}
+	w.answered(r, d)
 	w.lock = d.Lock
 	w.lock.Revision++
 	return nil
+}
+
+// answered notes what a holder is told of its hold, which may get lost.
+func (w *world) answered(r *request, d *decision) {
+	h := d.holder
+	if d.err != nil || h.LeaseID == "" || r.claim == nil && r.renew == nil {
+		return
+	}
+	until := h.ExpiresAt
+	if until.IsZero() {
+		until = w.now.Add(1000 * time.Hour)
+	}
+	was, again := w.relied[h.LeaseID], reliance{token: h.Token}
+	if h.Yield != nil && !h.Yield.Deadline.IsZero() {
+		if again.wish = h.Yield.Deadline; again.wish.Before(until) {
+			until = again.wish
+		}
+	}
+	heard := r.renew != nil && !r.renew.Heard.IsZero() && r.renew.Heard.Equal(again.wish)
+	if own := r.claim != nil && r.claim.Refresh; was.token == h.Token && was.until.After(until) && !heard && !own {
+		until = was.until
+	}
+	again.until = until
+	w.relied[h.LeaseID] = again
 }
 
 // came notes who came into the queue, or back to its head, or was passed a hold.
@@ -343,17 +379,18 @@ type judge struct {
 	was, is Snapshot
 	d       *decision
 	arrival map[string]int
+	relied  map[string]reliance
 }
 
 func (j *judge) verdict() error {
-	return errors.Join(j.tokens(), j.limits(), j.holders(), j.queue(), j.barging(), j.stuck(), j.events(), j.yields(), j.freezes(), j.answer(), j.telling())
+	return errors.Join(j.tokens(), j.limits(), j.holders(), j.queue(), j.barging(), j.stuck(), j.events(), j.yields(), j.reliances(), j.freezes(), j.answer(), j.telling())
 }
 
 // over says whether a deadline has been passed.
 func over(now, deadline time.Time) bool { return !deadline.IsZero() && deadline.Sub(now) < 0 }
 
 func gone(s Snapshot, h Holder) bool {
-	return s.Dead[h.LeaseID] || over(s.Now, h.ExpiresAt) || over(s.Now, h.Pending) || h.Yield != nil && over(s.Now, h.Yield.Deadline)
+	return s.Dead[h.LeaseID] || over(s.Now, h.ExpiresAt) || over(s.Now, h.Pending) || h.Yield != nil && h.Yield.Heard && over(s.Now, h.Yield.Deadline)
 }
 
 // waited returns the place in the queue that the lease has still; nil if it has left, or never came.
@@ -852,9 +889,7 @@ func (j *judge) yields() error {
 		if h.Yield == nil {
 			continue
 		}
-		if told := !h.Yield.Deadline.IsZero(); h.TTL == 0 && !told {
-			return fmt.Errorf("%s never looks, and has no deadline to yield", h.LeaseID)
-		} else if told && h.Yield.Deadline.Before(h.Yield.AskedAt.Add(h.Yield.Grace)) {
+		if told := !h.Yield.Deadline.IsZero(); told && h.Yield.Deadline.Before(h.Yield.AskedAt.Add(h.Yield.Grace)) {
 			return fmt.Errorf("%s has less than its grace: %+v", h.LeaseID, h.Yield)
 		}
 		old := findHolder(j.was.Lock, h.LeaseID)
@@ -863,6 +898,19 @@ func (j *judge) yields() error {
 		}
 		if !old.Yield.Deadline.IsZero() && h.Yield.Deadline != old.Yield.Deadline && j.claim == nil && !j.passes(j.d) {
 			return fmt.Errorf("the deadline of %s to yield moved from %v to %v", h.LeaseID, old.Yield.Deadline, h.Yield.Deadline)
+		}
+	}
+	return nil
+}
+
+// reliances looks for holds that ended by time, or for others' sake, while their holders could rely on them.
+func (j *judge) reliances() error {
+	for _, h := range j.was.Lock.Holders {
+		r, told := j.relied[h.LeaseID]
+		now := findHolder(j.is.Lock, h.LeaseID)
+		ended := now == nil || now.Token != h.Token
+		if ended && told && r.token == h.Token && !j.was.Dead[h.LeaseID] && !j.ends(h) && !j.passedOn(h) && !over(j.was.Now, r.until) {
+			return fmt.Errorf("%s was put out at %v, and may rely on it until %v", h.LeaseID, j.was.Now, r.until)
 		}
 	}
 	return nil

@@ -86,6 +86,13 @@ func (l *lab) renew(leaseID string) (Holder, error) {
 	return d.holder, d.err
 }
 
+// heed renews as a holder that has heard of what the last answer was.
+func (l *lab) heed(leaseID string) (Holder, error) {
+	h, _ := l.s.Lock.Holder(leaseID)
+	d := l.apply(renew(l.s, Renewal{Name: "x", LeaseID: leaseID, Heard: h.Yield.Deadline}))
+	return d.holder, d.err
+}
+
 func (l *lab) release(leaseID string) *decision {
 	l.t.Helper()
 	d := l.apply(release(l.s, Target{Name: "x", LeaseID: leaseID}))
@@ -242,7 +249,11 @@ func TestStaleIsStrictlyAfterTheDeadline(t *testing.T) {
 		{"not taken up", Holder{Pending: now.Add(-1)}, false, ReasonUnclaimed},
 		{"asked to yield", Holder{Yield: yield(time.Time{})}, false, ""},
 		{"told to yield by now", Holder{Yield: yield(now)}, false, ""},
-		{"told to yield before", Holder{Yield: yield(now.Add(-1))}, false, ReasonPreempted},
+		{"told to yield before", Holder{Yield: yield(now.Add(-1))}, false, ""},
+		{"told before, and has heard", Holder{Yield: &Yield{Deadline: now.Add(-1), Heard: true}}, false, ReasonPreempted},
+		{"told before, and expires later", Holder{ExpiresAt: now, Yield: yield(now.Add(-1))}, false, ""},
+		{"told and expired before", Holder{ExpiresAt: now.Add(-1), Yield: yield(now.Add(-1))}, false, ReasonPreempted},
+		{"told by now and expired", Holder{ExpiresAt: now.Add(-1), Yield: yield(now)}, false, ReasonExpired},
 	} {
 		c.holder.LeaseID = "a"
 		s := Snapshot{Lock: Lock{Name: "x", Token: 1, Holders: []Holder{c.holder}}, Now: now, Dead: map[string]bool{"a": c.dead}}
@@ -337,7 +348,8 @@ func TestNextChangeIsTheEarliestDeadline(t *testing.T) {
 		case 2:
 			l.s.Lock.Holders[1].Pending = at(2)
 		case 1:
-			l.s.Lock.Holders[1].Yield = &Yield{Deadline: at(1)}
+			l.s.Lock.Holders[0].Yield = &Yield{Deadline: now.Add(1)} // of which it has not heard
+			l.s.Lock.Holders[1].Yield = &Yield{Deadline: at(1), Heard: true}
 		}
 		if got := l.s.NextChange(); !got.Equal(at(time.Duration(n))) {
 			t.Errorf("next change is %v, not %v", got, at(time.Duration(n)))
@@ -1081,7 +1093,7 @@ func TestPreemptionOfAHolderThatRenews(t *testing.T) {
 		t.Fatalf("told to yield: %+v, %v", h, d.err)
 	}
 	l.pass(2 * time.Second)
-	if h, err := l.renew("low"); err != nil || !h.ExpiresAt.Equal(end) {
+	if h, err := l.heed("low"); err != nil || !h.Yield.Heard || !h.ExpiresAt.Equal(end) {
 		t.Errorf("renewing moved the end to %v, %v", h.ExpiresAt, err)
 	}
 	if h := l.grant(as("low", ttl(10*time.Second))); !h.ExpiresAt.Equal(end) {
@@ -1099,17 +1111,75 @@ func TestPreemptionOfAHolderThatRenews(t *testing.T) {
 	l.expect("high", "even")
 }
 
+// Promise S-235.
 func TestPreemptionOfAHolderThatNeverLooks(t *testing.T) {
 	l := newLab(t)
-	l.grant(as("low"))
+	l.grant(as("low", ttl(10*time.Second)))
 	l.enqueue(as("high", priority(1), preempt(3*time.Second)))
-	h, _ := l.s.Lock.Holder("low")
-	if h.Yield == nil || !h.Yield.Deadline.Equal(l.s.Now.Add(3*time.Second)) {
-		t.Fatalf("asked to yield: %+v", h.Yield)
-	}
-	l.pass(3*time.Second + 1)
+	l.pass(10 * time.Second)
+	l.apply(prune(l.s))
+	l.expect("low", "high")
+	l.pass(1)
 	l.apply(prune(l.s))
 	l.expect("high", "")
+
+	l = newLab(t)
+	l.grant(as("low"))
+	l.enqueue(as("high", priority(1), preempt(3*time.Second)))
+	l.pass(10 * time.Second)
+	l.apply(prune(l.s))
+	l.expect("low", "high")
+}
+
+// Promise S-235.
+func TestPreemptionOfAHolderWhoseAnswersAreLost(t *testing.T) {
+	for _, life := range []time.Duration{0, 10 * time.Second} {
+		l := newLab(t)
+		known := l.grant(as("low", ttl(life)))
+		l.enqueue(as("high", priority(1), preempt(3*time.Second)))
+		l.pass(2 * time.Second)
+		for range 3 {
+			told, err := l.renew("low")
+			if err != nil || told.Yield == nil || told.Yield.Heard || !told.ExpiresAt.Equal(known.ExpiresAt) {
+				t.Fatalf("TTL %v: renewed to %+v, %v", life, told, err)
+			}
+			l.pass(time.Second + 1)
+		}
+		l.apply(prune(l.s))
+		l.expect("low", "high") // it believes still
+		if life > 0 {
+			l.s.Now = known.ExpiresAt.Add(1)
+			l.apply(prune(l.s))
+			l.expect("high", "")
+			continue
+		}
+		if h, err := l.heed("low"); err != nil || !h.Yield.Heard { // its time is over already
+			t.Errorf("%+v, %v", h, err)
+		}
+		l.apply(prune(l.s))
+		l.expect("high", "")
+	}
+}
+
+// A renewal that says what was heard of an earlier wish may come late, and says nothing of this one.
+//
+// Promise S-235.
+func TestWhatWasHeardOfAnotherWishIsNothingOfThisOne(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("low", ttl(time.Minute)))
+	l.enqueue(as("high", priority(1), preempt(3*time.Second)))
+	first, _ := l.renew("low")
+	l.release("high")
+	l.pass(time.Second)
+	known, _ := l.renew("low")
+	l.enqueue(as("higher", priority(1), preempt(3*time.Second)))
+	for range 2 {
+		d := l.apply(renew(l.s, Renewal{Name: "x", LeaseID: "low", Heard: first.Yield.Deadline}))
+		if y := d.holder.Yield; y == nil || y.Heard || !d.holder.ExpiresAt.Equal(known.ExpiresAt) {
+			t.Errorf("%+v, %+v", d.holder, y)
+		}
+		l.pass(time.Millisecond)
+	}
 }
 
 func TestPreemptionEndsWithWhoAskedForIt(t *testing.T) {

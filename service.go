@@ -3,6 +3,7 @@ package lokt
 import (
 	"context"
 	"iter"
+	"time"
 )
 
 // Service answers claims. A Manager applies the rules to a Store; a client asks a server.
@@ -44,11 +45,13 @@ type Service interface {
 	Wait(ctx context.Context, w Watch) error
 }
 
-// Renewal names the lease to renew. The lease ID proves ownership; the owner, if given, must be the recorded one too.
+// Renewal names the lease to renew. The lease ID proves ownership; the owner, if given, must be the recorded one too. Heard is
+// the Yield.Deadline by which the holder knows that it is to leave, if it does: by then it relies on the hold no more.
 type Renewal struct {
 	Name    string
 	LeaseID string
 	Owner   *Owner
+	Heard   time.Time
 }
 
 // Target says which holds, or which freeze, to end.

@@ -127,15 +127,20 @@ func TestAProgramIsToldBeforeItsHoldGoesOn(t *testing.T) {
 		{time.Minute, func(l *lab) { l.release("a") }},
 		{0, func(l *lab) { l.release("a") }},
 		{time.Minute, func(l *lab) { // it renews, and is told so
-			if h, err := l.renew("a"); err != nil || h.Yield == nil || h.Yield.To.ID != "b" || !h.ExpiresAt.Equal(l.s.Now.Add(PassTimeout)) {
+			if h, err := l.renew("a"); err != nil || h.Yield == nil || h.Yield.To.ID != "b" || !h.Yield.Deadline.Equal(l.s.Now.Add(PassTimeout)) {
 				l.t.Errorf("renewed: %v, %+v", err, h.Yield)
 			}
+			_, _ = l.heed("a")
 			l.pass(PassTimeout)
 			l.expect("a", "passed to b c")
 			l.pass(1)
 		}},
-		{0, func(l *lab) { l.pass(PassTimeout + NoticeTimeout + 1) }}, // it looks, and sees when its hold ends
-		{time.Minute, func(l *lab) { l.pass(time.Minute + 1) }},       // it does not come again
+		{0, func(l *lab) { // it looks, renews, and hears when its hold ends
+			_, _ = l.renew("a")
+			_, _ = l.heed("a")
+			l.pass(PassTimeout + 1)
+		}},
+		{time.Minute, func(l *lab) { l.pass(time.Minute + 1) }}, // it does not come again
 		{0, func(l *lab) { l.s.Dead["a"] = true }},
 	} {
 		l := newLab(t)

@@ -73,7 +73,7 @@ func (c *Client) renewAll(all []*renewal) {
 	body := func() (any, time.Duration) {
 		var q batchOfLeases
 		for _, m := range sent {
-			q.Leases = append(q.Leases, renewWire{m.Name, m.LeaseID, m.Owner})
+			q.Leases = append(q.Leases, renewWire{m.Name, m.LeaseID, m.Owner, m.Heard})
 		}
 		return &q, 0
 	}

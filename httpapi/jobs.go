@@ -203,7 +203,7 @@ func (c *call) sendBatch(all []jobs.LeaseAnswer) error {
 
 // sameNews reports whether nothing is told of a lease but its end, and the same of another.
 func sameNews(a, o *jobs.LeaseAnswer) bool {
-	return a.Err == nil && o.Err == nil && a.ExpiresAt.Equal(o.ExpiresAt) && !a.Cancel && !o.Cancel &&
+	return a.Err == nil && o.Err == nil && a.ExpiresAt.Equal(o.ExpiresAt) && a.RunLeft == o.RunLeft && !a.Cancel && !o.Cancel &&
 		!a.Drain && !o.Drain && len(a.LostLocks)+len(o.LostLocks) == 0
 }
 

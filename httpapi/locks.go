@@ -176,8 +176,7 @@ func (q *claimWire) check(name string) error {
 	return cmp.Or(checkLeaseID(q.LeaseID), q.Validate())
 }
 
-// checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat
-// them.
+// checkLeaseID refuses lease IDs that cannot be sent in a header, or that look like public ones. It does not repeat them.
 func checkLeaseID(id string) error {
 	switch {
 	case id == "" || len(id) > lokt.MaxIDLen:
@@ -323,6 +322,7 @@ type renewWire struct {
 	Name    string      `json:"name"`
 	LeaseID string      `json:"lease_id"`
 	Owner   *lokt.Owner `json:"owner,omitzero"`
+	Heard   time.Time   `json:"heard,omitzero"`
 }
 
 type renewedWire struct {
@@ -390,7 +390,7 @@ func (c *call) renew(ctx context.Context, q *renewWire) (h lokt.Holder, err erro
 	if err := c.may(ScopeLock, q.Name); err != nil {
 		return h, err
 	}
-	r := lokt.Renewal{Name: q.Name, LeaseID: q.LeaseID}
+	r := lokt.Renewal{Name: q.Name, LeaseID: q.LeaseID, Heard: q.Heard}
 	if q.Owner != nil {
 		owner, err := c.view().stored(*q.Owner)
 		if err != nil {

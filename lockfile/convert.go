@@ -17,7 +17,7 @@ func FromHolder(h lokt.Holder, now Now) *Record {
 	if y := h.Yield; y != nil {
 		r.Yield = &Yield{
 			To: y.To.ID, Host: y.To.Host, AgentID: y.To.Session, AnySession: y.To.AnySession,
-			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: y.Deadline.UTC(), Asker: Asker(y.To.Process),
+			AskedAt: y.AskedAt.UTC(), Grace: y.Grace, Deadline: y.Deadline.UTC(), Heard: y.Heard, Asker: Asker(y.To.Process),
 		}
 	}
 	r.Clock = NewClock(now, r.AcquiredTS, r.ExpiresAt)
@@ -60,7 +60,7 @@ func (r *Record) Holder(now Now) lokt.Holder {
 	}
 	if y := r.Yield; y != nil {
 		to := lokt.Owner{ID: y.To, Session: y.AgentID, AnySession: y.AnySession, Host: y.Host, Process: lokt.Process(y.Asker)}
-		h.Yield = &lokt.Yield{To: to, AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift)}
+		h.Yield = &lokt.Yield{To: to, AskedAt: move(y.AskedAt, shift), Grace: y.Grace, Deadline: move(y.Deadline, shift), Heard: y.Heard}
 	}
 	return h
 }

@@ -123,6 +123,7 @@ type Yield struct {
 	AskedAt    time.Time     `json:"asked_at"`
 	Grace      time.Duration `json:"grace_ns"`
 	Deadline   time.Time     `json:"deadline,omitzero"`
+	Heard      bool          `json:"heard,omitzero"`
 }
 
 // Clock ties a record's wall times to the monotonic clock of the host that wrote them. It counts only within the same

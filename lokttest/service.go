@@ -1,6 +1,7 @@
 package lokttest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +134,7 @@ func (e *env) release(h lokt.Holder) {
 }
 
 func (e *env) renew(h lokt.Holder) (lokt.Holder, error) {
-	return e.s.Renew(e.Context(), lokt.Renewal{Name: h.Name, LeaseID: h.LeaseID})
+	return e.s.Renew(e.Context(), lokt.Renewal{Name: h.Name, LeaseID: h.LeaseID, Heard: cmp.Or(h.Yield, &lokt.Yield{}).Deadline})
 }
 
 // noRenewal renews what must not be renewed.
@@ -179,8 +180,7 @@ func (e *env) expect(name, holders, queue string) {
 	}
 }
 
-// expectFree waits until nothing is left of the lock but its token. Services may finish what a cancelled request left
-// after it returned.
+// expectFree waits until nothing is left of the lock but its token. Services may finish what a cancelled request left after it returned.
 func (e *env) expectFree(name string) {
 	e.Helper()
 	e.eventually(name+" is free", func() bool { return e.get(name).Lock.Free() })

@@ -246,7 +246,7 @@ var queueTests = []serviceTest{
 		c := e.enqueue(e.claim("x", "c"))
 		e.pass(a, e.claim("x", "b").Owner, "a")
 		told, err := e.renew(a)
-		if err != nil || told.Yield == nil || told.Yield.To.ID != "b" || !told.ExpiresAt.Equal(told.AcquiredAt.Add(lokt.PassTimeout)) {
+		if err != nil || told.Yield == nil || told.Yield.To.ID != "b" || !told.Yield.Deadline.Equal(told.AcquiredAt.Add(lokt.PassTimeout)) {
 			e.Errorf("renewed to %+v, %v", told, err)
 		}
 		e.expect("x", "a", "b c")

@@ -154,7 +154,7 @@ func full(name string, now time.Time) lokt.Lock {
 	guard := lokt.Holder{
 		Claim: claim(1, "guard"), Token: 1<<62 - 1, HeldSince: at(-3 * time.Hour), AcquiredAt: at(-time.Millisecond), ExpiresAt: at(time.Hour),
 		Slot: 7, Renewals: 12, Pending: at(time.Hour + 1),
-		Yield: &lokt.Yield{To: owner("first"), AskedAt: at(-time.Minute), Grace: 3 * time.Second, Deadline: at(2 * time.Hour)},
+		Yield: &lokt.Yield{To: owner("first"), AskedAt: at(-time.Minute), Grace: 3 * time.Second, Deadline: at(2 * time.Hour), Heard: true},
 	}
 	guard.Wait = 90*time.Second + 1
 	return lokt.Lock{

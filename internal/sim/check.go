@@ -54,14 +54,6 @@ func (w *world) checkLock(name string) {
 	}
 }
 
-// preempted reports whether the lease had to end for a claim of higher priority. Its holder may learn that too late: the
-// time that it has begins with a renewal whose answer may be lost.
-func (w *world) preempted(lease string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.yielded[lease]
-}
-
 // changed looks at one change of a lock.
 func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 	was, after := &before.Lock, &c.Lock

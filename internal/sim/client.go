@@ -45,7 +45,7 @@ type client struct {
 // believes reports whether the client was told that it holds the lock, and nothing else since.
 func (c *client) believes(l *lokt.Lease) bool {
 	switch {
-	case c.died || c.w.preempted(l.ID()):
+	case c.died:
 		return false
 	case c.froze: // before it does anything it looks at its clock
 		return l.Err() == nil

@@ -127,11 +127,6 @@ func (w *world) countEvent(e lokt.Event) {
 		}
 	}
 	w.count(what)
-	if e.Type == lokt.EventPreempt {
-		w.mu.Lock()
-		w.yielded[e.LeaseID] = true
-		w.mu.Unlock()
-	}
 }
 
 // mustReach is what many courses together have to meet.

@@ -110,8 +110,7 @@ type world struct {
 	seq       int
 	reached   map[string]int
 	violation *Violation
-	live      int             // scripts under way
-	yielded   map[string]bool // leases that had to end for others
+	live      int // scripts under way
 }
 
 // Play plays one course.
@@ -169,7 +168,7 @@ func Worlds() []string { return []string{"store", "http", "jobs"} }
 func newWorld(o Options) *world {
 	r := rand.New(rand.NewPCG(o.Seed, 1<<40))
 	w := &world{
-		o: o, start: time.Now(), late: rand.New(rand.NewPCG(o.Seed, 1<<41)), reached: map[string]int{}, yielded: map[string]bool{}, allowed: map[string]bool{},
+		o: o, start: time.Now(), late: rand.New(rand.NewPCG(o.Seed, 1<<41)), reached: map[string]int{}, allowed: map[string]bool{},
 		gate: gate{arrived: make(chan struct{}, 1)},
 	}
 	w.kind = Worlds()[r.IntN(len(Worlds()))]

@@ -50,11 +50,10 @@ type run struct {
 	over bool
 }
 
-// believes reports whether the handler was told that the job is its own, and nothing else since. The maximum runtime, which
-// the worker counts from the arrival of its grant, may be over before it knows.
+// believes reports whether the handler was told that the job is its own, and nothing else since.
 func (r *run) believes() bool {
-	switch until := r.Lease.RunUntil; {
-	case r.over || r.a.died || !until.IsZero() && !time.Now().Before(until):
+	switch {
+	case r.over || r.a.died:
 		return false
 	case r.a.froze:
 		return r.Err() == nil

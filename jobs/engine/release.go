@@ -197,6 +197,9 @@ func (e *Engine) start(en *entry) {
 func (e *Engine) say(en *entry, answer *jobs.LeaseAnswer) {
 	answer.LeaseID, answer.ExpiresAt, answer.Cancel = en.LeaseID, en.Lease.ExpiresAt, en.Cancel
 	answer.Drain, answer.Interval = e.draining, e.cfg.Interval(len(e.leases))
+	if en.runUntil != Never {
+		answer.RunLeft = en.runUntil - e.Now.Mono
+	}
 }
 
 // tell answers a heartbeat that waits.

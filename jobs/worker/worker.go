@@ -306,7 +306,7 @@ func (w *Worker) passing(err error) bool {
 // take begins to do a job that was granted. It was asked for at that moment, or later.
 func (w *Worker) take(g jobs.Grant, asked time.Duration) {
 	r := &Run{
-		Job: g.Job, Lease: g.Lease, w: w, taken: w.o.Elapsed(), fresh: make(chan struct{}, 1), told: make(chan struct{}),
+		Job: g.Job, Lease: g.Lease, w: w, fresh: make(chan struct{}, 1), told: make(chan struct{}),
 	}
 	r.output.offset = g.Job.Report().Printed
 	w.count(1, g.Lease.Units)

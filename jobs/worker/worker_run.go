@@ -24,11 +24,11 @@ type Run struct {
 	Lease jobs.Lease // as it was granted
 
 	w         *Worker
-	taken     time.Duration // when the grant arrived, by Worker.o.Elapsed
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 	listening context.Context // ends when heartbeats need not wait for news
 	until     atomic.Int64    // the lease may be relied on so long, by Worker.o.Elapsed
+	runUntil  atomic.Int64    // the same of the maximum runtime
 	gone      atomic.Bool     // the service has said that the lease is not there
 	beat      *lokt.Heartbeat
 	interval  atomic.Int64 // as proposed last
@@ -73,9 +73,12 @@ func (r *Run) Remaining() time.Duration {
 // answered.
 func (r *Run) Until() time.Duration { return time.Duration(r.until.Load()) }
 
-// Err returns why the run should stop, or nil. It is the cause of the context's end, but also says so when the lease's
-// time is up and nobody has noticed yet.
+// Err returns why the run should stop, or nil. It is the cause of the context's end, but also says so when the lease's, or
+// the job's, time is up and nobody has noticed yet.
 func (r *Run) Err() error {
+	if r.runLeft() <= 0 {
+		r.cancel(ErrRuntime)
+	}
 	if err := context.Cause(r.ctx); err != nil {
 		return err
 	}
@@ -154,7 +157,11 @@ func (r *Run) work(asked time.Duration) {
 	defer r.cancel(nil)
 	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
-	if r.w.o.Elapsed()-asked > r.life()/4 { // the request has waited: when the lease began is not known well enough
+	late := r.life() / 4
+	if r.runs(asked, r.Job.MaxRuntime); r.Job.MaxRuntime > 0 {
+		late = min(late, r.Job.MaxRuntime/20)
+	}
+	if r.w.o.Elapsed()-asked > late { // the request has waited: when the lease began is not known well enough
 		var err error
 		if asked, err = r.confirm(); err != nil {
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
@@ -172,9 +179,12 @@ func (r *Run) work(asked time.Duration) {
 	defer r.beat.Stop()
 	listener.Go(r.listen)
 	go r.report()
-	if most := r.Job.MaxRuntime; most > 0 { // it began with the grant
-		left := r.taken + most - min(r.margin(), most/10) - r.w.o.Elapsed()
-		defer time.AfterFunc(left, func() { r.cancel(ErrRuntime) }).Stop()
+	if r.Job.MaxRuntime > 0 {
+		listener.Go(func() {
+			for r.Err() == nil {
+				r.w.rest(r.ctx, r.runLeft(), nil)
+			}
+		})
 	}
 	defer context.AfterFunc(r.ctx, func() {
 		if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -189,6 +199,18 @@ func (r *Run) work(asked time.Duration) {
 	<-r.told
 	r.complete(result, err, cause)
 }
+
+// runs takes in that so much of the maximum runtime, 0 if there is none, was left after that moment.
+func (r *Run) runs(asked, left time.Duration) {
+	until := lokt.Usable(left, min(r.margin(), r.Job.MaxRuntime/10))
+	if left > 0 {
+		until += asked
+	}
+	r.runUntil.Store(max(r.runUntil.Load(), int64(until)))
+}
+
+// runLeft returns how much of the maximum runtime is left.
+func (r *Run) runLeft() time.Duration { return time.Duration(r.runUntil.Load()) - r.w.o.Elapsed() }
 
 // call calls the handler, unless there is a reason already why it should stop.
 func (r *Run) call() (result any, err error) {
@@ -231,6 +253,9 @@ func (r *Run) send(ctx context.Context, b jobs.Heartbeat) (asked time.Duration, 
 		if answer.Interval > 0 {
 			r.interval.Store(int64(answer.Interval))
 		}
+		if answer.RunLeft > 0 {
+			r.runs(asked, answer.RunLeft)
+		}
 	case errors.Is(err, jobs.ErrLeaseNotFound), errors.Is(err, jobs.ErrWorkerMismatch):
 		r.gone.Store(true)
 		r.cancel(fmt.Errorf("%w: %w", lokt.ErrLost, err))
@@ -238,12 +263,14 @@ func (r *Run) send(ctx context.Context, b jobs.Heartbeat) (asked time.Duration, 
 	return asked, err
 }
 
-// confirm extends the lease, and returns when that was asked for. It gives up when the lease may have ended.
+// confirm extends the lease, and returns when that was asked for, once some of the maximum runtime is known to be left. It
+// gives up when the lease may have ended.
 func (r *Run) confirm() (asked time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(r.w.hard, r.life())
 	defer cancel()
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4) {
-		if asked, err = r.send(ctx, jobs.Heartbeat{}); err == nil || !r.w.passing(err) || ctx.Err() != nil {
+		asked, err = r.send(ctx, jobs.Heartbeat{})
+		if err == nil && r.runLeft() > 0 || err != nil && !r.w.passing(err) || ctx.Err() != nil {
 			return asked, err
 		}
 		r.w.rest(ctx, spread(pause), nil)

@@ -844,11 +844,19 @@ func TestWhatIsNoTextInAMessageDoesNotKeepItBack(t *testing.T) {
 	}
 }
 
-// tardy is a service whose first heartbeat takes its time.
+// tardy is a service whose first heartbeat takes its time, and the answers to whose requests do.
 type tardy struct {
 	jobs.Leaser
-	by   time.Duration
-	once sync.Once
+	by, grants time.Duration
+	once       sync.Once
+}
+
+func (l *tardy) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
+	g, err := l.Leaser.Request(ctx, a)
+	if g.Denied == nil {
+		time.Sleep(l.grants)
+	}
+	return g, err
 }
 
 func (l *tardy) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.HeartbeatAnswer, error) {
@@ -857,32 +865,47 @@ func (l *tardy) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Heartbeat
 }
 
 // The service counts from the grant, which a worker whose ask has waited confirms before it begins.
+//
+// Promise S-87.
 func TestTheMaximumRuntimeCountsFromTheGrant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := openWith(t, manager.Options{})
-		const most = 10 * time.Second
-		stopped := make(chan time.Time, 1)
-		w, err := worker.NewWorker(&tardy{Leaser: m, by: 5 * time.Second}, func(ctx context.Context, _ *worker.Run) (any, error) {
-			<-ctx.Done()
-			stopped <- time.Now()
-			return nil, context.Cause(ctx)
-		}, worker.WorkerOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan error, 1)
-		go func() { done <- w.Run(ctx) }()
-		time.Sleep(18 * time.Second) // the request waits
-		granted := time.Now()
-		submit(t, m, func(s *jobs.Spec) { s.MaxRuntime = most })
-		if took := (<-stopped).Sub(granted); took >= most || took < most/2 {
-			t.Errorf("the handler was stopped %v after the grant", took)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	const most = 10 * time.Second
+	for what, delays := range map[string]struct{ grants, beat, waits time.Duration }{
+		"the request waits, and the first heartbeat is late": {0, 5 * time.Second, 18 * time.Second},
+		"the grant is late":                        {3 * time.Second, 0, 0},
+		"the request waits, and the grant is late": {3 * time.Second, 0, 18 * time.Second},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := openWith(t, manager.Options{})
+				stopped := make(chan time.Time, 1)
+				leaser := &tardy{Leaser: m, by: delays.beat, grants: delays.grants}
+				w, err := worker.NewWorker(leaser, func(ctx context.Context, r *worker.Run) (any, error) {
+					<-ctx.Done()
+					stopped <- time.Now()
+					return nil, r.Err()
+				}, worker.WorkerOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				done := make(chan error, 1)
+				go func() { done <- w.Run(ctx) }()
+				time.Sleep(delays.waits)
+				granted := time.Now()
+				id := submit(t, m, func(s *jobs.Spec) { s.MaxRuntime = most })
+				if took := (<-stopped).Sub(granted); took >= most || took < most/2 {
+					t.Errorf("the handler was stopped %v after the grant", took)
+				}
+				time.Sleep(time.Until(granted.Add(most)))
+				if v, err := m.Get(t.Context(), id); err != nil || v.Job.Code != jobs.CodeRuntime {
+					t.Errorf("it ended as %q, %v", v.Job.Code, err)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

@@ -5,7 +5,7 @@ import { hostname, userInfo } from "node:os";
 
 import { AuthError, type Freeze, HeldError, type Holder, IncompatibleError, InvalidError, type Owner } from "./errors.js";
 import { Jobs } from "./jobs.js";
-import { Lease } from "./lease.js";
+import { Lease, lifeOf } from "./lease.js";
 import { clock, Transport } from "./transport.js";
 
 const longestPoll = 30_000; // ms that one request waits for a lock at most
@@ -143,7 +143,7 @@ export class Lokt {
           asked = clock();
           holder = await this.#renew(name, leaseId, ttl / 2);
         }
-        return new Lease(name, leaseId, holder.token, asked, holder.ttl_ms ?? ttl, {
+        return new Lease(name, leaseId, holder.token, asked, lifeOf(holder) ?? ttl, {
           renew: (patience, signal) => this.#renew(name, leaseId, patience, signal),
           release: () => this.#giveBack(name, leaseId),
         }, holder.heartbeat_in_ms);

@@ -17,7 +17,15 @@ export type LeaseState = "held" | "in doubt" | "lost" | "released";
 /** For how many ms a hold lasts, and after how many it is to be renewed: as the server says, or a third. @internal */
 export interface Life {
   ttl_ms?: number;
+  acquired_at?: string;
+  expires_at?: string;
   heartbeat_in_ms?: number;
+}
+
+/** For how many ms a hold lasts from its last renewal: its time to live, or less if it must end before. @internal */
+export function lifeOf(hold: Life): number | undefined {
+  if (hold.expires_at === undefined || hold.acquired_at === undefined) return hold.ttl_ms;
+  return Math.max(Date.parse(hold.expires_at) - Date.parse(hold.acquired_at), 1);
 }
 
 function untilNext(life: number, every: number | undefined): number {
@@ -144,7 +152,8 @@ export class Lease implements AsyncDisposable {
   async #renew(): Promise<void> {
     const asked = clock();
     try {
-      const { ttl_ms: life = this.#life, heartbeat_in_ms: every } = await this.#keeping.renew(Math.max((this.#deadline - asked) / 2, 50), this.#stop.signal);
+      const answer = await this.#keeping.renew(Math.max((this.#deadline - asked) / 2, 50), this.#stop.signal);
+      const [life, every] = [lifeOf(answer) ?? this.#life, answer.heartbeat_in_ms];
       this.#doubt = undefined;
       this.#life = life;
       this.#deadline = Math.max(this.#deadline, asked + usable(life));

@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Callable, Iterator, Mapping
 from urllib.parse import quote
 
@@ -476,4 +477,12 @@ def _next(holder: Mapping[str, Any]) -> float:
 
 
 def _life(holder: Mapping[str, Any]) -> float:
-    return float(holder.get("ttl_ms", 0)) / 1000
+    """For how long the hold lasts from its last renewal: its TTL, or less if it must end before."""
+    if "expires_at" not in holder:
+        return float(holder.get("ttl_ms", 0)) / 1000
+    return max(_moment(holder["expires_at"]) - _moment(holder["acquired_at"]), 0.001)
+
+
+def _moment(text: str) -> float:
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{fraction or 0}")
