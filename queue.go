@@ -207,6 +207,9 @@ func (h *Holder) askToYield(preempting []*Waiter, now time.Time) {
 		h.Yield = nil
 	case h.Yield == nil && by != nil:
 		h.Yield = &Yield{To: by.Owner, AskedAt: now, Grace: by.Preempt}
+		if h.TTL == 0 && !h.Attended { // no program is there to hear
+			h.Yield.Deadline, h.Yield.Heard = now.Add(by.Preempt), true
+		}
 	}
 }
 

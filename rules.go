@@ -459,7 +459,7 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 }
 
 // renew starts the hold's time to live again. A holder that was asked to leave is told so now, and its grace begins; it
-// reports whether this is the first time. That answer may be lost: until the holder says that it has heard, the hold lasts as
+// reports whether this is the first time. That answer may be lost: until the holder says that it has heard, if a program is there, the hold lasts as
 // long as it was told before.
 func (h *Holder) renew(now, heard time.Time) (told bool) {
 	end := h.ExpiresAt
@@ -471,7 +471,7 @@ func (h *Holder) renew(now, heard time.Time) (told bool) {
 	if told = y.Deadline.IsZero(); told {
 		y.Deadline = now.Add(y.Grace)
 	}
-	y.Heard = y.Heard || !told && y.Deadline.Sub(heard).Abs() <= rounding
+	y.Heard = y.Heard || h.TTL == 0 && !h.Attended || !told && y.Deadline.Sub(heard).Abs() <= rounding
 	if h.Yield = &y; y.Heard || end.Before(y.Deadline) {
 		end = y.Deadline
 	}

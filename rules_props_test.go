@@ -889,7 +889,9 @@ func (j *judge) yields() error {
 		if h.Yield == nil {
 			continue
 		}
-		if told := !h.Yield.Deadline.IsZero(); told && h.Yield.Deadline.Before(h.Yield.AskedAt.Add(h.Yield.Grace)) {
+		if told := !h.Yield.Deadline.IsZero(); h.TTL == 0 && !h.Attended && !h.Yield.Heard {
+			return fmt.Errorf("%s never looks, and has no deadline to yield", h.LeaseID)
+		} else if told && h.Yield.Deadline.Before(h.Yield.AskedAt.Add(h.Yield.Grace)) {
 			return fmt.Errorf("%s has less than its grace: %+v", h.LeaseID, h.Yield)
 		}
 		old := findHolder(j.was.Lock, h.LeaseID)
@@ -909,7 +911,7 @@ func (j *judge) reliances() error {
 		r, told := j.relied[h.LeaseID]
 		now := findHolder(j.is.Lock, h.LeaseID)
 		ended := now == nil || now.Token != h.Token
-		if ended && told && r.token == h.Token && !j.was.Dead[h.LeaseID] && !j.ends(h) && !j.passedOn(h) && !over(j.was.Now, r.until) {
+		if ended && told && (h.TTL > 0 || h.Attended) && r.token == h.Token && !j.was.Dead[h.LeaseID] && !j.ends(h) && !j.passedOn(h) && !over(j.was.Now, r.until) {
 			return fmt.Errorf("%s was put out at %v, and may rely on it until %v", h.LeaseID, j.was.Now, r.until)
 		}
 	}

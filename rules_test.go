@@ -1124,18 +1124,28 @@ func TestPreemptionOfAHolderThatNeverLooks(t *testing.T) {
 	l.expect("high", "")
 
 	l = newLab(t)
-	l.grant(as("low"))
+	l.grant(as("low", attended))
 	l.enqueue(as("high", priority(1), preempt(3*time.Second)))
 	l.pass(10 * time.Second)
 	l.apply(prune(l.s))
 	l.expect("low", "high")
+
+	l = newLab(t)
+	l.grant(as("low")) // nobody is there who could hear
+	l.enqueue(as("high", priority(1), preempt(3*time.Second)))
+	l.pass(3 * time.Second)
+	l.apply(prune(l.s))
+	l.expect("low", "high")
+	l.pass(1)
+	l.apply(prune(l.s))
+	l.expect("high", "")
 }
 
 // Promise S-235.
 func TestPreemptionOfAHolderWhoseAnswersAreLost(t *testing.T) {
 	for _, life := range []time.Duration{0, 10 * time.Second} {
 		l := newLab(t)
-		known := l.grant(as("low", ttl(life)))
+		known := l.grant(as("low", ttl(life), attended))
 		l.enqueue(as("high", priority(1), preempt(3*time.Second)))
 		l.pass(2 * time.Second)
 		for range 3 {

@@ -65,7 +65,7 @@ func TestALeaseThatCannotBeRenewedHarmsNoOtherOfItsBatch(t *testing.T) {
 		begun := time.Now()
 		one := func(list string) (int, string) {
 			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest("POST", "/v1/leases/heartbeat", strings.NewReader(`{"leases":[`+list+`]}`)))
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/leases/heartbeat", strings.NewReader(`{"leases":[`+list+`]}`)))
 			return w.Code, w.Body.String()
 		}
 		status, body := one(`{"name":"open.a","lease_id":"a","owner":{"id":"ann"}},{"name":"open.hangs","lease_id":"h"},{"name":"shut","lease_id":"shut"},{"name":"open.c","lease_id":"c"},` +
@@ -287,7 +287,7 @@ func TestAMillionLeasesCostNoMoreRequestsThanTheyMay(t *testing.T) {
 			}
 			worst := 0
 			for at, second := 0, 0; at < int(10*time.Minute/slot); at++ {
-				time.Sleep(begun.Add(time.Duration(at) * slot).Sub(time.Now()))
+				time.Sleep(time.Until(begun.Add(time.Duration(at) * slot)))
 				for range due[at] {
 					in := next(c.ttl)
 					if in < c.least || in > c.ttl/2 {

@@ -39,7 +39,7 @@ func ParseCron(text string) (Cron, error) {
 }
 
 func cronError(err error) error {
-	return fmt.Errorf(`Input should be five fields such as "30 4 * * 1-5" (minute, hour, day of month, month, day of week), or "@hourly", "@daily", `+
+	return fmt.Errorf(`input should be five fields such as "30 4 * * 1-5" (minute, hour, day of month, month, day of week), or "@hourly", "@daily", `+
 		`"@weekly", "@monthly", "@yearly", "@every 90s", and begin with "CRON_TZ=Europe/Berlin " if that is not in UTC: %w`, err)
 }
 

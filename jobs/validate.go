@@ -166,7 +166,7 @@ func (c *checker) cron(x *Extra) {
 		return
 	}
 	if _, err := ParseCron(x.Cron); err != nil {
-		c.add("value_error", "cron", whole, "%v", err)
+		c.add("value_error", "cron", whole, "No schedule: %v", err)
 	} else if len(x.After) > 0 {
 		c.add("value_error", "cron", whole, "A schedule runs after no other job: leave out after, or cron")
 	}

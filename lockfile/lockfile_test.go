@@ -67,7 +67,8 @@ func fill(v reflect.Value, n *int64) {
 // recorded reports whether a record has the field: it has neither the public form of an ID, nor the place in the queue, nor
 // what only requests have.
 func recorded(of reflect.Type, field string) bool {
-	return !(of == reflect.TypeFor[lokt.Message]() && field == "Pass" || of == reflect.TypeFor[lokt.Claim]() && field == "ID" || of == reflect.TypeFor[lokt.Waiter]() && field == "Place")
+	return !(of == reflect.TypeFor[lokt.Message]() && field == "Pass" || of == reflect.TypeFor[lokt.Claim]() && field == "ID" || of == reflect.TypeFor[lokt.Waiter]() && field == "Place" ||
+		of == reflect.TypeFor[lokt.Holder]() && field == "HeartbeatIn")
 }
 
 func filled[T any]() T {

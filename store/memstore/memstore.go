@@ -201,23 +201,24 @@ func (s *Store) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot
 func (s *Store) listSpent(ctx context.Context, prefix string, yield func(lokt.Snapshot, error) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, now := 0, time.Now()
+	n, now, err := 0, time.Now(), s.usable(ctx)
 	for name, e := range s.locks {
 		snap := lokt.Snapshot{Lock: e.lock, Now: now}
 		spent := strings.HasPrefix(name, prefix) && snap.Spent()
-		if n++; !spent && n%1000 != 0 {
+		if n++; err != nil {
+			break
+		} else if !spent && n%1000 != 0 {
 			continue
 		}
 		s.mu.Unlock()
 		goesOn := !spent || yield(snap, nil)
 		s.mu.Lock()
-		now = time.Now()
-		if err := s.usable(ctx); err != nil || !goesOn {
-			if goesOn {
-				yield(lokt.Snapshot{}, err)
-			}
+		if now, err = time.Now(), s.usable(ctx); !goesOn {
 			return
 		}
+	}
+	if err != nil {
+		yield(lokt.Snapshot{}, err)
 	}
 }
 
