@@ -70,9 +70,9 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 // settled reports whether a queued claim has nothing to do: whoever ends a hold or a freeze sees to the queue, but
 // nobody sees to what ends by itself.
 func settled(s lokt.Snapshot) bool {
-	next := s.NextChange()
-	return len(s.Dead) == 0 && s.Lock.Corrupt == "" && (len(s.Lock.Holders) > 0 || s.Lock.Freeze != nil) &&
-		(next.IsZero() || next.After(s.Now))
+	f := s.Lock.Freeze
+	thawed := f != nil && !f.ExpiresAt.IsZero() && s.Now.After(f.ExpiresAt)
+	return len(s.Dead) == 0 && s.Lock.Corrupt == "" && (len(s.Lock.Holders) > 0 || f != nil) && !thawed && len(s.Live()) == len(s.Lock.Holders)
 }
 
 // waker tells waiting claims of this process that they left the queue.
