@@ -445,7 +445,7 @@ func TestSubmittingSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		{[]string{"submit", "--lock", "a b"}, 64, "--lock"},
 		{[]string{"show", "none"}, 3, "lokt job list"},
 		{[]string{"cancel", "none"}, 3, "none"},
-		{[]string{"list", "--state", "lost"}, 64, "--state: input should be 'queued', 'leased', "},
+		{[]string{"list", "--state", "lost"}, 64, "--state: input should be 'scheduled', 'queued', 'leased', "},
 		{[]string{"stop"}, 64, "submit, list, show, logs, cancel, retry"},
 	} {
 		if code, out, errs := s.run(append([]string{"job"}, c.args...)...); code != c.code || !strings.Contains(errs, c.says) || out != "" {
