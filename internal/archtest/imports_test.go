@@ -27,7 +27,7 @@ func ours() map[string][]string {
 
 		"store/place":     {"internal/process"},
 		"store/memstore":  {".", "jobs"},
-		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/vfs", "internal/process"},
+		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/jitter", "internal/kernel", "internal/vfs", "internal/process"},
 		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs", "store/place"},
 		"store/etcdstore": {".", "store/etcdstore/members", "store/place"},
 		"docs":            {},
@@ -49,7 +49,8 @@ func ours() map[string][]string {
 		"internal/glob":             {},
 		"internal/heap":             {},
 		"internal/jitter":           {},
-		"internal/sim":              {".", "httpapi", "internal/cli/app", "jobs", "jobs/manager", "jobs/worker", "lokttest", "store/memstore"},
+		"internal/kernel":           {".", "internal/audit", "internal/process", "internal/vfs", "lockfile"},
+		"internal/sim":              {".", "httpapi", "internal/atomicfile", "internal/audit", "internal/cli/app", "internal/kernel", "internal/process", "internal/vfs", "jobs", "jobs/manager", "jobs/worker", "lockfile", "lokttest", "store/filestore", "store/memstore"},
 		"internal/identity":         {".", "internal/process"},
 		"internal/replicas":         {},
 		"internal/testkit/parallel": {},

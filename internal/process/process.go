@@ -90,6 +90,14 @@ func Check(p lokt.Process, sameHost bool) State {
 	return judge(p, sameHost, here(), inspect)
 }
 
+// CheckOn is Check as a process of another boot sees it, which started says to be there, and since when.
+func CheckOn(boot string, started func(pid int) (start int64, exists bool), p lokt.Process, sameHost bool) State {
+	return judge(p, sameHost, kernel{boot: boot}, func(pid int) sight {
+		start, exists := started(pid)
+		return sight{exists: exists, start: start}
+	})
+}
+
 func judge(p lokt.Process, sameHost bool, here kernel, inspect func(pid int) sight) State {
 	sameBoot := p.Boot != "" && p.Boot == here.boot
 	sameNamespace := p.Namespace == here.namespace

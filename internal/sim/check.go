@@ -27,7 +27,7 @@ func (w *world) check() {
 
 // checkLock compares those who were told that they hold a lock with each other, and with those whom the store has let in.
 func (w *world) checkLock(name string) {
-	snap := w.db.look(name)
+	snap := w.look(name)
 	limit, inside := lockNames[name], map[string]string{} // by lease
 	for _, h := range snap.Live() {
 		limit = min(limit, max(h.Limit, 1))
@@ -39,7 +39,7 @@ func (w *world) checkLock(name string) {
 	for _, c := range slices.Concat(w.scripts, w.probers) {
 		for _, l := range c.held {
 			switch {
-			case l.Name() != name || c.died:
+			case l.Name() != name || c.gone(l):
 			case c.believes(l):
 				limit = min(limit, c.limit)
 				inside[l.ID()] = fmt.Sprintf("%s was told that it holds it with token %d, and nothing else since", c.name, l.Token())
@@ -49,6 +49,7 @@ func (w *world) checkLock(name string) {
 			}
 		}
 	}
+	limit = w.host.inside(name, inside, limit)
 	if len(inside) > limit {
 		w.broke("exclusion", "lock %s is for %d, but %s", name, limit, strings.Join(slices.Sorted(maps.Values(inside)), ", and "))
 	}
@@ -116,8 +117,8 @@ func (w *world) checkQueues() {
 			c.late = 0
 			continue
 		}
-		snap := w.db.look(c.asks[0])
-		free := len(snap.Live()) == 0
+		snap := w.look(c.asks[0])
+		free := len(snap.Live()) == 0 && snap.Lock.Freeze == nil
 		waits := slices.ContainsFunc(snap.Lock.Queue, func(q *lokt.Waiter) bool { return free && c.is(q.Owner) && !snap.Away(q) && !q.Since.Before(c.asked) })
 		has := slices.ContainsFunc(snap.Lock.Holders, func(h lokt.Holder) bool {
 			return c.is(h.Owner) && !h.Pending.IsZero() && !h.HeldSince.Add(-h.Wait).Before(c.asked.Add(time.Millisecond))
@@ -128,7 +129,7 @@ func (w *world) checkQueues() {
 		case c.late == 0:
 			c.late = w.now()
 		}
-		if late := w.now() - cmp.Or(c.late, w.now()); late > time.Second && has {
+		if late := w.now() - cmp.Or(c.late, w.now()); late > time.Second && has && w.host == nil { // a process that died has woken nobody
 			w.broke("wake-up", "%s has lock %s for %v, waits for it, and was not told", c.name, snap.Lock.Name, late)
 		} else if late > 3*time.Second {
 			w.broke("wake-up", "nobody has lock %s for %v, and %s waits for it", snap.Lock.Name, late, c.name)

@@ -13,6 +13,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/lokttest"
+	"github.com/lokt-dev/lokt/store/filestore"
 )
 
 // action is one thing that a client does.
@@ -26,6 +27,7 @@ type action struct {
 	gives   time.Duration // up after this time, if not 0
 	keeps   bool          // and does not give it back
 	idle    time.Duration // before
+	how     int           // on lock files
 }
 
 // client is a process that follows a script.
@@ -40,13 +42,17 @@ type client struct {
 	held   lokt.Leases   // what it was handed
 	limit  int
 	told   map[string]bool // leases whose end was noted
+	runs   []*command
+	store  *filestore.Store // lock files
 }
 
 // believes reports whether the client was told that it holds the lock, and nothing else since.
 func (c *client) believes(l *lokt.Lease) bool {
 	switch {
-	case c.died:
+	case c.gone(l):
 		return false
+	case c.died: // and a command goes on that needs no renewals
+		return l.Holder().TTL == 0
 	case c.froze: // before it does anything it looks at its clock
 		return l.Err() == nil
 	}
@@ -63,6 +69,10 @@ var people = []string{"alice", "bob", "carol", "dave", "erin", "frank"}
 
 // populate makes the processes of the course, and what they do.
 func (w *world) populate(r *rand.Rand) {
+	if w.kind == "files" {
+		w.furnish(rand.New(rand.NewPCG(w.o.Seed, 1<<42)))
+		return
+	}
 	w.net = w.kind != "store"
 	if w.kind == "jobs" {
 		w.employ(r)
@@ -137,6 +147,10 @@ func (w *world) begin(c *client, life int) {
 	if service = lokt.NewManager(session{w.db, me}); w.net {
 		service = w.reach(me)
 	}
+	var store *filestore.Store
+	if w.host != nil {
+		store = c.openStore()
+	}
 	if w.history != nil {
 		service = w.history.For(service)
 	}
@@ -150,6 +164,10 @@ func (w *world) begin(c *client, life int) {
 	c.locker = locker
 	me.again = func() bool { return w.revive(c) }
 	w.script(func() {
+		defer c.exit()
+		if w.host != nil && c.enter(store, life) != nil {
+			return
+		}
 		for len(c.todo) > 0 && c.ctx.Err() == nil {
 			next := c.todo[0]
 			c.todo = c.todo[1:]
@@ -161,7 +179,11 @@ func (w *world) begin(c *client, life int) {
 				break
 			}
 			w.actions = append(w.actions, next.id)
-			c.perform(w, next)
+			if next.how > asGuard {
+				c.vows(next)
+			} else {
+				c.perform(w, next)
+			}
 		}
 	})
 }
@@ -189,6 +211,10 @@ func (c *client) perform(w *world, a action) {
 	}
 	defer done()
 	w.say(c.actor, "asks for %v, and waits up to %v, with priority %d", a.names, a.o.Wait.Round(time.Millisecond), a.o.Priority)
+	if a.how == asGuard {
+		owner := c.locker.Owner()
+		a.o.Process = &owner.Process
+	}
 	c.asks, c.asked, c.late = a.names, time.Now().Add(-w.db.behind), 0
 	leases, err := c.acquire(ctx, a)
 	c.asks = nil
@@ -200,6 +226,10 @@ func (c *client) perform(w *world, a action) {
 		w.say(c.actor, "holds %s with token %d", l.Name(), l.Token())
 	}
 	c.held, c.limit, c.told = leases, a.o.Limit, map[string]bool{}
+	if a.how == asGuard {
+		c.command(a)
+		a.touches, a.keeps = 0, false
+	}
 	for range a.touches {
 		w.sleep(a.gap)
 		if c.pass(c.ctx, pointWork, "works") != fine {

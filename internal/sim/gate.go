@@ -61,6 +61,7 @@ type actor struct {
 	reads  time.Duration // of its clock at one moment, 1 ns each
 	last   time.Duration // that moment
 	again  func() bool   // starts it again after its death, if there is more to do; nil if somebody else does
+	bury   func()        // takes from it what its host's kernel takes; nil without one
 }
 
 // elapsed reads the actor's clock, which never says the same twice: of two timers that are set one after the other for the
@@ -158,6 +159,9 @@ func (g *gate) ready(now time.Duration) []*step {
 func (a *actor) kill() {
 	a.died = true
 	own := a.w.gate.take(func(s *step) bool { return s.actor == a })
+	if a.bury != nil {
+		a.bury()
+	}
 	a.cancel()
 	synctest.Wait() // who looks at the context first has seen that
 	for _, s := range own {
@@ -177,7 +181,11 @@ func (w *world) drive() {
 		ready := w.gate.ready(w.now())
 		r := rand.New(rand.NewPCG(w.o.Seed, uint64(n)))
 		wild := !w.calm && w.o.Mask.wild(n)
-		switch roll := r.Float64(); {
+		roll := r.Float64()
+		if w.host != nil { // whose steps are smaller
+			roll *= 5
+		}
+		switch {
 		case wild && roll < 0.12:
 			w.count("time passes while a step waits")
 			time.Sleep(time.Duration(float64(time.Millisecond)*math.Pow(10, 4*r.Float64())) + time.Duration(r.IntN(1000)))

@@ -86,7 +86,7 @@ func (b bug) build(t *testing.T) string {
 
 // quick are the bugs that are looked for each time.
 var quick = []string{
-	"early-expiry", "job-lease-ends-early", "last-come-first-served", "limit-off-by-one", "loss-not-told", "queue-not-served", "release-of-anothers",
+	"early-expiry", "files-block-not-skipped", "files-lock-not-held", "job-lease-ends-early", "last-come-first-served", "limit-off-by-one", "loss-not-told", "queue-not-served", "release-of-anothers",
 	"renewal-overwrites-thief", "restart-ends-leases", "token-not-raised",
 }
 

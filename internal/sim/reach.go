@@ -58,7 +58,7 @@ func (w *world) count(what string) {
 
 // faultAt returns a fault that the step may meet in this course.
 func (w *world) faultAt(s *step, r *rand.Rand) fault {
-	all := slices.DeleteFunc(slices.Clone(harms), func(h harm) bool { return h.at != s.point || !w.allowed[h.name] })
+	all := slices.DeleteFunc(slices.Concat(harms, fileHarms), func(h harm) bool { return h.at != s.point || !w.allowed[h.name] })
 	if len(all) == 0 {
 		return fine
 	}
@@ -73,6 +73,9 @@ func (w *world) disturb(r *rand.Rand) bool {
 	what := disturbances[r.IntN(4)]
 	if w.net && r.IntN(3) == 0 {
 		what = killDaemon
+	}
+	if w.host != nil && (what == slowClock || r.IntN(2) == 0) {
+		return w.host.disturb(r)
 	}
 	if !w.allowed[what] {
 		return false
@@ -131,7 +134,7 @@ func (w *world) countEvent(e lokt.Event) {
 
 // mustReach is what many courses together have to meet.
 func mustReach() []string {
-	return append(mayMeet(), "time passes while a step waits", "a client starts again", "waiting would be a circle", "a release fails", "the lock was lost",
+	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", "waiting would be a circle", "a release fails", "the lock was lost",
 		"event takeover, expired", "event takeover, unclaimed", "event takeover, preempted", "event auto-prune, unclaimed", "event wait, granted",
 		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event release-mismatch", "event renew-fail",
 		"worker: started", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")

@@ -93,6 +93,7 @@ type world struct {
 	daemons []*daemon
 	workers []*actor
 	board   *board // nil without jobs
+	host    *host  // nil without lock files
 	net     bool   // clients ask daemons
 
 	harm      float64         // how likely a wild step is harmed
@@ -163,7 +164,12 @@ func (c *chance) Read(b []byte) (int, error) {
 }
 
 // Worlds returns the names of the worlds.
-func Worlds() []string { return []string{"store", "http", "jobs"} }
+func Worlds() []string {
+	if !hasFiles {
+		return []string{"store", "http", "jobs"}
+	}
+	return []string{"store", "http", "jobs", "files"}
+}
 
 func newWorld(o Options) *world {
 	r := rand.New(rand.NewPCG(o.Seed, 1<<40))
@@ -253,6 +259,9 @@ func (w *world) becalm() {
 	w.calm, w.calmSince = true, w.now()
 	for _, a := range w.actors {
 		a.until = 0
+	}
+	if w.host != nil { // or what is from before a crash might last for long
+		w.host.wall = w.host.most
 	}
 	for _, d := range w.daemons {
 		if d.died {

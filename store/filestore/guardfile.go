@@ -18,7 +18,6 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
@@ -115,8 +114,8 @@ func readSeq(f vfs.File) (uint64, error) {
 }
 
 // issued returns the last token that the shard may have issued, as far as the page tells.
-func (p guardPage) issued() uint64 {
-	if p.boot == "" || p.boot != process.BootID() { // tokens issued after the last reservation may not have been written
+func (p guardPage) issued(boot string) uint64 {
+	if p.boot == "" || p.boot != boot { // tokens issued after the last reservation may not have been written
 		return p.ceiling
 	}
 	return p.token
@@ -211,14 +210,14 @@ func (g *guard) begin() (again bool, err error) {
 		return false, err
 	}
 	g.fresh = fi.Size() < guardSize
-	g.token, g.unsure = g.issued(), g.guardPage.token+tokenBlock < g.ceiling
+	g.token, g.unsure = g.issued(g.s.sys.Boot()), g.guardPage.token+tokenBlock < g.ceiling
 	// File systems use the inodes of deleted files again, often at once: a copy may well get that of the original.
 	if file := g.f.mark(); file != g.file {
 		g.token = max(g.token, g.ceiling, epoch(g.s.o.clock().Wall.UnixNano()))
 		g.seq = max(g.seq, g.token)
 		g.ceiling, g.file = 0, file
 	}
-	g.boot = process.BootID()
+	g.boot = g.s.sys.Boot()
 	return false, g.recover()
 }
 
@@ -230,7 +229,7 @@ func epoch(nanoseconds int64) uint64 {
 
 // unlock ends the kernel's lock.
 func (g *guard) unlock() {
-	_ = funlock(g.f) // a child that is just being forked may have the file open too
+	_, _ = g.s.sys.Flock(g.f.File, false) // a child that is just being forked may have the file open too
 	_ = g.f.Close()
 }
 

@@ -2,7 +2,6 @@ package filestore
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/jitter"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
@@ -20,7 +20,7 @@ import (
 
 const (
 	liveFiles   = 16
-	liveOffsets = 1 << 62
+	liveOffsets = 1 << 53
 )
 
 // selfProcess is this process as the store's records show it.
@@ -41,15 +41,15 @@ func (s *Store) Self() (lokt.Process, error) {
 	if s.self.p.PID != 0 {
 		return s.self.p, nil
 	}
-	p := process.Self()
+	p := s.sys.Self()
 	if process.KernelLiveness {
-		offset := rand.Int64N(liveOffsets)
+		offset := int64(jitter.Float64() * liveOffsets)
 		name := strconv.FormatInt(offset%liveFiles, 16)
 		f, node, err := s.openLive(name)
 		if err != nil {
 			return p, unavailable(err)
 		}
-		if err := process.LockByte(f, offset); err == nil {
+		if err := s.sys.LockByte(f, offset); err == nil {
 			p.Liveness = name + ":" + strconv.FormatInt(offset, 10) + ":" + strconv.FormatUint(node, 10)
 			s.self.file = f
 		} else if err := f.Close(); err != nil {
@@ -128,7 +128,7 @@ func (p *selfProcess) alive(s *Store, liveness string) (alive, known bool) {
 	if err != nil || !fi.Mode().IsRegular() || inode(fi) != want {
 		return false, false // somebody deleted the file: its locks cannot be seen any more
 	}
-	locked, err := process.ByteLocked(f, offset)
+	locked, err := s.sys.ByteLocked(f, offset)
 	return locked, err == nil
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/testkit/faultfs"
 )
 
@@ -106,7 +105,7 @@ func TestAChangeThatThePowerBringsBackIsNotMadeAgain(t *testing.T) {
 	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: "lease-b", Owner: leaseOf("b", "lease-b").Owner}); err != nil {
 		t.Fatal(err)
 	}
-	for boot, there := range map[string]bool{"another": false, process.BootID(): true} {
+	for boot, there := range map[string]bool{"another": false, s.sys.Boot(): true} {
 		grant.Boot = boot
 		g, err := s.enter(t.Context(), "x")
 		if err != nil {

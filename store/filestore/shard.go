@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
+	"github.com/lokt-dev/lokt/internal/jitter"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
@@ -156,7 +156,7 @@ func (s *Store) lockGuard(p *patience, n uint8) (*guardFile, error) {
 				return nil, err
 			}
 		}
-		ok, err := tryFlock(f)
+		ok, err := s.sys.Flock(f.File, true)
 		if ok {
 			return f, nil
 		}
@@ -168,7 +168,7 @@ func (s *Store) lockGuard(p *patience, n uint8) (*guardFile, error) {
 			_ = f.Close()
 			return nil, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
 		}
-		time.Sleep(pause/2 + rand.N(pause))
+		time.Sleep(pause/2 + time.Duration(jitter.Float64()*float64(pause)))
 		if s.replaced(f) { // whoever has it locked is in nobody's way
 			_ = f.Close()
 			f = nil

@@ -58,7 +58,7 @@ func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, err
 		}
 	}
 	if page.entry != nil && page.entry.Name == name {
-		st.overlay(page.entry, process.BootID(), &failed)
+		st.overlay(page.entry, s.sys.Boot(), &failed)
 	}
 	for f, err := range failed {
 		switch {
@@ -74,7 +74,7 @@ func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, err
 	}
 	st.snap.Now = now.Wall
 	st.snap.Lock.Name = name
-	st.snap.Lock.Token = page.issued()
+	st.snap.Lock.Token = page.issued(s.sys.Boot())
 	st.snap.Lock.Revision = st.revision(page.seq)
 	if err := st.decodeLock(s, lockInfo); err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (s *Store) dead(p lokt.Process, host string) bool { return s.judge(p, host)
 // judge tells whether a process of the named host lives: by its kernel lock, if this kernel would know of it; by what
 // the process table says otherwise.
 func (s *Store) judge(p lokt.Process, host string) process.State {
-	boot := process.Self().Boot
+	boot := s.sys.Boot()
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
 	state := process.Unknown
 	if p.Liveness != "" && p.Boot != "" && p.Boot == boot {
@@ -243,21 +243,21 @@ func (s *Store) judge(p lokt.Process, host string) process.State {
 		}
 	}
 	if state == process.Unknown {
-		state = process.Check(p, sameHost)
+		state = s.sys.Check(p, sameHost)
 	}
-	if state == process.Dead && childAlive(p, sameHost) {
+	if state == process.Dead && s.childAlive(p, sameHost) {
 		return process.Alive
 	}
 	return state
 }
 
 // childAlive reports whether the command of a dead process lives on, having closed the descriptor of the kernel lock.
-func childAlive(p lokt.Process, sameHost bool) bool {
-	if p.Child == 0 || p.Boot != process.Self().Boot {
+func (s *Store) childAlive(p lokt.Process, sameHost bool) bool {
+	if p.Child == 0 || p.Boot != s.sys.Boot() {
 		return false
 	}
 	child := lokt.Process{PID: p.Child, Start: p.ChildStart, Boot: p.Boot, Namespace: p.Namespace}
-	return process.Check(child, sameHost) == process.Alive
+	return s.sys.Check(child, sameHost) == process.Alive
 }
 
 // publish stores what a change made of the state: what it is about to do, then each file that differs, then the events.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/audit"
+	"github.com/lokt-dev/lokt/internal/kernel"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/lockfile"
@@ -62,8 +63,9 @@ type Store struct {
 	root    string
 	o       Options
 	fs      vfs.FS
-	log     *audit.Log
+	log     kernel.Log
 	host    string
+	sys     kernel.System
 	isLocal func() bool
 
 	shardsMu sync.Mutex
@@ -92,6 +94,28 @@ func Open(root string, o Options) (*Store, error) {
 	if o.fs == nil {
 		o.fs = vfs.OS()
 	}
+	if o.clock == nil {
+		o.clock = systemClock()
+	}
+	sys := kernel.System{
+		FS: o.fs, Log: audit.Open(abs), Clock: o.clock, Boot: process.BootID, Self: process.Self, Check: process.Check,
+		Flock: flock, LockByte: process.LockByte, ByteLocked: process.ByteLocked, Watch: watchFiles,
+	}
+	sys.Host, _ = os.Hostname()
+	return openOn(sys, abs, o)
+}
+
+// OpenOn is Open on a system that is played, by lokt's own tests: with file systems that are all local.
+func OpenOn(sys kernel.System, root string, o Options) (*Store, error) {
+	o.clock = sys.Clock
+	s, err := openOn(sys, root, o)
+	if err == nil {
+		s.isLocal = func() bool { return true }
+	}
+	return s, err
+}
+
+func openOn(sys kernel.System, abs string, o Options) (*Store, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = 10 * time.Second
 	}
@@ -101,11 +125,7 @@ func Open(root string, o Options) (*Store, error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	s := &Store{root: abs, o: o, fs: o.fs, log: audit.Open(abs), done: make(chan struct{})}
-	s.host, _ = os.Hostname()
-	if s.o.clock == nil {
-		s.o.clock = systemClock()
-	}
+	s := &Store{root: abs, o: o, fs: sys.FS, log: sys.Log, host: sys.Host, sys: sys, done: make(chan struct{})}
 	s.isLocal = sync.OnceValue(func() bool { _, local := process.LocalFS(abs); return local })
 	if err := s.checkDirs(); err != nil {
 		return nil, err
@@ -149,7 +169,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	close(s.done)
-	return errors.Join(s.waker.close(), s.self.close())
+	return errors.Join(s.waker.close(s), s.self.close())
 }
 
 // checkDirs refuses anything but directories where the store's directories belong, symbolic links above all.

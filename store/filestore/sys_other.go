@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/lokt-dev/lokt/internal/vfs"
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 const openNoFollow = 0
@@ -19,7 +19,6 @@ var transient = []error{errUnsupported}
 
 func supported() error { return errUnsupported }
 
-func tryFlock(vfs.File) (bool, error) { return false, errUnsupported }
-func funlock(vfs.File) error          { return errUnsupported }
-func inode(fs.FileInfo) uint64        { return 0 }
-func device(fs.FileInfo) uint64       { return 0 }
+func flock(process.Descriptor, bool) (bool, error) { return false, errUnsupported }
+func inode(fs.FileInfo) uint64                     { return 0 }
+func device(fs.FileInfo) uint64                    { return 0 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lokt-dev/lokt/internal/vfs"
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 const openNoFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK
@@ -19,9 +19,14 @@ var transient = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix
 
 func supported() error { return nil }
 
-func tryFlock(f vfs.File) (bool, error) {
+// flock locks or unlocks the file. It reports false if somebody else has it locked.
+func flock(f process.Descriptor, lock bool) (bool, error) {
+	how := unix.LOCK_UN
+	if lock {
+		how = unix.LOCK_EX | unix.LOCK_NB
+	}
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), how)
 		switch {
 		case err == nil:
 			return true, nil
@@ -32,8 +37,6 @@ func tryFlock(f vfs.File) (bool, error) {
 		}
 	}
 }
-
-func funlock(f vfs.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
 func inode(fi fs.FileInfo) uint64 {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {

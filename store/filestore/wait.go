@@ -13,6 +13,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/kernel"
 )
 
 // How often a waiter looks anyway: deaths cause no event, nor do programs that know nothing of wake files.
@@ -78,7 +79,7 @@ func settled(s lokt.Snapshot) bool {
 // waker tells waiting claims of this process that they left the queue.
 type waker struct {
 	mu      sync.Mutex
-	w       *fsnotify.Watcher
+	w       kernel.Watcher
 	waiting map[string]*waiting // by path of the wake file
 	closed  bool
 }
@@ -114,12 +115,11 @@ func (k *waker) watch(s *Store, leaseID string) (woken <-chan struct{}, events b
 // add makes the wake file and asks for the event of its removal.
 func (k *waker) add(s *Store, path string) error {
 	if k.w == nil {
-		w, err := fsnotify.NewWatcher()
+		w, err := s.sys.Watch(k.wake)
 		if err != nil {
 			return err
 		}
 		k.w = w
-		go k.dispatch(w)
 	}
 	f, err := s.create(path, os.O_WRONLY)
 	if err != nil {
@@ -129,12 +129,22 @@ func (k *waker) add(s *Store, path string) error {
 		return err
 	}
 	if err := k.w.Add(path); err != nil {
-		return errors.Join(err, os.Remove(path))
+		return errors.Join(err, s.fs.Remove(path))
 	}
 	return nil
 }
 
-func (k *waker) dispatch(w *fsnotify.Watcher) {
+// watchFiles is the System's Watch on this one.
+func watchFiles(gone func(path string)) (kernel.Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	go dispatch(w, gone)
+	return w, nil
+}
+
+func dispatch(w *fsnotify.Watcher, gone func(path string)) {
 	for {
 		select {
 		case e, ok := <-w.Events:
@@ -142,7 +152,7 @@ func (k *waker) dispatch(w *fsnotify.Watcher) {
 				return
 			}
 			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Chmod) { // the link count of an unlinked file changes first
-				k.wake(e.Name)
+				gone(e.Name)
 			}
 		case _, ok := <-w.Errors:
 			if !ok {
@@ -174,14 +184,14 @@ func (k *waker) forget(s *Store, leaseID string) {
 	_ = s.fs.Remove(path) // absent if somebody has woken it
 }
 
-func (k *waker) close() error {
+func (k *waker) close(s *Store) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true
 	for path, w := range k.waiting {
 		close(w.c)
 		if w.watched {
-			_ = os.Remove(path)
+			_ = s.fs.Remove(path)
 		}
 	}
 	k.waiting = nil
