@@ -165,7 +165,7 @@ func (w *world) begin(c *client, life int) {
 	me.again = func() bool { return w.revive(c) }
 	w.script(func() {
 		defer c.exit()
-		if w.host != nil && c.enter(store, life) != nil {
+		if w.host != nil && (me.pass(me.ctx, pointWork, "starts") != fine || c.enter(store, life) != nil) {
 			return
 		}
 		for len(c.todo) > 0 && c.ctx.Err() == nil {
