@@ -190,7 +190,7 @@ func (b *Heartbeat) pause() {
 // Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.
 func (b *Heartbeat) Extend(asked, life time.Duration) { b.extend(asked, life, 0) }
 
-// extend does, and sets the interval unless that is 0.
+// extend is Extend. It sets the interval, too, unless that is 0.
 func (b *Heartbeat) extend(asked, life, interval time.Duration) {
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()

@@ -38,10 +38,8 @@ func (c *Client) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error)
 	own := c.own[lokt.PublicID(r.LeaseID)]
 	if late := !own.ends.IsZero() && time.Until(own.ends) < own.holder.TTL/4; late {
 		go c.renewAll([]*renewal{me})
-	} else {
-		if c.due = append(c.due, me); len(c.due) == 1 {
-			time.AfterFunc(together, c.depart)
-		}
+	} else if c.due = append(c.due, me); len(c.due) == 1 {
+		time.AfterFunc(together, c.depart)
 	}
 	c.mu.Unlock()
 	select {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -305,126 +304,6 @@ func (c *call) leaseOf() (string, error) {
 		return "", invalid("the lease ID in %s is not that of the lease %q", headerLease, c.r.PathValue("id"))
 	}
 	return secret, nil
-}
-
-// MaxRenewals is how many leases of locks are renewed with one request.
-const MaxRenewals = 100
-
-// batchTimeout is how long a lock that cannot be changed may keep the others of its batch from their answer.
-const batchTimeout = 2 * time.Second
-
-// batchOfLeases are leases to be renewed, renewedWire what became of each, in their order.
-type batchOfLeases struct {
-	Leases []renewWire `json:"leases"`
-}
-
-type renewWire struct {
-	Name    string      `json:"name"`
-	LeaseID string      `json:"lease_id"`
-	Owner   *lokt.Owner `json:"owner,omitzero"`
-	Heard   time.Time   `json:"heard,omitzero"`
-}
-
-type renewedWire struct {
-	Leases []renewedLease `json:"leases"`
-}
-
-// renewedLease is the answer about one: either, or.
-type renewedLease struct {
-	Holder *lokt.Holder `json:"holder,omitzero"`
-	Error  *problem     `json:"error,omitzero"`
-}
-
-// renewAll renews each lease for itself, all at a time, so that a store that commits groups has one. A batch of which nothing can
-// be known, and a lease that is alone, is answered with its error.
-func (c *call) renewAll(q *batchOfLeases) (answer renewedWire, err error) {
-	n := len(q.Leases)
-	if n < 1 || n > MaxRenewals {
-		return answer, invalid("%d leases are not from 1 to %d", n, MaxRenewals)
-	}
-	ctx, done := c.ctx, context.CancelFunc(func() {})
-	if n > 1 {
-		ctx, done = context.WithTimeout(ctx, batchTimeout)
-	}
-	defer done()
-	all, held, errs := sync.WaitGroup{}, make([]lokt.Holder, n), make([]error, n)
-	for i := range q.Leases {
-		all.Go(func() {
-			defer func() {
-				if p := recover(); p != nil {
-					errs[i] = fmt.Errorf("%w: %v", errInternal, p)
-				}
-			}()
-			held[i], errs[i] = c.renew(ctx, &q.Leases[i])
-		})
-	}
-	all.Wait()
-	answer.Leases = make([]renewedLease, n)
-	next, unknown := map[time.Duration]time.Duration{}, 0 // by time to live
-	for i, w := range q.Leases {
-		if c.lease = w.LeaseID; errs[i] != nil {
-			p := c.problem(errs[i])
-			if p.RequestID = c.id; p.Code == "unavailable" {
-				unknown++
-			}
-			answer.Leases[i].Error, err = &p, errs[i]
-			continue
-		}
-		h := c.view().own(&held[i], w.LeaseID)
-		if next[h.TTL] == 0 {
-			next[h.TTL] = c.s.pace.next(h.TTL)
-		}
-		h.HeartbeatIn, answer.Leases[i].Holder = next[h.TTL], h
-	}
-	if n > 1 && unknown < n {
-		err = nil
-	}
-	return answer, err
-}
-
-// renew renews one lease.
-func (c *call) renew(ctx context.Context, q *renewWire) (h lokt.Holder, err error) {
-	if err := cmp.Or(lokt.ValidateName(q.Name), checkLeaseID(q.LeaseID)); err != nil {
-		return h, err
-	}
-	if err := c.may(ScopeLock, q.Name); err != nil {
-		return h, err
-	}
-	r := lokt.Renewal{Name: q.Name, LeaseID: q.LeaseID, Heard: q.Heard}
-	if q.Owner != nil {
-		owner, err := c.view().stored(*q.Owner)
-		if err != nil {
-			return h, err
-		}
-		r.Owner = &owner
-	}
-	h, err = c.s.Locks.Renew(ctx, r)
-	if another := takenByAnother(q, r, err); another != nil {
-		r.Owner = another
-		h, err = c.s.Locks.Renew(ctx, r)
-	}
-	return h, err
-}
-
-// takenByAnother returns the recorded owner of the lease that a renewal is refused for, if it is the owner that the
-// caller names but was put on record by another caller, or without any. The lease ID is what proves ownership: a token
-// can be replaced by one of another name while its holds last.
-func takenByAnother(q *renewWire, r lokt.Renewal, err error) *lokt.Owner {
-	var gone *lokt.GoneError
-	if q.Owner == nil || !errors.As(err, &gone) || gone.Cause != "" {
-		return nil
-	}
-	for _, h := range gone.Holders {
-		if h.LeaseID != r.LeaseID || h.Owner.ID == r.Owner.ID {
-			continue
-		}
-		if _, id, found := strings.Cut(h.Owner.ID, "/"); h.Owner.ID == q.Owner.ID || found && id == q.Owner.ID {
-			owner := *r.Owner
-			owner.ID = h.Owner.ID
-			return &owner
-		}
-	}
-	return nil
 }
 
 // releasedWire is the holds that were ended.
