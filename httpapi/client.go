@@ -77,6 +77,8 @@ type ownLease struct {
 	id     string
 	holder lokt.Holder // as last granted or renewed; zero while it waits
 	ends   time.Time   // of the lease unless somebody ends it before, by this process's clock; zero if never
+
+	operation string // of the claim that was granted
 }
 
 var (

@@ -61,7 +61,7 @@ func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, er
 	h, x, err := c.acquire(ctx, claim, operation)
 	if err == nil {
 		if !isPublicID(h.LeaseID) {
-			c.granted(h, x.sent)
+			c.granted(h, x.sent, operation)
 		}
 		return h, nil
 	}
@@ -145,6 +145,9 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 	}
 	x.lease = t.LeaseID
 	was, lasting := c.lasting(t.LeaseID)
+	if operation := c.claimed(t.LeaseID); operation != "" && x.header != nil {
+		x.header[headerCancels] = operation
+	}
 	answer, err := routeRelease.send(ctx, c, x)
 	gone := (*lokt.GoneError)(nil)
 	switch {

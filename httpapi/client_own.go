@@ -55,16 +55,25 @@ func (c *Client) know(leaseID string) {
 	}
 }
 
-// granted remembers a hold that was granted or renewed by a request that was sent when asked.
-func (c *Client) granted(h lokt.Holder, asked time.Time) {
+// granted remembers a hold that was granted, by a claim of that operation, or renewed, by a request that was sent when asked.
+func (c *Client) granted(h lokt.Holder, asked time.Time, operation string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := ownLease{id: h.LeaseID, holder: h}
+	public := lokt.PublicID(h.LeaseID)
+	l := ownLease{id: h.LeaseID, holder: h, operation: cmp.Or(operation, c.own[public].operation)}
 	if !h.ExpiresAt.IsZero() {
 		l.ends = asked.Add(max(h.ExpiresAt.Sub(h.AcquiredAt), 1))
 	}
-	c.own[lokt.PublicID(h.LeaseID)] = l
+	c.own[public] = l
 	c.tidy()
+}
+
+// claimed returns the operation of the claim that got the lease: a copy of it that is still under way is not to be
+// granted when the lease is over.
+func (c *Client) claimed(leaseID string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.own[lokt.PublicID(leaseID)].operation
 }
 
 // forget forgets a lease that is over.

@@ -127,7 +127,7 @@ func (c *Client) renewed(m *renewal, a renewed, x *exchange) {
 	}
 	if a.err == nil && m.ctx.Err() == nil {
 		a.holder.ID, a.holder.LeaseID = "", m.LeaseID
-		c.granted(a.holder, x.sent)
+		c.granted(a.holder, x.sent, "")
 	}
 	select {
 	case m.answer <- a:

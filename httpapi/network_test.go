@@ -413,6 +413,42 @@ func TestClaimThatWasTakenBackIsNotGrantedByALateCopy(t *testing.T) {
 	})
 }
 
+// Promises S-69, S-71.
+func TestClaimWhoseHoldWasReleasedIsNotGrantedByALateCopy(t *testing.T) {
+	manager := lokt.NewManager(memstore.New())
+	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: manager}))
+	defer server.Close()
+	var late *http.Request
+	client, err := httpapi.New(server.URL, httpapi.ClientOptions{HTTPClient: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPost && late == nil {
+			late = r.Clone(t.Context())
+			late.Body, _ = r.GetBody()
+		}
+		return http.DefaultTransport.RoundTrip(r)
+	})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := client.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultTransport.RoundTrip(late)
+	if err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Fatalf("the late copy is answered %+v, %v", resp, err)
+	}
+	_ = resp.Body.Close()
+	if snap, err := manager.Get(t.Context(), "x"); err != nil || !snap.Lock.Free() {
+		t.Errorf("left behind: %+v, %v", snap.Lock, err)
+	}
+}
+
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

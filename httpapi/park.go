@@ -108,7 +108,7 @@ func (s *slots) take(who string) (free func(), err error) {
 }
 
 // maxTakenBack is how many operations a server remembers that were taken back.
-const maxTakenBack = 4096
+const maxTakenBack = 16384
 
 // claims knows which claims are being worked on, by the operation that their client gave them. A client that takes a
 // claim back can be sure that no copy of its request, delayed on the way, claims again afterwards.

@@ -145,12 +145,12 @@ export class Lokt {
         }
         return new Lease(name, leaseId, holder.token, asked, lifeOf(holder) ?? ttl, {
           renew: (patience, signal) => this.#renew(name, leaseId, patience, signal),
-          release: () => this.#giveBack(name, leaseId),
+          release: () => this.#giveBack(name, leaseId, operation),
         }, holder.heartbeat_in_ms);
       }
     } catch (e) {
       const known = e instanceof HeldError || e instanceof InvalidError || e instanceof AuthError;
-      if (reached && !known) await this.#giveBack(name, leaseId, operation).catch(() => undefined);
+      if (reached && !known) await this.#giveBack(name, leaseId, operation, 5000).catch(() => undefined);
       throw e;
     }
   }
@@ -235,10 +235,9 @@ export class Lokt {
     return (await this.transport.request<{ leases: [{ holder: Holder }] }>("POST", "/v1/leases/heartbeat", x)).body.leases[0].holder;
   }
 
-  async #giveBack(name: string, leaseId: string, cancels?: string): Promise<void> {
-    const headers: Record<string, string> = { "lokt-lease": leaseId };
-    if (cancels !== undefined) headers["lokt-cancels"] = cancels;
-    const patience = cancels === undefined ? this.transport.timeout : 5000;
+  /** Ends the lease, and keeps copies of its claim that are still under way from being granted later. */
+  async #giveBack(name: string, leaseId: string, operation: string, patience = this.transport.timeout): Promise<void> {
+    const headers = { "lokt-lease": leaseId, "lokt-cancels": operation };
     await this.transport.request("DELETE", leasePath(name, leaseId), { query: this.#asker(), headers, patience });
   }
 

@@ -110,6 +110,7 @@ class Lease:
         client: Client,
         name: str,
         lease_id: str,
+        operation: str,
         holder: Mapping[str, Any],
         asked: float,
         ttl: float,
@@ -119,6 +120,7 @@ class Lease:
         self.token: int = holder["token"]
         self.lost = threading.Event()
         self._client = client
+        self._operation = operation
         self._released = False
         self._cause: LostError | None = None
         self._listeners: list[Callable[[LostError], None]] = []
@@ -165,7 +167,7 @@ class Lease:
             self._released = True
         self._client._keeper.stop(self._beat)
         try:
-            self._client._give_back(self.name, self.id, None)
+            self._client._give_back(self.name, self.id, self._operation)
         except (NotFoundError, NotOwnerError):
             pass
 
@@ -306,7 +308,8 @@ class Client:
                         # The request waited: when the hold began is not known well enough.
                         asked = clock()
                         holder = self._renew(name, lease_id, ttl / 2)
-                    return Lease(self, name, lease_id, holder, asked, _life(holder) or ttl)
+                    ttl = _life(holder) or ttl
+                    return Lease(self, name, lease_id, operation, holder, asked, ttl)
         except (HeldError, InvalidError, AuthError):
             raise
         except BaseException:  # it may have been granted
@@ -405,16 +408,17 @@ class Client:
                 after = event["seq"]
                 yield dict(event)
 
-    def _give_back(self, name: str, lease_id: str, cancels: str | None) -> None:
-        headers = {"Lokt-Lease": lease_id}
-        if cancels:
-            headers["Lokt-Cancels"] = cancels
+    def _give_back(
+        self, name: str, lease_id: str, operation: str, patience: float | None = None
+    ) -> None:
+        # Copies of the claim that are still under way are not to be granted later.
+        headers = {"Lokt-Lease": lease_id, "Lokt-Cancels": operation}
         self._transport.request(
             "DELETE",
             _lease_path(name, lease_id),
             query=self.owner._query(),
             headers=headers,
-            patience=5.0 if cancels else None,
+            patience=patience,
         )
 
     def _renew(self, name: str, lease_id: str, patience: float) -> Any:
@@ -425,7 +429,7 @@ class Client:
     def _take_back(self, name: str, lease_id: str, operation: str) -> None:
         """Ends a claim whose outcome is not known, copies of it that are under way included."""
         try:
-            self._give_back(name, lease_id, operation)
+            self._give_back(name, lease_id, operation, 5.0)
         except Exception:
             pass  # it ends with its time to live
 
