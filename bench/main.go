@@ -6,6 +6,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -85,6 +86,7 @@ func run(out, only string, scale float64) error {
 		return err
 	}
 	var rows []row
+	var failed []error // the other rows are worth having
 	for _, m := range measurements() {
 		if !strings.Contains(m.name, only) {
 			continue
@@ -92,16 +94,17 @@ func run(out, only string, scale float64) error {
 		fmt.Fprintln(os.Stderr, "measuring:", m.name)
 		some, err := m.run(e)
 		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+			failed = append(failed, fmt.Errorf("%s: %w", m.name, err))
 		}
 		rows = append(rows, some...)
 	}
 	text := report(rows)
 	if out == "" {
 		_, err = os.Stdout.WriteString(text)
-		return err
+	} else {
+		err = os.WriteFile(out, []byte(text), 0o644)
 	}
-	return os.WriteFile(out, []byte(text), 0o644)
+	return errors.Join(append(failed, err)...)
 }
 
 // build builds programs of the module in a directory.

@@ -67,7 +67,8 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	series map[string]*LockSnapshot // by name, without holders and waiters; Overflow is of all locks beyond MaxNames
-	leases map[string]lease
+	leases map[string]lease         // unless Options.Service is asked
+	swept  time.Time                // when leases were last looked through for room
 }
 
 // lease is a hold, or a claim in the queue.
@@ -195,10 +196,17 @@ func (r *Recorder) waits(s *LockSnapshot, e *lokt.Event) (waited time.Duration, 
 	return millis(e, lokt.ExtraWaited), end
 }
 
+// remember remembers a hold or a claim, if there is room. The recorder is locked.
 func (r *Recorder) remember(leaseID string, l lease) {
+	if r.o.Service != nil {
+		return
+	}
 	if _, in := r.leases[leaseID]; !in && len(r.leases) >= maxLeases {
-		r.expire()
-		if len(r.leases) >= maxLeases {
+		if time.Since(r.swept) < time.Minute {
+			return
+		}
+		r.swept = time.Now()
+		if r.expire(); len(r.leases) >= maxLeases {
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -187,6 +188,38 @@ func TestHolderIsClearedWhenItsTimeIsUp(t *testing.T) {
 			b.want(map[string]int64{telemetry.Acquired: 1, telemetry.StaleCleaned: 1})
 		})
 	}
+}
+
+// What is beyond the bound is not looked through for each event: with a million leases, that is all there would be time for.
+func TestLeasesBeyondTheBoundCostNoMoreThanOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec, err := telemetry.New(telemetry.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		grant := func(n int, ttl time.Duration) {
+			rec.Observe(lokt.Event{Type: lokt.EventAcquire, Name: "x", LeaseID: strconv.Itoa(n), Owner: lokt.Owner{ID: "a"}, Time: time.Now(), Expires: time.Now().Add(ttl)})
+		}
+		holders := func() int {
+			snap, err := rec.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return snap.Locks[0].Holders["a"]
+		}
+		for n := range 120_000 {
+			grant(n, time.Hour)
+		}
+		if got := holders(); got != 100_000 {
+			t.Errorf("%d holders are shown", got)
+		}
+		grant(0, time.Second) // a renewal of one that is known
+		time.Sleep(2 * time.Minute)
+		grant(120_000, time.Hour) // takes the place of what has expired
+		if got := holders(); got != 100_000 {
+			t.Errorf("%d holders are shown after an expiry", got)
+		}
+	})
 }
 
 func TestFailuresAndRefusalsOfRenewalsAreToldByOneSideEach(t *testing.T) {
