@@ -24,6 +24,8 @@ type Request struct {
 	Capabilities []string      `json:"capabilities,omitempty"` // what it is capable of: see NeedsPrefix
 	Wait         time.Duration `json:"wait_ms,omitzero"`       // for a job, up to MaxWait; 0 is answered at once
 	RequestID    string        `json:"request_id"`             // the same again is given the same lease; empty for none
+	// The job will wait at the worker, which keeps its lease: it is none with locks, a maximum runtime or a worker of its own.
+	Ahead bool `json:"ahead,omitzero"`
 }
 
 // Grant answers a request: with a lease and its job, or with a denial.
@@ -79,7 +81,7 @@ type LeaseAnswer struct {
 type Completion struct {
 	LeaseID  string         `json:"-"`
 	WorkerID string         `json:"worker_id"`
-	Status   State          `json:"status"` // Completed or Failed
+	Status   State          `json:"status"` // Completed, Failed, or Queued: it was not begun, and there was no attempt
 	Result   jsontext.Value `json:"result"` // any JSON value, or nil
 	Error    jsontext.Value `json:"error"`  // any JSON value, or nil
 }

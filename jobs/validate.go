@@ -277,8 +277,11 @@ func ValidateBatch(workerID string, leaseIDs []string) error {
 func (e *Completion) Validate() error {
 	var c checker
 	c.id(e.WorkerID, true, "worker_id", whole)
-	if e.Status != Completed && e.Status != Failed {
+	if e.Status != Completed && e.Status != Failed && e.Status != Queued { // the text is that of other schedulers
 		c.add("enum", "status", whole, "Input should be 'completed' or 'failed'")
+	}
+	if e.Status == Queued && (e.Result != nil || e.Error != nil) {
+		c.add("value_error", "status", whole, "a job that goes back to the queue has no result and no error")
 	}
 	c.json(e.Result, "result")
 	c.json(e.Error, "error")

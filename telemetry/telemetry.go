@@ -198,19 +198,14 @@ func (r *Recorder) waits(s *LockSnapshot, e *lokt.Event) (waited time.Duration, 
 
 // remember remembers a hold or a claim, if there is room. The recorder is locked.
 func (r *Recorder) remember(leaseID string, l lease) {
-	if r.o.Service != nil {
-		return
-	}
-	if _, in := r.leases[leaseID]; !in && len(r.leases) >= maxLeases {
-		if time.Since(r.swept) < time.Minute {
-			return
-		}
+	_, in := r.leases[leaseID]
+	if !in && len(r.leases) >= maxLeases && time.Since(r.swept) > time.Minute {
 		r.swept = time.Now()
-		if r.expire(); len(r.leases) >= maxLeases {
-			return
-		}
+		r.expire()
 	}
-	r.leases[leaseID] = l
+	if r.o.Service == nil && (in || len(r.leases) < maxLeases) {
+		r.leases[leaseID] = l
+	}
 }
 
 // expire forgets holds whose time is over. The recorder is locked.

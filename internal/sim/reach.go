@@ -137,5 +137,5 @@ func mustReach() []string {
 	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", "waiting would be a circle", "a release fails", "the lock was lost",
 		"event takeover, expired", "event takeover, unclaimed", "event takeover, preempted", "event auto-prune, unclaimed", "event wait, granted",
 		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event release-mismatch", "event renew-fail",
-		"worker: started", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")
+		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")
 }

@@ -166,11 +166,14 @@ func (w *world) hire(name string, r *rand.Rand) {
 		return true
 	}
 	o := worker.WorkerOptions{
-		ID: fmt.Sprint(name, "-", a.index), Concurrency: 1 + a.index%2, Wait: 5 * time.Second, Elapsed: a.elapsed, Notify: func(n worker.Notice) {
+		ID: fmt.Sprint(name, "-", a.index), Concurrency: 1 + a.index%2, Prefetch: a.index % 3, Wait: 5 * time.Second, Elapsed: a.elapsed, Notify: func(n worker.Notice) {
 			if n.Run == nil {
 				return
 			}
 			w.count("worker: " + string(n.Type))
+			if n.Type == worker.NoticeEnded && n.State == jobs.Queued {
+				w.count("worker: a job goes back")
+			}
 			if n.Type == worker.NoticeEnded && n.State == jobs.Completed {
 				w.task(n.Run.Job.IdempotencyKey, n.Run.Job.ID).told = true
 			}

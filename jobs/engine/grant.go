@@ -22,11 +22,12 @@ type profile struct {
 	types        map[string]bool // empty for all
 	capabilities map[string]bool
 	max          int       // units
+	ahead        bool      // jobs will wait at the worker
 	asks         []*waiter // in order of arrival
 }
 
 func newProfile(key string, a *jobs.Request) *profile {
-	p := &profile{key: key, types: map[string]bool{}, capabilities: map[string]bool{}, max: cmp.Or(a.MaxUnits, math.MaxInt)}
+	p := &profile{key: key, types: map[string]bool{}, capabilities: map[string]bool{}, max: cmp.Or(a.MaxUnits, math.MaxInt), ahead: a.Ahead}
 	for _, t := range a.Types {
 		p.types[t] = true
 	}
@@ -40,11 +41,14 @@ func profileKey(a *jobs.Request) string {
 	types, caps := slices.Clone(a.Types), slices.Clone(a.Capabilities)
 	slices.Sort(types)
 	slices.Sort(caps)
-	return joined(slices.Compact(types)) + "\x01" + joined(slices.Compact(caps)) + "\x01" + strconv.Itoa(a.MaxUnits)
+	return joined(slices.Compact(types)) + "\x01" + joined(slices.Compact(caps)) + "\x01" + strconv.Itoa(a.MaxUnits) + "\x01" + strconv.FormatBool(a.Ahead)
 }
 
-// takes reports whether a worker of the profile may take jobs of the shape, if it holds no lease.
-func (p *profile) takes(g *group) bool {
+// takes reports whether a request of the profile may be granted jobs of the shape, if its worker holds no lease.
+func (p *profile) takes(g *group) bool { return p.could(g) && (g.waits || !p.ahead) }
+
+// could reports whether a worker of the profile may take jobs of the shape once it has nothing else to do.
+func (p *profile) could(g *group) bool {
 	return g.units <= p.max && (len(p.types) == 0 || p.types[g.jobType]) &&
 		capable(p.capabilities, g.needed)
 }
@@ -95,7 +99,7 @@ func (e *Engine) takers(g *group) iter.Seq[*worker] {
 	return func(yield func(*worker) bool) {
 		for at := e.heard.Front(); at != nil; at = at.Next() {
 			w := at.Value.(*worker)
-			if plus(w.seen, jobs.SeenFor) <= e.Now.Mono || w.profile != nil && w.profile.takes(g) && !yield(w) {
+			if plus(w.seen, jobs.SeenFor) <= e.Now.Mono || w.profile != nil && w.profile.could(g) && !yield(w) {
 				return
 			}
 		}
@@ -139,6 +143,11 @@ func (o Request) answer(e *Engine, id uint64) Reply {
 		until = plus(until, o.Wait)
 	}
 	if first := e.asked[key]; first != nil {
+		if first.kept == nil && first.profile.key != w.profile.key { // it takes others now
+			e.unline(first)
+			first.profile = w.profile
+			e.line(first)
+		}
 		first.calls = append(first.calls, id)
 		first.until = until
 		e.ends.Fix(first)
@@ -317,7 +326,8 @@ func (e *Engine) fits(g *group, p *profile) bool {
 	return g.units <= e.free() && p.takes(g) && (!g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
 }
 
-// receiver returns the request that arrived first among those whose worker may take the job.
+// receiver returns the request that arrived first among those whose worker may take the job: one whose worker begins at
+// once, if there is any.
 func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
@@ -325,7 +335,7 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 			continue
 		}
 		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.Unique || w.worker.busy == 0 })
-		if i >= 0 && (first == nil || p.asks[i].arrival < first.arrival) {
+		if i >= 0 && (first == nil || first.profile.ahead && !p.ahead || first.profile.ahead == p.ahead && p.asks[i].arrival < first.arrival) {
 			first = p.asks[i]
 		}
 	}

@@ -214,7 +214,12 @@ func (m *model) apply(r Call) {
 			say("false")
 			return
 		case "":
-			worker(l)
+			if worker(l); o.Status == jobs.Queued {
+				m.remember(l)
+				m.undo(l)
+				say("true")
+				return
+			}
 			m.run(l)
 			code := jobs.CodeCompleted
 			if o.Status == jobs.Failed {
@@ -502,6 +507,9 @@ func (m *model) ask(id uint64, op *Request) {
 	for _, other := range m.waits {
 		if other.ask != nil && op.RequestID != "" && other.ask.WorkerID == op.WorkerID && other.ask.RequestID == op.RequestID {
 			other.ids, other.until = append(other.ids, id), w.until
+			anew := *op
+			anew.LeaseID, anew.Jitter = other.ask.LeaseID, other.ask.Jitter
+			other.ask = &anew
 			return
 		}
 	}
@@ -557,9 +565,7 @@ func (m *model) end(l *mLease, how jobs.State, code string) {
 	}
 	m.leases = slices.DeleteFunc(m.leases, func(o *mLease) bool { return o == l })
 	j := l.job
-	if l.request != "" {
-		m.answered[l.worker+"/"+l.request] = &mAnswer{*l, j.token, j.attempt, m.now.Mono + jobs.RequestLife, m.now.Wall.Add(jobs.RequestLife)}
-	}
+	m.remember(l)
 	j.attempts = append(j.attempts, string(how)+" "+code)
 	j.lease = nil
 	switch {
@@ -580,6 +586,13 @@ func (m *model) end(l *mLease, how jobs.State, code string) {
 		}
 	}
 	m.reopen()
+}
+
+// remember keeps what the request of a lease that ends was answered.
+func (m *model) remember(l *mLease) {
+	if l.request != "" {
+		m.answered[l.worker+"/"+l.request] = &mAnswer{*l, l.job.token, l.job.attempt, m.now.Mono + jobs.RequestLife, m.now.Wall.Add(jobs.RequestLife)}
+	}
 }
 
 // undo takes a grant back.
@@ -650,8 +663,13 @@ func (m *model) queue() []*mJob {
 	return q
 }
 
-// takes reports whether a worker that said so of itself may take the job, unless it is busy.
+// takes reports whether the request may be granted the job, unless its worker is busy.
 func (m *model) takes(by *Request, j *mJob) bool {
+	return m.could(by, j) && (!by.Ahead || !j.Unique && len(j.Locks) == 0 && j.MaxRuntime == 0)
+}
+
+// could reports whether a worker that said so of itself may take the job, if it has nothing else to do.
+func (m *model) could(by *Request, j *mJob) bool {
 	if by.MaxUnits > 0 && j.Units > by.MaxUnits || len(by.Types) > 0 && !slices.Contains(by.Types, j.Type) {
 		return false
 	}
@@ -676,7 +694,7 @@ func (m *model) idle(worker string) bool {
 func (m *model) taker(j *mJob) time.Duration {
 	until := m.now.Mono
 	for _, w := range m.workers {
-		if w.by != nil && m.takes(w.by, j) {
+		if w.by != nil && m.could(w.by, j) {
 			until = max(until, w.at+jobs.SeenFor)
 		}
 	}
@@ -779,12 +797,17 @@ func (m *model) match() {
 
 // first returns the request that the job goes to.
 func (m *model) first(j *mJob) *mWait {
+	var ahead *mWait
 	for _, w := range m.waits {
-		if w.ask != nil && m.takes(w.ask, j) && (!j.Unique || m.idle(w.ask.WorkerID)) {
+		if w.ask == nil || !m.takes(w.ask, j) || j.Unique && !m.idle(w.ask.WorkerID) {
+			continue
+		}
+		if !w.ask.Ahead {
 			return w
 		}
+		ahead = cmp.Or(ahead, w)
 	}
-	return nil
+	return ahead
 }
 
 func (m *model) grant(w *mWait, j *mJob) {
@@ -888,7 +911,7 @@ func (m *model) waitingFor(j *mJob) string {
 	}
 	if j.Unique {
 		for name, w := range m.workers {
-			if w.by != nil && w.at+jobs.SeenFor > m.now.Mono && m.takes(w.by, j) && m.idle(name) {
+			if w.by != nil && w.at+jobs.SeenFor > m.now.Mono && m.could(w.by, j) && m.idle(name) {
 				return "no_worker"
 			}
 		}

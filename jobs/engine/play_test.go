@@ -249,6 +249,7 @@ func (g *game) ask() Request {
 	case 2:
 		a.Capabilities = pick(g, []string{"x"}, []string{"needs:x", "y"})
 	}
+	a.Ahead = g.choose(6) == 0
 	if g.choose(3) == 0 {
 		a.Wait = pick(g, time.Second, 5*time.Second, 30*time.Second)
 	}
@@ -306,7 +307,11 @@ func (g *game) request() Call {
 	case 13:
 		r.Op = Heartbeat{jobs.Heartbeat{WorkerID: pick(g, "w1", "w2", "w3")}, []string{lease, g.recent(g.leases), "unknown"}}
 	case 14, 15, 16:
-		r.Op = Complete{jobs.Completion{LeaseID: lease, WorkerID: g.holder(lease), Status: pick(g, jobs.Completed, jobs.Completed, jobs.Failed), Error: jsontext.Value(`"e"`)}}
+		c := jobs.Completion{LeaseID: lease, WorkerID: g.holder(lease), Status: pick(g, jobs.Completed, jobs.Completed, jobs.Failed, jobs.Queued)}
+		if c.Status != jobs.Queued {
+			c.Error = jsontext.Value(`"e"`)
+		}
+		r.Op = Complete{c}
 	case 17:
 		r.Op = Report{jobs.Progress{LeaseID: lease, WorkerID: g.holder(lease), Progress: &half}}
 	case 18:

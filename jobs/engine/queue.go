@@ -17,6 +17,7 @@ type shape struct {
 	units   int
 	needs   string // joined
 	unique  bool
+	waits   bool // nothing is lost if a worker that holds it is at another
 }
 
 // group is the lines of one shape.
@@ -59,7 +60,7 @@ func (l *line) head() *entry { return l.jobs.Top() }
 func (e *Engine) enqueue(en *entry) {
 	j := &en.Job
 	needs := needsOf(j.Tags)
-	s := shape{j.Type, j.Units, joined(needs), j.Unique}
+	s := shape{j.Type, j.Units, joined(needs), j.Unique, !j.Unique && len(j.Locks) == 0 && j.MaxRuntime == 0}
 	g := e.groups[s]
 	if g == nil {
 		g = &group{shape: s, needed: needs, lines: map[alike]*line{}}

@@ -227,8 +227,13 @@ func (o Complete) answer(e *Engine, id uint64) Reply {
 		return Reply{Err: err}
 	}
 	e.see(en.worker)
-	e.start(en)
-	e.end(en, o.Status, string(o.Status), o.Result, o.Error) // CodeCompleted or CodeFailed
+	if o.Status == jobs.Queued {
+		e.rememberRequest(en.Lease)
+		e.giveBack(en)
+	} else {
+		e.start(en)
+		e.end(en, o.Status, string(o.Status), o.Result, o.Error) // CodeCompleted or CodeFailed
+	}
 	if u := e.unlocking[o.LeaseID]; u != nil {
 		u.call = id
 		return Reply{later: true}
@@ -311,9 +316,7 @@ func (e *Engine) end(en *entry, how jobs.State, code string, result, failure jso
 	a.Code, a.EndedAt, a.Error = code, e.Now.Wall, failure
 	en.Attempts = append(en.Attempts, a)
 	l := e.dropLease(en, code)
-	if l.RequestID != "" {
-		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: l}, jobs.RequestLife)
-	}
+	e.rememberRequest(l)
 	e.freeLocks(en, l.ID)
 	if result != nil || failure != nil {
 		r := en.Report()
@@ -341,13 +344,26 @@ func (e *Engine) end(en *entry, how jobs.State, code string, result, failure jso
 	e.queue(en, plus(e.Now.Mono, wait), false)
 }
 
-// takeBack ends a lease that nobody was told of: the job is queued at its old place, and there was no attempt. Its token
-// is used up.
+// rememberRequest remembers what the request was granted whose lease ends.
+func (e *Engine) rememberRequest(l *jobs.Lease) {
+	if l.RequestID != "" {
+		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: l}, jobs.RequestLife)
+	}
+}
+
+// takeBack ends a lease that nobody was told of.
 func (e *Engine) takeBack(leaseID string) bool {
 	en := e.leases[leaseID]
 	if en == nil || en.State != jobs.Leased {
 		return false
 	}
+	e.giveBack(en)
+	return true
+}
+
+// giveBack ends a lease under which nothing was begun: the job is queued at its old place, and there was no attempt. Its
+// token is used up.
+func (e *Engine) giveBack(en *entry) {
 	l := e.dropLease(en, "")
 	e.freeLocks(en, l.ID)
 	en.State, en.LeaseID = jobs.Queued, ""
@@ -356,7 +372,7 @@ func (e *Engine) takeBack(leaseID string) bool {
 	}
 	if en.Cancel {
 		e.endJob(en, jobs.Cancelled, jobs.Event{Code: jobs.CodeCancelled})
-		return true
+		return
 	}
 	if en.ReadyAt.After(e.Now.Wall) { // the wall clock was set back; the job's time had come
 		en.ReadyAt = e.Now.Wall
@@ -364,7 +380,6 @@ func (e *Engine) takeBack(leaseID string) bool {
 	e.touch(en)
 	e.note(en, jobs.Event{Type: jobs.EventReturn, LeaseID: l.ID, WorkerID: l.WorkerID})
 	e.queue(en, 0, false)
-	return true
 }
 
 // freeLocks lets go of the locks of a lease that ended.

@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"errors"
+	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -12,6 +13,8 @@ var endTests = []serviceTest{
 	{name: "a job asked to stop is cancelled when its lease expires", run: cancelExpired, expires: true},
 	{name: "cancelling what has ended changes nothing", run: cancelEnded},
 	{name: "a failed job returns to its old place while it has attempts", run: retryKeepsPlace},
+	{name: "a job that was not begun returns to its old place without an attempt", run: notBegun},
+	{name: "a job that will wait at its worker has nothing that waits with it", run: ahead},
 }
 
 // cancel cancels a job, and checks the state in the answer.
@@ -90,4 +93,38 @@ func retryKeepsPlace(e *env) {
 	e.complete(g, jobs.Failed)
 	e.expect(first, jobs.Failed)
 	e.grantOf(second, ask("w"))
+}
+
+func notBegun(e *env) {
+	first, second := e.submit(attempts(1)), e.submit()
+	for _, beaten := range []bool{false, true} {
+		g := e.grantOf(first, ask("w"))
+		if beaten {
+			e.beat(g)
+		}
+		e.complete(g, jobs.Queued)
+		if v := e.expect(first, jobs.Queued); len(v.Attempts) != 0 || v.Job.Attempt != 0 {
+			e.Errorf("back in the queue as %+v", v)
+		}
+		e.gone(g)
+		e.over(jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Queued})
+	}
+	g := e.grantOf(first, ask("w"))
+	_, err := e.s.Complete(e.within(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Queued, Error: []byte(`"why"`)})
+	e.invalid(err, "status")
+	e.cancel(first, jobs.Leased)
+	e.complete(g, jobs.Queued)
+	e.expect(first, jobs.Cancelled)
+	e.grantOf(second, ask("w"))
+}
+
+func ahead(e *env) {
+	later := func(a *jobs.Request) { a.Ahead = true }
+	first := e.submit(locks("a"))
+	e.submit(atMost(time.Hour))
+	e.submit(unique)
+	plain := e.submit()
+	e.grantOf(plain, ask("w", later))
+	e.deny(jobs.DeniedEligible, ask("w", later))
+	e.grantOf(first, ask("w"))
 }

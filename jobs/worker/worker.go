@@ -38,6 +38,11 @@ type WorkerOptions struct {
 	Concurrency  int      // most jobs at the same time; 0 means 1
 	Units        int      // most units of jobs at the same time, and so of one job; 0 for any
 
+	// Prefetch is how many jobs are leased ahead, beside those that handlers do, to be begun without asking: none with
+	// locks, a maximum runtime or a worker of its own. Their leases are kept; when the worker drains they go back, and
+	// count as no attempts.
+	Prefetch int
+
 	// Margin is how long before its lease may expire a handler's context ends, beside what the drift of clocks takes; 0
 	// means a tenth of the lease's TTL, at most 5 s.
 	Margin time.Duration
@@ -80,7 +85,7 @@ type NoticeType string
 const (
 	NoticeStarted NoticeType = "started" // a handler was called
 	NoticeStop    NoticeType = "stop"    // a handler's context ended: Err is the cause
-	NoticeEnded   NoticeType = "ended"   // the service knows how a run ended
+	NoticeEnded   NoticeType = "ended"   // the service knows how a run ended: queued if it was not begun
 	// a run has ended, but its lease had before, or the service could not be told: Err says why
 	NoticeUntold   NoticeType = "untold"
 	NoticeDoubt    NoticeType = "doubt"    // a heartbeat failed, and is tried again
@@ -101,6 +106,9 @@ type Worker struct {
 	keeper lokt.Keeper
 	hard   context.Context // ends with Stop
 	stop   context.CancelCauseFunc
+	slots  chan struct{}   // of handlers; full when none is free
+	asks   context.Context // ends when no more jobs are begun but those whose handlers run
+	enough context.CancelFunc
 
 	under sync.WaitGroup // runs under way
 
@@ -123,13 +131,15 @@ func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
 	w.keeper.Elapsed = w.o.Elapsed
 	w.hard, w.stop = context.WithCancelCause(context.Background())
 	w.grown, w.grow = context.WithCancel(context.Background())
-	ask := w.askFor(0)
+	w.asks, w.enough = context.WithCancel(w.hard)
+	ask := w.askFor(0, false)
 	if err := ask.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Concurrency < 0 || o.Units < 0 || o.Margin < 0 || o.StopGrace < 0 {
+	if o.Concurrency < 0 || o.Units < 0 || o.Prefetch < 0 || o.Margin < 0 || o.StopGrace < 0 {
 		return nil, fmt.Errorf("%w: a worker's numbers are not negative", lokt.ErrInvalid)
 	}
+	w.slots = make(chan struct{}, o.Concurrency)
 	return w, nil
 }
 
@@ -148,6 +158,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer context.AfterFunc(w.hard, func() { cancel(ErrStopped) })()
 	err := w.ask(asking)
+	w.enough()
 	w.notify(Notice{Type: NoticeDraining, Err: err})
 	w.drain()
 	w.stop(ErrStopped) // for what is left behind
@@ -168,27 +179,27 @@ func (w *Worker) drain() {
 	}
 }
 
-// room waits until another job may be taken, and returns of how many units at most (0 for any), and a context that ends
-// when that changes.
-func (w *Worker) room(ctx context.Context) (most int, grown context.Context, err error) {
+// room waits until another job may be taken, and returns of how many units at most (0 for any), whether it is ahead, and
+// a context that ends when that changes.
+func (w *Worker) room(ctx context.Context) (most int, ahead bool, grown context.Context, err error) {
 	for {
 		w.mu.Lock()
 		n, units, grown := w.runs, w.units, w.grown
 		w.mu.Unlock()
-		if n < w.o.Concurrency && (w.o.Units == 0 || units < w.o.Units) {
-			return max(w.o.Units-units, 0), grown, nil
+		if n < w.o.Concurrency+w.o.Prefetch && (w.o.Units == 0 || units < w.o.Units) {
+			return max(w.o.Units-units, 0), n >= w.o.Concurrency, grown, nil
 		}
 		select {
 		case <-grown.Done():
 		case <-ctx.Done():
-			return 0, nil, ctx.Err()
+			return 0, false, nil, ctx.Err()
 		}
 	}
 }
 
-func (w *Worker) askFor(most int) jobs.Request {
+func (w *Worker) askFor(most int, ahead bool) jobs.Request {
 	return jobs.Request{WorkerID: w.o.ID, MaxUnits: cmp.Or(most, w.o.Units), Types: w.o.Types, Capabilities: w.o.Capabilities,
-		Wait: w.o.Wait}
+		Wait: w.o.Wait, Ahead: ahead}
 }
 
 // Between two tries to reach a service that is away: doubled from the first to the last, and spread by a fifth.
@@ -207,13 +218,13 @@ func spread(d time.Duration) time.Duration {
 func (w *Worker) ask(ctx context.Context) error {
 	request, pause, first := lokt.NewLeaseID(), time.Duration(0), time.Duration(0) // when the request was first made, or 0
 	for {
-		most, grown, err := w.room(ctx)
+		most, ahead, grown, err := w.room(ctx)
 		if err != nil {
 			return nil
 		}
 		asked := w.o.Elapsed()
 		first = cmp.Or(first, asked)
-		a := w.askFor(most)
+		a := w.askFor(most, ahead)
 		a.RequestID = request
 		if pause > 0 {
 			a.Wait = 0 // to know soon whether the service is back
@@ -257,7 +268,7 @@ var errGrew = errors.New("there is more room")
 func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grown context.Context) (g jobs.Grant, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
+	if w.o.Units > 0 && a.MaxUnits < w.o.Units || a.Ahead {
 		defer context.AfterFunc(grown, func() { cancel(errGrew) })()
 	}
 	g, err = w.leaser.Request(asking, a)

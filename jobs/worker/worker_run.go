@@ -186,6 +186,17 @@ func (r *Run) work(asked time.Duration) {
 			}
 		})
 	}
+	finish := func() (cause error) {
+		cause = context.Cause(r.ctx)
+		quiet()
+		r.cancel(nil)
+		<-r.told
+		return cause
+	}
+	if !r.begin() {
+		r.end(jobs.Completion{Status: jobs.Queued}, nil, finish())
+		return
+	}
 	defer context.AfterFunc(r.ctx, func() {
 		if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 			r.w.notify(Notice{Type: NoticeStop, Run: r, Err: cause})
@@ -193,11 +204,27 @@ func (r *Run) work(asked time.Duration) {
 	})()
 	r.w.notify(Notice{Type: NoticeStarted, Run: r})
 	result, err := r.call()
-	cause := context.Cause(r.ctx)
-	quiet()
-	r.cancel(nil)
-	<-r.told
-	r.complete(result, err, cause)
+	<-r.w.slots
+	r.complete(result, err, finish())
+}
+
+// begin waits until the handler may be called, and reports whether it may: otherwise the worker drains.
+func (r *Run) begin() bool {
+	select {
+	case r.w.slots <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case r.w.slots <- struct{}{}:
+		if r.w.asks.Err() == nil {
+			return true
+		}
+		<-r.w.slots
+	case <-r.w.asks.Done():
+	case <-r.ctx.Done(): // the job is to be cancelled, or its lease is lost
+	}
+	return false
 }
 
 // runs takes in that so much of the maximum runtime, 0 if there is none, was left after that moment.
@@ -406,10 +433,9 @@ func (r *Run) sendReport() error {
 // be relied on: a service that comes back keeps the leases that it had.
 const completePatience = 10 * time.Minute
 
-// complete tells the service how the run ended, again and again until it is answered, the lease is known to be over, or
-// there is no hope left. The cause is that of the context's end, before.
+// complete tells the service how the run ended. The cause is that of the context's end, before.
 func (r *Run) complete(result any, failure, cause error) {
-	c := jobs.Completion{LeaseID: r.Lease.ID, WorkerID: r.w.o.ID, Status: jobs.Completed}
+	c := jobs.Completion{Status: jobs.Completed}
 	if failure == nil {
 		c.Result, failure = encoded(result)
 	}
@@ -417,6 +443,13 @@ func (r *Run) complete(result any, failure, cause error) {
 		failure = forLocks(cause, failure)
 		c.Status, c.Error = jobs.Failed, failureJSON(failure)
 	}
+	r.end(c, failure, cause)
+}
+
+// end ends the lease, with an offer that is made again and again until it is answered, the lease is known to be over, or
+// there is no hope left.
+func (r *Run) end(c jobs.Completion, failure, cause error) {
+	c.LeaseID, c.WorkerID = r.Lease.ID, r.w.o.ID
 	switch {
 	case r.gone.Load():
 		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cmp.Or(cause, jobs.ErrLeaseNotFound)})
@@ -439,7 +472,7 @@ func (r *Run) complete(result any, failure, cause error) {
 			return
 		case err == nil:
 			n := Notice{Type: NoticeUntold, Run: r, Err: jobs.ErrLeaseNotFound}
-			if r.applied(ctx, c.Status) {
+			if c.Status == jobs.Queued || r.applied(ctx, c.Status) {
 				n = Notice{Type: NoticeEnded, Run: r, State: c.Status, Err: failure}
 			}
 			r.gone.Store(true)

@@ -909,3 +909,122 @@ func TestTheMaximumRuntimeCountsFromTheGrant(t *testing.T) {
 		})
 	}
 }
+
+// Promise S-238.
+func TestJobsAreLeasedAheadAndGoBackWhenTheWorkerDrains(t *testing.T) {
+	var mu sync.Mutex
+	var begun []string
+	h := func(_ context.Context, r *worker.Run) (any, error) {
+		mu.Lock()
+		begun = append(begun, r.Job.ID)
+		mu.Unlock()
+		time.Sleep(10 * time.Minute) // many times what a lease lasts
+		return nil, nil
+	}
+	bubble(t, jobs.Config{}, worker.WorkerOptions{Prefetch: 2}, h, func(t *testing.T, s *shop) {
+		var ids []string
+		for range 6 {
+			ids = append(ids, submit(t, s.m, func(spec *jobs.Spec) { spec.MaxAttempts = 1 }))
+		}
+		leases := map[string]bool{}
+		time.Sleep(9 * time.Minute)
+		for i, want := range []jobs.State{jobs.Running, jobs.Running, jobs.Running, jobs.Queued, jobs.Queued, jobs.Queued} {
+			if v := s.is(ids[i], want); want == jobs.Running {
+				leases[v.Lease.ID] = true
+			}
+		}
+		if len(leases) != 3 {
+			t.Errorf("%d leases for three jobs", len(leases))
+		}
+		time.Sleep(2 * time.Minute) // a minute into the second job
+		s.is(ids[0], jobs.Completed)
+		s.drain()
+		synctest.Wait()
+		for i, want := range []jobs.State{jobs.Completed, jobs.Running, jobs.Queued, jobs.Queued, jobs.Queued, jobs.Queued} {
+			v := s.is(ids[i], want)
+			if want == jobs.Queued && (v.Job.Attempt != 0 || len(v.Attempts) != 0 || v.Lease != nil) {
+				t.Errorf("it went back as %+v", v)
+			}
+		}
+		if took := s.end(); took != 9*time.Minute {
+			t.Errorf("the job under way had %v", took)
+		}
+		s.is(ids[1], jobs.Completed)
+		if !slices.Equal(begun, ids[:2]) {
+			t.Errorf("%v were begun", begun)
+		}
+		if n := len(s.said(worker.NoticeUntold)); n != 0 {
+			t.Errorf("%d ends count for nothing", n)
+		}
+	})
+}
+
+// Promise S-238.
+func TestWhatWouldLoseByWaitingIsNotLeasedAhead(t *testing.T) {
+	h := func(ctx context.Context, r *worker.Run) (any, error) {
+		select {
+		case <-time.After(time.Minute):
+		case <-ctx.Done():
+		}
+		return nil, nil
+	}
+	bubble(t, jobs.Config{}, worker.WorkerOptions{Prefetch: 5}, h, func(t *testing.T, s *shop) {
+		first := submit(t, s.m)
+		time.Sleep(time.Second)
+		all := []string{
+			submit(t, s.m, func(spec *jobs.Spec) { spec.Locks = []string{"db"} }),
+			submit(t, s.m, func(spec *jobs.Spec) { spec.MaxRuntime = time.Hour }),
+			submit(t, s.m, func(spec *jobs.Spec) { spec.Unique = true }),
+		}
+		time.Sleep(50 * time.Second)
+		for _, id := range all {
+			s.is(id, jobs.Queued)
+		}
+		for _, id := range all { // each begins when the one before it has ended: the request that waits is made anew
+			time.Sleep(time.Minute)
+			s.is(first, jobs.Completed)
+			s.is(id, jobs.Running)
+			first = id
+		}
+	})
+}
+
+// Promise S-238.
+func TestAJobThatWasLeasedAheadIsNotBegunOnceItIsCancelledOrLost(t *testing.T) {
+	var mu sync.Mutex
+	begun := map[string]int{}
+	h := func(ctx context.Context, r *worker.Run) (any, error) {
+		mu.Lock()
+		begun[r.Job.ID]++
+		mu.Unlock()
+		select {
+		case <-time.After(10 * time.Minute):
+		case <-ctx.Done():
+		}
+		return nil, nil
+	}
+	bubble(t, jobs.Config{}, worker.WorkerOptions{Prefetch: 2}, h, func(t *testing.T, s *shop) {
+		first, second, third := submit(t, s.m), submit(t, s.m), submit(t, s.m, func(spec *jobs.Spec) { spec.MaxAttempts = 2 })
+		time.Sleep(time.Second)
+		if _, err := s.m.Cancel(t.Context(), second, "not needed"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.is(second, jobs.Cancelled)
+		s.is(first, jobs.Running)
+		lost := s.is(third, jobs.Running).Lease
+		s.f.set(true, false)
+		time.Sleep(3 * time.Minute) // both leases are over
+		s.f.set(false, false)
+		time.Sleep(time.Minute)
+		v := s.is(third, jobs.Running)
+		if v.Lease.Token == lost.Token {
+			t.Error("the lease outlived three minutes without a heartbeat")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if begun[first] != 1 || begun[second] != 0 || begun[third] != 1 {
+			t.Errorf("first begun %d times, second %d, third %d", begun[first], begun[second], begun[third])
+		}
+	})
+}

@@ -52,6 +52,7 @@ func newWorker(a cmd) *cobra.Command {
 	fs.StringArrayVar(&o.Capabilities, "capability", nil, "what jobs may need, such as gpu for the tag needs:gpu; may be given several times")
 	fs.IntVar(&o.Units, "units", 0, "most `units` of capacity at the same time, and so of one job; 0 is any number")
 	fs.IntVar(&o.Concurrency, "concurrency", 1, "most jobs at the same time")
+	fs.IntVar(&o.Prefetch, "prefetch", 0, "`jobs` to lease ahead, beside those under way")
 	fs.StringVar(&o.ID, "worker-id", "", "name of this worker, which no other may have (default: host, process and a random part)")
 	fs.DurationVar(&o.grace, "grace", 0, "time between TERM and KILL when a command is ended (default: a quarter of the lease, at most 10s)")
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell of jobs that begin and end as they should")
@@ -64,6 +65,8 @@ func (o *workerOptions) check() error {
 		return app.Usagef("--units %d is negative", o.Units)
 	case o.Concurrency < 1:
 		return app.Usagef("--concurrency is at least 1, not %d", o.Concurrency)
+	case o.Prefetch < 0:
+		return app.Usagef("--prefetch %d is negative", o.Prefetch)
 	case o.grace < 0:
 		return app.Usagef("--grace %v is negative", o.grace)
 	case slices.Contains(o.Types, ""): // no job has such a type, and the worker would wait for ever
@@ -200,6 +203,8 @@ func (r *workerRun) notify(n worker.Notice) {
 		r.log("%s started, attempt %d", about, n.Run.Lease.Attempt)
 	case n.Type == worker.NoticeEnded && n.Err != nil:
 		r.log("%s %s: %v", about, n.State, n.Err)
+	case n.Type == worker.NoticeEnded && n.State == jobs.Queued && !quiet:
+		r.log("%s goes back to the queue: it was not begun", about)
 	case n.Type == worker.NoticeEnded && !quiet:
 		r.log("%s %s", about, n.State)
 	case n.Type == worker.NoticeStop:
