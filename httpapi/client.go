@@ -67,9 +67,10 @@ type Client struct {
 	http    *http.Client
 	o       ClientOptions
 
-	mu  sync.Mutex
-	own map[string]ownLease // by public ID
-	due []*renewal          // to be sent together
+	mu     sync.Mutex
+	own    map[string]ownLease // by public ID
+	tidied time.Time
+	due    []*renewal // to be sent together
 }
 
 // ownLease is what a client knows about a lease that it chose the ID of.

@@ -91,9 +91,10 @@ func (c *Client) lasting(leaseID string) (lokt.Holder, bool) {
 	return l.holder, ok && l.holder.Token != 0 && (l.ends.IsZero() || time.Now().Before(l.ends))
 }
 
-// tidy forgets leases that ended long ago without a word, now and then. The client is locked.
+// tidy forgets leases that ended long ago without a word, once a minute at most. The client is locked.
 func (c *Client) tidy() {
-	if len(c.own)%1024 == 0 {
+	if time.Since(c.tidied) > time.Minute {
+		c.tidied = time.Now()
 		maps.DeleteFunc(c.own, func(_ string, l ownLease) bool { return !l.ends.IsZero() && time.Since(l.ends) > time.Minute })
 	}
 }

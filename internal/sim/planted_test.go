@@ -84,7 +84,7 @@ func (b bug) build(t *testing.T) string {
 	return filepath.Join(dir, "lokt-sim")
 }
 
-// quick are the bugs that are looked for each time.
+// quick are the bugs that make check looks for: each is a program to be built.
 var quick = []string{
 	"early-expiry", "files-block-not-skipped", "files-lock-not-held", "job-lease-ends-early", "last-come-first-served", "limit-off-by-one", "loss-not-told", "queue-not-served", "release-of-anothers",
 	"renewal-overwrites-thief", "restart-ends-leases", "token-not-raised",
@@ -95,10 +95,14 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d patches, %v", len(all), err)
 	}
+	soak := os.Getenv("LOKT_SOAK") != ""
+	if !soak && os.Getenv("LOKT_PLANTED") == "" {
+		t.Skip("builds a program for each: make check does some, make soak all")
+	}
 	for _, path := range all {
 		name := strings.TrimSuffix(filepath.Base(path), ".patch")
 		b := readBug(t, path)
-		if os.Getenv("LOKT_SOAK") == "" && !slices.Contains(quick, name) {
+		if !soak && !slices.Contains(quick, name) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

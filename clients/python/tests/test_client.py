@@ -217,6 +217,23 @@ class TestLocks(unittest.TestCase):
         child.communicate()
         self.client.acquire("db", wait=5).release()
 
+    def test_who_is_asked_to_leave_says_that_it_has_heard(self) -> None:
+        lease = self.client.acquire("db", ttl=12)
+        claim = {
+            "lease_id": "of-bob",
+            "owner": {"id": "bob"},
+            "priority": 9,
+            "preempt_ms": 1000,
+            "wait_ms": 20000,
+            "ttl_ms": 60000,
+        }
+        begun = time.monotonic()
+        self.client._transport.request("POST", "/v1/locks/db/leases", claim, wait=20)
+        took = time.monotonic() - begun
+        self.assertTrue(lease.lost.is_set(), "the lock was another's before its holder had lost it")
+        self.assertLess(took, 10)  # the next renewal is due after 6 s at most
+        lease.release()
+
     def test_freezes_and_events(self) -> None:
         self.client.freeze("db", ttl=30, reason="release day")
         with self.assertRaises(lokt.FrozenError) as caught:

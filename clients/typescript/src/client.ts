@@ -118,6 +118,7 @@ export class Lokt {
     const begun = clock();
     let asked = begun;
     let reached = false;
+    let heard: string | undefined;
     const body = (): unknown => {
       if (wait === false) return claim;
       const left = Math.min(poll, most - (clock() - begun));
@@ -144,7 +145,13 @@ export class Lokt {
           holder = await this.#renew(name, leaseId, ttl / 2);
         }
         return new Lease(name, leaseId, holder.token, asked, lifeOf(holder) ?? ttl, {
-          renew: (patience, signal) => this.#renew(name, leaseId, patience, signal),
+          renew: async (patience, signal) => {
+            const hold = await this.#renew(name, leaseId, patience, signal, heard);
+            const wanted = hold.yield?.deadline;
+            if (wanted === undefined || wanted === heard) return hold;
+            heard = wanted; // it is not relied on beyond that from here on, which the server is told at once
+            return { ...hold, heartbeat_in_ms: 10 };
+          },
           release: () => this.#giveBack(name, leaseId, operation),
         }, holder.heartbeat_in_ms);
       }
@@ -230,8 +237,8 @@ export class Lokt {
     }
   }
 
-  async #renew(name: string, leaseId: string, patience: number, signal?: AbortSignal): Promise<Holder> {
-    const x = { body: { leases: [{ name, lease_id: leaseId }] }, patience, signal };
+  async #renew(name: string, leaseId: string, patience: number, signal?: AbortSignal, heard?: string): Promise<Holder> {
+    const x = { body: { leases: [{ name, lease_id: leaseId, heard }] }, patience, signal };
     return (await this.transport.request<{ leases: [{ holder: Holder }] }>("POST", "/v1/leases/heartbeat", x)).body.leases[0].holder;
   }
 

@@ -20,12 +20,14 @@ export interface Life {
   acquired_at?: string;
   expires_at?: string;
   heartbeat_in_ms?: number;
+  yield?: { deadline?: string };
 }
 
 /** For how many ms a hold lasts from its last renewal: its time to live, or less if it must end before. @internal */
 export function lifeOf(hold: Life): number | undefined {
   if (hold.expires_at === undefined || hold.acquired_at === undefined) return hold.ttl_ms;
-  return Math.max(Date.parse(hold.expires_at) - Date.parse(hold.acquired_at), 1);
+  const end = Math.min(Date.parse(hold.expires_at), Date.parse(hold.yield?.deadline ?? hold.expires_at));
+  return Math.max(end - Date.parse(hold.acquired_at), 1);
 }
 
 function untilNext(life: number, every: number | undefined): number {
@@ -156,7 +158,7 @@ export class Lease implements AsyncDisposable {
       const [life, every] = [lifeOf(answer) ?? this.#life, answer.heartbeat_in_ms];
       this.#doubt = undefined;
       this.#life = life;
-      this.#deadline = Math.max(this.#deadline, asked + usable(life));
+      this.#deadline = asked + usable(life);
       this.#next = asked + untilNext(life, every);
     } catch (e) {
       if (this.#released !== undefined) return;

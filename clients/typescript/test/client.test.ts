@@ -172,6 +172,18 @@ test("a lock that is taken away aborts the signal of its holder", withServer, as
   assert(told instanceof lokt.LostError);
 });
 
+test("who is asked to leave says that it has heard", withServer, async () => {
+  await using server = await Server.start();
+  const lease = await new lokt.Lokt({ server: server.url }).lock("db", { ttlMs: 12_000 });
+  const begun = Date.now();
+  const claim = { lease_id: "of-bob", owner: { id: "bob" }, priority: 9, preempt_ms: 1000, wait_ms: 20_000, ttl_ms: 60_000 };
+  const answer = await fetch(`${server.url}/v1/locks/db/leases`, { method: "POST", body: JSON.stringify(claim), headers: { "content-type": "application/json" } });
+  const took = Date.now() - begun;
+  assert.equal(answer.status, 200);
+  assert(lease.signal.aborted, "the lock was another's before its holder had lost it");
+  assert(took < 10_000, `it took ${took} ms, and the next renewal is due after 6 s at most`);
+});
+
 test("a partition is doubt first, and loss before others may enter", withServer, async () => {
   await using server = await Server.start();
   using far = await proxy(server.port);

@@ -122,6 +122,7 @@ class Lease:
         self._client = client
         self._operation = operation
         self._released = False
+        self._heard = ""
         self._cause: LostError | None = None
         self._listeners: list[Callable[[LostError], None]] = []
         self._lock = threading.Lock()
@@ -172,7 +173,12 @@ class Lease:
             pass
 
     def _renew(self, patience: float) -> tuple[float, float]:
-        holder = self._client._renew(self.name, self.id, patience)
+        holder = self._client._renew(self.name, self.id, patience, self._heard)
+        wanted = str((holder.get("yield") or {}).get("deadline") or "")
+        if wanted and wanted != self._heard:
+            # It is not relied on beyond that from here on, which the server is told at once.
+            self._heard = wanted
+            return _life(holder), 0.01
         return _life(holder), _next(holder)
 
     def _lose(self, cause: LostError) -> None:
@@ -421,8 +427,11 @@ class Client:
             patience=patience,
         )
 
-    def _renew(self, name: str, lease_id: str, patience: float) -> Any:
-        body = {"leases": [{"name": name, "lease_id": lease_id}]}
+    def _renew(self, name: str, lease_id: str, patience: float, heard: str = "") -> Any:
+        lease = {"name": name, "lease_id": lease_id}
+        if heard:
+            lease["heard"] = heard
+        body = {"leases": [lease]}
         _, answer = self._transport.request("POST", "/v1/leases/heartbeat", body, patience=patience)
         return answer["leases"][0]["holder"]
 
@@ -484,7 +493,11 @@ def _life(holder: Mapping[str, Any]) -> float:
     """For how long the hold lasts from its last renewal: its TTL, or less if it must end before."""
     if "expires_at" not in holder:
         return float(holder.get("ttl_ms", 0)) / 1000
-    return max(_moment(holder["expires_at"]) - _moment(holder["acquired_at"]), 0.001)
+    end = _moment(holder["expires_at"])
+    wanted = (holder.get("yield") or {}).get("deadline")
+    if wanted:
+        end = min(end, _moment(wanted))
+    return max(end - _moment(holder["acquired_at"]), 0.001)
 
 
 def _moment(text: str) -> float:

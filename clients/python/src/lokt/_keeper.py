@@ -20,7 +20,8 @@ class Beat:
     """One lease to be kept.
 
     ``renew`` gets the seconds that it may take, renews the lease and returns for how many seconds it lasts from the
-    moment at which it was called, and after how many it is to be renewed; 0 is a third of that. NotFoundError and NotOwnerError are final; after any other error the lease is in doubt,
+    moment at which it was called, and after how many it is to be renewed; 0 is a third of that.
+    NotFoundError and NotOwnerError are final; after any other error the lease is in doubt,
     and ``renew`` is called again, sooner and sooner, until the deadline. ``lost`` is called once, from a thread of its own.
     """
 
@@ -131,7 +132,7 @@ class Keeper:
             now = clock()
             beat.in_doubt = failure
             if failure is None:
-                beat.deadline = max(beat.deadline, asked + usable(life))
+                beat.deadline = asked + usable(life)
                 beat.next = asked + _until_next(life, every)
             else:
                 beat.next = now + max(min((beat.deadline - now) / 4, beat._life / 10), _RETRY)
