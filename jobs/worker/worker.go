@@ -226,8 +226,8 @@ func (w *Worker) ask(ctx context.Context) error {
 		first = cmp.Or(first, asked)
 		a := w.askFor(most, ahead)
 		a.RequestID = request
-		if pause > 0 {
-			a.Wait = 0 // to know soon whether the service is back
+		if pause > 0 || ahead {
+			a.Wait = 0 // to know soon whether the service is back, or to ask for any job as soon as there is a slot for it
 		}
 		g, err := w.askOnce(ctx, a, grown)
 		switch {
@@ -268,7 +268,7 @@ var errGrew = errors.New("there is more room")
 func (w *Worker) askOnce(ctx context.Context, a jobs.Request, grown context.Context) (g jobs.Grant, err error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if w.o.Units > 0 && a.MaxUnits < w.o.Units || a.Ahead {
+	if w.o.Units > 0 && a.MaxUnits < w.o.Units {
 		defer context.AfterFunc(grown, func() { cancel(errGrew) })()
 	}
 	g, err = w.leaser.Request(asking, a)
