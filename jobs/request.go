@@ -56,6 +56,7 @@ type Heartbeat struct {
 	Progress   *float64       `json:"progress,omitzero"`   // from 0 to 1; nil leaves it
 	Checkpoint jsontext.Value `json:"checkpoint,omitzero"` // any JSON value; nil leaves it
 	Wait       time.Duration  `json:"wait_ms,omitzero"`    // for there to be something to tell, up to MaxWait
+	Ahead      bool           `json:"ahead,omitzero"`      // the job is not begun: it does not become Running
 }
 
 // HeartbeatAnswer says how long the lease lasts now, and what its worker should know.

@@ -199,7 +199,7 @@ func (m *model) apply(r Call) {
 				continue
 			}
 			worker(l)
-			m.beat(l)
+			m.beat(l, o.Ahead)
 			if o.Wait > 0 && !l.job.cancel && !m.draining && m.parked() < m.cfg.MaxParked {
 				m.waits = append(m.waits, &mWait{ids: []uint64{r.ID}, until: m.now.Mono + o.Wait, lease: l})
 				return
@@ -540,12 +540,14 @@ func (m *model) parked() (n int) {
 	return n
 }
 
-func (m *model) beat(l *mLease) {
+func (m *model) beat(l *mLease, ahead bool) {
 	l.expires = max(l.expires, m.now.Mono+m.cfg.TTL+m.cfg.Grace)
 	if s := m.now.Wall.Add(m.cfg.TTL + m.cfg.Grace); s.After(l.shown) {
 		l.shown = s
 	}
-	m.run(l)
+	if !ahead {
+		m.run(l)
+	}
 }
 
 func (m *model) run(l *mLease) {

@@ -303,6 +303,7 @@ func (g *game) request() Call {
 		if g.choose(4) == 0 {
 			b.Wait = 3 * time.Second
 		}
+		b.Ahead = g.choose(6) == 0
 		r.Op = Heartbeat{b, []string{lease}}
 	case 13:
 		r.Op = Heartbeat{jobs.Heartbeat{WorkerID: pick(g, "w1", "w2", "w3")}, []string{lease, g.recent(g.leases), "unknown"}}

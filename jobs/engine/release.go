@@ -169,7 +169,9 @@ func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 	if e.Now.Wall.After(l.LastHeartbeat) {
 		l.LastHeartbeat = e.Now.Wall
 	}
-	e.start(en)
+	if !b.Ahead {
+		e.start(en)
+	}
 	if b.Progress != nil || b.Checkpoint != nil {
 		r := en.Report()
 		r.Progress = cmp.Or(b.Progress, r.Progress)

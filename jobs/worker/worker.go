@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,7 +107,6 @@ type Worker struct {
 	keeper lokt.Keeper
 	hard   context.Context // ends with Stop
 	stop   context.CancelCauseFunc
-	slots  chan struct{}   // of handlers; full when none is free
 	asks   context.Context // ends when no more jobs are begun but those whose handlers run
 	enough context.CancelFunc
 
@@ -115,6 +115,8 @@ type Worker struct {
 	mu    sync.Mutex
 	runs  int
 	units int
+	free  int             // handlers that could be called
+	line  []*Run          // that wait for one, in the order of their grants
 	grown context.Context // ends when a run does
 	grow  context.CancelFunc
 }
@@ -139,7 +141,7 @@ func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
 	if o.Concurrency < 0 || o.Units < 0 || o.Prefetch < 0 || o.Margin < 0 || o.StopGrace < 0 {
 		return nil, fmt.Errorf("%w: a worker's numbers are not negative", lokt.ErrInvalid)
 	}
-	w.slots = make(chan struct{}, o.Concurrency)
+	w.free = o.Concurrency
 	return w, nil
 }
 
@@ -317,10 +319,14 @@ func (w *Worker) passing(err error) bool {
 // take begins to do a job that was granted. It was asked for at that moment, or later.
 func (w *Worker) take(g jobs.Grant, asked time.Duration) {
 	r := &Run{
-		Job: g.Job, Lease: g.Lease, w: w, fresh: make(chan struct{}, 1), told: make(chan struct{}),
+		Job: g.Job, Lease: g.Lease, w: w, fresh: make(chan struct{}, 1), told: make(chan struct{}), turn: make(chan struct{}),
 	}
 	r.output.offset = g.Job.Report().Printed
 	w.count(1, g.Lease.Units)
+	w.mu.Lock()
+	w.line = append(w.line, r)
+	w.serve()
+	w.mu.Unlock()
 	w.under.Go(func() {
 		r.work(asked)
 		w.count(-1, -g.Lease.Units)
@@ -337,6 +343,26 @@ func (w *Worker) count(n, units int) {
 		w.grow()
 		w.grown, w.grow = context.WithCancel(context.Background())
 	}
+}
+
+// serve lets the first in line call their handlers while some are free. The worker is locked.
+func (w *Worker) serve() {
+	for ; w.free > 0 && len(w.line) > 0; w.free-- {
+		close(w.line[0].turn)
+		w.line = w.line[1:]
+	}
+}
+
+// leave takes a run out of the line, or frees its handler.
+func (w *Worker) leave(r *Run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := slices.Index(w.line, r); i >= 0 {
+		w.line = slices.Delete(w.line, i, i+1)
+		return
+	}
+	w.free++
+	w.serve()
 }
 
 func (w *Worker) notify(n Notice) {

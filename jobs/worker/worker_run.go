@@ -30,6 +30,8 @@ type Run struct {
 	until     atomic.Int64    // the lease may be relied on so long, by Worker.o.Elapsed
 	runUntil  atomic.Int64    // the same of the maximum runtime
 	gone      atomic.Bool     // the service has said that the lease is not there
+	turn      chan struct{}   // closed when the handler may be called
+	begun     atomic.Bool     // it is called, or was
 	beat      *lokt.Heartbeat
 	interval  atomic.Int64 // as proposed last
 
@@ -164,6 +166,7 @@ func (r *Run) work(asked time.Duration) {
 	if r.w.o.Elapsed()-asked > late { // the request has waited: when the lease began is not known well enough
 		var err error
 		if asked, err = r.confirm(); err != nil {
+			r.w.leave(r)
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
 			return
 		}
@@ -193,9 +196,14 @@ func (r *Run) work(asked time.Duration) {
 		<-r.told
 		return cause
 	}
-	if !r.begin() {
+	waited, begun := r.begin()
+	if !begun {
+		r.w.leave(r)
 		r.end(jobs.Completion{Status: jobs.Queued}, nil, finish())
 		return
+	}
+	if r.begun.Store(true); waited { // what listens has said otherwise
+		listener.Go(func() { _, _ = r.send(r.ctx, jobs.Heartbeat{}) })
 	}
 	defer context.AfterFunc(r.ctx, func() {
 		if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -204,27 +212,24 @@ func (r *Run) work(asked time.Duration) {
 	})()
 	r.w.notify(Notice{Type: NoticeStarted, Run: r})
 	result, err := r.call()
-	<-r.w.slots
+	r.w.leave(r)
 	r.complete(result, err, finish())
 }
 
-// begin waits until the handler may be called, and reports whether it may: otherwise the worker drains.
-func (r *Run) begin() bool {
+// begin waits until the handler may be called, and reports whether it had to, and whether it may: otherwise the worker drains.
+func (r *Run) begin() (waited, begun bool) {
 	select {
-	case r.w.slots <- struct{}{}:
-		return true
+	case <-r.turn:
+		return false, true
 	default:
 	}
 	select {
-	case r.w.slots <- struct{}{}:
-		if r.w.asks.Err() == nil {
-			return true
-		}
-		<-r.w.slots
+	case <-r.turn:
+		return true, r.w.asks.Err() == nil
 	case <-r.w.asks.Done():
 	case <-r.ctx.Done(): // the job is to be cancelled, or its lease is lost
 	}
-	return false
+	return true, false
 }
 
 // runs takes in that so much of the maximum runtime, 0 if there is none, was left after that moment.
@@ -267,7 +272,7 @@ func (e *panicError) MarshalJSON() ([]byte, error) {
 
 // send sends a heartbeat and takes in what its answer says. The lease counts from the sending.
 func (r *Run) send(ctx context.Context, b jobs.Heartbeat) (asked time.Duration, err error) {
-	b.LeaseID, b.WorkerID = r.Lease.ID, r.w.o.ID
+	b.LeaseID, b.WorkerID, b.Ahead = r.Lease.ID, r.w.o.ID, !r.begun.Load()
 	asked = r.w.o.Elapsed()
 	answer, err := r.w.leaser.Heartbeat(ctx, b)
 	switch {

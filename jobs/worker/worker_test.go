@@ -928,16 +928,18 @@ func TestJobsAreLeasedAheadAndGoBackWhenTheWorkerDrains(t *testing.T) {
 		}
 		leases := map[string]bool{}
 		time.Sleep(9 * time.Minute)
-		for i, want := range []jobs.State{jobs.Running, jobs.Running, jobs.Running, jobs.Queued, jobs.Queued, jobs.Queued} {
-			if v := s.is(ids[i], want); want == jobs.Running {
+		for i, want := range []jobs.State{jobs.Running, jobs.Leased, jobs.Leased, jobs.Queued, jobs.Queued, jobs.Queued} {
+			if v := s.is(ids[i], want); want != jobs.Queued {
 				leases[v.Lease.ID] = true
 			}
 		}
 		if len(leases) != 3 {
 			t.Errorf("%d leases for three jobs", len(leases))
 		}
-		time.Sleep(2 * time.Minute) // a minute into the second job
+		time.Sleep(time.Minute) // into the second job
 		s.is(ids[0], jobs.Completed)
+		s.is(ids[1], jobs.Running)
+		time.Sleep(time.Minute)
 		s.drain()
 		synctest.Wait()
 		for i, want := range []jobs.State{jobs.Completed, jobs.Running, jobs.Queued, jobs.Queued, jobs.Queued, jobs.Queued} {
@@ -1009,7 +1011,7 @@ func TestAJobThatWasLeasedAheadIsNotBegunOnceItIsCancelledOrLost(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.is(second, jobs.Cancelled)
 		s.is(first, jobs.Running)
-		lost := s.is(third, jobs.Running).Lease
+		lost := s.is(third, jobs.Leased).Lease
 		s.f.set(true, false)
 		time.Sleep(3 * time.Minute) // both leases are over
 		s.f.set(false, false)
