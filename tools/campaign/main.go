@@ -51,11 +51,12 @@ func main() {
 	hours := flag.Float64("hours", 10, "how long to play in all, with what is on record")
 	each := flag.Duration("piece", 30*time.Minute, "how long to make faults in one piece: an hour at most")
 	until := flag.Duration("for", 0, "begin no piece after this time; 0 for no bound")
+	only := flag.String("game", "", "play only the game of this name")
 	root := flag.String("C", ".", "the directory of the repository")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	c := campaign{root: *root, hours: *hours, each: min(*each, time.Hour), until: *until}
+	c := campaign{root: *root, hours: *hours, each: min(*each, time.Hour), until: *until, only: *only}
 	if err := c.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "campaign:", err)
 		os.Exit(1)
@@ -66,6 +67,7 @@ type campaign struct {
 	root        string
 	hours       float64
 	each, until time.Duration
+	only        string // the game; empty for all
 	bin         string // of the built games
 	pieces      []piece
 }
@@ -89,9 +91,13 @@ func (c *campaign) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(c.bin) }()
+	among := slices.DeleteFunc(games(), func(g game) bool { return c.only != "" && g.name != c.only })
+	if len(among) == 0 {
+		return fmt.Errorf("there is no game %q", c.only)
+	}
 	begun, failed := time.Now(), 0
 	for c.played("").Hours() < c.hours && (c.until == 0 || time.Since(begun) < c.until) {
-		next := slices.MinFunc(games(), func(a, b game) int { return int(c.played(a.name) - c.played(b.name)) })
+		next := slices.MinFunc(among, func(a, b game) int { return int(c.played(a.name) - c.played(b.name)) })
 		p, err := c.play(ctx, next)
 		if err != nil {
 			return err
