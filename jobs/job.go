@@ -217,6 +217,7 @@ type Lease struct {
 	Interval       time.Duration `json:"heartbeat_interval_s"` // between heartbeats, as proposed to the worker
 	FirstHeartbeat time.Time     `json:"first_heartbeat"`      // zero before the first
 	RunUntil       time.Time     `json:"run_until"`            // zero without Spec.MaxRuntime
+	Ahead          bool          `json:"ahead,omitzero"`       // its worker has not begun: if it ends now, there was no attempt
 
 	// LockTokens are the fencing tokens, by name, of the locks that were taken for the lease before it was
 	// granted; nil if none were. They stay what they were then, whatever becomes of the locks. The map is never

@@ -50,7 +50,7 @@ func budgets() map[string]int {
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     170, // queue policies
 		"internal/nearest":       35,
-		"internal/rows":          467, // with the one estimate of waits, and when a schedule runs next
+		"internal/rows":          469, // with the one estimate of waits, and when a schedule runs next
 		"internal/foreign":       340, // whose locks other programs' are
 		"internal/cli/jobserver": 405, // tokens for the builds of a machine
 		"internal/cli/machine":   190, // the flags about the machine
@@ -98,10 +98,10 @@ func above() map[string]int {
 		"internal/cli":     7_585, // with lokt why --file
 		"internal/daemon":  2_105,
 		"internal/testkit": 1_289,
-		"jobs":             2_693, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules
-		"jobs/engine":      3_253, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules: after.go, limits.go, fair.go, cron.go
-		"jobs/jobstest":    3_213, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
-		"jobs/worker":      1_075, // with jobs that are leased ahead, and what is left of the maximum runtime
+		"jobs":             2_694, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules
+		"jobs/engine":      3_262, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules: after.go, limits.go, fair.go, cron.go
+		"jobs/jobstest":    3_235, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
+		"jobs/worker":      1_083, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":  2_268, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":   606,
 		"store/sqlstore":   4_477,

@@ -81,6 +81,8 @@ func Holders(ctx context.Context, locks lokt.Service, may func(lock string) bool
 func why(v *jobs.View, holder func(lock string) string) (text, lock string) {
 	j := &v.Job
 	switch what, name, _ := strings.Cut(v.WaitingFor, ":"); {
+	case v.Lease != nil && v.Lease.Ahead:
+		return "waits at its worker, which has not begun it", ""
 	case v.WaitingFor == jobs.WaitingCapacity:
 		return fmt.Sprintf("waits for %d units of capacity", j.Units), ""
 	case what+":" == jobs.WaitingReserved:

@@ -145,7 +145,7 @@ func (o Request) answer(e *Engine, id uint64) Reply {
 	if first := e.asked[key]; first != nil {
 		if first.kept == nil && first.profile.key != w.profile.key { // it takes others now
 			e.unline(first)
-			first.profile = w.profile
+			first.profile, first.ask.Ahead = w.profile, o.Ahead
 			e.line(first)
 		}
 		first.calls = append(first.calls, id)
@@ -382,7 +382,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 		ID: w.ask.LeaseID, JobID: en.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: en.Units,
 		Token: en.Token, Attempt: en.Attempt,
 		IssuedAt: e.Now.Wall, ExpiresAt: e.Now.Wall.Add(e.cfg.Life()), LastHeartbeat: e.Now.Wall,
-		LockTokens: locks,
+		LockTokens: locks, Ahead: w.ask.Ahead,
 	}
 	runUntil := Never
 	if en.MaxRuntime > 0 {

@@ -44,6 +44,7 @@ type mLease struct {
 	job                 *mJob
 	issued, shown       time.Time
 	expires, runUntil   time.Duration
+	asked, ahead        bool // for a job that waits at its worker, and it does
 }
 
 type mWait struct {
@@ -126,7 +127,10 @@ func (m *model) turn(now Instant, requests []Call) map[uint64]string {
 		if first == nil {
 			break
 		}
-		if first.runUntil <= first.expires {
+		if first.ahead {
+			m.remember(first)
+			m.undo(first)
+		} else if first.runUntil <= first.expires {
 			m.end(first, jobs.Failed, jobs.CodeRuntime)
 		} else {
 			m.end(first, jobs.Expired, jobs.CodeExpired)
@@ -552,7 +556,7 @@ func (m *model) beat(l *mLease, ahead bool) {
 
 func (m *model) run(l *mLease) {
 	if l.job.state == jobs.Leased {
-		l.job.state = jobs.Running
+		l.job.state, l.ahead = jobs.Running, false
 		m.events[jobs.EventRunning]++
 	}
 }
@@ -820,7 +824,7 @@ func (m *model) grant(w *mWait, j *mJob) {
 	j.state, j.code = jobs.Leased, ""
 	l := &mLease{
 		id: w.ask.LeaseID, worker: w.ask.WorkerID, request: w.ask.RequestID, job: j, issued: m.now.Wall,
-		shown: m.now.Wall.Add(m.cfg.TTL + m.cfg.Grace), expires: m.now.Mono + m.cfg.TTL + m.cfg.Grace, runUntil: Never,
+		shown: m.now.Wall.Add(m.cfg.TTL + m.cfg.Grace), expires: m.now.Mono + m.cfg.TTL + m.cfg.Grace, runUntil: Never, asked: w.ask.Ahead, ahead: w.ask.Ahead,
 	}
 	if j.MaxRuntime > 0 {
 		l.runUntil = m.now.Mono + j.MaxRuntime
@@ -938,7 +942,7 @@ func (m *model) restart(now Instant, running map[string]bool) {
 			l.runUntil = max(now.Mono+l.issued.Add(l.job.MaxRuntime).Sub(m.now.Wall), l.expires)
 		}
 		if l.job.state == jobs.Running && !running[l.job.id] {
-			l.job.state = jobs.Leased
+			l.job.state, l.ahead = jobs.Leased, l.asked
 			m.events[jobs.EventRunning]--
 		}
 	}

@@ -87,6 +87,10 @@ func (e *Engine) firstDeadline() *entry {
 // expire ends the leases whose time is up.
 func (e *Engine) expire() {
 	for en := e.firstDeadline(); en != nil && en.deadline() <= e.Now.Mono && !e.full(); en = e.firstDeadline() {
+		if en.Lease.Ahead {
+			e.handBack(en)
+			continue
+		}
 		how, code := jobs.Expired, jobs.CodeExpired
 		if en.runUntil <= en.expires {
 			how, code = jobs.Failed, jobs.CodeRuntime
@@ -189,7 +193,7 @@ func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 // start notes the first heartbeat, or an end that stands for it.
 func (e *Engine) start(en *entry) {
 	if en.State == jobs.Leased {
-		en.Lease.FirstHeartbeat, en.State = e.Now.Wall, jobs.Running
+		en.Lease.FirstHeartbeat, en.Lease.Ahead, en.State = e.Now.Wall, false, jobs.Running
 		e.mark(en)
 		e.note(en, jobs.Event{Type: jobs.EventRunning})
 	}
@@ -230,8 +234,7 @@ func (o Complete) answer(e *Engine, id uint64) Reply {
 	}
 	e.see(en.worker)
 	if o.Status == jobs.Queued {
-		e.rememberRequest(en.Lease)
-		e.giveBack(en)
+		e.handBack(en)
 	} else {
 		e.start(en)
 		e.end(en, o.Status, string(o.Status), o.Result, o.Error) // CodeCompleted or CodeFailed
@@ -351,6 +354,12 @@ func (e *Engine) rememberRequest(l *jobs.Lease) {
 	if l.RequestID != "" {
 		e.remember(jobs.Memo{ID: requestKey{l.WorkerID, l.RequestID}.memo(), JobID: l.JobID, Lease: l}, jobs.RequestLife)
 	}
+}
+
+// handBack ends a lease whose worker has not begun.
+func (e *Engine) handBack(en *entry) {
+	e.rememberRequest(en.Lease)
+	e.giveBack(en)
 }
 
 // takeBack ends a lease that nobody was told of.

@@ -15,6 +15,7 @@ var endTests = []serviceTest{
 	{name: "a failed job returns to its old place while it has attempts", run: retryKeepsPlace},
 	{name: "a job that was not begun returns to its old place without an attempt", run: notBegun},
 	{name: "a job that will wait at its worker has nothing that waits with it", run: ahead},
+	{name: "a job whose worker dies before it begins returns without an attempt", run: aheadLost, expires: true},
 }
 
 // cancel cancels a job, and checks the state in the answer.
@@ -127,4 +128,25 @@ func ahead(e *env) {
 	e.grantOf(plain, ask("w", later))
 	e.deny(jobs.DeniedEligible, ask("w", later))
 	e.grantOf(first, ask("w"))
+}
+
+func aheadLost(e *env) {
+	later := func(a *jobs.Request) { a.Ahead = true }
+	id := e.submit(attempts(1))
+	g := e.grantOf(id, ask("w", later))
+	if e.beatWith(g, jobs.Heartbeat{Ahead: true}); !e.expect(id, jobs.Leased).Lease.Ahead {
+		e.Error("the lease does not say that its worker has not begun")
+	}
+	e.passTTL()
+	if v := e.expect(id, jobs.Queued); len(v.Attempts) != 0 || v.Job.Attempt != 0 {
+		e.Errorf("back in the queue as %+v", v)
+	}
+	e.gone(g)
+	g = e.grantOf(id, ask("w", later))
+	e.beat(g)
+	if v := e.expect(id, jobs.Running); v.Lease.Ahead {
+		e.Error("the lease says that its worker has not begun")
+	}
+	e.passTTL()
+	e.expect(id, jobs.Expired)
 }

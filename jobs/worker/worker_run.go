@@ -196,14 +196,10 @@ func (r *Run) work(asked time.Duration) {
 		<-r.told
 		return cause
 	}
-	waited, begun := r.begin()
-	if !begun {
+	if !r.begin() {
 		r.w.leave(r)
 		r.end(jobs.Completion{Status: jobs.Queued}, nil, finish())
 		return
-	}
-	if r.begun.Store(true); waited { // what listens has said otherwise
-		listener.Go(func() { _, _ = r.send(r.ctx, jobs.Heartbeat{}) })
 	}
 	defer context.AfterFunc(r.ctx, func() {
 		if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
@@ -216,20 +212,29 @@ func (r *Run) work(asked time.Duration) {
 	r.complete(result, err, finish())
 }
 
-// begin waits until the handler may be called, and reports whether it had to, and whether it may: otherwise the worker drains.
-func (r *Run) begin() (waited, begun bool) {
+// begin waits until the handler may be called, and reports whether it may: otherwise the worker drains. Of a job that was
+// leased ahead the service is told first, lest it count as not begun.
+func (r *Run) begin() bool {
 	select {
 	case <-r.turn:
-		return false, true
 	default:
+		select {
+		case <-r.turn:
+		case <-r.w.asks.Done():
+		case <-r.ctx.Done(): // the job is to be cancelled, or its lease is lost
+		}
+		if r.w.asks.Err() != nil || r.ctx.Err() != nil {
+			return false
+		}
 	}
-	select {
-	case <-r.turn:
-		return true, r.w.asks.Err() == nil
-	case <-r.w.asks.Done():
-	case <-r.ctx.Done(): // the job is to be cancelled, or its lease is lost
+	if r.begun.Store(true); !r.Lease.Ahead {
+		return true
 	}
-	return true, false
+	asked, err := r.confirm()
+	if err == nil {
+		r.beat.Extend(asked, r.life())
+	}
+	return err == nil
 }
 
 // runs takes in that so much of the maximum runtime, 0 if there is none, was left after that moment.
@@ -456,6 +461,9 @@ func (r *Run) complete(result any, failure, cause error) {
 func (r *Run) end(c jobs.Completion, failure, cause error) {
 	c.LeaseID, c.WorkerID = r.Lease.ID, r.w.o.ID
 	switch {
+	case r.gone.Load() && c.Status == jobs.Queued:
+		r.w.notify(Notice{Type: NoticeEnded, Run: r, State: c.Status})
+		return
 	case r.gone.Load():
 		r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: cmp.Or(cause, jobs.ErrLeaseNotFound)})
 		return
