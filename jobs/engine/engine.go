@@ -91,6 +91,7 @@ type Engine struct {
 	arrivals uint64
 	waiting  map[string]*profile // with requests, by key
 	fresh    map[string]*profile // with requests of this turn
+	aheads   int                 // of waiting, those of jobs ahead
 	wake     bool                // something other than a request has made grants possible
 	moved    int                 // weight of what this turn has changed
 	more     bool                // it left some of that to the next turn, which is due at once

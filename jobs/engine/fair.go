@@ -67,14 +67,14 @@ func (e *Engine) fairest(among map[string]*profile) *entry {
 	var least [4]int64
 	r := &e.reserved
 	for _, p := range among {
-		if len(p.asks) == 0 {
+		if len(p.asks) == 0 || p.ahead && e.best(p) == nil {
 			continue
 		}
-		if r.job != nil && e.fits(r.job.line.group, p) {
+		if r.job != nil && e.fits(r.job.line.group, p) && p.takes(r.job.line.group) {
 			return r.job
 		}
 		for _, g := range e.groups {
-			if !e.fits(g, p) {
+			if !e.fits(g, p) || !p.takes(g) {
 				continue
 			}
 			for _, l := range g.open.All() {

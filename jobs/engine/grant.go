@@ -172,6 +172,9 @@ func (e *Engine) line(w *waiter) {
 		w.profile = p
 	}
 	p := w.profile
+	if p.ahead && e.waiting[p.key] == nil {
+		e.aheads++
+	}
 	e.waiting[p.key], e.fresh[p.key] = p, p
 	i, _ := slices.BinarySearchFunc(p.asks, w.arrival, byArrival)
 	p.asks = slices.Insert(p.asks, i, w)
@@ -187,6 +190,9 @@ func (e *Engine) unline(w *waiter) {
 	}
 	if len(p.asks) == 0 && e.waiting[p.key] == p {
 		delete(e.waiting, p.key)
+		if p.ahead {
+			e.aheads--
+		}
 	}
 }
 
@@ -279,7 +285,7 @@ func (e *Engine) match() {
 			break
 		}
 		among := e.fresh
-		if e.wake {
+		if e.wake || e.aheads > 0 { // what is in the way of a job ahead may be gone
 			among = e.waiting
 		}
 		var pick *entry
@@ -304,7 +310,8 @@ func (e *Engine) match() {
 	clear(e.fresh)
 }
 
-// best returns the first job in order that a worker who waits in the profile may take now, or nil.
+// best returns the first job in order that a worker who waits in the profile may take now, or nil. There is none ahead while
+// the first would be one that must not wait: the worker is to come to it.
 func (e *Engine) best(p *profile) *entry {
 	if len(p.asks) == 0 {
 		return nil
@@ -318,12 +325,15 @@ func (e *Engine) best(p *profile) *entry {
 			best = c
 		}
 	}
+	if best != nil && !p.takes(best.line.group) {
+		return nil
+	}
 	return best
 }
 
 // fits reports whether a worker who waits in the profile may take a job of the group now.
 func (e *Engine) fits(g *group, p *profile) bool {
-	return g.units <= e.free() && p.takes(g) && (!g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
+	return g.units <= e.free() && p.could(g) && (p.ahead || !g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
 }
 
 // receiver returns the request that arrived first among those whose worker may take the job: one whose worker begins at
@@ -331,7 +341,7 @@ func (e *Engine) fits(g *group, p *profile) bool {
 func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 	var first *waiter
 	for _, p := range among {
-		if !p.takes(en.line.group) {
+		if !p.takes(en.line.group) || p.ahead && e.best(p) == nil {
 			continue
 		}
 		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.Unique || w.worker.busy == 0 })

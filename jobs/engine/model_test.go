@@ -811,9 +811,21 @@ func (m *model) first(j *mJob) *mWait {
 		if !w.ask.Ahead {
 			return w
 		}
-		ahead = cmp.Or(ahead, w)
+		if m.mayAhead(w.ask) {
+			ahead = cmp.Or(ahead, w)
+		}
 	}
 	return ahead
+}
+
+// mayAhead reports whether the first job that its worker could take is one that may wait.
+func (m *model) mayAhead(by *Request) bool {
+	for _, j := range m.queue() {
+		if j.Units <= m.free() && m.behind(j) && m.could(by, j) {
+			return m.takes(by, j)
+		}
+	}
+	return false
 }
 
 func (m *model) grant(w *mWait, j *mJob) {

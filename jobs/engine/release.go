@@ -173,7 +173,9 @@ func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 	if e.Now.Wall.After(l.LastHeartbeat) {
 		l.LastHeartbeat = e.Now.Wall
 	}
-	if !b.Ahead {
+	if b.Ahead {
+		e.mark(en)
+	} else {
 		e.start(en)
 	}
 	if b.Progress != nil || b.Checkpoint != nil {

@@ -121,13 +121,16 @@ func notBegun(e *env) {
 
 func ahead(e *env) {
 	later := func(a *jobs.Request) { a.Ahead = true }
-	first := e.submit(locks("a"))
-	e.submit(atMost(time.Hour))
-	e.submit(unique)
-	plain := e.submit()
-	e.grantOf(plain, ask("w", later))
-	e.deny(jobs.DeniedEligible, ask("w", later))
-	e.grantOf(first, ask("w"))
+	for _, special := range []func(*jobs.Spec){locks("a"), atMost(time.Hour), unique} {
+		plain, first, behind := e.submit(), e.submit(special), e.submit()
+		g := e.grantOf(plain, ask("w", later))
+		if d, err := e.s.Request(e.within(), ask("w", later)); err != nil || d.Denied == nil { // the worker is to come to the first
+			e.Fatalf("before its turn it was granted %+v, %v", d, err)
+		}
+		e.complete(g, jobs.Completed)
+		e.complete(e.grantOf(first, ask("w")), jobs.Completed)
+		e.complete(e.grantOf(behind, ask("w", later)), jobs.Completed)
+	}
 }
 
 func aheadLost(e *env) {

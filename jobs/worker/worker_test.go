@@ -977,6 +977,7 @@ func TestWhatWouldLoseByWaitingIsNotLeasedAhead(t *testing.T) {
 			submit(t, s.m, func(spec *jobs.Spec) { spec.Locks = []string{"db"} }),
 			submit(t, s.m, func(spec *jobs.Spec) { spec.MaxRuntime = time.Hour }),
 			submit(t, s.m, func(spec *jobs.Spec) { spec.Unique = true }),
+			submit(t, s.m), // which must not keep the worker from those before it
 		}
 		time.Sleep(50 * time.Second)
 		for _, id := range all {
