@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,6 +65,7 @@ const (
 func pgBegin(b *pgx.Batch) {
 	b.Queue("BEGIN")
 	b.Queue("SET LOCAL idle_in_transaction_session_timeout = 10000")
+	b.Queue("SET LOCAL lock_timeout = 10000")
 }
 
 // pgNow selects the time, in microseconds.
@@ -84,6 +86,9 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {
 		config := config.Copy()
 		config.MaxConns, config.MinConns = most, 0
+		if pool == &d.writers {
+			config.BeforeConnect = uncancelled
+		}
 		if *pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
 			return nil, pgError(err)
 		}
@@ -105,6 +110,26 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 		d.tasks.Go(func() { task(background) })
 	}
 	return d, nil
+}
+
+// uncancelled has a connection closed without a request to cancel what it is at. A commit that waits for a standby must not be
+// called back: PostgreSQL would show it to all at once, and a standby that takes over would not have it.
+func uncancelled(_ context.Context, c *pgx.ConnConfig) error {
+	var connected atomic.Bool
+	dial, then := c.DialFunc, c.AfterConnect
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if connected.Load() {
+			return nil, errors.ErrUnsupported
+		}
+		return dial(ctx, network, addr)
+	}
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if connected.Store(true); then != nil {
+			return then(ctx, conn)
+		}
+		return nil
+	}
+	return nil
 }
 
 // makeTables makes the tables if there are none. Processes that start at the same time do so one after another.
