@@ -48,8 +48,9 @@ type pgLock struct {
 	damaged error
 }
 
-// rowName is the name of a row's state: the transaction that wrote it tells it from others with the revision.
-const rowName = "l.name || ' ' || l.revision || '/' || l.xmin"
+// rowName is the name of a row's state: the transaction that wrote it tells it from others with the revision, and what it says
+// does after a standby has taken over, where transactions of which it did not hear have their numbers used again.
+const rowName = "l.name || ' ' || l.revision || '/' || l.xmin || '/' || l.sum"
 
 func (l *pgLock) snapshot(now time.Time) lokt.Snapshot {
 	return lokt.Snapshot{Lock: l.Lock, Now: later(now, l.changed)}
