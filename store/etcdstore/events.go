@@ -223,11 +223,16 @@ func (s *Store) stored() {
 	if t.unpruned++; t.pruning || t.unpruned < max(s.keep/20, 1) {
 		return
 	}
-	t.pruning, t.unpruned = true, 0
+	t.pruning = true
 	s.work.Go(func() {
-		s.prune()
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		for t.unpruned >= max(s.keep/20, 1) { // others were stored meanwhile
+			t.unpruned = 0
+			t.mu.Unlock()
+			s.prune()
+			t.mu.Lock()
+		}
 		t.pruning = false
 	})
 }
