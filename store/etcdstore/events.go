@@ -223,25 +223,20 @@ func (s *Store) stored() {
 	if t.unpruned++; t.pruning || t.unpruned < max(s.keep/20, 1) {
 		return
 	}
-	t.pruning = true
+	t.pruning, t.unpruned = true, 0
 	s.work.Go(func() {
+		s.prune()
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		for t.unpruned >= max(s.keep/20, 1) { // others were stored meanwhile
-			t.unpruned = 0
-			t.mu.Unlock()
-			s.prune()
-			t.mu.Lock()
-		}
-		t.pruning = false
+		t.pruning, t.unpruned = false, t.unpruned-1
+		t.mu.Unlock()
+		s.stored() // for others that were meanwhile
 	})
 }
 
 // prune forgets the oldest events if there are too many. If it fails, a later one makes up for it.
 func (s *Store) prune() {
-	ctx, cancel := s.bound(s.ctx)
+	ctx, cancel := s.bound(clientv3.WithRequireLeader(s.ctx))
 	defer cancel()
-	ctx = clientv3.WithRequireLeader(ctx)
 	n, err := s.client.Get(ctx, s.prefix+dirEvent, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil || n.Count <= int64(s.keep) {
 		return
