@@ -260,7 +260,6 @@ func TestWhatAPersonTypesAtATerminalReachesTheCommandExactlyOnce(t *testing.T) {
 		h, term, counted := p.counterOnTerminal(nil)
 		const n = 10
 		for i := range n {
-			time.Sleep(100 * time.Millisecond) // no person types in the moment in which a witness begins
 			_, err := term.master.WriteString(key)
 			check(t, err)
 			p.eventually("the command has counted it", func() bool { return len(counted()) > i })

@@ -27,10 +27,7 @@ var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, sysc
 type terminal struct{ fd int }
 
 func openTerminal() terminal {
-	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return terminal{-1}
-	}
+	fd, _ := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // -1 if there is none
 	return terminal{fd}
 }
 
@@ -62,15 +59,18 @@ func (t terminal) delivered(sig os.Signal) bool {
 // witness is a process in the group of this one that only waits. A signal that has ended it was sent to the whole group, so
 // that the command has got it too. The zero witness has not begun.
 type witness struct {
-	cmd       *exec.Cmd // cat, which ends when its input does, and so with this process
+	pid       int // of cat, which ends when its input does, and so with this process
 	ask, hear *os.File
+	waited    bool // for its end
 }
 
 // hearing is how long a witness may take to answer. One that was stopped does not.
 const hearing = time.Second
 
-// begin starts the witness, if it can be started.
+// begin starts the witness, if it can be started. Package os would first find out whether the kernel has pidfds, by a process
+// that shares this one's memory and signal handlers: a signal of the terminal in that moment would be counted here as well.
 func (w *witness) begin() {
+	path, _ := exec.LookPath("cat")
 	in, ask, err := os.Pipe()
 	if err != nil {
 		return
@@ -89,28 +89,31 @@ func (w *witness) begin() {
 		}
 	}
 	w.end()
-	*w = witness{exec.CommandContext(context.Background(), "cat"), ask, hear}
-	w.cmd.Stdin, w.cmd.Stdout = in, out
-	if w.cmd.Start() != nil {
+	pid, err := syscall.ForkExec(path, []string{"cat"}, &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{in.Fd(), out.Fd(), out.Fd()},
+	})
+	if *w = (witness{pid, ask, hear, err != nil}); err != nil {
 		w.end()
 	}
 }
 
 // end ends the witness.
 func (w *witness) end() {
-	if w.cmd == nil {
+	if w.ask == nil {
 		return
 	}
 	w.ask.Close()
 	w.hear.Close()
-	go w.cmd.Wait() //nolint:errcheck // who has not begun, or was waited for
+	if !w.waited {
+		go (&child{pid: w.pid}).wait()
+	}
 	*w = witness{}
 }
 
 // saw reports whether a signal that this process has got was sent to the command too. Who has a signal to take does
 // nothing else before that.
 func (w *witness) saw(sig os.Signal, p *child) bool {
-	if w.cmd == nil {
+	if w.pid == 0 {
 		return false
 	}
 	_, _ = w.ask.Write([]byte{0}) // fails if the witness has ended
@@ -119,19 +122,11 @@ func (w *witness) saw(sig os.Signal, p *child) bool {
 	if n > 0 {
 		return false
 	}
-	var end *exec.ExitError
-	died := errors.Is(err, io.EOF) && errors.As(w.cmd.Wait(), &end) && end.Sys().(syscall.WaitStatus).Signal() == sig
+	w.waited = errors.Is(err, io.EOF)
+	died := w.waited && (&child{pid: w.pid}).wait() == exitSignal+int(sig.(syscall.Signal))
 	w.begin() // another
 	group, err := unix.Getpgid(p.pid)
 	return died && (err != nil || group == unix.Getpgrp())
-}
-
-// pid returns the witness's process ID, or 0.
-func (w *witness) pid() int {
-	if w.cmd == nil {
-		return 0
-	}
-	return w.cmd.Process.Pid
 }
 
 // child is the command. It is started and waited for with the bare system calls: os/exec spends as long on preparing for
@@ -207,7 +202,7 @@ func (t tree) deaths() (deaths <-chan os.Signal, enough func()) {
 }
 
 // reap takes note of the end of what the command left behind: as zombies, all of it together would become too many processes.
-func (t tree) reap(p *child, w *witness) { process.ReapOrphans(p.pid, w.pid()) }
+func (t tree) reap(p *child, w *witness) { process.ReapOrphans(p.pid, w.pid) }
 
 // signal sends the signal to the command and all that it started. It kills until nothing is left: what is being started
 // meanwhile is in no list.
