@@ -5,6 +5,7 @@
 package engine
 
 import (
+	"cmp"
 	"container/list"
 	"slices"
 	"time"
@@ -125,7 +126,7 @@ func newEngine(cfg jobs.Config) *Engine {
 		record: record{due: Never, stats: map[statKey]*statistic{}},
 	}
 	at := func(en *entry) *int { return &en.at }
-	e.timed = heap.New(at, func(a, b *entry) bool { return a.ReadyAt.Before(b.ReadyAt) })
+	e.timed = heap.New(at, func(a, b *entry) bool { return cmp.Or(a.ReadyAt.Compare(b.ReadyAt), cmp.Compare(a.Seq, b.Seq)) < 0 })
 	e.backoffs = heap.New(at, func(a, b *entry) bool { return a.since < b.since })
 	e.blocked = heap.New(func(n *name) *int { return &n.at }, func(a, b *name) bool { return a.until < b.until })
 	e.paces = heap.New(func(l *line) *int { return &l.paceAt }, func(a, b *line) bool { return a.until < b.until })

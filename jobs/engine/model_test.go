@@ -6,6 +6,7 @@ import "github.com/lokt-dev/lokt/jobs"
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"math"
@@ -37,6 +38,7 @@ type mJob struct {
 	attempts  []string
 	readyWall time.Time
 	line      string
+	lastRun   string // of a schedule: the job
 }
 
 type mLease struct {
@@ -135,6 +137,9 @@ func (m *model) turn(now Instant, requests []Call) map[uint64]string {
 		} else {
 			m.end(first, jobs.Expired, jobs.CodeExpired)
 		}
+	}
+	for j := m.due(); j != nil; j = m.due() {
+		m.tick(j)
 	}
 	for _, j := range m.jobs {
 		m.come(j)
@@ -354,7 +359,10 @@ func (m *model) submit(all []NewJob, ended map[string]jobs.State) string {
 				continue
 			}
 		}
-		j := &mJob{Spec: n.Spec, id: n.ID, state: jobs.Queued, created: m.now.Wall, readyWall: m.now.Wall}
+		j := &mJob{Spec: n.Spec, id: n.ID, state: jobs.Queued}
+		if n.Extras().Cron != "" {
+			j.state = jobs.Scheduled
+		}
 		if n.IdempotencyKey != "" {
 			used[n.IdempotencyKey] = &mKey{print: n.Fingerprint(), job: j}
 		}
@@ -365,34 +373,71 @@ func (m *model) submit(all []NewJob, ended map[string]jobs.State) string {
 			}
 		}
 		made = append(made, j)
-		said = append(said, j.id+":queued")
+		said = append(said, j.id+":"+string(j.state))
 	}
 	if unknown {
 		return "error internal"
 	}
 	maps.Copy(m.keys, used)
 	for _, j := range made {
-		m.clock = m.clock.Add(m.now.Mono - m.clockAt)
-		if m.now.Wall.After(m.clock) {
-			m.clock = m.now.Wall
-		}
-		m.clockAt = m.now.Mono
-		j.seq, j.line = len(m.jobs), lineOf(j)
-		j.ord = m.clock.UnixMilli() + int64(slices.Index(jobs.Priorities(), j.Priority))*m.cfg.AgeingStep.Milliseconds()
-		j.wallDue = j.RunAt.Truncate(time.Millisecond)
-		if j.wallDue.After(m.now.Wall) {
-			j.readyWall = j.wallDue
-		}
-		m.jobs = append(m.jobs, j)
-		m.events[jobs.EventSubmit]++
-		for _, id := range j.Extras().After {
-			if m.failed(j, id) {
-				m.doomed = append(m.doomed, j)
-			}
-		}
-		m.come(j)
+		m.add(j)
 	}
 	return strings.Join(said, " ")
+}
+
+// add takes in a new job.
+func (m *model) add(j *mJob) {
+	j.created, j.readyWall = m.now.Wall, m.now.Wall
+	m.clock = m.clock.Add(m.now.Mono - m.clockAt)
+	if m.now.Wall.After(m.clock) {
+		m.clock = m.now.Wall
+	}
+	m.clockAt = m.now.Mono
+	j.seq, j.line = len(m.jobs), lineOf(j)
+	j.ord = m.clock.UnixMilli() + int64(slices.Index(jobs.Priorities(), j.Priority))*m.cfg.AgeingStep.Milliseconds()
+	j.wallDue = j.RunAt.Truncate(time.Millisecond)
+	if j.wallDue.After(m.now.Wall) {
+		j.readyWall = j.wallDue
+	}
+	m.jobs = append(m.jobs, j)
+	m.events[jobs.EventSubmit]++
+	for _, id := range j.Extras().After {
+		if m.failed(j, id) {
+			m.doomed = append(m.doomed, j)
+		}
+	}
+	m.come(j)
+	if j.state == jobs.Scheduled {
+		at, _ := jobs.ParseCron(j.Extra.Cron)
+		if j.readyWall = at.Next(m.now.Wall); j.wallDue.After(j.readyWall) {
+			j.readyWall = at.Next(j.wallDue.Add(-time.Millisecond))
+		}
+	}
+}
+
+// due returns the first schedule whose tick has come.
+func (m *model) due() (first *mJob) {
+	for _, j := range m.jobs {
+		if j.state == jobs.Scheduled && !j.readyWall.After(m.now.Wall) && (first == nil || j.readyWall.Before(first.readyWall)) {
+			first = j
+		}
+	}
+	return first
+}
+
+// tick runs a schedule for the last tick that has come.
+func (m *model) tick(j *mJob) {
+	at, _ := jobs.ParseCron(j.Extra.Cron)
+	tick := at.Last(j.readyWall, m.now.Wall)
+	if last := m.job(j.lastRun); last != nil && !last.state.Ended() {
+		m.events[jobs.EventSkip]++
+	} else {
+		sum := sha256.Sum256(fmt.Append(nil, j.id, tick.UnixMilli()))
+		r := &mJob{Spec: j.Again(), id: fmt.Sprintf("%012x%x", tick.UnixMilli(), sum[:10]), state: jobs.Queued}
+		r.Extra.Cron, j.lastRun = "", r.id
+		m.add(r)
+	}
+	j.readyWall = at.Next(m.now.Wall)
 }
 
 // come makes a queued job runnable if its time has come, and there is nothing that it has to run after.
@@ -891,6 +936,9 @@ func (m *model) denial(w *mWait) (string, time.Duration) {
 			} else {
 				next = min(next, j.wallDue.Sub(m.now.Wall))
 			}
+		}
+		if j.state == jobs.Scheduled {
+			next = min(next, j.readyWall.Sub(m.now.Wall))
 		}
 		_, left := m.rateOf(j)
 		if j.state == jobs.Queued && j.runnable && !m.frozen[""] && !m.frozen[j.Type] && m.lockOf(j) == "" && left > 0 {

@@ -38,7 +38,9 @@ func newTable() *table {
 func legal(from, to jobs.State) bool {
 	switch from {
 	case "", jobs.Queued, jobs.Leased, jobs.Running:
-		return from != "" || to == jobs.Queued || to == jobs.Leased || to == jobs.Cancelled
+		return from != "" || to == jobs.Scheduled || to == jobs.Queued || to == jobs.Leased || to == jobs.Cancelled
+	case jobs.Scheduled:
+		return to == jobs.Scheduled || to == jobs.Cancelled
 	}
 	return false // nothing follows an end
 }
@@ -222,10 +224,12 @@ func (g *game) spec() jobs.Spec {
 	if g.keys && g.choose(2) == 0 {
 		s.Extra = &jobs.Extra{Limits: s.Extras().Limits, Fair: pick(g, "t1", "t2", "t3")}
 	}
-	if len(g.jobs) > 0 && g.choose(6) == 0 {
-		if s.Extra == nil {
-			s.Extra = &jobs.Extra{}
-		}
+	if s.Extra == nil {
+		s.Extra = &jobs.Extra{}
+	}
+	if g.choose(25) == 0 {
+		s.Extra.Cron = pick(g, "@every 7s", "@every 20s", "* * * * *", "*/5 * * * *")
+	} else if len(g.jobs) > 0 && g.choose(6) == 0 {
 		s.Extra.AfterAny = g.choose(4) == 0
 		for range pick(g, 1, 1, 2) {
 			s.Extra.After = append(s.Extra.After, g.recent(g.jobs))
@@ -406,6 +410,14 @@ func (g *game) step() error {
 	}
 	if err := g.tb.apply(&out.Changes); err != nil {
 		return err
+	}
+	for _, r := range out.Changes.Jobs {
+		if t := r.Extras().Ticks; t != nil && t.Skipped > 0 {
+			g.did["tick skipped"]++
+		} else if t != nil && t.Schedule != "" && !slices.Contains(g.jobs, r.ID) {
+			g.jobs = append(g.jobs, r.ID)
+			g.did["tick"]++
+		}
 	}
 	if !out.Changes.Empty() {
 		g.follower.Follow(&out.Changes, g.now)
@@ -770,6 +782,7 @@ func TestEngineAnswersAsTheModelDoes(t *testing.T) {
 		"granted", "granted again", "restart", "statistics", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
 		"idempotency_conflict", "waiting for capacity", "waiting for reserved_for", "waiting for unique", "waiting for no_worker",
 		"waiting for lock", "waiting for run_at", "waiting for frozen", "waiting for after", "waiting for rate",
+		"tick", "tick skipped",
 	} {
 		if did[what] == 0 {
 			t.Errorf("it never came to %q: %v", what, did)
