@@ -11,21 +11,28 @@ import (
 )
 
 // Cron is when a schedule is due. The zero Cron is not to be used: see ParseCron.
-type Cron struct{ at cron.Schedule }
+type Cron struct {
+	at   cron.Schedule // as if all days had 24 hours
+	zone *time.Location
+}
 
 // ParseCron reads the five fields of cron, or "@hourly", "@every 90s" and the like. They are in UTC, unless a time zone stands
 // before them, as in "CRON_TZ=Europe/Berlin 30 4 * * *". The error says what to write.
 func ParseCron(text string) (Cron, error) {
 	zone, rest, _ := strings.Cut(text, " ")
-	if strings.Contains(zone, "TZ=") && (rest == "" || strings.HasSuffix(zone, "=Local")) { // the parser panics, or takes it for UTC
+	if strings.Contains(zone, "TZ=") && (rest == "" || strings.HasSuffix(zone, "=Local") || strings.HasSuffix(zone, "=")) { // the parser panics, or takes it for UTC
 		return Cron{}, cronError(errors.New("the time zone should have a name, and fields should follow"))
 	}
 	at, err := cron.ParseStandard(text)
+	in := time.UTC
 	switch s := at.(type) {
 	case *cron.SpecSchedule:
 		if s.Minute == 0 || s.Hour == 0 || s.Dom == 0 || s.Month == 0 || s.Dow == 0 || s.Next(time.Unix(0, 0)).IsZero() {
 			err = errors.New("there is no such day, or no number in one of the fields")
+		} else if s.Location != time.Local { // which stands for none
+			in = s.Location
 		}
+		s.Location = time.UTC
 	case cron.ConstantDelaySchedule:
 		_, every, _ := strings.Cut(text, "@every ")
 		if d, _ := time.ParseDuration(every); d != s.Delay || d > MaxDuration { // the parser rounds it
@@ -35,11 +42,11 @@ func ParseCron(text string) (Cron, error) {
 	if err != nil {
 		return Cron{}, cronError(err)
 	}
-	return Cron{at}, nil
+	return Cron{at, in}, nil
 }
 
 func cronError(err error) error {
-	return fmt.Errorf(`input should be five fields such as "30 4 * * 1-5" (minute, hour, day of month, month, day of week), or "@hourly", "@daily", `+
+	return fmt.Errorf(`input should be five fields such as "30 4 * * 1-5" (minute, hour, day of month, month, day of week from 0, Sunday, to 6), or "@hourly", "@daily", `+
 		`"@weekly", "@monthly", "@yearly", "@every 90s", and begin with "CRON_TZ=Europe/Berlin " if that is not in UTC: %w`, err)
 }
 
@@ -48,9 +55,18 @@ func (c Cron) Next(after time.Time) time.Time {
 	if every, ok := c.at.(cron.ConstantDelaySchedule); ok {
 		return after.Add(every.Delay).Round(time.Second)
 	}
-	for t := after.UTC(); ; t = t.AddDate(4, 0, 0) { // the parser looks five years ahead, and leap days can be eight apart
-		if next := c.at.Next(t); !next.IsZero() {
-			return next
+	for from := after; ; { // one stretch after the other in which no clock is set: the parser does not know what to do when one is
+		_, offset := from.In(c.zone).Zone()
+		_, end := from.In(c.zone).ZoneBounds()
+		next := c.at.Next(after.UTC().Add(time.Duration(offset) * time.Second))
+		tick := next.Add(-time.Duration(offset) * time.Second)
+		switch {
+		case !next.IsZero() && (end.IsZero() || tick.Before(end)):
+			return tick
+		case end.IsZero(): // the parser looks five years ahead, and leap days can be eight apart
+			after = after.AddDate(4, 0, 0)
+		default:
+			after, from = end.Add(-time.Second), end
 		}
 	}
 }

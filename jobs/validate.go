@@ -156,17 +156,19 @@ func (c *checker) spec(s *Spec, total int) {
 		for _, name := range slices.Sorted(maps.Keys(s.Extra.Limits)) {
 			c.limit("limits/"+name, s.Extra.Limits[name], slices.Contains(s.Locks, name))
 		}
-		c.cron(s.Extra)
+		c.cron(s.Extra, s.RunAt)
 	}
 }
 
 // cron checks when a job is to be submitted.
-func (c *checker) cron(x *Extra) {
+func (c *checker) cron(x *Extra, from time.Time) {
 	if c.id(x.Cron, false, "cron", whole); x.Cron == "" || len(x.Cron) > MaxIDLen {
 		return
 	}
-	if _, err := ParseCron(x.Cron); err != nil {
+	if at, err := ParseCron(x.Cron); err != nil {
 		c.add("value_error", "cron", whole, "No schedule: %v", err)
+	} else if at.Next(from).Year() > 9999 {
+		c.add("value_error", "run_at", whole, "The first tick should come before the year 10000")
 	} else if len(x.After) > 0 {
 		c.add("value_error", "cron", whole, "A schedule runs after no other job: leave out after, or cron")
 	}

@@ -148,7 +148,7 @@ func (e *Engine) Quick(now Instant, o *Heartbeat) ([]jobs.LeaseAnswer, bool) {
 	e.found = e.found[:0]
 	for _, id := range o.LeaseIDs {
 		en, err := e.leaseOf(id, o.WorkerID)
-		if err != nil || en.deadline() <= now.Mono {
+		if err != nil || en.deadline() <= now.Mono || en.Lease.Ahead && !o.Ahead {
 			return nil, false
 		}
 		e.found = append(e.found, en)
@@ -195,6 +195,7 @@ func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 // start notes the first heartbeat, or an end that stands for it.
 func (e *Engine) start(en *entry) {
 	if en.State == jobs.Leased {
+		e.must = e.must || en.Lease.Ahead // from here on it counts as an attempt
 		en.Lease.FirstHeartbeat, en.Lease.Ahead, en.State = e.Now.Wall, false, jobs.Running
 		e.mark(en)
 		e.note(en, jobs.Event{Type: jobs.EventRunning})

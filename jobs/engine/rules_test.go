@@ -531,3 +531,21 @@ func TestAWalkOverThePagesLooksOnceAtEachJobThatStays(t *testing.T) {
 		}
 	}
 }
+
+// Promise S-238. From the answer on, the attempt counts, whoever is killed: others may have it if it does not.
+func TestThatAJobThatWaitedAtItsWorkerHasBegunIsStoredBeforeTheAnswer(t *testing.T) {
+	w := newWorld(t, jobs.Config{})
+	w.submit("j")
+	w.do(Request{LeaseID: "L", Request: jobs.Request{WorkerID: "w", Ahead: true}})
+	begun := Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"L"}}
+	if _, ok := w.e.Quick(w.now, &begun); ok {
+		t.Error("it begins outside of a turn")
+	}
+	out := w.turn(Call{1, begun})
+	if r := out.Changes.Jobs; len(r) != 1 || r[0].State != jobs.Running || r[0].Lease.Ahead {
+		t.Errorf("what is stored is %+v", r)
+	}
+	if _, ok := w.e.Quick(w.now, &begun); !ok {
+		t.Error("a later heartbeat takes a turn")
+	}
+}
