@@ -313,6 +313,20 @@ func TestTheHangupOfATerminalReachesTheCommandExactlyOnce(t *testing.T) {
 	})
 }
 
+// Promise S-59.
+func TestASignalInTheMomentOfTheGrantEndsTheGuard(t *testing.T) {
+	p := newPlace(t)
+	for i := range 60 {
+		h := p.start(p.lokt("guard", "x", "--wait", "--", "sleep", "30"))
+		time.Sleep(time.Duration(i) * time.Millisecond / 4) // until the command runs, and after
+		h.kill(syscall.SIGTERM)
+		if code := h.died(); code != 128+int(syscall.SIGTERM) {
+			t.Fatalf("TERM after %v: exit %d; %s", time.Duration(i)*time.Millisecond/4, code, &h.stderr)
+		}
+	}
+	p.free("x")
+}
+
 func TestAnInterruptOfAWaiterAtATerminalEndsIt(t *testing.T) {
 	p := newPlace(t)
 	h := p.as("first").hold("x")

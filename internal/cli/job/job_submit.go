@@ -104,7 +104,7 @@ func parseLimit(text string) (name string, l jobs.Limit, err error) {
 		number, unit, rate := strings.Cut(part, "/")
 		n, err := strconv.Atoi(number)
 		per := map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour, "day": 24 * time.Hour}[unit]
-		if !given || err != nil || n < 1 || rate && per == 0 {
+		if !given || err != nil || n < 1 || rate && (per == 0 || l.Per > 0) || !rate && l.Slots > 0 {
 			return "", l, app.Usagef(`--limit %q is none: write NAME=3 for so many at once, NAME=10/min for a rate (s, min, h, day), or both, NAME=3,10/min`, text)
 		}
 		if rate {

@@ -52,7 +52,7 @@ func newWorker(a cmd) *cobra.Command {
 	fs.StringArrayVar(&o.Capabilities, "capability", nil, "what jobs may need, such as gpu for the tag needs:gpu; may be given several times")
 	fs.IntVar(&o.Units, "units", 0, "most `units` of capacity at the same time, and so of one job; 0 is any number")
 	fs.IntVar(&o.Concurrency, "concurrency", 1, "most jobs at the same time")
-	fs.IntVar(&o.Prefetch, "prefetch", 0, "`jobs` to lease ahead, beside those under way")
+	fs.IntVar(&o.Prefetch, "prefetch", 0, "`jobs` to lease ahead, beside those under way; they take capacity, too")
 	fs.StringVar(&o.ID, "worker-id", "", "name of this worker, which no other may have (default: host, process and a random part)")
 	fs.DurationVar(&o.grace, "grace", 0, "time between TERM and KILL when a command is ended (default: a quarter of the lease, at most 10s)")
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell of jobs that begin and end as they should")

@@ -167,6 +167,9 @@ func (a cmd) runGuard(o guardOptions) error {
 		leases, err = g.fit(ctx, leases)
 	}
 	stop()
+	if got := (*guard.SignalError)(nil); errors.As(context.Cause(ctx), &got) && !errors.As(err, &got) {
+		err = got // it came in the moment of the grant
+	}
 	if err != nil {
 		g.taken = leases
 		return errors.Join(a.denied(b, err, o.conflictCode, &g.o.claimFlags), g.release(signals))
