@@ -62,7 +62,9 @@ func readDuration(in *jsontext.Decoder, d *time.Duration) error {
 	unit := float64(unitOf(in.StackPointer()))
 	n, err := strconv.ParseFloat(string(v), 64)
 	if whole, part := math.Modf(n); err == nil && math.Abs(n) <= math.MaxInt64/unit {
-		*d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit))
+		if *d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit)); *d == 0 && n != 0 {
+			*d = 1 // 0 says more than very short: without an end
+		}
 		return nil
 	}
 	return &json.SemanticError{Err: invalid("a duration is a number of milliseconds")}

@@ -314,6 +314,7 @@ func TestWhatIsWrongWithABodyIsSaidInTheWordsOfJSON(t *testing.T) {
 		`{"owner":{"id":"a","any_session":1}}`: "owner.any_session has the wrong type",
 		`{"owner":{"id":"a"},"ttl_ms":"5"}`:    "ttl_ms should be a number of milliseconds, not too large",
 		`{"owner":{"id":"a"},"ttl_ms":1e30}`:   "ttl_ms should be a number of milliseconds, not too large",
+		`{"owner":{"id":"a"},"ttl_ms":-1e-7}`:  "TTL 1ns is not at least 1ms", // and not a hold without an end
 		`{"owner":{"id":"a"},"limit":1e30}`:    "limit has the wrong type",
 		`{"owner":{"id":"a"},"within":{}}`:     "within has the wrong type",
 		`{"owner":{"id":"a"},"metadata":[]}`:   "metadata has the wrong type",
