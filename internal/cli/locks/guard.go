@@ -283,9 +283,11 @@ func (g *guardRun) heldAround(ctx context.Context) (held []around, err error) {
 		if _, stale := s.Stale(h); !in || stale {
 			continue
 		}
-		if limit := max(h.Limit, 1); slices.Contains(g.o.names, name) && g.o.limit() < limit {
-			return nil, app.Hint(&lokt.BlockedError{Name: name, Holders: []lokt.Holder{h}, Now: s.Now},
-				"the guard around this command holds it for up to %d, and this one wants it for %d", limit, g.o.limit())
+		if limit, w := max(h.Limit, 1), g.o.weight; !slices.Contains(g.o.names, name) {
+		} else if blocked := (&lokt.BlockedError{Name: name, Holders: []lokt.Holder{h}, Now: s.Now}); g.o.limit() < limit {
+			return nil, app.Hint(blocked, "the guard around this command holds it for up to %d, and this one wants it for %d", limit, g.o.limit())
+		} else if h.Weight.Of > 0 && w.Takes > h.Weight.Takes {
+			return nil, app.Hint(blocked, "the guard around this command takes %s, and this one wants %s", machine.WeightText(h.Weight), machine.WeightText(w))
 		}
 		one := around{name: name, leaseID: leaseID}
 		if i := slices.Index(names, name); i >= 0 && i < len(tokens) {
