@@ -2,7 +2,6 @@ package care
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +37,12 @@ func newAudit(a cmd) *cobra.Command {
 	cmd := app.Describe("audit", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(a, cmd.Flags().Changed("limit")); err != nil || o.judge == "" {
-				return cmp.Or(err, a.runAudit(o))
+			if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
+				return err
+			} else if o.judge != "" {
+				return proof.Check(a.App, o.judge)
 			}
-			return proof.Check(a.App, o.judge)
+			return a.runAudit(o)
 		},
 	})
 	fs := cmd.Flags()

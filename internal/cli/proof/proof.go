@@ -53,7 +53,9 @@ func Check(a *app.App, path string) error {
 	in, j := json.NewDecoder(f), history.Judge{}
 	in.UseNumber()
 	for e := (audit.Entry{}); err == nil; e = (audit.Entry{}) {
-		if err = in.Decode(&e); err == nil {
+		if err = in.Decode(&e); err == nil && e.Event == "" {
+			err = errors.New("the next is none")
+		} else if err == nil {
 			j.Take(e)
 		}
 	}
