@@ -18,8 +18,8 @@ func TestDaysOnWhichClocksAreSetHaveTheirTicks(t *testing.T) {
 		{"CRON_TZ=Asia/Beirut 30 * * * sun", "2027-03-27T12:00:00Z", "2027-03-27T22:30:00Z"},
 		{"CRON_TZ=Africa/Cairo 30 0 * * fri", "2027-04-27T12:00:00Z", "2027-05-06T21:30:00Z"}, // there is none on the 30th
 		{"CRON_TZ=America/Havana 0 5 * * sun", "2027-03-09T12:00:00Z", "2027-03-14T09:00:00Z"},
-		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2027-03-27T12:00:00Z", "2027-03-29T00:30:00Z"}, // nor here
-		{"CRON_TZ=America/Santiago 30 2 * * sat", "2028-09-02T21:40:00Z", "2028-09-09T05:30:00Z"},    // and not on Sunday
+		{"CRON_TZ=Europe/Berlin 30 2 * * *", "2027-03-27T12:00:00Z", "2027-03-29T00:30:00Z"},      // nor here
+		{"CRON_TZ=America/Santiago 30 2 * * sat", "2028-09-02T21:40:00Z", "2028-09-09T05:30:00Z"}, // and not on Sunday
 		{"CRON_TZ=Australia/Lord_Howe 5 5 * * 0", "2024-04-05T05:24:00Z", "2024-04-06T18:35:00Z"},
 		{"0 5 * * fri", "2027-04-27T12:00:00Z", "2027-04-30T05:00:00Z"},
 		{"0 0 29 2 *", "2097-01-01T00:00:00Z", "2104-02-29T00:00:00Z"},

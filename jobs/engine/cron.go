@@ -60,7 +60,7 @@ func (e *Engine) run(en *entry) {
 		e.addJob(&n)
 		t.Last, t.LastRun, t.Skipped = tick, n.ID, 0
 	}
-	t.Next = c.Next(e.Now.Wall)
+	t.Next = c.Next(tick)
 	en.ReadyAt = t.Next
 	e.touch(en)
 	e.queue(en, 0, true)

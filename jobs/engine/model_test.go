@@ -437,7 +437,7 @@ func (m *model) tick(j *mJob) {
 		r.Extra.Cron, j.lastRun = "", r.id
 		m.add(r)
 	}
-	j.readyWall = at.Next(m.now.Wall)
+	j.readyWall = at.Next(tick)
 }
 
 // come makes a queued job runnable if its time has come, and there is nothing that it has to run after.

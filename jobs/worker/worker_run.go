@@ -474,7 +474,10 @@ func (r *Run) end(c jobs.Completion, failure, cause error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer context.AfterFunc(r.w.hard, func() { time.AfterFunc(r.w.o.StopGrace, cancel) })()
-	refused := false // what the handler returned
+	patience, refused := completePatience, false // what the handler returned
+	if c.Status == jobs.Queued {                 // it goes back by itself
+		patience = 0
+	}
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4, 2*time.Second) {
 		try, end := context.WithTimeout(ctx, max(r.life()/2, time.Second))
 		applied, err := r.w.leaser.Complete(try, c)
@@ -496,7 +499,7 @@ func (r *Run) end(c jobs.Completion, failure, cause error) {
 			failure = refusal(failure, err)
 			c.Status, c.Result, c.Error = jobs.Failed, nil, failureJSON(failure)
 			continue
-		case !r.w.passing(err), ctx.Err() != nil, r.Remaining() < -completePatience, r.gone.Load():
+		case !r.w.passing(err), ctx.Err() != nil, r.Remaining() < -patience, r.gone.Load():
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
 			return
 		}

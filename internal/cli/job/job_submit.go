@@ -81,6 +81,9 @@ func (a cmd) spec(o jobSubmitOptions) (s jobs.Spec, err error) {
 		if o.extra.Limits == nil {
 			o.extra.Limits = map[string]jobs.Limit{}
 		}
+		if _, twice := o.extra.Limits[name]; twice {
+			return s, app.Usagef("--limit is given twice for %s: write both as %s=3,10/min", name, name)
+		}
 		if o.extra.Limits[name] = limit; !slices.Contains(s.Locks, name) {
 			s.Locks = append(s.Locks, name)
 		}

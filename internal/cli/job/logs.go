@@ -21,6 +21,8 @@ func newJobLogs(a cmd) *cobra.Command {
 				o, err := s.Output(ctx, args[0], from)
 				if err == nil && a.JSON && !follow {
 					return true, a.Print(&o)
+				} else if follow && o.State == jobs.Scheduled {
+					return true, app.Usagef("a schedule prints nothing: see its jobs with: %s", a.jobLine("list"))
 				}
 				for i := 0; err == nil && i < len(o.Pieces); i++ {
 					p := &o.Pieces[i]
