@@ -1029,3 +1029,34 @@ func TestAJobThatWasLeasedAheadIsNotBegunOnceItIsCancelledOrLost(t *testing.T) {
 		time.Sleep(10 * time.Minute) // the handler ends
 	})
 }
+
+// keeping is a service that takes no jobs back.
+type keeping struct{ jobs.Service }
+
+func (k keeping) Complete(ctx context.Context, c jobs.Completion) (bool, error) {
+	if c.Status == jobs.Queued {
+		return false, errLine
+	}
+	return k.Service.Complete(ctx, c)
+}
+
+// Promise S-238. What was not begun goes back by itself when its lease is over.
+func TestAWorkerThatEndsWaitsForNoLeaseThatIsOver(t *testing.T) {
+	h := func(context.Context, *worker.Run) (any, error) {
+		time.Sleep(time.Minute)
+		return nil, nil
+	}
+	bubble(t, jobs.Config{TTL: time.Minute}, worker.WorkerOptions{Prefetch: 2}, h, func(t *testing.T, s *shop) {
+		s.f.swap(keeping{s.m})
+		ids := []string{submit(t, s.m), submit(t, s.m), submit(t, s.m)}
+		time.Sleep(30 * time.Second)
+		s.is(ids[2], jobs.Leased)
+		time.AfterFunc(31*time.Second, func() { s.f.set(true, false) }) // when the job has ended
+		if took := s.end(); took > 3*time.Minute {
+			t.Errorf("it took %v to end", took)
+		}
+		s.is(ids[0], jobs.Completed)
+		time.Sleep(2 * time.Minute)
+		s.is(ids[2], jobs.Queued)
+	})
+}
