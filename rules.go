@@ -507,6 +507,7 @@ func (l *Lock) inTheWay(c *Claim) []Holder {
 // refreshed returns the hold as the same owner's new claim has it: only its lease, its token and its age stay.
 func (h Holder) refreshed(now time.Time, c Claim) Holder {
 	c.LeaseID, c.Strict, c.Refresh, c.Wait, c.Preempt, c.Within = h.LeaseID, h.Strict, false, 0, 0, nil
+	c.MaxHold = cmp.Or(c.MaxHold, h.MaxHold)
 	if c.Metadata == nil {
 		c.Metadata = maps.Clone(h.Metadata)
 	}

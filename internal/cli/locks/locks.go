@@ -79,7 +79,7 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 	a.MakeRoot(b)
 	c := lokt.Claim{
 		Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Refresh: true, Limit: o.limit(), TTL: o.ttl, MaxHold: o.maxHold,
-		Priority: o.priority, Metadata: o.metadata,
+		Weight: o.weight, Priority: o.priority, Metadata: o.metadata,
 	}
 	if o.pid != 0 {
 		p, err := process.Lookup(o.pid)
@@ -97,6 +97,8 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 		how = "refreshed"
 	}
 	switch {
+	case o.pid != 0 && h.ExpiresAt.IsZero():
+		until = fmt.Sprintf("until process %d ends", o.pid)
 	case !h.ExpiresAt.IsZero():
 		until = "for " + app.Short(h.ExpiresAt.Sub(h.AcquiredAt))
 	case b.Far != nil:
