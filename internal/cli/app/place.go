@@ -259,6 +259,9 @@ func (a *App) ServerURLs() []string {
 			urls = append(urls, u)
 		}
 	}
+	if urls == nil && strings.Contains(given, ",") { // of variables that are not set: this is no choice of files
+		return []string{given}
+	}
 	return urls
 }
 
