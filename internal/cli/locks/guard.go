@@ -450,9 +450,12 @@ func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
 	g.told[l] = true
 	var gone *lokt.GoneError
 	taken := errors.As(err, &gone) && (gone.Cause == "" || len(gone.Holders) > 0)
-	if g.o.onLost == OnLostWarn && !taken && g.o.maxHold == 0 {
-		again, err := g.k.Reclaim(context.Background(), l) // whose end would be the lease's: the store bounds how long it takes
-		if err == nil {
+	warn, ctx := g.o.onLost == OnLostWarn && !taken, context.Background() // whose end would be the lease's: the store bounds how long it takes
+	if warn && l.Holder().Yield != nil {
+		_ = l.Release(ctx) // what is left of it would be held again at once, for no longer than that
+	}
+	if warn && g.o.maxHold == 0 {
+		if again, err := g.k.Reclaim(ctx, l); err == nil {
 			g.taken = append(g.taken, again)
 			since := "nobody took it"
 			if again.Holder().Slot != l.Holder().Slot {
@@ -465,11 +468,8 @@ func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
 			return again
 		}
 	}
-	what := "the command goes on, and others may enter"
-	if g.o.onLost == OnLostStop {
-		what = "stopping the command"
-	}
-	g.Tell("warning: the lock %q was lost: %s: %s", l.Name(), lossText(l, err), what)
+	what := map[string]string{OnLostWarn: "the command goes on, and others may enter", OnLostStop: "stopping the command"}
+	g.Tell("warning: the lock %q was lost: %s: %s", l.Name(), lossText(l, err), what[g.o.onLost])
 	return nil
 }
 
