@@ -49,3 +49,31 @@ func TestGuardThatWasStoppedSaysSoIfOthersMayHaveHadTheLock(t *testing.T) {
 		t.Error(r, h.stderr.String())
 	}
 }
+
+// Promises S-19, S-198.
+func TestAHoldThatIsPassedGoesOnThoughNobodyLooks(t *testing.T) {
+	p := newPlace(t)
+	h := p.as("ana").hold("x")
+	p.as("ana").want(0, "pass", "x", "--to", "bob")
+	h.tells(`the lock "x" was lost`)
+	p.want(0, "exists", "x")
+	if r := h.end(); r.code != 0 || strings.Count(r.stderr, "was lost") != 1 {
+		t.Error(r)
+	}
+	p.want(0, "exists", "x")
+}
+
+// Promises S-18, S-198.
+func TestAHoldThatIsPassedGoesOnAfterAGuardThatWasStoppedForTooLong(t *testing.T) {
+	p := newPlace(t)
+	h := p.as("ana").start(p.as("ana").lokt("guard", "x", "--on-lost", "stop", "--", "sh", "-c", `trap "" TERM; echo $$; while :; do sleep 0.05; done`)).running()
+	p.as("ana").want(0, "pass", "x", "--to", "bob")
+	h.tells("stopping the command")
+	h.kill(syscall.SIGSTOP)
+	p.eventually("its time is over", func() bool { return p.run("exists", "x").code == 3 })
+	h.kill(syscall.SIGCONT)
+	if r := h.wait(); r.code != 5 {
+		t.Error(r)
+	}
+	p.want(0, "exists", "x")
+}

@@ -255,9 +255,7 @@ func (w *watcher) watch(leases lokt.Leases) {
 	w.relayed = make(chan struct{})
 	go w.relay()
 	for _, l := range leases {
-		if l.Holder().TTL > 0 || l.Holder().MaxHold > 0 || c.Stop { // others are lost only if somebody ends them
-			w.done.Go(func() { w.follow(l) })
-		}
+		w.done.Go(func() { w.follow(l) })
 		if c.Stop {
 			w.done.Go(func() { w.heel(lease{l}, func() { c.Ending(l) }) })
 		}
@@ -269,6 +267,13 @@ func (w *watcher) watch(leases lokt.Leases) {
 
 // follow tells of the loss of the lease, and of its replacement's.
 func (w *watcher) follow(l *lokt.Lease) {
+	if h := l.Holder(); h.TTL == 0 && h.MaxHold == 0 && !w.c.Stop { // it ends if it is asked for, or by force
+		select {
+		case <-l.Yield():
+		case <-w.ctx.Done():
+			return
+		}
+	}
 	for l != nil {
 		select {
 		case <-l.Context().Done():

@@ -58,8 +58,6 @@ type Turns interface {
 	Succeeded()                         // the command has, and the locks are still held
 }
 
-func newGuard(a cmd) *cobra.Command { return Guard(a.App, nil) }
-
 // Guard builds the command for which the turns are judged, or the one that becomes that if turns is nil and there are rules.
 func Guard(shared *app.App, turns Turns) *cobra.Command {
 	a := cmd{shared}
@@ -396,6 +394,9 @@ func (g *guardRun) release(signals *guard.Signals) error {
 		_, err = g.k.ReleaseAll(context.Background()) // which files bound
 	}
 	for _, l := range g.taken {
+		if (g.o.onLost == OnLostStop || !g.told[l]) && l.State() == lokt.Lost && l.Holder().Yield != nil {
+			_ = l.Release(context.Background()) // it may still be on record, and nobody there to find it over
+		}
 		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
 			g.Tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
 		}
@@ -427,8 +428,7 @@ func (g *guardRun) part(signals *guard.Signals) error {
 		attempt, done := context.WithTimeout(whole, partingAttempt)
 		_, err := g.k.ReleaseAll(attempt)
 		done()
-		again := errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
-		if !again || g.allLost() || !app.Pause(ctx, partingPause) {
+		if !errors.Is(err, lokt.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) || g.allLost() || !app.Pause(ctx, partingPause) {
 			return err
 		}
 	}
@@ -477,11 +477,10 @@ func (g *guardRun) lost(l *lokt.Lease, err error) *lokt.Lease {
 func (g *guardRun) ending(l *lokt.Lease) {
 	g.losing.Lock()
 	defer g.losing.Unlock()
-	if g.told[l] {
-		return
+	if !g.told[l] {
+		g.told[l] = true
+		g.Tell("warning: the lock %q is about to be lost: %s: stopping the command", l.Name(), lossText(l, nil))
 	}
-	g.told[l] = true
-	g.Tell("warning: the lock %q is about to be lost: %s: stopping the command", l.Name(), lossText(l, nil))
 }
 
 // lossText says why a lease was lost, without saying again that it was, or why it will be if err is nil.

@@ -23,7 +23,7 @@ func on(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
 // Commands returns the commands of this package.
 func Commands() []app.Command {
 	return []app.Command{
-		{Name: "guard", Build: on(newGuard)},
+		{Name: "guard", Build: func(a *app.App) *cobra.Command { return Guard(a, nil) }},
 		{Name: "lock", Build: on(newLock)},
 		{Name: "unlock", Build: on(newUnlock)},
 		{Name: "status", Build: on(newStatus)},
