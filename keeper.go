@@ -391,10 +391,7 @@ func (b *Heartbeat) expire() {
 	}
 	err := b.failure
 	b.k.mu.Unlock()
-	if err == nil {
-		err = errTimeUp
-	}
-	b.tell(err)
+	b.tell(cmp.Or(err, errTimeUp))
 }
 
 // tell calls Lost, once, unless the beat was stopped.

@@ -148,9 +148,13 @@ func (l *Lease) look() {
 
 // lose ends the lease without its holder's doing, once.
 func (l *Lease) lose(cause error) {
+	h := l.Holder()
+	if y := h.Yield; y != nil && errors.Is(cause, errTimeUp) && (h.ExpiresAt.IsZero() || !h.ExpiresAt.Before(y.Deadline)) {
+		cause = fmt.Errorf("%w: it goes to %s", ErrLost, y.To)
+	}
 	if l.end(Lost, cause) {
 		l.k.forget(l)
-		l.k.emit(Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}}, l.Holder())
+		l.k.emit(Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}}, h)
 	}
 }
 

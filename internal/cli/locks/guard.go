@@ -346,10 +346,7 @@ func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Si
 		g.o.turns.Succeeded()
 	}
 	released := g.release(signals)
-	if err != nil {
-		return err
-	}
-	return cmp.Or(app.Exit(code), released)
+	return cmp.Or(err, app.Exit(code), released)
 }
 
 // noteChild puts the command's process ID into the records, if it runs long enough to be seen. The returned function ends
@@ -488,8 +485,10 @@ func lossText(l *lokt.Lease, err error) string {
 	var gone *lokt.GoneError
 	h := l.Holder()
 	switch {
-	case !errors.As(err, &gone) && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
+	case !errors.As(err, &gone) && h.Yield == nil && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
 		return "its maximum hold is over"
+	case err == nil && h.Yield != nil:
+		return "it goes to " + h.Yield.To.String()
 	case err == nil:
 		return "it could not be renewed in time"
 	}
