@@ -65,8 +65,8 @@ func (o *workerOptions) check() error {
 		return app.Usagef("--units %d is negative", o.Units)
 	case o.Concurrency < 1:
 		return app.Usagef("--concurrency is at least 1, not %d", o.Concurrency)
-	case o.Prefetch < 0:
-		return app.Usagef("--prefetch %d is negative", o.Prefetch)
+	case o.Prefetch < 0 || o.Prefetch > 100: // each lease listens over a connection of its own
+		return app.Usagef("--prefetch is from 0 to 100, not %d", o.Prefetch)
 	case o.grace < 0:
 		return app.Usagef("--grace %v is negative", o.grace)
 	case slices.Contains(o.Types, ""): // no job has such a type, and the worker would wait for ever
