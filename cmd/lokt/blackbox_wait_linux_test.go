@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -99,6 +100,80 @@ func TestAnAgentWaitsInOnePlaceWithACallForEachTimeOfItsTool(t *testing.T) {
 		call.finish()
 		rival.running().finish()
 	})
+}
+
+// The tool of an agent gives each command an environment of its own: the ticket is that of another place and owner, or of none.
+//
+// Promise S-221.
+func TestATicketGoesOnWhereAndAsWhomItWasMade(t *testing.T) {
+	eachPlace(t, func(p *place) {
+		h := p.as("holder").hold("x")
+		a := p.agent()
+		call := a.start(a.lokt("guard", "x", "--wait", "--", "true"))
+		p.inLine("x", "agent")
+		ticket := call.ticket()
+		call.kill(syscall.SIGTERM)
+		call.wait()
+		for _, env := range [][]string{
+			{"LOKT_ROOT=", "LOKT_SERVER=", "LOKT_OWNER=", "LOKT_AGENT_ID="},
+			{"LOKT_ROOT=" + p.dir, "LOKT_SERVER=http://127.0.0.1:1", "LOKT_OWNER=other", "LOKT_AGENT_ID=a-2", "LOKT_TICKET=new"},
+		} {
+			p.inLine("x", "-agent")
+			call = a.with(env...).start(a.with(env...).lokt("wait", "--ticket", ticket))
+			p.inLine("x", "agent")
+			call.kill(syscall.SIGKILL)
+			call.wait()
+		}
+		other := a.with("LOKT_ROOT=", "LOKT_SERVER=", "LOKT_OWNER=other")
+		call = other.start(other.lokt("wait", "--ticket", ticket))
+		p.inLine("x", "agent")
+		h.finish()
+		if code := call.died(); code != 0 {
+			p.t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+// A token for a server is not written down: it is asked for, and a wrong one does not cost the place.
+//
+// Promise S-221.
+func TestATicketHasNoSecretAndOutlivesAFailedTry(t *testing.T) {
+	p := newPlace(t)
+	file := filepath.Join(p.dir, "tokens")
+	loktd, err := serverProgram()
+	check(t, err)
+	token := ""
+	for word := range strings.FieldsSeq(p.finish(p.command(loktd, "token", "create", "ann", "--tokens", file)).out) {
+		if len(word) > 20 {
+			token = word
+		}
+	}
+	d := &daemon{store: "sqlite:" + filepath.Join(p.dir, "loktd.db"), args: []string{"--tokens", file}}
+	t.Cleanup(d.kill)
+	check(t, d.up())
+	p = p.with("LOKT_SERVER="+d.url, "LOKT_SERVER_TOKEN="+token)
+	h := p.as("holder").hold("x")
+	a := p.agent()
+	call := a.start(a.lokt("guard", "x", "--wait", "--", "true"))
+	p.inLine("x", "agent")
+	ticket := call.ticket()
+	call.kill(syscall.SIGTERM)
+	call.wait()
+	p.inLine("x", "-agent")
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(p.dir), "cache", "lokt", "tickets", ticket))
+	check(t, err)
+	if token == "" || strings.Contains(string(text), token) {
+		t.Errorf("the token is in the ticket: %s", text)
+	}
+	contains(t, a.with("LOKT_SERVER_TOKEN=").want(1, "wait", "--ticket", ticket).stderr, "set LOKT_SERVER_TOKEN as it was")
+	contains(t, a.with("LOKT_SERVER_TOKEN=wrong-but-there").want(1, "wait", "--ticket", ticket).stderr, "LOKT_SERVER_TOKEN")
+	call = a.with("LOKT_SERVER=").start(a.with("LOKT_SERVER=").lokt("wait", "--ticket", ticket))
+	p.inLine("x", "agent")
+	call.tells("1st in the queue")
+	h.finish()
+	if code := call.died(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }
 
 // Whoever is away is nobody's hindrance, and comes before those who came later when it is there again.

@@ -210,14 +210,14 @@ func (a *App) HandOver(program string, args []string) error {
 	return Hint(fmt.Errorf("there is no program %s beside lokt or on the path", program), "install it with lokt: it comes in the same archive")
 }
 
-// ReplaceBy makes this process run another program, with further variables, or, where that cannot be, runs it and ends with its exit code.
-func (a *App) ReplaceBy(path string, args []string, env ...string) error {
-	err := syscall.Exec(path, append([]string{path}, args...), slices.Concat(a.Environ(), env))
+// ReplaceBy makes this process run another program, or, where that cannot be, runs it and ends with its exit code.
+func (a *App) ReplaceBy(path string, args []string) error {
+	err := syscall.Exec(path, append([]string{path}, args...), a.Environ())
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	c := exec.CommandContext(context.Background(), path, args...)
-	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, slices.Concat(a.Environ(), env)
+	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, a.Environ()
 	err = c.Run()
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {

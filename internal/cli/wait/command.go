@@ -1,6 +1,7 @@
 package wait
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -53,17 +54,14 @@ func goOn(a *app.App, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chdir(t.Dir); err != nil {
-		return err
-	}
 	self, err := os.Executable()
-	if err != nil {
+	if err = cmp.Or(err, os.Setenv(TicketVar, id)); err != nil {
 		return err
 	}
 	if a.JSON && !slices.Contains(t.Args, "--json") {
 		t.Args = append([]string{"--json"}, t.Args...)
 	}
-	return a.ReplaceBy(self, t.Args, TicketVar+"="+id)
+	return a.ReplaceBy(self, t.Args)
 }
 
 // until waits until one of the locks, or all of them at a time, could be had by who asks, alone. It takes none.

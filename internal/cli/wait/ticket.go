@@ -23,14 +23,21 @@ const TicketVar = "LOKT_TICKET"
 // ticketAge is after how long without a word from its command a ticket's file is removed.
 const ticketAge = time.Hour
 
+// kept are the variables that say where locks are, and whose: a command goes on with those of the ticket.
+const kept = "HOME LOKT_ROOT LOKT_SERVER LOKT_OWNER LOKT_AGENT_ID LOKT_ON_LOST LOKT_SERVER_TOKEN LOKT_TOKEN_FILE LOKT_CA_FILE LOKT_CERT_FILE LOKT_KEY_FILE"
+
+// hidden stands for a secret, or before a server's address without it.
+const hidden = "***"
+
 // ticket is what it takes to go on waiting in the same place. It is kept in a file of the user's, which is there while a command
 // waits, and when its wait has ended without a grant.
 type ticket struct {
-	Dir     string       `json:"dir"`
-	Args    []string     `json:"args"` // of lokt
-	Name    string       `json:"name"` // of the lock that is waited for
-	LeaseID string       `json:"lease_id"`
-	Process lokt.Process `json:"process"` // that waits
+	Dir     string            `json:"dir"`
+	Args    []string          `json:"args"` // of lokt
+	Env     map[string]string `json:"env"`  // what is kept of it
+	Name    string            `json:"name"` // of the lock that is waited for
+	LeaseID string            `json:"lease_id"`
+	Process lokt.Process      `json:"process"` // that waits
 
 	file  string // which is called as the ticket is
 	again bool   // a command goes on with it, and nothing was said yet
@@ -44,10 +51,44 @@ func newTicket(a *app.App) *ticket {
 	}
 	file, err := path(strings.ToLower(rand.Text()[:6]))
 	dir, noDir := os.Getwd()
-	if err != nil || noDir != nil || len(a.Words) == 0 {
+	if err != nil || noDir != nil || len(a.Words) == 0 || shown("LOKT_SERVER", a.ServerFlag) != a.ServerFlag {
 		return nil
 	}
-	return &ticket{Dir: dir, Args: a.Words, file: file}
+	t := &ticket{Dir: dir, Args: a.Words, Env: map[string]string{"PWD": dir}, file: file}
+	for _, name := range strings.Fields(kept) {
+		value := shown(name, a.Getenv(name))
+		if !strings.HasPrefix(value, hidden) || len(a.ServerURLs()) > 0 { // files need no secret
+			t.Env[name] = value
+		}
+	}
+	return t
+}
+
+// shown returns the value of a variable without the secret in it.
+func shown(name, value string) string {
+	switch {
+	case name == "LOKT_SERVER_TOKEN" && value != "":
+		return hidden
+	case name == "LOKT_SERVER" && strings.Contains(value, "@"):
+		return hidden + app.ShownURLs(strings.Split(value, ","))
+	}
+	return value
+}
+
+// enter makes this process's directory and variables those of the ticket. Secrets have to be there.
+func (t *ticket) enter() error {
+	for name, value := range t.Env {
+		switch {
+		case shown(name, os.Getenv(name)) == value:
+		case strings.HasPrefix(value, hidden):
+			return app.Hint(fmt.Errorf("the wait was begun with a secret in %s, which no ticket keeps", name), "set %s as it was, and go on again", name)
+		case value == "":
+			_ = os.Unsetenv(name)
+		default:
+			_ = os.Setenv(name, value)
+		}
+	}
+	return os.Chdir(t.Dir)
 }
 
 // path returns where the ticket of this ID is kept.
@@ -97,7 +138,7 @@ func (t *ticket) save() bool {
 	return os.WriteFile(part, text, 0o600) == nil && os.Rename(part, t.file) == nil
 }
 
-// take returns the ticket of that ID for this process to go on with, if no other command does.
+// take returns the ticket of that ID for this process to go on with, if no other command does, and enters where it was made.
 func take(id string) (*ticket, error) {
 	t, err := read(id)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lokt.ErrInvalid) {
@@ -111,6 +152,9 @@ func take(id string) (*ticket, error) {
 		return nil, app.Hint(fmt.Errorf("pid %d still waits with ticket %s", t.Process.PID, id), "leave it to that, or end it first: kill %d", t.Process.PID)
 	case process.Unknown:
 		t.LeaseID = "" // two that wait under one lease would both get it
+	}
+	if err := t.enter(); err != nil {
+		return nil, err
 	}
 	if err := os.Rename(t.file, fmt.Sprintf("%s.%d", t.file, os.Getpid())); err != nil { // one command alone gets it
 		return nil, fmt.Errorf("another command goes on with ticket %s: %w", id, err)

@@ -134,11 +134,11 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	stop()
 	var blocked *lokt.BlockedError
 	timedOut := errors.As(err, &blocked) && blocked.TimedOut > 0 && len(blocked.Cycle) == 0
-	switch {
+	switch ended := timedOut || err != nil && ctx.Err() != nil; {
 	case w.ticket == nil:
-	case (timedOut || err != nil && ctx.Err() != nil) && w.ticket.save():
+	case ended && w.ticket.save():
 		w.flags.ticket = filepath.Base(w.ticket.file)
-	default:
+	case err == nil, blocked != nil: // otherwise the failure leaves it
 		_ = os.Remove(w.ticket.file) // there may never have been one
 	}
 	return h, err
