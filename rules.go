@@ -449,7 +449,7 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 		d.err = invalid("lease ID is in use by %s", h.Owner)
 		return d
 	}
-	if !h.Pending.IsZero() {
+	if !h.Pending.IsZero() || c.Ticket { // which another process may ask for
 		h.Pending, h.Wait = time.Time{}, 0
 		h.Owner.Process, h.Process = c.Owner.Process, c.Process
 	}

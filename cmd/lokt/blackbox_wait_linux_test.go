@@ -176,6 +176,51 @@ func TestATicketHasNoSecretAndOutlivesAFailedTry(t *testing.T) {
 	}
 }
 
+// A guard of several locks waits for one that is not their first, and is ended and goes on. What it held it has again at once.
+//
+// Promises S-220, S-221.
+func TestATicketOfSeveralLocksHasThePlaceInTheOneThatIsWaitedFor(t *testing.T) {
+	eachPlace(t, func(p *place) {
+		h, last := p.as("holder").hold("q3"), p.as("holder").hold("q4")
+		a, r := p.agent(), p.as("rival")
+		call := a.start(a.lokt("guard", "q2", "q3", "q4", "--wait", "--", "sh", "-c", loop))
+		p.inLine("q3", "agent")
+		rival := r.start(r.lokt("guard", "q3", "--wait", "--", "sh", "-c", loop))
+		ticket := call.ticket()
+		again := func(lock string, sig syscall.Signal) {
+			p.inLine(lock, "agent", "rival")
+			call.kill(sig)
+			call.wait()
+			p.inLine(lock, "-agent", "rival")
+			call = a.start(a.lokt("wait", "--ticket", ticket))
+			p.inLine(lock, "agent", "rival")
+			if call.ticket() != ticket || strings.Contains(call.stderr.String(), `"q2"`) || strings.Contains(call.stderr.String(), "is gone") {
+				p.t.Errorf("with ticket %s it says %s", ticket, &call.stderr)
+			}
+			if got := p.status("q2").PID; got != call.cmd.Process.Pid {
+				p.t.Errorf("q2 is held by pid %d, not %d", got, call.cmd.Process.Pid)
+			}
+		}
+		again("q3", syscall.SIGKILL)
+		again("q3", syscall.SIGTERM)
+		again("q3", syscall.SIGKILL)
+		h.finish()
+		p.inLine("q4", "agent")
+		p.inLine("q3", "rival")
+		rival.kill(syscall.SIGTERM)
+		rival.wait()
+		rival = r.start(r.lokt("guard", "q4", "--wait", "--", "sh", "-c", loop))
+		again("q4", syscall.SIGKILL)
+		again("q4", syscall.SIGTERM)
+		last.finish()
+		call.running()
+		a.want(3, "wait", "--ticket", ticket)
+		call.finish()
+		rival.running().finish()
+		p.inLine("q3")
+	})
+}
+
 // Whoever is away is nobody's hindrance, and comes before those who came later when it is there again.
 //
 // Promise S-220.

@@ -33,20 +33,19 @@ const hidden = "***"
 // waits, and when its wait has ended without a grant.
 type ticket struct {
 	Dir     string            `json:"dir"`
-	Args    []string          `json:"args"` // of lokt
-	Env     map[string]string `json:"env"`  // what is kept of it
-	Name    string            `json:"name"` // of the lock that is waited for
-	LeaseID string            `json:"lease_id"`
+	Args    []string          `json:"args"`    // of lokt
+	Env     map[string]string `json:"env"`     // what is kept of it
 	Process lokt.Process      `json:"process"` // that waits
+	Places  map[string]string `json:"places"`  // leases that wait, by the names of their locks
+	Held    map[string]string `json:"held"`    // and those that were granted, of a command that wants several
 
 	file  string // which is called as the ticket is
-	again bool   // a command goes on with it, and nothing was said yet
+	again bool   // what waits has gone on in a place, and nothing was said yet
 }
 
 // newTicket returns the ticket that lokt wait was given, or a new one; nil if there is no place for it.
 func newTicket(a *app.App) *ticket {
 	if t, err := read(a.Getenv(TicketVar)); err == nil {
-		t.again = true
 		return t
 	}
 	file, err := path(strings.ToLower(rand.Text()[:6]))
@@ -54,7 +53,7 @@ func newTicket(a *app.App) *ticket {
 	if err != nil || noDir != nil || len(a.Words) == 0 || shown("LOKT_SERVER", a.ServerFlag) != a.ServerFlag {
 		return nil
 	}
-	t := &ticket{Dir: dir, Args: a.Words, Env: map[string]string{"PWD": dir}, file: file}
+	t := &ticket{Dir: dir, Args: a.Words, Env: map[string]string{"PWD": dir}, Places: map[string]string{}, Held: map[string]string{}, file: file}
 	for _, name := range strings.Fields(kept) {
 		value := shown(name, a.Getenv(name))
 		if !strings.HasPrefix(value, hidden) || len(a.ServerURLs()) > 0 { // files need no secret
@@ -106,19 +105,19 @@ func read(id string) (*ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &ticket{file: file}
+	t := &ticket{Places: map[string]string{}, Held: map[string]string{}, file: file}
 	return t, lokt.Unmarshal(text, t)
 }
 
-// claim makes the claim the one that the ticket goes on with, or a new ticket one of this claim.
+// claim makes the claim go on under the lease that the ticket has for its lock, or the ticket have the claim's.
 func (t *ticket) claim(c *lokt.Claim, far *httpapi.Client) {
-	if t.again = t.again && t.Name == c.Name && t.LeaseID != ""; t.again {
-		c.LeaseID = t.LeaseID
-		if far != nil {
-			far.Know(c.LeaseID)
-		}
+	place := t.Places[c.Name]
+	t.again, c.LeaseID = place != "", cmp.Or(place, t.Held[c.Name], c.LeaseID)
+	if far != nil {
+		far.Know(c.LeaseID)
 	}
-	t.Name, t.LeaseID = c.Name, c.LeaseID
+	t.Places[c.Name] = c.LeaseID
+	delete(t.Held, c.Name)
 }
 
 // save keeps the ticket, as one for which this process waits, and reports whether it could. Those that are old go.
@@ -151,7 +150,8 @@ func take(id string) (*ticket, error) {
 	case process.Alive:
 		return nil, app.Hint(fmt.Errorf("pid %d still waits with ticket %s", t.Process.PID, id), "leave it to that, or end it first: kill %d", t.Process.PID)
 	case process.Unknown:
-		t.LeaseID = "" // two that wait under one lease would both get it
+		clear(t.Places) // two that wait under one lease would both get it
+		clear(t.Held)
 	}
 	if err := t.enter(); err != nil {
 		return nil, err

@@ -134,12 +134,20 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	stop()
 	var blocked *lokt.BlockedError
 	timedOut := errors.As(err, &blocked) && blocked.TimedOut > 0 && len(blocked.Cycle) == 0
-	switch ended := timedOut || err != nil && ctx.Err() != nil; {
-	case w.ticket == nil:
-	case ended && w.ticket.save():
-		w.flags.ticket = filepath.Base(w.ticket.file)
-	case err == nil, blocked != nil: // otherwise the failure leaves it
-		_ = os.Remove(w.ticket.file) // there may never have been one
+	switch t, ended := w.ticket, timedOut || err != nil && ctx.Err() != nil; {
+	case t == nil:
+	case err == nil:
+		t.Held[c.Name] = c.LeaseID
+		if delete(t.Places, c.Name); len(t.Places) == 0 {
+			_ = os.Remove(t.file) // there may never have been one
+		}
+	case blocked != nil && !ended:
+		_ = os.Remove(t.file)
+	default:
+		clear(t.Held) // which is given back
+		if _, none := os.Stat(t.file); (ended || none == nil) && t.save() {
+			w.flags.ticket = filepath.Base(t.file)
+		}
 	}
 	return h, err
 }
