@@ -22,6 +22,9 @@ const (
 	maxWorkers   = 10_000      // such workers are remembered at most
 	lazyWrite    = time.Second // how long what a heartbeat reports, and statistics, may stay unstored
 	sweepPerTurn = 1000        // memos and workers looked at in one turn, to forget them
+
+	mostStatistics = 1000 // types and tags that have statistics of their own, of two hours
+	others         = "…"  // stands for more of them
 )
 
 // entry is a living job, and where it stands. There may be a million, each of which costs as much as all its fields.

@@ -139,7 +139,12 @@ func (e *Engine) statistic(kind, tag string) *statistic {
 	hour := e.Now.Wall.Truncate(time.Hour)
 	k := statKey{hour.Unix(), kind, tag}
 	s := e.stats[k]
-	if s == nil {
+	switch full := len(e.stats) >= mostStatistics; {
+	case s == nil && full && tag != "" && tag != others:
+		return e.statistic("", others)
+	case s == nil && full && kind != "" && kind != others:
+		return e.statistic(others, "")
+	case s == nil:
 		source := e.source + "-" + strconv.Itoa(e.forgotten)
 		s = &statistic{Statistic: jobs.Statistic{
 			Hour: hour, Source: source, Type: kind, Tag: tag, Events: map[jobs.EventType]int64{},

@@ -549,3 +549,24 @@ func TestThatAJobThatWaitedAtItsWorkerHasBegunIsStoredBeforeTheAnswer(t *testing
 		t.Error("a later heartbeat takes a turn")
 	}
 }
+
+// Promise S-101. A client may think of as many tags and types as it likes.
+func TestStatisticsAreBounded(t *testing.T) {
+	w := newWorld(t, jobs.Config{})
+	const many = 3 * mostStatistics
+	for i := range many {
+		w.submit(fmt.Sprint("j", i), func(s *jobs.Spec) { s.Type, s.Tags = fmt.Sprint("type", i), []string{fmt.Sprint("tag", i)} })
+	}
+	types, tags := int64(0), int64(0)
+	all := w.e.history(false)
+	for _, s := range all {
+		if s.Tag != "" {
+			tags += s.Events[jobs.EventSubmit]
+		} else {
+			types += s.Events[jobs.EventSubmit]
+		}
+	}
+	if len(all) > mostStatistics+2 || types != many || tags != many {
+		t.Errorf("%d statistics have %d submissions by type, and %d by tag", len(all), types, tags)
+	}
+}
