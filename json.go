@@ -63,7 +63,7 @@ func readDuration(in *jsontext.Decoder, d *time.Duration) error {
 	n, err := strconv.ParseFloat(string(v), 64)
 	if whole, part := math.Modf(n); err == nil && math.Abs(n) <= math.MaxInt64/unit {
 		if *d = time.Duration(whole)*time.Duration(unit) + time.Duration(math.Round(part*unit)); *d == 0 && n != 0 {
-			*d = 1 // 0 says more than very short: without an end
+			*d = 1 // 0 would mean something else, such as a hold without an end
 		}
 		return nil
 	}

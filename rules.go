@@ -504,7 +504,8 @@ func (l *Lock) inTheWay(c *Claim) []Holder {
 	return others
 }
 
-// refreshed returns the hold as the same owner's new claim has it: only its lease, its token and its age stay.
+// refreshed returns the hold as the same owner's new claim has it: its lease, its token and its age stay, and what the claim does
+// not say of a maximum hold and metadata.
 func (h Holder) refreshed(now time.Time, c Claim) Holder {
 	c.LeaseID, c.Strict, c.Refresh, c.Wait, c.Preempt, c.Within = h.LeaseID, h.Strict, false, 0, 0, nil
 	c.MaxHold = cmp.Or(c.MaxHold, h.MaxHold)

@@ -82,11 +82,11 @@ var grantTests = []serviceTest{
 			e.Errorf("refreshed to %+v", forEver)
 		}
 		e.release(forEver)
-		guard := e.grant(e.claim("x", "a", strict))
 		e.grant(e.claim("z", "a", maxHold(time.Hour)))
 		if kept := e.grant(e.claim("z", "a", refresh)); kept.MaxHold != time.Hour || kept.ExpiresAt.IsZero() {
 			e.Errorf("the maximum hold went: %+v", kept)
 		}
+		guard := e.grant(e.claim("x", "a", strict))
 		if lease := e.grant(e.claim("x", "a", refresh)); lease.Token == guard.Token {
 			e.Errorf("the strict hold was refreshed: %+v", lease)
 		}

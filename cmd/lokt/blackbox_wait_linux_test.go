@@ -102,6 +102,17 @@ func TestAnAgentWaitsInOnePlaceWithACallForEachTimeOfItsTool(t *testing.T) {
 	})
 }
 
+// endedWaiting has the agent's guard wait for x, and be ended, and returns its ticket.
+func (p *place) endedWaiting() (ticket string) {
+	p.t.Helper()
+	call := p.start(p.lokt("guard", "x", "--wait", "--", "true"))
+	p.inLine("x", "agent")
+	ticket = call.ticket()
+	call.kill(syscall.SIGTERM)
+	call.wait()
+	return ticket
+}
+
 // The tool of an agent gives each command an environment of its own: the ticket is that of another place and owner, or of none.
 //
 // Promise S-221.
@@ -109,23 +120,19 @@ func TestATicketGoesOnWhereAndAsWhomItWasMade(t *testing.T) {
 	eachPlace(t, func(p *place) {
 		h := p.as("holder").hold("x")
 		a := p.agent()
-		call := a.start(a.lokt("guard", "x", "--wait", "--", "true"))
-		p.inLine("x", "agent")
-		ticket := call.ticket()
-		call.kill(syscall.SIGTERM)
-		call.wait()
+		ticket := a.endedWaiting()
 		for _, env := range [][]string{
 			{"LOKT_ROOT=", "LOKT_SERVER=", "LOKT_OWNER=", "LOKT_AGENT_ID="},
 			{"LOKT_ROOT=" + p.dir, "LOKT_SERVER=http://127.0.0.1:1", "LOKT_OWNER=other", "LOKT_AGENT_ID=a-2", "LOKT_TICKET=new"},
 		} {
 			p.inLine("x", "-agent")
-			call = a.with(env...).start(a.with(env...).lokt("wait", "--ticket", ticket))
+			call := a.with(env...).start(a.with(env...).lokt("wait", "--ticket", ticket))
 			p.inLine("x", "agent")
 			call.kill(syscall.SIGKILL)
 			call.wait()
 		}
 		other := a.with("LOKT_ROOT=", "LOKT_SERVER=", "LOKT_OWNER=other")
-		call = other.start(other.lokt("wait", "--ticket", ticket))
+		call := other.start(other.lokt("wait", "--ticket", ticket))
 		p.inLine("x", "agent")
 		h.finish()
 		if code := call.died(); code != 0 {
@@ -154,11 +161,7 @@ func TestATicketHasNoSecretAndOutlivesAFailedTry(t *testing.T) {
 	p = p.with("LOKT_SERVER="+d.url, "LOKT_SERVER_TOKEN="+token)
 	h := p.as("holder").hold("x")
 	a := p.agent()
-	call := a.start(a.lokt("guard", "x", "--wait", "--", "true"))
-	p.inLine("x", "agent")
-	ticket := call.ticket()
-	call.kill(syscall.SIGTERM)
-	call.wait()
+	ticket := a.endedWaiting()
 	p.inLine("x", "-agent")
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(p.dir), "cache", "lokt", "tickets", ticket))
 	check(t, err)
@@ -167,7 +170,7 @@ func TestATicketHasNoSecretAndOutlivesAFailedTry(t *testing.T) {
 	}
 	contains(t, a.with("LOKT_SERVER_TOKEN=").want(1, "wait", "--ticket", ticket).stderr, "set LOKT_SERVER_TOKEN as it was")
 	contains(t, a.with("LOKT_SERVER_TOKEN=wrong-but-there").want(1, "wait", "--ticket", ticket).stderr, "LOKT_SERVER_TOKEN")
-	call = a.with("LOKT_SERVER=").start(a.with("LOKT_SERVER=").lokt("wait", "--ticket", ticket))
+	call := a.with("LOKT_SERVER=").start(a.with("LOKT_SERVER=").lokt("wait", "--ticket", ticket))
 	p.inLine("x", "agent")
 	call.tells("1st in the queue")
 	h.finish()

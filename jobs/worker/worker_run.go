@@ -474,10 +474,8 @@ func (r *Run) end(c jobs.Completion, failure, cause error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer context.AfterFunc(r.w.hard, func() { time.AfterFunc(r.w.o.StopGrace, cancel) })()
-	patience, refused := completePatience, false // what the handler returned
-	if c.Status == jobs.Queued {                 // it goes back by itself
-		patience = 0
-	}
+	refused := false                                                                     // what the handler returned
+	patience := map[bool]time.Duration{false: completePatience}[c.Status == jobs.Queued] // a job that was not begun goes back by itself
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4, 2*time.Second) {
 		try, end := context.WithTimeout(ctx, max(r.life()/2, time.Second))
 		applied, err := r.w.leaser.Complete(try, c)

@@ -227,9 +227,9 @@ func (s *Store) stored() {
 	s.work.Go(func() {
 		s.prune()
 		t.mu.Lock()
-		t.pruning, t.unpruned = false, t.unpruned-1
+		t.pruning, t.unpruned = false, t.unpruned-1 // which stored makes up for
 		t.mu.Unlock()
-		s.stored() // for others that were meanwhile
+		s.stored() // there may be many again
 	})
 }
 
