@@ -16,7 +16,7 @@ type State int
 // The states of a lease.
 const (
 	Held     State = iota // renewed in time, or not in need of it
-	InDoubt               // a renewal failed; the lock is still held, and may be lost soon
+	InDoubt               // a renewal failed: the lock is still held, and may be lost soon; or its release did, and Err is not nil
 	Lost                  // no longer held: another may hold the lock
 	Released              // given back
 )
@@ -158,11 +158,11 @@ func (l *Lease) lose(cause error) {
 	}
 }
 
-// end puts the lease into a final state, unless it is in one.
+// end ends the lease's context, and puts the lease into the state, unless it is in a final one.
 func (l *Lease) end(s State, cause error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cause != nil {
+	if l.state == Lost || l.state == Released {
 		return false
 	}
 	l.state, l.cause = s, cause
@@ -372,9 +372,10 @@ func (l *Lease) Beating() bool {
 	return l.beating && l.cause == nil
 }
 
-// Release gives the lock back. Heartbeats are stopped first. It may be called again, and after loss, and then never
-// touches what another holds. It returns an error only if the service could not be asked: the lock then ends when its
-// time is up. A lease that had been lost, by whatever way, is no error: see Err.
+// Release gives the lock back. Heartbeats are stopped first, and the lease's context ends before the service is asked: once it
+// may have the request, another may hold the lock. Release may be called again, and after loss, and then never touches what
+// another holds. It returns an error only if the service could not be asked: the lease is in doubt then, and the lock ends when
+// its time is up. A lease that had been lost, by whatever way, is no error: see Err.
 func (l *Lease) Release(ctx context.Context) error {
 	l.StopHeartbeat()
 	if l.beat != nil {
@@ -382,8 +383,15 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
+	if slices.Contains(around(ctx), l.id) { // it ends with the lease
+		inner, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer done()
+		ctx = inner
+	}
+	l.look()
+	l.end(InDoubt, context.Canceled)
 	l.mu.Lock()
-	h := l.holder
+	h, end := l.holder, l.deadline
 	done := l.state == Released || l.retaken
 	l.mu.Unlock()
 	if done {
@@ -395,6 +403,9 @@ func (l *Lease) Release(ctx context.Context) error {
 		err = nil
 	}
 	if err != nil {
+		if end < forever {
+			time.AfterFunc(end-l.k.keeper.now(), func() { l.k.forget(l) })
+		}
 		return fmt.Errorf("release %q: %w", h.Name, err)
 	}
 	l.end(Released, context.Canceled)

@@ -373,6 +373,7 @@ func TestNoRenewalIsSentAfterRelease(t *testing.T) {
 	}
 }
 
+// Promise S-243.
 func TestReleaseThatCannotBeAskedForLeavesTheLeaseToExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &link{Service: newService(), releases: errCut}
@@ -381,15 +382,56 @@ func TestReleaseThatCannotBeAskedForLeavesTheLeaseToExpire(t *testing.T) {
 		if err := l.Release(t.Context()); !errors.Is(err, lokt.ErrUnavailable) {
 			t.Errorf("release gave %v", err)
 		}
-		wantState(t, l, lokt.Held)
-		<-l.Context().Done()
-		wantState(t, l, lokt.Lost)
+		if l.State() != lokt.InDoubt || !errors.Is(l.Err(), context.Canceled) || l.Context().Err() == nil || len(k.Leases()) != 1 {
+			t.Errorf("the lease is %v with error %v, context %v, one of %d", l.State(), l.Err(), l.Context().Err(), len(k.Leases()))
+		}
 		net.mu.Lock()
 		net.releases = nil
 		net.mu.Unlock()
 		release(t, l)
+		wantState(t, l, lokt.Released)
 		wantGranted(t, newLocker(t, net.Service, "b", lokt.Options{}), "x", "after the second try to release")
+
+		net.releases = errCut
+		_ = acquire(t, k, "y", lokt.Options{}).Release(t.Context()) // fails
+		if time.Sleep(lokt.DefaultTTL); len(k.Leases()) != 0 {
+			t.Error("a lease whose time is up is still on the books")
+		}
 	})
+}
+
+// Promise S-243.
+func TestALeaseThatIsBeingReleasedIsNotReliedOn(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			slow := &tardyRelease{newService()}
+			l := acquire(t, newLocker(t, slow, "a", lokt.Options{}), "x", lokt.Options{})
+			ctx := t.Context()
+			if own {
+				ctx = context.WithValue(l.Context(), "key", "value") //nolint:staticcheck // to be one that comes from the lease's
+			}
+			released := make(chan error)
+			go func() { released <- l.Release(ctx) }()
+			synctest.Wait()
+			other := acquire(t, newLocker(t, slow.Service, "b", lokt.Options{}), "x", lokt.Options{})
+			if l.State() == lokt.Held || l.Context().Err() == nil || l.Err() == nil || l.Remaining() > 0 {
+				t.Errorf("two hold the lock: one is %v, with %v left", l.State(), l.Remaining())
+			}
+			if err := <-released; err != nil {
+				t.Error(err)
+			}
+			wantState(t, l, lokt.Released)
+			release(t, other)
+		})
+	}
+}
+
+// tardyRelease answers a release a second after it was made.
+type tardyRelease struct{ lokt.Service }
+
+func (s *tardyRelease) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	ended, err := s.Service.Release(ctx, t)
+	return ended, errors.Join(err, pause(ctx, func() time.Duration { return time.Second }))
 }
 
 // Promise S-27.
