@@ -30,6 +30,9 @@ var (
 	// ErrWithdrawn is what Manager.Poll returns for a claim that was taken out of the queue by somebody else.
 	ErrWithdrawn = errors.New("claim was withdrawn")
 
+	// ErrClosed is returned by a Locker that was closed.
+	ErrClosed = errors.New("locker is closed")
+
 	// ErrLost is the cause with which a lease's context ends when the lock can no longer be relied on.
 	ErrLost = errors.New("lock was lost")
 )

@@ -377,9 +377,12 @@ func (l *Lease) Beating() bool {
 // another holds. It returns an error only if the service could not be asked: the lease is in doubt then, and the lock ends when
 // its time is up. A lease that had been lost, by whatever way, is no error: see Err.
 func (l *Lease) Release(ctx context.Context) error {
-	l.StopHeartbeat()
-	if l.beat != nil {
-		l.beat.pause() // one without a TTL has no heartbeats, and is looked at
+	l.mu.Lock()
+	l.beating = false
+	beat := l.beat
+	l.mu.Unlock()
+	if beat != nil {
+		beat.pause() // one without a TTL has no heartbeats, and is looked at
 	}
 	l.renewing.Lock()
 	defer l.renewing.Unlock()

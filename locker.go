@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -126,6 +127,10 @@ type Locker struct {
 	observe  func(Event)
 	keeper   *Keeper
 
+	open      context.Context // ends with Close, which stop makes it do
+	stop      context.CancelFunc
+	acquiring sync.WaitGroup // none is added once open has ended
+
 	mu     sync.Mutex
 	leases map[string]*Lease // by lease ID
 }
@@ -136,8 +141,8 @@ type LockerOptions struct {
 	// not wait whatever they say.
 	Defaults Options
 
-	// Observe is told what happens to leases in this process: EventLost, EventRenewFail, EventPreempt, EventAsk. It must be quick. What
-	// happens in the store is told by the store.
+	// Observe is told what happens to leases in this process: EventLost, EventRenewFail, EventPreempt, EventAsk. It must be quick, and
+	// leave what changes the Locker or a lease to another goroutine. What happens in the store is told by the store.
 	Observe func(Event)
 
 	// Keeper renews the leases. Lockers of a program may share one; nil means one of its own.
@@ -158,9 +163,11 @@ func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 	if o.Keeper == nil {
 		o.Keeper = &Keeper{}
 	}
-	return &Locker{
+	k := &Locker{
 		service: s, owner: owner, runner: runner, defaults: o.Defaults, observe: o.Observe, keeper: o.Keeper, leases: map[string]*Lease{},
-	}, nil
+	}
+	k.open, k.stop = context.WithCancel(context.Background())
+	return k, nil
 }
 
 // runnerStart is made once per process: the time in milliseconds since 1970, and 32 random bits.
@@ -175,7 +182,7 @@ func (k *Locker) Owner() Owner { return k.owner }
 
 // Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends. ctx also bounds the life of
 // the lease: when it ends, so do the lease's context and its heartbeats. If another is in the way the error is a
-// *BlockedError. An acquisition that fails holds nothing and leaves nothing behind.
+// *BlockedError; after Close it is ErrClosed. An acquisition that fails holds nothing and leaves nothing behind.
 func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
 	o, err := o.withDefaults(k.defaults)
 	if err != nil {
@@ -212,18 +219,33 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 const acquireTries = 5
 
 func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err error) {
+	k.mu.Lock()
+	if k.open.Err() != nil {
+		k.mu.Unlock()
+		return nil, ErrClosed
+	}
+	k.acquiring.Add(1)
+	k.mu.Unlock()
+	defer k.acquiring.Done()
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(k.open, func() { cancel(ErrClosed) })()
 	for range acquireTries {
 		var gone *GoneError
-		if l, err = k.acquireOnce(ctx, c, o); !errors.As(err, &gone) || ctx.Err() != nil {
+		if l, err = k.acquireOnce(ctx, asking, c, o); !errors.As(err, &gone) || asking.Err() != nil {
 			break
 		}
+	}
+	if err != nil && k.open.Err() != nil && !errors.Is(err, ErrClosed) {
+		err = fmt.Errorf("%w: %w", ErrClosed, err)
 	}
 	return l, err
 }
 
-func (k *Locker) acquireOnce(ctx context.Context, c Claim, o Options) (*Lease, error) {
+// acquireOnce asks for the lock while asking lasts, for a lease that ends with ctx.
+func (k *Locker) acquireOnce(ctx, asking context.Context, c Claim, o Options) (*Lease, error) {
 	asked := k.keeper.now()
-	h, err := k.service.Acquire(ctx, c)
+	h, err := k.service.Acquire(asking, c)
 	if err != nil {
 		return nil, err
 	}
@@ -233,16 +255,23 @@ func (k *Locker) acquireOnce(ctx context.Context, c Claim, o Options) (*Lease, e
 	if life := l.renewed(h, asked); life > 0 && k.keeper.now()-asked > o.Interval/2 {
 		// Too long ago to count on: the life of the lock began at some moment of the wait. Begin it now.
 		l.deadline = forever
-		if _, err := l.renew(ctx); err != nil {
-			cancel(err)
-			undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-			defer done()
-			return nil, cmp.Or(l.Release(undo), err) // what is in doubt may still end what the lease is granted next
-		}
+		_, err = l.renew(asking)
 	}
 	k.mu.Lock()
-	k.leases[h.LeaseID] = l
+	switch {
+	case err != nil:
+	case k.open.Err() != nil:
+		err = ErrClosed
+	default:
+		k.leases[h.LeaseID] = l
+	}
 	k.mu.Unlock()
+	if err != nil {
+		cancel(err)
+		undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer done()
+		return nil, cmp.Or(l.Release(undo), err) // what is in doubt may still end what the lease is granted next
+	}
 	l.watch()
 	if !o.ManualHeartbeat {
 		l.StartHeartbeat()
@@ -374,19 +403,46 @@ func (k *Locker) Leases() []*Lease {
 	})
 }
 
-// ReleaseAll releases every lease of this Locker and returns how many of them were still held.
+// ReleaseAll releases every lease of this Locker, many at once, and returns how many of them were still held.
 func (k *Locker) ReleaseAll(ctx context.Context) (int, error) {
-	n := 0
-	var errs []error
-	for _, l := range k.Leases() {
-		name := l.Name()
-		if err := l.Release(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-		} else if l.State() == Released {
-			n++
-		}
+	leases := k.Leases()
+	errs := make([]error, len(leases))
+	var held atomic.Int64
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i, l := range leases {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := l.Release(ctx); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", l.name, err)
+			} else if l.State() == Released {
+				held.Add(1)
+			}
+		})
 	}
-	return n, errors.Join(errs...)
+	all.Wait()
+	return int(held.Load()), errors.Join(errs...)
+}
+
+// Close ends the Locker: nothing can be acquired any more, what is being acquired is given up with ErrClosed, and every lease is
+// released. If ctx ends first the error says so, and what is granted later is given back by whoever asked for it.
+func (k *Locker) Close(ctx context.Context) error {
+	k.mu.Lock()
+	k.stop()
+	k.mu.Unlock()
+	_, err := k.ReleaseAll(ctx)
+	idle := make(chan struct{})
+	go func() {
+		k.acquiring.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+		return err
+	case <-ctx.Done():
+		return errors.Join(err, context.Cause(ctx))
+	}
 }
 
 // Leases are locks that were acquired together.

@@ -467,6 +467,95 @@ func TestReleaseAllGivesBackEverythingAndCountsWhatWasStillHeld(t *testing.T) {
 	})
 }
 
+// Promise S-244.
+func TestACloseLeavesNothingHeldWhateverIsUnderWay(t *testing.T) {
+	var held, refused int
+	for range 300 {
+		s := newService()
+		k := newLocker(t, s, "a", lokt.Options{})
+		var all sync.WaitGroup
+		results := make(chan *lokt.Lease, 8)
+		for i := range cap(results) {
+			all.Go(func() {
+				l, err := k.Acquire(t.Context(), fmt.Sprint("lock-", i%3), lokt.Options{Strict: i%2 == 0, Wait: time.Minute})
+				if err != nil && !errors.Is(err, lokt.ErrClosed) {
+					t.Errorf("acquisition beside Close: %v", err)
+				}
+				results <- l
+			})
+		}
+		for len(k.Leases()) == 0 {
+			runtime.Gosched()
+		}
+		if err := k.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			wantGranted(t, newLocker(t, s, "b", lokt.Options{Strict: true}), fmt.Sprint("lock-", i), "after Close")
+		}
+		all.Wait()
+		close(results)
+		for l := range results {
+			if l == nil {
+				refused++
+				continue
+			}
+			held++
+			wantState(t, l, lokt.Released)
+		}
+		if _, err := k.Acquire(t.Context(), "x", lokt.Options{}); !errors.Is(err, lokt.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+	if held == 0 || refused == 0 {
+		t.Errorf("%d acquisitions succeeded and %d were given up: nothing is shown", held, refused)
+	}
+}
+
+// Promise S-244.
+func TestAGrantThatComesAfterCloseIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k := newLocker(t, &deaf{s}, "a", lokt.Options{})
+		acquired := make(chan error)
+		go func() {
+			_, err := k.Acquire(t.Context(), "x", lokt.Options{})
+			acquired <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := k.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a close that could not wait: %v", err)
+		}
+		if err := <-acquired; !errors.Is(err, lokt.ErrClosed) {
+			t.Errorf("the acquisition: %v", err)
+		}
+		wantGranted(t, newLocker(t, s, "b", lokt.Options{}), "x", "after the late grant")
+	})
+}
+
+// deaf grants after three seconds, whether or not anybody waits.
+type deaf struct{ lokt.Service }
+
+func (s *deaf) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	time.Sleep(3 * time.Second)
+	return s.Service.Acquire(context.WithoutCancel(ctx), c)
+}
+
+func TestAThousandLeasesAreReleasedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newLocker(t, &tardyRelease{newService()}, "a", lokt.Options{TTL: time.Minute})
+		for i := range 1000 {
+			acquire(t, k, fmt.Sprint("lock-", i), lokt.Options{})
+		}
+		begun := time.Now()
+		if n, err := k.ReleaseAll(t.Context()); n != 1000 || err != nil || time.Since(begun) > 20*time.Second {
+			t.Errorf("%d released in %v, error %v", n, time.Since(begun), err)
+		}
+	})
+}
+
 func TestLocksCanBeAskedAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()

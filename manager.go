@@ -375,15 +375,15 @@ func (m *Manager) Sweep(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// sweepers is how many locks are swept at once, so that they share what it takes to store them.
-const sweepers = 64
+// atOnce is how many locks are swept or released at once, so that they share what it takes to store them.
+const atOnce = 64
 
 func sweep(ctx context.Context, service Service, tell func(gone []Removed)) error {
 	var mu sync.Mutex
 	var errs []error
 	var all sync.WaitGroup
 	names := make(chan string)
-	for range sweepers {
+	for range atOnce {
 		all.Go(func() {
 			for name := range names {
 				gone, err := service.Prune(ctx, name)

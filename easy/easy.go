@@ -15,13 +15,16 @@ package easy
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
@@ -34,9 +37,15 @@ type Locker struct {
 	under io.Closer
 }
 
-// Close ends the Locker. With files, the locks that are still held are free; on a server they end in time: release them
-// with ReleaseAll before.
-func (l *Locker) Close() error { return l.under.Close() }
+// Close ends the Locker, which takes some seconds if a server does not answer. What is being acquired is given up, and the locks that
+// are still held are released.
+func (l *Locker) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return errors.Join(l.Locker.Close(ctx), l.under.Close())
+}
+
+const closeTimeout = 5 * time.Second
 
 // User and System, as places, are one directory of lock files for all that a user runs, and one for root on this host.
 const (
