@@ -126,6 +126,22 @@ func TestPlaceAndTokenComeFromTheEnvironment(t *testing.T) {
 	if _, err := easy.Open(""); !errors.Is(err, lokt.ErrInvalid) {
 		t.Errorf("no place: %v", err)
 	}
+	t.Chdir(t.TempDir())
+	for _, place := range []string{"localhost:7117", "[::1]:7117"} {
+		t.Setenv("LOKT_SERVER", "")
+		if _, err := easy.Open(place); !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "http://"+place) {
+			t.Errorf("%s: %v", place, err)
+		}
+		for _, server := range []string{place, "locks"} {
+			t.Setenv("LOKT_SERVER", server)
+			if _, err := easy.Open(""); !errors.Is(err, lokt.ErrInvalid) {
+				t.Errorf("LOKT_SERVER=%s: %v", server, err)
+			}
+		}
+	}
+	if made, err := os.ReadDir("."); len(made) > 0 || err != nil {
+		t.Errorf("made: %v, %v", made, err)
+	}
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	if root, err := easy.Root(easy.User); err != nil || root != filepath.Join(home, ".local", "state", "lokt") {
