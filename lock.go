@@ -274,13 +274,15 @@ func (c Claim) Validate() error {
 }
 
 // ValidateName reports whether name can name a lock: letters, digits, dot, underscore and hyphen, at most MaxNameLen
-// of them, and no two dots in a row. The error wraps ErrInvalid.
+// of them, no two dots in a row, and not a dot alone. The error wraps ErrInvalid.
 func ValidateName(name string) error {
 	switch {
 	case name == "":
 		return invalid("lock name is empty")
 	case len(name) > MaxNameLen:
 		return invalid("lock name has %d bytes, more than %d", len(name), MaxNameLen)
+	case name == ".": // which no URL has as a part
+		return invalid("\".\" is no lock name")
 	case strings.Contains(name, ".."):
 		return invalid("lock name %q contains \"..\"", name)
 	}
@@ -294,7 +296,7 @@ func ValidateName(name string) error {
 
 // ValidatePrefix reports whether prefix can begin a lock's name; the empty one begins all of them.
 func ValidatePrefix(prefix string) error {
-	if prefix == "" {
+	if prefix == "" || prefix == "." {
 		return nil
 	}
 	return ValidateName(prefix)

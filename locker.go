@@ -55,7 +55,7 @@ type Options struct {
 	// ManualHeartbeat leaves renewal to the caller: see Lease.Renew and Lease.StartHeartbeat.
 	ManualHeartbeat bool
 
-	// Reentrant lets several calls of Do by this owner in at the same time, as calls of Acquire are.
+	// Reentrant lets several calls of Do by this owner in at the same time, as calls of Acquire are. It goes before a default of Strict.
 	Reentrant bool
 
 	paced bool // the interval is the service's to set
@@ -72,7 +72,7 @@ type Options struct {
 func (o Options) withDefaults(d Options) (Options, error) {
 	o.Wait = cmp.Or(o.Wait, d.Wait)
 	o.Limit = cmp.Or(o.Limit, d.Limit)
-	o.Strict = o.Strict || d.Strict
+	o.Strict = o.Strict || d.Strict && !o.Reentrant
 	o.Reentrant = o.Reentrant || d.Reentrant
 	o.Newest = o.Newest || d.Newest
 	o.Priority = cmp.Or(o.Priority, d.Priority)

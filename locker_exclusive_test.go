@@ -14,16 +14,16 @@ import (
 // Promise S-170.
 func TestDoExcludesTheGoroutinesOfOneProgram(t *testing.T) {
 	for _, c := range []struct {
-		reentrant bool
-		most      int32
-	}{{false, 1}, {true, 4}} {
+		reentrant, strict bool // by default
+		most              int32
+	}{{false, false, 1}, {true, false, 4}, {true, true, 4}} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newLocker(t, newService(), "a", lokt.Options{Wait: -1, Reentrant: c.reentrant})
+			k := newLocker(t, newService(), "a", lokt.Options{Wait: -1, Reentrant: c.reentrant && !c.strict, Strict: c.strict})
 			var inside, most atomic.Int32
 			done := make(chan error, 4)
 			for range 4 {
 				go func() {
-					done <- k.Do(t.Context(), "x", lokt.Options{}, func(context.Context, uint64) error {
+					done <- k.Do(t.Context(), "x", lokt.Options{Reentrant: c.reentrant && c.strict}, func(context.Context, uint64) error {
 						most.Store(max(most.Load(), inside.Add(1)))
 						time.Sleep(time.Second)
 						inside.Add(-1)
