@@ -61,7 +61,7 @@ type leaseContext struct {
 	lease *Lease
 }
 
-// leaseKey finds, in a context, the lease whose context it comes from.
+// leaseKey finds, in a context, the leaseContext that it comes from.
 type leaseKey struct{}
 
 func (c *leaseContext) Err() error {
@@ -71,7 +71,7 @@ func (c *leaseContext) Err() error {
 
 func (c *leaseContext) Value(key any) any {
 	if key == (leaseKey{}) {
-		return c.lease
+		return c
 	}
 	return c.Context.Value(key)
 }
@@ -162,7 +162,7 @@ func (l *Lease) lose(cause error) {
 func (l *Lease) end(s State, cause error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == Lost || l.state == Released {
+	if l.state == Lost || l.state == Released || l.cause != nil && s == InDoubt {
 		return false
 	}
 	l.state, l.cause = s, cause
@@ -392,7 +392,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		ctx = inner
 	}
 	l.look()
-	l.end(InDoubt, context.Canceled)
+	first := l.end(InDoubt, context.Canceled)
 	l.mu.Lock()
 	h, end := l.holder, l.deadline
 	done := l.state == Released || l.retaken
@@ -402,7 +402,9 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	_, err := l.k.service.Release(ctx, Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner})
 	if e := (*GoneError)(nil); errors.As(err, &e) {
-		l.lose(fmt.Errorf("%w: %w", ErrLost, err))
+		if first { // and otherwise an earlier try may have ended it
+			l.lose(fmt.Errorf("%w: %w", ErrLost, err))
+		}
 		err = nil
 	}
 	if err != nil {

@@ -306,8 +306,8 @@ func (k *Locker) describe(own map[string]string) map[string]string {
 
 // around returns the leases within which the context is, outermost first.
 func around(ctx context.Context) []string {
-	if l, ok := ctx.Value(leaseKey{}).(*Lease); ok {
-		return append(around(l.ctx.Context), l.id)
+	if c, ok := ctx.Value(leaseKey{}).(*leaseContext); ok {
+		return append(around(c.Context), c.lease.id)
 	}
 	return nil
 }
@@ -511,8 +511,11 @@ func (ls Leases) Err() error {
 }
 
 // Context returns a context that ends when the first of the leases does, with its cause; the returned function frees it
-// earlier.
+// earlier. It comes from each of theirs: see Lease.Context.
 func (ls Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	for _, l := range ls {
+		parent = &leaseContext{Context: parent, lease: l}
+	}
 	ctx, cancel := context.WithCancelCause(parent)
 	stops := make([]func() bool, 0, len(ls))
 	for _, l := range ls {

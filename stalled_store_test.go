@@ -3,6 +3,7 @@ package lokt_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,4 +49,25 @@ func TestAClaimDoesNotWaitLongForAStoreThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("after %v it ends with %v", took, err)
 		}
 	})
+}
+
+// fatal is a store in which a test ends, as t.FailNow does.
+type fatal struct{ lokt.Store }
+
+func (fatal) Update(context.Context, string, func(lokt.Snapshot) lokt.Change) error {
+	runtime.Goexit()
+	return nil
+}
+
+func TestAStoreThatEndsItsGoroutineEndsTheCallers(t *testing.T) {
+	ended := make(chan bool)
+	go func() {
+		returned := false
+		defer func() { ended <- !returned && recover() == nil }()
+		_, _ = lokt.NewManager(fatal{memstore.New()}).Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}})
+		returned = true
+	}()
+	if !<-ended {
+		t.Error("the caller went on, or panicked")
+	}
 }
