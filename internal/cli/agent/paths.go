@@ -85,7 +85,8 @@ func (c *checkout) folded(path string) string {
 }
 
 // pattern returns what somebody in dir means by a pattern, seen from the top. The names with which it begins are resolved,
-// among them those that are there, such as app/[id]; a directory stands for all that is in it.
+// among them those that are there, such as app/[id]; a directory stands for all that is in it. What is in another checkout is
+// refused, a submodule or a worktree: whoever edits there looks there.
 func (c *checkout) pattern(dir, text string) (string, error) {
 	if strings.Trim(filepath.ToSlash(text), "/") == "" {
 		return "", fmt.Errorf("%q is no path in the repository, and . is all of it", text)
@@ -105,6 +106,9 @@ func (c *checkout) pattern(dir, text string) (string, error) {
 		names = append(names, name)
 	}
 	base := resolve(app.Against(dir, filepath.FromSlash(strings.Join(names, "/"))))
+	if other := app.Repository(base); exists(filepath.Join(other, ".git")) && relative(c.top, other) != "." {
+		return "", fmt.Errorf("%s is in another checkout, which has its own reservations: run this in %s", base, other)
+	}
 	pattern, err := c.entry(base, plain < len(segments) || strings.HasSuffix(text, "/"))
 	if err != nil {
 		return "", err
