@@ -57,13 +57,23 @@ type whyOptions struct {
 	share
 	guard bool
 	file  string
-	rule  func(name string) string
+	rule  func(context.Context, lokt.Service, string) (Turn, error)
+	turn  Turn
+}
+
+// Turn is what rules say of the next turn of a lock.
+type Turn struct {
+	Rule  string    // in words; empty if there is none
+	Kept  string    // why a guard does not begin yet; empty if it may
+	Until time.Time // when it may, if Kept
+	Mark  string    // the lock that remembers why
+	Waits bool      // a guard may wait for that
 }
 
 func newWhy(a cmd) *cobra.Command { return Why(a.App, nil) }
 
 // Why builds the command that tells what rule says of a lock, or the one that becomes that if rule is nil and there are rules.
-func Why(shared *app.App, rule func(name string) string) *cobra.Command {
+func Why(shared *app.App, rule func(context.Context, lokt.Service, string) (Turn, error)) *cobra.Command {
 	a := cmd{shared}
 	o := whyOptions{rule: rule}
 	cmd := a.Named("why", func(cmd *cobra.Command, b *app.Backend, name string) error {
@@ -102,11 +112,11 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 		Reasons: []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it"}},
 	}
 	s, err := b.Get(ctx, name)
+	if err == nil && o.rule != nil {
+		o.turn, err = o.rule(ctx, b, name)
+	}
 	if err == nil {
 		v, err = a.explain(b, s, o)
-	}
-	if o.rule != nil && o.rule(name) != "" {
-		v.Reasons = append(v.Reasons, reason{Type: whyRule, Message: o.rule(name)})
 	}
 	if errors.Is(err, lokt.ErrDamaged) {
 		v.Reasons[0].Detail = err.Error()
@@ -177,6 +187,7 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, er
 	if above != "" {
 		v.Reasons = append(v.Reasons, reason{Type: whyPressure, Blocking: true, Message: above + ": nobody starts beside those who hold it"})
 	}
+	kept := o.guard && o.turn.Kept != ""
 	switch {
 	case blocked != nil:
 		v.Status = "blocked"
@@ -187,8 +198,17 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, er
 	case above != "":
 		v.Status = "blocked"
 		take("--wait")
-	default:
+	case !kept:
 		take()
+	case o.turn.Waits:
+		take("--wait")
+	}
+	if kept {
+		if v.Status == "free" || !v.ExpiresAt.IsZero() && v.ExpiresAt.Before(o.turn.Until) {
+			v.ExpiresAt = o.turn.Until.UTC()
+		}
+		v.Status = "blocked"
+		v.Suggestions = append(v.Suggestions, a.CommandLine("status", o.turn.Mark))
 	}
 	if f := s.Frozen(); f != nil {
 		v.Reasons = append(v.Reasons, frozenReason(b, f, s.Now, blocked != nil && blocked.Freeze != nil))
@@ -219,6 +239,14 @@ func (a cmd) explain(b *app.Backend, s lokt.Snapshot, o whyOptions) (whyJSON, er
 		suggest("unlock", "--force")
 	}
 	if r, any := queuedReason(b, s, blocked); any {
+		v.Reasons = append(v.Reasons, r)
+	}
+	if t := o.turn; t.Rule != "" {
+		r := reason{Type: whyRule, Message: t.Rule}
+		if t.Kept != "" {
+			r.Blocking, r.ExpiresAt, r.Remaining = kept, t.Until.UTC(), app.Remaining(s.Now, t.Until)
+			r.Message += fmt.Sprintf("; %s: not for another %s", t.Kept, app.Short(t.Until.Sub(s.Now)))
+		}
 		v.Reasons = append(v.Reasons, r)
 	}
 	if blocked != nil {

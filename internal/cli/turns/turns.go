@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -26,9 +27,20 @@ func Guard(a *app.App) *cobra.Command { return locks.Guard(a, &turns{App: a}) }
 
 // Why builds the command that tells of the rules.
 func Why(a *app.App) *cobra.Command {
-	return locks.Why(a, func(name string) string {
+	return locks.Why(a, func(ctx context.Context, service lokt.Service, name string) (t locks.Turn, err error) {
 		dir, _ := a.Dir() // without one there are no rules
-		return policy.Rule(dir, name)
+		t.Rule = policy.Rule(dir, name)
+		p, bad := policy.Find(dir)
+		if bad != nil { // which the rule says
+			return t, nil
+		}
+		r := newRule(p, p.Lock(name), name) // with neither period nor rate if there is none
+		t.Mark = r.every()
+		if t.Kept, t.Until, err = r.done(ctx, service); t.Kept == "" && err == nil {
+			t.Mark, t.Waits = r.rate(), true
+			t.Kept, t.Until, err = r.begun(ctx, service)
+		}
+		return t, err
 	})
 }
 
@@ -43,6 +55,45 @@ type turns struct {
 type rule struct {
 	policy.Lock
 	name, at string // at is the place of the rule
+}
+
+func newRule(p *policy.Policy, l policy.Lock, name string) rule {
+	return rule{l, name, p.Path + ":" + strconv.Itoa(l.Line)}
+}
+
+// every and rate return the names of the locks that remember turns.
+func (r rule) every() string { return r.name + ".every" }
+func (r rule) rate() string  { return r.name + ".rate" }
+
+// done says who has done not long ago what the lock is about, and until when it is not done again; nothing if nobody has.
+func (r rule) done(ctx context.Context, service lokt.Service) (text string, until time.Time, err error) {
+	if r.Every.Duration == 0 {
+		return "", until, nil
+	}
+	s, err := service.Get(ctx, r.every())
+	if live := s.Live(); len(live) > 0 {
+		h := slices.MaxFunc(live, func(a, b lokt.Holder) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
+		text, until = fmt.Sprintf("%s was done %s ago by %s, and %s says to do it once in %s",
+			r.name, app.Short(s.Now.Sub(h.HeldSince)), h.Owner, r.at, app.Short(r.Every.Duration)), h.ExpiresAt
+	}
+	return text, until, err
+}
+
+// begun says that as many turns have begun as may, and until when no more do; nothing if it is not so.
+func (r rule) begun(ctx context.Context, service lokt.Service) (text string, until time.Time, err error) {
+	if r.Rate.N == 0 {
+		return "", until, nil
+	}
+	s, err := service.Get(ctx, r.rate())
+	if live := s.Live(); len(live) >= r.Rate.N {
+		slices.SortFunc(live, func(a, b lokt.Holder) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
+		text, until = r.says()+", and it has", live[len(live)-r.Rate.N].ExpiresAt
+	}
+	return text, until, err
+}
+
+func (r rule) says() string {
+	return fmt.Sprintf("%s says that %s may begin %d times in %s", r.at, r.name, r.Rate.N, app.Short(r.Rate.Per))
 }
 
 // Before finds the rules, and implements locks.Turns.
@@ -64,7 +115,7 @@ func (t *turns) Before(ctx context.Context, asked *locks.Asked) error {
 	for _, name := range t.Names {
 		l := p.Lock(name)
 		if l.Line > 0 {
-			t.rules = append(t.rules, rule{l, name, p.Path + ":" + strconv.Itoa(l.Line)})
+			t.rules = append(t.rules, newRule(p, l, name))
 		}
 		if t.Newest = t.Newest && l.Queue.Newest; l.Queue.Skip {
 			t.Wait = 0
@@ -102,7 +153,7 @@ func (t *turns) Taken(ctx context.Context, err error) error {
 func (t *turns) Succeeded() {
 	for _, r := range t.rules {
 		if r.Every.Duration > 0 {
-			if _, err := t.Service.Acquire(context.Background(), t.mark(r.name+".every", r.Every.Duration, lokt.Shared)); err != nil {
+			if _, err := t.Service.Acquire(context.Background(), t.mark(r.every(), r.Every.Duration, lokt.Shared)); err != nil {
 				t.Tell("warning: it is not remembered that %s was done: %v", r.name, err)
 			}
 		}
@@ -120,17 +171,10 @@ func (t *turns) mark(name string, ttl time.Duration, limit int) lokt.Claim {
 // recent ends the guard if what it is about was done not long ago.
 func (t *turns) recent(ctx context.Context) error {
 	for _, r := range t.rules {
-		if r.Every.Duration == 0 {
-			continue
-		}
-		s, err := t.Service.Get(ctx, r.name+".every")
-		if err != nil {
+		if text, _, err := r.done(ctx, t.Service); err != nil {
 			return err
-		}
-		if live := s.Live(); len(live) > 0 {
-			h := live[len(live)-1]
-			return t.skipped(r, fmt.Sprintf("%s was done %s ago by %s, and %s says to do it once in %s",
-				r.name, app.Short(s.Now.Sub(h.HeldSince)), h.Owner, r.at, app.Short(r.Every.Duration)))
+		} else if text != "" {
+			return t.skipped(r, text)
 		}
 	}
 	return nil
@@ -138,16 +182,15 @@ func (t *turns) recent(ctx context.Context) error {
 
 // count makes the turn count, or waits until fewer do.
 func (t *turns) count(ctx context.Context, r rule) error {
-	c := t.mark(r.name+".rate", r.Rate.Per, r.Rate.N)
-	says := fmt.Sprintf("%s says that %s may begin %d times in %s", r.at, r.name, r.Rate.N, app.Short(r.Rate.Per))
+	c := t.mark(r.rate(), r.Rate.Per, r.Rate.N)
 	_, err := t.Service.Acquire(ctx, c)
 	if errors.Is(err, lokt.ErrHeld) && t.Wait != 0 {
-		t.Tell("waiting: %s, and it has", says)
+		t.Tell("waiting: %s, and it has", r.says())
 		c.Wait = t.Wait
 		_, err = t.Service.Acquire(ctx, c)
 	}
 	if errors.Is(err, lokt.ErrHeld) {
-		return app.Hint(err, "%s; see: %s", says, t.CommandLine("why", c.Name, "--guard", "--slots", strconv.Itoa(r.Rate.N)))
+		return app.Hint(err, "%s; see: %s", r.says(), t.CommandLine("why", c.Name, "--guard", "--slots", strconv.Itoa(r.Rate.N)))
 	}
 	return err
 }
