@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,6 +103,52 @@ func TestAClientOfTheProtocolUsesEveryTool(t *testing.T) {
 	})
 	defer timer.Stop()
 	call(false, "wait", "reserved doc/a", map[string]any{"ticket": ticket[1]})
+}
+
+// Promise S-250.
+func TestWhatIsNoMessageIsAnsweredAndTheServerGoesOn(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+	for line, want := range map[string]float64{
+		"garbage": -32700, ping + " x": -32700, `{"jsonrpc":`: -32700, "\xff": -32700, strings.Repeat("x", 17<<20): -32600,
+		"5": -32600, "[]": -32600, "[" + ping + "]": -32600, `{"a":1}`: -32600, `{"jsonrpc":"1.0","id":7,"method":"ping"}`: -32600,
+		`{"jsonrpc":"2.0","id":7,"method":5}`: -32600, `{"jsonrpc":"2.0","id":true,"method":"ping"}`: -32600, `{"jsonrpc":"2.0","id":7}`: -32600,
+		"": 0, " \r": 0, `{"jsonrpc":"2.0","id":7,"result":{}}`: 0,
+	} {
+		ctx, done := context.WithTimeout(t.Context(), time.Minute)
+		defer done()
+		c := exec.CommandContext(ctx, filepath.Join(built, "lokt-mcp"))
+		c.Dir = t.TempDir()
+		in, noIn := c.StdinPipe()
+		out, noOut := c.StdoutPipe()
+		if err := errors.Join(noIn, noOut, c.Start()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(in, line+"\n"+ping+" \n"); err != nil {
+			t.Errorf("%.80q: %v", line, err)
+		}
+		codes := []float64{want, 0}
+		if want == 0 {
+			codes = codes[1:]
+		}
+		answers := json.NewDecoder(out)
+		for _, code := range codes {
+			var a struct {
+				ID    any
+				Error struct{ Code float64 }
+			}
+			if err := answers.Decode(&a); err != nil || a.Error.Code != code || (a.ID == nil) != (code != 0) {
+				t.Errorf("%.80q is answered %+v, %v; want %v", line, a, err, code)
+			}
+		}
+		if err := errors.Join(in.Close(), c.Wait()); err != nil {
+			t.Errorf("%.80q: %v", line, err)
+		}
+	}
 }
 
 // The registry's form wants a name like a domain, at most 100 characters of description, and a version.

@@ -3,6 +3,7 @@
 package mcp
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -39,7 +40,9 @@ func newMCP(a *app.App) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			err := server(a).Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(a.In), Writer: output{a.Out}})
+			out := &output{Writer: a.Out}
+			in := &requests{in: bufio.NewReader(a.In), out: out}
+			err := server(a).Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(in), Writer: out})
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -47,11 +50,6 @@ func newMCP(a *app.App) *cobra.Command {
 		},
 	})
 }
-
-// output is standard output, which ends with the process.
-type output struct{ io.Writer }
-
-func (output) Close() error { return nil }
 
 const instructions = "Locks and reservations of paths, shared with other agents and people on this machine. Ask `guards` before a command that builds, " +
 	"migrates or deploys; `reserve` paths before you edit them, and `release` them after. What waits answers within 20 seconds with a ticket: " +
@@ -198,5 +196,9 @@ func (r *runner) guards(_ context.Context, in guardsInput) (string, error) {
 	case len(found.Needs) == 0:
 		return "nothing guards it: run it as it is", nil
 	}
-	return "it needs " + strings.Join(found.Locks, ", ") + ". Run this line instead, which waits for its turn:\n" + found.Line, nil
+	text := "it needs " + strings.Join(found.Locks, ", ") + ". Run this line instead, which waits for its turn:\n" + found.Line
+	if len(text) > most { // half of a line would be another
+		return "", errors.New("the line with its guards is too long for an answer: put the command into a script, and ask for the line that runs it under lokt guard")
+	}
+	return text, nil
 }

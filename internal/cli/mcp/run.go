@@ -67,11 +67,15 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 	return "", errors.New(cmp.Or(text, err.Error()))
 }
 
-// cut shortens a text to so many bytes.
+// cut shortens a text to so many bytes, behind a line if the first one fits.
 func cut(text string, n int) string {
 	const more = "\n… (more: run lokt status)"
 	if len(text) <= n {
 		return text
 	}
-	return rows.Cut(text, n-len(more)) + more
+	text = text[:n-len(more)+1] // with the end of a line that just fits
+	if i := strings.LastIndexByte(text, '\n'); i > 0 {
+		return text[:i] + more
+	}
+	return rows.Cut(text, n-len("…")-len(more)) + "…" + more
 }
