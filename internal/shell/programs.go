@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ type runner struct {
 // runners are the programs that are known to run others.
 func runners() map[string]runner {
 	return map[string]runner{
-		"env": {values: "uC", line: "S"}, "timeout": {values: "ks", before: 1}, "nice": {values: "n"}, "ionice": {values: "cnp"}, "nohup": {}, "setsid": {},
+		"env": {values: "uC"}, "timeout": {values: "ks", before: 1}, "nice": {values: "n"}, "ionice": {values: "cnp"}, "nohup": {}, "setsid": {},
 		"stdbuf": {values: "ioe"}, "time": {values: "fo"}, "sudo": {values: "ugpCDhRrtTU"}, "doas": {values: "uC"}, "xargs": {values: "IinPLdEsa"},
 		"chrt": {values: "TPD", before: 1}, "taskset": {before: 1}, "strace": {values: "eopsPuaIOSbEX"}, "ltrace": {values: "eopsu"}, "watch": {values: "nd"},
 		"parallel": {values: "jISaN"}, "flock": {values: "wE", before: 1, line: "c"}, "script": {values: "ItToOBE", line: "c"}, "unbuffer": {},
@@ -84,6 +85,9 @@ func (s *search) need(words []field, sc scope, redirs []*syntax.Redirect) (neede
 	if !known {
 		return needed{}, nil
 	}
+	if name == "env" {
+		words = s.split(words, sc)
+	}
 	for i, w := range words[1:] {
 		short := run.line != "" && strings.HasSuffix(w.text, run.line) && strings.HasPrefix(w.text, "-") && !strings.HasPrefix(w.text, "--")
 		if rest := words[i+1:]; len(rest) > 1 && (short || w.text == "--command") {
@@ -107,6 +111,40 @@ func (s *search) need(words []field, sc scope, redirs []*syntax.Redirect) (neede
 		n.text = join(words)
 	}
 	return n, err
+}
+
+// Flags of env: the line to split, in the same word or the next, and those with another value in the next.
+var (
+	splits = regexp.MustCompile(`^(?:-[i0v]*S|--s[a-z-]*=)((?s:.*))$|^--s[a-z-]*$`)
+	valued = regexp.MustCompile(`^(-[i0v]*[uC]|--unset|--chdir)$`)
+)
+
+// split puts the words of lines that env is told to split, behind -S or --split-string, in their place.
+func (s *search) split(words []field, sc scope) []field {
+	for i := 1; i < len(words) && strings.HasPrefix(words[i].text, "-") && words[i].text != "--"; {
+		f, next := splits.FindStringSubmatch(words[i].text), i+1
+		if f == nil {
+			if i = next; valued.MatchString(words[i-1].text) {
+				i++
+			}
+			continue
+		}
+		line := f[1]
+		if line == "" && next < len(words) {
+			line, next = words[next].text, next+1
+		}
+		var parts []*syntax.Word
+		err := syntax.NewParser().Words(strings.NewReader(line), func(w *syntax.Word) bool { parts = append(parts, w); return true })
+		if err != nil || !s.spend(workMost/100) { // a line may come to itself again
+			return words
+		}
+		inner := s.fields(&sc, parts...)
+		for j := range inner {
+			inner[j] = field{text: inner[j].text, from: words[i].from, to: words[i].to}
+		}
+		words = slices.Concat(words[:i], inner, words[next:])
+	}
+	return words
 }
 
 // rule returns what the policy says of the command itself.
@@ -144,26 +182,32 @@ func (s *search) rule(words []field, sc scope) (needed, error) {
 }
 
 // lokt looks at a call of lokt itself. What it guards needs no other guard of the same lock.
-func (s *search) lokt(words []field, sc scope) (needed, error) {
-	if words = skip(words[1:], ""); len(words) == 0 {
+func (s *search) lokt(all []field, sc scope) (needed, error) {
+	words := skip(all[1:], "")
+	if len(words) == 0 {
 		return needed{}, nil
 	}
 	if _, told := sc.vars["LOKT_AGENT_ID"]; !told {
 		s.res.lokt = true
 	}
-	if words[0].text != "guard" {
+	command := words[0].text
+	if command != "guard" && command != "jobserver" {
 		return needed{}, nil
 	}
 	for i, w := range words[1:] {
 		if w.text == "--" {
 			rest := words[i+2:]
 			inner, err := s.need(rest, sc, nil)
+			if inner.rule != nil && command == "jobserver" { // which looks whether it runs a make
+				inner.text = join(all)
+				return inner, err
+			}
 			if inner.rule != nil {
 				s.insert(rest[0].from, inner)
 			}
 			return needed{}, err
 		}
-		if !strings.HasPrefix(w.text, "-") { // the value of a flag is taken for a name too: no policy has a lock called 5m
+		if command == "guard" && !strings.HasPrefix(w.text, "-") { // the value of a flag is taken for a name too: no policy has a lock called 5m
 			sc.held = append(slices.Clip(sc.held), w.text)
 		}
 	}

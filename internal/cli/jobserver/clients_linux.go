@@ -3,6 +3,7 @@ package jobserver
 import (
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/lokt-dev/lokt/internal/foreign"
@@ -26,10 +27,10 @@ func heldByClients(file fs.FileInfo) (most int) {
 			continue
 		}
 		clients = append(clients, func() int {
-			switch name {
-			case "make", "gmake":
+			switch {
+			case isMake(name):
 				return max(0, children[pid]-1)
-			case "sh", "bash", "dash", "zsh", "ksh":
+			case slices.Contains([]string{"sh", "bash", "dash", "zsh", "ksh"}, name):
 				return 0
 			}
 			return max(children[pid], threads)

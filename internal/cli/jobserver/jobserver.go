@@ -123,12 +123,15 @@ func first(a *app.App, k *lokt.Locker, o lokt.Options, signals *guard.Signals) e
 	return err
 }
 
+// isMake reports whether a program of that name is GNU make, whatever others end with make.
+func isMake(name string) bool { return name == "make" || name == "gmake" || name == "remake" }
+
 var jobsFlag = regexp.MustCompile(`^(?:-j|--jobs=?)(\d*)$`)
 
 // withoutJobs takes from a command line of make how many jobs it may run at once, which would make it serve tokens of its own,
 // and returns the number apart.
 func withoutJobs(build []string) (rest []string, most int) {
-	if most = lokt.Shared; !strings.HasSuffix(filepath.Base(build[0]), "make") {
+	if most = lokt.Shared; !isMake(filepath.Base(build[0])) {
 		return build, most
 	}
 	for i := 0; i < len(build); i++ {

@@ -253,3 +253,16 @@ func TestTokensAreTakenFromOneDescriptorAndGivenToAnother(t *testing.T) {
 		t.Errorf("%d tokens are out when the build has ended", n)
 	}
 }
+
+func TestFlagsOfWhatOnlyEndsWithMakeStayItsOwn(t *testing.T) {
+	for _, build := range [][]string{{"cmake", "--build", ".", "-j", "8"}, {"/usr/bin/qmake", "-j8"}, {"cargo", "-j8"}} {
+		if rest, most := withoutJobs(build); !slices.Equal(rest, build) || most != lokt.Shared {
+			t.Errorf("%v became %v, with %d jobs", build, rest, most)
+		}
+	}
+	for _, program := range []string{"make", "/usr/local/bin/gmake", "remake"} {
+		if rest, most := withoutJobs([]string{program, "-j", "8", "all"}); !slices.Equal(rest, []string{program, "all"}) || most != 8 {
+			t.Errorf("%s: %v, %d jobs", program, rest, most)
+		}
+	}
+}
