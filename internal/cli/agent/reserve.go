@@ -149,7 +149,7 @@ func (c *checkout) reserve(o reserveOptions, patterns []string) error {
 	if c.b.Far == nil {
 		secret = ""
 	}
-	return c.Answer(struct {
+	return c.Granted(c.b, h, struct {
 		Status  string `json:"status"` // "acquired"
 		Name    string `json:"name"`
 		LeaseID string `json:"lease_id,omitzero"` // on a server: proves whose it is

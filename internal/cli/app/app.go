@@ -4,11 +4,14 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,8 +121,20 @@ func (a *App) Answer(v any, format string, args ...any) error {
 	if a.JSON {
 		return a.Print(v)
 	}
-	a.Say(format, args...)
-	return nil
+	return a.Write(Printable(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// Granted is Answer for a hold. One that was new and could not be told of is given back: nobody knows that it is there.
+func (a *App) Granted(b *Backend, h lokt.Holder, v any, format string, args ...any) error {
+	signal.Ignore(syscall.SIGPIPE) // the write fails then
+	err := a.Answer(v, format, args...)
+	if err == nil || h.Renewals > 0 {
+		return err
+	}
+	if _, held := b.Release(context.Background(), lokt.Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner}); held != nil {
+		return Hint(errors.Join(err, held), "it may be held: %s", a.CommandLine("unlock", h.Name))
+	}
+	return Hint(err, "what was granted has been given back")
 }
 
 // Say writes a line to standard output.

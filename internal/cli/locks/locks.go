@@ -104,7 +104,7 @@ func (a cmd) runLock(ctx context.Context, b *app.Backend, name string, o lockOpt
 	case b.Far != nil:
 		until += ", by you or by force: nothing else ends it"
 	}
-	return a.Answer(struct {
+	return a.Granted(b, h, struct {
 		Status    string    `json:"status"`
 		Name      string    `json:"name"`
 		LockID    string    `json:"lock_id"`
