@@ -374,7 +374,7 @@ func (d *Dashboard) fail(w http.ResponseWriter, v *visit, err error) {
 		{errNoPage, http.StatusNotFound}, {ErrUnauthenticated, http.StatusUnauthorized}, {ErrTooOften, http.StatusTooManyRequests}, {errForbidden, http.StatusForbidden},
 		{lokt.ErrInvalid, http.StatusUnprocessableEntity}, {lokt.ErrNotFound, http.StatusConflict},
 		{lokt.ErrNotOwner, http.StatusConflict}, {jobs.ErrJobNotFound, http.StatusNotFound},
-		{jobs.ErrLeaseNotFound, http.StatusConflict}, {lokt.ErrUnavailable, http.StatusServiceUnavailable},
+		{jobs.ErrLeaseNotFound, http.StatusConflict}, {jobs.ErrConflict, http.StatusConflict}, {lokt.ErrUnavailable, http.StatusServiceUnavailable},
 		{context.Canceled, http.StatusServiceUnavailable},
 	} {
 		if errors.Is(err, known.err) {

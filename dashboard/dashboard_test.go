@@ -407,6 +407,10 @@ func TestAJobIsSubmittedAgainOnceWithAnEditedPayload(t *testing.T) {
 		t.Errorf("a form that was sent twice led to %q and %q", first, second)
 	}
 	expect(t, s.get(t, first), "queued", "&#34;n&#34;: 2")
+	form.Set("payload", `{"n":3}`)
+	if status, body, _ := do(t, "POST", s.url+"/jobs/"+id+"/retry", form); status != http.StatusConflict || !strings.Contains(body, "sent with another payload") {
+		t.Error(status, body)
+	}
 	if status, body, _ := do(t, "POST", s.url+"/jobs/"+id+"/retry", url.Values{"payload": {`[1]`}}); status != http.StatusUnprocessableEntity {
 		t.Error(status, body)
 	}

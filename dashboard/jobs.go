@@ -269,6 +269,9 @@ func (d *Dashboard) retry(v *visit) (string, error) {
 		return "", err
 	}
 	got, err := d.Jobs.Submit(v.r.Context(), []jobs.Spec{spec})
+	if errors.Is(err, jobs.ErrConflict) { // the form was sent, changed and sent again
+		err = fmt.Errorf("%w: this form was sent with another payload: open the page of job %s anew to submit one more", err, j.Job.ID)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -268,7 +269,10 @@ type hand struct {
 }
 
 // worker starts a worker.
-func (s *site) worker(args ...string) *hand {
+func (s *site) worker(args ...string) *hand { return s.workerTo(nil, args...) }
+
+// workerTo starts one whose standard output goes elsewhere than to the log.
+func (s *site) workerTo(stdout *os.File, args ...string) *hand {
 	s.t.Helper()
 	f, err := os.CreateTemp(s.dir, "worker-*.log")
 	if err != nil {
@@ -276,7 +280,7 @@ func (s *site) worker(args ...string) *hand {
 	}
 	defer f.Close()
 	cmd := exec.Command(filepath.Join(s.bin, "lokt"), append([]string{"worker"}, args...)...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = s.environ(), s.dir, f, f
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = s.environ(), s.dir, cmp.Or(stdout, f), f
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

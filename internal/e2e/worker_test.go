@@ -395,6 +395,55 @@ func TestAWorkerEndsAsItIsTold(t *testing.T) {
 }
 
 // Promise S-93.
+func TestAWorkerWhoseOutputNobodyReadsDoesItsJobsAndEnds(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	path := s.script("do.sh", `echo "$$" > pid; for i in 1 2 3; do echo line $i; done; head -c ${LOKT_JOB_TYPE} /dev/zero | tr '\0' x; echo; touch wrote`)
+	r, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	stuck := s.workerTo(out, "--type", "300000", "--", path)
+	id := s.submit("--type", "300000")
+	s.until("it runs", func() bool { return len(s.lines("pid")) == 1 })
+	pid, err := strconv.Atoi(s.lines("pid")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // again and again, because two that come together are one
+		for range 100 {
+			select {
+			case <-stuck.done:
+				return
+			case <-time.After(200 * time.Millisecond):
+				_ = stuck.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+			}
+		}
+	}()
+	if code := stuck.ends(); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("it ended with %d", code)
+	}
+	s.gone(pid)
+	if v := s.becomes(id, "failed"); !strings.Contains(v.failure().Message, "stopped") {
+		t.Errorf("the job is %+v", v)
+	}
+
+	deaf, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf.Close()
+	w := s.workerTo(out, "--type", "10", "--", path)
+	id = s.submit("--type", "10")
+	s.becomes(id, "completed")
+	w.signal(syscall.SIGTERM)
+	if code := w.ends(); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+}
+
+// Promise S-93.
 func TestACancelledJobsCommandIsEndedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, time.Minute)

@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,11 +93,26 @@ type workerRun struct {
 	self string // the program that runs a command
 	w    *worker.Worker
 
-	out sync.Mutex // held while a line is written to standard output or error
+	out      chan func() // writes to standard output or error
+	stopping chan struct{}
+}
+
+// write has f write, after what was to be written before. Who does not read makes the work wait, but not its end.
+func (r *workerRun) write(f func()) {
+	select {
+	case r.out <- f:
+		return
+	case <-r.stopping:
+	}
+	select {
+	case r.out <- f:
+	case <-time.After(100 * time.Millisecond):
+	}
 }
 
 func (a cmd) runWorker(o workerOptions) error {
-	signals := guard.Notify() // until the end of the process
+	signals := guard.Notify()                               // until the end of the process
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // whose output nobody reads any more goes on working
 	service, err := a.jobsService()
 	if err != nil {
 		return err
@@ -110,7 +126,12 @@ func (a cmd) runWorker(o workerOptions) error {
 		return fmt.Errorf("path of this program: %w", err)
 	}
 	o.ID = cmp.Or(o.ID, workerName())
-	run := &workerRun{cmd: a, o: o, path: path, self: self}
+	run := &workerRun{cmd: a, o: o, path: path, self: self, out: make(chan func()), stopping: make(chan struct{})}
+	go func() {
+		for f := range run.out {
+			f()
+		}
+	}()
 	o.StopGrace, o.Final, o.Notify = max(o.grace, defaultStopGrace)+stopReserve, inVain, run.notify
 	if run.w, err = worker.NewWorker(service, run.do, o.WorkerOptions); err != nil {
 		return err
@@ -151,11 +172,14 @@ func (r *workerRun) until(signals *guard.Signals) error {
 		var e *guard.SignalError
 		if errors.As(context.Cause(second), &e) {
 			stopped <- e
-			r.log("stopping: commands under way are ended")
+			close(r.stopping)
 			r.w.Stop()
+			r.log("stopping: commands under way are ended")
 		}
 	})
-	if err := r.w.Run(first); err != nil {
+	err := r.w.Run(first)
+	r.write(func() {}) // all the rest is written
+	if err != nil {
 		return r.jobsError(err)
 	}
 	select {
@@ -189,9 +213,7 @@ func (r *workerRun) notify(n worker.Notice) {
 		if n.Err != nil {
 			v.Error = n.Err.Error()
 		}
-		r.out.Lock()
-		defer r.out.Unlock()
-		_ = r.Print(v) // who cannot be told goes on working
+		r.write(func() { _ = r.Print(v) }) // who cannot be told goes on working
 		return
 	}
 	about := ""
@@ -229,9 +251,7 @@ func awayText(err error) string {
 
 // log writes a line for people, whole.
 func (r *workerRun) log(format string, args ...any) {
-	r.out.Lock()
-	defer r.out.Unlock()
-	r.Tell(format, args...)
+	r.write(func() { r.Tell(format, args...) })
 }
 
 // errLate is why a command was ended for the sake of a lease that is about to be lost.

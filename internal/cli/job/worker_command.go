@@ -151,12 +151,11 @@ func (c *jobCommand) outLine(line []byte) {
 	c.pass(to, line)
 }
 
-// pass passes on a line, here and to the server. Who does not read the command's output does not stop its work.
+// pass passes on a line, here and to the server.
 func (c *jobCommand) pass(to io.Writer, line []byte) {
 	_, _ = c.run.Write(line)
-	c.out.Lock()
-	defer c.out.Unlock()
-	_, _ = to.Write(line)
+	line = bytes.Clone(line)
+	c.write(func() { _, _ = to.Write(line) }) // where nobody reads any more it is gone
 }
 
 // errLine takes in a line of the command's standard error.
