@@ -92,11 +92,11 @@ func (h *holder) toldOnce(name string) {
 
 func TestAGuardWhoseRecordWasDeletedWarnsOnceAndGoesOn(t *testing.T) {
 	p := newPlace(t)
-	h := p.holdSeven("x", "--ttl", "4s")
+	h := p.holdSeven("x", "--ttl", "8s")
 	h.noted("x")
 	check(t, os.Remove(p.lockPath("x")))
 	h.tells(`the lock "x" was lost`)
-	time.Sleep(4200 * time.Millisecond) // in which it would beat twice
+	time.Sleep(8200 * time.Millisecond) // in which it would beat twice
 	if !p.absent("x") {
 		t.Errorf("the record came back: %s", p.bytes("x"))
 	}
@@ -118,14 +118,14 @@ func TestAGuardWhoseRecordWasDeletedWarnsOnceAndGoesOn(t *testing.T) {
 
 func TestAGuardThatWasForcedOutWarnsOnceAndLeavesTheNextHolderAlone(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "6s")
+	h := p.as("first").holdSeven("x", "--ttl", "8s")
 	h.noted("x")
 	p.as("operator").want(0, "unlock", "x", "--force")
 	p.as("second").want(0, "lock", "x")
 	theirs := string(p.bytes("x"))
 	h.tells(`the lock "x" was lost`)
 	contains(t, h.stderr.String(), "second")
-	time.Sleep(6200 * time.Millisecond) // in which it would beat twice
+	time.Sleep(8200 * time.Millisecond) // in which it would beat twice
 	if r := h.end(); r.code != 7 {
 		t.Error(r)
 	}
@@ -138,12 +138,12 @@ func TestAGuardThatWasForcedOutWarnsOnceAndLeavesTheNextHolderAlone(t *testing.T
 
 func TestAGuardWhoseExpiryWasEditedIntoThePastHoldsAgainIfNobodyCame(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "6s")
+	h := p.as("first").holdSeven("x", "--ttl", "8s")
 	h.noted("x")
 	was := p.record("x")
 	p.edit("x", map[string]any{"expires_at": time.Now().Add(-10 * time.Second).UTC().Format(time.RFC3339Nano)})
 	p.eventually("it holds again", func() bool { return !p.absent("x") && p.record("x").ExpiresAt.After(time.Now()) })
-	if is := p.record("x"); is.LockID != was.LockID || is.Owner != "first" || is.ExpiresAt.Sub(is.AcquiredTS) != 6*time.Second || is.Token < was.Token {
+	if is := p.record("x"); is.LockID != was.LockID || is.Owner != "first" || is.ExpiresAt.Sub(is.AcquiredTS) != 8*time.Second || is.Token < was.Token {
 		t.Errorf("was %+v and is %+v", was, is)
 	}
 	p.held("x")
@@ -171,15 +171,15 @@ func TestAGuardWhoseExpiryWasEditedIntoThePastLosesToWhoeverCame(t *testing.T) {
 
 func TestAGuardThatWasStoppedPastItsTTLIsToldOfTheLossAndTouchesNothing(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "2s")
+	h := p.as("first").holdSeven("x", "--ttl", "8s")
 	h.noted("x")
-	h.kill(syscall.SIGSTOP)
+	h.stop()
 	next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "sh", "-c", loop)).running()
 	next.noted("x")
 	theirs := string(p.bytes("x"))
 	h.kill(syscall.SIGCONT)
 	h.tells(`the lock "x" was lost`)
-	time.Sleep(1200 * time.Millisecond) // in which it would beat twice
+	time.Sleep(8200 * time.Millisecond) // in which it would beat twice
 	if !h.childLives() {
 		t.Error("the command was stopped")
 	}
@@ -198,10 +198,10 @@ func TestAGuardThatWasStoppedPastItsTTLIsToldOfTheLossAndTouchesNothing(t *testi
 
 func TestAGuardThatWasStoppedPastItsTTLAloneHoldsAgain(t *testing.T) {
 	p := newPlace(t)
-	h := p.as("first").holdSeven("x", "--ttl", "2s")
+	h := p.as("first").holdSeven("x", "--ttl", "8s")
 	h.noted("x")
 	was := p.record("x")
-	h.kill(syscall.SIGSTOP)
+	h.stop()
 	p.eventually("it expires", func() bool { return p.as("second").run("exists", "x").code == 3 })
 	h.kill(syscall.SIGCONT)
 	p.eventually("it holds again", func() bool { return !p.absent("x") && p.record("x").ExpiresAt.After(time.Now()) })
@@ -379,7 +379,7 @@ func TestALossThatNoHeartbeatHasFoundIsToldOfAtTheEnd(t *testing.T) {
 func TestOnLostStopStopsTheCommandOfAGuardThatWasForcedOut(t *testing.T) {
 	p := newPlace(t)
 	for ignore, said := range map[string]string{"": "TERM", "TERM": ""} {
-		h, log := p.family(ignore, "x", "--ttl", "2s", "--on-lost", "stop")
+		h, log := p.family(ignore, "x", "--ttl", "8s", "--on-lost", "stop")
 		p.as("operator").want(0, "unlock", "x", "--force")
 		p.as("second").want(0, "lock", "x")
 		theirs := string(p.bytes("x"))
@@ -400,8 +400,8 @@ func TestOnLostStopStopsTheCommandOfAGuardThatWasForcedOut(t *testing.T) {
 
 func TestOnLostStopStopsTheCommandOfAGuardThatWasStoppedPastItsTTL(t *testing.T) {
 	p := newPlace(t)
-	h, log := p.with("LOKT_ON_LOST=stop").family("", "x", "--ttl", "2s")
-	h.kill(syscall.SIGSTOP)
+	h, log := p.with("LOKT_ON_LOST=stop").family("", "x", "--ttl", "8s")
+	h.stop()
 	next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "sh", "-c", loop)).running()
 	h.kill(syscall.SIGCONT)
 	if r := h.wait(); r.code != 5 {
@@ -413,7 +413,7 @@ func TestOnLostStopStopsTheCommandOfAGuardThatWasStoppedPastItsTTL(t *testing.T)
 
 func TestOnLostStopLeavesACommandAloneWhoseLockIsNotLost(t *testing.T) {
 	p := newPlace(t)
-	h := p.start(p.lokt("guard", "x", "--ttl", "4s", "--on-lost", "stop", "--", "sh", "-c", seven)).running()
+	h := p.start(p.lokt("guard", "x", "--ttl", "8s", "--on-lost", "stop", "--", "sh", "-c", seven)).running()
 	p.eventually("it is renewed", func() bool { return p.record("x").Renewals > 0 })
 	if r := h.end(); r.code != 7 || r.stderr != "" {
 		t.Error(r)
@@ -424,7 +424,7 @@ func TestOnLostStopLeavesACommandAloneWhoseLockIsNotLost(t *testing.T) {
 
 func TestMaxHoldEndsAHoldThatIsRenewed(t *testing.T) {
 	t.Parallel()
-	for what, ttl := range map[string][]string{"with a TTL": {"--ttl", "4s"}, "without": nil} {
+	for what, ttl := range map[string][]string{"with a TTL": {"--ttl", "8s"}, "without": nil} {
 		t.Run(what, func(t *testing.T) {
 			p := newPlace(t)
 			began := time.Now()
@@ -448,7 +448,7 @@ func TestMaxHoldEndsAHoldThatIsRenewed(t *testing.T) {
 
 func TestMaxHoldWithOnLostStopEndsTheFamilyBeforeTheNextEnters(t *testing.T) {
 	t.Parallel()
-	for what, ttl := range map[string][]string{"with a TTL": {"--ttl", "4s"}, "without": nil} {
+	for what, ttl := range map[string][]string{"with a TTL": {"--ttl", "8s"}, "without": nil} {
 		t.Run(what, func(t *testing.T) {
 			p := newPlace(t)
 			h, log := p.as("first").family("TERM", append([]string{"x", "--max-hold", "8s", "--on-lost", "stop"}, ttl...)...)

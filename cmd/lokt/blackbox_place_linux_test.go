@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
 )
 
 // atMost is how long a test waits for something that must happen, before it fails. Nothing takes so long, but machines
@@ -370,6 +372,12 @@ func (h *holder) died() int {
 
 // kill sends the guard, and nobody else, a signal.
 func (h *holder) kill(sig syscall.Signal) { _ = h.cmd.Process.Signal(sig) }
+
+// stop stops the guard, and nobody else, between its turns.
+func (h *holder) stop() {
+	h.t.Helper()
+	check(h.t, programs.Stop(h.cmd.Process.Pid))
+}
 
 // tells waits until the guard has said something on standard error that contains the text.
 func (h *holder) tells(text string) {

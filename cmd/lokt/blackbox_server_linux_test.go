@@ -214,7 +214,7 @@ func TestASignalThatComesWhenItsCommandHasEndedLeavesNoLockBehind(t *testing.T) 
 // Promise S-108.
 func TestTheCommandOfAKilledGuardOnAServerDiesWithIt(t *testing.T) {
 	p, _ := served(t)
-	h := p.as("first").hold("x", "--ttl", "2s")
+	h := p.as("first").hold("x", "--ttl", "8s")
 	h.kill(syscall.SIGKILL)
 	p.eventually("the command is dead", func() bool { return !h.childLives() })
 	p.as("second").want(0, "guard", "x", "--wait", "--", "true")
@@ -231,7 +231,7 @@ func TestEightGuardsOverBrokenConnectionsNeverWorkAtOnce(t *testing.T) {
 	for i := range guards {
 		q, x := p.as(fmt.Sprint("guard-", i)).with("LOG=" + log).through(d)
 		proxies = append(proxies, x)
-		all = append(all, q.start(q.lokt("guard", "x", "--wait", "--ttl", "2s", "--", "sh", "-c", work)))
+		all = append(all, q.start(q.lokt("guard", "x", "--wait", "--ttl", "8s", "--", "sh", "-c", work)))
 	}
 	done := make(chan struct{})
 	go func() {

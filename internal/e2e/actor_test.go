@@ -19,6 +19,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/process"
 	"github.com/lokt-dev/lokt/internal/testkit/parallel"
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
 	"github.com/lokt-dev/lokt/store/filestore"
 )
 
@@ -254,6 +255,14 @@ func (p *proc) ask(format string, args ...any) reply {
 func (p *proc) signal(sig syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// stop stops the actor between its turns.
+func (p *proc) stop() {
+	p.t.Helper()
+	if err := programs.Stop(p.cmd.Process.Pid); err != nil {
 		p.t.Fatal(err)
 	}
 }

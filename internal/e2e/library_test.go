@@ -141,7 +141,7 @@ func TestAStoppedHolderLearnsOfItsLossBeforeAnythingElse(t *testing.T) {
 	root := t.TempDir()
 	a, b := start(t, root, 5*time.Second, time.Second), start(t, root, time.Minute, time.Second)
 	tokenA := token(t, a.ask("try x"))
-	a.signal(syscall.SIGSTOP)
+	a.stop()
 	stopped := now(t)
 	stale, _ := expiry(t, root, "x")
 	r := takeWhenStale(t, b, "x", stale)
