@@ -103,7 +103,7 @@ func TestAReaderThatGoesAwayDoesNotWedgeAnything(t *testing.T) {
 	check(t, err)
 	defer r.Close()
 	full(t, w)
-	cmd := p.lokt("guard", "x", "--ttl", "1s", "--", "sh", "-c", `echo $$ >"$1"; cat`, "sh", p.dir+"/pid")
+	cmd := p.lokt("guard", "x", "--ttl", "8s", "--", "sh", "-c", `echo $$ >"$1"; cat`, "sh", p.dir+"/pid")
 	cmd.Stderr = w
 	h := p.start(cmd)
 	h.follow(p.dir + "/pid")
