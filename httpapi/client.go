@@ -187,8 +187,8 @@ const (
 	waitPause  = time.Second // the same for who waits in a queue, and is passed over while away
 )
 
-// errGarbage says that what answered is no loktd.
-var errGarbage = errors.New("the answer is not one of loktd's")
+// errGarbage says that what answered is no loktd. It grants nothing and ends nothing.
+var errGarbage = errors.New("the answer is not one of loktd's (is a proxy in between, or the URL wrong?)")
 
 // do sends the request until it is answered, and has the answer read by into.
 func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) error) error {
@@ -308,6 +308,7 @@ func (c *Client) attempt(
 	x.seen = true
 	if resp.StatusCode < 300 {
 		if media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); media != "application/json" {
+			x.doubtful = true
 			return false, 0, c.unreachable(at, fmt.Errorf("%w: %s of type %q", errGarbage, resp.Status, media))
 		}
 		var answer io.Reader = resp.Body
@@ -334,6 +335,7 @@ func (c *Client) attempt(
 	}
 	switch {
 	case errors.Is(err, errGarbage):
+		x.doubtful = x.doubtful || resp.StatusCode != http.StatusTooManyRequests
 		err = c.unreachable(at, fmt.Errorf("%w: %s: %.100q", err, resp.Status, text))
 	case errors.Is(err, lokt.ErrUnavailable), errors.Is(err, lokt.ErrDamaged), errors.Is(err, errInternal):
 		err = fmt.Errorf("%s: %w", c.server(at).Redacted(), err)
@@ -358,7 +360,7 @@ func (c *Client) failure(x *exchange, resp *http.Response, body []byte) (after t
 		return after, jobsFailure(resp, body, after)
 	}
 	var p problem
-	if lokt.Unmarshal(body, &p) != nil || p.Code == "" {
+	if lokt.Unmarshal(body, &p) != nil || !p.own(resp.StatusCode) {
 		return retryAfter(resp.Header), errGarbage
 	}
 	switch p.Code {
@@ -376,15 +378,13 @@ func jobsFailure(resp *http.Response, body []byte, after time.Duration) error {
 	var invalid invalidWire
 	var told detailWire
 	switch {
-	case json.Unmarshal(body, &invalid) == nil && invalid.Detail != nil:
+	case resp.StatusCode == http.StatusUnprocessableEntity && json.Unmarshal(body, &invalid) == nil && invalid.Detail != nil:
 		return invalid.err()
 	case json.Unmarshal(body, &told) != nil || told.Detail == "":
 		return errGarbage
 	}
 	why := resp.Header.Get(reasonHeader)
 	switch code := told.Detail; {
-	case code == jobs.Code(jobs.ErrRevoked) && why == "revoked":
-		return jobs.ErrRevoked
 	case code == "rate_limited":
 		return &RateLimitedError{RetryAfter: after}
 	case code == "body_too_large": // it will be so the next time
@@ -395,6 +395,8 @@ func jobsFailure(resp *http.Response, body []byte, after time.Duration) error {
 	for _, k := range errorTable() {
 		switch {
 		case k.code != told.Detail || k.status != resp.StatusCode:
+		case why == "revoked" && k.code == jobs.Code(jobs.ErrRevoked):
+			return jobs.ErrRevoked
 		case why != "":
 			return fmt.Errorf("%w: %s", k.err, why)
 		default:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -55,23 +56,27 @@ func (c *JobsClient) Submit(ctx context.Context, specs []jobs.Spec) ([]jobs.Rece
 		return nil, jobs.ValidateSubmit(specs, math.MaxInt) // what else may be wrong the server knows better
 	}
 	x.once = unsafe
-	answer, err := routeSubmit.send(ctx, c.c, x)
+	answer, err := routeSubmit.send(ctx, c.c, x, func(w *submittedWire) error {
+		none := func(r jobs.Receipt) bool { return r.JobID == "" }
+		return notUnless(len(w.Jobs) == len(specs) && !slices.ContainsFunc(w.Jobs, none))
+	})
 	switch {
 	case err != nil && unsafe && x.doubtful:
 		return nil, fmt.Errorf("%w: the jobs may be queued nevertheless: see before you submit them again; with an idempotency key for each that is safe", err)
 	case err != nil:
 		return nil, err
-	case len(answer.Jobs) != len(specs):
-		return nil, fmt.Errorf("%w: %w: there are %d jobs in it", lokt.ErrUnavailable, errGarbage, len(answer.Jobs))
 	}
 	return answer.Jobs, nil
 }
 
 // Cancel implements jobs.Submitter.
 func (c *JobsClient) Cancel(ctx context.Context, jobID, reason string) (jobs.State, error) {
-	answer, err := routeCancel.ask(ctx, c.c, &reasonWire{reason}, jobID)
+	answer, err := routeCancel.send(ctx, c.c, routeCancel.to(&reasonWire{reason}, jobID), done)
 	return answer.State, err
 }
+
+// done refuses an answer that does not say that it was done.
+func done(w *okWire) error { return notUnless(w.OK) }
 
 // Request implements jobs.Leaser. If ctx ends while it waits, the server is asked whether there was a grant that has
 // not arrived, before the error is returned.
@@ -102,7 +107,7 @@ const lastLook = time.Second
 func (c *JobsClient) grant(ctx context.Context, x *exchange) (g jobs.Grant, err error) {
 	w, err := routeRequest.send(ctx, c.c, x, func(w *leaseAnswerWire) error {
 		switch { // the server did not look for a job, nor for one that was granted to an earlier copy of the request
-		case w.Denied != (w.Denial != nil), !w.Denied && (w.Lease == nil || w.Job == nil):
+		case w.Denied != (w.Denial != nil), !w.Denied && (w.Lease == nil || w.Job == nil || w.Lease.ID == "" || w.Lease.Token == 0 || w.Lease.JobID != w.Job.ID):
 			return errGarbage
 		case w.Denied && w.Code == deniedUnavailable:
 			return errors.New(w.Reason)
@@ -125,7 +130,8 @@ func (c *JobsClient) Heartbeat(ctx context.Context, b jobs.Heartbeat) (jobs.Hear
 	if err := b.Validate(); err != nil {
 		return jobs.HeartbeatAnswer{}, err
 	}
-	answer, err := routeHeartbeat.send(ctx, c.c, routeHeartbeat.to(nil, b.LeaseID).waiting(&b, &b.Wait))
+	x := routeHeartbeat.to(nil, b.LeaseID).waiting(&b, &b.Wait)
+	answer, err := routeHeartbeat.send(ctx, c.c, x, func(w *newsWire) error { return notUnless(w.OK) })
 	return answer.HeartbeatAnswer, err
 }
 
@@ -134,7 +140,19 @@ func (c *JobsClient) HeartbeatAll(ctx context.Context, workerID string, leaseIDs
 	if err := jobs.ValidateBatch(workerID, leaseIDs); err != nil {
 		return nil, err
 	}
-	answer, err := routeHeartbeatAll.ask(ctx, c.c, &batchWire{workerID, leaseIDs})
+	x := routeHeartbeatAll.to(&batchWire{workerID, leaseIDs})
+	answer, err := routeHeartbeatAll.send(ctx, c.c, x, func(w *batchAnswerWire) error {
+		if len(w.Leases) != len(leaseIDs) {
+			return errGarbage
+		}
+		for i, l := range w.Leases {
+			over := l.Code == jobs.Code(jobs.ErrWorkerMismatch) || l.Code == jobs.Code(jobs.ErrLeaseNotFound)
+			if l.LeaseID != leaseIDs[i] || l.OK == over {
+				return errGarbage
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +176,7 @@ func (c *JobsClient) Complete(ctx context.Context, e jobs.Completion) (bool, err
 	if err := e.Validate(); err != nil {
 		return false, err
 	}
-	answer, err := routeComplete.ask(ctx, c.c, &e, e.LeaseID)
+	answer, err := routeComplete.send(ctx, c.c, routeComplete.to(&e, e.LeaseID), func(w *okWire) error { return notUnless(w.Applied != nil) })
 	return answer.Applied != nil && *answer.Applied, err
 }
 
@@ -167,13 +185,13 @@ func (c *JobsClient) Report(ctx context.Context, p jobs.Progress) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	_, err := routeReport.ask(ctx, c.c, &p, p.LeaseID)
+	_, err := routeReport.send(ctx, c.c, routeReport.to(&p, p.LeaseID), done)
 	return err
 }
 
 // Get implements jobs.Reader.
 func (c *JobsClient) Get(ctx context.Context, jobID string) (jobs.View, error) {
-	answer, err := routeJob.ask(ctx, c.c, nil, jobID)
+	answer, err := routeJob.send(ctx, c.c, routeJob.to(nil, jobID), func(w *viewWire) error { return notUnless(w.Job.ID == jobID) })
 	if err != nil {
 		return jobs.View{}, err
 	}
@@ -195,7 +213,7 @@ func (c *JobsClient) List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
 	if f.Limit != 0 {
 		q.Limit = &f.Limit
 	}
-	answer, err := routeJobs.ask(ctx, c.c, &q)
+	answer, err := routeJobs.send(ctx, c.c, routeJobs.to(&q), func(w *pageWire) error { return notUnless(w.Jobs != nil && !w.Now.IsZero()) })
 	p := answer.Page
 	p.Snapshot.Busy = nil
 	for i := range p.Jobs {
@@ -236,19 +254,19 @@ func (c *JobsClient) Decisions(ctx context.Context, days int) (jobs.Decisions, e
 
 // Revoke implements jobs.Operator.
 func (c *JobsClient) Revoke(ctx context.Context, leaseID, reason string) error {
-	_, err := routeRevoke.ask(ctx, c.c, &reasonWire{reason}, leaseID)
+	_, err := routeRevoke.send(ctx, c.c, routeRevoke.to(&reasonWire{reason}, leaseID), done)
 	return err
 }
 
 // Freeze implements jobs.Operator.
 func (c *JobsClient) Freeze(ctx context.Context, jobType string) error {
-	_, err := routeFreezeType.ask(ctx, c.c, &typeWire{jobType})
+	_, err := routeFreezeType.send(ctx, c.c, routeFreezeType.to(&typeWire{jobType}), done)
 	return err
 }
 
 // Unfreeze implements jobs.Operator.
 func (c *JobsClient) Unfreeze(ctx context.Context, jobType string) error {
-	_, err := routeUnfreezeType.ask(ctx, c.c, &typeWire{jobType})
+	_, err := routeUnfreezeType.send(ctx, c.c, routeUnfreezeType.to(&typeWire{jobType}), done)
 	return err
 }
 

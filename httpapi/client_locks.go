@@ -33,12 +33,17 @@ func (x *exchange) longPolls() *exchange {
 	return x
 }
 
-// whole refuses an answer without a holder.
-func whole(g *grantWire) error {
-	if g.Holder == nil && !g.Queued {
+// notUnless refuses an answer that is not what was asked for: nothing counts that a proxy may have made up.
+func notUnless(whole bool) error {
+	if !whole {
 		return errGarbage
 	}
 	return nil
+}
+
+// holds reports whether an answer tells of a hold of the lock: of that lease, if one is named.
+func holds(h *lokt.Holder, name, leaseID string) bool {
+	return h != nil && h.Name == name && h.Token > 0 && (leaseID == "" || Shown(cmp.Or(h.LeaseID, h.ID)) == Shown(leaseID))
 }
 
 // provedBy has the request prove that its sender has the lease.
@@ -109,8 +114,14 @@ func (c *Client) acquire(
 		}
 		return &body, wait
 	}
+	wanted := claim.LeaseID
+	if claim.Refresh { // the owner's hold may be another
+		wanted = ""
+	}
 	for {
-		answer, err := routeAcquire.send(ctx, c, x, whole)
+		answer, err := routeAcquire.send(ctx, c, x, func(w *grantWire) error {
+			return notUnless(w.Queued && w.ID == lokt.PublicID(claim.LeaseID) || holds(w.Holder, claim.Name, wanted))
+		})
 		switch blocked := (*lokt.BlockedError)(nil); {
 		case errors.As(err, &blocked) && claim.Wait > 0 && !body.Stay && len(blocked.Cycle) == 0:
 			blocked.TimedOut = time.Since(begun)
@@ -131,7 +142,7 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 	target := toTarget(lokt.Target{Owner: claim.Owner})
 	x := routeRelease.to(target, claim.Name, lokt.PublicID(claim.LeaseID)).provedBy(claim.LeaseID)
 	x.header[headerCancels] = operation
-	_, _ = routeRelease.send(ctx, c, x) // that it is gone already is as well
+	_, _ = routeRelease.send(ctx, c, x, (*releasedWire).check) // that it is gone already is as well
 }
 
 // Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.
@@ -148,7 +159,7 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 	if operation := c.claimed(t.LeaseID); operation != "" && x.header != nil {
 		x.header[headerCancels] = operation
 	}
-	answer, err := routeRelease.send(ctx, c, x)
+	answer, err := routeRelease.send(ctx, c, x, (*releasedWire).check)
 	gone := (*lokt.GoneError)(nil)
 	switch {
 	case err == nil:
@@ -169,6 +180,9 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 	return nil, c.certain(x, err)
 }
 
+// check refuses an answer that does not say what was ended: a claim that waited is no hold.
+func (w *releasedWire) check() error { return notUnless(w.Released != nil) }
+
 // certain returns the error, unless an attempt whose answer was lost may be why there was nothing to end.
 func (c *Client) certain(x *exchange, err error) error {
 	if x.doubtful && (errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner)) {
@@ -182,7 +196,7 @@ func (c *Client) Tell(ctx context.Context, t lokt.Target, m lokt.Message) (lokt.
 	m.ID = cmp.Or(m.ID, lokt.NewLeaseID())
 	x := routeTell.to(&m, t.Name)
 	x.query, x.header, x.lease = parameters(toTarget(t)), map[string]string{headerLease: t.LeaseID}, t.LeaseID
-	answer, err := routeTell.send(ctx, c, x, whole)
+	answer, err := routeTell.send(ctx, c, x, func(w *grantWire) error { return notUnless(holds(w.Holder, t.Name, "")) })
 	if err != nil {
 		return lokt.Holder{}, c.certain(x, err)
 	}
@@ -197,12 +211,7 @@ func (c *Client) Freeze(ctx context.Context, name string, f lokt.Freeze) (lokt.F
 
 // freeze sends a request that is answered with a freeze.
 func (c *Client) freeze(ctx context.Context, x *exchange) (lokt.Freeze, error) {
-	answer, err := routeUnfreeze.send(ctx, c, x, func(w *freezeWire) error {
-		if w.Freeze == nil {
-			return errGarbage
-		}
-		return nil
-	})
+	answer, err := routeUnfreeze.send(ctx, c, x, func(w *freezeWire) error { return notUnless(w.Freeze != nil && w.Freeze.ID != "") })
 	if err != nil {
 		return lokt.Freeze{}, err
 	}
@@ -218,7 +227,7 @@ func (c *Client) Unfreeze(ctx context.Context, t lokt.Target) (lokt.Freeze, erro
 
 // Prune implements lokt.Service.
 func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error) {
-	answer, err := routePrune.ask(ctx, c, nil, name)
+	answer, err := routePrune.send(ctx, c, routePrune.to(nil, name), func(w *prunedWire) error { return notUnless(w.Removed != nil) })
 	for i := range answer.Removed {
 		c.claim(&answer.Removed[i].Holder.Claim)
 	}
@@ -227,11 +236,11 @@ func (c *Client) Prune(ctx context.Context, name string) ([]lokt.Removed, error)
 
 // Get implements lokt.Service.
 func (c *Client) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
-	return c.get(ctx, routeLock.to(nil, name))
+	return c.get(ctx, name, routeLock.to(nil, name))
 }
 
-func (c *Client) get(ctx context.Context, x *exchange) (lokt.Snapshot, error) {
-	answer, err := routeLock.send(ctx, c, x)
+func (c *Client) get(ctx context.Context, name string, x *exchange) (lokt.Snapshot, error) {
+	answer, err := routeLock.send(ctx, c, x, func(w *lockWire) error { return notUnless(w.Name == name) })
 	if err != nil {
 		return lokt.Snapshot{}, err
 	}
@@ -256,7 +265,8 @@ func (c *Client) snapshot(w *lockWire) lokt.Snapshot {
 // List implements lokt.Service. It reads all locks before it yields the first.
 func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
-		answer, err := routeLocks.ask(ctx, c, &listWire{f.Prefix, f.Queued})
+		x := routeLocks.to(&listWire{f.Prefix, f.Queued})
+		answer, err := routeLocks.send(ctx, c, x, func(w *locksWire) error { return notUnless(w.Locks != nil) })
 		if err != nil {
 			yield(lokt.Snapshot{}, err)
 			return
@@ -276,7 +286,7 @@ func (c *Client) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapsho
 // Wait implements lokt.Service. It does not look at the watch's lease ID.
 func (c *Client) Wait(ctx context.Context, w lokt.Watch) error {
 	for {
-		s, err := c.get(ctx, routeLock.to(&seenWire{&w.Seen, longPoll}, w.Name).longPolls())
+		s, err := c.get(ctx, w.Name, routeLock.to(&seenWire{&w.Seen, longPoll}, w.Name).longPolls())
 		if err != nil || s.Lock.Revision != w.Seen {
 			return err
 		}
@@ -290,7 +300,7 @@ func (c *Client) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventP
 }
 
 func (c *Client) readEvents(ctx context.Context, x *exchange) (lokt.EventPage, error) {
-	page, err := routeAudit.send(ctx, c, x)
+	page, err := routeAudit.send(ctx, c, x, func(p *lokt.EventPage) error { return notUnless(p.Events != nil) })
 	for i := range page.Events {
 		c.event(&page.Events[i])
 	}

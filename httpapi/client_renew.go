@@ -99,8 +99,13 @@ func (c *Client) renewAll(all []*renewal) {
 		}
 	}
 	answer, err := routeRenew.send(ctx, c, x, func(w *renewedWire) error {
-		if len(w.Leases) != len(sent) || slices.ContainsFunc(w.Leases, func(l renewedLease) bool { return l.Holder == nil && l.Error == nil }) {
+		if len(w.Leases) != len(sent) {
 			return errGarbage
+		}
+		for i, l := range w.Leases {
+			if !holds(l.Holder, sent[i].Name, sent[i].LeaseID) && (l.Error == nil || !l.Error.own(l.Error.Status)) {
+				return errGarbage
+			}
 		}
 		return nil
 	})

@@ -242,6 +242,13 @@ func (c *call) problems(err error) (w invalidWire) {
 	return w
 }
 
+// own reports whether the problem is what only a loktd says: a code with its status and, if a lock is in question, its name.
+func (p *problem) own(status int) bool {
+	about := p.Lock != "" || !slices.Contains([]string{"held", "frozen", "not_owner", "not_found"}, p.Code)
+	another := func(k errorKind) bool { return k.code == p.Code && k.status != status }
+	return p.Type == "about:blank" && p.Status == status && p.Code != "" && about && !slices.ContainsFunc(errorTable(), another)
+}
+
 // err returns the error that the problem was made from, as far as the wire tells.
 func (p *problem) err(leaseID string) error {
 	switch p.Code {
