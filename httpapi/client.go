@@ -190,6 +190,11 @@ const (
 // errGarbage says that what answered is no loktd. It grants nothing and ends nothing.
 var errGarbage = errors.New("the answer is not one of loktd's (is a proxy in between, or the URL wrong?)")
 
+// mostAnswer is the longest answer that is read, in bytes.
+const mostAnswer = 64 << 20
+
+var errTooLong = fmt.Errorf("%w: it is longer than %d MiB", errGarbage, mostAnswer>>20)
+
 // do sends the request until it is answered, and has the answer read by into.
 func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) error) error {
 	var failing time.Time // since when
@@ -320,11 +325,11 @@ func (c *Client) attempt(
 				return true, limited.RetryAfter, limited
 			}
 			x.doubtful = true
-			return true, 0, c.unreachable(at, err)
+			return !errors.Is(err, errTooLong), 0, c.unreachable(at, err)
 		}
 		return false, 0, nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, mostProblem)) // half an answer is none
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, mostAnswer)) // half an answer is none
 	after, err = c.failure(x, resp, text)
 	retry = errors.Is(err, ErrRateLimited)
 	switch resp.StatusCode {
@@ -349,9 +354,6 @@ func retryAfter(h http.Header) time.Duration {
 	seconds, _ := strconv.Atoi(h.Get("Retry-After"))
 	return time.Duration(min(max(seconds, 0), 30)) * time.Second
 }
-
-// mostProblem is the longest answer with an error that is read, in bytes.
-const mostProblem = 32 << 20
 
 // failure returns the error that a server answered with, and when asking again may help.
 func (c *Client) failure(x *exchange, resp *http.Response, body []byte) (after time.Duration, err error) {
@@ -505,8 +507,11 @@ func (e endpoint[Q, A]) send(ctx context.Context, c *Client, x *exchange, checks
 		return answer, x.invalid
 	}
 	err = c.do(ctx, x, func(body io.Reader) error {
-		data, err := io.ReadAll(body)
+		data, err := io.ReadAll(io.LimitReader(body, mostAnswer+1))
 		answer = *new(A) // an earlier attempt may have read a part
+		if len(data) > mostAnswer {
+			return errTooLong
+		}
 		if err == nil {
 			err = lokt.Unmarshal(data, &answer)
 		}

@@ -74,12 +74,18 @@ func calls(c *httpapi.Client) map[string]func(ctx context.Context) error {
 			}
 			return nil
 		},
-		"prune":    func(ctx context.Context) error { _, err := c.Prune(ctx, "x"); return err },
-		"freeze":   func(ctx context.Context) error { _, err := c.Freeze(ctx, "x", freeze); return err },
-		"unfreeze": func(ctx context.Context) error { _, err := c.Unfreeze(ctx, lokt.Target{Name: "x", Owner: owner}); return err },
-		"submit":   func(ctx context.Context) error { _, err := worker.Submit(ctx, []jobs.Spec{jobs.NewSpec()}); return err },
-		"cancel":   func(ctx context.Context) error { _, err := worker.Cancel(ctx, "j", ""); return err },
-		"request":  func(ctx context.Context) error { _, err := worker.Request(ctx, jobs.Request{WorkerID: "w"}); return err },
+		"prune":  func(ctx context.Context) error { _, err := c.Prune(ctx, "x"); return err },
+		"freeze": func(ctx context.Context) error { _, err := c.Freeze(ctx, "x", freeze); return err },
+		"unfreeze": func(ctx context.Context) error {
+			_, err := c.Unfreeze(ctx, lokt.Target{Name: "x", Owner: owner})
+			return err
+		},
+		"submit": func(ctx context.Context) error { _, err := worker.Submit(ctx, []jobs.Spec{jobs.NewSpec()}); return err },
+		"cancel": func(ctx context.Context) error { _, err := worker.Cancel(ctx, "j", ""); return err },
+		"request": func(ctx context.Context) error {
+			_, err := worker.Request(ctx, jobs.Request{WorkerID: "w"})
+			return err
+		},
 		"heartbeat": func(ctx context.Context) error {
 			_, err := worker.Heartbeat(ctx, jobs.Heartbeat{LeaseID: "l", WorkerID: "w"})
 			return err
@@ -174,5 +180,30 @@ func TestAnAnswerThatIsNotLoktdsGrantsNothingAndEndsNothing(t *testing.T) {
 				cancel()
 			}
 		})
+	}
+}
+
+// endless is an answer that does not end, or not soon.
+type endless struct{ read *int }
+
+func (e endless) Read(p []byte) (int, error) {
+	if *e.read += len(p); *e.read > 200<<20 {
+		return 0, errors.New("so much was read")
+	}
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// Promises S-240.
+func TestAnAnswerWithoutAnEndIsNotReadToItsEnd(t *testing.T) {
+	for _, status := range []int{http.StatusOK, http.StatusNotFound} {
+		read := 0
+		client := answering(t, status, "application/json", func() io.Reader { return endless{&read} })
+		_, err := client.Get(t.Context(), "x")
+		if !errors.Is(err, lokt.ErrUnavailable) || read > 130<<20 || status == http.StatusOK && !strings.Contains(err.Error(), "longer than 64 MiB") {
+			t.Errorf("%d: %v, of which %d bytes were read", status, err, read)
+		}
 	}
 }
