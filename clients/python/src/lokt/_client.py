@@ -18,13 +18,14 @@ from urllib.parse import quote
 
 from ._errors import (
     AuthError,
+    FullError,
     HeldError,
     InvalidError,
     LostError,
     NotFoundError,
     NotOwnerError,
 )
-from ._http import Call, Transport, clock
+from ._http import Answer, Call, Json, Transport, clock
 from ._keeper import Beat, Keeper
 
 _POLL = 30.0  # seconds that one request waits for a lock at most
@@ -250,7 +251,7 @@ class Client:
 
         ``wait`` is for how long to wait in the queue: True without end, False not at all, or seconds. ``slots`` is how
         many holders may share it at most, ``shared`` any number of others that share. Raises HeldError (also when the wait
-        is over), FrozenError, UnavailableError, InvalidError or AuthError; then nothing is held.
+        is over), FrozenError, FullError, UnavailableError, InvalidError or AuthError; then nothing is held.
         """
         if ttl < 1:
             raise ValueError("ttl is in seconds, and at least 1")
@@ -308,15 +309,17 @@ class Client:
                     call=call,
                     sent=sent,
                 )
-                if status != 202:
-                    holder = answer["holder"]
+                if status == 202:
+                    answer.insist(answer["id"] == public_id(lease_id))
+                else:
+                    holder = _own(answer, answer["holder"], name, lease_id)
                     if clock() - asked > (_life(holder) or ttl) / 4:
                         # The request waited: when the hold began is not known well enough.
                         asked = clock()
                         holder = self._renew(name, lease_id, ttl / 2)
                     ttl = _life(holder) or ttl
                     return Lease(self, name, lease_id, operation, holder, asked, ttl)
-        except (HeldError, InvalidError, AuthError):
+        except (HeldError, FullError, InvalidError, AuthError):
             raise
         except BaseException:  # it may have been granted
             if call.reached:
@@ -365,6 +368,7 @@ class Client:
     def lock(self, name: str) -> Lock:
         """Looks at a lock. A name that nobody uses is a free lock."""
         _, answer = self._transport.request("GET", _lock_path(name))
+        answer.insist(answer["name"] == name)
         return Lock._of(answer)
 
     def locks(self, prefix: str = "") -> list[Lock]:
@@ -378,6 +382,7 @@ class Client:
         _, answer = self._transport.request(
             "DELETE", path, query={**self.owner._query(), "force": True}
         )
+        answer.insist(isinstance(answer["released"], list))
         return list(answer["released"])
 
     def freeze(self, name: str, *, ttl: float, reason: str = "") -> dict[str, Any]:
@@ -389,7 +394,8 @@ class Client:
     def unfreeze(self, name: str, *, force: bool = False) -> None:
         """Ends the caller's freeze, or with ``force`` anybody's."""
         query = {**self.owner._query(), "force": force or None}
-        self._transport.request("DELETE", f"{_lock_path(name)}/freeze", query=query)
+        _, answer = self._transport.request("DELETE", f"{_lock_path(name)}/freeze", query=query)
+        answer.insist(answer["freeze"])
 
     def events(
         self,
@@ -419,13 +425,14 @@ class Client:
     ) -> None:
         # Copies of the claim that are still under way are not to be granted later.
         headers = {"Lokt-Lease": lease_id, "Lokt-Cancels": operation}
-        self._transport.request(
+        _, answer = self._transport.request(
             "DELETE",
             _lease_path(name, lease_id),
             query=self.owner._query(),
             headers=headers,
             patience=patience,
         )
+        answer.insist(isinstance(answer["released"], list))
 
     def _renew(self, name: str, lease_id: str, patience: float, heard: str = "") -> Any:
         lease = {"name": name, "lease_id": lease_id}
@@ -433,7 +440,9 @@ class Client:
             lease["heard"] = heard
         body = {"leases": [lease]}
         _, answer = self._transport.request("POST", "/v1/leases/heartbeat", body, patience=patience)
-        return answer["leases"][0]["holder"]
+        leases = answer["leases"]
+        answer.insist(isinstance(leases, list) and len(leases) == 1 and isinstance(leases[0], dict))
+        return _own(answer, leases[0].get("holder"), name, lease_id)
 
     def _take_back(self, name: str, lease_id: str, operation: str) -> None:
         """Ends a claim whose outcome is not known, copies of it that are under way included."""
@@ -483,6 +492,23 @@ def _lock_path(name: str) -> str:
 
 def _lease_path(name: str, lease_id: str) -> str:
     return f"{_lock_path(name)}/leases/{public_id(lease_id)}"
+
+
+def _own(answer: Answer, holder: Json, name: str, lease_id: str) -> dict[str, Any]:
+    """The holder that an answer tells of, if that is this lease: nothing else grants or keeps it."""
+    answer.insist(
+        isinstance(holder, dict)
+        and holder.get("name") == name
+        and holder.get("id") == public_id(lease_id)
+        and isinstance(holder.get("token"), int)
+        and holder["token"] > 0
+    )
+    try:
+        _life(holder), _next(holder)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        answer.insist(False)
+    own: dict[str, Any] = holder
+    return own
 
 
 def _next(holder: Mapping[str, Any]) -> float:

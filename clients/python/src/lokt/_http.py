@@ -21,12 +21,13 @@ Json = Any
 
 _LONGEST_ANSWER = 64 << 20  # bytes; more is no answer of a loktd
 _IDLE = 16  # connections that are kept
+# Linux's CLOCK_MONOTONIC stands still in sleep, that of macOS does not; time.monotonic is the one that does, where there are two.
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def clock() -> float:
     """Seconds that pass while the machine sleeps, too, where the system has such a clock."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.clock_gettime(boot) if boot is not None else time.monotonic()
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
 class Call:
@@ -64,7 +65,12 @@ class Answer(dict[str, Json]):
         self._server = server
 
     def __missing__(self, name: str) -> Json:
-        raise errors.IncompatibleError(f"{self._server}: the answer has no {name!r}: is it a loktd of another version?")
+        raise errors.foreign(self._server, f"the answer has no {name!r}")
+
+    def insist(self, whole: object) -> None:
+        """Raises IncompatibleError unless the answer is what was asked for."""
+        if not whole:
+            raise errors.foreign(self._server)
 
 
 class Transport:
@@ -206,9 +212,9 @@ class Transport:
     def _understand(
         self, which: int, answer: http.client.HTTPResponse, raw: bytes
     ) -> tuple[int, Answer] | errors.LoktError:
+        if len(raw) > _LONGEST_ANSWER:
+            return errors.foreign(self._name(which), f"the answer is longer than {_LONGEST_ANSWER >> 20} MiB")
         try:
-            if len(raw) > _LONGEST_ANSWER:
-                raise ValueError("the answer is too long")
             value = json.loads(raw) if raw else None
         except ValueError:
             value = None
@@ -217,7 +223,7 @@ class Transport:
         if isinstance(value, dict):
             headers = {k.title(): v for k, v in answer.getheaders()}
             return errors.from_answer(self._name(which), answer.status, value, headers)
-        if answer.status in (502, 503, 504):
+        if answer.status in (429, 502, 503, 504):
             return errors.UnavailableError(f"{self._name(which)}: status {answer.status}")
         line = raw[:200].decode("utf-8", "replace").strip().partition("\n")[0]
         said = f" ({line})" if line and line[0] not in "<{[" else ""
