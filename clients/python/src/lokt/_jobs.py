@@ -78,6 +78,7 @@ class Jobs:
     def get(self, job_id: str) -> dict[str, Any]:
         """Looks at a job with its attempts."""
         _, answer = self._request("GET", f"{_API}/jobs/{quote(job_id, safe='')}")
+        answer.insist(answer["job_id"] == job_id)
         return dict(answer)
 
     def list(
@@ -281,6 +282,7 @@ class Worker:
                 self._draining.wait(answer["retry_after_ms"] / 1000)
             return False
         lease, spec = answer["lease"], answer["job"]
+        answer.insist(lease.get("lease_id") and lease.get("token") and lease.get("job_id") == spec.get("job_id"))
         job = Job(
             spec["job_id"],
             spec["type"],
@@ -315,7 +317,8 @@ class Worker:
 
         try:
             body = {"worker_id": self.worker_id}
-            self._request("POST", path, body, patience=job._ttl / 2, sent=sent)
+            _, answer = self._request("POST", path, body, patience=job._ttl / 2, sent=sent)
+            answer.insist(answer["ok"] is True)
         except LoktError:  # it is over, or ends by itself: the job is somebody else's then
             return False
         job._deadline = asked + usable(job._ttl)
@@ -350,7 +353,8 @@ class Worker:
         path = f"{_API}/leases/{quote(job.lease_id, safe='')}/complete"
         while clock() < job._deadline:
             try:
-                self._request("POST", path, done, patience=max(job._deadline - clock(), 0.1))
+                _, answer = self._request("POST", path, done, patience=max(job._deadline - clock(), 0.1))
+                answer.insist("applied" in answer)
                 return
             except UnavailableError:
                 continue
@@ -413,6 +417,7 @@ class Worker:
                     _, one = self._request(
                         "POST", path, {"worker_id": self.worker_id, **news}, patience=patience
                     )
+                    one.insist(one["ok"] is True)
                     extend(job, one)
                 except NotFoundError:
                     job._end("lost")
