@@ -1,0 +1,54 @@
+"""What may go wrong around a worker of jobs: LOKTD names the program of a real loktd."""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from typing import Any
+
+import lokt
+from test_client import LOKTD, Server
+
+
+@unittest.skipUnless(LOKTD, "LOKTD does not name a loktd")
+class TestWorker(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Server("--lease-ttl", "8s")
+        self.addCleanup(self.server.stop)
+        self.client = lokt.Client(self.server.url)
+        self.addCleanup(self.client.close)
+        self.jobs = lokt.Jobs(self.client)
+
+    def work(self, handle: Any, **options: Any) -> lokt.Worker:
+        worker = lokt.Worker(self.client, handle, **options)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        self.addCleanup(thread.join, 30)
+        self.addCleanup(worker.drain)
+        return worker
+
+    def test_a_loss_is_told_while_a_heartbeat_waits_for_its_answer(self) -> None:
+        told = threading.Event()
+        why: list[str] = []
+
+        def handle(job: lokt.Job) -> None:
+            job.stop.wait(40)
+            why.append(job.why)
+            told.set()
+
+        worker = self.work(handle)
+        request = worker._request
+
+        def silent(method: str, path: str, *args: Any, **more: Any) -> Any:
+            if path.endswith("/heartbeat") and not told.wait(30):
+                why.append("not told")
+            return request(method, path, *args, **more)
+
+        worker._request = silent
+        job = self.jobs.wait(self.jobs.submit(), timeout=40)
+        self.assertTrue(told.wait(40))
+        self.assertEqual((why, job["state"]), (["lost"], "expired"))
+
+
+if __name__ == "__main__":
+    unittest.main()
