@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import unittest
 from typing import Any
 
@@ -48,6 +49,24 @@ class TestWorker(unittest.TestCase):
         job = self.jobs.wait(self.jobs.submit(), timeout=40)
         self.assertTrue(told.wait(40))
         self.assertEqual((why, job["state"]), (["lost"], "expired"))
+
+    def test_a_job_is_told_before_its_maximum_runtime_is_over(self) -> None:
+        seen: list[Any] = []
+        told = threading.Event()
+
+        def handle(job: lokt.Job) -> None:
+            seen.append(job.stop.is_set())
+            job.stop.wait(30)
+            seen.append(job.why)
+            told.set()
+            job.check()
+
+        self.work(handle)
+        time.sleep(4.5)  # its request waits for longer than the job may run
+        job_id = self.jobs.submit(max_runtime=4)
+        ended = self.jobs.wait(job_id, timeout=40)
+        self.assertTrue(told.wait(30))
+        self.assertEqual((seen, ended["code"]), ([False, "out of time"], "max_runtime_exceeded"))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import signal
@@ -130,8 +131,8 @@ class Stopped(Exception):
 class Job:
     """A job that this worker has, under a lease that is kept by heartbeats.
 
-    ``stop`` is set when the handler should end: ``why`` says "cancelled", "lost" or "lock lost". ``token`` and
-    ``lock_tokens`` are fencing tokens.
+    ``stop`` is set when the handler should end: ``why`` says "cancelled", "lost", "lock lost" or, when its maximum runtime
+    is about to be over, "out of time". ``token`` and ``lock_tokens`` are fencing tokens.
     """
 
     id: str
@@ -147,6 +148,7 @@ class Job:
     why: str = ""
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _deadline: float = 0.0
+    _runs_until: float = math.inf
     _ttl: float = 0.0
     _news: dict[str, Json] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -160,10 +162,26 @@ class Job:
 
     def check(self) -> None:
         """Raises Stopped if the job is to end. Looks at the clock first."""
-        if clock() >= self._deadline:
-            self._end("lost")
+        self._look()
         if self.stop.is_set():
             raise Stopped(self.why)
+
+    def _look(self) -> None:
+        if clock() >= self._deadline:
+            self._end("lost")
+        elif clock() >= self._runs_until:
+            self._end("out of time")
+
+    def _extend(self, asked: float, answer: Mapping[str, Any]) -> None:
+        """Takes in what a heartbeat was answered, which was sent at that moment."""
+        self._deadline = max(self._deadline, asked + usable(self._ttl))
+        if left := answer.get("run_left_s"):
+            until = asked + usable(left, self.spec.get("max_runtime_s"))
+            self._runs_until = max(self._runs_until, until)
+        if answer.get("cancel_requested"):
+            self._end("cancelled")
+        if answer.get("lost_locks"):
+            self._end("lock lost")
 
     def _end(self, why: str) -> None:
         with self._lock:
@@ -225,8 +243,13 @@ class Worker:
         if signals and threading.current_thread() is threading.main_thread():
             for s in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(s, lambda *_: threading.Thread(target=self.drain).start())
-        beats = threading.Thread(target=self._beat, name="lokt-heartbeats", daemon=True)
-        beats.start()
+        over = threading.Event()
+        threads = [
+            threading.Thread(target=self._watch, args=(over,), name="lokt-watch", daemon=True),
+            threading.Thread(target=self._beat, args=(over,), name="lokt-heartbeats", daemon=True),
+        ]
+        for t in threads:
+            t.start()
         try:
             while not self._draining.is_set():
                 if self._free.acquire(timeout=0.2):
@@ -236,8 +259,10 @@ class Worker:
             with self._change:
                 while self._jobs:
                     self._change.wait(1.0)
+                over.set()
                 self._change.notify_all()
-            beats.join(5.0)
+            for t in threads:
+                t.join(5.0)
 
     def drain(self) -> None:
         """Asks for no more jobs; ``run`` returns when those under way have ended."""
@@ -252,12 +277,7 @@ class Worker:
         call = Call()
         with self._lock:
             self._asking = call
-        asked = clock()
-
-        def sent() -> None:
-            nonlocal asked
-            asked = clock()
-
+        asked = clock()  # a lease may be the answer to the first try
         body: dict[str, Json] = {
             "worker_id": self.worker_id,
             "request_id": secrets.token_hex(16),
@@ -267,14 +287,14 @@ class Worker:
         try:
             waiting = {**body, "wait_ms": 0 if self._draining.is_set() else 30000}
             _, answer = self._request(
-                "POST", path, waiting, wait=30.0, patience=30.0, call=call, sent=sent
+                "POST", path, waiting, wait=30.0, patience=30.0, call=call
             )
         except UnavailableError:
             if not call.aborted.is_set():
                 self._draining.wait(random.uniform(0.5, 1.5))
                 return False
             try:  # the answer that was given up may have been a job: the same request finds it
-                _, answer = self._request("POST", path, body, patience=2.0, sent=sent)
+                _, answer = self._request("POST", path, body, patience=2.0)
             except UnavailableError:
                 return False
         if answer["denied"]:
@@ -295,8 +315,9 @@ class Worker:
             lease["lease_id"],
         )
         job._ttl = float(lease["lease_ttl_s"])
-        job._deadline = asked + usable(job._ttl)
-        if clock() - asked > job._ttl / 4 and not self._confirm(job):
+        limit = spec.get("max_runtime_s") or math.inf
+        job._deadline, job._runs_until = asked + usable(job._ttl), asked + usable(limit)
+        if clock() - asked > min(job._ttl / 4, limit / 20) and not self._confirm(job):
             return False
         with self._change:
             self._jobs[job.lease_id] = job
@@ -321,8 +342,8 @@ class Worker:
             answer.insist(answer["ok"] is True)
         except LoktError:  # it is over, or ends by itself: the job is somebody else's then
             return False
-        job._deadline = asked + usable(job._ttl)
-        return True
+        job._extend(asked, answer)
+        return clock() < min(job._deadline, job._runs_until)
 
     def _work(self, job: Job) -> None:
         done: dict[str, Json] = {"worker_id": self.worker_id, "status": "completed"}
@@ -341,7 +362,8 @@ class Worker:
                 "traceback": trace,
             }
         try:
-            if job.why != "lost" and clock() < job._deadline:
+            late = job.why == "out of time" and done["status"] == "failed"
+            if job.why != "lost" and clock() < job._deadline and not late:  # else the service says why
                 self._complete(job, done)
         finally:
             with self._change:
@@ -368,21 +390,26 @@ class Worker:
                 error: Json = {"type": type(e).__name__, "message": str(e)}
                 done = {"worker_id": self.worker_id, "status": "failed", "error": error}
 
-    def _beat(self) -> None:
+    def _watch(self, over: threading.Event) -> None:
+        """Tells jobs when their time is up, also while the heartbeats wait for an answer."""
+        while not over.is_set():
+            with self._change:
+                jobs = list(self._jobs.values())
+                nearest = min((j._deadline for j in jobs if not j.stop.is_set()), default=math.inf)
+                if not over.is_set():  # the machine may sleep, and timers with it
+                    self._change.wait(min(max(nearest - clock(), 0.0), 1.0))
+            for job in jobs:
+                job._look()
+
+    def _beat(self, over: threading.Event) -> None:
         """The one stream of heartbeats: all leases in one request, at the pace that the server proposes."""
-        pause = 1.0
-        while True:
+        while not over.is_set():
             with self._change:
                 if not self._jobs:
-                    if self._draining.is_set():
-                        return
-                    self._change.wait(1.0)
+                    if not over.is_set():
+                        self._change.wait(1.0)
                     continue
                 jobs = dict(self._jobs)
-            now = clock()
-            for job in jobs.values():
-                if now >= job._deadline:
-                    job._end("lost")
             live = {i: j for i, j in jobs.items() if j.why != "lost"}
             shortest = min((j._ttl for j in live.values()), default=3.0)
             pause = shortest / 3
@@ -400,14 +427,6 @@ class Worker:
     def _send(self, live: dict[str, Job], patience: float) -> float:
         """Returns after how many seconds the server wants the next heartbeats; 0 if it does not say."""
         asked = clock()
-
-        def extend(job: Job, answer: Mapping[str, Any]) -> None:
-            job._deadline = max(job._deadline, asked + usable(job._ttl))
-            if answer.get("cancel_requested"):
-                job._end("cancelled")
-            if answer.get("lost_locks"):
-                job._end("lock lost")
-
         for lease_id, job in live.items():
             with job._lock:
                 news, job._news = job._news, {}
@@ -418,7 +437,7 @@ class Worker:
                         "POST", path, {"worker_id": self.worker_id, **news}, patience=patience
                     )
                     one.insist(one["ok"] is True)
-                    extend(job, one)
+                    job._extend(asked, one)
                 except NotFoundError:
                     job._end("lost")
                 except UnavailableError:
@@ -431,7 +450,7 @@ class Worker:
         for one in answer["leases"]:
             job = live[one["lease_id"]]
             if one["ok"]:
-                extend(job, one)
+                job._extend(asked, one)
             elif one.get("code") in ("lease_not_found", "worker_mismatch"):
                 job._end("lost")
         return float(answer.get("heartbeat_interval_s") or 0)

@@ -50,9 +50,11 @@ def _until_next(life: float, every: float) -> float:
     return min(every or life / 3, usable(life) * 3 / 4)
 
 
-def usable(life: float) -> float:
-    """For how long a lease may be relied on, counted from before it was asked for: less drift and a margin."""
-    return life * (1 - DRIFT) - min(0.1, life / 20)
+def usable(life: float, whole: float | None = None) -> float:
+    """For how long a lease, or what is left of the whole, may be relied on, counted from before it was asked for: less drift
+    and a margin.
+    """
+    return life * (1 - DRIFT) - min(0.1, (whole or life) / 20)
 
 
 class Keeper:
