@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import unittest
+import unittest.mock
 from typing import Any
 
 import lokt
@@ -67,6 +68,58 @@ class TestWorker(unittest.TestCase):
         ended = self.jobs.wait(job_id, timeout=40)
         self.assertTrue(told.wait(30))
         self.assertEqual((seen, ended["code"]), ([False, "out of time"], "max_runtime_exceeded"))
+
+    def test_what_one_job_tells_wrongly_harms_no_other(self) -> None:
+        bad: list[type[Exception]] = []
+        sent = threading.Event()
+
+        def handle(job: lokt.Job) -> str:
+            if job.type == "good":
+                sent.wait(60)
+                before = job._deadline
+                while job._deadline == before:
+                    job.check()
+                    time.sleep(0.02)
+                return "done"
+            for value in ({1, 2}, float("nan"), [object()]):
+                try:
+                    job.progress(0.5, value)
+                except (TypeError, ValueError) as e:
+                    bad.append(type(e))
+            job.progress(float("nan"))
+            try:
+                while True:  # until the server has refused it
+                    job.progress(0.5, "x" * (2 << 20))
+                    job.stop.wait(0.1)
+                    job.check()
+            except lokt.InvalidError as e:
+                bad.append(type(e))
+                job.progress(0.5, "small")
+            sent.set()
+            return "done"
+
+        self.work(handle, concurrency=2)
+        ids = [self.jobs.submit(type=t) for t in ("good", "bad")]
+        ended = [self.jobs.wait(i, timeout=60)["result"] for i in ids]
+        self.assertEqual(
+            (ended, bad), (["done"] * 2, [TypeError, ValueError, TypeError, lokt.InvalidError])
+        )
+
+    def test_each_of_very_many_jobs_is_kept(self) -> None:
+        with unittest.mock.patch("lokt._jobs._MOST", 2):
+            kept = threading.Barrier(5)
+
+            def handle(job: lokt.Job) -> None:
+                before = job._deadline
+                while job._deadline == before:
+                    job.check()
+                    time.sleep(0.02)
+                kept.wait(60)
+
+            self.work(handle, concurrency=5)
+            ids = [self.jobs.submit() for _ in range(5)]
+            states = [self.jobs.wait(i, timeout=60)["state"] for i in ids]
+            self.assertEqual(states, ["completed"] * 5)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import secrets
@@ -13,11 +14,12 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from ._client import Client
-from ._errors import LoktError, NotFoundError, UnavailableError
+from ._errors import InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError
 from ._http import Call, Json, clock
 from ._keeper import usable
 
 _API = "/api/system/scheduler"
+_MOST = 1000  # leases of one heartbeat
 
 
 class Jobs:
@@ -151,12 +153,22 @@ class Job:
     _runs_until: float = math.inf
     _ttl: float = 0.0
     _news: dict[str, Json] = field(default_factory=dict)
+    _refused: InvalidError | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self, fraction: float, checkpoint: Json = None) -> None:
-        """Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat."""
+        """Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat.
+
+        Raises TypeError or ValueError if the checkpoint is no JSON, and InvalidError if the server refused the one before.
+        """
+        fraction = min(max(float(fraction), 0.0), 1.0)
+        checkpoint = json.loads(json.dumps(checkpoint, allow_nan=False))
         with self._lock:
-            self._news["progress"] = min(max(float(fraction), 0.0), 1.0)
+            refused, self._refused = self._refused, None
+            if refused is not None:
+                raise refused
+            if not math.isnan(fraction):
+                self._news["progress"] = fraction
             if checkpoint is not None:
                 self._news["checkpoint"] = checkpoint
 
@@ -426,31 +438,43 @@ class Worker:
 
     def _send(self, live: dict[str, Job], patience: float) -> float:
         """Returns after how many seconds the server wants the next heartbeats; 0 if it does not say."""
-        asked = clock()
-        for lease_id, job in live.items():
-            with job._lock:
-                news, job._news = job._news, {}
-            if news:
-                try:
-                    path = f"{_API}/leases/{quote(lease_id, safe='')}/heartbeat"
-                    _, one = self._request(
-                        "POST", path, {"worker_id": self.worker_id, **news}, patience=patience
-                    )
-                    one.insist(one["ok"] is True)
+        ids = list(live)
+        every = 0.0
+        for i in range(0, len(ids), _MOST):
+            asked = clock()
+            body = {"worker_id": self.worker_id, "lease_ids": ids[i : i + _MOST]}
+            _, answer = self._request("POST", f"{_API}/leases/heartbeat", body, patience=patience)
+            for one in answer["leases"]:
+                job = live[one["lease_id"]]
+                if one["ok"]:
                     job._extend(asked, one)
-                except NotFoundError:
+                elif one.get("code") in ("lease_not_found", "worker_mismatch"):
                     job._end("lost")
-                except UnavailableError:
-                    with job._lock:
-                        job._news = {**news, **job._news}
-                    raise
+            every = float(answer.get("heartbeat_interval_s") or 0)
+        end = clock() + patience
+        for job in live.values():
+            if clock() < end:
+                self._tell(job, end - clock())
+        return every
+
+    def _tell(self, job: Job, patience: float) -> None:
+        """Sends what is new of a job. What the server refuses is dropped, lest it be in the way for ever."""
+        with job._lock:
+            news, job._news = job._news, {}
+        if not news:
+            return
+        path = f"{_API}/leases/{quote(job.lease_id, safe='')}/heartbeat"
         asked = clock()
-        body = {"worker_id": self.worker_id, "lease_ids": list(live)[:1000]}
-        _, answer = self._request("POST", f"{_API}/leases/heartbeat", body, patience=patience)
-        for one in answer["leases"]:
-            job = live[one["lease_id"]]
-            if one["ok"]:
-                job._extend(asked, one)
-            elif one.get("code") in ("lease_not_found", "worker_mismatch"):
-                job._end("lost")
-        return float(answer.get("heartbeat_interval_s") or 0)
+        try:
+            _, one = self._request(
+                "POST", path, {"worker_id": self.worker_id, **news}, patience=patience
+            )
+            one.insist(one["ok"] is True)
+            job._extend(asked, one)
+        except (NotFoundError, NotOwnerError):
+            job._end("lost")
+        except InvalidError as e:
+            job._refused = e
+        except LoktError:
+            with job._lock:
+                job._news = {**news, **job._news}
