@@ -426,6 +426,47 @@ func TestALeaseThatIsBeingReleasedIsNotReliedOn(t *testing.T) {
 	}
 }
 
+// Promise S-243.
+func TestLeasesCanBeReleasedWithTheirOwnContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{Service: &tardyRelease{newService()}}
+		k := newLocker(t, r, "a", lokt.Options{})
+		all, err := k.AcquireAll(t.Context(), []string{"x", "y"}, lokt.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := all.Context(t.Context())
+		defer cancel()
+		inner, err := k.Acquire(ctx, "z", lokt.Options{})
+		if within := r.claims[len(r.claims)-1].Within; err != nil || !slices.Equal(within, []string{all[0].ID(), all[1].ID()}) {
+			t.Fatalf("the inner lock was claimed within %v: %v", within, err)
+		}
+		release(t, inner)
+		if err := all.Release(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Promise S-243.
+func TestALeaseWhoseReleaseWasCarriedOutWithoutAnAnswerWasNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := &link{Service: newService(), releases: errCut}
+		k, err := lokt.NewLocker(net, lokt.Owner{ID: "a"}, lokt.LockerOptions{Observe: func(e lokt.Event) { t.Errorf("told of %v", e.Type) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := acquire(t, k, "x", lokt.Options{})
+		_, carriedOut := net.Service.Release(t.Context(), lokt.Target{Name: "x", LeaseID: l.ID()})
+		if err := l.Release(t.Context()); !errors.Is(err, lokt.ErrUnavailable) || carriedOut != nil {
+			t.Errorf("the first release: %v, %v", err, carriedOut)
+		}
+		net.releases = nil
+		release(t, l)
+		wantState(t, l, lokt.Released)
+	})
+}
+
 // tardyRelease answers a release a second after it was made.
 type tardyRelease struct{ lokt.Service }
 
