@@ -46,6 +46,7 @@ type BlockedError struct {
 	Ahead    []*Waiter // the waiters that come first
 	Now      time.Time
 	TimedOut time.Duration // how long the claim waited in vain
+	Unsure   bool          // the store has not said that the claim has left: it may be granted yet, for its TTL
 	Cycle    []string      // set for a deadlock: owner, lock it waits for, owner that holds that one, and so on
 }
 
@@ -71,8 +72,14 @@ func (e *BlockedError) Error() string {
 	default:
 		fmt.Fprintf(&b, "lock %q is not available", e.Name)
 	}
+	if e.Unsure {
+		b.WriteString(UnsureText)
+	}
 	return b.String()
 }
+
+// UnsureText is what the text of a BlockedError that is Unsure ends with.
+const UnsureText = ", and may be granted yet, for the store did not answer"
 
 // Is makes the error ErrFrozen if a freeze is in the way, ErrHeld otherwise.
 func (e *BlockedError) Is(target error) bool {

@@ -88,7 +88,7 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) *decision 
 	switch {
 	case err != nil:
 		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
-			m.leave(ctx, c, leftCancelled, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
+			_, _ = m.leave(ctx, c, leftCancelled, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
 		return &decision{err: err}
 	case d.place == nil:
@@ -196,11 +196,11 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 				until = d.place.Until
 				continue
 			case c.Wait > 0 && now.Sub(begun) >= c.Wait:
-				return m.giveUp(ctx, c, leftTimeout, now.Sub(begun), nil), nil
+				return m.giveUp(ctx, c, leftTimeout, now.Sub(begun), nil, polled), nil
 			case now.After(suspicious):
 				suspicious = now.Add(deadlockAfter)
 				if cycle := m.deadlock(ctx, c); cycle != nil {
-					return m.giveUp(ctx, c, leftDeadlock, 0, cycle), nil
+					return m.giveUp(ctx, c, leftDeadlock, 0, cycle, polled), nil
 				}
 			}
 			watch, most = s.nap(c, at)
@@ -221,7 +221,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 		case err == nil:
 			continue
 		case !polled:
-			m.leave(ctx, c, leftCancelled, time.Since(begun), undoTimeout)
+			_, _ = m.leave(ctx, c, leftCancelled, time.Since(begun), undoTimeout)
 		case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 			m.hungUp(ctx, c, until)
 		}
@@ -275,11 +275,17 @@ const (
 )
 
 // giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the
-// grant.
-func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string) *decision {
-	d := m.leave(ctx, c, how, waited, undoTimeout)
+// grant. Who polls asks again if the store does not answer.
+func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string, polled bool) *decision {
+	d, err := m.leave(ctx, c, how, waited, undoTimeout)
 	var blocked *BlockedError
-	if errors.As(d.err, &blocked) {
+	switch {
+	case err != nil && (polled || errors.Is(err, ErrDamaged)):
+		return &decision{err: err}
+	case err != nil:
+		blocked = &BlockedError{Name: c.Name, Now: time.Now(), TimedOut: waited, Cycle: cycle, Unsure: true}
+		return &decision{err: fmt.Errorf("%w: %w", blocked, err)}
+	case errors.As(d.err, &blocked):
 		blocked.TimedOut, blocked.Cycle = waited, cycle
 	}
 	return d
@@ -287,10 +293,10 @@ func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.
 
 // leave takes the claim out of the queue, even if ctx has ended. It does its best: an orphan ends with its process or its
 // time to live.
-func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) *decision {
+func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) (*decision, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	return m.answer(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
+	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
 }
 
 // deadlockAfter is how long a claim waits before it looks for circles, and between two looks.

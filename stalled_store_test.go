@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +48,36 @@ func TestAClaimDoesNotWaitLongForAStoreThatDoesNotAnswer(t *testing.T) {
 		_, err := lokt.NewManager(stalled{memstore.New()}).Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}})
 		if took := time.Since(begun); !errors.Is(err, lokt.ErrUnavailable) || took > 10*time.Second {
 			t.Errorf("after %v it ends with %v", took, err)
+		}
+	})
+}
+
+// failing is a store that can be read, and fails to change what it keeps from some time on.
+type failing struct {
+	lokt.Store
+	from time.Time
+}
+
+func (s failing) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	if time.Now().After(s.from) {
+		return errCut
+	}
+	return s.Store.Update(ctx, name, change)
+}
+
+// Promise S-245.
+func TestAWaitThatTheStoreDoesNotEndMayBeGrantedYetAndTheErrorSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		acquire(t, newLocker(t, lokt.NewManager(s), "a", lokt.Options{TTL: time.Hour}), "x", lokt.Options{})
+		b := newLocker(t, lokt.NewManager(failing{s, time.Now().Add(time.Second)}), "b", lokt.Options{})
+		_, err := b.Acquire(t.Context(), "x", lokt.Options{Wait: 2 * time.Second})
+		var blocked *lokt.BlockedError
+		if !errors.As(err, &blocked) || !blocked.Unsure || blocked.TimedOut < 2*time.Second || !errors.Is(err, lokt.ErrUnavailable) {
+			t.Fatalf("the wait ended with %v", err)
+		}
+		if text := err.Error(); !strings.HasPrefix(text, "gave up after 2s: ") || !strings.Contains(text, "may be granted yet, for the store did not answer") {
+			t.Error(text)
 		}
 	})
 }

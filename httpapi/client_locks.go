@@ -71,7 +71,10 @@ func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, er
 		return h, nil
 	}
 	if x.seen && (ctx.Err() != nil || x.doubtful) {
-		c.takeBack(ctx, claim, operation)
+		untold := c.takeBack(ctx, claim, operation)
+		if blocked := (*lokt.BlockedError)(nil); errors.As(err, &blocked) && untold != nil {
+			blocked.Unsure = true
+		}
 	}
 	if _, held := c.lasting(claim.LeaseID); !held {
 		c.forget(claim.LeaseID)
@@ -136,13 +139,17 @@ func (c *Client) acquire(
 }
 
 // takeBack ends a claim whose outcome is unknown, and sees to it that no copy of it that is still under way is granted.
-func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation string) {
+func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	target := toTarget(lokt.Target{Owner: claim.Owner})
 	x := routeRelease.to(target, claim.Name, lokt.PublicID(claim.LeaseID)).provedBy(claim.LeaseID)
 	x.header[headerCancels] = operation
-	_, _ = routeRelease.send(ctx, c, x, (*releasedWire).check) // that it is gone already is as well
+	_, err := routeRelease.send(ctx, c, x, (*releasedWire).check)
+	if errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner) { // it is gone already
+		return nil
+	}
+	return err
 }
 
 // Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.

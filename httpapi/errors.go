@@ -123,9 +123,10 @@ type problem struct {
 	Ahead    []*lokt.Waiter `json:"ahead,omitempty"`
 	Cycle    []string       `json:"cycle,omitempty"` // the claim gave way because of this circle
 	TimedOut time.Duration  `json:"timed_out_ms,omitzero"`
-	Gone     bool           `json:"gone,omitzero"`  // the lease is not, or no longer, among the holders
-	Cause    string         `json:"cause,omitzero"` // why it is gone, if that is known
-	Guard    bool           `json:"guard,omitzero"` // it is the caller's own, but a running guard's
+	Unsure   bool           `json:"unsure,omitzero"` // it may be granted yet
+	Gone     bool           `json:"gone,omitzero"`   // the lease is not, or no longer, among the holders
+	Cause    string         `json:"cause,omitzero"`  // why it is gone, if that is known
+	Guard    bool           `json:"guard,omitzero"`  // it is the caller's own, but a running guard's
 
 	RetryAfter time.Duration `json:"retry_after_ms,omitzero"`
 }
@@ -140,7 +141,7 @@ func (c *call) problem(err error) problem {
 	switch {
 	case errors.As(err, &blocked):
 		p.Lock, p.Now, p.Freeze, p.Holders = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders
-		p.Ahead, p.Cycle, p.TimedOut = blocked.Ahead, slices.Clone(blocked.Cycle), blocked.TimedOut
+		p.Ahead, p.Cycle, p.TimedOut, p.Unsure = blocked.Ahead, slices.Clone(blocked.Cycle), blocked.TimedOut, blocked.Unsure
 	case errors.As(err, &gone):
 		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, gone.Holders
 	case errors.As(err, &notOwner):
@@ -254,7 +255,7 @@ func (p *problem) err(leaseID string) error {
 	switch p.Code {
 	case "held", "frozen":
 		return &lokt.BlockedError{
-			Name: p.Lock, Freeze: p.Freeze, Holders: p.Holders, Ahead: p.Ahead, Now: p.Now, TimedOut: p.TimedOut, Cycle: p.Cycle,
+			Name: p.Lock, Freeze: p.Freeze, Holders: p.Holders, Ahead: p.Ahead, Now: p.Now, TimedOut: p.TimedOut, Cycle: p.Cycle, Unsure: p.Unsure,
 		}
 	case "not_owner", "not_found":
 		if p.Gone {

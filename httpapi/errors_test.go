@@ -62,7 +62,7 @@ func TestEveryErrorSurvivesTheWire(t *testing.T) {
 		code   string
 	}{
 		{&lokt.BlockedError{Name: "x", Holders: []lokt.Holder{holder}, Now: now}, 409, "held"},
-		{&lokt.BlockedError{Name: "x", Ahead: []*lokt.Waiter{waiter}, Now: now, TimedOut: 3 * time.Second}, 409, "held"},
+		{&lokt.BlockedError{Name: "x", Ahead: []*lokt.Waiter{waiter}, Now: now, TimedOut: 3 * time.Second, Unsure: true}, 409, "held"},
 		{&lokt.BlockedError{Name: "x", Holders: []lokt.Holder{holder}, Now: now, Cycle: []string{"a", "x", "b", "y", "a"}}, 409, "held"},
 		{&lokt.BlockedError{Name: "x", Freeze: freeze, Now: now}, 423, "frozen"},
 		{&lokt.BlockedError{Name: "x", Freeze: &lokt.Freeze{Damaged: "no JSON"}, Now: now}, 423, "frozen"},
@@ -129,7 +129,7 @@ func sameType(t *testing.T, got, want error) {
 	if errors.As(want, &wantBlocked) {
 		if !errors.As(got, &gotBlocked) || gotBlocked.Name != "x" || !gotBlocked.Now.Equal(wantBlocked.Now) ||
 			len(gotBlocked.Holders) != len(wantBlocked.Holders) || len(gotBlocked.Ahead) != len(wantBlocked.Ahead) || len(gotBlocked.Cycle) != len(wantBlocked.Cycle) ||
-			(gotBlocked.Freeze == nil) != (wantBlocked.Freeze == nil) || gotBlocked.TimedOut != wantBlocked.TimedOut {
+			(gotBlocked.Freeze == nil) != (wantBlocked.Freeze == nil) || gotBlocked.TimedOut != wantBlocked.TimedOut || gotBlocked.Unsure != wantBlocked.Unsure {
 			t.Errorf("%+v became %+v", wantBlocked, gotBlocked)
 		}
 	}

@@ -139,6 +139,7 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 	h, err := r.Service.Acquire(ctx, c)
 	lasted := r.called().at - op.call.at
 	// A grant from the queue ends when nobody takes it up in time, or, where the machine is busy, before anybody could.
+	var blocked *lokt.BlockedError
 	missed := c.Wait != 0 && (lasted > lokt.OfferTTL || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
 	switch {
 	case err == nil:
@@ -146,6 +147,8 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 		if h.LeaseID != c.LeaseID {
 			r.refuse("lease %s of %q was granted as %s", c.LeaseID, c.Name, h.LeaseID)
 		}
+	case errors.As(err, &blocked) && blocked.Unsure:
+		op.kind = mayAcquire
 	case errors.Is(err, lokt.ErrHeld):
 		op.kind = denied
 	case errors.Is(err, lokt.ErrFrozen), errors.Is(err, lokt.ErrInvalid):

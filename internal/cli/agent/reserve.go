@@ -186,6 +186,9 @@ func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
 	if e.TimedOut > 0 {
 		text = fmt.Sprintf("gave up after %s: %s", app.Short(e.TimedOut), text)
 	}
+	if e.Unsure {
+		text += lokt.UnsureText
+	}
 	if ticket != "" {
 		text += "; " + wait.GoOn(line)
 	} else if !o.Wait {

@@ -145,6 +145,9 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	if blocked.TimedOut > 0 {
 		text = fmt.Sprintf("gave up after %s: %s", app.Short(blocked.TimedOut), text)
 	}
+	if blocked.Unsure {
+		text += lokt.UnsureText
+	}
 	var known *app.HintError
 	switch fz := blocked.Freeze; {
 	case errors.As(err, &known): // why waiting would not help
