@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ const (
 	clockDrift = 0.01
 
 	keepWorkers   = 100                    // renewals under way at once, per Keeper: what a request to a server takes
+	mostWorkers   = 10 * keepWorkers       // the same while renewals are late, because answers are slow
 	keepTogether  = keepWorkers - 1        // renewals made before their time at most, because one is due
 	retryAtLeast  = 20 * time.Millisecond  // between two tries of a renewal that failed
 	repeatAtLeast = 100 * time.Millisecond // a shorter wait for an answer is not cut in two
@@ -63,7 +65,8 @@ type Heartbeat struct {
 	due      time.Duration
 	place    int // in the heap
 	inFlight bool
-	paused   bool // not renewed, but still watched
+	late     time.Duration // when it has waited too long for a worker; 0 if it does not wait
+	paused   bool          // not renewed, but still watched
 	stopped  bool
 	failure  error
 	cancel   context.CancelFunc
@@ -147,8 +150,11 @@ func (b *Heartbeat) schedule() {
 		return
 	}
 	b.due = b.deadline
-	if !b.inFlight {
+	switch {
+	case !b.inFlight:
 		b.due = min(b.next, b.deadline)
+	case b.late > 0:
+		b.due = min(b.late, b.deadline)
 	}
 	b.k.beats.Fix(b)
 	if b.k.beats.Top() == b && b.due-b.k.nowLocked() < time.Until(b.k.alarm) {
@@ -247,6 +253,13 @@ func (k *Keeper) loop(wake chan struct{}) {
 				b.remove()
 				lost = append(lost, b)
 			case b.inFlight:
+				if b.late > 0 && k.busy < mostWorkers {
+					i := slices.Index(k.ready, b)
+					k.ready = slices.Delete(k.ready, i, i+1)
+					k.busy++
+					go k.work(b)
+				}
+				b.late = 0
 				b.schedule()
 			default:
 				k.start(b)
@@ -275,16 +288,18 @@ func (k *Keeper) loop(wake chan struct{}) {
 	}
 }
 
-// start renews the beat's lease as soon as a worker is free. The keeper is locked.
+// start renews the beat's lease as soon as a worker is free, or it is late. The keeper is locked.
 func (k *Keeper) start(b *Heartbeat) {
 	b.inFlight = true
-	b.schedule()
-	if k.busy == keepWorkers {
+	if k.busy < keepWorkers {
+		k.busy++
+		go k.work(b)
+	} else {
 		k.ready = append(k.ready, b)
-		return
+		now := k.nowLocked()
+		b.late = now + min(b.Interval, (b.deadline-now)/4)
 	}
-	k.busy++
-	go k.work(b)
+	b.schedule()
 }
 
 // startSoon starts renewals that are nearly due. The keeper is locked.
@@ -307,6 +322,8 @@ func (k *Keeper) work(b *Heartbeat) {
 		if len(k.ready) > 0 {
 			b = k.ready[0]
 			k.ready = k.ready[1:]
+			b.late = 0
+			b.schedule()
 		} else {
 			k.busy--
 		}

@@ -47,6 +47,22 @@ func TestKeeperRenewsTenThousandLeasesWithFewGoroutines(t *testing.T) {
 	})
 }
 
+// Promise S-246.
+func TestAThousandLeasesSurviveAServerThatIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := &link{Service: newService()}
+		net.slow(func() time.Duration { return 800 * time.Millisecond }, nil)
+		k := newLocker(t, net, "a", lokt.Options{TTL: 6 * time.Second})
+		for i := range 1000 {
+			acquire(t, k, fmt.Sprint("lock-", i), lokt.Options{})
+		}
+		time.Sleep(time.Minute)
+		if n, err := k.ReleaseAll(t.Context()); n != 1000 || err != nil {
+			t.Errorf("%d of 1000 were still held, error %v", n, err)
+		}
+	})
+}
+
 func TestKeeperLeavesNothingRunning(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
 	net := &link{Service: newService()}
@@ -63,7 +79,7 @@ func TestKeeperLeavesNothingRunning(t *testing.T) {
 // over no time passes in which one could go off.
 func TestKeeperEndsThoughLeasesThatAreLostWaitForAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const leases = 110 // more than are renewed at once
+		const leases = 1100 // more than are renewed at once, however late they are
 		k := &lokt.Keeper{}
 		answer := make(chan struct{})
 		var asked, lost atomic.Int64
