@@ -72,13 +72,17 @@ func Root(name string) (string, error) {
 }
 
 // Open returns a Locker for the servers at one or several URLs with commas between, or else for the lock files in a
-// directory, which is made when it is needed, or User or System. If where is empty, LOKT_SERVER, which is never a directory, or LOKT_ROOT says it.
+// directory, which is made when it is needed, or User or System. If where is empty, LOKT_SERVER, which is never a directory, or
+// LOKT_ROOT says it.
 //
 // Files free a lock the moment that this process dies. A server is reached as ClientOptions says, and frees a lock when its
 // TTL is over. Nothing is connected to. The error wraps lokt.ErrInvalid if no place is named or a URL makes no sense.
 func Open(where string) (*Locker, error) {
 	server := strings.Contains(where, "://") || where == "" && os.Getenv("LOKT_SERVER") != ""
 	where = cmp.Or(where, os.Getenv("LOKT_SERVER"), os.Getenv("LOKT_ROOT"))
+	if _, port, err := net.SplitHostPort(where); err == nil && port != "" && !strings.ContainsAny(where, `/\`) {
+		return nil, fmt.Errorf("%w: %s is neither a directory nor a URL: for a server, write http://%[2]s or https://%[2]s", lokt.ErrInvalid, where)
+	}
 	o := lokt.LockerOptions{Defaults: lokt.Options{Strict: true}}
 	if server {
 		how, err := ClientOptions(os.Getenv)
@@ -93,9 +97,6 @@ func Open(where string) (*Locker, error) {
 	}
 	if where == "" {
 		return nil, fmt.Errorf("%w: name a directory or a server, here or with LOKT_ROOT or LOKT_SERVER", lokt.ErrInvalid)
-	}
-	if _, port, err := net.SplitHostPort(where); err == nil && port != "" {
-		return nil, fmt.Errorf("%w: %s is no directory; for a server, write http://%[2]s or https://%[2]s", lokt.ErrInvalid, where)
 	}
 	root, err := Root(where)
 	if err != nil {

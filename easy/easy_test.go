@@ -134,13 +134,16 @@ func TestPlaceAndTokenComeFromTheEnvironment(t *testing.T) {
 		}
 		for _, server := range []string{place, "locks"} {
 			t.Setenv("LOKT_SERVER", server)
-			if _, err := easy.Open(""); !errors.Is(err, lokt.ErrInvalid) {
+			if _, err := easy.Open(""); !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "http://") {
 				t.Errorf("LOKT_SERVER=%s: %v", server, err)
 			}
 		}
 	}
 	if made, err := os.ReadDir("."); len(made) > 0 || err != nil {
 		t.Errorf("made: %v, %v", made, err)
+	}
+	for _, dir := range []string{"./a:1", `C:\locks`} {
+		open(t, dir)
 	}
 	home := t.TempDir()
 	t.Setenv("HOME", home)
