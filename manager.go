@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -97,15 +98,20 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) *decision 
 	return m.wait(ctx, c, begun, d.place.Until, polled)
 }
 
-// apart runs f on a stack of its own, so that those of thousands who wait afterwards stay small. If f panics, apart does.
+// apart runs f on a stack of its own, so that those of thousands who wait afterwards stay small. If f panics or ends its goroutine,
+// apart does.
 func apart(f func() (*decision, error)) (d *decision, err error) {
-	done := make(chan any)
+	done, returned := make(chan any), false
 	go func() {
 		defer func() { done <- recover() }()
 		d, err = f()
+		returned = true
 	}()
 	if p := <-done; p != nil {
 		panic(p)
+	}
+	if !returned {
+		runtime.Goexit()
 	}
 	return d, err
 }
