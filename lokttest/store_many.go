@@ -106,7 +106,7 @@ func listIsOrdered(t *testing.T, s lokt.Store) {
 // hostile are valid names that are easily taken for something else.
 func hostile() []string {
 	all := []string{
-		".", "-", "_", ".-", "-rf", "--help", ".lock", ".git", "a", "A", "aA", "Aa", "a.json", "a.json.json", "a.lock", "a.tmp",
+		"-", "_", ".-", "-rf", "--help", ".lock", ".git", "a", "A", "aA", "Aa", "a.json", "a.json.json", "a.lock", "a.tmp",
 		"con", "CON", "nul", "aux.txt", "com1", "lpt9.json", "a.", "a_", "a-", "0", "00", "1e3", "null", "true", "lock", "locks", "token",
 		"x.20060102", "_x", "41", "index", "state", "queue", "holders", "audit.log", "LOCK", "Lock",
 		strings.Repeat("n", lokt.MaxNameLen), strings.Repeat("n", lokt.MaxNameLen-1) + "N", strings.Repeat("n", lokt.MaxNameLen-1),
