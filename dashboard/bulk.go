@@ -68,6 +68,9 @@ func (d *Dashboard) selected(v *visit, b *bulkBody) (ids []string, err error) {
 			}
 			var n int
 			next, n, err = rows.Find(v.r.Context(), d.Jobs, &f, after, func(j *jobs.View) bool {
+				if b.Verb == "cancel" && schedule(j) && b.Filter.State == "" {
+					return true
+				}
 				if refused == nil {
 					refused = v.need(Submit, j.Job.Tags...)
 				}
@@ -234,9 +237,15 @@ func (d *Dashboard) doOne(ctx context.Context, verb, id, reason string) error {
 	if err != nil {
 		return err
 	}
+	if schedule(&j) {
+		return fmt.Errorf("%s is a schedule, which begins again only by its ID: lokt job retry %[1]s", id)
+	}
 	_, err = d.Jobs.Submit(ctx, []jobs.Spec{j.Job.Again()})
 	return err
 }
+
+// schedule reports whether a job is one: such are meant only where their state or ID is given.
+func schedule(j *jobs.View) bool { return j.Job.Extras().Cron != "" }
 
 // run returns the run that the request names.
 func (v *visit) run() (*run, error) {

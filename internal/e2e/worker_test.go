@@ -206,15 +206,7 @@ func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
 	s.worker("--", s.script("do.sh", marks))
 	id := s.submit()
 	pid := s.marked(1)
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	runner, err := strconv.Atoi(fields[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	runner := parent(t, pid)
 	if err := syscall.Kill(runner, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -223,6 +215,50 @@ func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
 	if !strings.Contains(v.failure().Message, "killed") {
 		t.Errorf("the job is %+v", v)
 	}
+}
+
+// parent returns the process that started another.
+func parent(t *testing.T, pid int) int {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	ppid, err := strconv.Atoi(fields[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ppid
+}
+
+// Promise S-92.
+func TestACommandWhoseRunnerIsStoppedEndsToo(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("the kernel ends it on Linux only")
+	}
+	s := newSite(t, 8*time.Second)
+	s.worker("--grace", "1s", "--", s.script("do.sh", marks))
+	id := s.submit()
+	pid := s.marked(1)
+	if err := syscall.Kill(parent(t, pid), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	s.must("job", "cancel", id)
+	s.gone(pid)
+	s.becomes(id, "cancelled")
+
+	if err := os.Remove(s.dir + "/marks"); err != nil {
+		t.Fatal(err)
+	}
+	s.submit()
+	pid = s.marked(1)
+	if err := syscall.Kill(parent(t, pid), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	s.kill()
+	s.gone(pid)
 }
 
 // Promises S-93, S-94.

@@ -121,6 +121,9 @@ func (b *bulk) run(ctx context.Context, reason string) error {
 	b.filter.Set("confirm", fmt.Sprint(b.count))
 	b.filter.Set("reason", reason)
 	begun, err := b.ask(ctx, http.MethodPost, "/bulk", b.filter)
+	if errors.Is(err, lokt.ErrUnavailable) {
+		return app.Hint(err, "it may have been told, and begin within a minute: see %s/jobs", app.WithoutUser(b.base))
+	}
 	if err != nil {
 		return err
 	}
@@ -144,16 +147,24 @@ func (b *bulk) confirm(found *outcome) error {
 	return nil
 }
 
+// patience is how long a server that does not answer is asked again what came of a run.
+const patience = 2 * time.Minute
+
 // wait waits for the end of a run, and undoes it if a signal asks for that in time.
 func (b *bulk) wait(ctx context.Context, at string) error {
 	interrupted, stop := guard.Notify().Context(ctx)
 	defer stop()
-	told := false
+	told, answered, away := false, time.Now(), false
 	for {
 		r, err := b.ask(ctx, http.MethodGet, at, nil)
+		out := errors.Is(err, lokt.ErrUnavailable)
 		switch {
+		case out && time.Since(answered) < patience:
+			if !away {
+				b.Tell("warning: trying again: %v", err)
+			}
 		case err != nil:
-			return err
+			return app.Hint(fmt.Errorf("what came of it is not known: %w", err), "a server that was not started again goes on: see %s", app.WithoutUser(b.base)+at)
 		case r.Undone:
 			return app.Worded(lokt.ErrNotFound, "somebody has undone it: nothing was changed")
 		case !r.Ended.IsZero() && r.Failed > 0:
@@ -163,6 +174,9 @@ func (b *bulk) wait(ctx context.Context, at string) error {
 		case !told:
 			b.Tell("it begins in %s, and Ctrl-C undoes it until then", app.Short(time.Until(r.Begins).Round(time.Second)))
 			told = true
+		}
+		if away = out; !out {
+			answered = time.Now()
 		}
 		if app.Pause(interrupted, time.Second) {
 			continue
@@ -212,7 +226,7 @@ func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (a
 	}
 	kind := map[int]error{
 		http.StatusUnauthorized: httpapi.ErrUnauthenticated, http.StatusForbidden: httpapi.ErrForbidden,
-		http.StatusUnprocessableEntity: lokt.ErrInvalid, http.StatusTooManyRequests: httpapi.ErrRateLimited,
+		http.StatusUnprocessableEntity: lokt.ErrInvalid, http.StatusNotFound: lokt.ErrNotFound, http.StatusTooManyRequests: httpapi.ErrRateLimited,
 	}[resp.StatusCode]
 	if kind == nil {
 		kind = lokt.ErrUnavailable

@@ -4,12 +4,16 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -79,6 +83,59 @@ func TestAllJobsThatMatchAreCancelledAndSubmittedAgain(t *testing.T) {
 	var told struct{ Count, Done int }
 	if code := d.JSON(&told, "job", "retry", "--state", "cancelled", "--text", `"n":2`, "--count", "1"); code != 0 || told.Done != 1 || states(t, m) != "map[cancelled:3 queued:3]" {
 		t.Error(code, told, states(t, m))
+	}
+}
+
+func TestSchedulesAreNotMeantUnlessTheyAreNamed(t *testing.T) {
+	d, m, _ := place(t, 10*time.Millisecond)
+	spec := jobs.NewSpec()
+	spec.Type, spec.Extra = "thumb", &jobs.Extra{Cron: "@every 1h"}
+	if _, err := m.Submit(t.Context(), []jobs.Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"cancel --type thumb --count 3", 0, "3 of 3"},
+		{"cancel --type thumb --state scheduled --count 1", 0, "1 of 1"},
+		{"retry --type thumb --count 4", 1, "3 of 4 jobs were done, and 1 failed: "},
+	} {
+		if code, out, errs := d.Lokt(append([]string{"job"}, strings.Fields(c.args)...)...); code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%s: %d, %s%s", c.args, code, out, errs)
+		}
+	}
+	if got := states(t, m); got != "map[cancelled:4 queued:5]" {
+		t.Error(got)
+	}
+}
+
+// gap is a way to a server that answers nothing from its third request on, so many times.
+type gap struct {
+	to   http.Handler
+	n    atomic.Int64
+	last int64
+}
+
+func (g *gap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if n := g.n.Add(1); n >= 4 && n < 4+g.last {
+		panic(http.ErrAbortHandler)
+	}
+	g.to.ServeHTTP(w, r)
+}
+
+func TestAServerThatIsAwayForAWhileIsAskedAgainWhatCameOfIt(t *testing.T) {
+	d, m, url := place(t, 2*time.Second)
+	to, err := neturl.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(&gap{to: httputil.NewSingleHostReverseProxy(to), last: 2})
+	t.Cleanup(proxy.Close)
+	code, out, errs := d.With("LOKT_SERVER="+proxy.URL).Lokt("job", "cancel", "--type", "thumb", "--count", "3")
+	if code != 0 || out != "cancel: 3 of 3 jobs\n" || strings.Count(errs, "trying again") != 1 || states(t, m) != "map[cancelled:3 queued:2]" {
+		t.Error(code, out, errs, states(t, m))
 	}
 }
 

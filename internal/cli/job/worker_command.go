@@ -22,6 +22,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/process"
+	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/worker"
 )
 
@@ -57,7 +58,7 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	}
 	over, finish := context.WithCancel(ctx)
 	var done sync.WaitGroup
-	done.Go(func() { c.order(ctx, over, pipe) })
+	done.Go(func() { c.order(ctx, over, pipe, cmd.Process) })
 	err = cmd.Wait()
 	finish()
 	_ = pipe.Close() // and so ends a write that nobody reads
@@ -91,7 +92,7 @@ func exitText(code int) string {
 }
 
 // order tells the process that runs the command what to do, until it has ended (over) or must (ctx).
-func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer) {
+func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer, runner *os.Process) {
 	to := json.NewEncoder(pipe)
 	first := news(c.run.Remaining())
 	first.Payload, first.Grace = c.run.Job.Payload, c.grace().Milliseconds()
@@ -103,7 +104,9 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer) {
 	for told, heard := c.run.Until(), true; heard; {
 		select {
 		case <-over.Done(): // also if ctx is
-			c.stopped = ctx.Err() != nil && to.Encode(orders{}) == nil
+			if c.stopped = ctx.Err() != nil && to.Encode(orders{}) == nil; c.stopped { // if that process is stopped itself, it ends nothing
+				time.AfterFunc(c.latest(context.Cause(ctx)), func() { _ = runner.Kill() })
+			}
 			return
 		case <-tick.C:
 			if until := c.run.Until(); until != told {
@@ -111,6 +114,15 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer) {
 			}
 		}
 	}
+}
+
+// latest is how long the process that runs the command has, from when it is told to end it for that cause.
+func (c *jobCommand) latest(cause error) time.Duration {
+	most := c.grace() + time.Second
+	if errors.Is(cause, jobs.ErrLeaseNotFound) || errors.Is(cause, jobs.ErrWorkerMismatch) { // it is over already
+		return most
+	}
+	return max(0, min(most, c.run.Remaining()))
 }
 
 // life is how long a lease lasts.
