@@ -122,10 +122,10 @@ type Claim struct {
 	Wait     time.Duration     `json:"wait_ms,omitzero"`     // how long to queue; 0 does not, negative without end
 	Metadata map[string]string `json:"metadata,omitempty"`
 
-	// Ticket says that the claim, while it is queued, outlives who waits for it: the wait may end or be cancelled, or its process be
-	// dead, and those behind pass it. Another process of the owner goes on in the same place that asks with the lease ID within
-	// TicketTTL.
-	Ticket bool `json:"ticket,omitzero"`
+	// Ticket, if above 0, says that the claim, while it is queued, outlives who waits for it: the wait may end or be cancelled, or its
+	// process be dead, and those behind pass it. Another process of the owner goes on in the same place that asks with the lease ID
+	// within TicketTTL. It counts these processes, from 1: what comes late with a lower number than another's changes nothing.
+	Ticket int `json:"ticket,omitzero"`
 
 	// Paths are patterns of paths, such as src/auth/** or **/*.{c,h}: the claim is about these only, and not about all that
 	// the lock stands for. Claims that have no path in common have nothing to do with each other. Such a claim shares with
@@ -245,6 +245,8 @@ func (c Claim) Validate() error {
 		return invalid("TTL %v is not at least %v", c.TTL, MinTTL)
 	case c.MaxHold < 0 || c.MaxHold > 0 && c.MaxHold < MinTTL:
 		return invalid("maximum hold %v is not at least %v", c.MaxHold, MinTTL)
+	case c.Ticket < 0:
+		return invalid("ticket %d is negative", c.Ticket)
 	case c.Preempt < 0:
 		return invalid("grace for preemption %v is negative", c.Preempt)
 	case c.Weight.Takes < 0 || c.Weight.Of > MaxWeight:

@@ -179,7 +179,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 				return nil, err
 			}
 			h, granted := s.Lock.Holder(c.LeaseID)
-			if _, stale := s.Stale(h); granted && polled && h.Pending.IsZero() && !stale && ctx.Err() == nil {
+			if _, stale := s.Stale(h); granted && polled && h.Pending.IsZero() && !stale && ctx.Err() == nil && s.tooLate(c.LeaseID, c.Ticket) == nil {
 				return &decision{holder: h}, nil
 			}
 			now := time.Now()
@@ -240,7 +240,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	_ = m.answer(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, until) })
+	_ = m.answer(ctx, c.Name, func(s Snapshot) *decision { return away(s, c.LeaseID, c.Ticket, until) })
 }
 
 // turn reports whether asking again may change anything for a claim with so many ahead of it in the queue: it counts as

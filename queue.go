@@ -27,7 +27,7 @@ func (d *decision) serve(s Snapshot) {
 		if !look && (!open || l.full()) {
 			break
 		}
-		if w.Ticket && s.Dead[w.LeaseID] && !w.away(now) {
+		if w.Ticket > 0 && s.Dead[w.LeaseID] && !w.away(now) {
 			w = l.quit(at, now)
 		}
 		away := look && w.away(now)
@@ -99,7 +99,7 @@ func (l *Lock) full() bool {
 // left returns why the waiter is not in the queue any more, or nothing if it is.
 func (s Snapshot) left(w *Waiter) string {
 	switch {
-	case s.Dead[w.LeaseID] && !w.Ticket:
+	case s.Dead[w.LeaseID] && w.Ticket == 0:
 		return ReasonDead
 	case past(s.Now, w.Until):
 		return ReasonGaveUp
@@ -126,7 +126,7 @@ func (l *Lock) passing(w *Waiter) int {
 
 // Keeps returns for how long the claim keeps its place while it is away: so long, or as its ticket says.
 func (c *Claim) Keeps(usual time.Duration) time.Duration {
-	if c.Ticket {
+	if c.Ticket > 0 {
 		return TicketTTL
 	}
 	return usual
@@ -134,7 +134,7 @@ func (c *Claim) Keeps(usual time.Duration) time.Duration {
 
 // missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
-	if h.Pending.IsZero() || reason == "" || reason == ReasonDead && !h.Ticket {
+	if h.Pending.IsZero() || reason == "" || reason == ReasonDead && h.Ticket == 0 {
 		return Waiter{}, false
 	}
 	end := h.Pending
@@ -159,9 +159,13 @@ func (s Snapshot) asking(at int, c *Claim) Snapshot {
 		s.Dead = maps.Clone(s.Dead)
 		delete(s.Dead, c.LeaseID)
 	}
-	if (w.Owner.Process != c.Owner.Process || w.away(s.Now)) && at >= 0 && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
+	later := w.Ticket > 0 && c.Ticket > w.Ticket
+	if (w.Owner.Process != c.Owner.Process || later || w.away(s.Now)) && at >= 0 && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
 		back.Owner, back.Process, back.Until = c.Owner, c.Process, s.Now.Add(PresenceTTL+w.Keeps(QueueTTL))
+		if later {
+			back.Ticket = c.Ticket
+		}
 		s.Lock.replace(at, &back)
 		s.Lock.calm = time.Time{}
 	}
@@ -281,10 +285,10 @@ func (l *Lock) oust(c *Claim, now time.Time) (found bool) {
 }
 
 // away leaves a claim less time to be asked for again, unless that happened since it got its place until then.
-func away(s Snapshot, leaseID string, until time.Time) *decision {
+func away(s Snapshot, leaseID string, ticket int, until time.Time) *decision {
 	d := &decision{Change: Change{Lock: s.Lock}}
 	i, queued := s.Lock.Position(leaseID)
-	if !queued || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding {
+	if !queued || s.Lock.Queue[i].Ticket != ticket || s.Lock.Queue[i].Until.Sub(until).Abs() > rounding {
 		return d
 	}
 	w := *s.Lock.Queue[i]
@@ -352,7 +356,7 @@ func (l *Lock) leave(i int) *Waiter {
 
 // quit has the i-th waiter wait no more: it leaves the queue, or is away if it has a ticket.
 func (l *Lock) quit(i int, now time.Time) *Waiter {
-	if w := l.Queue[i]; !w.Ticket || past(now, w.Until) {
+	if w := l.Queue[i]; w.Ticket == 0 || past(now, w.Until) {
 		return l.leave(i)
 	}
 	w := *l.Queue[i]

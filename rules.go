@@ -20,6 +20,7 @@ const (
 	ReasonUnclaimed = "unclaimed"  // granted from the queue, but its waiter never took it up
 	ReasonPreempted = "preempted"  // it was asked to leave, and its grace is over
 	ReasonGaveUp    = "not-asking" // a waiter that stopped asking
+	ReasonTakenOver = "taken-over" // another process goes on with the claim's ticket
 )
 
 // Removed is a holder or waiter that was stale, and why.
@@ -311,8 +312,25 @@ func (h *Holder) extend(now time.Time) {
 	}
 }
 
+// tooLate refuses what comes with this number of a ticket if a later process has gone on with the lease.
+func (s Snapshot) tooLate(leaseID string, ticket int) *decision {
+	h, _ := s.Lock.Holder(leaseID)
+	if i, queued := s.Lock.Position(leaseID); queued {
+		h.Ticket = s.Lock.Queue[i].Ticket
+	}
+	if h.Ticket <= ticket {
+		return nil
+	}
+	d := begin(s)
+	d.err = &GoneError{Name: s.Lock.Name, LeaseID: leaseID, Cause: ReasonTakenOver, Holders: slices.Clone(d.Lock.Holders)}
+	return d
+}
+
 // acquire decides a claim.
 func acquire(s Snapshot, c Claim) *decision {
+	if late := s.tooLate(c.LeaseID, c.Ticket); late != nil {
+		return late
+	}
 	at, queued := s.Lock.Position(c.LeaseID)
 	s = s.asking(at, &c)
 	d := begin(s)
@@ -449,8 +467,8 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 		d.err = invalid("lease ID is in use by %s", h.Owner)
 		return d
 	}
-	if !h.Pending.IsZero() || c.Ticket { // which another process may ask for
-		h.Pending, h.Wait = time.Time{}, 0
+	if !h.Pending.IsZero() || c.Ticket > 0 { // which another process may ask for
+		h.Pending, h.Wait, h.Ticket = time.Time{}, 0, c.Ticket
 		h.Owner.Process, h.Process = c.Owner.Process, c.Process
 	}
 	h.renew(now, time.Time{})
@@ -507,7 +525,7 @@ func (l *Lock) inTheWay(c *Claim) []Holder {
 // refreshed returns the hold as the same owner's new claim has it: its lease, its token and its age stay, and what the claim does
 // not say of a maximum hold and metadata.
 func (h Holder) refreshed(now time.Time, c Claim) Holder {
-	c.LeaseID, c.Strict, c.Refresh, c.Wait, c.Preempt, c.Within = h.LeaseID, h.Strict, false, 0, 0, nil
+	c.LeaseID, c.Ticket, c.Strict, c.Refresh, c.Wait, c.Preempt, c.Within = h.LeaseID, h.Ticket, h.Strict, false, 0, 0, nil
 	c.MaxHold = cmp.Or(c.MaxHold, h.MaxHold)
 	if c.Metadata == nil {
 		c.Metadata = maps.Clone(h.Metadata)
@@ -586,6 +604,10 @@ func (d *decision) then(s Snapshot) *decision {
 // release decides a request to end holds. What is expired but still there is released like anything else: its owner
 // gives it back late, and is told so.
 func release(s Snapshot, t Target) *decision {
+	if late := s.tooLate(t.LeaseID, t.Ticket); late != nil && t.Ticket > 0 {
+		late.note(s.Now, EventMismatch, Holder{Claim: Claim{LeaseID: t.LeaseID, Owner: t.Owner}}, ExtraReason, late.err.Error())
+		return late
+	}
 	d := &decision{Change: Change{Lock: s.Lock}}
 	l := &d.Lock
 	how, by := EventRelease, ""
@@ -604,7 +626,7 @@ func release(s Snapshot, t Target) *decision {
 		case t.LeaseID == "" && !everybodys && (h.Strict || !t.Owner.Same(h.Owner)):
 			return false
 		}
-		if w, offered := h.missed(ReasonUnclaimed); offered && w.Ticket && how == EventRelease {
+		if w, offered := h.missed(ReasonUnclaimed); offered && w.Ticket > 0 && how == EventRelease {
 			w.Until = s.Now.Add(TicketTTL)
 			l.putBack([]Waiter{w})
 		}
@@ -703,6 +725,9 @@ func unfreeze(s Snapshot, t Target) *decision {
 // leaveQueue decides about a waiting claim whose time is up. If it was granted meanwhile it keeps the grant, unless it
 // was cancelled.
 func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision {
+	if late := s.tooLate(c.LeaseID, c.Ticket); late != nil {
+		return late
+	}
 	h, in := s.Lock.Holder(c.LeaseID)
 	reason, _ := s.Stale(h)
 	if _, missed := h.missed(reason); in && !missed {

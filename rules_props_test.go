@@ -136,10 +136,22 @@ func (st step) plain(leaseID string) Claim {
 		Priority: pick(st.order, 0, 0, 1, 2, -1),
 		Preempt:  pick(st.order>>3, 0, 0, pick(st.life>>6, 2*time.Second, 2*time.Second, 2*time.Second, time.Minute)),
 		Newest:   st.order>>5&1 == 1,
-		Ticket:   st.owner&128 != 0,
+		Ticket:   int(st.owner >> 7),
 		Attended: st.owner&64 != 0,
 		Wait:     pick(st.order>>5, 0, -1, time.Minute),
 	}
+}
+
+// earlier returns the number of the ticket's process that made the claim, or of the one before, which comes late.
+func (st step) earlier(c Claim) int { return c.Ticket - min(c.Ticket/2, int(st.life>>3)&1) }
+
+// late says whether a later process has gone on with the ticket by which the request was made.
+func (r *request) late(l Lock) bool {
+	if h := findHolder(l, r.by.LeaseID); h != nil {
+		return h.Ticket > r.by.Ticket
+	}
+	w := findWaiter(l, r.by.LeaseID)
+	return w != nil && w.Ticket > r.by.Ticket
 }
 
 // known returns one of the claims made so far.
@@ -155,6 +167,7 @@ func (w *world) known(n uint8) (Claim, bool) {
 type request struct {
 	text    string
 	rule    func(Snapshot) *decision
+	by      Claim  // whose ticket says whether it comes too late; without a lease ID it does not
 	claim   *Claim // set for whatever may bring this claim in
 	renew   *Renewal
 	release *Target // holds and places in the queue that it may end
@@ -178,13 +191,15 @@ func (w *world) request(st step) *request {
 	default: // a new claim
 		c = w.claim(st, fmt.Sprintf("lease-%d", len(w.claims)))
 		return asking("claim", c)
-	case 6: // the same claim again, by another process if that one is dead
+	case 6: // the same claim again, by another process if that one is dead, or a ticket has moved on
 		if !known {
 			return nil
 		}
-		if w.dead[c.Owner.Process.PID] {
+		if w.dead[c.Owner.Process.PID] || c.Ticket > 0 && st.life&4 != 0 {
 			c = c.by(len(w.told)+1, c.Process != nil)
+			c.Ticket += min(c.Ticket, 1)
 		}
+		c.Ticket = st.earlier(c)
 		return asking("claim again", c)
 	case 7: // a claim with the lease ID of another
 		if !known {
@@ -202,7 +217,7 @@ func (w *world) request(st step) *request {
 		if !known {
 			return nil
 		}
-		return ending(Target{Name: "x", LeaseID: c.LeaseID, Owner: st.who(), Force: st.shape%8 == 0, Stale: st.shape%8 == 1})
+		return ending(Target{Name: "x", LeaseID: c.LeaseID, Ticket: st.earlier(c), Owner: st.who(), Force: st.shape%8 == 0, Stale: st.shape%8 == 1})
 	case 12:
 		return ending(Target{Name: "x", Owner: st.who(), Force: st.shape%4 == 0, Stale: st.shape%4 == 1})
 	case 13:
@@ -213,13 +228,14 @@ func (w *world) request(st step) *request {
 		if first != nil && first.Owner.ID != c.Owner.ID || h != nil && !h.Pending.IsZero() && h.Owner.ID != c.Owner.ID {
 			return nil // its lease is a secret of that owner
 		}
+		c.Ticket = st.earlier(c)
 		how := pick(st.shape, leftTimeout, leftCancelled, leftDeadlock)
 		r := &request{
-			text: "leave by " + how + " of " + c.LeaseID, leaves: c.LeaseID, gaveWay: how == leftDeadlock,
+			text: "leave by " + how + " of " + c.LeaseID, by: c, leaves: c.LeaseID, gaveWay: how == leftDeadlock,
 			rule: func(s Snapshot) *decision { return leaveQueue(s, c, how, time.Second) },
 		}
 		if how == leftCancelled {
-			r.release = &Target{LeaseID: c.LeaseID}
+			r.release = &Target{LeaseID: c.LeaseID, Ticket: c.Ticket}
 		} else if !w.dead[c.Owner.Process.PID] {
 			r.claim = &c
 		} else {
@@ -249,7 +265,7 @@ func (w *world) request(st step) *request {
 		case known && st.shape%4 == 1:
 			at, queued := w.lock.Position(c.LeaseID)
 			if queued && !nobodys(w.lock.Queue[at]) {
-				d := away(w.snapshot(w.lock), c.LeaseID, w.lock.Queue[at].Until)
+				d := away(w.snapshot(w.lock), c.LeaseID, w.lock.Queue[at].Ticket, w.lock.Queue[at].Until)
 				w.came(w.snapshot(w.lock), &request{}, d)
 				w.lock = d.Lock
 				w.tell("%s hangs up", c.LeaseID)
@@ -273,11 +289,15 @@ func (w *world) request(st step) *request {
 }
 
 func asking(text string, c Claim) *request {
-	return &request{text: fmt.Sprintf("%s: %s", text, describe(c)), claim: &c, rule: func(s Snapshot) *decision { return acquireAndSay(s, c) }}
+	return &request{text: fmt.Sprintf("%s: %s", text, describe(c)), by: c, claim: &c, rule: func(s Snapshot) *decision { return acquireAndSay(s, c) }}
 }
 
 func ending(t Target) *request {
-	return &request{text: fmt.Sprintf("release %+v", t), release: &t, leaves: t.LeaseID, rule: func(s Snapshot) *decision { return release(s, t) }}
+	r := &request{text: fmt.Sprintf("release %+v", t), release: &t, leaves: t.LeaseID, rule: func(s Snapshot) *decision { return release(s, t) }}
+	if t.Ticket > 0 {
+		r.by = Claim{LeaseID: t.LeaseID, Ticket: t.Ticket}
+	}
+	return r
 }
 
 func describe(c Claim) string {
@@ -307,11 +327,18 @@ func (w *world) do(st step) error {
 	if again := r.rule(read); !again.Lock.Equal(&d.Lock) || !reflect.DeepEqual(again.Events, d.Events) {
 		return errors.New("the rule decides differently the second time")
 	}
+	if r.late(w.lock) {
+		var refused *GoneError
+		if !errors.As(d.err, &refused) || refused.Cause != ReasonTakenOver {
+			return fmt.Errorf("what comes too late is answered %w", d.err)
+		}
+		r = &request{text: r.text}
+	}
 	if c := r.claim; c != nil {
 		if i := slices.IndexFunc(w.claims, func(o Claim) bool { return o.LeaseID == c.LeaseID }); i < 0 {
 			w.claims = append(w.claims, *c)
 		} else if w.claims[i].Owner.ID == c.Owner.ID {
-			w.claims[i].Owner.Process, w.claims[i].Process = c.Owner.Process, c.Process
+			w.claims[i].Owner.Process, w.claims[i].Process, w.claims[i].Ticket = c.Owner.Process, c.Process, c.Ticket
 		}
 		if q, h := findWaiter(w.lock, c.LeaseID), findHolder(w.lock, c.LeaseID); q != nil && q.Owner.ID == c.Owner.ID ||
 			h != nil && !h.Pending.IsZero() && h.Owner.ID == c.Owner.ID { // who asks is there
@@ -396,7 +423,7 @@ func gone(s Snapshot, h Holder) bool {
 // waited returns the place in the queue that the lease has still; nil if it has left, or never came.
 func waited(s Snapshot, leaseID string) *Waiter {
 	w := findWaiter(s.Lock, leaseID)
-	if w == nil || over(s.Now, w.Until) || s.Dead[leaseID] && !w.Ticket {
+	if w == nil || over(s.Now, w.Until) || s.Dead[leaseID] && w.Ticket == 0 {
 		return nil
 	}
 	return w
@@ -404,7 +431,7 @@ func waited(s Snapshot, leaseID string) *Waiter {
 
 // keep says for how long a place in the queue is kept: so long, or that of a ticket.
 func keep(c Claim, usual time.Duration) time.Duration {
-	if c.Ticket {
+	if c.Ticket > 0 {
 		return 2 * time.Minute
 	}
 	return usual
@@ -432,9 +459,9 @@ func (r *request) back(was Snapshot, leaseID string) bool {
 	switch {
 	case h == nil || h.Pending.IsZero():
 		return false
-	case r.ends(*h) && h.Ticket:
+	case r.ends(*h) && h.Ticket > 0:
 		return !r.release.Force
-	case !gone(was, *h) || was.Dead[h.LeaseID] && !h.Ticket:
+	case !gone(was, *h) || was.Dead[h.LeaseID] && h.Ticket == 0:
 		return false
 	}
 	end := h.Pending
@@ -689,7 +716,7 @@ func (j *judge) holders() error {
 			return fmt.Errorf("%s was granted with the messages %+v, not %+v", h.LeaseID, h.Messages, messages)
 		}
 		if w := findWaiter(was, h.LeaseID); w != nil && !j.isClaimant(h) {
-			if j.was.Dead[w.LeaseID] && !w.Ticket || over(j.was.Now, w.Until) {
+			if j.was.Dead[w.LeaseID] && w.Ticket == 0 || over(j.was.Now, w.Until) {
 				return fmt.Errorf("%s was granted from the queue, which it had left", h.LeaseID)
 			}
 			if j.renew != nil && j.renew.LeaseID == h.LeaseID && h.Pending.IsZero() || nobodys(w) && h.Pending.IsZero() {
@@ -745,12 +772,12 @@ func (j *judge) queue() error {
 	was, is, r := j.was.Lock, j.is.Lock, j.recipient()
 	for _, w := range was.Queue {
 		quits := j.leaves == w.LeaseID && (j.release == nil || !j.release.Stale) // or is away, with a ticket
-		left := j.was.Dead[w.LeaseID] && !w.Ticket || over(j.was.Now, w.Until) || quits && (!w.Ticket || j.gaveWay) ||
+		left := j.was.Dead[w.LeaseID] && w.Ticket == 0 || over(j.was.Now, w.Until) || quits && (w.Ticket == 0 || j.gaveWay) ||
 			findHolder(is, w.LeaseID) != nil || findHolder(was, w.LeaseID) != nil ||
 			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted && !quits) || r != nil && nobodys(w) && w.Passed == r.Passed
 		now := findWaiter(is, w.LeaseID)
 		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil && !quits {
-			if !now.Since.Equal(w.Since) && waited(j.was, w.LeaseID) != nil || (now.Ticket || j.claim.Wait != 0) && now.Owner.ID == j.claim.Owner.ID && now.Owner.Process != j.claim.Owner.Process {
+			if !now.Since.Equal(w.Since) && waited(j.was, w.LeaseID) != nil || (now.Ticket > 0 || j.claim.Wait != 0) && now.Owner.ID == j.claim.Owner.ID && now.Owner.Process != j.claim.Owner.Process {
 				return fmt.Errorf("%s asks again, and has %+v, not %+v", w.LeaseID, now, w)
 			}
 			continue
@@ -762,7 +789,7 @@ func (j *judge) queue() error {
 			continue
 		}
 		as, may := *w, *w // as it is, if it is not as it was
-		if w.Ticket && (quits || j.was.Dead[w.LeaseID] && w.Until.Sub(j.was.Now) > 2*time.Minute) {
+		if w.Ticket > 0 && (quits || j.was.Dead[w.LeaseID] && w.Until.Sub(j.was.Now) > 2*time.Minute) {
 			as.Until = j.was.Now.Add(2 * time.Minute)
 			may = as
 		}
@@ -965,7 +992,7 @@ func (j *judge) answer() error {
 		}
 	case j.release != nil:
 		if id := j.leaves; id != "" && j.d.err == nil && !j.release.Stale {
-			if w := findWaiter(l, id); w == nil || w.Ticket && j.absent(w) {
+			if w := findWaiter(l, id); w == nil || w.Ticket > 0 && j.absent(w) {
 				break
 			}
 			return fmt.Errorf("%s was taken out, and waits", id)
@@ -1143,6 +1170,10 @@ func (j *judge) claimAnswer() error {
 	}
 	if w := findWaiter(l, c.LeaseID); w != nil && w.Owner.ID != c.Owner.ID {
 		return fmt.Errorf("the place in the queue of %s was used by %s", w.Owner, c.Owner)
+	}
+	was, is := cmp.Or(findWaiter(j.was.Lock, c.LeaseID), &Waiter{}), findWaiter(l, c.LeaseID)
+	if h := findHolder(l, c.LeaseID); was.Ticket > 0 && was.Owner.ID == c.Owner.ID && (is != nil && is.Ticket < c.Ticket || h != nil && h.Ticket < c.Ticket) {
+		return fmt.Errorf("the process of number %d is there, and on record is %+v or %+v", c.Ticket, h, is)
 	}
 	if j.d.err == nil {
 		h := findHolder(l, j.d.holder.LeaseID)

@@ -564,7 +564,7 @@ func TestDeadAndSilentWaitersAreNotGranted(t *testing.T) {
 func (l *lab) hangUp(leaseID string) {
 	l.t.Helper()
 	at, _ := l.s.Lock.Position(leaseID)
-	l.apply(away(l.s, leaseID, l.s.Lock.Queue[at].Until))
+	l.apply(away(l.s, leaseID, 0, l.s.Lock.Queue[at].Until))
 }
 
 // Promise S-125.
@@ -670,7 +670,7 @@ func TestReadersPassAWriterInTheStepThatTellsItAway(t *testing.T) {
 		return l
 	}
 	l := behind()
-	l.apply(away(l.s, "writer", l.s.Lock.Queue[0].Until))
+	l.apply(away(l.s, "writer", 0, l.s.Lock.Queue[0].Until))
 	l.expect("first reader", "writer") // whose client has hung up
 	l = behind()
 	l.apply(asked(l.s, as("writer", waits), 2*time.Second))
@@ -1410,4 +1410,54 @@ func TestWeightsAddUpToWhatThereIs(t *testing.T) {
 	if !errors.As(own.err, &blocked) || len(blocked.Holders) == 0 {
 		t.Errorf("who is in one's own way: %v", own.err)
 	}
+}
+
+// Promise S-247.
+func TestWhatAnEarlierProcessOfATicketSendsLateChangesNothing(t *testing.T) {
+	number := func(n int) func(*Claim) {
+		return func(c *Claim) { c.Ticket, c.Owner.Process, c.Wait = n, Process{PID: n}, -1 }
+	}
+	first := as("b", number(1), ttl(time.Minute))
+	late := map[string]func(s Snapshot) *decision{
+		"claim":        func(s Snapshot) *decision { return acquire(s, first) },
+		"poll":         func(s Snapshot) *decision { return asked(s, first, time.Second) },
+		"cancellation": func(s Snapshot) *decision { return leaveQueue(s, first, leftCancelled, 0) },
+		"time-out":     func(s Snapshot) *decision { return leaveQueue(s, first, leftTimeout, 0) },
+		"circle":       func(s Snapshot) *decision { return leaveQueue(s, first, leftDeadlock, 0) },
+		"release":      func(s Snapshot) *decision { return release(s, Target{Name: "x", LeaseID: "b", Ticket: 1}) },
+	}
+	for _, where := range []string{"in the queue", "granted", "holds"} {
+		for what, rule := range late {
+			l := newLab(t)
+			l.grant(as("a"))
+			l.enqueue(first)
+			l.enqueue(as("b", number(2), ttl(time.Minute)))
+			if where != "in the queue" {
+				l.release("a")
+			}
+			if where == "holds" {
+				l.grant(as("b", number(2), ttl(time.Minute)))
+			}
+			was := l.s.Lock
+			var gone *GoneError
+			if d := l.apply(rule(l.s)); !errors.As(d.err, &gone) || gone.Cause != ReasonTakenOver || !d.Lock.Equal(&was) {
+				t.Errorf("%s: after a late %s, which is answered %v, there is %+v", where, what, d.err, d.Lock)
+			}
+			if where == "in the queue" {
+				if d := away(l.s, "b", 1, l.s.Lock.Queue[0].Until); !d.Lock.Equal(&was) {
+					t.Errorf("its hanging up made of it %+v", d.Lock)
+				}
+				l.release("a")
+			}
+			l.grant(as("b", number(2)))
+			if d := l.apply(release(l.s, Target{Name: "x", LeaseID: "b", Ticket: 2})); d.err != nil {
+				t.Errorf("its own release: %v", d.err)
+			}
+		}
+	}
+	l := newLab(t)
+	l.grant(as("b", number(1)))
+	l.grant(as("b", number(2)))
+	l.release("b") // as by who knows of no ticket
+	l.expect("", "")
 }

@@ -58,6 +58,7 @@ type Renewal struct {
 type Target struct {
 	Name    string
 	LeaseID string // this hold only; proves ownership unless Force is set
+	Ticket  int    // of the claim that had the lease, if it had one: a later process's hold, or place, stays
 	Owner   Owner  // of the request. Without a lease ID: end the owner's own holds, but no running guard
 	Force   bool   // whoever's they are, guards too
 	Stale   bool   // only holds that are expired or dead, whoever's they are

@@ -142,8 +142,8 @@ func (c *Client) acquire(
 func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	target := toTarget(lokt.Target{Owner: claim.Owner})
-	x := routeRelease.to(target, claim.Name, lokt.PublicID(claim.LeaseID)).provedBy(claim.LeaseID)
+	target := leaseWire{*toTarget(lokt.Target{Owner: claim.Owner}), claim.Ticket}
+	x := routeRelease.to(&target, claim.Name, lokt.PublicID(claim.LeaseID)).provedBy(claim.LeaseID)
 	x.header[headerCancels] = operation
 	_, err := routeRelease.send(ctx, c, x, (*releasedWire).check)
 	if errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner) { // it is gone already
@@ -154,7 +154,7 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 
 // Release implements lokt.Service. With Force or Stale, the target's lease ID may be a lokt.PublicID.
 func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
-	x := routeRelease.to(toTarget(t), t.Name, Shown(t.LeaseID))
+	x := routeRelease.to(&leaseWire{*toTarget(t), t.Ticket}, t.Name, Shown(t.LeaseID))
 	switch {
 	case t.LeaseID == "":
 		x = routeReleaseAll.to(toTarget(t), t.Name)

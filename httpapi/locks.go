@@ -322,12 +322,13 @@ func (c *call) release(t lokt.Target) (answer releasedWire, err error) {
 
 // releaseOne ends one hold, or takes a claim out of the queue: with its lease ID as proof, by force, or because it is
 // stale.
-func (c *call) releaseOne(q *targetWire) (answer releasedWire, err error) {
+func (c *call) releaseOne(q *leaseWire) (answer releasedWire, err error) {
 	if c.r.Header.Get(headerLease) != "" || !q.Force && !q.Stale {
-		t, err := c.target(q)
+		t, err := c.target(&q.targetWire)
 		if err != nil {
 			return answer, err
 		}
+		t.Ticket = q.Ticket
 		operation, err := c.operation(headerCancels)
 		if err != nil {
 			return answer, err
@@ -338,7 +339,7 @@ func (c *call) releaseOne(q *targetWire) (answer releasedWire, err error) {
 		c.s.claims.takeBack(c.ctx, operation)
 		return c.release(t)
 	}
-	t, err := c.ownersTarget(q)
+	t, err := c.ownersTarget(&q.targetWire)
 	if err != nil {
 		return answer, err
 	}
@@ -376,6 +377,12 @@ type targetWire struct {
 	PID        int    `json:"pid"`
 	Force      bool   `json:"force"`
 	Stale      bool   `json:"stale"`
+}
+
+// leaseWire is a target that is one lease.
+type leaseWire struct {
+	targetWire
+	Ticket int `json:"ticket"`
 }
 
 func toTarget(t lokt.Target) *targetWire {

@@ -45,7 +45,7 @@ var (
 	routeLock       = endpoint[seenWire, lockWire]{"GET /v1/locks/{name}", ScopeRead, 0, nil, (*call).getLock}
 	routeAcquire    = endpoint[claimWire, grantWire]{"POST /v1/locks/{name}/leases", ScopeLock, body, nil, (*call).acquire}
 	routeRenew      = endpoint[batchOfLeases, renewedWire]{"POST /v1/leases/heartbeat", ScopeLock, body | keeps, nil, (*call).renewAll}
-	routeRelease    = endpoint[targetWire, releasedWire]{"DELETE /v1/locks/{name}/leases/{id}", ScopeLock, keeps, nil, (*call).releaseOne}
+	routeRelease    = endpoint[leaseWire, releasedWire]{"DELETE /v1/locks/{name}/leases/{id}", ScopeLock, keeps, nil, (*call).releaseOne}
 	routeReleaseAll = endpoint[targetWire, releasedWire]{"DELETE /v1/locks/{name}/leases", ScopeLock, 0, nil, (*call).releaseAll}
 	routePrune      = endpoint[none, prunedWire]{"POST /v1/locks/{name}/prune", ScopeLock, 0, nil, (*call).prune}
 	routeTell       = endpoint[lokt.Message, grantWire]{"POST /v1/locks/{name}/messages", ScopeLock, body, nil, (*call).tell}

@@ -708,6 +708,51 @@ func TestAuditIsReadInPagesAndAwaited(t *testing.T) {
 	})
 }
 
+// A proxy between holds back what an earlier process of a ticket has sent.
+//
+// Promise S-247.
+func TestLateRequestsOfAnEarlierProcessOfATicketLeaveTheLaterOneWhatItHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		manager := lokt.NewManager(memstore.New())
+		handler := httpapi.NewHandler(httpapi.Config{Locks: manager})
+		held := lokt.Claim{Name: "x", LeaseID: "held", Owner: lokt.Owner{ID: "a"}}
+		if _, err := manager.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		post := func(number int) string {
+			body := `{"lease_id":"mine","owner":{"id":"b","process":{"pid":%d}},"ttl_ms":60000,"wait_ms":30000,"stay":true,"ticket":%[1]d}`
+			code, p := ask(t, handler, "POST", "/v1/locks/x/leases", fmt.Sprintf(body, number), "Lokt-Operation", fmt.Sprint("op-", number))
+			return fmt.Sprint(code, p["cause"])
+		}
+		late := func() {
+			t.Helper()
+			code, p := ask(t, handler, "DELETE", "/v1/locks/x/leases/"+lokt.PublicID("mine")+"?ticket=1", "", "Lokt-Lease", "mine", "Lokt-Cancels", "op-0")
+			if p["gone"] != true || p["cause"] != "taken-over" {
+				t.Errorf("a late release is answered %d %v", code, p)
+			}
+			if got := post(1); got != "404taken-over" && got != "403taken-over" {
+				t.Errorf("a late claim is answered %s", got)
+			}
+		}
+		first, second := make(chan string, 1), make(chan string, 1)
+		go func() { first <- post(1) }()
+		synctest.Wait()
+		go func() { second <- post(2) }()
+		synctest.Wait()
+		late()
+		if _, err := manager.Release(t.Context(), lokt.Target{Name: "x", LeaseID: held.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		if one, two := <-first, <-second; one != "403taken-over" || two != "200 <nil>" {
+			t.Errorf("the first is answered %s, the second %s", one, two)
+		}
+		late()
+		if snap := snapshot(t, manager, "x"); len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].Owner.Process.PID != 2 {
+			t.Errorf("there are %+v", snap.Lock.Holders)
+		}
+	})
+}
+
 // Promises S-71.
 func TestClaimThatIsTakenBackStopsWaitingAtTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -87,7 +87,7 @@ type Record struct {
 	Pending    time.Time         `json:"pending_until,omitzero"`
 	Yield      *Yield            `json:"yield,omitzero"`
 	Within     []string          `json:"within,omitempty"`
-	Ticket     bool              `json:"ticket,omitzero"`  // of a waiter
+	Ticket     int               `json:"ticket,omitzero"`  // the number of the process that waits, or waited, with it
 	Wait       time.Duration     `json:"wait_ns,omitzero"` // of a waiter, negative waits without end; of a holder with pending_until, how long it had waited
 	Preempt    time.Duration     `json:"preempt_ns,omitzero"`
 	Newest     bool              `json:"newest,omitzero"`
@@ -208,8 +208,8 @@ func (r *Record) sound() error {
 	switch {
 	case r == nil || r.Owner == "":
 		return fmt.Errorf("%w: a hold without an owner", ErrCorrupt)
-	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0 || r.Slot < 0:
-		return fmt.Errorf("%w: a negative duration or limit", ErrCorrupt)
+	case r.TTLSec < 0 || r.TTL < 0 || r.Limit < 0 || r.MaxHold < 0 || r.Slot < 0 || r.Ticket < 0:
+		return fmt.Errorf("%w: a negative duration or number", ErrCorrupt)
 	case r.Version < 0:
 		return fmt.Errorf("%w: version %d", ErrCorrupt, r.Version)
 	case r.Token >= 1<<63: // tokens could not rise for long beyond it

@@ -93,7 +93,7 @@ func preempt(d time.Duration) func(*lokt.Claim) { return func(c *lokt.Claim) { c
 func inside(ids ...string) func(*lokt.Claim)    { return func(c *lokt.Claim) { c.Within = ids } }
 func strict(c *lokt.Claim)                      { c.Strict = true }
 func refresh(c *lokt.Claim)                     { c.Refresh = true }
-func ticket(c *lokt.Claim)                      { c.Ticket = true }
+func ticket(c *lokt.Claim)                      { c.Ticket++ }
 func newest(c *lokt.Claim)                      { c.Newest = true }
 func process(pid int) func(*lokt.Claim)         { return func(c *lokt.Claim) { c.Owner.Process.PID = pid } }
 func ofFive(takes int64) func(*lokt.Claim) {

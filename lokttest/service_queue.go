@@ -176,6 +176,7 @@ var queueTests = []serviceTest{
 		h = c.granted()
 		b.Wait = -1
 		process(2)(&b)
+		ticket(&b)
 		again := e.begin(b)
 		e.eventually("another process waits in its place", func() bool {
 			s := e.get("x")
@@ -187,6 +188,7 @@ var queueTests = []serviceTest{
 		if h = again.granted(); h.LeaseID != b.LeaseID || h.Owner.Process.PID != 2 || !h.Pending.IsZero() {
 			e.Errorf("granted %+v", h)
 		}
+		e.noRelease("by the process before", lokt.Target{Name: "x", LeaseID: b.LeaseID, Ticket: 1}, lokt.ErrNotOwner)
 		e.release(h)
 		e.release(d.granted())
 		e.expectFree("x")

@@ -155,7 +155,7 @@ func theirs() map[string][]string {
 		"github.com/anishathalye":            {"lokttest", "jobs/jobstest"},
 		"go.uber.org/goleak":                 {"lokttest", "jobs/jobstest"},
 		"github.com/rogpeppe":                {"bench"},
-		"github.com/gofrs":                   {"store/sqlstore", "bench", "internal/cli/agent", "internal/testkit/programs"},
+		"github.com/gofrs":                   {"store/sqlstore", "bench", "internal/cli/agent", "internal/cli/wait", "internal/testkit/programs"},
 		"go.opentelemetry.io/contrib":        {"internal/daemon"},
 		"github.com/go-json-experiment/json": {".", "dashboard", "internal/foreign", "internal/rows", "jobs", "jobs/engine", "jobs/worker", "jobs/jobstest", "httpapi", "internal/rawjson", "internal/sim", "internal/cli/agent", "internal/cli/job", "lockfile", "internal/audit", "internal/cli/app", "store/etcdstore", "store/filestore", "store/sqlstore"},
 	}

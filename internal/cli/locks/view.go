@@ -216,7 +216,7 @@ func away(s lokt.Snapshot, queue []*lokt.Waiter) []*lokt.Waiter {
 func waiting(s lokt.Snapshot) []*lokt.Waiter {
 	return slices.DeleteFunc(slices.Clone(s.Lock.Queue), func(w *lokt.Waiter) bool {
 		_, in := s.Lock.Holder(w.LeaseID)
-		return in || s.Dead[w.LeaseID] && !w.Ticket || s.Now.After(w.Until)
+		return in || s.Dead[w.LeaseID] && w.Ticket == 0 || s.Now.After(w.Until)
 	})
 }
 

@@ -50,12 +50,12 @@ func newWait(a *app.App) *cobra.Command {
 
 // goOn makes this process the command of the ticket.
 func goOn(a *app.App, id string) error {
-	t, err := take(id)
+	t, err := read(id)
 	if err != nil {
 		return err
 	}
 	self, err := os.Executable()
-	if err = cmp.Or(err, os.Setenv(TicketVar, id)); err != nil {
+	if err = cmp.Or(err, t.enter(), os.Setenv(TicketVar, id)); err != nil {
 		return err
 	}
 	if a.JSON && !slices.Contains(t.Args, "--json") {

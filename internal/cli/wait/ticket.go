@@ -11,14 +11,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/process"
 )
 
-// TicketVar names the ticket with which a command goes on, as lokt wait sets it; a name that there is not asks for a new one.
-const TicketVar = "LOKT_TICKET"
+// TicketVar names the ticket with which a command goes on, as lokt wait sets it; or asks for a new one.
+const (
+	TicketVar = "LOKT_TICKET"
+	anew      = "new"
+)
 
 // ticketAge is after how long without a word from its command a ticket's file is removed.
 const ticketAge = time.Hour
@@ -36,31 +41,33 @@ type ticket struct {
 	Args    []string          `json:"args"`    // of lokt
 	Env     map[string]string `json:"env"`     // what is kept of it
 	Process lokt.Process      `json:"process"` // that waits
+	Wait    int               `json:"wait"`    // which it is of those that waited: see lokt.Claim.Ticket
 	Places  map[string]string `json:"places"`  // leases that wait, by the names of their locks
 	Held    map[string]string `json:"held"`    // and those that were granted, of a command that wants several
 
-	file  string // which is called as the ticket is
-	again bool   // what waits has gone on in a place, and nothing was said yet
+	file  string       // which is called as the ticket is
+	turn  *flock.Flock // which keeps others from going on with it; nil before it is kept
+	again bool         // what waits has gone on in a place, and nothing was said yet
 }
 
 // newTicket returns the ticket that lokt wait was given, or a new one; nil if there is no place for it.
-func newTicket(a *app.App) *ticket {
-	if t, err := read(a.Getenv(TicketVar)); err == nil {
-		return t
+func newTicket(a *app.App) (*ticket, error) {
+	if id := a.Getenv(TicketVar); id != "" && id != anew {
+		return take(id)
 	}
 	file, err := path(strings.ToLower(rand.Text()[:6]))
 	dir, noDir := os.Getwd()
 	if err != nil || noDir != nil || len(a.Words) == 0 || shown("LOKT_SERVER", a.ServerFlag) != a.ServerFlag {
-		return nil
+		return nil, nil
 	}
-	t := &ticket{Dir: dir, Args: a.Words, Env: map[string]string{"PWD": dir}, Places: map[string]string{}, Held: map[string]string{}, file: file}
+	t := &ticket{Dir: dir, Args: a.Words, Wait: 1, Env: map[string]string{"PWD": dir}, Places: map[string]string{}, Held: map[string]string{}, file: file}
 	for _, name := range strings.Fields(kept) {
 		value := shown(name, a.Getenv(name))
 		if !strings.HasPrefix(value, hidden) || len(a.ServerURLs()) > 0 { // files need no secret
 			t.Env[name] = value
 		}
 	}
-	return t
+	return t, nil
 }
 
 // shown returns the value of a variable without the secret in it.
@@ -96,13 +103,18 @@ func path(id string) (string, error) {
 	return filepath.Join(dir, "lokt", "tickets", id), err
 }
 
+// read returns the ticket of this ID, as it is now.
 func read(id string) (*ticket, error) {
 	file, err := path(id)
-	if err = cmp.Or(err, lokt.ValidateName(id)); err != nil { // so it cannot lead elsewhere
+	if err != nil {
 		return nil, err
+	} else if lokt.ValidateName(id) != nil { // it would lead elsewhere
+		return nil, missing(id)
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missing(id)
+	} else if err != nil {
 		return nil, err
 	}
 	t := &ticket{Places: map[string]string{}, Held: map[string]string{}, file: file}
@@ -120,14 +132,40 @@ func (t *ticket) claim(c *lokt.Claim, far *httpapi.Client) {
 	delete(t.Held, c.Name)
 }
 
+func missing(id string) error {
+	return app.Hint(app.Worded(lokt.ErrNotFound, "there is no ticket %q", id), "its wait may have ended: see lokt status, or begin again")
+}
+
+// lock keeps others from going on with the ticket as long as this process waits with it, and reports whether none does already.
+func (t *ticket) lock() bool {
+	turn := flock.New(t.file+".turn", flock.SetPermissions(0o600))
+	locked, err := turn.TryLock()
+	if locked {
+		t.turn = turn
+	}
+	return locked && err == nil
+}
+
+// drop forgets the ticket. There may never have been one.
+func (t *ticket) drop() {
+	if t.turn == nil {
+		return
+	}
+	_ = os.Remove(t.file) // before others may go on with it
+	_ = t.turn.Close()
+	_ = os.Remove(t.turn.Path())
+	t.turn = nil
+}
+
 // save keeps the ticket, as one for which this process waits, and reports whether it could. Those that are old go.
 func (t *ticket) save() bool {
 	t.Process = process.Self()
 	text, err := lokt.Marshal(t)
 	dir, part := filepath.Dir(t.file), fmt.Sprintf("%s.%d", t.file, os.Getpid())
-	if err != nil || os.MkdirAll(dir, 0o700) != nil {
+	if err != nil || os.MkdirAll(dir, 0o700) != nil || t.turn == nil && !t.lock() {
 		return false
 	}
+	_ = os.Chtimes(t.turn.Path(), time.Time{}, time.Now())
 	all, _ := os.ReadDir(dir)
 	for _, e := range all {
 		if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > ticketAge {
@@ -137,29 +175,28 @@ func (t *ticket) save() bool {
 	return os.WriteFile(part, text, 0o600) == nil && os.Rename(part, t.file) == nil
 }
 
-// take returns the ticket of that ID for this process to go on with, if no other command does, and enters where it was made.
+// take returns the ticket of that ID for this process to go on with, if no other does.
 func take(id string) (*ticket, error) {
 	t, err := read(id)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lokt.ErrInvalid) {
-		return nil, app.Hint(app.Worded(lokt.ErrNotFound, "there is no ticket %q", id), "its wait may have ended: see lokt status, or begin again")
-	}
 	if err != nil {
 		return nil, err
 	}
-	switch process.Check(t.Process, true) {
-	case process.Alive:
+	alone := t.lock()
+	if alone { // it may be another's by now
+		turn := t.turn
+		if t, err = read(id); err != nil {
+			return nil, err
+		}
+		t.turn = turn
+	}
+	switch alive := process.Check(t.Process, true); {
+	case !alone, alive == process.Alive:
 		return nil, app.Hint(fmt.Errorf("pid %d still waits with ticket %s", t.Process.PID, id), "leave it to that, or end it first: kill %d", t.Process.PID)
-	case process.Unknown:
+	case alive == process.Unknown:
 		clear(t.Places) // two that wait under one lease would both get it
 		clear(t.Held)
 	}
-	if err := t.enter(); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(t.file, fmt.Sprintf("%s.%d", t.file, os.Getpid())); err != nil { // one command alone gets it
-		return nil, fmt.Errorf("another command goes on with ticket %s: %w", id, err)
-	}
-	if !t.save() {
+	if t.Wait++; !t.save() {
 		return nil, fmt.Errorf("ticket %s cannot be kept", id)
 	}
 	return t, nil

@@ -89,7 +89,7 @@ func GoOn(line string) string {
 func (f *Flags) Service(a *app.App, b *app.Backend, text func(*lokt.BlockedError) string) lokt.Service {
 	w := &waiting{Service: b.Service, a: a, b: b, flags: f, text: text}
 	if f.Wait && (a.Getenv(TicketVar) != "" || a.Getenv(identity.FromAgent) != "" || identity.Find().Method == identity.Agent) {
-		w.ticket = newTicket(a)
+		w.ticket, w.err = newTicket(a)
 	}
 	return w
 }
@@ -117,16 +117,23 @@ type waiting struct {
 	flags   *Flags
 	text    func(*lokt.BlockedError) string
 	ticket  *ticket         // nil if it has none
+	err     error           // why it cannot go on with the one that it was given
 	history []time.Duration // how long the latest holds lasted; nil before it was looked for
 }
 
 // Acquire implements lokt.Service.
 func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
-	if c.Wait == 0 {
+	if w.ticket != nil {
+		c.Ticket = w.ticket.Wait
+	}
+	switch {
+	case w.err != nil:
+		return lokt.Holder{}, w.err
+	case c.Wait == 0:
 		return w.Service.Acquire(ctx, c)
 	}
 	c.LeaseID = cmp.Or(c.LeaseID, lokt.NewLeaseID())
-	if c.Ticket = w.ticket != nil; c.Ticket {
+	if w.ticket != nil {
 		w.ticket.claim(&c, w.b.Far)
 	}
 	stop := w.announce(ctx, c)
@@ -139,10 +146,10 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	case err == nil:
 		t.Held[c.Name] = c.LeaseID
 		if delete(t.Places, c.Name); len(t.Places) == 0 {
-			_ = os.Remove(t.file) // there may never have been one
+			t.drop()
 		}
 	case blocked != nil && !ended:
-		_ = os.Remove(t.file)
+		t.drop()
 	default:
 		clear(t.Held) // which is given back
 		if _, none := os.Stat(t.file); (ended || none == nil) && t.save() {
@@ -150,6 +157,14 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 		}
 	}
 	return h, err
+}
+
+// Release implements lokt.Service.
+func (w *waiting) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	if w.ticket != nil {
+		t.Ticket = w.ticket.Wait
+	}
+	return w.Service.Release(ctx, t)
 }
 
 // announce says on standard error what a claim waits for, at once and again while it does, until stop is called.
