@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // agent returns the place for a coding agent.
@@ -306,4 +308,44 @@ func TestWaitEndsWhenOneOrAllOfTheLocksAreFree(t *testing.T) {
 			p.t.Errorf("exit code %d", code)
 		}
 	})
+}
+
+// Of shells that go on with one ticket at the same moment one waits, and the others are told so at once.
+//
+// Promise S-221.
+func TestOneOfSeveralGoesOnWithATicket(t *testing.T) {
+	p := newPlace(t)
+	const shells = 6
+	for range 8 {
+		h := p.as("holder").hold("x")
+		a := p.agent()
+		ticket := a.endedWaiting()
+		ended := make(chan string, shells)
+		for range shells {
+			go func() {
+				c := a.lokt("wait", "--ticket", ticket)
+				text, _ := c.CombinedOutput()
+				ended <- fmt.Sprint(c.ProcessState.ExitCode(), " ", string(text))
+			}()
+		}
+		next := func() string {
+			select {
+			case text := <-ended:
+				return text
+			case <-time.After(30 * time.Second):
+				t.Fatal("several wait with one ticket")
+				return ""
+			}
+		}
+		for range shells - 1 {
+			if text := next(); !strings.HasPrefix(text, "1 ") || !strings.Contains(text, "still waits with ticket "+ticket) {
+				t.Errorf("it ended with %s", text)
+			}
+		}
+		p.inLine("x", "agent")
+		h.finish()
+		if text := next(); !strings.HasPrefix(text, "0 ") {
+			t.Errorf("it ended with %s", text)
+		}
+	}
 }
