@@ -47,6 +47,7 @@ type BlockedError struct {
 	Now      time.Time
 	TimedOut time.Duration // how long the claim waited in vain
 	Unsure   bool          // the store has not said that the claim has left: it may be granted yet, for its TTL
+	Ousted   string        // set if it was sent away: whose newer claim did that
 	Cycle    []string      // set for a deadlock: owner, lock it waits for, owner that holds that one, and so on
 }
 
@@ -58,6 +59,8 @@ func (e *BlockedError) Error() string {
 	switch {
 	case len(e.Cycle) > 0:
 		fmt.Fprintf(&b, "lock %q: deadlock: %s", e.Name, strings.Join(e.Cycle, " -> "))
+	case e.Ousted != "":
+		fmt.Fprintf(&b, "lock %q: a newer claim of %s has taken the place", e.Name, e.Ousted)
 	case e.Freeze != nil && e.Freeze.Damaged != "":
 		fmt.Fprintf(&b, "lock %q is frozen by a freeze that cannot be read: %s", e.Name, e.Freeze.Damaged)
 	case e.Freeze != nil:

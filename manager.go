@@ -244,7 +244,7 @@ func (m *Manager) hungUp(ctx context.Context, c *Claim, until time.Time) {
 }
 
 // turn reports whether asking again may change anything for a claim with so many ahead of it in the queue: it counts as
-// away, or somebody in the queue can be let in.
+// away, as one does that was sent away, or somebody in the queue can be let in.
 func (s Snapshot) turn(c *Claim, ahead int) bool {
 	return s.Lock.Queue[ahead].away(s.Now) || begin(s).Lock.Token != s.Lock.Token || (c.Refresh || s.Lock.Corrupt != "") && s.WouldGrant(*c) == nil
 }

@@ -160,7 +160,7 @@ func (s Snapshot) asking(at int, c *Claim) Snapshot {
 		delete(s.Dead, c.LeaseID)
 	}
 	later := w.Ticket > 0 && c.Ticket > w.Ticket
-	if (w.Owner.Process != c.Owner.Process || later || w.away(s.Now)) && at >= 0 && !w.Ousted && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
+	if (w.Owner.Process != c.Owner.Process || later || w.away(s.Now)) && at >= 0 && w.Ousted == "" && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
 		back.Owner, back.Process, back.Until = c.Owner, c.Process, s.Now.Add(PresenceTTL+w.Keeps(QueueTTL))
 		if later {
@@ -274,9 +274,9 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 // oust sends away the waiters that want nobody newer before them. Until they ask they are passed over, as those that are away.
 func (l *Lock) oust(c *Claim, now time.Time) (found bool) {
 	for i, w := range l.Queue {
-		if w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && w.overlaps(c) {
+		if w.Newest && w.Ousted == "" && w.Passed == 0 && w.Priority <= c.Priority && w.overlaps(c) {
 			gone := *w
-			gone.Ousted, gone.Until = true, now.Add(w.Keeps(QueueTTL))
+			gone.Ousted, gone.Until = c.Owner.String(), now.Add(w.Keeps(QueueTTL))
 			l.replace(i, &gone)
 			found = true
 		}

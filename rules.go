@@ -352,9 +352,10 @@ func acquire(s Snapshot, c Claim) *decision {
 			d.err = invalid("lease ID is in use by %s", first.Owner)
 			return d
 		}
-		if d.was.Ousted {
+		if d.was.Ousted != "" {
 			d.note(s.Now, EventWait, Holder{Claim: l.leave(at).Claim}, ExtraOutcome, "ousted", ExtraWaited, millis(s.Now.Sub(d.was.Since)))
-			d.err = l.blocked(&c, s.Now)
+			blocked := l.blocked(&c, s.Now)
+			blocked.Ousted, d.err = d.was.Ousted, blocked
 			d.serve(s)
 			return d
 		}
@@ -756,7 +757,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		}
 		return d.resend(s.Now, i, c)
 	}
-	if how == leftTimeout && d.Lock.Freeze == nil && (w == nil || !w.Ousted && d.Lock.passing(w) < 0) && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
+	if how == leftTimeout && d.Lock.Freeze == nil && (w == nil || w.Ousted == "" && d.Lock.passing(w) < 0) && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
 		c.Wait = 0
 		return acquire(s, c)
 	}

@@ -765,7 +765,7 @@ func (j *judge) ousts(w Waiter) bool {
 	h := findHolder(j.was.Lock, c.LeaseID)
 	fresh := waited(j.was, c.LeaseID) == nil && (h == nil || gone(j.was, *h) && !j.back(j.was, h.LeaseID))
 	return fresh && c.Newest && c.Wait != 0 &&
-		w.Newest && !w.Ousted && w.Passed == 0 && w.Priority <= c.Priority && common(w.Claim, *c)
+		w.Newest && w.Ousted == "" && w.Passed == 0 && w.Priority <= c.Priority && common(w.Claim, *c)
 }
 
 func (j *judge) queue() error {
@@ -774,7 +774,7 @@ func (j *judge) queue() error {
 		quits := j.leaves == w.LeaseID && (j.release == nil || !j.release.Stale) // or is away, with a ticket
 		left := j.was.Dead[w.LeaseID] && w.Ticket == 0 || over(j.was.Now, w.Until) || quits && (w.Ticket == 0 || j.gaveWay) ||
 			findHolder(is, w.LeaseID) != nil || findHolder(was, w.LeaseID) != nil ||
-			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted && !quits) || r != nil && nobodys(w) && w.Passed == r.Passed
+			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted != "" && !quits) || r != nil && nobodys(w) && w.Passed == r.Passed
 		now := findWaiter(is, w.LeaseID)
 		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil && !quits {
 			if !now.Since.Equal(w.Since) && waited(j.was, w.LeaseID) != nil || (now.Ticket > 0 || j.claim.Wait != 0) && now.Owner.ID == j.claim.Owner.ID && now.Owner.Process != j.claim.Owner.Process {
@@ -793,7 +793,7 @@ func (j *judge) queue() error {
 			as.Until = j.was.Now.Add(2 * time.Minute)
 			may = as
 		}
-		if may.Ousted, may.Until = true, j.was.Now.Add(keep(w.Claim, 30*time.Second)); j.ousts(*w) && reflect.DeepEqual(may, *now) {
+		if may.Ousted, may.Until = now.Ousted, j.was.Now.Add(keep(w.Claim, 30*time.Second)); j.ousts(*w) && reflect.DeepEqual(may, *now) {
 			continue
 		}
 		if j.ousts(*w) && findWaiter(is, j.claim.LeaseID) != nil {
@@ -1195,7 +1195,7 @@ func (j *judge) claimAnswer() error {
 		return fmt.Errorf("a claim is answered %w", j.d.err)
 	}
 	w := findWaiter(l, c.LeaseID)
-	if before := waited(j.was, c.LeaseID); before != nil && before.Ousted && (w == nil || w.Ousted) {
+	if before := waited(j.was, c.LeaseID); before != nil && before.Ousted != "" && (w == nil || w.Ousted != "") {
 		return nil // it was sent away
 	}
 	if c.Wait != 0 && j.leaves == "" && (w == nil || j.d.place == nil || w.Until != j.is.Now.Add(15*time.Second+keep(w.Claim, 30*time.Second))) {

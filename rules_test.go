@@ -468,7 +468,7 @@ func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	_ = l.deny(as("looks", newest)) // who does not wait sends nobody away
 	l.expect("a", "urgent b plain c")
 	for _, w := range l.s.Lock.Queue {
-		if w.Ousted != (w.LeaseID == "b") || l.s.Away(w) != w.Ousted {
+		if (w.Ousted == "urgent@here") != (w.LeaseID == "b") || l.s.Away(w) != (w.Ousted != "") {
 			t.Errorf("%s waits as %+v", w.LeaseID, w)
 		}
 	}
@@ -479,7 +479,7 @@ func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	d := l.acquire(as("b", newest, waits)) // it asks, though the lock is free for it
 	told(t, d, EventWait)
 	var blocked *BlockedError
-	if !errors.As(d.err, &blocked) || blocked.TimedOut != 0 || d.Events[0].Extra[ExtraOutcome] != "ousted" {
+	if !errors.As(d.err, &blocked) || blocked.TimedOut != 0 || blocked.Ousted != "urgent@here" || d.Events[0].Extra[ExtraOutcome] != "ousted" {
 		t.Errorf("b was told %v, %+v", d.err, d.Events)
 	}
 	l.expect("urgent", "plain c")

@@ -29,8 +29,8 @@ type Store interface {
 	List(ctx context.Context, f Filter) iter.Seq2[Snapshot, error]
 
 	// Wait returns nil once the lock's revision is no longer w.Seen, and may return nil earlier: callers look again.
-	// If w.LeaseID is queued, Wait may sleep through changes that leave it queued. It returns the context's
-	// error when that ends.
+	// If w.LeaseID is queued, Wait may sleep through changes that leave it queued and send it not away (Waiter.Ousted). It
+	// returns the context's error when that ends.
 	Wait(ctx context.Context, w Watch) error
 
 	Close() error
@@ -82,8 +82,8 @@ type Watcher struct {
 
 // Watch adds who waits for what w says. It returns nil if there is nothing to wait for: the lock has changed already.
 func (ws *Watchers) Watch(l *Lock, w Watch) *Watcher {
-	_, queued := l.Position(w.LeaseID)
-	if l.Revision != w.Seen && (!queued || ws.first(l, w.LeaseID)) {
+	at, queued := l.Position(w.LeaseID)
+	if l.Revision != w.Seen && (!queued || l.Queue[at].Ousted != "" || ws.first(l, w.LeaseID)) {
 		return nil
 	}
 	c := make(chan struct{})
@@ -115,16 +115,21 @@ func (ws *Watchers) Remove(w *Watcher) {
 // None reports whether nobody waits.
 func (ws *Watchers) None() bool { return len(ws.by) == 0 }
 
-// Wake wakes those whom a change concerns: who has no claim in the queue, whose claim has left it, and the first in the
+// Wake wakes those whom a change concerns: who has no claim in the queue, whose claim has left it or was sent away, and the first in the
 // queue who waits here, because that one looks when holds expire. Those behind sleep on.
 func (ws *Watchers) Wake(was, is *Lock) {
 	ws.wake("")
 	if len(ws.by) == 0 {
 		return
 	}
-	gone, _ := is.QueueChange(was)
+	gone, put := is.QueueChange(was)
 	for _, leaseID := range gone {
 		ws.wake(leaseID)
+	}
+	for _, w := range put {
+		if w.Ousted != "" {
+			ws.wake(w.LeaseID)
+		}
 	}
 	for _, w := range is.Queue {
 		if ws.wake(w.LeaseID) {

@@ -124,6 +124,7 @@ type problem struct {
 	Cycle    []string       `json:"cycle,omitempty"` // the claim gave way because of this circle
 	TimedOut time.Duration  `json:"timed_out_ms,omitzero"`
 	Unsure   bool           `json:"unsure,omitzero"` // it may be granted yet
+	Ousted   string         `json:"ousted,omitzero"` // whose newer claim has sent the claim away
 	Gone     bool           `json:"gone,omitzero"`   // the lease is not, or no longer, among the holders
 	Cause    string         `json:"cause,omitzero"`  // why it is gone, if that is known
 	Guard    bool           `json:"guard,omitzero"`  // it is the caller's own, but a running guard's
@@ -141,7 +142,8 @@ func (c *call) problem(err error) problem {
 	switch {
 	case errors.As(err, &blocked):
 		p.Lock, p.Now, p.Freeze, p.Holders = blocked.Name, blocked.Now, blocked.Freeze, blocked.Holders
-		p.Ahead, p.Cycle, p.TimedOut, p.Unsure = blocked.Ahead, slices.Clone(blocked.Cycle), blocked.TimedOut, blocked.Unsure
+		p.Ahead, p.Cycle, p.TimedOut = blocked.Ahead, slices.Clone(blocked.Cycle), blocked.TimedOut
+		p.Unsure, p.Ousted = blocked.Unsure, blocked.Ousted
 	case errors.As(err, &gone):
 		p.Lock, p.Gone, p.Cause, p.Holders = gone.Name, true, gone.Cause, gone.Holders
 	case errors.As(err, &notOwner):
@@ -151,6 +153,7 @@ func (c *call) problem(err error) problem {
 		v := c.view()
 		l := v.lock(lokt.Lock{Holders: p.Holders, Queue: p.Ahead, Freeze: p.Freeze})
 		p.Holders, p.Ahead, p.Freeze = l.Holders, l.Queue, l.Freeze
+		p.Ousted = v.id(p.Ousted)
 		for i := 0; i < len(p.Cycle); i += 2 { // owner, lock, owner
 			p.Cycle[i] = v.id(p.Cycle[i])
 		}
@@ -255,7 +258,8 @@ func (p *problem) err(leaseID string) error {
 	switch p.Code {
 	case "held", "frozen":
 		return &lokt.BlockedError{
-			Name: p.Lock, Freeze: p.Freeze, Holders: p.Holders, Ahead: p.Ahead, Now: p.Now, TimedOut: p.TimedOut, Cycle: p.Cycle, Unsure: p.Unsure,
+			Name: p.Lock, Freeze: p.Freeze, Holders: p.Holders, Ahead: p.Ahead, Now: p.Now, TimedOut: p.TimedOut, Cycle: p.Cycle,
+			Unsure: p.Unsure, Ousted: p.Ousted,
 		}
 	case "not_owner", "not_found":
 		if p.Gone {

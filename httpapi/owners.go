@@ -73,7 +73,7 @@ func (v view) lock(l lokt.Lock) lokt.Lock {
 		}
 	}
 	for _, w := range l.Queue { // which are Public's own
-		w.Owner.ID, w.Process = v.id(w.Owner.ID), nil
+		w.Owner.ID, w.Ousted, w.Process = v.id(w.Owner.ID), v.id(w.Ousted), nil
 	}
 	if l.Freeze != nil {
 		l.Freeze.Owner.ID = v.id(l.Freeze.Owner.ID)

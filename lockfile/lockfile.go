@@ -91,7 +91,7 @@ type Record struct {
 	Wait       time.Duration     `json:"wait_ns,omitzero"` // of a waiter, negative waits without end; of a holder with pending_until, how long it had waited
 	Preempt    time.Duration     `json:"preempt_ns,omitzero"`
 	Newest     bool              `json:"newest,omitzero"`
-	Ousted     bool              `json:"ousted,omitzero"` // of a waiter: a newer one has sent it away
+	Ousted     string            `json:"ousted,omitzero"` // of a waiter: whose newer one has sent it away
 	Refresh    bool              `json:"refresh,omitzero"`
 	Reason     string            `json:"reason,omitzero"` // of a freeze
 	Metadata   map[string]string `json:"metadata,omitempty"`

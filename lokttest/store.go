@@ -144,7 +144,7 @@ func full(name string, now time.Time) lokt.Lock {
 	}
 	waiter := func(n int, who string, priority int) *lokt.Waiter {
 		w := &lokt.Waiter{Claim: claim(n, who), Since: at(-time.Second), Until: at(time.Hour), Passed: 1 << 62, Messages: []lokt.Message{{ID: "2", From: owner("y"), At: at(-1), Text: "note"}}}
-		w.Newest, w.Ousted, w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within, w.Paths = true, true, priority, -1, true, 5*time.Second, []string{id(100), id(101)}, []string{"*.c"}
+		w.Newest, w.Ousted, w.Priority, w.Wait, w.Refresh, w.Preempt, w.Within, w.Paths = true, "größe@elsewhere", priority, -1, true, 5*time.Second, []string{id(100), id(101)}, []string{"*.c"}
 		return w
 	}
 	lease := lokt.Holder{

@@ -45,7 +45,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 			s.waker.forget(s, w.LeaseID) // a claim that left the queue before it was watched would never be woken
 			woken, events = nil, false
 		}
-		if err != nil || snap.Lock.Revision != w.Seen && !(queued && settled(snap)) {
+		if err != nil || snap.Lock.Revision != w.Seen && !(queued && snap.Lock.Queue[at].Ousted == "" && settled(snap)) {
 			return err
 		}
 		pause, slot, most := s.o.lookBlind, lookBlindPerSlot, max(lookBlindAtMost, s.o.lookBlind)
@@ -201,14 +201,14 @@ func (k *waker) close(s *Store) error {
 	return k.w.Close()
 }
 
-// wakeLeft wakes whoever was in the queue before a change and is not after it.
+// wakeLeft wakes whoever was in the queue before a change and is not after it, or was sent away.
 func (s *Store) wakeLeft(before, after []*lokt.Waiter) {
 	if len(before) == 0 {
 		return
 	}
 	still := make(map[string]bool, len(after))
 	for _, w := range after {
-		still[w.LeaseID] = true
+		still[w.LeaseID] = w.Ousted == ""
 	}
 	for _, w := range before {
 		if !still[w.LeaseID] {

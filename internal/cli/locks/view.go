@@ -319,6 +319,8 @@ func blockedText(b *app.Backend, e *lokt.BlockedError) string {
 	switch {
 	case len(e.Cycle) > 0:
 		return fmt.Sprintf("%q would never be free: %s; take these locks in one order, or together: lokt guard A B -- …", e.Name, strings.Join(e.Cycle, " → "))
+	case e.Ousted != "":
+		return fmt.Sprintf("a newer claim of %s has taken the place for %q", e.Ousted, e.Name)
 	case e.Freeze != nil && e.Freeze.Damaged != "":
 		return fmt.Sprintf("%q is frozen by a record that cannot be read (%s); remove it with: lokt unfreeze %s --force", e.Name, e.Freeze.Damaged, e.Name)
 	case e.Freeze != nil:

@@ -133,8 +133,8 @@ func (t *turns) Taken(ctx context.Context, err error) error {
 			case r.name != blocked.Name:
 			case r.Queue.Skip:
 				return t.skipped(r, fmt.Sprintf("%s is held, and %s says to skip it then", r.name, r.at))
-			case t.Newest && t.Wait != 0 && blocked.TimedOut == 0 && len(blocked.Cycle) == 0:
-				return app.Hint(err, "a newer claim has come, and %s says that the newest wins", r.at)
+			case blocked.Ousted != "":
+				return app.Hint(err, "%s says that the newest wins", r.at)
 			}
 		}
 	}

@@ -196,7 +196,7 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		if q.LeaseID == c.LeaseID {
 			break
 		}
-		if (queued || q.Priority >= c.Priority) && !s.Away(q) && !q.Ousted {
+		if (queued || q.Priority >= c.Priority) && !s.Away(q) && q.Ousted == "" {
 			ahead++
 		}
 	}

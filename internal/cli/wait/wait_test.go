@@ -62,7 +62,7 @@ func (o ousted) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
 	s, err := o.Service.Get(ctx, name)
 	if len(s.Lock.Queue) > 0 {
 		first := *s.Lock.Queue[0]
-		first.Ousted = true
+		first.Ousted = "cid"
 		s.Lock.Queue = append([]*lokt.Waiter{&first}, s.Lock.Queue[1:]...)
 	}
 	return s, err
