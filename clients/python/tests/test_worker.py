@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import unittest
@@ -22,7 +23,9 @@ class TestWorker(unittest.TestCase):
         self.jobs = lokt.Jobs(self.client)
 
     def work(self, handle: Any, **options: Any) -> lokt.Worker:
-        worker = lokt.Worker(self.client, handle, **options)
+        return self.start(lokt.Worker(self.client, handle, **options))
+
+    def start(self, worker: lokt.Worker) -> lokt.Worker:
         thread = threading.Thread(target=worker.run)
         thread.start()
         self.addCleanup(thread.join, 30)
@@ -120,6 +123,50 @@ class TestWorker(unittest.TestCase):
             ids = [self.jobs.submit() for _ in range(5)]
             states = [self.jobs.wait(i, timeout=60)["state"] for i in ids]
             self.assertEqual(states, ["completed"] * 5)
+
+    def test_a_result_outlives_an_answer_that_says_nothing_about_it(self) -> None:
+        worker = lokt.Worker(self.client, lambda job: 7)
+        failures = [
+            lokt.LoktError("internal", code="internal"),
+            lokt.IncompatibleError("<html>"),
+            lokt.UnavailableError("away"),
+        ]
+        request = worker._request
+
+        def failing(method: str, path: str, *args: Any, **more: Any) -> Any:
+            if path.endswith("/complete") and failures:
+                raise failures.pop()
+            return request(method, path, *args, **more)
+
+        worker._request = failing
+        self.start(worker)
+        job = self.jobs.wait(self.jobs.submit(), timeout=30)
+        self.assertEqual((job["state"], job["result"], failures), ("completed", 7, []))
+
+    def test_a_worker_that_is_refused_says_so_and_leaves_nothing_behind(self) -> None:
+        with tempfile.NamedTemporaryFile() as tokens:
+            server = Server("--tokens", tokens.name)
+            self.addCleanup(server.stop)
+            worker = lokt.Worker(lokt.Client(server.url), lambda job: None)
+            for _ in range(2):
+                with self.assertRaises(lokt.AuthError):
+                    worker.run()
+                names = {t.name for t in threading.enumerate()}
+                self.assertFalse(names & {"lokt-watch", "lokt-heartbeats"})
+
+    def test_a_worker_that_cannot_wait_at_the_server_waits_itself(self) -> None:
+        asked: list[float] = []
+        worker = lokt.Worker(self.client, lambda job: None)
+
+        def full(*_: Any, **__: Any) -> Any:
+            asked.append(time.monotonic())
+            if len(asked) == 3:
+                worker.drain()
+            return 200, {"denied": True, "code": "queue_empty", "retry_after_ms": 400}
+
+        worker._request = full
+        worker.run()
+        self.assertGreater(asked[2] - asked[0], 0.7)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,21 @@ import random
 import secrets
 import signal
 import threading
+import time
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from ._client import Client
-from ._errors import InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError
+from ._errors import (
+    AuthError,
+    InvalidError,
+    LoktError,
+    NotFoundError,
+    NotOwnerError,
+    UnavailableError,
+)
 from ._http import Call, Json, clock
 from ._keeper import usable
 
@@ -265,8 +273,12 @@ class Worker:
         try:
             while not self._draining.is_set():
                 if self._free.acquire(timeout=0.2):
-                    if not self._next():
-                        self._free.release()
+                    begun = False
+                    try:
+                        begun = self._next()
+                    finally:
+                        if not begun:
+                            self._free.release()
         finally:
             with self._change:
                 while self._jobs:
@@ -310,7 +322,7 @@ class Worker:
             except UnavailableError:
                 return False
         if answer["denied"]:
-            if answer.get("code") != "queue_empty":
+            if clock() - asked < 15:  # it has not waited there
                 self._draining.wait(answer["retry_after_ms"] / 1000)
             return False
         lease, spec = answer["lease"], answer["job"]
@@ -392,15 +404,20 @@ class Worker:
                 return
             except UnavailableError:
                 continue
+            except (NotFoundError, NotOwnerError, AuthError):
+                return
             except (
                 TypeError,
                 ValueError,
-                LoktError,
+                RecursionError,
+                InvalidError,
             ) as e:  # what cannot be sent, or is refused, fails the attempt
                 if done["status"] == "failed":
                     return
                 error: Json = {"type": type(e).__name__, "message": str(e)}
                 done = {"worker_id": self.worker_id, "status": "failed", "error": error}
+            except LoktError:  # not about the job
+                time.sleep(random.uniform(0.2, 0.5))
 
     def _watch(self, over: threading.Event) -> None:
         """Tells jobs when their time is up, also while the heartbeats wait for an answer."""
