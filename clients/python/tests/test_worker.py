@@ -45,7 +45,7 @@ class TestWorker(unittest.TestCase):
         request = worker._request
 
         def silent(method: str, path: str, *args: Any, **more: Any) -> Any:
-            if path.endswith("/heartbeat") and not told.wait(30):
+            if path.endswith("/leases/heartbeat") and not told.wait(30):
                 why.append("not told")
             return request(method, path, *args, **more)
 

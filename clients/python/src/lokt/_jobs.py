@@ -424,7 +424,8 @@ class Worker:
         while not over.is_set():
             with self._change:
                 jobs = list(self._jobs.values())
-                nearest = min((j._deadline for j in jobs if not j.stop.is_set()), default=math.inf)
+                ends = (min(j._deadline, j._runs_until) for j in jobs if not j.stop.is_set())
+                nearest = min(ends, default=math.inf)
                 if not over.is_set():  # the machine may sleep, and timers with it
                     self._change.wait(min(max(nearest - clock(), 0.0), 1.0))
             for job in jobs:
