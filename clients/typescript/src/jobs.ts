@@ -3,12 +3,13 @@
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 
-import { LoktError, NotFoundError, UnavailableError } from "./errors.js";
+import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError } from "./errors.js";
 import type { Lokt } from "./client.js";
 import { usable } from "./lease.js";
 import { clock, type Json, sleep, type Transport } from "./transport.js";
 
 const api = "/api/system/scheduler";
+const most = 1000; // leases of one heartbeat
 
 /** Where a job stands. */
 export type JobState = "scheduled" | "queued" | "leased" | "running" | "completed" | "failed" | "expired" | "cancelled";
@@ -57,6 +58,7 @@ export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_a
   progress: number | null;
   message: string | null;
   checkpoint: Json;
+  max_runtime_s: number | null;
   waiting_for?: string | null;
   after?: string[];
   after_any?: boolean;
@@ -87,6 +89,7 @@ interface Denied {
 }
 
 interface BeatAnswer {
+  run_left_s?: number;
   cancel_requested?: boolean;
   lost_locks?: string[];
 }
@@ -148,7 +151,7 @@ export class Jobs {
 
 /** Why a job is to end before it is done. */
 export class StoppedError extends LoktError {
-  constructor(readonly why: "cancelled" | "lost" | "lock lost") {
+  constructor(readonly why: "cancelled" | "lost" | "lock lost" | "out of time") {
     super(`the job is to end: ${why}`, "stopped");
   }
 }
@@ -169,7 +172,10 @@ export class Job {
   /** @internal */ readonly leaseId: string;
   /** @internal */ readonly ttl: number;
   /** @internal */ deadline: number;
+  /** @internal */ runsUntil: number;
   /** @internal */ news: { progress?: number; checkpoint?: Json } = {};
+  /** @internal */ refused: InvalidError | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
   readonly #stop = new AbortController();
 
   /** @internal */
@@ -185,23 +191,60 @@ export class Job {
     this.leaseId = g.lease.lease_id;
     this.ttl = g.lease.lease_ttl_s * 1000;
     this.deadline = asked + usable(this.ttl);
+    this.runsUntil = asked + usable(this.limit);
   }
 
-  /** Aborts when the handler should end, with a StoppedError as reason. */
+  /** Aborts when the handler should end, with a StoppedError as reason: "out of time" when its maximum runtime is about to be over. */
   get signal(): AbortSignal {
     if (clock() >= this.deadline) this.end("lost");
+    else if (clock() >= this.runsUntil) this.end("out of time");
     return this.#stop.signal;
   }
 
-  /** Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat. */
+  /**
+   * Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat. Throws if
+   * the checkpoint is no JSON, and an InvalidError if the server refused the one before.
+   */
   progress(fraction: number, checkpoint?: Json): void {
-    this.news.progress = Math.min(Math.max(fraction, 0), 1);
-    if (checkpoint !== undefined) this.news.checkpoint = checkpoint;
+    const copy = checkpoint === undefined ? undefined : (JSON.parse(JSON.stringify(checkpoint)) as Json);
+    const refused = this.refused;
+    this.refused = undefined;
+    if (refused !== undefined) throw refused;
+    if (!Number.isNaN(fraction)) this.news.progress = Math.min(Math.max(fraction, 0), 1);
+    if (copy !== undefined) this.news.checkpoint = copy;
+  }
+
+  /** The maximum runtime in ms. @internal */
+  get limit(): number {
+    return (this.spec.max_runtime_s ?? Infinity) * 1000;
+  }
+
+  /** Takes in what a heartbeat was answered, which was sent at that moment. @internal */
+  extend(asked: number, answer: BeatAnswer): void {
+    this.deadline = Math.max(this.deadline, asked + usable(this.ttl));
+    if (answer.run_left_s !== undefined) {
+      this.runsUntil = Math.max(this.runsUntil, asked + usable(answer.run_left_s * 1000, this.limit));
+    }
+    if (answer.cancel_requested) this.end("cancelled");
+    if (answer.lost_locks !== undefined) this.end("lock lost");
+  }
+
+  /** Tells the job when its time is up, also while the heartbeats wait for an answer. @internal */
+  watch(): void {
+    if (this.signal.aborted) return;
+    const left = Math.min(this.deadline, this.runsUntil) - clock();
+    this.#timer = setTimeout(() => this.watch(), Math.min(left, 1000)); // the machine may sleep, and timers with it
   }
 
   /** @internal */
   end(why: StoppedError["why"]): void {
+    this.unwatch();
     if (!this.#stop.signal.aborted) this.#stop.abort(new StoppedError(why));
+  }
+
+  /** @internal */
+  unwatch(): void {
+    clearTimeout(this.#timer);
   }
 
   /** @internal */
@@ -250,7 +293,8 @@ export class Worker {
     const drain = (): void => this.drain();
     signal?.addEventListener("abort", drain);
     if (signal?.aborted) drain();
-    const beats = this.#beat();
+    const over = new AbortController();
+    const beats = this.#beat(over.signal);
     try {
       while (!this.#draining.signal.aborted) {
         if (this.#running.length >= this.#concurrency) {
@@ -261,16 +305,19 @@ export class Worker {
         if (job === undefined) continue;
         this.#jobs.set(job.leaseId, job);
         this.#wake.abort();
+        job.watch();
         const work = this.#work(job).finally(() => {
+          job.unwatch();
           this.#jobs.delete(job.leaseId);
           this.#running = this.#running.filter((w) => w !== work);
           this.#wake.abort();
         });
         this.#running.push(work);
       }
-      await Promise.all(this.#running);
     } finally {
+      await Promise.all(this.#running);
       signal?.removeEventListener("abort", drain);
+      over.abort();
       this.#wake.abort();
       await beats;
     }
@@ -283,18 +330,17 @@ export class Worker {
   }
 
   async #next(): Promise<Job | undefined> {
-    let asked = clock();
-    const sent = (): void => void (asked = clock());
+    const asked = clock(); // a lease may be the answer to the first try
     const body = { ...this.#ask, request_id: randomBytes(16).toString("hex") };
     const path = `${api}/leases/request`;
     let answer: Granted | Denied;
     try {
-      const x = { body: { ...body, wait_ms: 30_000 }, wait: 30_000, patience: 30_000, signal: this.#draining.signal, sent };
+      const x = { body: { ...body, wait_ms: 30_000 }, wait: 30_000, patience: 30_000, signal: this.#draining.signal };
       answer = (await this.#transport.request<Granted | Denied>("POST", path, x)).body;
     } catch (e) {
       if (this.#draining.signal.aborted) {
         // The answer that was given up may have been a job: the same request finds it.
-        const found = await this.#transport.request<Granted | Denied>("POST", path, { body, patience: 2000, sent }).catch(() => undefined);
+        const found = await this.#transport.request<Granted | Denied>("POST", path, { body, patience: 2000 }).catch(() => undefined);
         return found === undefined || found.body.denied ? undefined : this.#confirmed(new Job(found.body, asked), asked);
       }
       if (!(e instanceof UnavailableError)) throw e;
@@ -302,23 +348,24 @@ export class Worker {
       return undefined;
     }
     if (!answer.denied) return this.#confirmed(new Job(answer, asked), asked);
-    if (answer.code !== "queue_empty") await sleep(answer.retry_after_ms, this.#draining.signal);
+    if (clock() - asked < 15_000) await sleep(answer.retry_after_ms, this.#draining.signal); // it has not waited there
     return undefined;
   }
 
   /** Extends the lease of a job whose request waited, so that it is known when it began; undefined if it is over. */
   async #confirmed(job: Job, asked: number): Promise<Job | undefined> {
-    if (clock() - asked <= job.ttl / 4) return job;
+    if (clock() - asked <= Math.min(job.ttl / 4, job.limit / 20)) return job;
     const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
     const sent = (): void => void (asked = clock());
     try {
-      await this.#transport.request("POST", path, { body: { worker_id: this.id }, patience: job.ttl / 2, sent });
+      const x = { body: { worker_id: this.id }, patience: job.ttl / 2, sent };
+      const { body } = await this.#transport.request<BeatAnswer>("POST", path, x);
+      job.extend(asked, body);
     } catch (e) {
       if (e instanceof LoktError) return undefined; // it ends by itself
       throw e;
     }
-    job.deadline = asked + usable(job.ttl);
-    return job;
+    return clock() < Math.min(job.deadline, job.runsUntil) ? job : undefined;
   }
 
   async #work(job: Job): Promise<void> {
@@ -331,24 +378,27 @@ export class Worker {
       done = { worker_id: this.id, status: "failed", error: failure(e) };
     }
     const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/complete`;
-    while (!job.lost) {
+    if ((job.signal.reason as StoppedError | undefined)?.why === "out of time" && done["status"] === "failed") return; // the service says why
+    while (!job.lost && clock() < job.deadline) {
       try {
         await this.#transport.request("POST", path, { body: done, patience: Math.max(job.deadline - clock(), 100) });
         return;
       } catch (e) {
         if (e instanceof UnavailableError) continue;
-        if (done["status"] === "failed") return;
-        done = { worker_id: this.id, status: "failed", error: failure(e) };
+        if (e instanceof NotFoundError || e instanceof NotOwnerError || e instanceof AuthError) return;
+        if (e instanceof InvalidError || !(e instanceof LoktError)) { // what is refused fails the attempt
+          if (done["status"] === "failed") return;
+          done = { worker_id: this.id, status: "failed", error: failure(e) };
+        } else await sleep(200 + 300 * Math.random()); // not about the job
       }
     }
   }
 
   /** The one stream of heartbeats: all leases in one request, at the pace that the server proposes. */
-  async #beat(): Promise<void> {
-    for (;;) {
+  async #beat(over: AbortSignal): Promise<void> {
+    while (!over.aborted) {
       this.#wake = new AbortController();
       if (this.#jobs.size === 0) {
-        if (this.#draining.signal.aborted && this.#running.length === 0) return;
         await sleep(1000, this.#wake.signal);
         continue;
       }
@@ -370,41 +420,42 @@ export class Worker {
 
   /** Returns after how many ms the server wants the next heartbeats. */
   async #send(live: Job[], patience: number): Promise<number | undefined> {
-    let asked = clock();
-    const extend = (job: Job, answer: BeatAnswer): void => {
-      job.deadline = Math.max(job.deadline, asked + usable(job.ttl));
-      if (answer.cancel_requested) job.end("cancelled");
-      if (answer.lost_locks !== undefined) job.end("lock lost");
-    };
-    for (const job of live) {
-      const news = job.news;
-      if (Object.keys(news).length === 0) continue;
-      job.news = {};
-      try {
-        const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
-        const x = { body: { worker_id: this.id, ...news }, patience };
-        extend(job, (await this.#transport.request<BeatAnswer>("POST", path, x)).body);
-      } catch (e) {
-        if (e instanceof NotFoundError) job.end("lost");
-        else {
-          job.news = { ...news, ...job.news };
-          throw e;
-        }
+    let every: number | undefined;
+    for (let i = 0; i < live.length; i += most) {
+      const asked = clock();
+      const byLease = new Map(live.slice(i, i + most).map((j) => [j.leaseId, j]));
+      const x = { body: { worker_id: this.id, lease_ids: [...byLease.keys()] }, patience };
+      type One = BeatAnswer & { lease_id: string; ok: boolean; code?: string };
+      type Many = { leases: One[]; heartbeat_interval_s?: number };
+      const { body } = await this.#transport.request<Many>("POST", `${api}/leases/heartbeat`, x);
+      for (const one of body.leases) {
+        const job = byLease.get(one.lease_id);
+        if (job === undefined) continue;
+        if (one.ok) job.extend(asked, one);
+        else if (one.code === "lease_not_found" || one.code === "worker_mismatch") job.end("lost");
       }
+      every = body.heartbeat_interval_s === undefined ? undefined : body.heartbeat_interval_s * 1000;
     }
-    asked = clock();
-    const byLease = new Map(live.slice(0, 1000).map((j) => [j.leaseId, j]));
-    const x = { body: { worker_id: this.id, lease_ids: [...byLease.keys()] }, patience };
-    type One = BeatAnswer & { lease_id: string; ok: boolean; code?: string };
-    type Many = { leases: One[]; heartbeat_interval_s?: number };
-    const { body } = await this.#transport.request<Many>("POST", `${api}/leases/heartbeat`, x);
-    for (const one of body.leases) {
-      const job = byLease.get(one.lease_id);
-      if (job === undefined) continue;
-      if (one.ok) extend(job, one);
-      else if (one.code === "lease_not_found" || one.code === "worker_mismatch") job.end("lost");
+    const end = clock() + patience;
+    for (const job of live) if (clock() < end) await this.#tell(job, end - clock());
+    return every;
+  }
+
+  /** Sends what is new of a job. What the server refuses is dropped, lest it be in the way for ever. */
+  async #tell(job: Job, patience: number): Promise<void> {
+    const news = job.news;
+    if (Object.keys(news).length === 0) return;
+    job.news = {};
+    const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
+    const asked = clock();
+    try {
+      const x = { body: { worker_id: this.id, ...news }, patience };
+      job.extend(asked, (await this.#transport.request<BeatAnswer>("POST", path, x)).body);
+    } catch (e) {
+      if (e instanceof NotFoundError || e instanceof NotOwnerError) job.end("lost");
+      else if (e instanceof InvalidError) job.refused = e;
+      else job.news = { ...news, ...job.news };
     }
-    return body.heartbeat_interval_s === undefined ? undefined : body.heartbeat_interval_s * 1000;
   }
 }
 

@@ -6,9 +6,9 @@ import { clock } from "./transport.js";
 /** How much faster or slower, relative to its length, this clock may measure a duration than the server's does. */
 const drift = 0.01;
 
-/** For how many ms a lease may be relied on, counted from before it was asked for: less drift and a margin. */
-export function usable(life: number): number {
-  return life * (1 - drift) - Math.min(100, life / 20);
+/** For how many ms a lease, or what is left of the whole, may be relied on, counted from before it was asked for: less drift and a margin. */
+export function usable(life: number, whole = life): number {
+  return life * (1 - drift) - Math.min(100, whole / 20);
 }
 
 /** Where a lease stands: `in doubt` means that a renewal failed and is tried again. */

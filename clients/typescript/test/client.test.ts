@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { connect, createServer as createTCP, type AddressInfo, type Socket } from "node:net";
 import { tmpdir } from "node:os";
@@ -251,6 +251,136 @@ test("jobs are run, their failures kept, and who is cancelled is told", withServ
   assert.deepEqual(told, ["cancelled", "lock lost"]);
   worker.drain();
   await working;
+});
+
+/** A fetch that has `answer` answer instead, if it does. */
+function answering(answer: (path: string, init: RequestInit) => Promise<object | undefined>): typeof fetch {
+  return async (url, init) => {
+    const said = await answer(new URL(String(url)).pathname, init ?? {});
+    return said === undefined ? fetch(url, init) : said instanceof Response ? said : Response.json(said);
+  };
+}
+
+test("a job is told of its loss, and of the end of its maximum runtime, while a heartbeat waits for its answer", withServer, async () => {
+  await using server = await Server.start("--lease-ttl", "8s");
+  const told: Record<string, string> = {};
+  let all = (): void => undefined;
+  const both = Promise.race([new Promise<void>((resolve) => (all = resolve)), pause(40_000, undefined, { ref: false })]);
+  const silent = answering(async (path) => void (path.endsWith("/leases/heartbeat") && (await both)));
+  const client = new lokt.Lokt({ server: server.url, fetch: silent });
+  const worker = new lokt.Worker(client, async (job, signal) => {
+    if (!signal.aborted) await Promise.race([once(signal, "abort"), pause(30_000)]);
+    told[job.type] = signal.aborted ? (signal.reason as lokt.StoppedError).why : "not told";
+    if (Object.keys(told).length === 2) all();
+    throw signal.reason;
+  }, { concurrency: 2 });
+  const ids = [await client.jobs.submit({ type: "long" }), await client.jobs.submit({ type: "short", max_runtime_s: 4 })];
+  const working = worker.run();
+  const ended = await Promise.all(ids.map((id) => client.jobs.wait(id)));
+  await both;
+  assert.deepEqual(told, { long: "lost", short: "out of time" });
+  assert.deepEqual(ended.map((j) => j.code), ["lease_expired", "max_runtime_exceeded"]);
+  worker.drain();
+  await working;
+});
+
+test("a job whose request has waited may run as long as the server says", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  const worker = new lokt.Worker(client, async (_, signal) => signal.aborted);
+  const working = worker.run();
+  await pause(4500);
+  assert.equal((await client.jobs.wait(await client.jobs.submit({ max_runtime_s: 4 }))).result, false);
+  worker.drain();
+  await working;
+});
+
+test("what one job tells wrongly harms no other", withServer, async () => {
+  await using server = await Server.start("--lease-ttl", "8s");
+  const client = new lokt.Lokt({ server: server.url });
+  let sent = (): void => undefined;
+  const bad = new Promise<void>((resolve) => (sent = resolve));
+  const worker = new lokt.Worker(client, async (job, signal) => {
+    if (job.type === "good") {
+      await bad;
+      for (const before = job.deadline; job.deadline === before; await pause(20)) job.signal.throwIfAborted();
+      return "done";
+    }
+    const circular: lokt.Json[] = [];
+    circular.push(circular);
+    for (const value of [10n, circular, () => 1]) assert.throws(() => job.progress(0.5, value as lokt.Json));
+    job.progress(NaN);
+    await assert.rejects(async () => {
+      for (; ; await pause(100, undefined, { signal })) job.progress(0.5, "x".repeat(2 << 20)); // until the server has refused it
+    }, lokt.InvalidError);
+    job.progress(0.5, "small");
+    sent();
+    return "done";
+  }, { concurrency: 2 });
+  const working = worker.run();
+  const ids = [await client.jobs.submit({ type: "good" }), await client.jobs.submit({ type: "bad" })];
+  assert.deepEqual((await Promise.all(ids.map((id) => client.jobs.wait(id)))).map((j) => j.result), ["done", "done"]);
+  worker.drain();
+  await working;
+});
+
+test("each of very many jobs is kept", async () => {
+  let jobs = 0;
+  const kept = new Set<string>();
+  const server = answering(async (path, init) => {
+    const { lease_ids } = JSON.parse(String(init.body)) as { lease_ids: string[] };
+    if (path.endsWith("/leases/request")) {
+      const id = `j${++jobs}`;
+      return { denied: false, lease: { lease_id: id, job_id: id, token: 1, attempt: 1, lease_ttl_s: 60 }, job: { job_id: id, type: "t", payload: {} } };
+    }
+    if (path.endsWith("/complete")) return { ok: true, applied: true };
+    while (jobs < 1001) await pause(20);
+    assert(lease_ids.length <= 1000);
+    for (const id of lease_ids) kept.add(id);
+    return { leases: lease_ids.map((lease_id) => ({ lease_id, ok: true })), heartbeat_interval_s: 0.1 };
+  });
+  const ended = new AbortController();
+  const worker = new lokt.Worker(new lokt.Lokt({ server: "http://x:1", fetch: server }), async () => {
+    if (jobs === 1001) worker.drain();
+    while (kept.size < 1001 && !ended.signal.aborted) await pause(50);
+  }, { concurrency: 1001 });
+  const late = setTimeout(() => ended.abort(), 30_000);
+  await worker.run();
+  clearTimeout(late);
+  assert.equal(kept.size, 1001);
+});
+
+test("a result outlives answers that say nothing about it", withServer, async () => {
+  await using server = await Server.start();
+  const failures = [new Response("<html>", { status: 404 }), Response.json({ detail: "internal" }, { status: 500 }), new Response("", { status: 502 })];
+  const client = new lokt.Lokt({ server: server.url, fetch: answering(async (path) => (path.endsWith("/complete") ? failures.pop() : undefined)) });
+  const worker = new lokt.Worker(client, async () => 7);
+  const working = worker.run();
+  const job = await client.jobs.wait(await client.jobs.submit());
+  assert.deepEqual([job.state, job.result, failures], ["completed", 7, []]);
+  worker.drain();
+  await working;
+});
+
+test("a worker that is refused says so", withServer, async () => {
+  const dir = mkdtempSync(join(tmpdir(), "lokt-"));
+  writeFileSync(join(dir, "tokens"), "");
+  await using server = await Server.start("--tokens", join(dir, "tokens"));
+  const worker = new lokt.Worker(new lokt.Lokt({ server: server.url }), async () => undefined);
+  const hangs = pause(30_000, "hangs", { ref: false });
+  for (let i = 0; i < 2; i++) assert(await Promise.race([worker.run().catch((e: unknown) => e), hangs]) instanceof lokt.AuthError);
+  rmSync(dir, { recursive: true });
+});
+
+test("a worker that cannot wait at the server waits itself", async () => {
+  const asked: number[] = [];
+  const full = answering(async () => {
+    if (asked.push(performance.now()) === 3) worker.drain();
+    return { denied: true, reason: "", code: "queue_empty", retry_after_ms: 400 };
+  });
+  const worker = new lokt.Worker(new lokt.Lokt({ server: "http://x:1", fetch: full }), async () => undefined);
+  await worker.run();
+  assert(asked[2]! - asked[0]! > 700);
 });
 
 test("the same key is the same job", withServer, async () => {
