@@ -32,6 +32,7 @@ class TestWorker(unittest.TestCase):
         self.addCleanup(worker.drain)
         return worker
 
+    # Promise S-254.
     def test_a_loss_is_told_while_a_heartbeat_waits_for_its_answer(self) -> None:
         told = threading.Event()
         why: list[str] = []
@@ -54,6 +55,7 @@ class TestWorker(unittest.TestCase):
         self.assertTrue(told.wait(40))
         self.assertEqual((why, job["state"]), (["lost"], "expired"))
 
+    # Promise S-254.
     def test_a_job_is_told_before_its_maximum_runtime_is_over(self) -> None:
         seen: list[Any] = []
         told = threading.Event()
@@ -72,6 +74,7 @@ class TestWorker(unittest.TestCase):
         self.assertTrue(told.wait(30))
         self.assertEqual((seen, ended["code"]), ([False, "out of time"], "max_runtime_exceeded"))
 
+    # Promise S-255.
     def test_what_one_job_tells_wrongly_harms_no_other(self) -> None:
         bad: list[type[Exception]] = []
         sent = threading.Event()
@@ -108,6 +111,7 @@ class TestWorker(unittest.TestCase):
             (ended, bad), (["done"] * 2, [TypeError, ValueError, TypeError, lokt.InvalidError])
         )
 
+    # Promise S-255.
     def test_each_of_very_many_jobs_is_kept(self) -> None:
         with unittest.mock.patch("lokt._jobs._MOST", 2):
             kept = threading.Barrier(5)
@@ -124,6 +128,7 @@ class TestWorker(unittest.TestCase):
             states = [self.jobs.wait(i, timeout=60)["state"] for i in ids]
             self.assertEqual(states, ["completed"] * 5)
 
+    # Promise S-255.
     def test_a_result_outlives_an_answer_that_says_nothing_about_it(self) -> None:
         worker = lokt.Worker(self.client, lambda job: 7)
         failures = [
@@ -167,6 +172,13 @@ class TestWorker(unittest.TestCase):
         worker._request = full
         worker.run()
         self.assertGreater(asked[2] - asked[0], 0.7)
+
+    def test_a_job_without_a_key_is_submitted_after_the_server_was_started_again(self) -> None:
+        self.jobs.submit()
+        self.server.kill()
+        self.server.start()
+        self.jobs.submit()
+        self.assertEqual(len(list(self.jobs.list())), 2)
 
 
 if __name__ == "__main__":

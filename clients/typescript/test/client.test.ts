@@ -261,6 +261,7 @@ function answering(answer: (path: string, init: RequestInit) => Promise<object |
   };
 }
 
+// Promise S-254.
 test("a job is told of its loss, and of the end of its maximum runtime, while a heartbeat waits for its answer", withServer, async () => {
   await using server = await Server.start("--lease-ttl", "8s");
   const told: Record<string, string> = {};
@@ -284,6 +285,7 @@ test("a job is told of its loss, and of the end of its maximum runtime, while a 
   await working;
 });
 
+// Promise S-254.
 test("a job whose request has waited may run as long as the server says", withServer, async () => {
   await using server = await Server.start();
   const client = new lokt.Lokt({ server: server.url });
@@ -295,6 +297,7 @@ test("a job whose request has waited may run as long as the server says", withSe
   await working;
 });
 
+// Promise S-255.
 test("what one job tells wrongly harms no other", withServer, async () => {
   await using server = await Server.start("--lease-ttl", "8s");
   const client = new lokt.Lokt({ server: server.url });
@@ -324,6 +327,7 @@ test("what one job tells wrongly harms no other", withServer, async () => {
   await working;
 });
 
+// Promise S-255.
 test("each of very many jobs is kept", async () => {
   let jobs = 0;
   const kept = new Set<string>();
@@ -350,6 +354,7 @@ test("each of very many jobs is kept", async () => {
   assert.equal(kept.size, 1001);
 });
 
+// Promise S-255.
 test("a result outlives answers that say nothing about it", withServer, async () => {
   await using server = await Server.start();
   const failures = [new Response("<html>", { status: 404 }), Response.json({ detail: "internal" }, { status: 500 }), new Response("", { status: 502 })];

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import random
+import selectors
 import socket
 import ssl
 import threading
@@ -21,6 +22,7 @@ Json = Any
 
 _LONGEST_ANSWER = 64 << 20  # bytes; more is no answer of a loktd
 _IDLE = 16  # connections that are kept
+_KEPT = 20.0  # seconds: loktd closes what was idle for 30
 # Linux's CLOCK_MONOTONIC stands still in sleep, that of macOS does not; time.monotonic is the one that does, where there are two.
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
@@ -85,7 +87,7 @@ class Transport:
         self._tls: ssl.SSLContext | None = None
         self.timeout = timeout
         self._current = 0
-        self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
+        self._idle: deque[tuple[int, float, http.client.HTTPConnection]] = deque()
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -252,8 +254,8 @@ class Transport:
                 self._idle.clear()
                 self._pid = os.getpid()
             while self._idle and not fresh:
-                at, connection = self._idle.pop()
-                if at == which:
+                at, since, connection = self._idle.pop()
+                if at == which and clock() - since < _KEPT and not _closed(connection):
                     return connection, True
                 connection.close()
         scheme, host, port = self._addresses[which]
@@ -269,7 +271,7 @@ class Transport:
     def _keep(self, which: int, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             if len(self._idle) < _IDLE and self._pid == os.getpid():
-                self._idle.append((which, connection))
+                self._idle.append((which, clock(), connection))
                 return
         connection.close()
 
@@ -277,8 +279,17 @@ class Transport:
         """Closes the connections that are kept."""
         with self._lock:
             idle, self._idle = self._idle, deque()
-        for _, connection in idle:
+        for _, _, connection in idle:
             connection.close()
+
+
+def _closed(connection: http.client.HTTPConnection) -> bool:
+    """Whether the server has closed a connection that was kept, or said something unasked."""
+    if connection.sock is None:
+        return True
+    with selectors.DefaultSelector() as s:
+        s.register(connection.sock, selectors.EVENT_READ)
+        return bool(s.select(0))
 
 
 def _address(url: str) -> tuple[str, str, int]:
