@@ -61,10 +61,11 @@ func promiseViolations(semantics string, tests, pages map[string]string) []strin
 func TestEveryPromiseIsCitedByATest(t *testing.T) {
 	tests, pages := map[string]string{}, map[string]string{}
 	walk(t, func(name string, read func() []byte) {
+		client := strings.HasSuffix(name, ".test.ts") || path.Ext(name) == ".py" && strings.HasPrefix(path.Base(name), "test_")
 		suite := path.Dir(name) == "lokttest" || path.Dir(name) == "jobs/jobstest"
 		switch {
 		case name == "internal/archtest/promises_test.go": // which has examples of bad ones
-		case strings.HasSuffix(name, "_test.go"), path.Ext(name) == ".txtar", suite && path.Ext(name) == ".go":
+		case strings.HasSuffix(name, "_test.go"), path.Ext(name) == ".txtar", client, suite && path.Ext(name) == ".go":
 			tests[name] = string(read())
 		case path.Ext(name) == ".md":
 			pages[name] = string(read())
