@@ -3,10 +3,10 @@
 import { createHash, randomBytes } from "node:crypto";
 import { hostname, userInfo } from "node:os";
 
-import { AuthError, type Freeze, HeldError, type Holder, IncompatibleError, InvalidError, type Owner } from "./errors.js";
+import { AuthError, type Freeze, FullError, HeldError, type Holder, InvalidError, type Owner } from "./errors.js";
 import { Jobs } from "./jobs.js";
 import { Lease, lifeOf } from "./lease.js";
-import { clock, Transport } from "./transport.js";
+import { clock, insist, Transport } from "./transport.js";
 
 const longestPoll = 30_000; // ms that one request waits for a lock at most
 const queueTTL = 30_000; // ms that a claim keeps its place when nobody asks for it
@@ -70,6 +70,7 @@ export interface LockEvent {
 interface Answer {
   holder?: Holder;
   queued?: boolean;
+  id?: string;
 }
 
 /** Locks and jobs of a loktd. One of a program is enough. */
@@ -135,11 +136,11 @@ export class Lokt {
           sent: () => void (asked = clock()),
           reached: () => void (reached = true),
         });
-        if (status === 202) continue;
-        let holder = answer.holder;
-        if (holder?.token === undefined) {
-          throw new IncompatibleError(`${this.transport.server}: the answer has no holder: is it a loktd of another version?`, "incompatible");
+        if (status === 202) {
+          insist(answer.id === publicId(leaseId), this.transport.server);
+          continue;
         }
+        let holder = this.#own(answer.holder, name, leaseId);
         if (clock() - asked > ttl / 4) { // the request waited: when the hold began is not known well enough
           asked = clock();
           holder = await this.#renew(name, leaseId, ttl / 2);
@@ -156,7 +157,7 @@ export class Lokt {
         }, holder.heartbeat_in_ms);
       }
     } catch (e) {
-      const known = e instanceof HeldError || e instanceof InvalidError || e instanceof AuthError;
+      const known = e instanceof HeldError || e instanceof FullError || e instanceof InvalidError || e instanceof AuthError;
       if (reached && !known) await this.#giveBack(name, leaseId, operation, 5000).catch(() => undefined);
       throw e;
     }
@@ -192,31 +193,40 @@ export class Lokt {
 
   /** Looks at a lock. A name that nobody uses is a free lock. */
   async show(name: string): Promise<LockView> {
-    return (await this.transport.request<LockView>("GET", lockPath(name))).body;
+    const { body } = await this.transport.request<LockView>("GET", lockPath(name));
+    insist(body.name === name, this.transport.server);
+    return body;
   }
 
   /** Lists the locks that are not free, by name. */
   async list(prefix?: string): Promise<LockView[]> {
-    return (await this.transport.request<{ locks: LockView[] }>("GET", "/v1/locks", { query: { prefix } })).body.locks;
+    const { locks } = (await this.transport.request<{ locks: LockView[] }>("GET", "/v1/locks", { query: { prefix } })).body;
+    insist(Array.isArray(locks), this.transport.server);
+    return locks;
   }
 
   /** Ends all holds, or the one with the public ID, whoever's they are. Needs the scope force. */
   async forceRelease(name: string, publicID?: string): Promise<Holder[]> {
     const path = `${lockPath(name)}/leases${publicID === undefined ? "" : `/${encodeURIComponent(publicID)}`}`;
     const x = { query: { ...this.#asker(), force: true } };
-    return (await this.transport.request<{ released: Holder[] }>("DELETE", path, x)).body.released;
+    const { released } = (await this.transport.request<{ released: Holder[] }>("DELETE", path, x)).body;
+    insist(Array.isArray(released), this.transport.server);
+    return released;
   }
 
   /** Keeps newcomers out for `ttlMs`. Who holds the lock stays. */
   async freeze(name: string, options: { ttlMs: number; reason?: string }): Promise<Freeze> {
     const body = { owner: this.owner, ttl_ms: Math.round(options.ttlMs), reason: options.reason ?? "" };
-    return (await this.transport.request<{ freeze: Freeze }>("PUT", `${lockPath(name)}/freeze`, { body })).body.freeze;
+    const { freeze } = (await this.transport.request<{ freeze: Freeze }>("PUT", `${lockPath(name)}/freeze`, { body })).body;
+    insist(freeze?.owner !== undefined, this.transport.server);
+    return freeze;
   }
 
   /** Ends the caller's freeze, or with `force` anybody's. */
   async unfreeze(name: string, options: { force?: boolean } = {}): Promise<void> {
     const query = { ...this.#asker(), force: options.force ? true : undefined };
-    await this.transport.request("DELETE", `${lockPath(name)}/freeze`, { query });
+    const { freeze } = (await this.transport.request<{ freeze?: Freeze }>("DELETE", `${lockPath(name)}/freeze`, { query })).body;
+    insist(freeze?.owner !== undefined, this.transport.server);
   }
 
   /** Yields events of locks, oldest first, until the signal aborts: those after a number, or those from now on. */
@@ -225,11 +235,13 @@ export class Lokt {
     if (after === undefined) {
       const query = { limit: 1, latest: true };
       after = (await this.transport.request<{ newest: number }>("GET", "/v1/audit", { query })).body.newest;
+      insist(typeof after === "number", this.transport.server);
     }
     while (!options.signal?.aborted) {
       const query = { after, name: options.name, prefix: options.prefix, wait_ms: longestPoll };
       const x = { query, wait: longestPoll, signal: options.signal };
       const page: { events: LockEvent[] } = (await this.transport.request<{ events: LockEvent[] }>("GET", "/v1/audit", x)).body;
+      insist(Array.isArray(page.events), this.transport.server);
       for (const event of page.events) {
         after = event.seq;
         yield event;
@@ -239,13 +251,23 @@ export class Lokt {
 
   async #renew(name: string, leaseId: string, patience: number, signal?: AbortSignal, heard?: string): Promise<Holder> {
     const x = { body: { leases: [{ name, lease_id: leaseId, heard }] }, patience, signal };
-    return (await this.transport.request<{ leases: [{ holder: Holder }] }>("POST", "/v1/leases/heartbeat", x)).body.leases[0].holder;
+    const { leases } = (await this.transport.request<{ leases?: { holder?: Holder }[] }>("POST", "/v1/leases/heartbeat", x)).body;
+    return this.#own(leases?.[0]?.holder, name, leaseId);
+  }
+
+  /** The holder that an answer tells of, if that is this lease: nothing else grants or keeps it. */
+  #own(holder: Holder | undefined, name: string, leaseId: string): Holder {
+    const own = holder?.name === name && holder.id === publicId(leaseId) && typeof holder.token === "number" && holder.token > 0;
+    insist(own && !Number.isNaN(lifeOf(holder)), this.transport.server);
+    return holder!;
   }
 
   /** Ends the lease, and keeps copies of its claim that are still under way from being granted later. */
   async #giveBack(name: string, leaseId: string, operation: string, patience = this.transport.timeout): Promise<void> {
     const headers = { "lokt-lease": leaseId, "lokt-cancels": operation };
-    await this.transport.request("DELETE", leasePath(name, leaseId), { query: this.#asker(), headers, patience });
+    const x = { query: this.#asker(), headers, patience };
+    const { body } = await this.transport.request<{ released?: Holder[] }>("DELETE", leasePath(name, leaseId), x);
+    insist(Array.isArray(body.released), this.transport.server);
   }
 
   #asker(): Record<string, string | number | undefined> {

@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError } from "./errors.js";
 import type { Lokt } from "./client.js";
 import { usable } from "./lease.js";
-import { clock, type Json, sleep, type Transport } from "./transport.js";
+import { clock, insist, type Json, sleep, type Transport } from "./transport.js";
 
 const api = "/api/system/scheduler";
 const most = 1000; // leases of one heartbeat
@@ -77,7 +77,7 @@ export interface JobView extends Required<Omit<JobSpec, "max_runtime_s" | "run_a
 
 interface Granted {
   denied: false;
-  lease: { lease_id: string; attempt: number; token: number; lease_ttl_s: number; lock_tokens?: Record<string, number> };
+  lease: { lease_id: string; job_id: string; attempt: number; token: number; lease_ttl_s: number; lock_tokens?: Record<string, number> };
   job: JobView;
 }
 
@@ -89,6 +89,7 @@ interface Denied {
 }
 
 interface BeatAnswer {
+  ok?: boolean;
   run_left_s?: number;
   cancel_requested?: boolean;
   lost_locks?: string[];
@@ -106,12 +107,16 @@ export class Jobs {
   /** Queues a job and returns its ID. It is sent again after a failure only if it has an `idempotency_key`. */
   async submit(spec: JobSpec = {}): Promise<string> {
     const x = { body: spec, resend: spec.idempotency_key !== undefined };
-    return (await this.#transport.request<{ job_id: string }>("POST", `${api}/jobs`, x)).body.job_id;
+    const { job_id: id } = (await this.#transport.request<{ job_id: string }>("POST", `${api}/jobs`, x)).body;
+    insist(typeof id === "string", this.#transport.server);
+    return id;
   }
 
   /** Looks at a job. */
   async get(id: string): Promise<JobView> {
-    return (await this.#transport.request<JobView>("GET", `${api}/jobs/${encodeURIComponent(id)}`)).body;
+    const { body } = await this.#transport.request<JobView>("GET", `${api}/jobs/${encodeURIComponent(id)}`);
+    insist(body.job_id === id, this.#transport.server);
+    return body;
   }
 
   /** Yields jobs, newest change first, page by page. */
@@ -130,7 +135,9 @@ export class Jobs {
   /** Cancels a queued job, or asks the worker of a leased one to stop. Returns its state. */
   async cancel(id: string, reason = ""): Promise<JobState> {
     const path = `${api}/jobs/${encodeURIComponent(id)}/cancel`;
-    return (await this.#transport.request<{ state: JobState }>("POST", path, { body: { reason } })).body.state;
+    const { state } = (await this.#transport.request<{ state: JobState }>("POST", path, { body: { reason } })).body;
+    insist(typeof state === "string", this.#transport.server);
+    return state;
   }
 
   /** The capacity and its use. */
@@ -347,6 +354,8 @@ export class Worker {
       await sleep(500 + 1000 * Math.random(), this.#draining.signal);
       return undefined;
     }
+    const granted = answer.denied === false && answer.lease?.token > 0 && answer.lease.job_id === answer.job?.job_id;
+    insist(granted || (answer.denied === true && typeof answer.retry_after_ms === "number"), this.#transport.server);
     if (!answer.denied) return this.#confirmed(new Job(answer, asked), asked);
     if (clock() - asked < 15_000) await sleep(answer.retry_after_ms, this.#draining.signal); // it has not waited there
     return undefined;
@@ -360,6 +369,7 @@ export class Worker {
     try {
       const x = { body: { worker_id: this.id }, patience: job.ttl / 2, sent };
       const { body } = await this.#transport.request<BeatAnswer>("POST", path, x);
+      insist(body.ok === true, this.#transport.server);
       job.extend(asked, body);
     } catch (e) {
       if (e instanceof LoktError) return undefined; // it ends by itself
@@ -381,7 +391,9 @@ export class Worker {
     if ((job.signal.reason as StoppedError | undefined)?.why === "out of time" && done["status"] === "failed") return; // the service says why
     while (!job.lost && clock() < job.deadline) {
       try {
-        await this.#transport.request("POST", path, { body: done, patience: Math.max(job.deadline - clock(), 100) });
+        const x = { body: done, patience: Math.max(job.deadline - clock(), 100) };
+        const { body } = await this.#transport.request<{ applied?: boolean }>("POST", path, x);
+        insist(body.applied !== undefined, this.#transport.server);
         return;
       } catch (e) {
         if (e instanceof UnavailableError) continue;
@@ -450,7 +462,9 @@ export class Worker {
     const asked = clock();
     try {
       const x = { body: { worker_id: this.id, ...news }, patience };
-      job.extend(asked, (await this.#transport.request<BeatAnswer>("POST", path, x)).body);
+      const { body } = await this.#transport.request<BeatAnswer>("POST", path, x);
+      insist(body.ok === true, this.#transport.server);
+      job.extend(asked, body);
     } catch (e) {
       if (e instanceof NotFoundError || e instanceof NotOwnerError) job.end("lost");
       else if (e instanceof InvalidError) job.refused = e;

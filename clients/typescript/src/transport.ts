@@ -1,9 +1,11 @@
 /** Requests to a loktd: several addresses, time limits, and which failures are tried again. */
 
-import { fromAnswer, IncompatibleError, InvalidError, LoktError, type Problem, UnavailableError } from "./errors.js";
+import { foreign, fromAnswer, IncompatibleError, InvalidError, LoktError, passing, type Problem, UnavailableError } from "./errors.js";
 
 /** A JSON value. */
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+
+const longestAnswer = 64 << 20; // bytes; more is no answer of a loktd
 
 const began = performance.now();
 const beganWall = Date.now();
@@ -32,6 +34,11 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
     const timer = setTimeout(end, ms);
     signal?.addEventListener("abort", end);
   });
+}
+
+/** Throws IncompatibleError unless the answer is what was asked for. */
+export function insist(whole: boolean, server: string): asserts whole {
+  if (!whole) throw foreign(server);
 }
 
 /** What a request may be told. Times are milliseconds. */
@@ -121,7 +128,7 @@ export class Transport {
       x.sent?.();
       answer = await this.#fetch(at + path, init);
       x.reached?.();
-      text = await answer.text();
+      text = await whole(answer, at);
     } catch (e) {
       if (!refused(e)) x.reached?.();
       if (x.signal?.aborted) throw x.signal.reason;
@@ -137,9 +144,9 @@ export class Transport {
     } catch {
       body = undefined;
     }
-    if (answer.ok && body !== undefined) return { status: answer.status, body: body as T };
+    if (answer.ok && typeof body === "object" && body !== null && !Array.isArray(body)) return { status: answer.status, body: body as T };
     if (typeof body === "object" && body !== null) return fromAnswer(at, answer.status, body as Problem, answer.headers);
-    if (answer.status >= 502 && answer.status <= 504) {
+    if (passing(answer.status)) {
       return new UnavailableError(`${at}: status ${answer.status}`, "unavailable");
     }
     const line = text.slice(0, 200).trim().split("\n")[0]!;
@@ -149,6 +156,17 @@ export class Transport {
       "incompatible",
     );
   }
+}
+
+/** Reads an answer, if it is not too long. */
+async function whole(answer: Response, server: string): Promise<string> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of (answer.body ?? []) as unknown as AsyncIterable<Uint8Array>) {
+    if ((size += part.length) > longestAnswer) throw foreign(server, `the answer is longer than ${longestAnswer >> 20} MiB`);
+    parts.push(part);
+  }
+  return Buffer.concat(parts).toString();
 }
 
 /** The reason that fetch hides in the cause of its error. */

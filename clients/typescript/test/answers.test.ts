@@ -1,0 +1,141 @@
+// Against what is no loktd: proxies and others that answer in its place.
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import * as lokt from "../src/index.js";
+
+interface Said {
+  status: number;
+  body: unknown;
+  media?: string;
+}
+
+/** A holder, as a loktd tells of it. */
+function own(name: string, leaseId: string, more: object = {}): object {
+  const times = { acquired_at: "2026-11-28T12:00:00Z", expires_at: "2026-11-28T12:00:20Z" };
+  return { name, id: lokt.publicId(leaseId), token: 7, ttl_ms: 20_000, ...times, ...more };
+}
+
+type Ask = { lease_id: string; leases?: [{ name: string; lease_id: string }] };
+
+/** A client of a server that answers every request with what `say` returns for its method, path and body. */
+async function answering(say: (method: string, path: string, body: Ask) => Said): Promise<{ client: lokt.Lokt; [Symbol.dispose](): void }> {
+  const server = createServer(async (request, answer) => {
+    let sent = "";
+    for await (const part of request) sent += String(part);
+    const said = say(request.method!, request.url!, JSON.parse(sent || "{}") as Ask);
+    answer.writeHead(said.status, { "content-type": said.media ?? "application/json" });
+    answer.end(typeof said.body === "string" ? said.body : JSON.stringify(said.body));
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const client = new lokt.Lokt({ server: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, owner: "ana", timeoutMs: 200 });
+  return {
+    client,
+    [Symbol.dispose]: () => {
+      server.close();
+      server.closeAllConnections();
+    },
+  };
+}
+
+const successes: Said[] = [
+  { status: 200, body: {} },
+  { status: 200, body: { status: "ok" } },
+  { status: 200, body: "<html>welcome</html>", media: "text/html" },
+  { status: 200, body: "null" },
+  { status: 200, body: [] },
+  { status: 202, body: {} },
+  { status: 202, body: { queued: true } },
+  { status: 200, body: { holder: {}, leases: [{}] } },
+  { status: 200, body: { holder: own("db", "another's"), leases: [{ holder: own("db", "another's") }] } },
+  { status: 200, body: { holder: [], leases: {}, released: "yes", ok: "yes", name: "x" } },
+];
+const errors: Said[] = [
+  { status: 404, body: { detail: "Not Found" } },
+  { status: 404, body: { detail: "not_found" } },
+  { status: 410, body: { detail: "lease_not_found" } },
+  { status: 404, body: { code: "not_found" } },
+  { status: 404, body: { code: "lease_not_found", error: { code: 404 } } },
+  { status: 404, body: { type: "about:blank", title: "Not Found", status: 404, code: "not_found" } },
+  { status: 410, body: { type: "about:blank", status: 410, code: "not_found", lock: "db" } },
+  { status: 403, body: { code: "not_owner" } },
+  { status: 403, body: { code: "forbidden", message: "log in" } },
+  { status: 409, body: { code: "held" } },
+  { status: 422, body: { detail: ["no"] } },
+  { status: 400, body: { code: "invalid" } },
+  { status: 404, body: '"not found"' },
+  { status: 404, body: "<html>no such page</html>", media: "text/html" },
+];
+
+// Promises S-241.
+test("what a proxy answers grants nothing and ends nothing", async () => {
+  let now: Said;
+  using at = await answering(() => now);
+  const { client } = at;
+  for (now of [...successes, ...errors]) {
+    const asks: Record<string, () => Promise<unknown>> = {
+      lock: () => client.lock("db", { wait: false }),
+      wait: () => client.lock("db", { wait: 200 }),
+      force: () => client.forceRelease("db"),
+      freeze: () => client.freeze("db", { ttlMs: 1000 }),
+      unfreeze: () => client.unfreeze("db"),
+      show: () => client.show("db"),
+      list: () => client.list(),
+      submit: () => client.jobs.submit(),
+      cancel: () => client.jobs.cancel("j"),
+      get: () => client.jobs.get("j"),
+    };
+    for (const [what, ask] of Object.entries(asks)) {
+      await assert.rejects(ask, (e) => e instanceof lokt.IncompatibleError || e instanceof lokt.UnavailableError, `${what}: ${JSON.stringify(now)}`);
+    }
+  }
+});
+
+// Promises S-241.
+test("a lease outlives answers that are not loktd's", async () => {
+  const answers = new Map([...successes.slice(0, 3), ...errors].map((said, i) => [`lock-${i}`, said]));
+  let sick = true;
+  using at = await answering((method, path, body) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    if (body.leases === undefined) {
+      return { status: 200, body: { holder: own(path.split("/")[3]!, body.lease_id, { heartbeat_in_ms: 20 }) } };
+    }
+    const [lease] = body.leases;
+    return sick ? answers.get(lease.name)! : { status: 200, body: { leases: [{ holder: own(lease.name, lease.lease_id) }] } };
+  });
+  const leases = await Promise.all([...answers.keys()].map((name) => at.client.lock(name, { ttlMs: 20_000 })));
+  for (const want of ["in doubt", "held"]) {
+    for (const lease of leases) {
+      for (const end = Date.now() + 15_000; lease.state !== want && Date.now() < end; ) await pause(10);
+      assert.equal(lease.state, want, JSON.stringify(answers.get(lease.name)));
+    }
+    sick = false;
+  }
+  await Promise.all(leases.map((lease) => lease.release()));
+});
+
+test("who finds a full queue is told at once", async () => {
+  const asked: string[] = [];
+  using at = await answering((method) => {
+    asked.push(method);
+    return { status: 429, body: { type: "about:blank", title: "Lock is full", status: 429, code: "full", detail: "lock is full" } };
+  });
+  await assert.rejects(at.client.lock("db"), lokt.FullError);
+  assert.deepEqual(asked, ["POST"]);
+});
+
+// Promises S-240.
+test("an answer without an end is not read to its end", async () => {
+  let sent = 0;
+  const endless = new ReadableStream<Uint8Array>({
+    pull: (c) => ((sent += 1 << 20) > 200 << 20 ? c.close() : c.enqueue(new Uint8Array(1 << 20).fill(32))),
+  });
+  const client = new lokt.Lokt({ server: "http://lokt.example", fetch: async () => new Response(endless) });
+  await assert.rejects(client.about(), /longer than 64 MiB/);
+  assert(sent < 100 << 20, `${sent} bytes were read`);
+});
