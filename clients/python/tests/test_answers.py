@@ -9,6 +9,7 @@ import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable
+from unittest import mock
 
 import lokt
 from lokt import _http
@@ -165,6 +166,16 @@ class TestAnswersOfOthers(unittest.TestCase):
         with self.assertRaises(lokt.FullError):
             client.acquire("db")
         self.assertEqual(asked, ["POST"])
+
+    @unittest.skipUnless(hasattr(time, "CLOCK_BOOTTIME"), "the system has no such clock")
+    def test_a_lease_is_over_when_the_machine_has_slept_through_its_time(self) -> None:
+        """Promises S-242."""
+        client = self.answering(lambda _, path, body: told(200, {"holder": own("db", body["lease_id"])}))
+        lease = client.acquire("db", ttl=20)
+        self.assertEqual(lease.state, "held")
+        real = time.clock_gettime
+        with mock.patch("time.clock_gettime", lambda c: real(c) + (30 if c == time.CLOCK_BOOTTIME else 0)):
+            self.assertEqual(lease.state, "lost")
 
     def test_an_answer_without_an_end_is_not_read_to_its_end(self) -> None:
         """Promises S-240."""

@@ -1,5 +1,7 @@
 /** Requests to a loktd: several addresses, time limits, and which failures are tried again. */
 
+import { uptime } from "node:os";
+
 import { foreign, fromAnswer, IncompatibleError, InvalidError, LoktError, passing, type Problem, UnavailableError } from "./errors.js";
 
 /** A JSON value. */
@@ -8,17 +10,16 @@ export type Json = null | boolean | number | string | Json[] | { [name: string]:
 const longestAnswer = 64 << 20; // bytes; more is no answer of a loktd
 
 const began = performance.now();
-const beganWall = Date.now();
+const up = uptime();
 let slept = 0;
 
 /**
- * Milliseconds on a clock that nobody sets back. It follows the wall clock when that is two seconds or more ahead, because the
- * other one may stand still while the machine sleeps.
+ * Milliseconds on a clock that nobody sets back. It keeps up with the time since the machine was started, because the other one
+ * stands still while the machine sleeps. Where that is known in seconds only, it may be one too far, once: never behind.
  */
 export function clock(): number {
   const mono = performance.now() - began;
-  const ahead = Date.now() - beganWall - mono - slept;
-  if (ahead > 2000) slept += ahead;
+  slept = Math.max(slept, (uptime() - up) * 1000 - mono);
   return mono + slept;
 }
 

@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer } from "node:http";
+import { syncBuiltinESMExports } from "node:module";
 import type { AddressInfo } from "node:net";
+import os from "node:os";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -138,4 +140,24 @@ test("an answer without an end is not read to its end", async () => {
   const client = new lokt.Lokt({ server: "http://lokt.example", fetch: async () => new Response(endless) });
   await assert.rejects(client.about(), /longer than 64 MiB/);
   assert(sent < 100 << 20, `${sent} bytes were read`);
+});
+
+// Promises S-242.
+test("a lease is over when the machine has slept through its time, and not because somebody sets the clock", async () => {
+  using at = await answering((method, _, body) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    return { status: 200, body: { holder: own("db", body.lease_id) } };
+  });
+  const [lease, wall, up] = [await at.client.lock("db", { ttlMs: 20_000 }), Date.now, os.uptime];
+  try {
+    Date.now = () => wall() + 3_600_000;
+    assert.equal(lease.state, "held");
+    Date.now = () => wall() - 3_600_000; // and nothing of the sleep is seen there
+    os.uptime = () => up() + 30;
+    syncBuiltinESMExports();
+    assert.equal(lease.state, "lost");
+  } finally {
+    [Date.now, os.uptime] = [wall, up];
+    syncBuiltinESMExports();
+  }
 });
