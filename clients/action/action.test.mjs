@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer as createHTTP } from "node:http";
 import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,8 +13,8 @@ import { setTimeout as pause } from "node:timers/promises";
 const here = new URL(".", import.meta.url).pathname;
 const dir = mkdtempSync(join(tmpdir(), "lokt-action-"));
 
-/** Runs a step as a runner does. */
-function step(job, script, inputs = {}) {
+/** What a runner tells a step. */
+function told(job, script) {
   const state = Object.fromEntries(
     readFileSync(job.state, "utf8").split("\n").filter(Boolean).map((l) => [`STATE_${l.slice(0, l.indexOf("="))}`, l.slice(l.indexOf("=") + 1)]),
   );
@@ -21,9 +22,23 @@ function step(job, script, inputs = {}) {
     PATH: process.env.PATH, GITHUB_STATE: job.state, GITHUB_OUTPUT: job.output, GITHUB_REPOSITORY: "ana/site", GITHUB_RUN_ID: job.name,
     ...(script === "post.mjs" ? state : {}),
   };
-  for (const [k, v] of Object.entries({ ...job.inputs, ...inputs })) env[`INPUT_${k.toUpperCase()}`] = v;
-  const r = spawnSync(process.execPath, [join(here, script)], { env, encoding: "utf8", timeout: 30_000 });
+  for (const [k, v] of Object.entries(job.inputs)) env[`INPUT_${k.toUpperCase()}`] = v;
+  return env;
+}
+
+/** Runs a step as a runner does. */
+function step(job, script) {
+  const r = spawnSync(process.execPath, [join(here, script)], { env: told(job, script), encoding: "utf8", timeout: 60_000 });
   return { code: r.status, out: r.stdout + r.stderr };
+}
+
+/** The same beside what this program serves. */
+async function stepAside(job, script, said = () => {}) {
+  const child = spawn(process.execPath, [join(here, script)], { env: told(job, script), stdio: ["ignore", "pipe", "inherit"] });
+  let out = "";
+  child.stdout.on("data", (part) => said((out += part)));
+  const [code] = await once(child, "close");
+  return { code, out };
 }
 
 function job(name, inputs) {
@@ -51,15 +66,20 @@ async function loktd(...args) {
 
 const holders = async (url) => (await (await fetch(`${url}/v1/locks/deploy`)).json()).holders;
 
-test("a lock is held beyond its time to live, excludes another job, and is given back", async (t) => {
+/** Waits for the keeper's first renewal. */
+async function renewed(url) {
+  for (const end = Date.now() + 30_000; !((await holders(url))[0]?.renewals > 0); await pause(100)) assert(Date.now() < end, "it is not renewed");
+}
+
+test("a lock is renewed, excludes another job, and is given back", async (t) => {
   const server = await loktd();
   t.after(() => server.stop());
-  const a = job("1", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
-  const b = job("2", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  const a = job("1", { server: server.url, name: "deploy", ttl: "12", timeout: "0" });
+  const b = job("2", { server: server.url, name: "deploy", ttl: "12", timeout: "0" });
   const took = step(a, "main.mjs");
   assert.equal(took.code, 0, took.out);
   assert.match(readFileSync(a.output, "utf8"), /^token=1\nlease-id=L-/);
-  await pause(4500);
+  await renewed(server.url);
   const refused = step(b, "main.mjs");
   assert.equal(refused.code, 1);
   assert.match(refused.out, /::error title=lokt::lock deploy could not be had: .*ana\/site/);
@@ -72,17 +92,16 @@ test("a lock is held beyond its time to live, excludes another job, and is given
 test("a job that waits gets the lock, and says for whom it waits", async (t) => {
   const server = await loktd();
   t.after(() => server.stop());
-  const a = job("3", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  const a = job("3", { server: server.url, name: "deploy", ttl: "12", timeout: "0" });
   assert.equal(step(a, "main.mjs").code, 0);
-  const state = Object.fromEntries(readFileSync(a.state, "utf8").split("\n").filter(Boolean).map((l) => l.split(/=(.*)/s).slice(0, 2)));
-  const releasing = spawn("sh", ["-c", `sleep 1.5; exec "$0" "$1"`, process.execPath, join(here, "post.mjs")], {
-    env: { PATH: process.env.PATH, ...Object.fromEntries(Object.entries(state).map(([k, v]) => [`STATE_${k}`, v])) },
+  const b = job("4", { server: server.url, name: "deploy", ttl: "8", timeout: "60" });
+  let releasing;
+  const took = await stepAside(b, "main.mjs", (out) => {
+    if (out.includes("Waiting for lock deploy, held by ana/site")) releasing ??= stepAside(a, "post.mjs");
   });
-  const b = job("4", { server: server.url, name: "deploy", ttl: "3", timeout: "20" });
-  const took = step(b, "main.mjs");
-  await once(releasing, "exit");
+  await releasing;
   assert.equal(took.code, 0, took.out);
-  assert.match(took.out, /Waiting for lock deploy, held by ana\/site/);
+  assert(releasing, took.out);
   assert.match(readFileSync(b.output, "utf8"), /token=2/);
   step(b, "post.mjs");
 });
@@ -107,12 +126,36 @@ test("a job that is cancelled while it waits leaves nothing behind", async (t) =
 test("a lock that was lost fails the job at its end", async (t) => {
   const server = await loktd();
   t.after(() => server.stop());
-  const a = job("7", { server: server.url, name: "deploy", ttl: "3", timeout: "0" });
+  const a = job("7", { server: server.url, name: "deploy", ttl: "12", timeout: "0" });
   assert.equal(step(a, "main.mjs").code, 0);
   await fetch(`${server.url}/v1/locks/deploy/leases?owner=root&force=true`, { method: "DELETE" });
   const post = step(a, "post.mjs");
   assert.equal(post.code, 1);
   assert.match(post.out, /was lost before the job ended/);
+});
+
+test("what a proxy answers ends no lease", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const sick = [["{}", 200], ['{"code":"not_found"}', 404], ['{"detail":"Not Found"}', 404], ["<html>", 200]];
+  const proxy = createHTTP(async (request, answer) => {
+    let sent = "";
+    for await (const part of request) sent += part;
+    const said = request.url.endsWith("/heartbeat") ? sick.shift() : undefined;
+    if (said) return answer.writeHead(said[1], { "content-type": "application/json" }).end(said[0]);
+    const { "content-type": type, "lokt-lease": lease, "lokt-cancels": cancels } = request.headers;
+    const headers = Object.fromEntries(Object.entries({ "content-type": type, "lokt-lease": lease, "lokt-cancels": cancels }).filter(([, v]) => v));
+    const got = await fetch(server.url + request.url, { method: request.method, headers, ...(sent && { body: sent }) });
+    answer.writeHead(got.status, { "content-type": got.headers.get("content-type") }).end(await got.text());
+  }).listen(0, "127.0.0.1");
+  await once(proxy, "listening");
+  t.after(() => proxy.close());
+  const a = job("10", { server: `http://127.0.0.1:${proxy.address().port}`, name: "deploy", ttl: "12", timeout: "0" });
+  const took = await stepAside(a, "main.mjs");
+  assert.equal(took.code, 0, took.out);
+  await renewed(server.url);
+  assert.equal(sick.length, 0);
+  assert.match((await stepAside(a, "post.mjs")).out, /Released lock deploy/);
 });
 
 test("bad inputs and servers get one clear error, and the token is masked", async () => {

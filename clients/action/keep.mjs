@@ -1,7 +1,7 @@
 // Renews the lock until it is lost, or its process is ended by the post step.
 import { setTimeout as pause } from "node:timers/promises";
 
-import { ask } from "./lokt.mjs";
+import { ask, holds } from "./lokt.mjs";
 
 const { servers, name, id, ttl } = JSON.parse(process.env.LOKT_KEEP);
 const body = { leases: [{ name, lease_id: id }] };
@@ -9,7 +9,9 @@ for (let end = Date.now() + ttl, next = ttl / 3; Date.now() < end; ) {
   await pause(Math.min(next, Math.max(end - Date.now(), 0)));
   const asked = Date.now();
   try {
-    const { body: got } = await ask(servers, process.env.LOKT_KEEP_TOKEN, "POST", "/v1/leases/heartbeat", { body, patience: Math.max(end - asked, 0) });
+    const { body: got } = await ask(servers, process.env.LOKT_KEEP_TOKEN, "POST", "/v1/leases/heartbeat", {
+      body, patience: Math.max(end - asked, 0), good: (b) => holds(b?.leases?.[0]?.holder, name, id),
+    });
     end = asked + ttl;
     next = Math.min(got.leases[0].holder.heartbeat_in_ms ?? ttl / 3, (ttl / 4) * 3);
   } catch {

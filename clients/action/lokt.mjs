@@ -33,11 +33,18 @@ export class Refused extends Error {
   }
 }
 
+/** Whether an answer tells that the lease holds the lock. */
+export const holds = (holder, name, id) => holder?.name === name && holder.id === publicId(id) && holder.token > 0;
+
+/** Whether an error is a loktd's: a proxy in between has no such codes with their status, nor the name of the lock. */
+const loktds = (got, status) =>
+  got?.type === "about:blank" && got.status === status && (got.lock || !["held", "frozen", "not_found", "not_owner"].includes(got.code));
+
 /**
  * Sends a request to the first server that answers, again and again for `patience` ms. `body` may be a function, called for each
- * try; `wait` is how long, in ms, the server may take on purpose.
+ * try; `wait` is how long, in ms, the server may take on purpose; `good` says whether an answer is what was asked for.
  */
-export async function ask(servers, token, method, path, { body, headers = {}, patience = 30_000, wait = 0 } = {}) {
+export async function ask(servers, token, method, path, { body, headers = {}, patience = 30_000, wait = 0, good } = {}) {
   const end = Date.now() + patience;
   for (let n = 0; ; n++) {
     const server = servers[n % servers.length];
@@ -58,9 +65,10 @@ export async function ask(servers, token, method, path, { body, headers = {}, pa
       } catch {
         throw new Error(`${server} answered with status ${answer.status} and no JSON: is it a loktd?`);
       }
-      if (answer.ok) return { status: answer.status, body: got };
+      if (answer.ok && good(got)) return { status: answer.status, body: got };
+      if (answer.ok || !loktds(got, answer.status)) throw new Error(`${server} answered with status ${answer.status}, and not as loktd does: is a proxy in between?`);
       const refused = new Refused(got, answer.status);
-      if (![429, 502, 503, 504].includes(answer.status)) throw refused;
+      if (![429, 502, 503, 504].includes(answer.status) || got.code === "full") throw refused;
       why = refused;
     } catch (e) {
       if (e instanceof Refused) throw e;

@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
 
-import { ask, fail, input, lease, locks, mask, output, publicId, Refused, save } from "./lokt.mjs";
+import { ask, fail, holds, input, lease, locks, mask, output, publicId, Refused, save } from "./lokt.mjs";
 
 const servers = input("server").split(",").map((s) => s.trim().replace(/\/+$/, "")).filter(Boolean);
 const name = input("name");
@@ -37,7 +37,9 @@ try {
   for (;;) {
     const wait = Math.max(Math.min(end - Date.now(), ttl / 3, 30_000), 0);
     const body = timeout === 0 ? claim : wait > 0 ? { ...claim, wait_ms: Math.ceil(wait), stay: true } : { ...claim, wait_ms: 1 };
-    const { status, body: got } = await ask(servers, token, "POST", locks(name), { body, wait });
+    const { status, body: got } = await ask(servers, token, "POST", locks(name), {
+      body, wait, good: (b) => holds(b?.holder, name, id) || (b?.queued && b.id === publicId(id)),
+    });
     if (status !== 202) {
       console.log(`Holding lock ${name}, fencing token ${got.holder.token}`);
       output("token", got.holder.token);
@@ -45,14 +47,14 @@ try {
       break;
     }
     if (!told) {
-      const { body: lock } = await ask(servers, token, "GET", `/v1/locks/${encodeURIComponent(name)}`);
+      const { body: lock } = await ask(servers, token, "GET", `/v1/locks/${encodeURIComponent(name)}`, { good: (b) => Array.isArray(b?.holders) });
       const [who] = lock.holders;
       if (who) console.log(`Waiting for lock ${name}, held by ${who.owner.id} since ${who.held_since}${who.metadata?.run ? `: ${who.metadata.run}` : ""}`);
       told = true;
     }
   }
 } catch (e) {
-  await ask(servers, token, "DELETE", lease(name, id), { headers: { "lokt-lease": id }, patience: 3000 }).catch(() => undefined);
+  await ask(servers, token, "DELETE", lease(name, id), { headers: { "lokt-lease": id }, patience: 3000, good: (b) => Array.isArray(b?.released) }).catch(() => undefined);
   fail(e instanceof Refused && ["held", "frozen"].includes(e.code) ? `lock ${name} could not be had: ${e.message}` : e.message);
 }
 

@@ -15,7 +15,7 @@ if (keeper) {
 }
 try {
   const headers = { "lokt-lease": id, "lokt-cancels": operation };
-  await ask(servers.split(","), token, "DELETE", lease(name, id), { headers });
+  await ask(servers.split(","), token, "DELETE", lease(name, id), { headers, good: (b) => Array.isArray(b?.released) });
   console.log(`Released lock ${name}`);
 } catch (e) {
   if (!(e instanceof Refused)) fail(`lock ${name} was not given back, and ends with its time to live: ${e.message}`);
