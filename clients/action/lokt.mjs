@@ -54,7 +54,7 @@ export async function ask(servers, token, method, path, { body, headers = {}, pa
       const answer = await fetch(server + path, {
         method,
         redirect: "manual",
-        signal: AbortSignal.timeout(wait + 10_000),
+        signal: AbortSignal.timeout(Math.ceil(wait) + 10_000),
         headers: { ...headers, ...(value && { "content-type": "application/json" }), ...(token && { authorization: `Bearer ${token}` }) },
         ...(value && { body: JSON.stringify(value) }),
       });
