@@ -148,6 +148,23 @@ class TestAnswersOfOthers(unittest.TestCase):
         for lease in leases.values():
             lease.release()
 
+    def test_a_lock_that_was_waited_for_is_held_when_it_comes(self) -> None:
+        asked = []
+
+        def say(method: str, path: str, body: Any) -> Said:
+            asked.append(path)
+            if method == "DELETE":
+                return told(200, {"released": []})
+            if "leases" in body:
+                return told(200, {"leases": [{"holder": own("db", body["leases"][0]["lease_id"])}]})
+            time.sleep(5.1)  # more than a quarter of the time to live: when it began is not known well enough
+            return told(200, {"holder": own("db", body["lease_id"])})
+
+        client = self.answering(say)
+        client._transport.timeout = 30
+        client.acquire("db", ttl=20).release()
+        self.assertEqual([p.split("/")[2] for p in asked], ["locks", "leases", "locks"])
+
     def test_what_loktd_alone_says_ends_a_lease(self) -> None:
         gone = {"type": "about:blank", "title": "Lock is not held", "status": 404, "code": "not_found", "lock": "db", "gone": True}
         client = self.answering(lambda *_: told(404, gone, "application/problem+json"))

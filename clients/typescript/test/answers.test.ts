@@ -26,16 +26,18 @@ function own(name: string, leaseId: string, more: object = {}): object {
 type Ask = { lease_id: string; leases?: [{ name: string; lease_id: string }] };
 
 /** A client of a server that answers every request with what `say` returns for its method, path and body. */
-async function answering(say: (method: string, path: string, body: Ask) => Said): Promise<{ client: lokt.Lokt; [Symbol.dispose](): void }> {
+async function answering(
+  say: (method: string, path: string, body: Ask) => Said | Promise<Said>, timeoutMs = 200,
+): Promise<{ client: lokt.Lokt; [Symbol.dispose](): void }> {
   const server = createServer(async (request, answer) => {
     let sent = "";
     for await (const part of request) sent += String(part);
-    const said = say(request.method!, request.url!, JSON.parse(sent || "{}") as Ask);
+    const said = await say(request.method!, request.url!, JSON.parse(sent || "{}") as Ask);
     answer.writeHead(said.status, { "content-type": said.media ?? "application/json" });
     answer.end(typeof said.body === "string" ? said.body : JSON.stringify(said.body));
   }).listen(0, "127.0.0.1");
   await once(server, "listening");
-  const client = new lokt.Lokt({ server: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, owner: "ana", timeoutMs: 200 });
+  const client = new lokt.Lokt({ server: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, owner: "ana", timeoutMs });
   return {
     client,
     [Symbol.dispose]: () => {
@@ -96,6 +98,19 @@ test("what a proxy answers grants nothing and ends nothing", async () => {
       await assert.rejects(ask, (e) => e instanceof lokt.IncompatibleError || e instanceof lokt.UnavailableError, `${what}: ${JSON.stringify(now)}`);
     }
   }
+});
+
+test("what was waited for is held when it comes", async () => {
+  const asked: string[] = [];
+  using at = await answering(async (method, path, body) => {
+    asked.push(path.split("/")[2]!);
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    if (body.leases !== undefined) return { status: 200, body: { leases: [{ holder: own("db", body.leases[0].lease_id) }] } };
+    await pause(5100); // more than a quarter of the time to live: when it began is not known well enough
+    return { status: 200, body: { holder: own("db", body.lease_id) } };
+  }, 30_000);
+  await (await at.client.lock("db", { ttlMs: 20_000 })).release();
+  assert.deepEqual(asked, ["locks", "leases", "locks"]);
 });
 
 // Promises S-241.
