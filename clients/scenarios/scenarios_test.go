@@ -399,6 +399,7 @@ func TestEveryClientSaysWhatIsWrongWithWhatItWasGiven(t *testing.T) {
 		t.Cleanup(other.Close)
 		return other.URL
 	}
+	const noSuchRoute = `{"type":"about:blank","title":"No such route","status":404,"code":"no_route","detail":"no such route"}`
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail
 	secure.StartTLS()
@@ -414,7 +415,7 @@ func TestEveryClientSaysWhatIsWrongWithWhatItWasGiven(t *testing.T) {
 		{"a token that nobody knows", s.url, "lokt_wrong", "forbidden", `unknown token`},
 		{"a token that has expired", s.url, strings.TrimSpace(string(expired)), "forbidden", `token has expired`},
 		{"what is no loktd", answering(200, "text/html", "<html>\n</html>"), "", "incompatible", `127\.0\.0\.1:\d+.*loktd`},
-		{"a loktd without this API", answering(404, "application/problem+json", `{"type":"about:blank","title":"No such route","status":404,"code":"no_route","detail":"no such route"}`), "", "incompatible", `127\.0\.0\.1:\d+.*no such route`},
+		{"a loktd without this API", answering(404, "application/problem+json", noSuchRoute), "", "incompatible", `127\.0\.0\.1:\d+.*no such route`},
 		{"a proxy that knows no such path", answering(404, "application/json", `{"code":"not_found","detail":"no such path"}`), "", "incompatible", `127\.0\.0\.1:\d+.*loktd`},
 		{"a loktd that answers otherwise", answering(200, "application/json", `{"lock":{}}`), "", "incompatible", `127\.0\.0\.1:\d+.*loktd`},
 	} {

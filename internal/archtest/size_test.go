@@ -96,6 +96,8 @@ func above() map[string]int {
 	return map[string]int{
 		".":                4_446, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4_713, // with renewals in batches, and their pace, and claims whose hold is over
+		".":                4_405, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
+		"httpapi":          4_758, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
 		"internal/cli":     7_643, // with lokt why --file, and what is given back because it could not be told
 		"internal/cli":     7_602, // with lokt why --file

@@ -90,7 +90,7 @@ ERRORS = [
 
 
 class TestAnswersOfOthers(unittest.TestCase):
-    """Promises S-241."""
+    # Promises S-241.
 
     def answering(self, say: Callable[[str, str, Any], Said]) -> lokt.Client:
         server = Answering(say)
@@ -186,7 +186,7 @@ class TestAnswersOfOthers(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(time, "CLOCK_BOOTTIME"), "the system has no such clock")
     def test_a_lease_is_over_when_the_machine_has_slept_through_its_time(self) -> None:
-        """Promises S-242."""
+        # Promises S-242.
         client = self.answering(lambda _, path, body: told(200, {"holder": own("db", body["lease_id"])}))
         lease = client.acquire("db", ttl=20)
         self.assertEqual(lease.state, "held")
@@ -195,7 +195,7 @@ class TestAnswersOfOthers(unittest.TestCase):
             self.assertEqual(lease.state, "lost")
 
     def test_an_answer_without_an_end_is_not_read_to_its_end(self) -> None:
-        """Promises S-240."""
+        # Promises S-240.
         client = self.answering(lambda *_: (200, "application/json", b" " * (_http._LONGEST_ANSWER + 1)))
         client._transport.timeout = 30
         with self.assertRaisesRegex(lokt.IncompatibleError, "longer than 64 MiB"):
