@@ -134,8 +134,13 @@ func (s *search) split(words []field, sc scope) []field {
 			line, next = words[next].text, next+1
 		}
 		var parts []*syntax.Word
-		err := syntax.NewParser().Words(strings.NewReader(line), func(w *syntax.Word) bool { parts = append(parts, w); return true })
-		if err != nil || !s.spend(workMost/100) { // a line may come to itself again
+		for w, err := range syntax.NewParser().WordsSeq(strings.NewReader(line)) {
+			if err != nil {
+				return words
+			}
+			parts = append(parts, w)
+		}
+		if !s.spend(workMost / 100) { // a line may come to itself again
 			return words
 		}
 		inner := s.fields(&sc, parts...)
