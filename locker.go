@@ -21,6 +21,8 @@ const (
 	DefaultInterval = time.Second
 )
 
+const minInterval = time.Millisecond // the shortest that may be asked for
+
 // NoTTL, as a TTL, asks for a hold that does not expire: only its release ends it, or somebody else by force, by
 // preemption or because the process is dead.
 const NoTTL time.Duration = -1
@@ -32,7 +34,7 @@ type Options struct {
 	TTL time.Duration
 
 	// Interval is the time between heartbeats. 0 means the Locker's if the TTL is the Locker's too, and otherwise what the
-	// server says (Holder.HeartbeatIn), or a fifth of the TTL. It must be below the TTL less its margin. A hold without a TTL is looked at instead of renewed:
+	// server says (Holder.HeartbeatIn), or a fifth of the TTL. It must be a millisecond at least, and below the TTL less its margin. A hold without a TTL is looked at instead of renewed:
 	// every DefaultInterval if this is 0.
 	Interval time.Duration
 
@@ -87,6 +89,9 @@ func (o Options) withDefaults(d Options) (Options, error) {
 		maps.Copy(o.Metadata, own)
 	}
 
+	if o.Interval > 0 && o.Interval < minInterval {
+		return o, invalid("heartbeats every %v would come too often: %v is the shortest interval", o.Interval, minInterval)
+	}
 	usual := cmp.Or(d.TTL, DefaultTTL)
 	o.TTL = cmp.Or(o.TTL, usual)
 	if o.TTL < 0 {

@@ -78,7 +78,7 @@ func TestTimesThatCannotKeepALockAreRefused(t *testing.T) {
 	s := newService()
 	for _, o := range []lokt.Options{
 		{Interval: lokt.DefaultTTL}, {Interval: time.Minute}, {TTL: time.Second, Interval: time.Second}, {TTL: time.Second, Margin: time.Second},
-		{Interval: -1}, {Margin: -1}, {TTL: time.Second, Interval: 960 * time.Millisecond},
+		{Interval: -1}, {Margin: -1}, {Interval: 1}, {TTL: lokt.NoTTL, Interval: time.Millisecond - 1}, {TTL: time.Second, Interval: 960 * time.Millisecond},
 	} {
 		if _, err := lokt.NewLocker(s, lokt.Owner{}, lokt.LockerOptions{Defaults: o}); !errors.Is(err, lokt.ErrInvalid) {
 			t.Errorf("a locker with %+v: %v", o, err)
