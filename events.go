@@ -38,7 +38,7 @@ const (
 // Keys of an event's Extra.
 const (
 	ExtraReason    = "reason"    // why a hold ended without its owner's doing: one of the Reason constants
-	ExtraOutcome   = "outcome"   // of a wait: started, granted, timeout, cancelled, died, deadlock
+	ExtraOutcome   = "outcome"   // of a wait: started, granted, timeout, cancelled, died, deadlock, ousted
 	ExtraDisplaced = "displaced" // who lost the lock, as owner@host
 	ExtraLeaseWas  = "lease_was" // the lease that was displaced
 	ExtraBy        = "by"        // who forced it, asked or passed it on

@@ -77,7 +77,9 @@ const (
 )
 
 // outcomes returns what a waiting claim may come to, as lokt.EventWait names it.
-func outcomes() []string { return []string{"granted", "timeout", "cancelled", "died", "deadlock"} }
+func outcomes() []string {
+	return []string{"granted", "timeout", "cancelled", "died", "deadlock", "ousted"}
+}
 
 // bounds returns the upper bounds of the histograms' buckets, in seconds.
 func bounds() []float64 {

@@ -190,7 +190,7 @@ func (r *Recorder) waits(s *LockSnapshot, e *lokt.Event) (waited time.Duration, 
 	if !slices.Contains(outcomes(), end) {
 		return -1, ""
 	}
-	if end == "timeout" || end == "deadlock" {
+	if end == "timeout" || end == "deadlock" || end == "ousted" {
 		s.Counters[Contention]++
 	}
 	return millis(e, lokt.ExtraWaited), end

@@ -441,6 +441,31 @@ func TestLocksBeyondTheBoundShareOneSeries(t *testing.T) {
 	})
 }
 
+func TestAWaitThatANewerClaimEndedIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, telemetry.Options{})
+		l := b.acquire(b.locker("a"), "x", lokt.Options{TTL: time.Hour})
+		waits := lokt.Options{Newest: true, Wait: time.Hour}
+		gone := make(chan error)
+		go func() {
+			_, err := b.locker("b").Acquire(t.Context(), "x", waits)
+			gone <- err
+		}()
+		time.Sleep(time.Second)
+		next := make(chan *lokt.Lease)
+		go func() { next <- b.acquire(b.locker("c"), "x", waits) }()
+		if err := <-gone; !errors.Is(err, lokt.ErrHeld) {
+			t.Errorf("the older claim: %v", err)
+		}
+		s, err := b.rec.Snapshot(t.Context())
+		if err != nil || s.Locks[0].Waits["ousted"].Count != 1 || s.Locks[0].Waiting != 1 || s.Counters[telemetry.Contention] != 1 {
+			t.Errorf("counted: %+v, error %v", s, err)
+		}
+		b.release(l)
+		b.release(<-next)
+	})
+}
+
 // Two processes share a store; each hears only of its own changes.
 func TestWithAServiceHoldersAndQueueAreRightInEveryProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
