@@ -251,6 +251,9 @@ func (f *Filter) matches(v *jobs.View, now time.Time) bool {
 // most that it keeps nobody waiting.
 const mostLists = 10
 
+// listBytes is how much there may be in a list of jobs, about, as the one before had it.
+const listBytes = 8 << 20
+
 // lister is the part of a jobs.Service that lists jobs.
 type lister interface {
 	List(ctx context.Context, f jobs.Filter) (jobs.Page, error)
@@ -265,9 +268,13 @@ func Find(ctx context.Context, s lister, f *Filter, after string, found func(*jo
 		if err != nil {
 			return "", looked, err
 		}
+		size := 0
 		for i := range p.Jobs {
 			looked++
 			j := &p.Jobs[i]
+			if size += len(j.Job.Payload); j.Job.Output != nil {
+				size += len(j.Job.Output.Result) + len(j.Job.Output.Error) + len(j.Job.Output.Checkpoint)
+			}
 			if f.Since > 0 && p.Now.Sub(j.Job.UpdatedAt) > f.Since {
 				return "", looked, nil // those that follow changed earlier still
 			}
@@ -278,6 +285,6 @@ func Find(ctx context.Context, s lister, f *Filter, after string, found func(*jo
 		if q.After = p.Next; p.Next == "" || lists == mostLists {
 			return p.Next, looked, nil
 		}
-		q.Limit = jobs.MaxList
+		q.Limit = min(max(len(p.Jobs)*listBytes/max(size, 1), 1), jobs.MaxList)
 	}
 }

@@ -2,6 +2,7 @@ package rows
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,4 +122,29 @@ func (l pages) List(_ context.Context, f jobs.Filter) (p jobs.Page, err error) {
 		p.Next = ""
 	}
 	return p, err
+}
+
+// limited keeps how many jobs were asked for.
+type limited struct {
+	pages
+	limits []int
+}
+
+func (l *limited) List(ctx context.Context, f jobs.Filter) (jobs.Page, error) {
+	l.limits = append(l.limits, f.Limit)
+	return l.pages.List(ctx, f)
+}
+
+func TestListsOfLargeJobsAreShort(t *testing.T) {
+	l := &limited{}
+	for i := range 6 {
+		v := jobs.View{Job: jobs.Job{Spec: jobs.Spec{Payload: jsontext.Value(`{}`)}, Revision: uint64(9 - i)}}
+		if i < 2 {
+			v.Job.Output = &jobs.Report{Result: jsontext.Value(strings.Repeat("1", 1<<20))}
+		}
+		l.pages = append(l.pages, v)
+	}
+	if _, looked, err := Find(t.Context(), l, &Filter{}, "", func(*jobs.View) bool { return true }); err != nil || looked != 6 || !slices.Equal(l.limits, []int{200, 7, 1000}) {
+		t.Error(looked, l.limits, err)
+	}
 }
