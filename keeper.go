@@ -180,15 +180,17 @@ func (b *Heartbeat) resume(last time.Duration) {
 	b.schedule()
 }
 
-// pause ends the heartbeats, but not the watch over the lease's end.
+// pause ends the heartbeats, but not the watch over the lease's end, and waits for one that is under way.
 func (b *Heartbeat) pause() {
 	b.k.mu.Lock()
-	defer b.k.mu.Unlock()
 	b.paused, b.next = true, forever
 	if b.cancel != nil {
 		b.cancel()
 	}
 	b.schedule()
+	b.k.mu.Unlock()
+	b.renewing.Lock()   // whoever is inside finishes first
+	b.renewing.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 }
 
 // Extend takes in a renewal that was not the keeper's own: asked for at that moment, for so long a life.

@@ -51,8 +51,7 @@ type Lease struct {
 	beating  bool
 	yielding bool
 	told     []string // IDs of messages
-	untold   []Event
-	retaken  bool // another lease has taken over its ID: see Locker.Reclaim
+	retaken  bool     // another lease has taken over its ID: see Locker.Reclaim
 }
 
 // leaseContext looks at the clock before it says that nothing has happened, so that a program that was stopped sees the
@@ -150,17 +149,12 @@ func (l *Lease) look() {
 // lose ends the lease without its holder's doing, once.
 func (l *Lease) lose(cause error) {
 	h := l.Holder()
-	if y := h.Yield; y != nil && errors.Is(cause, errTimeUp) && (h.ExpiresAt.IsZero() || !h.ExpiresAt.Before(y.Deadline)) {
+	if y := h.Yield; y != nil && !final(cause) && (h.ExpiresAt.IsZero() || !h.ExpiresAt.Before(y.Deadline)) {
 		cause = fmt.Errorf("%w: it goes to %s", ErrLost, y.To)
 	}
 	if l.end(Lost, cause) {
 		l.k.forget(l)
-		l.mu.Lock()
-		if l.beat != nil {
-			l.note(Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}})
-		}
-		l.mu.Unlock()
-		l.tell()
+		l.k.emit(Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}}, h)
 	}
 }
 
@@ -179,7 +173,6 @@ func (l *Lease) end(s State, cause error) bool {
 // Renew renews the lease now. Programs that leave heartbeats to the lease need not call it. After loss it returns the
 // lease's error and asks nobody.
 func (l *Lease) Renew(ctx context.Context) error {
-	defer l.tell()
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
 	over := l.Err()
@@ -218,10 +211,9 @@ func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
 
 // keep is renew for the keeper. A heartbeat that failed because heartbeats were stopped is no reason for doubt.
 func (l *Lease) keep(ctx context.Context) (time.Duration, error) {
-	defer l.tell()
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	if l.ctx.Context.Err() != nil || !l.Beating() {
+	if l.ctx.Context.Err() != nil {
 		return 0, context.Canceled
 	}
 	life, err := l.renew(ctx)
@@ -266,12 +258,8 @@ func (l *Lease) interval(life time.Duration) time.Duration {
 // glance looks whether the hold, which does not expire, is still there, and whether it is wanted, which it renews to hear, and
 // returns how long it lasts. That it cannot look changes nothing.
 func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
-	defer l.tell()
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	if l.ctx.Context.Err() != nil {
-		return 0, context.Canceled
-	}
 	ctx, cancel := context.WithTimeout(ctx, DefaultTTL/2)
 	defer cancel()
 	asked := l.k.keeper.now()
@@ -302,16 +290,16 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	return life, nil
 }
 
-// notice notes, once, what it is asked, and that it was asked to leave. The lease is locked.
+// notice tells the program, once, what it is asked, and that it was asked to leave. The lease is locked.
 func (l *Lease) notice() {
 	for _, m := range l.holder.Messages {
 		if m.Answer == "" && !slices.Contains(l.told, m.ID) {
 			l.told = append(l.told, m.ID)
-			l.note(Event{Type: EventAsk, Extra: map[string]string{ExtraBy: m.From.String(), ExtraText: m.Text}})
+			l.k.emit(Event{Type: EventAsk, Extra: map[string]string{ExtraBy: m.From.String(), ExtraText: m.Text}}, l.holder)
 		}
 	}
 	if y := l.holder.Yield; y != nil && !l.yielding {
-		l.note(Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String()}})
+		l.k.emit(Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String()}}, l.holder)
 		l.yielding = true
 		close(l.yield)
 	}
@@ -332,30 +320,12 @@ func (h Holder) life() time.Duration {
 // doubt notes that a renewal failed.
 func (l *Lease) doubt(err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.cause == nil {
 		l.state = InDoubt
 	}
-	l.note(Event{Type: EventRenewFail, Extra: map[string]string{ExtraReason: err.Error()}})
-}
-
-// note keeps what is to be told. The lease is locked.
-func (l *Lease) note(e Event) {
-	if h := l.holder; l.k.observe != nil {
-		e.Time, e.Name, e.LeaseID, e.Owner, e.Token, e.TTL = time.Now(), h.Name, h.LeaseID, h.Owner, h.Token, h.TTL
-		l.untold = append(l.untold, e)
-	}
-}
-
-// tell tells the program what was noted. Whoever calls it is not locked, nor renews, so that the program may release the lease.
-func (l *Lease) tell() {
-	l.mu.Lock()
-	events := l.untold
-	l.untold = nil
+	h := l.holder
 	l.mu.Unlock()
-	for _, e := range events {
-		l.k.observe(e)
-	}
+	l.k.emit(Event{Type: EventRenewFail, Extra: map[string]string{ExtraReason: err.Error()}}, h)
 }
 
 // watch has the keeper tell the end of the lease in time, renewed or not.
@@ -391,8 +361,6 @@ func (l *Lease) StopHeartbeat() {
 	l.mu.Unlock()
 	if was {
 		l.beat.pause()
-		l.renewing.Lock()   // whoever is inside finishes first
-		l.renewing.Unlock() //nolint:staticcheck // nothing to protect: only to wait
 	}
 }
 

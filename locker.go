@@ -146,8 +146,8 @@ type LockerOptions struct {
 	// not wait whatever they say.
 	Defaults Options
 
-	// Observe is told what happens to leases in this process: EventLost, EventRenewFail, EventPreempt, EventAsk. It must be quick. It may
-	// release leases and call Close. What happens in the store is told by the store.
+	// Observe is told what happens to leases in this process: EventLost, EventRenewFail, EventPreempt, EventAsk. It must be quick, and
+	// leave what changes the Locker or a lease to another goroutine. What happens in the store is told by the store.
 	Observe func(Event)
 
 	// Keeper renews the leases. Lockers of a program may share one; nil means one of its own.
@@ -231,11 +231,7 @@ func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err
 	}
 	k.acquiring.Add(1)
 	k.mu.Unlock()
-	defer func() {
-		if k.acquiring.Done(); l != nil {
-			l.tell()
-		}
-	}()
+	defer k.acquiring.Done()
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(k.open, func() { cancel(ErrClosed) })()
@@ -393,6 +389,14 @@ func (k *Locker) forget(l *Lease) {
 	if k.leases[l.id] == l {
 		delete(k.leases, l.id)
 	}
+}
+
+func (k *Locker) emit(e Event, h Holder) {
+	if k.observe == nil {
+		return
+	}
+	e.Time, e.Name, e.LeaseID, e.Owner, e.Token, e.TTL = time.Now(), h.Name, h.LeaseID, h.Owner, h.Token, h.TTL
+	k.observe(e)
 }
 
 // Leases returns the leases that this Locker holds, by lock name.

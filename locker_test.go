@@ -535,53 +535,6 @@ func TestAGrantThatComesAfterCloseIsGivenBack(t *testing.T) {
 	})
 }
 
-// Promise S-244.
-func TestAnObserverMayCloseTheLocker(t *testing.T) {
-	happen := map[lokt.EventType]func(ctx context.Context, net *link, l *lokt.Lease){
-		lokt.EventRenewFail: func(_ context.Context, net *link, _ *lokt.Lease) { net.cut.Store(true) },
-		lokt.EventLost: func(ctx context.Context, net *link, _ *lokt.Lease) {
-			_, _ = net.Service.Release(ctx, lokt.Target{Name: "x", Force: true, Owner: lokt.Owner{ID: "admin"}})
-		},
-		lokt.EventAsk: func(ctx context.Context, net *link, _ *lokt.Lease) {
-			_, _ = net.Tell(ctx, lokt.Target{Name: "x"}, lokt.Message{From: lokt.Owner{ID: "b"}, Text: "how long?"})
-		},
-		lokt.EventPreempt: func(ctx context.Context, net *link, _ *lokt.Lease) {
-			claim := lokt.Claim{Name: "x", LeaseID: "1", Owner: lokt.Owner{ID: "b"}, TTL: time.Minute, Wait: time.Minute, Priority: 1, Preempt: time.Second}
-			go func() { _, _ = net.Service.Acquire(ctx, claim) }()
-		},
-	}
-	for what, how := range happen {
-		for _, ttl := range []time.Duration{lokt.DefaultTTL, lokt.NoTTL} {
-			if what == lokt.EventRenewFail && ttl == lokt.NoTTL {
-				continue // it is only looked at
-			}
-			synctest.Test(t, func(t *testing.T) {
-				net := &link{Service: newService()}
-				var k *lokt.Locker
-				closed := make(chan error, 1)
-				k, err := lokt.NewLocker(net, lokt.Owner{ID: "a"}, lokt.LockerOptions{Observe: func(e lokt.Event) {
-					if e.Type == what {
-						closed <- k.Close(context.Background())
-					}
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				l, other := acquire(t, k, "x", lokt.Options{TTL: ttl}), acquire(t, k, "y", lokt.Options{})
-				how(t.Context(), net, l)
-				select {
-				case err := <-closed:
-					if err != nil || l.Err() == nil || other.State() != lokt.Released {
-						t.Errorf("%v: closed with %v: %v, %v", what, err, l.State(), other.State())
-					}
-				case <-time.After(time.Minute):
-					t.Errorf("%v: the observer cannot close the Locker", what)
-				}
-			})
-		}
-	}
-}
-
 // deaf grants after three seconds, whether or not anybody waits.
 type deaf struct{ lokt.Service }
 

@@ -57,7 +57,7 @@ func TestHostileNamesAreRefusedBeforeAnythingIsTouched(t *testing.T) {
 // The longest names, and odd ones that are fine.
 func TestUnusualNamesWork(t *testing.T) {
 	p := newPlace(t)
-	for _, name := range []string{strings.Repeat("n", 200), "-x", ".hidden", "_", "A.b-c_9", "con", "x.json", "x.json.tmp", "."} {
+	for _, name := range []string{strings.Repeat("n", 200), "-x", ".hidden", "_", "A.b-c_9", "con", "x.json", "x.json.tmp", ".-"} {
 		p.want(0, "lock", "--", name)
 		if r := p.as("other").run("lock", "--", name); r.code != 2 {
 			t.Errorf("%s: %v", name, r)
