@@ -50,7 +50,7 @@ func budgets() map[string]int {
 		"internal/cli/top":       1_160,
 		"internal/cli/turns":     213, // queue policies, and what they say of the next turn
 		"internal/nearest":       35,
-		"internal/rows":          469, // with the one estimate of waits, and when a schedule runs next
+		"internal/rows":          476, // with the one estimate of waits, and when a schedule runs next
 		"internal/foreign":       340, // whose locks other programs' are
 		"internal/cli/jobserver": 407, // tokens for the builds of a machine
 		"internal/cli/machine":   190, // the flags about the machine
