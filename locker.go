@@ -436,9 +436,10 @@ func (k *Locker) Close(ctx context.Context) error {
 	k.mu.Lock()
 	k.stop()
 	k.mu.Unlock()
-	_, err := k.ReleaseAll(ctx)
+	var err error
 	idle := make(chan struct{})
 	go func() {
+		_, err = k.ReleaseAll(ctx)
 		k.acquiring.Wait()
 		close(idle)
 	}()
@@ -446,7 +447,7 @@ func (k *Locker) Close(ctx context.Context) error {
 	case <-idle:
 		return err
 	case <-ctx.Done():
-		return errors.Join(err, context.Cause(ctx))
+		return context.Cause(ctx)
 	}
 }
 

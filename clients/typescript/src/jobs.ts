@@ -414,13 +414,14 @@ export class Worker {
         await sleep(1000, this.#wake.signal);
         continue;
       }
-      const live = [...this.#jobs.values()].filter((j) => !j.lost);
+      const begun = clock(); // what was told to end for another reason may be over, too
+      const live = [...this.#jobs.values()].filter((j) => !j.lost && begun < j.deadline);
       const shortest = Math.min(...live.map((j) => j.ttl));
       let pause = 1000;
       if (live.length > 0) {
         try {
           const proposed = (await this.#send(live, shortest / 4)) ?? shortest / 3;
-          pause = Math.min(proposed, (shortest / 3) * 2) * (0.8 + 0.2 * Math.random());
+          pause = Math.min(proposed, (shortest / 3) * 2) * (0.8 + 0.2 * Math.random()) - (clock() - begun);
         } catch {
           pause = Math.max(shortest / 20, 50); // in doubt, not lost: soon again, until the deadlines
         }

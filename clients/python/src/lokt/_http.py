@@ -287,9 +287,12 @@ def _closed(connection: http.client.HTTPConnection) -> bool:
     """Whether the server has closed a connection that was kept, or said something unasked."""
     if connection.sock is None:
         return True
-    with selectors.DefaultSelector() as s:
-        s.register(connection.sock, selectors.EVENT_READ)
-        return bool(s.select(0))
+    try:
+        with selectors.DefaultSelector() as s:
+            s.register(connection.sock, selectors.EVENT_READ)
+            return bool(s.select(0))
+    except OSError:  # no descriptor is left to look with
+        return False
 
 
 def _address(url: str) -> tuple[str, str, int]:

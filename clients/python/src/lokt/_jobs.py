@@ -440,13 +440,15 @@ class Worker:
                         self._change.wait(1.0)
                     continue
                 jobs = dict(self._jobs)
-            live = {i: j for i, j in jobs.items() if j.why != "lost"}
+            begun = clock()  # what was told to end for another reason may be over, too
+            live = {i: j for i, j in jobs.items() if j.why != "lost" and begun < j._deadline}
             shortest = min((j._ttl for j in live.values()), default=3.0)
             pause = shortest / 3
             if live:
                 try:
                     proposed = self._send(live, shortest / 4) or pause
                     pause = min(proposed, shortest * 2 / 3) * random.uniform(0.8, 1.0)
+                    pause -= clock() - begun
                 except Exception:  # in doubt, not lost: soon again, until the deadlines
                     pause = max(shortest / 20, 0.05)
             nearest = min((j._deadline for j in live.values()), default=clock() + pause)
