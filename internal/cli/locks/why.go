@@ -113,7 +113,9 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 	}
 	s, err := b.Get(ctx, name)
 	if err == nil && o.rule != nil {
-		o.turn, err = o.rule(ctx, b, name)
+		if o.turn, err = o.rule(ctx, b, name); err != nil {
+			return err // which names the lock that it is about
+		}
 	}
 	if err == nil {
 		v, err = a.explain(b, s, o)
