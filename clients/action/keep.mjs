@@ -14,7 +14,8 @@ for (let end = Date.now() + ttl, next = ttl / 3; Date.now() < end; ) {
     });
     end = asked + ttl;
     next = Math.min(got.leases[0].holder.heartbeat_in_ms ?? ttl / 3, (ttl / 4) * 3);
-  } catch {
-    break; // it is lost: the post step says so
+  } catch (e) {
+    if (["not_found", "not_owner"].includes(e.code)) break; // it is lost: the post step says so
+    next = 1000; // in doubt
   }
 }

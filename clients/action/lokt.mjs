@@ -36,9 +36,9 @@ export class Refused extends Error {
 /** Whether an answer tells that the lease holds the lock. */
 export const holds = (holder, name, id) => holder?.name === name && holder.id === publicId(id) && holder.token > 0;
 
-/** Whether an error is a loktd's: a proxy in between has no such codes with their status, nor the name of the lock. */
+/** Whether an error is a loktd's: a proxy in between has no codes, nor the name of the lock. */
 const loktds = (got, status) =>
-  got?.type === "about:blank" && got.status === status && (got.lock || !["held", "frozen", "not_found", "not_owner"].includes(got.code));
+  got?.type === "about:blank" && got.status === status && got.code && (got.lock || !["held", "frozen", "not_found", "not_owner"].includes(got.code));
 
 /**
  * Sends a request to the first server that answers, again and again for `patience` ms. `body` may be a function, called for each

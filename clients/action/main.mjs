@@ -18,9 +18,10 @@ if (!(timeout >= 0)) fail("timeout is in seconds, and not negative");
 
 const env = process.env;
 const id = randomBytes(16).toString("hex");
+const operation = randomBytes(8).toString("hex"); // with which a copy of the claim that comes late can be called off
 mask(id);
 // Before anything is claimed: the post step must know what to give back, whatever ends this one.
-for (const [k, v] of Object.entries({ servers: servers.join(","), name, id, operation: randomBytes(8).toString("hex") })) save(k, v);
+for (const [k, v] of Object.entries({ servers: servers.join(","), name, id, operation })) save(k, v);
 
 const run = `${env.GITHUB_SERVER_URL ?? ""}/${env.GITHUB_REPOSITORY ?? ""}/actions/runs/${env.GITHUB_RUN_ID ?? ""}`;
 const claim = {
@@ -38,7 +39,7 @@ try {
     const wait = Math.max(Math.min(end - Date.now(), ttl / 3, 30_000), 0);
     const body = timeout === 0 ? claim : wait > 0 ? { ...claim, wait_ms: Math.ceil(wait), stay: true } : { ...claim, wait_ms: 1 };
     const { status, body: got } = await ask(servers, token, "POST", locks(name), {
-      body, wait, good: (b) => holds(b?.holder, name, id) || (b?.queued && b.id === publicId(id)),
+      body, wait, headers: { "lokt-operation": operation }, good: (b) => holds(b?.holder, name, id) || (b?.queued && b.id === publicId(id)),
     });
     if (status !== 202) {
       console.log(`Holding lock ${name}, fencing token ${got.holder.token}`);
@@ -54,7 +55,7 @@ try {
     }
   }
 } catch (e) {
-  await ask(servers, token, "DELETE", lease(name, id), { headers: { "lokt-lease": id }, patience: 3000, good: (b) => Array.isArray(b?.released) }).catch(() => undefined);
+  await ask(servers, token, "DELETE", lease(name, id), { headers: { "lokt-lease": id, "lokt-cancels": operation }, patience: 3000, good: (b) => Array.isArray(b?.released) }).catch(() => undefined);
   fail(e instanceof Refused && ["held", "frozen"].includes(e.code) ? `lock ${name} could not be had: ${e.message}` : e.message);
 }
 

@@ -141,7 +141,7 @@ export class Lokt {
           continue;
         }
         let holder = this.#own(answer.holder, name, leaseId);
-        if (clock() - asked > ttl / 4) { // the request waited: when the hold began is not known well enough
+        if (clock() - asked > (lifeOf(holder) ?? ttl) / 4) { // the request waited: when the hold began is not known well enough
           asked = clock();
           holder = await this.#renew(name, leaseId, ttl / 2);
         }

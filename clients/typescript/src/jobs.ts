@@ -389,6 +389,7 @@ export class Worker {
     }
     const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/complete`;
     if ((job.signal.reason as StoppedError | undefined)?.why === "out of time" && done["status"] === "failed") return; // the service says why
+    const foreign = clock() + Math.max(60_000, 3 * job.ttl); // by then a proxy refuses the result for what is in it
     while (!job.lost && clock() < job.deadline) {
       try {
         const x = { body: done, patience: Math.max(job.deadline - clock(), 100) };
@@ -401,7 +402,13 @@ export class Worker {
         if (e instanceof InvalidError || !(e instanceof LoktError)) { // what is refused fails the attempt
           if (done["status"] === "failed") return;
           done = { worker_id: this.id, status: "failed", error: failure(e) };
-        } else await sleep(200 + 300 * Math.random()); // not about the job
+        } else { // not about the job
+          if (clock() > foreign) {
+            if (done["status"] === "failed") return;
+            done = { worker_id: this.id, status: "failed", error: `the result could not be sent: ${e.message}` };
+          }
+          await sleep(200 + 300 * Math.random());
+        }
       }
     }
   }

@@ -10,14 +10,15 @@ export type Json = null | boolean | number | string | Json[] | { [name: string]:
 const longestAnswer = 64 << 20; // bytes; more is no answer of a loktd
 
 const began = performance.now();
-const up = sinceBoot();
+const up = sinceBoot(); // undefined where it is not told
+const beganWall = Date.now();
 let slept = 0;
 
-function sinceBoot(): number {
+function sinceBoot(): number | undefined {
   try {
     return uptime() * 1000;
-  } catch { // Deno may be told not to tell
-    return Date.now();
+  } catch { // Deno may be told not to tell, at any time
+    return undefined;
   }
 }
 
@@ -27,7 +28,7 @@ function sinceBoot(): number {
  */
 export function clock(): number {
   const mono = performance.now() - began;
-  slept = Math.max(slept, sinceBoot() - up - mono);
+  slept = Math.max(slept, (up === undefined ? Date.now() - beganWall : (sinceBoot() ?? 0) - up) - mono);
   return mono + slept;
 }
 

@@ -165,6 +165,8 @@ class Transport:
                     connection.request(method, path, data, self._headers(headers, data is not None))
                     answer = connection.getresponse()
                     raw = answer.read(_LONGEST_ANSWER + 1)
+                    if answer.length and len(raw) <= _LONGEST_ANSWER:  # half an answer is none
+                        raise http.client.IncompleteRead(raw, answer.length)
                 except ssl.SSLError as e:
                     connection.close()
                     reason = getattr(e, "verify_message", "") or e.reason or str(e)
@@ -197,7 +199,7 @@ class Transport:
                     break
                 finally:
                     call.use(None)
-                if answer.will_close:
+                if answer.will_close or not answer.isclosed():  # what is not read is in the way of the next
                     connection.close()
                 else:
                     self._keep(which, connection)

@@ -397,6 +397,7 @@ class Worker:
 
     def _complete(self, job: Job, done: dict[str, Json]) -> None:
         path = f"{_API}/leases/{quote(job.lease_id, safe='')}/complete"
+        foreign = clock() + max(60.0, 3 * job._ttl)  # by then a proxy refuses the result for what is in it
         while clock() < job._deadline:
             try:
                 _, answer = self._request("POST", path, done, patience=max(job._deadline - clock(), 0.1))
@@ -416,7 +417,12 @@ class Worker:
                     return
                 error: Json = {"type": type(e).__name__, "message": str(e)}
                 done = {"worker_id": self.worker_id, "status": "failed", "error": error}
-            except LoktError:  # not about the job
+            except LoktError as e:  # not about the job
+                if clock() > foreign:
+                    if done["status"] == "failed":
+                        return
+                    text = f"the result could not be sent: {e}"
+                    done = {"worker_id": self.worker_id, "status": "failed", "error": text}
                 time.sleep(random.uniform(0.2, 0.5))
 
     def _watch(self, over: threading.Event) -> None:
