@@ -51,6 +51,7 @@ type Lease struct {
 	beating  bool
 	yielding bool
 	told     []string // IDs of messages
+	leaves   bool     // a release was not answered, and may come yet
 	retaken  bool     // another lease has taken over its ID: see Locker.Reclaim
 }
 
@@ -154,7 +155,7 @@ func (l *Lease) lose(cause error) {
 	}
 	if l.end(Lost, cause) {
 		l.k.forget(l)
-		l.k.emit(Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}}, h)
+		l.k.emit(h, Event{Type: EventLost, Extra: map[string]string{ExtraReason: cause.Error()}})
 	}
 }
 
@@ -233,7 +234,6 @@ func (l *Lease) keep(ctx context.Context) (time.Duration, error) {
 func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 	life := h.life()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.holder = h
 	if l.cause == nil {
 		l.state, l.asked = Held, asked
@@ -242,7 +242,9 @@ func (l *Lease) renewed(h Holder, asked time.Duration) time.Duration {
 			l.beat.extend(asked, life, l.interval(life))
 		}
 	}
-	l.notice()
+	news := l.notice()
+	l.mu.Unlock()
+	l.k.emit(h, news...)
 	return life
 }
 
@@ -281,28 +283,32 @@ func (l *Lease) glance(ctx context.Context) (time.Duration, error) {
 	h.AcquiredAt = s.Now // it lasts from now on
 	life := h.life()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.cause == nil {
 		l.holder.Yield, l.holder.Messages = h.Yield, h.Messages
 		l.deadline = after(asked, life, l.o.Margin)
 	}
-	l.notice()
+	news := l.notice()
+	h = l.holder
+	l.mu.Unlock()
+	l.k.emit(h, news...)
 	return life, nil
 }
 
-// notice tells the program, once, what it is asked, and that it was asked to leave. The lease is locked.
-func (l *Lease) notice() {
+// notice returns, once, what the program is asked, and that it was asked to leave. The lease is locked, and what looks at it when it is
+// told of that must not wait.
+func (l *Lease) notice() (news []Event) {
 	for _, m := range l.holder.Messages {
 		if m.Answer == "" && !slices.Contains(l.told, m.ID) {
 			l.told = append(l.told, m.ID)
-			l.k.emit(Event{Type: EventAsk, Extra: map[string]string{ExtraBy: m.From.String(), ExtraText: m.Text}}, l.holder)
+			news = append(news, Event{Type: EventAsk, Extra: map[string]string{ExtraBy: m.From.String(), ExtraText: m.Text}})
 		}
 	}
 	if y := l.holder.Yield; y != nil && !l.yielding {
-		l.k.emit(Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String()}}, l.holder)
+		news = append(news, Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String()}})
 		l.yielding = true
 		close(l.yield)
 	}
+	return news
 }
 
 // life returns how long the hold lives from its last renewal; 0 if it does not expire.
@@ -325,7 +331,7 @@ func (l *Lease) doubt(err error) {
 	}
 	h := l.holder
 	l.mu.Unlock()
-	l.k.emit(Event{Type: EventRenewFail, Extra: map[string]string{ExtraReason: err.Error()}}, h)
+	l.k.emit(h, Event{Type: EventRenewFail, Extra: map[string]string{ExtraReason: err.Error()}})
 }
 
 // watch has the keeper tell the end of the lease in time, renewed or not.
@@ -408,6 +414,9 @@ func (l *Lease) Release(ctx context.Context) error {
 		err = nil
 	}
 	if err != nil {
+		l.mu.Lock()
+		l.leaves = true
+		l.mu.Unlock()
 		if end < forever {
 			time.AfterFunc(end-l.k.keeper.now(), func() { l.k.forget(l) })
 		}

@@ -187,7 +187,8 @@ func (k *Locker) Owner() Owner { return k.owner }
 
 // Acquire takes the named lock. It waits in the queue for up to o.Wait, or until ctx ends. ctx also bounds the life of
 // the lease: when it ends, so do the lease's context and its heartbeats. If another is in the way the error is a
-// *BlockedError; after Close it is ErrClosed. An acquisition that fails holds nothing and leaves nothing behind.
+// *BlockedError; after Close it is ErrClosed. An acquisition that fails holds nothing and leaves nothing behind,
+// unless the error says otherwise: see BlockedError.Unsure.
 func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, error) {
 	o, err := o.withDefaults(k.defaults)
 	if err != nil {
@@ -204,9 +205,12 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	defer l.renewing.Unlock()
 	l.look()
 	l.mu.Lock()
-	state, retaken := l.state, l.retaken
+	state, retaken, leaves := l.state, l.retaken, l.leaves
 	l.mu.Unlock()
-	if state != Lost || retaken {
+	switch {
+	case leaves:
+		return nil, invalid("lease on %q has been released without an answer, which may end it yet", l.name)
+	case state != Lost || retaken:
 		return nil, invalid("lease on %q is %v, and only a lost one can be reclaimed, once", l.name, state)
 	}
 	c := k.claim(ctx, l.name, l.o)
@@ -359,9 +363,9 @@ func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx c
 	o.Wait = -1
 	pause := retryAtLeast
 	for {
-		var lost bool
+		var led, lost bool
 		err := k.Do(ctx, name, o, func(term context.Context, token uint64) error {
-			pause = retryAtLeast
+			pause, led = retryAtLeast, true
 			err := fn(term, token)
 			lost = errors.Is(context.Cause(term), ErrLost)
 			return err
@@ -370,7 +374,7 @@ func (k *Locker) Lead(ctx context.Context, name string, o Options, fn func(ctx c
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case lost:
-		case !errors.Is(err, ErrUnavailable):
+		case led, !errors.Is(err, ErrUnavailable):
 			return err
 		default: // the service may come back
 			select {
@@ -391,12 +395,13 @@ func (k *Locker) forget(l *Lease) {
 	}
 }
 
-func (k *Locker) emit(e Event, h Holder) {
-	if k.observe == nil {
-		return
+func (k *Locker) emit(h Holder, news ...Event) {
+	for _, e := range news {
+		if k.observe != nil {
+			e.Time, e.Name, e.LeaseID, e.Owner, e.Token, e.TTL = time.Now(), h.Name, h.LeaseID, h.Owner, h.Token, h.TTL
+			k.observe(e)
+		}
 	}
-	e.Time, e.Name, e.LeaseID, e.Owner, e.Token, e.TTL = time.Now(), h.Name, h.LeaseID, h.Owner, h.Token, h.TTL
-	k.observe(e)
 }
 
 // Leases returns the leases that this Locker holds, by lock name.

@@ -853,6 +853,69 @@ func TestALeaseIsNotClaimedAgainWhileItsReleaseIsInDoubt(t *testing.T) {
 	})
 }
 
+// lateRelease is a way on which releases take long, and their answers are lost.
+type lateRelease struct {
+	lokt.Service
+	arrive func()
+}
+
+func (s *lateRelease) Release(_ context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	s.arrive = func() { _, _ = s.Service.Release(context.Background(), t) }
+	return nil, errCut
+}
+
+func TestALeaseIsNotReclaimedWhileItsReleaseIsInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &lateRelease{Service: newService()}
+		k := newLocker(t, s, "a", lokt.Options{})
+		l := acquire(t, k, "x", lokt.Options{ManualHeartbeat: true})
+		time.Sleep(lokt.DefaultTTL + time.Second)
+		if err := l.Release(t.Context()); l.State() != lokt.Lost || !errors.Is(err, lokt.ErrUnavailable) {
+			t.Errorf("the lease is %v, its release %v", l.State(), err)
+		}
+		again, err := k.Reclaim(t.Context(), l)
+		if s.arrive(); err == nil {
+			t.Fatalf("the late release has ended what is %v", again.State())
+		}
+		if !errors.Is(err, lokt.ErrInvalid) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLeadEndsWithItsFunctionThoughTheReleaseHasNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		terms := 0
+		err := newLocker(t, &lateRelease{Service: newService()}, "a", lokt.Options{}).Lead(t.Context(), "x", lokt.Options{}, func(context.Context, uint64) error {
+			terms++
+			return nil
+		})
+		if terms != 1 || !errors.Is(err, lokt.ErrUnavailable) {
+			t.Errorf("%d terms, %v", terms, err)
+		}
+	})
+}
+
+func TestAnObserverMayLookAtTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		var l *lokt.Lease
+		var left []time.Duration
+		k, err := lokt.NewLocker(s, lokt.Owner{ID: "a"}, lokt.LockerOptions{Observe: func(lokt.Event) { left = append(left, l.Remaining()) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l = acquire(t, k, "x", lokt.Options{})
+		if _, err := s.Tell(t.Context(), lokt.Target{Name: "x"}, lokt.Message{From: lokt.Owner{ID: "b"}, Text: "how long?"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lokt.DefaultTTL)
+		if release(t, l); len(left) != 1 || left[0] <= 0 {
+			t.Errorf("it had %v left", left)
+		}
+	})
+}
+
 // recorder keeps the claims that were made.
 type recorder struct {
 	lokt.Service

@@ -126,7 +126,7 @@ func (c *Client) acquire(
 			return notUnless(w.Queued && w.ID == lokt.PublicID(claim.LeaseID) || holds(w.Holder, claim.Name, wanted))
 		})
 		switch blocked := (*lokt.BlockedError)(nil); {
-		case errors.As(err, &blocked) && claim.Wait > 0 && !body.Stay && len(blocked.Cycle) == 0:
+		case errors.As(err, &blocked) && claim.Wait > 0 && !body.Stay && len(blocked.Cycle) == 0 && blocked.Ousted == "":
 			blocked.TimedOut = time.Since(begun)
 			return h, x, err
 		case err != nil:

@@ -121,7 +121,7 @@ func (b *bulk) run(ctx context.Context, reason string) error {
 	b.filter.Set("confirm", fmt.Sprint(b.count))
 	b.filter.Set("reason", reason)
 	begun, err := b.ask(ctx, http.MethodPost, "/bulk", b.filter)
-	if errors.Is(err, lokt.ErrUnavailable) {
+	if errors.Is(err, errNoAnswer) {
 		return app.Hint(err, "it may have been told, and begin within a minute: see %s/jobs", app.WithoutUser(b.base))
 	}
 	if err != nil {
@@ -157,7 +157,7 @@ func (b *bulk) wait(ctx context.Context, at string) error {
 	told, answered, away := false, time.Now(), false
 	for {
 		r, err := b.ask(ctx, http.MethodGet, at, nil)
-		out := errors.Is(err, lokt.ErrUnavailable)
+		out := errors.Is(err, errNoAnswer)
 		switch {
 		case out && time.Since(answered) < patience:
 			if !away {
@@ -192,6 +192,9 @@ func (b *bulk) wait(ctx context.Context, at string) error {
 	}
 }
 
+// errNoAnswer says that no dashboard has answered: whether it heard the request is not known.
+var errNoAnswer = fmt.Errorf("%w", lokt.ErrUnavailable)
+
 // ask asks the server's dashboard, for what a page of it shows.
 func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (answer outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -207,12 +210,12 @@ func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (a
 	}
 	resp, err := b.http.Do(r)
 	if err != nil {
-		return answer, fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+		return answer, fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return answer, fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
+		return answer, fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		err = lokt.Unmarshal(body, &answer)
@@ -222,7 +225,7 @@ func (b *bulk) ask(ctx context.Context, method, path string, form url.Values) (a
 		Error string `json:"error"`
 	}
 	if lokt.Unmarshal(bytes.TrimSpace(body), &problem) != nil || problem.Error == "" {
-		return answer, fmt.Errorf("%w: %s answers %s", lokt.ErrUnavailable, app.WithoutUser(b.base), resp.Status)
+		return answer, fmt.Errorf("%w: %s answers %s", errNoAnswer, app.WithoutUser(b.base), resp.Status)
 	}
 	kind := map[int]error{
 		http.StatusUnauthorized: httpapi.ErrUnauthenticated, http.StatusForbidden: httpapi.ErrForbidden,
