@@ -40,7 +40,7 @@ func budgets() map[string]int {
 
 		"internal/cli":           6_150,
 		"internal/cli/agent":     2161,
-		"internal/cli/bulk":      235,
+		"internal/cli/bulk":      238,
 		"internal/cli/talk":      185,
 		"internal/cli/bench":     350, // what locks cost where they are kept
 		"internal/cli/mcp":       372, // lokt-mcp
@@ -95,7 +95,7 @@ func above() map[string]int {
 		".":                4593, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4769, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
-		"internal/cli":     7680, // with lokt why --file
+		"internal/cli":     7682, // with lokt why --file
 		"internal/daemon":  2_105,
 		"internal/testkit": 1_333, // with stopping a process between its turns
 		"jobs":             2_712, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
