@@ -12,7 +12,7 @@ PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick. jobs/engine has none, and runs here below jobs/manager.
 RACE      = . ./jobs/manager ./jobs/worker ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
 
-.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients browser pictures check soak campaign clean
+.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients python typescript scenarios browser pictures check soak campaign clean
 
 build: ## bin/lokt and bin/loktd
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -22,8 +22,8 @@ site: ## dist/site: the pages, with a search; fails for a dead link
 	$(GO) run -C tools/site . -C $(CURDIR)
 packages: ## that they and the clients install, run, upgrade and leave nothing, as root; that the chart is valid; that no link is dead
 	$(GO) test -C tools/release -count=1 ./... && $(GO) test -C deploy/helm ./... && $(GO) test -C tools/site ./... && $(GO) test -C tools/campaign ./...
-test:
-	LOKT_PLANTED=1 $(TEST) ./...
+test: # packages that wait leave room for one more
+	LOKT_PLANTED=1 $(TEST) -p 3 ./...
 race: ## needs cgo, and a C compiler
 	CGO_ENABLED=1 $(TEST) -race -short $(RACE)
 fuzz:
@@ -37,24 +37,29 @@ lint: bin/golangci-lint
 	bin/golangci-lint run ./...
 tidy:
 	$(GO) mod tidy -diff
-cross: ## the other systems at least build, tests included, of which macOS has none of its own
-	GOOS=darwin $(GO) build $(PLAIN) ./...
-	GOOS=windows $(GO) build $(PLAIN) ./... && GOOS=windows $(GO) vet $(PLAIN) ./...
+cross: ## the other systems at least compile, tests included
+	GOOS=darwin $(GO) vet $(PLAIN) ./...
+	GOOS=windows $(GO) vet $(PLAIN) ./...
 bench: ## against peers, in turn in one run; takes some minutes of a quiet machine
 	$(GO) run ./bench -o docs/benchmarks.md
 vuln: ## needs the network: the vulnerability database is no module, so this is not part of check
 	$(GO) run -modfile=tools/go.mod golang.org/x/vuln/cmd/govulncheck ./...
-clients: build ## the clients in other languages, and that they come to the same verdicts as lokt; needs Python, mypy and Node.js
+clients: build python typescript scenarios ## the clients in other languages, and that they come to the same verdicts as lokt; needs Python, mypy and Node.js
+python:
 	cd clients/python && mypy && LOKTD=$(CURDIR)/bin/loktd PYTHONPATH=src python3 -W ignore -m unittest discover -s tests
+typescript:
 	cd clients/typescript && npm ci --no-audit --no-fund && LOKTD=$(CURDIR)/bin/loktd npm test
 	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/
+scenarios: typescript # which it builds
 	LOKT_CLIENTS=1 $(TEST) -count=1 ./clients/...
 browser: build ## the dashboard in a real browser; needs Chromium and npm
 	cd dashboard/browser && npm ci --no-audit --no-fund && $(GO) test -count=1 ./...
 pictures: build ## those of the docs, from the real thing
 	cd dashboard/browser && LOKT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run Pictures .
 	LOKT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run Pictures ./internal/cli/top
-check: build tidy cross lint test race fuzz clients browser packages
+check: build tidy cross lint test
+	$(MAKE) -j4 -O race fuzz python typescript scenarios # of which the first two work, and the others mostly wait
+	$(MAKE) browser packages
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...
 	LOKT_SOAK=1 $(TEST) -count=1 -timeout 120m ./...
