@@ -51,7 +51,7 @@ type Lease struct {
 	beating  bool
 	yielding bool
 	told     []string // IDs of messages
-	leaves   bool     // a release was not answered, and may come yet
+	doubtful bool     // a release was not answered, and may arrive yet
 	retaken  bool     // another lease has taken over its ID: see Locker.Reclaim
 }
 
@@ -415,7 +415,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	if err != nil {
 		l.mu.Lock()
-		l.leaves = true
+		l.doubtful = true
 		l.mu.Unlock()
 		if end < forever {
 			time.AfterFunc(end-l.k.keeper.now(), func() { l.k.forget(l) })

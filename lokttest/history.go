@@ -138,8 +138,8 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 	op := operation{name: c.Name, lease: c.LeaseID, ttl: c.TTL, maxHold: c.MaxHold, call: r.called()}
 	h, err := r.Service.Acquire(ctx, c)
 	lasted := r.called().at - op.call.at
-	// A grant from the queue ends when nobody takes it up in time, or, where the machine is busy, before anybody could.
 	var blocked *lokt.BlockedError
+	// A grant from the queue ends when nobody takes it up in time, or, where the machine is busy, before anybody could.
 	missed := c.Wait != 0 && (lasted > lokt.OfferTTL || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
 	switch {
 	case err == nil:

@@ -48,6 +48,9 @@ func run(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(filepath.Join(dir, "out"), 0o700); err != nil {
+		return err
+	}
 	for more := true; more; {
 		err := locker.Do(ctx, "queue", lokt.Options{Wait: -1}, func(ctx context.Context, _ uint64) error {
 			var err error
@@ -64,9 +67,6 @@ func run(ctx context.Context, dir string) (err error) {
 // next works on the first file, and reports whether there was one.
 func next(ctx context.Context, dir string) (bool, error) {
 	files, err := os.ReadDir(filepath.Join(dir, "in"))
-	if err == nil {
-		err = os.MkdirAll(filepath.Join(dir, "out"), 0o700)
-	}
 	if err != nil || len(files) == 0 {
 		return false, err
 	}

@@ -44,7 +44,7 @@ func budgets() map[string]int {
 		"internal/cli/talk":      185,
 		"internal/cli/bench":     350, // what locks cost where they are kept
 		"internal/cli/mcp":       372, // lokt-mcp
-		"internal/cli/wait":      623, // what waits for locks: what is said meanwhile, tickets, lokt wait
+		"internal/cli/wait":      634, // what waits for locks: what is said meanwhile, tickets, lokt wait
 		"internal/cli/proof":     75,  // histories that are handed on and judged
 		"internal/history":       270,
 		"internal/cli/top":       1_160,
@@ -93,7 +93,7 @@ func budgets() map[string]int {
 func above() map[string]int {
 	return map[string]int{
 		".":                4593, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
-		"httpapi":          4769, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
+		"httpapi":          4778, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
 		"internal/cli":     7682, // with lokt why --file
 		"internal/daemon":  2_105,

@@ -181,14 +181,8 @@ func inTheWay(e *lokt.BlockedError) string {
 
 // denied says what keeps a claim of paths out, and ends the program with the code for it.
 func (c *checkout) denied(e *lokt.BlockedError, o reserveOptions) error {
-	text := inTheWay(e)
+	text := wait.Outcome(e, inTheWay(e))
 	ticket, line := o.Ticket()
-	if e.TimedOut > 0 {
-		text = fmt.Sprintf("gave up after %s: %s", app.Short(e.TimedOut), text)
-	}
-	if e.Unsure {
-		text += lokt.UnsureText
-	}
 	if ticket != "" {
 		text += "; " + wait.GoOn(line)
 	} else if !o.Wait {

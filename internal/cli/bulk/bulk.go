@@ -192,7 +192,7 @@ func (b *bulk) wait(ctx context.Context, at string) error {
 	}
 }
 
-// errNoAnswer says that no dashboard has answered: whether it heard the request is not known.
+// errNoAnswer is an ErrUnavailable that no dashboard has said: whether it heard the request is not known.
 var errNoAnswer = fmt.Errorf("%w", lokt.ErrUnavailable)
 
 // ask asks the server's dashboard, for what a page of it shows.

@@ -2,7 +2,6 @@ package locks
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -140,14 +139,8 @@ func (a cmd) denied(b *app.Backend, err error, code int, f *claimFlags) error {
 	if f == nil {
 		f = &claimFlags{Flags: wait.Flags{Wait: true}} // there is no --wait to point to
 	}
-	text := waitText(b)(blocked)
+	text := wait.Outcome(blocked, waitText(b)(blocked))
 	ticket, line := f.Ticket()
-	if blocked.TimedOut > 0 {
-		text = fmt.Sprintf("gave up after %s: %s", app.Short(blocked.TimedOut), text)
-	}
-	if blocked.Unsure {
-		text += lokt.UnsureText
-	}
 	var known *app.HintError
 	switch fz := blocked.Freeze; {
 	case errors.As(err, &known): // why waiting would not help

@@ -79,6 +79,17 @@ func (f *Flags) Ticket() (id, line string) {
 // goOnWith is the command that goes on with a ticket, without its ID.
 const goOnWith = "lokt wait --ticket "
 
+// Outcome adds to the text on what is in the way of a claim how its wait has ended.
+func Outcome(e *lokt.BlockedError, text string) string {
+	if e.TimedOut > 0 {
+		text = fmt.Sprintf("gave up after %s: %s", app.Short(e.TimedOut), text)
+	}
+	if e.Unsure {
+		text += lokt.UnsureText
+	}
+	return text
+}
+
 // GoOn says how to go on with a ticket, by its command.
 func GoOn(line string) string {
 	return "go on in the same place within " + app.Short(lokt.TicketTTL) + ": " + line
