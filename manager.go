@@ -84,6 +84,10 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) *decision 
 	if c.LeaseID == "" {
 		c.LeaseID = NewLeaseID()
 	}
+	if polled { // from the beginning: it may be granted in the step after the one that queues it
+		m.polled.Store(c.LeaseID, nil)
+		defer m.polled.Delete(c.LeaseID)
+	}
 	begun := time.Now()
 	d, err := apart(func() (*decision, error) { return m.ask(ctx, c, polled) })
 	switch {
@@ -165,10 +169,6 @@ func (m *Manager) here(leaseID string) bool {
 
 // wait keeps the claim at its place in the queue, until then at first, until it is granted, its time is up or ctx ends.
 func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, polled bool) *decision {
-	if polled {
-		m.polled.Store(c.LeaseID, nil)
-		defer m.polled.Delete(c.LeaseID)
-	}
 	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
 	var watch Watch
 	var most time.Duration

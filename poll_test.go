@@ -447,15 +447,21 @@ func TestARequestWithADeadlineInTheFarFutureKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// counting counts the steps of a store.
+// counting counts the steps of a store, and may do something before it says that it has stored one.
 type counting struct {
 	lokt.Store
 	steps atomic.Int64
+	then  func()
 }
 
 func (c *counting) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	c.steps.Add(1)
-	return c.Store.Update(ctx, name, change)
+	err := c.Store.Update(ctx, name, change)
+	if then := c.then; then != nil {
+		c.then = nil
+		then()
+	}
+	return err
 }
 
 // Promise S-39.
@@ -464,11 +470,13 @@ func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
 		name    string
 		ttl     time.Duration
 		another bool // it waits at another server
+		during  bool // the lock is released before it is known to wait
 		steps   int64
 	}{
-		{"same server", time.Hour, false, 1},
-		{"without a time to live", 0, false, 2},
-		{"another server", time.Hour, true, 2},
+		{"same server", time.Hour, false, false, 1},
+		{"same server, in the step after the one that queues it", time.Hour, false, true, 1},
+		{"without a time to live", 0, false, false, 2},
+		{"another server", time.Hour, true, false, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -482,8 +490,17 @@ func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				release := func() {
+					s.steps.Store(0)
+					if _, err := here.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
+						t.Error(err)
+					}
+				}
 				b := lokt.Claim{Name: "x", LeaseID: "b", Owner: lokt.Owner{ID: "b"}, TTL: test.ttl, Wait: -1}
 				granted := make(chan *lokt.Holder)
+				if test.during {
+					s.then = release
+				}
 				go func() {
 					h, err := there.Poll(t.Context(), &b)
 					if err != nil {
@@ -492,9 +509,8 @@ func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
 					granted <- h
 				}()
 				synctest.Wait()
-				s.steps.Store(0)
-				if _, err := here.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID}); err != nil {
-					t.Fatal(err)
+				if !test.during {
+					release()
 				}
 				if h := <-granted; h.Token != 2 || !h.Pending.IsZero() {
 					t.Errorf("granted is %+v", h)
