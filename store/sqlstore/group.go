@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -50,7 +51,7 @@ func (r *request) guard(run func()) (returned bool) {
 
 // group collects requests, and has those that arrive together stored in one transaction by a goroutine of its own.
 type group struct {
-	commit func([]*request) error // those that fail by themselves have their error set
+	commit func(rs []*request, more func() []*request) error // those that fail by themselves have their error set
 
 	mu     sync.Mutex
 	queue  []*request
@@ -60,7 +61,7 @@ type group struct {
 	busy   []*request    // of the goroutine: those that it stores
 }
 
-func newGroup(commit func([]*request) error) *group {
+func newGroup(commit func(rs []*request, more func() []*request) error) *group {
 	return &group{commit: commit, poke: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
@@ -114,18 +115,42 @@ func (g *group) loop() {
 	for {
 		g.serve()
 		runtime.Gosched() // who was just answered and goes on at once is in the next transaction together
-		g.mu.Lock()
-		queue := g.queue
-		g.queue = nil
-		over = g.closed && len(queue) == 0
-		g.mu.Unlock()
-		if over {
+		some, closed := g.take()
+		if over = closed && !some; over {
 			return
 		}
-		left := slices.DeleteFunc(queue, func(r *request) bool { return !r.taken.CompareAndSwap(false, true) })
-		g.busy = append(g.busy, left...)
-		if len(queue) == 0 {
+		if !some {
 			<-g.poke
+		}
+	}
+}
+
+// take makes those requests busy that have come. It reports whether there were any, and whether none will come any more.
+func (g *group) take() (some, closed bool) {
+	g.mu.Lock()
+	queue := g.queue
+	g.queue, closed = nil, g.closed
+	g.mu.Unlock()
+	left := slices.DeleteFunc(queue, func(r *request) bool { return !r.taken.CompareAndSwap(false, true) })
+	g.busy = append(g.busy, left...)
+	return len(queue) > 0, closed
+}
+
+// linger is how long a transaction waits for others of which nobody waits for the end.
+const linger = time.Millisecond
+
+// more returns requests that come soon and are to be in the transaction that is not stored yet.
+func (g *group) more() []*request {
+	had, timer := len(g.busy), time.NewTimer(linger)
+	defer timer.Stop()
+	for {
+		if some, closed := g.take(); some || closed {
+			return g.busy[had:]
+		}
+		select {
+		case <-g.poke:
+		case <-timer.C:
+			return nil
 		}
 	}
 }
@@ -145,11 +170,11 @@ func (g *group) serve() {
 	if len(g.busy) == 0 {
 		return
 	}
-	err := g.commit(g.busy)
+	err := g.commit(g.busy, g.more)
 	alone := err != nil && single(err) && len(g.busy) > 1
 	for _, r := range g.busy {
 		if alone && r.err == nil && r.panicked == nil && !r.turned { // a turn is run once
-			r.err = g.commit([]*request{r})
+			r.err = g.commit([]*request{r}, nil)
 		} else if r.err == nil {
 			r.err = err
 		}

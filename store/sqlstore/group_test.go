@@ -1,14 +1,18 @@
 package sqlstore
 
 import (
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/lokt-dev/lokt"
 )
 
 func TestRequestsThatWereStoredAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGroup(func([]*request) error { return nil })
+		g := newGroup(func([]*request, func() []*request) error { return nil })
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
@@ -27,4 +31,34 @@ func TestRequestsThatWereStoredAreForgotten(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestWhoComesToWaitIsStoredWithWhatFollows(t *testing.T) {
+	db := start(t, filepath.Join(t.TempDir(), "db"), Options{})
+	lock := func(l *lokt.Lock, now time.Time) {
+		l.Token++
+		l.Queue, l.Holders = nil, []lokt.Holder{{Claim: lokt.Claim{Name: "x", LeaseID: "a"}, Token: l.Token, HeldSince: now, AcquiredAt: now}}
+	}
+	commits := func() (n uint64) {
+		edit(t, db, "y", func(*lokt.Lock, time.Time) { n = db.state.Commits })
+		return n
+	}
+	for range 1000 { // as a rule once is enough
+		edit(t, db, "x", lock)
+		before := commits()
+		waits := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() {
+			edit(t, db, "x", func(l *lokt.Lock, now time.Time) {
+				l.Queue = []*lokt.Waiter{{Claim: lokt.Claim{Name: "x", LeaseID: "b", Wait: -1}, Since: now, Until: now.Add(time.Hour)}}
+				close(waits)
+			})
+		})
+		<-waits
+		edit(t, db, "x", func(l *lokt.Lock, _ time.Time) { l.Holders = nil })
+		if all.Wait(); commits() == before+1 {
+			return
+		}
+	}
+	t.Error("each was stored by itself")
 }

@@ -95,7 +95,7 @@ func newServerLocks(d *serverDB) *serverLocks {
 		start: time.Now(), known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
 	}
 	for i := range s.lanes {
-		s.lanes[i] = newGroup(func(rs []*request) error { return s.commit(rs, false) })
+		s.lanes[i] = newGroup(func(rs []*request, _ func() []*request) error { return s.commit(rs, false) })
 		go s.lanes[i].loop()
 	}
 	return s

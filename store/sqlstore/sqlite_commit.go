@@ -41,18 +41,17 @@ func (d *fileDB) newBatch() *batch {
 	return &batch{now: d.clock.now(), locks: map[string]*change{}, flush: d.noRoom}
 }
 
-// commit runs the requests and stores what they change. Requests that fail by themselves have their error set.
-func (d *fileDB) commit(rs []*request) (err error) {
-	begin := time.Now()
+// commit runs the requests, and those that more returns if nobody is told yet of what they change, and stores that. Requests
+// that fail by themselves have their error set.
+func (d *fileDB) commit(rs []*request, more func() []*request) (err error) {
 	if err := d.ready(); err != nil {
 		return err
 	}
 	b := d.newBatch()
-	for _, r := range rs {
-		if r.err == nil && r.panicked == nil {
-			d.run(b, r)
-		}
+	if d.runAll(b, rs); more != nil && b.onlyQueued() { // as a rule who passes the lock on is about to come
+		d.runAll(b, more())
 	}
+	begin := time.Now()
 	if len(b.locks)+len(b.events)+len(b.turns)+len(b.writes) > 0 || b.flush {
 		if err = d.store(b); full(err) { // the log may start over when it is in the file
 			_, _ = d.write.exec("ROLLBACK")
@@ -71,6 +70,20 @@ func (d *fileDB) commit(rs []*request) (err error) {
 		d.checkpoint()
 	}
 	return nil
+}
+
+// onlyQueued reports whether all that is to be stored is that somebody has come to wait.
+func (b *batch) onlyQueued() bool {
+	for _, c := range b.locks {
+		was, is := &c.entry.lock, c.lock
+		if len(is.Queue) <= len(was.Queue) {
+			return false
+		}
+		if is.Queue = is.Queue[:len(was.Queue)]; !onlyRenewed(was, &is) {
+			return false
+		}
+	}
+	return len(b.locks) > 0 && len(b.turns)+len(b.writes) == 0 && !b.flush
 }
 
 // broken rolls back what failed, and notes what cannot be relied on since.
@@ -99,6 +112,14 @@ func (d *fileDB) ready() error {
 		return d.recover()
 	}
 	return nil
+}
+
+func (d *fileDB) runAll(b *batch, rs []*request) {
+	for _, r := range rs {
+		if r.err == nil && r.panicked == nil {
+			d.run(b, r)
+		}
+	}
 }
 
 // run runs what the request is for.
