@@ -264,7 +264,11 @@ func (d *serverDB) Failed() <-chan struct{} { return nil } // a server is asked 
 // Ping implements backend.
 func (d *serverDB) Ping(ctx context.Context) error {
 	return d.using(ctx, "ping", func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "SELECT clock FROM state")
+		var reads bool
+		err := c.QueryRow(ctx, "SELECT current_setting('transaction_read_only')::boolean FROM state").Scan(&reads)
+		if reads {
+			err = fmt.Errorf("%w: PostgreSQL stores nothing: it is a standby, or set to be read only", lokt.ErrUnavailable)
+		}
 		return err
 	})
 }

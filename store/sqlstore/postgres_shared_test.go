@@ -394,6 +394,25 @@ func TestASchedulerOnPostgreSQLThatCannotFollowReadsEverythingAnew(t *testing.T)
 	}
 }
 
+// Promise S-281.
+func TestAServerThatStoresNothingIsNotReady(t *testing.T) {
+	t.Parallel()
+	own := servers.NeedPostgres(t, "fsync=off")
+	url := own.URL(own.Addr, "public")
+	db := openPG(t, url, Options{})
+	for _, stores := range []bool{false, true} { // one that reads only answers like a standby
+		runSQL(t, url, fmt.Sprintf("ALTER SYSTEM SET default_transaction_read_only = %t", !stores), "SELECT pg_reload_conf()")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for (db.Ping(ctx) == nil) != stores {
+			if ctx.Err() != nil {
+				t.Fatalf("it stores: %t, and the answer is %v", stores, db.Ping(t.Context()))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
 // Promise S-61.
 func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 	t.Parallel()
