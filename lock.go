@@ -191,7 +191,7 @@ type Waiter struct {
 	Until    time.Time `json:"until"`              // when it leaves the queue unless its claimant asks again; see Snapshot.Away
 	Passed   uint64    `json:"passed,omitzero"`    // token of the hold that goes on to this claim; if it has no Wait, nobody need be there
 	Messages []Message `json:"messages,omitempty"` // for its hold
-	Ousted   string    `json:"ousted,omitzero"`    // whose newer claim has sent it away, which it is told next: see Claim.Newest
+	Ousted   string    `json:"ousted,omitzero"`    // whose newer claim has sent it away; it is on record only to be told so: see Claim.Newest
 }
 
 // Freeze keeps everybody out who is not in already.

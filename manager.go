@@ -426,7 +426,8 @@ func (m *Manager) Get(ctx context.Context, name string) (Snapshot, error) {
 	if err := ValidateName(name); err != nil {
 		return Snapshot{}, err
 	}
-	return m.store.View(ctx, name)
+	s, err := m.store.View(ctx, name)
+	return s.told(), err
 }
 
 // List implements Service.
@@ -434,7 +435,13 @@ func (m *Manager) List(ctx context.Context, f Filter) iter.Seq2[Snapshot, error]
 	if err := ValidatePrefix(f.Prefix); err != nil {
 		return func(yield func(Snapshot, error) bool) { yield(Snapshot{}, err) }
 	}
-	return m.store.List(ctx, f)
+	return func(yield func(Snapshot, error) bool) {
+		for s, err := range m.store.List(ctx, f) {
+			if !yield(s.told(), err) {
+				return
+			}
+		}
+	}
 }
 
 // Wait implements Service.

@@ -62,6 +62,42 @@ func TestPolledClaimStaysWhereItIsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
+// Promise S-266.
+func TestPolledClaimThatWasSentAwayIsNotNewerWhenItAsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		poll := func(who string) error {
+			_, err := m.Poll(t.Context(), &lokt.Claim{Name: "x", LeaseID: who, Owner: lokt.Owner{ID: who}, TTL: time.Hour, Newest: true, Wait: time.Minute})
+			return err
+		}
+		if err := poll("a"); err != nil {
+			t.Fatal(err)
+		}
+		var asked sync.WaitGroup
+		defer asked.Wait()
+		for _, who := range []string{"b", "c"} {
+			asked.Go(func() {
+				for range 2 { // as if the first answer had been lost
+					blocked := (*lokt.BlockedError)(nil)
+					if err := poll(who); !errors.As(err, &blocked) || (blocked.Ousted == "c") != (who == "b") {
+						t.Errorf("%s is told %v", who, err)
+					}
+				}
+			})
+			synctest.Wait()
+		}
+		s, err := m.Get(t.Context(), "x")
+		for l, failed := range m.List(t.Context(), lokt.Filter{}) {
+			if err = errors.Join(err, failed); len(l.Lock.Queue) != 1 || len(s.Lock.Queue) != 1 || s.Lock.Queue[0].LeaseID != "c" {
+				t.Errorf("in the queue are %+v, listed %+v", s.Lock.Queue, l.Lock.Queue)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Promise S-39.
 func TestWaitersThatHungUpHoldUpNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -33,10 +33,10 @@ func (d *decision) serve(s Snapshot) {
 		away := look && w.away(now)
 		if away || len(s.Dead) > 0 {
 			if reason := s.left(w); reason != "" {
-				l.leave(at)
-				d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
-				d.note(now, EventWait, Holder{Claim: w.Claim},
-					ExtraOutcome, "died", ExtraReason, reason, ExtraWaited, millis(now.Sub(w.Since)))
+				if l.leave(at); w.Ousted == "" {
+					d.removed = append(d.removed, Removed{Holder: Holder{Claim: w.Claim}, Waiter: true, Reason: reason})
+				}
+				d.noteEnd(now, w, "died", now.Sub(w.Since), ExtraReason, reason)
 				continue
 			}
 		}
@@ -176,6 +176,9 @@ func (s Snapshot) asking(at int, c *Claim) Snapshot {
 // by that a request that ends can tell whether there was another since (see away).
 func asked(s Snapshot, c Claim, again time.Duration) *decision {
 	d := acquire(s, c)
+	if d.was != nil && d.was.Ousted != "" { // it hears so again if this answer is lost
+		d.Change = Change{Lock: s.Lock}
+	}
 	w := d.place // which nobody else has seen yet
 	if w == nil {
 		return d
@@ -257,7 +260,7 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 		*w = *d.was
 		w.Claim, w.Until = c, s.Now.Add(PresenceTTL+c.Keeps(QueueTTL))
 		l.replace(at, w)
-	case len(l.Queue) >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
+	case len(l.Queue) >= MaxWaiters && len(l.Queue)-l.ousted() >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
 			ErrFull, len(l.Queue), l.Name)
 		d.note(s.Now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())
@@ -271,17 +274,45 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 	}
 }
 
-// oust sends away the waiters that want nobody newer before them. Until they ask they are passed over, as those that are away.
-func (l *Lock) oust(c *Claim, now time.Time) (found bool) {
+// oust sends away the waiters that want nobody newer before them. From now on they are passed over, as those that are away, and are on
+// record only to be told so.
+func (d *decision) oust(c *Claim, now time.Time) (found bool) {
+	l := &d.Lock
 	for i, w := range l.Queue {
 		if w.Newest && w.Ousted == "" && w.Passed == 0 && w.Priority <= c.Priority && w.overlaps(c) {
+			d.noteEnd(now, w, "ousted", now.Sub(w.Since))
 			gone := *w
 			gone.Ousted, gone.Until = c.Owner.String(), now.Add(w.Keeps(QueueTTL))
+			gone.Paths, gone.Within, gone.Preempt = nil, nil, 0
 			l.replace(i, &gone)
 			found = true
 		}
 	}
+	if found && l.ousted() > maxOusted {
+		l.leave(slices.IndexFunc(l.Queue, func(w *Waiter) bool { return w.Ousted != "" }))
+	}
 	return found
+}
+
+// maxOusted is how many waiters that were sent away a lock knows at most.
+const maxOusted = 1000
+
+// ousted returns how many waiters were sent away.
+func (l *Lock) ousted() (n int) {
+	for _, w := range l.Queue {
+		if w.Ousted != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// told returns the snapshot as others than those see it who are to be told that they were sent away.
+func (s Snapshot) told() Snapshot {
+	if s.Lock.ousted() > 0 {
+		s.Lock.Queue = slices.DeleteFunc(slices.Clone(s.Lock.Queue), func(w *Waiter) bool { return w.Ousted != "" && s.left(w) == "" })
+	}
+	return s
 }
 
 // away leaves a claim less time to be asked for again, unless that happened since it got its place until then.

@@ -198,6 +198,13 @@ func (d *decision) note(now time.Time, t EventType, h Holder, extra ...string) {
 	d.Events = append(d.Events, e)
 }
 
+// noteEnd adds an event about a wait that ended without a grant; one that was sent away has ended before.
+func (d *decision) noteEnd(now time.Time, w *Waiter, how string, waited time.Duration, extra ...string) {
+	if w.Ousted == "" {
+		d.note(now, EventWait, Holder{Claim: w.Claim}, append(extra, ExtraOutcome, how, ExtraWaited, millis(waited))...)
+	}
+}
+
 func (d *decision) noteFreeze(now time.Time, t EventType, f Freeze, by Owner, extra ...string) {
 	if f.Reason != "" {
 		extra = append(extra, "freeze_reason", f.Reason)
@@ -268,7 +275,7 @@ func (l *Lock) apart(c *Claim) bool {
 func (d *decision) grant(now time.Time, c Claim, after int) Holder {
 	l, passed := &d.Lock, ""
 	for _, w := range l.Queue[:after] {
-		if w.away(now) {
+		if w.away(now) && w.Ousted == "" {
 			passed += " " + PublicID(w.LeaseID)
 		}
 	}
@@ -353,7 +360,7 @@ func acquire(s Snapshot, c Claim) *decision {
 			return d
 		}
 		if d.was.Ousted != "" {
-			d.note(s.Now, EventWait, Holder{Claim: l.leave(at).Claim}, ExtraOutcome, "ousted", ExtraWaited, millis(s.Now.Sub(d.was.Since)))
+			l.leave(at)
 			blocked := l.blocked(&c, s.Now)
 			blocked.Ousted, d.err = d.was.Ousted, blocked
 			d.serve(s)
@@ -368,7 +375,7 @@ func acquire(s Snapshot, c Claim) *decision {
 	if c.Refresh && d.refresh(s, c) {
 		return d
 	}
-	ousted := c.Newest && c.Wait != 0 && !queued && l.oust(&c, s.Now)
+	ousted := c.Newest && c.Wait != 0 && !queued && d.oust(&c, s.Now)
 	admitted := l.Freeze == nil && l.admits(&c) && l.passing(d.was) < 0
 	switch {
 	case admitted && !l.behind(&c, s.Now):
@@ -640,7 +647,7 @@ func release(s Snapshot, t Target) *decision {
 		if i, waiting := l.Position(t.LeaseID); waiting {
 			w := l.quit(i, s.Now)
 			found = true
-			d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, "cancelled", ExtraWaited, millis(s.Now.Sub(w.Since)))
+			d.noteEnd(s.Now, w, "cancelled", s.Now.Sub(w.Since))
 		}
 	}
 	if everybodys && l.Corrupt != "" {
@@ -729,6 +736,10 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 	if late := s.tooLate(c.LeaseID, c.Ticket); late != nil {
 		return late
 	}
+	if i, queued := s.Lock.Position(c.LeaseID); queued && s.Lock.Queue[i].Ousted != "" && how != leftCancelled {
+		c.Wait = 0
+		return asked(s, c, 0)
+	}
 	h, in := s.Lock.Holder(c.LeaseID)
 	reason, _ := s.Stale(h)
 	if _, missed := h.missed(reason); in && !missed {
@@ -748,7 +759,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		} else {
 			d.Lock.quit(i, s.Now)
 		}
-		d.note(s.Now, EventWait, Holder{Claim: w.Claim}, ExtraOutcome, how, ExtraWaited, millis(waited))
+		d.noteEnd(s.Now, w, how, waited)
 		d.serve(s)
 	}
 	if i := d.Lock.held(c.LeaseID); i >= 0 { // in this very step
@@ -757,7 +768,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		}
 		return d.resend(s.Now, i, c)
 	}
-	if how == leftTimeout && d.Lock.Freeze == nil && (w == nil || w.Ousted == "" && d.Lock.passing(w) < 0) && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
+	if how == leftTimeout && d.Lock.Freeze == nil && (w == nil || d.Lock.passing(w) < 0) && d.Lock.admits(&c) && !d.Lock.behind(&c, s.Now) { // it had lost its place
 		c.Wait = 0
 		return acquire(s, c)
 	}

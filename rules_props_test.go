@@ -771,13 +771,13 @@ func (j *judge) ousts(w Waiter) bool {
 func (j *judge) queue() error {
 	was, is, r := j.was.Lock, j.is.Lock, j.recipient()
 	for _, w := range was.Queue {
-		quits := j.leaves == w.LeaseID && (j.release == nil || !j.release.Stale) // or is away, with a ticket
+		quits := j.leaves == w.LeaseID && (j.release == nil && w.Ousted == "" || j.release != nil && !j.release.Stale) // or is away, with a ticket
 		left := j.was.Dead[w.LeaseID] && w.Ticket == 0 || over(j.was.Now, w.Until) || quits && (w.Ticket == 0 || j.gaveWay) ||
 			findHolder(is, w.LeaseID) != nil || findHolder(was, w.LeaseID) != nil ||
-			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted != "" && !quits) || r != nil && nobodys(w) && w.Passed == r.Passed
+			j.claim != nil && j.claim.LeaseID == w.LeaseID && (j.d.err == nil || w.Ousted != "" && j.leaves == "") || r != nil && nobodys(w) && w.Passed == r.Passed
 		now := findWaiter(is, w.LeaseID)
 		if now != nil && j.claim != nil && j.claim.LeaseID == w.LeaseID && j.d.err != nil && !quits {
-			if !now.Since.Equal(w.Since) && waited(j.was, w.LeaseID) != nil || (now.Ticket > 0 || j.claim.Wait != 0) && now.Owner.ID == j.claim.Owner.ID && now.Owner.Process != j.claim.Owner.Process {
+			if !now.Since.Equal(w.Since) && waited(j.was, w.LeaseID) != nil || (now.Ticket > 0 || j.claim.Wait != 0) && now.Ousted == "" && now.Owner.ID == j.claim.Owner.ID && now.Owner.Process != j.claim.Owner.Process {
 				return fmt.Errorf("%s asks again, and has %+v, not %+v", w.LeaseID, now, w)
 			}
 			continue
@@ -793,6 +793,7 @@ func (j *judge) queue() error {
 			as.Until = j.was.Now.Add(2 * time.Minute)
 			may = as
 		}
+		may.Paths, may.Within, may.Preempt = nil, nil, 0
 		if may.Ousted, may.Until = now.Ousted, j.was.Now.Add(keep(w.Claim, 30*time.Second)); j.ousts(*w) && reflect.DeepEqual(may, *now) {
 			continue
 		}

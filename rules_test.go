@@ -476,11 +476,8 @@ func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	l.release("a")
 	l.expect("urgent", "b plain c")
 	l.pass(time.Second)
-	d := l.acquire(as("b", newest, waits)) // it asks, though the lock is free for it
-	told(t, d, EventWait)
-	var blocked *BlockedError
-	if !errors.As(d.err, &blocked) || blocked.TimedOut != 0 || blocked.Ousted != "urgent@here" || d.Events[0].Extra[ExtraOutcome] != "ousted" {
-		t.Errorf("b was told %v, %+v", d.err, d.Events)
+	if blocked := l.deny(as("b", newest, waits)); blocked.TimedOut != 0 || blocked.Ousted != "urgent@here" { // it asks, though the lock is free for it
+		t.Errorf("b was told %+v", blocked)
 	}
 	l.expect("urgent", "plain c")
 	l.enqueue(as("d", newest))
@@ -491,6 +488,57 @@ func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	l.pass(QueueTTL + 1) // c does not ask again
 	l.apply(prune(l.s))
 	l.expect("d", "")
+}
+
+// Promise S-266.
+func TestWhoWasSentAwayHearsSoHoweverOftenItAsks(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", guard))
+	l.enqueue(as("b", newest, preempt(time.Second), within("a"), func(c *Claim) { c.Priority, c.Paths = 1, []string{"src/**"} }))
+	d := l.acquire(as("c", newest, priority(1), waits))
+	told(t, d, EventWait, EventWait)
+	if e := d.Events[0]; e.LeaseID != "b" || e.Extra[ExtraOutcome] != "ousted" {
+		t.Errorf("of b is told %+v", e)
+	}
+	if h, _ := l.s.Lock.Holder("a"); h.Yield != nil || l.s.Lock.waitingBytes() != 0 || len(l.s.told().Lock.Queue) != 1 {
+		t.Errorf("b, which was sent away, is wanted by %+v, and seen are %v", h.Yield, l.s.told().Lock.Queue)
+	}
+	for range 3 { // an answer may be lost
+		l.pass(QueueTTL / 3)
+		d := l.apply(asked(l.s, as("b", newest, waits), PresenceTTL))
+		if blocked := (*BlockedError)(nil); !errors.As(d.err, &blocked) || blocked.Ousted != "c@here" || len(d.Events) > 0 {
+			t.Errorf("b hears %v, and of it is told %v", d.err, d.Events)
+		}
+		l.apply(asked(l.s, as("c", newest, waits), PresenceTTL))
+		l.expect("a", "b c")
+	}
+	d = l.apply(leaveQueue(l.s, as("b", newest, waits), leftTimeout, time.Second)) // between its last look and this
+	if blocked := (*BlockedError)(nil); !errors.As(d.err, &blocked) || blocked.Ousted != "c@here" {
+		t.Errorf("at the end of its time b hears %v", d.err)
+	}
+	l.pass(1)
+	told(t, l.apply(prune(l.s)))
+	l.expect("a", "c")
+}
+
+// Promises S-126, S-266.
+func TestWhoWasSentAwayTakesNobodysPlace(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a"))
+	for i := range maxOusted + 3 {
+		l.enqueue(as(fmt.Sprint("b", i), newest))
+	}
+	if n := len(l.s.Lock.Queue); n != maxOusted+1 {
+		t.Errorf("on record are %d", n)
+	}
+	for len(l.s.Lock.Queue) < maxOusted+MaxWaiters {
+		l.s.Lock.Queue = append(l.s.Lock.Queue, &Waiter{Claim: as(fmt.Sprint("c", len(l.s.Lock.Queue))), Until: l.s.Now.Add(time.Hour)})
+	}
+	if d := acquire(l.s, as("d", waits)); !errors.Is(d.err, ErrFull) {
+		t.Errorf("one too many is told %v", d.err)
+	}
+	l.s.Lock.Queue = l.s.Lock.Queue[:len(l.s.Lock.Queue)-1]
+	l.enqueue(as("d"))
 }
 
 // Promise S-225.
