@@ -137,13 +137,12 @@ func missing(id string) error {
 }
 
 // lock keeps others from going on with the ticket as long as this process waits with it, and reports whether none does already.
-func (t *ticket) lock() bool {
+func (t *ticket) lock() (alone bool, err error) {
 	turn := flock.New(t.file+".turn", flock.SetPermissions(0o600))
-	locked, err := turn.TryLock()
-	if locked {
+	if alone, err = turn.TryLock(); alone {
 		t.turn = turn
 	}
-	return locked && err == nil
+	return alone, err
 }
 
 // drop forgets the ticket. There may never have been one.
@@ -162,8 +161,13 @@ func (t *ticket) save() bool {
 	t.Process = process.Self()
 	text, err := lokt.Marshal(t)
 	dir, part := filepath.Dir(t.file), fmt.Sprintf("%s.%d", t.file, os.Getpid())
-	if err != nil || os.MkdirAll(dir, 0o700) != nil || t.turn == nil && !t.lock() {
+	if err != nil || os.MkdirAll(dir, 0o700) != nil {
 		return false
+	}
+	if t.turn == nil {
+		if alone, _ := t.lock(); !alone {
+			return false
+		}
 	}
 	_ = os.Chtimes(t.turn.Path(), time.Time{}, time.Now())
 	all, _ := os.ReadDir(dir)
@@ -181,7 +185,10 @@ func take(id string) (*ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	alone := t.lock()
+	alone, err := t.lock()
+	if err != nil {
+		return nil, fmt.Errorf("ticket %s cannot be taken: %w", id, err)
+	}
 	if alone { // it may be another's by now
 		turn := t.turn
 		if t, err = read(id); err != nil {

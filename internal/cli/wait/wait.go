@@ -207,21 +207,19 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		if q.LeaseID == c.LeaseID {
 			break
 		}
-		if (queued || q.Priority >= c.Priority) && !s.Away(q) && q.Ousted == "" {
+		if (queued || q.Priority >= c.Priority) && !s.Away(q) {
 			ahead++
 		}
 	}
-	text := ""
 	var blocked *lokt.BlockedError
-	switch err = s.WouldGrant(c); {
-	case errors.As(err, &blocked):
-		text = fmt.Sprintf("waiting, %s in the queue: %s%s", ordinal(ahead+1), w.text(blocked), w.estimate(ctx, s.Now, c, blocked, ahead))
-	case errors.Is(err, lokt.ErrFull):
-		text = fmt.Sprintf("waiting for room in the queue: %v", err)
-	}
-	if text == "" || ctx.Err() != nil {
+	if !errors.As(s.WouldGrant(c), &blocked) || ctx.Err() != nil {
 		return false
 	}
+	place := ordinal(ahead + 1)
+	if w.b.Far != nil && !queued { // the server has yet to say so
+		place = "would be " + place
+	}
+	text := fmt.Sprintf("waiting, %s in the queue: %s%s", place, w.text(blocked), w.estimate(ctx, s.Now, c, blocked, ahead))
 	if t := w.ticket; t != nil {
 		if t.again && !queued {
 			text = fmt.Sprintf("the place is gone, for nobody asked for it within %s; %s", app.Short(lokt.TicketTTL), text)

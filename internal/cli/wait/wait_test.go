@@ -2,13 +2,17 @@ package wait
 
 import (
 	"bytes"
-	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
@@ -55,32 +59,37 @@ func TestAClaimThatWaitsSaysForWhatAtOnceAndEvery30Seconds(t *testing.T) {
 	})
 }
 
-// ousted is a service at which the first who waits was sent away, and has not heard of it yet.
-type ousted struct{ lokt.Service }
-
-func (o ousted) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
-	s, err := o.Service.Get(ctx, name)
-	if len(s.Lock.Queue) > 0 {
-		first := *s.Lock.Queue[0]
-		first.Ousted = "cid"
-		s.Lock.Queue = append([]*lokt.Waiter{&first}, s.Lock.Queue[1:]...)
+func TestNoPlaceIsToldBeforeAServerHasSaidThatItQueuesTheClaim(t *testing.T) {
+	far, err := httpapi.New("http://127.0.0.1:1", httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s, err
-}
-
-func TestWhoWasSentAwayIsNotAheadInTheQueue(t *testing.T) {
+	defer func() { _ = far.Close() }()
 	synctest.Test(t, func(t *testing.T) {
 		m, claim := zoeHoldsAndBobWaits(t)
-		go func() { _, _ = m.Acquire(t.Context(), claim("cid", time.Hour)) }()
-		synctest.Wait()
 		var said bytes.Buffer
 		a := &app.App{Streams: app.Streams{Err: &said, Getenv: func(string) string { return "" }}}
-		waits := (&Flags{}).Service(a, &app.Backend{Service: ousted{m}}, func(*lokt.BlockedError) string { return "it is held" })
-		if _, err := waits.Acquire(t.Context(), claim("ann", time.Second)); err == nil {
+		waits := (&Flags{}).Service(a, &app.Backend{Service: m, Far: far}, func(*lokt.BlockedError) string { return "it is held" }).(*waiting)
+		waits.history = []time.Duration{}
+		if _, err := waits.Acquire(t.Context(), claim("ann", 35*time.Second)); err == nil {
 			t.Error("it was granted")
 		}
-		if !strings.HasPrefix(said.String(), "lokt: waiting, 2nd in the queue: it is held") {
-			t.Errorf("behind one who waits it said %q", said.String())
+		if said.String() != "lokt: waiting, would be 2nd in the queue: it is held\nlokt: waiting, 2nd in the queue: it is held\n" {
+			t.Errorf("it said %q", said.String())
 		}
 	})
+}
+
+func TestATicketThatCannotBeLockedIsNotSaidToBeAnothers(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	ticket, err := newTicket(&app.App{Streams: app.Streams{Getenv: func(string) string { return "" }}, Words: []string{"lock", "x"}})
+	if err != nil || !ticket.save() {
+		t.Fatalf("no ticket: %v", err)
+	}
+	if err := errors.Join(ticket.turn.Close(), os.Remove(ticket.turn.Path()), os.Mkdir(ticket.turn.Path(), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := take(filepath.Base(ticket.file)); err == nil || strings.Contains(err.Error(), "still waits") || !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("it is told %v", err)
+	}
 }
