@@ -295,13 +295,17 @@ type blocked struct {
 	FreezeReason     string    `json:"freeze_reason,omitzero"`
 	TimedOut         bool      `json:"timed_out,omitzero"`
 	Unsure           bool      `json:"unsure,omitzero"` // it may be granted yet
+	Ousted           string    `json:"ousted,omitzero"` // whose newer claim has sent it away
 	Message          string    `json:"message"`
 	Ticket           string    `json:"ticket,omitzero"` // with which the wait can go on
 	GoOn             string    `json:"go_on,omitzero"`  // the command that does
 }
 
 func viewBlocked(b *app.Backend, e *lokt.BlockedError, message string) blocked {
-	v := blocked{Status: "blocked", Name: e.Name, Reason: "queued", Holders: len(e.Holders), Ahead: len(e.Ahead), TimedOut: e.TimedOut > 0, Unsure: e.Unsure, Message: message}
+	v := blocked{
+		Status: "blocked", Name: e.Name, Reason: "queued", Holders: len(e.Holders), Ahead: len(e.Ahead),
+		TimedOut: e.TimedOut > 0, Unsure: e.Unsure, Ousted: e.Ousted, Message: message,
+	}
 	if len(e.Holders) > 0 {
 		h := viewHold(b, lokt.Snapshot{Now: e.Now}, e.Holders[0])
 		v.Reason, v.HolderOwner, v.HolderHost, v.HolderPID, v.HolderAgentID, v.HolderKind = StateHeld, h.Owner, h.Host, h.PID, h.AgentID, h.Kind
