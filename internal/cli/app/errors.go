@@ -197,9 +197,9 @@ func (a *App) CommandLine(command, name string, flags ...string) string {
 	return strings.Join(words, " ")
 }
 
-// Repairable adds to an error about a record that cannot be read how to remove it.
+// Repairable adds to an error about a record that cannot be read how to remove it, unless it says so of another already.
 func (a *App) Repairable(err error, name string) error {
-	if !errors.Is(err, lokt.ErrDamaged) {
+	if known := (*HintError)(nil); !errors.Is(err, lokt.ErrDamaged) || errors.As(err, &known) {
 		return err
 	}
 	return Hint(err, "nobody gets this lock until the record is removed: %s", a.ByForce("unlock", name))

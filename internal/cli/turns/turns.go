@@ -40,7 +40,7 @@ func Why(a *app.App) *cobra.Command {
 			t.Mark, t.Waits = r.rate(), true
 			t.Kept, t.Until, err = r.begun(ctx, service)
 		}
-		return t, err
+		return t, a.Repairable(err, t.Mark)
 	})
 }
 
@@ -172,7 +172,7 @@ func (t *turns) mark(name string, ttl time.Duration, limit int) lokt.Claim {
 func (t *turns) recent(ctx context.Context) error {
 	for _, r := range t.rules {
 		if text, _, err := r.done(ctx, t.Service); err != nil {
-			return err
+			return t.Repairable(err, r.every())
 		} else if text != "" {
 			return t.skipped(r, text)
 		}
@@ -192,7 +192,7 @@ func (t *turns) count(ctx context.Context, r rule) error {
 	if errors.Is(err, lokt.ErrHeld) {
 		return app.Hint(err, "%s; see: %s", r.says(), t.CommandLine("why", c.Name, "--guard", "--slots", strconv.Itoa(r.Rate.N)))
 	}
-	return err
+	return t.Repairable(err, c.Name)
 }
 
 // skipped says why the command is not run, and ends the guard.
