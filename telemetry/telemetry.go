@@ -11,8 +11,8 @@
 // Locker what happened to leases in this process; nothing is counted twice.
 //
 // Each event is told in the process that made the change, so counters and histograms of several processes over one
-// store add up. For who holds and who waits, a process knows only its own part: Options.Service, if given, is asked for
-// these two.
+// store add up. For who holds and who waits, a process knows only its own part, and not who has its place in the queue back or
+// is to have a hold that is passed on: Options.Service, if given, is asked for these two.
 //
 // The lock's name is the attribute "name". No more than Options.MaxNames locks, the first ones that are seen, have
 // series of their own; all others share one, named Overflow. In Prometheus's text the names are those of the
