@@ -291,7 +291,7 @@ func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.
 	case err != nil:
 		blocked = &BlockedError{Name: c.Name, Now: time.Now(), TimedOut: waited, Cycle: cycle, Unsure: true}
 		return &decision{err: fmt.Errorf("%w: %w", blocked, err)}
-	case errors.As(d.err, &blocked):
+	case errors.As(d.err, &blocked) && blocked.Ousted == "":
 		blocked.TimedOut, blocked.Cycle = waited, cycle
 	}
 	return d

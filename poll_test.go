@@ -98,6 +98,43 @@ func TestPolledClaimThatWasSentAwayIsNotNewerWhenItAsksAgain(t *testing.T) {
 	})
 }
 
+// lateStore runs something before each change.
+type lateStore struct {
+	lokt.Store
+	before func()
+}
+
+func (s lateStore) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	s.before()
+	return s.Store.Update(ctx, name, change)
+}
+
+// Promise S-266.
+func TestWhoIsSentAwayWhenItsTimeIsUpHasNotTimedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, begun := memstore.New(), time.Now()
+		claim := func(who string, wait time.Duration) lokt.Claim {
+			return lokt.Claim{Name: "x", Owner: lokt.Owner{ID: who}, Newest: true, Wait: wait}
+		}
+		newer := sync.OnceFunc(func() {
+			go func() { _, _ = lokt.NewManager(store).Acquire(t.Context(), claim("c", -1)) }()
+			time.Sleep(1)
+		})
+		m := lokt.NewManager(lateStore{store, func() {
+			if time.Since(begun) == 5*time.Second {
+				newer()
+			}
+		}})
+		if _, err := m.Acquire(t.Context(), claim("a", 0)); err != nil {
+			t.Fatal(err)
+		}
+		blocked := (*lokt.BlockedError)(nil)
+		if _, err := m.Acquire(t.Context(), claim("b", 5*time.Second)); !errors.As(err, &blocked) || blocked.Ousted != "c" || blocked.TimedOut != 0 {
+			t.Errorf("b is told %v", err)
+		}
+	})
+}
+
 // Promise S-39.
 func TestWaitersThatHungUpHoldUpNobodyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

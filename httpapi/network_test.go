@@ -336,6 +336,53 @@ func TestRenewalIsNotSentAgainAfterItsContextEnded(t *testing.T) {
 	})
 }
 
+// Promise S-266.
+func TestWhoIsSentAwayAtItsLastRequestHearsSoThoughTheAnswerIsLost(t *testing.T) {
+	m := lokt.NewManager(memstore.New())
+	handler := httpapi.NewHandler(httpapi.Config{Locks: m})
+	claim := func(who string, wait time.Duration) lokt.Claim {
+		return lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: who}, TTL: time.Hour, Newest: true, Wait: wait}
+	}
+	queued := func() string {
+		s, err := m.Get(t.Context(), "x")
+		if err != nil || len(s.Lock.Queue) != 1 {
+			t.Errorf("in the queue are %+v, %v", s.Lock.Queue, err)
+			return ""
+		}
+		return s.Lock.Queue[0].Owner.ID
+	}
+	var newer sync.WaitGroup
+	defer newer.Wait()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var lost atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if !bytes.Contains(body, []byte(`"stay":true`)) && lost.CompareAndSwap(false, true) {
+			newer.Go(func() { _, _ = m.Acquire(ctx, claim("c", -1)) })
+			for queued() == "b" {
+				time.Sleep(time.Millisecond)
+			}
+			handler.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	client, err := httpapi.New(server.URL, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Acquire(ctx, claim("a", 0)); err != nil {
+		t.Fatal(err)
+	}
+	var blocked *lokt.BlockedError
+	if _, err := client.Acquire(ctx, claim("b", 3*time.Second)); !errors.As(err, &blocked) || blocked.Ousted != "c" || blocked.TimedOut != 0 || queued() != "c" {
+		t.Errorf("b is told %v", err)
+	}
+}
+
 // Promises S-69.
 func TestReleaseWhoseAnswerWasLostSucceeds(t *testing.T) {
 	handler := httpapi.NewHandler(memory())
