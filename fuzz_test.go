@@ -50,7 +50,7 @@ const (
 
 	ticket, tended = 132, 66 // of an owner's claim
 
-	atTheEnd, pastTheEnd, forty = 1, 2, 6
+	atTheEnd, pastTheEnd, forty, twoPast = 1, 2, 6, 8
 )
 
 // scenarios are courses of events worth starting from.
@@ -195,5 +195,17 @@ var scenarios = [][]step{
 	{ // one comes too late for its grant, and asks again from another session, which its owner's other hold is not of
 		{0, 0, 0x5e, 0xa, 0x2c, 0xb7}, {1, 1, 1, 0xe, 0x3b, 1}, {3, 0x36, 0xd5, 0, 0xf2, 0xff}, {0xd, 0x56, 0xa6, 4, 0, 2},
 		{0x39, 0x9c, 0, 8, 0x79, 2}, {7, 0x22, 9, 0xf, 0xa7, 0x13},
+	},
+	{ // one says that it has heard by when it is to leave, and that is over
+		{stepClaim, alice + tended, 0, exclusive, forTen, 0}, {stepClaim, bob, 0, exclusive, 0, preempting}, {stepRenew, 0, 1, 0, 0, 0},
+		{stepTime, 0, 0, 0, twoPast, 0}, {stepRenew, 0, 1, 1, 0, 0},
+	},
+	{ // a hold is passed on in the step in which a freeze is over, and in which its owner has more of the lock
+		{stepClaim, dave, 0, two, 0, 0}, {stepClaim, alice, 0, two, 0, 0}, {stepClaim, carol, 0, exclusive, 0, patient}, {stepFreeze, bob, 0, 0, 1, 0},
+		{stepClaim, dave, 0, two, 0, patient}, {stepTime, 0, 0, 0, twoPast, 0}, {stepPass, dave, 0, 0, 0, alice},
+	},
+	{ // an owner takes as its own, without a program, what it was told to leave, and that is over
+		{stepClaim, alice + tended, 0, exclusive, 0, 0}, {stepClaim, bob, 0, exclusive, 0, preempting}, {stepRenew, 0, 1, 0, 0, 0},
+		{stepTime, 0, 0, 0, twoPast, 0}, {stepClaim, alice, 0, exclusive + refreshing, 0, 0},
 	},
 }

@@ -445,8 +445,8 @@ func (d *decision) refresh(s Snapshot, c Claim) bool {
 		again.HeldSince, again.Yield = now, nil
 	}
 	again = again.refreshed(now, c)
-	if !l.admits(&again.Claim) || past(now, again.ExpiresAt) || i < 0 && l.behind(&again.Claim, now) {
-		return false // also if it is older already than the claim lets it become
+	if _, over := s.Stale(again); over || !l.admits(&again.Claim) || i < 0 && l.behind(&again.Claim, now) {
+		return false // also if it is older already than the claim lets it become, or was to leave before
 	}
 	if i >= 0 {
 		l.Holders[i] = again
@@ -479,7 +479,7 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 		h.Pending, h.Wait, h.Ticket = time.Time{}, 0, c.Ticket
 		h.Owner.Process, h.Process = c.Owner.Process, c.Process
 	}
-	h.renew(now, time.Time{})
+	h.renew(now)
 	d.holder = *h
 	return d
 }
@@ -487,7 +487,7 @@ func (d *decision) resend(now time.Time, i int, c Claim) *decision {
 // renew starts the hold's time to live again. A holder that was asked to leave is told so now, and its grace begins; it
 // reports whether this is the first time. That answer may be lost: until the holder says that it has heard, if a program is there, the hold lasts as
 // long as it was told before.
-func (h *Holder) renew(now, heard time.Time) (told bool) {
+func (h *Holder) renew(now time.Time) (told bool) {
 	end := h.ExpiresAt
 	h.extend(now)
 	if h.Yield == nil {
@@ -497,7 +497,7 @@ func (h *Holder) renew(now, heard time.Time) (told bool) {
 	if told = y.Deadline.IsZero(); told {
 		y.Deadline = now.Add(y.Grace)
 	}
-	y.Heard = y.Heard || h.TTL == 0 && !h.Attended || !told && y.Deadline.Sub(heard).Abs() <= rounding
+	y.Heard = y.Heard || h.TTL == 0 && !h.Attended
 	if h.Yield = &y; y.Heard || end.Before(y.Deadline) {
 		end = y.Deadline
 	}
@@ -540,12 +540,28 @@ func (h Holder) refreshed(now time.Time, c Claim) Holder {
 	}
 	h.Claim = c
 	h.Renewals++
-	h.renew(now, time.Time{})
+	h.renew(now)
 	return h
+}
+
+// hearing returns the snapshot in which the holder has said by when it is to leave, which may be over.
+func (s Snapshot) hearing(r Renewal) Snapshot {
+	i := s.Lock.held(r.LeaseID)
+	if i < 0 || !r.Owner.recorded(s.Lock.Holders[i].Owner) {
+		return s
+	}
+	if y := s.Lock.Holders[i].Yield; y != nil && !y.Deadline.IsZero() && y.Deadline.Sub(r.Heard).Abs() <= rounding {
+		heard := *y
+		heard.Heard = true
+		s.Lock.Holders = slices.Clone(s.Lock.Holders)
+		s.Lock.Holders[i].Yield = &heard
+	}
+	return s
 }
 
 // renew decides a renewal.
 func renew(s Snapshot, r Renewal) *decision {
+	s = s.hearing(r)
 	was, had := s.Lock.Holder(r.LeaseID)
 	d := begin(s)
 	l := &d.Lock
@@ -567,7 +583,7 @@ func renew(s Snapshot, r Renewal) *decision {
 	h := &l.Holders[i]
 	h.Pending, h.Wait = time.Time{}, 0 // it is taken up
 	h.Renewals++
-	if h.renew(s.Now, r.Heard) {
+	if h.renew(s.Now) {
 		d.note(s.Now, EventPreempt, *h, ExtraBy, h.Yield.To.String())
 	}
 	d.holder = *h

@@ -346,6 +346,9 @@ func (w *world) do(st step) error {
 			delete(before.Dead, c.LeaseID)
 		}
 	}
+	if r.renew != nil {
+		w.hears(&before.Lock, *r.renew)
+	}
 	w.came(before, r, d)
 	j := judge{request: r, was: before, is: w.snapshot(d.Lock), d: d, arrival: w.arrival, relied: w.relied}
 	if err := j.verdict(); err != nil {
@@ -355,6 +358,28 @@ func (w *world) do(st step) error {
 	w.lock = d.Lock
 	w.lock.Revision++
 	return nil
+}
+
+// hears notes of a holder, as who is on record, that it has heard by when it is to leave: from then on it relies on no more.
+func (w *world) hears(l *Lock, r Renewal) {
+	h, relied := findHolder(*l, r.LeaseID), w.relied[r.LeaseID]
+	if h == nil || !isBy(r, h) || h.Yield == nil || h.Yield.Deadline.IsZero() || h.Yield.Deadline.Sub(r.Heard).Abs() > time.Millisecond {
+		return
+	}
+	l.Holders = slices.Clone(l.Holders)
+	y := *h.Yield
+	y.Heard = true
+	findHolder(*l, r.LeaseID).Yield = &y
+	if relied.until.After(y.Deadline) {
+		relied.until = y.Deadline
+		w.relied[r.LeaseID] = relied
+	}
+}
+
+// isBy says whether the renewal is by who is on record.
+func isBy(r Renewal, h *Holder) bool {
+	o := r.Owner
+	return o == nil || o.ID == h.Owner.ID && (o.Process.PID == 0 || o.Process.PID == h.Owner.Process.PID)
 }
 
 // answered notes what a holder is told of its hold, which may get lost.
@@ -821,13 +846,15 @@ func (j *judge) queue() error {
 
 // barging looks for grants that overtook somebody who still waits.
 func (j *judge) barging() error {
+	passed := false // who comes before that was let in by time
 	for _, h := range j.granted() {
 		if r := j.recipient(); r != nil && r.LeaseID == h.LeaseID {
+			passed = true
 			continue // it goes before all
 		}
 		var earlier []Holder
 		for _, o := range j.was.Lock.Holders {
-			if !gone(j.was, o) && !j.ends(o) && !j.passedOn(o) {
+			if !gone(j.was, o) && !j.ends(o) && (!j.passedOn(o) || !passed) {
 				earlier = append(earlier, o)
 			}
 		}
@@ -973,15 +1000,11 @@ func (j *judge) answer() error {
 		return j.claimAnswer()
 	case j.renew != nil:
 		old := findHolder(j.was.Lock, j.renew.LeaseID)
-		named := func(h *Holder) bool { // as who is on record
-			o := j.renew.Owner
-			return o == nil || o.ID == h.Owner.ID && (o.Process.PID == 0 || o.Process.PID == h.Owner.Process.PID)
-		}
-		may := old != nil && !gone(j.was, *old) && named(old)
+		may := old != nil && !gone(j.was, *old) && isBy(*j.renew, old)
 		now := findHolder(l, j.renew.LeaseID)
 		promoted := now != nil && now.Token > j.was.Lock.Token
 		if promoted { // it renews the grant from the queue
-			may = named(now)
+			may = isBy(*j.renew, now)
 		}
 		switch {
 		case may != (j.d.err == nil):

@@ -1189,7 +1189,7 @@ func TestPreemptionOfAHolderThatNeverLooks(t *testing.T) {
 	l.expect("high", "")
 }
 
-// Promise S-235.
+// Promises S-235, S-260.
 func TestPreemptionOfAHolderWhoseAnswersAreLost(t *testing.T) {
 	for _, life := range []time.Duration{0, 10 * time.Second} {
 		l := newLab(t)
@@ -1211,11 +1211,28 @@ func TestPreemptionOfAHolderWhoseAnswersAreLost(t *testing.T) {
 			l.expect("high", "")
 			continue
 		}
-		if h, err := l.heed("low"); err != nil || !h.Yield.Heard { // its time is over already
+		var gone *GoneError
+		if h, err := l.heed("low"); !errors.As(err, &gone) || gone.Cause != ReasonPreempted { // its time is over already
 			t.Errorf("%+v, %v", h, err)
 		}
-		l.apply(prune(l.s))
 		l.expect("high", "")
+	}
+}
+
+// Promise S-260.
+func TestARefreshedHoldIsNotOverAtOnce(t *testing.T) {
+	for _, life := range []time.Duration{0, time.Second} {
+		l := newLab(t)
+		l.grant(as("low", attended))
+		l.enqueue(as("high", priority(1), preempt(3*time.Second)))
+		if _, err := l.renew("low"); err != nil {
+			t.Fatal(err)
+		}
+		l.pass(3*time.Second + 1) // by when it was to leave, of which it has not heard
+		h := l.grant(as("low", lease("low2"), refreshed, ttl(life)))
+		if reason, over := l.s.Stale(h); over || h.LeaseID != "low2" {
+			t.Errorf("TTL %v: it was granted %+v, which is over: %s", life, h, reason)
+		}
 	}
 }
 
