@@ -58,6 +58,11 @@ func (w *world) checkLock(name string) {
 // changed looks at one change of a lock.
 func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 	was, after := &before.Lock, &c.Lock
+	for _, q := range slices.Backward(after.Queue) {
+		if _, had := was.Holder(q.LeaseID); had { // its turn had come: it is the next one
+			w.arrivals = append([]string{q.LeaseID}, slices.DeleteFunc(w.arrivals, func(id string) bool { return id == q.LeaseID })...)
+		}
+	}
 	for _, e := range c.Events {
 		if e.Type == lokt.EventWait && e.Extra[lokt.ExtraOutcome] == "started" {
 			w.arrivals = append(slices.DeleteFunc(w.arrivals, func(id string) bool { return id == e.LeaseID }), e.LeaseID)

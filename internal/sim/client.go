@@ -28,6 +28,7 @@ type action struct {
 	keeps   bool          // and does not give it back
 	idle    time.Duration // before
 	how     int           // on lock files
+	ticket  ticket
 }
 
 // client is a process that follows a script.
@@ -44,6 +45,8 @@ type client struct {
 	told   map[string]bool // leases whose end was noted
 	runs   []*command
 	store  *filestore.Store // lock files
+	ticket ticket           // with which it asks, or asked last
+	over   bool             // another process goes on with that
 }
 
 // believes reports whether the client was told that it holds the lock, and nothing else since.
@@ -90,10 +93,14 @@ func (w *world) populate(r *rand.Rand) {
 	if one && !preempt { // its checker knows only exclusive locks, and nothing of preemption
 		w.history = lokttest.NewRecorder(nil)
 	}
+	tickets := rand.New(rand.NewPCG(w.o.Seed, 1<<43))
+	some := w.history == nil && tickets.IntN(3) == 0
 	for i := range n {
 		c := &client{actor: w.newActor(people[i], r)}
 		for k := range 1 + r.IntN(4) {
-			c.todo = append(c.todo, newAction(r, i*100+k, ttl, one, preempt))
+			if c.todo = append(c.todo, newAction(r, i*100+k, ttl, one, preempt)); some {
+				c.todo[k] = withTicket(tickets, c.todo[k])
+			}
 		}
 		w.scripts = append(w.scripts, c)
 		w.begin(c, 1)
@@ -142,7 +149,7 @@ func randomly(r *rand.Rand, least, most time.Duration) time.Duration {
 
 // begin starts a life of the client.
 func (w *world) begin(c *client, life int) {
-	owner := lokt.Owner{ID: c.name, Session: fmt.Sprint(life)}
+	owner := lokt.Owner{ID: c.name, Session: fmt.Sprint(life), Process: lokt.Process{PID: life}}
 	me, service := c.actor, lokt.Service(nil)
 	if service = lokt.NewManager(session{w.db, me}); w.net {
 		service = w.reach(me)
@@ -154,7 +161,7 @@ func (w *world) begin(c *client, life int) {
 	if w.history != nil {
 		service = w.history.For(service)
 	}
-	locker, err := lokt.NewLocker(service, owner, lokt.LockerOptions{
+	locker, err := lokt.NewLocker(ticketed{service, c}, owner, lokt.LockerOptions{
 		Keeper:  &lokt.Keeper{Elapsed: me.elapsed},
 		Observe: w.countEvent,
 	})
@@ -168,10 +175,10 @@ func (w *world) begin(c *client, life int) {
 		if w.host != nil && (me.pass(me.ctx, pointWork, "starts") != fine || c.enter(store, life) != nil) {
 			return
 		}
-		for len(c.todo) > 0 && c.ctx.Err() == nil {
+		for !c.over && len(c.todo) > 0 && c.ctx.Err() == nil {
 			next := c.todo[0]
 			c.todo = c.todo[1:]
-			if slices.Contains(w.o.Mask.Idle, next.id) {
+			if slices.Contains(w.o.Mask.Idle, next.id) || next.ticket.number > 1 && next.ticket.lease == c.ticket.lease {
 				continue
 			}
 			w.sleep(next.idle)
@@ -216,7 +223,11 @@ func (c *client) perform(w *world, a action) {
 		a.o.Process = &owner.Process
 	}
 	c.asks, c.asked, c.late = a.names, time.Now().Add(-w.db.behind), 0
+	answered := w.goOn(ctx, c, a)
 	leases, err := c.acquire(ctx, a)
+	if c.over = !answered(); c.over {
+		return
+	}
 	c.asks = nil
 	if err != nil {
 		w.say(c.actor, "is refused: %s", w.reason(err))

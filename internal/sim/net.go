@@ -95,7 +95,7 @@ func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, failure(ctx, f)
 	}
 	at, h := d.actor, d.handler
-	known := context.WithValue(at.ctx, originKey{}, n.me.name+"'s "+r.Method)
+	known := context.WithValue(context.WithValue(at.ctx, originKey{}, n.me.name+"'s "+r.Method), ticketKey{}, ctx.Value(ticketKey{}))
 	here, hangUp := context.WithCancel(known)
 	defer hangUp()
 	answer := make(chan *http.Response, 1)

@@ -15,6 +15,9 @@ const (
 	slowClock  = "the store's clock is set back"
 	killDaemon = "a daemon dies"
 	lateCommit = "a change is stored after who asked gave up"
+
+	ticketGoesOn = "another process goes on with a ticket"
+	ticketIsLate = "an earlier process of a ticket comes late"
 )
 
 // disturbances are all of them, those first that any world may meet at any time.
@@ -134,7 +137,7 @@ func (w *world) countEvent(e lokt.Event) {
 
 // mustReach is what many courses together have to meet.
 func mustReach() []string {
-	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", "waiting would be a circle", "a release fails", "the lock was lost",
+	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", ticketGoesOn, ticketIsLate, "waiting would be a circle", "a release fails", "the lock was lost",
 		"event takeover, expired", "event takeover, unclaimed", "event takeover, preempted", "event auto-prune, unclaimed", "event wait, granted",
 		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event release-mismatch", "event renew-fail",
 		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")

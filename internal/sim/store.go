@@ -76,7 +76,7 @@ func (s session) Update(ctx context.Context, name string, change func(lokt.Snaps
 	default:
 		return failure(ctx, f)
 	}
-	if err := s.commit(name, change); err != nil {
+	if err := s.commit(ctx, name, change); err != nil {
 		return err
 	}
 	return failure(ctx, s.a.pass(ctx, pointAnswer, "hears that lock "+name+" is changed"))
@@ -88,13 +88,13 @@ func (d *database) later(ctx context.Context, by *actor, name string, change fun
 		if d.a.pass(context.WithoutCancel(ctx), pointChange, "changes lock "+name+" after "+by.name+" gave up") == fine {
 			d.w.count(lateCommit)
 			d.w.vague = d.w.vague || d.w.net // a claim that was made again since is in the history once
-			_ = d.commit(name, change)
+			_ = d.commit(ctx, name, change)
 		}
 	})
 }
 
 // commit stores a change, and looks at what became of the lock.
-func (d *database) commit(name string, change func(lokt.Snapshot) lokt.Change) error {
+func (d *database) commit(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	var before lokt.Snapshot
 	var made lokt.Change
 	err := d.Store.Update(context.Background(), name, func(s lokt.Snapshot) lokt.Change {
@@ -103,6 +103,7 @@ func (d *database) commit(name string, change func(lokt.Snapshot) lokt.Change) e
 		return made
 	})
 	d.w.changed(before, made)
+	d.w.checkTicket(ctx, before, &made.Lock)
 	return err
 }
 
