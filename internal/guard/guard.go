@@ -235,9 +235,13 @@ func (w *watcher) relay() {
 			reap = nil
 			w.tree.reap(w.p, &beside)
 		case sig := <-w.signals.c:
-			if w.signals.tty.delivered(sig) {
+			toAll := w.signals.tty.delivered(sig)
+			if toAll {
 				beside.begin() // again: it has got it, too
-			} else if !beside.saw(sig, w.p) {
+			} else {
+				toAll = beside.saw(sig)
+			}
+			if !toAll || w.p.elsewhere() {
 				w.p.signal(sig.(syscall.Signal))
 			}
 		case step := <-w.steps:

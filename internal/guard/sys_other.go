@@ -22,9 +22,9 @@ func noteSenders() {}
 // witness is not needed here.
 type witness struct{}
 
-func (witness) begin()                     {}
-func (witness) end()                       {}
-func (witness) saw(os.Signal, *child) bool { return false }
+func (witness) begin()             {}
+func (witness) end()               {}
+func (witness) saw(os.Signal) bool { return false }
 
 // child is the command.
 type child struct {
@@ -49,6 +49,7 @@ func (p *child) wait() int {
 }
 
 func (p *child) signal(syscall.Signal) { _ = p.p.Kill() }
+func (p *child) elsewhere() bool       { return false }
 
 // tree is the command alone: what it started cannot be found here.
 type tree struct{}

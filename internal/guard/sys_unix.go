@@ -37,7 +37,7 @@ func (t terminal) close() {
 	}
 }
 
-// delivered reports whether the signal is taken to come from the terminal, so that the command has got it too: an
+// delivered reports whether the signal is taken to come from the terminal, so that the whole group has got it: an
 // interrupt or quit that no process sent while this one is in the foreground, or a hangup of the terminal. But of a hangup
 // the system tells the leader of the session alone; a shell, or the leader's end, is what tells the others.
 func (t terminal) delivered(sig os.Signal) bool {
@@ -110,9 +110,9 @@ func (w *witness) end() {
 	*w = witness{}
 }
 
-// saw reports whether a signal that this process has got was sent to the command too. Who has a signal to take does
+// saw reports whether a signal that this process has got was sent to the whole group. Who has a signal to take does
 // nothing else before that.
-func (w *witness) saw(sig os.Signal, p *child) bool {
+func (w *witness) saw(sig os.Signal) bool {
 	if w.pid == 0 {
 		return false
 	}
@@ -125,8 +125,7 @@ func (w *witness) saw(sig os.Signal, p *child) bool {
 	w.waited = errors.Is(err, io.EOF)
 	died := w.waited && (&child{pid: w.pid}).wait() == exitSignal+int(sig.(syscall.Signal))
 	w.begin() // another
-	group, err := unix.Getpgid(p.pid)
-	return died && (err != nil || group == unix.Getpgrp())
+	return died
 }
 
 // child is the command. It is started and waited for with the bare system calls: os/exec spends as long on preparing for
@@ -172,6 +171,12 @@ func (p *child) wait() int {
 		return exitSignal + int(ws.Signal())
 	}
 	return ws.ExitStatus()
+}
+
+// elsewhere reports whether the command has left the group of this process, as timeout and interactive shells do.
+func (p *child) elsewhere() bool {
+	group, err := unix.Getpgid(p.pid)
+	return err == nil && group != unix.Getpgrp()
 }
 
 // signal sends the command a signal, unless it has ended.

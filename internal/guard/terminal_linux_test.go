@@ -156,28 +156,35 @@ func TestASignalReachesTheCommandOnceWhoeverSentIt(t *testing.T) {
 	}
 }
 
-// The command may be in a group of its own, as an interactive shell is.
+// The command may be in a group of its own, as timeout and interactive shells are. Promise S-59.
 func TestASignalToTheGroupOfTheGuardReachesACommandOfAnotherGroup(t *testing.T) {
 	if log := os.Getenv(onTerminal); log != "" {
 		code, err := newDesk(t).run(Command{}, nil, fmt.Sprintf(
-			`exec setsid sh -c 'trap "exit 0" TERM; echo ready >>%[1]s; while :; do sleep 0.01; done'`, log))
+			`exec setsid sh -c 'trap "exit 0" TERM INT; echo ready >>%[1]s; while :; do sleep 0.01; done'`, log))
 		if code != 0 || err != nil {
 			t.Errorf("code %d, %v", code, err)
 		}
 		return
 	}
-	g := startGuarded(t, nil)
-	g.notes("ready")
-	g.witnessed()
-	g.kill(-g.Process.Pid, syscall.SIGTERM)
-	ended := make(chan error, 1)
-	go func() { ended <- g.Wait() }()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Error(err)
+	keyboard, terminal := newTerminal(t)
+	for _, tty := range []*os.File{nil, terminal} {
+		g := startGuarded(t, tty)
+		g.notes("ready")
+		g.witnessed()
+		if tty == nil {
+			g.kill(-g.Process.Pid, syscall.SIGTERM)
+		} else if _, err := keyboard.Write([]byte{3}); err != nil { // Ctrl-C
+			t.Fatal(err)
 		}
-	case <-time.After(20 * time.Second):
-		t.Error("the command did not get the signal")
+		ended := make(chan error, 1)
+		go func() { ended <- g.Wait() }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("the command did not get the signal")
+		}
 	}
 }
