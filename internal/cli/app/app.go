@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,7 @@ type App struct {
 	Words       []string // the command line, without the program's name
 	Help        string   // the command line that tells of the command that runs; empty for lokt help
 	Opened      *Backend
+	unsaid      error // why the first thing that could not be said was not
 	client      *httpapi.Client
 }
 
@@ -137,9 +139,9 @@ func (a *App) Granted(b *Backend, h lokt.Holder, v any, format string, args ...a
 	return Hint(err, "what was granted has been given back")
 }
 
-// Say writes a line to standard output.
+// Say writes a line to standard output. The command fails in the end if that cannot be done.
 func (a *App) Say(format string, args ...any) {
-	fmt.Fprintln(a.Out, Printable(fmt.Sprintf(format, args...)))
+	a.unsaid = cmp.Or(a.unsaid, a.Write(Printable(fmt.Sprintf(format, args...))+"\n"))
 }
 
 // minTTL is the shortest TTL of the command line: older programs count in seconds.

@@ -109,10 +109,10 @@ func (a *App) setHelp(root *cobra.Command) {
 		usage = strings.Replace(usage, strings.TrimSpace(cmd.LocalFlags().FlagUsages()), strings.TrimSpace(cmd.LocalFlags().FlagUsagesWrapped(80)), 1)
 		usage = strings.Replace(usage, strings.TrimSpace(cmd.InheritedFlags().FlagUsages()), strings.TrimSpace(cmd.InheritedFlags().FlagUsagesWrapped(80)), 1)
 		if !a.JSON {
-			fmt.Fprintf(a.Out, "%s\n\n%s", about, usage)
+			a.unsaid = a.Write(about + "\n\n" + usage)
 			return
 		}
-		_ = a.Print(struct { // as for text, there is nobody to tell
+		a.unsaid = a.Print(struct {
 			Command string `json:"command"`
 			Short   string `json:"short"`
 			About   string `json:"about"`

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ func Run(all []Command, args []string, s Streams) (code int) {
 	if run.HasParent() && run.Name() != "help" {
 		a.Help = run.CommandPath() + " --help"
 	}
-	return a.Finish(err)
+	return a.Finish(cmp.Or(err, a.unsaid))
 }
 
 // Tree returns the command tree: with one branch if args call for one, whole otherwise.
