@@ -586,6 +586,30 @@ func TestWhoIsUnknownIsNotDead(t *testing.T) {
 	}
 }
 
+// Where there is no /proc a process knows neither its boot nor its namespace, but its kernel lock is there all the same. Promise S-34.
+func TestWhoHasItsKernelLockLivesThoughNoBootAndNamespaceAreKnown(t *testing.T) {
+	t.Parallel()
+	dir := place(t)
+	s, other := open(t, dir, Options{}), open(t, dir, Options{})
+	p, err := other.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Liveness == "" {
+		t.Skip("this kernel has no such locks")
+	}
+	p.PID, p.Start, p.Boot, p.Namespace = 0x7ffffff0, 0, "", "" // an ID that it has in its namespace, and nobody here
+	if got := s.judge(p, s.host); got != process.Alive {
+		t.Errorf("while it lives: %v", got)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.judge(p, s.host); got != process.Dead {
+		t.Errorf("when it has ended: %v", got)
+	}
+}
+
 // unprivileged does what its arguments say as a user who is nobody.
 func unprivileged(args []string) error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(65534), syscall.Setuid(65534)); err != nil {

@@ -229,18 +229,16 @@ func (s *Store) state(h lokt.Holder) process.State {
 
 func (s *Store) dead(p lokt.Process, host string) bool { return s.judge(p, host) == process.Dead }
 
-// judge tells whether a process of the named host lives: by its kernel lock, if this kernel would know of it; by what
-// the process table says otherwise.
+// judge tells whether a process of the named host lives: by its kernel lock, whose absence says something only where this kernel
+// would know of it; by what the process table says otherwise.
 func (s *Store) judge(p lokt.Process, host string) process.State {
 	boot := s.sys.Boot()
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
 	state := process.Unknown
-	if p.Liveness != "" && p.Boot != "" && p.Boot == boot {
-		if alive, known := s.self.alive(s, p.Liveness); known && alive {
-			return process.Alive
-		} else if known {
-			state = process.Dead
-		}
+	if alive, known := s.self.alive(s, p.Liveness); known && alive { // also of a process that sees no /proc, and so knows no boot
+		return process.Alive
+	} else if known && p.Boot != "" && p.Boot == boot {
+		state = process.Dead
 	}
 	if state == process.Unknown {
 		state = s.sys.Check(p, sameHost)
