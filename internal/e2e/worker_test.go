@@ -197,6 +197,26 @@ func TestAWorkerThatIsStoppedDoesNotLetItsCommandOutliveTheLease(t *testing.T) {
 }
 
 // Promise S-92.
+func TestACommandDoesNotOutliveItsMaximumRuntime(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	path := s.script("do.sh", "trap '' TERM\n"+marks)
+	s.worker("--worker-id", "first", "--", path)
+	s.worker("--worker-id", "second", "--", path)
+	id := s.submit("--max-runtime", "10s", "--max-attempts", "2", "--backoff", "0s", "--lock", "db")
+	pid := s.marked(1)
+	s.marked(2)
+	s.gone(pid)
+	s.gone(s.pids(2)[0])
+	s.pids(1)
+	for _, a := range s.becomes(id, "failed").Attempts {
+		if a.Code != "max_runtime_exceeded" {
+			t.Errorf("an attempt ended with the code %q", a.Code)
+		}
+	}
+}
+
+// Promise S-92.
 func TestACommandWhoseRunnerIsKilledEndsToo(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -28,7 +28,7 @@ type Run struct {
 	cancel    context.CancelCauseFunc
 	listening context.Context // ends when heartbeats need not wait for news
 	until     atomic.Int64    // the lease may be relied on so long, by Worker.o.Elapsed
-	runUntil  atomic.Int64    // the same of the maximum runtime
+	runUntil  atomic.Int64    // the maximum runtime lasts so long, by the same
 	gone      atomic.Bool     // the service has said that the lease is not there
 	turn      chan struct{}   // closed when the handler may be called
 	begun     atomic.Bool     // it is called, or was
@@ -68,12 +68,12 @@ func (r *Run) Remaining() time.Duration {
 	if r.gone.Load() {
 		return 0
 	}
-	return time.Duration(r.until.Load()) - r.w.o.Elapsed()
+	return r.Until() - r.w.o.Elapsed()
 }
 
 // Until returns until when the lease may be relied on, by the worker's clock: it rises with each heartbeat that is
-// answered.
-func (r *Run) Until() time.Duration { return time.Duration(r.until.Load()) }
+// answered, up to the end of the maximum runtime, which comes a margin after the context's.
+func (r *Run) Until() time.Duration { return time.Duration(min(r.until.Load(), r.runUntil.Load())) }
 
 // Err returns why the run should stop, or nil. It is the cause of the context's end, but also says so when the lease's, or
 // the job's, time is up and nobody has noticed yet.
@@ -239,15 +239,17 @@ func (r *Run) begin() bool {
 
 // runs takes in that so much of the maximum runtime, 0 if there is none, was left after that moment.
 func (r *Run) runs(asked, left time.Duration) {
-	until := lokt.Usable(left, min(r.margin(), r.Job.MaxRuntime/10))
+	until := lokt.Usable(left, 0)
 	if left > 0 {
 		until += asked
 	}
 	r.runUntil.Store(max(r.runUntil.Load(), int64(until)))
 }
 
-// runLeft returns how much of the maximum runtime is left.
-func (r *Run) runLeft() time.Duration { return time.Duration(r.runUntil.Load()) - r.w.o.Elapsed() }
+// runLeft returns how much of the maximum runtime is left for the handler.
+func (r *Run) runLeft() time.Duration {
+	return time.Duration(r.runUntil.Load()) - min(r.margin(), r.Job.MaxRuntime/10) - r.w.o.Elapsed()
+}
 
 // call calls the handler, unless there is a reason already why it should stop.
 func (r *Run) call() (result any, err error) {

@@ -263,8 +263,14 @@ func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
 	err := c.execute(ctx)
 	var failed *commandError
 	cause := context.Cause(ctx)
-	if cause == nil && run.Remaining() <= c.grace() { // the command is ended before the context is
-		cause = errLate
+	if cause == nil && err != nil && run.Remaining() <= c.grace() { // the command is ended before the context is
+		if run.Job.MaxRuntime > 0 { // which tells whether the time of the lease is over or that of the job
+			select {
+			case <-ctx.Done():
+			case <-time.After(run.Remaining()):
+			}
+		}
+		cause = cmp.Or(run.Err(), errLate)
 	}
 	var lost *worker.LockLostError
 	if errors.As(cause, &lost) {

@@ -128,12 +128,16 @@ func (c *jobCommand) latest(cause error) time.Duration {
 // life is how long a lease lasts.
 func (c *jobCommand) life() time.Duration { return cmp.Or(c.run.Lease.TTL, time.Minute) }
 
-// grace is how long the command has to end by itself.
+// grace is how long the command has to end by itself: at most a tenth of the job's maximum runtime.
 func (c *jobCommand) grace() time.Duration {
+	d := min(c.life()/4, defaultStopGrace)
 	if c.o.grace > 0 {
-		return min(c.o.grace, c.life()/2)
+		d = min(c.o.grace, c.life()/2)
 	}
-	return min(c.life()/4, defaultStopGrace)
+	if most := c.run.Job.MaxRuntime; most > 0 {
+		d = min(d, most/10)
+	}
+	return d
 }
 
 // reportPrefix begins the lines on standard output that are for the server.
