@@ -58,6 +58,9 @@ func (c Cron) Next(after time.Time) time.Time {
 	for from := after; ; { // one stretch after the other in which no clock is set: the parser does not know what to do when one is
 		_, offset := from.In(c.zone).Zone()
 		_, end := from.In(c.zone).ZoneBounds()
+		if !end.IsZero() && !end.After(from) { // on the last day of a leap year it is said to be over when that day begins
+			end = from.AddDate(0, 0, 1)
+		}
 		next := c.at.Next(after.UTC().Add(time.Duration(offset) * time.Second))
 		tick := next.Add(-time.Duration(offset) * time.Second)
 		switch {

@@ -23,6 +23,8 @@ func TestDaysOnWhichClocksAreSetHaveTheirTicks(t *testing.T) {
 		{"CRON_TZ=Australia/Lord_Howe 5 5 * * 0", "2024-04-05T05:24:00Z", "2024-04-06T18:35:00Z"},
 		{"0 5 * * fri", "2027-04-27T12:00:00Z", "2027-04-30T05:00:00Z"},
 		{"0 0 29 2 *", "2097-01-01T00:00:00Z", "2104-02-29T00:00:00Z"},
+		{"CRON_TZ=Europe/Berlin 30 0 1 1 *", "2040-12-31T00:00:00Z", "2040-12-31T23:30:00Z"}, // a leap year has a day more
+		{"CRON_TZ=Australia/Sydney 30 12 * * *", "2040-12-30T12:00:00Z", "2040-12-31T01:30:00Z"},
 	} {
 		at, err := jobs.ParseCron(c.cron)
 		if err != nil {
